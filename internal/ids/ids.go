@@ -1,0 +1,73 @@
+// Package ids is an Interface: the identifiers that scheduler, worker and
+// clients exchange, each a type of its own so that the compiler refuses a task
+// where a worker is meant. It holds no logic beyond printing; whoever hands an
+// id out (named at each type) also keeps its promise about reuse.
+package ids
+
+import (
+	"encoding/hex"
+	"strconv"
+)
+
+// TaskID names one task. The scheduler hands it out and never reuses it during
+// its life, so a late message about a released task can be told from one about
+// its successor. 0 is no task.
+type TaskID uint64
+
+// GraphID names one graph, under the same promise as TaskID. 0 is no graph.
+type GraphID uint64
+
+// WorkerID is the number that the scheduler gives to one worker incarnation:
+// the same process gets a new one after it was declared lost and came back.
+// Never reused during the scheduler's life. 0 is no worker.
+type WorkerID uint32
+
+// ClientID names one client session, under the same promise as TaskID.
+// 0 is no client.
+type ClientID uint64
+
+// OpID is an operation's index in the scheduler's table of interned operation
+// names; it means nothing outside of the process that interned it.
+type OpID uint32
+
+// Attempt counts the assignments of one task: 1 for the first, growing with
+// every further one, whichever worker it goes to. Results and messages carry it
+// as the generation of what they speak about. 0 is never assigned.
+type Attempt uint32
+
+// Incarnation is the random name (UUIDv7 text) of one life of a worker process,
+// chosen by the worker at its start. Empty means unknown.
+type Incarnation string
+
+// FunctionHash is the SHA-256 of a serialised function, the key under which it
+// is sent once per worker. The zero value means no function.
+type FunctionHash [32]byte
+
+// String returns t and the number, as in t42.
+func (id TaskID) String() string { return "t" + strconv.FormatUint(uint64(id), 10) }
+
+// String returns g and the number, as in g7.
+func (id GraphID) String() string { return "g" + strconv.FormatUint(uint64(id), 10) }
+
+// String returns w and the number, as in w3.
+func (id WorkerID) String() string { return "w" + strconv.FormatUint(uint64(id), 10) }
+
+// String returns c and the number, as in c5.
+func (id ClientID) String() string { return "c" + strconv.FormatUint(uint64(id), 10) }
+
+// String returns o and the number, as in o9.
+func (id OpID) String() string { return "o" + strconv.FormatUint(uint64(id), 10) }
+
+// String returns a and the number, as in a1.
+func (a Attempt) String() string { return "a" + strconv.FormatUint(uint64(a), 10) }
+
+// String returns the text itself, or "unknown" when it is empty.
+func (i Incarnation) String() string {
+	if i == "" {
+		return "unknown"
+	}
+	return string(i)
+}
+
+// String returns the 64 hexadecimal digits.
+func (h FunctionHash) String() string { return hex.EncodeToString(h[:]) }
