@@ -1,0 +1,124 @@
+package ledger
+
+import (
+	"container/heap"
+	"fmt"
+	"time"
+)
+
+// LeaseID names a read lease; the ledger counts them up from 1 and never reuses
+// one.
+type LeaseID uint64
+
+// ReadLease protects an object's bytes for a reader outside of the worker: a
+// peer or a client. The bytes stay what and where they are from the moment it
+// is given until it is ended, or until Deadline on the ledger's clock. The
+// reader may use what it read only if ending the lease says that it held.
+type ReadLease struct {
+	ID       LeaseID
+	Object   ObjectID
+	Holder   Holder
+	Deadline time.Time
+}
+
+type lease struct {
+	ReadLease
+	index int // in Ledger.deadlines
+}
+
+// Lease gives a read lease on a sealed object until the deadline, which must
+// lie ahead.
+func (l *Ledger) Lease(now time.Time, id ObjectID, h Holder, deadline time.Time) (LeaseID, error) {
+	o, err := l.sealed(id, "read lease for "+h.String())
+	if err != nil {
+		return 0, err
+	}
+	if !now.Before(deadline) {
+		return 0, fmt.Errorf("ledger: read lease for %s on object %s: its deadline has passed: %w; ask for a later one", h, id, ErrState)
+	}
+	l.lastLease++
+	e := &lease{ReadLease: ReadLease{ID: l.lastLease, Object: id, Holder: h, Deadline: deadline}}
+	l.leases[e.ID] = e
+	heap.Push(&l.deadlines, e)
+	o.leases++
+	l.log.add("leased to "+h.String(), id, 0, uint64(e.ID))
+	l.verify()
+	return e.ID, nil
+}
+
+// Renew moves the deadline of a lease that still holds, never to an earlier
+// time. It returns false for one that does not hold any more: the reader must
+// take its bytes as lost.
+func (l *Ledger) Renew(now time.Time, id LeaseID, deadline time.Time) bool {
+	e := l.leases[id]
+	if e == nil || !now.Before(e.Deadline) {
+		return false
+	}
+	if e.Deadline.Before(deadline) {
+		e.Deadline = deadline
+		heap.Fix(&l.deadlines, e.index)
+	}
+	l.verify()
+	return true
+}
+
+// EndLease ends a lease. held says whether it protected the bytes from its
+// first moment until now; if not, the reader must discard what it read. An
+// unknown lease did not hold, and a lease past its deadline did not either,
+// though Expire may not have seen it yet.
+func (l *Ledger) EndLease(now time.Time, id LeaseID) (held bool, effects []Effect) {
+	e := l.leases[id]
+	if e == nil {
+		return false, nil
+	}
+	held = now.Before(e.Deadline)
+	effects = l.serve(l.endLease(e, "lease ended", nil))
+	l.verify()
+	return held, effects
+}
+
+func (l *Ledger) endLease(e *lease, verb string, out []Effect) []Effect {
+	delete(l.leases, e.ID)
+	heap.Remove(&l.deadlines, e.index)
+	o := l.objects[e.Object]
+	o.leases--
+	l.log.add(verb, e.Object, 0, uint64(e.ID))
+	return l.settle(o, out)
+}
+
+// leaseHeap has the lease that expires first at 0, the older of two equal ones
+// before the younger.
+type leaseHeap []*lease
+
+// Len is part of heap.Interface.
+func (h leaseHeap) Len() int { return len(h) }
+
+// Less is part of heap.Interface.
+func (h leaseHeap) Less(i, j int) bool {
+	if c := h[i].Deadline.Compare(h[j].Deadline); c != 0 {
+		return c < 0
+	}
+	return h[i].ID < h[j].ID
+}
+
+// Swap is part of heap.Interface.
+func (h leaseHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+// Push is part of heap.Interface.
+func (h *leaseHeap) Push(x any) {
+	e := x.(*lease)
+	e.index = len(*h)
+	*h = append(*h, e)
+}
+
+// Pop is part of heap.Interface.
+func (h *leaseHeap) Pop() any {
+	old := *h
+	e := old[len(old)-1]
+	old[len(old)-1] = nil
+	*h = old[:len(old)-1]
+	return e
+}

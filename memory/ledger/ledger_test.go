@@ -1,0 +1,604 @@
+package ledger
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/alloc"
+)
+
+const mib = 1 << 20
+
+var epoch = time.Unix(1_000_000, 0)
+
+func obj(n int) ObjectID { return ObjectID{Task: ids.TaskID(n), Generation: 1} }
+
+func task(n int) Holder { return Holder{Kind: HolderTask, ID: uint64(n)} }
+
+// tester drives a ledger and fails the test when an effect or the bytes of
+// objects contradict what has been asked for.
+type tester struct {
+	l   *Ledger
+	t   rapid.TB
+	now time.Time
+	// queue are the reservations that should wait, in order; granted those that
+	// should be granted.
+	queue, granted []ReservationID
+	leases         []LeaseID
+	next           int
+	trims          int
+}
+
+func newTester(t rapid.TB, sizeBytes uint64) *tester {
+	l, err := New(Config{SizeBytes: sizeBytes, HeaderBytes: memory.HeaderBytes})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tester{l: l, t: t, now: epoch}
+}
+
+func (x *tester) effects(list []Effect) {
+	for _, e := range list {
+		switch e := e.(type) {
+		case Granted:
+			if len(x.queue) == 0 || x.queue[0] != e.Reservation {
+				x.t.Fatalf("reservation %d was granted before its turn; the queue is %v", e.Reservation, x.queue)
+			}
+			x.queue = x.queue[1:]
+			x.granted = append(x.granted, e.Reservation)
+		case Refused:
+			if !errors.Is(e.Err, ErrNoRoom) {
+				x.t.Fatalf("refused for another reason: %v", e.Err)
+			}
+			x.queue = slices.DeleteFunc(x.queue, func(id ReservationID) bool { return id == e.Reservation })
+		case LeaseExpired:
+			if held, _ := x.l.EndLease(x.now, e.Lease.ID); held {
+				x.t.Fatalf("lease %d expired and then held", e.Lease.ID)
+			}
+		case PunchHoles:
+			x.trims++
+		case Freed:
+			if _, ok := x.l.Lookup(e.Object); ok {
+				x.t.Fatalf("object %s was freed and is there", e.Object)
+			}
+		}
+	}
+	x.check()
+}
+
+func (x *tester) check() {
+	if err := x.l.Check(); err != nil {
+		x.t.Fatal(err)
+	}
+	// A waiter that fits would have missed its grant.
+	if len(x.l.waiting) > 0 && x.l.setAside(x.l.waiting[0]) {
+		x.t.Fatalf("reservation %d waits although it fits", x.l.waiting[0].id)
+	}
+	// No byte belongs to two extents, whatever the state of their objects.
+	var all []memory.Frame
+	seen := map[*extent]bool{}
+	for _, o := range x.l.sorted() {
+		for _, e := range o.extents {
+			if e != nil && !seen[e] {
+				seen[e] = true
+				all = append(all, e.Frame)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b memory.Frame) int { return int(int64(a.Offset) - int64(b.Offset)) })
+	end := uint64(memory.HeaderBytes)
+	for _, f := range all {
+		if f.Offset < end {
+			x.t.Fatalf("frame at %d overlaps what ends at %d", f.Offset, end)
+		}
+		end = f.End()
+	}
+}
+
+func (x *tester) reserve(h Holder, wait time.Duration, sizes ...uint64) (ReservationID, bool) {
+	x.next++
+	id := ReservationID(x.next)
+	granted, err := x.l.Reserve(x.now, Request{ID: id, Holder: h, Bytes: sizes, Deadline: x.now.Add(wait)})
+	switch {
+	case errors.Is(err, ErrTooLarge), errors.Is(err, ErrNoRoom) && wait <= 0:
+		return 0, false
+	case err != nil:
+		x.t.Fatal(err)
+	case granted:
+		x.granted = append(x.granted, id)
+	default:
+		x.queue = append(x.queue, id)
+	}
+	x.check()
+	return id, granted
+}
+
+func (x *tester) release(id ReservationID) {
+	x.granted = slices.DeleteFunc(x.granted, func(g ReservationID) bool { return g == id })
+	x.queue = slices.DeleteFunc(x.queue, func(g ReservationID) bool { return g == id })
+	out, err := x.l.Release(id)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	x.effects(out)
+}
+
+func (x *tester) make(n int, sizes ...uint64) []memory.Frame {
+	id, ok := x.reserve(task(n), 0, sizes...)
+	if !ok {
+		x.t.Fatalf("no room for object %d", n)
+	}
+	frames, err := x.l.Allocate(id, obj(n), sizes...)
+	if err != nil {
+		x.t.Fatal(err)
+	}
+	if err := x.l.Seal(obj(n), []byte("header")); err != nil {
+		x.t.Fatal(err)
+	}
+	x.release(id)
+	return frames
+}
+
+func TestBooksHoldUnderRandomSteps(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		x := newTester(t, rapid.SampledFrom([]uint64{64 << 10, 3 * mib, 32 * mib}).Draw(t, "slab"))
+		limit := x.l.config.SizeBytes
+		sizeGen := rapid.OneOf(rapid.Uint64Range(0, limit/16), rapid.Uint64Range(0, limit/2), rapid.Uint64Range(0, limit+1))
+		sizesGen := rapid.SliceOfN(sizeGen, 0, 4)
+		anyObj := func(t *rapid.T) ObjectID { return obj(rapid.IntRange(1, 12).Draw(t, "object")) }
+		holder := func(t *rapid.T) Holder {
+			return Holder{Kind: HolderKind(rapid.IntRange(1, 4).Draw(t, "kind")), ID: uint64(rapid.IntRange(1, 3).Draw(t, "holder"))}
+		}
+		pin := func(t *rapid.T) Pin { return Pin{Reason(rapid.IntRange(1, 3).Draw(t, "reason")), holder(t)} }
+		soft := func(err error) {
+			// Refusals are right answers here; Check tells whether they left a trace.
+			for _, kind := range []error{nil, ErrOutgrown, ErrUnknown, ErrState, ErrDuplicate, ErrRange} {
+				if errors.Is(err, kind) {
+					return
+				}
+			}
+			t.Fatal(err)
+		}
+		pick := func(t *rapid.T, from []ReservationID) ReservationID {
+			if len(from) == 0 {
+				t.Skip("no reservation")
+			}
+			return rapid.SampledFrom(from).Draw(t, "reservation")
+		}
+		t.Repeat(map[string]func(*rapid.T){
+			"reserve": func(t *rapid.T) {
+				x.reserve(holder(t), time.Duration(rapid.IntRange(0, 9).Draw(t, "wait")), sizesGen.Draw(t, "sizes")...)
+			},
+			"allocate": func(t *rapid.T) {
+				_, err := x.l.Allocate(pick(t, x.granted), anyObj(t), sizesGen.Draw(t, "sizes")...)
+				soft(err)
+			},
+			"allocate what was reserved": func(t *rapid.T) {
+				id := pick(t, x.granted)
+				var sizes []uint64
+				for _, b := range x.l.reservations[id].blocks {
+					sizes = append(sizes, b.Bytes)
+				}
+				if _, err := x.l.Allocate(id, anyObj(t), sizes...); !errors.Is(err, ErrDuplicate) && err != nil {
+					t.Fatalf("memory that is set aside was refused: %v", err)
+				}
+			},
+			"alias": func(t *rapid.T) {
+				from := anyObj(t)
+				var ranges []memory.Frame
+				if o, ok := x.l.Lookup(from); ok {
+					for _, f := range o.Frames {
+						cut := rapid.Uint64Range(0, f.Bytes).Draw(t, "cut")
+						ranges = append(ranges, memory.Frame{Offset: f.Offset + cut, Bytes: f.Bytes - cut})
+					}
+				}
+				soft(x.l.Alias(pick(t, x.granted), anyObj(t), from, ranges...))
+			},
+			"seal":    func(t *rapid.T) { soft(x.l.Seal(anyObj(t), nil)) },
+			"release": func(t *rapid.T) { x.release(pick(t, x.granted)) },
+			"give up": func(t *rapid.T) { x.release(pick(t, x.queue)) },
+			"drop": func(t *rapid.T) {
+				out, err := x.l.Drop(anyObj(t))
+				soft(err)
+				x.effects(out)
+			},
+			"pin": func(t *rapid.T) { soft(x.l.Pin(anyObj(t), pin(t))) },
+			"unpin": func(t *rapid.T) {
+				out, err := x.l.Unpin(anyObj(t), pin(t))
+				soft(err)
+				x.effects(out)
+			},
+			"lease": func(t *rapid.T) {
+				id, err := x.l.Lease(x.now, anyObj(t), holder(t), x.now.Add(time.Duration(rapid.IntRange(1, 9).Draw(t, "for"))))
+				soft(err)
+				if err == nil {
+					x.leases = append(x.leases, id)
+				}
+			},
+			"end lease": func(t *rapid.T) {
+				if len(x.leases) == 0 {
+					t.Skip("no lease")
+				}
+				id := rapid.SampledFrom(x.leases).Draw(t, "lease")
+				e := x.l.leases[id]
+				want := e != nil && x.now.Before(e.Deadline)
+				held, out := x.l.EndLease(x.now, id)
+				if held != want {
+					t.Fatalf("ending lease %d said %v, want %v", id, held, want)
+				}
+				x.effects(out)
+			},
+			"renew": func(t *rapid.T) {
+				if len(x.leases) > 0 {
+					x.l.Renew(x.now, rapid.SampledFrom(x.leases).Draw(t, "lease"), x.now.Add(5))
+				}
+			},
+			"tick": func(t *rapid.T) { x.now = x.now.Add(1) },
+			"expire": func(t *rapid.T) {
+				x.effects(x.l.Expire(x.now))
+				if at, ok := x.l.NextDeadline(); ok && !x.now.Before(at) {
+					t.Fatalf("after Expire at %v something was due at %v", x.now, at)
+				}
+			},
+			"gone": func(t *rapid.T) {
+				h := holder(t)
+				gone := func(id ReservationID) bool {
+					r := x.l.reservations[id]
+					return r != nil && r.holder == h
+				}
+				x.queue = slices.DeleteFunc(x.queue, gone)
+				x.granted = slices.DeleteFunc(x.granted, gone)
+				x.effects(x.l.HolderGone(h))
+			},
+			"trim":    func(t *rapid.T) { x.effects(x.l.Trim(rapid.Uint64Range(0, limit).Draw(t, "keep"))) },
+			"punched": func(t *rapid.T) { x.effects(x.l.Punched(rapid.Bool().Draw(t, "ok"))) },
+			"":        func(t *rapid.T) { x.check() },
+		})
+		x.drain()
+	})
+}
+
+// drain lets every holder finish, without any deadline passing, and wants
+// everyone who waited to be served and the slab to be empty at the end.
+func (x *tester) drain() {
+	x.effects(x.l.Punched(true))
+	for rounds := 0; len(x.l.reservations)+len(x.l.objects) > 0; rounds++ {
+		before := len(x.queue)
+		for len(x.granted) > 0 {
+			x.release(x.granted[0])
+		}
+		for _, o := range x.l.Objects() {
+			for _, p := range slices.Clone(o.Pins) {
+				x.effects(x.l.HolderGone(p.Holder))
+			}
+			if o, ok := x.l.Lookup(o.ID); ok && o.State == Sealed {
+				out, err := x.l.Drop(o.ID)
+				if err != nil {
+					x.t.Fatal(err)
+				}
+				x.effects(out)
+			}
+		}
+		for _, id := range sortedKeys(x.l.leases) {
+			_, out := x.l.EndLease(x.now, id)
+			x.effects(out)
+		}
+		// HolderGone may have taken reservations of either kind along.
+		gone := func(id ReservationID) bool { return x.l.reservations[id] == nil }
+		x.queue = slices.DeleteFunc(x.queue, gone)
+		x.granted = slices.DeleteFunc(x.granted, gone)
+		if before > 0 && len(x.queue) == before {
+			x.t.Fatalf("everyone finished and the queue %v did not move", x.queue)
+		}
+	}
+	if s := x.l.Stats(); s.HeldBytes+s.ReservedBytes+s.TrimmingBytes != 0 || s.FreeBytes != s.LargestFreeBytes {
+		x.t.Fatalf("an empty ledger has %+v", s)
+	}
+}
+
+// Tasks with several inputs and an output run concurrently in random order on
+// a slab that holds about two of them; each asks once, with no deadline near.
+func TestRunningTasksNeverDeadlock(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		x := newTester(t, 16*mib)
+		left := rapid.IntRange(1, 60).Draw(t, "tasks")
+		kept := 0
+		for left > 0 || len(x.queue)+len(x.granted) > 0 {
+			if left > 0 && (len(x.queue)+len(x.granted) == 0 || rapid.Bool().Draw(t, "arrive")) {
+				left--
+				x.reserve(task(left), time.Hour, rapid.SliceOfN(rapid.Uint64Range(1, 5*mib), 1, 3).Draw(t, "sizes")...)
+				continue
+			}
+			if len(x.granted) == 0 {
+				t.Fatalf("nobody runs, and %v wait", x.queue)
+			}
+			id := rapid.SampledFrom(x.granted).Draw(t, "finishes")
+			if rapid.Bool().Draw(t, "keeps its result") {
+				kept++
+				block := x.l.reservations[id].blocks
+				if _, err := x.l.Allocate(id, obj(kept), block[0].Bytes); err != nil {
+					t.Fatal(err)
+				}
+				if err := x.l.Seal(obj(kept), nil); err != nil {
+					t.Fatal(err)
+				}
+			}
+			x.release(id)
+			// The graph consumes results before it needs the room for others.
+			if len(x.granted) == 0 {
+				for _, o := range x.l.Objects() {
+					out, _ := x.l.Drop(o.ID)
+					x.effects(out)
+				}
+			}
+		}
+	})
+}
+
+func TestLargerThanTheSlabIsRefusedAtOnceWithSizes(t *testing.T) {
+	x := newTester(t, 64*mib)
+	for name, sizes := range map[string][]uint64{
+		"one block":        {65 * mib},
+		"the sum":          {32 * mib, 33 * mib},
+		"only by header":   {64 * mib},
+		"only by rounding": {31*mib + 1, 31 * mib, 2*mib - 1},
+		"overflow":         {1<<64 - 1, 2},
+	} {
+		_, err := x.l.Reserve(x.now, Request{ID: 1, Holder: task(7), Bytes: sizes, Deadline: x.now.Add(time.Hour)})
+		if !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), "64 MiB") || !strings.Contains(err.Error(), "t7") {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if _, granted := x.reserve(task(1), 0, 62*mib); !granted {
+		t.Error("the largest aligned block of an empty slab was refused")
+	}
+}
+
+func TestSmallRequestWaitsBehindLargeOne(t *testing.T) {
+	x := newTester(t, 64*mib)
+	x.make(1, 40*mib)
+	big, granted := x.reserve(task(2), time.Minute, 40*mib)
+	if granted {
+		t.Fatal("80 of 64 MiB were granted")
+	}
+	small, granted := x.reserve(task(3), time.Minute, 1)
+	if granted {
+		t.Fatal("a later request overtook the queue")
+	}
+	out, err := x.l.Drop(obj(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Effect{Freed{obj(1)}, Granted{big}, Granted{small}}
+	if !slices.Equal(out, want) {
+		t.Fatalf("got %v, want %v", out, want)
+	}
+}
+
+func TestWaitEndsAtItsDeadlineAndNamesTheLargestHolders(t *testing.T) {
+	x := newTester(t, 64*mib)
+	x.make(1, 30*mib)
+	x.make(2, 20*mib)
+	if err := x.l.Pin(obj(1), Pin{PinInput, task(9)}); err != nil {
+		t.Fatal(err)
+	}
+	first, _ := x.reserve(task(3), time.Second, 40*mib)
+	second, _ := x.reserve(task(4), time.Minute, mib)
+	if at, ok := x.l.NextDeadline(); !ok || !at.Equal(x.now.Add(time.Second)) {
+		t.Fatalf("next deadline %v, %v", at, ok)
+	}
+	out := x.l.Expire(x.now.Add(time.Second))
+	if len(out) != 2 || out[1] != (Granted{second}) {
+		t.Fatalf("got %v", out)
+	}
+	refused, ok := out[0].(Refused)
+	if !ok || refused.Reservation != first || !errors.Is(refused.Err, ErrNoRoom) {
+		t.Fatalf("got %v", out[0])
+	}
+	if text := refused.Err.Error(); !strings.Contains(text, "t1/a1 30 MiB (sealed, pinned as input t9); t2/a1 20 MiB") {
+		t.Errorf("the error does not name the holders: %s", text)
+	}
+}
+
+func TestAliasesCountOnceAndOutliveTheirSource(t *testing.T) {
+	x := newTester(t, 64*mib)
+	whole := x.make(1, 10*mib)[0]
+	id, _ := x.reserve(task(2), 0)
+	half := memory.Frame{Offset: whole.Offset + 5*mib, Bytes: 5 * mib}
+	if err := x.l.Alias(id, obj(2), obj(1), half, half); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.l.Alias(id, obj(2), obj(1), memory.Frame{Offset: half.Offset, Bytes: half.Bytes + 1}); !errors.Is(err, ErrRange) {
+		t.Errorf("a range behind the frame: got %v", err)
+	}
+	if err := x.l.Seal(obj(2), nil); err != nil {
+		t.Fatal(err)
+	}
+	x.release(id)
+	if held := x.l.Stats().HeldBytes; held != 10*mib {
+		t.Errorf("%d bytes held, want the frame once", held)
+	}
+	if h := x.l.Largest(1)[0]; h.SharedBytes != 10*mib {
+		t.Errorf("shared bytes: %+v", h)
+	}
+	for _, c := range []struct {
+		drop ObjectID
+		held uint64
+	}{{obj(1), 10 * mib}, {obj(2), 0}} {
+		out, err := x.l.Drop(c.drop)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.effects(out)
+		if held := x.l.Stats().HeldBytes; held != c.held {
+			t.Errorf("after dropping %s %d bytes are held, want %d", c.drop, held, c.held)
+		}
+	}
+}
+
+func TestDroppedObjectLivesAsLongAsPinsAndLeases(t *testing.T) {
+	x := newTester(t, mib)
+	x.make(1, 1000)
+	reader := Holder{HolderClient, 5}
+	if err := x.l.Pin(obj(1), Pin{PinExecutor, Holder{HolderExecutor, 1}}); err != nil {
+		t.Fatal(err)
+	}
+	late, _ := x.l.Lease(x.now, obj(1), reader, x.now.Add(10))
+	kept, _ := x.l.Lease(x.now, obj(1), reader, x.now.Add(10))
+	if !x.l.Renew(x.now, kept, x.now.Add(30)) {
+		t.Error("a lease that holds could not be renewed")
+	}
+	if out, err := x.l.Drop(obj(1)); err != nil || len(out) != 0 {
+		t.Fatalf("drop: %v, %v", out, err)
+	}
+	if _, err := x.l.Lease(x.now, obj(1), reader, x.now.Add(10)); !errors.Is(err, ErrState) {
+		t.Errorf("a lease on a dropped object: got %v", err)
+	}
+	if held, out := x.l.EndLease(x.now.Add(10), late); held || len(out) != 0 {
+		t.Errorf("a lease ended at its deadline: held %v, %v", held, out)
+	}
+	if out := x.l.HolderGone(Holder{HolderExecutor, 1}); len(out) != 0 {
+		t.Errorf("freed under a read lease: %v", out)
+	}
+	if held, out := x.l.EndLease(x.now.Add(20), kept); !held || !slices.Equal(out, []Effect{Freed{obj(1)}}) {
+		t.Errorf("the last lease: held %v, %v", held, out)
+	}
+	if story := strings.Join(x.l.Story(obj(1)), "\n"); !strings.Contains(story, "dropped") || !strings.HasSuffix(story, "freed 1000") {
+		t.Errorf("story:\n%s", story)
+	}
+}
+
+func TestUnsealedObjectsGoWithTheirReservation(t *testing.T) {
+	x := newTester(t, mib)
+	id, _ := x.reserve(task(1), 0, 1000, 2000)
+	if _, err := x.l.Allocate(id, obj(1), 900); err != nil {
+		t.Fatal(err)
+	}
+	if err := x.l.Pin(obj(1), Pin{PinInput, task(2)}); !errors.Is(err, ErrState) {
+		t.Errorf("pin of a building object: got %v", err)
+	}
+	out, err := x.l.Release(id)
+	if err != nil || !slices.Equal(out, []Effect{Freed{obj(1)}}) {
+		t.Fatalf("got %v, %v", out, err)
+	}
+	if used := x.l.space.Used(); used != memory.HeaderBytes {
+		t.Errorf("%d bytes still used", used)
+	}
+	if _, err := x.l.Release(id); !errors.Is(err, ErrUnknown) {
+		t.Errorf("second release: got %v", err)
+	}
+}
+
+func TestOutgrownReservationTakesFreeMemoryOrFailsWhole(t *testing.T) {
+	x := newTester(t, 16*mib)
+	id, _ := x.reserve(task(1), 0, mib)
+	if _, err := x.l.Allocate(id, obj(1), 3*mib, mib); err != nil {
+		t.Fatalf("free memory was not used: %v", err)
+	}
+	x.check()
+	before := x.l.Stats()
+	_, err := x.l.Allocate(id, obj(1), 4*mib, 12*mib)
+	if !errors.Is(err, ErrOutgrown) || !strings.Contains(err.Error(), "12 MiB") || !strings.Contains(err.Error(), "t1/a1") {
+		t.Errorf("got %v", err)
+	}
+	if after := x.l.Stats(); after != before {
+		t.Errorf("a refused allocation left a trace: %+v, before %+v", after, before)
+	}
+}
+
+func TestTrimPunchesFreeTouchedChunksInOneBatch(t *testing.T) {
+	x := newTester(t, 64*mib)
+	x.make(1, 8*mib)
+	x.make(2, 8*mib)
+	if out := x.l.Trim(0); len(out) != 0 {
+		t.Fatalf("memory in use was to be punched: %v", out)
+	}
+	out, err := x.l.Drop(obj(2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.effects(out)
+	if out := x.l.Trim(8 * mib); len(out) != 0 {
+		t.Fatalf("trimmed below what was to be kept: %v", out)
+	}
+	out = x.l.Trim(7 * mib)
+	if len(out) != 1 || x.l.Stats().TrimmingBytes != 5*mib {
+		t.Fatalf("got %v, %d withheld, want down to half of what is kept", out, x.l.Stats().TrimmingBytes)
+	}
+	// The withheld range is given to nobody, and whoever needs it waits for it.
+	id, granted := x.reserve(task(3), time.Minute, 54*mib)
+	if granted {
+		t.Fatal("memory was given out while its pages are being punched")
+	}
+	if out := x.l.Punched(true); !slices.Equal(out, []Effect{Granted{id}}) {
+		t.Fatalf("got %v", out)
+	}
+	x.queue = nil
+	x.granted = []ReservationID{id}
+	x.check()
+	x.release(id)
+	if out := x.l.Trim(0); len(out) != 1 || x.l.Stats().TrimmingBytes != 3*mib {
+		t.Fatalf("second trim: %v, %d withheld, want what is still touched", out, x.l.Stats().TrimmingBytes)
+	}
+	x.effects(x.l.Punched(false))
+	if out := x.l.Trim(0); len(out) != 1 {
+		t.Fatal("a punch that went wrong was taken as done")
+	}
+}
+
+func TestEmptyFramesAndEmptyObjectsTakeNoMemory(t *testing.T) {
+	x := newTester(t, alloc.Granule*32)
+	if frames := x.make(1, 0, 0); len(frames) != 2 {
+		t.Errorf("got %v", frames)
+	}
+	x.make(2)
+	if s := x.l.Stats(); s.HeldBytes != 0 || s.Objects != 2 {
+		t.Errorf("got %+v", s)
+	}
+	if got := x.l.Objects(); len(got) != 2 || got[0].ID != obj(1) || got[1].ID != obj(2) {
+		t.Errorf("inventory: %v", got)
+	}
+}
+
+// BenchmarkTaskCycle is what one small task costs: reserve, allocate, seal,
+// release, pin, lease, end, unpin, drop, among 1,000 other objects.
+func BenchmarkTaskCycle(b *testing.B) {
+	x := newTester(b, 1<<30)
+	for n := range 1000 {
+		x.make(n+1, 64<<10)
+	}
+	holder := task(1)
+	n := 2000
+	must := func(err error) {
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportAllocs()
+	for b.Loop() {
+		n++
+		id, o := ReservationID(n), obj(n)
+		_, err := x.l.Reserve(x.now, Request{ID: id, Holder: holder, Bytes: []uint64{4096}})
+		must(err)
+		_, err = x.l.Allocate(id, o, 4000)
+		must(err)
+		must(x.l.Seal(o, nil))
+		_, err = x.l.Release(id)
+		must(err)
+		must(x.l.Pin(o, Pin{PinInput, holder}))
+		lease, err := x.l.Lease(x.now, o, holder, x.now.Add(time.Second))
+		must(err)
+		x.l.EndLease(x.now, lease)
+		_, err = x.l.Unpin(o, Pin{PinInput, holder})
+		must(err)
+		_, err = x.l.Drop(o)
+		must(err)
+	}
+}

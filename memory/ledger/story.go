@@ -1,0 +1,162 @@
+package ledger
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/memory/alloc"
+)
+
+// storyLen is how many transitions are remembered, over all objects.
+const storyLen = 1024
+
+// story is a ring of the last transitions.
+type story struct {
+	ring []transition
+	next uint64
+}
+
+type transition struct {
+	seq         uint64
+	verb        string
+	object      ObjectID
+	reservation ReservationID
+	// n is the number that belongs to the verb: bytes, or the id of a lease or
+	// a holder.
+	n uint64
+}
+
+func (s *story) add(verb string, o ObjectID, r ReservationID, n uint64) {
+	t := transition{s.next, verb, o, r, n}
+	if len(s.ring) < storyLen {
+		s.ring = append(s.ring, t)
+	} else {
+		s.ring[s.next%storyLen] = t
+	}
+	s.next++
+}
+
+// Story returns the remembered transitions of one object, oldest first, each
+// with its place in the order of all.
+func (l *Ledger) Story(id ObjectID) []string {
+	var lines []string
+	for i := range l.log.ring {
+		t := l.log.ring[(l.log.next+uint64(i))%uint64(len(l.log.ring))]
+		if t.object != id {
+			continue
+		}
+		line := fmt.Sprintf("#%d %s", t.seq, t.verb)
+		if t.n != 0 {
+			line += fmt.Sprintf(" %d", t.n)
+		}
+		if t.reservation != 0 {
+			line += fmt.Sprintf(" in reservation %d", t.reservation)
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+// Holding is one entry in the list of who holds the slab: an object, or the
+// rest of a granted reservation.
+type Holding struct {
+	// Object is zero for a reservation, Reservation for an object.
+	Object      ObjectID
+	Reservation ReservationID
+	// Holder is set for reservations.
+	Holder Holder
+	State  State
+	// Bytes are the blocks it keeps; SharedBytes of them are kept by other
+	// objects too and would not be freed with it.
+	Bytes, SharedBytes uint64
+	Pins               []Pin
+	Leases             int
+}
+
+// String describes the holding in a few words for an error message.
+func (h Holding) String() string {
+	if h.Object == (ObjectID{}) {
+		return fmt.Sprintf("reservation %d of %s %s", h.Reservation, h.Holder, size(h.Bytes))
+	}
+	notes := []string{h.State.String()}
+	if h.SharedBytes > 0 {
+		notes = append(notes, size(h.SharedBytes)+" shared")
+	}
+	for i, p := range h.Pins {
+		if i == 3 {
+			notes = append(notes, fmt.Sprintf("%d more pins", len(h.Pins)-i))
+			break
+		}
+		notes = append(notes, "pinned as "+p.String())
+	}
+	if h.Leases > 0 {
+		notes = append(notes, fmt.Sprintf("%d read leases", h.Leases))
+	}
+	return fmt.Sprintf("%s %s (%s)", h.Object, size(h.Bytes), strings.Join(notes, ", "))
+}
+
+// Largest returns the n largest holders, the largest first; all when n < 0.
+func (l *Ledger) Largest(n int) []Holding {
+	var all []Holding
+	for _, o := range l.sorted() {
+		h := Holding{Object: o.id, State: o.state, Pins: slices.Clone(o.pins), Leases: o.leases}
+		own := make(map[*extent]int, len(o.extents))
+		for _, e := range o.extents {
+			if e == nil {
+				continue
+			}
+			if own[e]++; own[e] == 1 {
+				h.Bytes += alloc.Rounded(e.Bytes)
+			}
+		}
+		// order-free: a sum.
+		for e, refs := range own {
+			if refs < e.refs {
+				h.SharedBytes += alloc.Rounded(e.Bytes)
+			}
+		}
+		all = append(all, h)
+	}
+	for _, id := range sortedKeys(l.reservations) {
+		r := l.reservations[id]
+		h := Holding{Reservation: id, Holder: r.holder}
+		for _, b := range r.blocks {
+			h.Bytes += b.Bytes
+		}
+		if h.Bytes > 0 {
+			all = append(all, h)
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Holding) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	if n >= 0 && n < len(all) {
+		all = all[:n]
+	}
+	return all
+}
+
+func (l *Ledger) describeLargest() string {
+	var parts []string
+	for _, h := range l.Largest(5) {
+		parts = append(parts, h.String())
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+	return strings.Join(parts, "; ")
+}
+
+// size writes bytes with a binary unit.
+func size(n uint64) string {
+	const units = "KMGTPE"
+	if n < 1024 {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, u := float64(n)/1024, 0
+	for v >= 1024 && u < len(units)-1 {
+		v /= 1024
+		u++
+	}
+	return fmt.Sprintf("%.4g %ciB", v, units[u])
+}
