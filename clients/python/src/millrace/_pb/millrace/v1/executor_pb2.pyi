@@ -1,0 +1,146 @@
+from millrace._pb.millrace.v1 import task_pb2 as _task_pb2
+from millrace._pb.millrace.v1 import worker_service_pb2 as _worker_service_pb2
+from millrace._pb.millrace.v1 import data_service_pb2 as _data_service_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ToExecutor(_message.Message):
+    __slots__ = ("hello", "ops", "functions", "runs", "allocated", "cancellations", "shutdown")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    OPS_FIELD_NUMBER: _ClassVar[int]
+    FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
+    RUNS_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATED_FIELD_NUMBER: _ClassVar[int]
+    CANCELLATIONS_FIELD_NUMBER: _ClassVar[int]
+    SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
+    hello: ExecutorHello
+    ops: _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.OpDefinition]
+    functions: _containers.RepeatedCompositeFieldContainer[_task_pb2.Function]
+    runs: _containers.RepeatedCompositeFieldContainer[ExecutorRun]
+    allocated: _containers.RepeatedCompositeFieldContainer[ExecutorAllocated]
+    cancellations: _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.TaskRef]
+    shutdown: bool
+    def __init__(self, hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[_worker_service_pb2.OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[ExecutorRun, _Mapping]]] = ..., allocated: _Optional[_Iterable[_Union[ExecutorAllocated, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., shutdown: bool = ...) -> None: ...
+
+class FromExecutor(_message.Message):
+    __slots__ = ("ready", "started", "allocate", "finished", "logs")
+    READY_FIELD_NUMBER: _ClassVar[int]
+    STARTED_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATE_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    LOGS_FIELD_NUMBER: _ClassVar[int]
+    ready: ExecutorReady
+    started: _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.TaskRef]
+    allocate: _containers.RepeatedCompositeFieldContainer[ExecutorAllocate]
+    finished: _containers.RepeatedCompositeFieldContainer[ExecutorFinished]
+    logs: _containers.RepeatedCompositeFieldContainer[ExecutorLog]
+    def __init__(self, ready: _Optional[_Union[ExecutorReady, _Mapping]] = ..., started: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., allocate: _Optional[_Iterable[_Union[ExecutorAllocate, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[ExecutorFinished, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[ExecutorLog, _Mapping]]] = ...) -> None: ...
+
+class ExecutorHello(_message.Message):
+    __slots__ = ("protocol", "worker_name", "worker_id", "slab_bytes", "inline_bytes", "scheduler_address", "scratch_directory")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    WORKER_NAME_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    SLAB_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INLINE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SCHEDULER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    SCRATCH_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    worker_name: str
+    worker_id: int
+    slab_bytes: int
+    inline_bytes: int
+    scheduler_address: str
+    scratch_directory: str
+    def __init__(self, protocol: _Optional[int] = ..., worker_name: _Optional[str] = ..., worker_id: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., inline_bytes: _Optional[int] = ..., scheduler_address: _Optional[str] = ..., scratch_directory: _Optional[str] = ...) -> None: ...
+
+class ExecutorReady(_message.Message):
+    __slots__ = ("protocol", "pid", "language")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    pid: int
+    language: str
+    def __init__(self, protocol: _Optional[int] = ..., pid: _Optional[int] = ..., language: _Optional[str] = ...) -> None: ...
+
+class ExecutorRun(_message.Message):
+    __slots__ = ("task_id", "attempt", "op_id", "arguments", "inputs", "key", "timeout_millis", "namespace")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    OP_ID_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    task_id: int
+    attempt: int
+    op_id: int
+    arguments: bytes
+    inputs: _containers.RepeatedCompositeFieldContainer[ExecutorInput]
+    key: str
+    timeout_millis: int
+    namespace: str
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., op_id: _Optional[int] = ..., arguments: _Optional[bytes] = ..., inputs: _Optional[_Iterable[_Union[ExecutorInput, _Mapping]]] = ..., key: _Optional[str] = ..., timeout_millis: _Optional[int] = ..., namespace: _Optional[str] = ...) -> None: ...
+
+class ExecutorInput(_message.Message):
+    __slots__ = ("header", "frames")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    header: bytes
+    frames: _containers.RepeatedCompositeFieldContainer[_data_service_pb2.FrameLocation]
+    def __init__(self, header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[_data_service_pb2.FrameLocation, _Mapping]]] = ...) -> None: ...
+
+class ExecutorAllocate(_message.Message):
+    __slots__ = ("request", "task", "frame_bytes")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    task: _worker_service_pb2.TaskRef
+    frame_bytes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, request: _Optional[int] = ..., task: _Optional[_Union[_worker_service_pb2.TaskRef, _Mapping]] = ..., frame_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ExecutorAllocated(_message.Message):
+    __slots__ = ("request", "frames", "error")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    frames: _containers.RepeatedCompositeFieldContainer[_data_service_pb2.FrameLocation]
+    error: _task_pb2.TaskError
+    def __init__(self, request: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[_data_service_pb2.FrameLocation, _Mapping]]] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ...) -> None: ...
+
+class ExecutorFinished(_message.Message):
+    __slots__ = ("task_id", "attempt", "error", "header", "frames", "inline_frames", "run_nanos")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    INLINE_FRAMES_FIELD_NUMBER: _ClassVar[int]
+    RUN_NANOS_FIELD_NUMBER: _ClassVar[int]
+    task_id: int
+    attempt: int
+    error: _task_pb2.TaskError
+    header: bytes
+    frames: _containers.RepeatedCompositeFieldContainer[_data_service_pb2.FrameLocation]
+    inline_frames: _containers.RepeatedScalarFieldContainer[bytes]
+    run_nanos: int
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[_data_service_pb2.FrameLocation, _Mapping]]] = ..., inline_frames: _Optional[_Iterable[bytes]] = ..., run_nanos: _Optional[int] = ...) -> None: ...
+
+class ExecutorLog(_message.Message):
+    __slots__ = ("task_id", "stderr", "text")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    STDERR_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    task_id: int
+    stderr: bool
+    text: str
+    def __init__(self, task_id: _Optional[int] = ..., stderr: bool = ..., text: _Optional[str] = ...) -> None: ...

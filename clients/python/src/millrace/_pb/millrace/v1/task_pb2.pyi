@@ -1,0 +1,213 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from millrace._pb.millrace.v1 import value_pb2 as _value_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TaskState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TASK_STATE_UNSPECIFIED: _ClassVar[TaskState]
+    TASK_STATE_WAITING: _ClassVar[TaskState]
+    TASK_STATE_READY: _ClassVar[TaskState]
+    TASK_STATE_ASSIGNED: _ClassVar[TaskState]
+    TASK_STATE_RUNNING: _ClassVar[TaskState]
+    TASK_STATE_SUCCEEDED: _ClassVar[TaskState]
+    TASK_STATE_FAILED: _ClassVar[TaskState]
+    TASK_STATE_CANCELLED: _ClassVar[TaskState]
+    TASK_STATE_RELEASED: _ClassVar[TaskState]
+
+class OpKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    OP_KIND_UNSPECIFIED: _ClassVar[OpKind]
+    OP_KIND_NATIVE: _ClassVar[OpKind]
+    OP_KIND_PYTHON_IMPORT: _ClassVar[OpKind]
+    OP_KIND_PYTHON_PICKLE: _ClassVar[OpKind]
+    OP_KIND_EXEC: _ClassVar[OpKind]
+    OP_KIND_DATA: _ClassVar[OpKind]
+TASK_STATE_UNSPECIFIED: TaskState
+TASK_STATE_WAITING: TaskState
+TASK_STATE_READY: TaskState
+TASK_STATE_ASSIGNED: TaskState
+TASK_STATE_RUNNING: TaskState
+TASK_STATE_SUCCEEDED: TaskState
+TASK_STATE_FAILED: TaskState
+TASK_STATE_CANCELLED: TaskState
+TASK_STATE_RELEASED: TaskState
+OP_KIND_UNSPECIFIED: OpKind
+OP_KIND_NATIVE: OpKind
+OP_KIND_PYTHON_IMPORT: OpKind
+OP_KIND_PYTHON_PICKLE: OpKind
+OP_KIND_EXEC: OpKind
+OP_KIND_DATA: OpKind
+
+class Op(_message.Message):
+    __slots__ = ("kind", "name", "function")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    FUNCTION_FIELD_NUMBER: _ClassVar[int]
+    kind: OpKind
+    name: str
+    function: bytes
+    def __init__(self, kind: _Optional[_Union[OpKind, str]] = ..., name: _Optional[str] = ..., function: _Optional[bytes] = ...) -> None: ...
+
+class Function(_message.Message):
+    __slots__ = ("hash", "payload")
+    HASH_FIELD_NUMBER: _ClassVar[int]
+    PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    hash: bytes
+    payload: bytes
+    def __init__(self, hash: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
+
+class TaskOptions(_message.Message):
+    __slots__ = ("priority", "max_retries", "retry_backoff", "timeout", "resources", "workers", "allow_other_workers", "expected_output_bytes", "slots", "no_wait")
+    class ResourcesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    MAX_RETRIES_FIELD_NUMBER: _ClassVar[int]
+    RETRY_BACKOFF_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    WORKERS_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_OTHER_WORKERS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    NO_WAIT_FIELD_NUMBER: _ClassVar[int]
+    priority: int
+    max_retries: int
+    retry_backoff: _duration_pb2.Duration
+    timeout: _duration_pb2.Duration
+    resources: _containers.ScalarMap[str, float]
+    workers: _containers.RepeatedScalarFieldContainer[str]
+    allow_other_workers: bool
+    expected_output_bytes: int
+    slots: int
+    no_wait: bool
+    def __init__(self, priority: _Optional[int] = ..., max_retries: _Optional[int] = ..., retry_backoff: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., resources: _Optional[_Mapping[str, float]] = ..., workers: _Optional[_Iterable[str]] = ..., allow_other_workers: bool = ..., expected_output_bytes: _Optional[int] = ..., slots: _Optional[int] = ..., no_wait: bool = ...) -> None: ...
+
+class TaskSpec(_message.Message):
+    __slots__ = ("key", "op", "op_index", "inputs", "arguments", "packed_arguments", "options_index", "hold")
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    OP_INDEX_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    PACKED_ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_INDEX_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    key: str
+    op: str
+    op_index: int
+    inputs: _containers.RepeatedScalarFieldContainer[str]
+    arguments: _value_pb2.Arguments
+    packed_arguments: bytes
+    options_index: int
+    hold: bool
+    def __init__(self, key: _Optional[str] = ..., op: _Optional[str] = ..., op_index: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., arguments: _Optional[_Union[_value_pb2.Arguments, _Mapping]] = ..., packed_arguments: _Optional[bytes] = ..., options_index: _Optional[int] = ..., hold: bool = ...) -> None: ...
+
+class TaskError(_message.Message):
+    __slots__ = ("reason", "message", "origin_key", "worker", "traceback", "exception", "log_tail", "attempt", "metadata")
+    class MetadataEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    ORIGIN_KEY_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    TRACEBACK_FIELD_NUMBER: _ClassVar[int]
+    EXCEPTION_FIELD_NUMBER: _ClassVar[int]
+    LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    METADATA_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    message: str
+    origin_key: str
+    worker: str
+    traceback: str
+    exception: _value_pb2.Opaque
+    log_tail: str
+    attempt: int
+    metadata: _containers.ScalarMap[str, str]
+    def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ..., origin_key: _Optional[str] = ..., worker: _Optional[str] = ..., traceback: _Optional[str] = ..., exception: _Optional[_Union[_value_pb2.Opaque, _Mapping]] = ..., log_tail: _Optional[str] = ..., attempt: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class Task(_message.Message):
+    __slots__ = ("task_id", "key", "namespace", "graph_id", "op", "state", "attempt", "worker", "replicas", "output_bytes", "inputs", "missing_inputs", "waiting_dependents", "holders", "error", "options", "run_time", "submit_time", "story", "retries_used", "worker_deaths", "log_tail")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_ID_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    MISSING_INPUTS_FIELD_NUMBER: _ClassVar[int]
+    WAITING_DEPENDENTS_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    OPTIONS_FIELD_NUMBER: _ClassVar[int]
+    RUN_TIME_FIELD_NUMBER: _ClassVar[int]
+    SUBMIT_TIME_FIELD_NUMBER: _ClassVar[int]
+    STORY_FIELD_NUMBER: _ClassVar[int]
+    RETRIES_USED_FIELD_NUMBER: _ClassVar[int]
+    WORKER_DEATHS_FIELD_NUMBER: _ClassVar[int]
+    LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
+    task_id: int
+    key: str
+    namespace: str
+    graph_id: int
+    op: Op
+    state: TaskState
+    attempt: int
+    worker: str
+    replicas: _containers.RepeatedScalarFieldContainer[str]
+    output_bytes: int
+    inputs: _containers.RepeatedScalarFieldContainer[str]
+    missing_inputs: int
+    waiting_dependents: int
+    holders: int
+    error: TaskError
+    options: TaskOptions
+    run_time: _duration_pb2.Duration
+    submit_time: _timestamp_pb2.Timestamp
+    story: _containers.RepeatedScalarFieldContainer[str]
+    retries_used: int
+    worker_deaths: int
+    log_tail: str
+    def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., graph_id: _Optional[int] = ..., op: _Optional[_Union[Op, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., output_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., missing_inputs: _Optional[int] = ..., waiting_dependents: _Optional[int] = ..., holders: _Optional[int] = ..., error: _Optional[_Union[TaskError, _Mapping]] = ..., options: _Optional[_Union[TaskOptions, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., submit_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., story: _Optional[_Iterable[str]] = ..., retries_used: _Optional[int] = ..., worker_deaths: _Optional[int] = ..., log_tail: _Optional[str] = ...) -> None: ...
+
+class TaskUpdate(_message.Message):
+    __slots__ = ("task_id", "state", "output_bytes", "inline_result", "error", "worker_id", "generation")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INLINE_RESULT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    task_id: int
+    state: TaskState
+    output_bytes: int
+    inline_result: bytes
+    error: TaskError
+    worker_id: int
+    generation: int
+    def __init__(self, task_id: _Optional[int] = ..., state: _Optional[_Union[TaskState, str]] = ..., output_bytes: _Optional[int] = ..., inline_result: _Optional[bytes] = ..., error: _Optional[_Union[TaskError, _Mapping]] = ..., worker_id: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,134 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class DType(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DTYPE_UNSPECIFIED: _ClassVar[DType]
+    DTYPE_BOOL: _ClassVar[DType]
+    DTYPE_UINT8: _ClassVar[DType]
+    DTYPE_INT32: _ClassVar[DType]
+    DTYPE_INT64: _ClassVar[DType]
+    DTYPE_FLOAT32: _ClassVar[DType]
+    DTYPE_FLOAT64: _ClassVar[DType]
+    DTYPE_COMPLEX64: _ClassVar[DType]
+    DTYPE_COMPLEX128: _ClassVar[DType]
+
+class NullValue(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    NULL_VALUE_UNSPECIFIED: _ClassVar[NullValue]
+DTYPE_UNSPECIFIED: DType
+DTYPE_BOOL: DType
+DTYPE_UINT8: DType
+DTYPE_INT32: DType
+DTYPE_INT64: DType
+DTYPE_FLOAT32: DType
+DTYPE_FLOAT64: DType
+DTYPE_COMPLEX64: DType
+DTYPE_COMPLEX128: DType
+NULL_VALUE_UNSPECIFIED: NullValue
+
+class Value(_message.Message):
+    __slots__ = ("null_value", "bool_value", "int_value", "double_value", "string_value", "bytes_value", "list_value", "map_value", "tensor_value", "input", "opaque_value", "complex_value")
+    NULL_VALUE_FIELD_NUMBER: _ClassVar[int]
+    BOOL_VALUE_FIELD_NUMBER: _ClassVar[int]
+    INT_VALUE_FIELD_NUMBER: _ClassVar[int]
+    DOUBLE_VALUE_FIELD_NUMBER: _ClassVar[int]
+    STRING_VALUE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_VALUE_FIELD_NUMBER: _ClassVar[int]
+    LIST_VALUE_FIELD_NUMBER: _ClassVar[int]
+    MAP_VALUE_FIELD_NUMBER: _ClassVar[int]
+    TENSOR_VALUE_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    OPAQUE_VALUE_FIELD_NUMBER: _ClassVar[int]
+    COMPLEX_VALUE_FIELD_NUMBER: _ClassVar[int]
+    null_value: NullValue
+    bool_value: bool
+    int_value: int
+    double_value: float
+    string_value: str
+    bytes_value: bytes
+    list_value: ListValue
+    map_value: MapValue
+    tensor_value: Tensor
+    input: int
+    opaque_value: Opaque
+    complex_value: Complex
+    def __init__(self, null_value: _Optional[_Union[NullValue, str]] = ..., bool_value: bool = ..., int_value: _Optional[int] = ..., double_value: _Optional[float] = ..., string_value: _Optional[str] = ..., bytes_value: _Optional[bytes] = ..., list_value: _Optional[_Union[ListValue, _Mapping]] = ..., map_value: _Optional[_Union[MapValue, _Mapping]] = ..., tensor_value: _Optional[_Union[Tensor, _Mapping]] = ..., input: _Optional[int] = ..., opaque_value: _Optional[_Union[Opaque, _Mapping]] = ..., complex_value: _Optional[_Union[Complex, _Mapping]] = ...) -> None: ...
+
+class Complex(_message.Message):
+    __slots__ = ("real", "imaginary")
+    REAL_FIELD_NUMBER: _ClassVar[int]
+    IMAGINARY_FIELD_NUMBER: _ClassVar[int]
+    real: float
+    imaginary: float
+    def __init__(self, real: _Optional[float] = ..., imaginary: _Optional[float] = ...) -> None: ...
+
+class ListValue(_message.Message):
+    __slots__ = ("values",)
+    VALUES_FIELD_NUMBER: _ClassVar[int]
+    values: _containers.RepeatedCompositeFieldContainer[Value]
+    def __init__(self, values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ...) -> None: ...
+
+class MapValue(_message.Message):
+    __slots__ = ("fields",)
+    class FieldsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Value
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
+    FIELDS_FIELD_NUMBER: _ClassVar[int]
+    fields: _containers.MessageMap[str, Value]
+    def __init__(self, fields: _Optional[_Mapping[str, Value]] = ...) -> None: ...
+
+class Tensor(_message.Message):
+    __slots__ = ("dtype", "shape", "strides", "offset_bytes", "frame", "inline_data")
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    STRIDES_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FRAME_FIELD_NUMBER: _ClassVar[int]
+    INLINE_DATA_FIELD_NUMBER: _ClassVar[int]
+    dtype: DType
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    strides: _containers.RepeatedScalarFieldContainer[int]
+    offset_bytes: int
+    frame: int
+    inline_data: bytes
+    def __init__(self, dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., strides: _Optional[_Iterable[int]] = ..., offset_bytes: _Optional[int] = ..., frame: _Optional[int] = ..., inline_data: _Optional[bytes] = ...) -> None: ...
+
+class Opaque(_message.Message):
+    __slots__ = ("encoding", "data", "frames", "type_name")
+    ENCODING_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    TYPE_NAME_FIELD_NUMBER: _ClassVar[int]
+    encoding: str
+    data: bytes
+    frames: _containers.RepeatedScalarFieldContainer[int]
+    type_name: str
+    def __init__(self, encoding: _Optional[str] = ..., data: _Optional[bytes] = ..., frames: _Optional[_Iterable[int]] = ..., type_name: _Optional[str] = ...) -> None: ...
+
+class Arguments(_message.Message):
+    __slots__ = ("positional", "named", "call")
+    class NamedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Value
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
+    POSITIONAL_FIELD_NUMBER: _ClassVar[int]
+    NAMED_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    positional: _containers.RepeatedCompositeFieldContainer[Value]
+    named: _containers.MessageMap[str, Value]
+    call: Opaque
+    def __init__(self, positional: _Optional[_Iterable[_Union[Value, _Mapping]]] = ..., named: _Optional[_Mapping[str, Value]] = ..., call: _Optional[_Union[Opaque, _Mapping]] = ...) -> None: ...

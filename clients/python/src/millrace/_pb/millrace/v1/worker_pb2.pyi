@@ -1,0 +1,120 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class WorkerState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    WORKER_STATE_UNSPECIFIED: _ClassVar[WorkerState]
+    WORKER_STATE_ACTIVE: _ClassVar[WorkerState]
+    WORKER_STATE_DISCONNECTED: _ClassVar[WorkerState]
+    WORKER_STATE_DRAINING: _ClassVar[WorkerState]
+    WORKER_STATE_LOST: _ClassVar[WorkerState]
+
+class DeviceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    DEVICE_KIND_UNSPECIFIED: _ClassVar[DeviceKind]
+    DEVICE_KIND_HOST: _ClassVar[DeviceKind]
+    DEVICE_KIND_CUDA: _ClassVar[DeviceKind]
+WORKER_STATE_UNSPECIFIED: WorkerState
+WORKER_STATE_ACTIVE: WorkerState
+WORKER_STATE_DISCONNECTED: WorkerState
+WORKER_STATE_DRAINING: WorkerState
+WORKER_STATE_LOST: WorkerState
+DEVICE_KIND_UNSPECIFIED: DeviceKind
+DEVICE_KIND_HOST: DeviceKind
+DEVICE_KIND_CUDA: DeviceKind
+
+class WorkerDeath(_message.Message):
+    __slots__ = ("incarnation", "cause", "exit_code", "signal", "out_of_memory", "log_tail", "time", "pid", "memory_used_bytes", "running_keys")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    OUT_OF_MEMORY_FIELD_NUMBER: _ClassVar[int]
+    LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_KEYS_FIELD_NUMBER: _ClassVar[int]
+    incarnation: str
+    cause: str
+    exit_code: int
+    signal: str
+    out_of_memory: bool
+    log_tail: str
+    time: _timestamp_pb2.Timestamp
+    pid: int
+    memory_used_bytes: int
+    running_keys: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, incarnation: _Optional[str] = ..., cause: _Optional[str] = ..., exit_code: _Optional[int] = ..., signal: _Optional[str] = ..., out_of_memory: bool = ..., log_tail: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., pid: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., running_keys: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Worker(_message.Message):
+    __slots__ = ("worker_id", "name", "incarnation", "state", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "memory_used_bytes", "assigned_tasks", "objects", "finished_tasks", "register_time", "last_seen_time", "deaths", "version", "revision", "executors", "rss_bytes", "executor_deaths", "last_executor_death", "bytes_in", "bytes_out")
+    class ResourcesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    DATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNED_TASKS_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_TASKS_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_TIME_FIELD_NUMBER: _ClassVar[int]
+    LAST_SEEN_TIME_FIELD_NUMBER: _ClassVar[int]
+    DEATHS_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    EXECUTORS_FIELD_NUMBER: _ClassVar[int]
+    RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    EXECUTOR_DEATHS_FIELD_NUMBER: _ClassVar[int]
+    LAST_EXECUTOR_DEATH_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    worker_id: int
+    name: str
+    incarnation: str
+    state: WorkerState
+    host: str
+    pid: int
+    data_address: str
+    device: DeviceKind
+    slots: int
+    resources: _containers.ScalarMap[str, float]
+    memory_limit_bytes: int
+    memory_used_bytes: int
+    assigned_tasks: int
+    objects: int
+    finished_tasks: int
+    register_time: _timestamp_pb2.Timestamp
+    last_seen_time: _timestamp_pb2.Timestamp
+    deaths: _containers.RepeatedCompositeFieldContainer[WorkerDeath]
+    version: str
+    revision: int
+    executors: _containers.RepeatedScalarFieldContainer[str]
+    rss_bytes: int
+    executor_deaths: int
+    last_executor_death: str
+    bytes_in: int
+    bytes_out: int
+    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., assigned_tasks: _Optional[int] = ..., objects: _Optional[int] = ..., finished_tasks: _Optional[int] = ..., register_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[WorkerDeath, _Mapping]]] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., executors: _Optional[_Iterable[str]] = ..., rss_bytes: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,290 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
+from millrace._pb.millrace.v1 import task_pb2 as _task_pb2
+from millrace._pb.millrace.v1 import worker_pb2 as _worker_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class TaskOutcome(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    TASK_OUTCOME_UNSPECIFIED: _ClassVar[TaskOutcome]
+    TASK_OUTCOME_STARTED: _ClassVar[TaskOutcome]
+    TASK_OUTCOME_SUCCEEDED: _ClassVar[TaskOutcome]
+    TASK_OUTCOME_FAILED: _ClassVar[TaskOutcome]
+    TASK_OUTCOME_INPUT_UNREACHABLE: _ClassVar[TaskOutcome]
+    TASK_OUTCOME_RETRACTED: _ClassVar[TaskOutcome]
+    TASK_OUTCOME_CANCELLED: _ClassVar[TaskOutcome]
+    TASK_OUTCOME_RETRACT_REFUSED: _ClassVar[TaskOutcome]
+    TASK_OUTCOME_EXECUTOR_DIED: _ClassVar[TaskOutcome]
+TASK_OUTCOME_UNSPECIFIED: TaskOutcome
+TASK_OUTCOME_STARTED: TaskOutcome
+TASK_OUTCOME_SUCCEEDED: TaskOutcome
+TASK_OUTCOME_FAILED: TaskOutcome
+TASK_OUTCOME_INPUT_UNREACHABLE: TaskOutcome
+TASK_OUTCOME_RETRACTED: TaskOutcome
+TASK_OUTCOME_CANCELLED: TaskOutcome
+TASK_OUTCOME_RETRACT_REFUSED: TaskOutcome
+TASK_OUTCOME_EXECUTOR_DIED: TaskOutcome
+
+class Registration(_message.Message):
+    __slots__ = ("name", "incarnation", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "version", "inventory", "running", "executors", "native_ops", "zero")
+    class ResourcesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    DATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    INVENTORY_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    EXECUTORS_FIELD_NUMBER: _ClassVar[int]
+    NATIVE_OPS_FIELD_NUMBER: _ClassVar[int]
+    ZERO_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    incarnation: str
+    host: str
+    pid: int
+    data_address: str
+    device: _worker_pb2.DeviceKind
+    slots: int
+    resources: _containers.ScalarMap[str, float]
+    memory_limit_bytes: int
+    version: str
+    inventory: _containers.RepeatedCompositeFieldContainer[Replica]
+    running: _containers.RepeatedCompositeFieldContainer[TaskRef]
+    executors: _containers.RepeatedScalarFieldContainer[str]
+    native_ops: _containers.RepeatedScalarFieldContainer[str]
+    zero: bool
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[_worker_pb2.DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., version: _Optional[str] = ..., inventory: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., executors: _Optional[_Iterable[str]] = ..., native_ops: _Optional[_Iterable[str]] = ..., zero: bool = ...) -> None: ...
+
+class Replica(_message.Message):
+    __slots__ = ("task_id", "generation", "bytes")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    task_id: int
+    generation: int
+    bytes: int
+    def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class TaskRef(_message.Message):
+    __slots__ = ("task_id", "attempt")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    task_id: int
+    attempt: int
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class SessionRequest(_message.Message):
+    __slots__ = ("register", "tasks", "objects", "stats", "leaving", "missing_functions")
+    REGISTER_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    STATS_FIELD_NUMBER: _ClassVar[int]
+    LEAVING_FIELD_NUMBER: _ClassVar[int]
+    MISSING_FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
+    register: Registration
+    tasks: _containers.RepeatedCompositeFieldContainer[TaskReport]
+    objects: _containers.RepeatedCompositeFieldContainer[ObjectReport]
+    stats: WorkerStats
+    leaving: bool
+    missing_functions: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, register: _Optional[_Union[Registration, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., objects: _Optional[_Iterable[_Union[ObjectReport, _Mapping]]] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., leaving: bool = ..., missing_functions: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class TaskReport(_message.Message):
+    __slots__ = ("task_id", "attempt", "outcome", "output_bytes", "inline_result", "error", "run_nanos", "unreachable", "log_tail", "fetched_bytes")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    OUTCOME_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    INLINE_RESULT_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    RUN_NANOS_FIELD_NUMBER: _ClassVar[int]
+    UNREACHABLE_FIELD_NUMBER: _ClassVar[int]
+    LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
+    FETCHED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    task_id: int
+    attempt: int
+    outcome: TaskOutcome
+    output_bytes: int
+    inline_result: bytes
+    error: _task_pb2.TaskError
+    run_nanos: int
+    unreachable: _containers.RepeatedCompositeFieldContainer[Unreachable]
+    log_tail: str
+    fetched_bytes: int
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., outcome: _Optional[_Union[TaskOutcome, str]] = ..., output_bytes: _Optional[int] = ..., inline_result: _Optional[bytes] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., run_nanos: _Optional[int] = ..., unreachable: _Optional[_Iterable[_Union[Unreachable, _Mapping]]] = ..., log_tail: _Optional[str] = ..., fetched_bytes: _Optional[int] = ...) -> None: ...
+
+class Unreachable(_message.Message):
+    __slots__ = ("task_id", "generation", "failed_at", "missing_at")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    FAILED_AT_FIELD_NUMBER: _ClassVar[int]
+    MISSING_AT_FIELD_NUMBER: _ClassVar[int]
+    task_id: int
+    generation: int
+    failed_at: _containers.RepeatedScalarFieldContainer[int]
+    missing_at: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., failed_at: _Optional[_Iterable[int]] = ..., missing_at: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ObjectReport(_message.Message):
+    __slots__ = ("replica", "lost", "inline_result")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    INLINE_RESULT_FIELD_NUMBER: _ClassVar[int]
+    replica: Replica
+    lost: bool
+    inline_result: bytes
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., lost: bool = ..., inline_result: _Optional[bytes] = ...) -> None: ...
+
+class WorkerStats(_message.Message):
+    __slots__ = ("memory_used_bytes", "rss_bytes", "bytes_in", "bytes_out", "executor_deaths", "last_executor_death")
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_IN_FIELD_NUMBER: _ClassVar[int]
+    BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    EXECUTOR_DEATHS_FIELD_NUMBER: _ClassVar[int]
+    LAST_EXECUTOR_DEATH_FIELD_NUMBER: _ClassVar[int]
+    memory_used_bytes: int
+    rss_bytes: int
+    bytes_in: int
+    bytes_out: int
+    executor_deaths: int
+    last_executor_death: str
+    def __init__(self, memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ...) -> None: ...
+
+class SessionResponse(_message.Message):
+    __slots__ = ("registered", "ops", "functions", "peers", "assignments", "retractions", "cancellations", "releases", "drain", "stop_reason", "reregister")
+    REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    OPS_FIELD_NUMBER: _ClassVar[int]
+    FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
+    PEERS_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
+    RETRACTIONS_FIELD_NUMBER: _ClassVar[int]
+    CANCELLATIONS_FIELD_NUMBER: _ClassVar[int]
+    RELEASES_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    STOP_REASON_FIELD_NUMBER: _ClassVar[int]
+    REREGISTER_FIELD_NUMBER: _ClassVar[int]
+    registered: Registered
+    ops: _containers.RepeatedCompositeFieldContainer[OpDefinition]
+    functions: _containers.RepeatedCompositeFieldContainer[_task_pb2.Function]
+    peers: _containers.RepeatedCompositeFieldContainer[Peer]
+    assignments: _containers.RepeatedCompositeFieldContainer[Assignment]
+    retractions: _containers.RepeatedCompositeFieldContainer[TaskRef]
+    cancellations: _containers.RepeatedCompositeFieldContainer[TaskRef]
+    releases: _containers.RepeatedCompositeFieldContainer[Replica]
+    drain: bool
+    stop_reason: str
+    reregister: bool
+    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., retractions: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., drain: bool = ..., stop_reason: _Optional[str] = ..., reregister: bool = ...) -> None: ...
+
+class Registered(_message.Message):
+    __slots__ = ("worker_id", "cluster_id", "lease", "inline_result_bytes")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    INLINE_RESULT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    worker_id: int
+    cluster_id: str
+    lease: _duration_pb2.Duration
+    inline_result_bytes: int
+    def __init__(self, worker_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., inline_result_bytes: _Optional[int] = ...) -> None: ...
+
+class OpDefinition(_message.Message):
+    __slots__ = ("op_id", "op")
+    OP_ID_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    op_id: int
+    op: _task_pb2.Op
+    def __init__(self, op_id: _Optional[int] = ..., op: _Optional[_Union[_task_pb2.Op, _Mapping]] = ...) -> None: ...
+
+class Peer(_message.Message):
+    __slots__ = ("worker_id", "data_address", "name")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    DATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    worker_id: int
+    data_address: str
+    name: str
+    def __init__(self, worker_id: _Optional[int] = ..., data_address: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+
+class Assignment(_message.Message):
+    __slots__ = ("task_id", "attempt", "op_id", "arguments", "inputs", "rank", "timeout_millis", "key", "slots", "expected_output_bytes", "namespace", "resources")
+    class ResourcesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    OP_ID_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    INPUTS_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    SLOTS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_OUTPUT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    task_id: int
+    attempt: int
+    op_id: int
+    arguments: bytes
+    inputs: _containers.RepeatedCompositeFieldContainer[Input]
+    rank: int
+    timeout_millis: int
+    key: str
+    slots: int
+    expected_output_bytes: int
+    namespace: str
+    resources: _containers.ScalarMap[str, float]
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., op_id: _Optional[int] = ..., arguments: _Optional[bytes] = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., rank: _Optional[int] = ..., timeout_millis: _Optional[int] = ..., key: _Optional[str] = ..., slots: _Optional[int] = ..., expected_output_bytes: _Optional[int] = ..., namespace: _Optional[str] = ..., resources: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Input(_message.Message):
+    __slots__ = ("task_id", "generation", "bytes", "holders", "inline_result")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    INLINE_RESULT_FIELD_NUMBER: _ClassVar[int]
+    task_id: int
+    generation: int
+    bytes: int
+    holders: _containers.RepeatedScalarFieldContainer[int]
+    inline_result: bytes
+    def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., bytes: _Optional[int] = ..., holders: _Optional[_Iterable[int]] = ..., inline_result: _Optional[bytes] = ...) -> None: ...
+
+class ReportWorkerDeathRequest(_message.Message):
+    __slots__ = ("name", "death", "restarting")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DEATH_FIELD_NUMBER: _ClassVar[int]
+    RESTARTING_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    death: _worker_pb2.WorkerDeath
+    restarting: bool
+    def __init__(self, name: _Optional[str] = ..., death: _Optional[_Union[_worker_pb2.WorkerDeath, _Mapping]] = ..., restarting: bool = ...) -> None: ...
+
+class ReportWorkerDeathResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
