@@ -1,0 +1,460 @@
+package ops
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+)
+
+// Args are the arguments of one call. Their leaves, and those of results, are nil,
+// bool, int64, float64, complex128, string, []byte and *Tensor; []any and
+// map[string]any hold more of them.
+type Args struct {
+	Positional []any
+	Named      map[string]any
+}
+
+// Type is what a parameter accepts.
+type Type string
+
+// The parameter types. An integral float64 passes for an int, because JSON knows
+// no other numbers, and a tensor with one element passes for a number.
+const (
+	AnyType    Type = "any"
+	TensorType Type = "tensor" // or a number, or nested lists of numbers
+	IntType    Type = "int"
+	NumberType Type = "number" // bool, int, float or complex
+	RealType   Type = "real"   // int or float
+	BoolType   Type = "bool"
+	StringType Type = "string"
+	DTypeType  Type = "dtype" // by NumPy's name
+	IntsType   Type = "ints"  // an int or a list of ints
+	ListType   Type = "list"
+)
+
+// Param describes one parameter of an operation.
+type Param struct {
+	Name     string
+	Type     Type
+	Required bool // otherwise Default is used, also when the argument is null
+	Default  any  // in the form a caller would give it; nil is "not given"
+	Doc      string
+}
+
+// call is one use of an operation, with its arguments checked and converted.
+type call struct {
+	op     *Op
+	data   bool           // tensors have their bytes, not only their type and shape
+	values map[string]any // by parameter; absent when nil
+	rest   []any          // further positional arguments of a variadic operation
+	extra  map[string]any // named arguments that no parameter has, where allowed
+}
+
+// bind matches arguments to parameters. Without data, tensors are only looked at
+// for their type and shape.
+func (o *Op) bind(args Args, data bool) (*call, error) {
+	c := &call{op: o, data: data, values: make(map[string]any, len(o.Params))}
+	positional := args.Positional
+	for i, p := range o.Params {
+		named, given := args.Named[p.Name]
+		var value any
+		switch {
+		case i < o.positional() && i < len(positional):
+			if given {
+				return nil, c.bad(p.Name, "given twice, by position and by name")
+			}
+			value = positional[i]
+		case given:
+			value = named
+		case p.Required:
+			return nil, c.bad(p.Name, "missing: expected %s", p.expected())
+		}
+		if value == nil && !p.Required {
+			value = p.Default
+		}
+		if value == nil && (!p.Required || p.Type == AnyType) {
+			continue
+		}
+		converted, err := c.convert(p, value)
+		if err != nil {
+			return nil, err
+		}
+		c.values[p.Name] = converted
+	}
+	if len(positional) > o.positional() {
+		if o.Variadic == "" {
+			return nil, c.bad("", "takes at most %d positional arguments, got %d", o.positional(), len(positional))
+		}
+		c.rest = positional[o.positional():]
+	}
+	for _, name := range slices.Sorted(maps.Keys(args.Named)) {
+		if slices.ContainsFunc(o.Params, func(p Param) bool { return p.Name == name }) {
+			continue
+		}
+		if !o.Open {
+			return nil, c.bad(name, "no such parameter%s", suggest(name, o.paramNames()))
+		}
+		if c.extra == nil {
+			c.extra = map[string]any{}
+		}
+		c.extra[name] = args.Named[name]
+	}
+	return c, nil
+}
+
+// positional is the number of parameters that can be given by position: in a
+// variadic operation, the required ones.
+func (o *Op) positional() int {
+	if o.Variadic == "" {
+		return len(o.Params)
+	}
+	n := 0
+	for n < len(o.Params) && o.Params[n].Required {
+		n++
+	}
+	return n
+}
+
+func (o *Op) paramNames() []string {
+	var names []string
+	for _, p := range o.Params {
+		names = append(names, p.Name)
+	}
+	return names
+}
+
+func (p Param) expected() string {
+	switch p.Type {
+	case IntType:
+		return "an int"
+	case IntsType:
+		return "an int or a list of ints"
+	case DTypeType:
+		return "the name of a dtype"
+	case AnyType:
+		return "a value"
+	}
+	return "a " + string(p.Type)
+}
+
+func (c *call) convert(p Param, value any) (any, error) {
+	wrong := c.bad(p.Name, "expected %s, got %s", p.expected(), describe(value))
+	switch p.Type {
+	case TensorType:
+		return c.tensorOf(p.Name, value)
+	case IntType, NumberType, RealType, BoolType:
+		scalar, err := c.scalarOf(p.Name, value)
+		if err != nil {
+			return nil, err
+		}
+		switch v := scalar.(type) {
+		case bool:
+			if p.Type == BoolType || p.Type == NumberType {
+				return v, nil
+			}
+		case int64:
+			if p.Type != BoolType {
+				return v, nil
+			}
+		case float64:
+			if n, ok := integral(v); ok && p.Type == IntType {
+				return n, nil
+			}
+			if p.Type == NumberType || p.Type == RealType {
+				return v, nil
+			}
+		case complex128:
+			if p.Type == NumberType {
+				return v, nil
+			}
+		}
+		return nil, wrong
+	case StringType:
+		if s, ok := value.(string); ok {
+			return s, nil
+		}
+		return nil, wrong
+	case DTypeType:
+		s, ok := value.(string)
+		if !ok {
+			return nil, wrong
+		}
+		d, err := ParseDType(s)
+		if err != nil {
+			return nil, c.bad(p.Name, "%v", err)
+		}
+		return d, nil
+	case IntsType:
+		list, ok := value.([]any)
+		if !ok {
+			list = []any{value}
+		}
+		ints := make([]int64, len(list))
+		for i, v := range list {
+			scalar, err := c.scalarOf(p.Name, v)
+			if err != nil {
+				return nil, err
+			}
+			switch v := scalar.(type) {
+			case int64:
+				ints[i] = v
+			case float64:
+				if ints[i], ok = integral(v); !ok {
+					return nil, wrong
+				}
+			default:
+				return nil, wrong
+			}
+		}
+		return ints, nil
+	case ListType:
+		if list, ok := value.([]any); ok {
+			return list, nil
+		}
+		return nil, wrong
+	}
+	return value, nil
+}
+
+// scalarOf reads the value of a tensor with one element; other values are as they are.
+func (c *call) scalarOf(name string, value any) (any, error) {
+	t, ok := value.(*Tensor)
+	if !ok || t == nil {
+		return value, nil
+	}
+	if err := t.checkShape(); err != nil {
+		return nil, c.bad(name, "%v", err)
+	}
+	if t.Len() != 1 {
+		return value, nil // for the message that says what was expected
+	}
+	item, err := t.Item()
+	if err != nil {
+		return nil, c.bad(name, "%v", err)
+	}
+	return item, nil
+}
+
+func (c *call) tensorOf(name string, value any) (*Tensor, error) {
+	t, ok := value.(*Tensor)
+	if !ok {
+		var err error
+		if t, err = fromList(value); err != nil {
+			return nil, c.bad(name, "expected a tensor, got %s: %v", describe(value), err)
+		}
+	}
+	if t == nil {
+		return nil, c.bad(name, "expected a tensor, got null")
+	}
+	check := t.checkShape
+	if c.data {
+		check = t.Check
+	}
+	if err := check(); err != nil {
+		return nil, c.bad(name, "%v", err)
+	}
+	return t, nil
+}
+
+// fromList builds a tensor of a number or of nested lists of equal length.
+func fromList(value any) (*Tensor, error) {
+	var shape []int64
+	for v := value; ; {
+		list, ok := v.([]any)
+		if !ok {
+			break
+		}
+		shape = append(shape, int64(len(list)))
+		if len(list) == 0 {
+			break
+		}
+		v = list[0]
+	}
+	var flat []any
+	dtype := Invalid
+	var walk func(v any, depth int) error
+	walk = func(v any, depth int) error {
+		if list, ok := v.([]any); ok {
+			if depth == len(shape) || int64(len(list)) != shape[depth] {
+				return fmt.Errorf("lists of unequal length")
+			}
+			for _, x := range list {
+				if err := walk(x, depth+1); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		d, ok := leafDType(v)
+		if !ok {
+			return fmt.Errorf("%s is not a number", describe(v))
+		}
+		if depth != len(shape) {
+			return fmt.Errorf("lists of unequal depth")
+		}
+		dtype = Promote(dtype, d)
+		flat = append(flat, v)
+		return nil
+	}
+	if err := walk(value, 0); err != nil {
+		return nil, err
+	}
+	if dtype == Invalid {
+		dtype = Float64
+	}
+	t, err := NewTensor(dtype, shape)
+	if err != nil {
+		return nil, err
+	}
+	size := dtype.Size()
+	for i, v := range flat {
+		if err := putScalar(&Tensor{DType: dtype, Data: t.Data[int64(i)*size:]}, v); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// leafDType is the type that a scalar leaf has as a tensor.
+func leafDType(v any) (DType, bool) {
+	switch v.(type) {
+	case bool:
+		return Bool, true
+	case int64:
+		return Int64, true
+	case float64:
+		return Float64, true
+	case complex128:
+		return Complex128, true
+	}
+	return Invalid, false
+}
+
+func integral(v float64) (int64, bool) {
+	// 2^53: beyond it a float64 no longer says which integer was meant.
+	if v != math.Trunc(v) || math.Abs(v) > 1<<53 {
+		return 0, false
+	}
+	return int64(v), true
+}
+
+// describe names a value in an error.
+func describe(v any) string {
+	switch v := v.(type) {
+	case nil:
+		return "null"
+	case *Tensor:
+		if v == nil {
+			return "null"
+		}
+		return fmt.Sprintf("a %v tensor of shape %v", v.DType, v.Shape)
+	case string:
+		if len(v) > 40 {
+			v = v[:40] + "…"
+		}
+		return fmt.Sprintf("the string %q", v)
+	case []byte:
+		return fmt.Sprintf("%d bytes", len(v))
+	case []any:
+		return fmt.Sprintf("a list of %d", len(v))
+	case map[string]any:
+		return fmt.Sprintf("a map of %d", len(v))
+	case bool, int64, float64, complex128:
+		return fmt.Sprintf("%v", v)
+	}
+	return fmt.Sprintf("an unknown leaf of Go type %T", v)
+}
+
+// The accessors below return a parameter's value, or the zero value where the
+// argument is absent and has no default.
+
+func (c *call) tensor(name string) *Tensor { return value[*Tensor](c, name) }
+func (c *call) int(name string) int64      { return value[int64](c, name) }
+func (c *call) string(name string) string  { return value[string](c, name) }
+func (c *call) bool(name string) bool      { return value[bool](c, name) }
+func (c *call) dtype(name string) DType    { return value[DType](c, name) }
+func (c *call) ints(name string) []int64   { return value[[]int64](c, name) }
+func (c *call) list(name string) []any     { return value[[]any](c, name) }
+func (c *call) has(name string) bool       { _, ok := c.values[name]; return ok }
+
+// real is the value of a RealType parameter.
+func (c *call) real(name string) float64 {
+	if n, ok := c.values[name].(int64); ok {
+		return float64(n)
+	}
+	return value[float64](c, name)
+}
+
+func value[T any](c *call, name string) T {
+	v, _ := c.values[name].(T)
+	return v
+}
+
+// axis resolves an axis that may be counted from the end.
+func (c *call) axis(name string, axis int64, ndim int) (int, error) {
+	n := int64(ndim)
+	if axis < -n || axis >= n {
+		return 0, c.bad(name, "axis %d is outside of %d dimensions", axis, ndim)
+	}
+	if axis < 0 {
+		axis += n
+	}
+	return int(axis), nil
+}
+
+// suggest names up to three of the candidates that resemble a misspelt name.
+func suggest(name string, candidates []string) string {
+	type scored struct {
+		name     string
+		distance int
+	}
+	var near []scored
+	for _, c := range candidates {
+		d := editDistance(strings.ToLower(name), strings.ToLower(c))
+		// A namespace left out or taken for another is the commonest slip.
+		if _, tail, ok := strings.Cut(c, "."); ok {
+			mine := name[strings.LastIndex(name, ".")+1:]
+			d = min(d, 1+editDistance(strings.ToLower(mine), tail))
+		}
+		if d <= 1+max(len(name), len(c))/4 {
+			near = append(near, scored{c, d})
+		}
+	}
+	slices.SortStableFunc(near, func(a, b scored) int { return a.distance - b.distance })
+	if len(near) == 0 {
+		return ""
+	}
+	var names []string
+	for _, s := range near[:min(3, len(near))] {
+		if s.distance <= near[0].distance+1 {
+			names = append(names, s.name)
+		}
+	}
+	return ": did you mean " + strings.Join(names, ", ") + "?"
+}
+
+// editDistance is Levenshtein's.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// ordinal names one of several arguments.
+func ordinal(name string, i int) string { return fmt.Sprintf("%s[%d]", name, i) }

@@ -1,0 +1,134 @@
+package ops
+
+import (
+	"context"
+	"maps"
+	"slices"
+)
+
+func coreOps() []*Op {
+	return []*Op{
+		{
+			Name:   "core.identity",
+			Doc:    "Returns a copy of its argument, with the tensors in it.",
+			Params: []Param{{Name: "x", Type: AnyType, Required: true}},
+			plan:   func(c *call) (*plan, error) { return copyTree(c, c.values["x"]) },
+		},
+		{
+			Name:     "core.list",
+			Doc:      "Returns its arguments as one list.",
+			Variadic: "xs",
+			plan:     func(c *call) (*plan, error) { return copyTree(c, slices.Clone(c.rest)) },
+		},
+		{
+			Name: "core.item",
+			Doc:  "Selects one element of a list or tensor, by a number that may be counted from the end, or of a map, by its key.",
+			Params: []Param{
+				{Name: "x", Type: AnyType, Required: true},
+				{Name: "index", Type: AnyType, Required: true},
+			},
+			plan: planItem,
+		},
+	}
+}
+
+func planItem(c *call) (*plan, error) {
+	if m, ok := c.values["x"].(map[string]any); ok {
+		key, ok := c.values["index"].(string)
+		if !ok {
+			return nil, c.bad("index", "expected a string, the key of a map, got %s", describe(c.values["index"]))
+		}
+		v, ok := m[key]
+		if !ok {
+			return nil, c.bad("index", "no key %q%s", key, suggest(key, slices.Sorted(maps.Keys(m))))
+		}
+		return copyTree(c, v)
+	}
+	v, err := c.convert(Param{Name: "index", Type: IntType}, c.values["index"])
+	if err != nil {
+		return nil, err
+	}
+	index := v.(int64)
+	switch x := c.values["x"].(type) {
+	case []any:
+		if index, err = wrapIndex(c, index, int64(len(x)), 0); err != nil {
+			return nil, err
+		}
+		return copyTree(c, x[index])
+	case *Tensor:
+		if x, err = c.tensorOf("x", x); err != nil {
+			return nil, err
+		}
+		if x.NDim() == 0 {
+			return nil, c.bad("x", "a tensor without axes has no elements to select")
+		}
+		if index, err = wrapIndex(c, index, x.Shape[0], 0); err != nil {
+			return nil, err
+		}
+		return copyOf(matrixAt(x, []int64{index})), nil
+	}
+	return nil, c.bad("x", "expected a list, a map or a tensor, got %s", describe(c.values["x"]))
+}
+
+// copyTree plans a result like v, whose tensors are copied.
+func copyTree(c *call, v any) (*plan, error) {
+	var outputs []output
+	var tensors []*Tensor
+	var visit func(v any) error
+	visit = func(v any) error {
+		switch v := v.(type) {
+		case *Tensor:
+			t, err := c.tensorOf("x", v)
+			if err != nil {
+				return err
+			}
+			outputs, tensors = append(outputs, output{t.DType, t.Shape}), append(tensors, t)
+		case []any:
+			for _, x := range v {
+				if err := visit(x); err != nil {
+					return err
+				}
+			}
+		case map[string]any:
+			for _, key := range slices.Sorted(maps.Keys(v)) {
+				if err := visit(v[key]); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	}
+	if err := visit(v); err != nil {
+		return nil, err
+	}
+	return &plan{outputs, func(ctx context.Context, outs []*Tensor) (any, error) {
+		for i, t := range tensors {
+			if err := copyInto(ctx, outs[i], t); err != nil {
+				return nil, err
+			}
+		}
+		next := 0
+		var rebuild func(v any) any // in the order of visit
+		rebuild = func(v any) any {
+			switch v := v.(type) {
+			case *Tensor:
+				next++
+				return outs[next-1]
+			case []any:
+				list := make([]any, len(v))
+				for i, x := range v {
+					list[i] = rebuild(x)
+				}
+				return list
+			case map[string]any:
+				m := make(map[string]any, len(v))
+				for _, key := range slices.Sorted(maps.Keys(v)) {
+					m[key] = rebuild(v[key])
+				}
+				return m
+			}
+			return v
+		}
+		return rebuild(v), nil
+	}}, nil
+}

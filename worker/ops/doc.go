@@ -1,0 +1,15 @@
+// Package ops is an Adapter: the array operations that a worker runs itself on
+// host memory, over strided n-dimensional views of its slab.
+//
+// Results, shapes and dtype promotion are those of NumPy 2, with the exceptions
+// named at the operation. An operation is planned before it is run: planning
+// checks the arguments and finds the dtype and shape of every output without
+// touching data, so that memory is reserved first (Op.OutputBytes) and the
+// outputs are then written straight into it (Allocator). No operation returns a
+// view: what it returns never aliases its arguments.
+//
+// Operations are stateless and safe for concurrent use, provided that nobody
+// writes to the arguments meanwhile. Inner loops look at their context about
+// every millisecond of work, so that a cancelled task really stops; the calls
+// into LAPACK (the singular values of a small square factor) are the exception.
+package ops

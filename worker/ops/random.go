@@ -1,0 +1,419 @@
+package ops
+
+import (
+	"context"
+	"math"
+	"math/bits"
+)
+
+func randomOps() []*Op {
+	return []*Op{{
+		Name: "array.random",
+		Doc: "Fills an array with Philox4x32-10 random numbers. Element i depends on seed and offset+i alone, " +
+			"so that chunks made anywhere join into the same array. Word w of the stream is half w%2 of the " +
+			"Philox block with counter {w/2 low, w/2 high, 0, 0} and key {seed low, seed high}; half h is " +
+			"output[2h] + output[2h+1]*2^32. Element i uses word i (a complex one has words 2i and 2i+1 as " +
+			"real and imaginary part). integers: low + floor(word*(high-low)/2^64). uniform: u = (word>>11)*2^-53, " +
+			"or (word>>40)*2^-24 for float32 and complex64, then low + (high-low)*u, in the element's precision " +
+			"with each step rounded. normal: Box-Muller over the two words a, b of a block, in float64: " +
+			"r = sqrt(-2 ln(1-u(a))), even words r*cos(2*pi*u(b)), odd ones r*sin(2*pi*u(b)), u having 53 bits; " +
+			"then loc + scale*z. Integers and uniform numbers are the same bits on every device; normal ones " +
+			"agree to the last few bits.",
+		Params: []Param{
+			{Name: "shape", Type: IntsType, Required: true},
+			{Name: "seed", Type: IntType, Required: true, Doc: "all 64 bits count"},
+			{Name: "distribution", Type: StringType, Default: "uniform", Doc: "uniform, normal or integers"},
+			{Name: "low", Type: NumberType, Doc: "of uniform (0) and integers (0)"},
+			{Name: "high", Type: NumberType, Doc: "not reached: of uniform (1) and integers (required)"},
+			{Name: "dtype", Type: DTypeType, Doc: "float64, for integers int64"},
+			{Name: "offset", Type: IntType, Default: int64(0), Doc: "elements of the stream before the first one"},
+			{Name: "loc", Type: RealType, Default: 0.0, Doc: "mean of normal"},
+			{Name: "scale", Type: RealType, Default: 1.0, Doc: "standard deviation of normal"},
+		},
+		plan: planRandom,
+	}}
+}
+
+// randomLen is the number of elements between two looks at the context.
+const randomLen = 1 << 14
+
+func planRandom(c *call) (*plan, error) {
+	shape := c.ints("shape")
+	n, err := countElements(shape)
+	if err != nil {
+		return nil, c.bad("shape", "%v", err)
+	}
+	offset := c.int("offset")
+	if offset < 0 || offset > math.MaxInt64/4-n {
+		return nil, c.bad("offset", "%d is outside of 0 to 2^61 less the number of elements", offset)
+	}
+	distribution := c.string("distribution")
+	dtype := c.dtype("dtype")
+	var fill func(out *Tensor, words wordSource, from, to int64)
+	switch distribution {
+	case "integers":
+		if dtype == Invalid {
+			dtype = Int64
+		}
+		fill, err = planIntegers(c, dtype)
+	case "uniform":
+		if dtype == Invalid {
+			dtype = Float64
+		}
+		fill, err = planUniform(c, dtype)
+	case "normal":
+		if dtype == Invalid {
+			dtype = Float64
+		}
+		fill, err = planNormal(c, dtype)
+	default:
+		return nil, c.bad("distribution", "expected uniform, normal or integers, got %q", distribution)
+	}
+	if err != nil {
+		return nil, err
+	}
+	stream := newPhiloxStream(c.int("seed"))
+	if dtype.kind() == complexKind {
+		offset, n = 2*offset, 2*n
+	}
+	return single(dtype, shape, func(ctx context.Context, out *Tensor) error {
+		words := wordSource{stream: stream, words: make([]uint64, randomLen+2)}
+		for from := int64(0); from < n; from += randomLen {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			to := min(from+randomLen, n)
+			words.load(uint64(offset+from), int(to-from))
+			fill(out, words, from, to)
+		}
+		return nil
+	}), nil
+}
+
+// wordSource is a stretch of a stream.
+type wordSource struct {
+	stream philoxStream
+	words  []uint64
+	skip   int // 1 if the first element is the odd word of its block, else 0
+}
+
+// load makes n words from the first one on available, with their whole blocks.
+func (s *wordSource) load(first uint64, n int) {
+	s.skip = int(first % 2)
+	for i := 0; i < s.skip+n; i += 2 {
+		s.words[i], s.words[i+1] = s.stream.block((first + uint64(i)) / 2)
+	}
+}
+
+// at is the word of the i-th element loaded.
+func (s wordSource) at(i int) uint64 { return s.words[s.skip+i] }
+
+// components views a tensor as its real numbers: two for each complex element.
+func components[T floating](t *Tensor) []T {
+	if t.DType.kind() != complexKind {
+		return elements[T](t)
+	}
+	if t.Len() == 0 {
+		return nil
+	}
+	return block[T](t.base(), int(2*t.Len()))
+}
+
+func planUniform(c *call, dtype DType) (func(*Tensor, wordSource, int64, int64), error) {
+	if dtype.kind() < floatKind {
+		return nil, c.bad("dtype", "uniform numbers are floats or complex, not %v: use distribution integers", dtype)
+	}
+	low, high := 0.0, 1.0
+	for name, at := range map[string]*float64{"low": &low, "high": &high} {
+		switch v := c.values[name].(type) {
+		case nil:
+		case int64:
+			*at = float64(v)
+		case float64:
+			*at = v
+		default:
+			return nil, c.bad(name, "expected a real, got %s", describe(v))
+		}
+	}
+	if dtype.realPart() == Float32 {
+		return func(out *Tensor, words wordSource, from, to int64) {
+			base, span := float32(low), float32(float32(high)-float32(low))
+			for i, d := 0, components[float32](out)[from:to]; i < len(d); i++ {
+				scaled := float32(span * (float32(words.at(i)>>40) * 0x1p-24))
+				d[i] = base + scaled
+			}
+		}, nil
+	}
+	return func(out *Tensor, words wordSource, from, to int64) {
+		span := float64(high - low)
+		for i, d := 0, components[float64](out)[from:to]; i < len(d); i++ {
+			// The conversion keeps the compiler from fusing the steps into one rounding.
+			scaled := float64(span * unitInterval(words.at(i)))
+			d[i] = low + scaled
+		}
+	}, nil
+}
+
+// unitInterval is a float64 in [0, 1) of a word's upper 53 bits.
+func unitInterval(word uint64) float64 { return float64(word>>11) * 0x1p-53 }
+
+func planNormal(c *call, dtype DType) (func(*Tensor, wordSource, int64, int64), error) {
+	if dtype.kind() < floatKind {
+		return nil, c.bad("dtype", "normal numbers are floats or complex, not %v", dtype)
+	}
+	loc, scale := c.real("loc"), c.real("scale")
+	if scale < 0 {
+		return nil, c.bad("scale", "%v is negative", scale)
+	}
+	if c.has("low") || c.has("high") {
+		return nil, c.bad("low", "low and high are for uniform and integers: normal has loc and scale")
+	}
+	normal := func(words wordSource, i int) float64 {
+		at := words.skip + i
+		radius := math.Sqrt(-2 * math.Log(1-unitInterval(words.words[at&^1])))
+		sin, cos := math.Sincos(2 * math.Pi * unitInterval(words.words[at|1]))
+		if at%2 == 0 {
+			return loc + float64(scale*float64(radius*cos))
+		}
+		return loc + float64(scale*float64(radius*sin))
+	}
+	if dtype.realPart() == Float32 {
+		return func(out *Tensor, words wordSource, from, to int64) {
+			for i, d := 0, components[float32](out)[from:to]; i < len(d); i++ {
+				d[i] = float32(normal(words, i))
+			}
+		}, nil
+	}
+	return func(out *Tensor, words wordSource, from, to int64) {
+		for i, d := 0, components[float64](out)[from:to]; i < len(d); i++ {
+			d[i] = normal(words, i)
+		}
+	}, nil
+}
+
+func planIntegers(c *call, dtype DType) (func(*Tensor, wordSource, int64, int64), error) {
+	if dtype.kind() > intKind {
+		return nil, c.bad("dtype", "integers cannot be %v: cast them", dtype)
+	}
+	bounds := map[string]int64{"low": 0}
+	if dtype == Bool {
+		bounds["high"] = 2
+	}
+	for _, name := range []string{"low", "high"} {
+		switch v := c.values[name].(type) {
+		case nil:
+			if _, ok := bounds[name]; !ok {
+				return nil, c.bad(name, "missing: integers are drawn from low up to, but not including, high")
+			}
+		case int64:
+			bounds[name] = v
+		case float64:
+			n, ok := integral(v)
+			if !ok {
+				return nil, c.bad(name, "expected an int, got %v", v)
+			}
+			bounds[name] = n
+		default:
+			return nil, c.bad(name, "expected an int, got %s", describe(v))
+		}
+	}
+	low, high := bounds["low"], bounds["high"]
+	if low >= high {
+		return nil, c.bad("high", "%d is not above low, %d", high, low)
+	}
+	if !fits(low, dtype) || !fits(high-1, dtype) || dtype == Bool && (low < 0 || high > 2) {
+		return nil, c.bad("high", "integers from %d to %d do not fit %v", low, high-1, dtype)
+	}
+	span := uint64(high) - uint64(low)
+	return func(out *Tensor, words wordSource, from, to int64) {
+		switch dtype {
+		case Bool, Uint8:
+			drawIntegers(elements[uint8](out)[from:to], words, low, span)
+		case Int32:
+			drawIntegers(elements[int32](out)[from:to], words, low, span)
+		default:
+			drawIntegers(elements[int64](out)[from:to], words, low, span)
+		}
+	}, nil
+}
+
+func drawIntegers[T integer](d []T, words wordSource, low int64, span uint64) {
+	for i := range d {
+		high, _ := bits.Mul64(words.at(i), span)
+		d[i] = T(low + int64(high))
+	}
+}
+
+func createOps() []*Op {
+	return []*Op{
+		{
+			Name: "array.full",
+			Doc:  "Makes an array whose elements are all the same value. Without dtype it is bool, int64, float64 or complex128, as the value is.",
+			Params: []Param{
+				{Name: "shape", Type: IntsType, Required: true},
+				{Name: "value", Type: NumberType, Required: true},
+				{Name: "dtype", Type: DTypeType},
+			},
+			plan: func(c *call) (*plan, error) {
+				value, dtype, shape := c.values["value"], c.dtype("dtype"), c.ints("shape")
+				if _, err := countElements(shape); err != nil {
+					return nil, c.bad("shape", "%v", err)
+				}
+				if dtype == Invalid {
+					dtype, _ = leafDType(value)
+				}
+				if n, ok := value.(int64); ok && !fits(n, dtype) {
+					return nil, c.bad("value", "%d is outside the range of %v", n, dtype)
+				}
+				return single(dtype, shape, func(ctx context.Context, out *Tensor) error {
+					one, err := NewTensor(dtype, nil)
+					if err != nil {
+						return err
+					}
+					if err := putScalar(one, value); err != nil {
+						return err
+					}
+					return copyInto(ctx, out, one.broadcastTo(out.Shape))
+				}), nil
+			},
+		},
+		{
+			Name: "array.arange",
+			Doc: "Makes the numbers from start up to, but not including, stop, step apart, as NumPy's arange: with " +
+				"one positional argument that is stop. Without dtype it is int64, or float64 if an argument is a float.",
+			Params: []Param{
+				{Name: "start", Type: RealType, Required: true},
+				{Name: "stop", Type: RealType},
+				{Name: "step", Type: RealType, Default: int64(1)},
+				{Name: "dtype", Type: DTypeType},
+			},
+			plan: planArange,
+		},
+	}
+}
+
+func planArange(c *call) (*plan, error) {
+	start, stop, step := c.values["start"], c.values["stop"], c.values["step"]
+	if stop == nil {
+		start, stop = any(int64(0)), start
+	}
+	exact := true
+	var f [3]float64
+	var n [3]int64
+	for i, v := range []any{start, stop, step} {
+		switch v := v.(type) {
+		case int64:
+			n[i], f[i] = v, float64(v)
+		case float64:
+			f[i], exact = v, false
+		}
+		if math.IsNaN(f[i]) || math.IsInf(f[i], 0) {
+			return nil, c.bad([]string{"start", "stop", "step"}[i], "expected a finite number, got %v", f[i])
+		}
+	}
+	if f[2] == 0 {
+		return nil, c.bad("step", "is zero")
+	}
+	dtype := c.dtype("dtype")
+	if dtype == Invalid {
+		dtype = Float64
+		if exact {
+			dtype = Int64
+		}
+	}
+	if dtype == Bool {
+		return nil, c.bad("dtype", "numbers cannot be counted in bool")
+	}
+	length := math.Ceil((f[1] - f[0]) / f[2])
+	if length >= 1<<62 {
+		return nil, c.bad("stop", "%v elements are more than any memory holds", length)
+	}
+	count := int64(max(length, 0))
+	if exact {
+		count = countSteps(n[0], n[1], n[2])
+	}
+	return single(dtype, []int64{count}, func(ctx context.Context, out *Tensor) error {
+		if exact && dtype.kind() == intKind {
+			return arange(ctx, out, n[0], n[2])
+		}
+		// NumPy stores the first two values in the element's type and extrapolates.
+		first, err := NewTensor(dtype, []int64{2})
+		if err != nil {
+			return err
+		}
+		values := []float64{f[0], f[0] + f[2]}
+		if err := castKernel(dtype, Float64)(2, regs{first.base(), slicePointer(values)}); err != nil {
+			return err
+		}
+		switch dtype {
+		case Uint8:
+			v := elements[uint8](first)
+			return extrapolate(ctx, elements[uint8](out), v[0], v[1])
+		case Int32:
+			v := elements[int32](first)
+			return extrapolate(ctx, elements[int32](out), v[0], v[1])
+		case Int64:
+			v := elements[int64](first)
+			return extrapolate(ctx, elements[int64](out), v[0], v[1])
+		case Float32:
+			v := elements[float32](first)
+			return extrapolate(ctx, elements[float32](out), v[0], v[1])
+		case Float64:
+			v := elements[float64](first)
+			return extrapolate(ctx, elements[float64](out), v[0], v[1])
+		case Complex64:
+			return extrapolateComplex[complex64, float32](ctx, out, first)
+		default:
+			return extrapolateComplex[complex128, float64](ctx, out, first)
+		}
+	}), nil
+}
+
+// countSteps is the number of steps from start that stay before stop.
+func countSteps(start, stop, step int64) int64 {
+	if step > 0 && start < stop {
+		return int64((uint64(stop)-uint64(start)-1)/uint64(step)) + 1
+	}
+	if step < 0 && start > stop {
+		return int64((uint64(start)-uint64(stop)-1)/-uint64(step)) + 1
+	}
+	return 0
+}
+
+func arange(ctx context.Context, out *Tensor, start, step int64) error {
+	switch out.DType {
+	case Uint8:
+		return extrapolate(ctx, elements[uint8](out), uint8(start), uint8(start+step))
+	case Int32:
+		return extrapolate(ctx, elements[int32](out), int32(start), int32(start+step))
+	default:
+		return extrapolate(ctx, elements[int64](out), start, start+step)
+	}
+}
+
+func extrapolate[T realNum](ctx context.Context, d []T, first, second T) error {
+	step := second - first
+	for from := 0; from < len(d); from += checkEvery {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		for i := from; i < min(len(d), from+checkEvery); i++ {
+			d[i] = first + T(T(i)*step)
+		}
+	}
+	return nil
+}
+
+// extrapolateComplex counts along the real axis.
+func extrapolateComplex[T complex_, R floating](ctx context.Context, out, first *Tensor) error {
+	parts := components[R](out)
+	values := components[R](first)
+	real := make([]R, len(parts)/2)
+	if err := extrapolate(ctx, real, values[0], values[2]); err != nil {
+		return err
+	}
+	for i, x := range real {
+		parts[2*i], parts[2*i+1] = x, 0
+	}
+	return nil
+}

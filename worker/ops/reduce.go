@@ -1,0 +1,505 @@
+package ops
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"unsafe"
+)
+
+// reducer folds values of one type. Its state is a value of that type.
+type reducer struct {
+	dtype DType
+	// run folds a contiguous run into one value, n >= 1.
+	run func(out, in unsafe.Pointer, n int)
+	// join folds a block of values into another, element by element.
+	join kernel
+}
+
+// leafLen is the length of the runs that a pairwise sum adds up one after another.
+const leafLen = 128
+
+// pairwise adds in a balanced tree, in the order NumPy uses: the error grows with
+// the logarithm of the length.
+func pairwise[T number](a []T) T {
+	if len(a) < 8 {
+		var sum T
+		for i, x := range a {
+			if i == 0 {
+				sum = x // so that the sum of negative zeros stays one
+			} else {
+				sum += x
+			}
+		}
+		return sum
+	}
+	if len(a) <= leafLen {
+		r0, r1, r2, r3, r4, r5, r6, r7 := a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]
+		i := 8
+		for ; i+8 <= len(a); i += 8 {
+			b := a[i : i+8 : i+8]
+			r0, r1, r2, r3 = r0+b[0], r1+b[1], r2+b[2], r3+b[3]
+			r4, r5, r6, r7 = r4+b[4], r5+b[5], r6+b[6], r7+b[7]
+		}
+		sum := ((r0 + r1) + (r2 + r3)) + ((r4 + r5) + (r6 + r7))
+		for ; i < len(a); i++ {
+			sum += a[i]
+		}
+		return sum
+	}
+	half := len(a) / 2
+	half -= half % 8
+	return pairwise(a[:half]) + pairwise(a[half:])
+}
+
+func foldRun[T any](f func(a []T) T) func(out, in unsafe.Pointer, n int) {
+	return func(out, in unsafe.Pointer, n int) { *(*T)(out) = f(block[T](in, n)) }
+}
+
+func product[T number](a []T) T {
+	p := T(1)
+	for _, x := range a {
+		p *= x
+	}
+	return p
+}
+
+func minOf[T realNum](a []T) T {
+	m := a[0]
+	for _, x := range a {
+		if !(m <= x) && m == m {
+			m = x
+		}
+	}
+	return m
+}
+
+func maxOf[T realNum](a []T) T {
+	m := a[0]
+	for _, x := range a {
+		if !(m >= x) && m == m {
+			m = x
+		}
+	}
+	return m
+}
+
+func foldWith[T any](f func(a, b T) T) func([]T) T {
+	return func(a []T) T {
+		m := a[0]
+		for _, x := range a[1:] {
+			m = f(m, x)
+		}
+		return m
+	}
+}
+
+func newReducer(op string, d DType) reducer {
+	name := map[string]string{"sum": "+", "mean": "+", "count": "+", "prod": "*", "min": "minimum", "max": "maximum", "any": "maximum", "all": "minimum"}[op]
+	r := reducer{dtype: d, join: kernelFor(name, d)}
+	switch d {
+	case Bool, Uint8:
+		r.run = realRun[uint8](name)
+	case Int32:
+		r.run = realRun[int32](name)
+	case Int64:
+		r.run = realRun[int64](name)
+	case Float32:
+		r.run = realRun[float32](name)
+	case Float64:
+		r.run = realRun[float64](name)
+	case Complex64:
+		r.run = complexRun[complex64](name)
+	default:
+		r.run = complexRun[complex128](name)
+	}
+	return r
+}
+
+func realRun[T realNum](name string) func(out, in unsafe.Pointer, n int) {
+	switch name {
+	case "+":
+		return foldRun(pairwise[T])
+	case "*":
+		return foldRun(product[T])
+	case "minimum":
+		return foldRun(minOf[T])
+	default:
+		return foldRun(maxOf[T])
+	}
+}
+
+func complexRun[T complex_](name string) func(out, in unsafe.Pointer, n int) {
+	switch name {
+	case "+":
+		return foldRun(pairwise[T])
+	case "*":
+		return foldRun(product[T])
+	case "minimum":
+		return foldRun(foldWith(complexMinimum[T]))
+	default:
+		return foldRun(foldWith(complexMaximum[T]))
+	}
+}
+
+// reduceTypes are the type that op accumulates in and that of its result.
+func reduceTypes(c *call, op string, x, want DType) (work, out DType, err error) {
+	if want != Invalid && op != "sum" && op != "prod" && op != "mean" {
+		return 0, 0, c.bad("dtype", "%s has a type of its own: only sum, prod and mean take dtype", op)
+	}
+	switch op {
+	case "sum", "prod":
+		switch {
+		case want == Bool:
+			return 0, 0, c.bad("dtype", "%s cannot be bool: use any or all", op)
+		case want != Invalid:
+			return want, want, nil
+		case x.kind() <= intKind:
+			return Int64, Int64, nil // NumPy says uint64 for uint8
+		}
+		return x, x, nil
+	case "mean":
+		switch {
+		case want != Invalid && want.kind() < floatKind:
+			return 0, 0, c.bad("dtype", "a mean is a float or complex, not %v", want)
+		case want != Invalid:
+			return want, want, nil
+		case x.kind() <= intKind:
+			return Float64, Float64, nil
+		}
+		return x, x, nil
+	case "min", "max":
+		return x, x, nil
+	case "any", "all":
+		return Bool, Bool, nil
+	case "count":
+		return Int64, Int64, nil
+	}
+	ops := []string{"sum", "prod", "min", "max", "mean", "any", "all", "count"}
+	return 0, 0, c.bad("op", "expected one of %v, got %q%s", ops, op, suggest(op, ops))
+}
+
+func reduceOps() []*Op {
+	return []*Op{{
+		Name: "array.reduce",
+		Doc: "Folds a tensor along axes, all of them if null; over all it has no axes left. Sums of floats are pairwise; NaN wins " +
+			"min and max; count is the number of elements that are not zero. Sums and products of bools and integers are int64, " +
+			"their means float64. Without elements min and max are an error.",
+		Params: []Param{
+			{Name: "x", Type: TensorType, Required: true},
+			{Name: "op", Type: StringType, Default: "sum", Doc: "sum, prod, min, max, mean, any, all or count"},
+			{Name: "axes", Type: IntsType, Doc: "null means all, an empty list none"},
+			{Name: "keepdims", Type: BoolType, Default: false, Doc: "leave folded axes with length one"},
+			{Name: "dtype", Type: DTypeType, Doc: "to accumulate in and return, for sum, prod and mean"},
+		},
+		plan: planReduce,
+	}}
+}
+
+func planReduce(c *call) (*plan, error) {
+	x, op := c.tensor("x"), c.string("op")
+	work, outType, err := reduceTypes(c, op, x.DType, c.dtype("dtype"))
+	if err != nil {
+		return nil, err
+	}
+	folded := make([]bool, x.NDim())
+	if !c.has("axes") {
+		for i := range folded {
+			folded[i] = true
+		}
+	}
+	for _, a := range c.ints("axes") {
+		axis, err := c.axis("axes", a, x.NDim())
+		if err != nil {
+			return nil, err
+		}
+		if folded[axis] {
+			return nil, c.bad("axes", "axis %d is given twice", a)
+		}
+		folded[axis] = true
+	}
+	var shape []int64
+	rows := int64(1)
+	for i, d := range x.Shape {
+		switch {
+		case !folded[i]:
+			shape = append(shape, d)
+		case c.bool("keepdims"):
+			shape = append(shape, 1)
+		}
+		if folded[i] {
+			rows *= d
+		}
+	}
+	if outLen, _ := countElements(shape); rows == 0 && outLen > 0 && (op == "min" || op == "max") {
+		return nil, c.bad("x", "%s of no elements: shape %v", op, x.Shape)
+	}
+	return single(outType, shape, func(ctx context.Context, out *Tensor) error {
+		if err := reduceInto(ctx, out, x, folded, op, work); err != nil {
+			return err
+		}
+		if op == "mean" && out.Len() > 0 {
+			return divideBy(ctx, out, rows)
+		}
+		return nil
+	}), nil
+}
+
+// reduceInto folds x along the axes marked; out has the remaining ones in order.
+func reduceInto(ctx context.Context, out, x *Tensor, folded []bool, op string, work DType) error {
+	if out.Len() == 0 {
+		return nil
+	}
+	if x.Len() == 0 {
+		identity := map[string]int64{"prod": 1, "all": 1}[op]
+		one := &Tensor{DType: out.DType, Data: out.Data[out.Offset:]}
+		if err := putScalar(one, identity); err != nil {
+			return err
+		}
+		copyRun(out.base(), out.base(), out.Len(), 0, out.DType.Size())
+		return nil
+	}
+	r := reduction{ctx: ctx, reducer: newReducer(op, work), out: out}
+	r.kept, r.rows = &Tensor{DType: x.DType, Data: x.Data, Offset: x.Offset}, &Tensor{DType: x.DType}
+	smallest, fastFolded := int64(0), true
+	for i, d := range x.Shape {
+		if stride := max(x.Strides[i], -x.Strides[i]); d > 1 && (smallest == 0 || stride <= smallest) {
+			smallest, fastFolded = stride, folded[i]
+		}
+		if d == 1 {
+			continue
+		}
+		part := r.kept
+		if folded[i] {
+			part = r.rows
+		}
+		part.Shape, part.Strides = append(part.Shape, d), append(part.Strides, x.Strides[i])
+	}
+	// Casting to Int64 would count other than ones, so count goes by way of Bool.
+	if op == "count" {
+		r.cast = castKernel(Bool, x.DType)
+		r.widen = castKernel(Int64, Bool)
+	} else if work != x.DType {
+		r.cast = castKernel(work, x.DType)
+	}
+	if fastFolded {
+		return r.byRuns()
+	}
+	return r.byLanes()
+}
+
+// reduction is one run of reduceInto.
+type reduction struct {
+	reducer
+	ctx   context.Context
+	out   *Tensor
+	kept  *Tensor // the axes that stay, at the place of x
+	rows  *Tensor // the axes that are folded; only type, shape and strides
+	cast  kernel  // nil if the elements are already of the work type
+	widen kernel  // nil, or what comes after cast
+	spent int64   // elements since the context was last looked at
+}
+
+func (r *reduction) check(n int64) error {
+	if r.spent += n; r.spent < checkEvery {
+		return nil
+	}
+	r.spent = 0
+	return r.ctx.Err()
+}
+
+// runLen bounds the memory of a gathered run; NumPy buffers as many elements.
+const runLen = 8192
+
+// byRuns folds each output's elements on their own: right where the elements that
+// lie together are folded.
+func (r *reduction) byRuns() error {
+	scratch := newScratch(runLen)
+	size := r.dtype.Size()
+	var partial complex128 // room for one value of any type
+	outAt, index := r.out.base(), int64(0)
+	return eachIndex(r.kept.Shape, func(at []int64) error {
+		rows := *r.rows
+		rows.Data, rows.Offset = r.kept.Data, r.kept.Offset
+		for i, x := range at {
+			rows.Offset += x * r.kept.Strides[i]
+		}
+		source := newReader(&rows)
+		to := unsafe.Add(outAt, index*size)
+		index++
+		n := rows.Len()
+		if source.direct() && r.cast == nil {
+			return r.direct(to, source.at, n)
+		}
+		for done := int64(0); done < n; done += runLen {
+			m := min(runLen, n-done)
+			if err := r.check(m); err != nil {
+				return err
+			}
+			in := r.load(source, scratch, int(m))
+			if done == 0 {
+				r.run(to, in, int(m))
+				continue
+			}
+			r.run(unsafe.Pointer(&partial), in, int(m))
+			if err := r.join(1, regs{to, to, unsafe.Pointer(&partial)}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// direct folds a run where it lies. A long one is cut like pairwise cuts, so that
+// looking at the context does not change the sum.
+func (r *reduction) direct(to, in unsafe.Pointer, n int64) error {
+	if n <= checkEvery {
+		r.run(to, in, int(n))
+		return r.check(n)
+	}
+	half := n / 2
+	half -= half % 8
+	if err := r.direct(to, in, half); err != nil {
+		return err
+	}
+	var rest complex128
+	if err := r.direct(unsafe.Pointer(&rest), unsafe.Add(in, half*r.dtype.Size()), n-half); err != nil {
+		return err
+	}
+	return r.join(1, regs{to, to, unsafe.Pointer(&rest)})
+}
+
+// scratch holds a block as read, as cast and as widened.
+type scratch [3]unsafe.Pointer
+
+func newScratch(n int) scratch {
+	words := make([]complex128, 3*n) // 16 bytes suit every type
+	return scratch{unsafe.Pointer(&words[0]), unsafe.Pointer(&words[n]), unsafe.Pointer(&words[2*n])}
+}
+
+// load gathers the next n elements in the work type.
+func (r *reduction) load(source *reader, s scratch, n int) unsafe.Pointer {
+	source.read(s[0], int64(n))
+	if r.cast == nil {
+		return s[0]
+	}
+	// Casts have no errors.
+	_ = r.cast(n, regs{s[1], s[0]})
+	if r.widen == nil {
+		return s[1]
+	}
+	_ = r.widen(n, regs{s[2], s[1]})
+	return s[2]
+}
+
+// byLanes folds whole rows of outputs into each other: right where neighbours in
+// memory belong to different outputs. Rows are joined in groups of leafLen, and the
+// groups in a balanced tree, which keeps sums as exact as pairwise ones.
+func (r *reduction) byLanes() error {
+	shape, strides := r.kept.Shape, r.kept.Strides
+	last := len(shape) - 1
+	width := min(shape[last], blockLen)
+	buffers := newScratch(int(width))
+	size, count := r.dtype.Size(), r.rows.Len()
+	var tree laneTree
+	outAt, index := r.out.base(), int64(0)
+	return eachIndex(shape[:last], func(at []int64) error {
+		offset := r.kept.Offset
+		for i, x := range at {
+			offset += x * strides[i]
+		}
+		line := unsafe.Add(outAt, index*shape[last]*size)
+		index++
+		for lane := int64(0); lane < shape[last]; lane += width {
+			m := min(width, shape[last]-lane)
+			tree.reset(width)
+			rowsAt := *r.rows
+			rowsAt.Data, rowsAt.Offset = r.kept.Data, offset+lane*strides[last]
+			rows := newReader(&rowsAt)
+			single := Tensor{DType: r.kept.DType, Shape: []int64{m}, Strides: []int64{strides[last]}}
+			for i := range count {
+				if err := r.check(m + 8); err != nil {
+					return err
+				}
+				var in unsafe.Pointer
+				if r.cast == nil && strides[last] == size {
+					in = rows.at
+				} else {
+					elements := reader{shape: single.Shape, strides: single.Strides, index: []int64{0}, at: rows.at, size: r.kept.DType.Size()}
+					in = r.load(&elements, buffers, int(m))
+				}
+				if err := tree.add(r, in, int(m), i%leafLen == 0); err != nil {
+					return err
+				}
+				rows.skip(1)
+			}
+			if err := tree.finish(r, unsafe.Add(line, lane*size), int(m)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// laneTree holds partial results of whole groups, of which at most one has each
+// power of two as its number of groups: like the digits of a binary counter.
+type laneTree struct {
+	levels []unsafe.Pointer
+	ranks  []int
+	used   int
+	width  int64
+}
+
+func (t *laneTree) reset(width int64) { t.used, t.width = 0, width }
+
+// add folds one row into the group at the top, or begins a group with it.
+func (t *laneTree) add(r *reduction, in unsafe.Pointer, n int, begin bool) error {
+	if !begin {
+		top := t.levels[t.used-1]
+		return r.join(n, regs{top, top, in})
+	}
+	for t.used >= 2 && t.ranks[t.used-1] == t.ranks[t.used-2] {
+		if err := t.merge(r, n); err != nil {
+			return err
+		}
+		t.ranks[t.used-1]++
+	}
+	if t.used == len(t.levels) {
+		t.levels = append(t.levels, slicePointer(make([]complex128, t.width)))
+		t.ranks = append(t.ranks, 0)
+	}
+	t.ranks[t.used] = 0
+	copyRun(t.levels[t.used], in, int64(n), r.dtype.Size(), r.dtype.Size())
+	t.used++
+	return nil
+}
+
+// merge joins the two groups at the top.
+func (t *laneTree) merge(r *reduction, n int) error {
+	under, top := t.levels[t.used-2], t.levels[t.used-1]
+	t.used--
+	return r.join(n, regs{under, under, top})
+}
+
+func (t *laneTree) finish(r *reduction, out unsafe.Pointer, n int) error {
+	for t.used > 1 {
+		if err := t.merge(r, n); err != nil {
+			return err
+		}
+	}
+	copyRun(out, t.levels[0], int64(n), r.dtype.Size(), r.dtype.Size())
+	return nil
+}
+
+// divideBy makes means of sums.
+func divideBy(ctx context.Context, t *Tensor, n int64) error {
+	root := &node{op: "/", args: []*node{{op: "name", name: "x"}, {value: float64(n)}}}
+	p, err := compile(root, []string{"x"}, []compiled{{operand: operand{dtype: t.DType}}}, t.DType)
+	if err != nil {
+		return fmt.Errorf("divide by %d: %w", n, err)
+	}
+	return mapProgram(p, ctx, t, []*Tensor{t})
+}
+
+// without drops one entry.
+func without(list []int64, i int) []int64 { return slices.Delete(slices.Clone(list), i, i+1) }

@@ -1,0 +1,168 @@
+package ops
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+)
+
+// Allocator provides the memory of one output: a C-contiguous tensor of that type
+// and shape. Its bytes need not be zero.
+type Allocator func(dtype DType, shape []int64) (*Tensor, error)
+
+// Op is one operation that the worker can run.
+type Op struct {
+	Name     string
+	Doc      string
+	Params   []Param
+	Variadic string // what further positional arguments are; empty: there are none
+	Open     bool   // named arguments beside Params are allowed
+	plan     func(c *call) (*plan, error)
+}
+
+// plan is a call of which everything is known but the data.
+type plan struct {
+	outputs []output
+	// run fills the outputs and builds the result around them; outs are in the
+	// order of outputs, C-contiguous and not zeroed.
+	run func(ctx context.Context, outs []*Tensor) (any, error)
+}
+
+type output struct {
+	dtype DType
+	shape []int64
+}
+
+// single plans an operation with one tensor as its result.
+func single(dtype DType, shape []int64, run func(ctx context.Context, out *Tensor) error) *plan {
+	return &plan{[]output{{dtype, shape}}, func(ctx context.Context, outs []*Tensor) (any, error) {
+		return outs[0], run(ctx, outs[0])
+	}}
+}
+
+// scalar plans an operation whose result takes no tensor memory.
+func scalar(run func(ctx context.Context) (any, error)) *plan {
+	return &plan{nil, func(ctx context.Context, _ []*Tensor) (any, error) { return run(ctx) }}
+}
+
+// Run checks the arguments, takes memory for the results and fills it. Memory that
+// alloc gave stays the caller's to free, also when Run fails.
+func (o *Op) Run(ctx context.Context, args Args, alloc Allocator) (any, error) {
+	c, err := o.bind(args, true)
+	if err != nil {
+		return nil, err
+	}
+	p, err := o.plan(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", o.Name, err)
+	}
+	outs := make([]*Tensor, len(p.outputs))
+	for i, want := range p.outputs {
+		if _, err := countElements(want.shape); err != nil {
+			return nil, c.bad("", "%v", err)
+		}
+		t, err := alloc(want.dtype, want.shape)
+		if err != nil {
+			return nil, fmt.Errorf("%s: output of %v, shape %v: %w", o.Name, want.dtype, want.shape, err)
+		}
+		if err := t.Check(); err != nil || t.DType != want.dtype || !slices.Equal(t.Shape, want.shape) || !t.Contiguous() {
+			panic(fmt.Sprintf("ops: allocator returned %v for %v of shape %v: %v", describe(t), want.dtype, want.shape, err))
+		}
+		outs[i] = t
+	}
+	result, err := p.run(ctx, outs)
+	if err != nil {
+		if _, ours := err.(*Error); ours {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%s: %w", o.Name, err)
+	}
+	return result, nil
+}
+
+// OutputBytes is what Run will ask of its allocator, from the arguments' types and
+// shapes: their Data may be nil. It is false where that does not suffice, or where
+// the arguments are wrong: Run tells why.
+func (o *Op) OutputBytes(args Args) (int64, bool) {
+	c, err := o.bind(args, false)
+	if err != nil {
+		return 0, false
+	}
+	p, err := o.plan(c)
+	if err != nil {
+		return 0, false
+	}
+	var total int64
+	for _, out := range p.outputs {
+		n, err := countElements(out.shape)
+		if err != nil || n > (1<<62-total)/out.dtype.Size() {
+			return 0, false
+		}
+		total += n * out.dtype.Size()
+	}
+	return total, true
+}
+
+// Signature is the call as one would write it, with defaults.
+func (o *Op) Signature() string {
+	var parts []string
+	variadic := o.Variadic
+	for i, p := range o.Params {
+		if variadic != "" && i == o.positional() {
+			parts, variadic = append(parts, "*"+variadic), ""
+		}
+		switch {
+		case p.Required:
+			parts = append(parts, p.Name)
+		case p.Default == nil:
+			parts = append(parts, p.Name+"=null")
+		default:
+			parts = append(parts, fmt.Sprintf("%s=%v", p.Name, p.Default))
+		}
+	}
+	if variadic != "" {
+		parts = append(parts, "*"+variadic)
+	}
+	if o.Open {
+		parts = append(parts, "**named")
+	}
+	return o.Name + "(" + strings.Join(parts, ", ") + ")"
+}
+
+// Registry finds operations by name. It never changes once made.
+type Registry struct {
+	ops map[string]*Op
+}
+
+// NewRegistry holds every operation of this package.
+func NewRegistry() *Registry {
+	r := &Registry{ops: map[string]*Op{}}
+	for _, group := range [][]*Op{
+		createOps(), randomOps(), mapOps(), reduceOps(), matmulOps(), shapeOps(), castOps(), linalgOps(), coreOps(), benchOps(),
+	} {
+		for _, op := range group {
+			if r.ops[op.Name] != nil {
+				panic("ops: two operations are named " + op.Name)
+			}
+			r.ops[op.Name] = op
+		}
+	}
+	return r
+}
+
+// Lookup finds an operation. The error for an unknown one names those that
+// resemble it.
+func (r *Registry) Lookup(name string) (*Op, error) {
+	if op, ok := r.ops[name]; ok {
+		return op, nil
+	}
+	return nil, &Error{Kind: UnknownOp, Op: name, Reason: "no such operation" + suggest(name, r.Names())}
+}
+
+// Names are those of all operations, sorted.
+func (r *Registry) Names() []string { return slices.Sorted(maps.Keys(r.ops)) }

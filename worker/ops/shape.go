@@ -1,0 +1,305 @@
+package ops
+
+import (
+	"context"
+	"math"
+	"slices"
+	"unsafe"
+)
+
+func shapeOps() []*Op {
+	return []*Op{
+		{
+			Name: "array.transpose",
+			Doc:  "Copies a tensor with its axes in another order; in reverse order if axes is null.",
+			Params: []Param{
+				{Name: "x", Type: TensorType, Required: true},
+				{Name: "axes", Type: IntsType, Doc: "which axis of x comes first, second, …"},
+			},
+			plan: planTranspose,
+		},
+		{
+			Name: "array.slice",
+			Doc: "Copies a part of a tensor, with start, stop and step for each axis as in Python's x[start:stop:step]: null and " +
+				"missing entries are left out there, negative ones count from the end. An entry of index takes one element of its axis and drops the axis.",
+			Params: []Param{
+				{Name: "x", Type: TensorType, Required: true},
+				{Name: "start", Type: AnyType, Doc: "a list of ints and nulls, or one for the first axis"},
+				{Name: "stop", Type: AnyType},
+				{Name: "step", Type: AnyType},
+				{Name: "index", Type: AnyType},
+			},
+			plan: planSlice,
+		},
+		{
+			Name: "array.reshape",
+			Doc:  "Copies a tensor's elements in C order into another shape, of which one entry may be -1: what is left.",
+			Params: []Param{
+				{Name: "x", Type: TensorType, Required: true},
+				{Name: "shape", Type: IntsType, Required: true},
+			},
+			plan: planReshape,
+		},
+		{
+			Name: "array.concat",
+			Doc: "Joins tensors along an axis, which they have; on the other axes their lengths are equal. The dtype is the " +
+				"promotion of theirs. The tensors may also be given as one list.",
+			Params:   []Param{{Name: "axis", Type: IntType, Default: int64(0)}},
+			Variadic: "xs",
+			plan:     planConcat,
+		},
+	}
+}
+
+// copyOf plans a result that is a view, materialised.
+func copyOf(view *Tensor) *plan {
+	return single(view.DType, view.Shape, func(ctx context.Context, out *Tensor) error {
+		return copyInto(ctx, out, view)
+	})
+}
+
+func planTranspose(c *call) (*plan, error) {
+	x, axes := c.tensor("x"), c.ints("axes")
+	if !c.has("axes") {
+		for i := x.NDim() - 1; i >= 0; i-- {
+			axes = append(axes, int64(i))
+		}
+	}
+	if len(axes) != x.NDim() {
+		return nil, c.bad("axes", "%v names %d axes of shape %v", axes, len(axes), x.Shape)
+	}
+	view := &Tensor{DType: x.DType, Offset: x.Offset, Data: x.Data, Shape: []int64{}}
+	seen := make([]bool, x.NDim())
+	for _, a := range axes {
+		axis, err := c.axis("axes", a, x.NDim())
+		if err != nil {
+			return nil, err
+		}
+		if seen[axis] {
+			return nil, c.bad("axes", "%v names axis %d twice", axes, axis)
+		}
+		seen[axis] = true
+		view.Shape, view.Strides = append(view.Shape, x.Shape[axis]), append(view.Strides, x.Strides[axis])
+	}
+	return copyOf(view), nil
+}
+
+// entries reads a list of ints and nulls, one for each axis at most.
+func (c *call) entries(name string, ndim int) ([]*int64, error) {
+	out := make([]*int64, ndim)
+	value := c.values[name]
+	if value == nil {
+		return out, nil
+	}
+	list, ok := value.([]any)
+	if !ok {
+		list = []any{value}
+	}
+	if len(list) > ndim {
+		return nil, c.bad(name, "%d entries for %d axes", len(list), ndim)
+	}
+	for i, v := range list {
+		if v == nil {
+			continue
+		}
+		n, err := c.convert(Param{Name: name, Type: IntType}, v)
+		if err != nil {
+			return nil, err
+		}
+		entry := n.(int64)
+		out[i] = &entry
+	}
+	return out, nil
+}
+
+func planSlice(c *call) (*plan, error) {
+	x := c.tensor("x")
+	var given [4][]*int64
+	for i, name := range []string{"start", "stop", "step", "index"} {
+		var err error
+		if given[i], err = c.entries(name, x.NDim()); err != nil {
+			return nil, err
+		}
+	}
+	view := &Tensor{DType: x.DType, Offset: x.Offset, Data: x.Data, Shape: []int64{}}
+	for axis, length := range x.Shape {
+		start, stop, step, index := given[0][axis], given[1][axis], given[2][axis], given[3][axis]
+		if index != nil {
+			if start != nil || stop != nil || step != nil {
+				return nil, c.bad("index", "axis %d has a start, stop or step as well", axis)
+			}
+			at, err := wrapIndex(c, *index, length, axis)
+			if err != nil {
+				return nil, err
+			}
+			view.Offset += at * x.Strides[axis]
+			continue
+		}
+		if step != nil && *step == 0 {
+			return nil, c.bad("step", "is zero on axis %d", axis)
+		}
+		first, stride, count := sliceIndices(start, stop, step, length)
+		if count > 0 {
+			view.Offset += first * x.Strides[axis]
+		}
+		if count > 1 {
+			stride *= x.Strides[axis]
+		} else {
+			stride = x.Strides[axis]
+		}
+		view.Shape, view.Strides = append(view.Shape, count), append(view.Strides, stride)
+	}
+	return copyOf(view), nil
+}
+
+func wrapIndex(c *call, index, length int64, axis int) (int64, error) {
+	if index < -length || index >= length {
+		return 0, c.bad("index", "%d is outside of axis %d with length %d", index, axis, length)
+	}
+	if index < 0 {
+		index += length
+	}
+	return index, nil
+}
+
+// sliceIndices is Python's slice.indices with the number of elements.
+func sliceIndices(start, stop, step *int64, length int64) (first, by, count int64) {
+	by = 1
+	if step != nil {
+		by = max(*step, -math.MaxInt64)
+	}
+	low, high := int64(0), length
+	if by < 0 {
+		low, high = -1, length-1
+	}
+	clamp := func(v *int64, otherwise int64) int64 {
+		if v == nil {
+			return otherwise
+		}
+		n := *v
+		if n < 0 {
+			n += length
+		}
+		return min(max(n, low), high)
+	}
+	if by > 0 {
+		first = clamp(start, low)
+		return first, by, countSteps(first, clamp(stop, high), by)
+	}
+	first = clamp(start, high)
+	return first, by, countSteps(first, clamp(stop, low), by)
+}
+
+func planReshape(c *call) (*plan, error) {
+	x, shape := c.tensor("x"), slices.Clone(c.ints("shape"))
+	open, known := -1, int64(1)
+	for i, d := range shape {
+		switch {
+		case d == -1 && open < 0:
+			open = i
+		case d < 0:
+			return nil, c.bad("shape", "%v has more than one -1 or another negative entry", c.ints("shape"))
+		case d != 0 && known > math.MaxInt64/d:
+			return nil, c.bad("shape", "%v has more than 2^63 elements", shape)
+		default:
+			known *= d
+		}
+	}
+	total := x.Len()
+	if open >= 0 && known > 0 && total%known == 0 {
+		shape[open] = total / known
+		known = total
+	} else if open >= 0 {
+		known = -1
+	}
+	if known != total {
+		return nil, c.bad("shape", "%d elements of shape %v do not fill %v", total, x.Shape, c.ints("shape"))
+	}
+	return single(x.DType, shape, func(ctx context.Context, out *Tensor) error {
+		flat := *out
+		flat.Shape, flat.Strides = x.Shape, ContiguousStrides(x.DType, x.Shape)
+		return copyInto(ctx, &flat, x)
+	}), nil
+}
+
+func planConcat(c *call) (*plan, error) {
+	list := c.rest
+	if len(list) == 1 {
+		if inner, ok := list[0].([]any); ok {
+			list = inner
+		}
+	}
+	if len(list) == 0 {
+		return nil, c.bad("xs", "missing: expected at least one tensor")
+	}
+	xs := make([]*Tensor, len(list))
+	dtype := Invalid
+	for i, v := range list {
+		var err error
+		if xs[i], err = c.tensorOf(ordinal("xs", i), v); err != nil {
+			return nil, err
+		}
+		dtype = Promote(dtype, xs[i].DType)
+	}
+	if xs[0].NDim() == 0 {
+		return nil, c.bad(ordinal("xs", 0), "a tensor without axes cannot be joined: reshape it to [1]")
+	}
+	axis, err := c.axis("axis", c.int("axis"), xs[0].NDim())
+	if err != nil {
+		return nil, err
+	}
+	shape := slices.Clone(xs[0].Shape)
+	shape[axis] = 0
+	for i, x := range xs {
+		if x.NDim() != len(shape) || !slices.Equal(without(x.Shape, axis), without(shape, axis)) {
+			return nil, c.bad(ordinal("xs", i), "shape %v does not match xs[0] %v: only axis %d may differ", x.Shape, xs[0].Shape, axis)
+		}
+		if shape[axis] > math.MaxInt64-x.Shape[axis] {
+			return nil, c.bad("xs", "axis %d becomes longer than 2^63", axis)
+		}
+		shape[axis] += x.Shape[axis]
+	}
+	return single(dtype, shape, func(ctx context.Context, out *Tensor) error {
+		return concatInto(ctx, out, xs, axis)
+	}), nil
+}
+
+// concatInto copies one row of each tensor after the other: what lies behind axis
+// is contiguous in the output.
+func concatInto(ctx context.Context, out *Tensor, xs []*Tensor, axis int) error {
+	if out.Len() == 0 {
+		return nil
+	}
+	sources := make([]*Tensor, len(xs))
+	readers := make([]*reader, len(xs))
+	runs := make([]int64, len(xs))
+	for i, x := range xs {
+		if x.Len() == 0 {
+			continue
+		}
+		var err error
+		if sources[i] = x; x.DType != out.DType {
+			if sources[i], err = inType(ctx, x, out.DType); err != nil {
+				return err
+			}
+		}
+		readers[i] = newReader(sources[i])
+		runs[i], _ = countElements(x.Shape[axis:])
+	}
+	size, at, left := out.DType.Size(), out.base(), out.Len()
+	for left > 0 {
+		for i, r := range readers {
+			for n := runs[i]; n > 0; n -= checkEvery {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				m := min(n, checkEvery)
+				r.read(at, m)
+				if left -= m; left > 0 {
+					at = unsafe.Add(at, m*size)
+				}
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,426 @@
+package ops
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"slices"
+	"unsafe"
+)
+
+// Tensor is a strided view of typed memory. It does not own Data: whoever made it
+// keeps the bytes alive and unchanged for as long as an operation reads them.
+type Tensor struct {
+	DType   DType
+	Shape   []int64
+	Strides []int64 // bytes between neighbours on each axis; zero and negative are fine
+	Offset  int64   // bytes from the start of Data to the element at index zero
+	Data    []byte
+}
+
+// NewTensor makes a C-contiguous tensor of zeros in the Go heap. It is the
+// Allocator of tests and tools.
+func NewTensor(dtype DType, shape []int64) (*Tensor, error) {
+	n, err := countElements(shape)
+	if err != nil {
+		return nil, err
+	}
+	if n > math.MaxInt64/16 {
+		return nil, fmt.Errorf("shape %v of %v is larger than any memory", shape, dtype)
+	}
+	// Words rather than bytes make the heap align the data for every type.
+	words := make([]uint64, (n*dtype.Size()+7)/8)
+	data := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), n*dtype.Size())
+	return contiguous(dtype, shape, data), nil
+}
+
+// contiguous lays a C-ordered tensor over data.
+func contiguous(dtype DType, shape []int64, data []byte) *Tensor {
+	return &Tensor{DType: dtype, Shape: slices.Clone(shape), Strides: ContiguousStrides(dtype, shape), Data: data}
+}
+
+// ContiguousStrides are the byte strides of a C-ordered array.
+func ContiguousStrides(dtype DType, shape []int64) []int64 {
+	strides := make([]int64, len(shape))
+	step := dtype.Size()
+	for i := len(shape) - 1; i >= 0; i-- {
+		strides[i] = step
+		step *= max(shape[i], 1)
+	}
+	return strides
+}
+
+// countElements multiplies a shape out.
+func countElements(shape []int64) (int64, error) {
+	n := int64(1)
+	for _, d := range shape {
+		if d < 0 {
+			return 0, fmt.Errorf("shape %v has a negative dimension", shape)
+		}
+		if d == 0 {
+			return 0, nil
+		}
+	}
+	for _, d := range shape {
+		if n > math.MaxInt64/d {
+			return 0, fmt.Errorf("shape %v has more than 2^63 elements", shape)
+		}
+		n *= d
+	}
+	return n, nil
+}
+
+// Len is the number of elements.
+func (t *Tensor) Len() int64 {
+	n := int64(1)
+	for _, d := range t.Shape {
+		n *= d
+	}
+	return n
+}
+
+// NDim is the number of axes.
+func (t *Tensor) NDim() int { return len(t.Shape) }
+
+// Bytes is the size of the elements without the gaps that strides may leave.
+func (t *Tensor) Bytes() int64 { return t.Len() * t.DType.Size() }
+
+// Contiguous says whether the elements lie in C order without gaps.
+func (t *Tensor) Contiguous() bool {
+	step := t.DType.Size()
+	for i := len(t.Shape) - 1; i >= 0; i-- {
+		if t.Shape[i] == 0 {
+			return true
+		}
+		if t.Shape[i] != 1 && t.Strides[i] != step {
+			return false
+		}
+		step *= t.Shape[i]
+	}
+	return true
+}
+
+// checkShape verifies what is known before the data arrives.
+func (t *Tensor) checkShape() error {
+	if t.DType == Invalid || int(t.DType) >= len(dtypes) {
+		return fmt.Errorf("tensor has no valid dtype: %v", t.DType)
+	}
+	if n, err := countElements(t.Shape); err != nil {
+		return err
+	} else if n > math.MaxInt64/16 {
+		return fmt.Errorf("shape %v of %v is larger than any memory", t.Shape, t.DType)
+	}
+	if len(t.Strides) != len(t.Shape) {
+		return fmt.Errorf("tensor has %d strides for %d axes", len(t.Strides), len(t.Shape))
+	}
+	return nil
+}
+
+// Check verifies that every element lies inside Data and is aligned: all that the
+// unchecked loops of this package rely on.
+func (t *Tensor) Check() error {
+	if err := t.checkShape(); err != nil {
+		return err
+	}
+	if t.Len() == 0 {
+		return nil
+	}
+	size, align := int64(len(t.Data)), t.DType.Alignment()
+	low, high := t.Offset, t.Offset
+	inside := low >= 0 && low <= size
+	for i, stride := range t.Strides {
+		last := t.Shape[i] - 1
+		if last == 0 {
+			continue
+		}
+		if stride%align != 0 {
+			return fmt.Errorf("stride %d of axis %d is not a multiple of %d bytes, the alignment of %v", stride, i, align, t.DType)
+		}
+		if stride > size/last || stride < -size/last {
+			inside = false
+			break
+		}
+		low += min(0, last*stride)
+		high += max(0, last*stride)
+		inside = inside && low >= 0 && high <= size
+	}
+	if !inside || high+t.DType.Size() > size {
+		return fmt.Errorf("tensor of shape %v, strides %v, offset %d reaches outside its %d bytes", t.Shape, t.Strides, t.Offset, size)
+	}
+	if (int64(uintptr(unsafe.Pointer(unsafe.SliceData(t.Data))))+t.Offset)%align != 0 {
+		return fmt.Errorf("tensor of %v begins at an address that is not a multiple of %d", t.DType, align)
+	}
+	return nil
+}
+
+// base points at the element with index zero.
+// REQUIRES: Check passed and there is at least one element.
+func (t *Tensor) base() unsafe.Pointer {
+	return unsafe.Add(unsafe.Pointer(unsafe.SliceData(t.Data)), t.Offset)
+}
+
+// elements views a contiguous tensor as a slice.
+func elements[T any](t *Tensor) []T {
+	n := t.Len()
+	if n == 0 {
+		return nil
+	}
+	return unsafe.Slice((*T)(t.base()), n)
+}
+
+// Item is the single element of a tensor as a leaf: bool, int64, float64 or complex128.
+func (t *Tensor) Item() (any, error) {
+	if t.Len() != 1 {
+		return nil, fmt.Errorf("tensor of shape %v is not a single value", t.Shape)
+	}
+	if err := t.Check(); err != nil {
+		return nil, err
+	}
+	p := t.base()
+	switch t.DType {
+	case Bool:
+		return *(*uint8)(p) != 0, nil
+	case Uint8:
+		return int64(*(*uint8)(p)), nil
+	case Int32:
+		return int64(*(*int32)(p)), nil
+	case Int64:
+		return *(*int64)(p), nil
+	case Float32:
+		return float64(*(*float32)(p)), nil
+	case Float64:
+		return *(*float64)(p), nil
+	case Complex64:
+		return complex128(*(*complex64)(p)), nil
+	default:
+		return *(*complex128)(p), nil
+	}
+}
+
+// At is one element as a leaf; negative indexes are not counted from the end.
+func (t *Tensor) At(index ...int64) (any, error) {
+	if len(index) != len(t.Shape) {
+		return nil, fmt.Errorf("%d indexes for a tensor of shape %v", len(index), t.Shape)
+	}
+	one := Tensor{DType: t.DType, Offset: t.Offset, Data: t.Data}
+	for i, x := range index {
+		if x < 0 || x >= t.Shape[i] {
+			return nil, fmt.Errorf("index %v is outside shape %v", index, t.Shape)
+		}
+		one.Offset += x * t.Strides[i]
+	}
+	return one.Item()
+}
+
+// broadcastTo views t with the shape that Broadcast found for it.
+func (t *Tensor) broadcastTo(shape []int64) *Tensor {
+	view := *t
+	view.Shape = shape
+	view.Strides = make([]int64, len(shape))
+	skip := len(shape) - len(t.Shape)
+	for i, d := range t.Shape {
+		if d != 1 {
+			view.Strides[skip+i] = t.Strides[i]
+		}
+	}
+	return &view
+}
+
+// broadcast is the common shape of several, by NumPy's rule.
+func broadcast(shapes ...[]int64) ([]int64, bool) {
+	var out []int64
+	for _, s := range shapes {
+		for len(out) < len(s) {
+			out = slices.Insert(out, 0, 1)
+		}
+		for i := range s {
+			at := &out[len(out)-len(s)+i]
+			switch {
+			case *at == 1:
+				*at = s[i]
+			case s[i] != 1 && s[i] != *at:
+				return nil, false
+			}
+		}
+	}
+	return out, true
+}
+
+// coalesce drops axes of length one and joins neighbours that one stride walks.
+// The result has at least one axis.
+func coalesce(shape, strides []int64, size int64) (outShape, outStrides []int64) {
+	for i, d := range shape {
+		if d == 1 {
+			continue
+		}
+		if n := len(outShape); n > 0 && outStrides[n-1] == strides[i]*d {
+			outShape[n-1] *= d
+			outStrides[n-1] = strides[i]
+			continue
+		}
+		outShape, outStrides = append(outShape, d), append(outStrides, strides[i])
+	}
+	if len(outShape) == 0 {
+		return []int64{1}, []int64{size}
+	}
+	return outShape, outStrides
+}
+
+// reader copies the elements of a strided tensor in C order, a block at a time.
+type reader struct {
+	shape, strides []int64
+	index          []int64
+	at             unsafe.Pointer // address of the element at index
+	size           int64
+}
+
+// REQUIRES: t has elements and passed Check.
+func newReader(t *Tensor) *reader {
+	shape, strides := coalesce(t.Shape, t.Strides, t.DType.Size())
+	return &reader{shape: shape, strides: strides, index: make([]int64, len(shape)), at: t.base(), size: t.DType.Size()}
+}
+
+// direct says that a block of the tensor can be used where it lies.
+func (r *reader) direct() bool { return len(r.shape) == 1 && r.strides[0] == r.size }
+
+// constant says that all elements are one and the same.
+func (r *reader) constant() bool { return len(r.shape) == 1 && (r.strides[0] == 0 || r.shape[0] == 1) }
+
+// read copies the next n elements to dst.
+// REQUIRES: that many remain.
+func (r *reader) read(dst unsafe.Pointer, n int64) {
+	last := len(r.shape) - 1
+	stride := r.strides[last]
+	for n > 0 {
+		run := min(n, r.shape[last]-r.index[last])
+		copyRun(dst, r.at, run, stride, r.size)
+		if n -= run; n > 0 {
+			dst = unsafe.Add(dst, run*r.size)
+		}
+		r.skip(run)
+	}
+}
+
+// skip moves on by run elements, at most to the end of the last axis.
+func (r *reader) skip(run int64) {
+	last := len(r.shape) - 1
+	r.index[last] += run
+	move := run * r.strides[last]
+	for axis := last; axis > 0 && r.index[axis] == r.shape[axis]; axis-- {
+		move -= r.shape[axis] * r.strides[axis]
+		r.index[axis] = 0
+		move += r.strides[axis-1]
+		r.index[axis-1]++
+	}
+	if r.index[0] < r.shape[0] { // past the end there is no address to hold
+		r.at = unsafe.Add(r.at, move)
+	}
+}
+
+// copyRun gathers n elements of size bytes that lie stride bytes apart.
+func copyRun(dst, src unsafe.Pointer, n, stride, size int64) {
+	switch {
+	case stride == size:
+		copy(unsafe.Slice((*byte)(dst), n*size), unsafe.Slice((*byte)(src), n*size))
+	case size == 1:
+		gather[uint8](dst, src, n, stride)
+	case size == 4:
+		gather[uint32](dst, src, n, stride)
+	case size == 8:
+		gather[uint64](dst, src, n, stride)
+	default:
+		gather[complex128](dst, src, n, stride)
+	}
+}
+
+func gather[T any](dst, src unsafe.Pointer, n, stride int64) {
+	out := unsafe.Slice((*T)(dst), n)
+	for i := range out {
+		out[i] = *(*T)(unsafe.Add(src, int64(i)*stride))
+	}
+}
+
+// checkEvery is the number of elements between two looks at the context: under a
+// millisecond of copying or arithmetic.
+const checkEvery = 1 << 16
+
+// copyInto writes the elements of src in C order into dst, which is contiguous and
+// of the same type.
+func copyInto(ctx context.Context, dst, src *Tensor) error {
+	n := src.Len()
+	if n == 0 {
+		return ctx.Err()
+	}
+	if shape, strides := coalesce(src.Shape, src.Strides, src.DType.Size()); len(shape) > 1 {
+		if axis := slices.Index(strides, src.DType.Size()); axis >= 0 && axis < len(shape)-1 {
+			return copyTiled(ctx, dst.base(), src, shape, strides, axis)
+		}
+	}
+	r := newReader(src)
+	out := dst.base()
+	for done := int64(0); done < n; done += checkEvery {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		r.read(unsafe.Add(out, done*r.size), min(checkEvery, n-done))
+	}
+	return nil
+}
+
+// copyTiled copies what is contiguous along axis instead of along the last one, in
+// square tiles, so that each cache line is read once.
+func copyTiled(ctx context.Context, out unsafe.Pointer, src *Tensor, shape, strides []int64, axis int) error {
+	last, size := len(shape)-1, src.DType.Size()
+	steps := ContiguousStrides(src.DType, shape)
+	others := &Tensor{DType: src.DType}
+	var outerSteps []int64
+	for i := range shape {
+		if i != axis && i != last {
+			others.Shape, others.Strides = append(others.Shape, shape[i]), append(others.Strides, strides[i])
+			outerSteps = append(outerSteps, steps[i])
+		}
+	}
+	const tile = 32
+	return eachIndex(others.Shape, func(index []int64) error {
+		from, to := src.base(), out
+		for i, x := range index {
+			from, to = unsafe.Add(from, x*others.Strides[i]), unsafe.Add(to, x*outerSteps[i])
+		}
+		for i := int64(0); i < shape[axis]; i += tile {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			rows := min(tile, shape[axis]-i)
+			for j := int64(0); j < shape[last]; j += tile {
+				columns := min(tile, shape[last]-j)
+				for k := range rows {
+					copyRun(unsafe.Add(to, (i+k)*steps[axis]+j*size), unsafe.Add(from, (i+k)*size+j*strides[last]), columns, strides[last], size)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// eachIndex calls visit for every index of shape in C order.
+func eachIndex(shape []int64, visit func(index []int64) error) error {
+	if slices.Contains(shape, 0) {
+		return nil
+	}
+	index := make([]int64, len(shape))
+	for {
+		if err := visit(index); err != nil {
+			return err
+		}
+		axis := len(shape) - 1
+		for ; axis >= 0; axis-- {
+			if index[axis]++; index[axis] < shape[axis] {
+				break
+			}
+			index[axis] = 0
+		}
+		if axis < 0 {
+			return nil
+		}
+	}
+}
