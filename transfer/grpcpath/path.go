@@ -1,0 +1,358 @@
+// Package grpcpath is an Adapter: the transfer path that needs nothing but gRPC,
+// between workers and from clients. Bulk bytes go as raw frames
+// (internal/rawframe): copied once out of the sender's slab into the socket's
+// buffer, and once out of the receiver's buffers into its slab.
+package grpcpath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/rawframe"
+	"github.com/millrace/millrace/transfer"
+)
+
+// Config is fixed for the life of a path.
+type Config struct {
+	// Worker is the number that we read as; a function because a worker gets a
+	// new one when it registers anew. Nil: a client.
+	Worker func() ids.WorkerID
+	// Token authenticates us to peers; empty: none is sent.
+	Token string
+	// StallTimeout is how long a fetch waits for the next byte. Default 5 s.
+	StallTimeout time.Duration
+	// Received, if set, is told of each chunk's size as it arrives.
+	Received func(bytes int)
+	// DialOptions are added to those of this package: tests dial in memory.
+	DialOptions []grpc.DialOption
+}
+
+// Path is the client side.
+type Path struct {
+	config Config
+	mu     sync.Mutex
+	// conns are the connections by address, guarded by mu. A connection is made
+	// at first use, and closed when its peer is forgotten or with the path.
+	conns  map[string]*grpc.ClientConn
+	closed bool
+}
+
+var _ transfer.Path = (*Path)(nil)
+
+// New returns a path without connections.
+func New(config Config) *Path {
+	if config.StallTimeout <= 0 {
+		config.StallTimeout = 5 * time.Second
+	}
+	return &Path{config: config, conns: make(map[string]*grpc.ClientConn)}
+}
+
+// Name is part of transfer.Path.
+func (p *Path) Name() string { return "grpc" }
+
+// Close is part of transfer.Path.
+func (p *Path) Close() error {
+	p.mu.Lock()
+	conns := p.conns
+	p.conns, p.closed = nil, true
+	p.mu.Unlock()
+	var errs []error
+	for _, c := range conns {
+		errs = append(errs, c.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Forget closes the connection to a peer that is gone.
+func (p *Path) Forget(address string) {
+	p.mu.Lock()
+	c := p.conns[address]
+	delete(p.conns, address)
+	p.mu.Unlock()
+	if c != nil {
+		_ = c.Close() // it only says that it was closed before
+	}
+}
+
+func (p *Path) conn(address string) (*grpc.ClientConn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil, fmt.Errorf("grpc path: %w: closed", transfer.ErrPeerLost)
+	}
+	if c := p.conns[address]; c != nil {
+		return c, nil
+	}
+	options := append(rawframe.DialOptions(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		// A peer that restarts is back in a moment; one that is gone fails at
+		// once either way.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: p.config.StallTimeout,
+		}),
+		grpc.WithNoProxy(),
+	)
+	if p.config.Token != "" {
+		options = append(options, grpc.WithPerRPCCredentials(bearer(p.config.Token)))
+	}
+	c, err := grpc.NewClient("passthrough:///"+address, append(options, p.config.DialOptions...)...)
+	if err != nil {
+		return nil, fmt.Errorf("grpc path: %s: %w: %w", address, transfer.ErrPeerLost, err)
+	}
+	p.conns[address] = c
+	return c, nil
+}
+
+// bearer is a token that goes with each call, over unencrypted links too: the
+// operator decides about TLS.
+type bearer string
+
+// GetRequestMetadata is part of credentials.PerRPCCredentials.
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{"authorization": "Bearer " + string(b)}, nil
+}
+
+// RequireTransportSecurity is part of credentials.PerRPCCredentials.
+func (bearer) RequireTransportSecurity() bool { return false }
+
+// Fetch is part of transfer.Path.
+func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	if len(refs) == 0 {
+		return nil
+	}
+	conn, err := p.conn(peer.Address)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	f := &fetch{
+		path: p, peer: peer, refs: refs, sink: sink,
+		objects: make([]incoming, len(refs)),
+		stall: time.AfterFunc(p.config.StallTimeout, func() {
+			cancel(fmt.Errorf("grpc path: %s: %w for %v", peer, transfer.ErrStalled, p.config.StallTimeout))
+		}),
+	}
+	defer f.stall.Stop()
+	request := &millracev1.ReadObjectsRequest{Objects: make([]*millracev1.ObjectRef, len(refs))}
+	if p.config.Worker != nil {
+		request.ReaderWorkerId = uint32(p.config.Worker())
+	}
+	for i, r := range refs {
+		request.Objects[i] = &millracev1.ObjectRef{TaskId: uint64(r.Task), Generation: uint32(r.Generation)}
+	}
+	stream, err := millracev1.NewDataServiceClient(conn).ReadObjects(ctx, request)
+	if err == nil {
+		err = f.receive(ctx, stream)
+	}
+	if err == nil {
+		return f.complete()
+	}
+	if cause := context.Cause(ctx); errors.Is(cause, transfer.ErrStalled) {
+		return cause
+	}
+	return fmt.Errorf("grpc path: %s: %w", peer, failure(err))
+}
+
+// failure says which kind of error a status is.
+func failure(err error) error {
+	s, ok := status.FromError(err)
+	if !ok {
+		return err
+	}
+	switch s.Code() {
+	case codes.Canceled:
+		return fmt.Errorf("%w: %s", context.Canceled, s.Message())
+	case codes.DeadlineExceeded:
+		return fmt.Errorf("%w: %s", context.DeadlineExceeded, s.Message())
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return fmt.Errorf("%w: %s", transfer.ErrDenied, s.Message())
+	}
+	return fmt.Errorf("%w: %s: %s", transfer.ErrPeerLost, s.Code(), s.Message())
+}
+
+// fetch is one stream.
+type fetch struct {
+	path    *Path
+	peer    transfer.Peer
+	refs    []transfer.Ref
+	sink    transfer.Sink
+	objects []incoming
+	stall   *time.Timer
+}
+
+// incoming is one object of a fetch.
+type incoming struct {
+	regions []transfer.Region
+	// frame and offset are what must come next: objects arrive in order, so that
+	// nothing can be missing at the end.
+	frame  int
+	offset uint64
+	begun  bool
+	done   bool
+}
+
+func (f *fetch) receive(ctx context.Context, stream grpc.ClientStream) error {
+	var m rawframe.ReadResponse
+	for {
+		err := stream.RecvMsg(&m)
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		f.stall.Reset(f.path.config.StallTimeout)
+		if f.path.config.Received != nil && m.Data.Len() > 0 {
+			f.path.config.Received(m.Data.Len())
+		}
+		err = f.handle(ctx, &m.Message)
+		m.Data.Free()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (f *fetch) violation(index uint32, format string, values ...any) error {
+	return fmt.Errorf("%w: object %d of the request: %s", transfer.ErrProtocol, index, fmt.Sprintf(format, values...))
+}
+
+func (f *fetch) handle(ctx context.Context, m *rawframe.Message) error {
+	if int(m.Index) >= len(f.objects) {
+		return f.violation(m.Index, "only %d were asked for", len(f.objects))
+	}
+	o := &f.objects[m.Index]
+	if m.Error != nil {
+		if o.done {
+			return nil
+		}
+		o.done = true
+		err := fmt.Errorf("%s on %s: %w: %s: %s", f.refs[m.Index], f.peer, transfer.ErrPeerLost, m.Error.GetReason(), m.Error.GetMessage())
+		if m.Error.GetReason() == ReasonNotHere {
+			err = fmt.Errorf("%s on %s: %w", f.refs[m.Index], f.peer, transfer.ErrNotHere)
+		}
+		f.sink.Done(int(m.Index), err)
+		return nil
+	}
+	if m.Head != nil {
+		if o.begun {
+			return f.violation(m.Index, "a second head")
+		}
+		o.begun = true
+		if err := f.place(ctx, int(m.Index), m.Head); err != nil {
+			return err
+		}
+	}
+	if !o.begun {
+		return f.violation(m.Index, "data before its head")
+	}
+	if m.Data.Len() > 0 && !o.done {
+		if err := o.write(m); err != nil {
+			return f.violation(m.Index, "%v", err)
+		}
+	}
+	if !o.done && o.complete() {
+		o.done = true
+		f.sink.Done(int(m.Index), nil)
+	}
+	return nil
+}
+
+// place asks the sink for room. The stall timer rests meanwhile: the wait is
+// ours. An object without a place is drained.
+func (f *fetch) place(ctx context.Context, index int, pb *millracev1.ObjectHead) error {
+	o := &f.objects[index]
+	head := headFromProto(pb)
+	if want := f.refs[index]; head.Ref.Task != want.Task || want.Generation != 0 && head.Ref.Generation != want.Generation {
+		return f.violation(uint32(index), "%s was asked for, %s came", want, head.Ref)
+	}
+	f.stall.Stop()
+	regions, err := f.sink.Place(ctx, index, head)
+	f.stall.Reset(f.path.config.StallTimeout)
+	if err != nil {
+		o.done = true
+		f.sink.Done(index, err)
+		return ctx.Err()
+	}
+	if err := fits(regions, head); err != nil {
+		return f.violation(uint32(index), "%v", err)
+	}
+	o.regions = regions
+	return nil
+}
+
+func fits(regions []transfer.Region, head transfer.Head) error {
+	if len(regions) != len(head.FrameBytes) {
+		return fmt.Errorf("%d regions for %d frames", len(regions), len(head.FrameBytes))
+	}
+	for i, r := range regions {
+		if r.Frame.Bytes != head.FrameBytes[i] {
+			return fmt.Errorf("region %d has %d bytes for a frame of %d", i, r.Frame.Bytes, head.FrameBytes[i])
+		}
+	}
+	return nil
+}
+
+// complete says whether all frames are full, and moves past empty ones.
+func (o *incoming) complete() bool {
+	for o.frame < len(o.regions) && o.offset == o.regions[o.frame].Frame.Bytes {
+		o.frame, o.offset = o.frame+1, 0
+	}
+	return o.frame == len(o.regions)
+}
+
+func (o *incoming) write(m *rawframe.Message) error {
+	if o.complete() {
+		return errors.New("more data than its frames hold")
+	}
+	left := o.regions[o.frame].Frame.Bytes - o.offset
+	if int(m.Frame) != o.frame || m.Offset != o.offset || uint64(m.Data.Len()) > left {
+		return fmt.Errorf("frame %d [%d, +%d) came, frame %d [%d, +%d) is next", m.Frame, m.Offset, m.Data.Len(), o.frame, o.offset, left)
+	}
+	o.offset += uint64(m.Data.CopyTo(o.regions[o.frame].Bytes()[o.offset:]))
+	return nil
+}
+
+// complete ends a stream that ended well: whatever is not done is missing.
+func (f *fetch) complete() error {
+	for i := range f.objects {
+		if o := &f.objects[i]; !o.done {
+			o.done = true
+			f.sink.Done(i, fmt.Errorf("%s on %s: %w: the stream ended in its middle", f.refs[i], f.peer, transfer.ErrProtocol))
+		}
+	}
+	return nil
+}
+
+func headFromProto(pb *millracev1.ObjectHead) transfer.Head {
+	return transfer.Head{
+		Ref: transfer.Ref{
+			Task:       ids.TaskID(pb.GetObject().GetTaskId()),
+			Generation: ids.Attempt(pb.GetObject().GetGeneration()),
+		},
+		Header:     pb.GetHeader(),
+		FrameBytes: pb.GetFrameBytes(),
+	}
+}
+
+func headToProto(h transfer.Head) *millracev1.ObjectHead {
+	return &millracev1.ObjectHead{
+		Object:     &millracev1.ObjectRef{TaskId: uint64(h.Ref.Task), Generation: uint32(h.Ref.Generation)},
+		Header:     h.Header,
+		FrameBytes: h.FrameBytes,
+	}
+}

@@ -1,0 +1,256 @@
+package grpcpath
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/rawframe"
+	"github.com/millrace/millrace/transfer"
+)
+
+const (
+	// ReasonNotHere is the TaskError.reason of an object that is not here.
+	ReasonNotHere = "OBJECT_NOT_HERE"
+	// ReasonUnreadable is that of an object that is here and cannot be read.
+	ReasonUnreadable = "OBJECT_UNREADABLE"
+
+	maxObjects = 10000
+	maxHeader  = 16 << 20
+	maxFrames  = 1 << 20
+	defaultTTL = 30 * time.Second
+	maxTTL     = 10 * time.Minute
+)
+
+// Server is the serving side: DataService over a Source and a Receiver.
+type Server struct {
+	millracev1.UnimplementedDataServiceServer
+	// Source is what is read from, Receiver what is written to.
+	Source   transfer.Source
+	Receiver transfer.Receiver
+	// Incarnation is told with leases.
+	Incarnation string
+	// Logs returns what a task wrote, and whether the beginning is missing.
+	Logs func(ids.TaskID) (text string, truncated bool)
+
+	in, out atomic.Uint64
+}
+
+// Traffic returns the bytes received and sent so far.
+func (s *Server) Traffic() (in, out uint64) { return s.in.Load(), s.out.Load() }
+
+func refsFromProto(objects []*millracev1.ObjectRef) ([]transfer.Ref, error) {
+	if len(objects) > maxObjects {
+		return nil, status.Errorf(codes.InvalidArgument, "%d objects in one request; ask for at most %d", len(objects), maxObjects)
+	}
+	refs := make([]transfer.Ref, len(objects))
+	for i, o := range objects {
+		refs[i] = transfer.Ref{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())}
+	}
+	return refs, nil
+}
+
+// ReadObjects is part of DataServiceServer.
+func (s *Server) ReadObjects(request *millracev1.ReadObjectsRequest, stream grpc.ServerStreamingServer[millracev1.ReadObjectsResponse]) error {
+	refs, err := refsFromProto(request.GetObjects())
+	if err != nil {
+		return err
+	}
+	if len(refs) == 0 {
+		return status.Error(codes.InvalidArgument, "no objects asked for; name at least one")
+	}
+	// No time limit: the lease ends with the stream, and a stream whose reader is
+	// dead or stopped is ended by the connection's keepalive. A lease that ran out
+	// in its middle would let another object's bytes pass as this one's.
+	leased := s.Source.Lease(transfer.Reader{Worker: ids.WorkerID(request.GetReaderWorkerId())}, refs, 0)
+	var leases []transfer.LeaseID
+	for _, l := range leased {
+		if l.Lease != 0 {
+			leases = append(leases, l.Lease)
+		}
+	}
+	defer s.Source.Release(leases)
+	r := &reading{server: s, stream: stream}
+	for i := range leased {
+		if err := r.send(uint32(i), &leased[i]); err != nil {
+			return err
+		}
+	}
+	// The leases hold until the last byte has left the slab.
+	select {
+	case <-r.outgoing.Drained():
+		return nil
+	case <-stream.Context().Done():
+		return status.FromContextError(stream.Context().Err()).Err()
+	}
+}
+
+// reading is one ReadObjects stream.
+type reading struct {
+	server   *Server
+	stream   grpc.ServerStream
+	outgoing rawframe.Outgoing
+}
+
+func (r *reading) send(index uint32, l *transfer.Leased) error {
+	if l.Err != nil {
+		reason := ReasonUnreadable
+		if errors.Is(l.Err, transfer.ErrNotHere) {
+			reason = ReasonNotHere
+		}
+		return r.stream.SendMsg(&rawframe.ReadResponse{Message: rawframe.Message{
+			Index: index, Error: &millracev1.TaskError{Reason: reason, Message: l.Err.Error()},
+		}})
+	}
+	head := headToProto(l.Head)
+	for frame, region := range l.Regions {
+		data := region.Bytes()
+		for offset := 0; offset < len(data); offset += rawframe.ChunkBytes {
+			n := min(rawframe.ChunkBytes, len(data)-offset)
+			m := &rawframe.ReadResponse{Message: rawframe.Message{
+				Index: index, Head: head, Frame: uint32(frame), Offset: uint64(offset),
+				Data: r.outgoing.Payload(data[offset : offset+n]),
+			}}
+			if err := r.stream.SendMsg(m); err != nil {
+				return err
+			}
+			head = nil
+			r.server.out.Add(uint64(n))
+		}
+	}
+	if head == nil {
+		return nil
+	}
+	return r.stream.SendMsg(&rawframe.ReadResponse{Message: rawframe.Message{Index: index, Head: head}})
+}
+
+// WriteObject is part of DataServiceServer.
+func (s *Server) WriteObject(stream grpc.ClientStreamingServer[millracev1.WriteObjectRequest, millracev1.WriteObjectResponse]) error {
+	ctx := stream.Context()
+	var m rawframe.WriteRequest
+	if err := stream.RecvMsg(&m); err != nil {
+		return err
+	}
+	defer func() { m.Data.Free() }()
+	head, err := checkedHead(m.Head)
+	if err != nil {
+		return err
+	}
+	incoming, err := s.Receiver.Create(ctx, head)
+	if err != nil {
+		return err
+	}
+	if err := s.fill(stream, &m, head, incoming.Regions()); err != nil {
+		incoming.Abort()
+		return err
+	}
+	if err := incoming.Commit(ctx); err != nil {
+		return err
+	}
+	return stream.SendAndClose(&millracev1.WriteObjectResponse{Bytes: head.Bytes()})
+}
+
+func checkedHead(pb *millracev1.ObjectHead) (transfer.Head, error) {
+	head := headFromProto(pb)
+	switch {
+	case pb == nil || head.Ref.Task == 0:
+		return head, status.Error(codes.InvalidArgument, "the first message of WriteObject must have a head that names the object's task")
+	case len(head.Header) > maxHeader:
+		return head, status.Errorf(codes.InvalidArgument, "object %s: its header has %d bytes, at most %d are allowed; put bulk into frames", head.Ref, len(head.Header), maxHeader)
+	case len(head.FrameBytes) > maxFrames:
+		return head, status.Errorf(codes.InvalidArgument, "object %s has %d frames, at most %d are allowed; pack small ones together", head.Ref, len(head.FrameBytes), maxFrames)
+	}
+	var sum uint64
+	for _, n := range head.FrameBytes {
+		if sum += n; sum < n || sum > 1<<62 {
+			return head, status.Errorf(codes.InvalidArgument, "object %s: its frames are larger than any memory", head.Ref)
+		}
+	}
+	return head, nil
+}
+
+// fill copies the stream's chunks into the regions. The first message has been
+// received.
+func (s *Server) fill(stream grpc.ServerStream, m *rawframe.WriteRequest, head transfer.Head, regions []transfer.Region) error {
+	o := incoming{regions: regions}
+	for {
+		if n := m.Data.Len(); n > 0 {
+			if err := o.write(&m.Message); err != nil {
+				return status.Errorf(codes.InvalidArgument, "object %s: %v", head.Ref, err)
+			}
+			s.in.Add(uint64(n))
+			m.Data.Free()
+		}
+		// NB: a writer that falls silent is ended by the connection's keepalive.
+		err := stream.RecvMsg(m)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if m.Head != nil {
+			return status.Errorf(codes.InvalidArgument, "object %s: a second head; one stream carries one object", head.Ref)
+		}
+	}
+	if !o.complete() {
+		return status.Errorf(codes.InvalidArgument, "object %s: the stream ended at frame %d, byte %d, before the end", head.Ref, o.frame, o.offset)
+	}
+	return nil
+}
+
+// AcquireReadLeases is part of DataServiceServer.
+func (s *Server) AcquireReadLeases(_ context.Context, request *millracev1.AcquireReadLeasesRequest) (*millracev1.AcquireReadLeasesResponse, error) {
+	refs, err := refsFromProto(request.GetObjects())
+	if err != nil {
+		return nil, err
+	}
+	ttl := time.Duration(request.GetTtlMillis()) * time.Millisecond
+	switch {
+	case ttl == 0:
+		ttl = defaultTTL
+	case request.GetTtlMillis() > uint64(maxTTL/time.Millisecond):
+		return nil, status.Errorf(codes.InvalidArgument, "a read lease of %d ms; ask for at most %v and renew by asking again", request.GetTtlMillis(), maxTTL)
+	}
+	response := &millracev1.AcquireReadLeasesResponse{Incarnation: s.Incarnation}
+	for _, l := range s.Source.Lease(transfer.Reader{Worker: ids.WorkerID(request.GetReaderWorkerId())}, refs, ttl) {
+		lease := &millracev1.ReadLease{LeaseId: uint64(l.Lease)}
+		if l.Lease != 0 {
+			lease.Head = headToProto(l.Head)
+			for _, r := range l.Regions {
+				lease.Frames = append(lease.Frames, &millracev1.FrameLocation{Offset: r.Frame.Offset, Bytes: r.Frame.Bytes})
+			}
+		}
+		response.Leases = append(response.Leases, lease)
+	}
+	return response, nil
+}
+
+// ReleaseReadLeases is part of DataServiceServer.
+func (s *Server) ReleaseReadLeases(_ context.Context, request *millracev1.ReleaseReadLeasesRequest) (*millracev1.ReleaseReadLeasesResponse, error) {
+	if len(request.GetLeaseIds()) > maxObjects {
+		return nil, status.Errorf(codes.InvalidArgument, "%d leases in one request; give back at most %d", len(request.GetLeaseIds()), maxObjects)
+	}
+	leases := make([]transfer.LeaseID, len(request.GetLeaseIds()))
+	for i, id := range request.GetLeaseIds() {
+		leases[i] = transfer.LeaseID(id)
+	}
+	return &millracev1.ReleaseReadLeasesResponse{Held: s.Source.Release(leases)}, nil
+}
+
+// GetTaskLogs is part of DataServiceServer.
+func (s *Server) GetTaskLogs(_ context.Context, request *millracev1.GetTaskLogsRequest) (*millracev1.GetTaskLogsResponse, error) {
+	if s.Logs == nil {
+		return nil, status.Error(codes.Unimplemented, "this server keeps no logs")
+	}
+	text, truncated := s.Logs(ids.TaskID(request.GetTaskId()))
+	return &millracev1.GetTaskLogsResponse{Text: text, Truncated: truncated}, nil
+}

@@ -1,0 +1,136 @@
+// Package inproc is an Adapter: the transfer path between workers in one
+// process, by copying from memory to memory. It is also the reference that the
+// conformance suite holds the other paths to.
+package inproc
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/transfer"
+)
+
+// chunk is how much is copied between two looks at the context.
+const chunk = 4 << 20
+
+// Network connects the sources of one process by address.
+type Network struct {
+	mu sync.Mutex
+	// sources by address, guarded by mu, each with the channel that Remove
+	// closes.
+	sources map[string]entry
+}
+
+type entry struct {
+	source transfer.Source
+	gone   chan struct{}
+}
+
+// NewNetwork returns an empty network.
+func NewNetwork() *Network { return &Network{sources: make(map[string]entry)} }
+
+// Add makes a source reachable.
+func (n *Network) Add(address string, source transfer.Source) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sources[address] = entry{source, make(chan struct{})}
+}
+
+// Remove makes a source unreachable, and fails fetches from it.
+func (n *Network) Remove(address string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if e, ok := n.sources[address]; ok {
+		close(e.gone)
+		delete(n.sources, address)
+	}
+}
+
+func (n *Network) find(address string) (entry, bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e, ok := n.sources[address]
+	return e, ok
+}
+
+// Path is the receiving side for one worker.
+type Path struct {
+	network *Network
+	worker  ids.WorkerID
+	// closed is closed by Close, once.
+	closed chan struct{}
+	once   sync.Once
+}
+
+var _ transfer.Path = (*Path)(nil)
+
+// Path returns the path on which a worker reads.
+func (n *Network) Path(worker ids.WorkerID) *Path {
+	return &Path{network: n, worker: worker, closed: make(chan struct{})}
+}
+
+// Name is part of transfer.Path.
+func (p *Path) Name() string { return "inproc" }
+
+// Close is part of transfer.Path.
+func (p *Path) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+// Fetch is part of transfer.Path. It cannot stall: there is no peer process.
+func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	e, ok := p.network.find(peer.Address)
+	if !ok {
+		return fmt.Errorf("inproc path: %s: %w", peer, transfer.ErrPeerLost)
+	}
+	leased := e.source.Lease(transfer.Reader{Worker: p.worker}, refs, 0)
+	var leases []transfer.LeaseID
+	for _, l := range leased {
+		if l.Lease != 0 {
+			leases = append(leases, l.Lease)
+		}
+	}
+	defer e.source.Release(leases)
+	for i := range leased {
+		if err := p.interrupted(ctx, peer, e); err != nil {
+			return err
+		}
+		if err := leased[i].Err; err != nil {
+			sink.Done(i, err)
+			continue
+		}
+		regions, err := sink.Place(ctx, i, leased[i].Head)
+		if err != nil {
+			sink.Done(i, err)
+			continue
+		}
+		for f, from := range leased[i].Regions {
+			dst, src := regions[f].Bytes(), from.Bytes()
+			for len(src) > 0 {
+				if err := p.interrupted(ctx, peer, e); err != nil {
+					return err
+				}
+				n := copy(dst, src[:min(chunk, len(src))])
+				dst, src = dst[n:], src[n:]
+			}
+		}
+		sink.Done(i, nil)
+	}
+	return nil
+}
+
+func (p *Path) interrupted(ctx context.Context, peer transfer.Peer, e entry) error {
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("inproc path: %s: %w", peer, ctx.Err())
+	case <-e.gone:
+		return fmt.Errorf("inproc path: %s: %w: it was removed", peer, transfer.ErrPeerLost)
+	case <-p.closed:
+		return fmt.Errorf("inproc path: %s: %w: closed", peer, transfer.ErrPeerLost)
+	default:
+		return nil
+	}
+}

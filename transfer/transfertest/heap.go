@@ -1,0 +1,197 @@
+// Package transfertest is Test support: the conformance suite that each transfer
+// path must pass, and the sources and sinks that it runs on.
+package transfertest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+)
+
+// Heap is a memory.Space in the Go heap.
+type Heap []byte
+
+var _ memory.Space = Heap(nil)
+
+// Size is part of memory.Space.
+func (h Heap) Size() uint64 { return uint64(len(h)) }
+
+// Identity is part of memory.Space.
+func (h Heap) Identity() memory.Identity { return memory.Identity{} }
+
+// Bytes is part of memory.Space.
+func (h Heap) Bytes(off, n uint64) []byte { return h[off : off+n : off+n] }
+
+// FD is part of memory.Space.
+func (h Heap) FD() int { return -1 }
+
+// Objects is a transfer.Source and transfer.Receiver over objects in the heap.
+type Objects struct {
+	mu sync.Mutex
+	// All below is guarded by mu.
+	objects map[transfer.Ref]transfer.Leased
+	leases  map[transfer.LeaseID]transfer.Ref
+	last    transfer.LeaseID
+}
+
+// NewObjects returns an empty source.
+func NewObjects() *Objects {
+	return &Objects{objects: make(map[transfer.Ref]transfer.Leased), leases: make(map[transfer.LeaseID]transfer.Ref)}
+}
+
+// Put adds an object whose frames are given.
+func (o *Objects) Put(ref transfer.Ref, header string, frames ...[]byte) {
+	l := transfer.Leased{Head: transfer.Head{Ref: ref, Header: []byte(header)}}
+	for _, f := range frames {
+		l.Head.FrameBytes = append(l.Head.FrameBytes, uint64(len(f)))
+		l.Regions = append(l.Regions, transfer.Region{Space: Heap(f), Frame: memory.Frame{Bytes: uint64(len(f))}})
+	}
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.objects[ref] = l
+}
+
+// Get returns the frames of an object.
+func (o *Objects) Get(ref transfer.Ref) (frames [][]byte, ok bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	l, ok := o.objects[ref]
+	for _, r := range l.Regions {
+		frames = append(frames, r.Bytes())
+	}
+	return frames, ok
+}
+
+// Leases is the number of leases that are out.
+func (o *Objects) Leases() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return len(o.leases)
+}
+
+// Lease is part of transfer.Source.
+func (o *Objects) Lease(_ transfer.Reader, refs []transfer.Ref, _ time.Duration) []transfer.Leased {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	out := make([]transfer.Leased, len(refs))
+	for i, r := range refs {
+		l, ok := o.objects[r]
+		if !ok {
+			out[i].Err = fmt.Errorf("%s: %w", r, transfer.ErrNotHere)
+			continue
+		}
+		o.last++
+		l.Lease = o.last
+		o.leases[l.Lease] = r
+		out[i] = l
+	}
+	return out
+}
+
+// Release is part of transfer.Source.
+func (o *Objects) Release(leases []transfer.LeaseID) []bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	held := make([]bool, len(leases))
+	for i, id := range leases {
+		_, held[i] = o.leases[id]
+		delete(o.leases, id)
+	}
+	return held
+}
+
+// Create is part of transfer.Receiver.
+func (o *Objects) Create(_ context.Context, head transfer.Head) (transfer.Incoming, error) {
+	in := &written{objects: o, head: head}
+	for _, n := range head.FrameBytes {
+		in.frames = append(in.frames, make([]byte, n))
+	}
+	return in, nil
+}
+
+type written struct {
+	objects *Objects
+	head    transfer.Head
+	frames  [][]byte
+}
+
+// Regions is part of transfer.Incoming.
+func (w *written) Regions() (out []transfer.Region) {
+	for _, f := range w.frames {
+		out = append(out, transfer.Region{Space: Heap(f), Frame: memory.Frame{Bytes: uint64(len(f))}})
+	}
+	return out
+}
+
+// Commit is part of transfer.Incoming.
+func (w *written) Commit(context.Context) error {
+	w.objects.Put(w.head.Ref, string(w.head.Header), w.frames...)
+	return nil
+}
+
+// Abort is part of transfer.Incoming.
+func (w *written) Abort() {}
+
+// Sink collects what a fetch delivers.
+type Sink struct {
+	// PlaceHook, if set, is called first in Place.
+	PlaceHook func(ctx context.Context, index int, head transfer.Head) error
+
+	mu sync.Mutex
+	// All below is guarded by mu.
+	heads  map[int]transfer.Head
+	frames map[int][][]byte
+	errs   map[int]error
+	twice  []int
+}
+
+// NewSink returns an empty sink.
+func NewSink() *Sink {
+	return &Sink{heads: make(map[int]transfer.Head), frames: make(map[int][][]byte), errs: make(map[int]error)}
+}
+
+// Place is part of transfer.Sink.
+func (s *Sink) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
+	if s.PlaceHook != nil {
+		if err := s.PlaceHook(ctx, index, head); err != nil {
+			return nil, err
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heads[index] = head
+	var regions []transfer.Region
+	for _, n := range head.FrameBytes {
+		f := make([]byte, n)
+		s.frames[index] = append(s.frames[index], f)
+		regions = append(regions, transfer.Region{Space: Heap(f), Frame: memory.Frame{Bytes: n}})
+	}
+	return regions, nil
+}
+
+// Done is part of transfer.Sink.
+func (s *Sink) Done(index int, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, again := s.errs[index]; again {
+		s.twice = append(s.twice, index)
+	}
+	s.errs[index] = err
+}
+
+// Result returns what became of an object: done is false while Done was not
+// called for it.
+func (s *Sink) Result(index int) (head transfer.Head, frames [][]byte, done bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err, done = s.errs[index]
+	if len(s.twice) > 0 {
+		err = errors.Join(err, fmt.Errorf("done was called twice for objects %v", s.twice))
+	}
+	return s.heads[index], s.frames[index], done, err
+}
