@@ -831,7 +831,7 @@ var File_millrace_v1_executor_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\n" +
-	"\x1amillrace/v1/executor.proto\x12\vmillrace.v1\x1a\x16millrace/v1/task.proto\x1a millrace/v1/worker_service.proto\x1a\x1emillrace/v1/data_service.proto\"\xe4\x02\n" +
+	"\x1amillrace/v1/executor.proto\x12\vmillrace.v1\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\x1a millrace/v1/worker_service.proto\"\xe4\x02\n" +
 	"\n" +
 	"ToExecutor\x120\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1a.millrace.v1.ExecutorHelloR\x05hello\x12+\n" +
@@ -957,9 +957,9 @@ func file_millrace_v1_executor_proto_init() {
 	if File_millrace_v1_executor_proto != nil {
 		return
 	}
+	file_millrace_v1_data_service_proto_init()
 	file_millrace_v1_task_proto_init()
 	file_millrace_v1_worker_service_proto_init()
-	file_millrace_v1_data_service_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

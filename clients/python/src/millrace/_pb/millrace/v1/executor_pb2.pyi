@@ -1,6 +1,6 @@
+from millrace._pb.millrace.v1 import data_service_pb2 as _data_service_pb2
 from millrace._pb.millrace.v1 import task_pb2 as _task_pb2
 from millrace._pb.millrace.v1 import worker_service_pb2 as _worker_service_pb2
-from millrace._pb.millrace.v1 import data_service_pb2 as _data_service_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
