@@ -291,6 +291,12 @@ var complexFunctions = map[string]func(complex128) complex128{
 		if z == 0 {
 			return 0
 		}
+		if math.IsInf(imag(z), 0) != math.IsInf(real(z), 0) { // along one axis
+			if math.IsInf(real(z), 0) {
+				return complex(math.Copysign(1, real(z)), 0)
+			}
+			return complex(0, math.Copysign(1, imag(z)))
+		}
 		m := cmplx.Abs(z)
 		return complex(real(z)/m, imag(z)/m)
 	},

@@ -39,7 +39,7 @@ func ruleOf(op string) rule {
 	switch op {
 	case "==", "!=", "<", "<=", ">", ">=", "isnan", "isinf", "isfinite":
 		return func(d DType) (DType, DType) { return d, Bool }
-	case "//", "%", "**":
+	case "//", "%", "**", "square":
 		return func(d DType) (DType, DType) { // NumPy says int8
 			if d == Bool {
 				d = Uint8
@@ -57,7 +57,7 @@ func ruleOf(op string) rule {
 		return func(d DType) (DType, DType) { return d, d.realPart() }
 	case "angle":
 		return func(d DType) (DType, DType) { return d.inexact(), d.inexact().realPart() }
-	case "+", "-", "*", "neg", "~", "&", "|", "^", "minimum", "maximum", "sign", "square", "reciprocal",
+	case "+", "-", "*", "neg", "~", "&", "|", "^", "minimum", "maximum", "sign", "reciprocal",
 		"conj", "floor", "ceil", "trunc", "round", "where":
 		return func(d DType) (DType, DType) { return d, d }
 	}

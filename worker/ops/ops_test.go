@@ -210,10 +210,10 @@ func TestRunningOperationsStopWhenCancelled(t *testing.T) {
 	big := tensorOf(t, Float64, []int64{1})
 	big.Shape, big.Strides = []int64{1 << 40}, []int64{0}
 	for name, args := range map[string]Args{
-		"bench.sleep":    {Positional: list(1000)},
-		"bench.spin":     {Positional: list(1000)},
-		"array.reduce":   {Positional: list[any](big)},
-		"array.matmul":   {Positional: list[any](tensorOf(t, Int64, []int64{3000, 3000}), tensorOf(t, Int64, []int64{3000, 3000}))},
+		"bench.sleep":  {Positional: list(1000)},
+		"bench.spin":   {Positional: list(1000)},
+		"array.reduce": {Positional: list[any](big)},
+		"array.matmul": {Positional: list[any](tensorOf(t, Int64, []int64{3000, 3000}), tensorOf(t, Int64, []int64{3000, 3000}))},
 	} {
 		op, err := NewRegistry().Lookup(name)
 		if err != nil {
