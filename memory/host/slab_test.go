@@ -1,0 +1,222 @@
+package host
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/memorytest"
+)
+
+var identity = memory.Identity{WorkerUUID: [16]byte{9, 8, 7}, Incarnation: [16]byte{6}, Nonce: 12345}
+
+func open(t *testing.T, size uint64, id memory.Identity) *Slab {
+	t.Helper()
+	s, err := NewSlab(size, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func TestSlabConforms(t *testing.T) {
+	memorytest.Space(t, func(t *testing.T, size uint64, id memory.Identity) memory.Space { return open(t, size, id) })
+}
+
+func TestPagesAreTakenAtFirstTouchAndGivenBackByPunch(t *testing.T) {
+	const size = 64 << 20
+	s := open(t, size, identity)
+	resident := func() uint64 {
+		t.Helper()
+		n, err := s.ResidentBytes()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	// A system may use huge pages for shared memory, so a touch can cost 2 MiB.
+	const slack = 4 << 20
+	if n := resident(); n > slack {
+		t.Fatalf("an unused slab takes %d bytes", n)
+	}
+	data := s.Bytes(16<<20, 32<<20)
+	for i := 0; i < len(data); i += 4096 {
+		data[i] = 1
+	}
+	if n := resident(); n < 32<<20 {
+		t.Fatalf("after touching 32 MiB the slab takes %d bytes", n)
+	}
+	if err := s.Punch([]memory.Frame{{Offset: 16 << 20, Bytes: 32 << 20}}); err != nil {
+		t.Fatal(err)
+	}
+	if n := resident(); n > slack {
+		t.Fatalf("after punching, the slab takes %d bytes", n)
+	}
+}
+
+func TestSlabCannotShrinkUnderItsReaders(t *testing.T) {
+	s := open(t, 1<<20, identity)
+	if err := unix.Ftruncate(s.FD(), 4096); !errors.Is(err, unix.EPERM) {
+		t.Errorf("shrinking: got %v, want EPERM", err)
+	}
+	if err := unix.Ftruncate(s.FD(), 2<<20); !errors.Is(err, unix.EPERM) {
+		t.Errorf("growing: got %v, want EPERM", err)
+	}
+	flags, err := unix.FcntlInt(uintptr(s.FD()), unix.F_GETFD, 0)
+	if err != nil || flags&unix.FD_CLOEXEC == 0 {
+		t.Errorf("descriptor flags %#x, %v: children would inherit the slab", flags, err)
+	}
+}
+
+// TestReadOnlyViewInAnotherProcess runs this test binary again as the reader.
+func TestReadOnlyViewInAnotherProcess(t *testing.T) {
+	if os.Getenv("MILLRACE_TEST_READER") != "" {
+		v, err := OpenReadOnly(3)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if v.Identity() != identity || string(v.Bytes(8192, 5)) != "hello" {
+			t.Fatalf("read %+v and %q", v.Identity(), v.Bytes(8192, 5))
+		}
+		func() {
+			defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+			defer func() {
+				if recover() == nil {
+					t.Error("a view could be written to")
+				}
+			}()
+			v.Bytes(8192, 5)[0] = 'j'
+		}()
+		if err := v.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	s := open(t, 1<<20, identity)
+	copy(s.Bytes(8192, 5), "hello")
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestReadOnlyViewInAnotherProcess$")
+	cmd.Env = append(os.Environ(), "MILLRACE_TEST_READER=1")
+	cmd.ExtraFiles = []*os.File{s.File()}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("reader: %v\n%s", err, out)
+	}
+}
+
+func TestViewSurvivesTheSlab(t *testing.T) {
+	s := open(t, 1<<20, identity)
+	fd, err := unix.Dup(s.FD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := OpenReadOnly(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(s.Bytes(4096, 3), "abc")
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Close(fd); err != nil {
+		t.Fatal(err)
+	}
+	if got := string(v.Bytes(4096, 3)); got != "abc" {
+		t.Errorf("read %q after the owner closed the slab", got)
+	}
+	if err := errors.Join(v.Close(), v.Close(), s.Close()); err != nil {
+		t.Errorf("closing twice: %v", err)
+	}
+}
+
+func TestOpenReadOnlyRefusesWhatIsNoSlab(t *testing.T) {
+	memfd := func(size int64, seals int) int {
+		fd, err := unix.MemfdCreate("x", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		if err := unix.Ftruncate(fd, size); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+			t.Fatal(err)
+		}
+		return fd
+	}
+	other := open(t, 1<<20, identity)
+	other.data[versionAt] = 99
+	wrongSize := open(t, 1<<20, identity)
+	wrongSize.data[sizeAt] = 1
+	for name, fd := range map[string]int{
+		"empty":        memfd(0, unix.F_SEAL_SHRINK),
+		"not sealed":   memfd(1<<20, 0),
+		"no magic":     memfd(1<<20, unix.F_SEAL_SHRINK),
+		"other layout": other.FD(),
+		"other size":   wrongSize.FD(),
+	} {
+		if _, err := OpenReadOnly(fd); !errors.Is(err, ErrNotASlab) {
+			t.Errorf("%s: got %v, want ErrNotASlab", name, err)
+		}
+	}
+	if _, err := OpenReadOnly(-1); !errors.Is(err, unix.EBADF) {
+		t.Errorf("no descriptor: got %v", err)
+	}
+}
+
+func TestAbsurdSizesNameTheLimitAndTheRemedy(t *testing.T) {
+	for _, size := range []uint64{0, 4096, 1<<20 + 1, 1 << 50, 1<<64 - 4096} {
+		_, err := NewSlab(size, identity)
+		if !errors.Is(err, ErrSize) || !strings.Contains(err.Error(), "--memory-limit") {
+			t.Errorf("%d bytes: got %v", size, err)
+		}
+	}
+}
+
+func TestCgroupLimitIsTheSmallestOnTheWayUp(t *testing.T) {
+	machine := Limit{Bytes: 1 << 40, Source: "machine"}
+	for name, c := range map[string]struct {
+		files map[string]string
+		self  string
+		want  uint64
+		by    string
+	}{
+		"none":                   {nil, "0::/a/b\n", 1 << 40, "machine"},
+		"v2 own":                 {map[string]string{"a/b/memory.max": "1000\n", "a/memory.max": "max\n"}, "0::/a/b\n", 1000, "a/b/memory.max"},
+		"v2 parent":              {map[string]string{"a/b/memory.max": "2000\n", "a/memory.max": "1000\n"}, "0::/a/b\n", 1000, "a/memory.max"},
+		"v2 container, own root": {map[string]string{"memory.max": "3000\n"}, "0::/../host/path\n", 3000, "memory.max"},
+		"v1":                     {map[string]string{"memory/x/memory.limit_in_bytes": "4000"}, "5:cpu:/y\n4:memory:/x\n", 4000, "memory/x/memory.limit_in_bytes"},
+		"v1 without limit":       {map[string]string{"memory/x/memory.limit_in_bytes": "9223372036854771712"}, "4:memory:/x\n", 1 << 40, "machine"},
+		"nonsense":               {map[string]string{"memory.max": "many"}, "what\n\n0::/\n", 1 << 40, "machine"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			root := t.TempDir()
+			for file, text := range c.files {
+				file = filepath.Join(root, file)
+				if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+					t.Fatal(err)
+				}
+				if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			got := cgroupLimit(machine, root, c.self)
+			if got.Bytes != c.want || !strings.HasSuffix(got.Source, c.by) {
+				t.Errorf("got %+v, want %d by %s", got, c.want, c.by)
+			}
+		})
+	}
+	if l, err := MemoryLimit(); err != nil || l.Bytes == 0 {
+		t.Errorf("this machine: %+v, %v", l, err)
+	}
+}
