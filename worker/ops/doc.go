@@ -10,6 +10,7 @@
 //
 // Operations are stateless and safe for concurrent use, provided that nobody
 // writes to the arguments meanwhile. Inner loops look at their context about
-// every millisecond of work, so that a cancelled task really stops; the calls
-// into LAPACK (the singular values of a small square factor) are the exception.
+// every millisecond of work, so that a cancelled task really stops. NB: array.qr
+// and array.svd look only between their calls into LAPACK, which take 0.15 s for
+// 20,000 x 100 elements; whoever must cancel sooner factors smaller chunks.
 package ops

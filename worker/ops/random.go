@@ -168,27 +168,30 @@ func planNormal(c *call, dtype DType) (func(*Tensor, wordSource, int64, int64), 
 	if c.has("low") || c.has("high") {
 		return nil, c.bad("low", "low and high are for uniform and integers: normal has loc and scale")
 	}
-	normal := func(words wordSource, i int) float64 {
-		at := words.skip + i
-		radius := math.Sqrt(-2 * math.Log(1-unitInterval(words.words[at&^1])))
-		sin, cos := math.Sincos(2 * math.Pi * unitInterval(words.words[at|1]))
-		if at%2 == 0 {
-			return loc + float64(scale*float64(radius*cos))
-		}
-		return loc + float64(scale*float64(radius*sin))
-	}
 	if dtype.realPart() == Float32 {
 		return func(out *Tensor, words wordSource, from, to int64) {
-			for i, d := 0, components[float32](out)[from:to]; i < len(d); i++ {
-				d[i] = float32(normal(words, i))
-			}
+			drawNormals(components[float32](out)[from:to], words, loc, scale)
 		}, nil
 	}
 	return func(out *Tensor, words wordSource, from, to int64) {
-		for i, d := 0, components[float64](out)[from:to]; i < len(d); i++ {
-			d[i] = normal(words, i)
-		}
+		drawNormals(components[float64](out)[from:to], words, loc, scale)
 	}, nil
+}
+
+// drawNormals makes two numbers of each block, of which the first and the last one
+// may lie outside of d.
+func drawNormals[T floating](d []T, words wordSource, loc, scale float64) {
+	for at := -words.skip; at < len(d); at += 2 {
+		a, b := words.at(at), words.at(at+1)
+		radius := math.Sqrt(-2 * math.Log(1-unitInterval(a)))
+		sin, cos := math.Sincos(2 * math.Pi * unitInterval(b))
+		if at >= 0 {
+			d[at] = T(loc + float64(scale*float64(radius*cos)))
+		}
+		if at+1 < len(d) {
+			d[at+1] = T(loc + float64(scale*float64(radius*sin)))
+		}
+	}
 }
 
 func planIntegers(c *call, dtype DType) (func(*Tensor, wordSource, int64, int64), error) {
