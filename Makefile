@@ -15,7 +15,7 @@ VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unkn
 LDFLAGS := -X github.com/millrace/millrace/internal/version.version=$(VERSION)
 BIN     := bin/millrace
 TOOLS   := .tools/bin
-GOTOOL  := CGO_ENABLED=0 go build -trimpath -ldflags='-s -w'
+GOTOOL  := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags='-s -w'
 PY      := .venv/bin/python
 PYRIGHT := 1.1.407
 
@@ -67,7 +67,7 @@ clean: ## Remove what was built; tools and environments stay (git clean -xfd rem
 # Always asked: the go command knows better than make what is out of date.
 .PHONY: $(BIN)
 $(BIN): bootstrap
-	CGO_ENABLED=0 go build -trimpath -ldflags='$(LDFLAGS)' -o $@ ./cmd/millrace
+	CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags='$(LDFLAGS)' -o $@ ./cmd/millrace
 
 .PHONY: build-nocgo
 build-nocgo: bootstrap ## Everything builds without cgo
