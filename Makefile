@@ -55,8 +55,8 @@ test: bootstrap-cc gen-check lint lint-proto build build-nocgo race sim-seeds fu
 fmt: $(TOOLS)/golangci-lint $(TOOLS)/buf .venv/.stamp ## Format Go, protos and Python
 	$(TOOLS)/golangci-lint fmt
 	$(TOOLS)/buf format -w proto
-	.venv/bin/ruff format -q clients/python examples
-	.venv/bin/ruff check -q --fix --select I clients/python examples
+	.venv/bin/ruff format -q clients/python examples tools
+	.venv/bin/ruff check -q --fix --select I clients/python examples tools
 
 .PHONY: clean
 clean: ## Remove what was built; tools and environments stay (git clean -xfd removes them too)
@@ -87,8 +87,8 @@ gen-check: $(TOOLS)/buf $(TOOLS)/protoc-gen-go $(TOOLS)/protoc-gen-go-grpc $(TOO
 .PHONY: lint
 lint: $(TOOLS)/golangci-lint .venv/.stamp ## golangci-lint, ruff
 	$(TOOLS)/golangci-lint run ./...
-	.venv/bin/ruff check -q clients/python examples
-	.venv/bin/ruff format -q --check clients/python examples
+	.venv/bin/ruff check -q clients/python examples tools
+	.venv/bin/ruff format -q --check clients/python examples tools
 
 .PHONY: lint-proto
 lint-proto: $(TOOLS)/buf $(TOOLS)/protoprep ## buf lint, and buf breaking against the last tag
@@ -154,7 +154,7 @@ bench: build ## The figures of docs: tasks, graph shapes, latency, memory
 
 .PHONY: bench-peers
 bench-peers: build .venv-peers/.stamp ## The same beside Dask on this machine, with ratios
-	tools/bench-peers
+	.venv-peers/bin/python tools/peers/compare.py $(CURDIR)/.venv-peers/bin/python $(CURDIR)/$(PY) $(CURDIR)/$(BIN)
 
 ##@ Tools
 
