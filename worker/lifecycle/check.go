@@ -1,0 +1,180 @@
+package lifecycle
+
+import (
+	"fmt"
+	"slices"
+)
+
+// storyLen is how many transitions are remembered, over all attempts.
+const storyLen = 1024
+
+// story is a ring of the last transitions.
+type story struct {
+	ring []transition
+	next uint64
+}
+
+type transition struct {
+	seq  uint64
+	ref  Ref
+	what string
+}
+
+func (s *story) add(r Ref, what string) {
+	t := transition{s.next, r, what}
+	if len(s.ring) < storyLen {
+		s.ring = append(s.ring, t)
+	} else {
+		s.ring[s.next%storyLen] = t
+	}
+	s.next++
+}
+
+// Story returns the remembered transitions of one attempt, oldest first, each
+// with its place in the order of all.
+func (m *Machine) Story(r Ref) []string {
+	var lines []string
+	for i := range m.log.ring {
+		t := m.log.ring[(m.log.next+uint64(i))%uint64(len(m.log.ring))]
+		if t.ref == r {
+			lines = append(lines, fmt.Sprintf("#%d %s", t.seq, t.what))
+		}
+	}
+	return lines
+}
+
+// Check returns an error that names the first broken invariant, nil if all hold.
+//
+// The invariants: an attempt is in a ready queue exactly while Queued, in a lane
+// exactly while Running; waits for memory exactly while its reservation is not
+// granted; has missing inputs only while Waiting or Fetching, and is listed by
+// each of them; every wanted object is waited for or on its way, and is in
+// exactly one place; slots and resources add up; the limits on fetches hold.
+func (m *Machine) Check() error {
+	queued, running := 0, 0
+	// order-free: any one broken attempt is as good as another.
+	for ref, a := range m.attempts {
+		if a.ref != ref {
+			return fmt.Errorf("lifecycle: attempt %s is filed as %s", a.ref, ref)
+		}
+		if (a.state == Running) != (a.lane != nil) {
+			return fmt.Errorf("lifecycle: attempt %s is %s, in a lane: %v", ref, a.state, a.lane != nil)
+		}
+		switch a.state {
+		case Waiting:
+			if a.reservation == nil || a.reservation.granted {
+				return fmt.Errorf("lifecycle: attempt %s waits for memory and has none asked for", ref)
+			}
+		case Fetching:
+			if len(a.missing) == 0 {
+				return fmt.Errorf("lifecycle: attempt %s is fetching nothing", ref)
+			}
+		case Queued:
+			queued++
+		case Running:
+			running++
+			if !slices.Contains(a.lane.running, a) {
+				return fmt.Errorf("lifecycle: attempt %s is not in its lane", ref)
+			}
+		default:
+			return fmt.Errorf("lifecycle: attempt %s has no state", ref)
+		}
+		if (a.state == Queued || a.state == Running) && len(a.missing) > 0 {
+			return fmt.Errorf("lifecycle: attempt %s is %s with %d inputs missing", ref, a.state, len(a.missing))
+		}
+		if a.state != Waiting && a.reservation != nil && !a.reservation.granted {
+			return fmt.Errorf("lifecycle: attempt %s is %s without its memory", ref, a.state)
+		}
+		for _, w := range a.missing {
+			if m.wanted[w.object] != w || !slices.Contains(w.waiting, a) {
+				return fmt.Errorf("lifecycle: attempt %s is not among those who wait for %s", ref, w.object)
+			}
+		}
+	}
+	if err := m.checkLanes(queued, running); err != nil {
+		return err
+	}
+	return m.checkFetches()
+}
+
+func (m *Machine) checkLanes(queued, running int) error {
+	ready, busy, slots := len(m.special), 0, m.freeSlots
+	free := make(map[string]float64)
+	for _, r := range m.runners {
+		ready += len(r.ready)
+		for _, a := range r.ready {
+			if m.attempts[a.ref] != a || a.state != Queued {
+				return fmt.Errorf("lifecycle: attempt %s is ready and %s", a.ref, a.state)
+			}
+		}
+		for _, l := range r.lanes {
+			busy += len(l.running)
+			slots += l.slots
+			if (l.slots == 0) != (len(l.running) == 0) {
+				return fmt.Errorf("lifecycle: lane %s/%d holds %d slots for %d attempts", r.name, l.index, l.slots, len(l.running))
+			}
+			for _, a := range l.running {
+				if m.attempts[a.ref] != a || a.lane != l {
+					return fmt.Errorf("lifecycle: attempt %s is in lane %s/%d and does not know", a.ref, r.name, l.index)
+				}
+				// order-free: sums.
+				for name, amount := range a.resources {
+					free[name] += amount
+				}
+			}
+		}
+	}
+	if ready != queued || busy != running {
+		return fmt.Errorf("lifecycle: %d attempts queued and %d running, %d and %d in queues and lanes", queued, running, ready, busy)
+	}
+	if slots != m.config.Slots {
+		return fmt.Errorf("lifecycle: %d slots of %d are accounted for", slots, m.config.Slots)
+	}
+	// order-free: any one is as good as another.
+	for name, amount := range m.config.Resources {
+		if d := m.free[name] + free[name] - amount; d > 1e-6*amount || d < -1e-6*amount {
+			return fmt.Errorf("lifecycle: %g of %g %s are accounted for", m.free[name]+free[name], amount, name)
+		}
+	}
+	return nil
+}
+
+func (m *Machine) checkFetches() error {
+	if len(m.fetches) > m.config.Fetches {
+		return fmt.Errorf("lifecycle: %d fetches, %d allowed", len(m.fetches), m.config.Fetches)
+	}
+	for _, p := range m.peers {
+		if p.fetches > m.config.FetchesPerPeer {
+			return fmt.Errorf("lifecycle: %d fetches from %s, %d allowed", p.fetches, p.id, m.config.FetchesPerPeer)
+		}
+	}
+	// order-free: any one is as good as another.
+	for o, w := range m.wanted {
+		places := 0
+		if w.peer != nil && slices.Contains(w.peer.queue, w) {
+			places++
+		}
+		if w.fetch != nil && slices.Contains(w.fetch.objects, w) && m.fetches[w.fetch.id] == w.fetch {
+			places++
+		}
+		if w.reservation != nil && !w.reservation.granted {
+			places++
+		}
+		if places != 1 || w.object != o {
+			return fmt.Errorf("lifecycle: object %s is in %d places", o, places)
+		}
+		if len(w.waiting) == 0 && w.fetch == nil {
+			return fmt.Errorf("lifecycle: object %s is wanted by nobody", o)
+		}
+		if w.reservation == nil || m.reserved[w.reservation.id] != w.reservation || !slices.Contains(w.reservation.objects, w) {
+			return fmt.Errorf("lifecycle: object %s has no memory asked for", o)
+		}
+	}
+	// order-free: any one is as good as another.
+	for id, r := range m.reserved {
+		if r.id != id || r.attempt == nil && len(r.objects) == 0 {
+			return fmt.Errorf("lifecycle: reservation %d is of no use", id)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,286 @@
+package lifecycle
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// fetchSlackBytes is added to an object's size in a reservation: the size that is
+// known says nothing about the number of frames, each of which is rounded up.
+const fetchSlackBytes = 4096
+
+// wanted is an object that attempts wait for and that is not here. It is fetched
+// once, however many wait.
+type wanted struct {
+	object Object
+	bytes  uint64
+	// waiting are exactly the attempts that have it among their missing inputs.
+	waiting []*attempt
+	// holders are still to be tried, in this order.
+	holders             []ids.WorkerID
+	failedAt, missingAt []ids.WorkerID
+	// reservation is where it goes; nil until its memory was asked for.
+	reservation *reservation
+	// peer has it in its queue, or fetch brings it; both nil while its memory is
+	// waited for.
+	peer  *peer
+	fetch *fetch
+	// released: the scheduler does not need the copy.
+	released bool
+}
+
+// learn adds holders that another assignment named.
+func (w *wanted) learn(holders []ids.WorkerID, self ids.WorkerID) {
+	for _, h := range holders {
+		if h != self && !slices.Contains(w.holders, h) && !slices.Contains(w.failedAt, h) && !slices.Contains(w.missingAt, h) &&
+			(w.fetch == nil || w.fetch.peer.id != h) {
+			w.holders = append(w.holders, h)
+		}
+	}
+}
+
+// reservation is memory for the missing inputs and the result of one attempt.
+type reservation struct {
+	id ReservationID
+	// attempt is whom it was made for, nil when that has ended.
+	attempt *attempt
+	granted bool
+	// objects go there and have not arrived.
+	objects []*wanted
+}
+
+type peer struct {
+	id ids.WorkerID
+	// queue is what to fetch next.
+	queue   []*wanted
+	fetches int
+}
+
+type fetch struct {
+	id   FetchID
+	peer *peer
+	// objects are those that neither arrived nor failed.
+	objects []*wanted
+}
+
+// reserve asks for memory for an attempt: its result, and the objects that
+// nobody has asked for before.
+func (m *Machine) reserve(a *attempt, bytes []uint64, objects []*wanted) {
+	m.lastReserve++
+	r := &reservation{id: m.lastReserve, attempt: a, objects: objects}
+	m.reserved[r.id] = r
+	for _, w := range objects {
+		w.reservation = r
+	}
+	a.reservation = r
+	m.move(a, Waiting)
+	m.do(Reserve{Reservation: r.id, Ref: a.ref, Bytes: bytes})
+}
+
+// settle gives a reservation back when neither an attempt nor an object needs it.
+func (m *Machine) settle(r *reservation) {
+	if r.attempt == nil && len(r.objects) == 0 {
+		delete(m.reserved, r.id)
+		m.do(Unreserve{Reservation: r.id})
+	}
+}
+
+func (m *Machine) onReserved(e Reserved) {
+	r := m.reserved[e.Reservation]
+	if r == nil || r.granted {
+		return
+	}
+	r.granted = true
+	for _, w := range slices.Clone(r.objects) {
+		m.queue(w)
+	}
+	if r.attempt != nil {
+		m.advance(r.attempt)
+	}
+}
+
+func (m *Machine) onReserveFailed(e ReserveFailed) {
+	r := m.reserved[e.Reservation]
+	if r == nil || r.granted {
+		return
+	}
+	// Others that wait for the same objects would have to ask for the same
+	// memory: they fail alike, rather than queue up for another wait.
+	victims := []*attempt{}
+	if r.attempt != nil {
+		victims = append(victims, r.attempt)
+	}
+	for _, w := range r.objects {
+		for _, a := range w.waiting {
+			if !slices.Contains(victims, a) {
+				victims = append(victims, a)
+			}
+		}
+	}
+	for _, a := range victims {
+		m.log.add(a.ref, "no memory")
+		m.withdraw(a)
+		m.do(Report{Ref: a.ref, Outcome: Failed, Reason: "OUT_OF_MEMORY", Message: e.Message})
+	}
+}
+
+// queue hands an object with memory to the next peer that should have it.
+func (m *Machine) queue(w *wanted) {
+	if len(w.holders) == 0 {
+		m.unreachable(w)
+		return
+	}
+	id := w.holders[0]
+	w.holders = w.holders[1:]
+	i := slices.IndexFunc(m.peers, func(p *peer) bool { return p.id == id })
+	if i < 0 {
+		i = len(m.peers)
+		m.peers = append(m.peers, &peer{id: id})
+	}
+	w.peer = m.peers[i]
+	w.peer.queue = append(w.peer.queue, w)
+}
+
+// pump starts the fetches that may start.
+func (m *Machine) pump() {
+	for _, p := range m.peers {
+		for len(p.queue) > 0 && p.fetches < m.config.FetchesPerPeer && len(m.fetches) < m.config.Fetches {
+			m.startFetch(p)
+		}
+	}
+	if len(m.fetches) == 0 && len(m.peers) > 0 {
+		m.peers = slices.DeleteFunc(m.peers, func(p *peer) bool { return len(p.queue) == 0 })
+	}
+}
+
+func (m *Machine) startFetch(p *peer) {
+	m.lastFetch++
+	f := &fetch{id: m.lastFetch, peer: p}
+	var bytes uint64
+	for len(p.queue) > 0 && len(f.objects) < m.config.FetchObjects && (bytes == 0 || bytes+p.queue[0].bytes <= m.config.FetchBytes) {
+		w := p.queue[0]
+		p.queue = p.queue[1:]
+		bytes += w.bytes
+		w.peer, w.fetch = nil, f
+		f.objects = append(f.objects, w)
+	}
+	p.fetches++
+	m.fetches[f.id] = f
+	objects := make([]FetchObject, len(f.objects))
+	for i, w := range f.objects {
+		objects[i] = FetchObject{Object: w.object, Reservation: w.reservation.id}
+	}
+	m.do(StartFetch{Fetch: f.id, Peer: p.id, Objects: objects})
+}
+
+// take removes an object from its fetch, if it is expected there.
+func (m *Machine) take(id FetchID, o Object) *wanted {
+	f := m.fetches[id]
+	w := m.wanted[o]
+	if f == nil || w == nil || w.fetch != f {
+		return nil
+	}
+	f.objects = slices.DeleteFunc(f.objects, func(x *wanted) bool { return x == w })
+	w.fetch = nil
+	return w
+}
+
+// leave ends an object's claim on memory.
+func (m *Machine) leave(w *wanted) {
+	if r := w.reservation; r != nil {
+		r.objects = slices.DeleteFunc(r.objects, func(x *wanted) bool { return x == w })
+		w.reservation = nil
+		m.settle(r)
+	}
+	delete(m.wanted, w.object)
+}
+
+func (m *Machine) onFetched(e InputFetched) {
+	w := m.take(e.Fetch, e.Object)
+	if w == nil {
+		m.do(Drop{Object: e.Object})
+		return
+	}
+	waiting := w.waiting
+	for _, a := range waiting {
+		m.do(PinInput{Ref: a.ref, Object: w.object})
+		a.pinned = append(a.pinned, w.object)
+		a.missing = slices.DeleteFunc(a.missing, func(x *wanted) bool { return x == w })
+	}
+	w.waiting = nil
+	m.leave(w)
+	if len(waiting) == 0 || w.released {
+		m.do(Drop{Object: w.object})
+	} else {
+		m.do(Gained{Object: w.object, Bytes: e.Bytes})
+	}
+	for _, a := range waiting {
+		if a.state == Fetching && len(a.missing) == 0 {
+			m.advance(a)
+		}
+	}
+}
+
+func (m *Machine) onFetchFailed(e FetchFailed) {
+	f := m.fetches[e.Fetch]
+	w := m.take(e.Fetch, e.Object)
+	if w == nil {
+		return
+	}
+	switch {
+	case e.NoRoom:
+		waiting := slices.Clone(w.waiting)
+		for _, a := range waiting {
+			m.withdraw(a)
+			m.do(Report{Ref: a.ref, Outcome: Failed, Reason: "OUT_OF_MEMORY", Message: e.Message})
+		}
+	case e.Missing:
+		w.missingAt = append(w.missingAt, f.peer.id)
+	default:
+		w.failedAt = append(w.failedAt, f.peer.id)
+	}
+	if len(w.waiting) == 0 {
+		m.abandon(w)
+		return
+	}
+	m.queue(w)
+}
+
+func (m *Machine) onFetchEnded(e FetchEnded) {
+	f := m.fetches[e.Fetch]
+	if f == nil {
+		return
+	}
+	for _, w := range slices.Clone(f.objects) {
+		m.onFetchFailed(FetchFailed{Fetch: e.Fetch, Object: w.object, Message: e.Message})
+	}
+	f.peer.fetches--
+	delete(m.fetches, e.Fetch)
+}
+
+// unreachable gives up on an object: nobody is left who might have it.
+func (m *Machine) unreachable(w *wanted) {
+	waiting := slices.Clone(w.waiting)
+	for _, a := range waiting {
+		m.log.add(a.ref, "input unreachable")
+		m.withdraw(a)
+		m.do(Report{Ref: a.ref, Outcome: InputUnreachable, Unreachable: []Unreachable{{
+			Object: w.object, FailedAt: w.failedAt, MissingAt: w.missingAt,
+		}}})
+	}
+	m.abandon(w)
+}
+
+// abandon forgets an object that nobody waits for, unless a stream is bringing
+// it: then it is dropped on arrival.
+func (m *Machine) abandon(w *wanted) {
+	if len(w.waiting) > 0 || w.fetch != nil || m.wanted[w.object] != w {
+		return
+	}
+	if w.peer != nil {
+		w.peer.queue = slices.DeleteFunc(w.peer.queue, func(x *wanted) bool { return x == w })
+		w.peer = nil
+	}
+	m.leave(w)
+}

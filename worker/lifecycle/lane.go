@@ -1,0 +1,315 @@
+package lifecycle
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+	"time"
+)
+
+// runner is one kind of lanes: all of them are alike.
+type runner struct {
+	name  string
+	lanes []*lane
+	// ready are the queued attempts that need just a slot.
+	ready readyHeap
+}
+
+// lane runs attempts one after the other.
+type lane struct {
+	index int
+	// running are the attempts handed to it, in order; the first is at work.
+	running []*attempt
+	// slots that it occupies; 0 exactly if nothing runs.
+	slots int
+	// load is the sum of the estimates of running.
+	load time.Duration
+	// plain: all of running are short and need just a slot, so that more may
+	// follow.
+	plain bool
+	// since is when the first of running came to be the first.
+	since time.Time
+}
+
+func (m *Machine) runner(name string) *runner {
+	for _, r := range m.runners {
+		if r.name == name {
+			return r
+		}
+	}
+	r := &runner{name: name, lanes: make([]*lane, m.config.Slots)}
+	for i := range r.lanes {
+		r.lanes[i] = &lane{index: i}
+	}
+	m.runners = append(m.runners, r)
+	return r
+}
+
+func (m *Machine) enqueue(a *attempt) {
+	if a.special() {
+		at, _ := slices.BinarySearchFunc(m.special, a, compareRank)
+		m.special = slices.Insert(m.special, at, a)
+		return
+	}
+	heap.Push(&m.runner(a.runner).ready, a)
+}
+
+func (m *Machine) dequeue(a *attempt) {
+	if a.special() {
+		m.special = slices.DeleteFunc(m.special, func(b *attempt) bool { return a == b })
+		return
+	}
+	heap.Remove(&m.runner(a.runner).ready, a.heapIndex)
+}
+
+// dispatch hands queued attempts to lanes, by rank over all kinds, as far as
+// slots and resources go. An attempt that waits for several slots keeps those
+// behind it from taking them one by one; one that waits for a resource does not.
+func (m *Machine) dispatch(now time.Time) {
+	for {
+		r := m.next()
+		a := m.nextSpecial()
+		switch {
+		case a != nil && (r == nil || compareRank(a, r.ready[0]) < 0):
+			if a.slots > m.freeSlots {
+				return
+			}
+			m.dequeue(a)
+			// order-free: a subtraction for each name.
+			for name, amount := range a.resources {
+				m.free[name] -= amount
+			}
+			m.start(now, a, m.idle(m.runner(a.runner)))
+		case r == nil:
+			return
+		default:
+			l := m.laneFor(r)
+			m.start(now, heap.Pop(&r.ready).(*attempt), l)
+		}
+	}
+}
+
+// next returns the runner whose first ready attempt is the next of those that
+// have a lane.
+func (m *Machine) next() (best *runner) {
+	for _, r := range m.runners {
+		if len(r.ready) > 0 && (best == nil || compareRank(r.ready[0], best.ready[0]) < 0) && m.laneFor(r) != nil {
+			best = r
+		}
+	}
+	return best
+}
+
+// nextSpecial returns the first special attempt whose resources are free.
+func (m *Machine) nextSpecial() *attempt {
+	for _, a := range m.special {
+		if m.resourcesFree(a) {
+			return a
+		}
+	}
+	return nil
+}
+
+func (m *Machine) resourcesFree(a *attempt) bool {
+	// order-free: a conjunction.
+	for name, amount := range a.resources {
+		// A worker that does not have so much at all was given the attempt by
+		// mistake; it runs alone, rather than never.
+		if amount > m.free[name] && m.free[name] < m.config.Resources[name] {
+			return false
+		}
+	}
+	return true
+}
+
+func (m *Machine) idle(r *runner) *lane {
+	for _, l := range r.lanes {
+		if len(l.running) == 0 {
+			return l
+		}
+	}
+	return nil
+}
+
+// laneFor returns the lane for a runner's first ready attempt: an idle one if a
+// slot is free, else the least loaded one that takes it in advance.
+func (m *Machine) laneFor(r *runner) (best *lane) {
+	if m.freeSlots > 0 {
+		return m.idle(r)
+	}
+	a := r.ready[0]
+	if a.estimate == 0 {
+		return nil
+	}
+	for _, l := range r.lanes {
+		if len(l.running) > 0 && l.plain && len(l.running) < m.config.LaneDepth && l.load+a.estimate <= m.config.LaneWindow &&
+			(best == nil || l.load < best.load) {
+			best = l
+		}
+	}
+	return best
+}
+
+func (m *Machine) start(now time.Time, a *attempt, l *lane) {
+	if len(l.running) == 0 {
+		l.slots = a.slots
+		l.since = now
+		l.plain = true
+		m.freeSlots -= l.slots
+	}
+	l.plain = l.plain && !a.special() && a.estimate > 0
+	l.load += a.estimate
+	l.running = append(l.running, a)
+	a.lane = l
+	m.move(a, Running)
+	e := StartRun{Ref: a.ref, Runner: a.runner, Lane: l.index}
+	if a.reservation != nil {
+		e.Reservation = a.reservation.id
+	}
+	m.do(e)
+}
+
+// leaveLane takes an attempt out of its lane.
+func (m *Machine) leaveLane(now time.Time, a *attempt) {
+	l := a.lane
+	if l.running[0] == a {
+		l.since = now
+		l.running = l.running[1:]
+	} else {
+		l.running = slices.DeleteFunc(l.running, func(b *attempt) bool { return a == b })
+	}
+	l.load -= a.estimate
+	a.lane = nil
+	a.returning = false
+	if len(l.running) == 0 {
+		m.freeSlots += l.slots
+		l.slots, l.running = 0, nil
+	}
+	// order-free: an addition for each name.
+	for name, amount := range a.resources {
+		m.free[name] += amount
+	}
+}
+
+func (m *Machine) onRunEnded(now time.Time, e RunEnded) {
+	a := m.attempts[e.Ref]
+	if a == nil || a.state != Running {
+		return
+	}
+	m.leaveLane(now, a)
+	switch {
+	case a.cancelled:
+		m.log.add(a.ref, "ended after it was cancelled")
+		if e.Succeeded {
+			m.do(Discard{Ref: a.ref})
+		}
+		m.do(Report{Ref: a.ref, Outcome: Dropped})
+	case e.Succeeded:
+		m.log.add(a.ref, "succeeded")
+		m.do(Publish{Ref: a.ref})
+	default:
+		m.log.add(a.ref, e.Outcome.String())
+		m.do(Report{Ref: a.ref, Outcome: e.Outcome})
+	}
+	m.forget(a)
+}
+
+func (m *Machine) onRunReturned(now time.Time, e RunReturned) {
+	a := m.attempts[e.Ref]
+	if a == nil || a.state != Running {
+		return
+	}
+	// Whatever was not begun in time is not short where it is: no more advance.
+	a.estimate, a.lane.load = 0, a.lane.load-a.estimate
+	m.leaveLane(now, a)
+	if a.cancelled {
+		m.log.add(a.ref, "returned after it was cancelled")
+		m.do(Report{Ref: a.ref, Outcome: Dropped})
+		m.forget(a)
+		return
+	}
+	m.move(a, Queued)
+	m.enqueue(a)
+}
+
+func (m *Machine) onNoRoom(now time.Time, e NoRoom) {
+	a := m.attempts[e.Ref]
+	if a == nil || a.state != Running {
+		return
+	}
+	m.leaveLane(now, a)
+	if a.cancelled {
+		m.do(Report{Ref: a.ref, Outcome: Dropped})
+		m.forget(a)
+		return
+	}
+	// What was set aside for it was too little.
+	if r := a.reservation; r != nil {
+		r.attempt, a.reservation = nil, nil
+		m.settle(r)
+	}
+	m.reserve(a, e.Bytes, nil)
+}
+
+// onTicked reports what has been running for long, and takes back what is stuck
+// behind it while other lanes are idle.
+func (m *Machine) onTicked(now time.Time) {
+	for _, r := range m.runners {
+		for _, l := range r.lanes {
+			if len(l.running) == 0 {
+				continue
+			}
+			ran := now.Sub(l.since)
+			if first := l.running[0]; ran >= m.config.StartedAfter && !first.started && !first.cancelled {
+				first.started = true
+				m.log.add(first.ref, "reported as started")
+				m.do(Report{Ref: first.ref, Outcome: Started})
+			}
+			if ran >= 2*m.config.LaneWindow {
+				for _, a := range l.running[1:] {
+					if !a.returning && !a.cancelled && m.freeSlots > 0 {
+						a.returning = true
+						m.do(TakeBack{Ref: a.ref})
+					}
+				}
+			}
+		}
+	}
+}
+
+// compareRank orders by rank; equal ranks by task, so that the order is total.
+func compareRank(a, b *attempt) int {
+	return cmp.Or(cmp.Compare(a.rank, b.rank), a.ref.compare(b.ref))
+}
+
+// readyHeap has the attempt of the lowest rank at 0.
+type readyHeap []*attempt
+
+// Len is part of heap.Interface.
+func (h readyHeap) Len() int { return len(h) }
+
+// Less is part of heap.Interface.
+func (h readyHeap) Less(i, j int) bool { return compareRank(h[i], h[j]) < 0 }
+
+// Swap is part of heap.Interface.
+func (h readyHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].heapIndex, h[j].heapIndex = i, j
+}
+
+// Push is part of heap.Interface.
+func (h *readyHeap) Push(x any) {
+	a := x.(*attempt)
+	a.heapIndex = len(*h)
+	*h = append(*h, a)
+}
+
+// Pop is part of heap.Interface.
+func (h *readyHeap) Pop() any {
+	old := *h
+	a := old[len(old)-1]
+	old[len(old)-1] = nil
+	a.heapIndex = -1
+	*h = old[:len(old)-1]
+	return a
+}

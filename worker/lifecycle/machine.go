@@ -1,0 +1,380 @@
+// Package lifecycle is a Machine: what a worker does with the attempts that it
+// was assigned, from the moment that they arrive until they are reported.
+//
+// An attempt is WAITING for memory that its missing inputs need, FETCHING them
+// from other workers, QUEUED for a slot, RUNNING in a lane, and forgotten in the
+// step that reports it. Memory for all missing inputs of an attempt is reserved
+// at once before the first is fetched, so that attempts cannot block each other
+// half-way; inputs of queued attempts are fetched while others run.
+//
+// A lane is a place where attempts run one after the other: a goroutine for
+// native operations, a process for executors. It occupies the slots of what runs
+// in it. Attempts that are known to be short are handed to a busy lane in
+// advance, so that lanes never wait for the loop; until they have begun there,
+// they can be taken back.
+//
+// Messages of the scheduler name attempts, and those of paths name fetches:
+// whatever is not known (any more) is late, and ignored or refused, as listed at
+// the event.
+package lifecycle
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/invariant"
+)
+
+// Config is fixed for the life of a machine.
+type Config struct {
+	// Self is how the worker names itself among holders; changed by Registered.
+	Self ids.WorkerID
+	// Slots is how many slots there are, at least 1; each kind of runner has as
+	// many lanes.
+	Slots int
+	// Resources are declared amounts by name.
+	Resources map[string]float64
+	// FetchesPerPeer and Fetches bound the streams to one peer and altogether.
+	// Default 2 and 16.
+	FetchesPerPeer, Fetches int
+	// FetchObjects and FetchBytes bound one stream; an object beyond them still
+	// goes alone. Default 1000 and 256 MiB.
+	FetchObjects int
+	FetchBytes   uint64
+	// LaneDepth and LaneWindow bound what a lane is given in advance: so many
+	// attempts, of so much expected run time. Default 64 and 2 ms.
+	LaneDepth  int
+	LaneWindow time.Duration
+	// StartedAfter is how long an attempt runs before it is reported as started.
+	// Default 20 ms.
+	StartedAfter time.Duration
+	// ReserveBytes is the expected output from which on memory for it is
+	// reserved before the attempt starts. Default 1 MiB.
+	ReserveBytes uint64
+}
+
+func (c Config) withDefaults() Config {
+	c.Slots = max(c.Slots, 1)
+	c.FetchesPerPeer = cmp.Or(c.FetchesPerPeer, 2)
+	c.Fetches = cmp.Or(c.Fetches, 16)
+	c.FetchObjects = cmp.Or(c.FetchObjects, 1000)
+	c.FetchBytes = cmp.Or(c.FetchBytes, 256<<20)
+	c.LaneDepth = cmp.Or(c.LaneDepth, 64)
+	c.LaneWindow = cmp.Or(c.LaneWindow, 2*time.Millisecond)
+	c.StartedAfter = cmp.Or(c.StartedAfter, 20*time.Millisecond)
+	c.ReserveBytes = cmp.Or(c.ReserveBytes, 1<<20)
+	return c
+}
+
+// State is where an attempt is.
+type State uint8
+
+// The states, in order.
+const (
+	// Waiting: the memory that it needs is asked for and not there.
+	Waiting State = iota + 1
+	// Fetching: some inputs are on their way.
+	Fetching
+	// Queued: it can run as soon as there is a slot for it.
+	Queued
+	// Running: it was handed to a lane.
+	Running
+)
+
+// String returns the state's name as the API would.
+func (s State) String() string {
+	switch s {
+	case Waiting:
+		return "WAITING"
+	case Fetching:
+		return "FETCHING"
+	case Queued:
+		return "QUEUED"
+	case Running:
+		return "RUNNING"
+	}
+	return "UNKNOWN"
+}
+
+// attempt is all that is known of one.
+type attempt struct {
+	ref       Ref
+	state     State
+	rank      uint64
+	slots     int
+	resources map[string]float64
+	runner    string
+	// estimate is its expected run time, 0 if unknown.
+	estimate time.Duration
+	// pinned are the inputs that are pinned for it, missing those that are not
+	// here yet: exactly the wanted objects that list it.
+	pinned  []Object
+	missing []*wanted
+	// reservation is the memory set aside for it, nil if none was needed.
+	reservation *reservation
+	// lane is where it runs, exactly while Running.
+	lane *lane
+	// cancelled: the scheduler does not want it any more; it ends as soon as its
+	// lane gives it back.
+	cancelled bool
+	// started: it was reported as started.
+	started bool
+	// returning: its lane was asked to give it back if it has not begun.
+	returning bool
+	// heapIndex is its place in the ready queue of its runner, -1 outside.
+	heapIndex int
+}
+
+// special says that it needs more than a plain slot.
+func (a *attempt) special() bool { return a.slots > 1 || len(a.resources) > 0 }
+
+// Machine is owned by one goroutine. The zero value is not usable.
+type Machine struct {
+	config    Config
+	attempts  map[Ref]*attempt
+	free      map[string]float64 // of resources
+	freeSlots int
+	runners   []*runner // in order of first use
+	// special are the queued attempts that need more than a plain slot, by rank.
+	special []*attempt
+
+	wanted map[Object]*wanted
+	// peers are those that something was ever fetched from, in order of first
+	// use.
+	peers       []*peer
+	fetches     map[FetchID]*fetch
+	lastFetch   FetchID
+	reserved    map[ReservationID]*reservation
+	lastReserve ReservationID
+
+	log story
+	out []Effect
+}
+
+// New returns a machine without attempts.
+func New(c Config) *Machine {
+	c = c.withDefaults()
+	m := &Machine{
+		config:    c,
+		attempts:  make(map[Ref]*attempt),
+		free:      make(map[string]float64, len(c.Resources)),
+		freeSlots: c.Slots,
+		wanted:    make(map[Object]*wanted),
+		fetches:   make(map[FetchID]*fetch),
+		reserved:  make(map[ReservationID]*reservation),
+	}
+	// order-free: a copy.
+	for name, amount := range c.Resources {
+		m.free[name] = amount
+	}
+	return m
+}
+
+// Len is the number of attempts that are not finished.
+func (m *Machine) Len() int { return len(m.attempts) }
+
+// Attempts returns the attempts that are not finished, by task and attempt.
+func (m *Machine) Attempts() []Ref {
+	refs := make([]Ref, 0, len(m.attempts))
+	// sorted: below.
+	for r := range m.attempts {
+		refs = append(refs, r)
+	}
+	slices.SortFunc(refs, Ref.compare)
+	return refs
+}
+
+// State returns where an attempt is.
+func (m *Machine) State(r Ref) (State, bool) {
+	a := m.attempts[r]
+	if a == nil {
+		return 0, false
+	}
+	return a.state, true
+}
+
+// Step takes in what happened and returns what is to be done, in order. The
+// result is valid until the next step.
+func (m *Machine) Step(now time.Time, e Event) []Effect {
+	clear(m.out)
+	m.out = m.out[:0]
+	switch e := e.(type) {
+	case *Assigned:
+		m.assigned(e)
+	case Registered:
+		m.config.Self = e.Self
+	case Reserved:
+		m.onReserved(e)
+	case ReserveFailed:
+		m.onReserveFailed(e)
+	case InputFetched:
+		m.onFetched(e)
+	case FetchFailed:
+		m.onFetchFailed(e)
+	case FetchEnded:
+		m.onFetchEnded(e)
+	case RunEnded:
+		m.onRunEnded(now, e)
+	case RunReturned:
+		m.onRunReturned(now, e)
+	case NoRoom:
+		m.onNoRoom(now, e)
+	case Retracted:
+		m.onRetracted(e)
+	case Cancelled:
+		m.onCancelled(e)
+	case Released:
+		m.onReleased(e)
+	case Ticked:
+		m.onTicked(now)
+	}
+	m.pump()
+	m.dispatch(now)
+	if invariant.Enabled {
+		if err := m.Check(); err != nil {
+			panic(err)
+		}
+	}
+	return m.out
+}
+
+func (m *Machine) do(e Effect) { m.out = append(m.out, e) }
+
+func (m *Machine) assigned(e *Assigned) {
+	if m.attempts[e.Ref] != nil {
+		m.log.add(e.Ref, "assigned again, ignored")
+		return
+	}
+	a := &attempt{
+		ref: e.Ref, rank: e.Rank, slots: min(max(int(e.Slots), 1), m.config.Slots), resources: e.Resources,
+		runner: e.Runner, estimate: e.Estimate, heapIndex: -1,
+	}
+	m.attempts[e.Ref] = a
+	m.log.add(e.Ref, "assigned")
+	var bytes []uint64
+	var fresh []*wanted
+	lost := false
+	for i := range e.Inputs {
+		in := &e.Inputs[i]
+		if in.Pinned {
+			a.pinned = append(a.pinned, in.Object)
+			continue
+		}
+		w := m.wanted[in.Object]
+		if w == nil {
+			holders := slices.Clone(in.Holders)
+			w = &wanted{object: in.Object, bytes: in.Bytes, holders: slices.DeleteFunc(holders, func(id ids.WorkerID) bool { return id == m.config.Self })}
+			if len(holders) != len(w.holders) || len(in.Holders) == 0 {
+				w.missingAt = append(w.missingAt, m.config.Self)
+			}
+			m.wanted[in.Object] = w
+			fresh = append(fresh, w)
+			bytes = append(bytes, in.Bytes+fetchSlackBytes)
+			lost = lost || len(w.holders) == 0
+		} else {
+			w.learn(in.Holders, m.config.Self)
+		}
+		if !slices.Contains(a.missing, w) {
+			w.waiting = append(w.waiting, a)
+			a.missing = append(a.missing, w)
+		}
+	}
+	if lost {
+		for _, w := range fresh {
+			if len(w.holders) == 0 {
+				m.unreachable(w)
+				break
+			}
+		}
+		return
+	}
+	if e.OutputBytes >= m.config.ReserveBytes {
+		bytes = append(bytes, e.OutputBytes)
+	}
+	if len(bytes) > 0 {
+		m.reserve(a, bytes, fresh)
+		return
+	}
+	m.advance(a)
+}
+
+// advance moves an attempt that does not wait for its own memory.
+func (m *Machine) advance(a *attempt) {
+	if len(a.missing) > 0 {
+		m.move(a, Fetching)
+		return
+	}
+	m.move(a, Queued)
+	m.enqueue(a)
+}
+
+func (m *Machine) move(a *attempt, s State) {
+	a.state = s
+	m.log.add(a.ref, s.String())
+}
+
+// forget ends an attempt that is in no queue and no lane: it gives back what it
+// kept.
+func (m *Machine) forget(a *attempt) {
+	for _, o := range a.pinned {
+		m.do(Unpin{Ref: a.ref, Object: o})
+	}
+	for _, w := range a.missing {
+		w.waiting = slices.DeleteFunc(w.waiting, func(b *attempt) bool { return b == a })
+		m.abandon(w)
+	}
+	a.missing = nil
+	if a.reservation != nil {
+		a.reservation.attempt = nil
+		m.settle(a.reservation)
+	}
+	delete(m.attempts, a.ref)
+}
+
+// withdraw takes an attempt that does not run out of wherever it waits, and
+// forgets it.
+func (m *Machine) withdraw(a *attempt) {
+	if a.state == Queued {
+		m.dequeue(a)
+	}
+	m.forget(a)
+}
+
+func (m *Machine) onRetracted(e Retracted) {
+	a := m.attempts[e.Ref]
+	if a == nil || a.state == Running {
+		m.log.add(e.Ref, "retraction refused")
+		m.do(Report{Ref: e.Ref, Outcome: RetractRefused})
+		return
+	}
+	m.log.add(e.Ref, "retracted")
+	m.withdraw(a)
+	m.do(Report{Ref: e.Ref, Outcome: GivenBack})
+}
+
+func (m *Machine) onCancelled(e Cancelled) {
+	a := m.attempts[e.Ref]
+	if a == nil || a.cancelled {
+		return
+	}
+	m.log.add(e.Ref, "cancelled")
+	if a.state == Running {
+		a.cancelled = true
+		m.do(StopRun{Ref: e.Ref})
+		return
+	}
+	m.withdraw(a)
+	m.do(Report{Ref: e.Ref, Outcome: Dropped})
+}
+
+func (m *Machine) onReleased(e Released) {
+	if w := m.wanted[e.Object]; w != nil && w.fetch != nil {
+		// It arrives in a moment: whoever still waits for it gets it, and it goes
+		// with the last of them.
+		w.released = true
+		return
+	}
+	m.do(Drop{Object: e.Object})
+}

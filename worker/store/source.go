@@ -1,0 +1,80 @@
+package store
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
+)
+
+// Source returns the store as what peers and clients read from.
+func (s *Store) Source() transfer.Source { return source{s} }
+
+type source struct{ store *Store }
+
+// Lease is part of transfer.Source.
+func (s source) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
+	return s.store.lease(reader, refs, ttl)
+}
+
+// Release is part of transfer.Source.
+func (s source) Release(leases []transfer.LeaseID) []bool { return s.store.releaseLeases(leases) }
+
+func (s *Store) lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
+	holder := ledger.Holder{Kind: ledger.HolderWorker, ID: uint64(reader.Worker)}
+	if reader.Worker == 0 {
+		holder.Kind = ledger.HolderClient
+	}
+	if ttl == 0 {
+		ttl = forever
+	}
+	now := time.Now()
+	out := make([]transfer.Leased, len(refs))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, r := range refs {
+		o, ok := s.lookup(ledger.ObjectID{Task: r.Task, Generation: r.Generation})
+		if !ok {
+			out[i].Err = fmt.Errorf("store: %s: %w; it was freed, or never here: ask the scheduler who holds it", r, transfer.ErrNotHere)
+			continue
+		}
+		lease := headerLease
+		if len(o.Frames) > 0 {
+			id, err := s.ledger.Lease(now, o.ID, holder, now.Add(ttl))
+			if err != nil {
+				out[i].Err = fmt.Errorf("store: %s: %w: %w", r, transfer.ErrNotHere, err)
+				continue
+			}
+			lease = transfer.LeaseID(id)
+		}
+		out[i] = transfer.Leased{
+			Lease:   lease,
+			Head:    transfer.Head{Ref: transfer.Ref{Task: o.ID.Task, Generation: o.ID.Generation}, Header: o.Header},
+			Regions: s.Regions(o.Frames),
+		}
+		for _, f := range o.Frames {
+			out[i].Head.FrameBytes = append(out[i].Head.FrameBytes, f.Bytes)
+		}
+	}
+	return out
+}
+
+func (s *Store) releaseLeases(leases []transfer.LeaseID) []bool {
+	held := make([]bool, len(leases))
+	now := time.Now()
+	var calls []func()
+	s.mu.Lock()
+	for i, id := range leases {
+		if id == headerLease {
+			held[i] = true
+			continue
+		}
+		var effects []ledger.Effect
+		held[i], effects = s.ledger.EndLease(now, ledger.LeaseID(id))
+		calls = append(calls, s.apply(effects)...)
+	}
+	s.mu.Unlock()
+	run(calls)
+	return held
+}
