@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 REPS = 3
@@ -122,9 +123,7 @@ def main() -> None:
     else:
         from millrace import Client
 
-        os.environ["MILLRACE_SCHEDULER_FILE"] = where
-        with open(where) as file:
-            info = json.load(file)
+        info = json.loads(Path(where).read_text())
         os.environ["MILLRACE_TOKEN"] = info["token"]
         client = Client(info["address"])
         client.wait_for_workers(2, timeout=60)
