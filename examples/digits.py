@@ -1,0 +1,265 @@
+"""The main job: principal components of 1,797 real handwritten digits, on a cluster, twice.
+
+The scans (8 x 8 pixels; E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI) ship inside
+scikit-learn. They are cut into row chunks; mean, covariance, a tall-skinny QR and the SVD are computed chunk by chunk:
+
+* once by Python functions on NumPy arrays that live in the workers' slabs,
+* once by the native ops that the Go workers run themselves,
+
+each from one graph. Both are compared with numpy.linalg.svd of the whole. The algorithm is the direct TSQR of Benson,
+Gleich and Demmel (2013): QR of each chunk, QR of the stacked R factors, SVD of the last R.
+
+Afterwards the same native graph runs on 2,000,000 x 100 generated float64 numbers, for throughput.
+
+Exits 0, and prints a last line that starts with "ok", only if every comparison holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.datasets import load_digits
+
+from millrace import Client, Future, as_completed
+
+#: Largest difference to numpy.linalg.svd that we accept, relative to the largest singular value.
+TOLERANCE = 1e-10
+
+
+# ---- Python functions: what runs in the executors ------------------------------------------------------------------
+
+
+def column_sum(x: np.ndarray) -> np.ndarray:
+    return x.sum(axis=0)
+
+
+def mean_of(sums: list[np.ndarray], rows: int) -> np.ndarray:
+    return np.sum(sums, axis=0) / rows
+
+
+def centre(x: np.ndarray, mean: np.ndarray) -> np.ndarray:
+    return x - mean
+
+
+def gram(x: np.ndarray) -> np.ndarray:
+    return x.T @ x
+
+
+def covariance_of(grams: list[np.ndarray], rows: int) -> np.ndarray:
+    return np.sum(grams, axis=0) / (rows - 1)
+
+
+def triangle(x: np.ndarray) -> np.ndarray:
+    return np.linalg.qr(x, mode="r")
+
+
+def svd_of(triangles: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    r = np.linalg.qr(np.concatenate(triangles), mode="r")
+    _, s, vt = np.linalg.svd(r, full_matrices=False)
+    return s, vt
+
+
+def python_graph(chunks: list[Any], rows: int) -> dict[str, Any]:
+    """The whole computation as one dict graph of Python calls. The results are "mean", "covariance" and "svd"."""
+    n = range(len(chunks))
+    graph: dict[str, Any] = {}
+    for i, chunk in enumerate(chunks):
+        graph[f"py-sum-{i}"] = (column_sum, chunk)
+        graph[f"py-centred-{i}"] = (centre, chunk, "py-mean")
+        graph[f"py-gram-{i}"] = (gram, f"py-centred-{i}")
+        graph[f"py-r-{i}"] = (triangle, f"py-centred-{i}")
+    graph["py-mean"] = (mean_of, [f"py-sum-{i}" for i in n], rows)
+    graph["py-covariance"] = (covariance_of, [f"py-gram-{i}" for i in n], rows)
+    graph["py-svd"] = (svd_of, [f"py-r-{i}" for i in n])
+    return graph
+
+
+# ---- native ops: what the Go workers run themselves ----------------------------------------------------------------
+
+
+def total(client: Client, parts: list[Future]) -> Future:
+    """Sum of equally shaped arrays, as one fused element-wise expression."""
+    return client.op("array.map", " + ".join(f"x{i}" for i in range(len(parts))), *parts)
+
+
+def native_graph(client: Client, chunks: list[Future], rows: int) -> dict[str, Future]:
+    """The same computation by native ops."""
+    mean = client.op(
+        "array.map",
+        f"x0 / {float(rows)}",
+        total(client, [client.op("array.reduce", c, op="sum", axes=[0]) for c in chunks]),
+    )
+    centred = [client.op("array.map", "x0 - x1", c, mean) for c in chunks]
+    grams = [client.op("array.matmul", client.op("array.transpose", c), c) for c in centred]
+    triangles = [client.op("core.item", client.op("array.qr", c), 1) for c in centred]
+    last = client.op("core.item", client.op("array.qr", client.op("array.concat", *triangles, axis=0)), 1)
+    svd = client.op("array.svd", last)
+    return {
+        "mean": mean,
+        "covariance": client.op("array.map", f"x0 / {float(rows - 1)}", total(client, grams)),
+        "s": client.op("core.item", svd, 1),
+        "vt": client.op("core.item", svd, 2),
+    }
+
+
+def moments_graph(client: Client, rows: int, columns: int, chunks: int) -> tuple[list[Future], dict[str, Future]]:
+    """Sums, Gram matrix and TSQR of generated data in one pass over each chunk, so that chunks can be freed early."""
+    each = rows // chunks
+    sums, grams, triangles = [], [], []
+    for i in range(chunks):
+        x = client.op(
+            "array.random", [each, columns], seed=2026, distribution="normal", offset=i * each * columns
+        )
+        sums.append(client.op("array.reduce", x, op="sum", axes=[0]))
+        grams.append(client.op("array.matmul", client.op("array.transpose", x), x))
+        triangles.append(client.op("core.item", client.op("array.qr", x), 1))
+        del x  # nobody holds the chunk: it is freed once its last reader has run
+    last = client.op("core.item", client.op("array.qr", client.op("array.concat", *triangles, axis=0)), 1)
+    results = {
+        "sum": total(client, sums),
+        "gram": total(client, grams),
+        "s": client.op("core.item", client.op("array.svd", last), 1),
+    }
+    return [*sums, *grams, *triangles], results
+
+
+# ---- the report ----------------------------------------------------------------------------------------------------
+
+
+def progress(futures: list[Future], label: str, show: bool) -> None:
+    """Counts finished tasks on one line of the terminal."""
+    done = 0
+    for _ in as_completed(futures):
+        done += 1
+        if show:
+            print(f"\r{label}: {done}/{len(futures)}", end="" if done < len(futures) else "\n", file=sys.stderr, flush=True)
+
+
+def worst(name: str, got: np.ndarray, want: np.ndarray, scale: float) -> float:
+    """Largest absolute difference, relative to scale; ends the program if it is too large."""
+    difference = float(np.max(np.abs(np.asarray(got) - want))) / scale
+    if not difference <= TOLERANCE:
+        sys.exit(f"failed: {name} differs from NumPy by {difference:.2e} (relative), more than {TOLERANCE:.0e}")
+    return difference
+
+
+def align(vt: np.ndarray, like: np.ndarray, rank: int) -> np.ndarray:
+    """Right singular vectors are defined up to their sign: take that of `like`. Only the first `rank` are compared."""
+    signs = np.sign(np.sum(vt[:rank] * like[:rank], axis=1))
+    return vt[:rank] * signs[:, None]
+
+
+def picture(path: Path, mean: np.ndarray, vt: np.ndarray) -> None:
+    """Draws the mean digit and the first fifteen components."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(2, 8, figsize=(12, 3.4))
+    for i, ax in enumerate(axes.flat):
+        image = mean if i == 0 else vt[i - 1]
+        ax.imshow(image.reshape(8, 8), cmap="gray_r" if i == 0 else "RdBu_r")
+        ax.set_title("mean" if i == 0 else f"component {i}", fontsize=8)
+        ax.axis("off")
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=100)
+    pyplot.close(figure)
+
+
+def where(client: Client) -> str:
+    lines = ["  worker       tasks   received       sent"]
+    for worker in client.scheduler_info()["workers"].values():
+        lines.append(
+            f"  {worker['name']:<12}{worker['finished_tasks']:>6}{worker['bytes_in'] / 1e6:>9.1f} MB"
+            f"{worker['bytes_out'] / 1e6:>8.1f} MB"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--chunks", type=int, default=8, help="row chunks of the digits (default 8)")
+    parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the generated case; 0 leaves it out")
+    parser.add_argument("--columns", type=int, default=100, help="columns of the generated case")
+    parser.add_argument("--picture", type=Path, default=Path("build/digits.png"), help="where to draw the components")
+    parser.add_argument("--progress", action="store_true", help="count tasks even if this is not a terminal")
+    options = parser.parse_args()
+    show = options.progress or sys.stderr.isatty()
+
+    digits = load_digits().data.astype(np.float64)
+    rows = len(digits)
+    want_mean = digits.mean(axis=0)
+    centred = digits - want_mean
+    _, want_s, want_vt = np.linalg.svd(centred, full_matrices=False)
+    want_covariance = np.cov(digits, rowvar=False)
+    scale, rank = float(want_s[0]), 16
+
+    with Client() as client:
+        print(f"cluster: {client}")
+        chunks = client.scatter(np.array_split(digits, options.chunks))
+
+        started = time.perf_counter()
+        mean, covariance, (s, vt) = client.get(python_graph(chunks, rows), ["py-mean", "py-covariance", "py-svd"])
+        python_seconds = time.perf_counter() - started
+        differences = {
+            "python mean": worst("mean by Python functions", mean, want_mean, 1.0),
+            "python covariance": worst("covariance by Python functions", covariance, want_covariance, scale),
+            "python singular values": worst("singular values by Python functions", s, want_s, scale),
+            "python components": worst("components by Python functions", align(vt, want_vt, rank), want_vt[:rank], 1.0),
+        }
+
+        started = time.perf_counter()
+        native = native_graph(client, chunks, rows)
+        progress(list(native.values()), "native results", show)
+        values = dict(zip(native, client.gather(list(native.values()))))
+        native_seconds = time.perf_counter() - started
+        differences |= {
+            "native mean": worst("mean by native ops", values["mean"], want_mean, 1.0),
+            "native covariance": worst("covariance by native ops", values["covariance"], want_covariance, scale),
+            "native singular values": worst("singular values by native ops", values["s"], want_s, scale),
+            "native components": worst(
+                "components by native ops", align(values["vt"], want_vt, rank), want_vt[:rank], 1.0
+            ),
+        }
+
+        print(f"digits: {rows} scans of {digits.shape[1]} pixels in {options.chunks} chunks")
+        print("singular values:", np.array2string(values["s"][:10], precision=2), "...")
+        print(f"python functions {python_seconds:.3f} s, native ops {native_seconds:.3f} s")
+        for name, difference in differences.items():
+            print(f"  {name:<24} differs from NumPy by {difference:.1e}")
+        picture(options.picture, values["mean"], align(values["vt"], want_vt, rank))
+        print(f"picture: {options.picture}")
+        print(where(client))
+
+        if options.rows:
+            count = max(1, options.rows // 100_000)
+            started = time.perf_counter()
+            parts, results = moments_graph(client, options.rows, options.columns, count)
+            progress(parts, f"{options.rows:,} x {options.columns}", show)
+            values = dict(zip(results, client.gather(list(results.values()))))
+            seconds = time.perf_counter() - started
+            used = options.rows // count * count
+            # The squared singular values are the eigenvalues of the Gram matrix: two ways to the same numbers.
+            eigenvalues = np.linalg.eigvalsh(values["gram"])[::-1]
+            difference = worst("large case: s**2 against eigenvalues", values["s"] ** 2, eigenvalues, float(eigenvalues[0]))
+            deviation = float(np.max(np.abs(values["sum"]))) / used**0.5
+            if deviation > 6:
+                sys.exit(f"failed: a column sum is {deviation:.1f} standard deviations from 0")
+            gigabytes = used * options.columns * 8 / 1e9
+            print(
+                f"large case: {used:,} x {options.columns} float64 ({gigabytes:.1f} GB) made, reduced and factorised in "
+                f"{seconds:.1f} s, {gigabytes / seconds:.2f} GB/s, s**2 differs by {difference:.1e}"
+            )
+            print(where(client))
+        print(f"ok: largest difference to numpy.linalg.svd {max(differences.values()):.1e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,450 @@
+// Package chaos is Test support: real processes that are killed and stopped while they work.
+package chaos
+
+import (
+	"bufio"
+	"context"
+	"crypto/pbkdf2"
+	"crypto/sha256"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+var (
+	seconds = flag.Int("chaos.seconds", 0, "repeat the graph for at least this long; 0: once")
+	seed    = flag.Uint64("chaos.seed", 1, "which workers die, and when")
+)
+
+const (
+	workers    = 3
+	leaves     = 9_500
+	iterations = 4_000
+	fanIn      = 10
+)
+
+// cluster is one `millrace up` of its own.
+type cluster struct {
+	client *millrace.Client
+	up     *exec.Cmd
+	file   string
+}
+
+func start(t *testing.T) *cluster {
+	t.Helper()
+	bin := os.Getenv("MILLRACE_BIN")
+	if bin == "" {
+		t.Fatal("MILLRACE_BIN is not set: run `make chaos` or `make e2e`")
+	}
+	file := filepath.Join(t.TempDir(), "scheduler.json")
+	args := []string{"up", "--workers", strconv.Itoa(workers), "--memory-limit", "512MiB", "--scheduler-file", file}
+	if python := os.Getenv("MILLRACE_PYTHON"); python != "" {
+		args = append(args, "--python", python)
+	}
+	up := exec.Command(bin, args...)
+	log, err := os.Create(filepath.Join(t.TempDir(), "up.log"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	up.Stderr = log
+	out, err := up.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := up.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = up.Process.Signal(syscall.SIGTERM)
+		_ = up.Wait()
+		_ = log.Close()
+		if t.Failed() {
+			text, _ := os.ReadFile(log.Name())
+			t.Logf("last lines of the cluster's log:\n%s", text[max(0, len(text)-16<<10):])
+		}
+	})
+	ready := make(chan error, 1)
+	go func() {
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			if strings.HasPrefix(lines.Text(), "ready") {
+				ready <- nil
+				break
+			}
+		}
+		for lines.Scan() { // keep the pipe empty
+		}
+		ready <- fmt.Errorf("up ended before it was ready: %v", lines.Err())
+	}()
+	select {
+	case err := <-ready:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("up was not ready in 30 s")
+	}
+	client, err := millrace.Dial(t.Context(), millrace.WithSchedulerFile(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = client.Close() })
+	return &cluster{client: client, up: up, file: file}
+}
+
+// workerPIDs asks the cluster.
+func (c *cluster) workerPIDs(ctx context.Context) ([]int, error) {
+	list, err := c.client.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE)
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, w := range list {
+		pids = append(pids, int(w.GetPid()))
+	}
+	return pids, nil
+}
+
+// children lists the processes whose parent is pid.
+func children(pid int) []int {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
+	if err != nil {
+		// Children started by another thread of the process are listed there: walk all threads.
+		text = nil
+	}
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, task := range tasks {
+		if more, err := os.ReadFile(task); err == nil {
+			text = append(append(text, ' '), more...)
+		}
+	}
+	seen := map[int]bool{}
+	var pids []int
+	for _, field := range strings.Fields(string(text)) {
+		if child, err := strconv.Atoi(field); err == nil && !seen[child] {
+			seen[child] = true
+			pids = append(pids, child)
+		}
+	}
+	return pids
+}
+
+// graph adds leaves that cost about a millisecond of Python each, and reductions in Python and in native ops.
+func graph(c *millrace.Client, round int) *millrace.GraphBuilder {
+	g := c.NewGraph(fmt.Sprintf("chaos-%d", round))
+	derive, crc := millrace.Python("hashlib:pbkdf2_hmac"), millrace.Python("zlib:crc32")
+	var level []millrace.Key
+	for i := range leaves {
+		salt := fmt.Appendf(nil, "salt-%d-%d", round, i)
+		leaf := g.Add(fmt.Sprintf("leaf-%d-%d", round, i), derive, millrace.Args("sha256", []byte("millrace"), salt, iterations))
+		level = append(level, g.Add(fmt.Sprintf("crc-%d-%d", round, i), crc, millrace.Args(leaf)))
+	}
+	for depth := 0; len(level) > 1; depth++ {
+		var next []millrace.Key
+		for i := 0; i < len(level); i += fanIn {
+			part := level[i:min(i+fanIn, len(level))]
+			terms := make([]string, len(part))
+			args := make([]any, 1, fanIn+1)
+			for j, key := range part {
+				terms[j] = fmt.Sprintf("x%d", j)
+				args = append(args, key)
+			}
+			args[0] = strings.Join(terms, "+")
+			var options []millrace.TaskOption
+			if len(level) <= fanIn {
+				options = append(options, millrace.Hold())
+			}
+			next = append(next, g.Add(fmt.Sprintf("sum-%d-%d-%d", round, depth, i/fanIn), millrace.Native("array.map"), millrace.Args(args...), options...))
+		}
+		level = next
+	}
+	return g
+}
+
+// expected is the answer, computed here.
+func expected(t *testing.T, round int) int64 {
+	t.Helper()
+	var sum int64
+	for i := range leaves {
+		key, err := pbkdf2.Key(sha256.New, "millrace", fmt.Appendf(nil, "salt-%d-%d", round, i), iterations, sha256.Size)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum += int64(crc32.ChecksumIEEE(key))
+	}
+	return sum
+}
+
+// TestKillEverySecond is the promise to a platform engineer: workers and executors die, answers do not change, and every
+// death is explained.
+func TestKillEverySecond(t *testing.T) {
+	c := start(t)
+	ctx := t.Context()
+	random := rand.New(rand.NewPCG(*seed, 0))
+	want := expected(t, 0)
+
+	killed := map[int]string{}
+	stop, stopped := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(stopped)
+		tick := time.NewTicker(time.Second)
+		defer tick.Stop()
+		for {
+			select {
+			case <-stop:
+				return
+			case <-tick.C:
+			}
+			pids, err := c.workerPIDs(ctx)
+			if err != nil || len(pids) == 0 {
+				continue
+			}
+			victim := pids[random.IntN(len(pids))]
+			if syscall.Kill(victim, syscall.SIGKILL) == nil {
+				killed[victim] = "worker"
+			}
+			other := pids[random.IntN(len(pids))]
+			for _, child := range children(other) {
+				if other != victim && syscall.Kill(child, syscall.SIGKILL) == nil {
+					killed[child] = "executor"
+					break
+				}
+			}
+		}
+	}()
+
+	end := time.Now().Add(time.Duration(*seconds) * time.Second)
+	for round := 0; round == 0 || time.Now().Before(end); round++ {
+		if round > 0 {
+			want = expected(t, round)
+		}
+		g := graph(c.client, round)
+		began := time.Now()
+		run, err := g.Submit(ctx)
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		within, cancel := context.WithTimeout(ctx, 5*time.Minute)
+		sums, err := millrace.Gather[int64](within, run.Futures()...)
+		cancel()
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		if len(sums) != 1 || sums[0] != want {
+			t.Fatalf("round %d: got %v, want [%d]", round, sums, want)
+		}
+		run.Release()
+		t.Logf("round %d: %d tasks, right after %s", round, g.Len(), time.Since(began).Round(time.Millisecond))
+	}
+	close(stop)
+	<-stopped
+	explained(t, c, killed)
+}
+
+// explained checks that every killed worker is listed as killed by SIGKILL, in the API and in the command's output.
+func explained(t *testing.T, c *cluster, killed map[int]string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	if err := c.client.WaitForWorkers(ctx, workers); err != nil {
+		t.Fatal(err)
+	}
+	dead := 0
+	for _, what := range killed {
+		if what == "worker" {
+			dead++
+		}
+	}
+	list, err := c.client.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE, millracev1.WorkerState_WORKER_STATE_LOST)
+	if err != nil {
+		t.Fatal(err)
+	}
+	told := map[int64]bool{}
+	for _, w := range list {
+		for _, d := range w.GetDeaths() {
+			if d.GetSignal() == "SIGKILL" && d.GetCause() != "" {
+				told[d.GetPid()] = true
+			}
+		}
+	}
+	t.Logf("killed %d workers and %d executors; %d worker deaths explained", dead, len(killed)-dead, len(told))
+	if dead == 0 {
+		t.Error("no worker was killed: the graph was too short to test anything")
+	}
+	missing := 0
+	for pid, what := range killed {
+		if what == "worker" && !told[int64(pid)] {
+			missing++
+		}
+	}
+	// Sixteen deaths are kept for each name; a long run forgets the oldest.
+	if kept := 16 * workers; missing > 0 && dead <= kept {
+		t.Errorf("%d of %d worker deaths are not explained", missing, dead)
+	}
+	cmd := exec.CommandContext(ctx, os.Getenv("MILLRACE_BIN"), "get", "workers", "-o", "wide", "--scheduler-file", c.file)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("get workers: %v\n%s", err, out)
+	}
+	if !strings.Contains(string(out), "SIGKILL") {
+		t.Errorf("get workers -o wide does not explain the deaths:\n%s", out)
+	}
+}
+
+// TestStoppedWorker: a worker that stands still for ten seconds is neither waited for nor believed afterwards.
+func TestStoppedWorker(t *testing.T) {
+	c := start(t)
+	ctx := t.Context()
+	want := expected(t, 0)
+	pids, err := c.workerPIDs(ctx)
+	if err != nil || len(pids) != workers {
+		t.Fatalf("workers: %v, %v", pids, err)
+	}
+	g := graph(c.client, 0)
+	run, err := g.Submit(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	victim := pids[0]
+	woken := make(chan struct{})
+	// Stop it once it has something to lose.
+	if err := waitBusy(ctx, c, victim); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(victim, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(10*time.Second, func() {
+		_ = syscall.Kill(victim, syscall.SIGCONT)
+		close(woken)
+	})
+	defer func() { <-woken }()
+	within, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	sums, err := millrace.Gather[int64](within, run.Futures()...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(sums) != 1 || sums[0] != want {
+		t.Fatalf("got %v, want [%d]", sums, want)
+	}
+	<-woken
+	if err := c.client.WaitForWorkers(within, workers); err != nil {
+		t.Fatalf("the stopped worker did not come back: %v", err)
+	}
+	// And it works: a task pinned to each of them.
+	list, err := c.client.Workers(within, millracev1.WorkerState_WORKER_STATE_ACTIVE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, w := range list {
+		f, err := c.client.Submit(within, millrace.Python("operator:add"), millrace.Args(i, 1), millrace.WithWorkers(w.GetName()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if sum, err := millrace.Get[int](within, f); err != nil || sum != i+1 {
+			t.Fatalf("on %s: %d, %v", w.GetName(), sum, err)
+		}
+	}
+}
+
+// waitBusy returns once the worker holds objects.
+func waitBusy(ctx context.Context, c *cluster, pid int) error {
+	stream, err := c.client.Scheduler().Watch(ctx, &millracev1.WatchRequest{Workers: true})
+	if err != nil {
+		return err
+	}
+	for {
+		batch, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		for _, w := range batch.GetWorkers() {
+			if int(w.GetPid()) == pid && w.GetFinishedTasks() > 0 {
+				return nil
+			}
+		}
+	}
+}
+
+// TestUpLeavesNothingBehind: whichever way `up` ends, its processes end too.
+func TestUpLeavesNothingBehind(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGKILL} {
+		t.Run(signal.String(), func(t *testing.T) {
+			c := start(t)
+			f, err := c.client.Submit(t.Context(), millrace.Python("os:getpid"), millrace.Args())
+			if err != nil {
+				t.Fatal(err)
+			}
+			executor, err := millrace.Get[int](t.Context(), f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids, err := c.workerPIDs(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, executor, c.up.Process.Pid)
+			if err := syscall.Kill(c.up.Process.Pid, signal); err != nil {
+				t.Fatal(err)
+			}
+			_ = c.up.Wait()
+			deadline := time.Now().Add(15 * time.Second)
+			for _, pid := range pids {
+				for alive(pid) {
+					if time.Now().After(deadline) {
+						t.Fatalf("process %d outlived up by 15 s", pid)
+					}
+					time.Sleep(20 * time.Millisecond) // polling another process: there is nothing to wait on
+				}
+			}
+			if signal != syscall.SIGKILL {
+				if _, err := os.Stat(c.file); !os.IsNotExist(err) {
+					t.Errorf("the scheduler file is still there: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// alive says whether the process runs (zombies do not).
+func alive(pid int) bool {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+	return len(fields) > 0 && fields[0] != "Z" && fields[0] != "X"
+}
+
+// TestSchedulerFileIsComplete: what the file promises is there.
+func TestSchedulerFileIsComplete(t *testing.T) {
+	c := start(t)
+	text, err := os.ReadFile(c.file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		ID, Address, HTTP, Token string
+		PID                      int
+	}
+	if err := json.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	if file.ID == "" || file.Address == "" || file.Token == "" || file.PID != c.up.Process.Pid {
+		t.Errorf("incomplete: %s", text)
+	}
+}
