@@ -1,0 +1,138 @@
+package sched
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+func cancelError(reason string) *TaskError {
+	if reason == "" {
+		reason = "cancelled by request"
+	}
+	return &TaskError{Reason: "CANCELLED", Message: reason}
+}
+
+// tasksCancelled stops tasks and everything that needs them. On a client's behalf and without force, a task that others
+// want as well goes on for them, and only the client's hold ends. Unknown tasks are ignored beside known ones: they may
+// just have been released.
+func (m *Machine) tasksCancelled(ev TasksCancelled) (int, *Error) {
+	var c *client
+	if ev.Client != 0 {
+		if c = m.clients[ev.Client]; c == nil {
+			return 0, unknownClient(ev.Client)
+		}
+	}
+	for _, g := range ev.Graphs {
+		if m.graphOf(g) == nil {
+			return 0, unknownGraph(g)
+		}
+	}
+	var tasks []ids.TaskID
+	for _, id := range ev.Tasks {
+		if _, t := m.lookup(id); t != nil {
+			tasks = append(tasks, id)
+		}
+	}
+	if len(tasks) == 0 && len(ev.Tasks) > 0 && len(ev.Graphs) == 0 {
+		return 0, unknownTask(ev.Tasks[0])
+	}
+	for _, g := range ev.Graphs {
+		m.eachTask(m.graphOf(g), func(id ids.TaskID, _ *block, _ *task) bool {
+			tasks = append(tasks, id)
+			return true
+		})
+	}
+	err := cancelError(ev.Reason)
+	var foreign map[ids.TaskID]bool
+	if c != nil && !ev.Force {
+		foreign = m.foreign(tasks, c.holder)
+	}
+	for _, id := range tasks {
+		_, t := m.at(id)
+		switch {
+		case foreign[id]:
+			m.unhold(c.holder, id)
+		case t.state.active():
+			m.doomed = append(m.doomed, doom{task: id, state: TaskCancelled, err: err})
+		}
+	}
+	return len(tasks), nil
+}
+
+func unknownTask(id ids.TaskID) *Error {
+	return &Error{Kind: ErrUnknownTask, Object: id.String(),
+		Message: fmt.Sprintf("task %s is not known: everybody released it, or it was never submitted to this scheduler", id)}
+}
+
+// foreign finds those of the tasks that somebody but the holder wants, directly or through tasks that need them.
+func (m *Machine) foreign(tasks []ids.TaskID, holder uint32) map[ids.TaskID]bool {
+	if len(m.clients)+len(m.datasets) == 1 && len(m.holders)-len(m.freeHolders) == 2 {
+		return nil
+	}
+	// seen has the tasks that were walked to, with whether somebody else wants them.
+	seen := make(map[ids.TaskID]bool, len(tasks))
+	type frame struct {
+		id   ids.TaskID
+		next edgeRef
+	}
+	var stack []frame
+	enter := func(id ids.TaskID) {
+		if _, ok := seen[id]; ok {
+			return
+		}
+		b, t := m.at(id)
+		others := false
+		for i := t.holders; i != 0; i = b.links[i].next {
+			others = others || b.links[i].value != holder
+		}
+		seen[id] = others
+		stack = append(stack, frame{id, t.dependents})
+	}
+	for _, root := range tasks {
+		enter(root)
+		for len(stack) > 0 {
+			f := &stack[len(stack)-1]
+			if f.next == 0 || seen[f.id] {
+				wanted := seen[f.id]
+				stack = stack[:len(stack)-1]
+				if wanted && len(stack) > 0 {
+					seen[stack[len(stack)-1].id] = true
+				}
+				continue
+			}
+			cid, _, ct, e := m.consumerOf(f.next)
+			f.next = e.next
+			if !ct.state.active() {
+				continue
+			}
+			if known, ok := seen[cid]; ok {
+				if known {
+					seen[f.id] = true
+				}
+				continue
+			}
+			enter(cid)
+		}
+	}
+	return seen
+}
+
+// tasksRetried runs failed and cancelled tasks again, with the inputs that they lack.
+func (m *Machine) tasksRetried(ev TasksRetried) (uint64, *Error) {
+	for _, id := range ev.Tasks {
+		if _, t := m.lookup(id); t == nil {
+			return 0, unknownTask(id)
+		}
+	}
+	before := m.totals.Counts[TaskFailed] + m.totals.Counts[TaskCancelled]
+	for _, id := range ev.Tasks {
+		m.reviving = append(m.reviving, revival{task: id, retry: true})
+	}
+	m.propagate()
+	after := m.totals.Counts[TaskFailed] + m.totals.Counts[TaskCancelled]
+	if after >= before {
+		return 0, nil
+	}
+	return before - after, nil
+}

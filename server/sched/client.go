@@ -1,0 +1,143 @@
+package sched
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// client is an open lease. It keeps what it holds, and tasks run for its graphs' sake, alive.
+type client struct {
+	id     ids.ClientID
+	ns     *namespace
+	holder uint32
+	ttl    time.Duration
+	// expires is when the lease ends unless renewed. A timer at or before it exists.
+	expires time.Time
+	// graphs are its own; removed ones are dropped when there are prune of them.
+	graphs []ids.GraphID
+	prune  int
+}
+
+func (m *Machine) clientOpened(ev ClientOpened) {
+	c := m.clients[ev.Client]
+	if ev.Client == 0 {
+		return
+	}
+	if c == nil {
+		ns := m.namespace(ev.Namespace)
+		ns.refs++
+		c = &client{id: ev.Client, ns: ns, prune: 16, holder: m.addHolder(holder{kind: holderClient, client: ev.Client})}
+		m.clients[ev.Client] = c
+	}
+	c.ttl = ev.TTL
+	c.expires = m.now.Add(ev.TTL)
+	m.arm(timer{at: c.expires, kind: timerLease, id: uint64(ev.Client)})
+}
+
+func (m *Machine) clientRenewed(ev ClientRenewed) {
+	if c := m.clients[ev.Client]; c != nil {
+		c.expires = m.now.Add(c.ttl)
+	}
+}
+
+func (m *Machine) leaseDue(id ids.ClientID) {
+	c := m.clients[id]
+	if c == nil {
+		return
+	}
+	if c.expires.After(m.now) {
+		m.arm(timer{at: c.expires, kind: timerLease, id: uint64(id)})
+		return
+	}
+	m.emit(Effect{Kind: EffectClientExpired, Client: id})
+	m.clientClosed(id)
+}
+
+// clientClosed gives up everything that the client wanted.
+func (m *Machine) clientClosed(id ids.ClientID) {
+	c := m.clients[id]
+	if c == nil {
+		return
+	}
+	for _, gid := range c.graphs {
+		if g := m.graphOf(gid); g != nil {
+			m.dropGraph(g)
+		}
+	}
+	m.removeHolder(c.holder)
+	delete(m.clients, id)
+	m.unrefNamespace(c.ns)
+}
+
+// tasksHeld makes a client hold tasks by key.
+func (m *Machine) tasksHeld(ev TasksHeld) ([]ids.TaskID, *Error) {
+	c := m.clients[ev.Client]
+	if c == nil {
+		return nil, unknownClient(ev.Client)
+	}
+	tasks, err := m.lookupAll(c.ns, ev.Keys)
+	if err != nil {
+		return nil, err
+	}
+	m.holdAll(c.holder, tasks)
+	return tasks, nil
+}
+
+func (m *Machine) lookupAll(ns *namespace, keys []string) ([]ids.TaskID, *Error) {
+	tasks := make([]ids.TaskID, len(keys))
+	for i, key := range keys {
+		tasks[i] = ns.keys.find(m, key, hashKey(key))
+		if tasks[i] == 0 {
+			return nil, unknownKey(ns.name, key)
+		}
+	}
+	return tasks, nil
+}
+
+func unknownKey(namespace, key string) *Error {
+	return &Error{Kind: ErrUnknownTask, Object: key,
+		Message: fmt.Sprintf("no task has key %s in namespace %q: it was never submitted, or everybody released it", key, namespace)}
+}
+
+func (m *Machine) holdAll(holder uint32, tasks []ids.TaskID) {
+	for _, id := range tasks {
+		_, t := m.at(id)
+		if !m.hold(holder, id) {
+			continue
+		}
+		if t.state == TaskReleased {
+			m.reviving = append(m.reviving, revival{task: id})
+		} else if h := &m.holders[holder]; h.kind == holderClient && ended(t.state) {
+			m.notifyOne(id, t, h.client)
+		}
+	}
+}
+
+// datasetPublished holds tasks for a dataset; a dataset that is already known holds the new ones instead.
+func (m *Machine) datasetPublished(ev DatasetPublished) ([]ids.TaskID, *Error) {
+	ns := m.namespaces[ev.Namespace]
+	if ns == nil {
+		if len(ev.Keys) > 0 {
+			return nil, unknownKey(ev.Namespace, ev.Keys[0])
+		}
+		ns = &namespace{name: ev.Namespace}
+	}
+	tasks, err := m.lookupAll(ns, ev.Keys)
+	if err != nil {
+		return nil, err
+	}
+	slot := m.addHolder(holder{kind: holderDataset})
+	m.holdAll(slot, tasks)
+	m.datasetUnpublished(DatasetUnpublished{Dataset: ev.Dataset})
+	m.datasets[ev.Dataset] = slot
+	return tasks, nil
+}
+
+func (m *Machine) datasetUnpublished(ev DatasetUnpublished) {
+	if slot, ok := m.datasets[ev.Dataset]; ok {
+		delete(m.datasets, ev.Dataset)
+		m.removeHolder(slot)
+	}
+}

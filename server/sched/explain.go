@@ -1,0 +1,167 @@
+package sched
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+const (
+	explainedInputs  = 20
+	explainedWorkers = 100
+)
+
+// Explain says why a task is not running, or what it did.
+func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
+	b, t := m.lookup(id)
+	if t == nil {
+		return Explanation{}, false
+	}
+	info, _ := m.Task(id)
+	e := Explanation{Task: info}
+	for _, in := range info.InputTasks {
+		if _, p := m.at(in); p.state != TaskSucceeded && len(e.Missing) < explainedInputs {
+			missing, _ := m.Task(in)
+			e.Missing = append(e.Missing, missing)
+		}
+	}
+	c := m.classes[t.class]
+	m.verdicts(&e, c, b, t)
+	switch t.state {
+	case TaskWaiting:
+		if info.Op.Kind == OpData {
+			e.Reason, e.Text = "WAITING_FOR_DATA", "a client scatters this object; no worker has reported its bytes yet"
+			break
+		}
+		e.Reason = "INPUTS_MISSING"
+		e.Text = fmt.Sprintf("%d of %d inputs do not exist yet: %s", info.MissingInputs, len(info.Inputs), inputList(e.Missing))
+	case TaskReady:
+		m.explainReady(&e, c, t, now)
+	case TaskAssigned:
+		w := m.workers[t.worker-1]
+		e.Reason = "ASSIGNED"
+		e.Text = fmt.Sprintf("attempt %d was sent to worker %s (%s), which fetches its inputs or has it behind %d other tasks", t.attempt, w.name, w.id, w.assigned-1)
+		if !w.reachable() {
+			e.Text += "; the worker is disconnected, and the task goes elsewhere if it does not come back"
+		}
+	case TaskRunning:
+		w := m.workers[t.worker-1]
+		e.Reason, e.Text = "RUNNING", fmt.Sprintf("attempt %d runs on worker %s (%s)", t.attempt, w.name, w.id)
+	case TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased:
+		e.Reason = "ENDED"
+		e.Text = "state " + stateName(t.state)
+		if info.Err != nil {
+			e.Text += ": " + info.Err.Reason + ": " + info.Err.Message
+		}
+	}
+	return e, true
+}
+
+func (m *Machine) explainReady(e *Explanation, c *class, t *task, now time.Time) {
+	fits := 0
+	for i := range e.Workers {
+		if e.Workers[i].Feasible {
+			fits++
+		}
+	}
+	switch {
+	case t.flags&flagBackoff != 0:
+		e.Reason = "RETRY_BACKOFF"
+		e.Text = fmt.Sprintf("attempt %d failed; the next one waits for its back-off", t.attempt)
+		for i := range m.timers {
+			if d := &m.timers[i]; d.kind == timerRetry && d.id == uint64(e.Task.Task) && d.attempt == t.attempt {
+				e.Text = fmt.Sprintf("attempt %d failed; the next one starts in %s", t.attempt, d.at.Sub(now).Round(time.Millisecond))
+			}
+		}
+	case len(m.order) == 0:
+		e.Reason, e.Text = "NO_WORKERS", "no worker is registered; start one"
+	case fits == 0:
+		e.Reason = "NO_WORKER_FITS"
+		if e.Text = m.whyUnfit(c); len(m.feasible(c)) > 0 {
+			e.Text = "inputs and result fit into no worker's memory; use smaller chunks, or add a worker with more memory"
+		}
+	default:
+		e.Reason = "ALL_WORKERS_BUSY"
+		e.Text = fmt.Sprintf("%d workers could run it, and all have full queues; %d tasks wait for a worker", fits, m.ready)
+	}
+}
+
+// whyUnfit says in words why no worker may run the class.
+func (m *Machine) whyUnfit(c *class) string {
+	if len(m.order) == 0 {
+		return "no worker is registered; start one"
+	}
+	text := fmt.Sprintf("none of %d workers can run it: ", len(m.order))
+	for i, w := range m.order {
+		if i == 3 {
+			text += "; ..."
+			break
+		}
+		if i > 0 {
+			text += "; "
+		}
+		text += w.name + ": " + m.unfit(c, w)
+	}
+	return text + "; relax the task's constraints, or start a worker that meets them"
+}
+
+// unfit says why a worker may not run the class now; empty if it may.
+func (m *Machine) unfit(c *class, w *worker) string {
+	switch w.state {
+	case WorkerStateDisconnected:
+		return "disconnected"
+	case WorkerStateDraining:
+		return "draining"
+	case WorkerStateActive, WorkerStateLost:
+	}
+	if ok, why := c.fits(w); !ok {
+		return why
+	}
+	if len(c.options.Workers) > 0 && !c.named(w) {
+		for _, f := range m.feasible(c) {
+			if f == w {
+				return ""
+			}
+		}
+		return fmt.Sprintf("not in workers=%v", c.options.Workers)
+	}
+	return ""
+}
+
+func (m *Machine) verdicts(e *Explanation, c *class, b *block, t *task) {
+	edges := b.edgesOf(t)
+	need := m.outputBytes(t)
+	for i := range edges {
+		_, p := m.at(edges[i].input)
+		need += p.output
+	}
+	for _, w := range m.order {
+		if len(e.Workers) == explainedWorkers {
+			return
+		}
+		v := Verdict{Worker: w.id, Name: w.name, Reason: m.unfit(c, w)}
+		if v.Reason == "" && w.memory > 0 && need > w.memory {
+			v.Reason = fmt.Sprintf("memory: inputs and result need %d bytes, has %d", need, w.memory)
+		}
+		v.Feasible = v.Reason == ""
+		v.QueueSeconds = w.load() / 1e6
+		missing, micros := m.fetchMicros(w, edges)
+		v.MissingBytes, v.TransferSeconds = missing, micros/1e6
+		v.FinishSeconds = max(v.QueueSeconds, v.TransferSeconds) + m.ops[t.op].estimate()/1e6
+		e.Workers = append(e.Workers, v)
+	}
+}
+
+func inputList(missing []TaskInfo) string {
+	var parts []string
+	for i := range missing {
+		if i == 5 {
+			parts = append(parts, "...")
+			break
+		}
+		parts = append(parts, missing[i].Key+" ("+stateName(missing[i].State)+")")
+	}
+	return strings.Join(parts, ", ")
+}

@@ -1,0 +1,284 @@
+package sched
+
+import (
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// graph is a set of tasks that were submitted together or appended.
+type graph struct {
+	id     ids.GraphID
+	slot   uint32
+	name   string
+	ns     *namespace
+	client ids.ClientID // 0: detached
+	// holder holds the sinks of a detached graph until retention after its end; 0: none.
+	holder    uint32
+	retention time.Duration
+	// ranges cover the ids of its tasks, in order; ids in them that are forgotten or of other graphs do not count.
+	ranges []idRange
+	// prune is the number of ranges at which those without tasks are dropped.
+	prune int
+	// live counts tasks that are not forgotten, active those that have not ended.
+	live, active uint64
+	counts       [9]uint64
+	prefixes     []PrefixInfo
+	prefixIndex  map[string]uint32 // made when there are many
+	createdAt    time.Time
+	endedAt      time.Time
+	expiresAt    time.Time
+	firstError   *TaskError
+	dirty        bool
+	// dropped: it is removed with its last task.
+	dropped bool
+	emptied bool // in Machine.emptied
+}
+
+// idRange is the ids from first up to, not including, end.
+type idRange struct{ first, end ids.TaskID }
+
+// keptEmptyGraphs bounds the client graphs without tasks that are kept because their client may append to them.
+const keptEmptyGraphs = 10_000
+
+func (m *Machine) graphOf(id ids.GraphID) *graph {
+	if slot, ok := m.graphIndex[id]; ok {
+		return m.graphs[slot]
+	}
+	return nil
+}
+
+func (m *Machine) newGraph(ev *GraphSubmitted, ns *namespace) *graph {
+	g := &graph{id: m.nextGraph, name: ev.Name, ns: ns, client: ev.Client, retention: ev.Retention, createdAt: m.now, prune: 16}
+	m.nextGraph++
+	ns.refs++
+	if k := len(m.freeGraphs); k > 0 {
+		g.slot = m.freeGraphs[k-1]
+		m.freeGraphs = m.freeGraphs[:k-1]
+		m.graphs[g.slot] = g
+	} else {
+		g.slot = uint32(len(m.graphs))
+		m.graphs = append(m.graphs, g)
+	}
+	m.graphIndex[g.id] = g.slot
+	if ev.Client == 0 {
+		g.holder = m.addHolder(holder{kind: holderGraph})
+	} else {
+		c := m.clients[ev.Client]
+		c.graphs = append(c.graphs, g.id)
+		if len(c.graphs) > c.prune {
+			keep := c.graphs[:0]
+			for _, id := range c.graphs {
+				if m.graphOf(id) != nil {
+					keep = append(keep, id)
+				}
+			}
+			c.graphs, c.prune = keep, 2*len(keep)+16
+		}
+	}
+	return g
+}
+
+func (g *graph) prefix(name string) uint32 {
+	if g.prefixIndex != nil {
+		if i, ok := g.prefixIndex[name]; ok {
+			return i
+		}
+	} else {
+		for i := range g.prefixes {
+			if g.prefixes[i].Name == name {
+				return uint32(i)
+			}
+		}
+	}
+	i := uint32(len(g.prefixes))
+	g.prefixes = append(g.prefixes, PrefixInfo{Name: name})
+	switch {
+	case g.prefixIndex != nil:
+		g.prefixIndex[name] = i
+	case len(g.prefixes) > 16:
+		g.prefixIndex = make(map[string]uint32, 2*len(g.prefixes))
+		for k := range g.prefixes {
+			g.prefixIndex[g.prefixes[k].Name] = uint32(k)
+		}
+	}
+	return i
+}
+
+// addRange says that the graph got the tasks from first up to end.
+func (m *Machine) addRange(g *graph, first, end ids.TaskID) {
+	if n := len(g.ranges); n > 0 && g.ranges[n-1].end == first {
+		g.ranges[n-1].end = end
+		return
+	}
+	if len(g.ranges) >= g.prune {
+		keep := g.ranges[:0]
+		for _, r := range g.ranges {
+			alive := false
+			m.eachIn(r, func(_ ids.TaskID, _ *block, t *task) bool {
+				alive = t.graph == g.slot
+				return !alive
+			})
+			if alive {
+				keep = append(keep, r)
+			}
+		}
+		g.ranges = keep
+		g.prune = 2*len(keep) + 16
+	}
+	g.ranges = append(g.ranges, idRange{first, end})
+}
+
+// eachIn visits the tasks of a range that are not forgotten, in order, until visit returns false.
+func (m *Machine) eachIn(r idRange, visit func(ids.TaskID, *block, *task) bool) {
+	for id := r.first; id < r.end; {
+		b := m.tasks.block(uint64(id) >> blockBits)
+		end := min(r.end, (id|blockMask)+1)
+		if b == nil {
+			id = end
+			continue
+		}
+		for ; id < end; id++ {
+			if t := &b.tasks[id&blockMask]; t.state != 0 && !visit(id, b, t) {
+				return
+			}
+		}
+	}
+}
+
+// eachTask visits the tasks of a graph in order.
+func (m *Machine) eachTask(g *graph, visit func(ids.TaskID, *block, *task) bool) {
+	stop := false
+	for _, r := range g.ranges {
+		m.eachIn(r, func(id ids.TaskID, b *block, t *task) bool {
+			if t.graph == g.slot {
+				stop = !visit(id, b, t)
+			}
+			return !stop
+		})
+		if stop {
+			return
+		}
+	}
+}
+
+// touch makes the graph's change known once at the end of the step.
+func (m *Machine) touch(slot uint32, g *graph) {
+	if !g.dirty {
+		g.dirty = true
+		m.dirty = append(m.dirty, slot)
+	}
+}
+
+// flushGraphs tells what became of the graphs that changed.
+func (m *Machine) flushGraphs() {
+	for _, slot := range m.dirty {
+		g := m.graphs[slot]
+		g.dirty = false
+		switch {
+		case g.active > 0:
+			g.endedAt, g.expiresAt = time.Time{}, time.Time{}
+		case g.endedAt.IsZero():
+			g.endedAt = m.now
+			if g.holder != 0 {
+				g.expiresAt = m.now.Add(g.retention)
+				m.arm(timer{at: g.expiresAt, kind: timerRetention, id: uint64(g.id)})
+			}
+		}
+		if g.live == 0 {
+			if g.dropped {
+				m.removeGraph(g)
+				continue
+			}
+			if g.client != 0 && !g.emptied {
+				g.emptied = true
+				m.emptied = append(m.emptied, g.id)
+			}
+		}
+		m.emit(Effect{Kind: EffectGraphChanged, Graph: g.id})
+	}
+	m.dirty = m.dirty[:0]
+	for len(m.emptied) > keptEmptyGraphs {
+		g := m.graphOf(m.emptied[0])
+		m.emptied = m.emptied[1:]
+		if g == nil {
+			continue
+		}
+		if g.emptied = false; g.live == 0 {
+			m.removeGraph(g)
+		}
+	}
+	if len(m.emptied) == 0 {
+		m.emptied = nil
+	}
+}
+
+func (m *Machine) removeGraph(g *graph) {
+	if g.holder != 0 {
+		m.removeHolder(g.holder)
+	}
+	delete(m.graphIndex, g.id)
+	m.graphs[g.slot] = nil
+	m.freeGraphs = append(m.freeGraphs, g.slot)
+	m.unrefNamespace(g.ns)
+	m.emit(Effect{Kind: EffectGraphRemoved, Graph: g.id})
+}
+
+// dropGraph gives up what the graph itself wants: the holds of a detached one, and tasks run for their own sake. It is
+// removed when its last task is.
+func (m *Machine) dropGraph(g *graph) {
+	g.dropped = true
+	m.touch(g.slot, g)
+	if g.holder != 0 {
+		m.removeHolder(g.holder)
+		g.holder = 0
+		return
+	}
+	m.eachTask(g, func(id ids.TaskID, _ *block, t *task) bool {
+		if t.flags&flagRunHold != 0 {
+			t.flags &^= flagRunHold
+			m.reconsider(id, t)
+		}
+		return true
+	})
+}
+
+func (m *Machine) retentionDue(id ids.GraphID) {
+	g := m.graphOf(id)
+	if g != nil && g.holder != 0 && !g.expiresAt.IsZero() && !g.expiresAt.After(m.now) {
+		m.dropGraph(g)
+	}
+}
+
+func (m *Machine) graphReleased(ev GraphReleased) *Error {
+	g := m.graphOf(ev.Graph)
+	if g == nil {
+		return unknownGraph(ev.Graph)
+	}
+	if g.active > 0 && !ev.Cancel {
+		return &Error{Kind: ErrGraphRunning, Object: g.id.String(),
+			Message: "graph " + g.id.String() + " has tasks that have not ended; wait for them, or release it with cancel"}
+	}
+	if ev.Cancel {
+		m.eachTask(g, func(id ids.TaskID, _ *block, t *task) bool {
+			if t.state.active() {
+				m.doomed = append(m.doomed, doom{task: id, state: TaskCancelled, err: cancelError("graph released")})
+			}
+			return true
+		})
+		m.propagate()
+	}
+	if c := m.clients[g.client]; c != nil {
+		m.eachTask(g, func(id ids.TaskID, _ *block, _ *task) bool {
+			m.unhold(c.holder, id)
+			return true
+		})
+	}
+	m.dropGraph(g)
+	return nil
+}
+
+func unknownGraph(id ids.GraphID) *Error {
+	return &Error{Kind: ErrUnknownGraph, Object: id.String(),
+		Message: "graph " + id.String() + " is not known: it was released, or never submitted to this scheduler"}
+}

@@ -1,0 +1,318 @@
+package sched
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// AssignmentOf fills in what the worker must be told about the current attempt of a task; false if there is none. Slices of
+// into are reused, and what they hold is valid until the next step.
+func (m *Machine) AssignmentOf(id ids.TaskID, into *Assignment) bool {
+	b, t := m.lookup(id)
+	if t == nil || t.worker == 0 {
+		return false
+	}
+	target := m.workers[t.worker-1]
+	o := &m.options[t.options]
+	inputs := into.Inputs[:0]
+	*into = Assignment{
+		Task:                id,
+		Attempt:             ids.Attempt(t.attempt),
+		Op:                  ids.OpID(t.op),
+		Arguments:           b.argsOf(t, uint64(id&blockMask)),
+		Rank:                t.rank,
+		Timeout:             o.Timeout,
+		Key:                 string(b.keyOf(t)),
+		Namespace:           m.graphs[t.graph].ns.name,
+		Slots:               max(o.Slots, 1),
+		Resources:           o.Resources,
+		ExpectedOutputBytes: m.outputBytes(t),
+	}
+	edges := b.edgesOf(t)
+	for i := range edges {
+		in := edges[i].input
+		pb, p := m.at(in)
+		if len(inputs) < cap(inputs) {
+			inputs = inputs[:len(inputs)+1]
+		} else {
+			inputs = append(inputs, AssignedInput{})
+		}
+		a := &inputs[len(inputs)-1]
+		a.Replica = Replica{Task: in, Generation: ids.Attempt(p.attempt), Bytes: p.output}
+		a.Holders, a.Inline = a.Holders[:0], nil
+		if target.objects.has(in) {
+			continue
+		}
+		a.Inline = pb.inlineOf(uint64(in & blockMask))
+		a.Holders = m.sources(in, pb, p, target, a.Holders)
+	}
+	into.Inputs = inputs
+	return true
+}
+
+// sources lists the workers to fetch an object from, best first: reachable ones, those that did not fail, the fastest.
+func (m *Machine) sources(id ids.TaskID, b *block, t *task, target *worker, out []ids.WorkerID) []ids.WorkerID {
+	n := 0
+	for l := t.replicas; l != 0; l = b.links[l].next {
+		out = append(out, m.workers[b.links[l].value].id)
+		n++
+	}
+	if n < 2 {
+		return out
+	}
+	tr := m.troubleIf(id, t)
+	cost := func(w ids.WorkerID) float64 {
+		from := m.workerOf(w)
+		c := 1 / m.rate(w, target.id).bytesPerMicro
+		if from.host == target.host {
+			c /= 2
+		}
+		if !from.reachable() {
+			c += 1e9
+		}
+		if tr != nil {
+			for _, u := range tr.unread {
+				if u.worker == w {
+					c += 1e6 * float64(u.times)
+				}
+			}
+		}
+		return c
+	}
+	slices.SortFunc(out, func(x, y ids.WorkerID) int {
+		cx, cy := cost(x), cost(y)
+		switch {
+		case cx < cy:
+			return -1
+		case cx > cy:
+			return 1
+		}
+		return int(int64(x) - int64(y))
+	})
+	return out
+}
+
+// UpdateOf is what clients are told about a task.
+func (m *Machine) UpdateOf(id ids.TaskID) (Update, bool) {
+	b, t := m.lookup(id)
+	if t == nil {
+		return Update{}, false
+	}
+	u := Update{Task: id, State: t.state, Generation: ids.Attempt(t.attempt)}
+	switch t.state {
+	case TaskSucceeded:
+		u.OutputBytes = t.output
+		u.Inline = b.inlineOf(uint64(id & blockMask))
+		for l := t.replicas; l != 0; l = b.links[l].next {
+			w := m.workers[b.links[l].value]
+			if u.Worker == 0 || w.reachable() {
+				u.Worker = w.id
+			}
+		}
+	case TaskFailed, TaskCancelled:
+		u.Err = m.errors[id]
+	case TaskWaiting, TaskReady, TaskReleased:
+	case TaskAssigned, TaskRunning:
+		u.Worker = m.workers[t.worker-1].id
+	}
+	return u, true
+}
+
+// Op tells an interned op.
+func (m *Machine) Op(id ids.OpID) OpSpec {
+	if int(id) >= len(m.ops) {
+		return OpSpec{}
+	}
+	return m.ops[id].spec
+}
+
+// Lookup finds a task by key.
+func (m *Machine) Lookup(namespace, key string) (ids.TaskID, bool) {
+	ns := m.namespaces[namespace]
+	if ns == nil {
+		return 0, false
+	}
+	id := ns.keys.find(m, key, hashKey(key))
+	return id, id != 0
+}
+
+// Task is a snapshot of one task.
+func (m *Machine) Task(id ids.TaskID) (TaskInfo, bool) {
+	b, t := m.lookup(id)
+	if t == nil {
+		return TaskInfo{}, false
+	}
+	g := m.graphs[t.graph]
+	info := TaskInfo{
+		Task:              id,
+		Key:               string(b.keyOf(t)),
+		Namespace:         g.ns.name,
+		Graph:             g.id,
+		Op:                m.ops[t.op].spec,
+		State:             t.state,
+		Attempt:           ids.Attempt(t.attempt),
+		Inline:            b.inlineOf(uint64(id&blockMask)) != nil,
+		WaitingDependents: t.unfinished,
+		Holders:           uint32(b.length(t.holders)),
+		Err:               m.errors[id],
+		Options:           m.options[t.options].Options,
+		SubmittedAt:       b.base.Add(time.Duration(t.submitted) * time.Millisecond),
+	}
+	if t.worker != 0 {
+		info.Worker = m.workers[t.worker-1].id
+	} else {
+		info.RunTime = time.Duration(t.runMicros) * time.Microsecond
+	}
+	if t.state == TaskSucceeded {
+		info.OutputBytes = t.output
+	}
+	for l := t.replicas; l != 0; l = b.links[l].next {
+		info.Replicas = append(info.Replicas, m.workers[b.links[l].value].id)
+	}
+	slices.Reverse(info.Replicas)
+	edges := b.edgesOf(t)
+	for i := range edges {
+		pb, p := m.at(edges[i].input)
+		info.Inputs = append(info.Inputs, string(pb.keyOf(p)))
+		info.InputTasks = append(info.InputTasks, edges[i].input)
+		if p.state != TaskSucceeded {
+			info.MissingInputs++
+		}
+	}
+	if tr := m.troubleIf(id, t); tr != nil {
+		info.RetriesUsed, info.WorkerDeaths, info.LogTail = tr.retries, tr.deaths, tr.logTail
+	}
+	return info, true
+}
+
+// Tasks lists tasks by id from the one after the given id on; more says that limit cut the list.
+func (m *Machine) Tasks(f TaskFilter, after ids.TaskID, limit int) (tasks []TaskInfo, more bool) {
+	visit := func(id ids.TaskID, b *block, t *task) bool {
+		if id <= after || !m.selects(&f, id, b, t) {
+			return true
+		}
+		if len(tasks) >= limit {
+			more = true
+			return false
+		}
+		info, _ := m.Task(id)
+		tasks = append(tasks, info)
+		return true
+	}
+	if f.Graph != 0 {
+		if g := m.graphOf(f.Graph); g != nil {
+			m.eachTask(g, visit)
+		}
+		return tasks, more
+	}
+	m.eachLive(uint64(after)>>blockBits, visit)
+	return tasks, more
+}
+
+// eachLive visits all tasks from the block with the given number on, in order of ids.
+func (m *Machine) eachLive(from uint64, visit func(ids.TaskID, *block, *task) bool) {
+	m.tasks.each(from, func(b *block) bool {
+		for i := range b.tasks {
+			if t := &b.tasks[i]; t.state != 0 && !visit(ids.TaskID(b.number<<blockBits|uint64(i)), b, t) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+func (m *Machine) selects(f *TaskFilter, id ids.TaskID, b *block, t *task) bool {
+	switch {
+	case f.State != 0 && t.state != f.State,
+		f.Worker != 0 && (t.worker == 0 || m.workers[t.worker-1].id != f.Worker),
+		f.Namespace != "" && m.graphs[t.graph].ns.name != f.Namespace,
+		f.Prefix != "" && m.ops[t.op].spec.Name != f.Prefix,
+		f.KeyPrefix != "" && !strings.HasPrefix(string(b.keyOf(t)), f.KeyPrefix):
+		return false
+	}
+	if f.Client != 0 {
+		c := m.clients[f.Client]
+		return c != nil && m.holders[c.holder].held.has(id)
+	}
+	return true
+}
+
+// Graph is a snapshot of one graph.
+func (m *Machine) Graph(id ids.GraphID) (GraphInfo, bool) {
+	g := m.graphOf(id)
+	if g == nil {
+		return GraphInfo{}, false
+	}
+	return GraphInfo{
+		Graph: g.id, Name: g.name, Namespace: g.ns.name, Client: g.client, Counts: g.counts, Prefixes: slices.Clone(g.prefixes),
+		CreatedAt: g.createdAt, EndedAt: g.endedAt, FirstError: g.firstError, ExpiresAt: g.expiresAt,
+	}, true
+}
+
+// Worker is a snapshot of one worker.
+func (m *Machine) Worker(id ids.WorkerID) (WorkerInfo, bool) {
+	w := m.workerOf(id)
+	if w == nil {
+		return WorkerInfo{}, false
+	}
+	return WorkerInfo{
+		Worker: w.id, Name: w.name, Incarnation: w.incarnation, Host: w.host, State: w.state, Slots: w.slots,
+		Assigned: uint32(w.assigned), Running: uint32(w.running), Objects: uint64(w.objects.count), Finished: w.finished,
+		MemoryBytes: w.memory, MemoryUsedBytes: w.memoryUsed,
+	}, true
+}
+
+// WorkerIDs lists the workers that are not lost, in order.
+func (m *Machine) WorkerIDs() []ids.WorkerID {
+	out := make([]ids.WorkerID, len(m.order))
+	for i, w := range m.order {
+		out[i] = w.id
+	}
+	return out
+}
+
+// HeldBy visits the tasks that a client holds, in order.
+func (m *Machine) HeldBy(id ids.ClientID, visit func(ids.TaskID)) {
+	c := m.clients[id]
+	if c == nil {
+		return
+	}
+	for _, t := range m.holders[c.holder].held.members(nil) {
+		visit(t)
+	}
+}
+
+// HeldCount is how many tasks a client holds.
+func (m *Machine) HeldCount(id ids.ClientID) uint64 {
+	if c := m.clients[id]; c != nil {
+		return uint64(m.holders[c.holder].held.count)
+	}
+	return 0
+}
+
+// ReplicasOf tells where an object is, cheaper than Task: its state, generation, size, and the workers appended to out.
+func (m *Machine) ReplicasOf(id ids.TaskID, out []ids.WorkerID) (Replica, TaskState, []ids.WorkerID) {
+	b, t := m.lookup(id)
+	if t == nil {
+		return Replica{}, 0, out
+	}
+	for l := t.replicas; l != 0; l = b.links[l].next {
+		out = append(out, m.workers[b.links[l].value].id)
+	}
+	r := Replica{Task: id, Generation: ids.Attempt(t.attempt)}
+	if t.state == TaskSucceeded {
+		r.Bytes = t.output
+	}
+	return r, t.state, out
+}
+
+// Totals sums up everything.
+func (m *Machine) Totals() Totals {
+	t := m.totals
+	t.Graphs, t.Clients, t.Workers = uint64(len(m.graphIndex)), uint64(len(m.clients)), uint64(len(m.order))
+	t.ReadyQueued = uint64(m.ready)
+	return t
+}

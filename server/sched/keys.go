@@ -1,0 +1,126 @@
+package sched
+
+import (
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// keyIndex finds the task of a key within one namespace. It stores 8 bytes a slot: 48 bits of id and 16 of the hash; the
+// key itself is compared in the task's block. The table is cut into segments by the top bits of the hash, so that growing
+// one never rehashes more than a small part at a time.
+type keyIndex struct {
+	segments [keySegments]keySegment
+	count    int
+}
+
+const (
+	keySegments = 512
+	keySegShift = 64 - 9
+	keyTagShift = 48
+	tombstone   = maxTaskID // an id that is never handed out
+)
+
+// keySegment is an open-addressed table with linear probing; 0 is an empty slot.
+type keySegment struct {
+	slots []uint64
+	// used counts live slots and tombstones, live only the former.
+	used, live int
+}
+
+func hashKey(key string) uint64      { return xxhash.Sum64String(key) }
+func hashKeyBytes(key []byte) uint64 { return xxhash.Sum64(key) }
+
+// find returns the task of the key, or 0.
+func (x *keyIndex) find(m *Machine, key string, hash uint64) ids.TaskID {
+	s := &x.segments[hash>>keySegShift]
+	if s.live == 0 {
+		return 0
+	}
+	mask := uint64(len(s.slots) - 1)
+	tag := hash & 0xffff
+	for i := hash >> 16 & mask; ; i = (i + 1) & mask {
+		v := s.slots[i]
+		if v == 0 {
+			return 0
+		}
+		if v>>keyTagShift != tag || v&maxTaskID == tombstone {
+			continue
+		}
+		id := ids.TaskID(v & maxTaskID)
+		b, t := m.at(id)
+		if string(b.keyOf(t)) == key {
+			return id
+		}
+	}
+}
+
+// insert adds a key that is not there.
+func (x *keyIndex) insert(m *Machine, hash uint64, id ids.TaskID) {
+	s := &x.segments[hash>>keySegShift]
+	if (s.used+1)*4 > len(s.slots)*3 {
+		s.resize(m)
+	}
+	mask := uint64(len(s.slots) - 1)
+	i := hash >> 16 & mask
+	for s.slots[i] != 0 {
+		i = (i + 1) & mask
+	}
+	s.slots[i] = hash&0xffff<<keyTagShift | uint64(id)
+	s.used++
+	s.live++
+	x.count++
+}
+
+// remove takes out the key of the task. REQUIRES: it is there, and the task's record still has its key.
+func (x *keyIndex) remove(m *Machine, hash uint64, id ids.TaskID) {
+	s := &x.segments[hash>>keySegShift]
+	mask := uint64(len(s.slots) - 1)
+	want := hash&0xffff<<keyTagShift | uint64(id)
+	i := hash >> 16 & mask
+	for s.slots[i] != want {
+		i = (i + 1) & mask
+	}
+	if s.slots[(i+1)&mask] == 0 {
+		// Nothing probes past this slot, nor past tombstones right before it.
+		for s.slots[i] == want || s.slots[i]&maxTaskID == tombstone {
+			s.slots[i] = 0
+			s.used--
+			want = tombstone
+			i = (i - 1) & mask
+		}
+	} else {
+		s.slots[i] = tombstone
+	}
+	s.live--
+	x.count--
+	switch {
+	case s.live == 0:
+		*s = keySegment{}
+	case len(s.slots) > 16 && s.live*8 < len(s.slots):
+		s.resize(m)
+	}
+}
+
+// resize makes room for one more key, and drops tombstones and excess room.
+func (s *keySegment) resize(m *Machine) {
+	size := 8
+	for size*3 < (s.live+1)*5 {
+		size *= 2
+	}
+	old := s.slots
+	s.slots = make([]uint64, size)
+	s.used = s.live
+	mask := uint64(size - 1)
+	for _, v := range old {
+		if v == 0 || v&maxTaskID == tombstone {
+			continue
+		}
+		b, t := m.at(ids.TaskID(v & maxTaskID))
+		i := hashKeyBytes(b.keyOf(t)) >> 16 & mask
+		for s.slots[i] != 0 {
+			i = (i + 1) & mask
+		}
+		s.slots[i] = v
+	}
+}

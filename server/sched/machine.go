@@ -1,0 +1,339 @@
+// Package sched is a Machine: it decides which task runs where and when, and which results are still wanted. Events go in
+// as values with the time at which they happened; effects come out as values. It has no clock, goroutine, lock or IO, and
+// one owner.
+//
+// A task is wanted while a client, a dataset or a detached graph holds it, or while a task that has not ended needs its
+// object. What is not wanted is dropped or released in the same step; what is wanted and lost is computed again from its
+// inputs, as far back as needed. A task's record is forgotten when nothing holds it and no known task depends on it.
+//
+//	WAITING ⇄ READY → ASSIGNED → RUNNING → SUCCEEDED → RELEASED
+//	   any of the first four → FAILED | CANCELLED | RELEASED (dropped)
+//	   ASSIGNED, RUNNING → READY or WAITING: retracted, retried, or its worker is gone
+//	   SUCCEEDED → WAITING: its object is lost and wanted; RELEASED → WAITING: wanted again
+//	   FAILED, CANCELLED → WAITING: retried
+package sched
+
+import (
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/invariant"
+)
+
+// Machine is the scheduler's state. Not safe for concurrent use.
+type Machine struct {
+	config Config
+	now    time.Time
+	out    []Effect
+	cause  cause
+
+	tasks  dir
+	nextID ids.TaskID
+	// nextRank is the position part of the next task's rank.
+	nextRank uint64
+	current  *block // that nextID falls into, or nil
+
+	namespaces map[string]*namespace
+	graphs     []*graph // by slot; nil: free
+	freeGraphs []uint32
+	graphIndex map[ids.GraphID]uint32
+	nextGraph  ids.GraphID
+	// emptied are client graphs whose last task was forgotten, oldest first; some may have tasks again.
+	emptied []ids.GraphID
+	dirty   []uint32
+
+	holders     []holder // by slot; [0] unused
+	freeHolders []uint32
+	clients     map[ids.ClientID]*client
+	datasets    map[uint64]uint32 // holder slots
+
+	ops         []op
+	freeOps     []uint32
+	opIndex     map[OpSpec]uint32
+	unused      []uint32
+	functions   map[ids.FunctionHash]int
+	options     []options
+	freeOptions []uint32
+	optionIndex map[string]uint32
+
+	classes     []*class // by slot; nil: free
+	freeClasses []uint32
+	classIndex  map[classKey]uint32
+	// waiting are exactly the classes with tasks in their queues, and some that just lost their last.
+	waiting []*class
+	ready   int
+	stamp   uint64
+
+	workers     []*worker // by slot; nil: free
+	freeWorkers []uint32
+	workerIndex map[ids.WorkerID]uint32
+	// order is the workers by id.
+	order []*worker
+	// workerVersion changes whenever what a worker may run changes.
+	workerVersion uint64
+	rotate        int
+	rates         map[ratePair]rate
+
+	trouble map[ids.TaskID]*trouble
+	errors  map[ids.TaskID]*TaskError
+
+	timers         timerHeap
+	rebalanceArmed bool
+
+	// Work lists within a step; empty between steps.
+	doomed   []doom
+	reviving []revival
+	settling []ids.TaskID
+
+	requests requestLog
+	story    story
+	totals   Totals
+	scratch  scratch
+}
+
+// New makes an empty machine.
+func New(c Config) *Machine {
+	m := &Machine{
+		config:      c.withDefaults(),
+		nextID:      1,
+		nextGraph:   1,
+		namespaces:  make(map[string]*namespace),
+		graphs:      make([]*graph, 1),
+		graphIndex:  make(map[ids.GraphID]uint32),
+		holders:     make([]holder, 1),
+		clients:     make(map[ids.ClientID]*client),
+		datasets:    make(map[uint64]uint32),
+		opIndex:     make(map[OpSpec]uint32),
+		functions:   make(map[ids.FunctionHash]int),
+		options:     make([]options, 1),
+		optionIndex: map[string]uint32{},
+		classIndex:  make(map[classKey]uint32),
+		workerIndex: make(map[ids.WorkerID]uint32),
+		rates:       make(map[ratePair]rate),
+		trouble:     make(map[ids.TaskID]*trouble),
+		errors:      make(map[ids.TaskID]*TaskError),
+		requests:    requestLog{index: make(map[requestKey]SubmitResult)},
+	}
+	return m.init()
+}
+
+func (m *Machine) init() *Machine {
+	text, place := canonical(&Options{})
+	m.options[0] = options{text: text, place: place, rank: rankOf(0), tasks: 1}
+	m.optionIndex[text] = 0
+	return m
+}
+
+// Step is the way in for events that need no answer; those that do may come here too, and their answer or error is lost.
+// Effects are appended to out and returned; the caller reuses the slice.
+func (m *Machine) Step(now time.Time, ev Event, out []Effect) []Effect {
+	m.begin(now, ev, out)
+	switch ev := ev.(type) {
+	case TasksReported:
+		m.tasksReported(ev)
+	case ObjectsReported:
+		m.objectsReported(ev)
+	case TasksReleased:
+		m.tasksReleased(ev)
+	case GraphSubmitted:
+		_, _ = m.submit(ev)
+	case TasksHeld:
+		_, _ = m.tasksHeld(ev)
+	case TasksCancelled:
+		_, _ = m.tasksCancelled(ev)
+	case TasksRetried:
+		_, _ = m.tasksRetried(ev)
+	case GraphReleased:
+		_ = m.graphReleased(ev)
+	case DatasetPublished:
+		_, _ = m.datasetPublished(ev)
+	case DatasetUnpublished:
+		m.datasetUnpublished(ev)
+	case ClientOpened:
+		m.clientOpened(ev)
+	case ClientRenewed:
+		m.clientRenewed(ev)
+	case ClientClosed:
+		m.clientClosed(ev.Client)
+	case WorkerRegistered:
+		m.workerRegistered(ev)
+	case WorkerDisconnected:
+		m.workerDisconnected(ev)
+	case WorkerLost:
+		m.workerLost(ev)
+	case WorkerDraining:
+		m.workerDraining(ev)
+	case WorkerMeasured:
+		m.workerMeasured(ev)
+	case RateMeasured:
+		m.rateMeasured(ev)
+	case TimePassed:
+		m.timePassed()
+	}
+	return m.finish()
+}
+
+// Submit is Step for GraphSubmitted, with its answer. On an error nothing changed and there are no effects.
+func (m *Machine) Submit(now time.Time, ev GraphSubmitted, out []Effect) (SubmitResult, []Effect, *Error) {
+	m.begin(now, ev, out)
+	result, err := m.submit(ev)
+	return result, m.finish(), err
+}
+
+// Hold is Step for TasksHeld; the answer has the task of each key.
+func (m *Machine) Hold(now time.Time, ev TasksHeld, out []Effect) ([]ids.TaskID, []Effect, *Error) {
+	m.begin(now, ev, out)
+	tasks, err := m.tasksHeld(ev)
+	return tasks, m.finish(), err
+}
+
+// Cancel is Step for TasksCancelled; the answer is how many tasks became CANCELLED.
+func (m *Machine) Cancel(now time.Time, ev TasksCancelled, out []Effect) (cancelled uint64, effects []Effect, err *Error) {
+	m.begin(now, ev, out)
+	before := m.totals.Cancelled
+	_, err = m.tasksCancelled(ev)
+	effects = m.finish()
+	return m.totals.Cancelled - before, effects, err
+}
+
+// Retry is Step for TasksRetried; the answer is how many tasks run again, inputs included.
+func (m *Machine) Retry(now time.Time, ev TasksRetried, out []Effect) (retried uint64, effects []Effect, err *Error) {
+	m.begin(now, ev, out)
+	retried, err = m.tasksRetried(ev)
+	return retried, m.finish(), err
+}
+
+// ReleaseGraph is Step for GraphReleased.
+func (m *Machine) ReleaseGraph(now time.Time, ev GraphReleased, out []Effect) ([]Effect, *Error) {
+	m.begin(now, ev, out)
+	err := m.graphReleased(ev)
+	return m.finish(), err
+}
+
+// Publish is Step for DatasetPublished; the answer has the task of each key.
+func (m *Machine) Publish(now time.Time, ev DatasetPublished, out []Effect) ([]ids.TaskID, []Effect, *Error) {
+	m.begin(now, ev, out)
+	tasks, err := m.datasetPublished(ev)
+	return tasks, m.finish(), err
+}
+
+// NextDeadline is when TimePassed is due next.
+func (m *Machine) NextDeadline() (time.Time, bool) {
+	if len(m.timers) == 0 {
+		return time.Time{}, false
+	}
+	return m.timers[0].at, true
+}
+
+func (m *Machine) begin(now time.Time, ev Event, out []Effect) {
+	m.now, m.out, m.cause = now, out, causeOf(ev)
+}
+
+// finish follows up what the event changed until nothing is left to do, and returns the effects.
+func (m *Machine) finish() []Effect {
+	for {
+		m.propagate()
+		m.dispatch()
+		if len(m.doomed)+len(m.reviving)+len(m.settling) == 0 {
+			break
+		}
+	}
+	m.rebalance()
+	m.flushGraphs()
+	out := m.out
+	m.out = nil
+	if invariant.Enabled {
+		if err := m.Check(); err != nil {
+			panic(err)
+		}
+	}
+	return out
+}
+
+// propagate empties the work lists: failures reach dependents, wanted tasks without an object are started again, and what
+// is no longer wanted is let go.
+func (m *Machine) propagate() {
+	for {
+		switch {
+		case len(m.doomed) > 0:
+			d := m.doomed[len(m.doomed)-1]
+			m.doomed = m.doomed[:len(m.doomed)-1]
+			m.carryOut(d)
+		case len(m.reviving) > 0:
+			r := m.reviving[len(m.reviving)-1]
+			m.reviving = m.reviving[:len(m.reviving)-1]
+			m.revive(r)
+		case len(m.settling) > 0:
+			id := m.settling[len(m.settling)-1]
+			m.settling = m.settling[:len(m.settling)-1]
+			m.settle(id)
+		default:
+			return
+		}
+	}
+}
+
+func (m *Machine) emit(e Effect) { m.out = append(m.out, e) }
+
+// notify tells the clients that hold the task.
+func (m *Machine) notify(id ids.TaskID, b *block, t *task) {
+	for i := t.holders; i != 0; i = b.links[i].next {
+		if h := &m.holders[b.links[i].value]; h.kind == holderClient {
+			m.emit(Effect{Kind: EffectNotify, Task: id, Client: h.client, State: t.state, Attempt: ids.Attempt(t.attempt)})
+		}
+	}
+}
+
+// setState moves a task to another state and keeps all counts by state.
+func (m *Machine) setState(id ids.TaskID, t *task, to TaskState) {
+	g := m.graphs[t.graph]
+	p := &g.prefixes[t.prefix]
+	from := t.state
+	t.state = to
+	g.counts[from]--
+	g.counts[to]++
+	p.Counts[from]--
+	p.Counts[to]++
+	m.totals.Counts[from]--
+	m.totals.Counts[to]++
+	if from.active() != to.active() {
+		if to.active() {
+			g.active++
+		} else {
+			g.active--
+		}
+	}
+	m.touch(t.graph, g)
+	m.story.add(m, id, from, to, t.attempt, t.worker)
+}
+
+// activate makes the task need its inputs; deactivate ends that.
+func (m *Machine) activate(b *block, t *task) {
+	for i := range b.edgesOf(t) {
+		_, p := m.at(b.edges[t.edge+uint32(i)].input)
+		p.unfinished++
+	}
+}
+
+func (m *Machine) deactivate(b *block, t *task) {
+	edges := b.edgesOf(t)
+	for i := range edges {
+		id := edges[i].input
+		_, p := m.at(id)
+		if p.unfinished--; p.unfinished == 0 {
+			m.reconsider(id, p)
+		}
+	}
+}
+
+func (t *task) wanted() bool {
+	return t.holders != 0 || t.unfinished > 0 || t.flags&flagRunHold != 0
+}
+
+// reconsider queues a task that may not be wanted any more.
+func (m *Machine) reconsider(id ids.TaskID, t *task) {
+	if t.flags&flagSettling == 0 && !t.wanted() {
+		t.flags |= flagSettling
+		m.settling = append(m.settling, id)
+	}
+}

@@ -1,0 +1,525 @@
+package sched
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strconv"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// class is a set of tasks that the same workers may run: same executor, same resources, same wishes. Each has a queue of
+// its own, so that tasks that must wait for one worker never hold up others.
+type class struct {
+	slot    uint32
+	key     classKey
+	options Options // only what restricts placement counts
+	tasks   uint64
+	queue   readyQueue
+	// ready counts valid entries in queue and parked.
+	ready  int
+	listed bool
+	// parked are ready tasks whose memory fits no registered worker; they are queued again when the workers change.
+	parked []readyTask
+	// blocked is the stamp of the dispatch in which no worker could take more.
+	blocked uint64
+
+	// workers may run it, by the worker version at which that was found out.
+	workers []*worker
+	version uint64
+	known   bool
+}
+
+type classKey struct{ needs, place string }
+
+func (m *Machine) internClass(opSlot, optionSlot uint32) uint32 {
+	key := classKey{m.ops[opSlot].needs, m.options[optionSlot].place}
+	if i, ok := m.classIndex[key]; ok {
+		return i
+	}
+	c := &class{key: key, options: m.options[optionSlot].Options}
+	if k := len(m.freeClasses); k > 0 {
+		c.slot = m.freeClasses[k-1]
+		m.freeClasses = m.freeClasses[:k-1]
+		m.classes[c.slot] = c
+	} else {
+		c.slot = uint32(len(m.classes))
+		m.classes = append(m.classes, c)
+	}
+	m.classIndex[key] = c.slot
+	return c.slot
+}
+
+func (m *Machine) freeUnusedClass(i uint32) {
+	c := m.classes[i]
+	// The class of plain tasks of an executor is used again soon.
+	if c.tasks > 0 || c.key.place == m.options[0].place {
+		return
+	}
+	if c.listed {
+		m.waiting = slices.DeleteFunc(m.waiting, func(o *class) bool { return o == c })
+	}
+	delete(m.classIndex, c.key)
+	m.classes[i] = nil
+	m.freeClasses = append(m.freeClasses, i)
+}
+
+// fits says whether a worker could ever run tasks of the class, and if not, why.
+func (c *class) fits(w *worker) (bool, string) {
+	if c.key.needs != "" && !slices.Contains(w.executors, c.key.needs) {
+		return false, fmt.Sprintf("executor %s: not offered, has %v", c.key.needs, w.executors)
+	}
+	if s := c.options.Slots; s > w.slots {
+		return false, fmt.Sprintf("slots: needs %d, has %d", s, w.slots)
+	}
+	for _, name := range sortedKeys(c.options.Resources) {
+		if need, has := c.options.Resources[name], w.resources[name]; need > has {
+			return false, fmt.Sprintf("resource %s: needs %s, has %s", name, number(need), number(has))
+		}
+	}
+	return true, ""
+}
+
+func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
+
+// named says whether the class's wish for workers names this one.
+func (c *class) named(w *worker) bool {
+	return slices.Contains(c.options.Workers, w.name) || slices.Contains(c.options.Workers, w.host) ||
+		slices.Contains(c.options.Workers, w.id.String())
+}
+
+// feasible lists the active workers that may run the class now, by id.
+func (m *Machine) feasible(c *class) []*worker {
+	if c.known && c.version == m.workerVersion {
+		return c.workers
+	}
+	c.known, c.version = true, m.workerVersion
+	c.workers = c.workers[:0]
+	var named []*worker
+	for _, w := range m.order {
+		if w.state != WorkerStateActive {
+			continue
+		}
+		if ok, _ := c.fits(w); !ok {
+			continue
+		}
+		c.workers = append(c.workers, w)
+		if len(c.options.Workers) > 0 && c.named(w) {
+			named = append(named, w)
+		}
+	}
+	if len(c.options.Workers) > 0 && (len(named) > 0 || !c.options.AllowOtherWorkers) {
+		c.workers = append(c.workers[:0], named...)
+	}
+	for _, r := range c.parked {
+		c.queue.push(r)
+	}
+	c.parked = c.parked[:0]
+	return c.workers
+}
+
+const (
+	// aheadMicros of learned work are kept at a worker for each slot, to cover the round trip.
+	aheadMicros = 5000
+	// minAhead and maxAhead bound the tasks that this makes.
+	minAhead, maxAhead = 2, 1024
+)
+
+// room says whether the worker should get another task of the class now.
+func (m *Machine) room(w *worker, c *class) bool {
+	slots := uint64(w.slots)
+	if a := m.config.AssignAhead; a > 0 {
+		if w.usedSlots >= slots+uint64(a) {
+			return false
+		}
+	} else if w.usedSlots >= slots+minAhead && (w.queuedMicros >= aheadMicros*slots || w.usedSlots >= slots+maxAhead) {
+		return false
+	}
+	return len(c.options.Resources) == 0 || w.hasFree(c)
+}
+
+// stretch is room for tasks whose inputs are here: the queue may be somewhat longer.
+func (m *Machine) stretch(w *worker, c *class) bool {
+	slots := uint64(w.slots)
+	if w.usedSlots >= 2*slots+8 && (w.queuedMicros >= 4*aheadMicros*slots || w.usedSlots >= slots+2*maxAhead) {
+		return false
+	}
+	return len(c.options.Resources) == 0 || w.hasFree(c)
+}
+
+// hasFree says whether the class's resources are free. Tasks with resources are not assigned ahead.
+func (w *worker) hasFree(c *class) bool {
+	for name, need := range c.options.Resources {
+		// NB: the order does not matter, all must hold.
+		if w.usedResources[name]+need > w.resources[name]+1e-9 {
+			return false
+		}
+	}
+	return true
+}
+
+// load is the estimated time until the worker's queue is done, in microseconds.
+func (w *worker) load() float64 { return float64(w.queuedMicros) / float64(w.slots) }
+
+// leastLoaded picks among the workers with room; equal ones take turns.
+func (m *Machine) leastLoaded(from []*worker, c *class, avoid ids.WorkerID, fits func(*worker) bool) (best *worker, open int) {
+	n := len(from)
+	m.rotate++
+	if m.rotate >= n {
+		m.rotate = 0
+	}
+	least := math.Inf(1)
+	for i := range n {
+		k := i + m.rotate
+		if k >= n {
+			k -= n
+		}
+		w := from[k]
+		if !m.room(w, c) || fits != nil && !fits(w) {
+			continue
+		}
+		open++
+		load := w.load()
+		if w.id == avoid {
+			load += 1e12
+		}
+		if load < least {
+			best, least = w, load
+		}
+	}
+	return best, open
+}
+
+// dispatch sends ready tasks to workers, lowest rank first, until all workers are full or no task is left.
+func (m *Machine) dispatch() {
+	if m.ready == 0 {
+		return
+	}
+	m.stamp++
+	stamp := m.stamp
+	for m.ready > 0 {
+		var best *class
+		var lowest, second uint64 = math.MaxUint64, math.MaxUint64
+		keep := m.waiting[:0]
+		for _, c := range m.waiting {
+			if c.ready == 0 {
+				c.listed = false
+				continue
+			}
+			keep = append(keep, c)
+			if c.blocked == stamp {
+				continue
+			}
+			if c.version != m.workerVersion {
+				m.feasible(c)
+			}
+			r, _, t := m.head(c)
+			switch {
+			case t == nil:
+				c.blocked = stamp
+			case r.rank < lowest:
+				second, lowest, best = lowest, r.rank, c
+			case r.rank < second:
+				second = r.rank
+			}
+		}
+		clear(m.waiting[len(keep):])
+		m.waiting = keep
+		if best == nil {
+			return
+		}
+		m.fill(best, second, stamp)
+	}
+}
+
+// fill assigns tasks of a class, as long as their rank is below limit. It blocks the class if no worker has room.
+func (m *Machine) fill(c *class, limit, stamp uint64) {
+	from := m.feasible(c)
+	if len(from) == 0 {
+		c.blocked = stamp
+		if c.options.NoWait {
+			m.failUnfit(c)
+		}
+		return
+	}
+	var aside []readyTask
+	share := 0
+	for c.ready > 0 {
+		r, b, t := m.head(c)
+		if t == nil || r.rank > limit || len(aside) >= maxAside {
+			break
+		}
+		if t.inputs == 0 && t.flags&flagTrouble == 0 && m.outputBytes(t) == 0 {
+			w, open := m.leastLoaded(from, c, 0, nil)
+			if w == nil {
+				c.blocked = stamp
+				break
+			}
+			if share == 0 {
+				share = max(1, c.ready/open)
+			}
+			m.batch(c, w, limit, share)
+			continue
+		}
+		w, verdict := m.choose(c, from, r.task, b, t)
+		switch verdict {
+		case placeHere:
+			c.queue.pop()
+			m.assign(r.task, b, t, w)
+		case placeLater:
+			c.queue.pop()
+			aside = append(aside, r)
+		case placeNowhere:
+			c.queue.pop()
+			if c.options.NoWait {
+				m.dequeue(t)
+				m.end(r.task, b, t, TaskFailed, m.unfitError(r.task, b, t))
+			} else {
+				c.parked = append(c.parked, r)
+			}
+		case placeFull:
+			c.blocked = stamp
+		}
+		if verdict == placeFull {
+			break
+		}
+	}
+	if len(aside) > 0 {
+		c.blocked = stamp
+		if c.ready > 0 {
+			for _, r := range aside {
+				c.queue.push(r)
+			}
+		}
+	}
+}
+
+// maxAside bounds how many tasks whose memory does not fit the workers with room are passed over in one dispatch.
+const maxAside = 16
+
+// batch gives one worker up to n consecutive ready tasks without inputs: tasks that are neighbours in rank, whose results
+// are likely to be needed together.
+func (m *Machine) batch(c *class, w *worker, limit uint64, n int) {
+	for ; n > 0 && m.room(w, c); n-- {
+		r, b, t := m.head(c)
+		if t == nil || r.rank > limit || t.inputs != 0 || t.flags&flagTrouble != 0 || m.outputBytes(t) != 0 {
+			return
+		}
+		c.queue.pop()
+		m.assign(r.task, b, t, w)
+	}
+}
+
+// outputBytes is the expected size of the object; 0 if too little is known to care.
+func (m *Machine) outputBytes(t *task) uint64 {
+	if e := m.options[t.options].ExpectedOutputBytes; e > 0 {
+		return e
+	}
+	if o := &m.ops[t.op]; o.samples > 0 && o.outputBytes > 64<<10 {
+		return uint64(o.outputBytes)
+	}
+	return 0
+}
+
+// placement is the verdict of choose.
+type placement uint8
+
+const (
+	placeHere placement = iota + 1
+	// placeFull: no worker of the class has room.
+	placeFull
+	// placeLater: workers have room, but the task's memory fits none of those.
+	placeLater
+	// placeNowhere: the task's memory fits no worker of the class.
+	placeNowhere
+)
+
+const (
+	// maxCandidates bounds the holders of inputs that are looked at for one task.
+	maxCandidates = 8
+	// maxCounted bounds the inputs whose replicas are looked at.
+	maxCounted = 64
+)
+
+// choose picks the worker with the least estimated finish among the holders of the task's inputs and the least loaded.
+func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *task) (*worker, placement) {
+	m.stamp++
+	stamp := m.stamp
+	var total uint64
+	edges := b.edgesOf(t)
+	candidates := m.scratch.candidates[:0]
+	for i := range edges {
+		pb, p := m.at(edges[i].input)
+		total += p.output
+		if i >= maxCounted {
+			continue
+		}
+		for l := p.replicas; l != 0; l = pb.links[l].next {
+			w := m.workers[pb.links[l].value]
+			if w.mark != stamp {
+				w.mark, w.present = stamp, 0
+				candidates = append(candidates, w)
+			}
+			w.present += p.output
+		}
+	}
+	need := total + m.outputBytes(t)
+	fits := func(w *worker) bool { return w.memory == 0 || need <= w.memory }
+	limited := false
+	if need > 0 {
+		some := false
+		for _, w := range from {
+			if fits(w) {
+				some = true
+			} else {
+				limited = true
+			}
+		}
+		if !some {
+			m.scratch.candidates = candidates
+			return nil, placeNowhere
+		}
+	}
+	var avoid ids.WorkerID
+	if tr := m.troubleIf(id, t); tr != nil {
+		avoid = tr.avoid
+	}
+	var check func(*worker) bool
+	if limited {
+		check = fits
+	}
+	idle, open := m.leastLoaded(from, c, avoid, check)
+	if idle == nil {
+		m.scratch.candidates = candidates
+		if limited && open == 0 {
+			if any, _ := m.leastLoaded(from, c, 0, nil); any != nil {
+				return nil, placeLater
+			}
+		}
+		return nil, placeFull
+	}
+	if len(candidates) > maxCandidates {
+		slices.SortStableFunc(candidates, func(x, y *worker) int {
+			switch {
+			case x.present > y.present:
+				return -1
+			case x.present < y.present:
+				return 1
+			}
+			return int(int64(x.id) - int64(y.id))
+		})
+		candidates = candidates[:maxCandidates]
+	}
+	m.scratch.candidates = candidates
+	best := idle
+	least := m.finishMicros(idle, edges, total, need)
+	if idle.id == avoid {
+		least += 1e12
+	}
+	for _, w := range candidates {
+		if w == idle || w.state != WorkerStateActive || w.id == avoid || !slices.Contains(from, w) || !fits(w) ||
+			!m.room(w, c) && !m.stretch(w, c) {
+			continue
+		}
+		if f := m.finishMicros(w, edges, total, need); f < least || f == least && w.present > best.present {
+			best, least = w, f
+		}
+	}
+	return best, placeHere
+}
+
+// finishMicros estimates when a task could have run on the worker, its own run time aside: the end of the queue, the time
+// to fetch the inputs that are neither there nor coming, and the time to make room for what does not fit beside what the
+// worker holds now.
+func (m *Machine) finishMicros(w *worker, edges []edge, total, need uint64) float64 {
+	_, fetch := m.fetchMicros(w, edges)
+	queue := w.load()
+	f := max(queue, fetch) + min(queue, fetch)/4
+	if w.memory > 0 && w.memoryUsed+need > w.memory {
+		// Spilling costs about the same as the slowest transfer.
+		f += float64(w.memoryUsed+need-w.memory) / (m.config.DefaultBytesPerSecond / 1e6)
+	}
+	return f
+}
+
+// fetchMicros estimates what the worker lacks of the inputs, and the time to get it.
+func (m *Machine) fetchMicros(w *worker, edges []edge) (missing uint64, micros float64) {
+	var latency float64
+	for i := range edges {
+		id := edges[i].input
+		pb, p := m.at(id)
+		if w.objects.has(id) || p.state != TaskSucceeded || w.coming.has(id) || pb.inlineOf(uint64(id&blockMask)) != nil {
+			continue
+		}
+		missing += p.output
+		best := rate{}
+		for l := p.replicas; l != 0; l = pb.links[l].next {
+			if r := m.rate(m.workers[pb.links[l].value].id, w.id); r.bytesPerMicro > best.bytesPerMicro {
+				best = r
+			}
+			if len(m.rates) == 0 {
+				break
+			}
+		}
+		if best.bytesPerMicro > 0 {
+			micros += float64(p.output) / best.bytesPerMicro
+			latency = max(latency, best.latencyMicros)
+		}
+	}
+	return missing, micros + latency
+}
+
+// assign sends a ready task to a worker as a new attempt.
+func (m *Machine) assign(id ids.TaskID, b *block, t *task, w *worker) {
+	m.dequeue(t)
+	o := &m.options[t.options]
+	t.attempt++
+	t.worker = w.slot + 1
+	t.runMicros = uint32(min(m.ops[t.op].estimate(), 1e9))
+	m.setState(id, t, TaskAssigned)
+	w.queue = append(w.queue, TaskRef{id, ids.Attempt(t.attempt)})
+	w.assigned++
+	w.usedSlots += uint64(max(o.Slots, 1))
+	w.queuedMicros += uint64(t.runMicros)
+	for name, amount := range o.Resources {
+		// NB: the order does not matter, each name has its own sum.
+		if w.usedResources == nil {
+			w.usedResources = make(map[string]float64)
+		}
+		w.usedResources[name] += amount
+	}
+	edges := b.edgesOf(t)
+	for i := range edges {
+		if in := edges[i].input; !w.objects.has(in) {
+			w.coming.add(in)
+		}
+	}
+	m.totals.Assigned++
+	m.emit(Effect{Kind: EffectAssign, Worker: w.id, Task: id, Attempt: ids.Attempt(t.attempt)})
+}
+
+// failUnfit fails every ready task of a class whose tasks do not want to wait for a worker that fits.
+func (m *Machine) failUnfit(c *class) {
+	for {
+		r, b, t := m.head(c)
+		if t == nil {
+			return
+		}
+		c.queue.pop()
+		m.dequeue(t)
+		m.end(r.task, b, t, TaskFailed, m.unfitError(r.task, b, t))
+	}
+}
+
+func (m *Machine) unfitError(id ids.TaskID, b *block, t *task) *TaskError {
+	key := string(b.keyOf(t))
+	e, _ := m.Explain(m.now, id)
+	return &TaskError{Reason: "NO_WORKER_FITS", Message: fmt.Sprintf("task %s: %s", key, e.Text), OriginKey: key, Attempt: ids.Attempt(t.attempt)}
+}
+
+// scratch is memory reused between steps; nothing in it has a meaning across steps.
+type scratch struct {
+	candidates []*worker
+	submit     submitScratch
+}

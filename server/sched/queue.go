@@ -1,0 +1,249 @@
+package sched
+
+import (
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// readyQueue orders ready tasks by rank. Tasks mostly become ready in rank order, so those go to the end of a run, where
+// taking the first costs nothing; the rest goes to a heap. Entries may be stale: an entry counts only if its task has
+// flagQueued.
+type readyQueue struct {
+	run  []readyTask
+	head int
+	heap []readyTask // 4-ary
+}
+
+type readyTask struct {
+	rank uint64
+	task ids.TaskID
+}
+
+func (q *readyQueue) push(r readyTask) {
+	if n := len(q.run); n == q.head || r.rank >= q.run[n-1].rank {
+		if q.head > 1024 && q.head > n/2 {
+			n = copy(q.run, q.run[q.head:])
+			q.run, q.head = q.run[:n], 0
+		}
+		q.run = append(q.run, r)
+		return
+	}
+	h := append(q.heap, r)
+	i := len(h) - 1
+	for i > 0 {
+		p := (i - 1) / 4
+		if h[p].rank <= r.rank {
+			break
+		}
+		h[i] = h[p]
+		i = p
+	}
+	h[i] = r
+	q.heap = h
+}
+
+// first is the entry with the lowest rank.
+func (q *readyQueue) first() (readyTask, bool) {
+	inRun, inHeap := q.head < len(q.run), len(q.heap) > 0
+	switch {
+	case inRun && (!inHeap || q.run[q.head].rank <= q.heap[0].rank):
+		return q.run[q.head], true
+	case inHeap:
+		return q.heap[0], true
+	}
+	return readyTask{}, false
+}
+
+// pop removes what first returned.
+func (q *readyQueue) pop() {
+	if q.head < len(q.run) && (len(q.heap) == 0 || q.run[q.head].rank <= q.heap[0].rank) {
+		if q.head++; q.head == len(q.run) {
+			q.head = 0
+			if q.run = q.run[:0]; cap(q.run) > 1<<14 {
+				q.run = nil
+			}
+		}
+		return
+	}
+	n := len(q.heap) - 1
+	r := q.heap[n]
+	h := q.heap[:n]
+	q.heap = h
+	if n == 0 {
+		if cap(h) > 1<<14 {
+			q.heap = nil
+		}
+		return
+	}
+	i := 0
+	for {
+		c := 4*i + 1
+		if c >= n {
+			break
+		}
+		least := c
+		for k := c + 1; k < min(c+4, n); k++ {
+			if h[k].rank < h[least].rank {
+				least = k
+			}
+		}
+		if h[least].rank >= r.rank {
+			break
+		}
+		h[i] = h[least]
+		i = least
+	}
+	h[i] = r
+}
+
+// reset drops all entries. REQUIRES: all are stale.
+func (q *readyQueue) reset() {
+	*q = readyQueue{run: q.run[:0], heap: q.heap[:0]}
+	if cap(q.run) > 1<<14 {
+		q.run = nil
+	}
+	if cap(q.heap) > 1<<14 {
+		q.heap = nil
+	}
+}
+
+// enqueue makes a task wait for a worker. REQUIRES: its state is READY, and it is not queued.
+func (m *Machine) enqueue(id ids.TaskID, t *task) {
+	c := m.classes[t.class]
+	t.flags |= flagQueued
+	c.queue.push(readyTask{t.rank, id})
+	if c.ready++; !c.listed {
+		c.listed = true
+		m.waiting = append(m.waiting, c)
+	}
+	m.ready++
+}
+
+// dequeue takes a task out of its queue; the entry stays and is stale.
+func (m *Machine) dequeue(t *task) {
+	if t.flags&flagQueued == 0 {
+		return
+	}
+	t.flags &^= flagQueued
+	c := m.classes[t.class]
+	m.ready--
+	if c.ready--; c.ready == 0 {
+		c.queue.reset()
+		c.parked = c.parked[:0]
+	}
+}
+
+// head is the ready task of the class with the lowest rank; stale entries before it go.
+func (m *Machine) head(c *class) (readyTask, *block, *task) {
+	for {
+		r, ok := c.queue.first()
+		if !ok {
+			return r, nil, nil
+		}
+		if b, t := m.lookup(r.task); t != nil && t.flags&flagQueued != 0 && t.rank == r.rank {
+			return r, b, t
+		}
+		c.queue.pop()
+	}
+}
+
+// makeReady moves a task whose inputs all exist into the queue.
+func (m *Machine) makeReady(id ids.TaskID, t *task) {
+	if t.state != TaskReady {
+		m.setState(id, t, TaskReady)
+	}
+	m.enqueue(id, t)
+}
+
+// timer kinds.
+type timerKind uint8
+
+const (
+	timerRetry timerKind = iota + 1
+	timerLease
+	timerRetention
+	timerRebalance
+)
+
+// timer is a deadline. Timers are never taken out early: what they refer to is looked at again when they are due.
+type timer struct {
+	at      time.Time
+	kind    timerKind
+	id      uint64
+	attempt uint32
+	// seq keeps the order of timers that are due at the same time.
+	seq uint64
+}
+
+type timerHeap []timer
+
+func (a *timer) before(b *timer) bool {
+	if !a.at.Equal(b.at) {
+		return a.at.Before(b.at)
+	}
+	return a.seq < b.seq
+}
+
+func (m *Machine) arm(t timer) {
+	m.stamp++
+	t.seq = m.stamp
+	h := append(m.timers, t)
+	i := len(h) - 1
+	for i > 0 {
+		p := (i - 1) / 2
+		if !t.before(&h[p]) {
+			break
+		}
+		h[i] = h[p]
+		i = p
+	}
+	h[i] = t
+	m.timers = h
+}
+
+func (m *Machine) disarmFirst() {
+	n := len(m.timers) - 1
+	t := m.timers[n]
+	h := m.timers[:n]
+	m.timers = h
+	if n == 0 {
+		m.timers = nil
+		return
+	}
+	i := 0
+	for {
+		c := 2*i + 1
+		if c >= n {
+			break
+		}
+		if c+1 < n && h[c+1].before(&h[c]) {
+			c++
+		}
+		if !h[c].before(&t) {
+			break
+		}
+		h[i] = h[c]
+		i = c
+	}
+	h[i] = t
+}
+
+// timePassed runs the timers that are due.
+func (m *Machine) timePassed() {
+	for len(m.timers) > 0 && !m.timers[0].at.After(m.now) {
+		t := m.timers[0]
+		m.disarmFirst()
+		switch t.kind {
+		case timerRetry:
+			m.retryDue(ids.TaskID(t.id), t.attempt)
+		case timerLease:
+			m.leaseDue(ids.ClientID(t.id))
+		case timerRetention:
+			m.retentionDue(ids.GraphID(t.id))
+		case timerRebalance:
+			m.rebalanceArmed = false
+			m.rebalanceDue()
+		}
+	}
+}

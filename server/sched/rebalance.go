@@ -1,0 +1,131 @@
+package sched
+
+import (
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+const (
+	// worthMoving is the queue below which a busy worker is left alone: its tasks are done before they could be moved.
+	worthMoving = 4000 // microseconds
+	// stuckAfter is how long a worker that has tasks waiting may say nothing before they are offered to an idle one,
+	// whatever their estimates.
+	stuckAfter = 10 * time.Millisecond
+	// maxScan bounds the tasks looked at from the end of one queue.
+	maxScan = 64
+)
+
+// rebalance asks busy workers to give back tasks that they have not started, for idle workers. A worker may refuse. While
+// it is too early to tell whether a queue moves, a timer asks again: there is none while nobody is idle.
+func (m *Machine) rebalance() {
+	pending := 0
+	idle, busy := false, false
+	for _, w := range m.order {
+		pending += w.retracting
+		idle = idle || w.state == WorkerStateActive && w.usedSlots < uint64(w.slots)
+		busy = busy || w.state == WorkerStateActive && w.usedSlots > uint64(w.slots)
+	}
+	if !idle || !busy {
+		return
+	}
+	again := false
+	for _, w := range m.order {
+		if w.state != WorkerStateActive || w.usedSlots >= uint64(w.slots) {
+			continue
+		}
+		free := int(uint64(w.slots) - w.usedSlots)
+		if taken := min(free, pending); taken > 0 {
+			// Retracts under way will fill these.
+			pending -= taken
+			free -= taken
+		}
+		for free > 0 {
+			moved, early := m.steal(w, free)
+			again = again || early
+			if moved == 0 {
+				break
+			}
+			free -= moved
+		}
+	}
+	if again && !m.rebalanceArmed {
+		m.rebalanceArmed = true
+		m.arm(timer{at: m.now.Add(stuckAfter), kind: timerRebalance})
+	}
+}
+
+// steal retracts up to n tasks for an idle worker from the worker with the longest queue. early says that there are tasks
+// that may be worth moving later.
+func (m *Machine) steal(to *worker, n int) (moved int, early bool) {
+	var victim *worker
+	surplus := 0
+	for _, w := range m.order {
+		if w.state != WorkerStateActive || w.usedSlots <= uint64(w.slots) {
+			continue
+		}
+		s := w.assigned - max(w.running, 1) - w.retracting
+		if s <= 0 {
+			continue
+		}
+		if victim == nil || w.load() > victim.load() {
+			victim, surplus = w, s
+		}
+	}
+	if victim == nil {
+		return 0, false
+	}
+	stuck := m.now.Sub(victim.reportedAt) >= stuckAfter
+	n = min(n, (surplus+1)/2)
+	for i, scanned := len(victim.queue)-1, 0; i >= 0 && scanned < maxScan && moved < n; i-- {
+		ref := victim.queue[i]
+		b, t := m.lookup(ref.Task)
+		if t == nil || !t.current(victim, ref.Attempt) {
+			continue
+		}
+		scanned++
+		if t.state != TaskAssigned || t.flags&(flagRetracting|flagPinned) != 0 {
+			continue
+		}
+		c := m.classes[t.class]
+		if !m.room(to, c) || !slices.Contains(m.feasible(c), to) || !m.memoryFits(to, b, t) {
+			continue
+		}
+		_, fetch := m.fetchMicros(to, b.edgesOf(t))
+		long := m.ops[t.op].samples == 0 || victim.load() >= worthMoving+fetch
+		if !long && !stuck {
+			early = true
+			continue
+		}
+		m.retract(victim, ref.Task, t)
+		moved++
+	}
+	return moved, early
+}
+
+func (m *Machine) memoryFits(w *worker, b *block, t *task) bool {
+	if w.memory == 0 {
+		return true
+	}
+	need := m.outputBytes(t)
+	edges := b.edgesOf(t)
+	for i := range edges {
+		_, p := m.at(edges[i].input)
+		need += p.output
+	}
+	return need <= w.memory
+}
+
+// rebalanceDue has nothing to do by itself: each step ends with rebalance.
+func (m *Machine) rebalanceDue() {}
+
+func (m *Machine) retract(w *worker, id ids.TaskID, t *task) {
+	if t.flags&(flagRetracting|flagPinned) != 0 {
+		return
+	}
+	t.flags |= flagRetracting
+	w.retracting++
+	m.totals.Retracted++
+	m.tell(EffectRetract, w, id, t.attempt)
+}

@@ -1,0 +1,330 @@
+package sched
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+const (
+	defaultBackoff = 100 * time.Millisecond
+	longestBackoff = 30 * time.Second
+	// unreachableBackoff is the wait after the second attempt in a row that could not fetch its inputs; it doubles.
+	unreachableBackoff  = 10 * time.Millisecond
+	longestUnreachable  = time.Second
+	maxUnread           = 3 // failed fetches after which a replica counts as missing
+	invalidRetryShiftAt = 20
+)
+
+// tasksReported takes a worker's outcomes. What is not about the current attempt is dropped; an object that such an attempt
+// made is given up.
+func (m *Machine) tasksReported(ev TasksReported) {
+	w := m.workerOf(ev.Worker)
+	if w == nil {
+		m.totals.Stale += uint64(len(ev.Reports))
+		return
+	}
+	w.reportedAt = m.now
+	for i := range ev.Reports {
+		r := &ev.Reports[i]
+		b, t := m.lookup(r.Task)
+		if t == nil || !t.current(w, r.Attempt) {
+			m.totals.Stale++
+			if r.Outcome == OutcomeSucceeded && !m.holds(w, b, t, r.Attempt) {
+				m.tell(EffectRelease, w, r.Task, uint32(r.Attempt))
+			}
+			continue
+		}
+		if r.LogTail != "" {
+			m.troubleOf(r.Task, t).logTail = r.LogTail
+		}
+		switch r.Outcome {
+		case OutcomeStarted:
+			if t.state == TaskAssigned {
+				m.setState(r.Task, t, TaskRunning)
+				w.running++
+				m.notify(r.Task, b, t)
+			}
+		case OutcomeSucceeded:
+			m.leave(r.Task, b, t)
+			m.complete(r.Task, b, t, w, r.OutputBytes, r.Inline, r.RunTime)
+		case OutcomeFailed:
+			m.leave(r.Task, b, t)
+			m.attemptFailed(r, b, t, w)
+		case OutcomeInputUnreachable:
+			m.leave(r.Task, b, t)
+			m.inputUnreachable(r, b, t)
+		case OutcomeRetracted:
+			m.leave(r.Task, b, t)
+			m.troubleOf(r.Task, t).avoid = w.id
+			m.requeue(r.Task, b, t)
+		case OutcomeCancelled:
+			// The worker dropped it by itself, as one does that shuts down.
+			m.leave(r.Task, b, t)
+			m.requeue(r.Task, b, t)
+		case OutcomeRetractRefused:
+			if t.flags&flagRetracting != 0 {
+				t.flags &^= flagRetracting
+				w.retracting--
+			}
+			t.flags |= flagPinned
+		case OutcomeExecutorDied:
+			cause := fmt.Sprintf("executor on %s died", w.name)
+			if r.Err != nil && r.Err.Message != "" {
+				cause = fmt.Sprintf("executor on %s: %s", w.name, r.Err.Message)
+			}
+			m.leave(r.Task, b, t)
+			if !m.blame(r.Task, b, t, cause, w, "EXECUTOR_DIED") {
+				m.requeue(r.Task, b, t)
+			}
+		}
+	}
+}
+
+// holds says whether the worker's replica of the task is known and of that generation.
+func (m *Machine) holds(w *worker, b *block, t *task, generation ids.Attempt) bool {
+	return t != nil && t.state == TaskSucceeded && t.attempt == uint32(generation) && b.has(t.replicas, w.slot)
+}
+
+// complete gives a task its object. REQUIRES: no worker has the task; its state is active.
+func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes uint64, inline []byte, run time.Duration) {
+	m.dequeue(t)
+	t.flags &^= flagBackoff | flagRunHold
+	t.missing = 0
+	t.output = bytes
+	t.runMicros = uint32(min(max(run.Microseconds(), 0), 1<<32-1))
+	w.finished++
+	w.objects.add(id)
+	b.push(&t.replicas, w.slot)
+	m.keepInline(id, b, inline)
+	if o := &m.ops[t.op]; o.spec.Kind != OpData {
+		o.learn(run, bytes)
+	}
+	p := &m.graphs[t.graph].prefixes[t.prefix]
+	p.RunTime += run
+	p.OutputBytes += bytes
+	m.setState(id, t, TaskSucceeded)
+	m.totals.Succeeded++
+	m.notify(id, b, t)
+	m.deactivate(b, t)
+	for r := t.dependents; r != 0; {
+		cid, _, ct, e := m.consumerOf(r)
+		if ct.state == TaskWaiting {
+			if ct.missing--; ct.missing == 0 {
+				m.makeReady(cid, ct)
+			}
+		}
+		r = e.next
+	}
+	m.reconsider(id, t)
+}
+
+// keepInline stores a small result if the budget allows.
+func (m *Machine) keepInline(id ids.TaskID, b *block, inline []byte) {
+	n := uint64(len(inline))
+	if inline == nil || n > m.config.InlineResultBytes || m.totals.InlineBytes+n > m.config.InlineBudgetBytes {
+		return
+	}
+	if b.inline == nil {
+		b.inline = make([][]byte, blockTasks)
+	}
+	m.dropInline(b, uint64(id&blockMask))
+	b.inline[id&blockMask] = inline
+	m.totals.InlineBytes += n
+}
+
+// attemptFailed tries again, or gives up.
+func (m *Machine) attemptFailed(r *Report, b *block, t *task, w *worker) {
+	o := &m.options[t.options]
+	if o.MaxRetries > 0 {
+		tr := m.troubleOf(r.Task, t)
+		if tr.retries < o.MaxRetries {
+			delay := o.RetryBackoff
+			if delay <= 0 {
+				delay = defaultBackoff
+			}
+			delay = min(delay<<min(tr.retries, invalidRetryShiftAt), max(longestBackoff, o.RetryBackoff))
+			if delay <= 0 {
+				delay = longestBackoff
+			}
+			tr.retries++
+			tr.avoid = w.id
+			m.start(r.Task, b, t, false, delay)
+			return
+		}
+	}
+	err := TaskError{}
+	if r.Err != nil {
+		err = *r.Err
+	}
+	if err.Reason == "" {
+		err.Reason = "UNKNOWN"
+	}
+	if err.OriginKey == "" {
+		err.OriginKey = string(b.keyOf(t))
+	}
+	if err.Worker == "" {
+		err.Worker = w.name
+	}
+	if err.Attempt == 0 {
+		err.Attempt = r.Attempt
+	}
+	m.end(r.Task, b, t, TaskFailed, &err)
+}
+
+// inputUnreachable notes which replicas are gone or do not answer, and makes the attempt again.
+func (m *Machine) inputUnreachable(r *Report, b *block, t *task) {
+	var lost []ids.TaskID
+	for _, u := range r.Unreachable {
+		_, p := m.lookup(u.Task)
+		if p == nil || p.state != TaskSucceeded || p.attempt != uint32(u.Generation) {
+			continue
+		}
+		gone := func(id ids.WorkerID, order bool) {
+			w := m.workerOf(id)
+			if w == nil || !w.objects.has(u.Task) {
+				return
+			}
+			if order {
+				m.tell(EffectRelease, w, u.Task, uint32(u.Generation))
+			}
+			if m.removeReplica(u.Task, w) {
+				lost = append(lost, u.Task)
+			}
+		}
+		for _, id := range u.MissingAt {
+			gone(id, false)
+		}
+		for _, id := range u.FailedAt {
+			if p.state == TaskSucceeded && m.countUnread(u.Task, p, id) >= maxUnread {
+				gone(id, true)
+			}
+		}
+	}
+	tr := m.troubleOf(r.Task, t)
+	tr.unreachable++
+	delay := time.Duration(0)
+	if tr.unreachable > 1 {
+		delay = min(unreachableBackoff<<min(tr.unreachable-2, 10), longestUnreachable)
+	}
+	m.start(r.Task, b, t, false, delay)
+	m.recover(lost)
+}
+
+// countUnread counts a failed fetch of the task's object from a worker.
+func (m *Machine) countUnread(id ids.TaskID, t *task, at ids.WorkerID) int {
+	if m.workerOf(at) == nil {
+		return 0
+	}
+	tr := m.troubleOf(id, t)
+	for i := range tr.unread {
+		if tr.unread[i].worker == at {
+			tr.unread[i].times++
+			return tr.unread[i].times
+		}
+	}
+	tr.unread = append(tr.unread, unread{at, 1})
+	return 1
+}
+
+// retryDue ends a back-off.
+func (m *Machine) retryDue(id ids.TaskID, attempt uint32) {
+	_, t := m.lookup(id)
+	if t == nil || t.flags&flagBackoff == 0 || t.attempt != attempt {
+		return
+	}
+	t.flags &^= flagBackoff
+	m.makeReady(id, t)
+}
+
+// objectsReported takes objects that came or went other than by tasks.
+func (m *Machine) objectsReported(ev ObjectsReported) {
+	w := m.workerOf(ev.Worker)
+	if w == nil {
+		return
+	}
+	for i := range ev.Gained {
+		m.adopt(w, ev.Gained[i])
+	}
+	var lost []ids.TaskID
+	for _, r := range ev.Lost {
+		_, t := m.lookup(r.Task)
+		if t != nil && t.state == TaskSucceeded && t.attempt == uint32(r.Generation) && w.objects.has(r.Task) && m.removeReplica(r.Task, w) {
+			lost = append(lost, r.Task)
+		}
+	}
+	m.recover(lost)
+}
+
+// adopt enters an object that a worker holds, or has it released if it is of no use.
+func (m *Machine) adopt(w *worker, s Stored) {
+	b, t := m.lookup(s.Task)
+	generation := uint32(s.Generation)
+	switch {
+	case t == nil:
+	case t.state == TaskSucceeded && t.attempt == generation:
+		if w.objects.add(s.Task) {
+			b.push(&t.replicas, w.slot)
+			w.coming.remove(s.Task)
+		}
+		return
+	case m.ops[t.op].spec.Kind == OpData:
+		if t.state == TaskWaiting && generation == 1 {
+			t.attempt = 1
+			m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
+			return
+		}
+	case t.current(w, s.Generation):
+		m.leave(s.Task, b, t)
+		m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
+		return
+	case (t.state == TaskWaiting || t.state == TaskReady) && t.attempt == generation && generation > 0:
+		// The attempt was written off, but it did finish.
+		m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
+		return
+	}
+	m.tell(EffectRelease, w, s.Task, generation)
+}
+
+// removeReplica says whether the object is lost with it: then the task is RELEASED, and recover must be called.
+func (m *Machine) removeReplica(id ids.TaskID, w *worker) bool {
+	b, t := m.at(id)
+	w.objects.remove(id)
+	b.drop(&t.replicas, w.slot)
+	if t.replicas != 0 || b.inlineOf(uint64(id&blockMask)) != nil {
+		return false
+	}
+	m.setState(id, t, TaskReleased)
+	for r := t.dependents; r != 0; {
+		cid, _, ct, e := m.consumerOf(r)
+		switch ct.state {
+		case TaskWaiting:
+			ct.missing++
+		case TaskReady:
+			m.dequeue(ct)
+			ct.flags &^= flagBackoff
+			ct.missing = 1
+			m.setState(cid, ct, TaskWaiting)
+		case TaskAssigned, TaskRunning, TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased:
+		}
+		r = e.next
+	}
+	return true
+}
+
+// recover has lost objects computed again that are wanted.
+func (m *Machine) recover(lost []ids.TaskID) {
+	for _, id := range lost {
+		_, t := m.lookup(id)
+		if t == nil || t.state != TaskReleased {
+			continue
+		}
+		if t.wanted() {
+			m.totals.Recomputed++
+			m.reviving = append(m.reviving, revival{task: id})
+		} else {
+			m.reconsider(id, t)
+		}
+	}
+}

@@ -1,0 +1,141 @@
+package sched
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// cause is the kind of the event that made a transition.
+type cause uint8
+
+const (
+	causeUnknown cause = iota
+	causeSubmitted
+	causeReported
+	causeObjects
+	causeReleased
+	causeHeld
+	causeCancelled
+	causeRetried
+	causeGraphReleased
+	causePublished
+	causeClient
+	causeRegistered
+	causeDisconnected
+	causeLost
+	causeMeasured
+	causeTime
+)
+
+func (c cause) String() string {
+	names := [...]string{"unknown", "submitted", "reported", "objects reported", "released", "held", "cancelled", "retried", "graph released",
+		"published", "client lease", "worker registered", "worker disconnected", "worker lost", "measured", "time passed"}
+	if int(c) < len(names) {
+		return names[c]
+	}
+	return "unknown"
+}
+
+func causeOf(ev Event) cause {
+	switch ev.(type) {
+	case GraphSubmitted:
+		return causeSubmitted
+	case TasksReported:
+		return causeReported
+	case ObjectsReported:
+		return causeObjects
+	case TasksReleased:
+		return causeReleased
+	case TasksHeld:
+		return causeHeld
+	case TasksCancelled:
+		return causeCancelled
+	case TasksRetried:
+		return causeRetried
+	case GraphReleased:
+		return causeGraphReleased
+	case DatasetPublished, DatasetUnpublished:
+		return causePublished
+	case ClientOpened, ClientRenewed, ClientClosed:
+		return causeClient
+	case WorkerRegistered, WorkerDraining:
+		return causeRegistered
+	case WorkerDisconnected:
+		return causeDisconnected
+	case WorkerLost:
+		return causeLost
+	case WorkerMeasured, RateMeasured:
+		return causeMeasured
+	case TimePassed:
+		return causeTime
+	}
+	return causeUnknown
+}
+
+// storyLength bounds the transitions remembered, over all tasks.
+const storyLength = 1 << 13
+
+// story is a ring of the last transitions.
+type story struct {
+	ring []transition
+	next int
+}
+
+type transition struct {
+	at       time.Time
+	task     ids.TaskID
+	worker   ids.WorkerID
+	attempt  uint32
+	from, to TaskState
+	cause    cause
+}
+
+func (s *story) add(m *Machine, id ids.TaskID, from, to TaskState, attempt, slot uint32) {
+	tr := transition{at: m.now, task: id, attempt: attempt, from: from, to: to, cause: m.cause}
+	if slot != 0 {
+		tr.worker = m.workers[slot-1].id
+	}
+	if len(s.ring) < storyLength {
+		s.ring = append(s.ring, tr)
+		return
+	}
+	s.ring[s.next] = tr
+	if s.next++; s.next == storyLength {
+		s.next = 0
+	}
+}
+
+// Story tells the last transitions of a task, oldest first, with the event that caused each. Older ones are forgotten as
+// other tasks change.
+func (m *Machine) Story(id ids.TaskID) []string {
+	var lines []string
+	s := &m.story
+	for i := range s.ring {
+		tr := &s.ring[(s.next+i)%len(s.ring)]
+		if tr.task != id {
+			continue
+		}
+		line := fmt.Sprintf("%s %s → %s: %s", tr.at.UTC().Format("15:04:05.000000"), stateName(tr.from), stateName(tr.to), tr.cause)
+		if tr.attempt != 0 {
+			line += fmt.Sprintf(", attempt %d", tr.attempt)
+		}
+		if tr.worker != 0 {
+			line += fmt.Sprintf(" on %s", tr.worker)
+		}
+		lines = append(lines, line)
+	}
+	return lines
+}
+
+func stateName(s TaskState) string {
+	names := [...]string{"NONE", "WAITING", "READY", "ASSIGNED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "RELEASED"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return "UNKNOWN"
+}
+
+// String returns the state's name in the API, without its prefix.
+func (s TaskState) String() string { return stateName(s) }

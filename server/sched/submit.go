@@ -1,0 +1,519 @@
+package sched
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// submitScratch is reused between submissions.
+type submitScratch struct {
+	ids   []ids.TaskID
+	ops   []uint32
+	prefs []uint32
+	opts  []uint32
+	order rankScratch
+}
+
+// maxKeyBytes bounds a key.
+const maxKeyBytes = math.MaxUint16
+
+// submit adds tasks, all or none. It first makes the records and enters the keys, so that one pass over the hash table
+// finds duplicates, joins and inputs; nothing refers to the new records until everything is known to be right, and until
+// then rollback takes them out again.
+func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
+	request := requestKey{ev.Client, ev.RequestID}
+	if ev.RequestID != "" {
+		if done, ok := m.requests.index[request]; ok {
+			return done, nil
+		}
+	}
+	var holder uint32
+	var ns *namespace
+	if ev.Client != 0 {
+		c := m.clients[ev.Client]
+		if c == nil {
+			return SubmitResult{}, unknownClient(ev.Client)
+		}
+		holder, ns = c.holder, c.ns
+	}
+	var g *graph
+	if ev.Graph != 0 {
+		g = m.graphOf(ev.Graph)
+		if g == nil || g.dropped {
+			return SubmitResult{}, unknownGraph(ev.Graph)
+		}
+		if g.client != ev.Client {
+			return SubmitResult{}, invalid("graph", "graph %s belongs to client %d; client %d cannot append to it", g.id, g.client, ev.Client)
+		}
+		ns = g.ns
+	}
+	if ns == nil {
+		ns = m.namespace(ev.Namespace)
+	}
+	s := submission{m: m, ev: &ev, ns: ns, first: m.nextID, before: m.nextID}
+	err := s.prepare()
+	if err != nil {
+		s.rollback()
+		if ns.refs == 0 {
+			delete(m.namespaces, ns.name)
+		}
+		return SubmitResult{}, err
+	}
+	if g == nil {
+		g = m.newGraph(&ev, ns)
+	}
+	result := s.apply(g, holder)
+	if ev.RequestID != "" {
+		m.requests.add(request, result)
+	}
+	return result, nil
+}
+
+func unknownClient(id ids.ClientID) *Error {
+	return &Error{Kind: ErrUnknownClient, Object: id.String(),
+		Message: "client " + id.String() + " is not known: its lease ended; open a new one and submit again"}
+}
+
+func invalid(field, format string, args ...any) *Error {
+	return &Error{Kind: ErrInvalidField, Object: field, Message: fmt.Sprintf(format, args...)}
+}
+
+// submission is the work of one submit.
+type submission struct {
+	m  *Machine
+	ev *GraphSubmitted
+	ns *namespace
+	// first and before are the next id at the start; new tasks have the ids from first up to m.nextID.
+	first, before ids.TaskID
+	joined        int
+	// entered counts tasks whose key was looked at.
+	entered int
+	// sorted: every input within the submission comes before the task that uses it.
+	sorted bool
+	// deep: some input is within the submission.
+	deep bool
+}
+
+// prepare checks everything and makes the records.
+func (s *submission) prepare() *Error {
+	m, ev := s.m, s.ev
+	sc := &m.scratch.submit
+	sc.ids, sc.ops, sc.opts = sc.ids[:0], sc.ops[:0], sc.opts[:0]
+	for i := range ev.Ops {
+		if k := ev.Ops[i].Kind; k < OpNative || k > OpData {
+			return invalid("ops", "op %d (%s): kind %d is not known", i, ev.Ops[i].Name, k)
+		}
+		sc.ops = append(sc.ops, m.internOp(ev.Ops[i]))
+	}
+	sc.opts = append(sc.opts, 0)
+	for i := range ev.Options {
+		sc.opts = append(sc.opts, m.internOptions(ev.Options[i]))
+	}
+	if uint64(m.nextID)+uint64(len(ev.Tasks)) >= maxTaskID {
+		return invalid("tasks", "the scheduler has run out of task ids; restart it")
+	}
+	for i := range ev.Tasks {
+		if err := s.enter(&ev.Tasks[i]); err != nil {
+			return err
+		}
+		s.entered++
+	}
+	if err := s.joinedTwice(); err != nil {
+		return err
+	}
+	s.sorted = true
+	for i := range ev.Tasks {
+		if err := s.resolve(i); err != nil {
+			return err
+		}
+	}
+	if err := s.rank(); err != nil {
+		return err
+	}
+	return s.checkFit()
+}
+
+// enter makes the record of a task, or joins it with the one that has its key.
+func (s *submission) enter(spec *TaskSpec) *Error {
+	m := s.m
+	sc := &m.scratch.submit
+	switch {
+	case spec.Key == "" || len(spec.Key) > maxKeyBytes:
+		return invalid("key", "task %d: the key has %d bytes; 1 to %d are allowed", s.entered, len(spec.Key), maxKeyBytes)
+	case int(spec.Op) >= len(sc.ops):
+		return invalid("op", "task %s: op %d is not in the submission's table of %d ops", spec.Key, spec.Op, len(sc.ops))
+	case int(spec.Options) >= len(sc.opts):
+		return invalid("options", "task %s: options %d are not in the submission's table of %d", spec.Key, spec.Options, len(sc.opts)-1)
+	case len(spec.Inputs) >= maxBlockEdges-1:
+		return invalid("inputs", "task %s has %d inputs; at most %d are possible", spec.Key, len(spec.Inputs), maxBlockEdges-2)
+	case len(spec.Inputs) > 0 && s.ev.Ops[spec.Op].Kind == OpData:
+		return invalid("inputs", "task %s: an op of kind DATA has no inputs", spec.Key)
+	case len(spec.Arguments) > math.MaxUint32:
+		return invalid("arguments", "task %s: %d bytes of arguments; put large values into an object and name it as an input", spec.Key, len(spec.Arguments))
+	}
+	hash := hashKey(spec.Key)
+	if id := s.ns.keys.find(m, spec.Key, hash); id != 0 {
+		if id >= s.first {
+			return duplicateKey(spec.Key)
+		}
+		s.joined++
+		sc.ids = append(sc.ids, id)
+		return nil
+	}
+	id := m.nextID
+	b := m.current
+	if b != nil && (uint64(id)>>blockBits != b.number || len(b.edges)+len(spec.Inputs) > maxBlockEdges) {
+		m.retireCurrent()
+		b = nil
+		if uint64(id)&blockMask != 0 {
+			// The block's edges are full: its other ids are skipped.
+			if m.tasks.block(uint64(id)>>blockBits) != nil {
+				id = (id | blockMask) + 1
+			}
+		}
+	}
+	if b == nil {
+		b = m.tasks.add(uint64(id)>>blockBits, m.now)
+		m.current = b
+	}
+	m.nextID = id + 1
+	t := &b.tasks[id&blockMask]
+	*t = task{
+		key:       uint32(len(b.bytes)),
+		keyLen:    uint16(len(spec.Key)),
+		argLen:    uint32(len(spec.Arguments)),
+		op:        sc.ops[spec.Op],
+		options:   sc.opts[spec.Options],
+		edge:      uint32(len(b.edges)),
+		inputs:    uint32(len(spec.Inputs)),
+		submitted: uint32(min(max(m.now.Sub(b.base).Milliseconds(), 0), math.MaxUint32)),
+		state:     TaskWaiting,
+	}
+	b.live++
+	b.bytes = append(b.bytes, spec.Key...)
+	if len(spec.Arguments) <= smallBytes {
+		b.bytes = append(b.bytes, spec.Arguments...)
+	} else {
+		if b.blobs == nil {
+			b.blobs = make([][]byte, blockTasks)
+		}
+		b.blobs[id&blockMask] = spec.Arguments
+		t.flags |= flagBlob
+	}
+	for range spec.Inputs {
+		b.edges = append(b.edges, edge{consumer: uint32(id & blockMask)})
+	}
+	s.ns.keys.insert(m, hash, id)
+	sc.ids = append(sc.ids, id)
+	return nil
+}
+
+// joinedTwice refuses a submission that names a known task twice.
+func (s *submission) joinedTwice() *Error {
+	if s.joined < 2 {
+		return nil
+	}
+	joined := make([]ids.TaskID, 0, s.joined)
+	for _, id := range s.m.scratch.submit.ids {
+		if id < s.first {
+			joined = append(joined, id)
+		}
+	}
+	slices.Sort(joined)
+	for i := 1; i < len(joined); i++ {
+		if joined[i] == joined[i-1] {
+			b, t := s.m.at(joined[i])
+			return duplicateKey(string(b.keyOf(t)))
+		}
+	}
+	return nil
+}
+
+func duplicateKey(key string) *Error {
+	return &Error{Kind: ErrDuplicateKey, Object: key,
+		Message: fmt.Sprintf("key %s is used by two tasks of the submission; give each task a key of its own", key)}
+}
+
+// retireCurrent lets go of the block that ids came from, and frees it if nothing in it lives.
+func (m *Machine) retireCurrent() {
+	b := m.current
+	m.current = nil
+	if b.live == 0 {
+		m.tasks.remove(b)
+	}
+}
+
+// resolve finds the inputs of task i. A joined task must have the same body.
+func (s *submission) resolve(i int) *Error {
+	m := s.m
+	spec := &s.ev.Tasks[i]
+	id := m.scratch.submit.ids[i]
+	b, t := m.at(id)
+	fresh := id >= s.first
+	if !fresh && !s.sameBody(b, t, id, spec) {
+		return &Error{Kind: ErrKeyConflict, Object: spec.Key,
+			Message: fmt.Sprintf("key %s is already the name of another task (%s, graph %s, state %s); use another key, or release that one first",
+				spec.Key, m.ops[t.op].spec.Name, m.graphs[t.graph].id, stateName(t.state))}
+	}
+	for k, key := range spec.Inputs {
+		in := s.ns.keys.find(m, key, hashKey(key))
+		if in == 0 {
+			return &Error{Kind: ErrUnknownInput, Object: key,
+				Message: fmt.Sprintf("task %s needs %s, which is neither in the submission nor known in namespace %q; submit it first, or correct the name",
+					spec.Key, key, s.ns.name)}
+		}
+		if !fresh {
+			if b.edges[int(t.edge)+k].input != in {
+				return &Error{Kind: ErrKeyConflict, Object: spec.Key,
+					Message: fmt.Sprintf("key %s is already the name of a task with other inputs (input %d is not %s); use another key", spec.Key, k, key)}
+			}
+			continue
+		}
+		b.edges[int(t.edge)+k].input = in
+		if in >= s.first {
+			s.deep = true
+			if in >= id {
+				s.sorted = false
+			}
+		}
+	}
+	return nil
+}
+
+// sameBody compares all but the inputs' names.
+func (s *submission) sameBody(b *block, t *task, id ids.TaskID, spec *TaskSpec) bool {
+	sc := &s.m.scratch.submit
+	return t.op == sc.ops[spec.Op] && t.options == sc.opts[spec.Options] && int(t.inputs) == len(spec.Inputs) &&
+		string(b.argsOf(t, uint64(id&blockMask))) == string(spec.Arguments)
+}
+
+// checkFit refuses tasks that do not want to wait for a worker and that none of the registered ones fits.
+func (s *submission) checkFit() *Error {
+	m := s.m
+	sc := &m.scratch.submit
+	hasty := false
+	for _, o := range sc.opts {
+		hasty = hasty || m.options[o].NoWait
+	}
+	for i := 0; hasty && i < len(s.ev.Tasks); i++ {
+		id := sc.ids[i]
+		_, t := m.at(id)
+		if id < s.first || !m.options[t.options].NoWait || m.ops[t.op].spec.Kind == OpData {
+			continue
+		}
+		slot := m.internClass(t.op, t.options)
+		c := m.classes[slot]
+		if len(m.feasible(c)) > 0 {
+			continue
+		}
+		why := m.whyUnfit(c)
+		m.freeUnusedClass(slot)
+		return &Error{Kind: ErrNoWorkerFits, Object: s.ev.Tasks[i].Key,
+			Message: fmt.Sprintf("task %s: %s", s.ev.Tasks[i].Key, why)}
+	}
+	return nil
+}
+
+// rollback takes out what prepare put in.
+func (s *submission) rollback() {
+	m := s.m
+	for id := m.nextID - 1; id >= s.first; id-- {
+		b := m.tasks.block(uint64(id) >> blockBits)
+		if b == nil || b.tasks[id&blockMask].state == 0 {
+			continue
+		}
+		t := &b.tasks[id&blockMask]
+		s.ns.keys.remove(m, hashKeyBytes(b.keyOf(t)), id)
+		b.bytes, b.edges = b.bytes[:t.key], b.edges[:t.edge]
+		if t.flags&flagBlob != 0 {
+			b.blobs[id&blockMask] = nil
+		}
+		*t = task{}
+		if b.live--; b.live == 0 && b != m.current {
+			m.tasks.remove(b)
+		}
+	}
+	// The ids were never seen outside, but a block that was left for good stays left.
+	if m.current != nil && uint64(s.first)>>blockBits == m.current.number {
+		m.nextID = s.first
+	}
+	for _, o := range m.scratch.submit.ops {
+		if m.ops[o].tasks == 0 {
+			m.retireOp(o)
+		}
+	}
+	for _, o := range m.scratch.submit.opts {
+		m.freeUnusedOptions(o)
+	}
+}
+
+// apply links the new tasks, starts what can start and holds what is to be held. Nothing can fail any more.
+func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
+	m, ev := s.m, s.ev
+	sc := &m.scratch.submit
+	sc.prefs = sc.prefs[:0]
+	for range ev.Ops {
+		sc.prefs = append(sc.prefs, math.MaxUint32)
+	}
+	classOp, classOpt, class := uint32(math.MaxUint32), uint32(0), uint32(0)
+	result := SubmitResult{Graph: g.id, Tasks: slices.Clone(sc.ids), Joined: uint64(s.joined)}
+	m.touch(g.slot, g)
+	s.renew()
+	for i := range ev.Tasks {
+		id := sc.ids[i]
+		if id < s.first {
+			continue
+		}
+		b, t := m.at(id)
+		spec := &ev.Tasks[i]
+		if sc.prefs[spec.Op] == math.MaxUint32 {
+			sc.prefs[spec.Op] = g.prefix(ev.Ops[spec.Op].Name)
+		}
+		if t.op != classOp || t.options != classOpt {
+			classOp, classOpt, class = t.op, t.options, m.internClass(t.op, t.options)
+		}
+		t.graph, t.prefix, t.class = g.slot, sc.prefs[spec.Op], class
+		m.classes[class].tasks++
+		m.useOp(t.op)
+		m.options[t.options].tasks++
+		g.counts[TaskWaiting]++
+		g.prefixes[t.prefix].Counts[TaskWaiting]++
+		m.totals.Counts[TaskWaiting]++
+		m.story.add(m, id, 0, TaskWaiting, 0, 0)
+		for k := range b.edgesOf(t) {
+			at := t.edge + uint32(k)
+			in := b.edges[at].input
+			_, p := m.at(in)
+			m.linkEdge(b, at, p)
+			p.unfinished++
+			switch p.state {
+			case TaskSucceeded:
+				continue
+			case TaskReleased:
+				m.reviving = append(m.reviving, revival{task: in})
+			case TaskFailed, TaskCancelled:
+				m.inherit(id, in, p)
+			case TaskWaiting, TaskReady, TaskAssigned, TaskRunning:
+			}
+			t.missing++
+		}
+	}
+	n := uint64(len(ev.Tasks) - s.joined)
+	g.live += n
+	g.active += n
+	m.totals.Tasks += n
+	m.totals.Submitted += n
+	if n > 0 {
+		m.addRange(g, s.first, m.nextID)
+	}
+	for i := range ev.Tasks {
+		id := sc.ids[i]
+		_, t := m.at(id)
+		s.want(g, clientHolder, id, t, ev.Tasks[i].Hold)
+		if id >= s.first && t.missing == 0 && t.state == TaskWaiting && m.ops[t.op].spec.Kind != OpData {
+			m.setState(id, t, TaskReady)
+		}
+	}
+	m.nextRank += uint64(len(ev.Tasks))
+	// In order of rank, so that the queue's run takes them all.
+	for i := range ev.Tasks {
+		if s.deep {
+			i = int(sc.order.ranked[i])
+		}
+		id := sc.ids[i]
+		if _, t := m.at(id); id >= s.first && t.state == TaskReady && t.flags&flagQueued == 0 {
+			m.enqueue(id, t)
+		}
+	}
+	for _, o := range sc.opts {
+		m.freeUnusedOptions(o)
+	}
+	if cap(sc.ids) > 1<<20 {
+		m.scratch.submit = submitScratch{}
+	}
+	return result
+}
+
+// renew makes joined tasks whose outcome a new submission does not accept run again: cancelled ones, and scattered data
+// that is gone, whose bytes come again.
+func (s *submission) renew() {
+	m := s.m
+	if s.joined == 0 {
+		return
+	}
+	for _, id := range m.scratch.submit.ids {
+		if id >= s.first {
+			continue
+		}
+		b, t := m.at(id)
+		data := m.ops[t.op].spec.Kind == OpData
+		if t.state != TaskCancelled && !(data && (t.state == TaskFailed || t.state == TaskReleased)) {
+			continue
+		}
+		m.absolve(id, t)
+		if data {
+			m.setState(id, t, TaskWaiting)
+			m.notify(id, b, t)
+		} else {
+			m.setState(id, t, TaskReleased)
+		}
+		m.reconsider(id, t)
+	}
+}
+
+// want holds a submitted task for whoever wants it, and sees to it that it runs if it is to run.
+func (s *submission) want(g *graph, clientHolder uint32, id ids.TaskID, t *task, hold bool) {
+	m := s.m
+	switch {
+	case clientHolder != 0 && hold:
+		if m.hold(clientHolder, id) && ended(t.state) {
+			m.notifyOne(id, t, m.holders[clientHolder].client)
+		}
+	case g.holder != 0 && (hold || t.dependents == 0):
+		m.hold(g.holder, id)
+	case t.dependents == 0 && (t.state.active() || t.state == TaskReleased):
+		t.flags |= flagRunHold
+	}
+	if t.state == TaskReleased && t.wanted() {
+		m.reviving = append(m.reviving, revival{task: id})
+	}
+}
+
+// ended says that the task has an outcome to tell.
+func ended(s TaskState) bool { return s == TaskSucceeded || s == TaskFailed || s == TaskCancelled }
+
+func (m *Machine) notifyOne(id ids.TaskID, t *task, c ids.ClientID) {
+	m.emit(Effect{Kind: EffectNotify, Task: id, Client: c, State: t.state, Attempt: ids.Attempt(t.attempt)})
+}
+
+// requestLog remembers the answers to recent submissions, so that one that is sent again is applied once.
+type requestLog struct {
+	index map[requestKey]SubmitResult
+	order []requestKey
+	tasks int
+}
+
+type requestKey struct {
+	client  ids.ClientID
+	request string
+}
+
+const (
+	keptRequests = 10_000
+	// keptRequestTasks bounds the ids in remembered answers; the latest answer stays whatever its size.
+	keptRequestTasks = 2 << 20
+)
+
+func (l *requestLog) add(k requestKey, r SubmitResult) {
+	l.index[k] = r
+	l.order = append(l.order, k)
+	l.tasks += len(r.Tasks)
+	for len(l.order) > 1 && (len(l.order) > keptRequests || l.tasks > keptRequestTasks) {
+		l.tasks -= len(l.index[l.order[0]].Tasks)
+		delete(l.index, l.order[0])
+		l.order = l.order[1:]
+	}
+}

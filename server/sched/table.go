@@ -1,0 +1,302 @@
+package sched
+
+import (
+	"cmp"
+	"encoding/binary"
+	"math"
+	"math/bits"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+func trailingZeros(w uint64) int { return bits.TrailingZeros64(w) }
+
+func sortedKeys[K cmp.Ordered, V any](from map[K]V) []K {
+	keys := make([]K, 0, len(from))
+	for k := range from {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// op is an interned op. Slots of ops without tasks are kept for a while for what was learned about them.
+type op struct {
+	spec  OpSpec
+	tasks uint64
+	// needs is the executor that a worker must offer; empty for DATA.
+	needs string
+	// runMicros and outputBytes are moving averages; samples says how many stand behind them.
+	runMicros   float64
+	outputBytes float64
+	samples     uint32
+	// retired: in Machine.unused.
+	retired bool
+}
+
+// unusedOps bounds the interned ops kept without tasks.
+const unusedOps = 4096
+
+func executorOf(s OpSpec) string {
+	switch s.Kind {
+	case OpNative:
+		return "native"
+	case OpPythonImport, OpPythonPickle:
+		return "python"
+	case OpExec:
+		name, _, _ := strings.Cut(s.Name, "/")
+		return name
+	case OpData:
+		return ""
+	}
+	return ""
+}
+
+func (m *Machine) internOp(spec OpSpec) uint32 {
+	if i, ok := m.opIndex[spec]; ok {
+		return i
+	}
+	o := op{spec: spec, needs: executorOf(spec)}
+	var i uint32
+	if k := len(m.freeOps); k > 0 {
+		i = m.freeOps[k-1]
+		m.freeOps = m.freeOps[:k-1]
+		m.ops[i] = o
+	} else {
+		i = uint32(len(m.ops))
+		m.ops = append(m.ops, o)
+	}
+	m.opIndex[spec] = i
+	return i
+}
+
+func (m *Machine) useOp(i uint32) {
+	o := &m.ops[i]
+	if o.tasks++; o.tasks == 1 && o.spec.Function != (ids.FunctionHash{}) {
+		m.functions[o.spec.Function]++
+	}
+}
+
+func (m *Machine) unuseOp(i uint32) {
+	o := &m.ops[i]
+	if o.tasks--; o.tasks > 0 {
+		return
+	}
+	if f := o.spec.Function; f != (ids.FunctionHash{}) {
+		if m.functions[f]--; m.functions[f] == 0 {
+			delete(m.functions, f)
+			m.emit(Effect{Kind: EffectFunctionUnused, Function: f})
+		}
+	}
+	m.retireOp(i)
+}
+
+// retireOp remembers that an op has no tasks, and frees the slot of one that lost its last task long ago.
+func (m *Machine) retireOp(i uint32) {
+	if m.ops[i].retired {
+		return
+	}
+	m.ops[i].retired = true
+	m.unused = append(m.unused, i)
+	for len(m.unused) > unusedOps {
+		old := m.unused[0]
+		m.unused = m.unused[1:]
+		o := &m.ops[old]
+		o.retired = false
+		if o.tasks == 0 {
+			delete(m.opIndex, o.spec)
+			*o = op{}
+			m.freeOps = append(m.freeOps, old)
+		}
+	}
+}
+
+// learn folds a finished attempt into the averages.
+func (o *op) learn(run time.Duration, bytes uint64) {
+	micros := float64(run) / float64(time.Microsecond)
+	if o.samples == 0 {
+		o.runMicros, o.outputBytes = micros, float64(bytes)
+	} else {
+		const weight = 0.125
+		o.runMicros += (micros - o.runMicros) * weight
+		o.outputBytes += (float64(bytes) - o.outputBytes) * weight
+	}
+	if o.samples < math.MaxUint32 {
+		o.samples++
+	}
+}
+
+// unknownRunMicros stands for the run time of an op that never finished.
+const unknownRunMicros = 1000
+
+func (o *op) estimate() float64 {
+	if o.samples == 0 {
+		return unknownRunMicros
+	}
+	// A worker needs about a microsecond for each task even if the op does nothing.
+	return max(o.runMicros, 1)
+}
+
+// options are interned rules. Slot 0 is the default and always there.
+type options struct {
+	Options
+	tasks uint64
+	text  string // canonical form, key of optionIndex
+	// place is the canonical form of what restricts placement.
+	place string
+	rank  uint64 // top bits of the rank
+}
+
+// canonical writes the options so that equal ones give equal texts. place is the part that restricts placement.
+func canonical(o *Options) (text, place string) {
+	var p []byte
+	for _, name := range sortedKeys(o.Resources) {
+		p = append(p, 'r')
+		p = binary.AppendUvarint(p, uint64(len(name)))
+		p = append(p, name...)
+		p = binary.BigEndian.AppendUint64(p, math.Float64bits(o.Resources[name]))
+	}
+	for _, name := range o.Workers {
+		p = append(p, 'w')
+		p = binary.AppendUvarint(p, uint64(len(name)))
+		p = append(p, name...)
+	}
+	if o.AllowOtherWorkers && len(o.Workers) > 0 {
+		p = append(p, 'o')
+	}
+	if o.NoWait {
+		p = append(p, 'n')
+	}
+	if o.Slots > 1 {
+		p = append(p, 's')
+		p = binary.AppendUvarint(p, uint64(o.Slots))
+	}
+	t := slices.Clone(p)
+	t = append(t, ' ')
+	t = binary.AppendVarint(t, int64(o.Priority))
+	t = binary.AppendUvarint(t, uint64(o.MaxRetries))
+	t = binary.AppendVarint(t, int64(o.RetryBackoff))
+	t = binary.AppendVarint(t, int64(o.Timeout))
+	t = binary.AppendUvarint(t, o.ExpectedOutputBytes)
+	return string(t), string(p)
+}
+
+// rankOf is where a priority puts a task: the top 16 bits of its rank. Priorities beyond ±32767 are cut.
+func rankOf(priority int32) uint64 {
+	p := min(max(int64(priority), -32767), 32767)
+	return uint64(32767-p) << 48
+}
+
+func (m *Machine) internOptions(o Options) uint32 {
+	if o.Slots == 1 {
+		o.Slots = 0
+	}
+	text, place := canonical(&o)
+	if i, ok := m.optionIndex[text]; ok {
+		return i
+	}
+	entry := options{Options: o, text: text, place: place, rank: rankOf(o.Priority)}
+	var i uint32
+	if k := len(m.freeOptions); k > 0 {
+		i = m.freeOptions[k-1]
+		m.freeOptions = m.freeOptions[:k-1]
+		m.options[i] = entry
+	} else {
+		i = uint32(len(m.options))
+		m.options = append(m.options, entry)
+	}
+	m.optionIndex[text] = i
+	return i
+}
+
+// freeUnusedOptions frees the slot if no task uses it.
+func (m *Machine) freeUnusedOptions(i uint32) {
+	o := &m.options[i]
+	if i == 0 || o.tasks > 0 || m.optionIndex[o.text] != i {
+		return
+	}
+	delete(m.optionIndex, o.text)
+	*o = options{}
+	m.freeOptions = append(m.freeOptions, i)
+}
+
+// namespace is a set of keys. It is kept while a client or graph refers to it.
+type namespace struct {
+	name string
+	keys keyIndex
+	refs int
+}
+
+func (m *Machine) namespace(name string) *namespace {
+	n := m.namespaces[name]
+	if n == nil {
+		n = &namespace{name: name}
+		m.namespaces[name] = n
+	}
+	return n
+}
+
+func (m *Machine) unrefNamespace(n *namespace) {
+	if n.refs--; n.refs == 0 {
+		delete(m.namespaces, n.name)
+	}
+}
+
+// holderKind says what a holder is.
+type holderKind uint8
+
+const (
+	holderClient holderKind = iota + 1
+	holderDataset
+	holderGraph
+)
+
+// holder wants the objects of a set of tasks.
+type holder struct {
+	kind   holderKind
+	client ids.ClientID
+	held   taskSet
+}
+
+func (m *Machine) addHolder(h holder) uint32 {
+	if k := len(m.freeHolders); k > 0 {
+		i := m.freeHolders[k-1]
+		m.freeHolders = m.freeHolders[:k-1]
+		m.holders[i] = h
+		return i
+	}
+	m.holders = append(m.holders, h)
+	return uint32(len(m.holders) - 1)
+}
+
+// removeHolder gives up everything that the holder holds, in order of ids, and frees its slot.
+func (m *Machine) removeHolder(i uint32) {
+	for _, id := range m.holders[i].held.members(nil) {
+		m.unhold(i, id)
+	}
+	m.holders[i] = holder{}
+	m.freeHolders = append(m.freeHolders, i)
+}
+
+// hold says whether the hold is new.
+func (m *Machine) hold(i uint32, id ids.TaskID) bool {
+	if !m.holders[i].held.add(id) {
+		return false
+	}
+	b, t := m.at(id)
+	b.push(&t.holders, i)
+	return true
+}
+
+func (m *Machine) unhold(i uint32, id ids.TaskID) bool {
+	if !m.holders[i].held.remove(id) {
+		return false
+	}
+	b, t := m.at(id)
+	b.drop(&t.holders, i)
+	m.reconsider(id, t)
+	return true
+}

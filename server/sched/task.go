@@ -1,0 +1,426 @@
+package sched
+
+import (
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// Tasks live in blocks of blockTasks consecutive ids. Ids are handed out densely and never reused, so id>>blockBits is the
+// block and the low bits the index. A block owns everything of its tasks (keys, arguments, edges, links), so that it
+// returns all memory at once when its last task is forgotten. Nothing in a record is a pointer: the collector never looks
+// inside, whatever the number of tasks.
+const (
+	blockBits  = 10
+	blockTasks = 1 << blockBits
+	blockMask  = blockTasks - 1
+	// maxTaskID leaves 16 bits of a key slot for its tag.
+	maxTaskID = 1<<48 - 1
+	// smallBytes is the longest argument that is copied into its block; longer ones stay where the event put them.
+	smallBytes = 4096
+	// maxBlockEdges keeps an edge's index within the low bits of an edgeRef.
+	maxBlockEdges = 1 << edgeBits
+	edgeBits      = 24
+	// pooledBlocks bounds the emptied blocks kept for reuse.
+	pooledBlocks = 16
+)
+
+// task is the record of one task.
+type task struct {
+	// rank orders ready tasks: lower first. Unique.
+	rank uint64
+	// output is the object's size; valid in SUCCEEDED.
+	output uint64
+	// dependents heads the list of edges of tasks that need this one: exactly those not forgotten.
+	dependents edgeRef
+	// edge is the first of the inputs consecutive edges in the block.
+	edge   uint32
+	inputs uint32
+	// key is the offset of the key's bytes in the block; the arguments follow it unless flagBlob is set.
+	key     uint32
+	argLen  uint32
+	graph   uint32 // slot
+	prefix  uint32 // index in the graph's prefixes
+	op      uint32 // slot
+	options uint32 // slot
+	class   uint32 // slot
+	attempt uint32
+	// worker is the slot+1 of the worker that has the current attempt; 0 in all states but ASSIGNED and RUNNING.
+	worker uint32
+	// missing counts the input edges whose task has no object; kept in WAITING, 0 in READY, without meaning elsewhere.
+	missing uint32
+	// unfinished counts the dependents' edges whose task is active: they need the object.
+	unfinished uint32
+	// replicas heads the list of links to workers that hold the object: empty but in SUCCEEDED.
+	replicas uint32
+	// holders heads the list of links to holder slots.
+	holders uint32
+	// runMicros is the estimate while ASSIGNED or RUNNING, else the last measured run time.
+	runMicros uint32
+	// submitted is in milliseconds since the block's base.
+	submitted uint32
+	keyLen    uint16
+	state     TaskState
+	flags     uint8
+}
+
+// Flags of a task.
+const (
+	// flagQueued: in its class's ready queue (state READY).
+	flagQueued = 1 << iota
+	// flagBackoff: READY, but waits for its timer.
+	flagBackoff
+	// flagRunHold: nobody holds it and nothing needed it when it was submitted: it is run once for its own sake.
+	flagRunHold
+	// flagSettling: in the list of tasks to look at for release.
+	flagSettling
+	// flagRetracting: a retract is under way for the current attempt.
+	flagRetracting
+	// flagPinned: the worker refused to give the current attempt back.
+	flagPinned
+	// flagBlob: the arguments are in the block's blobs.
+	flagBlob
+	// flagTrouble: the machine has a trouble record for it.
+	flagTrouble
+)
+
+// active says that the task is on its way to a result.
+func (s TaskState) active() bool { return s >= TaskWaiting && s <= TaskRunning }
+
+// assigned says that a worker has the task.
+func (s TaskState) assigned() bool { return s == TaskAssigned || s == TaskRunning }
+
+// edgeRef names an edge: block number << edgeBits | index+... 0 is none (index 0 of a block is never used).
+type edgeRef uint64
+
+// edge is one use of a task's object by another task: the producer's doubly linked list of dependents runs through it.
+type edge struct {
+	input      ids.TaskID
+	next, prev edgeRef
+	// consumer is the index of the using task within the edge's block.
+	consumer uint32
+	linked   bool
+}
+
+// link is a cell of a singly linked list in a block: of replicas (worker slots) or holders (holder slots).
+type link struct{ value, next uint32 }
+
+type block struct {
+	number uint64
+	live   int
+	tasks  [blockTasks]task
+	edges  []edge // [0] unused
+	bytes  []byte
+	links  []link // [0] unused
+	free   uint32 // head of free links
+	base   time.Time
+	// inline and blobs are made when first needed, blockTasks long.
+	inline [][]byte
+	blobs  [][]byte
+}
+
+const dirBits = 10
+
+// dir is the directory of blocks: two levels, so that an old task does not keep more than one leaf alive.
+type dir struct {
+	leaves []*dirLeaf
+	// trimmed counts leaves dropped from the front.
+	trimmed uint64
+	pool    []*block
+}
+
+type dirLeaf struct {
+	blocks [1 << dirBits]*block
+	used   int
+}
+
+func (d *dir) block(n uint64) *block {
+	i := n>>dirBits - d.trimmed
+	if i >= uint64(len(d.leaves)) {
+		return nil
+	}
+	leaf := d.leaves[i]
+	if leaf == nil {
+		return nil
+	}
+	return leaf.blocks[n&(1<<dirBits-1)]
+}
+
+func (d *dir) add(n uint64, now time.Time) *block {
+	for n>>dirBits-d.trimmed >= uint64(len(d.leaves)) {
+		d.leaves = append(d.leaves, nil)
+	}
+	i := n>>dirBits - d.trimmed
+	if d.leaves[i] == nil {
+		d.leaves[i] = new(dirLeaf)
+	}
+	var b *block
+	if k := len(d.pool); k > 0 {
+		b, d.pool[k-1] = d.pool[k-1], nil
+		d.pool = d.pool[:k-1]
+	} else {
+		b = new(block)
+	}
+	b.number, b.base = n, now
+	if len(b.edges) == 0 {
+		b.edges = append(b.edges, edge{})
+	}
+	if len(b.links) == 0 {
+		b.links = append(b.links, link{})
+	}
+	d.leaves[i].blocks[n&(1<<dirBits-1)] = b
+	d.leaves[i].used++
+	return b
+}
+
+func (d *dir) remove(b *block) {
+	i := b.number>>dirBits - d.trimmed
+	leaf := d.leaves[i]
+	leaf.blocks[b.number&(1<<dirBits-1)] = nil
+	if leaf.used--; leaf.used == 0 {
+		d.leaves[i] = nil
+	}
+	// The last leaf stays: the next block may belong to it.
+	k := 0
+	for k < len(d.leaves)-1 && d.leaves[k] == nil {
+		k++
+	}
+	if k > 0 {
+		n := copy(d.leaves, d.leaves[k:])
+		clear(d.leaves[n:])
+		d.leaves = d.leaves[:n]
+		d.trimmed += uint64(k)
+	}
+	if len(d.pool) < pooledBlocks && cap(b.bytes) <= 512<<10 && cap(b.edges) <= 16<<10 && cap(b.links) <= 16<<10 {
+		bytes, edges, links := b.bytes[:0], b.edges[:0], b.links[:0]
+		*b = block{bytes: bytes, edges: edges, links: links}
+		d.pool = append(d.pool, b)
+	}
+}
+
+// each visits the blocks in order of their tasks' ids, from block number from on, until visit returns false.
+func (d *dir) each(from uint64, visit func(*block) bool) {
+	first := uint64(0)
+	if l := from >> dirBits; l > d.trimmed {
+		first = l - d.trimmed
+	}
+	for i := first; i < uint64(len(d.leaves)); i++ {
+		if d.leaves[i] == nil {
+			continue
+		}
+		for _, b := range d.leaves[i].blocks {
+			if b != nil && b.number >= from && !visit(b) {
+				return
+			}
+		}
+	}
+}
+
+// push prepends a value to the list at head.
+func (b *block) push(head *uint32, value uint32) {
+	i := b.free
+	if i != 0 {
+		b.free = b.links[i].next
+	} else {
+		i = uint32(len(b.links))
+		b.links = append(b.links, link{})
+	}
+	b.links[i] = link{value: value, next: *head}
+	*head = i
+}
+
+// drop removes a value from the list at head and says whether it was there.
+func (b *block) drop(head *uint32, value uint32) bool {
+	for at := head; *at != 0; at = &b.links[*at].next {
+		i := *at
+		if b.links[i].value == value {
+			*at = b.links[i].next
+			b.links[i] = link{next: b.free}
+			b.free = i
+			return true
+		}
+	}
+	return false
+}
+
+func (b *block) has(head, value uint32) bool {
+	for i := head; i != 0; i = b.links[i].next {
+		if b.links[i].value == value {
+			return true
+		}
+	}
+	return false
+}
+
+func (b *block) length(head uint32) int {
+	n := 0
+	for i := head; i != 0; i = b.links[i].next {
+		n++
+	}
+	return n
+}
+
+func (b *block) keyOf(t *task) []byte { return b.bytes[t.key : t.key+uint32(t.keyLen)] }
+
+func (b *block) argsOf(t *task, index uint64) []byte {
+	if t.flags&flagBlob != 0 {
+		return b.blobs[index]
+	}
+	at := t.key + uint32(t.keyLen)
+	return b.bytes[at : at+t.argLen : at+t.argLen]
+}
+
+func (b *block) edgesOf(t *task) []edge { return b.edges[t.edge : t.edge+t.inputs] }
+
+func (b *block) inlineOf(index uint64) []byte {
+	if b.inline == nil {
+		return nil
+	}
+	return b.inline[index]
+}
+
+// lookup finds a task that is not forgotten; nil otherwise.
+func (m *Machine) lookup(id ids.TaskID) (*block, *task) {
+	b := m.tasks.block(uint64(id) >> blockBits)
+	if b == nil {
+		return nil, nil
+	}
+	t := &b.tasks[id&blockMask]
+	if t.state == 0 {
+		return nil, nil
+	}
+	return b, t
+}
+
+// at is lookup for ids that the machine itself refers to. REQUIRES: the task is not forgotten.
+func (m *Machine) at(id ids.TaskID) (*block, *task) {
+	b := m.tasks.block(uint64(id) >> blockBits)
+	return b, &b.tasks[id&blockMask]
+}
+
+func (m *Machine) edge(r edgeRef) *edge {
+	return &m.tasks.block(uint64(r) >> edgeBits).edges[r&(maxBlockEdges-1)]
+}
+
+// consumerOf is the task that an edge belongs to.
+func (m *Machine) consumerOf(r edgeRef) (ids.TaskID, *block, *task, *edge) {
+	b := m.tasks.block(uint64(r) >> edgeBits)
+	e := &b.edges[r&(maxBlockEdges-1)]
+	return ids.TaskID(b.number<<blockBits | uint64(e.consumer)), b, &b.tasks[e.consumer], e
+}
+
+// linkEdge appends edge i of block b to its producer's list of dependents. New dependents go to the head: lists are walked
+// from the newest to the oldest, and order only matters through rank.
+func (m *Machine) linkEdge(b *block, i uint32, producer *task) {
+	r := edgeRef(b.number<<edgeBits | uint64(i))
+	e := &b.edges[i]
+	e.next, e.prev, e.linked = producer.dependents, 0, true
+	if e.next != 0 {
+		m.edge(e.next).prev = r
+	}
+	producer.dependents = r
+}
+
+func (m *Machine) unlinkEdge(e *edge, producer *task) {
+	if !e.linked {
+		return
+	}
+	if e.prev != 0 {
+		m.edge(e.prev).next = e.next
+	} else {
+		producer.dependents = e.next
+	}
+	if e.next != 0 {
+		m.edge(e.next).prev = e.prev
+	}
+	e.linked, e.next, e.prev = false, 0, 0
+}
+
+// taskSet is a set of task ids: a bit each, in chunks of a block. It is walked in order of ids.
+type taskSet struct {
+	chunks map[uint64]*taskChunk
+	count  int
+	// recent is the chunk used last.
+	recent       *taskChunk
+	recentNumber uint64
+}
+
+type taskChunk struct {
+	bits  [blockTasks / 64]uint64
+	count int
+}
+
+func (s *taskSet) chunk(n uint64) *taskChunk {
+	if s.recent != nil && s.recentNumber == n {
+		return s.recent
+	}
+	c := s.chunks[n]
+	if c != nil {
+		s.recent, s.recentNumber = c, n
+	}
+	return c
+}
+
+func (s *taskSet) has(id ids.TaskID) bool {
+	c := s.chunk(uint64(id) >> blockBits)
+	return c != nil && c.bits[id&blockMask>>6]&(1<<(id&63)) != 0
+}
+
+// add says whether the task was not there.
+func (s *taskSet) add(id ids.TaskID) bool {
+	n := uint64(id) >> blockBits
+	c := s.chunk(n)
+	if c == nil {
+		if s.chunks == nil {
+			s.chunks = make(map[uint64]*taskChunk)
+		}
+		c = new(taskChunk)
+		s.chunks[n] = c
+		s.recent, s.recentNumber = c, n
+	}
+	word, bit := &c.bits[id&blockMask>>6], uint64(1)<<(id&63)
+	if *word&bit != 0 {
+		return false
+	}
+	*word |= bit
+	c.count++
+	s.count++
+	return true
+}
+
+// remove says whether the task was there.
+func (s *taskSet) remove(id ids.TaskID) bool {
+	n := uint64(id) >> blockBits
+	c := s.chunk(n)
+	if c == nil {
+		return false
+	}
+	word, bit := &c.bits[id&blockMask>>6], uint64(1)<<(id&63)
+	if *word&bit == 0 {
+		return false
+	}
+	*word &^= bit
+	s.count--
+	if c.count--; c.count == 0 {
+		s.recent = nil
+		delete(s.chunks, n)
+		if len(s.chunks) == 0 {
+			// Maps never shrink by themselves.
+			s.chunks = nil
+		}
+	}
+	return true
+}
+
+// members appends the ids in order.
+func (s *taskSet) members(out []ids.TaskID) []ids.TaskID {
+	for _, n := range sortedKeys(s.chunks) {
+		c := s.chunks[n]
+		for w, word := range c.bits {
+			for ; word != 0; word &= word - 1 {
+				out = append(out, ids.TaskID(n<<blockBits|uint64(w)<<6|uint64(trailingZeros(word))))
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,371 @@
+package sched
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// worker is an incarnation that is registered and not lost.
+type worker struct {
+	id          ids.WorkerID
+	slot        uint32
+	name        string
+	incarnation string
+	host        string
+	state       WorkerState
+	slots       uint32
+	resources   map[string]float64
+	memory      uint64
+	memoryUsed  uint64
+	executors   []string
+
+	// queue has the attempts in the order they were sent. Entries are stale unless the task still has that attempt here.
+	queue []TaskRef
+	// assigned counts attempts under way here, running those of them in RUNNING.
+	assigned, running int
+	// usedSlots, usedResources and queuedMicros sum over them; the last by the estimates at assignment.
+	usedSlots     uint64
+	usedResources map[string]float64
+	queuedMicros  uint64
+	// retracting counts retracts under way.
+	retracting int
+	// reportedAt is when the last report came.
+	reportedAt time.Time
+
+	// objects are exactly the tasks whose replicas have a link to this worker.
+	objects taskSet
+	// coming are inputs that attempts here will fetch. Only an estimate, but a subset of the inputs of those attempts.
+	coming   taskSet
+	finished uint64
+
+	// mark and present are scratch of one placement.
+	mark    uint64
+	present uint64
+}
+
+func (w *worker) reachable() bool { return w.state != WorkerStateDisconnected }
+
+func (m *Machine) workerOf(id ids.WorkerID) *worker {
+	slot, ok := m.workerIndex[id]
+	if !ok {
+		return nil
+	}
+	return m.workers[slot]
+}
+
+// tell emits an order to a worker, unless it cannot hear: what it then holds or runs in vain is found when it reconnects.
+func (m *Machine) tell(kind EffectKind, w *worker, id ids.TaskID, attempt uint32) {
+	if w.reachable() {
+		m.emit(Effect{Kind: kind, Worker: w.id, Task: id, Attempt: ids.Attempt(attempt)})
+	}
+}
+
+func (m *Machine) workerRegistered(ev WorkerRegistered) {
+	w := m.workerOf(ev.Worker)
+	if w == nil {
+		w = &worker{id: ev.Worker}
+		if k := len(m.freeWorkers); k > 0 {
+			w.slot = m.freeWorkers[k-1]
+			m.freeWorkers = m.freeWorkers[:k-1]
+			m.workers[w.slot] = w
+		} else {
+			w.slot = uint32(len(m.workers))
+			m.workers = append(m.workers, w)
+		}
+		m.workerIndex[ev.Worker] = w.slot
+		at, _ := slices.BinarySearchFunc(m.order, ev.Worker, func(w *worker, id ids.WorkerID) int {
+			return int(int64(w.id) - int64(id))
+		})
+		m.order = slices.Insert(m.order, at, w)
+	}
+	w.name, w.incarnation, w.host = ev.Name, ev.Incarnation, ev.Host
+	w.state = WorkerStateActive
+	w.slots = max(ev.Slots, 1)
+	w.resources, w.memory = ev.Resources, ev.MemoryBytes
+	w.executors = ev.Executors
+	w.reportedAt = m.now
+	m.workerVersion++
+	m.reconcile(w, ev.Inventory, ev.Running)
+}
+
+// reconcile compares what a worker says that it holds and runs with what the machine believes. The worker is right about
+// what is there, the machine about what is wanted.
+func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
+	held := make(map[ids.TaskID]bool, len(inventory))
+	for _, r := range inventory {
+		held[r.Task] = true
+		m.adopt(w, Stored{Replica: r})
+	}
+	var lost []ids.TaskID
+	for _, id := range w.objects.members(nil) {
+		if !held[id] && m.removeReplica(id, w) {
+			lost = append(lost, id)
+		}
+	}
+	works := make(map[TaskRef]bool, len(running))
+	for _, r := range running {
+		works[r] = true
+		if _, t := m.lookup(r.Task); t == nil || !t.current(w, r.Attempt) {
+			m.tell(EffectCancel, w, r.Task, uint32(r.Attempt))
+		}
+	}
+	for _, r := range m.underWay(w) {
+		b, t := m.at(r.Task)
+		if !works[r] {
+			m.leave(r.Task, b, t)
+			m.requeue(r.Task, b, t)
+		} else if t.flags&flagRetracting != 0 {
+			// The answer may have been lost with the session.
+			t.flags &^= flagRetracting
+			w.retracting--
+		}
+	}
+	m.recover(lost)
+}
+
+// current says that the attempt is under way on the worker.
+func (t *task) current(w *worker, a ids.Attempt) bool {
+	return t.state.assigned() && t.worker == w.slot+1 && t.attempt == uint32(a)
+}
+
+// underWay lists the attempts on a worker, in the order they were sent.
+func (m *Machine) underWay(w *worker) []TaskRef {
+	var refs []TaskRef
+	for _, r := range w.queue {
+		if _, t := m.lookup(r.Task); t != nil && t.current(w, r.Attempt) {
+			refs = append(refs, r)
+		}
+	}
+	return refs
+}
+
+func (m *Machine) workerDisconnected(ev WorkerDisconnected) {
+	w := m.workerOf(ev.Worker)
+	if w == nil {
+		return
+	}
+	w.state = WorkerStateDisconnected
+	m.workerVersion++
+}
+
+func (m *Machine) workerDraining(ev WorkerDraining) {
+	w := m.workerOf(ev.Worker)
+	if w == nil || w.state != WorkerStateActive {
+		return
+	}
+	w.state = WorkerStateDraining
+	m.workerVersion++
+	for _, r := range m.underWay(w) {
+		if _, t := m.at(r.Task); t.state == TaskAssigned {
+			m.retract(w, r.Task, t)
+		}
+	}
+}
+
+func (m *Machine) workerMeasured(ev WorkerMeasured) {
+	if w := m.workerOf(ev.Worker); w != nil {
+		w.memoryUsed = ev.MemoryUsedBytes
+	}
+}
+
+// workerLost takes a worker out. Its attempts are made again, those that were running once too often fail; its objects are
+// computed again if they are wanted and nobody else has them.
+func (m *Machine) workerLost(ev WorkerLost) {
+	w := m.workerOf(ev.Worker)
+	if w == nil {
+		return
+	}
+	cause := ev.Cause
+	if cause == "" {
+		cause = "lost"
+	}
+	refs := m.underWay(w)
+	// Replicas go first, so that an attempt that needs one is not sent out again without it.
+	var lost []ids.TaskID
+	for _, id := range w.objects.members(nil) {
+		if m.removeReplica(id, w) {
+			lost = append(lost, id)
+		}
+	}
+	blame := make([]bool, len(refs))
+	any := false
+	for i, r := range refs {
+		_, t := m.at(r.Task)
+		blame[i] = t.state == TaskRunning
+		any = any || blame[i]
+	}
+	for i := 0; !any && i < len(refs) && i < int(w.slots); i++ {
+		blame[i] = true
+	}
+	for i, r := range refs {
+		b, t := m.at(r.Task)
+		m.leave(r.Task, b, t)
+		if blame[i] && m.blame(r.Task, b, t, fmt.Sprintf("worker %s: %s", w.name, cause), w, "WORKER_DIED") {
+			continue
+		}
+		m.requeue(r.Task, b, t)
+	}
+	delete(m.workerIndex, w.id)
+	m.workers[w.slot] = nil
+	m.freeWorkers = append(m.freeWorkers, w.slot)
+	m.order = slices.DeleteFunc(m.order, func(o *worker) bool { return o == w })
+	m.workerVersion++
+	m.forgetRates(w.id)
+	m.recover(lost)
+}
+
+// trouble is what went wrong with a task; most tasks have none.
+type trouble struct {
+	retries, deaths uint32
+	// unreachable counts attempts in a row that could not fetch their inputs.
+	unreachable uint32
+	// causes of the deaths, oldest first.
+	causes []string
+	// avoid is the worker that the next attempt should not go to; 0: none.
+	avoid ids.WorkerID
+	// unread counts by worker how often this task's object could not be fetched there; ordered by worker.
+	unread  []unread
+	logTail string
+}
+
+type unread struct {
+	worker ids.WorkerID
+	times  int
+}
+
+func (m *Machine) troubleOf(id ids.TaskID, t *task) *trouble {
+	if t.flags&flagTrouble == 0 {
+		t.flags |= flagTrouble
+		m.trouble[id] = new(trouble)
+	}
+	return m.trouble[id]
+}
+
+// troubleIf is the task's trouble or nil.
+func (m *Machine) troubleIf(id ids.TaskID, t *task) *trouble {
+	if t.flags&flagTrouble == 0 {
+		return nil
+	}
+	return m.trouble[id]
+}
+
+// blame counts a death that the task was running at, and fails the task if that was one too many.
+func (m *Machine) blame(id ids.TaskID, b *block, t *task, cause string, w *worker, reason string) bool {
+	tr := m.troubleOf(id, t)
+	tr.deaths++
+	tr.causes = append(tr.causes, cause)
+	tr.avoid = w.id
+	if tr.deaths < m.config.MaxWorkerDeaths {
+		return false
+	}
+	key := string(b.keyOf(t))
+	m.end(id, b, t, TaskFailed, &TaskError{
+		Reason: "POISON_TASK",
+		Message: fmt.Sprintf("task %s was running at %d deaths and is not tried again (%s): %s; look into the first cause, then retry the task",
+			key, tr.deaths, reason, joinCauses(tr.causes)),
+		OriginKey: key,
+		Worker:    w.name,
+		Attempt:   ids.Attempt(t.attempt),
+	})
+	return true
+}
+
+func joinCauses(causes []string) string {
+	text := ""
+	for i, c := range causes {
+		if i > 0 {
+			text += "; "
+		}
+		text += fmt.Sprintf("%d. %s", i+1, c)
+	}
+	return text
+}
+
+// leave ends the current attempt in the worker's books. The task's state is the caller's business.
+func (m *Machine) leave(id ids.TaskID, b *block, t *task) {
+	w := m.workers[t.worker-1]
+	o := &m.options[t.options]
+	w.assigned--
+	if t.state == TaskRunning {
+		w.running--
+	}
+	w.usedSlots -= uint64(max(o.Slots, 1))
+	w.queuedMicros -= uint64(t.runMicros)
+	for name, amount := range o.Resources {
+		// NB: the order does not matter, each name has its own sum.
+		if w.usedResources[name] -= amount; w.usedResources[name] < 1e-9 {
+			delete(w.usedResources, name)
+		}
+	}
+	if t.flags&flagRetracting != 0 {
+		w.retracting--
+	}
+	t.flags &^= flagRetracting | flagPinned
+	t.worker = 0
+	t.runMicros = 0
+	if w.coming.count > 0 {
+		edges := b.edgesOf(t)
+		for i := range edges {
+			w.coming.remove(edges[i].input)
+		}
+	}
+	if w.assigned == 0 {
+		w.queue = w.queue[:0]
+	} else if len(w.queue) > 2*w.assigned+64 {
+		keep := w.queue[:0]
+		for _, r := range w.queue {
+			if _, t := m.lookup(r.Task); t != nil && t.current(w, r.Attempt) {
+				keep = append(keep, r)
+			}
+		}
+		w.queue = keep
+	}
+}
+
+// ratePair is a direction between two workers.
+type ratePair struct{ from, to ids.WorkerID }
+
+type rate struct {
+	bytesPerMicro float64
+	latencyMicros float64
+}
+
+func (m *Machine) rateMeasured(ev RateMeasured) {
+	if ev.BytesPerSecond <= 0 {
+		return
+	}
+	for _, id := range []ids.WorkerID{ev.From, ev.To} {
+		if id != 0 && m.workerOf(id) == nil {
+			return
+		}
+	}
+	m.rates[ratePair{ev.From, ev.To}] = rate{ev.BytesPerSecond / 1e6, float64(ev.Latency) / float64(time.Microsecond)}
+}
+
+// rate is the best that is known about a direction: the pair, else its sender, else its receiver, else the default.
+func (m *Machine) rate(from, to ids.WorkerID) rate {
+	if len(m.rates) > 0 {
+		for _, p := range [...]ratePair{{from, to}, {from, 0}, {0, to}, {0, 0}} {
+			if r, ok := m.rates[p]; ok {
+				return r
+			}
+		}
+	}
+	return rate{m.config.DefaultBytesPerSecond / 1e6, float64(m.config.DefaultLatency) / float64(time.Microsecond)}
+}
+
+func (m *Machine) forgetRates(id ids.WorkerID) {
+	var gone []ratePair
+	for p := range m.rates {
+		// NB: the order does not matter, all of them are deleted.
+		if p.from == id || p.to == id {
+			gone = append(gone, p)
+		}
+	}
+	for _, p := range gone {
+		delete(m.rates, p)
+	}
+}
