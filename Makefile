@@ -100,7 +100,7 @@ vet: bootstrap
 
 .PHONY: unit
 unit: bootstrap $(BIN) ## Go tests without the race detector
-	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -tags invariants -short $(PKG)
+	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -tags invariants -short $$(go list $(PKG) | grep -vE '/test/(e2e|chaos)')
 
 .PHONY: race
 race: bootstrap-cc $(BIN) ## Go tests with the race detector and invariant checks
@@ -115,8 +115,9 @@ sim-seeds: bootstrap ## Many simulated runs: SEEDS=n
 	go test -tags invariants -count=1 -timeout 20m -run 'TestSeeds$$' ./test/sim -sim.seeds=$(SEEDS)
 
 .PHONY: e2e
-e2e: build ## Real processes on loopback, grpcurl, two languages on one cluster
-	MILLRACE_BIN=$(CURDIR)/$(BIN) MILLRACE_PYTHON=$(CURDIR)/$(PY) go test -count=1 -timeout 15m ./test/e2e/...
+e2e: build $(TOOLS)/grpcurl ## Real processes on loopback: grpcurl, two languages on one cluster, one chaos graph
+	MILLRACE_BIN=$(CURDIR)/$(BIN) MILLRACE_PYTHON=$(CURDIR)/$(PY) \
+	  GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl go test -count=1 -timeout 15m ./test/e2e/... ./test/chaos/...
 
 .PHONY: fuzz
 fuzz: bootstrap ## Every fuzz target for FUZZTIME (5s)
