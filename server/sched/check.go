@@ -1,5 +1,370 @@
 package sched
 
-import "github.com/millrace/millrace/internal/ids"
+import (
+	"errors"
+	"fmt"
 
-func (m *Machine) Check() error { _ = ids.TaskID(0); return nil }
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// checker counts everything anew.
+type checker struct {
+	m        *Machine
+	problems []error
+
+	totals   Totals
+	live     []uint64 // by graph slot
+	active   []uint64
+	counts   [][9]uint64
+	prefixes [][][9]uint64
+	ops      []uint64
+	options  []uint64
+	classes  []uint64
+	ready    []int
+	held     []int // by holder slot
+	keys     map[*namespace]int
+	workers  []worker // by slot: the sums
+	queued   map[ids.TaskID]bool
+	sent     map[TaskRef]bool
+	retries  map[ids.TaskID]bool
+	objects  []int
+	inline   uint64
+	troubles int
+	errored  int
+}
+
+func (k *checker) fail(format string, args ...any) {
+	if len(k.problems) < 10 {
+		k.problems = append(k.problems, fmt.Errorf("sched: "+format, args...))
+	}
+}
+
+// Check tests all invariants between steps. It takes time in proportion to everything that the machine knows.
+func (m *Machine) Check() error {
+	k := &checker{
+		m: m, live: make([]uint64, len(m.graphs)), active: make([]uint64, len(m.graphs)), counts: make([][9]uint64, len(m.graphs)),
+		prefixes: make([][][9]uint64, len(m.graphs)), ops: make([]uint64, len(m.ops)), options: make([]uint64, len(m.options)),
+		classes: make([]uint64, len(m.classes)), ready: make([]int, len(m.classes)), held: make([]int, len(m.holders)),
+		keys: make(map[*namespace]int), workers: make([]worker, len(m.workers)), queued: make(map[ids.TaskID]bool),
+		sent: make(map[TaskRef]bool), retries: make(map[ids.TaskID]bool), objects: make([]int, len(m.workers)),
+	}
+	if len(m.doomed)+len(m.reviving)+len(m.settling) > 0 {
+		k.fail("work is left over after the step: %d doomed, %d to revive, %d to settle", len(m.doomed), len(m.reviving), len(m.settling))
+	}
+	k.index()
+	blocks := 0
+	m.tasks.each(0, func(b *block) bool {
+		blocks++
+		k.block(b)
+		return true
+	})
+	k.compare()
+	return errors.Join(k.problems...)
+}
+
+// index collects the queues, so that each task can be looked up in them.
+func (k *checker) index() {
+	m := k.m
+	for _, c := range m.classes {
+		if c == nil {
+			continue
+		}
+		for _, r := range c.queue.run[c.queue.head:] {
+			k.queued[r.task] = true
+		}
+		for _, r := range c.queue.heap {
+			k.queued[r.task] = true
+		}
+		for _, r := range c.parked {
+			k.queued[r.task] = true
+		}
+	}
+	for _, w := range m.order {
+		for _, r := range w.queue {
+			if _, t := m.lookup(r.Task); t != nil && t.current(w, r.Attempt) {
+				if k.sent[r] {
+					k.fail("attempt %v is twice in the queue of %s", r, w.id)
+				}
+				k.sent[r] = true
+			}
+		}
+	}
+	for i := range m.timers {
+		if t := &m.timers[i]; t.kind == timerRetry {
+			k.retries[ids.TaskID(t.id)] = true
+		}
+	}
+}
+
+func (k *checker) block(b *block) {
+	live := 0
+	for i := range b.tasks {
+		if t := &b.tasks[i]; t.state != 0 {
+			live++
+			k.task(ids.TaskID(b.number<<blockBits|uint64(i)), b, t)
+		}
+	}
+	if live != b.live {
+		k.fail("block %d has %d tasks, not %d", b.number, live, b.live)
+	}
+	if live == 0 && b != k.m.current {
+		k.fail("block %d is empty and was not freed", b.number)
+	}
+}
+
+func (k *checker) task(id ids.TaskID, b *block, t *task) {
+	m := k.m
+	g := m.graphs[t.graph]
+	if g == nil {
+		k.fail("%s is in a graph that is gone", id)
+		return
+	}
+	k.live[t.graph]++
+	if t.state.active() {
+		k.active[t.graph]++
+	}
+	k.counts[t.graph][t.state]++
+	for len(k.prefixes[t.graph]) <= int(t.prefix) {
+		k.prefixes[t.graph] = append(k.prefixes[t.graph], [9]uint64{})
+	}
+	k.prefixes[t.graph][t.prefix][t.state]++
+	k.totals.Counts[t.state]++
+	k.totals.Tasks++
+	k.ops[t.op]++
+	k.options[t.options]++
+	k.classes[t.class]++
+	k.keys[g.ns]++
+	if found := g.ns.keys.find(m, string(b.keyOf(t)), hashKeyBytes(b.keyOf(t))); found != id {
+		k.fail("%s: its key %q finds %s", id, b.keyOf(t), found)
+	}
+	if !t.wanted() && (t.state.active() || t.state == TaskSucceeded || t.dependents == 0) {
+		k.fail("%s is %s although nobody wants it", id, t.state)
+	}
+	if t.wanted() && t.state == TaskReleased {
+		k.fail("%s is wanted and RELEASED", id)
+	}
+	if t.flags&flagSettling != 0 {
+		k.fail("%s waits to be settled between steps", id)
+	}
+	k.edges(id, b, t)
+	k.place(id, b, t)
+	for i := t.holders; i != 0; i = b.links[i].next {
+		h := b.links[i].value
+		k.held[h]++
+		if !m.holders[h].held.has(id) {
+			k.fail("%s has holder %d, which does not hold it", id, h)
+		}
+	}
+	if (m.errors[id] != nil) != (t.state == TaskFailed || t.state == TaskCancelled) {
+		k.fail("%s is %s, its error is %v", id, t.state, m.errors[id])
+	}
+	if m.errors[id] != nil {
+		k.errored++
+	}
+	if (m.trouble[id] != nil) != (t.flags&flagTrouble != 0) {
+		k.fail("%s: its trouble record and flag differ", id)
+	}
+	if m.trouble[id] != nil {
+		k.troubles++
+	}
+}
+
+// edges checks what a task knows about its inputs and dependents.
+func (k *checker) edges(id ids.TaskID, b *block, t *task) {
+	m := k.m
+	missing := uint32(0)
+	for i := range b.edgesOf(t) {
+		e := &b.edges[t.edge+uint32(i)]
+		_, p := m.lookup(e.input)
+		if p == nil {
+			k.fail("%s needs %s, which is forgotten", id, e.input)
+			continue
+		}
+		if !e.linked || e.consumer != uint32(id&blockMask) {
+			k.fail("%s: input %d is not linked", id, i)
+		}
+		if p.state == TaskSucceeded {
+			continue
+		}
+		missing++
+		if t.state.active() && !p.state.active() && !t.state.assigned() {
+			k.fail("%s is %s, but its input %s is %s and will never come", id, t.state, e.input, p.state)
+		}
+	}
+	if t.state == TaskWaiting && t.missing != missing {
+		k.fail("%s misses %d inputs, not %d", id, missing, t.missing)
+	}
+	if t.state == TaskReady && missing > 0 {
+		k.fail("%s is READY and misses %d inputs", id, missing)
+	}
+	if t.state == TaskWaiting && missing == 0 && m.ops[t.op].spec.Kind != OpData {
+		k.fail("%s is WAITING for nothing", id)
+	}
+	unfinished := uint32(0)
+	previous := edgeRef(0)
+	for r := t.dependents; r != 0; {
+		_, _, ct, e := m.consumerOf(r)
+		if e.input != id || e.prev != previous || ct.state == 0 {
+			k.fail("%s: its list of dependents is broken", id)
+			return
+		}
+		if ct.state.active() {
+			unfinished++
+		}
+		previous, r = r, e.next
+	}
+	if unfinished != t.unfinished {
+		k.fail("%s is needed %d times, not %d", id, unfinished, t.unfinished)
+	}
+}
+
+// place checks where a task and its object are.
+func (k *checker) place(id ids.TaskID, b *block, t *task) {
+	m := k.m
+	inline := b.inlineOf(uint64(id & blockMask))
+	k.inline += uint64(len(inline))
+	if (t.replicas != 0 || inline != nil) != (t.state == TaskSucceeded) {
+		k.fail("%s is %s with replicas %d, inline %v", id, t.state, b.length(t.replicas), inline != nil)
+	}
+	for i := t.replicas; i != 0; i = b.links[i].next {
+		slot := b.links[i].value
+		if m.workers[slot] == nil || !m.workers[slot].objects.has(id) {
+			k.fail("%s has a replica in slot %d, whose worker does not know", id, slot)
+			continue
+		}
+		k.objects[slot]++
+	}
+	queued, backoff := t.flags&flagQueued != 0, t.flags&flagBackoff != 0
+	if (t.state == TaskReady) != (queued || backoff) || queued && backoff {
+		k.fail("%s is %s, queued %v, in back-off %v", id, t.state, queued, backoff)
+	}
+	if queued {
+		k.ready[t.class]++
+		if !k.queued[id] {
+			k.fail("%s is flagged as queued and is in no queue", id)
+		}
+	}
+	if backoff && !k.retries[id] {
+		k.fail("%s is in back-off without a timer", id)
+	}
+	if t.state.assigned() != (t.worker != 0) {
+		k.fail("%s is %s with worker slot %d", id, t.state, t.worker)
+		return
+	}
+	if t.worker == 0 {
+		if t.flags&(flagRetracting|flagPinned) != 0 {
+			k.fail("%s is %s and has flags of an attempt", id, t.state)
+		}
+		return
+	}
+	w := m.workers[t.worker-1]
+	if w == nil || !k.sent[TaskRef{id, ids.Attempt(t.attempt)}] {
+		k.fail("%s is with a worker that does not have it in its queue", id)
+		return
+	}
+	sum := &k.workers[t.worker-1]
+	sum.assigned++
+	if t.state == TaskRunning {
+		sum.running++
+	}
+	sum.usedSlots += uint64(max(m.options[t.options].Slots, 1))
+	sum.queuedMicros += uint64(t.runMicros)
+	if t.flags&flagRetracting != 0 {
+		sum.retracting++
+	}
+}
+
+// compare holds the sums against what the machine keeps.
+func (k *checker) compare() {
+	m := k.m
+	if k.totals.Counts != m.totals.Counts || k.totals.Tasks != m.totals.Tasks || k.inline != m.totals.InlineBytes {
+		k.fail("totals: %d tasks %v, inline %d; kept %d %v, %d", k.totals.Tasks, k.totals.Counts, k.inline, m.totals.Tasks, m.totals.Counts, m.totals.InlineBytes)
+	}
+	if len(m.errors) != k.errored || len(m.trouble) != k.troubles {
+		k.fail("%d errors and %d troubles of tasks that are gone", len(m.errors)-k.errored, len(m.trouble)-k.troubles)
+	}
+	for slot, g := range m.graphs {
+		if g != nil {
+			k.graph(slot, g)
+		}
+	}
+	ready := 0
+	for slot, c := range m.classes {
+		if c == nil {
+			continue
+		}
+		ready += c.ready
+		if c.ready != k.ready[slot] || c.tasks != k.classes[slot] || c.ready > 0 && !c.listed {
+			k.fail("class %d: %d ready of %d, kept %d of %d, listed %v", slot, k.ready[slot], k.classes[slot], c.ready, c.tasks, c.listed)
+		}
+	}
+	if ready != m.ready {
+		k.fail("%d tasks are ready, not %d", ready, m.ready)
+	}
+	for i := range m.ops {
+		if m.ops[i].tasks != k.ops[i] {
+			k.fail("op %d (%s) has %d tasks, not %d", i, m.ops[i].spec.Name, k.ops[i], m.ops[i].tasks)
+		}
+	}
+	for i := 1; i < len(m.options); i++ {
+		if m.options[i].tasks != k.options[i] || k.options[i] == 0 && m.optionIndex[m.options[i].text] == uint32(i) {
+			k.fail("options %d have %d tasks, kept %d", i, k.options[i], m.options[i].tasks)
+		}
+	}
+	for i := range m.holders {
+		if m.holders[i].held.count != k.held[i] {
+			k.fail("holder %d holds %d tasks, %d know of it", i, m.holders[i].held.count, k.held[i])
+		}
+	}
+	for _, name := range sortedKeys(m.namespaces) {
+		if n := m.namespaces[name]; n.keys.count != k.keys[n] || n.refs <= 0 {
+			k.fail("namespace %q has %d keys, not %d; %d refer to it", name, k.keys[n], n.keys.count, n.refs)
+		}
+	}
+	for _, w := range m.order {
+		s := &k.workers[w.slot]
+		if s.assigned != w.assigned || s.running != w.running || s.usedSlots != w.usedSlots || s.queuedMicros != w.queuedMicros || s.retracting != w.retracting {
+			k.fail("%s: assigned %d, running %d, slots %d, queue %d µs, retracting %d; kept %d, %d, %d, %d, %d", w.id,
+				s.assigned, s.running, s.usedSlots, s.queuedMicros, s.retracting, w.assigned, w.running, w.usedSlots, w.queuedMicros, w.retracting)
+		}
+		if w.objects.count != k.objects[w.slot] {
+			k.fail("%s holds %d objects, %d know of it", w.id, w.objects.count, k.objects[w.slot])
+		}
+		if w.assigned == 0 && (w.coming.count > 0 || len(w.usedResources) > 0) {
+			k.fail("%s has nothing to do and expects %d objects, uses %d resources", w.id, w.coming.count, len(w.usedResources))
+		}
+		if m.workers[w.slot] != w || m.workerOf(w.id) != w {
+			k.fail("%s is not found by its id or slot", w.id)
+		}
+	}
+}
+
+func (k *checker) graph(slot int, g *graph) {
+	m := k.m
+	counts := k.counts[slot]
+	// Forgotten tasks stay in the graph's counts as RELEASED.
+	counts[TaskReleased] = g.counts[TaskReleased]
+	if g.live != k.live[slot] || g.active != k.active[slot] || counts != g.counts || k.counts[slot][TaskReleased] > g.counts[TaskReleased] {
+		k.fail("%s: %d tasks, %d active, %v; kept %d, %d, %v", g.id, k.live[slot], k.active[slot], k.counts[slot], g.live, g.active, g.counts)
+	}
+	for i, p := range k.prefixes[slot] {
+		p[TaskReleased] = g.prefixes[i].Counts[TaskReleased]
+		if p != g.prefixes[i].Counts {
+			k.fail("%s, prefix %s: %v, kept %v", g.id, g.prefixes[i].Name, p, g.prefixes[i].Counts)
+		}
+	}
+	found := uint64(0)
+	m.eachTask(g, func(ids.TaskID, *block, *task) bool {
+		found++
+		return true
+	})
+	if found != g.live {
+		k.fail("%s: its ranges have %d tasks, not %d", g.id, found, g.live)
+	}
+	if g.live == 0 && g.dropped {
+		k.fail("%s has no tasks, is dropped and still there", g.id)
+	}
+	if (g.active == 0) == g.endedAt.IsZero() {
+		k.fail("%s: %d active tasks, ended at %v", g.id, g.active, g.endedAt)
+	}
+}

@@ -136,17 +136,22 @@ func (m *Machine) Step(now time.Time, ev Event, out []Effect) []Effect {
 	case TasksReleased:
 		m.tasksReleased(ev)
 	case GraphSubmitted:
-		_, _ = m.submit(ev)
+		_, err := m.submit(ev)
+		return m.finishUnless(err)
 	case TasksHeld:
-		_, _ = m.tasksHeld(ev)
+		_, err := m.tasksHeld(ev)
+		return m.finishUnless(err)
 	case TasksCancelled:
-		_, _ = m.tasksCancelled(ev)
+		_, err := m.tasksCancelled(ev)
+		return m.finishUnless(err)
 	case TasksRetried:
-		_, _ = m.tasksRetried(ev)
+		_, err := m.tasksRetried(ev)
+		return m.finishUnless(err)
 	case GraphReleased:
-		_ = m.graphReleased(ev)
+		return m.finishUnless(m.graphReleased(ev))
 	case DatasetPublished:
-		_, _ = m.datasetPublished(ev)
+		_, err := m.datasetPublished(ev)
+		return m.finishUnless(err)
 	case DatasetUnpublished:
 		m.datasetUnpublished(ev)
 	case ClientOpened:
@@ -177,14 +182,14 @@ func (m *Machine) Step(now time.Time, ev Event, out []Effect) []Effect {
 func (m *Machine) Submit(now time.Time, ev GraphSubmitted, out []Effect) (SubmitResult, []Effect, *Error) {
 	m.begin(now, ev, out)
 	result, err := m.submit(ev)
-	return result, m.finish(), err
+	return result, m.finishUnless(err), err
 }
 
 // Hold is Step for TasksHeld; the answer has the task of each key.
 func (m *Machine) Hold(now time.Time, ev TasksHeld, out []Effect) ([]ids.TaskID, []Effect, *Error) {
 	m.begin(now, ev, out)
 	tasks, err := m.tasksHeld(ev)
-	return tasks, m.finish(), err
+	return tasks, m.finishUnless(err), err
 }
 
 // Cancel is Step for TasksCancelled; the answer is how many tasks became CANCELLED.
@@ -192,7 +197,7 @@ func (m *Machine) Cancel(now time.Time, ev TasksCancelled, out []Effect) (cancel
 	m.begin(now, ev, out)
 	before := m.totals.Cancelled
 	_, err = m.tasksCancelled(ev)
-	effects = m.finish()
+	effects = m.finishUnless(err)
 	return m.totals.Cancelled - before, effects, err
 }
 
@@ -200,21 +205,21 @@ func (m *Machine) Cancel(now time.Time, ev TasksCancelled, out []Effect) (cancel
 func (m *Machine) Retry(now time.Time, ev TasksRetried, out []Effect) (retried uint64, effects []Effect, err *Error) {
 	m.begin(now, ev, out)
 	retried, err = m.tasksRetried(ev)
-	return retried, m.finish(), err
+	return retried, m.finishUnless(err), err
 }
 
 // ReleaseGraph is Step for GraphReleased.
 func (m *Machine) ReleaseGraph(now time.Time, ev GraphReleased, out []Effect) ([]Effect, *Error) {
 	m.begin(now, ev, out)
 	err := m.graphReleased(ev)
-	return m.finish(), err
+	return m.finishUnless(err), err
 }
 
 // Publish is Step for DatasetPublished; the answer has the task of each key.
 func (m *Machine) Publish(now time.Time, ev DatasetPublished, out []Effect) ([]ids.TaskID, []Effect, *Error) {
 	m.begin(now, ev, out)
 	tasks, err := m.datasetPublished(ev)
-	return tasks, m.finish(), err
+	return tasks, m.finishUnless(err), err
 }
 
 // NextDeadline is when TimePassed is due next.
@@ -240,6 +245,21 @@ func (m *Machine) finish() []Effect {
 	}
 	m.rebalance()
 	m.flushGraphs()
+	out := m.out
+	m.out = nil
+	if invariant.Enabled {
+		if err := m.Check(); err != nil {
+			panic(err)
+		}
+	}
+	return out
+}
+
+// finishUnless is finish, but a refused event has no effects at all, not even those that were due anyway.
+func (m *Machine) finishUnless(err *Error) []Effect {
+	if err == nil {
+		return m.finish()
+	}
 	out := m.out
 	m.out = nil
 	if invariant.Enabled {

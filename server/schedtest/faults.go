@@ -1,0 +1,417 @@
+package schedtest
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/sched"
+)
+
+func (w *World) addWorker() {
+	if len(w.workers) >= 5 {
+		return
+	}
+	f := &fakeWorker{id: w.nextWorker, connected: true, slots: uint32(2 + w.source.Intn(2)), objects: make(map[ids.TaskID]sched.Replica)}
+	w.nextWorker++
+	w.workers[f.id] = f
+	w.register(f)
+}
+
+func (w *World) register(f *fakeWorker) {
+	ev := sched.WorkerRegistered{Worker: f.id, Name: fmt.Sprint("n", f.id), Host: fmt.Sprint("h", f.id%2), Slots: f.slots,
+		Resources: map[string]float64{"gpu": 1}, Executors: []string{"native", "python"}}
+	var held []ids.TaskID
+	for id := range f.objects {
+		held = append(held, id)
+	}
+	slices.Sort(held)
+	for _, id := range held {
+		ev.Inventory = append(ev.Inventory, f.objects[id])
+	}
+	for _, q := range f.queue {
+		ev.Running = append(ev.Running, sched.TaskRef{Task: q.a.Task, Attempt: q.a.Attempt})
+	}
+	w.feed(ev)
+}
+
+func (w *World) loseWorker() {
+	if len(w.workers) < 2 {
+		return
+	}
+	f := w.anyWorker()
+	// Any task that was there may be blamed.
+	blamed := make(map[ids.TaskID]bool)
+	for _, q := range f.queue {
+		blamed[q.a.Task] = true
+	}
+	tasks, _ := w.M.Tasks(sched.TaskFilter{Worker: f.id}, 0, 1<<30)
+	for _, t := range tasks {
+		blamed[t.Task] = true
+	}
+	for id := range blamed {
+		w.tasks[id].died++
+	}
+	w.loseData(f)
+	delete(w.workers, f.id)
+	w.feed(sched.WorkerLost{Worker: f.id, Cause: "killed by SIGKILL"})
+}
+
+// loseData notes that data was lost with a worker or an object.
+func (w *World) loseData(f *fakeWorker) {
+	for id := range f.objects {
+		if t := w.tasks[id]; t != nil && t.data {
+			t.lost = true
+		}
+	}
+}
+
+func (w *World) disconnect() {
+	f := w.anyWorker()
+	if f == nil || !f.connected {
+		return
+	}
+	f.connected = false
+	// What was under way is lost, in both directions; what the worker says now it keeps to itself.
+	f.inbox, f.assigned = nil, nil
+	f.outbox = nil
+	w.feed(sched.WorkerDisconnected{Worker: f.id})
+}
+
+func (w *World) reconnect() {
+	for _, f := range w.sorted() {
+		if !f.connected {
+			w.bringBack(f)
+			return
+		}
+	}
+	// A session may also be replaced by a new one without a word.
+	if f := w.anyWorker(); f != nil && w.chance(20) {
+		f.inbox, f.assigned = nil, nil
+		w.bringBack(f)
+	}
+}
+
+func (w *World) bringBack(f *fakeWorker) {
+	f.connected, f.draining = true, false
+	if w.chance(50) {
+		f.outbox = nil
+	}
+	w.register(f)
+}
+
+func (w *World) drainWorker() {
+	if f := w.anyWorker(); f != nil && f.connected && len(w.workers) > 1 {
+		f.draining = true
+		w.feed(sched.WorkerDraining{Worker: f.id})
+	}
+}
+
+func (w *World) openClient() {
+	if len(w.clients) >= 4 {
+		return
+	}
+	w.clients = append(w.clients, w.nextClient)
+	w.feed(sched.ClientOpened{Client: w.nextClient, TTL: time.Hour})
+	w.nextClient++
+}
+
+func (w *World) closeClient() {
+	if len(w.clients) < 2 {
+		return
+	}
+	i := w.source.Intn(len(w.clients))
+	c := w.clients[i]
+	w.clients = slices.Delete(w.clients, i, i+1)
+	w.feed(sched.ClientClosed{Client: c})
+}
+
+// someTasks picks a few tasks, known or forgotten.
+func (w *World) someTasks() []ids.TaskID {
+	var out []ids.TaskID
+	for n := 1 + w.source.Intn(4); n > 0 && len(w.keys) > 0; n-- {
+		if id := w.byKey[w.keys[w.source.Intn(len(w.keys))]]; id != 0 {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+func (w *World) client() ids.ClientID { return w.clients[w.source.Intn(len(w.clients))] }
+
+func (w *World) releaseSome() {
+	w.feed(sched.TasksReleased{Client: w.client(), Tasks: w.someTasks()})
+}
+
+func (w *World) holdSome() {
+	var keys []string
+	for _, id := range w.someTasks() {
+		keys = append(keys, w.tasks[id].key)
+	}
+	w.note("hold %v", keys)
+	_, effects, _ := w.M.Hold(w.now, sched.TasksHeld{Client: w.client(), Keys: keys}, w.out[:0])
+	w.after(effects)
+}
+
+func (w *World) cancelSome() {
+	ev := sched.TasksCancelled{Tasks: w.someTasks(), Reason: "test"}
+	if w.chance(70) {
+		ev.Client = w.client()
+		ev.Force = w.chance(20)
+	}
+	if w.chance(10) && len(w.graphs) > 0 {
+		ev.Graphs = append(ev.Graphs, w.graphs[w.source.Intn(len(w.graphs))])
+	}
+	for _, id := range ev.Tasks {
+		w.tasks[id].cancels = true
+	}
+	w.cancelsGraphs(ev.Graphs)
+	w.note("cancel %+v", ev)
+	_, effects, _ := w.M.Cancel(w.now, ev, w.out[:0])
+	w.after(effects)
+}
+
+func (w *World) cancelsGraphs(graphs []ids.GraphID) {
+	for _, g := range graphs {
+		tasks, _ := w.M.Tasks(sched.TaskFilter{Graph: g}, 0, 1<<30)
+		for _, t := range tasks {
+			w.tasks[t.Task].cancels = true
+		}
+	}
+}
+
+func (w *World) retrySome() {
+	ev := sched.TasksRetried{Tasks: w.someTasks()}
+	w.note("retry %+v", ev)
+	_, effects, _ := w.M.Retry(w.now, ev, w.out[:0])
+	w.after(effects)
+}
+
+func (w *World) publish() {
+	if len(w.datasets) > 2 {
+		d := w.datasets[0]
+		w.datasets = w.datasets[1:]
+		w.feed(sched.DatasetUnpublished{Dataset: d})
+		return
+	}
+	var keys []string
+	for _, id := range w.someTasks() {
+		keys = append(keys, w.tasks[id].key)
+	}
+	d := uint64(1 + w.source.Intn(5))
+	w.note("publish %d %v", d, keys)
+	_, effects, err := w.M.Publish(w.now, sched.DatasetPublished{Dataset: d, Keys: keys}, w.out[:0])
+	w.after(effects)
+	if err == nil && !slices.Contains(w.datasets, d) {
+		w.datasets = append(w.datasets, d)
+	}
+}
+
+// dropObject makes a worker lose one object by itself.
+func (w *World) dropObject() {
+	f := w.anyWorker()
+	if f == nil || !f.connected || len(f.objects) == 0 {
+		return
+	}
+	var held []ids.TaskID
+	for id := range f.objects {
+		held = append(held, id)
+	}
+	slices.Sort(held)
+	r := f.objects[held[w.source.Intn(len(held))]]
+	if t := w.tasks[r.Task]; t != nil && t.data {
+		t.lost = true
+	}
+	delete(f.objects, r.Task)
+	f.outbox = append(f.outbox, sched.ObjectsReported{Worker: f.id, Lost: []sched.Replica{r}})
+}
+
+func (w *World) releaseGraph() {
+	if len(w.graphs) == 0 {
+		return
+	}
+	ev := sched.GraphReleased{Graph: w.graphs[w.source.Intn(len(w.graphs))], Cancel: w.chance(50)}
+	if ev.Cancel {
+		w.cancelsGraphs([]ids.GraphID{ev.Graph})
+	}
+	w.note("release graph %+v", ev)
+	effects, _ := w.M.ReleaseGraph(w.now, ev, w.out[:0])
+	w.after(effects)
+}
+
+func (w *World) timePasses() {
+	if at, ok := w.M.NextDeadline(); ok && at.Before(w.now.Add(time.Minute)) {
+		if at.After(w.now) {
+			w.now = at
+		}
+		w.feed(sched.TimePassed{})
+	}
+}
+
+// drain lets every message arrive and every attempt end, without new faults, and holds the outcomes against the model.
+func (w *World) drain() {
+	w.calm = true
+	w.note("calm")
+	for _, f := range w.sorted() {
+		if !f.connected || f.draining {
+			w.bringBack(f)
+		}
+	}
+	w.settle()
+	tasks, _ := w.M.Tasks(sched.TaskFilter{}, 0, 1<<30)
+	for i := range tasks {
+		w.checkOutcome(&tasks[i])
+	}
+	for _, f := range w.sorted() {
+		for id, r := range f.objects {
+			rep, _, at := w.M.ReplicasOf(id, nil)
+			if !slices.Contains(at, f.id) || rep.Generation != r.Generation {
+				w.fail("worker %s leaks the object of %s (%s)", f.id, id, w.tasks[id].key)
+			}
+		}
+	}
+}
+
+// settle runs until nothing moves.
+func (w *World) settle() {
+	for round := 0; w.err == nil; round++ {
+		if round > 100_000 {
+			w.fail("the world does not come to rest")
+			return
+		}
+		moved := false
+		for _, f := range w.sorted() {
+			if len(f.inbox) > 0 {
+				e, a := f.inbox[0], f.assigned[0]
+				f.inbox, f.assigned = f.inbox[1:], f.assigned[1:]
+				w.receive(f, e, a)
+				moved = true
+			}
+			if len(f.outbox) > 0 {
+				ev := f.outbox[0]
+				f.outbox = f.outbox[1:]
+				w.feed(ev)
+				moved = true
+			}
+			if len(f.queue) > 0 {
+				q := &f.queue[0]
+				if q.started || w.fetch(f, q) {
+					q.started = true
+					w.finishOne(f)
+				}
+				moved = true
+			}
+		}
+		if moved {
+			continue
+		}
+		at, ok := w.M.NextDeadline()
+		if !ok || at.After(w.now.Add(10*time.Minute)) {
+			return
+		}
+		if at.After(w.now) {
+			w.now = at
+		}
+		w.feed(sched.TimePassed{})
+	}
+}
+
+func (w *World) finishOne(f *fakeWorker) {
+	a := f.queue[0].a
+	f.queue = f.queue[1:]
+	r := sched.Report{Task: a.Task, Attempt: a.Attempt, Outcome: sched.OutcomeSucceeded, OutputBytes: 8, RunTime: time.Millisecond}
+	if w.tasks[a.Task].fails {
+		r.Outcome, r.OutputBytes = sched.OutcomeFailed, 0
+	} else {
+		f.objects[a.Task] = sched.Replica{Task: a.Task, Generation: a.Attempt, Bytes: 8}
+	}
+	f.report(r)
+}
+
+// checkOutcome says whether the model explains what became of a task.
+func (w *World) checkOutcome(info *sched.TaskInfo) {
+	fails, cancels, lost := w.ancestry(info.Task, make(map[ids.TaskID]bool))
+	switch info.State {
+	case sched.TaskSucceeded:
+		if t := w.tasks[info.Task]; t.fails {
+			w.fail("%s succeeded although every attempt fails", info.Key)
+		}
+	case sched.TaskFailed:
+		if !fails && !lost {
+			w.fail("%s failed for no reason: %+v", info.Key, info.Err)
+		}
+	case sched.TaskCancelled:
+		if !cancels {
+			w.fail("%s was cancelled by nobody: %+v", info.Key, info.Err)
+		}
+	case sched.TaskReleased:
+		if info.Holders > 0 {
+			w.fail("%s is held and RELEASED", info.Key)
+		}
+	case sched.TaskWaiting:
+		if t := w.tasks[info.Task]; t.data {
+			return // its bytes were dropped on the way
+		}
+		if w.waitsForData(info.Task) {
+			return
+		}
+		w.fail("%s hangs in %s: %v", info.Key, info.State, w.M.Story(info.Task))
+	case sched.TaskReady, sched.TaskAssigned, sched.TaskRunning:
+		e, _ := w.M.Explain(w.now, info.Task)
+		w.fail("%s hangs in %s: %s %s", info.Key, info.State, e.Reason, e.Text)
+	}
+}
+
+func (w *World) waitsForData(id ids.TaskID) bool {
+	for _, in := range w.tasks[id].inputs {
+		info, _ := w.M.Task(in)
+		if info.State == sched.TaskWaiting && (w.tasks[in].data || w.waitsForData(in)) {
+			return true
+		}
+	}
+	return false
+}
+
+// ancestry collects what may have happened to a task through itself or its inputs.
+func (w *World) ancestry(id ids.TaskID, seen map[ids.TaskID]bool) (fails, cancels, lost bool) {
+	if seen[id] {
+		return false, false, false
+	}
+	seen[id] = true
+	t := w.tasks[id]
+	fails, cancels, lost = t.fails || t.died >= 3, t.cancels, t.data
+	for _, in := range t.inputs {
+		f, c, l := w.ancestry(in, seen)
+		fails, cancels, lost = fails || f, cancels || c, lost || l
+	}
+	return fails, cancels, lost
+}
+
+// leave lets everybody go, and checks that nothing is left.
+func (w *World) leave() {
+	w.note("everybody leaves")
+	for _, d := range w.datasets {
+		w.feed(sched.DatasetUnpublished{Dataset: d})
+	}
+	for _, c := range w.clients {
+		w.feed(sched.ClientClosed{Client: c})
+	}
+	for _, g := range w.graphs {
+		if info, ok := w.M.Graph(g); ok && info.Client == 0 {
+			w.note("release graph %s", g)
+			effects, _ := w.M.ReleaseGraph(w.now, sched.GraphReleased{Graph: g, Cancel: true}, w.out[:0])
+			w.after(effects)
+		}
+	}
+	w.settle()
+	t := w.M.Totals()
+	if t.Tasks != 0 || t.Graphs != 0 || t.Clients != 0 || t.InlineBytes != 0 || t.ReadyQueued != 0 {
+		w.fail("something is left after everybody left: %+v", t)
+	}
+	for _, f := range w.sorted() {
+		if len(f.objects) > 0 {
+			w.fail("worker %s still holds %d objects after everybody left: %v", f.id, len(f.objects), f.objects)
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package schedtest
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// FormatEffect writes an effect in words, with the task's key if it is still known.
+func FormatEffect(m *sched.Machine, e sched.Effect) string {
+	task := name(m, e.Task)
+	switch e.Kind {
+	case sched.EffectAssign:
+		return fmt.Sprintf("assign %s %s to %s", task, e.Attempt, e.Worker)
+	case sched.EffectRetract:
+		return fmt.Sprintf("retract %s %s from %s", task, e.Attempt, e.Worker)
+	case sched.EffectCancel:
+		return fmt.Sprintf("cancel %s %s at %s", task, e.Attempt, e.Worker)
+	case sched.EffectRelease:
+		return fmt.Sprintf("release %s %s at %s", task, e.Attempt, e.Worker)
+	case sched.EffectNotify:
+		return fmt.Sprintf("notify %s: %s %s", e.Client, task, e.State)
+	case sched.EffectClientExpired:
+		return fmt.Sprintf("expired %s", e.Client)
+	case sched.EffectGraphChanged:
+		return fmt.Sprintf("changed %s", e.Graph)
+	case sched.EffectGraphRemoved:
+		return fmt.Sprintf("removed %s", e.Graph)
+	case sched.EffectFunctionUnused:
+		return fmt.Sprintf("unused %s", e.Function.String()[:8])
+	case sched.EffectTaskForgotten:
+		return fmt.Sprintf("forgotten %s", e.Task)
+	}
+	return fmt.Sprintf("unknown effect %d", e.Kind)
+}
+
+func name(m *sched.Machine, id ids.TaskID) string {
+	if info, ok := m.Task(id); ok {
+		return info.Key
+	}
+	return id.String()
+}

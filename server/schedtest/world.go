@@ -1,0 +1,531 @@
+// Package schedtest is Test support: verbs for golden scripts about the scheduler machine, and a random world of clients,
+// workers and unreliable messages that holds the machine against a naive model of what may become of each task.
+package schedtest
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// Source makes choices: a property test's generator or a fuzzer's bytes.
+type Source interface {
+	// Intn is at least 0 and less than n.
+	Intn(n int) int
+}
+
+// World drives one machine.
+type World struct {
+	M      *sched.Machine
+	source Source
+	now    time.Time
+	out    []sched.Effect
+
+	workers    map[ids.WorkerID]*fakeWorker
+	nextWorker ids.WorkerID
+	clients    []ids.ClientID
+	nextClient ids.ClientID
+	datasets   []uint64
+	graphs     []ids.GraphID
+	nextKey    int
+	// tasks is the model: what was submitted, and what was done to it. By id.
+	tasks map[ids.TaskID]*modelTask
+	keys  []string
+	byKey map[string]ids.TaskID
+	// calm: no faults any more; the world drains.
+	calm bool
+	err  error
+	// Trace has what happened, for failures.
+	Trace []string
+}
+
+// modelTask is what the model knows about a task.
+type modelTask struct {
+	key      string
+	spec     sched.TaskSpec
+	op       sched.OpSpec
+	inputs   []ids.TaskID
+	fails    bool // every attempt fails
+	cancels  bool // it was the target of a cancel
+	died     int  // deaths that may be blamed on it
+	data     bool
+	lost     bool // data whose bytes were lost somewhere, or never came
+	attempt  ids.Attempt
+	finished bool
+}
+
+// fakeWorker is a worker that does what it is told, as well as a faulty world lets it.
+type fakeWorker struct {
+	id        ids.WorkerID
+	connected bool
+	draining  bool
+	slots     uint32
+	objects   map[ids.TaskID]sched.Replica
+	queue     []attempt
+	inbox     []sched.Effect
+	assigned  []sched.Assignment // beside the EffectAssigns in inbox
+	outbox    []sched.Event
+}
+
+type attempt struct {
+	a       sched.Assignment
+	started bool
+}
+
+// NewWorld makes an empty world.
+func NewWorld(source Source) *World {
+	return &World{
+		M: sched.New(sched.Config{InlineResultBytes: 8, InlineBudgetBytes: 64, MaxWorkerDeaths: 3}), source: source,
+		now: time.Unix(1_700_000_000, 0), workers: make(map[ids.WorkerID]*fakeWorker), nextWorker: 1, nextClient: 1,
+		tasks: make(map[ids.TaskID]*modelTask), byKey: make(map[string]ids.TaskID),
+	}
+}
+
+func (w *World) chance(percent int) bool { return w.source.Intn(100) < percent }
+
+func (w *World) fail(format string, args ...any) {
+	if w.err == nil {
+		w.err = fmt.Errorf(format, args...)
+	}
+}
+
+func (w *World) note(format string, args ...any) {
+	w.Trace = append(w.Trace, fmt.Sprintf(format, args...))
+}
+
+// Run makes n random steps, then lets everything come to its end and everybody leave.
+func (w *World) Run(n int) error {
+	w.addWorker()
+	w.openClient()
+	for i := 0; i < n && w.err == nil; i++ {
+		w.step()
+	}
+	if w.err == nil {
+		w.drain()
+	}
+	if w.err == nil {
+		w.leave()
+	}
+	return w.err
+}
+
+func (w *World) step() {
+	w.now = w.now.Add(time.Duration(w.source.Intn(30)) * time.Millisecond)
+	switch k := w.source.Intn(100); {
+	case k < 14:
+		w.submit()
+	case k < 50:
+		w.deliverOne()
+	case k < 72:
+		w.workOne()
+	case k < 76:
+		w.releaseSome()
+	case k < 78:
+		w.holdSome()
+	case k < 80:
+		w.cancelSome()
+	case k < 82:
+		w.retrySome()
+	case k < 84:
+		w.addWorker()
+	case k < 86:
+		w.loseWorker()
+	case k < 89:
+		w.disconnect()
+	case k < 92:
+		w.reconnect()
+	case k < 93:
+		w.drainWorker()
+	case k < 94:
+		w.openClient()
+	case k < 95:
+		w.closeClient()
+	case k < 96:
+		w.publish()
+	case k < 97:
+		w.dropObject()
+	case k < 98:
+		w.releaseGraph()
+	default:
+		w.timePasses()
+	}
+}
+
+// feed steps the machine and hands on the effects.
+func (w *World) feed(ev sched.Event) {
+	w.note("%T %+v", ev, ev)
+	w.after(w.M.Step(w.now, ev, w.out[:0]))
+}
+
+func (w *World) after(effects []sched.Effect) {
+	w.out = effects
+	if err := w.M.Check(); err != nil {
+		w.fail("%w", err)
+		return
+	}
+	graphs := make(map[ids.GraphID]bool)
+	for _, e := range effects {
+		w.note("  %s", FormatEffect(w.M, e))
+		if e.Kind == sched.EffectGraphChanged {
+			if graphs[e.Graph] {
+				w.fail("graph %s changed twice in a step", e.Graph)
+			}
+			graphs[e.Graph] = true
+		}
+		if e.Kind == sched.EffectTaskForgotten {
+			if t := w.tasks[e.Task]; t != nil && w.byKey[t.key] == e.Task {
+				delete(w.byKey, t.key)
+			}
+		}
+		if e.Worker == 0 {
+			continue
+		}
+		f := w.workers[e.Worker]
+		if f == nil {
+			w.fail("effect %s goes to a worker that is lost", FormatEffect(w.M, e))
+			return
+		}
+		var a sched.Assignment
+		if e.Kind == sched.EffectAssign {
+			if !w.M.AssignmentOf(e.Task, &a) {
+				continue // ended within the same step
+			}
+			w.checkAssignment(f, &a)
+		}
+		f.inbox = append(f.inbox, e)
+		f.assigned = append(f.assigned, a)
+	}
+}
+
+func (w *World) checkAssignment(f *fakeWorker, a *sched.Assignment) {
+	t := w.tasks[a.Task]
+	if t == nil {
+		w.fail("task %s was assigned and never submitted", a.Task)
+		return
+	}
+	if a.Attempt <= t.attempt {
+		w.fail("task %s: attempt %d after attempt %d", a.Task, a.Attempt, t.attempt)
+	}
+	t.attempt = a.Attempt
+	if f.draining || !f.connected {
+		w.fail("task %s was assigned to %s, which is draining or disconnected", a.Task, f.id)
+	}
+	if len(a.Inputs) != len(t.inputs) {
+		w.fail("task %s: assigned with %d inputs of %d", a.Task, len(a.Inputs), len(t.inputs))
+		return
+	}
+	for i, in := range a.Inputs {
+		if in.Task != t.inputs[i] {
+			w.fail("task %s: input %d is %s, not %s", a.Task, i, in.Task, t.inputs[i])
+		}
+		if _, state, at := w.M.ReplicasOf(in.Task, nil); state != sched.TaskSucceeded {
+			w.fail("task %s was assigned although its input %s is %s", a.Task, in.Task, state)
+		} else if len(in.Holders) == 0 && in.Inline == nil && !slices.Contains(at, f.id) {
+			w.fail("task %s: nobody holds its input %s", a.Task, in.Task)
+		}
+	}
+}
+
+func (w *World) submit() {
+	if len(w.clients) == 0 {
+		return
+	}
+	ev := sched.GraphSubmitted{
+		Client:  w.clients[w.source.Intn(len(w.clients))],
+		Ops:     []sched.OpSpec{{Kind: sched.OpNative, Name: "a"}, {Kind: sched.OpPythonPickle, Name: "f", Function: ids.FunctionHash{1}}, {Kind: sched.OpData}},
+		Options: []sched.Options{{MaxRetries: 1, RetryBackoff: 5 * time.Millisecond}, {Priority: 3}, {Slots: 2}, {Resources: map[string]float64{"gpu": 1}}},
+	}
+	if w.chance(20) {
+		ev.Client, ev.Retention = 0, 50*time.Millisecond
+	} else if w.chance(30) && len(w.graphs) > 0 {
+		ev.Graph = w.graphs[w.source.Intn(len(w.graphs))]
+		if g, ok := w.M.Graph(ev.Graph); !ok || g.Client == 0 || !slices.Contains(w.clients, g.Client) {
+			ev.Graph = 0
+		} else {
+			ev.Client = g.Client
+		}
+	}
+	if w.chance(20) {
+		ev.RequestID = fmt.Sprint("r", w.source.Intn(5))
+	}
+	n := 1 + w.source.Intn(8)
+	var fresh []string
+	for range n {
+		w.nextKey++
+		spec := sched.TaskSpec{Key: fmt.Sprint("k", w.nextKey), Hold: w.chance(50)}
+		if w.chance(8) && len(w.keys) > 0 {
+			old := w.tasks[w.byKey[w.keys[w.source.Intn(len(w.keys))]]]
+			if old != nil {
+				hold := spec.Hold
+				spec, spec.Hold = old.spec, hold
+				ev.Tasks = append(ev.Tasks, spec)
+				continue
+			}
+		}
+		for w.chance(55) && len(spec.Inputs) < 4 {
+			if w.chance(70) && len(fresh) > 0 {
+				spec.Inputs = append(spec.Inputs, fresh[w.source.Intn(len(fresh))])
+			} else if len(w.keys) > 0 {
+				key := w.keys[w.source.Intn(len(w.keys))]
+				if w.byKey[key] != 0 || w.chance(3) {
+					spec.Inputs = append(spec.Inputs, key)
+				}
+			} else {
+				break
+			}
+		}
+		spec.Op = uint32(w.source.Intn(2))
+		if len(spec.Inputs) == 0 && w.chance(10) {
+			spec.Op = 2
+		}
+		if w.chance(25) {
+			spec.Options = uint32(1 + w.source.Intn(4))
+		}
+		fresh = append(fresh, spec.Key)
+		ev.Tasks = append(ev.Tasks, spec)
+	}
+	if w.chance(20) {
+		slices.Reverse(ev.Tasks)
+	}
+	if w.chance(3) {
+		ev.Tasks[0].Inputs = append(ev.Tasks[0].Inputs, ev.Tasks[len(ev.Tasks)-1].Key)
+	}
+	w.note("submit %+v", ev)
+	before := w.M.Totals()
+	result, effects, err := w.M.Submit(w.now, ev, w.out[:0])
+	if err != nil {
+		w.note("refused: %s", err.Message)
+		if t := w.M.Totals(); t != before || len(effects) > 0 {
+			w.fail("a refused submission changed something: %+v, then %+v, effects %v", before, t, effects)
+		}
+		w.after(effects)
+		return
+	}
+	w.learn(&ev, &result)
+	w.after(effects)
+	for _, spec := range ev.Tasks {
+		id, ok := w.M.Lookup("", spec.Key)
+		if t := w.tasks[id]; ok && t != nil && t.data {
+			w.scatter(id)
+		}
+	}
+}
+
+// learn enters a submission in the model.
+func (w *World) learn(ev *sched.GraphSubmitted, result *sched.SubmitResult) {
+	if !slices.Contains(w.graphs, result.Graph) {
+		w.graphs = append(w.graphs, result.Graph)
+	}
+	if len(result.Tasks) != len(ev.Tasks) {
+		return // a repeated request
+	}
+	fresh := make(map[ids.TaskID]bool)
+	for i, spec := range ev.Tasks {
+		id := result.Tasks[i]
+		if w.tasks[id] != nil {
+			continue
+		}
+		fresh[id] = true
+		op := ev.Ops[spec.Op]
+		w.tasks[id] = &modelTask{key: spec.Key, spec: spec, op: op, fails: op.Kind != sched.OpData && w.chance(6), data: op.Kind == sched.OpData}
+		w.keys = append(w.keys, spec.Key)
+		w.byKey[spec.Key] = id
+	}
+	for i, spec := range ev.Tasks {
+		if t := w.tasks[result.Tasks[i]]; fresh[result.Tasks[i]] {
+			for _, key := range spec.Inputs {
+				t.inputs = append(t.inputs, w.byKey[key])
+			}
+		}
+	}
+}
+
+// scatter puts the bytes of a DATA task on a worker, or forgets to for a while.
+func (w *World) scatter(id ids.TaskID) {
+	for _, f := range w.sorted() {
+		if f.connected {
+			r := sched.Replica{Task: id, Generation: 1, Bytes: 10}
+			f.objects[id] = r
+			f.outbox = append(f.outbox, sched.ObjectsReported{Worker: f.id, Gained: []sched.Stored{{Replica: r}}})
+			return
+		}
+	}
+}
+
+func (w *World) sorted() []*fakeWorker {
+	var out []*fakeWorker
+	for id := ids.WorkerID(1); id < w.nextWorker; id++ {
+		if f := w.workers[id]; f != nil {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+func (w *World) anyWorker() *fakeWorker {
+	all := w.sorted()
+	if len(all) == 0 {
+		return nil
+	}
+	return all[w.source.Intn(len(all))]
+}
+
+// deliverOne delivers one message in either direction, perhaps twice, perhaps before an older one.
+func (w *World) deliverOne() {
+	f := w.anyWorker()
+	if f == nil {
+		return
+	}
+	if len(f.inbox) > 0 && f.connected && (len(f.outbox) == 0 || w.chance(50)) {
+		e, a := f.inbox[0], f.assigned[0]
+		f.inbox, f.assigned = f.inbox[1:], f.assigned[1:]
+		w.receive(f, e, a)
+		return
+	}
+	if len(f.outbox) == 0 || !f.connected {
+		return
+	}
+	i := 0
+	if !w.calm && w.chance(5) {
+		i = w.source.Intn(len(f.outbox))
+	}
+	ev := f.outbox[i]
+	if !w.calm && w.chance(5) {
+		w.feed(clone(ev)) // and once more later
+		return
+	}
+	f.outbox = slices.Delete(f.outbox, i, i+1)
+	w.feed(clone(ev))
+}
+
+// clone keeps a message that may be sent again apart from what the machine got.
+func clone(ev sched.Event) sched.Event {
+	switch ev := ev.(type) {
+	case sched.TasksReported:
+		ev.Reports = slices.Clone(ev.Reports)
+		return ev
+	case sched.ObjectsReported:
+		ev.Gained, ev.Lost = slices.Clone(ev.Gained), slices.Clone(ev.Lost)
+		return ev
+	}
+	return ev
+}
+
+// receive is a worker that gets an order.
+func (w *World) receive(f *fakeWorker, e sched.Effect, a sched.Assignment) {
+	switch e.Kind {
+	case sched.EffectAssign:
+		f.queue = append(f.queue, attempt{a: a})
+	case sched.EffectRelease:
+		if r, ok := f.objects[e.Task]; ok && r.Generation == e.Attempt {
+			delete(f.objects, e.Task)
+		}
+	case sched.EffectCancel, sched.EffectRetract:
+		i := slices.IndexFunc(f.queue, func(q attempt) bool { return q.a.Task == e.Task && q.a.Attempt == e.Attempt })
+		outcome := sched.OutcomeCancelled
+		switch {
+		case e.Kind == sched.EffectRetract && (i < 0 || f.queue[i].started):
+			outcome = sched.OutcomeRetractRefused
+		case e.Kind == sched.EffectRetract:
+			outcome = sched.OutcomeRetracted
+		}
+		if i >= 0 && outcome != sched.OutcomeRetractRefused {
+			f.queue = slices.Delete(f.queue, i, i+1)
+		}
+		f.report(sched.Report{Task: e.Task, Attempt: e.Attempt, Outcome: outcome})
+	}
+}
+
+func (f *fakeWorker) report(r sched.Report) {
+	if n := len(f.outbox); n > 0 && n%3 != 0 {
+		if last, ok := f.outbox[n-1].(sched.TasksReported); ok {
+			last.Reports = append(slices.Clone(last.Reports), r)
+			f.outbox[n-1] = last
+			return
+		}
+	}
+	f.outbox = append(f.outbox, sched.TasksReported{Worker: f.id, Reports: []sched.Report{r}})
+}
+
+// workOne lets a worker take one attempt further.
+func (w *World) workOne() {
+	f := w.anyWorker()
+	if f == nil || len(f.queue) == 0 {
+		return
+	}
+	q := &f.queue[0]
+	if !q.started {
+		if !w.fetch(f, q) {
+			return
+		}
+		q.started = true
+		if w.chance(60) {
+			f.report(sched.Report{Task: q.a.Task, Attempt: q.a.Attempt, Outcome: sched.OutcomeStarted})
+		}
+		return
+	}
+	a := q.a
+	f.queue = f.queue[1:]
+	r := sched.Report{Task: a.Task, Attempt: a.Attempt, Outcome: sched.OutcomeSucceeded, RunTime: time.Duration(w.source.Intn(20)) * time.Millisecond}
+	t := w.tasks[a.Task]
+	switch {
+	case t.fails:
+		r.Outcome, r.Err = sched.OutcomeFailed, &sched.TaskError{Reason: "BOOM", Message: "it always does"}
+	case !w.calm && w.chance(5):
+		r.Outcome = sched.OutcomeExecutorDied
+		t.died++
+	default:
+		r.OutputBytes = uint64(w.source.Intn(1000))
+		if w.chance(20) {
+			r.Inline = []byte("1234")
+		}
+		f.objects[a.Task] = sched.Replica{Task: a.Task, Generation: a.Attempt, Bytes: r.OutputBytes}
+	}
+	f.report(r)
+}
+
+// fetch copies the inputs that the worker lacks; if that fails the attempt ends.
+func (w *World) fetch(f *fakeWorker, q *attempt) bool {
+	var missing []sched.Unreachable
+	for _, in := range q.a.Inputs {
+		if r, ok := f.objects[in.Task]; ok && r.Generation == in.Generation {
+			continue
+		}
+		if in.Inline != nil {
+			continue
+		}
+		u := sched.Unreachable{Task: in.Task, Generation: in.Generation}
+		found := false
+		for _, id := range in.Holders {
+			h := w.workers[id]
+			switch {
+			case h == nil || !w.calm && w.chance(3):
+				u.FailedAt = append(u.FailedAt, id)
+				continue
+			case h.objects[in.Task].Generation != in.Generation || h.objects[in.Task].Task == 0:
+				u.MissingAt = append(u.MissingAt, id)
+				continue
+			}
+			found = true
+			f.objects[in.Task] = in.Replica
+			f.outbox = append(f.outbox, sched.ObjectsReported{Worker: f.id, Gained: []sched.Stored{{Replica: in.Replica}}})
+			break
+		}
+		if !found {
+			if len(in.Holders) == 0 {
+				// The assignment said that it is here.
+				u.MissingAt = append(u.MissingAt, f.id)
+			}
+			missing = append(missing, u)
+		}
+	}
+	if len(missing) == 0 {
+		return true
+	}
+	f.report(sched.Report{Task: q.a.Task, Attempt: q.a.Attempt, Outcome: sched.OutcomeInputUnreachable, Unreachable: missing})
+	f.queue = f.queue[1:]
+	return false
+}
