@@ -1,0 +1,203 @@
+// Package catalog is an Adapter over go-memdb, which only it imports: the typed tables of what is listed and watched
+// (graphs with their per-op summaries, workers, clients, datasets). Tasks are not in it: a row per task would cost more
+// than the task.
+//
+// One goroutine writes, in batches; each commit is one revision. Everyone else reads snapshots, which are consistent,
+// lock-free and never change. Rows that were read or written must not be modified by anyone afterwards.
+package catalog
+
+import (
+	"fmt"
+
+	"github.com/hashicorp/go-memdb"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/front"
+)
+
+// Names of tables and indexes.
+const (
+	tableGraph     = "graph"
+	tableWorker    = "worker"
+	tableClient    = "client"
+	tableDataset   = "dataset"
+	tableTombstone = "tombstone"
+	tableHead      = "head"
+
+	indexID       = "id"
+	indexRevision = "revision"
+	indexName     = "name"
+)
+
+// tombstonesKept bounds the memory of removals. A watcher that was away for more of them gets a snapshot.
+const tombstonesKept = 4096
+
+// Catalog holds the tables.
+type Catalog struct{ db *memdb.MemDB }
+
+// New returns an empty catalogue at revision 1: 0 stays "from the beginning" for watchers.
+func New() *Catalog {
+	db, err := memdb.NewMemDB(schema())
+	if err != nil {
+		panic(fmt.Sprintf("catalog: the schema is wrong: %v", err))
+	}
+	txn := db.Txn(true)
+	must(txn.Insert(tableHead, &head{revision: 1, floor: 1}))
+	txn.Commit()
+	return &Catalog{db: db}
+}
+
+// Snapshot returns the state as of the last commit.
+func (c *Catalog) Snapshot() front.Snapshot {
+	txn := c.db.Txn(false)
+	return Snapshot{txn: txn, head: readHead(txn)}
+}
+
+// Update runs change on a batch and commits it as one revision, which it returns. A batch that changed nothing leaves
+// the revision as it was. REQUIRES: one caller at a time.
+func (c *Catalog) Update(change func(*Batch)) uint64 {
+	txn := c.db.Txn(true)
+	defer txn.Abort()
+	before := readHead(txn)
+	batch := &Batch{txn: txn, revision: before.revision + 1}
+	change(batch)
+	if !batch.changed {
+		return before.revision
+	}
+	floor := batch.trim(before.floor)
+	must(txn.Insert(tableHead, &head{revision: batch.revision, floor: floor}))
+	txn.Commit()
+	return batch.revision
+}
+
+// Batch is one revision in the making.
+type Batch struct {
+	txn      *memdb.Txn
+	revision uint64
+	removed  uint32
+	changed  bool
+}
+
+// PutGraph stores a graph, whose Revision it sets.
+func (b *Batch) PutGraph(row *front.Graph) { row.Revision = b.revision; b.put(tableGraph, row) }
+
+// PutWorker stores a worker, whose Revision it sets.
+func (b *Batch) PutWorker(row *front.Worker) { row.Revision = b.revision; b.put(tableWorker, row) }
+
+// PutClient stores a client, whose Revision it sets.
+func (b *Batch) PutClient(row *front.Client) { row.Revision = b.revision; b.put(tableClient, row) }
+
+// PutDataset stores a dataset, whose Revision it sets.
+func (b *Batch) PutDataset(row *front.Dataset) { row.Revision = b.revision; b.put(tableDataset, row) }
+
+// RemoveGraph forgets a graph. Removing what is not there does nothing, as with the other kinds.
+func (b *Batch) RemoveGraph(id ids.GraphID) {
+	b.remove(tableGraph, number(uint64(id)), tombstone{number: uint64(id)})
+}
+
+// RemoveWorker forgets a worker.
+func (b *Batch) RemoveWorker(id ids.WorkerID) {
+	b.remove(tableWorker, number(uint64(id)), tombstone{number: uint64(id)})
+}
+
+// RemoveClient forgets a client.
+func (b *Batch) RemoveClient(id ids.ClientID) {
+	b.remove(tableClient, number(uint64(id)), tombstone{number: uint64(id)})
+}
+
+// RemoveDataset forgets a dataset.
+func (b *Batch) RemoveDataset(namespace, name string) {
+	b.remove(tableDataset, text(namespace, name), tombstone{name: name, namespace: namespace})
+}
+
+func (b *Batch) put(table string, row any) {
+	b.changed = true
+	must(b.txn.Insert(table, row))
+}
+
+func (b *Batch) remove(table string, key []byte, grave tombstone) {
+	row, err := b.txn.First(table, indexID, key)
+	must(err)
+	if row == nil {
+		return
+	}
+	b.changed = true
+	must(b.txn.Delete(table, row))
+	grave.table, grave.revision, grave.order = table, b.revision, b.removed
+	b.removed++
+	must(b.txn.Insert(tableTombstone, &grave))
+}
+
+// trim drops the oldest tombstones beyond tombstonesKept and returns the new floor. Revisions are dropped whole, since
+// a watcher can only resume between revisions.
+func (b *Batch) trim(floor uint64) uint64 {
+	if b.removed == 0 {
+		return floor
+	}
+	rows, err := b.txn.Get(tableTombstone, indexID)
+	must(err)
+	var graves []*tombstone
+	for row := rows.Next(); row != nil; row = rows.Next() {
+		graves = append(graves, row.(*tombstone))
+	}
+	excess := len(graves) - tombstonesKept
+	for i, grave := range graves {
+		if i >= excess && grave.revision != floor {
+			break
+		}
+		floor = grave.revision
+		must(b.txn.Delete(tableTombstone, grave))
+	}
+	return floor
+}
+
+func readHead(txn *memdb.Txn) *head {
+	row, err := txn.First(tableHead, indexID, number(0))
+	must(err)
+	return row.(*head)
+}
+
+// must turns the errors of go-memdb, which only speak of a wrong schema or a wrong row type, into panics.
+func must(err error) {
+	if err != nil {
+		panic("catalog: " + err.Error())
+	}
+}
+
+func schema() *memdb.DBSchema {
+	s := &memdb.DBSchema{Tables: map[string]*memdb.TableSchema{}}
+	for _, table := range []string{tableGraph, tableWorker, tableClient, tableDataset, tableTombstone, tableHead} {
+		s.Tables[table] = &memdb.TableSchema{Name: table, Indexes: map[string]*memdb.IndexSchema{
+			indexID:       {Name: indexID, Unique: true, Indexer: byID{}},
+			indexRevision: {Name: indexRevision, Indexer: byRevision{}},
+		}}
+	}
+	s.Tables[tableWorker].Indexes[indexName] = &memdb.IndexSchema{Name: indexName, Indexer: byName{}}
+	return s
+}
+
+// byID indexes rows by their own key; arguments are keys as bytes.
+type byID struct{}
+
+func (byID) FromObject(row any) (bool, []byte, error) {
+	key, _ := keyOf(row)
+	return true, key, nil
+}
+func (byID) FromArgs(args ...any) ([]byte, error) { return args[0].([]byte), nil }
+
+// byRevision indexes rows by the revision of their last change.
+type byRevision struct{}
+
+func (byRevision) FromObject(row any) (bool, []byte, error) {
+	_, revision := keyOf(row)
+	return true, number(revision), nil
+}
+func (byRevision) FromArgs(args ...any) ([]byte, error) { return args[0].([]byte), nil }
+
+// byName indexes workers by name; go-memdb appends the id, so that the newest incarnation comes last.
+type byName struct{}
+
+func (byName) FromObject(row any) (bool, []byte, error) {
+	return true, text(row.(*front.Worker).Name), nil
+}
+func (byName) FromArgs(args ...any) ([]byte, error) { return args[0].([]byte), nil }

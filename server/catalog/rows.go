@@ -1,0 +1,57 @@
+package catalog
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/millrace/millrace/server/front"
+)
+
+// tombstone remembers that a row is gone, so that watchers can resume past its removal.
+type tombstone struct {
+	table     string
+	number    uint64
+	name      string
+	namespace string
+	revision  uint64
+	// order makes the key unique within one revision.
+	order uint32
+}
+
+// head is the single row of its table: it makes the revision part of every snapshot.
+type head struct {
+	revision uint64
+	// floor is the oldest revision that a watcher can resume after: every removal since has its tombstone.
+	floor uint64
+}
+
+func number(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
+
+// text ends with a zero byte so that no key is the prefix of another.
+func text(parts ...string) []byte {
+	var key []byte
+	for _, part := range parts {
+		key = append(append(key, part...), 0)
+	}
+	return key
+}
+
+// keyOf returns the key of a row in its table, and the revision of its last change.
+func keyOf(row any) (key []byte, revision uint64) {
+	switch r := row.(type) {
+	case *front.Graph:
+		return number(uint64(r.ID)), r.Revision
+	case *front.Worker:
+		return number(uint64(r.ID)), r.Revision
+	case *front.Client:
+		return number(uint64(r.ID)), r.Revision
+	case *front.Dataset:
+		return text(r.Namespace, r.Name), r.Revision
+	case *head:
+		return number(0), r.revision
+	case *tombstone:
+		return binary.BigEndian.AppendUint32(number(r.revision), r.order), r.revision
+	default:
+		panic(fmt.Sprintf("catalog: there is no table for %T", row))
+	}
+}

@@ -1,0 +1,88 @@
+package catalog
+
+import (
+	"context"
+	"slices"
+
+	"github.com/hashicorp/go-memdb"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/front"
+)
+
+// Changes returns what changed after a revision. A revision of 0, one of another life, or one from before the removals
+// that are remembered, gives a snapshot.
+func (s Snapshot) Changes(selection front.Selection, after uint64) front.Changes {
+	changes := front.Changes{Revision: s.head.revision, Snapshot: after < s.head.floor || after > s.head.revision}
+	if changes.Snapshot {
+		after = 0
+	}
+	if selection.Graphs {
+		changes.Graphs = since[*front.Graph](s, tableGraph, after)
+		if len(selection.GraphIDs) > 0 {
+			changes.Graphs = slices.DeleteFunc(changes.Graphs, func(g *front.Graph) bool {
+				return !slices.Contains(selection.GraphIDs, g.ID)
+			})
+		}
+	}
+	if selection.Workers {
+		changes.Workers = since[*front.Worker](s, tableWorker, after)
+	}
+	if selection.Datasets {
+		changes.Datasets = since[*front.Dataset](s, tableDataset, after)
+	}
+	if !changes.Snapshot {
+		s.removals(selection, after, &changes)
+	}
+	return changes
+}
+
+// removals adds what was removed after a revision and is not back.
+func (s Snapshot) removals(selection front.Selection, after uint64, changes *front.Changes) {
+	for _, grave := range since[*tombstone](s, tableTombstone, after) {
+		switch grave.table {
+		case tableGraph:
+			id := ids.GraphID(grave.number)
+			wanted := len(selection.GraphIDs) == 0 || slices.Contains(selection.GraphIDs, id)
+			if selection.Graphs && wanted && s.Graph(id) == nil {
+				changes.RemovedGraphs = append(changes.RemovedGraphs, id)
+			}
+		case tableWorker:
+			if id := ids.WorkerID(grave.number); selection.Workers && s.Worker(id) == nil {
+				changes.RemovedWorkers = append(changes.RemovedWorkers, id)
+			}
+		case tableDataset:
+			if selection.Datasets && s.Dataset(grave.namespace, grave.name) == nil {
+				changes.RemovedDatasets = append(changes.RemovedDatasets, grave.name)
+			}
+		}
+	}
+}
+
+// Wait returns when a commit after this snapshot touched a selected table, or when ctx ends. A wake-up without a
+// selected change is possible; a change without a wake-up is not.
+func (s Snapshot) Wait(ctx context.Context, selection front.Selection) error {
+	changed := memdb.NewWatchSet()
+	for table, wanted := range map[string]bool{
+		tableGraph: selection.Graphs, tableWorker: selection.Workers, tableDataset: selection.Datasets,
+	} {
+		if !wanted {
+			continue
+		}
+		rows, err := s.txn.Get(table, indexID)
+		must(err)
+		changed.Add(rows.WatchCh())
+	}
+	return changed.WatchCtx(ctx)
+}
+
+// since returns the rows of a table that changed after a revision, in the order of their ids within each revision.
+func since[R any](s Snapshot, table string, after uint64) []R {
+	rows, err := s.txn.LowerBound(table, indexRevision, number(after+1))
+	must(err)
+	var found []R
+	for row := rows.Next(); row != nil; row = rows.Next() {
+		found = append(found, row.(R))
+	}
+	return found
+}

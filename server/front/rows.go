@@ -1,0 +1,126 @@
+package front
+
+import (
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// GraphState sums up the states of a graph's tasks.
+type GraphState uint8
+
+// States of graphs; the values equal those of the API.
+const (
+	GraphRunning   GraphState = 1
+	GraphSucceeded GraphState = 2
+	GraphFailed    GraphState = 3
+	GraphCancelled GraphState = 4
+)
+
+// WorkerState is where a worker incarnation is in its life.
+type WorkerState uint8
+
+// States of workers; the values equal those of the API.
+const (
+	WorkerActive       WorkerState = 1
+	WorkerDisconnected WorkerState = 2
+	WorkerDraining     WorkerState = 3
+	WorkerLost         WorkerState = 4
+)
+
+// Counts counts tasks, indexed by sched.TaskState (index 0 is unused).
+type Counts [9]uint64
+
+// Prefix sums up the tasks of one graph that run the same op.
+type Prefix struct {
+	Name        string
+	Counts      Counts
+	RunTime     time.Duration
+	OutputBytes uint64
+}
+
+// Graph is the row of one graph. Zero times mean "not yet" (EndedAt) or "never" (ExpiresAt).
+type Graph struct {
+	ID         ids.GraphID
+	Name       string
+	Namespace  string
+	Client     ids.ClientID
+	State      GraphState
+	Counts     Counts
+	Prefixes   []Prefix
+	CreatedAt  time.Time
+	EndedAt    time.Time
+	ExpiresAt  time.Time
+	FirstError string
+	// Revision is set by the commit that stored the row, like that of every other row.
+	Revision uint64
+}
+
+// Death says how one life of a worker ended.
+type Death struct {
+	Incarnation     string
+	Cause           string
+	ExitCode        int32
+	Signal          string
+	OutOfMemory     bool
+	LogTail         string
+	Time            time.Time
+	PID             int64
+	MemoryUsedBytes uint64
+	// RunningKeys are the keys of tasks that were on it; at most 16.
+	RunningKeys []string
+}
+
+// Worker is the row of one worker incarnation.
+type Worker struct {
+	ID                ids.WorkerID
+	Name              string
+	Incarnation       string
+	State             WorkerState
+	Host              string
+	PID               int64
+	DataAddress       string
+	Device            uint8 // value of the API's DeviceKind
+	Slots             uint32
+	Resources         map[string]float64
+	MemoryLimitBytes  uint64
+	MemoryUsedBytes   uint64
+	RSSBytes          uint64
+	AssignedTasks     uint32
+	Objects           uint64
+	FinishedTasks     uint64
+	RegisteredAt      time.Time
+	LastSeenAt        time.Time
+	Deaths            []Death // newest first, of the whole name
+	Version           string
+	Executors         []string
+	ExecutorDeaths    uint64
+	LastExecutorDeath string
+	BytesIn           uint64
+	BytesOut          uint64
+	Revision          uint64
+}
+
+// Client is the row of one client lease.
+type Client struct {
+	ID         ids.ClientID
+	Name       string
+	Namespace  string
+	Origin     string
+	TTL        time.Duration
+	OpenedAt   time.Time
+	LastSeenAt time.Time
+	HeldTasks  uint64
+	Revision   uint64
+}
+
+// Dataset is the row of one published dataset. Number is the machine's name for the hold.
+type Dataset struct {
+	Number    uint64
+	Name      string
+	Namespace string
+	Keys      []string
+	Metadata  []byte
+	CreatedAt time.Time
+	Revision  uint64
+}

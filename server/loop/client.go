@@ -1,0 +1,222 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// defaultTTL of a client lease.
+const defaultTTL = 30 * time.Second
+
+// client is one lease.
+type client struct {
+	id       ids.ClientID
+	spec     front.ClientSpec
+	openedAt time.Time
+	lastSeen time.Time
+	changes  changeLog
+	watches  []*watch
+	// await is the waiter of a lease that Await opened for itself; such leases are in no list.
+	await chan sched.Update
+	// dirty: in clients.dirty. queued and stale say that the row waits for a commit; see dirty.
+	dirty, queued, stale bool
+}
+
+type clients struct {
+	byID  map[ids.ClientID]*client
+	last  ids.ClientID
+	dirty []*client
+	// recent is the client looked up last: effects come in runs for one client.
+	recent *client
+}
+
+func newClients() clients { return clients{byID: map[ids.ClientID]*client{}} }
+
+func (cs *clients) get(id ids.ClientID) *client {
+	if cs.recent != nil && cs.recent.id == id {
+		return cs.recent
+	}
+	c := cs.byID[id]
+	if c != nil {
+		cs.recent = c
+	}
+	return c
+}
+
+func errUnknownClient(id ids.ClientID) error {
+	return &sched.Error{Kind: sched.ErrUnknownClient, Object: id.String(), Message: fmt.Sprintf(
+		"client %d is unknown: its lease ended, or it was opened at another scheduler; open a new one", uint64(id))}
+}
+
+// OpenClient opens a lease.
+func (l *Loop) OpenClient(ctx context.Context, spec front.ClientSpec) (*front.Client, error) {
+	var row *front.Client
+	var refused error
+	err := l.call(ctx, func() {
+		if refused = l.refuseIfDraining(); refused != nil {
+			return
+		}
+		row = l.clientRow(l.openClient(spec))
+		row.Revision = l.catalog.Snapshot().Revision()
+	})
+	if err == nil {
+		err = refused
+	}
+	return row, err
+}
+
+func (l *Loop) openClient(spec front.ClientSpec) *client {
+	if spec.TTL == 0 {
+		spec.TTL = defaultTTL
+	}
+	l.clients.last++
+	c := &client{id: l.clients.last, spec: spec, openedAt: l.now, lastSeen: l.now}
+	l.clients.byID[c.id] = c
+	l.step(sched.ClientOpened{Client: c.id, Namespace: spec.Namespace, TTL: spec.TTL})
+	l.dirty.client(c, l.now)
+	return c
+}
+
+// heardFrom renews the lease on whose behalf something is done, and returns it.
+func (l *Loop) heardFrom(id ids.ClientID) (*client, error) {
+	c := l.clients.get(id)
+	if c == nil {
+		return nil, errUnknownClient(id)
+	}
+	c.lastSeen = l.now
+	l.step(sched.ClientRenewed{Client: id})
+	l.dirty.clientCounters(c, l.now)
+	return c, nil
+}
+
+// RenewClient prolongs a lease.
+func (l *Loop) RenewClient(ctx context.Context, id ids.ClientID) error {
+	return l.do(ctx, func() error {
+		_, err := l.heardFrom(id)
+		return err
+	})
+}
+
+// CloseClient ends a lease and what it held.
+func (l *Loop) CloseClient(ctx context.Context, id ids.ClientID) error {
+	return l.call(ctx, func() {
+		if l.clients.get(id) == nil {
+			return
+		}
+		l.step(sched.ClientClosed{Client: id})
+		l.forgetClient(id, false)
+	})
+}
+
+// forgetClient ends a client's watches and drops what is known about it.
+func (l *Loop) forgetClient(id ids.ClientID, expired bool) {
+	c := l.clients.get(id)
+	if c == nil {
+		return
+	}
+	if expired {
+		l.log.Info("a client's lease ended", "client", id, "name", c.spec.Name, "ttl", c.spec.TTL)
+	}
+	delete(l.clients.byID, id)
+	l.clients.recent = nil
+	for _, w := range c.watches {
+		w.end()
+	}
+	c.watches = nil
+	l.dirty.client(c, l.now)
+}
+
+// notify remembers that a task changed for those who watch the client.
+func (l *Loop) notify(effect *sched.Effect) {
+	c := l.clients.get(effect.Client)
+	if c == nil {
+		return
+	}
+	if c.await != nil {
+		l.tellAwaiting(c, effect.Task)
+		return
+	}
+	c.changes.add(effect.Task, effect.State)
+	if c.changes.full() {
+		c.changes.trim(c.delivered())
+	}
+	if !c.dirty {
+		c.dirty = true
+		l.clients.dirty = append(l.clients.dirty, c)
+	}
+	l.dirty.clientCounters(c, l.now)
+}
+
+// delivered is the revision up to which every watch has got everything.
+func (c *client) delivered() uint64 {
+	least := c.changes.revision
+	for _, w := range c.watches {
+		least = min(least, w.cursor)
+	}
+	return least
+}
+
+// flushClients hands changes to the watches that wait for some.
+func (l *Loop) flushClients() {
+	for _, c := range l.clients.dirty {
+		c.dirty = false
+		for _, w := range c.watches {
+			w.feed()
+		}
+	}
+	l.clients.dirty = l.clients.dirty[:0]
+}
+
+// Await holds a task until it has ended, and returns its update.
+func (l *Loop) Await(ctx context.Context, namespace, key string) (sched.Update, error) {
+	var c *client
+	err := l.do(ctx, func() error {
+		c = l.openClient(front.ClientSpec{Name: "await", Namespace: namespace, TTL: 24 * time.Hour})
+		c.await = make(chan sched.Update, 1)
+		tasks, err := l.hold(sched.TasksHeld{Client: c.id, Keys: []string{key}})
+		if err != nil {
+			return err
+		}
+		l.tellAwaiting(c, tasks[0])
+		return nil
+	})
+	if c != nil {
+		defer func() { _ = l.CloseClient(context.WithoutCancel(ctx), c.id) }()
+	}
+	if err != nil {
+		return sched.Update{}, err
+	}
+	select {
+	case update := <-c.await:
+		return update, nil
+	case <-ctx.Done():
+		return sched.Update{}, ctx.Err()
+	case <-l.stopped:
+		return sched.Update{}, errStopped()
+	}
+}
+
+func (l *Loop) tellAwaiting(c *client, task ids.TaskID) {
+	update, ok := l.machine.UpdateOf(task)
+	if !ok || update.State < sched.TaskSucceeded || update.State == sched.TaskReleased {
+		return
+	}
+	select {
+	case c.await <- update:
+	default:
+	}
+}
+
+// do is call for closures that may refuse.
+func (l *Loop) do(ctx context.Context, run func() error) error {
+	var refused error
+	if err := l.call(ctx, func() { refused = run() }); err != nil {
+		return err
+	}
+	return refused
+}

@@ -1,0 +1,244 @@
+package loop
+
+import (
+	"context"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/catalog"
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/sched"
+)
+
+const (
+	// commitGap is the least time between commits, commitDelay the longest that a change waits for one while the loop
+	// is busy, and countersGap the same for what changes all the time.
+	commitGap   = 5 * time.Millisecond
+	commitDelay = 50 * time.Millisecond
+	countersGap = 250 * time.Millisecond
+)
+
+// dirty is what the catalogue does not know yet.
+type dirty struct {
+	graphs map[ids.GraphID]struct{}
+	// workers and clients: their fields queued and stale say what is in which list, once each. The first lists wait for
+	// the next commit, the second ones (only counters changed) may wait longer.
+	workers, staleWorkers []*worker
+	clients, staleClients []*client
+	lost                  []*front.Worker
+	datasets, unpublished []*front.Dataset
+
+	// since is when the first change came that waits for the next commit; zero: none.
+	since time.Time
+	// committed and counted are when the last commit was, and the last one with counters.
+	committed, counted time.Time
+}
+
+func (d *dirty) soon(now time.Time) {
+	if d.since.IsZero() {
+		d.since = now
+	}
+}
+
+func (d *dirty) graph(id ids.GraphID, now time.Time) {
+	d.graphs[id] = struct{}{}
+	d.soon(now)
+}
+
+func (d *dirty) worker(w *worker, now time.Time) {
+	if !w.queued {
+		w.queued = true
+		d.workers = append(d.workers, w)
+		d.soon(now)
+	}
+}
+
+func (d *dirty) counters(w *worker, now time.Time) {
+	if !w.stale {
+		w.stale = true
+		d.staleWorkers = append(d.staleWorkers, w)
+	}
+}
+
+func (d *dirty) client(c *client, now time.Time) {
+	if !c.queued {
+		c.queued = true
+		d.clients = append(d.clients, c)
+		d.soon(now)
+	}
+}
+
+func (d *dirty) clientCounters(c *client, now time.Time) {
+	if !c.stale {
+		c.stale = true
+		d.staleClients = append(d.staleClients, c)
+	}
+}
+
+func (d *dirty) stale() bool { return len(d.staleWorkers)+len(d.staleClients) > 0 }
+
+// nextCommit is when commitDue becomes true if nothing else happens.
+func (l *Loop) nextCommit() (time.Time, bool) {
+	d := &l.dirty
+	switch {
+	case !d.since.IsZero():
+		return d.committed.Add(commitGap), true
+	case d.stale():
+		return d.counted.Add(countersGap), true
+	default:
+		return time.Time{}, false
+	}
+}
+
+func (l *Loop) commitDue() bool {
+	d := &l.dirty
+	if d.stale() && l.now.Sub(d.counted) >= countersGap {
+		return true
+	}
+	if d.since.IsZero() {
+		return false
+	}
+	busy := len(l.mailbox) > 0
+	return l.now.Sub(d.since) >= commitDelay || !busy && l.now.Sub(d.committed) >= commitGap
+}
+
+// Snapshot commits what waits and returns the catalogue.
+func (l *Loop) Snapshot(ctx context.Context) (front.Snapshot, error) {
+	if err := l.call(ctx, func() {
+		l.dirty.counted = time.Time{}
+		l.commit()
+	}); err != nil {
+		return nil, err
+	}
+	return l.catalog.Snapshot(), nil
+}
+
+// LastSnapshot returns the catalogue as of its last commit.
+func (l *Loop) LastSnapshot() front.Snapshot { return l.catalog.Snapshot() }
+
+// commit writes what is dirty, as one revision.
+func (l *Loop) commit() {
+	d := &l.dirty
+	l.catalog.Update(func(b *catalog.Batch) {
+		for id := range d.graphs {
+			if info, ok := l.machine.Graph(id); ok {
+				b.PutGraph(graphRow(&info))
+			} else {
+				b.RemoveGraph(id)
+			}
+		}
+		clear(d.graphs)
+		if l.now.Sub(d.counted) >= countersGap {
+			d.counted = l.now
+			for _, w := range d.staleWorkers {
+				w.stale = false
+				d.worker(w, l.now)
+			}
+			for _, c := range d.staleClients {
+				c.stale = false
+				d.client(c, l.now)
+			}
+			clear(d.staleWorkers)
+			clear(d.staleClients)
+			d.staleWorkers, d.staleClients = d.staleWorkers[:0], d.staleClients[:0]
+		}
+		for _, row := range d.lost {
+			b.PutWorker(row)
+		}
+		for _, w := range d.workers {
+			w.queued = false
+			if l.workers.get(w.id) == w {
+				b.PutWorker(l.workerRow(w))
+			}
+		}
+		for ; len(l.workers.lost) > lostKept; l.workers.lost = l.workers.lost[1:] {
+			b.RemoveWorker(l.workers.lost[0])
+		}
+		for _, c := range d.clients {
+			c.queued = false
+			switch {
+			case l.clients.byID[c.id] != c:
+				b.RemoveClient(c.id)
+			case c.await == nil:
+				b.PutClient(l.clientRow(c))
+			}
+		}
+		for _, row := range d.datasets {
+			b.PutDataset(row)
+		}
+		for _, row := range d.unpublished {
+			b.RemoveDataset(row.Namespace, row.Name)
+		}
+	})
+	clear(d.workers)
+	clear(d.clients)
+	d.lost, d.datasets, d.unpublished = nil, nil, nil
+	d.workers, d.clients = d.workers[:0], d.clients[:0]
+	d.since, d.committed = time.Time{}, l.now
+}
+
+func graphRow(info *sched.GraphInfo) *front.Graph {
+	row := &front.Graph{
+		ID: info.Graph, Name: info.Name, Namespace: info.Namespace, Client: info.Client,
+		State: graphState(info.Counts), Counts: info.Counts,
+		CreatedAt: info.CreatedAt, EndedAt: info.EndedAt, ExpiresAt: info.ExpiresAt,
+		Prefixes: make([]front.Prefix, len(info.Prefixes)),
+	}
+	for i, p := range info.Prefixes {
+		row.Prefixes[i] = front.Prefix{Name: p.Name, Counts: p.Counts, RunTime: p.RunTime, OutputBytes: p.OutputBytes}
+	}
+	if info.FirstError != nil {
+		row.FirstError = info.FirstError.Message
+	}
+	return row
+}
+
+func graphState(counts [9]uint64) front.GraphState {
+	switch {
+	case counts[sched.TaskWaiting]+counts[sched.TaskReady]+counts[sched.TaskAssigned]+counts[sched.TaskRunning] > 0:
+		return front.GraphRunning
+	case counts[sched.TaskFailed] > 0:
+		return front.GraphFailed
+	case counts[sched.TaskCancelled] > 0:
+		return front.GraphCancelled
+	default:
+		return front.GraphSucceeded
+	}
+}
+
+func (l *Loop) workerRow(w *worker) *front.Worker {
+	r := &w.registration
+	row := &front.Worker{
+		ID: w.id, Name: w.name, Incarnation: w.incarnation, State: front.WorkerDisconnected,
+		Host: r.Worker.Host, PID: r.PID, DataAddress: r.DataAddress, Device: r.Device,
+		Slots: r.Worker.Slots, Resources: r.Worker.Resources,
+		MemoryLimitBytes: r.Worker.MemoryBytes, MemoryUsedBytes: w.stats.MemoryUsedBytes, RSSBytes: w.stats.RSSBytes,
+		RegisteredAt: w.registeredAt, LastSeenAt: w.lastSeen, Deaths: l.workers.deaths[w.name],
+		Version: r.Version, Executors: r.Worker.Executors,
+		ExecutorDeaths: w.stats.ExecutorDeaths, LastExecutorDeath: w.stats.LastExecutorDeath,
+		BytesIn: w.stats.BytesIn, BytesOut: w.stats.BytesOut,
+	}
+	if w.session != nil {
+		row.State = front.WorkerActive
+		row.LastSeenAt = time.Unix(0, w.session.lastSeen.Load())
+	}
+	if info, ok := l.machine.Worker(w.id); ok {
+		row.State = front.WorkerState(info.State)
+		row.AssignedTasks, row.Objects, row.FinishedTasks = info.Assigned, info.Objects, info.Finished
+	}
+	return row
+}
+
+func (l *Loop) clientRow(c *client) *front.Client {
+	return &front.Client{
+		ID: c.id, Name: c.spec.Name, Namespace: c.spec.Namespace, Origin: c.spec.Origin, TTL: c.spec.TTL,
+		OpenedAt: c.openedAt, LastSeenAt: c.lastSeen, HeldTasks: l.held(c.id),
+	}
+}
+
+// held counts what a client holds.
+func (l *Loop) held(id ids.ClientID) uint64 {
+	var count uint64
+	l.machine.HeldBy(id, func(ids.TaskID) { count++ })
+	return count
+}

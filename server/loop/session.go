@@ -1,0 +1,210 @@
+package loop
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// session is one worker's link. The loop writes into building; once a pass what is there becomes ready, and the
+// stream's goroutine takes it, whatever has gathered by then.
+type session struct {
+	loop   *Loop
+	worker *worker
+	wake   chan struct{}
+	done   chan struct{}
+	// lastSeen is when the last message arrived, in Unix nanoseconds. Set by the stream's goroutine, so that a busy loop
+	// does not make workers look silent.
+	lastSeen atomic.Int64
+
+	mu    sync.Mutex // guards ready
+	ready front.Outbound
+
+	// The rest is the loop's.
+	building front.Outbound
+	dirty    bool
+	ended    bool
+	// What the worker was told in this session.
+	ops       bitset
+	peers     bitset
+	functions map[ids.FunctionHash]struct{}
+}
+
+var _ front.Session = (*session)(nil)
+
+func newSession(l *Loop, w *worker) *session {
+	s := &session{
+		loop: l, worker: w,
+		wake: make(chan struct{}, 1), done: make(chan struct{}),
+		functions: map[ids.FunctionHash]struct{}{},
+	}
+	s.lastSeen.Store(l.now.UnixNano())
+	return s
+}
+
+// Worker returns the number of the incarnation, which never changes.
+func (s *session) Worker() ids.WorkerID  { return s.worker.id }
+func (s *session) Wake() <-chan struct{} { return s.wake }
+func (s *session) Done() <-chan struct{} { return s.done }
+
+func (s *session) Take(into *front.Outbound) bool {
+	into.Reset()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ready.Empty() {
+		return false
+	}
+	*into, s.ready = s.ready, *into
+	return true
+}
+
+func (s *session) Report(ctx context.Context, said front.Inbound) error {
+	s.lastSeen.Store(time.Now().UnixNano())
+	return s.loop.post(ctx, func() { s.loop.heard(s, said) })
+}
+
+func (s *session) Disconnect() {
+	// The stream is gone: its context would refuse to carry the news.
+	_ = s.loop.post(context.Background(), func() { s.loop.disconnected(s) })
+}
+
+// flush hands what was built to the stream.
+func (s *session) flush() {
+	s.mu.Lock()
+	if s.ready.Empty() {
+		s.ready, s.building = s.building, s.ready
+	} else {
+		s.ready.Append(&s.building)
+	}
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// end closes the session after what was built so far.
+func (s *session) end() {
+	if s.ended {
+		return
+	}
+	s.ended = true
+	s.flush()
+	close(s.done)
+}
+
+// sessionOf returns a worker's open session, and remembers that it is to be flushed; nil if there is none.
+func (l *Loop) sessionOf(id ids.WorkerID) *session {
+	w := l.workers.get(id)
+	if w == nil || w.session == nil {
+		return nil
+	}
+	return l.touchSession(w.session)
+}
+
+func (l *Loop) touchSession(s *session) *session {
+	if !s.dirty {
+		s.dirty = true
+		l.workers.dirtySessions = append(l.workers.dirtySessions, s)
+	}
+	return s
+}
+
+func (l *Loop) flushSessions() {
+	for _, s := range l.workers.dirtySessions {
+		s.dirty = false
+		if !s.ended {
+			s.flush()
+		}
+	}
+	l.workers.dirtySessions = l.workers.dirtySessions[:0]
+}
+
+// assign builds the message of one assignment, with whatever the worker must be told before.
+func (l *Loop) assign(effect *sched.Effect) {
+	s := l.sessionOf(effect.Worker)
+	if s == nil || !l.machine.AssignmentOf(effect.Task, &l.assignment) {
+		return
+	}
+	a := &l.assignment
+	if !s.ops.has(uint64(a.Op)) {
+		s.ops.set(uint64(a.Op))
+		op := l.machine.Op(a.Op)
+		s.building.Ops = append(s.building.Ops, front.OpDefinition{ID: a.Op, Op: op})
+		if op.Kind == sched.OpPythonPickle {
+			l.sendFunction(s, op.Function, false)
+		}
+	}
+	for i := range a.Inputs {
+		for _, holder := range a.Inputs[i].Holders {
+			if s.peers.has(uint64(holder)) {
+				continue
+			}
+			s.peers.set(uint64(holder))
+			if peer := l.workers.get(holder); peer != nil {
+				s.building.Peers = append(s.building.Peers, peer.peer())
+			}
+		}
+	}
+	s.building.Assign(a)
+	l.dirty.counters(s.worker, l.now)
+}
+
+// sendFunction sends a function once in a session; again only if the worker says that it lacks it.
+func (l *Loop) sendFunction(s *session, hash ids.FunctionHash, again bool) {
+	if _, sent := s.functions[hash]; sent && !again {
+		return
+	}
+	payload, known := l.functions[hash]
+	if !known {
+		l.log.Error("a worker needs a function that the scheduler does not have", "function", hash, "worker", s.worker.name)
+		return
+	}
+	s.functions[hash] = struct{}{}
+	l.touchSession(s)
+	s.building.Functions = append(s.building.Functions, front.Function{Hash: hash, Payload: payload})
+}
+
+// heard carries a worker's message to the machine.
+func (l *Loop) heard(s *session, said front.Inbound) {
+	w := s.worker
+	if s.ended || w.session != s {
+		return // A late message of a session that was given up: law 4.
+	}
+	if len(said.Reports) > 0 {
+		l.step(sched.TasksReported{Worker: w.id, Reports: said.Reports})
+	}
+	if len(said.Gained)+len(said.Lost) > 0 {
+		l.step(sched.ObjectsReported{Worker: w.id, Gained: said.Gained, Lost: said.Lost})
+	}
+	for _, hash := range said.MissingFunctions {
+		l.sendFunction(s, hash, true)
+	}
+	if said.Stats != nil {
+		w.stats = *said.Stats
+		l.step(sched.WorkerMeasured{Worker: w.id, MemoryUsedBytes: said.Stats.MemoryUsedBytes})
+	}
+	l.dirty.counters(w, l.now)
+	if said.Leaving {
+		l.loseWorker(w, "left the cluster", nil, "")
+	}
+}
+
+// bitset is a set of small numbers.
+type bitset struct{ words []uint64 }
+
+func (b *bitset) has(n uint64) bool {
+	return n/64 < uint64(len(b.words)) && b.words[n/64]&(1<<(n%64)) != 0
+}
+
+func (b *bitset) set(n uint64) {
+	for uint64(len(b.words)) <= n/64 {
+		b.words = append(b.words, 0)
+	}
+	b.words[n/64] |= 1 << (n % 64)
+}

@@ -1,0 +1,180 @@
+package loop
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/sched"
+)
+
+const (
+	// batchUpdates and batchBytes bound one batch.
+	batchUpdates = 8192
+	batchBytes   = 4 << 20
+)
+
+// watch is one stream of a client's updates. One batch goes back and forth between the loop and the stream: the loop
+// fills it when it has it and there is something to tell. So a slow stream costs nothing but the log.
+type watch struct {
+	loop   *Loop
+	client *client
+	ready  chan *front.TaskBatch
+	last   *front.TaskBatch // the stream's: what Next returned
+	// The rest is the loop's.
+	cursor uint64
+	// batch is nil while the stream has it.
+	batch    *front.TaskBatch
+	snapshot bool // the next batch must be one
+	ended    bool
+}
+
+var _ front.TaskWatch = (*watch)(nil)
+
+// WatchTasks streams what happens to a client's tasks. While the stream is open the lease does not end.
+func (l *Loop) WatchTasks(ctx context.Context, id ids.ClientID, after uint64) (front.TaskWatch, error) {
+	var w *watch
+	err := l.do(ctx, func() error {
+		if err := l.refuseIfDraining(); err != nil {
+			return err
+		}
+		c, err := l.heardFrom(id)
+		if err != nil {
+			return err
+		}
+		w = &watch{loop: l, client: c, ready: make(chan *front.TaskBatch, 1), cursor: after, batch: &front.TaskBatch{}}
+		if after == 0 || !c.changes.canResume(after) {
+			w.snapshot, w.cursor = true, c.changes.revision
+		}
+		c.watches = append(c.watches, w)
+		if len(c.watches) == 1 {
+			l.keepAlive(c)
+		}
+		w.feed()
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return w, nil
+}
+
+// keepAlive renews the lease of a client as long as one of its watches is open.
+func (l *Loop) keepAlive(c *client) {
+	l.timers.at(l.now.Add(c.spec.TTL/3), func(time.Time) {
+		if len(c.watches) == 0 || l.clients.get(c.id) != c {
+			return
+		}
+		if _, err := l.heardFrom(c.id); err == nil {
+			l.keepAlive(c)
+		}
+	})
+}
+
+func (w *watch) Ready() <-chan *front.TaskBatch { return w.ready }
+
+func (w *watch) Done(batch *front.TaskBatch) {
+	_ = w.loop.post(context.Background(), func() {
+		w.batch = batch
+		w.feed()
+	})
+}
+
+func (w *watch) Next(ctx context.Context) (*front.TaskBatch, error) {
+	if w.last != nil {
+		w.Done(w.last)
+		w.last = nil
+	}
+	select {
+	case batch, open := <-w.ready:
+		if !open {
+			return nil, &front.Error{Kind: front.ErrWatchEnded, Object: w.client.id.String(),
+				Message: fmt.Sprintf("the lease of client %d ended while it was watched", uint64(w.client.id))}
+		}
+		w.last = batch
+		return batch, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-w.loop.stopped:
+		return nil, errStopped()
+	}
+}
+
+func (w *watch) Close() {
+	_ = w.loop.post(context.Background(), func() {
+		w.ended = true
+		c := w.client
+		if i := slices.Index(c.watches, w); i >= 0 {
+			c.watches = slices.Delete(c.watches, i, i+1)
+		}
+	})
+}
+
+// end tells the stream that nothing more will come.
+func (w *watch) end() {
+	if !w.ended {
+		w.ended = true
+		close(w.ready)
+	}
+}
+
+// feed gives the stream a batch if it waits for one and there is something in it.
+func (w *watch) feed() {
+	if w.batch == nil || w.ended {
+		return
+	}
+	batch := w.batch
+	clear(batch.Updates)
+	batch.Updates, batch.Snapshot = batch.Updates[:0], w.snapshot
+	if w.snapshot {
+		w.fillSnapshot(batch)
+	} else if !w.fillChanges(batch) {
+		return
+	}
+	w.batch = nil
+	w.ready <- batch // Never waits: the only batch there is was ours.
+}
+
+// fillChanges adds what changed since the last batch. A change to a state that the task has left again is skipped: a
+// later one follows.
+func (w *watch) fillChanges(batch *front.TaskBatch) bool {
+	bytes := 0
+	for _, change := range w.client.changes.after(w.cursor) {
+		if len(batch.Updates) == batchUpdates || bytes > batchBytes {
+			break
+		}
+		w.cursor = change.revision()
+		update, ok := w.loop.machine.UpdateOf(change.task)
+		if !ok || update.State != change.state() {
+			continue
+		}
+		bytes += len(update.Inline)
+		batch.Updates = append(batch.Updates, update)
+	}
+	batch.Revision = w.cursor
+	return len(batch.Updates) > 0
+}
+
+// fillSnapshot adds everything that the client holds. Results that would make the message too large are noted as
+// changed once more, and follow.
+func (w *watch) fillSnapshot(batch *front.TaskBatch) {
+	w.snapshot = false
+	w.cursor = w.client.changes.revision
+	batch.Revision = w.cursor
+	bytes := 0
+	w.loop.machine.HeldBy(w.client.id, func(task ids.TaskID) {
+		update, ok := w.loop.machine.UpdateOf(task)
+		if !ok {
+			return
+		}
+		if bytes+len(update.Inline) > batchBytes {
+			w.client.changes.add(task, update.State)
+			update = sched.Update{Task: task, State: sched.TaskRunning, Generation: update.Generation}
+		}
+		bytes += len(update.Inline)
+		batch.Updates = append(batch.Updates, update)
+	})
+}

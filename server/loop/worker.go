@@ -1,0 +1,268 @@
+package loop
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/sched"
+)
+
+const (
+	// deathsKept bounds the deaths remembered of one name, and deadNames how many names have any.
+	deathsKept = 16
+	deadNames  = 4096
+	// lostKept bounds the rows of lost workers.
+	lostKept = 256
+	// runningKeysKept bounds the tasks named in a death.
+	runningKeysKept = 16
+)
+
+// worker is one incarnation, known until it is lost.
+type worker struct {
+	id           ids.WorkerID
+	name         string
+	incarnation  string
+	registration front.Registration
+	registeredAt time.Time
+	lastSeen     time.Time
+	stats        front.WorkerStats
+	// session is nil while the worker is disconnected; disconnectedAt is since when.
+	session        *session
+	disconnectedAt time.Time
+	// queued and stale say that the row waits for a commit; see dirty.
+	queued, stale bool
+}
+
+func (w *worker) peer() front.Peer {
+	return front.Peer{Worker: w.id, Address: w.registration.DataAddress, Name: w.name}
+}
+
+// workers are those that are not lost.
+type workers struct {
+	// byID is indexed by number; nil where the worker is lost.
+	byID   []*worker
+	byName map[string]*worker
+	// deaths of each name, newest first.
+	deaths        map[string][]front.Death
+	lost          []ids.WorkerID
+	dirtySessions []*session
+}
+
+func newWorkers() workers {
+	return workers{byID: make([]*worker, 1), byName: map[string]*worker{}, deaths: map[string][]front.Death{}}
+}
+
+func (ws *workers) get(id ids.WorkerID) *worker {
+	if int(id) >= len(ws.byID) {
+		return nil
+	}
+	return ws.byID[id]
+}
+
+// sessions are those that are open, in the order of their workers' numbers.
+func (ws *workers) sessions() []*session {
+	var open []*session
+	for _, w := range ws.byID {
+		if w != nil && w.session != nil {
+			open = append(open, w.session)
+		}
+	}
+	return open
+}
+
+// Register opens the session of a worker incarnation: a new one, or one that comes back.
+func (l *Loop) Register(ctx context.Context, r front.Registration) (front.Session, error) {
+	var s *session
+	var refused error
+	err := l.call(ctx, func() {
+		if refused = l.refuseIfDraining(); refused == nil {
+			s, refused = l.register(r)
+		}
+	})
+	if err = cmp.Or(err, refused); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+func (l *Loop) register(r front.Registration) (*session, error) {
+	name, incarnation := r.Worker.Name, r.Worker.Incarnation
+	for _, death := range l.workers.deaths[name] {
+		if death.Incarnation == incarnation && death.PID != 0 {
+			return nil, &front.Error{Kind: front.ErrDead, Object: name, Message: fmt.Sprintf(
+				"worker %s: incarnation %s was declared dead (%s): stop, and start a new one", name, incarnation, death.Cause)}
+		}
+	}
+	w := l.workers.byName[name]
+	if w != nil && w.incarnation != incarnation {
+		l.loseWorker(w, "a new incarnation registered under its name", nil,
+			fmt.Sprintf("another incarnation (%s) registered as %s", incarnation, name))
+		w = nil
+	}
+	if w == nil {
+		w = &worker{id: ids.WorkerID(len(l.workers.byID)), name: name, incarnation: incarnation, registeredAt: l.now}
+		l.workers.byID = append(l.workers.byID, w)
+		l.workers.byName[name] = w
+		l.log.Info("a worker registered", "worker", name, "id", w.id, "host", r.Worker.Host, "slots", r.Worker.Slots, "address", r.DataAddress)
+	} else {
+		l.log.Info("a worker came back", "worker", name, "id", w.id)
+		if w.session != nil {
+			w.session.end()
+		}
+	}
+	moved := w.registration.DataAddress != r.DataAddress && w.registration.DataAddress != ""
+	w.registration = r
+	w.lastSeen = l.now
+	w.session = newSession(l, w)
+	l.learnOps(r.NativeOps)
+	if moved {
+		l.tellPeers(w.peer())
+	}
+	event := r.Worker
+	event.Worker = w.id
+	l.step(event)
+	l.watchLease(w.session, l.now.Add(l.config.Cluster.WorkerLease))
+	l.dirty.worker(w, l.now)
+	return w.session, nil
+}
+
+// watchLease gives a session's worker up once it has been silent for the lease.
+func (l *Loop) watchLease(s *session, at time.Time) {
+	l.timers.at(at, func(time.Time) {
+		w := s.worker
+		if s.ended || w.session != s {
+			return
+		}
+		w.lastSeen = time.Unix(0, s.lastSeen.Load())
+		if end := w.lastSeen.Add(l.config.Cluster.WorkerLease); end.After(l.now) {
+			l.watchLease(s, end)
+			return
+		}
+		l.loseWorker(w, fmt.Sprintf("no message for %v", l.config.Cluster.WorkerLease), &front.Death{}, "")
+	})
+}
+
+// disconnected keeps a worker whose link broke for the grace period.
+func (l *Loop) disconnected(s *session) {
+	w := s.worker
+	if s.ended || w.session != s {
+		return
+	}
+	s.end()
+	w.session, w.disconnectedAt = nil, l.now
+	w.lastSeen = time.Unix(0, s.lastSeen.Load())
+	l.log.Warn("the connection of a worker broke", "worker", w.name, "id", w.id, "grace", l.config.ReconnectGrace)
+	l.step(sched.WorkerDisconnected{Worker: w.id})
+	l.dirty.worker(w, l.now)
+	since := w.disconnectedAt
+	l.timers.at(since.Add(l.config.ReconnectGrace), func(time.Time) {
+		if l.workers.get(w.id) == w && w.session == nil && w.disconnectedAt.Equal(since) {
+			l.loseWorker(w, "connection lost", &front.Death{}, "")
+		}
+	})
+}
+
+// ReportDeath records how an incarnation ended and gives its worker up at once.
+func (l *Loop) ReportDeath(ctx context.Context, name string, death front.Death) error {
+	return l.call(ctx, func() {
+		w := l.workers.byName[name]
+		if w != nil && (death.Incarnation == "" || death.Incarnation == w.incarnation) {
+			l.loseWorker(w, death.Cause, &death, "this incarnation was declared dead: "+death.Cause)
+			return
+		}
+		l.recordDeath(name, death)
+	})
+}
+
+// loseWorker gives an incarnation up. A death is recorded if there is one; stop, if not empty, is what a live session
+// is told, otherwise that it should register anew.
+func (l *Loop) loseWorker(w *worker, cause string, death *front.Death, stop string) {
+	l.log.Warn("a worker is lost", "worker", w.name, "id", w.id, "cause", cause)
+	if death != nil {
+		if death.Incarnation == "" {
+			death.Incarnation = w.incarnation
+		}
+		if death.Cause == "" {
+			death.Cause = cause
+		}
+		death.MemoryUsedBytes = cmp.Or(death.MemoryUsedBytes, w.stats.MemoryUsedBytes)
+		running, _ := l.machine.Tasks(sched.TaskFilter{Worker: w.id}, 0, runningKeysKept)
+		for _, task := range running {
+			death.RunningKeys = append(death.RunningKeys, task.Key)
+		}
+		l.recordDeath(w.name, *death)
+	}
+	last := l.workerRow(w)
+	l.workers.byID[w.id] = nil
+	if l.workers.byName[w.name] == w {
+		delete(l.workers.byName, w.name)
+	}
+	if s := w.session; s != nil {
+		w.session = nil
+		s.building.Reregister, s.building.StopReason = stop == "", stop
+		s.end()
+	}
+	l.step(sched.WorkerLost{Worker: w.id, Cause: cause})
+	l.tellPeers(front.Peer{Worker: w.id, Name: w.name})
+	last.State, last.AssignedTasks, last.Objects = front.WorkerLost, 0, 0
+	last.Deaths = l.workers.deaths[w.name]
+	l.dirty.lost = append(l.dirty.lost, last)
+	l.dirty.soon(l.now)
+	l.workers.lost = append(l.workers.lost, w.id)
+}
+
+// recordDeath keeps a death, in place of what was known about the same incarnation's.
+func (l *Loop) recordDeath(name string, death front.Death) {
+	if death.Time.IsZero() {
+		death.Time = l.now
+	}
+	deaths := l.workers.deaths[name]
+	if i := slices.IndexFunc(deaths, func(d front.Death) bool { return d.Incarnation == death.Incarnation }); i >= 0 {
+		if len(death.RunningKeys) == 0 {
+			death.RunningKeys = deaths[i].RunningKeys
+		}
+		death.MemoryUsedBytes = cmp.Or(death.MemoryUsedBytes, deaths[i].MemoryUsedBytes)
+		deaths = slices.Delete(slices.Clone(deaths), i, i+1)
+	}
+	// Rows of the catalogue share the slice: it is never changed in place.
+	deaths = append([]front.Death{death}, deaths[:min(len(deaths), deathsKept-1)]...)
+	if _, known := l.workers.deaths[name]; !known && len(l.workers.deaths) >= deadNames {
+		l.workers.deaths = map[string][]front.Death{}
+	}
+	l.workers.deaths[name] = deaths
+	if w := l.workers.byName[name]; w != nil {
+		l.dirty.worker(w, l.now)
+	}
+}
+
+// tellPeers tells every session that knows a worker how to reach it now.
+func (l *Loop) tellPeers(peer front.Peer) {
+	for _, s := range l.workers.sessions() {
+		if s.peers.has(uint64(peer.Worker)) {
+			l.touchSession(s)
+			s.building.Peers = append(s.building.Peers, peer)
+		}
+	}
+}
+
+// learnOps adds names to the native ops that are known.
+func (l *Loop) learnOps(names []string) {
+	known := map[string]struct{}{}
+	for _, name := range l.NativeOps() {
+		known[name] = struct{}{}
+	}
+	before := len(known)
+	for _, name := range names {
+		known[name] = struct{}{}
+	}
+	if len(known) > before {
+		ops := slices.Sorted(maps.Keys(known))
+		l.nativeOps.Store(&ops)
+	}
+}

@@ -1,0 +1,266 @@
+package rpc
+
+import (
+	"cmp"
+	"time"
+
+	"google.golang.org/protobuf/types/known/durationpb"
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/sched"
+)
+
+const (
+	defaultNamespace = "default"
+	defaultRetention = time.Hour
+)
+
+func namespaceOf(name string) string { return cmp.Or(name, defaultNamespace) }
+
+func timeTo(t time.Time) *timestamppb.Timestamp {
+	if t.IsZero() {
+		return nil
+	}
+	return timestamppb.New(t)
+}
+
+func timeFrom(t *timestamppb.Timestamp) time.Time {
+	if t == nil {
+		return time.Time{}
+	}
+	return t.AsTime()
+}
+
+func durationTo(d time.Duration) *durationpb.Duration {
+	if d == 0 {
+		return nil
+	}
+	return durationpb.New(d)
+}
+
+// convertAll converts each element of a list.
+func convertAll[From, To any](list []From, convert func(From) To) []To {
+	converted := make([]To, len(list))
+	for i, element := range list {
+		converted[i] = convert(element)
+	}
+	return converted
+}
+
+// number converts between identifiers and their numbers on the wire.
+func number[To, From ~uint32 | ~uint64](id From) To { return To(id) }
+
+func optionsFrom(o *pb.TaskOptions) sched.Options {
+	return sched.Options{
+		Priority: o.GetPriority(), MaxRetries: o.GetMaxRetries(),
+		RetryBackoff: o.GetRetryBackoff().AsDuration(), Timeout: o.GetTimeout().AsDuration(),
+		Resources: o.GetResources(), Workers: o.GetWorkers(), AllowOtherWorkers: o.GetAllowOtherWorkers(),
+		ExpectedOutputBytes: o.GetExpectedOutputBytes(), Slots: o.GetSlots(), NoWait: o.GetNoWait(),
+	}
+}
+
+// optionsTo returns nil for defaults.
+func optionsTo(o *sched.Options) *pb.TaskOptions {
+	options := &pb.TaskOptions{
+		Priority: o.Priority, MaxRetries: o.MaxRetries,
+		RetryBackoff: durationTo(o.RetryBackoff), Timeout: durationTo(o.Timeout),
+		Resources: o.Resources, Workers: o.Workers, AllowOtherWorkers: o.AllowOtherWorkers,
+		ExpectedOutputBytes: o.ExpectedOutputBytes, Slots: o.Slots, NoWait: o.NoWait,
+	}
+	if o.Priority == 0 && o.MaxRetries == 0 && o.RetryBackoff == 0 && o.Timeout == 0 && len(o.Resources) == 0 &&
+		len(o.Workers) == 0 && o.ExpectedOutputBytes == 0 && o.Slots == 0 && !o.NoWait {
+		return nil
+	}
+	return options
+}
+
+func opTo(op sched.OpSpec) *pb.Op {
+	converted := &pb.Op{Kind: pb.OpKind(op.Kind), Name: op.Name}
+	if op.Function != (ids.FunctionHash{}) {
+		converted.Function = op.Function[:]
+	}
+	return converted
+}
+
+// taskErrorFrom keeps the message as it came for those parts that only clients read.
+func taskErrorFrom(e *pb.TaskError) *sched.TaskError {
+	if e == nil {
+		return nil
+	}
+	return &sched.TaskError{
+		Reason: e.GetReason(), Message: e.GetMessage(), OriginKey: e.GetOriginKey(), Worker: e.GetWorker(),
+		Attempt: ids.Attempt(e.GetAttempt()), Detail: e,
+	}
+}
+
+func taskErrorTo(e *sched.TaskError) *pb.TaskError {
+	if e == nil {
+		return nil
+	}
+	converted := &pb.TaskError{
+		Reason: e.Reason, Message: e.Message, OriginKey: e.OriginKey, Worker: e.Worker, Attempt: uint32(e.Attempt),
+	}
+	if detail, ok := e.Detail.(*pb.TaskError); ok && detail != nil {
+		converted.Traceback = detail.GetTraceback()
+		converted.Exception = detail.GetException()
+		converted.LogTail = detail.GetLogTail()
+		converted.Metadata = detail.GetMetadata()
+	}
+	return converted
+}
+
+func countsTo(counts [9]uint64) *pb.TaskCounts {
+	return &pb.TaskCounts{
+		Waiting: counts[sched.TaskWaiting], Ready: counts[sched.TaskReady], Assigned: counts[sched.TaskAssigned],
+		Running: counts[sched.TaskRunning], Succeeded: counts[sched.TaskSucceeded], Failed: counts[sched.TaskFailed],
+		Cancelled: counts[sched.TaskCancelled], Released: counts[sched.TaskReleased],
+	}
+}
+
+func graphTo(g *front.Graph) *pb.Graph {
+	return &pb.Graph{
+		GraphId: uint64(g.ID), Name: g.Name, Namespace: g.Namespace, ClientId: uint64(g.Client),
+		State: pb.GraphState(g.State), Counts: countsTo(g.Counts),
+		Prefixes: convertAll(g.Prefixes, func(p front.Prefix) *pb.PrefixSummary {
+			return &pb.PrefixSummary{Prefix: p.Name, Counts: countsTo(p.Counts), RunSeconds: p.RunTime.Seconds(), OutputBytes: p.OutputBytes}
+		}),
+		CreateTime: timeTo(g.CreatedAt), EndTime: timeTo(g.EndedAt), ExpireTime: timeTo(g.ExpiresAt),
+		Revision: g.Revision, FirstError: g.FirstError,
+	}
+}
+
+func workerTo(w *front.Worker) *pb.Worker {
+	return &pb.Worker{
+		WorkerId: uint32(w.ID), Name: w.Name, Incarnation: w.Incarnation, State: pb.WorkerState(w.State),
+		Host: w.Host, Pid: w.PID, DataAddress: w.DataAddress, Device: pb.DeviceKind(w.Device),
+		Slots: w.Slots, Resources: w.Resources,
+		MemoryLimitBytes: w.MemoryLimitBytes, MemoryUsedBytes: w.MemoryUsedBytes, RssBytes: w.RSSBytes,
+		AssignedTasks: w.AssignedTasks, Objects: w.Objects, FinishedTasks: w.FinishedTasks,
+		RegisterTime: timeTo(w.RegisteredAt), LastSeenTime: timeTo(w.LastSeenAt),
+		Deaths: convertAll(w.Deaths, deathTo), Version: w.Version, Revision: w.Revision, Executors: w.Executors,
+		ExecutorDeaths: w.ExecutorDeaths, LastExecutorDeath: w.LastExecutorDeath,
+		BytesIn: w.BytesIn, BytesOut: w.BytesOut,
+	}
+}
+
+func deathTo(d front.Death) *pb.WorkerDeath {
+	return &pb.WorkerDeath{
+		Incarnation: d.Incarnation, Cause: d.Cause, ExitCode: d.ExitCode, Signal: d.Signal, OutOfMemory: d.OutOfMemory,
+		LogTail: d.LogTail, Time: timeTo(d.Time), Pid: d.PID, MemoryUsedBytes: d.MemoryUsedBytes, RunningKeys: d.RunningKeys,
+	}
+}
+
+func deathFrom(d *pb.WorkerDeath) front.Death {
+	return front.Death{
+		Incarnation: d.GetIncarnation(), Cause: d.GetCause(), ExitCode: d.GetExitCode(), Signal: d.GetSignal(),
+		OutOfMemory: d.GetOutOfMemory(), LogTail: d.GetLogTail(), Time: timeFrom(d.GetTime()), PID: d.GetPid(),
+		MemoryUsedBytes: d.GetMemoryUsedBytes(),
+	}
+}
+
+func clientTo(c *front.Client) *pb.Client {
+	return &pb.Client{
+		ClientId: uint64(c.ID), Name: c.Name, Namespace: c.Namespace, Origin: c.Origin, LeaseTtl: durationpb.New(c.TTL),
+		OpenTime: timeTo(c.OpenedAt), LastSeenTime: timeTo(c.LastSeenAt), HeldTasks: c.HeldTasks, Revision: c.Revision,
+	}
+}
+
+func datasetTo(d *front.Dataset) *pb.Dataset {
+	return &pb.Dataset{
+		Name: d.Name, Namespace: d.Namespace, Keys: d.Keys, Metadata: d.Metadata,
+		CreateTime: timeTo(d.CreatedAt), Revision: d.Revision,
+	}
+}
+
+// taskTo converts a task; names gives workers their names.
+func taskTo(t *sched.TaskInfo, names func(ids.WorkerID) string) *pb.Task {
+	return &pb.Task{
+		TaskId: uint64(t.Task), Key: t.Key, Namespace: t.Namespace, GraphId: uint64(t.Graph), Op: opTo(t.Op),
+		State: pb.TaskState(t.State), Attempt: uint32(t.Attempt), Worker: names(t.Worker),
+		Replicas: convertAll(t.Replicas, names), OutputBytes: t.OutputBytes, Inputs: t.Inputs,
+		MissingInputs: t.MissingInputs, WaitingDependents: t.WaitingDependents, Holders: t.Holders,
+		Error: taskErrorTo(t.Err), Options: optionsTo(&t.Options), RunTime: durationTo(t.RunTime),
+		SubmitTime: timeTo(t.SubmittedAt), RetriesUsed: t.RetriesUsed, WorkerDeaths: t.WorkerDeaths,
+	}
+}
+
+func updateTo(u *sched.Update, into *pb.TaskUpdate) {
+	into.TaskId = uint64(u.Task)
+	into.State = pb.TaskState(u.State)
+	into.OutputBytes = u.OutputBytes
+	into.InlineResult = u.Inline
+	into.Error = taskErrorTo(u.Err)
+	into.WorkerId = uint32(u.Worker)
+	into.Generation = uint32(u.Generation)
+}
+
+func registrationFrom(r *pb.Registration) front.Registration {
+	return front.Registration{
+		Worker: sched.WorkerRegistered{
+			Name: r.GetName(), Incarnation: r.GetIncarnation(), Host: r.GetHost(), Slots: r.GetSlots(),
+			Resources: r.GetResources(), MemoryBytes: r.GetMemoryLimitBytes(), Executors: r.GetExecutors(),
+			Inventory: convertAll(r.GetInventory(), replicaFrom),
+			Running: convertAll(r.GetRunning(), func(ref *pb.TaskRef) sched.TaskRef {
+				return sched.TaskRef{Task: ids.TaskID(ref.GetTaskId()), Attempt: ids.Attempt(ref.GetAttempt())}
+			}),
+		},
+		PID: r.GetPid(), DataAddress: r.GetDataAddress(), Device: uint8(r.GetDevice()), Version: r.GetVersion(),
+		NativeOps: r.GetNativeOps(),
+	}
+}
+
+func replicaFrom(r *pb.Replica) sched.Replica {
+	return sched.Replica{Task: ids.TaskID(r.GetTaskId()), Generation: ids.Attempt(r.GetGeneration()), Bytes: r.GetBytes()}
+}
+
+func inboundFrom(said *pb.SessionRequest) front.Inbound {
+	inbound := front.Inbound{Leaving: said.GetLeaving()}
+	if tasks := said.GetTasks(); len(tasks) > 0 {
+		inbound.Reports = make([]sched.Report, len(tasks))
+		for i, report := range tasks {
+			reportFrom(report, &inbound.Reports[i])
+		}
+	}
+	for _, object := range said.GetObjects() {
+		replica := replicaFrom(object.GetReplica())
+		if object.GetLost() {
+			inbound.Lost = append(inbound.Lost, replica)
+		} else {
+			inbound.Gained = append(inbound.Gained, sched.Stored{Replica: replica, Inline: object.GetInlineResult()})
+		}
+	}
+	if stats := said.GetStats(); stats != nil {
+		inbound.Stats = &front.WorkerStats{
+			MemoryUsedBytes: stats.GetMemoryUsedBytes(), RSSBytes: stats.GetRssBytes(),
+			BytesIn: stats.GetBytesIn(), BytesOut: stats.GetBytesOut(),
+			ExecutorDeaths: stats.GetExecutorDeaths(), LastExecutorDeath: stats.GetLastExecutorDeath(),
+		}
+	}
+	for _, hash := range said.GetMissingFunctions() {
+		if len(hash) == len(ids.FunctionHash{}) {
+			inbound.MissingFunctions = append(inbound.MissingFunctions, ids.FunctionHash(hash))
+		}
+	}
+	return inbound
+}
+
+func reportFrom(r *pb.TaskReport, into *sched.Report) {
+	into.Task = ids.TaskID(r.GetTaskId())
+	into.Attempt = ids.Attempt(r.GetAttempt())
+	into.Outcome = sched.Outcome(r.GetOutcome())
+	into.OutputBytes = r.GetOutputBytes()
+	into.Inline = r.GetInlineResult()
+	into.RunTime = time.Duration(r.GetRunNanos())
+	into.Err = taskErrorFrom(r.GetError())
+	into.LogTail = r.GetLogTail()
+	for _, u := range r.GetUnreachable() {
+		into.Unreachable = append(into.Unreachable, sched.Unreachable{
+			Task: ids.TaskID(u.GetTaskId()), Generation: ids.Attempt(u.GetGeneration()),
+			FailedAt:  convertAll(u.GetFailedAt(), number[ids.WorkerID]),
+			MissingAt: convertAll(u.GetMissingAt(), number[ids.WorkerID]),
+		})
+	}
+}

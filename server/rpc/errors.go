@@ -1,0 +1,136 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// errorDomain is the domain of every ErrorInfo.
+const errorDomain = "millrace.dev"
+
+// errorClass is what a kind of error becomes on the wire. Reasons are stable: clients match on them.
+type errorClass struct {
+	code   codes.Code
+	reason string
+}
+
+func machineError(kind sched.ErrorKind) errorClass {
+	switch kind {
+	case sched.ErrGraphHasCycle:
+		return errorClass{codes.InvalidArgument, "GRAPH_HAS_CYCLE"}
+	case sched.ErrUnknownInput:
+		return errorClass{codes.InvalidArgument, "UNKNOWN_INPUT"}
+	case sched.ErrKeyConflict:
+		return errorClass{codes.AlreadyExists, "KEY_CONFLICT"}
+	case sched.ErrDuplicateKey:
+		return errorClass{codes.InvalidArgument, "DUPLICATE_KEY"}
+	case sched.ErrUnknownClient:
+		return errorClass{codes.NotFound, "UNKNOWN_CLIENT"}
+	case sched.ErrUnknownTask:
+		return errorClass{codes.NotFound, "UNKNOWN_TASK"}
+	case sched.ErrUnknownGraph:
+		return errorClass{codes.NotFound, "UNKNOWN_GRAPH"}
+	case sched.ErrGraphRunning:
+		return errorClass{codes.FailedPrecondition, "GRAPH_RUNNING"}
+	case sched.ErrNoWorkerFits:
+		return errorClass{codes.FailedPrecondition, "NO_WORKER_FITS"}
+	case sched.ErrInvalidField:
+		return errorClass{codes.InvalidArgument, "INVALID_FIELD"}
+	case sched.ErrUnknownDataset:
+		return errorClass{codes.NotFound, "UNKNOWN_DATASET"}
+	}
+	return errorClass{codes.Internal, "INTERNAL"}
+}
+
+func frontError(kind front.ErrorKind) errorClass {
+	switch kind {
+	case front.ErrUnknownWorker:
+		return errorClass{codes.NotFound, "UNKNOWN_WORKER"}
+	case front.ErrUnknownOp:
+		return errorClass{codes.InvalidArgument, "UNKNOWN_OP"}
+	case front.ErrUnknownFunction:
+		return errorClass{codes.InvalidArgument, "UNKNOWN_FUNCTION"}
+	case front.ErrInvalidField:
+		return errorClass{codes.InvalidArgument, "INVALID_FIELD"}
+	case front.ErrUnauthenticated:
+		return errorClass{codes.Unauthenticated, "UNAUTHENTICATED"}
+	case front.ErrPermissionDenied:
+		return errorClass{codes.PermissionDenied, "PERMISSION_DENIED"}
+	case front.ErrVersionTooNew:
+		return errorClass{codes.FailedPrecondition, "VERSION_TOO_NEW"}
+	case front.ErrResultNotReady:
+		return errorClass{codes.FailedPrecondition, "RESULT_NOT_READY"}
+	case front.ErrResultNotInline:
+		return errorClass{codes.FailedPrecondition, "RESULT_NOT_INLINE"}
+	case front.ErrObjectLost:
+		return errorClass{codes.DataLoss, "OBJECT_LOST"}
+	case front.ErrTaskFailed:
+		return errorClass{codes.FailedPrecondition, "TASK_FAILED"}
+	case front.ErrTaskCancelled:
+		return errorClass{codes.FailedPrecondition, "TASK_CANCELLED"}
+	case front.ErrDatasetExists:
+		return errorClass{codes.AlreadyExists, "DATASET_EXISTS"}
+	case front.ErrRevisionTooOld:
+		return errorClass{codes.OutOfRange, "REVISION_TOO_OLD"}
+	case front.ErrDraining:
+		return errorClass{codes.Unavailable, "DRAINING"}
+	case front.ErrWatchEnded:
+		return errorClass{codes.NotFound, "UNKNOWN_CLIENT"}
+	case front.ErrDead:
+		return errorClass{codes.FailedPrecondition, "WORKER_DIED"}
+	case front.ErrorKinds:
+	}
+	return errorClass{codes.Internal, "INTERNAL"}
+}
+
+// statusOf is the only place where errors become gRPC statuses.
+func statusOf(err error) error {
+	if err == nil {
+		return nil
+	}
+	if ours := (*sched.Error)(nil); errors.As(err, &ours) {
+		metadata := map[string]string{}
+		if len(ours.Keys) > 0 {
+			metadata["tasks"] = strings.Join(ours.Keys, ",")
+		}
+		return withInfo(machineError(ours.Kind), err.Error(), ours.Object, metadata)
+	}
+	if ours := (*front.Error)(nil); errors.As(err, &ours) {
+		metadata := map[string]string{}
+		for name, value := range ours.Metadata {
+			metadata[name] = value
+		}
+		return withInfo(frontError(ours.Kind), err.Error(), ours.Object, metadata)
+	}
+	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
+		return status.FromContextError(err).Err()
+	}
+	if _, already := status.FromError(err); already {
+		return err
+	}
+	return status.Error(codes.Internal, err.Error())
+}
+
+func withInfo(class errorClass, message, object string, metadata map[string]string) error {
+	if object != "" {
+		metadata["object"] = object
+	}
+	plain := status.New(class.code, message)
+	detailed, err := plain.WithDetails(&errdetails.ErrorInfo{Reason: class.reason, Domain: errorDomain, Metadata: metadata})
+	if err != nil {
+		return plain.Err()
+	}
+	return detailed.Err()
+}
+
+func invalid(field, message string) error {
+	return &front.Error{Kind: front.ErrInvalidField, Object: field, Message: field + ": " + message}
+}

@@ -1,0 +1,199 @@
+package rpc
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
+	"strings"
+
+	"buf.build/go/protovalidate"
+	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/logging"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"google.golang.org/grpc"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/server/front"
+)
+
+// Role is what the bearer of a token may do.
+type Role string
+
+// Roles. An operator may do everything; a client everything but stop the cluster; a reader only look; a worker only
+// what workers and their supervisors do.
+const (
+	RoleClient   Role = "client"
+	RoleWorker   Role = "worker"
+	RoleOperator Role = "operator"
+	RoleReader   Role = "read-only"
+)
+
+// interceptors are, from the outside in: metrics, log, statuses, authentication, validation, recovery.
+func interceptors(config Config, validator protovalidate.Validator, metrics *grpcprom.ServerMetrics) (unary, stream grpc.ServerOption) {
+	log := logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
+		config.Log.Log(ctx, slog.Level(level), message, fields...)
+	})
+	// Calls are logged when they end: a message a task would cost more than the task.
+	logged := []logging.Option{
+		logging.WithLogOnEvents(logging.FinishCall),
+		logging.WithLevels(callLevel),
+	}
+	authenticate := gate(config.Tokens).check
+	check := validation{validator}
+	recovered := recovery.WithRecoveryHandlerContext(func(ctx context.Context, cause any) error {
+		method, _ := grpc.Method(ctx)
+		config.Log.ErrorContext(ctx, "a call panicked", "method", method, "cause", cause, "stack", string(debug.Stack()))
+		return fmt.Errorf("internal error in %s: %v: please report it with the scheduler's log", method, cause)
+	})
+	unary = grpc.ChainUnaryInterceptor(
+		metrics.UnaryServerInterceptor(),
+		logging.UnaryServerInterceptor(log, logged...),
+		unaryStatus,
+		auth.UnaryServerInterceptor(authenticate),
+		check.unary,
+		recovery.UnaryServerInterceptor(recovered),
+	)
+	stream = grpc.ChainStreamInterceptor(
+		metrics.StreamServerInterceptor(),
+		logging.StreamServerInterceptor(log, logged...),
+		streamStatus,
+		auth.StreamServerInterceptor(authenticate),
+		check.stream,
+		recovery.StreamServerInterceptor(recovered),
+	)
+	return unary, stream
+}
+
+func unaryStatus(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	response, err := handler(ctx, request)
+	return response, statusOf(err)
+}
+
+func streamStatus(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return statusOf(handler(service, stream))
+}
+
+// gate checks tokens.
+type gate map[string]Role
+
+// check lets a call pass if its token's role allows the method. Health is open: load balancers have no tokens.
+func (g gate) check(ctx context.Context) (context.Context, error) {
+	method, _ := grpc.Method(ctx)
+	if len(g) == 0 || strings.HasPrefix(method, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
+		return ctx, nil
+	}
+	token, err := auth.AuthFromMD(ctx, "bearer")
+	if err != nil || token == "" {
+		return nil, &front.Error{Kind: front.ErrUnauthenticated, Object: method,
+			Message: "the call carries no token: send the metadata \"authorization: Bearer TOKEN\" (the command and the clients read it from MILLRACE_TOKEN or the scheduler file)"}
+	}
+	role, known := g.role(token)
+	if !known {
+		return nil, &front.Error{Kind: front.ErrUnauthenticated, Object: method,
+			Message: "the token is not one of this scheduler's: it may be of another cluster, or of one that was restarted"}
+	}
+	if !allowed(role, method) {
+		return nil, &front.Error{Kind: front.ErrPermissionDenied, Object: method,
+			Message:  fmt.Sprintf("a token of role %q may not call %s: use one of a role that may", role, method),
+			Metadata: map[string]string{"role": string(role)}}
+	}
+	return ctx, nil
+}
+
+// Knows says whether a token is one of those given. Without any, everything is.
+func Knows(tokens map[string]Role, token string) bool {
+	_, known := gate(tokens).role(token)
+	return known || len(tokens) == 0
+}
+
+// role finds a token in the same time whichever it is.
+func (g gate) role(token string) (Role, bool) {
+	var found Role
+	given, known := sha256.Sum256([]byte(token)), false
+	for candidate, role := range g {
+		sum := sha256.Sum256([]byte(candidate))
+		if subtle.ConstantTimeCompare(sum[:], given[:]) == 1 {
+			found, known = role, true
+		}
+	}
+	return found, known
+}
+
+func allowed(role Role, method string) bool {
+	if strings.HasPrefix(method, "/grpc.reflection.") {
+		return true
+	}
+	if strings.HasPrefix(method, "/"+pb.WorkerService_ServiceDesc.ServiceName+"/") {
+		return role == RoleWorker || role == RoleOperator
+	}
+	switch role {
+	case RoleOperator:
+		return true
+	case RoleClient:
+		return method != pb.SchedulerService_Shutdown_FullMethodName
+	case RoleReader:
+		name := method[strings.LastIndexByte(method, '/')+1:]
+		return strings.HasPrefix(name, "Get") || strings.HasPrefix(name, "List") ||
+			name == "ExplainTask" || name == "LocateObjects" || name == "Watch"
+	case RoleWorker:
+		return false
+	}
+	return false
+}
+
+// validation checks requests against the rules in the protos.
+type validation struct{ validator protovalidate.Validator }
+
+func (v validation) unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if err := v.check(request); err != nil {
+		return nil, err
+	}
+	return handler(ctx, request)
+}
+
+func (v validation) stream(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return handler(service, &validatedStream{ServerStream: stream, validation: v})
+}
+
+func (v validation) check(message any) error {
+	checked, ok := message.(proto.Message)
+	if !ok {
+		return nil
+	}
+	err := v.validator.Validate(checked)
+	if err == nil {
+		return nil
+	}
+	violations, ok := err.(*protovalidate.ValidationError)
+	if !ok || len(violations.Violations) == 0 {
+		return invalid("request", err.Error())
+	}
+	first := violations.Violations[0]
+	return invalid(protovalidate.FieldPathString(first.Proto.GetField()), first.Proto.GetMessage())
+}
+
+// validatedStream checks every message but those of workers, of which only the registration has rules: their reports
+// are the hot path.
+type validatedStream struct {
+	grpc.ServerStream
+	validation validation
+}
+
+func (s *validatedStream) RecvMsg(message any) error {
+	if err := s.ServerStream.RecvMsg(message); err != nil {
+		return err
+	}
+	if said, ok := message.(*pb.SessionRequest); ok {
+		if said.GetRegister() == nil {
+			return nil
+		}
+		return s.validation.check(said.GetRegister())
+	}
+	return s.validation.check(message)
+}

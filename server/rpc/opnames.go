@@ -1,0 +1,79 @@
+package rpc
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/millrace/millrace/server/front"
+)
+
+// nearNames bounds the names that an error offers.
+const nearNames = 3
+
+// checkNative refuses names that no worker knows, once any is known at all.
+func (s *submission) checkNative(name string) error {
+	if name == "" {
+		return invalid("name", "a native op needs a name, like \"array.sum\"")
+	}
+	if len(s.native) == 0 {
+		return nil
+	}
+	if _, known := slices.BinarySearch(s.native, name); known {
+		return nil
+	}
+	message := fmt.Sprintf("there is no native op %q", name)
+	near := nearest(name, s.native)
+	if len(near) > 0 {
+		message += "; near it are " + strings.Join(near, ", ")
+	}
+	message += fmt.Sprintf(" (all %d: GetClusterInfo; a Python function is written as \"package.module:function\")", len(s.native))
+	return &front.Error{Kind: front.ErrUnknownOp, Object: name, Message: message,
+		Metadata: map[string]string{"near": strings.Join(near, ",")}}
+}
+
+// nearest returns up to nearNames names that might have been meant, best first.
+func nearest(name string, known []string) []string {
+	type candidate struct {
+		name     string
+		distance int
+	}
+	var near []candidate
+	_, last, _ := strings.Cut(name, ".")
+	for _, other := range known {
+		distance := editDistance(strings.ToLower(name), other)
+		if _, tail, _ := strings.Cut(other, "."); tail != "" && (tail == name || tail == last) {
+			distance = 1
+		}
+		if distance <= max(2, len(name)/3) {
+			near = append(near, candidate{other, distance})
+		}
+	}
+	slices.SortStableFunc(near, func(a, b candidate) int { return a.distance - b.distance })
+	var names []string
+	for _, c := range near[:min(len(near), nearNames)] {
+		names = append(names, c.name)
+	}
+	return names
+}
+
+// editDistance counts the insertions, deletions and replacements of bytes that turn a into b.
+func editDistance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}

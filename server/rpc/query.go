@@ -1,0 +1,417 @@
+package rpc
+
+import (
+	"context"
+	"encoding/base64"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// defaultPage is the size of a page if the request leaves it open.
+const defaultPage = 100
+
+func pageSize(asked int32) int {
+	if asked == 0 {
+		return defaultPage
+	}
+	return int(asked)
+}
+
+// Page tokens name the last row of the page before: they stay valid whatever happens to the rows.
+func pageToken(last string) string { return base64.RawURLEncoding.EncodeToString([]byte(last)) }
+
+func pageAfter(token string) (string, error) {
+	last, err := base64.RawURLEncoding.DecodeString(token)
+	if err != nil {
+		return "", invalid("page_token", "it is not one that this service gave: leave it empty for the first page")
+	}
+	return string(last), nil
+}
+
+func pageAfterNumber(token string) (uint64, error) {
+	if token == "" {
+		return 0, nil
+	}
+	last, err := pageAfter(token)
+	if err != nil {
+		return 0, err
+	}
+	after, err := strconv.ParseUint(last, 10, 64)
+	if err != nil {
+		return 0, invalid("page_token", "it is not one that this call gave: leave it empty for the first page")
+	}
+	return after, nil
+}
+
+// nextPage is the token for the page after rows, if there are more.
+func nextPage[R any](rows []R, more bool, number func(R) uint64) string {
+	if !more || len(rows) == 0 {
+		return ""
+	}
+	return pageToken(strconv.FormatUint(number(rows[len(rows)-1]), 10))
+}
+
+func unknownWorker(name string) error {
+	return &front.Error{Kind: front.ErrUnknownWorker, Object: name,
+		Message: fmt.Sprintf("there is no worker %q: see ListWorkers, with states for those that are lost", name)}
+}
+
+func (s *schedulerService) GetGraph(ctx context.Context, r *pb.GetGraphRequest) (*pb.GetGraphResponse, error) {
+	snapshot, err := s.scheduler.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	id := ids.GraphID(r.GetGraphId())
+	graph := snapshot.Graph(id)
+	if graph == nil {
+		return nil, unknownGraph(id)
+	}
+	return &pb.GetGraphResponse{Graph: graphTo(graph)}, nil
+}
+
+func (s *schedulerService) ListGraphs(ctx context.Context, r *pb.ListGraphsRequest) (*pb.ListGraphsResponse, error) {
+	after, err := pageAfterNumber(r.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	snapshot, err := s.scheduler.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	graphs, more := snapshot.Graphs(front.GraphFilter{
+		States:    convertAll(r.GetStates(), func(state pb.GraphState) front.GraphState { return front.GraphState(state) }),
+		Namespace: r.GetNamespace(), Client: ids.ClientID(r.GetClientId()),
+	}, ids.GraphID(after), pageSize(r.GetPageSize()))
+	return &pb.ListGraphsResponse{
+		Graphs:        convertAll(graphs, graphTo),
+		NextPageToken: nextPage(graphs, more, func(g *front.Graph) uint64 { return uint64(g.ID) }),
+	}, nil
+}
+
+func (s *schedulerService) GetWorker(ctx context.Context, r *pb.GetWorkerRequest) (*pb.GetWorkerResponse, error) {
+	snapshot, err := s.scheduler.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if id := ids.WorkerID(r.GetWorkerId()); id != 0 {
+		if worker := snapshot.Worker(id); worker != nil {
+			return &pb.GetWorkerResponse{Worker: workerTo(worker)}, nil
+		}
+		return nil, unknownWorker(id.String())
+	}
+	worker := snapshot.WorkerByName(r.GetName())
+	if worker == nil {
+		return nil, unknownWorker(r.GetName())
+	}
+	return &pb.GetWorkerResponse{Worker: workerTo(worker)}, nil
+}
+
+func (s *schedulerService) ListWorkers(ctx context.Context, r *pb.ListWorkersRequest) (*pb.ListWorkersResponse, error) {
+	after, err := pageAfterNumber(r.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	snapshot, err := s.scheduler.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	states := convertAll(r.GetStates(), func(state pb.WorkerState) front.WorkerState { return front.WorkerState(state) })
+	workers, more := snapshot.Workers(states, ids.WorkerID(after), pageSize(r.GetPageSize()))
+	return &pb.ListWorkersResponse{
+		Workers:       convertAll(workers, workerTo),
+		NextPageToken: nextPage(workers, more, func(w *front.Worker) uint64 { return uint64(w.ID) }),
+	}, nil
+}
+
+func (s *schedulerService) ListClients(ctx context.Context, r *pb.ListClientsRequest) (*pb.ListClientsResponse, error) {
+	after, err := pageAfterNumber(r.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	snapshot, err := s.scheduler.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	clients, more := snapshot.Clients(ids.ClientID(after), pageSize(r.GetPageSize()))
+	return &pb.ListClientsResponse{
+		Clients:       convertAll(clients, clientTo),
+		NextPageToken: nextPage(clients, more, func(c *front.Client) uint64 { return uint64(c.ID) }),
+	}, nil
+}
+
+func (s *schedulerService) GetDataset(ctx context.Context, r *pb.GetDatasetRequest) (*pb.GetDatasetResponse, error) {
+	snapshot, err := s.scheduler.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	namespace := namespaceOf(r.GetNamespace())
+	dataset := snapshot.Dataset(namespace, r.GetName())
+	if dataset == nil {
+		return nil, &sched.Error{Kind: sched.ErrUnknownDataset, Object: r.GetName(),
+			Message: fmt.Sprintf("there is no dataset %q in namespace %q: see ListDatasets", r.GetName(), namespace)}
+	}
+	return &pb.GetDatasetResponse{Dataset: datasetTo(dataset)}, nil
+}
+
+func (s *schedulerService) ListDatasets(ctx context.Context, r *pb.ListDatasetsRequest) (*pb.ListDatasetsResponse, error) {
+	var afterNamespace, afterName string
+	if r.GetPageToken() != "" {
+		after, err := pageAfter(r.GetPageToken())
+		if err != nil {
+			return nil, err
+		}
+		afterNamespace, afterName, _ = strings.Cut(after, "\x00")
+	}
+	snapshot, err := s.scheduler.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	datasets, more := snapshot.Datasets(r.GetNamespace(), afterNamespace, afterName, pageSize(r.GetPageSize()))
+	response := &pb.ListDatasetsResponse{Datasets: convertAll(datasets, datasetTo)}
+	if more {
+		last := datasets[len(datasets)-1]
+		response.NextPageToken = pageToken(last.Namespace + "\x00" + last.Name)
+	}
+	return response, nil
+}
+
+// find looks a task up by number or by key.
+func find(reader front.Reader, id uint64, key, namespace string) (sched.TaskInfo, error) {
+	task, object := ids.TaskID(id), ids.TaskID(id).String()
+	if id == 0 {
+		namespace, object = namespaceOf(namespace), key
+		if key == "" {
+			return sched.TaskInfo{}, invalid("task_id", "neither task_id nor key is set: name the task by one of them")
+		}
+		task, _ = reader.Lookup(namespace, key)
+	}
+	info, ok := reader.Task(task)
+	if !ok {
+		where := ""
+		if id == 0 {
+			where = fmt.Sprintf(" with that key in namespace %q", namespace)
+		}
+		return sched.TaskInfo{}, &sched.Error{Kind: sched.ErrUnknownTask, Object: object,
+			Message: fmt.Sprintf("there is no task %s%s: check it, or whether its result was released; see ListTasks", object, where)}
+	}
+	return info, nil
+}
+
+// workerNames gives workers their names as of a snapshot; lost ones keep theirs for a while, then their number.
+func workerNames(snapshot front.Snapshot) func(ids.WorkerID) string {
+	return func(id ids.WorkerID) string {
+		if id == 0 {
+			return ""
+		}
+		if worker := snapshot.Worker(id); worker != nil {
+			return worker.Name
+		}
+		return id.String()
+	}
+}
+
+func (s *schedulerService) GetTask(ctx context.Context, r *pb.GetTaskRequest) (*pb.GetTaskResponse, error) {
+	var info sched.TaskInfo
+	var story []string
+	err := s.read(ctx, func(reader front.Reader) (err error) {
+		info, err = find(reader, r.GetTaskId(), r.GetKey(), r.GetNamespace())
+		if err == nil && r.GetStory() {
+			story = reader.Story(info.Task)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	task := taskTo(&info, workerNames(s.scheduler.LastSnapshot()))
+	task.Story, task.LogTail = story, info.LogTail
+	return &pb.GetTaskResponse{Task: task}, nil
+}
+
+// read is Scheduler.Read for functions that may refuse.
+func (s *Server) read(ctx context.Context, read func(front.Reader) error) error {
+	var refused error
+	if err := s.scheduler.Read(ctx, func(reader front.Reader) { refused = read(reader) }); err != nil {
+		return err
+	}
+	return refused
+}
+
+// scanned bounds the tasks that one turn of the machine's goroutine looks at for a list.
+const scanned = 1000
+
+func (s *schedulerService) ListTasks(ctx context.Context, r *pb.ListTasksRequest) (*pb.ListTasksResponse, error) {
+	after, err := pageAfterNumber(r.GetPageToken())
+	if err != nil {
+		return nil, err
+	}
+	snapshot, err := s.scheduler.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	filter := sched.TaskFilter{Graph: ids.GraphID(r.GetGraphId()), Namespace: r.GetNamespace(), KeyPrefix: r.GetKeyPrefix()}
+	var on ids.WorkerID
+	if r.GetWorker() != "" {
+		worker := snapshot.WorkerByName(r.GetWorker())
+		if worker == nil {
+			return nil, unknownWorker(r.GetWorker())
+		}
+		on = worker.ID
+	}
+	states := r.GetStates()
+	if len(states) == 1 {
+		filter.State = sched.TaskState(states[0])
+	}
+	wanted := func(t *sched.TaskInfo) bool {
+		return (len(states) < 2 || slices.Contains(states, pb.TaskState(t.State))) &&
+			(on == 0 || t.Worker == on || slices.Contains(t.Replicas, on))
+	}
+	limit := pageSize(r.GetPageSize())
+	var found []sched.TaskInfo
+	more := true
+	for more && len(found) <= limit {
+		var some []sched.TaskInfo
+		// One more than a page tells whether there is a next one.
+		err := s.scheduler.Read(ctx, func(reader front.Reader) {
+			some, more = reader.Tasks(filter, ids.TaskID(after), min(scanned, limit+1))
+		})
+		if err != nil {
+			return nil, err
+		}
+		if len(some) == 0 {
+			break
+		}
+		after = uint64(some[len(some)-1].Task)
+		for i := range some {
+			if wanted(&some[i]) {
+				found = append(found, some[i])
+			}
+		}
+	}
+	more = len(found) > limit
+	found = found[:min(len(found), limit)]
+	names := workerNames(snapshot)
+	return &pb.ListTasksResponse{
+		Tasks:         convertAll(found, func(t sched.TaskInfo) *pb.Task { return taskTo(&t, names) }),
+		NextPageToken: nextPage(found, more, func(t sched.TaskInfo) uint64 { return uint64(t.Task) }),
+	}, nil
+}
+
+func (s *schedulerService) ExplainTask(ctx context.Context, r *pb.ExplainTaskRequest) (*pb.ExplainTaskResponse, error) {
+	var explanation sched.Explanation
+	err := s.read(ctx, func(reader front.Reader) error {
+		info, err := find(reader, r.GetTaskId(), r.GetKey(), r.GetNamespace())
+		if err == nil {
+			explanation, _ = reader.Explain(time.Now(), info.Task)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	names := workerNames(s.scheduler.LastSnapshot())
+	return &pb.ExplainTaskResponse{
+		Task: taskTo(&explanation.Task, names), Reason: explanation.Reason, Explanation: explanation.Text,
+		Missing: convertAll(explanation.Missing, func(t sched.TaskInfo) *pb.Task { return taskTo(&t, names) }),
+		Workers: convertAll(explanation.Workers, func(v sched.Verdict) *pb.WorkerVerdict {
+			return &pb.WorkerVerdict{
+				Worker: v.Name, Feasible: v.Feasible, Reason: v.Reason, QueueSeconds: v.QueueSeconds,
+				MissingBytes: v.MissingBytes, TransferSeconds: v.TransferSeconds, FinishSeconds: v.FinishSeconds,
+			}
+		}),
+	}, nil
+}
+
+// locatedAtOnce bounds the objects that one turn of the machine's goroutine looks up.
+const locatedAtOnce = 4096
+
+func (s *schedulerService) LocateObjects(ctx context.Context, r *pb.LocateObjectsRequest) (*pb.LocateObjectsResponse, error) {
+	response := &pb.LocateObjectsResponse{}
+	named := map[uint32]bool{}
+	for tasks := range slices.Chunk(r.GetTaskIds(), locatedAtOnce) {
+		err := s.scheduler.Read(ctx, func(reader front.Reader) {
+			for _, id := range tasks {
+				location := &pb.ObjectLocation{TaskId: id}
+				response.Objects = append(response.Objects, location)
+				info, ok := reader.Task(ids.TaskID(id))
+				if !ok {
+					continue
+				}
+				location.State = pb.TaskState(info.State)
+				location.Bytes = info.OutputBytes
+				location.Generation = uint32(info.Attempt)
+				for _, worker := range info.Replicas {
+					location.WorkerIds = append(location.WorkerIds, uint32(worker))
+					named[uint32(worker)] = true
+				}
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	snapshot, err := s.scheduler.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for id := range named {
+		if worker := snapshot.Worker(ids.WorkerID(id)); worker != nil {
+			response.Workers = append(response.Workers, workerTo(worker))
+		}
+	}
+	slices.SortFunc(response.Workers, func(a, b *pb.Worker) int { return int(a.GetWorkerId()) - int(b.GetWorkerId()) })
+	return response, nil
+}
+
+func (s *schedulerService) GetClusterInfo(ctx context.Context, _ *pb.GetClusterInfoRequest) (*pb.GetClusterInfoResponse, error) {
+	cluster, err := s.cluster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &pb.GetClusterInfoResponse{Cluster: cluster}, nil
+}
+
+func (s *Server) cluster(ctx context.Context) (*pb.ClusterInfo, error) {
+	var totals sched.Totals
+	if err := s.scheduler.Read(ctx, func(reader front.Reader) { totals = reader.Totals() }); err != nil {
+		return nil, err
+	}
+	snapshot, err := s.scheduler.Snapshot(ctx)
+	if err != nil {
+		return nil, err
+	}
+	cluster := s.scheduler.Cluster()
+	info := &pb.ClusterInfo{
+		ClusterId: cluster.ID, Version: s.config.Version, ApiVersion: apiVersion, StartTime: timeTo(cluster.StartedAt),
+		Tasks: countsTo(totals.Counts), InlineResultBytes: cluster.InlineResultBytes,
+		MaxMessageBytes: cluster.MaxMessageBytes, HttpAddress: cluster.HTTPAddress, NativeOps: s.scheduler.NativeOps(),
+	}
+	for after, more := ids.WorkerID(0), true; more; {
+		var workers []*front.Worker
+		workers, more = snapshot.Workers([]front.WorkerState{front.WorkerActive}, after, scanned)
+		for _, w := range workers {
+			info.ActiveWorkers++
+			info.TotalSlots += w.Slots
+			info.MemoryLimitBytes += w.MemoryLimitBytes
+			info.MemoryUsedBytes += w.MemoryUsedBytes
+			after = w.ID
+		}
+	}
+	for after, more := ids.ClientID(0), true; more; {
+		var clients []*front.Client
+		clients, more = snapshot.Clients(after, scanned)
+		info.Clients += uint32(len(clients))
+		if len(clients) > 0 {
+			after = clients[len(clients)-1].ID
+		}
+	}
+	return info, nil
+}

@@ -1,0 +1,83 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// GetResult is for people and small programs: the one call that looks into a payload.
+func (s *schedulerService) GetResult(ctx context.Context, r *pb.GetResultRequest) (*pb.GetResultResponse, error) {
+	var info sched.TaskInfo
+	var update sched.Update
+	err := s.read(ctx, func(reader front.Reader) (err error) {
+		if info, err = find(reader, r.GetTaskId(), r.GetKey(), r.GetNamespace()); err == nil {
+			update, _ = reader.UpdateOf(info.Task)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if r.GetWait() != nil && (info.State < sched.TaskSucceeded || info.State == sched.TaskReleased) {
+		limited, cancel := context.WithTimeout(ctx, r.GetWait().AsDuration())
+		defer cancel()
+		update, err = s.scheduler.Await(limited, info.Namespace, info.Key)
+		if err != nil && errors.Is(limited.Err(), context.DeadlineExceeded) && ctx.Err() == nil {
+			return nil, notReady(&info, fmt.Sprintf("it did not end within %v", r.GetWait().AsDuration()))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return resultOf(&info, &update)
+}
+
+func resultOf(info *sched.TaskInfo, update *sched.Update) (*pb.GetResultResponse, error) {
+	switch update.State {
+	case sched.TaskSucceeded:
+		if update.Inline == nil {
+			return nil, &front.Error{Kind: front.ErrResultNotInline, Object: info.Key, Message: fmt.Sprintf(
+				"the result of task %q (%d bytes) is not held by the scheduler: fetch it from a worker (LocateObjects, then DataService.ReadObjects), or submit a task that reduces it",
+				info.Key, update.OutputBytes)}
+		}
+	case sched.TaskFailed, sched.TaskCancelled:
+		failure := &front.Error{Kind: front.ErrTaskFailed, Object: info.Key, Message: fmt.Sprintf("task %q failed", info.Key)}
+		if update.State == sched.TaskCancelled {
+			failure.Kind, failure.Message = front.ErrTaskCancelled, fmt.Sprintf("task %q was cancelled", info.Key)
+		}
+		if e := update.Err; e != nil {
+			failure.Message += ": " + e.Message
+			failure.Metadata = map[string]string{"task_reason": e.Reason, "origin_key": e.OriginKey, "worker": e.Worker}
+			if e.Reason == "OBJECT_LOST" {
+				failure.Kind = front.ErrObjectLost
+			}
+		}
+		return nil, failure
+	case sched.TaskReleased:
+		return nil, notReady(info, "its result was released: set wait to compute it again, or hold it when it is submitted")
+	case sched.TaskWaiting, sched.TaskReady, sched.TaskAssigned, sched.TaskRunning:
+		return nil, notReady(info, "set wait, or see ExplainTask for why it is not done")
+	}
+	value := &pb.Value{}
+	if err := proto.Unmarshal(update.Inline, value); err != nil {
+		return nil, fmt.Errorf("the inline result of task %q is no Value: %w", info.Key, err)
+	}
+	readable, err := valueJSON(value)
+	if err != nil {
+		return nil, fmt.Errorf("the result of task %q: %w", info.Key, err)
+	}
+	return &pb.GetResultResponse{Value: value, Json: readable}, nil
+}
+
+func notReady(info *sched.TaskInfo, why string) error {
+	return &front.Error{Kind: front.ErrResultNotReady, Object: info.Key, Message: fmt.Sprintf(
+		"task %q has no result yet (%s): %s", info.Key, pb.TaskState(info.State), why),
+		Metadata: map[string]string{"state": pb.TaskState(info.State).String()}}
+}

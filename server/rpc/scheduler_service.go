@@ -1,0 +1,188 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// The version of the API that is served.
+const (
+	apiMajor   = 1
+	apiMinor   = 0
+	apiVersion = "v1.0"
+)
+
+type schedulerService struct {
+	pb.UnimplementedSchedulerServiceServer
+	*Server
+}
+
+func (s *schedulerService) OpenClient(ctx context.Context, r *pb.OpenClientRequest) (*pb.OpenClientResponse, error) {
+	if err := checkVersion(r.GetApiVersion()); err != nil {
+		return nil, err
+	}
+	client, err := s.scheduler.OpenClient(ctx, front.ClientSpec{
+		Name: r.GetName(), Namespace: namespaceOf(r.GetNamespace()), Origin: r.GetOrigin(), TTL: r.GetLeaseTtl().AsDuration(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := s.cluster(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &pb.OpenClientResponse{Client: clientTo(client), Cluster: cluster}, nil
+}
+
+// checkVersion refuses clients that may use what is not there yet.
+func checkVersion(version string) error {
+	if version == "" {
+		return nil
+	}
+	majorText, minorText, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	major, err := strconv.Atoi(majorText)
+	if err != nil {
+		return invalid("api_version", fmt.Sprintf("%q is no version: write it as %q", version, apiVersion))
+	}
+	minor, err := strconv.Atoi(minorText)
+	if err != nil && minorText != "" {
+		return invalid("api_version", fmt.Sprintf("%q is no version: write it as %q", version, apiVersion))
+	}
+	if major != apiMajor || minor > apiMinor {
+		return &front.Error{Kind: front.ErrVersionTooNew, Object: version, Message: fmt.Sprintf(
+			"the client was built for API %s, the scheduler speaks %s: upgrade the scheduler, or use an older client", version, apiVersion),
+			Metadata: map[string]string{"scheduler": apiVersion}}
+	}
+	return nil
+}
+
+func (s *schedulerService) RenewClient(ctx context.Context, r *pb.RenewClientRequest) (*pb.RenewClientResponse, error) {
+	return &pb.RenewClientResponse{}, s.scheduler.RenewClient(ctx, ids.ClientID(r.GetClientId()))
+}
+
+func (s *schedulerService) CloseClient(ctx context.Context, r *pb.CloseClientRequest) (*pb.CloseClientResponse, error) {
+	return &pb.CloseClientResponse{}, s.scheduler.CloseClient(ctx, ids.ClientID(r.GetClientId()))
+}
+
+func (s *schedulerService) Submit(stream grpc.ClientStreamingServer[pb.SubmitRequest, pb.SubmitResponse]) error {
+	whole := newSubmission(s.scheduler.NativeOps())
+	for first := true; ; first = false {
+		part, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err // Half a submission: nothing of it is kept.
+		}
+		if first {
+			whole.begin(part.GetHeader())
+		} else if part.GetHeader() != nil {
+			return invalid("header", "it is set again: only the first chunk of a submission carries it")
+		}
+		if err := whole.add(part); err != nil {
+			return err
+		}
+	}
+	accepted, err := s.scheduler.Submit(stream.Context(), whole.end())
+	if err != nil {
+		return err
+	}
+	return stream.SendAndClose(&pb.SubmitResponse{
+		GraphId: uint64(accepted.Graph), TaskIds: convertAll(accepted.Tasks, number[uint64, ids.TaskID]),
+		JoinedTasks: accepted.Joined, Revision: accepted.Revision, MissingFunctions: hashesTo(accepted.MissingFunctions),
+	})
+}
+
+func (s *schedulerService) SubmitBatch(ctx context.Context, r *pb.SubmitBatchRequest) (*pb.SubmitBatchResponse, error) {
+	whole := newSubmission(s.scheduler.NativeOps())
+	whole.begin(r.GetHeader())
+	if err := whole.add(r); err != nil {
+		return nil, err
+	}
+	accepted, err := s.scheduler.Submit(ctx, whole.end())
+	if err != nil {
+		return nil, err
+	}
+	return &pb.SubmitBatchResponse{
+		GraphId: uint64(accepted.Graph), TaskIds: convertAll(accepted.Tasks, number[uint64, ids.TaskID]),
+		JoinedTasks: accepted.Joined, Revision: accepted.Revision, MissingFunctions: hashesTo(accepted.MissingFunctions),
+	}, nil
+}
+
+func hashesTo(hashes []ids.FunctionHash) [][]byte {
+	var converted [][]byte
+	for _, hash := range hashes {
+		converted = append(converted, hash[:])
+	}
+	return converted
+}
+
+func (s *schedulerService) HoldTasks(ctx context.Context, r *pb.HoldTasksRequest) (*pb.HoldTasksResponse, error) {
+	tasks, err := s.scheduler.Hold(ctx, sched.TasksHeld{Client: ids.ClientID(r.GetClientId()), Keys: r.GetKeys()})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.HoldTasksResponse{TaskIds: convertAll(tasks, number[uint64, ids.TaskID])}, nil
+}
+
+func (s *schedulerService) ReleaseTasks(ctx context.Context, r *pb.ReleaseTasksRequest) (*pb.ReleaseTasksResponse, error) {
+	return &pb.ReleaseTasksResponse{}, s.scheduler.Release(ctx, sched.TasksReleased{
+		Client: ids.ClientID(r.GetClientId()), Tasks: convertAll(r.GetTaskIds(), number[ids.TaskID, uint64]),
+	})
+}
+
+func (s *schedulerService) CancelTasks(ctx context.Context, r *pb.CancelTasksRequest) (*pb.CancelTasksResponse, error) {
+	cancelled, err := s.scheduler.Cancel(ctx, sched.TasksCancelled{
+		Client: ids.ClientID(r.GetClientId()), Tasks: convertAll(r.GetTaskIds(), number[ids.TaskID, uint64]),
+		Graphs: convertAll(r.GetGraphIds(), number[ids.GraphID, uint64]), Reason: r.GetReason(), Force: r.GetForce(),
+	}, namespaceOf(r.GetNamespace()), r.GetKeys())
+	if err != nil {
+		return nil, err
+	}
+	return &pb.CancelTasksResponse{CancelledTasks: cancelled}, nil
+}
+
+func (s *schedulerService) RetryTasks(ctx context.Context, r *pb.RetryTasksRequest) (*pb.RetryTasksResponse, error) {
+	retried, err := s.scheduler.Retry(ctx, ids.ClientID(r.GetClientId()),
+		convertAll(r.GetTaskIds(), number[ids.TaskID, uint64]), namespaceOf(r.GetNamespace()), r.GetKeys())
+	if err != nil {
+		return nil, err
+	}
+	return &pb.RetryTasksResponse{RetriedTasks: retried}, nil
+}
+
+func (s *schedulerService) ReleaseGraph(ctx context.Context, r *pb.ReleaseGraphRequest) (*pb.ReleaseGraphResponse, error) {
+	return &pb.ReleaseGraphResponse{}, s.scheduler.ReleaseGraph(ctx, sched.GraphReleased{
+		Graph: ids.GraphID(r.GetGraphId()), Cancel: r.GetCancel(),
+	})
+}
+
+func (s *schedulerService) PublishDataset(ctx context.Context, r *pb.PublishDatasetRequest) (*pb.PublishDatasetResponse, error) {
+	dataset, err := s.scheduler.Publish(ctx, front.DatasetSpec{
+		Client: ids.ClientID(r.GetClientId()), Namespace: namespaceOf(r.GetNamespace()), Name: r.GetName(),
+		Keys: r.GetKeys(), Metadata: r.GetMetadata(), Replace: r.GetReplace(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &pb.PublishDatasetResponse{Dataset: datasetTo(dataset)}, nil
+}
+
+func (s *schedulerService) UnpublishDataset(ctx context.Context, r *pb.UnpublishDatasetRequest) (*pb.UnpublishDatasetResponse, error) {
+	return &pb.UnpublishDatasetResponse{}, s.scheduler.Unpublish(ctx, namespaceOf(r.GetNamespace()), r.GetName())
+}
+
+func (s *schedulerService) Shutdown(ctx context.Context, r *pb.ShutdownRequest) (*pb.ShutdownResponse, error) {
+	return &pb.ShutdownResponse{}, s.scheduler.Shutdown(ctx, r.GetReason())
+}

@@ -1,0 +1,130 @@
+// Package rpc is an Adapter: it speaks gRPC for the scheduler. Messages become the scheduler's own types in convert.go,
+// errors become statuses in errors.go, and nowhere else.
+package rpc
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"buf.build/go/protovalidate"
+	grpcprom "github.com/grpc-ecosystem/go-grpc-middleware/providers/prometheus"
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/health"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/reflection"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/server/front"
+)
+
+const (
+	// MaxMessageBytes is the largest message that is accepted.
+	MaxMessageBytes = 64 << 20
+	// window is the initial flow-control window of streams and connections.
+	window = 4 << 20
+	// buffers are the sizes of the read and write buffers of a connection.
+	buffers = 256 << 10
+	// maxStreams bounds the streams of one connection.
+	maxStreams = 10_000
+)
+
+// Config sets up a server.
+type Config struct {
+	// Tokens gives each token its role. Empty: everybody may do everything.
+	Tokens map[string]Role
+	// Credentials are those of the transport; nil: none.
+	Credentials credentials.TransportCredentials
+	Log         *slog.Logger
+	// Metrics is where the server's metrics go; nil: nowhere.
+	Metrics prometheus.Registerer
+	// Version of the program, for ClusterInfo.
+	Version string
+}
+
+// Server serves the API.
+type Server struct {
+	config    Config
+	scheduler front.Scheduler
+	grpc      *grpc.Server
+	health    *health.Server
+	// streams counts the goroutines of open sessions and watches.
+	streams sync.WaitGroup
+}
+
+// New returns a server that answers once Serve is called.
+func New(config Config, scheduler front.Scheduler) (*Server, error) {
+	if config.Log == nil {
+		config.Log = slog.New(slog.DiscardHandler)
+	}
+	validator, err := protovalidate.New()
+	if err != nil {
+		return nil, err
+	}
+	metrics := grpcprom.NewServerMetrics()
+	if config.Metrics != nil {
+		if err := config.Metrics.Register(metrics); err != nil {
+			return nil, err
+		}
+	}
+	s := &Server{config: config, scheduler: scheduler, health: health.NewServer()}
+	unary, stream := interceptors(config, validator, metrics)
+	options := []grpc.ServerOption{
+		unary, stream,
+		grpc.MaxRecvMsgSize(MaxMessageBytes),
+		grpc.MaxSendMsgSize(MaxMessageBytes),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.InitialWindowSize(window),
+		grpc.InitialConnWindowSize(4 * window),
+		grpc.ReadBufferSize(buffers),
+		grpc.WriteBufferSize(buffers),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
+	}
+	if config.Credentials != nil {
+		options = append(options, grpc.Creds(config.Credentials))
+	}
+	s.grpc = grpc.NewServer(options...)
+	pb.RegisterSchedulerServiceServer(s.grpc, &schedulerService{Server: s})
+	pb.RegisterWorkerServiceServer(s.grpc, &workerService{Server: s})
+	healthpb.RegisterHealthServer(s.grpc, s.health)
+	reflection.Register(s.grpc) // v1 and v1alpha
+	metrics.InitializeMetrics(s.grpc)
+	s.setHealth(healthpb.HealthCheckResponse_NOT_SERVING)
+	return s, nil
+}
+
+func (s *Server) setHealth(state healthpb.HealthCheckResponse_ServingStatus) {
+	for _, service := range []string{"", pb.SchedulerService_ServiceDesc.ServiceName, pb.WorkerService_ServiceDesc.ServiceName} {
+		s.health.SetServingStatus(service, state)
+	}
+}
+
+// Serve answers on a listener until Stop, and closes it.
+func (s *Server) Serve(listener net.Listener) error {
+	s.setHealth(healthpb.HealthCheckResponse_SERVING)
+	return s.grpc.Serve(listener)
+}
+
+// Stop ends the service: new calls are refused, those under way may finish until ctx ends. REQUIRES: the scheduler
+// drains, so that sessions and watches end.
+func (s *Server) Stop(ctx context.Context) {
+	s.health.Shutdown()
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		s.grpc.GracefulStop()
+	}()
+	select {
+	case <-stopped:
+	case <-ctx.Done():
+		s.grpc.Stop()
+		<-stopped
+	}
+	s.streams.Wait()
+}

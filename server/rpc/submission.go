@@ -1,0 +1,188 @@
+package rpc
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// submission puts the chunks of one submission together.
+type submission struct {
+	native []string // known native ops
+	result front.Submission
+	// opOf maps the submission's op table to the machine's; named are ops that tasks gave by name.
+	opOf  []uint32
+	named map[string]uint32
+	// used says of each of the machine's ops whether a task refers to it.
+	used []bool
+}
+
+// chunk is what SubmitRequest and SubmitBatchRequest have in common.
+type chunk interface {
+	GetHeader() *pb.SubmitHeader
+	GetOps() []*pb.Op
+	GetFunctions() []*pb.Function
+	GetOptions() []*pb.TaskOptions
+	GetTasks() []*pb.TaskSpec
+}
+
+func newSubmission(native []string) *submission {
+	return &submission{native: native, named: map[string]uint32{}}
+}
+
+func (s *submission) begin(header *pb.SubmitHeader) {
+	graph := &s.result.Graph
+	graph.Client = ids.ClientID(header.GetClientId())
+	graph.Graph = ids.GraphID(header.GetGraphId())
+	graph.Name = header.GetName()
+	graph.Namespace = namespaceOf(header.GetNamespace())
+	graph.RequestID = header.GetRequestId()
+	graph.Retention = defaultRetention
+	if header.GetRetention() != nil {
+		graph.Retention = header.GetRetention().AsDuration()
+	}
+}
+
+func (s *submission) add(part chunk) error {
+	graph := &s.result.Graph
+	for _, op := range part.GetOps() {
+		spec, err := s.op(op)
+		if err != nil {
+			return fmt.Errorf("ops[%d]: %w", len(s.opOf), err)
+		}
+		s.opOf = append(s.opOf, uint32(len(graph.Ops)))
+		graph.Ops = append(graph.Ops, spec)
+		s.used = append(s.used, false)
+	}
+	for _, f := range part.GetFunctions() {
+		hash := ids.FunctionHash(f.GetHash())
+		if sha256.Sum256(f.GetPayload()) != hash {
+			return invalid("functions", fmt.Sprintf("function %s: the hash is not the SHA-256 of the payload", hash))
+		}
+		s.result.Functions = append(s.result.Functions, front.Function{Hash: hash, Payload: f.GetPayload()})
+	}
+	for _, options := range part.GetOptions() {
+		graph.Options = append(graph.Options, optionsFrom(options))
+	}
+	if graph.Tasks == nil {
+		graph.Tasks = make([]sched.TaskSpec, 0, len(part.GetTasks()))
+	}
+	for _, task := range part.GetTasks() {
+		spec, err := s.task(task)
+		if err != nil {
+			return err
+		}
+		graph.Tasks = append(graph.Tasks, spec)
+	}
+	return nil
+}
+
+// end returns the whole, with the functions that its tasks need.
+func (s *submission) end() front.Submission {
+	needed := map[ids.FunctionHash]bool{}
+	for i, op := range s.result.Graph.Ops {
+		if s.used[i] && op.Kind == sched.OpPythonPickle && !needed[op.Function] {
+			needed[op.Function] = true
+			s.result.Needed = append(s.result.Needed, op.Function)
+		}
+	}
+	return s.result
+}
+
+func (s *submission) task(task *pb.TaskSpec) (sched.TaskSpec, error) {
+	where := func(field, message string, args ...any) error {
+		return invalid(fmt.Sprintf("tasks[%d].%s", len(s.result.Graph.Tasks), field),
+			fmt.Sprintf("task %q: ", task.GetKey())+fmt.Sprintf(message, args...))
+	}
+	spec := sched.TaskSpec{
+		Key: task.GetKey(), Options: task.GetOptionsIndex(), Inputs: task.GetInputs(), Hold: task.GetHold(),
+		Arguments: task.GetPackedArguments(),
+	}
+	if name := task.GetOp(); name != "" {
+		op, err := s.opByName(name)
+		if err != nil {
+			return spec, fmt.Errorf("task %q: %w", task.GetKey(), err)
+		}
+		spec.Op = op
+	} else {
+		if int(task.GetOpIndex()) >= len(s.opOf) {
+			return spec, where("op_index", "it is %d, but the submission has carried %d ops so far: send the op first, or give the op by name",
+				task.GetOpIndex(), len(s.opOf))
+		}
+		spec.Op = s.opOf[task.GetOpIndex()]
+	}
+	s.used[spec.Op] = true
+	if int(task.GetOptionsIndex()) > len(s.result.Graph.Options) {
+		return spec, where("options_index", "it is %d (counted from 1), but the submission has carried %d options so far: send the options first",
+			task.GetOptionsIndex(), len(s.result.Graph.Options))
+	}
+	if typed := task.GetArguments(); typed != nil {
+		if len(task.GetPackedArguments()) > 0 {
+			return spec, where("arguments", "arguments and packed_arguments are both set: set one")
+		}
+		if input, bad := badInput(typed, uint32(len(task.GetInputs()))); bad {
+			return spec, where("arguments", "it refers to input %d, but the task has %d inputs (counted from 0)", input, len(task.GetInputs()))
+		}
+		packed, err := proto.MarshalOptions{Deterministic: true}.Marshal(typed)
+		if err != nil {
+			return spec, where("arguments", "%v", err)
+		}
+		spec.Arguments = packed
+	}
+	return spec, nil
+}
+
+// opByName is for people who type JSON: a colon makes it a Python import path.
+func (s *submission) opByName(name string) (uint32, error) {
+	if index, known := s.named[name]; known {
+		return index, nil
+	}
+	op := &pb.Op{Kind: pb.OpKind_OP_KIND_NATIVE, Name: name}
+	if strings.Contains(name, ":") {
+		op.Kind = pb.OpKind_OP_KIND_PYTHON_IMPORT
+	}
+	spec, err := s.op(op)
+	if err != nil {
+		return 0, err
+	}
+	index := uint32(len(s.result.Graph.Ops))
+	s.result.Graph.Ops = append(s.result.Graph.Ops, spec)
+	s.used = append(s.used, false)
+	s.named[name] = index
+	return index, nil
+}
+
+// op checks an op against the rules of its kind.
+func (s *submission) op(op *pb.Op) (sched.OpSpec, error) {
+	spec := sched.OpSpec{Kind: sched.OpKind(op.GetKind()), Name: op.GetName()}
+	if pickled := spec.Kind == sched.OpPythonPickle; pickled != (len(op.GetFunction()) > 0) {
+		return spec, invalid("function", "it is the SHA-256 of a pickled function: set it for PYTHON_PICKLE, and for nothing else")
+	} else if pickled {
+		if len(op.GetFunction()) != len(spec.Function) {
+			return spec, invalid("function", fmt.Sprintf("a hash has 32 bytes, this has %d", len(op.GetFunction())))
+		}
+		spec.Function = ids.FunctionHash(op.GetFunction())
+		return spec, nil
+	}
+	switch spec.Kind {
+	case sched.OpNative:
+		return spec, s.checkNative(spec.Name)
+	case sched.OpPythonImport:
+		if module, function, ok := strings.Cut(spec.Name, ":"); !ok || module == "" || function == "" {
+			return spec, invalid("name", fmt.Sprintf("%q is no import path: write it as \"package.module:function\"", spec.Name))
+		}
+	case sched.OpExec:
+		if executor, _, ok := strings.Cut(spec.Name, "/"); !ok || executor == "" {
+			return spec, invalid("name", fmt.Sprintf("%q names no executor: write it as \"executor/what\"", spec.Name))
+		}
+	case sched.OpData, sched.OpPythonPickle:
+	}
+	return spec, nil
+}

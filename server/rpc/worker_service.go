@@ -1,0 +1,115 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/server/front"
+)
+
+// lastWord is how long a session that the scheduler ended may take to send what is left.
+const lastWord = time.Second
+
+type workerService struct {
+	pb.UnimplementedWorkerServiceServer
+	*Server
+}
+
+type sessionStream = grpc.BidiStreamingServer[pb.SessionRequest, pb.SessionResponse]
+
+func (s *workerService) ReportWorkerDeath(ctx context.Context, r *pb.ReportWorkerDeathRequest) (*pb.ReportWorkerDeathResponse, error) {
+	if r.GetName() == "" {
+		return nil, invalid("name", "it is empty: give the name of the worker that died")
+	}
+	if err := s.scheduler.ReportDeath(ctx, r.GetName(), deathFrom(r.GetDeath())); err != nil {
+		return nil, err
+	}
+	return &pb.ReportWorkerDeathResponse{}, nil
+}
+
+// Session serves one worker. One goroutine reads and one writes; the handler itself only waits, since returning from
+// it is what unblocks the two.
+func (s *workerService) Session(stream sessionStream) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	if first.GetRegister() == nil {
+		return invalid("register", "it is absent: the first message of a session must register the worker")
+	}
+	session, err := s.scheduler.Register(stream.Context(), registrationFrom(first.GetRegister()))
+	if dead := (*front.Error)(nil); errors.As(err, &dead) && dead.Kind == front.ErrDead {
+		return stream.Send(&pb.SessionResponse{StopReason: dead.Message})
+	}
+	if err != nil {
+		return err
+	}
+	cluster := s.scheduler.Cluster()
+	err = stream.Send(&pb.SessionResponse{Registered: &pb.Registered{
+		WorkerId: uint32(session.Worker()), ClusterId: cluster.ID,
+		Lease: durationpb.New(cluster.WorkerLease), InlineResultBytes: cluster.InlineResultBytes,
+	}})
+	if err != nil {
+		session.Disconnect()
+		return err
+	}
+	read, written := make(chan error, 1), make(chan error, 1)
+	s.streams.Go(func() { read <- readSession(stream, session) })
+	s.streams.Go(func() { written <- writeSession(stream, session) })
+	select {
+	case err = <-read:
+	case err = <-written:
+	case <-session.Done():
+		patience := time.NewTimer(lastWord)
+		defer patience.Stop()
+		select {
+		case err = <-written:
+		case <-patience.C:
+		}
+		return err
+	}
+	session.Disconnect()
+	return err
+}
+
+// readSession returns when the worker ends the stream or the link breaks.
+func readSession(stream sessionStream, session front.Session) error {
+	for {
+		said, err := stream.Recv()
+		if err != nil {
+			return nil // However it ended, the worker may come back.
+		}
+		if err := session.Report(stream.Context(), inboundFrom(said)); err != nil {
+			return err
+		}
+	}
+}
+
+// writeSession sends what has gathered since the last message, until the scheduler ends the session.
+func writeSession(stream sessionStream, session front.Session) error {
+	var outbound front.Outbound
+	var message sessionMessage
+	for {
+		ended := false
+		select {
+		case <-session.Wake():
+		case <-session.Done():
+			ended = true
+		case <-stream.Context().Done():
+			return nil
+		}
+		if session.Take(&outbound) {
+			if err := stream.Send(message.build(&outbound)); err != nil {
+				return err
+			}
+		}
+		if ended {
+			return nil
+		}
+	}
+}

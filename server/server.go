@@ -1,0 +1,214 @@
+// Package server is a Loop: it wires the parts of a scheduler together (machine, loop, gRPC, HTTP), runs them, and stops
+// them in order.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/millrace/millrace/internal/version"
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/loop"
+	"github.com/millrace/millrace/server/rpc"
+	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/server/web"
+)
+
+// Role is what the bearer of a token may do.
+type Role = rpc.Role
+
+// Roles; see rpc.
+const (
+	RoleClient   = rpc.RoleClient
+	RoleWorker   = rpc.RoleWorker
+	RoleOperator = rpc.RoleOperator
+	RoleReader   = rpc.RoleReader
+)
+
+const (
+	defaultInlineResultBytes = 64 << 10
+	defaultStopGrace         = 5 * time.Second
+)
+
+// Config sets up a scheduler. Zero fields mean the defaults named here.
+type Config struct {
+	// Address to listen on, host:port; port 0 takes a free one. Required, unless Listener is set.
+	Address string
+	// Listener to use instead of Address; Run closes it.
+	Listener net.Listener
+	// HTTPAddress of the HTTP port, host:port; empty: none.
+	HTTPAddress string
+	// Tokens gives each token its role. Empty is allowed on loopback addresses only: everybody may do everything.
+	Tokens map[string]Role
+	// Credentials are those of the transport; nil: no encryption.
+	Credentials credentials.TransportCredentials
+	// WorkerLease is how long a silent worker is waited for (5 s), and ReconnectGrace how long one whose connection broke
+	// (2 s).
+	WorkerLease    time.Duration
+	ReconnectGrace time.Duration
+	// StopGrace is how long calls under way may take once Run's context has ended. 5 s.
+	StopGrace time.Duration
+	// InlineResultBytes is the largest result that the scheduler itself holds. 64 KiB.
+	InlineResultBytes uint32
+	// NativeOps are known before any worker has registered.
+	NativeOps []string
+	// Machine are the limits of the scheduler machine.
+	Machine sched.Config
+	Log     *slog.Logger
+}
+
+// Server is one scheduler.
+type Server struct {
+	config   Config
+	listener net.Listener
+	web      net.Listener // nil: no HTTP port
+	loop     *loop.Loop
+	rpc      *rpc.Server
+	http     *http.Server
+}
+
+// New listens on the addresses. The scheduler answers once Run is called; what connects before waits.
+func New(config Config) (*Server, error) {
+	if config.Log == nil {
+		config.Log = slog.New(slog.DiscardHandler)
+	}
+	if config.InlineResultBytes == 0 {
+		config.InlineResultBytes = defaultInlineResultBytes
+	}
+	if config.StopGrace == 0 {
+		config.StopGrace = defaultStopGrace
+	}
+	s := &Server{config: config, listener: config.Listener}
+	if err := s.listen(); err != nil {
+		s.close()
+		return nil, err
+	}
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	config.Machine.InlineResultBytes = uint64(config.InlineResultBytes)
+	s.loop = loop.New(loop.Config{
+		Machine: config.Machine,
+		Cluster: front.Cluster{
+			ID: uuid.NewString(), StartedAt: time.Now(), InlineResultBytes: config.InlineResultBytes,
+			MaxMessageBytes: rpc.MaxMessageBytes, HTTPAddress: s.HTTPAddress(), WorkerLease: config.WorkerLease,
+		},
+		ReconnectGrace: config.ReconnectGrace, NativeOps: config.NativeOps, Log: config.Log,
+	})
+	metrics.MustRegister(web.NewCollector(s.loop))
+	var err error
+	s.rpc, err = rpc.New(rpc.Config{
+		Tokens: config.Tokens, Credentials: config.Credentials, Log: config.Log, Metrics: metrics, Version: version.String(),
+	}, s.loop)
+	if err != nil {
+		s.close()
+		return nil, err
+	}
+	s.http = &http.Server{
+		Handler: web.Handler(web.Config{
+			Scheduler: s.loop, Metrics: metrics, Version: version.String(),
+			Allow: func(token string) bool { return rpc.Knows(config.Tokens, token) },
+		}),
+		ReadHeaderTimeout: 10 * time.Second,
+	}
+	return s, nil
+}
+
+func (s *Server) listen() (err error) {
+	if s.listener == nil {
+		if s.listener, err = net.Listen("tcp", s.config.Address); err != nil {
+			return fmt.Errorf("listen on %s: %w: choose another address, or stop what uses it", s.config.Address, err)
+		}
+	}
+	if len(s.config.Tokens) == 0 && !loopback(s.listener.Addr()) {
+		return fmt.Errorf("listen on %s: others can reach it, and no token is set: set one, or listen on 127.0.0.1", s.listener.Addr())
+	}
+	if s.config.HTTPAddress != "" {
+		if s.web, err = net.Listen("tcp", s.config.HTTPAddress); err != nil {
+			return fmt.Errorf("listen on %s for HTTP: %w: choose another address, or stop what uses it", s.config.HTTPAddress, err)
+		}
+	}
+	return nil
+}
+
+// loopback says that an address cannot be reached from elsewhere.
+func loopback(address net.Addr) bool {
+	tcp, ok := address.(*net.TCPAddr)
+	return !ok || tcp.IP.IsLoopback()
+}
+
+func (s *Server) close() {
+	for _, listener := range []net.Listener{s.listener, s.web} {
+		if listener != nil {
+			_ = listener.Close() // Nothing has used it.
+		}
+	}
+}
+
+// Address returns host:port of the gRPC port.
+func (s *Server) Address() string { return s.listener.Addr().String() }
+
+// HTTPAddress returns host:port of the HTTP port; empty if there is none.
+func (s *Server) HTTPAddress() string {
+	if s.web == nil {
+		return ""
+	}
+	return s.web.Addr().String()
+}
+
+// ID returns the random id of this scheduler's life.
+func (s *Server) ID() string { return s.loop.Cluster().ID }
+
+// Run serves until ctx ends or a client shuts the cluster down, then stops: health says so first, sessions and watches
+// are ended, calls under way may finish for the stop grace. It is called once. An error says that it could not serve.
+func (s *Server) Run(ctx context.Context) error {
+	group, serving := errgroup.WithContext(ctx)
+	// The loop must outlive the streams that end by its word.
+	loopContext, stopLoop := context.WithCancel(context.WithoutCancel(ctx))
+	looped := make(chan struct{})
+	go func() {
+		defer close(looped)
+		s.loop.Run(loopContext)
+	}()
+	group.Go(func() error {
+		if err := s.rpc.Serve(s.listener); err != nil {
+			return fmt.Errorf("serve on %s: %w", s.Address(), err)
+		}
+		return nil
+	})
+	if s.web != nil {
+		group.Go(func() error {
+			if err := s.http.Serve(s.web); !errors.Is(err, http.ErrServerClosed) {
+				return fmt.Errorf("serve HTTP on %s: %w", s.HTTPAddress(), err)
+			}
+			return nil
+		})
+	}
+	s.config.Log.Info("the scheduler is ready", "address", s.Address(), "http", s.HTTPAddress(), "id", s.ID())
+	select {
+	case <-serving.Done():
+	case <-s.loop.ShutdownRequested():
+	}
+	s.config.Log.Info("the scheduler stops")
+	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.StopGrace)
+	defer cancel()
+	_ = s.loop.Drain(grace) // It fails only if the loop has stopped, which it has not.
+	s.rpc.Stop(grace)
+	if err := s.http.Shutdown(grace); err != nil {
+		_ = s.http.Close() // The grace is over: what still waits is cut off.
+	}
+	err := group.Wait()
+	stopLoop()
+	<-looped
+	return err
+}

@@ -1,0 +1,75 @@
+package web
+
+import (
+	"context"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// collector reads the scheduler's figures when it is scraped: between scrapes they cost nothing.
+type collector struct {
+	scheduler front.Scheduler
+	tasks     *prometheus.Desc
+	graphs    *prometheus.Desc
+	clients   *prometheus.Desc
+	workers   *prometheus.Desc
+	inline    *prometheus.Desc
+	events    *prometheus.Desc
+}
+
+// NewCollector returns the metrics of a scheduler.
+func NewCollector(scheduler front.Scheduler) prometheus.Collector {
+	describe := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("millrace_"+name, help, labels, nil)
+	}
+	return &collector{
+		scheduler: scheduler,
+		tasks:     describe("tasks", "Tasks that the scheduler knows, by state.", "state"),
+		graphs:    describe("graphs", "Graphs that the scheduler knows."),
+		clients:   describe("clients", "Open client leases."),
+		workers:   describe("workers", "Workers that are not lost."),
+		inline:    describe("inline_result_bytes", "Bytes of results held by the scheduler."),
+		events:    describe("task_events_total", "What happened to tasks since the scheduler started.", "event"),
+	}
+}
+
+func (c *collector) Describe(to chan<- *prometheus.Desc) {
+	for _, desc := range []*prometheus.Desc{c.tasks, c.graphs, c.clients, c.workers, c.inline, c.events} {
+		to <- desc
+	}
+}
+
+func (c *collector) Collect(to chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	var totals sched.Totals
+	if err := c.scheduler.Read(ctx, func(r front.Reader) { totals = r.Totals() }); err != nil {
+		to <- prometheus.NewInvalidMetric(c.tasks, err)
+		return
+	}
+	gauge := func(desc *prometheus.Desc, value uint64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(desc, prometheus.GaugeValue, float64(value), labels...)
+	}
+	for state, name := range taskStates {
+		if name != "" {
+			gauge(c.tasks, totals.Counts[state], name)
+		}
+	}
+	gauge(c.graphs, totals.Graphs)
+	gauge(c.clients, totals.Clients)
+	gauge(c.workers, totals.Workers)
+	gauge(c.inline, totals.InlineBytes)
+	for _, event := range []struct {
+		name  string
+		count uint64
+	}{
+		{"submitted", totals.Submitted}, {"assigned", totals.Assigned}, {"succeeded", totals.Succeeded},
+		{"failed", totals.Failed}, {"cancelled", totals.Cancelled}, {"retracted", totals.Retracted},
+		{"recomputed", totals.Recomputed}, {"forgotten", totals.Forgotten}, {"stale", totals.Stale},
+	} {
+		to <- prometheus.MustNewConstMetric(c.events, prometheus.CounterValue, float64(event.count), event.name)
+	}
+}

@@ -1,0 +1,140 @@
+// Package web is an Adapter: the scheduler's HTTP port, with health, metrics and a summary as JSON.
+package web
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// patience bounds what a request waits for the scheduler.
+const patience = 2 * time.Second
+
+// Config sets up a handler.
+type Config struct {
+	Scheduler front.Scheduler
+	Metrics   prometheus.Gatherer
+	// Allow says whether the bearer of a token may see the status. Health and metrics are open.
+	Allow func(token string) bool
+	// Version of the program.
+	Version string
+}
+
+// Handler serves /healthz (the process lives), /readyz (it takes work), /metrics and /api/v1/status.
+func Handler(config Config) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") })
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		select {
+		case <-config.Scheduler.Draining():
+			plain(w, http.StatusServiceUnavailable, "draining")
+		default:
+			plain(w, http.StatusOK, "ok")
+		}
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(config.Metrics, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /api/v1/status", func(w http.ResponseWriter, r *http.Request) {
+		token := strings.TrimPrefix(r.Header.Get("Authorization"), "Bearer ")
+		if !config.Allow(token) {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			plain(w, http.StatusUnauthorized, "send the header \"Authorization: Bearer TOKEN\"")
+			return
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), patience)
+		defer cancel()
+		status, err := statusOf(ctx, config)
+		if err != nil {
+			plain(w, http.StatusServiceUnavailable, err.Error())
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(status) // The reader left: there is nobody to tell.
+	})
+	return mux
+}
+
+func plain(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = w.Write([]byte(text + "\n")) // As above.
+}
+
+// Status is what /api/v1/status returns.
+type Status struct {
+	ClusterID string            `json:"cluster_id"`
+	Version   string            `json:"version"`
+	StartedAt time.Time         `json:"start_time"`
+	Draining  bool              `json:"draining"`
+	Tasks     map[string]uint64 `json:"tasks"`
+	Graphs    uint64            `json:"graphs"`
+	Clients   uint64            `json:"clients"`
+	Workers   []WorkerStatus    `json:"workers"`
+}
+
+// WorkerStatus is one worker in a Status.
+type WorkerStatus struct {
+	ID               uint32 `json:"id"`
+	Name             string `json:"name"`
+	State            string `json:"state"`
+	Slots            uint32 `json:"slots"`
+	AssignedTasks    uint32 `json:"assigned_tasks"`
+	FinishedTasks    uint64 `json:"finished_tasks"`
+	Objects          uint64 `json:"objects"`
+	MemoryLimitBytes uint64 `json:"memory_limit_bytes"`
+	MemoryUsedBytes  uint64 `json:"memory_used_bytes"`
+	Deaths           int    `json:"deaths"`
+}
+
+// shownWorkers bounds the workers in a status.
+const shownWorkers = 1000
+
+func statusOf(ctx context.Context, config Config) (*Status, error) {
+	var totals sched.Totals
+	if err := config.Scheduler.Read(ctx, func(r front.Reader) { totals = r.Totals() }); err != nil {
+		return nil, err
+	}
+	cluster := config.Scheduler.Cluster()
+	status := &Status{
+		ClusterID: cluster.ID, Version: config.Version, StartedAt: cluster.StartedAt,
+		Tasks: map[string]uint64{}, Graphs: totals.Graphs, Clients: totals.Clients, Workers: []WorkerStatus{},
+	}
+	select {
+	case <-config.Scheduler.Draining():
+		status.Draining = true
+	default:
+	}
+	for state, name := range taskStates {
+		if name != "" {
+			status.Tasks[name] = totals.Counts[state]
+		}
+	}
+	workers, _ := config.Scheduler.LastSnapshot().Workers(nil, 0, shownWorkers)
+	for _, w := range workers {
+		status.Workers = append(status.Workers, WorkerStatus{
+			ID: uint32(w.ID), Name: w.Name, State: workerStates[w.State], Slots: w.Slots,
+			AssignedTasks: w.AssignedTasks, FinishedTasks: w.FinishedTasks, Objects: w.Objects,
+			MemoryLimitBytes: w.MemoryLimitBytes, MemoryUsedBytes: w.MemoryUsedBytes, Deaths: len(w.Deaths),
+		})
+	}
+	return status, nil
+}
+
+// taskStates and workerStates name the states, indexed by them.
+var (
+	taskStates = [9]string{
+		sched.TaskWaiting: "waiting", sched.TaskReady: "ready", sched.TaskAssigned: "assigned", sched.TaskRunning: "running",
+		sched.TaskSucceeded: "succeeded", sched.TaskFailed: "failed", sched.TaskCancelled: "cancelled", sched.TaskReleased: "released",
+	}
+	workerStates = [5]string{
+		front.WorkerActive: "active", front.WorkerDisconnected: "disconnected",
+		front.WorkerDraining: "draining", front.WorkerLost: "lost",
+	}
+)

@@ -1,0 +1,223 @@
+package server_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/server"
+)
+
+// cluster is a scheduler on loopback with connections to it.
+type cluster struct {
+	t       testing.TB
+	server  *server.Server
+	client  pb.SchedulerServiceClient
+	workers pb.WorkerServiceClient
+	conn    *grpc.ClientConn
+	stop    context.CancelFunc
+	stopped chan error
+}
+
+func start(t testing.TB, config server.Config, options ...grpc.DialOption) *cluster {
+	t.Helper()
+	if config.Listener == nil {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		config.Listener = listener
+	}
+	s, err := server.New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	c := &cluster{t: t, server: s, stop: cancel, stopped: make(chan error, 1)}
+	go func() { c.stopped <- s.Run(ctx) }()
+	c.conn = dial(t, s.Address(), options...)
+	c.client, c.workers = pb.NewSchedulerServiceClient(c.conn), pb.NewWorkerServiceClient(c.conn)
+	t.Cleanup(func() {
+		c.conn.Close()
+		cancel()
+		if err := <-c.stopped; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return c
+}
+
+func dial(t testing.TB, address string, options ...grpc.DialOption) *grpc.ClientConn {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20), grpc.MaxCallSendMsgSize(128<<20)),
+		grpc.WithInitialWindowSize(4 << 20), grpc.WithInitialConnWindowSize(16 << 20),
+		grpc.WithReadBufferSize(256 << 10), grpc.WithWriteBufferSize(256 << 10),
+	}, options...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// zero is a worker that costs nothing: it acknowledges every assignment at once, as answer tells it to.
+type zero struct {
+	t           testing.TB
+	stream      grpc.BidiStreamingClient[pb.SessionRequest, pb.SessionResponse]
+	id          uint32
+	incarnation string
+	cancel      context.CancelFunc
+	// done is closed when the session has ended; last is the last message then.
+	done chan struct{}
+	last *pb.SessionResponse
+	// answer makes the report of an assignment; nil: none.
+	answer func(*pb.Assignment) *pb.TaskReport
+	// seen gets every message, if it is set.
+	seen chan *pb.SessionResponse
+}
+
+// succeed is the answer of a worker that has done it.
+func succeed(a *pb.Assignment) *pb.TaskReport {
+	return &pb.TaskReport{TaskId: a.TaskId, Attempt: a.Attempt, Outcome: pb.TaskOutcome_TASK_OUTCOME_SUCCEEDED, RunNanos: 1000, InlineResult: noResult}
+}
+
+// noResult is a serialised null.
+var noResult, _ = proto.Marshal(&pb.Value{Kind: &pb.Value_NullValue{}})
+
+func never(*pb.Assignment) *pb.TaskReport { return nil }
+
+func registration(name string) *pb.Registration {
+	return &pb.Registration{
+		Name: name, Incarnation: uuid.NewString(), Host: "testhost", Pid: 4711, DataAddress: "127.0.0.1:1", Slots: 1,
+		MemoryLimitBytes: 1 << 30, Executors: []string{"native", "python"}, NativeOps: []string{"bench.noop", "array.sum", "array.matmul"}, Zero: true,
+	}
+}
+
+// join starts a worker and returns once it is registered.
+func (c *cluster) join(conn grpc.ClientConnInterface, r *pb.Registration, answer func(*pb.Assignment) *pb.TaskReport) *zero {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	stream, err := pb.NewWorkerServiceClient(conn).Session(ctx)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	w := &zero{t: c.t, stream: stream, incarnation: r.Incarnation, cancel: cancel, answer: answer, done: make(chan struct{})}
+	if err := stream.Send(&pb.SessionRequest{Register: r}); err != nil {
+		c.t.Fatal(err)
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	w.last = first
+	w.id = first.GetRegistered().GetWorkerId()
+	if w.id == 0 {
+		cancel()
+		close(w.done)
+		return w
+	}
+	go w.run()
+	c.t.Cleanup(w.leave)
+	return w
+}
+
+func (w *zero) leave() {
+	w.cancel()
+	<-w.done
+}
+
+func (w *zero) run() {
+	defer close(w.done)
+	for {
+		message, err := w.stream.Recv()
+		if err != nil {
+			return
+		}
+		w.last = message
+		if w.seen != nil {
+			w.seen <- message
+		}
+		request := &pb.SessionRequest{}
+		for _, a := range message.GetAssignments() {
+			if report := w.answer(a); report != nil {
+				request.Tasks = append(request.Tasks, report)
+			}
+		}
+		for _, r := range message.GetRetractions() {
+			request.Tasks = append(request.Tasks, &pb.TaskReport{TaskId: r.TaskId, Attempt: r.Attempt, Outcome: pb.TaskOutcome_TASK_OUTCOME_RETRACTED})
+		}
+		for _, r := range message.GetCancellations() {
+			request.Tasks = append(request.Tasks, &pb.TaskReport{TaskId: r.TaskId, Attempt: r.Attempt, Outcome: pb.TaskOutcome_TASK_OUTCOME_CANCELLED})
+		}
+		if len(request.Tasks) > 0 && w.stream.Send(request) != nil {
+			return
+		}
+	}
+}
+
+func timeout(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// noops are tasks named prefix-0 and so on, which are held.
+func noops(prefix string, n int) []*pb.TaskSpec {
+	tasks := make([]*pb.TaskSpec, n)
+	for i := range tasks {
+		tasks[i] = &pb.TaskSpec{Key: fmt.Sprintf("%s-%d", prefix, i), Op: "bench.noop", Hold: true}
+	}
+	return tasks
+}
+
+func (c *cluster) open(ctx context.Context) uint64 {
+	c.t.Helper()
+	opened, err := c.client.OpenClient(ctx, &pb.OpenClientRequest{Name: "test", ApiVersion: "v1.0"})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return opened.GetClient().GetClientId()
+}
+
+func (c *cluster) watch(ctx context.Context, r *pb.WatchRequest) grpc.ServerStreamingClient[pb.WatchResponse] {
+	c.t.Helper()
+	stream, err := c.client.Watch(ctx, r)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return stream
+}
+
+// final reads a watch until every task has ended, and returns the last update of each.
+func (c *cluster) final(stream grpc.ServerStreamingClient[pb.WatchResponse], tasks []uint64) map[uint64]*pb.TaskUpdate {
+	c.t.Helper()
+	missing := map[uint64]bool{}
+	for _, id := range tasks {
+		missing[id] = true
+	}
+	last := map[uint64]*pb.TaskUpdate{}
+	for len(missing) > 0 {
+		message, err := stream.Recv()
+		if err != nil {
+			c.t.Fatalf("watch: %v with %d of %d tasks missing", err, len(missing), len(tasks))
+		}
+		for _, update := range message.GetTasks() {
+			last[update.TaskId] = update
+			if update.State >= pb.TaskState_TASK_STATE_SUCCEEDED {
+				delete(missing, update.TaskId)
+			} else if _, ours := last[update.TaskId]; ours {
+				missing[update.TaskId] = true
+			}
+		}
+	}
+	return last
+}
