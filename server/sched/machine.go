@@ -230,6 +230,9 @@ func (m *Machine) NextDeadline() (time.Time, bool) {
 	return m.timers[0].at, true
 }
 
+// keptWork bounds the room that a work list keeps between steps.
+const keptWork = 1 << 14
+
 func (m *Machine) begin(now time.Time, ev Event, out []Effect) {
 	m.now, m.out, m.cause = now, out, causeOf(ev)
 }
@@ -242,6 +245,16 @@ func (m *Machine) finish() []Effect {
 		if len(m.doomed)+len(m.reviving)+len(m.settling) == 0 {
 			break
 		}
+	}
+	// A step that touched very many tasks must not keep its lists for ever.
+	if cap(m.settling) > keptWork {
+		m.settling = nil
+	}
+	if cap(m.doomed) > keptWork {
+		m.doomed = nil
+	}
+	if cap(m.reviving) > keptWork {
+		m.reviving = nil
 	}
 	m.rebalance()
 	m.flushGraphs()
