@@ -61,6 +61,8 @@ type Reader interface {
 	UpdateOf(ids.TaskID) (sched.Update, bool)
 	Explain(now time.Time, task ids.TaskID) (sched.Explanation, bool)
 	Story(ids.TaskID) []string
+	// ReplicasOf appends the workers that hold an object to out.
+	ReplicasOf(task ids.TaskID, out []ids.WorkerID) (sched.Replica, sched.TaskState, []ids.WorkerID)
 	Totals() sched.Totals
 }
 

@@ -67,6 +67,8 @@ type Death struct {
 	Time            time.Time
 	PID             int64
 	MemoryUsedBytes uint64
+	// Reaped says that its supervisor saw it end: it cannot come back.
+	Reaped bool
 	// RunningKeys are the keys of tasks that were on it; at most 16.
 	RunningKeys []string
 }

@@ -90,7 +90,7 @@ func (l *Loop) heardFrom(id ids.ClientID) (*client, error) {
 	}
 	c.lastSeen = l.now
 	l.step(sched.ClientRenewed{Client: id})
-	l.dirty.clientCounters(c, l.now)
+	l.dirty.clientCounters(c)
 	return c, nil
 }
 
@@ -149,7 +149,7 @@ func (l *Loop) notify(effect *sched.Effect) {
 		c.dirty = true
 		l.clients.dirty = append(l.clients.dirty, c)
 	}
-	l.dirty.clientCounters(c, l.now)
+	l.dirty.clientCounters(c)
 }
 
 // delivered is the revision up to which every watch has got everything.
@@ -196,8 +196,8 @@ func (l *Loop) Await(ctx context.Context, namespace, key string) (sched.Update, 
 		return update, nil
 	case <-ctx.Done():
 		return sched.Update{}, ctx.Err()
-	case <-l.stopped:
-		return sched.Update{}, errStopped()
+	case <-l.draining:
+		return sched.Update{}, l.refuseIfDraining()
 	}
 }
 

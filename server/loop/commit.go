@@ -53,7 +53,8 @@ func (d *dirty) worker(w *worker, now time.Time) {
 	}
 }
 
-func (d *dirty) counters(w *worker, now time.Time) {
+// counters marks a worker of which only figures changed.
+func (d *dirty) counters(w *worker) {
 	if !w.stale {
 		w.stale = true
 		d.staleWorkers = append(d.staleWorkers, w)
@@ -68,7 +69,7 @@ func (d *dirty) client(c *client, now time.Time) {
 	}
 }
 
-func (d *dirty) clientCounters(c *client, now time.Time) {
+func (d *dirty) clientCounters(c *client) {
 	if !c.stale {
 		c.stale = true
 		d.staleClients = append(d.staleClients, c)
@@ -232,13 +233,6 @@ func (l *Loop) workerRow(w *worker) *front.Worker {
 func (l *Loop) clientRow(c *client) *front.Client {
 	return &front.Client{
 		ID: c.id, Name: c.spec.Name, Namespace: c.spec.Namespace, Origin: c.spec.Origin, TTL: c.spec.TTL,
-		OpenedAt: c.openedAt, LastSeenAt: c.lastSeen, HeldTasks: l.held(c.id),
+		OpenedAt: c.openedAt, LastSeenAt: c.lastSeen, HeldTasks: l.machine.HeldCount(c.id),
 	}
-}
-
-// held counts what a client holds.
-func (l *Loop) held(id ids.ClientID) uint64 {
-	var count uint64
-	l.machine.HeldBy(id, func(ids.TaskID) { count++ })
-	return count
 }

@@ -45,7 +45,7 @@ func (l *Loop) submit(s *front.Submission) (front.Accepted, error) {
 	accepted := front.Accepted{SubmitResult: result}
 	if c != nil {
 		accepted.Revision = c.changes.revision
-		l.dirty.clientCounters(c, l.now)
+		l.dirty.clientCounters(c)
 	}
 	return accepted, nil
 }

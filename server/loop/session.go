@@ -30,7 +30,7 @@ type session struct {
 	dirty    bool
 	ended    bool
 	// What the worker was told in this session.
-	ops       bitset
+	ops       []sched.OpSpec // by number
 	peers     bitset
 	functions map[ids.FunctionHash]struct{}
 }
@@ -132,9 +132,12 @@ func (l *Loop) assign(effect *sched.Effect) {
 		return
 	}
 	a := &l.assignment
-	if !s.ops.has(uint64(a.Op)) {
-		s.ops.set(uint64(a.Op))
-		op := l.machine.Op(a.Op)
+	// A number may come to mean another op once no task refers to the first one any more.
+	if op := l.machine.Op(a.Op); int(a.Op) >= len(s.ops) || s.ops[a.Op] != op {
+		for int(a.Op) >= len(s.ops) {
+			s.ops = append(s.ops, sched.OpSpec{})
+		}
+		s.ops[a.Op] = op
 		s.building.Ops = append(s.building.Ops, front.OpDefinition{ID: a.Op, Op: op})
 		if op.Kind == sched.OpPythonPickle {
 			l.sendFunction(s, op.Function, false)
@@ -152,7 +155,7 @@ func (l *Loop) assign(effect *sched.Effect) {
 		}
 	}
 	s.building.Assign(a)
-	l.dirty.counters(s.worker, l.now)
+	l.dirty.counters(s.worker)
 }
 
 // sendFunction sends a function once in a session; again only if the worker says that it lacks it.
@@ -189,7 +192,7 @@ func (l *Loop) heard(s *session, said front.Inbound) {
 		w.stats = *said.Stats
 		l.step(sched.WorkerMeasured{Worker: w.id, MemoryUsedBytes: said.Stats.MemoryUsedBytes})
 	}
-	l.dirty.counters(w, l.now)
+	l.dirty.counters(w)
 	if said.Leaving {
 		l.loseWorker(w, "left the cluster", nil, "")
 	}

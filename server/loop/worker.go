@@ -94,7 +94,7 @@ func (l *Loop) Register(ctx context.Context, r front.Registration) (front.Sessio
 func (l *Loop) register(r front.Registration) (*session, error) {
 	name, incarnation := r.Worker.Name, r.Worker.Incarnation
 	for _, death := range l.workers.deaths[name] {
-		if death.Incarnation == incarnation && death.PID != 0 {
+		if death.Incarnation == incarnation && death.Reaped {
 			return nil, &front.Error{Kind: front.ErrDead, Object: name, Message: fmt.Sprintf(
 				"worker %s: incarnation %s was declared dead (%s): stop, and start a new one", name, incarnation, death.Cause)}
 		}
@@ -170,6 +170,8 @@ func (l *Loop) disconnected(s *session) {
 
 // ReportDeath records how an incarnation ended and gives its worker up at once.
 func (l *Loop) ReportDeath(ctx context.Context, name string, death front.Death) error {
+	death.Reaped = true
+	death.Cause = cmp.Or(death.Cause, "its supervisor saw it end")
 	return l.call(ctx, func() {
 		w := l.workers.byName[name]
 		if w != nil && (death.Incarnation == "" || death.Incarnation == w.incarnation) {
@@ -227,6 +229,7 @@ func (l *Loop) recordDeath(name string, death front.Death) {
 		if len(death.RunningKeys) == 0 {
 			death.RunningKeys = deaths[i].RunningKeys
 		}
+		death.Reaped = death.Reaped || deaths[i].Reaped
 		death.MemoryUsedBytes = cmp.Or(death.MemoryUsedBytes, deaths[i].MemoryUsedBytes)
 		deaths = slices.Delete(slices.Clone(deaths), i, i+1)
 	}

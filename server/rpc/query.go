@@ -341,14 +341,9 @@ func (s *schedulerService) LocateObjects(ctx context.Context, r *pb.LocateObject
 			for _, id := range tasks {
 				location := &pb.ObjectLocation{TaskId: id}
 				response.Objects = append(response.Objects, location)
-				info, ok := reader.Task(ids.TaskID(id))
-				if !ok {
-					continue
-				}
-				location.State = pb.TaskState(info.State)
-				location.Bytes = info.OutputBytes
-				location.Generation = uint32(info.Attempt)
-				for _, worker := range info.Replicas {
+				object, state, holders := reader.ReplicasOf(ids.TaskID(id), nil)
+				location.State, location.Bytes, location.Generation = pb.TaskState(state), object.Bytes, uint32(object.Generation)
+				for _, worker := range holders {
 					location.WorkerIds = append(location.WorkerIds, uint32(worker))
 					named[uint32(worker)] = true
 				}

@@ -86,10 +86,11 @@ func (w *watcher) start(ctx context.Context) (front.Snapshot, error) {
 
 // follow sends changes of the catalogue until ctx ends. While the receiver is slow changes gather.
 func follow(ctx context.Context, scheduler front.Scheduler, selection front.Selection, snapshot front.Snapshot, after uint64, to chan<- front.Changes) {
-	for {
+	// The first message comes even if nothing changed: it tells that the stream is complete up to its revision.
+	for first := true; ; first = false {
 		changes := snapshot.Changes(selection, after)
 		after = changes.Revision
-		if !changes.Empty() {
+		if first || !changes.Empty() {
 			select {
 			case to <- changes:
 			case <-ctx.Done():
