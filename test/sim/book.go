@@ -1,0 +1,349 @@
+package sim
+
+import (
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// kind is how a task's function behaves.
+type kind uint8
+
+const (
+	// works: it succeeds whenever it runs.
+	works kind = iota
+	// flaky: its first runs fail; it may be retried often enough.
+	flaky
+	// fails: it never succeeds.
+	fails
+	// hangs: it never ends, and has a timeout.
+	hangs
+	// kills: it takes its executor with it.
+	kills
+	// data: its bytes come from a client.
+	data
+)
+
+// spec is one task as the graph prescribes it: what the simulation knows, and the
+// machines do not.
+type spec struct {
+	index     int
+	namespace string
+	key       string
+	kind      kind
+	op        sched.OpSpec
+	options   sched.Options
+	inputs    []*spec
+	run       time.Duration
+	// bytes is the size of the result in the slab; 0: it is small.
+	bytes uint64
+	// failures is how many runs of a flaky function fail; failed how many have.
+	failures, failed int
+	// value is its result.
+	value uint64
+	// cancelledAt and retriedAt are when that was last done to it, as numbers of
+	// events; 0: never. cancelledBy are the clients that did.
+	cancelledAt, retriedAt uint64
+	cancelledBy            map[ids.ClientID]bool
+	// letGo: somebody gave it up.
+	letGo bool
+	// judged: the mark of the last judgement that came here.
+	mark uint64
+}
+
+// book is everything that was ever submitted, by whoever.
+type book struct {
+	w      *world
+	specs  []*spec
+	byTask map[ids.TaskID]*spec
+	graphs map[ids.GraphID][]*spec
+	mark   uint64
+	// lostWorkers counts workers that were declared lost: scattered data may have
+	// gone with them.
+	lostWorkers int
+}
+
+func newBook(w *world) *book {
+	return &book{w: w, byTask: map[ids.TaskID]*spec{}, graphs: map[ids.GraphID][]*spec{}}
+}
+
+// add enters a new task.
+func (b *book) add(s *spec) *spec {
+	s.index = len(b.specs)
+	b.specs = append(b.specs, s)
+	values := make([]uint64, len(s.inputs))
+	for i, in := range s.inputs {
+		values[i] = in.value
+	}
+	s.value = result(s.arguments(), values)
+	s.cancelledBy = map[ids.ClientID]bool{}
+	b.w.counts.tasks++
+	return s
+}
+
+// arguments is what the worker gets to see of the task.
+func (s *spec) arguments() []byte {
+	return binary.LittleEndian.AppendUint64([]byte(s.key+"\x00"), uint64(s.index))
+}
+
+// ofArguments finds the task that a worker was given.
+func (b *book) ofArguments(arguments []byte) *spec {
+	if len(arguments) < 8 {
+		return nil
+	}
+	i := binary.LittleEndian.Uint64(arguments[len(arguments)-8:])
+	if i >= uint64(len(b.specs)) {
+		return nil
+	}
+	return b.specs[i]
+}
+
+// result is what every function computes.
+func result(arguments []byte, inputs []uint64) uint64 {
+	h := xxhash.New()
+	_, _ = h.Write(arguments)
+	for _, v := range inputs {
+		_, _ = h.Write(binary.LittleEndian.AppendUint64(nil, v))
+	}
+	return h.Sum64()
+}
+
+// walk visits a task and all that it needs.
+func (b *book) walk(s *spec, visit func(*spec)) {
+	b.mark++
+	stack := []*spec{s}
+	for len(stack) > 0 {
+		top := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		if top.mark == b.mark {
+			continue
+		}
+		top.mark = b.mark
+		visit(top)
+		stack = append(stack, top.inputs...)
+	}
+}
+
+// reasonOf is the error of a task that fails by itself.
+func (s *spec) reasonOf() string {
+	switch s.kind {
+	case fails:
+		return "FUNCTION_RAISED"
+	case hangs:
+		return "TASK_TIMEOUT"
+	case kills:
+		return "POISON_TASK"
+	case data:
+		return "OBJECT_LOST"
+	case works, flaky:
+	}
+	return ""
+}
+
+// judge says what is wrong with an outcome, nil if nothing is.
+func (b *book) judge(s *spec, state sched.TaskState, err *sched.TaskError) error {
+	origins := map[string]*spec{}
+	doomed, cancelled := false, false
+	b.walk(s, func(a *spec) {
+		switch a.kind {
+		case fails, hangs, kills:
+			doomed = true
+			origins[a.key] = a
+		case data:
+			origins[a.key] = a
+		case works, flaky:
+		}
+		if a.cancelledAt > s.retriedAt {
+			cancelled = true
+		}
+	})
+	switch state {
+	case sched.TaskSucceeded:
+		if doomed {
+			return fmt.Errorf("%s succeeded though something that it needs cannot", s.key)
+		}
+	case sched.TaskFailed:
+		if err == nil {
+			return fmt.Errorf("%s failed without an error", s.key)
+		}
+		if b.w.plan.tight && (err.Reason == "OUT_OF_MEMORY" || err.Reason == "INPUT_FAILED") {
+			return nil
+		}
+		origin := origins[err.OriginKey]
+		if origin == nil {
+			return fmt.Errorf("%s failed because of %q, which has no reason to: %s: %s", s.key, err.OriginKey, err.Reason, err.Message)
+		}
+		want := "INPUT_FAILED"
+		if origin == s {
+			want = s.reasonOf()
+		}
+		if err.Reason != want {
+			return fmt.Errorf("%s failed with %s, not %s: %s", s.key, err.Reason, want, err.Message)
+		}
+		if origin.kind == data && b.lostWorkers+b.w.counts.clientCrashes == 0 && !origin.letGo {
+			return fmt.Errorf("%s failed for lost data though no worker was lost and nobody gave it up: %s", s.key, err.Message)
+		}
+	case sched.TaskCancelled:
+		if !cancelled {
+			return fmt.Errorf("%s is cancelled though nobody cancelled it: %+v", s.key, err)
+		}
+	case sched.TaskWaiting, sched.TaskReady, sched.TaskAssigned, sched.TaskRunning, sched.TaskReleased:
+		return fmt.Errorf("%s has not ended: state %d", s.key, state)
+	}
+	return nil
+}
+
+// ops are the kinds of ops that tasks are made of. The functions of the pickled
+// ones differ, so that they come and go.
+func (w *world) randomOp(k kind) sched.OpSpec {
+	if k == data {
+		return sched.OpSpec{Kind: sched.OpData, Name: "data"}
+	}
+	switch n := w.rng.IntN(4); {
+	case n == 0 && k != kills:
+		return sched.OpSpec{Kind: sched.OpNative, Name: "sim.mix"}
+	case n == 1:
+		return sched.OpSpec{Kind: sched.OpPythonImport, Name: fmt.Sprintf("sim:f%d", w.rng.IntN(3))}
+	case n == 2:
+		op := sched.OpSpec{Kind: sched.OpPythonPickle, Name: "lambda"}
+		op.Function[0], op.Function[31] = byte(1+w.rng.IntN(6)), 1
+		return op
+	}
+	return sched.OpSpec{Kind: sched.OpExec, Name: "simexec/run"}
+}
+
+// task makes a random task that needs the given ones.
+func (w *world) task(namespace, key string, inputs []*spec) *spec {
+	s := &spec{namespace: namespace, key: key, inputs: inputs}
+	r := w.rng.IntN(1000)
+	switch {
+	case r < 60:
+		s.kind = flaky
+		s.failures = 1 + w.rng.IntN(3)
+		s.options.MaxRetries = uint32(s.failures + w.rng.IntN(2))
+		s.options.RetryBackoff = w.between(time.Millisecond, 300*time.Millisecond)
+	case r < 75:
+		s.kind = fails
+		s.options.MaxRetries = uint32(w.rng.IntN(3))
+	case r < 80:
+		s.kind = hangs
+		s.options.Timeout = w.between(10*time.Millisecond, 300*time.Millisecond)
+	case r < 84:
+		s.kind = kills
+	case r < 120 && len(inputs) == 0:
+		s.kind = data
+	}
+	s.op = w.randomOp(s.kind)
+	switch {
+	case w.chance(w.plan.longRuns):
+		s.run = w.between(50*time.Millisecond, 600*time.Millisecond)
+	case w.chance(0.5):
+		s.run = w.between(10*time.Microsecond, time.Millisecond)
+	default:
+		s.run = w.between(time.Millisecond, 50*time.Millisecond)
+	}
+	if w.chance(0.5) {
+		s.bytes = uint64(256 + w.rng.IntN(160<<10))
+		if w.chance(0.3) {
+			s.options.ExpectedOutputBytes = s.bytes
+		}
+	}
+	if s.kind != data {
+		switch w.rng.IntN(20) {
+		case 0:
+			s.options.Slots = uint32(1 + w.rng.IntN(2))
+		case 1:
+			s.options.Resources = map[string]float64{"gpu": 1}
+		case 2:
+			for range 1 + w.rng.IntN(3) {
+				s.options.Workers = append(s.options.Workers, pick(w, w.hosts).name)
+			}
+			s.options.AllowOtherWorkers = w.chance(0.5)
+		case 3:
+			s.options.Priority = int32(w.rng.IntN(5)) - 2
+		}
+	}
+	return w.book.add(s)
+}
+
+// graph makes a graph of a random shape, inputs before users. Some of its roots
+// may use existing tasks.
+func (w *world) graph(namespace, prefix string, n int, known []*spec) []*spec {
+	var out []*spec
+	next := func(inputs ...*spec) *spec {
+		s := w.task(namespace, fmt.Sprintf("%s.%d", prefix, len(out)), inputs)
+		out = append(out, s)
+		return s
+	}
+	// root is a task without inputs in the graph.
+	root := func() *spec {
+		if len(known) > 0 && w.chance(0.5) {
+			return next(pick(w, known))
+		}
+		return next()
+	}
+	switch w.rng.IntN(6) {
+	case 0: // independent
+		for range n {
+			root()
+		}
+	case 1: // chain
+		s := root()
+		for range min(n, 20) - 1 {
+			s = next(s)
+		}
+	case 2: // tree
+		level := []*spec{}
+		for range max(n/2, 2) {
+			level = append(level, root())
+		}
+		for len(level) > 1 {
+			var up []*spec
+			for i := 0; i < len(level); i += 2 {
+				up = append(up, next(level[i:min(i+2, len(level))]...))
+			}
+			level = up
+		}
+	case 3: // merge
+		var all []*spec
+		if w.plan.tight {
+			// All inputs must fit one slab.
+			n = min(n, 12)
+		}
+		for range max(n-1, 2) {
+			all = append(all, root())
+		}
+		next(all...)
+	case 4: // stencil
+		width := 3 + w.rng.IntN(5)
+		row := []*spec{}
+		for range width {
+			row = append(row, root())
+		}
+		for range max(n/width-1, 1) {
+			var below []*spec
+			for i := range width {
+				below = append(below, next(row[max(i-1, 0)], row[i], row[min(i+1, width-1)]))
+			}
+			row = below
+		}
+	default: // random
+		for i := range n {
+			if i == 0 || w.chance(0.2) {
+				root()
+				continue
+			}
+			var inputs []*spec
+			for range 1 + w.rng.IntN(4) {
+				inputs = append(inputs, out[max(0, i-1-w.rng.IntN(15))])
+			}
+			next(inputs...)
+		}
+	}
+	return out
+}

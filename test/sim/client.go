@@ -1,0 +1,782 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// client is one life of a client: it submits, joins, cancels and waits, and in
+// the end wants all that it holds to be right.
+type client struct {
+	w         *world
+	index     int
+	namespace string
+	id        ids.ClientID
+	gone      bool
+	life      int
+	requests  int
+
+	watch *link
+	// held are the tasks that it wants, latest what it was told about any.
+	held   map[ids.TaskID]*spec
+	latest map[ids.TaskID]sched.Update
+	graphs []ids.GraphID
+	// pending counts calls and scatters under way. Calls that change something are
+	// made one after the other: line has those that wait, busy says that one is
+	// under way.
+	pending int
+	line    []func()
+	busy    bool
+	// proved are the generations whose bytes were seen to be right.
+	proved map[ids.TaskID]ids.Attempt
+	// proving: a read is under way.
+	proving  map[ids.TaskID]bool
+	datasets []uint64
+}
+
+func newClient(w *world, index int) *client {
+	c := &client{
+		w: w, index: index, namespace: "shared",
+		held: map[ids.TaskID]*spec{}, latest: map[ids.TaskID]sched.Update{},
+		proved: map[ids.TaskID]ids.Attempt{}, proving: map[ids.TaskID]bool{},
+	}
+	if index == 2 {
+		c.namespace = "own"
+	}
+	return c
+}
+
+// stage says what the client waits for.
+func (c *client) stage() string {
+	if c.gone {
+		return "gone"
+	}
+	n := 0
+	for _, id := range sortedKeys(c.held) {
+		if _, ok := c.proved[id]; !ok {
+			n++
+		}
+	}
+	return fmt.Sprintf("has %d calls under way, holds %d tasks, of which %d are not proved", c.pending, len(c.held), n)
+}
+
+// after does something unless the client has gone by then.
+func (c *client) after(d time.Duration, do func()) {
+	c.w.after(d, func() {
+		if !c.gone {
+			do()
+		}
+	})
+}
+
+// call is one unary RPC that changes something: it is made after those before it
+// are answered, so that a release does not overtake a hold. serve runs in the
+// scheduler, done in the client.
+func (c *client) call(what string, serve func() *sched.Error, done func(*sched.Error)) {
+	c.pending++
+	c.line = append(c.line, func() {
+		c.try(what, serve, func(err *sched.Error) {
+			c.pending--
+			c.busy = false
+			done(err)
+			c.nextCall()
+		})
+	})
+	c.nextCall()
+}
+
+func (c *client) nextCall() {
+	if c.busy || c.gone || len(c.line) == 0 {
+		return
+	}
+	c.busy = true
+	next := c.line[0]
+	c.line = c.line[1:]
+	next()
+}
+
+// ask is one unary RPC that changes nothing, made at once.
+func (c *client) ask(what string, serve func() *sched.Error, done func(*sched.Error)) {
+	c.pending++
+	c.try(what, serve, func(err *sched.Error) {
+		c.pending--
+		done(err)
+	})
+}
+
+// try makes a call until it is answered.
+
+func (c *client) try(what string, serve func() *sched.Error, done func(*sched.Error)) {
+	w := c.w
+	lost, unanswered := w.trouble(2*w.plan.drop), w.trouble(2*w.plan.drop)
+	delay := func() time.Duration {
+		if w.trouble(w.plan.slow) {
+			return w.between(time.Millisecond, 300*time.Millisecond)
+		}
+		return w.between(50*time.Microsecond, time.Millisecond)
+	}
+	again := func() {
+		c.after(w.between(100*time.Millisecond, 600*time.Millisecond), func() { c.try(what, serve, done) })
+	}
+	if lost {
+		again()
+		return
+	}
+	w.after(delay(), func() {
+		w.log("client %s: %s", c.id, what)
+		err := serve()
+		if err != nil {
+			w.log("refused: %v", err)
+		}
+		w.server.flush()
+		if unanswered {
+			again()
+			return
+		}
+		c.after(delay(), func() { done(err) })
+	})
+}
+
+// onBehalf makes serve renew the lease first.
+func (c *client) onBehalf(serve func() *sched.Error) func() *sched.Error {
+	return func() *sched.Error {
+		if err := c.w.server.heardFrom(c.id); err != nil {
+			return err
+		}
+		return serve()
+	}
+}
+
+// refused handles errors that every call may have; others are bugs.
+func (c *client) refused(what string, err *sched.Error, fine ...sched.ErrorKind) {
+	if err == nil || slices.Contains(fine, err.Kind) {
+		return
+	}
+	if err.Kind == sched.ErrUnknownClient {
+		c.crash()
+		return
+	}
+	c.w.fail(nil, "client %s: %s is refused: %s", c.id, what, err.Message)
+}
+
+func (c *client) open() {
+	var opened ids.ClientID
+	c.call("open", func() *sched.Error {
+		if opened == 0 {
+			opened = c.w.server.openClient(c.namespace)
+		}
+		return nil
+	}, func(*sched.Error) {
+		c.id = opened
+		c.renew()
+		c.reconnect()
+		left := c.w.plan.chaos - c.w.elapsed()
+		for range c.w.plan.actions {
+			c.after(c.w.between(0, max(left, 0)), c.act)
+		}
+	})
+}
+
+func (c *client) renew() {
+	c.ask("renew", c.onBehalf(func() *sched.Error { return nil }), func(err *sched.Error) {
+		c.refused("renew", err)
+		c.after(clientRenew, c.renew)
+	})
+}
+
+// reconnect opens a watch, which begins with everything that is held.
+func (c *client) reconnect() {
+	l := c.w.newLink()
+	c.watch = l
+	l.downBroken = func() {
+		c.after(c.w.between(0, 300*time.Millisecond), func() {
+			if c.watch == l {
+				c.reconnect()
+			}
+		})
+	}
+	l.send(true, func() { c.w.server.openWatch(c, l) }, nil)
+}
+
+// told takes in news.
+func (c *client) told(l *link, updates []sched.Update) {
+	if c.gone || c.watch != l {
+		return
+	}
+	w := c.w
+	for _, u := range updates {
+		w.log("client %s hears that %s is in state %d", c.id, u.Task, u.State)
+		c.latest[u.Task] = u
+		s := w.book.byTask[u.Task]
+		if s == nil {
+			w.fail([]ids.TaskID{u.Task}, "client %s hears of %s, which nobody submitted", c.id, u.Task)
+		}
+		if u.Inline != nil {
+			if v, ok := decode(u.Inline); !ok || v != s.value {
+				w.fail([]ids.TaskID{u.Task}, "client %s got a wrong value of %s", c.id, u.Task)
+			}
+		}
+	}
+}
+
+// crash ends the client without a word; another one takes its place.
+func (c *client) crash() {
+	if c.gone {
+		return
+	}
+	w := c.w
+	w.counts.clientCrashes++
+	w.log("client %s crashes", c.id)
+	c.gone = true
+	if c.watch != nil {
+		c.watch.broken = true
+	}
+	if w.calm {
+		return
+	}
+	next := newClient(w, c.index)
+	next.life = c.life + 1
+	w.clients[c.index] = next
+	next.after(w.between(0, time.Second), next.open)
+}
+
+// close ends the client in order, or lets its lease run out.
+func (c *client) close(silently bool) {
+	if silently {
+		c.gone = true
+		return
+	}
+	c.call("close", func() *sched.Error {
+		w := c.w
+		for _, d := range c.datasets {
+			w.server.step(sched.DatasetUnpublished{Dataset: d})
+		}
+		w.server.step(sched.ClientClosed{Client: c.id})
+		w.server.forgetClient(c.id)
+		return nil
+	}, func(*sched.Error) { c.gone = true })
+}
+
+// act does one thing of many.
+func (c *client) act() {
+	w := c.w
+	if c.busy {
+		// What a call brings decides what can be done next.
+		c.pending++
+		c.after(5*time.Millisecond, func() {
+			c.pending--
+			c.act()
+		})
+		return
+	}
+	switch n := w.rng.IntN(100); {
+	case n < 35 || len(c.held) == 0 && n < 75:
+		c.submit(w.graph(c.namespace, c.prefix(), 1+w.rng.IntN(w.plan.tasks), nil), 0)
+	case n < 47:
+		c.extend()
+	case n < 57:
+		c.join()
+	case n < 67:
+		c.cancel()
+	case n < 73:
+		c.retry()
+	case n < 83:
+		c.release()
+	case n < 88:
+		c.holdByKey()
+	case n < 95:
+		c.detach()
+	default:
+		c.publish()
+	}
+}
+
+func (c *client) prefix() string {
+	c.requests++
+	return fmt.Sprintf("c%d.%d.%d", c.index, c.life, c.requests)
+}
+
+// some picks a few of the tasks that the client holds.
+func (c *client) some(n int, want func(ids.TaskID) bool) []ids.TaskID {
+	var from []ids.TaskID
+	for _, id := range sortedKeys(c.held) {
+		if want == nil || want(id) {
+			from = append(from, id)
+		}
+	}
+	c.w.rng.Shuffle(len(from), func(i, j int) { from[i], from[j] = from[j], from[i] })
+	return from[:min(n, len(from))]
+}
+
+// submission makes the event of some specs.
+func (c *client) submission(specs []*spec, hold func(int) bool) sched.GraphSubmitted {
+	ev := sched.GraphSubmitted{Client: c.id, Name: "sim", RequestID: c.prefix()}
+	ops := map[sched.OpSpec]uint32{}
+	for i, s := range specs {
+		op, ok := ops[s.op]
+		if !ok {
+			op = uint32(len(ev.Ops))
+			ops[s.op] = op
+			ev.Ops = append(ev.Ops, s.op)
+		}
+		ev.Options = append(ev.Options, s.options)
+		t := sched.TaskSpec{Key: s.key, Op: op, Options: uint32(i + 1), Arguments: s.arguments(), Hold: hold(i)}
+		for _, in := range s.inputs {
+			t.Inputs = append(t.Inputs, in.key)
+		}
+		ev.Tasks = append(ev.Tasks, t)
+	}
+	return ev
+}
+
+// cloned is an event that the machine may keep, as the network would make it.
+func cloned(ev sched.GraphSubmitted) sched.GraphSubmitted {
+	ev.Ops, ev.Options, ev.Tasks = slices.Clone(ev.Ops), slices.Clone(ev.Options), slices.Clone(ev.Tasks)
+	for i := range ev.Tasks {
+		ev.Tasks[i].Inputs = slices.Clone(ev.Tasks[i].Inputs)
+		ev.Tasks[i].Arguments = slices.Clone(ev.Tasks[i].Arguments)
+	}
+	return ev
+}
+
+// submit sends a graph, holds some of it and scatters its data. The graph may
+// extend one that was submitted before.
+func (c *client) submit(specs []*spec, graph ids.GraphID) {
+	w := c.w
+	used := map[*spec]bool{}
+	for _, s := range specs {
+		for _, in := range s.inputs {
+			used[in] = true
+		}
+	}
+	holds := make([]bool, len(specs))
+	for i, s := range specs {
+		holds[i] = !used[s] && w.chance(0.95) || w.chance(0.2) || s.kind == data
+	}
+	ev := c.submission(specs, func(i int) bool { return holds[i] })
+	ev.Graph = graph
+	var result sched.SubmitResult
+	serve := func() *sched.Error {
+		r, err := w.server.submit(cloned(ev), specs)
+		if err == nil {
+			result = r
+		}
+		return err
+	}
+	c.call(fmt.Sprintf("submit %d tasks %s...", len(specs), specs[0].key), c.onBehalf(serve), func(err *sched.Error) {
+		c.refused("submit", err, sched.ErrUnknownGraph, sched.ErrUnknownInput)
+		if err != nil || c.gone {
+			return
+		}
+		c.graphs = append(c.graphs, result.Graph)
+		for i, id := range result.Tasks {
+			if holds[i] {
+				c.held[id] = specs[i]
+			}
+			if specs[i].kind == data {
+				c.scatter(id, specs[i])
+			}
+		}
+	})
+	if w.trouble(w.plan.duplicate * 3) {
+		w.after(w.between(0, 10*time.Second), func() {
+			w.counts.duplicates++
+			if graph == 0 && c.gone {
+				return
+			}
+			w.log("again, client %s: submit %s...", c.id, specs[0].key)
+			before := w.server.m.Totals().Submitted
+			if _, known := w.server.answered[ev.RequestID]; known && w.server.leases[c.id] != nil {
+				_ = serve()
+				w.server.flush()
+				if w.server.m.Totals().Submitted != before {
+					w.fail(nil, "a submission was applied twice")
+				}
+			}
+		})
+	}
+}
+
+// submit is the loop's part of a submission.
+func (s *server) submit(ev sched.GraphSubmitted, specs []*spec) (sched.SubmitResult, *sched.Error) {
+	var added []ids.FunctionHash
+	for _, op := range ev.Ops {
+		if op.Kind == sched.OpPythonPickle && !s.functions[op.Function] {
+			s.functions[op.Function] = true
+			added = append(added, op.Function)
+		}
+	}
+	result, effects, err := s.m.Submit(s.w.now, ev, s.effects[:0])
+	s.effects = effects
+	if err != nil {
+		for _, hash := range added {
+			delete(s.functions, hash)
+		}
+		if len(effects) > 0 {
+			s.w.fail(nil, "a refused submission has effects: %+v", effects)
+		}
+		return result, err
+	}
+	for i, id := range result.Tasks {
+		if was := s.w.book.byTask[id]; was != nil && was != specs[i] {
+			s.w.fail([]ids.TaskID{id}, "%s is the number of %s and was that of %s", id, specs[i].key, was.key)
+		}
+		s.w.book.byTask[id] = specs[i]
+	}
+	if _, known := s.answered[ev.RequestID]; !known {
+		s.w.book.graphs[result.Graph] = append(s.w.book.graphs[result.Graph], specs...)
+		s.answered[ev.RequestID] = result.Graph
+	}
+	s.carryOut()
+	return result, nil
+}
+
+// extend appends tasks to an earlier graph, that use what the client holds.
+func (c *client) extend() {
+	w := c.w
+	if len(c.graphs) == 0 {
+		return
+	}
+	var known []*spec
+	for _, id := range c.some(5, nil) {
+		known = append(known, c.held[id])
+	}
+	c.submit(w.graph(c.namespace, c.prefix(), 1+w.rng.IntN(w.plan.tasks), known), pick(w, c.graphs))
+}
+
+// join submits what somebody has submitted before, all of it or a first part.
+func (c *client) join() {
+	w := c.w
+	var from []ids.GraphID
+	for _, g := range sortedKeys(w.book.graphs) {
+		if specs := w.book.graphs[g]; specs[0].namespace == c.namespace && c.closed(specs) {
+			from = append(from, g)
+		}
+	}
+	if len(from) == 0 {
+		return
+	}
+	specs := w.book.graphs[pick(w, from)]
+	c.submit(slices.Clone(specs[:1+w.rng.IntN(len(specs))]), 0)
+}
+
+// closed: the tasks need nothing but one another, inputs first, each once.
+func (c *client) closed(specs []*spec) bool {
+	seen := map[*spec]bool{}
+	for _, s := range specs {
+		for _, in := range s.inputs {
+			if !seen[in] {
+				return false
+			}
+		}
+		if seen[s] {
+			return false
+		}
+		seen[s] = true
+	}
+	return true
+}
+
+// cancel gives some tasks or a graph up.
+func (c *client) cancel() {
+	w := c.w
+	ev := sched.TasksCancelled{Client: c.id, Reason: "sim", Force: w.chance(0.3)}
+	if len(c.graphs) > 0 && w.chance(0.2) {
+		ev.Graphs = append(ev.Graphs, pick(w, c.graphs))
+	} else {
+		ev.Tasks = c.some(1+w.rng.IntN(4), nil)
+	}
+	if len(ev.Tasks)+len(ev.Graphs) == 0 {
+		return
+	}
+	c.call(fmt.Sprintf("cancel %v %v force %v", ev.Tasks, ev.Graphs, ev.Force), c.onBehalf(func() *sched.Error {
+		named := []*spec{}
+		for _, id := range ev.Tasks {
+			named = append(named, w.book.byTask[id])
+		}
+		for _, g := range ev.Graphs {
+			named = append(named, w.book.graphs[g]...)
+		}
+		for _, s := range named {
+			s.cancelledAt, s.letGo = w.events, true
+			s.cancelledBy[c.id] = true
+		}
+		again := ev
+		again.Tasks, again.Graphs = slices.Clone(ev.Tasks), slices.Clone(ev.Graphs)
+		_, effects, err := w.server.m.Cancel(w.now, again, w.server.effects[:0])
+		w.server.effects = effects
+		w.server.carryOut()
+		return err
+	}), func(err *sched.Error) { c.refused("cancel", err, sched.ErrUnknownTask, sched.ErrUnknownGraph) })
+}
+
+// retry runs again what failed or was cancelled.
+func (c *client) retry() {
+	w := c.w
+	tasks := c.some(5, func(id ids.TaskID) bool {
+		state := c.latest[id].State
+		return state == sched.TaskFailed || state == sched.TaskCancelled
+	})
+	if len(tasks) == 0 {
+		return
+	}
+	c.call(fmt.Sprintf("retry %v", tasks), c.onBehalf(func() *sched.Error {
+		_, effects, err := w.server.m.Retry(w.now, sched.TasksRetried{Tasks: slices.Clone(tasks)}, w.server.effects[:0])
+		w.server.effects = effects
+		w.server.carryOut()
+		if err == nil {
+			for _, id := range tasks {
+				w.book.byTask[id].retriedAt = w.events
+			}
+		}
+		return err
+	}), func(err *sched.Error) { c.refused("retry", err, sched.ErrUnknownTask) })
+}
+
+// release gives some results up.
+func (c *client) release() {
+	w := c.w
+	tasks := c.some(1+w.rng.IntN(10), nil)
+	for _, id := range tasks {
+		c.held[id].letGo = true
+		delete(c.held, id)
+		delete(c.latest, id)
+		delete(c.proved, id)
+	}
+	c.call(fmt.Sprintf("release %v", tasks), c.onBehalf(func() *sched.Error {
+		w.server.step(sched.TasksReleased{Client: c.id, Tasks: slices.Clone(tasks)})
+		return nil
+	}), func(err *sched.Error) { c.refused("release", err) })
+}
+
+// holdByKey joins tasks of its namespace by their keys alone.
+func (c *client) holdByKey() {
+	w := c.w
+	var keys []string
+	var specs []*spec
+	for range 1 + w.rng.IntN(3) {
+		if len(w.book.specs) == 0 {
+			return
+		}
+		if s := pick(w, w.book.specs); s.namespace == c.namespace && !slices.Contains(keys, s.key) {
+			keys, specs = append(keys, s.key), append(specs, s)
+		}
+	}
+	if len(keys) == 0 {
+		return
+	}
+	var tasks []ids.TaskID
+	c.call(fmt.Sprintf("hold %v", keys), c.onBehalf(func() *sched.Error {
+		held, effects, err := w.server.m.Hold(w.now, sched.TasksHeld{Client: c.id, Keys: slices.Clone(keys)}, w.server.effects[:0])
+		tasks, w.server.effects = held, effects
+		w.server.carryOut()
+		return err
+	}), func(err *sched.Error) {
+		c.refused("hold", err, sched.ErrUnknownTask, sched.ErrUnknownInput)
+		if err != nil {
+			return
+		}
+		for i, id := range tasks {
+			c.held[id] = specs[i]
+			if specs[i].kind == data {
+				c.scatter(id, specs[i])
+			}
+		}
+	})
+}
+
+// detach submits a graph that needs no client.
+func (c *client) detach() {
+	w := c.w
+	specs := w.graph("detached", "d"+c.prefix(), 1+w.rng.IntN(w.plan.tasks), nil)
+	for _, s := range specs {
+		if s.kind == data {
+			s.kind = works
+			s.op = w.randomOp(works)
+		}
+	}
+	ev := c.submission(specs, func(int) bool { return false })
+	ev.Client, ev.Namespace, ev.Retention = 0, "detached", w.between(0, 20*time.Second)
+	var graph ids.GraphID
+	c.call(fmt.Sprintf("submit detached %d tasks", len(specs)), func() *sched.Error {
+		result, err := w.server.submit(cloned(ev), specs)
+		graph = result.Graph
+		return err
+	}, func(err *sched.Error) {
+		c.refused("submit detached", err)
+		if err == nil && w.chance(0.3) {
+			c.after(w.between(0, 3*time.Second), func() { c.releaseGraph(graph, w.chance(0.5)) })
+		}
+	})
+}
+
+func (c *client) releaseGraph(graph ids.GraphID, cancel bool) {
+	w := c.w
+	c.call(fmt.Sprintf("release %s cancel %v", graph, cancel), func() *sched.Error {
+		if cancel {
+			for _, s := range w.book.graphs[graph] {
+				s.cancelledAt = w.events
+			}
+		}
+		effects, err := w.server.m.ReleaseGraph(w.now, sched.GraphReleased{Graph: graph, Cancel: cancel}, w.server.effects[:0])
+		w.server.effects = effects
+		w.server.carryOut()
+		return err
+	}, func(err *sched.Error) {
+		c.refused("release graph", err, sched.ErrGraphRunning, sched.ErrUnknownGraph)
+	})
+}
+
+// publish names some results until the end of the run.
+func (c *client) publish() {
+	w := c.w
+	var keys []string
+	for _, id := range c.some(3, nil) {
+		keys = append(keys, c.held[id].key)
+	}
+	if len(keys) == 0 {
+		return
+	}
+	done := uint64(0)
+	c.call(fmt.Sprintf("publish %v", keys), c.onBehalf(func() *sched.Error {
+		if done != 0 {
+			return nil
+		}
+		_, effects, err := w.server.m.Publish(w.now, sched.DatasetPublished{
+			Dataset: w.server.datasets + 1, Namespace: c.namespace, Keys: slices.Clone(keys)}, w.server.effects[:0])
+		w.server.effects = effects
+		w.server.carryOut()
+		if err == nil {
+			w.server.datasets++
+			done = w.server.datasets
+			number := done
+			w.after(w.between(0, w.plan.chaos), func() {
+				w.server.step(sched.DatasetUnpublished{Dataset: number})
+				w.server.flush()
+			})
+		}
+		return err
+	}), func(err *sched.Error) { c.refused("publish", err, sched.ErrUnknownTask, sched.ErrUnknownInput) })
+}
+
+// scatter writes the bytes of a data task to some worker, until the scheduler
+// knows of one that has them.
+func (c *client) scatter(task ids.TaskID, s *spec) {
+	w := c.w
+	c.pending++
+	var try func()
+	try = func() {
+		p := pick(w, w.hosts).proc
+		again := func() { c.after(w.between(10*time.Millisecond, 200*time.Millisecond), try) }
+		if p == nil || p.stopped {
+			again()
+			return
+		}
+		c.after(w.between(100*time.Microsecond, 3*time.Millisecond), func() {
+			if p.dead || p.stopped {
+				again()
+				return
+			}
+			ok := false
+			p.run(func() {
+				w.log("client %s scatters %s/%s to %s", c.id, task, dataGeneration, p.host.name)
+				ok = p.scattered(task, s)
+			})
+			if !ok {
+				again()
+				return
+			}
+			// The worker may die before the scheduler hears of it.
+			c.after(w.between(500*time.Millisecond, 2*time.Second), func() {
+				if state := c.latest[task].State; state != sched.TaskSucceeded && state != sched.TaskFailed && state != sched.TaskCancelled && c.held[task] != nil {
+					try()
+					return
+				}
+				c.pending--
+			})
+		})
+	}
+	try()
+}
+
+// satisfied: everything that the client holds has ended, as it should have, and
+// results can be read.
+func (c *client) satisfied() bool {
+	w := c.w
+	if c.gone {
+		return true
+	}
+	if c.id == 0 || c.pending > 1 { // One is the renewal.
+		return false
+	}
+	still := map[ids.TaskID]bool{}
+	w.server.m.HeldBy(c.id, func(id ids.TaskID) { still[id] = true })
+	done := true
+	for _, id := range sortedKeys(c.held) {
+		s := c.held[id]
+		if !still[id] {
+			mine := false
+			w.book.walk(s, func(a *spec) { mine = mine || a.cancelledBy[c.id] })
+			if !mine {
+				w.fail([]ids.TaskID{id}, "client %s does not hold %s (%s) any more", c.id, id, s.key)
+			}
+			delete(c.held, id)
+			continue
+		}
+		u := c.latest[id]
+		switch u.State {
+		case sched.TaskSucceeded, sched.TaskFailed, sched.TaskCancelled:
+		default:
+			done = false
+			continue
+		}
+		if err := w.book.judge(s, u.State, u.Err); err != nil {
+			w.fail([]ids.TaskID{id}, "client %s: %v", c.id, err)
+		}
+		if u.State == sched.TaskSucceeded && u.Inline == nil && c.proved[id] != u.Generation {
+			done = false
+			c.prove(id, s)
+			continue
+		}
+		c.proved[id] = u.Generation
+	}
+	return done
+}
+
+// prove reads a result from wherever the scheduler says that it is.
+func (c *client) prove(id ids.TaskID, s *spec) {
+	w := c.w
+	if c.proving[id] {
+		return
+	}
+	c.proving[id] = true
+	c.ask(fmt.Sprintf("locate %s", id), c.onBehalf(func() *sched.Error { return nil }), func(err *sched.Error) {
+		c.refused("locate", err)
+		info, ok := w.server.m.Task(id)
+		if !ok || len(info.Replicas) == 0 {
+			delete(c.proving, id)
+			return
+		}
+		u := c.latest[id]
+		p := w.server.process(pick(w, info.Replicas))
+		c.after(w.between(100*time.Microsecond, time.Millisecond), func() {
+			delete(c.proving, id)
+			if p == nil || p.dead || p.stopped {
+				return
+			}
+			v, there := p.find(object{Task: id, Generation: u.Generation})
+			if !there {
+				w.log("client %s does not find %s/%s on %s", c.id, id, u.Generation, p.host.name)
+				return
+			}
+			if v != s.value {
+				w.fail([]ids.TaskID{id}, "client %s read a wrong value of %s", c.id, id)
+			}
+			c.proved[id] = u.Generation
+		})
+	})
+}

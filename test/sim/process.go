@@ -1,0 +1,716 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/server/sched"
+	"github.com/millrace/millrace/worker/lifecycle"
+)
+
+// object names one generation of a result.
+type object = ledger.ObjectID
+
+// smallBytes is the size that a small result counts for.
+const smallBytes = 16
+
+// inlineBytes is the largest result that a worker sends along.
+const inlineBytes = 4 << 10
+
+// host is a place for a worker: it has one process at a time.
+type host struct {
+	w         *world
+	index     int
+	name      string
+	slots     uint32
+	resources map[string]float64
+	proc      *process
+}
+
+// start begins a new life of the worker.
+func (h *host) start() {
+	w := h.w
+	w.lastIncarnation++
+	books, err := ledger.New(ledger.Config{SizeBytes: w.plan.slabBytes, HeaderBytes: memory.HeaderBytes})
+	if err != nil {
+		w.fail(nil, "ledger: %v", err)
+	}
+	p := &process{
+		w: w, host: h, incarnation: fmt.Sprintf("life-%d", w.lastIncarnation),
+		life: lifecycle.New(lifecycle.Config{
+			Slots: int(h.slots), Resources: h.resources, StartedAfter: 60 * time.Millisecond, ReserveBytes: 64 << 10,
+			LaneDepth: 8, FetchObjects: 5, Fetches: 6,
+		}),
+		books: books, small: map[ids.TaskID]smallObject{}, values: map[object]uint64{},
+		jobs: map[lifecycle.Ref]*job{}, peers: map[ids.WorkerID]*process{}, lanes: map[laneKey]*lane{},
+		reserved: map[lifecycle.ReservationID]ledger.ReservationID{}, waits: map[ledger.ReservationID]lifecycle.ReservationID{},
+	}
+	h.proc = p
+	w.log("%s starts as %s", h.name, p.incarnation)
+	p.connect()
+	p.after(w.between(0, beatEvery), p.beat)
+}
+
+// crash ends the process at once. The scheduler hears of it from the broken
+// stream, from the supervisor, from the next life, or not at all.
+func (h *host) crash(cause string) {
+	w, p := h.w, h.proc
+	w.counts.crashes++
+	w.log("%s (%s) crashes: %s", h.name, p.incarnation, cause)
+	h.end()
+	if p.link != nil {
+		if w.chance(0.7) {
+			p.link.breaks()
+		} else {
+			p.link.broken = true
+		}
+	}
+	if w.chance(0.5) {
+		w.after(w.between(time.Millisecond, 300*time.Millisecond), func() { w.server.died(h.name, p.incarnation) })
+	}
+}
+
+// leave ends the process in an orderly way.
+func (h *host) leave() {
+	h.w.counts.leaves++
+	p := h.proc
+	if p.stopped {
+		return
+	}
+	h.w.log("%s leaves", h.name)
+	p.said.leaving = true
+	p.speak()
+	h.end()
+}
+
+func (h *host) end() {
+	w := h.w
+	h.proc.dead = true
+	h.proc = nil
+	w.after(w.between(50*time.Millisecond, 3*time.Second), h.start)
+}
+
+// process is one life of a worker: the real lifecycle machine and ledger, and
+// what the worker's loop does around them.
+type process struct {
+	w           *world
+	host        *host
+	incarnation string
+	// dead: it is gone. stopped: it does nothing, and will do all of parked then.
+	dead, stopped bool
+	parked        []func()
+
+	life  *lifecycle.Machine
+	books *ledger.Ledger
+	// small are results without frames: one generation of each task.
+	small map[ids.TaskID]smallObject
+	// values are the bytes of the objects in the ledger.
+	values map[object]uint64
+
+	self ids.WorkerID
+	link *link
+	// heardOn is the session that the scheduler made of link.
+	said  inbound
+	peers map[ids.WorkerID]*process
+
+	jobs  map[lifecycle.Ref]*job
+	lanes map[laneKey]*lane
+	// events are to be stepped, in order.
+	events  []lifecycle.Event
+	pumping bool
+	ticking bool
+
+	lastReservation ledger.ReservationID
+	reserved        map[lifecycle.ReservationID]ledger.ReservationID
+	// waits are the reservations in the ledger's queue.
+	waits map[ledger.ReservationID]lifecycle.ReservationID
+
+	sinceCheck int
+}
+
+type smallObject struct {
+	generation ids.Attempt
+	value      uint64
+}
+
+// job is one attempt that the process was given.
+type job struct {
+	ref    lifecycle.Ref
+	spec   *spec
+	inputs []jobInput
+	// memory is the lifecycle's reservation for the run, own the run's own.
+	memory lifecycle.ReservationID
+	own    ledger.ReservationID
+	lane   *lane
+	// begun: its lane is at it. gone: it has left its lane; runs counts how often
+	// it came to one.
+	begun   bool
+	runs    int
+	began   time.Time
+	timeout time.Duration
+	bytes   uint64
+	ended   *sched.TaskError
+	// double: it was assigned again after it had ended, and its result is here.
+	double bool
+}
+
+// jobInput is one input, in the order of the arguments; known if the value is at
+// hand without the slab.
+type jobInput struct {
+	object object
+	value  uint64
+	known  bool
+}
+
+// run does something in the process, if it can; a stopped one does it later.
+func (p *process) run(do func()) {
+	switch {
+	case p.dead:
+	case p.stopped:
+		p.parked = append(p.parked, do)
+	default:
+		do()
+		p.speak()
+	}
+}
+
+func (p *process) after(d time.Duration, do func()) { p.w.after(d, func() { p.run(do) }) }
+
+// stop is SIGSTOP for a while.
+func (p *process) stop(d time.Duration) {
+	if p.stopped {
+		return
+	}
+	p.w.counts.stops++
+	p.w.log("%s stops for %v", p.host.name, d)
+	p.stopped = true
+	p.w.after(d, func() {
+		if p.dead {
+			return
+		}
+		p.w.log("%s goes on", p.host.name)
+		p.stopped = false
+		parked := p.parked
+		p.parked = nil
+		for _, do := range parked {
+			p.run(do)
+		}
+	})
+}
+
+// connect opens a new session with everything that is here.
+func (p *process) connect() {
+	w := p.w
+	l := w.newLink()
+	p.link = l
+	l.downBroken = func() { p.run(func() { p.disconnected(l) }) }
+	ev := sched.WorkerRegistered{
+		Name: p.host.name, Incarnation: p.incarnation, Host: p.host.name, Slots: p.host.slots, Resources: p.host.resources,
+		MemoryBytes: w.plan.slabBytes, Executors: []string{"native", "python", "simexec"},
+	}
+	for _, o := range p.inventory() {
+		ev.Inventory = append(ev.Inventory, sched.Replica{Task: o.Task, Generation: o.Generation, Bytes: p.size(o)})
+	}
+	for _, r := range p.life.Attempts() {
+		ev.Running = append(ev.Running, sched.TaskRef{Task: r.Task, Attempt: r.Attempt})
+	}
+	if !w.plan.keepReports {
+		p.said = inbound{}
+	}
+	// What has ended and is still to be said counts as running until then.
+	for _, r := range p.said.reports {
+		if r.Outcome != sched.OutcomeStarted && r.Outcome != sched.OutcomeRetractRefused {
+			ev.Running = append(ev.Running, sched.TaskRef{Task: r.Task, Attempt: r.Attempt})
+		}
+	}
+	register := func() { w.server.register(l, p, ev) }
+	l.send(true, register, nil)
+	if l.broken && w.trouble(w.plan.lateRegister) {
+		w.after(w.between(0, 3*time.Second), register)
+	}
+}
+
+func (p *process) disconnected(l *link) {
+	if p.link != l {
+		return
+	}
+	w := p.w
+	w.log("%s sees stream %d broken", p.host.name, l.number)
+	l.broken = true
+	p.link = nil
+	p.after(w.between(time.Millisecond, 500*time.Millisecond), func() {
+		if p.link == nil {
+			p.connect()
+		}
+	})
+}
+
+// session finds what the scheduler made of the stream.
+func (s *server) sessionOn(p *process, l *link) *session {
+	if r := s.byName[p.host.name]; r != nil && r.session != nil && r.session.link == l {
+		return r.session
+	}
+	return nil
+}
+
+// speak sends what there is to say.
+func (p *process) speak() {
+	if p.said.empty() || p.dead {
+		return
+	}
+	if p.link == nil {
+		if !p.w.plan.keepReports {
+			p.said = inbound{}
+		}
+		return
+	}
+	said := p.said
+	p.said = inbound{}
+	p.send(said, 0)
+}
+
+func (p *process) send(said inbound, stats uint64) {
+	w, l := p.w, p.link
+	if !said.empty() {
+		w.log("stream %d from %s: %s", l.number, p.host.name, &said)
+	}
+	var x *session
+	l.send(true, func() {
+		if x = w.server.sessionOn(p, l); x != nil {
+			w.server.heard(x, said.clone(), stats)
+		}
+	}, func() {
+		if x == nil {
+			x = w.server.sessionOn(p, l)
+		}
+		if x != nil && !said.empty() {
+			w.log("again, stream %d from %s: %s", l.number, p.host.name, &said)
+			again := said.clone()
+			again.leaving = false
+			w.server.heard(x, again, 0)
+		}
+	})
+}
+
+// beat says once a second that the process lives.
+func (p *process) beat() {
+	if at, ok := p.books.NextDeadline(); ok && !p.w.now.Before(at) {
+		p.ledgerDid(p.books.Expire(p.w.now))
+	}
+	if p.link != nil {
+		p.send(inbound{}, 1+p.books.Stats().HeldBytes)
+	}
+	p.pump()
+	p.after(beatEvery, p.beat)
+}
+
+// heard takes in a message of the scheduler.
+func (p *process) heard(l *link, said *outbound) {
+	w := p.w
+	if p.link != l {
+		return
+	}
+	if said.stop != "" {
+		w.log("%s is told to stop: %s", p.host.name, said.stop)
+		p.host.crash("stopped: " + said.stop)
+		return
+	}
+	if said.reregister {
+		w.log("%s is told to register anew", p.host.name)
+		l.broken = true
+		p.connect()
+		return
+	}
+	if said.registered != 0 {
+		p.self = said.registered
+		p.push(lifecycle.Registered{Self: said.registered})
+	}
+	for _, e := range said.peers {
+		p.peers[e.worker] = e.at
+	}
+	for i := range said.assignments {
+		p.assigned(&said.assignments[i])
+	}
+	for _, r := range said.retractions {
+		p.push(lifecycle.Retracted{Ref: lifecycle.Ref(r)})
+	}
+	for _, r := range said.cancellations {
+		p.push(lifecycle.Cancelled{Ref: lifecycle.Ref(r)})
+	}
+	for _, r := range said.releases {
+		p.push(lifecycle.Released{Object: lifecycle.Object{Task: r.Task, Generation: r.Generation}})
+	}
+	p.pump()
+}
+
+func (p *process) push(e lifecycle.Event) { p.events = append(p.events, e) }
+
+// pump steps the machine until nothing is left to do.
+func (p *process) pump() {
+	if p.pumping {
+		return
+	}
+	p.pumping = true
+	for len(p.events) > 0 {
+		e := p.events[0]
+		p.events = p.events[1:]
+		for _, effect := range slices.Clone(p.life.Step(p.w.now, e)) {
+			p.carryOut(effect)
+		}
+		if p.sinceCheck++; p.sinceCheck >= p.w.server.checkEvery {
+			p.deepCheck()
+		}
+	}
+	p.pumping = false
+	if !p.ticking && len(p.jobs) > 0 {
+		p.ticking = true
+		p.after(20*time.Millisecond, p.tick)
+	}
+}
+
+func (p *process) deepCheck() {
+	p.sinceCheck = 0
+	if err := p.life.Check(); err != nil {
+		p.w.fail(nil, "worker %s: an invariant is broken: %v", p.host.name, err)
+	}
+	if err := p.books.Check(); err != nil {
+		p.w.fail(nil, "worker %s: an invariant is broken: %v", p.host.name, err)
+	}
+}
+
+func (p *process) tick() {
+	p.ticking = false
+	if len(p.jobs) > 0 {
+		p.push(lifecycle.Ticked{})
+		p.pump()
+	}
+}
+
+// find returns an object that can be read.
+func (p *process) find(o object) (uint64, bool) {
+	if s, ok := p.small[o.Task]; ok && s.generation == o.Generation {
+		return s.value, true
+	}
+	if v, ok := p.books.Lookup(o); ok && v.State == ledger.Sealed {
+		return p.values[o], true
+	}
+	return 0, false
+}
+
+func (p *process) isSmall(o object) bool {
+	s, ok := p.small[o.Task]
+	return ok && s.generation == o.Generation
+}
+
+func (p *process) size(o object) uint64 {
+	if v, ok := p.books.Lookup(o); ok {
+		return v.Bytes()
+	}
+	return smallBytes
+}
+
+// inventory lists what can be read, by task.
+func (p *process) inventory() []object {
+	var out []object
+	for _, v := range p.books.Objects() {
+		if v.State == ledger.Sealed {
+			out = append(out, v.ID)
+		}
+	}
+	for _, task := range sortedKeys(p.small) {
+		out = append(out, object{Task: task, Generation: p.small[task].generation})
+	}
+	return out
+}
+
+func (p *process) drop(o object) {
+	if p.isSmall(o) {
+		delete(p.small, o.Task)
+		return
+	}
+	if effects, err := p.books.Drop(o); err == nil {
+		p.ledgerDid(effects)
+	}
+}
+
+func taskHolder(task ids.TaskID) ledger.Holder {
+	return ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}
+}
+
+func inputPin(task ids.TaskID) ledger.Pin {
+	return ledger.Pin{Reason: ledger.PinInput, Holder: taskHolder(task)}
+}
+
+// ledgerDid carries the ledger's effects out.
+func (p *process) ledgerDid(effects []ledger.Effect) {
+	for _, e := range effects {
+		switch e := e.(type) {
+		case ledger.Granted:
+			if id, ok := p.waits[e.Reservation]; ok {
+				delete(p.waits, e.Reservation)
+				p.push(lifecycle.Reserved{Reservation: id})
+			}
+		case ledger.Refused:
+			if id, ok := p.waits[e.Reservation]; ok {
+				delete(p.waits, e.Reservation)
+				delete(p.reserved, id)
+				p.push(lifecycle.ReserveFailed{Reservation: id, Message: e.Err.Error()})
+			}
+		case ledger.Freed:
+			delete(p.values, e.Object)
+		case ledger.LeaseExpired, ledger.PunchHoles:
+		}
+	}
+}
+
+// release ends a reservation of the ledger.
+func (p *process) release(id ledger.ReservationID) {
+	effects, err := p.books.Release(id)
+	if err != nil && !errors.Is(err, ledger.ErrUnknown) {
+		p.w.fail(nil, "worker %s: %v", p.host.name, err)
+	}
+	p.ledgerDid(effects)
+}
+
+func runnerOf(op sched.OpSpec) string {
+	switch op.Kind {
+	case sched.OpNative:
+		return "native"
+	case sched.OpPythonImport, sched.OpPythonPickle:
+		return "python"
+	case sched.OpExec, sched.OpData:
+	}
+	return "simexec"
+}
+
+// assigned takes in one assignment.
+func (p *process) assigned(a *assignment) {
+	w := p.w
+	ref := lifecycle.Ref{Task: a.Task, Attempt: a.Attempt}
+	if p.jobs[ref] != nil {
+		p.push(&lifecycle.Assigned{Ref: ref})
+		p.pump()
+		return
+	}
+	s := w.book.ofArguments(a.Arguments)
+	if s == nil || s.key != a.Key || s.op != a.op || len(a.Inputs) != len(s.inputs) {
+		w.fail([]ids.TaskID{a.Task}, "%s came to %s with the wrong arguments: %q", ref, p.host.name, a.Arguments)
+	}
+	j := &job{ref: ref, spec: s, timeout: a.Timeout}
+	e := &lifecycle.Assigned{
+		Ref: ref, Rank: a.Rank, Slots: a.Slots, Resources: a.Resources, Runner: runnerOf(a.op), OutputBytes: a.ExpectedOutputBytes,
+	}
+	if s.run < time.Millisecond {
+		e.Estimate = s.run
+	}
+	for i := range a.Inputs {
+		in := &a.Inputs[i]
+		o := object{Task: in.Task, Generation: in.Generation}
+		if in.Inline != nil {
+			v, ok := decode(in.Inline)
+			if !ok {
+				w.fail([]ids.TaskID{a.Task, in.Task}, "%s came with a broken inline value of %s", ref, o)
+			}
+			j.inputs = append(j.inputs, jobInput{object: o, value: v, known: true})
+			continue
+		}
+		x := jobInput{object: o}
+		li := lifecycle.Input{Object: lifecycle.Object(o), Bytes: in.Bytes, Holders: in.Holders}
+		if v, here := p.find(o); here {
+			if p.isSmall(o) {
+				x.value, x.known = v, true
+				j.inputs = append(j.inputs, x)
+				continue
+			}
+			li.Pinned = true
+			if err := p.books.Pin(o, inputPin(a.Task)); err != nil {
+				w.fail([]ids.TaskID{a.Task}, "worker %s: %v", p.host.name, err)
+			}
+		}
+		e.Inputs = append(e.Inputs, li)
+		j.inputs = append(j.inputs, x)
+	}
+	p.jobs[ref] = j
+	p.push(e)
+	p.pump()
+}
+
+// carryOut does what the lifecycle machine orders.
+func (p *process) carryOut(e lifecycle.Effect) {
+	w := p.w
+	switch e := e.(type) {
+	case lifecycle.Reserve:
+		p.reserve(e)
+	case lifecycle.Unreserve:
+		if id, ok := p.reserved[e.Reservation]; ok {
+			delete(p.reserved, e.Reservation)
+			delete(p.waits, id)
+			p.release(id)
+		}
+	case lifecycle.StartFetch:
+		p.fetch(e)
+	case lifecycle.PinInput:
+		o := object(e.Object)
+		v, ok := p.find(o)
+		if !ok {
+			w.fail([]ids.TaskID{e.Ref.Task, o.Task}, "worker %s: %s is to be pinned for %s and is not here", p.host.name, o, e.Ref)
+		}
+		if !p.isSmall(o) {
+			if err := p.books.Pin(o, inputPin(e.Ref.Task)); err != nil {
+				w.fail([]ids.TaskID{e.Ref.Task}, "worker %s: %v", p.host.name, err)
+			}
+			return
+		}
+		for i := range p.jobs[e.Ref].inputs {
+			if in := &p.jobs[e.Ref].inputs[i]; in.object == o {
+				in.value, in.known = v, true
+			}
+		}
+	case lifecycle.Unpin:
+		if effects, err := p.books.Unpin(object(e.Object), inputPin(e.Ref.Task)); err == nil {
+			p.ledgerDid(effects)
+		}
+	case lifecycle.StartRun:
+		p.enter(e)
+	case lifecycle.StopRun:
+		p.stopRun(e.Ref)
+	case lifecycle.TakeBack:
+		if j := p.jobs[e.Ref]; j != nil && j.lane != nil && !j.begun {
+			p.leaveLane(j)
+			p.push(lifecycle.RunReturned{Ref: e.Ref})
+		}
+	case lifecycle.Publish:
+		j := p.jobs[e.Ref]
+		delete(p.jobs, e.Ref)
+		r := sched.Report{Task: e.Ref.Task, Attempt: e.Ref.Attempt, Outcome: sched.OutcomeSucceeded, RunTime: j.spec.run, OutputBytes: j.bytes}
+		if j.bytes <= inlineBytes {
+			r.Inline = encode(j.spec.value)
+		}
+		p.said.reports = append(p.said.reports, r)
+	case lifecycle.Discard:
+		p.drop(objectOf(e.Ref))
+	case lifecycle.Report:
+		p.report(e)
+	case lifecycle.Gained:
+		p.said.gained = append(p.said.gained, sched.Stored{Replica: sched.Replica{
+			Task: e.Object.Task, Generation: e.Object.Generation, Bytes: e.Bytes}})
+	case lifecycle.Drop:
+		p.drop(object(e.Object))
+	default:
+		w.fail(nil, "unknown effect %T", e)
+	}
+}
+
+func (p *process) report(e lifecycle.Report) {
+	r := sched.Report{Task: e.Ref.Task, Attempt: e.Ref.Attempt, Outcome: sched.Outcome(e.Outcome)}
+	j := p.jobs[e.Ref]
+	switch {
+	case e.Reason != "":
+		r.Err = &sched.TaskError{Reason: e.Reason, Message: e.Message, Worker: p.host.name, Attempt: e.Ref.Attempt}
+	case j != nil:
+		r.Err = j.ended
+	}
+	if r.Err != nil && j != nil {
+		r.Err.OriginKey = j.spec.key
+	}
+	for _, u := range e.Unreachable {
+		r.Unreachable = append(r.Unreachable, sched.Unreachable{
+			Task: u.Object.Task, Generation: u.Object.Generation, FailedAt: slices.Clone(u.FailedAt), MissingAt: slices.Clone(u.MissingAt)})
+	}
+	if e.Outcome != lifecycle.Started && e.Outcome != lifecycle.RetractRefused {
+		delete(p.jobs, e.Ref)
+	}
+	p.said.reports = append(p.said.reports, r)
+}
+
+func (p *process) reserve(e lifecycle.Reserve) {
+	p.lastReservation++
+	id := p.lastReservation
+	granted, err := p.books.Reserve(p.w.now, ledger.Request{ID: id, Holder: taskHolder(e.Ref.Task), Bytes: e.Bytes, Deadline: p.w.now.Add(10 * time.Second)})
+	if err != nil {
+		p.push(lifecycle.ReserveFailed{Reservation: e.Reservation, Message: err.Error()})
+		return
+	}
+	p.reserved[e.Reservation] = id
+	if granted {
+		p.push(lifecycle.Reserved{Reservation: e.Reservation})
+		return
+	}
+	p.waits[id] = e.Reservation
+}
+
+// scattered stores what a client sent for a task.
+func (p *process) scattered(task ids.TaskID, s *spec) bool {
+	o := object{Task: task, Generation: dataGeneration}
+	if _, here := p.find(o); !here {
+		if !p.store(o, s, 0) {
+			return false
+		}
+	}
+	stored := sched.Stored{Replica: sched.Replica{Task: task, Generation: dataGeneration, Bytes: p.size(o)}}
+	if s.bytes <= inlineBytes {
+		stored.Inline = encode(s.value)
+	}
+	p.said.gained = append(p.said.gained, stored)
+	p.pump()
+	return true
+}
+
+// store puts an object into the slab, or beside it, out of a reservation (0: its
+// own).
+func (p *process) store(o object, s *spec, from ledger.ReservationID) bool {
+	if s.bytes == 0 {
+		p.small[o.Task] = smallObject{o.Generation, s.value}
+		return true
+	}
+	id := from
+	if from == 0 {
+		p.lastReservation++
+		id = p.lastReservation
+		if granted, err := p.books.Reserve(p.w.now, ledger.Request{ID: id, Holder: taskHolder(o.Task), Bytes: []uint64{s.bytes}}); err != nil || !granted {
+			return false
+		}
+		defer p.release(id)
+	}
+	if _, err := p.books.Allocate(id, o, s.bytes); err != nil {
+		return false
+	}
+	if err := p.books.Seal(o, nil); err != nil {
+		p.w.fail([]ids.TaskID{o.Task}, "worker %s: %v", p.host.name, err)
+	}
+	p.values[o] = s.value
+	return true
+}
+
+// describe adds what the process knows about a task.
+func (p *process) describe(b *strings.Builder, task ids.TaskID) {
+	for _, r := range p.life.Attempts() {
+		if r.Task == task {
+			state, _ := p.life.State(r)
+			fmt.Fprintf(b, "  %s (%s) has %s, %s: %v\n", p.host.name, p.self, r, state, p.life.Story(r))
+		}
+	}
+	for _, o := range p.inventory() {
+		if o.Task == task {
+			fmt.Fprintf(b, "  %s (%s) holds %s\n", p.host.name, p.self, o)
+		}
+	}
+}
+
+// leftovers says what is not as it was at the start.
+func (p *process) leftovers() string {
+	if p == nil {
+		return "not running"
+	}
+	s := p.books.Stats()
+	if s.Objects+s.Leases+s.Waiting+p.life.Len()+len(p.small)+len(p.jobs)+len(p.values)+len(p.reserved) == 0 && s.HeldBytes+s.ReservedBytes == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%+v, attempts %v, small %v, %d jobs, %d values, %d reservations", s, p.life.Attempts(), sortedKeys(p.small), len(p.jobs), len(p.values), len(p.reserved))
+}

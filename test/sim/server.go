@@ -1,0 +1,578 @@
+package sim
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// server plays the scheduler's loop around the real machine: sessions, leases,
+// reconnecting, deaths, watches.
+type server struct {
+	w          *world
+	m          *sched.Machine
+	effects    []sched.Effect
+	assignment sched.Assignment
+
+	// byID is indexed by number; nil where the worker is lost.
+	byID   []*remote
+	byName map[string]*remote
+	// dead are the incarnations whose death was reported.
+	dead     map[string]bool
+	touched  []*session
+	lastLink uint64
+
+	leases     map[ids.ClientID]*lease
+	lastClient ids.ClientID
+	notified   []*lease
+	functions  map[ids.FunctionHash]bool
+	datasets   uint64
+	// answered are the submissions that were accepted, and their graphs.
+	answered map[string]ids.GraphID
+
+	// timer is when TimePassed is due; zero: not set.
+	timer time.Time
+	// assigned are the attempts that were ever sent.
+	assigned map[sched.TaskRef]ids.WorkerID
+
+	checkEvery, sinceCheck int
+}
+
+// remote is one worker incarnation, known until it is lost.
+type remote struct {
+	id             ids.WorkerID
+	name           string
+	incarnation    string
+	proc           *process
+	session        *session
+	disconnectedAt time.Time
+}
+
+// session is one stream of a worker, as the scheduler sees it.
+type session struct {
+	link     *link
+	remote   *remote
+	ended    bool
+	lastSeen time.Time
+	out      outbound
+	dirty    bool
+	peers    map[ids.WorkerID]bool
+}
+
+// outbound is one message to a worker, to be taken in the order of its fields.
+type outbound struct {
+	registered    ids.WorkerID
+	peers         []peer
+	assignments   []assignment
+	retractions   []sched.TaskRef
+	cancellations []sched.TaskRef
+	releases      []sched.Replica
+	reregister    bool
+	stop          string
+}
+
+// peer says where a worker is found; at is nil if it is gone.
+type peer struct {
+	worker ids.WorkerID
+	at     *process
+}
+
+type assignment struct {
+	sched.Assignment
+	op sched.OpSpec
+}
+
+// inbound is one message of a worker.
+type inbound struct {
+	reports []sched.Report
+	gained  []sched.Stored
+	lost    []sched.Replica
+	leaving bool
+}
+
+func (m *inbound) empty() bool {
+	return len(m.reports)+len(m.gained)+len(m.lost) == 0 && !m.leaving
+}
+
+// clone makes what the machine may keep.
+func (m inbound) clone() inbound {
+	return inbound{slices.Clone(m.reports), slices.Clone(m.gained), slices.Clone(m.lost), m.leaving}
+}
+
+func newServer(w *world, checkEvery int) *server {
+	return &server{
+		w: w, m: sched.New(sched.Config{InlineResultBytes: 4 << 10, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8}),
+		byID: make([]*remote, 1), byName: map[string]*remote{}, dead: map[string]bool{},
+		leases: map[ids.ClientID]*lease{}, functions: map[ids.FunctionHash]bool{},
+		answered: map[string]ids.GraphID{}, assigned: map[sched.TaskRef]ids.WorkerID{}, checkEvery: checkEvery,
+	}
+}
+
+// process returns the process of a worker that is not lost.
+func (s *server) process(id ids.WorkerID) *process {
+	if r := s.get(id); r != nil && !r.proc.dead {
+		return r.proc
+	}
+	return nil
+}
+
+func (s *server) get(id ids.WorkerID) *remote {
+	if int(id) >= len(s.byID) {
+		return nil
+	}
+	return s.byID[id]
+}
+
+func (s *server) step(ev sched.Event) {
+	s.effects = s.m.Step(s.w.now, ev, s.effects[:0])
+	s.carryOut()
+}
+
+// check looks at the machine's invariants now and then.
+func (s *server) check() {
+	if s.sinceCheck++; s.sinceCheck >= s.checkEvery {
+		s.deepCheck()
+	}
+}
+
+func (s *server) deepCheck() {
+	s.sinceCheck = 0
+	if err := s.m.Check(); err != nil {
+		s.w.fail(nil, "the scheduler's invariant is broken: %v", err)
+	}
+}
+
+var effectNames = [...]string{"?", "assign", "retract", "cancel", "release", "notify", "expired", "graph", "graphgone", "unused", "forgotten"}
+
+// carryOut does what a step ordered.
+func (s *server) carryOut() {
+	w := s.w
+	for i := range s.effects {
+		e := &s.effects[i]
+		w.log("  %s %s %s/%s state %d %s %s", effectNames[e.Kind], e.Worker, e.Task, e.Attempt, e.State, e.Client, e.Graph)
+		switch e.Kind {
+		case sched.EffectAssign:
+			s.assign(e)
+		case sched.EffectRetract:
+			if o := s.outOf(e.Worker); o != nil {
+				o.retractions = append(o.retractions, sched.TaskRef{Task: e.Task, Attempt: e.Attempt})
+			}
+		case sched.EffectCancel:
+			if o := s.outOf(e.Worker); o != nil {
+				o.cancellations = append(o.cancellations, sched.TaskRef{Task: e.Task, Attempt: e.Attempt})
+			}
+		case sched.EffectRelease:
+			if o := s.outOf(e.Worker); o != nil {
+				o.releases = append(o.releases, sched.Replica{Task: e.Task, Generation: e.Attempt})
+			}
+		case sched.EffectNotify:
+			s.notify(e)
+		case sched.EffectClientExpired:
+			w.log("client %s expired", e.Client)
+			s.forgetClient(e.Client)
+		case sched.EffectGraphChanged:
+			s.graphChanged(e.Graph)
+		case sched.EffectGraphRemoved:
+		case sched.EffectFunctionUnused:
+			if !s.functions[e.Function] {
+				w.fail(nil, "a function is unused that was not there")
+			}
+			delete(s.functions, e.Function)
+		case sched.EffectTaskForgotten:
+			if _, ok := s.m.Task(e.Task); ok {
+				w.fail([]ids.TaskID{e.Task}, "%s is forgotten and still there", e.Task)
+			}
+		default:
+			w.fail(nil, "unknown effect %+v", e)
+		}
+	}
+	s.check()
+	if at, ok := s.m.NextDeadline(); ok && (s.timer.IsZero() || at.Before(s.timer)) {
+		s.timer = at
+		w.at(at, func() {
+			if !s.timer.Equal(at) {
+				return
+			}
+			s.timer = time.Time{}
+			s.step(sched.TimePassed{})
+			s.flush()
+		})
+	}
+}
+
+// outOf is what a worker will be told, nil if it has no stream.
+func (s *server) outOf(id ids.WorkerID) *outbound {
+	r := s.get(id)
+	if r == nil || r.session == nil {
+		s.w.fail(nil, "an order for %s, which has no session", id)
+		return nil
+	}
+	return r.session.building(s)
+}
+
+func (x *session) building(s *server) *outbound {
+	if !x.dirty {
+		x.dirty = true
+		s.touched = append(s.touched, x)
+	}
+	return &x.out
+}
+
+func (s *server) assign(e *sched.Effect) {
+	w := s.w
+	o := s.outOf(e.Worker)
+	a := &s.assignment
+	if !s.m.AssignmentOf(e.Task, a) || a.Attempt != e.Attempt {
+		w.log("  (withdrawn in the same step)")
+		return
+	}
+	ref := sched.TaskRef{Task: e.Task, Attempt: e.Attempt}
+	if was, twice := s.assigned[ref]; twice {
+		w.fail([]ids.TaskID{e.Task}, "%s/%s is assigned to %s and was to %s", e.Task, e.Attempt, e.Worker, was)
+	}
+	s.assigned[ref] = e.Worker
+	x := s.get(e.Worker).session
+	op := s.m.Op(a.Op)
+	if op.Kind == sched.OpPythonPickle && !s.functions[op.Function] {
+		w.fail([]ids.TaskID{e.Task}, "%s needs a function that is gone", e.Task)
+	}
+	c := assignment{*a, op}
+	c.Inputs = slices.Clone(a.Inputs)
+	c.Arguments = slices.Clone(a.Arguments)
+	for i := range c.Inputs {
+		in := &c.Inputs[i]
+		in.Holders = slices.Clone(in.Holders)
+		for _, h := range in.Holders {
+			if x.peers[h] {
+				continue
+			}
+			x.peers[h] = true
+			if r := s.get(h); r != nil {
+				o.peers = append(o.peers, peer{h, r.proc})
+			}
+		}
+	}
+	o.assignments = append(o.assignments, c)
+}
+
+// flush sends what was built, now or with what comes next.
+func (s *server) flush() {
+	if len(s.touched) > 0 && s.w.chance(0.2) {
+		s.w.after(s.w.between(0, 500*time.Microsecond), s.flushNow)
+		return
+	}
+	s.flushNow()
+}
+
+func (s *server) flushNow() {
+	for _, x := range s.touched {
+		x.dirty = false
+		if !x.ended {
+			s.send(x)
+		}
+	}
+	s.touched = s.touched[:0]
+	s.flushWatches()
+}
+
+func (s *server) send(x *session) {
+	said := x.out
+	x.out = outbound{}
+	p, l := x.remote.proc, x.link
+	w := s.w
+	w.log("stream %d to %s: %s", l.number, x.remote.name, &said)
+	again := said
+	again.registered = 0
+	if !w.plan.duplicateAssign {
+		again.assignments = nil
+	}
+	l.send(false, func() { p.run(func() { p.heard(l, &said) }) }, func() {
+		p.run(func() {
+			w.log("again, stream %d to %s", l.number, p.host.name)
+			p.heard(l, &again)
+		})
+	})
+}
+
+// String lists what is in a message.
+func (o *outbound) String() string {
+	b := []byte{}
+	if o.registered != 0 {
+		b = fmt.Appendf(b, "registered %s ", o.registered)
+	}
+	for i := range o.assignments {
+		b = fmt.Appendf(b, "assign %s/%s ", o.assignments[i].Task, o.assignments[i].Attempt)
+	}
+	for _, r := range o.retractions {
+		b = fmt.Appendf(b, "retract %s/%s ", r.Task, r.Attempt)
+	}
+	for _, r := range o.cancellations {
+		b = fmt.Appendf(b, "cancel %s/%s ", r.Task, r.Attempt)
+	}
+	for _, r := range o.releases {
+		b = fmt.Appendf(b, "release %s/%s ", r.Task, r.Generation)
+	}
+	if o.reregister {
+		b = append(b, "reregister "...)
+	}
+	return string(append(b, o.stop...))
+}
+
+// String lists what is in a message.
+func (m *inbound) String() string {
+	b := []byte{}
+	for i := range m.reports {
+		r := &m.reports[i]
+		b = fmt.Appendf(b, "%s/%s outcome %d ", r.Task, r.Attempt, r.Outcome)
+		for _, u := range r.Unreachable {
+			b = fmt.Appendf(b, "(no %s/%s: failed %v missing %v) ", u.Task, u.Generation, u.FailedAt, u.MissingAt)
+		}
+	}
+	for _, g := range m.gained {
+		b = fmt.Appendf(b, "gained %s/%s ", g.Task, g.Generation)
+	}
+	for _, g := range m.lost {
+		b = fmt.Appendf(b, "lost %s/%s ", g.Task, g.Generation)
+	}
+	if m.leaving {
+		b = append(b, "leaving"...)
+	}
+	return string(b)
+}
+
+// register opens the session of an incarnation: a new one, or one that is back.
+func (s *server) register(l *link, p *process, ev sched.WorkerRegistered) {
+	w := s.w
+	if s.dead[ev.Incarnation] {
+		l.send(false, func() { p.run(func() { p.heard(l, &outbound{stop: "declared dead"}) }) }, nil)
+		return
+	}
+	r := s.byName[ev.Name]
+	if r != nil && r.incarnation != ev.Incarnation {
+		s.lose(r, "a new incarnation registered under its name", "another incarnation registered")
+		r = nil
+	}
+	if r == nil {
+		r = &remote{id: ids.WorkerID(len(s.byID)), name: ev.Name, incarnation: ev.Incarnation, proc: p}
+		s.byID = append(s.byID, r)
+		s.byName[ev.Name] = r
+	} else if r.session != nil {
+		// The worker sees its stream end.
+		r.session.ended = true
+		r.session.link.breaks()
+	}
+	x := &session{link: l, remote: r, lastSeen: w.now, peers: map[ids.WorkerID]bool{}}
+	r.session = x
+	x.building(s).registered = r.id
+	ev.Worker = r.id
+	w.log("%s registers as %s: holds %d, runs %v", ev.Name, r.id, len(ev.Inventory), ev.Running)
+	s.step(ev)
+	s.watchLease(x, w.now.Add(workerLease))
+	l.upBroken = func() { s.disconnected(x) }
+	if l.broken {
+		w.after(w.between(0, time.Second), l.upBroken)
+	}
+	s.flush()
+}
+
+func (s *server) watchLease(x *session, at time.Time) {
+	s.w.at(at, func() {
+		if x.ended || x.remote.session != x {
+			return
+		}
+		if end := x.lastSeen.Add(workerLease); end.After(s.w.now) {
+			s.watchLease(x, end)
+			return
+		}
+		s.lose(x.remote, "no message for 5s", "")
+		s.flush()
+	})
+}
+
+func (s *server) disconnected(x *session) {
+	r := x.remote
+	if x.ended || r.session != x {
+		return
+	}
+	x.ended = true
+	r.session, r.disconnectedAt = nil, s.w.now
+	s.w.log("%s (%s) is disconnected", r.name, r.id)
+	s.step(sched.WorkerDisconnected{Worker: r.id})
+	s.flush()
+	since := s.w.now
+	s.w.after(reconnectGrace, func() {
+		if s.get(r.id) == r && r.session == nil && r.disconnectedAt.Equal(since) {
+			s.lose(r, "connection lost", "")
+			s.flush()
+		}
+	})
+}
+
+// died is what a supervisor reports.
+func (s *server) died(name, incarnation string) {
+	s.dead[incarnation] = true
+	if r := s.byName[name]; r != nil && r.incarnation == incarnation {
+		s.lose(r, "killed by SIGKILL", "this incarnation was declared dead")
+		s.flush()
+	}
+}
+
+func (s *server) lose(r *remote, cause, stop string) {
+	s.w.log("%s (%s) is lost: %s", r.name, r.id, cause)
+	s.w.book.lostWorkers++
+	s.byID[r.id] = nil
+	if s.byName[r.name] == r {
+		delete(s.byName, r.name)
+	}
+	if x := r.session; x != nil {
+		r.session = nil
+		x.out.reregister, x.out.stop = stop == "", stop
+		x.ended = true
+		s.send(x)
+	}
+	s.step(sched.WorkerLost{Worker: r.id, Cause: cause})
+	for _, o := range s.byID {
+		if o != nil && o.session != nil && o.session.peers[r.id] {
+			out := o.session.building(s)
+			out.peers = append(out.peers, peer{r.id, nil})
+		}
+	}
+}
+
+// heard carries a worker's message to the machine.
+func (s *server) heard(x *session, said inbound, stats uint64) {
+	r := x.remote
+	if x.ended || r.session != x {
+		s.w.log("stream %d is stale", x.link.number)
+		return
+	}
+	x.lastSeen = s.w.now
+	if len(said.reports) > 0 {
+		s.step(sched.TasksReported{Worker: r.id, Reports: said.reports})
+	}
+	if len(said.gained)+len(said.lost) > 0 {
+		s.step(sched.ObjectsReported{Worker: r.id, Gained: said.gained, Lost: said.lost})
+	}
+	if stats > 0 {
+		s.step(sched.WorkerMeasured{Worker: r.id, MemoryUsedBytes: stats})
+	}
+	if said.leaving {
+		s.lose(r, "left the cluster", "")
+	}
+	s.flush()
+}
+
+// graphChanged judges detached graphs when they end.
+func (s *server) graphChanged(id ids.GraphID) {
+	info, ok := s.m.Graph(id)
+	if !ok {
+		s.w.fail(nil, "graph %s changed and is not there", id)
+	}
+	if info.Client != 0 || info.EndedAt.IsZero() || !info.EndedAt.Equal(s.w.now) {
+		return
+	}
+	for _, spec := range s.w.book.graphs[id] {
+		task, ok := s.m.Lookup(spec.namespace, spec.key)
+		if !ok {
+			continue
+		}
+		t, _ := s.m.Task(task)
+		if t.State == sched.TaskReleased || t.Graph != id {
+			continue
+		}
+		if err := s.w.book.judge(spec, t.State, t.Err); err != nil {
+			s.w.fail([]ids.TaskID{task}, "detached graph %s: %v", id, err)
+		}
+	}
+}
+
+// lease is a client, as the scheduler sees it.
+type lease struct {
+	id    ids.ClientID
+	ns    string
+	watch *watch
+	dirty bool
+}
+
+// watch is one stream of updates to a client.
+type watch struct {
+	link    *link
+	client  *client
+	changed []ids.TaskID
+	listed  map[ids.TaskID]bool
+}
+
+func (s *server) openClient(ns string) ids.ClientID {
+	s.lastClient++
+	s.leases[s.lastClient] = &lease{id: s.lastClient, ns: ns}
+	s.step(sched.ClientOpened{Client: s.lastClient, Namespace: ns, TTL: clientTTL})
+	return s.lastClient
+}
+
+// heardFrom renews the lease on whose behalf something is done.
+func (s *server) heardFrom(id ids.ClientID) *sched.Error {
+	if s.leases[id] == nil {
+		return &sched.Error{Kind: sched.ErrUnknownClient, Object: id.String(), Message: "the lease ended"}
+	}
+	s.step(sched.ClientRenewed{Client: id})
+	return nil
+}
+
+func (s *server) forgetClient(id ids.ClientID) { delete(s.leases, id) }
+
+func (s *server) notify(e *sched.Effect) {
+	l := s.leases[e.Client]
+	if l == nil {
+		s.w.fail([]ids.TaskID{e.Task}, "news of %s for client %s, which is not there", e.Task, e.Client)
+		return
+	}
+	if l.watch != nil {
+		l.changed(s, e.Task)
+	}
+}
+
+func (l *lease) changed(s *server, task ids.TaskID) {
+	if !l.watch.listed[task] {
+		l.watch.listed[task] = true
+		l.watch.changed = append(l.watch.changed, task)
+	}
+	if !l.dirty {
+		l.dirty = true
+		s.notified = append(s.notified, l)
+	}
+}
+
+// openWatch begins with a snapshot of everything that the client holds.
+func (s *server) openWatch(c *client, lk *link) {
+	l := s.leases[c.id]
+	if l == nil {
+		return
+	}
+	l.watch = &watch{link: lk, client: c, listed: map[ids.TaskID]bool{}}
+	s.m.HeldBy(c.id, func(id ids.TaskID) { l.changed(s, id) })
+	s.flush()
+}
+
+func (s *server) flushWatches() {
+	for _, l := range s.notified {
+		l.dirty = false
+		v := l.watch
+		if v == nil || len(v.changed) == 0 {
+			continue
+		}
+		var updates []sched.Update
+		for _, task := range v.changed {
+			if u, ok := s.m.UpdateOf(task); ok {
+				updates = append(updates, u)
+			}
+		}
+		v.changed = v.changed[:0]
+		clear(v.listed)
+		c := v.client
+		v.link.send(false, func() { c.told(v.link, updates) }, nil)
+	}
+	s.notified = s.notified[:0]
+}

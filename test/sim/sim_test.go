@@ -1,0 +1,72 @@
+package sim
+
+import (
+	"flag"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+var (
+	seedFlag    = flag.Uint64("sim.seed", 1, "the seed of TestSeed")
+	seedsFlag   = flag.Int("sim.seeds", 20, "how many seeds TestSeeds runs")
+	firstFlag   = flag.Uint64("sim.first", 1, "the first seed of TestSeeds")
+	checkFlag   = flag.Int("sim.check", 200, "after how many steps machines are checked that do not do it themselves")
+	minutesFlag = flag.Float64("sim.minutes", 0, "how long TestSoak runs")
+)
+
+// TestSeed runs one seed twice: both runs must be the same, step by step.
+func TestSeed(t *testing.T) {
+	first, err := Run(*seedFlag, *checkFlag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := Run(*seedFlag, *checkFlag)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("seed %d: trace hash %016x over %d lines; %s", *seedFlag, first.Hash, first.Lines, first.Summary)
+	if first.Hash != second.Hash || first.Lines != second.Lines {
+		t.Errorf("seed %d: the second run has trace hash %016x over %d lines; something depends on more than the seed", *seedFlag, second.Hash, second.Lines)
+	}
+}
+
+// TestSeeds runs many seeds, as many at once as there are processors.
+func TestSeeds(t *testing.T) {
+	n := *seedsFlag
+	if testing.Short() {
+		n = min(n, 5)
+	}
+	runSeeds(t, func(i uint64) bool { return i < uint64(n) })
+}
+
+// TestSoak runs seeds until the time is over.
+func TestSoak(t *testing.T) {
+	end := time.Now().Add(time.Duration(*minutesFlag * float64(time.Minute)))
+	runSeeds(t, func(uint64) bool { return time.Now().Before(end) })
+}
+
+func runSeeds(t *testing.T, more func(uint64) bool) {
+	var next, lines, failed atomic.Uint64
+	var all sync.WaitGroup
+	for range runtime.GOMAXPROCS(0) {
+		all.Go(func() {
+			for failed.Load() < 5 {
+				i := next.Add(1) - 1
+				if !more(i) {
+					return
+				}
+				r, err := Run(*firstFlag+i, *checkFlag)
+				lines.Add(r.Lines)
+				if err != nil {
+					failed.Add(1)
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	t.Logf("%d seeds from %d on, %d trace lines, %d failed", next.Load(), *firstFlag, lines.Load(), failed.Load())
+}

@@ -1,0 +1,49 @@
+package sim
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// traceLines is how many lines are kept for a failure report.
+const traceLines = 20_000
+
+// trace hashes everything that happens, and keeps the last lines of it.
+type trace struct {
+	hash  *xxhash.Digest
+	ring  [traceLines][]byte
+	lines uint64
+}
+
+func newTrace() *trace { return &trace{hash: xxhash.New()} }
+
+func (t *trace) add(at time.Duration, format string, args ...any) {
+	slot := &t.ring[t.lines%traceLines]
+	*slot = fmt.Appendf((*slot)[:0], "%12.6f ", at.Seconds())
+	*slot = fmt.Appendf(*slot, format, args...)
+	*slot = append(*slot, '\n')
+	_, _ = t.hash.Write(*slot)
+	t.lines++
+}
+
+// tail returns the last lines, oldest first: all of those that match, or the
+// last few.
+func (t *trace) tail(n int, match string) string {
+	var b strings.Builder
+	first := uint64(0)
+	if t.lines > traceLines {
+		first = t.lines - traceLines
+	}
+	if match == "" && t.lines > uint64(n) && t.lines-uint64(n) > first {
+		first = t.lines - uint64(n)
+	}
+	for i := first; i < t.lines; i++ {
+		if line := t.ring[i%traceLines]; match == "" || strings.Contains(string(line), match) {
+			b.Write(line)
+		}
+	}
+	return b.String()
+}

@@ -1,0 +1,384 @@
+package sim
+
+import (
+	"container/heap"
+	"fmt"
+	"math/rand/v2"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// maxEvents bounds a run: beyond it, something goes round in circles.
+const maxEvents = 5_000_000
+
+// world is one run.
+type world struct {
+	seed uint64
+	plan plan
+	rng  *rand.Rand
+
+	now    time.Time
+	queue  agenda
+	lastAt uint64
+	events uint64
+	trace  *trace
+
+	server  *server
+	hosts   []*host
+	clients []*client
+	book    *book
+	// calm: the trouble is over.
+	calm bool
+	// suspect is a host whose lines a failure report should have.
+	suspect string
+	// done ends the run.
+	done bool
+
+	lastIncarnation int
+	counts          counts
+}
+
+// counts are for the summary.
+type counts struct {
+	messages, broken, duplicates, crashes, stops, leaves, executorDeaths, clientCrashes int
+	runs, tasks, wrong                                                                  int
+}
+
+// Result is what a run came to.
+type Result struct {
+	Hash    uint64
+	Lines   uint64
+	Summary string
+}
+
+// epoch is when every run begins.
+var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+
+// failure is what a run panics with when something is wrong.
+type failure struct {
+	message string
+	tasks   []ids.TaskID
+}
+
+// Run simulates one seed. checkEvery is after how many steps a machine is
+// checked in builds that do not check themselves.
+func Run(seed uint64, checkEvery int) (result Result, err error) {
+	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0x6d696c6c72616365)), now: epoch, trace: newTrace()}
+	w.plan = newPlan(w.rng)
+	w.book = newBook(w)
+	w.server = newServer(w, checkEvery)
+	defer func() {
+		if r := recover(); r != nil {
+			err = w.explain(r)
+		}
+	}()
+	w.begin()
+	for !w.done {
+		if len(w.queue) == 0 {
+			w.fail(nil, "nothing is left to happen")
+		}
+		e := heap.Pop(&w.queue).(entry)
+		w.now = e.at
+		if w.events++; w.events > maxEvents {
+			w.fail(nil, "%d events: this does not end", w.events)
+		}
+		e.run()
+	}
+	c := w.counts
+	return Result{
+		Hash: w.trace.hash.Sum64(), Lines: w.trace.lines,
+		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, client crashes %d",
+			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.clientCrashes),
+	}, nil
+}
+
+func (w *world) elapsed() time.Duration { return w.now.Sub(epoch) }
+
+func (w *world) log(format string, args ...any) { w.trace.add(w.elapsed(), format, args...) }
+
+func (w *world) fail(tasks []ids.TaskID, format string, args ...any) {
+	panic(failure{fmt.Sprintf(format, args...), tasks})
+}
+
+// explain makes the report of a run that went wrong.
+func (w *world) explain(r any) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "seed %d at %v: ", w.seed, w.elapsed())
+	f, ours := r.(failure)
+	if ours {
+		b.WriteString(f.message)
+	} else {
+		fmt.Fprintf(&b, "panic: %v\n%s", r, debug.Stack())
+	}
+	fmt.Fprintf(&b, "\nplan: %v\n", w.plan)
+	for i, id := range f.tasks {
+		if i == 6 {
+			fmt.Fprintf(&b, "... and %d more tasks\n", len(f.tasks)-i)
+			break
+		}
+		fmt.Fprintf(&b, "\ntask %s", id)
+		if info, ok := w.server.m.Task(id); ok {
+			fmt.Fprintf(&b, " %s: state %d attempt %d worker %s replicas %v inputs %v missing %d holders %d err %+v", info.Key, info.State,
+				info.Attempt, info.Worker, info.Replicas, info.InputTasks, info.MissingInputs, info.Holders, info.Err)
+		}
+		b.WriteString("\n")
+		for _, line := range w.server.m.Story(id) {
+			b.WriteString("  " + line + "\n")
+		}
+		for _, h := range w.hosts {
+			if h.proc != nil {
+				h.proc.describe(&b, id)
+			}
+		}
+		if i < 2 {
+			fmt.Fprintf(&b, "  in the last %d lines of the trace:\n%s", traceLines, w.trace.tail(0, id.String()+"/"))
+		}
+	}
+	if w.suspect != "" {
+		fmt.Fprintf(&b, "\nabout %s:\n%s", w.suspect, w.trace.tail(0, w.suspect+" "))
+	}
+	fmt.Fprintf(&b, "\nlast of %d trace lines:\n%s", w.trace.lines, w.trace.tail(50, ""))
+	fmt.Fprintf(&b, "\nrun it again: make sim SEED=%d", w.seed)
+	return fmt.Errorf("%s", b.String())
+}
+
+// entry is something that will happen; entries of one time in the order in which
+// they were made.
+type entry struct {
+	at  time.Time
+	seq uint64
+	run func()
+}
+
+type agenda []entry
+
+// Len is part of heap.Interface.
+func (a agenda) Len() int { return len(a) }
+
+// Less is part of heap.Interface.
+func (a agenda) Less(i, j int) bool {
+	if c := a[i].at.Compare(a[j].at); c != 0 {
+		return c < 0
+	}
+	return a[i].seq < a[j].seq
+}
+
+// Swap is part of heap.Interface.
+func (a agenda) Swap(i, j int) { a[i], a[j] = a[j], a[i] }
+
+// Push is part of heap.Interface.
+func (a *agenda) Push(x any) { *a = append(*a, x.(entry)) }
+
+// Pop is part of heap.Interface.
+func (a *agenda) Pop() any {
+	old := *a
+	last := old[len(old)-1]
+	old[len(old)-1] = entry{}
+	*a = old[:len(old)-1]
+	return last
+}
+
+func (w *world) at(when time.Time, run func()) {
+	if when.Before(w.now) {
+		when = w.now
+	}
+	w.lastAt++
+	heap.Push(&w.queue, entry{when, w.lastAt, run})
+}
+
+func (w *world) after(d time.Duration, run func()) { w.at(w.now.Add(d), run) }
+
+// chance is true with probability p; trouble is a chance that ends with the calm.
+func (w *world) chance(p float64) bool  { return p > 0 && w.rng.Float64() < p }
+func (w *world) trouble(p float64) bool { return !w.calm && w.chance(p) }
+
+func (w *world) between(low, high time.Duration) time.Duration {
+	return low + time.Duration(w.rng.Float64()*float64(high-low))
+}
+
+// pick returns one of several.
+func pick[T any](w *world, from []T) T { return from[w.rng.IntN(len(from))] }
+
+func (w *world) begin() {
+	for i := range workerCount {
+		h := &host{w: w, index: i, name: fmt.Sprintf("host-%d", i), slots: uint32(1 + w.rng.IntN(3))}
+		if i%5 == 0 {
+			h.resources = map[string]float64{"gpu": 1}
+		}
+		w.hosts = append(w.hosts, h)
+		w.after(w.between(0, 200*time.Millisecond), h.start)
+	}
+	for i := range clientCount {
+		c := newClient(w, i)
+		w.clients = append(w.clients, c)
+		w.after(w.between(0, 300*time.Millisecond), c.open)
+	}
+	w.regularly(w.plan.crashEvery, func() { w.anyHost(func(h *host) { h.crash("killed by SIGKILL") }) })
+	w.regularly(w.plan.stopEvery, func() {
+		w.anyHost(func(h *host) { h.proc.stop(w.between(50*time.Millisecond, 8*time.Second)) })
+	})
+	w.regularly(w.plan.leaveEvery, func() { w.anyHost(func(h *host) { h.leave() }) })
+	w.regularly(w.plan.clientCrashEvery, func() { pick(w, w.clients).crash() })
+	w.after(w.plan.chaos, func() {
+		w.calm = true
+		w.log("calm")
+		w.after(w.plan.chaos/4, w.watchEnd)
+	})
+	w.after(w.plan.chaos+hangAfter, func() { w.fail(w.unfinished(), "hang: the cluster has not come to an end: %s", w.stage()) })
+}
+
+// regularly does something about so often, while there is trouble.
+func (w *world) regularly(mean time.Duration, run func()) {
+	if mean == 0 {
+		return
+	}
+	w.after(time.Duration(w.rng.ExpFloat64()*float64(mean)), func() {
+		if w.calm {
+			return
+		}
+		run()
+		w.regularly(mean, run)
+	})
+}
+
+func (w *world) anyHost(run func(*host)) {
+	if h := pick(w, w.hosts); h.proc != nil {
+		run(h)
+	}
+}
+
+func (w *world) stage() string {
+	var waiting []string
+	for _, c := range w.clients {
+		waiting = append(waiting, fmt.Sprintf("client %s %s", c.id, c.stage()))
+	}
+	return fmt.Sprintf("%s; totals %+v", strings.Join(waiting, "; "), w.server.m.Totals())
+}
+
+// unfinished lists tasks that have not ended.
+func (w *world) unfinished() []ids.TaskID {
+	var out []ids.TaskID
+	for _, state := range []sched.TaskState{sched.TaskRunning, sched.TaskAssigned, sched.TaskReady, sched.TaskWaiting, sched.TaskSucceeded} {
+		tasks, _ := w.server.m.Tasks(sched.TaskFilter{State: state}, 0, 100)
+		for _, t := range tasks {
+			out = append(out, t.Task)
+		}
+	}
+	return out
+}
+
+// watchEnd looks, in the calm, whether everything has come to its end: first
+// every client has its results, then both sides agree, then all are gone and
+// nothing is left.
+func (w *world) watchEnd() {
+	for _, c := range w.clients {
+		if !c.satisfied() {
+			w.after(100*time.Millisecond, w.watchEnd)
+			return
+		}
+	}
+	w.log("every client has its results")
+	w.after(workerLease+reconnectGrace+5*time.Second, func() {
+		w.agree()
+		for _, c := range w.clients {
+			if !c.satisfied() {
+				w.fail(w.unfinished(), "what client %s had got was lost in the calm: %s", c.id, c.stage())
+			}
+			c.close(w.chance(0.3))
+		}
+		w.watchEmpty()
+	})
+}
+
+// agree compares what the scheduler believes with what is there.
+func (w *world) agree() {
+	m := w.server.m
+	type place struct {
+		task ids.TaskID
+		host int
+	}
+	believed := map[place]bool{}
+	after := ids.TaskID(0)
+	for {
+		tasks, more := m.Tasks(sched.TaskFilter{}, after, 500)
+		for _, t := range tasks {
+			after = t.Task
+			for _, id := range t.Replicas {
+				p := w.server.process(id)
+				if p == nil {
+					w.fail([]ids.TaskID{t.Task}, "the scheduler believes that %s is on %s, which is not there", t.Task, id)
+				}
+				if _, ok := p.find(object{Task: t.Task, Generation: t.Attempt}); !ok && t.Op.Kind != sched.OpData {
+					w.fail([]ids.TaskID{t.Task}, "the scheduler believes that %s/%s is on %s (%s), which has not got it", t.Task, t.Attempt, id, p.host.name)
+				}
+				believed[place{t.Task, p.host.index}] = true
+			}
+		}
+		if !more {
+			break
+		}
+	}
+	for _, h := range w.hosts {
+		for _, o := range h.proc.inventory() {
+			if !believed[place{o.Task, h.index}] {
+				w.suspect = h.name
+				w.fail([]ids.TaskID{o.Task}, "worker %s holds %s/%s and the scheduler does not know", h.name, o.Task, o.Generation)
+			}
+		}
+	}
+	for _, h := range w.hosts {
+		if w.server.byName[h.name] == nil {
+			w.suspect = h.name
+			w.fail(nil, "the scheduler does not know worker %s", h.name)
+		}
+	}
+	if n := m.Totals().Workers; n != workerCount {
+		w.fail(nil, "the scheduler knows %d workers", n)
+	}
+	w.server.deepCheck()
+	w.log("both sides agree")
+}
+
+// watchEmpty waits until nothing is left.
+func (w *world) watchEmpty() {
+	left := w.leftovers()
+	if len(left) == 0 {
+		w.server.deepCheck()
+		w.log("empty")
+		w.done = true
+		return
+	}
+	if w.elapsed() > w.plan.chaos+hangAfter-time.Second {
+		w.fail(w.unfinished(), "left behind: %s", strings.Join(left[:min(len(left), 10)], "; "))
+	}
+	w.after(500*time.Millisecond, w.watchEmpty)
+}
+
+func (w *world) leftovers() (left []string) {
+	if t := w.server.m.Totals(); t.Tasks+t.Clients+t.Graphs > 0 || t.InlineBytes > 0 || t.ReadyQueued > 0 {
+		left = append(left, fmt.Sprintf("scheduler: %+v", t))
+	}
+	if n := len(w.server.functions); n > 0 {
+		left = append(left, fmt.Sprintf("scheduler: %d functions", n))
+	}
+	for _, h := range w.hosts {
+		if s := h.proc.leftovers(); s != "" {
+			left = append(left, h.name+": "+s)
+		}
+	}
+	return left
+}
+
+func sortedKeys[K ~uint64 | ~uint32 | ~string, V any](m map[K]V) []K {
+	keys := make([]K, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
