@@ -143,6 +143,9 @@ func (k *checker) task(id ids.TaskID, b *block, t *task) {
 	if t.wanted() && t.state == TaskReleased {
 		k.fail("%s is wanted and RELEASED", id)
 	}
+	if t.flags&flagRunHold != 0 && (g.client == 0 || g.dropped || !t.state.active()) {
+		k.fail("%s is %s and runs for its own sake in %s, which nobody may drop", id, t.state, g.id)
+	}
 	if t.flags&flagSettling != 0 {
 		k.fail("%s waits to be settled between steps", id)
 	}

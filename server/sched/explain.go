@@ -132,7 +132,7 @@ func (m *Machine) unfit(c *class, w *worker) string {
 
 func (m *Machine) verdicts(e *Explanation, c *class, b *block, t *task) {
 	edges := b.edgesOf(t)
-	need := m.outputBytes(t)
+	need := m.options[t.options].ExpectedOutputBytes
 	for i := range edges {
 		_, p := m.at(edges[i].input)
 		need += p.output

@@ -150,8 +150,8 @@ func (m *Machine) stretch(w *worker, c *class) bool {
 
 // hasFree says whether the class's resources are free. Tasks with resources are not assigned ahead.
 func (w *worker) hasFree(c *class) bool {
+	// order-free: all must hold.
 	for name, need := range c.options.Resources {
-		// NB: the order does not matter, all must hold.
 		if w.usedResources[name]+need > w.resources[name]+1e-9 {
 			return false
 		}
@@ -343,6 +343,8 @@ const (
 )
 
 // choose picks the worker with the least estimated finish among the holders of the task's inputs and the least loaded.
+// Inputs and the declared size of the result must fit into its memory; the learned size is only a mean, and counts in the
+// estimate.
 func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *task) (*worker, placement) {
 	m.stamp++
 	stamp := m.stamp
@@ -365,9 +367,10 @@ func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *t
 		}
 	}
 	need := total + m.outputBytes(t)
-	fits := func(w *worker) bool { return w.memory == 0 || need <= w.memory }
+	least := total + m.options[t.options].ExpectedOutputBytes
+	fits := func(w *worker) bool { return w.memory == 0 || least <= w.memory }
 	limited := false
-	if need > 0 {
+	if least > 0 {
 		some := false
 		for _, w := range from {
 			if fits(w) {
@@ -412,18 +415,21 @@ func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *t
 		candidates = candidates[:maxCandidates]
 	}
 	m.scratch.candidates = candidates
+	if idle.mark != stamp {
+		idle.mark, idle.present = stamp, 0
+	}
 	best := idle
-	least := m.finishMicros(idle, edges, total, need)
+	soonest := m.finishMicros(idle, edges, need)
 	if idle.id == avoid {
-		least += 1e12
+		soonest += 1e12
 	}
 	for _, w := range candidates {
 		if w == idle || w.state != WorkerStateActive || w.id == avoid || !slices.Contains(from, w) || !fits(w) ||
 			!m.room(w, c) && !m.stretch(w, c) {
 			continue
 		}
-		if f := m.finishMicros(w, edges, total, need); f < least || f == least && w.present > best.present {
-			best, least = w, f
+		if f := m.finishMicros(w, edges, need); f < soonest || f == soonest && w.present > best.present {
+			best, soonest = w, f
 		}
 	}
 	return best, placeHere
@@ -432,7 +438,7 @@ func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *t
 // finishMicros estimates when a task could have run on the worker, its own run time aside: the end of the queue, the time
 // to fetch the inputs that are neither there nor coming, and the time to make room for what does not fit beside what the
 // worker holds now.
-func (m *Machine) finishMicros(w *worker, edges []edge, total, need uint64) float64 {
+func (m *Machine) finishMicros(w *worker, edges []edge, need uint64) float64 {
 	_, fetch := m.fetchMicros(w, edges)
 	queue := w.load()
 	f := max(queue, fetch) + min(queue, fetch)/4
@@ -482,8 +488,8 @@ func (m *Machine) assign(id ids.TaskID, b *block, t *task, w *worker) {
 	w.assigned++
 	w.usedSlots += uint64(max(o.Slots, 1))
 	w.queuedMicros += uint64(t.runMicros)
+	// order-free: each name has its own sum.
 	for name, amount := range o.Resources {
-		// NB: the order does not matter, each name has its own sum.
 		if w.usedResources == nil {
 			w.usedResources = make(map[string]float64)
 		}

@@ -108,7 +108,7 @@ func (m *Machine) memoryFits(w *worker, b *block, t *task) bool {
 	if w.memory == 0 {
 		return true
 	}
-	need := m.outputBytes(t)
+	need := m.options[t.options].ExpectedOutputBytes
 	edges := b.edgesOf(t)
 	for i := range edges {
 		_, p := m.at(edges[i].input)

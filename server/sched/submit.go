@@ -475,7 +475,10 @@ func (s *submission) want(g *graph, clientHolder uint32, id ids.TaskID, t *task,
 	case g.holder != 0 && (hold || t.dependents == 0):
 		m.hold(g.holder, id)
 	case t.dependents == 0 && (t.state.active() || t.state == TaskReleased):
-		t.flags |= flagRunHold
+		// The graph of a joined task may have nobody left who could end this.
+		if own := m.graphs[t.graph]; own.client != 0 && !own.dropped {
+			t.flags |= flagRunHold
+		}
 	}
 	if t.state == TaskReleased && t.wanted() {
 		m.reviving = append(m.reviving, revival{task: id})

@@ -16,6 +16,7 @@ func trailingZeros(w uint64) int { return bits.TrailingZeros64(w) }
 
 func sortedKeys[K cmp.Ordered, V any](from map[K]V) []K {
 	keys := make([]K, 0, len(from))
+	// sorted: below.
 	for k := range from {
 		keys = append(keys, k)
 	}
@@ -130,7 +131,7 @@ func (o *op) learn(run time.Duration, bytes uint64) {
 }
 
 // unknownRunMicros stands for the run time of an op that never finished.
-const unknownRunMicros = 1000
+const unknownRunMicros = 2000
 
 func (o *op) estimate() float64 {
 	if o.samples == 0 {

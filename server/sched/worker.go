@@ -294,8 +294,8 @@ func (m *Machine) leave(id ids.TaskID, b *block, t *task) {
 	}
 	w.usedSlots -= uint64(max(o.Slots, 1))
 	w.queuedMicros -= uint64(t.runMicros)
+	// order-free: each name has its own sum.
 	for name, amount := range o.Resources {
-		// NB: the order does not matter, each name has its own sum.
 		if w.usedResources[name] -= amount; w.usedResources[name] < 1e-9 {
 			delete(w.usedResources, name)
 		}
@@ -359,8 +359,8 @@ func (m *Machine) rate(from, to ids.WorkerID) rate {
 
 func (m *Machine) forgetRates(id ids.WorkerID) {
 	var gone []ratePair
+	// order-free: all of them are deleted.
 	for p := range m.rates {
-		// NB: the order does not matter, all of them are deleted.
 		if p.from == id || p.to == id {
 			gone = append(gone, p)
 		}

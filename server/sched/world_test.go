@@ -88,3 +88,25 @@ func FuzzMachine(f *testing.F) {
 		}
 	})
 }
+
+func TestSameChoicesSameEffects(t *testing.T) {
+	for seed := 1; seed <= 20; seed++ {
+		var traces [2]string
+		for i := range traces {
+			p := prng(uint64(seed) * 0x9e3779b97f4a7c15)
+			w := schedtest.NewWorld(&p)
+			if err := w.Run(300); err != nil {
+				t.Fatal(err)
+			}
+			for _, line := range w.Trace {
+				// Events print with addresses in them.
+				if strings.HasPrefix(line, "  ") {
+					traces[i] += line + "\n"
+				}
+			}
+		}
+		if traces[0] != traces[1] {
+			t.Fatalf("seed %d: two runs differ", seed)
+		}
+	}
+}

@@ -407,6 +407,10 @@ func (w *World) leave() {
 	w.settle()
 	t := w.M.Totals()
 	if t.Tasks != 0 || t.Graphs != 0 || t.Clients != 0 || t.InlineBytes != 0 || t.ReadyQueued != 0 {
+		tasks, _ := w.M.Tasks(sched.TaskFilter{}, 0, 10)
+		for i := range tasks {
+			w.note("left: %+v %v", tasks[i], w.M.Story(tasks[i].Task))
+		}
 		w.fail("something is left after everybody left: %+v", t)
 	}
 	for _, f := range w.sorted() {

@@ -9,7 +9,11 @@ import (
 
 // FormatEffect writes an effect in words, with the task's key if it is still known.
 func FormatEffect(m *sched.Machine, e sched.Effect) string {
-	task := name(m, e.Task)
+	return formatEffect(e, func(id ids.TaskID) string { return name(m, id) })
+}
+
+func formatEffect(e sched.Effect, name func(ids.TaskID) string) string {
+	task := name(e.Task)
 	switch e.Kind {
 	case sched.EffectAssign:
 		return fmt.Sprintf("assign %s %s to %s", task, e.Attempt, e.Worker)
@@ -30,7 +34,7 @@ func FormatEffect(m *sched.Machine, e sched.Effect) string {
 	case sched.EffectFunctionUnused:
 		return fmt.Sprintf("unused %s", e.Function.String()[:8])
 	case sched.EffectTaskForgotten:
-		return fmt.Sprintf("forgotten %s", e.Task)
+		return fmt.Sprintf("forgotten %s", task)
 	}
 	return fmt.Sprintf("unknown effect %d", e.Kind)
 }

@@ -1,0 +1,129 @@
+package schedtest
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// show carries out the verbs that only read.
+func (s *Script) show(a args) string {
+	var b strings.Builder
+	switch a.d.Cmd {
+	case "deadline":
+		if at, ok := s.M.NextDeadline(); ok {
+			return fmt.Sprintf("in %s\n", at.Sub(s.now))
+		}
+		return "none\n"
+	case "states", "list":
+		f := sched.TaskFilter{State: sched.TaskState(a.number("state", 0)), Graph: ids.GraphID(a.number("graph", 0)),
+			Prefix: a.text("prefix", ""), KeyPrefix: a.text("keys", ""), Worker: ids.WorkerID(a.number("worker", 0))}
+		if a.d.HasArg("client") {
+			f.Client = a.client()
+		}
+		tasks, more := s.M.Tasks(f, ids.TaskID(a.number("after", 0)), int(a.number("limit", 1000)))
+		for i := range tasks {
+			b.WriteString(formatTask(&tasks[i]) + "\n")
+		}
+		if more {
+			b.WriteString("more\n")
+		}
+		if b.Len() == 0 {
+			return "none\n"
+		}
+	case "task":
+		info, ok := s.M.Task(s.task(a.first()))
+		if !ok {
+			return "unknown\n"
+		}
+		fmt.Fprintf(&b, "%s\n", formatTask(&info))
+		fmt.Fprintf(&b, "inputs %v missing %d, needed %d times, holders %d\n", info.Inputs, info.MissingInputs, info.WaitingDependents, info.Holders)
+		if info.Err != nil {
+			fmt.Fprintf(&b, "%s: %s (origin %s, worker %s, %s)\n", info.Err.Reason, info.Err.Message, info.Err.OriginKey, info.Err.Worker, info.Err.Attempt)
+		}
+		if info.RetriesUsed+info.WorkerDeaths > 0 {
+			fmt.Fprintf(&b, "retries %d, deaths %d\n", info.RetriesUsed, info.WorkerDeaths)
+		}
+	case "explain":
+		e, ok := s.M.Explain(s.now, s.task(a.first()))
+		if !ok {
+			return "unknown\n"
+		}
+		fmt.Fprintf(&b, "%s: %s\n", e.Reason, e.Text)
+		for _, v := range e.Workers {
+			fmt.Fprintf(&b, "  %s feasible %v %s queue %.4fs missing %d transfer %.4fs finish %.4fs\n", v.Name, v.Feasible, v.Reason, v.QueueSeconds, v.MissingBytes, v.TransferSeconds, v.FinishSeconds)
+		}
+	case "story":
+		for _, l := range s.M.Story(s.task(a.first())) {
+			b.WriteString(l + "\n")
+		}
+	case "graph":
+		g, ok := s.M.Graph(ids.GraphID(number(a.t, a.d, a.first())))
+		if !ok {
+			return "unknown\n"
+		}
+		fmt.Fprintf(&b, "%s %s client %s counts %v ended %v\n", g.Graph, g.Name, g.Client, g.Counts, !g.EndedAt.IsZero())
+		if !g.ExpiresAt.IsZero() {
+			fmt.Fprintf(&b, "expires in %s\n", g.ExpiresAt.Sub(s.now))
+		}
+		if g.FirstError != nil {
+			fmt.Fprintf(&b, "first error %s of %s\n", g.FirstError.Reason, g.FirstError.OriginKey)
+		}
+		for _, p := range g.Prefixes {
+			fmt.Fprintf(&b, "  %s %v run %s bytes %d\n", p.Name, p.Counts, p.RunTime, p.OutputBytes)
+		}
+	case "totals":
+		t := s.M.Totals()
+		fmt.Fprintf(&b, "tasks %d %v graphs %d clients %d workers %d ready %d inline %d\n", t.Tasks, t.Counts, t.Graphs, t.Clients, t.Workers, t.ReadyQueued, t.InlineBytes)
+		fmt.Fprintf(&b, "submitted %d forgotten %d assigned %d succeeded %d failed %d cancelled %d retracted %d recomputed %d stale %d\n",
+			t.Submitted, t.Forgotten, t.Assigned, t.Succeeded, t.Failed, t.Cancelled, t.Retracted, t.Recomputed, t.Stale)
+	case "assignment":
+		var as sched.Assignment
+		if !s.M.AssignmentOf(s.task(a.first()), &as) {
+			return "none\n"
+		}
+		fmt.Fprintf(&b, "%s %s op %s args %q slots %d timeout %s output %d\n", as.Key, as.Attempt, s.M.Op(as.Op).Name, as.Arguments, as.Slots, as.Timeout, as.ExpectedOutputBytes)
+		for _, in := range as.Inputs {
+			fmt.Fprintf(&b, "  %s %s %d bytes from %v inline %q\n", name(s.M, in.Task), in.Generation, in.Bytes, in.Holders, in.Inline)
+		}
+	case "worker-info":
+		w, ok := s.M.Worker(ids.WorkerID(number(a.t, a.d, a.first())))
+		if !ok {
+			return "unknown\n"
+		}
+		fmt.Fprintf(&b, "%s %s state %d slots %d assigned %d running %d objects %d finished %d memory %d of %d\n",
+			w.Worker, w.Name, w.State, w.Slots, w.Assigned, w.Running, w.Objects, w.Finished, w.MemoryUsedBytes, w.MemoryBytes)
+	case "update":
+		u, ok := s.M.UpdateOf(s.task(a.first()))
+		if !ok {
+			return "unknown\n"
+		}
+		fmt.Fprintf(&b, "%s %d bytes inline %q worker %s generation %s\n", u.State, u.OutputBytes, u.Inline, u.Worker, u.Generation)
+	case "held":
+		s.M.HeldBy(a.client(), func(id ids.TaskID) { b.WriteString(name(s.M, id) + "\n") })
+		fmt.Fprintf(&b, "%d\n", s.M.HeldCount(a.client()))
+	default:
+		a.d.Fatalf(a.t, "unknown verb %s", a.d.Cmd)
+	}
+	return b.String()
+}
+
+func formatTask(t *sched.TaskInfo) string {
+	text := fmt.Sprintf("%s %s %s", t.Key, t.State, t.Attempt)
+	if t.Worker != 0 {
+		text += " at " + t.Worker.String()
+	}
+	if t.State == sched.TaskSucceeded {
+		text += fmt.Sprintf(" %d bytes on %v", t.OutputBytes, t.Replicas)
+		if t.Inline {
+			text += " and inline"
+		}
+		if t.RunTime > 0 {
+			text += " in " + t.RunTime.Round(time.Microsecond).String()
+		}
+	}
+	return text
+}
