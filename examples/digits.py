@@ -23,9 +23,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sklearn.datasets import load_digits
-
 from millrace import Client, Future, as_completed
+from sklearn.datasets import load_digits
 
 #: Largest difference to numpy.linalg.svd that we accept, relative to the largest singular value.
 TOLERANCE = 1e-10
@@ -112,9 +111,7 @@ def moments_graph(client: Client, rows: int, columns: int, chunks: int) -> tuple
     each = rows // chunks
     sums, grams, triangles = [], [], []
     for i in range(chunks):
-        x = client.op(
-            "array.random", [each, columns], seed=2026, distribution="normal", offset=i * each * columns
-        )
+        x = client.op("array.random", [each, columns], seed=2026, distribution="normal", offset=i * each * columns)
         sums.append(client.op("array.reduce", x, op="sum", axes=[0]))
         grams.append(client.op("array.matmul", client.op("array.transpose", x), x))
         triangles.append(client.op("core.item", client.op("array.qr", x), 1))
@@ -137,7 +134,12 @@ def progress(futures: list[Future], label: str, show: bool) -> None:
     for _ in as_completed(futures):
         done += 1
         if show:
-            print(f"\r{label}: {done}/{len(futures)}", end="" if done < len(futures) else "\n", file=sys.stderr, flush=True)
+            print(
+                f"\r{label}: {done}/{len(futures)}",
+                end="" if done < len(futures) else "\n",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 def worst(name: str, got: np.ndarray, want: np.ndarray, scale: float) -> float:
@@ -218,7 +220,7 @@ def main() -> None:
         started = time.perf_counter()
         native = native_graph(client, chunks, rows)
         progress(list(native.values()), "native results", show)
-        values = dict(zip(native, client.gather(list(native.values()))))
+        values = dict(zip(native, client.gather(list(native.values())), strict=True))
         native_seconds = time.perf_counter() - started
         differences |= {
             "native mean": worst("mean by native ops", values["mean"], want_mean, 1.0),
@@ -243,12 +245,14 @@ def main() -> None:
             started = time.perf_counter()
             parts, results = moments_graph(client, options.rows, options.columns, count)
             progress(parts, f"{options.rows:,} x {options.columns}", show)
-            values = dict(zip(results, client.gather(list(results.values()))))
+            values = dict(zip(results, client.gather(list(results.values())), strict=True))
             seconds = time.perf_counter() - started
             used = options.rows // count * count
             # The squared singular values are the eigenvalues of the Gram matrix: two ways to the same numbers.
             eigenvalues = np.linalg.eigvalsh(values["gram"])[::-1]
-            difference = worst("large case: s**2 against eigenvalues", values["s"] ** 2, eigenvalues, float(eigenvalues[0]))
+            difference = worst(
+                "large case: s**2 against eigenvalues", values["s"] ** 2, eigenvalues, float(eigenvalues[0])
+            )
             deviation = float(np.max(np.abs(values["sum"]))) / used**0.5
             if deviation > 6:
                 sys.exit(f"failed: a column sum is {deviation:.1f} standard deviations from 0")

@@ -1,0 +1,768 @@
+"""The plumbing between a client and the scheduler: one queue out, one stream in.
+
+`submit` and a future's end put commands into a queue; one thread sends whatever has accumulated as one request, so calls
+coalesce exactly as far as the scheduler is busy, and a lone one leaves at once. Another thread reads the Watch stream and
+settles the states of tasks. Everything that waits, waits on one condition.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import grpc
+import numpy as np
+
+from millrace import _serialize, errors
+from millrace._pb.millrace.v1 import (
+    data_service_pb2,
+    scheduler_service_pb2,
+    scheduler_service_pb2_grpc,
+    task_pb2,
+    worker_pb2,
+)
+
+API_VERSION = "v1.0"
+_OPTIONS = [
+    ("grpc.max_send_message_length", 64 << 20),
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+]
+#: Tasks and bytes of one request; a larger submission is streamed in chunks.
+_BATCH_TASKS, _BATCH_BYTES = 50_000, 16 << 20
+#: Bytes of one message on the way to a worker.
+_CHUNK = 1 << 20
+_DONE = frozenset(
+    {task_pb2.TASK_STATE_SUCCEEDED, task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED},
+)
+
+OpKey = tuple[int, str, bytes]
+
+
+class State:
+    """What this client knows about one task. One for each key, shared by its futures. Guarded by the session's lock."""
+
+    __slots__ = (
+        "callbacks",
+        "error",
+        "failure",
+        "generation",
+        "id",
+        "inline",
+        "key",
+        "nbytes",
+        "refs",
+        "state",
+        "worker",
+    )
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.id = 0
+        self.state: int = task_pb2.TASK_STATE_WAITING
+        self.inline: bytes | None = None
+        self.error: task_pb2.TaskError | None = None
+        #: An error of the client itself: the submission was refused, or the scheduler is gone.
+        self.failure: BaseException | None = None
+        self.worker = 0
+        self.generation = 0
+        self.nbytes = 0
+        self.refs = 0
+        self.callbacks: list[Callable[[], None]] = []
+
+    @property
+    def done(self) -> bool:
+        return self.failure is not None or self.state in _DONE
+
+    def exception(self) -> BaseException | None:
+        if self.failure is not None:
+            return self.failure
+        if self.state == task_pb2.TASK_STATE_FAILED or self.state == task_pb2.TASK_STATE_CANCELLED:
+            cancelled = self.state == task_pb2.TASK_STATE_CANCELLED
+            return errors.from_task(self.error or task_pb2.TaskError(), self.key, cancelled)
+        return None
+
+
+class Spec:
+    """One task to be submitted."""
+
+    __slots__ = ("arguments", "inputs", "key", "op", "options", "state")
+
+    def __init__(
+        self, key: str, op: OpKey, inputs: list[str], arguments: bytes, options: bytes, state: State | None
+    ) -> None:
+        self.key, self.op, self.inputs, self.arguments, self.options = key, op, inputs, arguments, options
+        #: None: an intermediate task that nobody holds.
+        self.state = state
+
+
+class Unit:
+    """Tasks that are accepted or refused together."""
+
+    __slots__ = ("acknowledged", "failure", "specs")
+
+    def __init__(self, specs: list[Spec]) -> None:
+        self.specs = specs
+        self.acknowledged = threading.Event()
+        self.failure: BaseException | None = None
+
+
+class Session:
+    """One client lease."""
+
+    def __init__(self, address: str, token: str, *, name: str, namespace: str, timeout: float) -> None:
+        self.address, self.token, self.timeout = address, token, timeout
+        self.metadata: list[tuple[str, str]] = [("authorization", f"Bearer {token}")] if token else []
+        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        self.stub = scheduler_service_pb2_grpc.SchedulerServiceStub(self._channel)
+        # Guards everything below and every State. Notified when states changed.
+        self.changed = threading.Condition(threading.RLock())
+        self._states: dict[str, State] = {}
+        self._by_id: dict[int, State] = {}
+        # Updates that overtook the answer to their submission, while `_in_flight`.
+        self._early: dict[int, task_pb2.TaskUpdate] = {}
+        self._in_flight = False
+        self._functions: dict[bytes, bytes] = {}
+        self._sent_functions: set[bytes] = set()
+        # NB: SimpleQueue.put is reentrant: futures are released by the garbage collector at any instruction.
+        self._commands: SimpleQueue[Unit | State | threading.Event | None] = SimpleQueue()
+        self._graph = 0
+        self._revision = 0
+        self._closed = False
+        self._watch: Any = None
+        self._workers: dict[int, worker_pb2.Worker] = {}
+        self._workers_at = 0.0
+        self._turn = itertools.count()
+        self._data: dict[str, grpc.Channel] = {}
+        request = scheduler_service_pb2.OpenClientRequest(
+            name=name, namespace=namespace, api_version=API_VERSION, origin="python"
+        )
+        try:
+            opened = self._until_reachable(request)
+        except BaseException:
+            self._channel.close()
+            raise
+        self.client_id: int = opened.client.client_id
+        self.namespace: str = opened.client.namespace
+        self.cluster = opened.cluster
+        self._threads = [
+            threading.Thread(target=self._send_loop, name="millrace-send", daemon=True),
+            threading.Thread(target=self._watch_loop, name="millrace-watch", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    def _until_reachable(self, request: Any) -> Any:
+        deadline = time.monotonic() + self.timeout
+        while True:
+            left = deadline - time.monotonic()
+            try:
+                return self.stub.OpenClient(
+                    request, metadata=self.metadata, timeout=max(left, 0.1), wait_for_ready=True
+                )
+            except grpc.RpcError as e:
+                raise errors.from_rpc(e, f"cannot join the cluster at {self.address}") from None
+
+    def call(self, method: str, request: Any, *, timeout: float | None = None) -> Any:
+        """One unary call, errors translated."""
+        self._check_open()
+        try:
+            return getattr(self.stub, method)(
+                request, metadata=self.metadata, timeout=timeout or max(self.timeout, 30.0), wait_for_ready=True
+            )
+        except grpc.RpcError as e:
+            raise errors.from_rpc(e, method) from None
+        except ValueError as e:  # grpcio's way to say that the channel is closed
+            raise errors.SchedulerLostError(f"{method}: the client is closed") from e
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise errors.SchedulerLostError("the client is closed")
+
+    # ---- out -----------------------------------------------------------------------------------------------------
+
+    def state(self, key: str) -> tuple[State, bool]:
+        """State of a key with one more reference; True if it is new and must be submitted."""
+        with self.changed:
+            state = self._states.get(key)
+            # A cancelled key may be submitted again; so may one whose submission was refused.
+            if state is None or state.failure is not None or state.state == task_pb2.TASK_STATE_CANCELLED:
+                state = self._states[key] = State(key)
+                state.refs = 1
+                return state, True
+            state.refs += 1
+            return state, False
+
+    def again(self, state: State) -> None:
+        """One more reference to a state."""
+        with self.changed:
+            state.refs += 1
+
+    def release(self, state: State) -> None:
+        """One reference less. Called by the garbage collector: takes no lock."""
+        if not self._closed:
+            self._commands.put(state)
+
+    def add_function(self, digest: bytes, payload: bytes) -> None:
+        with self.changed:
+            self._functions[digest] = payload
+
+    def submit(self, specs: list[Spec], *, wait: bool = False) -> None:
+        """Queues tasks that are accepted or refused together. With `wait`, raises why they were refused."""
+        self._check_open()
+        unit = Unit(specs)
+        self._commands.put(unit)
+        if wait:
+            unit.acknowledged.wait()
+            if unit.failure is not None:
+                raise unit.failure
+
+    def flush(self) -> None:
+        """Returns when everything queued so far was sent and answered."""
+        done = threading.Event()
+        self._commands.put(done)
+        done.wait()
+
+    def _send_loop(self) -> None:
+        while True:
+            command = self._commands.get()
+            units: list[Unit] = []
+            released: list[State] = []
+            flushed: list[threading.Event] = []
+            tasks = 0
+            end = False
+            while True:
+                if command is None:
+                    end = True
+                    break
+                if isinstance(command, Unit):
+                    units.append(command)
+                    tasks += len(command.specs)
+                elif isinstance(command, State):
+                    released.append(command)
+                else:
+                    flushed.append(command)
+                if tasks >= _BATCH_TASKS or len(released) >= _BATCH_TASKS:
+                    break
+                try:
+                    command = self._commands.get_nowait()
+                except Empty:
+                    break
+            if units:
+                self._send(units)
+            if released and not end:
+                self._release(released)
+            for event in flushed:
+                event.set()
+            if end:
+                for unit in units:
+                    unit.acknowledged.set()
+                return
+
+    def _send(self, units: list[Unit]) -> None:
+        try:
+            self._transmit([spec for unit in units for spec in unit.specs])
+        except errors.MillraceError as e:
+            refused = not isinstance(e, errors.SchedulerLostError)
+            if len(units) > 1 and refused:
+                for unit in units:  # find the guilty one; the others are innocent
+                    self._send([unit])
+                return
+            self._fail(units[0].specs if refused else [s for u in units for s in u.specs], e)
+            for unit in units:
+                unit.failure = e
+        except BaseException as e:
+            self._fail([s for u in units for s in u.specs], e)
+            for unit in units:
+                unit.failure = e
+        for unit in units:
+            unit.acknowledged.set()
+
+    def _transmit(self, specs: list[Spec]) -> None:
+        ops: dict[OpKey, int] = {}
+        options: dict[bytes, int] = {}
+        chunks: list[scheduler_service_pb2.SubmitRequest] = []
+        chunk = scheduler_service_pb2.SubmitRequest()
+        chunk.header.client_id, chunk.header.request_id = self.client_id, uuid.uuid4().hex
+        chunk.header.graph_id = self._graph
+        size = count = 0
+        functions: dict[bytes, bytes] = {}
+        for spec in specs:
+            if count == _BATCH_TASKS or size > _BATCH_BYTES:
+                chunks.append(chunk)
+                chunk, size, count = scheduler_service_pb2.SubmitRequest(), 0, 0
+            op = ops.get(spec.op)
+            if op is None:
+                op = ops[spec.op] = len(ops)
+                kind, name, digest = spec.op
+                chunk.ops.add(kind=kind, name=name, function=digest)  # pyright: ignore[reportArgumentType]
+                if digest and digest not in self._sent_functions:
+                    payload = self._functions[digest]
+                    chunk.functions.add(hash=digest, payload=payload)
+                    size += len(payload)
+                    functions[digest] = payload
+            rules = 0
+            if spec.options:
+                rules = options.get(spec.options, 0)
+                if not rules:
+                    rules = options[spec.options] = len(options) + 1
+                    chunk.options.append(task_pb2.TaskOptions.FromString(spec.options))
+            chunk.tasks.add(
+                key=spec.key,
+                op_index=op,
+                inputs=spec.inputs,
+                packed_arguments=spec.arguments,
+                options_index=rules,
+                hold=spec.state is not None,
+            )
+            size += len(spec.arguments) + len(spec.key) + 16
+            count += 1
+        chunks.append(chunk)
+        with self.changed:
+            self._in_flight = True
+        try:
+            answer = self._submit(chunks)
+            if answer.missing_functions:
+                # The scheduler forgot them: nothing was accepted.
+                for digest in answer.missing_functions:
+                    chunks[0].functions.add(hash=digest, payload=self._functions[digest])
+                answer = self._submit(chunks)
+            self._sent_functions.update(functions)
+            self._graph = self._graph or answer.graph_id
+            self._acknowledge(specs, answer.task_ids)
+        except grpc.RpcError as e:
+            raise errors.from_rpc(e, f"submitting {len(specs)} tasks") from None
+        except ValueError as e:
+            if self._closed:
+                raise errors.SchedulerLostError("the client is closed") from e
+            raise
+        finally:
+            with self.changed:
+                self._in_flight = False
+                self._early.clear()
+
+    def _submit(self, chunks: list[scheduler_service_pb2.SubmitRequest]) -> Any:
+        """Sends a submission; again with the same request_id if the scheduler cannot be reached."""
+        deadline = time.monotonic() + self.timeout
+        pause = 0.05
+        while True:
+            try:
+                if len(chunks) == 1:
+                    # The two requests have the same fields: no copy of the tasks.
+                    return self._batch()(chunks[0], metadata=self.metadata, timeout=300.0)
+                return self.stub.Submit(iter(chunks), metadata=self.metadata, timeout=600.0)
+            except grpc.RpcError as e:
+                code = e.code() if isinstance(e, grpc.Call) else None
+                if code != grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline or self._closed:
+                    raise
+            time.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+    def _batch(self) -> Any:
+        return self._channel.unary_unary(
+            "/millrace.v1.SchedulerService/SubmitBatch",
+            request_serializer=scheduler_service_pb2.SubmitRequest.SerializeToString,
+            response_deserializer=scheduler_service_pb2.SubmitBatchResponse.FromString,
+        )
+
+    def _acknowledge(self, specs: list[Spec], task_ids: Sequence[int]) -> None:
+        calls: list[Callable[[], None]] = []
+        with self.changed:
+            for spec, task_id in zip(specs, task_ids, strict=True):
+                state = spec.state
+                if state is None:
+                    continue
+                state.id = task_id
+                self._by_id[task_id] = state
+                update = self._early.pop(task_id, None)
+                if update is not None:
+                    self._apply(state, update, calls)
+            self.changed.notify_all()
+        _run(calls)
+
+    def _fail(self, specs: Iterable[Spec], error: BaseException) -> None:
+        calls: list[Callable[[], None]] = []
+        with self.changed:
+            for spec in specs:
+                if spec.state is not None:
+                    spec.state.failure = error
+                    if self._states.get(spec.key) is spec.state:
+                        del self._states[spec.key]
+                    calls += spec.state.callbacks
+                    spec.state.callbacks = []
+            self.changed.notify_all()
+        _run(calls)
+
+    def _release(self, released: list[State]) -> None:
+        ids: list[int] = []
+        with self.changed:
+            for state in released:
+                state.refs -= 1
+                if state.refs > 0:
+                    continue
+                if self._states.get(state.key) is state:
+                    del self._states[state.key]
+                if state.id and self._by_id.get(state.id) is state:
+                    del self._by_id[state.id]
+                    ids.append(state.id)
+        if ids:
+            request = scheduler_service_pb2.ReleaseTasksRequest(client_id=self.client_id, task_ids=ids)
+            # Lost releases cost memory until the lease ends, never an answer.
+            with contextlib.suppress(grpc.RpcError, ValueError):
+                self.stub.ReleaseTasks(request, metadata=self.metadata, timeout=30.0)
+
+    # ---- in ------------------------------------------------------------------------------------------------------
+
+    def _watch_loop(self) -> None:
+        lost_at = 0.0
+        pause = 0.05
+        while not self._closed:
+            request = scheduler_service_pb2.WatchRequest(client_id=self.client_id, after_revision=self._revision)
+            try:
+                self._watch = self.stub.Watch(request, metadata=self.metadata)
+                for response in self._watch:
+                    lost_at, pause = 0.0, 0.05
+                    self._receive(response)
+                code = grpc.StatusCode.UNAVAILABLE
+            except grpc.RpcError as e:
+                code = e.code() if isinstance(e, grpc.Call) else None
+            except ValueError:
+                return  # the channel was closed
+            if self._closed:
+                return
+            now = time.monotonic()
+            lost_at = lost_at or now
+            if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAUTHENTICATED) or now - lost_at > self.timeout:
+                self._lose(f"the scheduler at {self.address} is gone, or does not know this client any more ({code})")
+                return
+            time.sleep(pause)
+            pause = min(pause * 2, 1.0)
+
+    def _receive(self, response: scheduler_service_pb2.WatchResponse) -> None:
+        calls: list[Callable[[], None]] = []
+        with self.changed:
+            for update in response.tasks:
+                state = self._by_id.get(update.task_id)
+                if state is not None:
+                    self._apply(state, update, calls)
+                elif self._in_flight:
+                    self._early[update.task_id] = update
+            if response.revision:
+                self._revision = response.revision
+            self.changed.notify_all()
+        _run(calls)
+
+    def _apply(self, state: State, update: task_pb2.TaskUpdate, calls: list[Callable[[], None]]) -> None:
+        state.state = update.state
+        state.nbytes, state.worker, state.generation = update.output_bytes, update.worker_id, update.generation
+        state.inline = update.inline_result if update.inline_result else None
+        state.error = update.error if update.HasField("error") else None
+        if state.done:
+            calls += state.callbacks
+            state.callbacks = []
+
+    def _lose(self, message: str) -> None:
+        calls: list[Callable[[], None]] = []
+        with self.changed:
+            for state in self._states.values():
+                if not state.done:
+                    state.failure = errors.SchedulerLostError(message)
+                    calls += state.callbacks
+                    state.callbacks = []
+            self.changed.notify_all()
+        _run(calls)
+
+    def when_done(self, state: State, callback: Callable[[], None]) -> None:
+        """Calls back once the task has ended: now, or from the thread that reads the stream."""
+        with self.changed:
+            if not state.done:
+                state.callbacks.append(callback)
+                return
+        callback()
+
+    def wait(self, states: Sequence[State], timeout: float | None, first: bool = False) -> bool:
+        """Waits until all (or the first) have ended; False if the time is up."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        left = list(states)
+        with self.changed:
+            while True:
+                pending = [s for s in left if not s.done]
+                if not pending or (first and len(pending) < len(states)):
+                    return True
+                left = pending
+                remaining = None if deadline is None else deadline - time.monotonic()
+                if remaining is not None and remaining <= 0:
+                    return False
+                self.changed.wait(remaining)
+
+    def hold(self, key: str) -> State:
+        """A state for a key that another process submitted."""
+        state, new = self.state(key)
+        if not new:
+            return state
+        request = scheduler_service_pb2.HoldTasksRequest(client_id=self.client_id, keys=[key])
+        with self.changed:
+            self._in_flight = True
+        try:
+            answer = self.call("HoldTasks", request)
+            self._acknowledge([Spec(key, (0, "", b""), [], b"", b"", state)], answer.task_ids)
+        except errors.MillraceError as e:
+            self._fail([Spec(key, (0, "", b""), [], b"", b"", state)], e)
+            raise
+        finally:
+            with self.changed:
+                self._in_flight = False
+        return state
+
+    # ---- data ----------------------------------------------------------------------------------------------------
+
+    def workers(self, fresh: bool = True) -> list[worker_pb2.Worker]:
+        """Active workers. Without `fresh`, an answer of the last second will do."""
+        with self.changed:
+            if not fresh and self._workers and time.monotonic() - self._workers_at < 1.0:
+                return list(self._workers.values())
+        found: dict[int, worker_pb2.Worker] = {}
+        token = ""
+        while True:
+            page = self.call(
+                "ListWorkers",
+                scheduler_service_pb2.ListWorkersRequest(
+                    page_size=1000, page_token=token, states=[worker_pb2.WORKER_STATE_ACTIVE]
+                ),
+            )
+            found.update((w.worker_id, w) for w in page.workers)
+            token = page.next_page_token
+            if not token:
+                break
+        with self.changed:
+            self._workers, self._workers_at = found, time.monotonic()
+        return list(found.values())
+
+    def _channel_to(self, address: str) -> grpc.Channel:
+        with self.changed:
+            self._check_open()
+            channel = self._data.get(address)
+            if channel is None:
+                channel = self._data[address] = grpc.insecure_channel(address, options=_OPTIONS)
+            return channel
+
+    def scatter(self, states: Sequence[State], objects: Sequence[_serialize.Encoded], targets: list[list[str]]) -> None:
+        """Writes each object to the data addresses of its workers."""
+        for state, encoded, addresses in zip(states, objects, targets, strict=True):
+            for address in addresses:
+                send = self._channel_to(address).stream_unary(
+                    "/millrace.v1.DataService/WriteObject",
+                    request_serializer=_join,
+                    response_deserializer=data_service_pb2.WriteObjectResponse.FromString,
+                )
+                try:
+                    send(_pieces(state.id, encoded), metadata=self.metadata, timeout=600.0)
+                except grpc.RpcError as e:
+                    raise errors.from_rpc(e, f"scattering {state.key} to {address}") from None
+
+    def turns(self, workers: Sequence[worker_pb2.Worker], n: int) -> list[list[str]]:
+        """Addresses for n objects, round robin."""
+        return [[workers[next(self._turn) % len(workers)].data_address] for _ in range(n)]
+
+    def fetch(self, states: Sequence[State], timeout: float | None) -> list[Any]:
+        """Results of tasks that have ended, in order; raises the first error."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        out: list[Any] = [None] * len(states)
+        left = list(range(len(states)))
+        pause = 0.02
+        while left:
+            remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            if not self.wait([states[i] for i in left], remaining):
+                raise TimeoutError(f"{len(left)} results did not arrive in {timeout:g} s")
+            far: list[int] = []
+            for i in left:
+                exception = states[i].exception()
+                if exception is not None:
+                    raise exception
+                inline = states[i].inline
+                if inline is not None:
+                    out[i] = _serialize.decode(inline, ())
+                else:
+                    far.append(i)
+            left = self._fetch_far(states, far, out, deadline) if far else []
+            if left:
+                if deadline is not None and time.monotonic() > deadline:
+                    raise TimeoutError(f"{len(left)} results could not be fetched in {timeout:g} s")
+                time.sleep(pause)  # holders died: the scheduler is about to notice
+                pause = min(pause * 2, 0.5)
+        return out
+
+    def _fetch_far(self, states: Sequence[State], far: list[int], out: list[Any], deadline: float | None) -> list[int]:
+        """Fetches from workers; returns what must be tried again."""
+        request = scheduler_service_pb2.LocateObjectsRequest(task_ids=[states[i].id for i in far])
+        located = self.call("LocateObjects", request)
+        addresses = {w.worker_id: w.data_address for w in located.workers}
+        groups: dict[str, list[tuple[int, Any]]] = {}
+        again: list[int] = []
+        for i, place in zip(far, located.objects, strict=True):
+            holders = [w for w in place.worker_ids if addresses.get(w)]
+            if not holders:
+                if place.state == task_pb2.TASK_STATE_UNSPECIFIED:
+                    raise errors.NotFoundError(f"the scheduler does not know {states[i].key} any more")
+                again.append(i)
+                continue
+            groups.setdefault(addresses[holders[next(self._turn) % len(holders)]], []).append((i, place))
+        failed: list[list[int]] = []
+
+        def read(address: str, group: list[tuple[int, Any]]) -> None:
+            failed.append(self._read(address, states, group, out, deadline))
+
+        threads = [threading.Thread(target=read, args=item, daemon=True) for item in list(groups.items())[1:]]
+        for thread in threads:
+            thread.start()
+        if groups:
+            read(*next(iter(groups.items())))
+        for thread in threads:
+            thread.join()
+        return again + [i for group in failed for i in group]
+
+    def _read(
+        self,
+        address: str,
+        states: Sequence[State],
+        group: list[tuple[int, Any]],
+        out: list[Any],
+        deadline: float | None,
+    ) -> list[int]:
+        request = data_service_pb2.ReadObjectsRequest(
+            objects=[data_service_pb2.ObjectRef(task_id=p.task_id, generation=p.generation) for _, p in group]
+        )
+        receive = self._channel_to(address).unary_stream(
+            "/millrace.v1.DataService/ReadObjects",
+            request_serializer=data_service_pb2.ReadObjectsRequest.SerializeToString,
+            response_deserializer=_Piece,
+        )
+        heads: dict[int, data_service_pb2.ObjectHead] = {}
+        frames: dict[int, list[memoryview]] = {}
+        missing: dict[int, int] = {}
+        timeout = 600.0 if deadline is None else max(deadline - time.monotonic(), 0.01)
+        with contextlib.suppress(grpc.RpcError):
+            for piece in receive(request, metadata=self.metadata, timeout=timeout):
+                if piece.head is not None:
+                    head = data_service_pb2.ObjectHead.FromString(bytes(piece.head))
+                    heads[piece.index] = head
+                    frames[piece.index] = [memoryview(np.empty(n, np.uint8)) for n in head.frame_bytes]
+                    missing[piece.index] = sum(head.frame_bytes)
+                if piece.data is not None:
+                    target = frames[piece.index][piece.frame]
+                    target[piece.offset : piece.offset + len(piece.data)] = piece.data
+                    missing[piece.index] -= len(piece.data)
+        bad: list[int] = []
+        for n, (i, _) in enumerate(group):
+            if n in heads and missing[n] == 0:
+                out[i] = _serialize.decode(heads[n].header, frames[n])
+            else:
+                bad.append(i)
+        return bad
+
+    def close(self, *, shutdown: bool = False) -> None:
+        """Ends the lease and the threads. Waiting futures fail."""
+        with self.changed:
+            if self._closed:
+                return
+        with contextlib.suppress(grpc.RpcError, ValueError):
+            if shutdown:
+                self.stub.Shutdown(
+                    scheduler_service_pb2.ShutdownRequest(reason="asked by a client"),
+                    metadata=self.metadata,
+                    timeout=5.0,
+                )
+            else:
+                self.stub.CloseClient(
+                    scheduler_service_pb2.CloseClientRequest(client_id=self.client_id),
+                    metadata=self.metadata,
+                    timeout=5.0,
+                )
+        self._closed = True
+        self._commands.put(None)
+        if self._watch is not None:
+            self._watch.cancel()
+        self._lose("the client was closed")
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(5.0)
+        while True:  # whoever waits for an answer that will not come
+            try:
+                command = self._commands.get_nowait()
+            except Empty:
+                break
+            if isinstance(command, Unit):
+                command.failure = errors.SchedulerLostError("the client was closed")
+                command.acknowledged.set()
+            elif isinstance(command, threading.Event):
+                command.set()
+        self._channel.close()
+        for channel in self._data.values():
+            channel.close()
+
+    @property
+    def closed(self) -> bool:
+        """The lease has ended."""
+        return self._closed
+
+
+def _run(calls: list[Callable[[], None]]) -> None:
+    for call in calls:
+        call()
+
+
+class _Piece:
+    """One ReadObjectsResponse, parsed without copying its data."""
+
+    __slots__ = ("data", "frame", "head", "index", "offset")
+
+    def __init__(self, message: bytes) -> None:
+        self.index = self.frame = self.offset = 0
+        self.head: memoryview | None = None
+        self.data: memoryview | None = None
+        for number, value in errors.fields(message):
+            if number == 1:
+                self.index = int(value)  # pyright: ignore[reportArgumentType]
+            elif number == 2:
+                self.head = value  # pyright: ignore[reportAttributeAccessIssue]
+            elif number == 4:
+                self.frame = int(value)  # pyright: ignore[reportArgumentType]
+            elif number == 5:
+                self.offset = int(value)  # pyright: ignore[reportArgumentType]
+            elif number == 15:
+                self.data = value  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _pieces(task_id: int, encoded: _serialize.Encoded) -> Iterator[list[bytes | memoryview]]:
+    """Messages of WriteObject: the head, then the frames in chunks."""
+    head = data_service_pb2.ObjectHead(header=encoded.header, frame_bytes=[f.nbytes for f in encoded.frames])
+    head.object.task_id, head.object.generation = task_id, 1
+    yield [data_service_pb2.WriteObjectRequest(head=head).SerializeToString()]
+    for number, frame in enumerate(encoded.frames):
+        for offset in range(0, frame.nbytes, _CHUNK):
+            data = frame[offset : offset + _CHUNK]
+            start = data_service_pb2.WriteObjectRequest(frame=number, offset=offset).SerializeToString()
+            # Field 15, length-delimited: the bytes follow uncopied.
+            yield [start, b"\x7a" + _encode_varint(data.nbytes), data]
+
+
+def _encode_varint(n: int) -> bytes:
+    out = bytearray()
+    while n > 0x7F:
+        out.append(n & 0x7F | 0x80)
+        n >>= 7
+    out.append(n)
+    return bytes(out)
+
+
+def _join(parts: list[bytes | memoryview]) -> bytes:
+    return b"".join(parts)

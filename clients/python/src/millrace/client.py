@@ -1,0 +1,949 @@
+"""The client: submits work, holds results."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import json
+import os
+import pickle
+import threading
+import time
+import uuid
+import warnings
+import weakref
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar, cast
+
+import cloudpickle
+from google.protobuf.json_format import MessageToDict
+
+from millrace import _serialize, errors
+from millrace._pb.millrace.v1 import graph_pb2, scheduler_service_pb2, task_pb2, value_pb2, worker_pb2
+from millrace._session import OpKey, Session, Spec, State
+from millrace.cluster import LocalCluster
+from millrace.future import ClientExecutor, Future, cancel, retry
+from millrace.ops import ExecutorOp, NativeOp
+
+T = TypeVar("T")
+
+#: Pickled arguments larger than this draw a warning, in bytes: they travel through the scheduler.
+LARGE_ARGUMENTS = 1 << 20
+
+_current: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
+_clients = threading.Lock()
+
+
+def get_client() -> Client:
+    """The client opened last in this process; inside a task one of its worker's cluster."""
+    client = _current.get("last")
+    if client is None or client.session.closed:
+        if not os.environ.get("MILLRACE_ADDRESS"):
+            raise ValueError("there is no client in this process: open one with millrace.Client(...)")
+        client = Client()
+        # Kept as long as the process: somebody's futures depend on it.
+        globals()["_kept"] = client
+    return client
+
+
+def _where(address: str | LocalCluster | None, token: str | None, file: str | os.PathLike[str] | None) -> Any:
+    """Address and token by argument, else environment, else scheduler file; None if nothing names a cluster."""
+    if isinstance(address, LocalCluster):
+        return address.address, address.token
+    if address is not None:
+        return address, token if token is not None else os.environ.get("MILLRACE_TOKEN", "")
+    if file is None:
+        if os.environ.get("MILLRACE_ADDRESS"):
+            return os.environ["MILLRACE_ADDRESS"], token or os.environ.get("MILLRACE_TOKEN", "")
+        file = os.environ.get("MILLRACE_SCHEDULER_FILE")
+    if file is None:
+        return None
+    try:
+        info = json.loads(Path(file).read_text())
+        return info["address"], token or info.get("token", "")
+    except (OSError, ValueError, KeyError) as e:
+        raise ValueError(f"scheduler file {file}: {type(e).__name__}: {e}. Is the cluster running?") from e
+
+
+class _Call:
+    """Packs the arguments of one task: futures become inputs."""
+
+    __slots__ = ("_index", "_session", "inputs", "keys")
+
+    def __init__(self, session: Session, keys: Mapping[Any, str] | None = None) -> None:
+        self._session = session
+        self._index: dict[str, int] = {}
+        self.inputs: list[str] = []
+        #: Keys of a dict graph, as they appear in its tasks.
+        self.keys = keys
+
+    def reference(self, obj: Any) -> int | None:
+        if isinstance(obj, _Key):
+            key = obj.key
+        elif isinstance(obj, Future) and obj._session is self._session:
+            key = obj.key
+        else:
+            return None
+        index = self._index.get(key)
+        if index is None:
+            index = self._index[key] = len(self.inputs)
+            self.inputs.append(key)
+        return index
+
+    def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> bytes:
+        """A serialised Arguments message whose `call` is the pickle."""
+        if not args and not kwargs:
+            return b""
+        file = io.BytesIO()
+        try:
+            _serialize.CallPickler(file, self.reference).dump((args, kwargs))
+        except Exception as e:
+            raise errors.SerialisationError(
+                f"the arguments of {what} cannot be pickled: {type(e).__name__}: {e}"
+            ) from e
+        data = file.getvalue()
+        if len(data) > LARGE_ARGUMENTS:
+            warnings.warn(
+                f"the arguments of {what} are {len(data) / 1e6:.1f} MB and travel through the scheduler: "
+                "use client.scatter() and pass the future",
+                stacklevel=4,
+            )
+        return value_pb2.Arguments(call=value_pb2.Opaque(encoding="pickle5", data=data)).SerializeToString()
+
+    def pack_typed(self, args: Sequence[Any], kwargs: Mapping[str, Any], what: str) -> bytes:
+        """A serialised Arguments message of typed values."""
+        arguments = value_pb2.Arguments()
+        for place, obj in [*enumerate(args), *kwargs.items()]:
+            value = arguments.named[place] if isinstance(place, str) else arguments.positional.add()
+            try:
+                _serialize.fill_argument(value, obj, self.reference)
+            except _serialize.NotPlain:
+                raise errors.SerialisationError(
+                    f"argument {place} of {what}: a {type(obj).__module__}.{type(obj).__qualname__} is no typed value. "
+                    "Plain values, small arrays and futures are; scatter large arrays"
+                ) from None
+        return arguments.SerializeToString()
+
+
+class _Key:
+    """A key of a dict graph, inside of the arguments of another of its tasks."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+class _Nested:
+    """A task inside of a task of a dict graph: run where the outer one runs."""
+
+    __slots__ = ("args", "function")
+
+    def __init__(self, function: Callable[..., Any], args: list[Any]) -> None:
+        self.function, self.args = function, args
+
+
+def _evaluate(tree: Any) -> Any:
+    if isinstance(tree, _Nested):
+        return tree.function(*[_evaluate(a) for a in tree.args])
+    if type(tree) is list:
+        return [_evaluate(a) for a in tree]
+    return tree
+
+
+def _run_nested(tree: Any) -> Any:
+    return _evaluate(tree)
+
+
+def _identity(value: T) -> T:
+    return value
+
+
+def _name(function: Any) -> str:
+    if isinstance(function, str):
+        return function.rpartition(":")[2] or function
+    if isinstance(function, (NativeOp, ExecutorOp)):
+        return function.name
+    name = getattr(function, "__name__", None) or type(getattr(function, "func", function)).__name__
+    return "lambda" if name == "<lambda>" else str(name)[:64]
+
+
+class Client:
+    """A connection to a cluster, and a lease on results.
+
+    Args:
+        address: "host:port", or a LocalCluster. Default: MILLRACE_ADDRESS (with MILLRACE_TOKEN), else
+            MILLRACE_SCHEDULER_FILE, else a local cluster is started and ends with the client.
+        token: default MILLRACE_TOKEN, or what the scheduler file says.
+        scheduler_file: file that `millrace up` wrote.
+        name: for people.
+        namespace: of keys; "default" if empty. Clients of one namespace share equal keys.
+        timeout: longest wait for the scheduler to be reachable, in seconds.
+        n_workers, memory_limit, device: for a cluster that is started.
+        asynchronous: make an AsyncClient instead.
+
+    Raises:
+        SchedulerLostError: nobody answers at the address.
+        AuthenticationError: wrong token.
+    """
+
+    def __new__(cls, *args: Any, asynchronous: bool = False, **kwargs: Any) -> Any:
+        if asynchronous:
+            return AsyncClient(*args, **kwargs)
+        return super().__new__(cls)
+
+    def __init__(
+        self,
+        address: str | LocalCluster | None = None,
+        *,
+        token: str | None = None,
+        scheduler_file: str | os.PathLike[str] | None = None,
+        name: str = "",
+        namespace: str = "",
+        timeout: float = 30.0,
+        n_workers: int | None = None,
+        memory_limit: str | int | None = None,
+        device: str = "auto",
+        asynchronous: bool = False,
+    ) -> None:
+        where = _where(address, token, scheduler_file)
+        #: The cluster that this client started; None if it joined one.
+        self.cluster: LocalCluster | None = None
+        if where is None:
+            self.cluster = LocalCluster(n_workers, memory_limit=memory_limit, device=device)
+            where = self.cluster.address, self.cluster.token
+        try:
+            #: The plumbing; not part of the stable interface.
+            self.session = Session(*where, name=name, namespace=namespace, timeout=timeout)
+        except BaseException:
+            if self.cluster is not None:
+                self.cluster.close()
+            raise
+        self._pickled: weakref.WeakKeyDictionary[Any, OpKey] = weakref.WeakKeyDictionary()
+        with _clients:
+            _current["last"] = self
+        if self.cluster is not None:
+            self.wait_for_workers(n_workers or 1)
+
+    # ---- submitting ----------------------------------------------------------------------------------------------
+
+    def submit(
+        self,
+        func: Callable[..., T] | str | NativeOp | ExecutorOp,
+        *args: Any,
+        key: str | None = None,
+        pure: bool = True,
+        priority: int = 0,
+        retries: int = 0,
+        workers: str | Sequence[str] | None = None,
+        allow_other_workers: bool = False,
+        resources: Mapping[str, float] | None = None,
+        timeout: float | timedelta | None = None,
+        slots: int = 1,
+        **kwargs: Any,
+    ) -> Future[T]:
+        """Runs ``func(*args, **kwargs)`` on the cluster and returns a future at once.
+
+        Args:
+            func: a function; "package.module:function", imported where it runs; or an op.
+            args, kwargs: arguments; futures anywhere inside of them become their results.
+            key: name of the result. Default: made from the function and the arguments.
+            pure: equal calls are one task. Otherwise every call is a task of its own.
+            priority: higher runs first.
+            retries: how often to try again if it raises.
+            workers: names, ids or hosts where it may run.
+            allow_other_workers: `workers` is only a wish.
+            resources: what it takes of a worker, by name.
+            timeout: longest run time, in seconds or as a timedelta; then the function is stopped.
+            slots: how many of a worker's slots it occupies.
+
+        Raises:
+            SerialisationError: the function or an argument cannot be pickled.
+
+        What the scheduler refuses (such as a key of another task) is raised by the future.
+        """
+        options = _options(priority, retries, workers, allow_other_workers, resources, timeout, slots)
+        spec, state = self._spec(func, args, kwargs, key, pure, options)
+        if spec is not None:
+            self.session.submit([spec])
+        return Future(self.session, state)
+
+    def _spec(
+        self,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        key: str | None,
+        pure: bool,
+        options: bytes,
+    ) -> tuple[Spec | None, State]:
+        """A task to be submitted; no task if this client has submitted it already."""
+        op = self._op(func)
+        call = _Call(self.session)
+        name = _name(func)
+        typed = isinstance(func, (NativeOp, ExecutorOp))
+        arguments = (call.pack_typed if typed else call.pack)(args, kwargs, name)
+        if key is None:
+            key = f"{name}-{self._token(op, arguments, call.inputs) if pure else uuid.uuid4().hex}"
+        state, new = self.session.state(key)
+        return (Spec(key, op, call.inputs, arguments, options, state) if new else None), state
+
+    def _token(self, op: OpKey, arguments: bytes, inputs: list[str]) -> str:
+        digest = hashlib.blake2b(op[1].encode() + op[2] + b"\0", digest_size=16)
+        digest.update(arguments)
+        for key in inputs:
+            digest.update(b"\0" + key.encode())
+        return digest.hexdigest()
+
+    def _op(self, func: Any) -> OpKey:
+        if isinstance(func, NativeOp):
+            return task_pb2.OP_KIND_NATIVE, func.name, b""
+        if isinstance(func, ExecutorOp):
+            return task_pb2.OP_KIND_EXEC, func.name, b""
+        if isinstance(func, str):
+            if ":" not in func:
+                raise ValueError(f"{func!r} is no import path: write package.module:function, or use millrace.native()")
+            return task_pb2.OP_KIND_PYTHON_IMPORT, func, b""
+        if not callable(func):
+            raise TypeError(f"a {type(func).__name__} cannot be called")
+        try:
+            known = self._pickled.get(func)
+        except TypeError:  # neither hashable nor weakly referable: pickled each time
+            known = None
+        if known is not None:
+            return known
+        try:
+            payload = cloudpickle.dumps(func, protocol=5)
+        except Exception as e:
+            raise errors.SerialisationError(
+                f"function {_name(func)} cannot be pickled: {type(e).__name__}: {e}. "
+                "Does it refer to a lock, a file, a connection or a client? Make them inside of it"
+            ) from e
+        digest = hashlib.sha256(payload).digest()
+        self.session.add_function(digest, payload)
+        op = (task_pb2.OP_KIND_PYTHON_PICKLE, _name(func), digest)
+        try:
+            self._pickled[func] = op
+        except TypeError:
+            pass
+        return op
+
+    def map(
+        self,
+        func: Callable[..., T] | str | NativeOp | ExecutorOp,
+        *iterables: Iterable[Any],
+        key: str | Sequence[str] | None = None,
+        pure: bool = True,
+        priority: int = 0,
+        retries: int = 0,
+        workers: str | Sequence[str] | None = None,
+        allow_other_workers: bool = False,
+        resources: Mapping[str, float] | None = None,
+        timeout: float | timedelta | None = None,
+        slots: int = 1,
+        **kwargs: Any,
+    ) -> list[Future[T]]:
+        """Calls the function with each element (of several iterables: with one of each, up to the shortest).
+
+        Args:
+            func, iterables: as in `map`.
+            key: a prefix for the keys, or a list of keys.
+            kwargs: the same for all calls.
+
+        The other arguments are those of `submit`.
+        """
+        options = _options(priority, retries, workers, allow_other_workers, resources, timeout, slots)
+        specs: list[Spec] = []
+        futures: list[Future[T]] = []
+        for number, args in enumerate(zip(*iterables)):  # noqa: B905 - the shortest ends it, as in map
+            if key is None:
+                own = None
+            elif isinstance(key, str):
+                own = f"{key}-{number}"
+            else:
+                own = key[number]
+            spec, state = self._spec(func, args, kwargs, own, pure, options)
+            if spec is not None:
+                specs.append(spec)
+            futures.append(Future(self.session, state))
+        if specs:
+            self.session.submit(specs)
+        return futures
+
+    def op(self, name: str, *args: Any, key: str | None = None, pure: bool = True, **named: Any) -> Future[Any]:
+        """Runs a native op: ``client.op("array.matmul", a, b)``. Arguments are plain values, small arrays and futures."""
+        return self.submit(NativeOp(name), *args, key=key, pure=pure, **_plain_names(named))
+
+    def get(
+        self, dsk: Mapping[Hashable, Any], keys: Any, *, sync: bool = True, priority: int = 0, retries: int = 0
+    ) -> Any:
+        """Computes a dict graph: ``{"x": 1, "y": (inc, "x"), "z": (sum, ["x", "y"])}``.
+
+        A value is a task (a tuple whose first element is callable, or an op), another key, a list of these, or a
+        constant. All of it is one submission.
+
+        Args:
+            dsk: the graph.
+            keys: a key, or nested lists of keys.
+            sync: return results; otherwise futures.
+
+        Raises:
+            InvalidRequestError: the graph has a cycle; the message names the tasks on it.
+        """
+        options = _options(priority, retries, None, False, None, None, 1)
+        token = uuid.uuid4().hex[:12]
+        names = {
+            k: f"{k if isinstance(k, str) else '-'.join(map(str, k)) if isinstance(k, tuple) else k}-{token}"
+            for k in dsk
+        }
+        wanted: dict[Hashable, State] = {}
+
+        def collect(tree: Any) -> None:
+            if isinstance(tree, list):
+                for item in tree:
+                    collect(item)
+            elif tree not in names:
+                raise KeyError(f"key {tree!r} is not in the graph")
+            elif tree not in wanted:
+                wanted[tree] = self.session.state(names[tree])[0]
+
+        collect(keys)
+        specs = [self._graph_spec(k, v, names, wanted.get(k), options) for k, v in dsk.items()]
+        futures = {k: Future(self.session, state) for k, state in wanted.items()}
+        self.session.submit(specs, wait=True)
+
+        def spread(tree: Any, values: Mapping[Hashable, Any]) -> Any:
+            return [spread(item, values) for item in tree] if isinstance(tree, list) else values[tree]
+
+        if not sync:
+            return spread(keys, futures)
+        return spread(keys, dict(zip(futures, self.gather(list(futures.values())), strict=True)))
+
+    def _graph_spec(
+        self, key: Hashable, body: Any, names: Mapping[Any, str], state: State | None, options: bytes
+    ) -> Spec:
+        call = _Call(self.session)
+
+        def convert(tree: Any) -> Any:
+            if _is_task(tree):
+                return _Nested(tree[0], [convert(a) for a in tree[1:]])
+            if type(tree) is list:
+                return [convert(item) for item in tree]
+            try:
+                return _Key(names[tree]) if tree in names else tree
+            except TypeError:  # not hashable: a constant
+                return tree
+
+        if _is_task(body):
+            func, args = body[0], tuple(convert(a) for a in body[1:])
+            nested = any(_has_nested(a) for a in args)
+        else:
+            func, args, nested = _identity, (convert(body),), False
+        if nested and isinstance(func, (NativeOp, ExecutorOp)):
+            raise TypeError(f"task {key!r}: {func.name} takes no nested tasks: give them keys of their own")
+        if nested:
+            func, args = _run_nested, (_Nested(func, list(args)),)
+        typed = isinstance(func, (NativeOp, ExecutorOp))
+        arguments = (call.pack_typed if typed else call.pack)(args, {}, f"task {key!r}")
+        return Spec(names[key], self._op(func), call.inputs, arguments, options, state)
+
+    # ---- results -------------------------------------------------------------------------------------------------
+
+    def gather(self, futures: Any, *, errors: str = "raise", timeout: float | None = None) -> Any:
+        """Results of futures, in any nesting of lists, tuples, sets and dicts.
+
+        Args:
+            futures: the futures. Other leaves are returned as they are.
+            errors: "raise" the first error, or "skip" failed ones in lists.
+            timeout: longest wait in seconds.
+        """
+        if errors not in ("raise", "skip"):
+            raise ValueError(f'errors is "raise" or "skip", not {errors!r}')
+        found: list[Future[Any]] = []
+
+        def collect(tree: Any) -> None:
+            if isinstance(tree, Future):
+                found.append(tree)
+            elif isinstance(tree, Mapping):
+                for item in cast("Mapping[Any, Any]", tree).values():
+                    collect(item)
+            elif isinstance(tree, (list, tuple, set, frozenset)):
+                for item in cast("Iterable[Any]", tree):
+                    collect(item)
+
+        collect(futures)
+        bad: set[int] = set()
+        if errors == "skip":
+            self.session.wait([f._state for f in found], timeout)
+            bad = {id(f) for f in found if f._state.exception() is not None}
+        good = list({id(f): f for f in found if id(f) not in bad}.values())
+        results = dict(zip((id(f) for f in good), self.session.fetch([f._state for f in good], timeout), strict=True))
+
+        def spread(tree: Any) -> Any:
+            if isinstance(tree, Future):
+                return results[id(tree)]
+            if isinstance(tree, Mapping):
+                mapping = cast("Mapping[Any, Any]", tree)
+                return {k: spread(v) for k, v in mapping.items() if id(v) not in bad}
+            if isinstance(tree, (list, tuple, set, frozenset)):
+                return type(tree)([spread(v) for v in cast("Iterable[Any]", tree) if id(v) not in bad])  # pyright: ignore
+            return tree
+
+        return spread(futures)
+
+    def scatter(
+        self,
+        data: Any,
+        *,
+        workers: str | Sequence[str] | None = None,
+        broadcast: bool = False,
+        key: str | None = None,
+        hash: bool = True,
+    ) -> Any:
+        """Puts data on workers and returns futures for it: for a list a list, for a dict a dict, else one.
+
+        Args:
+            data: what to send.
+            workers: names, ids or hosts. Default: all, in turn.
+            broadcast: a copy on each of them.
+            key: name for a single object. Default: made from its type.
+            hash: equal data gets the same key.
+        """
+        if isinstance(data, dict):
+            mapping = cast("dict[Any, Any]", data)
+            return dict(
+                zip(mapping, self._scatter(list(mapping.values()), workers, broadcast, None, hash), strict=True)
+            )
+        if isinstance(data, (list, tuple, set)):
+            items = list(cast("Iterable[Any]", data))
+            return type(data)(self._scatter(items, workers, broadcast, None, hash))  # pyright: ignore
+        return self._scatter([data], workers, broadcast, key, hash)[0]
+
+    def _scatter(
+        self, items: list[Any], workers: Any, broadcast: bool, key: str | None, by_hash: bool
+    ) -> list[Future[Any]]:
+        deadline = time.monotonic() + 30.0
+        while True:
+            targets = _matching(self.session.workers(fresh=False), workers)
+            if targets:
+                break
+            if time.monotonic() > deadline:
+                raise errors.NoWorkerFitsError("scatter: no active worker" + (f" among {workers}" if workers else ""))
+            time.sleep(0.02)
+        states: list[State] = []
+        fresh: list[tuple[Spec, _serialize.Encoded]] = []
+        for item in items:
+            try:
+                encoded = _serialize.encode(item)
+            except Exception as e:
+                raise errors.SerialisationError(
+                    f"a {type(item).__module__}.{type(item).__qualname__} cannot be scattered: {type(e).__name__}: {e}"
+                ) from e
+            if key is None:
+                token = _digest(encoded) if by_hash else uuid.uuid4().hex
+                name = f"{type(item).__name__}-{token}"
+            else:
+                name = key
+            state, new = self.session.state(name)
+            states.append(state)
+            if new:
+                fresh.append((Spec(name, (task_pb2.OP_KIND_DATA, "data", b""), [], b"", b"", state), encoded))
+        futures = [Future[Any](self.session, state) for state in states]
+        if fresh:
+            self.session.submit([spec for spec, _ in fresh], wait=True)
+            # Another client may have put equal data there already.
+            todo = [(cast(State, spec.state), encoded) for spec, encoded in fresh if not cast(State, spec.state).done]
+            every = [w.data_address for w in targets]
+            places = [every] * len(todo) if broadcast else self.session.turns(targets, len(todo))
+            self.session.scatter([state for state, _ in todo], [encoded for _, encoded in todo], places)
+        return futures
+
+    # ---- control -------------------------------------------------------------------------------------------------
+
+    def cancel(self, futures: Future[Any] | Iterable[Future[Any]], *, force: bool = False, reason: str = "") -> None:
+        """Stops tasks: queued ones never start, running functions are really stopped."""
+        cancel(self.session, [futures] if isinstance(futures, Future) else list(futures), force=force, reason=reason)
+
+    def retry(self, futures: Future[Any] | Iterable[Future[Any]]) -> None:
+        """Runs failed or cancelled tasks again, with the inputs that failed."""
+        retry(self.session, [futures] if isinstance(futures, Future) else list(futures))
+
+    def run(
+        self, function: Callable[..., T], *args: Any, workers: str | Sequence[str] | None = None, **kwargs: Any
+    ) -> dict[str, T]:
+        """Calls a function once on each worker (or on those named); returns results by worker name."""
+        names = [w.name for w in _matching(self.session.workers(), workers)]
+        futures = {n: self.submit(function, *args, workers=n, pure=False, priority=1 << 20, **kwargs) for n in names}
+        return cast("dict[str, T]", self.gather(futures))
+
+    def who_has(self, futures: Future[Any] | Iterable[Future[Any]]) -> dict[str, list[str]]:
+        """Names of the workers that hold each result, by key."""
+        listed = [futures] if isinstance(futures, Future) else list(futures)
+        self.session.flush()
+        request = scheduler_service_pb2.LocateObjectsRequest(task_ids=[f._state.id for f in listed])
+        located = self.session.call("LocateObjects", request)
+        names = {w.worker_id: w.name for w in located.workers}
+        return {
+            f.key: [names[w] for w in place.worker_ids if w in names]
+            for f, place in zip(listed, located.objects, strict=True)
+        }
+
+    def has_what(self, workers: str | Sequence[str] | None = None) -> dict[str, list[str]]:
+        """Keys of the results that each worker holds, by worker name."""
+        self.session.flush()
+        out: dict[str, list[str]] = {}
+        for worker in _matching(self.session.workers(), workers):
+            keys = out.setdefault(worker.name, [])
+            token = ""
+            while True:
+                page = self.session.call(
+                    "ListTasks",
+                    scheduler_service_pb2.ListTasksRequest(
+                        page_size=1000,
+                        page_token=token,
+                        worker=worker.name,
+                        states=[task_pb2.TASK_STATE_SUCCEEDED],
+                        namespace=self.session.namespace,
+                    ),
+                )
+                keys += [t.key for t in page.tasks if worker.name in t.replicas]
+                token = page.next_page_token
+                if not token:
+                    break
+        return out
+
+    def scheduler_info(self) -> dict[str, Any]:
+        """The cluster in a dict; its workers, by name, under "workers"."""
+        cluster = self.session.call("GetClusterInfo", scheduler_service_pb2.GetClusterInfoRequest()).cluster
+        return {
+            "id": cluster.cluster_id,
+            "address": self.session.address,
+            "version": cluster.version,
+            "http": cluster.http_address,
+            "tasks": {f.name: getattr(cluster.tasks, f.name) for f in cluster.tasks.DESCRIPTOR.fields},
+            "workers": {w.name: _worker(w) for w in self.session.workers()},
+        }
+
+    def explain(self, future: Future[Any] | str) -> str:
+        """Says in words why a task is not running, or what became of it."""
+        self.session.flush()
+        key = future if isinstance(future, str) else future.key
+        request = scheduler_service_pb2.ExplainTaskRequest(key=key, namespace=self.session.namespace)
+        return self.session.call("ExplainTask", request).explanation
+
+    def wait_for_workers(self, n_workers: int = 1, *, timeout: float | None = None) -> None:
+        """Waits until that many workers are active.
+
+        Raises:
+            TimeoutError: the time is up.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        pause = 0.005
+        while True:
+            found = len(self.session.workers())
+            if found >= n_workers:
+                return
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError(f"{found} of {n_workers} workers came within {timeout:g} s")
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.2)
+
+    def get_executor(self, **options: Any) -> ClientExecutor:
+        """The cluster as a concurrent.futures.Executor; options are those of `submit`, for every call."""
+        return ClientExecutor(self, **options)
+
+    # ---- datasets ------------------------------------------------------------------------------------------------
+
+    def publish_dataset(self, name: str, data: Any, *, override: bool = False) -> None:
+        """Names a future, or futures in lists and dicts, and keeps their results until unpublished."""
+        keys: list[str] = []
+
+        def strip(tree: Any) -> Any:
+            if isinstance(tree, Future):
+                keys.append(tree.key)
+                return _Key(tree.key)
+            if isinstance(tree, dict):
+                return {k: strip(v) for k, v in cast("dict[Any, Any]", tree).items()}
+            if isinstance(tree, (list, tuple)):
+                return type(tree)([strip(v) for v in cast("Iterable[Any]", tree)])  # pyright: ignore
+            return tree
+
+        shape = pickle.dumps(strip(data))
+        self.session.flush()
+        self.session.call(
+            "PublishDataset",
+            scheduler_service_pb2.PublishDatasetRequest(
+                client_id=self.session.client_id, name=name, keys=keys, metadata=shape, replace=override
+            ),
+        )
+
+    def get_dataset(self, name: str) -> Any:
+        """What was published under the name, with futures of this client."""
+        request = scheduler_service_pb2.GetDatasetRequest(name=name, namespace=self.session.namespace)
+        found: graph_pb2.Dataset = self.session.call("GetDataset", request).dataset
+
+        def restore(tree: Any) -> Any:
+            if isinstance(tree, _Key):
+                return Future[Any](self.session, self.session.hold(tree.key))
+            if isinstance(tree, dict):
+                return {k: restore(v) for k, v in cast("dict[Any, Any]", tree).items()}
+            if isinstance(tree, (list, tuple)):
+                return type(tree)([restore(v) for v in cast("Iterable[Any]", tree)])  # pyright: ignore
+            return tree
+
+        return restore(pickle.loads(found.metadata))
+
+    def list_datasets(self) -> list[str]:
+        """Names of the datasets in this namespace."""
+        names: list[str] = []
+        token = ""
+        while True:
+            page = self.session.call(
+                "ListDatasets",
+                scheduler_service_pb2.ListDatasetsRequest(
+                    page_size=1000, page_token=token, namespace=self.session.namespace
+                ),
+            )
+            names += [d.name for d in page.datasets]
+            token = page.next_page_token
+            if not token:
+                return names
+
+    def unpublish_dataset(self, name: str) -> None:
+        """Forgets the name; the results are freed once nobody else holds them."""
+        request = scheduler_service_pb2.UnpublishDatasetRequest(name=name, namespace=self.session.namespace)
+        self.session.call("UnpublishDataset", request)
+
+    # ---- life ----------------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Ends the lease: what only this client holds is freed. A cluster that it started ends too."""
+        self.session.close()
+        if self.cluster is not None:
+            self.cluster.close()
+
+    def shutdown(self) -> None:
+        """Stops the whole cluster, whoever started it."""
+        self.session.close(shutdown=True)
+        if self.cluster is not None:
+            self.cluster.close()
+
+    @property
+    def dashboard_link(self) -> str:
+        """URL of the scheduler's HTTP port, or empty."""
+        address = self.session.cluster.http_address
+        return f"http://{address}/" if address else ""
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _summary(self) -> str:
+        if self.session.closed:
+            return "closed"
+        try:
+            workers = self.session.workers(fresh=False)
+        except errors.MillraceError:
+            return f"{self.session.address}, unreachable"
+        slots = sum(w.slots for w in workers)
+        memory = sum(w.memory_limit_bytes for w in workers) / 2**30
+        return f"{self.session.address}, {len(workers)} workers, {slots} slots, {memory:.1f} GiB"
+
+    def __repr__(self) -> str:
+        return f"<Client: {self._summary()}>"
+
+    def _repr_html_(self) -> str:
+        link = self.dashboard_link
+        return f"<b>Client</b> {self._summary()}" + (f' &middot; <a href="{link}">{link}</a>' if link else "")
+
+
+class AsyncClient:
+    """The client for asyncio: the same names, awaitable where they wait.
+
+    `submit`, `map` and `op` return futures at once; await the futures. The rest are coroutines.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._arguments = (args, kwargs)
+        self._client: Client | None = None
+
+    async def __aenter__(self) -> AsyncClient:
+        return await self._start()
+
+    def __await__(self) -> Any:
+        return self._start().__await__()
+
+    async def _start(self) -> AsyncClient:
+        if self._client is None:
+            args, kwargs = self._arguments
+            self._client = await asyncio.get_running_loop().run_in_executor(None, lambda: Client(*args, **kwargs))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def sync(self) -> Client:
+        """The client underneath."""
+        if self._client is None:
+            raise RuntimeError("the client is not open: `async with AsyncClient(...)`, or `await` it")
+        return self._client
+
+    def submit(self, func: Callable[..., T] | str | NativeOp | ExecutorOp, *args: Any, **kwargs: Any) -> Future[T]:
+        """See `Client.submit`."""
+        return self.sync.submit(func, *args, **kwargs)
+
+    def map(
+        self, func: Callable[..., T] | str | NativeOp | ExecutorOp, *iterables: Iterable[Any], **kwargs: Any
+    ) -> list[Future[T]]:
+        """See `Client.map`."""
+        return self.sync.map(func, *iterables, **kwargs)
+
+    def op(self, name: str, *args: Any, **named: Any) -> Future[Any]:
+        """See `Client.op`."""
+        return self.sync.op(name, *args, **named)
+
+    async def _call(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        method = getattr(self.sync, name)
+        return await asyncio.get_running_loop().run_in_executor(None, lambda: method(*args, **kwargs))
+
+    async def gather(self, futures: Any, **kwargs: Any) -> Any:
+        """See `Client.gather`."""
+        return await self._call("gather", futures, **kwargs)
+
+    async def scatter(self, data: Any, **kwargs: Any) -> Any:
+        """See `Client.scatter`."""
+        return await self._call("scatter", data, **kwargs)
+
+    async def get(self, dsk: Mapping[Hashable, Any], keys: Any, **kwargs: Any) -> Any:
+        """See `Client.get`."""
+        return await self._call("get", dsk, keys, **kwargs)
+
+    async def cancel(self, futures: Any, **kwargs: Any) -> None:
+        """See `Client.cancel`."""
+        await self._call("cancel", futures, **kwargs)
+
+    async def retry(self, futures: Any) -> None:
+        """See `Client.retry`."""
+        await self._call("retry", futures)
+
+    async def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> dict[str, T]:
+        """See `Client.run`."""
+        return await self._call("run", function, *args, **kwargs)
+
+    async def who_has(self, futures: Any) -> dict[str, list[str]]:
+        """See `Client.who_has`."""
+        return await self._call("who_has", futures)
+
+    async def has_what(self, workers: str | Sequence[str] | None = None) -> dict[str, list[str]]:
+        """See `Client.has_what`."""
+        return await self._call("has_what", workers)
+
+    async def scheduler_info(self) -> dict[str, Any]:
+        """See `Client.scheduler_info`."""
+        return await self._call("scheduler_info")
+
+    async def wait_for_workers(self, n_workers: int = 1, *, timeout: float | None = None) -> None:
+        """See `Client.wait_for_workers`."""
+        await self._call("wait_for_workers", n_workers, timeout=timeout)
+
+    async def close(self) -> None:
+        """See `Client.close`."""
+        if self._client is not None:
+            await self._call("close")
+
+    async def shutdown(self) -> None:
+        """See `Client.shutdown`."""
+        await self._call("shutdown")
+
+    def __repr__(self) -> str:
+        return repr(self._client).replace("Client", "AsyncClient", 1) if self._client else "<AsyncClient: not open>"
+
+
+def _is_task(value: Any) -> bool:
+    return type(value) is tuple and bool(value) and (callable(value[0]) or isinstance(value[0], ExecutorOp))
+
+
+def _has_nested(tree: Any) -> bool:
+    return isinstance(tree, _Nested) or (type(tree) is list and any(_has_nested(item) for item in tree))
+
+
+def _plain_names(named: dict[str, Any]) -> dict[str, Any]:
+    taken = {"priority", "retries", "workers", "allow_other_workers", "resources", "timeout", "slots"} & set(named)
+    if taken:
+        raise TypeError(f"{', '.join(sorted(taken))}: rules go with client.submit(millrace.native(name), ...)")
+    return named
+
+
+def _options(
+    priority: int,
+    retries: int,
+    workers: str | Sequence[str] | None,
+    allow_other_workers: bool,
+    resources: Mapping[str, float] | None,
+    timeout: float | timedelta | None,
+    slots: int,
+) -> bytes:
+    """A serialised TaskOptions message; empty for the defaults."""
+    if not (priority or retries or workers or resources or timeout is not None or slots != 1):
+        return b""
+    out = task_pb2.TaskOptions(priority=priority, max_retries=retries, allow_other_workers=allow_other_workers)
+    if workers:
+        out.workers.extend([workers] if isinstance(workers, str) else workers)
+    for name, amount in (resources or {}).items():
+        out.resources[name] = amount
+    if timeout is not None:
+        if not isinstance(timeout, timedelta):
+            timeout = timedelta(seconds=timeout)
+        if timeout <= timedelta():
+            raise ValueError(f"timeout must be positive, not {timeout}")
+        out.timeout.FromTimedelta(timeout)
+    if slots != 1:
+        out.slots = slots
+    return out.SerializeToString()
+
+
+def _matching(workers: Sequence[worker_pb2.Worker], wanted: str | Sequence[str] | None) -> list[worker_pb2.Worker]:
+    if not wanted:
+        return sorted(workers, key=lambda w: w.name)
+    names = {wanted} if isinstance(wanted, str) else set(wanted)
+    return sorted((w for w in workers if names & {w.name, w.host, f"w{w.worker_id}"}), key=lambda w: w.name)
+
+
+def _digest(encoded: _serialize.Encoded) -> str:
+    digest = hashlib.blake2b(encoded.header, digest_size=16)
+    for frame in encoded.frames:
+        digest.update(frame)
+    return digest.hexdigest()
+
+
+def _worker(worker: worker_pb2.Worker) -> dict[str, Any]:
+    out = {
+        "id": worker.worker_id,
+        "name": worker.name,
+        "host": worker.host,
+        "pid": worker.pid,
+        "address": worker.data_address,
+        "slots": worker.slots,
+        "resources": dict(worker.resources),
+        "memory_limit": worker.memory_limit_bytes,
+        "memory_used": worker.memory_used_bytes,
+        "assigned_tasks": worker.assigned_tasks,
+        "finished_tasks": worker.finished_tasks,
+        "objects": worker.objects,
+        "bytes_in": worker.bytes_in,
+        "bytes_out": worker.bytes_out,
+        "version": worker.version,
+    }
+    out["deaths"] = [MessageToDict(d, preserving_proto_field_name=True) for d in worker.deaths]
+    return out

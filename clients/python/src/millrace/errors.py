@@ -1,0 +1,233 @@
+"""Errors, and the one place that knows which reason is which class."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import pickle
+from typing import Any
+
+import grpc
+
+from millrace._pb.millrace.v1 import task_pb2
+
+
+class MillraceError(Exception):
+    """Base of everything that this package raises by itself."""
+
+    #: Stable reason ("KEY_CONFLICT"); empty if there is none.
+    reason: str = ""
+
+
+class InvalidRequestError(MillraceError, ValueError):
+    """The scheduler refused a request: unknown op, cycle, conflicting key, bad field. Nothing of it was applied."""
+
+
+class NotFoundError(MillraceError, LookupError):
+    """There is no such task, graph, worker, client or dataset."""
+
+
+class AuthenticationError(MillraceError, PermissionError):
+    """The token is missing, wrong, or of a role that may not do this."""
+
+
+class VersionError(MillraceError):
+    """This client is newer than the scheduler."""
+
+
+class SchedulerLostError(MillraceError, ConnectionError):
+    """The scheduler could not be reached, or does not know this client any more."""
+
+
+class SerialisationError(MillraceError, TypeError):
+    """A function, an argument or a result cannot be pickled."""
+
+
+class TaskFailedError(MillraceError, RuntimeError):
+    """A task failed for a reason that is not an exception of its own."""
+
+    def __init__(self, message: str, *, reason: str = "", key: str = "", worker: str = "", log_tail: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+        #: Key of the task that failed first.
+        self.key = key
+        #: Worker that it failed on.
+        self.worker = worker
+        #: Last lines that it wrote.
+        self.log_tail = log_tail
+
+    def __reduce__(self) -> Any:
+        return _restore, (type(self), str(self), self.reason, self.key, self.worker, self.log_tail)
+
+
+class WorkerDiedError(TaskFailedError):
+    """Workers or executors died under the task, too often to go on (POISON_TASK, WORKER_DIED, EXECUTOR_DIED)."""
+
+
+class TaskTimeoutError(TaskFailedError, TimeoutError):
+    """The task ran longer than its timeout and was stopped."""
+
+
+class NoWorkerFitsError(TaskFailedError):
+    """No worker could ever run the task."""
+
+
+class OutOfMemoryError(TaskFailedError, MemoryError):
+    """A result did not fit; the message names the largest holders."""
+
+
+class ObjectLostError(TaskFailedError):
+    """Data that cannot be recomputed is gone with the workers that held it."""
+
+
+class FunctionNotFoundError(TaskFailedError):
+    """The worker could not import or unpickle the function."""
+
+
+class ResultNotSerialisableError(TaskFailedError, TypeError):
+    """The function returned something that cannot be pickled."""
+
+
+class RemoteError(TaskFailedError):
+    """The task raised an exception that could not be sent; the message has its traceback."""
+
+
+class CancelledError(MillraceError, concurrent.futures.CancelledError):
+    """The task, or something that it needs, was cancelled."""
+
+
+class RemoteTraceback(Exception):
+    """Carries the traceback of a task as the cause of its exception, so that it is printed with it."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return "\n" + self.text
+
+
+def _restore(cls: type[TaskFailedError], message: str, reason: str, key: str, worker: str, log: str) -> TaskFailedError:
+    return cls(message, reason=reason, key=key, worker=worker, log_tail=log)
+
+
+_TASK_REASONS: dict[str, type[TaskFailedError]] = {
+    "POISON_TASK": WorkerDiedError,
+    "WORKER_DIED": WorkerDiedError,
+    "EXECUTOR_DIED": WorkerDiedError,
+    "TIMEOUT": TaskTimeoutError,
+    "NO_WORKER_FITS": NoWorkerFitsError,
+    "OUT_OF_MEMORY": OutOfMemoryError,
+    "OBJECT_LOST": ObjectLostError,
+    "FUNCTION_NOT_FOUND": FunctionNotFoundError,
+    "RESULT_NOT_SERIALISABLE": ResultNotSerialisableError,
+}
+
+
+def from_task(error: task_pb2.TaskError, key: str, cancelled: bool) -> BaseException:
+    """The exception of a failed or cancelled task: the user's own one if it travelled, with the remote traceback."""
+    where = f" [task {error.origin_key or key}" + (f" on worker {error.worker}]" if error.worker else "]")
+    message = (error.message or error.reason or "failed") + where
+    if cancelled:
+        cancel = CancelledError(message)
+        cancel.reason = error.reason
+        return cancel
+    if error.exception.data:
+        try:
+            exception = _link(pickle.loads(error.exception.data), error.traceback)
+        except Exception:  # the class is not importable here: the text must do
+            pass
+        else:
+            note = f"in task {error.origin_key or key}" + (f" on worker {error.worker}" if error.worker else "")
+            if hasattr(exception, "add_note"):
+                exception.add_note(note)  # pyright: ignore[reportAttributeAccessIssue]
+            return exception
+    if error.log_tail:
+        message += f"\nlast lines of its output:\n{error.log_tail}"
+    if error.traceback:
+        message += f"\n{error.traceback}"
+    cls = _TASK_REASONS.get(error.reason, RemoteError if error.reason == "PYTHON_EXCEPTION" else TaskFailedError)
+    return cls(message, reason=error.reason, key=error.origin_key or key, worker=error.worker, log_tail=error.log_tail)
+
+
+def _link(links: list[tuple[BaseException, bool]], text: str) -> BaseException:
+    """Puts a chain of exceptions together again. The remote text becomes the cause of the innermost one."""
+    for (outer, explicit), (inner, _) in zip(links, links[1:], strict=False):
+        if explicit:
+            outer.__cause__ = inner
+        else:
+            outer.__context__ = inner
+    if text and links[-1][0].__cause__ is None:
+        links[-1][0].__cause__ = RemoteTraceback(text)
+    return links[0][0]
+
+
+_CODES: dict[Any, type[MillraceError]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: InvalidRequestError,
+    grpc.StatusCode.ALREADY_EXISTS: InvalidRequestError,
+    grpc.StatusCode.OUT_OF_RANGE: InvalidRequestError,
+    grpc.StatusCode.FAILED_PRECONDITION: InvalidRequestError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: InvalidRequestError,
+    grpc.StatusCode.NOT_FOUND: NotFoundError,
+    grpc.StatusCode.UNAUTHENTICATED: AuthenticationError,
+    grpc.StatusCode.PERMISSION_DENIED: AuthenticationError,
+    grpc.StatusCode.UNAVAILABLE: SchedulerLostError,
+    grpc.StatusCode.DEADLINE_EXCEEDED: SchedulerLostError,
+    grpc.StatusCode.CANCELLED: SchedulerLostError,
+}
+
+
+def from_rpc(error: grpc.RpcError, what: str) -> MillraceError:
+    """The exception of a failed call."""
+    code = error.code() if isinstance(error, grpc.Call) else None
+    details = error.details() if isinstance(error, grpc.Call) else str(error)
+    reason = _reason(error)
+    cls = VersionError if reason == "VERSION_TOO_NEW" else _CODES.get(code, MillraceError)
+    out = cls(f"{what}: {details}" + (f" [{reason}]" if reason else ""))
+    out.reason = reason
+    return out
+
+
+def _reason(error: grpc.RpcError) -> str:
+    """Reason of the google.rpc.ErrorInfo in the status details. Parsed by hand, to save a dependency for one string:
+    Status.details is field 3, Any.value is field 2, ErrorInfo.reason is field 1."""
+    if not isinstance(error, grpc.Call):
+        return ""
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin" and isinstance(value, bytes):
+            for number, status in fields(value):
+                if number != 3 or isinstance(status, int):
+                    continue
+                parts = dict(fields(status))
+                if b"google.rpc.ErrorInfo" in bytes(parts.get(1, b"")):  # pyright: ignore[reportArgumentType]
+                    info = dict(fields(parts[2]))  # pyright: ignore[reportArgumentType]
+                    return bytes(info.get(1, b"")).decode()  # pyright: ignore[reportArgumentType]
+    return ""
+
+
+def fields(data: bytes | memoryview) -> list[tuple[int, int | memoryview]]:
+    """Fields of a serialised message: varints as int, length-delimited ones as views. Others are refused."""
+    out: list[tuple[int, int | memoryview]] = []
+    view, at, end = memoryview(data), 0, len(data)
+    while at < end:
+        tag, at = _varint(view, at)
+        if tag & 7 == 0:
+            number, at = _varint(view, at)
+            out.append((tag >> 3, number))
+        elif tag & 7 == 2:
+            length, at = _varint(view, at)
+            out.append((tag >> 3, view[at : at + length]))
+            at += length
+        else:
+            raise ValueError(f"unexpected wire type {tag & 7}")
+    return out
+
+
+def _varint(view: memoryview, at: int) -> tuple[int, int]:
+    number = shift = 0
+    while True:
+        byte = view[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7

@@ -1,0 +1,7 @@
+"""The Python executor: a process that runs tasks for a worker. See docs/executor-protocol.md."""
+
+from __future__ import annotations
+
+from millrace.executor._process import TaskInfo, TaskStopped, get_task_info
+
+__all__ = ["TaskInfo", "TaskStopped", "get_task_info"]

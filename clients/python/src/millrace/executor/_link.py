@@ -1,0 +1,86 @@
+"""The socket, the slab and the control page of an executor process."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import struct
+import threading
+
+from millrace._pb.millrace.v1 import executor_pb2
+
+LINK_FD, SLAB_FD, CONTROL_FD = 3, 4, 5
+MAX_MESSAGE = 64 << 20
+_WORD = struct.Struct("<Q")
+_LENGTH = struct.Struct("<I")
+
+
+class Link:
+    """Framed messages over the inherited socket. Any thread may send; one receives."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._sending = threading.Lock()
+        self._received = bytearray()
+
+    def send(self, message: executor_pb2.FromExecutor) -> None:
+        data = message.SerializeToString()
+        with self._sending:
+            self._socket.sendall(_LENGTH.pack(len(data)) + data)
+
+    def receive(self) -> executor_pb2.ToExecutor | None:
+        """Next message; None at the end of the link."""
+        head = self._take(4)
+        if head is None:
+            return None
+        (length,) = _LENGTH.unpack(head)
+        if length > MAX_MESSAGE:
+            raise ValueError(f"message of {length} bytes from the worker: the limit is {MAX_MESSAGE}")
+        body = self._take(length)
+        return None if body is None else executor_pb2.ToExecutor.FromString(body)
+
+    def _take(self, n: int) -> bytes | None:
+        while len(self._received) < n:
+            piece = self._socket.recv(max(1 << 18, n - len(self._received)))
+            if not piece:
+                return None
+            self._received += piece
+        taken = bytes(self._received[:n])
+        del self._received[:n]
+        return taken
+
+
+class Slab:
+    """The worker's memory, mapped twice: inputs are read from the read-only mapping, results go to the other one."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        self.readable = memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
+        self.writable = memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE))
+        os.close(fd)
+
+
+class ControlPage:
+    """What either side knows of the other one at this instant."""
+
+    def __init__(self, fd: int) -> None:
+        self._page = memoryview(mmap.mmap(fd, 4096, mmap.MAP_SHARED)).cast("Q")
+        os.close(fd)
+
+    def begin(self, ordinal: int) -> None:
+        self._page[0] = ordinal
+
+    def end(self, ordinal: int) -> None:
+        self._page[1] = ordinal
+
+    @property
+    def stop(self) -> int:
+        """Ordinal of the run that the worker wants stopped; 0: none."""
+        return self._page[2]
+
+
+def open_socket() -> socket.socket:
+    """The inherited link. All three descriptors are closed on exec, so that tasks' children do not keep them."""
+    for fd in (LINK_FD, SLAB_FD, CONTROL_FD):
+        os.set_inheritable(fd, False)
+    return socket.socket(fileno=LINK_FD)
