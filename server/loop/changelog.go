@@ -58,7 +58,7 @@ func (g *changeLog) trim(delivered uint64) {
 		old = old[drop:]
 	}
 	kept := slices.Clone(old)
-	if len(pending) > leastChanges {
+	if len(pending) > resumable {
 		last := make(map[ids.TaskID]uint64, len(pending))
 		for _, c := range pending {
 			last[c.task] = c.revision()

@@ -1,0 +1,225 @@
+package server_test
+
+import (
+	"context"
+	"net"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/server"
+)
+
+// virtual runs a test in virtual time over an in-memory connection.
+func virtual(t *testing.T, test func(*testing.T, *cluster)) {
+	synctest.Test(t, func(t *testing.T) {
+		listener := bufconn.Listen(1 << 20)
+		c := start(t, server.Config{Listener: listener}, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			return listener.DialContext(ctx)
+		}))
+		test(t, c)
+	})
+}
+
+func (c *cluster) worker(name string) *pb.Worker {
+	c.t.Helper()
+	response, err := c.client.GetWorker(timeout(c.t), &pb.GetWorkerRequest{Name: name})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return response.GetWorker()
+}
+
+// beat keeps a worker alive until it leaves.
+func (w *zero) beat() {
+	go func() {
+		for {
+			select {
+			case <-w.done:
+				return
+			case <-time.After(time.Second):
+				if w.stream.Send(&pb.SessionRequest{Stats: &pb.WorkerStats{MemoryUsedBytes: 77}}) != nil {
+					return
+				}
+			}
+		}
+	}()
+}
+
+func TestASilentWorkerIsLostAndItsTasksRunElsewhere(t *testing.T) {
+	virtual(t, func(t *testing.T, c *cluster) {
+		ctx := timeout(t)
+		mine := registration("silent")
+		silent := c.join(c.conn, mine, never)
+		id := c.open(ctx)
+		watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
+		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(4 * time.Second) // virtual
+		if state := c.worker("silent").GetState(); state != pb.WorkerState_WORKER_STATE_ACTIVE {
+			t.Errorf("after 4 s of silence: %v", state)
+		}
+		other := c.join(c.conn, registration("other"), succeed)
+		other.beat()
+		c.final(watch, submitted.GetTaskIds())
+		<-silent.done
+		if !silent.last.GetReregister() {
+			t.Errorf("last message to the silent worker: %v", silent.last)
+		}
+		lost := c.worker("silent")
+		if lost.GetState() != pb.WorkerState_WORKER_STATE_LOST || len(lost.GetDeaths()) != 1 ||
+			lost.GetDeaths()[0].GetCause() != "no message for 5s" || strings.Join(lost.GetDeaths()[0].GetRunningKeys(), ",") != "a-0" {
+			t.Errorf("lost worker: %v", lost)
+		}
+		back := c.join(c.conn, mine, never)
+		back.beat()
+		if back.id == silent.id || back.id == 0 {
+			t.Errorf("the worker came back as %d after it was lost as %d", back.id, silent.id)
+		}
+		if w := c.worker("silent"); w.GetState() != pb.WorkerState_WORKER_STATE_ACTIVE || len(w.GetDeaths()) != 1 {
+			t.Errorf("worker that came back: %v", w)
+		}
+	})
+}
+
+func TestABrokenConnectionIsForgivenWithinTheGrace(t *testing.T) {
+	virtual(t, func(t *testing.T, c *cluster) {
+		mine := registration("w")
+		first := c.join(c.conn, mine, never)
+		first.leave()
+		time.Sleep(time.Second)
+		if state := c.worker("w").GetState(); state != pb.WorkerState_WORKER_STATE_DISCONNECTED {
+			t.Errorf("after the connection broke: %v", state)
+		}
+		second := c.join(c.conn, mine, never)
+		if second.id != first.id {
+			t.Errorf("came back as %d, was %d", second.id, first.id)
+		}
+		time.Sleep(2 * time.Second)
+		if state := c.worker("w").GetState(); state != pb.WorkerState_WORKER_STATE_ACTIVE {
+			t.Errorf("after it came back: %v", state)
+		}
+		second.leave()
+		time.Sleep(3 * time.Second)
+		w := c.worker("w")
+		if w.GetState() != pb.WorkerState_WORKER_STATE_LOST || w.GetDeaths()[0].GetCause() != "connection lost" {
+			t.Errorf("after the grace: %v", w)
+		}
+	})
+}
+
+func TestAReportedDeathIsBelievedAtOnce(t *testing.T) {
+	virtual(t, func(t *testing.T, c *cluster) {
+		ctx := timeout(t)
+		mine := registration("w")
+		w := c.join(c.conn, mine, never)
+		id := c.open(ctx)
+		if _, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 1)}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := c.workers.ReportWorkerDeath(ctx, &pb.ReportWorkerDeathRequest{Name: "w", Death: &pb.WorkerDeath{
+			Incarnation: mine.GetIncarnation(), Cause: "killed by SIGKILL", Signal: "SIGKILL", ExitCode: -1, LogTail: "last words",
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		<-w.done
+		if !strings.Contains(w.last.GetStopReason(), "killed by SIGKILL") {
+			t.Errorf("last message: %v", w.last)
+		}
+		lost := c.worker("w")
+		if death := lost.GetDeaths()[0]; lost.GetState() != pb.WorkerState_WORKER_STATE_LOST || death.GetSignal() != "SIGKILL" ||
+			death.GetLogTail() != "last words" || len(death.GetRunningKeys()) != 1 {
+			t.Errorf("dead worker: %v", lost)
+		}
+		zombie := c.join(c.conn, mine, never)
+		if zombie.id != 0 || !strings.Contains(zombie.last.GetStopReason(), "declared dead") {
+			t.Errorf("the dead incarnation registers: %v", zombie.last)
+		}
+		next := c.join(c.conn, registration("w"), never)
+		if alive := c.worker("w"); alive.GetWorkerId() != next.id || len(alive.GetDeaths()) != 1 {
+			t.Errorf("its successor: %v", alive)
+		}
+	})
+}
+
+func TestANewIncarnationTakesTheNameOver(t *testing.T) {
+	virtual(t, func(t *testing.T, c *cluster) {
+		old := c.join(c.conn, registration("w"), never)
+		young := c.join(c.conn, registration("w"), never)
+		<-old.done
+		if !strings.Contains(old.last.GetStopReason(), "another incarnation") || young.id == old.id {
+			t.Errorf("old %v, new id %d", old.last, young.id)
+		}
+		if got := c.worker("w").GetWorkerId(); got != young.id {
+			t.Errorf("the name belongs to %d, want %d", got, young.id)
+		}
+	})
+}
+
+func TestALeavingWorkerIsNoDeath(t *testing.T) {
+	virtual(t, func(t *testing.T, c *cluster) {
+		w := c.join(c.conn, registration("w"), never)
+		if err := w.stream.Send(&pb.SessionRequest{Leaving: true}); err != nil {
+			t.Fatal(err)
+		}
+		<-w.done
+		if left := c.worker("w"); left.GetState() != pb.WorkerState_WORKER_STATE_LOST || len(left.GetDeaths()) != 0 {
+			t.Errorf("worker that left: %v", left)
+		}
+	})
+}
+
+func TestAWatchKeepsTheLeaseAndSilenceEndsIt(t *testing.T) {
+	virtual(t, func(t *testing.T, c *cluster) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
+		defer cancel()
+		open := func() uint64 {
+			opened, err := c.client.OpenClient(ctx, &pb.OpenClientRequest{LeaseTtl: durationpb.New(3 * time.Second)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return opened.GetClient().GetClientId()
+		}
+		watched, silent := open(), open()
+		watchContext, endWatch := context.WithCancel(ctx)
+		watch := c.watch(watchContext, &pb.WatchRequest{ClientId: watched})
+		if _, err := watch.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if _, err := c.client.RenewClient(ctx, &pb.RenewClientRequest{ClientId: watched}); err != nil {
+			t.Errorf("a client whose watch is open: %v", err)
+		}
+		_, err := c.client.RenewClient(ctx, &pb.RenewClientRequest{ClientId: silent})
+		wantReason(t, err, "UNKNOWN_CLIENT")
+		endWatch()
+		time.Sleep(10 * time.Second)
+		_, err = c.client.RenewClient(ctx, &pb.RenewClientRequest{ClientId: watched})
+		wantReason(t, err, "UNKNOWN_CLIENT")
+	})
+}
+
+func TestTheEndOfALeaseEndsItsWatch(t *testing.T) {
+	virtual(t, func(t *testing.T, c *cluster) {
+		ctx := timeout(t)
+		id := c.open(ctx)
+		watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
+		if _, err := watch.Recv(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.client.CloseClient(ctx, &pb.CloseClientRequest{ClientId: id}); err != nil {
+			t.Fatal(err)
+		}
+		_, err := watch.Recv()
+		wantReason(t, err, "UNKNOWN_CLIENT", "lease")
+	})
+}

@@ -1,0 +1,310 @@
+package rpc
+
+import (
+	"encoding/json"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// complete says which fields of a message are not set.
+func unset(message proto.Message, except ...string) []string {
+	var missing []string
+	fields := message.ProtoReflect().Descriptor().Fields()
+	for i := range fields.Len() {
+		field := fields.Get(i)
+		if !message.ProtoReflect().Has(field) && !strings.Contains(strings.Join(except, " "), string(field.Name())) {
+			missing = append(missing, string(field.Name()))
+		}
+	}
+	return missing
+}
+
+var (
+	someTime   = time.Unix(1_700_000_000, 0)
+	someCounts = [9]uint64{0, 1, 2, 3, 4, 5, 6, 7, 8}
+	someHash   = ids.FunctionHash{1, 2, 3}
+	someError  = &sched.TaskError{Reason: "R", Message: "m", OriginKey: "k", Worker: "w", Attempt: 3, Detail: &pb.TaskError{
+		Traceback: "t", Exception: &pb.Opaque{Encoding: "pickle5"}, LogTail: "l", Metadata: map[string]string{"a": "b"},
+	}}
+	someOptions = sched.Options{
+		Priority: 1, MaxRetries: 2, RetryBackoff: 3, Timeout: 4, Resources: map[string]float64{"r": 1}, Workers: []string{"w"},
+		AllowOtherWorkers: true, ExpectedOutputBytes: 5, Slots: 6, NoWait: true,
+	}
+)
+
+// A field that is added to a message must be added to its conversion.
+func TestConversionsSetEveryField(t *testing.T) {
+	names := func(ids.WorkerID) string { return "w" }
+	death := front.Death{
+		Incarnation: "i", Cause: "c", ExitCode: 1, Signal: "S", OutOfMemory: true, LogTail: "l", Time: someTime, PID: 2,
+		MemoryUsedBytes: 3, RunningKeys: []string{"k"},
+	}
+	update := &pb.TaskUpdate{}
+	updateTo(&sched.Update{Task: 1, State: sched.TaskFailed, OutputBytes: 2, Inline: []byte{1}, Err: someError, Worker: 3, Generation: 4}, update)
+	var outbound front.Outbound
+	outbound.Ops = []front.OpDefinition{{ID: 1, Op: sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}}}
+	outbound.Functions = []front.Function{{Hash: someHash, Payload: []byte("p")}}
+	outbound.Peers = []front.Peer{{Worker: 1, Address: "a", Name: "n"}}
+	outbound.Retractions = []sched.TaskRef{{Task: 1, Attempt: 2}}
+	outbound.Cancellations = []sched.TaskRef{{Task: 1, Attempt: 2}}
+	outbound.Releases = []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}
+	outbound.Drain, outbound.StopReason, outbound.Reregister = true, "s", true
+	outbound.Assign(&sched.Assignment{
+		Task: 1, Attempt: 2, Op: 3, Arguments: []byte("a"), Rank: 4, Timeout: time.Second, Key: "k", Namespace: "n", Slots: 5,
+		Resources: map[string]float64{"r": 1}, ExpectedOutputBytes: 6,
+		Inputs: []sched.AssignedInput{{Replica: sched.Replica{Task: 7, Generation: 8, Bytes: 9}, Holders: []ids.WorkerID{1, 2}, Inline: []byte("i")}},
+	})
+	session := new(sessionMessage).build(&outbound)
+	for _, test := range []struct {
+		message proto.Message
+		except  string
+	}{
+		{graphTo(&front.Graph{
+			ID: 1, Name: "n", Namespace: "s", Client: 2, State: front.GraphFailed, Counts: someCounts,
+			Prefixes:  []front.Prefix{{Name: "p", Counts: someCounts, RunTime: 1, OutputBytes: 2}},
+			CreatedAt: someTime, EndedAt: someTime, ExpiresAt: someTime, FirstError: "e", Revision: 3,
+		}), ""},
+		{countsTo(someCounts), ""},
+		{workerTo(&front.Worker{
+			ID: 1, Name: "n", Incarnation: "i", State: front.WorkerActive, Host: "h", PID: 1, DataAddress: "a", Device: 1, Slots: 1,
+			Resources: map[string]float64{"r": 1}, MemoryLimitBytes: 1, MemoryUsedBytes: 1, RSSBytes: 1, AssignedTasks: 1, Objects: 1,
+			FinishedTasks: 1, RegisteredAt: someTime, LastSeenAt: someTime, Deaths: []front.Death{death}, Version: "v",
+			Executors: []string{"e"}, ExecutorDeaths: 1, LastExecutorDeath: "d", BytesIn: 1, BytesOut: 1, Revision: 1,
+		}), ""},
+		{deathTo(death), ""},
+		{clientTo(&front.Client{ID: 1, Name: "n", Namespace: "s", Origin: "o", TTL: 1, OpenedAt: someTime, LastSeenAt: someTime, HeldTasks: 1, Revision: 1}), ""},
+		{datasetTo(&front.Dataset{Name: "n", Namespace: "s", Keys: []string{"k"}, Metadata: []byte{1}, CreatedAt: someTime, Revision: 1}), ""},
+		{taskTo(&sched.TaskInfo{
+			Task: 1, Key: "k", Namespace: "n", Graph: 1, Op: sched.OpSpec{Kind: sched.OpNative, Name: "o"}, State: sched.TaskFailed, Attempt: 1,
+			Worker: 1, Replicas: []ids.WorkerID{1}, OutputBytes: 1, Inputs: []string{"i"}, MissingInputs: 1, WaitingDependents: 1, Holders: 1,
+			Err: someError, Options: someOptions, RunTime: 1, SubmittedAt: someTime, RetriesUsed: 1, WorkerDeaths: 1,
+		}, names), "story log_tail"}, // GetTask sets these
+		{opTo(sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}), ""},
+		{optionsTo(&someOptions), ""},
+		{taskErrorTo(someError), ""},
+		{update, ""},
+		{session, "registered"}, // sent by itself
+		{session.GetAssignments()[0], ""},
+		{session.GetAssignments()[0].GetInputs()[0], ""},
+		{session.GetOps()[0], ""}, {session.GetFunctions()[0], ""}, {session.GetPeers()[0], ""},
+		{session.GetRetractions()[0], ""}, {session.GetReleases()[0], ""},
+	} {
+		if missing := unset(test.message, test.except); len(missing) > 0 {
+			t.Errorf("%s: not set: %v", test.message.ProtoReflect().Descriptor().Name(), missing)
+		}
+	}
+	if got := optionsFrom(optionsTo(&someOptions)); got.Timeout != someOptions.Timeout || got.Workers[0] != "w" || !got.NoWait || !got.AllowOtherWorkers {
+		t.Errorf("options there and back: %+v", got)
+	}
+	if optionsTo(&sched.Options{}) != nil {
+		t.Error("default options are not absent")
+	}
+}
+
+// fill sets every field of a message to something.
+func fill(message protoreflect.Message) {
+	fields := message.Descriptor().Fields()
+	for i := range fields.Len() {
+		field := fields.Get(i)
+		one := func() protoreflect.Value {
+			switch field.Kind() {
+			case protoreflect.Uint32Kind:
+				return protoreflect.ValueOfUint32(7)
+			case protoreflect.Uint64Kind:
+				return protoreflect.ValueOfUint64(7)
+			case protoreflect.Int64Kind:
+				return protoreflect.ValueOfInt64(7)
+			case protoreflect.StringKind:
+				return protoreflect.ValueOfString("s")
+			case protoreflect.BytesKind:
+				return protoreflect.ValueOfBytes(make([]byte, 32))
+			case protoreflect.BoolKind:
+				return protoreflect.ValueOfBool(true)
+			case protoreflect.EnumKind:
+				return protoreflect.ValueOfEnum(2)
+			default:
+				return protoreflect.Value{}
+			}
+		}
+		switch {
+		case field.IsMap():
+		case field.IsList() && field.Message() != nil:
+			element := message.Mutable(field).List().AppendMutable()
+			fill(element.Message())
+		case field.IsList():
+			message.Mutable(field).List().Append(one())
+		case field.Message() != nil && strings.HasPrefix(string(field.Message().FullName()), "millrace"):
+			fill(message.Mutable(field).Message())
+		case field.Message() == nil:
+			message.Set(field, one())
+		}
+	}
+}
+
+func TestWhatWorkersSayIsTakenWhole(t *testing.T) {
+	said := &pb.SessionRequest{}
+	fill(said.ProtoReflect())
+	inbound := inboundFrom(said)
+	report := inbound.Reports[0]
+	if report.Task != 7 || report.Attempt != 7 || report.Outcome != 2 || report.OutputBytes != 7 || len(report.Inline) != 32 ||
+		report.RunTime != 7 || report.Err.Reason != "s" || report.Err.Detail.(*pb.TaskError).GetTraceback() != "s" || report.LogTail != "s" ||
+		report.Unreachable[0].Task != 7 || report.Unreachable[0].Generation != 7 || report.Unreachable[0].FailedAt[0] != 7 || report.Unreachable[0].MissingAt[0] != 7 {
+		t.Errorf("report: %+v", report)
+	}
+	if len(inbound.Lost) != 1 || len(inbound.Gained) != 0 || !inbound.Leaving || len(inbound.MissingFunctions) != 1 {
+		t.Errorf("inbound: %+v", inbound)
+	}
+	if *inbound.Stats != (front.WorkerStats{MemoryUsedBytes: 7, RSSBytes: 7, BytesIn: 7, BytesOut: 7, ExecutorDeaths: 7, LastExecutorDeath: "s"}) {
+		t.Errorf("stats: %+v", inbound.Stats)
+	}
+	r := registrationFrom(said.GetRegister())
+	if r.PID != 7 || r.DataAddress != "s" || r.Device != 2 || r.Version != "s" || r.NativeOps[0] != "s" || r.Worker.Slots != 7 ||
+		r.Worker.MemoryBytes != 7 || r.Worker.Inventory[0].Task != 7 || r.Worker.Running[0].Attempt != 7 || r.Worker.Executors[0] != "s" {
+		t.Errorf("registration: %+v", r)
+	}
+}
+
+func TestSessionMessagesDoNotMixInReusedMemory(t *testing.T) {
+	var m sessionMessage
+	var building, ready front.Outbound
+	for round := range 3 {
+		for i := range 600 {
+			a := sched.Assignment{Task: ids.TaskID(round*1000 + i), Attempt: 1, Arguments: []byte{byte(i), byte(round)}}
+			for j := range i % 4 {
+				a.Inputs = append(a.Inputs, sched.AssignedInput{
+					Replica: sched.Replica{Task: ids.TaskID(j)}, Holders: []ids.WorkerID{ids.WorkerID(i), ids.WorkerID(j)},
+				})
+			}
+			building.Assign(&a)
+			if i%100 == 99 {
+				ready.Append(&building)
+			}
+		}
+		large := make([]byte, 10000)
+		building.Assign(&sched.Assignment{Task: 4711, Arguments: large})
+		ready.Append(&building)
+		message := &pb.SessionResponse{}
+		wire, err := proto.Marshal(m.build(&ready))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := proto.Unmarshal(wire, message); err != nil || len(message.GetAssignments()) != 601 {
+			t.Fatalf("%d assignments, %v", len(message.GetAssignments()), err)
+		}
+		for i, a := range message.GetAssignments()[:600] {
+			if a.GetTaskId() != uint64(round*1000+i) || string(a.GetArguments()) != string([]byte{byte(i), byte(round)}) || len(a.GetInputs()) != i%4 {
+				t.Fatalf("round %d, assignment %d: %v", round, i, a)
+			}
+			for j, input := range a.GetInputs() {
+				if input.GetTaskId() != uint64(j) || input.GetHolders()[0] != uint32(i) || input.GetHolders()[1] != uint32(j) {
+					t.Fatalf("round %d, assignment %d, input %d: %v", round, i, j, input)
+				}
+			}
+		}
+		if len(message.GetAssignments()[600].GetArguments()) != 10000 {
+			t.Error("large arguments are not whole")
+		}
+		ready.Reset()
+	}
+}
+
+func TestValuesBecomeReadableJSON(t *testing.T) {
+	tensor := func(dtype pb.DType, shape, strides []int64, offset uint64, data ...byte) *pb.Value {
+		return &pb.Value{Kind: &pb.Value_TensorValue{TensorValue: &pb.Tensor{
+			Dtype: dtype, Shape: shape, Strides: strides, OffsetBytes: offset, Location: &pb.Tensor_InlineData{InlineData: data},
+		}}}
+	}
+	for _, test := range []struct {
+		value *pb.Value
+		want  string
+	}{
+		{&pb.Value{}, "null"},
+		{&pb.Value{Kind: &pb.Value_BoolValue{BoolValue: true}}, "true"},
+		{&pb.Value{Kind: &pb.Value_IntValue{IntValue: -5}}, "-5"},
+		{&pb.Value{Kind: &pb.Value_IntValue{IntValue: math.MaxInt64}}, `"9223372036854775807"`},
+		{&pb.Value{Kind: &pb.Value_DoubleValue{DoubleValue: 0.5}}, "0.5"},
+		{&pb.Value{Kind: &pb.Value_DoubleValue{DoubleValue: math.NaN()}}, `"NaN"`},
+		{&pb.Value{Kind: &pb.Value_DoubleValue{DoubleValue: math.Inf(-1)}}, `"-Infinity"`},
+		{&pb.Value{Kind: &pb.Value_BytesValue{BytesValue: []byte{1}}}, `"AQ=="`},
+		{&pb.Value{Kind: &pb.Value_ComplexValue{ComplexValue: &pb.Complex{Real: 1, Imaginary: 2}}}, "[1,2]"},
+		{&pb.Value{Kind: &pb.Value_OpaqueValue{OpaqueValue: &pb.Opaque{TypeName: "T"}}}, `{"opaque":"T"}`},
+		{&pb.Value{Kind: &pb.Value_MapValue{MapValue: &pb.MapValue{Fields: map[string]*pb.Value{"a": {}}}}}, `{"a":null}`},
+		{&pb.Value{Kind: &pb.Value_ListValue{ListValue: &pb.ListValue{Values: []*pb.Value{{}, {}}}}}, "[null,null]"},
+		{tensor(pb.DType_DTYPE_UINT8, []int64{2, 2}, nil, 0, 1, 2, 3, 4), "[[1,2],[3,4]]"},
+		{tensor(pb.DType_DTYPE_UINT8, []int64{2, 2}, []int64{1, 2}, 0, 1, 2, 3, 4), "[[1,3],[2,4]]"},
+		{tensor(pb.DType_DTYPE_UINT8, []int64{2}, []int64{-1}, 1, 1, 2), "[2,1]"},
+		{tensor(pb.DType_DTYPE_BOOL, nil, nil, 0, 1), "true"},
+		{tensor(pb.DType_DTYPE_FLOAT32, []int64{1}, nil, 0, 0, 0, 0x80, 0x3f), "[1]"},
+		{tensor(pb.DType_DTYPE_COMPLEX64, nil, nil, 0, 0, 0, 0x80, 0x3f, 0, 0, 0, 0), "[1,0]"},
+		{tensor(pb.DType_DTYPE_FLOAT64, []int64{0, 3}, nil, 0), "[]"},
+	} {
+		got, err := valueJSON(test.value)
+		if err != nil {
+			t.Errorf("%v: %v", test.value, err)
+			continue
+		}
+		text, err := json.Marshal(got.AsInterface())
+		if err != nil || string(text) != test.want {
+			t.Errorf("%v: %s (%v), want %s", test.value, text, err, test.want)
+		}
+	}
+	for _, bad := range []*pb.Value{
+		{Kind: &pb.Value_Input{Input: 1}},
+		tensor(pb.DType_DTYPE_UNSPECIFIED, []int64{1}, nil, 0, 1),
+		tensor(pb.DType_DTYPE_UINT8, []int64{3}, nil, 0, 1, 2),
+		tensor(pb.DType_DTYPE_UINT8, []int64{1}, nil, math.MaxUint64, 1),
+		tensor(pb.DType_DTYPE_UINT8, []int64{2}, []int64{-1}, 0, 1, 2),
+		tensor(pb.DType_DTYPE_UINT8, []int64{1 << 40}, []int64{0}, 0, 1),
+		tensor(pb.DType_DTYPE_UINT8, []int64{1 << 20, 1 << 20}, []int64{0, 0}, 0, 1),
+		tensor(pb.DType_DTYPE_UINT8, []int64{-1}, nil, 0, 1),
+		tensor(pb.DType_DTYPE_UINT8, []int64{2}, []int64{1, 1}, 0, 1, 2),
+		{Kind: &pb.Value_ListValue{ListValue: &pb.ListValue{Values: []*pb.Value{{Kind: &pb.Value_Input{}}}}}},
+	} {
+		if got, err := valueJSON(bad); err == nil {
+			t.Errorf("%v is accepted as %v", bad, got)
+		}
+	}
+}
+
+// Whatever bytes a worker sends as a result, showing it ends, without a panic.
+func FuzzValueJSON(f *testing.F) {
+	seed, err := proto.Marshal(&pb.Value{Kind: &pb.Value_TensorValue{TensorValue: &pb.Tensor{
+		Dtype: pb.DType_DTYPE_INT32, Shape: []int64{2, 2}, Strides: []int64{4, -4}, OffsetBytes: 4, Location: &pb.Tensor_InlineData{InlineData: make([]byte, 16)},
+	}}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(seed)
+	f.Fuzz(func(t *testing.T, wire []byte) {
+		value := &pb.Value{}
+		if proto.Unmarshal(wire, value) == nil {
+			_, _ = valueJSON(value)
+		}
+	})
+}
+
+func TestNamesNearAnUnknownOpAreOffered(t *testing.T) {
+	known := []string{"array.arange", "array.map", "array.matmul", "array.sum", "bench.noop"}
+	for name, want := range map[string]string{
+		"array.matmull": "array.matmul", "array.sun": "array.sum", "matmul": "array.matmul", "Array.Sum": "array.sum",
+		"sum": "array.sum", "something.else.entirely": "",
+	} {
+		near := nearest(name, known)
+		if want == "" && len(near) > 0 || want != "" && (len(near) == 0 || near[0] != want) {
+			t.Errorf("%s: %v, want %q first", name, near, want)
+		}
+	}
+	if editDistance("kitten", "sitting") != 3 {
+		t.Error("the distance from kitten to sitting is 3")
+	}
+}

@@ -1,0 +1,61 @@
+package server_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/server"
+	"github.com/millrace/millrace/server/web"
+	"google.golang.org/grpc/metadata"
+)
+
+func TestTheHTTPPortShowsHealthMetricsAndStatus(t *testing.T) {
+	c := start(t, server.Config{HTTPAddress: "127.0.0.1:0", Tokens: map[string]server.Role{"secret": server.RoleOperator}})
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	get := func(path, token string) (int, string) {
+		t.Helper()
+		request, err := http.NewRequestWithContext(timeout(t), http.MethodGet, "http://"+c.server.HTTPAddress()+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if token != "" {
+			request.Header.Set("Authorization", "Bearer "+token)
+		}
+		response, err := client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer response.Body.Close()
+		body, err := io.ReadAll(response.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return response.StatusCode, string(body)
+	}
+	ctx := metadata.AppendToOutgoingContext(timeout(t), "authorization", "Bearer secret")
+	if _, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Tasks: noops("a", 3)}); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]string{
+		"/healthz": "ok", "/readyz": "ok", "/metrics": `millrace_tasks{state="ready"} 3`,
+	} {
+		if code, body := get(path, ""); code != http.StatusOK || !strings.Contains(body, want) {
+			t.Errorf("%s: %d without %q:\n%s", path, code, want, body)
+		}
+	}
+	if _, body := get("/metrics", ""); !strings.Contains(body, `grpc_server_handled_total{grpc_code="OK",grpc_method="SubmitBatch"`) {
+		t.Errorf("no metrics of calls:\n%s", body)
+	}
+	if code, _ := get("/api/v1/status", "wrong"); code != http.StatusUnauthorized {
+		t.Errorf("status with a wrong token: %d", code)
+	}
+	code, body := get("/api/v1/status", "secret")
+	var status web.Status
+	if err := json.Unmarshal([]byte(body), &status); code != http.StatusOK || err != nil || status.Tasks["ready"] != 3 || status.ClusterID != c.server.ID() {
+		t.Errorf("status %d: %s (%v)", code, body, err)
+	}
+}
