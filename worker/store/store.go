@@ -41,11 +41,10 @@ type Store struct {
 	mu sync.Mutex
 	// All below is guarded by mu.
 	ledger *ledger.Ledger
-	// latest is the newest sealed generation in the ledger of each task.
+	// latest is the newest generation here of each task.
 	latest map[ids.TaskID]ids.Attempt
-	// small are the objects without frames, one generation of each task: a newer
-	// one takes the place of an older one.
-	small      map[ids.TaskID]smallObject
+	// small are the headers of the objects without frames.
+	small      map[ledger.ObjectID][]byte
 	smallBytes uint64
 	// waiting are the reservations in the ledger's queue and whom to tell.
 	waiting         map[ledger.ReservationID]func(error)
@@ -54,11 +53,6 @@ type Store struct {
 	// punching is whether a goroutine is giving pages back; Close waits for it.
 	punching sync.WaitGroup
 	closed   bool
-}
-
-type smallObject struct {
-	generation ids.Attempt
-	header     []byte
 }
 
 // Object is what a reader needs of a sealed object. Its header and frame list
@@ -86,7 +80,7 @@ func New(space memory.Space, log *slog.Logger) (*Store, error) {
 	return &Store{
 		space: space, log: log, ledger: l,
 		latest:  make(map[ids.TaskID]ids.Attempt),
-		small:   make(map[ids.TaskID]smallObject),
+		small:   make(map[ledger.ObjectID][]byte),
 		waiting: make(map[ledger.ReservationID]func(error)),
 	}, nil
 }
@@ -177,13 +171,13 @@ func (s *Store) Lookup(id ledger.ObjectID) (Object, bool) {
 }
 
 func (s *Store) lookup(id ledger.ObjectID) (Object, bool) {
-	if o, ok := s.small[id.Task]; ok && (id.Generation == 0 || o.generation == id.Generation) {
-		return Object{ID: ledger.ObjectID{Task: id.Task, Generation: o.generation}, Header: o.header}, true
-	}
 	if id.Generation == 0 {
 		if id.Generation = s.latest[id.Task]; id.Generation == 0 {
 			return Object{}, false
 		}
+	}
+	if header, ok := s.small[id]; ok {
+		return Object{ID: id, Header: header}, true
 	}
 	o, ok := s.ledger.Lookup(id)
 	if !ok || o.State != ledger.Sealed {
@@ -222,8 +216,9 @@ func inputPin(task ids.TaskID) ledger.Pin {
 // PutSmall stores an object without frames.
 func (s *Store) PutSmall(id ledger.ObjectID, header []byte) {
 	s.mu.Lock()
-	s.smallBytes += uint64(len(header)) - uint64(len(s.small[id.Task].header))
-	s.small[id.Task] = smallObject{id.Generation, header}
+	s.smallBytes += uint64(len(header)) - uint64(len(s.small[id]))
+	s.small[id] = header
+	s.latest[id.Task] = max(s.latest[id.Task], id.Generation)
 	s.mu.Unlock()
 }
 
@@ -231,16 +226,16 @@ func (s *Store) PutSmall(id ledger.ObjectID, header []byte) {
 // here.
 func (s *Store) Drop(id ledger.ObjectID) bool {
 	s.mu.Lock()
-	if o, ok := s.small[id.Task]; ok && o.generation == id.Generation {
-		s.smallBytes -= uint64(len(o.header))
-		delete(s.small, id.Task)
+	if s.latest[id.Task] == id.Generation {
+		delete(s.latest, id.Task)
+	}
+	if header, ok := s.small[id]; ok {
+		s.smallBytes -= uint64(len(header))
+		delete(s.small, id)
 		s.mu.Unlock()
 		return true
 	}
 	effects, err := s.ledger.Drop(id)
-	if s.latest[id.Task] == id.Generation {
-		delete(s.latest, id.Task)
-	}
 	calls := s.apply(effects)
 	s.mu.Unlock()
 	run(calls)
@@ -257,8 +252,8 @@ func (s *Store) Inventory() []Object {
 			out = append(out, Object{ID: o.ID, Header: o.Header, Frames: o.Frames})
 		}
 	}
-	for task, o := range s.small {
-		out = append(out, Object{ID: ledger.ObjectID{Task: task, Generation: o.generation}, Header: o.header})
+	for id, header := range s.small {
+		out = append(out, Object{ID: id, Header: header})
 	}
 	slices.SortFunc(out, func(a, b Object) int {
 		return cmp.Or(cmp.Compare(a.ID.Task, b.ID.Task), cmp.Compare(a.ID.Generation, b.ID.Generation))

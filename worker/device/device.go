@@ -1,0 +1,82 @@
+// Package device is an Interface: what owns a worker's memory and runs the
+// operations that are built in. Host memory is one device; a CUDA device is
+// another one.
+package device
+
+import (
+	"context"
+	"errors"
+
+	"github.com/millrace/millrace/memory"
+)
+
+// Kind is the kind of memory.
+type Kind uint8
+
+// The kinds. The values equal those of the API.
+const (
+	Host Kind = 1
+	CUDA Kind = 2
+)
+
+// ErrNoRoom is what an Allocator's error matches when there was no memory.
+var ErrNoRoom = errors.New("no room for the result")
+
+// Error is why an operation failed, in the terms of the API.
+type Error struct {
+	// Reason is stable: "INVALID_ARGUMENT", "FUNCTION_NOT_FOUND", ...
+	Reason  string
+	Message string
+}
+
+// Error returns the message.
+func (e *Error) Error() string { return e.Message }
+
+// Input is an object that a call refers to.
+type Input struct {
+	// Header is a serialised Value.
+	Header []byte
+	// Frames lie in the device's space. They are read only.
+	Frames []memory.Frame
+}
+
+// Call is one call of a built-in operation.
+type Call struct {
+	Op string
+	// Arguments is a serialised Arguments message.
+	Arguments []byte
+	Inputs    []Input
+	Attempt   int
+}
+
+// Allocator gives a call memory for its result.
+type Allocator func(bytes uint64) (memory.Frame, error)
+
+// Result is what a call returned.
+type Result struct {
+	// Header is a serialised Value that refers to Frames by index.
+	Header []byte
+	// Frames are those that came from the allocator, in the order in which they
+	// came. All of them belong to the result.
+	Frames []memory.Frame
+}
+
+// Prepared is a call whose arguments have been understood.
+type Prepared interface {
+	// OutputBytes are the sizes that Run will ask its allocator for, as far as
+	// that can be known; nil if there are none.
+	OutputBytes() []uint64
+	// Run carries the call out. It ends soon after the context does.
+	Run(ctx context.Context, alloc Allocator) (Result, error)
+}
+
+// Device is safe for concurrent use.
+type Device interface {
+	Kind() Kind
+	Space() memory.Space
+	// Ops are the names of the built-in operations, sorted.
+	Ops() []string
+	// Prepare checks a call. Errors are of type *Error.
+	Prepare(call Call) (Prepared, error)
+	Close() error
+}

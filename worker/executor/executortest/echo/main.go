@@ -1,0 +1,377 @@
+// Package main is Test support: a small executor in Go, which shows that the
+// executor protocol does not need Python, and tests the worker's side of it with
+// ways to misbehave that no sane executor has.
+//
+// Operations: upper, slab, alias and sum return something; the rest fail, wait,
+// write logs or die.
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+func main() {
+	if mode := os.Getenv("ECHO_START"); mode != "" {
+		fmt.Fprintln(os.Stderr, "echo: told to fail at the start:", mode)
+		os.Exit(3)
+	}
+	for _, fd := range []int{3, 4, 5} {
+		unix.CloseOnExec(fd)
+	}
+	e := &executor{link: os.NewFile(3, "link"), ops: make(map[uint32]string), dropped: make(map[ref]bool), wake: make(chan struct{}, 1), interrupts: make(chan os.Signal, 1)}
+	e.answered = sync.NewCond(&e.mu)
+	if err := e.run(); err != nil && !errors.Is(err, io.EOF) {
+		fmt.Fprintln(os.Stderr, "echo:", err)
+		os.Exit(1)
+	}
+}
+
+type ref struct {
+	task    uint64
+	attempt uint32
+}
+
+type pending struct {
+	*millracev1.ExecutorRun
+	ordinal uint64
+}
+
+type executor struct {
+	link       *os.File
+	slab       []byte
+	page       []byte
+	interrupts chan os.Signal
+	wake       chan struct{}
+
+	sending sync.Mutex
+
+	mu       sync.Mutex
+	answered *sync.Cond
+	ops      map[uint32]string
+	queue    []pending
+	ordinal  uint64
+	dropped  map[ref]bool
+	allocs   []*millracev1.ExecutorAllocated
+	shutdown bool
+	closed   error
+}
+
+func (e *executor) run() error {
+	first, err := e.receive()
+	if err != nil {
+		return err
+	}
+	hello := first.GetHello()
+	if hello.GetProtocol() != 1 {
+		fmt.Fprintln(os.Stderr, "echo: cannot speak version", hello.GetProtocol())
+		os.Exit(64)
+	}
+	if e.slab, err = unix.Mmap(4, 0, int(hello.GetSlabBytes()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return err
+	}
+	if e.page, err = unix.Mmap(5, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+		return err
+	}
+	signal.Notify(e.interrupts, syscall.SIGINT)
+	if err := e.send(&millracev1.FromExecutor{Ready: &millracev1.ExecutorReady{Protocol: 1, Pid: int64(os.Getpid()), Language: runtime.Version()}}); err != nil {
+		return err
+	}
+	go e.read()
+	for {
+		e.mu.Lock()
+		if e.closed != nil || e.shutdown && len(e.queue) == 0 {
+			e.mu.Unlock()
+			return e.closed
+		}
+		if len(e.queue) == 0 {
+			e.mu.Unlock()
+			<-e.wake
+			continue
+		}
+		r := e.queue[0]
+		e.queue = e.queue[1:]
+		gone := e.dropped[ref{r.GetTaskId(), r.GetAttempt()}]
+		op := e.ops[r.GetOpId()]
+		e.mu.Unlock()
+		if gone {
+			continue
+		}
+		e.store(0, r.ordinal)
+		begin := time.Now()
+		f := e.execute(op, r)
+		f.TaskId, f.Attempt, f.RunNanos = r.GetTaskId(), r.GetAttempt(), uint64(time.Since(begin))
+		e.store(8, r.ordinal)
+		if err := e.send(&millracev1.FromExecutor{Finished: []*millracev1.ExecutorFinished{f}}); err != nil {
+			return err
+		}
+	}
+}
+
+func (e *executor) word(at int) *uint64    { return (*uint64)(unsafe.Pointer(&e.page[at])) }
+func (e *executor) store(at int, v uint64) { atomic.StoreUint64(e.word(at), v) }
+func (e *executor) bytes(f *millracev1.FrameLocation) []byte {
+	return e.slab[f.GetOffset() : f.GetOffset()+f.GetBytes()]
+}
+
+func (e *executor) read() {
+	for {
+		m, err := e.receive()
+		e.mu.Lock()
+		if err != nil {
+			e.closed = err
+			e.mu.Unlock()
+			// The worker is gone, whatever runs here.
+			os.Exit(0)
+		}
+		for _, d := range m.GetOps() {
+			e.ops[d.GetOpId()] = d.GetOp().GetName()
+		}
+		for _, r := range m.GetRuns() {
+			e.ordinal++
+			e.queue = append(e.queue, pending{r, e.ordinal})
+		}
+		var drops []*millracev1.ExecutorFinished
+		for _, c := range m.GetCancellations() {
+			for _, q := range e.queue {
+				if id := (ref{q.GetTaskId(), q.GetAttempt()}); id == (ref{c.GetTaskId(), c.GetAttempt()}) && !e.dropped[id] {
+					e.dropped[id] = true
+					drops = append(drops, &millracev1.ExecutorFinished{TaskId: id.task, Attempt: id.attempt, Error: &millracev1.TaskError{Reason: "DROPPED"}})
+				}
+			}
+		}
+		e.allocs = append(e.allocs, m.GetAllocated()...)
+		e.shutdown = e.shutdown || m.GetShutdown()
+		e.answered.Broadcast()
+		e.mu.Unlock()
+		if len(drops) > 0 {
+			_ = e.send(&millracev1.FromExecutor{Finished: drops})
+		}
+		select {
+		case e.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (e *executor) allocate(r pending, sizes ...uint64) ([]*millracev1.FrameLocation, *millracev1.TaskError) {
+	a := &millracev1.ExecutorAllocate{Request: r.ordinal, Task: &millracev1.TaskRef{TaskId: r.GetTaskId(), Attempt: r.GetAttempt()}, FrameBytes: sizes}
+	if err := e.send(&millracev1.FromExecutor{Allocate: []*millracev1.ExecutorAllocate{a}}); err != nil {
+		return nil, &millracev1.TaskError{Reason: "EXECUTOR_ERROR", Message: err.Error()}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for len(e.allocs) == 0 {
+		e.answered.Wait()
+	}
+	answer := e.allocs[0]
+	e.allocs = e.allocs[1:]
+	return answer.GetFrames(), answer.GetError()
+}
+
+// inputs decodes the arguments: text and small numbers as they are, inputs as
+// the bytes of their first frame or their bytes value.
+func (e *executor) inputs(r pending) (out [][]byte, err error) {
+	var a millracev1.Arguments
+	if err := proto.Unmarshal(r.GetArguments(), &a); err != nil {
+		return nil, err
+	}
+	for _, v := range a.GetPositional() {
+		switch k := v.GetKind().(type) {
+		case *millracev1.Value_StringValue:
+			out = append(out, []byte(k.StringValue))
+		case *millracev1.Value_IntValue:
+			out = append(out, fmt.Append(nil, k.IntValue))
+		case *millracev1.Value_Input:
+			in := r.GetInputs()[k.Input]
+			if len(in.GetFrames()) > 0 {
+				out = append(out, e.bytes(in.GetFrames()[0]))
+				continue
+			}
+			var header millracev1.Value
+			if err := proto.Unmarshal(in.GetHeader(), &header); err != nil {
+				return nil, err
+			}
+			if t := header.GetTensorValue(); t != nil {
+				out = append(out, t.GetInlineData())
+			} else {
+				out = append(out, []byte(header.GetStringValue()))
+			}
+		default:
+			return nil, fmt.Errorf("an argument of type %T", k)
+		}
+	}
+	return out, nil
+}
+
+func failure(reason, format string, values ...any) *millracev1.ExecutorFinished {
+	return &millracev1.ExecutorFinished{Error: &millracev1.TaskError{Reason: reason, Message: fmt.Sprintf(format, values...)}}
+}
+
+func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
+	in, err := e.inputs(r)
+	if err != nil {
+		return failure("INVALID_ARGUMENT", "%v", err)
+	}
+	_, name, _ := strings.Cut(op, "/")
+	arg := ""
+	if len(in) > 0 {
+		arg = string(in[0])
+	}
+	switch name {
+	case "upper":
+		return text(strings.ToUpper(arg))
+	case "pid":
+		return text(fmt.Sprint(os.Getpid()))
+	case "env":
+		return text(os.Getenv(arg))
+	case "slab": // the argument in the slab, as bytes
+		frames, failed := e.allocate(r, 1<<16, uint64(len(arg)))
+		if failed != nil {
+			return &millracev1.ExecutorFinished{Error: failed}
+		}
+		copy(e.bytes(frames[1]), arg)
+		return tensors(frames[1:])
+	case "alias": // the second half of the input, where it is
+		f := r.GetInputs()[0].GetFrames()[0]
+		half := f.GetBytes() / 2
+		return tensors([]*millracev1.FrameLocation{{Offset: f.GetOffset() + half, Bytes: f.GetBytes() - half}})
+	case "inline":
+		f := tensors([]*millracev1.FrameLocation{{Bytes: uint64(len(arg))}})
+		f.Frames, f.InlineFrames = nil, [][]byte{[]byte(arg)}
+		return f
+	case "steal": // a result that it does not own
+		return tensors([]*millracev1.FrameLocation{{Offset: 0, Bytes: 4096}})
+	case "huge":
+		_, failed := e.allocate(r, 1<<40)
+		return &millracev1.ExecutorFinished{Error: failed}
+	case "fail":
+		return failure("EXECUTOR_ERROR", "told to fail: %s", arg)
+	case "log":
+		fmt.Println("printed", arg)
+		_ = e.send(&millracev1.FromExecutor{Logs: []*millracev1.ExecutorLog{{TaskId: r.GetTaskId(), Text: "logged " + arg + "\n"}}})
+		return text("")
+	case "sleep", "stubborn":
+		d, err := time.ParseDuration(arg)
+		if err != nil {
+			return failure("INVALID_ARGUMENT", "%v", err)
+		}
+		if name == "stubborn" {
+			time.Sleep(d)
+			return text("slept")
+		}
+		return e.sleep(r, d)
+	case "exit":
+		fmt.Fprintln(os.Stderr, "about to exit")
+		os.Exit(7)
+	case "segv":
+		signal.Reset()
+		_ = unix.Kill(os.Getpid(), unix.SIGSEGV)
+		time.Sleep(time.Second)
+		_ = unix.Kill(os.Getpid(), unix.SIGABRT)
+		select {}
+	case "kill":
+		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
+		select {}
+	case "garbage":
+		_, _ = e.link.Write([]byte{4, 0, 0, 0, 0xff, 0xff, 0xff, 0xff})
+		select {}
+	case "oversized":
+		_, _ = e.link.Write([]byte{0xff, 0xff, 0xff, 0xff})
+		select {}
+	case "idledeath": // ends well, then the process dies
+		go func() {
+			for atomic.LoadUint64(e.word(8)) < r.ordinal {
+				runtime.Gosched()
+			}
+			os.Exit(9)
+		}()
+		return text("")
+	}
+	return failure("FUNCTION_NOT_FOUND", "echo has no %q", name)
+}
+
+func (e *executor) sleep(r pending, d time.Duration) *millracev1.ExecutorFinished {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			return text("slept")
+		case <-e.interrupts:
+			if atomic.LoadUint64(e.word(16)) == r.ordinal {
+				return failure("STOPPED", "interrupted")
+			}
+		}
+	}
+}
+
+func text(s string) *millracev1.ExecutorFinished {
+	header, err := proto.Marshal(&millracev1.Value{Kind: &millracev1.Value_StringValue{StringValue: s}})
+	if err != nil {
+		return failure("EXECUTOR_ERROR", "%v", err)
+	}
+	return &millracev1.ExecutorFinished{Header: header}
+}
+
+// tensors describes frames as byte tensors, one by itself, several as a list.
+func tensors(frames []*millracev1.FrameLocation) *millracev1.ExecutorFinished {
+	f := &millracev1.ExecutorFinished{Frames: frames}
+	list := &millracev1.ListValue{}
+	for i, l := range frames {
+		list.Values = append(list.Values, &millracev1.Value{Kind: &millracev1.Value_TensorValue{TensorValue: &millracev1.Tensor{
+			Dtype: millracev1.DType_DTYPE_UINT8, Shape: []int64{int64(l.GetBytes())}, Location: &millracev1.Tensor_Frame{Frame: uint32(i)},
+		}}})
+	}
+	v := &millracev1.Value{Kind: &millracev1.Value_ListValue{ListValue: list}}
+	if len(frames) == 1 {
+		v = list.Values[0]
+	}
+	header, err := proto.Marshal(v)
+	if err != nil {
+		return failure("EXECUTOR_ERROR", "%v", err)
+	}
+	f.Header = header
+	return f
+}
+
+func (e *executor) send(m *millracev1.FromExecutor) error {
+	b, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 4), m)
+	if err != nil {
+		return err
+	}
+	binary.LittleEndian.PutUint32(b, uint32(len(b)-4))
+	e.sending.Lock()
+	defer e.sending.Unlock()
+	_, err = e.link.Write(b)
+	return err
+}
+
+func (e *executor) receive() (*millracev1.ToExecutor, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(e.link, head[:]); err != nil {
+		return nil, err
+	}
+	b := make([]byte, binary.LittleEndian.Uint32(head[:]))
+	if _, err := io.ReadFull(e.link, b); err != nil {
+		return nil, err
+	}
+	m := new(millracev1.ToExecutor)
+	return m, proto.Unmarshal(b, m)
+}

@@ -1,0 +1,164 @@
+// Package executor is an Adapter: it starts processes that run code of users, and
+// speaks the executor protocol (docs/executor-protocol.md) with them.
+//
+// A process crashes alone: the slab, the worker and other processes go on. The
+// run that was at work is reported with the cause; those behind it go to the
+// next process, which is started at once.
+package executor
+
+import (
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/store"
+	"github.com/millrace/millrace/worker/tasklog"
+)
+
+// Config is fixed for the life of the pools.
+type Config struct {
+	// Worker is the worker's name, Scheduler its scheduler's address: for those
+	// who run in the processes.
+	Worker, Scheduler string
+	// Commands are the command lines by kind.
+	Commands map[string][]string
+	// Processes is how many of each kind there are at most: one per lane.
+	Processes int
+	// StartAtOnce is how many of a kind Begin starts; the others start when they
+	// are first needed.
+	StartAtOnce map[string]int
+	// Env is added to the processes' environment.
+	Env []string
+	// Scratch is where their directories are made. Default: the system's.
+	Scratch string
+	Store   *store.Store
+	Logs    *tasklog.Logs
+	// Done takes results, in batches, from any goroutine, and does not wait.
+	Done func([]Result)
+	Log  *slog.Logger
+	// MemoryWait is how long an allocation waits for memory. Default 30 s.
+	MemoryWait time.Duration
+	// ReadyTimeout is how long a process may take to get ready. Default 60 s.
+	ReadyTimeout time.Duration
+	// StopGrace is how long an interrupted run may take to end. Default 1 s.
+	StopGrace time.Duration
+}
+
+// Pools are the processes of all kinds. Its methods may be called from any
+// goroutine.
+type Pools struct {
+	config Config
+	lanes  map[string][]*lane
+	wait   sync.WaitGroup
+	// closing is closed by Close.
+	closing chan struct{}
+
+	mu sync.Mutex
+	// All below is guarded by mu.
+	workerID    ids.WorkerID
+	inlineBytes uint64
+	deaths      uint64
+	lastDeath   string
+}
+
+// New returns pools without processes.
+func New(c Config) (*Pools, error) {
+	if c.MemoryWait <= 0 {
+		c.MemoryWait = 30 * time.Second
+	}
+	if c.ReadyTimeout <= 0 {
+		c.ReadyTimeout = time.Minute
+	}
+	if c.StopGrace <= 0 {
+		c.StopGrace = time.Second
+	}
+	if c.Store.Space().FD() < 0 {
+		return nil, fmt.Errorf("executor: memory without a file descriptor cannot be shared with processes")
+	}
+	p := &Pools{config: c, lanes: make(map[string][]*lane), closing: make(chan struct{})}
+	for kind, command := range c.Commands {
+		for i := range c.Processes {
+			l := &lane{pools: p, kind: kind, command: command, index: i, need: make(chan struct{}, 1)}
+			p.lanes[kind] = append(p.lanes[kind], l)
+			p.wait.Add(1)
+			go l.keep()
+		}
+	}
+	return p, nil
+}
+
+// Kinds returns the names of the kinds, sorted.
+func (p *Pools) Kinds() []string { return slices.Sorted(maps.Keys(p.lanes)) }
+
+// Begin starts the processes that are to be started at once.
+func (p *Pools) Begin() {
+	for kind, n := range p.config.StartAtOnce {
+		for i, l := range p.lanes[kind] {
+			if i < n {
+				l.mu.Lock()
+				l.eager = true
+				l.mu.Unlock()
+				l.wake()
+			}
+		}
+	}
+}
+
+// Registered tells the worker's number and the limit of inline results.
+func (p *Pools) Registered(worker ids.WorkerID, inlineBytes uint64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.workerID, p.inlineBytes = worker, inlineBytes
+}
+
+func (p *Pools) inlineLimit() uint64 {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.inlineBytes
+}
+
+// Deaths is how many processes died other than by our will, and why the last one
+// did.
+func (p *Pools) Deaths() (n uint64, last string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.deaths, p.lastDeath
+}
+
+func (p *Pools) died(cause string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.deaths++
+	p.lastDeath = cause
+}
+
+// Close ends all processes, and returns when they are gone. Runs that have not
+// ended are not reported.
+func (p *Pools) Close() {
+	close(p.closing)
+	p.wait.Wait()
+}
+
+func (p *Pools) lane(kind string, index int) *lane { return p.lanes[kind][index] }
+
+// Start hands a run to a lane.
+func (p *Pools) Start(kind string, index int, r *Run) { p.lane(kind, index).start(r) }
+
+// Stop ends a run, whether it has begun or not; its result follows.
+func (p *Pools) Stop(kind string, index int, ref lifecycle.Ref) { p.lane(kind, index).stop(ref) }
+
+// TakeBack has a run returned if it has not begun.
+func (p *Pools) TakeBack(kind string, index int, ref lifecycle.Ref) {
+	p.lane(kind, index).takeBack(ref)
+}
+
+// failed makes the result of a run that ended without one of its own.
+func failed(r *Run, outcome lifecycle.Outcome, e *millracev1.TaskError) Result {
+	return Result{Ref: r.Ref, Outcome: outcome, Error: e}
+}

@@ -1,0 +1,528 @@
+package executor
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/worker/exitcause"
+)
+
+const (
+	protocol        = 1
+	maxMessageBytes = 64 << 20
+	// watchEvery is how often a process at work is looked at: the precision of
+	// timeouts.
+	watchEvery = 5 * time.Millisecond
+	// farewell is how long a process may take to shut down.
+	farewell = 2 * time.Second
+	// tailBytes of its output are quoted when a process dies.
+	tailBytes = 8 << 10
+)
+
+// process is one life of an executor process.
+type process struct {
+	lane    *lane
+	cmd     *exec.Cmd
+	conn    net.Conn
+	page    *page
+	scratch string
+	oom     uint64
+	// outputs are the reading ends of its stdout and stderr.
+	outputs []*os.File
+	reading sync.WaitGroup
+	// hello was answered; closed by the reader.
+	ready chan struct{}
+	// broken is closed by the first of reader and writer that finds the link
+	// useless; fault, set before, says why if that was the process's doing.
+	broken chan struct{}
+	once   sync.Once
+	fault  error
+	// outgoing has room for one: pending is not empty.
+	outgoing chan struct{}
+
+	// pending is what to send next. Guarded by lane.mu, as is what follows it.
+	pending  *millracev1.ToExecutor
+	ordinal  uint64
+	ops      map[*millracev1.Op]uint32
+	opNames  map[string]uint32
+	sentFunc map[ids.FunctionHash]bool
+	// working has room for one: the watcher has something to watch.
+	working chan struct{}
+
+	tailMu sync.Mutex
+	// tail is the end of what it wrote, guarded by tailMu.
+	tail  []byte
+	cause exitcause.Cause
+}
+
+func startProcess(l *lane) (p *process, err error) {
+	c := &l.pools.config
+	p = &process{
+		lane: l, ready: make(chan struct{}), broken: make(chan struct{}), outgoing: make(chan struct{}, 1), working: make(chan struct{}, 1),
+		ops: make(map[*millracev1.Op]uint32), opNames: make(map[string]uint32), sentFunc: make(map[ids.FunctionHash]bool),
+		oom: exitcause.OOMKills(),
+	}
+	var cleanup []func()
+	defer func() {
+		if err != nil {
+			for _, f := range cleanup {
+				f()
+			}
+		}
+	}()
+	if p.scratch, err = os.MkdirTemp(c.Scratch, "millrace-executor-"); err != nil {
+		return nil, fmt.Errorf("executor: scratch directory: %w; look at --local-directory", err)
+	}
+	cleanup = append(cleanup, func() { _ = os.RemoveAll(p.scratch) }) // it is ours and empty
+	if p.page, err = newPage(); err != nil {
+		return nil, err
+	}
+	cleanup = append(cleanup, p.page.close)
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("executor: socket pair: %w", err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "link"), os.NewFile(uintptr(fds[1]), "link")
+	defer theirs.Close()
+	p.conn, err = net.FileConn(ours)
+	_ = ours.Close() // FileConn has a duplicate
+	if err != nil {
+		return nil, fmt.Errorf("executor: link: %w", err)
+	}
+	cleanup = append(cleanup, func() { _ = p.conn.Close() }) // nothing was sent
+	slabFD, err := unix.FcntlInt(uintptr(c.Store.Space().FD()), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("executor: share the slab: %w", err)
+	}
+	slab := os.NewFile(uintptr(slabFD), "slab")
+	defer slab.Close()
+
+	p.cmd = exec.Command(l.command[0], l.command[1:]...)
+	p.cmd.Dir = p.scratch
+	p.cmd.Env = environment(os.Environ(), append([]string{"MILLRACE_EXECUTOR=" + l.kind, "MILLRACE_WORKER=" + c.Worker}, c.Env...))
+	p.cmd.ExtraFiles = []*os.File{theirs, slab, p.page.file}
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	for _, to := range []*io.Writer{&p.cmd.Stdout, &p.cmd.Stderr} {
+		r, w, err := os.Pipe()
+		if err != nil {
+			return nil, fmt.Errorf("executor: pipe: %w", err)
+		}
+		defer w.Close()
+		cleanup = append(cleanup, func() { _ = r.Close() }) // only read from
+		*to = w
+		p.outputs = append(p.outputs, r)
+	}
+	if err := p.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("could not be started: %w; the command is %q", err, strings.Join(l.command, " "))
+	}
+	for _, r := range p.outputs {
+		p.reading.Add(1)
+		go p.readOutput(r)
+	}
+	p.reading.Add(2)
+	l.pools.mu.Lock()
+	hello := &millracev1.ExecutorHello{
+		Protocol: protocol, WorkerName: c.Worker, WorkerId: uint32(l.pools.workerID), SlabBytes: c.Store.Space().Size(),
+		InlineBytes: l.pools.inlineBytes, SchedulerAddress: c.Scheduler, ScratchDirectory: p.scratch,
+	}
+	l.pools.mu.Unlock()
+	p.pending = &millracev1.ToExecutor{Hello: hello}
+	p.outgoing <- struct{}{}
+	go p.write()
+	go p.read()
+	return p, nil
+}
+
+// environment is the worker's without what is the worker's alone. Processes
+// share the cores: unless told otherwise, libraries in them use one thread each.
+func environment(from, add []string) []string {
+	defaults := map[string]string{
+		"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+		// Give memory back to the system: processes live long.
+		"MALLOC_TRIM_THRESHOLD_": "65536",
+		"PYTHONUNBUFFERED":       "1",
+	}
+	var env []string
+	for _, e := range from {
+		name, _, _ := strings.Cut(e, "=")
+		if strings.HasPrefix(name, "MILLRACE_") {
+			continue
+		}
+		delete(defaults, name)
+		env = append(env, e)
+	}
+	for name, v := range defaults {
+		env = append(env, name+"="+v)
+	}
+	return append(env, add...)
+}
+
+func (p *process) pid() int { return p.cmd.Process.Pid }
+
+// wait reaps the process, with whatever it left in its group.
+func (p *process) wait(exited chan<- struct{}) {
+	_ = p.cmd.Wait() // the state says it
+	_ = unix.Kill(-p.pid(), unix.SIGKILL)
+	p.cause = exitcause.Of(p.cmd.ProcessState, p.oom)
+	close(exited)
+}
+
+// kill ends the process and its group.
+func (p *process) kill() { _ = unix.Kill(-p.pid(), unix.SIGKILL) }
+
+// getReady waits for the process to say that it is ready.
+func (p *process) getReady(exited <-chan struct{}) bool {
+	limit := time.NewTimer(p.lane.pools.config.ReadyTimeout)
+	defer limit.Stop()
+	select {
+	case <-p.ready:
+		return true
+	case <-limit.C:
+		p.breakOff(fmt.Errorf("it said nothing for %v", p.lane.pools.config.ReadyTimeout))
+	case <-p.broken:
+		// It is about to exit, or speaks nonsense; give it a moment to say why.
+		select {
+		case <-exited:
+		case <-time.After(farewell):
+		}
+	case <-exited:
+	case <-p.lane.pools.closing:
+	}
+	return false
+}
+
+// serve lets a ready process work until it has ended.
+func (p *process) serve(exited <-chan struct{}) {
+	watched := make(chan struct{})
+	go p.watch(exited, watched)
+	select {
+	case <-exited:
+	case <-p.broken:
+		select {
+		case <-exited:
+		case <-time.After(farewell):
+			p.kill()
+		}
+	case <-p.lane.pools.closing:
+		p.lane.mu.Lock()
+		p.queue().Shutdown = true
+		p.lane.mu.Unlock()
+		// What runs is not waited for: nobody would read its result.
+		if !p.idle() {
+			p.kill()
+		}
+		select {
+		case <-exited:
+		case <-time.After(farewell):
+			p.kill()
+		}
+	}
+	<-exited
+	<-watched
+}
+
+func (p *process) idle() bool {
+	p.lane.mu.Lock()
+	defer p.lane.mu.Unlock()
+	return len(p.lane.queue) == 0
+}
+
+// close releases what belongs to a process that has exited. Its last words are
+// read first, but for those of children that outlived it.
+func (p *process) close() {
+	for _, r := range p.outputs {
+		_ = r.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // pipes can
+	}
+	// What it sent before it died is in the socket, and is read to the end.
+	_ = p.conn.SetReadDeadline(time.Now().Add(time.Second))
+	p.breakOff(nil)
+	p.reading.Wait()
+	for _, r := range p.outputs {
+		_ = r.Close() // only read from
+	}
+	_ = p.conn.Close() // the other end is gone
+	p.page.close()
+	_ = os.RemoveAll(p.scratch) // whatever cannot be removed was made so by a task
+}
+
+// breakOff ends the link. The first reason counts.
+func (p *process) breakOff(fault error) {
+	p.once.Do(func() {
+		p.fault = fault
+		close(p.broken)
+	})
+}
+
+// describe says in words how it ended. REQUIRES: close has returned.
+func (p *process) describe() string {
+	text := p.cause.String()
+	if p.fault != nil {
+		text += ", after " + p.fault.Error()
+	}
+	if tail := p.lastWords(); tail != "" {
+		text += "; its last words: " + tail
+	}
+	return text
+}
+
+func (p *process) lastWords() string {
+	p.tailMu.Lock()
+	defer p.tailMu.Unlock()
+	tail := strings.TrimSpace(string(p.tail))
+	if len(tail) > 2000 {
+		tail = "…" + tail[len(tail)-2000:]
+	}
+	return tail
+}
+
+// deathError blames a run for the process's death.
+func (p *process) deathError(cause string) *millracev1.TaskError {
+	e := &millracev1.TaskError{
+		Reason:   "EXECUTOR_DIED",
+		Message:  fmt.Sprintf("the executor process (%s, pid %d) that ran the task died: %s", p.lane.kind, p.pid(), cause),
+		Metadata: map[string]string{"pid": fmt.Sprint(p.pid())},
+	}
+	if p.cause.Signal != "" {
+		e.Metadata["signal"] = p.cause.Signal
+	} else {
+		e.Metadata["exit_code"] = fmt.Sprint(p.cause.ExitCode)
+	}
+	if p.cause.OutOfMemory {
+		e.Metadata["out_of_memory"] = "true"
+	}
+	return e
+}
+
+// readOutput puts what the process writes down to the run at work.
+func (p *process) readOutput(r *os.File) {
+	defer p.reading.Done()
+	buffer := make([]byte, 16<<10)
+	for {
+		n, err := r.Read(buffer)
+		if n > 0 {
+			p.tailMu.Lock()
+			p.tail = append(p.tail, buffer[:n]...)
+			if over := len(p.tail) - tailBytes; over > 0 {
+				p.tail = append(p.tail[:0], p.tail[over:]...)
+			}
+			p.tailMu.Unlock()
+			p.lane.mu.Lock()
+			q := p.lane.atWork(p)
+			p.lane.mu.Unlock()
+			if q != nil {
+				p.lane.pools.config.Logs.Write(q.run.Ref.Task, buffer[:n])
+			}
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// queue returns the message being filled. REQUIRES: lane.mu is held.
+func (p *process) queue() *millracev1.ToExecutor {
+	if p.pending == nil {
+		p.pending = new(millracev1.ToExecutor)
+	}
+	select {
+	case p.outgoing <- struct{}{}:
+	default:
+	}
+	return p.pending
+}
+
+// send queues a run. REQUIRES: lane.mu is held.
+func (p *process) send(q *queued) {
+	m := p.queue()
+	p.ordinal++
+	q.ordinal = p.ordinal
+	r := q.run
+	if f := r.Function; f != nil {
+		if hash := ids.FunctionHash(f.GetHash()); !p.sentFunc[hash] {
+			p.sentFunc[hash] = true
+			m.Functions = append(m.Functions, f)
+		}
+	}
+	m.Runs = append(m.Runs, &millracev1.ExecutorRun{
+		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), OpId: p.opNumber(m, r.Op), Arguments: r.Arguments, Inputs: r.Inputs,
+		Key: r.Key, Namespace: r.Namespace, TimeoutMillis: uint64(r.Timeout / time.Millisecond),
+	})
+	select {
+	case p.working <- struct{}{}:
+	default:
+	}
+}
+
+// opNumber defines an op at its first use. Sessions define ops anew, so that the
+// same one may come as several messages.
+func (p *process) opNumber(m *millracev1.ToExecutor, op *millracev1.Op) uint32 {
+	if n, ok := p.ops[op]; ok {
+		return n
+	}
+	name := fmt.Sprintf("%d %s %x", op.GetKind(), op.GetName(), op.GetFunction())
+	n, ok := p.opNames[name]
+	if !ok {
+		n = uint32(len(p.opNames) + 1)
+		p.opNames[name] = n
+		m.Ops = append(m.Ops, &millracev1.OpDefinition{OpId: n, Op: op})
+	}
+	p.ops[op] = n
+	return n
+}
+
+// cancel asks for a run to be dropped if it has not begun. REQUIRES: lane.mu is
+// held.
+func (p *process) cancel(q *queued) {
+	m := p.queue()
+	m.Cancellations = append(m.Cancellations, &millracev1.TaskRef{TaskId: uint64(q.run.Ref.Task), Attempt: uint32(q.run.Ref.Attempt)})
+}
+
+// write is the goroutine that sends what has accumulated.
+func (p *process) write() {
+	defer p.reading.Done()
+	var buffer []byte
+	for {
+		select {
+		case <-p.outgoing:
+		case <-p.broken:
+			return
+		}
+		p.lane.mu.Lock()
+		m := p.pending
+		p.pending = nil
+		p.lane.mu.Unlock()
+		if m == nil {
+			continue
+		}
+		var err error
+		buffer = append(buffer[:0], 0, 0, 0, 0)
+		if buffer, err = (proto.MarshalOptions{}).MarshalAppend(buffer, m); err != nil {
+			p.breakOff(fmt.Errorf("a message for it could not be encoded: %w", err))
+			return
+		}
+		binary.LittleEndian.PutUint32(buffer, uint32(len(buffer)-4))
+		if _, err := p.conn.Write(buffer); err != nil {
+			p.breakOff(nil) // it is gone, and its exit says why
+			return
+		}
+		if cap(buffer) > 4<<20 {
+			buffer = nil
+		}
+	}
+}
+
+// read is the goroutine that handles what the process says.
+func (p *process) read() {
+	defer p.reading.Done()
+	var head [4]byte
+	var buffer []byte
+	isReady := false
+	for {
+		if _, err := io.ReadFull(p.conn, head[:]); err != nil {
+			p.breakOff(nil)
+			return
+		}
+		n := binary.LittleEndian.Uint32(head[:])
+		if n > maxMessageBytes {
+			p.breakOff(fmt.Errorf("it announced a message of %d bytes, and %d are allowed", n, maxMessageBytes))
+			return
+		}
+		if uint32(cap(buffer)) < n {
+			buffer = make([]byte, n)
+		}
+		if _, err := io.ReadFull(p.conn, buffer[:n]); err != nil {
+			p.breakOff(nil)
+			return
+		}
+		var m millracev1.FromExecutor
+		if err := proto.Unmarshal(buffer[:n], &m); err != nil {
+			p.breakOff(fmt.Errorf("it sent what is not a FromExecutor message: %w", err))
+			return
+		}
+		if r := m.GetReady(); r != nil && !isReady {
+			if r.GetProtocol() != protocol {
+				p.breakOff(fmt.Errorf("it speaks version %d of the protocol, and %d is spoken here", r.GetProtocol(), protocol))
+				return
+			}
+			isReady = true
+			close(p.ready)
+			p.lane.pools.config.Log.Info("executor ready", "kind", p.lane.kind, "lane", p.lane.index, "pid", p.pid(), "language", r.GetLanguage())
+		}
+		if err := p.handle(&m); err != nil {
+			p.breakOff(err)
+			return
+		}
+	}
+}
+
+// watch looks at the process while it has runs: it keeps the time, and stops
+// what is to be stopped.
+func (p *process) watch(exited <-chan struct{}, watched chan<- struct{}) {
+	defer close(watched)
+	ticks := time.NewTicker(watchEvery)
+	defer ticks.Stop()
+	for {
+		select {
+		case <-exited:
+			return
+		case <-ticks.C:
+		}
+		if p.look(time.Now()) {
+			continue
+		}
+		// Nothing to watch: sleep until there is.
+		ticks.Stop()
+		select {
+		case <-exited:
+			return
+		case <-p.working:
+		}
+		ticks.Reset(watchEvery)
+	}
+}
+
+// look returns whether there is anything to watch.
+func (p *process) look(now time.Time) bool {
+	p.lane.mu.Lock()
+	defer p.lane.mu.Unlock()
+	if len(p.lane.queue) == 0 {
+		return false
+	}
+	q := p.lane.atWork(p)
+	if q == nil {
+		return true
+	}
+	if q.begun.IsZero() {
+		q.begun = now
+	}
+	if q.run.Timeout > 0 && q.stopping == notStopped && now.Sub(q.begun) >= q.run.Timeout {
+		q.stopping = stopTimeout
+	}
+	switch {
+	case q.stopping == notStopped || q.killed:
+	case q.stopAt.IsZero():
+		q.stopAt = now
+		p.page.setStop(q.ordinal)
+		if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil && !errors.Is(err, os.ErrProcessDone) {
+			p.lane.pools.config.Log.Error("executor cannot be interrupted", "pid", p.pid(), "error", err)
+		}
+	case now.Sub(q.stopAt) >= p.lane.pools.config.StopGrace:
+		q.killed = true
+		p.kill()
+	}
+	return true
+}

@@ -1,0 +1,290 @@
+package executor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/value"
+)
+
+// handle takes a message. Its error ends the process.
+func (p *process) handle(m *millracev1.FromExecutor) error {
+	logs := p.lane.pools.config.Logs
+	for _, l := range m.GetLogs() {
+		if l.GetTaskId() != 0 {
+			logs.Write(ids.TaskID(l.GetTaskId()), []byte(l.GetText()))
+		}
+	}
+	for _, a := range m.GetAllocate() {
+		if err := p.allocate(a); err != nil {
+			return err
+		}
+	}
+	if len(m.GetFinished()) == 0 {
+		return nil
+	}
+	results := make([]Result, 0, len(m.GetFinished()))
+	for _, f := range m.GetFinished() {
+		p.lane.mu.Lock()
+		q := p.lane.find(lifecycle.Ref{Task: ids.TaskID(f.GetTaskId()), Attempt: ids.Attempt(f.GetAttempt())})
+		if q != nil && q.ordinal == 0 {
+			q = nil // it belongs to another process by now
+		}
+		if q != nil {
+			p.lane.remove(q)
+		}
+		p.lane.mu.Unlock()
+		if q != nil {
+			results = append(results, p.finish(q, f))
+		}
+	}
+	p.lane.pools.config.Done(results)
+	return nil
+}
+
+// finish makes the result of a run that is out of the queue.
+func (p *process) finish(q *queued, f *millracev1.ExecutorFinished) Result {
+	r := q.run
+	defer p.dropTemporary(q)
+	out := Result{Ref: r.Ref, Outcome: lifecycle.Succeeded, RunTime: time.Duration(f.GetRunNanos())}
+	e := f.GetError()
+	switch {
+	case e.GetReason() == "DROPPED":
+		return Result{Ref: r.Ref, Returned: true}
+	case q.stopping == stopCancelled, q.stopping == stopTimeout:
+		e = stopError(q, "an interrupt", p.lane.pools.config.StopGrace)
+		e.Traceback = f.GetError().GetTraceback()
+	case e == nil:
+		e = p.keep(r, q, f, &out)
+	}
+	if e != nil {
+		out.Outcome, out.Error = lifecycle.Failed, e
+	}
+	return out
+}
+
+func (p *process) dropTemporary(q *queued) {
+	p.lane.mu.Lock()
+	temporary := q.temporary
+	q.temporary = nil
+	p.lane.mu.Unlock()
+	for _, id := range temporary {
+		p.lane.pools.config.Store.Drop(id)
+	}
+}
+
+// keep stores a result.
+func (p *process) keep(r *Run, q *queued, f *millracev1.ExecutorFinished, out *Result) *millracev1.TaskError {
+	objects := p.lane.pools.config.Store
+	id := ledger.ObjectID{Task: r.Ref.Task, Generation: r.Ref.Attempt}
+	header := f.GetHeader()
+	if len(header) == 0 {
+		header = value.Null()
+	}
+	limit := p.lane.pools.inlineLimit()
+	out.Bytes = uint64(len(header))
+	var views [][]byte
+	switch {
+	case len(f.GetFrames()) > 0 && len(f.GetInlineFrames()) > 0:
+		return invalid("its result has frames in the slab and inline ones")
+	case len(f.GetFrames()) == 0:
+		for _, b := range f.GetInlineFrames() {
+			out.Bytes += uint64(len(b))
+		}
+		if whole, ok := value.Inline(header, f.GetInlineFrames()); ok {
+			objects.PutSmall(id, whole)
+			out.Header, out.Bytes = whole, uint64(len(whole))
+			if out.Bytes <= limit {
+				out.Inline = whole
+			}
+			return nil
+		}
+		if err := p.storeInline(id, header, f.GetInlineFrames()); err != nil {
+			return memoryError(err)
+		}
+		views = f.GetInlineFrames()
+	default:
+		frames := make([]memory.Frame, len(f.GetFrames()))
+		for i, l := range f.GetFrames() {
+			frames[i] = memory.Frame{Offset: l.GetOffset(), Bytes: l.GetBytes()}
+			out.Bytes += l.GetBytes()
+		}
+		if err := p.adopt(id, header, frames, q, r); err != nil {
+			return invalid(err.Error())
+		}
+		views = objects.Views(frames)
+	}
+	out.Header = header
+	if out.Bytes <= limit {
+		if whole, ok := value.Inline(header, views); ok {
+			out.Inline = whole
+		}
+	}
+	return nil
+}
+
+func invalid(message string) *millracev1.TaskError {
+	return &millracev1.TaskError{Reason: "EXECUTOR_ERROR", Message: "the executor broke its protocol: " + message}
+}
+
+func memoryError(err error) *millracev1.TaskError {
+	return &millracev1.TaskError{Reason: "OUT_OF_MEMORY", Message: err.Error()}
+}
+
+// storeInline copies frames that came over the link into the slab.
+func (p *process) storeInline(id ledger.ObjectID, header []byte, frames [][]byte) error {
+	objects := p.lane.pools.config.Store
+	sizes := make([]uint64, len(frames))
+	for i, f := range frames {
+		sizes[i] = uint64(len(f))
+	}
+	reservation, err := objects.ReserveWait(context.Background(), p.holder(), sizes, farewell)
+	if err != nil {
+		return err
+	}
+	defer objects.Release(reservation)
+	placed, err := objects.Allocate(reservation, id, sizes...)
+	if err != nil {
+		return err
+	}
+	for i, f := range placed {
+		copy(objects.View(f), frames[i])
+	}
+	return objects.Seal(id, header)
+}
+
+func (p *process) holder() ledger.Holder {
+	return ledger.Holder{Kind: ledger.HolderExecutor, ID: uint64(p.lane.index)}
+}
+
+// adopt makes an object out of ranges of what the run allocated, and of its
+// inputs.
+func (p *process) adopt(id ledger.ObjectID, header []byte, frames []memory.Frame, q *queued, r *Run) error {
+	objects := p.lane.pools.config.Store
+	reservation, _, err := objects.Reserve(p.holder(), nil, time.Time{}, nil)
+	if err != nil {
+		return err
+	}
+	defer objects.Release(reservation)
+	p.lane.mu.Lock()
+	sources := append(append([]ledger.ObjectID(nil), q.temporary...), r.InputObjects...)
+	p.lane.mu.Unlock()
+	for _, f := range frames {
+		if err := p.adoptFrame(reservation, id, f, sources); err != nil {
+			return err
+		}
+	}
+	return objects.Seal(id, header)
+}
+
+func (p *process) adoptFrame(reservation ledger.ReservationID, id ledger.ObjectID, f memory.Frame, sources []ledger.ObjectID) error {
+	objects := p.lane.pools.config.Store
+	if f.Bytes == 0 {
+		_, err := objects.Allocate(reservation, id, 0)
+		return err
+	}
+	for _, source := range sources {
+		err := objects.Alias(reservation, id, source, f)
+		if err == nil {
+			return nil
+		}
+		if !errors.Is(err, ledger.ErrRange) && !errors.Is(err, ledger.ErrUnknown) {
+			return err
+		}
+	}
+	return fmt.Errorf("frame [%d, +%d) of its result lies neither in what it allocated nor in an input", f.Offset, f.Bytes)
+}
+
+// allocate gives a run room, now or as soon as there is some.
+func (p *process) allocate(a *millracev1.ExecutorAllocate) error {
+	ref := lifecycle.Ref{Task: ids.TaskID(a.GetTask().GetTaskId()), Attempt: ids.Attempt(a.GetTask().GetAttempt())}
+	p.lane.mu.Lock()
+	q := p.lane.find(ref)
+	p.lane.mu.Unlock()
+	if q == nil || q.ordinal == 0 {
+		p.answer(a, nil, invalid(fmt.Sprintf("it asked for memory for %s, which it was not given or has finished", ref)))
+		return nil
+	}
+	objects := p.lane.pools.config.Store
+	id := objects.Temporary()
+	if q.run.Reservation != 0 {
+		if frames, err := objects.Allocate(q.run.Reservation, id, a.GetFrameBytes()...); err == nil {
+			return p.allocated(a, q, id, frames)
+		}
+	}
+	var reservation ledger.ReservationID
+	settle := func(err error) {
+		if err == nil {
+			err = p.take(a, q, reservation, id)
+		}
+		if err != nil {
+			p.answer(a, nil, memoryError(err))
+		}
+	}
+	decided := make(chan error, 1)
+	reservation, granted, err := objects.Reserve(p.holder(), a.GetFrameBytes(), time.Now().Add(p.lane.pools.config.MemoryWait), func(err error) { decided <- err })
+	if granted || err != nil {
+		settle(err)
+		return nil
+	}
+	p.reading.Add(1)
+	go func() {
+		defer p.reading.Done()
+		select {
+		case err := <-decided:
+			settle(err)
+		case <-p.broken:
+			objects.Release(reservation)
+		}
+	}()
+	return nil
+}
+
+// take makes the frames of a granted allocation.
+func (p *process) take(a *millracev1.ExecutorAllocate, q *queued, reservation ledger.ReservationID, id ledger.ObjectID) error {
+	objects := p.lane.pools.config.Store
+	frames, err := objects.Allocate(reservation, id, a.GetFrameBytes()...)
+	if err == nil {
+		err = p.allocated(a, q, id, frames)
+	}
+	objects.Release(reservation)
+	return err
+}
+
+// allocated hands frames to the executor. From here on they are an object of
+// their own, which ends with the run.
+func (p *process) allocated(a *millracev1.ExecutorAllocate, q *queued, id ledger.ObjectID, frames []memory.Frame) error {
+	objects := p.lane.pools.config.Store
+	if err := objects.Seal(id, nil); err != nil {
+		return err
+	}
+	p.lane.mu.Lock()
+	alive := p.lane.find(q.run.Ref) == q && q.ordinal != 0
+	if alive {
+		q.temporary = append(q.temporary, id)
+	}
+	p.lane.mu.Unlock()
+	if !alive {
+		objects.Drop(id)
+	}
+	p.answer(a, frames, nil)
+	return nil
+}
+
+func (p *process) answer(a *millracev1.ExecutorAllocate, frames []memory.Frame, e *millracev1.TaskError) {
+	out := &millracev1.ExecutorAllocated{Request: a.GetRequest(), Error: e}
+	for _, f := range frames {
+		out.Frames = append(out.Frames, &millracev1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
+	}
+	p.lane.mu.Lock()
+	m := p.queue()
+	m.Allocated = append(m.Allocated, out)
+	p.lane.mu.Unlock()
+}

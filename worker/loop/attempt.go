@@ -1,0 +1,415 @@
+package loop
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/executor"
+	"github.com/millrace/millrace/worker/lifecycle"
+)
+
+const nativeRunner = "native"
+
+// op is an op of this session, and what is known of its run times.
+type op struct {
+	pb     *millracev1.Op
+	runner string
+	// wrong is why it cannot run here, nil if it can.
+	wrong *millracev1.TaskError
+	// runs, mean and deviation are of the run time in nanoseconds, exponentially
+	// smoothed.
+	runs            int
+	mean, deviation float64
+}
+
+func (w *Worker) newOp(pb *millracev1.Op) *op {
+	o := &op{pb: pb}
+	switch pb.GetKind() {
+	case millracev1.OpKind_OP_KIND_NATIVE:
+		o.runner = nativeRunner
+		return o
+	case millracev1.OpKind_OP_KIND_PYTHON_IMPORT, millracev1.OpKind_OP_KIND_PYTHON_PICKLE:
+		o.runner = "python"
+	case millracev1.OpKind_OP_KIND_EXEC:
+		o.runner, _, _ = strings.Cut(pb.GetName(), "/")
+	case millracev1.OpKind_OP_KIND_DATA, millracev1.OpKind_OP_KIND_UNSPECIFIED:
+		o.wrong = &millracev1.TaskError{Reason: "INVALID_ARGUMENT", Message: fmt.Sprintf("%s is of kind %s, which nobody runs", pb.GetName(), pb.GetKind())}
+		return o
+	}
+	if !w.executors[o.runner] {
+		o.wrong = &millracev1.TaskError{Reason: "FUNCTION_NOT_FOUND", Message: fmt.Sprintf(
+			"%s needs an executor named %q, which this worker does not have; register it when the worker is started", pb.GetName(), o.runner)}
+	}
+	return o
+}
+
+// estimate is how long the next run will take, 0 unless that is known to be
+// short: only then does it matter.
+func (o *op) estimate() time.Duration {
+	const short = 500 * time.Microsecond
+	if o.runs < 4 {
+		return 0
+	}
+	if d := time.Duration(o.mean + 3*o.deviation); d < short {
+		return max(d, time.Microsecond)
+	}
+	return 0
+}
+
+func (o *op) observe(d time.Duration) {
+	x := float64(d)
+	if o.runs++; o.runs == 1 {
+		o.mean = x
+		return
+	}
+	gain := max(1/float64(o.runs), 1.0/16)
+	diff := x - o.mean
+	o.mean += gain * diff
+	o.deviation += gain * (max(diff, -diff) - o.deviation)
+}
+
+// attempt is what the owner keeps of an attempt while the machine has it.
+type attempt struct {
+	ref    lifecycle.Ref
+	pb     *millracev1.Assignment
+	op     *op
+	inputs []device.Input
+	// fetched is how many bytes came from peers for it.
+	fetched uint64
+	lane    int
+	// native or the executor run is set while it runs.
+	native *nativeRun
+	// report is what its run said.
+	report *millracev1.TaskReport
+	parked time.Time
+}
+
+func (w *Worker) assign(pb *millracev1.Assignment) {
+	ref := lifecycle.Ref{Task: ids.TaskID(pb.GetTaskId()), Attempt: ids.Attempt(pb.GetAttempt())}
+	if w.attempts[ref] != nil {
+		return
+	}
+	a := &attempt{ref: ref, pb: pb, op: w.ops[pb.GetOpId()]}
+	switch {
+	case a.op == nil:
+		w.fail(a, "PROTOCOL_VIOLATION", fmt.Sprintf("assignment %s names op %d, which this session has not defined", ref, pb.GetOpId()))
+		return
+	case a.op.wrong != nil:
+		w.fail(a, a.op.wrong.GetReason(), a.op.wrong.GetMessage())
+		return
+	case a.op.pb.GetKind() == millracev1.OpKind_OP_KIND_PYTHON_PICKLE && w.functions[hash32(a.op.pb.GetFunction())] == nil:
+		a.parked = time.Now()
+		w.parked = append(w.parked, a)
+		w.outbox.missing(a.op.pb.GetFunction())
+		return
+	}
+	w.admit(a)
+}
+
+// admit hands an attempt to the machine.
+func (w *Worker) admit(a *attempt) {
+	pb := a.pb
+	w.attempts[a.ref] = a
+	e := &lifecycle.Assigned{
+		Ref: a.ref, Rank: pb.GetRank(), Slots: pb.GetSlots(), Resources: pb.GetResources(),
+		Runner: a.op.runner, Estimate: a.op.estimate(), OutputBytes: pb.GetExpectedOutputBytes(),
+	}
+	if n := len(pb.GetInputs()); n > 0 {
+		a.inputs = make([]device.Input, n)
+	}
+	for i, in := range pb.GetInputs() {
+		id := ledger.ObjectID{Task: ids.TaskID(in.GetTaskId()), Generation: ids.Attempt(in.GetGeneration())}
+		if len(in.GetInlineResult()) > 0 {
+			a.inputs[i].Header = in.GetInlineResult()
+			continue
+		}
+		if o, ok := w.config.Store.Pin(id, a.ref.Task); ok {
+			a.inputs[i] = device.Input{Header: o.Header, Frames: o.Frames}
+			if len(o.Frames) > 0 {
+				e.Inputs = append(e.Inputs, lifecycle.Input{Object: lifecycle.Object(id), Pinned: true})
+			}
+			continue
+		}
+		missing := lifecycle.Input{Object: lifecycle.Object(id), Bytes: in.GetBytes()}
+		for _, h := range in.GetHolders() {
+			missing.Holders = append(missing.Holders, ids.WorkerID(h))
+		}
+		e.Inputs = append(e.Inputs, missing)
+	}
+	w.step(e)
+}
+
+// fail reports an attempt that the machine never had.
+func (w *Worker) fail(a *attempt, reason, message string) {
+	w.outbox.task(&millracev1.TaskReport{
+		TaskId: a.pb.GetTaskId(), Attempt: a.pb.GetAttempt(), Outcome: millracev1.TaskOutcome_TASK_OUTCOME_FAILED,
+		Error: w.complete(&millracev1.TaskError{Reason: reason, Message: message}, a),
+	})
+}
+
+// complete adds what every error says.
+func (w *Worker) complete(e *millracev1.TaskError, a *attempt) *millracev1.TaskError {
+	if e.Worker == "" {
+		e.Worker = w.config.Registration.GetName()
+	}
+	e.Attempt = uint32(a.ref.Attempt)
+	if e.OriginKey == "" {
+		e.OriginKey = a.pb.GetKey()
+	}
+	if e.LogTail == "" {
+		e.LogTail = w.config.Logs.Tail(a.ref.Task)
+	}
+	return e
+}
+
+func (w *Worker) unpark() {
+	parked := w.parked
+	w.parked = nil
+	for _, a := range parked {
+		if w.functions[hash32(a.op.pb.GetFunction())] == nil {
+			w.parked = append(w.parked, a)
+			continue
+		}
+		w.admit(a)
+	}
+}
+
+func (w *Worker) takeParked(ref lifecycle.Ref) *attempt {
+	for i, a := range w.parked {
+		if a.ref == ref {
+			w.parked = append(w.parked[:i:i], w.parked[i+1:]...)
+			return a
+		}
+	}
+	return nil
+}
+
+func (w *Worker) expireParked() {
+	for len(w.parked) > 0 && time.Since(w.parked[0].parked) > parkTime {
+		a := w.parked[0]
+		w.parked = w.parked[1:]
+		w.fail(a, "FUNCTION_NOT_FOUND", fmt.Sprintf("the function %s (%x) did not arrive within %v", a.op.pb.GetName(), a.op.pb.GetFunction(), parkTime))
+	}
+}
+
+// step steps the machine and carries its effects out.
+func (w *Worker) step(e lifecycle.Event) {
+	// Effects may step again, after all of them: what follows from an order is
+	// never seen before the orders behind it are carried out.
+	var then []lifecycle.Event
+	for _, effect := range w.machine.Step(time.Now(), e) {
+		if next := w.carryOut(effect); next != nil {
+			then = append(then, next)
+		}
+	}
+	for _, next := range then {
+		w.step(next)
+	}
+}
+
+func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
+	switch e := e.(type) {
+	case lifecycle.StartRun:
+		w.startRun(e)
+	case lifecycle.Publish:
+		a := w.take(e.Ref)
+		w.outbox.task(a.report)
+	case lifecycle.Discard:
+		w.config.Store.Drop(ledger.ObjectID{Task: e.Ref.Task, Generation: e.Ref.Attempt})
+	case lifecycle.Report:
+		w.report(e)
+	case lifecycle.Unpin:
+		w.config.Store.Unpin(ledger.ObjectID(e.Object), e.Ref.Task)
+	case lifecycle.PinInput:
+		w.pinInput(e)
+	case lifecycle.Drop:
+		w.config.Store.Drop(ledger.ObjectID(e.Object))
+	case lifecycle.Gained:
+		w.outbox.object(&millracev1.ObjectReport{Replica: &millracev1.Replica{
+			TaskId: uint64(e.Object.Task), Generation: uint32(e.Object.Generation), Bytes: e.Bytes,
+		}}, nil)
+	case lifecycle.Reserve:
+		return w.reserve(e)
+	case lifecycle.Unreserve:
+		w.config.Store.Release(w.reservations[e.Reservation])
+		delete(w.reservations, e.Reservation)
+	case lifecycle.StartFetch:
+		w.startFetch(e)
+	case lifecycle.StopRun:
+		w.withRun(e.Ref, func(a *attempt) { w.native.stop(a.lane, a.native) },
+			func(a *attempt) { w.config.Executors.Stop(a.op.runner, a.lane, a.ref) })
+	case lifecycle.TakeBack:
+		w.withRun(e.Ref, func(a *attempt) { w.native.takeBack(a.lane, a.native) },
+			func(a *attempt) { w.config.Executors.TakeBack(a.op.runner, a.lane, a.ref) })
+	}
+	return nil
+}
+
+func (w *Worker) withRun(ref lifecycle.Ref, native, other func(*attempt)) {
+	a := w.attempts[ref]
+	if a == nil {
+		return
+	}
+	if a.native != nil {
+		native(a)
+	} else {
+		other(a)
+	}
+}
+
+func (w *Worker) take(ref lifecycle.Ref) *attempt {
+	a := w.attempts[ref]
+	delete(w.attempts, ref)
+	return a
+}
+
+func (w *Worker) report(e lifecycle.Report) {
+	a := w.attempts[e.Ref]
+	r := &millracev1.TaskReport{
+		TaskId: uint64(e.Ref.Task), Attempt: uint32(e.Ref.Attempt), Outcome: millracev1.TaskOutcome(e.Outcome),
+	}
+	switch e.Outcome {
+	case lifecycle.Started, lifecycle.RetractRefused:
+		w.outbox.task(r)
+		return
+	case lifecycle.Failed, lifecycle.ExecutorDied, lifecycle.Dropped:
+		if a != nil && a.report != nil {
+			a.report.Outcome = r.Outcome
+			r = a.report
+		}
+		if e.Reason != "" {
+			r.Error = w.complete(&millracev1.TaskError{Reason: e.Reason, Message: e.Message}, a)
+		}
+		r.InlineResult, r.OutputBytes = nil, 0
+	case lifecycle.InputUnreachable:
+		for _, u := range e.Unreachable {
+			x := &millracev1.Unreachable{TaskId: uint64(u.Object.Task), Generation: uint32(u.Object.Generation)}
+			for _, id := range u.FailedAt {
+				x.FailedAt = append(x.FailedAt, uint32(id))
+			}
+			for _, id := range u.MissingAt {
+				x.MissingAt = append(x.MissingAt, uint32(id))
+			}
+			r.Unreachable = append(r.Unreachable, x)
+		}
+	case lifecycle.Succeeded, lifecycle.GivenBack:
+	}
+	w.take(e.Ref)
+	w.outbox.task(r)
+}
+
+func (w *Worker) pinInput(e lifecycle.PinInput) {
+	a := w.attempts[e.Ref]
+	o, ok := w.config.Store.Pin(ledger.ObjectID(e.Object), e.Ref.Task)
+	if !ok || a == nil {
+		panic(fmt.Sprintf("loop: object %s vanished between its arrival and its use by %s", e.Object, e.Ref))
+	}
+	a.fetched += o.Bytes()
+	for i, in := range a.pb.GetInputs() {
+		if in.GetTaskId() == uint64(e.Object.Task) && in.GetGeneration() == uint32(e.Object.Generation) {
+			a.inputs[i] = device.Input{Header: o.Header, Frames: o.Frames}
+		}
+	}
+}
+
+// reserve asks the store for memory. If that is decided at once, the answer is
+// returned.
+func (w *Worker) reserve(e lifecycle.Reserve) lifecycle.Event {
+	id, ok, err := w.config.Store.Reserve(holder(e.Ref.Task), e.Bytes, time.Now().Add(w.config.MemoryWait),
+		func(err error) { w.post(granted{e.Reservation, err}) })
+	if err != nil {
+		return lifecycle.ReserveFailed{Reservation: e.Reservation, Message: err.Error()}
+	}
+	w.reservations[e.Reservation] = id
+	if ok {
+		return lifecycle.Reserved{Reservation: e.Reservation}
+	}
+	return nil
+}
+
+func (w *Worker) startRun(e lifecycle.StartRun) {
+	a := w.attempts[e.Ref]
+	a.lane = e.Lane
+	timeout := time.Duration(a.pb.GetTimeoutMillis()) * time.Millisecond
+	if a.op.runner == nativeRunner {
+		a.native = &nativeRun{
+			ref:     a.ref,
+			call:    device.Call{Op: a.op.pb.GetName(), Arguments: a.pb.GetArguments(), Inputs: a.inputs, Attempt: int(a.ref.Attempt)},
+			timeout: timeout, short: a.op.estimate() > 0, reservation: w.reservations[e.Reservation],
+		}
+		w.native.start(e.Lane, a.native)
+		return
+	}
+	r := &executor.Run{
+		Ref: a.ref, Op: a.op.pb, Arguments: a.pb.GetArguments(), Key: a.pb.GetKey(), Namespace: a.pb.GetNamespace(), Timeout: timeout,
+		Reservation: w.reservations[e.Reservation],
+	}
+	if a.op.pb.GetKind() == millracev1.OpKind_OP_KIND_PYTHON_PICKLE {
+		r.Function = w.functions[hash32(a.op.pb.GetFunction())]
+	}
+	for i, in := range a.inputs {
+		x := &millracev1.ExecutorInput{Header: in.Header}
+		for _, f := range in.Frames {
+			x.Frames = append(x.Frames, &millracev1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
+		}
+		r.Inputs = append(r.Inputs, x)
+		pb := a.pb.GetInputs()[i]
+		r.InputObjects = append(r.InputObjects, ledger.ObjectID{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())})
+	}
+	w.config.Executors.Start(a.op.runner, e.Lane, r)
+}
+
+// nativeEnded takes a run that a lane is done with.
+func (w *Worker) nativeEnded(r *nativeRun) {
+	a := w.attempts[r.ref]
+	if a == nil || a.native != r {
+		return
+	}
+	a.native = nil
+	switch {
+	case r.returned:
+		w.step(lifecycle.RunReturned{Ref: r.ref})
+		return
+	case r.noRoom != nil:
+		w.step(lifecycle.NoRoom{Ref: r.ref, Bytes: r.noRoom})
+		return
+	}
+	a.op.observe(r.runTime)
+	a.report = &millracev1.TaskReport{
+		TaskId: uint64(r.ref.Task), Attempt: uint32(r.ref.Attempt), Outcome: millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED,
+		OutputBytes: r.bytes, InlineResult: r.inline, RunNanos: uint64(r.runTime), FetchedBytes: a.fetched,
+	}
+	if r.failure != nil {
+		a.report.Error = w.complete(r.failure, a)
+	}
+	w.step(lifecycle.RunEnded{Ref: r.ref, Succeeded: r.failure == nil, Outcome: lifecycle.Failed})
+}
+
+// executorEnded takes a result of an executor.
+func (w *Worker) executorEnded(r *executor.Result) {
+	a := w.attempts[r.Ref]
+	if a == nil || a.native != nil {
+		return
+	}
+	if r.Returned {
+		w.step(lifecycle.RunReturned{Ref: r.Ref})
+		return
+	}
+	a.report = &millracev1.TaskReport{
+		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), Outcome: millracev1.TaskOutcome(r.Outcome),
+		OutputBytes: r.Bytes, InlineResult: r.Inline, RunNanos: uint64(r.RunTime), FetchedBytes: a.fetched,
+		LogTail: w.config.Logs.Tail(r.Ref.Task),
+	}
+	if r.Error != nil {
+		a.report.Error = w.complete(r.Error, a)
+	}
+	if r.Outcome != lifecycle.ExecutorDied {
+		a.op.observe(r.RunTime)
+	}
+	w.step(lifecycle.RunEnded{Ref: r.Ref, Succeeded: r.Outcome == lifecycle.Succeeded, Outcome: r.Outcome})
+}

@@ -1,0 +1,103 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/worker/lifecycle"
+)
+
+// errHeld: an object of a fetch is here already.
+var errHeld = errors.New("object is here already")
+
+// errNoRoom: the place that was set aside does not suffice, and nothing is free.
+var errNoRoom = errors.New("no room for the object")
+
+// fetching is one stream from a peer: the sink of its path. It is used by one
+// goroutine.
+type fetching struct {
+	worker       *Worker
+	id           lifecycle.FetchID
+	objects      []lifecycle.FetchObject
+	reservations []ledger.ReservationID
+	heads        []transfer.Head
+}
+
+var _ transfer.Sink = (*fetching)(nil)
+
+func (w *Worker) startFetch(e lifecycle.StartFetch) {
+	f := &fetching{worker: w, id: e.Fetch, objects: e.Objects, heads: make([]transfer.Head, len(e.Objects))}
+	refs := make([]transfer.Ref, len(e.Objects))
+	for i, o := range e.Objects {
+		refs[i] = transfer.Ref{Task: o.Object.Task, Generation: o.Object.Generation}
+		f.reservations = append(f.reservations, w.reservations[o.Reservation])
+	}
+	peer := w.peers[e.Peer]
+	if peer.Address == "" {
+		w.post(lifecycle.FetchEnded{Fetch: e.Fetch, Message: fmt.Sprintf("worker %s is gone, or was never named", e.Peer)})
+		return
+	}
+	ctx := w.fetchCtx
+	w.fetching.Add(1)
+	go func() {
+		defer w.fetching.Done()
+		err := w.config.Path.Fetch(ctx, peer, refs, f)
+		ended := lifecycle.FetchEnded{Fetch: e.Fetch}
+		if err != nil {
+			ended.Message = err.Error()
+			if ctx.Err() == nil {
+				w.log.Warn("fetch failed", "peer", peer.String(), "objects", len(refs), "error", err)
+			}
+		}
+		w.post(ended)
+	}()
+}
+
+// Place is part of transfer.Sink. It never waits: the memory was set aside.
+func (f *fetching) Place(_ context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
+	f.heads[index] = head
+	if len(head.FrameBytes) == 0 {
+		return nil, nil
+	}
+	s := f.worker.config.Store
+	frames, err := s.Allocate(f.reservations[index], f.object(index), head.FrameBytes...)
+	switch {
+	case err == nil:
+		return s.Regions(frames), nil
+	case errors.Is(err, ledger.ErrDuplicate):
+		return nil, errHeld
+	default:
+		return nil, fmt.Errorf("%w: %w", errNoRoom, err)
+	}
+}
+
+func (f *fetching) object(index int) ledger.ObjectID {
+	return ledger.ObjectID(f.objects[index].Object)
+}
+
+// Done is part of transfer.Sink.
+func (f *fetching) Done(index int, err error) {
+	id := f.object(index)
+	s := f.worker.config.Store
+	if err == nil {
+		if len(f.heads[index].FrameBytes) == 0 {
+			s.PutSmall(id, f.heads[index].Header)
+		} else {
+			err = s.Seal(id, f.heads[index].Header)
+		}
+	}
+	if err == nil || errors.Is(err, errHeld) {
+		if o, ok := s.Lookup(id); ok {
+			f.worker.post(lifecycle.InputFetched{Fetch: f.id, Object: lifecycle.Object(id), Bytes: o.Bytes()})
+			return
+		}
+		err = fmt.Errorf("object %s was dropped while it arrived", id)
+	}
+	f.worker.post(lifecycle.FetchFailed{
+		Fetch: f.id, Object: lifecycle.Object(id), Message: err.Error(),
+		Missing: errors.Is(err, transfer.ErrNotHere), NoRoom: errors.Is(err, errNoRoom),
+	})
+}

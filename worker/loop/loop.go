@@ -1,0 +1,421 @@
+// Package loop is a Loop: it owns a worker's lifecycle machine and the clock,
+// speaks with the scheduler, and introduces store, device, paths and executors
+// to each other.
+//
+// One goroutine, the owner, steps the machine. Whatever happens elsewhere (a
+// message, an ended run, a fetched object) is posted to its inbox; what it wants
+// to tell the scheduler goes to the outbox, which the session sends as fast as
+// the stream takes it. Both are batches of what has accumulated: nobody waits to
+// fill one.
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/executor"
+	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/store"
+	"github.com/millrace/millrace/worker/tasklog"
+)
+
+// Executors runs attempts in processes. Its methods are called by the owner and
+// do not wait.
+type Executors interface {
+	// Kinds are the runners it has: "python", names of registered programs.
+	Kinds() []string
+	// Start hands a run to a lane.
+	Start(kind string, lane int, r *executor.Run)
+	// Stop ends a run, begun or not; its result follows.
+	Stop(kind string, lane int, ref lifecycle.Ref)
+	// TakeBack has a run returned if it has not begun.
+	TakeBack(kind string, lane int, ref lifecycle.Ref)
+	// Registered tells the worker's number and the limit of inline results.
+	Registered(worker ids.WorkerID, inlineBytes uint64)
+	// Deaths is how many processes died, and why the last one did.
+	Deaths() (n uint64, last string)
+	// Close ends all processes and waits for them.
+	Close()
+}
+
+// Config is fixed for the life of a worker.
+type Config struct {
+	// Registration is what the worker says of itself; inventory and running are
+	// filled in here.
+	Registration *millracev1.Registration
+	// Scheduler is the connection to it. The caller closes it.
+	Scheduler *grpc.ClientConn
+	Device    device.Device
+	Store     *store.Store
+	// Path is how objects of peers are fetched.
+	Path transfer.Path
+	// Executors may be nil: then there are native operations only. Posting its
+	// results is the caller's business: see Worker.PostResults.
+	Executors Executors
+	Logs      *tasklog.Logs
+	// Traffic returns the bytes received and sent since the start.
+	Traffic func() (in, out uint64)
+	// SchedulerTimeout is how long the scheduler may be away. Default 60 s.
+	SchedulerTimeout time.Duration
+	// MemoryWait is how long an attempt waits for memory. Default 30 s.
+	MemoryWait time.Duration
+	Log        *slog.Logger
+	// Ready, if set, is called by the owner when it is first registered.
+	Ready func(ids.WorkerID)
+	// Lifecycle are the machine's limits; slots and resources come from the
+	// registration.
+	Lifecycle lifecycle.Config
+}
+
+// ErrSchedulerLost: the scheduler was away for longer than SchedulerTimeout.
+var ErrSchedulerLost = errors.New("the scheduler is away")
+
+// StoppedError is returned when the scheduler told the worker to stop.
+type StoppedError struct{ Reason string }
+
+// Error is part of error.
+func (e *StoppedError) Error() string { return "stopped by the scheduler: " + e.Reason }
+
+// Worker is one incarnation at work.
+type Worker struct {
+	config  Config
+	log     *slog.Logger
+	machine *lifecycle.Machine
+	native  *native
+	outbox  *outbox
+	// fetching counts the goroutines of fetches; Run waits for them.
+	fetching sync.WaitGroup
+	// inlineBytes is the largest result to send inline.
+	inlineBytes atomic.Uint32
+	// self is the worker's number, 0 before it is registered.
+	self atomic.Uint32
+
+	mu sync.Mutex
+	// inbox is guarded by mu. wake has room for one.
+	inbox []any
+	wake  chan struct{}
+
+	// Below belongs to the owner.
+	attempts map[lifecycle.Ref]*attempt
+	// session counts registrations: messages of older ones are dropped.
+	session      uint64
+	ops          map[uint32]*op
+	functions    map[ids.FunctionHash]*millracev1.Function
+	parked       []*attempt
+	peers        map[ids.WorkerID]transfer.Peer
+	reservations map[lifecycle.ReservationID]ledger.ReservationID
+	draining     bool
+	// stopped ends the owner; nil while it goes on.
+	stopped   error
+	leaving   bool
+	fetchCtx  context.Context //nolint:containedctx // it is Run's, for the goroutines that Run waits for
+	executors map[string]bool
+}
+
+// New returns a worker that has not begun.
+func New(c Config) *Worker {
+	if c.SchedulerTimeout <= 0 {
+		c.SchedulerTimeout = time.Minute
+	}
+	if c.MemoryWait <= 0 {
+		c.MemoryWait = 30 * time.Second
+	}
+	c.Lifecycle.Slots = int(c.Registration.GetSlots())
+	c.Lifecycle.Resources = c.Registration.GetResources()
+	w := &Worker{
+		config: c, log: c.Log, machine: lifecycle.New(c.Lifecycle), outbox: newOutbox(),
+		wake:         make(chan struct{}, 1),
+		attempts:     make(map[lifecycle.Ref]*attempt),
+		ops:          make(map[uint32]*op),
+		functions:    make(map[ids.FunctionHash]*millracev1.Function),
+		peers:        make(map[ids.WorkerID]transfer.Peer),
+		reservations: make(map[lifecycle.ReservationID]ledger.ReservationID),
+		executors:    make(map[string]bool),
+	}
+	if c.Executors != nil {
+		for _, kind := range c.Executors.Kinds() {
+			w.executors[kind] = true
+		}
+	}
+	return w
+}
+
+// Self returns the worker's number, 0 while it has none.
+func (w *Worker) Self() ids.WorkerID { return ids.WorkerID(w.self.Load()) }
+
+// post hands something to the owner.
+func (w *Worker) post(x any) {
+	w.mu.Lock()
+	w.inbox = append(w.inbox, x)
+	w.mu.Unlock()
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// PostResults takes the results of executors.
+func (w *Worker) PostResults(results []executor.Result) { w.post(results) }
+
+// What is posted, besides []*nativeRun, []executor.Result and lifecycle events.
+type (
+	// message is what the scheduler said in a session.
+	message struct {
+		session  uint64
+		response *millracev1.SessionResponse
+	}
+	// opening asks for a registration.
+	opening struct{ reply chan<- *opened }
+	opened  struct {
+		session      uint64
+		registration *millracev1.Registration
+	}
+	// sessionFailed: the session loop gave up.
+	sessionFailed struct{ err error }
+	// gained: a client wrote an object. told is closed when the scheduler was told.
+	gained struct {
+		report *millracev1.ObjectReport
+		told   chan struct{}
+	}
+	// granted answers a reservation that had to wait.
+	granted struct {
+		reservation lifecycle.ReservationID
+		err         error
+	}
+)
+
+const (
+	beat = time.Second
+	tick = 5 * time.Millisecond
+	// keepBytes of free memory keep their pages.
+	keepBytes = 256 << 20
+	// parkTime is how long an attempt waits for its function.
+	parkTime = 30 * time.Second
+)
+
+// Run works until the context ends, the scheduler stops or drains the worker, or
+// it is away for too long. It returns nil after leaving properly.
+func (w *Worker) Run(ctx context.Context) error {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	w.fetchCtx = work
+	w.native = newNative(w.config.Device, w.config.Store, w.config.Lifecycle.Slots, &w.inlineBytes,
+		func(runs []*nativeRun) { w.post(runs) })
+	sessionDone := make(chan struct{})
+	go func() {
+		defer close(sessionDone)
+		w.sessions(work)
+	}()
+	err := w.own(ctx)
+	if w.leaving {
+		// The farewell goes out if the stream still takes it.
+		select {
+		case <-w.outbox.flushed():
+		case <-time.After(time.Second):
+		}
+	}
+	cancel()
+	w.outbox.close()
+	<-sessionDone
+	w.native.close()
+	w.fetching.Wait()
+	return err
+}
+
+// own is the owner.
+func (w *Worker) own(ctx context.Context) error {
+	beats := time.NewTicker(beat)
+	defer beats.Stop()
+	// ticks run only while something else does: an idle worker costs nothing.
+	ticks := time.NewTicker(tick)
+	defer ticks.Stop()
+	ticking := true
+	done := ctx.Done()
+	for w.stopped == nil {
+		if busy := w.machine.Len() > 0; busy != ticking {
+			if ticking = busy; busy {
+				ticks.Reset(tick)
+			} else {
+				ticks.Stop()
+			}
+		}
+		select {
+		case <-w.wake:
+			w.drainInbox()
+		case <-ticks.C:
+			w.step(lifecycle.Ticked{})
+			w.config.Store.Tick(time.Now(), keepBytes)
+		case <-beats.C:
+			w.config.Store.Tick(time.Now(), keepBytes)
+			w.outbox.stats(w.stats())
+			w.expireParked()
+		case <-done:
+			done = nil
+			w.leave("told to stop")
+		}
+		if w.draining && w.machine.Len() == 0 && len(w.parked) == 0 && w.stopped == nil {
+			w.leave("drained")
+		}
+		w.outbox.signal()
+	}
+	if errors.Is(w.stopped, errLeft) {
+		return nil
+	}
+	return w.stopped
+}
+
+var errLeft = errors.New("left")
+
+func (w *Worker) leave(why string) {
+	w.log.Info("leaving", "reason", why)
+	w.outbox.leave()
+	w.leaving = true
+	w.stopped = errLeft
+}
+
+func (w *Worker) drainInbox() {
+	w.mu.Lock()
+	batch := w.inbox
+	w.inbox = nil
+	w.mu.Unlock()
+	for _, x := range batch {
+		w.handle(x)
+	}
+}
+
+func (w *Worker) handle(x any) {
+	switch x := x.(type) {
+	case message:
+		if x.session == w.session {
+			w.scheduler(x.response)
+		}
+	case opening:
+		x.reply <- w.open()
+	case sessionFailed:
+		if w.stopped == nil {
+			w.stopped = x.err
+		}
+	case []*nativeRun:
+		for _, r := range x {
+			w.nativeEnded(r)
+		}
+	case []executor.Result:
+		for i := range x {
+			w.executorEnded(&x[i])
+		}
+	case gained:
+		w.outbox.object(x.report, x.told)
+	case granted:
+		if x.err != nil {
+			w.step(lifecycle.ReserveFailed{Reservation: x.reservation, Message: x.err.Error()})
+		} else {
+			w.step(lifecycle.Reserved{Reservation: x.reservation})
+		}
+	case lifecycle.Event:
+		w.step(x)
+	default:
+		panic(fmt.Sprintf("loop: posted %T", x))
+	}
+}
+
+// open begins a session: everything that is known goes into the registration.
+func (w *Worker) open() *opened {
+	w.session++
+	clear(w.ops)
+	r := proto.Clone(w.config.Registration).(*millracev1.Registration)
+	for _, o := range w.config.Store.Inventory() {
+		r.Inventory = append(r.Inventory, &millracev1.Replica{TaskId: uint64(o.ID.Task), Generation: uint32(o.ID.Generation), Bytes: o.Bytes()})
+	}
+	// What is reported and not sent counts as running, or it would be placed
+	// again.
+	for _, ref := range w.outbox.reopen() {
+		r.Running = append(r.Running, taskRef(ref))
+	}
+	for _, ref := range w.machine.Attempts() {
+		r.Running = append(r.Running, taskRef(ref))
+	}
+	for _, a := range w.parked {
+		r.Running = append(r.Running, taskRef(a.ref))
+	}
+	return &opened{w.session, r}
+}
+
+func taskRef(r lifecycle.Ref) *millracev1.TaskRef {
+	return &millracev1.TaskRef{TaskId: uint64(r.Task), Attempt: uint32(r.Attempt)}
+}
+
+func refOf(r *millracev1.TaskRef) lifecycle.Ref {
+	return lifecycle.Ref{Task: ids.TaskID(r.GetTaskId()), Attempt: ids.Attempt(r.GetAttempt())}
+}
+
+// scheduler handles what the scheduler said.
+func (w *Worker) scheduler(r *millracev1.SessionResponse) {
+	if x := r.GetRegistered(); x != nil {
+		first := w.self.Load() == 0
+		w.self.Store(x.GetWorkerId())
+		w.inlineBytes.Store(x.GetInlineResultBytes())
+		w.step(lifecycle.Registered{Self: ids.WorkerID(x.GetWorkerId())})
+		if w.config.Executors != nil {
+			w.config.Executors.Registered(ids.WorkerID(x.GetWorkerId()), uint64(x.GetInlineResultBytes()))
+		}
+		if first && w.config.Ready != nil {
+			w.config.Ready(ids.WorkerID(x.GetWorkerId()))
+		}
+		w.log.Info("registered", "id", x.GetWorkerId(), "cluster", x.GetClusterId())
+	}
+	for _, d := range r.GetOps() {
+		w.ops[d.GetOpId()] = w.newOp(d.GetOp())
+	}
+	for _, p := range r.GetPeers() {
+		w.peers[ids.WorkerID(p.GetWorkerId())] = transfer.Peer{Worker: ids.WorkerID(p.GetWorkerId()), Name: p.GetName(), Address: p.GetDataAddress()}
+	}
+	for _, f := range r.GetFunctions() {
+		w.functions[ids.FunctionHash(hash32(f.GetHash()))] = f
+	}
+	if len(r.GetFunctions()) > 0 {
+		w.unpark()
+	}
+	for _, a := range r.GetAssignments() {
+		w.assign(a)
+	}
+	for _, ref := range r.GetRetractions() {
+		if a := w.takeParked(refOf(ref)); a != nil {
+			w.outbox.task(&millracev1.TaskReport{TaskId: ref.GetTaskId(), Attempt: ref.GetAttempt(), Outcome: millracev1.TaskOutcome_TASK_OUTCOME_RETRACTED})
+			continue
+		}
+		w.step(lifecycle.Retracted{Ref: refOf(ref)})
+	}
+	for _, ref := range r.GetCancellations() {
+		if a := w.takeParked(refOf(ref)); a != nil {
+			w.outbox.task(&millracev1.TaskReport{TaskId: ref.GetTaskId(), Attempt: ref.GetAttempt(), Outcome: millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED})
+			continue
+		}
+		w.step(lifecycle.Cancelled{Ref: refOf(ref)})
+	}
+	for _, o := range r.GetReleases() {
+		w.step(lifecycle.Released{Object: lifecycle.Object{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())}})
+	}
+	if r.GetDrain() {
+		w.draining = true
+	}
+	if r.GetStopReason() != "" && w.stopped == nil {
+		w.stopped = &StoppedError{Reason: r.GetStopReason()}
+	}
+}
+
+func hash32(b []byte) (h [32]byte) {
+	copy(h[:], b)
+	return h
+}

@@ -1,0 +1,310 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/store"
+	"github.com/millrace/millrace/worker/value"
+)
+
+// nativeRun is one attempt for a native lane. Its lane owns it from Start to the
+// moment that it posts it back.
+type nativeRun struct {
+	ref     lifecycle.Ref
+	call    device.Call
+	timeout time.Duration
+	short   bool
+	// reservation is memory set aside by the loop, which gives it back; 0: none.
+	reservation ledger.ReservationID
+
+	// state is where the run is, see the constants: it settles who was first,
+	// the lane that begins it or the loop that takes it back.
+	state atomic.Uint32
+
+	// The outcome, set by the lane.
+	returned bool
+	noRoom   []uint64
+	failure  *millracev1.TaskError
+	inline   []byte
+	bytes    uint64
+	runTime  time.Duration
+}
+
+const (
+	runQueued uint32 = iota
+	runBegun
+	runTaken
+)
+
+var (
+	errTimeout   = errors.New("out of time")
+	errCancelled = errors.New("cancelled")
+)
+
+// native is the lanes that run built-in operations, a goroutine each.
+type native struct {
+	device device.Device
+	store  *store.Store
+	// inlineBytes is the largest result to send inline.
+	inlineBytes *atomic.Uint32
+	// post takes runs that ended; it is called by the lanes.
+	post  func([]*nativeRun)
+	lanes []*nativeLane
+	wait  sync.WaitGroup
+}
+
+type nativeLane struct {
+	n *native
+	// wake has room for one; Start sends without waiting. Closed by close.
+	wake chan struct{}
+
+	mu sync.Mutex
+	// queue, current, cancel and closed are guarded by mu. cancel ends current.
+	queue   []*nativeRun
+	current *nativeRun
+	cancel  context.CancelCauseFunc
+	closed  bool
+
+	// Below belongs to the lane's goroutine.
+	ctx     context.Context
+	done    []*nativeRun
+	flushed time.Time
+}
+
+func newNative(d device.Device, s *store.Store, slots int, inlineBytes *atomic.Uint32, post func([]*nativeRun)) *native {
+	n := &native{device: d, store: s, inlineBytes: inlineBytes, post: post}
+	for range slots {
+		l := &nativeLane{n: n, wake: make(chan struct{}, 1)}
+		n.lanes = append(n.lanes, l)
+		n.wait.Add(1)
+		go l.run()
+	}
+	return n
+}
+
+// close stops what runs and waits for it. Its results are not posted.
+func (n *native) close() {
+	for _, l := range n.lanes {
+		l.mu.Lock()
+		l.closed = true
+		if l.cancel != nil {
+			l.cancel(errCancelled)
+		}
+		close(l.wake)
+		l.mu.Unlock()
+	}
+	n.wait.Wait()
+}
+
+func (n *native) start(lane int, r *nativeRun) {
+	l := n.lanes[lane]
+	l.mu.Lock()
+	l.queue = append(l.queue, r)
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// stop ends a run that is at work, or keeps it from beginning.
+func (n *native) stop(lane int, r *nativeRun) {
+	if r.state.CompareAndSwap(runQueued, runTaken) {
+		return // the lane finds out when it gets there
+	}
+	l := n.lanes[lane]
+	l.mu.Lock()
+	if l.current == r {
+		l.cancel(errCancelled)
+	}
+	l.mu.Unlock()
+}
+
+// takeBack makes the lane return a run that it has not begun. The lane is at work
+// on something else, so the run is returned here.
+func (n *native) takeBack(lane int, r *nativeRun) {
+	if !r.state.CompareAndSwap(runQueued, runTaken) {
+		return
+	}
+	l := n.lanes[lane]
+	l.mu.Lock()
+	found := false
+	for i, q := range l.queue {
+		if q == r {
+			l.queue = append(l.queue[:i], l.queue[i+1:]...)
+			found = true
+			break
+		}
+	}
+	l.mu.Unlock()
+	if found {
+		r.returned = true
+		n.post([]*nativeRun{r})
+	}
+	// Otherwise the lane holds it already, and returns it when it gets there.
+}
+
+func (l *nativeLane) run() {
+	defer l.n.wait.Done()
+	var r *nativeRun
+	for {
+		if r = l.next(); r == nil {
+			l.flush()
+			if _, open := <-l.wake; !open {
+				return
+			}
+			continue
+		}
+		if !r.state.CompareAndSwap(runQueued, runBegun) {
+			r.returned = true
+		} else {
+			// What is done must not wait for what is long.
+			if !r.short || time.Since(l.flushed) > 200*time.Microsecond {
+				l.flush()
+			}
+			l.execute(r)
+		}
+		l.done = append(l.done, r)
+	}
+}
+
+func (l *nativeLane) next() *nativeRun {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.current = nil
+	if l.closed || len(l.queue) == 0 {
+		return nil
+	}
+	r := l.queue[0]
+	l.queue[0] = nil
+	if l.queue = l.queue[1:]; len(l.queue) == 0 {
+		l.queue = nil
+	}
+	// One context serves all runs until one is cancelled.
+	if l.ctx == nil || l.ctx.Err() != nil {
+		l.ctx, l.cancel = context.WithCancelCause(context.Background())
+	}
+	l.current = r
+	return r
+}
+
+func (l *nativeLane) flush() {
+	if len(l.done) > 0 {
+		l.n.post(l.done)
+		l.done = nil
+	}
+	l.flushed = time.Now()
+}
+
+func (l *nativeLane) execute(r *nativeRun) {
+	begin := time.Now()
+	ctx := l.ctx
+	if r.timeout > 0 {
+		limited, cancel := context.WithTimeoutCause(ctx, r.timeout, errTimeout)
+		defer cancel()
+		ctx = limited
+	}
+	err := l.n.attempt(ctx, r)
+	r.runTime = time.Since(begin)
+	if err != nil {
+		r.failure = taskError(ctx, r, err)
+	}
+}
+
+// attempt runs a call and stores its result, or sets noRoom.
+func (n *native) attempt(ctx context.Context, r *nativeRun) error {
+	p, err := n.device.Prepare(r.call)
+	if err != nil {
+		return err
+	}
+	id := ledger.ObjectID{Task: r.ref.Task, Generation: r.ref.Attempt}
+	reservation := r.reservation
+	if sizes := p.OutputBytes(); len(sizes) > 0 && reservation == 0 {
+		var granted bool
+		// No waiting here: whoever waits for memory must not occupy a lane.
+		if reservation, granted, err = n.store.Reserve(holder(r.ref.Task), sizes, time.Time{}, nil); err != nil {
+			if errors.Is(err, ledger.ErrNoRoom) {
+				r.noRoom = sizes
+				return nil
+			}
+			return fmt.Errorf("%w: %w", device.ErrNoRoom, err)
+		}
+		if !granted {
+			panic("loop: a reservation that may not wait was neither granted nor refused")
+		}
+		defer n.store.Release(reservation)
+	}
+	alloc := func(bytes uint64) (memory.Frame, error) {
+		if reservation == 0 {
+			if reservation, _, err = n.store.Reserve(holder(r.ref.Task), []uint64{bytes}, time.Time{}, nil); err != nil {
+				reservation = 0
+				return memory.Frame{}, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
+			}
+		}
+		frames, err := n.store.Allocate(reservation, id, bytes)
+		if err != nil {
+			return memory.Frame{}, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
+		}
+		return frames[0], nil
+	}
+	own := reservation
+	result, err := p.Run(ctx, alloc)
+	if own == 0 && reservation != 0 {
+		defer n.store.Release(reservation)
+	}
+	if err != nil {
+		return err
+	}
+	r.bytes = uint64(len(result.Header))
+	if len(result.Frames) == 0 {
+		n.store.PutSmall(id, result.Header)
+		if len(result.Header) <= int(n.inlineBytes.Load()) {
+			r.inline = result.Header
+		}
+		return nil
+	}
+	for _, f := range result.Frames {
+		r.bytes += f.Bytes
+	}
+	if r.bytes <= uint64(n.inlineBytes.Load()) {
+		if inline, ok := value.Inline(result.Header, n.store.Views(result.Frames)); ok {
+			r.inline = inline
+		}
+	}
+	return n.store.Seal(id, result.Header)
+}
+
+func holder(task ids.TaskID) ledger.Holder {
+	return ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}
+}
+
+// taskError puts a failure into the terms of the API.
+func taskError(ctx context.Context, r *nativeRun, err error) *millracev1.TaskError {
+	var failed *device.Error
+	switch {
+	case context.Cause(ctx) == errTimeout:
+		return &millracev1.TaskError{
+			Reason:   "TIMEOUT",
+			Message:  fmt.Sprintf("%s ran longer than its timeout of %v and was interrupted; raise the timeout or use smaller chunks", r.call.Op, r.timeout),
+			Metadata: map[string]string{"timeout": r.timeout.String(), "stopped_by": "interrupt"},
+		}
+	case ctx.Err() != nil:
+		return &millracev1.TaskError{Reason: "CANCELLED", Message: r.call.Op + " was cancelled while it ran"}
+	case errors.As(err, &failed):
+		return &millracev1.TaskError{Reason: failed.Reason, Message: failed.Message}
+	case errors.Is(err, device.ErrNoRoom):
+		return &millracev1.TaskError{Reason: "OUT_OF_MEMORY", Message: fmt.Sprintf("%s: %v", r.call.Op, err)}
+	}
+	return &millracev1.TaskError{Reason: "OP_FAILED", Message: fmt.Sprintf("%s: %v", r.call.Op, err)}
+}

@@ -1,0 +1,174 @@
+package loop
+
+import (
+	"context"
+	"sync"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/worker/lifecycle"
+)
+
+// maxReports bounds one message; the rest follows in the next.
+const maxReports = 4096
+
+// outbox is what the scheduler is to be told. The owner fills it, the session
+// empties it.
+type outbox struct {
+	// ready has room for one: something is to be sent.
+	ready chan struct{}
+	// closed is closed by close.
+	closed chan struct{}
+
+	mu sync.Mutex
+	// All below is guarded by mu.
+	tasks     []*millracev1.TaskReport
+	objects   []*millracev1.ObjectReport
+	told      []chan struct{}
+	functions [][]byte
+	beat      *millracev1.WorkerStats
+	leaving   bool
+	// unsent is closed when the farewell has gone out; made by flushed.
+	gone     chan struct{}
+	pending  bool
+	inFlight []*millracev1.TaskReport
+}
+
+func newOutbox() *outbox {
+	return &outbox{ready: make(chan struct{}, 1), closed: make(chan struct{}), gone: make(chan struct{})}
+}
+
+func (o *outbox) task(r *millracev1.TaskReport) {
+	o.mu.Lock()
+	o.tasks = append(o.tasks, r)
+	o.pending = true
+	o.mu.Unlock()
+}
+
+// object queues a report; told, if not nil, is closed when it has been sent.
+func (o *outbox) object(r *millracev1.ObjectReport, told chan struct{}) {
+	o.mu.Lock()
+	o.objects = append(o.objects, r)
+	if told != nil {
+		o.told = append(o.told, told)
+	}
+	o.pending = true
+	o.mu.Unlock()
+}
+
+func (o *outbox) missing(function []byte) {
+	o.mu.Lock()
+	o.functions = append(o.functions, function)
+	o.pending = true
+	o.mu.Unlock()
+}
+
+func (o *outbox) stats(s *millracev1.WorkerStats) {
+	o.mu.Lock()
+	o.beat = s
+	o.pending = true
+	o.mu.Unlock()
+}
+
+func (o *outbox) leave() {
+	o.mu.Lock()
+	o.leaving = true
+	o.pending = true
+	o.mu.Unlock()
+	o.signal()
+}
+
+// flushed returns a channel that is closed when the farewell has been sent.
+func (o *outbox) flushed() <-chan struct{} { return o.gone }
+
+func (o *outbox) close() { close(o.closed) }
+
+// signal wakes the session. The owner calls it once per batch of its own.
+func (o *outbox) signal() {
+	o.mu.Lock()
+	pending := o.pending
+	o.mu.Unlock()
+	if !pending {
+		return
+	}
+	select {
+	case o.ready <- struct{}{}:
+	default:
+	}
+}
+
+// reopen prepares for a new session: what was being sent when the last one broke
+// is to be sent again. It returns the attempts whose final reports are queued.
+// What was queued of objects is in the inventory, but for the copies that small
+// scattered objects carry: it is said again, which does no harm.
+func (o *outbox) reopen() []lifecycle.Ref {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.tasks = append(o.inFlight, o.tasks...)
+	o.inFlight = nil
+	o.functions = nil
+	var refs []lifecycle.Ref
+	for _, r := range o.tasks {
+		if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_STARTED && r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED {
+			refs = append(refs, lifecycle.Ref{Task: ids.TaskID(r.GetTaskId()), Attempt: ids.Attempt(r.GetAttempt())})
+		}
+	}
+	return refs
+}
+
+// take returns the next message and whom to tell when it has been sent; nil if
+// there is nothing.
+func (o *outbox) take() (m *millracev1.SessionRequest, told []chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if !o.pending {
+		return nil, nil
+	}
+	m = &millracev1.SessionRequest{Stats: o.beat, MissingFunctions: o.functions, Objects: o.objects}
+	told = o.told
+	o.beat, o.functions, o.objects, o.told = nil, nil, nil, nil
+	if len(o.tasks) > maxReports {
+		m.Tasks, o.tasks = o.tasks[:maxReports:maxReports], o.tasks[maxReports:]
+	} else {
+		m.Tasks, o.tasks = o.tasks, nil
+		m.Leaving = o.leaving
+		o.pending = false
+	}
+	o.inFlight = m.Tasks
+	return m, told
+}
+
+// sent says that a message from take was handed to the stream.
+func (o *outbox) sent(m *millracev1.SessionRequest, told []chan struct{}) {
+	o.mu.Lock()
+	o.inFlight = nil
+	o.mu.Unlock()
+	for _, c := range told {
+		close(c)
+	}
+	if m.GetLeaving() {
+		close(o.gone)
+	}
+}
+
+// unsent puts back what could not be sent, except for the task reports: reopen
+// does that.
+func (o *outbox) unsent(m *millracev1.SessionRequest, told []chan struct{}) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.objects = append(m.GetObjects(), o.objects...)
+	o.told = append(told, o.told...)
+	o.pending = true
+}
+
+// wait waits for something to send; false when there will be nothing any more.
+func (o *outbox) wait(ctx context.Context) bool {
+	select {
+	case <-o.ready:
+		return true
+	case <-ctx.Done():
+		return false
+	case <-o.closed:
+		return false
+	}
+}

@@ -1,0 +1,148 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+const (
+	registerTimeout = 10 * time.Second
+	firstBackoff    = 50 * time.Millisecond
+	longestBackoff  = time.Second
+	// MaxMessageBytes is how large a message of the scheduler may be: functions
+	// of 32 MiB come in them.
+	MaxMessageBytes = 64 << 20
+)
+
+// sessions keeps a session with the scheduler until the context ends. When the
+// scheduler has been away for too long, or refuses us for good, it posts that.
+func (w *Worker) sessions(ctx context.Context) {
+	backoff := firstBackoff
+	lost := time.Now()
+	for ctx.Err() == nil {
+		registered, err := w.sessionOnce(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if registered {
+			backoff, lost = firstBackoff, time.Now()
+		}
+		if code := status.Code(err); code == codes.Unauthenticated || code == codes.PermissionDenied || code == codes.InvalidArgument {
+			w.post(sessionFailed{fmt.Errorf("the scheduler refuses this worker: %w", err)})
+			return
+		}
+		if away := time.Since(lost); away > w.config.SchedulerTimeout {
+			w.post(sessionFailed{fmt.Errorf("%w for %v: %w; start it, or look at --address", ErrSchedulerLost, away.Round(time.Second), err)})
+			return
+		}
+		w.log.Warn("session ended, trying again", "error", err, "in", backoff)
+		pause := time.NewTimer(backoff)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		}
+		backoff = min(2*backoff, longestBackoff)
+	}
+}
+
+var errReregister = errors.New("the scheduler asked to register anew")
+
+// sessionOnce runs one session to its end.
+func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// Until we are registered, everything together has a deadline.
+	deadline := time.AfterFunc(registerTimeout, func() { cancel(fmt.Errorf("not registered within %v", registerTimeout)) })
+	defer deadline.Stop()
+	stream, err := millracev1.NewWorkerServiceClient(w.config.Scheduler).Session(ctx,
+		grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes))
+	if err != nil {
+		return false, causeOf(ctx, err)
+	}
+	reply := make(chan *opened, 1)
+	w.post(opening{reply})
+	var session *opened
+	select {
+	case session = <-reply:
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+	if err := stream.Send(&millracev1.SessionRequest{Register: session.registration}); err != nil && !errors.Is(err, io.EOF) {
+		return false, causeOf(ctx, err)
+	}
+	first, err := stream.Recv()
+	if err != nil {
+		return false, causeOf(ctx, err)
+	}
+	if first.GetRegistered() == nil && first.GetStopReason() == "" {
+		return false, status.Error(codes.Internal, "the scheduler's first message does not say that we are registered")
+	}
+	deadline.Stop()
+	w.post(message{session.session, first})
+	sending := make(chan struct{})
+	go func() {
+		defer close(sending)
+		if err := w.send(ctx, stream); err != nil {
+			cancel(err)
+		}
+	}()
+	err = w.receive(stream, session.session)
+	err = causeOf(ctx, err)
+	cancel(nil)
+	<-sending
+	return true, err
+}
+
+func (w *Worker) receive(stream millracev1.WorkerService_SessionClient, session uint64) error {
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		w.post(message{session, m})
+		if m.GetReregister() {
+			return errReregister
+		}
+	}
+}
+
+func (w *Worker) send(ctx context.Context, stream millracev1.WorkerService_SessionClient) error {
+	for {
+		m, told := w.outbox.take()
+		if m == nil {
+			if !w.outbox.wait(ctx) {
+				return nil
+			}
+			continue
+		}
+		if err := stream.Send(m); err != nil {
+			w.outbox.unsent(m, told)
+			// The stream's real error comes from Recv.
+			return nil
+		}
+		w.outbox.sent(m, told)
+		if m.GetLeaving() {
+			_ = stream.CloseSend() // it never fails
+		}
+	}
+}
+
+// causeOf prefers the reason that a context was ended for to the bare "context
+// canceled" that gRPC makes of it.
+func causeOf(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
+		return cause
+	}
+	return err
+}

@@ -1,0 +1,117 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"time"
+
+	"google.golang.org/grpc"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/worker/value"
+)
+
+// ZeroConfig is a worker that runs nothing.
+type ZeroConfig struct {
+	Registration     *millracev1.Registration
+	Scheduler        *grpc.ClientConn
+	SchedulerTimeout time.Duration
+	Log              *slog.Logger
+	// Ready, if set, is called when it is first registered.
+	Ready func(ids.WorkerID)
+}
+
+// RunZero answers each assignment at once as succeeded, with a null result, and
+// forgets it: what then takes time is everything else. It ends when its stream
+// does: with nil if the context ended or the scheduler stopped it.
+func RunZero(ctx context.Context, c ZeroConfig) error {
+	stream, err := millracev1.NewWorkerServiceClient(c.Scheduler).Session(ctx, grpc.WaitForReady(true),
+		grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes))
+	if err != nil {
+		return fmt.Errorf("zero worker: %w", err)
+	}
+	if err := stream.Send(&millracev1.SessionRequest{Register: c.Registration}); err != nil && !errors.Is(err, io.EOF) {
+		return fmt.Errorf("zero worker: register: %w", err)
+	}
+	replies := make(chan *millracev1.SessionRequest, 64)
+	sent := make(chan struct{})
+	go func() {
+		defer close(sent)
+		zeroSend(stream, replies)
+	}()
+	err = zeroReceive(c, stream, replies)
+	close(replies)
+	<-sent
+	if ctx.Err() != nil || errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// zeroSend sends replies, and beats while there are none.
+func zeroSend(stream millracev1.WorkerService_SessionClient, replies <-chan *millracev1.SessionRequest) {
+	beats := time.NewTicker(beat)
+	defer beats.Stop()
+	broken := false
+	for {
+		var m *millracev1.SessionRequest
+		var more bool
+		select {
+		case m, more = <-replies:
+			if !more {
+				_ = stream.CloseSend() // it never fails
+				return
+			}
+		case <-beats.C:
+			m = &millracev1.SessionRequest{Stats: &millracev1.WorkerStats{RssBytes: rss()}}
+		}
+		// A broken stream is Recv's to tell; replies are taken until it has.
+		broken = broken || stream.Send(m) != nil
+	}
+}
+
+func zeroReceive(c ZeroConfig, stream millracev1.WorkerService_SessionClient, replies chan<- *millracev1.SessionRequest) error {
+	null := value.Null()
+	m := new(millracev1.SessionResponse)
+	for {
+		// A message of one's own, used again, saves what Recv would allocate.
+		if err := stream.RecvMsg(m); err != nil {
+			if errors.Is(err, io.EOF) {
+				return err
+			}
+			return fmt.Errorf("zero worker: session: %w", err)
+		}
+		if r := m.GetRegistered(); r != nil {
+			c.Log.Info("registered", "worker", r.GetWorkerId(), "cluster", r.GetClusterId())
+			if c.Ready != nil {
+				c.Ready(ids.WorkerID(r.GetWorkerId()))
+			}
+		}
+		if m.GetStopReason() != "" || m.GetDrain() {
+			replies <- &millracev1.SessionRequest{Leaving: true}
+			return io.EOF
+		}
+		reply := &millracev1.SessionRequest{}
+		if n := len(m.GetAssignments()); n > 0 {
+			reports := make([]millracev1.TaskReport, n)
+			reply.Tasks = make([]*millracev1.TaskReport, n)
+			for i, a := range m.GetAssignments() {
+				r := &reports[i]
+				r.TaskId, r.Attempt = a.GetTaskId(), a.GetAttempt()
+				r.Outcome = millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED
+				r.OutputBytes, r.InlineResult = uint64(len(null)), null
+				reply.Tasks[i] = r
+			}
+		}
+		for _, r := range m.GetRetractions() {
+			reply.Tasks = append(reply.Tasks, &millracev1.TaskReport{TaskId: r.GetTaskId(), Attempt: r.GetAttempt(), Outcome: millracev1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED})
+		}
+		if len(reply.GetTasks()) > 0 {
+			replies <- reply
+		}
+	}
+}

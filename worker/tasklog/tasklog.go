@@ -1,0 +1,92 @@
+// Package tasklog is an Adapter: the last output of each task that ran here, in
+// bounded memory.
+package tasklog
+
+import (
+	"container/list"
+	"sync"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+const (
+	// TaskBytes is how much of one task's output is kept.
+	TaskBytes = 64 << 10
+	// TailBytes is how much of it goes into reports.
+	TailBytes = 8 << 10
+
+	totalBytes = 32 << 20
+)
+
+// Logs is safe for concurrent use. The zero value is ready.
+type Logs struct {
+	mu sync.Mutex
+	// tasks and order are guarded by mu. order has the least recently written
+	// task in front.
+	tasks map[ids.TaskID]*list.Element
+	order list.List
+	bytes int
+}
+
+type entry struct {
+	task      ids.TaskID
+	text      []byte
+	truncated bool
+}
+
+// Write appends to a task's output.
+func (l *Logs) Write(task ids.TaskID, text []byte) {
+	if len(text) == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.tasks == nil {
+		l.tasks = make(map[ids.TaskID]*list.Element)
+	}
+	at := l.tasks[task]
+	if at == nil {
+		at = l.order.PushBack(&entry{task: task})
+		l.tasks[task] = at
+	} else {
+		l.order.MoveToBack(at)
+	}
+	e := at.Value.(*entry)
+	l.bytes -= len(e.text)
+	e.text = append(e.text, text...)
+	if over := len(e.text) - TaskBytes; over > 0 {
+		e.text = append(e.text[:0], e.text[over:]...)
+		e.truncated = true
+	}
+	l.bytes += len(e.text)
+	for l.bytes > totalBytes && l.order.Len() > 1 {
+		old := l.order.Remove(l.order.Front()).(*entry)
+		l.bytes -= len(old.text)
+		delete(l.tasks, old.task)
+	}
+}
+
+// Read returns what is kept of a task's output, and whether something was cut
+// from its beginning.
+func (l *Logs) Read(task ids.TaskID) (text string, truncated bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := l.tasks[task]
+	if at == nil {
+		return "", false
+	}
+	e := at.Value.(*entry)
+	return string(e.text), e.truncated
+}
+
+// Tail returns the end of a task's output.
+func (l *Logs) Tail(task ids.TaskID) string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at := l.tasks[task]
+	if at == nil {
+		return ""
+	}
+	e := at.Value.(*entry)
+	return string(e.text[max(0, len(e.text)-TailBytes):])
+}

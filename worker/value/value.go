@@ -1,0 +1,69 @@
+// Package value is an Adapter: what a worker must understand of the headers of
+// results without running anything.
+package value
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// maxInlineTensor is the limit of Tensor.inline_data.
+const maxInlineTensor = 64 << 10
+
+// Null is the serialised null value, spelt out: an empty result would look like
+// none.
+func Null() []byte { return []byte{0x08, 0x00} }
+
+// Inline turns a header with frames into one that holds the frames' bytes
+// itself. ok is false when it cannot be done: a tensor is too large, or a payload
+// has parts that must stay apart.
+func Inline(header []byte, frames [][]byte) (inline []byte, ok bool) {
+	if len(frames) == 0 {
+		return header, true
+	}
+	var v millracev1.Value
+	if proto.Unmarshal(header, &v) != nil || !inlineValue(&v, frames) {
+		return nil, false
+	}
+	b, err := proto.Marshal(&v)
+	return b, err == nil
+}
+
+func inlineValue(v *millracev1.Value, frames [][]byte) bool {
+	switch k := v.GetKind().(type) {
+	case *millracev1.Value_ListValue:
+		for _, e := range k.ListValue.GetValues() {
+			if !inlineValue(e, frames) {
+				return false
+			}
+		}
+	case *millracev1.Value_MapValue:
+		for _, e := range k.MapValue.GetFields() {
+			if !inlineValue(e, frames) {
+				return false
+			}
+		}
+	case *millracev1.Value_TensorValue:
+		if f, in := k.TensorValue.GetLocation().(*millracev1.Tensor_Frame); in {
+			if int(f.Frame) >= len(frames) || len(frames[f.Frame]) > maxInlineTensor {
+				return false
+			}
+			k.TensorValue.Location = &millracev1.Tensor_InlineData{InlineData: frames[f.Frame]}
+		}
+	case *millracev1.Value_OpaqueValue:
+		o := k.OpaqueValue
+		if len(o.GetFrames()) == 0 {
+			return true
+		}
+		if len(o.GetFrames()) > 1 || o.GetData() != nil || int(o.GetFrames()[0]) >= len(frames) {
+			return false
+		}
+		o.Data = frames[o.GetFrames()[0]]
+		o.Frames = nil
+		if len(o.Data) == 0 {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,304 @@
+// Package worker is a Loop: it puts one worker process together, out of the
+// device, the store, the transfer path, the executors and the session with the
+// scheduler, and runs it to its end.
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/rawframe"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer/grpcpath"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/device/host"
+	"github.com/millrace/millrace/worker/executor"
+	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/loop"
+	"github.com/millrace/millrace/worker/store"
+	"github.com/millrace/millrace/worker/tasklog"
+)
+
+// Config is one worker. Zero values are the defaults that each field names.
+type Config struct {
+	// Name is stable over restarts and unique in the cluster. Required.
+	Name string
+	// Scheduler is its host:port. Required.
+	Scheduler string
+	// Token is what the worker shows to the scheduler and to other workers.
+	// Empty: none.
+	Token string
+	// AcceptTokens are those that clients and other workers may show to this
+	// one, Token among them in any case. Both empty: nobody is asked for one.
+	AcceptTokens []string
+	// Listen is where the DataService listens. Default "127.0.0.1:0".
+	Listen string
+	// Advertise is the host:port at which others reach it, if that is not where
+	// it listens; without a port, the one that it got.
+	Advertise string
+	// Slots is how many tasks run at once. Default 1.
+	Slots int
+	// Resources are declared amounts by name.
+	Resources map[string]float64
+	// MemoryLimitBytes is the size of the slab. Default 1 GiB.
+	MemoryLimitBytes uint64
+	// PythonCommand starts a Python executor. Default "python3 -m
+	// millrace.executor"; a single "" means that there is none.
+	PythonCommand []string
+	// Exec are further executors: command lines by name.
+	Exec map[string][]string
+	// Executors is how many Python processes are started at once, rather than at
+	// their first use. Default 0.
+	Executors int
+	// ExecutorEnv is added to the environment of executors: NAME=value.
+	ExecutorEnv []string
+	// Scratch is the directory in which executors get theirs. Default: that of
+	// the system for temporary files.
+	Scratch string
+	// SchedulerTimeout is how long the scheduler may be away before the worker
+	// ends. Default 60 s.
+	SchedulerTimeout time.Duration
+	// MemoryWait is how long a task waits for memory before it fails. Default
+	// 30 s.
+	MemoryWait time.Duration
+	// StallTimeout is how long a fetch waits for the next byte. Default 5 s.
+	StallTimeout time.Duration
+	// Zero makes a worker that answers each assignment at once and runs nothing:
+	// it measures the rest of the system.
+	Zero bool
+	// Version is that of the program.
+	Version string
+	// Log takes messages. Default: slog.Default.
+	Log *slog.Logger
+	// Ready, if set, is called once, when the worker is first registered.
+	Ready func(id ids.WorkerID, dataAddress string)
+}
+
+func (c Config) validated() (Config, error) {
+	var errs []error
+	if c.Name == "" {
+		errs = append(errs, errors.New("worker: a worker needs a name (--name)"))
+	}
+	if c.Scheduler == "" {
+		errs = append(errs, errors.New("worker: the scheduler's address is missing (--address)"))
+	}
+	if c.Slots < 0 {
+		errs = append(errs, fmt.Errorf("worker: %d slots (--slots): at least 1", c.Slots))
+	}
+	for name, command := range c.Exec {
+		if name == "" || name == "native" || name == "python" || strings.Contains(name, "/") || len(command) == 0 {
+			errs = append(errs, fmt.Errorf("worker: executor %q with command %q (--exec): a name other than native and python, without a slash, and a command", name, command))
+		}
+	}
+	c.Slots = max(c.Slots, 1)
+	if c.Listen == "" {
+		c.Listen = "127.0.0.1:0"
+	}
+	if c.MemoryLimitBytes == 0 {
+		c.MemoryLimitBytes = 1 << 30
+	}
+	page := uint64(os.Getpagesize())
+	c.MemoryLimitBytes = c.MemoryLimitBytes / page * page
+	if c.PythonCommand == nil {
+		c.PythonCommand = []string{"python3", "-m", "millrace.executor"}
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	return c, errors.Join(errs...)
+}
+
+// Run runs one worker until the context ends (it leaves properly, nil), the
+// scheduler stops it (*loop.StoppedError) or drains it (nil), or something is
+// wrong.
+func Run(ctx context.Context, config Config) (err error) {
+	c, err := config.validated()
+	if err != nil {
+		return err
+	}
+	c.Log = c.Log.With("worker", c.Name)
+	incarnation, err := uuid.NewV7()
+	if err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	scheduler, err := dial(c)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, scheduler.Close()) }()
+	registration := &millracev1.Registration{
+		Name: c.Name, Incarnation: incarnation.String(), Pid: int64(os.Getpid()), Device: millracev1.DeviceKind_DEVICE_KIND_HOST,
+		Slots: uint32(c.Slots), Resources: c.Resources, MemoryLimitBytes: c.MemoryLimitBytes, Version: c.Version,
+		Executors: []string{"native"}, Zero: c.Zero,
+	}
+	if registration.Host, err = os.Hostname(); err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	if c.Zero {
+		return loop.RunZero(ctx, loop.ZeroConfig{
+			Registration: registration, Scheduler: scheduler, SchedulerTimeout: c.SchedulerTimeout, Log: c.Log,
+			Ready: func(id ids.WorkerID) { c.ready(id, "") },
+		})
+	}
+	identity := memory.Identity{WorkerUUID: uuid.NewSHA1(uuid.NameSpaceOID, []byte(c.Name)), Incarnation: incarnation}
+	var nonce [8]byte
+	if _, err := rand.Read(nonce[:]); err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	identity.Nonce = binary.LittleEndian.Uint64(nonce[:])
+	d, err := host.New(c.MemoryLimitBytes, identity)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, d.Close()) }()
+	return runOn(ctx, c, registration, scheduler, d)
+}
+
+func (c Config) ready(id ids.WorkerID, address string) {
+	if c.Ready != nil {
+		c.Ready(id, address)
+	}
+}
+
+// runOn runs a worker on a device.
+func runOn(ctx context.Context, c Config, registration *millracev1.Registration, scheduler *grpc.ClientConn, d device.Device) error {
+	objects, err := store.New(d.Space(), c.Log)
+	if err != nil {
+		return err
+	}
+	defer objects.Close()
+	registration.NativeOps = d.Ops()
+	logs := new(tasklog.Logs)
+
+	var w *loop.Worker
+	pools, err := c.executors(objects, logs, func(r []executor.Result) { w.PostResults(r) })
+	if err != nil {
+		return err
+	}
+	registration.Executors = append(registration.Executors, pools.Kinds()...)
+
+	var received atomic.Uint64
+	path := grpcpath.New(grpcpath.Config{
+		Worker: func() ids.WorkerID { return w.Self() }, Token: c.Token, StallTimeout: c.StallTimeout,
+		Received: func(n int) { received.Add(uint64(n)) },
+	})
+	listener, err := net.Listen("tcp", c.Listen)
+	if err != nil {
+		return errors.Join(fmt.Errorf("worker: listen for data on %s: %w; choose another --listen", c.Listen, err), path.Close())
+	}
+	if registration.DataAddress, err = advertised(c.Advertise, listener.Addr()); err != nil {
+		return errors.Join(err, listener.Close(), path.Close())
+	}
+	data := &grpcpath.Server{Source: objects.Source(), Incarnation: registration.GetIncarnation(), Logs: logs.Read}
+	w = loop.New(loop.Config{
+		Registration: registration, Scheduler: scheduler, Device: d, Store: objects, Path: path, Executors: pools, Logs: logs,
+		Traffic: func() (uint64, uint64) {
+			in, out := data.Traffic()
+			return in + received.Load(), out
+		},
+		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, Log: c.Log, Lifecycle: lifecycle.Config{},
+		Ready: func(id ids.WorkerID) { c.ready(id, registration.GetDataAddress()) },
+	})
+	data.Receiver = w.Receiver()
+	server := grpc.NewServer(append(rawframe.ServerOptions(), append(authentication(c), keepaliveServer()...)...)...)
+	millracev1.RegisterDataServiceServer(server, data)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+
+	pools.Begin()
+	err = w.Run(ctx)
+	// Peers that are reading get a moment; what they do not have then, they get
+	// elsewhere.
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		server.GracefulStop()
+	}()
+	select {
+	case <-stopped:
+	case <-time.After(500 * time.Millisecond):
+		server.Stop()
+		<-stopped
+	}
+	pools.Close()
+	return errors.Join(err, <-served, path.Close())
+}
+
+func keepaliveServer() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		// A reader that is stopped or cut off holds leases: it is found out.
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 2 * time.Second, PermitWithoutStream: true}),
+	}
+}
+
+func dial(c Config) (*grpc.ClientConn, error) {
+	options := []grpc.DialOption{
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: reconnect, MinConnectTimeout: 2 * time.Second}),
+		grpc.WithInitialWindowSize(4 << 20), grpc.WithInitialConnWindowSize(8 << 20),
+		grpc.WithNoProxy(),
+	}
+	if c.Token != "" {
+		options = append(options, grpc.WithPerRPCCredentials(bearer(c.Token)))
+	}
+	conn, err := grpc.NewClient("passthrough:///"+c.Scheduler, options...)
+	if err != nil {
+		return nil, fmt.Errorf("worker: scheduler %s: %w", c.Scheduler, err)
+	}
+	return conn, nil
+}
+
+// advertised is the address that others are told.
+func advertised(wanted string, listening net.Addr) (string, error) {
+	host, port, err := net.SplitHostPort(listening.String())
+	if err != nil {
+		return "", fmt.Errorf("worker: listening on %s: %w", listening, err)
+	}
+	if wanted != "" {
+		if _, _, err := net.SplitHostPort(wanted); err == nil {
+			return wanted, nil
+		}
+		return net.JoinHostPort(wanted, port), nil
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		if host, err = os.Hostname(); err != nil {
+			return "", fmt.Errorf("worker: listening on all addresses, and %w; set --advertise", err)
+		}
+	}
+	return net.JoinHostPort(host, port), nil
+}
+
+// executors makes the pools of processes.
+func (c Config) executors(objects *store.Store, logs *tasklog.Logs, done func([]executor.Result)) (*executor.Pools, error) {
+	commands := maps.Clone(c.Exec)
+	if commands == nil {
+		commands = make(map[string][]string)
+	}
+	if len(c.PythonCommand) > 0 && c.PythonCommand[0] != "" {
+		commands["python"] = c.PythonCommand
+	}
+	start := map[string]int{"python": c.Executors}
+	return executor.New(executor.Config{
+		Worker: c.Name, Scheduler: c.Scheduler, Commands: commands, Processes: c.Slots, StartAtOnce: start,
+		Env: c.ExecutorEnv, Scratch: c.Scratch, Store: objects, Logs: logs, Done: done, Log: c.Log, MemoryWait: c.MemoryWait,
+	})
+}

@@ -1,0 +1,262 @@
+// Package workertest is Test support: a scheduler that says what a test wants,
+// and hears what workers report.
+package workertest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// Patience is how long a test waits for something that must happen.
+const Patience = 20 * time.Second
+
+// Scheduler is a WorkerService over loopback. Sessions come out of Accept.
+type Scheduler struct {
+	millracev1.UnimplementedWorkerServiceServer
+	Address string
+	// InlineResultBytes is what workers are told.
+	InlineResultBytes uint32
+	// Deaths are the reports of supervisors.
+	Deaths chan *millracev1.ReportWorkerDeathRequest
+
+	sessions chan *Session
+	server   *grpc.Server
+	mu       sync.Mutex
+	workers  uint32 // guarded by mu
+}
+
+// NewScheduler starts a scheduler that ends with the test.
+func NewScheduler(tb testing.TB) *Scheduler {
+	tb.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s := &Scheduler{
+		Address: listener.Addr().String(), InlineResultBytes: 64 << 10,
+		Deaths: make(chan *millracev1.ReportWorkerDeathRequest, 100), sessions: make(chan *Session, 100),
+		server: grpc.NewServer(grpc.MaxRecvMsgSize(64 << 20)),
+	}
+	millracev1.RegisterWorkerServiceServer(s.server, s)
+	served := make(chan error, 1)
+	go func() { served <- s.server.Serve(listener) }()
+	tb.Cleanup(func() {
+		s.server.Stop()
+		if err := <-served; err != nil {
+			tb.Error(err)
+		}
+	})
+	return s
+}
+
+// Session is one stream of one worker.
+type Session struct {
+	Registration *millracev1.Registration
+	ID           uint32
+
+	tb      testing.TB
+	out     chan *millracev1.SessionResponse
+	in      chan *millracev1.SessionRequest
+	breakIt chan error
+	ended   chan struct{}
+	// Below belongs to the test's goroutine: what was heard and not asked for.
+	Tasks   []*millracev1.TaskReport
+	Objects []*millracev1.ObjectReport
+	Missing [][]byte
+	Stats   *millracev1.WorkerStats
+	Leaving bool
+}
+
+// Session is part of WorkerServiceServer.
+func (s *Scheduler) Session(stream grpc.BidiStreamingServer[millracev1.SessionRequest, millracev1.SessionResponse]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.workers++
+	id := s.workers
+	s.mu.Unlock()
+	session := &Session{
+		Registration: first.GetRegister(), ID: id,
+		out: make(chan *millracev1.SessionResponse, 1000), in: make(chan *millracev1.SessionRequest, 100000),
+		breakIt: make(chan error, 1), ended: make(chan struct{}),
+	}
+	defer close(session.ended)
+	if err := stream.Send(&millracev1.SessionResponse{Registered: &millracev1.Registered{
+		WorkerId: id, ClusterId: "test", Lease: durationpb.New(5 * time.Second), InlineResultBytes: s.InlineResultBytes,
+	}}); err != nil {
+		return err
+	}
+	s.sessions <- session
+	received := make(chan error, 1)
+	go func() {
+		for {
+			m, err := stream.Recv()
+			if err != nil {
+				received <- err
+				return
+			}
+			session.in <- m
+		}
+	}()
+	for {
+		select {
+		case m := <-session.out:
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		case err := <-session.breakIt:
+			return err
+		case <-received:
+			return nil
+		}
+	}
+}
+
+// ReportWorkerDeath is part of WorkerServiceServer.
+func (s *Scheduler) ReportWorkerDeath(_ context.Context, r *millracev1.ReportWorkerDeathRequest) (*millracev1.ReportWorkerDeathResponse, error) {
+	s.Deaths <- r
+	return &millracev1.ReportWorkerDeathResponse{}, nil
+}
+
+// Accept waits for the next session.
+func (s *Scheduler) Accept(tb testing.TB) *Session {
+	tb.Helper()
+	select {
+	case session := <-s.sessions:
+		session.tb = tb
+		return session
+	case <-time.After(Patience):
+		tb.Fatal("no worker registered")
+		return nil
+	}
+}
+
+// Send says something to the worker.
+func (s *Session) Send(m *millracev1.SessionResponse) { s.out <- m }
+
+// Break ends the stream with an error.
+func (s *Session) Break(err error) { s.breakIt <- err }
+
+// Ended is closed when the stream has ended.
+func (s *Session) Ended() <-chan struct{} { return s.ended }
+
+func (s *Session) take(m *millracev1.SessionRequest) {
+	s.Tasks = append(s.Tasks, m.GetTasks()...)
+	s.Objects = append(s.Objects, m.GetObjects()...)
+	s.Missing = append(s.Missing, m.GetMissingFunctions()...)
+	if m.GetStats() != nil {
+		s.Stats = m.GetStats()
+	}
+	s.Leaving = s.Leaving || m.GetLeaving()
+}
+
+// Until hears the worker out until done says so.
+func (s *Session) Until(what string, done func() bool) {
+	s.tb.Helper()
+	limit := time.NewTimer(Patience)
+	defer limit.Stop()
+	for !done() {
+		select {
+		case m := <-s.in:
+			s.take(m)
+		case <-limit.C:
+			s.tb.Fatalf("waited %v for %s; heard of tasks %v, objects %v", Patience, what, s.Tasks, s.Objects)
+		}
+	}
+}
+
+// Report waits for the report on a task with one of the outcomes, by default any
+// but STARTED, and removes it.
+func (s *Session) Report(task uint64, outcomes ...millracev1.TaskOutcome) *millracev1.TaskReport {
+	s.tb.Helper()
+	var found *millracev1.TaskReport
+	s.Until(fmt.Sprintf("a report on task %d %v", task, outcomes), func() bool {
+		for i, r := range s.Tasks {
+			if r.GetTaskId() != task {
+				continue
+			}
+			match := len(outcomes) == 0 && r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_STARTED
+			for _, o := range outcomes {
+				match = match || r.GetOutcome() == o
+			}
+			if match {
+				found = r
+				s.Tasks = append(s.Tasks[:i:i], s.Tasks[i+1:]...)
+				return true
+			}
+		}
+		return false
+	})
+	return found
+}
+
+// Op defines an op.
+func (s *Session) Op(id uint32, kind millracev1.OpKind, name string) {
+	s.Send(&millracev1.SessionResponse{Ops: []*millracev1.OpDefinition{{OpId: id, Op: &millracev1.Op{Kind: kind, Name: name}}}})
+}
+
+// Assign assigns tasks.
+func (s *Session) Assign(a ...*millracev1.Assignment) {
+	s.Send(&millracev1.SessionResponse{Assignments: a})
+}
+
+// Arguments packs positional arguments: strings, ints, floats, *Value.
+func Arguments(values ...any) []byte {
+	a := &millracev1.Arguments{}
+	for _, v := range values {
+		a.Positional = append(a.Positional, ValueOf(v))
+	}
+	b, err := proto.Marshal(a)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// Input refers to an input by index.
+type Input uint32
+
+// ValueOf makes a value of a Go value.
+func ValueOf(v any) *millracev1.Value {
+	switch v := v.(type) {
+	case string:
+		return &millracev1.Value{Kind: &millracev1.Value_StringValue{StringValue: v}}
+	case int:
+		return &millracev1.Value{Kind: &millracev1.Value_IntValue{IntValue: int64(v)}}
+	case float64:
+		return &millracev1.Value{Kind: &millracev1.Value_DoubleValue{DoubleValue: v}}
+	case Input:
+		return &millracev1.Value{Kind: &millracev1.Value_Input{Input: uint32(v)}}
+	case []any:
+		l := &millracev1.ListValue{}
+		for _, e := range v {
+			l.Values = append(l.Values, ValueOf(e))
+		}
+		return &millracev1.Value{Kind: &millracev1.Value_ListValue{ListValue: l}}
+	case *millracev1.Value:
+		return v
+	}
+	panic(fmt.Sprintf("workertest: a value of type %T", v))
+}
+
+// Decode reads a serialised value.
+func Decode(tb testing.TB, b []byte) *millracev1.Value {
+	tb.Helper()
+	v := new(millracev1.Value)
+	if err := proto.Unmarshal(b, v); err != nil {
+		tb.Fatal(err)
+	}
+	return v
+}
