@@ -63,7 +63,8 @@ func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// Until we are registered, everything together has a deadline.
-	deadline := time.AfterFunc(registerTimeout, func() { cancel(fmt.Errorf("not registered within %v", registerTimeout)) })
+	limit := min(registerTimeout, w.config.SchedulerTimeout)
+	deadline := time.AfterFunc(limit, func() { cancel(fmt.Errorf("not registered within %v", limit)) })
 	defer deadline.Stop()
 	stream, err := millracev1.NewWorkerServiceClient(w.config.Scheduler).Session(ctx,
 		grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes))
