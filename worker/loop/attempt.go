@@ -117,7 +117,12 @@ func (w *Worker) admit(a *attempt) {
 	w.attempts[a.ref] = a
 	e := &lifecycle.Assigned{
 		Ref: a.ref, Rank: pb.GetRank(), Slots: pb.GetSlots(), Resources: pb.GetResources(),
-		Runner: a.op.runner, Estimate: a.op.estimate(), OutputBytes: pb.GetExpectedOutputBytes(),
+		Runner: a.op.runner, Estimate: a.op.estimate(),
+	}
+	if a.op.pb.GetKind() != millracev1.OpKind_OP_KIND_NATIVE {
+		// A native op knows the size of its result from its arguments, exactly, and asks for that: an average of other
+		// calls would only be outgrown.
+		e.OutputBytes = pb.GetExpectedOutputBytes()
 	}
 	if n := len(pb.GetInputs()); n > 0 {
 		a.inputs = make([]device.Input, n)
@@ -128,7 +133,7 @@ func (w *Worker) admit(a *attempt) {
 			a.inputs[i].Header = in.GetInlineResult()
 			continue
 		}
-		if o, ok := w.config.Store.Pin(id, a.ref.Task); ok {
+		if o, ok := w.config.Store.Pin(id, a.ref.Task, a.ref.Attempt); ok {
 			a.inputs[i] = device.Input{Header: o.Header, Frames: o.Frames}
 			if len(o.Frames) > 0 {
 				e.Inputs = append(e.Inputs, lifecycle.Input{Object: lifecycle.Object(id), Pinned: true})
@@ -224,7 +229,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 	case lifecycle.Report:
 		w.report(e)
 	case lifecycle.Unpin:
-		w.config.Store.Unpin(ledger.ObjectID(e.Object), e.Ref.Task)
+		w.config.Store.Unpin(ledger.ObjectID(e.Object), e.Ref.Task, e.Ref.Attempt)
 	case lifecycle.PinInput:
 		w.pinInput(e)
 	case lifecycle.Drop:
@@ -305,7 +310,7 @@ func (w *Worker) report(e lifecycle.Report) {
 
 func (w *Worker) pinInput(e lifecycle.PinInput) {
 	a := w.attempts[e.Ref]
-	o, ok := w.config.Store.Pin(ledger.ObjectID(e.Object), e.Ref.Task)
+	o, ok := w.config.Store.Pin(ledger.ObjectID(e.Object), e.Ref.Task, e.Ref.Attempt)
 	if !ok || a == nil {
 		panic(fmt.Sprintf("loop: object %s vanished between its arrival and its use by %s", e.Object, e.Ref))
 	}

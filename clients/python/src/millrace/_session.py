@@ -40,7 +40,7 @@ _OPTIONS = [
 #: Tasks and bytes of one request; a larger submission is streamed in chunks.
 _BATCH_TASKS, _BATCH_BYTES = 50_000, 16 << 20
 #: Bytes of one message on the way to a worker.
-_CHUNK = 1 << 20
+_CHUNK = 2 << 20
 _DONE = frozenset(
     {task_pb2.TASK_STATE_SUCCEEDED, task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED},
 )
