@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"fmt"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -60,6 +61,34 @@ func BenchmarkIndependent(b *testing.B) {
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "tasks/s")
 	b.ReportMetric(float64((cpu()-before).Nanoseconds())/float64(b.N), "cpu-ns/task")
+}
+
+// BenchmarkLatency is the time from SubmitBatch of one task to its result in the watch.
+func BenchmarkLatency(b *testing.B) {
+	c := start(b, server.Config{})
+	ctx := timeout(b)
+	conn := dial(b, c.server.Address())
+	b.Cleanup(func() { conn.Close() })
+	c.join(conn, registration("w-0"), succeed)
+	id := c.open(ctx)
+	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
+	taken := make([]time.Duration, 0, b.N)
+	b.ResetTimer()
+	for i := range b.N {
+		began := time.Now()
+		response, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{
+			Header: &pb.SubmitHeader{ClientId: id}, Tasks: []*pb.TaskSpec{{Key: fmt.Sprintf("noop-%d", i), Op: "bench.noop", Hold: true}},
+		})
+		if err != nil {
+			b.Fatal(err)
+		}
+		c.final(watch, response.GetTaskIds())
+		taken = append(taken, time.Since(began))
+	}
+	b.StopTimer()
+	slices.Sort(taken)
+	b.ReportMetric(float64(taken[len(taken)/2].Microseconds()), "p50-us")
+	b.ReportMetric(float64(taken[len(taken)*99/100].Microseconds()), "p99-us")
 }
 
 // cpu is the time that this process has used, system included.

@@ -148,17 +148,18 @@ func (l *Loop) nextAlarm() time.Time {
 	return next
 }
 
-// fire runs what is due.
+// fire runs what is due: the loop's timers first, since they renew leases that the machine would find ended after a long
+// step.
 func (l *Loop) fire() {
-	if at, ok := l.machine.NextDeadline(); ok && !at.After(l.now) {
-		l.step(sched.TimePassed{})
-	}
 	for {
 		at, ok := l.timers.next()
 		if !ok || at.After(l.now) {
-			return
+			break
 		}
 		l.timers.pop()(at)
+	}
+	if at, ok := l.machine.NextDeadline(); ok && !at.After(l.now) {
+		l.step(sched.TimePassed{})
 	}
 }
 

@@ -127,6 +127,9 @@ func (w *watch) feed() {
 		return
 	}
 	batch := w.batch
+	if cap(batch.Updates) > 2*batchUpdates {
+		batch.Updates = nil // A snapshot's: it would stay for nothing.
+	}
 	clear(batch.Updates)
 	batch.Updates, batch.Snapshot = batch.Updates[:0], w.snapshot
 	if w.snapshot {

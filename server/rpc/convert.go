@@ -96,6 +96,15 @@ func taskErrorFrom(e *pb.TaskError) *sched.TaskError {
 	}
 }
 
+// errorDetail is what taskErrorFrom kept.
+func errorDetail(e *sched.TaskError) (*pb.TaskError, bool) {
+	if e == nil {
+		return nil, false
+	}
+	detail, ok := e.Detail.(*pb.TaskError)
+	return detail, ok && detail != nil
+}
+
 func taskErrorTo(e *sched.TaskError) *pb.TaskError {
 	if e == nil {
 		return nil
@@ -103,7 +112,7 @@ func taskErrorTo(e *sched.TaskError) *pb.TaskError {
 	converted := &pb.TaskError{
 		Reason: e.Reason, Message: e.Message, OriginKey: e.OriginKey, Worker: e.Worker, Attempt: uint32(e.Attempt),
 	}
-	if detail, ok := e.Detail.(*pb.TaskError); ok && detail != nil {
+	if detail, ok := errorDetail(e); ok {
 		converted.Traceback = detail.GetTraceback()
 		converted.Exception = detail.GetException()
 		converted.LogTail = detail.GetLogTail()

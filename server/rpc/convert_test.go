@@ -218,6 +218,60 @@ func TestSessionMessagesDoNotMixInReusedMemory(t *testing.T) {
 	}
 }
 
+func TestLargeMessagesAreSplitInOrder(t *testing.T) {
+	var outbound front.Outbound
+	for i := range 5 {
+		outbound.Functions = append(outbound.Functions, front.Function{Hash: ids.FunctionHash{byte(i)}, Payload: make([]byte, 6<<20)})
+		outbound.Assign(&sched.Assignment{Task: ids.TaskID(i), Arguments: make([]byte, 6<<20)})
+	}
+	outbound.Ops = []front.OpDefinition{{ID: 1, Op: sched.OpSpec{Kind: sched.OpNative, Name: "o"}}}
+	outbound.Cancellations = []sched.TaskRef{{Task: 1, Attempt: 1}}
+	var message sessionMessage
+	var order []string
+	err := message.send(&outbound, func(part *pb.SessionResponse) error {
+		if size := proto.Size(part); size > messageBytes+(6<<20) {
+			t.Errorf("a message of %d bytes", size)
+		}
+		for _, f := range part.GetFunctions() {
+			order = append(order, "f"+string('0'+f.GetHash()[0]))
+		}
+		for range part.GetOps() {
+			order = append(order, "op")
+		}
+		for _, a := range part.GetAssignments() {
+			order = append(order, "a"+string('0'+byte(a.GetTaskId())))
+		}
+		for range part.GetCancellations() {
+			order = append(order, "cancel")
+		}
+		return nil
+	})
+	if got := strings.Join(order, " "); err != nil || got != "f0 f1 f2 f3 f4 op a0 a1 a2 a3 a4 cancel" && got != "f0 f1 f2 op f3 f4 a0 a1 a2 a3 a4 cancel" {
+		t.Errorf("sent %s (%v)", got, err)
+	}
+	batch := &front.TaskBatch{Revision: 9}
+	for i := range 5 {
+		batch.Updates = append(batch.Updates, sched.Update{Task: ids.TaskID(i), State: sched.TaskFailed, Err: &sched.TaskError{
+			Detail: &pb.TaskError{Exception: &pb.Opaque{Data: make([]byte, 6<<20)}},
+		}})
+	}
+	var updates updateMessage
+	var revisions []uint64
+	tasks := 0
+	collect := func(part *pb.WatchResponse) error {
+		revisions = append(revisions, part.GetRevision())
+		tasks += len(part.GetTasks())
+		return nil
+	}
+	if err := updates.send(batch, 4, 1, collect); err != nil || tasks != 5 || len(revisions) < 2 || revisions[0] != 4 || revisions[len(revisions)-1] != 9 {
+		t.Errorf("%d updates with revisions %v (%v)", tasks, revisions, err)
+	}
+	batch.Snapshot, revisions = true, nil
+	if err := updates.send(batch, 4, 1, collect); err != nil || len(revisions) != 1 || proto.Size(&updates.message) > messageBytes+(6<<20) {
+		t.Errorf("a snapshot in %d messages (%v)", len(revisions), err)
+	}
+}
+
 func TestValuesBecomeReadableJSON(t *testing.T) {
 	tensor := func(dtype pb.DType, shape, strides []int64, offset uint64, data ...byte) *pb.Value {
 		return &pb.Value{Kind: &pb.Value_TensorValue{TensorValue: &pb.Tensor{

@@ -94,6 +94,9 @@ func (s *schedulerService) Submit(stream grpc.ClientStreamingServer[pb.SubmitReq
 			return err
 		}
 	}
+	if whole.result.Graph.Namespace == "" {
+		whole.begin(nil) // Not even one chunk came.
+	}
 	accepted, err := s.scheduler.Submit(stream.Context(), whole.end())
 	if err != nil {
 		return err

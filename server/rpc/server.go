@@ -76,6 +76,7 @@ func New(config Config, scheduler front.Scheduler) (*Server, error) {
 	unary, stream := interceptors(config, validator, metrics)
 	options := []grpc.ServerOption{
 		unary, stream,
+		grpc.WaitForHandlers(true),
 		grpc.MaxRecvMsgSize(MaxMessageBytes),
 		grpc.MaxSendMsgSize(MaxMessageBytes),
 		grpc.MaxConcurrentStreams(maxStreams),

@@ -25,7 +25,19 @@ type slab[T any] struct {
 	used   int
 }
 
-const slabBlock = 256
+const (
+	slabBlock = 256
+	// slabKept bounds the blocks that are kept for the next message.
+	slabKept = 64
+)
+
+func (s *slab[T]) reset() {
+	s.used = 0
+	if len(s.blocks) > slabKept {
+		clear(s.blocks[slabKept:])
+		s.blocks = s.blocks[:slabKept]
+	}
+}
 
 func (s *slab[T]) next() *T {
 	block, i := s.used/slabBlock, s.used%slabBlock
@@ -36,17 +48,60 @@ func (s *slab[T]) next() *T {
 	return &s.blocks[block][i]
 }
 
+// messageBytes is about how large a message gets before the rest goes into a further one.
+const messageBytes = 16 << 20
+
+// send sends an outbound, in as many messages as its functions and arguments need; nearly always that is one.
+func (m *sessionMessage) send(o *front.Outbound, send func(*pb.SessionResponse) error) error {
+	bytes := 0
+	functions, assignments := o.Functions, o.Assignments
+	defer func() { o.Functions, o.Assignments = functions, assignments }()
+	for i := range functions {
+		if bytes += len(functions[i].Payload); bytes > messageBytes {
+			// Ahead of everything that needs them.
+			if err := send(&pb.SessionResponse{Functions: convertAll(o.Functions[:1], functionTo)}); err != nil {
+				return err
+			}
+			bytes -= len(o.Functions[0].Payload)
+			o.Functions = o.Functions[1:]
+		}
+	}
+	for first, i := 0, 0; i < len(assignments); i++ {
+		size := len(o.Arguments(&assignments[i]))
+		for _, input := range o.Inputs(&assignments[i]) {
+			size += len(input.Inline)
+		}
+		if bytes += size; bytes > messageBytes && i > first {
+			head := *o
+			head.Assignments = assignments[first:i]
+			head.Retractions, head.Cancellations, head.Releases = nil, nil, nil
+			head.Drain, head.StopReason, head.Reregister = false, "", false
+			if err := send(m.build(&head)); err != nil {
+				return err
+			}
+			o.Ops, o.Functions, o.Peers, o.Assignments = nil, nil, nil, assignments[i:]
+			first, bytes = i, size
+		}
+	}
+	return send(m.build(o))
+}
+
+func functionTo(f front.Function) *pb.Function {
+	return &pb.Function{Hash: f.Hash[:], Payload: f.Payload}
+}
+
 // build converts an outbound. The message is valid until the next build.
 func (m *sessionMessage) build(o *front.Outbound) *pb.SessionResponse {
-	m.assignments.used, m.inputs.used, m.refs.used, m.replicas.used = 0, 0, 0, 0
+	m.assignments.reset()
+	m.inputs.reset()
+	m.refs.reset()
+	m.replicas.reset()
 	m.inputLists, m.holders = m.inputLists[:0], m.holders[:0]
 	message := &m.message
 	message.Ops = convertAll(o.Ops, func(op front.OpDefinition) *pb.OpDefinition {
 		return &pb.OpDefinition{OpId: uint32(op.ID), Op: opTo(op.Op)}
 	})
-	message.Functions = convertAll(o.Functions, func(f front.Function) *pb.Function {
-		return &pb.Function{Hash: f.Hash[:], Payload: f.Payload}
-	})
+	message.Functions = convertAll(o.Functions, functionTo)
 	message.Peers = convertAll(o.Peers, func(p front.Peer) *pb.Peer {
 		return &pb.Peer{WorkerId: uint32(p.Worker), DataAddress: p.Address, Name: p.Name}
 	})

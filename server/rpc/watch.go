@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
@@ -119,7 +120,7 @@ func (w *watcher) run(ctx context.Context, tasks front.TaskWatch, ready <-chan *
 			if !open {
 				return &front.Error{Kind: front.ErrWatchEnded, Message: "the client's lease ended while it was watched: open a new client"}
 			}
-			err := w.stream.Send(w.updates.build(batch, w.catalogRevision))
+			err := w.updates.send(batch, w.revision, w.catalogRevision, w.stream.Send)
 			w.revision = batch.Revision
 			tasks.Done(batch)
 			if err != nil {
@@ -156,7 +157,7 @@ func (w *watcher) both(ctx context.Context, tasks front.TaskWatch, ready <-chan 
 		if !open {
 			return &front.Error{Kind: front.ErrWatchEnded, Message: "the client's lease ended while it was watched: open a new client"}
 		}
-		first := w.updates.build(batch, w.catalogRevision)
+		first := w.updates.build(batch, 0, len(batch.Updates), w.catalogRevision)
 		message.Tasks, message.Snapshot, message.Revision = first.Tasks, batch.Snapshot, batch.Revision
 		w.revision = batch.Revision
 		err := w.stream.Send(message)
@@ -206,12 +207,39 @@ type updateMessage struct {
 	updates slab[pb.TaskUpdate]
 }
 
-func (m *updateMessage) build(batch *front.TaskBatch, catalogRevision uint64) *pb.WatchResponse {
-	m.updates.used = 0
-	m.message.Tasks = m.message.Tasks[:0]
+// send sends a batch, in several messages if what tasks failed with is large: those before the last carry the revision
+// before. A snapshot must be one message: it leaves out tracebacks and exceptions beyond the size.
+func (m *updateMessage) send(batch *front.TaskBatch, before, catalogRevision uint64, send func(*pb.WatchResponse) error) error {
+	first, bytes := 0, 0
 	for i := range batch.Updates {
+		detail, ok := errorDetail(batch.Updates[i].Err)
+		if !ok || batch.Snapshot {
+			continue
+		}
+		if bytes += proto.Size(detail); bytes > messageBytes && i > first {
+			part := m.build(batch, first, i, catalogRevision)
+			part.Revision = before
+			if err := send(part); err != nil {
+				return err
+			}
+			first, bytes = i, 0
+		}
+	}
+	return send(m.build(batch, first, len(batch.Updates), catalogRevision))
+}
+
+func (m *updateMessage) build(batch *front.TaskBatch, from, to int, catalogRevision uint64) *pb.WatchResponse {
+	m.updates.reset()
+	m.message.Tasks = m.message.Tasks[:0]
+	bytes := 0
+	for i := from; i < to; i++ {
 		update := m.updates.next()
 		updateTo(&batch.Updates[i], update)
+		if detail, ok := errorDetail(batch.Updates[i].Err); ok && batch.Snapshot {
+			if bytes += proto.Size(detail); bytes > messageBytes {
+				update.Error.Exception, update.Error.Traceback = nil, ""
+			}
+		}
 		m.message.Tasks = append(m.message.Tasks, update)
 	}
 	m.message.Revision, m.message.CatalogRevision = batch.Revision, catalogRevision

@@ -104,7 +104,7 @@ func writeSession(stream sessionStream, session front.Session) error {
 			return nil
 		}
 		if session.Take(&outbound) {
-			if err := stream.Send(message.build(&outbound)); err != nil {
+			if err := message.send(&outbound, stream.Send); err != nil {
 				return err
 			}
 		}
