@@ -237,6 +237,7 @@ func (l *lane) once() (ready bool, cause string) {
 		p.kill()
 		<-exited
 		p.close()
+		p.page.close()
 		return false, p.describe()
 	}
 	l.mu.Lock()
@@ -252,6 +253,7 @@ func (l *lane) once() (ready bool, cause string) {
 	l.mu.Unlock()
 	p.close()
 	l.bury(p)
+	p.page.close()
 	return true, ""
 }
 

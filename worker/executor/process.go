@@ -84,10 +84,13 @@ func startProcess(l *lane) (p *process, err error) {
 			}
 		}
 	}()
-	if p.scratch, err = os.MkdirTemp(c.Scratch, "millrace-executor-"); err != nil {
+	// NB: the result is nil in cleanup, so that it works on variables of its own.
+	scratch, err := os.MkdirTemp(c.Scratch, "millrace-executor-")
+	if err != nil {
 		return nil, fmt.Errorf("executor: scratch directory: %w; look at --local-directory", err)
 	}
-	cleanup = append(cleanup, func() { _ = os.RemoveAll(p.scratch) }) // it is ours and empty
+	p.scratch = scratch
+	cleanup = append(cleanup, func() { _ = os.RemoveAll(scratch) }) // it is ours and empty
 	if p.page, err = newPage(); err != nil {
 		return nil, err
 	}
@@ -98,12 +101,13 @@ func startProcess(l *lane) (p *process, err error) {
 	}
 	ours, theirs := os.NewFile(uintptr(fds[0]), "link"), os.NewFile(uintptr(fds[1]), "link")
 	defer theirs.Close()
-	p.conn, err = net.FileConn(ours)
+	conn, err := net.FileConn(ours)
 	_ = ours.Close() // FileConn has a duplicate
 	if err != nil {
 		return nil, fmt.Errorf("executor: link: %w", err)
 	}
-	cleanup = append(cleanup, func() { _ = p.conn.Close() }) // nothing was sent
+	p.conn = conn
+	cleanup = append(cleanup, func() { _ = conn.Close() }) // nothing was sent
 	slabFD, err := unix.FcntlInt(uintptr(c.Store.Space().FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("executor: share the slab: %w", err)
@@ -212,6 +216,9 @@ func (p *process) serve(exited <-chan struct{}) {
 	select {
 	case <-exited:
 	case <-p.broken:
+		if p.fault != nil {
+			p.kill()
+		}
 		select {
 		case <-exited:
 		case <-time.After(farewell):
@@ -241,8 +248,9 @@ func (p *process) idle() bool {
 	return len(p.lane.queue) == 0
 }
 
-// close releases what belongs to a process that has exited. Its last words are
-// read first, but for those of children that outlived it.
+// close releases what belongs to a process that has exited, but for the control
+// page, which says who is to blame. Its last words are read first, but for those
+// of children that outlived it.
 func (p *process) close() {
 	for _, r := range p.outputs {
 		_ = r.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // pipes can
@@ -255,7 +263,6 @@ func (p *process) close() {
 		_ = r.Close() // only read from
 	}
 	_ = p.conn.Close() // the other end is gone
-	p.page.close()
 	_ = os.RemoveAll(p.scratch) // whatever cannot be removed was made so by a task
 }
 

@@ -186,21 +186,21 @@ func (s *Store) lookup(id ledger.ObjectID) (Object, bool) {
 	return Object{ID: id, Header: o.Header, Frames: o.Frames}, true
 }
 
-// Pin finds a sealed object and keeps its bytes for a task.
-func (s *Store) Pin(id ledger.ObjectID, task ids.TaskID) (Object, bool) {
+// Pin finds a sealed object and keeps its bytes for an attempt.
+func (s *Store) Pin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) (Object, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o, ok := s.lookup(id)
 	if ok && len(o.Frames) > 0 {
-		ok = s.ledger.Pin(o.ID, inputPin(task)) == nil
+		ok = s.ledger.Pin(o.ID, inputPin(task, attempt)) == nil
 	}
 	return o, ok
 }
 
 // Unpin ends what Pin did. Objects without frames have no pins.
-func (s *Store) Unpin(id ledger.ObjectID, task ids.TaskID) {
+func (s *Store) Unpin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) {
 	s.mu.Lock()
-	effects, err := s.ledger.Unpin(id, inputPin(task))
+	effects, err := s.ledger.Unpin(id, inputPin(task, attempt))
 	var calls []func()
 	if err == nil {
 		calls = s.apply(effects)
@@ -209,8 +209,8 @@ func (s *Store) Unpin(id ledger.ObjectID, task ids.TaskID) {
 	run(calls)
 }
 
-func inputPin(task ids.TaskID) ledger.Pin {
-	return ledger.Pin{Reason: ledger.PinInput, Holder: ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}}
+func inputPin(task ids.TaskID, attempt ids.Attempt) ledger.Pin {
+	return ledger.Pin{Reason: ledger.PinInput, Holder: ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, Attempt: attempt}
 }
 
 // PutSmall stores an object without frames.

@@ -1,0 +1,363 @@
+package worker_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/worker"
+	"github.com/millrace/millrace/worker/workertest"
+)
+
+var buildEcho = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "millrace-echo-")
+	if err != nil {
+		return "", err
+	}
+	binary := filepath.Join(dir, "echo")
+	out, err := osexec.Command("go", "build", "-o", binary, "./executor/executortest/echo").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return binary, nil
+})
+
+// echo starts a worker with the echo executor, whose ops are defined by name
+// from 1 on.
+func echo(t *testing.T, change func(*worker.Config), ops ...string) *running {
+	t.Helper()
+	binary, err := buildEcho()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) {
+		c.Exec = map[string][]string{"echo": {binary}}
+		c.Slots = 1
+		if change != nil {
+			change(c)
+		}
+	})
+	for i, name := range ops {
+		w.Op(uint32(i+1), exec, "echo/"+name)
+	}
+	return w
+}
+
+func (r *running) call(task uint64, op uint32, values ...any) {
+	r.Assign(&millracev1.Assignment{TaskId: task, Attempt: 1, OpId: op, Rank: task, Arguments: workertest.Arguments(values...)})
+}
+
+func (r *running) text(t *testing.T, task uint64) string {
+	t.Helper()
+	report := r.Report(task)
+	if report.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+		t.Fatalf("task %d: %v", task, report)
+	}
+	return workertest.Decode(t, report.GetInlineResult()).GetStringValue()
+}
+
+func TestExecutorRunsTasks(t *testing.T) {
+	w := echo(t, func(c *worker.Config) { c.ExecutorEnv = []string{"EXTRA=yes"} }, "upper", "env", "fail", "nothing")
+	t.Setenv("MILLRACE_TOKEN", "secret")
+	if r := w.Registration; fmt.Sprint(r.GetExecutors()) != "[native echo]" {
+		t.Errorf("executors %v", r.GetExecutors())
+	}
+	w.call(1, 1, "abc")
+	if got := w.text(t, 1); got != "ABC" {
+		t.Errorf("got %q", got)
+	}
+	for i, want := range map[string]string{"EXTRA": "yes", "MILLRACE_WORKER": "host-0", "MILLRACE_EXECUTOR": "echo", "MILLRACE_TOKEN": ""} {
+		w.call(2, 2, i)
+		if got := w.text(t, 2); got != want {
+			t.Errorf("%s = %q in the executor, want %q", i, got, want)
+		}
+	}
+	w.call(3, 3, "x")
+	if e := w.Report(3).GetError(); e.GetReason() != "EXECUTOR_ERROR" || !strings.Contains(e.GetMessage(), "told to fail: x") || e.GetWorker() != "host-0" {
+		t.Errorf("got %v", e)
+	}
+	w.call(4, 4)
+	if e := w.Report(4).GetError(); e.GetReason() != "FUNCTION_NOT_FOUND" {
+		t.Errorf("got %v", e)
+	}
+	// Many short ones, in order, by one process.
+	var many []*millracev1.Assignment
+	for i := range uint64(2000) {
+		many = append(many, &millracev1.Assignment{TaskId: 100 + i, Attempt: 1, OpId: 1, Rank: i, Arguments: workertest.Arguments(fmt.Sprint("n", i))})
+	}
+	w.Assign(many...)
+	for i := range uint64(2000) {
+		if got := w.text(t, 100+i); got != fmt.Sprint("N", i) {
+			t.Fatalf("task %d: %q", i, got)
+		}
+	}
+}
+
+func TestExecutorResultsLieInTheSlab(t *testing.T) {
+	w := echo(t, nil, "slab", "alias", "inline", "steal", "huge", "upper")
+	d := data(t, w.Registration.GetDataAddress())
+	content := strings.Repeat("0123456789", 20000)
+	w.call(1, 1, content)
+	r := w.Report(1)
+	if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || r.GetOutputBytes() < uint64(len(content)) {
+		t.Fatalf("got %v", r)
+	}
+	if _, b, _ := read(t, d, 1); string(b) != content {
+		t.Error("other bytes came back")
+	}
+	// A view of the input outlives it.
+	w.Assign(&millracev1.Assignment{
+		TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0)),
+		Inputs: []*millracev1.Input{{TaskId: 1, Generation: 1, Bytes: r.GetOutputBytes()}},
+	})
+	w.Report(2)
+	w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 1, Generation: 1}}})
+	w.call(3, 6, "x")
+	w.Report(3)
+	if _, b, _ := read(t, d, 2); string(b) != content[len(content)/2:] {
+		t.Error("the view does not hold")
+	}
+	w.call(4, 3, "small")
+	if v := workertest.Decode(t, w.Report(4).GetInlineResult()); string(v.GetTensorValue().GetInlineData()) != "small" {
+		t.Errorf("got %v", v)
+	}
+	w.call(5, 3, strings.Repeat("x", 100000))
+	w.Report(5)
+	if _, b, _ := read(t, d, 5); len(b) != 100000 {
+		t.Errorf("%d bytes of an inline result", len(b))
+	}
+	w.call(6, 4)
+	if e := w.Report(6).GetError(); e.GetReason() != "EXECUTOR_ERROR" || !strings.Contains(e.GetMessage(), "neither in what it allocated") {
+		t.Errorf("got %v", e)
+	}
+	w.call(7, 5)
+	if e := w.Report(7).GetError(); e.GetReason() != "OUT_OF_MEMORY" || !strings.Contains(e.GetMessage(), "64 MiB") {
+		t.Errorf("got %v", e)
+	}
+	// Nothing is left but what was kept: task 2 holds all of task 1's frame.
+	w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 2, Generation: 1}, {TaskId: 5, Generation: 1}}})
+	w.Until("an empty slab", func() bool { return w.Stats != nil && w.Stats.GetMemoryUsedBytes() < 4096 })
+}
+
+func TestExecutorDeathIsBlamedOnWhatRan(t *testing.T) {
+	w := echo(t, nil, "upper", "exit", "segv", "kill", "garbage", "oversized")
+	w.call(1, 1, "warm")
+	w.text(t, 1)
+	for i, want := range []string{"exited with code 7", "killed by SIGSEGV", "killed by SIGKILL", "not a FromExecutor", "announced a message"} {
+		base := uint64(10 * (i + 1))
+		w.Assign(
+			&millracev1.Assignment{TaskId: base, Attempt: 1, OpId: uint32(i + 2), Rank: base},
+			&millracev1.Assignment{TaskId: base + 1, Attempt: 1, OpId: 1, Rank: base + 1, Arguments: workertest.Arguments("after")},
+		)
+		r := w.Report(base)
+		if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_EXECUTOR_DIED || r.GetError().GetReason() != "EXECUTOR_DIED" || !strings.Contains(r.GetError().GetMessage(), want) {
+			t.Errorf("%s: %v", want, r)
+		}
+		if got := w.text(t, base+1); got != "AFTER" {
+			t.Errorf("after %s: %q", want, got)
+		}
+	}
+	w.Until("the deaths", func() bool { return w.Stats.GetExecutorDeaths() == 5 })
+	if last := w.Stats.GetLastExecutorDeath(); !strings.Contains(last, "echo executor 0") {
+		t.Errorf("last death: %q", last)
+	}
+}
+
+func TestExitMessageIsQuoted(t *testing.T) {
+	w := echo(t, nil, "exit")
+	w.call(1, 1)
+	r := w.Report(1)
+	if !strings.Contains(r.GetError().GetMessage(), "about to exit") || !strings.Contains(r.GetLogTail(), "about to exit") || r.GetError().GetMetadata()["exit_code"] != "7" {
+		t.Errorf("got %v", r)
+	}
+}
+
+func TestQueuedRunsOutliveTheirProcess(t *testing.T) {
+	w := echo(t, nil, "upper", "kill")
+	var warm []*millracev1.Assignment
+	for i := range uint64(200) {
+		warm = append(warm, &millracev1.Assignment{TaskId: 1000 + i, Attempt: 1, OpId: 1, Rank: i, Arguments: workertest.Arguments("x")})
+	}
+	w.Assign(warm...)
+	for i := range uint64(200) {
+		w.text(t, 1000+i)
+	}
+	// Short runs are sent ahead behind one that dies.
+	w.Assign(append(warm[:0:0], &millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 2, Rank: 0})...)
+	for i := range uint64(50) {
+		w.Assign(&millracev1.Assignment{TaskId: 2000 + i, Attempt: 1, OpId: 1, Rank: i + 1, Arguments: workertest.Arguments(fmt.Sprint("q", i))})
+	}
+	if r := w.Report(1); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_EXECUTOR_DIED {
+		t.Errorf("got %v", r)
+	}
+	for i := range uint64(50) {
+		if got := w.text(t, 2000+i); got != fmt.Sprint("Q", i) {
+			t.Errorf("task %d: %q", i, got)
+		}
+	}
+}
+
+func TestDeathBetweenRunsBlamesNobody(t *testing.T) {
+	w := echo(t, nil, "idledeath", "upper")
+	w.call(1, 1)
+	w.text(t, 1)
+	w.Until("the death", func() bool { return w.Stats.GetExecutorDeaths() == 1 })
+	w.call(2, 2, "on")
+	if got := w.text(t, 2); got != "ON" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestTimeoutInterruptsThenKills(t *testing.T) {
+	w := echo(t, nil, "pid", "sleep", "stubborn")
+	w.call(1, 1)
+	first := w.text(t, 1)
+	w.Assign(&millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments("100s"), TimeoutMillis: 50})
+	e := w.Report(2).GetError()
+	if e.GetReason() != "TIMEOUT" || e.GetMetadata()["stopped_by"] != "interrupt" || !strings.Contains(e.GetMessage(), "50ms") {
+		t.Errorf("got %v", e)
+	}
+	w.call(3, 1)
+	if got := w.text(t, 3); got != first {
+		t.Errorf("an interrupt ended process %s, now there is %s", first, got)
+	}
+	w.Assign(&millracev1.Assignment{TaskId: 4, Attempt: 1, OpId: 3, Arguments: workertest.Arguments("100s"), TimeoutMillis: 50})
+	r := w.Report(4)
+	if e := r.GetError(); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_FAILED || e.GetReason() != "TIMEOUT" || e.GetMetadata()["stopped_by"] != "kill" {
+		t.Errorf("got %v", r)
+	}
+	w.call(5, 1)
+	if got := w.text(t, 5); got == first {
+		t.Error("the process that had to be killed is still there")
+	}
+	w.Until("stats", func() bool { return w.Stats != nil })
+	if w.Stats.GetExecutorDeaths() != 0 {
+		t.Error("a process that the worker killed counts as a death")
+	}
+}
+
+func TestCancelStopsOrDropsRuns(t *testing.T) {
+	w := echo(t, nil, "upper", "sleep")
+	w.call(1, 2, "100s")
+	w.Report(1, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
+	w.call(2, 2, "100s")
+	w.Send(&millracev1.SessionResponse{Cancellations: []*millracev1.TaskRef{{TaskId: 2, Attempt: 1}, {TaskId: 1, Attempt: 1}}})
+	w.Report(2, millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED)
+	r := w.Report(1, millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED)
+	if r.GetError().GetMetadata()["stopped_by"] != "interrupt" {
+		t.Errorf("got %v", r)
+	}
+	w.call(3, 1, "on")
+	w.text(t, 3)
+}
+
+func TestRunsStuckBehindALongOneMoveToAnIdleLane(t *testing.T) {
+	w := echo(t, func(c *worker.Config) { c.Slots = 2 }, "sleep")
+	// The op looks short, so that runs are sent ahead.
+	for i := range uint64(64) {
+		w.call(100+i, 1, "0s")
+	}
+	for i := range uint64(64) {
+		w.text(t, 100+i)
+	}
+	w.call(1, 1, "100s")
+	var more []*millracev1.Assignment
+	for i := range uint64(20) {
+		more = append(more, &millracev1.Assignment{TaskId: 10 + i, Attempt: 1, OpId: 1, Rank: 10 + i, Arguments: workertest.Arguments("0s")})
+	}
+	w.Assign(more...)
+	for i := range uint64(20) {
+		w.text(t, 10+i)
+	}
+	w.Send(&millracev1.SessionResponse{Cancellations: []*millracev1.TaskRef{{TaskId: 1, Attempt: 1}}})
+	w.Report(1, millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED)
+}
+
+func TestLogsAreKept(t *testing.T) {
+	w := echo(t, nil, "log")
+	d := data(t, w.Registration.GetDataAddress())
+	w.call(1, 1, "hello")
+	w.Report(1)
+	w.Until("both kinds of output", func() bool {
+		logs, err := d.GetTaskLogs(t.Context(), &millracev1.GetTaskLogsRequest{TaskId: 1})
+		return err == nil && strings.Contains(logs.GetText(), "logged hello")
+	})
+}
+
+func TestExecutorThatDiesAtStartFailsItsTasks(t *testing.T) {
+	w := echo(t, func(c *worker.Config) { c.ExecutorEnv = []string{"ECHO_START=broken"} }, "upper")
+	w.call(1, 1, "x")
+	r := w.Report(1)
+	if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_EXECUTOR_DIED || !strings.Contains(r.GetError().GetMessage(), "told to fail at the start") ||
+		!strings.Contains(r.GetError().GetMessage(), "3 times in a row") {
+		t.Errorf("got %v", r)
+	}
+}
+
+func TestExecutorThatIsNotThereFailsItsTasks(t *testing.T) {
+	w := echo(t, func(c *worker.Config) { c.Exec = map[string][]string{"echo": {"/nonexistent/echo", "-x"}} }, "upper")
+	w.call(1, 1, "x")
+	if r := w.Report(1); !strings.Contains(r.GetError().GetMessage(), "/nonexistent/echo -x") {
+		t.Errorf("got %v", r)
+	}
+}
+
+func TestFunctionsAreSentOnceAndAskedForIfMissing(t *testing.T) {
+	binary, err := buildEcho()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.PythonCommand = []string{binary}; c.Executors = 1 })
+	hash := bytes.Repeat([]byte{7}, 32)
+	w.Send(&millracev1.SessionResponse{Ops: []*millracev1.OpDefinition{{OpId: 1, Op: &millracev1.Op{
+		Kind: millracev1.OpKind_OP_KIND_PYTHON_PICKLE, Name: "x/upper", Function: hash,
+	}}}})
+	w.call(1, 1, "abc")
+	w.call(2, 1, "def")
+	w.Until("the question", func() bool { return len(w.Missing) > 0 })
+	if !bytes.Equal(w.Missing[0], hash) {
+		t.Errorf("asked for %x", w.Missing)
+	}
+	w.Send(&millracev1.SessionResponse{Retractions: []*millracev1.TaskRef{{TaskId: 2, Attempt: 1}}})
+	w.Report(2, millracev1.TaskOutcome_TASK_OUTCOME_RETRACTED)
+	w.Send(&millracev1.SessionResponse{Functions: []*millracev1.Function{{Hash: hash, Payload: []byte("p")}}})
+	if got := w.text(t, 1); got != "ABC" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestNothingIsLeftBehind(t *testing.T) {
+	scratch := t.TempDir()
+	w := echo(t, func(c *worker.Config) { c.Scratch = scratch }, "pid", "stubborn")
+	w.call(1, 1)
+	pid, err := strconv.Atoi(w.text(t, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.call(2, 2, "100s")
+	w.Report(2, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
+	begin := time.Now()
+	w.stop()
+	if err := <-w.ended; err != nil {
+		t.Errorf("ended with %v", err)
+	}
+	if d := time.Since(begin); d > 5*time.Second {
+		t.Errorf("leaving took %v", d)
+	}
+	if err := unix.Kill(pid, 0); err != unix.ESRCH {
+		t.Errorf("process %d is still there: %v", pid, err)
+	}
+	if left, err := os.ReadDir(scratch); err != nil || len(left) != 0 {
+		t.Errorf("left in the scratch directory: %v, %v", left, err)
+	}
+}
