@@ -40,6 +40,8 @@ import (
 type Config struct {
 	// Name is stable over restarts and unique in the cluster. Required.
 	Name string
+	// Incarnation names this life of the worker. Default: a fresh UUIDv7.
+	Incarnation string
 	// Scheduler is its host:port. Required.
 	Scheduler string
 	// Token is what the worker shows to the scheduler and to other workers.
@@ -135,8 +137,11 @@ func Run(ctx context.Context, config Config) (err error) {
 	}
 	c.Log = c.Log.With("worker", c.Name)
 	incarnation, err := uuid.NewV7()
+	if c.Incarnation != "" {
+		incarnation, err = uuid.Parse(c.Incarnation)
+	}
 	if err != nil {
-		return fmt.Errorf("worker: %w", err)
+		return fmt.Errorf("worker: incarnation %q: %w", c.Incarnation, err)
 	}
 	scheduler, err := dial(c)
 	if err != nil {

@@ -262,7 +262,7 @@ func (p *process) close() {
 	for _, r := range p.outputs {
 		_ = r.Close() // only read from
 	}
-	_ = p.conn.Close() // the other end is gone
+	_ = p.conn.Close()          // the other end is gone
 	_ = os.RemoveAll(p.scratch) // whatever cannot be removed was made so by a task
 }
 

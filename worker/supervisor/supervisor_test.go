@@ -1,0 +1,222 @@
+package supervisor_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"github.com/millrace/millrace/worker"
+	"github.com/millrace/millrace/worker/loop"
+	"github.com/millrace/millrace/worker/supervisor"
+	"github.com/millrace/millrace/worker/workertest"
+)
+
+// modeEnv says how a child of the test behaves.
+const modeEnv = "SUPERVISOR_TEST_MODE"
+
+// TestMain is also the children's main.
+func TestMain(m *testing.M) {
+	if name := os.Getenv(supervisor.ChildEnv); name != "" {
+		os.Exit(childMain(name))
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func childMain(name string) int {
+	terminated := make(chan os.Signal, 1)
+	signal.Notify(terminated, syscall.SIGTERM)
+	fmt.Println("child", name, "is up")
+	switch mode := os.Getenv(modeEnv); mode {
+	case "worker":
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		defer stop()
+		return supervisor.ExitCode(worker.Run(ctx, worker.Config{
+			Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Scheduler: os.Getenv("SUPERVISOR_TEST_SCHEDULER"),
+			MemoryLimitBytes: 1 << 20, PythonCommand: []string{""},
+		}))
+	case "polite":
+		<-terminated
+		return 0
+	case "stubborn":
+		select {}
+	case "exit":
+		fmt.Fprintln(os.Stderr, "no reason to live")
+		return 3
+	case "panic":
+		panic("out of ideas")
+	case "leave":
+		return 0
+	case "stopped":
+		return supervisor.ExitCode(&loop.StoppedError{Reason: "test"})
+	default:
+		fmt.Fprintln(os.Stderr, "unknown mode", mode)
+		return 1
+	}
+}
+
+// buffer is written to by the supervisor and read by the test.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer // guarded by mu
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+type supervised struct {
+	scheduler *workertest.Scheduler
+	output    *buffer
+	started   chan int
+	ended     chan error
+	stop      context.CancelFunc
+}
+
+func start(t *testing.T, mode string, names ...string) *supervised {
+	t.Helper()
+	s := &supervised{scheduler: workertest.NewScheduler(t), output: &buffer{}, started: make(chan int, 100), ended: make(chan error, 1)}
+	conn, err := grpc.NewClient("passthrough:///"+s.scheduler.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	s.stop = cancel
+	exited := make(chan struct{})
+	go func() {
+		defer close(exited)
+		s.ended <- supervisor.Run(ctx, supervisor.Config{
+			Names: names, Args: []string{"-test.run=^$"}, Executable: os.Args[0], Scheduler: conn, Output: s.output, StopGrace: 300 * time.Millisecond,
+			Env: []string{modeEnv + "=" + mode, "SUPERVISOR_TEST_SCHEDULER=" + s.scheduler.Address},
+			Log: slog.New(slog.DiscardHandler), Started: func(_ string, pid int) { s.started <- pid },
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-exited
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return s
+}
+
+func wait[T any](t *testing.T, c <-chan T, what string) T {
+	t.Helper()
+	select {
+	case v := <-c:
+		return v
+	case <-time.After(workertest.Patience):
+		t.Fatal("waited too long for " + what)
+		panic("unreachable")
+	}
+}
+
+func gone(pid int) bool { return errors.Is(unix.Kill(pid, 0), unix.ESRCH) }
+
+func TestDeathIsReportedAndTheWorkerIsBackAtOnce(t *testing.T) {
+	s := start(t, "worker", "host-0")
+	first := s.scheduler.Accept(t)
+	pid := wait(t, s.started, "the start")
+	if int(first.Registration.GetPid()) != pid {
+		t.Errorf("process %d registered, %d was started", first.Registration.GetPid(), pid)
+	}
+	begin := time.Now()
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	r := wait(t, s.scheduler.Deaths, "the report")
+	d := r.GetDeath()
+	if r.GetName() != "host-0" || !r.GetRestarting() || d.GetSignal() != "SIGKILL" || d.GetExitCode() != -1 || d.GetPid() != int64(pid) ||
+		d.GetIncarnation() != first.Registration.GetIncarnation() || !strings.Contains(d.GetCause(), "not by the OOM killer") {
+		t.Errorf("reported %v", r)
+	}
+	again := s.scheduler.Accept(t)
+	t.Logf("back after %v", time.Since(begin))
+	if again.Registration.GetName() != "host-0" || again.Registration.GetIncarnation() == first.Registration.GetIncarnation() {
+		t.Errorf("registered as %v", again.Registration)
+	}
+	s.stop()
+	again.Until("the farewell", func() bool { return again.Leaving })
+	if err := wait(t, s.ended, "the end"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestExitCodeAndLastLinesAreReported(t *testing.T) {
+	for mode, want := range map[string]string{"exit": "exited with code 3", "panic": "exited with code 2: panic: out of ideas"} {
+		s := start(t, mode, "host-0")
+		// It is started again, and again.
+		for range 3 {
+			d := wait(t, s.scheduler.Deaths, "the report").GetDeath()
+			if d.GetCause() != want || !strings.Contains(d.GetLogTail(), "child host-0 is up") {
+				t.Errorf("%s: reported %v", mode, d)
+			}
+		}
+		if !strings.Contains(s.output.String(), "[host-0] child host-0 is up\n") {
+			t.Errorf("output: %q", s.output.String())
+		}
+	}
+}
+
+func TestChildrenThatLeaveAreNotStartedAgain(t *testing.T) {
+	for _, mode := range []string{"leave", "stopped"} {
+		s := start(t, mode, "host-0", "host-1")
+		if err := wait(t, s.ended, "the end"); err != nil {
+			t.Errorf("%s: %v", mode, err)
+		}
+		if n := len(s.started); n != 2 {
+			t.Errorf("%s: %d starts", mode, n)
+		}
+	}
+}
+
+func TestChildrenLeaveOrAreKilled(t *testing.T) {
+	for _, mode := range []string{"polite", "stubborn"} {
+		s := start(t, mode, supervisor.Names("host", 2)...)
+		pids := []int{wait(t, s.started, "a start"), wait(t, s.started, "a start")}
+		for !strings.Contains(s.output.String(), "host-0 is up") || !strings.Contains(s.output.String(), "host-1 is up") {
+			// The output is what tells that a child listens to signals.
+			if gone(pids[0]) || gone(pids[1]) {
+				t.Fatal("a child is gone")
+			}
+		}
+		s.stop()
+		if err := wait(t, s.ended, "the end"); err != nil {
+			t.Errorf("%s: %v", mode, err)
+		}
+		for _, pid := range pids {
+			if !gone(pid) {
+				t.Errorf("%s: process %d is still there", mode, pid)
+			}
+		}
+	}
+}
+
+func TestProgramThatIsNotThereIsAnError(t *testing.T) {
+	err := supervisor.Run(t.Context(), supervisor.Config{Names: []string{"host-0"}, Executable: "/nonexistent/millrace", Log: slog.New(slog.DiscardHandler)})
+	if err == nil || !strings.Contains(err.Error(), "/nonexistent/millrace") {
+		t.Errorf("got %v", err)
+	}
+}
