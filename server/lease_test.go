@@ -17,13 +17,14 @@ import (
 )
 
 // virtual runs a test in virtual time over an in-memory connection.
-func virtual(t *testing.T, test func(*testing.T, *cluster)) {
+func virtual(t *testing.T, test func(*cluster)) {
+	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		listener := bufconn.Listen(1 << 20)
 		c := start(t, server.Config{Listener: listener}, grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
 			return listener.DialContext(ctx)
 		}))
-		test(t, c)
+		test(c)
 	})
 }
 
@@ -53,7 +54,8 @@ func (w *zero) beat() {
 }
 
 func TestASilentWorkerIsLostAndItsTasksRunElsewhere(t *testing.T) {
-	virtual(t, func(t *testing.T, c *cluster) {
+	virtual(t, func(c *cluster) {
+		t := c.t
 		ctx := timeout(t)
 		mine := registration("silent")
 		silent := c.join(c.conn, mine, never)
@@ -91,7 +93,8 @@ func TestASilentWorkerIsLostAndItsTasksRunElsewhere(t *testing.T) {
 }
 
 func TestABrokenConnectionIsForgivenWithinTheGrace(t *testing.T) {
-	virtual(t, func(t *testing.T, c *cluster) {
+	virtual(t, func(c *cluster) {
+		t := c.t
 		mine := registration("w")
 		first := c.join(c.conn, mine, never)
 		first.leave()
@@ -117,7 +120,8 @@ func TestABrokenConnectionIsForgivenWithinTheGrace(t *testing.T) {
 }
 
 func TestAReportedDeathIsBelievedAtOnce(t *testing.T) {
-	virtual(t, func(t *testing.T, c *cluster) {
+	virtual(t, func(c *cluster) {
+		t := c.t
 		ctx := timeout(t)
 		mine := registration("w")
 		w := c.join(c.conn, mine, never)
@@ -152,7 +156,8 @@ func TestAReportedDeathIsBelievedAtOnce(t *testing.T) {
 }
 
 func TestANewIncarnationTakesTheNameOver(t *testing.T) {
-	virtual(t, func(t *testing.T, c *cluster) {
+	virtual(t, func(c *cluster) {
+		t := c.t
 		old := c.join(c.conn, registration("w"), never)
 		young := c.join(c.conn, registration("w"), never)
 		<-old.done
@@ -166,7 +171,8 @@ func TestANewIncarnationTakesTheNameOver(t *testing.T) {
 }
 
 func TestALeavingWorkerIsNoDeath(t *testing.T) {
-	virtual(t, func(t *testing.T, c *cluster) {
+	virtual(t, func(c *cluster) {
+		t := c.t
 		w := c.join(c.conn, registration("w"), never)
 		if err := w.stream.Send(&pb.SessionRequest{Leaving: true}); err != nil {
 			t.Fatal(err)
@@ -179,7 +185,8 @@ func TestALeavingWorkerIsNoDeath(t *testing.T) {
 }
 
 func TestAWatchKeepsTheLeaseAndSilenceEndsIt(t *testing.T) {
-	virtual(t, func(t *testing.T, c *cluster) {
+	virtual(t, func(c *cluster) {
+		t := c.t
 		ctx, cancel := context.WithTimeout(context.Background(), time.Hour)
 		defer cancel()
 		open := func() uint64 {
@@ -209,7 +216,8 @@ func TestAWatchKeepsTheLeaseAndSilenceEndsIt(t *testing.T) {
 }
 
 func TestTheEndOfALeaseEndsItsWatch(t *testing.T) {
-	virtual(t, func(t *testing.T, c *cluster) {
+	virtual(t, func(c *cluster) {
+		t := c.t
 		ctx := timeout(t)
 		id := c.open(ctx)
 		watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})

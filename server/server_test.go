@@ -9,11 +9,11 @@ import (
 
 	"go.uber.org/goleak"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/metadata"
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
-	reflectionalpha "google.golang.org/grpc/reflection/grpc_reflection_v1alpha"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
@@ -25,32 +25,32 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // reason is the stable reason of an error, with its code.
-func reason(t *testing.T, err error) (string, codes.Code) {
-	t.Helper()
+func reason(tb testing.TB, err error) (string, codes.Code) {
+	tb.Helper()
 	s := status.Convert(err)
 	for _, detail := range s.Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok {
 			if info.GetDomain() != "millrace.dev" {
-				t.Errorf("domain %q", info.GetDomain())
+				tb.Errorf("domain %q", info.GetDomain())
 			}
 			return info.GetReason(), s.Code()
 		}
 	}
-	t.Fatalf("no ErrorInfo in %v", err)
+	tb.Fatalf("no ErrorInfo in %v", err)
 	return "", s.Code()
 }
 
-func wantReason(t *testing.T, err error, want string, words ...string) {
-	t.Helper()
+func wantReason(tb testing.TB, err error, want string, words ...string) {
+	tb.Helper()
 	if err == nil {
-		t.Fatalf("no error, want %s", want)
+		tb.Fatalf("no error, want %s", want)
 	}
-	if got, _ := reason(t, err); got != want {
-		t.Fatalf("reason %s (%v), want %s", got, err, want)
+	if got, _ := reason(tb, err); got != want {
+		tb.Fatalf("reason %s (%v), want %s", got, err, want)
 	}
 	for _, word := range words {
 		if !strings.Contains(err.Error(), word) {
-			t.Errorf("%v: does not say %q", err, word)
+			tb.Errorf("%v: does not say %q", err, word)
 		}
 	}
 }
@@ -351,6 +351,46 @@ func TestAWatchResumesWhereItBroke(t *testing.T) {
 	}
 }
 
+func TestASlowReaderMissesNoLastState(t *testing.T) {
+	c := start(t, server.Config{})
+	ctx := timeout(t)
+	id := c.open(ctx)
+	slow := c.watch(ctx, &pb.WatchRequest{ClientId: id})
+	const tasks = 100_000
+	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", tasks)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 2 {
+		conn := dial(t, c.server.Address())
+		defer conn.Close()
+		c.join(conn, registration(fmt.Sprintf("w-%d", i)), func(a *pb.Assignment) *pb.TaskReport {
+			report := succeed(a)
+			if a.GetTaskId()%10 == 0 {
+				report.Outcome, report.Error = pb.TaskOutcome_TASK_OUTCOME_FAILED, &pb.TaskError{Reason: "R", Message: "m"}
+			}
+			return report
+		})
+	}
+	ended := c.watch(ctx, &pb.WatchRequest{GraphIds: []uint64{submitted.GetGraphId()}, UntilEnded: true})
+	for err = nil; err == nil; _, err = ended.Recv() {
+	}
+	for id, update := range c.final(slow, submitted.GetTaskIds()) {
+		want := pb.TaskState_TASK_STATE_SUCCEEDED
+		if id%10 == 0 {
+			want = pb.TaskState_TASK_STATE_FAILED
+		}
+		if update.GetState() != want {
+			t.Fatalf("task %d: %v", id, update)
+		}
+	}
+	// A stream that starts now gets a snapshot of them all.
+	snapshot, err := c.watch(ctx, &pb.WatchRequest{ClientId: id, Workers: true}).Recv()
+	if err != nil || !snapshot.GetSnapshot() || len(snapshot.GetTasks()) != tasks || len(snapshot.GetWorkers()) != 2 {
+		t.Errorf("snapshot of %d tasks and %d workers, %v", len(snapshot.GetTasks()), len(snapshot.GetWorkers()), err)
+	}
+}
+
 func TestAGraphIsWatchedUntilItEnds(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
@@ -646,15 +686,17 @@ func TestReflectionListsTheServices(t *testing.T) {
 	if err != nil || !strings.Contains(response.String(), "millrace.v1.SchedulerService") {
 		t.Errorf("v1: %v, %v", response, err)
 	}
-	old, err := reflectionalpha.NewServerReflectionClient(c.conn).ServerReflectionInfo(ctx)
+	// The messages of the older service are the same on the wire.
+	old, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := old.Send(&reflectionalpha.ServerReflectionRequest{MessageRequest: &reflectionalpha.ServerReflectionRequest_ListServices{}}); err != nil {
+	if err := old.SendMsg(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}); err != nil {
 		t.Fatal(err)
 	}
-	if response, err := old.Recv(); err != nil || !strings.Contains(response.String(), "millrace.v1.WorkerService") {
-		t.Errorf("v1alpha: %v, %v", response, err)
+	answer := &reflectionpb.ServerReflectionResponse{}
+	if err := old.RecvMsg(answer); err != nil || !strings.Contains(answer.String(), "millrace.v1.WorkerService") {
+		t.Errorf("v1alpha: %v, %v", answer, err)
 	}
 }
 

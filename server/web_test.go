@@ -7,10 +7,11 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/grpc/metadata"
+
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/server"
 	"github.com/millrace/millrace/server/web"
-	"google.golang.org/grpc/metadata"
 )
 
 func TestTheHTTPPortShowsHealthMetricsAndStatus(t *testing.T) {

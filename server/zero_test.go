@@ -27,36 +27,36 @@ type cluster struct {
 	stopped chan error
 }
 
-func start(t testing.TB, config server.Config, options ...grpc.DialOption) *cluster {
-	t.Helper()
+func start(tb testing.TB, config server.Config, options ...grpc.DialOption) *cluster {
+	tb.Helper()
 	if config.Listener == nil {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 		config.Listener = listener
 	}
 	s, err := server.New(config)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c := &cluster{t: t, server: s, stop: cancel, stopped: make(chan error, 1)}
+	c := &cluster{t: tb, server: s, stop: cancel, stopped: make(chan error, 1)}
 	go func() { c.stopped <- s.Run(ctx) }()
-	c.conn = dial(t, s.Address(), options...)
+	c.conn = dial(tb, s.Address(), options...)
 	c.client, c.workers = pb.NewSchedulerServiceClient(c.conn), pb.NewWorkerServiceClient(c.conn)
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		c.conn.Close()
 		cancel()
 		if err := <-c.stopped; err != nil {
-			t.Errorf("Run: %v", err)
+			tb.Errorf("Run: %v", err)
 		}
 	})
 	return c
 }
 
-func dial(t testing.TB, address string, options ...grpc.DialOption) *grpc.ClientConn {
-	t.Helper()
+func dial(tb testing.TB, address string, options ...grpc.DialOption) *grpc.ClientConn {
+	tb.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(64<<20), grpc.MaxCallSendMsgSize(128<<20)),
@@ -64,7 +64,7 @@ func dial(t testing.TB, address string, options ...grpc.DialOption) *grpc.Client
 		grpc.WithReadBufferSize(256 << 10), grpc.WithWriteBufferSize(256 << 10),
 	}, options...)...)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return conn
 }
@@ -164,9 +164,10 @@ func (w *zero) run() {
 	}
 }
 
-func timeout(t testing.TB) context.Context {
+func timeout(tb testing.TB) context.Context {
+	tb.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	t.Cleanup(cancel)
+	tb.Cleanup(cancel)
 	return ctx
 }
 

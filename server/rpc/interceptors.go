@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -170,8 +171,8 @@ func (v validation) check(message any) error {
 	if err == nil {
 		return nil
 	}
-	violations, ok := err.(*protovalidate.ValidationError)
-	if !ok || len(violations.Violations) == 0 {
+	violations := (*protovalidate.ValidationError)(nil)
+	if !errors.As(err, &violations) || len(violations.Violations) == 0 {
 		return invalid("request", err.Error())
 	}
 	first := violations.Violations[0]
