@@ -9,9 +9,9 @@ import (
 	"github.com/millrace/millrace/server/schedtest"
 )
 
-// TestScripts runs testdata/*: the verbs are listed at schedtest.Script. Run with -rewrite to accept new output.
+// TestScripts runs testdata/scripts/*: the verbs are listed at schedtest.Script. Run with -rewrite to accept new output.
 func TestScripts(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		s := schedtest.NewScript(sched.Config{AssignAhead: 2})
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string { return s.Run(t, d) })
 	})

@@ -390,7 +390,10 @@ func (w *World) deliverOne() {
 	}
 	i := 0
 	if !w.calm && w.chance(5) {
-		i = w.source.Intn(len(f.outbox))
+		// Objects stay in order: scattered data has the same generation each time, and only the order tells old from new.
+		if k := w.source.Intn(len(f.outbox)); isReport(f.outbox[k]) {
+			i = k
+		}
 	}
 	ev := f.outbox[i]
 	if !w.calm && w.chance(5) {
@@ -399,6 +402,11 @@ func (w *World) deliverOne() {
 	}
 	f.outbox = slices.Delete(f.outbox, i, i+1)
 	w.feed(clone(ev))
+}
+
+func isReport(ev sched.Event) bool {
+	_, ok := ev.(sched.TasksReported)
+	return ok
 }
 
 // clone keeps a message that may be sent again apart from what the machine got.
