@@ -13,6 +13,8 @@ const (
 	// stuckAfter is how long a worker that has tasks waiting may say nothing before they are offered to an idle one,
 	// whatever their estimates.
 	stuckAfter = 10 * time.Millisecond
+	// maxVain bounds the idle workers for which nothing is found in one step.
+	maxVain = 4
 	// maxScan bounds the tasks looked at from the end of one queue.
 	maxScan = 64
 )
@@ -31,7 +33,12 @@ func (m *Machine) rebalance() {
 		return
 	}
 	again := false
+	// Idle workers mostly differ in nothing: if several get nothing, the others would not either.
+	vain := 0
 	for _, w := range m.order {
+		if vain >= maxVain {
+			break
+		}
 		if w.state != WorkerStateActive || w.usedSlots >= uint64(w.slots) {
 			continue
 		}
@@ -45,6 +52,7 @@ func (m *Machine) rebalance() {
 			moved, early := m.steal(w, free)
 			again = again || early
 			if moved == 0 {
+				vain++
 				break
 			}
 			free -= moved
