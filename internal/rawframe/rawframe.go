@@ -137,6 +137,13 @@ func (m *Message) marshal(n numbers) (mem.BufferSlice, error) {
 	}
 	b = protowire.AppendTag(b, dataNumber, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(m.Data.n))
+	if m.Data.skip != 0 || m.Data.buffers.Len() != m.Data.n {
+		// It was received, and its buffers hold more than it.
+		own := make([]byte, m.Data.n)
+		m.Data.CopyTo(own)
+		m.Data.Free()
+		return mem.BufferSlice{mem.SliceBuffer(b), mem.SliceBuffer(own)}, nil
+	}
 	out := append(mem.BufferSlice{mem.SliceBuffer(b)}, m.Data.buffers...)
 	m.Data = Payload{}
 	return out, nil

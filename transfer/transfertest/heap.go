@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 )
@@ -195,3 +196,5 @@ func (s *Sink) Result(index int) (head transfer.Head, frames [][]byte, done bool
 	}
 	return s.heads[index], s.frames[index], done, err
 }
+
+func idOf(task int) ids.TaskID { return ids.TaskID(task) }

@@ -1,0 +1,175 @@
+package grpcpath_test
+
+import (
+	"bytes"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/rawframe"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/grpcpath"
+	"github.com/millrace/millrace/transfer/transfertest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// serve makes a DataService over loopback that ends with the test or by stop.
+func serve(tb testing.TB, objects transfer.Source, receiver transfer.Receiver) (peer transfer.Peer, stop func()) {
+	tb.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	server := grpc.NewServer(rawframe.ServerOptions()...)
+	millracev1.RegisterDataServiceServer(server, &grpcpath.Server{Source: objects, Receiver: receiver, Incarnation: "test"})
+	done := make(chan error, 1)
+	go func() { done <- server.Serve(listener) }()
+	tb.Cleanup(func() {
+		server.Stop()
+		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			tb.Error(err)
+		}
+	})
+	return transfer.Peer{Worker: 1, Name: "peer", Address: listener.Addr().String()}, func() { go server.Stop() }
+}
+
+func newPath(tb testing.TB, stall time.Duration) *grpcpath.Path {
+	tb.Helper()
+	path := grpcpath.New(grpcpath.Config{StallTimeout: stall})
+	tb.Cleanup(func() {
+		if err := path.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return path
+}
+
+func TestConformance(t *testing.T) {
+	transfertest.Harness{
+		Serve: func(t *testing.T, source transfer.Source) (transfer.Peer, func()) {
+			t.Helper()
+			return serve(t, source, nil)
+		},
+		Path: func(t *testing.T, stall time.Duration) transfer.Path {
+			t.Helper()
+			return newPath(t, stall)
+		},
+		CanStall: true,
+	}.Run(t)
+}
+
+// client is a DataService client as any language would generate it.
+func client(t *testing.T, peer transfer.Peer) millracev1.DataServiceClient {
+	t.Helper()
+	conn, err := grpc.NewClient("passthrough:///"+peer.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := conn.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return millracev1.NewDataServiceClient(conn)
+}
+
+func writeAll(t *testing.T, c millracev1.DataServiceClient, messages ...*millracev1.WriteObjectRequest) (*millracev1.WriteObjectResponse, error) {
+	t.Helper()
+	stream, err := c.WriteObject(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range messages {
+		if stream.Send(m) != nil {
+			break
+		}
+	}
+	return stream.CloseAndRecv()
+}
+
+func TestPlainProtobufClientWrites(t *testing.T) {
+	objects := transfertest.NewObjects()
+	peer, _ := serve(t, objects, objects)
+	c := client(t, peer)
+	ref := &millracev1.ObjectRef{TaskId: 7, Generation: 2}
+	head := &millracev1.ObjectHead{Object: ref, Header: []byte("h"), FrameBytes: []uint64{3, 0, 2}}
+	r, err := writeAll(t, c,
+		&millracev1.WriteObjectRequest{Head: head, Data: []byte("ab")},
+		&millracev1.WriteObjectRequest{Offset: 2, Data: []byte("c")},
+		&millracev1.WriteObjectRequest{Frame: 2, Data: []byte("de")},
+	)
+	if err != nil || r.GetBytes() != 5 {
+		t.Fatalf("%v, %v", r, err)
+	}
+	frames, ok := objects.Get(transfer.Ref{Task: 7, Generation: 2})
+	if !ok || string(bytes.Join(frames, []byte("|"))) != "abc||de" {
+		t.Errorf("stored %q", frames)
+	}
+	for name, messages := range map[string][]*millracev1.WriteObjectRequest{
+		"no head":        {{Data: []byte("x")}},
+		"no task":        {{Head: &millracev1.ObjectHead{}}},
+		"too much":       {{Head: head, Data: []byte("abcd")}},
+		"wrong order":    {{Head: head}, {Frame: 2, Data: []byte("de")}},
+		"too little":     {{Head: head, Data: []byte("abc")}},
+		"second head":    {{Head: head}, {Head: head}},
+		"beyond the end": {{Head: &millracev1.ObjectHead{Object: ref}}, {Data: []byte("x")}},
+		"overflow":       {{Head: &millracev1.ObjectHead{Object: ref, FrameBytes: []uint64{1 << 63, 1 << 63}}}},
+	} {
+		if _, err := writeAll(t, c, messages...); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestReadLeasesSayWhereTheBytesAre(t *testing.T) {
+	objects := transfertest.NewObjects()
+	objects.Put(transfer.Ref{Task: 1, Generation: 1}, "h", make([]byte, 10))
+	peer, _ := serve(t, objects, objects)
+	c := client(t, peer)
+	r, err := c.AcquireReadLeases(t.Context(), &millracev1.AcquireReadLeasesRequest{Objects: []*millracev1.ObjectRef{{TaskId: 1, Generation: 1}, {TaskId: 2, Generation: 1}}})
+	if err != nil || len(r.GetLeases()) != 2 || r.GetIncarnation() != "test" {
+		t.Fatalf("%v, %v", r, err)
+	}
+	if l := r.GetLeases()[0]; l.GetLeaseId() == 0 || string(l.GetHead().GetHeader()) != "h" || l.GetFrames()[0].GetBytes() != 10 {
+		t.Errorf("lease %v", l)
+	}
+	if l := r.GetLeases()[1]; l.GetLeaseId() != 0 {
+		t.Errorf("lease on what is not here: %v", l)
+	}
+	id := r.GetLeases()[0].GetLeaseId()
+	held, err := c.ReleaseReadLeases(t.Context(), &millracev1.ReleaseReadLeasesRequest{LeaseIds: []uint64{id, id, 99}})
+	if err != nil || len(held.GetHeld()) != 3 || !held.GetHeld()[0] || held.GetHeld()[1] || held.GetHeld()[2] {
+		t.Errorf("%v, %v", held, err)
+	}
+	if _, err := c.AcquireReadLeases(t.Context(), &millracev1.AcquireReadLeasesRequest{TtlMillis: 1 << 40}); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("endless lease: %v", err)
+	}
+}
+
+func TestRequestsAreChecked(t *testing.T) {
+	objects := transfertest.NewObjects()
+	peer, _ := serve(t, objects, objects)
+	c := client(t, peer)
+	for _, n := range []int{0, 10001} {
+		stream, err := c.ReadObjects(t.Context(), &millracev1.ReadObjectsRequest{Objects: make([]*millracev1.ObjectRef, n)})
+		if err == nil {
+			_, err = stream.Recv()
+		}
+		if status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%d objects: %v", n, err)
+		}
+	}
+	if _, err := c.GetTaskLogs(t.Context(), &millracev1.GetTaskLogsRequest{TaskId: 1}); status.Code(err) != codes.Unimplemented || !strings.Contains(err.Error(), "no logs") {
+		t.Errorf("logs: %v", err)
+	}
+}

@@ -1,0 +1,364 @@
+package transfertest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/transfer"
+)
+
+// Patience is how long the suite waits for what must happen.
+const Patience = 20 * time.Second
+
+// Harness makes a path for the suite.
+type Harness struct {
+	// Serve makes a source reachable, and returns how to reach it and what makes
+	// it vanish in the middle of whatever it does.
+	Serve func(t *testing.T, source transfer.Source) (peer transfer.Peer, kill func())
+	// Path returns a path that gives up after stall without progress.
+	Path func(t *testing.T, stall time.Duration) transfer.Path
+	// CanStall: the path has a peer process that can be silent.
+	CanStall bool
+}
+
+func content(seed uint64, n int) []byte {
+	b := make([]byte, n)
+	r := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), 1})
+	_, _ = r.Read(b) // it never fails
+	return b
+}
+
+func ref(task int) transfer.Ref { return transfer.Ref{Task: idOf(task), Generation: 1} }
+
+// Run holds a path to what transfer.Path promises.
+func (h Harness) Run(t *testing.T) {
+	t.Run("sizes", h.sizes)
+	t.Run("many small frames", h.manyFrames)
+	t.Run("missing objects", h.missing)
+	t.Run("refused places", h.refused)
+	t.Run("place sees the head", h.head)
+	t.Run("concurrent both ways", h.concurrent)
+	t.Run("cancel", h.cancel)
+	t.Run("deadline", h.deadline)
+	t.Run("source dies", h.dies)
+	t.Run("peer that is not there", h.absent)
+	t.Run("nothing to fetch", h.nothing)
+	if h.CanStall {
+		t.Run("stall", h.stall)
+		t.Run("waiting for memory is no stall", h.patience)
+	}
+}
+
+// fetchAll fetches refs and compares them with the source, which must be left
+// without leases.
+func fetchAll(t *testing.T, path transfer.Path, peer transfer.Peer, objects *Objects, refs ...transfer.Ref) {
+	t.Helper()
+	sink := NewSink()
+	if err := path.Fetch(t.Context(), peer, refs, sink); err != nil {
+		t.Error(err)
+		return
+	}
+	for i, r := range refs {
+		head, frames, done, err := sink.Result(i)
+		want, _ := objects.Get(r)
+		if !done || err != nil || head.Ref != r || len(frames) != len(want) {
+			t.Errorf("%s: done %v, %v, %d frames of %d", r, done, err, len(frames), len(want))
+			continue
+		}
+		for f := range want {
+			if !bytes.Equal(frames[f], want[f]) {
+				t.Errorf("%s: frame %d of %d bytes differs", r, f, len(want[f]))
+			}
+		}
+	}
+}
+
+// noLeases waits until the source has got its leases back: that may take a
+// moment longer than the reader's last byte.
+func noLeases(t *testing.T, objects *Objects) {
+	t.Helper()
+	limit := time.Now().Add(Patience)
+	for objects.Leases() > 0 {
+		if time.Now().After(limit) {
+			t.Fatalf("%d leases are left", objects.Leases())
+		}
+		// The source gives no notice; this only waits, it does not synchronise.
+		select {
+		case <-time.After(time.Millisecond):
+		case <-t.Context().Done():
+			return
+		}
+	}
+}
+
+func (h Harness) sizes(t *testing.T) {
+	objects := NewObjects()
+	peer, _ := h.Serve(t, objects)
+	path := h.Path(t, Patience)
+	var refs []transfer.Ref
+	for i, n := range []int{0, 1, 3, 255, 1023, 1024, 1025, 16383, 16384, 16385, 1<<20 - 1, 1 << 20, 1<<20 + 1, 5<<20 + 7, 32 << 20} {
+		backing := content(uint64(i), n+13)
+		// Unaligned ends and starts.
+		objects.Put(ref(i+1), fmt.Sprint("header ", i), backing[13:])
+		refs = append(refs, ref(i+1))
+	}
+	objects.Put(ref(100), "no frames")
+	objects.Put(ref(101), "empty frames", nil, content(7, 10), nil, []byte{}, content(8, 2<<20), nil)
+	objects.Put(ref(102), string(content(9, 3<<20)))
+	refs = append(refs, ref(100), ref(101), ref(102))
+	for _, r := range refs {
+		fetchAll(t, path, peer, objects, r)
+	}
+	fetchAll(t, path, peer, objects, refs...)
+	noLeases(t, objects)
+}
+
+func (h Harness) manyFrames(t *testing.T) {
+	objects := NewObjects()
+	peer, _ := h.Serve(t, objects)
+	path := h.Path(t, Patience)
+	var frames [][]byte
+	for i := range 5000 {
+		frames = append(frames, content(uint64(i), i%700))
+	}
+	objects.Put(ref(1), "many", frames...)
+	var refs []transfer.Ref
+	for i := range 3000 {
+		objects.Put(ref(10+i), "small", content(uint64(i), 100))
+		refs = append(refs, ref(10+i))
+	}
+	fetchAll(t, path, peer, objects, ref(1))
+	fetchAll(t, path, peer, objects, refs...)
+	noLeases(t, objects)
+}
+
+func (h Harness) missing(t *testing.T) {
+	objects := NewObjects()
+	objects.Put(ref(1), "a", content(1, 1000))
+	objects.Put(ref(3), "c", content(3, 1000))
+	peer, _ := h.Serve(t, objects)
+	sink := NewSink()
+	wrong := transfer.Ref{Task: idOf(3), Generation: 2}
+	if err := h.Path(t, Patience).Fetch(t.Context(), peer, []transfer.Ref{ref(1), ref(2), wrong, ref(3)}, sink); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []error{nil, transfer.ErrNotHere, transfer.ErrNotHere, nil} {
+		if _, _, done, err := sink.Result(i); !done || !errors.Is(err, want) {
+			t.Errorf("object %d: done %v, %v", i, done, err)
+		}
+	}
+	noLeases(t, objects)
+}
+
+func (h Harness) refused(t *testing.T) {
+	objects := NewObjects()
+	for i := range 3 {
+		objects.Put(ref(i), "x", content(uint64(i), 3<<20))
+	}
+	peer, _ := h.Serve(t, objects)
+	full := errors.New("no room")
+	sink := NewSink()
+	sink.PlaceHook = func(_ context.Context, index int, _ transfer.Head) error {
+		if index == 1 {
+			return full
+		}
+		return nil
+	}
+	if err := h.Path(t, Patience).Fetch(t.Context(), peer, []transfer.Ref{ref(0), ref(1), ref(2)}, sink); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []error{nil, full, nil} {
+		if _, _, done, err := sink.Result(i); !done || !errors.Is(err, want) {
+			t.Errorf("object %d: done %v, %v", i, done, err)
+		}
+	}
+	if _, frames, _, _ := sink.Result(2); !bytes.Equal(frames[0], content(2, 3<<20)) {
+		t.Error("the object behind the refused one differs")
+	}
+	noLeases(t, objects)
+}
+
+func (h Harness) head(t *testing.T) {
+	objects := NewObjects()
+	objects.Put(ref(1), "the header", content(1, 10), content(2, 20))
+	peer, _ := h.Serve(t, objects)
+	sink := NewSink()
+	if err := h.Path(t, Patience).Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, sink); err != nil {
+		t.Fatal(err)
+	}
+	if head, _, _, _ := sink.Result(0); string(head.Header) != "the header" || head.Bytes() != 30 || len(head.FrameBytes) != 2 {
+		t.Errorf("head %+v", head)
+	}
+}
+
+func (h Harness) concurrent(t *testing.T) {
+	type side struct {
+		objects *Objects
+		peer    transfer.Peer
+		path    transfer.Path
+	}
+	var sides [2]side
+	for i := range sides {
+		s := &sides[i]
+		s.objects = NewObjects()
+		for task := range 40 {
+			s.objects.Put(ref(task), "x", content(uint64(100*i+task), 100<<10), content(uint64(task), 17))
+		}
+		s.peer, _ = h.Serve(t, s.objects)
+		s.path = h.Path(t, Patience)
+	}
+	var wait sync.WaitGroup
+	for i := range sides {
+		for g := range 4 {
+			wait.Go(func() {
+				for n := range 10 {
+					fetchAll(t, sides[1-i].path, sides[i].peer, sides[i].objects, ref(10*g+n), ref((10*g+n+1)%40))
+				}
+			})
+		}
+	}
+	wait.Wait()
+	for i := range sides {
+		noLeases(t, sides[i].objects)
+	}
+}
+
+// large makes a source with objects that take a while.
+func large(h Harness, t *testing.T) (*Objects, []transfer.Ref, transfer.Peer, func()) {
+	t.Helper()
+	objects := NewObjects()
+	var refs []transfer.Ref
+	shared := content(1, 32<<20)
+	for i := range 8 {
+		objects.Put(ref(i), "x", shared)
+		refs = append(refs, ref(i))
+	}
+	peer, kill := h.Serve(t, objects)
+	return objects, refs, peer, kill
+}
+
+// interrupted fetches and calls interrupt when the second object is placed. It
+// returns what Fetch did, having checked that nothing is delivered as valid that
+// is not.
+func interrupted(t *testing.T, path transfer.Path, peer transfer.Peer, refs []transfer.Ref, ctx context.Context, interrupt func()) error { //nolint:revive // the context is one of the things compared
+	t.Helper()
+	sink := NewSink()
+	sink.PlaceHook = func(_ context.Context, index int, _ transfer.Head) error {
+		if index == 1 {
+			interrupt()
+		}
+		return nil
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- path.Fetch(ctx, peer, refs, sink) }()
+	var err error
+	select {
+	case err = <-ended:
+	case <-time.After(Patience):
+		t.Fatal("the fetch did not end")
+	}
+	for i := range refs {
+		if _, frames, done, err := sink.Result(i); done && err == nil && !bytes.Equal(frames[0], content(1, 32<<20)) {
+			t.Errorf("object %d was delivered as valid and is not", i)
+		}
+	}
+	return err
+}
+
+func (h Harness) cancel(t *testing.T) {
+	objects, refs, peer, _ := large(h, t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if err := interrupted(t, h.Path(t, Patience), peer, refs, ctx, cancel); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	noLeases(t, objects)
+}
+
+func (h Harness) deadline(t *testing.T) {
+	objects, refs, peer, _ := large(h, t)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	err := interrupted(t, h.Path(t, Patience), peer, refs, ctx, func() { <-ctx.Done() })
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	noLeases(t, objects)
+}
+
+func (h Harness) dies(t *testing.T) {
+	_, refs, peer, kill := large(h, t)
+	path := h.Path(t, Patience)
+	if err := interrupted(t, path, peer, refs, t.Context(), kill); !errors.Is(err, transfer.ErrPeerLost) {
+		t.Errorf("got %v", err)
+	}
+	// And it stays away.
+	if err := path.Fetch(t.Context(), peer, refs, NewSink()); !errors.Is(err, transfer.ErrPeerLost) {
+		t.Errorf("again: %v", err)
+	}
+}
+
+func (h Harness) absent(t *testing.T) {
+	err := h.Path(t, Patience).Fetch(t.Context(), transfer.Peer{Worker: 9, Name: "nobody", Address: "127.0.0.1:1"}, []transfer.Ref{ref(1)}, NewSink())
+	if !errors.Is(err, transfer.ErrPeerLost) || !bytes.Contains([]byte(err.Error()), []byte("nobody")) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func (h Harness) nothing(t *testing.T) {
+	peer, _ := h.Serve(t, NewObjects())
+	if err := h.Path(t, Patience).Fetch(t.Context(), peer, nil, NewSink()); err != nil {
+		t.Error(err)
+	}
+}
+
+// silent is a source that answers a lease when it is told to.
+type silent struct {
+	transfer.Source
+	speak chan struct{}
+}
+
+func (s silent) Lease(r transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
+	<-s.speak
+	return s.Source.Lease(r, refs, ttl)
+}
+
+func (h Harness) stall(t *testing.T) {
+	objects := NewObjects()
+	objects.Put(ref(1), "x", content(1, 100))
+	source := silent{objects, make(chan struct{})}
+	peer, _ := h.Serve(t, source)
+	defer close(source.speak)
+	err := h.Path(t, 50*time.Millisecond).Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, NewSink())
+	if !errors.Is(err, transfer.ErrStalled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func (h Harness) patience(t *testing.T) {
+	objects := NewObjects()
+	objects.Put(ref(1), "x", content(1, 100))
+	peer, _ := h.Serve(t, objects)
+	sink := NewSink()
+	const stall = 300 * time.Millisecond
+	sink.PlaceHook = func(ctx context.Context, _ int, _ transfer.Head) error {
+		select {
+		case <-time.After(2 * stall): // memory comes late
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+	if err := h.Path(t, stall).Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, sink); err != nil {
+		t.Error(err)
+	}
+	if _, _, done, err := sink.Result(0); !done || err != nil {
+		t.Errorf("done %v, %v", done, err)
+	}
+}
