@@ -1,0 +1,245 @@
+package millrace
+
+import (
+	"fmt"
+	"math/bits"
+	"unsafe"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// DType is the element type of an Array. All are little endian.
+type DType int
+
+// Element types, with NumPy's names.
+const (
+	Bool       = DType(millracev1.DType_DTYPE_BOOL)
+	Uint8      = DType(millracev1.DType_DTYPE_UINT8)
+	Int32      = DType(millracev1.DType_DTYPE_INT32)
+	Int64      = DType(millracev1.DType_DTYPE_INT64)
+	Float32    = DType(millracev1.DType_DTYPE_FLOAT32)
+	Float64    = DType(millracev1.DType_DTYPE_FLOAT64)
+	Complex64  = DType(millracev1.DType_DTYPE_COMPLEX64)
+	Complex128 = DType(millracev1.DType_DTYPE_COMPLEX128)
+)
+
+// String returns NumPy's name of the type.
+func (d DType) String() string {
+	switch d {
+	case Bool:
+		return "bool"
+	case Uint8:
+		return "uint8"
+	case Int32:
+		return "int32"
+	case Int64:
+		return "int64"
+	case Float32:
+		return "float32"
+	case Float64:
+		return "float64"
+	case Complex64:
+		return "complex64"
+	case Complex128:
+		return "complex128"
+	}
+	return fmt.Sprintf("dtype(%d)", int(d))
+}
+
+// Size returns the bytes of one element; 0 for an unknown type.
+func (d DType) Size() int {
+	switch d {
+	case Bool, Uint8:
+		return 1
+	case Int32, Float32:
+		return 4
+	case Int64, Float64, Complex64:
+		return 8
+	case Complex128:
+		return 16
+	}
+	return 0
+}
+
+// Element are the Go types whose slices are arrays without conversion.
+type Element interface {
+	bool | uint8 | int32 | int64 | float32 | float64 | complex64 | complex128
+}
+
+// Array is an n-dimensional array in C order: the last axis varies fastest.
+type Array struct {
+	// DType is the type of its elements.
+	DType DType
+	// Shape holds the length of each axis; empty means a scalar.
+	Shape []int
+	// Data holds the elements, without gaps.
+	Data []byte
+}
+
+// FromSlice makes an Array of the elements of data, which it shares. Without a shape the array has one axis.
+func FromSlice[T Element](data []T, shape ...int) (Array, error) {
+	a := Array{DType: dtypeOf[T](), Shape: shape}
+	if len(shape) == 0 {
+		a.Shape = []int{len(data)}
+	}
+	n, err := a.Len()
+	if err != nil {
+		return Array{}, err
+	}
+	if n != len(data) {
+		return Array{}, fmt.Errorf("millrace: shape %v needs %d elements, the slice has %d", shape, n, len(data))
+	}
+	if len(data) > 0 {
+		a.Data = unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(data))), len(data)*a.DType.Size())
+	}
+	return a, nil
+}
+
+// Slice returns the elements of a, sharing its memory where alignment allows. T must be the Go type of a.DType.
+func Slice[T Element](a Array) ([]T, error) {
+	if want := dtypeOf[T](); a.DType != want {
+		return nil, fmt.Errorf("millrace: the array holds %s, not %s; cast it with the op array.cast", a.DType, want)
+	}
+	n, err := a.Len()
+	if err != nil {
+		return nil, err
+	}
+	if n == 0 {
+		return []T{}, nil
+	}
+	var zero T
+	if uintptr(unsafe.Pointer(unsafe.SliceData(a.Data)))%unsafe.Alignof(zero) == 0 {
+		return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(a.Data))), n), nil
+	}
+	out := make([]T, n)
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&out[0])), len(a.Data)), a.Data)
+	return out, nil
+}
+
+// Len returns the number of elements, or an error if the shape, the type and the bytes do not agree.
+func (a Array) Len() (int, error) {
+	n := uint64(1)
+	for _, l := range a.Shape {
+		hi, lo := bits.Mul64(n, uint64(l))
+		if l < 0 || hi != 0 || lo > 1<<62 {
+			return 0, fmt.Errorf("millrace: impossible shape %v", a.Shape)
+		}
+		n = lo
+	}
+	size := a.DType.Size()
+	if size == 0 {
+		return 0, fmt.Errorf("millrace: array with unknown element type %s", a.DType)
+	}
+	if a.Data != nil && n != uint64(len(a.Data)/size) || len(a.Data)%size != 0 {
+		return 0, fmt.Errorf("millrace: shape %v of %s needs %d bytes, the array has %d", a.Shape, a.DType, n*uint64(size), len(a.Data))
+	}
+	return int(n), nil
+}
+
+// String returns the type and the shape: "float64[1797, 64]".
+func (a Array) String() string {
+	s := a.DType.String() + "["
+	for i, n := range a.Shape {
+		if i > 0 {
+			s += ", "
+		}
+		s += fmt.Sprint(n)
+	}
+	return s + "]"
+}
+
+func dtypeOf[T Element]() DType {
+	var zero T
+	switch any(zero).(type) {
+	case bool:
+		return Bool
+	case uint8:
+		return Uint8
+	case int32:
+		return Int32
+	case int64:
+		return Int64
+	case float32:
+		return Float32
+	case float64:
+		return Float64
+	case complex64:
+		return Complex64
+	default:
+		return Complex128
+	}
+}
+
+// arrayOfTensor reads a tensor out of its frame (or inline data), gathering strided elements into C order. A contiguous
+// one shares the frame's memory.
+func arrayOfTensor(t *millracev1.Tensor, frames [][]byte) (Array, error) {
+	a := Array{DType: DType(t.GetDtype()), Shape: make([]int, len(t.GetShape()))}
+	for i, n := range t.GetShape() {
+		a.Shape[i] = int(n)
+	}
+	n, err := a.Len()
+	if err != nil {
+		return Array{}, err
+	}
+	if n == 0 {
+		a.Data = []byte{}
+		return a, nil
+	}
+	var src []byte
+	switch loc := t.GetLocation().(type) {
+	case *millracev1.Tensor_InlineData:
+		src = loc.InlineData
+	case *millracev1.Tensor_Frame:
+		if int(loc.Frame) >= len(frames) {
+			return Array{}, fmt.Errorf("millrace: a tensor refers to frame %d of an object with %d frames", loc.Frame, len(frames))
+		}
+		src = frames[loc.Frame]
+	}
+	size := a.DType.Size()
+	strides := t.GetStrides()
+	first := int64(t.GetOffsetBytes())
+	if len(strides) == 0 || contiguous(a.Shape, strides, size) {
+		end := first + int64(n*size)
+		if first < 0 || end > int64(len(src)) {
+			return Array{}, fmt.Errorf("millrace: tensor %s at byte %d does not fit its %d bytes", a, first, len(src))
+		}
+		a.Data = src[first:end:end]
+		return a, nil
+	}
+	if len(strides) != len(a.Shape) {
+		return Array{}, fmt.Errorf("millrace: tensor %s has %d strides", a, len(strides))
+	}
+	a.Data = make([]byte, n*size)
+	index := make([]int, len(a.Shape))
+	for at := 0; at < len(a.Data); at += size {
+		pos := first
+		for axis, i := range index {
+			pos += int64(i) * strides[axis]
+		}
+		if pos < 0 || pos+int64(size) > int64(len(src)) {
+			return Array{}, fmt.Errorf("millrace: tensor %s reaches outside its %d bytes", a, len(src))
+		}
+		copy(a.Data[at:at+size], src[pos:])
+		for axis := len(index) - 1; axis >= 0; axis-- {
+			if index[axis]++; index[axis] < a.Shape[axis] {
+				break
+			}
+			index[axis] = 0
+		}
+	}
+	return a, nil
+}
+
+func contiguous(shape []int, strides []int64, size int) bool {
+	if len(strides) != len(shape) {
+		return false
+	}
+	want := int64(size)
+	for axis := len(shape) - 1; axis >= 0; axis-- {
+		if shape[axis] != 1 && strides[axis] != want {
+			return false
+		}
+		want *= int64(shape[axis])
+	}
+	return true
+}

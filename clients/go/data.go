@@ -1,0 +1,426 @@
+package millrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/rawframe"
+)
+
+const (
+	// fetchTimeout bounds how long a result that exists may stay out of reach before the caller is told.
+	fetchTimeout = 60 * time.Second
+	// workersFresh is how long a list of workers is used to place scattered data.
+	workersFresh = time.Second
+)
+
+// dataPool keeps one connection to each worker that bytes were exchanged with.
+type dataPool struct {
+	client *Client
+
+	mu      sync.Mutex
+	conns   map[string]*grpc.ClientConn
+	workers []*millracev1.Worker // Active ones, as of listed.
+	listed  time.Time
+	turn    int
+}
+
+func (p *dataPool) init(c *Client) {
+	p.client, p.conns = c, make(map[string]*grpc.ClientConn)
+}
+
+func (p *dataPool) conn(address string) (*grpc.ClientConn, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if conn := p.conns[address]; conn != nil {
+		return conn, nil
+	}
+	transport := insecure.NewCredentials()
+	if t := p.client.config.tls; t != nil {
+		transport = credentials.NewTLS(t)
+	}
+	options := append(rawframe.DialOptions(),
+		grpc.WithTransportCredentials(transport),
+		grpc.WithDisableRetry(),
+		grpc.WithDisableServiceConfig())
+	if p.client.callToken != nil {
+		options = append(options, grpc.WithPerRPCCredentials(p.client.callToken))
+	}
+	conn, err := grpc.NewClient(target(address), options...)
+	if err != nil {
+		return nil, fmt.Errorf("millrace: worker address %q: %w", address, err)
+	}
+	p.conns[address] = conn
+	return conn, nil
+}
+
+func (p *dataPool) close() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs []error
+	for _, conn := range p.conns {
+		errs = append(errs, conn.Close())
+	}
+	p.conns = nil
+	return errors.Join(errs...)
+}
+
+// pick returns the next worker in turn among those that names allow; all if there are none.
+func (p *dataPool) pick(ctx context.Context, names []string) (*millracev1.Worker, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if time.Since(p.listed) > workersFresh {
+		workers, err := p.client.Workers(ctx)
+		if err != nil {
+			return nil, err
+		}
+		p.workers = p.workers[:0]
+		for _, w := range workers {
+			if w.GetState() == millracev1.WorkerState_WORKER_STATE_ACTIVE && w.GetDataAddress() != "" {
+				p.workers = append(p.workers, w)
+			}
+		}
+		if len(p.workers) > 0 {
+			p.listed = time.Now()
+		}
+	}
+	for range p.workers {
+		p.turn++
+		w := p.workers[p.turn%len(p.workers)]
+		if len(names) == 0 {
+			return w, nil
+		}
+		for _, n := range names {
+			if n == w.GetName() || n == w.GetHost() || n == fmt.Sprintf("w%d", w.GetWorkerId()) {
+				return w, nil
+			}
+		}
+	}
+	return nil, &Error{Op: "Scatter", Reason: "NO_WORKER_FITS", Message: fmt.Sprintf("no active worker among the %d can take data (wanted: %v)", len(p.workers), names)}
+}
+
+// fetch reads the objects of succeeded tasks from the workers that hold them. If dst is not nil there is one object, and
+// its largest frame goes there. An object that vanishes meanwhile is waited for: the scheduler makes it anew.
+func (c *Client) fetch(ctx context.Context, futures []*Future, dst []byte) ([]Object, error) {
+	out := make([]Object, len(futures))
+	left := make([]int, len(futures))
+	for i := range left {
+		left[i] = i
+	}
+	deadline := time.Now().Add(fetchTimeout)
+	wait := 2 * time.Millisecond
+	for {
+		failed, err := c.fetchOnce(ctx, futures, left, out, dst)
+		if len(failed) == 0 {
+			return out, nil
+		}
+		if errors.Is(err, errObject) {
+			return nil, fmt.Errorf("result of task %q: %w", futures[failed[0]].key, err)
+		}
+		if ctx.Err() != nil {
+			return nil, fmt.Errorf("millrace: fetch of task %q: %w", futures[failed[0]].key, context.Cause(ctx))
+		}
+		if c.closed.Load() {
+			return nil, ErrClosed
+		}
+		for _, i := range failed {
+			if _, err := futures[i].wait(ctx); err != nil {
+				return nil, err
+			}
+		}
+		if time.Now().After(deadline) {
+			return nil, fmt.Errorf("millrace: result of task %q cannot be read from any worker: %w", futures[failed[0]].key, err)
+		}
+		if !sleep(ctx, wait) {
+			return nil, fmt.Errorf("millrace: fetch of task %q: %w", futures[failed[0]].key, context.Cause(ctx))
+		}
+		wait = min(2*wait, time.Second)
+		left = failed
+	}
+}
+
+// fetchOnce tries each object of left at one of its holders, and returns those that it did not get, with a reason.
+func (c *Client) fetchOnce(ctx context.Context, futures []*Future, left []int, out []Object, dst []byte) ([]int, error) {
+	in := &millracev1.LocateObjectsRequest{TaskIds: make([]uint64, len(left))}
+	for i, at := range left {
+		in.TaskIds[i] = futures[at].TaskID()
+	}
+	located, err := c.service.LocateObjects(ctx, in)
+	if err != nil {
+		return left, callError(ctx, "LocateObjects", err)
+	}
+	address := make(map[uint32]string, len(located.GetWorkers()))
+	for _, w := range located.GetWorkers() {
+		if w.GetState() != millracev1.WorkerState_WORKER_STATE_LOST {
+			address[w.GetWorkerId()] = w.GetDataAddress()
+		}
+	}
+	type group struct {
+		at   []int
+		refs []*millracev1.ObjectRef
+	}
+	groups := make(map[string]*group)
+	var failed []int
+	lastErr := error(&Error{Op: "LocateObjects", Reason: "OBJECT_LOST", Message: "no worker holds it at the moment"})
+	for i, at := range left {
+		where := ""
+		for _, w := range located.GetObjects()[i].GetWorkerIds() {
+			if where = address[w]; where != "" {
+				break
+			}
+		}
+		if where == "" {
+			failed = append(failed, at)
+			continue
+		}
+		if groups[where] == nil {
+			groups[where] = new(group)
+		}
+		groups[where].at = append(groups[where].at, at)
+		groups[where].refs = append(groups[where].refs, &millracev1.ObjectRef{TaskId: in.TaskIds[i]})
+	}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for where, g := range groups {
+		wg.Go(func() {
+			got := make([]Object, len(g.refs))
+			bad, err := c.read(ctx, where, g.refs, got, dst)
+			mu.Lock()
+			defer mu.Unlock()
+			for i, at := range g.at {
+				if got[i].Value != nil {
+					out[at] = got[i]
+				} else {
+					failed = append(failed, at)
+				}
+			}
+			if err != nil && !errors.Is(lastErr, errObject) {
+				lastErr = err
+			} else if bad != nil {
+				lastErr = bad
+			}
+		})
+	}
+	wg.Wait()
+	return failed, lastErr
+}
+
+// read streams objects from one worker. Objects whose Value stays nil were not read; bad says why one of them was not.
+func (c *Client) read(ctx context.Context, address string, refs []*millracev1.ObjectRef, got []Object, dst []byte) (bad *Error, err error) {
+	conn, err := c.data.conn(address)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, millracev1.DataService_ReadObjects_FullMethodName)
+	if err != nil {
+		return nil, callError(ctx, "ReadObjects", err)
+	}
+	if err := stream.SendMsg(&millracev1.ReadObjectsRequest{Objects: refs}); err != nil && err != io.EOF {
+		return nil, callError(ctx, "ReadObjects", err)
+	}
+	if err := stream.CloseSend(); err != nil {
+		return nil, callError(ctx, "ReadObjects", err)
+	}
+	reader := objectReader{objects: make([]partObject, len(refs)), dst: dst}
+	for {
+		var m rawframe.ReadResponse
+		err := stream.RecvMsg(&m)
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return bad, callError(ctx, "ReadObjects", err)
+		}
+		if m.Error != nil {
+			bad = &Error{Op: "ReadObjects", Reason: m.Error.GetReason(), Message: m.Error.GetMessage(), Metadata: m.Error.GetMetadata()}
+		} else {
+			err = reader.accept(&m.Message)
+		}
+		m.Data.Free()
+		if err != nil {
+			return bad, fmt.Errorf("%w from %s: %w", errObject, address, err)
+		}
+	}
+	for i := range got {
+		if p := &reader.objects[i]; p.value != nil && p.missing == 0 {
+			got[i] = Object{Value: p.value, Frames: p.frames}
+		}
+	}
+	return bad, nil
+}
+
+// errObject marks an object that was delivered and cannot be used: reading it again will not help.
+var errObject = errors.New("millrace: ReadObjects")
+
+// objectReader puts objects together.
+type objectReader struct {
+	objects []partObject
+	dst     []byte
+}
+
+type partObject struct {
+	value   *millracev1.Value
+	frames  [][]byte
+	missing uint64
+}
+
+func (r *objectReader) accept(m *rawframe.Message) error {
+	if int(m.Index) >= len(r.objects) {
+		return fmt.Errorf("object %d of %d", m.Index, len(r.objects))
+	}
+	p := &r.objects[m.Index]
+	if m.Head != nil {
+		p.value = new(millracev1.Value)
+		if err := proto.Unmarshal(m.Head.GetHeader(), p.value); err != nil {
+			return fmt.Errorf("header of task %d: %w", m.Head.GetObject().GetTaskId(), err)
+		}
+		if err := r.makeRoom(p, m.Head.GetFrameBytes()); err != nil {
+			return err
+		}
+	}
+	n := uint64(m.Data.Len())
+	if n == 0 {
+		return nil
+	}
+	if int(m.Frame) >= len(p.frames) || m.Offset+n > uint64(len(p.frames[m.Frame])) || n > p.missing {
+		return fmt.Errorf("%d bytes at %d of frame %d do not belong to the object", n, m.Offset, m.Frame)
+	}
+	m.Data.CopyTo(p.frames[m.Frame][m.Offset:])
+	p.missing -= n
+	return nil
+}
+
+// makeRoom gives each frame its memory; the largest goes to dst.
+func (r *objectReader) makeRoom(p *partObject, sizes []uint64) error {
+	largest := -1
+	for i, n := range sizes {
+		if r.dst != nil && (largest < 0 || n > sizes[largest]) {
+			largest = i
+		}
+		p.missing += n
+	}
+	p.frames = make([][]byte, len(sizes))
+	for i, n := range sizes {
+		if i != largest {
+			p.frames[i] = make([]byte, n)
+			continue
+		}
+		if n > uint64(len(r.dst)) {
+			return fmt.Errorf("the result has %d bytes, the destination %d", n, len(r.dst))
+		}
+		p.frames[i] = r.dst[:n:n]
+	}
+	return nil
+}
+
+// Scatter stores a value on a worker, without a task, and returns its Future, which other tasks can be called with. An
+// Array goes to the worker without another copy; its bytes must not change until Scatter returns. WithKey names it,
+// WithWorkers says where it may go.
+func (c *Client) Scatter(ctx context.Context, value any, options ...TaskOption) (*Future, error) {
+	var o taskOptions
+	for _, option := range options {
+		option(&o)
+	}
+	head := &millracev1.ObjectHead{}
+	var frames [][]byte
+	var err error
+	if a, ok := value.(Array); ok {
+		if _, err := a.Len(); err != nil {
+			return nil, err
+		}
+		b, start := openMessage(nil, fieldValueTensor)
+		b = appendTensorType(b, a)
+		b = appendVarintField(b, fieldTensorFrame, 0)
+		head.Header = closeMessage(b, start)
+		head.FrameBytes = []uint64{uint64(len(a.Data))}
+		frames = [][]byte{a.Data}
+	} else if head.Header, err = appendValue(nil, value, nil); err != nil {
+		return nil, fmt.Errorf("millrace: scatter: %w", err)
+	}
+	f, err := c.Submit(ctx, dataOp, Arguments{}, options...)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Flush(ctx); err != nil && ctx.Err() != nil {
+		return nil, err
+	}
+	if end := f.end.Load(); end != nil && end.err != nil {
+		return nil, end.err
+	}
+	if f.State() == Succeeded {
+		return f, nil // The key was known, and its bytes are there.
+	}
+	head.Object = &millracev1.ObjectRef{TaskId: f.TaskID()}
+	for tries := 0; ; tries++ {
+		w, err := c.data.pick(ctx, o.rules.GetWorkers())
+		if err == nil {
+			err = c.write(ctx, w.GetDataAddress(), head, frames)
+		}
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, ErrUnavailable) || tries == 2 || ctx.Err() != nil {
+			f.Release()
+			return nil, err
+		}
+	}
+}
+
+func (c *Client) write(ctx context.Context, address string, head *millracev1.ObjectHead, frames [][]byte) error {
+	conn, err := c.data.conn(address)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, millracev1.DataService_WriteObject_FullMethodName)
+	if err != nil {
+		return callError(ctx, "WriteObject", err)
+	}
+	var lent rawframe.Outgoing
+	err = c.sendObject(stream, &lent, head, frames)
+	if err == nil {
+		err = stream.CloseSend()
+	}
+	var out millracev1.WriteObjectResponse
+	if err == nil || err == io.EOF {
+		err = stream.RecvMsg(&out)
+	}
+	if err != nil {
+		return callError(ctx, "WriteObject", err)
+	}
+	select {
+	case <-lent.Drained():
+	case <-stream.Context().Done():
+	}
+	return nil
+}
+
+func (c *Client) sendObject(stream grpc.ClientStream, lent *rawframe.Outgoing, head *millracev1.ObjectHead, frames [][]byte) error {
+	if err := stream.SendMsg(&rawframe.WriteRequest{Message: rawframe.Message{Head: head}}); err != nil {
+		return err
+	}
+	for i, frame := range frames {
+		for at := 0; at < len(frame); at += rawframe.ChunkBytes {
+			m := rawframe.WriteRequest{Message: rawframe.Message{Frame: uint32(i), Offset: uint64(at)}}
+			m.Data = lent.Payload(frame[at:min(at+rawframe.ChunkBytes, len(frame))])
+			if err := stream.SendMsg(&m); err != nil {
+				m.Data.Free()
+				return err
+			}
+		}
+	}
+	return nil
+}

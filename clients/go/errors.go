@@ -1,0 +1,216 @@
+package millrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// errorDomain is the ErrorInfo domain of the scheduler's and the workers' errors.
+const errorDomain = "millrace.dev"
+
+// reasonError is a sentinel: it matches every error that carries its reason.
+type reasonError string
+
+// Error returns the reason.
+func (r reasonError) Error() string { return "millrace: " + string(r) }
+
+// Sentinels, one for each stable reason; use them with errors.Is.
+var (
+	ErrGraphHasCycle    error = reasonError("GRAPH_HAS_CYCLE")
+	ErrUnknownInput     error = reasonError("UNKNOWN_INPUT")
+	ErrKeyConflict      error = reasonError("KEY_CONFLICT")
+	ErrDuplicateKey     error = reasonError("DUPLICATE_KEY")
+	ErrUnknownOp        error = reasonError("UNKNOWN_OP")
+	ErrUnknownFunction  error = reasonError("UNKNOWN_FUNCTION")
+	ErrUnknownClient    error = reasonError("UNKNOWN_CLIENT")
+	ErrUnknownTask      error = reasonError("UNKNOWN_TASK")
+	ErrUnknownGraph     error = reasonError("UNKNOWN_GRAPH")
+	ErrUnknownWorker    error = reasonError("UNKNOWN_WORKER")
+	ErrUnknownDataset   error = reasonError("UNKNOWN_DATASET")
+	ErrNoWorkerFits     error = reasonError("NO_WORKER_FITS")
+	ErrInvalidField     error = reasonError("INVALID_FIELD")
+	ErrInvalidArgument  error = reasonError("INVALID_ARGUMENT")
+	ErrUnauthenticated  error = reasonError("UNAUTHENTICATED")
+	ErrPermissionDenied error = reasonError("PERMISSION_DENIED")
+	ErrVersionTooNew    error = reasonError("VERSION_TOO_NEW")
+	ErrResultNotReady   error = reasonError("RESULT_NOT_READY")
+	ErrResultNotInline  error = reasonError("RESULT_NOT_INLINE")
+	ErrObjectLost       error = reasonError("OBJECT_LOST")
+	ErrObjectNotHere    error = reasonError("OBJECT_NOT_HERE")
+	ErrDatasetExists    error = reasonError("DATASET_EXISTS")
+	ErrRevisionTooOld   error = reasonError("REVISION_TOO_OLD")
+	ErrDraining         error = reasonError("DRAINING")
+	ErrPythonException  error = reasonError("PYTHON_EXCEPTION")
+	ErrFunctionNotFound error = reasonError("FUNCTION_NOT_FOUND")
+	ErrWorkerDied       error = reasonError("WORKER_DIED")
+	ErrExecutorDied     error = reasonError("EXECUTOR_DIED")
+	ErrPoisonTask       error = reasonError("POISON_TASK")
+	ErrTimeout          error = reasonError("TIMEOUT")
+	ErrOutOfMemory      error = reasonError("OUT_OF_MEMORY")
+	ErrInputFailed      error = reasonError("INPUT_FAILED")
+
+	// ErrTaskFailed matches every *TaskError of a task that failed, whatever its reason.
+	ErrTaskFailed error = reasonError("TASK_FAILED")
+	// ErrTaskCancelled matches the *TaskError of a task that was cancelled.
+	ErrTaskCancelled error = reasonError("TASK_CANCELLED")
+	// ErrUnavailable matches calls that did not reach the scheduler or a worker.
+	ErrUnavailable error = reasonError("UNAVAILABLE")
+	// ErrClosed is returned by calls on a Client after Close.
+	ErrClosed error = errors.New("millrace: the client is closed")
+	// ErrReleased is returned by a Future after its Release.
+	ErrReleased error = errors.New("millrace: the future was released")
+	// ErrLeaseLost ends the Futures of a client whose lease the scheduler no longer knows: it was silent for longer than
+	// the lease, or the scheduler is a new one. Later submissions run under a new lease.
+	ErrLeaseLost error = errors.New("millrace: the scheduler has forgotten this client's lease, and with it what it held")
+)
+
+// Error is a call that the scheduler or a worker refused.
+type Error struct {
+	// Op is the call: "SubmitBatch".
+	Op string
+	// Code is the gRPC code.
+	Code codes.Code
+	// Reason is the stable reason; empty if the error came from the transport.
+	Reason string
+	// Message says what is wrong and what to do.
+	Message string
+	// Metadata holds the dynamic parts of Message by name: "key", "task_id".
+	Metadata map[string]string
+}
+
+// Error returns the call, the message and the reason.
+func (e *Error) Error() string {
+	if e.Reason == "" {
+		return fmt.Sprintf("millrace: %s: %s (%s)", e.Op, e.Message, e.Code)
+	}
+	return fmt.Sprintf("millrace: %s: %s (%s)", e.Op, e.Message, e.Reason)
+}
+
+// Is matches the sentinel of the reason, and context errors and ErrUnavailable by code.
+func (e *Error) Is(target error) bool {
+	if r, ok := target.(reasonError); ok {
+		return string(r) == e.Reason ||
+			target == ErrUnavailable && e.Code == codes.Unavailable ||
+			target == ErrUnauthenticated && e.Code == codes.Unauthenticated ||
+			target == ErrPermissionDenied && e.Code == codes.PermissionDenied
+	}
+	return target == context.DeadlineExceeded && e.Code == codes.DeadlineExceeded ||
+		target == context.Canceled && e.Code == codes.Canceled
+}
+
+// GRPCStatus lets status.FromError see the code.
+func (e *Error) GRPCStatus() *status.Status { return status.New(e.Code, e.Message) }
+
+// callError turns the error of one RPC into an *Error; nil stays nil, and the caller's own context error wins.
+func callError(ctx context.Context, op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx != nil && ctx.Err() != nil {
+		return fmt.Errorf("millrace: %s: %w", op, context.Cause(ctx))
+	}
+	s, ok := status.FromError(err)
+	if !ok {
+		return fmt.Errorf("millrace: %s: %w", op, err)
+	}
+	out := &Error{Op: op, Code: s.Code(), Message: s.Message()}
+	for _, d := range s.Details() {
+		if info, ok := d.(*errdetails.ErrorInfo); ok && info.GetDomain() == errorDomain {
+			out.Reason, out.Metadata = info.GetReason(), info.GetMetadata()
+		}
+	}
+	return out
+}
+
+// TaskError says why a task failed or was cancelled.
+type TaskError struct {
+	// Key is the task that was asked for.
+	Key string
+	// OriginKey is the task that failed first; it differs from Key when an input failed.
+	OriginKey string
+	// Reason is the stable reason: "PYTHON_EXCEPTION", "TIMEOUT".
+	Reason string
+	// Message says what failed, where, why, and what to do.
+	Message string
+	// Worker is the name of the worker that it failed on; empty if none was involved.
+	Worker string
+	// Traceback is the formatted Python traceback with its chain of causes; empty for other tasks.
+	Traceback string
+	// LogTail holds the last lines that the task wrote to stdout and stderr.
+	LogTail string
+	// Attempt is the attempt that failed, counted from 1.
+	Attempt uint32
+	// Cancelled tells a cancelled task from a failed one.
+	Cancelled bool
+	// Metadata holds details by name: "signal", "exit_code".
+	Metadata map[string]string
+}
+
+// Error returns what failed, where and why; the traceback, if there is one, follows on lines of its own.
+func (e *TaskError) Error() string {
+	var b strings.Builder
+	state := "failed"
+	if e.Cancelled {
+		state = "was cancelled"
+	}
+	fmt.Fprintf(&b, "millrace: task %q %s", e.Key, state)
+	if e.OriginKey != "" && e.OriginKey != e.Key {
+		fmt.Fprintf(&b, " because of its input %q", e.OriginKey)
+	}
+	if e.Worker != "" {
+		fmt.Fprintf(&b, " on worker %s", e.Worker)
+	}
+	fmt.Fprintf(&b, ": %s (%s)", e.Message, e.Reason)
+	if e.Traceback != "" {
+		b.WriteString("\n")
+		b.WriteString(strings.TrimRight(e.Traceback, "\n"))
+	}
+	return b.String()
+}
+
+// Is matches the sentinel of the reason, ErrTaskFailed or ErrTaskCancelled, and ErrInputFailed if an input was the cause.
+func (e *TaskError) Is(target error) bool {
+	r, ok := target.(reasonError)
+	if !ok {
+		return false
+	}
+	switch target {
+	case ErrTaskFailed:
+		return !e.Cancelled
+	case ErrTaskCancelled:
+		return e.Cancelled
+	case ErrInputFailed:
+		return e.Reason == string(r) || e.OriginKey != "" && e.OriginKey != e.Key
+	}
+	return e.Reason == string(r)
+}
+
+func taskError(key string, state millracev1.TaskState, e *millracev1.TaskError) *TaskError {
+	out := &TaskError{
+		Key:       key,
+		OriginKey: e.GetOriginKey(),
+		Reason:    e.GetReason(),
+		Message:   e.GetMessage(),
+		Worker:    e.GetWorker(),
+		Traceback: e.GetTraceback(),
+		LogTail:   e.GetLogTail(),
+		Attempt:   e.GetAttempt(),
+		Metadata:  e.GetMetadata(),
+		Cancelled: state == millracev1.TaskState_TASK_STATE_CANCELLED,
+	}
+	if out.Reason == "" && out.Cancelled {
+		out.Reason = string(ErrTaskCancelled.(reasonError))
+	}
+	if out.Message == "" {
+		out.Message = "no cause was given"
+	}
+	return out
+}

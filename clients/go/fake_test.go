@@ -1,0 +1,337 @@
+package millrace
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"testing"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/test/bufconn"
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/rawframe"
+)
+
+// fakeCluster is a scheduler and a worker in one: it accepts every task and ends it at once, as its op's name tells:
+// "bench.noop" gives null, "echo" its first argument, "fail" fails, "never" waits. Tasks of op "far" have a 3-element
+// float64 array that must be fetched.
+type fakeCluster struct {
+	millracev1.UnimplementedSchedulerServiceServer
+	millracev1.UnimplementedDataServiceServer
+
+	listener *bufconn.Listener
+
+	mu       sync.Mutex
+	nextTask uint64
+	keys     map[string]uint64
+	batches  []int // Tasks of each submission.
+	requests map[string]bool
+	released []uint64
+	revision uint64
+	queue    []*millracev1.TaskUpdate
+	bell     chan struct{}
+	objects  map[uint64]*fakeObject
+	watches  int
+	// gate, when set, is received from before each SubmitBatch is answered.
+	gate chan struct{}
+	// dropSubmits makes that many submissions fail with UNAVAILABLE after they were applied.
+	dropSubmits int
+	breakWatch  chan struct{}
+}
+
+type fakeObject struct {
+	head   *millracev1.ObjectHead
+	frames [][]byte
+}
+
+func newFake(t testing.TB) *fakeCluster {
+	t.Helper()
+	f := &fakeCluster{
+		listener:   bufconn.Listen(1 << 20),
+		keys:       make(map[string]uint64),
+		requests:   make(map[string]bool),
+		bell:       make(chan struct{}, 1),
+		objects:    make(map[uint64]*fakeObject),
+		breakWatch: make(chan struct{}),
+	}
+	server := grpc.NewServer(append(rawframe.ServerOptions(), grpc.MaxRecvMsgSize(64<<20))...)
+	millracev1.RegisterSchedulerServiceServer(server, f)
+	millracev1.RegisterDataServiceServer(server, f)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := server.Serve(f.listener); err != nil {
+			t.Errorf("serve: %v", err)
+		}
+	}()
+	t.Cleanup(func() {
+		server.Stop()
+		<-done
+	})
+	return f
+}
+
+func (f *fakeCluster) dial(t testing.TB, options ...Option) *Client {
+	t.Helper()
+	dialer := grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return f.listener.DialContext(ctx) })
+	c, err := Dial(t.Context(), append([]Option{WithAddress("fake"), WithDialOptions(dialer)}, options...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := grpc.NewClient("passthrough:///fake", append(rawframe.DialOptions(), dialer, insecureOption())...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.data.conns["fake"] = conn
+	t.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return c
+}
+
+func (f *fakeCluster) OpenClient(context.Context, *millracev1.OpenClientRequest) (*millracev1.OpenClientResponse, error) {
+	return &millracev1.OpenClientResponse{Client: &millracev1.Client{ClientId: 7}, Cluster: &millracev1.ClusterInfo{}}, nil
+}
+
+func (f *fakeCluster) CloseClient(context.Context, *millracev1.CloseClientRequest) (*millracev1.CloseClientResponse, error) {
+	return &millracev1.CloseClientResponse{}, nil
+}
+
+func refuse(reason, message string) error {
+	s, err := status.New(codes.InvalidArgument, message).WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: errorDomain})
+	if err != nil {
+		return err
+	}
+	return s.Err()
+}
+
+func (f *fakeCluster) SubmitBatch(_ context.Context, in *millracev1.SubmitBatchRequest) (*millracev1.SubmitBatchResponse, error) {
+	if f.gate != nil {
+		<-f.gate
+	}
+	return f.apply(in)
+}
+
+func (f *fakeCluster) apply(in *millracev1.SubmitBatchRequest) (*millracev1.SubmitBatchResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, spec := range in.GetTasks() {
+		if op := in.GetOps()[spec.GetOpIndex()]; op.GetName() == "no.such.op" {
+			return nil, refuse("UNKNOWN_OP", fmt.Sprintf("task %q: unknown op %q", spec.GetKey(), op.GetName()))
+		}
+		for _, input := range spec.GetInputs() {
+			if _, ok := f.keys[input]; !ok && !submits(in, input) {
+				return nil, refuse("UNKNOWN_INPUT", fmt.Sprintf("task %q: unknown input %q", spec.GetKey(), input))
+			}
+		}
+	}
+	again := f.requests[in.GetHeader().GetRequestId()]
+	f.requests[in.GetHeader().GetRequestId()] = true
+	if !again {
+		f.batches = append(f.batches, len(in.GetTasks()))
+	}
+	out := &millracev1.SubmitBatchResponse{GraphId: 1}
+	for _, spec := range in.GetTasks() {
+		id, known := f.keys[spec.GetKey()]
+		if !known {
+			f.nextTask++
+			id = f.nextTask
+			f.keys[spec.GetKey()] = id
+			if u := f.run(id, in.GetOps()[spec.GetOpIndex()].GetName(), spec); u != nil && spec.GetHold() {
+				f.queue = append(f.queue, u)
+			}
+		}
+		out.TaskIds = append(out.TaskIds, id)
+	}
+	f.ring()
+	if f.dropSubmits > 0 {
+		f.dropSubmits--
+		return nil, status.Error(codes.Unavailable, "the answer was lost")
+	}
+	return out, nil
+}
+
+func submits(in *millracev1.SubmitBatchRequest, key string) bool {
+	for _, spec := range in.GetTasks() {
+		if spec.GetKey() == key {
+			return true
+		}
+	}
+	return false
+}
+
+func (f *fakeCluster) run(id uint64, op string, spec *millracev1.TaskSpec) *millracev1.TaskUpdate {
+	u := &millracev1.TaskUpdate{TaskId: id, State: Succeeded, Generation: 1}
+	switch op {
+	case "bench.noop":
+		u.InlineResult = []byte{8, 0}
+	case "echo":
+		var args millracev1.Arguments
+		if err := proto.Unmarshal(spec.GetPackedArguments(), &args); err != nil {
+			panic(err)
+		}
+		b, err := proto.Marshal(args.GetPositional()[0])
+		if err != nil {
+			panic(err)
+		}
+		u.InlineResult = b
+	case "fail":
+		u.State = Failed
+		u.Error = &millracev1.TaskError{Reason: "PYTHON_EXCEPTION", Message: "ValueError: no", OriginKey: spec.GetKey(), Worker: "host-0", Traceback: "Traceback\n  here\n"}
+	case "never", "data":
+		return nil
+	case "far":
+		a, err := FromSlice([]float64{1, 2, 3})
+		if err != nil {
+			panic(err)
+		}
+		header, err := proto.Marshal(&millracev1.Value{Kind: &millracev1.Value_TensorValue{TensorValue: &millracev1.Tensor{
+			Dtype: millracev1.DType_DTYPE_FLOAT64, Shape: []int64{3}, Location: &millracev1.Tensor_Frame{Frame: 0},
+		}}})
+		if err != nil {
+			panic(err)
+		}
+		f.objects[id] = &fakeObject{head: &millracev1.ObjectHead{Object: &millracev1.ObjectRef{TaskId: id}, Header: header, FrameBytes: []uint64{24}}, frames: [][]byte{a.Data}}
+		u.OutputBytes, u.WorkerId = 24, 1
+	}
+	return u
+}
+
+func (f *fakeCluster) Submit(stream grpc.ClientStreamingServer[millracev1.SubmitRequest, millracev1.SubmitResponse]) error {
+	whole := &millracev1.SubmitBatchRequest{}
+	for {
+		in, err := stream.Recv()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if in.GetHeader() != nil {
+			whole.Header = in.GetHeader()
+		}
+		whole.Ops = append(whole.Ops, in.GetOps()...)
+		whole.Options = append(whole.Options, in.GetOptions()...)
+		whole.Tasks = append(whole.Tasks, in.GetTasks()...)
+	}
+	out, err := f.apply(whole)
+	if err != nil {
+		return err
+	}
+	return stream.SendAndClose(&millracev1.SubmitResponse{GraphId: out.GetGraphId(), TaskIds: out.GetTaskIds()})
+}
+
+func (f *fakeCluster) ring() {
+	select {
+	case f.bell <- struct{}{}:
+	default:
+	}
+}
+
+func (f *fakeCluster) Watch(_ *millracev1.WatchRequest, stream grpc.ServerStreamingServer[millracev1.WatchResponse]) error {
+	f.mu.Lock()
+	f.watches++
+	broken := f.breakWatch
+	f.mu.Unlock()
+	for {
+		select {
+		case <-stream.Context().Done():
+			return nil
+		case <-broken:
+			return status.Error(codes.Unavailable, "broken")
+		case <-f.bell:
+		}
+		f.mu.Lock()
+		f.revision++
+		out := &millracev1.WatchResponse{Revision: f.revision, Tasks: f.queue}
+		f.queue = nil
+		f.mu.Unlock()
+		if len(out.GetTasks()) == 0 {
+			continue
+		}
+		if err := stream.Send(out); err != nil {
+			return err
+		}
+	}
+}
+
+func (f *fakeCluster) ReleaseTasks(_ context.Context, in *millracev1.ReleaseTasksRequest) (*millracev1.ReleaseTasksResponse, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.released = append(f.released, in.GetTaskIds()...)
+	return &millracev1.ReleaseTasksResponse{}, nil
+}
+
+func (f *fakeCluster) ListWorkers(context.Context, *millracev1.ListWorkersRequest) (*millracev1.ListWorkersResponse, error) {
+	return &millracev1.ListWorkersResponse{Workers: []*millracev1.Worker{{WorkerId: 1, Name: "host-0", State: millracev1.WorkerState_WORKER_STATE_ACTIVE, DataAddress: "fake"}}}, nil
+}
+
+func (f *fakeCluster) LocateObjects(_ context.Context, in *millracev1.LocateObjectsRequest) (*millracev1.LocateObjectsResponse, error) {
+	out := &millracev1.LocateObjectsResponse{Workers: []*millracev1.Worker{{WorkerId: 1, State: millracev1.WorkerState_WORKER_STATE_ACTIVE, DataAddress: "fake"}}}
+	for _, id := range in.GetTaskIds() {
+		out.Objects = append(out.Objects, &millracev1.ObjectLocation{TaskId: id, WorkerIds: []uint32{1}})
+	}
+	return out, nil
+}
+
+func (f *fakeCluster) ReadObjects(in *millracev1.ReadObjectsRequest, stream grpc.ServerStreamingServer[millracev1.ReadObjectsResponse]) error {
+	for i, ref := range in.GetObjects() {
+		f.mu.Lock()
+		o := f.objects[ref.GetTaskId()]
+		f.mu.Unlock()
+		var out []*millracev1.ReadObjectsResponse
+		if o == nil {
+			out = append(out, &millracev1.ReadObjectsResponse{Index: uint32(i), Error: &millracev1.TaskError{Reason: "OBJECT_NOT_HERE"}})
+		} else {
+			out = append(out, &millracev1.ReadObjectsResponse{Index: uint32(i), Head: o.head})
+			for n, frame := range o.frames {
+				for at := 0; at < len(frame); at += 1000 {
+					out = append(out, &millracev1.ReadObjectsResponse{Index: uint32(i), Frame: uint32(n), Offset: uint64(at), Data: frame[at:min(at+1000, len(frame))]})
+				}
+			}
+		}
+		for _, m := range out {
+			if err := stream.Send(m); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func (f *fakeCluster) WriteObject(stream grpc.ClientStreamingServer[millracev1.WriteObjectRequest, millracev1.WriteObjectResponse]) error {
+	var o fakeObject
+	for {
+		in, err := stream.Recv()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if in.GetHead() != nil {
+			o.head = in.GetHead()
+			for _, n := range o.head.GetFrameBytes() {
+				o.frames = append(o.frames, make([]byte, n))
+			}
+		}
+		if len(in.GetData()) > 0 {
+			copy(o.frames[in.GetFrame()][in.GetOffset():], in.GetData())
+		}
+	}
+	f.mu.Lock()
+	f.objects[o.head.GetObject().GetTaskId()] = &o
+	f.queue = append(f.queue, &millracev1.TaskUpdate{TaskId: o.head.GetObject().GetTaskId(), State: Succeeded, OutputBytes: 1, WorkerId: 1})
+	f.mu.Unlock()
+	f.ring()
+	return stream.SendAndClose(&millracev1.WriteObjectResponse{})
+}

@@ -1,0 +1,252 @@
+package millrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"google.golang.org/grpc"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+const (
+	// chunkTasks and chunkBytes bound one message of a large submission.
+	chunkTasks = 10_000
+	chunkBytes = 4 << 20
+)
+
+// GraphBuilder puts a graph together. Tasks are encoded as they are added, each once, straight into the messages that
+// Submit sends; a million tasks take a few hundred bytes of memory each and about a second. It is not safe for concurrent
+// use.
+type GraphBuilder struct {
+	client *Client
+	name   string
+	tables tables
+	sent   int // How much of tables.encoded belongs to earlier chunks.
+	chunks []chunk
+	tasks  []byte // Of the open chunk.
+	count  int    // In the open chunk.
+	total  int
+	held   []heldTask
+	needs  bool // Some task refers to a Future.
+	packed [][]byte
+	s      scratch
+	err    error
+}
+
+type chunk struct{ tables, tasks []byte }
+
+type heldTask struct {
+	at  int
+	key string
+}
+
+// NewGraph begins a graph. The name is for people.
+func (c *Client) NewGraph(name string) *GraphBuilder {
+	return &GraphBuilder{client: c, name: name}
+}
+
+// Len is the number of tasks added so far.
+func (g *GraphBuilder) Len() int { return g.total }
+
+// Add adds a task and returns its key, to be used as an argument of others, added earlier or later. Without a name the
+// client makes one up. A mistake is remembered, and returned by Submit.
+func (g *GraphBuilder) Add(key string, op Op, args Arguments, options ...TaskOption) Key {
+	var o taskOptions
+	for _, option := range options {
+		option(&o)
+	}
+	if o.key == "" {
+		o.key = key
+	}
+	if o.key == "" {
+		o.key = g.client.newKey(op)
+	}
+	rules, err := o.encode()
+	g.s.reset()
+	if err == nil {
+		g.s.packed, err = appendArguments(g.s.packed, args, &g.s.inputs)
+	}
+	if err != nil {
+		g.fail(o.key, err)
+		return Key(o.key)
+	}
+	g.needs = g.needs || len(g.s.inputs.futures) > 0
+	g.add(o.key, op, g.s.inputs.keys, g.s.packed, g.tables.option(rules), o.hold)
+	return Key(o.key)
+}
+
+// AddCall adds a task that calls op with the results of inputs as its positional arguments, under default rules. It is
+// the cheapest way to add one. hold keeps the result.
+func (g *GraphBuilder) AddCall(key string, op Op, inputs []string, hold bool) {
+	g.add(key, op, inputs, g.positional(len(inputs)), 0, hold)
+}
+
+// positional returns the arguments that are n inputs in order.
+func (g *GraphBuilder) positional(n int) []byte {
+	for len(g.packed) <= n {
+		last := len(g.packed) - 1
+		var b []byte
+		if last >= 0 {
+			b = append(b, g.packed[last]...)
+			var start int
+			b, start = openMessage(b, fieldArgPositional)
+			b = closeMessage(appendVarintField(b, fieldValueInput, uint64(last)), start)
+		}
+		g.packed = append(g.packed, b)
+	}
+	return g.packed[n]
+}
+
+func (g *GraphBuilder) fail(key string, err error) {
+	if g.err == nil {
+		g.err = fmt.Errorf("millrace: graph %q: task %q: %w", g.name, key, err)
+	}
+}
+
+func (g *GraphBuilder) add(key string, op Op, inputs []string, packed []byte, options uint32, hold bool) {
+	if g.count == chunkTasks || len(g.tasks) >= chunkBytes {
+		g.closeChunk()
+	}
+	g.tasks = appendSpec(g.tasks, key, g.tables.op(op), inputs, packed, options, hold)
+	if hold {
+		g.held = append(g.held, heldTask{g.total, key})
+	}
+	g.count++
+	g.total++
+}
+
+func (g *GraphBuilder) closeChunk() {
+	g.chunks = append(g.chunks, chunk{tables: g.tables.encoded[g.sent:len(g.tables.encoded):len(g.tables.encoded)], tasks: g.tasks})
+	g.sent = len(g.tables.encoded)
+	g.tasks, g.count = make([]byte, 0, len(g.tasks)), 0
+}
+
+// GraphRun is a submitted graph.
+type GraphRun struct {
+	// ID is the graph's number.
+	ID uint64
+	// Tasks is how many tasks it has.
+	Tasks int
+	// Joined is how many of them were known already under the same key.
+	Joined uint64
+
+	futures []*Future
+	byKey   func() map[string]*Future
+}
+
+// Futures are those of the tasks that are held, in the order in which they were added.
+func (r *GraphRun) Futures() []*Future { return r.futures }
+
+// Future is that of a held task; nil if no task of that key is held.
+func (r *GraphRun) Future(key Key) *Future { return r.byKey()[string(key)] }
+
+// Wait waits until all held tasks have ended, and returns the first error.
+func (r *GraphRun) Wait(ctx context.Context) error { return WaitAll(ctx, r.futures...) }
+
+// Release gives up all results of the graph.
+func (r *GraphRun) Release() {
+	if len(r.futures) > 0 {
+		r.futures[0].client.Release(r.futures...)
+	}
+}
+
+// Submit sends the graph as one submission: either all of it is accepted, or nothing runs. It returns once the scheduler
+// has it. Only held tasks have Futures; at least one must be held, as nothing else keeps results alive.
+func (g *GraphBuilder) Submit(ctx context.Context) (*GraphRun, error) {
+	c := g.client
+	switch {
+	case g.err != nil:
+		return nil, g.err
+	case g.total == 0:
+		return nil, fmt.Errorf("millrace: graph %q has no tasks", g.name)
+	case len(g.held) == 0:
+		return nil, fmt.Errorf("millrace: graph %q keeps no result: add the tasks whose results you want with millrace.Hold()", g.name)
+	case c.config.leaseless:
+		return nil, fmt.Errorf("millrace: graph %q: the client has no lease (WithoutLease), so it cannot hold results", g.name)
+	case c.closed.Load():
+		return nil, ErrClosed
+	}
+	if g.count > 0 {
+		g.closeChunk()
+	}
+	// What is queued may be what the graph refers to. Its own errors are its futures'.
+	if err := c.Flush(ctx); err != nil && (ctx.Err() != nil || errors.Is(err, ErrClosed)) {
+		return nil, err
+	}
+	header, err := encodeHeader(&millracev1.SubmitHeader{ClientId: c.lease.Load(), Name: g.name, RequestId: newRequestID()})
+	if err != nil {
+		return nil, err
+	}
+	// NB: the futures exist before the call, so that nothing that is heard before its answer is lost.
+	slab := make([]Future, len(g.held))
+	futures := make([]*Future, len(g.held))
+	for i, h := range g.held {
+		slab[i].client, slab[i].key = c, h.key
+		futures[i] = &slab[i]
+	}
+	c.futures.begin()
+	defer c.futures.end()
+	var out millracev1.SubmitResponse
+	op := "Submit"
+	err = c.retry(ctx, op, func(ctx context.Context) error {
+		out.Reset()
+		if len(g.chunks) == 1 {
+			return c.conn.Invoke(ctx, millracev1.SchedulerService_SubmitBatch_FullMethodName, wireMessage{header, g.chunks[0].tables, g.chunks[0].tasks}, &out)
+		}
+		return c.streamChunks(ctx, header, g.chunks, &out)
+	})
+	if err != nil {
+		return nil, err
+	}
+	ids := out.GetTaskIds()
+	if len(ids) != g.total {
+		return nil, fmt.Errorf("millrace: Submit: the scheduler answered %d numbers for the %d tasks of graph %q", len(ids), g.total, g.name)
+	}
+	held := make([]uint64, len(g.held))
+	for i, h := range g.held {
+		held[i] = ids[h.at]
+	}
+	c.futures.bind(futures, held)
+	return &GraphRun{
+		ID:      out.GetGraphId(),
+		Tasks:   g.total,
+		Joined:  out.GetJoinedTasks(),
+		futures: futures,
+		byKey: sync.OnceValue(func() map[string]*Future {
+			m := make(map[string]*Future, len(futures))
+			for _, f := range futures {
+				m[f.key] = f
+			}
+			return m
+		}),
+	}, nil
+}
+
+// streamChunks sends the chunks of one submission. NB: SubmitResponse and SubmitBatchResponse have the same fields.
+func (c *Client) streamChunks(ctx context.Context, header []byte, chunks []chunk, out *millracev1.SubmitResponse) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, millracev1.SchedulerService_Submit_FullMethodName)
+	if err != nil {
+		return err
+	}
+	for i, ch := range chunks {
+		message := wireMessage{ch.tables, ch.tasks}
+		if i == 0 {
+			message = wireMessage{header, ch.tables, ch.tasks}
+		}
+		if err := stream.SendMsg(message); err == io.EOF {
+			break // The answer says why.
+		} else if err != nil {
+			return err
+		}
+	}
+	if err := stream.CloseSend(); err != nil {
+		return err
+	}
+	return stream.RecvMsg(out)
+}

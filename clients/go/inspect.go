@@ -1,0 +1,227 @@
+package millrace
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+const pageSize = 1000
+
+// ClusterInfo sums up the cluster.
+func (c *Client) ClusterInfo(ctx context.Context) (*millracev1.ClusterInfo, error) {
+	out, err := c.service.GetClusterInfo(ctx, &millracev1.GetClusterInfoRequest{})
+	if err != nil {
+		return nil, callError(ctx, "GetClusterInfo", err)
+	}
+	return out.GetCluster(), nil
+}
+
+// Workers lists the workers that are not lost; or those in the given states.
+func (c *Client) Workers(ctx context.Context, states ...millracev1.WorkerState) ([]*millracev1.Worker, error) {
+	in := &millracev1.ListWorkersRequest{PageSize: pageSize, States: states}
+	var all []*millracev1.Worker
+	for {
+		out, err := c.service.ListWorkers(ctx, in)
+		if err != nil {
+			return nil, callError(ctx, "ListWorkers", err)
+		}
+		all = append(all, out.GetWorkers()...)
+		if in.PageToken = out.GetNextPageToken(); in.PageToken == "" {
+			return all, nil
+		}
+	}
+}
+
+// WaitForWorkers waits until at least n workers are active.
+func (c *Client) WaitForWorkers(ctx context.Context, n int) error {
+	active := make(map[uint32]bool)
+	for batch, err := range c.Watch(ctx, WatchOptions{Workers: true}) {
+		if err != nil {
+			return fmt.Errorf("millrace: %d of %d workers are active: %w", len(active), n, err)
+		}
+		if batch.GetSnapshot() {
+			clear(active)
+		}
+		for _, w := range batch.GetWorkers() {
+			if w.GetState() == millracev1.WorkerState_WORKER_STATE_ACTIVE {
+				active[w.GetWorkerId()] = true
+			} else {
+				delete(active, w.GetWorkerId())
+			}
+		}
+		for _, id := range batch.GetRemovedWorkerIds() {
+			delete(active, id)
+		}
+		if len(active) >= n {
+			return nil
+		}
+	}
+	return fmt.Errorf("millrace: %d of %d workers are active: the scheduler ended the stream", len(active), n)
+}
+
+// Explain says why a task is not running, or what it did.
+func (c *Client) Explain(ctx context.Context, key string) (*millracev1.ExplainTaskResponse, error) {
+	out, err := c.service.ExplainTask(ctx, &millracev1.ExplainTaskRequest{Key: key, Namespace: c.config.namespace})
+	return out, callError(ctx, "ExplainTask", err)
+}
+
+// Task returns what the scheduler knows about a task, with its story.
+func (c *Client) Task(ctx context.Context, key string) (*millracev1.Task, error) {
+	out, err := c.service.GetTask(ctx, &millracev1.GetTaskRequest{Key: key, Namespace: c.config.namespace, Story: true})
+	return out.GetTask(), callError(ctx, "GetTask", err)
+}
+
+// Graph returns one graph.
+func (c *Client) Graph(ctx context.Context, id uint64) (*millracev1.Graph, error) {
+	out, err := c.service.GetGraph(ctx, &millracev1.GetGraphRequest{GraphId: id})
+	return out.GetGraph(), callError(ctx, "GetGraph", err)
+}
+
+// acknowledged returns the tasks of futures, waiting until the scheduler has them all.
+func (c *Client) acknowledged(ctx context.Context, futures []*Future) ([]uint64, error) {
+	var flush bool
+	for _, f := range futures {
+		flush = flush || f.TaskID() == 0
+	}
+	if flush {
+		if err := c.Flush(ctx); err != nil && ctx.Err() != nil {
+			return nil, err
+		}
+	}
+	ids := make([]uint64, 0, len(futures))
+	for _, f := range futures {
+		if id := f.TaskID(); id != 0 {
+			ids = append(ids, id)
+		}
+	}
+	return ids, nil
+}
+
+// Cancel stops tasks and everything that needs their results, and returns how many were stopped. What other clients hold
+// as well goes on; only this client's hold ends.
+func (c *Client) Cancel(ctx context.Context, futures ...*Future) (uint64, error) {
+	ids, err := c.acknowledged(ctx, futures)
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	out, err := c.service.CancelTasks(ctx, &millracev1.CancelTasksRequest{ClientId: c.lease.Load(), TaskIds: ids})
+	return out.GetCancelledTasks(), callError(ctx, "CancelTasks", err)
+}
+
+// CancelGraph stops all tasks of a graph.
+func (c *Client) CancelGraph(ctx context.Context, id uint64) (uint64, error) {
+	out, err := c.service.CancelTasks(ctx, &millracev1.CancelTasksRequest{ClientId: c.lease.Load(), GraphIds: []uint64{id}})
+	return out.GetCancelledTasks(), callError(ctx, "CancelTasks", err)
+}
+
+// Retry runs failed or cancelled tasks again, with their failed inputs, and returns how many run.
+func (c *Client) Retry(ctx context.Context, futures ...*Future) (uint64, error) {
+	ids, err := c.acknowledged(ctx, futures)
+	if err != nil || len(ids) == 0 {
+		return 0, err
+	}
+	before := make([]*outcome, len(futures))
+	for i, f := range futures {
+		before[i] = f.end.Load()
+	}
+	out, err := c.service.RetryTasks(ctx, &millracev1.RetryTasksRequest{ClientId: c.lease.Load(), TaskIds: ids})
+	if err != nil {
+		return 0, callError(ctx, "RetryTasks", err)
+	}
+	c.futures.revive(futures, before)
+	return out.GetRetriedTasks(), nil
+}
+
+// HoldKeys makes the client hold results by key, and returns their futures in order: what another process computed or is
+// computing.
+func (c *Client) HoldKeys(ctx context.Context, keys ...string) ([]*Future, error) {
+	if c.config.leaseless {
+		return nil, fmt.Errorf("millrace: the client has no lease (WithoutLease), so it cannot hold results")
+	}
+	if err := c.Flush(ctx); err != nil && ctx.Err() != nil {
+		return nil, err
+	}
+	c.futures.begin()
+	defer c.futures.end()
+	out, err := c.service.HoldTasks(ctx, &millracev1.HoldTasksRequest{ClientId: c.lease.Load(), Keys: keys})
+	if err != nil {
+		return nil, callError(ctx, "HoldTasks", err)
+	}
+	futures := make([]*Future, len(keys))
+	for i, k := range keys {
+		futures[i] = &Future{client: c, key: k}
+	}
+	c.futures.bind(futures, out.GetTaskIds())
+	return futures, nil
+}
+
+// Publish names a set of results, which are kept, whatever becomes of this client, until Unpublish. metadata says how to
+// put them together; nobody reads it but its users. replace allows a dataset of the name to be there already.
+func (c *Client) Publish(ctx context.Context, name string, metadata []byte, replace bool, futures ...*Future) error {
+	if _, err := c.acknowledged(ctx, futures); err != nil {
+		return err
+	}
+	in := &millracev1.PublishDatasetRequest{ClientId: c.lease.Load(), Name: name, Metadata: metadata, Replace: replace}
+	for _, f := range futures {
+		in.Keys = append(in.Keys, f.key)
+	}
+	_, err := c.service.PublishDataset(ctx, in)
+	return callError(ctx, "PublishDataset", err)
+}
+
+// Dataset returns a published dataset; HoldKeys of its keys makes futures of it.
+func (c *Client) Dataset(ctx context.Context, name string) (*millracev1.Dataset, error) {
+	out, err := c.service.GetDataset(ctx, &millracev1.GetDatasetRequest{Name: name, Namespace: c.config.namespace})
+	return out.GetDataset(), callError(ctx, "GetDataset", err)
+}
+
+// Datasets lists the datasets of the client's namespace.
+func (c *Client) Datasets(ctx context.Context) ([]*millracev1.Dataset, error) {
+	in := &millracev1.ListDatasetsRequest{PageSize: pageSize, Namespace: c.config.namespace}
+	var all []*millracev1.Dataset
+	for {
+		out, err := c.service.ListDatasets(ctx, in)
+		if err != nil {
+			return nil, callError(ctx, "ListDatasets", err)
+		}
+		all = append(all, out.GetDatasets()...)
+		if in.PageToken = out.GetNextPageToken(); in.PageToken == "" {
+			return all, nil
+		}
+	}
+}
+
+// Unpublish forgets a dataset's name and gives up its hold on the results.
+func (c *Client) Unpublish(ctx context.Context, name string) error {
+	_, err := c.service.UnpublishDataset(ctx, &millracev1.UnpublishDatasetRequest{Name: name, Namespace: c.config.namespace})
+	return callError(ctx, "UnpublishDataset", err)
+}
+
+// WaitGraph waits until every task of a graph has ended, and returns the graph.
+func (c *Client) WaitGraph(ctx context.Context, id uint64) (*millracev1.Graph, error) {
+	var last *millracev1.Graph
+	for batch, err := range c.Watch(ctx, WatchOptions{GraphIDs: []uint64{id}, UntilEnded: true}) {
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range batch.GetGraphs() {
+			last = g
+		}
+	}
+	if last == nil || last.GetEndTime() == nil {
+		// It ended, and was dropped, between two looks.
+		return c.Graph(ctx, id)
+	}
+	return last, nil
+}
+
+// Shutdown stops the cluster: workers first, then the scheduler.
+func (c *Client) Shutdown(ctx context.Context, reason string) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	_, err := c.service.Shutdown(ctx, &millracev1.ShutdownRequest{Reason: reason})
+	return callError(ctx, "Shutdown", err)
+}

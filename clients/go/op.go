@@ -1,0 +1,214 @@
+package millrace
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// Op says what a task runs.
+type Op struct {
+	kind millracev1.OpKind
+	name string
+}
+
+// Native is an op that workers have built in: "array.matmul", "bench.noop".
+func Native(name string) Op { return Op{millracev1.OpKind_OP_KIND_NATIVE, name} }
+
+// Python is a Python function by import path: "pkg.mod:fn".
+func Python(path string) Op { return Op{millracev1.OpKind_OP_KIND_PYTHON_IMPORT, path} }
+
+// Exec is what a registered executor offers, by the executor's name, a slash, and its own name for it: "echo/upper".
+func Exec(name string) Op { return Op{millracev1.OpKind_OP_KIND_EXEC, name} }
+
+var dataOp = Op{kind: millracev1.OpKind_OP_KIND_DATA, name: "data"}
+
+// String returns the op's name.
+func (o Op) String() string { return o.name }
+
+// TaskOption is a rule that a task runs under.
+type TaskOption func(*taskOptions)
+
+type taskOptions struct {
+	key   string
+	hold  bool
+	rules millracev1.TaskOptions
+	bad   error
+}
+
+// WithKey names the task. The same key is the same task: submitting it again with an equal body joins it. Without it
+// the client makes up a unique one.
+func WithKey(key string) TaskOption { return func(o *taskOptions) { o.key = key } }
+
+// Hold keeps the result of a task of a Graph until its Future is released. Tasks from Submit are always held.
+func Hold() TaskOption { return func(o *taskOptions) { o.hold = true } }
+
+// WithPriority lets tasks of a higher priority run first. The default is 0.
+func WithPriority(p int32) TaskOption { return func(o *taskOptions) { o.rules.Priority = p } }
+
+// WithRetries tries a task whose function failed up to n more times.
+func WithRetries(n uint32) TaskOption { return func(o *taskOptions) { o.rules.MaxRetries = n } }
+
+// WithRetryBackoff waits before the first retry; the wait doubles each time. The default is 100 ms.
+func WithRetryBackoff(d time.Duration) TaskOption {
+	return func(o *taskOptions) { o.rules.RetryBackoff = durationpb.New(d) }
+}
+
+// WithTimeout stops an attempt that runs longer.
+func WithTimeout(d time.Duration) TaskOption {
+	return func(o *taskOptions) {
+		if d <= 0 {
+			o.bad = fmt.Errorf("timeout %s is not positive", d)
+			return
+		}
+		o.rules.Timeout = durationpb.New(d)
+	}
+}
+
+// WithWorkers runs the task only on workers of these names, ids ("w3") or hosts.
+func WithWorkers(names ...string) TaskOption {
+	return func(o *taskOptions) { o.rules.Workers = names }
+}
+
+// WithPreferredWorkers runs the task on one of these workers if any of them is there, else anywhere.
+func WithPreferredWorkers(names ...string) TaskOption {
+	return func(o *taskOptions) { o.rules.Workers, o.rules.AllowOtherWorkers = names, true }
+}
+
+// WithResources says what the task takes of a worker while it runs, beside its slots.
+func WithResources(resources map[string]float64) TaskOption {
+	return func(o *taskOptions) { o.rules.Resources = maps.Clone(resources) }
+}
+
+// WithSlots is how many slots of a worker the task occupies. The default is 1.
+func WithSlots(n uint32) TaskOption { return func(o *taskOptions) { o.rules.Slots = n } }
+
+// WithOutputBytes estimates the size of the result, for placement.
+func WithOutputBytes(n uint64) TaskOption {
+	return func(o *taskOptions) { o.rules.ExpectedOutputBytes = n }
+}
+
+// WithNoWait fails the task at once with NO_WORKER_FITS if no worker of the cluster could ever run it.
+func WithNoWait() TaskOption { return func(o *taskOptions) { o.rules.NoWait = true } }
+
+// Field numbers of SubmitRequest and SubmitBatchRequest (they agree), TaskSpec and Op.
+const (
+	fieldSubmitHeader  = 1
+	fieldSubmitOps     = 2
+	fieldSubmitOptions = 4
+	fieldSubmitTasks   = 5
+	fieldSpecKey       = 1
+	fieldSpecOpIndex   = 3
+	fieldSpecInputs    = 4
+	fieldSpecPacked    = 6
+	fieldSpecOptions   = 7
+	fieldSpecHold      = 8
+	fieldOpKind        = 1
+	fieldOpName        = 2
+)
+
+// tables intern the ops and options of one submission. encoded holds the ops and options fields, ready to be sent.
+type tables struct {
+	ops     map[Op]uint32
+	last    Op // The op of the last call, usually that of the next.
+	lastAt  uint32
+	options map[string]uint32
+	encoded []byte
+}
+
+func (t *tables) op(op Op) uint32 {
+	if t.ops != nil && op == t.last {
+		return t.lastAt
+	}
+	i, ok := t.ops[op]
+	if !ok {
+		if t.ops == nil {
+			t.ops = make(map[Op]uint32)
+		}
+		i = uint32(len(t.ops))
+		t.ops[op] = i
+		var start int
+		t.encoded, start = openMessage(t.encoded, fieldSubmitOps)
+		t.encoded = appendVarintField(t.encoded, fieldOpKind, uint64(op.kind))
+		t.encoded = appendStringField(t.encoded, fieldOpName, op.name)
+		t.encoded = closeMessage(t.encoded, start)
+	}
+	t.last, t.lastAt = op, i
+	return i
+}
+
+// option returns the number of encoded options, counted from 1; 0 for the defaults.
+func (t *tables) option(encoded []byte) uint32 {
+	if len(encoded) == 0 {
+		return 0
+	}
+	i, ok := t.options[string(encoded)]
+	if !ok {
+		if t.options == nil {
+			t.options = make(map[string]uint32)
+		}
+		i = uint32(len(t.options)) + 1
+		t.options[string(encoded)] = i
+		t.encoded = appendBytesField(t.encoded, fieldSubmitOptions, encoded)
+	}
+	return i
+}
+
+// encode returns the rules as a TaskOptions message; empty if they are the defaults.
+func (o *taskOptions) encode() ([]byte, error) {
+	if o.bad != nil {
+		return nil, o.bad
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.rules.GetResources())) {
+		if v := o.rules.GetResources()[name]; v < 0 || math.IsNaN(v) || math.IsInf(v, 0) {
+			return nil, fmt.Errorf("resource %s: impossible amount %v", name, v)
+		}
+	}
+	return proto.MarshalOptions{Deterministic: true}.Marshal(&o.rules)
+}
+
+// appendSpec appends one task of a submission.
+func appendSpec(b []byte, key string, op uint32, inputs []string, packed []byte, options uint32, hold bool) []byte {
+	size := 1 + protowire.SizeBytes(len(key))
+	if op != 0 {
+		size += 1 + protowire.SizeVarint(uint64(op))
+	}
+	for _, in := range inputs {
+		size += 1 + protowire.SizeBytes(len(in))
+	}
+	if len(packed) > 0 {
+		size += 1 + protowire.SizeBytes(len(packed))
+	}
+	if options != 0 {
+		size += 1 + protowire.SizeVarint(uint64(options))
+	}
+	if hold {
+		size += 2
+	}
+	b = protowire.AppendVarint(appendTag(b, fieldSubmitTasks, protowire.BytesType), uint64(size))
+	b = appendStringField(b, fieldSpecKey, key)
+	if op != 0 {
+		b = appendVarintField(b, fieldSpecOpIndex, uint64(op))
+	}
+	for _, in := range inputs {
+		b = appendStringField(b, fieldSpecInputs, in)
+	}
+	if len(packed) > 0 {
+		b = appendBytesField(b, fieldSpecPacked, packed)
+	}
+	if options != 0 {
+		b = appendVarintField(b, fieldSpecOptions, uint64(options))
+	}
+	if hold {
+		b = appendVarintField(b, fieldSpecHold, 1)
+	}
+	return b
+}

@@ -1,0 +1,459 @@
+package millrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+const (
+	// maxBatchTasks and maxBatchBytes bound one coalesced submission: large enough that its fixed cost is nothing a task,
+	// small enough that the cluster works on one while the next is put together.
+	maxBatchTasks = 10_000
+	maxBatchBytes = 4 << 20
+	// maxQueuedBatches bounds what is queued before Submit waits.
+	maxQueuedBatches = 64
+	// graphTasks is how many tasks of single Submit calls share a graph, before the client begins another.
+	graphTasks = 100_000
+)
+
+// batch is what will be one submission. Encoded tasks and futures are in the same order.
+type batch struct {
+	tables  tables
+	tasks   []byte
+	ends    []int // Where each task ends in tasks.
+	futures []*Future
+	// needs holds the futures that tasks were called with, so that a task whose input never reached the scheduler
+	// fails for that reason.
+	needs []need
+	// done is closed when the batch was acknowledged or refused; nil if nobody flushes.
+	done chan struct{}
+}
+
+type need struct {
+	task  int
+	input *Future
+}
+
+// submitQueue holds the batches that wait. Only the last one is open.
+type submitQueue struct {
+	mu      sync.Mutex
+	batches []*batch
+	busy    *batch        // Being sent.
+	bell    chan struct{} // Holds a token while there is something to send.
+	room    chan struct{} // Closed, and made anew, whenever a batch leaves the queue; who finds it full waits for that.
+
+	// Used by submitLoop alone.
+	graph      uint64
+	graphUsed  int
+	graphLease uint64
+}
+
+func (q *submitQueue) init() {
+	q.bell = make(chan struct{}, 1)
+	q.room = make(chan struct{})
+}
+
+// scratch is what encoding one call needs.
+type scratch struct {
+	packed []byte
+	inputs inputList
+}
+
+var scratchPool = sync.Pool{New: func() any { return new(scratch) }}
+
+func (s *scratch) reset() {
+	s.packed = s.packed[:0]
+	s.inputs = inputList{keys: s.inputs.keys[:0], futures: s.inputs.futures[:0]}
+}
+
+// Submit queues one call and returns its Future at once; it waits only if very much is queued already. Calls are
+// coalesced: what is queued while one request is under way leaves together with the next. An error that only the
+// scheduler can see is the Future's; the error returned here is about the arguments, the options or the client.
+func (c *Client) Submit(ctx context.Context, op Op, args Arguments, options ...TaskOption) (*Future, error) {
+	var o taskOptions
+	for _, option := range options {
+		option(&o)
+	}
+	rules, err := o.encode()
+	if err != nil {
+		return nil, fmt.Errorf("millrace: submit %s: %w", op, err)
+	}
+	s := scratchPool.Get().(*scratch)
+	defer scratchPool.Put(s)
+	s.reset()
+	if s.packed, err = appendArguments(s.packed, args, &s.inputs); err != nil {
+		return nil, fmt.Errorf("millrace: submit %s: %w", op, err)
+	}
+	if o.key == "" {
+		o.key = c.newKey(op)
+	}
+	f := &Future{client: c, key: o.key}
+	if err := c.enqueue(ctx, f, op, s, rules); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Map calls op once for each of calls. The futures are in their order. It is the fast way to submit many independent
+// tasks: about a microsecond each.
+func (c *Client) Map(ctx context.Context, op Op, calls iter.Seq[Arguments], options ...TaskOption) ([]*Future, error) {
+	var o taskOptions
+	for _, option := range options {
+		option(&o)
+	}
+	rules, err := o.encode()
+	if err != nil {
+		return nil, fmt.Errorf("millrace: map %s: %w", op, err)
+	}
+	if o.key != "" {
+		return nil, fmt.Errorf("millrace: map %s: one key cannot name many tasks; leave WithKey out", op)
+	}
+	s := scratchPool.Get().(*scratch)
+	defer scratchPool.Put(s)
+	var futures []*Future
+	var slab []Future
+	for args := range calls {
+		s.reset()
+		if s.packed, err = appendArguments(s.packed, args, &s.inputs); err != nil {
+			return futures, fmt.Errorf("millrace: map %s: call %d: %w", op, len(futures), err)
+		}
+		if len(slab) == 0 {
+			slab = make([]Future, min(max(len(futures), 8), 512))
+		}
+		f := &slab[0]
+		slab = slab[1:]
+		f.client, f.key = c, c.newKey(op)
+		if err := c.enqueue(ctx, f, op, s, rules); err != nil {
+			return futures, err
+		}
+		futures = append(futures, f)
+	}
+	return futures, nil
+}
+
+// enqueue puts one encoded task into the open batch.
+func (c *Client) enqueue(ctx context.Context, f *Future, op Op, s *scratch, rules []byte) error {
+	if c.config.leaseless {
+		return fmt.Errorf("millrace: submit %s: the client has no lease (WithoutLease), so it cannot hold results", op)
+	}
+	q := &c.submits
+	for {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("millrace: submit %s: %w", op, context.Cause(ctx))
+		}
+		if c.closed.Load() {
+			return ErrClosed
+		}
+		q.mu.Lock()
+		if len(q.batches) < maxQueuedBatches || !q.batches[len(q.batches)-1].full(c) {
+			break
+		}
+		room := q.room
+		q.mu.Unlock()
+		select {
+		case <-room:
+		case <-ctx.Done():
+		case <-c.ctx.Done():
+		}
+	}
+	if len(q.batches) == 0 || q.batches[len(q.batches)-1].full(c) {
+		q.batches = append(q.batches, new(batch))
+	}
+	b := q.batches[len(q.batches)-1]
+	first := len(b.futures) == 0
+	for _, in := range s.inputs.futures {
+		if in.State() == Queued && in.client == c {
+			b.needs = append(b.needs, need{len(b.futures), in})
+		}
+	}
+	b.tasks = appendSpec(b.tasks, f.key, b.tables.op(op), s.inputs.keys, s.packed, b.tables.option(rules), true)
+	b.ends = append(b.ends, len(b.tasks))
+	b.futures = append(b.futures, f)
+	q.mu.Unlock()
+	if first {
+		select {
+		case q.bell <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+func (b *batch) full(c *Client) bool {
+	return len(b.futures) >= c.config.batchTasks || len(b.tasks) >= c.config.batchSize
+}
+
+// next takes the oldest batch.
+func (q *submitQueue) next() *batch {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.busy = nil
+	if len(q.batches) == 0 {
+		return nil
+	}
+	b := q.batches[0]
+	q.batches = q.batches[1:]
+	q.busy = b
+	close(q.room)
+	q.room = make(chan struct{})
+	return b
+}
+
+// Flush waits until everything that was queued before is acknowledged by the scheduler: it is in its books now, and
+// survives this client's connection. It returns the error of the first task that was refused.
+func (c *Client) Flush(ctx context.Context) error {
+	q := &c.submits
+	q.mu.Lock()
+	waiting := make([]*batch, 0, len(q.batches)+1)
+	if q.busy != nil {
+		waiting = append(waiting, q.busy)
+	}
+	waiting = append(waiting, q.batches...)
+	for _, b := range waiting {
+		if b.done == nil {
+			b.done = make(chan struct{})
+		}
+	}
+	q.mu.Unlock()
+	var refused error
+	for _, b := range waiting {
+		select {
+		case <-b.done:
+		case <-ctx.Done():
+			return fmt.Errorf("millrace: flush: %w", context.Cause(ctx))
+		case <-c.ctx.Done():
+			return ErrClosed
+		}
+		for _, f := range b.futures {
+			if end := f.end.Load(); refused == nil && end != nil && end.err != nil && f.TaskID() == 0 && !errors.Is(end.err, ErrReleased) {
+				refused = end.err
+			}
+		}
+	}
+	return refused
+}
+
+// submitLoop sends batches, one at a time, until the client closes.
+func (c *Client) submitLoop() {
+	q := &c.submits
+	for {
+		select {
+		case <-c.ctx.Done():
+			q.mu.Lock()
+			left := q.batches
+			q.batches = nil
+			q.mu.Unlock()
+			for _, b := range left {
+				c.futures.failUnbound(b.futures, ErrClosed)
+			}
+			return
+		case <-q.bell:
+		}
+		for b := q.next(); b != nil; b = q.next() {
+			c.sendBatch(b)
+			q.mu.Lock()
+			if b.done != nil {
+				close(b.done)
+			} else {
+				b.done = closedChan
+			}
+			q.mu.Unlock()
+			if c.ctx.Err() != nil {
+				break
+			}
+		}
+	}
+}
+
+func (c *Client) sendBatch(b *batch) {
+	c.failOrphans(b)
+	c.sendTasks(b, 0, len(b.futures))
+}
+
+// failOrphans fails tasks that were called with futures the scheduler refused.
+func (c *Client) failOrphans(b *batch) {
+	for _, n := range b.needs {
+		end := n.input.end.Load()
+		if end != nil && end.err != nil && n.input.TaskID() == 0 {
+			c.futures.failUnbound(b.futures[n.task:n.task+1], fmt.Errorf("millrace: task %q: its input %q was not accepted: %w", b.futures[n.task].key, n.input.key, end.err))
+		}
+	}
+}
+
+// sendTasks submits the tasks from lo to hi that have not failed. If the scheduler refuses, it halves them until it has
+// found those that are to blame: one caller's mistake is not another's.
+func (c *Client) sendTasks(b *batch, lo, hi int) {
+	tasks, futures := b.pick(lo, hi)
+	if len(futures) == 0 {
+		return
+	}
+	c.futures.begin()
+	defer c.futures.end()
+	out, err := c.submitOnce(wireMessage{b.tables.encoded, tasks}, len(futures))
+	if err == nil {
+		c.releaseIDs(c.futures.bind(futures, out.GetTaskIds()))
+		return
+	}
+	if hi-lo == 1 || len(futures) == 1 || !refusal(err) {
+		c.futures.failUnbound(futures, err)
+		return
+	}
+	mid := (lo + hi) / 2
+	c.sendTasks(b, lo, mid)
+	c.failOrphans(b)
+	c.sendTasks(b, mid, hi)
+}
+
+// pick returns the tasks from lo to hi whose futures have not ended.
+func (b *batch) pick(lo, hi int) ([]byte, []*Future) {
+	start := 0
+	if lo > 0 {
+		start = b.ends[lo-1]
+	}
+	ended := 0
+	for _, f := range b.futures[lo:hi] {
+		if f.end.Load() != nil {
+			ended++
+		}
+	}
+	if ended == 0 {
+		return b.tasks[start:b.ends[hi-1]], b.futures[lo:hi]
+	}
+	var tasks []byte
+	var futures []*Future
+	for i := lo; i < hi; i++ {
+		if b.futures[i].end.Load() == nil {
+			tasks = append(tasks, b.tasks[start:b.ends[i]]...)
+			futures = append(futures, b.futures[i])
+		}
+		start = b.ends[i]
+	}
+	return tasks, futures
+}
+
+// refusal reports whether the scheduler read the submission and said no, as opposed to not having been reached.
+func refusal(err error) bool {
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.AlreadyExists, codes.FailedPrecondition, codes.NotFound, codes.ResourceExhausted:
+		return true
+	default:
+		return false
+	}
+}
+
+// submitOnce makes one submission, applied once however often it must be sent.
+func (c *Client) submitOnce(body wireMessage, tasks int) (*millracev1.SubmitBatchResponse, error) {
+	q := &c.submits
+	if q.graphUsed+tasks > graphTasks || q.graphLease != c.lease.Load() {
+		q.graph, q.graphUsed, q.graphLease = 0, 0, c.lease.Load()
+	}
+	out, err := c.submitTo(c.ctx, q.graph, body)
+	if err != nil && q.graph != 0 && errors.Is(err, ErrUnknownGraph) {
+		q.graph, q.graphUsed = 0, 0
+		out, err = c.submitTo(c.ctx, 0, body)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(out.GetTaskIds()) != tasks {
+		return nil, fmt.Errorf("millrace: SubmitBatch: the scheduler answered %d numbers for %d tasks", len(out.GetTaskIds()), tasks)
+	}
+	q.graph = out.GetGraphId()
+	q.graphUsed += tasks
+	return out, nil
+}
+
+func (c *Client) submitTo(ctx context.Context, graph uint64, body wireMessage) (*millracev1.SubmitBatchResponse, error) {
+	header, err := encodeHeader(&millracev1.SubmitHeader{
+		ClientId:  c.lease.Load(),
+		GraphId:   graph,
+		Name:      c.config.name,
+		RequestId: newRequestID(),
+	})
+	if err != nil {
+		return nil, err
+	}
+	message := append(wireMessage{header}, body...)
+	var out millracev1.SubmitBatchResponse
+	err = c.retry(ctx, "SubmitBatch", func(ctx context.Context) error {
+		out.Reset()
+		return c.conn.Invoke(ctx, millracev1.SchedulerService_SubmitBatch_FullMethodName, message, &out)
+	})
+	return &out, err
+}
+
+func encodeHeader(h *millracev1.SubmitHeader) ([]byte, error) {
+	b := appendTag(make([]byte, 0, 128), fieldSubmitHeader, protowire.BytesType)
+	b = protowire.AppendVarint(b, uint64(proto.Size(h)))
+	return proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, h)
+}
+
+// releaseQueue holds tasks to be given up. Releases are coalesced like submissions.
+type releaseQueue struct {
+	mu   sync.Mutex
+	ids  []uint64
+	bell chan struct{}
+}
+
+func (q *releaseQueue) init() { q.bell = make(chan struct{}, 1) }
+
+func (c *Client) releaseIDs(ids []uint64) {
+	if len(ids) == 0 {
+		return
+	}
+	q := &c.releases
+	q.mu.Lock()
+	q.ids = append(q.ids, ids...)
+	q.mu.Unlock()
+	select {
+	case q.bell <- struct{}{}:
+	default:
+	}
+}
+
+func (c *Client) releaseFutures(futures []*Future) { c.releaseIDs(c.futures.forget(futures)) }
+
+// Release gives many results up at once.
+func (c *Client) Release(futures ...*Future) { c.releaseFutures(futures) }
+
+// releaseLoop sends what is to be released until the client closes, which releases everything anyway.
+func (c *Client) releaseLoop() {
+	q := &c.releases
+	const most = 500_000
+	for {
+		select {
+		case <-c.ctx.Done():
+			return
+		case <-q.bell:
+		}
+		for {
+			q.mu.Lock()
+			ids := q.ids[:min(len(q.ids), most)]
+			q.ids = q.ids[len(ids):]
+			q.mu.Unlock()
+			if len(ids) == 0 {
+				break
+			}
+			in := &millracev1.ReleaseTasksRequest{ClientId: c.lease.Load(), TaskIds: ids}
+			err := c.retry(c.ctx, "ReleaseTasks", func(ctx context.Context) error {
+				_, err := c.service.ReleaseTasks(ctx, in)
+				return err
+			})
+			if err != nil {
+				// The scheduler was away for longer than a lease lasts, or does not know the lease any more: what it
+				// held is released in either case.
+				break
+			}
+		}
+	}
+}

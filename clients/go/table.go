@@ -1,0 +1,290 @@
+package millrace
+
+import (
+	"sync"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+const pageFutures = 512
+
+// futureTable finds the futures of a task by its number. Numbers of one submission lie close together, so that pages
+// take the place of a map: a million futures cost 8 MB and no hashing.
+type futureTable struct {
+	mu    sync.Mutex
+	pages map[uint64]*futurePage
+	last  *futurePage // The page of the last look-up.
+	at    uint64      // Its number.
+
+	// Updates of tasks whose submission is not acknowledged yet, by task. Kept only while a submission is under way.
+	early    map[uint64]taskUpdate
+	underWay int
+}
+
+// futurePage holds the futures of pageFutures consecutive tasks. Several futures of one task are chained by next.
+type futurePage struct {
+	futures [pageFutures]*Future
+	used    int
+}
+
+func (t *futureTable) init() {
+	t.pages = make(map[uint64]*futurePage)
+	t.early = make(map[uint64]taskUpdate)
+}
+
+// slot returns the place of a task. REQUIRES: mu.
+func (t *futureTable) slot(id uint64, create bool) (*futurePage, **Future) {
+	n := id / pageFutures
+	if t.last == nil || t.at != n {
+		p := t.pages[n]
+		if p == nil {
+			if !create {
+				return nil, nil
+			}
+			p = new(futurePage)
+			t.pages[n] = p
+		}
+		t.last, t.at = p, n
+	}
+	return t.last, &t.last.futures[id%pageFutures]
+}
+
+// begin says that a submission is under way; every begin is followed by one end.
+func (t *futureTable) begin() {
+	t.mu.Lock()
+	t.underWay++
+	t.mu.Unlock()
+}
+
+func (t *futureTable) end() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.underWay--; t.underWay == 0 && len(t.early) > 0 {
+		clear(t.early)
+	}
+}
+
+// bind gives futures the numbers of their tasks, and tells them what was heard about these before. It returns the tasks
+// whose futures were released in the meantime.
+func (t *futureTable) bind(futures []*Future, ids []uint64) (released []uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, f := range futures {
+		if f == nil {
+			continue
+		}
+		id := ids[i]
+		f.id = id
+		if f.released {
+			if _, s := t.slot(id, false); s == nil || *s == nil {
+				released = append(released, id)
+			}
+			continue
+		}
+		page, s := t.slot(id, true)
+		if *s == nil {
+			page.used++
+		}
+		// NB: a client hears of a task once; what an older future of the same task knows, this one must be told.
+		f.next = *s
+		*s = f
+		if f.next != nil {
+			if end := f.next.end.Load(); end != nil {
+				f.state.Store(f.next.state.Load())
+				f.finish(end)
+				continue
+			}
+		}
+		if len(t.early) > 0 {
+			if u, ok := t.early[id]; ok {
+				delete(t.early, id)
+				u.apply(f)
+			}
+		}
+		if f.State() == Queued {
+			f.state.Store(int32(Waiting))
+		}
+	}
+	return released
+}
+
+// update applies what the scheduler said.
+func (t *futureTable) update(updates []taskUpdate) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i := range updates {
+		u := &updates[i]
+		_, s := t.slot(u.id, false)
+		if s == nil || *s == nil {
+			if t.underWay > 0 {
+				t.early[u.id] = *u
+			}
+			continue
+		}
+		for f := *s; f != nil; f = f.next {
+			u.apply(f)
+		}
+	}
+}
+
+// snapshot applies a snapshot: what is not in it does not exist any more.
+func (t *futureTable) snapshot(updates []taskUpdate) {
+	t.update(updates)
+	known := make(map[uint64]bool, len(updates))
+	for i := range updates {
+		known[updates[i].id] = true
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.each(func(f *Future) {
+		if !known[f.id] && f.end.Load() == nil && t.underWay == 0 {
+			f.fail(ErrLeaseLost)
+		}
+	})
+}
+
+// each visits all futures. REQUIRES: mu.
+func (t *futureTable) each(visit func(*Future)) {
+	for _, p := range t.pages {
+		for _, f := range p.futures {
+			for ; f != nil; f = f.next {
+				visit(f)
+			}
+		}
+	}
+}
+
+// forget takes released futures out and returns the tasks that nobody here holds any more.
+func (t *futureTable) forget(futures []*Future) (released []uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range futures {
+		if f.released {
+			continue
+		}
+		f.released = true
+		f.fail(ErrReleased)
+		if f.id == 0 {
+			continue // Still being submitted: bind will see it.
+		}
+		page, s := t.slot(f.id, false)
+		if s == nil {
+			continue
+		}
+		for at := s; *at != nil; at = &(*at).next {
+			if *at == f {
+				*at = f.next
+				break
+			}
+		}
+		f.next = nil
+		if *s != nil {
+			continue
+		}
+		released = append(released, f.id)
+		if page.used--; page.used == 0 {
+			delete(t.pages, f.id/pageFutures)
+			t.last = nil
+		}
+	}
+	return released
+}
+
+// failAll ends all futures that have not ended, and forgets them all.
+func (t *futureTable) failAll(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.each(func(f *Future) {
+		if f.end.Load() == nil {
+			f.fail(err)
+		}
+	})
+	t.pages, t.last = make(map[uint64]*futurePage), nil
+}
+
+// failUnbound ends futures whose submission was refused.
+func (t *futureTable) failUnbound(futures []*Future, err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range futures {
+		if f != nil && f.end.Load() == nil {
+			f.fail(err)
+		}
+	}
+}
+
+func (t *futureTable) subscribe(f *Future, q *completions) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f.end.Load() != nil {
+		q.push(f)
+		return
+	}
+	if f.wake == nil {
+		f.wake = new(waiters)
+	}
+	f.wake.queues = append(f.wake.queues, q)
+}
+
+// finish ends a future and wakes who waits. REQUIRES: table.mu.
+func (f *Future) finish(end *outcome) {
+	f.end.Store(end)
+	w := f.wake
+	if w == nil {
+		return
+	}
+	f.wake = nil
+	if w.done != nil {
+		close(w.done)
+	}
+	for _, q := range w.queues {
+		q.push(f)
+	}
+}
+
+// fail ends a future without the scheduler's word. REQUIRES: table.mu.
+func (f *Future) fail(err error) {
+	if f.end.Load() == nil {
+		f.state.Store(int32(Failed))
+	}
+	if err == ErrReleased {
+		f.state.Store(int32(Released))
+	}
+	f.finish(&outcome{err: err})
+}
+
+// taskUpdate is a TaskUpdate in Go.
+type taskUpdate struct {
+	id      uint64
+	state   State
+	end     *outcome // Set if the task ended.
+	failure *millracev1.TaskError
+}
+
+// apply tells one future. REQUIRES: table.mu.
+func (u *taskUpdate) apply(f *Future) {
+	f.state.Store(int32(u.state))
+	switch u.state {
+	case Succeeded:
+		f.finish(u.end)
+	case Failed, Cancelled:
+		f.finish(&outcome{err: taskError(f.key, u.state, u.failure)})
+	case Queued, Waiting, Ready, Assigned, Running, Released:
+		if f.end.Load() != nil {
+			f.end.Store(nil) // It runs again: retried, or its object was lost.
+		}
+	}
+}
+
+// revive makes futures that failed, with the outcomes given, wait again: their tasks were told to run once more. Those
+// of which the scheduler has said something new since then stay as they are.
+func (t *futureTable) revive(futures []*Future, before []*outcome) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for i, f := range futures {
+		if end := f.end.Load(); end != nil && end == before[i] && end.err != nil && !f.released && f.id != 0 {
+			f.end.Store(nil)
+			f.state.Store(int32(Waiting))
+		}
+	}
+}

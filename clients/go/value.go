@@ -1,0 +1,347 @@
+package millrace
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// maxInlineBytes is the largest tensor that may travel inside an argument; larger ones are scattered.
+const maxInlineBytes = 64 << 10
+
+// Key names a task's result. As an argument it stands for that result.
+type Key string
+
+// Arguments are what one task is called with; Args makes them.
+type Arguments struct {
+	positional []any
+	named      map[string]any
+}
+
+// Args makes positional arguments out of Go values: nil, bool, integers, floats, complex numbers, string, []byte,
+// slices and string-keyed maps of these, Array (up to 64 KiB; Scatter larger ones), and *Future or Key for the result of
+// another task.
+func Args(positional ...any) Arguments { return Arguments{positional: positional} }
+
+// With returns the arguments with one more named argument.
+func (a Arguments) With(name string, value any) Arguments {
+	named := make(map[string]any, len(a.named)+1)
+	for k, v := range a.named {
+		named[k] = v
+	}
+	named[name] = value
+	return Arguments{positional: a.positional, named: named}
+}
+
+// inputList collects the keys that arguments refer to, each once, in order of first use.
+type inputList struct {
+	keys    []string
+	index   map[string]uint32 // Built when keys outgrow a linear search.
+	futures []*Future
+}
+
+func (l *inputList) add(key string) uint32 {
+	if l.index != nil {
+		if i, ok := l.index[key]; ok {
+			return i
+		}
+	} else if i := slices.Index(l.keys, key); i >= 0 {
+		return uint32(i)
+	}
+	i := uint32(len(l.keys))
+	l.keys = append(l.keys, key)
+	if l.index != nil {
+		l.index[key] = i
+	} else if len(l.keys) == 16 {
+		l.index = make(map[string]uint32, 64)
+		for j, k := range l.keys {
+			l.index[k] = uint32(j)
+		}
+	}
+	return i
+}
+
+// Field numbers of the messages that are encoded by hand (value.proto, task.proto).
+const (
+	fieldValueNull     = 1
+	fieldValueBool     = 2
+	fieldValueInt      = 3
+	fieldValueDouble   = 4
+	fieldValueString   = 5
+	fieldValueBytes    = 6
+	fieldValueList     = 7
+	fieldValueMap      = 8
+	fieldValueTensor   = 9
+	fieldValueInput    = 10
+	fieldValueComplex  = 12
+	fieldListValues    = 1
+	fieldMapFields     = 1
+	fieldEntryKey      = 1
+	fieldEntryValue    = 2
+	fieldComplexReal   = 1
+	fieldComplexImag   = 2
+	fieldTensorDType   = 1
+	fieldTensorShape   = 2
+	fieldTensorFrame   = 5
+	fieldTensorInline  = 6
+	fieldArgPositional = 1
+	fieldArgNamed      = 2
+)
+
+// appendArguments appends an Arguments message. Named arguments are sorted: equal calls have equal bytes, which is what
+// makes a task the same task.
+func appendArguments(b []byte, a Arguments, in *inputList) ([]byte, error) {
+	var err error
+	for i, v := range a.positional {
+		var start int
+		b, start = openMessage(b, fieldArgPositional)
+		if b, err = appendValue(b, v, in); err != nil {
+			return nil, fmt.Errorf("argument %d: %w", i, err)
+		}
+		b = closeMessage(b, start)
+	}
+	if len(a.named) == 0 {
+		return b, nil
+	}
+	return appendMap(b, fieldArgNamed, a.named, in)
+}
+
+func appendMap(b []byte, field protowire.Number, m map[string]any, in *inputList) ([]byte, error) {
+	names := make([]string, 0, len(m))
+	for name := range m {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		var entry, value int
+		var err error
+		b, entry = openMessage(b, field)
+		b = appendStringField(b, fieldEntryKey, name)
+		b, value = openMessage(b, fieldEntryValue)
+		if b, err = appendValue(b, m[name], in); err != nil {
+			return nil, fmt.Errorf("argument %q: %w", name, err)
+		}
+		b = closeMessage(b, value)
+		b = closeMessage(b, entry)
+	}
+	return b, nil
+}
+
+func appendInt(b []byte, v int64) []byte {
+	return appendVarintField(b, fieldValueInt, protowire.EncodeZigZag(v))
+}
+
+func appendDouble(b []byte, v float64) []byte {
+	return protowire.AppendFixed64(appendTag(b, fieldValueDouble, protowire.Fixed64Type), math.Float64bits(v))
+}
+
+func appendComplex(b []byte, v complex128) []byte {
+	b, start := openMessage(b, fieldValueComplex)
+	b = protowire.AppendFixed64(appendTag(b, fieldComplexReal, protowire.Fixed64Type), math.Float64bits(real(v)))
+	b = protowire.AppendFixed64(appendTag(b, fieldComplexImag, protowire.Fixed64Type), math.Float64bits(imag(v)))
+	return closeMessage(b, start)
+}
+
+// appendValue appends the fields of a Value message.
+func appendValue(b []byte, v any, in *inputList) ([]byte, error) {
+	switch v := v.(type) {
+	case nil:
+		return appendVarintField(b, fieldValueNull, 0), nil
+	case bool:
+		return appendVarintField(b, fieldValueBool, protowire.EncodeBool(v)), nil
+	case int:
+		return appendInt(b, int64(v)), nil
+	case int8:
+		return appendInt(b, int64(v)), nil
+	case int16:
+		return appendInt(b, int64(v)), nil
+	case int32:
+		return appendInt(b, int64(v)), nil
+	case int64:
+		return appendInt(b, v), nil
+	case uint8:
+		return appendInt(b, int64(v)), nil
+	case uint16:
+		return appendInt(b, int64(v)), nil
+	case uint32:
+		return appendInt(b, int64(v)), nil
+	case uint:
+		return appendUint(b, uint64(v))
+	case uint64:
+		return appendUint(b, v)
+	case float32:
+		return appendDouble(b, float64(v)), nil
+	case float64:
+		return appendDouble(b, v), nil
+	case complex64:
+		return appendComplex(b, complex128(v)), nil
+	case complex128:
+		return appendComplex(b, v), nil
+	case string:
+		return appendStringField(b, fieldValueString, v), nil
+	case []byte:
+		return appendBytesField(b, fieldValueBytes, v), nil
+	case DType:
+		return appendStringField(b, fieldValueString, v.String()), nil
+	case Key:
+		if in == nil {
+			return nil, fmt.Errorf("a reference to task %q is not allowed here", v)
+		}
+		return appendVarintField(b, fieldValueInput, uint64(in.add(string(v)))), nil
+	case *Future:
+		if in == nil {
+			return nil, fmt.Errorf("a reference to task %q is not allowed here", v.key)
+		}
+		in.futures = append(in.futures, v)
+		return appendVarintField(b, fieldValueInput, uint64(in.add(v.key))), nil
+	case Array:
+		return appendArray(b, v)
+	case []any:
+		return appendList(b, v, in)
+	case []int:
+		return appendList(b, v, in)
+	case []int64:
+		return appendList(b, v, in)
+	case []float64:
+		return appendList(b, v, in)
+	case []string:
+		return appendList(b, v, in)
+	case []bool:
+		return appendList(b, v, in)
+	case []Key:
+		return appendList(b, v, in)
+	case []*Future:
+		return appendList(b, v, in)
+	case map[string]any:
+		b, start := openMessage(b, fieldValueMap)
+		b, err := appendMap(b, fieldMapFields, v, in)
+		if err != nil {
+			return nil, err
+		}
+		return closeMessage(b, start), nil
+	case *millracev1.Value:
+		return proto.MarshalOptions{Deterministic: true}.MarshalAppend(b, v)
+	}
+	return nil, fmt.Errorf("a Go value of type %T has no form that every language can read; convert it to numbers, text, slices, maps or an Array", v)
+}
+
+func appendUint(b []byte, v uint64) ([]byte, error) {
+	if v > math.MaxInt64 {
+		return nil, fmt.Errorf("%d does not fit a signed 64-bit integer", v)
+	}
+	return appendInt(b, int64(v)), nil
+}
+
+func appendList[T any](b []byte, list []T, in *inputList) ([]byte, error) {
+	b, start := openMessage(b, fieldValueList)
+	for i, v := range list {
+		var item int
+		var err error
+		b, item = openMessage(b, fieldListValues)
+		if b, err = appendValue(b, v, in); err != nil {
+			return nil, fmt.Errorf("element %d: %w", i, err)
+		}
+		b = closeMessage(b, item)
+	}
+	return closeMessage(b, start), nil
+}
+
+func appendArray(b []byte, a Array) ([]byte, error) {
+	if _, err := a.Len(); err != nil {
+		return nil, err
+	}
+	if len(a.Data) > maxInlineBytes {
+		return nil, fmt.Errorf("array %s of %d bytes is too large for an argument (at most %d); Scatter it and pass the Future", a, len(a.Data), maxInlineBytes)
+	}
+	b, start := openMessage(b, fieldValueTensor)
+	b = appendTensorType(b, a)
+	b = appendBytesField(b, fieldTensorInline, a.Data)
+	return closeMessage(b, start), nil
+}
+
+func appendTensorType(b []byte, a Array) []byte {
+	b = appendVarintField(b, fieldTensorDType, uint64(a.DType))
+	b, start := openMessage(b, fieldTensorShape)
+	for _, n := range a.Shape {
+		b = protowire.AppendVarint(b, uint64(n))
+	}
+	return closeMessage(b, start)
+}
+
+// Opaque is a result that only another language understands, such as a Python pickle.
+type Opaque struct {
+	// Encoding names it: "pickle5".
+	Encoding string
+	// TypeName is the name of its type, for people.
+	TypeName string
+	// Data is the in-band part.
+	Data []byte
+	// Buffers holds the out-of-band parts.
+	Buffers [][]byte
+}
+
+// goValue turns a result into Go: nil, bool, int64, float64, complex128, string, []byte, []any, map[string]any, Array or
+// Opaque.
+func goValue(v *millracev1.Value, frames [][]byte) (any, error) {
+	switch k := v.GetKind().(type) {
+	case nil, *millracev1.Value_NullValue:
+		return nil, nil
+	case *millracev1.Value_BoolValue:
+		return k.BoolValue, nil
+	case *millracev1.Value_IntValue:
+		return k.IntValue, nil
+	case *millracev1.Value_DoubleValue:
+		return k.DoubleValue, nil
+	case *millracev1.Value_ComplexValue:
+		return complex(k.ComplexValue.GetReal(), k.ComplexValue.GetImaginary()), nil
+	case *millracev1.Value_StringValue:
+		return k.StringValue, nil
+	case *millracev1.Value_BytesValue:
+		return k.BytesValue, nil
+	case *millracev1.Value_TensorValue:
+		return arrayOfTensor(k.TensorValue, frames)
+	case *millracev1.Value_ListValue:
+		out := make([]any, len(k.ListValue.GetValues()))
+		for i, item := range k.ListValue.GetValues() {
+			var err error
+			if out[i], err = goValue(item, frames); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	case *millracev1.Value_MapValue:
+		out := make(map[string]any, len(k.MapValue.GetFields()))
+		for name, item := range k.MapValue.GetFields() {
+			var err error
+			if out[name], err = goValue(item, frames); err != nil {
+				return nil, err
+			}
+		}
+		return out, nil
+	case *millracev1.Value_OpaqueValue:
+		return goOpaque(k.OpaqueValue, frames)
+	case *millracev1.Value_Input:
+		return nil, fmt.Errorf("millrace: a result refers to a task's input %d, which only arguments may", k.Input)
+	}
+	return nil, fmt.Errorf("millrace: a value of kind %T is not known to this client; use a newer one", v.GetKind())
+}
+
+func goOpaque(o *millracev1.Opaque, frames [][]byte) (any, error) {
+	out := Opaque{Encoding: o.GetEncoding(), TypeName: o.GetTypeName(), Data: o.GetData()}
+	for i, f := range o.GetFrames() {
+		if int(f) >= len(frames) {
+			return nil, fmt.Errorf("millrace: an opaque result refers to frame %d of an object with %d frames", f, len(frames))
+		}
+		if i == 0 && out.Data == nil {
+			out.Data = frames[f]
+			continue
+		}
+		out.Buffers = append(out.Buffers, frames[f])
+	}
+	return out, nil
+}
