@@ -1,0 +1,10 @@
+// Command millrace is the one binary: scheduler, worker, and the tools that operate them.
+package main
+
+import (
+	"os"
+
+	"github.com/millrace/millrace/internal/cli"
+)
+
+func main() { os.Exit(cli.Main(os.Args[1:])) }

@@ -1,0 +1,422 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// call runs f with a connection that holds nothing.
+func (a *app) call(cmd *cobra.Command, f func(context.Context, *millrace.Client, millracev1.SchedulerServiceClient) error) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), a.settings.Duration("timeout"))
+	defer cancel()
+	c, err := a.dial(ctx, millrace.WithoutLease())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	return f(ctx, c, c.Scheduler())
+}
+
+func addCall(cmd *cobra.Command) {
+	cmd.Flags().Duration("timeout", 30*time.Second, "longest wait for the answer")
+	cmd.Flags().String("namespace", "", "namespace of keys; empty: default")
+}
+
+// number reads an id with its letter: t12, g3, w7, or the number alone.
+func number(text string, letter byte) (uint64, bool) {
+	n, err := strconv.ParseUint(strings.TrimPrefix(text, string(letter)), 10, 64)
+	return n, err == nil && n > 0
+}
+
+func (a *app) get() *cobra.Command {
+	kinds := []string{"graphs", "tasks", "workers", "clients", "datasets", "result"}
+	cmd := &cobra.Command{
+		Use: "get graphs|tasks|workers|clients|datasets, or get result KEY", Short: "List what there is, or print a small result",
+		Args: cobra.RangeArgs(1, 2), ValidArgs: kinds,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
+				return a.list(ctx, s, args)
+			})
+		},
+	}
+	addCall(cmd)
+	addOutput(cmd)
+	f := cmd.Flags()
+	f.Int32("page-size", 0, "at most this many; 0: all")
+	f.String("page-token", "", "from the page before")
+	f.Uint64("graph", 0, "tasks: of this graph only")
+	f.String("worker", "", "tasks: assigned to, or with their result on, this worker")
+	f.StringSlice("state", nil, "graphs, tasks, workers: in these states only (RUNNING,FAILED)")
+	f.Duration("wait", 0, "result: wait so long for it")
+	return cmd
+}
+
+// states reads --state for an enum.
+func states[E ~int32](a *app, prefix string, values map[string]int32) ([]E, error) {
+	var out []E
+	for _, name := range a.settings.Strings("state") {
+		v, ok := values[prefix+strings.ToUpper(name)]
+		if !ok {
+			return nil, usageError{fmt.Errorf("--state %s: no such state", name)}
+		}
+		out = append(out, E(v))
+	}
+	return out, nil
+}
+
+// pages collects pages until the end, or takes one if a page size is given.
+func pages(a *app, fetch func(size int32, token string) (next string, err error)) error {
+	n, token := int32(a.settings.Int("page-size")), a.settings.String("page-token")
+	for {
+		size := n
+		if size == 0 {
+			size = 1000
+		}
+		next, err := fetch(size, token)
+		if err != nil || next == "" || n != 0 {
+			return err
+		}
+		token = next
+	}
+}
+
+func (a *app) list(ctx context.Context, s millracev1.SchedulerServiceClient, args []string) error {
+	kind := args[0]
+	if (kind == "result") != (len(args) == 2) {
+		return usageError{fmt.Errorf("get %s: `get result KEY`, or one of graphs, tasks, workers, clients, datasets", strings.Join(args, " "))}
+	}
+	namespace := a.settings.String("namespace")
+	switch kind {
+	case "graphs", "graph":
+		in, err := states[millracev1.GraphState](a, "GRAPH_STATE_", millracev1.GraphState_value)
+		if err != nil {
+			return err
+		}
+		out := new(millracev1.ListGraphsResponse)
+		err = pages(a, func(size int32, token string) (string, error) {
+			r, err := s.ListGraphs(ctx, &millracev1.ListGraphsRequest{PageSize: size, PageToken: token, States: in, Namespace: namespace})
+			out.Graphs, out.NextPageToken = append(out.Graphs, r.GetGraphs()...), r.GetNextPageToken()
+			return r.GetNextPageToken(), err
+		})
+		if err != nil {
+			return err
+		}
+		return a.print(out, func(w io.Writer, wide bool) { graphsTable(w, out.GetGraphs(), wide) })
+	case "tasks", "task":
+		in, err := states[millracev1.TaskState](a, "TASK_STATE_", millracev1.TaskState_value)
+		if err != nil {
+			return err
+		}
+		out := new(millracev1.ListTasksResponse)
+		err = pages(a, func(size int32, token string) (string, error) {
+			r, err := s.ListTasks(ctx, &millracev1.ListTasksRequest{
+				PageSize: size, PageToken: token, States: in, Namespace: namespace,
+				GraphId: uint64(a.settings.Int64("graph")), Worker: a.settings.String("worker"),
+			})
+			out.Tasks, out.NextPageToken = append(out.Tasks, r.GetTasks()...), r.GetNextPageToken()
+			return r.GetNextPageToken(), err
+		})
+		if err != nil {
+			return err
+		}
+		return a.print(out, func(w io.Writer, wide bool) { tasksTable(w, out.GetTasks(), wide) })
+	case "workers", "worker":
+		in, err := states[millracev1.WorkerState](a, "WORKER_STATE_", millracev1.WorkerState_value)
+		if err != nil {
+			return err
+		}
+		out := new(millracev1.ListWorkersResponse)
+		err = pages(a, func(size int32, token string) (string, error) {
+			r, err := s.ListWorkers(ctx, &millracev1.ListWorkersRequest{PageSize: size, PageToken: token, States: in})
+			out.Workers, out.NextPageToken = append(out.Workers, r.GetWorkers()...), r.GetNextPageToken()
+			return r.GetNextPageToken(), err
+		})
+		if err != nil {
+			return err
+		}
+		return a.print(out, func(w io.Writer, wide bool) { workersTable(w, out.GetWorkers(), wide) })
+	case "clients", "client":
+		out := new(millracev1.ListClientsResponse)
+		err := pages(a, func(size int32, token string) (string, error) {
+			r, err := s.ListClients(ctx, &millracev1.ListClientsRequest{PageSize: size, PageToken: token})
+			out.Clients, out.NextPageToken = append(out.Clients, r.GetClients()...), r.GetNextPageToken()
+			return r.GetNextPageToken(), err
+		})
+		if err != nil {
+			return err
+		}
+		return a.print(out, func(w io.Writer, _ bool) {
+			row(w, "ID", "NAME", "NAMESPACE", "ORIGIN", "HOLDS", "AGE", "LAST SEEN")
+			for _, c := range out.GetClients() {
+				row(w, fmt.Sprintf("c%d", c.GetClientId()), c.GetName(), c.GetNamespace(), c.GetOrigin(), c.GetHeldTasks(), age(c.GetOpenTime()), age(c.GetLastSeenTime()))
+			}
+		})
+	case "datasets", "dataset":
+		out := new(millracev1.ListDatasetsResponse)
+		err := pages(a, func(size int32, token string) (string, error) {
+			r, err := s.ListDatasets(ctx, &millracev1.ListDatasetsRequest{PageSize: size, PageToken: token, Namespace: namespace})
+			out.Datasets, out.NextPageToken = append(out.Datasets, r.GetDatasets()...), r.GetNextPageToken()
+			return r.GetNextPageToken(), err
+		})
+		if err != nil {
+			return err
+		}
+		return a.print(out, func(w io.Writer, _ bool) {
+			row(w, "NAME", "NAMESPACE", "KEYS", "AGE")
+			for _, d := range out.GetDatasets() {
+				row(w, d.GetName(), d.GetNamespace(), len(d.GetKeys()), age(d.GetCreateTime()))
+			}
+		})
+	case "result":
+		request := &millracev1.GetResultRequest{Key: args[1], Namespace: namespace}
+		if d := a.settings.Duration("wait"); d > 0 {
+			request.Wait = durationOf(d)
+		}
+		out, err := s.GetResult(ctx, request)
+		if err != nil {
+			return err
+		}
+		return a.print(out, func(w io.Writer, _ bool) {
+			text, err := out.GetJson().MarshalJSON()
+			if err != nil {
+				text = []byte(err.Error())
+			}
+			_, _ = fmt.Fprintln(w, string(text))
+		})
+	}
+	return usageError{fmt.Errorf("get %s: graphs, tasks, workers, clients, datasets, or result KEY", kind)}
+}
+
+func (a *app) describe() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "describe task|graph|worker NAME", Short: "Tell everything about one thing", Args: exactly(2),
+		Long: "Tells everything about a task (by key, or t12), a graph (g3), or a worker (by name, or w7).",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
+				switch args[0] {
+				case "task":
+					request := &millracev1.GetTaskRequest{Key: args[1], Namespace: a.settings.String("namespace"), Story: true}
+					out, err := s.GetTask(ctx, request)
+					if n, ok := number(args[1], 't'); err != nil && ok {
+						out, err = s.GetTask(ctx, &millracev1.GetTaskRequest{TaskId: n, Story: true})
+					}
+					if err != nil {
+						return err
+					}
+					return a.print(out, func(w io.Writer, _ bool) { taskText(w, out.GetTask()) })
+				case "graph":
+					n, ok := number(args[1], 'g')
+					if !ok {
+						return usageError{fmt.Errorf("describe graph %s: a number, as in g3", args[1])}
+					}
+					out, err := s.GetGraph(ctx, &millracev1.GetGraphRequest{GraphId: n})
+					if err != nil {
+						return err
+					}
+					return a.print(out, func(w io.Writer, _ bool) {
+						graphsTable(w, []*millracev1.Graph{out.GetGraph()}, true)
+						row(w)
+						row(w, "OP", "SUCCEEDED", "FAILED", "TO DO", "RUN SECONDS", "BYTES")
+						for _, p := range out.GetGraph().GetPrefixes() {
+							c := p.GetCounts()
+							row(w, p.GetPrefix(), c.GetSucceeded(), c.GetFailed(), c.GetWaiting()+c.GetReady()+c.GetAssigned()+c.GetRunning(), fmt.Sprintf("%.3f", p.GetRunSeconds()), size(p.GetOutputBytes()))
+						}
+					})
+				case "worker":
+					request := &millracev1.GetWorkerRequest{Name: args[1]}
+					if n, ok := number(args[1], 'w'); ok {
+						request = &millracev1.GetWorkerRequest{WorkerId: uint32(n)}
+					}
+					out, err := s.GetWorker(ctx, request)
+					if err != nil {
+						return err
+					}
+					return a.print(out, func(w io.Writer, _ bool) { workerText(w, out.GetWorker()) })
+				}
+				return usageError{fmt.Errorf("describe %s: task, graph or worker", args[0])}
+			})
+		},
+	}
+	addCall(cmd)
+	addOutput(cmd)
+	return cmd
+}
+
+func taskText(w io.Writer, t *millracev1.Task) {
+	row(w, "task", fmt.Sprintf("t%d", t.GetTaskId()))
+	row(w, "key", t.GetKey())
+	row(w, "namespace", t.GetNamespace())
+	row(w, "graph", fmt.Sprintf("g%d", t.GetGraphId()))
+	row(w, "op", t.GetOp().GetName())
+	row(w, "state", short(t.GetState(), "TASK_STATE_"))
+	row(w, "attempt", t.GetAttempt())
+	row(w, "worker", t.GetWorker())
+	row(w, "replicas", strings.Join(t.GetReplicas(), " "))
+	row(w, "size", size(t.GetOutputBytes()))
+	row(w, "inputs", strings.Join(t.GetInputs(), " "))
+	row(w, "holders", t.GetHolders())
+	row(w, "run time", t.GetRunTime().AsDuration())
+	row(w, "retries", t.GetRetriesUsed())
+	row(w, "worker deaths", t.GetWorkerDeaths())
+	if e := t.GetError(); e != nil {
+		row(w, "error", e.GetReason()+": "+e.GetMessage())
+		for _, line := range strings.Split(strings.TrimSpace(e.GetTraceback()), "\n") {
+			row(w, "", line)
+		}
+	}
+	for i, line := range t.GetStory() {
+		title := ""
+		if i == 0 {
+			title = "story"
+		}
+		row(w, title, line)
+	}
+	if log := strings.TrimSpace(t.GetLogTail()); log != "" {
+		row(w, "output", strings.ReplaceAll(log, "\n", "\n\t"))
+	}
+}
+
+func workerText(w io.Writer, x *millracev1.Worker) {
+	workersTable(w, []*millracev1.Worker{x}, true)
+	for _, d := range x.GetDeaths() {
+		row(w)
+		row(w, "death", age(d.GetTime())+" ago")
+		row(w, "cause", d.GetCause())
+		row(w, "incarnation", d.GetIncarnation())
+		row(w, "pid", d.GetPid())
+		row(w, "running", strings.Join(d.GetRunningKeys(), " "))
+		for _, line := range strings.Split(strings.TrimSpace(d.GetLogTail()), "\n") {
+			row(w, "log", line)
+		}
+	}
+}
+
+func (a *app) explain() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "explain TASK", Short: "Say why a task is not running, or what became of it", Args: exactly(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
+				out, err := s.ExplainTask(ctx, &millracev1.ExplainTaskRequest{Key: args[0], Namespace: a.settings.String("namespace")})
+				if n, ok := number(args[0], 't'); err != nil && ok {
+					out, err = s.ExplainTask(ctx, &millracev1.ExplainTaskRequest{TaskId: n})
+				}
+				if err != nil {
+					return err
+				}
+				return a.print(out, func(w io.Writer, _ bool) {
+					row(w, out.GetReason()+": "+out.GetExplanation())
+					if len(out.GetWorkers()) > 0 {
+						row(w)
+						row(w, "WORKER", "MAY RUN IT", "QUEUE", "TO FETCH", "FETCH", "FINISH", "WHY NOT")
+					}
+					for _, v := range out.GetWorkers() {
+						row(w, v.GetWorker(), v.GetFeasible(), fmt.Sprintf("%.3f s", v.GetQueueSeconds()), size(v.GetMissingBytes()), fmt.Sprintf("%.3f s", v.GetTransferSeconds()), fmt.Sprintf("%.3f s", v.GetFinishSeconds()), v.GetReason())
+					}
+				})
+			})
+		},
+	}
+	addCall(cmd)
+	addOutput(cmd)
+	return cmd
+}
+
+func (a *app) cancel() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "cancel KEY|g3...", Short: "Stop tasks, or whole graphs", Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
+				request := &millracev1.CancelTasksRequest{Namespace: a.settings.String("namespace"), Reason: a.settings.String("reason"), Force: true}
+				for _, name := range args {
+					if n, ok := number(name, 'g'); ok && name[0] == 'g' {
+						request.GraphIds = append(request.GraphIds, n)
+					} else {
+						request.Keys = append(request.Keys, name)
+					}
+				}
+				out, err := s.CancelTasks(ctx, request)
+				if err != nil {
+					return err
+				}
+				return a.print(out, func(w io.Writer, _ bool) { row(w, out.GetCancelledTasks(), "tasks cancelled") })
+			})
+		},
+	}
+	cmd.Flags().String("reason", "cancelled by an operator", "what others are told")
+	addCall(cmd)
+	addOutput(cmd)
+	return cmd
+}
+
+func (a *app) wait() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "wait g3", Short: "Wait until a graph has ended", Args: exactly(1),
+		Long: "Waits until a graph has ended. Exit code 7 if a task failed or was cancelled, 6 if the time is up.",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			n, ok := number(args[0], 'g')
+			if !ok {
+				return usageError{fmt.Errorf("wait %s: a graph, as in g3", args[0])}
+			}
+			return a.call(cmd, func(ctx context.Context, c *millrace.Client, _ millracev1.SchedulerServiceClient) error {
+				return a.waitGraph(ctx, c, n)
+			})
+		},
+	}
+	addCall(cmd)
+	addOutput(cmd)
+	return cmd
+}
+
+// waitGraph waits for a graph and prints it; an error if a task failed.
+func (a *app) waitGraph(ctx context.Context, c *millrace.Client, id uint64) error {
+	g, err := c.WaitGraph(ctx, id)
+	if err != nil {
+		return err
+	}
+	if err := a.print(g, func(w io.Writer, wide bool) { graphsTable(w, []*millracev1.Graph{g}, wide) }); err != nil {
+		return err
+	}
+	if g.GetState() != millracev1.GraphState_GRAPH_STATE_SUCCEEDED {
+		return &millrace.TaskError{Reason: "GRAPH_" + short(g.GetState(), "GRAPH_STATE_"), Message: g.GetFirstError()}
+	}
+	return nil
+}
+
+func (a *app) status() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "status", Short: "Sum up the cluster", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
+				out, err := s.GetClusterInfo(ctx, &millracev1.GetClusterInfoRequest{})
+				if err != nil {
+					return err
+				}
+				x := out.GetCluster()
+				return a.print(out, func(w io.Writer, _ bool) {
+					row(w, "cluster", x.GetClusterId())
+					row(w, "version", x.GetVersion())
+					row(w, "up", age(x.GetStartTime()))
+					row(w, "http", x.GetHttpAddress())
+					row(w, "workers", x.GetActiveWorkers())
+					row(w, "slots", x.GetTotalSlots())
+					row(w, "memory", size(x.GetMemoryUsedBytes())+" of "+size(x.GetMemoryLimitBytes()))
+					row(w, "clients", x.GetClients())
+					t := x.GetTasks()
+					row(w, "tasks", fmt.Sprintf("%d waiting, %d ready, %d assigned, %d running, %d succeeded, %d failed, %d cancelled", t.GetWaiting(), t.GetReady(), t.GetAssigned(), t.GetRunning(), t.GetSucceeded(), t.GetFailed(), t.GetCancelled()))
+				})
+			})
+		},
+	}
+	addCall(cmd)
+	addOutput(cmd)
+	return cmd
+}

@@ -1,0 +1,175 @@
+// Package cli is an Adapter to the terminal: the commands of the millrace binary. It reads flags, environment and files,
+// and hands plain configurations to server, worker and clients/go.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/lmittmann/tint"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/internal/version"
+)
+
+// Exit codes; the root command's help lists them.
+const (
+	exitOK = iota
+	exitFailed
+	exitUsage
+	exitNotFound
+	exitUnreachable
+	exitUnauthenticated
+	exitTimeout
+	exitTaskFailed
+)
+
+const rootHelp = `Millrace is a distributed task service: a scheduler, a worker for each device, and clients in any language.
+
+"millrace up" starts a cluster on this machine. Other commands find their cluster by --address and --token, else by
+MILLRACE_ADDRESS and MILLRACE_TOKEN, else by the file that --scheduler-file or MILLRACE_SCHEDULER_FILE names.
+
+Every flag can also be set as MILLRACE_<FLAG> in the environment, or in millrace.yaml here, in
+$XDG_CONFIG_HOME/millrace or in /etc/millrace; flags win over the environment, that over files. "millrace config show
+--origin" tells what is in force and from where.
+
+Exit codes: 0 done; 1 failed; 2 wrong usage; 3 not found; 4 cluster unreachable; 5 not allowed; 6 out of time; 7 a task
+failed or was cancelled.`
+
+// usageError is a mistake in the command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// app is what commands share.
+type app struct {
+	settings *settings
+	out, err io.Writer
+}
+
+// Main runs the command line and returns the exit code.
+func Main(args []string) int {
+	// SIGHUP: the terminal is gone, and nobody is left to use what we run.
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	a := &app{out: os.Stdout, err: os.Stderr}
+	root := a.root()
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	if err == nil {
+		return exitOK
+	}
+	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
+		return exitFailed
+	}
+	_, _ = fmt.Fprintln(a.err, "error:", err)
+	return exitCode(err)
+}
+
+func exitCode(err error) int {
+	var usage usageError
+	var task *millrace.TaskError
+	switch {
+	case errors.As(err, &usage):
+		return exitUsage
+	case errors.As(err, &task):
+		return exitTaskFailed
+	case errors.Is(err, context.DeadlineExceeded):
+		return exitTimeout
+	}
+	return rpcExitCode(err)
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use: "millrace", Short: "A distributed task service", Long: rootHelp,
+		SilenceErrors: true, SilenceUsage: true, Version: version.String(),
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			s, err := loadSettings(cmd)
+			if err != nil {
+				return usageError{err}
+			}
+			a.settings = s
+			return a.logging()
+		},
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
+	f := root.PersistentFlags()
+	f.String("address", "", "scheduler, host:port")
+	f.String("token", "", "token of the cluster")
+	f.String("scheduler-file", "", "file that `millrace up` writes and the other commands read")
+	f.String("log-level", "info", "debug, info, warn or error")
+	f.String("config", "", "configuration file, instead of the ones looked for")
+	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "use", Title: "Use and look:"}, &cobra.Group{ID: "more", Title: "More:"})
+	add := func(group string, commands ...*cobra.Command) {
+		for _, c := range commands {
+			c.GroupID = group
+			root.AddCommand(c)
+		}
+	}
+	add("run", a.up(), a.scheduler(), a.worker())
+	add("use", a.submit(), a.get(), a.describe(), a.explain(), a.cancel(), a.wait(), a.status())
+	add("more", a.bench(), a.config(), a.version())
+	root.SetCompletionCommandGroupID("more")
+	root.SetHelpCommandGroupID("more")
+	return root
+}
+
+// logging sets the default logger: for people on a terminal, else JSON.
+func (a *app) logging() error {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(a.settings.String("log-level"))); err != nil {
+		return usageError{fmt.Errorf("--log-level: %w", err)}
+	}
+	if term.IsTerminal(int(os.Stderr.Fd())) {
+		slog.SetDefault(slog.New(tint.NewHandler(a.err, &tint.Options{Level: level, TimeFormat: "15:04:05.000"})))
+	} else {
+		slog.SetDefault(slog.New(slog.NewJSONHandler(a.err, &slog.HandlerOptions{Level: level})))
+	}
+	return nil
+}
+
+func (a *app) version() *cobra.Command {
+	return &cobra.Command{
+		Use: "version", Short: "Print the version", Args: noArgs,
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprintln(a.out, "millrace", version.String())
+			return err
+		},
+	}
+}
+
+// noArgs, exactly and atLeast are cobra's, as usage errors.
+func noArgs(cmd *cobra.Command, args []string) error { return usage(cobra.NoArgs(cmd, args)) }
+
+func exactly(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error { return usage(cobra.ExactArgs(n)(cmd, args)) }
+}
+
+func usage(err error) error {
+	if err != nil {
+		return usageError{err}
+	}
+	return nil
+}
+
+// dial connects to the cluster that the settings name.
+func (a *app) dial(ctx context.Context, options ...millrace.Option) (*millrace.Client, error) {
+	s := a.settings
+	options = append(options, millrace.WithName("millrace command"))
+	// What a flag, the environment or a file of settings says is in the settings; the client's own search adds nothing.
+	if v := s.String("address"); v != "" {
+		options = append(options, millrace.WithAddress(v), millrace.WithToken(s.String("token")))
+	} else if v := s.String("scheduler-file"); v != "" {
+		options = append(options, millrace.WithSchedulerFile(v))
+	}
+	return millrace.Dial(ctx, options...)
+}

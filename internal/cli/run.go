@@ -1,0 +1,419 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/internal/version"
+	"github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/server"
+	"github.com/millrace/millrace/worker"
+	"github.com/millrace/millrace/worker/ops"
+	"github.com/millrace/millrace/worker/supervisor"
+)
+
+// workerFlags are those that `worker` and `up` share.
+func workerFlags(f *pflag.FlagSet) {
+	f.Int("workers", 0, "worker processes; 0: one for each core, at most 8")
+	f.String("device", "auto", "memory that workers own: auto, host (cuda comes later)")
+	f.Int("slots", 0, "tasks that a worker runs at once; 0: its share of the cores")
+	f.String("memory-limit", "auto", "slab of each worker: bytes (1GiB), a share of this machine's memory (0.2), or auto")
+	f.StringToString("resources", nil, "what each worker has of a resource: gpu_memory=8,license=1")
+	f.String("python", "", "interpreter of Python executors; default: .venv of the checkout, else python3")
+	f.StringArray("exec", nil, "further executor, name=command (repeat)")
+	f.Int("executors", 0, "Python processes to start at once, instead of at their first use")
+	f.String("name", "host", "prefix of the workers' names: host-0, host-1, ...")
+	f.Bool("zero", false, "workers that run nothing and answer at once, for measurements")
+}
+
+// workerCount is how many workers to run, and with how many slots each.
+func (a *app) workerCount() (workers, slots int, err error) {
+	workers, slots = a.settings.Int("workers"), a.settings.Int("slots")
+	if workers < 0 || workers > 4096 {
+		return 0, 0, usageError{fmt.Errorf("--workers %d: 1 to 4096, or 0 for as many as cores", workers)}
+	}
+	cores := runtime.NumCPU()
+	if workers == 0 {
+		workers = min(cores, 8)
+	}
+	if slots <= 0 {
+		slots = max(1, cores/workers)
+	}
+	switch d := a.settings.String("device"); d {
+	case "auto", "host":
+	case "cuda":
+		return 0, 0, usageError{errors.New("--device cuda: this version has host-memory workers only; use --device host")}
+	default:
+		return 0, 0, usageError{fmt.Errorf("--device %s: auto or host", d)}
+	}
+	return workers, slots, nil
+}
+
+// memoryLimit reads --memory-limit, for each of n workers.
+func (a *app) memoryLimit(n int) (uint64, error) {
+	text := a.settings.String("memory-limit")
+	limit, err := host.MemoryLimit()
+	if err != nil {
+		return 0, err
+	}
+	if text == "auto" || text == "" {
+		return limit.Bytes / 2 / uint64(n), nil
+	}
+	if share, err := strconv.ParseFloat(text, 64); err == nil && share > 0 && share <= 1 {
+		return uint64(math.Round(share * float64(limit.Bytes))), nil
+	}
+	bytes, err := humanize.ParseBytes(text)
+	if err != nil || bytes < 1<<20 {
+		return 0, usageError{fmt.Errorf("--memory-limit %s: bytes such as 1GiB (at least 1MiB), a share up to 1, or auto", text)}
+	}
+	return bytes, nil
+}
+
+// python is the command of Python executors.
+func (a *app) python() []string {
+	name := a.settings.String("python")
+	if name == "" {
+		name = "python3"
+		if self, err := os.Executable(); err == nil {
+			beside := filepath.Join(filepath.Dir(filepath.Dir(self)), ".venv", "bin", "python")
+			if _, err := os.Stat(beside); err == nil {
+				name = beside
+			}
+		}
+	}
+	return []string{name, "-m", "millrace.executor"}
+}
+
+func (a *app) worker() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "worker", Short: "Run workers of a cluster on this machine", Args: noArgs,
+		Long: `Runs worker processes and keeps them alive: one that dies is started again, and its cause of death reported.
+Ctrl-C and SIGTERM let them leave properly. The scheduler is found as by every other command.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			address, token, err := a.schedulerAddress()
+			if err != nil {
+				return err
+			}
+			if name := os.Getenv(supervisor.ChildEnv); name != "" {
+				return a.runChild(cmd.Context(), name, address, token)
+			}
+			workers, _, err := a.workerCount()
+			if err != nil {
+				return err
+			}
+			return a.supervise(cmd.Context(), address, token, workers, nil)
+		},
+	}
+	workerFlags(cmd.Flags())
+	cmd.Flags().String("listen", "127.0.0.1:0", "where the DataService listens")
+	cmd.Flags().String("advertise", "", "host or host:port at which others reach it; default: where it listens")
+	cmd.Flags().Duration("death-timeout", time.Minute, "end when the scheduler was away for so long")
+	cmd.Flags().String("local-directory", "", "where executors get their scratch directories; default: the system's")
+	return cmd
+}
+
+func (a *app) schedulerAddress() (address, token string, err error) {
+	if address = a.settings.String("address"); address != "" {
+		return address, a.settings.String("token"), nil
+	}
+	name := a.settings.String("scheduler-file")
+	if name == "" {
+		return "", "", usageError{errors.New("no scheduler named: give --address and --token, or --scheduler-file")}
+	}
+	file, err := millrace.ReadSchedulerFile(name)
+	if err != nil {
+		return "", "", err
+	}
+	return file.Address, file.Token, nil
+}
+
+// runChild is one worker process.
+func (a *app) runChild(ctx context.Context, name, address, token string) error {
+	s := a.settings
+	workers, slots, err := a.workerCount()
+	if err != nil {
+		return err
+	}
+	limit, err := a.memoryLimit(workers)
+	if err != nil {
+		return err
+	}
+	c := worker.Config{
+		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Scheduler: address, Token: token,
+		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, MemoryLimitBytes: limit,
+		PythonCommand: a.python(), Executors: s.Int("executors"), Scratch: s.String("local-directory"),
+		SchedulerTimeout: s.Duration("death-timeout"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
+		Resources: map[string]float64{}, Exec: map[string][]string{},
+		// Functions that open a client find their own cluster.
+		ExecutorEnv: []string{millrace.EnvAddress + "=" + address, millrace.EnvToken + "=" + token},
+	}
+	for k, v := range s.StringMap("resources") {
+		if c.Resources[k], err = strconv.ParseFloat(v, 64); err != nil || c.Resources[k] < 0 {
+			return usageError{fmt.Errorf("--resources %s=%s: an amount of 0 or more", k, v)}
+		}
+	}
+	for _, e := range s.Strings("exec") {
+		name, command, ok := strings.Cut(e, "=")
+		if !ok {
+			return usageError{fmt.Errorf("--exec %s: name=command", e)}
+		}
+		c.Exec[name] = strings.Fields(command)
+	}
+	if err := worker.Run(ctx, c); err != nil {
+		slog.Error("worker ends", "worker", name, "error", err)
+		os.Exit(supervisor.ExitCode(err))
+	}
+	return nil
+}
+
+// supervise runs workers until the context ends.
+func (a *app) supervise(ctx context.Context, address, token string, workers int, args []string) error {
+	scheduler, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(bearer(token)))
+	if err != nil {
+		return fmt.Errorf("scheduler address %q: %w", address, err)
+	}
+	defer func() { _ = scheduler.Close() }()
+	c := supervisor.Config{
+		Names: supervisor.Names(a.settings.String("name"), workers), Scheduler: scheduler, Output: a.err, Log: slog.Default(),
+		// The token is a secret: in the environment, not among the arguments that everybody can list.
+		Env: []string{millrace.EnvAddress + "=" + address, millrace.EnvToken + "=" + token},
+	}
+	if args != nil {
+		if c.Executable, err = os.Executable(); err != nil {
+			return err
+		}
+		c.Args = args
+	}
+	return supervisor.Run(ctx, c)
+}
+
+type bearer string
+
+// GetRequestMetadata is part of credentials.PerRPCCredentials.
+func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	if b == "" {
+		return nil, nil
+	}
+	return map[string]string{"authorization": "Bearer " + string(b)}, nil
+}
+
+// RequireTransportSecurity is part of credentials.PerRPCCredentials.
+func (bearer) RequireTransportSecurity() bool { return false }
+
+func schedulerFlags(f *pflag.FlagSet) {
+	f.String("listen", "127.0.0.1:0", "where the scheduler listens; port 0 takes a free one")
+	f.String("http", "127.0.0.1:0", "where metrics and status are served; empty: nowhere")
+	f.Duration("worker-lease", 5*time.Second, "how long a silent worker is waited for")
+	f.Duration("reconnect-grace", 2*time.Second, "how long a worker whose connection broke is waited for")
+	f.String("inline-result", "64KiB", "largest result that travels with updates instead of from a worker")
+}
+
+func (a *app) newServer() (*server.Server, string, error) {
+	s := a.settings
+	inline, err := humanize.ParseBytes(s.String("inline-result"))
+	if err != nil || inline > 1<<20 {
+		return nil, "", usageError{fmt.Errorf("--inline-result %s: bytes, at most 1MiB", s.String("inline-result"))}
+	}
+	token := s.String("token")
+	if token == "" {
+		var random [16]byte
+		if _, err := rand.Read(random[:]); err != nil {
+			return nil, "", err
+		}
+		token = hex.EncodeToString(random[:])
+	}
+	srv, err := server.New(server.Config{
+		Address: s.String("listen"), HTTPAddress: s.String("http"), Tokens: map[string]server.Role{token: server.RoleOperator},
+		WorkerLease: s.Duration("worker-lease"), ReconnectGrace: s.Duration("reconnect-grace"),
+		InlineResultBytes: uint32(inline), NativeOps: ops.NewRegistry().Names(), Log: slog.Default(),
+	})
+	return srv, token, err
+}
+
+// writeSchedulerFile writes the file that clients read, atomically and for this user only. It returns how to remove it.
+func writeSchedulerFile(name string, srv *server.Server, token string) (remove func(), err error) {
+	if name == "" {
+		return func() {}, nil
+	}
+	text, err := json.Marshal(millrace.SchedulerFile{ID: srv.ID(), Address: srv.Address(), HTTP: srv.HTTPAddress(), Token: token, PID: os.Getpid()})
+	if err != nil {
+		return nil, err
+	}
+	temporary, err := os.CreateTemp(filepath.Dir(name), ".scheduler-*") // 0600
+	if err != nil {
+		return nil, fmt.Errorf("--scheduler-file: %w", err)
+	}
+	_, err = temporary.Write(append(text, '\n'))
+	if err = errors.Join(err, temporary.Close()); err == nil {
+		err = os.Rename(temporary.Name(), name)
+	}
+	if err != nil {
+		_ = os.Remove(temporary.Name())
+		return nil, fmt.Errorf("--scheduler-file: %w", err)
+	}
+	return func() { _ = os.Remove(name) }, nil
+}
+
+func (a *app) scheduler() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "scheduler", Short: "Run a scheduler", Args: noArgs,
+		Long: `Runs a scheduler until Ctrl-C or SIGTERM. Without --token it makes one, and prints it. Workers join with "millrace
+worker --address ADDRESS" and the token in MILLRACE_TOKEN.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			srv, token, err := a.newServer()
+			if err != nil {
+				return err
+			}
+			remove, err := writeSchedulerFile(a.settings.String("scheduler-file"), srv, token)
+			if err != nil {
+				return err
+			}
+			defer remove()
+			_, _ = fmt.Fprintf(a.out, "address %s\nhttp    %s\ntoken   %s\nready\n", srv.Address(), srv.HTTPAddress(), token)
+			return srv.Run(cmd.Context())
+		},
+	}
+	schedulerFlags(cmd.Flags())
+	return cmd
+}
+
+func (a *app) up() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "up", Short: "Start a whole cluster on this machine", Args: noArgs,
+		Long: `Starts a scheduler and workers, prints how to connect, and stops everything on Ctrl-C, SIGTERM, or when its
+terminal goes away. A line that starts with "ready" says that tasks can be submitted.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runUp(cmd) },
+	}
+	workerFlags(cmd.Flags())
+	schedulerFlags(cmd.Flags())
+	return cmd
+}
+
+func (a *app) runUp(cmd *cobra.Command) error {
+	workers, slots, err := a.workerCount()
+	if err != nil {
+		return err
+	}
+	limit, err := a.memoryLimit(workers)
+	if err != nil {
+		return err
+	}
+	srv, token, err := a.newServer()
+	if err != nil {
+		return err
+	}
+	// The scheduler outlives the workers, so that they can leave properly.
+	serving, stopServing := context.WithCancel(context.WithoutCancel(cmd.Context()))
+	defer stopServing()
+	served := make(chan error, 1)
+	go func() { served <- srv.Run(serving) }()
+	working, stopWorking := context.WithCancel(cmd.Context())
+	defer stopWorking()
+	args := []string{"worker", "--workers", strconv.Itoa(workers), "--slots", strconv.Itoa(slots), "--memory-limit", strconv.FormatUint(limit, 10), "--log-level", a.settings.String("log-level")}
+	for _, name := range []string{"device", "python", "executors", "zero", "resources", "exec"} {
+		if f := cmd.Flags().Lookup(name); a.settings.origin[name] != "default" {
+			if values, ok := f.Value.(pflag.SliceValue); ok {
+				for _, v := range values.GetSlice() {
+					args = append(args, "--"+name+"="+v)
+				}
+				continue
+			}
+			if name == "resources" {
+				for k, v := range a.settings.StringMap(name) {
+					args = append(args, "--resources="+k+"="+v)
+				}
+				continue
+			}
+			args = append(args, "--"+name+"="+fmt.Sprint(a.settings.Get(name)))
+		}
+	}
+	supervised := make(chan error, 1)
+	go func() {
+		supervised <- a.supervise(working, dialable(srv.Address()), token, workers, args)
+	}()
+	remove := func() {}
+	defer func() { remove() }()
+	ready := make(chan error, 1)
+	go func() { ready <- waitForWorkers(working, dialable(srv.Address()), token, workers) }()
+	for {
+		select {
+		case err := <-ready:
+			ready = nil
+			if err != nil {
+				if cmd.Context().Err() != nil {
+					continue
+				}
+				return err
+			}
+			if remove, err = writeSchedulerFile(a.settings.String("scheduler-file"), srv, token); err != nil {
+				return err
+			}
+			a.greet(srv, token, workers, slots, limit)
+		case err := <-supervised:
+			// The workers have left: told to, or stopped by the scheduler (a shutdown by a client).
+			stopServing()
+			return errors.Join(err, <-served)
+		case err := <-served:
+			stopWorking()
+			return errors.Join(err, <-supervised)
+		}
+	}
+}
+
+// dialable replaces an unspecified host by loopback.
+func dialable(address string) string {
+	hostname, port, err := net.SplitHostPort(address)
+	if err == nil && slices.Contains([]string{"", "0.0.0.0", "::"}, hostname) {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return address
+}
+
+func waitForWorkers(ctx context.Context, address, token string, n int) error {
+	c, err := millrace.Dial(ctx, millrace.WithAddress(address), millrace.WithToken(token), millrace.WithoutLease())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	return c.WaitForWorkers(ctx, n)
+}
+
+func (a *app) greet(srv *server.Server, token string, workers, slots int, limit uint64) {
+	w := func(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format+"\n", args...) }
+	w("Millrace %s: %d workers with %d slots and %s each, host memory", version.String(), workers, slots, size(limit))
+	w("  address  %s", srv.Address())
+	if srv.HTTPAddress() != "" {
+		w("  http     http://%s/metrics", srv.HTTPAddress())
+	}
+	w("  token    %s", token)
+	w("  shell    export MILLRACE_ADDRESS=%s MILLRACE_TOKEN=%s", dialable(srv.Address()), token)
+	w("  python   from millrace import Client; client = Client()")
+	w("  go       c, err := millrace.Dial(ctx)")
+	w("  grpcurl  grpcurl -plaintext -H 'authorization: Bearer %s' %s list", token, dialable(srv.Address()))
+	if _, err := exec.LookPath(a.python()[0]); err != nil {
+		w("  note     %s was not found: Python tasks will fail (--python)", a.python()[0])
+	}
+	w("ready %s", srv.Address())
+}

@@ -1,0 +1,183 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/types/known/durationpb"
+	"sigs.k8s.io/yaml"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+const submitHelp = `Submits a graph from a file, as JSON or YAML. It is the request of SubmitBatch, with simpler tasks:
+
+  name: example                 # of the graph, for people
+  tasks:
+  - key: a
+    op: array.arange            # a native op, or a Python function: "package.module:function"
+    args: [0, 10, 1]            # plain values
+  - key: s
+    op: array.reduce
+    args: [{input: a}]          # the result of another task
+    kwargs: {op: sum}
+    options: {maxRetries: 2, timeout: 10s}   # TaskOptions
+
+Nothing of it runs unless all of it is right. The results of tasks that nothing in the file uses are kept for an hour.`
+
+// graphFile is what `submit` reads.
+type graphFile struct {
+	Name      string     `json:"name"`
+	Namespace string     `json:"namespace"`
+	RequestID string     `json:"requestId"`
+	Tasks     []fileTask `json:"tasks"`
+}
+
+type fileTask struct {
+	Key     string          `json:"key"`
+	Op      string          `json:"op"`
+	Args    []any           `json:"args"`
+	Kwargs  map[string]any  `json:"kwargs"`
+	Options json.RawMessage `json:"options"`
+}
+
+func durationOf(d time.Duration) *durationpb.Duration { return durationpb.New(d) }
+
+func (a *app) submit() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "submit -f FILE", Short: "Submit a graph from a JSON or YAML file", Long: submitHelp, Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			request, err := readGraph(a.settings.String("file"))
+			if err != nil {
+				return usageError{err}
+			}
+			return a.call(cmd, func(ctx context.Context, c *millrace.Client, s millracev1.SchedulerServiceClient) error {
+				out, err := s.SubmitBatch(ctx, request)
+				if err != nil {
+					return err
+				}
+				if a.settings.Bool("wait") {
+					return a.waitGraph(ctx, c, out.GetGraphId())
+				}
+				return a.print(out, func(w io.Writer, _ bool) {
+					row(w, "graph", fmt.Sprintf("g%d", out.GetGraphId()))
+					row(w, "tasks", len(out.GetTaskIds()))
+				})
+			})
+		},
+	}
+	cmd.Flags().StringP("file", "f", "", "the graph; - for standard input")
+	cmd.Flags().Bool("wait", false, "wait until it has ended")
+	_ = cmd.MarkFlagFilename("file", "json", "yaml", "yml")
+	addCall(cmd)
+	addOutput(cmd)
+	return cmd
+}
+
+func readGraph(name string) (*millracev1.SubmitBatchRequest, error) {
+	if name == "" {
+		return nil, errors.New("submit: -f FILE is missing (- for standard input)")
+	}
+	text, err := os.ReadFile(name)
+	if name == "-" {
+		text, err = io.ReadAll(os.Stdin)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var g graphFile
+	if err := yaml.UnmarshalStrict(text, &g); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if len(g.Tasks) == 0 {
+		return nil, fmt.Errorf("%s: no tasks", name)
+	}
+	out := &millracev1.SubmitBatchRequest{Header: &millracev1.SubmitHeader{Name: g.Name, Namespace: g.Namespace, RequestId: g.RequestID}}
+	for i, t := range g.Tasks {
+		where := fmt.Sprintf("%s: tasks[%d] (%s)", name, i, t.Key)
+		spec := &millracev1.TaskSpec{Key: t.Key, Op: t.Op, Arguments: new(millracev1.Arguments)}
+		for j, v := range t.Args {
+			x, err := value(v, spec)
+			if err != nil {
+				return nil, fmt.Errorf("%s: args[%d]: %w", where, j, err)
+			}
+			spec.Arguments.Positional = append(spec.Arguments.Positional, x)
+		}
+		for k, v := range t.Kwargs {
+			x, err := value(v, spec)
+			if err != nil {
+				return nil, fmt.Errorf("%s: kwargs.%s: %w", where, k, err)
+			}
+			if spec.Arguments.Named == nil {
+				spec.Arguments.Named = map[string]*millracev1.Value{}
+			}
+			spec.Arguments.Named[k] = x
+		}
+		if len(t.Options) > 0 {
+			o := new(millracev1.TaskOptions)
+			if err := protojson.Unmarshal(t.Options, o); err != nil {
+				return nil, fmt.Errorf("%s: options: %w", where, err)
+			}
+			out.Options = append(out.Options, o)
+			spec.OptionsIndex = uint32(len(out.Options))
+		}
+		out.Tasks = append(out.Tasks, spec)
+	}
+	return out, nil
+}
+
+// value turns plain JSON into a Value; {"input": "key"} becomes an input of the task.
+func value(v any, spec *millracev1.TaskSpec) (*millracev1.Value, error) {
+	switch v := v.(type) {
+	case nil:
+		return &millracev1.Value{Kind: &millracev1.Value_NullValue{}}, nil
+	case bool:
+		return &millracev1.Value{Kind: &millracev1.Value_BoolValue{BoolValue: v}}, nil
+	case string:
+		return &millracev1.Value{Kind: &millracev1.Value_StringValue{StringValue: v}}, nil
+	case float64:
+		if v == math.Trunc(v) && math.Abs(v) < 1<<53 {
+			return &millracev1.Value{Kind: &millracev1.Value_IntValue{IntValue: int64(v)}}, nil
+		}
+		return &millracev1.Value{Kind: &millracev1.Value_DoubleValue{DoubleValue: v}}, nil
+	case []any:
+		list := new(millracev1.ListValue)
+		for i, item := range v {
+			x, err := value(item, spec)
+			if err != nil {
+				return nil, fmt.Errorf("[%d]: %w", i, err)
+			}
+			list.Values = append(list.Values, x)
+		}
+		return &millracev1.Value{Kind: &millracev1.Value_ListValue{ListValue: list}}, nil
+	case map[string]any:
+		if key, ok := v["input"].(string); ok && len(v) == 1 {
+			for i, known := range spec.GetInputs() {
+				if known == key {
+					return &millracev1.Value{Kind: &millracev1.Value_Input{Input: uint32(i)}}, nil
+				}
+			}
+			spec.Inputs = append(spec.Inputs, key)
+			return &millracev1.Value{Kind: &millracev1.Value_Input{Input: uint32(len(spec.GetInputs()) - 1)}}, nil
+		}
+		m := &millracev1.MapValue{Fields: map[string]*millracev1.Value{}}
+		for k, item := range v {
+			x, err := value(item, spec)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", k, err)
+			}
+			m.Fields[k] = x
+		}
+		return &millracev1.Value{Kind: &millracev1.Value_MapValue{MapValue: m}}, nil
+	}
+	return nil, fmt.Errorf("a %T is no value", v)
+}
