@@ -1,0 +1,230 @@
+package lifecycle_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/datadriven"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/worker/lifecycle"
+)
+
+// TestGolden runs the scripts in testdata. Each line of a command is one event:
+//
+//	assign t1/a1 rank=3 slots=2 runner=python est=100us out=5000000 gpu=1 in=t9/a1:pinned in=t8/a2:4096@w2,w3
+//	reserved 1 | refused 1 | fetched 1 t8/a2 | missing 1 t8/a2 | broken 1 t8/a2 | noroom-fetch 1 t8/a2 | fetch-ended 1
+//	ended t1/a1 | failed t1/a1 | died t1/a1 | returned t1/a1 | no-room t1/a1 100
+//	retract t1/a1 | cancel t1/a1 | release t8/a2 | tick 25ms
+//
+// The output is the effects of each, and after "state" where each attempt is.
+func TestGolden(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		var m *lifecycle.Machine
+		now := time.Unix(0, 0)
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			switch d.Cmd {
+			case "new":
+				c := lifecycle.Config{Self: 1, Slots: 1, Resources: map[string]float64{"gpu": 1}}
+				d.MaybeScanArgs(t, "slots", &c.Slots)
+				d.MaybeScanArgs(t, "depth", &c.LaneDepth)
+				d.MaybeScanArgs(t, "per-peer", &c.FetchesPerPeer)
+				d.MaybeScanArgs(t, "fetch-objects", &c.FetchObjects)
+				m = lifecycle.New(c)
+				return ""
+			case "step":
+				var out strings.Builder
+				for line := range strings.Lines(d.Input) {
+					e := parse(t, &now, strings.Fields(line))
+					for _, effect := range m.Step(now, e) {
+						fmt.Fprintf(&out, "%s\n", describe(effect))
+					}
+					if err := m.Check(); err != nil {
+						t.Fatalf("after %q: %v", line, err)
+					}
+				}
+				return out.String()
+			case "state":
+				var out strings.Builder
+				for _, r := range m.Attempts() {
+					s, _ := m.State(r)
+					fmt.Fprintf(&out, "%s %s\n", r, s)
+				}
+				return out.String()
+			case "story":
+				return strings.Join(m.Story(ref(t, d.CmdArgs[0].Key)), "\n") + "\n"
+			}
+			t.Fatalf("unknown command %s", d.Cmd)
+			return ""
+		})
+	})
+}
+
+func number(t *testing.T, s string) uint64 {
+	t.Helper()
+	n, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func ref(t *testing.T, s string) lifecycle.Ref {
+	t.Helper()
+	task, attempt, _ := strings.Cut(s, "/a")
+	return lifecycle.Ref{Task: ids.TaskID(number(t, strings.TrimPrefix(task, "t"))), Attempt: ids.Attempt(number(t, attempt))}
+}
+
+func object(t *testing.T, s string) lifecycle.Object {
+	t.Helper()
+	r := ref(t, s)
+	return lifecycle.Object{Task: r.Task, Generation: r.Attempt}
+}
+
+func parse(t *testing.T, now *time.Time, f []string) lifecycle.Event {
+	t.Helper()
+	arg := func(i int) string {
+		if i >= len(f) {
+			t.Fatalf("%v: too short", f)
+		}
+		return f[i]
+	}
+	switch f[0] {
+	case "assign":
+		return assign(t, f[1:])
+	case "registered":
+		return lifecycle.Registered{Self: ids.WorkerID(number(t, strings.TrimPrefix(arg(1), "w")))}
+	case "reserved":
+		return lifecycle.Reserved{Reservation: lifecycle.ReservationID(number(t, arg(1)))}
+	case "refused":
+		return lifecycle.ReserveFailed{Reservation: lifecycle.ReservationID(number(t, arg(1))), Message: "slab is full"}
+	case "fetched":
+		return lifecycle.InputFetched{Fetch: lifecycle.FetchID(number(t, arg(1))), Object: object(t, arg(2)), Bytes: 100}
+	case "missing", "broken", "noroom-fetch":
+		return lifecycle.FetchFailed{
+			Fetch: lifecycle.FetchID(number(t, arg(1))), Object: object(t, arg(2)),
+			Missing: f[0] == "missing", NoRoom: f[0] == "noroom-fetch", Message: f[0],
+		}
+	case "fetch-ended":
+		return lifecycle.FetchEnded{Fetch: lifecycle.FetchID(number(t, arg(1))), Message: "stream broke"}
+	case "ended":
+		return lifecycle.RunEnded{Ref: ref(t, arg(1)), Succeeded: true}
+	case "failed":
+		return lifecycle.RunEnded{Ref: ref(t, arg(1)), Outcome: lifecycle.Failed}
+	case "died":
+		return lifecycle.RunEnded{Ref: ref(t, arg(1)), Outcome: lifecycle.ExecutorDied}
+	case "returned":
+		return lifecycle.RunReturned{Ref: ref(t, arg(1))}
+	case "no-room":
+		return lifecycle.NoRoom{Ref: ref(t, arg(1)), Bytes: []uint64{number(t, arg(2))}}
+	case "retract":
+		return lifecycle.Retracted{Ref: ref(t, arg(1))}
+	case "cancel":
+		return lifecycle.Cancelled{Ref: ref(t, arg(1))}
+	case "release":
+		return lifecycle.Released{Object: object(t, arg(1))}
+	case "tick":
+		d, err := time.ParseDuration(arg(1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		*now = now.Add(d)
+		return lifecycle.Ticked{}
+	}
+	t.Fatalf("unknown event %v", f)
+	return nil
+}
+
+func assign(t *testing.T, f []string) *lifecycle.Assigned {
+	t.Helper()
+	e := &lifecycle.Assigned{Ref: ref(t, f[0]), Runner: "native"}
+	for _, field := range f[1:] {
+		name, v, _ := strings.Cut(field, "=")
+		switch name {
+		case "rank":
+			e.Rank = number(t, v)
+		case "slots":
+			e.Slots = uint32(number(t, v))
+		case "runner":
+			e.Runner = v
+		case "out":
+			e.OutputBytes = number(t, v)
+		case "est":
+			d, err := time.ParseDuration(v)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.Estimate = d
+		case "in":
+			o, rest, _ := strings.Cut(v, ":")
+			in := lifecycle.Input{Object: object(t, o), Pinned: rest == "pinned"}
+			if !in.Pinned {
+				size, holders, _ := strings.Cut(rest, "@")
+				in.Bytes = number(t, size)
+				for h := range strings.SplitSeq(holders, ",") {
+					if h != "" {
+						in.Holders = append(in.Holders, ids.WorkerID(number(t, strings.TrimPrefix(h, "w"))))
+					}
+				}
+			}
+			e.Inputs = append(e.Inputs, in)
+		default:
+			amount, err := strconv.ParseFloat(v, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			e.Resources = map[string]float64{name: amount}
+		}
+	}
+	return e
+}
+
+func describe(e lifecycle.Effect) string {
+	switch e := e.(type) {
+	case lifecycle.Reserve:
+		return fmt.Sprintf("Reserve %d for %s: %v", e.Reservation, e.Ref, e.Bytes)
+	case lifecycle.Unreserve:
+		return fmt.Sprintf("Unreserve %d", e.Reservation)
+	case lifecycle.StartFetch:
+		s := fmt.Sprintf("StartFetch %d from %s:", e.Fetch, e.Peer)
+		for _, o := range e.Objects {
+			s += fmt.Sprintf(" %s into %d", o.Object, o.Reservation)
+		}
+		return s
+	case lifecycle.PinInput:
+		return fmt.Sprintf("PinInput %s for %s", e.Object, e.Ref)
+	case lifecycle.Unpin:
+		return fmt.Sprintf("Unpin %s for %s", e.Object, e.Ref)
+	case lifecycle.StartRun:
+		s := fmt.Sprintf("StartRun %s in %s/%d", e.Ref, e.Runner, e.Lane)
+		if e.Reservation != 0 {
+			s += fmt.Sprintf(" into %d", e.Reservation)
+		}
+		return s
+	case lifecycle.StopRun:
+		return fmt.Sprintf("StopRun %s", e.Ref)
+	case lifecycle.TakeBack:
+		return fmt.Sprintf("TakeBack %s", e.Ref)
+	case lifecycle.Publish:
+		return fmt.Sprintf("Publish %s", e.Ref)
+	case lifecycle.Discard:
+		return fmt.Sprintf("Discard %s", e.Ref)
+	case lifecycle.Report:
+		s := fmt.Sprintf("Report %s %s", e.Ref, e.Outcome)
+		if e.Reason != "" {
+			s += fmt.Sprintf(" %s (%s)", e.Reason, e.Message)
+		}
+		for _, u := range e.Unreachable {
+			s += fmt.Sprintf(" %s failed at %v, missing at %v", u.Object, u.FailedAt, u.MissingAt)
+		}
+		return s
+	case lifecycle.Gained:
+		return fmt.Sprintf("Gained %s", e.Object)
+	case lifecycle.Drop:
+		return fmt.Sprintf("Drop %s", e.Object)
+	}
+	return fmt.Sprintf("%T", e)
+}

@@ -1,0 +1,315 @@
+package lifecycle_test
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/worker/lifecycle"
+)
+
+// world is everything around the machine: it carries effects out in its own
+// time, and knows what must add up.
+type world struct {
+	t   *rapid.T
+	m   *lifecycle.Machine
+	now time.Time
+
+	assigned map[lifecycle.Ref]bool // false once reported for good
+	reserves []lifecycle.ReservationID
+	granted  map[lifecycle.ReservationID]bool
+	fetches  []*stream
+	runs     map[lifecycle.Ref]*run
+	// order has the running attempts as they were started.
+	order []lifecycle.Ref
+	pins  map[lifecycle.Ref]map[lifecycle.Object]bool
+	slots int
+}
+
+type stream struct {
+	id      lifecycle.FetchID
+	objects []lifecycle.FetchObject
+}
+
+type run struct {
+	lane  string
+	slots int
+}
+
+func (w *world) step(e lifecycle.Event) {
+	for _, effect := range w.m.Step(w.now, e) {
+		w.carryOut(effect)
+	}
+	if err := w.m.Check(); err != nil {
+		w.t.Fatal(err)
+	}
+	w.checkSlots()
+}
+
+func (w *world) checkSlots() {
+	lanes := make(map[string]int)
+	for _, r := range w.runs {
+		lanes[r.lane] = max(lanes[r.lane], r.slots)
+	}
+	sum := 0
+	for _, n := range lanes {
+		sum += n
+	}
+	if sum > w.slots {
+		w.t.Fatalf("%d slots in use of %d", sum, w.slots)
+	}
+}
+
+func (w *world) carryOut(e lifecycle.Effect) {
+	t := w.t
+	switch e := e.(type) {
+	case lifecycle.Reserve:
+		w.reserves = append(w.reserves, e.Reservation)
+		if _, twice := w.granted[e.Reservation]; twice {
+			t.Fatalf("reservation %d is used twice", e.Reservation)
+		}
+		w.granted[e.Reservation] = false
+	case lifecycle.Unreserve:
+		if _, known := w.granted[e.Reservation]; !known {
+			t.Fatalf("reservation %d is given back twice", e.Reservation)
+		}
+		delete(w.granted, e.Reservation)
+		for _, f := range w.fetches {
+			for _, o := range f.objects {
+				if o.Reservation == e.Reservation {
+					t.Fatalf("reservation %d is given back while %s is being written into it", e.Reservation, o.Object)
+				}
+			}
+		}
+	case lifecycle.StartFetch:
+		for _, o := range e.Objects {
+			if !w.granted[o.Reservation] {
+				t.Fatalf("%s is fetched into memory that is not there", o.Object)
+			}
+			for _, f := range w.fetches {
+				for _, other := range f.objects {
+					if other.Object == o.Object {
+						t.Fatalf("%s is fetched twice at once", o.Object)
+					}
+				}
+			}
+		}
+		w.fetches = append(w.fetches, &stream{e.Fetch, e.Objects})
+	case lifecycle.PinInput:
+		w.pin(e.Ref, e.Object)
+	case lifecycle.Unpin:
+		if !w.pins[e.Ref][e.Object] {
+			t.Fatalf("%s is not pinned for %s", e.Object, e.Ref)
+		}
+		delete(w.pins[e.Ref], e.Object)
+	case lifecycle.StartRun:
+		if w.runs[e.Ref] != nil {
+			t.Fatalf("%s runs already", e.Ref)
+		}
+		if e.Reservation != 0 && !w.granted[e.Reservation] {
+			t.Fatalf("%s runs without its memory", e.Ref)
+		}
+		w.runs[e.Ref] = &run{lane: e.Runner + string(rune('0'+e.Lane)), slots: w.slotsOf(e.Ref)}
+		w.order = append(w.order, e.Ref)
+	case lifecycle.Discard:
+	case lifecycle.Publish:
+		w.final(e.Ref)
+	case lifecycle.Report:
+		switch e.Outcome {
+		case lifecycle.Started:
+			if w.runs[e.Ref] == nil {
+				t.Fatalf("%s is reported as started and does not run", e.Ref)
+			}
+		case lifecycle.RetractRefused:
+		default:
+			w.final(e.Ref)
+		}
+	case lifecycle.StopRun, lifecycle.TakeBack, lifecycle.Gained, lifecycle.Drop:
+	}
+}
+
+// slotsOf encodes an attempt's slots in its task number.
+func (w *world) slotsOf(r lifecycle.Ref) int { return min(1+int(r.Task)%7/5, w.slots) }
+
+func (w *world) pin(r lifecycle.Ref, o lifecycle.Object) {
+	if w.pins[r] == nil {
+		w.pins[r] = make(map[lifecycle.Object]bool)
+	}
+	if w.pins[r][o] {
+		w.t.Fatalf("%s is pinned twice for %s", o, r)
+	}
+	w.pins[r][o] = true
+}
+
+func (w *world) final(r lifecycle.Ref) {
+	if !w.assigned[r] {
+		w.t.Fatalf("%s is reported twice, or was never assigned", r)
+	}
+	w.assigned[r] = false
+}
+
+// ended takes a run off the books, before the machine hears of it.
+func (w *world) ended(i int) lifecycle.Ref {
+	r := w.order[i]
+	w.order = append(w.order[:i:i], w.order[i+1:]...)
+	delete(w.runs, r)
+	return r
+}
+
+func (w *world) assign(t *rapid.T, task uint64) {
+	e := &lifecycle.Assigned{
+		Ref:  lifecycle.Ref{Task: ids.TaskID(task), Attempt: ids.Attempt(rapid.IntRange(1, 2).Draw(t, "attempt"))},
+		Rank: uint64(rapid.IntRange(0, 5).Draw(t, "rank")), Runner: rapid.SampledFrom([]string{"n", "p"}).Draw(t, "runner"),
+		Slots:    uint32(1 + task%7/5),
+		Estimate: rapid.SampledFrom([]time.Duration{0, time.Microsecond, time.Millisecond}).Draw(t, "estimate"),
+	}
+	if _, known := w.assigned[e.Ref]; known {
+		return
+	}
+	if rapid.IntRange(0, 4).Draw(t, "big") == 0 {
+		e.OutputBytes = 2 << 20
+	}
+	if rapid.IntRange(0, 4).Draw(t, "special") == 0 {
+		e.Resources = map[string]float64{"gpu": rapid.SampledFrom([]float64{0.5, 1, 3}).Draw(t, "gpu")}
+	}
+	w.assigned[e.Ref] = true
+	for _, n := range rapid.SliceOfNDistinct(rapid.IntRange(1000, 1006), 0, 3, rapid.ID[int]).Draw(t, "inputs") {
+		in := lifecycle.Input{Object: lifecycle.Object{Task: ids.TaskID(n), Generation: 1}, Bytes: uint64(n)}
+		if rapid.Bool().Draw(t, "here") {
+			in.Pinned = true
+			w.pin(e.Ref, in.Object)
+		} else {
+			for _, h := range rapid.SliceOfNDistinct(rapid.IntRange(1, 4), 0, 3, rapid.ID[int]).Draw(t, "holders") {
+				in.Holders = append(in.Holders, ids.WorkerID(h))
+			}
+		}
+		e.Inputs = append(e.Inputs, in)
+	}
+	w.step(e)
+}
+
+func anyRef(t *rapid.T) lifecycle.Ref {
+	return lifecycle.Ref{Task: ids.TaskID(rapid.IntRange(1, 60).Draw(t, "task")), Attempt: ids.Attempt(rapid.IntRange(1, 2).Draw(t, "attempt"))}
+}
+
+// answer lets something happen that the machine waits for; false if there is
+// nothing.
+func (w *world) answer(t *rapid.T) bool {
+	kinds := []func(){}
+	if len(w.reserves) > 0 {
+		kinds = append(kinds, func() {
+			i := rapid.IntRange(0, len(w.reserves)-1).Draw(t, "reservation")
+			id := w.reserves[i]
+			w.reserves = append(w.reserves[:i:i], w.reserves[i+1:]...)
+			if _, wanted := w.granted[id]; wanted && rapid.IntRange(0, 3).Draw(t, "grant") > 0 {
+				w.granted[id] = true
+				w.step(lifecycle.Reserved{Reservation: id})
+				return
+			}
+			w.step(lifecycle.ReserveFailed{Reservation: id, Message: "full"})
+		})
+	}
+	if len(w.fetches) > 0 {
+		kinds = append(kinds, func() { w.progress(t, rapid.IntRange(0, len(w.fetches)-1).Draw(t, "fetch")) })
+	}
+	if len(w.order) > 0 {
+		kinds = append(kinds, func() {
+			r := w.ended(rapid.IntRange(0, len(w.order)-1).Draw(t, "run"))
+			switch rapid.IntRange(0, 9).Draw(t, "how") {
+			case 0:
+				w.step(lifecycle.RunReturned{Ref: r})
+			case 1:
+				w.step(lifecycle.NoRoom{Ref: r, Bytes: []uint64{1}})
+			case 2:
+				w.step(lifecycle.RunEnded{Ref: r, Outcome: lifecycle.Failed})
+			case 3:
+				w.step(lifecycle.RunEnded{Ref: r, Outcome: lifecycle.ExecutorDied})
+			default:
+				w.step(lifecycle.RunEnded{Ref: r, Succeeded: true})
+			}
+		})
+	}
+	if len(kinds) == 0 {
+		return false
+	}
+	kinds[rapid.IntRange(0, len(kinds)-1).Draw(t, "kind")]()
+	return true
+}
+
+func (w *world) progress(t *rapid.T, i int) {
+	f := w.fetches[i]
+	if len(f.objects) == 0 || rapid.IntRange(0, 5).Draw(t, "ends") == 0 {
+		w.fetches = append(w.fetches[:i:i], w.fetches[i+1:]...)
+		w.step(lifecycle.FetchEnded{Fetch: f.id, Message: "ended"})
+		return
+	}
+	o := f.objects[0].Object
+	f.objects = f.objects[1:]
+	switch rapid.IntRange(0, 4).Draw(t, "fetched") {
+	case 0:
+		w.step(lifecycle.FetchFailed{Fetch: f.id, Object: o, Missing: rapid.Bool().Draw(t, "missing")})
+	case 1:
+		w.step(lifecycle.FetchFailed{Fetch: f.id, Object: o, NoRoom: true})
+	default:
+		w.step(lifecycle.InputFetched{Fetch: f.id, Object: o, Bytes: 5})
+	}
+}
+
+// TestEachAttemptIsReportedOnce: whatever happens in whatever order, each attempt
+// ends with exactly one report, memory and pins are given back, and slots and
+// resources are never overdrawn.
+func TestEachAttemptIsReportedOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		w := &world{
+			t: t, now: time.Unix(0, 0), slots: rapid.IntRange(1, 3).Draw(t, "slots"),
+			assigned: make(map[lifecycle.Ref]bool), granted: make(map[lifecycle.ReservationID]bool),
+			runs: make(map[lifecycle.Ref]*run), pins: make(map[lifecycle.Ref]map[lifecycle.Object]bool),
+		}
+		w.m = lifecycle.New(lifecycle.Config{Self: 1, Slots: w.slots, Resources: map[string]float64{"gpu": 1}, FetchesPerPeer: 1, Fetches: 2, FetchObjects: 2, LaneDepth: 4})
+		task := uint64(0)
+		for range rapid.IntRange(1, 120).Draw(t, "steps") {
+			w.now = w.now.Add(time.Duration(rapid.IntRange(0, 30).Draw(t, "ms")) * time.Millisecond)
+			switch rapid.IntRange(0, 9).Draw(t, "action") {
+			case 0, 1, 2:
+				task++
+				w.assign(t, task)
+			case 3:
+				w.step(lifecycle.Cancelled{Ref: anyRef(t)})
+			case 4:
+				w.step(lifecycle.Retracted{Ref: anyRef(t)})
+			case 5:
+				w.step(lifecycle.Ticked{})
+			case 6:
+				w.step(lifecycle.Released{Object: lifecycle.Object{Task: ids.TaskID(rapid.IntRange(1000, 1006).Draw(t, "object")), Generation: 1}})
+			case 7:
+				// Late and made-up messages.
+				w.step(lifecycle.InputFetched{Fetch: 999, Object: lifecycle.Object{Task: 1000, Generation: 1}})
+				w.step(lifecycle.FetchEnded{Fetch: 999})
+				w.step(lifecycle.Reserved{Reservation: 999})
+				w.step(lifecycle.ReserveFailed{Reservation: 999})
+			default:
+				w.answer(t)
+			}
+		}
+		for range 100000 {
+			if !w.answer(t) {
+				break
+			}
+		}
+		for r, open := range w.assigned {
+			if open {
+				t.Fatalf("%s was never reported; %q", r, w.m.Story(r))
+			}
+		}
+		if w.m.Len() != 0 || len(w.granted) != 0 {
+			t.Fatalf("%d attempts and %d reservations are left", w.m.Len(), len(w.granted))
+		}
+		for r, pins := range w.pins {
+			if len(pins) > 0 {
+				t.Fatalf("%s keeps %v pinned", r, pins)
+			}
+		}
+	})
+}
