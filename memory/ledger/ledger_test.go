@@ -156,7 +156,9 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 		holder := func(t *rapid.T) Holder {
 			return Holder{Kind: HolderKind(rapid.IntRange(1, 4).Draw(t, "kind")), ID: uint64(rapid.IntRange(1, 3).Draw(t, "holder"))}
 		}
-		pin := func(t *rapid.T) Pin { return Pin{Reason(rapid.IntRange(1, 3).Draw(t, "reason")), holder(t)} }
+		pin := func(t *rapid.T) Pin {
+			return Pin{Reason(rapid.IntRange(1, 3).Draw(t, "reason")), holder(t), ids.Attempt(rapid.IntRange(0, 2).Draw(t, "attempt"))}
+		}
 		soft := func(err error) {
 			// Refusals are right answers here; Check tells whether they left a trace.
 			for _, kind := range []error{nil, ErrOutgrown, ErrUnknown, ErrState, ErrDuplicate, ErrRange} {
@@ -386,7 +388,7 @@ func TestWaitEndsAtItsDeadlineAndNamesTheLargestHolders(t *testing.T) {
 	x := newTester(t, 64*mib)
 	x.make(1, 30*mib)
 	x.make(2, 20*mib)
-	if err := x.l.Pin(obj(1), Pin{PinInput, task(9)}); err != nil {
+	if err := x.l.Pin(obj(1), Pin{Reason: PinInput, Holder: task(9)}); err != nil {
 		t.Fatal(err)
 	}
 	first, _ := x.reserve(task(3), time.Second, 40*mib)
@@ -447,7 +449,7 @@ func TestDroppedObjectLivesAsLongAsPinsAndLeases(t *testing.T) {
 	x := newTester(t, mib)
 	x.make(1, 1000)
 	reader := Holder{HolderClient, 5}
-	if err := x.l.Pin(obj(1), Pin{PinExecutor, Holder{HolderExecutor, 1}}); err != nil {
+	if err := x.l.Pin(obj(1), Pin{Reason: PinExecutor, Holder: Holder{HolderExecutor, 1}}); err != nil {
 		t.Fatal(err)
 	}
 	late, _ := x.l.Lease(x.now, obj(1), reader, x.now.Add(10))
@@ -475,13 +477,36 @@ func TestDroppedObjectLivesAsLongAsPinsAndLeases(t *testing.T) {
 	}
 }
 
+// A cancelled run reads its inputs until it has really stopped, and the next run
+// of the same task may have begun here by then.
+func TestRunsOfOneTaskPinApart(t *testing.T) {
+	x := newTester(t, mib)
+	x.make(1, 1000)
+	first := Pin{Reason: PinInput, Holder: task(9), Attempt: 1}
+	second := Pin{Reason: PinInput, Holder: task(9), Attempt: 2}
+	for _, p := range []Pin{first, second} {
+		if err := x.l.Pin(obj(1), p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := x.l.Drop(obj(1)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := x.l.Unpin(obj(1), first); err != nil || len(out) != 0 {
+		t.Fatalf("the first run's end freed what the second reads: %v, %v", out, err)
+	}
+	if out, err := x.l.Unpin(obj(1), second); err != nil || len(out) != 1 {
+		t.Errorf("got %v, %v; want the object freed", out, err)
+	}
+}
+
 func TestUnsealedObjectsGoWithTheirReservation(t *testing.T) {
 	x := newTester(t, mib)
 	id, _ := x.reserve(task(1), 0, 1000, 2000)
 	if _, err := x.l.Allocate(id, obj(1), 900); err != nil {
 		t.Fatal(err)
 	}
-	if err := x.l.Pin(obj(1), Pin{PinInput, task(2)}); !errors.Is(err, ErrState) {
+	if err := x.l.Pin(obj(1), Pin{Reason: PinInput, Holder: task(2)}); !errors.Is(err, ErrState) {
 		t.Errorf("pin of a building object: got %v", err)
 	}
 	out, err := x.l.Release(id)
@@ -592,11 +617,11 @@ func BenchmarkTaskCycle(b *testing.B) {
 		must(x.l.Seal(o, nil))
 		_, err = x.l.Release(id)
 		must(err)
-		must(x.l.Pin(o, Pin{PinInput, holder}))
+		must(x.l.Pin(o, Pin{Reason: PinInput, Holder: holder}))
 		lease, err := x.l.Lease(x.now, o, holder, x.now.Add(time.Second))
 		must(err)
 		x.l.EndLease(x.now, lease)
-		_, err = x.l.Unpin(o, Pin{PinInput, holder})
+		_, err = x.l.Unpin(o, Pin{Reason: PinInput, Holder: holder})
 		must(err)
 		_, err = x.l.Drop(o)
 		must(err)

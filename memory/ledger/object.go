@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/alloc"
 )
@@ -64,14 +65,22 @@ func (r Reason) String() string {
 }
 
 // Pin keeps an object's bytes until it is taken off. One party has at most one
-// pin per reason on an object.
+// pin per reason and attempt on an object.
 type Pin struct {
 	Reason Reason
 	Holder Holder
+	// Attempt tells the runs of one task apart: one that was cancelled may still
+	// read its inputs when the next one has begun. 0 for other parties.
+	Attempt ids.Attempt
 }
 
-// String returns reason and holder, as in "input t42".
-func (p Pin) String() string { return p.Reason.String() + " " + p.Holder.String() }
+// String returns reason, holder and attempt, as in "input t42/a1".
+func (p Pin) String() string {
+	if p.Attempt == 0 {
+		return p.Reason.String() + " " + p.Holder.String()
+	}
+	return p.Reason.String() + " " + p.Holder.String() + "/" + p.Attempt.String()
+}
 
 // extent is the memory behind frames: one block of the allocator.
 type extent struct {

@@ -27,6 +27,7 @@ func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 	request := requestKey{ev.Client, ev.RequestID}
 	if ev.RequestID != "" {
 		if done, ok := m.requests.index[request]; ok {
+			m.tellUnused(ev.Ops)
 			return done, nil
 		}
 	}
@@ -69,7 +70,18 @@ func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 	if ev.RequestID != "" {
 		m.requests.add(request, result)
 	}
+	m.tellUnused(ev.Ops)
 	return result, nil
+}
+
+// tellUnused says which functions of an accepted submission no task refers to: the loop has kept them for it, in vain if
+// it was answered before, or if no task of it has that op.
+func (m *Machine) tellUnused(ops []OpSpec) {
+	for i := range ops {
+		if f := ops[i].Function; f != (ids.FunctionHash{}) && m.functions[f] == 0 {
+			m.emit(Effect{Kind: EffectFunctionUnused, Function: f})
+		}
+	}
 }
 
 func unknownClient(id ids.ClientID) *Error {

@@ -61,7 +61,8 @@ func (c *client) stage() string {
 			n++
 		}
 	}
-	return fmt.Sprintf("has %d calls under way, holds %d tasks, of which %d are not proved", c.pending, len(c.held), n)
+	return fmt.Sprintf("has %d calls under way (%d in line, busy %v, proving %d), holds %d tasks, of which %d are not proved",
+		c.pending, len(c.line), c.busy, len(c.proving), len(c.held), n)
 }
 
 // after does something unless the client has gone by then.
@@ -732,6 +733,10 @@ func (c *client) satisfied() bool {
 		case sched.TaskSucceeded, sched.TaskFailed, sched.TaskCancelled:
 		default:
 			done = false
+			continue
+		}
+		if now, ok := w.server.m.UpdateOf(id); !ok || now.State != u.State {
+			done = false // The news is on its way.
 			continue
 		}
 		if err := w.book.judge(s, u.State, u.Err); err != nil {

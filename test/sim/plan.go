@@ -37,7 +37,7 @@ type plan struct {
 	// arrives.
 	lateRegister float64
 	// Mean time between these over the whole cluster; 0: never.
-	crashEvery, stopEvery, leaveEvery, clientCrashEvery time.Duration
+	crashEvery, stopEvery, leaveEvery, loseEvery, clientCrashEvery time.Duration
 	// executorDies and noRoom are chances for each run.
 	executorDies, noRoom float64
 	// duplicateAssign lets assignments come again as well.
@@ -77,6 +77,7 @@ func newPlan(r *rand.Rand) plan {
 		crashEvery:       every(0.7, 100*time.Millisecond, 5*time.Second),
 		stopEvery:        every(0.5, 200*time.Millisecond, 5*time.Second),
 		leaveEvery:       every(0.3, time.Second, 5*time.Second),
+		loseEvery:        every(0.3, 50*time.Millisecond, 2*time.Second),
 		clientCrashEvery: every(0.4, 2*time.Second, 8*time.Second),
 		executorDies:     some(0.5, 0.001, 0.02),
 		noRoom:           some(0.3, 0.01, 0.2),
@@ -95,7 +96,7 @@ func newPlan(r *rand.Rand) plan {
 
 // String lists what makes the seed special.
 func (p plan) String() string {
-	return fmt.Sprintf("chaos %.1fs drop %.4f dup %.4f slow %.4f lateRegister %.2f crash %.1fs stop %.1fs leave %.1fs clientCrash %.1fs executorDies %.4f noRoom %.3f dupAssign %v keepReports %v fixedPorts %v tight %v long %.2f",
-		p.chaos.Seconds(), p.drop, p.duplicate, p.slow, p.lateRegister, p.crashEvery.Seconds(), p.stopEvery.Seconds(), p.leaveEvery.Seconds(),
+	return fmt.Sprintf("chaos %.1fs drop %.4f dup %.4f slow %.4f lateRegister %.2f crash %.1fs stop %.1fs leave %.1fs lose %.1fs clientCrash %.1fs executorDies %.4f noRoom %.3f dupAssign %v keepReports %v fixedPorts %v tight %v long %.2f",
+		p.chaos.Seconds(), p.drop, p.duplicate, p.slow, p.lateRegister, p.crashEvery.Seconds(), p.stopEvery.Seconds(), p.leaveEvery.Seconds(), p.loseEvery.Seconds(),
 		p.clientCrashEvery.Seconds(), p.executorDies, p.noRoom, p.duplicateAssign, p.keepReports, p.fixedPorts, p.tight, p.longRuns)
 }

@@ -78,11 +78,16 @@ func (h *host) crash(cause string) {
 
 // leave ends the process in an orderly way.
 func (h *host) leave() {
-	h.w.counts.leaves++
 	p := h.proc
 	if p.stopped {
+		h.w.after(100*time.Millisecond, func() {
+			if h.proc == p {
+				h.leave()
+			}
+		})
 		return
 	}
+	h.w.counts.leaves++
 	h.w.log("%s leaves", h.name)
 	p.said.leaving = true
 	p.speak()
@@ -310,6 +315,26 @@ func (p *process) beat() {
 	p.after(beatEvery, p.beat)
 }
 
+// loseObject is what a broken disk would do to some object that nobody uses.
+func (p *process) loseObject() {
+	all := p.inventory()
+	if len(all) == 0 || p.stopped {
+		return
+	}
+	o := pick(p.w, all)
+	if v, ok := p.books.Lookup(o); ok && len(v.Pins)+v.Leases > 0 {
+		return
+	}
+	p.run(func() {
+		lost := sched.Replica{Task: o.Task, Generation: o.Generation, Bytes: p.size(o)}
+		p.w.log("%s loses %s", p.host.name, o)
+		p.w.book.byTask[o.Task].letGo = true
+		p.drop(o)
+		p.said.lost = append(p.said.lost, lost)
+		p.pump()
+	})
+}
+
 // heard takes in a message of the scheduler.
 func (p *process) heard(l *link, said *outbound) {
 	w := p.w
@@ -443,8 +468,8 @@ func taskHolder(task ids.TaskID) ledger.Holder {
 	return ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}
 }
 
-func inputPin(task ids.TaskID) ledger.Pin {
-	return ledger.Pin{Reason: ledger.PinInput, Holder: taskHolder(task)}
+func inputPin(r lifecycle.Ref) ledger.Pin {
+	return ledger.Pin{Reason: ledger.PinInput, Holder: taskHolder(r.Task), Attempt: r.Attempt}
 }
 
 // ledgerDid carries the ledger's effects out.
@@ -529,7 +554,7 @@ func (p *process) assigned(a *assignment) {
 				continue
 			}
 			li.Pinned = true
-			if err := p.books.Pin(o, inputPin(a.Task)); err != nil {
+			if err := p.books.Pin(o, inputPin(ref)); err != nil {
 				w.fail([]ids.TaskID{a.Task}, "worker %s: %v", p.host.name, err)
 			}
 		}
@@ -562,7 +587,7 @@ func (p *process) carryOut(e lifecycle.Effect) {
 			w.fail([]ids.TaskID{e.Ref.Task, o.Task}, "worker %s: %s is to be pinned for %s and is not here", p.host.name, o, e.Ref)
 		}
 		if !p.isSmall(o) {
-			if err := p.books.Pin(o, inputPin(e.Ref.Task)); err != nil {
+			if err := p.books.Pin(o, inputPin(e.Ref)); err != nil {
 				w.fail([]ids.TaskID{e.Ref.Task}, "worker %s: %v", p.host.name, err)
 			}
 			return
@@ -573,7 +598,7 @@ func (p *process) carryOut(e lifecycle.Effect) {
 			}
 		}
 	case lifecycle.Unpin:
-		if effects, err := p.books.Unpin(object(e.Object), inputPin(e.Ref.Task)); err == nil {
+		if effects, err := p.books.Unpin(object(e.Object), inputPin(e.Ref)); err == nil {
 			p.ledgerDid(effects)
 		}
 	case lifecycle.StartRun:

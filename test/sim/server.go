@@ -177,9 +177,6 @@ func (s *server) carryOut() {
 			s.graphChanged(e.Graph)
 		case sched.EffectGraphRemoved:
 		case sched.EffectFunctionUnused:
-			if !s.functions[e.Function] {
-				w.fail(nil, "a function is unused that was not there")
-			}
 			delete(s.functions, e.Function)
 		case sched.EffectTaskForgotten:
 			if _, ok := s.m.Task(e.Task); ok {
@@ -459,9 +456,24 @@ func (s *server) heard(x *session, said inbound, stats uint64) {
 	if stats > 0 {
 		s.step(sched.WorkerMeasured{Worker: r.id, MemoryUsedBytes: stats})
 	}
+	if stats > 0 && s.w.chance(0.1) {
+		s.step(sched.RateMeasured{From: ids.WorkerID(s.w.rng.IntN(len(s.byID))), To: r.id,
+			BytesPerSecond: 1e6 * (1 + 1e4*s.w.rng.Float64()), Latency: s.w.between(0, time.Millisecond)})
+	}
 	if said.leaving {
 		s.lose(r, "left the cluster", "")
 	}
+	s.flush()
+}
+
+// drain is what an operator asks for.
+func (s *server) drain(name string) {
+	r := s.byName[name]
+	if r == nil || r.session == nil {
+		return
+	}
+	s.w.log("%s (%s) is drained", name, r.id)
+	s.step(sched.WorkerDraining{Worker: r.id})
 	s.flush()
 }
 

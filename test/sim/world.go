@@ -125,6 +125,9 @@ func (w *world) explain(r any) error {
 		if info, ok := w.server.m.Task(id); ok {
 			fmt.Fprintf(&b, " %s: state %d attempt %d worker %s replicas %v inputs %v missing %d holders %d err %+v", info.Key, info.State,
 				info.Attempt, info.Worker, info.Replicas, info.InputTasks, info.MissingInputs, info.Holders, info.Err)
+			if why, ok := w.server.m.Explain(w.now, id); ok {
+				fmt.Fprintf(&b, "\n  %s: %s", why.Reason, why.Text)
+			}
 		}
 		b.WriteString("\n")
 		for _, line := range w.server.m.Story(id) {
@@ -222,7 +225,8 @@ func (w *world) begin() {
 	w.regularly(w.plan.stopEvery, func() {
 		w.anyHost(func(h *host) { h.proc.stop(w.between(50*time.Millisecond, 8*time.Second)) })
 	})
-	w.regularly(w.plan.leaveEvery, func() { w.anyHost(func(h *host) { h.leave() }) })
+	w.regularly(w.plan.leaveEvery, func() { w.anyHost(w.retire) })
+	w.regularly(w.plan.loseEvery, func() { w.anyHost(func(h *host) { h.proc.loseObject() }) })
 	w.regularly(w.plan.clientCrashEvery, func() { pick(w, w.clients).crash() })
 	w.after(w.plan.chaos, func() {
 		w.calm = true
@@ -243,6 +247,21 @@ func (w *world) regularly(mean time.Duration, run func()) {
 		}
 		run()
 		w.regularly(mean, run)
+	})
+}
+
+// retire makes a worker leave, at once or drained before.
+func (w *world) retire(h *host) {
+	if w.chance(0.5) {
+		h.leave()
+		return
+	}
+	p := h.proc
+	w.server.drain(h.name)
+	w.after(w.between(0, 2*time.Second), func() {
+		if h.proc == p {
+			h.leave()
+		}
 	})
 }
 
@@ -287,8 +306,12 @@ func (w *world) watchEnd() {
 		w.agree()
 		for _, c := range w.clients {
 			if !c.satisfied() {
-				w.fail(w.unfinished(), "what client %s had got was lost in the calm: %s", c.id, c.stage())
+				// The last of the lost workers had results: they are being made again.
+				w.after(100*time.Millisecond, w.watchEnd)
+				return
 			}
+		}
+		for _, c := range w.clients {
 			c.close(w.chance(0.3))
 		}
 		w.watchEmpty()
