@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
+	hostmemory "github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/transfer/grpcpath"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/device/host"
@@ -168,10 +169,11 @@ func Run(ctx context.Context, config Config) (err error) {
 		return fmt.Errorf("worker: %w", err)
 	}
 	identity.Nonce = binary.LittleEndian.Uint64(nonce[:])
-	d, err := host.New(c.MemoryLimitBytes, identity)
+	slab, err := hostmemory.NewSlab(c.MemoryLimitBytes, identity)
 	if err != nil {
 		return err
 	}
+	d := host.New(slab)
 	defer func() { err = errors.Join(err, d.Close()) }()
 	return runOn(ctx, c, registration, scheduler, d)
 }

@@ -17,8 +17,8 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/exitcause"
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/worker/exitcause"
 )
 
 const (

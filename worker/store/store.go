@@ -1,5 +1,6 @@
-// Package store is an Adapter: a worker's slab and the ledger that keeps its
-// books, behind one lock.
+// Package store is an Interface to a worker's memory: a space and the ledger that
+// keeps its books, behind one lock, as device, executors, paths and loop share
+// them. Of the space it knows only memory.Space.
 //
 // The ledger is a machine and wants one owner. Here the owner is a lock instead
 // of a goroutine, because those who need room or bytes (operations, streams of

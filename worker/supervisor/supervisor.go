@@ -26,7 +26,7 @@ import (
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
-	"github.com/millrace/millrace/worker/exitcause"
+	"github.com/millrace/millrace/internal/exitcause"
 	"github.com/millrace/millrace/worker/loop"
 )
 

@@ -1,5 +1,5 @@
-// Package tasklog is an Adapter: the last output of each task that ran here, in
-// bounded memory.
+// Package tasklog is an Interface: the last output of each task that ran here, in
+// bounded memory. Executors write it, the loop reads it, neither knows the other.
 package tasklog
 
 import (

@@ -1,5 +1,6 @@
-// Package value is an Adapter: what a worker must understand of the headers of
-// results without running anything.
+// Package value is an Interface: what a worker must understand of the headers of
+// results without running anything. Functions of bytes to bytes; the parts of the
+// worker share them.
 package value
 
 import (

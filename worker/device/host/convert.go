@@ -8,7 +8,6 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/memory"
-	hostmemory "github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/ops"
 )
@@ -23,7 +22,7 @@ type opaque string
 // decoder turns arguments into what operations take. Tensors become views of the
 // slab.
 type decoder struct {
-	slab    *hostmemory.Slab
+	slab    memory.Space
 	inputs  []device.Input
 	decoded []any
 	known   []bool
@@ -159,7 +158,7 @@ func (d *decoder) tensor(t *millracev1.Tensor, frames []memory.Frame) (*ops.Tens
 
 // encoder gives an operation its output memory and describes its result.
 type encoder struct {
-	slab   *hostmemory.Slab
+	slab   memory.Space
 	alloc  device.Allocator
 	frames []memory.Frame
 	// data are the bytes of frames, in order.

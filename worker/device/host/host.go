@@ -1,5 +1,5 @@
-// Package host is an Adapter: host memory as a worker's device. Operations run
-// in place on the slab; results of a few hundred bytes stay out of it, inside
+// Package host is an Adapter: host memory as a worker's device, that is a slab
+// together with the operations of worker/ops. They run in place on it; results of a few hundred bytes stay out of it, inside
 // their header.
 package host
 
@@ -12,7 +12,6 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/memory"
-	hostmemory "github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/ops"
 )
@@ -21,22 +20,22 @@ import (
 // frame costs a block of the slab, books and a second message.
 const inlineBytes = 1024
 
+// Slab is a space that the processor can address.
+type Slab interface {
+	memory.Space
+	Close() error
+}
+
 // Device is host memory.
 type Device struct {
-	slab *hostmemory.Slab
+	slab Slab
 	ops  *ops.Registry
 }
 
 var _ device.Device = (*Device)(nil)
 
-// New makes the slab.
-func New(sizeBytes uint64, identity memory.Identity) (*Device, error) {
-	slab, err := hostmemory.NewSlab(sizeBytes, identity)
-	if err != nil {
-		return nil, err
-	}
-	return &Device{slab: slab, ops: ops.NewRegistry()}, nil
-}
+// New makes a device of the slab, which it closes at its own end.
+func New(slab Slab) *Device { return &Device{slab: slab, ops: ops.NewRegistry()} }
 
 // Kind is part of device.Device.
 func (d *Device) Kind() device.Kind { return device.Host }
@@ -72,7 +71,7 @@ func (d *Device) Prepare(call device.Call) (device.Prepared, error) {
 }
 
 type prepared struct {
-	slab    *hostmemory.Slab
+	slab    memory.Space
 	op      *ops.Op
 	args    ops.Args
 	attempt int

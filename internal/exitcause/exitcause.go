@@ -1,5 +1,5 @@
-// Package exitcause is an Adapter: why a process ended, as far as the system
-// tells, in numbers and in words.
+// Package exitcause is an Adapter to the kernel: why a process ended, as far as
+// the system tells, in numbers and in words. Whoever starts processes asks it.
 package exitcause
 
 import (
