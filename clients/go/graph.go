@@ -32,7 +32,8 @@ type GraphBuilder struct {
 	total  int
 	held   []heldTask
 	needs  bool // Some task refers to a Future.
-	packed [][]byte
+	packed [][]byte // Arguments that are the first n inputs, by n.
+	wide   []byte   // The same for one large n.
 	s      scratch
 	err    error
 }
@@ -85,20 +86,33 @@ func (g *GraphBuilder) AddCall(key string, op Op, inputs []string, hold bool) {
 	g.add(key, op, inputs, g.positional(len(inputs)), 0, hold)
 }
 
+// maxPacked bounds the arity whose packed arguments are kept: all arities up to n take n² bytes.
+const maxPacked = 64
+
 // positional returns the arguments that are n inputs in order.
 func (g *GraphBuilder) positional(n int) []byte {
-	for len(g.packed) <= n {
+	for len(g.packed) <= min(n, maxPacked) {
 		last := len(g.packed) - 1
 		var b []byte
 		if last >= 0 {
-			b = append(b, g.packed[last]...)
-			var start int
-			b, start = openMessage(b, fieldArgPositional)
-			b = closeMessage(appendVarintField(b, fieldValueInput, uint64(last)), start)
+			b = appendInput(append(b, g.packed[last]...), last)
 		}
 		g.packed = append(g.packed, b)
 	}
-	return g.packed[n]
+	if n <= maxPacked {
+		return g.packed[n]
+	}
+	g.wide = g.wide[:0]
+	for i := range n {
+		g.wide = appendInput(g.wide, i)
+	}
+	return g.wide
+}
+
+// appendInput appends the positional argument that is input i.
+func appendInput(b []byte, i int) []byte {
+	b, start := openMessage(b, fieldArgPositional)
+	return closeMessage(appendVarintField(b, fieldValueInput, uint64(i)), start)
 }
 
 func (g *GraphBuilder) fail(key string, err error) {
