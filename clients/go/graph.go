@@ -31,7 +31,7 @@ type GraphBuilder struct {
 	count  int    // In the open chunk.
 	total  int
 	held   []heldTask
-	needs  bool // Some task refers to a Future.
+	needs  bool     // Some task refers to a Future.
 	packed [][]byte // Arguments that are the first n inputs, by n.
 	wide   []byte   // The same for one large n.
 	s      scratch

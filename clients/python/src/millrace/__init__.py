@@ -8,14 +8,18 @@
 
 from __future__ import annotations
 
-from millrace.client import AsyncClient, Client, get_client
-from millrace.cluster import LocalCluster
-from millrace.errors import CancelledError, MillraceError, TaskFailedError
-from millrace.executor import TaskInfo, TaskStopped, get_task_info
-from millrace.future import ClientExecutor, Future, as_completed, wait
-from millrace.ops import ExecutorOp, NativeOp, native
+import importlib
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from millrace.client import AsyncClient, Client, get_client
+    from millrace.cluster import LocalCluster
+    from millrace.errors import CancelledError, MillraceError, TaskFailedError
+    from millrace.executor import TaskInfo, TaskStopped, get_task_info
+    from millrace.future import ClientExecutor, Future, as_completed, wait
+    from millrace.ops import ExecutorOp, NativeOp, native
 
 __all__ = [
     "AsyncClient",
@@ -36,3 +40,26 @@ __all__ = [
     "native",
     "wait",
 ]
+
+# Loaded when first used: executors need none of the client, and must not wait for gRPC to load.
+_HOMES = {
+    "client": ("AsyncClient", "Client", "get_client"),
+    "cluster": ("LocalCluster",),
+    "errors": ("CancelledError", "MillraceError", "TaskFailedError"),
+    "executor": ("TaskInfo", "TaskStopped", "get_task_info"),
+    "future": ("ClientExecutor", "Future", "as_completed", "wait"),
+    "ops": ("ExecutorOp", "NativeOp", "native"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            value = getattr(importlib.import_module(f"millrace.{module}"), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'millrace' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -141,6 +141,8 @@ class Process:
         self._lock = threading.Lock()
         self._out = executor_pb2.FromExecutor()
         self._since = 0.0
+        # Set while something waits to be sent.
+        self._waiting = threading.Event()
         # Ordinal of the run that may be stopped now; 0: none. Read by the signal handler, in the main thread.
         self._stoppable = 0
         self.task_id = 0
@@ -157,12 +159,18 @@ class Process:
                 logs[-1].text += text
             else:
                 logs.add(task_id=task, text=text, stderr=stderr)
-            self._since = self._since or time.monotonic()
+            self._hold()
 
     def _finish(self, finished: executor_pb2.ExecutorFinished) -> None:
         with self._lock:
             self._out.finished.append(finished)
-            self._since = self._since or time.monotonic()
+            self._hold()
+
+    def _hold(self) -> None:
+        """Notes that something waits to be sent. REQUIRES: the lock."""
+        if not self._since:
+            self._since = time.monotonic()
+            self._waiting.set()
 
     def _flush(self) -> None:
         with self._lock:
@@ -217,10 +225,14 @@ class Process:
             self._queue.put(None)
 
     def _sweep(self) -> None:
-        """Sends what waits while a task runs for long."""
+        """Sends what waits while a task runs for long. Asleep while there is nothing."""
         while True:
+            self._waiting.wait()
             time.sleep(_HELD)
-            since = self._since
+            with self._lock:
+                since = self._since
+                if not since:
+                    self._waiting.clear()
             if since and time.monotonic() - since >= _HELD:
                 try:
                     self._flush()
@@ -412,7 +424,7 @@ class Process:
         with self._lock:
             request = self._out.allocate.add(request=self._requests, frame_bytes=sizes)
             request.task.task_id, request.task.attempt = run.task_id, run.attempt
-            self._since = self._since or time.monotonic()
+            self._hold()
         self._flush()
         while True:
             answer = self._allocated.get()
