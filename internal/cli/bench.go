@@ -1,7 +1,201 @@
 package cli
 
-import "github.com/spf13/cobra"
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+	"github.com/vbauerster/mpb/v8"
+	"github.com/vbauerster/mpb/v8/decor"
+	"golang.org/x/term"
+
+	"github.com/millrace/millrace/bench"
+)
+
+const benchHelp = `Measures this machine and this version. Each benchmark starts a cluster of its own, of real processes, and stops it
+afterwards. It warms up, repeats, and reports the median; the client's own work counts. With --json it prints exactly one
+JSON object.`
 
 func (a *app) bench() *cobra.Command {
-	return &cobra.Command{Use: "bench", Short: "Measure this machine"}
+	cmd := &cobra.Command{Use: "bench", Short: "Measure this machine", Long: benchHelp, Args: noArgs}
+	cmd.AddCommand(
+		a.benchTasks("tasks", "Independent no-op tasks", 100_000, bench.Tasks),
+		a.benchGraph(),
+		a.benchLatency(),
+		a.benchMemory(),
+		a.benchTasks("python", "Python functions, really called", 20_000, bench.Python),
+		a.benchData(),
+	)
+	return cmd
+}
+
+// benchmark adds what all benchmarks share; run returns a struct whose JSON is the result.
+func (a *app) benchmark(name, short string, run func(ctx context.Context, progress func(done, of int)) (any, error)) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: name, Short: short, Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			progress, stop := a.progress(name)
+			result, err := run(cmd.Context(), progress)
+			stop()
+			if err != nil {
+				return err
+			}
+			if a.settings.Bool("json") {
+				return json.NewEncoder(a.out).Encode(result)
+			}
+			return a.benchTable(result)
+		},
+	}
+	cmd.Flags().Bool("json", false, "print one JSON object instead of a table")
+	return cmd
+}
+
+func (a *app) benchTasks(name, short string, tasks int, run func(context.Context, bench.TasksConfig) (bench.TasksResult, error)) *cobra.Command {
+	cmd := a.benchmark(name, short, func(ctx context.Context, progress func(done, of int)) (any, error) {
+		c, err := a.tasksConfig(progress)
+		if err != nil {
+			return nil, err
+		}
+		return run(ctx, c)
+	})
+	workers := 4
+	if name == "python" {
+		workers = 1
+		cmd.Flags().String("python", "", "interpreter of Python executors; default: .venv of the checkout, else python3")
+	}
+	tasksFlags(cmd, workers, tasks)
+	return cmd
+}
+
+func tasksFlags(cmd *cobra.Command, workers, tasks int) {
+	cmd.Flags().Int("workers", workers, "worker processes")
+	cmd.Flags().Int("tasks", tasks, "tasks of one repetition")
+	cmd.Flags().Int("repetitions", 3, "how often it is repeated")
+	cmd.Flags().Bool("zero", false, "workers that run nothing and answer at once: measures the rest of the system")
+}
+
+func (a *app) tasksConfig(progress func(done, of int)) (bench.TasksConfig, error) {
+	s := a.settings
+	c := bench.TasksConfig{
+		Cluster:     bench.ClusterConfig{Workers: s.Int("workers"), Zero: s.Bool("zero"), Python: s.String("python")},
+		Tasks:       s.Int("tasks"),
+		Repetitions: s.Int("repetitions"),
+		Progress:    progress,
+	}
+	if c.Tasks < 1 || c.Cluster.Workers < 1 || c.Repetitions < 1 {
+		return c, usageError{fmt.Errorf("--tasks %d --workers %d --repetitions %d: at least 1 of each", c.Tasks, c.Cluster.Workers, c.Repetitions)}
+	}
+	return c, nil
+}
+
+func (a *app) benchGraph() *cobra.Command {
+	cmd := a.benchmark("graph", "No-op tasks with dependencies", func(ctx context.Context, progress func(done, of int)) (any, error) {
+		c, err := a.tasksConfig(progress)
+		if err != nil {
+			return nil, err
+		}
+		return bench.Graph(ctx, a.settings.String("shape"), c)
+	})
+	tasksFlags(cmd, 4, 100_000)
+	cmd.Flags().String("shape", "merge", strings.Join(bench.Shapes(), ", "))
+	_ = cmd.RegisterFlagCompletionFunc("shape", cobra.FixedCompletions(bench.Shapes(), cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func (a *app) benchLatency() *cobra.Command {
+	cmd := a.benchmark("latency", "One task at a time: submit to result, and finish to dependent's start", func(ctx context.Context, progress func(done, of int)) (any, error) {
+		return bench.Latency(ctx, "", a.settings.Int("samples"), progress)
+	})
+	cmd.Flags().Int("samples", 1000, "tasks that are timed")
+	return cmd
+}
+
+func (a *app) benchMemory() *cobra.Command {
+	cmd := a.benchmark("memory", "What the scheduler keeps for finished, held tasks, and what it gives back", func(ctx context.Context, _ func(done, of int)) (any, error) {
+		if a.settings.Int("tasks") < 1 {
+			return nil, usageError{fmt.Errorf("--tasks %d: at least 1", a.settings.Int("tasks"))}
+		}
+		return bench.Memory(ctx, "", a.settings.Int("tasks"))
+	})
+	cmd.Flags().Int("tasks", 1_000_000, "tasks that are held")
+	return cmd
+}
+
+func (a *app) benchData() *cobra.Command {
+	cmd := a.benchmark("data", "One array from the client to a worker and back", func(ctx context.Context, _ func(done, of int)) (any, error) {
+		n, err := humanize.ParseBytes(a.settings.String("bytes"))
+		if err != nil || n < 1<<10 || n > 1<<40 {
+			return nil, usageError{fmt.Errorf("--bytes %s: bytes such as 256MiB, at least 1KiB", a.settings.String("bytes"))}
+		}
+		return bench.Data(ctx, "", int(n), a.settings.Int("repetitions"))
+	})
+	cmd.Flags().String("bytes", "256MiB", "size of the array")
+	cmd.Flags().Int("repetitions", 5, "how often it is repeated")
+	return cmd
+}
+
+// progress returns a bar on a terminal, and nothing elsewhere.
+func (a *app) progress(name string) (tell func(done, of int), stop func()) {
+	if !term.IsTerminal(int(os.Stderr.Fd())) {
+		return func(int, int) {}, func() {}
+	}
+	bars := mpb.New(mpb.WithOutput(a.err), mpb.WithWidth(48))
+	bar := bars.AddBar(1, mpb.BarRemoveOnComplete(), mpb.PrependDecorators(decor.Name("bench "+name+" ")), mpb.AppendDecorators(decor.CountersNoUnit("%d/%d"), decor.Elapsed(decor.ET_STYLE_GO, decor.WCSyncSpace)))
+	return func(done, of int) {
+			bar.SetTotal(int64(of), false)
+			bar.SetCurrent(int64(done))
+		}, func() {
+			bar.Abort(true)
+			bars.Wait()
+		}
+}
+
+// benchTable prints the fields of a result for people, by their JSON names.
+func (a *app) benchTable(result any) error {
+	w := tabwriter.NewWriter(a.out, 0, 8, 2, ' ', 0)
+	v := reflect.ValueOf(result)
+	for i := range v.NumField() {
+		name, option, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
+		if option != "" && v.Field(i).IsZero() {
+			continue
+		}
+		row(w, strings.ReplaceAll(name, "_", " "), benchCell(name, v.Field(i)))
+	}
+	return w.Flush()
+}
+
+func benchCell(name string, v reflect.Value) string {
+	switch x := v.Interface().(type) {
+	case bench.Spread:
+		return fmt.Sprintf("%s .. %s", figure(x.Min), figure(x.Max))
+	case bench.Percentiles:
+		return fmt.Sprintf("p50 %s  p99 %s  (%d samples)", figure(x.P50), figure(x.P99), x.Samples)
+	case uint64:
+		if strings.HasSuffix(name, "bytes") {
+			return size(x)
+		}
+	}
+	if v.CanFloat() {
+		return figure(v.Float())
+	}
+	if v.CanInt() {
+		return humanize.Comma(v.Int())
+	}
+	return fmt.Sprint(v.Interface())
+}
+
+func figure(x float64) string {
+	switch {
+	case x >= 10_000:
+		return humanize.Comma(int64(x))
+	case x >= 100:
+		return fmt.Sprintf("%.0f", x)
+	}
+	return fmt.Sprintf("%.3g", x)
 }

@@ -1,0 +1,241 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+)
+
+const (
+	startTimeout = 30 * time.Second
+	stopTimeout  = 10 * time.Second
+	pollEvery    = 2 * time.Millisecond
+)
+
+// ClusterConfig is a cluster to measure.
+type ClusterConfig struct {
+	// Executable is the millrace binary. Default: this program.
+	Executable string
+	Workers    int
+	// Slots of each worker. 0: its share of the cores.
+	Slots int
+	// Zero makes workers that run nothing and answer at once.
+	Zero bool
+	// MemoryLimit of each worker, as its flag takes it. Empty: 256MiB.
+	MemoryLimit string
+	// Python is the interpreter of executors. Empty: the command's default.
+	Python string
+	// Executors are Python processes to start at once.
+	Executors int
+}
+
+// Cluster is a scheduler and workers as processes of their own.
+type Cluster struct {
+	Scheduler, Supervisor *Process
+	File                  string
+	Client                *millrace.Client
+
+	dir string
+}
+
+// Process is one child.
+type Process struct {
+	*exec.Cmd
+	done chan struct{} // Closed when it was reaped.
+	log  *tail
+}
+
+// tail keeps the last output of a process, for errors.
+type tail struct {
+	mu   sync.Mutex
+	text []byte
+}
+
+// Write implements io.Writer.
+func (t *tail) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.text = append(t.text, p...)
+	if over := len(t.text) - 8<<10; over > 0 {
+		t.text = bytes.Clone(t.text[over:])
+	}
+	return len(p), nil
+}
+
+// String returns what was kept.
+func (t *tail) String() string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return string(t.text)
+}
+
+// Start runs the program with arguments. It dies with this process. No setting of ours reaches it by environment.
+func Start(executable string, env []string, args ...string) (*Process, error) {
+	p := &Process{Cmd: exec.Command(executable, args...), done: make(chan struct{}), log: new(tail)}
+	for _, v := range os.Environ() {
+		if !strings.HasPrefix(v, "MILLRACE_") {
+			p.Env = append(p.Env, v)
+		}
+	}
+	p.Env = append(p.Env, env...)
+	p.Stdout, p.Stderr = p.log, p.log
+	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
+	if err := p.Cmd.Start(); err != nil {
+		return nil, fmt.Errorf("bench: start %s %s: %w", executable, strings.Join(args, " "), err)
+	}
+	go func() {
+		defer close(p.done)
+		_ = p.Wait() // Its exit code is in ProcessState.
+	}()
+	return p, nil
+}
+
+// Exited is closed when the process has ended.
+func (p *Process) Exited() <-chan struct{} { return p.done }
+
+// PID is its process id.
+func (p *Process) PID() int { return p.Process.Pid }
+
+// Log is the end of what it wrote.
+func (p *Process) Log() string { return p.log.String() }
+
+// Stop ends it with SIGTERM, and with SIGKILL if it takes too long.
+func (p *Process) Stop() error {
+	if p == nil {
+		return nil
+	}
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	select {
+	case <-p.done:
+		return nil
+	case <-time.After(stopTimeout):
+	}
+	err := p.Process.Kill()
+	<-p.done
+	return errors.Join(err, fmt.Errorf("bench: %s did not stop within %s:\n%s", p.Path, stopTimeout, p.Log()))
+}
+
+// StartCluster starts a cluster, waits until its workers are active, and connects to it.
+func StartCluster(ctx context.Context, c ClusterConfig) (_ *Cluster, err error) {
+	if c.Executable == "" {
+		if c.Executable, err = os.Executable(); err != nil {
+			return nil, err
+		}
+	}
+	if c.MemoryLimit == "" {
+		c.MemoryLimit = "256MiB"
+	}
+	dir, err := os.MkdirTemp("", "millrace-bench-")
+	if err != nil {
+		return nil, err
+	}
+	out := &Cluster{dir: dir, File: filepath.Join(dir, "scheduler.json")}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, out.Close())
+		}
+	}()
+	if out.Scheduler, err = Start(c.Executable, nil, "scheduler", "--http", "", "--scheduler-file", out.File); err != nil {
+		return nil, err
+	}
+	if err := waitForFile(ctx, out.File, out.Scheduler); err != nil {
+		return nil, err
+	}
+	args := []string{"worker", "--scheduler-file", out.File, "--workers", strconv.Itoa(c.Workers), "--memory-limit", c.MemoryLimit, "--log-level", "warn"}
+	if c.Slots > 0 {
+		args = append(args, "--slots", strconv.Itoa(c.Slots))
+	}
+	if c.Zero {
+		args = append(args, "--zero")
+	}
+	if c.Python != "" {
+		args = append(args, "--python", c.Python)
+	}
+	if c.Executors > 0 {
+		args = append(args, "--executors", strconv.Itoa(c.Executors))
+	}
+	if out.Supervisor, err = Start(c.Executable, nil, args...); err != nil {
+		return nil, err
+	}
+	if out.Client, err = millrace.Dial(ctx, millrace.WithSchedulerFile(out.File), millrace.WithName("bench")); err != nil {
+		return nil, err
+	}
+	waiting, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	if err := out.Client.WaitForWorkers(waiting, c.Workers); err != nil {
+		return nil, fmt.Errorf("%w; the workers said:\n%s", err, out.Supervisor.Log())
+	}
+	return out, nil
+}
+
+func waitForFile(ctx context.Context, name string, p *Process) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	for {
+		if _, err := os.Stat(name); err == nil {
+			return nil
+		}
+		select {
+		case <-p.Exited():
+			return fmt.Errorf("bench: the scheduler ended:\n%s", p.Log())
+		case <-ctx.Done():
+			return fmt.Errorf("bench: the scheduler is not ready: %w\n%s", ctx.Err(), p.Log())
+		case <-time.After(pollEvery):
+		}
+	}
+}
+
+// WorkerPIDs are the processes of the workers.
+func (c *Cluster) WorkerPIDs(ctx context.Context) ([]int, error) {
+	workers, err := c.Client.Workers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	pids := make([]int, len(workers))
+	for i, w := range workers {
+		pids[i] = int(w.GetPid())
+	}
+	return pids, nil
+}
+
+// Close stops everything.
+func (c *Cluster) Close() error {
+	var errs []error
+	if c.Client != nil {
+		errs = append(errs, c.Client.Close())
+	}
+	errs = append(errs, c.Supervisor.Stop(), c.Scheduler.Stop(), os.RemoveAll(c.dir))
+	return errors.Join(errs...)
+}
+
+// settle waits until the scheduler holds no task that a client could still want.
+func (c *Cluster) settle(ctx context.Context) error {
+	for {
+		info, err := c.Client.ClusterInfo(ctx)
+		if err != nil {
+			return err
+		}
+		n := info.GetTasks()
+		if n.GetWaiting()+n.GetReady()+n.GetAssigned()+n.GetRunning()+n.GetSucceeded() == 0 {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(pollEvery):
+		}
+	}
+}

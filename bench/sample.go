@@ -1,0 +1,38 @@
+package bench
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+)
+
+// Spread is the lowest and the highest of several repetitions.
+type Spread struct {
+	Min float64 `json:"min"`
+	Max float64 `json:"max"`
+}
+
+// Percentiles are over single samples.
+type Percentiles struct {
+	P50     float64 `json:"p50"`
+	P99     float64 `json:"p99"`
+	Samples int     `json:"samples"`
+}
+
+func percentiles(samples []time.Duration) Percentiles {
+	slices.Sort(samples)
+	at := func(q float64) float64 {
+		i := int(math.Ceil(q*float64(len(samples)))) - 1
+		return micros(samples[min(max(i, 0), len(samples)-1)])
+	}
+	return Percentiles{P50: at(0.50), P99: at(0.99), Samples: len(samples)}
+}
+
+func micros(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 }
+
+// median returns the element in the middle by the given figure, and the spread of that figure.
+func median[T any](runs []T, figure func(T) float64) (T, Spread) {
+	slices.SortFunc(runs, func(a, b T) int { return cmp.Compare(figure(a), figure(b)) })
+	return runs[len(runs)/2], Spread{Min: figure(runs[0]), Max: figure(runs[len(runs)-1])}
+}

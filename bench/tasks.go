@@ -1,0 +1,377 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/internal/version"
+)
+
+const (
+	defaultRepetitions = 3
+	warmUpTasks        = 20_000
+)
+
+var noop = millrace.Native("bench.noop")
+
+// TasksConfig is `bench tasks`.
+type TasksConfig struct {
+	Cluster     ClusterConfig
+	Tasks       int
+	Repetitions int
+	// Progress, if set, hears how many repetitions are done.
+	Progress func(done, of int)
+}
+
+// TasksResult is its result: the repetition with the median rate.
+type TasksResult struct {
+	Bench               string  `json:"bench"`
+	Workers             int     `json:"workers"`
+	Tasks               int     `json:"tasks"`
+	Seconds             float64 `json:"seconds"`
+	TasksPerSecond      float64 `json:"tasks_per_second"`
+	SchedulerCPUPerTask float64 `json:"scheduler_cpu_us_per_task"`
+	ClientCPUPerTask    float64 `json:"client_cpu_us_per_task"`
+	// PeakRSSBytes is the scheduler's, over all repetitions.
+	PeakRSSBytes uint64 `json:"peak_rss_bytes"`
+	Version      string `json:"version"`
+
+	Zero        bool   `json:"zero"`
+	Shape       string `json:"shape,omitempty"`
+	PerTask     Micros `json:"us_per_task,omitzero"`
+	Repetitions int    `json:"repetitions"`
+	// Spread of tasks_per_second.
+	Spread  Spread `json:"tasks_per_second_spread"`
+	Machine string `json:"machine"`
+}
+
+// Micros is a time in microseconds.
+type Micros float64
+
+// Tasks measures independent no-op tasks: submitted through one client, held, and each one's end heard by it.
+func Tasks(ctx context.Context, c TasksConfig) (TasksResult, error) {
+	return measure(ctx, "tasks", c, func(ctx context.Context, client *millrace.Client, n int) error {
+		calls := func(yield func(millrace.Arguments) bool) {
+			for range n {
+				if !yield(millrace.Arguments{}) {
+					return
+				}
+			}
+		}
+		futures, err := client.Map(ctx, noop, calls)
+		if err != nil {
+			return err
+		}
+		if err := millrace.WaitAll(ctx, futures...); err != nil {
+			return err
+		}
+		defer client.Release(futures...)
+		return nil
+	})
+}
+
+// measure runs a workload of n tasks several times.
+func measure(ctx context.Context, name string, c TasksConfig, run func(ctx context.Context, client *millrace.Client, n int) error) (_ TasksResult, err error) {
+	if c.Repetitions <= 0 {
+		c.Repetitions = defaultRepetitions
+	}
+	if c.Tasks <= 0 || c.Cluster.Workers <= 0 {
+		return TasksResult{}, fmt.Errorf("bench %s: %d tasks on %d workers; at least one of each", name, c.Tasks, c.Cluster.Workers)
+	}
+	cluster, err := StartCluster(ctx, c.Cluster)
+	if err != nil {
+		return TasksResult{}, err
+	}
+	defer func() {
+		if closed := cluster.Close(); err == nil {
+			err = closed
+		}
+	}()
+	if err := run(ctx, cluster.Client, min(warmUpTasks, c.Tasks)); err != nil {
+		return TasksResult{}, err
+	}
+	var runs []TasksResult
+	for i := range c.Repetitions {
+		if err := cluster.settle(ctx); err != nil {
+			return TasksResult{}, err
+		}
+		one, err := timed(ctx, cluster, c.Tasks, run)
+		if err != nil {
+			return TasksResult{}, err
+		}
+		runs = append(runs, one)
+		if c.Progress != nil {
+			c.Progress(i+1, c.Repetitions)
+		}
+	}
+	out, spread := median(runs, func(r TasksResult) float64 { return r.TasksPerSecond })
+	out.Bench, out.Workers, out.Tasks, out.Version = name, c.Cluster.Workers, c.Tasks, version.String()
+	out.Zero, out.Repetitions, out.Spread, out.Machine = c.Cluster.Zero, c.Repetitions, spread, Machine()
+	out.PeakRSSBytes, err = statusBytes(cluster.Scheduler.PID(), "VmHWM")
+	return out, err
+}
+
+func timed(ctx context.Context, cluster *Cluster, n int, run func(ctx context.Context, client *millrace.Client, n int) error) (out TasksResult, err error) {
+	runtime.GC() // What the repetition before left is not this one's work.
+	scheduler, err := cpuTime(cluster.Scheduler.PID())
+	if err != nil {
+		return out, err
+	}
+	client, err := ownCPU()
+	if err != nil {
+		return out, err
+	}
+	began := time.Now()
+	if err := run(ctx, cluster.Client, n); err != nil {
+		return out, err
+	}
+	took := time.Since(began)
+	clientAfter, err := ownCPU()
+	if err != nil {
+		return out, err
+	}
+	schedulerAfter, err := cpuTime(cluster.Scheduler.PID())
+	if err != nil {
+		return out, err
+	}
+	out.Seconds = took.Seconds()
+	out.TasksPerSecond = float64(n) / took.Seconds()
+	out.SchedulerCPUPerTask = micros(schedulerAfter-scheduler) / float64(n)
+	out.ClientCPUPerTask = micros(clientAfter-client) / float64(n)
+	return out, nil
+}
+
+// MemoryResult is the result of `bench memory`: the scheduler's resident memory.
+type MemoryResult struct {
+	Bench            string `json:"bench"`
+	Tasks            int    `json:"tasks"`
+	RSSBeforeBytes   uint64 `json:"rss_before_bytes"`
+	RSSHeldBytes     uint64 `json:"rss_held_bytes"`
+	RSSReleasedBytes uint64 `json:"rss_released_bytes"`
+	// PeakRSSBytes is the highest in between.
+	PeakRSSBytes uint64  `json:"peak_rss_bytes"`
+	BytesPerTask float64 `json:"bytes_per_task"`
+	Version      string  `json:"version"`
+	Machine      string  `json:"machine"`
+}
+
+// Memory measures what the scheduler keeps for tasks that are finished and held, and what it gives back.
+func Memory(ctx context.Context, executable string, tasks int) (out MemoryResult, err error) {
+	cluster, err := StartCluster(ctx, ClusterConfig{Executable: executable, Workers: 2, Zero: true})
+	if err != nil {
+		return out, err
+	}
+	defer func() {
+		if closed := cluster.Close(); err == nil {
+			err = closed
+		}
+	}()
+	pid := cluster.Scheduler.PID()
+	hold := func(n int) ([]*millrace.Future, error) {
+		futures, err := cluster.Client.Map(ctx, noop, func(yield func(millrace.Arguments) bool) {
+			for range n {
+				if !yield(millrace.Arguments{}) {
+					return
+				}
+			}
+		})
+		if err != nil {
+			return nil, err
+		}
+		return futures, millrace.WaitAll(ctx, futures...)
+	}
+	futures, err := hold(warmUpTasks)
+	if err != nil {
+		return out, err
+	}
+	cluster.Client.Release(futures...)
+	if err := cluster.settle(ctx); err != nil {
+		return out, err
+	}
+	if out.RSSBeforeBytes, err = restingRSS(ctx, pid); err != nil {
+		return out, err
+	}
+	if futures, err = hold(tasks); err != nil {
+		return out, err
+	}
+	if out.RSSHeldBytes, err = restingRSS(ctx, pid); err != nil {
+		return out, err
+	}
+	cluster.Client.Release(futures...)
+	if err := cluster.settle(ctx); err != nil {
+		return out, err
+	}
+	if out.RSSReleasedBytes, err = restingRSS(ctx, pid); err != nil {
+		return out, err
+	}
+	if out.PeakRSSBytes, err = statusBytes(pid, "VmHWM"); err != nil {
+		return out, err
+	}
+	out.Bench, out.Tasks, out.Version, out.Machine = "memory", tasks, version.String(), Machine()
+	out.BytesPerTask = (float64(out.RSSHeldBytes) - float64(out.RSSBeforeBytes)) / float64(tasks)
+	return out, nil
+}
+
+// restingRSS waits until a process neither grows nor shrinks: a collector gives memory back over some seconds.
+func restingRSS(ctx context.Context, pid int) (uint64, error) {
+	const (
+		step   = 500 * time.Millisecond
+		still  = 8
+		most   = 60
+		change = 1 << 20
+	)
+	last, err := statusBytes(pid, "VmRSS")
+	quiet := 0
+	for n := 0; n < most && quiet < still && err == nil; n++ {
+		select {
+		case <-ctx.Done():
+			return 0, ctx.Err()
+		case <-time.After(step):
+		}
+		var now uint64
+		now, err = statusBytes(pid, "VmRSS")
+		if now > last+change || now+change < last {
+			quiet = 0
+			last = now
+		} else {
+			quiet++
+		}
+	}
+	return last, err
+}
+
+// Python measures Python functions that are really called, by import path, in the executors of the cluster's workers.
+func Python(ctx context.Context, c TasksConfig) (TasksResult, error) {
+	if c.Cluster.Executors == 0 {
+		c.Cluster.Executors = 1
+	}
+	call := millrace.Python("builtins:int")
+	return measure(ctx, "python", c, func(ctx context.Context, client *millrace.Client, n int) error {
+		futures, err := client.Map(ctx, call, func(yield func(millrace.Arguments) bool) {
+			for range n {
+				if !yield(millrace.Arguments{}) {
+					return
+				}
+			}
+		})
+		if err != nil {
+			return err
+		}
+		values, err := millrace.Gather[int](ctx, futures...)
+		if err != nil {
+			return err
+		}
+		for i, v := range values {
+			if v != 0 {
+				return fmt.Errorf("bench python: int() of task %d is %d", i, v)
+			}
+		}
+		client.Release(futures...)
+		return nil
+	})
+}
+
+// DataResult is the result of `bench data`: an array from the client to a worker and back.
+type DataResult struct {
+	Bench       string  `json:"bench"`
+	Bytes       int     `json:"bytes"`
+	WriteRate   float64 `json:"write_gb_per_s"`
+	ReadRate    float64 `json:"read_gb_per_s"`
+	WriteSpread Spread  `json:"write_gb_per_s_spread"`
+	ReadSpread  Spread  `json:"read_gb_per_s_spread"`
+	// ClientPeakBytes and WorkerPeakBytes are the peaks of resident memory beyond what was resident before, the object
+	// included.
+	ClientPeakBytes uint64 `json:"client_peak_bytes"`
+	WorkerPeakBytes uint64 `json:"worker_peak_bytes"`
+	Repetitions     int    `json:"repetitions"`
+	Version         string `json:"version"`
+	Machine         string `json:"machine"`
+}
+
+// Data measures DataService: Scatter of one array, and reading it back into fresh memory.
+func Data(ctx context.Context, executable string, size, repetitions int) (out DataResult, err error) {
+	if repetitions <= 0 {
+		repetitions = 5
+	}
+	cluster, err := StartCluster(ctx, ClusterConfig{Executable: executable, Workers: 1, MemoryLimit: fmt.Sprint(uint64(size)*2 + 64<<20)})
+	if err != nil {
+		return out, err
+	}
+	defer func() {
+		if closed := cluster.Close(); err == nil {
+			err = closed
+		}
+	}()
+	workers, err := cluster.WorkerPIDs(ctx)
+	if err != nil {
+		return out, err
+	}
+	pids := []int{os.Getpid(), workers[0]}
+	data := make([]uint8, size)
+	for i := range data {
+		data[i] = uint8(i * 7)
+	}
+	array, err := millrace.FromSlice(data)
+	if err != nil {
+		return out, err
+	}
+	var writes, reads []float64
+	var before [2]uint64
+	for i := range repetitions + 1 {
+		if i == 1 { // The first one is the warm-up: it touches the pages of the slab.
+			for j, pid := range pids {
+				if before[j], err = statusBytes(pid, "VmRSS"); err != nil {
+					return out, err
+				}
+				if err := resetPeak(pid); err != nil {
+					return out, err
+				}
+			}
+		}
+		began := time.Now()
+		f, err := cluster.Client.Scatter(ctx, array)
+		if err != nil {
+			return out, err
+		}
+		wrote := time.Since(began)
+		if err := f.Wait(ctx); err != nil {
+			return out, err
+		}
+		began = time.Now()
+		back, err := f.Array(ctx)
+		if err != nil {
+			return out, err
+		}
+		read := time.Since(began)
+		if string(back.Data[:1<<10]) != string(data[:1<<10]) || len(back.Data) != size {
+			return out, fmt.Errorf("bench data: %d bytes came back as %d others", size, len(back.Data))
+		}
+		f.Release()
+		if i > 0 {
+			writes = append(writes, float64(size)/1e9/wrote.Seconds())
+			reads = append(reads, float64(size)/1e9/read.Seconds())
+		}
+		if err := cluster.settle(ctx); err != nil {
+			return out, err
+		}
+		runtime.GC()
+	}
+	same := func(x float64) float64 { return x }
+	out.WriteRate, out.WriteSpread = median(writes, same)
+	out.ReadRate, out.ReadSpread = median(reads, same)
+	peaks := []*uint64{&out.ClientPeakBytes, &out.WorkerPeakBytes}
+	resident := []uint64{uint64(size), 0} // The client holds its own copy before; a worker's slab was touched before.
+	for j, pid := range pids {
+		peak, err := statusBytes(pid, "VmHWM")
+		if err != nil {
+			return out, err
+		}
+		*peaks[j] = peak - min(peak, before[j]) + resident[j]
+	}
+	out.Bench, out.Bytes, out.Repetitions, out.Version, out.Machine = "data", size, repetitions, version.String(), Machine()
+	return out, nil
+}
