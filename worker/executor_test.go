@@ -19,12 +19,14 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-var buildEcho = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "millrace-echo-")
-	if err != nil {
+// echoDir is where the echo executor is built; TestMain removes it.
+var echoDir string
+
+var buildEcho = sync.OnceValues(func() (binary string, err error) {
+	if echoDir, err = os.MkdirTemp("", "millrace-echo-"); err != nil {
 		return "", err
 	}
-	binary := filepath.Join(dir, "echo")
+	binary = filepath.Join(echoDir, "echo")
 	out, err := osexec.Command("go", "build", "-o", binary, "./executor/executortest/echo").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("%w: %s", err, out)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -24,7 +25,14 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+		if echoDir != "" {
+			_ = os.RemoveAll(echoDir) // it is in the way of nobody
+		}
+		os.Exit(code)
+	}))
+}
 
 const (
 	native = millracev1.OpKind_OP_KIND_NATIVE
