@@ -9,8 +9,12 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
-// maxReports bounds one message; the rest follows in the next.
-const maxReports = 4096
+// maxReports and maxReportBytes bound one message, the latter but for its last
+// report; the rest follows in the next.
+const (
+	maxReports     = 4096
+	maxReportBytes = 8 << 20
+)
 
 // outbox is what the scheduler is to be told. The owner fills it, the session
 // empties it.
@@ -127,8 +131,16 @@ func (o *outbox) take() (m *millracev1.SessionRequest, told []chan struct{}) {
 	m = &millracev1.SessionRequest{Stats: o.beat, MissingFunctions: o.functions, Objects: o.objects}
 	told = o.told
 	o.beat, o.functions, o.objects, o.told = nil, nil, nil, nil
-	if len(o.tasks) > maxReports {
-		m.Tasks, o.tasks = o.tasks[:maxReports:maxReports], o.tasks[maxReports:]
+	n, bytes := 0, 0
+	for ; n < len(o.tasks) && n < maxReports && bytes < maxReportBytes; n++ {
+		r := o.tasks[n]
+		bytes += len(r.GetInlineResult()) + len(r.GetLogTail())
+		if e := r.GetError(); e != nil {
+			bytes += len(e.GetMessage()) + len(e.GetTraceback()) + len(e.GetException().GetData()) + len(e.GetLogTail())
+		}
+	}
+	if n < len(o.tasks) {
+		m.Tasks, o.tasks = o.tasks[:n:n], o.tasks[n:]
 	} else {
 		m.Tasks, o.tasks = o.tasks, nil
 		m.Leaving = o.leaving

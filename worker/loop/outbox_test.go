@@ -1,0 +1,68 @@
+package loop
+
+import (
+	"testing"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+func report(task uint64, inline int, outcome millracev1.TaskOutcome) *millracev1.TaskReport {
+	return &millracev1.TaskReport{TaskId: task, Attempt: 1, Outcome: outcome, InlineResult: make([]byte, inline)}
+}
+
+func TestMessagesAreBounded(t *testing.T) {
+	o := newOutbox()
+	const each, tasks = 64 << 10, 1000
+	for i := range uint64(tasks) {
+		o.task(report(i+1, each, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+	}
+	o.leave()
+	next := uint64(1)
+	for {
+		m, told := o.take()
+		if m == nil {
+			break
+		}
+		if n := len(m.GetTasks()); n == 0 || n*each > maxReportBytes+each {
+			t.Errorf("a message with %d reports of %d bytes", n, each)
+		}
+		for _, r := range m.GetTasks() {
+			if r.GetTaskId() != next {
+				t.Fatalf("task %d comes where %d is next", r.GetTaskId(), next)
+			}
+			next++
+		}
+		if m.GetLeaving() != (next == tasks+1) {
+			t.Errorf("leaving: %v before task %d", m.GetLeaving(), next)
+		}
+		o.sent(m, told)
+	}
+	if next != tasks+1 {
+		t.Errorf("the last report is that of task %d", next-1)
+	}
+	<-o.flushed()
+}
+
+func TestWhatWasNotSentIsSaidAgain(t *testing.T) {
+	o := newOutbox()
+	told := make(chan struct{})
+	o.task(report(1, 0, millracev1.TaskOutcome_TASK_OUTCOME_STARTED))
+	o.task(report(1, 0, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+	o.object(&millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: 7}}, told)
+	m, waiting := o.take()
+	o.unsent(m, waiting)
+	o.task(report(2, 0, millracev1.TaskOutcome_TASK_OUTCOME_FAILED))
+	// A new session counts them as running, so that they are not placed again.
+	if refs := o.reopen(); len(refs) != 2 || refs[0].Task != 1 || refs[1].Task != 2 {
+		t.Errorf("final reports of %v", refs)
+	}
+	m, waiting = o.take()
+	if len(m.GetTasks()) != 3 || len(m.GetObjects()) != 1 {
+		t.Errorf("said again: %v", m)
+	}
+	o.sent(m, waiting)
+	<-told
+	if m, _ := o.take(); m != nil {
+		t.Errorf("there is still %v", m)
+	}
+}
