@@ -693,7 +693,8 @@ func (c *client) scatter(task ids.TaskID, s *spec) {
 			}
 			// The worker may die before the scheduler hears of it.
 			c.after(w.between(500*time.Millisecond, 2*time.Second), func() {
-				if state := c.latest[task].State; state != sched.TaskSucceeded && state != sched.TaskFailed && state != sched.TaskCancelled && c.held[task] != nil {
+				// What the client was told may be older than its last submission.
+				if u, ok := w.server.m.UpdateOf(task); ok && u.State == sched.TaskWaiting && c.held[task] != nil {
 					try()
 					return
 				}
@@ -731,6 +732,9 @@ func (c *client) satisfied() bool {
 		u := c.latest[id]
 		switch u.State {
 		case sched.TaskSucceeded, sched.TaskFailed, sched.TaskCancelled:
+		case sched.TaskWaiting, sched.TaskReady, sched.TaskAssigned, sched.TaskRunning, sched.TaskReleased:
+			done = false
+			continue
 		default:
 			done = false
 			continue

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -47,7 +48,7 @@ func (h *host) start() {
 			Slots: int(h.slots), Resources: h.resources, StartedAfter: 60 * time.Millisecond, ReserveBytes: 64 << 10,
 			LaneDepth: 8, FetchObjects: 5, Fetches: 6,
 		}),
-		books: books, small: map[ids.TaskID]smallObject{}, values: map[object]uint64{},
+		books: books, small: map[object]uint64{}, values: map[object]uint64{},
 		jobs: map[lifecycle.Ref]*job{}, peers: map[ids.WorkerID]*process{}, lanes: map[laneKey]*lane{},
 		reserved: map[lifecycle.ReservationID]ledger.ReservationID{}, waits: map[ledger.ReservationID]lifecycle.ReservationID{},
 	}
@@ -113,8 +114,8 @@ type process struct {
 
 	life  *lifecycle.Machine
 	books *ledger.Ledger
-	// small are results without frames: one generation of each task.
-	small map[ids.TaskID]smallObject
+	// small are results without frames.
+	small map[object]uint64
 	// values are the bytes of the objects in the ledger.
 	values map[object]uint64
 
@@ -137,11 +138,6 @@ type process struct {
 	waits map[ledger.ReservationID]lifecycle.ReservationID
 
 	sinceCheck int
-}
-
-type smallObject struct {
-	generation ids.Attempt
-	value      uint64
 }
 
 // job is one attempt that the process was given.
@@ -419,8 +415,8 @@ func (p *process) tick() {
 
 // find returns an object that can be read.
 func (p *process) find(o object) (uint64, bool) {
-	if s, ok := p.small[o.Task]; ok && s.generation == o.Generation {
-		return s.value, true
+	if v, ok := p.small[o]; ok {
+		return v, true
 	}
 	if v, ok := p.books.Lookup(o); ok && v.State == ledger.Sealed {
 		return p.values[o], true
@@ -429,8 +425,8 @@ func (p *process) find(o object) (uint64, bool) {
 }
 
 func (p *process) isSmall(o object) bool {
-	s, ok := p.small[o.Task]
-	return ok && s.generation == o.Generation
+	_, ok := p.small[o]
+	return ok
 }
 
 func (p *process) size(o object) uint64 {
@@ -448,15 +444,18 @@ func (p *process) inventory() []object {
 			out = append(out, v.ID)
 		}
 	}
-	for _, task := range sortedKeys(p.small) {
-		out = append(out, object{Task: task, Generation: p.small[task].generation})
+	for o := range p.small {
+		out = append(out, o)
 	}
+	slices.SortFunc(out, func(a, b object) int {
+		return cmp.Or(cmp.Compare(a.Task, b.Task), cmp.Compare(a.Generation, b.Generation))
+	})
 	return out
 }
 
 func (p *process) drop(o object) {
 	if p.isSmall(o) {
-		delete(p.small, o.Task)
+		delete(p.small, o)
 		return
 	}
 	if effects, err := p.books.Drop(o); err == nil {
@@ -522,6 +521,9 @@ func (p *process) assigned(a *assignment) {
 		p.push(&lifecycle.Assigned{Ref: ref})
 		p.pump()
 		return
+	}
+	if _, done := p.find(objectOf(ref)); done {
+		return // It ran before: the result was reported, or is in the inventory.
 	}
 	s := w.book.ofArguments(a.Arguments)
 	if s == nil || s.key != a.Key || s.op != a.op || len(a.Inputs) != len(s.inputs) {
@@ -691,7 +693,7 @@ func (p *process) scattered(task ids.TaskID, s *spec) bool {
 // own).
 func (p *process) store(o object, s *spec, from ledger.ReservationID) bool {
 	if s.bytes == 0 {
-		p.small[o.Task] = smallObject{o.Generation, s.value}
+		p.small[o] = s.value
 		return true
 	}
 	id := from
@@ -737,5 +739,5 @@ func (p *process) leftovers() string {
 	if s.Objects+s.Leases+s.Waiting+p.life.Len()+len(p.small)+len(p.jobs)+len(p.values)+len(p.reserved) == 0 && s.HeldBytes+s.ReservedBytes == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%+v, attempts %v, small %v, %d jobs, %d values, %d reservations", s, p.life.Attempts(), sortedKeys(p.small), len(p.jobs), len(p.values), len(p.reserved))
+	return fmt.Sprintf("%+v, attempts %v, %d small, %d jobs, %d values, %d reservations", s, p.life.Attempts(), len(p.small), len(p.jobs), len(p.values), len(p.reserved))
 }

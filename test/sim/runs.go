@@ -171,7 +171,7 @@ func (p *process) succeeded(j *job) {
 	o := objectOf(j.ref)
 	j.bytes = smallBytes
 	if j.spec.bytes == 0 {
-		p.small[o.Task] = smallObject{o.Generation, j.spec.value}
+		p.small[o] = j.spec.value
 	} else {
 		j.bytes = j.spec.bytes
 		if !j.double {

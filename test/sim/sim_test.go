@@ -49,6 +49,7 @@ func TestSoak(t *testing.T) {
 }
 
 func runSeeds(t *testing.T, more func(uint64) bool) {
+	t.Helper()
 	var next, lines, failed atomic.Uint64
 	var all sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {

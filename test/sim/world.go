@@ -46,7 +46,7 @@ type world struct {
 // counts are for the summary.
 type counts struct {
 	messages, broken, duplicates, crashes, stops, leaves, executorDeaths, clientCrashes int
-	runs, tasks, wrong                                                                  int
+	runs, tasks                                                                         int
 }
 
 // Result is what a run came to.
