@@ -172,7 +172,9 @@ func (s *Server) ID() string { return s.loop.Cluster().ID }
 // Run serves until ctx ends or a client shuts the cluster down, then stops: health says so first, sessions and watches
 // are ended, calls under way may finish for the stop grace. It is called once. An error says that it could not serve.
 func (s *Server) Run(ctx context.Context) error {
-	group, serving := errgroup.WithContext(ctx)
+	serving, stopServing := context.WithCancel(ctx)
+	defer stopServing()
+	group, serving := errgroup.WithContext(serving)
 	// The loop must outlive the streams that end by its word.
 	loopContext, stopLoop := context.WithCancel(context.WithoutCancel(ctx))
 	looped := make(chan struct{})
@@ -180,6 +182,10 @@ func (s *Server) Run(ctx context.Context) error {
 		defer close(looped)
 		s.loop.Run(loopContext)
 	}()
+	group.Go(func() error {
+		scavenge(serving)
+		return nil
+	})
 	group.Go(func() error {
 		if err := s.rpc.Serve(s.listener); err != nil {
 			return fmt.Errorf("serve on %s: %w", s.Address(), err)
@@ -207,6 +213,7 @@ func (s *Server) Run(ctx context.Context) error {
 	if err := s.http.Shutdown(grace); err != nil {
 		_ = s.http.Close() // The grace is over: what still waits is cut off.
 	}
+	stopServing()
 	err := group.Wait()
 	stopLoop()
 	<-looped
