@@ -22,10 +22,10 @@ func insecureOption() grpc.DialOption {
 	return grpc.WithTransportCredentials(insecure.NewCredentials())
 }
 
-func soon(t testing.TB) context.Context {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	t.Cleanup(cancel)
+func soon(tb testing.TB) context.Context {
+	tb.Helper()
+	ctx, cancel := context.WithTimeout(tb.Context(), 20*time.Second)
+	tb.Cleanup(cancel)
 	return ctx
 }
 
@@ -459,5 +459,22 @@ func TestFindCluster(t *testing.T) {
 				t.Errorf("%q, %q, %v", address, token, err)
 			}
 		})
+	}
+}
+
+// TestSnapshotOlderThanTheTask: the first message of a Watch may have been made before a submission that was answered
+// before it arrived.
+func TestSnapshotOlderThanTheTask(t *testing.T) {
+	var table futureTable
+	table.init()
+	f := &Future{key: "k"}
+	table.bind([]*Future{f}, []uint64{1}, 5)
+	table.snapshot(nil, 4)
+	if f.end.Load() != nil {
+		t.Fatal("a snapshot of revision 4 ended a task of revision 5")
+	}
+	table.snapshot(nil, 5)
+	if end := f.end.Load(); end == nil || !errors.Is(end.err, ErrLeaseLost) {
+		t.Fatal("a snapshot of revision 5 without the task did not end it")
 	}
 }

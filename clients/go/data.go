@@ -227,7 +227,7 @@ func (c *Client) read(ctx context.Context, address string, refs []*millracev1.Ob
 	if err != nil {
 		return nil, callError(ctx, "ReadObjects", err)
 	}
-	if err := stream.SendMsg(&millracev1.ReadObjectsRequest{Objects: refs}); err != nil && err != io.EOF {
+	if err := stream.SendMsg(&millracev1.ReadObjectsRequest{Objects: refs}); err != nil && !errors.Is(err, io.EOF) {
 		return nil, callError(ctx, "ReadObjects", err)
 	}
 	if err := stream.CloseSend(); err != nil {
@@ -237,7 +237,7 @@ func (c *Client) read(ctx context.Context, address string, refs []*millracev1.Ob
 	for {
 		var m rawframe.ReadResponse
 		err := stream.RecvMsg(&m)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
@@ -395,7 +395,7 @@ func (c *Client) write(ctx context.Context, address string, head *millracev1.Obj
 		err = stream.CloseSend()
 	}
 	var out millracev1.WriteObjectResponse
-	if err == nil || err == io.EOF {
+	if err == nil || errors.Is(err, io.EOF) {
 		err = stream.RecvMsg(&out)
 	}
 	if err != nil {

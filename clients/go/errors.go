@@ -19,6 +19,8 @@ const errorDomain = "millrace.dev"
 // reasonError is a sentinel: it matches every error that carries its reason.
 type reasonError string
 
+const reasonCancelled reasonError = "TASK_CANCELLED"
+
 // Error returns the reason.
 func (r reasonError) Error() string { return "millrace: " + string(r) }
 
@@ -60,7 +62,7 @@ var (
 	// ErrTaskFailed matches every *TaskError of a task that failed, whatever its reason.
 	ErrTaskFailed error = reasonError("TASK_FAILED")
 	// ErrTaskCancelled matches the *TaskError of a task that was cancelled.
-	ErrTaskCancelled error = reasonError("TASK_CANCELLED")
+	ErrTaskCancelled error = reasonCancelled
 	// ErrUnavailable matches calls that did not reach the scheduler or a worker.
 	ErrUnavailable error = reasonError("UNAVAILABLE")
 	// ErrClosed is returned by calls on a Client after Close.
@@ -207,7 +209,7 @@ func taskError(key string, state millracev1.TaskState, e *millracev1.TaskError) 
 		Cancelled: state == millracev1.TaskState_TASK_STATE_CANCELLED,
 	}
 	if out.Reason == "" && out.Cancelled {
-		out.Reason = string(ErrTaskCancelled.(reasonError))
+		out.Reason = string(reasonCancelled)
 	}
 	if out.Message == "" {
 		out.Message = "no cause was given"

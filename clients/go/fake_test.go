@@ -2,6 +2,7 @@ package millrace
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -51,8 +52,8 @@ type fakeObject struct {
 	frames [][]byte
 }
 
-func newFake(t testing.TB) *fakeCluster {
-	t.Helper()
+func newFake(tb testing.TB) *fakeCluster {
+	tb.Helper()
 	f := &fakeCluster{
 		listener:   bufconn.Listen(1 << 20),
 		keys:       make(map[string]uint64),
@@ -68,31 +69,31 @@ func newFake(t testing.TB) *fakeCluster {
 	go func() {
 		defer close(done)
 		if err := server.Serve(f.listener); err != nil {
-			t.Errorf("serve: %v", err)
+			tb.Errorf("serve: %v", err)
 		}
 	}()
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		server.Stop()
 		<-done
 	})
 	return f
 }
 
-func (f *fakeCluster) dial(t testing.TB, options ...Option) *Client {
-	t.Helper()
+func (f *fakeCluster) dial(tb testing.TB, options ...Option) *Client {
+	tb.Helper()
 	dialer := grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return f.listener.DialContext(ctx) })
-	c, err := Dial(t.Context(), append([]Option{WithAddress("fake"), WithDialOptions(dialer)}, options...)...)
+	c, err := Dial(tb.Context(), append([]Option{WithAddress("fake"), WithDialOptions(dialer)}, options...)...)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	conn, err := grpc.NewClient("passthrough:///fake", append(rawframe.DialOptions(), dialer, insecureOption())...)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	c.data.conns["fake"] = conn
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		if err := c.Close(); err != nil {
-			t.Errorf("close: %v", err)
+			tb.Errorf("close: %v", err)
 		}
 	})
 	return c
@@ -210,7 +211,7 @@ func (f *fakeCluster) Submit(stream grpc.ClientStreamingServer[millracev1.Submit
 	whole := &millracev1.SubmitBatchRequest{}
 	for {
 		in, err := stream.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
@@ -312,7 +313,7 @@ func (f *fakeCluster) WriteObject(stream grpc.ClientStreamingServer[millracev1.W
 	var o fakeObject
 	for {
 		in, err := stream.Recv()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {

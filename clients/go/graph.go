@@ -224,7 +224,7 @@ func (g *GraphBuilder) Submit(ctx context.Context) (*GraphRun, error) {
 	for i, h := range g.held {
 		held[i] = ids[h.at]
 	}
-	c.futures.bind(futures, held)
+	c.futures.bind(futures, held, out.GetRevision())
 	return &GraphRun{
 		ID:      out.GetGraphId(),
 		Tasks:   g.total,
@@ -253,7 +253,7 @@ func (c *Client) streamChunks(ctx context.Context, header []byte, chunks []chunk
 		if i == 0 {
 			message = wireMessage{header, ch.tables, ch.tasks}
 		}
-		if err := stream.SendMsg(message); err == io.EOF {
+		if err := stream.SendMsg(message); errors.Is(err, io.EOF) {
 			break // The answer says why.
 		} else if err != nil {
 			return err

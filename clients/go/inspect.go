@@ -3,6 +3,7 @@ package millrace
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -154,7 +155,8 @@ func (c *Client) HoldKeys(ctx context.Context, keys ...string) ([]*Future, error
 	for i, k := range keys {
 		futures[i] = &Future{client: c, key: k}
 	}
-	c.futures.bind(futures, out.GetTaskIds())
+	// The answer names no revision, so that no snapshot counts as proof that these are gone.
+	c.futures.bind(futures, out.GetTaskIds(), math.MaxUint64)
 	return futures, nil
 }
 

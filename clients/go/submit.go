@@ -301,7 +301,7 @@ func (c *Client) sendTasks(b *batch, lo, hi int) {
 	defer c.futures.end()
 	out, err := c.submitOnce(wireMessage{b.tables.encoded, tasks}, len(futures))
 	if err == nil {
-		c.releaseIDs(c.futures.bind(futures, out.GetTaskIds()))
+		c.releaseIDs(c.futures.bind(futures, out.GetTaskIds(), out.GetRevision()))
 		return
 	}
 	if hi-lo == 1 || len(futures) == 1 || !refusal(err) {

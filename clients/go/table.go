@@ -1,6 +1,7 @@
 package millrace
 
 import (
+	"errors"
 	"sync"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -64,9 +65,9 @@ func (t *futureTable) end() {
 	}
 }
 
-// bind gives futures the numbers of their tasks, and tells them what was heard about these before. It returns the tasks
-// whose futures were released in the meantime.
-func (t *futureTable) bind(futures []*Future, ids []uint64) (released []uint64) {
+// bind gives futures the numbers of their tasks, and tells them what was heard about these before. As of revision since
+// the tasks are in every snapshot. It returns the tasks whose futures were released in the meantime.
+func (t *futureTable) bind(futures []*Future, ids []uint64, since uint64) (released []uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for i, f := range futures {
@@ -74,7 +75,7 @@ func (t *futureTable) bind(futures []*Future, ids []uint64) (released []uint64) 
 			continue
 		}
 		id := ids[i]
-		f.id = id
+		f.id, f.since = id, since
 		if f.released {
 			if _, s := t.slot(id, false); s == nil || *s == nil {
 				released = append(released, id)
@@ -127,8 +128,8 @@ func (t *futureTable) update(updates []taskUpdate) {
 	}
 }
 
-// snapshot applies a snapshot: what is not in it does not exist any more.
-func (t *futureTable) snapshot(updates []taskUpdate) {
+// snapshot applies a snapshot: what is not in it does not exist any more, unless it came after the snapshot was made.
+func (t *futureTable) snapshot(updates []taskUpdate, revision uint64) {
 	t.update(updates)
 	known := make(map[uint64]bool, len(updates))
 	for i := range updates {
@@ -137,7 +138,7 @@ func (t *futureTable) snapshot(updates []taskUpdate) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.each(func(f *Future) {
-		if !known[f.id] && f.end.Load() == nil && t.underWay == 0 {
+		if !known[f.id] && f.end.Load() == nil && f.since <= revision {
 			f.fail(ErrLeaseLost)
 		}
 	})
@@ -247,7 +248,7 @@ func (f *Future) fail(err error) {
 	if f.end.Load() == nil {
 		f.state.Store(int32(Failed))
 	}
-	if err == ErrReleased {
+	if errors.Is(err, ErrReleased) {
 		f.state.Store(int32(Released))
 	}
 	f.finish(&outcome{err: err})

@@ -196,7 +196,7 @@ func (c *Client) watchTasks(after *uint64) error {
 	if err != nil {
 		return callError(c.ctx, "Watch", err)
 	}
-	if err := stream.SendMsg(&millracev1.WatchRequest{ClientId: c.lease.Load(), AfterRevision: *after}); err != nil && err != io.EOF {
+	if err := stream.SendMsg(&millracev1.WatchRequest{ClientId: c.lease.Load(), AfterRevision: *after}); err != nil && !errors.Is(err, io.EOF) {
 		return callError(c.ctx, "Watch", err)
 	}
 	if err := stream.CloseSend(); err != nil {
@@ -208,7 +208,7 @@ func (c *Client) watchTasks(after *uint64) error {
 			return callError(c.ctx, "Watch", err)
 		}
 		if b.snapshot {
-			c.futures.snapshot(b.updates)
+			c.futures.snapshot(b.updates, b.revision)
 		} else {
 			c.futures.update(b.updates)
 		}

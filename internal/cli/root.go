@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/lmittmann/tint"
@@ -78,7 +79,7 @@ func exitCode(err error) int {
 	var usage usageError
 	var task *millrace.TaskError
 	switch {
-	case errors.As(err, &usage):
+	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command "): // cobra's own, which has no type
 		return exitUsage
 	case errors.As(err, &task):
 		return exitTaskFailed
@@ -130,7 +131,7 @@ func (a *app) logging() error {
 		return usageError{fmt.Errorf("--log-level: %w", err)}
 	}
 	if term.IsTerminal(int(os.Stderr.Fd())) {
-		slog.SetDefault(slog.New(tint.NewHandler(a.err, &tint.Options{Level: level, TimeFormat: "15:04:05.000"})))
+		slog.SetDefault(slog.New(tint.NewTextHandler(a.err, &tint.Options{Level: level, TimeFormat: "15:04:05.000"})))
 	} else {
 		slog.SetDefault(slog.New(slog.NewJSONHandler(a.err, &slog.HandlerOptions{Level: level})))
 	}

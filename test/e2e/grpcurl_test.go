@@ -1,0 +1,121 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// grpcurlPath is the pinned grpcurl: GRPCURL, else what `make` built.
+func grpcurlPath(t *testing.T) string {
+	t.Helper()
+	if p := os.Getenv("GRPCURL"); p != "" {
+		return p
+	}
+	p, err := filepath.Abs("../../.tools/bin/grpcurl")
+	if err == nil {
+		_, err = os.Stat(p)
+	}
+	if err != nil {
+		t.Fatalf("no grpcurl: %v; run `make e2e`, or `make .tools/bin/grpcurl` once", err)
+	}
+	return p
+}
+
+// grpcurl runs it without any .proto file, and returns what it wrote.
+func grpcurl(t *testing.T, data string, args ...string) string {
+	t.Helper()
+	all := []string{"-plaintext", "-max-time", "60", "-H", "authorization: Bearer " + shared.Token}
+	if data != "" {
+		all = append(all, "-d", data)
+	}
+	cmd := exec.CommandContext(soon(t), grpcurlPath(t), append(append(all, shared.Address), args...)...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("grpcurl %s: %v\n%s%s", strings.Join(args, " "), err, out.String(), errs.String())
+	}
+	return out.String()
+}
+
+func rpc(t *testing.T, method, data string) map[string]any {
+	t.Helper()
+	return decode(t, grpcurl(t, data, "millrace.v1.SchedulerService/"+method))
+}
+
+// TestGrpcurl is the operator's session: everything by reflection.
+func TestGrpcurl(t *testing.T) {
+	if out := grpcurl(t, "", "list"); !strings.Contains(out, "millrace.v1.SchedulerService") || !strings.Contains(out, "grpc.health.v1.Health") {
+		t.Errorf("list: %s", out)
+	}
+	if out := grpcurl(t, "", "describe", "millrace.v1.SchedulerService.SubmitBatch"); !strings.Contains(out, "SubmitBatchRequest") {
+		t.Errorf("describe: %s", out)
+	}
+	if out := grpcurl(t, "", "describe", "millrace.v1.TaskSpec"); !strings.Contains(out, "packed_arguments") {
+		t.Errorf("describe: %s", out)
+	}
+
+	submitted := rpc(t, "SubmitBatch", `{"header": {"name": "by hand", "namespace": "TestGrpcurl"}, "tasks": [
+		{"key": "a", "op": "array.arange", "arguments": {"positional": [{"intValue": "0"}, {"intValue": "6"}, {"intValue": "1"}]}},
+		{"key": "m", "op": "array.map", "inputs": ["a"], "arguments": {"positional": [{"stringValue": "x0*x0"}, {"input": 0}]}},
+		{"key": "s", "op": "array.reduce", "inputs": ["m"], "arguments": {"positional": [{"input": 0}], "named": {"op": {"stringValue": "sum"}}}}]}`)
+	graph, _ := submitted["graphId"].(string)
+	if ids, _ := submitted["taskIds"].([]any); len(ids) != 3 || graph == "" {
+		t.Fatalf("SubmitBatch: %v", submitted)
+	}
+	result := rpc(t, "GetResult", `{"key": "s", "namespace": "TestGrpcurl", "wait": "30s"}`)
+	if got := result["json"]; got != 55.0 {
+		t.Errorf("sum of squares: %v", result)
+	}
+	result = rpc(t, "GetResult", `{"key": "m", "namespace": "TestGrpcurl", "wait": "30s"}`)
+	if got, _ := result["json"].([]any); !slices.Equal(got, []any{0.0, 1.0, 4.0, 9.0, 16.0, 25.0}) {
+		t.Errorf("squares: %v", result)
+	}
+
+	// Watch prints one JSON object after the other, and ends with the graph.
+	watched := json.NewDecoder(strings.NewReader(grpcurl(t, `{"graphIds": ["`+graph+`"], "untilEnded": true}`, "millrace.v1.SchedulerService/Watch")))
+	state := any("")
+	for {
+		var batch map[string]any
+		if err := watched.Decode(&batch); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if s := dig(batch, "graphs", 0, "state"); s != nil {
+			state = s
+		}
+	}
+	if state != "GRAPH_STATE_SUCCEEDED" {
+		t.Errorf("watch ended with state %v", state)
+	}
+
+	rpc(t, "SubmitBatch", `{"header": {"namespace": "TestGrpcurl"}, "options": [{"resources": {"license": 1}}],
+		"tasks": [{"key": "blocked", "op": "bench.noop", "optionsIndex": 1}]}`)
+	why := rpc(t, "ExplainTask", `{"key": "blocked", "namespace": "TestGrpcurl"}`)
+	text, _ := why["explanation"].(string)
+	if why["reason"] != "NO_WORKER_FITS" || !strings.Contains(text, "license") {
+		t.Errorf("explain: %v", why)
+	}
+	if reason, _ := dig(why, "workers", 0, "reason").(string); !strings.Contains(reason, "license") {
+		t.Errorf("verdicts: %v", why["workers"])
+	}
+	rpc(t, "CancelTasks", `{"keys": ["blocked"], "namespace": "TestGrpcurl"}`)
+
+	first := rpc(t, "ListWorkers", `{"pageSize": 1}`)
+	token, _ := first["nextPageToken"].(string)
+	if list, _ := first["workers"].([]any); len(list) != 1 || token == "" {
+		t.Fatalf("first page of workers: %v", first)
+	}
+	second := rpc(t, "ListWorkers", `{"pageSize": 1, "pageToken": "`+token+`"}`)
+	if list, _ := second["workers"].([]any); len(list) != 1 || second["nextPageToken"] != nil || dig(second, "workers", 0, "name") == dig(first, "workers", 0, "name") {
+		t.Errorf("second page of workers: %v", second)
+	}
+}

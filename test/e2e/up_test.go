@@ -1,0 +1,85 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+)
+
+// TestUpLeavesNothingBehind: however `up` ends, so do scheduler, supervisor, workers and executors.
+func TestUpLeavesNothingBehind(t *testing.T) {
+	for _, signal := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP, syscall.SIGKILL} {
+		t.Run(signal.String(), func(t *testing.T) {
+			c := startCluster(t, "--workers", "2", "--executors", "1", "--memory-limit", "64MiB")
+			client, err := millrace.Dial(soon(t), millrace.WithSchedulerFile(c.file))
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := client.Submit(soon(t), millrace.Python("os:getpid"), millrace.Args())
+			if err != nil {
+				t.Fatal(err)
+			}
+			executor, err := millrace.Get[int](soon(t), f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			below := descendants(c.cmd.Process.Pid)
+			if len(below) < 3 {
+				t.Fatalf("processes below up: %v", below)
+			}
+			names := map[int]string{}
+			for _, pid := range append(below, executor) {
+				names[pid] = commandLine(pid)
+			}
+			if err := client.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if err := c.stop(signal); err != nil {
+				t.Fatal(err)
+			}
+			within(t, 10*time.Second, fmt.Sprintf("all of %v gone", names), func() bool {
+				for pid, name := range names {
+					// NB: a number that somebody else has by now has another command line.
+					if line := commandLine(pid); line != "" && line == name {
+						return false
+					}
+				}
+				return true
+			})
+			if _, err := os.Stat(c.file); signal != syscall.SIGKILL && !os.IsNotExist(err) {
+				t.Errorf("the scheduler file is still there: %v", err)
+			}
+		})
+	}
+}
+
+func TestUpIsReadySoon(t *testing.T) {
+	// The figure belongs to an idle machine; the test only sees to it that nothing waits for a time-out.
+	if shared.readyAfter > 20*time.Second {
+		t.Errorf("ready after %s", shared.readyAfter)
+	}
+	t.Logf("ready after %s", shared.readyAfter)
+}
+
+func TestShutdownByAClientEndsUp(t *testing.T) {
+	c := startCluster(t, "--workers", "1", "--memory-limit", "64MiB")
+	client, err := millrace.Dial(soon(t), millrace.WithSchedulerFile(c.file), millrace.WithoutLease())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Shutdown(soon(t), "test"); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-c.ended:
+	case <-time.After(20 * time.Second):
+		t.Fatal("up goes on after Shutdown")
+	}
+}
