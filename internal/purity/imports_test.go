@@ -47,7 +47,7 @@ func broken(dir, path string, kind map[string]string) (why []string) {
 	why = brokenInTests(dir, path)
 	to, ours := strings.CutPrefix(path, modulePath+"/")
 	rule(path == "C" && !under(dir, cgoAllowed...), "cgo is allowed in %s only: elsewhere CGO_ENABLED=0 must build", strings.Join(cgoAllowed, ", "))
-	rule(under(path, "github.com/hashicorp/go-memdb") && !under(dir, "server/catalog", "internal/deps"), "only server/catalog imports go-memdb: others go through its types")
+	rule(under(path, "github.com/hashicorp/go-memdb") && !under(dir, "server/catalog"), "only server/catalog imports go-memdb: others go through its types")
 	if !ours {
 		return why
 	}
