@@ -199,8 +199,11 @@ func OpenReadOnly(fd int) (*View, error) {
 	}
 	// Without the seal its owner could cut it short and kill us by SIGBUS.
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
-	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
-		return nil, fmt.Errorf("%w: descriptor %d is not sealed against shrinking (seals %#x, %v)", ErrNotASlab, fd, seals, err)
+	if err != nil {
+		return nil, fmt.Errorf("%w: descriptor %d cannot be sealed: %w", ErrNotASlab, fd, err)
+	}
+	if seals&unix.F_SEAL_SHRINK == 0 {
+		return nil, fmt.Errorf("%w: descriptor %d is not sealed against shrinking (seals %#x)", ErrNotASlab, fd, seals)
 	}
 	data, err := unix.Mmap(fd, 0, int(st.Size), unix.PROT_READ, unix.MAP_SHARED|unix.MAP_NORESERVE)
 	if err != nil {
@@ -266,7 +269,7 @@ func MemoryLimit() (Limit, error) {
 	if err := unix.Sysinfo(&info); err != nil {
 		return Limit{}, fmt.Errorf("host: size of the machine's memory: %w", err)
 	}
-	least := Limit{Bytes: uint64(info.Totalram) * uint64(info.Unit), Source: "the machine's memory"}
+	least := Limit{Bytes: info.Totalram * uint64(info.Unit), Source: "the machine's memory"}
 	self, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
 		return least, nil // no cgroups here, so none that limits

@@ -32,7 +32,10 @@ func open(t *testing.T, size uint64, id memory.Identity) *Slab {
 }
 
 func TestSlabConforms(t *testing.T) {
-	memorytest.Space(t, func(t *testing.T, size uint64, id memory.Identity) memory.Space { return open(t, size, id) })
+	memorytest.Space(t, func(t *testing.T, size uint64, id memory.Identity) memory.Space {
+		t.Helper()
+		return open(t, size, id)
+	})
 }
 
 func TestPagesAreTakenAtFirstTouchAndGivenBackByPunch(t *testing.T) {

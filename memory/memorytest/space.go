@@ -11,6 +11,7 @@ import (
 // Space runs the conformance tests. open makes a space of the given size and
 // identity; it is closed by the test's cleanup, which open registers.
 func Space(t *testing.T, open func(t *testing.T, size uint64, id memory.Identity) memory.Space) {
+	t.Helper()
 	const size = 8 << 20
 	id := memory.Identity{WorkerUUID: [16]byte{1, 2}, Incarnation: [16]byte{3}, Nonce: 1<<63 + 4}
 	t.Run("says what it was made with", func(t *testing.T) {

@@ -44,17 +44,16 @@ type World struct {
 
 // modelTask is what the model knows about a task.
 type modelTask struct {
-	key      string
-	spec     sched.TaskSpec
-	op       sched.OpSpec
-	inputs   []ids.TaskID
-	fails    bool // every attempt fails
-	cancels  bool // it was the target of a cancel
-	died     int  // deaths that may be blamed on it
-	data     bool
-	lost     bool // data whose bytes were lost somewhere, or never came
-	attempt  ids.Attempt
-	finished bool
+	key     string
+	spec    sched.TaskSpec
+	op      sched.OpSpec
+	inputs  []ids.TaskID
+	fails   bool // every attempt fails
+	cancels bool // it was the target of a cancel
+	died    int  // deaths that may be blamed on it
+	data    bool
+	lost    bool // data whose bytes were lost somewhere, or never came
+	attempt ids.Attempt
 }
 
 // fakeWorker is a worker that does what it is told, as well as a faulty world lets it.
@@ -444,6 +443,9 @@ func (w *World) receive(f *fakeWorker, e sched.Effect, a sched.Assignment) {
 			f.queue = slices.Delete(f.queue, i, i+1)
 		}
 		f.report(sched.Report{Task: e.Task, Attempt: e.Attempt, Outcome: outcome})
+	case sched.EffectNotify, sched.EffectClientExpired, sched.EffectGraphChanged, sched.EffectGraphRemoved,
+		sched.EffectFunctionUnused, sched.EffectTaskForgotten:
+		// These are for clients and the catalogue.
 	}
 }
 

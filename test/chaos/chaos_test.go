@@ -3,6 +3,7 @@ package chaos
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/pbkdf2"
 	"crypto/sha256"
@@ -10,6 +11,7 @@ import (
 	"flag"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -87,7 +89,7 @@ func start(t *testing.T) *cluster {
 		}
 		for lines.Scan() { // keep the pipe empty
 		}
-		ready <- fmt.Errorf("up ended before it was ready: %v", lines.Err())
+		ready <- fmt.Errorf("up ended before it was ready: %w", cmp.Or(lines.Err(), io.EOF))
 	}()
 	select {
 	case err := <-ready:

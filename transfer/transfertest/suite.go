@@ -38,6 +38,7 @@ func ref(task int) transfer.Ref { return transfer.Ref{Task: idOf(task), Generati
 
 // Run holds a path to what transfer.Path promises.
 func (h Harness) Run(t *testing.T) {
+	t.Helper()
 	t.Run("sizes", h.sizes)
 	t.Run("many small frames", h.manyFrames)
 	t.Run("missing objects", h.missing)
@@ -230,7 +231,7 @@ func (h Harness) concurrent(t *testing.T) {
 }
 
 // large makes a source with objects that take a while.
-func large(h Harness, t *testing.T) (*Objects, []transfer.Ref, transfer.Peer, func()) {
+func large(t *testing.T, h Harness) (*Objects, []transfer.Ref, transfer.Peer, func()) {
 	t.Helper()
 	objects := NewObjects()
 	var refs []transfer.Ref
@@ -246,7 +247,7 @@ func large(h Harness, t *testing.T) (*Objects, []transfer.Ref, transfer.Peer, fu
 // interrupted fetches and calls interrupt when the second object is placed. It
 // returns what Fetch did, having checked that nothing is delivered as valid that
 // is not.
-func interrupted(t *testing.T, path transfer.Path, peer transfer.Peer, refs []transfer.Ref, ctx context.Context, interrupt func()) error { //nolint:revive // the context is one of the things compared
+func interrupted(ctx context.Context, t *testing.T, path transfer.Path, peer transfer.Peer, refs []transfer.Ref, interrupt func()) error {
 	t.Helper()
 	sink := NewSink()
 	sink.PlaceHook = func(_ context.Context, index int, _ transfer.Head) error {
@@ -272,20 +273,20 @@ func interrupted(t *testing.T, path transfer.Path, peer transfer.Peer, refs []tr
 }
 
 func (h Harness) cancel(t *testing.T) {
-	objects, refs, peer, _ := large(h, t)
+	objects, refs, peer, _ := large(t, h)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if err := interrupted(t, h.Path(t, Patience), peer, refs, ctx, cancel); !errors.Is(err, context.Canceled) {
+	if err := interrupted(ctx, t, h.Path(t, Patience), peer, refs, cancel); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	noLeases(t, objects)
 }
 
 func (h Harness) deadline(t *testing.T) {
-	objects, refs, peer, _ := large(h, t)
+	objects, refs, peer, _ := large(t, h)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	err := interrupted(t, h.Path(t, Patience), peer, refs, ctx, func() { <-ctx.Done() })
+	err := interrupted(ctx, t, h.Path(t, Patience), peer, refs, func() { <-ctx.Done() })
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
@@ -293,9 +294,9 @@ func (h Harness) deadline(t *testing.T) {
 }
 
 func (h Harness) dies(t *testing.T) {
-	_, refs, peer, kill := large(h, t)
+	_, refs, peer, kill := large(t, h)
 	path := h.Path(t, Patience)
-	if err := interrupted(t, path, peer, refs, t.Context(), kill); !errors.Is(err, transfer.ErrPeerLost) {
+	if err := interrupted(t.Context(), t, path, peer, refs, kill); !errors.Is(err, transfer.ErrPeerLost) {
 		t.Errorf("got %v", err)
 	}
 	// And it stays away.

@@ -23,9 +23,11 @@ import (
 // The output is the effects of each, and after "state" where each attempt is.
 func TestGolden(t *testing.T) {
 	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		t.Helper()
 		var m *lifecycle.Machine
 		now := time.Unix(0, 0)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			t.Helper()
 			switch d.Cmd {
 			case "new":
 				c := lifecycle.Config{Self: 1, Slots: 1, Resources: map[string]float64{"gpu": 1}}

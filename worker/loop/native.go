@@ -77,7 +77,7 @@ type nativeLane struct {
 	closed  bool
 
 	// Below belongs to the lane's goroutine.
-	ctx     context.Context
+	ctx     context.Context //nolint:containedctx // a new one per run would cost as much as a tiny op
 	done    []*nativeRun
 	flushed time.Time
 }
@@ -293,7 +293,7 @@ func holder(task ids.TaskID) ledger.Holder {
 func taskError(ctx context.Context, r *nativeRun, err error) *millracev1.TaskError {
 	var failed *device.Error
 	switch {
-	case context.Cause(ctx) == errTimeout:
+	case errors.Is(context.Cause(ctx), errTimeout):
 		return &millracev1.TaskError{
 			Reason:   "TIMEOUT",
 			Message:  fmt.Sprintf("%s ran longer than its timeout of %v and was interrupted; raise the timeout or use smaller chunks", r.call.Op, r.timeout),

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
 const (

@@ -6,6 +6,7 @@ import (
 
 // benchmark runs an operation into the same memory again and again.
 func benchmark(b *testing.B, elements int64, name string, named map[string]any, positional ...any) {
+	b.Helper()
 	op, err := NewRegistry().Lookup(name)
 	if err != nil {
 		b.Fatal(err)
@@ -33,6 +34,7 @@ func benchmark(b *testing.B, elements int64, name string, named map[string]any, 
 }
 
 func benchTensor(b *testing.B, shape ...any) *Tensor {
+	b.Helper()
 	for i, d := range shape {
 		shape[i] = int64(d.(int))
 	}

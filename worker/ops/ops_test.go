@@ -11,15 +11,15 @@ import (
 )
 
 // run calls an operation with positional arguments and Go-heap memory.
-func run(t testing.TB, name string, named map[string]any, positional ...any) (any, error) {
-	t.Helper()
+func run(tb testing.TB, name string, named map[string]any, positional ...any) (any, error) {
+	tb.Helper()
 	op, err := NewRegistry().Lookup(name)
 	if err != nil {
 		return nil, err
 	}
 	args := Args{positional, named}
 	var asked int64
-	result, err := op.Run(t.Context(), args, func(d DType, shape []int64) (*Tensor, error) {
+	result, err := op.Run(tb.Context(), args, func(d DType, shape []int64) (*Tensor, error) {
 		out, err := NewTensor(d, shape)
 		if err == nil {
 			asked += out.Bytes()
@@ -31,17 +31,17 @@ func run(t testing.TB, name string, named map[string]any, positional ...any) (an
 	})
 	if err == nil {
 		if estimate, ok := op.OutputBytes(args); !ok || estimate != asked {
-			t.Fatalf("%s: estimated %d bytes (%v), asked for %d", name, estimate, ok, asked)
+			tb.Fatalf("%s: estimated %d bytes (%v), asked for %d", name, estimate, ok, asked)
 		}
 	}
 	return result, err
 }
 
-func mustRun(t testing.TB, name string, named map[string]any, positional ...any) any {
-	t.Helper()
-	result, err := run(t, name, named, positional...)
+func mustRun(tb testing.TB, name string, named map[string]any, positional ...any) any {
+	tb.Helper()
+	result, err := run(tb, name, named, positional...)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return result
 }
@@ -62,26 +62,26 @@ func list[T any](values ...T) []any {
 }
 
 // tensorOf builds a contiguous tensor of some leaves.
-func tensorOf(t testing.TB, d DType, shape []int64, values ...any) *Tensor {
-	t.Helper()
+func tensorOf(tb testing.TB, d DType, shape []int64, values ...any) *Tensor {
+	tb.Helper()
 	out, err := NewTensor(d, shape)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	for i, v := range values {
 		if n, ok := v.(int); ok {
 			v = int64(n)
 		}
 		if err := putScalar(&Tensor{DType: d, Data: out.Data[int64(i)*d.Size():]}, v); err != nil {
-			t.Fatal(err)
+			tb.Fatal(err)
 		}
 	}
 	return out
 }
 
 // show is a tensor's type, shape and elements in C order.
-func show(t testing.TB, v any) string {
-	t.Helper()
+func show(tb testing.TB, v any) string {
+	tb.Helper()
 	x, ok := v.(*Tensor)
 	if !ok {
 		return fmt.Sprint(v)
@@ -92,7 +92,7 @@ func show(t testing.TB, v any) string {
 		parts = append(parts, fmt.Sprint(item))
 		return err
 	}); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return fmt.Sprintf("%v%v %s", x.DType, x.Shape, strings.Join(parts, " "))
 }
@@ -272,28 +272,29 @@ func TestFactorsMultiplyToTheMatrix(t *testing.T) {
 	}
 }
 
-func identity(t testing.TB, n int64) *Tensor {
-	out := tensorOf(t, Float64, []int64{n, n})
+func identity(tb testing.TB, n int64) *Tensor {
+	tb.Helper()
+	out := tensorOf(tb, Float64, []int64{n, n})
 	for i := range n {
 		elements[float64](out)[i*n+i] = 1
 	}
 	return out
 }
 
-func near(t testing.TB, want, got *Tensor, tolerance float64) {
-	t.Helper()
+func near(tb testing.TB, want, got *Tensor, tolerance float64) {
+	tb.Helper()
 	if fmt.Sprint(want.Shape) != fmt.Sprint(got.Shape) {
-		t.Fatalf("shape %v, want %v", got.Shape, want.Shape)
+		tb.Fatalf("shape %v, want %v", got.Shape, want.Shape)
 	}
 	if got.Len() == 0 {
 		return
 	}
-	d := mustRun(t, "array.reduce", nil, mustRun(t, "array.map", nil, "abs(x0-x1)", want, got), "max").(*Tensor)
+	d := mustRun(tb, "array.reduce", nil, mustRun(tb, "array.map", nil, "abs(x0-x1)", want, got), "max").(*Tensor)
 	item, err := d.Item()
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	if diff := item.(float64); !(diff <= tolerance) || math.IsNaN(diff) {
-		t.Errorf("largest difference %v is above %v", diff, tolerance)
+		tb.Errorf("largest difference %v is above %v", diff, tolerance)
 	}
 }

@@ -401,7 +401,7 @@ func extrapolate[T realNum](ctx context.Context, d []T, first, second T) error {
 			return err
 		}
 		for i := from; i < min(len(d), from+checkEvery); i++ {
-			d[i] = first + T(T(i)*step)
+			d[i] = first + T(T(i)*step) //nolint:unconvert // it keeps multiply and add apart where processors could fuse them: NumPy rounds twice
 		}
 	}
 	return nil

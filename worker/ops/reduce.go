@@ -259,7 +259,7 @@ func reduceInto(ctx context.Context, out, x *Tensor, folded []bool, op string, w
 		copyRun(out.base(), out.base(), out.Len(), 0, out.DType.Size())
 		return nil
 	}
-	r := reduction{ctx: ctx, reducer: newReducer(op, work), out: out}
+	r := reduction{ended: ctx.Err, reducer: newReducer(op, work), out: out}
 	r.kept, r.rows = &Tensor{DType: x.DType, Data: x.Data, Offset: x.Offset}, &Tensor{DType: x.DType}
 	smallest, fastFolded := int64(0), true
 	for i, d := range x.Shape {
@@ -291,13 +291,13 @@ func reduceInto(ctx context.Context, out, x *Tensor, folded []bool, op string, w
 // reduction is one run of reduceInto.
 type reduction struct {
 	reducer
-	ctx   context.Context
+	ended func() error // says why to stop, nil to go on
 	out   *Tensor
 	kept  *Tensor // the axes that stay, at the place of x
 	rows  *Tensor // the axes that are folded; only type, shape and strides
 	cast  kernel  // nil if the elements are already of the work type
 	widen kernel  // nil, or what comes after cast
-	spent int64   // elements since the context was last looked at
+	spent int64   // elements since ended was last asked
 }
 
 func (r *reduction) check(n int64) error {
@@ -305,7 +305,7 @@ func (r *reduction) check(n int64) error {
 		return nil
 	}
 	r.spent = 0
-	return r.ctx.Err()
+	return r.ended()
 }
 
 // runLen bounds the memory of a gathered run; NumPy buffers as many elements.

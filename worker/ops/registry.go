@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -77,7 +78,7 @@ func (o *Op) Run(ctx context.Context, args Args, alloc Allocator) (any, error) {
 	}
 	result, err := p.run(ctx, outs)
 	if err != nil {
-		if _, ours := err.(*Error); ours {
+		if ours := (*Error)(nil); errors.As(err, &ours) {
 			return nil, err
 		}
 		return nil, fmt.Errorf("%s: %w", o.Name, err)

@@ -99,12 +99,12 @@ func (s *Scheduler) Session(stream grpc.BidiStreamingServer[millracev1.SessionRe
 		return err
 	}
 	s.sessions <- session
-	received := make(chan error, 1)
+	gone := make(chan struct{})
 	go func() {
+		defer close(gone)
 		for {
 			m, err := stream.Recv()
 			if err != nil {
-				received <- err
 				return
 			}
 			session.in <- m
@@ -118,7 +118,7 @@ func (s *Scheduler) Session(stream grpc.BidiStreamingServer[millracev1.SessionRe
 			}
 		case err := <-session.breakIt:
 			return err
-		case <-received:
+		case <-gone:
 			return nil
 		}
 	}
