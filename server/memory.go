@@ -12,11 +12,13 @@ const (
 	// the last look for the scheduler to count as idle.
 	scavengeEvery = time.Second
 	scavengeQuiet = 4 << 20
-	// scavengeBytes is how much must be in use above what is live for a collection to be worth it.
-	scavengeBytes = 64 << 20
+	// scavengeWork is how much must have been allocated since the last collection here for another one to be worth it;
+	// below scavengeResident none ever is.
+	scavengeWork     = 8 << 20
+	scavengeResident = 64 << 20
 )
 
-// scavenge gives memory back to the system once a large release has been followed by quiet. The collector runs by itself
+// scavenge gives memory back to the system once work has been followed by quiet. The collector runs by itself
 // only when the heap has grown by its live size again, which an idle scheduler may never do: after a million tasks came
 // and went it would keep 600 MB for good.
 func scavenge(ctx context.Context) {
@@ -27,7 +29,7 @@ func scavenge(ctx context.Context) {
 	}
 	tick := time.NewTicker(scavengeEvery)
 	defer tick.Stop()
-	var allocated, settled uint64
+	var seen, collected uint64
 	for {
 		select {
 		case <-ctx.Done():
@@ -35,15 +37,11 @@ func scavenge(ctx context.Context) {
 		case <-tick.C:
 		}
 		metrics.Read(samples)
-		now, resident := samples[0].Value.Uint64(), samples[1].Value.Uint64()-samples[2].Value.Uint64()
-		quiet := now-allocated < scavengeQuiet
-		allocated = now
-		// What is resident after a collection is as small as it gets until something is allocated again.
-		if quiet && resident > settled+scavengeBytes {
+		allocated, resident := samples[0].Value.Uint64(), samples[1].Value.Uint64()-samples[2].Value.Uint64()
+		if allocated-seen < scavengeQuiet && allocated-collected > scavengeWork && resident > scavengeResident {
 			debug.FreeOSMemory()
-			metrics.Read(samples)
-			allocated, settled = samples[0].Value.Uint64(), samples[1].Value.Uint64()-samples[2].Value.Uint64()
+			collected = allocated
 		}
-		settled = min(settled, resident)
+		seen = allocated
 	}
 }
