@@ -82,7 +82,7 @@ type cluster struct {
 	file  string
 	cmd   *exec.Cmd
 	log   *lockedBuffer
-	ended chan error
+	ended chan struct{}
 	// readyAfter is how long it took from the start to the line "ready".
 	readyAfter time.Duration
 }
@@ -117,7 +117,7 @@ func environment(add ...string) []string {
 }
 
 func startUp(dir string, args ...string) (*cluster, error) {
-	c := &cluster{file: filepath.Join(dir, "scheduler.json"), log: new(lockedBuffer), ended: make(chan error, 1)}
+	c := &cluster{file: filepath.Join(dir, "scheduler.json"), log: new(lockedBuffer), ended: make(chan struct{})}
 	c.cmd = exec.Command(binary, append([]string{"up", "--scheduler-file", c.file, "--python", python()}, args...)...)
 	c.cmd.Env = environment()
 	c.cmd.Stderr = c.log
@@ -140,11 +140,10 @@ func startUp(dir string, args ...string) (*cluster, error) {
 				break
 			}
 		}
-		if _, err := io.Copy(c.log, out); err == nil {
-			err = io.EOF
-		}
-		ready <- cmp.Or(lines.Err(), io.EOF)
-		c.ended <- c.cmd.Wait()
+		_, err := io.Copy(c.log, out)
+		ready <- cmp.Or(lines.Err(), err, io.EOF)
+		_ = c.cmd.Wait() // Its exit code is ProcessState's.
+		close(c.ended)
 	}()
 	select {
 	case err = <-ready:
@@ -184,7 +183,7 @@ func (c *cluster) stop(signal syscall.Signal) error {
 		return nil
 	}
 	select {
-	case <-c.ended: // Its exit code is ProcessState's.
+	case <-c.ended:
 		return nil
 	case <-time.After(20 * time.Second):
 		_ = c.cmd.Process.Kill()
@@ -256,7 +255,10 @@ func (c *cluster) dial(t *testing.T, options ...millrace.Option) *millrace.Clien
 	return client
 }
 
-func namespace(t *testing.T) string { return strings.ReplaceAll(t.Name(), "/", ".") }
+func namespace(t *testing.T) string {
+	t.Helper()
+	return strings.ReplaceAll(t.Name(), "/", ".")
+}
 
 // command runs the binary against the cluster and returns what it wrote and its exit code.
 func (c *cluster) command(t *testing.T, stdin string, args ...string) (stdout, stderr string, code int) {
