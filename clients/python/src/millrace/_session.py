@@ -52,6 +52,7 @@ class State:
     """What this client knows about one task. One for each key, shared by its futures. Guarded by the session's lock."""
 
     __slots__ = (
+        "body",
         "callbacks",
         "error",
         "failure",
@@ -77,6 +78,8 @@ class State:
         self.generation = 0
         self.nbytes = 0
         self.refs = 0
+        #: Digest of what computes it, if this client submitted it under a key of the user's choice; else empty.
+        self.body = ""
         self.callbacks: list[Callable[[], None]] = []
 
     @property
@@ -128,9 +131,9 @@ class Session:
         self.changed = threading.Condition(threading.RLock())
         self._states: dict[str, State] = {}
         self._by_id: dict[int, State] = {}
-        # Updates that overtook the answer to their submission, while `_in_flight`.
+        # Updates that overtook the answer to their submission. Kept while calls are out that bring ids of tasks.
         self._early: dict[int, task_pb2.TaskUpdate] = {}
-        self._in_flight = False
+        self._in_flight = 0
         self._functions: dict[bytes, bytes] = {}
         self._sent_functions: set[bytes] = set()
         # NB: SimpleQueue.put is reentrant: futures are released by the garbage collector at any instruction.
@@ -174,7 +177,7 @@ class Session:
 
     def call(self, method: str, request: Any, *, timeout: float | None = None) -> Any:
         """One unary call, errors translated."""
-        self._check_open()
+        self.check_open()
         try:
             return getattr(self.stub, method)(
                 request, metadata=self.metadata, timeout=timeout or max(self.timeout, 30.0), wait_for_ready=True
@@ -184,7 +187,8 @@ class Session:
         except ValueError as e:  # grpcio's way to say that the channel is closed
             raise errors.SchedulerLostError(f"{method}: the client is closed") from e
 
-    def _check_open(self) -> None:
+    def check_open(self) -> None:
+        """Raises if the lease has ended."""
         if self._closed:
             raise errors.SchedulerLostError("the client is closed")
 
@@ -218,11 +222,11 @@ class Session:
 
     def submit(self, specs: list[Spec], *, wait: bool = False) -> None:
         """Queues tasks that are accepted or refused together. With `wait`, raises why they were refused."""
-        self._check_open()
+        self.check_open()
         unit = Unit(specs)
         self._commands.put(unit)
         if wait:
-            unit.acknowledged.wait()
+            self._await(unit.acknowledged)
             if unit.failure is not None:
                 raise unit.failure
 
@@ -230,7 +234,13 @@ class Session:
         """Returns when everything queued so far was sent and answered."""
         done = threading.Event()
         self._commands.put(done)
-        done.wait()
+        self._await(done)
+
+    def _await(self, answered: threading.Event) -> None:
+        """Waits for the sending thread, unless it has ended: what was queued behind its end is never answered."""
+        while not answered.wait(1.0 if not self._closed else 0.0):
+            if self._closed and not self._threads[0].is_alive():
+                self.check_open()
 
     def _send_loop(self) -> None:
         while True:
@@ -327,8 +337,7 @@ class Session:
             size += len(spec.arguments) + len(spec.key) + 16
             count += 1
         chunks.append(chunk)
-        with self.changed:
-            self._in_flight = True
+        self._begin_flight()
         try:
             answer = self._submit(chunks)
             if answer.missing_functions:
@@ -346,8 +355,16 @@ class Session:
                 raise errors.SchedulerLostError("the client is closed") from e
             raise
         finally:
-            with self.changed:
-                self._in_flight = False
+            self._end_flight()
+
+    def _begin_flight(self) -> None:
+        with self.changed:
+            self._in_flight += 1
+
+    def _end_flight(self) -> None:
+        with self.changed:
+            self._in_flight -= 1
+            if not self._in_flight:
                 self._early.clear()
 
     def _submit(self, chunks: list[scheduler_service_pb2.SubmitRequest]) -> Any:
@@ -510,8 +527,9 @@ class Session:
         if not new:
             return state
         request = scheduler_service_pb2.HoldTasksRequest(client_id=self.client_id, keys=[key])
-        with self.changed:
-            self._in_flight = True
+        # A release of the same key that is still queued must not end the hold that begins here.
+        self.flush()
+        self._begin_flight()
         try:
             answer = self.call("HoldTasks", request)
             self._acknowledge([Spec(key, (0, "", b""), [], b"", b"", state)], answer.task_ids)
@@ -519,8 +537,7 @@ class Session:
             self._fail([Spec(key, (0, "", b""), [], b"", b"", state)], e)
             raise
         finally:
-            with self.changed:
-                self._in_flight = False
+            self._end_flight()
         return state
 
     # ---- data ----------------------------------------------------------------------------------------------------
@@ -549,7 +566,7 @@ class Session:
 
     def _channel_to(self, address: str) -> grpc.Channel:
         with self.changed:
-            self._check_open()
+            self.check_open()
             channel = self._data.get(address)
             if channel is None:
                 channel = self._data[address] = grpc.insecure_channel(address, options=_OPTIONS)
@@ -674,6 +691,9 @@ class Session:
         with self.changed:
             if self._closed:
                 return
+            # At once: the streams end by our own doing from now on.
+            self._closed = True
+        self._lose("the client was closed")
         with contextlib.suppress(grpc.RpcError, ValueError):
             if shutdown:
                 self.stub.Shutdown(
@@ -687,11 +707,9 @@ class Session:
                     metadata=self.metadata,
                     timeout=5.0,
                 )
-        self._closed = True
         self._commands.put(None)
         if self._watch is not None:
             self._watch.cancel()
-        self._lose("the client was closed")
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(5.0)

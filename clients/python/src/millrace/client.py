@@ -33,6 +33,8 @@ T = TypeVar("T")
 
 #: Pickled arguments larger than this draw a warning, in bytes: they travel through the scheduler.
 LARGE_ARGUMENTS = 1 << 20
+#: Larger ones are refused: they and a full batch of other tasks must fit into one message of 64 MiB.
+MOST_ARGUMENTS = 40 << 20
 
 _current: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
 _clients = threading.Lock()
@@ -106,6 +108,11 @@ class _Call:
                 f"the arguments of {what} cannot be pickled: {type(e).__name__}: {e}"
             ) from e
         data = file.getvalue()
+        if len(data) > MOST_ARGUMENTS:
+            raise errors.InvalidRequestError(
+                f"the arguments of {what} are {len(data) / 1e6:.1f} MB: the limit is {MOST_ARGUMENTS / 1e6:.1f} MB. "
+                "Use client.scatter() and pass the future"
+            )
         if len(data) > LARGE_ARGUMENTS:
             warnings.warn(
                 f"the arguments of {what} are {len(data) / 1e6:.1f} MB and travel through the scheduler: "
@@ -267,6 +274,7 @@ class Client:
         What the scheduler refuses (such as a key of another task) is raised by the future.
         """
         options = _options(priority, retries, workers, allow_other_workers, resources, timeout, slots)
+        self.session.check_open()
         spec, state = self._spec(func, args, kwargs, key, pure, options)
         if spec is not None:
             self.session.submit([spec])
@@ -287,10 +295,26 @@ class Client:
         name = _name(func)
         typed = isinstance(func, (NativeOp, ExecutorOp))
         arguments = (call.pack_typed if typed else call.pack)(args, kwargs, name)
+        body = self._token(op, arguments, call.inputs) if pure or key is not None else uuid.uuid4().hex
         if key is None:
-            key = f"{name}-{self._token(op, arguments, call.inputs) if pure else uuid.uuid4().hex}"
+            return self._known(f"{name}-{body}", "", op, call.inputs, arguments, options)
+        return self._known(key, body, op, call.inputs, arguments, options)
+
+    def _known(
+        self, key: str, body: str, op: OpKey, inputs: list[str], arguments: bytes, options: bytes
+    ) -> tuple[Spec | None, State]:
         state, new = self.session.state(key)
-        return (Spec(key, op, call.inputs, arguments, options, state) if new else None), state
+        if new:
+            state.body = body
+        elif body and state.body and body != state.body:
+            self.session.release(state)
+            state = State(key)
+            state.failure = errors.InvalidRequestError(
+                f"key {key} is taken by a task that this client submitted with another function or other arguments: "
+                "choose another key, or release the futures of the first one [KEY_CONFLICT]"
+            )
+            state.failure.reason = "KEY_CONFLICT"
+        return (Spec(key, op, inputs, arguments, options, state) if new else None), state
 
     def _token(self, op: OpKey, arguments: bytes, inputs: list[str]) -> str:
         digest = hashlib.blake2b(op[1].encode() + op[2] + b"\0", digest_size=16)
@@ -359,7 +383,11 @@ class Client:
         options = _options(priority, retries, workers, allow_other_workers, resources, timeout, slots)
         specs: list[Spec] = []
         futures: list[Future[T]] = []
-        for number, args in enumerate(zip(*iterables)):  # noqa: B905 - the shortest ends it, as in map
+        calls = list(zip(*iterables))  # noqa: B905 - the shortest ends it, as in map
+        if not (key is None or isinstance(key, str)) and len(key) != len(calls):
+            raise ValueError(f"map of {len(calls)} elements got {len(key)} keys: give one for each, or a prefix")
+        self.session.check_open()
+        for number, args in enumerate(calls):
             if key is None:
                 own = None
             elif isinstance(key, str):
@@ -490,7 +518,7 @@ class Client:
                 mapping = cast("Mapping[Any, Any]", tree)
                 return {k: spread(v) for k, v in mapping.items() if id(v) not in bad}
             if isinstance(tree, (list, tuple, set, frozenset)):
-                return type(tree)([spread(v) for v in cast("Iterable[Any]", tree) if id(v) not in bad])  # pyright: ignore
+                return _rebuild(tree, [spread(v) for v in cast("Iterable[Any]", tree) if id(v) not in bad])
             return tree
 
         return spread(futures)
@@ -520,7 +548,7 @@ class Client:
             )
         if isinstance(data, (list, tuple, set)):
             items = list(cast("Iterable[Any]", data))
-            return type(data)(self._scatter(items, workers, broadcast, None, hash))  # pyright: ignore
+            return _rebuild(data, self._scatter(items, workers, broadcast, None, hash))
         return self._scatter([data], workers, broadcast, key, hash)[0]
 
     def _scatter(
@@ -560,6 +588,8 @@ class Client:
             every = [w.data_address for w in targets]
             places = [every] * len(todo) if broadcast else self.session.turns(targets, len(todo))
             self.session.scatter([state for state, _ in todo], [encoded for _, encoded in todo], places)
+            # The workers have them; now the scheduler knows it, too.
+            self.session.wait([state for state, _ in todo], 60.0)
         return futures
 
     # ---- control -------------------------------------------------------------------------------------------------
@@ -633,7 +663,8 @@ class Client:
         self.session.flush()
         key = future if isinstance(future, str) else future.key
         request = scheduler_service_pb2.ExplainTaskRequest(key=key, namespace=self.session.namespace)
-        return self.session.call("ExplainTask", request).explanation
+        found = self.session.call("ExplainTask", request)
+        return f"{found.reason}: {found.explanation}"
 
     def wait_for_workers(self, n_workers: int = 1, *, timeout: float | None = None) -> None:
         """Waits until that many workers are active.
@@ -669,7 +700,7 @@ class Client:
             if isinstance(tree, dict):
                 return {k: strip(v) for k, v in cast("dict[Any, Any]", tree).items()}
             if isinstance(tree, (list, tuple)):
-                return type(tree)([strip(v) for v in cast("Iterable[Any]", tree)])  # pyright: ignore
+                return _rebuild(tree, [strip(v) for v in cast("Iterable[Any]", tree)])
             return tree
 
         shape = pickle.dumps(strip(data))
@@ -692,7 +723,7 @@ class Client:
             if isinstance(tree, dict):
                 return {k: restore(v) for k, v in cast("dict[Any, Any]", tree).items()}
             if isinstance(tree, (list, tuple)):
-                return type(tree)([restore(v) for v in cast("Iterable[Any]", tree)])  # pyright: ignore
+                return _rebuild(tree, [restore(v) for v in cast("Iterable[Any]", tree)])
             return tree
 
         return restore(pickle.loads(found.metadata))
@@ -868,6 +899,12 @@ class AsyncClient:
 
     def __repr__(self) -> str:
         return repr(self._client).replace("Client", "AsyncClient", 1) if self._client else "<AsyncClient: not open>"
+
+
+def _rebuild(like: Any, items: list[Any]) -> Any:
+    """A collection of the same kind with other items."""
+    kind: Any = type(like)
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)  # a named tuple takes them one by one
 
 
 def _is_task(value: Any) -> bool:

@@ -32,6 +32,18 @@ def find_binary() -> str:
     )
 
 
+def _python_path() -> str:
+    """Where this process finds modules besides the interpreter's own folders."""
+    own = {Path(p).resolve() for p in (sys.prefix, sys.base_prefix)}
+    found: list[str] = []
+    for entry in sys.path:
+        path = Path(entry or ".").resolve()
+        inside = any(o in path.parents for o in own)
+        if path.is_dir() and not inside and ":" not in str(path) and str(path) not in found:
+            found.append(str(path))
+    return os.pathsep.join(found)
+
+
 class LocalCluster:
     """A scheduler and workers on this machine, as child processes that end with this one.
 
@@ -39,7 +51,8 @@ class LocalCluster:
         n_workers: workers; default one per device, or per two cores without devices.
         memory_limit: size of each worker's slab ("1GiB"); default a share of this machine's memory.
         device: "auto", "host" or "cuda".
-        python: interpreter of the workers' Python executors; default this one.
+        python: interpreter of the workers' Python executors; default this one, and then they find the modules that this
+            process finds, through PYTHONPATH.
         start_timeout: longest wait for the cluster, in seconds.
     """
 
@@ -52,6 +65,8 @@ class LocalCluster:
         python: str | None = None,
         start_timeout: float = 60.0,
     ) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watchdog: subprocess.Popen[bytes] | None = None
         self._directory = tempfile.mkdtemp(prefix="millrace-")
         file = Path(self._directory) / "scheduler.json"
         command = [find_binary(), "up", "--device", device, "--scheduler-file", str(file)]
@@ -62,9 +77,22 @@ class LocalCluster:
             command += ["--memory-limit", str(memory_limit)]
         self._log = Path(self._directory) / "cluster.log"
         with self._log.open("wb") as log:
-            self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                env=None if python else {**os.environ, "PYTHONPATH": _python_path()},
             )
+        # Ends the cluster when this process ends, however it ends: the pipe breaks.
+        self._watchdog = subprocess.Popen(
+            ["/bin/sh", "-c", 'read _; kill -TERM "$1"; rm -rf "$2"', "sh", str(self._process.pid), self._directory],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         deadline = time.monotonic() + start_timeout
         while not file.exists():
             if self._process.poll() is not None:
@@ -93,6 +121,12 @@ class LocalCluster:
         process, self._process = self._process, None
         if process is None:
             return
+        watchdog, self._watchdog = self._watchdog, None
+        if watchdog is not None:
+            watchdog.kill()
+            watchdog.wait()
+            if watchdog.stdin is not None:
+                watchdog.stdin.close()
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
             try:

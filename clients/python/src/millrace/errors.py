@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import itertools
 import pickle
 from typing import Any
 
@@ -133,7 +134,10 @@ def from_task(error: task_pb2.TaskError, key: str, cancelled: bool) -> BaseExcep
         return cancel
     if error.exception.data:
         try:
-            exception = _link(pickle.loads(error.exception.data), error.traceback)
+            text = error.traceback
+            if error.log_tail:
+                text += f"\nlast lines of its output:\n{error.log_tail}"
+            exception = _link(pickle.loads(error.exception.data), text)
         except Exception:  # the class is not importable here: the text must do
             pass
         else:
@@ -151,7 +155,7 @@ def from_task(error: task_pb2.TaskError, key: str, cancelled: bool) -> BaseExcep
 
 def _link(links: list[tuple[BaseException, bool]], text: str) -> BaseException:
     """Puts a chain of exceptions together again. The remote text becomes the cause of the innermost one."""
-    for (outer, explicit), (inner, _) in zip(links, links[1:], strict=False):
+    for (outer, explicit), (inner, _) in itertools.pairwise(links):
         if explicit:
             outer.__cause__ = inner
         else:

@@ -87,6 +87,9 @@ class _Stream(io.TextIOBase):
         return self._original.fileno()
 
     def flush(self) -> None:
+        # Whoever asks may be about to die.
+        if self._process.task_id:
+            self._process.flush()
         self._original.flush()
 
     def write(self, text: str, /) -> int:
@@ -147,8 +150,8 @@ class Process:
         self._stoppable = 0
         self.task_id = 0
         self.info: TaskInfo | None = None
-        if self.hello.scheduler_address:
-            os.environ.setdefault("MILLRACE_ADDRESS", self.hello.scheduler_address)
+        if not os.environ.get("MILLRACE_ADDRESS"):
+            os.environ["MILLRACE_ADDRESS"] = self.hello.scheduler_address
 
     # ---- sending -----------------------------------------------------------------------------------------------
 
@@ -172,7 +175,8 @@ class Process:
             self._since = time.monotonic()
             self._waiting.set()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Sends what waits to be sent."""
         with self._lock:
             if not self._since:
                 return
@@ -215,13 +219,13 @@ class Process:
                 error = task_pb2.TaskError(reason="DROPPED", message="dropped before it began")
                 self._finish(executor_pb2.ExecutorFinished(task_id=ref.task_id, attempt=ref.attempt, error=error))
         if dropped:
-            self._flush()
+            self.flush()
         if message.shutdown:
             for task, attempt in list(self._pending):
                 if self._pending.pop((task, attempt), None) is not None:
                     error = task_pb2.TaskError(reason="DROPPED", message="the executor shuts down")
                     self._finish(executor_pb2.ExecutorFinished(task_id=task, attempt=attempt, error=error))
-            self._flush()
+            self.flush()
             self._queue.put(None)
 
     def _sweep(self) -> None:
@@ -235,7 +239,7 @@ class Process:
                     self._waiting.clear()
             if since and time.monotonic() - since >= _HELD:
                 try:
-                    self._flush()
+                    self.flush()
                 except OSError:
                     return
 
@@ -259,10 +263,10 @@ class Process:
         queue, pending = self._queue, self._pending
         while True:
             if queue.empty():
-                self._flush()
+                self.flush()
             key = queue.get()
             if key is None:
-                self._flush()
+                self.flush()
                 return 0
             entry = pending.pop(key, None)
             if entry is None:
@@ -270,7 +274,7 @@ class Process:
             ordinal, run = entry
             op = self._ops[run.op_id]
             if self._since and (op.mean > _SHORT or time.monotonic() - self._since > 0.001):
-                self._flush()
+                self.flush()
             self._control.begin(ordinal)
             finished = self._run(ordinal, run, op)
             self._control.end(ordinal)
@@ -425,7 +429,7 @@ class Process:
             request = self._out.allocate.add(request=self._requests, frame_bytes=sizes)
             request.task.task_id, request.task.attempt = run.task_id, run.attempt
             self._hold()
-        self._flush()
+        self.flush()
         while True:
             answer = self._allocated.get()
             if answer.request == self._requests:  # a stopped run may have left an answer behind

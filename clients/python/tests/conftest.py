@@ -1,0 +1,96 @@
+"""A cluster of real processes for the tests, and ways to wait for them without guessing how long they take."""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from millrace import Client, LocalCluster
+
+if os.environ.get("MILLRACE_BIN"):
+    os.environ["MILLRACE_BINARY"] = os.environ["MILLRACE_BIN"]
+for _name in ("MILLRACE_ADDRESS", "MILLRACE_TOKEN", "MILLRACE_SCHEDULER_FILE"):
+    os.environ.pop(_name, None)
+
+PATIENCE = 30.0
+
+
+class Gate:
+    """A point that a task reaches and waits at: two named pipes. Pickled, it is only their path."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = str(path)
+
+    # In the task.
+
+    def pass_through(self) -> None:
+        """Says "here", then blocks until the test opens the gate."""
+        self.arrive()
+        with Path(self.path + ".open").open("rb") as pipe:
+            pipe.read(1)
+
+    def arrive(self) -> None:
+        with Path(self.path + ".here").open("wb") as pipe:
+            pipe.write(b"x")
+
+    # In the test.
+
+    def make(self) -> Gate:
+        os.mkfifo(self.path + ".here")
+        os.mkfifo(self.path + ".open")
+        # Both ways, so that neither side's open ever waits for the other one, and no end of file comes between two tasks.
+        self._here = os.open(self.path + ".here", os.O_RDWR | os.O_NONBLOCK)
+        self._open = os.open(self.path + ".open", os.O_RDWR)
+        return self
+
+    def wait(self, times: int = 1) -> None:
+        """Returns once tasks have arrived that often."""
+        for _ in range(times):
+            ready, _, _ = select.select([self._here], [], [], PATIENCE)
+            assert ready, "the task did not arrive"
+            os.read(self._here, 1)
+
+    def nobody_there(self) -> bool:
+        return not select.select([self._here], [], [], 0)[0]
+
+    def open(self, times: int = 1) -> None:
+        os.write(self._open, b"x" * times)
+
+    def close(self) -> None:
+        os.close(self._here)
+        os.close(self._open)
+
+    def __reduce__(self) -> tuple[type[Gate], tuple[str]]:
+        return Gate, (self.path,)
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    made = Gate(tmp_path / "gate").make()
+    yield made
+    made.close()
+
+
+def eventually(holds: Callable[[], object], what: str = "") -> None:
+    """Returns once it holds; fails if it never does."""
+    deadline = time.monotonic() + PATIENCE
+    while not holds():
+        assert time.monotonic() < deadline, what or "it never came true"
+        time.sleep(0.005)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(2, memory_limit="512MiB", device="host") as made:
+        yield made
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    with Client(cluster) as made:
+        made.wait_for_workers(2, timeout=PATIENCE)
+        yield made

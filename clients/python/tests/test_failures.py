@@ -1,0 +1,145 @@
+"""What goes wrong is told clearly, and nothing else is lost by it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import PATIENCE
+from millrace import Client, LocalCluster, _session, errors, native
+
+
+def inc(x: int) -> int:
+    return x + 1
+
+
+def by_exit() -> None:
+    print("last words", flush=True)
+    os._exit(3)
+
+
+def by_segfault() -> None:
+    ctypes.string_at(0)
+
+
+def by_kill() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("crash", [by_exit, by_segfault, by_kill])
+def test_a_crash_takes_nothing_along(client: Client, crash: Any) -> None:
+    data = client.submit(np.ones, 200_000, pure=False)
+    assert data.result().sum() == 200_000
+    future = client.submit(crash, pure=False)
+    error = future.exception(PATIENCE)
+    assert isinstance(error, errors.WorkerDiedError), error
+    assert error.reason == "POISON_TASK" and future.key in str(error)
+    if crash is by_exit:
+        assert "last words" in error.log_tail
+    assert client.submit(np.sum, data, pure=False).result(PATIENCE) == 200_000
+    assert client.submit(inc, 1, pure=False).result(PATIENCE) == 2
+
+
+def test_output_is_told_with_the_error(client: Client) -> None:
+    def loud() -> None:
+        print("to stdout")
+        print("to stderr", file=sys.stderr)
+        raise SystemExit("gives up")
+
+    error = client.submit(loud, pure=False).exception(PATIENCE)
+    assert isinstance(error, SystemExit), error
+    text = str(error.__cause__)
+    assert "to stdout" in text and "to stderr" in text, text
+
+
+def test_what_cannot_be_pickled(client: Client) -> None:
+    lock = threading.Lock()
+    with pytest.raises(errors.SerialisationError, match=r"function .*lock"):
+        client.submit(lambda: lock)
+    with pytest.raises(errors.SerialisationError, match=r"arguments of inc .*lock"):
+        client.submit(inc, lock)
+    with pytest.raises(errors.SerialisationError, match=r"lock.* cannot be scattered"):
+        client.scatter([lock])
+    with pytest.raises(errors.ResultNotSerialisableError, match="lock"):
+        client.submit(threading.Lock, pure=False).result(PATIENCE)
+    with pytest.raises(TypeError, match="cannot be called"):
+        client.submit(5)  # type: ignore[arg-type]
+
+
+def test_function_that_is_not_there(client: Client) -> None:
+    with pytest.raises(errors.FunctionNotFoundError, match="no_such_module"):
+        client.submit("no_such_module:f").result(PATIENCE)
+    with pytest.raises(errors.FunctionNotFoundError, match="near names: sqrt"):
+        client.submit("math:sqr").result(PATIENCE)
+    with pytest.raises(ValueError, match="import path"):
+        client.submit("math.sqrt")
+
+
+def test_ops_that_are_wrong(client: Client) -> None:
+    with pytest.raises((errors.MillraceError), match=r"array\.matmul"):
+        client.op("array.matmull", 1, 2).result(PATIENCE)
+    a, b = client.scatter([np.ones((2, 3)), np.ones((4, 5))])
+    with pytest.raises(errors.MillraceError) as caught:
+        client.op("array.matmul", a, b, key="product").result(PATIENCE)
+    assert "product" in str(caught.value) and "3" in str(caught.value) and "4" in str(caught.value)
+    with pytest.raises(errors.SerialisationError, match="argument 0"):
+        client.submit(native("array.reduce"), object())
+    with pytest.raises(TypeError, match=r"client\.op"):
+        native("array.reduce")()
+
+
+def test_message_over_the_limit(client: Client) -> None:
+    with pytest.raises(errors.InvalidRequestError, match="scatter"):
+        client.submit(len, bytes(80 << 20))
+    assert client.submit(inc, 1, pure=False).result(PATIENCE) == 2
+
+
+def test_result_that_is_too_large() -> None:
+    with LocalCluster(1, memory_limit="64MiB", device="host") as small, Client(small) as client:
+        with pytest.raises(errors.OutOfMemoryError):
+            client.submit(np.zeros, 100 << 20).result(PATIENCE)
+        assert client.submit(inc, 1).result(PATIENCE) == 2
+
+
+def test_executor_that_dies_at_import(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no module named millrace >&2\nexit 7\n")
+    python.chmod(0o755)
+    cluster = LocalCluster(1, memory_limit="64MiB", device="host", python=str(python))
+    with cluster, Client(cluster) as client:
+        error = client.submit(inc, 1).exception(PATIENCE)
+        assert isinstance(error, errors.TaskFailedError)
+        assert "no module named millrace" in str(error), error
+        assert client.op("array.arange", 0, 3, 1).result(PATIENCE).sum() == 3
+
+
+def test_cluster_that_does_not_start() -> None:
+    with pytest.raises(RuntimeError, match="memory"):
+        LocalCluster(1, memory_limit="nonsense")
+
+
+def test_wrong_token(cluster: LocalCluster) -> None:
+    with pytest.raises(errors.AuthenticationError, match="token"):
+        Client(cluster.address, token="wrong")
+    with pytest.raises(errors.AuthenticationError, match="token"):
+        Client(cluster.address)
+
+
+def test_newer_client(cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_session, "API_VERSION", "v1.99")
+    with pytest.raises(errors.VersionError, match=r"1\.99"):
+        Client(cluster)
+
+
+def test_nobody_at_the_address(tmp_path: Path) -> None:
+    with pytest.raises(errors.SchedulerLostError, match=r"127\.0\.0\.1:1"):
+        Client("127.0.0.1:1", timeout=0.2)
+    with pytest.raises(ValueError, match="Is the cluster running"):
+        Client(scheduler_file=tmp_path / "missing")
