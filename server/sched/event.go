@@ -285,6 +285,8 @@ type TaskError struct {
 	OriginKey string
 	Worker    string
 	Attempt   ids.Attempt
+	// LogTail is what the task wrote last, where Detail does not say it; may be empty.
+	LogTail string
 	// Detail carries what only clients read: traceback, exception, log tail, metadata. Never looked at.
 	Detail any
 }

@@ -269,6 +269,7 @@ func (m *Machine) blame(id ids.TaskID, b *block, t *task, cause string, w *worke
 		OriginKey: key,
 		Worker:    w.name,
 		Attempt:   ids.Attempt(t.attempt),
+		LogTail:   tr.logTail,
 	})
 	return true
 }
