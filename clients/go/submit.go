@@ -429,7 +429,7 @@ func (c *Client) Release(futures ...*Future) { c.releaseFutures(futures) }
 // releaseLoop sends what is to be released until the client closes, which releases everything anyway.
 func (c *Client) releaseLoop() {
 	q := &c.releases
-	const most = 500_000
+	const most = 20_000 // The scheduler does one request in one step, during which it does nothing else.
 	for {
 		select {
 		case <-c.ctx.Done():

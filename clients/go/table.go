@@ -250,9 +250,14 @@ func (f *Future) fail(err error) {
 	}
 	if errors.Is(err, ErrReleased) {
 		f.state.Store(int32(Released))
+		f.finish(releasedOutcome)
+		return
 	}
 	f.finish(&outcome{err: err})
 }
+
+// releasedOutcome is shared, like nullOutcome.
+var releasedOutcome = &outcome{err: ErrReleased}
 
 // taskUpdate is a TaskUpdate in Go.
 type taskUpdate struct {

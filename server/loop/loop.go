@@ -243,7 +243,13 @@ func (l *Loop) carryOut() {
 			// Nothing here is kept by task.
 		}
 	}
+	if cap(l.effects) > keptEffects {
+		l.effects = nil
+	}
 }
+
+// keptEffects bounds the effects whose memory is used again: giving up a million tasks at once must not cost it for good.
+const keptEffects = 1 << 16
 
 // Cluster returns who this scheduler is.
 func (l *Loop) Cluster() front.Cluster { return l.config.Cluster }
