@@ -209,6 +209,9 @@ func (m *Machine) settle(id ids.TaskID) {
 	}
 	t.flags &^= flagSettling
 	if t.wanted() {
+		if m.orphaned(t) {
+			m.doomed = append(m.doomed, doom{task: id, state: TaskFailed, err: m.objectLost(id, b, t)})
+		}
 		return
 	}
 	switch t.state {

@@ -298,6 +298,16 @@ func (m *Machine) unhold(i uint32, id ids.TaskID) bool {
 	}
 	b, t := m.at(id)
 	b.drop(&t.holders, i)
+	if m.orphaned(t) && t.flags&flagSettling == 0 {
+		t.flags |= flagSettling
+		m.settling = append(m.settling, id)
+	}
 	m.reconsider(id, t)
 	return true
+}
+
+// orphaned says that a DATA task waits for bytes and nobody is left who would send them: whoever scatters holds the task.
+// Those of detached graphs are never held: they are not looked at, since they never lose a hold.
+func (m *Machine) orphaned(t *task) bool {
+	return t.holders == 0 && t.state == TaskWaiting && m.ops[t.op].spec.Kind == OpData
 }

@@ -294,6 +294,11 @@ func (p *process) send(said inbound, stats uint64) {
 			w.log("again, stream %d from %s: %s", l.number, p.host.name, &said)
 			again := said.clone()
 			again.leaving = false
+			if w.plan.loseEvery > 0 {
+				// Of an object that came and went, only the order of the stream tells
+				// which was last: streams do not repeat within a session.
+				again.gained, again.lost = nil, nil
+			}
 			w.server.heard(x, again, 0)
 		}
 	})

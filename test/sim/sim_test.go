@@ -1,7 +1,10 @@
 package sim
 
 import (
+	"bufio"
 	"flag"
+	"io"
+	"os"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -14,16 +17,28 @@ var (
 	seedsFlag   = flag.Int("sim.seeds", 20, "how many seeds TestSeeds runs")
 	firstFlag   = flag.Uint64("sim.first", 1, "the first seed of TestSeeds")
 	checkFlag   = flag.Int("sim.check", 200, "after how many steps machines are checked that do not do it themselves")
+	traceFlag   = flag.String("sim.trace", "", "a file that gets the whole trace of TestSeed")
 	minutesFlag = flag.Float64("sim.minutes", 0, "how long TestSoak runs")
 )
 
 // TestSeed runs one seed twice: both runs must be the same, step by step.
 func TestSeed(t *testing.T) {
-	first, err := Run(*seedFlag, *checkFlag)
+	var whole io.Writer
+	if *traceFlag != "" {
+		f, err := os.Create(*traceFlag)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		b := bufio.NewWriter(f)
+		defer func() { _ = b.Flush() }()
+		whole = b
+	}
+	first, err := Run(*seedFlag, *checkFlag, whole)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, err := Run(*seedFlag, *checkFlag)
+	second, err := Run(*seedFlag, *checkFlag, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +74,7 @@ func runSeeds(t *testing.T, more func(uint64) bool) {
 				if !more(i) {
 					return
 				}
-				r, err := Run(*firstFlag+i, *checkFlag)
+				r, err := Run(*firstFlag+i, *checkFlag, nil)
 				lines.Add(r.Lines)
 				if err != nil {
 					failed.Add(1)

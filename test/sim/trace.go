@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -16,9 +17,11 @@ type trace struct {
 	hash  *xxhash.Digest
 	ring  [traceLines][]byte
 	lines uint64
+	// whole gets every line; may be nil.
+	whole io.Writer
 }
 
-func newTrace() *trace { return &trace{hash: xxhash.New()} }
+func newTrace(whole io.Writer) *trace { return &trace{hash: xxhash.New(), whole: whole} }
 
 func (t *trace) add(at time.Duration, format string, args ...any) {
 	slot := &t.ring[t.lines%traceLines]
@@ -26,6 +29,9 @@ func (t *trace) add(at time.Duration, format string, args ...any) {
 	*slot = fmt.Appendf(*slot, format, args...)
 	*slot = append(*slot, '\n')
 	_, _ = t.hash.Write(*slot)
+	if t.whole != nil {
+		_, _ = t.whole.Write(*slot)
+	}
 	t.lines++
 }
 

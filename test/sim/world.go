@@ -3,6 +3,7 @@ package sim
 import (
 	"container/heap"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
@@ -66,9 +67,10 @@ type failure struct {
 }
 
 // Run simulates one seed. checkEvery is after how many steps a machine is
-// checked in builds that do not check themselves.
-func Run(seed uint64, checkEvery int) (result Result, err error) {
-	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0x6d696c6c72616365)), now: epoch, trace: newTrace()}
+// checked in builds that do not check themselves; whole gets the whole trace, if it
+// is not nil.
+func Run(seed uint64, checkEvery int, whole io.Writer) (result Result, err error) {
+	w := &world{seed: seed, rng: rand.New(rand.NewPCG(seed, 0x6d696c6c72616365)), now: epoch, trace: newTrace(whole)}
 	w.plan = newPlan(w.rng)
 	w.book = newBook(w)
 	w.server = newServer(w, checkEvery)
