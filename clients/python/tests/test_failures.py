@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -143,3 +144,15 @@ def test_nobody_at_the_address(tmp_path: Path) -> None:
         Client("127.0.0.1:1", timeout=0.2)
     with pytest.raises(ValueError, match="Is the cluster running"):
         Client(scheduler_file=tmp_path / "missing")
+
+
+def test_executors_do_not_import_grpc() -> None:
+    code = "import sys, millrace.executor; print(*sorted({'grpc', 'asyncio', 'millrace.client'} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert out.stdout.strip() == ""
+    import millrace
+
+    assert set(millrace.__all__) <= set(dir(millrace))
+    assert all(hasattr(millrace, name) for name in millrace.__all__)
+    with pytest.raises(AttributeError, match="no_such_thing"):
+        millrace.no_such_thing  # noqa: B018

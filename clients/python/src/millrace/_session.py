@@ -80,7 +80,7 @@ class State:
         self.refs = 0
         #: Digest of what computes it, if this client submitted it under a key of the user's choice; else empty.
         self.body = ""
-        self.callbacks: list[Callable[[], None]] = []
+        self.callbacks: list[Callable[[], object]] = []
 
     @property
     def done(self) -> bool:
@@ -124,7 +124,7 @@ class Session:
 
     def __init__(self, address: str, token: str, *, name: str, namespace: str, timeout: float) -> None:
         self.address, self.token, self.timeout = address, token, timeout
-        self.metadata: list[tuple[str, str]] = [("authorization", f"Bearer {token}")] if token else []
+        self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
         self._channel = grpc.insecure_channel(address, options=_OPTIONS)
         self.stub = scheduler_service_pb2_grpc.SchedulerServiceStub(self._channel)
         # Guards everything below and every State. Notified when states changed.
@@ -392,7 +392,7 @@ class Session:
         )
 
     def _acknowledge(self, specs: list[Spec], task_ids: Sequence[int]) -> None:
-        calls: list[Callable[[], None]] = []
+        calls: list[Callable[[], object]] = []
         with self.changed:
             for spec, task_id in zip(specs, task_ids, strict=True):
                 state = spec.state
@@ -407,7 +407,7 @@ class Session:
         _run(calls)
 
     def _fail(self, specs: Iterable[Spec], error: BaseException) -> None:
-        calls: list[Callable[[], None]] = []
+        calls: list[Callable[[], object]] = []
         with self.changed:
             for spec in specs:
                 if spec.state is not None:
@@ -465,7 +465,7 @@ class Session:
             pause = min(pause * 2, 1.0)
 
     def _receive(self, response: scheduler_service_pb2.WatchResponse) -> None:
-        calls: list[Callable[[], None]] = []
+        calls: list[Callable[[], object]] = []
         with self.changed:
             for update in response.tasks:
                 state = self._by_id.get(update.task_id)
@@ -478,7 +478,7 @@ class Session:
             self.changed.notify_all()
         _run(calls)
 
-    def _apply(self, state: State, update: task_pb2.TaskUpdate, calls: list[Callable[[], None]]) -> None:
+    def _apply(self, state: State, update: task_pb2.TaskUpdate, calls: list[Callable[[], object]]) -> None:
         state.state = update.state
         state.nbytes, state.worker, state.generation = update.output_bytes, update.worker_id, update.generation
         state.inline = update.inline_result if update.inline_result else None
@@ -488,7 +488,7 @@ class Session:
             state.callbacks = []
 
     def _lose(self, message: str) -> None:
-        calls: list[Callable[[], None]] = []
+        calls: list[Callable[[], object]] = []
         with self.changed:
             for state in self._states.values():
                 if not state.done:
@@ -498,7 +498,7 @@ class Session:
             self.changed.notify_all()
         _run(calls)
 
-    def when_done(self, state: State, callback: Callable[[], None]) -> None:
+    def when_done(self, state: State, callback: Callable[[], object]) -> None:
         """Calls back once the task has ended: now, or from the thread that reads the stream."""
         with self.changed:
             if not state.done:
@@ -733,7 +733,7 @@ class Session:
         return self._closed
 
 
-def _run(calls: list[Callable[[], None]]) -> None:
+def _run(calls: list[Callable[[], object]]) -> None:
     for call in calls:
         call()
 

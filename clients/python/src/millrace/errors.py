@@ -196,7 +196,8 @@ def _reason(error: grpc.RpcError) -> str:
     Status.details is field 3, Any.value is field 2, ErrorInfo.reason is field 1."""
     if not isinstance(error, grpc.Call):
         return ""
-    for key, value in error.trailing_metadata() or ():
+    trailer: Any = error.trailing_metadata() or ()
+    for key, value in trailer:
         if key == "grpc-status-details-bin" and isinstance(value, bytes):
             for number, status in fields(value):
                 if number != 3 or isinstance(status, int):

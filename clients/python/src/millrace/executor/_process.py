@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import inspect
 import io
@@ -298,6 +297,8 @@ class Process:
                 args, kwargs = self._arguments(run, inputs)
                 result = call(*args, **kwargs)
                 if inspect.iscoroutine(result):
+                    import asyncio  # slow to import, and rarely needed
+
                     result = asyncio.run(result)
                 self._store(run, result, finished)
             finally:
