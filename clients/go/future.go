@@ -39,7 +39,7 @@ type Future struct {
 
 	// Guarded by client.futures.mu.
 	id       uint64 // 0 until the scheduler acknowledged the task.
-	since    uint64 // Revision of the client's tasks as of which the task is in every snapshot.
+	since    uint64 // Revision of the client's tasks after which the task is in every snapshot.
 	next     *Future
 	wake     *waiters
 	released bool

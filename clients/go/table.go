@@ -65,7 +65,7 @@ func (t *futureTable) end() {
 	}
 }
 
-// bind gives futures the numbers of their tasks, and tells them what was heard about these before. As of revision since
+// bind gives futures the numbers of their tasks, and tells them what was heard about these before. After revision since
 // the tasks are in every snapshot. It returns the tasks whose futures were released in the meantime.
 func (t *futureTable) bind(futures []*Future, ids []uint64, since uint64) (released []uint64) {
 	t.mu.Lock()
@@ -128,7 +128,8 @@ func (t *futureTable) update(updates []taskUpdate) {
 	}
 }
 
-// snapshot applies a snapshot: what is not in it does not exist any more, unless it came after the snapshot was made.
+// snapshot applies a snapshot: what is not in it does not exist any more, unless it came after the snapshot was made. NB:
+// changes count revisions, submissions do not: a snapshot of the same revision may be older than the task.
 func (t *futureTable) snapshot(updates []taskUpdate, revision uint64) {
 	t.update(updates)
 	known := make(map[uint64]bool, len(updates))
@@ -138,7 +139,7 @@ func (t *futureTable) snapshot(updates []taskUpdate, revision uint64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.each(func(f *Future) {
-		if !known[f.id] && f.end.Load() == nil && f.since <= revision {
+		if !known[f.id] && f.end.Load() == nil && f.since < revision {
 			f.fail(ErrLeaseLost)
 		}
 	})

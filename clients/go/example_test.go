@@ -1,0 +1,170 @@
+package millrace_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+)
+
+// The examples find their cluster by MILLRACE_ADDRESS and MILLRACE_TOKEN, or by MILLRACE_SCHEDULER_FILE; `millrace up`
+// prints both.
+func Example() {
+	ctx := context.Background()
+	c, err := millrace.Dial(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+
+	f, err := c.Submit(ctx, millrace.Native("array.arange"), millrace.Args(0, 10, 1))
+	if err != nil {
+		log.Fatal(err)
+	}
+	sum, err := c.Submit(ctx, millrace.Native("array.reduce"), millrace.Args(f).With("op", "sum"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	v, err := millrace.Get[float64](ctx, sum)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(v)
+	// Output: 45
+}
+
+// Python functions are called by import path; any worker with a Python executor runs them.
+func ExamplePython() {
+	ctx := context.Background()
+	c, err := millrace.Dial(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+
+	f, err := c.Submit(ctx, millrace.Python("statistics:fmean"), millrace.Args([]float64{1, 2, 6}),
+		millrace.WithRetries(2), millrace.WithTimeout(time.Minute))
+	if err != nil {
+		log.Fatal(err)
+	}
+	mean, err := millrace.Get[float64](ctx, f)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(mean)
+}
+
+func ExampleClient_NewGraph() {
+	ctx := context.Background()
+	c, err := millrace.Dial(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+
+	g := c.NewGraph("sum of squares")
+	var parts []any
+	expression := "x0"
+	for i := range 4 {
+		part := g.Add("", millrace.Native("array.arange"), millrace.Args(10*i, 10*i+10, 1))
+		square := g.Add("", millrace.Native("array.map"), millrace.Args("x0*x0", part))
+		parts = append(parts, g.Add("", millrace.Native("array.reduce"), millrace.Args(square).With("op", "sum")))
+		if i > 0 {
+			expression += fmt.Sprintf("+x%d", i)
+		}
+	}
+	total := g.Add("", millrace.Native("array.map"), millrace.Args(append([]any{expression}, parts...)...), millrace.Hold())
+	run, err := g.Submit(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	sum, err := millrace.Get[int](ctx, run.Future(total))
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(run.Tasks, "tasks:", sum)
+	// Output: 13 tasks: 20540
+}
+
+func ExampleClient_Scatter() {
+	ctx := context.Background()
+	c, err := millrace.Dial(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+
+	matrix, err := millrace.FromSlice([]float64{1, 2, 3, 4}, 2, 2)
+	if err != nil {
+		log.Fatal(err)
+	}
+	m, err := c.Scatter(ctx, matrix)
+	if err != nil {
+		log.Fatal(err)
+	}
+	square, err := c.Submit(ctx, millrace.Native("array.matmul"), millrace.Args(m, m))
+	if err != nil {
+		log.Fatal(err)
+	}
+	a, err := square.Array(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	elements, err := millrace.Slice[float64](a)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(a, elements)
+	// Output: float64[2, 2] [7 10 15 22]
+}
+
+func ExampleGather() {
+	ctx := context.Background()
+	c, err := millrace.Dial(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+
+	calls := func(yield func(millrace.Arguments) bool) {
+		for i := range 5 {
+			if !yield(millrace.Args("x0*x0+1", i)) {
+				return
+			}
+		}
+	}
+	futures, err := c.Map(ctx, millrace.Native("array.map"), calls)
+	if err != nil {
+		log.Fatal(err)
+	}
+	results, err := millrace.Gather[int](ctx, futures...)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(results)
+	c.Release(futures...)
+	// Output: [1 2 5 10 17]
+}
+
+func ExampleTaskError() {
+	ctx := context.Background()
+	c, err := millrace.Dial(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = c.Close() }()
+
+	f, err := c.Submit(ctx, millrace.Native("bench.fail"), millrace.Args("as asked"), millrace.WithKey("doomed"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = f.Wait(ctx)
+	var failed *millrace.TaskError
+	if errors.As(err, &failed) {
+		fmt.Println(failed.Key, failed.Worker, errors.Is(err, millrace.ErrTaskFailed), errors.Is(err, millrace.ErrTaskCancelled))
+	}
+	// Output: doomed host-0 true false
+}
