@@ -356,7 +356,7 @@ func TestASlowReaderMissesNoLastState(t *testing.T) {
 	ctx := timeout(t)
 	id := c.open(ctx)
 	slow := c.watch(ctx, &pb.WatchRequest{ClientId: id})
-	const tasks = 100_000
+	const tasks = 30_000
 	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", tasks)})
 	if err != nil {
 		t.Fatal(err)

@@ -166,7 +166,7 @@ func (w *zero) run() {
 
 func timeout(tb testing.TB) context.Context {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 120*time.Second)
 	tb.Cleanup(cancel)
 	return ctx
 }
