@@ -115,7 +115,7 @@ def _fill(
         tensor.dtype = dtype  # pyright: ignore[reportAttributeAccessIssue]
         tensor.shape.extend(array.shape)
         if array.size:
-            data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
             if small or (array.ndim == 0 and kind is not np.ndarray):
                 if data.nbytes > INLINE_BYTES:
                     raise NotPlain

@@ -672,7 +672,7 @@ class Session:
                 if piece.head is not None:
                     head = data_service_pb2.ObjectHead.FromString(bytes(piece.head))
                     heads[piece.index] = head
-                    frames[piece.index] = [memoryview(np.empty(n, np.uint8)) for n in head.frame_bytes]
+                    frames[piece.index] = [np.empty(n, np.uint8).data for n in head.frame_bytes]
                     missing[piece.index] = sum(head.frame_bytes)
                 if piece.data is not None:
                     target = frames[piece.index][piece.frame]
