@@ -1,0 +1,39 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestBenchPrintsItsContract: the fields that DESIGN.md section 13 promises, and nothing else on stdout. No figure is
+// judged here.
+func TestBenchPrintsItsContract(t *testing.T) {
+	tasks := "bench workers tasks seconds tasks_per_second scheduler_cpu_us_per_task client_cpu_us_per_task peak_rss_bytes version"
+	for _, tc := range []struct{ args, fields string }{
+		{"tasks --zero --workers 2 --tasks 2000 --repetitions 1", tasks},
+		{"tasks --workers 1 --tasks 500 --repetitions 1", tasks},
+		{"graph --shape merge --zero --workers 2 --tasks 300 --repetitions 1", tasks + " shape us_per_task"},
+		{"graph --shape tree --zero --workers 2 --tasks 300 --repetitions 1", tasks + " shape us_per_task"},
+		{"graph --shape stencil --zero --workers 2 --tasks 300 --repetitions 1", tasks + " shape us_per_task"},
+		{"graph --shape chain --zero --workers 2 --tasks 300 --repetitions 1", tasks + " shape us_per_task"},
+		{"graph --shape random --workers 2 --tasks 300 --repetitions 1", tasks + " shape us_per_task"},
+		{"graph --shape fanout --workers 2 --tasks 300 --repetitions 1", tasks + " shape us_per_task"},
+		{"latency --samples 200", "submit_result_us dependent_start_us"},
+		{"data --bytes 4MiB --repetitions 1", "bytes write_gb_per_s read_gb_per_s client_peak_bytes worker_peak_bytes"},
+	} {
+		t.Run(tc.args, func(t *testing.T) {
+			t.Parallel()
+			out := shared.succeed(t, append(append([]string{"bench"}, strings.Fields(tc.args)...), "--json")...)
+			for _, f := range strings.Fields(tc.fields) {
+				if out[f] == nil {
+					t.Errorf("no %s in %v", f, out)
+				}
+			}
+			for _, f := range []string{"submit_result_us", "dependent_start_us"} {
+				if out[f] != nil && (dig(out, f, "p50") == nil || dig(out, f, "p99") == nil) {
+					t.Errorf("%s: %v", f, out[f])
+				}
+			}
+		})
+	}
+}
