@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"os"
 	"runtime"
 	"time"
 
@@ -273,105 +272,4 @@ func Python(ctx context.Context, c TasksConfig) (TasksResult, error) {
 		client.Release(futures...)
 		return nil
 	})
-}
-
-// DataResult is the result of `bench data`: an array from the client to a worker and back.
-type DataResult struct {
-	Bench       string  `json:"bench"`
-	Bytes       int     `json:"bytes"`
-	WriteRate   float64 `json:"write_gb_per_s"`
-	ReadRate    float64 `json:"read_gb_per_s"`
-	WriteSpread Spread  `json:"write_gb_per_s_spread"`
-	ReadSpread  Spread  `json:"read_gb_per_s_spread"`
-	// ClientPeakBytes and WorkerPeakBytes are the peaks of resident memory beyond what was resident before, the object
-	// included.
-	ClientPeakBytes uint64 `json:"client_peak_bytes"`
-	WorkerPeakBytes uint64 `json:"worker_peak_bytes"`
-	Repetitions     int    `json:"repetitions"`
-	Version         string `json:"version"`
-	Machine         string `json:"machine"`
-}
-
-// Data measures DataService: Scatter of one array, and reading it back into fresh memory.
-func Data(ctx context.Context, executable string, size, repetitions int) (out DataResult, err error) {
-	if repetitions <= 0 {
-		repetitions = 5
-	}
-	cluster, err := StartCluster(ctx, ClusterConfig{Executable: executable, Workers: 1, MemoryLimit: fmt.Sprint(uint64(size)*2 + 64<<20)})
-	if err != nil {
-		return out, err
-	}
-	defer func() {
-		if closed := cluster.Close(); err == nil {
-			err = closed
-		}
-	}()
-	workers, err := cluster.WorkerPIDs(ctx)
-	if err != nil {
-		return out, err
-	}
-	pids := []int{os.Getpid(), workers[0]}
-	data := make([]uint8, size)
-	for i := range data {
-		data[i] = uint8(i * 7)
-	}
-	array, err := millrace.FromSlice(data)
-	if err != nil {
-		return out, err
-	}
-	var writes, reads []float64
-	var before [2]uint64
-	for i := range repetitions + 1 {
-		if i == 1 { // The first one is the warm-up: it touches the pages of the slab.
-			for j, pid := range pids {
-				if before[j], err = statusBytes(pid, "VmRSS"); err != nil {
-					return out, err
-				}
-				if err := resetPeak(pid); err != nil {
-					return out, err
-				}
-			}
-		}
-		began := time.Now()
-		f, err := cluster.Client.Scatter(ctx, array)
-		if err != nil {
-			return out, err
-		}
-		wrote := time.Since(began)
-		if err := f.Wait(ctx); err != nil {
-			return out, err
-		}
-		began = time.Now()
-		back, err := f.Array(ctx)
-		if err != nil {
-			return out, err
-		}
-		read := time.Since(began)
-		if string(back.Data[:1<<10]) != string(data[:1<<10]) || len(back.Data) != size {
-			return out, fmt.Errorf("bench data: %d bytes came back as %d others", size, len(back.Data))
-		}
-		f.Release()
-		if i > 0 {
-			writes = append(writes, float64(size)/1e9/wrote.Seconds())
-			reads = append(reads, float64(size)/1e9/read.Seconds())
-		}
-		if err := cluster.settle(ctx); err != nil {
-			return out, err
-		}
-		runtime.GC()
-	}
-	same := func(x float64) float64 { return x }
-	out.WriteRate, out.WriteSpread = median(writes, same)
-	out.ReadRate, out.ReadSpread = median(reads, same)
-	peaks := []*uint64{&out.ClientPeakBytes, &out.WorkerPeakBytes}
-	resident := []uint64{uint64(size), 0} // The client holds its own copy before; a worker's slab was touched before.
-	for j, pid := range pids {
-		peak, err := statusBytes(pid, "VmHWM")
-		if err != nil {
-			return out, err
-		}
-		*peaks[j] = peak - min(peak, before[j]) + resident[j]
-	}
-	out.Bench, out.Bytes, out.Repetitions, out.Version, out.Machine = "data", size, repetitions, version.String(), Machine()
-	return out, nil
 }

@@ -75,11 +75,11 @@ func (p *dataPool) close() error {
 	return errors.Join(errs...)
 }
 
-// pick returns the next worker in turn among those that names allow; all if there are none.
-func (p *dataPool) pick(ctx context.Context, names []string) (*millracev1.Worker, error) {
+// pick returns the next worker in turn among those that names allow (all if there are none) and not in avoid.
+func (p *dataPool) pick(ctx context.Context, names []string, avoid map[uint32]bool) (*millracev1.Worker, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if time.Since(p.listed) > workersFresh {
+	if time.Since(p.listed) > workersFresh || len(avoid) > 0 {
 		workers, err := p.client.Workers(ctx)
 		if err != nil {
 			return nil, err
@@ -97,6 +97,9 @@ func (p *dataPool) pick(ctx context.Context, names []string) (*millracev1.Worker
 	for range p.workers {
 		p.turn++
 		w := p.workers[p.turn%len(p.workers)]
+		if avoid[w.GetWorkerId()] {
+			continue
+		}
 		if len(names) == 0 {
 			return w, nil
 		}
@@ -321,106 +324,6 @@ func (r *objectReader) makeRoom(p *partObject, sizes []uint64) error {
 			return fmt.Errorf("the result has %d bytes, the destination %d", n, len(r.dst))
 		}
 		p.frames[i] = r.dst[:n:n]
-	}
-	return nil
-}
-
-// Scatter stores a value on a worker, without a task, and returns its Future, which other tasks can be called with. An
-// Array goes to the worker without another copy; its bytes must not change until Scatter returns. WithKey names it,
-// WithWorkers says where it may go.
-func (c *Client) Scatter(ctx context.Context, value any, options ...TaskOption) (*Future, error) {
-	var o taskOptions
-	for _, option := range options {
-		option(&o)
-	}
-	head := &millracev1.ObjectHead{}
-	var frames [][]byte
-	var err error
-	if a, ok := value.(Array); ok {
-		if _, err := a.Len(); err != nil {
-			return nil, err
-		}
-		b, start := openMessage(nil, fieldValueTensor)
-		b = appendTensorType(b, a)
-		b = appendVarintField(b, fieldTensorFrame, 0)
-		head.Header = closeMessage(b, start)
-		head.FrameBytes = []uint64{uint64(len(a.Data))}
-		frames = [][]byte{a.Data}
-	} else if head.Header, err = appendValue(nil, value, nil); err != nil {
-		return nil, fmt.Errorf("millrace: scatter: %w", err)
-	}
-	f, err := c.Submit(ctx, dataOp, Arguments{}, options...)
-	if err != nil {
-		return nil, err
-	}
-	if err := c.Flush(ctx); err != nil && ctx.Err() != nil {
-		return nil, err
-	}
-	if end := f.end.Load(); end != nil && end.err != nil {
-		return nil, end.err
-	}
-	if f.State() == Succeeded {
-		return f, nil // The key was known, and its bytes are there.
-	}
-	head.Object = &millracev1.ObjectRef{TaskId: f.TaskID()}
-	for tries := 0; ; tries++ {
-		w, err := c.data.pick(ctx, o.rules.GetWorkers())
-		if err == nil {
-			err = c.write(ctx, w.GetDataAddress(), head, frames)
-		}
-		if err == nil {
-			return f, nil
-		}
-		if !errors.Is(err, ErrUnavailable) || tries == 2 || ctx.Err() != nil {
-			f.Release()
-			return nil, err
-		}
-	}
-}
-
-func (c *Client) write(ctx context.Context, address string, head *millracev1.ObjectHead, frames [][]byte) error {
-	conn, err := c.data.conn(address)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, millracev1.DataService_WriteObject_FullMethodName)
-	if err != nil {
-		return callError(ctx, "WriteObject", err)
-	}
-	var lent rawframe.Outgoing
-	err = c.sendObject(stream, &lent, head, frames)
-	if err == nil {
-		err = stream.CloseSend()
-	}
-	var out millracev1.WriteObjectResponse
-	if err == nil || errors.Is(err, io.EOF) {
-		err = stream.RecvMsg(&out)
-	}
-	if err != nil {
-		return callError(ctx, "WriteObject", err)
-	}
-	select {
-	case <-lent.Drained():
-	case <-stream.Context().Done():
-	}
-	return nil
-}
-
-func (c *Client) sendObject(stream grpc.ClientStream, lent *rawframe.Outgoing, head *millracev1.ObjectHead, frames [][]byte) error {
-	if err := stream.SendMsg(&rawframe.WriteRequest{Message: rawframe.Message{Head: head}}); err != nil {
-		return err
-	}
-	for i, frame := range frames {
-		for at := 0; at < len(frame); at += rawframe.ChunkBytes {
-			m := rawframe.WriteRequest{Message: rawframe.Message{Frame: uint32(i), Offset: uint64(at)}}
-			m.Data = lent.Payload(frame[at:min(at+rawframe.ChunkBytes, len(frame))])
-			if err := stream.SendMsg(&m); err != nil {
-				m.Data.Free()
-				return err
-			}
-		}
 	}
 	return nil
 }

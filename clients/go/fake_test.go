@@ -45,6 +45,10 @@ type fakeCluster struct {
 	// dropSubmits makes that many submissions fail with UNAVAILABLE after they were applied.
 	dropSubmits int
 	breakWatch  chan struct{}
+	// worker is the number of the only worker, 1 if 0. loseWrites makes it die that many times after it has taken an
+	// object and before it reports it: another one with the next number takes its place.
+	worker, loseWrites uint32
+	writes             int
 }
 
 type fakeObject struct {
@@ -273,7 +277,9 @@ func (f *fakeCluster) ReleaseTasks(_ context.Context, in *millracev1.ReleaseTask
 }
 
 func (f *fakeCluster) ListWorkers(context.Context, *millracev1.ListWorkersRequest) (*millracev1.ListWorkersResponse, error) {
-	return &millracev1.ListWorkersResponse{Workers: []*millracev1.Worker{{WorkerId: 1, Name: "host-0", State: millracev1.WorkerState_WORKER_STATE_ACTIVE, DataAddress: "fake"}}}, nil
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &millracev1.ListWorkersResponse{Workers: []*millracev1.Worker{{WorkerId: max(f.worker, 1), Name: "host-0", State: millracev1.WorkerState_WORKER_STATE_ACTIVE, DataAddress: "fake"}}}, nil
 }
 
 func (f *fakeCluster) LocateObjects(_ context.Context, in *millracev1.LocateObjectsRequest) (*millracev1.LocateObjectsResponse, error) {
@@ -330,6 +336,13 @@ func (f *fakeCluster) WriteObject(stream grpc.ClientStreamingServer[millracev1.W
 		}
 	}
 	f.mu.Lock()
+	f.writes++
+	if f.loseWrites > 0 {
+		f.loseWrites--
+		f.worker = max(f.worker, 1) + 1
+		f.mu.Unlock()
+		return stream.SendAndClose(&millracev1.WriteObjectResponse{})
+	}
 	f.objects[o.head.GetObject().GetTaskId()] = &o
 	f.queue = append(f.queue, &millracev1.TaskUpdate{TaskId: o.head.GetObject().GetTaskId(), State: Succeeded, OutputBytes: 1, WorkerId: 1})
 	f.mu.Unlock()

@@ -133,8 +133,18 @@ func (a *app) benchData() *cobra.Command {
 		if err != nil || n < 1<<10 || n > 1<<40 {
 			return nil, usageError{fmt.Errorf("--bytes %s: bytes such as 256MiB, at least 1KiB", a.settings.String("bytes"))}
 		}
-		return bench.Data(ctx, "", int(n), a.settings.Int("repetitions"))
+		c := bench.DataConfig{Bytes: int(n), Repetitions: a.settings.Int("repetitions")}
+		switch client := a.settings.String("client"); client {
+		case "go":
+		case "python":
+			c.Python = a.python()[0]
+		default:
+			return nil, usageError{fmt.Errorf("--client %s: go or python", client)}
+		}
+		return bench.Data(ctx, c)
 	})
+	cmd.Flags().String("client", "go", "go or python: whose client is measured")
+	cmd.Flags().String("python", "", "interpreter of the Python client; default: .venv of the checkout, else python3")
 	cmd.Flags().String("bytes", "256MiB", "size of the array")
 	cmd.Flags().Int("repetitions", 5, "how often it is repeated")
 	return cmd

@@ -1,0 +1,253 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	_ "embed" // the Python half of `bench data`
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"runtime/debug"
+	"strconv"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/internal/version"
+)
+
+//go:embed data_client.py
+var pythonData string
+
+// DataConfig is `bench data`.
+type DataConfig struct {
+	// Executable is the millrace binary. Default: this program.
+	Executable string
+	// Bytes of the array.
+	Bytes int
+	// Repetitions: 5 if 0.
+	Repetitions int
+	// Python is the interpreter that runs the Python client. Empty: the Go client is measured.
+	Python string
+}
+
+// DataResult is the result of `bench data`: an array from the client to a worker and back into fresh memory.
+type DataResult struct {
+	Bench       string  `json:"bench"`
+	Client      string  `json:"client"`
+	Bytes       int     `json:"bytes"`
+	WriteRate   float64 `json:"write_gb_per_s"`
+	ReadRate    float64 `json:"read_gb_per_s"`
+	WriteSpread Spread  `json:"write_gb_per_s_spread"`
+	ReadSpread  Spread  `json:"read_gb_per_s_spread"`
+	// Processor time of client and worker together, in seconds for 10^9 bytes: what a loaded machine does not change.
+	WriteCPU float64 `json:"write_cpu_s_per_gb"`
+	ReadCPU  float64 `json:"read_cpu_s_per_gb"`
+	// Peaks of resident memory beyond that of the idle process, the object itself included: the client while it writes
+	// an array that it holds, the client while it reads one and holds no other, the worker over all of it with the pages
+	// of its slab.
+	ClientWritePeakBytes uint64 `json:"client_write_peak_bytes"`
+	ClientReadPeakBytes  uint64 `json:"client_read_peak_bytes"`
+	WorkerPeakBytes      uint64 `json:"worker_peak_bytes"`
+	Repetitions          int    `json:"repetitions"`
+	Version              string `json:"version"`
+	Machine              string `json:"machine"`
+}
+
+// dataRuns is what a client measured. The Python client prints it as JSON.
+type dataRuns struct {
+	Write    []float64 `json:"write_gb_per_s"`
+	Read     []float64 `json:"read_gb_per_s"`
+	WriteCPU []float64 `json:"write_cpu_s_per_gb"`
+	ReadCPU  []float64 `json:"read_cpu_s_per_gb"`
+
+	WritePeak uint64 `json:"client_write_peak_bytes"`
+	ReadPeak  uint64 `json:"client_read_peak_bytes"`
+}
+
+// Data measures DataService.
+func Data(ctx context.Context, c DataConfig) (out DataResult, err error) {
+	if c.Repetitions <= 0 {
+		c.Repetitions = 5
+	}
+	cluster, err := StartCluster(ctx, ClusterConfig{Executable: c.Executable, Workers: 1, MemoryLimit: fmt.Sprint(uint64(c.Bytes)*2 + 64<<20)})
+	if err != nil {
+		return out, err
+	}
+	defer func() {
+		if closed := cluster.Close(); err == nil {
+			err = closed
+		}
+	}()
+	workers, err := cluster.WorkerPIDs(ctx)
+	if err != nil {
+		return out, err
+	}
+	worker, err := startPeak(workers[0])
+	if err != nil {
+		return out, err
+	}
+	var runs dataRuns
+	out.Client = "go"
+	if c.Python == "" {
+		runs, err = goData(ctx, cluster, workers[0], c)
+	} else {
+		out.Client = "python"
+		runs, err = runPythonData(ctx, cluster, workers[0], c)
+	}
+	if err != nil {
+		return out, err
+	}
+	if out.WorkerPeakBytes, err = worker.bytes(); err != nil {
+		return out, err
+	}
+	same := func(x float64) float64 { return x }
+	out.WriteRate, out.WriteSpread = median(runs.Write, same)
+	out.ReadRate, out.ReadSpread = median(runs.Read, same)
+	out.WriteCPU, _ = median(runs.WriteCPU, same)
+	out.ReadCPU, _ = median(runs.ReadCPU, same)
+	out.ClientWritePeakBytes, out.ClientReadPeakBytes = runs.WritePeak, runs.ReadPeak
+	out.Bench, out.Bytes, out.Repetitions, out.Version, out.Machine = "data", c.Bytes, c.Repetitions, version.String(), Machine()
+	return out, nil
+}
+
+// peak is the growth of a process's resident memory from one moment on.
+type peak struct {
+	pid    int
+	before uint64
+}
+
+func startPeak(pid int) (peak, error) {
+	before, err := statusBytes(pid, "VmRSS")
+	if err == nil {
+		err = resetPeak(pid)
+	}
+	return peak{pid, before}, err
+}
+
+func (p peak) bytes() (uint64, error) {
+	most, err := statusBytes(p.pid, "VmHWM")
+	return most - min(most, p.before), err
+}
+
+// idle gives back what the garbage collector holds.
+func idle() {
+	runtime.GC()
+	debug.FreeOSMemory()
+}
+
+// dataTimer times one direction in wall and processor time of client and worker.
+type dataTimer struct {
+	worker int
+	began  time.Time
+	cpu    time.Duration
+}
+
+func (t *dataTimer) used() (time.Duration, error) {
+	own, err := ownCPU()
+	if err != nil {
+		return 0, err
+	}
+	other, err := cpuTime(t.worker)
+	return own + other, err
+}
+
+func (t *dataTimer) start() (err error) {
+	t.cpu, err = t.used()
+	t.began = time.Now()
+	return err
+}
+
+// stop appends the rate in GB/s and the processor seconds for a GB.
+func (t *dataTimer) stop(size int, rates, cpus *[]float64) error {
+	took := time.Since(t.began)
+	cpu, err := t.used()
+	*rates = append(*rates, float64(size)/1e9/took.Seconds())
+	*cpus = append(*cpus, (cpu-t.cpu).Seconds()/(float64(size)/1e9))
+	return err
+}
+
+func goData(ctx context.Context, cluster *Cluster, worker int, c DataConfig) (out dataRuns, err error) {
+	idle()
+	watch, err := startPeak(os.Getpid())
+	if err != nil {
+		return out, err
+	}
+	data := make([]uint8, c.Bytes)
+	for i := range data {
+		data[i] = uint8(i * 7)
+	}
+	sample := bytes.Clone(data[:min(len(data), 1<<10)])
+	array, err := millrace.FromSlice(data)
+	if err != nil {
+		return out, err
+	}
+	f, err := cluster.Client.Scatter(ctx, array)
+	if err != nil {
+		return out, err
+	}
+	if out.WritePeak, err = watch.bytes(); err != nil {
+		return out, err
+	}
+	data, array = nil, millrace.Array{}
+	idle()
+	if watch, err = startPeak(os.Getpid()); err != nil {
+		return out, err
+	}
+	if array, err = f.Array(ctx); err != nil {
+		return out, err
+	}
+	if out.ReadPeak, err = watch.bytes(); err != nil {
+		return out, err
+	}
+	f.Release()
+	timer := &dataTimer{worker: worker}
+	for range c.Repetitions {
+		if err := cluster.settle(ctx); err != nil {
+			return out, err
+		}
+		idle()
+		if err := timer.start(); err != nil {
+			return out, err
+		}
+		if f, err = cluster.Client.Scatter(ctx, array); err != nil {
+			return out, err
+		}
+		if err := timer.stop(c.Bytes, &out.Write, &out.WriteCPU); err != nil {
+			return out, err
+		}
+		if err := timer.start(); err != nil {
+			return out, err
+		}
+		back, err := f.Array(ctx)
+		if err != nil {
+			return out, err
+		}
+		if err := timer.stop(c.Bytes, &out.Read, &out.ReadCPU); err != nil {
+			return out, err
+		}
+		if len(back.Data) != c.Bytes || !bytes.Equal(back.Data[:len(sample)], sample) {
+			return out, fmt.Errorf("bench data: %d bytes came back as %d others", c.Bytes, len(back.Data))
+		}
+		f.Release()
+	}
+	return out, cluster.settle(ctx)
+}
+
+func runPythonData(ctx context.Context, cluster *Cluster, worker int, c DataConfig) (out dataRuns, err error) {
+	cmd := exec.CommandContext(ctx, c.Python, "-c", pythonData, cluster.File, strconv.Itoa(worker), strconv.Itoa(c.Bytes), strconv.Itoa(c.Repetitions))
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	text, err := cmd.Output()
+	if err != nil {
+		return out, fmt.Errorf("bench data: %s: %w:\n%s", c.Python, err, said.String())
+	}
+	if err := json.Unmarshal(text, &out); err != nil {
+		return out, fmt.Errorf("bench data: the Python client printed %q: %w", text, err)
+	}
+	if len(out.Write) == 0 || len(out.Read) == 0 {
+		return out, fmt.Errorf("bench data: the Python client printed no figures: %q", text)
+	}
+	return out, nil
+}

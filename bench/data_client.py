@@ -1,0 +1,81 @@
+"""The Python half of `millrace bench data`: FILE WORKER_PID BYTES REPETITIONS. Prints one JSON object."""
+
+import gc
+import json
+import os
+import re
+import sys
+import time
+
+import millrace
+import numpy as np
+
+
+def status(name: str) -> int:
+    with open("/proc/self/status") as text:
+        return int(re.search(rf"^{name}:\s+(\d+)", text.read(), re.M)[1]) << 10
+
+
+def reset() -> int:
+    """Lets the peak start again; returns what is resident now."""
+    gc.collect()
+    with open("/proc/self/clear_refs", "w") as file:
+        file.write("5")
+    return status("VmRSS")
+
+
+def used(worker: int) -> float:
+    """Processor seconds of this process and the worker."""
+    with open(f"/proc/{worker}/stat") as text:
+        fields = text.read().rpartition(")")[2].split()
+    own = os.times()
+    return own.user + own.system + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def main() -> None:
+    file, worker, size, repetitions = sys.argv[1], *map(int, sys.argv[2:5])
+    client = millrace.Client(scheduler_file=file)
+
+    def settled() -> None:
+        client.session.flush()
+        while any(
+            client.scheduler_info()["tasks"][s] for s in ("waiting", "ready", "assigned", "running", "succeeded")
+        ):
+            time.sleep(0.002)
+
+    out: dict[str, object] = {}
+    before = reset()
+    data = (np.arange(size, dtype=np.uint32) * 7).astype(np.uint8) if size < 1 << 20 else np.empty(size, np.uint8)
+    if size >= 1 << 20:
+        step = (np.arange(1 << 20, dtype=np.uint32) * 7).astype(np.uint8)
+        for at in range(0, size, step.size):
+            data[at : at + step.size] = step[: size - at]
+    sample = data[:1024].copy()
+    future = client.scatter(data, hash=False)
+    out["client_write_peak_bytes"] = status("VmHWM") - before
+    del data
+    before = reset()
+    data = future.result()
+    out["client_read_peak_bytes"] = status("VmHWM") - before
+    del future
+    runs: dict[str, list[float]] = {}
+
+    def timed(name: str, call):  # noqa: ANN001, ANN202
+        cpu, began = used(worker), time.perf_counter()
+        result = call()
+        runs.setdefault(f"{name}_gb_per_s", []).append(size / 1e9 / (time.perf_counter() - began))
+        runs.setdefault(f"{name}_cpu_s_per_gb", []).append((used(worker) - cpu) / (size / 1e9))
+        return result
+
+    for _ in range(repetitions):
+        settled()
+        future = timed("write", lambda: client.scatter(data, hash=False))
+        back = timed("read", future.result)
+        assert back.size == size and np.array_equal(back[:1024], sample), "other bytes came back"
+        del future, back
+    settled()
+    client.close()
+    print(json.dumps(out | runs))
+
+
+main()

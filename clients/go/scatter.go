@@ -1,0 +1,184 @@
+package millrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/rawframe"
+)
+
+// scatterPause is how long the first look at a worker that should report an object waits; it doubles up to a second.
+const scatterPause = 100 * time.Millisecond
+
+// Scatter stores a value on a worker, without a task, and returns its Future, which other tasks can be called with. An
+// Array goes to the worker without another copy; its bytes must not change until Scatter returns. That is when the
+// scheduler knows where they are: should the worker die before, they go to another one. WithKey names the value,
+// WithWorkers says where it may go.
+func (c *Client) Scatter(ctx context.Context, value any, options ...TaskOption) (*Future, error) {
+	var o taskOptions
+	for _, option := range options {
+		option(&o)
+	}
+	head := &millracev1.ObjectHead{}
+	var frames [][]byte
+	var err error
+	if a, ok := value.(Array); ok {
+		if _, err := a.Len(); err != nil {
+			return nil, err
+		}
+		b, start := openMessage(nil, fieldValueTensor)
+		b = appendTensorType(b, a)
+		b = appendVarintField(b, fieldTensorFrame, 0)
+		head.Header = closeMessage(b, start)
+		head.FrameBytes = []uint64{uint64(len(a.Data))}
+		frames = [][]byte{a.Data}
+	} else if head.Header, err = appendValue(nil, value, nil); err != nil {
+		return nil, fmt.Errorf("millrace: scatter: %w", err)
+	}
+	f, err := c.Submit(ctx, dataOp, Arguments{}, options...)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.Flush(ctx); err != nil && ctx.Err() != nil {
+		return nil, err
+	}
+	if end := f.end.Load(); end != nil && end.err != nil {
+		return nil, end.err
+	}
+	if f.State() == Succeeded {
+		return f, nil // The key was known, and its bytes are there.
+	}
+	head.Object = &millracev1.ObjectRef{TaskId: f.TaskID()}
+	if err := c.place(ctx, f, o.rules.GetWorkers(), head, frames); err != nil {
+		f.Release()
+		return nil, err
+	}
+	return f, nil
+}
+
+// place writes an object to one worker after another, until the scheduler has its task as succeeded. A worker that has
+// the bytes may die before the scheduler hears of them: then nobody but this client can bring them again.
+func (c *Client) place(ctx context.Context, f *Future, names []string, head *millracev1.ObjectHead, frames [][]byte) error {
+	avoid := make(map[uint32]bool)
+	deadline := time.Now().Add(fetchTimeout)
+	for pause := scatterPause; ; pause = min(2*pause, time.Second) {
+		w, err := c.data.pick(ctx, names, avoid)
+		if err == nil {
+			if err = c.write(ctx, w.GetDataAddress(), head, frames); err == nil {
+				if err = c.told(ctx, f, w.GetWorkerId()); err == nil {
+					return f.Wait(ctx)
+				}
+			}
+			avoid[w.GetWorkerId()] = true
+		}
+		switch {
+		case ctx.Err() != nil:
+			return fmt.Errorf("millrace: scatter %q: %w", f.key, context.Cause(ctx))
+		case c.closed.Load():
+			return ErrClosed
+		case errors.Is(err, ErrNoWorkerFits) && len(avoid) > 0:
+			clear(avoid) // One that came late, or came back, may take it.
+		case !errors.Is(err, ErrUnavailable):
+			return err
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("millrace: scatter %q: no worker kept its bytes for long enough: %w", f.key, err)
+		}
+		if !sleep(ctx, pause) {
+			return fmt.Errorf("millrace: scatter %q: %w", f.key, context.Cause(ctx))
+		}
+	}
+}
+
+// told waits until the task of an object that was written to a worker has ended, which is nil whatever the end. Its
+// error matches ErrUnavailable if that worker is no longer one that will report the object.
+func (c *Client) told(ctx context.Context, f *Future, worker uint32) error {
+	done := f.Done()
+	for pause := scatterPause; ; pause = min(2*pause, time.Second) {
+		timer := time.NewTimer(pause)
+		select {
+		case <-done:
+			timer.Stop()
+			return nil
+		case <-ctx.Done():
+			timer.Stop()
+			return ctx.Err()
+		case <-timer.C:
+		}
+		workers, err := c.Workers(ctx)
+		if errors.Is(err, ErrUnavailable) {
+			continue // The scheduler is away, and so are its news.
+		}
+		if err != nil {
+			return err
+		}
+		alive := false
+		for _, w := range workers {
+			state := w.GetState()
+			alive = alive || w.GetWorkerId() == worker &&
+				(state == millracev1.WorkerState_WORKER_STATE_ACTIVE || state == millracev1.WorkerState_WORKER_STATE_DRAINING)
+		}
+		if !alive {
+			return &Error{Op: "Scatter", Code: codes.Unavailable, Message: fmt.Sprintf("worker w%d was lost before it could report task %q", worker, f.key)}
+		}
+	}
+}
+
+// write streams one object to a worker. Without an error the worker has it.
+func (c *Client) write(ctx context.Context, address string, head *millracev1.ObjectHead, frames [][]byte) error {
+	conn, err := c.data.conn(address)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true}, millracev1.DataService_WriteObject_FullMethodName)
+	if err != nil {
+		return callError(ctx, "WriteObject", err)
+	}
+	var lent rawframe.Outgoing
+	err = c.sendObject(stream, &lent, head, frames)
+	if err == nil {
+		err = stream.CloseSend()
+	}
+	var out millracev1.WriteObjectResponse
+	if err == nil || errors.Is(err, io.EOF) {
+		err = stream.RecvMsg(&out)
+	}
+	if status.Code(err) == codes.AlreadyExists {
+		err = nil // An earlier try came through, and only its answer was lost.
+	}
+	if err != nil {
+		return callError(ctx, "WriteObject", err)
+	}
+	select {
+	case <-lent.Drained():
+	case <-stream.Context().Done():
+	}
+	return nil
+}
+
+func (c *Client) sendObject(stream grpc.ClientStream, lent *rawframe.Outgoing, head *millracev1.ObjectHead, frames [][]byte) error {
+	if err := stream.SendMsg(&rawframe.WriteRequest{Message: rawframe.Message{Head: head}}); err != nil {
+		return err
+	}
+	for i, frame := range frames {
+		for at := 0; at < len(frame); at += rawframe.ChunkBytes {
+			m := rawframe.WriteRequest{Message: rawframe.Message{Frame: uint32(i), Offset: uint64(at)}}
+			m.Data = lent.Payload(frame[at:min(at+rawframe.ChunkBytes, len(frame))])
+			if err := stream.SendMsg(&m); err != nil {
+				m.Data.Free()
+				return err
+			}
+		}
+	}
+	return nil
+}
