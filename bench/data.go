@@ -207,7 +207,7 @@ func goData(ctx context.Context, cluster *Cluster, worker int, c DataConfig) (ou
 		if err := cluster.settle(ctx); err != nil {
 			return out, err
 		}
-		idle()
+		runtime.GC()
 		if err := timer.start(); err != nil {
 			return out, err
 		}

@@ -317,7 +317,7 @@ func (r *objectReader) makeRoom(p *partObject, sizes []uint64) error {
 	p.frames = make([][]byte, len(sizes))
 	for i, n := range sizes {
 		if i != largest {
-			p.frames[i] = make([]byte, n)
+			p.frames[i] = room(n)
 			continue
 		}
 		if n > uint64(len(r.dst)) {
