@@ -149,6 +149,7 @@ func (m *sessionMessage) input(i *sched.AssignedInput) *pb.Input {
 	into.Generation = uint32(i.Generation)
 	into.Bytes = i.Bytes
 	into.InlineResult = i.Inline
+	into.Pending = i.Pending
 	first := len(m.holders)
 	for _, holder := range i.Holders {
 		m.holders = append(m.holders, number[uint32, ids.WorkerID](holder))

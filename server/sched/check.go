@@ -270,7 +270,11 @@ func (k *checker) place(id ids.TaskID, b *block, t *task) {
 	if t.state == TaskRunning {
 		sum.running++
 	}
-	sum.usedSlots += uint64(max(m.options[t.options].Slots, 1))
+	if t.missing > 0 {
+		sum.ahead++
+	} else {
+		sum.usedSlots += uint64(max(m.options[t.options].Slots, 1))
+	}
 	sum.queuedMicros += uint64(t.runMicros)
 	if t.flags&flagRetracting != 0 {
 		sum.retracting++
@@ -326,9 +330,9 @@ func (k *checker) compare() {
 	}
 	for _, w := range m.order {
 		s := &k.workers[w.slot]
-		if s.assigned != w.assigned || s.running != w.running || s.usedSlots != w.usedSlots || s.queuedMicros != w.queuedMicros || s.retracting != w.retracting {
-			k.fail("%s: assigned %d, running %d, slots %d, queue %d µs, retracting %d; kept %d, %d, %d, %d, %d", w.id,
-				s.assigned, s.running, s.usedSlots, s.queuedMicros, s.retracting, w.assigned, w.running, w.usedSlots, w.queuedMicros, w.retracting)
+		if s.assigned != w.assigned || s.running != w.running || s.usedSlots != w.usedSlots || s.ahead != w.ahead || s.queuedMicros != w.queuedMicros || s.retracting != w.retracting {
+			k.fail("%s: assigned %d, running %d, slots %d, ahead %d, queue %d µs, retracting %d; kept %d, %d, %d, %d, %d, %d", w.id,
+				s.assigned, s.running, s.usedSlots, s.ahead, s.queuedMicros, s.retracting, w.assigned, w.running, w.usedSlots, w.ahead, w.queuedMicros, w.retracting)
 		}
 		if w.objects.count != k.objects[w.slot] {
 			k.fail("%s holds %d objects, %d know of it", w.id, w.objects.count, k.objects[w.slot])

@@ -85,6 +85,8 @@ type AssignedInput struct {
 	Holders []ids.WorkerID
 	// Inline is the object itself if the scheduler has it and the target does not hold it.
 	Inline []byte
+	// Pending: it does not exist yet; the attempt of its generation was assigned to the target before and makes it.
+	Pending bool
 }
 
 // Update is what a client is told about a task that it holds.

@@ -1,6 +1,8 @@
 package sched_test
 
 import (
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/cockroachdb/datadriven"
@@ -9,11 +11,16 @@ import (
 	"github.com/millrace/millrace/server/schedtest"
 )
 
-// TestScripts runs testdata/scripts/*: the verbs are listed at schedtest.Script. Run with -rewrite to accept new output.
+// TestScripts runs testdata/scripts/*: the verbs are listed at schedtest.Script. Only scripts named ahead* have attempts that
+// are ahead of their inputs. Run with -rewrite to accept new output.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		t.Helper()
-		s := schedtest.NewScript(sched.Config{AssignAhead: 2})
+		config := sched.Config{AssignAhead: 2, Followers: -1}
+		if strings.HasPrefix(filepath.Base(path), "ahead") {
+			config.Followers = 2
+		}
+		s := schedtest.NewScript(config)
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			t.Helper()
 			return s.Run(t, d)

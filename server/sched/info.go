@@ -43,7 +43,8 @@ func (m *Machine) AssignmentOf(id ids.TaskID, into *Assignment) bool {
 		a := &inputs[len(inputs)-1]
 		a.Replica = Replica{Task: in, Generation: ids.Attempt(p.attempt), Bytes: p.output}
 		a.Holders, a.Inline = a.Holders[:0], nil
-		if target.objects.has(in) {
+		a.Pending = p.state != TaskSucceeded
+		if a.Pending || target.objects.has(in) {
 			continue
 		}
 		a.Inline = pb.inlineOf(uint64(in & blockMask))

@@ -476,9 +476,15 @@ func (m *Machine) fetchMicros(w *worker, edges []edge) (missing uint64, micros f
 	return missing, micros + latency
 }
 
-// assign sends a ready task to a worker as a new attempt.
+// assign sends a ready task to a worker as a new attempt, and what may follow it there.
 func (m *Machine) assign(id ids.TaskID, b *block, t *task, w *worker) {
 	m.dequeue(t)
+	m.send(id, b, t, w)
+	m.follow(id, t, w)
+}
+
+// send makes a new attempt at a worker.
+func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
 	o := &m.options[t.options]
 	t.attempt++
 	t.worker = w.slot + 1
@@ -486,7 +492,11 @@ func (m *Machine) assign(id ids.TaskID, b *block, t *task, w *worker) {
 	m.setState(id, t, TaskAssigned)
 	w.queue = append(w.queue, TaskRef{id, ids.Attempt(t.attempt)})
 	w.assigned++
-	w.usedSlots += uint64(max(o.Slots, 1))
+	if t.missing > 0 {
+		w.ahead++
+	} else {
+		w.usedSlots += uint64(max(o.Slots, 1))
+	}
 	w.queuedMicros += uint64(t.runMicros)
 	// order-free: each name has its own sum.
 	for name, amount := range o.Resources {
@@ -497,7 +507,11 @@ func (m *Machine) assign(id ids.TaskID, b *block, t *task, w *worker) {
 	}
 	edges := b.edgesOf(t)
 	for i := range edges {
-		if in := edges[i].input; !w.objects.has(in) {
+		in := edges[i].input
+		if w.objects.has(in) {
+			continue
+		}
+		if _, p := m.at(in); p.state == TaskSucceeded {
 			w.coming.add(in)
 		}
 	}

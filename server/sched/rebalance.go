@@ -73,7 +73,7 @@ func (m *Machine) steal(to *worker, n int) (moved int, early bool) {
 		if w.state != WorkerStateActive || w.usedSlots <= uint64(w.slots) {
 			continue
 		}
-		s := w.assigned - max(w.running, 1) - w.retracting
+		s := w.assigned - w.ahead - max(w.running, 1) - w.retracting
 		if s <= 0 {
 			continue
 		}
@@ -93,7 +93,7 @@ func (m *Machine) steal(to *worker, n int) (moved int, early bool) {
 			continue
 		}
 		scanned++
-		if t.state != TaskAssigned || t.flags&(flagRetracting|flagPinned) != 0 {
+		if t.state != TaskAssigned || t.missing > 0 || t.flags&(flagRetracting|flagPinned) != 0 {
 			continue
 		}
 		c := m.classes[t.class]

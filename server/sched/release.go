@@ -218,12 +218,12 @@ func (m *Machine) settle(id ids.TaskID) {
 	case TaskWaiting, TaskReady, TaskAssigned, TaskRunning:
 		m.dequeue(t)
 		t.flags &^= flagBackoff
-		t.missing = 0
 		if t.state.assigned() {
 			w := m.workers[t.worker-1]
 			m.leave(id, b, t)
 			m.tell(EffectCancel, w, id, t.attempt)
 		}
+		t.missing = 0
 		m.setState(id, t, TaskReleased)
 		m.deactivate(b, t)
 	case TaskSucceeded:

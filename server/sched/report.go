@@ -80,6 +80,7 @@ func (m *Machine) tasksReported(ev TasksReported) {
 			}
 		}
 	}
+	m.extend(w)
 }
 
 // holds says whether the worker's replica of the task is known and of that generation.
@@ -110,10 +111,13 @@ func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes ui
 	m.deactivate(b, t)
 	for r := t.dependents; r != 0; {
 		cid, _, ct, e := m.consumerOf(r)
-		if ct.state == TaskWaiting {
+		switch {
+		case ct.state == TaskWaiting:
 			if ct.missing--; ct.missing == 0 {
 				m.makeReady(cid, ct)
 			}
+		case ct.missing > 0:
+			m.caughtUp(ct)
 		}
 		r = e.next
 	}

@@ -436,7 +436,12 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 			i = int(sc.order.ranked[i])
 		}
 		id := sc.ids[i]
-		if _, t := m.at(id); id >= s.first && t.state == TaskReady && t.flags&flagQueued == 0 {
+		b, t := m.at(id)
+		switch {
+		case id < s.first:
+		case t.state == TaskWaiting && t.inputs > 0:
+			m.followOlder(b, t, s.first)
+		case t.state == TaskReady && t.flags&flagQueued == 0:
 			m.enqueue(id, t)
 		}
 	}

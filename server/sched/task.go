@@ -47,7 +47,8 @@ type task struct {
 	attempt uint32
 	// worker is the slot+1 of the worker that has the current attempt; 0 in all states but ASSIGNED and RUNNING.
 	worker uint32
-	// missing counts the input edges whose task has no object; kept in WAITING, 0 in READY, without meaning elsewhere.
+	// missing counts the input edges whose task has no object; kept in WAITING, 0 in READY. While ASSIGNED or RUNNING it
+	// counts the inputs that the attempt is ahead of and that were not made yet; without meaning elsewhere.
 	missing uint32
 	// unfinished counts the dependents' edges whose task is active: they need the object.
 	unfinished uint32

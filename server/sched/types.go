@@ -11,6 +11,9 @@ type Config struct {
 	// AssignAhead is how many tasks a worker gets beyond its slots. 0: adaptive, at least 2, and as many as cover 5 ms of
 	// the learned run time, at most 1024.
 	AssignAhead int
+	// Followers is how many attempts a worker gets ahead of inputs that it has yet to make, beyond its slots. 0: adaptive,
+	// as AssignAhead. Negative: none.
+	Followers int
 	// InlineResultBytes is the largest inline result that is kept. Default 64 KiB.
 	InlineResultBytes uint64
 	// InlineBudgetBytes bounds all inline results together; beyond it clients fetch from workers. Default 256 MiB.

@@ -27,9 +27,13 @@ type worker struct {
 	// assigned counts attempts under way here, running those of them in RUNNING.
 	assigned, running int
 	// usedSlots, usedResources and queuedMicros sum over them; the last by the estimates at assignment.
+	// Attempts that are ahead of their inputs count in ahead, not in usedSlots: they cannot run beside those.
 	usedSlots     uint64
+	ahead         int
 	usedResources map[string]float64
 	queuedMicros  uint64
+	// tails are attempts whose dependent could follow them here once there is room.
+	tails []TaskRef
 	// retracting counts retracts under way.
 	retracting int
 	// reportedAt is when the last report came.
@@ -198,7 +202,8 @@ func (m *Machine) workerLost(ev WorkerLost) {
 		any = any || blame[i]
 	}
 	for i := 0; !any && i < len(refs) && i < int(w.slots); i++ {
-		blame[i] = true
+		_, t := m.at(refs[i].Task)
+		blame[i] = t.missing == 0
 	}
 	for i, r := range refs {
 		b, t := m.at(r.Task)
@@ -293,7 +298,12 @@ func (m *Machine) leave(id ids.TaskID, b *block, t *task) {
 	if t.state == TaskRunning {
 		w.running--
 	}
-	w.usedSlots -= uint64(max(o.Slots, 1))
+	if t.missing > 0 {
+		w.ahead--
+		t.missing = 0
+	} else {
+		w.usedSlots -= uint64(max(o.Slots, 1))
+	}
 	w.queuedMicros -= uint64(t.runMicros)
 	// order-free: each name has its own sum.
 	for name, amount := range o.Resources {
@@ -314,7 +324,7 @@ func (m *Machine) leave(id ids.TaskID, b *block, t *task) {
 		}
 	}
 	if w.assigned == 0 {
-		w.queue = w.queue[:0]
+		w.queue, w.tails = w.queue[:0], nil
 	} else if len(w.queue) > 2*w.assigned+64 {
 		keep := w.queue[:0]
 		for _, r := range w.queue {

@@ -9,14 +9,23 @@ import (
 
 // FormatEffect writes an effect in words, with the task's key if it is still known.
 func FormatEffect(m *sched.Machine, e sched.Effect) string {
-	return formatEffect(e, func(id ids.TaskID) string { return name(m, id) })
+	return formatEffect(m, e, func(id ids.TaskID) string { return name(m, id) })
 }
 
-func formatEffect(e sched.Effect, name func(ids.TaskID) string) string {
+func formatEffect(m *sched.Machine, e sched.Effect, name func(ids.TaskID) string) string {
 	task := name(e.Task)
 	switch e.Kind {
 	case sched.EffectAssign:
-		return fmt.Sprintf("assign %s %s to %s", task, e.Attempt, e.Worker)
+		line := fmt.Sprintf("assign %s %s to %s", task, e.Attempt, e.Worker)
+		var a sched.Assignment
+		if m.AssignmentOf(e.Task, &a) {
+			for _, in := range a.Inputs {
+				if in.Pending {
+					line += " ahead of " + name(in.Task)
+				}
+			}
+		}
+		return line
 	case sched.EffectRetract:
 		return fmt.Sprintf("retract %s %s from %s", task, e.Attempt, e.Worker)
 	case sched.EffectCancel:

@@ -154,7 +154,7 @@ func (s *Script) counted(what string, n uint64, err *sched.Error, effects []sche
 func (s *Script) effects(effects []sched.Effect) string {
 	var b strings.Builder
 	for _, e := range effects {
-		b.WriteString(formatEffect(e, s.nameOf) + "\n")
+		b.WriteString(formatEffect(s.M, e, s.nameOf) + "\n")
 	}
 	return b.String()
 }

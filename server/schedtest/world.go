@@ -220,7 +220,15 @@ func (w *World) checkAssignment(f *fakeWorker, a *sched.Assignment) {
 		if in.Task != t.inputs[i] {
 			w.fail("task %s: input %d is %s, not %s", a.Task, i, in.Task, t.inputs[i])
 		}
-		if _, state, at := w.M.ReplicasOf(in.Task, nil); state != sched.TaskSucceeded {
+		_, state, at := w.M.ReplicasOf(in.Task, nil)
+		if in.Pending {
+			// The attempt that makes it must have been sent to this worker before.
+			if p, ok := w.M.Task(in.Task); !ok || p.Worker != f.id || p.Attempt != in.Generation || w.tasks[in.Task].attempt != in.Generation {
+				w.fail("task %s was assigned to %s ahead of its input %s, which is %s there", a.Task, f.id, in.Task, state)
+			}
+			continue
+		}
+		if state != sched.TaskSucceeded {
 			w.fail("task %s was assigned although its input %s is %s", a.Task, in.Task, state)
 		} else if len(in.Holders) == 0 && in.Inline == nil && !slices.Contains(at, f.id) {
 			w.fail("task %s: nobody holds its input %s", a.Task, in.Task)
@@ -506,6 +514,12 @@ func (w *World) fetch(f *fakeWorker, q *attempt) bool {
 		}
 		if in.Inline != nil {
 			continue
+		}
+		if in.Pending {
+			// The queue is served in order: whatever made it has ended, and not well.
+			f.report(sched.Report{Task: q.a.Task, Attempt: q.a.Attempt, Outcome: sched.OutcomeCancelled})
+			f.queue = f.queue[1:]
+			return false
 		}
 		u := sched.Unreachable{Task: in.Task, Generation: in.Generation}
 		found := false

@@ -142,9 +142,10 @@ type process struct {
 
 // job is one attempt that the process was given.
 type job struct {
-	ref    lifecycle.Ref
-	spec   *spec
-	inputs []jobInput
+	ref        lifecycle.Ref
+	spec       *spec
+	assignment *assignment
+	inputs     []jobInput
 	// memory is the lifecycle's reservation for the run, own the run's own.
 	memory lifecycle.ReservationID
 	own    ledger.ReservationID
@@ -534,7 +535,26 @@ func (p *process) assigned(a *assignment) {
 	if s == nil || s.key != a.Key || s.op != a.op || len(a.Inputs) != len(s.inputs) {
 		w.fail([]ids.TaskID{a.Task}, "%s came to %s with the wrong arguments: %q", ref, p.host.name, a.Arguments)
 	}
-	j := &job{ref: ref, spec: s, timeout: a.Timeout}
+	j := &job{ref: ref, spec: s, timeout: a.Timeout, assignment: a}
+	p.jobs[ref] = j
+	var makers []lifecycle.Ref
+	for _, in := range a.Inputs {
+		maker := lifecycle.Ref{Task: in.Task, Attempt: in.Generation}
+		if _, here := p.find(objectOf(maker)); in.Pending && (!here || p.jobs[maker] != nil) {
+			makers = append(makers, maker)
+		}
+	}
+	if len(makers) > 0 {
+		p.push(&lifecycle.AssignedAhead{Ref: ref, Makers: makers})
+	} else {
+		p.push(p.admit(j))
+	}
+	p.pump()
+}
+
+// admit looks up what an attempt needs, and pins what is here.
+func (p *process) admit(j *job) *lifecycle.Assigned {
+	w, a, ref, s := p.w, j.assignment, j.ref, j.spec
 	e := &lifecycle.Assigned{
 		Ref: ref, Rank: a.Rank, Slots: a.Slots, Resources: a.Resources, Runner: runnerOf(a.op), OutputBytes: a.ExpectedOutputBytes,
 	}
@@ -568,15 +588,17 @@ func (p *process) assigned(a *assignment) {
 		e.Inputs = append(e.Inputs, li)
 		j.inputs = append(j.inputs, x)
 	}
-	p.jobs[ref] = j
-	p.push(e)
-	p.pump()
+	return e
 }
 
 // carryOut does what the lifecycle machine orders.
 func (p *process) carryOut(e lifecycle.Effect) {
 	w := p.w
 	switch e := e.(type) {
+	case lifecycle.Admit:
+		again := p.admit(p.jobs[e.Ref])
+		again.Admitted = true
+		p.push(again)
 	case lifecycle.Reserve:
 		p.reserve(e)
 	case lifecycle.Unreserve:

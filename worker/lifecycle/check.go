@@ -48,7 +48,8 @@ func (m *Machine) Story(r Ref) []string {
 // The invariants: an attempt is in a ready queue exactly while Queued, in a lane
 // exactly while Running; waits for memory exactly while its reservation is not
 // granted; has missing inputs only while Waiting or Fetching, and is listed by
-// each of them; every wanted object is waited for or on its way, and is in
+// each of them; is ahead of others only while Ahead, has nothing else then, and
+// is listed by each of those; every wanted object is waited for or on its way, and is in
 // exactly one place; slots and resources add up; the limits on fetches hold.
 func (m *Machine) Check() error {
 	queued, running := 0, 0
@@ -71,6 +72,10 @@ func (m *Machine) Check() error {
 			}
 		case Queued:
 			queued++
+		case Ahead:
+			if err := m.checkAhead(a); err != nil {
+				return err
+			}
 		case Running:
 			running++
 			if !slices.Contains(a.lane.running, a) {
@@ -84,6 +89,14 @@ func (m *Machine) Check() error {
 		}
 		if a.state != Waiting && a.reservation != nil && !a.reservation.granted {
 			return fmt.Errorf("lifecycle: attempt %s is %s without its memory", ref, a.state)
+		}
+		if a.state != Ahead && len(a.makers) > 0 {
+			return fmt.Errorf("lifecycle: attempt %s is %s and ahead of %d others", ref, a.state, len(a.makers))
+		}
+		for _, f := range a.followers {
+			if m.attempts[f.ref] != f || f.state != Ahead || !slices.Contains(f.makers, a) {
+				return fmt.Errorf("lifecycle: attempt %s has a follower %s that does not know of it", ref, f.ref)
+			}
 		}
 		for _, w := range a.missing {
 			if m.wanted[w.object] != w || !slices.Contains(w.waiting, a) {

@@ -54,9 +54,21 @@ type (
 		Estimate time.Duration
 		// OutputBytes is how large its result will be, 0 if unknown.
 		OutputBytes uint64
+		// Admitted: it was ahead, and this answers Admit. Without effect if it is
+		// not here any more.
+		Admitted bool
 		// Inputs are those that are pinned for it already, and those that are not
 		// here. Inputs that came with the assignment are left out.
 		Inputs []Input
+	}
+	// AssignedAhead: the scheduler wants an attempt to run on results that others
+	// of its assignments here are to make. It is admitted when they have, and
+	// dropped when one of them ends otherwise or is not known. One that is here
+	// already is a duplicate and ignored.
+	AssignedAhead struct {
+		Ref Ref
+		// Makers are those others, at least one.
+		Makers []Ref
 	}
 	// Registered: the worker has this number now.
 	Registered struct{ Self ids.WorkerID }
@@ -129,20 +141,21 @@ type Input struct {
 	Holders []ids.WorkerID
 }
 
-func (*Assigned) event()     {}
-func (Registered) event()    {}
-func (Reserved) event()      {}
-func (ReserveFailed) event() {}
-func (InputFetched) event()  {}
-func (FetchFailed) event()   {}
-func (FetchEnded) event()    {}
-func (RunEnded) event()      {}
-func (RunReturned) event()   {}
-func (NoRoom) event()        {}
-func (Retracted) event()     {}
-func (Cancelled) event()     {}
-func (Released) event()      {}
-func (Ticked) event()        {}
+func (*Assigned) event()      {}
+func (*AssignedAhead) event() {}
+func (Registered) event()     {}
+func (Reserved) event()       {}
+func (ReserveFailed) event()  {}
+func (InputFetched) event()   {}
+func (FetchFailed) event()    {}
+func (FetchEnded) event()     {}
+func (RunEnded) event()       {}
+func (RunReturned) event()    {}
+func (NoRoom) event()         {}
+func (Retracted) event()      {}
+func (Cancelled) event()      {}
+func (Released) event()       {}
+func (Ticked) event()         {}
 
 // Outcome is what became of an attempt. The values equal those of the API.
 type Outcome uint8
@@ -186,6 +199,9 @@ func (o Outcome) String() string {
 type Effect interface{ effect() }
 
 type (
+	// Admit: all results that an attempt was ahead of are here, published: answer
+	// with Assigned, which can say now where its inputs are.
+	Admit struct{ Ref Ref }
 	// Reserve: set memory aside, all of it or none, and answer with Reserved or
 	// ReserveFailed.
 	Reserve struct {
@@ -261,6 +277,7 @@ type Unreachable struct {
 	MissingAt []ids.WorkerID
 }
 
+func (Admit) effect()      {}
 func (Reserve) effect()    {}
 func (Unreserve) effect()  {}
 func (StartFetch) effect() {}

@@ -16,6 +16,7 @@ import (
 // TestGolden runs the scripts in testdata. Each line of a command is one event:
 //
 //	assign t1/a1 rank=3 slots=2 runner=python est=100us out=5000000 gpu=1 in=t9/a1:pinned in=t8/a2:4096@w2,w3
+//	ahead t2/a1 t1/a1 (its makers), then assign t2/a1 admitted ...
 //	reserved 1 | refused 1 | fetched 1 t8/a2 | missing 1 t8/a2 | broken 1 t8/a2 | noroom-fetch 1 t8/a2 | fetch-ended 1
 //	ended t1/a1 | failed t1/a1 | died t1/a1 | returned t1/a1 | no-room t1/a1 100
 //	retract t1/a1 | cancel t1/a1 | release t8/a2 | tick 25ms
@@ -97,6 +98,12 @@ func parse(t *testing.T, now *time.Time, f []string) lifecycle.Event {
 	switch f[0] {
 	case "assign":
 		return assign(t, f[1:])
+	case "ahead":
+		e := &lifecycle.AssignedAhead{Ref: ref(t, arg(1))}
+		for _, maker := range f[2:] {
+			e.Makers = append(e.Makers, ref(t, maker))
+		}
+		return e
 	case "registered":
 		return lifecycle.Registered{Self: ids.WorkerID(number(t, strings.TrimPrefix(arg(1), "w")))}
 	case "reserved":
@@ -160,6 +167,8 @@ func assign(t *testing.T, f []string) *lifecycle.Assigned {
 				t.Fatal(err)
 			}
 			e.Estimate = d
+		case "admitted":
+			e.Admitted = true
 		case "in":
 			o, rest, _ := strings.Cut(v, ":")
 			in := lifecycle.Input{Object: object(t, o), Pinned: rest == "pinned"}
@@ -206,6 +215,8 @@ func describe(e lifecycle.Effect) string {
 			s += fmt.Sprintf(" into %d", e.Reservation)
 		}
 		return s
+	case lifecycle.Admit:
+		return fmt.Sprintf("Admit %s", e.Ref)
 	case lifecycle.StopRun:
 		return fmt.Sprintf("StopRun %s", e.Ref)
 	case lifecycle.TakeBack:

@@ -207,6 +207,7 @@ func (m *Machine) onRunEnded(now time.Time, e RunEnded) {
 	case e.Succeeded:
 		m.log.add(a.ref, "succeeded")
 		m.do(Publish{Ref: a.ref})
+		a.succeeded = true
 	default:
 		m.log.add(a.ref, e.Outcome.String())
 		m.do(Report{Ref: a.ref, Outcome: e.Outcome})

@@ -1,7 +1,9 @@
 // Package lifecycle is a Machine: what a worker does with the attempts that it
 // was assigned, from the moment that they arrive until they are reported.
 //
-// An attempt is WAITING for memory that its missing inputs need, FETCHING them
+// An attempt may come AHEAD of inputs that other attempts here are to make: then
+// it has nothing, and waits for nothing else, until they have. After that, and
+// any other from the start, it is WAITING for memory that its missing inputs need, FETCHING them
 // from other workers, QUEUED for a slot, RUNNING in a lane, and forgotten in the
 // step that reports it. Memory for all missing inputs of an attempt is reserved
 // at once before the first is fetched, so that attempts cannot block each other
@@ -81,6 +83,8 @@ const (
 	Queued
 	// Running: it was handed to a lane.
 	Running
+	// Ahead: other attempts here have not made its inputs yet.
+	Ahead
 )
 
 // String returns the state's name as the API would.
@@ -94,6 +98,8 @@ func (s State) String() string {
 		return "QUEUED"
 	case Running:
 		return "RUNNING"
+	case Ahead:
+		return "AHEAD"
 	}
 	return "UNKNOWN"
 }
@@ -125,6 +131,11 @@ type attempt struct {
 	returning bool
 	// heapIndex is its place in the ready queue of its runner, -1 outside.
 	heapIndex int
+	// makers are the attempts that it is ahead of: exactly those that list it as
+	// a follower, each once.
+	makers, followers []*attempt
+	// succeeded: its result is here and was published.
+	succeeded bool
 }
 
 // special says that it needs more than a plain slot.
@@ -203,6 +214,8 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 	switch e := e.(type) {
 	case *Assigned:
 		m.assigned(e)
+	case *AssignedAhead:
+		m.assignedAhead(e)
 	case Registered:
 		m.config.Self = e.Self
 	case Reserved:
@@ -243,16 +256,27 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 func (m *Machine) do(e Effect) { m.out = append(m.out, e) }
 
 func (m *Machine) assigned(e *Assigned) {
-	if m.attempts[e.Ref] != nil {
+	a := m.attempts[e.Ref]
+	switch {
+	case e.Admitted && (a == nil || a.state != Ahead || len(a.makers) > 0):
+		m.log.add(e.Ref, "admitted too late, ignored")
+		for i := range e.Inputs {
+			if e.Inputs[i].Pinned {
+				m.do(Unpin{Ref: e.Ref, Object: e.Inputs[i].Object})
+			}
+		}
+		return
+	case e.Admitted:
+	case a != nil:
 		m.log.add(e.Ref, "assigned again, ignored")
 		return
+	default:
+		a = &attempt{ref: e.Ref, heapIndex: -1}
+		m.attempts[e.Ref] = a
+		m.log.add(e.Ref, "assigned")
 	}
-	a := &attempt{
-		ref: e.Ref, rank: e.Rank, slots: min(max(int(e.Slots), 1), m.config.Slots), resources: e.Resources,
-		runner: e.Runner, estimate: e.Estimate, heapIndex: -1,
-	}
-	m.attempts[e.Ref] = a
-	m.log.add(e.Ref, "assigned")
+	a.rank, a.slots, a.resources = e.Rank, min(max(int(e.Slots), 1), m.config.Slots), e.Resources
+	a.runner, a.estimate = e.Runner, e.Estimate
 	var bytes []uint64
 	var fresh []*wanted
 	lost := false
@@ -331,6 +355,8 @@ func (m *Machine) forget(a *attempt) {
 		m.settle(a.reservation)
 	}
 	delete(m.attempts, a.ref)
+	m.endMakers(a)
+	m.endFollowers(a)
 }
 
 // withdraw takes an attempt that does not run out of wherever it waits, and

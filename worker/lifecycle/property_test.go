@@ -26,6 +26,11 @@ type world struct {
 	order []lifecycle.Ref
 	pins  map[lifecycle.Ref]map[lifecycle.Object]bool
 	slots int
+	// makers of the attempts that came ahead; published are those that succeeded.
+	makers    map[lifecycle.Ref][]lifecycle.Ref
+	published map[lifecycle.Ref]bool
+	// admits are to be answered.
+	admits []lifecycle.Ref
 }
 
 type stream struct {
@@ -41,6 +46,11 @@ type run struct {
 func (w *world) step(e lifecycle.Event) {
 	for _, effect := range w.m.Step(w.now, e) {
 		w.carryOut(effect)
+	}
+	for len(w.admits) > 0 {
+		r := w.admits[0]
+		w.admits = w.admits[1:]
+		w.step(&lifecycle.Assigned{Ref: r, Runner: "n", Slots: uint32(1 + uint64(r.Task)%7/5), Admitted: true})
 	}
 	if err := w.m.Check(); err != nil {
 		w.t.Fatal(err)
@@ -114,7 +124,15 @@ func (w *world) carryOut(e lifecycle.Effect) {
 		w.runs[e.Ref] = &run{lane: e.Runner + string(rune('0'+e.Lane)), slots: w.slotsOf(e.Ref)}
 		w.order = append(w.order, e.Ref)
 	case lifecycle.Discard:
+	case lifecycle.Admit:
+		for _, maker := range w.makers[e.Ref] {
+			if !w.published[maker] {
+				t.Fatalf("%s is admitted before %s has succeeded", e.Ref, maker)
+			}
+		}
+		w.admits = append(w.admits, e.Ref)
 	case lifecycle.Publish:
+		w.published[e.Ref] = true
 		w.final(e.Ref)
 	case lifecycle.Report:
 		switch e.Outcome {
@@ -175,6 +193,16 @@ func (w *world) assign(t *rapid.T, task uint64) {
 		e.Resources = map[string]float64{"gpu": rapid.SampledFrom([]float64{0.5, 1, 3}).Draw(t, "gpu")}
 	}
 	w.assigned[e.Ref] = true
+	if rapid.IntRange(0, 2).Draw(t, "ahead") == 0 && task > 1 {
+		ahead := &lifecycle.AssignedAhead{Ref: e.Ref}
+		for range rapid.IntRange(1, 2).Draw(t, "makers") {
+			maker := lifecycle.Ref{Task: ids.TaskID(rapid.Uint64Range(1, task-1).Draw(t, "maker")), Attempt: 1}
+			ahead.Makers = append(ahead.Makers, maker)
+		}
+		w.makers[e.Ref] = ahead.Makers
+		w.step(ahead)
+		return
+	}
 	for _, n := range rapid.SliceOfNDistinct(rapid.IntRange(1000, 1006), 0, 3, rapid.ID[int]).Draw(t, "inputs") {
 		in := lifecycle.Input{Object: lifecycle.Object{Task: ids.TaskID(n), Generation: 1}, Bytes: uint64(n)}
 		if rapid.Bool().Draw(t, "here") {
@@ -266,6 +294,7 @@ func TestEachAttemptIsReportedOnce(t *testing.T) {
 			t: t, now: time.Unix(0, 0), slots: rapid.IntRange(1, 3).Draw(t, "slots"),
 			assigned: make(map[lifecycle.Ref]bool), granted: make(map[lifecycle.ReservationID]bool),
 			runs: make(map[lifecycle.Ref]*run), pins: make(map[lifecycle.Ref]map[lifecycle.Object]bool),
+			makers: make(map[lifecycle.Ref][]lifecycle.Ref), published: make(map[lifecycle.Ref]bool),
 		}
 		w.m = lifecycle.New(lifecycle.Config{Self: 1, Slots: w.slots, Resources: map[string]float64{"gpu": 1}, FetchesPerPeer: 1, Fetches: 2, FetchObjects: 2, LaneDepth: 4})
 		task := uint64(0)

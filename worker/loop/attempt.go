@@ -113,8 +113,33 @@ func (w *Worker) assign(pb *millracev1.Assignment) {
 
 // admit hands an attempt to the machine.
 func (w *Worker) admit(a *attempt) {
-	pb := a.pb
 	w.attempts[a.ref] = a
+	if makers := w.makers(a.pb); len(makers) > 0 {
+		w.step(&lifecycle.AssignedAhead{Ref: a.ref, Makers: makers})
+		return
+	}
+	w.step(w.assigned(a))
+}
+
+// makers are the attempts that still have to make inputs of an assignment.
+func (w *Worker) makers(pb *millracev1.Assignment) (makers []lifecycle.Ref) {
+	for _, in := range pb.GetInputs() {
+		if !in.GetPending() {
+			continue
+		}
+		id := ledger.ObjectID{Task: ids.TaskID(in.GetTaskId()), Generation: ids.Attempt(in.GetGeneration())}
+		ref := lifecycle.Ref{Task: id.Task, Attempt: id.Generation}
+		// A result may be here before its attempt has ended.
+		if _, here := w.config.Store.Lookup(id); !here || w.attempts[ref] != nil {
+			makers = append(makers, ref)
+		}
+	}
+	return makers
+}
+
+// assigned looks up what an attempt needs, and pins what is here.
+func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
+	pb := a.pb
 	e := &lifecycle.Assigned{
 		Ref: a.ref, Rank: pb.GetRank(), Slots: pb.GetSlots(), Resources: pb.GetResources(),
 		Runner: a.op.runner, Estimate: a.op.estimate(),
@@ -146,7 +171,7 @@ func (w *Worker) admit(a *attempt) {
 		}
 		e.Inputs = append(e.Inputs, missing)
 	}
-	w.step(e)
+	return e
 }
 
 // fail reports an attempt that the machine never had.
@@ -238,6 +263,10 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 		w.outbox.object(&millracev1.ObjectReport{Replica: &millracev1.Replica{
 			TaskId: uint64(e.Object.Task), Generation: uint32(e.Object.Generation), Bytes: e.Bytes,
 		}}, nil)
+	case lifecycle.Admit:
+		again := w.assigned(w.attempts[e.Ref])
+		again.Admitted = true
+		return again
 	case lifecycle.Reserve:
 		return w.reserve(e)
 	case lifecycle.Unreserve:

@@ -2335,7 +2335,7 @@ type ExplainTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The task.
 	Task *Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
-	// Stable reason: "INPUTS_MISSING", "NO_WORKERS", "NO_WORKER_FITS", "ALL_WORKERS_BUSY", "RETRY_BACKOFF", "WAITING_FOR_DATA", "ASSIGNED",
+	// Stable reason: "INPUTS_MISSING", "NO_WORKERS", "NO_WORKER_FITS", "ALL_WORKERS_BUSY", "RETRY_BACKOFF", "WAITING_FOR_DATA", "ASSIGNED", "ASSIGNED_AHEAD",
 	// "RUNNING", "ENDED".
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// The same in words: which inputs, which workers, what would help.

@@ -1324,7 +1324,11 @@ type Input struct {
 	// Workers that hold it, best first. Empty if the result is inline or already on the worker.
 	Holders []uint32 `protobuf:"varint,4,rep,packed,name=holders,proto3" json:"holders,omitempty"`
 	// The object itself as a serialised Value, if it is small and the worker does not hold it.
-	InlineResult  []byte `protobuf:"bytes,5,opt,name=inline_result,json=inlineResult,proto3" json:"inline_result,omitempty"`
+	InlineResult []byte `protobuf:"bytes,5,opt,name=inline_result,json=inlineResult,proto3" json:"inline_result,omitempty"`
+	// The object does not exist yet: attempt number generation of the task, which was assigned to the same worker in this session
+	// before, makes it. If that attempt ends otherwise, or is not known there, the worker drops this one and reports it as
+	// TASK_OUTCOME_CANCELLED.
+	Pending       bool `protobuf:"varint,6,opt,name=pending,proto3" json:"pending,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1392,6 +1396,13 @@ func (x *Input) GetInlineResult() []byte {
 		return x.InlineResult
 	}
 	return nil
+}
+
+func (x *Input) GetPending() bool {
+	if x != nil {
+		return x.Pending
+	}
+	return false
 }
 
 // ReportWorkerDeathRequest tells of a death.
@@ -1619,7 +1630,7 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\tresources\x18\f \x03(\v2&.millrace.v1.Assignment.ResourcesEntryR\tresources\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\x95\x01\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xaf\x01\n" +
 	"\x05Input\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +
@@ -1627,7 +1638,8 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"generation\x12\x14\n" +
 	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x18\n" +
 	"\aholders\x18\x04 \x03(\rR\aholders\x12#\n" +
-	"\rinline_result\x18\x05 \x01(\fR\finlineResult\"~\n" +
+	"\rinline_result\x18\x05 \x01(\fR\finlineResult\x12\x18\n" +
+	"\apending\x18\x06 \x01(\bR\apending\"~\n" +
 	"\x18ReportWorkerDeathRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\x05death\x18\x02 \x01(\v2\x18.millrace.v1.WorkerDeathR\x05death\x12\x1e\n" +
