@@ -125,7 +125,7 @@ fuzz: bootstrap ## Every fuzz target for FUZZTIME (5s)
 
 .PHONY: fuzz-corpus
 fuzz-corpus: bootstrap ## Every fuzz target over its corpus only
-	go test -tags invariants -run '^Fuzz' $$(grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u)
+	go test -tags invariants -run '^Fuzz' $$(grep -rl --include='*_test.go' --exclude-dir='.*' '^func Fuzz' * | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 .PHONY: chaos
 chaos: build ## Kill workers and executors under load: SECONDS=n SEED=n
