@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import collections
+import pickle
+import tracemalloc
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from millrace import _serialize
+from millrace._pb.millrace.v1 import value_pb2
 
 PLAIN: list[Any] = [None, True, False, 0, -5, 2**63 - 1, -(2**63), 2.5, float("inf"), "", "häß", b"", b"\0x", 1 - 2j]
 TREES: list[Any] = [[], [1, "a", [None]], {}, {"k": [1.5, {"l": b"x"}]}]
@@ -75,3 +80,142 @@ def test_decoded_arrays_share_the_frame() -> None:
     assert array[0] == 7.0
     readonly = _serialize.decode(encoded.header, [memoryview(frame).toreadonly()])
     assert not readonly.flags.writeable
+
+
+# ---- order -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keys", ["abc", "cba", "bac", "", "z", "éa", "\U0001f600\ue000"])
+def test_dicts_keep_their_order_and_stay_maps(keys: str) -> None:
+    made = {k: {"inner": n, "deep": [n]} for n, k in enumerate(keys)}
+    value = value_pb2.Value.FromString(_serialize.encode(made).header)
+    assert value.WhichOneof("kind") == "map_value" and set(value.map_value.fields) == set(keys)
+    back = there_and_back(made)
+    assert back == made and list(back) == list(keys)
+    assert all(list(v) == ["inner", "deep"] for v in back.values())
+
+
+def test_order_is_only_sent_if_it_is_not_the_sorted_one() -> None:
+    assert not value_pb2.Value.FromString(_serialize.encode({"a": 1, "b": 2}).header).map_value.order
+    assert value_pb2.Value.FromString(_serialize.encode({"b": 1, "a": 2}).header).map_value.order == ["b", "a"]
+
+
+def test_maps_without_an_order_or_with_a_wrong_one_are_sorted() -> None:
+    value = value_pb2.Value()
+    for key in "cab":
+        value.map_value.fields[key].int_value = ord(key)
+    assert list(_serialize.from_value(value, (), ())) == ["a", "b", "c"]
+    for wrong in (["c", "a"], ["c", "c", "a"], ["c", "a", "x"]):
+        value.map_value.order[:] = wrong
+        assert list(_serialize.from_value(value, (), ()).items()) == [("a", 97), ("b", 98), ("c", 99)]
+
+
+def test_other_keys_and_dict_types_survive() -> None:
+    for made in ({1: "a", None: 2, (1, "b"): 3}, {"z": 1, 2: 3}, {"\ud800": 1}, {True: 1, "b": 2}):
+        back = there_and_back(made)
+        assert list(back.items()) == list(made.items()) and [type(k) for k in back] == [type(k) for k in made]
+    ordered = collections.OrderedDict(z=1, a=2)
+    back = there_and_back(ordered)
+    assert type(back) is collections.OrderedDict and list(back) == ["z", "a"]
+
+
+# ---- memory ------------------------------------------------------------------------------------------------------
+
+
+def strided() -> np.ndarray[Any, Any]:
+    return np.arange(300_000.0).reshape(300, 1000)[::2, ::3]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        strided,
+        lambda: (strided() / 1e5).astype("f2")[::2],
+        lambda: strided().astype("M8[s]")[:, ::-1],
+        lambda: (1, strided()),
+        lambda: {"x": strided().astype("S3")[::2], 5: 6},
+        lambda: np.broadcast_to(np.arange(1000.0), (200, 1000)),
+    ],
+)
+def test_strided_arrays_are_copied_when_they_are_written_and_not_before(make: Callable[[], Any]) -> None:
+    obj = make()
+    tracemalloc.start()
+    try:
+        encoded = _serialize.encode(obj, strided=True)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 20_000, f"{peak} bytes were taken to encode it"
+    room = memoryview(bytearray(encoded.nbytes))
+    frames, at = [], 0
+    for frame in encoded.frames:
+        _serialize.write(frame, room[at : at + frame.nbytes])
+        frames.append(room[at : at + frame.nbytes])
+        at += frame.nbytes
+    np.testing.assert_equal(_serialize.decode(encoded.header, frames), obj)
+    np.testing.assert_equal(there_and_back(obj), obj)
+
+
+def test_fortran_order_is_not_copied_at_all() -> None:
+    for array in (np.asfortranarray(np.arange(60_000.0).reshape(300, 200)), np.ones((100, 40, 30), "f4").T):
+        encoded = _serialize.encode(array)
+        (frame,) = encoded.frames
+        assert np.shares_memory(np.frombuffer(frame, np.uint8), array)
+        back = there_and_back(array)
+        assert back.flags.f_contiguous and back.shape == array.shape
+        np.testing.assert_array_equal(back, array)
+    pickled = {1: np.asfortranarray(np.arange(6000, dtype="i2").reshape(30, 200))}
+    (frame,) = _serialize.encode(pickled).frames
+    assert np.shares_memory(np.frombuffer(frame, np.uint8), pickled[1])
+    np.testing.assert_equal(there_and_back(pickled), pickled)
+
+
+def test_small_buffers_stay_in_the_pickle() -> None:
+    made = (np.arange(3), [np.ones(512)] * 2, np.zeros((3, 4), "M8[s]"), pickle.PickleBuffer(b"x" * 100))
+    encoded = _serialize.encode(made)
+    # 512 doubles are 4 KiB: the first size that gets a frame, and one array has one frame.
+    assert [f.nbytes for f in encoded.frames] == [4096]
+    back = there_and_back(made)
+    for a, b in zip(back[:3], made[:3], strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert bytes(back[3]) == b"x" * 100
+
+
+def test_arrays_of_objects_and_subclasses_keep_their_own_pickling() -> None:
+    objects = np.array([{1: 2}, "x", None], dtype=object)
+    assert there_and_back((objects,))[0].tolist() == objects.tolist()
+    masked = np.ma.masked_array(np.arange(4.0), [0, 1, 0, 1])
+    assert there_and_back((masked,))[0].tolist() == [0, None, 2, None]
+    record = np.zeros(600, [("a", "i4"), ("b", "f8")])
+    record["b"] = np.arange(600)
+    for made in (record, record[::2], (record,), (record[::3],)):
+        np.testing.assert_equal(there_and_back(made), made)
+    structured = there_and_back((record,))[0]
+    assert structured.dtype == record.dtype
+
+
+@pytest.mark.parametrize("n", [3, 5000])
+@pytest.mark.parametrize("wrap", [lambda a: a, lambda a: (a,), lambda a: [a], lambda a: (a.astype("i2"),)])
+@pytest.mark.parametrize("frozen", [False, True])
+def test_clients_may_write_and_tasks_may_not(n: int, wrap: Callable[[Any], Any], frozen: bool) -> None:
+    array = np.arange(float(n))
+    array.flags.writeable = not frozen
+    encoded = _serialize.encode(wrap(array))
+
+    def take(made: Any) -> np.ndarray[Any, Any]:
+        return made if isinstance(made, np.ndarray) else made[0]
+
+    copies = [np.frombuffer(f, np.uint8).copy().data for f in encoded.frames]
+    mine = take(_serialize.decode(encoded.header, copies))
+    assert mine.flags.writeable
+    mine[0] = 7
+    views = [memoryview(bytes(f)) for f in encoded.frames]
+    theirs = take(_serialize.decode(encoded.header, views, readonly=True))
+    assert not theirs.flags.writeable
+    # Small results travel inside of their header.
+    value = value_pb2.Value()
+    value.tensor_value.dtype = value_pb2.DTYPE_FLOAT64
+    value.tensor_value.shape.append(1)
+    value.tensor_value.inline_data = bytes(8)
+    assert _serialize.from_value(value, (), ()).flags.writeable
+    assert not _serialize.decode(value.SerializeToString(), (), readonly=True).flags.writeable

@@ -4,42 +4,71 @@ An object is a header (a serialised ``Value``) and frames (contiguous bytes). Th
 
 1. None, bool, int of 64 bits, float, complex, str and small bytes: typed values that every language reads.
 2. NumPy arrays of supported element types: tensors, one frame each, that native ops and Go read. NumPy scalars: the same
-   with no axes. Lists and string-keyed dicts of 1 and 2: typed lists and maps, up to `PLAIN_LIMIT` leaves.
-3. Everything else: pickle protocol 5, buffers out of band (pandas, Arrow, torch on the host, ...). What plain pickle does
-   not take, or would only store a reference into ``__main__`` for, cloudpickle does.
+   with no axes. Lists and string-keyed dicts of 1 and 2: typed lists and maps, up to `PLAIN_LIMIT` leaves. A map says in
+   which order its keys were, unless that is the sorted one.
+3. Everything else: pickle protocol 5, buffers out of band (pandas, Arrow, torch on the host, ...) unless they are small.
+   Dicts with other keys are here, too. What plain pickle does not take, or would only store a reference into
+   ``__main__`` for, cloudpickle does.
 
-Whoever decodes gets views of the frames: read-only if the frames are.
+No array is copied on its way into a frame if its memory has no gaps, whether in C or in Fortran order; one with gaps is
+copied once, when its frame is written.
+
+Whoever decodes gets views of the frames. Tasks decode with `readonly`: every array is read-only, wherever its elements
+were. A client gets copies, and may write into all of them.
 """
 
 from __future__ import annotations
 
+import copyreg
 import io
 import pickle
+import sys
+import threading
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
-import numpy as np
 
 from millrace._pb.millrace.v1 import value_pb2
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    #: Bytes without gaps, or an array that is to be copied by `write`.
+    Frame = memoryview | np.ndarray[Any, Any]
+
+# NumPy is only imported when there is an array: executors get ready in half the time.
+
 #: Largest byte string that travels in a header, in bytes; also the largest in-band pickle.
 INLINE_BYTES = 64 << 10
+#: Smallest buffer of a pickle that gets a frame of its own, in bytes.
+OUT_OF_BAND_BYTES = 4 << 10
 #: Most leaves of a list or dict that travels as typed values.
 PLAIN_LIMIT = 256
 
-_DTYPES: dict[np.dtype[Any], int] = {
-    np.dtype(np.bool_): value_pb2.DTYPE_BOOL,
-    np.dtype(np.uint8): value_pb2.DTYPE_UINT8,
-    np.dtype(np.int32): value_pb2.DTYPE_INT32,
-    np.dtype(np.int64): value_pb2.DTYPE_INT64,
-    np.dtype(np.float32): value_pb2.DTYPE_FLOAT32,
-    np.dtype(np.float64): value_pb2.DTYPE_FLOAT64,
-    np.dtype(np.complex64): value_pb2.DTYPE_COMPLEX64,
-    np.dtype(np.complex128): value_pb2.DTYPE_COMPLEX128,
+_NAMES = {
+    "bool": value_pb2.DTYPE_BOOL,
+    "uint8": value_pb2.DTYPE_UINT8,
+    "int32": value_pb2.DTYPE_INT32,
+    "int64": value_pb2.DTYPE_INT64,
+    "float32": value_pb2.DTYPE_FLOAT32,
+    "float64": value_pb2.DTYPE_FLOAT64,
+    "complex64": value_pb2.DTYPE_COMPLEX64,
+    "complex128": value_pb2.DTYPE_COMPLEX128,
 }
-_NUMPY: dict[int, np.dtype[Any]] = {v: k for k, v in _DTYPES.items()}
+# Both ways; filled when the first array comes.
+_DTYPES: dict[Any, int] = {}
+_NUMPY: dict[int, Any] = {}
 _INT64 = range(-(1 << 63), 1 << 63)
+
+
+def _dtypes() -> dict[Any, int]:
+    if not _DTYPES:
+        import numpy as np
+
+        _NUMPY.update((number, np.dtype(name)) for name, number in _NAMES.items())
+        _DTYPES.update((dtype, number) for number, dtype in _NUMPY.items())
+    return _DTYPES
 
 
 class NotPlain(Exception):
@@ -51,8 +80,9 @@ class Encoded:
 
     __slots__ = ("frames", "header")
 
-    def __init__(self, header: bytes, frames: list[memoryview]) -> None:
+    def __init__(self, header: bytes, frames: list[Any]) -> None:
         self.header = header
+        #: Memoryviews; with `encode(strided=True)` arrays as well.
         self.frames = frames
 
     @property
@@ -64,16 +94,12 @@ class Encoded:
 class _Frames:
     """Collects frames while a value is built."""
 
-    __slots__ = ("leaves", "list")
+    __slots__ = ("leaves", "list", "strided")
 
-    def __init__(self) -> None:
-        self.list: list[memoryview] = []
+    def __init__(self, strided: bool = False) -> None:
+        self.list: list[Frame] = []
         self.leaves = 0
-
-
-def _bytes_view(buffer: Any) -> memoryview:
-    view = memoryview(buffer)
-    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+        self.strided = strided
 
 
 def _fill(
@@ -106,23 +132,8 @@ def _fill(
         value.bytes_value = obj
     elif kind is complex:
         value.complex_value.real, value.complex_value.imaginary = obj.real, obj.imag
-    elif (kind is np.ndarray and obj.ndim > 0) or isinstance(obj, np.generic):
-        array = np.asarray(obj)
-        dtype = _DTYPES.get(array.dtype)
-        if dtype is None:
-            raise NotPlain
-        tensor = value.tensor_value
-        tensor.dtype = dtype  # pyright: ignore[reportAttributeAccessIssue]
-        tensor.shape.extend(array.shape)
-        if array.size:
-            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
-            if small or (array.ndim == 0 and kind is not np.ndarray):
-                if data.nbytes > INLINE_BYTES:
-                    raise NotPlain
-                tensor.inline_data = bytes(data)
-            else:
-                tensor.frame = len(frames.list)
-                frames.list.append(data)
+    elif _is_array(obj, kind):
+        _fill_tensor(value, obj, frames, small)
     elif kind is list or (small and kind is tuple):
         if not small and frames.leaves + len(obj) > PLAIN_LIMIT:
             raise NotPlain
@@ -132,59 +143,199 @@ def _fill(
     elif kind is dict:
         if not small and frames.leaves + len(obj) > PLAIN_LIMIT:
             raise NotPlain
-        value.map_value.SetInParent()
+        fields = value.map_value
+        fields.SetInParent()
+        last = ""
+        ordered = False
         for key, item in obj.items():
             if type(key) is not str:
                 raise NotPlain
-            _fill(value.map_value.fields[key], item, frames, reference)
+            try:
+                _fill(fields.fields[key], item, frames, reference)
+            except (UnicodeEncodeError, ValueError):  # lone surrogates
+                raise NotPlain from None
+            ordered = ordered or key < last
+            last = key
+        if ordered:
+            fields.order.extend(obj)
     else:
         raise NotPlain
 
 
+def _is_array(obj: Any, kind: type) -> bool:
+    """An array with axes, or a NumPy scalar."""
+    np = sys.modules.get("numpy")  # before it is imported, nothing is an array
+    return np is not None and ((kind is np.ndarray and obj.ndim > 0) or isinstance(obj, np.generic))
+
+
+def _fill_tensor(value: value_pb2.Value, obj: Any, frames: _Frames, small: bool) -> None:
+    import numpy as np
+
+    array = np.asarray(obj)
+    dtype = _dtypes().get(array.dtype)
+    if dtype is None:
+        raise NotPlain
+    tensor = value.tensor_value
+    tensor.dtype = dtype  # pyright: ignore[reportAttributeAccessIssue]
+    tensor.shape.extend(array.shape)
+    if not array.size:
+        return
+    if small or array.ndim == 0:
+        if array.nbytes > INLINE_BYTES:
+            raise NotPlain
+        tensor.inline_data = array.tobytes()
+        return
+    tensor.frame = len(frames.list)
+    if array.flags.c_contiguous:
+        frames.list.append(_flat(array))
+    elif array.flags.f_contiguous and array.nbytes >= OUT_OF_BAND_BYTES:
+        tensor.strides.extend(array.strides)
+        frames.list.append(_flat(array.T))
+    elif frames.strided:
+        frames.list.append(array)
+    else:
+        frames.list.append(_flat(np.ascontiguousarray(array)))
+
+
+def _flat(array: Any) -> memoryview:
+    """The bytes of an array in C order. Any element type will do, also those that buffers cannot describe."""
+    return array.reshape(-1).view("u1").data
+
+
+def write(frame: Any, room: memoryview) -> None:
+    """Copies a frame to where it is to lie."""
+    if isinstance(frame, memoryview):
+        room[:] = frame
+    else:
+        import numpy as np
+
+        np.copyto(np.ndarray(frame.shape, frame.dtype, room), frame)
+
+
 def fill_argument(value: value_pb2.Value, obj: Any, reference: Callable[[Any], int | None]) -> None:
     """Writes an argument of a native op: what `reference` gives an index for becomes an input. Raises NotPlain."""
-    if isinstance(obj, np.dtype) or (isinstance(obj, type) and issubclass(obj, np.generic)):
+    np = sys.modules.get("numpy")
+    if np is not None and (isinstance(obj, np.dtype) or (isinstance(obj, type) and issubclass(obj, np.generic))):
         obj = np.dtype(obj).name
     _fill(value, obj, _Frames(), reference)
 
 
-def dumps(obj: Any, buffers: list[pickle.PickleBuffer] | None = None) -> bytes:
-    """Pickles by protocol 5, buffers out of band into `buffers` if it is given. What would otherwise be a reference into
-    ``__main__`` goes by value."""
-    callback = None if buffers is None else buffers.append
+# ---- pickles -----------------------------------------------------------------------------------------------------
+
+
+class _Reading(threading.local):
+    #: This thread decodes for a task.
+    readonly = False
+
+
+_reading = _Reading()
+
+
+class _Buffers:
+    """Collects what a pickle has out of band."""
+
+    __slots__ = ("list", "stand_ins")
+
+    def __init__(self) -> None:
+        self.list: list[Frame] = []
+        # Arrays with gaps, by the id of the buffer that stands in for each: pickle takes only buffers without gaps.
+        self.stand_ins: dict[int, tuple[pickle.PickleBuffer, Any]] = {}
+
+    def keep(self, buffer: pickle.PickleBuffer) -> bool:
+        """Takes a buffer, or says that it is to stay in the pickle."""
+        found = self.stand_ins.get(id(buffer))
+        if found is not None:
+            self.list.append(found[1])
+            return False
+        view = buffer.raw()
+        if view.nbytes < OUT_OF_BAND_BYTES:
+            return True
+        self.list.append(view)
+        return False
+
+    def reduce(self, array: Any) -> Any:
+        """As NumPy pickles an array with protocol 5, but for those with gaps, which it copies, and for element types that
+        buffers cannot describe."""
+        if array.dtype.hasobject or not array.nbytes:
+            return array.__reduce_ex__(5)
+        order, dtype, shape = "C", array.dtype, array.shape
+        if array.flags.c_contiguous:
+            buffer = pickle.PickleBuffer(_flat(array))
+        elif array.flags.f_contiguous:
+            order, buffer = "F", pickle.PickleBuffer(_flat(array.T))
+        elif array.nbytes < OUT_OF_BAND_BYTES:
+            buffer = pickle.PickleBuffer(_flat(array.copy("C")))
+        else:
+            buffer = pickle.PickleBuffer(bytearray(1))
+            self.stand_ins[id(buffer)] = (buffer, array)
+        return _restore_array, (buffer, dtype, shape, order)
+
+
+def _restore_array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> Any:
+    import numpy as np
+
+    if not _reading.readonly:
+        if isinstance(buffer, bytes):
+            buffer = bytearray(buffer)
+        elif isinstance(buffer, memoryview) and buffer.readonly:
+            # It was read-only where it came from. Here it is nobody else's, if it is all of somebody's memory.
+            owner = buffer.obj
+            if isinstance(owner, np.ndarray) and owner.flags.writeable and owner.nbytes == buffer.nbytes:
+                buffer = owner
+    array = np.frombuffer(buffer, dtype).reshape(shape, order=order)
+    if _reading.readonly:
+        array.flags.writeable = False
+    return array
+
+
+def _pickle(kind: Any, obj: Any, buffers: _Buffers) -> bytes:
+    file = io.BytesIO()
+    pickler = kind(file, protocol=5, buffer_callback=buffers.keep)
+    np = sys.modules.get("numpy")
+    if np is not None:
+        # Looked up by exact type: subclasses pickle as they like.
+        table = getattr(pickler, "dispatch_table", copyreg.dispatch_table)
+        pickler.dispatch_table = {**table, np.ndarray: buffers.reduce}
+    pickler.dump(obj)
+    return file.getvalue()
+
+
+def _dumps(obj: Any) -> tuple[bytes, list[Frame]]:
+    """Pickles by protocol 5, large buffers out of band. What would otherwise be a reference into ``__main__`` goes by
+    value."""
     try:
-        data = pickle.dumps(obj, protocol=5, buffer_callback=callback)
+        buffers = _Buffers()
+        data = _pickle(pickle.Pickler, obj, buffers)
         if b"__main__" not in data:
-            return data
+            return data, buffers.list
     except Exception:  # whatever a __reduce__ raises: cloudpickle may know better, and else names the trouble
         pass
-    if buffers is not None:
-        buffers.clear()
-    return cloudpickle.dumps(obj, protocol=5, buffer_callback=callback)
+    buffers = _Buffers()
+    return _pickle(cloudpickle.Pickler, obj, buffers), buffers.list
 
 
-def encode(obj: Any) -> Encoded:
-    """Encodes a result or a scattered object. Raises what pickling it raises."""
-    frames = _Frames()
+def encode(obj: Any, *, strided: bool = False) -> Encoded:
+    """Encodes a result or a scattered object. Raises what pickling it raises.
+
+    Args:
+        obj: the object.
+        strided: frames may be arrays with gaps, for `write`. Otherwise these are copied here.
+    """
+    frames = _Frames(strided)
     value = value_pb2.Value()
     try:
         _fill(value, obj, frames)
         return Encoded(value.SerializeToString(), frames.list)
     except NotPlain:
         pass
-    buffers: list[pickle.PickleBuffer] = []
-    data = dumps(obj, buffers)
+    data, buffers = _dumps(obj)
     opaque = value_pb2.Opaque(encoding="pickle5", type_name=_type_name(obj))
-    out: list[memoryview] = []
+    out: list[Frame] = []
     if len(data) <= INLINE_BYTES:
         opaque.data = data
     else:
         out.append(memoryview(data))
-    for buffer in buffers:
-        try:
-            out.append(_bytes_view(buffer.raw()))
-        except BufferError:  # not contiguous
-            out.append(memoryview(bytes(buffer)))
+    out += buffers if strided else [b if isinstance(b, memoryview) else _flat(b.copy("C")) for b in buffers]
     opaque.frames.extend(range(len(out)))
     return Encoded(value_pb2.Value(opaque_value=opaque).SerializeToString(), out)
 
@@ -194,11 +345,21 @@ def _type_name(obj: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"[:256]
 
 
-def decode(header: bytes, frames: Sequence[memoryview]) -> Any:
-    """Decodes an object. The result shares memory with the frames."""
+def decode(header: bytes, frames: Sequence[memoryview], *, readonly: bool = False) -> Any:
+    """Decodes an object. The result shares memory with the frames.
+
+    Args:
+        header: a serialised Value.
+        frames: its frames.
+        readonly: arrays that do not lie in frames are read-only as well.
+    """
     if not header:
         return None
-    return from_value(value_pb2.Value.FromString(header), frames, ())
+    _reading.readonly = readonly
+    try:
+        return from_value(value_pb2.Value.FromString(header), frames, ())
+    finally:
+        _reading.readonly = False
 
 
 def from_value(value: value_pb2.Value, frames: Sequence[memoryview], inputs: Sequence[Any]) -> Any:
@@ -213,7 +374,11 @@ def from_value(value: value_pb2.Value, frames: Sequence[memoryview], inputs: Seq
     if kind == "list_value":
         return [from_value(v, frames, inputs) for v in value.list_value.values]
     if kind == "map_value":
-        return {k: from_value(v, frames, inputs) for k, v in value.map_value.fields.items()}
+        fields = value.map_value.fields
+        order: Sequence[str] = value.map_value.order
+        if len(order) != len(fields) or set(order) != set(fields):
+            order = sorted(fields)
+        return {k: from_value(fields[k], frames, inputs) for k in order}
     if kind == "complex_value":
         return complex(value.complex_value.real, value.complex_value.imaginary)
     if kind == "input":
@@ -222,19 +387,26 @@ def from_value(value: value_pb2.Value, frames: Sequence[memoryview], inputs: Seq
 
 
 def _array(tensor: value_pb2.Tensor, frames: Sequence[memoryview]) -> Any:
+    import numpy as np
+
+    _dtypes()
     dtype = _NUMPY.get(tensor.dtype)
     if dtype is None:
         raise ValueError(f"tensor of unknown element type {tensor.dtype}: this client is older than the cluster")
     shape = tuple(tensor.shape)
     where = tensor.WhichOneof("location")
     if where is None:
-        return np.empty(shape, dtype)
-    data = frames[tensor.frame] if where == "frame" else tensor.inline_data
-    if tensor.strides:
-        array = np.ndarray(shape, dtype, data, tensor.offset_bytes, tuple(tensor.strides))
+        array = np.empty(shape, dtype)
     else:
-        array = np.ndarray(shape, dtype, data, tensor.offset_bytes)
-    return array if shape else array[()]
+        data: Any = frames[tensor.frame] if where == "frame" else tensor.inline_data
+        if where == "inline_data" and not _reading.readonly:
+            data = bytearray(data)
+        array = np.ndarray(shape, dtype, data, tensor.offset_bytes, tuple(tensor.strides) or None)
+    if not shape:
+        return array[()]
+    if _reading.readonly:
+        array.flags.writeable = False
+    return array
 
 
 def from_opaque(opaque: value_pb2.Opaque, frames: Sequence[memoryview]) -> Any:

@@ -511,8 +511,12 @@ func (x *ListValue) GetValues() []*Value {
 // MapValue is a string-keyed map of values.
 type MapValue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The entries. Order carries no meaning.
-	Fields        map[string]*Value `protobuf:"bytes,1,rep,name=fields,proto3" json:"fields,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// The entries.
+	Fields map[string]*Value `protobuf:"bytes,1,rep,name=fields,proto3" json:"fields,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// All keys, in the order of a language whose maps have one (Python dicts). Set by the writer, only if it is not the
+	// sorted order (by code points). Absent: the order is the sorted one, or carries no meaning. Readers that need no
+	// order ignore it; those that do ignore it too if it does not name each key of `fields` once.
+	Order         []string `protobuf:"bytes,2,rep,name=order,proto3" json:"order,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -550,6 +554,13 @@ func (*MapValue) Descriptor() ([]byte, []int) {
 func (x *MapValue) GetFields() map[string]*Value {
 	if x != nil {
 		return x.Fields
+	}
+	return nil
+}
+
+func (x *MapValue) GetOrder() []string {
+	if x != nil {
+		return x.Order
 	}
 	return nil
 }
@@ -844,9 +855,10 @@ const file_millrace_v1_value_proto_rawDesc = "" +
 	"\x04real\x18\x01 \x01(\x01R\x04real\x12\x1c\n" +
 	"\timaginary\x18\x02 \x01(\x01R\timaginary\"7\n" +
 	"\tListValue\x12*\n" +
-	"\x06values\x18\x01 \x03(\v2\x12.millrace.v1.ValueR\x06values\"\x94\x01\n" +
+	"\x06values\x18\x01 \x03(\v2\x12.millrace.v1.ValueR\x06values\"\xaa\x01\n" +
 	"\bMapValue\x129\n" +
-	"\x06fields\x18\x01 \x03(\v2!.millrace.v1.MapValue.FieldsEntryR\x06fields\x1aM\n" +
+	"\x06fields\x18\x01 \x03(\v2!.millrace.v1.MapValue.FieldsEntryR\x06fields\x12\x14\n" +
+	"\x05order\x18\x02 \x03(\tR\x05order\x1aM\n" +
 	"\vFieldsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12(\n" +
 	"\x05value\x18\x02 \x01(\v2\x12.millrace.v1.ValueR\x05value:\x028\x01\"\xcc\x01\n" +

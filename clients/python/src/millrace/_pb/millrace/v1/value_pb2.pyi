@@ -76,7 +76,7 @@ class ListValue(_message.Message):
     def __init__(self, values: _Optional[_Iterable[_Union[Value, _Mapping]]] = ...) -> None: ...
 
 class MapValue(_message.Message):
-    __slots__ = ("fields",)
+    __slots__ = ("fields", "order")
     class FieldsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -85,8 +85,10 @@ class MapValue(_message.Message):
         value: Value
         def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Value, _Mapping]] = ...) -> None: ...
     FIELDS_FIELD_NUMBER: _ClassVar[int]
+    ORDER_FIELD_NUMBER: _ClassVar[int]
     fields: _containers.MessageMap[str, Value]
-    def __init__(self, fields: _Optional[_Mapping[str, Value]] = ...) -> None: ...
+    order: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, fields: _Optional[_Mapping[str, Value]] = ..., order: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Tensor(_message.Message):
     __slots__ = ("dtype", "shape", "strides", "offset_bytes", "frame", "inline_data")
