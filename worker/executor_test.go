@@ -250,6 +250,9 @@ func TestTimeoutInterruptsThenKills(t *testing.T) {
 
 func TestCancelStopsOrDropsRuns(t *testing.T) {
 	w := echo(t, nil, "upper", "sleep")
+	// A process that is still starting has nothing to interrupt.
+	w.call(9, 1, "up")
+	w.text(t, 9)
 	w.call(1, 2, "100s")
 	w.Report(1, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
 	w.call(2, 2, "100s")
