@@ -128,6 +128,16 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 // RequireTransportSecurity is part of credentials.PerRPCCredentials.
 func (bearer) RequireTransportSecurity() bool { return false }
 
+// ConnectLane carries the wire-up of the path of one-sided reads over the
+// connection to that peer. Its error is a gRPC status.
+func (p *Path) ConnectLane(ctx context.Context, peer transfer.Peer, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+	conn, err := p.conn(peer.Address)
+	if err != nil {
+		return nil, err
+	}
+	return millracev1.NewDataServiceClient(conn).ConnectLane(ctx, request)
+}
+
 // Fetch is part of transfer.Path.
 func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	if len(refs) == 0 {

@@ -38,6 +38,8 @@ type Server struct {
 	Receiver transfer.Receiver
 	// Incarnation is told with leases.
 	Incarnation string
+	// Lane, if set, is the serving side of the path of one-sided reads.
+	Lane func(context.Context, *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error)
 	// Logs returns what a task wrote, and whether the beginning is missing.
 	Logs func(ids.TaskID) (text string, truncated bool)
 
@@ -244,6 +246,14 @@ func (s *Server) ReleaseReadLeases(_ context.Context, request *millracev1.Releas
 		leases[i] = transfer.LeaseID(id)
 	}
 	return &millracev1.ReleaseReadLeasesResponse{Held: s.Source.Release(leases)}, nil
+}
+
+// ConnectLane is part of DataServiceServer.
+func (s *Server) ConnectLane(ctx context.Context, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+	if s.Lane == nil {
+		return nil, status.Error(codes.Unimplemented, "this worker has no library for one-sided reads")
+	}
+	return s.Lane(ctx, request)
 }
 
 // GetTaskLogs is part of DataServiceServer.

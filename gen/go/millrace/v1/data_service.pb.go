@@ -741,6 +741,225 @@ func (x *ReleaseReadLeasesResponse) GetHeld() []bool {
 	return nil
 }
 
+// LaneEndpoint is what one side of a lane tells the other.
+type LaneEndpoint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Version of the library as in "1.19.0". Different minor versions hang or fail together, so they do not connect.
+	Version string `protobuf:"bytes,1,opt,name=version,proto3" json:"version,omitempty"`
+	// The library's address of this side, opaque.
+	Address []byte `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
+	// Its key to read this side's memory with, opaque. Of the serving side only.
+	MemoryKey []byte `protobuf:"bytes,3,opt,name=memory_key,json=memoryKey,proto3" json:"memory_key,omitempty"`
+	// Where the memory begins in this side's address space. Of the serving side only.
+	MemoryBase uint64 `protobuf:"varint,4,opt,name=memory_base,json=memoryBase,proto3" json:"memory_base,omitempty"`
+	// Size of the memory in bytes. Of the serving side only.
+	MemoryBytes uint64 `protobuf:"varint,5,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// UUID of the worker slot, as in the header page of its memory.
+	WorkerUuid []byte `protobuf:"bytes,6,opt,name=worker_uuid,json=workerUuid,proto3" json:"worker_uuid,omitempty"`
+	// Incarnation, as in the header page of its memory.
+	Incarnation []byte `protobuf:"bytes,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// Nonce of the header page: a reader that finds another one reads something else than it thinks.
+	Nonce uint64 `protobuf:"fixed64,8,opt,name=nonce,proto3" json:"nonce,omitempty"`
+	// What messages to this side must begin with; chosen at random for each connection, never 0.
+	Token         uint64 `protobuf:"fixed64,9,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LaneEndpoint) Reset() {
+	*x = LaneEndpoint{}
+	mi := &file_millrace_v1_data_service_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LaneEndpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LaneEndpoint) ProtoMessage() {}
+
+func (x *LaneEndpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_data_service_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LaneEndpoint.ProtoReflect.Descriptor instead.
+func (*LaneEndpoint) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *LaneEndpoint) GetVersion() string {
+	if x != nil {
+		return x.Version
+	}
+	return ""
+}
+
+func (x *LaneEndpoint) GetAddress() []byte {
+	if x != nil {
+		return x.Address
+	}
+	return nil
+}
+
+func (x *LaneEndpoint) GetMemoryKey() []byte {
+	if x != nil {
+		return x.MemoryKey
+	}
+	return nil
+}
+
+func (x *LaneEndpoint) GetMemoryBase() uint64 {
+	if x != nil {
+		return x.MemoryBase
+	}
+	return 0
+}
+
+func (x *LaneEndpoint) GetMemoryBytes() uint64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *LaneEndpoint) GetWorkerUuid() []byte {
+	if x != nil {
+		return x.WorkerUuid
+	}
+	return nil
+}
+
+func (x *LaneEndpoint) GetIncarnation() []byte {
+	if x != nil {
+		return x.Incarnation
+	}
+	return nil
+}
+
+func (x *LaneEndpoint) GetNonce() uint64 {
+	if x != nil {
+		return x.Nonce
+	}
+	return 0
+}
+
+func (x *LaneEndpoint) GetToken() uint64 {
+	if x != nil {
+		return x.Token
+	}
+	return 0
+}
+
+// ConnectLaneRequest is the reading side's part.
+type ConnectLaneRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its endpoint.
+	Reader *LaneEndpoint `protobuf:"bytes,1,opt,name=reader,proto3" json:"reader,omitempty"`
+	// Number of the reading worker; 0 for clients.
+	ReaderWorkerId uint32 `protobuf:"varint,2,opt,name=reader_worker_id,json=readerWorkerId,proto3" json:"reader_worker_id,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *ConnectLaneRequest) Reset() {
+	*x = ConnectLaneRequest{}
+	mi := &file_millrace_v1_data_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConnectLaneRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConnectLaneRequest) ProtoMessage() {}
+
+func (x *ConnectLaneRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_data_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConnectLaneRequest.ProtoReflect.Descriptor instead.
+func (*ConnectLaneRequest) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ConnectLaneRequest) GetReader() *LaneEndpoint {
+	if x != nil {
+		return x.Reader
+	}
+	return nil
+}
+
+func (x *ConnectLaneRequest) GetReaderWorkerId() uint32 {
+	if x != nil {
+		return x.ReaderWorkerId
+	}
+	return 0
+}
+
+// ConnectLaneResponse is the serving side's part.
+type ConnectLaneResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its endpoint.
+	Source        *LaneEndpoint `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConnectLaneResponse) Reset() {
+	*x = ConnectLaneResponse{}
+	mi := &file_millrace_v1_data_service_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConnectLaneResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConnectLaneResponse) ProtoMessage() {}
+
+func (x *ConnectLaneResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_data_service_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConnectLaneResponse.ProtoReflect.Descriptor instead.
+func (*ConnectLaneResponse) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *ConnectLaneResponse) GetSource() *LaneEndpoint {
+	if x != nil {
+		return x.Source
+	}
+	return nil
+}
+
 // GetTaskLogsRequest names a task.
 type GetTaskLogsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -752,7 +971,7 @@ type GetTaskLogsRequest struct {
 
 func (x *GetTaskLogsRequest) Reset() {
 	*x = GetTaskLogsRequest{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[12]
+	mi := &file_millrace_v1_data_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +983,7 @@ func (x *GetTaskLogsRequest) String() string {
 func (*GetTaskLogsRequest) ProtoMessage() {}
 
 func (x *GetTaskLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[12]
+	mi := &file_millrace_v1_data_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +996,7 @@ func (x *GetTaskLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskLogsRequest.ProtoReflect.Descriptor instead.
 func (*GetTaskLogsRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{12}
+	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *GetTaskLogsRequest) GetTaskId() uint64 {
@@ -800,7 +1019,7 @@ type GetTaskLogsResponse struct {
 
 func (x *GetTaskLogsResponse) Reset() {
 	*x = GetTaskLogsResponse{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[13]
+	mi := &file_millrace_v1_data_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -812,7 +1031,7 @@ func (x *GetTaskLogsResponse) String() string {
 func (*GetTaskLogsResponse) ProtoMessage() {}
 
 func (x *GetTaskLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[13]
+	mi := &file_millrace_v1_data_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -825,7 +1044,7 @@ func (x *GetTaskLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskLogsResponse.ProtoReflect.Descriptor instead.
 func (*GetTaskLogsResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{13}
+	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetTaskLogsResponse) GetText() string {
@@ -893,17 +1112,36 @@ const file_millrace_v1_data_service_proto_rawDesc = "" +
 	"\x18ReleaseReadLeasesRequest\x12&\n" +
 	"\tlease_ids\x18\x01 \x03(\x04B\t\xbaH\x06\x92\x01\x03\x10\x90NR\bleaseIds\"/\n" +
 	"\x19ReleaseReadLeasesResponse\x12\x12\n" +
-	"\x04held\x18\x01 \x03(\bR\x04held\"-\n" +
+	"\x04held\x18\x01 \x03(\bR\x04held\"\xb6\x02\n" +
+	"\fLaneEndpoint\x12\x18\n" +
+	"\aversion\x18\x01 \x01(\tR\aversion\x12\x18\n" +
+	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x1d\n" +
+	"\n" +
+	"memory_key\x18\x03 \x01(\fR\tmemoryKey\x12\x1f\n" +
+	"\vmemory_base\x18\x04 \x01(\x04R\n" +
+	"memoryBase\x12!\n" +
+	"\fmemory_bytes\x18\x05 \x01(\x04R\vmemoryBytes\x12(\n" +
+	"\vworker_uuid\x18\x06 \x01(\fB\a\xbaH\x04z\x02h\x10R\n" +
+	"workerUuid\x12)\n" +
+	"\vincarnation\x18\a \x01(\fB\a\xbaH\x04z\x02h\x10R\vincarnation\x12\x14\n" +
+	"\x05nonce\x18\b \x01(\x06R\x05nonce\x12$\n" +
+	"\x05token\x18\t \x01(\x06B\x0e\xbaH\vR\t!\x00\x00\x00\x00\x00\x00\x00\x00R\x05token\"y\n" +
+	"\x12ConnectLaneRequest\x129\n" +
+	"\x06reader\x18\x01 \x01(\v2\x19.millrace.v1.LaneEndpointB\x06\xbaH\x03\xc8\x01\x01R\x06reader\x12(\n" +
+	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\"H\n" +
+	"\x13ConnectLaneResponse\x121\n" +
+	"\x06source\x18\x01 \x01(\v2\x19.millrace.v1.LaneEndpointR\x06source\"-\n" +
 	"\x12GetTaskLogsRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\"G\n" +
 	"\x13GetTaskLogsResponse\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x1c\n" +
-	"\ttruncated\x18\x02 \x01(\bR\ttruncated2\xcf\x03\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated2\xa1\x04\n" +
 	"\vDataService\x12R\n" +
 	"\vReadObjects\x12\x1f.millrace.v1.ReadObjectsRequest\x1a .millrace.v1.ReadObjectsResponse0\x01\x12R\n" +
 	"\vWriteObject\x12\x1f.millrace.v1.WriteObjectRequest\x1a .millrace.v1.WriteObjectResponse(\x01\x12b\n" +
 	"\x11AcquireReadLeases\x12%.millrace.v1.AcquireReadLeasesRequest\x1a&.millrace.v1.AcquireReadLeasesResponse\x12b\n" +
 	"\x11ReleaseReadLeases\x12%.millrace.v1.ReleaseReadLeasesRequest\x1a&.millrace.v1.ReleaseReadLeasesResponse\x12P\n" +
+	"\vConnectLane\x12\x1f.millrace.v1.ConnectLaneRequest\x1a .millrace.v1.ConnectLaneResponse\x12P\n" +
 	"\vGetTaskLogs\x12\x1f.millrace.v1.GetTaskLogsRequest\x1a .millrace.v1.GetTaskLogsResponseB\xac\x01\n" +
 	"\x0fcom.millrace.v1B\x10DataServiceProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
@@ -919,7 +1157,7 @@ func file_millrace_v1_data_service_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_data_service_proto_rawDescData
 }
 
-var file_millrace_v1_data_service_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_millrace_v1_data_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_millrace_v1_data_service_proto_goTypes = []any{
 	(*ObjectRef)(nil),                 // 0: millrace.v1.ObjectRef
 	(*ObjectHead)(nil),                // 1: millrace.v1.ObjectHead
@@ -933,35 +1171,42 @@ var file_millrace_v1_data_service_proto_goTypes = []any{
 	(*AcquireReadLeasesResponse)(nil), // 9: millrace.v1.AcquireReadLeasesResponse
 	(*ReleaseReadLeasesRequest)(nil),  // 10: millrace.v1.ReleaseReadLeasesRequest
 	(*ReleaseReadLeasesResponse)(nil), // 11: millrace.v1.ReleaseReadLeasesResponse
-	(*GetTaskLogsRequest)(nil),        // 12: millrace.v1.GetTaskLogsRequest
-	(*GetTaskLogsResponse)(nil),       // 13: millrace.v1.GetTaskLogsResponse
-	(*TaskError)(nil),                 // 14: millrace.v1.TaskError
+	(*LaneEndpoint)(nil),              // 12: millrace.v1.LaneEndpoint
+	(*ConnectLaneRequest)(nil),        // 13: millrace.v1.ConnectLaneRequest
+	(*ConnectLaneResponse)(nil),       // 14: millrace.v1.ConnectLaneResponse
+	(*GetTaskLogsRequest)(nil),        // 15: millrace.v1.GetTaskLogsRequest
+	(*GetTaskLogsResponse)(nil),       // 16: millrace.v1.GetTaskLogsResponse
+	(*TaskError)(nil),                 // 17: millrace.v1.TaskError
 }
 var file_millrace_v1_data_service_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.ObjectHead.object:type_name -> millrace.v1.ObjectRef
 	0,  // 1: millrace.v1.ReadObjectsRequest.objects:type_name -> millrace.v1.ObjectRef
 	1,  // 2: millrace.v1.ReadObjectsResponse.head:type_name -> millrace.v1.ObjectHead
-	14, // 3: millrace.v1.ReadObjectsResponse.error:type_name -> millrace.v1.TaskError
+	17, // 3: millrace.v1.ReadObjectsResponse.error:type_name -> millrace.v1.TaskError
 	1,  // 4: millrace.v1.WriteObjectRequest.head:type_name -> millrace.v1.ObjectHead
 	0,  // 5: millrace.v1.AcquireReadLeasesRequest.objects:type_name -> millrace.v1.ObjectRef
 	1,  // 6: millrace.v1.ReadLease.head:type_name -> millrace.v1.ObjectHead
 	7,  // 7: millrace.v1.ReadLease.frames:type_name -> millrace.v1.FrameLocation
 	8,  // 8: millrace.v1.AcquireReadLeasesResponse.leases:type_name -> millrace.v1.ReadLease
-	2,  // 9: millrace.v1.DataService.ReadObjects:input_type -> millrace.v1.ReadObjectsRequest
-	4,  // 10: millrace.v1.DataService.WriteObject:input_type -> millrace.v1.WriteObjectRequest
-	6,  // 11: millrace.v1.DataService.AcquireReadLeases:input_type -> millrace.v1.AcquireReadLeasesRequest
-	10, // 12: millrace.v1.DataService.ReleaseReadLeases:input_type -> millrace.v1.ReleaseReadLeasesRequest
-	12, // 13: millrace.v1.DataService.GetTaskLogs:input_type -> millrace.v1.GetTaskLogsRequest
-	3,  // 14: millrace.v1.DataService.ReadObjects:output_type -> millrace.v1.ReadObjectsResponse
-	5,  // 15: millrace.v1.DataService.WriteObject:output_type -> millrace.v1.WriteObjectResponse
-	9,  // 16: millrace.v1.DataService.AcquireReadLeases:output_type -> millrace.v1.AcquireReadLeasesResponse
-	11, // 17: millrace.v1.DataService.ReleaseReadLeases:output_type -> millrace.v1.ReleaseReadLeasesResponse
-	13, // 18: millrace.v1.DataService.GetTaskLogs:output_type -> millrace.v1.GetTaskLogsResponse
-	14, // [14:19] is the sub-list for method output_type
-	9,  // [9:14] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	12, // 9: millrace.v1.ConnectLaneRequest.reader:type_name -> millrace.v1.LaneEndpoint
+	12, // 10: millrace.v1.ConnectLaneResponse.source:type_name -> millrace.v1.LaneEndpoint
+	2,  // 11: millrace.v1.DataService.ReadObjects:input_type -> millrace.v1.ReadObjectsRequest
+	4,  // 12: millrace.v1.DataService.WriteObject:input_type -> millrace.v1.WriteObjectRequest
+	6,  // 13: millrace.v1.DataService.AcquireReadLeases:input_type -> millrace.v1.AcquireReadLeasesRequest
+	10, // 14: millrace.v1.DataService.ReleaseReadLeases:input_type -> millrace.v1.ReleaseReadLeasesRequest
+	13, // 15: millrace.v1.DataService.ConnectLane:input_type -> millrace.v1.ConnectLaneRequest
+	15, // 16: millrace.v1.DataService.GetTaskLogs:input_type -> millrace.v1.GetTaskLogsRequest
+	3,  // 17: millrace.v1.DataService.ReadObjects:output_type -> millrace.v1.ReadObjectsResponse
+	5,  // 18: millrace.v1.DataService.WriteObject:output_type -> millrace.v1.WriteObjectResponse
+	9,  // 19: millrace.v1.DataService.AcquireReadLeases:output_type -> millrace.v1.AcquireReadLeasesResponse
+	11, // 20: millrace.v1.DataService.ReleaseReadLeases:output_type -> millrace.v1.ReleaseReadLeasesResponse
+	14, // 21: millrace.v1.DataService.ConnectLane:output_type -> millrace.v1.ConnectLaneResponse
+	16, // 22: millrace.v1.DataService.GetTaskLogs:output_type -> millrace.v1.GetTaskLogsResponse
+	17, // [17:23] is the sub-list for method output_type
+	11, // [11:17] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_data_service_proto_init() }
@@ -976,7 +1221,7 @@ func file_millrace_v1_data_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_data_service_proto_rawDesc), len(file_millrace_v1_data_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,7 @@ const (
 	DataService_WriteObject_FullMethodName       = "/millrace.v1.DataService/WriteObject"
 	DataService_AcquireReadLeases_FullMethodName = "/millrace.v1.DataService/AcquireReadLeases"
 	DataService_ReleaseReadLeases_FullMethodName = "/millrace.v1.DataService/ReleaseReadLeases"
+	DataService_ConnectLane_FullMethodName       = "/millrace.v1.DataService/ConnectLane"
 	DataService_GetTaskLogs_FullMethodName       = "/millrace.v1.DataService/GetTaskLogs"
 )
 
@@ -47,6 +48,10 @@ type DataServiceClient interface {
 	AcquireReadLeases(ctx context.Context, in *AcquireReadLeasesRequest, opts ...grpc.CallOption) (*AcquireReadLeasesResponse, error)
 	// ReleaseReadLeases gives leases back and tells whether they held throughout.
 	ReleaseReadLeases(ctx context.Context, in *ReleaseReadLeasesRequest, opts ...grpc.CallOption) (*ReleaseReadLeasesResponse, error)
+	// ConnectLane makes a connection for one-sided reads of this worker's memory: both sides tell how to reach each other. It fails
+	// with UNIMPLEMENTED where there is no such library, and with FAILED_PRECONDITION where both cannot work together; the message
+	// says why.
+	ConnectLane(ctx context.Context, in *ConnectLaneRequest, opts ...grpc.CallOption) (*ConnectLaneResponse, error)
 	// GetTaskLogs returns what a task wrote to stdout and stderr on this worker.
 	GetTaskLogs(ctx context.Context, in *GetTaskLogsRequest, opts ...grpc.CallOption) (*GetTaskLogsResponse, error)
 }
@@ -111,6 +116,16 @@ func (c *dataServiceClient) ReleaseReadLeases(ctx context.Context, in *ReleaseRe
 	return out, nil
 }
 
+func (c *dataServiceClient) ConnectLane(ctx context.Context, in *ConnectLaneRequest, opts ...grpc.CallOption) (*ConnectLaneResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ConnectLaneResponse)
+	err := c.cc.Invoke(ctx, DataService_ConnectLane_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *dataServiceClient) GetTaskLogs(ctx context.Context, in *GetTaskLogsRequest, opts ...grpc.CallOption) (*GetTaskLogsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetTaskLogsResponse)
@@ -137,6 +152,10 @@ type DataServiceServer interface {
 	AcquireReadLeases(context.Context, *AcquireReadLeasesRequest) (*AcquireReadLeasesResponse, error)
 	// ReleaseReadLeases gives leases back and tells whether they held throughout.
 	ReleaseReadLeases(context.Context, *ReleaseReadLeasesRequest) (*ReleaseReadLeasesResponse, error)
+	// ConnectLane makes a connection for one-sided reads of this worker's memory: both sides tell how to reach each other. It fails
+	// with UNIMPLEMENTED where there is no such library, and with FAILED_PRECONDITION where both cannot work together; the message
+	// says why.
+	ConnectLane(context.Context, *ConnectLaneRequest) (*ConnectLaneResponse, error)
 	// GetTaskLogs returns what a task wrote to stdout and stderr on this worker.
 	GetTaskLogs(context.Context, *GetTaskLogsRequest) (*GetTaskLogsResponse, error)
 	mustEmbedUnimplementedDataServiceServer()
@@ -160,6 +179,9 @@ func (UnimplementedDataServiceServer) AcquireReadLeases(context.Context, *Acquir
 }
 func (UnimplementedDataServiceServer) ReleaseReadLeases(context.Context, *ReleaseReadLeasesRequest) (*ReleaseReadLeasesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReleaseReadLeases not implemented")
+}
+func (UnimplementedDataServiceServer) ConnectLane(context.Context, *ConnectLaneRequest) (*ConnectLaneResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ConnectLane not implemented")
 }
 func (UnimplementedDataServiceServer) GetTaskLogs(context.Context, *GetTaskLogsRequest) (*GetTaskLogsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetTaskLogs not implemented")
@@ -239,6 +261,24 @@ func _DataService_ReleaseReadLeases_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _DataService_ConnectLane_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ConnectLaneRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DataServiceServer).ConnectLane(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: DataService_ConnectLane_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DataServiceServer).ConnectLane(ctx, req.(*ConnectLaneRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _DataService_GetTaskLogs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetTaskLogsRequest)
 	if err := dec(in); err != nil {
@@ -271,6 +311,10 @@ var DataService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReleaseReadLeases",
 			Handler:    _DataService_ReleaseReadLeases_Handler,
+		},
+		{
+			MethodName: "ConnectLane",
+			Handler:    _DataService_ConnectLane_Handler,
 		},
 		{
 			MethodName: "GetTaskLogs",

@@ -115,6 +115,42 @@ class ReleaseReadLeasesResponse(_message.Message):
     held: _containers.RepeatedScalarFieldContainer[bool]
     def __init__(self, held: _Optional[_Iterable[bool]] = ...) -> None: ...
 
+class LaneEndpoint(_message.Message):
+    __slots__ = ("version", "address", "memory_key", "memory_base", "memory_bytes", "worker_uuid", "incarnation", "nonce", "token")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_KEY_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BASE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WORKER_UUID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    version: str
+    address: bytes
+    memory_key: bytes
+    memory_base: int
+    memory_bytes: int
+    worker_uuid: bytes
+    incarnation: bytes
+    nonce: int
+    token: int
+    def __init__(self, version: _Optional[str] = ..., address: _Optional[bytes] = ..., memory_key: _Optional[bytes] = ..., memory_base: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., token: _Optional[int] = ...) -> None: ...
+
+class ConnectLaneRequest(_message.Message):
+    __slots__ = ("reader", "reader_worker_id")
+    READER_FIELD_NUMBER: _ClassVar[int]
+    READER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    reader: LaneEndpoint
+    reader_worker_id: int
+    def __init__(self, reader: _Optional[_Union[LaneEndpoint, _Mapping]] = ..., reader_worker_id: _Optional[int] = ...) -> None: ...
+
+class ConnectLaneResponse(_message.Message):
+    __slots__ = ("source",)
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    source: LaneEndpoint
+    def __init__(self, source: _Optional[_Union[LaneEndpoint, _Mapping]] = ...) -> None: ...
+
 class GetTaskLogsRequest(_message.Message):
     __slots__ = ("task_id",)
     TASK_ID_FIELD_NUMBER: _ClassVar[int]

@@ -55,6 +55,11 @@ class DataServiceStub(object):
                 request_serializer=millrace_dot_v1_dot_data__service__pb2.ReleaseReadLeasesRequest.SerializeToString,
                 response_deserializer=millrace_dot_v1_dot_data__service__pb2.ReleaseReadLeasesResponse.FromString,
                 _registered_method=True)
+        self.ConnectLane = channel.unary_unary(
+                '/millrace.v1.DataService/ConnectLane',
+                request_serializer=millrace_dot_v1_dot_data__service__pb2.ConnectLaneRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_data__service__pb2.ConnectLaneResponse.FromString,
+                _registered_method=True)
         self.GetTaskLogs = channel.unary_unary(
                 '/millrace.v1.DataService/GetTaskLogs',
                 request_serializer=millrace_dot_v1_dot_data__service__pb2.GetTaskLogsRequest.SerializeToString,
@@ -96,6 +101,15 @@ class DataServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ConnectLane(self, request, context):
+        """ConnectLane makes a connection for one-sided reads of this worker's memory: both sides tell how to reach each other. It fails
+        with UNIMPLEMENTED where there is no such library, and with FAILED_PRECONDITION where both cannot work together; the message
+        says why.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetTaskLogs(self, request, context):
         """GetTaskLogs returns what a task wrote to stdout and stderr on this worker.
         """
@@ -125,6 +139,11 @@ def add_DataServiceServicer_to_server(servicer, server):
                     servicer.ReleaseReadLeases,
                     request_deserializer=millrace_dot_v1_dot_data__service__pb2.ReleaseReadLeasesRequest.FromString,
                     response_serializer=millrace_dot_v1_dot_data__service__pb2.ReleaseReadLeasesResponse.SerializeToString,
+            ),
+            'ConnectLane': grpc.unary_unary_rpc_method_handler(
+                    servicer.ConnectLane,
+                    request_deserializer=millrace_dot_v1_dot_data__service__pb2.ConnectLaneRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_data__service__pb2.ConnectLaneResponse.SerializeToString,
             ),
             'GetTaskLogs': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTaskLogs,
@@ -241,6 +260,33 @@ class DataService(object):
             '/millrace.v1.DataService/ReleaseReadLeases',
             millrace_dot_v1_dot_data__service__pb2.ReleaseReadLeasesRequest.SerializeToString,
             millrace_dot_v1_dot_data__service__pb2.ReleaseReadLeasesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ConnectLane(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.DataService/ConnectLane',
+            millrace_dot_v1_dot_data__service__pb2.ConnectLaneRequest.SerializeToString,
+            millrace_dot_v1_dot_data__service__pb2.ConnectLaneResponse.FromString,
             options,
             channel_credentials,
             insecure,
