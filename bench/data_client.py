@@ -6,28 +6,32 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
 import millrace
 import numpy as np
 
+T = TypeVar("T")
+
 
 def status(name: str) -> int:
-    with open("/proc/self/status") as text:
-        return int(re.search(rf"^{name}:\s+(\d+)", text.read(), re.M)[1]) << 10
+    found = re.search(rf"^{name}:\s+(\d+)", Path("/proc/self/status").read_text(), re.M)
+    assert found is not None
+    return int(found[1]) << 10
 
 
 def reset() -> int:
     """Lets the peak start again; returns what is resident now."""
     gc.collect()
-    with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")
+    Path("/proc/self/clear_refs").write_text("5")
     return status("VmRSS")
 
 
 def used(worker: int) -> float:
     """Processor seconds of this process and the worker."""
-    with open(f"/proc/{worker}/stat") as text:
-        fields = text.read().rpartition(")")[2].split()
+    fields = Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()
     own = os.times()
     return own.user + own.system + (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -45,11 +49,10 @@ def main() -> None:
 
     out: dict[str, object] = {}
     before = reset()
-    data = (np.arange(size, dtype=np.uint32) * 7).astype(np.uint8) if size < 1 << 20 else np.empty(size, np.uint8)
-    if size >= 1 << 20:
-        step = (np.arange(1 << 20, dtype=np.uint32) * 7).astype(np.uint8)
-        for at in range(0, size, step.size):
-            data[at : at + step.size] = step[: size - at]
+    data = np.empty(size, np.uint8)
+    step = (np.arange(1 << 20, dtype=np.uint32) * 7).astype(np.uint8)
+    for at in range(0, size, step.size):
+        data[at : at + step.size] = step[: size - at]
     sample = data[:1024].copy()
     future = client.scatter(data, hash=False)
     out["client_write_peak_bytes"] = status("VmHWM") - before
@@ -60,7 +63,7 @@ def main() -> None:
     del future
     runs: dict[str, list[float]] = {}
 
-    def timed(name: str, call):  # noqa: ANN001, ANN202
+    def timed(name: str, call: Callable[[], T]) -> T:
         cpu, began = used(worker), time.perf_counter()
         result = call()
         runs.setdefault(f"{name}_gb_per_s", []).append(size / 1e9 / (time.perf_counter() - began))

@@ -8,20 +8,18 @@ settles the states of tasks. Everything that waits, waits on one condition.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
 import grpc
-import numpy as np
 
 from millrace import _serialize, errors
+from millrace._data import DataPlane
 from millrace._pb.millrace.v1 import (
-    data_service_pb2,
     scheduler_service_pb2,
     scheduler_service_pb2_grpc,
     task_pb2,
@@ -29,7 +27,7 @@ from millrace._pb.millrace.v1 import (
 )
 
 API_VERSION = "v1.0"
-_OPTIONS = [
+CHANNEL_OPTIONS = [
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.max_receive_message_length", 64 << 20),
     ("grpc.keepalive_time_ms", 20_000),
@@ -39,8 +37,6 @@ _OPTIONS = [
 ]
 #: Tasks and bytes of one request; a larger submission is streamed in chunks.
 _BATCH_TASKS, _BATCH_BYTES = 50_000, 16 << 20
-#: Bytes of one message on the way to a worker.
-_CHUNK = 2 << 20
 _DONE = frozenset(
     {task_pb2.TASK_STATE_SUCCEEDED, task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED},
 )
@@ -125,7 +121,7 @@ class Session:
     def __init__(self, address: str, token: str, *, name: str, namespace: str, timeout: float) -> None:
         self.address, self.token, self.timeout = address, token, timeout
         self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
-        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
         self.stub = scheduler_service_pb2_grpc.SchedulerServiceStub(self._channel)
         # Guards everything below and every State. Notified when states changed.
         self.changed = threading.Condition(threading.RLock())
@@ -144,8 +140,7 @@ class Session:
         self._watch: Any = None
         self._workers: dict[int, worker_pb2.Worker] = {}
         self._workers_at = 0.0
-        self._turn = itertools.count()
-        self._data: dict[str, grpc.Channel] = {}
+        self._data = DataPlane(self)
         request = scheduler_service_pb2.OpenClientRequest(
             name=name, namespace=namespace, api_version=API_VERSION, origin="python"
         )
@@ -564,127 +559,20 @@ class Session:
             self._workers, self._workers_at = found, time.monotonic()
         return list(found.values())
 
-    def _channel_to(self, address: str) -> grpc.Channel:
-        with self.changed:
-            self.check_open()
-            channel = self._data.get(address)
-            if channel is None:
-                channel = self._data[address] = grpc.insecure_channel(address, options=_OPTIONS)
-            return channel
-
-    def scatter(self, states: Sequence[State], objects: Sequence[_serialize.Encoded], targets: list[list[str]]) -> None:
-        """Writes each object to the data addresses of its workers."""
-        for state, encoded, addresses in zip(states, objects, targets, strict=True):
-            for address in addresses:
-                send = self._channel_to(address).stream_unary(
-                    "/millrace.v1.DataService/WriteObject",
-                    request_serializer=_join,
-                    response_deserializer=data_service_pb2.WriteObjectResponse.FromString,
-                )
-                try:
-                    send(_pieces(state.id, encoded), metadata=self.metadata, timeout=600.0)
-                except grpc.RpcError as e:
-                    raise errors.from_rpc(e, f"scattering {state.key} to {address}") from None
-
-    def turns(self, workers: Sequence[worker_pb2.Worker], n: int) -> list[list[str]]:
-        """Addresses for n objects, round robin."""
-        return [[workers[next(self._turn) % len(workers)].data_address] for _ in range(n)]
+    def scatter(
+        self,
+        states: Sequence[State],
+        objects: Sequence[_serialize.Encoded],
+        targets: Callable[[], Sequence[worker_pb2.Worker]],
+        *,
+        broadcast: bool,
+    ) -> None:
+        """See `DataPlane.scatter`."""
+        self._data.scatter(states, objects, targets, broadcast=broadcast)
 
     def fetch(self, states: Sequence[State], timeout: float | None) -> list[Any]:
-        """Results of tasks that have ended, in order; raises the first error."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        out: list[Any] = [None] * len(states)
-        left = list(range(len(states)))
-        pause = 0.02
-        while left:
-            remaining = None if deadline is None else max(deadline - time.monotonic(), 0.0)
-            if not self.wait([states[i] for i in left], remaining):
-                raise TimeoutError(f"{len(left)} results did not arrive in {timeout:g} s")
-            far: list[int] = []
-            for i in left:
-                exception = states[i].exception()
-                if exception is not None:
-                    raise exception
-                inline = states[i].inline
-                if inline is not None:
-                    out[i] = _serialize.decode(inline, ())
-                else:
-                    far.append(i)
-            left = self._fetch_far(states, far, out, deadline) if far else []
-            if left:
-                if deadline is not None and time.monotonic() > deadline:
-                    raise TimeoutError(f"{len(left)} results could not be fetched in {timeout:g} s")
-                time.sleep(pause)  # holders died: the scheduler is about to notice
-                pause = min(pause * 2, 0.5)
-        return out
-
-    def _fetch_far(self, states: Sequence[State], far: list[int], out: list[Any], deadline: float | None) -> list[int]:
-        """Fetches from workers; returns what must be tried again."""
-        request = scheduler_service_pb2.LocateObjectsRequest(task_ids=[states[i].id for i in far])
-        located = self.call("LocateObjects", request)
-        addresses = {w.worker_id: w.data_address for w in located.workers}
-        groups: dict[str, list[tuple[int, Any]]] = {}
-        again: list[int] = []
-        for i, place in zip(far, located.objects, strict=True):
-            holders = [w for w in place.worker_ids if addresses.get(w)]
-            if not holders:
-                if place.state == task_pb2.TASK_STATE_UNSPECIFIED:
-                    raise errors.NotFoundError(f"the scheduler does not know {states[i].key} any more")
-                again.append(i)
-                continue
-            groups.setdefault(addresses[holders[next(self._turn) % len(holders)]], []).append((i, place))
-        failed: list[list[int]] = []
-
-        def read(address: str, group: list[tuple[int, Any]]) -> None:
-            failed.append(self._read(address, states, group, out, deadline))
-
-        threads = [threading.Thread(target=read, args=item, daemon=True) for item in list(groups.items())[1:]]
-        for thread in threads:
-            thread.start()
-        if groups:
-            read(*next(iter(groups.items())))
-        for thread in threads:
-            thread.join()
-        return again + [i for group in failed for i in group]
-
-    def _read(
-        self,
-        address: str,
-        states: Sequence[State],
-        group: list[tuple[int, Any]],
-        out: list[Any],
-        deadline: float | None,
-    ) -> list[int]:
-        request = data_service_pb2.ReadObjectsRequest(
-            objects=[data_service_pb2.ObjectRef(task_id=p.task_id, generation=p.generation) for _, p in group]
-        )
-        receive = self._channel_to(address).unary_stream(
-            "/millrace.v1.DataService/ReadObjects",
-            request_serializer=data_service_pb2.ReadObjectsRequest.SerializeToString,
-            response_deserializer=_Piece,
-        )
-        heads: dict[int, data_service_pb2.ObjectHead] = {}
-        frames: dict[int, list[memoryview]] = {}
-        missing: dict[int, int] = {}
-        timeout = 600.0 if deadline is None else max(deadline - time.monotonic(), 0.01)
-        with contextlib.suppress(grpc.RpcError):
-            for piece in receive(request, metadata=self.metadata, timeout=timeout):
-                if piece.head is not None:
-                    head = data_service_pb2.ObjectHead.FromString(bytes(piece.head))
-                    heads[piece.index] = head
-                    frames[piece.index] = [np.empty(n, np.uint8).data for n in head.frame_bytes]
-                    missing[piece.index] = sum(head.frame_bytes)
-                if piece.data is not None:
-                    target = frames[piece.index][piece.frame]
-                    target[piece.offset : piece.offset + len(piece.data)] = piece.data
-                    missing[piece.index] -= len(piece.data)
-        bad: list[int] = []
-        for n, (i, _) in enumerate(group):
-            if n in heads and missing[n] == 0:
-                out[i] = _serialize.decode(heads[n].header, frames[n])
-            else:
-                bad.append(i)
-        return bad
+        """See `DataPlane.fetch`."""
+        return self._data.fetch(states, timeout)
 
     def close(self, *, shutdown: bool = False) -> None:
         """Ends the lease and the threads. Waiting futures fail."""
@@ -724,8 +612,7 @@ class Session:
             elif isinstance(command, threading.Event):
                 command.set()
         self._channel.close()
-        for channel in self._data.values():
-            channel.close()
+        self._data.close()
 
     @property
     def closed(self) -> bool:
@@ -736,51 +623,3 @@ class Session:
 def _run(calls: list[Callable[[], object]]) -> None:
     for call in calls:
         call()
-
-
-class _Piece:
-    """One ReadObjectsResponse, parsed without copying its data."""
-
-    __slots__ = ("data", "frame", "head", "index", "offset")
-
-    def __init__(self, message: bytes) -> None:
-        self.index = self.frame = self.offset = 0
-        self.head: memoryview | None = None
-        self.data: memoryview | None = None
-        for number, value in errors.fields(message):
-            if number == 1:
-                self.index = int(value)  # pyright: ignore[reportArgumentType]
-            elif number == 2:
-                self.head = value  # pyright: ignore[reportAttributeAccessIssue]
-            elif number == 4:
-                self.frame = int(value)  # pyright: ignore[reportArgumentType]
-            elif number == 5:
-                self.offset = int(value)  # pyright: ignore[reportArgumentType]
-            elif number == 15:
-                self.data = value  # pyright: ignore[reportAttributeAccessIssue]
-
-
-def _pieces(task_id: int, encoded: _serialize.Encoded) -> Iterator[list[bytes | memoryview]]:
-    """Messages of WriteObject: the head, then the frames in chunks."""
-    head = data_service_pb2.ObjectHead(header=encoded.header, frame_bytes=[f.nbytes for f in encoded.frames])
-    head.object.task_id, head.object.generation = task_id, 1
-    yield [data_service_pb2.WriteObjectRequest(head=head).SerializeToString()]
-    for number, frame in enumerate(encoded.frames):
-        for offset in range(0, frame.nbytes, _CHUNK):
-            data = frame[offset : offset + _CHUNK]
-            start = data_service_pb2.WriteObjectRequest(frame=number, offset=offset).SerializeToString()
-            # Field 15, length-delimited: the bytes follow uncopied.
-            yield [start, b"\x7a" + _encode_varint(data.nbytes), data]
-
-
-def _encode_varint(n: int) -> bytes:
-    out = bytearray()
-    while n > 0x7F:
-        out.append(n & 0x7F | 0x80)
-        n >>= 7
-    out.append(n)
-    return bytes(out)
-
-
-def _join(parts: list[bytes | memoryview]) -> bytes:
-    return b"".join(parts)

@@ -35,6 +35,8 @@ T = TypeVar("T")
 LARGE_ARGUMENTS = 1 << 20
 #: Larger ones are refused: they and a full batch of other tasks must fit into one message of 64 MiB.
 MOST_ARGUMENTS = 40 << 20
+#: Scattered data up to this size is hashed if nobody says otherwise.
+_HASH_BYTES = 16 << 20
 
 _current: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
 _clients = threading.Lock()
@@ -530,7 +532,7 @@ class Client:
         workers: str | Sequence[str] | None = None,
         broadcast: bool = False,
         key: str | None = None,
-        hash: bool = True,
+        hash: bool | None = None,
     ) -> Any:
         """Puts data on workers and returns futures for it: for a list a list, for a dict a dict, else one.
 
@@ -539,7 +541,8 @@ class Client:
             workers: names, ids or hosts. Default: all, in turn.
             broadcast: a copy on each of them.
             key: name for a single object. Default: made from its type.
-            hash: equal data gets the same key.
+            hash: equal data gets the same key. Default: if it is not larger than 16 MiB, for looking at every byte takes
+                longer than sending it.
         """
         if isinstance(data, dict):
             mapping = cast("dict[Any, Any]", data)
@@ -552,16 +555,19 @@ class Client:
         return self._scatter([data], workers, broadcast, key, hash)[0]
 
     def _scatter(
-        self, items: list[Any], workers: Any, broadcast: bool, key: str | None, by_hash: bool
+        self, items: list[Any], workers: Any, broadcast: bool, key: str | None, by_hash: bool | None
     ) -> list[Future[Any]]:
-        deadline = time.monotonic() + 30.0
-        while True:
-            targets = _matching(self.session.workers(fresh=False), workers)
-            if targets:
-                break
-            if time.monotonic() > deadline:
-                raise errors.NoWorkerFitsError("scatter: no active worker" + (f" among {workers}" if workers else ""))
-            time.sleep(0.02)
+        def targets() -> list[worker_pb2.Worker]:
+            deadline = time.monotonic() + 30.0
+            while not (found := _matching(self.session.workers(fresh=False), workers)):
+                if time.monotonic() > deadline:
+                    raise errors.NoWorkerFitsError(
+                        "scatter: no active worker" + (f" among {workers}" if workers else "")
+                    )
+                time.sleep(0.02)
+            return found
+
+        targets()
         states: list[State] = []
         fresh: list[tuple[Spec, _serialize.Encoded]] = []
         for item in items:
@@ -572,7 +578,8 @@ class Client:
                     f"a {type(item).__module__}.{type(item).__qualname__} cannot be scattered: {type(e).__name__}: {e}"
                 ) from e
             if key is None:
-                token = _digest(encoded) if by_hash else uuid.uuid4().hex
+                hashed = encoded.nbytes <= _HASH_BYTES if by_hash is None else by_hash
+                token = _digest(encoded) if hashed else uuid.uuid4().hex
                 name = f"{type(item).__name__}-{token}"
             else:
                 name = key
@@ -585,11 +592,9 @@ class Client:
             self.session.submit([spec for spec, _ in fresh], wait=True)
             # Another client may have put equal data there already.
             todo = [(cast(State, spec.state), encoded) for spec, encoded in fresh if not cast(State, spec.state).done]
-            every = [w.data_address for w in targets]
-            places = [every] * len(todo) if broadcast else self.session.turns(targets, len(todo))
-            self.session.scatter([state for state, _ in todo], [encoded for _, encoded in todo], places)
-            # The workers have them; now the scheduler knows it, too.
-            self.session.wait([state for state, _ in todo], 60.0)
+            self.session.scatter(
+                [state for state, _ in todo], [encoded for _, encoded in todo], targets, broadcast=broadcast
+            )
         return futures
 
     # ---- control -------------------------------------------------------------------------------------------------
