@@ -115,9 +115,9 @@ sim-seeds: bootstrap ## Many simulated runs: SEEDS=n
 	go test -tags invariants -count=1 -timeout 20m -run 'TestSeeds$$' ./test/sim -sim.seeds=$(SEEDS)
 
 .PHONY: e2e
-e2e: build $(TOOLS)/grpcurl ## Real processes on loopback: grpcurl, two languages on one cluster, one chaos graph
+e2e: build bootstrap-net $(TOOLS)/grpcurl ## Real processes: grpcurl, two languages on one cluster, one chaos graph, partitioned networks
 	MILLRACE_BIN=$(CURDIR)/$(BIN) MILLRACE_PYTHON=$(CURDIR)/$(PY) \
-	  GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl go test -count=1 -timeout 15m ./test/e2e/... ./test/chaos/...
+	  GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl go test -count=1 -timeout 15m ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/...
 
 .PHONY: fuzz
 fuzz: bootstrap ## Every fuzz target for FUZZTIME (5s)
@@ -159,11 +159,13 @@ bench-peers: build .venv-peers/.stamp ## The same beside Dask on this machine, w
 
 ##@ Tools
 
-.PHONY: bootstrap bootstrap-cc
+.PHONY: bootstrap bootstrap-cc bootstrap-net
 bootstrap: ## Install Go and Python if they are missing or too old
 	@tools/bootstrap
 bootstrap-cc:
 	@tools/bootstrap --cc
+bootstrap-net:
+	@tools/bootstrap --net
 
 .PHONY: tools
 tools: $(addprefix $(TOOLS)/,buf protoc-gen-go protoc-gen-go-grpc protoprep golangci-lint grpcurl benchstat) ## Build all pinned tools
@@ -189,6 +191,10 @@ $(TOOLS)/protoprep: tools/go.mod tools/go.sum $(wildcard tools/protoprep/*.go) |
 $(TOOLS)/golangci-lint: tools/lint/go.mod tools/lint/go.sum | bootstrap
 	cd tools/lint && $(GOTOOL) -o ../../$@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 	@touch $@
+
+# UCX out of a wheel: what transfer/ucx loads in tests and beside bin/millrace.
+.tools/ucx/.stamp: tools/ucx.lock tools/fetch-ucx | bootstrap
+	tools/fetch-ucx
 
 .tools/venv-gen/.stamp: tools/python-gen.lock | bootstrap
 	"$$(<.tools/python.path)" -m venv --clear .tools/venv-gen

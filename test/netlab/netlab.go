@@ -1,0 +1,166 @@
+// Package netlab is Test support: several hosts on one machine, each a network namespace, with a router between them that
+// can be told to lose what one sends to another.
+package netlab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// insideEnv is set in the process that owns a network namespace of its own.
+const insideEnv = "MILLRACE_NETLAB_INSIDE"
+
+// Main runs the tests in a fresh network namespace, so that nothing of the machine's own network is touched. It is what
+// TestMain calls, and returns the exit code.
+func Main(m *testing.M) int {
+	if os.Getenv(insideEnv) != "" {
+		if err := run("ip", "link", "set", "lo", "up"); err != nil {
+			fmt.Fprintln(os.Stderr, "netlab:", err)
+			return 1
+		}
+		return m.Run()
+	}
+	self, err := os.Executable()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "netlab:", err)
+		return 1
+	}
+	cmd := exec.Command(self, os.Args[1:]...)
+	cmd.Env = append(os.Environ(), insideEnv+"=1")
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
+	if os.Geteuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{HostID: os.Getgid(), Size: 1}}
+	}
+	err = cmd.Run()
+	var ended *exec.ExitError
+	switch {
+	case errors.As(err, &ended):
+		return max(ended.ExitCode(), 1)
+	case err != nil:
+		fmt.Fprintf(os.Stderr, "netlab: a network namespace of its own: %v; it takes root or unprivileged user namespaces\n", err)
+		return 1
+	}
+	return 0
+}
+
+// Lab is a router and its hosts. The test itself is on a host of its own, which sees all others.
+type Lab struct {
+	t     *testing.T
+	hosts []*Host
+	cuts  map[[2]int]bool
+}
+
+// Host is one network namespace.
+type Host struct {
+	lab   *Lab
+	index int
+	// pid is of the process that keeps the namespace alive.
+	keeper *exec.Cmd
+}
+
+// New makes n hosts, numbered from 0.
+func New(t *testing.T, n int) *Lab {
+	t.Helper()
+	l := &Lab{t: t, cuts: map[[2]int]bool{}}
+	if err := os.WriteFile("/proc/sys/net/ipv4/ip_forward", []byte("1"), 0o644); err != nil {
+		t.Fatalf("netlab: %v", err)
+	}
+	for i := range n {
+		l.hosts = append(l.hosts, l.newHost(i))
+	}
+	t.Cleanup(l.heal)
+	return l
+}
+
+// Host returns host i.
+func (l *Lab) Host(i int) *Host { return l.hosts[i] }
+
+func (l *Lab) newHost(i int) *Host {
+	t := l.t
+	t.Helper()
+	h := &Host{lab: l, index: i}
+	h.keeper = exec.Command("sleep", "infinity")
+	h.keeper.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if err := h.keeper.Start(); err != nil {
+		t.Fatalf("netlab: host %d: %v", i, err)
+	}
+	ours, theirs := fmt.Sprintf("lab%d", i), fmt.Sprintf("eth%d", i)
+	t.Cleanup(func() {
+		_ = h.keeper.Process.Kill() // it is ours, and has nothing to lose
+		_ = h.keeper.Wait()
+		// The namespace goes with its last process, in its own time; its link at once.
+		_ = run("ip", "link", "del", ours)
+	})
+	h.must("ip", "link", "add", ours, "type", "veth", "peer", "name", theirs, "netns", fmt.Sprint(h.keeper.Process.Pid))
+	h.must("ip", "addr", "add", h.gateway()+"/24", "dev", ours)
+	h.must("ip", "link", "set", ours, "up")
+	for _, line := range [][]string{
+		{"ip", "link", "set", "lo", "up"},
+		{"ip", "addr", "add", h.Address() + "/24", "dev", theirs},
+		{"ip", "link", "set", theirs, "up"},
+		{"ip", "route", "add", "default", "via", h.gateway()},
+	} {
+		if out, err := h.Command(context.Background(), line[0], line[1:]...).CombinedOutput(); err != nil {
+			t.Fatalf("netlab: host %d: %v: %v: %s", i, line, err, out)
+		}
+	}
+	return h
+}
+
+// Address is the host's.
+func (h *Host) Address() string { return fmt.Sprintf("10.99.%d.2", h.index) }
+
+func (h *Host) gateway() string { return fmt.Sprintf("10.99.%d.1", h.index) }
+
+// Command prepares a program on the host. Its process id is the program's own.
+func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	line := append([]string{"--target", fmt.Sprint(h.keeper.Process.Pid), "--net", "--", name}, args...)
+	return exec.CommandContext(ctx, "nsenter", line...)
+}
+
+func (h *Host) must(line ...string) {
+	h.lab.t.Helper()
+	if err := run(line...); err != nil {
+		h.lab.t.Fatalf("netlab: host %d: %v", h.index, err)
+	}
+}
+
+// Cut silently loses whatever host from sends to host to, until Mend.
+func (l *Lab) Cut(from, to int) {
+	l.t.Helper()
+	l.cuts[[2]int{from, to}] = true
+	l.hosts[from].must(l.rule("add", from, to)...)
+}
+
+// Mend ends a cut.
+func (l *Lab) Mend(from, to int) {
+	l.t.Helper()
+	delete(l.cuts, [2]int{from, to})
+	l.hosts[from].must(l.rule("del", from, to)...)
+}
+
+func (l *Lab) rule(verb string, from, to int) []string {
+	return []string{"ip", "rule", verb, "from", l.hosts[from].Address(), "to", l.hosts[to].Address(), "blackhole"}
+}
+
+func (l *Lab) heal() {
+	for pair := range l.cuts {
+		l.Mend(pair[0], pair[1])
+	}
+}
+
+func run(line ...string) error {
+	if out, err := exec.Command(line[0], line[1:]...).CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(line, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}

@@ -1,0 +1,37 @@
+package netlab_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/test/netlab"
+)
+
+func TestMain(m *testing.M) { os.Exit(netlab.Main(m)) }
+
+func TestCutLosesOneWay(t *testing.T) {
+	l := netlab.New(t, 2)
+	// UDP has no answers of its own: what arrives is what was sent.
+	reach := func(from, to int) bool {
+		out, err := l.Host(from).Command(context.Background(), "bash", "-c",
+			"exec 3<>/dev/udp/"+l.Host(to).Address()+"/9; echo x >&3; read -t 0.3 -u 3 y; echo $?").CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		// Nobody listens: the answer is an error at once, if the question arrived and the answer did.
+		return !strings.HasSuffix(strings.TrimSpace(string(out)), "142")
+	}
+	if !reach(0, 1) || !reach(1, 0) {
+		t.Fatal("hosts do not see each other before anything was cut")
+	}
+	l.Cut(0, 1)
+	if reach(0, 1) {
+		t.Error("what host 0 sends arrives in spite of the cut")
+	}
+	l.Mend(0, 1)
+	if !reach(0, 1) {
+		t.Error("what host 0 sends does not arrive after the cut was mended")
+	}
+}
