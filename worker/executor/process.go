@@ -29,8 +29,10 @@ const (
 	watchEvery = 5 * time.Millisecond
 	// farewell is how long a process may take to shut down.
 	farewell = 2 * time.Second
-	// tailBytes of its output are quoted when a process dies.
-	tailBytes = 8 << 10
+	// tailBytes of its output are kept, and quotedBytes of them quoted when a
+	// process dies: room for the stack of a fault handler.
+	tailBytes   = 8 << 10
+	quotedBytes = 4 << 10
 )
 
 // process is one life of an executor process.
@@ -60,6 +62,9 @@ type process struct {
 	ops      map[*millracev1.Op]uint32
 	opNames  map[string]uint32
 	sentFunc map[ids.FunctionHash]bool
+	// last is the task that ended last, 0 before: what is written between two runs
+	// is its children's.
+	last ids.TaskID
 	// working has room for one: the watcher has something to watch.
 	working chan struct{}
 
@@ -290,8 +295,8 @@ func (p *process) lastWords() string {
 	p.tailMu.Lock()
 	defer p.tailMu.Unlock()
 	tail := strings.TrimSpace(string(p.tail))
-	if len(tail) > 2000 {
-		tail = "…" + tail[len(tail)-2000:]
+	if len(tail) > quotedBytes {
+		tail = "…" + tail[len(tail)-quotedBytes:]
 	}
 	return tail
 }
@@ -314,7 +319,8 @@ func (p *process) deathError(cause string) *millracev1.TaskError {
 	return e
 }
 
-// readOutput puts what the process writes down to the run at work.
+// readOutput puts what the process writes down to the run at work, or to the one
+// before.
 func (p *process) readOutput(r *os.File) {
 	defer p.reading.Done()
 	buffer := make([]byte, 16<<10)
@@ -328,10 +334,13 @@ func (p *process) readOutput(r *os.File) {
 			}
 			p.tailMu.Unlock()
 			p.lane.mu.Lock()
-			q := p.lane.atWork(p)
+			task := p.last
+			if q := p.lane.atWork(p); q != nil {
+				task = q.run.Ref.Task
+			}
 			p.lane.mu.Unlock()
-			if q != nil {
-				p.lane.pools.config.Logs.Write(q.run.Ref.Task, buffer[:n])
+			if task != 0 {
+				p.lane.pools.config.Logs.Write(task, buffer[:n])
 			}
 		}
 		if err != nil {

@@ -39,6 +39,9 @@ func (p *process) handle(m *millracev1.FromExecutor) error {
 		}
 		if q != nil {
 			p.lane.remove(q)
+			if f.GetError().GetReason() != "DROPPED" {
+				p.last = q.run.Ref.Task
+			}
 		}
 		p.lane.mu.Unlock()
 		if q != nil {

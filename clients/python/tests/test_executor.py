@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import io
 import mmap
 import os
 import signal
@@ -277,3 +278,218 @@ def test_many_tiny_runs(worker: Worker) -> None:
     for i in range(n):
         worker.start(1, i)
     assert [worker.value(worker.finished()) for _ in range(n)] == list(range(n))
+
+
+# ---- output ------------------------------------------------------------------------------------------------------
+
+
+def text_of(worker: Worker, task: int, stderr: bool = False) -> str:
+    return "".join(x.text for x in worker.logs if x.task_id == task and x.stderr == stderr)
+
+
+def test_standard_streams_are_whole(worker: Worker) -> None:
+    def talk() -> list[Any]:
+        sys.stdout.buffer.write("grüße ".encode()[:4])
+        sys.stdout.buffer.write("grüße ".encode()[4:])
+        sys.stdout.buffer.flush()
+        print("mixed", end=" ")
+        sys.stdout.buffer.write(b"\xff\n")
+        sys.stderr.buffer.write(b"bytes to stderr\n")
+        sys.stdout.reconfigure(line_buffering=True)
+        sys.stdout.writelines(["a\n", "b\n"])
+        print("\ud800", file=sys.stdout)
+        try:
+            sys.stdout.write(b"no text")  # type: ignore[arg-type]
+        except TypeError as e:
+            print(e)
+        sys.stdout.close()
+        print("still open")
+        return [sys.stdout.fileno(), sys.stderr.fileno(), sys.stdout.buffer.fileno(), sys.stdout.encoding]
+
+    worker.define(1, talk)
+    worker.start(1)
+    assert worker.value(worker.finished()) == [1, 2, 1, "utf-8"]
+    told = text_of(worker, 1)
+    assert told.startswith("grüße mixed \ufffd\na\nb\n"), told
+    assert "must be str, not bytes" in told and told.endswith("still open\n")
+    assert text_of(worker, 1, stderr=True) == "bytes to stderr\n"
+
+
+def test_a_flood_of_output_and_an_endless_message_do_not_break_the_link(worker: Worker) -> None:
+    def flood() -> None:
+        for _ in range(50):
+            print("x" * (2 << 20))
+        raise ValueError("y" * (80 << 20))
+
+    worker.define(1, flood)
+    worker.start(1)
+    error = worker.finished().error
+    assert error.reason == "PYTHON_EXCEPTION"
+    assert len(error.message) < 1 << 17 and len(error.traceback) < 1 << 17 and "yyy" in error.message
+    worker.define(2, lambda: "alive")
+    worker.start(2)
+    assert worker.value(worker.finished()) == "alive"
+
+
+def test_output_of_programs_that_tasks_start(worker: Worker) -> None:
+    def start() -> str:
+        subprocess.run(["/bin/echo", "from a child"], stdout=sys.stderr, check=True)
+        return subprocess.run(["/bin/echo", "caught"], capture_output=True, text=True, check=True).stdout
+
+    worker.define(1, start)
+    worker.start(1)
+    assert worker.value(worker.finished()) == "caught\n"
+    assert worker.process.stderr is not None
+    assert worker.process.stderr.readline() == b"from a child\n"
+
+
+def test_a_segfault_leaves_a_traceback(worker: Worker) -> None:
+    def unlucky() -> None:
+        __import__("ctypes").string_at(0)
+
+    worker.define(1, unlucky)
+    worker.start(1)
+    assert worker.process.wait(10) == -signal.SIGSEGV
+    assert worker.process.stderr is not None
+    text = worker.process.stderr.read().decode()
+    assert "Segmentation fault" in text and "in unlucky" in text
+
+
+# ---- arguments and results ---------------------------------------------------------------------------------------
+
+
+class Pid:
+    """Stands for an input in the arguments of a run."""
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+
+
+def arguments(*args: Any, **kwargs: Any) -> bytes:
+    file = io.BytesIO()
+    _serialize.CallPickler(file, lambda o: o.index if isinstance(o, Pid) else None).dump((args, kwargs))
+    return value_pb2.Arguments(call=value_pb2.Opaque(encoding="pickle5", data=file.getvalue())).SerializeToString()
+
+
+def run(worker: Worker, op: int, given: bytes, *inputs: Any) -> Any:
+    worker.runs += 1
+    ins = [i if isinstance(i, executor_pb2.ExecutorInput) else {"header": i} for i in inputs]
+    worker.send(
+        runs=[{"task_id": worker.runs, "attempt": 1, "op_id": op, "arguments": given, "inputs": ins, "key": "k"}]
+    )
+    return worker.finished()
+
+
+def test_an_input_that_cannot_be_decoded_is_no_error_of_the_function(worker: Worker) -> None:
+    good = _serialize.encode(5).header
+    broken = value_pb2.Value(
+        opaque_value=value_pb2.Opaque(encoding="pickle5", data=b"cno_such_module\nThing\n.", type_name="lost.Thing")
+    ).SerializeToString()
+    foreign = value_pb2.Value(opaque_value=value_pb2.Opaque(encoding="arrow", data=b"x")).SerializeToString()
+    worker.define(1, lambda *args, **kwargs: (args, kwargs))
+    for given, wanted in (
+        (arguments(Pid(0), Pid(1)), "argument 1 of k"),
+        (arguments(Pid(0), deep=[{"x": (Pid(1),)}]), "argument deep of k"),
+        (arguments({Pid(0)}, {"a": {Pid(1)}}), "argument 1 of k"),
+    ):
+        error = run(worker, 1, given, good, broken).error
+        assert error.reason == "INPUT_UNREADABLE", error
+        assert wanted in error.message and "no_such_module" in error.message and "lost.Thing" in error.message, error
+        assert not error.HasField("exception")
+    error = run(worker, 1, arguments(Pid(0)), foreign).error
+    assert error.reason == "INPUT_UNREADABLE" and "arrow" in error.message
+    error = run(worker, 1, arguments(1, Pid(0)), b"\xff\xff\xff").error
+    assert error.reason == "INPUT_UNREADABLE" and "argument 1 of k" in error.message
+    assert run(worker, 1, b"\xff\xff").error.reason == "INVALID_ARGUMENT"
+    typed = value_pb2.Arguments(positional=[{"int_value": 1}, {"list_value": {"values": [{"input": 0}]}}])
+    error = run(worker, 1, typed.SerializeToString(), broken).error
+    assert error.reason == "INPUT_UNREADABLE" and "argument 1 of k" in error.message
+    assert worker.value(run(worker, 1, arguments(Pid(0)), good)) == ((5,), {})
+
+
+def test_inputs_are_read_only_wherever_they_lie(worker: Worker) -> None:
+    def flags(*args: Any) -> list[bool]:
+        return [x.flags.writeable for a in args for x in (a if isinstance(a, tuple) else (a,))]
+
+    inline = value_pb2.Value()
+    inline.tensor_value.dtype = value_pb2.DTYPE_FLOAT64
+    inline.tensor_value.shape.append(2)
+    inline.tensor_value.inline_data = bytes(16)
+    pair = _serialize.encode((np.arange(4), np.arange(3, dtype="i2")))
+    assert not pair.frames
+    worker.define(1, flags)
+    assert (
+        worker.value(run(worker, 1, arguments(Pid(0), Pid(1)), inline.SerializeToString(), pair.header)) == [False] * 3
+    )
+
+
+@pytest.mark.parametrize("wrap", [lambda a: a, lambda a: (a, 1)])
+def test_results_with_gaps_are_written_once(worker: Worker, wrap: Callable[[Any], Any]) -> None:
+    def make(wrap: Callable[[Any], Any]) -> Any:
+        return wrap(np.arange(80_000.0).reshape(200, 400)[::2, 1::3])
+
+    worker.define(1, make)
+    worker.start(1, wrap)
+    finished = worker.finished()
+    assert finished.frames and finished.frames[-1].offset >= 1 << 20
+    np.testing.assert_equal(worker.value(finished), make(wrap))
+
+
+def test_run_time_is_that_of_the_function(worker: Worker) -> None:
+    class Slow:
+        def __reduce__(self) -> Any:
+            return time.sleep, (0.2,)
+
+    def result() -> Any:
+        class SlowToPickle:
+            def __reduce__(self) -> Any:
+                time.sleep(0.2)
+                return int, (7,)
+
+        return SlowToPickle()
+
+    worker.define(1, lambda _: time.sleep(0.05))
+    worker.start(1, Slow())
+    assert 0.05e9 <= worker.finished().run_nanos < 0.15e9
+    worker.define(2, result)
+    worker.start(2)
+    finished = worker.finished()
+    assert worker.value(finished) == 7 and finished.run_nanos < 0.15e9
+    worker.define(3, lambda: 1 / 0)
+    worker.start(3)
+    assert 0 < worker.finished().run_nanos < 0.15e9
+
+
+@pytest.mark.parametrize("how", ["sleeps", "spins"])
+def test_results_do_not_wait_behind_a_long_run(worker: Worker, how: str) -> None:
+    def work(seconds: float, how: str) -> float:
+        now = time.monotonic()
+        if seconds and how == "sleeps":
+            time.sleep(seconds)
+        while time.monotonic() - now < seconds:
+            pass
+        return now
+
+    worker.define(1, work)
+    worker.start(1, 0.0, how)
+    worker.finished()
+    waits = []
+    for _ in range(9):
+        # In one message, so that the process has all of them before it begins.
+        runs = []
+        for seconds in [0.0] * 20 + [0.1]:
+            worker.runs += 1
+            runs.append({"task_id": worker.runs, "attempt": 1, "op_id": 1, "arguments": arguments(seconds, how)})
+        worker.send(runs=runs)
+        for _ in range(20):
+            worker.finished()
+        arrived = time.monotonic()
+        waits.append(arrived - worker.value(worker.finished()))
+    # The machine may be busy; the executor must not be what they wait for.
+    assert min(waits) < 0.002 and sorted(waits)[4] < 0.008, waits
+
+
+def test_an_executor_gets_ready_without_what_it_may_not_need() -> None:
+    code = "import sys, millrace.executor._process; print(*sorted({'grpc', 'numpy', 'asyncio'} & set(sys.modules)))"
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert out.stdout.strip() == ""

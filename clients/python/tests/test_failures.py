@@ -44,6 +44,8 @@ def test_a_crash_takes_nothing_along(client: Client, crash: Any) -> None:
     assert error.reason == "POISON_TASK" and future.key in str(error)
     if crash is by_exit:
         assert "last words" in error.log_tail
+    if crash is by_segfault:
+        assert "Segmentation fault" in str(error) and "in by_segfault" in str(error), error
     assert client.submit(np.sum, data, pure=False).result(PATIENCE) == 200_000
     assert client.submit(inc, 1, pure=False).result(PATIENCE) == 2
 
@@ -58,6 +60,28 @@ def test_output_is_told_with_the_error(client: Client) -> None:
     assert isinstance(error, SystemExit), error
     text = str(error.__cause__)
     assert "to stdout" in text and "to stderr" in text, text
+
+
+def test_output_of_programs_is_told_with_the_error(client: Client) -> None:
+    def start() -> None:
+        subprocess.run(["/bin/sh", "-c", "echo from a child; echo and its stderr >&2"], check=True)
+        sys.stdout.buffer.write(b"bytes\n")
+        raise RuntimeError("enough")
+
+    text = str(client.submit(start, pure=False).exception(PATIENCE).__cause__)
+    assert all(t in text for t in ("from a child", "and its stderr", "bytes")), text
+
+
+def test_an_input_that_a_worker_cannot_read(client: Client) -> None:
+    class Trap:
+        def __reduce__(self) -> Any:
+            return exec, ("raise ImportError('only here')",)
+
+    future = client.submit(len, [client.submit(Trap, pure=False)], pure=False)
+    error = future.exception(PATIENCE)
+    assert isinstance(error, errors.InputUnreadableError), error
+    assert error.reason == "INPUT_UNREADABLE"
+    assert "argument 0" in str(error) and "only here" in str(error) and "Trap" in str(error)
 
 
 def test_what_cannot_be_pickled(client: Client) -> None:

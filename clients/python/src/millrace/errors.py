@@ -88,6 +88,10 @@ class ResultNotSerialisableError(TaskFailedError, TypeError):
     """The function returned something that cannot be pickled."""
 
 
+class InputUnreadableError(TaskFailedError):
+    """An input of the task could not be decoded on the worker: a package is missing there, or is another version."""
+
+
 class RemoteError(TaskFailedError):
     """The task raised an exception that could not be sent; the message has its traceback."""
 
@@ -121,6 +125,7 @@ _TASK_REASONS: dict[str, type[TaskFailedError]] = {
     "OBJECT_LOST": ObjectLostError,
     "FUNCTION_NOT_FOUND": FunctionNotFoundError,
     "RESULT_NOT_SERIALISABLE": ResultNotSerialisableError,
+    "INPUT_UNREADABLE": InputUnreadableError,
 }
 
 

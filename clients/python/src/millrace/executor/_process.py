@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import importlib
 import inspect
-import io
 import os
 import pickle
 import platform
@@ -13,23 +13,26 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
-import numpy as np
 
 from millrace import _serialize
 from millrace._pb.millrace.v1 import executor_pb2, task_pb2, value_pb2
 from millrace.executor._link import CONTROL_FD, SLAB_FD, ControlPage, Link, Slab, open_socket
+from millrace.executor._output import Stream, drain
 
 PROTOCOL = 1
-#: An op whose runs take less than this on average may start while results of earlier runs wait to be sent, in seconds.
-_SHORT = 0.0005
-#: Longest that a result or a printed line waits while a task runs, in seconds.
-_HELD = 0.02
+#: An op whose runs took less than this lately may start while results of earlier runs wait to be sent, in seconds.
+_SHORT = 0.0002
+#: Longest that a result or a printed line waits while a task runs, in seconds. Python's threads take turns as often.
+_HELD = 0.0005
+#: Most that is kept of one printed text, and of the texts of an error, in characters. Text that waits is sent when it
+#: reaches as much.
+_TEXT = 64 << 10
 
 
 class TaskStopped(KeyboardInterrupt):
@@ -66,53 +69,23 @@ class _NoRoom(Exception):
         self.error = error
 
 
-class _Stream(io.TextIOBase):
-    """Stands in for sys.stdout or sys.stderr: text of a task goes with the task, other text to the process's own."""
-
-    def __init__(self, process: Process, original: Any, stderr: bool) -> None:
-        self._process, self._original, self._stderr = process, original, stderr
-
-    def writable(self) -> bool:
-        return True
-
-    def isatty(self) -> bool:
-        return False
-
-    @property
-    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return "utf-8"
-
-    def fileno(self) -> int:
-        return self._original.fileno()
-
-    def flush(self) -> None:
-        # Whoever asks may be about to die.
-        if self._process.task_id:
-            self._process.flush()
-        self._original.flush()
-
-    def write(self, text: str, /) -> int:
-        task = self._process.task_id
-        if task == 0:
-            return self._original.write(text)
-        self._process.log(task, text, self._stderr)
-        return len(text)
-
-
 class _Op:
     """An op of this session: resolved at its first use."""
 
-    __slots__ = ("call", "mean", "runs", "spec")
+    __slots__ = ("call", "longest", "spec")
 
     def __init__(self, spec: task_pb2.Op) -> None:
         self.spec = spec
         self.call: Callable[..., Any] | None = None
-        self.mean = 1.0  # of the run times in seconds; long until known
-        self.runs = 0
+        #: Of the recent runs, in seconds; long until known.
+        self.longest = 1.0
 
     def took(self, seconds: float) -> None:
-        self.runs += 1
-        self.mean = seconds if self.runs == 1 else 0.8 * self.mean + 0.2 * seconds
+        self.longest = max(seconds, 0.7 * self.longest)
+
+
+class _Undecodable:
+    """Takes the place of an input that could not be decoded, to find out which argument it is."""
 
 
 class Process:
@@ -128,7 +101,8 @@ class Process:
             print(f"worker speaks protocol {self.hello.protocol}, this executor {PROTOCOL}", file=sys.stderr)
             raise SystemExit(64)
         self._slab = Slab(SLAB_FD, self.hello.slab_bytes)
-        self._base = np.frombuffer(self._slab.readable, np.uint8).ctypes.data
+        # Address of the mapping that inputs are served from; 0 until it is needed.
+        self._base = 0
         self._control = ControlPage(CONTROL_FD)
         self._ops: dict[int, _Op] = {}
         self._functions: dict[bytes, bytes] = {}
@@ -139,12 +113,17 @@ class Process:
         self._allocated: SimpleQueue[executor_pb2.ExecutorAllocated] = SimpleQueue()
         self._requests = 0
         self._ordinal = 0
-        # Guards _out and _since.
+        # Guards _out, _since, _logged and _swept.
         self._lock = threading.Lock()
         self._out = executor_pb2.FromExecutor()
+        # When the first of what waits to be sent was put there; 0: nothing waits.
         self._since = 0.0
-        # Set while something waits to be sent.
-        self._waiting = threading.Event()
+        # Characters of logs that wait.
+        self._logged = 0
+        # Released to wake the sweeping thread; `_swept` says that it is awake.
+        self._sweeping = threading.Lock()
+        self._sweeping.acquire()
+        self._swept = False
         # Ordinal of the run that may be stopped now; 0: none. Read by the signal handler, in the main thread.
         self._stoppable = 0
         self.task_id = 0
@@ -155,31 +134,41 @@ class Process:
     # ---- sending -----------------------------------------------------------------------------------------------
 
     def log(self, task: int, text: str, stderr: bool) -> None:
+        text = text[-_TEXT:]
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # lone surrogates
+            text = text.encode(errors="replace").decode()
         with self._lock:
             logs = self._out.logs
             if logs and logs[-1].task_id == task and logs[-1].stderr == stderr:
                 logs[-1].text += text
             else:
                 logs.add(task_id=task, text=text, stderr=stderr)
-            self._hold()
+            self._logged += len(text)
+            full = self._logged >= _TEXT
+            self._since = self._since or time.monotonic()
+            self._sweep_soon()
+        if full:
+            self.flush()
 
     def _finish(self, finished: executor_pb2.ExecutorFinished) -> None:
         with self._lock:
             self._out.finished.append(finished)
-            self._hold()
+            self._since = self._since or time.monotonic()
 
-    def _hold(self) -> None:
-        """Notes that something waits to be sent. REQUIRES: the lock."""
-        if not self._since:
-            self._since = time.monotonic()
-            self._waiting.set()
+    def _sweep_soon(self) -> None:
+        """Has what waits sent soon, whatever the main thread does. REQUIRES: the lock."""
+        if not self._swept:
+            self._swept = True
+            self._sweeping.release()
 
     def flush(self) -> None:
         """Sends what waits to be sent."""
         with self._lock:
             if not self._since:
                 return
-            out, self._out, self._since = self._out, executor_pb2.FromExecutor(), 0.0
+            out, self._out, self._since, self._logged = self._out, executor_pb2.FromExecutor(), 0.0, 0
             # Sent under the lock: what is buffered later is also sent later.
             self._link.send(out)
 
@@ -230,13 +219,17 @@ class Process:
     def _sweep(self) -> None:
         """Sends what waits while a task runs for long. Asleep while there is nothing."""
         while True:
-            self._waiting.wait()
-            time.sleep(_HELD)
-            with self._lock:
-                since = self._since
-                if not since:
-                    self._waiting.clear()
-            if since and time.monotonic() - since >= _HELD:
+            self._sweeping.acquire()
+            while True:
+                with self._lock:
+                    since = self._since
+                    if not since:
+                        self._swept = False
+                        break
+                left = since + _HELD - time.monotonic()
+                if left > 0:
+                    time.sleep(left)
+                    continue
                 try:
                     self.flush()
                 except OSError:
@@ -251,8 +244,9 @@ class Process:
 
     def run(self) -> int:
         signal.signal(signal.SIGINT, self._on_signal)
-        sys.stdout = _Stream(self, sys.stdout, stderr=False)
-        sys.stderr = _Stream(self, sys.stderr, stderr=True)
+        sys.setswitchinterval(_HELD)
+        sys.stdout = Stream(self, sys.stdout, stderr=False)
+        sys.stderr = Stream(self, sys.stderr, stderr=True)
         ready = executor_pb2.ExecutorReady(
             protocol=PROTOCOL, pid=os.getpid(), language=f"python {platform.python_version()}"
         )
@@ -260,6 +254,8 @@ class Process:
         threading.Thread(target=self._read, name="millrace-link", daemon=True).start()
         threading.Thread(target=self._sweep, name="millrace-sweep", daemon=True).start()
         queue, pending = self._queue, self._pending
+        if queue.empty():
+            self._preload()
         while True:
             if queue.empty():
                 self.flush()
@@ -272,35 +268,41 @@ class Process:
                 continue  # dropped
             ordinal, run = entry
             op = self._ops[run.op_id]
-            if self._since and (op.mean > _SHORT or time.monotonic() - self._since > 0.001):
-                self.flush()
+            if self._since:
+                if op.longest > _SHORT or time.monotonic() - self._since > _HELD:
+                    self.flush()
+                elif not self._swept:  # in case that it is not as short as it used to be
+                    with self._lock:
+                        self._sweep_soon()
             self._control.begin(ordinal)
+            began = time.perf_counter()
             finished = self._run(ordinal, run, op)
+            took = time.perf_counter() - began
+            op.took(took)
+            if took > 0.001:  # it may have started a program
+                drain()
             self._control.end(ordinal)
             self._finish(finished)
+
+    def _preload(self) -> None:
+        """Imports what most tasks need, while there is nothing to do."""
+        try:
+            importlib.import_module("numpy")
+        except Exception:  # whoever needs it will say so
+            traceback.print_exc()
 
     def _run(self, ordinal: int, run: executor_pb2.ExecutorRun, op: _Op) -> executor_pb2.ExecutorFinished:
         finished = executor_pb2.ExecutorFinished(task_id=run.task_id, attempt=run.attempt)
         self.task_id = run.task_id
         self.info = TaskInfo(run.key, run.task_id, run.attempt, self.hello.worker_name, run.namespace or "default")
-        began = time.perf_counter_ns()
         try:
             try:
                 self._stoppable = ordinal
                 if self._control.stop == ordinal:
                     raise TaskStopped("the task was stopped before it began")
                 call = op.call or self._resolve(op)
-                inputs = [
-                    _serialize.decode(i.header, [self._slab.readable[f.offset : f.offset + f.bytes] for f in i.frames])
-                    for i in run.inputs
-                ]
-                args, kwargs = self._arguments(run, inputs)
-                result = call(*args, **kwargs)
-                if inspect.iscoroutine(result):
-                    import asyncio  # slow to import, and rarely needed
-
-                    result = asyncio.run(result)
-                self._store(run, result, finished)
+                args, kwargs = self._arguments(run)
+                self._store(run, self._call(call, args, kwargs, finished), finished)
             finally:
                 self._stoppable = 0
         except _Refused as e:
@@ -313,13 +315,22 @@ class Process:
             self._describe(e, finished.error)
         finally:
             self.task_id, self.info = 0, None
-        took = time.perf_counter_ns() - began
-        finished.run_nanos = took
-        op.took(took * 1e-9)
         if finished.HasField("error"):
             finished.ClearField("header")
             del finished.frames[:], finished.inline_frames[:]
         return finished
+
+    def _call(self, call: Callable[..., Any], args: Any, kwargs: Any, finished: executor_pb2.ExecutorFinished) -> Any:
+        began = time.perf_counter_ns()
+        try:
+            result = call(*args, **kwargs)
+            if inspect.iscoroutine(result):
+                import asyncio  # slow to import, and rarely needed
+
+                result = asyncio.run(result)
+            return result
+        finally:
+            finished.run_nanos = time.perf_counter_ns() - began
 
     def _resolve(self, op: _Op) -> Callable[..., Any]:
         spec = op.spec
@@ -366,27 +377,57 @@ class Process:
             raise _Refused("FUNCTION_NOT_FOUND", f"{path} is a {type(found).__name__}, not a function")
         return found
 
-    def _arguments(self, run: executor_pb2.ExecutorRun, inputs: list[Any]) -> tuple[Any, Any]:
-        if not run.arguments:
-            return (), {}
+    def _arguments(self, run: executor_pb2.ExecutorRun) -> tuple[Any, Any]:
+        inputs: list[Any] = []
+        trouble: Exception | None = None
+        bad = 0
+        for number, given in enumerate(run.inputs):
+            try:
+                frames = [self._slab.readable[f.offset : f.offset + f.bytes] for f in given.frames]
+                inputs.append(_serialize.decode(given.header, frames, readonly=True))
+            except TaskStopped:
+                raise
+            except Exception as e:
+                trouble = e
+                inputs = [None] * len(run.inputs)
+                inputs[number] = _Undecodable()
+                bad = number
+                break
         try:
-            arguments = value_pb2.Arguments.FromString(run.arguments)
-            if arguments.HasField("call"):
-                return _serialize.CallUnpickler(arguments.call.data, inputs).load()
-            args = [_serialize.from_value(v, (), inputs) for v in arguments.positional]
-            return args, {k: _serialize.from_value(v, (), inputs) for k, v in arguments.named.items()}
+            args, kwargs = self._decoded(run.arguments, inputs)
         except TaskStopped:
             raise
         except Exception as e:
-            raise _Refused(
-                "INVALID_ARGUMENT",
-                f"the arguments of {run.key} cannot be decoded on worker {self.hello.worker_name}: "
-                f"{type(e).__name__}: {e}",
-            ) from e
+            if trouble is None:
+                raise _Refused(
+                    "INVALID_ARGUMENT",
+                    f"the arguments of {run.key} cannot be decoded on worker {self.hello.worker_name}: "
+                    f"{type(e).__name__}: {e}",
+                ) from e
+            args, kwargs = (), {}
+        if trouble is None:
+            return args, kwargs
+        where = next((f"argument {n}" for n, a in [*enumerate(args), *kwargs.items()] if _within(a)), "an argument")
+        raise _Refused(
+            "INPUT_UNREADABLE",
+            f"{where} of {run.key}, {_type_of(run.inputs[bad].header)}, cannot be decoded on worker "
+            f"{self.hello.worker_name}: {type(trouble).__name__}: {trouble}. Are the same packages installed there as "
+            "where it was made?",
+        ) from trouble
+
+    @staticmethod
+    def _decoded(serialised: bytes, inputs: list[Any]) -> tuple[Any, Any]:
+        if not serialised:
+            return (), {}
+        arguments = value_pb2.Arguments.FromString(serialised)
+        if arguments.HasField("call"):
+            return _serialize.CallUnpickler(arguments.call.data, inputs).load()
+        args = [_serialize.from_value(v, (), inputs) for v in arguments.positional]
+        return args, {k: _serialize.from_value(v, (), inputs) for k, v in arguments.named.items()}
 
     def _store(self, run: executor_pb2.ExecutorRun, result: Any, finished: executor_pb2.ExecutorFinished) -> None:
         try:
-            encoded = _serialize.encode(result)
+            encoded = _serialize.encode(result, strided=True)
         except TaskStopped:
             raise
         except Exception as e:
@@ -400,7 +441,7 @@ class Process:
         if not encoded.frames:
             return
         if encoded.nbytes <= self.hello.inline_bytes:
-            finished.inline_frames.extend(bytes(f) for f in encoded.frames)
+            finished.inline_frames.extend(f.tobytes() for f in encoded.frames)
             return
         # Frames that lie in an input need no room: the result shares them.
         shared = [self._shared(f, run) for f in encoded.frames]
@@ -411,12 +452,15 @@ class Process:
                 place = next(places)
                 at = place.offset
                 if frame.nbytes:
-                    self._slab.writable[at : at + frame.nbytes] = frame
+                    _serialize.write(frame, self._slab.writable[at : at + frame.nbytes])
             finished.frames.add(offset=at, bytes=frame.nbytes)
 
-    def _shared(self, frame: memoryview, run: executor_pb2.ExecutorRun) -> int | None:
-        if not frame.nbytes:
+    def _shared(self, frame: Any, run: executor_pb2.ExecutorRun) -> int | None:
+        if not (isinstance(frame, memoryview) and frame.nbytes and any(i.frames for i in run.inputs)):
             return None
+        import numpy as np
+
+        self._base = self._base or np.frombuffer(self._slab.readable, np.uint8).ctypes.data
         at = np.frombuffer(frame, np.uint8).ctypes.data - self._base
         for i in run.inputs:
             for f in i.frames:
@@ -429,7 +473,7 @@ class Process:
         with self._lock:
             request = self._out.allocate.add(request=self._requests, frame_bytes=sizes)
             request.task.task_id, request.task.attempt = run.task_id, run.attempt
-            self._hold()
+            self._since = self._since or time.monotonic()
         self.flush()
         while True:
             answer = self._allocated.get()
@@ -445,8 +489,8 @@ class Process:
             trace = trace.tb_next
         e = e.with_traceback(trace)
         error.reason = "OUT_OF_MEMORY" if isinstance(e, MemoryError) else "PYTHON_EXCEPTION"
-        error.message = "".join(traceback.format_exception_only(type(e), e)).strip()
-        error.traceback = "".join(traceback.format_exception(type(e), e, trace))
+        error.message = _shortened("".join(traceback.format_exception_only(type(e), e)).strip())
+        error.traceback = _shortened("".join(traceback.format_exception(type(e), e, trace)))
         try:
             data = cloudpickle.dumps(chain(e), protocol=5)
             pickle.loads(data)  # some exceptions pickle and do not unpickle
@@ -471,6 +515,30 @@ def chain(e: BaseException) -> list[tuple[BaseException, bool]]:
     return links
 
 
+def _shortened(text: str) -> str:
+    """At most `_TEXT` characters: the beginning and the end, where Python names the error."""
+    if len(text) > _TEXT:
+        text = f"{text[: _TEXT // 2]}\n[... {len(text) - _TEXT} characters ...]\n{text[-(_TEXT // 2) :]}"
+    return text.encode(errors="replace").decode()
+
+
+def _within(tree: Any) -> bool:
+    """An input that could not be decoded is in it."""
+    if isinstance(tree, (list, tuple, set, frozenset)):
+        return any(_within(item) for item in cast("Iterable[Any]", tree))
+    if isinstance(tree, dict):
+        return any(_within(item) for pair in cast("dict[Any, Any]", tree).items() for item in pair)
+    return isinstance(tree, _Undecodable)
+
+
+def _type_of(header: bytes) -> str:
+    try:
+        named = value_pb2.Value.FromString(header).opaque_value.type_name
+    except Exception:
+        return "whose header is damaged"
+    return f"a {named}" if named else "a result"
+
+
 def _qualified(e: BaseException) -> str:
     return f"{type(e).__module__}.{type(e).__qualname__}"
 
@@ -485,6 +553,8 @@ def get_task_info() -> TaskInfo | None:
 
 def main() -> int:
     global _process
+    # A crash leaves the stack of its thread in the worker's report of it.
+    faulthandler.enable(sys.__stderr__ or 2, all_threads=False)
     _process = Process()
     status = _process.run()
     sys.stdout.flush()

@@ -1,0 +1,114 @@
+"""Standard output and error of tasks: Python's goes with the task's logs, that of C code and child processes to the
+process's own descriptors, which the worker reads."""
+
+from __future__ import annotations
+
+import codecs
+import fcntl
+import io
+import struct
+import termios
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from millrace.executor._process import Process
+
+#: How long the end of a run waits for the worker to read what programs that it started have written, in seconds.
+_DRAIN = 0.02
+
+
+class Stream(io.TextIOBase):
+    """Stands in for sys.stdout or sys.stderr: text of a task goes with the task, other text to the process's own."""
+
+    errors = "replace"  # pyright: ignore[reportAssignmentType]
+    line_buffering = True
+    write_through = True
+
+    def __init__(self, process: Process, original: Any, stderr: bool) -> None:
+        self._process, self._original, self._stderr = process, original, stderr
+        self.name = original.name
+        self.mode = "w"
+        self.buffer = _Bytes(self)
+
+    @property
+    def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return "utf-8"
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return False
+
+    def fileno(self) -> int:
+        return self._original.fileno()
+
+    def reconfigure(self, **_options: Any) -> None:
+        """Accepted and ignored: text is not buffered here, and is UTF-8."""
+
+    def close(self) -> None:
+        """Flushes. A task must not close the streams of the next one."""
+        self.flush()
+
+    def flush(self) -> None:
+        # Whoever asks may be about to die.
+        if self._process.task_id:
+            self._process.flush()
+        self._original.flush()
+
+    def write(self, text: str, /) -> int:
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise TypeError(f"write() argument must be str, not {type(text).__name__}")
+        task = self._process.task_id
+        if task:
+            self._process.log(task, text, self._stderr)
+        else:
+            self._original.write(text)
+        return len(text)
+
+
+class _Bytes(io.BufferedIOBase):
+    """`Stream.buffer`. Bytes are UTF-8; what is not is replaced."""
+
+    def __init__(self, text: Stream) -> None:
+        self._text = text
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    @property
+    def raw(self) -> Any:
+        return self
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._text.fileno()
+
+    def close(self) -> None:
+        self.flush()
+
+    def flush(self) -> None:
+        self._text.flush()
+
+    def write(self, data: Any, /) -> int:
+        view = memoryview(data)
+        text = self._decoder.decode(view)
+        if text:
+            self._text.write(text)
+        return view.nbytes
+
+
+def drain() -> None:
+    """Waits a moment for the worker to read what is in the pipes, so that it puts it down to the run at work."""
+    deadline = 0.0
+    for fd in (1, 2):
+        try:
+            while struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))[0]:
+                now = time.monotonic()
+                deadline = deadline or now + _DRAIN
+                if now > deadline:
+                    return
+                time.sleep(0.0002)
+        except OSError:  # no pipe
+            continue
