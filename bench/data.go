@@ -47,6 +47,7 @@ type DataResult struct {
 	// Peaks of resident memory beyond that of the idle process, the object itself included: the client while it writes
 	// an array that it holds, the client while it reads one and holds no other, the worker over all of it with the pages
 	// of its slab.
+	ClientPeakBytes      uint64 `json:"client_peak_bytes"` // The larger of the next two.
 	ClientWritePeakBytes uint64 `json:"client_write_peak_bytes"`
 	ClientReadPeakBytes  uint64 `json:"client_read_peak_bytes"`
 	WorkerPeakBytes      uint64 `json:"worker_peak_bytes"`
@@ -108,6 +109,7 @@ func Data(ctx context.Context, c DataConfig) (out DataResult, err error) {
 	out.WriteCPU, _ = median(runs.WriteCPU, same)
 	out.ReadCPU, _ = median(runs.ReadCPU, same)
 	out.ClientWritePeakBytes, out.ClientReadPeakBytes = runs.WritePeak, runs.ReadPeak
+	out.ClientPeakBytes = max(runs.WritePeak, runs.ReadPeak)
 	out.Bench, out.Bytes, out.Repetitions, out.Version, out.Machine = "data", c.Bytes, c.Repetitions, version.String(), Machine()
 	return out, nil
 }

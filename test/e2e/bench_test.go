@@ -20,6 +20,7 @@ func TestBenchPrintsItsContract(t *testing.T) {
 		{"graph --shape fanout --workers 2 --tasks 300 --repetitions 1", tasks + " shape us_per_task"},
 		{"latency --samples 200", "submit_result_us dependent_start_us"},
 		{"data --bytes 4MiB --repetitions 1", "bytes write_gb_per_s read_gb_per_s client_peak_bytes worker_peak_bytes"},
+		{"data --client python --bytes 4MiB --repetitions 1 --python " + python(), "bytes write_gb_per_s read_gb_per_s client_peak_bytes worker_peak_bytes"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			t.Parallel()
@@ -32,6 +33,22 @@ func TestBenchPrintsItsContract(t *testing.T) {
 			for _, f := range []string{"submit_result_us", "dependent_start_us"} {
 				if out[f] != nil && (dig(out, f, "p50") == nil || dig(out, f, "p99") == nil) {
 					t.Errorf("%s: %v", f, out[f])
+				}
+			}
+		})
+	}
+}
+
+// TestDataStaysWithinTwiceTheObject: neither client nor worker ever holds more than twice an object on its way, code and
+// buffers included. The worker's peak has the pages of its slab: it cannot be below the object's size.
+func TestDataStaysWithinTwiceTheObject(t *testing.T) {
+	const size = 128 << 20
+	for _, client := range []string{"go", "python"} {
+		t.Run(client, func(t *testing.T) {
+			out := shared.succeed(t, "bench", "data", "--client", client, "--python", python(), "--bytes", "128MiB", "--repetitions", "1", "--json")
+			for _, name := range []string{"client_write_peak_bytes", "client_read_peak_bytes", "worker_peak_bytes"} {
+				if peak, _ := out[name].(float64); peak < size || peak > 2*size {
+					t.Errorf("%s is %.0f MiB for an object of %d MiB", name, peak/(1<<20), size>>20)
 				}
 			}
 		})

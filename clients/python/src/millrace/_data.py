@@ -35,13 +35,23 @@ _OPTIONS = [
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
     # The window of a stream: a reader that copies 1 MiB out must not make the worker wait.
-    ("grpc.http2.lookahead_bytes", 64 << 20),
+    ("grpc.http2.lookahead_bytes", 16 << 20),
 ]
 #: Bytes of one message on the way to a worker. Measured: 1 and 4 MiB cost up to a third and twice as much time.
 _CHUNK = 2 << 20
 #: Longest time that scattered data goes from worker to worker without one of them reporting it.
 _PLACE_SECONDS = 60.0
 _TRANSFER_SECONDS = 600.0
+
+
+def _keep_freed_memory() -> None:
+    """Makes glibc keep up to twice 16 MiB of freed memory for each arena instead of what twice the last message took.
+
+    malloc learns from the largest block that was ever freed how much to hold back. Without this the buffers of each
+    message of 1 MiB are given back to the kernel and faulted in again page by page, which takes longer than receiving it:
+    46,000 faults for 256 MiB, 1,000 with it.
+    """
+    bytes(16 << 20)
 
 
 class DataPlane:
@@ -53,6 +63,7 @@ class DataPlane:
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._channels: dict[str, grpc.Channel] = {}
+        _keep_freed_memory()
 
     def close(self) -> None:
         """Closes all connections."""
