@@ -180,3 +180,67 @@ def test_executors_do_not_import_grpc() -> None:
     assert all(hasattr(millrace, name) for name in millrace.__all__)
     with pytest.raises(AttributeError, match="no_such_thing"):
         millrace.no_such_thing  # noqa: B018
+
+
+FORK = """
+import gc, os, pickle, sys
+import millrace
+from millrace import Client, LocalCluster, errors
+
+def double(x):
+    return 2 * x
+
+if __name__ == "__main__":
+    cluster = LocalCluster(1, memory_limit="64MiB", device="host")
+    client = Client(cluster)
+    known = client.submit(double, 2)
+    assert known.result(30) == 4
+    nobody = client.submit(double, 3, workers="nobody")
+    pickled = pickle.dumps(known)
+    client.session.flush()
+    child = os.fork()
+    if child == 0:
+        assert known.result(30) == 4
+        for attempt in (
+            lambda: client.submit(double, 5),
+            lambda: client.map(double, [1]),
+            lambda: nobody.result(30),
+            lambda: client.scatter([1]),
+            client.scheduler_info,
+            lambda: known.cancel(),
+            lambda: pickle.loads(pickled),
+            lambda: Client(cluster, timeout=30),
+        ):
+            try:
+                attempt()
+            except errors.SchedulerLostError as e:
+                assert "forked" in str(e) and "spawn" in str(e), e
+            else:
+                raise AssertionError("no error")
+        assert "closed" in repr(client)
+        client.close()
+        cluster.close()
+        del known, nobody, client, cluster
+        gc.collect()
+        print("child ok", flush=True)
+        sys.exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert client.submit(double, 10).result(30) == 20
+    client.close()
+    # Nothing is open now.
+    child = os.fork()
+    if child == 0:
+        with Client(cluster, timeout=30) as own:
+            assert own.submit(double, 7).result(30) == 14
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    cluster.close()
+    print("parent ok")
+"""
+
+
+def test_a_forked_child_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "forks.py"
+    script.write_text(FORK)
+    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    assert out.returncode == 0 and "child ok" in out.stdout and "parent ok" in out.stdout, out.stderr + out.stdout

@@ -8,9 +8,11 @@ settles the states of tasks. Everything that waits, waits on one condition.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 import time
 import uuid
+import weakref
 from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -115,10 +117,31 @@ class Unit:
         self.failure: BaseException | None = None
 
 
+#: Why nothing works in a child of fork. gRPC's threads are not there, and nothing wakes those who wait for them.
+_FORKED = (
+    "this process was forked from one that has a Millrace client, whose connection cannot be used here: "
+    'start processes by the method "spawn" or "forkserver" (multiprocessing.set_start_method), and open a client there'
+)
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+# What a parent had open. Never touched, and never freed: closing it here would end the parent's streams.
+_inherited: list[Any] = []
+
+
+def _after_fork() -> None:
+    """In the child."""
+    for session in list(_sessions):
+        session.orphan()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class Session:
     """One client lease."""
 
     def __init__(self, address: str, token: str, *, name: str, namespace: str, timeout: float) -> None:
+        if _inherited:
+            raise errors.SchedulerLostError(_FORKED)
         self.address, self.token, self.timeout = address, token, timeout
         self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
         self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
@@ -137,6 +160,8 @@ class Session:
         self._graph = 0
         self._revision = 0
         self._closed = False
+        # Why calls are refused once it is closed.
+        self._why = "the client is closed"
         self._watch: Any = None
         self._workers: dict[int, worker_pb2.Worker] = {}
         self._workers_at = 0.0
@@ -156,6 +181,7 @@ class Session:
             threading.Thread(target=self._send_loop, name="millrace-send", daemon=True),
             threading.Thread(target=self._watch_loop, name="millrace-watch", daemon=True),
         ]
+        _sessions.add(self)
         for thread in self._threads:
             thread.start()
 
@@ -185,7 +211,17 @@ class Session:
     def check_open(self) -> None:
         """Raises if the lease has ended."""
         if self._closed:
-            raise errors.SchedulerLostError("the client is closed")
+            raise errors.SchedulerLostError(self._why)
+
+    def orphan(self) -> None:
+        """Makes the copy that a child of fork has say so. Other threads may have held the locks: none is taken."""
+        self._closed, self._why = True, _FORKED
+        self.changed = threading.Condition(threading.RLock())
+        for state in list(self._states.values()):
+            if not state.done:
+                state.failure = errors.SchedulerLostError(_FORKED)
+        _inherited.append((self._channel, self.stub, self._watch, self._data, self._commands))
+        self._data, self._commands = DataPlane(self), SimpleQueue()
 
     # ---- out -----------------------------------------------------------------------------------------------------
 
@@ -613,6 +649,12 @@ class Session:
                 command.set()
         self._channel.close()
         self._data.close()
+        _sessions.discard(self)
+
+    @property
+    def forked(self) -> bool:
+        """It is the copy that a child of fork has."""
+        return self._why is _FORKED
 
     @property
     def closed(self) -> bool:

@@ -45,6 +45,8 @@ _clients = threading.Lock()
 def get_client() -> Client:
     """The client opened last in this process; inside a task one of its worker's cluster."""
     client = _current.get("last")
+    if client is not None and client.session.forked:
+        client.session.check_open()
     if client is None or client.session.closed:
         if not os.environ.get("MILLRACE_ADDRESS"):
             raise ValueError("there is no client in this process: open one with millrace.Client(...)")

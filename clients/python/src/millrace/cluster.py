@@ -65,6 +65,8 @@ class LocalCluster:
         python: str | None = None,
         start_timeout: float = 60.0,
     ) -> None:
+        # A child of fork has a copy of this object, and must not end the cluster.
+        self._owner = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._directory = tempfile.mkdtemp(prefix="millrace-")
@@ -119,7 +121,7 @@ class LocalCluster:
     def close(self) -> None:
         """Ends the cluster. Its processes are gone when this returns."""
         process, self._process = self._process, None
-        if process is None:
+        if process is None or os.getpid() != self._owner:
             return
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
