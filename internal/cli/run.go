@@ -2,7 +2,9 @@ package cli
 
 import (
 	"context"
+	"crypto/hmac"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
@@ -166,8 +168,13 @@ func (a *app) runChild(ctx context.Context, name, address, token string) error {
 		PythonCommand: a.python(), Executors: s.Int("executors"), Scratch: s.String("local-directory"),
 		SchedulerTimeout: s.Duration("death-timeout"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
 		Resources: map[string]float64{}, Exec: map[string][]string{},
-		// Functions that open a client find their own cluster.
-		ExecutorEnv: []string{millrace.EnvAddress + "=" + address, millrace.EnvToken + "=" + token},
+		// Functions that open a client find their own cluster, and may not stop it.
+		ExecutorEnv: []string{millrace.EnvAddress + "=" + address},
+	}
+	if token != "" {
+		own := taskToken(token)
+		c.AcceptTokens = []string{own}
+		c.ExecutorEnv = append(c.ExecutorEnv, millrace.EnvToken+"="+own)
 	}
 	for k, v := range s.StringMap("resources") {
 		if c.Resources[k], err = strconv.ParseFloat(v, 64); err != nil || c.Resources[k] < 0 {
@@ -245,11 +252,20 @@ func (a *app) newServer() (*server.Server, string, error) {
 		token = hex.EncodeToString(random[:])
 	}
 	srv, err := server.New(server.Config{
-		Address: s.String("listen"), HTTPAddress: s.String("http"), Tokens: map[string]server.Role{token: server.RoleOperator},
+		Address: s.String("listen"), HTTPAddress: s.String("http"),
+		Tokens:      map[string]server.Role{token: server.RoleOperator, taskToken(token): server.RoleClient},
 		WorkerLease: s.Duration("worker-lease"), ReconnectGrace: s.Duration("reconnect-grace"),
 		InlineResultBytes: uint32(inline), NativeOps: ops.NewRegistry().Names(), Log: slog.Default(),
 	})
 	return srv, token, err
+}
+
+// taskToken is the token of clients that tasks open. It is made from the cluster's, so that scheduler and workers agree
+// on it without a word, and tells nothing about it.
+func taskToken(token string) string {
+	mac := hmac.New(sha256.New, []byte(token))
+	mac.Write([]byte("millrace: clients inside of tasks"))
+	return hex.EncodeToString(mac.Sum(nil)[:16])
 }
 
 // writeSchedulerFile writes the file that clients read, atomically and for this user only. It returns how to remove it.

@@ -13,8 +13,9 @@ from millrace import Client, LocalCluster
 
 if os.environ.get("MILLRACE_BIN"):
     os.environ["MILLRACE_BINARY"] = os.environ["MILLRACE_BIN"]
-for _name in ("MILLRACE_ADDRESS", "MILLRACE_TOKEN", "MILLRACE_SCHEDULER_FILE"):
-    os.environ.pop(_name, None)
+if not os.environ.get("MILLRACE_EXECUTOR"):  # tasks import this module, too
+    for _name in ("MILLRACE_ADDRESS", "MILLRACE_TOKEN", "MILLRACE_SCHEDULER_FILE"):
+        os.environ.pop(_name, None)
 
 PATIENCE = 30.0
 

@@ -385,14 +385,42 @@ def test_a_future_in_another_client(cluster: LocalCluster, client: Client) -> No
         pickle.loads(missing)
 
 
-def test_a_client_inside_of_a_task(cluster: LocalCluster, client: Client) -> None:
-    def launch(token: str, n: int) -> int:
-        with Client(token=token) as inner:
+def test_a_client_inside_of_a_task(client: Client) -> None:
+    def launch(n: int) -> int:
+        with Client() as inner:
             assert millrace.get_client() is inner
             return len(inner.scheduler_info()["workers"]) * 100 + sum(inner.gather(inner.map(inc, range(n))))
 
     # Two workers: it is this cluster, and not one that the task has started for itself.
-    assert client.submit(launch, cluster.token, 5, pure=False).result(PATIENCE) == 215
+    assert client.submit(launch, 5, pure=False).result(PATIENCE) == 215
+
+
+def test_the_client_of_a_task(cluster: LocalCluster, client: Client) -> None:
+    def launch() -> tuple[float, float, bool]:
+        mine = millrace.get_client()
+        # Bulk comes and goes with the task's own token.
+        own = mine.scatter(np.full(300_000, 2.0), hash=False)
+        total = mine.submit(np.sum, own).result(PATIENCE)
+        return float(total), float(own.result()[0]), mine is millrace.get_client()
+
+    assert client.submit(launch, pure=False).result(PATIENCE) == (600_000.0, 2.0, True)
+
+
+def test_the_token_of_a_task_is_not_the_operators(cluster: LocalCluster, client: Client) -> None:
+    def shut() -> str:
+        try:
+            Client().shutdown()
+        except errors.AuthenticationError as e:
+            return str(e)
+        return "the task has stopped the cluster"
+
+    told = client.submit(shut, pure=False).result(PATIENCE)
+    assert "role" in told and "client" in told, told
+    token = client.submit(os.getenv, "MILLRACE_TOKEN", pure=False).result(PATIENCE)
+    assert token and cluster.token not in token
+    assert token not in cluster.log and token not in repr(client)
+    with Client(cluster.address, token=token) as other:
+        assert other.submit(inc, 1).result(PATIENCE) == 2
 
 
 # ---- rules -------------------------------------------------------------------------------------------------------

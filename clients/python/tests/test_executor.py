@@ -223,7 +223,7 @@ def test_output_goes_with_the_task(worker: Worker) -> None:
     worker.define(1, talk)
     worker.start(1)
     worker.finished()
-    assert [(x.task_id, x.stderr, x.text) for x in worker.logs] == [(1, False, "to stdout\n"), (1, True, "to stderr\n")]
+    assert text_of(worker, 1) == "to stdout\n" and text_of(worker, 1, stderr=True) == "to stderr\n"
 
 
 def until(condition: Callable[[], bool]) -> None:

@@ -618,7 +618,8 @@ class Session:
             # At once: the streams end by our own doing from now on.
             self._closed = True
         self._lose("the client was closed")
-        with contextlib.suppress(grpc.RpcError, ValueError):
+        refused: errors.MillraceError | None = None
+        try:
             if shutdown:
                 self.stub.Shutdown(
                     scheduler_service_pb2.ShutdownRequest(reason="asked by a client"),
@@ -631,6 +632,11 @@ class Session:
                     metadata=self.metadata,
                     timeout=5.0,
                 )
+        except grpc.RpcError as e:
+            if isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.PERMISSION_DENIED:
+                refused = errors.from_rpc(e, "shutdown")
+        except ValueError:  # the channel is closed already
+            pass
         self._commands.put(None)
         if self._watch is not None:
             self._watch.cancel()
@@ -650,6 +656,8 @@ class Session:
         self._channel.close()
         self._data.close()
         _sessions.discard(self)
+        if refused is not None:
+            raise refused
 
     @property
     def forked(self) -> bool:
