@@ -2,8 +2,9 @@
 // and tells the scheduler at once how one of them died.
 //
 // Workers are children that run the same program again. They die with the
-// supervisor, and are in process groups of their own, so that a Ctrl-C in a
-// terminal reaches only the supervisor, which has them leave properly.
+// supervisor, and are in sessions of their own, so that a Ctrl-C in a terminal
+// reaches only the supervisor, which has them leave properly, and so that nothing
+// of what their tasks started outlives them.
 package supervisor
 
 import (
@@ -211,7 +212,7 @@ func (w *child) start() (*life, error) {
 	l := &life{child: w, incarnation: incarnation.String(), oom: exitcause.OOMKills()}
 	l.cmd = exec.Command(w.config.Executable, w.config.Args...)
 	l.cmd.Env = append(append(os.Environ(), w.config.Env...), ChildEnv+"="+w.name, IncarnationEnv+"="+l.incarnation)
-	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	// Pipes of our own: children of the worker that outlive it and keep them open
 	// must not keep us from seeing its end.
 	for _, to := range []*io.Writer{&l.cmd.Stdout, &l.cmd.Stderr} {
@@ -261,6 +262,7 @@ func (l *life) live(ctx context.Context) exitcause.Cause {
 			<-exited
 		}
 	}
+	endSession(l.cmd.Process.Pid)
 	cause := exitcause.Of(l.cmd.ProcessState, l.oom)
 	for _, r := range l.outputs {
 		_ = r.SetReadDeadline(time.Now().Add(50 * time.Millisecond)) // pipes can

@@ -7,7 +7,10 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"os/signal"
+	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -52,6 +55,16 @@ func childMain(name string) int {
 		<-terminated
 		return 0
 	case "stubborn":
+		select {}
+	case "parent":
+		program := exec.Command("/bin/sleep", "1000")
+		program.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := program.Start(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		fmt.Println("program", program.Process.Pid)
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // it cannot fail
 		select {}
 	case "exit":
 		fmt.Fprintln(os.Stderr, "no reason to live")
@@ -161,6 +174,25 @@ func TestDeathIsReportedAndTheWorkerIsBackAtOnce(t *testing.T) {
 	again.Until("the farewell", func() bool { return again.Leaving })
 	if err := wait(t, s.ended, "the end"); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestProgramsOfAWorkerDieWithIt(t *testing.T) {
+	s := start(t, "parent", "host-0")
+	wait(t, s.started, "the start")
+	// The next one is started when the first one's programs have been killed.
+	wait(t, s.started, "the restart")
+	found := regexp.MustCompile(`program (\d+)`).FindStringSubmatch(s.output.String())
+	if found == nil {
+		t.Fatalf("the program was not started: %s", s.output)
+	}
+	program, err := strconv.Atoi(found[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", program)); err == nil && strings.Contains(string(stat), ") S ") {
+		t.Errorf("the program sleeps on: %s", stat)
+		_ = syscall.Kill(program, syscall.SIGKILL) // it may be gone by now
 	}
 }
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE
+from conftest import PATIENCE, eventually
 from millrace import Client, LocalCluster, _session, errors, native
 
 
@@ -244,3 +244,30 @@ def test_a_forked_child_is_told_so(tmp_path: Path) -> None:
     script.write_text(FORK)
     out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
     assert out.returncode == 0 and "child ok" in out.stdout and "parent ok" in out.stdout, out.stderr + out.stdout
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def start_a_program() -> tuple[int, int, int]:
+    """Process ids of the worker, of the executor, and of a program that outlives the task."""
+    program = subprocess.Popen(["/bin/sleep", "1000"], stdin=subprocess.DEVNULL)
+    return os.getppid(), os.getpid(), program.pid
+
+
+@pytest.mark.parametrize("ends", ["executor", "worker", "cluster"])
+def test_programs_that_tasks_started_end_with_their_executor(ends: str) -> None:
+    with LocalCluster(1, memory_limit="64MiB", device="host") as own, Client(own) as client:
+        worker, executor, program = client.submit(start_a_program, pure=False).result(PATIENCE)
+        assert alive(program)
+        if ends == "cluster":
+            own.close()
+        else:
+            os.kill(executor if ends == "executor" else worker, signal.SIGKILL)
+        eventually(lambda: not alive(program) and not alive(executor), f"process {program} is still there")
+        if ends != "cluster":
+            assert client.submit(inc, 1, pure=False).result(PATIENCE) == 2
