@@ -153,8 +153,13 @@ type ReadObjectsRequest struct {
 	Objects []*ObjectRef `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
 	// Number of the reading worker; 0 for clients.
 	ReaderWorkerId uint32 `protobuf:"varint,2,opt,name=reader_worker_id,json=readerWorkerId,proto3" json:"reader_worker_id,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// The reader opens so many streams for the same objects, each for one part of every frame: 0 and 1 are one stream for all of it.
+	Parts uint32 `protobuf:"varint,3,opt,name=parts,proto3" json:"parts,omitempty"`
+	// Which part this stream is, below `parts`. Part p of n of a frame of b bytes is [p*s, min((p+1)*s, b)), s being b/n rounded up
+	// to a multiple of 1 MiB.
+	Part          uint32 `protobuf:"varint,4,opt,name=part,proto3" json:"part,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReadObjectsRequest) Reset() {
@@ -197,6 +202,20 @@ func (x *ReadObjectsRequest) GetObjects() []*ObjectRef {
 func (x *ReadObjectsRequest) GetReaderWorkerId() uint32 {
 	if x != nil {
 		return x.ReaderWorkerId
+	}
+	return 0
+}
+
+func (x *ReadObjectsRequest) GetParts() uint32 {
+	if x != nil {
+		return x.Parts
+	}
+	return 0
+}
+
+func (x *ReadObjectsRequest) GetPart() uint32 {
+	if x != nil {
+		return x.Part
 	}
 	return 0
 }
@@ -418,7 +437,8 @@ type AcquireReadLeasesRequest struct {
 	Objects []*ObjectRef `protobuf:"bytes,1,rep,name=objects,proto3" json:"objects,omitempty"`
 	// Number of the reading worker; 0 for clients.
 	ReaderWorkerId uint32 `protobuf:"varint,2,opt,name=reader_worker_id,json=readerWorkerId,proto3" json:"reader_worker_id,omitempty"`
-	// How long the leases last in milliseconds; at most 10 minutes. 0 means 30 s.
+	// How long the leases last in milliseconds; at most 10 minutes. 0 means 30 s, and over the socket of borrow.proto as long as
+	// the connection.
 	TtlMillis     uint64 `protobuf:"varint,3,opt,name=ttl_millis,json=ttlMillis,proto3" json:"ttl_millis,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -538,7 +558,10 @@ type ReadLease struct {
 	// The object.
 	Head *ObjectHead `protobuf:"bytes,2,opt,name=head,proto3" json:"head,omitempty"`
 	// Where its frames lie.
-	Frames        []*FrameLocation `protobuf:"bytes,3,rep,name=frames,proto3" json:"frames,omitempty"`
+	Frames []*FrameLocation `protobuf:"bytes,3,rep,name=frames,proto3" json:"frames,omitempty"`
+	// Why there is no lease: OBJECT_NOT_HERE, or OBJECT_ELSEWHERE for one that lies in other memory than that which was asked about
+	// and can be had by ReadObjects. Empty with a lease.
+	Refusal       string `protobuf:"bytes,4,opt,name=refusal,proto3" json:"refusal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -592,6 +615,13 @@ func (x *ReadLease) GetFrames() []*FrameLocation {
 		return x.Frames
 	}
 	return nil
+}
+
+func (x *ReadLease) GetRefusal() string {
+	if x != nil {
+		return x.Refusal
+	}
+	return ""
 }
 
 // AcquireReadLeasesResponse holds the leases.
@@ -1076,10 +1106,12 @@ const file_millrace_v1_data_service_proto_rawDesc = "" +
 	"\x06object\x18\x01 \x01(\v2\x16.millrace.v1.ObjectRefR\x06object\x12\x16\n" +
 	"\x06header\x18\x02 \x01(\fR\x06header\x12\x1f\n" +
 	"\vframe_bytes\x18\x03 \x03(\x04R\n" +
-	"frameBytes\"}\n" +
+	"frameBytes\"\xb9\x01\n" +
 	"\x12ReadObjectsRequest\x12=\n" +
 	"\aobjects\x18\x01 \x03(\v2\x16.millrace.v1.ObjectRefB\v\xbaH\b\x92\x01\x05\b\x01\x10\x90NR\aobjects\x12(\n" +
-	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\"\xc8\x01\n" +
+	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x1d\n" +
+	"\x05parts\x18\x03 \x01(\rB\a\xbaH\x04*\x02\x18\x10R\x05parts\x12\x1b\n" +
+	"\x04part\x18\x04 \x01(\rB\a\xbaH\x04*\x02\x18\x0fR\x04part\"\xc8\x01\n" +
 	"\x13ReadObjectsResponse\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12+\n" +
 	"\x04head\x18\x02 \x01(\v2\x17.millrace.v1.ObjectHeadR\x04head\x12,\n" +
@@ -1101,11 +1133,12 @@ const file_millrace_v1_data_service_proto_rawDesc = "" +
 	"ttl_millis\x18\x03 \x01(\x04B\t\xbaH\x062\x04\x18\xc0\xcf$R\tttlMillis\"=\n" +
 	"\rFrameLocation\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\x87\x01\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\xa1\x01\n" +
 	"\tReadLease\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\x04R\aleaseId\x12+\n" +
 	"\x04head\x18\x02 \x01(\v2\x17.millrace.v1.ObjectHeadR\x04head\x122\n" +
-	"\x06frames\x18\x03 \x03(\v2\x1a.millrace.v1.FrameLocationR\x06frames\"m\n" +
+	"\x06frames\x18\x03 \x03(\v2\x1a.millrace.v1.FrameLocationR\x06frames\x12\x18\n" +
+	"\arefusal\x18\x04 \x01(\tR\arefusal\"m\n" +
 	"\x19AcquireReadLeasesResponse\x12.\n" +
 	"\x06leases\x18\x01 \x03(\v2\x16.millrace.v1.ReadLeaseR\x06leases\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\"B\n" +

@@ -26,12 +26,16 @@ class ObjectHead(_message.Message):
     def __init__(self, object: _Optional[_Union[ObjectRef, _Mapping]] = ..., header: _Optional[bytes] = ..., frame_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReadObjectsRequest(_message.Message):
-    __slots__ = ("objects", "reader_worker_id")
+    __slots__ = ("objects", "reader_worker_id", "parts", "part")
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     READER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     objects: _containers.RepeatedCompositeFieldContainer[ObjectRef]
     reader_worker_id: int
-    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ..., reader_worker_id: _Optional[int] = ...) -> None: ...
+    parts: int
+    part: int
+    def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ..., reader_worker_id: _Optional[int] = ..., parts: _Optional[int] = ..., part: _Optional[int] = ...) -> None: ...
 
 class ReadObjectsResponse(_message.Message):
     __slots__ = ("index", "head", "error", "frame", "offset", "data")
@@ -86,14 +90,16 @@ class FrameLocation(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class ReadLease(_message.Message):
-    __slots__ = ("lease_id", "head", "frames")
+    __slots__ = ("lease_id", "head", "frames", "refusal")
     LEASE_ID_FIELD_NUMBER: _ClassVar[int]
     HEAD_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
+    REFUSAL_FIELD_NUMBER: _ClassVar[int]
     lease_id: int
     head: ObjectHead
     frames: _containers.RepeatedCompositeFieldContainer[FrameLocation]
-    def __init__(self, lease_id: _Optional[int] = ..., head: _Optional[_Union[ObjectHead, _Mapping]] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ...) -> None: ...
+    refusal: str
+    def __init__(self, lease_id: _Optional[int] = ..., head: _Optional[_Union[ObjectHead, _Mapping]] = ..., frames: _Optional[_Iterable[_Union[FrameLocation, _Mapping]]] = ..., refusal: _Optional[str] = ...) -> None: ...
 
 class AcquireReadLeasesResponse(_message.Message):
     __slots__ = ("leases", "incarnation")

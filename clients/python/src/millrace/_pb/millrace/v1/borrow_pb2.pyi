@@ -1,0 +1,99 @@
+from millrace._pb.millrace.v1 import data_service_pb2 as _data_service_pb2
+from millrace._pb.millrace.v1 import task_pb2 as _task_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class BorrowRequest(_message.Message):
+    __slots__ = ("call", "hello", "acquire", "renew", "release", "create", "finish")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRE_FIELD_NUMBER: _ClassVar[int]
+    RENEW_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    CREATE_FIELD_NUMBER: _ClassVar[int]
+    FINISH_FIELD_NUMBER: _ClassVar[int]
+    call: int
+    hello: BorrowHello
+    acquire: _data_service_pb2.AcquireReadLeasesRequest
+    renew: BorrowRenew
+    release: _data_service_pb2.ReleaseReadLeasesRequest
+    create: BorrowCreate
+    finish: BorrowFinish
+    def __init__(self, call: _Optional[int] = ..., hello: _Optional[_Union[BorrowHello, _Mapping]] = ..., acquire: _Optional[_Union[_data_service_pb2.AcquireReadLeasesRequest, _Mapping]] = ..., renew: _Optional[_Union[BorrowRenew, _Mapping]] = ..., release: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesRequest, _Mapping]] = ..., create: _Optional[_Union[BorrowCreate, _Mapping]] = ..., finish: _Optional[_Union[BorrowFinish, _Mapping]] = ...) -> None: ...
+
+class BorrowResponse(_message.Message):
+    __slots__ = ("call", "error", "welcome", "acquired", "renewed", "released", "created", "finished")
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRED_FIELD_NUMBER: _ClassVar[int]
+    RENEWED_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    CREATED_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_FIELD_NUMBER: _ClassVar[int]
+    call: int
+    error: _task_pb2.TaskError
+    welcome: BorrowWelcome
+    acquired: _data_service_pb2.AcquireReadLeasesResponse
+    renewed: _data_service_pb2.ReleaseReadLeasesResponse
+    released: _data_service_pb2.ReleaseReadLeasesResponse
+    created: BorrowCreated
+    finished: _data_service_pb2.WriteObjectResponse
+    def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., welcome: _Optional[_Union[BorrowWelcome, _Mapping]] = ..., acquired: _Optional[_Union[_data_service_pb2.AcquireReadLeasesResponse, _Mapping]] = ..., renewed: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesResponse, _Mapping]] = ..., released: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesResponse, _Mapping]] = ..., created: _Optional[_Union[BorrowCreated, _Mapping]] = ..., finished: _Optional[_Union[_data_service_pb2.WriteObjectResponse, _Mapping]] = ...) -> None: ...
+
+class BorrowHello(_message.Message):
+    __slots__ = ("token", "reader_worker_id", "write")
+    TOKEN_FIELD_NUMBER: _ClassVar[int]
+    READER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    WRITE_FIELD_NUMBER: _ClassVar[int]
+    token: str
+    reader_worker_id: int
+    write: bool
+    def __init__(self, token: _Optional[str] = ..., reader_worker_id: _Optional[int] = ..., write: bool = ...) -> None: ...
+
+class BorrowWelcome(_message.Message):
+    __slots__ = ("worker_uuid", "incarnation", "nonce", "memory_bytes")
+    WORKER_UUID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    worker_uuid: bytes
+    incarnation: bytes
+    nonce: int
+    memory_bytes: int
+    def __init__(self, worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class BorrowRenew(_message.Message):
+    __slots__ = ("lease_ids", "ttl_millis")
+    LEASE_IDS_FIELD_NUMBER: _ClassVar[int]
+    TTL_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    lease_ids: _containers.RepeatedScalarFieldContainer[int]
+    ttl_millis: int
+    def __init__(self, lease_ids: _Optional[_Iterable[int]] = ..., ttl_millis: _Optional[int] = ...) -> None: ...
+
+class BorrowCreate(_message.Message):
+    __slots__ = ("head",)
+    HEAD_FIELD_NUMBER: _ClassVar[int]
+    head: _data_service_pb2.ObjectHead
+    def __init__(self, head: _Optional[_Union[_data_service_pb2.ObjectHead, _Mapping]] = ...) -> None: ...
+
+class BorrowCreated(_message.Message):
+    __slots__ = ("place_id", "frames")
+    PLACE_ID_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    place_id: int
+    frames: _containers.RepeatedCompositeFieldContainer[_data_service_pb2.FrameLocation]
+    def __init__(self, place_id: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[_data_service_pb2.FrameLocation, _Mapping]]] = ...) -> None: ...
+
+class BorrowFinish(_message.Message):
+    __slots__ = ("place_id", "commit")
+    PLACE_ID_FIELD_NUMBER: _ClassVar[int]
+    COMMIT_FIELD_NUMBER: _ClassVar[int]
+    place_id: int
+    commit: bool
+    def __init__(self, place_id: _Optional[int] = ..., commit: bool = ...) -> None: ...
