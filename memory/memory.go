@@ -3,6 +3,11 @@
 // later cuda) implement Space, the ledger decides which bytes of it are whose.
 package memory
 
+import (
+	"errors"
+	"hash/crc32"
+)
+
 // HeaderBytes is the size of the page at offset 0 of each space. It holds the
 // identity by which a peer proves that it reads the right memory (see Identity)
 // and is never allocated.
@@ -68,3 +73,41 @@ type Puncher interface {
 	// ledger ensures by handing out only ranges that it withholds meanwhile.
 	Punch(ranges []Frame) error
 }
+
+// Reader is a Space whose bytes the processor cannot address, and which copies
+// them on demand: Bytes returns nil, FD -1.
+type Reader interface {
+	// ReadInto copies [off, off+len(p)) to p. It may be called from any goroutine.
+	ReadInto(off uint64, p []byte) error
+}
+
+// Tier is memory below a Space, larger and slower, where bytes are kept while
+// they are not needed. Where in it is the ledger's decision. Its methods may be
+// called from any goroutine, for ranges that do not overlap.
+type Tier interface {
+	Reader
+	// Name is for people: "disk".
+	Name() string
+	// Size is the capacity in bytes. UnitBytes is what sizes should be rounded to,
+	// DiscardBytes from what size on a range that is not needed is worth a Discard.
+	Size() uint64
+	UnitBytes() uint64
+	DiscardBytes() uint64
+	// Write keeps p at off and returns its checksum. An error means that nothing
+	// can be said about the range; what lies elsewhere is not touched.
+	Write(off uint64, p []byte) (sum uint32, err error)
+	// Read copies the bytes at off to p and compares their checksum, which matches
+	// ErrChecksum if it is another one: then p holds rubbish.
+	Read(off uint64, p []byte, sum uint32) error
+	// Discard gives the place of a range back to the system.
+	Discard(off, n uint64) error
+}
+
+// ErrChecksum: what was read back is not what was written.
+var ErrChecksum = errors.New("checksum does not match")
+
+// castagnoli is computed by the processor.
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// Checksum continues the checksum of tiers with p; it begins with 0.
+func Checksum(sum uint32, p []byte) uint32 { return crc32.Update(sum, castagnoli, p) }

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/millrace/millrace/memory/alloc"
 )
@@ -9,19 +10,31 @@ import (
 // Check returns an error that names the first broken invariant, nil if all
 // hold. It walks everything.
 //
-// The invariants: each block in use of the allocator is the header, an extent,
-// a rest of a granted reservation or a range being punched, and they do not
-// overlap; an extent has as many references as there are frames in it, and at
-// least one; exactly the Building objects have a builder, which lists them;
-// Dropped objects are held by a pin or a lease; lease counts and the deadline
-// heap agree with the leases; exactly the reservations that are not granted
-// wait, and hold nothing; every chunk of an extent is marked as touched; the
+// The invariants: in each tier, each block in use of the allocator is the header,
+// a place of an extent, a rest of a granted reservation, or a range being punched
+// or discarded, and they do not overlap; an extent has as many references as there
+// are frames in it, at least one unless a transfer keeps it, and is in use by as
+// many as belong to held objects; it has a place in the slab if it is in use by
+// anything but leases; places that are coming, and those alone, are targets of
+// transfers; exactly the extents that may leave are among the victims, with the
+// use that their objects have; exactly the Building objects have a builder, which
+// lists them; Dropped objects are pinned or held; an object is held by its builder,
+// its pins in place, its leases and the reservations that list it; the deadline
+// heap agrees with the leases; exactly the reservations that are not granted wait,
+// urgent ones first, and hold nothing; a reservation loads as often as it is among
+// the waiters of a transfer; every chunk of an extent is marked as touched; the
 // sums are right.
 func (l *Ledger) Check() error {
 	if err := l.space.Check(); err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
-	refs := make(map[*extent]int)
+	refs, busy, held := make(map[*extent]int), make(map[*extent]int), make(map[*object]int)
+	// order-free: a sum.
+	for _, r := range l.reservations {
+		for _, o := range r.holds {
+			held[o]++
+		}
+	}
 	leases := make(map[ObjectID]int)
 	for _, id := range sortedKeys(l.leases) {
 		e := l.leases[id]
@@ -47,30 +60,38 @@ func (l *Ledger) Check() error {
 		if o.state == Building {
 			building++
 		}
+		want := held[o] + o.leases
+		if o.state == Building {
+			want++
+		}
+		for _, p := range o.pins {
+			if p.inPlace() {
+				want++
+			}
+		}
+		if o.held != want {
+			return fmt.Errorf("ledger: object %s is held %d times and counts %d", o.id, want, o.held)
+		}
 		for _, e := range o.extents {
-			if e != nil {
-				refs[e]++
+			if e == nil {
+				continue
+			}
+			refs[e]++
+			if o.held > 0 {
+				busy[e]++
+			}
+			if o.held > o.leases && e.best() != 0 && e.places[0].presence != Coming && e.best() >= 0 {
+				return fmt.Errorf("ledger: object %s is held and not in the slab", o.id)
 			}
 		}
 	}
-	blocks := 0
-	var held, reserved uint64
+	if err := l.checkTiers(refs, busy); err != nil {
+		return err
+	}
+	blocks := l.places(0, refs)
+	var reserved uint64
 	if l.config.HeaderBytes > 0 {
 		blocks++
-	}
-	// order-free: sums, and any one broken extent is as good as another.
-	for e, n := range refs {
-		if e.refs != n || l.space.Bytes(e.Offset) != alloc.Rounded(e.Bytes) {
-			return fmt.Errorf("ledger: extent [%d, +%d) counts %d references and has %d; its block has %d bytes",
-				e.Offset, e.Bytes, e.refs, n, l.space.Bytes(e.Offset))
-		}
-		blocks++
-		held += alloc.Rounded(e.Bytes)
-		for c := e.Offset / trimChunk; c <= (e.End()-1)/trimChunk; c++ {
-			if !l.trim.isDirty(c) {
-				return fmt.Errorf("ledger: extent [%d, +%d) is in chunk %d, which is not marked as touched", e.Offset, e.Bytes, c)
-			}
-		}
 	}
 	waiting := 0
 	for _, id := range sortedKeys(l.reservations) {
@@ -78,9 +99,20 @@ func (l *Ledger) Check() error {
 		building -= len(r.building)
 		if !r.granted {
 			waiting++
-			if len(r.blocks)+len(r.building) > 0 {
-				return fmt.Errorf("ledger: reservation %d waits and holds %d blocks, %d objects", id, len(r.blocks), len(r.building))
+			if len(r.blocks)+len(r.building)+len(r.holds)+r.loading > 0 {
+				return fmt.Errorf("ledger: reservation %d waits and holds %d blocks, %d objects", id, len(r.blocks), len(r.building)+len(r.holds))
 			}
+		}
+		loading := 0
+		// order-free: a count.
+		for _, x := range l.transfers {
+			if slices.Contains(x.waiters, r) {
+				loading++
+			}
+		}
+		// One that waited for a lost input loads for ever, until it is released.
+		if r.loading < loading {
+			return fmt.Errorf("ledger: reservation %d waits for %d transfers and counts %d", id, loading, r.loading)
 		}
 		for _, b := range r.blocks {
 			if l.space.Bytes(b.Offset) != b.Bytes {
@@ -90,7 +122,10 @@ func (l *Ledger) Check() error {
 			reserved += b.Bytes
 		}
 	}
-	for _, r := range l.waiting {
+	for i, r := range l.waiting {
+		if i > 0 && r.urgent && !l.waiting[i-1].urgent {
+			return fmt.Errorf("ledger: reservation %d is urgent and waits behind one that is not", r.id)
+		}
 		if r.granted || l.reservations[r.id] != r {
 			return fmt.Errorf("ledger: reservation %d is in the queue and granted or gone", r.id)
 		}
@@ -110,11 +145,109 @@ func (l *Ledger) Check() error {
 		return fmt.Errorf("ledger: %d building objects are in no reservation's list", building)
 	case waiting != len(l.waiting):
 		return fmt.Errorf("ledger: %d reservations wait, %d are in the queue", waiting, len(l.waiting))
-	case held != l.extentBytes || reserved != l.reservedBytes:
-		return fmt.Errorf("ledger: %d bytes held and %d reserved, counted %d and %d", held, reserved, l.extentBytes, l.reservedBytes)
-	case blocks != l.space.Stats().Blocks || header+held+reserved+l.trim.withheld() != l.space.Used():
+	case reserved != l.reservedBytes:
+		return fmt.Errorf("ledger: %d bytes reserved, counted %d", reserved, l.reservedBytes)
+	case blocks != l.space.Stats().Blocks || header+l.tiers[0].heldBytes+reserved+l.trim.withheld() != l.space.Used():
 		return fmt.Errorf("ledger: %d blocks of %d bytes have an owner, the allocator has %d of %d",
-			blocks, header+held+reserved+l.trim.withheld(), l.space.Stats().Blocks, l.space.Used())
+			blocks, header+l.tiers[0].heldBytes+reserved+l.trim.withheld(), l.space.Stats().Blocks, l.space.Used())
+	}
+	return nil
+}
+
+// places counts the places of a tier, given all extents.
+func (l *Ledger) places(i int, refs map[*extent]int) (n int) {
+	count := func(e *extent) {
+		if e.places[i].presence != Absent {
+			n++
+		}
+	}
+	// order-free: a count.
+	for e := range refs {
+		count(e)
+	}
+	return n
+}
+
+// checkTiers checks extents, given how many frames lie in each and how many of
+// those are held, and the sums of the tiers.
+func (l *Ledger) checkTiers(refs, busy map[*extent]int) error {
+	for _, id := range sortedKeys(l.transfers) {
+		x := l.transfers[id]
+		if x.extent.transfer != x || x.ticket != id || x.from == x.to ||
+			x.extent.places[x.to].presence != Coming || x.extent.places[x.from].presence != Resident {
+			return fmt.Errorf("ledger: transfer %d from tier %d to %d does not fit its extent %v", id, x.from, x.to, x.extent.places)
+		}
+		if _, owned := refs[x.extent]; !owned {
+			refs[x.extent] = 0
+		}
+	}
+	type sums struct{ held, clean, leaving uint64 }
+	var is [MaxTiers]sums
+	count := 0
+	// order-free: sums, and any one broken extent is as good as another.
+	for e, n := range refs {
+		if e.refs != n || e.busy != busy[e] {
+			return fmt.Errorf("ledger: extent %v counts %d references, %d of them held, and has %d and %d", e.places, e.refs, e.busy, n, busy[e])
+		}
+		use := uint64(NeverUsed)
+		for _, o := range e.owners {
+			use = min(use, o.use())
+		}
+		if n > 0 && use != e.use {
+			return fmt.Errorf("ledger: extent %v is needed at rank %d, noted as %d", e.places, use, e.use)
+		}
+		for i, t := range l.tiers {
+			p := e.places[i]
+			if in := l.role(e, i); in != e.victims[i] {
+				return fmt.Errorf("ledger: extent %v is in the wrong heap of tier %d", e.places, i)
+			} else if in != nil {
+				count++
+			}
+			if p.presence == Absent {
+				continue
+			}
+			block := t.block(e.bytes)
+			if t.space.Bytes(p.offset) != block {
+				return fmt.Errorf("ledger: extent %v has %d bytes, its block in tier %d has %d", e.places, e.bytes, i, t.space.Bytes(p.offset))
+			}
+			if p.presence == Coming && (e.transfer == nil || e.transfer.to != i) {
+				return fmt.Errorf("ledger: extent %v is coming to tier %d, and nothing brings it", e.places, i)
+			}
+			is[i].held += block
+			if e.clean(i) {
+				is[i].clean += block
+			}
+			if e.transfer != nil && e.transfer.from == i && e.transfer.to > i {
+				is[i].leaving += block
+			}
+			for c := p.offset / trimChunk; i == 0 && c <= (p.offset+e.bytes-1)/trimChunk; c++ {
+				if !l.trim.isDirty(c) {
+					return fmt.Errorf("ledger: extent %v is in chunk %d, which is not marked as touched", e.places, c)
+				}
+			}
+		}
+	}
+	for i, t := range l.tiers {
+		if (is[i] != sums{t.heldBytes, t.cleanBytes, t.leavingBytes}) {
+			return fmt.Errorf("ledger: tier %s holds %+v, counted %d, %d, %d", t.Name, is[i], t.heldBytes, t.cleanBytes, t.leavingBytes)
+		}
+		if i > 0 && t.heldBytes+t.discardBytes != t.space.Used() {
+			return fmt.Errorf("ledger: tier %s holds %d bytes and discards %d, its allocator has %d", t.Name, t.heldBytes, t.discardBytes, t.space.Used())
+		}
+		for _, v := range []*victims{&t.cheap, &t.costly} {
+			count -= len(v.list)
+			for j, e := range v.list {
+				if e.slot[i] != j || j > 0 && compareVictims(v.list[(j-1)/2], e) > 0 {
+					return fmt.Errorf("ledger: victim %d of tier %s is at the wrong place", j, t.Name)
+				}
+			}
+		}
+		if err := t.space.Check(); err != nil {
+			return fmt.Errorf("ledger: tier %s: %w", t.Name, err)
+		}
+	}
+	if count != 0 {
+		return fmt.Errorf("ledger: the heaps have %d victims more than there are", -count)
 	}
 	return nil
 }
@@ -124,18 +257,19 @@ func (l *Ledger) checkObject(o *object) error {
 		return fmt.Errorf("ledger: object %s is filed wrongly or has %d frames in %d extents", o.id, len(o.frames), len(o.extents))
 	}
 	for i, e := range o.extents {
-		if (e == nil) != (o.frames[i].Bytes == 0) || e != nil && !e.Contains(o.frames[i]) {
+		if (e == nil) != (o.frames[i].Bytes == 0) || e != nil && o.spans[i]+o.frames[i].Bytes > e.bytes ||
+			e != nil && e.places[0].presence == Resident && o.view().Frames[i].Offset != e.places[0].offset+o.spans[i] {
 			return fmt.Errorf("ledger: frame %d of object %s does not lie in its extent", i, o.id)
 		}
 	}
 	for i, p := range o.pins {
 		for _, q := range o.pins[:i] {
-			if p == q {
+			if p.same(q) {
 				return fmt.Errorf("ledger: object %s has the pin %s twice", o.id, p)
 			}
 		}
 	}
-	holds := len(o.pins) > 0 || o.leases > 0
+	holds := len(o.pins) > 0 || o.state != Building && o.held > 0
 	switch o.state {
 	case Building:
 		if o.builder == nil || holds {

@@ -12,8 +12,8 @@ type LeaseID uint64
 
 // ReadLease protects an object's bytes for a reader outside of the worker: a
 // peer or a client. The bytes stay what and where they are from the moment it
-// is given until it is ended, or until Deadline on the ledger's clock. The
-// reader may use what it read only if ending the lease says that it held.
+// is given until it is ended, or until Deadline on the ledger's clock, in
+// whichever tier they are. The reader may use what it read only if ending the lease says that it held.
 type ReadLease struct {
 	ID       LeaseID
 	Object   ObjectID
@@ -41,6 +41,7 @@ func (l *Ledger) Lease(now time.Time, id ObjectID, h Holder, deadline time.Time)
 	l.leases[e.ID] = e
 	heap.Push(&l.deadlines, e)
 	o.leases++
+	l.hold(o)
 	l.log.add("leased to "+h.String(), id, 0, uint64(e.ID))
 	l.verify()
 	return e.ID, nil
@@ -82,6 +83,7 @@ func (l *Ledger) endLease(e *lease, verb string, out []Effect) []Effect {
 	heap.Remove(&l.deadlines, e.index)
 	o := l.objects[e.Object]
 	o.leases--
+	l.unhold(o)
 	l.log.add(verb, e.Object, 0, uint64(e.ID))
 	return l.settle(o, out)
 }

@@ -1,6 +1,6 @@
-// Package ledger is a Machine: it knows what is in one slab and who needs it,
-// and it decides who gets room. It owns the sub-allocator; it never touches a
-// byte of the memory.
+// Package ledger is a Machine: it knows what is in one slab and in the tiers
+// below it, and who needs it, and it decides who gets room and what has to leave
+// for that. It owns the sub-allocators; it never touches a byte of the memory.
 //
 // # Objects
 //
@@ -11,21 +11,56 @@
 // frames that lie in it, so that an object whose frames are parts of another
 // object's (a slice, a view, the very input) costs nothing and outlives it.
 //
+// # Tiers
+//
+// Tier 0 is the slab, where bytes can be used; those below it, in order, are
+// larger and slower (pinned memory, disk). Each has a capacity and a
+// sub-allocator. An extent lies in one or several of them: sealed bytes never
+// change, so a copy below stays good when the bytes are read back, and the next
+// time they leave the slab for nothing. In each tier an extent is absent, coming
+// (the place is set aside and being filled) or resident; a resident one may be
+// leaving (being written to the next tier, and usable all the while). At most one
+// transfer of an extent is on its way.
+//
+// Bytes leave a tier when somebody needs its room, or are written ahead when
+// those that have no copy below are above the tier's high watermark, until they
+// are below the low one: the room itself is taken only when it is needed. The
+// victim is what is needed last, as the ranks of the graph tell: first what
+// nobody will need, then what nobody said anything about, then by rank, the
+// highest first; among equals first what costs nothing to leave (a copy of a
+// peer's object is dropped, one with a copy below is forgotten here), then what
+// was used longest ago. Bytes that are pinned, leased, held by a granted
+// reservation or being built never leave.
+//
+// A write that fails leaves the bytes where they are and the tier below closed
+// for a while; a read that fails loses the objects, which is reported.
+//
 // # Reservations, and why they cannot deadlock
 //
-// Memory is asked for before anything is fetched or run, all of it at once:
-//   - A waiting reservation holds nothing: it gets all its blocks in one step
-//     or none.
-//   - A granted reservation never waits for the ledger. Allocate takes from its
-//     blocks, which are really set aside, not merely counted; a request that
-//     outgrows them succeeds or fails at once.
+// Memory is asked for before anything is fetched, read back or run, all of it at
+// once, together with the objects that are to be in the slab meanwhile:
+//   - A waiting reservation holds nothing: it gets all its blocks, room for the
+//     inputs that lie below, and a hold on those that are in the slab in one step
+//     or none. The pins of those who wait (PinQueued) keep bytes from being
+//     forgotten, not from leaving the slab.
+//   - A granted reservation never waits for the ledger. Its inputs arrive by IO,
+//     which ends, well or not. Allocate takes from its blocks, which are really
+//     set aside, not merely counted; a request that outgrows them succeeds or
+//     fails at once.
 //
 // So nobody holds memory while waiting for memory, and no circle of waiters can
-// form. Waiting reservations are served strictly first come, first served, also
-// when a later one would fit: the head cannot starve, and what it waits for are
-// only holders that go on without it. A reservation that would not fit an empty
-// slab (tried, not estimated) is refused at once, and each waiting one has a
-// deadline, since sealed objects may be wanted for longer than anybody waits.
+// form. Writing out needs no room in the tier it makes room in, and tiers wait
+// only for those below them. Waiting reservations are served strictly first come,
+// first served, also when a later one would fit: the head cannot starve, and what
+// it waits for are only transfers, and holders that go on without it. A
+// reservation that would not fit an empty slab (tried, not estimated) is refused
+// at once; when everything else has left and only the places of its own inputs
+// are in its way, these leave too.
+//
+// Two exceptions end by deadlines, as each wait does. A task that runs may find
+// that it needs more (Urgent): it goes before all that hold nothing, whose memory
+// it may be waiting for, but two such may wait for each other. And objects may be
+// wanted for longer than anybody waits, with no tier below that has room.
 //
 // # Use
 //
@@ -61,6 +96,8 @@ var (
 	ErrState = errors.New("wrong state")
 	// ErrDuplicate: the id is in use.
 	ErrDuplicate = errors.New("already there")
+	// ErrAway: the object's bytes are not in the slab; reserve with it as input.
+	ErrAway = errors.New("not in the slab")
 	// ErrRange: a range that does not lie in a frame of the object.
 	ErrRange = errors.New("range outside of the object's frames")
 )
@@ -121,6 +158,24 @@ func (h Holder) String() string {
 	return fmt.Sprintf("%c%d", letters[kind], h.ID)
 }
 
+// MaxTiers is how many tiers a ledger can have, the slab among them.
+const MaxTiers = 3
+
+// Tier describes a tier below the slab.
+type Tier struct {
+	// Name is for people: "disk".
+	Name string
+	// SizeBytes is its capacity, a multiple of UnitBytes and at most
+	// alloc.MaxBytes.
+	SizeBytes uint64
+	// UnitBytes is what sizes are rounded to there, a power of two of at least
+	// alloc.Granule; 0 means that.
+	UnitBytes uint64
+	// DiscardBytes: copies of so many bytes or more are given back to the tier
+	// when they are not needed (Discard). 0 means none.
+	DiscardBytes uint64
+}
+
 // Config is fixed for the life of a ledger.
 type Config struct {
 	// SizeBytes is the size of the slab, a multiple of alloc.Granule.
@@ -128,19 +183,24 @@ type Config struct {
 	// HeaderBytes at offset 0 are never handed out; a host slab has
 	// memory.HeaderBytes there.
 	HeaderBytes uint64
+	// HighBytes and LowBytes are the watermarks of the tiers that have another
+	// one below: when more than HighBytes have no copy below, they are written
+	// until it is LowBytes. 0 means seven eighths and three quarters of the slab.
+	HighBytes, LowBytes uint64
+	// Below are the tiers under the slab, fastest first; none by default.
+	Below []Tier
 }
 
 // Ledger keeps the books of one slab. The zero value is not usable.
 type Ledger struct {
 	config  Config
-	space   *alloc.Allocator
+	space   *alloc.Allocator // that of tier 0
+	tiers   []*tier
 	objects map[ObjectID]*object
-	// extentBytes is the sum of the blocks behind all extents, each once.
-	extentBytes uint64
 
 	reservations map[ReservationID]*reservation
-	// waiting are exactly those reservations that are not granted, in order of
-	// arrival.
+	// waiting are exactly those reservations that are not granted: urgent ones
+	// first, and in order of arrival.
 	waiting []*reservation
 	// reservedBytes is what granted reservations have not allocated yet.
 	reservedBytes uint64
@@ -148,6 +208,13 @@ type Ledger struct {
 	leases    map[LeaseID]*lease
 	deadlines leaseHeap
 	lastLease LeaseID
+
+	// transfers are on their way, discards being carried out.
+	transfers map[Ticket]*transfer
+	discards  map[Ticket]Region
+	tickets   Ticket
+	// clock counts uses, to tell what was used longest ago.
+	clock uint64
 
 	trim trimmer
 	log  story
@@ -159,12 +226,20 @@ func New(c Config) (*Ledger, error) {
 	if err != nil {
 		return nil, err
 	}
+	if c.HighBytes == 0 {
+		c.HighBytes, c.LowBytes = c.SizeBytes/8*7, c.SizeBytes/4*3
+	}
 	l := &Ledger{
 		config:       c,
 		space:        space,
 		objects:      make(map[ObjectID]*object),
 		reservations: make(map[ReservationID]*reservation),
 		leases:       make(map[LeaseID]*lease),
+		transfers:    make(map[Ticket]*transfer),
+		discards:     make(map[Ticket]Region),
+	}
+	if err := l.initTiers(); err != nil {
+		return nil, err
 	}
 	l.trim.init(c.SizeBytes)
 	return l, nil
@@ -186,8 +261,22 @@ func emptySpace(c Config) (*alloc.Allocator, error) {
 type Effect interface{ effect() }
 
 type (
-	// Granted: the reservation's memory is set aside; go on.
-	Granted struct{ Reservation ReservationID }
+	// Granted: the reservation's memory is set aside. With Loading, some of its
+	// inputs are still being read back, and Loaded or LoadFailed follows.
+	Granted struct {
+		Reservation ReservationID
+		Loading     bool
+	}
+	// Loaded: all inputs of a reservation are in the slab, and stay there until it
+	// is released.
+	Loaded struct{ Reservation ReservationID }
+	// LoadFailed: an input is lost. The reservation is granted all the same, and
+	// it is the caller's to release.
+	LoadFailed struct {
+		Reservation ReservationID
+		Object      ObjectID
+		Err         error
+	}
 	// Refused: the reservation waited until its deadline and is gone. Err
 	// matches ErrNoRoom and names the largest holders.
 	Refused struct {
@@ -202,13 +291,56 @@ type (
 	// PunchHoles: give the pages of these ranges back to the system, then report
 	// with Punched. The ranges are withheld until then.
 	PunchHoles struct{ Ranges []memory.Frame }
+	// WriteOut: copy bytes to a tier below, then report with WriteEnded. Both
+	// places are withheld until then.
+	WriteOut struct {
+		Ticket   Ticket
+		From, To Region
+	}
+	// ReadIn: copy bytes into the slab and compare them with the sum that their
+	// WriteEnded said, then report with ReadEnded.
+	ReadIn struct {
+		Ticket   Ticket
+		From, To Region
+		Sum      uint32
+	}
+	// Discard: a tier's range is not needed; give it back, then report with
+	// Discarded. It is withheld until then.
+	Discard struct {
+		Ticket Ticket
+		Region Region
+	}
+	// Evicted: a copy of a peer's object was dropped to make room. Freed was said
+	// as well.
+	Evicted struct{ Object ObjectID }
+	// Lost: an object could not be read back and cannot be used any more. Freed
+	// follows when its last pin is gone.
+	Lost struct {
+		Object ObjectID
+		Err    error
+	}
+	// TierFailed: a tier is closed until the time at which Expire tries again,
+	// because of Err; with a nil Err it works again.
+	TierFailed struct {
+		Tier  int
+		Retry time.Time
+		Err   error
+	}
 )
 
 func (Granted) effect()      {}
+func (Loaded) effect()       {}
+func (LoadFailed) effect()   {}
 func (Refused) effect()      {}
 func (LeaseExpired) effect() {}
 func (Freed) effect()        {}
 func (PunchHoles) effect()   {}
+func (WriteOut) effect()     {}
+func (ReadIn) effect()       {}
+func (Discard) effect()      {}
+func (Evicted) effect()      {}
+func (Lost) effect()         {}
+func (TierFailed) effect()   {}
 
 // Stats describes the books at one moment. All sizes are in bytes of blocks,
 // rounding included, so that HeldBytes + ReservedBytes + TrimmingBytes +
@@ -234,7 +366,7 @@ func (l *Ledger) Stats() Stats {
 	a := l.space.Stats()
 	s := Stats{
 		SizeBytes:        a.Size,
-		HeldBytes:        l.extentBytes,
+		HeldBytes:        l.tiers[0].heldBytes,
 		ReservedBytes:    l.reservedBytes,
 		TrimmingBytes:    l.trim.withheld(),
 		FreeBytes:        a.Free,
@@ -260,16 +392,27 @@ func (l *Ledger) NextDeadline() (at time.Time, ok bool) {
 			at, ok = r.deadline, true
 		}
 	}
+	for _, t := range l.tiers {
+		if t.failed != nil && !t.trying && (!ok || t.retry.Before(at)) {
+			at, ok = t.retry, true
+		}
+	}
 	return at, ok
 }
 
-// Expire ends the leases and the waits whose deadline is not after now.
+// Expire ends the leases and the waits whose deadline is not after now, and lets
+// a tier that failed be tried again.
 func (l *Ledger) Expire(now time.Time) []Effect {
 	var out []Effect
 	for len(l.deadlines) > 0 && !now.Before(l.deadlines[0].Deadline) {
 		e := l.deadlines[0]
 		out = append(out, LeaseExpired{Lease: e.ReadLease})
 		out = l.endLease(e, "lease expired", out)
+	}
+	for _, t := range l.tiers {
+		if t.failed != nil && !now.Before(t.retry) {
+			t.trying = true
+		}
 	}
 	// Whoever can be served now is served, though its time be over as well.
 	out = l.serve(out)
@@ -285,8 +428,8 @@ func (l *Ledger) Expire(now time.Time) []Effect {
 			l.forgetReservation(r)
 			l.log.add("reservation timed out", ObjectID{}, r.id, r.bytes)
 			out = append(out, Refused{Reservation: r.id, Err: fmt.Errorf(
-				"ledger: reservation %d of %s for %s waited until its deadline: %w (%s of %s free); free or spill results, use fewer threads, or raise --memory-limit; largest holders: %s",
-				r.id, size(r.bytes), r.holder, ErrNoRoom, size(l.space.Size()-l.space.Used()), size(l.config.SizeBytes), holders)})
+				"ledger: reservation %d of %s for %s waited until its deadline: %w (%s of %s free%s); free results, use fewer threads, or raise --memory-limit; largest holders: %s",
+				r.id, size(r.bytes), r.holder, ErrNoRoom, size(l.space.Size()-l.space.Used()), size(l.config.SizeBytes), l.describeTiers(), holders)})
 		}
 		out = l.serve(out)
 	}
@@ -308,7 +451,7 @@ func (l *Ledger) HolderGone(h Holder) []Effect {
 	}
 	for _, o := range l.sorted() {
 		before := len(o.pins)
-		o.pins = dropPins(o.pins, h)
+		l.dropPins(o, h)
 		if len(o.pins) != before {
 			l.log.add("pin holder gone", o.id, 0, h.ID)
 			out = l.settle(o, out)

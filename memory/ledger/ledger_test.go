@@ -34,14 +34,109 @@ type tester struct {
 	leases         []LeaseID
 	next           int
 	trims          int
+	// loading are granted reservations whose inputs are not there yet.
+	loading map[ReservationID]bool
+	// io are the orders to move bytes that are not carried out.
+	io []Effect
+	// bytes are the contents of the tiers, a number for each granule.
+	bytes [MaxTiers][]uint64
+	// want are the numbers that the frames of objects begin with.
+	want   map[ObjectID][]uint64
+	stamps uint64
+	lost   map[ObjectID]bool
 }
 
-func newTester(t rapid.TB, sizeBytes uint64) *tester {
-	l, err := New(Config{SizeBytes: sizeBytes, HeaderBytes: memory.HeaderBytes})
+func newTester(t rapid.TB, sizeBytes uint64, below ...Tier) *tester {
+	l, err := New(Config{SizeBytes: sizeBytes, HeaderBytes: memory.HeaderBytes, Below: below})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &tester{l: l, t: t, now: epoch}
+	x := &tester{l: l, t: t, now: epoch, loading: map[ReservationID]bool{}, want: map[ObjectID][]uint64{}, lost: map[ObjectID]bool{}}
+	x.bytes[0] = make([]uint64, sizeBytes/alloc.Granule)
+	for i, b := range below {
+		x.bytes[i+1] = make([]uint64, b.SizeBytes/alloc.Granule)
+	}
+	return x
+}
+
+// granules returns the contents of a range that begins anywhere.
+func (x *tester) granules(tier int, f memory.Frame) []uint64 {
+	return x.bytes[tier][f.Offset/alloc.Granule : (f.End()+alloc.Granule-1)/alloc.Granule]
+}
+
+// allocate makes frames and writes them.
+func (x *tester) allocate(id ReservationID, o ObjectID, sizes ...uint64) ([]memory.Frame, error) {
+	frames, err := x.l.Allocate(id, o, sizes...)
+	for _, f := range frames {
+		x.stamps += 1 << 32
+		x.want[o] = append(x.want[o], x.stamps)
+		for i := range x.granules(0, f) {
+			x.granules(0, f)[i] = x.stamps + uint64(i)
+		}
+	}
+	return frames, err
+}
+
+// contents checks that the bytes of an object are what was written, wherever
+// they are.
+func (x *tester) contents(o Object) {
+	copies, ok := x.l.Copies(o.ID)
+	if !ok {
+		if !x.lost[o.ID] {
+			x.t.Fatalf("object %s has no bytes and was not lost", o.ID)
+		}
+		return
+	}
+	for i, c := range copies {
+		if c.Bytes == 0 {
+			continue
+		}
+		if f := o.Frames[i]; o.InSlab && (c.Tier != 0 || c.Frame != f) || f.Bytes != c.Bytes || c.Tier > 0 && f.Offset != Away {
+			x.t.Fatalf("object %s: frame %d is at %+v, its copy at %+v", o.ID, i, f, c)
+		}
+		if !c.Whole.Contains(c.Frame) {
+			x.t.Fatalf("object %s: the copy %+v is not in what is whole", o.ID, c)
+		}
+		have := x.granules(c.Tier, c.Frame)
+		for j, n := range have {
+			if n != x.want[o.ID][i]+uint64(j) {
+				x.t.Fatalf("object %s: granule %d of frame %d in tier %d is %x, want %x\n%s", o.ID, j, i, c.Tier, n, x.want[o.ID][i]+uint64(j), strings.Join(x.l.Story(o.ID), "\n"))
+			}
+		}
+	}
+}
+
+// carryOut ends an order to move bytes.
+func (x *tester) carryOut(i int, err error) {
+	order := x.io[i]
+	x.io = slices.Delete(x.io, i, i+1)
+	switch e := order.(type) {
+	case WriteOut:
+		from := x.granules(e.From.Tier, e.From.Frame)
+		if err == nil {
+			copy(x.granules(e.To.Tier, e.To.Frame), from)
+		}
+		x.effects(x.l.WriteEnded(x.now, e.Ticket, uint32(from[0]>>32), err))
+	case ReadIn:
+		from := x.granules(e.From.Tier, e.From.Frame)
+		if uint32(from[0]>>32) != e.Sum {
+			x.t.Fatalf("what is read from %+v was overwritten", e.From)
+		}
+		if err == nil {
+			copy(x.granules(0, e.To.Frame), from)
+		}
+		x.effects(x.l.ReadEnded(e.Ticket, err))
+	case Discard:
+		clear(x.granules(e.Region.Tier, e.Region.Frame))
+		x.effects(x.l.Discarded(e.Ticket))
+	}
+}
+
+// settle carries out all orders.
+func (x *tester) settle() {
+	for len(x.io) > 0 {
+		x.carryOut(0, nil)
+	}
 }
 
 func (x *tester) effects(list []Effect) {
@@ -53,6 +148,30 @@ func (x *tester) effects(list []Effect) {
 			}
 			x.queue = x.queue[1:]
 			x.granted = append(x.granted, e.Reservation)
+			if e.Loading {
+				x.loading[e.Reservation] = true
+			}
+		case Loaded:
+			if !x.loading[e.Reservation] {
+				x.t.Fatalf("reservation %d is loaded and was not loading", e.Reservation)
+			}
+			delete(x.loading, e.Reservation)
+		case LoadFailed:
+			if !x.loading[e.Reservation] {
+				x.t.Fatalf("reservation %d lost an input and was not loading", e.Reservation)
+			}
+		case Lost:
+			x.lost[e.Object] = true
+			if o, ok := x.l.Lookup(e.Object); ok && o.State == Sealed {
+				x.t.Fatalf("object %s is lost and sealed", e.Object)
+			}
+		case Evicted:
+			if o, ok := x.l.Lookup(e.Object); ok {
+				x.t.Fatalf("object %s was evicted and is %s", e.Object, o.State)
+			}
+		case WriteOut, ReadIn, Discard:
+			x.io = append(x.io, e)
+		case TierFailed:
 		case Refused:
 			if !errors.Is(e.Err, ErrNoRoom) {
 				x.t.Fatalf("refused for another reason: %v", e.Err)
@@ -65,6 +184,8 @@ func (x *tester) effects(list []Effect) {
 		case PunchHoles:
 			x.trims++
 		case Freed:
+			delete(x.want, e.Object)
+			delete(x.lost, e.Object)
 			if _, ok := x.l.Lookup(e.Object); ok {
 				x.t.Fatalf("object %s was freed and is there", e.Object)
 			}
@@ -78,7 +199,7 @@ func (x *tester) check() {
 		x.t.Fatal(err)
 	}
 	// A waiter that fits would have missed its grant.
-	if len(x.l.waiting) > 0 && x.l.setAside(x.l.waiting[0]) {
+	if len(x.l.waiting) > 0 && len(x.l.waiting[0].inputs) == 0 && x.l.setAside(x.l.waiting[0]) {
 		x.t.Fatalf("reservation %d waits although it fits", x.l.waiting[0].id)
 	}
 	// No byte belongs to two extents, whatever the state of their objects.
@@ -86,9 +207,18 @@ func (x *tester) check() {
 	seen := map[*extent]bool{}
 	for _, o := range x.l.sorted() {
 		for _, e := range o.extents {
-			if e != nil && !seen[e] {
+			if e != nil && !seen[e] && e.places[0].presence != Absent {
 				seen[e] = true
-				all = append(all, e.Frame)
+				all = append(all, e.frame(0))
+			}
+		}
+		x.contents(o.view())
+	}
+	for _, id := range x.granted {
+		r := x.l.reservations[id]
+		for _, o := range r.holds {
+			if r.loading == 0 && !x.lost[o.id] && !o.inSlab() {
+				x.t.Fatalf("object %s is held by reservation %d, which is ready, and not in the slab", o.id, id)
 			}
 		}
 	}
@@ -103,26 +233,42 @@ func (x *tester) check() {
 }
 
 func (x *tester) reserve(h Holder, wait time.Duration, sizes ...uint64) (ReservationID, bool) {
+	return x.ask(Request{Holder: h, Bytes: sizes}, wait)
+}
+
+func (x *tester) ask(q Request, wait time.Duration) (ReservationID, bool) {
 	x.next++
 	id := ReservationID(x.next)
-	granted, err := x.l.Reserve(x.now, Request{ID: id, Holder: h, Bytes: sizes, Deadline: x.now.Add(wait)})
+	q.ID, q.Deadline = id, x.now.Add(wait)
+	standing, out, err := x.l.Reserve(x.now, q)
 	switch {
 	case errors.Is(err, ErrTooLarge), errors.Is(err, ErrNoRoom) && wait <= 0:
+		x.effects(out)
 		return 0, false
 	case err != nil:
 		x.t.Fatal(err)
-	case granted:
+	case standing != Waiting:
 		x.granted = append(x.granted, id)
+		if standing == Loading {
+			x.loading[id] = true
+		}
+	case q.Urgent:
+		i := 0
+		for i < len(x.queue) && x.l.reservations[x.queue[i]].urgent {
+			i++
+		}
+		x.queue = slices.Insert(x.queue, i, id)
 	default:
 		x.queue = append(x.queue, id)
 	}
-	x.check()
-	return id, granted
+	x.effects(out)
+	return id, standing != Waiting
 }
 
 func (x *tester) release(id ReservationID) {
 	x.granted = slices.DeleteFunc(x.granted, func(g ReservationID) bool { return g == id })
 	x.queue = slices.DeleteFunc(x.queue, func(g ReservationID) bool { return g == id })
+	delete(x.loading, id)
 	out, err := x.l.Release(id)
 	if err != nil {
 		x.t.Fatal(err)
@@ -135,7 +281,7 @@ func (x *tester) make(n int, sizes ...uint64) []memory.Frame {
 	if !ok {
 		x.t.Fatalf("no room for object %d", n)
 	}
-	frames, err := x.l.Allocate(id, obj(n), sizes...)
+	frames, err := x.allocate(id, obj(n), sizes...)
 	if err != nil {
 		x.t.Fatal(err)
 	}
@@ -148,7 +294,15 @@ func (x *tester) make(n int, sizes ...uint64) []memory.Frame {
 
 func TestBooksHoldUnderRandomSteps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		x := newTester(t, rapid.SampledFrom([]uint64{64 << 10, 3 * mib, 32 * mib}).Draw(t, "slab"))
+		slab := rapid.SampledFrom([]uint64{64 << 10, 3 * mib, 8 * mib}).Draw(t, "slab")
+		var below []Tier
+		for i := range rapid.IntRange(0, 2).Draw(t, "tiers below") {
+			below = append(below, Tier{
+				Name: []string{"pinned", "disk"}[i], SizeBytes: slab * rapid.Uint64Range(1, 3).Draw(t, "size"),
+				UnitBytes: rapid.SampledFrom([]uint64{0, 4096}).Draw(t, "unit"), DiscardBytes: rapid.SampledFrom([]uint64{0, 8192}).Draw(t, "discard"),
+			})
+		}
+		x := newTester(t, slab, below...)
 		limit := x.l.config.SizeBytes
 		sizeGen := rapid.OneOf(rapid.Uint64Range(0, limit/16), rapid.Uint64Range(0, limit/2), rapid.Uint64Range(0, limit+1))
 		sizesGen := rapid.SliceOfN(sizeGen, 0, 4)
@@ -157,11 +311,14 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 			return Holder{Kind: HolderKind(rapid.IntRange(1, 4).Draw(t, "kind")), ID: uint64(rapid.IntRange(1, 3).Draw(t, "holder"))}
 		}
 		pin := func(t *rapid.T) Pin {
-			return Pin{Reason(rapid.IntRange(1, 3).Draw(t, "reason")), holder(t), ids.Attempt(rapid.IntRange(0, 2).Draw(t, "attempt"))}
+			return Pin{
+				Reason: Reason(rapid.IntRange(1, 4).Draw(t, "reason")), Holder: holder(t),
+				Attempt: ids.Attempt(rapid.IntRange(0, 2).Draw(t, "attempt")), Rank: rapid.Uint64Range(0, 9).Draw(t, "rank"),
+			}
 		}
 		soft := func(err error) {
 			// Refusals are right answers here; Check tells whether they left a trace.
-			for _, kind := range []error{nil, ErrOutgrown, ErrUnknown, ErrState, ErrDuplicate, ErrRange} {
+			for _, kind := range []error{nil, ErrOutgrown, ErrUnknown, ErrState, ErrDuplicate, ErrRange, ErrAway} {
 				if errors.Is(err, kind) {
 					return
 				}
@@ -176,10 +333,29 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 		}
 		t.Repeat(map[string]func(*rapid.T){
 			"reserve": func(t *rapid.T) {
-				x.reserve(holder(t), time.Duration(rapid.IntRange(0, 9).Draw(t, "wait")), sizesGen.Draw(t, "sizes")...)
+				x.ask(Request{
+					Holder: holder(t), Bytes: sizesGen.Draw(t, "sizes"), Urgent: rapid.IntRange(0, 3).Draw(t, "urgent") == 0,
+					Inputs: rapid.SliceOfN(rapid.Custom(anyObj), 0, 3).Draw(t, "inputs"),
+				}, time.Duration(rapid.IntRange(0, 9).Draw(t, "wait")))
 			},
+			"hold": func(t *rapid.T) { soft(x.l.Hold(pick(t, x.granted), anyObj(t))) },
+			"io": func(t *rapid.T) {
+				if len(x.io) == 0 {
+					t.Skip("no io")
+				}
+				var err error
+				if rapid.IntRange(0, 7).Draw(t, "fails") == 0 {
+					err = errors.New("broken disk")
+				}
+				x.carryOut(rapid.IntRange(0, len(x.io)-1).Draw(t, "which"), err)
+			},
+			"expect": func(t *rapid.T) {
+				x.l.Expect(anyObj(t), rapid.SampledFrom([]uint64{0, 5, 7, UnknownUse, NeverUsed}).Draw(t, "use"))
+			},
+			"copied": func(t *rapid.T) { x.l.Copied(anyObj(t)) },
+			"look":   func(*rapid.T) { x.l.Snapshot(3) },
 			"allocate": func(t *rapid.T) {
-				_, err := x.l.Allocate(pick(t, x.granted), anyObj(t), sizesGen.Draw(t, "sizes")...)
+				_, err := x.allocate(pick(t, x.granted), anyObj(t), sizesGen.Draw(t, "sizes")...)
 				soft(err)
 			},
 			"allocate what was reserved": func(t *rapid.T) {
@@ -188,20 +364,25 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 				for _, b := range x.l.reservations[id].blocks {
 					sizes = append(sizes, b.Bytes)
 				}
-				if _, err := x.l.Allocate(id, anyObj(t), sizes...); !errors.Is(err, ErrDuplicate) && err != nil {
+				if _, err := x.allocate(id, anyObj(t), sizes...); !errors.Is(err, ErrDuplicate) && err != nil {
 					t.Fatalf("memory that is set aside was refused: %v", err)
 				}
 			},
 			"alias": func(t *rapid.T) {
-				from := anyObj(t)
+				from, to := anyObj(t), anyObj(t)
 				var ranges []memory.Frame
+				var want []uint64
 				if o, ok := x.l.Lookup(from); ok {
-					for _, f := range o.Frames {
+					for i, f := range o.Frames {
 						cut := rapid.Uint64Range(0, f.Bytes).Draw(t, "cut")
 						ranges = append(ranges, memory.Frame{Offset: f.Offset + cut, Bytes: f.Bytes - cut})
+						want = append(want, x.want[from][i]+(f.Offset+cut)/alloc.Granule-f.Offset/alloc.Granule)
 					}
 				}
-				soft(x.l.Alias(pick(t, x.granted), anyObj(t), from, ranges...))
+				err := x.l.Alias(pick(t, x.granted), to, from, ranges...)
+				if soft(err); err == nil {
+					x.want[to] = append(x.want[to], want...)
+				}
 			},
 			"seal":    func(t *rapid.T) { soft(x.l.Seal(anyObj(t), nil)) },
 			"release": func(t *rapid.T) { x.release(pick(t, x.granted)) },
@@ -257,6 +438,11 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 				}
 				x.queue = slices.DeleteFunc(x.queue, gone)
 				x.granted = slices.DeleteFunc(x.granted, gone)
+				for id := range x.loading {
+					if gone(id) {
+						delete(x.loading, id)
+					}
+				}
 				x.effects(x.l.HolderGone(h))
 			},
 			"trim":    func(t *rapid.T) { x.effects(x.l.Trim(rapid.Uint64Range(0, limit).Draw(t, "keep"))) },
@@ -271,6 +457,7 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 // everyone who waited to be served and the slab to be empty at the end.
 func (x *tester) drain() {
 	x.effects(x.l.Punched(true))
+	x.settle()
 	for rounds := 0; len(x.l.reservations)+len(x.l.objects) > 0; rounds++ {
 		before := len(x.queue)
 		for len(x.granted) > 0 {
@@ -280,6 +467,7 @@ func (x *tester) drain() {
 			for _, p := range slices.Clone(o.Pins) {
 				x.effects(x.l.HolderGone(p.Holder))
 			}
+			x.settle()
 			if o, ok := x.l.Lookup(o.ID); ok && o.State == Sealed {
 				out, err := x.l.Drop(o.ID)
 				if err != nil {
@@ -298,6 +486,12 @@ func (x *tester) drain() {
 		x.granted = slices.DeleteFunc(x.granted, gone)
 		if before > 0 && len(x.queue) == before {
 			x.t.Fatalf("everyone finished and the queue %v did not move", x.queue)
+		}
+	}
+	x.settle()
+	for _, tier := range x.l.Tiers()[1:] {
+		if tier.UsedBytes != 0 {
+			x.t.Fatalf("an empty ledger has %+v", tier)
 		}
 	}
 	if s := x.l.Stats(); s.HeldBytes+s.ReservedBytes+s.TrimmingBytes != 0 || s.FreeBytes != s.LargestFreeBytes {
@@ -325,7 +519,7 @@ func TestRunningTasksNeverDeadlock(t *testing.T) {
 			if rapid.Bool().Draw(t, "keeps its result") {
 				kept++
 				block := x.l.reservations[id].blocks
-				if _, err := x.l.Allocate(id, obj(kept), block[0].Bytes); err != nil {
+				if _, err := x.allocate(id, obj(kept), block[0].Bytes); err != nil {
 					t.Fatal(err)
 				}
 				if err := x.l.Seal(obj(kept), nil); err != nil {
@@ -353,7 +547,7 @@ func TestLargerThanTheSlabIsRefusedAtOnceWithSizes(t *testing.T) {
 		"only by rounding": {31*mib + 1, 31 * mib, 2*mib - 1},
 		"overflow":         {1<<64 - 1, 2},
 	} {
-		_, err := x.l.Reserve(x.now, Request{ID: 1, Holder: task(7), Bytes: sizes, Deadline: x.now.Add(time.Hour)})
+		_, _, err := x.l.Reserve(x.now, Request{ID: 1, Holder: task(7), Bytes: sizes, Deadline: x.now.Add(time.Hour)})
 		if !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), "64 MiB") || !strings.Contains(err.Error(), "t7") {
 			t.Errorf("%s: got %v", name, err)
 		}
@@ -378,7 +572,7 @@ func TestSmallRequestWaitsBehindLargeOne(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := []Effect{Freed{obj(1)}, Granted{big}, Granted{small}}
+	want := []Effect{Freed{obj(1)}, Granted{Reservation: big}, Granted{Reservation: small}}
 	if !slices.Equal(out, want) {
 		t.Fatalf("got %v, want %v", out, want)
 	}
@@ -397,7 +591,7 @@ func TestWaitEndsAtItsDeadlineAndNamesTheLargestHolders(t *testing.T) {
 		t.Fatalf("next deadline %v, %v", at, ok)
 	}
 	out := x.l.Expire(x.now.Add(time.Second))
-	if len(out) != 2 || out[1] != (Granted{second}) {
+	if len(out) != 2 || out[1] != (Granted{Reservation: second}) {
 		t.Fatalf("got %v", out)
 	}
 	refused, ok := out[0].(Refused)
@@ -417,6 +611,8 @@ func TestAliasesCountOnceAndOutliveTheirSource(t *testing.T) {
 	if err := x.l.Alias(id, obj(2), obj(1), half, half); err != nil {
 		t.Fatal(err)
 	}
+	middle := x.want[obj(1)][0] + 5*mib/alloc.Granule
+	x.want[obj(2)] = []uint64{middle, middle}
 	if err := x.l.Alias(id, obj(2), obj(1), memory.Frame{Offset: half.Offset, Bytes: half.Bytes + 1}); !errors.Is(err, ErrRange) {
 		t.Errorf("a range behind the frame: got %v", err)
 	}
@@ -503,7 +699,7 @@ func TestRunsOfOneTaskPinApart(t *testing.T) {
 func TestUnsealedObjectsGoWithTheirReservation(t *testing.T) {
 	x := newTester(t, mib)
 	id, _ := x.reserve(task(1), 0, 1000, 2000)
-	if _, err := x.l.Allocate(id, obj(1), 900); err != nil {
+	if _, err := x.allocate(id, obj(1), 900); err != nil {
 		t.Fatal(err)
 	}
 	if err := x.l.Pin(obj(1), Pin{Reason: PinInput, Holder: task(2)}); !errors.Is(err, ErrState) {
@@ -524,7 +720,7 @@ func TestUnsealedObjectsGoWithTheirReservation(t *testing.T) {
 func TestOutgrownReservationTakesFreeMemoryOrFailsWhole(t *testing.T) {
 	x := newTester(t, 16*mib)
 	id, _ := x.reserve(task(1), 0, mib)
-	if _, err := x.l.Allocate(id, obj(1), 3*mib, mib); err != nil {
+	if _, err := x.allocate(id, obj(1), 3*mib, mib); err != nil {
 		t.Fatalf("free memory was not used: %v", err)
 	}
 	x.check()
@@ -562,7 +758,7 @@ func TestTrimPunchesFreeTouchedChunksInOneBatch(t *testing.T) {
 	if granted {
 		t.Fatal("memory was given out while its pages are being punched")
 	}
-	if out := x.l.Punched(true); !slices.Equal(out, []Effect{Granted{id}}) {
+	if out := x.l.Punched(true); !slices.Equal(out, []Effect{Granted{Reservation: id}}) {
 		t.Fatalf("got %v", out)
 	}
 	x.queue = nil
@@ -610,7 +806,7 @@ func BenchmarkTaskCycle(b *testing.B) {
 	for b.Loop() {
 		n++
 		id, o := ReservationID(n), obj(n)
-		_, err := x.l.Reserve(x.now, Request{ID: id, Holder: holder, Bytes: []uint64{4096}})
+		_, _, err := x.l.Reserve(x.now, Request{ID: id, Holder: holder, Bytes: []uint64{4096}})
 		must(err)
 		_, err = x.l.Allocate(id, o, 4000)
 		must(err)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
-	"github.com/millrace/millrace/memory/alloc"
 )
 
 // State is the life-cycle of an object.
@@ -20,8 +19,8 @@ const (
 	Building State = iota + 1
 	// Sealed: it can be read, pinned and leased.
 	Sealed
-	// Dropped: not wanted any more; exactly those dropped objects are still
-	// there that have a pin or a read lease.
+	// Dropped: not wanted any more, or lost; exactly those dropped objects are
+	// still there that something pins or holds.
 	Dropped
 )
 
@@ -49,6 +48,9 @@ const (
 	PinPublish
 	// PinExecutor: an executor process has it open.
 	PinExecutor
+	// PinQueued: a task assigned here waits to read it. Unlike the other reasons,
+	// this one does not keep the bytes in the slab: see Request.Inputs.
+	PinQueued
 )
 
 // String returns the reason's name in small letters.
@@ -60,6 +62,8 @@ func (r Reason) String() string {
 		return "publish"
 	case PinExecutor:
 		return "executor"
+	case PinQueued:
+		return "queued"
 	}
 	return "unknown"
 }
@@ -72,7 +76,16 @@ type Pin struct {
 	// Attempt tells the runs of one task apart: one that was cancelled may still
 	// read its inputs when the next one has begun. 0 for other parties.
 	Attempt ids.Attempt
+	// Rank says, for PinQueued, when the task's turn comes. It does not tell pins
+	// apart.
+	Rank uint64
 }
+
+func (p Pin) same(b Pin) bool {
+	return p.Reason == b.Reason && p.Holder == b.Holder && p.Attempt == b.Attempt
+}
+
+func (p Pin) inPlace() bool { return p.Reason != PinQueued }
 
 // String returns reason, holder and attempt, as in "input t42/a1".
 func (p Pin) String() string {
@@ -82,24 +95,100 @@ func (p Pin) String() string {
 	return p.Reason.String() + " " + p.Holder.String() + "/" + p.Attempt.String()
 }
 
-// extent is the memory behind frames: one block of the allocator.
-type extent struct {
-	memory.Frame // as asked for, before rounding
-	// refs is the number of frames, of all objects, that lie in it.
-	refs int
-}
-
 type object struct {
 	id     ObjectID
 	state  State
 	header []byte
+	// frames are where the bytes are in the slab; those of an extent that is not
+	// there begin at Away. They are made anew when stale.
 	frames []memory.Frame
-	// extents[i] is the memory of frames[i], nil exactly for empty frames.
+	stale  bool
+	// extents[i] is the memory of frames[i], nil exactly for empty frames, and
+	// frames[i] begins spans[i] bytes into it.
 	extents []*extent
+	spans   []uint64
 	pins    []Pin
 	leases  int
+	// held counts what keeps its bytes where they are: being built, pins in place,
+	// leases, and granted reservations.
+	held int
+	// next is what Expect said, copied what Copied did.
+	next   uint64
+	copied bool
 	// builder is the reservation, exactly while Building.
 	builder *reservation
+}
+
+// Away is the offset of frames that are not in the slab: no space reaches so far.
+const Away = 1 << 63
+
+// use is the lowest rank of those who will need the object.
+func (o *object) use() uint64 {
+	use := o.next
+	for _, p := range o.pins {
+		if p.Reason == PinQueued {
+			use = min(use, p.Rank)
+		}
+	}
+	return use
+}
+
+// inSlab says whether all bytes are in the slab.
+func (o *object) inSlab() bool {
+	for _, e := range o.extents {
+		if e != nil && e.places[0].presence != Resident {
+			return false
+		}
+	}
+	return true
+}
+
+// hold keeps the object's bytes where they are, unhold ends that.
+func (l *Ledger) hold(o *object) {
+	if o.held++; o.held > 1 {
+		return
+	}
+	for _, e := range o.extents {
+		if e != nil {
+			if e.busy++; e.busy == 1 {
+				l.index(e)
+			}
+		}
+	}
+}
+
+func (l *Ledger) unhold(o *object) {
+	if o.held--; o.held > 0 {
+		return
+	}
+	for _, e := range o.extents {
+		if e != nil {
+			if e.busy--; e.busy == 0 {
+				l.index(e)
+				l.touch(e)
+			}
+		}
+	}
+}
+
+// append adds a frame to a building object.
+func (l *Ledger) append(o *object, f memory.Frame, e *extent) {
+	if e == nil {
+		f = memory.Frame{}
+	}
+	o.frames = append(o.frames, f)
+	o.extents = append(o.extents, e)
+	var span uint64
+	if e != nil {
+		span = f.Offset - e.places[0].offset
+		e.refs++
+		e.busy++
+		if !slices.Contains(e.owners, o) {
+			e.owners = append(e.owners, o)
+		}
+		l.index(e)
+	}
+	o.spans = append(o.spans, span)
 }
 
 // Object is what the ledger knows of one object. Its slices belong to the
@@ -111,6 +200,9 @@ type Object struct {
 	Frames []memory.Frame
 	Pins   []Pin
 	Leases int
+	// InSlab: all its bytes are in the slab. They stay there only while it is
+	// pinned (but for PinQueued), leased or held by a reservation.
+	InSlab bool
 }
 
 // Bytes returns the sum of the frames' lengths.
@@ -122,7 +214,22 @@ func (o Object) Bytes() (n uint64) {
 }
 
 func (o *object) view() Object {
-	return Object{ID: o.id, State: o.state, Header: o.header, Frames: o.frames, Pins: o.pins, Leases: o.leases}
+	if o.stale {
+		o.stale = false
+		// A new list: the old one may be in somebody's hands.
+		frames := make([]memory.Frame, len(o.frames))
+		for i, e := range o.extents {
+			if e == nil {
+				continue
+			}
+			frames[i] = memory.Frame{Offset: Away, Bytes: o.frames[i].Bytes}
+			if e.places[0].presence == Resident {
+				frames[i].Offset = e.places[0].offset + o.spans[i]
+			}
+		}
+		o.frames = frames
+	}
+	return Object{ID: o.id, State: o.state, Header: o.header, Frames: o.frames, Pins: o.pins, Leases: o.leases, InSlab: o.inSlab()}
 }
 
 // Lookup returns an object in any state.
@@ -132,6 +239,40 @@ func (l *Ledger) Lookup(id ObjectID) (Object, bool) {
 		return Object{}, false
 	}
 	return o.view(), true
+}
+
+// Copies returns, for each frame of an object, the fastest tier that has its bytes
+// and where: what a reader under a lease reads. Empty frames have an empty range
+// of the slab. ok is false if the object is not there, or its bytes are lost.
+func (l *Ledger) Copies(id ObjectID) (copies []Copy, ok bool) {
+	o := l.objects[id]
+	if o == nil {
+		return nil, false
+	}
+	copies = make([]Copy, len(o.extents))
+	for i, e := range o.extents {
+		if e == nil {
+			continue
+		}
+		tier := e.best()
+		if tier < 0 {
+			return nil, false
+		}
+		f := e.frame(tier)
+		copies[i] = Copy{
+			Region: Region{tier, memory.Frame{Offset: f.Offset + o.spans[i], Bytes: o.frames[i].Bytes}},
+			Whole:  f, Sum: e.sum,
+		}
+	}
+	return copies, true
+}
+
+// Copy is where the bytes of a frame are. Below the slab, Sum is the checksum of
+// Whole, which contains them.
+type Copy struct {
+	Region
+	Whole memory.Frame
+	Sum   uint32
 }
 
 // Objects returns all objects by task and generation; the sealed ones among
@@ -154,7 +295,7 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps
 
 // build creates an object. REQUIRES: the id is free.
 func (l *Ledger) build(r *reservation, id ObjectID) *object {
-	o := &object{id: id, state: Building, builder: r}
+	o := &object{id: id, state: Building, builder: r, next: UnknownUse, held: 1}
 	l.objects[id] = o
 	r.building = append(r.building, o)
 	l.log.add("building", id, r.id, 0)
@@ -163,7 +304,7 @@ func (l *Ledger) build(r *reservation, id ObjectID) *object {
 
 // Alias makes frames of a Building object (created if it is not there) out of
 // ranges of another one's: each range must lie in one frame of the source,
-// which is sealed, or dropped and still held. The memory is shared: it is
+// which is sealed, or dropped and still held, and in the slab. The memory is shared: it is
 // counted once and freed with the last object that has a frame in it. The
 // reservation gives nothing; it is who builds the object.
 func (l *Ledger) Alias(id ReservationID, oid, source ObjectID, ranges ...memory.Frame) error {
@@ -178,6 +319,7 @@ func (l *Ledger) Alias(id ReservationID, oid, source ObjectID, ranges ...memory.
 	case src.state == Building:
 		return fmt.Errorf("ledger: object %s as a part of %s: the latter is %s: %w; seal it first", oid, source, src.state, ErrState)
 	}
+	src.view() // frames as they are now
 	extents := make([]*extent, len(ranges))
 	for i, f := range ranges {
 		if f.Bytes == 0 {
@@ -187,19 +329,15 @@ func (l *Ledger) Alias(id ReservationID, oid, source ObjectID, ranges ...memory.
 		if j < 0 {
 			return fmt.Errorf("ledger: object %s as a part of %s: bytes [%d, +%d): %w; name a range inside of one frame", oid, source, f.Offset, f.Bytes, ErrRange)
 		}
-		extents[i] = src.extents[j]
+		if extents[i] = src.extents[j]; extents[i].places[0].presence != Resident {
+			return fmt.Errorf("ledger: object %s as a part of %s: %w; reserve with the latter as input", oid, source, ErrAway)
+		}
 	}
 	if o == nil {
 		o = l.build(r, oid)
 	}
 	for i, f := range ranges {
-		if extents[i] != nil {
-			extents[i].refs++
-		} else {
-			f = memory.Frame{}
-		}
-		o.frames = append(o.frames, f)
-		o.extents = append(o.extents, extents[i])
+		l.append(o, f, extents[i])
 		l.log.add("aliased "+source.String(), oid, id, f.Bytes)
 	}
 	l.verify()
@@ -218,6 +356,8 @@ func (l *Ledger) Seal(id ObjectID, header []byte) error {
 	}
 	b := o.builder.building
 	o.builder.building = slices.Delete(b, slices.Index(b, o), slices.Index(b, o)+1)
+	// Whoever built it keeps it in place until the reservation ends.
+	o.builder.holds = append(o.builder.holds, o)
 	o.builder = nil
 	o.state = Sealed
 	o.header = header
@@ -247,9 +387,17 @@ func (l *Ledger) Pin(id ObjectID, p Pin) error {
 	if err != nil {
 		return err
 	}
-	if !slices.Contains(o.pins, p) {
+	if p.inPlace() && o.held == 0 && !o.inSlab() {
+		return fmt.Errorf("ledger: pin %s of object %s: %w", p, id, ErrAway)
+	}
+	if !slices.ContainsFunc(o.pins, p.same) {
 		o.pins = append(o.pins, p)
 		l.log.add("pinned "+p.String(), id, 0, 0)
+		if p.inPlace() {
+			l.hold(o)
+		} else {
+			l.reindex(o)
+		}
 	}
 	l.verify()
 	return nil
@@ -261,20 +409,34 @@ func (l *Ledger) Unpin(id ObjectID, p Pin) ([]Effect, error) {
 	o := l.objects[id]
 	i := -1
 	if o != nil {
-		i = slices.Index(o.pins, p)
+		i = slices.IndexFunc(o.pins, p.same)
 	}
 	if i < 0 {
 		return nil, fmt.Errorf("ledger: unpin %s of object %s: %w", p, id, ErrUnknown)
 	}
-	o.pins = slices.Delete(o.pins, i, i+1)
+	l.dropPin(o, i)
 	l.log.add("unpinned "+p.String(), id, 0, 0)
 	out := l.serve(l.settle(o, nil))
 	l.verify()
 	return out, nil
 }
 
-func dropPins(pins []Pin, h Holder) []Pin {
-	return slices.DeleteFunc(pins, func(p Pin) bool { return p.Holder == h })
+func (l *Ledger) dropPin(o *object, i int) {
+	inPlace := o.pins[i].inPlace()
+	o.pins = slices.Delete(o.pins, i, i+1)
+	if inPlace {
+		l.unhold(o)
+	} else {
+		l.reindex(o)
+	}
+}
+
+func (l *Ledger) dropPins(o *object, h Holder) {
+	for i := len(o.pins) - 1; i >= 0; i-- {
+		if o.pins[i].Holder == h {
+			l.dropPin(o, i)
+		}
+	}
 }
 
 // sealed finds an object that must be Sealed for what is to be done.
@@ -291,7 +453,7 @@ func (l *Ledger) sealed(id ObjectID, what string) (*object, error) {
 
 // settle frees a dropped object that nothing holds any more.
 func (l *Ledger) settle(o *object, out []Effect) []Effect {
-	if o.state != Dropped || len(o.pins) > 0 || o.leases > 0 {
+	if o.state != Dropped || len(o.pins) > 0 || o.held > 0 {
 		return out
 	}
 	return l.free(o, out)
@@ -299,16 +461,25 @@ func (l *Ledger) settle(o *object, out []Effect) []Effect {
 
 // free forgets an object and gives back the extents that were its alone.
 func (l *Ledger) free(o *object, out []Effect) []Effect {
+	delete(l.objects, o.id)
+	l.log.add("freed", o.id, 0, o.view().Bytes())
+	out = append(out, Freed{Object: o.id})
 	for _, e := range o.extents {
 		if e == nil {
 			continue
 		}
+		if o.held > 0 {
+			e.busy--
+		}
+		if i := slices.Index(e.owners, o); i >= 0 {
+			e.owners = slices.Delete(e.owners, i, i+1)
+		}
 		if e.refs--; e.refs == 0 {
-			l.space.Free(e.Offset)
-			l.extentBytes -= alloc.Rounded(e.Bytes)
+			out = l.freeExtent(e, out)
+		} else {
+			l.index(e)
 		}
 	}
-	delete(l.objects, o.id)
-	l.log.add("freed", o.id, 0, o.view().Bytes())
-	return append(out, Freed{Object: o.id})
+	o.extents = nil
+	return out
 }

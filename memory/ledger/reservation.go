@@ -21,6 +21,13 @@ type Request struct {
 	Holder Holder
 	// Bytes are the sizes of the blocks: one per frame that is expected.
 	Bytes []uint64
+	// Inputs are objects that are to be in the slab from the moment that the
+	// reservation is loaded until it is released. Those that are not sealed here
+	// when it is granted are left out: see Hold.
+	Inputs []ObjectID
+	// Urgent: whoever asks holds memory already and cannot go on without more. It
+	// goes before those who hold nothing.
+	Urgent bool
 	// Deadline is until when to wait in the queue. The zero time means not to
 	// wait.
 	Deadline time.Time
@@ -32,7 +39,15 @@ type reservation struct {
 	sizes    []uint64 // largest first, none of them 0
 	bytes    uint64   // sum of sizes, each rounded to granules
 	deadline time.Time
+	inputs   []ObjectID
+	urgent   bool
+	since    time.Time
 	granted  bool
+	// loading is how many extents of its inputs are still coming.
+	loading int
+	// holds are the objects that it keeps in place: its inputs, and what was
+	// built in it and sealed.
+	holds []*object
 	// blocks are what is left of the memory set aside, each a block in use of
 	// the allocator.
 	blocks []memory.Frame
@@ -40,42 +55,79 @@ type reservation struct {
 	building []*object
 }
 
-// Reserve sets memory aside. granted says that it is there; otherwise the
-// request stands in the queue and Granted or Refused will follow. A request for
-// no bytes needs no memory and is granted at once.
-func (l *Ledger) Reserve(now time.Time, q Request) (granted bool, err error) {
+// Standing is how far a reservation has come.
+type Standing uint8
+
+// The standings.
+const (
+	// Waiting: it stands in the queue and holds nothing.
+	Waiting Standing = iota
+	// Loading: it is granted, and inputs are being read back.
+	Loading
+	// Ready: it is granted, and its inputs are in the slab.
+	Ready
+)
+
+// Reserve sets memory aside. While it is Waiting, Granted or Refused will follow;
+// while it is Loading, Loaded or LoadFailed. A request for no bytes, of inputs
+// that are in the slab, is granted at once.
+func (l *Ledger) Reserve(now time.Time, q Request) (s Standing, out []Effect, err error) {
 	if _, taken := l.reservations[q.ID]; taken {
-		return false, fmt.Errorf("ledger: reservation %d for %s: %w; ids must not be reused", q.ID, q.Holder, ErrDuplicate)
+		return Waiting, nil, fmt.Errorf("ledger: reservation %d for %s: %w; ids must not be reused", q.ID, q.Holder, ErrDuplicate)
 	}
-	r := &reservation{id: q.ID, holder: q.Holder, deadline: q.Deadline}
+	r := &reservation{id: q.ID, holder: q.Holder, deadline: q.Deadline, inputs: q.Inputs, urgent: q.Urgent, since: now}
 	for _, n := range q.Bytes {
 		if n == 0 {
 			continue
 		}
 		if n > l.config.SizeBytes || r.bytes > l.config.SizeBytes {
-			return false, l.tooLarge(q)
+			return Waiting, nil, l.tooLarge(q)
 		}
 		r.sizes = append(r.sizes, n)
 		r.bytes += alloc.Rounded(n)
 	}
 	slices.SortFunc(r.sizes, func(a, b uint64) int { return cmp.Compare(b, a) })
 	if !l.fitsEmpty(r) {
-		return false, l.tooLarge(q)
+		return Waiting, nil, l.tooLarge(q)
+	}
+	before := 0
+	for q.Urgent && before < len(l.waiting) && l.waiting[before].urgent {
+		before++
+	}
+	if !q.Urgent {
+		before = len(l.waiting)
+	}
+	wait := now.Before(q.Deadline)
+	granted := r.bytes == 0 && len(r.inputs) == 0
+	for !granted && before == 0 {
+		if granted, out = l.grant(r, out); granted {
+			break
+		}
+		var more bool
+		if more, out = l.makeRoom(r, wait, out); !more {
+			break
+		}
 	}
 	switch {
-	case r.bytes == 0 || len(l.waiting) == 0 && l.setAside(r):
+	case granted:
 		r.granted = true
 		l.log.add("reserved", ObjectID{}, r.id, r.bytes)
-	case !now.Before(q.Deadline):
-		return false, fmt.Errorf("ledger: reservation %d of %s for %s: %w now (%s of %s free, %d waiting); largest holders: %s",
-			q.ID, size(r.bytes), q.Holder, ErrNoRoom, size(l.space.Size()-l.space.Used()), size(l.config.SizeBytes), len(l.waiting), l.describeLargest())
+		if s = Ready; r.loading > 0 {
+			s = Loading
+		}
+	case !wait:
+		err = fmt.Errorf("ledger: reservation %d of %s for %s: %w now (%s of %s free%s, %d waiting); largest holders: %s",
+			q.ID, size(r.bytes), q.Holder, ErrNoRoom, size(l.space.Size()-l.space.Used()), size(l.config.SizeBytes), l.describeTiers(), len(l.waiting), l.describeLargest())
+		l.verify()
+		return Waiting, out, err
 	default:
-		l.waiting = append(l.waiting, r)
+		l.waiting = slices.Insert(l.waiting, before, r)
 		l.log.add("waits for room", ObjectID{}, r.id, r.bytes)
 	}
 	l.reservations[r.id] = r
+	out = l.writeAhead(out)
 	l.verify()
-	return r.granted, nil
+	return s, out, nil
 }
 
 func (l *Ledger) tooLarge(q Request) error {
@@ -86,7 +138,13 @@ func (l *Ledger) tooLarge(q Request) error {
 		}
 		most = max(most, n)
 	}
-	return fmt.Errorf("ledger: reservation %d for %s: %s in %d blocks, the largest %s: %w of %s even when it is empty (blocks of %s or more are aligned to that); use smaller chunks or raise --memory-limit",
+	for _, e := range l.loads(&reservation{inputs: q.Inputs}, true) {
+		if sum += e.bytes; sum < e.bytes {
+			sum = 1<<64 - 1
+		}
+		most = max(most, e.bytes)
+	}
+	return fmt.Errorf("ledger: reservation %d for %s: %s in %d blocks and its inputs, the largest %s: %w of %s even when it is empty (blocks of %s or more are aligned to that); use smaller chunks or raise --memory-limit",
 		q.ID, q.Holder, size(sum), len(q.Bytes), size(most), ErrTooLarge, size(l.config.SizeBytes), size(alloc.BigBytes))
 }
 
@@ -94,24 +152,139 @@ func (l *Ledger) tooLarge(q Request) error {
 // grants use the same order of sizes, and an allocator with everything freed is
 // in the same state as a new one, so the answer is exact.
 func (l *Ledger) fitsEmpty(r *reservation) bool {
+	bytes, sizes := r.bytes, r.sizes
+	if len(r.inputs) > 0 {
+		sizes = slices.Clone(sizes)
+		for _, e := range l.loads(r, true) {
+			sizes = append(sizes, e.bytes)
+			bytes += alloc.Rounded(e.bytes)
+		}
+		slices.SortFunc(sizes, func(a, b uint64) int { return cmp.Compare(b, a) })
+	}
 	// Alignment at most doubles a block, and the header costs one alignment, so
 	// an eighth always fits.
-	if r.bytes <= l.config.SizeBytes/8 && l.config.HeaderBytes <= l.config.SizeBytes/8 {
+	if bytes <= l.config.SizeBytes/8 && l.config.HeaderBytes <= l.config.SizeBytes/8 {
 		return true
 	}
-	if r.bytes > l.config.SizeBytes-l.config.HeaderBytes {
+	if bytes > l.config.SizeBytes-l.config.HeaderBytes {
 		return false
 	}
 	empty, err := emptySpace(l.config)
 	if err != nil {
 		return false
 	}
-	for _, n := range r.sizes {
+	for _, n := range sizes {
 		if _, ok := empty.Alloc(n); !ok {
 			return false
 		}
 	}
 	return true
+}
+
+// loads returns the extents of a reservation's inputs that need a place in the
+// slab, or, with all, each of them; none twice.
+func (l *Ledger) loads(r *reservation, all bool) (list []*extent) {
+	l.clock++
+	for _, id := range r.inputs {
+		o := l.objects[id]
+		if o == nil || o.state == Building {
+			continue
+		}
+		for _, e := range o.extents {
+			if e == nil || e.best() < 0 || e.seen == l.clock || !all && e.places[0].presence != Absent {
+				continue
+			}
+			e.seen = l.clock
+			list = append(list, e)
+		}
+	}
+	return list
+}
+
+// grant takes all that a reservation asked for, or nothing: its blocks, places
+// for the inputs that are not in the slab, and a hold on all inputs.
+func (l *Ledger) grant(r *reservation, out []Effect) (bool, []Effect) {
+	var loads []*extent
+	if len(r.inputs) > 0 {
+		for _, id := range r.inputs {
+			// What is on its way down can be used where it is, but not be moved up
+			// before it has arrived.
+			if o := l.objects[id]; o != nil && o.state != Building && slices.ContainsFunc(o.extents, func(e *extent) bool {
+				return e != nil && e.transfer != nil && e.places[0].presence == Absent
+			}) {
+				return false, out
+			}
+		}
+		loads = l.loads(r, false)
+	}
+	if len(loads) == 0 {
+		if !l.setAside(r) {
+			return false, out
+		}
+	} else {
+		offsets, ok := l.setAsideWith(r, loads)
+		if !ok {
+			return false, out
+		}
+		for i, e := range loads {
+			out = l.readIn(e, offsets[i], out)
+		}
+	}
+	for _, id := range r.inputs {
+		o := l.objects[id]
+		if o == nil || o.state == Building || slices.Contains(r.holds, o) {
+			continue
+		}
+		l.hold(o)
+		r.holds = append(r.holds, o)
+		for _, e := range o.extents {
+			if e != nil && e.places[0].presence == Coming && !slices.Contains(e.transfer.waiters, r) {
+				e.transfer.waiters = append(e.transfer.waiters, r)
+				r.loading++
+			}
+		}
+	}
+	return true, out
+}
+
+// setAsideWith is setAside with places for extents, in one order of sizes.
+func (l *Ledger) setAsideWith(r *reservation, loads []*extent) (offsets []uint64, ok bool) {
+	slices.SortStableFunc(loads, func(a, b *extent) int { return cmp.Compare(b.bytes, a.bytes) })
+	offsets = make([]uint64, 0, len(loads))
+	undo := func() {
+		for _, off := range offsets {
+			l.space.Free(off)
+		}
+		for _, b := range r.blocks {
+			l.space.Free(b.Offset)
+		}
+		r.blocks = r.blocks[:0]
+	}
+	for n := 0; n < len(r.sizes) || len(offsets) < len(loads); {
+		load := len(offsets) < len(loads) && (n == len(r.sizes) || loads[len(offsets)].bytes > r.sizes[n])
+		bytes := uint64(0)
+		if load {
+			bytes = loads[len(offsets)].bytes
+		} else {
+			bytes = r.sizes[n]
+		}
+		off, fits := l.space.Alloc(bytes)
+		switch {
+		case !fits:
+			undo()
+			return nil, false
+		case load:
+			offsets = append(offsets, off)
+		default:
+			r.blocks = append(r.blocks, memory.Frame{Offset: off, Bytes: alloc.Rounded(bytes)})
+			n++
+		}
+	}
+	for i, off := range offsets {
+		l.trim.touch(off, alloc.Rounded(loads[i].bytes))
+	}
+	l.reservedBytes += r.bytes
+	return offsets, true
 }
 
 // setAside takes all blocks of a reservation from the allocator, or none.
@@ -134,17 +307,80 @@ func (l *Ledger) setAside(r *reservation) bool {
 	return true
 }
 
-// serve grants waiting reservations from the head on until one does not fit. It
-// runs after each step that made room or changed the head.
+// makeRoom gets room for a reservation that does not fit: what it lacks is made
+// to leave, beyond what is leaving already. more says that something is free now
+// that was not, so that it is worth trying again; otherwise it may be after a
+// transfer, if wait allows one to begin.
+func (l *Ledger) makeRoom(r *reservation, wait bool, out []Effect) (more bool, effects []Effect) {
+	t := l.tiers[0]
+	if len(t.cheap.list) == 0 && (!wait || len(t.costly.list) == 0) {
+		return false, out
+	}
+	l.clock++
+	keep := l.clock
+	need := r.bytes
+	for _, e := range l.loads(r, false) {
+		need += alloc.Rounded(e.bytes)
+	}
+	for _, e := range l.loads(r, true) {
+		e.kept = keep
+	}
+	free := l.space.Size() - l.space.Used()
+	switch {
+	case need > free+t.leavingBytes:
+		need -= free + t.leavingBytes
+	case t.leavingBytes > 0:
+		return false, out
+	default:
+		// The free bytes lie apart: one victim at a time, until they do not.
+		need = 1
+	}
+	why := fmt.Sprintf("room for reservation %d of %s", r.id, r.holder)
+	freed, leaving, out := l.shed(0, need, keep, wait, why, out)
+	if freed+leaving == 0 && t.leavingBytes == 0 {
+		// Only its own inputs are in the way: they come back elsewhere.
+		freed, _, out = l.shed(0, need, 0, wait, why, out)
+	}
+	return freed > 0, out
+}
+
+// serve grants waiting reservations from the head on until one does not fit, for
+// which it makes room. It runs after each step that made room or changed the head.
 func (l *Ledger) serve(out []Effect) []Effect {
-	for len(l.waiting) > 0 && l.setAside(l.waiting[0]) {
+	for len(l.waiting) > 0 {
 		r := l.waiting[0]
+		var ok bool
+		if ok, out = l.grant(r, out); !ok {
+			if ok, out = l.makeRoom(r, true, out); !ok {
+				break
+			}
+			continue
+		}
 		l.waiting = slices.Delete(l.waiting, 0, 1)
 		r.granted = true
 		l.log.add("reserved after waiting", ObjectID{}, r.id, r.bytes)
-		out = append(out, Granted{Reservation: r.id})
+		out = append(out, Granted{Reservation: r.id, Loading: r.loading > 0})
 	}
-	return out
+	return l.writeAhead(out)
+}
+
+// Hold keeps an object in the slab as if it were an input of a granted
+// reservation. ErrAway means that it is not there.
+func (l *Ledger) Hold(id ReservationID, oid ObjectID) error {
+	r, o := l.reservations[id], l.objects[oid]
+	switch {
+	case r == nil || o == nil || o.state == Building:
+		return fmt.Errorf("ledger: hold of object %s by reservation %d: %w", oid, id, ErrUnknown)
+	case !r.granted:
+		return fmt.Errorf("ledger: hold of object %s by reservation %d, which waits: %w", oid, id, ErrState)
+	case !o.inSlab():
+		return fmt.Errorf("ledger: hold of object %s by reservation %d: %w", oid, id, ErrAway)
+	case !slices.Contains(r.holds, o):
+		l.hold(o)
+		r.holds = append(r.holds, o)
+	}
+	l.verify()
+	return nil
 }
 
 // Allocate makes frames of a Building object out of a granted reservation, one
@@ -205,7 +441,6 @@ func (l *Ledger) Allocate(id ReservationID, oid ObjectID, sizes ...uint64) ([]me
 			l.space.Split(f.Offset, f.Bytes)
 			l.reservedBytes -= need
 		}
-		l.extentBytes += need
 		l.trim.touch(f.Offset, need)
 	}
 	r.blocks = left
@@ -215,10 +450,10 @@ func (l *Ledger) Allocate(id ReservationID, oid ObjectID, sizes ...uint64) ([]me
 	for _, f := range frames {
 		var e *extent
 		if f.Bytes > 0 {
-			e = &extent{Frame: f, refs: 1}
+			e = &extent{bytes: f.Bytes}
+			l.occupy(e, 0, f.Offset, Resident)
 		}
-		o.frames = append(o.frames, f)
-		o.extents = append(o.extents, e)
+		l.append(o, f, e)
 		l.log.add("allocated", oid, id, f.Bytes)
 	}
 	l.verify()
@@ -231,8 +466,8 @@ func (l *Ledger) outgrown(r *reservation, oid ObjectID, n uint64, left []memory.
 		rest += b.Bytes
 	}
 	free := l.space.Stats()
-	return fmt.Errorf("ledger: object %s: a frame of %s %w %d of %s (%s left), and of %s free the largest block has %s; declare the output's size, use smaller chunks or raise --memory-limit; largest holders: %s",
-		oid, size(n), ErrOutgrown, r.id, size(r.bytes), size(rest), size(free.Free), size(free.LargestFree), l.describeLargest())
+	return fmt.Errorf("ledger: object %s: a frame of %s %w %d of %s (%s left), and of %s free the largest block has %s%s; declare the output's size, use smaller chunks or raise --memory-limit; largest holders: %s",
+		oid, size(n), ErrOutgrown, r.id, size(r.bytes), size(rest), size(free.Free), size(free.LargestFree), l.describeTiers(), l.describeLargest())
 }
 
 // buildable finds the reservation and the object of an Allocate or Alias; the
@@ -277,6 +512,18 @@ func (l *Ledger) release(r *reservation, out []Effect) []Effect {
 		out = l.free(o, out)
 	}
 	r.building = nil
+	for _, o := range r.holds {
+		l.unhold(o)
+		out = l.settle(o, out)
+	}
+	r.holds = nil
+	if r.loading > 0 {
+		// order-free: it is taken out of each.
+		for _, x := range l.transfers {
+			x.waiters = slices.DeleteFunc(x.waiters, func(w *reservation) bool { return w == r })
+		}
+		r.loading = 0
+	}
 	l.forgetReservation(r)
 	return out
 }

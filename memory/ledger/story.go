@@ -68,11 +68,19 @@ type Holding struct {
 	// Holder is set for reservations.
 	Holder Holder
 	State  State
-	// Bytes are the blocks it keeps; SharedBytes of them are kept by other
-	// objects too and would not be freed with it.
+	// Bytes are the blocks it keeps in the slab; SharedBytes of them are kept by
+	// other objects too and would not be freed with it.
 	Bytes, SharedBytes uint64
-	Pins               []Pin
-	Leases             int
+	// TierBytes are the blocks in each tier, the slab among them; BelowBytes of the
+	// object are not in the slab.
+	TierBytes  [MaxTiers]uint64
+	BelowBytes uint64
+	// NextUse is the rank at which it is needed first, or NeverUsed or UnknownUse.
+	NextUse uint64
+	// Copied: it is a copy of a peer's object.
+	Copied bool
+	Pins   []Pin
+	Leases int
 }
 
 // String describes the holding in a few words for an error message.
@@ -97,26 +105,36 @@ func (h Holding) String() string {
 	return fmt.Sprintf("%s %s (%s)", h.Object, size(h.Bytes), strings.Join(notes, ", "))
 }
 
-// Largest returns the n largest holders, the largest first; all when n < 0.
+// Largest returns the n largest holders of the slab, the largest first, and among
+// equals those with the most below; all when n < 0.
 func (l *Ledger) Largest(n int) []Holding {
 	var all []Holding
 	for _, o := range l.sorted() {
-		h := Holding{Object: o.id, State: o.state, Pins: slices.Clone(o.pins), Leases: o.leases}
+		h := Holding{Object: o.id, State: o.state, Pins: slices.Clone(o.pins), Leases: o.leases, NextUse: o.use(), Copied: o.copied}
 		own := make(map[*extent]int, len(o.extents))
 		for _, e := range o.extents {
 			if e == nil {
 				continue
 			}
-			if own[e]++; own[e] == 1 {
-				h.Bytes += alloc.Rounded(e.Bytes)
+			if own[e]++; own[e] > 1 {
+				continue
+			}
+			for i, t := range l.tiers {
+				if e.places[i].presence != Absent {
+					h.TierBytes[i] += t.block(e.bytes)
+				}
+			}
+			if e.places[0].presence == Absent {
+				h.BelowBytes += alloc.Rounded(e.bytes)
 			}
 		}
 		// order-free: a sum.
 		for e, refs := range own {
-			if refs < e.refs {
-				h.SharedBytes += alloc.Rounded(e.Bytes)
+			if refs < e.refs && e.places[0].presence != Absent {
+				h.SharedBytes += alloc.Rounded(e.bytes)
 			}
 		}
+		h.Bytes = h.TierBytes[0]
 		all = append(all, h)
 	}
 	for _, id := range sortedKeys(l.reservations) {
@@ -129,7 +147,9 @@ func (l *Ledger) Largest(n int) []Holding {
 			all = append(all, h)
 		}
 	}
-	slices.SortStableFunc(all, func(a, b Holding) int { return cmp.Compare(b.Bytes, a.Bytes) })
+	slices.SortStableFunc(all, func(a, b Holding) int {
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(b.BelowBytes, a.BelowBytes))
+	})
 	if n >= 0 && n < len(all) {
 		all = all[:n]
 	}
@@ -139,12 +159,26 @@ func (l *Ledger) Largest(n int) []Holding {
 func (l *Ledger) describeLargest() string {
 	var parts []string
 	for _, h := range l.Largest(5) {
-		parts = append(parts, h.String())
+		if h.Bytes > 0 {
+			parts = append(parts, h.String())
+		}
 	}
 	if len(parts) == 0 {
 		return "none"
 	}
 	return strings.Join(parts, "; ")
+}
+
+// describeTiers says what the tiers below could take, in parentheses of an error.
+func (l *Ledger) describeTiers() string {
+	var b strings.Builder
+	for _, t := range l.tiers[1:] {
+		fmt.Fprintf(&b, "; %s holds %s of %s", t.Name, size(t.heldBytes), size(t.SizeBytes))
+		if t.failed != nil {
+			fmt.Fprintf(&b, " and is closed for now: %v", t.failed)
+		}
+	}
+	return b.String()
 }
 
 // size writes bytes with a binary unit.

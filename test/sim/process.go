@@ -495,6 +495,8 @@ func (p *process) ledgerDid(effects []ledger.Effect) {
 		case ledger.Freed:
 			delete(p.values, e.Object)
 		case ledger.LeaseExpired, ledger.PunchHoles:
+		default:
+			p.w.fail(nil, "worker %s has no tier below its slab, and was told %T", p.host.name, e)
 		}
 	}
 }
@@ -686,13 +688,14 @@ func (p *process) report(e lifecycle.Report) {
 func (p *process) reserve(e lifecycle.Reserve) {
 	p.lastReservation++
 	id := p.lastReservation
-	granted, err := p.books.Reserve(p.w.now, ledger.Request{ID: id, Holder: taskHolder(e.Ref.Task), Bytes: e.Bytes, Deadline: p.w.now.Add(10 * time.Second)})
+	standing, effects, err := p.books.Reserve(p.w.now, ledger.Request{ID: id, Holder: taskHolder(e.Ref.Task), Bytes: e.Bytes, Deadline: p.w.now.Add(10 * time.Second)})
+	p.ledgerDid(effects)
 	if err != nil {
 		p.push(lifecycle.ReserveFailed{Reservation: e.Reservation, Message: err.Error()})
 		return
 	}
 	p.reserved[e.Reservation] = id
-	if granted {
+	if standing == ledger.Ready {
 		p.push(lifecycle.Reserved{Reservation: e.Reservation})
 		return
 	}
@@ -727,7 +730,9 @@ func (p *process) store(o object, s *spec, from ledger.ReservationID) bool {
 	if from == 0 {
 		p.lastReservation++
 		id = p.lastReservation
-		if granted, err := p.books.Reserve(p.w.now, ledger.Request{ID: id, Holder: taskHolder(o.Task), Bytes: []uint64{s.bytes}}); err != nil || !granted {
+		_, effects, err := p.books.Reserve(p.w.now, ledger.Request{ID: id, Holder: taskHolder(o.Task), Bytes: []uint64{s.bytes}})
+		p.ledgerDid(effects)
+		if err != nil {
 			return false
 		}
 		defer p.release(id)

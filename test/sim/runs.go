@@ -111,7 +111,9 @@ func (p *process) makeRoom(j *job) bool {
 	}
 	p.lastReservation++
 	id := p.lastReservation
-	if granted, err := p.books.Reserve(p.w.now, ledger.Request{ID: id, Holder: taskHolder(j.ref.Task), Bytes: []uint64{s.bytes}}); err != nil || !granted {
+	_, effects, err := p.books.Reserve(p.w.now, ledger.Request{ID: id, Holder: taskHolder(j.ref.Task), Bytes: []uint64{s.bytes}})
+	p.ledgerDid(effects)
+	if err != nil {
 		return false
 	}
 	if _, err := p.books.Allocate(id, o, s.bytes); err != nil {

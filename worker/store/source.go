@@ -40,6 +40,7 @@ func (s *Store) lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dura
 			continue
 		}
 		lease := headerLease
+		regions := s.Regions(o.Frames)
 		if len(o.Frames) > 0 {
 			id, err := s.ledger.Lease(now, o.ID, holder, now.Add(ttl))
 			if err != nil {
@@ -47,11 +48,14 @@ func (s *Store) lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dura
 				continue
 			}
 			lease = transfer.LeaseID(id)
+			if !o.InSlab {
+				regions = s.spilled(o.ID)
+			}
 		}
 		out[i] = transfer.Leased{
 			Lease:   lease,
 			Head:    transfer.Head{Ref: transfer.Ref{Task: o.ID.Task, Generation: o.ID.Generation}, Header: o.Header},
-			Regions: s.Regions(o.Frames),
+			Regions: regions,
 		}
 		for _, f := range o.Frames {
 			out[i].Head.FrameBytes = append(out[i].Head.FrameBytes, f.Bytes)

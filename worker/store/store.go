@@ -1,6 +1,6 @@
-// Package store is an Interface to a worker's memory: a space and the ledger that
-// keeps its books, behind one lock, as device, executors, paths and loop share
-// them. Of the space it knows only memory.Space.
+// Package store is an Interface to a worker's memory: a space, the tiers below it
+// and the ledger that keeps their books, behind one lock, as device, executors,
+// paths and loop share them. Of these it knows only memory.Space and memory.Tier.
 //
 // The ledger is a machine and wants one owner. Here the owner is a lock instead
 // of a goroutine, because those who need room or bytes (operations, streams of
@@ -37,6 +37,7 @@ const headerLease transfer.LeaseID = 1 << 63
 // Store is safe for concurrent use. Nothing is called back under its lock.
 type Store struct {
 	space memory.Space
+	below []memory.Tier
 	log   *slog.Logger
 
 	mu sync.Mutex
@@ -47,21 +48,28 @@ type Store struct {
 	// small are the headers of the objects without frames.
 	small      map[ledger.ObjectID][]byte
 	smallBytes uint64
-	// waiting are the reservations in the ledger's queue and whom to tell.
-	waiting         map[ledger.ReservationID]func(error)
+	// telling are the reservations that are not ready and whom to tell.
+	telling         map[ledger.ReservationID]func(Told)
 	lastReservation ledger.ReservationID
 	lastTemporary   uint64
-	// punching is whether a goroutine is giving pages back; Close waits for it.
-	punching sync.WaitGroup
-	closed   bool
+	// gone is told of objects that the store gave up by itself.
+	gone func(ledger.ObjectID, error)
+	mover
+	// working counts goroutines that move bytes or give pages back; Close waits
+	// for them.
+	working sync.WaitGroup
+	closed  bool
 }
 
-// Object is what a reader needs of a sealed object. Its header and frame list
-// never change; the bytes stay while they are pinned or leased.
+// Object is what a reader needs of a sealed object. Its header never changes; the
+// bytes stay while they are pinned, and where they are while something holds them.
 type Object struct {
 	ID     ledger.ObjectID
 	Header []byte
+	// Frames are in the slab, unless InSlab says otherwise: then only their sizes
+	// are right.
 	Frames []memory.Frame
+	InSlab bool
 }
 
 // Bytes is the size that the scheduler counts: frames and header.
@@ -72,34 +80,46 @@ func (o Object) Bytes() (n uint64) {
 	return n + uint64(len(o.Header))
 }
 
-// New returns an empty store over a space.
-func New(space memory.Space, log *slog.Logger) (*Store, error) {
-	l, err := ledger.New(ledger.Config{SizeBytes: space.Size(), HeaderBytes: memory.HeaderBytes})
+// New returns an empty store over a space and the tiers below it, fastest first.
+func New(space memory.Space, log *slog.Logger, below ...memory.Tier) (*Store, error) {
+	c := ledger.Config{SizeBytes: space.Size(), HeaderBytes: memory.HeaderBytes}
+	for _, t := range below {
+		c.Below = append(c.Below, ledger.Tier{Name: t.Name(), SizeBytes: t.Size(), UnitBytes: t.UnitBytes(), DiscardBytes: t.DiscardBytes()})
+	}
+	l, err := ledger.New(c)
 	if err != nil {
 		return nil, err
 	}
 	return &Store{
-		space: space, log: log, ledger: l,
+		space: space, below: below, log: log, ledger: l,
 		latest:  make(map[ids.TaskID]ids.Attempt),
 		small:   make(map[ledger.ObjectID][]byte),
-		waiting: make(map[ledger.ReservationID]func(error)),
+		telling: make(map[ledger.ReservationID]func(Told)),
+		gone:    func(ledger.ObjectID, error) {},
 	}, nil
 }
+
+// OnGone says whom to tell of objects that are not here any more though nobody
+// dropped them: with an error if their bytes are lost, nil if they were copies
+// that had to make room. It is set before anything is stored.
+func (s *Store) OnGone(gone func(ledger.ObjectID, error)) { s.gone = gone }
 
 // Space returns the slab.
 func (s *Store) Space() memory.Space { return s.space }
 
-// Close waits for pages being given back. Waiting reservations are refused.
+// Close waits for bytes on their way and pages being given back. Reservations that
+// are not ready are refused.
 func (s *Store) Close() {
 	s.mu.Lock()
 	s.closed = true
-	waiting := s.waiting
-	s.waiting = make(map[ledger.ReservationID]func(error))
+	telling := s.telling
+	s.telling = make(map[ledger.ReservationID]func(Told))
+	s.mover.queues = [2][]order{}
 	s.mu.Unlock()
-	for _, tell := range waiting {
-		tell(fmt.Errorf("store: the worker is stopping: %w", ledger.ErrNoRoom))
+	for _, tell := range telling {
+		tell(Told{Err: fmt.Errorf("store: the worker is stopping: %w", ledger.ErrNoRoom)})
 	}
-	s.punching.Wait()
+	s.working.Wait()
 }
 
 // apply carries effects out and returns the calls to make without the lock.
@@ -107,27 +127,54 @@ func (s *Store) apply(effects []ledger.Effect) (calls []func()) {
 	for _, e := range effects {
 		switch e := e.(type) {
 		case ledger.Granted:
-			if tell := s.waiting[e.Reservation]; tell != nil {
-				delete(s.waiting, e.Reservation)
-				calls = append(calls, func() { tell(nil) })
+			if tell := s.telling[e.Reservation]; tell != nil {
+				if !e.Loading {
+					delete(s.telling, e.Reservation)
+				}
+				calls = append(calls, func() { tell(Told{Granted: true, Ready: !e.Loading}) })
+			}
+		case ledger.Loaded:
+			if tell := s.telling[e.Reservation]; tell != nil {
+				delete(s.telling, e.Reservation)
+				calls = append(calls, func() { tell(Told{Granted: true, Ready: true}) })
+			}
+		case ledger.LoadFailed:
+			if tell := s.telling[e.Reservation]; tell != nil {
+				calls = append(calls, func() { tell(Told{Granted: true, Lost: e.Object, Err: e.Err}) })
 			}
 		case ledger.Refused:
-			if tell := s.waiting[e.Reservation]; tell != nil {
-				delete(s.waiting, e.Reservation)
-				calls = append(calls, func() { tell(e.Err) })
+			if tell := s.telling[e.Reservation]; tell != nil {
+				delete(s.telling, e.Reservation)
+				calls = append(calls, func() { tell(Told{Err: e.Err}) })
 			}
+		case ledger.Lost:
+			s.log.Error("spilled object is lost", "object", e.Object.String(), "error", e.Err)
+			s.forgetLatest(e.Object)
+			calls = append(calls, func() { s.gone(e.Object, e.Err) })
+		case ledger.Evicted:
+			calls = append(calls, func() { s.gone(e.Object, nil) })
+		case ledger.TierFailed:
+			s.tierFailed(e)
+		case ledger.WriteOut, ledger.Discard:
+			s.move(writes, e)
+		case ledger.ReadIn:
+			s.move(reads, e)
 		case ledger.LeaseExpired:
 			s.log.Warn("read lease expired", "object", e.Lease.Object.String(), "holder", e.Lease.Holder.String())
 		case ledger.Freed:
-			if s.latest[e.Object.Task] == e.Object.Generation {
-				delete(s.latest, e.Object.Task)
-			}
+			s.forgetLatest(e.Object)
 		case ledger.PunchHoles:
-			s.punching.Add(1)
+			s.working.Add(1)
 			go s.punch(e.Ranges)
 		}
 	}
 	return calls
+}
+
+func (s *Store) forgetLatest(id ledger.ObjectID) {
+	if s.latest[id.Task] == id.Generation {
+		delete(s.latest, id.Task)
+	}
 }
 
 func run(calls []func()) {
@@ -137,7 +184,7 @@ func run(calls []func()) {
 }
 
 func (s *Store) punch(ranges []memory.Frame) {
-	defer s.punching.Done()
+	defer s.working.Done()
 	err := s.space.(memory.Puncher).Punch(ranges)
 	if err != nil {
 		s.log.Error("free memory stays resident", "error", err)
@@ -178,30 +225,50 @@ func (s *Store) lookup(id ledger.ObjectID) (Object, bool) {
 		}
 	}
 	if header, ok := s.small[id]; ok {
-		return Object{ID: id, Header: header}, true
+		return Object{ID: id, Header: header, InSlab: true}, true
 	}
 	o, ok := s.ledger.Lookup(id)
 	if !ok || o.State != ledger.Sealed {
 		return Object{}, false
 	}
-	return Object{ID: id, Header: o.Header, Frames: o.Frames}, true
+	return Object{ID: id, Header: o.Header, Frames: o.Frames, InSlab: o.InSlab}, true
 }
 
-// Pin finds a sealed object and keeps its bytes for an attempt.
+// Queue finds a sealed object and keeps it for an attempt whose turn comes at a
+// rank: in whichever tier, until a reservation with it as input is granted.
+func (s *Store) Queue(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt, rank uint64) (Object, bool) {
+	return s.pin(id, ledger.Pin{Reason: ledger.PinQueued, Holder: ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, Attempt: attempt, Rank: rank})
+}
+
+// Unqueue ends what Queue did. Objects without frames have no pins.
+func (s *Store) Unqueue(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) {
+	s.unpin(id, ledger.Pin{Reason: ledger.PinQueued, Holder: ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, Attempt: attempt})
+}
+
+// Pin finds a sealed object and keeps its bytes where they are, in the slab, for
+// an attempt; ok is false if they are not there.
 func (s *Store) Pin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) (Object, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	o, ok := s.lookup(id)
-	if ok && len(o.Frames) > 0 {
-		ok = s.ledger.Pin(o.ID, inputPin(task, attempt)) == nil
-	}
-	return o, ok
+	return s.pin(id, inputPin(task, attempt))
 }
 
 // Unpin ends what Pin did. Objects without frames have no pins.
 func (s *Store) Unpin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) {
+	s.unpin(id, inputPin(task, attempt))
+}
+
+func (s *Store) pin(id ledger.ObjectID, p ledger.Pin) (Object, bool) {
 	s.mu.Lock()
-	effects, err := s.ledger.Unpin(id, inputPin(task, attempt))
+	defer s.mu.Unlock()
+	o, ok := s.lookup(id)
+	if ok && len(o.Frames) > 0 {
+		ok = s.ledger.Pin(o.ID, p) == nil
+	}
+	return o, ok
+}
+
+func (s *Store) unpin(id ledger.ObjectID, p ledger.Pin) {
+	s.mu.Lock()
+	effects, err := s.ledger.Unpin(id, p)
 	var calls []func()
 	if err == nil {
 		calls = s.apply(effects)
@@ -212,6 +279,44 @@ func (s *Store) Unpin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) 
 
 func inputPin(task ids.TaskID, attempt ids.Attempt) ledger.Pin {
 	return ledger.Pin{Reason: ledger.PinInput, Holder: ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, Attempt: attempt}
+}
+
+// Held returns a pinned object that a reservation which is ready holds in the
+// slab. ok is false if its bytes are not there.
+func (s *Store) Held(id ledger.ObjectID) (o Object, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if header, ok := s.small[id]; ok {
+		return Object{ID: id, Header: header, InSlab: true}, true
+	}
+	v, ok := s.ledger.Lookup(id)
+	return Object{ID: id, Header: v.Header, Frames: v.Frames, InSlab: v.InSlab}, ok && v.State != ledger.Building && v.InSlab
+}
+
+// Hold keeps an object in the slab for a granted reservation, as if it had been
+// asked for with it. It returns false if the bytes are not in the slab.
+func (s *Store) Hold(r ledger.ReservationID, id ledger.ObjectID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.small[id]; ok {
+		return true
+	}
+	return s.ledger.Hold(r, id) == nil
+}
+
+// Expect says at which rank objects will be needed; see ledger.Expect.
+func (s *Store) Expect(id ledger.ObjectID, rank uint64) {
+	s.mu.Lock()
+	s.ledger.Expect(id, rank)
+	s.mu.Unlock()
+}
+
+// Copied says that an object is a copy of one that its worker keeps: it may be
+// dropped to make room.
+func (s *Store) Copied(id ledger.ObjectID) {
+	s.mu.Lock()
+	s.ledger.Copied(id)
+	s.mu.Unlock()
 }
 
 // PutSmall stores an object without frames.
@@ -227,9 +332,7 @@ func (s *Store) PutSmall(id ledger.ObjectID, header []byte) {
 // here.
 func (s *Store) Drop(id ledger.ObjectID) bool {
 	s.mu.Lock()
-	if s.latest[id.Task] == id.Generation {
-		delete(s.latest, id.Task)
-	}
+	s.forgetLatest(id)
 	if header, ok := s.small[id]; ok {
 		s.smallBytes -= uint64(len(header))
 		delete(s.small, id)
@@ -237,6 +340,11 @@ func (s *Store) Drop(id ledger.ObjectID) bool {
 		return true
 	}
 	effects, err := s.ledger.Drop(id)
+	if id.Task >= temporaryTasks && err == nil {
+		// Its last pin is that of Seal.
+		more, _ := s.ledger.Unpin(id, temporaryPin)
+		effects = append(effects, more...)
+	}
 	calls := s.apply(effects)
 	s.mu.Unlock()
 	run(calls)
@@ -250,11 +358,11 @@ func (s *Store) Inventory() []Object {
 	var out []Object
 	for _, o := range s.ledger.Objects() {
 		if o.State == ledger.Sealed && o.ID.Task < temporaryTasks {
-			out = append(out, Object{ID: o.ID, Header: o.Header, Frames: o.Frames})
+			out = append(out, Object{ID: o.ID, Header: o.Header, Frames: o.Frames, InSlab: o.InSlab})
 		}
 	}
 	for id, header := range s.small {
-		out = append(out, Object{ID: id, Header: header})
+		out = append(out, Object{ID: id, Header: header, InSlab: true})
 	}
 	slices.SortFunc(out, func(a, b Object) int {
 		return cmp.Or(cmp.Compare(a.ID.Task, b.ID.Task), cmp.Compare(a.ID.Generation, b.ID.Generation))
@@ -276,32 +384,82 @@ func (s *Store) Check() error {
 	return s.ledger.Check()
 }
 
+// Snapshot describes the tiers, the n largest holders and pins, and the
+// reservations.
+func (s *Store) Snapshot(n int) ledger.Snapshot {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ledger.Snapshot(n)
+}
+
+// Request asks for memory; see ledger.Request.
+type Request struct {
+	Holder   ledger.Holder
+	Bytes    []uint64
+	Inputs   []ledger.ObjectID
+	Urgent   bool
+	Deadline time.Time
+}
+
+// Told is what becomes of a reservation that was not ready at once.
+type Told struct {
+	// Granted: the memory is set aside. Ready: the inputs are in the slab, too;
+	// nothing is told after that.
+	Granted, Ready bool
+	// Err says why it will not be. If it is granted, Lost is an input that could
+	// not be read back, and the reservation is to be released.
+	Err  error
+	Lost ledger.ObjectID
+}
+
+// Acquire sets memory aside, and brings inputs into the slab. While that is not
+// Ready, tell is called, from any goroutine, with what becomes of it.
+func (s *Store) Acquire(q Request, tell func(Told)) (ledger.ReservationID, ledger.Standing, error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return 0, 0, fmt.Errorf("store: the worker is stopping: %w", ledger.ErrNoRoom)
+	}
+	s.lastReservation++
+	id := s.lastReservation
+	standing, effects, err := s.ledger.Reserve(time.Now(), ledger.Request{
+		ID: id, Holder: q.Holder, Bytes: q.Bytes, Inputs: q.Inputs, Urgent: q.Urgent, Deadline: q.Deadline,
+	})
+	if err == nil && standing != ledger.Ready {
+		s.telling[id] = tell
+	}
+	calls := s.apply(effects)
+	s.mu.Unlock()
+	run(calls)
+	if err != nil {
+		return 0, 0, err
+	}
+	return id, standing, nil
+}
+
 // Reserve sets memory aside for a holder. If it has to wait, until the deadline,
 // tell is called once, from any goroutine, when it is decided; otherwise tell is
 // not called and granted is true.
 func (s *Store) Reserve(holder ledger.Holder, bytes []uint64, deadline time.Time, tell func(error)) (id ledger.ReservationID, granted bool, err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		return 0, false, fmt.Errorf("store: the worker is stopping: %w", ledger.ErrNoRoom)
-	}
-	s.lastReservation++
-	id = s.lastReservation
-	granted, err = s.ledger.Reserve(time.Now(), ledger.Request{ID: id, Holder: holder, Bytes: bytes, Deadline: deadline})
-	if err != nil {
-		return 0, false, err
-	}
-	if !granted {
-		s.waiting[id] = tell
-	}
-	return id, granted, nil
+	id, standing, err := s.Acquire(Request{Holder: holder, Bytes: bytes, Deadline: deadline}, func(t Told) { tell(t.Err) })
+	return id, standing == ledger.Ready, err
 }
 
 // ReserveWait is Reserve for those who can wait in place.
 func (s *Store) ReserveWait(ctx context.Context, holder ledger.Holder, bytes []uint64, wait time.Duration) (ledger.ReservationID, error) {
+	return s.acquireWait(ctx, Request{Holder: holder, Bytes: bytes, Deadline: time.Now().Add(wait)})
+}
+
+// ReserveMore is ReserveWait for those who hold memory already: it goes before all
+// who do not.
+func (s *Store) ReserveMore(ctx context.Context, holder ledger.Holder, bytes []uint64, wait time.Duration) (ledger.ReservationID, error) {
+	return s.acquireWait(ctx, Request{Holder: holder, Bytes: bytes, Urgent: true, Deadline: time.Now().Add(wait)})
+}
+
+func (s *Store) acquireWait(ctx context.Context, q Request) (ledger.ReservationID, error) {
 	decided := make(chan error, 1)
-	id, granted, err := s.Reserve(holder, bytes, time.Now().Add(wait), func(err error) { decided <- err })
-	if granted || err != nil {
+	id, standing, err := s.Acquire(q, func(t Told) { decided <- t.Err })
+	if standing == ledger.Ready || err != nil {
 		return id, err
 	}
 	select {
@@ -320,7 +478,7 @@ func (s *Store) Release(id ledger.ReservationID) {
 		return
 	}
 	s.mu.Lock()
-	delete(s.waiting, id)
+	delete(s.telling, id)
 	effects, err := s.ledger.Release(id)
 	var calls []func()
 	if err == nil {
@@ -350,11 +508,18 @@ func (s *Store) Seal(id ledger.ObjectID, header []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := s.ledger.Seal(id, header)
-	if err == nil && id.Task < temporaryTasks {
+	switch {
+	case err != nil:
+	case id.Task < temporaryTasks:
 		s.latest[id.Task] = max(s.latest[id.Task], id.Generation)
+	default:
+		// An executor writes to it as long as it is here.
+		err = s.ledger.Pin(id, temporaryPin)
 	}
 	return err
 }
+
+var temporaryPin = ledger.Pin{Reason: ledger.PinExecutor}
 
 // temporaryTasks is where the numbers of Temporary begin: far beyond those that
 // a scheduler hands out.

@@ -1,0 +1,384 @@
+// Package disk is an Adapter: a tier of memory in a file.
+//
+// Each life of a worker has a directory of its own under the local directory,
+// with a lock that lives as long as the process: whoever starts next removes the
+// directories whose lock is free. In it is one sparse file; where in it what lies
+// is the ledger's business. Nothing is ever synced: the bytes are worthless
+// without the process.
+//
+// IO bypasses the page cache where the file system can do that (see ADR 0006): a
+// tier that is there to bound memory must not take it by another name, and the
+// copy would cost a core.
+package disk
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/alloc"
+)
+
+const (
+	// unitBytes is what direct IO wants offsets, lengths and addresses to be
+	// multiples of: the largest that disks ask for.
+	unitBytes = 4096
+	// chunkBytes is how much one system call moves.
+	chunkBytes = 4 << 20
+	// bounceBytes is the size of the aligned buffers for bytes that lie unaligned.
+	bounceBytes = 1 << 20
+	// bounces bounds their number.
+	bounces = 4
+	// discardBytes is from where on a punched hole is worth a system call.
+	discardBytes = 1 << 20
+
+	prefix = "millrace-spill-"
+	// stillborn is how old a directory without a lock must be to be removed.
+	stillborn = time.Minute
+)
+
+// File is what the tier needs of a file; tests put broken ones in its place.
+type File interface {
+	ReadAt(p []byte, off int64) (int, error)
+	WriteAt(p []byte, off int64) (int, error)
+	// Punch gives the blocks of a range back; it reads as zeros then.
+	Punch(off, n int64) error
+	Close() error
+}
+
+// Config is fixed for the life of a tier.
+type Config struct {
+	// Directory is where the tier's own directory is made.
+	Directory string
+	// Owner is put into the directory's name: the worker's.
+	Owner string
+	// SizeBytes bounds the file. 0 means half of what is free there now.
+	SizeBytes uint64
+	// Wrap, if set, is put between the tier and its file.
+	Wrap func(File) File
+}
+
+// Tier is a memory.Tier in a file.
+type Tier struct {
+	directory string
+	size      uint64
+	lock      *os.File
+	file      File
+	direct    bool
+	// buffers are the free bounce buffers; taking one waits for it.
+	buffers chan []byte
+	arena   []byte
+	close   sync.Once
+	closed  error
+}
+
+var _ memory.Tier = (*Tier)(nil)
+
+// Open removes what dead processes left, and makes a directory and an empty file.
+func Open(c Config) (_ *Tier, err error) {
+	if err := os.MkdirAll(c.Directory, 0o700); err != nil {
+		return nil, fmt.Errorf("disk: %w; choose another --local-directory", err)
+	}
+	Clean(c.Directory)
+	if c.SizeBytes == 0 {
+		free, err := FreeBytes(c.Directory)
+		if err != nil {
+			return nil, err
+		}
+		c.SizeBytes = free / 2
+	}
+	t := &Tier{size: min(c.SizeBytes, alloc.MaxBytes) / unitBytes * unitBytes}
+	if t.size == 0 {
+		return nil, fmt.Errorf("disk: a spill limit of %d bytes is less than a block of %d; raise --spill-limit or free space below %s", c.SizeBytes, unitBytes, c.Directory)
+	}
+	if err := t.makeDirectory(c); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, t.Close())
+		}
+	}()
+	file, direct, err := openFile(filepath.Join(t.directory, "data"))
+	if err != nil {
+		return nil, err
+	}
+	t.file, t.direct = file, direct
+	if c.Wrap != nil {
+		t.file = c.Wrap(file)
+	}
+	if t.arena, err = unix.Mmap(-1, 0, bounces*bounceBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE); err != nil {
+		return nil, fmt.Errorf("disk: buffers of %d bytes: %w", bounces*bounceBytes, err)
+	}
+	t.buffers = make(chan []byte, bounces)
+	for i := range bounces {
+		t.buffers <- t.arena[i*bounceBytes : (i+1)*bounceBytes : (i+1)*bounceBytes]
+	}
+	return t, nil
+}
+
+// makeDirectory makes a directory that is locked from the moment that others can
+// see it.
+func (t *Tier) makeDirectory(c Config) error {
+	owner := strings.Map(func(r rune) rune {
+		if r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
+			return r
+		}
+		return '_'
+	}, c.Owner)
+	fresh, err := os.MkdirTemp(c.Directory, ".new-"+prefix+owner+"-*")
+	if err != nil {
+		return fmt.Errorf("disk: %w; choose another --local-directory", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(fresh, "lock"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err == nil {
+		if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			err = errors.Join(err, lock.Close())
+		}
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("disk: lock %s: %w", fresh, err), os.RemoveAll(fresh))
+	}
+	t.lock = lock
+	t.directory = filepath.Join(c.Directory, strings.TrimPrefix(filepath.Base(fresh), ".new-"))
+	if err := os.Rename(fresh, t.directory); err != nil {
+		return errors.Join(fmt.Errorf("disk: %w", err), lock.Close(), os.RemoveAll(fresh))
+	}
+	return nil
+}
+
+// Clean removes the directories that dead processes left below a local directory
+// and returns how many there were. Those that it may not remove stay.
+func Clean(directory string) (removed int) {
+	entries, err := os.ReadDir(directory)
+	if err != nil {
+		return 0
+	}
+	for _, e := range entries {
+		name := strings.TrimPrefix(e.Name(), ".new-")
+		if !e.IsDir() || !strings.HasPrefix(name, prefix) {
+			continue
+		}
+		path := filepath.Join(directory, e.Name())
+		lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_RDWR, 0)
+		if err != nil {
+			info, statErr := e.Info()
+			if !errors.Is(err, os.ErrNotExist) || statErr != nil || time.Since(info.ModTime()) < stillborn {
+				continue
+			}
+		} else {
+			free := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
+			if !free {
+				_ = lock.Close() // nothing was written
+				continue
+			}
+		}
+		if os.RemoveAll(path) == nil {
+			removed++
+		}
+		if lock != nil {
+			_ = lock.Close() // nothing was written
+		}
+	}
+	return removed
+}
+
+// FreeBytes returns the space that an ordinary user may take in a directory.
+func FreeBytes(directory string) (uint64, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(directory, &st); err != nil {
+		return 0, fmt.Errorf("disk: free space of %s: %w", directory, err)
+	}
+	return st.Bavail * uint64(st.Bsize), nil
+}
+
+// Directory is where the tier's file lies.
+func (t *Tier) Directory() string { return t.directory }
+
+// Direct says whether IO bypasses the page cache.
+func (t *Tier) Direct() bool { return t.direct }
+
+// Name is part of memory.Tier.
+func (t *Tier) Name() string { return "disk" }
+
+// Size is part of memory.Tier.
+func (t *Tier) Size() uint64 { return t.size }
+
+// UnitBytes is part of memory.Tier.
+func (t *Tier) UnitBytes() uint64 { return unitBytes }
+
+// DiscardBytes is part of memory.Tier.
+func (t *Tier) DiscardBytes() uint64 { return discardBytes }
+
+// Close removes the file and its directory. REQUIRES: no IO is in progress.
+func (t *Tier) Close() error {
+	t.close.Do(func() {
+		var errs []error
+		if t.file != nil {
+			errs = append(errs, t.file.Close())
+		}
+		errs = append(errs, os.RemoveAll(t.directory), t.lock.Close())
+		if t.arena != nil {
+			errs = append(errs, unix.Munmap(t.arena))
+		}
+		t.closed = errors.Join(errs...)
+	})
+	return t.closed
+}
+
+// aligned says whether direct IO can use a slice where it is.
+func aligned(p []byte) bool {
+	return uintptr(unsafe.Pointer(unsafe.SliceData(p)))%unitBytes == 0 && len(p)%unitBytes == 0
+}
+
+func roundUp(n int) int { return (n + unitBytes - 1) &^ (unitBytes - 1) }
+
+// Write is part of memory.Tier.
+func (t *Tier) Write(off uint64, p []byte) (sum uint32, err error) {
+	if !t.within(off, len(p)) {
+		return 0, fmt.Errorf("disk: write [%d, +%d): outside of the %d bytes of %s", off, len(p), t.size, t.directory)
+	}
+	for done := 0; done < len(p); {
+		part := p[done:min(done+chunkBytes, len(p))]
+		if body := part[:len(part)/unitBytes*unitBytes]; !t.direct {
+			err = t.write(part, off+uint64(done))
+		} else if len(body) > 0 && aligned(body) {
+			part = body
+			err = t.write(part, off+uint64(done))
+		} else {
+			part = part[:min(len(part), bounceBytes)]
+			buffer := <-t.buffers
+			copy(buffer, part)
+			err = t.write(buffer[:roundUp(len(part))], off+uint64(done))
+			t.buffers <- buffer
+		}
+		if err != nil {
+			return 0, fmt.Errorf("disk: write %d bytes at %d of %s: %w", len(part), off+uint64(done), t.directory, err)
+		}
+		sum = memory.Checksum(sum, part)
+		done += len(part)
+	}
+	return sum, nil
+}
+
+// within says whether a range lies in the file, the rest of its last block
+// included.
+func (t *Tier) within(off uint64, n int) bool {
+	return off%unitBytes == 0 && memory.Frame{Offset: off, Bytes: uint64(roundUp(n))}.Within(t.size)
+}
+
+func (t *Tier) write(p []byte, off uint64) error {
+	_, err := t.file.WriteAt(p, int64(off))
+	return err
+}
+
+// Read is part of memory.Tier. A read that fails is tried once more.
+func (t *Tier) Read(off uint64, p []byte, sum uint32) error {
+	if !t.within(off, len(p)) {
+		return fmt.Errorf("disk: read [%d, +%d): outside of the %d bytes of %s", off, len(p), t.size, t.directory)
+	}
+	err := t.readOnce(off, p, sum)
+	if err != nil {
+		err = t.readOnce(off, p, sum)
+	}
+	if err != nil {
+		return fmt.Errorf("disk: read %d bytes at %d of %s: %w", len(p), off, t.directory, err)
+	}
+	return nil
+}
+
+func (t *Tier) readOnce(off uint64, p []byte, want uint32) error {
+	var sum uint32
+	for done := 0; done < len(p); {
+		n, err := t.readSome(off+uint64(done), p[done:])
+		if err != nil {
+			return err
+		}
+		sum = memory.Checksum(sum, p[done:done+n])
+		done += n
+	}
+	if sum != want {
+		return fmt.Errorf("%w: %08x, written as %08x", memory.ErrChecksum, sum, want)
+	}
+	return nil
+}
+
+// readSome reads the beginning of p, at least one byte.
+func (t *Tier) readSome(off uint64, p []byte) (int, error) {
+	part := p[:min(len(p), chunkBytes)]
+	if body := part[:len(part)/unitBytes*unitBytes]; !t.direct {
+		return t.file.ReadAt(part, int64(off))
+	} else if off%unitBytes == 0 && len(body) > 0 && aligned(body) {
+		return t.file.ReadAt(body, int64(off))
+	}
+	lead := int(off % unitBytes)
+	part = part[:min(len(part), bounceBytes-lead)]
+	buffer := <-t.buffers
+	defer func() { t.buffers <- buffer }()
+	if _, err := t.file.ReadAt(buffer[:roundUp(lead+len(part))], int64(off)-int64(lead)); err != nil {
+		return 0, err
+	}
+	return copy(part, buffer[lead:]), nil
+}
+
+// ReadInto is part of memory.Reader. The checksum is not looked at.
+func (t *Tier) ReadInto(off uint64, p []byte) error {
+	if !(memory.Frame{Offset: off, Bytes: uint64(len(p))}).Within(t.size) {
+		return fmt.Errorf("disk: read [%d, +%d): outside of the %d bytes of %s", off, len(p), t.size, t.directory)
+	}
+	for done := 0; done < len(p); {
+		n, err := t.readSome(off+uint64(done), p[done:])
+		if err != nil {
+			return fmt.Errorf("disk: read %d bytes at %d of %s: %w", len(p), off, t.directory, err)
+		}
+		done += n
+	}
+	return nil
+}
+
+// Discard is part of memory.Tier.
+func (t *Tier) Discard(off, n uint64) error {
+	if err := t.file.Punch(int64(off), int64(n)); err != nil {
+		return fmt.Errorf("disk: give back %d bytes at %d of %s: %w; they stay taken until they are used again", n, off, t.directory, err)
+	}
+	return nil
+}
+
+// osFile is a File of the system.
+type osFile struct{ *os.File }
+
+// openFile makes a file, for direct IO if the file system has that.
+func openFile(path string) (f File, direct bool, err error) {
+	const flags = os.O_RDWR | os.O_CREATE | os.O_EXCL
+	file, err := os.OpenFile(path, flags|unix.O_DIRECT, 0o600)
+	if err == nil {
+		return osFile{file}, true, nil
+	}
+	if !errors.Is(err, unix.EINVAL) {
+		return nil, false, fmt.Errorf("disk: %w", err)
+	}
+	// Some file systems make the file before they refuse.
+	_ = os.Remove(path)
+	if file, err = os.OpenFile(path, flags, 0o600); err != nil {
+		return nil, false, fmt.Errorf("disk: %w", err)
+	}
+	return osFile{file}, false, nil
+}
+
+// Punch is part of File.
+func (f osFile) Punch(off, n int64) error {
+	for {
+		err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, off, n)
+		if !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}

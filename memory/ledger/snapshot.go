@@ -1,0 +1,99 @@
+package ledger
+
+import (
+	"slices"
+	"time"
+)
+
+// TierState describes a tier at one moment. Sizes are in bytes of blocks.
+type TierState struct {
+	Name      string
+	SizeBytes uint64
+	// UsedBytes are taken, by whatever; HeldBytes of them by objects, of which
+	// CleanBytes have a copy in a tier below, LeavingBytes are being written there,
+	// and ComingBytes are being filled.
+	UsedBytes, HeldBytes, CleanBytes, LeavingBytes, ComingBytes uint64
+	// EvictableBytes could leave at once if there is somewhere to go.
+	EvictableBytes uint64
+	// InBytes were read from here into the slab, OutBytes written here, ever.
+	InBytes, OutBytes uint64
+	// Failed is why nothing is written here until Retry, nil if it works.
+	Failed error
+	Retry  time.Time
+}
+
+// ReservationState describes a reservation.
+type ReservationState struct {
+	ID     ReservationID
+	Holder Holder
+	// Bytes are what it asks for, LoadBytes what of its inputs is not in the slab
+	// yet.
+	Bytes, LoadBytes uint64
+	Granted, Urgent  bool
+	Since, Deadline  time.Time
+}
+
+// Snapshot is what the ledger tells people.
+type Snapshot struct {
+	Tiers   []TierState
+	Largest []Holding
+	// Pinned are the largest objects that cannot leave the slab.
+	Pinned []Holding
+	// Reservations are those that wait, in the order in which they are served, and
+	// then those that are granted, by id.
+	Reservations []ReservationState
+}
+
+// Tiers describes the tiers, the slab first.
+func (l *Ledger) Tiers() []TierState {
+	var coming [MaxTiers]uint64
+	// order-free: sums.
+	for _, x := range l.transfers {
+		coming[x.to] += l.tiers[x.to].block(x.extent.bytes)
+	}
+	states := make([]TierState, len(l.tiers))
+	for i, t := range l.tiers {
+		states[i] = TierState{
+			Name: t.Name, SizeBytes: t.SizeBytes, UsedBytes: t.space.Used(), HeldBytes: t.heldBytes, CleanBytes: t.cleanBytes,
+			LeavingBytes: t.leavingBytes, ComingBytes: coming[i], InBytes: t.inBytes, OutBytes: t.outBytes, Failed: t.failed, Retry: t.retry,
+		}
+		for _, v := range []*victims{&t.cheap, &t.costly} {
+			for _, e := range v.list {
+				states[i].EvictableBytes += t.block(e.bytes)
+			}
+		}
+	}
+	return states
+}
+
+// Snapshot describes everything, with the n largest of each kind.
+func (l *Ledger) Snapshot(n int) Snapshot {
+	all := l.Largest(-1)
+	s := Snapshot{Tiers: l.Tiers(), Largest: all[:min(n, len(all))]}
+	for _, h := range all {
+		if o := l.objects[h.Object]; len(s.Pinned) < n && o != nil && o.held > 0 {
+			s.Pinned = append(s.Pinned, h)
+		}
+	}
+	add := func(r *reservation) {
+		state := ReservationState{
+			ID: r.id, Holder: r.holder, Bytes: r.bytes, Granted: r.granted, Urgent: r.urgent, Since: r.since, Deadline: r.deadline,
+		}
+		for _, e := range l.loads(r, true) {
+			if e.places[0].presence != Resident {
+				state.LoadBytes += e.bytes
+			}
+		}
+		s.Reservations = append(s.Reservations, state)
+	}
+	for _, r := range l.waiting {
+		add(r)
+	}
+	for _, id := range sortedKeys(l.reservations) {
+		if r := l.reservations[id]; r.granted {
+			add(r)
+		}
+	}
+	s.Reservations = slices.Clip(s.Reservations)
+	return s
+}

@@ -1,0 +1,235 @@
+package ledger
+
+import (
+	"cmp"
+	"container/heap"
+	"fmt"
+)
+
+// victims is a heap of extents that may leave a tier, the best victim at 0.
+type victims struct {
+	tier int
+	list []*extent
+}
+
+// compareVictims has the better victim first; the order is total, because each
+// use counts the clock up.
+func compareVictims(a, b *extent) int {
+	return cmp.Or(cmp.Compare(b.use, a.use), cmp.Compare(a.touched, b.touched))
+}
+
+// Len is part of heap.Interface.
+func (v *victims) Len() int { return len(v.list) }
+
+// Less is part of heap.Interface.
+func (v *victims) Less(i, j int) bool { return compareVictims(v.list[i], v.list[j]) < 0 }
+
+// Swap is part of heap.Interface.
+func (v *victims) Swap(i, j int) {
+	v.list[i], v.list[j] = v.list[j], v.list[i]
+	v.list[i].slot[v.tier], v.list[j].slot[v.tier] = i, j
+}
+
+// Push is part of heap.Interface.
+func (v *victims) Push(x any) {
+	e := x.(*extent)
+	e.victims[v.tier], e.slot[v.tier] = v, len(v.list)
+	v.list = append(v.list, e)
+}
+
+// Pop is part of heap.Interface.
+func (v *victims) Pop() any {
+	last := len(v.list) - 1
+	e := v.list[last]
+	v.list[last] = nil
+	v.list = v.list[:last]
+	e.victims[v.tier] = nil
+	return e
+}
+
+// role returns the heap that an extent belongs to as a victim of a tier, nil if
+// it cannot leave.
+func (l *Ledger) role(e *extent, i int) *victims {
+	t := l.tiers[i]
+	switch {
+	case e.busy > 0 || e.transfer != nil || e.refs == 0 || e.places[i].presence != Resident:
+		return nil
+	case e.clean(i) || e.best() < i || i == 0 && e.spare():
+		return &t.cheap
+	case i+1 < len(l.tiers):
+		return &t.costly
+	}
+	return nil
+}
+
+// index puts an extent where it belongs among the victims.
+func (l *Ledger) index(e *extent) {
+	use := uint64(NeverUsed)
+	for _, o := range e.owners {
+		use = min(use, o.use())
+	}
+	changed := use != e.use
+	e.use = use
+	for i, t := range l.tiers {
+		t.cheap.tier, t.costly.tier = i, i
+		in, to := e.victims[i], l.role(e, i)
+		switch {
+		case in != nil && in == to && changed:
+			heap.Fix(in, e.slot[i])
+		case in == to:
+		default:
+			if in != nil {
+				heap.Remove(in, e.slot[i])
+			}
+			if to != nil {
+				heap.Push(to, e)
+			}
+		}
+	}
+}
+
+func (l *Ledger) reindex(o *object) {
+	for i, e := range o.extents {
+		if e != nil && (i == 0 || o.extents[i-1] != e) {
+			l.index(e)
+		}
+	}
+}
+
+// touch says that an extent was used just now.
+func (l *Ledger) touch(e *extent) {
+	l.clock++
+	e.touched = l.clock
+	for i := range l.tiers {
+		if v := e.victims[i]; v != nil {
+			heap.Fix(v, e.slot[i])
+		}
+	}
+}
+
+// fullTries bounds how many victims are looked at that a tier below has no room
+// for, before the rest is taken to be no smaller.
+const fullTries = 16
+
+// shed makes room in a tier: victims that need no writing leave at once, others
+// are being written when it returns, if write allows it. Those marked as kept stay. It returns how
+// many bytes of blocks are free at once, and how many are leaving.
+func (l *Ledger) shed(i int, need, keep uint64, write bool, why string, out []Effect) (freed, leaving uint64, effects []Effect) {
+	t := l.tiers[i]
+	var passed []*extent
+	pass := func(v *victims) { passed = append(passed, heap.Pop(v).(*extent)) }
+	full := 0
+	for freed+leaving < need {
+		v := l.victim(t, write && full < fullTries && i+1 < len(l.tiers) && l.tiers[i+1].open())
+		if v == nil {
+			break
+		}
+		e := v.list[0]
+		switch {
+		case keep != 0 && e.kept == keep:
+			pass(v)
+		case v == &t.cheap && e.clean(i) || v == &t.cheap && i > 0:
+			l.tell(e, "left "+t.Name+": "+l.reason(e, why))
+			freed += t.block(e.bytes)
+			out = l.vacate(e, i, out)
+		case v == &t.cheap:
+			freed += t.block(e.bytes)
+			out = l.evict(e, l.reason(e, why), out)
+		default:
+			var offset uint64
+			var ok bool
+			if offset, ok, out = l.below(i+1, e, out); !ok {
+				full++
+				pass(v)
+				break
+			}
+			leaving += t.block(e.bytes)
+			out = l.writeOut(e, i, offset, l.reason(e, why), out)
+		}
+	}
+	for _, e := range passed {
+		l.index(e)
+	}
+	return freed, leaving, out
+}
+
+// victim returns the heap whose first is to leave next, nil if nothing may.
+func (l *Ledger) victim(t *tier, write bool) *victims {
+	cheap, costly := len(t.cheap.list) > 0, write && len(t.costly.list) > 0
+	switch {
+	case cheap && (!costly || t.cheap.list[0].use >= t.costly.list[0].use):
+		return &t.cheap
+	case costly:
+		return &t.costly
+	}
+	return nil
+}
+
+// below finds a place for an extent in a tier, making room there if need be. ok
+// is false if it cannot be had at once.
+func (l *Ledger) below(i int, e *extent, out []Effect) (offset uint64, ok bool, effects []Effect) {
+	t := l.tiers[i]
+	n := t.block(e.bytes)
+	if offset, ok = t.space.Alloc(n); ok {
+		return offset, true, out
+	}
+	if pending := t.leavingBytes + t.discardBytes; pending < n {
+		_, _, out = l.shed(i, n-pending, 0, true, "room in "+t.Name, out)
+		offset, ok = t.space.Alloc(n)
+	}
+	return offset, ok, out
+}
+
+// evict drops the objects of an extent, which are copies that nobody needs here.
+func (l *Ledger) evict(e *extent, why string, out []Effect) []Effect {
+	for len(e.owners) > 0 {
+		o := e.owners[0]
+		o.state = Dropped
+		l.log.add("copy dropped: "+why, o.id, 0, 0)
+		out = append(out, Evicted{Object: o.id})
+		out = l.free(o, out)
+	}
+	return out
+}
+
+func (l *Ledger) reason(e *extent, why string) string {
+	switch e.use {
+	case NeverUsed:
+		return why + ", and nobody will need it"
+	case UnknownUse:
+		return why + ", and nobody is known to need it"
+	}
+	return fmt.Sprintf("%s, and it is needed last, at rank %d", why, e.use)
+}
+
+// writeAhead writes what has no copy below when there is much of that, from the
+// high to the low watermark.
+func (l *Ledger) writeAhead(out []Effect) []Effect {
+	for i := 0; i+1 < len(l.tiers); i++ {
+		t := l.tiers[i]
+		high, low := l.config.HighBytes, l.config.LowBytes
+		if i > 0 {
+			high, low = t.SizeBytes/8*7, t.SizeBytes/4*3
+		}
+		bare := t.heldBytes - t.cleanBytes - t.leavingBytes
+		if bare <= high {
+			continue
+		}
+		var passed []*extent
+		for bare > low && len(t.costly.list) > 0 && l.tiers[i+1].open() && len(passed) < fullTries {
+			e := t.costly.list[0]
+			var offset uint64
+			var ok bool
+			if offset, ok, out = l.below(i+1, e, out); !ok {
+				passed = append(passed, heap.Pop(&t.costly).(*extent))
+				continue
+			}
+			bare -= t.block(e.bytes)
+			out = l.writeOut(e, i, offset, l.reason(e, "above the high watermark"), out)
+		}
+		for _, e := range passed {
+			l.index(e)
+		}
+	}
+	return out
+}

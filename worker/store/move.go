@@ -1,0 +1,185 @@
+package store
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
+)
+
+// movers is how many goroutines carry bytes in each direction: enough to keep a
+// disk busy while checksums are computed.
+const movers = 4
+
+// The directions, each with a queue of its own: what somebody waits for does not
+// stand behind what makes room.
+const (
+	reads = iota
+	writes
+)
+
+// order is a ledger.ReadIn, WriteOut or Discard.
+type order = ledger.Effect
+
+// mover carries out what the ledger orders. Its fields are guarded by Store.mu.
+type mover struct {
+	queues  [2][]order
+	running [2]int
+}
+
+// move queues an order. REQUIRES: mu is held.
+func (s *Store) move(direction int, e order) {
+	if s.closed {
+		return
+	}
+	s.mover.queues[direction] = append(s.mover.queues[direction], e)
+	if s.mover.running[direction] < movers {
+		s.mover.running[direction]++
+		s.working.Add(1)
+		go s.carry(direction)
+	}
+}
+
+// carry carries out orders until there are none.
+func (s *Store) carry(direction int) {
+	defer s.working.Done()
+	s.mu.Lock()
+	for len(s.mover.queues[direction]) > 0 {
+		queue := s.mover.queues[direction]
+		e := queue[0]
+		queue[0] = nil
+		s.mover.queues[direction] = queue[1:]
+		s.mu.Unlock()
+		report := s.carryOut(e)
+		s.mu.Lock()
+		calls := s.apply(report())
+		s.mu.Unlock()
+		run(calls)
+		s.mu.Lock()
+	}
+	s.mover.queues[direction] = nil
+	s.mover.running[direction]--
+	s.mu.Unlock()
+}
+
+// carryOut moves bytes and returns how to report it.
+func (s *Store) carryOut(e order) (report func() []ledger.Effect) {
+	switch e := e.(type) {
+	case ledger.WriteOut:
+		sum, err := s.write(e)
+		return func() []ledger.Effect { return s.ledger.WriteEnded(time.Now(), e.Ticket, sum, err) }
+	case ledger.ReadIn:
+		err := s.below[e.From.Tier-1].Read(e.From.Offset, s.space.Bytes(e.To.Offset, e.To.Bytes), e.Sum)
+		return func() []ledger.Effect { return s.ledger.ReadEnded(e.Ticket, err) }
+	case ledger.Discard:
+		if err := s.below[e.Region.Tier-1].Discard(e.Region.Offset, e.Region.Bytes); err != nil {
+			s.log.Warn("spilled bytes that nobody needs stay on disk", "error", err)
+		}
+		return func() []ledger.Effect { return s.ledger.Discarded(e.Ticket) }
+	}
+	panic(fmt.Sprintf("store: an order of type %T", e))
+}
+
+func (s *Store) write(e ledger.WriteOut) (sum uint32, err error) {
+	to := s.below[e.To.Tier-1]
+	if e.From.Tier == 0 {
+		return to.Write(e.To.Offset, s.space.Bytes(e.From.Offset, e.From.Bytes))
+	}
+	return 0, fmt.Errorf("store: bytes do not go from %s to %s", s.below[e.From.Tier-1].Name(), to.Name())
+}
+
+func (s *Store) tierFailed(e ledger.TierFailed) {
+	name := s.below[e.Tier-1].Name()
+	if e.Err == nil {
+		s.log.Info("spilling works again", "tier", name)
+		return
+	}
+	s.log.Error("spilling failed; results stay in memory meanwhile", "tier", name, "retry", e.Retry, "error", e.Err,
+		"remedy", "free space below --local-directory or choose another one")
+}
+
+// spilled returns where the frames of a leased object are, some of them in a tier
+// below the slab. REQUIRES: mu is held.
+func (s *Store) spilled(id ledger.ObjectID) []transfer.Region {
+	copies, _ := s.ledger.Copies(id)
+	regions := make([]transfer.Region, len(copies))
+	for i, c := range copies {
+		regions[i] = transfer.Region{Space: s.space, Frame: c.Frame}
+		if c.Tier > 0 {
+			regions[i].Space = &spilled{Space: s.space, tier: s.below[c.Tier-1], whole: c.Whole, sum: c.Sum, next: c.Whole.Offset}
+		}
+	}
+	return regions
+}
+
+// spilled is a part of a tier that has been written out, as a space that can only
+// be read from: in the order of the offsets, so that the last byte is not handed
+// out before the checksum was found right.
+type spilled struct {
+	memory.Space
+	tier  memory.Tier
+	whole memory.Frame
+	sum   uint32
+
+	mu sync.Mutex
+	// next is up to where is was computed; both guarded by mu.
+	next uint64
+	is   uint32
+}
+
+var _ memory.Reader = (*spilled)(nil)
+
+// Bytes is part of memory.Space.
+func (*spilled) Bytes(uint64, uint64) []byte { return nil }
+
+// FD is part of memory.Space.
+func (*spilled) FD() int { return -1 }
+
+// Size is part of memory.Space.
+func (p *spilled) Size() uint64 { return p.tier.Size() }
+
+// ReadInto is part of memory.Reader.
+func (p *spilled) ReadInto(off uint64, to []byte) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if off != p.next {
+		// A part of the whole, or read again: the rest is looked at for itself.
+		if err := p.check(); err != nil {
+			return err
+		}
+		return p.tier.ReadInto(off, to)
+	}
+	if err := p.tier.ReadInto(off, to); err != nil {
+		return err
+	}
+	p.is = memory.Checksum(p.is, to)
+	p.next += uint64(len(to))
+	return p.verdict()
+}
+
+func (p *spilled) verdict() error {
+	if p.next == p.whole.End() && p.is != p.sum {
+		return fmt.Errorf("store: %d bytes at %d of %s: %w: %08x, written as %08x", p.whole.Bytes, p.whole.Offset, p.tier.Name(), memory.ErrChecksum, p.is, p.sum)
+	}
+	return nil
+}
+
+// check reads what has not been read, for the checksum alone.
+func (p *spilled) check() error {
+	if p.next == p.whole.End() {
+		return p.verdict()
+	}
+	buffer := make([]byte, min(1<<20, p.whole.End()-p.next))
+	for p.next < p.whole.End() {
+		part := buffer[:min(uint64(len(buffer)), p.whole.End()-p.next)]
+		if err := p.tier.ReadInto(p.next, part); err != nil {
+			return err
+		}
+		p.is = memory.Checksum(p.is, part)
+		p.next += uint64(len(part))
+	}
+	return p.verdict()
+}
