@@ -10,6 +10,7 @@ MAKEFLAGS += --no-print-directory
 export PATH := $(CURDIR)/.tools/go/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
+export MILLRACE_UCX_LIBRARY := $(CURDIR)/.tools/ucx/lib/libucp.so.0
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X github.com/millrace/millrace/internal/version.version=$(VERSION)
@@ -99,11 +100,11 @@ vet: bootstrap
 	go vet -tags invariants ./...
 
 .PHONY: unit
-unit: bootstrap $(BIN) ## Go tests without the race detector
+unit: bootstrap $(BIN) .tools/ucx/.stamp ## Go tests without the race detector
 	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -tags invariants -short $$(go list $(PKG) | grep -vE '/test/(e2e|chaos)')
 
 .PHONY: race
-race: bootstrap-cc $(BIN) ## Go tests with the race detector and invariant checks
+race: bootstrap-cc $(BIN) .tools/ucx/.stamp ## Go tests with the race detector and invariant checks
 	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -race -tags invariants -timeout 20m $$(go list $(PKG) | grep -v /test/)
 
 .PHONY: sim

@@ -8,7 +8,6 @@
 package host
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -21,21 +20,8 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// The layout of the header page; all numbers are little-endian. The rest of the
-// page is zero.
-const (
-	// Magic are the first bytes of a slab.
-	Magic = "MILLRACE"
-	// layoutVersion changes with the header's layout.
-	layoutVersion = 1
-
-	versionAt     = 8  // uint32
-	uuidAt        = 16 // 16 bytes
-	incarnationAt = 32 // 16 bytes
-	nonceAt       = 48 // uint64
-	sizeAt        = 56 // uint64, header page included
-	headerEnd     = 64
-)
+// Magic are the first bytes of a slab.
+const Magic = memory.Magic
 
 var (
 	// ErrSize: no slab of that size can be had here.
@@ -100,12 +86,7 @@ func fill(file *os.File, sizeBytes uint64, id memory.Identity) (*Slab, error) {
 	if err != nil {
 		return nil, fmt.Errorf("host: map a slab of %d bytes: %w; look at the limit of address space (ulimit -v) or lower --memory-limit", sizeBytes, err)
 	}
-	copy(data, Magic)
-	binary.LittleEndian.PutUint32(data[versionAt:], layoutVersion)
-	copy(data[uuidAt:], id.WorkerUUID[:])
-	copy(data[incarnationAt:], id.Incarnation[:])
-	binary.LittleEndian.PutUint64(data[nonceAt:], id.Nonce)
-	binary.LittleEndian.PutUint64(data[sizeAt:], sizeBytes)
+	memory.Header{Identity: id, SizeBytes: sizeBytes}.Write(data)
 	return &Slab{file: file, data: data, identity: id}, nil
 }
 
@@ -217,19 +198,14 @@ func OpenReadOnly(fd int) (*View, error) {
 }
 
 func (v *View) readHeader() error {
-	h := v.data[:headerEnd]
-	if string(h[:len(Magic)]) != Magic {
-		return fmt.Errorf("%w: descriptor %d begins with %q", ErrNotASlab, v.fd, h[:len(Magic)])
+	h, err := memory.ParseHeader(v.data[:memory.HeaderBytes])
+	if err != nil {
+		return fmt.Errorf("%w: descriptor %d: %w", ErrNotASlab, v.fd, err)
 	}
-	if n := binary.LittleEndian.Uint32(h[versionAt:]); n != layoutVersion {
-		return fmt.Errorf("%w: descriptor %d has layout %d, this build reads %d; run the same version on both sides", ErrNotASlab, v.fd, n, layoutVersion)
+	if h.SizeBytes != v.Size() {
+		return fmt.Errorf("%w: descriptor %d has %d bytes, its header says %d", ErrNotASlab, v.fd, v.Size(), h.SizeBytes)
 	}
-	if n := binary.LittleEndian.Uint64(h[sizeAt:]); n != v.Size() {
-		return fmt.Errorf("%w: descriptor %d has %d bytes, its header says %d", ErrNotASlab, v.fd, v.Size(), n)
-	}
-	copy(v.identity.WorkerUUID[:], h[uuidAt:])
-	copy(v.identity.Incarnation[:], h[incarnationAt:])
-	v.identity.Nonce = binary.LittleEndian.Uint64(h[nonceAt:])
+	v.identity = h.Identity
 	return nil
 }
 

@@ -158,9 +158,9 @@ func TestOpenReadOnlyRefusesWhatIsNoSlab(t *testing.T) {
 		return fd
 	}
 	other := open(t, 1<<20, identity)
-	other.data[versionAt] = 99
+	other.data[8] = 99
 	wrongSize := open(t, 1<<20, identity)
-	wrongSize.data[sizeAt] = 1
+	wrongSize.data[56] = 1
 	for name, fd := range map[string]int{
 		"empty":        memfd(0, unix.F_SEAL_SHRINK),
 		"not sealed":   memfd(1<<20, 0),

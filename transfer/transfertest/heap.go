@@ -31,18 +31,38 @@ func (h Heap) Bytes(off, n uint64) []byte { return h[off : off+n : off+n] }
 // FD is part of memory.Space.
 func (h Heap) FD() int { return -1 }
 
-// Objects is a transfer.Source and transfer.Receiver over objects in the heap.
+// Objects is a transfer.Source and transfer.Receiver over objects in the heap, or
+// in a space.
 type Objects struct {
+	room *Room
+
 	mu sync.Mutex
 	// All below is guarded by mu.
+	silence chan struct{}
 	objects map[transfer.Ref]transfer.Leased
 	leases  map[transfer.LeaseID]transfer.Ref
 	last    transfer.LeaseID
 }
 
-// NewObjects returns an empty source.
-func NewObjects() *Objects {
-	return &Objects{objects: make(map[transfer.Ref]transfer.Leased), leases: make(map[transfer.LeaseID]transfer.Ref)}
+// NewObjects returns an empty source in the heap.
+func NewObjects() *Objects { return NewObjectsIn(nil) }
+
+// NewObjectsIn returns an empty source whose frames are copied into a room; nil:
+// that uses what it is given.
+func NewObjectsIn(room *Room) *Objects {
+	return &Objects{room: room, objects: make(map[transfer.Ref]transfer.Leased), leases: make(map[transfer.LeaseID]transfer.Ref)}
+}
+
+// Room returns where the objects lie, nil for the heap.
+func (o *Objects) Room() *Room { return o.room }
+
+// Hush makes Lease wait until the returned function is called, once.
+func (o *Objects) Hush() (speak func()) {
+	silence := make(chan struct{})
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.silence = silence
+	return func() { close(silence) }
 }
 
 // Put adds an object whose frames are given.
@@ -50,7 +70,7 @@ func (o *Objects) Put(ref transfer.Ref, header string, frames ...[]byte) {
 	l := transfer.Leased{Head: transfer.Head{Ref: ref, Header: []byte(header)}}
 	for _, f := range frames {
 		l.Head.FrameBytes = append(l.Head.FrameBytes, uint64(len(f)))
-		l.Regions = append(l.Regions, transfer.Region{Space: Heap(f), Frame: memory.Frame{Bytes: uint64(len(f))}})
+		l.Regions = append(l.Regions, o.room.keep(f))
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -77,6 +97,12 @@ func (o *Objects) Leases() int {
 
 // Lease is part of transfer.Source.
 func (o *Objects) Lease(_ transfer.Reader, refs []transfer.Ref, _ time.Duration) []transfer.Leased {
+	o.mu.Lock()
+	silence := o.silence
+	o.mu.Unlock()
+	if silence != nil {
+		<-silence
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	out := make([]transfer.Leased, len(refs))
@@ -143,6 +169,8 @@ type Sink struct {
 	// PlaceHook, if set, is called first in Place.
 	PlaceHook func(ctx context.Context, index int, head transfer.Head) error
 
+	room *Room
+
 	mu sync.Mutex
 	// All below is guarded by mu.
 	heads  map[int]transfer.Head
@@ -151,9 +179,12 @@ type Sink struct {
 	twice  []int
 }
 
-// NewSink returns an empty sink.
-func NewSink() *Sink {
-	return &Sink{heads: make(map[int]transfer.Head), frames: make(map[int][][]byte), errs: make(map[int]error)}
+// NewSink returns an empty sink in the heap.
+func NewSink() *Sink { return NewSinkIn(nil) }
+
+// NewSinkIn returns an empty sink that places in a room; nil: in the heap.
+func NewSinkIn(room *Room) *Sink {
+	return &Sink{room: room, heads: make(map[int]transfer.Head), frames: make(map[int][][]byte), errs: make(map[int]error)}
 }
 
 // Place is part of transfer.Sink.
@@ -168,9 +199,12 @@ func (s *Sink) Place(ctx context.Context, index int, head transfer.Head) ([]tran
 	s.heads[index] = head
 	var regions []transfer.Region
 	for _, n := range head.FrameBytes {
-		f := make([]byte, n)
-		s.frames[index] = append(s.frames[index], f)
-		regions = append(regions, transfer.Region{Space: Heap(f), Frame: memory.Frame{Bytes: n}})
+		region, err := s.room.Take(n)
+		if err != nil {
+			return nil, err
+		}
+		s.frames[index] = append(s.frames[index], region.Bytes())
+		regions = append(regions, region)
 	}
 	return regions, nil
 }

@@ -25,6 +25,26 @@ type Harness struct {
 	Path func(t *testing.T, stall time.Duration) transfer.Path
 	// CanStall: the path has a peer process that can be silent.
 	CanStall bool
+	// Objects, if set, makes an empty source where the path can read from. Serve is
+	// given it then, and nothing else.
+	Objects func(t *testing.T) *Objects
+	// Room, if set, is where fetches of a path must place.
+	Room func(path transfer.Path) *Room
+}
+
+func (h Harness) objects(t *testing.T) *Objects {
+	t.Helper()
+	if h.Objects == nil {
+		return NewObjects()
+	}
+	return h.Objects(t)
+}
+
+func (h Harness) sink(path transfer.Path) *Sink {
+	if h.Room == nil {
+		return NewSink()
+	}
+	return NewSinkIn(h.Room(path))
 }
 
 func content(seed uint64, n int) []byte {
@@ -58,9 +78,9 @@ func (h Harness) Run(t *testing.T) {
 
 // fetchAll fetches refs and compares them with the source, which must be left
 // without leases.
-func fetchAll(t *testing.T, path transfer.Path, peer transfer.Peer, objects *Objects, refs ...transfer.Ref) {
+func (h Harness) fetchAll(t *testing.T, path transfer.Path, peer transfer.Peer, objects *Objects, refs ...transfer.Ref) {
 	t.Helper()
-	sink := NewSink()
+	sink := h.sink(path)
 	if err := path.Fetch(t.Context(), peer, refs, sink); err != nil {
 		t.Error(err)
 		return
@@ -99,7 +119,7 @@ func noLeases(t *testing.T, objects *Objects) {
 }
 
 func (h Harness) sizes(t *testing.T) {
-	objects := NewObjects()
+	objects := h.objects(t)
 	peer, _ := h.Serve(t, objects)
 	path := h.Path(t, Patience)
 	var refs []transfer.Ref
@@ -114,14 +134,14 @@ func (h Harness) sizes(t *testing.T) {
 	objects.Put(ref(102), string(content(9, 3<<20)))
 	refs = append(refs, ref(100), ref(101), ref(102))
 	for _, r := range refs {
-		fetchAll(t, path, peer, objects, r)
+		h.fetchAll(t, path, peer, objects, r)
 	}
-	fetchAll(t, path, peer, objects, refs...)
+	h.fetchAll(t, path, peer, objects, refs...)
 	noLeases(t, objects)
 }
 
 func (h Harness) manyFrames(t *testing.T) {
-	objects := NewObjects()
+	objects := h.objects(t)
 	peer, _ := h.Serve(t, objects)
 	path := h.Path(t, Patience)
 	var frames [][]byte
@@ -134,19 +154,20 @@ func (h Harness) manyFrames(t *testing.T) {
 		objects.Put(ref(10+i), "small", content(uint64(i), 100))
 		refs = append(refs, ref(10+i))
 	}
-	fetchAll(t, path, peer, objects, ref(1))
-	fetchAll(t, path, peer, objects, refs...)
+	h.fetchAll(t, path, peer, objects, ref(1))
+	h.fetchAll(t, path, peer, objects, refs...)
 	noLeases(t, objects)
 }
 
 func (h Harness) missing(t *testing.T) {
-	objects := NewObjects()
+	objects := h.objects(t)
 	objects.Put(ref(1), "a", content(1, 1000))
 	objects.Put(ref(3), "c", content(3, 1000))
 	peer, _ := h.Serve(t, objects)
-	sink := NewSink()
+	path := h.Path(t, Patience)
+	sink := h.sink(path)
 	wrong := transfer.Ref{Task: idOf(3), Generation: 2}
-	if err := h.Path(t, Patience).Fetch(t.Context(), peer, []transfer.Ref{ref(1), ref(2), wrong, ref(3)}, sink); err != nil {
+	if err := path.Fetch(t.Context(), peer, []transfer.Ref{ref(1), ref(2), wrong, ref(3)}, sink); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []error{nil, transfer.ErrNotHere, transfer.ErrNotHere, nil} {
@@ -158,20 +179,21 @@ func (h Harness) missing(t *testing.T) {
 }
 
 func (h Harness) refused(t *testing.T) {
-	objects := NewObjects()
+	objects := h.objects(t)
 	for i := range 3 {
 		objects.Put(ref(i), "x", content(uint64(i), 3<<20))
 	}
 	peer, _ := h.Serve(t, objects)
 	full := errors.New("no room")
-	sink := NewSink()
+	path := h.Path(t, Patience)
+	sink := h.sink(path)
 	sink.PlaceHook = func(_ context.Context, index int, _ transfer.Head) error {
 		if index == 1 {
 			return full
 		}
 		return nil
 	}
-	if err := h.Path(t, Patience).Fetch(t.Context(), peer, []transfer.Ref{ref(0), ref(1), ref(2)}, sink); err != nil {
+	if err := path.Fetch(t.Context(), peer, []transfer.Ref{ref(0), ref(1), ref(2)}, sink); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []error{nil, full, nil} {
@@ -186,11 +208,12 @@ func (h Harness) refused(t *testing.T) {
 }
 
 func (h Harness) head(t *testing.T) {
-	objects := NewObjects()
+	objects := h.objects(t)
 	objects.Put(ref(1), "the header", content(1, 10), content(2, 20))
 	peer, _ := h.Serve(t, objects)
-	sink := NewSink()
-	if err := h.Path(t, Patience).Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, sink); err != nil {
+	path := h.Path(t, Patience)
+	sink := h.sink(path)
+	if err := path.Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, sink); err != nil {
 		t.Fatal(err)
 	}
 	if head, _, _, _ := sink.Result(0); string(head.Header) != "the header" || head.Bytes() != 30 || len(head.FrameBytes) != 2 {
@@ -207,7 +230,7 @@ func (h Harness) concurrent(t *testing.T) {
 	var sides [2]side
 	for i := range sides {
 		s := &sides[i]
-		s.objects = NewObjects()
+		s.objects = h.objects(t)
 		for task := range 40 {
 			s.objects.Put(ref(task), "x", content(uint64(100*i+task), 100<<10), content(uint64(task), 17))
 		}
@@ -219,7 +242,7 @@ func (h Harness) concurrent(t *testing.T) {
 		for g := range 4 {
 			wait.Go(func() {
 				for n := range 10 {
-					fetchAll(t, sides[1-i].path, sides[i].peer, sides[i].objects, ref(10*g+n), ref((10*g+n+1)%40))
+					h.fetchAll(t, sides[1-i].path, sides[i].peer, sides[i].objects, ref(10*g+n), ref((10*g+n+1)%40))
 				}
 			})
 		}
@@ -233,7 +256,7 @@ func (h Harness) concurrent(t *testing.T) {
 // large makes a source with objects that take a while.
 func large(t *testing.T, h Harness) (*Objects, []transfer.Ref, transfer.Peer, func()) {
 	t.Helper()
-	objects := NewObjects()
+	objects := h.objects(t)
 	var refs []transfer.Ref
 	shared := content(1, 32<<20)
 	for i := range 8 {
@@ -247,9 +270,9 @@ func large(t *testing.T, h Harness) (*Objects, []transfer.Ref, transfer.Peer, fu
 // interrupted fetches and calls interrupt when the second object is placed. It
 // returns what Fetch did, having checked that nothing is delivered as valid that
 // is not.
-func interrupted(ctx context.Context, t *testing.T, path transfer.Path, peer transfer.Peer, refs []transfer.Ref, interrupt func()) error {
+func (h Harness) interrupted(ctx context.Context, t *testing.T, path transfer.Path, peer transfer.Peer, refs []transfer.Ref, interrupt func()) error {
 	t.Helper()
-	sink := NewSink()
+	sink := h.sink(path)
 	sink.PlaceHook = func(_ context.Context, index int, _ transfer.Head) error {
 		if index == 1 {
 			interrupt()
@@ -276,7 +299,7 @@ func (h Harness) cancel(t *testing.T) {
 	objects, refs, peer, _ := large(t, h)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if err := interrupted(ctx, t, h.Path(t, Patience), peer, refs, cancel); !errors.Is(err, context.Canceled) {
+	if err := h.interrupted(ctx, t, h.Path(t, Patience), peer, refs, cancel); !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
 	}
 	noLeases(t, objects)
@@ -286,7 +309,7 @@ func (h Harness) deadline(t *testing.T) {
 	objects, refs, peer, _ := large(t, h)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	err := interrupted(ctx, t, h.Path(t, Patience), peer, refs, func() { <-ctx.Done() })
+	err := h.interrupted(ctx, t, h.Path(t, Patience), peer, refs, func() { <-ctx.Done() })
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v", err)
 	}
@@ -296,7 +319,7 @@ func (h Harness) deadline(t *testing.T) {
 func (h Harness) dies(t *testing.T) {
 	_, refs, peer, kill := large(t, h)
 	path := h.Path(t, Patience)
-	if err := interrupted(t.Context(), t, path, peer, refs, kill); !errors.Is(err, transfer.ErrPeerLost) {
+	if err := h.interrupted(t.Context(), t, path, peer, refs, kill); !errors.Is(err, transfer.ErrPeerLost) {
 		t.Errorf("got %v", err)
 	}
 	// And it stays away.
@@ -313,29 +336,18 @@ func (h Harness) absent(t *testing.T) {
 }
 
 func (h Harness) nothing(t *testing.T) {
-	peer, _ := h.Serve(t, NewObjects())
+	peer, _ := h.Serve(t, h.objects(t))
 	if err := h.Path(t, Patience).Fetch(t.Context(), peer, nil, NewSink()); err != nil {
 		t.Error(err)
 	}
 }
 
-// silent is a source that answers a lease when it is told to.
-type silent struct {
-	transfer.Source
-	speak chan struct{}
-}
-
-func (s silent) Lease(r transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
-	<-s.speak
-	return s.Source.Lease(r, refs, ttl)
-}
-
 func (h Harness) stall(t *testing.T) {
-	objects := NewObjects()
+	objects := h.objects(t)
 	objects.Put(ref(1), "x", content(1, 100))
-	source := silent{objects, make(chan struct{})}
-	peer, _ := h.Serve(t, source)
-	defer close(source.speak)
+	speak := objects.Hush()
+	peer, _ := h.Serve(t, objects)
+	defer speak()
 	err := h.Path(t, 50*time.Millisecond).Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, NewSink())
 	if !errors.Is(err, transfer.ErrStalled) {
 		t.Errorf("got %v", err)
@@ -343,11 +355,12 @@ func (h Harness) stall(t *testing.T) {
 }
 
 func (h Harness) patience(t *testing.T) {
-	objects := NewObjects()
+	objects := h.objects(t)
 	objects.Put(ref(1), "x", content(1, 100))
 	peer, _ := h.Serve(t, objects)
-	sink := NewSink()
 	const stall = 300 * time.Millisecond
+	path := h.Path(t, stall)
+	sink := h.sink(path)
 	sink.PlaceHook = func(ctx context.Context, _ int, _ transfer.Head) error {
 		select {
 		case <-time.After(2 * stall): // memory comes late
@@ -356,7 +369,7 @@ func (h Harness) patience(t *testing.T) {
 			return context.Cause(ctx)
 		}
 	}
-	if err := h.Path(t, stall).Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, sink); err != nil {
+	if err := path.Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, sink); err != nil {
 		t.Error(err)
 	}
 	if _, _, done, err := sink.Result(0); !done || err != nil {

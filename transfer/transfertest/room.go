@@ -1,0 +1,85 @@
+package transfertest
+
+import (
+	"errors"
+	"sync"
+	"unsafe"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+)
+
+// ErrFull: a room has no space left.
+var ErrFull = errors.New("the test's space is full")
+
+// Room gives out a space from its beginning to its end; a nil Room is the heap.
+type Room struct {
+	space memory.Space
+
+	mu sync.Mutex
+	// next is the first free byte, and kept where frames lie that were copied
+	// before, by their address and size. Guarded by mu.
+	next uint64
+	kept map[keptFrame]transfer.Region
+}
+
+type keptFrame struct {
+	at    *byte
+	bytes int
+}
+
+// NewRoom returns the room behind the space's header page.
+func NewRoom(space memory.Space) *Room {
+	return &Room{space: space, next: memory.HeaderBytes, kept: make(map[keptFrame]transfer.Region)}
+}
+
+// Space returns the space.
+func (r *Room) Space() memory.Space { return r.space }
+
+// Take returns a region of n bytes. Regions are not aligned to anything: paths
+// must cope.
+func (r *Room) Take(n uint64) (transfer.Region, error) {
+	if r == nil {
+		return transfer.Region{Space: Heap(make([]byte, n)), Frame: memory.Frame{Bytes: n}}, nil
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f := memory.Frame{Offset: r.next, Bytes: n}
+	if !f.Within(r.space.Size()) {
+		return transfer.Region{}, ErrFull
+	}
+	r.next += n
+	return transfer.Region{Space: r.space, Frame: f}, nil
+}
+
+// Reset makes all of the room free.
+func (r *Room) Reset() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.next = memory.HeaderBytes
+	clear(r.kept)
+}
+
+// keep returns a region with the content of f: f itself in the heap, else a copy,
+// which is shared by all who bring the same f.
+func (r *Room) keep(f []byte) transfer.Region {
+	if r == nil {
+		return transfer.Region{Space: Heap(f), Frame: memory.Frame{Bytes: uint64(len(f))}}
+	}
+	key := keptFrame{unsafe.SliceData(f), len(f)}
+	r.mu.Lock()
+	region, ok := r.kept[key]
+	r.mu.Unlock()
+	if ok {
+		return region
+	}
+	region, err := r.Take(uint64(len(f)))
+	if err != nil {
+		panic(err) // the test's objects are larger than its space
+	}
+	copy(region.Bytes(), f)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kept[key] = region
+	return region
+}

@@ -1,0 +1,333 @@
+//go:build cgo && linux
+
+package ucx_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/rpc"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/rawframe"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/grpcpath"
+	"github.com/millrace/millrace/transfer/transfertest"
+	"github.com/millrace/millrace/transfer/ucx"
+)
+
+// childEnv holds the order of a second process: this binary, started again.
+const childEnv = "MILLRACE_TEST_CHILD"
+
+// childOrder is what a serving process is told.
+type childOrder struct {
+	TLS, Version string
+	SlabBytes    uint64
+	// Listen is the address to serve at; empty: any.
+	Listen string
+	// Quick: the source may be asked on the thread.
+	Quick bool
+}
+
+func TestMain(m *testing.M) {
+	if order := os.Getenv(childEnv); order != "" {
+		if err := serveAsChild(order); err != nil {
+			fmt.Fprintln(os.Stderr, "child:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	code := m.Run()
+	if n := ucx.Allocations(); n != 0 && code == 0 {
+		fmt.Fprintf(os.Stderr, "%d allocations of the shim are left\n", n)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+// library is the wheel's: the Makefile names it, and puts it there.
+func library(tb testing.TB) string {
+	tb.Helper()
+	path, err := filepath.Abs(libraryPath())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil {
+		tb.Fatalf("%v; `make .tools/ucx/.stamp` brings it", err)
+	}
+	return path
+}
+
+func libraryPath() string {
+	if path := os.Getenv("MILLRACE_UCX_LIBRARY"); path != "" {
+		return path
+	}
+	return "../../.tools/ucx/lib/libucp.so.0"
+}
+
+// slab is a memfd that several processes map.
+type slab struct {
+	file     *os.File
+	data     []byte
+	identity memory.Identity
+}
+
+var lastNonce atomic.Uint64
+
+func newSlab(tb testing.TB, bytes uint64) *slab {
+	tb.Helper()
+	fd, err := unix.MemfdCreate("millrace-test", unix.MFD_CLOEXEC)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	file := os.NewFile(uintptr(fd), "slab")
+	if err := file.Truncate(int64(bytes)); err != nil {
+		tb.Fatal(err)
+	}
+	s, err := openSlab(file, bytes)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	s.identity = memory.Identity{WorkerUUID: [16]byte{1}, Incarnation: [16]byte{2}, Nonce: lastNonce.Add(1)}
+	memory.Header{Identity: s.identity, SizeBytes: bytes}.Write(s.data)
+	tb.Cleanup(func() {
+		if err := errors.Join(unix.Munmap(s.data), file.Close()); err != nil {
+			tb.Error(err)
+		}
+	})
+	return s
+}
+
+func openSlab(file *os.File, bytes uint64) (*slab, error) {
+	data, err := unix.Mmap(int(file.Fd()), 0, int(bytes), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	return &slab{file: file, data: data}, err
+}
+
+func (s *slab) Size() uint64               { return uint64(len(s.data)) }
+func (s *slab) Identity() memory.Identity  { return s.identity }
+func (s *slab) Bytes(off, n uint64) []byte { return s.data[off : off+n : off+n] }
+func (s *slab) FD() int                    { return int(s.file.Fd()) }
+
+// RemoteLeased is transfer.Leased without what lives in one process only.
+type RemoteLeased struct {
+	Lease   transfer.LeaseID
+	Head    transfer.Head
+	Frames  []memory.Frame
+	Missing bool
+}
+
+// Source is what a child asks the test for: the objects are the test's.
+type Source struct{ objects *transfertest.Objects }
+
+type LeaseQuestion struct {
+	Reader transfer.Reader
+	Refs   []transfer.Ref
+	TTL    time.Duration
+}
+
+// Lease is called by the child.
+func (s *Source) Lease(q LeaseQuestion, out *[]RemoteLeased) error {
+	for _, l := range s.objects.Lease(q.Reader, q.Refs, q.TTL) {
+		r := RemoteLeased{Lease: l.Lease, Head: l.Head, Missing: l.Err != nil}
+		for _, region := range l.Regions {
+			r.Frames = append(r.Frames, region.Frame)
+		}
+		*out = append(*out, r)
+	}
+	return nil
+}
+
+// Release is called by the child.
+func (s *Source) Release(leases []transfer.LeaseID, out *[]bool) error {
+	*out = s.objects.Release(leases)
+	return nil
+}
+
+// childSource is the child's end of it.
+type childSource struct {
+	test *rpc.Client
+	slab *slab
+}
+
+func (c childSource) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
+	var answer []RemoteLeased
+	out := make([]transfer.Leased, len(refs))
+	if err := c.test.Call("Source.Lease", LeaseQuestion{reader, refs, ttl}, &answer); err != nil {
+		for i := range out {
+			out[i].Err = err
+		}
+		return out
+	}
+	for i, r := range answer {
+		out[i] = transfer.Leased{Lease: r.Lease, Head: r.Head}
+		if r.Missing {
+			out[i] = transfer.Leased{Err: transfer.ErrNotHere}
+			continue
+		}
+		for _, f := range r.Frames {
+			out[i].Regions = append(out[i].Regions, transfer.Region{Space: c.slab, Frame: f})
+		}
+	}
+	return out
+}
+
+func (c childSource) Release(leases []transfer.LeaseID) []bool {
+	var held []bool
+	if err := c.test.Call("Source.Release", leases, &held); err != nil {
+		return make([]bool, len(leases))
+	}
+	return held
+}
+
+// serveAsChild is the whole life of a serving process: it ends when the test
+// closes its end of the socket.
+func serveAsChild(text string) error {
+	var order childOrder
+	if err := json.Unmarshal([]byte(text), &order); err != nil {
+		return err
+	}
+	space, err := openSlab(os.NewFile(3, "slab"), order.SlabBytes)
+	if err != nil {
+		return err
+	}
+	header, err := memory.ParseHeader(space.data[:memory.HeaderBytes])
+	if err != nil {
+		return err
+	}
+	space.identity = header.Identity
+	conn, err := net.FileConn(os.NewFile(4, "test"))
+	if err != nil {
+		return err
+	}
+	test := rpc.NewClient(conn)
+	c, err := ucx.Open(ucx.Config{
+		Library: libraryPath(), TLS: order.TLS, NetDevices: "lo", Space: space, Source: childSource{test, space}, SourceIsQuick: order.Quick,
+	})
+	if err != nil {
+		return err
+	}
+	server := grpc.NewServer(rawframe.ServerOptions()...)
+	millracev1.RegisterDataServiceServer(server, &grpcpath.Server{Lane: func(ctx context.Context, r *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+		response, err := c.Accept(ctx, r)
+		if err == nil && order.Version != "" {
+			response.Source.Version = order.Version
+		}
+		return response, err
+	}})
+	listen := order.Listen
+	if listen == "" {
+		listen = "127.0.0.1:0"
+	}
+	listener, err := net.Listen("tcp", listen)
+	if err != nil {
+		return err
+	}
+	fmt.Println(listener.Addr())
+	go func() {
+		// Standard input ends when the test is done with us, or dead.
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		server.Stop()
+	}()
+	err = server.Serve(listener)
+	err = errors.Join(err, c.Close(), test.Close())
+	if n := ucx.Allocations(); n != 0 {
+		err = errors.Join(err, fmt.Errorf("%d allocations of the shim are left", n))
+	}
+	return err
+}
+
+// child is a serving process.
+type child struct {
+	peer    transfer.Peer
+	process *os.Process
+	// kill ends it the hard way and waits for it.
+	kill func()
+}
+
+// startChild makes a process that serves objects, which lie in a slab.
+func startChild(tb testing.TB, order childOrder, objects *transfertest.Objects) *child {
+	tb.Helper()
+	library(tb)
+	space := objects.Room().Space().(*slab)
+	order.SlabBytes = space.Size()
+	text, err := json.Marshal(order)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
+	defer theirs.Close()
+	conn, err := net.FileConn(ours)
+	if err := errors.Join(err, ours.Close()); err != nil {
+		tb.Fatal(err)
+	}
+	server := rpc.NewServer()
+	if err := server.Register(&Source{objects}); err != nil {
+		tb.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		server.ServeConn(conn)
+	}()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), childEnv+"="+string(text))
+	cmd.ExtraFiles = []*os.File{space.file, theirs}
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	c := &child{process: cmd.Process}
+	var ended sync.Once
+	end := func(hard bool) {
+		ended.Do(func() {
+			if hard {
+				_ = cmd.Process.Kill() // it may have ended
+			}
+			_ = cmd.Process.Signal(syscall.SIGCONT)
+			_ = in.Close()
+			err := cmd.Wait()
+			_ = conn.Close()
+			<-served
+			if err != nil && !hard {
+				tb.Errorf("child: %v", err)
+			}
+		})
+	}
+	tb.Cleanup(func() { end(false) })
+	c.kill = func() { end(true) }
+	var address string
+	if _, err := fmt.Fscanln(out, &address); err != nil {
+		tb.Fatalf("the child did not say its address: %v", err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, out) }()
+	c.peer = transfer.Peer{Worker: 1, Name: "peer", Address: address}
+	return c
+}

@@ -1,0 +1,182 @@
+package ucx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+)
+
+// proofBytes is the size of the timed read at connect.
+const proofBytes = 4 << 20
+
+// Context is this process's UCX: a worker with the slab registered. Its methods
+// may be called from any goroutine.
+type Context struct {
+	config  Config
+	version version
+	engine  engine
+	// address, key and base are what peers are told of us; fixed.
+	address, key []byte
+	base         uint64
+	// scratch is registered memory for proofs, guarded by proving, which is held
+	// for a whole proof.
+	scratch []byte
+	proving sync.Mutex
+	// slabMemory and scratchMemory are the registrations.
+	slabMemory, scratchMemory int32
+
+	mu sync.Mutex
+	// orders wait for the thread; closed: no more are taken. Guarded by mu.
+	orders []func(*loop)
+	closed bool
+	// serving are the goroutines that ask a source which is not quick.
+	serving sync.WaitGroup
+	// ended is closed by the thread as its last act.
+	ended chan struct{}
+}
+
+// Open loads the library if this process has not yet, makes a UCX worker and
+// registers the slab. Without a usable library it fails with ErrUnavailable.
+func Open(config Config) (*Context, error) {
+	config = config.withDefaults()
+	if config.Space == nil || config.Space.Size() <= memory.HeaderBytes {
+		return nil, errors.New("ucx: a context needs a slab")
+	}
+	first := config.Space.Bytes(0, 1)
+	if first == nil {
+		return nil, errors.New("ucx: the slab is not host memory, which is all that this build reads")
+	}
+	library := config.library()
+	v, err := loadLibrary(library, config.environment())
+	if err != nil {
+		return nil, fmt.Errorf("ucx: load %s: %w; install the wheel libucx-cu13==1.19.0 or name a libucp.so.0", library, err)
+	}
+	scratch, err := unix.Mmap(-1, 0, proofBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, fmt.Errorf("ucx: %d bytes for proofs: %w", proofBytes, err)
+	}
+	c := &Context{
+		config: config, version: v, scratch: scratch, ended: make(chan struct{}),
+		base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(first)))),
+	}
+	ready := make(chan error)
+	go run(c, ready)
+	if err := <-ready; err != nil {
+		<-c.ended
+		return nil, errors.Join(fmt.Errorf("ucx %s from %s: %w: %w", v, library, ErrUnavailable, err), unix.Munmap(scratch))
+	}
+	return c, nil
+}
+
+// Version is that of the library, as in "1.19.0".
+func (c *Context) Version() string { return c.version.String() }
+
+// String returns it as in 1.19.0.
+func (v version) String() string { return fmt.Sprintf("%d.%d.%d", v.major, v.minor, v.release) }
+
+// Close ends all connections, tells the peers, and gives everything back. The
+// slab may be unmapped then.
+func (c *Context) Close() error {
+	c.do(func(l *loop) { l.stop() })
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	<-c.ended
+	c.serving.Wait()
+	c.proving.Lock()
+	defer c.proving.Unlock()
+	scratch := c.scratch
+	c.scratch = nil
+	if scratch == nil {
+		return nil
+	}
+	return unix.Munmap(scratch)
+}
+
+// do has the thread call f, in order. It returns false if the thread is ending
+// and f will not be called.
+func (c *Context) do(f func(*loop)) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		return false
+	}
+	c.orders = append(c.orders, f)
+	if len(c.orders) == 1 {
+		// Under the lock: the engine lives as long as closed is not set.
+		c.engine.signal()
+	}
+	return true
+}
+
+// ask is do, and waits for the answer.
+func ask[T any](c *Context, f func(*loop) T) (T, error) {
+	answer := make(chan T, 1)
+	if !c.do(func(l *loop) { answer <- f(l) }) {
+		var none T
+		return none, fmt.Errorf("ucx: %w: closed", transfer.ErrPeerLost)
+	}
+	return <-answer, nil
+}
+
+// local is our side of a new connection.
+func (c *Context) local(token uint64) *millracev1.LaneEndpoint {
+	id := c.config.Space.Identity()
+	return &millracev1.LaneEndpoint{
+		Version: c.version.String(), Address: c.address, Token: token,
+		WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce,
+	}
+}
+
+// checkVersion compares major and minor: releases of one minor version work
+// together.
+func (c *Context) checkVersion(theirs string) error {
+	var v version
+	if _, err := fmt.Sscanf(theirs, "%d.%d.%d", &v.major, &v.minor, &v.release); err != nil {
+		return fmt.Errorf("%w: the peer says %q", ErrVersion, theirs)
+	}
+	if v.major != c.version.major || v.minor != c.version.minor {
+		return fmt.Errorf("%w: %s here, %s there; give both the same libucp.so.0", ErrVersion, c.version, v)
+	}
+	return nil
+}
+
+func newToken() uint64 {
+	for {
+		if t := rand.Uint64(); t != 0 {
+			return t
+		}
+	}
+}
+
+// Accept is the serving side of the wire-up: DataService.ConnectLane. It makes
+// the endpoint through which answers go back. Its error is a gRPC status.
+func (c *Context) Accept(_ context.Context, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+	reader := request.GetReader()
+	if err := c.acceptable(reader); err != nil {
+		return nil, err
+	}
+	token := newToken()
+	err, closed := ask(c, func(l *loop) error {
+		_, err := l.connect(&conn{
+			token: token, theirs: reader.GetToken(), peer: fmt.Sprintf("reader w%d", request.GetReaderWorkerId()),
+			reader: readerOf(request),
+		}, reader.GetAddress(), nil)
+		return err
+	})
+	if err := errors.Join(closed, err); err != nil {
+		return nil, refusal(err)
+	}
+	answer := c.local(token)
+	answer.MemoryKey, answer.MemoryBase, answer.MemoryBytes = c.key, c.base, c.config.Space.Size()
+	return &millracev1.ConnectLaneResponse{Source: answer}, nil
+}

@@ -1,0 +1,191 @@
+//go:build cgo && linux
+
+package ucx
+
+/*
+#cgo CFLAGS: -O2 -Wall -Wextra -std=gnu11
+#cgo LDFLAGS: -ldl -lpthread
+#cgo noescape mr_wait
+#cgo nocallback mr_wait
+#cgo noescape mr_signal
+#cgo nocallback mr_signal
+#cgo noescape mr_submissions
+#cgo nocallback mr_submissions
+#cgo noescape mr_buffer
+#cgo nocallback mr_buffer
+#include <stdlib.h>
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+)
+
+var loading sync.Mutex // guards mr_load and the process's environment in C
+
+// loadLibrary calls dlopen, once per process, on a locked thread. The defaults
+// are put into C's environment only, so that children do not inherit them, and
+// only where the user set nothing.
+func loadLibrary(path string, defaults [][2]string) (version, error) {
+	loading.Lock()
+	defer loading.Unlock()
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	for _, d := range defaults {
+		name, value := C.CString(d[0]), C.CString(d[1])
+		C.mr_set_environment(name, value)
+		C.free(unsafe.Pointer(name))
+		C.free(unsafe.Pointer(value))
+	}
+	p := C.CString(path)
+	defer C.free(unsafe.Pointer(p))
+	var text [1024]C.char
+	if C.mr_load(p, &text[0], C.int(len(text))) != 0 {
+		return version{}, fmt.Errorf("%w: %s", ErrUnavailable, C.GoString(&text[0]))
+	}
+	var major, minor, release C.uint
+	C.mr_version(&major, &minor, &release)
+	return version{uint(major), uint(minor), uint(release)}, nil
+}
+
+// allocations is the number of the shim's allocations that were not freed.
+func allocations() int64 { return int64(C.mr_allocations()) }
+
+func statusError(status C.int, step string) error {
+	return fmt.Errorf("%s: %s (%d)", step, C.GoString(C.mr_status_text(status)), int(status))
+}
+
+// cEngine is an engine of the shim.
+type cEngine struct {
+	e     *C.mr_engine
+	types uint64
+}
+
+// newEngine calls ucp_init and ucp_worker_create. REQUIRES: loadLibrary
+// succeeded; the calling goroutine is locked to its thread for good.
+func newEngine(settings [][2]string) (engine, error) {
+	list := (*[32]*C.char)(C.calloc(32, C.size_t(unsafe.Sizeof(uintptr(0)))))
+	n := 0
+	defer func() {
+		for i := range n {
+			C.free(unsafe.Pointer(list[i]))
+		}
+		C.free(unsafe.Pointer(list))
+	}()
+	for _, s := range settings {
+		list[n], list[n+1] = C.CString(s[0]), C.CString(s[1])
+		n += 2
+	}
+	var types C.uint64_t
+	var status C.int
+	var step *C.char
+	e := C.mr_create(&list[0], &types, &status, &step)
+	if e == nil {
+		return nil, statusError(status, C.GoString(step))
+	}
+	return &cEngine{e, uint64(types)}, nil
+}
+
+func (c *cEngine) memoryTypes() uint64 { return c.types }
+
+func (c *cEngine) address() []byte {
+	var n C.uint64_t
+	p := C.mr_address(c.e, &n)
+	return C.GoBytes(p, C.int(n))
+}
+
+// mapMemory calls ucp_mem_map and ucp_rkey_pack.
+func (c *cEngine) mapMemory(base, length uint64) (int32, []byte, error) {
+	var index C.int
+	if status := C.mr_map(c.e, C.uint64_t(base), C.uint64_t(length), 0, &index); status != 0 {
+		return -1, nil, statusError(status, "ucp_mem_map")
+	}
+	var key unsafe.Pointer
+	var n C.uint64_t
+	if status := C.mr_pack_key(c.e, index, &key, &n); status != 0 {
+		return -1, nil, statusError(status, "ucp_rkey_pack")
+	}
+	defer C.mr_free_key(key)
+	return int32(index), C.GoBytes(key, C.int(n)), nil
+}
+
+// connect calls ucp_ep_create and ucp_ep_rkey_unpack.
+func (c *cEngine) connect(address, key []byte, tag uint64) (int32, error) {
+	a := C.CBytes(address)
+	defer C.free(a)
+	var k unsafe.Pointer
+	if len(key) > 0 {
+		k = C.CBytes(key)
+		defer C.free(k)
+	}
+	endpoint := C.int(-1)
+	var step *C.char
+	if status := C.mr_connect(c.e, a, k, C.uint64_t(tag), &endpoint, &step); status != 0 {
+		return int32(endpoint), statusError(status, C.GoString(step))
+	}
+	return int32(endpoint), nil
+}
+
+func (c *cEngine) release(endpoint int32) { C.mr_release_endpoint(c.e, C.int(endpoint)) }
+
+// transports calls ucp_ep_query.
+func (c *cEngine) transports(endpoint int32) []string {
+	var text [2048]C.char
+	if C.mr_transports(c.e, C.int(endpoint), &text[0], C.int(len(text))) != 0 {
+		return nil
+	}
+	return strings.Fields(C.GoString(&text[0]))
+}
+
+// wait calls ucp_get_nbx, ucp_am_send_nbx, ucp_ep_close_nbx, ucp_worker_progress,
+// ucp_worker_arm.
+func (c *cEngine) wait(orders []op, spin, timeout time.Duration) []event {
+	if len(orders) > 0 {
+		copy(unsafe.Slice((*op)(unsafe.Pointer(C.mr_submissions(c.e, C.int(len(orders))))), len(orders)), orders)
+	}
+	var events *C.mr_event
+	n := C.mr_wait(c.e, C.int(len(orders)), C.int64_t(spin), C.int64_t(timeout), &events)
+	if n == 0 {
+		return nil
+	}
+	return unsafe.Slice((*event)(unsafe.Pointer(events)), int(n))
+}
+
+// pointer makes one of an address in C memory. (A conversion would do, but looks
+// like one of a Go pointer that had been hidden from the collector.)
+func pointer(address uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&address)) }
+
+func (c *cEngine) message(e *event) []byte {
+	return unsafe.Slice((*byte)(pointer(e.data)), int(e.length))
+}
+
+// signal calls ucp_worker_signal if the thread sleeps.
+func (c *cEngine) signal() { C.mr_signal(c.e) }
+
+func (c *cEngine) buffer(length int) ([]byte, uint64) {
+	p := C.mr_buffer(C.uint64_t(length))
+	if p == nil {
+		panic(fmt.Sprintf("ucx: no memory for a message of %d bytes", length))
+	}
+	return unsafe.Slice((*byte)(p), length), uint64(uintptr(p))
+}
+
+func (c *cEngine) discard(handle uint64) { C.mr_buffer_free(pointer(handle)) }
+
+func (c *cEngine) statusText(status int32) string {
+	return C.GoString(C.mr_status_text(C.int(status)))
+}
+
+// destroy calls ucp_mem_unmap, ucp_worker_destroy and ucp_cleanup.
+func (c *cEngine) destroy() { C.mr_destroy(c.e) }
+
+var (
+	_ [unsafe.Sizeof(C.mr_op{})]byte    = [unsafe.Sizeof(op{})]byte{}
+	_ [unsafe.Sizeof(C.mr_event{})]byte = [unsafe.Sizeof(event{})]byte{}
+)

@@ -1,0 +1,385 @@
+package ucx
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/millrace/millrace/transfer"
+)
+
+// grace is how long a fetch that was cancelled lets its posted reads end by
+// themselves, before it closes the connection that others use too.
+const grace = 50 * time.Millisecond
+
+// mailbox is how the thread tells a fetch.
+type mailbox struct {
+	mu    sync.Mutex
+	items []func() // guarded by mu
+	ready chan struct{}
+}
+
+func (m *mailbox) post(f func()) {
+	m.mu.Lock()
+	m.items = append(m.items, f)
+	m.mu.Unlock()
+	select {
+	case m.ready <- struct{}{}:
+	default:
+	}
+}
+
+// drain runs what was posted.
+func (m *mailbox) drain() {
+	m.mu.Lock()
+	items := m.items
+	m.items = nil
+	m.mu.Unlock()
+	for _, f := range items {
+		f()
+	}
+}
+
+// object is one of a fetch.
+type object struct {
+	grant grant
+	// done: its Done was called.
+	done bool
+}
+
+// fetch is a Fetch in progress. All of it belongs to the goroutine that called,
+// but for what is named below.
+type fetch struct {
+	path    *Path
+	conn    *conn
+	peer    transfer.Peer
+	refs    []transfer.Ref
+	sink    transfer.Sink
+	objects []object
+	// ask are the objects for which no lease was asked yet, placing those that
+	// were granted and have no place, landed those that are in place and whose
+	// leases must be confirmed.
+	ask, placing, landed []int
+	// left are the objects without Done.
+	left int
+	// calls without an answer, and batches of reads that have not landed.
+	calls, batches int
+	err            error
+	box            mailbox
+	// waiting are the calls; of the thread.
+	waiting []*call
+	// cancelled and moved are read and written by the thread too.
+	cancelled atomic.Bool
+	moved     atomic.Uint64
+}
+
+// Fetch is part of transfer.Path.
+func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	if len(refs) == 0 {
+		return nil
+	}
+	n, err := p.conn(ctx, peer)
+	if err != nil {
+		return err
+	}
+	f := &fetch{
+		path: p, conn: n, peer: peer, refs: refs, sink: sink, objects: make([]object, len(refs)), left: len(refs),
+		ask: make([]int, len(refs)), box: mailbox{ready: make(chan struct{}, 1)},
+	}
+	for i := range f.ask {
+		f.ask[i] = i
+	}
+	if err := f.run(ctx); err != nil {
+		f.abort(err)
+		return fmt.Errorf("ucx path: %s: %w", peer, err)
+	}
+	return nil
+}
+
+func (f *fetch) run(ctx context.Context) error {
+	stall := time.NewTimer(f.path.config.StallTimeout)
+	defer stall.Stop()
+	moved := f.moved.Load()
+	for {
+		f.box.drain()
+		switch {
+		case f.err != nil:
+			return f.err
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case f.left == 0:
+			return nil
+		}
+		if len(f.landed) > 0 {
+			f.confirm()
+		}
+		if len(f.placing) > 0 {
+			i := f.placing[0]
+			f.placing = f.placing[1:]
+			f.place(ctx, i)
+			stall.Reset(f.path.config.StallTimeout) // the wait was ours
+			continue
+		}
+		if len(f.ask) > 0 && f.calls == 0 {
+			f.request()
+		}
+		select {
+		case <-f.box.ready:
+		case <-ctx.Done():
+		case <-stall.C:
+			now := f.moved.Load()
+			if now == moved {
+				err := fmt.Errorf("%w for %v", transfer.ErrStalled, f.path.config.StallTimeout)
+				f.path.hangUp(f.conn, err)
+				return err
+			}
+			moved = now
+			stall.Reset(f.path.config.StallTimeout)
+		}
+	}
+}
+
+// call sends a request; then runs handle here when the answer has come.
+func (f *fetch) call(kind messageKind, count int, payload []byte, handle func(*reader)) {
+	f.calls++
+	answer := func(payload []byte, err error) {
+		f.moved.Add(1)
+		f.box.post(func() {
+			f.calls--
+			if err != nil {
+				f.fail(err)
+				return
+			}
+			r := &reader{b: payload}
+			handle(r)
+			if r.err != nil {
+				f.fail(fmt.Errorf("%w: %w", transfer.ErrProtocol, r.err))
+			}
+		})
+	}
+	ok := f.path.c.do(func(l *loop) {
+		f.waiting = append(f.waiting, l.request(f.conn, kind, count, payload, answer))
+	})
+	if !ok {
+		f.calls--
+		f.fail(fmt.Errorf("%w: closed", transfer.ErrPeerLost))
+	}
+}
+
+func (f *fetch) fail(err error) {
+	if f.err == nil {
+		f.err = err
+	}
+}
+
+// request asks for leases.
+func (f *fetch) request() {
+	n := min(len(f.ask), maxRefs)
+	asked := f.ask[:n:n]
+	f.ask = f.ask[n:]
+	payload := binary.LittleEndian.AppendUint32(make([]byte, 0, 4+12*n), uint32(f.path.config.LeaseTTL.Milliseconds()))
+	for _, i := range asked {
+		payload = binary.LittleEndian.AppendUint64(payload, uint64(f.refs[i].Task))
+		payload = binary.LittleEndian.AppendUint32(payload, uint32(f.refs[i].Generation))
+	}
+	f.call(messageLease, n, payload, func(r *reader) {
+		var later []int
+		for _, i := range asked {
+			g := r.grant(f.conn.bytes)
+			if r.err != nil {
+				return
+			}
+			if g.kind == grantLater {
+				later = append(later, i)
+				continue
+			}
+			f.objects[i].grant = g
+			f.placing = append(f.placing, i)
+		}
+		if len(later) == len(asked) {
+			f.fail(fmt.Errorf("%w: the peer answered for no object", transfer.ErrProtocol))
+		}
+		f.ask = append(later, f.ask...)
+	})
+}
+
+func (f *fetch) done(i int, err error) {
+	o := &f.objects[i]
+	o.done, o.grant.bytes = true, nil
+	f.left--
+	f.sink.Done(i, err)
+}
+
+// place finds room for a granted object and begins to read it.
+func (f *fetch) place(ctx context.Context, i int) {
+	g := &f.objects[i].grant
+	want := f.refs[i]
+	switch g.kind {
+	case grantMissing:
+		f.done(i, fmt.Errorf("%s on %s: %w", want, f.peer, transfer.ErrNotHere))
+		return
+	case grantError:
+		f.done(i, fmt.Errorf("%s on %s: %w: %s", want, f.peer, transfer.ErrPeerLost, g.text))
+		return
+	case grantLease, grantInline, grantLater:
+	}
+	if g.head.Ref.Task != want.Task || want.Generation != 0 && g.head.Ref.Generation != want.Generation {
+		f.fail(fmt.Errorf("%w: %s was asked for, %s came", transfer.ErrProtocol, want, g.head.Ref))
+		return
+	}
+	regions, err := f.sink.Place(ctx, i, g.head)
+	if err == nil {
+		err = f.check(regions, g)
+	}
+	if err != nil {
+		f.forget(i)
+		f.done(i, err)
+		return
+	}
+	if g.kind == grantInline {
+		for _, r := range regions {
+			g.bytes = g.bytes[copy(r.Bytes(), g.bytes):]
+		}
+		f.path.config.Received(int(g.head.Bytes()))
+		f.done(i, nil)
+		return
+	}
+	f.read(i, regions)
+}
+
+// check sees to it that the regions fit and, if they are to be read into, that
+// they lie where UCX may write.
+func (f *fetch) check(regions []transfer.Region, g *grant) error {
+	if len(regions) != len(g.head.FrameBytes) {
+		return fmt.Errorf("%w: %d regions for %d frames", transfer.ErrProtocol, len(regions), len(g.head.FrameBytes))
+	}
+	for k, r := range regions {
+		if r.Frame.Bytes != g.head.FrameBytes[k] {
+			return fmt.Errorf("%w: region %d has %d bytes for a frame of %d", transfer.ErrProtocol, k, r.Frame.Bytes, g.head.FrameBytes[k])
+		}
+		if g.kind == grantLease && r.Frame.Bytes > 0 && (r.Space != f.path.c.config.Space || !r.Frame.Within(r.Space.Size())) {
+			return fmt.Errorf("%w: region %d does not lie in our registered slab", ErrNoLane, k)
+		}
+	}
+	return nil
+}
+
+// read queues all frames of an object at once.
+func (f *fetch) read(i int, regions []transfer.Region) {
+	g := &f.objects[i].grant
+	b := &batch{cancelled: &f.cancelled, moved: &f.moved}
+	f.batches++
+	b.done = func(err error) {
+		f.box.post(func() {
+			f.batches--
+			if err != nil {
+				f.fail(err)
+				return
+			}
+			f.landed = append(f.landed, i)
+		})
+	}
+	c := f.path.c
+	reads := make([]*read, 0, len(regions))
+	for k, r := range regions {
+		reads = appendReads(reads, b, c.base+r.Frame.Offset, f.conn.base+g.offsets[k], r.Frame.Bytes, c.slabMemory)
+	}
+	if !c.do(func(l *loop) { l.queue(f.conn, b, reads) }) {
+		f.batches--
+		f.fail(fmt.Errorf("%w: closed", transfer.ErrPeerLost))
+	}
+}
+
+// confirm gives leases back, and hears whether what was read under them counts.
+func (f *fetch) confirm() {
+	for len(f.landed) > 0 {
+		n := min(len(f.landed), maxRefs)
+		objects := f.landed[:n:n]
+		f.landed = f.landed[n:]
+		leases := make([]transfer.LeaseID, n)
+		for k, i := range objects {
+			leases[k] = f.objects[i].grant.lease
+			f.objects[i].grant.lease = 0
+		}
+		f.call(messageRelease, n, leasesPayload(leases), func(r *reader) {
+			for _, i := range objects {
+				held := r.u8()
+				switch {
+				case r.err != nil:
+					return
+				case held != 1:
+					f.done(i, fmt.Errorf("%s on %s: %w: its lease ended while it was read", f.refs[i], f.peer, transfer.ErrNotHere))
+				default:
+					f.path.config.Received(int(f.objects[i].grant.head.Bytes()))
+					f.done(i, nil)
+				}
+			}
+		})
+	}
+}
+
+// forget gives a lease back of which nothing is read.
+func (f *fetch) forget(i int) {
+	if id := f.objects[i].grant.lease; id != 0 {
+		f.objects[i].grant.lease = 0
+		f.path.c.do(func(l *loop) { l.giveBack(f.conn, []transfer.LeaseID{id}) }) // else the lane and its leases are gone
+	}
+}
+
+// abort ends what is under way, and returns when nothing writes to any region.
+func (f *fetch) abort(why error) {
+	n := f.conn
+	f.cancelled.Store(true)
+	// Once the thread has done this, no more answers come. If there is no thread
+	// any more, all has landed already.
+	_, _ = ask(f.path.c, func(l *loop) struct{} {
+		for _, c := range f.waiting {
+			c.answer = nil
+		}
+		l.drop(n, &f.cancelled)
+		return struct{}{}
+	})
+	patience := time.NewTimer(grace)
+	defer patience.Stop()
+	for f.batches > 0 {
+		select {
+		case <-f.box.ready:
+			f.box.drain()
+		case <-patience.C:
+			f.path.hangUp(n, fmt.Errorf("%w: a fetch was given up and its reads did not end: %w", transfer.ErrPeerLost, why))
+		}
+	}
+	f.box.drain() // grants that came in the meantime
+	var leases []transfer.LeaseID
+	for i := range f.objects {
+		if id := f.objects[i].grant.lease; id != 0 {
+			leases = append(leases, id)
+		}
+	}
+	f.path.c.do(func(l *loop) {
+		for part := range slices.Chunk(leases, maxRefs) {
+			l.giveBack(n, part)
+		}
+		if n.failure != nil {
+			f.path.dropConn(f.peer.Address, n)
+		}
+	})
+}
+
+// drop lets the queued reads of a fetch land.
+func (l *loop) drop(n *conn, cancelled *atomic.Bool) {
+	keep := func(q []*read) []*read {
+		return slices.DeleteFunc(q, func(r *read) bool {
+			if r.batch.cancelled != cancelled {
+				return false
+			}
+			r.batch.landed(errDropped)
+			return true
+		})
+	}
+	n.small, n.large = keep(n.small), keep(n.large)
+}

@@ -1,0 +1,40 @@
+package ucx
+
+import (
+	"slices"
+	"strings"
+)
+
+// reading are the transports that read remote memory by themselves, best first,
+// by the beginning of their names. Others only carry messages.
+var reading = []string{"cuda_ipc", "xpmem", "knem", "cma", "rc", "dc", "self"}
+
+// describe fills in which transport reads.
+func (l *Lane) describe(transports []string) {
+	l.Transports = transports
+	var names []string
+	for _, t := range transports {
+		name, _, _ := strings.Cut(t, "/")
+		names = append(names, name)
+	}
+	for _, want := range reading {
+		for _, name := range names {
+			if name == want || strings.HasPrefix(name, want+"_") {
+				l.Transport = name
+				return
+			}
+		}
+	}
+	l.Emulated = true
+	switch {
+	case len(names) == 0:
+		l.Transport, l.Emulated = "unknown", false
+		l.Why = "this libucp cannot tell which transports it uses"
+	case slices.Contains(names, "tcp"):
+		l.Transport = "tcp"
+		l.Why = "tcp cannot read remote memory; on one host cma would, which needs the same user, or ptrace rights, and cma among UCX_TLS"
+	default:
+		l.Transport = names[0]
+		l.Why = names[0] + " cannot read memory that it did not allocate; cma would, which needs the same user, or ptrace rights, and cma among UCX_TLS"
+	}
+}

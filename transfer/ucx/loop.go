@@ -1,0 +1,319 @@
+package ucx
+
+import (
+	"fmt"
+	"runtime"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/millrace/millrace/transfer"
+)
+
+const (
+	// chunkBytes bounds one read: what waits behind it waits that long.
+	chunkBytes = 64 << 20
+	// largePosted is how many large reads are posted per peer. One leaves the lane
+	// idle between reads, more only delay what comes behind.
+	largePosted = 2
+	// smallBytes is the size up to which a read goes before the large ones, and
+	// smallPosted how many of them are posted per peer.
+	smallBytes  = 1 << 20
+	smallPosted = 64
+	// A wait is bounded: should UCX ever miss a wake-up, it costs no more.
+	busyWait = 5 * time.Millisecond
+	idleWait = 50 * time.Millisecond
+)
+
+// loop is what the thread owns. Nothing of it is touched by anything else.
+type loop struct {
+	c      *Context
+	engine engine
+	orders []op
+	// conns are the connections by our token, and by no other: what has an
+	// unknown token is dropped.
+	conns map[uint64]*conn
+	// flights are the posted reads by tag, idle the free tags.
+	flights  []flight
+	idle     []uint32
+	posted   int
+	stopping bool
+}
+
+// flight is a posted read.
+type flight struct {
+	conn  *conn
+	read  *read
+	small bool
+}
+
+// run is the thread: it alone calls UCX.
+func run(c *Context, ready chan<- error) {
+	// Unlocked at the end, or the thread would end too, and with it all children
+	// that were started on it with a parent-death signal.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer close(c.ended)
+	l := &loop{c: c, conns: make(map[uint64]*conn)}
+	err := l.begin()
+	ready <- err
+	if err != nil {
+		if l.engine != nil {
+			l.engine.destroy()
+		}
+		return
+	}
+	for {
+		c.mu.Lock()
+		orders := c.orders
+		c.orders = nil
+		done := l.stopping && len(l.conns) == 0
+		if done {
+			c.closed = true
+		}
+		c.mu.Unlock()
+		for _, f := range orders {
+			f(l)
+		}
+		if done && len(l.conns) == 0 {
+			break
+		}
+		l.turn()
+	}
+	// What came in the meantime, and buffers that are still to be freed.
+	for len(l.orders) > 0 {
+		events := l.engine.wait(l.orders, 0, 0)
+		l.orders = l.orders[:0]
+		for i := range events {
+			l.handle(&events[i])
+		}
+	}
+	l.engine.destroy()
+}
+
+func (l *loop) begin() error {
+	var err error
+	c := l.c
+	if l.engine, err = newEngine(c.config.settings()); err != nil {
+		return err
+	}
+	c.engine, c.address = l.engine, l.engine.address()
+	if c.slabMemory, c.key, err = l.engine.mapMemory(c.base, c.config.Space.Size()); err != nil {
+		return fmt.Errorf("register the slab of %d bytes: %w", c.config.Space.Size(), err)
+	}
+	scratch := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(c.scratch))))
+	if c.scratchMemory, _, err = l.engine.mapMemory(scratch, uint64(len(c.scratch))); err != nil {
+		return fmt.Errorf("register %d bytes for proofs: %w", len(c.scratch), err)
+	}
+	return nil
+}
+
+// turn posts what is due, waits, and handles what happened.
+func (l *loop) turn() {
+	for _, n := range l.conns {
+		l.schedule(n)
+	}
+	timeout := idleWait
+	if l.posted > 0 || l.stopping {
+		timeout = busyWait
+	}
+	events := l.engine.wait(l.orders, l.c.config.Spin, timeout)
+	l.orders = l.orders[:0]
+	for i := range events {
+		l.handle(&events[i])
+	}
+}
+
+func (l *loop) handle(e *event) {
+	switch e.kind {
+	case eventGet:
+		f := l.flights[e.tag]
+		l.flights[e.tag] = flight{}
+		l.idle = append(l.idle, uint32(e.tag))
+		l.posted--
+		f.conn.landed(f.small)
+		var err error
+		if e.status != 0 {
+			err = fmt.Errorf("%w: read of %d bytes: %s", transfer.ErrPeerLost, f.read.length, l.engine.statusText(e.status))
+			l.fail(f.conn, err)
+		}
+		f.read.batch.landed(err)
+		l.settle(f.conn)
+	case eventMessage:
+		l.message(e)
+	case eventEndpointError:
+		if n := l.conns[e.tag]; n != nil {
+			l.fail(n, fmt.Errorf("%w: %s", transfer.ErrPeerLost, l.engine.statusText(e.status)))
+		}
+	case eventClosed:
+		if n := l.conns[e.tag]; n != nil {
+			n.closed = true
+			l.settle(n)
+		}
+	}
+}
+
+// connect makes an endpoint. The conn is complete but for it.
+func (l *loop) connect(n *conn, address, key []byte) (*conn, error) {
+	if l.stopping {
+		return nil, fmt.Errorf("ucx: %w: closed", transfer.ErrPeerLost)
+	}
+	n.calls, n.leases, n.gone = make(map[uint64]*call), make(map[transfer.LeaseID]bool), make(chan struct{})
+	endpoint, err := l.engine.connect(address, key, n.token)
+	n.endpoint = endpoint
+	if endpoint >= 0 {
+		l.conns[n.token] = n
+	}
+	if err != nil {
+		err = fmt.Errorf("ucx: %s: %w: %w", n.peer, ErrNoLane, err)
+		if endpoint >= 0 {
+			l.fail(n, err)
+		}
+		return nil, err
+	}
+	n.transports = l.engine.transports(endpoint)
+	return n, nil
+}
+
+// fail ends a connection: nothing new is posted, what is queued fails now, and
+// what is posted when UCX calls back, which the close makes it do soon.
+func (l *loop) fail(n *conn, err error) {
+	if n.failure != nil {
+		return
+	}
+	n.failure = err
+	l.c.config.Log.Debug("ucx lane ended", "peer", n.peer, "error", err)
+	l.orders = append(l.orders, op{kind: opClose, endpoint: n.endpoint, tag: n.token})
+	for _, q := range [][]*read{n.small, n.large} {
+		for _, r := range q {
+			r.batch.landed(err)
+		}
+	}
+	n.small, n.large = nil, nil
+	calls := n.calls
+	n.calls = nil
+	for _, c := range calls {
+		if c != nil && c.answer != nil {
+			c.answer(nil, err)
+		}
+	}
+	l.forgetLeases(n)
+}
+
+// forgetLeases gives back what a reader that is gone holds. It can never learn
+// that a lease held, so nothing that it still reads counts.
+func (l *loop) forgetLeases(n *conn) {
+	if len(n.leases) == 0 {
+		return
+	}
+	leases := make([]transfer.LeaseID, 0, len(n.leases))
+	for id := range n.leases {
+		leases = append(leases, id)
+	}
+	n.leases = nil
+	slices.Sort(leases)
+	l.serve(func() { l.c.config.Source.Release(leases) })
+}
+
+// serve calls the source: here if it is quick.
+func (l *loop) serve(f func()) {
+	if l.c.config.SourceIsQuick {
+		f()
+		return
+	}
+	l.c.serving.Add(1)
+	go func() {
+		defer l.c.serving.Done()
+		f()
+	}()
+}
+
+// settle gives an endpoint back once it is closed and nothing is outstanding.
+func (l *loop) settle(n *conn) {
+	if n.closed && n.smallPosted+n.largePosted == 0 && l.conns[n.token] == n {
+		l.engine.release(n.endpoint)
+		delete(l.conns, n.token)
+		close(n.gone)
+	}
+}
+
+func (l *loop) stop() {
+	l.stopping = true
+	for _, n := range l.conns {
+		l.hangUp(n, fmt.Errorf("ucx: %w: closed here", transfer.ErrPeerLost))
+	}
+}
+
+// hangUp ends a connection that is well, and says so to the peer.
+func (l *loop) hangUp(n *conn, why error) {
+	if n.failure == nil {
+		l.send(n, preambleBytes, func(b []byte) []byte { return preamble{token: n.theirs, kind: messageBye}.append(b) })
+	}
+	l.fail(n, why)
+}
+
+// send composes a message in memory that the engine frees when it is gone.
+func (l *loop) send(n *conn, bytes int, compose func([]byte) []byte) {
+	l.sendComposed(n, composed(l.engine, bytes, compose))
+}
+
+// letter is a message in C memory, not yet posted.
+type letter struct {
+	handle uint64
+	bytes  int
+}
+
+func composed(e engine, bytes int, compose func([]byte) []byte) letter {
+	b, handle := e.buffer(bytes)
+	if out := compose(b[:0]); len(out) != bytes {
+		panic(fmt.Sprintf("ucx: a message of %d bytes was announced as %d", len(out), bytes))
+	}
+	return letter{handle, bytes}
+}
+
+func (l *loop) sendComposed(n *conn, m letter) {
+	if n.failure != nil {
+		l.engine.discard(m.handle)
+		return
+	}
+	l.orders = append(l.orders, op{kind: opSend, endpoint: n.endpoint, local: m.handle, length: uint64(m.bytes)})
+}
+
+// schedule posts the next reads of a connection: small ones first.
+func (l *loop) schedule(n *conn) {
+	for len(n.small) > 0 && n.smallPosted < smallPosted {
+		r := n.small[0]
+		n.small[0] = nil
+		n.small = n.small[1:]
+		if r.batch.dropped() {
+			continue
+		}
+		n.smallPosted++
+		l.post(n, r, true)
+	}
+	for len(n.large) > 0 && n.largePosted < largePosted {
+		r := n.large[0]
+		n.large[0] = nil
+		n.large = n.large[1:]
+		if r.batch.dropped() {
+			continue
+		}
+		n.largePosted++
+		l.post(n, r, false)
+	}
+}
+
+func (l *loop) post(n *conn, r *read, small bool) {
+	var tag uint32
+	if k := len(l.idle); k > 0 {
+		tag, l.idle = l.idle[k-1], l.idle[:k-1]
+	} else {
+		tag = uint32(len(l.flights))
+		l.flights = append(l.flights, flight{})
+	}
+	l.flights[tag] = flight{n, r, small}
+	l.posted++
+	l.orders = append(l.orders, op{
+		kind: opGet, endpoint: n.endpoint, memory: r.memory, tag: uint64(tag), local: r.local, remote: r.remote, length: r.length,
+	})
+}

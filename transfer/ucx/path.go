@@ -1,0 +1,292 @@
+package ucx
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+)
+
+// Path is the reading side. It keeps one connection per address.
+type Path struct {
+	c      *Context
+	config PathConfig
+	// ctx ends with the path: those who connect stop.
+	ctx  context.Context //nolint:containedctx // the life of the path, not of a call
+	stop context.CancelFunc
+
+	mu sync.Mutex
+	// lanes are the connections by address, made or being made. Guarded by mu.
+	lanes  map[string]*lane
+	closed bool
+	wait   sync.WaitGroup
+}
+
+var _ transfer.Path = (*Path)(nil)
+
+// lane is a connection that is made or being made. conn and err are fixed once
+// ready is closed.
+type lane struct {
+	ready chan struct{}
+	conn  *conn
+	err   error
+}
+
+// NewPath returns a path without connections. The context must outlive it.
+func NewPath(c *Context, config PathConfig) *Path {
+	ctx, stop := context.WithCancel(context.Background())
+	return &Path{c: c, config: config.withDefaults(), ctx: ctx, stop: stop, lanes: make(map[string]*lane)}
+}
+
+// Name is part of transfer.Path.
+func (p *Path) Name() string { return "ucx" }
+
+// Close is part of transfer.Path.
+func (p *Path) Close() error {
+	p.mu.Lock()
+	lanes := p.lanes
+	p.lanes, p.closed = nil, true
+	p.mu.Unlock()
+	p.stop()
+	p.wait.Wait()
+	for _, l := range lanes {
+		if l.conn != nil {
+			p.hangUp(l.conn, fmt.Errorf("ucx: %w: the path was closed", transfer.ErrPeerLost))
+			<-l.conn.gone
+		}
+	}
+	return nil
+}
+
+// Forget closes the connection to a peer that is gone.
+func (p *Path) Forget(address string) {
+	p.mu.Lock()
+	l := p.lanes[address]
+	delete(p.lanes, address)
+	p.mu.Unlock()
+	if l == nil {
+		return
+	}
+	<-l.ready
+	if l.conn != nil {
+		p.hangUp(l.conn, fmt.Errorf("ucx: %w: forgotten", transfer.ErrPeerLost))
+	}
+}
+
+// hangUp closes a connection; gone says when that is done.
+func (p *Path) hangUp(n *conn, why error) {
+	p.c.do(func(l *loop) { l.hangUp(n, why) }) // else the thread has ended, and all is gone
+}
+
+// Connect makes a connection if there is none, and returns what was proved of it.
+func (p *Path) Connect(ctx context.Context, peer transfer.Peer) (Lane, error) {
+	n, err := p.conn(ctx, peer)
+	if err != nil {
+		return Lane{}, err
+	}
+	return n.lane, nil
+}
+
+// Lanes returns those that are connected, by address.
+func (p *Path) Lanes() map[string]Lane {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	out := make(map[string]Lane)
+	for address, l := range p.lanes {
+		select {
+		case <-l.ready:
+			if l.err == nil {
+				out[address] = l.conn.lane
+			}
+		default:
+		}
+	}
+	return out
+}
+
+// conn returns the connection to a peer, making it if need be. It is made for
+// all who want it: it does not end with the fetch that asked first.
+func (p *Path) conn(ctx context.Context, peer transfer.Peer) (*conn, error) {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil, fmt.Errorf("ucx path: %w: closed", transfer.ErrPeerLost)
+	}
+	l := p.lanes[peer.Address]
+	if l == nil {
+		l = &lane{ready: make(chan struct{})}
+		p.lanes[peer.Address] = l
+		p.wait.Go(func() {
+			ctx, cancel := context.WithTimeout(p.ctx, p.config.StallTimeout)
+			defer cancel()
+			l.conn, l.err = p.dial(ctx, peer)
+			if l.err != nil {
+				p.drop(peer.Address, l)
+			}
+			close(l.ready)
+		})
+	}
+	p.mu.Unlock()
+	select {
+	case <-l.ready:
+		return l.conn, l.err
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// drop removes a lane that is of no use any more.
+func (p *Path) drop(address string, l *lane) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.lanes[address] == l {
+		delete(p.lanes, address)
+	}
+}
+
+// dropConn is drop by connection.
+func (p *Path) dropConn(address string, n *conn) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l := p.lanes[address]; l != nil {
+		select {
+		case <-l.ready:
+			if l.conn == n {
+				delete(p.lanes, address)
+			}
+		default:
+		}
+	}
+}
+
+func (p *Path) dial(ctx context.Context, peer transfer.Peer) (*conn, error) {
+	token := newToken()
+	response, err := p.config.Connect(ctx, peer, &millracev1.ConnectLaneRequest{
+		Reader: p.c.local(token), ReaderWorkerId: uint32(p.config.Worker()),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("ucx path: %s: %w", peer, dialError(ctx, err))
+	}
+	source := response.GetSource()
+	if err := p.c.checkVersion(source.GetVersion()); err != nil {
+		return nil, fmt.Errorf("ucx path: %s: %w", peer, err)
+	}
+	if source.GetMemoryBytes() < memory.HeaderBytes || source.GetMemoryBase()+source.GetMemoryBytes() < source.GetMemoryBase() || source.GetToken() == 0 {
+		return nil, fmt.Errorf("ucx path: %s: %w: a slab of %d bytes at %#x", peer, transfer.ErrProtocol, source.GetMemoryBytes(), source.GetMemoryBase())
+	}
+	n := &conn{token: token, theirs: source.GetToken(), peer: peer.String(), base: source.GetMemoryBase(), bytes: source.GetMemoryBytes()}
+	err, closed := ask(p.c, func(l *loop) error {
+		_, err := l.connect(n, source.GetAddress(), source.GetMemoryKey())
+		return err
+	})
+	if err := errors.Join(closed, err); err != nil {
+		return nil, err
+	}
+	if err := p.prove(ctx, n, source); err != nil {
+		p.hangUp(n, err)
+		return nil, fmt.Errorf("ucx path: %s: %w", peer, err)
+	}
+	p.c.config.Log.Info("ucx lane", "peer", peer.Name, "lane", n.lane.String(), "transports", n.lane.Transports)
+	return n, nil
+}
+
+// dialError says which kind of error a status of the wire-up is.
+func dialError(ctx context.Context, err error) error {
+	s, ok := status.FromError(err)
+	if !ok {
+		return err
+	}
+	switch s.Code() {
+	case codes.Unimplemented, codes.FailedPrecondition:
+		return fmt.Errorf("%w: %s", ErrNoLane, s.Message())
+	case codes.Unauthenticated, codes.PermissionDenied:
+		return fmt.Errorf("%w: %s", transfer.ErrDenied, s.Message())
+	case codes.Canceled, codes.DeadlineExceeded:
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			return fmt.Errorf("%w: no answer to the wire-up", transfer.ErrStalled)
+		}
+	}
+	return fmt.Errorf("%w: %s: %s", transfer.ErrPeerLost, s.Code(), s.Message())
+}
+
+// get reads remote memory and waits for it. When it returns nothing writes to
+// local any more.
+func (p *Path) get(ctx context.Context, n *conn, local, remote, length uint64, into int32) (time.Duration, error) {
+	done := make(chan error, 1)
+	var cancelled atomic.Bool
+	b := &batch{done: func(err error) { done <- err }, cancelled: &cancelled, moved: new(atomic.Uint64)}
+	begun := time.Now()
+	if !p.c.do(func(l *loop) { l.queue(n, b, appendReads(nil, b, local, remote, length, into)) }) {
+		return 0, fmt.Errorf("ucx: %w: closed", transfer.ErrPeerLost)
+	}
+	select {
+	case err := <-done:
+		return time.Since(begun), err
+	case <-ctx.Done():
+	}
+	cancelled.Store(true)
+	err := fmt.Errorf("%w: no answer to a read of %d bytes", transfer.ErrStalled, length)
+	p.hangUp(n, err)
+	return 0, errors.Join(err, <-done)
+}
+
+// prove compares the peer's header page with what it said over the control
+// connection, and times reads.
+func (p *Path) prove(ctx context.Context, n *conn, source *millracev1.LaneEndpoint) error {
+	c := p.c
+	c.proving.Lock()
+	defer c.proving.Unlock()
+	if c.scratch == nil {
+		return fmt.Errorf("ucx: %w: closed", transfer.ErrPeerLost)
+	}
+	local := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(c.scratch))))
+	clear(c.scratch[:memory.HeaderBytes])
+	if _, err := p.get(ctx, n, local, n.base, memory.HeaderBytes, c.scratchMemory); err != nil {
+		return err
+	}
+	var said memory.Identity
+	copy(said.WorkerUUID[:], source.GetWorkerUuid())
+	copy(said.Incarnation[:], source.GetIncarnation())
+	said.Nonce = source.GetNonce()
+	found, err := memory.ParseHeader(c.scratch[:memory.HeaderBytes])
+	switch {
+	case err != nil:
+		return fmt.Errorf("%w: %w", ErrProof, err)
+	case found.Identity != said || found.SizeBytes != n.bytes:
+		return fmt.Errorf("%w: incarnation %x and nonce %x were found, %x and %x expected", ErrProof,
+			found.Identity.Incarnation, found.Identity.Nonce, said.Incarnation, said.Nonce)
+	case !bytes.Equal(source.GetWorkerUuid(), found.Identity.WorkerUUID[:]):
+		return fmt.Errorf("%w: worker %x", ErrProof, found.Identity.WorkerUUID)
+	}
+	size := min(uint64(len(c.scratch)), n.bytes)
+	best := time.Duration(0)
+	for i := range 6 {
+		length := size
+		if i >= 2 {
+			length = 8
+		}
+		took, err := p.get(ctx, n, local, n.base, length, c.scratchMemory)
+		switch {
+		case err != nil:
+			return err
+		case i == 1: // the first of its kind also faults pages in
+			n.lane.BytesPerSecond = float64(length) / took.Seconds()
+		case i >= 2 && (best == 0 || took < best):
+			best = took
+		}
+	}
+	n.lane.Latency = best
+	n.lane.describe(n.transports)
+	return nil
+}

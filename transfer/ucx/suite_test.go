@@ -1,0 +1,100 @@
+//go:build cgo && linux
+
+package ucx_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/grpcpath"
+	"github.com/millrace/millrace/transfer/transfertest"
+	"github.com/millrace/millrace/transfer/ucx"
+)
+
+const slabBytes = 1 << 30
+
+// reader is the reading side in the test's process.
+type reader struct {
+	context *ucx.Context
+	path    *ucx.Path
+	room    *transfertest.Room
+}
+
+func newReader(tb testing.TB, tls string, stall time.Duration) *reader {
+	tb.Helper()
+	room := transfertest.NewRoom(newSlab(tb, slabBytes))
+	c, err := ucx.Open(ucx.Config{Library: library(tb), TLS: tls, NetDevices: "lo", Space: room.Space()})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	wire := grpcpath.New(grpcpath.Config{StallTimeout: stall})
+	path := ucx.NewPath(c, ucx.PathConfig{Connect: wire.ConnectLane, StallTimeout: stall})
+	tb.Cleanup(func() {
+		for _, err := range []error{path.Close(), c.Close(), wire.Close()} {
+			if err != nil {
+				tb.Error(err)
+			}
+		}
+	})
+	return &reader{c, path, room}
+}
+
+func newObjects(tb testing.TB) *transfertest.Objects {
+	tb.Helper()
+	return transfertest.NewObjectsIn(transfertest.NewRoom(newSlab(tb, slabBytes)))
+}
+
+// transports are the lanes of host memory: what a pair on one host uses, and what
+// is left between hosts without RDMA.
+var transports = map[string]string{"cma": "posix,cma,self", "tcp": "tcp,self"}
+
+func TestConformance(t *testing.T) {
+	for name, tls := range transports {
+		t.Run(name, func(t *testing.T) {
+			rooms := map[transfer.Path]*transfertest.Room{}
+			transfertest.Harness{
+				Serve: func(t *testing.T, source transfer.Source) (transfer.Peer, func()) {
+					t.Helper()
+					c := startChild(t, childOrder{TLS: tls}, source.(*transfertest.Objects))
+					return c.peer, c.kill
+				},
+				Path: func(t *testing.T, stall time.Duration) transfer.Path {
+					t.Helper()
+					r := newReader(t, tls, stall)
+					rooms[r.path] = r.room
+					return r.path
+				},
+				CanStall: true,
+				Objects:  func(t *testing.T) *transfertest.Objects { t.Helper(); return newObjects(t) },
+				Room:     func(path transfer.Path) *transfertest.Room { return rooms[path] },
+			}.Run(t)
+		})
+	}
+}
+
+func TestGetBetweenProcesses(t *testing.T) {
+	for name, tls := range transports {
+		t.Run(name, func(t *testing.T) {
+			objects := newObjects(t)
+			objects.Put(transfer.Ref{Task: 1, Generation: 1}, "h", make([]byte, 100<<20))
+			c := startChild(t, childOrder{TLS: tls}, objects)
+			r := newReader(t, tls, 5*time.Second)
+			lane, err := r.path.Connect(t.Context(), c.peer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Println(lane, lane.Transports)
+			sink := transfertest.NewSinkIn(r.room)
+			begun := time.Now()
+			if err := r.path.Fetch(t.Context(), c.peer, []transfer.Ref{{Task: 1, Generation: 1}}, sink); err != nil {
+				t.Fatal(err)
+			}
+			fmt.Println(time.Since(begun))
+			if _, _, done, err := sink.Result(0); !done || err != nil {
+				t.Fatal(done, err)
+			}
+		})
+	}
+}
