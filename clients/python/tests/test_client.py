@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import functools
+import inspect
 import operator
 import os
 import pickle
@@ -669,3 +670,97 @@ def test_large_arguments_draw_a_warning(client: Client) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         client.submit(len, bytes(1000)).result()
+
+
+# ---- the interface -----------------------------------------------------------------------------------------------
+
+NAMES = (
+    "submit map gather scatter get wait as_completed cancel retry run who_has has_what scheduler_info wait_for_workers "
+    "close shutdown get_executor op explain publish_dataset get_dataset list_datasets unpublish_dataset dashboard_link"
+).split()
+
+
+@pytest.mark.parametrize("kind", [Client, millrace.AsyncClient])
+def test_names_are_those_that_users_know(kind: type) -> None:
+    for name in NAMES:
+        assert getattr(kind, name).__doc__, name
+    for name in "result exception traceback status done cancelled cancel retry release add_done_callback key".split():
+        assert getattr(millrace.Future, name).__doc__, name
+
+
+def test_rules_are_keywords_only_and_documented() -> None:
+    rules = {"priority", "retries", "workers", "resources", "timeout", "key", "pure", "slots", "no_wait"}
+    for method in (Client.submit, Client.map):
+        parameters = inspect.signature(method).parameters
+        assert all(parameters[name].kind is inspect.Parameter.KEYWORD_ONLY for name in rules)
+    assert all(f"{name}:" in (Client.submit.__doc__ or "") for name in rules)
+
+
+def test_a_callback_that_fails_does_no_harm(client: Client, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
+    future = client.submit(Gate.pass_through, gate, pure=False)
+    gate.wait()
+    second = threading.Event()
+    future.add_done_callback(lambda f: 1 / 0)
+    future.add_done_callback(lambda f: second.set())
+    gate.open()
+    assert second.wait(PATIENCE)
+    future.add_done_callback(lambda f: [][0])
+    assert client.submit(inc, 1, pure=False).result(PATIENCE) == 2
+    eventually(lambda: "ZeroDivisionError" in caplog.text and "IndexError" in caplog.text)
+
+
+def test_waiting_by_the_client(client: Client) -> None:
+    futures = client.map(inc, range(4), pure=False)
+    assert client.wait(futures, timeout=PATIENCE).done == set(futures)
+    assert sorted(f.result() for f in client.as_completed(futures)) == [1, 2, 3, 4]
+    assert sorted(r for _, r in client.as_completed(futures, with_results=True)) == [1, 2, 3, 4]
+
+
+async def test_the_async_client_has_the_rest_too(cluster: LocalCluster) -> None:
+    async with millrace.AsyncClient(cluster) as client:
+        futures = client.map(inc, range(4), pure=False)
+        assert (await client.wait(futures, timeout=PATIENCE)).done == set(futures)
+        assert sorted([(await f) async for f in client.as_completed(futures)]) == [1, 2, 3, 4]
+        assert "SUCCEEDED" in await client.explain(futures[0]) or "finished" in await client.explain(futures[0])
+        await client.publish_dataset("async-data", futures)
+        assert "async-data" in await client.list_datasets()
+        assert await client.gather(await client.get_dataset("async-data")) == [1, 2, 3, 4]
+        await client.unpublish_dataset("async-data")
+        loop = asyncio.get_running_loop()
+        with client.get_executor() as pool:
+            assert await loop.run_in_executor(pool, inc, 41) == 42
+        assert client.dashboard_link.startswith("http://") and "AsyncClient" in client._repr_html_()
+
+
+def test_a_future_inside_of_an_object_in_a_task(client: Client) -> None:
+    class Box:
+        def __init__(self, future: object) -> None:
+            self.future = future
+
+    inner = client.submit(inc, 1)
+    assert client.submit(lambda box: box.future, Box(inner)).result(PATIENCE) == 2
+
+    # By value of its key: a task that gets the pickle holds the result by a client of its own.
+    def use(pickled: bytes) -> tuple[str, int]:
+        future = pickle.loads(pickled)
+        return type(future).__name__, future.result(PATIENCE)
+
+    assert client.submit(use, pickle.dumps(inner), pure=False).result(PATIENCE) == ("Future", 2)
+
+
+def test_dicts_and_arrays_come_back_as_they_were(client: Client) -> None:
+    made = {"z": 1, "a": {"y": [2], "b": 3}, "m": np.arange(3)}
+    back = client.submit(lambda x: x, made).result(PATIENCE)
+    assert list(back) == ["z", "a", "m"] and list(back["a"]) == ["y", "b"] and back["m"].flags.writeable
+    for n in (3, 300_000):
+        for order in "CF":
+            array = np.asarray(np.arange(2.0 * n).reshape(n, 2), order=order)
+            twice = client.submit(lambda x: (x * 2, x.flags.writeable, x[::2]), client.scatter(array)).result(PATIENCE)
+            np.testing.assert_array_equal(twice[0], array * 2)
+            np.testing.assert_array_equal(twice[2], array[::2])
+            assert twice[1] is False and twice[0].flags.writeable and twice[2].flags.writeable
+            same = client.submit(lambda x: x.T, client.scatter(array)).result(PATIENCE)
+            np.testing.assert_array_equal(same, array.T)
+            assert same.flags.writeable
+            summed = client.op("array.reduce", client.submit(np.transpose, client.scatter(array)), "sum")
+            assert summed.result(PATIENCE) == array.sum()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+import contextlib
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -108,8 +111,9 @@ def test_function_that_is_not_there(client: Client) -> None:
 
 
 def test_ops_that_are_wrong(client: Client) -> None:
-    with pytest.raises((errors.MillraceError), match=r"array\.matmul"):
+    with pytest.raises(errors.InvalidRequestError, match=r"near it are array\.matmul\b") as unknown:
         client.op("array.matmull", 1, 2).result(PATIENCE)
+    assert unknown.value.reason == "UNKNOWN_OP"
     a, b = client.scatter([np.ones((2, 3)), np.ones((4, 5))])
     with pytest.raises(errors.MillraceError) as caught:
         client.op("array.matmul", a, b, key="product").result(PATIENCE)
@@ -118,6 +122,125 @@ def test_ops_that_are_wrong(client: Client) -> None:
         client.submit(native("array.reduce"), object())
     with pytest.raises(TypeError, match=r"client\.op"):
         native("array.reduce")()
+
+
+def test_a_task_that_must_not_wait_for_a_worker_that_fits(client: Client) -> None:
+    for future in (
+        client.submit(inc, 1, resources={"unobtainium": 1}, no_wait=True, pure=False),
+        *client.map(inc, [1], workers="nobody", no_wait=True, pure=False),
+    ):
+        error = future.exception(PATIENCE)
+        assert isinstance(error, errors.NoWorkerFitsError), error
+        assert error.reason == "NO_WORKER_FITS" and future.key in str(error)
+    assert client.submit(inc, 1, no_wait=True, pure=False).result(PATIENCE) == 2
+
+
+def note(path: Path, what: str) -> str:
+    with path.open("a") as f:
+        f.write(what + "\n")
+    return what
+
+
+def test_two_clients_submit_the_same_key_at_once(cluster: LocalCluster, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    n = 50
+    with Client(cluster) as first, Client(cluster) as second:
+        both = threading.Barrier(2)
+
+        def work(client: Client) -> list[str]:
+            both.wait(PATIENCE)
+            futures = [client.submit(note, log, str(i), key=f"at-once-{i}") for i in range(n)]
+            return client.gather(futures, timeout=PATIENCE)
+
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            results = list(pool.map(work, [first, second]))
+        assert results == [[str(i) for i in range(n)]] * 2
+    assert sorted(log.read_text().split(), key=int) == [str(i) for i in range(n)]
+
+
+class Proxy:
+    """Passes TCP connections on to a scheduler, and breaks all of them when it is told to."""
+
+    def __init__(self, target: str) -> None:
+        host, _, port = target.rpartition(":")
+        self._target = host, int(port)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        # Bytes that may still pass, by direction; None: any number. Guarded by _lock.
+        self._left: dict[str, int | None] = {"up": None, "down": None}
+        self._lock = threading.Lock()
+        self.broken = threading.Event()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def break_after(self, direction: str, n: int) -> None:
+        with self._lock:
+            self._left[direction] = n
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # else its thread would accept one more
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self._target)
+            for source, sink, direction in ((near, far, "up"), (far, near, "down")):
+                threading.Thread(target=self._pass, args=(source, sink, direction), daemon=True).start()
+
+    def _pass(self, source: socket.socket, sink: socket.socket, direction: str) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                with self._lock:
+                    left = self._left[direction]
+                    cut = left is not None and len(data) >= left
+                    if cut:
+                        data, self._left[direction] = data[:left], None
+                    elif left is not None:
+                        self._left[direction] = left - len(data)
+                sink.sendall(data)
+                if cut:
+                    self.broken.set()
+                    break
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(("direction", "n"), [("up", 300_000), ("down", 0)], ids=["half a submission", "no answer"])
+def test_a_connection_that_breaks_in_a_submission(
+    cluster: LocalCluster, client: Client, tmp_path: Path, direction: str, n: int
+) -> None:
+    log = tmp_path / "log"
+    proxy = Proxy(cluster.address)
+    tag = tmp_path.name
+    with Client(proxy.address, token=cluster.token) as broken:
+        assert broken.submit(inc, 1, pure=False).result(PATIENCE) == 2
+        proxy.break_after(direction, n)
+        # More than half a MB; nothing of it may run twice.
+        tasks = [(f"{tag}-{i}", "x" * 10_000) for i in range(60)]
+        futures = broken.map(lambda t, path: len(note(path, t[0])), tasks, path=log, key=tag)
+        assert proxy.broken.wait(PATIENCE)
+        assert broken.gather(futures, timeout=PATIENCE) == [len(name) for name, _ in tasks]
+        assert broken.submit(inc, 5, pure=False).result(PATIENCE) == 6
+    proxy.close()
+    assert sorted(log.read_text().split()) == sorted(name for name, _ in tasks)
+
+
+def test_a_connection_that_breaks_for_good(cluster: LocalCluster, client: Client, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    proxy = Proxy(cluster.address)
+    broken = Client(proxy.address, token=cluster.token, timeout=0.5)
+    proxy.break_after("up", 100_000)
+    proxy.close()
+    futures = broken.map(lambda t, path: note(path, t), ["x" * 10_000] * 60, path=log, pure=False)
+    assert all(isinstance(f.exception(PATIENCE), errors.SchedulerLostError) for f in futures)
+    broken.close()
+    # Whatever was queued before this has run by now.
+    assert client.gather(client.map(inc, range(20), pure=False)) == list(range(1, 21))
+    assert not log.exists()
 
 
 def test_message_over_the_limit(client: Client) -> None:

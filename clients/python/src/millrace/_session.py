@@ -8,6 +8,7 @@ settles the states of tasks. Everything that waits, waits on one condition.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -27,6 +28,8 @@ from millrace._pb.millrace.v1 import (
     task_pb2,
     worker_pb2,
 )
+
+_log = logging.getLogger("millrace")
 
 API_VERSION = "v1.0"
 CHANNEL_OPTIONS = [
@@ -535,7 +538,7 @@ class Session:
             if not state.done:
                 state.callbacks.append(callback)
                 return
-        callback()
+        _run([callback])
 
     def wait(self, states: Sequence[State], timeout: float | None, first: bool = False) -> bool:
         """Waits until all (or the first) have ended; False if the time is up."""
@@ -672,4 +675,7 @@ class Session:
 
 def _run(calls: list[Callable[[], object]]) -> None:
     for call in calls:
-        call()
+        try:
+            call()
+        except Exception:  # a callback of the user's must not end the thread that it runs on
+            _log.exception("a callback of a future failed")

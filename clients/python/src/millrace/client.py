@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import hashlib
 import io
 import json
@@ -17,7 +18,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast, overload
 
 import cloudpickle
 from google.protobuf.json_format import MessageToDict
@@ -26,7 +27,7 @@ from millrace import _serialize, errors
 from millrace._pb.millrace.v1 import graph_pb2, scheduler_service_pb2, task_pb2, value_pb2, worker_pb2
 from millrace._session import OpKey, Session, Spec, State
 from millrace.cluster import LocalCluster
-from millrace.future import ClientExecutor, Future, cancel, retry
+from millrace.future import ClientExecutor, DoneAndNotDone, Future, as_completed, cancel, retry, wait
 from millrace.ops import ExecutorOp, NativeOp
 
 T = TypeVar("T")
@@ -202,6 +203,12 @@ class Client:
         AuthenticationError: wrong token.
     """
 
+    @overload
+    def __new__(cls, *args: Any, asynchronous: Literal[True], **kwargs: Any) -> AsyncClient: ...
+
+    @overload
+    def __new__(cls, *args: Any, asynchronous: Literal[False] = False, **kwargs: Any) -> Client: ...
+
     def __new__(cls, *args: Any, asynchronous: bool = False, **kwargs: Any) -> Any:
         if asynchronous:
             return AsyncClient(*args, **kwargs)
@@ -255,6 +262,7 @@ class Client:
         resources: Mapping[str, float] | None = None,
         timeout: float | timedelta | None = None,
         slots: int = 1,
+        no_wait: bool = False,
         **kwargs: Any,
     ) -> Future[T]:
         """Runs ``func(*args, **kwargs)`` on the cluster and returns a future at once.
@@ -271,13 +279,14 @@ class Client:
             resources: what it takes of a worker, by name.
             timeout: longest run time, in seconds or as a timedelta; then the function is stopped.
             slots: how many of a worker's slots it occupies.
+            no_wait: fail at once with NoWorkerFitsError if no worker of the cluster could ever run it.
 
         Raises:
             SerialisationError: the function or an argument cannot be pickled.
 
         What the scheduler refuses (such as a key of another task) is raised by the future.
         """
-        options = _options(priority, retries, workers, allow_other_workers, resources, timeout, slots)
+        options = _options(priority, retries, workers, allow_other_workers, resources, timeout, slots, no_wait)
         self.session.check_open()
         spec, state = self._spec(func, args, kwargs, key, pure, options)
         if spec is not None:
@@ -373,6 +382,7 @@ class Client:
         resources: Mapping[str, float] | None = None,
         timeout: float | timedelta | None = None,
         slots: int = 1,
+        no_wait: bool = False,
         **kwargs: Any,
     ) -> list[Future[T]]:
         """Calls the function with each element (of several iterables: with one of each, up to the shortest).
@@ -384,7 +394,7 @@ class Client:
 
         The other arguments are those of `submit`.
         """
-        options = _options(priority, retries, workers, allow_other_workers, resources, timeout, slots)
+        options = _options(priority, retries, workers, allow_other_workers, resources, timeout, slots, no_wait)
         specs: list[Spec] = []
         futures: list[Future[T]] = []
         calls = list(zip(*iterables))  # noqa: B905 - the shortest ends it, as in map
@@ -426,7 +436,7 @@ class Client:
         Raises:
             InvalidRequestError: the graph has a cycle; the message names the tasks on it.
         """
-        options = _options(priority, retries, None, False, None, None, 1)
+        options = _options(priority, retries, None, False, None, None, 1, False)
         token = uuid.uuid4().hex[:12]
         names = {
             k: f"{k if isinstance(k, str) else '-'.join(map(str, k)) if isinstance(k, tuple) else k}-{token}"
@@ -526,6 +536,21 @@ class Client:
             return tree
 
         return spread(futures)
+
+    def wait(
+        self,
+        futures: Iterable[Future[Any]],
+        timeout: float | None = None,
+        return_when: str = concurrent.futures.ALL_COMPLETED,
+    ) -> DoneAndNotDone:
+        """Waits for futures: see `millrace.wait`."""
+        return wait(futures, timeout, return_when)
+
+    def as_completed(
+        self, futures: Iterable[Future[Any]] = (), *, with_results: bool = False, timeout: float | None = None
+    ) -> as_completed:
+        """Iterates over futures in the order in which they end: see `millrace.as_completed`."""
+        return as_completed(futures, with_results=with_results, timeout=timeout)
 
     def scatter(
         self,
@@ -895,6 +920,48 @@ class AsyncClient:
         """See `Client.wait_for_workers`."""
         await self._call("wait_for_workers", n_workers, timeout=timeout)
 
+    async def explain(self, future: Future[Any] | str) -> str:
+        """See `Client.explain`."""
+        return await self._call("explain", future)
+
+    async def wait(
+        self,
+        futures: Iterable[Future[Any]],
+        timeout: float | None = None,
+        return_when: str = concurrent.futures.ALL_COMPLETED,
+    ) -> DoneAndNotDone:
+        """See `millrace.wait`."""
+        return await self._call("wait", list(futures), timeout, return_when)
+
+    def as_completed(self, futures: Iterable[Future[Any]] = (), **options: Any) -> as_completed:
+        """See `millrace.as_completed`; to be used with `async for`."""
+        return self.sync.as_completed(futures, **options)
+
+    def get_executor(self, **options: Any) -> ClientExecutor:
+        """See `Client.get_executor`."""
+        return self.sync.get_executor(**options)
+
+    async def publish_dataset(self, name: str, data: Any, *, override: bool = False) -> None:
+        """See `Client.publish_dataset`."""
+        await self._call("publish_dataset", name, data, override=override)
+
+    async def get_dataset(self, name: str) -> Any:
+        """See `Client.get_dataset`."""
+        return await self._call("get_dataset", name)
+
+    async def list_datasets(self) -> list[str]:
+        """See `Client.list_datasets`."""
+        return await self._call("list_datasets")
+
+    async def unpublish_dataset(self, name: str) -> None:
+        """See `Client.unpublish_dataset`."""
+        await self._call("unpublish_dataset", name)
+
+    @property
+    def dashboard_link(self) -> str:
+        """See `Client.dashboard_link`."""
+        return self.sync.dashboard_link
+
     async def close(self) -> None:
         """See `Client.close`."""
         if self._client is not None:
@@ -906,6 +973,11 @@ class AsyncClient:
 
     def __repr__(self) -> str:
         return repr(self._client).replace("Client", "AsyncClient", 1) if self._client else "<AsyncClient: not open>"
+
+    def _repr_html_(self) -> str:
+        return (
+            self._client._repr_html_().replace("Client", "AsyncClient", 1) if self._client else "AsyncClient: not open"
+        )
 
 
 def _rebuild(like: Any, items: list[Any]) -> Any:
@@ -923,7 +995,8 @@ def _has_nested(tree: Any) -> bool:
 
 
 def _plain_names(named: dict[str, Any]) -> dict[str, Any]:
-    taken = {"priority", "retries", "workers", "allow_other_workers", "resources", "timeout", "slots"} & set(named)
+    rules = {"priority", "retries", "workers", "allow_other_workers", "resources", "timeout", "slots", "no_wait"}
+    taken = rules & set(named)
     if taken:
         raise TypeError(f"{', '.join(sorted(taken))}: rules go with client.submit(millrace.native(name), ...)")
     return named
@@ -937,9 +1010,10 @@ def _options(
     resources: Mapping[str, float] | None,
     timeout: float | timedelta | None,
     slots: int,
+    no_wait: bool,
 ) -> bytes:
     """A serialised TaskOptions message; empty for the defaults."""
-    if not (priority or retries or workers or resources or timeout is not None or slots != 1):
+    if not (priority or retries or workers or resources or timeout is not None or slots != 1 or no_wait):
         return b""
     out = task_pb2.TaskOptions(priority=priority, max_retries=retries, allow_other_workers=allow_other_workers)
     if workers:
@@ -954,6 +1028,7 @@ def _options(
         out.timeout.FromTimedelta(timeout)
     if slots != 1:
         out.slots = slots
+    out.no_wait = no_wait
     return out.SerializeToString()
 
 

@@ -185,12 +185,16 @@ _CODES: dict[Any, type[MillraceError]] = {
 }
 
 
+# Reasons that say more than the code.
+_REASONS: dict[str, type[MillraceError]] = {"VERSION_TOO_NEW": VersionError, "NO_WORKER_FITS": NoWorkerFitsError}
+
+
 def from_rpc(error: grpc.RpcError, what: str) -> MillraceError:
     """The exception of a failed call."""
     code = error.code() if isinstance(error, grpc.Call) else None
     details = error.details() if isinstance(error, grpc.Call) else str(error)
     reason = _reason(error)
-    cls = VersionError if reason == "VERSION_TOO_NEW" else _CODES.get(code, MillraceError)
+    cls = _REASONS.get(reason) or _CODES.get(code, MillraceError)
     out = cls(f"{what}: {details}" + (f" [{reason}]" if reason else ""))
     out.reason = reason
     return out
