@@ -17,6 +17,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/internal/exitcause"
 	"github.com/millrace/millrace/internal/ids"
 )
@@ -134,6 +135,9 @@ func startProcess(l *lane) (p *process, err error) {
 		cleanup = append(cleanup, func() { _ = r.Close() }) // only read from
 		*to = w
 		p.outputs = append(p.outputs, r)
+	}
+	if err := descriptors.CloseOnExec(); err != nil {
+		return nil, fmt.Errorf("executor: %w", err)
 	}
 	if err := p.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("could not be started: %w; the command is %q", err, strings.Join(l.command, " "))
