@@ -10,13 +10,14 @@ import (
 type attemptKey struct{}
 
 // WithAttempt tells the operations run under the context which attempt of their
-// task this is, counted from one. Only bench.fail looks at it.
+// task this is, counted from one. Only bench.fail and bench.stamp look at it.
 func WithAttempt(ctx context.Context, attempt int) context.Context {
 	return context.WithValue(ctx, attemptKey{}, attempt)
 }
 
 func benchOps() []*Op {
 	return []*Op{
+		stampOp(),
 		{
 			Name:     "bench.noop",
 			Doc:      "Does nothing with any arguments and returns null.",

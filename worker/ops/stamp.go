@@ -1,0 +1,108 @@
+package ops
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+)
+
+// A stamped tensor says in every word whose bytes they are: a reader that is given another object's bytes, those of another
+// generation, or a mixture, sees it. Words are 64 bits, little endian; the first three are the key, the generation (the
+// attempt that made it) and the number of bytes, the others a hash of the key, the generation and their own index. What
+// does not fill a word at the end is zero.
+const (
+	stampHead  = 3
+	stampBytes = 8 * (stampHead + 1)
+)
+
+func stampOp() *Op {
+	return &Op{
+		Name: "bench.stamp",
+		Doc: "Checks that each input is a whole stamped tensor of its key, and makes a stamped tensor: bytes of uint8, every " +
+			"word of which tells the key, the generation and its index. For tests that move many bytes while things break.",
+		Params: []Param{
+			{Name: "key", Type: IntType, Required: true, Doc: "what to stamp the result with"},
+			{Name: "bytes", Type: IntType, Required: true, Doc: "at least 32"},
+			{Name: "keys", Type: IntsType, Required: true, Doc: "the keys that the inputs must have, in their order"},
+		},
+		Variadic: "inputs",
+		plan:     planStamp,
+	}
+}
+
+func planStamp(c *call) (*plan, error) {
+	key, n, keys := uint64(c.int("key")), c.int("bytes"), c.ints("keys")
+	if n < stampBytes {
+		return nil, c.bad("bytes", "%d is less than the %d that every stamp has", n, stampBytes)
+	}
+	if len(keys) != len(c.rest) {
+		return nil, c.bad("keys", "%d keys for %d inputs", len(keys), len(c.rest))
+	}
+	inputs := make([]*Tensor, len(keys))
+	for i, v := range c.rest {
+		var err error
+		if inputs[i], err = c.tensorOf(ordinal("inputs", i), v); err != nil {
+			return nil, err
+		}
+	}
+	return single(Uint8, []int64{n}, func(ctx context.Context, out *Tensor) error {
+		for i, x := range inputs {
+			data, err := inType(ctx, x, Uint8)
+			if err != nil {
+				return err
+			}
+			if err := checkStamp(data.Data[data.Offset:][:x.Bytes()], uint64(keys[i])); err != nil {
+				return &Error{Kind: Failed, Op: c.op.Name, Argument: ordinal("inputs", i), Reason: err.Error()}
+			}
+		}
+		attempt, known := ctx.Value(attemptKey{}).(int)
+		if !known {
+			attempt = 1
+		}
+		stamp(elements[byte](out), key, uint64(attempt))
+		return nil
+	}), nil
+}
+
+func stampWord(key, generation, index uint64) uint64 {
+	x := key*0x9e3779b97f4a7c15 ^ generation*0xbf58476d1ce4e5b9 ^ index*0x94d049bb133111eb
+	x ^= x >> 31
+	x *= 0xd6e8feb86659fd93
+	return x ^ x>>32
+}
+
+// stamp fills data, which has at least stampBytes.
+func stamp(data []byte, key, generation uint64) {
+	for i, word := range []uint64{key, generation, uint64(len(data))} {
+		binary.LittleEndian.PutUint64(data[8*i:], word)
+	}
+	i := stampHead
+	for ; 8*i+8 <= len(data); i++ {
+		binary.LittleEndian.PutUint64(data[8*i:], stampWord(key, generation, uint64(i)))
+	}
+	clear(data[8*i:])
+}
+
+func checkStamp(data []byte, key uint64) error {
+	if len(data) < stampBytes {
+		return fmt.Errorf("%d bytes are too few for a stamp", len(data))
+	}
+	word := func(i int) uint64 { return binary.LittleEndian.Uint64(data[8*i:]) }
+	generation := word(1)
+	if word(0) != key || word(2) != uint64(len(data)) {
+		return fmt.Errorf("wrong bytes: they are stamped with key %d, generation %d, %d bytes; it should be key %d, %d bytes",
+			word(0), generation, word(2), key, len(data))
+	}
+	i := stampHead
+	for ; 8*i+8 <= len(data); i++ {
+		if got := word(i); got != stampWord(key, generation, uint64(i)) {
+			return fmt.Errorf("wrong bytes: word %d of %d is %#x, which is not of key %d, generation %d", i, len(data)/8, got, key, generation)
+		}
+	}
+	for _, b := range data[8*i:] {
+		if b != 0 {
+			return fmt.Errorf("wrong bytes: the last ones are not of key %d", key)
+		}
+	}
+	return nil
+}
