@@ -30,6 +30,9 @@ var (
 	ErrProtocol = errors.New("protocol violation")
 	// ErrDenied: the peer does not accept our credentials.
 	ErrDenied = errors.New("permission denied")
+	// ErrNoWay: this path does not lead to that peer, as both are now, or not to
+	// that object there; another one may.
+	ErrNoWay = errors.New("no such way")
 )
 
 // Ref names one generation of an object.
@@ -115,6 +118,28 @@ type Path interface {
 	Close() error
 }
 
+// Loan is an object of a peer that is used where it is.
+type Loan struct {
+	Head Head
+	// Regions are its frames, in the peer's memory as it is mapped here, for
+	// reading only. They stay mapped until End.
+	Regions []Region
+	// Err is why there is no loan: it matches ErrNotHere if the peer does not hold
+	// the object, ErrNoWay if it cannot lend it. Everything else is unset then.
+	Err error
+	// End ends the loan, once, and says whether the bytes were this object's
+	// throughout; if not, what came of them is to be thrown away. It does not wait
+	// for the peer.
+	End func() (held bool)
+}
+
+// Borrower is a Path that can lend.
+type Borrower interface {
+	// Borrow asks one peer for loans, one for each ref. Its error matches ErrNoWay
+	// if that peer lends nothing to us.
+	Borrow(ctx context.Context, peer Peer, refs []Ref) ([]Loan, error)
+}
+
 // Reader is who asks for objects.
 type Reader struct {
 	// Worker is 0 for a client.
@@ -144,6 +169,13 @@ type Source interface {
 	// Release ends leases and says for each whether it held throughout; if not,
 	// what was read under it is to be thrown away.
 	Release(leases []LeaseID) []bool
+}
+
+// Renewer is a Source whose leases can be made longer.
+type Renewer interface {
+	// Renew makes leases last for ttl from now on, and says for each whether it
+	// held until now and does so.
+	Renew(leases []LeaseID, ttl time.Duration) []bool
 }
 
 // Receiver is what the serving side of a path writes to, when a client puts an

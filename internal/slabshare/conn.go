@@ -1,0 +1,395 @@
+// Package slabshare is an Adapter: a worker's memory in other processes of its
+// host. It connects to a worker's unix socket, proves that both sides belong to
+// the same user, gets the descriptor of the memory, maps it, and carries calls
+// (borrow.proto) there and back.
+//
+// The socket is abstract: it lies in no file system, ends with its process, and
+// is seen in one network namespace only, which is what makes two processes able
+// to reach each other at that name and nobody else. Its name is made of the
+// address of the worker's DataService, so whoever can read from a worker also
+// knows where to ask whether it is on the same host.
+package slabshare
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// MaxMessageBytes bounds a message: heads of objects may have 16 MiB each.
+const MaxMessageBytes = 256 << 20
+
+var (
+	// ErrNotHere: no such worker on this host, or none that shares its memory.
+	ErrNotHere = errors.New("not on this host")
+	// ErrRefused: there is one, and it does not want us, or we not it.
+	ErrRefused = errors.New("refused")
+	// ErrClosed: the connection has ended.
+	ErrClosed = errors.New("connection closed")
+)
+
+// Name is the socket of the worker whose DataService others are told to reach
+// at the address.
+func Name(dataAddress string) string { return "@millrace/" + dataAddress }
+
+// Conn is a connection to a worker. Its methods may be called from any goroutine.
+type Conn struct {
+	unix *net.UnixConn
+	// pidfd is the worker's process, -1 if the system does not tell.
+	pidfd int
+	done  chan struct{}
+
+	writing sync.Mutex // Held while a message is written.
+
+	mu sync.Mutex
+	// All below is guarded by mu.
+	calls    uint64
+	pending  map[uint64]func(*millracev1.BorrowResponse)
+	closedAt time.Time
+	why      error
+}
+
+// Dial connects to the worker at the data address, and says hello. The
+// descriptor of its memory is the caller's to close.
+func Dial(ctx context.Context, dataAddress string, hello *millracev1.BorrowHello) (*Conn, *millracev1.BorrowWelcome, *os.File, error) {
+	var d net.Dialer
+	raw, err := d.DialContext(ctx, "unix", Name(dataAddress))
+	if err != nil {
+		return nil, nil, nil, fmt.Errorf("worker at %s: %w: %w", dataAddress, ErrNotHere, err)
+	}
+	c := &Conn{unix: raw.(*net.UnixConn), pidfd: -1, done: make(chan struct{}), pending: make(map[uint64]func(*millracev1.BorrowResponse))}
+	welcome, file, err := c.greet(ctx, hello)
+	if err != nil {
+		_ = c.unix.Close()
+		if c.pidfd >= 0 {
+			_ = unix.Close(c.pidfd)
+		}
+		return nil, nil, nil, fmt.Errorf("worker at %s: %w", dataAddress, err)
+	}
+	go c.receive()
+	return c, welcome, file, nil
+}
+
+func (c *Conn) greet(ctx context.Context, hello *millracev1.BorrowHello) (*millracev1.BorrowWelcome, *os.File, error) {
+	// NB: before the token leaves this process.
+	peer, err := Peer(c.unix)
+	if err != nil {
+		return nil, nil, err
+	}
+	if int(peer.Uid) != os.Geteuid() {
+		return nil, nil, fmt.Errorf("%w: its socket belongs to user %d, we are %d", ErrRefused, peer.Uid, os.Geteuid())
+	}
+	if peer.Pid > 0 {
+		if fd, err := unix.PidfdOpen(int(peer.Pid), 0); err == nil {
+			c.pidfd = fd
+		}
+	}
+	if limit, ok := ctx.Deadline(); ok {
+		_ = c.unix.SetDeadline(limit)
+	}
+	if err := Write(c.unix, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Hello{Hello: hello}}, nil); err != nil {
+		return nil, nil, fmt.Errorf("hello: %w", err)
+	}
+	var response millracev1.BorrowResponse
+	file, err := readWithFile(c.unix, &response)
+	if err != nil {
+		return nil, nil, fmt.Errorf("welcome: %w", err)
+	}
+	_ = c.unix.SetDeadline(time.Time{})
+	switch {
+	case response.GetError() != nil:
+		err = fmt.Errorf("%w: %s: %s", ErrRefused, response.GetError().GetReason(), response.GetError().GetMessage())
+	case response.GetWelcome() == nil || file == nil:
+		err = fmt.Errorf("%w: it passed no memory", ErrRefused)
+	default:
+		return response.GetWelcome(), file, nil
+	}
+	if file != nil {
+		_ = file.Close()
+	}
+	return nil, nil, err
+}
+
+// Peer returns who is at the other end.
+func Peer(c *net.UnixConn) (*unix.Ucred, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("unix socket: %w", err)
+	}
+	var cred *unix.Ucred
+	var failed error
+	if err := raw.Control(func(fd uintptr) { cred, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return nil, fmt.Errorf("unix socket: %w", err)
+	}
+	if failed != nil {
+		return nil, fmt.Errorf("unix socket: credentials of the peer: %w", failed)
+	}
+	return cred, nil
+}
+
+// Call sends a request and returns its answer. A refusal is an error. If the
+// context ends first, late (unless nil) gets an answer that comes after all.
+func (c *Conn) Call(ctx context.Context, request *millracev1.BorrowRequest, late func(*millracev1.BorrowResponse)) (*millracev1.BorrowResponse, error) {
+	answer := make(chan *millracev1.BorrowResponse, 1)
+	if err := c.send(request, func(r *millracev1.BorrowResponse) { answer <- r }); err != nil {
+		return nil, err
+	}
+	select {
+	case r := <-answer:
+		if e := r.GetError(); e != nil {
+			return nil, &RefusedError{Reason: e.GetReason(), Message: e.GetMessage()}
+		}
+		return r, nil
+	case <-c.done:
+		return nil, c.Err()
+	case <-ctx.Done():
+	}
+	c.mu.Lock()
+	_, coming := c.pending[request.GetCall()]
+	if late == nil {
+		delete(c.pending, request.GetCall())
+	} else if coming {
+		c.pending[request.GetCall()] = late
+	}
+	c.mu.Unlock()
+	if !coming && late != nil {
+		select {
+		case r := <-answer:
+			late(r)
+		case <-c.done:
+		}
+	}
+	return nil, context.Cause(ctx)
+}
+
+// Send sends a request whose answer nobody waits for.
+func (c *Conn) Send(request *millracev1.BorrowRequest) error { return c.send(request, nil) }
+
+func (c *Conn) send(request *millracev1.BorrowRequest, answer func(*millracev1.BorrowResponse)) error {
+	c.mu.Lock()
+	if c.why != nil {
+		c.mu.Unlock()
+		return c.why
+	}
+	c.calls++
+	request.Call = c.calls
+	if answer != nil {
+		c.pending[request.GetCall()] = answer
+	}
+	c.mu.Unlock()
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	if err := Write(c.unix, request, nil); err != nil {
+		c.end(err)
+		return c.Err()
+	}
+	return nil
+}
+
+func (c *Conn) receive() {
+	for {
+		response := new(millracev1.BorrowResponse)
+		if err := Read(c.unix, response); err != nil {
+			c.end(err)
+			return
+		}
+		c.mu.Lock()
+		answer := c.pending[response.GetCall()]
+		delete(c.pending, response.GetCall())
+		c.mu.Unlock()
+		if answer != nil {
+			answer(response)
+		}
+	}
+}
+
+func (c *Conn) end(err error) {
+	c.mu.Lock()
+	first := c.why == nil
+	if first {
+		c.why = fmt.Errorf("%w: %w", ErrClosed, err)
+		c.closedAt = time.Now()
+	}
+	c.mu.Unlock()
+	if first {
+		_ = c.unix.Close()
+		close(c.done)
+	}
+}
+
+// Done is closed when the connection has ended, Err says why.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Err is nil while the connection is there.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.why
+}
+
+// Close ends the connection: the worker takes all leases back. Held can still be
+// asked, until Free.
+func (c *Conn) Close() error {
+	c.end(errors.New("by us"))
+	return nil
+}
+
+// Free closes what Close left. REQUIRES: Held is not asked any more.
+func (c *Conn) Free() {
+	if c.pidfd >= 0 {
+		_ = unix.Close(c.pidfd)
+	}
+}
+
+// Held says whether leases that end at the limit (zero: with the connection)
+// protect their bytes until now. The worker closes its end before it takes leases
+// back, so an end that is open proves that it has not. After its death they hold
+// for ever: nobody writes to a dead worker's memory.
+func (c *Conn) Held(limit time.Time) bool {
+	c.mu.Lock()
+	closedAt := c.closedAt
+	c.mu.Unlock()
+	now := time.Now()
+	if closedAt.IsZero() {
+		if !limit.IsZero() && !now.Before(limit) {
+			return false
+		}
+		if !c.hungUp() {
+			return true
+		}
+		closedAt = now
+	}
+	return (limit.IsZero() || closedAt.Before(limit)) && c.pidfd >= 0 && exited(c.pidfd)
+}
+
+// hungUp asks the kernel: the goroutine that receives may not have got there yet.
+func (c *Conn) hungUp() bool {
+	raw, err := c.unix.SyscallConn()
+	if err != nil {
+		return true
+	}
+	gone := true
+	err = raw.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		_, err := unix.Poll(fds, 0)
+		gone = err != nil && !errors.Is(err, unix.EINTR) || fds[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0
+	})
+	return gone || err != nil
+}
+
+// exited waits a moment for a process whose socket is closed: the descriptors of
+// a dying process are closed a little before it counts as dead.
+func exited(pidfd int) bool {
+	const moment = 200 // ms
+	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, moment)
+		if !errors.Is(err, unix.EINTR) {
+			return n > 0 && fds[0].Revents&unix.POLLIN != 0
+		}
+	}
+}
+
+// RefusedError is a request that the worker did not carry out.
+type RefusedError struct {
+	// Reason is stable, Message for people.
+	Reason, Message string
+}
+
+// Error returns both.
+func (e *RefusedError) Error() string { return fmt.Sprintf("%s: %s", e.Reason, e.Message) }
+
+// Is matches ErrRefused.
+func (e *RefusedError) Is(target error) bool { return target == ErrRefused }
+
+// Write sends one message, with a descriptor if file is not nil.
+func Write(c *net.UnixConn, m proto.Message, file *os.File) error {
+	b, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 4, 256), m)
+	if err != nil {
+		return err
+	}
+	if len(b)-4 > MaxMessageBytes {
+		return fmt.Errorf("a message of %d bytes; at most %d can be sent", len(b)-4, MaxMessageBytes)
+	}
+	binary.LittleEndian.PutUint32(b, uint32(len(b)-4))
+	if file == nil {
+		_, err = c.Write(b)
+		return err
+	}
+	n, _, err := c.WriteMsgUnix(b, unix.UnixRights(int(file.Fd())), nil)
+	if err == nil && n < len(b) {
+		_, err = c.Write(b[n:])
+	}
+	return err
+}
+
+// Read receives one message.
+func Read(r io.Reader, m proto.Message) error {
+	var prefix [4]byte
+	if _, err := io.ReadFull(r, prefix[:]); err != nil {
+		return err
+	}
+	return readBody(r, prefix, m)
+}
+
+func readBody(r io.Reader, prefix [4]byte, m proto.Message) error {
+	n := binary.LittleEndian.Uint32(prefix[:])
+	if n > MaxMessageBytes {
+		return fmt.Errorf("a message of %d bytes; at most %d are allowed", n, MaxMessageBytes)
+	}
+	b := make([]byte, n)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return err
+	}
+	return proto.Unmarshal(b, m)
+}
+
+// readWithFile receives the message that a descriptor comes with. The descriptor
+// travels with the first byte.
+func readWithFile(c *net.UnixConn, m proto.Message) (*os.File, error) {
+	var prefix [4]byte
+	control := make([]byte, unix.CmsgSpace(4*8))
+	n, controlBytes, _, _, err := c.ReadMsgUnix(prefix[:], control)
+	if err != nil {
+		return nil, err
+	}
+	var files []*os.File
+	if messages, err := unix.ParseSocketControlMessage(control[:controlBytes]); err == nil {
+		for i := range messages {
+			fds, err := unix.ParseUnixRights(&messages[i])
+			if err != nil {
+				continue
+			}
+			for _, fd := range fds {
+				unix.CloseOnExec(fd)
+				files = append(files, os.NewFile(uintptr(fd), "millrace-slab"))
+			}
+		}
+	}
+	if n < len(prefix) {
+		_, err = io.ReadFull(c, prefix[n:])
+	}
+	if err == nil {
+		err = readBody(c, prefix, m)
+	}
+	for i, f := range files {
+		if err != nil || i > 0 {
+			_ = f.Close()
+		}
+	}
+	if err != nil || len(files) == 0 {
+		return nil, err
+	}
+	return files[0], nil
+}

@@ -1,0 +1,495 @@
+// Package borrow is an Adapter: the path between processes of one host. A worker
+// listens on a unix socket, passes the descriptor of its memory once to each
+// connection, and gives read leases in batches; the reader maps that memory once,
+// for reading only, and uses objects where they are. There is no copy, and the
+// pages outlive the peer: its death does not matter to whoever has a loan.
+//
+// Path.Borrow hands out such loans. Path.Fetch copies out of the mapping, for
+// objects that shall be here to stay: still one copy less than any socket needs.
+//
+// # When a loan holds
+//
+// A loan's lease ends at a time that both sides know, and is renewed long before;
+// clocks are the same on one host. So the reader can tell by itself whether the
+// bytes were protected until now: the time has not come, and the connection is
+// open (the peer closes it before it takes leases back) or broke because the peer
+// died, after which nobody writes there any more. A reader that was stopped for
+// so long that its leases ran out finds that out when it goes on.
+package borrow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/slabshare"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+)
+
+// Config is fixed for the life of a path.
+type Config struct {
+	// Worker is who reads. Nil: a client.
+	Worker func() ids.WorkerID
+	// Token authenticates us to peers.
+	Token string
+	// StallTimeout is how long a peer may take to answer. Default 5 s.
+	StallTimeout time.Duration
+	// LeaseTTL is how long a lease lasts without being renewed. Default 30 s.
+	LeaseTTL time.Duration
+	// Received, if set, is told of the bytes that Fetch copies.
+	Received func(bytes int)
+}
+
+// Path is the reading side. It keeps one connection and one mapping per peer.
+type Path struct {
+	config Config
+
+	mu sync.Mutex
+	// peers by address, connected or being connected; guarded by mu, as is closed.
+	peers  map[string]*peer
+	closed bool
+	wait   sync.WaitGroup
+}
+
+var (
+	_ transfer.Path     = (*Path)(nil)
+	_ transfer.Borrower = (*Path)(nil)
+)
+
+// New returns a path without connections.
+func New(c Config) *Path {
+	if c.StallTimeout <= 0 {
+		c.StallTimeout = 5 * time.Second
+	}
+	if c.LeaseTTL <= 0 {
+		c.LeaseTTL = 30 * time.Second
+	}
+	return &Path{config: c, peers: make(map[string]*peer)}
+}
+
+// Name is part of transfer.Path.
+func (p *Path) Name() string { return "borrow" }
+
+// Close ends all connections. The memory of peers stays mapped until the last
+// loan on it has ended.
+func (p *Path) Close() error {
+	p.mu.Lock()
+	peers := p.peers
+	p.peers, p.closed = nil, true
+	p.mu.Unlock()
+	for _, peer := range peers {
+		<-peer.ready
+		if peer.conn != nil {
+			_ = peer.conn.Close()
+		}
+	}
+	p.wait.Wait()
+	return nil
+}
+
+// Forget ends the connection to a peer that is gone.
+func (p *Path) Forget(address string) {
+	p.mu.Lock()
+	peer := p.peers[address]
+	delete(p.peers, address)
+	p.mu.Unlock()
+	if peer == nil {
+		return
+	}
+	<-peer.ready
+	if peer.conn != nil {
+		_ = peer.conn.Close()
+	}
+}
+
+// space is a peer's memory in this process.
+type space struct {
+	data     []byte
+	identity memory.Identity
+}
+
+var _ memory.Space = (*space)(nil)
+
+// Size is part of memory.Space.
+func (s *space) Size() uint64 { return uint64(len(s.data)) }
+
+// Identity is part of memory.Space.
+func (s *space) Identity() memory.Identity { return s.identity }
+
+// Bytes is part of memory.Space, but for reading only.
+func (s *space) Bytes(off, n uint64) []byte { return s.data[off : off+n : off+n] }
+
+// FD is part of memory.Space.
+func (s *space) FD() int { return -1 }
+
+// peer is a connection that is made or being made. conn, space and err are fixed
+// once ready is closed.
+type peer struct {
+	path  *Path
+	ready chan struct{}
+	conn  *slabshare.Conn
+	space *space
+	err   error
+	// wake tells run of loans that ended. It has room for one.
+	wake chan struct{}
+
+	mu sync.Mutex
+	// All below is guarded by mu. ended are leases to give back.
+	loans map[*loan]struct{}
+	ended []uint64
+	// gone: the connection has ended, and who ends the last loan unmaps.
+	gone     bool
+	unmapped bool
+}
+
+// loan is one object.
+type loan struct {
+	peer *peer
+	id   uint64
+	// limit is when the lease ends by itself, in UnixNano: it moves on as the lease
+	// is renewed. 0: it did not hold.
+	limit atomic.Int64
+}
+
+// connected returns the connection to a peer, making it if need be.
+func (p *Path) connected(ctx context.Context, at transfer.Peer) (*peer, error) {
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil, fmt.Errorf("borrow: %w: closed", transfer.ErrPeerLost)
+	}
+	c := p.peers[at.Address]
+	if c != nil && c.dead() {
+		c = nil
+	}
+	if c == nil {
+		c = &peer{path: p, ready: make(chan struct{}), wake: make(chan struct{}, 1), loans: make(map[*loan]struct{})}
+		p.peers[at.Address] = c
+		p.wait.Add(1)
+		go c.run(at)
+	}
+	p.mu.Unlock()
+	select {
+	case <-c.ready:
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	if c.err == nil {
+		return c, nil
+	}
+	p.mu.Lock()
+	if p.peers[at.Address] == c {
+		delete(p.peers, at.Address) // The next one tries anew.
+	}
+	p.mu.Unlock()
+	return nil, fmt.Errorf("borrow from %s: %w", at, c.err)
+}
+
+// dead says whether a connection that was made has ended.
+func (c *peer) dead() bool {
+	select {
+	case <-c.ready:
+		return c.err != nil || c.conn.Err() != nil
+	default:
+		return false
+	}
+}
+
+func (c *peer) connect(at transfer.Peer) error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), c.path.config.StallTimeout, transfer.ErrStalled)
+	defer cancel()
+	hello := &millracev1.BorrowHello{Token: c.path.config.Token}
+	if c.path.config.Worker != nil {
+		hello.ReaderWorkerId = uint32(c.path.config.Worker())
+	}
+	conn, welcome, file, err := slabshare.Dial(ctx, at.Address, hello)
+	if err != nil {
+		if errors.Is(err, slabshare.ErrRefused) {
+			return fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
+		}
+		if errors.Is(err, slabshare.ErrNotHere) {
+			// Another host, or dead: from here these look the same.
+			return fmt.Errorf("%w: %w: %w", transfer.ErrNoWay, transfer.ErrPeerLost, err)
+		}
+		return fmt.Errorf("%w: %w", transfer.ErrPeerLost, err)
+	}
+	data, err := slabshare.Map(file, welcome, false)
+	_ = file.Close() // the mapping stays
+	if err != nil {
+		_ = conn.Close()
+		conn.Free()
+		return fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
+	}
+	c.conn, c.space = conn, &space{data: data, identity: memory.Identity{
+		WorkerUUID: [16]byte(welcome.GetWorkerUuid()), Incarnation: [16]byte(welcome.GetIncarnation()), Nonce: welcome.GetNonce(),
+	}}
+	return nil
+}
+
+// run connects, gives leases back and renews them, until the connection ends.
+func (c *peer) run(at transfer.Peer) {
+	defer c.path.wait.Done()
+	c.err = c.connect(at)
+	close(c.ready)
+	if c.err != nil {
+		return
+	}
+	every := c.path.config.LeaseTTL / 3
+	timer := time.NewTimer(every)
+	defer timer.Stop()
+	for {
+		select {
+		case <-c.wake:
+			c.giveBack()
+		case <-timer.C:
+			c.renew()
+			timer.Reset(every)
+		case <-c.conn.Done():
+			c.mu.Lock()
+			c.gone = true
+			c.unmapIfUnused()
+			c.mu.Unlock()
+			return
+		}
+	}
+}
+
+func (c *peer) giveBack() {
+	c.mu.Lock()
+	ended := c.ended
+	c.ended = nil
+	c.mu.Unlock()
+	if len(ended) == 0 {
+		return
+	}
+	// A connection that breaks gives everything back.
+	_ = c.conn.Send(&millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Release{
+		Release: &millracev1.ReleaseReadLeasesRequest{LeaseIds: ended},
+	}})
+}
+
+func (c *peer) renew() {
+	c.mu.Lock()
+	loans := make([]*loan, 0, len(c.loans))
+	numbers := make([]uint64, 0, len(c.loans))
+	for l := range c.loans {
+		loans, numbers = append(loans, l), append(numbers, l.id)
+	}
+	c.mu.Unlock()
+	if len(loans) == 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), c.path.config.StallTimeout, transfer.ErrStalled)
+	defer cancel()
+	for len(loans) > 0 {
+		n := min(len(loans), maxRefs)
+		asked := time.Now()
+		response, err := c.conn.Call(ctx, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Renew{
+			Renew: &millracev1.BorrowRenew{LeaseIds: numbers[:n], TtlMillis: uint64(c.path.config.LeaseTTL / time.Millisecond)},
+		}}, nil)
+		if err != nil {
+			return // They run out, or the next time is in time.
+		}
+		held := response.GetRenewed().GetHeld()
+		for i, l := range loans[:n] {
+			if i < len(held) && held[i] {
+				l.limit.Store(asked.Add(c.path.config.LeaseTTL).UnixNano())
+			} else {
+				l.limit.Store(0)
+			}
+		}
+		loans, numbers = loans[n:], numbers[n:]
+	}
+}
+
+// unmapIfUnused ends the mapping after the last loan. REQUIRES: mu.
+func (c *peer) unmapIfUnused() {
+	if c.gone && len(c.loans) == 0 && !c.unmapped {
+		c.unmapped = true
+		_ = slabshare.Unmap(c.space.data) // nothing could be done about it
+		c.conn.Free()
+	}
+}
+
+// end is Loan.End.
+func (l *loan) end() bool {
+	c := l.peer
+	limit := l.limit.Load()
+	held := limit != 0 && c.conn.Held(time.Unix(0, limit))
+	c.mu.Lock()
+	delete(c.loans, l)
+	c.ended = append(c.ended, l.id)
+	c.unmapIfUnused()
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+	return held
+}
+
+// Borrow is part of transfer.Borrower.
+func (p *Path) Borrow(ctx context.Context, at transfer.Peer, refs []transfer.Ref) ([]transfer.Loan, error) {
+	if len(refs) == 0 {
+		return nil, nil
+	}
+	c, err := p.connected(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	request := &millracev1.AcquireReadLeasesRequest{
+		Objects: make([]*millracev1.ObjectRef, len(refs)), TtlMillis: uint64(p.config.LeaseTTL / time.Millisecond),
+	}
+	if p.config.Worker != nil {
+		request.ReaderWorkerId = uint32(p.config.Worker())
+	}
+	for i, r := range refs {
+		request.Objects[i] = &millracev1.ObjectRef{TaskId: uint64(r.Task), Generation: uint32(r.Generation)}
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, p.config.StallTimeout, transfer.ErrStalled)
+	defer cancel()
+	asked := time.Now()
+	response, err := c.conn.Call(limited, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Acquire{Acquire: request}}, c.decline)
+	if err != nil {
+		if ctx.Err() == nil && errors.Is(err, transfer.ErrStalled) {
+			// What it grants after all is given back with the connection.
+			_ = c.conn.Close()
+		}
+		if ctx.Err() != nil || errors.Is(err, transfer.ErrStalled) {
+			return nil, fmt.Errorf("borrow from %s: %w", at, err)
+		}
+		return nil, fmt.Errorf("borrow from %s: %w: %w", at, transfer.ErrPeerLost, err)
+	}
+	leases := response.GetAcquired().GetLeases()
+	if len(leases) != len(refs) {
+		return nil, fmt.Errorf("borrow from %s: %w: %d leases for %d objects", at, transfer.ErrProtocol, len(leases), len(refs))
+	}
+	loans := make([]transfer.Loan, len(refs))
+	for i, pb := range leases {
+		loans[i] = c.lent(at, refs[i], pb, asked.Add(p.config.LeaseTTL))
+	}
+	return loans, nil
+}
+
+// decline gives back what was granted when nobody waited for it any more.
+func (c *peer) decline(r *millracev1.BorrowResponse) {
+	c.mu.Lock()
+	for _, l := range r.GetAcquired().GetLeases() {
+		if l.GetLeaseId() != 0 {
+			c.ended = append(c.ended, l.GetLeaseId())
+		}
+	}
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// lent makes a loan of what the peer said.
+func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *millracev1.ReadLease, limit time.Time) transfer.Loan {
+	if pb.GetLeaseId() == 0 {
+		err := transfer.ErrNotHere
+		if pb.GetRefusal() == reasonElsewhere {
+			err = transfer.ErrNoWay
+		}
+		return transfer.Loan{Err: fmt.Errorf("%s on %s: %w", ref, at, err)}
+	}
+	l := &loan{peer: c, id: pb.GetLeaseId()}
+	l.limit.Store(limit.UnixNano())
+	c.mu.Lock()
+	unmapped := c.unmapped
+	c.loans[l] = struct{}{}
+	c.mu.Unlock()
+	out := transfer.Loan{Head: headFromProto(pb.GetHead()), End: l.end}
+	switch {
+	case unmapped:
+		out.Err = transfer.ErrPeerLost
+	case out.Head.Ref.Task != ref.Task || ref.Generation != 0 && out.Head.Ref.Generation != ref.Generation,
+		len(pb.GetFrames()) != len(out.Head.FrameBytes):
+		out.Err = fmt.Errorf("%w: another object, %s with %d of %d frames", transfer.ErrProtocol, out.Head.Ref, len(pb.GetFrames()), len(out.Head.FrameBytes))
+	}
+	for i, f := range pb.GetFrames() {
+		frame := memory.Frame{Offset: f.GetOffset(), Bytes: f.GetBytes()}
+		if out.Err == nil && (!frame.Within(c.space.Size()) || frame.Bytes != out.Head.FrameBytes[i]) {
+			out.Err = fmt.Errorf("%w: frame %d is [%d, +%d) of %d bytes", transfer.ErrProtocol, i, frame.Offset, frame.Bytes, c.space.Size())
+		}
+		out.Regions = append(out.Regions, transfer.Region{Space: c.space, Frame: frame})
+	}
+	if out.Err != nil {
+		l.end()
+		return transfer.Loan{Err: fmt.Errorf("%s on %s: %w", ref, at, out.Err)}
+	}
+	return out
+}
+
+// copyBytes is how much Fetch copies between two looks at the context.
+const copyBytes = 4 << 20
+
+// Fetch is part of transfer.Path.
+func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	loans, err := p.Borrow(ctx, at, refs)
+	if err != nil {
+		return err
+	}
+	for i := range loans {
+		l := &loans[i]
+		switch {
+		case l.Err != nil && err == nil:
+			sink.Done(i, l.Err)
+		case l.Err != nil:
+		case err != nil:
+			l.End()
+		default:
+			err = p.fetchOne(ctx, at, i, l, sink)
+		}
+	}
+	return err
+}
+
+// fetchOne copies one object. Its error ends the fetch; one of the object alone
+// goes to the sink.
+func (p *Path) fetchOne(ctx context.Context, at transfer.Peer, index int, l *transfer.Loan, sink transfer.Sink) error {
+	into, err := sink.Place(ctx, index, l.Head)
+	if err == nil {
+		err = p.copy(ctx, into, l.Regions)
+	}
+	held := l.End()
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("borrow from %s: %w", at, context.Cause(ctx))
+	case err == nil && !held:
+		return fmt.Errorf("borrow from %s: %s: %w: its lease did not hold", at, l.Head.Ref, transfer.ErrPeerLost)
+	}
+	sink.Done(index, err)
+	return nil
+}
+
+func (p *Path) copy(ctx context.Context, into, from []transfer.Region) error {
+	if len(into) != len(from) {
+		return fmt.Errorf("%d regions for %d frames", len(into), len(from))
+	}
+	for i := range from {
+		if into[i].Frame.Bytes != from[i].Frame.Bytes {
+			return fmt.Errorf("region %d has %d bytes for a frame of %d", i, into[i].Frame.Bytes, from[i].Frame.Bytes)
+		}
+		to, source := into[i].Bytes(), from[i].Bytes()
+		for len(source) > 0 {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			n := copy(to, source[:min(len(source), copyBytes)])
+			to, source = to[n:], source[n:]
+			if p.config.Received != nil {
+				p.config.Received(n)
+			}
+		}
+	}
+	return nil
+}

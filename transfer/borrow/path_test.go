@@ -1,0 +1,187 @@
+package borrow_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/transfertest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// slabbed moves the objects of a source into a slab as they are leased.
+type slabbed struct {
+	transfer.Source
+	slab *host.Slab
+
+	mu   sync.Mutex
+	next uint64
+	at   map[string]memory.Frame
+}
+
+func newSlabbed(tb testing.TB, source transfer.Source) *slabbed {
+	tb.Helper()
+	slab, err := host.NewSlab(512<<20, memory.Identity{WorkerUUID: [16]byte{1}, Incarnation: [16]byte{2}, Nonce: 3})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := slab.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return &slabbed{Source: source, slab: slab, next: memory.HeaderBytes, at: make(map[string]memory.Frame)}
+}
+
+func (s *slabbed) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
+	out := s.Source.Lease(reader, refs, ttl)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range out {
+		regions := make([]transfer.Region, len(out[i].Regions))
+		for f, r := range out[i].Regions {
+			name := fmt.Sprint(refs[i], f)
+			frame, ok := s.at[name]
+			if !ok && r.Frame.Bytes > 0 {
+				frame = memory.Frame{Offset: s.next + 1, Bytes: r.Frame.Bytes} // unaligned
+				s.next += r.Frame.Bytes + 1
+				copy(s.slab.Bytes(frame.Offset, frame.Bytes), r.Bytes())
+				s.at[name] = frame
+			}
+			regions[f] = transfer.Region{Space: s.slab, Frame: frame}
+		}
+		out[i].Regions = regions
+	}
+	return out
+}
+
+var served atomic.Uint32
+
+// serve lends from a source and returns how to reach it and its end.
+func serve(tb testing.TB, source transfer.Source, c borrow.ServerConfig) (transfer.Peer, func()) {
+	tb.Helper()
+	s := newSlabbed(tb, source)
+	c.Space, c.Source = s.slab, s
+	peer := transfer.Peer{Worker: 1, Name: "peer", Address: fmt.Sprintf("test-%s-%d", tb.Name(), served.Add(1))}
+	server, err := borrow.Listen(peer.Address, c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	end := sync.OnceFunc(func() {
+		if err := server.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	tb.Cleanup(end)
+	return peer, end
+}
+
+func open(tb testing.TB, c borrow.Config) *borrow.Path {
+	tb.Helper()
+	path := borrow.New(c)
+	tb.Cleanup(func() {
+		if err := path.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return path
+}
+
+func TestConformance(t *testing.T) {
+	transfertest.Harness{
+		Serve: func(t *testing.T, source transfer.Source) (transfer.Peer, func()) {
+			t.Helper()
+			return serve(t, source, borrow.ServerConfig{})
+		},
+		Path: func(t *testing.T, stall time.Duration) transfer.Path {
+			t.Helper()
+			return open(t, borrow.Config{Worker: func() ids.WorkerID { return 2 }, StallTimeout: stall})
+		},
+	}.Run(t)
+}
+
+var one = transfer.Ref{Task: 1, Generation: 1}
+
+func TestLoanIsUsedInPlace(t *testing.T) {
+	objects := transfertest.NewObjects()
+	objects.Put(one, "head", []byte("some bytes"), nil, []byte("more"))
+	peer, end := serve(t, objects, borrow.ServerConfig{})
+	path := open(t, borrow.Config{})
+	loans, err := path.Borrow(t.Context(), peer, []transfer.Ref{one, {Task: 2, Generation: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(loans[1].Err, transfer.ErrNotHere) {
+		t.Errorf("object 2: %v, want ErrNotHere", loans[1].Err)
+	}
+	l := loans[0]
+	if l.Err != nil || string(l.Head.Header) != "head" || len(l.Regions) != 3 {
+		t.Fatalf("%+v", l)
+	}
+	if got := l.Regions[0].Bytes(); !bytes.Equal(got, []byte("some bytes")) {
+		t.Errorf("%q", got)
+	}
+	if n := objects.Leases(); n != 1 {
+		t.Errorf("%d leases, want 1", n)
+	}
+	if !l.End() {
+		t.Error("the lease did not hold")
+	}
+	transfertest.NoLeases(t, objects)
+
+	// Of a peer that is alive and has hung up, nothing is believed any more; but
+	// what is mapped stays mapped until the loan ends.
+	if loans, err = path.Borrow(t.Context(), peer, []transfer.Ref{one}); err != nil {
+		t.Fatal(err)
+	}
+	end()
+	if got := loans[0].Regions[2].Bytes(); !bytes.Equal(got, []byte("more")) {
+		t.Errorf("%q", got)
+	}
+	if loans[0].End() {
+		t.Error("a lease held that its giver took back")
+	}
+}
+
+func TestLeaseThatWasNotRenewedDoesNotHold(t *testing.T) {
+	objects := transfertest.NewObjects()
+	objects.Put(one, "", []byte("x"))
+	peer, _ := serve(t, objects, borrow.ServerConfig{}) // this source renews nothing
+	path := open(t, borrow.Config{LeaseTTL: 20 * time.Millisecond})
+	loans, err := path.Borrow(t.Context(), peer, []transfer.Ref{one})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(30 * time.Millisecond) // it is about time that passes
+	if loans[0].End() {
+		t.Error("a lease of 20 ms held for 30")
+	}
+}
+
+func TestStrangersGetNothing(t *testing.T) {
+	objects := transfertest.NewObjects()
+	objects.Put(one, "", []byte("x"))
+	peer, _ := serve(t, objects, borrow.ServerConfig{Accept: func(token string) bool { return token == "right" }})
+	if _, err := open(t, borrow.Config{Token: "wrong"}).Borrow(t.Context(), peer, []transfer.Ref{one}); !errors.Is(err, transfer.ErrNoWay) {
+		t.Errorf("with a wrong token: %v", err)
+	}
+	if _, err := open(t, borrow.Config{Token: "right"}).Borrow(t.Context(), peer, []transfer.Ref{one}); err != nil {
+		t.Errorf("with the right token: %v", err)
+	}
+	nowhere := transfer.Peer{Worker: 9, Name: "other host", Address: "192.0.2.1:7"}
+	if _, err := open(t, borrow.Config{}).Borrow(t.Context(), nowhere, []transfer.Ref{one}); !errors.Is(err, transfer.ErrNoWay) {
+		t.Errorf("of a peer on another host: %v", err)
+	}
+}

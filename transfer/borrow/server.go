@@ -1,0 +1,483 @@
+package borrow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/status"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/slabshare"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+)
+
+// Reasons of refusals.
+const (
+	reasonDenied    = "UNAUTHENTICATED"
+	reasonProtocol  = "PROTOCOL_VIOLATION"
+	reasonElsewhere = "OBJECT_ELSEWHERE"
+	reasonNotHere   = "OBJECT_NOT_HERE"
+	reasonNoPlace   = "NO_PLACE"
+)
+
+const (
+	maxRefs    = 10000
+	maxTTL     = 10 * time.Minute
+	defaultTTL = 30 * time.Second
+	// helloTimeout is how long a new connection may be silent.
+	helloTimeout = 5 * time.Second
+)
+
+// ServerConfig is fixed for the life of a server.
+type ServerConfig struct {
+	// Space is what is lent: one that another process can map.
+	Space memory.Space
+	// Source is what is read from, Receiver what is written to; without one,
+	// nobody can write.
+	Source   transfer.Source
+	Receiver transfer.Receiver
+	// Incarnation is told with leases.
+	Incarnation string
+	// Accept says whether a token is one of the cluster. Nil: nobody is asked.
+	Accept func(token string) bool
+	Log    *slog.Logger
+}
+
+// Server is the lending side.
+type Server struct {
+	config   ServerConfig
+	listener *net.UnixListener
+	// readOnly is the descriptor that readers get: it cannot be mapped for
+	// writing. writable is that of writers.
+	readOnly, writable *os.File
+	wait               sync.WaitGroup
+	in, out            atomic.Uint64
+
+	mu sync.Mutex
+	// conns and closed are guarded by mu.
+	conns  map[*serving]struct{}
+	closed bool
+}
+
+// Listen begins to lend under the name that belongs to the address of the
+// worker's DataService.
+func Listen(dataAddress string, c ServerConfig) (*Server, error) {
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	fd := c.Space.FD()
+	if fd < 0 {
+		return nil, fmt.Errorf("borrow: %w: this kind of memory cannot be mapped by others", transfer.ErrNoWay)
+	}
+	s := &Server{config: c, conns: make(map[*serving]struct{})}
+	// What was opened for reading cannot be mapped for writing, whoever has it.
+	path := fmt.Sprintf("/proc/self/fd/%d", fd)
+	var err error
+	if s.readOnly, err = os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		return nil, fmt.Errorf("borrow: the memory for readers: %w; is /proc mounted?", err)
+	}
+	if s.writable, err = os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+		return nil, errors.Join(fmt.Errorf("borrow: the memory for writers: %w", err), s.readOnly.Close())
+	}
+	if s.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: slabshare.Name(dataAddress), Net: "unix"}); err != nil {
+		return nil, errors.Join(fmt.Errorf("borrow: listen as %s: %w", slabshare.Name(dataAddress), err), s.readOnly.Close(), s.writable.Close())
+	}
+	s.wait.Add(1)
+	go s.accept()
+	return s, nil
+}
+
+// Traffic returns the bytes that clients wrote and that were lent so far.
+func (s *Server) Traffic() (in, out uint64) { return s.in.Load(), s.out.Load() }
+
+// Close ends all connections; their leases are taken back.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	s.closed = true
+	for c := range s.conns {
+		_ = c.unix.Close()
+	}
+	s.mu.Unlock()
+	err := s.listener.Close()
+	s.wait.Wait()
+	return errors.Join(err, s.readOnly.Close(), s.writable.Close())
+}
+
+func (s *Server) accept() {
+	defer s.wait.Done()
+	for {
+		conn, err := s.listener.AcceptUnix()
+		if err != nil {
+			if errors.Is(err, net.ErrClosed) {
+				return
+			}
+			// Out of descriptors, most likely: those who are refused take other paths.
+			s.config.Log.Warn("a same-host reader was not let in", "error", err)
+			<-time.After(10 * time.Millisecond) // else this would spin
+			continue
+		}
+		c := &serving{server: s, unix: conn, leases: make(map[transfer.LeaseID]struct{}), places: make(map[uint64]*place)}
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			_ = conn.Close()
+			return
+		}
+		s.conns[c] = struct{}{}
+		s.wait.Add(1)
+		s.mu.Unlock()
+		go c.run()
+	}
+}
+
+// serving is one connection.
+type serving struct {
+	server *Server
+	unix   *net.UnixConn
+	reader transfer.Reader
+	write  bool
+
+	writing sync.Mutex // Held while a message is written.
+	// creating counts the goroutines that wait for memory.
+	creating sync.WaitGroup
+
+	mu sync.Mutex
+	// All below is guarded by mu.
+	leases    map[transfer.LeaseID]struct{}
+	places    map[uint64]*place
+	lastPlace uint64
+	ended     bool
+}
+
+// place is an object that a client is writing.
+type place struct {
+	incoming transfer.Incoming
+	bytes    uint64
+}
+
+func (c *serving) run() {
+	s := c.server
+	defer s.wait.Done()
+	ctx, cancel := context.WithCancel(context.Background())
+	err := c.serve(ctx)
+	// NB: first the socket, then the leases: a reader that finds its end open knows
+	// that its leases hold.
+	_ = c.unix.Close()
+	cancel()
+	c.creating.Wait()
+	c.mu.Lock()
+	c.ended = true
+	var leases []transfer.LeaseID
+	for id := range c.leases {
+		leases = append(leases, id)
+	}
+	places := c.places
+	c.leases, c.places = nil, nil
+	c.mu.Unlock()
+	s.config.Source.Release(leases)
+	for _, p := range places {
+		p.incoming.Abort()
+	}
+	s.mu.Lock()
+	delete(s.conns, c)
+	closed := s.closed
+	s.mu.Unlock()
+	if !closed {
+		s.config.Log.Debug("a same-host reader ended", "reader", c.reader.Worker, "leases", len(leases), "places", len(places), "error", err)
+	}
+}
+
+// serve answers until the connection ends.
+func (c *serving) serve(ctx context.Context) error {
+	if err := c.unix.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
+		return err
+	}
+	var hello millracev1.BorrowRequest
+	if err := slabshare.Read(c.unix, &hello); err != nil {
+		return err
+	}
+	if err := c.unix.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	if err := c.welcome(&hello); err != nil {
+		return err
+	}
+	for {
+		request := new(millracev1.BorrowRequest)
+		if err := slabshare.Read(c.unix, request); err != nil {
+			return err
+		}
+		if err := c.answer(ctx, request); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *serving) welcome(request *millracev1.BorrowRequest) error {
+	refuse := func(reason, message string) error {
+		err := slabshare.Write(c.unix, refusal(request.GetCall(), reason, message), nil)
+		return errors.Join(errors.New(message), err)
+	}
+	peer, err := slabshare.Peer(c.unix)
+	if err != nil {
+		return err
+	}
+	hello := request.GetHello()
+	config := &c.server.config
+	switch {
+	case int(peer.Uid) != os.Geteuid():
+		return refuse(reasonDenied, fmt.Sprintf("this worker lends to processes of user %d, not %d", os.Geteuid(), peer.Uid))
+	case hello == nil:
+		return refuse(reasonProtocol, "the first message must be a hello")
+	case config.Accept != nil && !config.Accept(hello.GetToken()):
+		return refuse(reasonDenied, "this is not the cluster's token; use the one that its scheduler printed")
+	case hello.GetWrite() && (hello.GetReaderWorkerId() != 0 || config.Receiver == nil):
+		return refuse(reasonDenied, "only clients write")
+	}
+	c.reader, c.write = transfer.Reader{Worker: ids.WorkerID(hello.GetReaderWorkerId())}, hello.GetWrite()
+	id := config.Space.Identity()
+	file := c.server.readOnly
+	if c.write {
+		file = c.server.writable
+	}
+	return slabshare.Write(c.unix, &millracev1.BorrowResponse{Call: request.GetCall(), Answer: &millracev1.BorrowResponse_Welcome{
+		Welcome: &millracev1.BorrowWelcome{
+			WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce, MemoryBytes: config.Space.Size(),
+		},
+	}}, file)
+}
+
+func refusal(call uint64, reason, message string) *millracev1.BorrowResponse {
+	return &millracev1.BorrowResponse{Call: call, Error: &millracev1.TaskError{Reason: reason, Message: message}}
+}
+
+func (c *serving) send(m *millracev1.BorrowResponse) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	return slabshare.Write(c.unix, m, nil)
+}
+
+func (c *serving) answer(ctx context.Context, request *millracev1.BorrowRequest) error {
+	response := &millracev1.BorrowResponse{Call: request.GetCall()}
+	switch order := request.GetOrder().(type) {
+	case *millracev1.BorrowRequest_Acquire:
+		return c.acquire(response, order.Acquire)
+	case *millracev1.BorrowRequest_Renew:
+		leases, err := leaseIDs(order.Renew.GetLeaseIds())
+		if err != nil {
+			return c.send(refusal(response.GetCall(), reasonProtocol, err.Error()))
+		}
+		held := make([]bool, len(leases))
+		if r, ok := c.server.config.Source.(transfer.Renewer); ok {
+			held = r.Renew(leases, lifetime(order.Renew.GetTtlMillis(), defaultTTL))
+		}
+		response.Answer = &millracev1.BorrowResponse_Renewed{Renewed: &millracev1.ReleaseReadLeasesResponse{Held: held}}
+	case *millracev1.BorrowRequest_Release:
+		leases, err := leaseIDs(order.Release.GetLeaseIds())
+		if err != nil {
+			return c.send(refusal(response.GetCall(), reasonProtocol, err.Error()))
+		}
+		response.Answer = &millracev1.BorrowResponse_Released{Released: &millracev1.ReleaseReadLeasesResponse{Held: c.release(leases)}}
+	case *millracev1.BorrowRequest_Create:
+		return c.create(ctx, request.GetCall(), order.Create.GetHead())
+	case *millracev1.BorrowRequest_Finish:
+		return c.finish(ctx, response, order.Finish)
+	default:
+		return c.send(refusal(response.GetCall(), reasonProtocol, "an order that this version does not know"))
+	}
+	return c.send(response)
+}
+
+func leaseIDs(numbers []uint64) ([]transfer.LeaseID, error) {
+	if len(numbers) > maxRefs {
+		return nil, fmt.Errorf("%d leases in one request; at most %d", len(numbers), maxRefs)
+	}
+	out := make([]transfer.LeaseID, len(numbers))
+	for i, n := range numbers {
+		out[i] = transfer.LeaseID(n)
+	}
+	return out, nil
+}
+
+func lifetime(millis uint64, otherwise time.Duration) time.Duration {
+	if millis == 0 {
+		return otherwise
+	}
+	return min(time.Duration(millis)*time.Millisecond, maxTTL)
+}
+
+// release gives back those leases that are this connection's.
+func (c *serving) release(leases []transfer.LeaseID) []bool {
+	mine := make([]transfer.LeaseID, 0, len(leases))
+	c.mu.Lock()
+	for _, id := range leases {
+		if _, ok := c.leases[id]; ok {
+			delete(c.leases, id)
+			mine = append(mine, id)
+		}
+	}
+	c.mu.Unlock()
+	got := c.server.config.Source.Release(mine)
+	if len(mine) == len(leases) {
+		return got
+	}
+	by := make(map[transfer.LeaseID]bool, len(mine))
+	for i, id := range mine {
+		by[id] = got[i]
+	}
+	held := make([]bool, len(leases))
+	for i, id := range leases {
+		held[i] = by[id]
+	}
+	return held
+}
+
+func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1.AcquireReadLeasesRequest) error {
+	if len(order.GetObjects()) > maxRefs {
+		return c.send(refusal(response.GetCall(), reasonProtocol, fmt.Sprintf("%d objects in one request; at most %d", len(order.GetObjects()), maxRefs)))
+	}
+	refs := make([]transfer.Ref, len(order.GetObjects()))
+	for i, o := range order.GetObjects() {
+		refs[i] = transfer.Ref{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())}
+	}
+	out := &millracev1.AcquireReadLeasesResponse{Incarnation: c.server.config.Incarnation, Leases: make([]*millracev1.ReadLease, len(refs))}
+	var lent []transfer.LeaseID
+	var elsewhere []transfer.LeaseID
+	var bytes uint64
+	for i, l := range c.server.config.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), 0)) {
+		lease := &millracev1.ReadLease{}
+		out.Leases[i] = lease
+		switch {
+		case l.Lease == 0 && errors.Is(l.Err, transfer.ErrNotHere):
+			lease.Refusal = reasonNotHere
+		case l.Lease == 0:
+			lease.Refusal = reasonElsewhere
+		case !c.lends(l.Regions):
+			elsewhere = append(elsewhere, l.Lease)
+			lease.Refusal = reasonElsewhere
+		default:
+			lent = append(lent, l.Lease)
+			lease.LeaseId, lease.Head = uint64(l.Lease), headToProto(l.Head)
+			for _, r := range l.Regions {
+				lease.Frames = append(lease.Frames, &millracev1.FrameLocation{Offset: r.Frame.Offset, Bytes: r.Frame.Bytes})
+			}
+			bytes += l.Head.Bytes()
+		}
+	}
+	c.server.config.Source.Release(elsewhere)
+	c.mu.Lock()
+	for _, id := range lent {
+		c.leases[id] = struct{}{}
+	}
+	c.mu.Unlock()
+	c.server.out.Add(bytes)
+	response.Answer = &millracev1.BorrowResponse_Acquired{Acquired: out}
+	return c.send(response)
+}
+
+// lends says whether all of an object lies in what was passed on.
+func (c *serving) lends(regions []transfer.Region) bool {
+	for _, r := range regions {
+		if r.Frame.Bytes > 0 && r.Space != c.server.config.Space {
+			return false
+		}
+	}
+	return true
+}
+
+// create finds a place for an object, in a goroutine of its own: it may wait for
+// memory.
+func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.ObjectHead) error {
+	head := headFromProto(pb)
+	if !c.write || head.Ref.Task == 0 {
+		return c.send(refusal(call, reasonProtocol, "only who said so in its hello writes, and names the object's task"))
+	}
+	c.creating.Add(1)
+	go func() {
+		defer c.creating.Done()
+		incoming, err := c.server.config.Receiver.Create(ctx, head)
+		if err != nil {
+			_ = c.send(refusal(call, failure(err), err.Error())) // if it is gone, so is whoever asked
+			return
+		}
+		created := &millracev1.BorrowCreated{}
+		for _, r := range incoming.Regions() {
+			created.Frames = append(created.Frames, &millracev1.FrameLocation{Offset: r.Frame.Offset, Bytes: r.Frame.Bytes})
+		}
+		c.mu.Lock()
+		if c.ended || ctx.Err() != nil {
+			c.mu.Unlock()
+			incoming.Abort()
+			return
+		}
+		c.lastPlace++
+		created.PlaceId = c.lastPlace
+		c.places[c.lastPlace] = &place{incoming, head.Bytes()}
+		c.mu.Unlock()
+		_ = c.send(&millracev1.BorrowResponse{Call: call, Answer: &millracev1.BorrowResponse_Created{Created: created}})
+	}()
+	return nil
+}
+
+// failure is the stable reason of an error of the receiver.
+func failure(err error) string {
+	if s, ok := status.FromError(err); ok {
+		return s.Code().String()
+	}
+	return reasonNoPlace
+}
+
+func (c *serving) finish(ctx context.Context, response *millracev1.BorrowResponse, order *millracev1.BorrowFinish) error {
+	c.mu.Lock()
+	p := c.places[order.GetPlaceId()]
+	delete(c.places, order.GetPlaceId())
+	c.mu.Unlock()
+	if p == nil {
+		return c.send(refusal(response.GetCall(), reasonProtocol, fmt.Sprintf("there is no place %d", order.GetPlaceId())))
+	}
+	if !order.GetCommit() {
+		p.incoming.Abort()
+		return c.send(response)
+	}
+	c.creating.Add(1)
+	go func() {
+		defer c.creating.Done()
+		if err := p.incoming.Commit(ctx); err != nil {
+			_ = c.send(refusal(response.GetCall(), failure(err), err.Error()))
+			return
+		}
+		c.server.in.Add(p.bytes)
+		response.Answer = &millracev1.BorrowResponse_Finished{Finished: &millracev1.WriteObjectResponse{Bytes: p.bytes}}
+		_ = c.send(response)
+	}()
+	return nil
+}
+
+func headToProto(h transfer.Head) *millracev1.ObjectHead {
+	return &millracev1.ObjectHead{
+		Object:     &millracev1.ObjectRef{TaskId: uint64(h.Ref.Task), Generation: uint32(h.Ref.Generation)},
+		Header:     h.Header,
+		FrameBytes: h.FrameBytes,
+	}
+}
+
+func headFromProto(pb *millracev1.ObjectHead) transfer.Head {
+	return transfer.Head{
+		Ref: transfer.Ref{
+			Task:       ids.TaskID(pb.GetObject().GetTaskId()),
+			Generation: ids.Attempt(pb.GetObject().GetGeneration()),
+		},
+		Header:     pb.GetHeader(),
+		FrameBytes: pb.GetFrameBytes(),
+	}
+}
