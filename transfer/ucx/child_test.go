@@ -36,12 +36,21 @@ const childEnv = "MILLRACE_TEST_CHILD"
 
 // childOrder is what a serving process is told.
 type childOrder struct {
-	TLS, Version string
-	SlabBytes    uint64
+	TLS       string
+	SlabBytes uint64
+	// Lie names what the process tells wrongly about itself.
+	Lie string
+	// Open: it does not serve, but opens a context with this library and these
+	// limits, and ends.
+	Open           bool
+	Library        string
+	Files          uint64
+	NoLockedMemory bool
 	// Listen is the address to serve at; empty: any.
 	Listen string
-	// Quick: the source may be asked on the thread.
-	Quick bool
+	// Sizes, if set, are those of objects 1, 2, ... that the child has of its own,
+	// and may be asked for on the thread; else it asks the test.
+	Sizes []int
 }
 
 func TestMain(m *testing.M) {
@@ -201,6 +210,9 @@ func serveAsChild(text string) error {
 	if err := json.Unmarshal([]byte(text), &order); err != nil {
 		return err
 	}
+	if order.Open {
+		return openAsChild(order)
+	}
 	space, err := openSlab(os.NewFile(3, "slab"), order.SlabBytes)
 	if err != nil {
 		return err
@@ -215,8 +227,16 @@ func serveAsChild(text string) error {
 		return err
 	}
 	test := rpc.NewClient(conn)
+	var source transfer.Source = childSource{test, space}
+	if order.Sizes != nil {
+		objects := transfertest.NewObjectsIn(transfertest.NewRoom(space))
+		for i, n := range order.Sizes {
+			objects.Put(transfer.Ref{Task: idOf(i + 1), Generation: 1}, "h", make([]byte, n))
+		}
+		source = objects
+	}
 	c, err := ucx.Open(ucx.Config{
-		Library: libraryPath(), TLS: order.TLS, NetDevices: "lo", Space: space, Source: childSource{test, space}, SourceIsQuick: order.Quick,
+		Library: libraryPath(), TLS: order.TLS, NetDevices: "lo", Space: space, Source: source, SourceIsQuick: order.Sizes != nil,
 	})
 	if err != nil {
 		return err
@@ -224,8 +244,8 @@ func serveAsChild(text string) error {
 	server := grpc.NewServer(rawframe.ServerOptions()...)
 	millracev1.RegisterDataServiceServer(server, &grpcpath.Server{Lane: func(ctx context.Context, r *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
 		response, err := c.Accept(ctx, r)
-		if err == nil && order.Version != "" {
-			response.Source.Version = order.Version
+		if err == nil {
+			lie(response.GetSource(), order.Lie)
 		}
 		return response, err
 	}})
@@ -249,6 +269,25 @@ func serveAsChild(text string) error {
 		err = errors.Join(err, fmt.Errorf("%d allocations of the shim are left", n))
 	}
 	return err
+}
+
+// endpoint is what a side tells of itself.
+type endpoint = millracev1.LaneEndpoint
+
+func lie(e *endpoint, about string) {
+	switch about {
+	case "version":
+		e.Version = "1.18.0"
+	case "nonce":
+		e.Nonce++
+	case "incarnation":
+		e.Incarnation = make([]byte, 16)
+	case "uuid":
+		e.WorkerUuid = make([]byte, 16)
+	case "base":
+		e.MemoryBase += 4096
+		e.MemoryBytes -= 4096
+	}
 }
 
 // child is a serving process.

@@ -56,7 +56,11 @@ func Open(config Config) (*Context, error) {
 		return nil, errors.New("ucx: the slab is not host memory, which is all that this build reads")
 	}
 	library := config.library()
-	v, err := loadLibrary(library, config.environment())
+	var v version
+	err := errors.Join(checkFiles(library), checkDescriptors())
+	if err == nil {
+		v, err = loadLibrary(library, config.environment())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("ucx: load %s: %w; install the wheel libucx-cu13==1.19.0 or name a libucp.so.0", library, err)
 	}

@@ -1,9 +1,14 @@
 package ucx
 
 import (
+	"debug/elf"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // libraryName is the system's: the dynamic linker searches for it.
@@ -45,4 +50,63 @@ func (c Config) library() string {
 		program = real
 	}
 	return Find(program)
+}
+
+// checkFiles looks whether the libraries that will be mapped are whole: the
+// dynamic linker dies by SIGBUS on one that was cut short. A name without a
+// folder is the system's, whose files are in order.
+func checkFiles(library string) error {
+	if !strings.ContainsRune(library, filepath.Separator) {
+		return nil
+	}
+	files := []string{library}
+	for _, pattern := range []string{"libu*.so.0", filepath.Join("ucx", "libu*.so.0")} {
+		found, _ := filepath.Glob(filepath.Join(filepath.Dir(library), pattern)) // as in Find
+		files = append(files, found...)
+	}
+	for _, f := range files {
+		if err := checkFile(f); err != nil {
+			return fmt.Errorf("%w: %s: %w", ErrUnavailable, f, err)
+		}
+	}
+	return nil
+}
+
+func checkFile(path string) error {
+	f, err := elf.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	for _, p := range f.Progs {
+		if p.Off+p.Filesz < p.Off || p.Off+p.Filesz > uint64(info.Size()) {
+			return fmt.Errorf("the file has %d bytes and should have at least %d: it was cut short", info.Size(), p.Off+p.Filesz)
+		}
+	}
+	return nil
+}
+
+// spareDescriptors is how many open files UCX takes at start, with room for the
+// connections that follow.
+const spareDescriptors = 64
+
+// checkDescriptors sees to it that UCX will not run out of descriptors while it
+// starts: it would abort the process.
+func checkDescriptors() error {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		return fmt.Errorf("%w: the limit of open files: %w", ErrUnavailable, err)
+	}
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return fmt.Errorf("%w: count the open files: %w", ErrUnavailable, err)
+	}
+	if uint64(len(open))+spareDescriptors > limit.Cur {
+		return fmt.Errorf("%w: %d files are open and %d may be, which leaves too few for ucx; raise ulimit -n", ErrUnavailable, len(open), limit.Cur)
+	}
+	return nil
 }

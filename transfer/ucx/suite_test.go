@@ -3,10 +3,13 @@
 package ucx_test
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/grpcpath"
 	"github.com/millrace/millrace/transfer/transfertest"
@@ -20,6 +23,8 @@ type reader struct {
 	context *ucx.Context
 	path    *ucx.Path
 	room    *transfertest.Room
+	// lie, if set, changes what is told to peers.
+	lie func(*endpoint)
 }
 
 func newReader(tb testing.TB, tls string, stall time.Duration) *reader {
@@ -30,15 +35,24 @@ func newReader(tb testing.TB, tls string, stall time.Duration) *reader {
 		tb.Fatal(err)
 	}
 	wire := grpcpath.New(grpcpath.Config{StallTimeout: stall})
-	path := ucx.NewPath(c, ucx.PathConfig{Connect: wire.ConnectLane, StallTimeout: stall})
+	r := &reader{context: c, room: room}
+	r.path = ucx.NewPath(c, ucx.PathConfig{
+		Connect: func(ctx context.Context, peer transfer.Peer, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+			if r.lie != nil {
+				r.lie(request.GetReader())
+			}
+			return wire.ConnectLane(ctx, peer, request)
+		},
+		StallTimeout: stall,
+	})
 	tb.Cleanup(func() {
-		for _, err := range []error{path.Close(), c.Close(), wire.Close()} {
+		for _, err := range []error{r.path.Close(), c.Close(), wire.Close()} {
 			if err != nil {
 				tb.Error(err)
 			}
 		}
 	})
-	return &reader{c, path, room}
+	return r
 }
 
 func newObjects(tb testing.TB) *transfertest.Objects {
@@ -98,3 +112,5 @@ func TestGetBetweenProcesses(t *testing.T) {
 		})
 	}
 }
+
+func idOf(task int) ids.TaskID { return ids.TaskID(task) }

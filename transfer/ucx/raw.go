@@ -1,0 +1,36 @@
+package ucx
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+)
+
+// Raw reads remote, a range of the peer's slab whatever lies there, into a region
+// of ours, times times one after the other, and returns how long each took: what
+// a lane gives without leases and objects, to compare fetches with. The region's
+// bytes are of no use.
+func (p *Path) Raw(ctx context.Context, peer transfer.Peer, remote memory.Frame, into transfer.Region, times int) ([]time.Duration, error) {
+	n, err := p.conn(ctx, peer)
+	if err != nil {
+		return nil, err
+	}
+	if !remote.Within(n.bytes) || into.Frame.Bytes < remote.Bytes || into.Space != p.c.config.Space || !into.Frame.Within(into.Space.Size()) {
+		return nil, fmt.Errorf("ucx path: %s: raw read of [%d, +%d) into [%d, +%d): one of them is outside of its slab, or the first is larger",
+			peer, remote.Offset, remote.Bytes, into.Frame.Offset, into.Frame.Bytes)
+	}
+	took := make([]time.Duration, 0, times)
+	for range times {
+		ctx, cancel := context.WithTimeout(ctx, p.config.StallTimeout)
+		t, err := p.get(ctx, n, p.c.base+into.Frame.Offset, n.base+remote.Offset, remote.Bytes, p.c.slabMemory)
+		cancel()
+		if err != nil {
+			return took, fmt.Errorf("ucx path: %s: raw read: %w", peer, err)
+		}
+		took = append(took, t)
+	}
+	return took, nil
+}
