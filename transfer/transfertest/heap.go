@@ -95,6 +95,13 @@ func (o *Objects) Leases() int {
 	return len(o.leases)
 }
 
+// Revoke ends all leases, as if their time were over.
+func (o *Objects) Revoke() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	clear(o.leases)
+}
+
 // Lease is part of transfer.Source.
 func (o *Objects) Lease(_ transfer.Reader, refs []transfer.Ref, _ time.Duration) []transfer.Leased {
 	o.mu.Lock()

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
@@ -40,6 +41,8 @@ type childOrder struct {
 	SlabBytes uint64
 	// Lie names what the process tells wrongly about itself.
 	Lie string
+	// Read: it does not serve, but reads object 1 from this address until killed.
+	Read string
 	// Open: it does not serve, but opens a context with this library and these
 	// limits, and ends.
 	Open           bool
@@ -210,8 +213,11 @@ func serveAsChild(text string) error {
 	if err := json.Unmarshal([]byte(text), &order); err != nil {
 		return err
 	}
-	if order.Open {
+	switch {
+	case order.Open:
 		return openAsChild(order)
+	case order.Read != "":
+		return readAsChild(order)
 	}
 	space, err := openSlab(os.NewFile(3, "slab"), order.SlabBytes)
 	if err != nil {
@@ -340,7 +346,7 @@ func startChild(tb testing.TB, order childOrder, objects *transfertest.Objects) 
 	if err != nil {
 		tb.Fatal(err)
 	}
-	if err := cmd.Start(); err != nil {
+	if err := errors.Join(descriptors.CloseOnExec(), cmd.Start()); err != nil {
 		tb.Fatal(err)
 	}
 	c := &child{process: cmd.Process}

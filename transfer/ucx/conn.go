@@ -17,6 +17,8 @@ type conn struct {
 	reader transfer.Reader
 	// base and bytes are where the peer's slab lies; 0 on the serving side.
 	base, bytes uint64
+	// onFailure, if set, is called by the thread, and must not wait.
+	onFailure func()
 	// lane is set by the goroutine that connects, before others see the conn.
 	lane Lane
 	// gone is closed when nothing of it is left in UCX.

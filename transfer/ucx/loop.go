@@ -182,6 +182,9 @@ func (l *loop) fail(n *conn, err error) {
 		return
 	}
 	n.failure = err
+	if n.onFailure != nil {
+		n.onFailure()
+	}
 	l.c.config.Log.Debug("ucx lane ended", "peer", n.peer, "error", err)
 	l.orders = append(l.orders, op{kind: opClose, endpoint: n.endpoint, tag: n.token})
 	for _, q := range [][]*read{n.small, n.large} {

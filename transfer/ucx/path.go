@@ -186,6 +186,7 @@ func (p *Path) dial(ctx context.Context, peer transfer.Peer) (*conn, error) {
 		return nil, fmt.Errorf("ucx path: %s: %w: a slab of %d bytes at %#x", peer, transfer.ErrProtocol, source.GetMemoryBytes(), source.GetMemoryBase())
 	}
 	n := &conn{token: token, theirs: source.GetToken(), peer: peer.String(), base: source.GetMemoryBase(), bytes: source.GetMemoryBytes()}
+	n.onFailure = func() { p.dropConn(peer.Address, n) }
 	err, closed := ask(p.c, func(l *loop) error {
 		_, err := l.connect(n, source.GetAddress(), source.GetMemoryKey())
 		return err

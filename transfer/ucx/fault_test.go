@@ -1,0 +1,327 @@
+//go:build cgo && linux
+
+package ucx_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/descriptors"
+	"github.com/millrace/millrace/internal/rawframe"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/grpcpath"
+	"github.com/millrace/millrace/transfer/transfertest"
+	"github.com/millrace/millrace/transfer/ucx"
+)
+
+func refOf(task int) transfer.Ref { return transfer.Ref{Task: idOf(task), Generation: 1} }
+
+// stamped is content that names its object.
+func stamped(task, n int) []byte {
+	return bytes.Repeat([]byte{byte(task), 0xa5, byte(task >> 8)}, n/3+1)[:n]
+}
+
+// eachLane runs a test over both kinds of lanes.
+func eachLane(t *testing.T, f func(t *testing.T, tls string)) {
+	t.Helper()
+	for name, tls := range transports {
+		t.Run(name, func(t *testing.T) { f(t, tls) })
+	}
+}
+
+// within fails the test if f takes longer.
+func within(t *testing.T, limit time.Duration, what string, f func()) {
+	t.Helper()
+	begun := time.Now()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f()
+	}()
+	select {
+	case <-done:
+		t.Logf("%s took %v", what, time.Since(begun))
+	case <-time.After(limit):
+		t.Fatalf("%s did not end within %v", what, limit)
+	}
+}
+
+// looped fetches the same object again and again until that fails.
+func looped(t *testing.T, r *reader, peer transfer.Peer, ref transfer.Ref, want []byte, first func()) error {
+	t.Helper()
+	for n := 0; ; n++ {
+		r.room.Reset()
+		sink := transfertest.NewSinkIn(r.room)
+		err := r.path.Fetch(t.Context(), peer, []transfer.Ref{ref}, sink)
+		_, frames, done, objectErr := sink.Result(0)
+		if done && objectErr == nil && !bytes.Equal(frames[0], want) {
+			t.Error("wrong bytes were delivered as valid")
+		}
+		if err == nil {
+			err = objectErr
+		}
+		if err != nil {
+			return err
+		}
+		if n == 2 {
+			first()
+		}
+	}
+}
+
+func TestSourceIsKilledInTheMiddle(t *testing.T) {
+	eachLane(t, func(t *testing.T, tls string) {
+		want := stamped(1, 200<<20)
+		objects := newObjects(t)
+		objects.Put(refOf(1), "x", want)
+		c := startChild(t, childOrder{TLS: tls}, objects)
+		r := newReader(t, tls, 3*time.Second)
+		var err error
+		within(t, transfertest.Patience, "the end", func() {
+			err = looped(t, r, c.peer, refOf(1), want, func() { go c.kill() })
+		})
+		if !errors.Is(err, transfer.ErrPeerLost) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestDeathOfAnIdlePeerIsNoticed(t *testing.T) {
+	eachLane(t, func(t *testing.T, tls string) {
+		c := startChild(t, childOrder{TLS: tls}, newObjects(t))
+		r := newReader(t, tls, transfertest.Patience)
+		if _, err := r.path.Connect(t.Context(), c.peer); err != nil {
+			t.Fatal(err)
+		}
+		c.kill()
+		within(t, transfertest.Patience, "the notice", func() {
+			for len(r.path.Lanes()) > 0 {
+				select {
+				case <-time.After(5 * time.Millisecond):
+				case <-t.Context().Done():
+					return
+				}
+			}
+		})
+	})
+}
+
+func TestStoppedSourceEndsByStallAndByDeadline(t *testing.T) {
+	eachLane(t, func(t *testing.T, tls string) {
+		want := stamped(1, 32<<20)
+		objects := newObjects(t)
+		objects.Put(refOf(1), "x", want)
+		c := startChild(t, childOrder{TLS: tls}, objects)
+		r := newReader(t, tls, 300*time.Millisecond)
+		fetch := func(ctx context.Context) error {
+			r.room.Reset()
+			sink := transfertest.NewSinkIn(r.room)
+			err := r.path.Fetch(ctx, c.peer, []transfer.Ref{refOf(1)}, sink)
+			_, frames, done, objectErr := sink.Result(0)
+			if done && objectErr == nil && !bytes.Equal(frames[0], want) {
+				t.Error("wrong bytes were delivered as valid")
+			}
+			return errors.Join(err, objectErr)
+		}
+		if err := fetch(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		within(t, 5*time.Second, "the stall", func() {
+			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			defer cancel()
+			if err := fetch(ctx); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("deadline: %v", err)
+			}
+			if err := fetch(t.Context()); !errors.Is(err, transfer.ErrStalled) {
+				t.Errorf("stall: %v", err)
+			}
+		})
+		if err := c.process.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		within(t, transfertest.Patience, "coming back", func() {
+			for {
+				err := fetch(t.Context())
+				if err == nil {
+					return
+				}
+				if !errors.Is(err, transfer.ErrStalled) && !errors.Is(err, transfer.ErrPeerLost) {
+					t.Errorf("after the stop: %v", err)
+					return
+				}
+			}
+		})
+	})
+}
+
+func TestRestartOnTheSameAddressIsReadAfresh(t *testing.T) {
+	eachLane(t, func(t *testing.T, tls string) {
+		r := newReader(t, tls, 3*time.Second)
+		address := ""
+		for life := 1; life <= 3; life++ {
+			want := stamped(life, 8<<20)
+			objects := newObjects(t)
+			objects.Put(refOf(1), "x", want)
+			c := startChild(t, childOrder{TLS: tls, Listen: address}, objects)
+			address = c.peer.Address
+			var last error
+			within(t, transfertest.Patience, "reading it", func() {
+				for {
+					r.room.Reset()
+					sink := transfertest.NewSinkIn(r.room)
+					last = r.path.Fetch(t.Context(), c.peer, []transfer.Ref{refOf(1)}, sink)
+					_, frames, done, objectErr := sink.Result(0)
+					if last == nil && done && objectErr == nil {
+						if !bytes.Equal(frames[0], want) {
+							t.Errorf("life %d: another life's bytes were delivered as valid", life)
+						}
+						return
+					}
+				}
+			})
+			c.kill()
+		}
+	})
+}
+
+func TestLeaseThatEndedMakesTheObjectInvalid(t *testing.T) {
+	eachLane(t, func(t *testing.T, tls string) {
+		objects := newObjects(t)
+		objects.Put(refOf(1), "x", stamped(1, 4<<20))
+		objects.Put(refOf(2), "x", stamped(2, 100))
+		c := startChild(t, childOrder{TLS: tls}, objects)
+		r := newReader(t, tls, 3*time.Second)
+		sink := transfertest.NewSinkIn(r.room)
+		sink.PlaceHook = func(_ context.Context, index int, _ transfer.Head) error {
+			if index == 0 {
+				objects.Revoke()
+			}
+			return nil
+		}
+		if err := r.path.Fetch(t.Context(), c.peer, []transfer.Ref{refOf(1), refOf(2)}, sink); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, done, err := sink.Result(0); !done || !errors.Is(err, transfer.ErrNotHere) {
+			t.Errorf("%v, %v", done, err)
+		}
+		if _, _, done, err := sink.Result(1); !done || err != nil {
+			t.Errorf("the small one, which was copied before: %v, %v", done, err)
+		}
+	})
+}
+
+func TestRegionsOutsideOfTheSlabAreRefused(t *testing.T) {
+	objects := newObjects(t)
+	objects.Put(refOf(1), "x", stamped(1, 4<<20))
+	c := startChild(t, childOrder{TLS: transports["cma"]}, objects)
+	r := newReader(t, transports["cma"], 3*time.Second)
+	sink := transfertest.NewSink()
+	if err := r.path.Fetch(t.Context(), c.peer, []transfer.Ref{refOf(1)}, sink); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, done, err := sink.Result(0); !done || !errors.Is(err, ucx.ErrNoLane) {
+		t.Errorf("%v, %v", done, err)
+	}
+	within(t, transfertest.Patience, "giving the lease back", func() {
+		for objects.Leases() > 0 {
+			<-time.After(time.Millisecond)
+		}
+	})
+}
+
+// readAsChild fetches object 1 again and again until it is killed.
+func readAsChild(order childOrder) error {
+	space, err := openSlab(os.NewFile(3, "slab"), order.SlabBytes)
+	if err != nil {
+		return err
+	}
+	c, err := ucx.Open(ucx.Config{Library: libraryPath(), TLS: order.TLS, NetDevices: "lo", Space: space})
+	if err != nil {
+		return err
+	}
+	wire := grpcpath.New(grpcpath.Config{})
+	path := ucx.NewPath(c, ucx.PathConfig{Connect: wire.ConnectLane})
+	room := transfertest.NewRoom(space)
+	for n := 0; ; n++ {
+		room.Reset()
+		sink := transfertest.NewSinkIn(room)
+		if err := path.Fetch(context.Background(), transfer.Peer{Worker: 1, Name: "source", Address: order.Read}, []transfer.Ref{refOf(1)}, sink); err != nil {
+			return err
+		}
+		if n == 2 {
+			fmt.Println("reading")
+		}
+	}
+}
+
+func TestLeasesOfAKilledReaderComeBack(t *testing.T) {
+	eachLane(t, func(t *testing.T, tls string) {
+		objects := newObjects(t)
+		objects.Put(refOf(1), "x", stamped(1, 100<<20))
+		c, err := ucx.Open(ucx.Config{Library: library(t), TLS: tls, NetDevices: "lo", Space: objects.Room().Space(), Source: objects, SourceIsQuick: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		server := grpc.NewServer(rawframe.ServerOptions()...)
+		millracev1.RegisterDataServiceServer(server, &grpcpath.Server{Lane: c.Accept})
+		served := make(chan error, 1)
+		go func() { served <- server.Serve(listener) }()
+		t.Cleanup(func() {
+			server.Stop()
+			if err := errors.Join(<-served, c.Close()); err != nil {
+				t.Error(err)
+			}
+		})
+		space := newSlab(t, slabBytes)
+		text, err := json.Marshal(childOrder{TLS: tls, Read: listener.Addr().String(), SlabBytes: slabBytes})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := descriptors.CloseOnExec(); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(os.Environ(), childEnv+"="+string(text))
+		cmd.ExtraFiles = []*os.File{space.file}
+		cmd.Stderr = os.Stderr
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		var word string
+		_, err = fmt.Fscanln(out, &word)
+		if err := errors.Join(err, cmd.Process.Kill()); err != nil {
+			t.Error(err)
+		}
+		_, _ = io.Copy(io.Discard, out)
+		_ = cmd.Wait() // it was killed
+		within(t, transfertest.Patience, "the return of the leases", func() {
+			for objects.Leases() > 0 || c.Connections() > 0 {
+				<-time.After(time.Millisecond)
+			}
+		})
+	})
+}
