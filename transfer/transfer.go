@@ -135,6 +135,8 @@ type Loan struct {
 
 // Borrower is a Path that can lend.
 type Borrower interface {
+	// Lends says, without asking it, whether a peer is worth asking.
+	Lends(peer Peer) bool
 	// Borrow asks one peer for loans, one for each ref. Its error matches ErrNoWay
 	// if that peer lends nothing to us.
 	Borrow(ctx context.Context, peer Peer, refs []Ref) ([]Loan, error)

@@ -334,6 +334,9 @@ func (l *loan) end() bool {
 	return held
 }
 
+// Lends is part of transfer.Borrower. What is not known is worth asking.
+func (p *Path) Lends(transfer.Peer) bool { return true }
+
 // Borrow is part of transfer.Borrower.
 func (p *Path) Borrow(ctx context.Context, at transfer.Peer, refs []transfer.Ref) ([]transfer.Loan, error) {
 	if len(refs) == 0 {

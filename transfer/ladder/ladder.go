@@ -1,0 +1,343 @@
+// Package ladder is a Loop: several paths as one. It owns the flow machine, which
+// says on which path to try a peer, and the clock; a fetch that a path could not
+// do, or not in time, goes on with the next one, into the same memory.
+package ladder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/flow"
+)
+
+// Rung is one path.
+type Rung struct {
+	Path transfer.Path
+	// Suits, if set, says why a peer should be reached by other paths though this
+	// one leads there; nil: it may be taken.
+	Suits func(ctx context.Context, peer transfer.Peer) error
+	// NoWay says whether an error means that this path does not lead to the peer.
+	// Nil: those that match transfer.ErrNoWay.
+	NoWay func(error) bool
+}
+
+// Config is fixed for the life of a ladder.
+type Config struct {
+	// Rungs, best first.
+	Rungs []Rung
+	// Flow are the limits of the machine; its paths are filled in here.
+	Flow flow.Config
+	Log  *slog.Logger
+}
+
+// Path is all of them.
+type Path struct {
+	config Config
+	// lender is the rung that can lend, -1 if there is none.
+	lender int
+
+	mu      sync.Mutex
+	machine *flow.Machine // Guarded by mu.
+}
+
+var (
+	_ transfer.Path     = (*Path)(nil)
+	_ transfer.Borrower = (*Path)(nil)
+)
+
+// New returns a ladder, which closes its rungs.
+func New(c Config) *Path {
+	p := &Path{config: c, lender: -1}
+	for i, r := range c.Rungs {
+		c.Flow.Paths = append(c.Flow.Paths, r.Path.Name())
+		if _, ok := r.Path.(transfer.Borrower); ok && p.lender < 0 {
+			p.lender = i
+		}
+	}
+	if p.config.Log == nil {
+		p.config.Log = slog.New(slog.DiscardHandler)
+	}
+	p.machine = flow.New(c.Flow)
+	return p
+}
+
+// Name is part of transfer.Path.
+func (p *Path) Name() string { return "auto" }
+
+// Close is part of transfer.Path.
+func (p *Path) Close() error {
+	var errs []error
+	for _, r := range p.config.Rungs {
+		errs = append(errs, r.Path.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Forget drops the connections to a peer that is gone, and what is known of it.
+func (p *Path) Forget(address string) {
+	p.mu.Lock()
+	p.machine.Forget(address)
+	p.mu.Unlock()
+	for _, r := range p.config.Rungs {
+		if f, ok := r.Path.(interface{ Forget(string) }); ok {
+			f.Forget(address)
+		}
+	}
+}
+
+// Lanes returns what is known of each path to each peer; peers are named by their
+// address.
+func (p *Path) Lanes() []flow.Lane {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.machine.Lanes()
+}
+
+func (p *Path) choose(peer transfer.Peer, tried []bool) (int, bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.machine.Choose(time.Now(), peer.Address, tried)
+}
+
+func (p *Path) ended(peer transfer.Peer, path int, e flow.End) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.machine.Ended(time.Now(), peer.Address, path, e)
+}
+
+func (p *Path) story(peer transfer.Peer) string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.machine.Story(peer.Address)
+}
+
+func (r *Rung) noWay(err error) bool {
+	if r.NoWay != nil {
+		return r.NoWay(err)
+	}
+	return errors.Is(err, transfer.ErrNoWay)
+}
+
+// Lends is part of transfer.Borrower.
+func (p *Path) Lends(peer transfer.Peer) bool {
+	if p.lender < 0 {
+		return false
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.machine.Promising(time.Now(), peer.Address, p.lender)
+}
+
+// Borrow is part of transfer.Borrower.
+func (p *Path) Borrow(ctx context.Context, peer transfer.Peer, refs []transfer.Ref) ([]transfer.Loan, error) {
+	if p.lender < 0 {
+		return nil, fmt.Errorf("%s: %w: no path lends", peer, transfer.ErrNoWay)
+	}
+	tried := make([]bool, len(p.config.Rungs))
+	for i := range tried {
+		tried[i] = i != p.lender
+	}
+	at, ok := p.choose(peer, tried)
+	if !ok {
+		return nil, fmt.Errorf("%s: %w: %s", peer, transfer.ErrNoWay, p.story(peer))
+	}
+	rung := &p.config.Rungs[at]
+	began := time.Now()
+	loans, err := rung.Path.(transfer.Borrower).Borrow(ctx, peer, refs)
+	end := flow.End{Took: time.Since(began)}
+	for i := range loans {
+		if loans[i].Err == nil {
+			end.Bytes += loans[i].Head.Bytes()
+		}
+	}
+	p.judge(ctx, rung, &end, err)
+	p.ended(peer, at, end)
+	return loans, err
+}
+
+func (p *Path) judge(ctx context.Context, rung *Rung, end *flow.End, err error) {
+	switch {
+	case err == nil:
+		return
+	case rung.noWay(err):
+		end.Kind = flow.LeadsNowhere
+	case ctx.Err() != nil:
+		end.Kind = flow.GivenUp
+	default:
+		end.Kind = flow.Failed
+	}
+	end.Message = err.Error()
+}
+
+// Fetch is part of transfer.Path.
+func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	f := &fetch{sink: sink, done: make([]bool, len(refs)), places: make([]place, len(refs)), left: len(refs)}
+	tried := make([]bool, len(p.config.Rungs))
+	var errs []error
+	for f.left > 0 {
+		at, ok := p.choose(peer, tried)
+		if !ok {
+			if len(errs) == 0 {
+				errs = append(errs, fmt.Errorf("%w: %s", transfer.ErrPeerLost, p.story(peer)))
+			}
+			return errors.Join(errs...)
+		}
+		tried[at] = true
+		err := p.try(ctx, at, peer, refs, f)
+		if ctx.Err() != nil {
+			if err == nil {
+				err = context.Cause(ctx)
+			}
+			return err
+		}
+		if err != nil {
+			errs = append(errs, err)
+			if !p.config.Rungs[at].noWay(err) {
+				p.config.Log.Warn("a path failed", "path", p.config.Rungs[at].Path.Name(), "peer", peer.String(), "error", err)
+			}
+		}
+	}
+	return nil
+}
+
+// try fetches on one path what is not there yet.
+func (p *Path) try(ctx context.Context, at int, peer transfer.Peer, refs []transfer.Ref, f *fetch) error {
+	rung := &p.config.Rungs[at]
+	var end flow.End
+	verdict := error(nil)
+	defer func() {
+		p.judge(ctx, rung, &end, verdict)
+		p.ended(peer, at, end)
+	}()
+	if rung.Suits != nil {
+		if err := rung.Suits(ctx, peer); err != nil {
+			verdict = fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
+			return verdict
+		}
+	}
+	limited, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	a := &attempt{fetch: f, began: time.Now(), cancel: cancel}
+	a.allow = func(bytes uint64) time.Duration {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return p.machine.Allowed(peer.Address, at, bytes)
+	}
+	var some []transfer.Ref
+	for i, r := range refs {
+		if !f.done[i] {
+			some, a.index = append(some, r), append(a.index, i)
+		}
+	}
+	err := rung.Path.Fetch(limited, peer, some, a)
+	a.stop()
+	end.Bytes, end.Took = a.bytes, time.Since(a.began)
+	if err != nil && ctx.Err() == nil && limited.Err() != nil {
+		err = fmt.Errorf("%s from %s: %w: %d bytes did not come within %v", rung.Path.Name(), peer, transfer.ErrStalled, a.placed, end.Took.Round(time.Millisecond))
+	}
+	if verdict = err; err != nil {
+		return err
+	}
+	// An object that this path cannot bring says nothing of the others.
+	if a.later != nil && !rung.noWay(a.later) {
+		verdict = a.later
+	}
+	return a.later
+}
+
+// fetch is a fetch over all its tries. It is used by one goroutine at a time.
+type fetch struct {
+	sink   transfer.Sink
+	done   []bool
+	places []place
+	left   int
+}
+
+// place is where an object goes, whatever path brings it.
+type place struct {
+	head    transfer.Head
+	regions []transfer.Region
+	given   bool
+}
+
+// attempt is a fetch on one path: the sink of that path.
+type attempt struct {
+	*fetch
+	// index is where in the fetch each object of the attempt is.
+	index  []int
+	began  time.Time
+	allow  func(bytes uint64) time.Duration
+	cancel context.CancelCauseFunc
+	// placed are the bytes of the objects that have a place, bytes those that came.
+	placed, bytes uint64
+	// later is why objects are left for the next path.
+	later error
+
+	mu sync.Mutex
+	// timer ends the attempt; nil until the first place. Guarded by mu, for it may
+	// fire at any time.
+	timer *time.Timer
+}
+
+func (a *attempt) stop() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+}
+
+// Place is part of transfer.Sink. The wait for memory is ours, not the path's.
+func (a *attempt) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
+	a.stop()
+	p := &a.places[a.index[index]]
+	if !p.given {
+		waited := time.Now()
+		regions, err := a.sink.Place(ctx, a.index[index], head)
+		if err != nil {
+			return nil, err
+		}
+		a.began = a.began.Add(time.Since(waited))
+		*p = place{head, regions, true}
+	} else if !same(p.head, head) {
+		return nil, fmt.Errorf("%s: %w: two paths tell of different objects", head.Ref, transfer.ErrProtocol)
+	}
+	a.placed += head.Bytes()
+	left := a.allow(a.placed) - time.Since(a.began)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.timer = time.AfterFunc(max(left, 0), func() { a.cancel(transfer.ErrStalled) })
+	return p.regions, nil
+}
+
+func same(a, b transfer.Head) bool {
+	if a.Ref != b.Ref || len(a.FrameBytes) != len(b.FrameBytes) {
+		return false
+	}
+	for i := range a.FrameBytes {
+		if a.FrameBytes[i] != b.FrameBytes[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Done is part of transfer.Sink.
+func (a *attempt) Done(index int, err error) {
+	i := a.index[index]
+	if err != nil && (errors.Is(err, transfer.ErrNoWay) || errors.Is(err, transfer.ErrPeerLost) || errors.Is(err, transfer.ErrStalled)) {
+		a.later = err
+		return
+	}
+	if err == nil {
+		a.bytes += a.places[i].head.Bytes()
+	}
+	a.done[i] = true
+	a.left--
+	a.sink.Done(i, err)
+}

@@ -1,0 +1,175 @@
+package ladder_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/flow"
+	"github.com/millrace/millrace/transfer/inproc"
+	"github.com/millrace/millrace/transfer/ladder"
+	"github.com/millrace/millrace/transfer/transfertest"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// odd is a path that does to a fetch what it is told to, and leaves the rest to
+// the one below.
+type odd struct {
+	transfer.Path
+	name  string
+	fetch func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error
+	calls int
+}
+
+func (o *odd) Name() string { return o.name }
+
+func (o *odd) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	o.calls++
+	return o.fetch(ctx, o.Path, peer, refs, sink)
+}
+
+func (o *odd) Close() error { return nil }
+
+type fixture struct {
+	network *inproc.Network
+	objects *transfertest.Objects
+	peer    transfer.Peer
+}
+
+func newFixture() *fixture {
+	f := &fixture{network: inproc.NewNetwork(), objects: transfertest.NewObjects(), peer: transfer.Peer{Worker: 1, Name: "peer", Address: "a"}}
+	f.network.Add("a", f.objects)
+	for i := range 3 {
+		f.objects.Put(transfer.Ref{Task: 1, Generation: 1}, "x", []byte(strings.Repeat(fmt.Sprint(i), 1000)))
+		f.objects.Put(transfer.Ref{Task: 2, Generation: 1}, "y", []byte("second"))
+	}
+	return f
+}
+
+func (f *fixture) ladder(tb testing.TB, c flow.Config, first func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error) (*ladder.Path, *odd) {
+	tb.Helper()
+	o := &odd{Path: f.network.Path(2), name: "odd", fetch: first}
+	p := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: o}, {Path: f.network.Path(2)}}, Flow: c})
+	tb.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return p, o
+}
+
+var refs = []transfer.Ref{{Task: 1, Generation: 1}, {Task: 2, Generation: 1}}
+
+// fetched fetches both objects and compares them; places counts Place.
+func (f *fixture) fetched(t *testing.T, p *ladder.Path) (places int) {
+	t.Helper()
+	sink := transfertest.NewSink()
+	sink.PlaceHook = func(context.Context, int, transfer.Head) error { places++; return nil }
+	if err := p.Fetch(t.Context(), f.peer, refs, sink); err != nil {
+		t.Fatal(err)
+	}
+	for i, r := range refs {
+		_, frames, done, err := sink.Result(i)
+		want, _ := f.objects.Get(r)
+		if !done || err != nil || len(frames) != 1 || string(frames[0]) != string(want[0]) {
+			t.Errorf("%s: %v %v %q", r, done, err, frames)
+		}
+	}
+	return places
+}
+
+func TestConformance(t *testing.T) {
+	network, served := inproc.NewNetwork(), 0
+	transfertest.Harness{
+		Serve: func(_ *testing.T, source transfer.Source) (transfer.Peer, func()) {
+			served++
+			peer := transfer.Peer{Worker: 1, Name: "peer", Address: fmt.Sprint("source-", served)}
+			network.Add(peer.Address, source)
+			return peer, func() { network.Remove(peer.Address) }
+		},
+		Path: func(t *testing.T, _ time.Duration) transfer.Path {
+			t.Helper()
+			nowhere := &odd{name: "nowhere", fetch: func(context.Context, transfer.Path, transfer.Peer, []transfer.Ref, transfer.Sink) error {
+				return transfer.ErrNoWay
+			}}
+			p := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: nowhere}, {Path: network.Path(2)}}})
+			t.Cleanup(func() {
+				if err := p.Close(); err != nil {
+					t.Error(err)
+				}
+			})
+			return p
+		},
+	}.Run(t)
+}
+
+func TestWhatOnePathBeganTheNextOneEndsInTheSamePlace(t *testing.T) {
+	f := newFixture()
+	p, o := f.ladder(t, flow.Config{}, func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+		// The second object comes, the first one breaks off in its middle.
+		if err := below.Fetch(ctx, peer, refs[1:], shifted{sink}); err != nil {
+			return err
+		}
+		if _, err := sink.Place(ctx, 0, transfer.Head{Ref: refs[0], Header: []byte("x"), FrameBytes: []uint64{1000}}); err != nil {
+			return err
+		}
+		return transfer.ErrPeerLost
+	})
+	if places := f.fetched(t, p); places != 2 {
+		t.Errorf("%d places for 2 objects", places)
+	}
+	// Two failures shut it.
+	f.fetched(t, p)
+	f.fetched(t, p)
+	if o.calls != 2 {
+		t.Errorf("%d calls of a path that fails", o.calls)
+	}
+	if lanes := p.Lanes(); lanes[0].State != flow.Shut || lanes[1].State != flow.Open || lanes[0].Why == "" {
+		t.Errorf("%+v", lanes)
+	}
+}
+
+type shifted struct{ transfer.Sink }
+
+func (s shifted) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
+	return s.Sink.Place(ctx, index+1, head)
+}
+func (s shifted) Done(index int, err error) { s.Sink.Done(index+1, err) }
+
+func TestSlowPathIsGivenUp(t *testing.T) {
+	f := newFixture()
+	p, _ := f.ladder(t, flow.Config{Grace: 20 * time.Millisecond}, func(ctx context.Context, _ transfer.Path, _ transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+		if _, err := sink.Place(ctx, 0, transfer.Head{Ref: refs[0], Header: []byte("x"), FrameBytes: []uint64{1000}}); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	f.fetched(t, p)
+	if why := p.Lanes()[0].Why; !strings.Contains(why, transfer.ErrStalled.Error()) {
+		t.Error(why)
+	}
+}
+
+func TestRefusedRungIsSkippedAndSaysWhy(t *testing.T) {
+	f := newFixture()
+	o := &odd{Path: f.network.Path(2), name: "odd"}
+	p := ladder.New(ladder.Config{Rungs: []ladder.Rung{
+		{Path: o, Suits: func(context.Context, transfer.Peer) error { return errors.New("version differs") }},
+		{Path: f.network.Path(2)},
+	}})
+	f.fetched(t, p)
+	if o.calls != 0 || !strings.Contains(p.Lanes()[0].Why, "version differs") || p.Lanes()[0].State != flow.NoWay {
+		t.Errorf("%d calls, %+v", o.calls, p.Lanes()[0])
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
