@@ -118,7 +118,7 @@ func (a *app) root() *cobra.Command {
 	}
 	add("run", a.up(), a.scheduler(), a.worker())
 	add("use", a.submit(), a.get(), a.describe(), a.explain(), a.cancel(), a.wait(), a.status())
-	add("more", a.bench(), a.config(), a.version())
+	add("more", a.bench(), a.doctor(), a.config(), a.version())
 	root.SetCompletionCommandGroupID("more")
 	root.SetHelpCommandGroupID("more")
 	return root

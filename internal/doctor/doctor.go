@@ -1,0 +1,255 @@
+// Package doctor is an Adapter: it looks at the machine as a worker would, and says what is missing, what that costs, and
+// how to get it.
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/transfer/ucx"
+)
+
+// State is a finding's weight.
+type State string
+
+// The states. Warn: works, but slower or less than it could; Fail: does not work.
+const (
+	OK   State = "ok"
+	Warn State = "warn"
+	Fail State = "fail"
+)
+
+// Finding is the outcome of one check.
+type Finding struct {
+	// Check is its name, stable: "memory", "open-files", "ucx", ...
+	Check string `json:"check"`
+	State State  `json:"state"`
+	// Found is what there is, Remedy what to do about it; empty if nothing need be done.
+	Found  string `json:"found"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// Config says what to look for.
+type Config struct {
+	// Python is the command of executors; Library, TLS and NetDevices are those of transfer/ucx.
+	Python                   []string
+	Library, TLS, NetDevices string
+	// LocalDirectory is where workers spill to. Empty: the system's.
+	LocalDirectory string
+}
+
+// Run makes all checks, in order.
+func Run(ctx context.Context, c Config) []Finding {
+	return []Finding{
+		platform(), processors(), memoryLimit(), slab(), openFiles(), lockedMemory(), c.disk(), c.ucx(), c.python(ctx),
+	}
+}
+
+// Failed says whether any finding is a failure.
+func Failed(findings []Finding) bool {
+	return slices.ContainsFunc(findings, func(f Finding) bool { return f.State == Fail })
+}
+
+func platform() Finding {
+	f := Finding{Check: "platform", State: OK}
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		f.State, f.Found = Warn, err.Error()
+		return f
+	}
+	f.Found = fmt.Sprintf("%s %s, %s", unix.ByteSliceToString(u.Sysname[:]), unix.ByteSliceToString(u.Release[:]), runtime.GOARCH)
+	return f
+}
+
+func processors() Finding {
+	return Finding{Check: "processors", State: OK, Found: fmt.Sprintf("%d granted to this process", runtime.NumCPU())}
+}
+
+// littleMemory is less than two workers and their executors can do anything with.
+const littleMemory = 2 << 30
+
+func memoryLimit() Finding {
+	f := Finding{Check: "memory", State: OK}
+	limit, err := host.MemoryLimit()
+	if err != nil {
+		f.State, f.Found = Warn, err.Error()
+		f.Remedy = "set --memory-limit, as the default cannot be found out"
+		return f
+	}
+	f.Found = fmt.Sprintf("%s, limited by %s", humanize.IBytes(limit.Bytes), limit.Source)
+	if limit.Bytes < littleMemory {
+		f.State, f.Remedy = Warn, "give this container or machine more memory, or run one worker with --workers 1"
+	}
+	return f
+}
+
+// slab makes what each worker begins with.
+func slab() Finding {
+	f := Finding{Check: "shared-memory", State: OK, Found: "a memfd can be made, mapped and sealed"}
+	s, err := host.NewSlab(1<<20, memory.Identity{Nonce: 1})
+	if err == nil {
+		s.Bytes(memory.HeaderBytes, 1)[0] = 1
+		err = s.Close()
+	}
+	if err != nil {
+		f.State, f.Found = Fail, err.Error()
+		f.Remedy = "workers keep objects in a memfd: allow memfd_create (Linux 3.17, seccomp) and enough memory"
+	}
+	return f
+}
+
+const (
+	fewFiles  = 1024
+	goodFiles = 4096
+)
+
+func openFiles() Finding {
+	f := Finding{Check: "open-files", State: OK}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
+		f.State, f.Found = Warn, err.Error()
+		return f
+	}
+	// Go raises the soft limit to the hard one by itself.
+	f.Found = fmt.Sprintf("%s may be open at once", humanize.Comma(int64(min(limit.Max, 1<<62))))
+	switch {
+	case limit.Max < fewFiles:
+		f.State = Fail
+	case limit.Max < goodFiles:
+		f.State = Warn
+	}
+	if f.State != OK {
+		f.Remedy = fmt.Sprintf("raise the hard limit to %d or more: ulimit -Hn, LimitNOFILE= of systemd, --ulimit nofile= of docker", goodFiles)
+	}
+	return f
+}
+
+func lockedMemory() Finding {
+	f := Finding{Check: "locked-memory", State: OK}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		f.State, f.Found = Warn, err.Error()
+		return f
+	}
+	if limit.Cur == unix.RLIM_INFINITY {
+		f.Found = "unlimited"
+		return f
+	}
+	f.Found = humanize.IBytes(limit.Cur) + " may be locked"
+	if rdma, _ := filepath.Glob("/sys/class/infiniband/*"); len(rdma) > 0 { // the pattern is well-formed
+		f.State = Warn
+		f.Remedy = "RDMA devices register the slab by locking it: ulimit -l unlimited, LimitMEMLOCK=infinity, --ulimit memlock=-1"
+	}
+	return f
+}
+
+const littleDisk = 1 << 30
+
+func (c Config) disk() Finding {
+	f := Finding{Check: "local-directory", State: OK}
+	dir := c.LocalDirectory
+	if dir == "" {
+		dir = os.TempDir()
+	}
+	file, err := os.CreateTemp(dir, "millrace-doctor-")
+	if err != nil {
+		f.State, f.Found = Fail, err.Error()
+		f.Remedy = "name a directory that workers may write to with --local-directory"
+		return f
+	}
+	defer os.Remove(file.Name())
+	defer file.Close()
+	var s unix.Statfs_t
+	if err := unix.Fstatfs(int(file.Fd()), &s); err != nil {
+		f.State, f.Found = Warn, err.Error()
+		return f
+	}
+	free := s.Bavail * uint64(s.Bsize)
+	f.Found = fmt.Sprintf("%s: %s free", dir, humanize.IBytes(free))
+	switch {
+	case s.Type == unix.TMPFS_MAGIC:
+		f.State, f.Found = Warn, f.Found+", and it is memory (tmpfs): what is spilled there frees none"
+		f.Remedy = "name a directory on a disk with --local-directory"
+	case free < littleDisk:
+		f.State, f.Remedy = Warn, "make room, or name another directory with --local-directory"
+	}
+	return f
+}
+
+func (c Config) ucx() Finding {
+	f := Finding{Check: "ucx", State: OK}
+	s, err := host.NewSlab(1<<20, memory.Identity{Nonce: 1})
+	if err != nil {
+		f.State, f.Found = Warn, err.Error()
+		return f
+	}
+	defer s.Close()
+	context, err := ucx.Open(ucx.Config{Library: c.Library, TLS: c.TLS, NetDevices: c.NetDevices, Space: s})
+	if err != nil {
+		f.State, f.Found = Warn, err.Error()
+		f.Remedy = "workers of different hosts use gRPC: pip install libucx-cu13==1.19.0 beside millrace (shared memory, TCP, CUDA IPC; no RDMA), " +
+			"or name your site's build with --ucx-library"
+		return f
+	}
+	f.Found = "version " + context.Version()
+	if err := context.Close(); err != nil {
+		f.State, f.Found = Warn, f.Found+": "+err.Error()
+	}
+	if rdma, _ := filepath.Glob("/sys/class/infiniband/*"); len(rdma) > 0 && c.Library == "" { // the pattern is well-formed
+		f.State = Warn
+		f.Remedy = "this machine has RDMA devices and the libucx wheel was built without them: name your site's build with --ucx-library"
+	}
+	return f
+}
+
+const probe = `import sys, importlib.metadata as m
+import millrace, numpy
+print(".".join(map(str, sys.version_info[:3])), m.version("millrace"), numpy.__version__, m.version("grpcio"), m.version("protobuf"))`
+
+func (c Config) python(ctx context.Context) Finding {
+	f := Finding{Check: "python", State: OK}
+	if len(c.Python) == 0 {
+		f.State, f.Found = Warn, "no interpreter is configured"
+		return f
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, c.Python[0], "-c", probe).Output()
+	if err != nil {
+		f.State, f.Found = Warn, fmt.Sprintf("%s: %s", c.Python[0], lastLine(err))
+		f.Remedy = "Python tasks need an interpreter with millrace: pip install millrace there, or name another with --python"
+		return f
+	}
+	fields := strings.Fields(string(out))
+	if len(fields) != 5 {
+		f.State, f.Found = Warn, fmt.Sprintf("%s: said %q", c.Python[0], out)
+		return f
+	}
+	f.Found = fmt.Sprintf("%s: Python %s, millrace %s, NumPy %s, grpcio %s, protobuf %s", c.Python[0], fields[0], fields[1], fields[2], fields[3], fields[4])
+	return f
+}
+
+// lastLine is what a failed command said last.
+func lastLine(err error) string {
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		lines := strings.Split(strings.TrimSpace(string(exit.Stderr)), "\n")
+		if last := lines[len(lines)-1]; last != "" {
+			return last
+		}
+	}
+	return err.Error()
+}
