@@ -42,6 +42,9 @@ CHANNEL_OPTIONS = [
 ]
 #: Tasks and bytes of one request; a larger submission is streamed in chunks.
 _BATCH_TASKS, _BATCH_BYTES = 50_000, 16 << 20
+#: Releases wait for others, and for submissions to go first: so long (in seconds) while nothing else is to be sent, ten
+#: times as long in any case, and until there are so many.
+_LINGER, _RELEASES = 0.005, 10_000
 _DONE = frozenset(
     {task_pb2.TASK_STATE_SUCCEEDED, task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED},
 )
@@ -149,6 +152,11 @@ class Session:
         self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
         self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
         self.stub = scheduler_service_pb2_grpc.SchedulerServiceStub(self._channel)
+        self._submit_batch = self._channel.unary_unary(
+            "/millrace.v1.SchedulerService/SubmitBatch",
+            request_serializer=scheduler_service_pb2.SubmitRequest.SerializeToString,
+            response_deserializer=scheduler_service_pb2.SubmitBatchResponse.FromString,
+        )
         # Guards everything below and every State. Notified when states changed.
         self.changed = threading.Condition(threading.RLock())
         self._states: dict[str, State] = {}
@@ -277,10 +285,16 @@ class Session:
                 self.check_open()
 
     def _send_loop(self) -> None:
+        released: list[State] = []
+        since = 0.0  # when the first of them was
         while True:
-            command = self._commands.get()
+            try:
+                command = self._commands.get(timeout=_LINGER if released else None)
+            except Empty:
+                self._release(released)
+                released = []
+                continue
             units: list[Unit] = []
-            released: list[State] = []
             flushed: list[threading.Event] = []
             tasks = 0
             end = False
@@ -292,6 +306,8 @@ class Session:
                     units.append(command)
                     tasks += len(command.specs)
                 elif isinstance(command, State):
+                    if not released:
+                        since = time.monotonic()
                     released.append(command)
                 else:
                     flushed.append(command)
@@ -303,14 +319,17 @@ class Session:
                     break
             if units:
                 self._send(units)
-            if released and not end:
-                self._release(released)
-            for event in flushed:
-                event.set()
             if end:
                 for unit in units:
                     unit.acknowledged.set()
+                for event in flushed:
+                    event.set()
                 return
+            if released and (flushed or len(released) >= _RELEASES or time.monotonic() - since > 10 * _LINGER):
+                self._release(released)
+                released = []
+            for event in flushed:
+                event.set()
 
     def _send(self, units: list[Unit]) -> None:
         try:
@@ -409,7 +428,7 @@ class Session:
             try:
                 if len(chunks) == 1:
                     # The two requests have the same fields: no copy of the tasks.
-                    return self._batch()(chunks[0], metadata=self.metadata, timeout=300.0)
+                    return self._submit_batch(chunks[0], metadata=self.metadata, timeout=300.0)
                 return self.stub.Submit(iter(chunks), metadata=self.metadata, timeout=600.0)
             except grpc.RpcError as e:
                 code = e.code() if isinstance(e, grpc.Call) else None
@@ -418,15 +437,9 @@ class Session:
             time.sleep(pause)
             pause = min(pause * 2, 1.0)
 
-    def _batch(self) -> Any:
-        return self._channel.unary_unary(
-            "/millrace.v1.SchedulerService/SubmitBatch",
-            request_serializer=scheduler_service_pb2.SubmitRequest.SerializeToString,
-            response_deserializer=scheduler_service_pb2.SubmitBatchResponse.FromString,
-        )
-
     def _acknowledge(self, specs: list[Spec], task_ids: Sequence[int]) -> None:
         calls: list[Callable[[], object]] = []
+        ended = False
         with self.changed:
             for spec, task_id in zip(specs, task_ids, strict=True):
                 state = spec.state
@@ -436,8 +449,9 @@ class Session:
                 self._by_id[task_id] = state
                 update = self._early.pop(task_id, None)
                 if update is not None:
-                    self._apply(state, update, calls)
-            self.changed.notify_all()
+                    ended = self._apply(state, update, calls) or ended
+            if ended:
+                self.changed.notify_all()
         _run(calls)
 
     def _fail(self, specs: Iterable[Spec], error: BaseException) -> None:
@@ -500,19 +514,22 @@ class Session:
 
     def _receive(self, response: scheduler_service_pb2.WatchResponse) -> None:
         calls: list[Callable[[], object]] = []
+        ended = False
         with self.changed:
             for update in response.tasks:
                 state = self._by_id.get(update.task_id)
                 if state is not None:
-                    self._apply(state, update, calls)
+                    ended = self._apply(state, update, calls) or ended
                 elif self._in_flight:
                     self._early[update.task_id] = update
             if response.revision:
                 self._revision = response.revision
-            self.changed.notify_all()
+            if ended:
+                self.changed.notify_all()
         _run(calls)
 
-    def _apply(self, state: State, update: task_pb2.TaskUpdate, calls: list[Callable[[], object]]) -> None:
+    def _apply(self, state: State, update: task_pb2.TaskUpdate, calls: list[Callable[[], object]]) -> bool:
+        """Takes over what the scheduler says; returns whether the task has ended. REQUIRES: the lock."""
         state.state = update.state
         state.nbytes, state.worker, state.generation = update.output_bytes, update.worker_id, update.generation
         state.inline = update.inline_result if update.inline_result else None
@@ -520,6 +537,7 @@ class Session:
         if state.done:
             calls += state.callbacks
             state.callbacks = []
+        return state.done
 
     def _lose(self, message: str) -> None:
         calls: list[Callable[[], object]] = []
