@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/disk"
 	hostmemory "github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/transfer/grpcpath"
 	"github.com/millrace/millrace/worker/device"
@@ -72,9 +73,13 @@ type Config struct {
 	Executors int
 	// ExecutorEnv is added to the environment of executors: NAME=value.
 	ExecutorEnv []string
-	// Scratch is the directory in which executors get theirs. Default: that of
-	// the system for temporary files.
+	// Scratch is the directory in which executors get theirs, and in which results
+	// are kept that the slab has no room for. Default: that of the system for
+	// temporary files.
 	Scratch string
+	// SpillLimitBytes bounds those results. 0 means half of what is free there when
+	// the worker starts, NoSpill that they are not kept on disk.
+	SpillLimitBytes uint64
 	// SchedulerTimeout is how long the scheduler may be away before the worker
 	// ends. Default 60 s.
 	SchedulerTimeout time.Duration
@@ -93,6 +98,9 @@ type Config struct {
 	// Ready, if set, is called once, when the worker is first registered.
 	Ready func(id ids.WorkerID, dataAddress string)
 }
+
+// NoSpill is the SpillLimitBytes of a worker that uses no disk.
+const NoSpill = ^uint64(0)
 
 func (c Config) validated() (Config, error) {
 	var errs []error
@@ -185,8 +193,13 @@ func (c Config) ready(id ids.WorkerID, address string) {
 }
 
 // runOn runs a worker on a device.
-func runOn(ctx context.Context, c Config, registration *millracev1.Registration, scheduler *grpc.ClientConn, d device.Device) error {
-	objects, err := store.New(d.Space(), c.Log)
+func runOn(ctx context.Context, c Config, registration *millracev1.Registration, scheduler *grpc.ClientConn, d device.Device) (err error) {
+	below, closeBelow, err := c.tiers()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, closeBelow()) }()
+	objects, err := store.New(d.Space(), c.Log, below...)
 	if err != nil {
 		return err
 	}
@@ -246,6 +259,23 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	}
 	pools.Close()
 	return errors.Join(err, <-served, path.Close())
+}
+
+// tiers opens what lies below the slab.
+func (c Config) tiers() (below []memory.Tier, done func() error, err error) {
+	if c.SpillLimitBytes == NoSpill {
+		return nil, func() error { return nil }, nil
+	}
+	directory := c.Scratch
+	if directory == "" {
+		directory = os.TempDir()
+	}
+	tier, err := disk.Open(disk.Config{Directory: directory, Owner: c.Name, SizeBytes: c.SpillLimitBytes})
+	if err != nil {
+		return nil, nil, fmt.Errorf("worker: %w", err)
+	}
+	c.Log.Info("results that the slab has no room for go to disk", "directory", tier.Directory(), "limit_bytes", tier.Size(), "direct_io", tier.Direct())
+	return []memory.Tier{tier}, tier.Close, nil
 }
 
 func keepaliveServer() []grpc.ServerOption {

@@ -258,7 +258,7 @@ func TestFailuresNameTheirReason(t *testing.T) {
 }
 
 func TestMemoryThatNeverFreesFailsNamingTheHolders(t *testing.T) {
-	w := start(t, workertest.NewScheduler(t), nil)
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.SpillLimitBytes = worker.NoSpill })
 	w.Op(1, native, "array.full")
 	fill := workertest.Arguments([]any{6 << 20}, 0.5) // 48 MiB of 64
 	w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: fill})

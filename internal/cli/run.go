@@ -29,6 +29,7 @@ import (
 
 	millrace "github.com/millrace/millrace/clients/go"
 	"github.com/millrace/millrace/internal/version"
+	"github.com/millrace/millrace/memory/disk"
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/server"
 	"github.com/millrace/millrace/worker"
@@ -42,6 +43,8 @@ func workerFlags(f *pflag.FlagSet) {
 	f.String("device", "auto", "memory that workers own: auto, host (cuda comes later)")
 	f.Int("slots", 0, "tasks that a worker runs at once; 0: its share of the cores")
 	f.String("memory-limit", "auto", "slab of each worker: bytes (1GiB), a share of this machine's memory (0.2), or auto")
+	f.String("spill-limit", "auto", "what each worker keeps on disk when its slab is full: bytes (10GiB), none, or auto for half of the free space, shared by the workers")
+	f.String("local-directory", "", "where that goes, and where executors get their scratch directories; default: the system's for temporary files")
 	f.StringToString("resources", nil, "what each worker has of a resource: gpu_memory=8,license=1")
 	f.String("python", "", "interpreter of Python executors; default: .venv of the checkout, else python3")
 	f.StringArray("exec", nil, "further executor, name=command (repeat)")
@@ -93,6 +96,36 @@ func (a *app) memoryLimit(n int) (uint64, error) {
 	return bytes, nil
 }
 
+// spillLimit reads --spill-limit, for each of n workers.
+func (a *app) spillLimit(n int) (uint64, error) {
+	switch text := a.settings.String("spill-limit"); text {
+	case "none":
+		return worker.NoSpill, nil
+	case "auto", "":
+		directory := a.settings.String("local-directory")
+		if directory == "" {
+			directory = os.TempDir()
+		}
+		if err := os.MkdirAll(directory, 0o700); err != nil {
+			return 0, usageError{fmt.Errorf("--local-directory: %w", err)}
+		}
+		free, err := disk.FreeBytes(directory)
+		if err != nil {
+			return 0, err
+		}
+		if limit := free / 2 / uint64(n); limit >= 1<<20 {
+			return limit, nil
+		}
+		return worker.NoSpill, nil
+	default:
+		bytes, err := humanize.ParseBytes(text)
+		if err != nil || bytes < 1<<20 {
+			return 0, usageError{fmt.Errorf("--spill-limit %s: bytes such as 10GiB (at least 1MiB), none, or auto", text)}
+		}
+		return bytes, nil
+	}
+}
+
 // python is the command of Python executors.
 func (a *app) python() []string {
 	name := a.settings.String("python")
@@ -132,7 +165,6 @@ Ctrl-C and SIGTERM let them leave properly. The scheduler is found as by every o
 	cmd.Flags().String("listen", "127.0.0.1:0", "where the DataService listens")
 	cmd.Flags().String("advertise", "", "host or host:port at which others reach it; default: where it listens")
 	cmd.Flags().Duration("death-timeout", time.Minute, "end when the scheduler was away for so long")
-	cmd.Flags().String("local-directory", "", "where executors get their scratch directories; default: the system's")
 	return cmd
 }
 
@@ -162,8 +194,13 @@ func (a *app) runChild(ctx context.Context, name, address, token string) error {
 	if err != nil {
 		return err
 	}
+	spill, err := a.spillLimit(workers)
+	if err != nil {
+		return err
+	}
 	c := worker.Config{
-		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Scheduler: address, Token: token,
+		SpillLimitBytes: spill,
+		Name:            name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Scheduler: address, Token: token,
 		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, MemoryLimitBytes: limit,
 		PythonCommand: a.python(), Executors: s.Int("executors"), Scratch: s.String("local-directory"),
 		SchedulerTimeout: s.Duration("death-timeout"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
@@ -348,7 +385,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	working, stopWorking := context.WithCancel(cmd.Context())
 	defer stopWorking()
 	args := []string{"worker", "--workers", strconv.Itoa(workers), "--slots", strconv.Itoa(slots), "--memory-limit", strconv.FormatUint(limit, 10), "--log-level", a.settings.String("log-level")}
-	for _, name := range []string{"device", "python", "executors", "zero", "resources", "exec"} {
+	for _, name := range []string{"device", "python", "executors", "zero", "resources", "exec", "spill-limit", "local-directory"} {
 		if f := cmd.Flags().Lookup(name); a.settings.origin[name] != "default" {
 			if values, ok := f.Value.(pflag.SliceValue); ok {
 				for _, v := range values.GetSlice() {

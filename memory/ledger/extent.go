@@ -379,6 +379,20 @@ func (l *Ledger) arrive(x *transfer, out []Effect) []Effect {
 	return out
 }
 
+// Lose says that an object's bytes were found to be broken by a reader.
+func (l *Ledger) Lose(id ObjectID, err error) []Effect {
+	o := l.objects[id]
+	if o == nil || o.state != Sealed {
+		return nil
+	}
+	o.state = Dropped
+	l.log.add("lost to a reader", id, 0, 0)
+	out := l.settle(o, []Effect{Lost{Object: id, Err: err}})
+	out = l.serve(out)
+	l.verify()
+	return out
+}
+
 // lose takes objects out whose bytes are gone.
 func (l *Ledger) lose(e *extent, x *transfer, err error, out []Effect) []Effect {
 	for _, o := range slices.Clone(e.owners) {

@@ -400,6 +400,10 @@ func (l *Ledger) NextDeadline() (at time.Time, ok bool) {
 	return at, ok
 }
 
+// recheck is how long a reservation whose deadline has passed waits on while others
+// are at work with what they were granted.
+const recheck = time.Second
+
 // Expire ends the leases and the waits whose deadline is not after now, and lets
 // a tier that failed be tried again.
 func (l *Ledger) Expire(now time.Time) []Effect {
@@ -418,7 +422,12 @@ func (l *Ledger) Expire(now time.Time) []Effect {
 	out = l.serve(out)
 	var late []*reservation
 	for _, r := range l.waiting {
-		if !now.Before(r.deadline) {
+		switch {
+		case now.Before(r.deadline):
+		case !r.urgent && (len(l.transfers) > 0 || l.othersGranted(r)):
+			// It waits for those who go on, and will be through in their own time.
+			r.deadline = now.Add(recheck)
+		default:
 			late = append(late, r)
 		}
 	}

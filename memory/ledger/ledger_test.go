@@ -199,7 +199,7 @@ func (x *tester) check() {
 		x.t.Fatal(err)
 	}
 	// A waiter that fits would have missed its grant.
-	if len(x.l.waiting) > 0 && len(x.l.waiting[0].inputs) == 0 && x.l.setAside(x.l.waiting[0]) {
+	if len(x.l.waiting) > 0 && len(x.l.waiting[0].inputs) == 0 && x.l.mayGrant(x.l.waiting[0]) && x.l.setAside(x.l.waiting[0]) {
 		x.t.Fatalf("reservation %d waits although it fits", x.l.waiting[0].id)
 	}
 	// No byte belongs to two extents, whatever the state of their objects.
@@ -337,6 +337,14 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 					Holder: holder(t), Bytes: sizesGen.Draw(t, "sizes"), Urgent: rapid.IntRange(0, 3).Draw(t, "urgent") == 0,
 					Inputs: rapid.SliceOfN(rapid.Custom(anyObj), 0, 3).Draw(t, "inputs"),
 				}, time.Duration(rapid.IntRange(0, 9).Draw(t, "wait")))
+			},
+			"merge": func(t *rapid.T) {
+				from := pick(t, x.granted)
+				err := x.l.Merge(from, pick(t, x.granted))
+				soft(err)
+				if err == nil {
+					x.granted = slices.DeleteFunc(x.granted, func(id ReservationID) bool { return id == from })
+				}
 			},
 			"hold": func(t *rapid.T) { soft(x.l.Hold(pick(t, x.granted), anyObj(t))) },
 			"io": func(t *rapid.T) {

@@ -99,14 +99,8 @@ func (l *Ledger) Reserve(now time.Time, q Request) (s Standing, out []Effect, er
 	}
 	wait := now.Before(q.Deadline)
 	granted := r.bytes == 0 && len(r.inputs) == 0
-	for !granted && before == 0 {
-		if granted, out = l.grant(r, out); granted {
-			break
-		}
-		var more bool
-		if more, out = l.makeRoom(r, wait, out); !more {
-			break
-		}
+	if !granted && before == 0 {
+		granted, out = l.tryGrant(r, wait, out)
 	}
 	switch {
 	case granted:
@@ -201,20 +195,40 @@ func (l *Ledger) loads(r *reservation, all bool) (list []*extent) {
 	return list
 }
 
+// tryGrant grants a reservation, making room for it if need be; wait says whether
+// it may be for transfers that it begins for that.
+func (l *Ledger) tryGrant(r *reservation, wait bool, out []Effect) (bool, []Effect) {
+	for l.mayGrant(r) {
+		var ok bool
+		if ok, out = l.grant(r, out); ok {
+			return true, out
+		}
+		if ok, out = l.makeRoom(r, wait, out); !ok {
+			return false, out
+		}
+	}
+	return false, out
+}
+
+// mayGrant says whether only room can be missing.
+func (l *Ledger) mayGrant(r *reservation) bool {
+	for _, id := range r.inputs {
+		// What is on its way from one tier below to another is not read before it
+		// has arrived.
+		if o := l.objects[id]; o != nil && o.state != Building && slices.ContainsFunc(o.extents, func(e *extent) bool {
+			return e != nil && e.transfer != nil && e.places[0].presence == Absent
+		}) {
+			return false
+		}
+	}
+	return l.leavesHeadroom(r)
+}
+
 // grant takes all that a reservation asked for, or nothing: its blocks, places
 // for the inputs that are not in the slab, and a hold on all inputs.
 func (l *Ledger) grant(r *reservation, out []Effect) (bool, []Effect) {
 	var loads []*extent
 	if len(r.inputs) > 0 {
-		for _, id := range r.inputs {
-			// What is on its way down can be used where it is, but not be moved up
-			// before it has arrived.
-			if o := l.objects[id]; o != nil && o.state != Building && slices.ContainsFunc(o.extents, func(e *extent) bool {
-				return e != nil && e.transfer != nil && e.places[0].presence == Absent
-			}) {
-				return false, out
-			}
-		}
 		loads = l.loads(r, false)
 	}
 	if len(loads) == 0 {
@@ -245,6 +259,34 @@ func (l *Ledger) grant(r *reservation, out []Effect) (bool, []Effect) {
 		}
 	}
 	return true, out
+}
+
+// leavesHeadroom says whether a reservation may be granted although some who hold
+// memory may ask for more: as long as there are such, a quarter of the slab is kept
+// for them, in which nothing stands that cannot leave.
+func (l *Ledger) leavesHeadroom(r *reservation) bool {
+	if len(l.tiers) == 1 || r.urgent {
+		return true
+	}
+	t := l.tiers[0]
+	stuck := t.heldBytes + l.reservedBytes + r.bytes - min(t.heldBytes, t.cheap.bytes+t.costly.bytes+t.leavingBytes)
+	for _, e := range l.loads(r, true) {
+		if e.busy == 0 {
+			stuck += alloc.Rounded(e.bytes)
+		}
+	}
+	return stuck <= l.config.SizeBytes/4*3 || !l.othersGranted(r)
+}
+
+// othersGranted says whether anybody but r has been granted memory.
+func (l *Ledger) othersGranted(r *reservation) bool {
+	// order-free: a disjunction.
+	for _, g := range l.reservations {
+		if g != r && g.granted && (len(g.blocks)+len(g.holds)+len(g.building) > 0) {
+			return true
+		}
+	}
+	return false
 }
 
 // setAsideWith is setAside with places for extents, in one order of sizes.
@@ -350,11 +392,8 @@ func (l *Ledger) serve(out []Effect) []Effect {
 	for len(l.waiting) > 0 {
 		r := l.waiting[0]
 		var ok bool
-		if ok, out = l.grant(r, out); !ok {
-			if ok, out = l.makeRoom(r, true, out); !ok {
-				break
-			}
-			continue
+		if ok, out = l.tryGrant(r, true, out); !ok {
+			break
 		}
 		l.waiting = slices.Delete(l.waiting, 0, 1)
 		r.granted = true
@@ -362,6 +401,26 @@ func (l *Ledger) serve(out []Effect) []Effect {
 		out = append(out, Granted{Reservation: r.id, Loading: r.loading > 0})
 	}
 	return l.writeAhead(out)
+}
+
+// Merge moves what is left of a granted reservation into another one, for what has
+// outgrown that, and ends it.
+func (l *Ledger) Merge(from, into ReservationID) error {
+	a, b := l.reservations[from], l.reservations[into]
+	switch {
+	case a == nil || b == nil:
+		return fmt.Errorf("ledger: merge of reservation %d into %d: %w; one of them was released", from, into, ErrUnknown)
+	case a == b || !a.granted || !b.granted || len(a.building) > 0 || a.loading > 0:
+		return fmt.Errorf("ledger: merge of reservation %d into %d: %w; both must be granted, and the first without objects", from, into, ErrState)
+	}
+	b.blocks = append(b.blocks, a.blocks...)
+	b.bytes += a.bytes
+	b.holds = append(b.holds, a.holds...)
+	a.blocks, a.holds = nil, nil
+	l.forgetReservation(a)
+	l.log.add(fmt.Sprintf("merged into reservation %d", into), ObjectID{}, from, a.bytes)
+	l.verify()
+	return nil
 }
 
 // Hold keeps an object in the slab as if it were an input of a granted

@@ -8,8 +8,9 @@ import (
 
 // victims is a heap of extents that may leave a tier, the best victim at 0.
 type victims struct {
-	tier int
-	list []*extent
+	tier  int
+	list  []*extent
+	bytes uint64 // of its extents, before rounding
 }
 
 // compareVictims has the better victim first; the order is total, because each
@@ -34,6 +35,7 @@ func (v *victims) Swap(i, j int) {
 func (v *victims) Push(x any) {
 	e := x.(*extent)
 	e.victims[v.tier], e.slot[v.tier] = v, len(v.list)
+	v.bytes += e.bytes
 	v.list = append(v.list, e)
 }
 
@@ -44,6 +46,7 @@ func (v *victims) Pop() any {
 	v.list[last] = nil
 	v.list = v.list[:last]
 	e.victims[v.tier] = nil
+	v.bytes -= e.bytes
 	return e
 }
 

@@ -628,6 +628,7 @@ func (p *process) carryOut(e lifecycle.Effect) {
 				in.value, in.known = v, true
 			}
 		}
+	case lifecycle.Loosen: // Without a tier below the slab nothing moves.
 	case lifecycle.Unpin:
 		if effects, err := p.books.Unpin(object(e.Object), inputPin(e.Ref)); err == nil {
 			p.ledgerDid(effects)

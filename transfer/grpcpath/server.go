@@ -14,6 +14,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
+	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 )
 
@@ -114,12 +115,16 @@ func (r *reading) send(index uint32, l *transfer.Leased) error {
 	}
 	head := headToProto(l.Head)
 	for frame, region := range l.Regions {
-		data := region.Bytes()
-		for offset := 0; offset < len(data); offset += rawframe.ChunkBytes {
-			n := min(rawframe.ChunkBytes, len(data)-offset)
+		for offset := uint64(0); offset < region.Frame.Bytes; offset += rawframe.ChunkBytes {
+			n := min(rawframe.ChunkBytes, region.Frame.Bytes-offset)
+			data, err := chunk(region, offset, n)
+			if err != nil {
+				// What the reader has of the object is useless to it, and so is the order
+				// of the stream: it asks somebody else.
+				return status.Errorf(codes.DataLoss, "object %s: %v", l.Head.Ref, err)
+			}
 			m := &rawframe.ReadResponse{Message: rawframe.Message{
-				Index: index, Head: head, Frame: uint32(frame), Offset: uint64(offset),
-				Data: r.outgoing.Payload(data[offset : offset+n]),
+				Index: index, Head: head, Frame: uint32(frame), Offset: offset, Data: r.outgoing.Payload(data),
 			}}
 			if err := r.stream.SendMsg(m); err != nil {
 				return err
@@ -132,6 +137,16 @@ func (r *reading) send(index uint32, l *transfer.Leased) error {
 		return nil
 	}
 	return r.stream.SendMsg(&rawframe.ReadResponse{Message: rawframe.Message{Index: index, Head: head}})
+}
+
+// chunk returns bytes of a region: in place, or as a copy if they cannot be
+// addressed.
+func chunk(region transfer.Region, offset, n uint64) ([]byte, error) {
+	if from, ok := region.Space.(memory.Reader); ok {
+		data := make([]byte, n)
+		return data, from.ReadInto(region.Frame.Offset+offset, data)
+	}
+	return region.Space.Bytes(region.Frame.Offset+offset, n), nil
 }
 
 // WriteObject is part of DataServiceServer.

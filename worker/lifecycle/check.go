@@ -67,7 +67,7 @@ func (m *Machine) Check() error {
 				return fmt.Errorf("lifecycle: attempt %s waits for memory and has none asked for", ref)
 			}
 		case Fetching:
-			if len(a.missing) == 0 {
+			if len(a.missing) == 0 && (a.reservation == nil || !a.reservation.loading) {
 				return fmt.Errorf("lifecycle: attempt %s is fetching nothing", ref)
 			}
 		case Queued:
@@ -86,6 +86,9 @@ func (m *Machine) Check() error {
 		}
 		if (a.state == Queued || a.state == Running) && len(a.missing) > 0 {
 			return fmt.Errorf("lifecycle: attempt %s is %s with %d inputs missing", ref, a.state, len(a.missing))
+		}
+		if (a.state == Queued || a.state == Running) && (a.loose || a.reservation != nil && a.reservation.loading) {
+			return fmt.Errorf("lifecycle: attempt %s is %s and its inputs are not in place", ref, a.state)
 		}
 		if a.state != Waiting && a.reservation != nil && !a.reservation.granted {
 			return fmt.Errorf("lifecycle: attempt %s is %s without its memory", ref, a.state)

@@ -72,8 +72,23 @@ type (
 	}
 	// Registered: the worker has this number now.
 	Registered struct{ Self ids.WorkerID }
-	// Reserved: memory is set aside, as asked by Reserve.
-	Reserved struct{ Reservation ReservationID }
+	// Reserved: memory is set aside, as asked by Reserve. With Loading, some of the
+	// inputs are still being brought into place, and Loaded or InputLost follows.
+	Reserved struct {
+		Reservation ReservationID
+		Loading     bool
+	}
+	// Loaded: all inputs of a reservation that are here are in place, and stay so.
+	Loaded struct{ Reservation ReservationID }
+	// InputLost: an input was here and is not any more. An attempt that was handed
+	// to a lane has not begun.
+	InputLost struct {
+		Ref    Ref
+		Object Object
+	}
+	// InputAway: an attempt was handed to a lane and has not begun, because an input
+	// is not in place.
+	InputAway struct{ Ref Ref }
 	// ReserveFailed: it cannot be.
 	ReserveFailed struct {
 		Reservation ReservationID
@@ -135,8 +150,9 @@ type (
 type Input struct {
 	Object Object
 	Bytes  uint64
-	// Pinned: it is here, and its bytes are pinned for the task.
-	Pinned bool
+	// Pinned: it is here, and kept here for the task. Away: its bytes may be moved,
+	// or have been, until a reservation with it among its inputs is loaded.
+	Pinned, Away bool
 	// Holders have it, best first, if it is not here.
 	Holders []ids.WorkerID
 }
@@ -146,6 +162,9 @@ func (*AssignedAhead) event() {}
 func (Registered) event()     {}
 func (Reserved) event()       {}
 func (ReserveFailed) event()  {}
+func (Loaded) event()         {}
+func (InputLost) event()      {}
+func (InputAway) event()      {}
 func (InputFetched) event()   {}
 func (FetchFailed) event()    {}
 func (FetchEnded) event()     {}
@@ -203,11 +222,13 @@ type (
 	// with Assigned, which can say now where its inputs are.
 	Admit struct{ Ref Ref }
 	// Reserve: set memory aside, all of it or none, and answer with Reserved or
-	// ReserveFailed.
+	// ReserveFailed. Those of the inputs that are here are brought into place in the
+	// same step, and stay there until Unreserve.
 	Reserve struct {
 		Reservation ReservationID
 		Ref         Ref
 		Bytes       []uint64
+		Inputs      []Object
 	}
 	// Unreserve: the reservation is not needed any more, granted or not.
 	Unreserve struct{ Reservation ReservationID }
@@ -218,8 +239,15 @@ type (
 		Peer    ids.WorkerID
 		Objects []FetchObject
 	}
-	// PinInput: keep a fetched object for an attempt.
+	// PinInput: keep a fetched object for an attempt; in place, if a reservation is
+	// named.
 	PinInput struct {
+		Ref         Ref
+		Object      Object
+		Reservation ReservationID
+	}
+	// Loosen: an attempt waits for memory, and its input may be moved meanwhile.
+	Loosen struct {
 		Ref    Ref
 		Object Object
 	}
@@ -282,6 +310,7 @@ func (Reserve) effect()    {}
 func (Unreserve) effect()  {}
 func (StartFetch) effect() {}
 func (PinInput) effect()   {}
+func (Loosen) effect()     {}
 func (Unpin) effect()      {}
 func (StartRun) effect()   {}
 func (StopRun) effect()    {}

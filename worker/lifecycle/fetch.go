@@ -2,6 +2,7 @@ package lifecycle
 
 import (
 	"slices"
+	"time"
 
 	"github.com/millrace/millrace/internal/ids"
 )
@@ -46,6 +47,8 @@ type reservation struct {
 	// attempt is whom it was made for, nil when that has ended.
 	attempt *attempt
 	granted bool
+	// loading: its inputs are not in place yet; only when granted.
+	loading bool
 	// objects go there and have not arrived.
 	objects []*wanted
 }
@@ -75,7 +78,34 @@ func (m *Machine) reserve(a *attempt, bytes []uint64, objects []*wanted) {
 	}
 	a.reservation = r
 	m.move(a, Waiting)
-	m.do(Reserve{Reservation: r.id, Ref: a.ref, Bytes: bytes})
+	e := Reserve{Reservation: r.id, Ref: a.ref, Bytes: bytes}
+	if a.loose {
+		e.Inputs = append(e.Inputs, a.pinned...)
+	}
+	// What is missing now may be here by then.
+	for _, w := range a.missing {
+		e.Inputs = append(e.Inputs, w.object)
+	}
+	m.do(e)
+}
+
+// bringIn asks for the inputs of an attempt to be brought into place. It gives up
+// what it has before: whoever waits holds nothing.
+func (m *Machine) bringIn(a *attempt) {
+	var bytes []uint64
+	if a.outputBytes > 0 {
+		bytes = []uint64{a.outputBytes}
+	}
+	m.giveUp(a)
+	m.reserve(a, bytes, nil)
+}
+
+// giveUp ends an attempt's claim on its reservation.
+func (m *Machine) giveUp(a *attempt) {
+	if r := a.reservation; r != nil {
+		r.attempt, a.reservation = nil, nil
+		m.settle(r)
+	}
 }
 
 // settle gives a reservation back when neither an attempt nor an object needs it.
@@ -91,13 +121,76 @@ func (m *Machine) onReserved(e Reserved) {
 	if r == nil || r.granted {
 		return
 	}
-	r.granted = true
+	r.granted, r.loading = true, e.Loading
+	if r.attempt != nil {
+		r.attempt.loose = false
+	}
 	for _, w := range slices.Clone(r.objects) {
 		m.queue(w)
 	}
 	if r.attempt != nil {
 		m.advance(r.attempt)
 	}
+}
+
+func (m *Machine) onLoaded(e Loaded) {
+	r := m.reserved[e.Reservation]
+	if r == nil || !r.loading {
+		return
+	}
+	r.loading = false
+	if a := r.attempt; a != nil && a.state == Fetching {
+		m.advance(a)
+	}
+}
+
+func (m *Machine) onInputLost(now time.Time, e InputLost) {
+	a := m.attempts[e.Ref]
+	if a == nil || !slices.Contains(a.pinned, e.Object) {
+		return
+	}
+	m.log.add(a.ref, "input lost")
+	if m.notBegun(now, a) {
+		return
+	}
+	m.withdraw(a)
+	m.do(Report{Ref: a.ref, Outcome: InputUnreachable, Unreachable: []Unreachable{{
+		Object: e.Object, MissingAt: []ids.WorkerID{m.config.Self},
+	}}})
+}
+
+func (m *Machine) onInputAway(now time.Time, e InputAway) {
+	a := m.attempts[e.Ref]
+	if a == nil || a.state != Running || m.notBegun(now, a) {
+		return
+	}
+	m.loosen(a)
+	m.bringIn(a)
+}
+
+// notBegun takes an attempt that could not begin out of its lane. It returns true
+// if that was the end of it.
+func (m *Machine) notBegun(now time.Time, a *attempt) bool {
+	if a.state != Running {
+		return false
+	}
+	m.leaveLane(now, a)
+	// In no queue, whatever happens next.
+	m.move(a, Fetching)
+	if !a.cancelled {
+		return false
+	}
+	m.do(Report{Ref: a.ref, Outcome: Dropped})
+	m.forget(a)
+	return true
+}
+
+// loosen lets the inputs of an attempt be moved.
+func (m *Machine) loosen(a *attempt) {
+	for _, o := range a.pinned {
+		m.do(Loosen{Ref: a.ref, Object: o})
+	}
+	a.loose = len(a.pinned) > 0
 }
 
 func (m *Machine) onReserveFailed(e ReserveFailed) {
@@ -204,7 +297,14 @@ func (m *Machine) onFetched(e InputFetched) {
 	}
 	waiting := w.waiting
 	for _, a := range waiting {
-		m.do(PinInput{Ref: a.ref, Object: w.object})
+		pin := PinInput{Ref: a.ref, Object: w.object}
+		switch r := a.reservation; {
+		case r == nil:
+			a.loose = true
+		case r.granted:
+			pin.Reservation = r.id
+		}
+		m.do(pin)
 		a.pinned = append(a.pinned, w.object)
 		a.missing = slices.DeleteFunc(a.missing, func(x *wanted) bool { return x == w })
 	}

@@ -17,7 +17,7 @@ import (
 //
 //	assign t1/a1 rank=3 slots=2 runner=python est=100us out=5000000 gpu=1 in=t9/a1:pinned in=t8/a2:4096@w2,w3
 //	ahead t2/a1 t1/a1 (its makers), then assign t2/a1 admitted ...
-//	reserved 1 | refused 1 | fetched 1 t8/a2 | missing 1 t8/a2 | broken 1 t8/a2 | noroom-fetch 1 t8/a2 | fetch-ended 1
+//	reserved 1 | loading 1 | loaded 1 | lost t1/a1 t9/a1 | away t1/a1 | refused 1 | fetched 1 t8/a2 | missing 1 t8/a2 | broken 1 t8/a2 | noroom-fetch 1 t8/a2 | fetch-ended 1
 //	ended t1/a1 | failed t1/a1 | died t1/a1 | returned t1/a1 | no-room t1/a1 100
 //	retract t1/a1 | cancel t1/a1 | release t8/a2 | tick 25ms
 //
@@ -108,6 +108,14 @@ func parse(t *testing.T, now *time.Time, f []string) lifecycle.Event {
 		return lifecycle.Registered{Self: ids.WorkerID(number(t, strings.TrimPrefix(arg(1), "w")))}
 	case "reserved":
 		return lifecycle.Reserved{Reservation: lifecycle.ReservationID(number(t, arg(1)))}
+	case "loading":
+		return lifecycle.Reserved{Reservation: lifecycle.ReservationID(number(t, arg(1))), Loading: true}
+	case "loaded":
+		return lifecycle.Loaded{Reservation: lifecycle.ReservationID(number(t, arg(1)))}
+	case "lost":
+		return lifecycle.InputLost{Ref: ref(t, arg(1)), Object: object(t, arg(2))}
+	case "away":
+		return lifecycle.InputAway{Ref: ref(t, arg(1))}
 	case "refused":
 		return lifecycle.ReserveFailed{Reservation: lifecycle.ReservationID(number(t, arg(1))), Message: "slab is full"}
 	case "fetched":
@@ -171,7 +179,7 @@ func assign(t *testing.T, f []string) *lifecycle.Assigned {
 			e.Admitted = true
 		case "in":
 			o, rest, _ := strings.Cut(v, ":")
-			in := lifecycle.Input{Object: object(t, o), Pinned: rest == "pinned"}
+			in := lifecycle.Input{Object: object(t, o), Pinned: rest == "pinned" || rest == "away", Away: rest == "away"}
 			if !in.Pinned {
 				size, holders, _ := strings.Cut(rest, "@")
 				in.Bytes = number(t, size)
@@ -196,7 +204,11 @@ func assign(t *testing.T, f []string) *lifecycle.Assigned {
 func describe(e lifecycle.Effect) string {
 	switch e := e.(type) {
 	case lifecycle.Reserve:
-		return fmt.Sprintf("Reserve %d for %s: %v", e.Reservation, e.Ref, e.Bytes)
+		s := fmt.Sprintf("Reserve %d for %s: %v", e.Reservation, e.Ref, e.Bytes)
+		for _, o := range e.Inputs {
+			s += " " + o.String()
+		}
+		return s
 	case lifecycle.Unreserve:
 		return fmt.Sprintf("Unreserve %d", e.Reservation)
 	case lifecycle.StartFetch:
@@ -206,7 +218,13 @@ func describe(e lifecycle.Effect) string {
 		}
 		return s
 	case lifecycle.PinInput:
-		return fmt.Sprintf("PinInput %s for %s", e.Object, e.Ref)
+		s := fmt.Sprintf("PinInput %s for %s", e.Object, e.Ref)
+		if e.Reservation != 0 {
+			s += fmt.Sprintf(" in %d", e.Reservation)
+		}
+		return s
+	case lifecycle.Loosen:
+		return fmt.Sprintf("Loosen %s for %s", e.Object, e.Ref)
 	case lifecycle.Unpin:
 		return fmt.Sprintf("Unpin %s for %s", e.Object, e.Ref)
 	case lifecycle.StartRun:

@@ -245,10 +245,8 @@ func (m *Machine) onNoRoom(now time.Time, e NoRoom) {
 		return
 	}
 	// What was set aside for it was too little.
-	if r := a.reservation; r != nil {
-		r.attempt, a.reservation = nil, nil
-		m.settle(r)
-	}
+	m.loosen(a)
+	m.giveUp(a)
 	m.reserve(a, e.Bytes, nil)
 }
 

@@ -118,6 +118,11 @@ type attempt struct {
 	// here yet: exactly the wanted objects that list it.
 	pinned  []Object
 	missing []*wanted
+	// loose: some of its inputs are kept here, and not in place.
+	loose bool
+	// outputBytes is what its result needs of a reservation, 0 if that is little or
+	// not known.
+	outputBytes uint64
 	// reservation is the memory set aside for it, nil if none was needed.
 	reservation *reservation
 	// lane is where it runs, exactly while Running.
@@ -222,6 +227,12 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 		m.onReserved(e)
 	case ReserveFailed:
 		m.onReserveFailed(e)
+	case Loaded:
+		m.onLoaded(e)
+	case InputLost:
+		m.onInputLost(now, e)
+	case InputAway:
+		m.onInputAway(now, e)
 	case InputFetched:
 		m.onFetched(e)
 	case FetchFailed:
@@ -284,6 +295,7 @@ func (m *Machine) assigned(e *Assigned) {
 		in := &e.Inputs[i]
 		if in.Pinned {
 			a.pinned = append(a.pinned, in.Object)
+			a.loose = a.loose || in.Away
 			continue
 		}
 		w := m.wanted[in.Object]
@@ -315,6 +327,7 @@ func (m *Machine) assigned(e *Assigned) {
 		return
 	}
 	if e.OutputBytes >= m.config.ReserveBytes {
+		a.outputBytes = e.OutputBytes
 		bytes = append(bytes, e.OutputBytes)
 	}
 	if len(bytes) > 0 {
@@ -326,8 +339,12 @@ func (m *Machine) assigned(e *Assigned) {
 
 // advance moves an attempt that does not wait for its own memory.
 func (m *Machine) advance(a *attempt) {
-	if len(a.missing) > 0 {
+	if len(a.missing) > 0 || a.reservation != nil && a.reservation.loading {
 		m.move(a, Fetching)
+		return
+	}
+	if a.loose {
+		m.bringIn(a)
 		return
 	}
 	m.move(a, Queued)

@@ -19,6 +19,10 @@ type world struct {
 
 	assigned map[lifecycle.Ref]bool // false once reported for good
 	reserves []lifecycle.ReservationID
+	// loading are granted, and their inputs still come.
+	loading  []lifecycle.ReservationID
+	inputs   map[lifecycle.ReservationID][]lifecycle.Object
+	reserver map[lifecycle.ReservationID]lifecycle.Ref
 	granted  map[lifecycle.ReservationID]bool
 	fetches  []*stream
 	runs     map[lifecycle.Ref]*run
@@ -77,6 +81,7 @@ func (w *world) carryOut(e lifecycle.Effect) {
 	switch e := e.(type) {
 	case lifecycle.Reserve:
 		w.reserves = append(w.reserves, e.Reservation)
+		w.inputs[e.Reservation], w.reserver[e.Reservation] = e.Inputs, e.Ref
 		if _, twice := w.granted[e.Reservation]; twice {
 			t.Fatalf("reservation %d is used twice", e.Reservation)
 		}
@@ -144,6 +149,10 @@ func (w *world) carryOut(e lifecycle.Effect) {
 		default:
 			w.final(e.Ref)
 		}
+	case lifecycle.Loosen:
+		if !w.pins[e.Ref][e.Object] {
+			t.Fatalf("%s is loosened for %s and not pinned", e.Object, e.Ref)
+		}
 	case lifecycle.StopRun, lifecycle.TakeBack, lifecycle.Gained, lifecycle.Drop:
 	}
 }
@@ -206,7 +215,7 @@ func (w *world) assign(t *rapid.T, task uint64) {
 	for _, n := range rapid.SliceOfNDistinct(rapid.IntRange(1000, 1006), 0, 3, rapid.ID[int]).Draw(t, "inputs") {
 		in := lifecycle.Input{Object: lifecycle.Object{Task: ids.TaskID(n), Generation: 1}, Bytes: uint64(n)}
 		if rapid.Bool().Draw(t, "here") {
-			in.Pinned = true
+			in.Pinned, in.Away = true, rapid.Bool().Draw(t, "away")
 			w.pin(e.Ref, in.Object)
 		} else {
 			for _, h := range rapid.SliceOfNDistinct(rapid.IntRange(1, 4), 0, 3, rapid.ID[int]).Draw(t, "holders") {
@@ -233,10 +242,27 @@ func (w *world) answer(t *rapid.T) bool {
 			w.reserves = append(w.reserves[:i:i], w.reserves[i+1:]...)
 			if _, wanted := w.granted[id]; wanted && rapid.IntRange(0, 3).Draw(t, "grant") > 0 {
 				w.granted[id] = true
-				w.step(lifecycle.Reserved{Reservation: id})
+				loading := rapid.Bool().Draw(t, "loading")
+				if loading {
+					w.loading = append(w.loading, id)
+				}
+				w.step(lifecycle.Reserved{Reservation: id, Loading: loading})
 				return
 			}
 			w.step(lifecycle.ReserveFailed{Reservation: id, Message: "full"})
+		})
+	}
+	if len(w.loading) > 0 {
+		kinds = append(kinds, func() {
+			id := w.loading[0]
+			w.loading = w.loading[1:]
+			inputs := w.inputs[id]
+			if len(inputs) == 0 || rapid.IntRange(0, 3).Draw(t, "lost") > 0 {
+				w.step(lifecycle.Loaded{Reservation: id})
+				return
+			}
+			w.step(lifecycle.InputLost{Ref: w.reserver[id], Object: inputs[0]})
+			w.step(lifecycle.Loaded{Reservation: id})
 		})
 	}
 	if len(w.fetches) > 0 {
@@ -248,6 +274,8 @@ func (w *world) answer(t *rapid.T) bool {
 			switch rapid.IntRange(0, 9).Draw(t, "how") {
 			case 0:
 				w.step(lifecycle.RunReturned{Ref: r})
+			case 4:
+				w.step(lifecycle.InputAway{Ref: r})
 			case 1:
 				w.step(lifecycle.NoRoom{Ref: r, Bytes: []uint64{1}})
 			case 2:
@@ -294,6 +322,7 @@ func TestEachAttemptIsReportedOnce(t *testing.T) {
 			t: t, now: time.Unix(0, 0), slots: rapid.IntRange(1, 3).Draw(t, "slots"),
 			assigned: make(map[lifecycle.Ref]bool), granted: make(map[lifecycle.ReservationID]bool),
 			runs: make(map[lifecycle.Ref]*run), pins: make(map[lifecycle.Ref]map[lifecycle.Object]bool),
+			inputs: make(map[lifecycle.ReservationID][]lifecycle.Object), reserver: make(map[lifecycle.ReservationID]lifecycle.Ref),
 			makers: make(map[lifecycle.Ref][]lifecycle.Ref), published: make(map[lifecycle.Ref]bool),
 		}
 		w.m = lifecycle.New(lifecycle.Config{Self: 1, Slots: w.slots, Resources: map[string]float64{"gpu": 1}, FetchesPerPeer: 1, Fetches: 2, FetchObjects: 2, LaneDepth: 4})

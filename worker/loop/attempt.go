@@ -8,9 +8,11 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/store"
 )
 
 const nativeRunner = "native"
@@ -82,11 +84,17 @@ type attempt struct {
 	// fetched is how many bytes came from peers for it.
 	fetched uint64
 	lane    int
+	// noRoom: its reservation has the memory that its native operation asked for.
+	noRoom bool
 	// native or the executor run is set while it runs.
 	native *nativeRun
 	// report is what its run said.
 	report *millracev1.TaskReport
-	parked time.Time
+	// loans are its borrowed inputs, by input; those that are none have no End.
+	loans []transfer.Loan
+	// admitted: the machine knew it when it began to wait for loans.
+	admitted bool
+	parked   time.Time
 }
 
 func (w *Worker) assign(pb *millracev1.Assignment) {
@@ -116,6 +124,9 @@ func (w *Worker) admit(a *attempt) {
 	w.attempts[a.ref] = a
 	if makers := w.makers(a.pb); len(makers) > 0 {
 		w.step(&lifecycle.AssignedAhead{Ref: a.ref, Makers: makers})
+		return
+	}
+	if w.borrow(a, false) {
 		return
 	}
 	w.step(w.assigned(a))
@@ -152,16 +163,33 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 	if n := len(pb.GetInputs()); n > 0 {
 		a.inputs = make([]device.Input, n)
 	}
+	var wanted []ledger.ObjectID
 	for i, in := range pb.GetInputs() {
-		id := ledger.ObjectID{Task: ids.TaskID(in.GetTaskId()), Generation: ids.Attempt(in.GetGeneration())}
 		if len(in.GetInlineResult()) > 0 {
 			a.inputs[i].Header = in.GetInlineResult()
 			continue
 		}
-		if o, ok := w.config.Store.Pin(id, a.ref.Task, a.ref.Attempt); ok {
+		if lent, ok := a.lentInput(i); ok {
+			a.inputs[i] = lent
+			continue
+		}
+		wanted = append(wanted, inputID(in))
+	}
+	if len(wanted) == 0 {
+		return e
+	}
+	objects, loose := w.config.Store.Admit(a.ref.Task, a.ref.Attempt, e.Rank, wanted, e.OutputBytes > 0)
+	for i, in := range pb.GetInputs() {
+		if len(in.GetInlineResult()) > 0 || a.isLent(i) {
+			continue
+		}
+		o := objects[0]
+		objects = objects[1:]
+		id := inputID(in)
+		if o.ID == id {
 			a.inputs[i] = device.Input{Header: o.Header, Frames: o.Frames}
 			if len(o.Frames) > 0 {
-				e.Inputs = append(e.Inputs, lifecycle.Input{Object: lifecycle.Object(id), Pinned: true})
+				e.Inputs = append(e.Inputs, lifecycle.Input{Object: lifecycle.Object(id), Pinned: true, Away: loose})
 			}
 			continue
 		}
@@ -172,6 +200,10 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 		e.Inputs = append(e.Inputs, missing)
 	}
 	return e
+}
+
+func inputID(in *millracev1.Input) ledger.ObjectID {
+	return ledger.ObjectID{Task: ids.TaskID(in.GetTaskId()), Generation: ids.Attempt(in.GetGeneration())}
 }
 
 // fail reports an attempt that the machine never had.
@@ -216,6 +248,12 @@ func (w *Worker) takeParked(ref lifecycle.Ref) *attempt {
 			return a
 		}
 	}
+	// One that waits for loans is not the machine's yet, either.
+	if a := w.borrowing[ref]; a != nil && !a.admitted {
+		delete(w.borrowing, ref)
+		delete(w.attempts, ref)
+		return a
+	}
 	return nil
 }
 
@@ -245,7 +283,7 @@ func (w *Worker) step(e lifecycle.Event) {
 func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 	switch e := e.(type) {
 	case lifecycle.StartRun:
-		w.startRun(e)
+		return w.startRun(e)
 	case lifecycle.Publish:
 		a := w.take(e.Ref)
 		w.outbox.task(a.report)
@@ -257,6 +295,8 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 		w.config.Store.Unpin(ledger.ObjectID(e.Object), e.Ref.Task, e.Ref.Attempt)
 	case lifecycle.PinInput:
 		w.pinInput(e)
+	case lifecycle.Loosen:
+		w.config.Store.Loosen(ledger.ObjectID(e.Object), e.Ref.Task, e.Ref.Attempt, w.attempts[e.Ref].pb.GetRank())
 	case lifecycle.Drop:
 		w.config.Store.Drop(ledger.ObjectID(e.Object))
 	case lifecycle.Gained:
@@ -264,6 +304,9 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 			TaskId: uint64(e.Object.Task), Generation: uint32(e.Object.Generation), Bytes: e.Bytes,
 		}}, nil)
 	case lifecycle.Admit:
+		if w.borrow(w.attempts[e.Ref], true) {
+			return nil
+		}
 		again := w.assigned(w.attempts[e.Ref])
 		again.Admitted = true
 		return again
@@ -299,6 +342,9 @@ func (w *Worker) withRun(ref lifecycle.Ref, native, other func(*attempt)) {
 func (w *Worker) take(ref lifecycle.Ref) *attempt {
 	a := w.attempts[ref]
 	delete(w.attempts, ref)
+	if a != nil {
+		a.endLoans()
+	}
 	return a
 }
 
@@ -321,6 +367,9 @@ func (w *Worker) report(e lifecycle.Report) {
 		}
 		r.InlineResult, r.OutputBytes = nil, 0
 	case lifecycle.InputUnreachable:
+		if a != nil && a.report != nil {
+			r.Unreachable = a.report.GetUnreachable()
+		}
 		for _, u := range e.Unreachable {
 			x := &millracev1.Unreachable{TaskId: uint64(u.Object.Task), Generation: uint32(u.Object.Generation)}
 			for _, id := range u.FailedAt {
@@ -337,47 +386,87 @@ func (w *Worker) report(e lifecycle.Report) {
 	w.outbox.task(r)
 }
 
+// pinInput keeps an object that has arrived. Should it be gone or moved by now, the
+// attempt finds out when it is to begin.
 func (w *Worker) pinInput(e lifecycle.PinInput) {
 	a := w.attempts[e.Ref]
-	o, ok := w.config.Store.Pin(ledger.ObjectID(e.Object), e.Ref.Task, e.Ref.Attempt)
-	if !ok || a == nil {
-		panic(fmt.Sprintf("loop: object %s vanished between its arrival and its use by %s", e.Object, e.Ref))
+	id := ledger.ObjectID(e.Object)
+	o, ok := w.config.Store.Queue(id, e.Ref.Task, e.Ref.Attempt, a.pb.GetRank())
+	if !ok {
+		return
+	}
+	if e.Reservation != 0 {
+		w.config.Store.Hold(w.reservations[e.Reservation], id)
 	}
 	a.fetched += o.Bytes()
 	for i, in := range a.pb.GetInputs() {
-		if in.GetTaskId() == uint64(e.Object.Task) && in.GetGeneration() == uint32(e.Object.Generation) {
+		if inputID(in) == id {
 			a.inputs[i] = device.Input{Header: o.Header, Frames: o.Frames}
 		}
 	}
 }
 
-// reserve asks the store for memory. If that is decided at once, the answer is
-// returned.
+// reserve asks the store for memory, and for inputs to be brought into the slab.
+// If that is decided at once, the answer is returned.
 func (w *Worker) reserve(e lifecycle.Reserve) lifecycle.Event {
-	id, ok, err := w.config.Store.Reserve(holder(e.Ref.Task), e.Bytes, time.Now().Add(w.config.MemoryWait),
-		func(err error) { w.post(granted{e.Reservation, err}) })
+	q := store.Request{Holder: holder(e.Ref.Task), Bytes: e.Bytes, Deadline: time.Now().Add(w.config.MemoryWait)}
+	for _, o := range e.Inputs {
+		q.Inputs = append(q.Inputs, ledger.ObjectID(o))
+	}
+	id, standing, err := w.config.Store.Acquire(q, func(t store.Told) { w.post(told{e.Ref, e.Reservation, t}) })
 	if err != nil {
 		return lifecycle.ReserveFailed{Reservation: e.Reservation, Message: err.Error()}
 	}
 	w.reservations[e.Reservation] = id
-	if ok {
-		return lifecycle.Reserved{Reservation: e.Reservation}
+	if standing == ledger.Waiting {
+		return nil
 	}
-	return nil
+	return lifecycle.Reserved{Reservation: e.Reservation, Loading: standing == ledger.Loading}
 }
 
-func (w *Worker) startRun(e lifecycle.StartRun) {
+// reservationTold passes on what became of a reservation.
+func (w *Worker) reservationTold(x told) {
+	switch {
+	case x.Granted && x.Err != nil:
+		w.step(lifecycle.InputLost{Ref: x.ref, Object: lifecycle.Object(x.Lost)})
+	case x.Err != nil:
+		w.step(lifecycle.ReserveFailed{Reservation: x.reservation, Message: x.Err.Error()})
+	case x.Ready:
+		// It was granted before, or is now.
+		w.step(lifecycle.Reserved{Reservation: x.reservation})
+		w.step(lifecycle.Loaded{Reservation: x.reservation})
+	default:
+		w.step(lifecycle.Reserved{Reservation: x.reservation, Loading: true})
+	}
+}
+
+// startRun hands an attempt to a lane, or says why it cannot begin.
+func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	a := w.attempts[e.Ref]
+	for i, in := range a.pb.GetInputs() {
+		if len(in.GetInlineResult()) > 0 || a.isLent(i) {
+			continue
+		}
+		// Where it was when it was pinned need not be where it is.
+		o, ok := w.config.Store.Held(inputID(in))
+		switch {
+		case !ok:
+			return lifecycle.InputLost{Ref: e.Ref, Object: lifecycle.Object(inputID(in))}
+		case !o.InSlab:
+			return lifecycle.InputAway{Ref: e.Ref}
+		}
+		a.inputs[i] = device.Input{Header: o.Header, Frames: o.Frames}
+	}
 	a.lane = e.Lane
 	timeout := time.Duration(a.pb.GetTimeoutMillis()) * time.Millisecond
 	if a.op.runner == nativeRunner {
 		a.native = &nativeRun{
 			ref:     a.ref,
 			call:    device.Call{Op: a.op.pb.GetName(), Arguments: a.pb.GetArguments(), Inputs: a.inputs, Attempt: int(a.ref.Attempt)},
-			timeout: timeout, short: a.op.estimate() > 0, reservation: w.reservations[e.Reservation],
+			timeout: timeout, short: a.op.estimate() > 0, reservation: w.reservations[e.Reservation], roomy: a.noRoom,
 		}
 		w.native.start(e.Lane, a.native)
-		return
+		return nil
 	}
 	r := &executor.Run{
 		Ref: a.ref, Op: a.op.pb, Arguments: a.pb.GetArguments(), Key: a.pb.GetKey(), Namespace: a.pb.GetNamespace(), Timeout: timeout,
@@ -396,6 +485,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) {
 		r.InputObjects = append(r.InputObjects, ledger.ObjectID{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())})
 	}
 	w.config.Executors.Start(a.op.runner, e.Lane, r)
+	return nil
 }
 
 // nativeEnded takes a run that a lane is done with.
@@ -410,10 +500,15 @@ func (w *Worker) nativeEnded(r *nativeRun) {
 		w.step(lifecycle.RunReturned{Ref: r.ref})
 		return
 	case r.noRoom != nil:
+		a.noRoom = true
 		w.step(lifecycle.NoRoom{Ref: r.ref, Bytes: r.noRoom})
 		return
 	}
 	a.op.observe(r.runTime)
+	if broken := a.endLoans(); len(broken) > 0 {
+		w.discardBorrowed(a, broken)
+		return
+	}
 	a.report = &millracev1.TaskReport{
 		TaskId: uint64(r.ref.Task), Attempt: uint32(r.ref.Attempt), Outcome: millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED,
 		OutputBytes: r.bytes, InlineResult: r.inline, RunNanos: uint64(r.runTime), FetchedBytes: a.fetched,

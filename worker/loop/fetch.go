@@ -56,14 +56,20 @@ func (w *Worker) startFetch(e lifecycle.StartFetch) {
 	}()
 }
 
-// Place is part of transfer.Sink. It never waits: the memory was set aside.
-func (f *fetching) Place(_ context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
+// Place is part of transfer.Sink. It does not wait, as the memory was set aside,
+// unless the object is larger than was said.
+func (f *fetching) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
 	f.heads[index] = head
 	if len(head.FrameBytes) == 0 {
 		return nil, nil
 	}
 	s := f.worker.config.Store
 	frames, err := s.Allocate(f.reservations[index], f.object(index), head.FrameBytes...)
+	if errors.Is(err, ledger.ErrOutgrown) {
+		if err = s.Grow(ctx, f.reservations[index], holder(f.object(index).Task), head.FrameBytes, f.worker.config.MemoryWait); err == nil {
+			frames, err = s.Allocate(f.reservations[index], f.object(index), head.FrameBytes...)
+		}
+	}
 	switch {
 	case err == nil:
 		return s.Regions(frames), nil
@@ -86,7 +92,9 @@ func (f *fetching) Done(index int, err error) {
 		if len(f.heads[index].FrameBytes) == 0 {
 			s.PutSmall(id, f.heads[index].Header)
 		} else {
-			err = s.Seal(id, f.heads[index].Header)
+			if err = s.Seal(id, f.heads[index].Header); err == nil {
+				s.Copied(id)
+			}
 		}
 	}
 	if err == nil || errors.Is(err, errHeld) {

@@ -100,6 +100,8 @@ type Worker struct {
 	fetching sync.WaitGroup
 	// inlineBytes is the largest result to send inline.
 	inlineBytes atomic.Uint32
+	// borrowedBytes were used in place at peers.
+	borrowedBytes atomic.Uint64
 	// self is the worker's number, 0 before it is registered.
 	self atomic.Uint32
 
@@ -117,7 +119,11 @@ type Worker struct {
 	parked       []*attempt
 	peers        map[ids.WorkerID]transfer.Peer
 	reservations map[lifecycle.ReservationID]ledger.ReservationID
-	draining     bool
+	// borrowing are the attempts that wait for loans; borrowedTimes counts the loans
+	// of each object.
+	borrowing     map[lifecycle.Ref]*attempt
+	borrowedTimes map[ledger.ObjectID]int
+	draining      bool
 	// stopped ends the owner; nil while it goes on.
 	stopped   error
 	leaving   bool
@@ -143,8 +149,10 @@ func New(c Config) *Worker {
 		functions:    make(map[ids.FunctionHash]*millracev1.Function),
 		peers:        make(map[ids.WorkerID]transfer.Peer),
 		reservations: make(map[lifecycle.ReservationID]ledger.ReservationID),
-		executors:    make(map[string]bool),
+		borrowing:    make(map[lifecycle.Ref]*attempt), borrowedTimes: make(map[ledger.ObjectID]int),
+		executors: make(map[string]bool),
 	}
+	c.Store.OnGone(func(id ledger.ObjectID, _ error) { w.post(gone{id}) })
 	if c.Executors != nil {
 		for _, kind := range c.Executors.Kinds() {
 			w.executors[kind] = true
@@ -190,11 +198,14 @@ type (
 		report *millracev1.ObjectReport
 		told   chan struct{}
 	}
-	// granted answers a reservation that had to wait.
-	granted struct {
+	// told is what became of a reservation that was not ready at once.
+	told struct {
+		ref         lifecycle.Ref
 		reservation lifecycle.ReservationID
-		err         error
+		store.Told
 	}
+	// gone: the store gave an object up.
+	gone struct{ object ledger.ObjectID }
 )
 
 const (
@@ -211,7 +222,7 @@ const (
 func (w *Worker) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w.fetchCtx = work
-	w.native = newNative(w.config.Device, w.config.Store, w.config.Lifecycle.Slots, &w.inlineBytes,
+	w.native = newNative(w.config.Device, w.config.Store, w.config.MemoryWait, w.config.Lifecycle.Slots, &w.inlineBytes,
 		func(runs []*nativeRun) { w.post(runs) })
 	sessionDone := make(chan struct{})
 	go func() {
@@ -265,7 +276,7 @@ func (w *Worker) own(ctx context.Context) error {
 			done = nil
 			w.leave("told to stop")
 		}
-		if w.draining && w.machine.Len() == 0 && len(w.parked) == 0 && w.stopped == nil {
+		if w.draining && w.machine.Len() == 0 && len(w.parked) == 0 && len(w.borrowing) == 0 && w.stopped == nil {
 			w.leave("drained")
 		}
 		w.outbox.signal()
@@ -315,14 +326,16 @@ func (w *Worker) handle(x any) {
 		for i := range x {
 			w.executorEnded(&x[i])
 		}
+	case borrowed:
+		w.lent(x)
 	case gained:
 		w.outbox.object(x.report, x.told)
-	case granted:
-		if x.err != nil {
-			w.step(lifecycle.ReserveFailed{Reservation: x.reservation, Message: x.err.Error()})
-		} else {
-			w.step(lifecycle.Reserved{Reservation: x.reservation})
-		}
+	case told:
+		w.reservationTold(x)
+	case gone:
+		w.outbox.object(&millracev1.ObjectReport{Replica: &millracev1.Replica{
+			TaskId: uint64(x.object.Task), Generation: uint32(x.object.Generation),
+		}, Lost: true}, nil)
 	case lifecycle.Event:
 		w.step(x)
 	default:
@@ -348,6 +361,11 @@ func (w *Worker) open() *opened {
 	}
 	for _, a := range w.parked {
 		r.Running = append(r.Running, taskRef(a.ref))
+	}
+	for ref, a := range w.borrowing {
+		if !a.admitted {
+			r.Running = append(r.Running, taskRef(ref))
+		}
 	}
 	return &opened{w.session, r}
 }

@@ -26,7 +26,9 @@ type nativeRun struct {
 	timeout time.Duration
 	short   bool
 	// reservation is memory set aside by the loop, which gives it back; 0: none.
+	// roomy: the result fits in it; otherwise it is for the inputs alone.
 	reservation ledger.ReservationID
+	roomy       bool
 
 	// state is where the run is, see the constants: it settles who was first,
 	// the lane that begins it or the loop that takes it back.
@@ -56,6 +58,8 @@ var (
 type native struct {
 	device device.Device
 	store  *store.Store
+	// memoryWait is how long a run waits for more memory.
+	memoryWait time.Duration
 	// inlineBytes is the largest result to send inline.
 	inlineBytes *atomic.Uint32
 	// post takes runs that ended; it is called by the lanes.
@@ -82,8 +86,8 @@ type nativeLane struct {
 	flushed time.Time
 }
 
-func newNative(d device.Device, s *store.Store, slots int, inlineBytes *atomic.Uint32, post func([]*nativeRun)) *native {
-	n := &native{device: d, store: s, inlineBytes: inlineBytes, post: post}
+func newNative(d device.Device, s *store.Store, memoryWait time.Duration, slots int, inlineBytes *atomic.Uint32, post func([]*nativeRun)) *native {
+	n := &native{device: d, store: s, memoryWait: memoryWait, inlineBytes: inlineBytes, post: post}
 	for range slots {
 		l := &nativeLane{n: n, wake: make(chan struct{}, 1)}
 		n.lanes = append(n.lanes, l)
@@ -229,7 +233,10 @@ func (n *native) attempt(ctx context.Context, r *nativeRun) error {
 		return err
 	}
 	id := ledger.ObjectID{Task: r.ref.Task, Generation: r.ref.Attempt}
-	reservation := r.reservation
+	var reservation ledger.ReservationID
+	if r.roomy {
+		reservation = r.reservation
+	}
 	if sizes := p.OutputBytes(); len(sizes) > 0 && reservation == 0 {
 		var granted bool
 		// No waiting here: whoever waits for memory must not occupy a lane.
@@ -247,12 +254,17 @@ func (n *native) attempt(ctx context.Context, r *nativeRun) error {
 	}
 	alloc := func(bytes uint64) (memory.Frame, error) {
 		if reservation == 0 {
-			if reservation, _, err = n.store.Reserve(holder(r.ref.Task), []uint64{bytes}, time.Time{}, nil); err != nil {
+			if reservation, err = n.store.ReserveMore(ctx, holder(r.ref.Task), []uint64{bytes}, n.memoryWait); err != nil {
 				reservation = 0
 				return memory.Frame{}, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
 			}
 		}
 		frames, err := n.store.Allocate(reservation, id, bytes)
+		if errors.Is(err, ledger.ErrOutgrown) {
+			if err = n.store.Grow(ctx, reservation, holder(r.ref.Task), []uint64{bytes}, n.memoryWait); err == nil {
+				frames, err = n.store.Allocate(reservation, id, bytes)
+			}
+		}
 		if err != nil {
 			return memory.Frame{}, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
 		}

@@ -101,6 +101,14 @@ func (s *Store) tierFailed(e ledger.TierFailed) {
 		"remedy", "free space below --local-directory or choose another one")
 }
 
+// lose gives up an object that a reader found broken.
+func (s *Store) lose(id ledger.ObjectID, err error) {
+	s.mu.Lock()
+	calls := s.apply(s.ledger.Lose(id, err))
+	s.mu.Unlock()
+	run(calls)
+}
+
 // spilled returns where the frames of a leased object are, some of them in a tier
 // below the slab. REQUIRES: mu is held.
 func (s *Store) spilled(id ledger.ObjectID) []transfer.Region {
@@ -109,7 +117,10 @@ func (s *Store) spilled(id ledger.ObjectID) []transfer.Region {
 	for i, c := range copies {
 		regions[i] = transfer.Region{Space: s.space, Frame: c.Frame}
 		if c.Tier > 0 {
-			regions[i].Space = &spilled{Space: s.space, tier: s.below[c.Tier-1], whole: c.Whole, sum: c.Sum, next: c.Whole.Offset}
+			regions[i].Space = &spilled{
+				Space: s.space, tier: s.below[c.Tier-1], whole: c.Whole, sum: c.Sum, next: c.Whole.Offset,
+				broken: func(err error) { s.lose(id, err) },
+			}
 		}
 	}
 	return regions
@@ -123,6 +134,8 @@ type spilled struct {
 	tier  memory.Tier
 	whole memory.Frame
 	sum   uint32
+	// broken is told when the bytes cannot be read, or are not those written.
+	broken func(error)
 
 	mu sync.Mutex
 	// next is up to where is was computed; both guarded by mu.
@@ -143,6 +156,14 @@ func (p *spilled) Size() uint64 { return p.tier.Size() }
 
 // ReadInto is part of memory.Reader.
 func (p *spilled) ReadInto(off uint64, to []byte) error {
+	err := p.readInto(off, to)
+	if err != nil {
+		p.broken(err)
+	}
+	return err
+}
+
+func (p *spilled) readInto(off uint64, to []byte) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if off != p.next {

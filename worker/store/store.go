@@ -234,15 +234,68 @@ func (s *Store) lookup(id ledger.ObjectID) (Object, bool) {
 	return Object{ID: id, Header: o.Header, Frames: o.Frames, InSlab: o.InSlab}, true
 }
 
+// Admit finds the inputs of an attempt and keeps them for it, each with a pin until
+// Unpin; those that are not here have no ID in the result. Where that does not keep
+// much memory from others, the pins are in place and the attempt can run. Otherwise
+// loose is true, and it needs a reservation with the inputs first: also if it has to
+// wait for memory anyway, because whoever waits must not hold any.
+func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs []ledger.ObjectID, waits bool) (objects []Object, loose bool) {
+	objects = make([]Object, len(inputs))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	loose = waits
+	var bytes uint64
+	for i, id := range inputs {
+		o, ok := s.lookup(id)
+		if !ok {
+			loose = true
+			continue
+		}
+		objects[i] = o
+		for _, f := range o.Frames {
+			bytes += f.Bytes
+		}
+		loose = loose || !o.InSlab
+	}
+	// Without a tier below nothing moves.
+	loose = len(s.below) > 0 && (loose || bytes > s.space.Size()/smallShare)
+	p := inputPin(task, attempt)
+	if loose {
+		p = queuedPin(task, attempt, rank)
+	}
+	for i := range objects {
+		if o := &objects[i]; len(o.Frames) > 0 && s.ledger.Pin(o.ID, p) != nil {
+			*o = Object{}
+		}
+	}
+	return objects, loose
+}
+
+// smallShare is the part of the slab up to which the inputs of an attempt are kept
+// in place without a reservation.
+const smallShare = 256
+
 // Queue finds a sealed object and keeps it for an attempt whose turn comes at a
 // rank: in whichever tier, until a reservation with it as input is granted.
 func (s *Store) Queue(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt, rank uint64) (Object, bool) {
-	return s.pin(id, ledger.Pin{Reason: ledger.PinQueued, Holder: ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, Attempt: attempt, Rank: rank})
+	return s.pin(id, queuedPin(task, attempt, rank))
 }
 
-// Unqueue ends what Queue did. Objects without frames have no pins.
-func (s *Store) Unqueue(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) {
-	s.unpin(id, ledger.Pin{Reason: ledger.PinQueued, Holder: ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, Attempt: attempt})
+// Loosen lets an object that is pinned for an attempt leave the slab.
+func (s *Store) Loosen(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt, rank uint64) {
+	var calls []func()
+	s.mu.Lock()
+	defer func() {
+		s.mu.Unlock()
+		run(calls)
+	}()
+	if len(s.below) == 0 || s.ledger.Pin(id, queuedPin(task, attempt, rank)) != nil {
+		return
+	}
+	effects, err := s.ledger.Unpin(id, inputPin(task, attempt))
+	if err == nil {
+		calls = s.apply(effects)
+	}
 }
 
 // Pin finds a sealed object and keeps its bytes where they are, in the slab, for
@@ -251,9 +304,17 @@ func (s *Store) Pin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) (O
 	return s.pin(id, inputPin(task, attempt))
 }
 
-// Unpin ends what Pin did. Objects without frames have no pins.
+// Unpin takes the pins of an attempt off. Objects without frames have none.
 func (s *Store) Unpin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) {
-	s.unpin(id, inputPin(task, attempt))
+	s.mu.Lock()
+	var calls []func()
+	for _, p := range []ledger.Pin{inputPin(task, attempt), queuedPin(task, attempt, 0)} {
+		if effects, err := s.ledger.Unpin(id, p); err == nil {
+			calls = append(calls, s.apply(effects)...)
+		}
+	}
+	s.mu.Unlock()
+	run(calls)
 }
 
 func (s *Store) pin(id ledger.ObjectID, p ledger.Pin) (Object, bool) {
@@ -266,23 +327,16 @@ func (s *Store) pin(id ledger.ObjectID, p ledger.Pin) (Object, bool) {
 	return o, ok
 }
 
-func (s *Store) unpin(id ledger.ObjectID, p ledger.Pin) {
-	s.mu.Lock()
-	effects, err := s.ledger.Unpin(id, p)
-	var calls []func()
-	if err == nil {
-		calls = s.apply(effects)
-	}
-	s.mu.Unlock()
-	run(calls)
-}
-
 func inputPin(task ids.TaskID, attempt ids.Attempt) ledger.Pin {
 	return ledger.Pin{Reason: ledger.PinInput, Holder: ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, Attempt: attempt}
 }
 
-// Held returns a pinned object that a reservation which is ready holds in the
-// slab. ok is false if its bytes are not there.
+func queuedPin(task ids.TaskID, attempt ids.Attempt, rank uint64) ledger.Pin {
+	return ledger.Pin{Reason: ledger.PinQueued, Holder: ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, Attempt: attempt, Rank: rank}
+}
+
+// Held returns an object that is pinned, sealed or dropped since. Its frames stay
+// where they are if a pin or a reservation keeps them in place.
 func (s *Store) Held(id ledger.ObjectID) (o Object, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -290,7 +344,10 @@ func (s *Store) Held(id ledger.ObjectID) (o Object, ok bool) {
 		return Object{ID: id, Header: header, InSlab: true}, true
 	}
 	v, ok := s.ledger.Lookup(id)
-	return Object{ID: id, Header: v.Header, Frames: v.Frames, InSlab: v.InSlab}, ok && v.State != ledger.Building && v.InSlab
+	if _, have := s.ledger.Copies(id); !ok || !have || v.State == ledger.Building {
+		return Object{}, false
+	}
+	return Object{ID: id, Header: v.Header, Frames: v.Frames, InSlab: v.InSlab}, true
 }
 
 // Hold keeps an object in the slab for a granted reservation, as if it had been
@@ -422,6 +479,8 @@ func (s *Store) Acquire(q Request, tell func(Told)) (ledger.ReservationID, ledge
 	}
 	s.lastReservation++
 	id := s.lastReservation
+	// An executor asks for its run, whose inputs it holds.
+	q.Urgent = q.Urgent || q.Holder.Kind == ledger.HolderExecutor
 	standing, effects, err := s.ledger.Reserve(time.Now(), ledger.Request{
 		ID: id, Holder: q.Holder, Bytes: q.Bytes, Inputs: q.Inputs, Urgent: q.Urgent, Deadline: q.Deadline,
 	})
@@ -454,6 +513,22 @@ func (s *Store) ReserveWait(ctx context.Context, holder ledger.Holder, bytes []u
 // who do not.
 func (s *Store) ReserveMore(ctx context.Context, holder ledger.Holder, bytes []uint64, wait time.Duration) (ledger.ReservationID, error) {
 	return s.acquireWait(ctx, Request{Holder: holder, Bytes: bytes, Urgent: true, Deadline: time.Now().Add(wait)})
+}
+
+// Grow adds memory to a granted reservation for what outgrew it: it makes others
+// leave, and waits.
+func (s *Store) Grow(ctx context.Context, r ledger.ReservationID, holder ledger.Holder, bytes []uint64, wait time.Duration) error {
+	more, err := s.ReserveMore(ctx, holder, bytes, wait)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	err = s.ledger.Merge(more, r)
+	s.mu.Unlock()
+	if err != nil {
+		s.Release(more)
+	}
+	return err
 }
 
 func (s *Store) acquireWait(ctx context.Context, q Request) (ledger.ReservationID, error) {

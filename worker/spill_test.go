@@ -1,0 +1,277 @@
+package worker_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/invariant"
+	"github.com/millrace/millrace/worker"
+	"github.com/millrace/millrace/worker/workertest"
+)
+
+// small makes the slab 16 MiB, with a disk below.
+func small(c *worker.Config) {
+	c.MemoryLimitBytes = 16 << 20
+	c.SpillLimitBytes = 1 << 30
+	c.MemoryWait = 10 * time.Second
+}
+
+func input(task uint64, bytes int) *millracev1.Input {
+	return &millracev1.Input{TaskId: task, Generation: 1, Bytes: uint64(bytes)}
+}
+
+// chunks makes n objects of so many bytes, tasks first, first+1, ..., and waits
+// for them.
+func (w *running) chunks(t *testing.T, first uint64, n, bytes int) {
+	t.Helper()
+	for i := range n {
+		w.Assign(&millracev1.Assignment{TaskId: first + uint64(i), Attempt: 1, OpId: 1, Rank: first + uint64(i), Arguments: workertest.Arguments(bytes, i)})
+	}
+	for i := range n {
+		if r := w.Report(first + uint64(i)); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+			t.Fatalf("chunk %d: %v", i, r)
+		}
+	}
+}
+
+func (w *running) release(first uint64, n int) {
+	for i := range n {
+		w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: first + uint64(i), Generation: 1}}})
+	}
+}
+
+// spillFiles returns the sizes, in blocks, of what lies below a directory.
+func spillFiles(t *testing.T, directory string) (names []string) {
+	t.Helper()
+	names, err := filepath.Glob(filepath.Join(directory, "*", "data"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// A reduction over eight times the slab: each chunk is checked by the task that
+// reads it, those that combine two by two need both at once.
+func TestReductionOverEightTimesTheSlab(t *testing.T) {
+	w := start(t, workertest.NewScheduler(t), small)
+	w.Op(1, native, "array.full")
+	w.Op(2, native, "array.map")
+	w.Op(3, native, "array.reduce")
+	const n, bytes = 64, 2 << 20
+	next := uint64(100)
+	level := make([]uint64, n)
+	sum := 0.0
+	for i := range level {
+		level[i] = next
+		sum += float64(i) * bytes / 8
+		w.Assign(&millracev1.Assignment{TaskId: next, Attempt: 1, OpId: 1, Rank: next, Arguments: workertest.Arguments([]any{bytes / 8}, float64(i))})
+		next++
+	}
+	for _, task := range level {
+		if r := w.Report(task); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+			t.Fatalf("chunk: %v", r)
+		}
+	}
+	for len(level) > 1 {
+		var up []uint64
+		for i := 0; i < len(level); i += 2 {
+			w.Assign(&millracev1.Assignment{
+				TaskId: next, Attempt: 1, OpId: 2, Rank: next, Arguments: workertest.Arguments("x0+x1", workertest.Input(0), workertest.Input(1)),
+				Inputs: []*millracev1.Input{input(level[i], bytes), input(level[i+1], bytes)},
+			})
+			up = append(up, next)
+			next++
+		}
+		for _, task := range up {
+			if r := w.Report(task); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+				t.Fatalf("sum of two: %v", r)
+			}
+		}
+		for _, task := range level {
+			w.release(task, 1)
+		}
+		level = up
+	}
+	w.Assign(&millracev1.Assignment{
+		TaskId: next, Attempt: 1, OpId: 3, Arguments: workertest.Arguments(workertest.Input(0), "sum"), Inputs: []*millracev1.Input{input(level[0], bytes)},
+	})
+	if got := float64Of(t, workertest.Decode(t, w.Report(next).GetInlineResult())); got != sum {
+		t.Errorf("sum %v, want %v", got, sum)
+	}
+}
+
+// Many tiny objects and one of nine tenths of the slab: the tiny ones leave, and
+// all can be read.
+func TestTinyObjectsMakeRoomForAHugeOne(t *testing.T) {
+	// Large blocks are aligned: of 64 MiB, 62 can be one.
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { small(c); c.MemoryLimitBytes = 64 << 20 })
+	w.Op(1, native, "bench.bytes")
+	w.Op(2, native, "bench.checksum")
+	// What is no larger than 1 KiB lies in headers, outside of the slab.
+	const tiny, huge = 1<<10 + 1, (64 << 20) / 10 * 9
+	n := 10_000
+	if invariant.Enabled {
+		n = 300 // each step looks at all of them
+	}
+	w.chunks(t, 100, n, tiny)
+	w.chunks(t, 20_000, 1, huge)
+	w.Assign(&millracev1.Assignment{TaskId: 30_000, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*millracev1.Input{input(20_000, huge)}})
+	if r := w.Report(30_000); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+		t.Fatalf("checksum of the huge one: %v", r)
+	}
+	for i := 0; i < n; i += n / 20 {
+		task := uint64(40_000 + i)
+		w.Assign(&millracev1.Assignment{TaskId: task, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*millracev1.Input{input(uint64(100+i), tiny)}})
+		if r := w.Report(task); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+			t.Fatalf("checksum of a tiny one: %v", r)
+		}
+	}
+	// Peers and clients get them from wherever they are.
+	d := data(t, w.Registration.GetDataAddress())
+	for _, task := range []uint64{100, 101, 20_000} {
+		if _, b, failed := read(t, d, task); failed != nil || len(b) < tiny {
+			t.Errorf("task %d: %d bytes, %v", task, len(b), failed)
+		}
+	}
+}
+
+func TestLargerThanTheSlabFailsAtOnce(t *testing.T) {
+	w := start(t, workertest.NewScheduler(t), small)
+	w.Op(1, native, "bench.bytes")
+	w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: workertest.Arguments(17<<20, 1)})
+	if e := w.Report(1).GetError(); e.GetReason() != "OUT_OF_MEMORY" || !strings.Contains(e.GetMessage(), "larger than the slab") {
+		t.Errorf("got %v", e)
+	}
+	// Two inputs that lie on disk and do not fit together.
+	w.Op(2, native, "array.map")
+	w.chunks(t, 10, 4, 9<<20)
+	w.Assign(&millracev1.Assignment{
+		TaskId: 20, Attempt: 1, OpId: 2, Arguments: workertest.Arguments("x0+x1", workertest.Input(0), workertest.Input(1)),
+		Inputs: []*millracev1.Input{input(10, 9<<20), input(11, 9<<20)},
+	})
+	if e := w.Report(20).GetError(); e.GetReason() != "OUT_OF_MEMORY" || !strings.Contains(e.GetMessage(), "larger than the slab") {
+		t.Errorf("got %v", e)
+	}
+}
+
+func TestSpilledObjectsAreReadByPeersAndClients(t *testing.T) {
+	s := workertest.NewScheduler(t)
+	a := start(t, s, small)
+	b := start(t, s, func(c *worker.Config) { small(c); c.Name = "host-1" })
+	for _, w := range []*running{a, b} {
+		w.Op(1, native, "bench.bytes")
+		w.Op(2, native, "bench.checksum")
+	}
+	const n, bytes = 32, 2 << 20
+	a.chunks(t, 100, n, bytes)
+	b.Send(&millracev1.SessionResponse{Peers: []*millracev1.Peer{{WorkerId: a.ID, Name: "host-0", DataAddress: a.Registration.GetDataAddress()}}})
+	for i := range n {
+		task := uint64(100 + i)
+		in := input(task, bytes)
+		a.Assign(&millracev1.Assignment{TaskId: 200 + task, Attempt: 1, OpId: 2, Rank: task, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*millracev1.Input{in}})
+		from := input(task, bytes)
+		from.Holders = []uint32{a.ID}
+		b.Assign(&millracev1.Assignment{TaskId: 300 + task, Attempt: 1, OpId: 2, Rank: task, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*millracev1.Input{from}})
+	}
+	for i := range n {
+		here, there := a.Report(300+uint64(i)), b.Report(400+uint64(i))
+		if here.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || string(here.GetInlineResult()) != string(there.GetInlineResult()) {
+			t.Fatalf("chunk %d: %v here, %v there", i, here, there)
+		}
+	}
+	d := data(t, a.Registration.GetDataAddress())
+	_, first, failed := read(t, d, 100)
+	_, again, failedAgain := read(t, d, 100)
+	if failed != nil || failedAgain != nil || len(first) != bytes || string(first) != string(again) {
+		t.Errorf("%d and %d bytes, %v, %v", len(first), len(again), failed, failedAgain)
+	}
+}
+
+// corrupt flips bytes all over the spill file.
+func corrupt(t *testing.T, directory string) {
+	t.Helper()
+	for _, name := range spillFiles(t, directory) {
+		f, err := os.OpenFile(name, os.O_RDWR, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := f.Stat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for off := int64(100); off < info.Size(); off += 64 << 10 {
+			if _, err := f.WriteAt([]byte(fmt.Sprintf("broken %d", off)), off); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// What cannot be read back is never delivered as valid: the scheduler hears that
+// the object is not here, from the task and from the worker itself, and so does a
+// client.
+func TestCorruptedSpillFileLosesTheObjects(t *testing.T) {
+	directory := t.TempDir()
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { small(c); c.Scratch = directory })
+	w.Op(1, native, "bench.bytes")
+	w.Op(2, native, "bench.checksum")
+	const n, bytes = 32, 2 << 20
+	w.chunks(t, 100, n, bytes)
+	corrupt(t, directory)
+	lost, whole := 0, 0
+	for i := range n {
+		task := uint64(100 + i)
+		w.Assign(&millracev1.Assignment{TaskId: 200 + task, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*millracev1.Input{input(task, bytes)}})
+		switch r := w.Report(200 + task); r.GetOutcome() {
+		case millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED:
+			whole++
+		case millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE:
+			if u := r.GetUnreachable()[0]; u.GetTaskId() != task || len(u.GetMissingAt()) != 1 || u.GetMissingAt()[0] != w.ID {
+				t.Errorf("unreachable: %v", r)
+			}
+			lost++
+			w.Until("a report that the object is lost", func() bool {
+				for _, o := range w.Objects {
+					if o.GetLost() && o.GetReplica().GetTaskId() == task {
+						return true
+					}
+				}
+				return false
+			})
+		default:
+			t.Fatalf("chunk %d: %v", i, r)
+		}
+	}
+	if lost == 0 || whole == 0 {
+		t.Errorf("%d objects lost, %d whole", lost, whole)
+	}
+}
+
+func TestNothingIsLeftAfterTheEnd(t *testing.T) {
+	directory := t.TempDir()
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { small(c); c.Scratch = directory })
+	w.Op(1, native, "bench.bytes")
+	w.chunks(t, 100, 32, 2<<20)
+	if len(spillFiles(t, directory)) != 1 {
+		t.Errorf("files %v", spillFiles(t, directory))
+	}
+	// All is given back as soon as nobody wants it.
+	w.release(100, 32)
+	w.Until("an empty slab", func() bool { return w.Stats != nil && w.Stats.GetMemoryUsedBytes() == 0 })
+	w.stop()
+	if err := <-w.ended; err != nil {
+		t.Error(err)
+	}
+	entries, err := os.ReadDir(directory)
+	if err != nil || len(entries) > 0 {
+		t.Errorf("%v, %v", entries, err)
+	}
+}
