@@ -1095,7 +1095,7 @@ var File_millrace_v1_data_service_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_data_service_proto_rawDesc = "" +
 	"\n" +
-	"\x1emillrace/v1/data_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x16millrace/v1/task.proto\"D\n" +
+	"\x1emillrace/v1/data_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x18millrace/v1/memory.proto\x1a\x16millrace/v1/task.proto\"D\n" +
 	"\tObjectRef\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +
@@ -1168,13 +1168,14 @@ const file_millrace_v1_data_service_proto_rawDesc = "" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\"G\n" +
 	"\x13GetTaskLogsResponse\x12\x12\n" +
 	"\x04text\x18\x01 \x01(\tR\x04text\x12\x1c\n" +
-	"\ttruncated\x18\x02 \x01(\bR\ttruncated2\xa1\x04\n" +
+	"\ttruncated\x18\x02 \x01(\bR\ttruncated2\xfc\x04\n" +
 	"\vDataService\x12R\n" +
 	"\vReadObjects\x12\x1f.millrace.v1.ReadObjectsRequest\x1a .millrace.v1.ReadObjectsResponse0\x01\x12R\n" +
 	"\vWriteObject\x12\x1f.millrace.v1.WriteObjectRequest\x1a .millrace.v1.WriteObjectResponse(\x01\x12b\n" +
 	"\x11AcquireReadLeases\x12%.millrace.v1.AcquireReadLeasesRequest\x1a&.millrace.v1.AcquireReadLeasesResponse\x12b\n" +
 	"\x11ReleaseReadLeases\x12%.millrace.v1.ReleaseReadLeasesRequest\x1a&.millrace.v1.ReleaseReadLeasesResponse\x12P\n" +
-	"\vConnectLane\x12\x1f.millrace.v1.ConnectLaneRequest\x1a .millrace.v1.ConnectLaneResponse\x12P\n" +
+	"\vConnectLane\x12\x1f.millrace.v1.ConnectLaneRequest\x1a .millrace.v1.ConnectLaneResponse\x12Y\n" +
+	"\x0eDescribeMemory\x12\".millrace.v1.DescribeMemoryRequest\x1a#.millrace.v1.DescribeMemoryResponse\x12P\n" +
 	"\vGetTaskLogs\x12\x1f.millrace.v1.GetTaskLogsRequest\x1a .millrace.v1.GetTaskLogsResponseB\xac\x01\n" +
 	"\x0fcom.millrace.v1B\x10DataServiceProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
@@ -1210,6 +1211,8 @@ var file_millrace_v1_data_service_proto_goTypes = []any{
 	(*GetTaskLogsRequest)(nil),        // 15: millrace.v1.GetTaskLogsRequest
 	(*GetTaskLogsResponse)(nil),       // 16: millrace.v1.GetTaskLogsResponse
 	(*TaskError)(nil),                 // 17: millrace.v1.TaskError
+	(*DescribeMemoryRequest)(nil),     // 18: millrace.v1.DescribeMemoryRequest
+	(*DescribeMemoryResponse)(nil),    // 19: millrace.v1.DescribeMemoryResponse
 }
 var file_millrace_v1_data_service_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.ObjectHead.object:type_name -> millrace.v1.ObjectRef
@@ -1228,15 +1231,17 @@ var file_millrace_v1_data_service_proto_depIdxs = []int32{
 	6,  // 13: millrace.v1.DataService.AcquireReadLeases:input_type -> millrace.v1.AcquireReadLeasesRequest
 	10, // 14: millrace.v1.DataService.ReleaseReadLeases:input_type -> millrace.v1.ReleaseReadLeasesRequest
 	13, // 15: millrace.v1.DataService.ConnectLane:input_type -> millrace.v1.ConnectLaneRequest
-	15, // 16: millrace.v1.DataService.GetTaskLogs:input_type -> millrace.v1.GetTaskLogsRequest
-	3,  // 17: millrace.v1.DataService.ReadObjects:output_type -> millrace.v1.ReadObjectsResponse
-	5,  // 18: millrace.v1.DataService.WriteObject:output_type -> millrace.v1.WriteObjectResponse
-	9,  // 19: millrace.v1.DataService.AcquireReadLeases:output_type -> millrace.v1.AcquireReadLeasesResponse
-	11, // 20: millrace.v1.DataService.ReleaseReadLeases:output_type -> millrace.v1.ReleaseReadLeasesResponse
-	14, // 21: millrace.v1.DataService.ConnectLane:output_type -> millrace.v1.ConnectLaneResponse
-	16, // 22: millrace.v1.DataService.GetTaskLogs:output_type -> millrace.v1.GetTaskLogsResponse
-	17, // [17:23] is the sub-list for method output_type
-	11, // [11:17] is the sub-list for method input_type
+	18, // 16: millrace.v1.DataService.DescribeMemory:input_type -> millrace.v1.DescribeMemoryRequest
+	15, // 17: millrace.v1.DataService.GetTaskLogs:input_type -> millrace.v1.GetTaskLogsRequest
+	3,  // 18: millrace.v1.DataService.ReadObjects:output_type -> millrace.v1.ReadObjectsResponse
+	5,  // 19: millrace.v1.DataService.WriteObject:output_type -> millrace.v1.WriteObjectResponse
+	9,  // 20: millrace.v1.DataService.AcquireReadLeases:output_type -> millrace.v1.AcquireReadLeasesResponse
+	11, // 21: millrace.v1.DataService.ReleaseReadLeases:output_type -> millrace.v1.ReleaseReadLeasesResponse
+	14, // 22: millrace.v1.DataService.ConnectLane:output_type -> millrace.v1.ConnectLaneResponse
+	19, // 23: millrace.v1.DataService.DescribeMemory:output_type -> millrace.v1.DescribeMemoryResponse
+	16, // 24: millrace.v1.DataService.GetTaskLogs:output_type -> millrace.v1.GetTaskLogsResponse
+	18, // [18:25] is the sub-list for method output_type
+	11, // [11:18] is the sub-list for method input_type
 	11, // [11:11] is the sub-list for extension type_name
 	11, // [11:11] is the sub-list for extension extendee
 	0,  // [0:11] is the sub-list for field type_name
@@ -1247,6 +1252,7 @@ func file_millrace_v1_data_service_proto_init() {
 	if File_millrace_v1_data_service_proto != nil {
 		return
 	}
+	file_millrace_v1_memory_proto_init()
 	file_millrace_v1_task_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

@@ -29,6 +29,7 @@ const (
 	DataService_AcquireReadLeases_FullMethodName = "/millrace.v1.DataService/AcquireReadLeases"
 	DataService_ReleaseReadLeases_FullMethodName = "/millrace.v1.DataService/ReleaseReadLeases"
 	DataService_ConnectLane_FullMethodName       = "/millrace.v1.DataService/ConnectLane"
+	DataService_DescribeMemory_FullMethodName    = "/millrace.v1.DataService/DescribeMemory"
 	DataService_GetTaskLogs_FullMethodName       = "/millrace.v1.DataService/GetTaskLogs"
 )
 
@@ -52,6 +53,8 @@ type DataServiceClient interface {
 	// with UNIMPLEMENTED where there is no such library, and with FAILED_PRECONDITION where both cannot work together; the message
 	// says why.
 	ConnectLane(ctx context.Context, in *ConnectLaneRequest, opts ...grpc.CallOption) (*ConnectLaneResponse, error)
+	// DescribeMemory tells what is in the worker's memory, what keeps it there, and who waits for room.
+	DescribeMemory(ctx context.Context, in *DescribeMemoryRequest, opts ...grpc.CallOption) (*DescribeMemoryResponse, error)
 	// GetTaskLogs returns what a task wrote to stdout and stderr on this worker.
 	GetTaskLogs(ctx context.Context, in *GetTaskLogsRequest, opts ...grpc.CallOption) (*GetTaskLogsResponse, error)
 }
@@ -126,6 +129,16 @@ func (c *dataServiceClient) ConnectLane(ctx context.Context, in *ConnectLaneRequ
 	return out, nil
 }
 
+func (c *dataServiceClient) DescribeMemory(ctx context.Context, in *DescribeMemoryRequest, opts ...grpc.CallOption) (*DescribeMemoryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DescribeMemoryResponse)
+	err := c.cc.Invoke(ctx, DataService_DescribeMemory_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *dataServiceClient) GetTaskLogs(ctx context.Context, in *GetTaskLogsRequest, opts ...grpc.CallOption) (*GetTaskLogsResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(GetTaskLogsResponse)
@@ -156,6 +169,8 @@ type DataServiceServer interface {
 	// with UNIMPLEMENTED where there is no such library, and with FAILED_PRECONDITION where both cannot work together; the message
 	// says why.
 	ConnectLane(context.Context, *ConnectLaneRequest) (*ConnectLaneResponse, error)
+	// DescribeMemory tells what is in the worker's memory, what keeps it there, and who waits for room.
+	DescribeMemory(context.Context, *DescribeMemoryRequest) (*DescribeMemoryResponse, error)
 	// GetTaskLogs returns what a task wrote to stdout and stderr on this worker.
 	GetTaskLogs(context.Context, *GetTaskLogsRequest) (*GetTaskLogsResponse, error)
 	mustEmbedUnimplementedDataServiceServer()
@@ -182,6 +197,9 @@ func (UnimplementedDataServiceServer) ReleaseReadLeases(context.Context, *Releas
 }
 func (UnimplementedDataServiceServer) ConnectLane(context.Context, *ConnectLaneRequest) (*ConnectLaneResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ConnectLane not implemented")
+}
+func (UnimplementedDataServiceServer) DescribeMemory(context.Context, *DescribeMemoryRequest) (*DescribeMemoryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DescribeMemory not implemented")
 }
 func (UnimplementedDataServiceServer) GetTaskLogs(context.Context, *GetTaskLogsRequest) (*GetTaskLogsResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetTaskLogs not implemented")
@@ -279,6 +297,24 @@ func _DataService_ConnectLane_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _DataService_DescribeMemory_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DescribeMemoryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(DataServiceServer).DescribeMemory(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: DataService_DescribeMemory_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(DataServiceServer).DescribeMemory(ctx, req.(*DescribeMemoryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _DataService_GetTaskLogs_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(GetTaskLogsRequest)
 	if err := dec(in); err != nil {
@@ -315,6 +351,10 @@ var DataService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ConnectLane",
 			Handler:    _DataService_ConnectLane_Handler,
+		},
+		{
+			MethodName: "DescribeMemory",
+			Handler:    _DataService_DescribeMemory_Handler,
 		},
 		{
 			MethodName: "GetTaskLogs",

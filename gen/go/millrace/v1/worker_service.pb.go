@@ -763,8 +763,20 @@ type WorkerStats struct {
 	ExecutorDeaths uint64 `protobuf:"varint,5,opt,name=executor_deaths,json=executorDeaths,proto3" json:"executor_deaths,omitempty"`
 	// Cause of the last one, for people.
 	LastExecutorDeath string `protobuf:"bytes,6,opt,name=last_executor_death,json=lastExecutorDeath,proto3" json:"last_executor_death,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Of memory_used_bytes, those that could leave the slab to make room.
+	MemoryEvictableBytes uint64 `protobuf:"varint,7,opt,name=memory_evictable_bytes,json=memoryEvictableBytes,proto3" json:"memory_evictable_bytes,omitempty"`
+	// The slab is nearly full: the worker wants to hear when its objects will be needed (next_uses).
+	MemoryPressure bool `protobuf:"varint,8,opt,name=memory_pressure,json=memoryPressure,proto3" json:"memory_pressure,omitempty"`
+	// Bytes on disk, for results that the slab has no room for.
+	SpilledBytes uint64 `protobuf:"varint,9,opt,name=spilled_bytes,json=spilledBytes,proto3" json:"spilled_bytes,omitempty"`
+	// Bytes written to disk since it started.
+	SpillWrittenBytes uint64 `protobuf:"varint,10,opt,name=spill_written_bytes,json=spillWrittenBytes,proto3" json:"spill_written_bytes,omitempty"`
+	// Bytes read back since it started.
+	SpillReadBytes uint64 `protobuf:"varint,11,opt,name=spill_read_bytes,json=spillReadBytes,proto3" json:"spill_read_bytes,omitempty"`
+	// Why nothing is written to disk now, for people; empty if it works.
+	SpillFailure  string `protobuf:"bytes,12,opt,name=spill_failure,json=spillFailure,proto3" json:"spill_failure,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *WorkerStats) Reset() {
@@ -839,6 +851,48 @@ func (x *WorkerStats) GetLastExecutorDeath() string {
 	return ""
 }
 
+func (x *WorkerStats) GetMemoryEvictableBytes() uint64 {
+	if x != nil {
+		return x.MemoryEvictableBytes
+	}
+	return 0
+}
+
+func (x *WorkerStats) GetMemoryPressure() bool {
+	if x != nil {
+		return x.MemoryPressure
+	}
+	return false
+}
+
+func (x *WorkerStats) GetSpilledBytes() uint64 {
+	if x != nil {
+		return x.SpilledBytes
+	}
+	return 0
+}
+
+func (x *WorkerStats) GetSpillWrittenBytes() uint64 {
+	if x != nil {
+		return x.SpillWrittenBytes
+	}
+	return 0
+}
+
+func (x *WorkerStats) GetSpillReadBytes() uint64 {
+	if x != nil {
+		return x.SpillReadBytes
+	}
+	return 0
+}
+
+func (x *WorkerStats) GetSpillFailure() string {
+	if x != nil {
+		return x.SpillFailure
+	}
+	return ""
+}
+
 // SessionResponse is what the scheduler says.
 type SessionResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -863,7 +917,9 @@ type SessionResponse struct {
 	// Stop at once: the cluster is shutting down, or this incarnation was declared dead. The reason is for the log.
 	StopReason string `protobuf:"bytes,10,opt,name=stop_reason,json=stopReason,proto3" json:"stop_reason,omitempty"`
 	// Forget this session and register anew (the scheduler gave this incarnation up while it was silent).
-	Reregister    bool `protobuf:"varint,11,opt,name=reregister,proto3" json:"reregister,omitempty"`
+	Reregister bool `protobuf:"varint,11,opt,name=reregister,proto3" json:"reregister,omitempty"`
+	// When objects on the worker will be needed; sent while it reports memory_pressure.
+	NextUses      []*NextUse `protobuf:"bytes,12,rep,name=next_uses,json=nextUses,proto3" json:"next_uses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -975,6 +1031,77 @@ func (x *SessionResponse) GetReregister() bool {
 	return false
 }
 
+func (x *SessionResponse) GetNextUses() []*NextUse {
+	if x != nil {
+		return x.NextUses
+	}
+	return nil
+}
+
+// NextUse says when an object will be needed.
+type NextUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Task that made the object.
+	TaskId uint64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Its generation.
+	Generation uint32 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Lowest rank of the tasks that will read it, as in Assignment.rank; 2^64-1: none is known.
+	Rank          uint64 `protobuf:"varint,3,opt,name=rank,proto3" json:"rank,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NextUse) Reset() {
+	*x = NextUse{}
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NextUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NextUse) ProtoMessage() {}
+
+func (x *NextUse) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NextUse.ProtoReflect.Descriptor instead.
+func (*NextUse) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *NextUse) GetTaskId() uint64 {
+	if x != nil {
+		return x.TaskId
+	}
+	return 0
+}
+
+func (x *NextUse) GetGeneration() uint32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *NextUse) GetRank() uint64 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
 // Registered answers a registration.
 type Registered struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -992,7 +1119,7 @@ type Registered struct {
 
 func (x *Registered) Reset() {
 	*x = Registered{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[9]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1004,7 +1131,7 @@ func (x *Registered) String() string {
 func (*Registered) ProtoMessage() {}
 
 func (x *Registered) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[9]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1017,7 +1144,7 @@ func (x *Registered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registered.ProtoReflect.Descriptor instead.
 func (*Registered) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{9}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Registered) GetWorkerId() uint32 {
@@ -1061,7 +1188,7 @@ type OpDefinition struct {
 
 func (x *OpDefinition) Reset() {
 	*x = OpDefinition{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[10]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1073,7 +1200,7 @@ func (x *OpDefinition) String() string {
 func (*OpDefinition) ProtoMessage() {}
 
 func (x *OpDefinition) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[10]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1086,7 +1213,7 @@ func (x *OpDefinition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpDefinition.ProtoReflect.Descriptor instead.
 func (*OpDefinition) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{10}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *OpDefinition) GetOpId() uint32 {
@@ -1118,7 +1245,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[11]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1130,7 +1257,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[11]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1143,7 +1270,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{11}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Peer) GetWorkerId() uint32 {
@@ -1200,7 +1327,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[12]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1339,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[12]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1352,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{12}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Assignment) GetTaskId() uint64 {
@@ -1335,7 +1462,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[13]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1347,7 +1474,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[13]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1360,7 +1487,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{13}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Input) GetTaskId() uint64 {
@@ -1420,7 +1547,7 @@ type ReportWorkerDeathRequest struct {
 
 func (x *ReportWorkerDeathRequest) Reset() {
 	*x = ReportWorkerDeathRequest{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[14]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1432,7 +1559,7 @@ func (x *ReportWorkerDeathRequest) String() string {
 func (*ReportWorkerDeathRequest) ProtoMessage() {}
 
 func (x *ReportWorkerDeathRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[14]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1445,7 +1572,7 @@ func (x *ReportWorkerDeathRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportWorkerDeathRequest.ProtoReflect.Descriptor instead.
 func (*ReportWorkerDeathRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{14}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReportWorkerDeathRequest) GetName() string {
@@ -1478,7 +1605,7 @@ type ReportWorkerDeathResponse struct {
 
 func (x *ReportWorkerDeathResponse) Reset() {
 	*x = ReportWorkerDeathResponse{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[15]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1490,7 +1617,7 @@ func (x *ReportWorkerDeathResponse) String() string {
 func (*ReportWorkerDeathResponse) ProtoMessage() {}
 
 func (x *ReportWorkerDeathResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[15]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1503,7 +1630,7 @@ func (x *ReportWorkerDeathResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportWorkerDeathResponse.ProtoReflect.Descriptor instead.
 func (*ReportWorkerDeathResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{15}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{16}
 }
 
 var File_millrace_v1_worker_service_proto protoreflect.FileDescriptor
@@ -1573,14 +1700,21 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\fObjectReport\x12.\n" +
 	"\areplica\x18\x01 \x01(\v2\x14.millrace.v1.ReplicaR\areplica\x12\x12\n" +
 	"\x04lost\x18\x02 \x01(\bR\x04lost\x12#\n" +
-	"\rinline_result\x18\x03 \x01(\fR\finlineResult\"\xe7\x01\n" +
+	"\rinline_result\x18\x03 \x01(\fR\finlineResult\"\xea\x03\n" +
 	"\vWorkerStats\x12*\n" +
 	"\x11memory_used_bytes\x18\x01 \x01(\x04R\x0fmemoryUsedBytes\x12\x1b\n" +
 	"\trss_bytes\x18\x02 \x01(\x04R\brssBytes\x12\x19\n" +
 	"\bbytes_in\x18\x03 \x01(\x04R\abytesIn\x12\x1b\n" +
 	"\tbytes_out\x18\x04 \x01(\x04R\bbytesOut\x12'\n" +
 	"\x0fexecutor_deaths\x18\x05 \x01(\x04R\x0eexecutorDeaths\x12.\n" +
-	"\x13last_executor_death\x18\x06 \x01(\tR\x11lastExecutorDeath\"\x8d\x04\n" +
+	"\x13last_executor_death\x18\x06 \x01(\tR\x11lastExecutorDeath\x124\n" +
+	"\x16memory_evictable_bytes\x18\a \x01(\x04R\x14memoryEvictableBytes\x12'\n" +
+	"\x0fmemory_pressure\x18\b \x01(\bR\x0ememoryPressure\x12#\n" +
+	"\rspilled_bytes\x18\t \x01(\x04R\fspilledBytes\x12.\n" +
+	"\x13spill_written_bytes\x18\n" +
+	" \x01(\x04R\x11spillWrittenBytes\x12(\n" +
+	"\x10spill_read_bytes\x18\v \x01(\x04R\x0espillReadBytes\x12#\n" +
+	"\rspill_failure\x18\f \x01(\tR\fspillFailure\"\xc0\x04\n" +
 	"\x0fSessionResponse\x127\n" +
 	"\n" +
 	"registered\x18\x01 \x01(\v2\x17.millrace.v1.RegisteredR\n" +
@@ -1598,7 +1732,14 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"stopReason\x12\x1e\n" +
 	"\n" +
 	"reregister\x18\v \x01(\bR\n" +
-	"reregister\"\xa9\x01\n" +
+	"reregister\x121\n" +
+	"\tnext_uses\x18\f \x03(\v2\x14.millrace.v1.NextUseR\bnextUses\"V\n" +
+	"\aNextUse\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\rR\n" +
+	"generation\x12\x12\n" +
+	"\x04rank\x18\x03 \x01(\x04R\x04rank\"\xa9\x01\n" +
 	"\n" +
 	"Registered\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12\x1d\n" +
@@ -1675,7 +1816,7 @@ func file_millrace_v1_worker_service_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_worker_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_millrace_v1_worker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_millrace_v1_worker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_millrace_v1_worker_service_proto_goTypes = []any{
 	(TaskOutcome)(0),                  // 0: millrace.v1.TaskOutcome
 	(*Registration)(nil),              // 1: millrace.v1.Registration
@@ -1687,25 +1828,26 @@ var file_millrace_v1_worker_service_proto_goTypes = []any{
 	(*ObjectReport)(nil),              // 7: millrace.v1.ObjectReport
 	(*WorkerStats)(nil),               // 8: millrace.v1.WorkerStats
 	(*SessionResponse)(nil),           // 9: millrace.v1.SessionResponse
-	(*Registered)(nil),                // 10: millrace.v1.Registered
-	(*OpDefinition)(nil),              // 11: millrace.v1.OpDefinition
-	(*Peer)(nil),                      // 12: millrace.v1.Peer
-	(*Assignment)(nil),                // 13: millrace.v1.Assignment
-	(*Input)(nil),                     // 14: millrace.v1.Input
-	(*ReportWorkerDeathRequest)(nil),  // 15: millrace.v1.ReportWorkerDeathRequest
-	(*ReportWorkerDeathResponse)(nil), // 16: millrace.v1.ReportWorkerDeathResponse
-	nil,                               // 17: millrace.v1.Registration.ResourcesEntry
-	nil,                               // 18: millrace.v1.Assignment.ResourcesEntry
-	(DeviceKind)(0),                   // 19: millrace.v1.DeviceKind
-	(*TaskError)(nil),                 // 20: millrace.v1.TaskError
-	(*Function)(nil),                  // 21: millrace.v1.Function
-	(*durationpb.Duration)(nil),       // 22: google.protobuf.Duration
-	(*Op)(nil),                        // 23: millrace.v1.Op
-	(*WorkerDeath)(nil),               // 24: millrace.v1.WorkerDeath
+	(*NextUse)(nil),                   // 10: millrace.v1.NextUse
+	(*Registered)(nil),                // 11: millrace.v1.Registered
+	(*OpDefinition)(nil),              // 12: millrace.v1.OpDefinition
+	(*Peer)(nil),                      // 13: millrace.v1.Peer
+	(*Assignment)(nil),                // 14: millrace.v1.Assignment
+	(*Input)(nil),                     // 15: millrace.v1.Input
+	(*ReportWorkerDeathRequest)(nil),  // 16: millrace.v1.ReportWorkerDeathRequest
+	(*ReportWorkerDeathResponse)(nil), // 17: millrace.v1.ReportWorkerDeathResponse
+	nil,                               // 18: millrace.v1.Registration.ResourcesEntry
+	nil,                               // 19: millrace.v1.Assignment.ResourcesEntry
+	(DeviceKind)(0),                   // 20: millrace.v1.DeviceKind
+	(*TaskError)(nil),                 // 21: millrace.v1.TaskError
+	(*Function)(nil),                  // 22: millrace.v1.Function
+	(*durationpb.Duration)(nil),       // 23: google.protobuf.Duration
+	(*Op)(nil),                        // 24: millrace.v1.Op
+	(*WorkerDeath)(nil),               // 25: millrace.v1.WorkerDeath
 }
 var file_millrace_v1_worker_service_proto_depIdxs = []int32{
-	19, // 0: millrace.v1.Registration.device:type_name -> millrace.v1.DeviceKind
-	17, // 1: millrace.v1.Registration.resources:type_name -> millrace.v1.Registration.ResourcesEntry
+	20, // 0: millrace.v1.Registration.device:type_name -> millrace.v1.DeviceKind
+	18, // 1: millrace.v1.Registration.resources:type_name -> millrace.v1.Registration.ResourcesEntry
 	2,  // 2: millrace.v1.Registration.inventory:type_name -> millrace.v1.Replica
 	3,  // 3: millrace.v1.Registration.running:type_name -> millrace.v1.TaskRef
 	1,  // 4: millrace.v1.SessionRequest.register:type_name -> millrace.v1.Registration
@@ -1713,31 +1855,32 @@ var file_millrace_v1_worker_service_proto_depIdxs = []int32{
 	7,  // 6: millrace.v1.SessionRequest.objects:type_name -> millrace.v1.ObjectReport
 	8,  // 7: millrace.v1.SessionRequest.stats:type_name -> millrace.v1.WorkerStats
 	0,  // 8: millrace.v1.TaskReport.outcome:type_name -> millrace.v1.TaskOutcome
-	20, // 9: millrace.v1.TaskReport.error:type_name -> millrace.v1.TaskError
+	21, // 9: millrace.v1.TaskReport.error:type_name -> millrace.v1.TaskError
 	6,  // 10: millrace.v1.TaskReport.unreachable:type_name -> millrace.v1.Unreachable
 	2,  // 11: millrace.v1.ObjectReport.replica:type_name -> millrace.v1.Replica
-	10, // 12: millrace.v1.SessionResponse.registered:type_name -> millrace.v1.Registered
-	11, // 13: millrace.v1.SessionResponse.ops:type_name -> millrace.v1.OpDefinition
-	21, // 14: millrace.v1.SessionResponse.functions:type_name -> millrace.v1.Function
-	12, // 15: millrace.v1.SessionResponse.peers:type_name -> millrace.v1.Peer
-	13, // 16: millrace.v1.SessionResponse.assignments:type_name -> millrace.v1.Assignment
+	11, // 12: millrace.v1.SessionResponse.registered:type_name -> millrace.v1.Registered
+	12, // 13: millrace.v1.SessionResponse.ops:type_name -> millrace.v1.OpDefinition
+	22, // 14: millrace.v1.SessionResponse.functions:type_name -> millrace.v1.Function
+	13, // 15: millrace.v1.SessionResponse.peers:type_name -> millrace.v1.Peer
+	14, // 16: millrace.v1.SessionResponse.assignments:type_name -> millrace.v1.Assignment
 	3,  // 17: millrace.v1.SessionResponse.retractions:type_name -> millrace.v1.TaskRef
 	3,  // 18: millrace.v1.SessionResponse.cancellations:type_name -> millrace.v1.TaskRef
 	2,  // 19: millrace.v1.SessionResponse.releases:type_name -> millrace.v1.Replica
-	22, // 20: millrace.v1.Registered.lease:type_name -> google.protobuf.Duration
-	23, // 21: millrace.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	14, // 22: millrace.v1.Assignment.inputs:type_name -> millrace.v1.Input
-	18, // 23: millrace.v1.Assignment.resources:type_name -> millrace.v1.Assignment.ResourcesEntry
-	24, // 24: millrace.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	4,  // 25: millrace.v1.WorkerService.Session:input_type -> millrace.v1.SessionRequest
-	15, // 26: millrace.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.v1.ReportWorkerDeathRequest
-	9,  // 27: millrace.v1.WorkerService.Session:output_type -> millrace.v1.SessionResponse
-	16, // 28: millrace.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.v1.ReportWorkerDeathResponse
-	27, // [27:29] is the sub-list for method output_type
-	25, // [25:27] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	10, // 20: millrace.v1.SessionResponse.next_uses:type_name -> millrace.v1.NextUse
+	23, // 21: millrace.v1.Registered.lease:type_name -> google.protobuf.Duration
+	24, // 22: millrace.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	15, // 23: millrace.v1.Assignment.inputs:type_name -> millrace.v1.Input
+	19, // 24: millrace.v1.Assignment.resources:type_name -> millrace.v1.Assignment.ResourcesEntry
+	25, // 25: millrace.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
+	4,  // 26: millrace.v1.WorkerService.Session:input_type -> millrace.v1.SessionRequest
+	16, // 27: millrace.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.v1.ReportWorkerDeathRequest
+	9,  // 28: millrace.v1.WorkerService.Session:output_type -> millrace.v1.SessionResponse
+	17, // 29: millrace.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.v1.ReportWorkerDeathResponse
+	28, // [28:30] is the sub-list for method output_type
+	26, // [26:28] is the sub-list for method input_type
+	26, // [26:26] is the sub-list for extension type_name
+	26, // [26:26] is the sub-list for extension extendee
+	0,  // [0:26] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_service_proto_init() }
@@ -1753,7 +1896,7 @@ func file_millrace_v1_worker_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_worker_service_proto_rawDesc), len(file_millrace_v1_worker_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

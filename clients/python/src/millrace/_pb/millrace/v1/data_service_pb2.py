@@ -22,50 +22,51 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from millrace._pb.millrace.v1 import memory_pb2 as millrace_dot_v1_dot_memory__pb2
 from millrace._pb.millrace.v1 import task_pb2 as millrace_dot_v1_dot_task__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emillrace/v1/data_service.proto\x12\x0bmillrace.v1\x1a\x16millrace/v1/task.proto\"D\n\tObjectRef\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n\ngeneration\x18\x02 \x01(\rR\ngeneration\"u\n\nObjectHead\x12.\n\x06object\x18\x01 \x01(\x0b\x32\x16.millrace.v1.ObjectRefR\x06object\x12\x16\n\x06header\x18\x02 \x01(\x0cR\x06header\x12\x1f\n\x0b\x66rame_bytes\x18\x03 \x03(\x04R\nframeBytes\"\x9a\x01\n\x12ReadObjectsRequest\x12\x30\n\x07objects\x18\x01 \x03(\x0b\x32\x16.millrace.v1.ObjectRefR\x07objects\x12(\n\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x14\n\x05parts\x18\x03 \x01(\rR\x05parts\x12\x12\n\x04part\x18\x04 \x01(\rR\x04part\"\xc8\x01\n\x13ReadObjectsResponse\x12\x14\n\x05index\x18\x01 \x01(\rR\x05index\x12+\n\x04head\x18\x02 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\x12\x14\n\x05\x66rame\x18\x04 \x01(\rR\x05\x66rame\x12\x16\n\x06offset\x18\x05 \x01(\x04R\x06offset\x12\x12\n\x04\x64\x61ta\x18\x0f \x01(\x0cR\x04\x64\x61ta\"\x83\x01\n\x12WriteObjectRequest\x12+\n\x04head\x18\x01 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\x12\x14\n\x05\x66rame\x18\x04 \x01(\rR\x05\x66rame\x12\x16\n\x06offset\x18\x05 \x01(\x04R\x06offset\x12\x12\n\x04\x64\x61ta\x18\x0f \x01(\x0cR\x04\x64\x61ta\"+\n\x13WriteObjectResponse\x12\x14\n\x05\x62ytes\x18\x01 \x01(\x04R\x05\x62ytes\"\x95\x01\n\x18\x41\x63quireReadLeasesRequest\x12\x30\n\x07objects\x18\x01 \x03(\x0b\x32\x16.millrace.v1.ObjectRefR\x07objects\x12(\n\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x1d\n\nttl_millis\x18\x03 \x01(\x04R\tttlMillis\"=\n\rFrameLocation\x12\x16\n\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x14\n\x05\x62ytes\x18\x02 \x01(\x04R\x05\x62ytes\"\xa1\x01\n\tReadLease\x12\x19\n\x08lease_id\x18\x01 \x01(\x04R\x07leaseId\x12+\n\x04head\x18\x02 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\x12\x32\n\x06\x66rames\x18\x03 \x03(\x0b\x32\x1a.millrace.v1.FrameLocationR\x06\x66rames\x12\x18\n\x07refusal\x18\x04 \x01(\tR\x07refusal\"m\n\x19\x41\x63quireReadLeasesResponse\x12.\n\x06leases\x18\x01 \x03(\x0b\x32\x16.millrace.v1.ReadLeaseR\x06leases\x12 \n\x0bincarnation\x18\x02 \x01(\tR\x0bincarnation\"7\n\x18ReleaseReadLeasesRequest\x12\x1b\n\tlease_ids\x18\x01 \x03(\x04R\x08leaseIds\"/\n\x19ReleaseReadLeasesResponse\x12\x12\n\x04held\x18\x01 \x03(\x08R\x04held\"\x94\x02\n\x0cLaneEndpoint\x12\x18\n\x07version\x18\x01 \x01(\tR\x07version\x12\x18\n\x07\x61\x64\x64ress\x18\x02 \x01(\x0cR\x07\x61\x64\x64ress\x12\x1d\n\nmemory_key\x18\x03 \x01(\x0cR\tmemoryKey\x12\x1f\n\x0bmemory_base\x18\x04 \x01(\x04R\nmemoryBase\x12!\n\x0cmemory_bytes\x18\x05 \x01(\x04R\x0bmemoryBytes\x12\x1f\n\x0bworker_uuid\x18\x06 \x01(\x0cR\nworkerUuid\x12 \n\x0bincarnation\x18\x07 \x01(\x0cR\x0bincarnation\x12\x14\n\x05nonce\x18\x08 \x01(\x06R\x05nonce\x12\x14\n\x05token\x18\t \x01(\x06R\x05token\"q\n\x12\x43onnectLaneRequest\x12\x31\n\x06reader\x18\x01 \x01(\x0b\x32\x19.millrace.v1.LaneEndpointR\x06reader\x12(\n\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\"H\n\x13\x43onnectLaneResponse\x12\x31\n\x06source\x18\x01 \x01(\x0b\x32\x19.millrace.v1.LaneEndpointR\x06source\"-\n\x12GetTaskLogsRequest\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\"G\n\x13GetTaskLogsResponse\x12\x12\n\x04text\x18\x01 \x01(\tR\x04text\x12\x1c\n\ttruncated\x18\x02 \x01(\x08R\ttruncated2\xa1\x04\n\x0b\x44\x61taService\x12R\n\x0bReadObjects\x12\x1f.millrace.v1.ReadObjectsRequest\x1a .millrace.v1.ReadObjectsResponse0\x01\x12R\n\x0bWriteObject\x12\x1f.millrace.v1.WriteObjectRequest\x1a .millrace.v1.WriteObjectResponse(\x01\x12\x62\n\x11\x41\x63quireReadLeases\x12%.millrace.v1.AcquireReadLeasesRequest\x1a&.millrace.v1.AcquireReadLeasesResponse\x12\x62\n\x11ReleaseReadLeases\x12%.millrace.v1.ReleaseReadLeasesRequest\x1a&.millrace.v1.ReleaseReadLeasesResponse\x12P\n\x0b\x43onnectLane\x12\x1f.millrace.v1.ConnectLaneRequest\x1a .millrace.v1.ConnectLaneResponse\x12P\n\x0bGetTaskLogs\x12\x1f.millrace.v1.GetTaskLogsRequest\x1a .millrace.v1.GetTaskLogsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1emillrace/v1/data_service.proto\x12\x0bmillrace.v1\x1a\x18millrace/v1/memory.proto\x1a\x16millrace/v1/task.proto\"D\n\tObjectRef\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n\ngeneration\x18\x02 \x01(\rR\ngeneration\"u\n\nObjectHead\x12.\n\x06object\x18\x01 \x01(\x0b\x32\x16.millrace.v1.ObjectRefR\x06object\x12\x16\n\x06header\x18\x02 \x01(\x0cR\x06header\x12\x1f\n\x0b\x66rame_bytes\x18\x03 \x03(\x04R\nframeBytes\"\x9a\x01\n\x12ReadObjectsRequest\x12\x30\n\x07objects\x18\x01 \x03(\x0b\x32\x16.millrace.v1.ObjectRefR\x07objects\x12(\n\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x14\n\x05parts\x18\x03 \x01(\rR\x05parts\x12\x12\n\x04part\x18\x04 \x01(\rR\x04part\"\xc8\x01\n\x13ReadObjectsResponse\x12\x14\n\x05index\x18\x01 \x01(\rR\x05index\x12+\n\x04head\x18\x02 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\x12\x14\n\x05\x66rame\x18\x04 \x01(\rR\x05\x66rame\x12\x16\n\x06offset\x18\x05 \x01(\x04R\x06offset\x12\x12\n\x04\x64\x61ta\x18\x0f \x01(\x0cR\x04\x64\x61ta\"\x83\x01\n\x12WriteObjectRequest\x12+\n\x04head\x18\x01 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\x12\x14\n\x05\x66rame\x18\x04 \x01(\rR\x05\x66rame\x12\x16\n\x06offset\x18\x05 \x01(\x04R\x06offset\x12\x12\n\x04\x64\x61ta\x18\x0f \x01(\x0cR\x04\x64\x61ta\"+\n\x13WriteObjectResponse\x12\x14\n\x05\x62ytes\x18\x01 \x01(\x04R\x05\x62ytes\"\x95\x01\n\x18\x41\x63quireReadLeasesRequest\x12\x30\n\x07objects\x18\x01 \x03(\x0b\x32\x16.millrace.v1.ObjectRefR\x07objects\x12(\n\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x1d\n\nttl_millis\x18\x03 \x01(\x04R\tttlMillis\"=\n\rFrameLocation\x12\x16\n\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x14\n\x05\x62ytes\x18\x02 \x01(\x04R\x05\x62ytes\"\xa1\x01\n\tReadLease\x12\x19\n\x08lease_id\x18\x01 \x01(\x04R\x07leaseId\x12+\n\x04head\x18\x02 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\x12\x32\n\x06\x66rames\x18\x03 \x03(\x0b\x32\x1a.millrace.v1.FrameLocationR\x06\x66rames\x12\x18\n\x07refusal\x18\x04 \x01(\tR\x07refusal\"m\n\x19\x41\x63quireReadLeasesResponse\x12.\n\x06leases\x18\x01 \x03(\x0b\x32\x16.millrace.v1.ReadLeaseR\x06leases\x12 \n\x0bincarnation\x18\x02 \x01(\tR\x0bincarnation\"7\n\x18ReleaseReadLeasesRequest\x12\x1b\n\tlease_ids\x18\x01 \x03(\x04R\x08leaseIds\"/\n\x19ReleaseReadLeasesResponse\x12\x12\n\x04held\x18\x01 \x03(\x08R\x04held\"\x94\x02\n\x0cLaneEndpoint\x12\x18\n\x07version\x18\x01 \x01(\tR\x07version\x12\x18\n\x07\x61\x64\x64ress\x18\x02 \x01(\x0cR\x07\x61\x64\x64ress\x12\x1d\n\nmemory_key\x18\x03 \x01(\x0cR\tmemoryKey\x12\x1f\n\x0bmemory_base\x18\x04 \x01(\x04R\nmemoryBase\x12!\n\x0cmemory_bytes\x18\x05 \x01(\x04R\x0bmemoryBytes\x12\x1f\n\x0bworker_uuid\x18\x06 \x01(\x0cR\nworkerUuid\x12 \n\x0bincarnation\x18\x07 \x01(\x0cR\x0bincarnation\x12\x14\n\x05nonce\x18\x08 \x01(\x06R\x05nonce\x12\x14\n\x05token\x18\t \x01(\x06R\x05token\"q\n\x12\x43onnectLaneRequest\x12\x31\n\x06reader\x18\x01 \x01(\x0b\x32\x19.millrace.v1.LaneEndpointR\x06reader\x12(\n\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\"H\n\x13\x43onnectLaneResponse\x12\x31\n\x06source\x18\x01 \x01(\x0b\x32\x19.millrace.v1.LaneEndpointR\x06source\"-\n\x12GetTaskLogsRequest\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\"G\n\x13GetTaskLogsResponse\x12\x12\n\x04text\x18\x01 \x01(\tR\x04text\x12\x1c\n\ttruncated\x18\x02 \x01(\x08R\ttruncated2\xfc\x04\n\x0b\x44\x61taService\x12R\n\x0bReadObjects\x12\x1f.millrace.v1.ReadObjectsRequest\x1a .millrace.v1.ReadObjectsResponse0\x01\x12R\n\x0bWriteObject\x12\x1f.millrace.v1.WriteObjectRequest\x1a .millrace.v1.WriteObjectResponse(\x01\x12\x62\n\x11\x41\x63quireReadLeases\x12%.millrace.v1.AcquireReadLeasesRequest\x1a&.millrace.v1.AcquireReadLeasesResponse\x12\x62\n\x11ReleaseReadLeases\x12%.millrace.v1.ReleaseReadLeasesRequest\x1a&.millrace.v1.ReleaseReadLeasesResponse\x12P\n\x0b\x43onnectLane\x12\x1f.millrace.v1.ConnectLaneRequest\x1a .millrace.v1.ConnectLaneResponse\x12Y\n\x0e\x44\x65scribeMemory\x12\".millrace.v1.DescribeMemoryRequest\x1a#.millrace.v1.DescribeMemoryResponse\x12P\n\x0bGetTaskLogs\x12\x1f.millrace.v1.GetTaskLogsRequest\x1a .millrace.v1.GetTaskLogsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.v1.data_service_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_OBJECTREF']._serialized_start=71
-  _globals['_OBJECTREF']._serialized_end=139
-  _globals['_OBJECTHEAD']._serialized_start=141
-  _globals['_OBJECTHEAD']._serialized_end=258
-  _globals['_READOBJECTSREQUEST']._serialized_start=261
-  _globals['_READOBJECTSREQUEST']._serialized_end=415
-  _globals['_READOBJECTSRESPONSE']._serialized_start=418
-  _globals['_READOBJECTSRESPONSE']._serialized_end=618
-  _globals['_WRITEOBJECTREQUEST']._serialized_start=621
-  _globals['_WRITEOBJECTREQUEST']._serialized_end=752
-  _globals['_WRITEOBJECTRESPONSE']._serialized_start=754
-  _globals['_WRITEOBJECTRESPONSE']._serialized_end=797
-  _globals['_ACQUIREREADLEASESREQUEST']._serialized_start=800
-  _globals['_ACQUIREREADLEASESREQUEST']._serialized_end=949
-  _globals['_FRAMELOCATION']._serialized_start=951
-  _globals['_FRAMELOCATION']._serialized_end=1012
-  _globals['_READLEASE']._serialized_start=1015
-  _globals['_READLEASE']._serialized_end=1176
-  _globals['_ACQUIREREADLEASESRESPONSE']._serialized_start=1178
-  _globals['_ACQUIREREADLEASESRESPONSE']._serialized_end=1287
-  _globals['_RELEASEREADLEASESREQUEST']._serialized_start=1289
-  _globals['_RELEASEREADLEASESREQUEST']._serialized_end=1344
-  _globals['_RELEASEREADLEASESRESPONSE']._serialized_start=1346
-  _globals['_RELEASEREADLEASESRESPONSE']._serialized_end=1393
-  _globals['_LANEENDPOINT']._serialized_start=1396
-  _globals['_LANEENDPOINT']._serialized_end=1672
-  _globals['_CONNECTLANEREQUEST']._serialized_start=1674
-  _globals['_CONNECTLANEREQUEST']._serialized_end=1787
-  _globals['_CONNECTLANERESPONSE']._serialized_start=1789
-  _globals['_CONNECTLANERESPONSE']._serialized_end=1861
-  _globals['_GETTASKLOGSREQUEST']._serialized_start=1863
-  _globals['_GETTASKLOGSREQUEST']._serialized_end=1908
-  _globals['_GETTASKLOGSRESPONSE']._serialized_start=1910
-  _globals['_GETTASKLOGSRESPONSE']._serialized_end=1981
-  _globals['_DATASERVICE']._serialized_start=1984
-  _globals['_DATASERVICE']._serialized_end=2529
+  _globals['_OBJECTREF']._serialized_start=97
+  _globals['_OBJECTREF']._serialized_end=165
+  _globals['_OBJECTHEAD']._serialized_start=167
+  _globals['_OBJECTHEAD']._serialized_end=284
+  _globals['_READOBJECTSREQUEST']._serialized_start=287
+  _globals['_READOBJECTSREQUEST']._serialized_end=441
+  _globals['_READOBJECTSRESPONSE']._serialized_start=444
+  _globals['_READOBJECTSRESPONSE']._serialized_end=644
+  _globals['_WRITEOBJECTREQUEST']._serialized_start=647
+  _globals['_WRITEOBJECTREQUEST']._serialized_end=778
+  _globals['_WRITEOBJECTRESPONSE']._serialized_start=780
+  _globals['_WRITEOBJECTRESPONSE']._serialized_end=823
+  _globals['_ACQUIREREADLEASESREQUEST']._serialized_start=826
+  _globals['_ACQUIREREADLEASESREQUEST']._serialized_end=975
+  _globals['_FRAMELOCATION']._serialized_start=977
+  _globals['_FRAMELOCATION']._serialized_end=1038
+  _globals['_READLEASE']._serialized_start=1041
+  _globals['_READLEASE']._serialized_end=1202
+  _globals['_ACQUIREREADLEASESRESPONSE']._serialized_start=1204
+  _globals['_ACQUIREREADLEASESRESPONSE']._serialized_end=1313
+  _globals['_RELEASEREADLEASESREQUEST']._serialized_start=1315
+  _globals['_RELEASEREADLEASESREQUEST']._serialized_end=1370
+  _globals['_RELEASEREADLEASESRESPONSE']._serialized_start=1372
+  _globals['_RELEASEREADLEASESRESPONSE']._serialized_end=1419
+  _globals['_LANEENDPOINT']._serialized_start=1422
+  _globals['_LANEENDPOINT']._serialized_end=1698
+  _globals['_CONNECTLANEREQUEST']._serialized_start=1700
+  _globals['_CONNECTLANEREQUEST']._serialized_end=1813
+  _globals['_CONNECTLANERESPONSE']._serialized_start=1815
+  _globals['_CONNECTLANERESPONSE']._serialized_end=1887
+  _globals['_GETTASKLOGSREQUEST']._serialized_start=1889
+  _globals['_GETTASKLOGSREQUEST']._serialized_end=1934
+  _globals['_GETTASKLOGSRESPONSE']._serialized_start=1936
+  _globals['_GETTASKLOGSRESPONSE']._serialized_end=2007
+  _globals['_DATASERVICE']._serialized_start=2010
+  _globals['_DATASERVICE']._serialized_end=2646
 # @@protoc_insertion_point(module_scope)

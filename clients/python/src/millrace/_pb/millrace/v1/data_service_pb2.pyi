@@ -1,3 +1,4 @@
+from millrace._pb.millrace.v1 import memory_pb2 as _memory_pb2
 from millrace._pb.millrace.v1 import task_pb2 as _task_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from millrace._pb.millrace.v1 import data_service_pb2 as millrace_dot_v1_dot_data__service__pb2
+from millrace._pb.millrace.v1 import memory_pb2 as millrace_dot_v1_dot_memory__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
 GRPC_VERSION = grpc.__version__
@@ -60,6 +61,11 @@ class DataServiceStub(object):
                 request_serializer=millrace_dot_v1_dot_data__service__pb2.ConnectLaneRequest.SerializeToString,
                 response_deserializer=millrace_dot_v1_dot_data__service__pb2.ConnectLaneResponse.FromString,
                 _registered_method=True)
+        self.DescribeMemory = channel.unary_unary(
+                '/millrace.v1.DataService/DescribeMemory',
+                request_serializer=millrace_dot_v1_dot_memory__pb2.DescribeMemoryRequest.SerializeToString,
+                response_deserializer=millrace_dot_v1_dot_memory__pb2.DescribeMemoryResponse.FromString,
+                _registered_method=True)
         self.GetTaskLogs = channel.unary_unary(
                 '/millrace.v1.DataService/GetTaskLogs',
                 request_serializer=millrace_dot_v1_dot_data__service__pb2.GetTaskLogsRequest.SerializeToString,
@@ -110,6 +116,13 @@ class DataServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeMemory(self, request, context):
+        """DescribeMemory tells what is in the worker's memory, what keeps it there, and who waits for room.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetTaskLogs(self, request, context):
         """GetTaskLogs returns what a task wrote to stdout and stderr on this worker.
         """
@@ -144,6 +157,11 @@ def add_DataServiceServicer_to_server(servicer, server):
                     servicer.ConnectLane,
                     request_deserializer=millrace_dot_v1_dot_data__service__pb2.ConnectLaneRequest.FromString,
                     response_serializer=millrace_dot_v1_dot_data__service__pb2.ConnectLaneResponse.SerializeToString,
+            ),
+            'DescribeMemory': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeMemory,
+                    request_deserializer=millrace_dot_v1_dot_memory__pb2.DescribeMemoryRequest.FromString,
+                    response_serializer=millrace_dot_v1_dot_memory__pb2.DescribeMemoryResponse.SerializeToString,
             ),
             'GetTaskLogs': grpc.unary_unary_rpc_method_handler(
                     servicer.GetTaskLogs,
@@ -287,6 +305,33 @@ class DataService(object):
             '/millrace.v1.DataService/ConnectLane',
             millrace_dot_v1_dot_data__service__pb2.ConnectLaneRequest.SerializeToString,
             millrace_dot_v1_dot_data__service__pb2.ConnectLaneResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeMemory(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/millrace.v1.DataService/DescribeMemory',
+            millrace_dot_v1_dot_memory__pb2.DescribeMemoryRequest.SerializeToString,
+            millrace_dot_v1_dot_memory__pb2.DescribeMemoryResponse.FromString,
             options,
             channel_credentials,
             insecure,

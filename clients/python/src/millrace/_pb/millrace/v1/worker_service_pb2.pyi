@@ -155,23 +155,35 @@ class ObjectReport(_message.Message):
     def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., lost: bool = ..., inline_result: _Optional[bytes] = ...) -> None: ...
 
 class WorkerStats(_message.Message):
-    __slots__ = ("memory_used_bytes", "rss_bytes", "bytes_in", "bytes_out", "executor_deaths", "last_executor_death")
+    __slots__ = ("memory_used_bytes", "rss_bytes", "bytes_in", "bytes_out", "executor_deaths", "last_executor_death", "memory_evictable_bytes", "memory_pressure", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure")
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
     BYTES_IN_FIELD_NUMBER: _ClassVar[int]
     BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
     EXECUTOR_DEATHS_FIELD_NUMBER: _ClassVar[int]
     LAST_EXECUTOR_DEATH_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_EVICTABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_PRESSURE_FIELD_NUMBER: _ClassVar[int]
+    SPILLED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SPILL_WRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SPILL_READ_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SPILL_FAILURE_FIELD_NUMBER: _ClassVar[int]
     memory_used_bytes: int
     rss_bytes: int
     bytes_in: int
     bytes_out: int
     executor_deaths: int
     last_executor_death: str
-    def __init__(self, memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ...) -> None: ...
+    memory_evictable_bytes: int
+    memory_pressure: bool
+    spilled_bytes: int
+    spill_written_bytes: int
+    spill_read_bytes: int
+    spill_failure: str
+    def __init__(self, memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., memory_evictable_bytes: _Optional[int] = ..., memory_pressure: bool = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("registered", "ops", "functions", "peers", "assignments", "retractions", "cancellations", "releases", "drain", "stop_reason", "reregister")
+    __slots__ = ("registered", "ops", "functions", "peers", "assignments", "retractions", "cancellations", "releases", "drain", "stop_reason", "reregister", "next_uses")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -183,6 +195,7 @@ class SessionResponse(_message.Message):
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     STOP_REASON_FIELD_NUMBER: _ClassVar[int]
     REREGISTER_FIELD_NUMBER: _ClassVar[int]
+    NEXT_USES_FIELD_NUMBER: _ClassVar[int]
     registered: Registered
     ops: _containers.RepeatedCompositeFieldContainer[OpDefinition]
     functions: _containers.RepeatedCompositeFieldContainer[_task_pb2.Function]
@@ -194,7 +207,18 @@ class SessionResponse(_message.Message):
     drain: bool
     stop_reason: str
     reregister: bool
-    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., retractions: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., drain: bool = ..., stop_reason: _Optional[str] = ..., reregister: bool = ...) -> None: ...
+    next_uses: _containers.RepeatedCompositeFieldContainer[NextUse]
+    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., retractions: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., drain: bool = ..., stop_reason: _Optional[str] = ..., reregister: bool = ..., next_uses: _Optional[_Iterable[_Union[NextUse, _Mapping]]] = ...) -> None: ...
+
+class NextUse(_message.Message):
+    __slots__ = ("task_id", "generation", "rank")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    task_id: int
+    generation: int
+    rank: int
+    def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class Registered(_message.Message):
     __slots__ = ("worker_id", "cluster_id", "lease", "inline_result_bytes")
