@@ -28,14 +28,30 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 // decides about TLS.
 func (bearer) RequireTransportSecurity() bool { return false }
 
-// authentication returns the interceptors that ask for a token, none if there is
-// none to ask for.
-func authentication(c Config) []grpc.ServerOption {
+// accepts returns what says whether a token is one of the cluster's, nil if there
+// is none to ask for.
+func accepts(c Config) func(token string) bool {
 	accept := c.AcceptTokens
 	if c.Token != "" {
 		accept = append(accept[:len(accept):len(accept)], c.Token)
 	}
 	if len(accept) == 0 {
+		return nil
+	}
+	return func(shown string) bool {
+		found := 0
+		for _, token := range accept {
+			found |= subtle.ConstantTimeCompare([]byte(token), []byte(shown))
+		}
+		return found != 0
+	}
+}
+
+// authentication returns the interceptors that ask for a token, none if there is
+// none to ask for.
+func authentication(c Config) []grpc.ServerOption {
+	accepted := accepts(c)
+	if accepted == nil {
 		return nil
 	}
 	check := func(ctx context.Context) error {
@@ -48,11 +64,7 @@ func authentication(c Config) []grpc.ServerOption {
 		if shown == "" {
 			return status.Error(codes.Unauthenticated, `no token: send the cluster's as metadata "authorization: Bearer TOKEN"`)
 		}
-		found := 0
-		for _, token := range accept {
-			found |= subtle.ConstantTimeCompare([]byte(token), []byte(shown))
-		}
-		if found == 0 {
+		if !accepted(shown) {
 			return status.Error(codes.Unauthenticated, "this is not the cluster's token; use the one that its scheduler printed")
 		}
 		return nil

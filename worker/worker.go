@@ -28,7 +28,9 @@ import (
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/disk"
 	hostmemory "github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/grpcpath"
+	"github.com/millrace/millrace/transfer/ladder"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/device/host"
 	"github.com/millrace/millrace/worker/executor"
@@ -88,6 +90,9 @@ type Config struct {
 	MemoryWait time.Duration
 	// StallTimeout is how long a fetch waits for the next byte. Default 5 s.
 	StallTimeout time.Duration
+	// Protocol forces how objects of other workers are fetched: ProtocolBorrow or
+	// ProtocolGRPC. Default: ProtocolAuto, the best that each pair has.
+	Protocol string
 	// Zero makes a worker that answers each assignment at once and runs nothing:
 	// it measures the rest of the system.
 	Zero bool
@@ -102,8 +107,22 @@ type Config struct {
 // NoSpill is the SpillLimitBytes of a worker that uses no disk.
 const NoSpill = ^uint64(0)
 
+// The values of Protocol.
+const (
+	ProtocolAuto   = "auto"
+	ProtocolBorrow = "borrow"
+	ProtocolGRPC   = "grpc"
+)
+
 func (c Config) validated() (Config, error) {
 	var errs []error
+	switch c.Protocol {
+	case "":
+		c.Protocol = ProtocolAuto
+	case ProtocolAuto, ProtocolBorrow, ProtocolGRPC:
+	default:
+		errs = append(errs, fmt.Errorf("worker: protocol %q (--protocol): auto, borrow or grpc", c.Protocol))
+	}
 	if c.Name == "" {
 		errs = append(errs, errors.New("worker: a worker needs a name (--name)"))
 	}
@@ -215,10 +234,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	registration.Executors = append(registration.Executors, pools.Kinds()...)
 
 	var received atomic.Uint64
-	path := grpcpath.New(grpcpath.Config{
-		Worker: func() ids.WorkerID { return w.Self() }, Token: c.Token, StallTimeout: c.StallTimeout,
-		Received: func(n int) { received.Add(uint64(n)) },
-	})
+	path := c.paths(func() ids.WorkerID { return w.Self() }, func(n int) { received.Add(uint64(n)) })
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return errors.Join(fmt.Errorf("worker: listen for data on %s: %w; choose another --listen", c.Listen, err), path.Close())
@@ -227,16 +243,29 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 		return errors.Join(err, listener.Close(), path.Close())
 	}
 	data := &grpcpath.Server{Source: objects.Source(), Incarnation: registration.GetIncarnation(), Logs: logs.Read}
+	var lender *borrow.Server
 	w = loop.New(loop.Config{
 		Registration: registration, Scheduler: scheduler, Device: d, Store: objects, Path: path, Executors: pools, Logs: logs,
 		Traffic: func() (uint64, uint64) {
 			in, out := data.Traffic()
+			if lender != nil {
+				written, lent := lender.Traffic()
+				in, out = in+written, out+lent
+			}
 			return in + received.Load(), out
 		},
 		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, Log: c.Log, Lifecycle: lifecycle.Config{},
 		Ready: func(id ids.WorkerID) { c.ready(id, registration.GetDataAddress()) },
 	})
 	data.Receiver = w.Receiver()
+	lender, err = borrow.Listen(registration.GetDataAddress(), borrow.ServerConfig{
+		Space: d.Space(), Source: objects.Source(), Receiver: data.Receiver, Incarnation: registration.GetIncarnation(),
+		Accept: accepts(c), Log: c.Log,
+	})
+	if err != nil {
+		lender = nil
+		c.Log.Warn("nobody on this host can borrow from this worker", "error", err)
+	}
 	server := grpc.NewServer(append(rawframe.ServerOptions(), append(authentication(c), keepaliveServer()...)...)...)
 	millracev1.RegisterDataServiceServer(server, data)
 	served := make(chan error, 1)
@@ -258,6 +287,9 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 		<-stopped
 	}
 	pools.Close()
+	if lender != nil {
+		err = errors.Join(err, lender.Close())
+	}
 	return errors.Join(err, <-served, path.Close())
 }
 
@@ -276,6 +308,18 @@ func (c Config) tiers() (below []memory.Tier, done func() error, err error) {
 	}
 	c.Log.Info("results that the slab has no room for go to disk", "directory", tier.Directory(), "limit_bytes", tier.Size(), "direct_io", tier.Direct())
 	return []memory.Tier{tier}, tier.Close, nil
+}
+
+// paths are the ways to the objects of other workers, best first.
+func (c Config) paths(self func() ids.WorkerID, received func(int)) *ladder.Path {
+	var rungs []ladder.Rung
+	if c.Protocol != ProtocolGRPC {
+		rungs = append(rungs, ladder.Rung{Path: borrow.New(borrow.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})})
+	}
+	if c.Protocol != ProtocolBorrow {
+		rungs = append(rungs, ladder.Rung{Path: grpcpath.New(grpcpath.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})})
+	}
+	return ladder.New(ladder.Config{Rungs: rungs, Log: c.Log})
 }
 
 func keepaliveServer() []grpc.ServerOption {

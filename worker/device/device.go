@@ -36,8 +36,10 @@ func (e *Error) Error() string { return e.Message }
 type Input struct {
 	// Header is a serialised Value.
 	Header []byte
-	// Frames lie in the device's space. They are read only.
+	// Frames are read only.
 	Frames []memory.Frame
+	// Space is where they lie. Nil: in the device's own.
+	Space memory.Space
 }
 
 // Call is one call of a built-in operation.

@@ -65,11 +65,11 @@ func (d *decoder) input(i uint32) (any, error) {
 	if err := proto.Unmarshal(in.Header, &v); err != nil {
 		return nil, fmt.Errorf("input %d: its header is not a millrace.v1.Value: %w", i, err)
 	}
-	frames := in.Frames
-	if frames == nil {
-		frames = []memory.Frame{}
+	at := &place{space: in.Space, frames: in.Frames}
+	if at.space == nil {
+		at.space = d.slab
 	}
-	x, err := d.value(&v, frames)
+	x, err := d.value(&v, at)
 	if err != nil {
 		return nil, fmt.Errorf("input %d: %w", i, err)
 	}
@@ -77,8 +77,14 @@ func (d *decoder) input(i uint32) (any, error) {
 	return x, nil
 }
 
-// value decodes an argument (frames is nil) or a result with frames.
-func (d *decoder) value(v *millracev1.Value, frames []memory.Frame) (any, error) {
+// place is where the frames of a result are.
+type place struct {
+	space  memory.Space
+	frames []memory.Frame
+}
+
+// value decodes an argument (at is nil) or a result with frames.
+func (d *decoder) value(v *millracev1.Value, at *place) (any, error) {
 	switch k := v.GetKind().(type) {
 	case nil, *millracev1.Value_NullValue:
 		return nil, nil
@@ -97,7 +103,7 @@ func (d *decoder) value(v *millracev1.Value, frames []memory.Frame) (any, error)
 	case *millracev1.Value_ListValue:
 		list := make([]any, len(k.ListValue.GetValues()))
 		for i, e := range k.ListValue.GetValues() {
-			x, err := d.value(e, frames)
+			x, err := d.value(e, at)
 			if err != nil {
 				return nil, err
 			}
@@ -107,7 +113,7 @@ func (d *decoder) value(v *millracev1.Value, frames []memory.Frame) (any, error)
 	case *millracev1.Value_MapValue:
 		m := make(map[string]any, len(k.MapValue.GetFields()))
 		for name, e := range k.MapValue.GetFields() {
-			x, err := d.value(e, frames)
+			x, err := d.value(e, at)
 			if err != nil {
 				return nil, err
 			}
@@ -115,9 +121,9 @@ func (d *decoder) value(v *millracev1.Value, frames []memory.Frame) (any, error)
 		}
 		return m, nil
 	case *millracev1.Value_TensorValue:
-		return d.tensor(k.TensorValue, frames)
+		return d.tensor(k.TensorValue, at)
 	case *millracev1.Value_Input:
-		if frames != nil {
+		if at != nil {
 			return nil, errors.New("a result refers to an input, which only arguments may")
 		}
 		return d.input(k.Input)
@@ -127,7 +133,7 @@ func (d *decoder) value(v *millracev1.Value, frames []memory.Frame) (any, error)
 	return nil, fmt.Errorf("a value of a kind that this version does not know: %T", v.GetKind())
 }
 
-func (d *decoder) tensor(t *millracev1.Tensor, frames []memory.Frame) (*ops.Tensor, error) {
+func (d *decoder) tensor(t *millracev1.Tensor, at *place) (*ops.Tensor, error) {
 	out := &ops.Tensor{DType: ops.DType(t.GetDtype()), Shape: t.GetShape(), Strides: t.GetStrides(), Offset: int64(t.GetOffsetBytes())}
 	if out.DType == ops.Invalid || out.DType > ops.Complex128 {
 		return nil, fmt.Errorf("a tensor of an unknown dtype %d", t.GetDtype())
@@ -143,11 +149,11 @@ func (d *decoder) tensor(t *millracev1.Tensor, frames []memory.Frame) (*ops.Tens
 	case *millracev1.Tensor_InlineData:
 		out.Data = l.InlineData
 	case *millracev1.Tensor_Frame:
-		if int(l.Frame) >= len(frames) {
-			return nil, fmt.Errorf("a tensor refers to frame %d of %d", l.Frame, len(frames))
+		if at == nil || int(l.Frame) >= len(at.frames) {
+			return nil, fmt.Errorf("a tensor refers to frame %d, which it does not have", l.Frame)
 		}
-		if f := frames[l.Frame]; f.Bytes > 0 {
-			out.Data = d.slab.Bytes(f.Offset, f.Bytes)
+		if f := at.frames[l.Frame]; f.Bytes > 0 {
+			out.Data = at.space.Bytes(f.Offset, f.Bytes)
 		}
 	}
 	if err := out.Check(); err != nil {
