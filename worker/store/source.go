@@ -21,6 +21,20 @@ func (s source) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dura
 // Release is part of transfer.Source.
 func (s source) Release(leases []transfer.LeaseID) []bool { return s.store.releaseLeases(leases) }
 
+// Renew is part of transfer.Renewer.
+func (s source) Renew(leases []transfer.LeaseID, ttl time.Duration) []bool {
+	held := make([]bool, len(leases))
+	now := time.Now()
+	s.store.mu.Lock()
+	defer s.store.mu.Unlock()
+	for i, id := range leases {
+		held[i] = id == headerLease || s.store.ledger.Renew(now, ledger.LeaseID(id), now.Add(ttl))
+	}
+	return held
+}
+
+var _ transfer.Renewer = source{}
+
 func (s *Store) lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
 	holder := ledger.Holder{Kind: ledger.HolderWorker, ID: uint64(reader.Worker)}
 	if reader.Worker == 0 {
