@@ -125,7 +125,7 @@ class Unit:
 
 #: Why nothing works in a child of fork. gRPC's threads are not there, and nothing wakes those who wait for them.
 _FORKED = (
-    "this process was forked from one that has a Millrace client, whose connection cannot be used here: "
+    "this process was forked from one that has used a Millrace client, and gRPC does not work in such a child: "
     'start processes by the method "spawn" or "forkserver" (multiprocessing.set_start_method), and open a client there'
 )
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
@@ -133,8 +133,15 @@ _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 _inherited: list[Any] = []
 
 
+# There was a client in this process. Closing it does not help: a channel made in a child may hang in gRPC all the same.
+_used = False
+_forked = False
+
+
 def _after_fork() -> None:
     """In the child."""
+    global _forked
+    _forked = _used or _forked
     for session in list(_sessions):
         session.orphan()
 
@@ -146,8 +153,10 @@ class Session:
     """One client lease."""
 
     def __init__(self, address: str, token: str, *, name: str, namespace: str, timeout: float) -> None:
-        if _inherited:
+        global _used
+        if _forked:
             raise errors.SchedulerLostError(_FORKED)
+        _used = True
         self.address, self.token, self.timeout = address, token, timeout
         self.metadata: tuple[tuple[str, str], ...] = (("authorization", f"Bearer {token}"),) if token else ()
         self._channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
