@@ -15,6 +15,7 @@ import (
 )
 
 var figures = flag.Bool("figures", false, "print latencies and rates beside raw reads")
+var inline = flag.Int("inline", 0, "Config.InlineBytes of the source")
 
 // into is a sink that reuses one region.
 type into struct{ region transfer.Region }
@@ -46,7 +47,7 @@ func TestFiguresBesideRaw(t *testing.T) {
 			if *figures {
 				sizes, times = append(sizes, 256<<20), 200
 			}
-			c := startChild(t, childOrder{TLS: tls, Sizes: sizes}, newObjects(t))
+			c := startChild(t, childOrder{TLS: tls, Sizes: sizes, Inline: *inline}, newObjects(t))
 			r := newReader(t, tls, 5*time.Second)
 			lane, err := r.path.Connect(t.Context(), c.peer)
 			if err != nil {

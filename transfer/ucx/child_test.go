@@ -54,6 +54,8 @@ type childOrder struct {
 	// Sizes, if set, are those of objects 1, 2, ... that the child has of its own,
 	// and may be asked for on the thread; else it asks the test.
 	Sizes []int
+	// Inline is Config.InlineBytes.
+	Inline int
 }
 
 func TestMain(m *testing.M) {
@@ -243,6 +245,7 @@ func serveAsChild(text string) error {
 	}
 	c, err := ucx.Open(ucx.Config{
 		Library: libraryPath(), TLS: order.TLS, NetDevices: "lo", Space: space, Source: source, SourceIsQuick: order.Sizes != nil,
+		InlineBytes: order.Inline,
 	})
 	if err != nil {
 		return err

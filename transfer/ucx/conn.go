@@ -2,6 +2,7 @@ package ucx
 
 import (
 	"errors"
+	"fmt"
 	"sync/atomic"
 
 	"github.com/millrace/millrace/transfer"
@@ -38,6 +39,16 @@ type conn struct {
 	lastCall uint64
 	// leases are those that the peer holds here.
 	leases map[transfer.LeaseID]bool
+	// read are the objects that were read in this turn and whose leases are to be
+	// given back together.
+	read []confirmation
+}
+
+// confirmation is a lease that is given back after a read. The thread calls held
+// once, with what the source said; it must not wait.
+type confirmation struct {
+	lease transfer.LeaseID
+	held  func(bool, error)
 }
 
 func (n *conn) landed(small bool) {
@@ -50,17 +61,24 @@ func (n *conn) landed(small bool) {
 
 // call is a request that waits for its answer.
 type call struct {
-	// answer is called once, by the thread, and must not wait. The payload, which
-	// is without preamble, is the callee's. Nil: nobody waits any more, and leases
-	// that come are given back.
-	answer func(payload []byte, err error)
+	// answer is called once, by the thread, and must not wait. Nil: nobody waits
+	// any more, and leases that come are given back.
+	answer func(answer, error)
+}
+
+// answer is a message without its preamble. It lies in C memory until the call
+// returns, or if that sets keep, until the thread is told to free the handle.
+type answer struct {
+	payload []byte
+	handle  uint64
+	keep    *bool
 }
 
 // request sends a message and waits for the answer in the background.
-func (l *loop) request(n *conn, kind messageKind, count int, payload []byte, answer func([]byte, error)) *call {
-	c := &call{answer}
+func (l *loop) request(n *conn, kind messageKind, count int, payload []byte, answered func(answer, error)) *call {
+	c := &call{answered}
 	if n.failure != nil {
-		answer(nil, n.failure)
+		answered(answer{}, n.failure)
 		return c
 	}
 	n.lastCall++
@@ -85,7 +103,7 @@ type batch struct {
 	left int
 	err  error
 	// done is called by the thread when the last has landed, and must not wait.
-	done func(error)
+	done func(*loop, error)
 	// cancelled: what is not posted need not be.
 	cancelled *atomic.Bool
 	// moved counts signs of life.
@@ -94,23 +112,23 @@ type batch struct {
 
 var errDropped = errors.New("dropped before it was posted")
 
-func (b *batch) landed(err error) {
+func (b *batch) landed(l *loop, err error) {
 	b.left--
 	if err != nil && b.err == nil {
 		b.err = err
 	}
 	b.moved.Add(1)
 	if b.left == 0 {
-		b.done(b.err)
+		b.done(l, b.err)
 	}
 }
 
 // dropped says whether a read need not be posted, and counts it if so.
-func (b *batch) dropped() bool {
+func (b *batch) dropped(l *loop) bool {
 	if !b.cancelled.Load() && b.err == nil {
 		return false
 	}
-	b.landed(errDropped)
+	b.landed(l, errDropped)
 	return true
 }
 
@@ -119,12 +137,12 @@ func (b *batch) dropped() bool {
 func (l *loop) queue(n *conn, b *batch, reads []*read) {
 	b.left = len(reads)
 	if len(reads) == 0 {
-		b.done(nil)
+		b.done(l, nil)
 		return
 	}
 	if n.failure != nil {
 		for range reads {
-			b.landed(n.failure)
+			b.landed(l, n.failure)
 		}
 		return
 	}
@@ -145,4 +163,27 @@ func appendReads(reads []*read, b *batch, local, remote, length uint64, memory i
 		})
 	}
 	return reads
+}
+
+// confirm gives the leases of all that was read in this turn back, in as few
+// messages as can be.
+func (l *loop) confirm(n *conn) {
+	for len(n.read) > 0 {
+		k := min(len(n.read), maxRefs)
+		part := n.read[:k:k]
+		n.read = n.read[k:]
+		leases := make([]transfer.LeaseID, k)
+		for i := range part {
+			leases[i] = part[i].lease
+		}
+		l.request(n, messageRelease, k, leasesPayload(leases), func(a answer, err error) {
+			if err == nil && len(a.payload) != k {
+				err = fmt.Errorf("%w: %d answers for %d leases", transfer.ErrProtocol, len(a.payload), k)
+			}
+			for i := range part {
+				part[i].held(err == nil && a.payload[i] == 1, err)
+			}
+		})
+	}
+	n.read = nil
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -35,9 +36,14 @@ type Context struct {
 	slabMemory, scratchMemory int32
 
 	mu sync.Mutex
-	// orders wait for the thread; closed: no more are taken. Guarded by mu.
+	// orders wait for the thread, which was woken for them if woken; closed: no
+	// more are taken. Guarded by mu.
 	orders []func(*loop)
+	woken  bool
 	closed bool
+	// active are the fetches that will give more orders soon, so that it is worth
+	// looking for them for a moment.
+	active atomic.Int32
 	// serving are the goroutines that ask a source which is not quick.
 	serving sync.WaitGroup
 	// ended is closed by the thread as its last act.
@@ -108,16 +114,22 @@ func (c *Context) Close() error {
 
 // do has the thread call f, in order. It returns false if the thread is ending
 // and f will not be called.
-func (c *Context) do(f func(*loop)) bool {
+func (c *Context) do(f func(*loop)) bool { return c.order(f, true) }
+
+// later is do for what need not be done soon: the thread is not woken for it.
+func (c *Context) later(f func(*loop)) { c.order(f, false) }
+
+func (c *Context) order(f func(*loop), wake bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
 		return false
 	}
 	c.orders = append(c.orders, f)
-	if len(c.orders) == 1 {
+	if wake && !c.woken {
 		// Under the lock: the engine lives as long as closed is not set.
 		c.engine.signal()
+		c.woken = true
 	}
 	return true
 }

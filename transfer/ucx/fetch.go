@@ -61,18 +61,22 @@ type fetch struct {
 	sink    transfer.Sink
 	objects []object
 	// ask are the objects for which no lease was asked yet, placing those that
-	// were granted and have no place, landed those that are in place and whose
-	// leases must be confirmed.
-	ask, placing, landed []int
+	// were granted and have no place yet.
+	ask, placing []int
+	// message holds the bytes of what is being placed, 0: none. There is one at
+	// most: nothing is asked for while something waits for its place.
+	message uint64
 	// left are the objects without Done.
 	left int
-	// calls without an answer, and batches of reads that have not landed.
-	calls, batches int
-	err            error
-	box            mailbox
-	// waiting are the calls; of the thread.
-	waiting []*call
-	// cancelled and moved are read and written by the thread too.
+	// asked: a lease request has no answer yet.
+	asked bool
+	err   error
+	box   mailbox
+	// waiting is the lease request; of the thread.
+	waiting *call
+	// reading are the objects that something may still write to; like cancelled
+	// and moved it is read and written by the thread too.
+	reading   atomic.Int32
 	cancelled atomic.Bool
 	moved     atomic.Uint64
 }
@@ -82,6 +86,13 @@ func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 	if len(refs) == 0 {
 		return nil
 	}
+	if !p.enter() {
+		return fmt.Errorf("ucx path: %w: closed", transfer.ErrPeerLost)
+	}
+	defer p.wait.Done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(p.ctx, func() { cancel(fmt.Errorf("%w: the path was closed", transfer.ErrPeerLost)) })()
 	n, err := p.conn(ctx, peer)
 	if err != nil {
 		return err
@@ -93,6 +104,9 @@ func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 	for i := range f.ask {
 		f.ask[i] = i
 	}
+	p.c.active.Add(1)
+	defer p.c.active.Add(-1)
+	defer f.freeMessage()
 	if err := f.run(ctx); err != nil {
 		f.abort(err)
 		return fmt.Errorf("ucx path: %s: %w", peer, err)
@@ -114,9 +128,6 @@ func (f *fetch) run(ctx context.Context) error {
 		case f.left == 0:
 			return nil
 		}
-		if len(f.landed) > 0 {
-			f.confirm()
-		}
 		if len(f.placing) > 0 {
 			i := f.placing[0]
 			f.placing = f.placing[1:]
@@ -124,7 +135,8 @@ func (f *fetch) run(ctx context.Context) error {
 			stall.Reset(f.path.config.StallTimeout) // the wait was ours
 			continue
 		}
-		if len(f.ask) > 0 && f.calls == 0 {
+		f.freeMessage()
+		if len(f.ask) > 0 && !f.asked {
 			f.request()
 		}
 		select {
@@ -140,33 +152,6 @@ func (f *fetch) run(ctx context.Context) error {
 			moved = now
 			stall.Reset(f.path.config.StallTimeout)
 		}
-	}
-}
-
-// call sends a request; then runs handle here when the answer has come.
-func (f *fetch) call(kind messageKind, count int, payload []byte, handle func(*reader)) {
-	f.calls++
-	answer := func(payload []byte, err error) {
-		f.moved.Add(1)
-		f.box.post(func() {
-			f.calls--
-			if err != nil {
-				f.fail(err)
-				return
-			}
-			r := &reader{b: payload}
-			handle(r)
-			if r.err != nil {
-				f.fail(fmt.Errorf("%w: %w", transfer.ErrProtocol, r.err))
-			}
-		})
-	}
-	ok := f.path.c.do(func(l *loop) {
-		f.waiting = append(f.waiting, l.request(f.conn, kind, count, payload, answer))
-	})
-	if !ok {
-		f.calls--
-		f.fail(fmt.Errorf("%w: closed", transfer.ErrPeerLost))
 	}
 }
 
@@ -186,25 +171,55 @@ func (f *fetch) request() {
 		payload = binary.LittleEndian.AppendUint64(payload, uint64(f.refs[i].Task))
 		payload = binary.LittleEndian.AppendUint32(payload, uint32(f.refs[i].Generation))
 	}
-	f.call(messageLease, n, payload, func(r *reader) {
-		var later []int
-		for _, i := range asked {
-			g := r.grant(f.conn.bytes)
-			if r.err != nil {
-				return
-			}
-			if g.kind == grantLater {
-				later = append(later, i)
-				continue
-			}
-			f.objects[i].grant = g
-			f.placing = append(f.placing, i)
+	f.asked = true
+	answered := func(a answer, err error) {
+		f.moved.Add(1)
+		if err == nil {
+			*a.keep = true
 		}
-		if len(later) == len(asked) {
-			f.fail(fmt.Errorf("%w: the peer answered for no object", transfer.ErrProtocol))
+		f.box.post(func() { f.granted(asked, a, err) })
+	}
+	ok := f.path.c.do(func(l *loop) { f.waiting = l.request(f.conn, messageLease, n, payload, answered) })
+	if !ok {
+		f.fail(fmt.Errorf("%w: closed", transfer.ErrPeerLost))
+	}
+}
+
+// granted takes the answer to a lease request apart.
+func (f *fetch) granted(asked []int, a answer, err error) {
+	f.asked = false
+	if err != nil {
+		f.fail(err)
+		return
+	}
+	f.message = a.handle
+	r := &reader{b: a.payload}
+	var later []int
+	for _, i := range asked {
+		g := r.grant(f.conn.bytes)
+		if r.err != nil {
+			f.fail(fmt.Errorf("%w: %w", transfer.ErrProtocol, r.err))
+			return
 		}
-		f.ask = append(later, f.ask...)
-	})
+		if g.kind == grantLater {
+			later = append(later, i)
+			continue
+		}
+		f.objects[i].grant = g
+		f.placing = append(f.placing, i)
+	}
+	if len(later) == len(asked) {
+		f.fail(fmt.Errorf("%w: the peer answered for no object", transfer.ErrProtocol))
+	}
+	f.ask = append(later, f.ask...)
+}
+
+// freeMessage gives back the memory of what has been placed.
+func (f *fetch) freeMessage() {
+	if handle := f.message; handle != 0 {
+		f.message = 0
+		f.path.c.later(func(l *loop) { l.free(handle) })
+	}
 }
 
 func (f *fetch) done(i int, err error) {
@@ -231,7 +246,9 @@ func (f *fetch) place(ctx context.Context, i int) {
 		f.fail(fmt.Errorf("%w: %s was asked for, %s came", transfer.ErrProtocol, want, g.head.Ref))
 		return
 	}
+	f.path.c.active.Add(-1) // it may take long
 	regions, err := f.sink.Place(ctx, i, g.head)
+	f.path.c.active.Add(1)
 	if err == nil {
 		err = f.check(regions, g)
 	}
@@ -248,7 +265,7 @@ func (f *fetch) place(ctx context.Context, i int) {
 		f.done(i, nil)
 		return
 	}
-	f.read(i, regions)
+	f.get(i, regions)
 }
 
 // check sees to it that the regions fit and, if they are to be read into, that
@@ -268,20 +285,26 @@ func (f *fetch) check(regions []transfer.Region, g *grant) error {
 	return nil
 }
 
-// read queues all frames of an object at once.
-func (f *fetch) read(i int, regions []transfer.Region) {
+// get queues the reads of all frames of an object at once.
+func (f *fetch) get(i int, regions []transfer.Region) {
 	g := &f.objects[i].grant
 	b := &batch{cancelled: &f.cancelled, moved: &f.moved}
-	f.batches++
-	b.done = func(err error) {
-		f.box.post(func() {
-			f.batches--
-			if err != nil {
-				f.fail(err)
-				return
-			}
-			f.landed = append(f.landed, i)
-		})
+	f.reading.Add(1)
+	// The lease is given back by the thread, without a detour through here.
+	lease := g.lease
+	g.lease = 0
+	b.done = func(l *loop, err error) {
+		// In this order: abort sets cancelled, then looks at reading.
+		f.reading.Add(-1)
+		if f.cancelled.Load() {
+			f.box.post(func() {})
+		}
+		if err == nil {
+			f.conn.read = append(f.conn.read, confirmation{lease, func(held bool, err error) { f.box.post(func() { f.read(i, held, err) }) }})
+			return
+		}
+		l.giveBack(f.conn, []transfer.LeaseID{lease})
+		f.box.post(func() { f.read(i, false, err) })
 	}
 	c := f.path.c
 	reads := make([]*read, 0, len(regions))
@@ -289,36 +312,22 @@ func (f *fetch) read(i int, regions []transfer.Region) {
 		reads = appendReads(reads, b, c.base+r.Frame.Offset, f.conn.base+g.offsets[k], r.Frame.Bytes, c.slabMemory)
 	}
 	if !c.do(func(l *loop) { l.queue(f.conn, b, reads) }) {
-		f.batches--
+		f.reading.Add(-1)
 		f.fail(fmt.Errorf("%w: closed", transfer.ErrPeerLost))
 	}
 }
 
-// confirm gives leases back, and hears whether what was read under them counts.
-func (f *fetch) confirm() {
-	for len(f.landed) > 0 {
-		n := min(len(f.landed), maxRefs)
-		objects := f.landed[:n:n]
-		f.landed = f.landed[n:]
-		leases := make([]transfer.LeaseID, n)
-		for k, i := range objects {
-			leases[k] = f.objects[i].grant.lease
-			f.objects[i].grant.lease = 0
-		}
-		f.call(messageRelease, n, leasesPayload(leases), func(r *reader) {
-			for _, i := range objects {
-				held := r.u8()
-				switch {
-				case r.err != nil:
-					return
-				case held != 1:
-					f.done(i, fmt.Errorf("%s on %s: %w: its lease ended while it was read", f.refs[i], f.peer, transfer.ErrNotHere))
-				default:
-					f.path.config.Received(int(f.objects[i].grant.head.Bytes()))
-					f.done(i, nil)
-				}
-			}
-		})
+// read takes note that nothing reads an object any more, and whether its lease
+// held until then.
+func (f *fetch) read(i int, held bool, err error) {
+	switch {
+	case err != nil:
+		f.fail(err)
+	case !held:
+		f.done(i, fmt.Errorf("%s on %s: %w: its lease ended while it was read", f.refs[i], f.peer, transfer.ErrNotHere))
+	default:
+		f.path.config.Received(int(f.objects[i].grant.head.Bytes()))
+		f.done(i, nil)
 	}
 }
 
@@ -337,15 +346,15 @@ func (f *fetch) abort(why error) {
 	// Once the thread has done this, no more answers come. If there is no thread
 	// any more, all has landed already.
 	_, _ = ask(f.path.c, func(l *loop) struct{} {
-		for _, c := range f.waiting {
-			c.answer = nil
+		if f.waiting != nil {
+			f.waiting.answer = nil
 		}
 		l.drop(n, &f.cancelled)
 		return struct{}{}
 	})
 	patience := time.NewTimer(grace)
 	defer patience.Stop()
-	for f.batches > 0 {
+	for f.reading.Load() > 0 {
 		select {
 		case <-f.box.ready:
 			f.box.drain()
@@ -377,7 +386,7 @@ func (l *loop) drop(n *conn, cancelled *atomic.Bool) {
 			if r.batch.cancelled != cancelled {
 				return false
 			}
-			r.batch.landed(errDropped)
+			r.batch.landed(l, errDropped)
 			return true
 		})
 	}

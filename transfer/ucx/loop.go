@@ -66,7 +66,7 @@ func run(c *Context, ready chan<- error) {
 	for {
 		c.mu.Lock()
 		orders := c.orders
-		c.orders = nil
+		c.orders, c.woken = nil, false
 		done := l.stopping && len(l.conns) == 0
 		if done {
 			c.closed = true
@@ -110,14 +110,22 @@ func (l *loop) begin() error {
 
 // turn posts what is due, waits, and handles what happened.
 func (l *loop) turn() {
+	outstanding, expected := l.posted > 0 || l.stopping, l.c.active.Load() > 0
 	for _, n := range l.conns {
+		l.confirm(n)
 		l.schedule(n)
+		outstanding = outstanding || len(n.calls) > 0
+		expected = expected || len(n.leases) > 0
 	}
-	timeout := idleWait
-	if l.posted > 0 || l.stopping {
+	// With nothing to come the core is better left to others at once.
+	spin, timeout := time.Duration(0), idleWait
+	if outstanding || expected {
+		spin = l.c.config.Spin
+	}
+	if outstanding {
 		timeout = busyWait
 	}
-	events := l.engine.wait(l.orders, l.c.config.Spin, timeout)
+	events := l.engine.wait(l.orders, spin, timeout)
 	l.orders = l.orders[:0]
 	for i := range events {
 		l.handle(&events[i])
@@ -137,7 +145,7 @@ func (l *loop) handle(e *event) {
 			err = fmt.Errorf("%w: read of %d bytes: %s", transfer.ErrPeerLost, f.read.length, l.engine.statusText(e.status))
 			l.fail(f.conn, err)
 		}
-		f.read.batch.landed(err)
+		f.read.batch.landed(l, err)
 		l.settle(f.conn)
 	case eventMessage:
 		l.message(e)
@@ -189,15 +197,20 @@ func (l *loop) fail(n *conn, err error) {
 	l.orders = append(l.orders, op{kind: opClose, endpoint: n.endpoint, tag: n.token})
 	for _, q := range [][]*read{n.small, n.large} {
 		for _, r := range q {
-			r.batch.landed(err)
+			r.batch.landed(l, err)
 		}
 	}
 	n.small, n.large = nil, nil
 	calls := n.calls
 	n.calls = nil
+	read := n.read
+	n.read = nil
+	for _, r := range read {
+		r.held(false, err)
+	}
 	for _, c := range calls {
 		if c != nil && c.answer != nil {
-			c.answer(nil, err)
+			c.answer(answer{}, err)
 		}
 	}
 	l.forgetLeases(n)
@@ -288,7 +301,7 @@ func (l *loop) schedule(n *conn) {
 		r := n.small[0]
 		n.small[0] = nil
 		n.small = n.small[1:]
-		if r.batch.dropped() {
+		if r.batch.dropped(l) {
 			continue
 		}
 		n.smallPosted++
@@ -298,7 +311,7 @@ func (l *loop) schedule(n *conn) {
 		r := n.large[0]
 		n.large[0] = nil
 		n.large = n.large[1:]
-		if r.batch.dropped() {
+		if r.batch.dropped(l) {
 			continue
 		}
 		n.largePosted++

@@ -30,7 +30,8 @@ type Path struct {
 	// lanes are the connections by address, made or being made. Guarded by mu.
 	lanes  map[string]*lane
 	closed bool
-	wait   sync.WaitGroup
+	// wait are the fetches and those who connect.
+	wait sync.WaitGroup
 }
 
 var _ transfer.Path = (*Path)(nil)
@@ -52,7 +53,18 @@ func NewPath(c *Context, config PathConfig) *Path {
 // Name is part of transfer.Path.
 func (p *Path) Name() string { return "ucx" }
 
-// Close is part of transfer.Path.
+// enter keeps the path open until wait.Done is called; false: it is closed.
+func (p *Path) enter() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return false
+	}
+	p.wait.Add(1)
+	return true
+}
+
+// Close is part of transfer.Path. It returns when the fetches have.
 func (p *Path) Close() error {
 	p.mu.Lock()
 	lanes := p.lanes
@@ -226,7 +238,7 @@ func dialError(ctx context.Context, err error) error {
 func (p *Path) get(ctx context.Context, n *conn, local, remote, length uint64, into int32) (time.Duration, error) {
 	done := make(chan error, 1)
 	var cancelled atomic.Bool
-	b := &batch{done: func(err error) { done <- err }, cancelled: &cancelled, moved: new(atomic.Uint64)}
+	b := &batch{done: func(_ *loop, err error) { done <- err }, cancelled: &cancelled, moved: new(atomic.Uint64)}
 	begun := time.Now()
 	if !p.c.do(func(l *loop) { l.queue(n, b, appendReads(nil, b, local, remote, length, into)) }) {
 		return 0, fmt.Errorf("ucx: %w: closed", transfer.ErrPeerLost)

@@ -14,6 +14,10 @@ import (
 // a lane gives without leases and objects, to compare fetches with. The region's
 // bytes are of no use.
 func (p *Path) Raw(ctx context.Context, peer transfer.Peer, remote memory.Frame, into transfer.Region, times int) ([]time.Duration, error) {
+	if !p.enter() {
+		return nil, fmt.Errorf("ucx path: %w: closed", transfer.ErrPeerLost)
+	}
+	defer p.wait.Done()
 	n, err := p.conn(ctx, peer)
 	if err != nil {
 		return nil, err
@@ -22,6 +26,8 @@ func (p *Path) Raw(ctx context.Context, peer transfer.Peer, remote memory.Frame,
 		return nil, fmt.Errorf("ucx path: %s: raw read of [%d, +%d) into [%d, +%d): one of them is outside of its slab, or the first is larger",
 			peer, remote.Offset, remote.Bytes, into.Frame.Offset, into.Frame.Bytes)
 	}
+	p.c.active.Add(1)
+	defer p.c.active.Add(-1)
 	took := make([]time.Duration, 0, times)
 	for range times {
 		ctx, cancel := context.WithTimeout(ctx, p.config.StallTimeout)

@@ -50,10 +50,18 @@ func refusal(err error) error {
 	return status.Error(code, err.Error())
 }
 
+// free gives the memory of a message back.
+func (l *loop) free(handle uint64) { l.orders = append(l.orders, op{kind: opFree, local: handle}) }
+
 // message handles one that came. Its bytes are the engine's until it is told
 // otherwise, which is at once.
 func (l *loop) message(e *event) {
-	defer func() { l.orders = append(l.orders, op{kind: opFree, local: e.tag}) }()
+	kept := false
+	defer func() {
+		if !kept {
+			l.free(e.tag)
+		}
+	}()
 	r := &reader{b: l.engine.message(e)}
 	p := r.preamble()
 	n := l.conns[p.token]
@@ -78,7 +86,7 @@ func (l *loop) message(e *event) {
 			return
 		}
 	case messageLeased, messageReleased:
-		l.answered(n, p, r)
+		l.answered(n, p, r, answer{r.b, e.tag, &kept})
 		return
 	case messageBye:
 		l.fail(n, fmt.Errorf("%w: the peer closed the lane", transfer.ErrPeerLost))
@@ -89,14 +97,14 @@ func (l *loop) message(e *event) {
 
 // answered hands an answer to who waits for it. Leases that nobody waits for any
 // more are given back.
-func (l *loop) answered(n *conn, p preamble, r *reader) {
+func (l *loop) answered(n *conn, p preamble, r *reader, a answer) {
 	c := n.calls[p.request]
 	if c == nil {
 		return
 	}
 	delete(n.calls, p.request)
 	if c.answer != nil {
-		c.answer(append([]byte(nil), r.b...), nil)
+		c.answer(a, nil)
 		return
 	}
 	if p.kind != messageLeased {
@@ -114,7 +122,7 @@ func (l *loop) answered(n *conn, p preamble, r *reader) {
 // giveBack releases leases whose fate does not matter.
 func (l *loop) giveBack(n *conn, leases []transfer.LeaseID) {
 	if len(leases) > 0 {
-		l.request(n, messageRelease, len(leases), leasesPayload(leases), func([]byte, error) {})
+		l.request(n, messageRelease, len(leases), leasesPayload(leases), func(answer, error) {})
 	}
 }
 
