@@ -257,7 +257,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, Log: c.Log, Lifecycle: lifecycle.Config{},
 		Ready: func(id ids.WorkerID) { c.ready(id, registration.GetDataAddress()) },
 	})
-	data.Receiver = w.Receiver()
+	data.Receiver, data.Memory = w.Receiver(), w.DescribeMemory
 	lender, err = borrow.Listen(registration.GetDataAddress(), borrow.ServerConfig{
 		Space: d.Space(), Source: objects.Source(), Receiver: data.Receiver, Incarnation: registration.GetIncarnation(),
 		Accept: accepts(c), Log: c.Log,

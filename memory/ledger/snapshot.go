@@ -13,7 +13,8 @@ type TierState struct {
 	// CleanBytes have a copy in a tier below, LeavingBytes are being written there,
 	// and ComingBytes are being filled.
 	UsedBytes, HeldBytes, CleanBytes, LeavingBytes, ComingBytes uint64
-	// EvictableBytes could leave at once if there is somewhere to go.
+	// EvictableBytes could leave at once if there is somewhere to go; without
+	// rounding.
 	EvictableBytes uint64
 	// InBytes were read from here into the slab, OutBytes written here, ever.
 	InBytes, OutBytes uint64
@@ -57,11 +58,7 @@ func (l *Ledger) Tiers() []TierState {
 			Name: t.Name, SizeBytes: t.SizeBytes, UsedBytes: t.space.Used(), HeldBytes: t.heldBytes, CleanBytes: t.cleanBytes,
 			LeavingBytes: t.leavingBytes, ComingBytes: coming[i], InBytes: t.inBytes, OutBytes: t.outBytes, Failed: t.failed, Retry: t.retry,
 		}
-		for _, v := range []*victims{&t.cheap, &t.costly} {
-			for _, e := range v.list {
-				states[i].EvictableBytes += t.block(e.bytes)
-			}
-		}
+		states[i].EvictableBytes = t.cheap.bytes + t.costly.bytes
 	}
 	return states
 }

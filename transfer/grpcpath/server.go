@@ -43,6 +43,8 @@ type Server struct {
 	Lane func(context.Context, *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error)
 	// Logs returns what a task wrote, and whether the beginning is missing.
 	Logs func(ids.TaskID) (text string, truncated bool)
+	// Memory describes the memory, with so many of the largest holders.
+	Memory func(limit int) *millracev1.DescribeMemoryResponse
 
 	in, out atomic.Uint64
 }
@@ -269,6 +271,21 @@ func (s *Server) ConnectLane(ctx context.Context, request *millracev1.ConnectLan
 		return nil, status.Error(codes.Unimplemented, "this worker has no library for one-sided reads")
 	}
 	return s.Lane(ctx, request)
+}
+
+// DescribeMemory is part of DataServiceServer.
+func (s *Server) DescribeMemory(_ context.Context, request *millracev1.DescribeMemoryRequest) (*millracev1.DescribeMemoryResponse, error) {
+	const most, usual = 10000, 20
+	switch n := request.GetLimit(); {
+	case s.Memory == nil:
+		return nil, status.Error(codes.Unimplemented, "this server has no memory of its own")
+	case n > most:
+		return nil, status.Errorf(codes.InvalidArgument, "a limit of %d; ask for at most %d", n, most)
+	case n == 0:
+		return s.Memory(usual), nil
+	default:
+		return s.Memory(int(n)), nil
+	}
 }
 
 // GetTaskLogs is part of DataServiceServer.

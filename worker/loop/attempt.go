@@ -444,8 +444,8 @@ func (w *Worker) reservationTold(x told) {
 func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	a := w.attempts[e.Ref]
 	for i, in := range a.pb.GetInputs() {
-		if len(in.GetInlineResult()) > 0 || a.isLent(i) {
-			continue
+		if len(a.inputs[i].Frames) == 0 || a.isLent(i) {
+			continue // its header is all that there is
 		}
 		// Where it was when it was pinned need not be where it is.
 		o, ok := w.config.Store.Held(inputID(in))

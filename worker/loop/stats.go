@@ -4,13 +4,26 @@ import (
 	"bytes"
 	"os"
 	"strconv"
+	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory/ledger"
 )
 
 func (w *Worker) stats() *millracev1.WorkerStats {
 	books, _, small := w.config.Store.Stats()
 	s := &millracev1.WorkerStats{MemoryUsedBytes: books.HeldBytes + books.ReservedBytes + small, RssBytes: rss()}
+	tiers := w.config.Store.Tiers()
+	s.MemoryEvictableBytes = tiers[0].EvictableBytes
+	s.MemoryPressure = len(tiers) > 1 && (books.Waiting > 0 || books.FreeBytes < books.SizeBytes/4)
+	for _, t := range tiers[1:] {
+		s.SpilledBytes += t.HeldBytes
+		s.SpillWrittenBytes += t.OutBytes
+		s.SpillReadBytes += t.InBytes
+		if t.Failed != nil {
+			s.SpillFailure = t.Failed.Error()
+		}
+	}
 	if w.config.Traffic != nil {
 		s.BytesIn, s.BytesOut = w.config.Traffic()
 	}
@@ -18,6 +31,54 @@ func (w *Worker) stats() *millracev1.WorkerStats {
 		s.ExecutorDeaths, s.LastExecutorDeath = w.config.Executors.Deaths()
 	}
 	return s
+}
+
+// DescribeMemory tells what is in the worker's memory, with so many of the largest
+// holders and pins. It may be called from any goroutine.
+func (w *Worker) DescribeMemory(limit int) *millracev1.DescribeMemoryResponse {
+	snapshot := w.config.Store.Snapshot(limit)
+	_, objects, small := w.config.Store.Stats()
+	r := &millracev1.DescribeMemoryResponse{
+		Largest: holdings(snapshot.Largest, len(snapshot.Tiers)), Pinned: holdings(snapshot.Pinned, len(snapshot.Tiers)),
+		SmallObjects: uint64(objects), SmallBytes: small, RssBytes: rss(),
+	}
+	for _, t := range snapshot.Tiers {
+		tier := &millracev1.MemoryTier{
+			Name: t.Name, SizeBytes: t.SizeBytes, UsedBytes: t.UsedBytes, HeldBytes: t.HeldBytes, CleanBytes: t.CleanBytes,
+			EvictableBytes: t.EvictableBytes, LeavingBytes: t.LeavingBytes, ComingBytes: t.ComingBytes, WrittenBytes: t.OutBytes, ReadBytes: t.InBytes,
+		}
+		if t.Failed != nil {
+			tier.Failure = t.Failed.Error()
+		}
+		r.Tiers = append(r.Tiers, tier)
+	}
+	for _, x := range snapshot.Reservations {
+		r.Reservations = append(r.Reservations, &millracev1.MemoryReservation{
+			ReservationId: uint64(x.ID), Holder: x.Holder.String(), Bytes: x.Bytes, LoadBytes: x.LoadBytes, Granted: x.Granted, Urgent: x.Urgent,
+			AgeMillis: uint64(max(time.Since(x.Since), 0) / time.Millisecond),
+		})
+	}
+	return r
+}
+
+func holdings(list []ledger.Holding, tiers int) (out []*millracev1.MemoryHolding) {
+	for i := range list {
+		h := &list[i]
+		x := &millracev1.MemoryHolding{
+			TaskId: uint64(h.Object.Task), Generation: uint32(h.Object.Generation), ReservationId: uint64(h.Reservation),
+			SharedBytes: h.SharedBytes, Leases: uint32(h.Leases), NextUse: h.NextUse, Copy: h.Copied, TierBytes: h.TierBytes[:tiers],
+		}
+		if h.Reservation != 0 {
+			x.Holder, x.TierBytes[0] = h.Holder.String(), h.Bytes
+		} else {
+			x.State = h.State.String()
+		}
+		for _, p := range h.Pins {
+			x.Pins = append(x.Pins, p.String())
+		}
+		out = append(out, x)
+	}
+	return out
 }
 
 // rss is the resident set size without shared memory, which is the slab; 0 if the

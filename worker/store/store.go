@@ -441,6 +441,13 @@ func (s *Store) Check() error {
 	return s.ledger.Check()
 }
 
+// Tiers describes the tiers, the slab first.
+func (s *Store) Tiers() []ledger.TierState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ledger.Tiers()
+}
+
 // Snapshot describes the tiers, the n largest holders and pins, and the
 // reservations.
 func (s *Store) Snapshot(n int) ledger.Snapshot {

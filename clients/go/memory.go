@@ -1,0 +1,22 @@
+package millrace
+
+import (
+	"context"
+	"fmt"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// DescribeMemory asks a worker what is in its memory, what keeps it there and who waits for room, with at most limit of the
+// largest holders and pins (0: 20).
+func (c *Client) DescribeMemory(ctx context.Context, w *millracev1.Worker, limit int) (*millracev1.DescribeMemoryResponse, error) {
+	if w.GetDataAddress() == "" {
+		return nil, fmt.Errorf("millrace: worker %s has no memory of its own", w.GetName())
+	}
+	conn, err := c.data.conn(w.GetDataAddress())
+	if err != nil {
+		return nil, err
+	}
+	out, err := millracev1.NewDataServiceClient(conn).DescribeMemory(ctx, &millracev1.DescribeMemoryRequest{Limit: uint32(max(limit, 0))})
+	return out, callError(ctx, "DescribeMemory", err)
+}

@@ -1,0 +1,198 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"google.golang.org/protobuf/encoding/protojson"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+func (a *app) memory() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "memory [WORKER...]", Short: "Show what is in the memory of workers, and what keeps it there",
+		Long: `Shows for each worker (or those named) its tiers of memory, the largest objects, what pins them, and who waits for room.`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return a.call(cmd, func(ctx context.Context, c *millrace.Client, _ millracev1.SchedulerServiceClient) error {
+				return a.describeMemory(ctx, c, args)
+			})
+		},
+	}
+	addCall(cmd)
+	addOutput(cmd)
+	cmd.Flags().Int("limit", 10, "how many of the largest holders and pins of each worker")
+	return cmd
+}
+
+type workerMemory struct {
+	worker *millracev1.Worker
+	memory *millracev1.DescribeMemoryResponse
+}
+
+func (a *app) describeMemory(ctx context.Context, c *millrace.Client, names []string) error {
+	limit := a.settings.Int("limit")
+	if limit < 1 || limit > 10000 {
+		return usageError{fmt.Errorf("--limit %d: 1 to 10000", limit)}
+	}
+	workers, err := c.Workers(ctx)
+	if err != nil {
+		return err
+	}
+	wanted := make(map[string]bool)
+	for _, n := range names {
+		wanted[n] = true
+	}
+	var all []workerMemory
+	var errs []error
+	for _, w := range workers {
+		id := fmt.Sprintf("w%d", w.GetWorkerId())
+		if len(names) > 0 && !wanted[w.GetName()] && !wanted[id] {
+			continue
+		}
+		delete(wanted, w.GetName())
+		delete(wanted, id)
+		m, err := c.DescribeMemory(ctx, w, limit)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("worker %s: %w", w.GetName(), err))
+			continue
+		}
+		all = append(all, workerMemory{w, m})
+	}
+	for name := range wanted {
+		errs = append(errs, fmt.Errorf("worker %s: there is none of that name", name))
+	}
+	return errors.Join(append(errs, a.printMemory(all))...)
+}
+
+func (a *app) printMemory(all []workerMemory) error {
+	f, err := a.format()
+	if err != nil {
+		return err
+	}
+	if f == "table" || f == "wide" {
+		for i, x := range all {
+			if i > 0 {
+				_, _ = fmt.Fprintln(a.out)
+			}
+			w := tabwriter.NewWriter(a.out, 0, 8, 2, ' ', 0)
+			memoryTable(w, x)
+			if err := w.Flush(); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if f == "yaml" {
+		return usageError{errors.New("-o yaml: memory has table and json")}
+	}
+	type entry struct {
+		Worker string          `json:"worker"`
+		Memory json.RawMessage `json:"memory"`
+	}
+	out := struct {
+		Workers []entry `json:"workers"`
+	}{Workers: []entry{}}
+	for _, x := range all {
+		text, err := protojson.MarshalOptions{EmitDefaultValues: true}.Marshal(x.memory)
+		if err != nil {
+			return err
+		}
+		out.Workers = append(out.Workers, entry{x.worker.GetName(), text})
+	}
+	text, err := json.MarshalIndent(out, "", "  ")
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintln(a.out, string(text))
+	return err
+}
+
+func memoryTable(w io.Writer, x workerMemory) {
+	m := x.memory
+	_, _ = fmt.Fprintf(w, "%s (w%d): %d small objects of %s beside the tiers, %s resident without the slab\n",
+		x.worker.GetName(), x.worker.GetWorkerId(), m.GetSmallObjects(), size(m.GetSmallBytes()), size(m.GetRssBytes()))
+	row(w, "TIER", "SIZE", "USED", "OBJECTS", "ALSO BELOW", "EVICTABLE", "LEAVING", "COMING", "WRITTEN", "READ", "STATE")
+	for _, t := range m.GetTiers() {
+		state := "ok"
+		if t.GetFailure() != "" {
+			state = t.GetFailure()
+		}
+		row(w, t.GetName(), size(t.GetSizeBytes()), size(t.GetUsedBytes()), size(t.GetHeldBytes()), size(t.GetCleanBytes()), size(t.GetEvictableBytes()),
+			size(t.GetLeavingBytes()), size(t.GetComingBytes()), size(t.GetWrittenBytes()), size(t.GetReadBytes()), state)
+	}
+	var tiers []string
+	for _, t := range m.GetTiers() {
+		tiers = append(tiers, "IN "+strings.ToUpper(t.GetName()))
+	}
+	for _, list := range []struct {
+		title    string
+		holdings []*millracev1.MemoryHolding
+	}{{"LARGEST", m.GetLargest()}, {"PINNED", m.GetPinned()}} {
+		if len(list.holdings) == 0 {
+			continue
+		}
+		row(w, "")
+		row(w, list.title, strings.Join(tiers, "\t"), "STATE", "NEXT USE", "KEPT BY")
+		for _, h := range list.holdings {
+			name, state := fmt.Sprintf("t%d/a%d", h.GetTaskId(), h.GetGeneration()), h.GetState()
+			if h.GetReservationId() != 0 {
+				name, state = fmt.Sprintf("reservation %d of %s", h.GetReservationId(), h.GetHolder()), "set aside"
+			}
+			if h.GetCopy() {
+				state += " copy"
+			}
+			cells := []any{name}
+			for _, n := range h.GetTierBytes() {
+				cells = append(cells, size(n))
+			}
+			row(w, append(cells, state, nextUse(h), keptBy(h))...)
+		}
+	}
+	if len(m.GetReservations()) > 0 {
+		row(w, "")
+		row(w, "RESERVATION", "OF", "BYTES", "TO READ BACK", "STATE", "AGE")
+	}
+	for _, r := range m.GetReservations() {
+		state := "waits"
+		if r.GetUrgent() {
+			state = "waits, urgent"
+		}
+		if r.GetGranted() {
+			state = "granted"
+		}
+		row(w, r.GetReservationId(), r.GetHolder(), size(r.GetBytes()), size(r.GetLoadBytes()), state, (time.Duration(r.GetAgeMillis()) * time.Millisecond).String())
+	}
+}
+
+func nextUse(h *millracev1.MemoryHolding) string {
+	switch n := h.GetNextUse(); {
+	case h.GetReservationId() != 0:
+		return "-"
+	case n == 1<<64-1:
+		return "never"
+	case n == 1<<64-2:
+		return "unknown"
+	default:
+		return fmt.Sprint(n)
+	}
+}
+
+func keptBy(h *millracev1.MemoryHolding) string {
+	kept := h.GetPins()
+	if n := h.GetLeases(); n > 0 {
+		kept = append(kept, fmt.Sprintf("%d read leases", n))
+	}
+	if len(kept) == 0 {
+		return "-"
+	}
+	return strings.Join(kept, ", ")
+}

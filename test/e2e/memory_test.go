@@ -1,0 +1,63 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Chunks of 24 MiB, of which four are kept, on two workers whose slabs hold 32 MiB
+// each: most goes through the disk, and the command that describes memory says so.
+func TestMemoryShowsTiersHoldersAndSpilledBytes(t *testing.T) {
+	directory := t.TempDir()
+	c := startCluster(t, "--workers", "2", "--memory-limit", "32MiB", "--spill-limit", "1GiB", "--local-directory", directory)
+	var graph strings.Builder
+	graph.WriteString("name: spill\ntasks:\n")
+	for _, k := range []string{"0", "1", "2", "3", "4", "5", "6", "7"} {
+		graph.WriteString("- {key: mem-" + k + ", op: array.full, args: [[3145728], " + k + ".0]}\n")
+		if k > "3" { // The others are results themselves, and are kept.
+			graph.WriteString("- {key: sum-" + k + ", op: array.reduce, args: [{input: mem-" + k + "}, sum]}\n")
+		}
+	}
+	file := filepath.Join(t.TempDir(), "graph.yaml")
+	if err := os.WriteFile(file, []byte(graph.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if text, errs, code := c.command(t, "", "submit", "-f", file, "--wait"); code != 0 {
+		t.Fatalf("exit code %d\n%s%s", code, text, errs)
+	}
+	if got := c.succeed(t, "get", "result", "sum-7", "--json")["json"]; got != 7.0*3145728 {
+		t.Errorf("sum of the last chunk: %v", got)
+	}
+	workers, _ := c.succeed(t, "memory", "--json")["workers"].([]any)
+	if len(workers) != 2 {
+		t.Fatalf("memory: %v", workers)
+	}
+	onDisk, holders := false, 0
+	for _, w := range workers {
+		tiers, _ := dig(w.(map[string]any), "memory", "tiers").([]any)
+		if len(tiers) != 2 {
+			t.Fatalf("tiers: %v", tiers)
+		}
+		slab, disk := tiers[0].(map[string]any), tiers[1].(map[string]any)
+		if slab["name"] != "slab" || slab["sizeBytes"] != "33554432" || disk["name"] != "disk" || disk["sizeBytes"] != "1073741824" {
+			t.Errorf("tiers: %v", tiers)
+		}
+		onDisk = onDisk || disk["writtenBytes"] != "0"
+		largest, _ := dig(w.(map[string]any), "memory", "largest").([]any)
+		holders += len(largest)
+	}
+	if holders != 4 {
+		t.Errorf("%d holders, want the 4 results that are large: %v", holders, workers)
+	}
+	if !onDisk {
+		t.Errorf("nothing was spilled: %v", workers)
+	}
+	if text, _, code := c.command(t, "", "memory"); code != 0 || !strings.Contains(text, "TIER") || !strings.Contains(text, "LARGEST") {
+		t.Errorf("exit code %d\n%s", code, text)
+	}
+	if _, errs, code := c.command(t, "", "memory", "nobody"); code == 0 || !strings.Contains(errs, "nobody") {
+		t.Errorf("exit code %d\n%s", code, errs)
+	}
+}
