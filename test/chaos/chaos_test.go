@@ -45,7 +45,8 @@ type cluster struct {
 	file   string
 }
 
-func start(t *testing.T) *cluster {
+// start runs `millrace up`, with more flags if any are given.
+func start(t *testing.T, flags ...string) *cluster {
 	t.Helper()
 	bin := os.Getenv("MILLRACE_BIN")
 	if bin == "" {
@@ -53,6 +54,7 @@ func start(t *testing.T) *cluster {
 	}
 	file := filepath.Join(t.TempDir(), "scheduler.json")
 	args := []string{"up", "--workers", strconv.Itoa(workers), "--memory-limit", "512MiB", "--scheduler-file", file}
+	args = append(args, flags...)
 	if python := os.Getenv("MILLRACE_PYTHON"); python != "" {
 		args = append(args, "--python", python)
 	}
@@ -109,7 +111,7 @@ func start(t *testing.T) *cluster {
 
 // workerPIDs asks the cluster.
 func (c *cluster) workerPIDs(ctx context.Context) ([]int, error) {
-	list, err := c.client.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE)
+	list, err := c.active(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -118,6 +120,10 @@ func (c *cluster) workerPIDs(ctx context.Context) ([]int, error) {
 		pids = append(pids, int(w.GetPid()))
 	}
 	return pids, nil
+}
+
+func (c *cluster) active(ctx context.Context) ([]*millracev1.Worker, error) {
+	return c.client.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE)
 }
 
 // children lists the processes whose parent is pid.

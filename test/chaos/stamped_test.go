@@ -1,0 +1,228 @@
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+)
+
+const (
+	// width and steps are of the stencil, as in Task Bench: a task of step s needs three of step s-1.
+	width = 40
+	steps = 16
+	// slab is what a worker has for objects of up to largest: much of a step lies on disk.
+	slab    = "48MiB"
+	largest = 8 << 20
+)
+
+// stampKey numbers the tasks of all rounds.
+func stampKey(round, step, i int) int64 { return int64(round)<<32 | int64(step)<<16 | int64(i) }
+
+// stencil adds a Task-Bench stencil whose every object tells whose bytes it is, and whose every task checks those of its
+// inputs. A task of Python in each step keeps executors in the game.
+func stencil(c *millrace.Client, random *rand.Rand, round int) *millrace.GraphBuilder {
+	g := c.NewGraph(fmt.Sprintf("stencil-%d", round))
+	sizes := []int{32, 100, 4 << 10, 64<<10 + 8, 1 << 20, largest}
+	var last []millrace.Key
+	for step := range steps {
+		var next []millrace.Key
+		for i := range width {
+			keys, args := []int64{}, []any{stampKey(round, step, i), sizes[random.IntN(len(sizes))], nil}
+			if step > 0 {
+				for k := max(i-1, 0); k <= min(i+1, width-1); k++ {
+					keys = append(keys, stampKey(round, step-1, k))
+					args = append(args, last[k])
+				}
+			}
+			args[2] = keys
+			var options []millrace.TaskOption
+			if step == steps-1 {
+				options = append(options, millrace.Hold())
+			}
+			next = append(next, g.Add(fmt.Sprintf("s-%d-%d-%d", round, step, i), millrace.Native("bench.stamp"), millrace.Args(args...), options...))
+		}
+		if step > 0 {
+			g.Add(fmt.Sprintf("p-%d-%d", round, step), millrace.Python("zlib:crc32"), millrace.Args(last[random.IntN(width)]), millrace.Hold())
+		}
+		last = next
+	}
+	return g
+}
+
+// trouble does something to the cluster every now and then, until it is told to stop.
+type trouble struct {
+	t      *testing.T
+	c      *cluster
+	random *rand.Rand
+	mu     sync.Mutex
+	// did counts by kind; back has how long killed workers were away.
+	did  map[string]int
+	back []time.Duration
+}
+
+func (x *trouble) run(ctx context.Context) {
+	for {
+		pause := time.NewTimer(time.Duration(200+x.random.IntN(1300)) * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			pause.Stop()
+			return
+		case <-pause.C:
+		}
+		list, err := x.c.active(ctx)
+		if err != nil || len(list) == 0 {
+			continue
+		}
+		victim := list[x.random.IntN(len(list))]
+		pid := int(victim.GetPid())
+		switch k := x.random.IntN(10); {
+		case k < 4:
+			if syscall.Kill(pid, syscall.SIGKILL) == nil {
+				x.count("workers killed")
+				x.await(ctx, victim.GetName(), victim.GetIncarnation())
+			}
+		case k < 8:
+			if under := children(pid); len(under) > 0 && syscall.Kill(under[x.random.IntN(len(under))], syscall.SIGKILL) == nil {
+				x.count("executors killed")
+			}
+		default:
+			if syscall.Kill(pid, syscall.SIGSTOP) == nil {
+				x.count("workers stopped")
+				time.Sleep(time.Duration(x.random.IntN(3000)) * time.Millisecond) // this is the fault itself
+				_ = syscall.Kill(pid, syscall.SIGCONT)                            // it may have been killed by its supervisor
+			}
+		}
+	}
+}
+
+func (x *trouble) count(what string) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.did[what]++
+}
+
+// await notes how long it takes until a worker has a new life.
+func (x *trouble) await(ctx context.Context, name, before string) {
+	began := time.Now()
+	for time.Since(began) < 20*time.Second && ctx.Err() == nil {
+		list, err := x.c.active(ctx)
+		if err != nil {
+			return
+		}
+		for _, w := range list {
+			if w.GetName() == name && w.GetIncarnation() != before {
+				x.mu.Lock()
+				x.back = append(x.back, time.Since(began))
+				x.mu.Unlock()
+				return
+			}
+		}
+		time.Sleep(2 * time.Millisecond) // it happens in other processes
+	}
+	if ctx.Err() == nil {
+		x.t.Errorf("worker %s did not come back within 20 s of its kill", name)
+	}
+}
+
+// TestStampedStencil: no reader is ever given bytes of another object, another generation, or a mixture, whatever happens
+// to the workers in the meantime; and when all is released, nothing is left.
+func TestStampedStencil(t *testing.T) {
+	disk := t.TempDir()
+	c := start(t, "--memory-limit", slab, "--local-directory", disk, "--spill-limit", "4GiB")
+	random := rand.New(rand.NewPCG(*seed, 1))
+	ctx, cancel := context.WithCancel(t.Context())
+	x := &trouble{t: t, c: c, random: rand.New(rand.NewPCG(*seed, 2)), did: map[string]int{}}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		x.run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	end := time.Now().Add(time.Duration(*seconds) * time.Second)
+	for round := 0; round == 0 || time.Now().Before(end); round++ {
+		g := stencil(c.client, random, round)
+		began := time.Now()
+		run, err := g.Submit(t.Context())
+		if err != nil {
+			t.Fatalf("round %d: %v", round, err)
+		}
+		within, stop := context.WithTimeout(t.Context(), 3*time.Minute)
+		for _, f := range run.Futures() {
+			if err := f.Wait(within); err != nil {
+				t.Fatalf("round %d: %s: %v", round, f.Key(), err)
+			}
+		}
+		stop()
+		run.Release()
+		t.Logf("round %d: %d tasks, all bytes right after %s", round, g.Len(), time.Since(began).Round(time.Millisecond))
+	}
+	cancel()
+	<-done
+	slices.Sort(x.back)
+	if n := len(x.back); n > 0 {
+		t.Logf("%v; killed workers were back after %s (median), %s (longest)", x.did, x.back[n/2].Round(time.Millisecond), x.back[n-1].Round(time.Millisecond))
+	}
+	nothingLeft(t, c, disk)
+}
+
+// nothingLeft waits until no worker has a byte in its slab, and checks the disk.
+func nothingLeft(t *testing.T, c *cluster, disk string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := c.client.WaitForWorkers(ctx, workers); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		list, err := c.active(ctx)
+		if err != nil {
+			t.Fatalf("slabs are not empty: %v", err)
+		}
+		used, rows := uint64(0), ""
+		for _, w := range list {
+			used += w.GetMemoryUsedBytes()
+			rows += fmt.Sprintf(" %s: %d bytes, %d objects, %d tasks;", w.GetName(), w.GetMemoryUsedBytes(), w.GetObjects(), w.GetAssignedTasks())
+		}
+		if used == 0 && len(list) == workers {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("slabs are not empty 30 s after everything was released:%s", rows)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	bytes := int64(0)
+	err := filepath.Walk(disk, func(_ string, info os.FileInfo, err error) error {
+		if err == nil && info.Mode().IsRegular() {
+			bytes += diskBytes(info)
+		}
+		return nil // what vanishes meanwhile is none of ours
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes > 1<<20 {
+		t.Errorf("%d bytes are left in %s after everything was released", bytes, disk)
+	}
+}
+
+// diskBytes is what a file occupies.
+func diskBytes(info os.FileInfo) int64 {
+	if s, ok := info.Sys().(*syscall.Stat_t); ok {
+		return s.Blocks * 512
+	}
+	return info.Size()
+}
