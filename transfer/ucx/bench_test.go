@@ -38,14 +38,13 @@ func median(d []time.Duration) time.Duration {
 }
 
 // TestFiguresBesideRaw compares a fetch with a raw read of the same lane, in one
-// run. Ratios are asserted only where asked for: the machines of tests are busy.
+// run. Nothing is asserted of the times: the machines of tests are busy.
 func TestFiguresBesideRaw(t *testing.T) {
 	for name, tls := range transports {
 		t.Run(name, func(t *testing.T) {
-			sizes := []int{1 << 10, 64 << 10, 1 << 20, 16 << 20}
-			times := 20
+			sizes, times := []int{1 << 10, 64 << 10, 1 << 20}, 5
 			if *figures {
-				sizes, times = append(sizes, 256<<20), 200
+				sizes, times = append(sizes, 16<<20, 256<<20), 200
 			}
 			c := startChild(t, childOrder{TLS: tls, Sizes: sizes, Inline: *inline}, newObjects(t))
 			r := newReader(t, tls, 5*time.Second)

@@ -18,7 +18,8 @@ var (
 	// ErrUnavailable: this process has no UCX.
 	ErrUnavailable = errors.New("ucx is not available")
 	// ErrNoLane: this path does not lead to that peer, as both are now; others may.
-	ErrNoLane = errors.New("no ucx lane")
+	// It is a transfer.ErrNoWay.
+	ErrNoLane = fmt.Errorf("%w: no ucx lane", transfer.ErrNoWay)
 	// ErrVersion: the peer has another version of UCX. It is an ErrNoLane.
 	ErrVersion = fmt.Errorf("%w: versions differ", ErrNoLane)
 	// ErrProof: what was read through the lane is not the peer's memory. It is an

@@ -68,7 +68,7 @@ func Open(config Config) (*Context, error) {
 		v, err = loadLibrary(library, config.environment())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("ucx: load %s: %w; install the wheel libucx-cu13==1.19.0 or name a libucp.so.0", library, err)
+		return nil, fmt.Errorf("ucx: load %s: %w", library, err)
 	}
 	scratch, err := unix.Mmap(-1, 0, proofBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {

@@ -47,7 +47,7 @@ func loadLibrary(path string, defaults [][2]string) (version, error) {
 	defer C.free(unsafe.Pointer(p))
 	var text [1024]C.char
 	if C.mr_load(p, &text[0], C.int(len(text))) != 0 {
-		return version{}, fmt.Errorf("%w: %s", ErrUnavailable, C.GoString(&text[0]))
+		return version{}, fmt.Errorf("%w: %s; install the wheel libucx-cu13==1.19.0, or name a libucp.so.0", ErrUnavailable, C.GoString(&text[0]))
 	}
 	var major, minor, release C.uint
 	C.mr_version(&major, &minor, &release)

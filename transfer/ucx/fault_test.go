@@ -84,6 +84,7 @@ func looped(t *testing.T, r *reader, peer transfer.Peer, ref transfer.Ref, want 
 
 func TestSourceIsKilledInTheMiddle(t *testing.T) {
 	eachLane(t, func(t *testing.T, tls string) {
+		t.Helper()
 		want := stamped(1, 200<<20)
 		objects := newObjects(t)
 		objects.Put(refOf(1), "x", want)
@@ -101,6 +102,7 @@ func TestSourceIsKilledInTheMiddle(t *testing.T) {
 
 func TestDeathOfAnIdlePeerIsNoticed(t *testing.T) {
 	eachLane(t, func(t *testing.T, tls string) {
+		t.Helper()
 		c := startChild(t, childOrder{TLS: tls}, newObjects(t))
 		r := newReader(t, tls, transfertest.Patience)
 		if _, err := r.path.Connect(t.Context(), c.peer); err != nil {
@@ -121,6 +123,7 @@ func TestDeathOfAnIdlePeerIsNoticed(t *testing.T) {
 
 func TestStoppedSourceEndsByStallAndByDeadline(t *testing.T) {
 	eachLane(t, func(t *testing.T, tls string) {
+		t.Helper()
 		want := stamped(1, 32<<20)
 		objects := newObjects(t)
 		objects.Put(refOf(1), "x", want)
@@ -172,6 +175,7 @@ func TestStoppedSourceEndsByStallAndByDeadline(t *testing.T) {
 
 func TestRestartOnTheSameAddressIsReadAfresh(t *testing.T) {
 	eachLane(t, func(t *testing.T, tls string) {
+		t.Helper()
 		r := newReader(t, tls, 3*time.Second)
 		address := ""
 		for life := 1; life <= 3; life++ {
@@ -202,6 +206,7 @@ func TestRestartOnTheSameAddressIsReadAfresh(t *testing.T) {
 
 func TestLeaseThatEndedMakesTheObjectInvalid(t *testing.T) {
 	eachLane(t, func(t *testing.T, tls string) {
+		t.Helper()
 		objects := newObjects(t)
 		objects.Put(refOf(1), "x", stamped(1, 4<<20))
 		objects.Put(refOf(2), "x", stamped(2, 100))
@@ -272,6 +277,7 @@ func readAsChild(order childOrder) error {
 
 func TestLeasesOfAKilledReaderComeBack(t *testing.T) {
 	eachLane(t, func(t *testing.T, tls string) {
+		t.Helper()
 		objects := newObjects(t)
 		objects.Put(refOf(1), "x", stamped(1, 100<<20))
 		c, err := ucx.Open(ucx.Config{Library: library(t), TLS: tls, NetDevices: "lo", Space: objects.Room().Space(), Source: objects, SourceIsQuick: true})

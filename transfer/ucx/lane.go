@@ -10,8 +10,14 @@ import (
 var reading = []string{"cuda_ipc", "xpmem", "knem", "cma", "rc", "dc", "self"}
 
 // describe fills in which transport reads.
-func (l *Lane) describe(transports []string) {
+func (l *Lane) describe(v version, transports []string) {
 	l.Transports = transports
+	defer func() {
+		if v.major == 1 && v.minor < 19 && !l.Emulated {
+			l.Emulated = true
+			l.Why = "UCX " + v.String() + " emulates reads wherever it must notice dead peers; 1.19 does not"
+		}
+	}()
 	var names []string
 	for _, t := range transports {
 		name, _, _ := strings.Cut(t, "/")

@@ -66,7 +66,7 @@ func checkFiles(library string) error {
 	}
 	for _, f := range files {
 		if err := checkFile(f); err != nil {
-			return fmt.Errorf("%w: %s: %w", ErrUnavailable, f, err)
+			return fmt.Errorf("%w: %s: %w; install the wheel libucx-cu13==1.19.0 anew, or name another libucp.so.0", ErrUnavailable, f, err)
 		}
 	}
 	return nil

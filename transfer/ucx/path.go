@@ -300,6 +300,6 @@ func (p *Path) prove(ctx context.Context, n *conn, source *millracev1.LaneEndpoi
 		}
 	}
 	n.lane.Latency = best
-	n.lane.describe(n.transports)
+	n.lane.describe(c.version, n.transports)
 	return nil
 }
