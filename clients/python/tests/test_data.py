@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import numpy as np
 import pytest
-from conftest import PATIENCE
-from millrace import Client
+from conftest import PATIENCE, eventually
+from millrace import Client, LocalCluster
 from millrace._pb.millrace.v1 import data_service_pb2, worker_pb2
 
 
@@ -78,3 +81,69 @@ def test_large_data_is_not_hashed_unless_asked(client: Client) -> None:
     assert client.scatter(data).key != client.scatter(data).key
     one = client.scatter(data, hash=True)
     assert client.scatter(data, hash=True).key == one.key
+
+
+def used(client: Client) -> int:
+    return sum(w["memory_used"] for w in client.scheduler_info()["workers"].values())
+
+
+def test_what_is_gathered_is_used_in_place_until_it_is_garbage(client: Client) -> None:
+    eventually(lambda: used(client) < 1 << 20)
+    future = client.submit(np.arange, 1_000_000, pure=False)
+    result = future.result()
+    assert result[-1] == 999_999 and not result.flags.owndata
+    again = future.result()
+    again[:] = 7  # pages of this process alone
+    assert result[10] == 10
+    del again
+    assert set(client.session.paths().values()) == {"shared memory"} and "shared memory" in repr(client)
+    part = result[10:20]
+    del future, result
+    gc.collect()
+    client.session.flush()
+    eventually(lambda: client.scheduler_info()["tasks"]["succeeded"] == 0)
+    # The lease keeps the bytes, though nobody wants the object any more.
+    assert list(part) == list(range(10, 20))
+    del part
+    eventually(lambda: used(client) < 1 << 20, "a lease was not given back")
+
+
+def test_copies_hold_no_memory_of_the_worker(client: Client) -> None:
+    future = client.submit(np.zeros, 1_000_000, pure=False)
+    (copy,) = client.gather([future], copy=True)
+    del future
+    eventually(lambda: used(client) < 1 << 20)
+    copy[0] = 1
+    assert not copy[1:].any()
+
+
+def test_gathered_results_outlive_the_worker() -> None:
+    with LocalCluster(1, memory_limit="64MiB", device="host") as cluster, Client(cluster) as client:
+        client.wait_for_workers(1, timeout=PATIENCE)
+        data = np.random.default_rng(1).standard_normal(500_000)
+        mine = client.scatter(data, hash=False).result()
+        (worker,) = client.scheduler_info()["workers"].values()
+        os.kill(worker["pid"], signal.SIGKILL)
+        eventually(lambda: client.session.workers() and client.session.workers()[0].worker_id != worker["id"])
+        assert np.array_equal(mine, data)
+        assert np.array_equal(client.scatter(data, hash=False).result(), data)
+
+
+def test_without_shared_memory_all_bytes_travel(cluster: LocalCluster) -> None:
+    with Client(cluster, shared_memory=False) as client:
+        data = np.arange(300_000)
+        back = client.scatter(data, hash=False).result()
+        assert np.array_equal(back, data) and back.flags.writeable
+        assert set(client.session.paths().values()) == {"grpc"}
+
+
+def test_a_stranger_is_told_no(cluster: LocalCluster, client: Client) -> None:
+    data = np.arange(300_000)
+    future = client.scatter(data, hash=False)
+    with Client(cluster) as other:
+        other.session.token = "wrong"
+        mine = other.submit(np.sum, 0, pure=False)  # the calls themselves carry the right one
+        assert mine.result() == 0
+        copy = other.session.hold(future.key)
+        assert np.array_equal(other.session.fetch([copy], PATIENCE)[0], data)
+        assert "UNAUTHENTICATED" in next(iter(other.session.paths().values()))

@@ -1,4 +1,5 @@
-"""How bytes travel between a client and the workers: DataService, one connection to each worker.
+"""How bytes travel between a client and the workers: in the worker's own memory if it is on this host, else by
+DataService, over one connection to each worker.
 
 What is scattered has arrived when the scheduler says so: a worker that has the bytes may die before it could report them,
 and then nobody but this client can bring them again.
@@ -8,15 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
 
-from millrace import _serialize, errors
+from millrace import _serialize, _share, errors
 from millrace._pb.millrace.v1 import (
     data_service_pb2,
     scheduler_service_pb2,
@@ -42,6 +45,12 @@ _CHUNK = 2 << 20
 #: Longest time that scattered data goes from worker to worker without one of them reporting it.
 _PLACE_SECONDS = 60.0
 _TRANSFER_SECONDS = 600.0
+#: Objects up to this size are written by gRPC: it takes one call instead of two.
+_SMALL_BYTES = 64 << 10
+#: For so long nobody asks a worker again whether it shares its memory.
+_ASK_AGAIN_SECONDS = 60.0
+
+_log = logging.getLogger("millrace")
 
 
 def _keep_freed_memory() -> None:
@@ -57,20 +66,35 @@ def _keep_freed_memory() -> None:
 class DataPlane:
     """The bulk half of a session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, *, share: bool) -> None:
         self._session = session
         self._turn = itertools.count()
         self._lock = threading.Lock()
         # Guarded by _lock.
         self._channels: dict[str, grpc.Channel] = {}
+        # Connections to workers on this host, by address and whether they write; and why there is none, with when to ask
+        # again.
+        self._shares: dict[tuple[str, bool], _share.Share] = {}
+        self._unshared: dict[str, tuple[str, float]] = {}
+        #: Whether memory of workers on this host is used in place, for reading and writing.
+        self.share = share
+        # Where workers were last found, by number. Guarded by _lock.
+        self._addresses: dict[int, str] = {}
+        # Leases to give back. NB: SimpleQueue.put is reentrant: the garbage collector puts at any instruction.
+        self._ended: SimpleQueue[tuple[_share.Share, int] | None] = SimpleQueue()
+        self._releaser: threading.Thread | None = None
         _keep_freed_memory()
 
     def close(self) -> None:
         """Closes all connections."""
         with self._lock:
             channels, self._channels = self._channels, {}
+            shares, self._shares = self._shares, {}
+        self._ended.put(None)
         for channel in channels.values():
             channel.close()
+        for share in shares.values():
+            share.close()
 
     def _channel(self, address: str) -> grpc.Channel:
         with self._lock:
@@ -79,6 +103,55 @@ class DataPlane:
             if channel is None:
                 channel = self._channels[address] = grpc.insecure_channel(address, options=_OPTIONS)
             return channel
+
+    def _shared(self, address: str, *, write: bool) -> _share.Share | None:
+        """The memory of a worker on this host; None if it is to be reached by DataService."""
+        if not self.share:
+            return None
+        with self._lock:
+            self._session.check_open()
+            share = self._shares.get((address, write))
+            if share is not None and not share.broken:
+                return share
+            _, again = self._unshared.get(address, ("", 0.0))
+            if time.monotonic() < again:
+                return None
+            try:
+                share = _share.Share(address, self._session.token, write=write)
+            except (_share.NotSharedError, OSError) as e:
+                self._unshared[address] = (str(e), time.monotonic() + _ASK_AGAIN_SECONDS)
+                _log.info("data of the worker at %s goes by gRPC: %s", address, e)
+                return None
+            self._unshared.pop(address, None)
+            self._shares[address, write] = share
+            if self._releaser is None:
+                self._releaser = threading.Thread(target=self._release_loop, name="millrace-leases", daemon=True)
+                self._releaser.start()
+            return share
+
+    def paths(self) -> dict[str, str]:
+        """How each worker that bytes were exchanged with is reached, by address."""
+        with self._lock:
+            out = {address: "grpc" for address in self._channels}
+            out.update((address, f"grpc ({why})") for address, (why, _) in self._unshared.items())
+            out.update((address, "shared memory") for address, _ in self._shares)
+            return out
+
+    def _release_loop(self) -> None:
+        while True:
+            item = self._ended.get()
+            ended: dict[_share.Share, list[int]] = {}
+            with contextlib.suppress(Empty):
+                while item is not None:
+                    ended.setdefault(item[0], []).append(item[1])
+                    item = self._ended.get_nowait()
+            for share, numbers in ended.items():
+                # A connection that has ended gave everything back.
+                with contextlib.suppress(OSError, _share.RefusedError):
+                    for at in range(0, len(numbers), 10_000):
+                        share.release(numbers[at : at + 10_000])
+            if item is None:
+                return
 
     # ---- out -----------------------------------------------------------------------------------------------------
 
@@ -137,6 +210,17 @@ class DataPlane:
         return [i for i in left if not states[i].done]
 
     def _write(self, address: str, task_id: int, encoded: _serialize.Encoded) -> None:
+        share = self._shared(address, write=True) if encoded.nbytes > _SMALL_BYTES else None
+        if share is not None:
+            try:
+                share.write(_head(task_id, encoded), encoded.frames)
+                return
+            except _share.RefusedError as e:
+                if e.reason == "AlreadyExists":
+                    return
+                _log.info("%s is written by gRPC: %s", address, e)  # which will say the same, or not
+            except OSError as e:
+                _log.info("the memory of %s is out of reach: %s", address, e)
         send = self._channel(address).stream_unary(
             "/millrace.v1.DataService/WriteObject",
             request_serializer=_join,
@@ -151,7 +235,7 @@ class DataPlane:
 
     # ---- in ------------------------------------------------------------------------------------------------------
 
-    def fetch(self, states: Sequence[State], timeout: float | None) -> list[Any]:
+    def fetch(self, states: Sequence[State], timeout: float | None, copy: bool = False) -> list[Any]:
         """Results of tasks that have ended, in order; raises the first error."""
         deadline = None if timeout is None else time.monotonic() + timeout
         out: list[Any] = [None] * len(states)
@@ -171,7 +255,7 @@ class DataPlane:
                     out[i] = _serialize.decode(inline, ())
                 else:
                     far.append(i)
-            left = self._fetch_far(states, far, out, deadline) if far else []
+            left = self._fetch_far(states, far, out, deadline, copy) if far else []
             if left:
                 if deadline is not None and time.monotonic() > deadline:
                     raise TimeoutError(f"{len(left)} results could not be fetched in {timeout:g} s")
@@ -179,11 +263,18 @@ class DataPlane:
                 pause = min(pause * 2, 0.5)
         return out
 
-    def _fetch_far(self, states: Sequence[State], far: list[int], out: list[Any], deadline: float | None) -> list[int]:
+    def _fetch_far(
+        self, states: Sequence[State], far: list[int], out: list[Any], deadline: float | None, copy: bool
+    ) -> list[int]:
         """Fetches from workers; returns what must be tried again."""
+        far = self._borrow_known(states, far, out, copy)
+        if not far:
+            return []
         request = scheduler_service_pb2.LocateObjectsRequest(task_ids=[states[i].id for i in far])
         located = self._session.call("LocateObjects", request)
         addresses = {w.worker_id: w.data_address for w in located.workers}
+        with self._lock:
+            self._addresses.update(addresses)
         groups: dict[str, list[tuple[int, Any]]] = {}
         again: list[int] = []
         for i, place in zip(far, located.objects, strict=True):
@@ -197,7 +288,7 @@ class DataPlane:
         failed: list[list[int]] = []
 
         def read(address: str, group: list[tuple[int, Any]]) -> None:
-            failed.append(self._read(address, states, group, out, deadline))
+            failed.append(self._read(address, group, out, deadline, copy))
 
         threads = [threading.Thread(target=read, args=item, daemon=True) for item in list(groups.items())[1:]]
         for thread in threads:
@@ -208,14 +299,60 @@ class DataPlane:
             thread.join()
         return again + [i for group in failed for i in group]
 
+    def _borrow_known(self, states: Sequence[State], far: list[int], out: list[Any], copy: bool) -> list[int]:
+        """Takes what the worker that made it lends, without asking the scheduler where it is; returns the rest."""
+        groups: dict[str, list[tuple[int, Any]]] = {}
+        rest: list[int] = []
+        addresses = self._session.known_addresses()
+        with self._lock:
+            addresses.update(self._addresses)
+        for i in far:
+            state = states[i]
+            address = addresses.get(state.worker, "")
+            with self._lock:
+                known = (address, False) in self._shares
+            if known:
+                ref = data_service_pb2.ObjectRef(task_id=state.id, generation=state.generation)
+                groups.setdefault(address, []).append((i, ref))
+            else:
+                rest.append(i)
+        for address, group in groups.items():
+            rest += [i for i, _ in self._borrow(address, group, out, copy)]
+        return rest
+
+    def _borrow(self, address: str, group: list[tuple[int, Any]], out: list[Any], copy: bool) -> list[tuple[int, Any]]:
+        """Takes what lies in the memory of a worker on this host; returns what must be read otherwise."""
+        share = self._shared(address, write=False)
+        if share is None:
+            return group
+        left: list[tuple[int, Any]] = []
+        refs = [data_service_pb2.ObjectRef(task_id=p.task_id, generation=p.generation) for _, p in group]
+        try:
+            for at in range(0, len(refs), 10_000):
+                leases = share.acquire(refs[at : at + 10_000])
+                for (i, place), lease in zip(group[at : at + 10_000], leases, strict=True):
+                    if not lease.lease_id:
+                        left.append((i, place))
+                        continue
+                    number = lease.lease_id
+                    frames = share.frames(lease, lambda number=number: self._ended.put((share, number)), copy=copy)
+                    out[i] = _serialize.decode(lease.head.header, frames)
+        except (OSError, _share.RefusedError) as e:
+            _log.info("the memory of %s is out of reach: %s", address, e)
+            return [item for item in group if out[item[0]] is None]
+        return left
+
     def _read(
         self,
         address: str,
-        states: Sequence[State],
         group: list[tuple[int, Any]],
         out: list[Any],
         deadline: float | None,
+        copy: bool,
     ) -> list[int]:
+        group = self._borrow(address, group, out, copy)
+        if not group:
+            return []
         request = data_service_pb2.ReadObjectsRequest(
             objects=[data_service_pb2.ObjectRef(task_id=p.task_id, generation=p.generation) for _, p in group]
         )
@@ -270,11 +407,15 @@ class _Piece:
                 self.data = value  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _pieces(task_id: int, encoded: _serialize.Encoded) -> Iterator[list[bytes | memoryview]]:
-    """Messages of WriteObject: the head, then the frames in chunks."""
+def _head(task_id: int, encoded: _serialize.Encoded) -> data_service_pb2.ObjectHead:
     head = data_service_pb2.ObjectHead(header=encoded.header, frame_bytes=[f.nbytes for f in encoded.frames])
     head.object.task_id, head.object.generation = task_id, 1
-    yield [data_service_pb2.WriteObjectRequest(head=head).SerializeToString()]
+    return head
+
+
+def _pieces(task_id: int, encoded: _serialize.Encoded) -> Iterator[list[bytes | memoryview]]:
+    """Messages of WriteObject: the head, then the frames in chunks."""
+    yield [data_service_pb2.WriteObjectRequest(head=_head(task_id, encoded)).SerializeToString()]
     for number, frame in enumerate(encoded.frames):
         for offset in range(0, frame.nbytes, _CHUNK):
             data = frame[offset : offset + _CHUNK]

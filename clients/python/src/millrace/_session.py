@@ -152,7 +152,9 @@ os.register_at_fork(after_in_child=_after_fork)
 class Session:
     """One client lease."""
 
-    def __init__(self, address: str, token: str, *, name: str, namespace: str, timeout: float) -> None:
+    def __init__(
+        self, address: str, token: str, *, name: str, namespace: str, timeout: float, shared_memory: bool
+    ) -> None:
         global _used
         if _forked:
             raise errors.SchedulerLostError(_FORKED)
@@ -185,7 +187,7 @@ class Session:
         self._watch: Any = None
         self._workers: dict[int, worker_pb2.Worker] = {}
         self._workers_at = 0.0
-        self._data = DataPlane(self)
+        self._data = DataPlane(self, share=shared_memory)
         request = scheduler_service_pb2.OpenClientRequest(
             name=name, namespace=namespace, api_version=API_VERSION, origin="python"
         )
@@ -625,6 +627,11 @@ class Session:
             self._workers, self._workers_at = found, time.monotonic()
         return list(found.values())
 
+    def known_addresses(self) -> dict[int, str]:
+        """Data addresses of workers by number, as last heard; a worker that is gone may be among them."""
+        with self.changed:
+            return {w.worker_id: w.data_address for w in self._workers.values()}
+
     def scatter(
         self,
         states: Sequence[State],
@@ -636,9 +643,13 @@ class Session:
         """See `DataPlane.scatter`."""
         self._data.scatter(states, objects, targets, broadcast=broadcast)
 
-    def fetch(self, states: Sequence[State], timeout: float | None) -> list[Any]:
+    def fetch(self, states: Sequence[State], timeout: float | None, copy: bool = False) -> list[Any]:
         """See `DataPlane.fetch`."""
-        return self._data.fetch(states, timeout)
+        return self._data.fetch(states, timeout, copy)
+
+    def paths(self) -> dict[str, str]:
+        """See `DataPlane.paths`."""
+        return self._data.paths()
 
     def close(self, *, shutdown: bool = False) -> None:
         """Ends the lease and the threads. Waiting futures fail."""

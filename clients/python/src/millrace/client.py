@@ -196,6 +196,8 @@ class Client:
         namespace: of keys; "default" if empty. Clients of one namespace share equal keys.
         timeout: longest wait for the scheduler to be reachable, in seconds.
         n_workers, memory_limit, device: for a cluster that is started.
+        shared_memory: use the memory of workers on this host in place: large arrays that are gathered keep their room on
+            the worker until they are garbage; pages that are written to are copied. Without it, all bytes travel by gRPC.
         asynchronous: make an AsyncClient instead.
 
     Raises:
@@ -226,6 +228,7 @@ class Client:
         n_workers: int | None = None,
         memory_limit: str | int | None = None,
         device: str = "auto",
+        shared_memory: bool = True,
         asynchronous: bool = False,
     ) -> None:
         where = _where(address, token, scheduler_file)
@@ -236,7 +239,7 @@ class Client:
             where = self.cluster.address, self.cluster.token
         try:
             #: The plumbing; not part of the stable interface.
-            self.session = Session(*where, name=name, namespace=namespace, timeout=timeout)
+            self.session = Session(*where, name=name, namespace=namespace, timeout=timeout, shared_memory=shared_memory)
         except BaseException:
             if self.cluster is not None:
                 self.cluster.close()
@@ -495,13 +498,14 @@ class Client:
 
     # ---- results -------------------------------------------------------------------------------------------------
 
-    def gather(self, futures: Any, *, errors: str = "raise", timeout: float | None = None) -> Any:
+    def gather(self, futures: Any, *, errors: str = "raise", timeout: float | None = None, copy: bool = False) -> Any:
         """Results of futures, in any nesting of lists, tuples, sets and dicts.
 
         Args:
             futures: the futures. Other leaves are returned as they are.
             errors: "raise" the first error, or "skip" failed ones in lists.
             timeout: longest wait in seconds.
+            copy: arrays of this process alone, rather than views of the memory of a worker on this host.
         """
         if errors not in ("raise", "skip"):
             raise ValueError(f'errors is "raise" or "skip", not {errors!r}')
@@ -523,7 +527,9 @@ class Client:
             self.session.wait([f._state for f in found], timeout)
             bad = {id(f) for f in found if f._state.exception() is not None}
         good = list({id(f): f for f in found if id(f) not in bad}.values())
-        results = dict(zip((id(f) for f in good), self.session.fetch([f._state for f in good], timeout), strict=True))
+        results = dict(
+            zip((id(f) for f in good), self.session.fetch([f._state for f in good], timeout, copy), strict=True)
+        )
 
         def spread(tree: Any) -> Any:
             if isinstance(tree, Future):
@@ -818,7 +824,9 @@ class Client:
             return f"{self.session.address}, unreachable"
         slots = sum(w.slots for w in workers)
         memory = sum(w.memory_limit_bytes for w in workers) / 2**30
-        return f"{self.session.address}, {len(workers)} workers, {slots} slots, {memory:.1f} GiB"
+        paths = sorted(set(self.session.paths().values()))
+        data = f", data by {' and '.join(paths)}" if paths else ""
+        return f"{self.session.address}, {len(workers)} workers, {slots} slots, {memory:.1f} GiB{data}"
 
     def __repr__(self) -> str:
         return f"<Client: {self._summary()}>"
