@@ -185,3 +185,45 @@ func TestStrangersGetNothing(t *testing.T) {
 		t.Errorf("of a peer on another host: %v", err)
 	}
 }
+
+func TestClientsDoNotTakeAllTheRoom(t *testing.T) {
+	objects := transfertest.NewObjects()
+	var refs []transfer.Ref
+	for i := range 5 { // 5 times 64 MiB of 512 MiB: four fit into its half
+		ref := transfer.Ref{Task: ids.TaskID(i + 1), Generation: 1}
+		objects.Put(ref, "", make([]byte, 64<<20))
+		refs = append(refs, ref)
+	}
+	peer, _ := serve(t, objects, borrow.ServerConfig{})
+	lent := func(path *borrow.Path) (loans []transfer.Loan) {
+		got, err := path.Borrow(t.Context(), peer, refs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range got {
+			if l.Err == nil {
+				loans = append(loans, l)
+			} else if !errors.Is(l.Err, transfer.ErrNoWay) {
+				t.Error(l.Err)
+			}
+		}
+		return loans
+	}
+	client := open(t, borrow.Config{})
+	first := lent(client)
+	worker := lent(open(t, borrow.Config{Worker: func() ids.WorkerID { return 2 }}))
+	if len(first) != 4 || len(worker) != 5 {
+		t.Errorf("%d loans of a client and %d of a worker, want 4 and 5", len(first), len(worker))
+	}
+	for _, l := range append(first, worker...) {
+		l.End()
+	}
+	transfertest.NoLeases(t, objects)
+	if again := lent(client); len(again) != 4 {
+		t.Errorf("%d loans after all were given back, want 4", len(again))
+	} else {
+		for _, l := range again {
+			l.End()
+		}
+	}
+}

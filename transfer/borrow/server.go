@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"sync"
@@ -64,9 +65,10 @@ type Server struct {
 	in, out            atomic.Uint64
 
 	mu sync.Mutex
-	// conns and closed are guarded by mu.
+	// All below is guarded by mu. kept are the bytes under leases of clients.
 	conns  map[*serving]struct{}
 	closed bool
+	kept   uint64
 }
 
 // Listen begins to lend under the name that belongs to the address of the
@@ -126,7 +128,7 @@ func (s *Server) accept() {
 			<-time.After(10 * time.Millisecond) // else this would spin
 			continue
 		}
-		c := &serving{server: s, unix: conn, leases: make(map[transfer.LeaseID]struct{}), places: make(map[uint64]*place)}
+		c := &serving{server: s, unix: conn, leases: make(map[transfer.LeaseID]uint64), places: make(map[uint64]*place)}
 		s.mu.Lock()
 		if s.closed {
 			s.mu.Unlock()
@@ -152,8 +154,8 @@ type serving struct {
 	creating sync.WaitGroup
 
 	mu sync.Mutex
-	// All below is guarded by mu.
-	leases    map[transfer.LeaseID]struct{}
+	// All below is guarded by mu. leases have the bytes that count as kept.
+	leases    map[transfer.LeaseID]uint64
 	places    map[uint64]*place
 	lastPlace uint64
 	ended     bool
@@ -178,8 +180,10 @@ func (c *serving) run() {
 	c.mu.Lock()
 	c.ended = true
 	var leases []transfer.LeaseID
-	for id := range c.leases {
+	var kept uint64
+	for id, bytes := range c.leases {
 		leases = append(leases, id)
+		kept += bytes
 	}
 	places := c.places
 	c.leases, c.places = nil, nil
@@ -189,6 +193,7 @@ func (c *serving) run() {
 		p.incoming.Abort()
 	}
 	s.mu.Lock()
+	s.kept -= kept
 	delete(s.conns, c)
 	closed := s.closed
 	s.mu.Unlock()
@@ -319,14 +324,19 @@ func lifetime(millis uint64, otherwise time.Duration) time.Duration {
 // release gives back those leases that are this connection's.
 func (c *serving) release(leases []transfer.LeaseID) []bool {
 	mine := make([]transfer.LeaseID, 0, len(leases))
+	var kept uint64
 	c.mu.Lock()
 	for _, id := range leases {
-		if _, ok := c.leases[id]; ok {
+		if bytes, ok := c.leases[id]; ok {
 			delete(c.leases, id)
 			mine = append(mine, id)
+			kept += bytes
 		}
 	}
 	c.mu.Unlock()
+	c.server.mu.Lock()
+	c.server.kept -= kept
+	c.server.mu.Unlock()
 	got := c.server.config.Source.Release(mine)
 	if len(mine) == len(leases) {
 		return got
@@ -351,7 +361,7 @@ func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1
 		refs[i] = transfer.Ref{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())}
 	}
 	out := &millracev1.AcquireReadLeasesResponse{Incarnation: c.server.config.Incarnation, Leases: make([]*millracev1.ReadLease, len(refs))}
-	var lent []transfer.LeaseID
+	lent := make(map[transfer.LeaseID]uint64)
 	var elsewhere []transfer.LeaseID
 	var bytes uint64
 	for i, l := range c.server.config.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), 0)) {
@@ -362,11 +372,14 @@ func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1
 			lease.Refusal = reasonNotHere
 		case l.Lease == 0:
 			lease.Refusal = reasonElsewhere
-		case !c.lends(l.Regions):
+		case !c.lends(l.Regions) || !c.keep(l.Head.Bytes()):
 			elsewhere = append(elsewhere, l.Lease)
 			lease.Refusal = reasonElsewhere
 		default:
-			lent = append(lent, l.Lease)
+			lent[l.Lease] = 0
+			if c.reader.Worker == 0 {
+				lent[l.Lease] = l.Head.Bytes()
+			}
 			lease.LeaseId, lease.Head = uint64(l.Lease), headToProto(l.Head)
 			for _, r := range l.Regions {
 				lease.Frames = append(lease.Frames, &millracev1.FrameLocation{Offset: r.Frame.Offset, Bytes: r.Frame.Bytes})
@@ -376,13 +389,28 @@ func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1
 	}
 	c.server.config.Source.Release(elsewhere)
 	c.mu.Lock()
-	for _, id := range lent {
-		c.leases[id] = struct{}{}
-	}
+	maps.Copy(c.leases, lent)
 	c.mu.Unlock()
 	c.server.out.Add(bytes)
 	response.Answer = &millracev1.BorrowResponse_Acquired{Acquired: out}
 	return c.send(response)
+}
+
+// keep counts bytes that a client wants to use where they are: half of the memory
+// at most, for clients keep results for as long as they like, and nobody may take
+// the room of tasks. They are copied out beyond that.
+func (c *serving) keep(bytes uint64) bool {
+	if c.reader.Worker != 0 {
+		return true
+	}
+	s := c.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.kept+bytes > s.config.Space.Size()/2 {
+		return false
+	}
+	s.kept += bytes
+	return true
 }
 
 // lends says whether all of an object lies in what was passed on.

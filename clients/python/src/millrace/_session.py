@@ -243,7 +243,7 @@ class Session:
             if not state.done:
                 state.failure = errors.SchedulerLostError(_FORKED)
         _inherited.append((self._channel, self.stub, self._watch, self._data, self._commands))
-        self._data, self._commands = DataPlane(self), SimpleQueue()
+        self._data, self._commands = DataPlane(self, share=False), SimpleQueue()
 
     # ---- out -----------------------------------------------------------------------------------------------------
 

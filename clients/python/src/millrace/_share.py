@@ -184,7 +184,7 @@ class Share:
                 raise ConnectionError("a frame beyond the memory's end")
             if not copy and frame.bytes >= LEND_BYTES:
                 with contextlib.suppress(OSError):  # too many mappings: it is copied, too
-                    views.append(memoryview(np.asarray(_Mapped(self._descriptor, frame.offset, frame.bytes, keeper))))
+                    views.append(np.asarray(_Mapped(self._descriptor, frame.offset, frame.bytes, keeper)).data)
                     continue
             views.append(np.array(np.frombuffer(self._memory, np.uint8, frame.bytes, frame.offset)).data)
         return views
