@@ -38,6 +38,8 @@ type ClusterConfig struct {
 	Python string
 	// Executors are Python processes to start at once.
 	Executors int
+	// Arguments are further ones of the workers.
+	Arguments []string
 }
 
 // Cluster is a scheduler and workers as processes of their own.
@@ -167,6 +169,7 @@ func StartCluster(ctx context.Context, c ClusterConfig) (_ *Cluster, err error) 
 	if c.Executors > 0 {
 		args = append(args, "--executors", strconv.Itoa(c.Executors))
 	}
+	args = append(args, c.Arguments...)
 	if out.Supervisor, err = Start(c.Executable, nil, args...); err != nil {
 		return nil, err
 	}

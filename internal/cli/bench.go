@@ -31,6 +31,7 @@ func (a *app) bench() *cobra.Command {
 		a.benchMemory(),
 		a.benchTasks("python", "Python functions, really called", 20_000, bench.Python),
 		a.benchData(),
+		a.benchSpill(),
 	)
 	return cmd
 }
@@ -150,6 +151,32 @@ func (a *app) benchData() *cobra.Command {
 	return cmd
 }
 
+func (a *app) benchSpill() *cobra.Command {
+	cmd := a.benchmark("spill", "More results than the slab holds, through the disk and back, beside raw IO", func(ctx context.Context, progress func(done, of int)) (any, error) {
+		c := bench.SpillConfig{Directory: a.settings.String("local-directory"), Progress: progress}
+		for _, x := range []struct {
+			flag  string
+			least uint64
+			into  *int
+		}{{"total", 1 << 20, &c.TotalBytes}, {"slab", 1 << 20, &c.SlabBytes}, {"chunk", 1 << 12, &c.ChunkBytes}} {
+			n, err := humanize.ParseBytes(a.settings.String(x.flag))
+			if err != nil || n < x.least || n > 1<<45 {
+				return nil, usageError{fmt.Errorf("--%s %s: bytes such as 64MiB, at least %s", x.flag, a.settings.String(x.flag), size(x.least))}
+			}
+			*x.into = int(n)
+		}
+		if c.ChunkBytes > c.TotalBytes || 4*c.ChunkBytes > c.SlabBytes {
+			return nil, usageError{fmt.Errorf("--chunk %s: no larger than --total, and a quarter of --slab at most", a.settings.String("chunk"))}
+		}
+		return bench.Spill(ctx, c)
+	})
+	cmd.Flags().String("total", "2GiB", "what goes through in each phase; the disk needs four times that")
+	cmd.Flags().String("slab", "256MiB", "memory of the worker")
+	cmd.Flags().String("chunk", "16MiB", "size of each result")
+	cmd.Flags().String("local-directory", "", "which disk; default: the system's for temporary files")
+	return cmd
+}
+
 // progress returns a bar on a terminal, and nothing elsewhere.
 func (a *app) progress(name string) (tell func(done, of int), stop func()) {
 	if !term.IsTerminal(int(os.Stderr.Fd())) {
@@ -184,6 +211,12 @@ func benchCell(name string, v reflect.Value) string {
 	switch x := v.Interface().(type) {
 	case bench.Spread:
 		return fmt.Sprintf("%s .. %s", figure(x.Min), figure(x.Max))
+	case []bench.SpillRow:
+		var cells []string
+		for _, r := range x {
+			cells = append(cells, fmt.Sprintf("%s %s GB/s, raw %s, ratio %s", r.Phase, figure(r.Rate), figure(r.RawRate), figure(r.Ratio)))
+		}
+		return strings.Join(cells, "; ")
 	case bench.Percentiles:
 		return fmt.Sprintf("p50 %s  p99 %s  (%d samples)", figure(x.P50), figure(x.P99), x.Samples)
 	case uint64:

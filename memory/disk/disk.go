@@ -18,6 +18,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -33,6 +34,8 @@ const (
 	unitBytes = 4096
 	// chunkBytes is how much one system call moves.
 	chunkBytes = 4 << 20
+	// lanes is how many of these are on their way for one transfer.
+	lanes = 2
 	// bounceBytes is the size of the aligned buffers for bytes that lie unaligned.
 	bounceBytes = 1 << 20
 	// bounces bounds their number.
@@ -246,27 +249,77 @@ func (t *Tier) Write(off uint64, p []byte) (sum uint32, err error) {
 	if !t.within(off, len(p)) {
 		return 0, fmt.Errorf("disk: write [%d, +%d): outside of the %d bytes of %s", off, len(p), t.size, t.directory)
 	}
-	for done := 0; done < len(p); {
-		part := p[done:min(done+chunkBytes, len(p))]
-		if body := part[:len(part)/unitBytes*unitBytes]; !t.direct {
-			err = t.write(part, off+uint64(done))
-		} else if len(body) > 0 && aligned(body) {
-			part = body
-			err = t.write(part, off+uint64(done))
-		} else {
-			part = part[:min(len(part), bounceBytes)]
-			buffer := <-t.buffers
-			copy(buffer, part)
-			err = t.write(buffer[:roundUp(len(part))], off+uint64(done))
-			t.buffers <- buffer
-		}
-		if err != nil {
-			return 0, fmt.Errorf("disk: write %d bytes at %d of %s: %w", len(part), off+uint64(done), t.directory, err)
-		}
-		sum = memory.Checksum(sum, part)
-		done += len(part)
+	err = eachChunk(p, func(at int, part []byte) error { return t.writeChunk(off+uint64(at), part) },
+		func(part []byte) { sum = memory.Checksum(sum, part) }, false)
+	if err != nil {
+		return 0, fmt.Errorf("disk: write %d bytes at %d of %s: %w", len(p), off, t.directory, err)
 	}
 	return sum, nil
+}
+
+// eachChunk moves p in chunks, several at a time, and calls check for each in
+// order, meanwhile, or with after only when it was moved.
+func eachChunk(p []byte, move func(at int, part []byte) error, check func(part []byte), after bool) error {
+	n := (len(p) + chunkBytes - 1) / chunkBytes
+	part := func(i int) []byte { return p[i*chunkBytes : min((i+1)*chunkBytes, len(p))] }
+	if n <= 1 {
+		err := move(0, p)
+		if err == nil {
+			check(p)
+		}
+		return err
+	}
+	errs := make([]error, n)
+	moved := make([]chan struct{}, n)
+	for i := range moved {
+		moved[i] = make(chan struct{})
+	}
+	var next atomic.Int64
+	for range min(lanes, n) {
+		go func() {
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				errs[i] = move(i*chunkBytes, part(i))
+				close(moved[i])
+			}
+		}()
+	}
+	for i := range n {
+		if !after {
+			check(part(i))
+		}
+		<-moved[i]
+		if after && errs[i] == nil {
+			check(part(i))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// writeChunk writes at most chunkBytes.
+func (t *Tier) writeChunk(off uint64, p []byte) error {
+	body := len(p) / unitBytes * unitBytes
+	switch {
+	case !t.direct:
+		body = len(p)
+	case body == 0 || !aligned(p[:body]):
+		body = 0
+	}
+	if body > 0 {
+		if err := t.write(p[:body], off); err != nil {
+			return err
+		}
+	}
+	for done := body; done < len(p); {
+		buffer := <-t.buffers
+		n := copy(buffer, p[done:])
+		err := t.write(buffer[:roundUp(n)], off+uint64(done))
+		t.buffers <- buffer
+		if err != nil {
+			return err
+		}
+		done += n
+	}
+	return nil
 }
 
 // within says whether a range lies in the file, the rest of its last block
@@ -297,16 +350,24 @@ func (t *Tier) Read(off uint64, p []byte, sum uint32) error {
 
 func (t *Tier) readOnce(off uint64, p []byte, want uint32) error {
 	var sum uint32
+	err := eachChunk(p, func(at int, part []byte) error { return t.readAll(off+uint64(at), part) },
+		func(part []byte) { sum = memory.Checksum(sum, part) }, true)
+	if err != nil {
+		return err
+	}
+	if sum != want {
+		return fmt.Errorf("%w: %08x, written as %08x", memory.ErrChecksum, sum, want)
+	}
+	return nil
+}
+
+func (t *Tier) readAll(off uint64, p []byte) error {
 	for done := 0; done < len(p); {
 		n, err := t.readSome(off+uint64(done), p[done:])
 		if err != nil {
 			return err
 		}
-		sum = memory.Checksum(sum, p[done:done+n])
 		done += n
-	}
-	if sum != want {
-		return fmt.Errorf("%w: %08x, written as %08x", memory.ErrChecksum, sum, want)
 	}
 	return nil
 }
@@ -334,12 +395,8 @@ func (t *Tier) ReadInto(off uint64, p []byte) error {
 	if !(memory.Frame{Offset: off, Bytes: uint64(len(p))}).Within(t.size) {
 		return fmt.Errorf("disk: read [%d, +%d): outside of the %d bytes of %s", off, len(p), t.size, t.directory)
 	}
-	for done := 0; done < len(p); {
-		n, err := t.readSome(off+uint64(done), p[done:])
-		if err != nil {
-			return fmt.Errorf("disk: read %d bytes at %d of %s: %w", len(p), off, t.directory, err)
-		}
-		done += n
+	if err := t.readAll(off, p); err != nil {
+		return fmt.Errorf("disk: read %d bytes at %d of %s: %w", len(p), off, t.directory, err)
 	}
 	return nil
 }

@@ -205,13 +205,29 @@ func (l *Ledger) reason(e *extent, why string) string {
 	return fmt.Sprintf("%s, and it is needed last, at rank %d", why, e.use)
 }
 
+// demand is what the waiting reservations ask for, up to a quarter of the slab: so
+// much is made ready to leave before it is the turn of those behind the head.
+func (l *Ledger) demand() (n uint64) {
+	for _, r := range l.waiting {
+		if n += r.bytes; n >= l.config.SizeBytes/4 {
+			return l.config.SizeBytes / 4
+		}
+	}
+	return n
+}
+
 // writeAhead writes what has no copy below when there is much of that, from the
 // high to the low watermark.
 func (l *Ledger) writeAhead(out []Effect) []Effect {
 	for i := 0; i+1 < len(l.tiers); i++ {
 		t := l.tiers[i]
 		high, low := l.config.HighBytes, l.config.LowBytes
-		if i > 0 {
+		if i == 0 {
+			if demand := l.demand(); demand > 0 {
+				high = min(high, t.SizeBytes-demand)
+				low = min(low, high-t.SizeBytes/8)
+			}
+		} else {
 			high, low = t.SizeBytes/8*7, t.SizeBytes/4*3
 		}
 		bare := t.heldBytes - t.cleanBytes - t.leavingBytes
