@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"sync"
@@ -15,6 +16,8 @@ import (
 
 // Patience is how long the suite waits for what must happen.
 const Patience = 20 * time.Second
+
+var huge = flag.Bool("transfertest.huge", false, "fetch an object of 1 GiB too")
 
 // Harness makes a path for the suite.
 type Harness struct {
@@ -60,6 +63,7 @@ func ref(task int) transfer.Ref { return transfer.Ref{Task: idOf(task), Generati
 func (h Harness) Run(t *testing.T) {
 	t.Helper()
 	t.Run("sizes", h.sizes)
+	t.Run("several chunks", h.chunks)
 	t.Run("many small frames", h.manyFrames)
 	t.Run("missing objects", h.missing)
 	t.Run("refused places", h.refused)
@@ -138,6 +142,29 @@ func (h Harness) sizes(t *testing.T) {
 	}
 	h.fetchAll(t, path, peer, objects, refs...)
 	noLeases(t, objects)
+}
+
+// chunks fetches what no path can do in one piece.
+func (h Harness) chunks(t *testing.T) {
+	sizes := []int{200<<20 + 5}
+	if *huge {
+		sizes = append(sizes, 1<<30)
+	}
+	for i, n := range sizes {
+		objects := h.objects(t)
+		peer, _ := h.Serve(t, objects)
+		backing := make([]byte, n)
+		copy(backing, content(uint64(i), 1<<20))
+		for at := 1 << 20; at < n; at *= 2 {
+			copy(backing[at:], backing[:at])
+		}
+		for at := 0; at < n; at += 1 << 16 {
+			backing[at] = byte(at >> 16) // or chunks could change places
+		}
+		objects.Put(ref(1), "x", backing, content(9, 11))
+		h.fetchAll(t, h.Path(t, Patience), peer, objects, ref(1))
+		noLeases(t, objects)
+	}
 }
 
 func (h Harness) manyFrames(t *testing.T) {

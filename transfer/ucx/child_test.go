@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
@@ -67,6 +68,10 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	code := m.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
 	if n := ucx.Allocations(); n != 0 && code == 0 {
 		fmt.Fprintf(os.Stderr, "%d allocations of the shim are left\n", n)
 		code = 1

@@ -18,6 +18,8 @@ type conn struct {
 	reader transfer.Reader
 	// base and bytes are where the peer's slab lies; 0 on the serving side.
 	base, bytes uint64
+	// chunk bounds one read, in bytes. Set with lane.
+	chunk uint64
 	// onFailure, if set, is called by the thread, and must not wait.
 	onFailure func()
 	// lane is set by the goroutine that connects, before others see the conn.
@@ -88,7 +90,7 @@ func (l *loop) request(n *conn, kind messageKind, count int, payload []byte, ans
 	return c
 }
 
-// read is one GET of at most chunkBytes.
+// read is one GET of at most a chunk.
 type read struct {
 	batch         *batch
 	local, remote uint64
@@ -156,10 +158,10 @@ func (l *loop) queue(n *conn, b *batch, reads []*read) {
 }
 
 // appendReads splits a read into chunks.
-func appendReads(reads []*read, b *batch, local, remote, length uint64, memory int32) []*read {
-	for at := uint64(0); at < length; at += chunkBytes {
+func appendReads(reads []*read, b *batch, local, remote, length, chunk uint64, memory int32) []*read {
+	for at := uint64(0); at < length; at += chunk {
 		reads = append(reads, &read{
-			batch: b, local: local + at, remote: remote + at, length: min(chunkBytes, length-at), memory: memory,
+			batch: b, local: local + at, remote: remote + at, length: min(chunk, length-at), memory: memory,
 		})
 	}
 	return reads

@@ -309,7 +309,7 @@ func (f *fetch) get(i int, regions []transfer.Region) {
 	c := f.path.c
 	reads := make([]*read, 0, len(regions))
 	for k, r := range regions {
-		reads = appendReads(reads, b, c.base+r.Frame.Offset, f.conn.base+g.offsets[k], r.Frame.Bytes, c.slabMemory)
+		reads = appendReads(reads, b, c.base+r.Frame.Offset, f.conn.base+g.offsets[k], r.Frame.Bytes, f.conn.chunk, c.slabMemory)
 	}
 	if !c.do(func(l *loop) { l.queue(f.conn, b, reads) }) {
 		f.reading.Add(-1)

@@ -102,6 +102,19 @@ func TestHostMemoryNeedsNoLockedMemory(t *testing.T) {
 	}
 }
 
+func TestWithoutSharedMemoryThereIsAnotherLaneOrNone(t *testing.T) {
+	t.Setenv("UCX_POSIX_DIR", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("UCX_LOG_LEVEL", "fatal")
+	alone := startChild(t, childOrder{TLS: "posix,cma"}, newObjects(t))
+	if _, err := newReader(t, "posix,cma", 5*time.Second).path.Connect(t.Context(), alone.peer); !errors.Is(err, ucx.ErrNoLane) {
+		t.Errorf("got %v", err)
+	}
+	other := startChild(t, childOrder{TLS: "posix,cma,tcp"}, newObjects(t))
+	if _, err := newReader(t, "posix,cma,tcp", 5*time.Second).path.Connect(t.Context(), other.peer); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestSignalsStayWithGo(t *testing.T) {
 	newReader(t, transports["cma"], time.Second)
 	hangups := make(chan os.Signal, 1)

@@ -9,6 +9,10 @@ import (
 // by the beginning of their names. Others only carry messages.
 var reading = []string{"cuda_ipc", "xpmem", "knem", "cma", "rc", "dc", "self"}
 
+// copying are those whose reads are copies by our own thread, so that all else
+// waits for them.
+var copying = []string{"xpmem", "knem", "cma", "self"}
+
 // describe fills in which transport reads.
 func (l *Lane) describe(v version, transports []string) {
 	l.Transports = transports

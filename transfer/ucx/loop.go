@@ -13,6 +13,9 @@ import (
 const (
 	// chunkBytes bounds one read: what waits behind it waits that long.
 	chunkBytes = 64 << 20
+	// copiedChunkBytes is that of lanes where our own thread copies: it answers
+	// nobody meanwhile, and gains nothing from larger ones.
+	copiedChunkBytes = 4 << 20
 	// largePosted is how many large reads are posted per peer. One leaves the lane
 	// idle between reads, more only delay what comes behind.
 	largePosted = 2

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -197,7 +198,7 @@ func (p *Path) dial(ctx context.Context, peer transfer.Peer) (*conn, error) {
 	if source.GetMemoryBytes() < memory.HeaderBytes || source.GetMemoryBase()+source.GetMemoryBytes() < source.GetMemoryBase() || source.GetToken() == 0 {
 		return nil, fmt.Errorf("ucx path: %s: %w: a slab of %d bytes at %#x", peer, transfer.ErrProtocol, source.GetMemoryBytes(), source.GetMemoryBase())
 	}
-	n := &conn{token: token, theirs: source.GetToken(), peer: peer.String(), base: source.GetMemoryBase(), bytes: source.GetMemoryBytes()}
+	n := &conn{token: token, theirs: source.GetToken(), peer: peer.String(), base: source.GetMemoryBase(), bytes: source.GetMemoryBytes(), chunk: chunkBytes}
 	n.onFailure = func() { p.dropConn(peer.Address, n) }
 	err, closed := ask(p.c, func(l *loop) error {
 		_, err := l.connect(n, source.GetAddress(), source.GetMemoryKey())
@@ -240,7 +241,7 @@ func (p *Path) get(ctx context.Context, n *conn, local, remote, length uint64, i
 	var cancelled atomic.Bool
 	b := &batch{done: func(_ *loop, err error) { done <- err }, cancelled: &cancelled, moved: new(atomic.Uint64)}
 	begun := time.Now()
-	if !p.c.do(func(l *loop) { l.queue(n, b, appendReads(nil, b, local, remote, length, into)) }) {
+	if !p.c.do(func(l *loop) { l.queue(n, b, appendReads(nil, b, local, remote, length, n.chunk, into)) }) {
 		return 0, fmt.Errorf("ucx: %w: closed", transfer.ErrPeerLost)
 	}
 	select {
@@ -301,5 +302,8 @@ func (p *Path) prove(ctx context.Context, n *conn, source *millracev1.LaneEndpoi
 	}
 	n.lane.Latency = best
 	n.lane.describe(c.version, n.transports)
+	if slices.Contains(copying, n.lane.Transport) {
+		n.chunk = copiedChunkBytes
+	}
 	return nil
 }

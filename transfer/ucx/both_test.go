@@ -1,0 +1,161 @@
+//go:build cgo && linux
+
+package ucx_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/rawframe"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/grpcpath"
+	"github.com/millrace/millrace/transfer/transfertest"
+	"github.com/millrace/millrace/transfer/ucx"
+)
+
+// worker is both sides in one context, as in a worker.
+type worker struct {
+	context *ucx.Context
+	path    *ucx.Path
+	peer    transfer.Peer
+	objects *transfertest.Objects
+	room    *transfertest.Room // for what it fetches
+}
+
+func newWorker(tb testing.TB, tls string) *worker {
+	tb.Helper()
+	space := newSlab(tb, slabBytes)
+	objects := transfertest.NewObjectsIn(transfertest.NewRoom(space))
+	room := transfertest.NewRoom(space)
+	if _, err := room.Take(slabBytes / 2); err != nil {
+		tb.Fatal(err)
+	}
+	c, err := ucx.Open(ucx.Config{
+		Library: library(tb), TLS: tls, NetDevices: "lo", Space: space, Source: objects, SourceIsQuick: true, InlineBytes: 4 << 10,
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	server := grpc.NewServer(rawframe.ServerOptions()...)
+	millracev1.RegisterDataServiceServer(server, &grpcpath.Server{Lane: c.Accept})
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	wire := grpcpath.New(grpcpath.Config{})
+	path := ucx.NewPath(c, ucx.PathConfig{Connect: wire.ConnectLane})
+	tb.Cleanup(func() {
+		server.Stop()
+		if err := errors.Join(<-served, path.Close(), c.Close(), wire.Close()); err != nil {
+			tb.Error(err)
+		}
+	})
+	return &worker{c, path, transfer.Peer{Worker: 1, Name: "worker", Address: listener.Addr().String()}, objects, room}
+}
+
+// TestManyReadersBothWaysSomeGivingUp has three workers read from one another at
+// once, while some fetches are cancelled at random moments: what is delivered is
+// right, and nothing is left behind.
+func TestManyReadersBothWaysSomeGivingUp(t *testing.T) {
+	for name, tls := range transports {
+		t.Run(name, func(t *testing.T) {
+			var workers [3]*worker
+			sizes := []int{0, 1, 100, 5000, 70_000, 1 << 20, 3<<20 + 1, 9 << 20}
+			for w := range workers {
+				workers[w] = newWorker(t, tls)
+				for i, n := range sizes {
+					workers[w].objects.Put(refOf(10*w+i), "x", stamped(10*w+i, n), stamped(10*w+i, n/3))
+				}
+			}
+			var wait sync.WaitGroup
+			for w, reader := range workers {
+				for g := range 2 {
+					random := rand.New(rand.NewPCG(uint64(w), uint64(g)))
+					wait.Go(func() {
+						for range 25 {
+							s := (w + 1 + random.IntN(2)) % 3
+							reader.read(t, workers[s], s, sizes, random)
+						}
+					})
+				}
+			}
+			wait.Wait()
+			for _, w := range workers {
+				within(t, transfertest.Patience, "the return of all leases", func() {
+					for w.objects.Leases() > 0 {
+						<-time.After(time.Millisecond)
+					}
+				})
+			}
+		})
+	}
+}
+
+// read fetches a few of a worker's objects, and gives up every third time.
+func (w *worker) read(t *testing.T, source *worker, s int, sizes []int, random *rand.Rand) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var refs []transfer.Ref
+	for range 1 + random.IntN(4) {
+		refs = append(refs, refOf(10*s+random.IntN(len(sizes))))
+	}
+	sink := transfertest.NewSinkIn(w.room)
+	giveUp := random.IntN(3) == 0
+	if giveUp {
+		at := random.IntN(len(refs))
+		sink.PlaceHook = func(_ context.Context, index int, _ transfer.Head) error {
+			if index == at {
+				go cancel()
+			}
+			return nil
+		}
+	}
+	err := w.path.Fetch(ctx, source.peer, refs, sink)
+	if err != nil && !(giveUp && errors.Is(err, context.Canceled)) && !errors.Is(err, transfer.ErrPeerLost) {
+		t.Errorf("got %v", err)
+	}
+	for i, ref := range refs {
+		_, frames, done, objectErr := sink.Result(i)
+		switch {
+		case err == nil && (!done || objectErr != nil) && !errors.Is(objectErr, transfertest.ErrFull):
+			t.Errorf("%s: %v, %v", ref, done, objectErr)
+		case done && objectErr == nil && (!bytes.Equal(frames[0], stamped(int(ref.Task), len(frames[0]))) || !bytes.Equal(frames[1], stamped(int(ref.Task), len(frames[1])))):
+			t.Errorf("%s: wrong bytes were delivered as valid", ref)
+		}
+	}
+}
+
+// TestIdleConnectionsCostLittle holds what an idle worker with a lane uses to
+// well under a hundredth of a core.
+func TestIdleConnectionsCostLittle(t *testing.T) {
+	a, b := newWorker(t, transports["cma"]), newWorker(t, transports["cma"])
+	if _, err := a.path.Connect(t.Context(), b.peer); err != nil {
+		t.Fatal(err)
+	}
+	used := func() time.Duration {
+		var u unix.Rusage
+		if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+			t.Fatal(err)
+		}
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	const rest = 2 * time.Second
+	before := used()
+	<-time.After(rest)
+	if spent := used() - before; spent > rest/50 {
+		t.Errorf("two idle contexts used %v in %v", spent, rest)
+	}
+}
