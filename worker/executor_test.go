@@ -309,6 +309,26 @@ func TestExecutorThatDiesAtStartFailsItsTasks(t *testing.T) {
 	}
 }
 
+func TestExecutorIsFoundFromWhereTheWorkerStarted(t *testing.T) {
+	binary, err := buildEcho()
+	if err != nil {
+		t.Fatal(err)
+	}
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	relative, err := filepath.Rel(here, binary)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := echo(t, func(c *worker.Config) { c.Exec = map[string][]string{"echo": {relative}} }, "upper")
+	w.call(1, 1, "abc")
+	if got := w.text(t, 1); got != "ABC" {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestExecutorThatIsNotThereFailsItsTasks(t *testing.T) {
 	w := echo(t, func(c *worker.Config) { c.Exec = map[string][]string{"echo": {"/nonexistent/echo", "-x"}} }, "upper")
 	w.call(1, 1, "x")

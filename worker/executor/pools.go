@@ -10,7 +10,9 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -83,6 +85,11 @@ func New(c Config) (*Pools, error) {
 	}
 	p := &Pools{config: c, lanes: make(map[string][]*lane), closing: make(chan struct{})}
 	for kind, command := range c.Commands {
+		command, err := fromHere(command)
+		if err != nil {
+			p.Close()
+			return nil, err
+		}
 		for i := range c.Processes {
 			l := &lane{pools: p, kind: kind, command: command, index: i, need: make(chan struct{}, 1)}
 			p.lanes[kind] = append(p.lanes[kind], l)
@@ -91,6 +98,19 @@ func New(c Config) (*Pools, error) {
 		}
 	}
 	return p, nil
+}
+
+// fromHere makes a command line independent of the directory: processes start in
+// directories of their own.
+func fromHere(command []string) ([]string, error) {
+	if filepath.IsAbs(command[0]) || !strings.ContainsRune(command[0], filepath.Separator) {
+		return command, nil
+	}
+	program, err := filepath.Abs(command[0])
+	if err != nil {
+		return nil, fmt.Errorf("executor: find %s: %w; give its whole path", command[0], err)
+	}
+	return append([]string{program}, command[1:]...), nil
 }
 
 // Kinds returns the names of the kinds, sorted.
