@@ -258,7 +258,7 @@ func serveAsChild(text string) error {
 	server := grpc.NewServer(rawframe.ServerOptions()...)
 	millracev1.RegisterDataServiceServer(server, &grpcpath.Server{Lane: func(ctx context.Context, r *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
 		response, err := c.Accept(ctx, r)
-		if err == nil {
+		if err == nil && response.GetSource() != nil {
 			lie(response.GetSource(), order.Lie)
 		}
 		return response, err

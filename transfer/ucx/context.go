@@ -16,8 +16,13 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// proofBytes is the size of the timed read at connect.
-const proofBytes = 4 << 20
+const (
+	// proofBytes is the size of the timed read at connect.
+	proofBytes = 4 << 20
+	// proofs is how many connections can be proved at once: one peer that is
+	// silent must not keep others waiting.
+	proofs = 8
+)
 
 // Context is this process's UCX: a worker with the slab registered. Its methods
 // may be called from any goroutine.
@@ -28,10 +33,10 @@ type Context struct {
 	// address, key and base are what peers are told of us; fixed.
 	address, key []byte
 	base         uint64
-	// scratch is registered memory for proofs, guarded by proving, which is held
-	// for a whole proof.
+	// scratch is registered memory for proofs, in slots of proofBytes. Who took the
+	// number of a slot out of slots owns it until it is put back.
 	scratch []byte
-	proving sync.Mutex
+	slots   chan int
 	// slabMemory and scratchMemory are the registrations.
 	slabMemory, scratchMemory int32
 
@@ -44,6 +49,10 @@ type Context struct {
 	// active are the fetches that will give more orders soon, so that it is worth
 	// looking for them for a moment.
 	active atomic.Int32
+	served atomic.Uint64
+	unmap  sync.Once
+	// unmapped is what became of scratch; set by unmap.
+	unmapped error
 	// serving are the goroutines that ask a source which is not quick.
 	serving sync.WaitGroup
 	// ended is closed by the thread as its last act.
@@ -70,13 +79,16 @@ func Open(config Config) (*Context, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ucx: load %s: %w", library, err)
 	}
-	scratch, err := unix.Mmap(-1, 0, proofBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	scratch, err := unix.Mmap(-1, 0, proofs*proofBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 	if err != nil {
-		return nil, fmt.Errorf("ucx: %d bytes for proofs: %w", proofBytes, err)
+		return nil, fmt.Errorf("ucx: %d bytes for proofs: %w", proofs*proofBytes, err)
 	}
 	c := &Context{
-		config: config, version: v, scratch: scratch, ended: make(chan struct{}),
+		config: config, version: v, scratch: scratch, slots: make(chan int, proofs), ended: make(chan struct{}),
 		base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(first)))),
+	}
+	for i := range proofs {
+		c.slots <- i
 	}
 	ready := make(chan error)
 	go run(c, ready)
@@ -102,15 +114,18 @@ func (c *Context) Close() error {
 	c.mu.Unlock()
 	<-c.ended
 	c.serving.Wait()
-	c.proving.Lock()
-	defer c.proving.Unlock()
-	scratch := c.scratch
-	c.scratch = nil
-	if scratch == nil {
-		return nil
-	}
-	return unix.Munmap(scratch)
+	c.unmap.Do(func() {
+		for range proofs {
+			<-c.slots // proofs end, since all connections have
+		}
+		c.unmapped = unix.Munmap(c.scratch)
+	})
+	return c.unmapped
 }
+
+// Served is the number of bytes that peers were given leases to read, or were
+// sent.
+func (c *Context) Served() uint64 { return c.served.Load() }
 
 // do has the thread call f, in order. It returns false if the thread is ending
 // and f will not be called.
@@ -177,6 +192,15 @@ func newToken() uint64 {
 // Accept is the serving side of the wire-up: DataService.ConnectLane. It makes
 // the endpoint through which answers go back. Its error is a gRPC status.
 func (c *Context) Accept(_ context.Context, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+	if token := request.GetGiveUpToken(); token != 0 {
+		c.do(func(l *loop) {
+			// Only a lane on which we serve: others end on their own side.
+			if n := l.conns[token]; n != nil && n.bytes == 0 {
+				l.fail(n, fmt.Errorf("%w: the reader gave the lane up", transfer.ErrPeerLost))
+			}
+		})
+		return new(millracev1.ConnectLaneResponse), nil
+	}
 	reader := request.GetReader()
 	if err := c.acceptable(reader); err != nil {
 		return nil, err

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -111,6 +112,17 @@ func (p *Path) Connect(ctx context.Context, peer transfer.Peer) (Lane, error) {
 	return n.lane, nil
 }
 
+// Suits says why other paths should be tried first though this one may lead to
+// the peer: the pair has only a lane on which reads are emulated. Otherwise it
+// is nil, or what Connect fails with.
+func (p *Path) Suits(ctx context.Context, peer transfer.Peer) error {
+	lane, err := p.Connect(ctx, peer)
+	if err == nil && lane.Emulated {
+		err = fmt.Errorf("ucx path: %s: %w that reads by itself: %s", peer, ErrNoLane, lane.Why)
+	}
+	return err
+}
+
 // Lanes returns those that are connected, by address.
 func (p *Path) Lanes() map[string]Lane {
 	p.mu.Lock()
@@ -159,6 +171,23 @@ func (p *Path) conn(ctx context.Context, peer transfer.Peer) (*conn, error) {
 	}
 }
 
+// giveUp tells the source over the control connection that a lane has ended, so
+// that it does not hold leases for it any longer. UCX does not always: which of
+// two endpoints between two workers fails with which is its own affair. A source
+// that is gone, or a path that is closing, need not know.
+func (p *Path) giveUp(peer transfer.Peer, n *conn) {
+	if !p.enter() {
+		return
+	}
+	go func() {
+		defer p.wait.Done()
+		ctx, cancel := context.WithTimeout(p.ctx, p.config.StallTimeout)
+		defer cancel()
+		// A failure changes nothing: the leases end with their time.
+		_, _ = p.config.Connect(ctx, peer, &millracev1.ConnectLaneRequest{GiveUpToken: n.theirs})
+	}()
+}
+
 // drop removes a lane that is of no use any more.
 func (p *Path) drop(address string, l *lane) {
 	p.mu.Lock()
@@ -199,7 +228,10 @@ func (p *Path) dial(ctx context.Context, peer transfer.Peer) (*conn, error) {
 		return nil, fmt.Errorf("ucx path: %s: %w: a slab of %d bytes at %#x", peer, transfer.ErrProtocol, source.GetMemoryBytes(), source.GetMemoryBase())
 	}
 	n := &conn{token: token, theirs: source.GetToken(), peer: peer.String(), base: source.GetMemoryBase(), bytes: source.GetMemoryBytes(), chunk: chunkBytes}
-	n.onFailure = func() { p.dropConn(peer.Address, n) }
+	n.onFailure = func() {
+		p.dropConn(peer.Address, n)
+		p.giveUp(peer, n)
+	}
 	err, closed := ask(p.c, func(l *loop) error {
 		_, err := l.connect(n, source.GetAddress(), source.GetMemoryKey())
 		return err
@@ -259,13 +291,18 @@ func (p *Path) get(ctx context.Context, n *conn, local, remote, length uint64, i
 // connection, and times reads.
 func (p *Path) prove(ctx context.Context, n *conn, source *millracev1.LaneEndpoint) error {
 	c := p.c
-	c.proving.Lock()
-	defer c.proving.Unlock()
-	if c.scratch == nil {
-		return fmt.Errorf("ucx: %w: closed", transfer.ErrPeerLost)
+	var slot int
+	select {
+	case slot = <-c.slots:
+	case <-ctx.Done():
+		return fmt.Errorf("%w: other connections are being proved", transfer.ErrStalled)
 	}
-	local := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(c.scratch))))
-	clear(c.scratch[:memory.HeaderBytes])
+	scratch := c.scratch[slot*proofBytes:][:proofBytes]
+	defer func() {
+		_ = unix.Madvise(scratch, unix.MADV_DONTNEED) // it only gives memory back
+		c.slots <- slot
+	}()
+	local := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(scratch))))
 	if _, err := p.get(ctx, n, local, n.base, memory.HeaderBytes, c.scratchMemory); err != nil {
 		return err
 	}
@@ -273,7 +310,7 @@ func (p *Path) prove(ctx context.Context, n *conn, source *millracev1.LaneEndpoi
 	copy(said.WorkerUUID[:], source.GetWorkerUuid())
 	copy(said.Incarnation[:], source.GetIncarnation())
 	said.Nonce = source.GetNonce()
-	found, err := memory.ParseHeader(c.scratch[:memory.HeaderBytes])
+	found, err := memory.ParseHeader(scratch[:memory.HeaderBytes])
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrProof, err)
@@ -283,7 +320,7 @@ func (p *Path) prove(ctx context.Context, n *conn, source *millracev1.LaneEndpoi
 	case !bytes.Equal(source.GetWorkerUuid(), found.Identity.WorkerUUID[:]):
 		return fmt.Errorf("%w: worker %x", ErrProof, found.Identity.WorkerUUID)
 	}
-	size := min(uint64(len(c.scratch)), n.bytes)
+	size := min(proofBytes, n.bytes)
 	best := time.Duration(0)
 	for i := range 6 {
 		length := size

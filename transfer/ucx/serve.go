@@ -153,6 +153,11 @@ func (c *Context) lease(l *loop, n *conn, request uint64, ttl time.Duration, ref
 		// A lease ended while its bytes were copied: once more without that object.
 		c.engine.discard(m.handle)
 	}
+	for i, k := range a.kinds {
+		if k == grantLease || k == grantInline {
+			c.served.Add(leased[i].Head.Bytes())
+		}
+	}
 	answer := func(l *loop) {
 		if n.failure != nil {
 			c.engine.discard(m.handle)

@@ -4,6 +4,7 @@ package ucx_test
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -38,7 +39,7 @@ func newReader(tb testing.TB, tls string, stall time.Duration) *reader {
 	r := &reader{context: c, room: room}
 	r.path = ucx.NewPath(c, ucx.PathConfig{
 		Connect: func(ctx context.Context, peer transfer.Peer, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
-			if r.lie != nil {
+			if r.lie != nil && request.GetReader() != nil {
 				r.lie(request.GetReader())
 			}
 			return wire.ConnectLane(ctx, peer, request)
@@ -100,6 +101,9 @@ func TestLaneIsProvedAndDescribed(t *testing.T) {
 			if lane.Transport != name || lane.Emulated != (name == "tcp") || (lane.Why == "") == lane.Emulated ||
 				lane.BytesPerSecond < 1e6 || lane.Latency <= 0 || r.path.Lanes()[c.peer.Address].Transport != name {
 				t.Errorf("%s, of %v", lane, lane.Transports)
+			}
+			if err := r.path.Suits(t.Context(), c.peer); errors.Is(err, ucx.ErrNoLane) != lane.Emulated {
+				t.Errorf("suits: %v", err)
 			}
 		})
 	}

@@ -892,12 +892,15 @@ func (x *LaneEndpoint) GetToken() uint64 {
 // ConnectLaneRequest is the reading side's part.
 type ConnectLaneRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its endpoint.
+	// Its endpoint. Not when a lane is given up.
 	Reader *LaneEndpoint `protobuf:"bytes,1,opt,name=reader,proto3" json:"reader,omitempty"`
 	// Number of the reading worker; 0 for clients.
 	ReaderWorkerId uint32 `protobuf:"varint,2,opt,name=reader_worker_id,json=readerWorkerId,proto3" json:"reader_worker_id,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Serving side's token of a lane that the reader has given up, so that its leases end now; everything else is ignored then,
+	// and the response is empty. 0: none.
+	GiveUpToken   uint64 `protobuf:"fixed64,3,opt,name=give_up_token,json=giveUpToken,proto3" json:"give_up_token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ConnectLaneRequest) Reset() {
@@ -940,6 +943,13 @@ func (x *ConnectLaneRequest) GetReader() *LaneEndpoint {
 func (x *ConnectLaneRequest) GetReaderWorkerId() uint32 {
 	if x != nil {
 		return x.ReaderWorkerId
+	}
+	return 0
+}
+
+func (x *ConnectLaneRequest) GetGiveUpToken() uint64 {
+	if x != nil {
+		return x.GiveUpToken
 	}
 	return 0
 }
@@ -1158,10 +1168,11 @@ const file_millrace_v1_data_service_proto_rawDesc = "" +
 	"workerUuid\x12)\n" +
 	"\vincarnation\x18\a \x01(\fB\a\xbaH\x04z\x02h\x10R\vincarnation\x12\x14\n" +
 	"\x05nonce\x18\b \x01(\x06R\x05nonce\x12$\n" +
-	"\x05token\x18\t \x01(\x06B\x0e\xbaH\vR\t!\x00\x00\x00\x00\x00\x00\x00\x00R\x05token\"y\n" +
-	"\x12ConnectLaneRequest\x129\n" +
-	"\x06reader\x18\x01 \x01(\v2\x19.millrace.v1.LaneEndpointB\x06\xbaH\x03\xc8\x01\x01R\x06reader\x12(\n" +
-	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\"H\n" +
+	"\x05token\x18\t \x01(\x06B\x0e\xbaH\vR\t!\x00\x00\x00\x00\x00\x00\x00\x00R\x05token\"\x95\x01\n" +
+	"\x12ConnectLaneRequest\x121\n" +
+	"\x06reader\x18\x01 \x01(\v2\x19.millrace.v1.LaneEndpointR\x06reader\x12(\n" +
+	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\"\n" +
+	"\rgive_up_token\x18\x03 \x01(\x06R\vgiveUpToken\"H\n" +
 	"\x13ConnectLaneResponse\x121\n" +
 	"\x06source\x18\x01 \x01(\v2\x19.millrace.v1.LaneEndpointR\x06source\"-\n" +
 	"\x12GetTaskLogsRequest\x12\x17\n" +

@@ -145,12 +145,14 @@ class LaneEndpoint(_message.Message):
     def __init__(self, version: _Optional[str] = ..., address: _Optional[bytes] = ..., memory_key: _Optional[bytes] = ..., memory_base: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., token: _Optional[int] = ...) -> None: ...
 
 class ConnectLaneRequest(_message.Message):
-    __slots__ = ("reader", "reader_worker_id")
+    __slots__ = ("reader", "reader_worker_id", "give_up_token")
     READER_FIELD_NUMBER: _ClassVar[int]
     READER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    GIVE_UP_TOKEN_FIELD_NUMBER: _ClassVar[int]
     reader: LaneEndpoint
     reader_worker_id: int
-    def __init__(self, reader: _Optional[_Union[LaneEndpoint, _Mapping]] = ..., reader_worker_id: _Optional[int] = ...) -> None: ...
+    give_up_token: int
+    def __init__(self, reader: _Optional[_Union[LaneEndpoint, _Mapping]] = ..., reader_worker_id: _Optional[int] = ..., give_up_token: _Optional[int] = ...) -> None: ...
 
 class ConnectLaneResponse(_message.Message):
     __slots__ = ("source",)
