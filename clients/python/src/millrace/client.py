@@ -633,7 +633,11 @@ class Client:
     # ---- control -------------------------------------------------------------------------------------------------
 
     def cancel(self, futures: Future[Any] | Iterable[Future[Any]], *, force: bool = False, reason: str = "") -> None:
-        """Stops tasks: queued ones never start, running functions are really stopped."""
+        """Stops tasks: queued ones are dropped, running functions are really stopped.
+
+        The futures are cancelled when this returns. The word reaches the tasks' workers a moment later: what begins in
+        that moment is stopped again, and its result dropped.
+        """
         cancel(self.session, [futures] if isinstance(futures, Future) else list(futures), force=force, reason=reason)
 
     def retry(self, futures: Future[Any] | Iterable[Future[Any]]) -> None:
