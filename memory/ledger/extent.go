@@ -303,17 +303,20 @@ func (l *Ledger) WriteEnded(now time.Time, ticket Ticket, sum uint32, err error)
 	t.writes--
 	if err != nil {
 		out = l.vacate(e, x.to, out)
-		t.backoff = min(max(2*t.backoff, firstBackoff), longestBackoff)
-		t.failed, t.retry, t.trying = err, now.Add(t.backoff), false
 		l.tell(e, "stays: could not be written to "+t.Name)
-		out = append(out, TierFailed{Tier: x.to, Retry: t.retry, Err: err})
+		// Those that were on their way with the first one tell nothing new.
+		if t.failed == nil || t.trying {
+			t.backoff = min(max(2*t.backoff, firstBackoff), longestBackoff)
+			t.failed, t.retry, t.trying = err, now.Add(t.backoff), false
+			out = append(out, TierFailed{Tier: x.to, Retry: t.retry, Err: err})
+		}
 	} else {
 		before := l.cleanTiers(e)
 		e.sum = sum
 		e.places[x.to].presence = Resident
 		l.settlePlaces(e, before)
 		t.outBytes += e.bytes
-		if t.failed != nil {
+		if t.trying {
 			t.failed, t.backoff, t.trying = nil, 0, false
 			out = append(out, TierFailed{Tier: x.to})
 		}

@@ -1,0 +1,427 @@
+package ledger
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/millrace/millrace/memory"
+)
+
+func disk(sizeBytes uint64) Tier { return Tier{Name: "disk", SizeBytes: sizeBytes, UnitBytes: 4096} }
+
+// where returns where the frames of an object are: slab, disk, both, or coming.
+func (x *tester) where(n int) string {
+	o := x.l.objects[obj(n)]
+	if o == nil {
+		return "gone"
+	}
+	e := o.extents[0]
+	switch {
+	case e.places[0].presence == Resident && e.clean(0):
+		return "both"
+	case e.places[0].presence == Resident:
+		return "slab"
+	case e.places[0].presence == Coming:
+		return "coming"
+	case e.best() < 0:
+		return "lost"
+	}
+	return "disk"
+}
+
+func (x *tester) whereAll(want string) {
+	x.t.Helper()
+	var is []string
+	for n := range strings.Fields(want) {
+		is = append(is, x.where(n+1))
+	}
+	if got := strings.Join(is, " "); got != want {
+		x.t.Fatalf("objects are %s, want %s", got, want)
+	}
+}
+
+func TestVictimIsWhatIsNeededLast(t *testing.T) {
+	x := newTester(t, 16*mib, disk(64*mib))
+	for n := range 7 {
+		x.make(n+1, 2*mib)
+	}
+	x.l.Expect(obj(1), 10)
+	x.l.Expect(obj(2), 90)
+	x.l.Expect(obj(3), 50)
+	x.l.Expect(obj(5), NeverUsed)
+	// 4, 6 and 7: nobody said. 7 is needed by a task that waits here.
+	if err := x.l.Pin(obj(7), Pin{Reason: PinQueued, Holder: task(70), Rank: 20}); err != nil {
+		t.Fatal(err)
+	}
+	for _, step := range []struct{ where, reason string }{
+		{"slab slab slab slab disk slab slab", "nobody will need it"},
+		{"slab slab slab disk disk slab slab", "nobody is known to need it"},
+		{"slab slab slab disk disk disk slab", "nobody is known to need it"},
+		{"slab disk slab disk disk disk slab", "at rank 90"},
+		{"slab disk disk disk disk disk slab", "at rank 50"},
+		{"slab disk disk disk disk disk disk", "at rank 20"},
+	} {
+		before := strings.Fields(x.places(7))
+		id, granted := x.reserve(task(100), time.Minute, 2*mib)
+		if granted {
+			t.Fatal("a full slab had room")
+		}
+		x.settle()
+		x.whereAll(step.where)
+		for n, now := range strings.Fields(step.where) {
+			if now != before[n] && !strings.Contains(strings.Join(x.l.Story(obj(n+1)), "\n"), step.reason) {
+				t.Errorf("the story of %d does not say %q:\n%s", n+1, step.reason, strings.Join(x.l.Story(obj(n+1)), "\n"))
+			}
+		}
+		if !slices.Contains(x.granted, id) {
+			t.Fatal("room was made and not given")
+		}
+		// It keeps what it got.
+		if _, err := x.allocate(id, obj(1000+int(id)), 2*mib); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// What is held stays, however urgent it is.
+	if _, granted := x.reserve(task(101), 0, 8*mib); granted {
+		t.Error("memory was given twice")
+	}
+}
+
+func (x *tester) places(n int) string {
+	var is []string
+	for i := range n {
+		is = append(is, x.where(i+1))
+	}
+	return strings.Join(is, " ")
+}
+
+func TestHeldBytesNeverLeave(t *testing.T) {
+	x := newTester(t, 16*mib, disk(64*mib))
+	for n := range 4 {
+		x.make(n+1, 2*mib)
+	}
+	if err := x.l.Pin(obj(1), Pin{Reason: PinInput, Holder: task(9)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := x.l.Lease(x.now, obj(2), Holder{HolderWorker, 2}, x.now.Add(time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	holder, _ := x.ask(Request{Holder: task(8), Inputs: []ObjectID{obj(3)}}, 0)
+	x.reserve(task(7), time.Hour, 14*mib)
+	x.settle()
+	// As long as that is granted, another one does not get so much.
+	x.whereAll("slab slab slab slab")
+	x.release(holder)
+	x.settle()
+	x.whereAll("slab slab disk disk")
+}
+
+func TestInputsComeBackWithTheirReservation(t *testing.T) {
+	x := newTester(t, 16*mib, disk(64*mib))
+	for n := range 7 {
+		x.make(n+1, 2*mib)
+	}
+	big, _ := x.reserve(task(50), time.Minute, 14*mib)
+	x.settle()
+	x.release(big)
+	if x.places(7) != "disk disk disk disk disk disk disk" {
+		t.Fatalf("objects are %s", x.places(7))
+	}
+	id, granted := x.ask(Request{Holder: task(51), Bytes: []uint64{2 * mib}, Inputs: []ObjectID{obj(2), obj(3), obj(99)}}, time.Minute)
+	if !granted || !x.loading[id] {
+		t.Fatalf("granted %v, loading %v", granted, x.loading[id])
+	}
+	x.whereAll("disk coming coming disk")
+	x.settle()
+	x.whereAll("disk both both disk")
+	if x.loading[id] {
+		t.Error("nobody said that the inputs have come")
+	}
+	// Both have a copy below: they leave again for nothing.
+	x.release(id)
+	x.reserve(task(52), 0, 14*mib)
+	if len(x.io) > 0 {
+		t.Errorf("clean bytes were written: %v", x.io)
+	}
+	x.whereAll("disk disk disk disk")
+	// More than the slab holds, with inputs that lie on disk.
+	_, _, err := x.l.Reserve(x.now, Request{ID: 999, Holder: task(53), Bytes: []uint64{12 * mib}, Inputs: []ObjectID{obj(1), obj(2)}, Deadline: x.now.Add(time.Hour)})
+	if !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), "16 MiB") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// The places of its own inputs may be all that is in a reservation's way.
+func TestOwnInputsMoveOutOfTheWay(t *testing.T) {
+	x := newTester(t, 16*mib, disk(64*mib))
+	for n := range 7 {
+		x.make(n+1, 2*mib)
+	}
+	for _, n := range []int{1, 2, 3, 5, 6, 7} {
+		out, err := x.l.Drop(obj(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.effects(out)
+	}
+	// Object 4 lies in the middle, and 12 MiB fit on neither side of it.
+	id, granted := x.ask(Request{Holder: task(9), Bytes: []uint64{10 * mib}, Inputs: []ObjectID{obj(4)}}, time.Minute)
+	if granted {
+		t.Fatal("granted at once")
+	}
+	x.settle()
+	if !slices.Contains(x.granted, id) || x.where(4) != "both" {
+		t.Errorf("granted %v, the input is in %s", x.granted, x.where(4))
+	}
+}
+
+func TestCopiesOfPeersAreDroppedRatherThanWritten(t *testing.T) {
+	x := newTester(t, 16*mib, disk(64*mib))
+	for n := range 7 {
+		x.make(n+1, 2*mib)
+	}
+	x.l.Copied(obj(6))
+	x.l.Copied(obj(7))
+	if err := x.l.Pin(obj(7), Pin{Reason: PinQueued, Holder: task(1)}); err != nil {
+		t.Fatal(err)
+	}
+	if _, granted := x.reserve(task(50), 0, 2*mib); !granted || len(x.io) > 0 {
+		t.Errorf("granted %v, io %v", granted, x.io)
+	}
+	x.whereAll("slab slab slab slab slab gone slab")
+}
+
+func TestWriteAheadKeepsRoomReady(t *testing.T) {
+	x := newTester(t, 32*mib, disk(64*mib))
+	for n := range 14 {
+		x.make(n+1, 2*mib)
+	}
+	if len(x.io) > 0 {
+		t.Fatalf("written below the watermark: %v", x.io)
+	}
+	x.make(15, 1*mib)
+	if len(x.io) != 3 {
+		t.Fatalf("%d extents are written above the watermark of 28 MiB, want those down to 24", len(x.io))
+	}
+	x.settle()
+	// They stay until somebody needs the room.
+	x.whereAll("both both both slab slab")
+	if _, granted := x.reserve(task(50), 0, 6*mib); !granted {
+		t.Error("room that was made ready was not there")
+	}
+	x.whereAll("disk disk disk slab slab")
+}
+
+func TestFailedWriteLeavesBytesAndClosesTheTier(t *testing.T) {
+	x := newTester(t, 16*mib, disk(64*mib))
+	for n := range 7 {
+		x.make(n+1, 2*mib)
+	}
+	id, _ := x.reserve(task(50), time.Hour, 2*mib)
+	broken := errors.New("no space left on device")
+	if len(x.io) == 0 {
+		t.Fatal("nothing is written")
+	}
+	// What was on its way together fails together, and counts once.
+	for len(x.io) > 0 {
+		x.carryOut(0, broken)
+	}
+	x.whereAll("slab slab slab slab slab slab slab")
+	state := x.l.Tiers()[1]
+	if state.Failed == nil || !errors.Is(state.Failed, broken) {
+		t.Fatalf("the tier is not closed: %+v", state)
+	}
+	if x.check(); len(x.io) > 0 {
+		t.Fatalf("written to a closed tier: %v", x.io)
+	}
+	at, ok := x.l.NextDeadline()
+	if !ok || !at.Equal(x.now.Add(firstBackoff)) {
+		t.Fatalf("next deadline %v, %v", at, ok)
+	}
+	// One write is tried when its time has come, and longer each time.
+	x.now = at
+	x.effects(x.l.Expire(x.now))
+	if len(x.io) != 1 {
+		t.Fatalf("%d writes are tried", len(x.io))
+	}
+	x.carryOut(0, broken)
+	if at, _ := x.l.NextDeadline(); !at.Equal(x.now.Add(2 * firstBackoff)) {
+		t.Fatalf("next deadline %v", at)
+	}
+	x.now = x.now.Add(2 * firstBackoff)
+	x.effects(x.l.Expire(x.now))
+	x.settle()
+	if x.l.Tiers()[1].Failed != nil || !slices.Contains(x.granted, id) {
+		t.Errorf("it works again: %+v, granted %v", x.l.Tiers()[1], x.granted)
+	}
+}
+
+func TestRefusalSaysWhatTheDiskDoes(t *testing.T) {
+	x := newTester(t, 16*mib, disk(4*mib))
+	for n := range 7 {
+		x.make(n+1, 2*mib)
+	}
+	x.reserve(task(50), time.Second, 12*mib)
+	x.settle()
+	out := x.l.Expire(x.now.Add(time.Second))
+	var refused error
+	for _, e := range out {
+		if r, ok := e.(Refused); ok {
+			refused = r.Err
+		}
+	}
+	if !errors.Is(refused, ErrNoRoom) || !strings.Contains(refused.Error(), "disk holds 4 MiB of 4 MiB") {
+		t.Errorf("got %v in %v", refused, out)
+	}
+}
+
+func TestFailedReadLosesTheObjectAndFailsTheReservation(t *testing.T) {
+	x := newTester(t, 16*mib, disk(64*mib))
+	x.make(1, 2*mib)
+	x.make(2, 2*mib)
+	big, _ := x.reserve(task(50), time.Minute, 14*mib)
+	x.settle()
+	x.release(big)
+	if err := x.l.Pin(obj(1), Pin{Reason: PinQueued, Holder: task(3)}); err != nil {
+		t.Fatal(err)
+	}
+	id, _ := x.ask(Request{Holder: task(3), Inputs: []ObjectID{obj(1), obj(2)}}, time.Minute)
+	order := x.io[0].(ReadIn)
+	x.io = slices.Delete(x.io, 0, 1)
+	out := x.l.ReadEnded(order.Ticket, memory.ErrChecksum)
+	var lost, failed bool
+	for _, e := range out {
+		switch e := e.(type) {
+		case Lost:
+			lost = e.Object == obj(1) && errors.Is(e.Err, memory.ErrChecksum)
+		case LoadFailed:
+			failed = e.Object == obj(1) && e.Reservation == id
+		}
+	}
+	if !lost || !failed {
+		t.Fatalf("got %v", out)
+	}
+	x.lost[obj(1)] = true
+	x.settle()
+	if err := x.l.Pin(obj(1), Pin{Reason: PinQueued, Holder: task(4)}); !errors.Is(err, ErrState) {
+		t.Errorf("a lost object can be pinned: %v", err)
+	}
+	x.release(id)
+	gone, err := x.l.Unpin(obj(1), Pin{Reason: PinQueued, Holder: task(3)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.effects(gone)
+	x.whereAll("gone both")
+}
+
+// A leased object on disk stays readable there, whatever happens in the slab.
+func TestLeaseOnDiskKeepsTheCopy(t *testing.T) {
+	x := newTester(t, 16*mib, Tier{Name: "disk", SizeBytes: 4 * mib, UnitBytes: 4096, DiscardBytes: 4096})
+	x.make(1, 2*mib)
+	big, _ := x.reserve(task(50), time.Minute, 14*mib)
+	x.settle()
+	x.release(big)
+	lease, err := x.l.Lease(x.now, obj(1), Holder{HolderWorker, 2}, x.now.Add(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	copies, ok := x.l.Copies(obj(1))
+	if !ok || copies[0].Tier != 1 {
+		t.Fatalf("copies %v, %v", copies, ok)
+	}
+	out, err := x.l.Drop(obj(1))
+	if err != nil || len(out) > 0 {
+		t.Fatalf("%v, %v", out, err)
+	}
+	x.check()
+	if _, out := x.l.EndLease(x.now, lease); len(out) != 2 {
+		t.Errorf("got %v, want the object freed and its range discarded", out)
+	}
+}
+
+// Whoever runs and needs more goes before those who hold nothing.
+func TestUrgentGoesFirst(t *testing.T) {
+	x := newTester(t, 16*mib, disk(64*mib))
+	running, _ := x.reserve(task(1), 0, 10*mib)
+	x.reserve(task(2), time.Hour, 8*mib)
+	more, granted := x.ask(Request{Holder: task(1), Bytes: []uint64{2 * mib}, Urgent: true}, time.Hour)
+	if !granted {
+		t.Error("a quarter of the slab is for those who run")
+	}
+	if err := x.l.Merge(more, running); err != nil {
+		t.Fatal(err)
+	}
+	x.granted = slices.DeleteFunc(x.granted, func(id ReservationID) bool { return id == more })
+	if _, err := x.allocate(running, obj(1), 10*mib, 2*mib); err != nil {
+		t.Error(err)
+	}
+	x.check()
+}
+
+// Tasks of a random graph run on a slab that holds a part of their data, with a
+// disk that holds all: whatever the order of IO, everyone is served, without a
+// deadline passing and without anything being dropped for it.
+func TestEveryoneIsServedWithADiskBelow(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		// Blocks of 2 MiB and more are aligned, which is slow to check.
+		unit := rapid.SampledFrom([]uint64{mib / 32, mib / 32, mib / 32, mib}).Draw(t, "unit")
+		x := newTester(t, 16*unit, Tier{Name: "pinned", SizeBytes: 8 * unit}, disk(400*unit))
+		objects, started := 0, 0
+		sizes := rapid.SliceOfN(rapid.Uint64Range(1, 5*unit), 1, 2)
+		step := func() {
+			switch rapid.IntRange(0, 3).Draw(t, "what") {
+			case 0, 1:
+				if len(x.io) > 0 {
+					x.carryOut(rapid.IntRange(0, len(x.io)-1).Draw(t, "io"), nil)
+				}
+			default:
+				x.finishOne(t, &objects)
+			}
+		}
+		for ; started < 40; started++ {
+			q := Request{Holder: task(started), Bytes: sizes.Draw(t, "sizes")}
+			for range min(objects, rapid.IntRange(0, 2).Draw(t, "inputs")) {
+				q.Inputs = append(q.Inputs, obj(rapid.IntRange(1, objects).Draw(t, "input")))
+			}
+			x.ask(q, time.Hour)
+			for range rapid.IntRange(0, 3).Draw(t, "steps") {
+				step()
+			}
+		}
+		for len(x.queue)+len(x.granted)+len(x.io) > 0 {
+			x.settle()
+			x.finishOne(t, &objects)
+			if len(x.granted)+len(x.io) == 0 && len(x.queue) > 0 {
+				t.Fatalf("nobody runs, nothing moves, and %v wait:\n%+v", x.queue, x.l.Tiers())
+			}
+		}
+	})
+}
+
+// finishOne lets a task that has its inputs make an object of what it reserved.
+func (x *tester) finishOne(t *rapid.T, objects *int) {
+	for _, id := range x.granted {
+		if x.loading[id] {
+			continue
+		}
+		var sizes []uint64
+		for _, b := range x.l.reservations[id].blocks {
+			sizes = append(sizes, b.Bytes)
+		}
+		*objects++
+		if _, err := x.allocate(id, obj(*objects), sizes...); err != nil {
+			t.Fatal(err)
+		}
+		if err := x.l.Seal(obj(*objects), nil); err != nil {
+			t.Fatal(err)
+		}
+		x.release(id)
+		return
+	}
+}
