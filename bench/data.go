@@ -28,6 +28,8 @@ type DataConfig struct {
 	Bytes int
 	// Repetitions: 5 if 0.
 	Repetitions int
+	// GRPC sends all bytes by gRPC. Otherwise client and worker, being on one host, use the worker's memory.
+	GRPC bool
 	// Python is the interpreter that runs the Python client. Empty: the Go client is measured.
 	Python string
 }
@@ -36,11 +38,14 @@ type DataConfig struct {
 type DataResult struct {
 	Bench       string  `json:"bench"`
 	Client      string  `json:"client"`
+	Path        string  `json:"path"`
 	Bytes       int     `json:"bytes"`
 	WriteRate   float64 `json:"write_gb_per_s"`
 	ReadRate    float64 `json:"read_gb_per_s"`
 	WriteSpread Spread  `json:"write_gb_per_s_spread"`
 	ReadSpread  Spread  `json:"read_gb_per_s_spread"`
+	// InPlace is how long it takes to have the array in the worker's memory, without a copy; absent by gRPC.
+	InPlace Percentiles `json:"in_place_us,omitzero"`
 	// Processor time of client and worker together, in seconds for 10^9 bytes: what a loaded machine does not change.
 	WriteCPU float64 `json:"write_cpu_s_per_gb"`
 	ReadCPU  float64 `json:"read_cpu_s_per_gb"`
@@ -62,17 +67,21 @@ type dataRuns struct {
 	Read     []float64 `json:"read_gb_per_s"`
 	WriteCPU []float64 `json:"write_cpu_s_per_gb"`
 	ReadCPU  []float64 `json:"read_cpu_s_per_gb"`
+	// InPlace are seconds.
+	InPlace []float64 `json:"in_place_s"`
 
 	WritePeak uint64 `json:"client_write_peak_bytes"`
 	ReadPeak  uint64 `json:"client_read_peak_bytes"`
 }
+
+const inPlaceSamples = 200
 
 // Data measures DataService.
 func Data(ctx context.Context, c DataConfig) (out DataResult, err error) {
 	if c.Repetitions <= 0 {
 		c.Repetitions = 5
 	}
-	cluster, err := StartCluster(ctx, ClusterConfig{Executable: c.Executable, Workers: 1, MemoryLimit: fmt.Sprint(uint64(c.Bytes)*2 + 64<<20)})
+	cluster, err := StartCluster(ctx, ClusterConfig{Executable: c.Executable, Workers: 1, MemoryLimit: fmt.Sprint(uint64(c.Bytes)*3 + 64<<20)})
 	if err != nil {
 		return out, err
 	}
@@ -90,7 +99,10 @@ func Data(ctx context.Context, c DataConfig) (out DataResult, err error) {
 		return out, err
 	}
 	var runs dataRuns
-	out.Client = "go"
+	out.Client, out.Path = "go", "shared memory"
+	if c.GRPC {
+		out.Path = "grpc"
+	}
 	if c.Python == "" {
 		runs, err = goData(ctx, cluster, workers[0], c)
 	} else {
@@ -109,6 +121,13 @@ func Data(ctx context.Context, c DataConfig) (out DataResult, err error) {
 	out.WriteCPU, _ = median(runs.WriteCPU, same)
 	out.ReadCPU, _ = median(runs.ReadCPU, same)
 	out.ClientWritePeakBytes, out.ClientReadPeakBytes = runs.WritePeak, runs.ReadPeak
+	if len(runs.InPlace) > 0 {
+		samples := make([]time.Duration, len(runs.InPlace))
+		for i, seconds := range runs.InPlace {
+			samples[i] = time.Duration(seconds * float64(time.Second))
+		}
+		out.InPlace = percentiles(samples)
+	}
 	out.ClientPeakBytes = max(runs.WritePeak, runs.ReadPeak)
 	out.Bench, out.Bytes, out.Repetitions, out.Version, out.Machine = "data", c.Bytes, c.Repetitions, version.String(), Machine()
 	return out, nil
@@ -171,6 +190,17 @@ func (t *dataTimer) stop(size int, rates, cpus *[]float64) error {
 }
 
 func goData(ctx context.Context, cluster *Cluster, worker int, c DataConfig) (out dataRuns, err error) {
+	client := cluster.Client
+	if c.GRPC {
+		if client, err = millrace.Dial(ctx, millrace.WithSchedulerFile(cluster.File), millrace.WithName("bench"), millrace.WithoutSharedMemory()); err != nil {
+			return out, err
+		}
+		defer func() {
+			if closed := client.Close(); err == nil {
+				err = closed
+			}
+		}()
+	}
 	idle()
 	watch, err := startPeak(os.Getpid())
 	if err != nil {
@@ -185,14 +215,14 @@ func goData(ctx context.Context, cluster *Cluster, worker int, c DataConfig) (ou
 	if err != nil {
 		return out, err
 	}
-	f, err := cluster.Client.Scatter(ctx, array)
+	f, err := client.Scatter(ctx, array)
 	if err != nil {
 		return out, err
 	}
 	if out.WritePeak, err = watch.bytes(); err != nil {
 		return out, err
 	}
-	data, array = nil, millrace.Array{}
+	data, array = nil, millrace.Array{} //nolint:ineffassign // so that the collector may have them
 	idle()
 	if watch, err = startPeak(os.Getpid()); err != nil {
 		return out, err
@@ -213,7 +243,7 @@ func goData(ctx context.Context, cluster *Cluster, worker int, c DataConfig) (ou
 		if err := timer.start(); err != nil {
 			return out, err
 		}
-		if f, err = cluster.Client.Scatter(ctx, array); err != nil {
+		if f, err = client.Scatter(ctx, array); err != nil {
 			return out, err
 		}
 		if err := timer.stop(c.Bytes, &out.Write, &out.WriteCPU); err != nil {
@@ -232,13 +262,25 @@ func goData(ctx context.Context, cluster *Cluster, worker int, c DataConfig) (ou
 		if len(back.Data) != c.Bytes || !bytes.Equal(back.Data[:len(sample)], sample) {
 			return out, fmt.Errorf("bench data: %d bytes came back as %d others", c.Bytes, len(back.Data))
 		}
+		if !c.GRPC {
+			// Percentiles are over 200 samples at least.
+			for len(out.InPlace) < inPlaceSamples {
+				began := time.Now()
+				_, done, err := f.View(ctx)
+				if err != nil {
+					return out, err
+				}
+				out.InPlace = append(out.InPlace, time.Since(began).Seconds())
+				done()
+			}
+		}
 		f.Release()
 	}
 	return out, cluster.settle(ctx)
 }
 
 func runPythonData(ctx context.Context, cluster *Cluster, worker int, c DataConfig) (out dataRuns, err error) {
-	cmd := exec.CommandContext(ctx, c.Python, "-c", pythonData, cluster.File, strconv.Itoa(worker), strconv.Itoa(c.Bytes), strconv.Itoa(c.Repetitions))
+	cmd := exec.CommandContext(ctx, c.Python, "-c", pythonData, cluster.File, strconv.Itoa(worker), strconv.Itoa(c.Bytes), strconv.Itoa(c.Repetitions), strconv.FormatBool(c.GRPC))
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	text, err := cmd.Output()

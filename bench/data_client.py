@@ -1,5 +1,6 @@
-"""The Python half of `millrace bench data`: FILE WORKER_PID BYTES REPETITIONS. Prints one JSON object."""
+"""The Python half of `millrace bench data`: FILE WORKER_PID BYTES REPETITIONS GRPC. Prints one JSON object."""
 
+import functools
 import gc
 import json
 import os
@@ -38,7 +39,8 @@ def used(worker: int) -> float:
 
 def main() -> None:
     file, worker, size, repetitions = sys.argv[1], *map(int, sys.argv[2:5])
-    client = millrace.Client(scheduler_file=file)
+    grpc = sys.argv[5] == "true"
+    client = millrace.Client(scheduler_file=file, shared_memory=not grpc)
 
     def settled() -> None:
         client.session.flush()
@@ -58,7 +60,7 @@ def main() -> None:
     out["client_write_peak_bytes"] = status("VmHWM") - before
     del data
     before = reset()
-    data = future.result()
+    data = client.gather(future, copy=True)
     out["client_read_peak_bytes"] = status("VmHWM") - before
     del future
     runs: dict[str, list[float]] = {}
@@ -73,9 +75,16 @@ def main() -> None:
     for _ in range(repetitions):
         settled()
         future = timed("write", lambda: client.scatter(data, hash=False))
-        back = timed("read", future.result)
+        back = timed("read", functools.partial(client.gather, future, copy=True))
         assert back.size == size and np.array_equal(back[:1024], sample), "other bytes came back"
-        del future, back
+        del back
+        places = runs.setdefault("in_place_s", [])
+        while not grpc and len(places) < 200:
+            began = time.perf_counter()
+            back = future.result()
+            places.append(time.perf_counter() - began)
+            del back
+        del future
     settled()
     client.close()
     print(json.dumps(out | runs))

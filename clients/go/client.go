@@ -45,6 +45,7 @@ type config struct {
 	name, namespace       string
 	lease, retry          time.Duration
 	tls                   *tls.Config
+	unshared              bool
 	dial                  []grpc.DialOption
 	leaseless             bool
 	batchTasks, batchSize int
@@ -73,6 +74,9 @@ func WithRetryTimeout(d time.Duration) Option { return func(c *config) { c.retry
 
 // WithTLS encrypts the connections.
 func WithTLS(t *tls.Config) Option { return func(c *config) { c.tls = t } }
+
+// WithoutSharedMemory sends all data by gRPC, even to and from workers on this host, whose memory is used otherwise.
+func WithoutSharedMemory() Option { return func(c *config) { c.unshared = true } }
 
 // WithDialOptions adds options to the connection to the scheduler: a dialer for tests, an interceptor for tracing.
 func WithDialOptions(options ...grpc.DialOption) Option {

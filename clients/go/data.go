@@ -27,6 +27,7 @@ const (
 // dataPool keeps one connection to each worker that bytes were exchanged with.
 type dataPool struct {
 	client *Client
+	shares sharePool
 
 	mu      sync.Mutex
 	conns   map[string]*grpc.ClientConn
@@ -37,6 +38,7 @@ type dataPool struct {
 
 func (p *dataPool) init(c *Client) {
 	p.client, p.conns = c, make(map[string]*grpc.ClientConn)
+	p.shares.token, p.shares.off = c.config.token, c.config.unshared
 }
 
 func (p *dataPool) conn(address string) (*grpc.ClientConn, error) {
@@ -65,6 +67,7 @@ func (p *dataPool) conn(address string) (*grpc.ClientConn, error) {
 }
 
 func (p *dataPool) close() error {
+	p.shares.close()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var errs []error
@@ -218,8 +221,31 @@ func (c *Client) fetchOnce(ctx context.Context, futures []*Future, left []int, o
 	return failed, lastErr
 }
 
-// read streams objects from one worker. Objects whose Value stays nil were not read; bad says why one of them was not.
+// read gets objects from one worker. Objects whose Value stays nil were not read; bad says why one of them was not.
 func (c *Client) read(ctx context.Context, address string, refs []*millracev1.ObjectRef, got []Object, dst []byte) (bad *Error, err error) {
+	if err := c.borrow(ctx, address, refs, got, dst); err != nil {
+		return nil, err
+	}
+	var left []*millracev1.ObjectRef
+	var at []int
+	for i := range got {
+		if got[i].Value == nil {
+			left, at = append(left, refs[i]), append(at, i)
+		}
+	}
+	if len(left) == 0 {
+		return nil, nil
+	}
+	rest := make([]Object, len(left))
+	bad, err = c.stream(ctx, address, left, rest, dst)
+	for n, i := range at {
+		got[i] = rest[n]
+	}
+	return bad, err
+}
+
+// stream is read by gRPC.
+func (c *Client) stream(ctx context.Context, address string, refs []*millracev1.ObjectRef, got []Object, dst []byte) (bad *Error, err error) {
 	conn, err := c.data.conn(address)
 	if err != nil {
 		return nil, err

@@ -25,7 +25,7 @@ func room(n uint64) []byte {
 	uncleared.WriteByte(0)
 	b := unsafe.Slice(unsafe.StringData(uncleared.String()), n)
 	skip := -uintptr(unsafe.Pointer(unsafe.SliceData(b))) & (hugePage - 1)
-	if end := (n - uint64(skip)) &^ (hugePage - 1) + uint64(skip); uint64(skip) < end {
+	if end := (n-uint64(skip))&^(hugePage-1) + uint64(skip); uint64(skip) < end {
 		_ = unix.Madvise(b[skip:end], unix.MADV_HUGEPAGE) // A kernel without them has small ones.
 	}
 	return b

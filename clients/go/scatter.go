@@ -134,6 +134,17 @@ func (c *Client) told(ctx context.Context, f *Future, worker uint32) error {
 
 // write streams one object to a worker. Without an error the worker has it.
 func (c *Client) write(ctx context.Context, address string, head *millracev1.ObjectHead, frames [][]byte) error {
+	var size uint64
+	for _, n := range head.GetFrameBytes() {
+		size += n
+	}
+	if size >= shareFrom {
+		if s := c.data.shares.get(ctx, address, true); s != nil {
+			if done, err := s.write(ctx, head, frames); done || err != nil {
+				return err
+			}
+		}
+	}
 	conn, err := c.data.conn(address)
 	if err != nil {
 		return err

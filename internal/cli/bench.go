@@ -142,8 +142,16 @@ func (a *app) benchData() *cobra.Command {
 		default:
 			return nil, usageError{fmt.Errorf("--client %s: go or python", client)}
 		}
+		switch protocol := a.settings.String("protocol"); protocol {
+		case "auto":
+		case "grpc":
+			c.GRPC = true
+		default:
+			return nil, usageError{fmt.Errorf("--protocol %s: auto or grpc", protocol)}
+		}
 		return bench.Data(ctx, c)
 	})
+	cmd.Flags().String("protocol", "auto", "auto: the memory of the worker, which is on this host; grpc: by DataService")
 	cmd.Flags().String("client", "go", "go or python: whose client is measured")
 	cmd.Flags().String("python", "", "interpreter of the Python client; default: .venv of the checkout, else python3")
 	cmd.Flags().String("bytes", "256MiB", "size of the array")

@@ -132,7 +132,7 @@ func (r *reading) send(index uint32, l *transfer.Leased) error {
 				return err
 			}
 			head = nil
-			r.server.out.Add(uint64(n))
+			r.server.out.Add(n)
 		}
 	}
 	if head == nil {

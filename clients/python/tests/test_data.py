@@ -108,6 +108,18 @@ def test_what_is_gathered_is_used_in_place_until_it_is_garbage(client: Client) -
     eventually(lambda: used(client) < 1 << 20, "a lease was not given back")
 
 
+def test_gathered_futures_are_released_without_the_collector(client: Client) -> None:
+    gc.disable()
+    try:
+        futures = {"a": [client.submit(np.ones, 10, pure=False)]}
+        assert client.gather(futures)["a"][0].sum() == 10
+        del futures
+        client.session.flush()
+        eventually(lambda: client.scheduler_info()["tasks"]["succeeded"] == 0)
+    finally:
+        gc.enable()
+
+
 def test_copies_hold_no_memory_of_the_worker(client: Client) -> None:
     future = client.submit(np.zeros, 1_000_000, pure=False)
     (copy,) = client.gather([future], copy=True)
@@ -124,7 +136,7 @@ def test_gathered_results_outlive_the_worker() -> None:
         mine = client.scatter(data, hash=False).result()
         (worker,) = client.scheduler_info()["workers"].values()
         os.kill(worker["pid"], signal.SIGKILL)
-        eventually(lambda: client.session.workers() and client.session.workers()[0].worker_id != worker["id"])
+        eventually(lambda: [w for w in client.session.workers() if w.worker_id != worker["id"]])
         assert np.array_equal(mine, data)
         assert np.array_equal(client.scatter(data, hash=False).result(), data)
 

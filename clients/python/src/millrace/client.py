@@ -510,38 +510,14 @@ class Client:
         if errors not in ("raise", "skip"):
             raise ValueError(f'errors is "raise" or "skip", not {errors!r}')
         found: list[Future[Any]] = []
-
-        def collect(tree: Any) -> None:
-            if isinstance(tree, Future):
-                found.append(tree)
-            elif isinstance(tree, Mapping):
-                for item in cast("Mapping[Any, Any]", tree).values():
-                    collect(item)
-            elif isinstance(tree, (list, tuple, set, frozenset)):
-                for item in cast("Iterable[Any]", tree):
-                    collect(item)
-
-        collect(futures)
+        _collect(futures, found)
         bad: set[int] = set()
         if errors == "skip":
             self.session.wait([f._state for f in found], timeout)
             bad = {id(f) for f in found if f._state.exception() is not None}
         good = list({id(f): f for f in found if id(f) not in bad}.values())
-        results = dict(
-            zip((id(f) for f in good), self.session.fetch([f._state for f in good], timeout, copy), strict=True)
-        )
-
-        def spread(tree: Any) -> Any:
-            if isinstance(tree, Future):
-                return results[id(tree)]
-            if isinstance(tree, Mapping):
-                mapping = cast("Mapping[Any, Any]", tree)
-                return {k: spread(v) for k, v in mapping.items() if id(v) not in bad}
-            if isinstance(tree, (list, tuple, set, frozenset)):
-                return _rebuild(tree, [spread(v) for v in cast("Iterable[Any]", tree) if id(v) not in bad])
-            return tree
-
-        return spread(futures)
+        fetched = self.session.fetch([f._state for f in good], timeout, copy)
+        return _spread(futures, dict(zip((id(f) for f in good), fetched, strict=True)), bad)
 
     def wait(
         self,
@@ -990,6 +966,35 @@ class AsyncClient:
         return (
             self._client._repr_html_().replace("Client", "AsyncClient", 1) if self._client else "AsyncClient: not open"
         )
+
+
+# NB: functions that call themselves and lie inside of another one are garbage that only the collector finds, and with it
+# the futures that they saw.
+
+
+def _collect(tree: Any, found: list[Future[Any]]) -> None:
+    """Futures in any nesting of collections."""
+    if isinstance(tree, Future):
+        found.append(cast("Future[Any]", tree))
+    elif isinstance(tree, Mapping):
+        for item in cast("Mapping[Any, Any]", tree).values():
+            _collect(item, found)
+    elif isinstance(tree, (list, tuple, set, frozenset)):
+        for item in cast("Iterable[Any]", tree):
+            _collect(item, found)
+
+
+def _spread(tree: Any, results: Mapping[int, Any], bad: set[int]) -> Any:
+    """The same collections with results in the places of futures, those of `bad` left out."""
+    if isinstance(tree, Future):
+        return results[id(cast("Future[Any]", tree))]
+    if isinstance(tree, Mapping):
+        mapping = cast("Mapping[Any, Any]", tree)
+        return {k: _spread(v, results, bad) for k, v in mapping.items() if id(v) not in bad}
+    if isinstance(tree, (list, tuple, set, frozenset)):
+        items = cast("Iterable[Any]", tree)
+        return _rebuild(tree, [_spread(v, results, bad) for v in items if id(v) not in bad])
+    return tree
 
 
 def _rebuild(like: Any, items: list[Any]) -> Any:

@@ -1,0 +1,209 @@
+package millrace
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+const (
+	// shareFrom is the size from which on data of workers on this host goes through their memory.
+	shareFrom = 64 << 10
+	// shareAgain is for how long nobody asks a worker again whether it shares its memory.
+	shareAgain = time.Minute
+)
+
+// sharePool keeps the connections to the memory of workers on this host.
+type sharePool struct {
+	token string
+	off   bool
+
+	mu sync.Mutex
+	// All below is guarded by mu, by data address. shares are for reading and for writing; refused says why there are none,
+	// and until when nobody asks.
+	shares  map[shareKey]*share
+	refused map[string]shareRefusal
+	closed  bool
+}
+
+type shareKey struct {
+	address string
+	write   bool
+}
+
+type shareRefusal struct {
+	why   string
+	until time.Time
+}
+
+// lease is an object in the memory of a worker. end is called once, and says whether its bytes were the object's until then.
+type lease struct {
+	head   *millracev1.ObjectHead
+	frames [][]byte
+	end    func() bool
+}
+
+// DataPaths tells how each worker that data was exchanged with is reached, by its data address: "shared memory", or "grpc"
+// with the reason why not better.
+func (c *Client) DataPaths() map[string]string {
+	out := make(map[string]string)
+	c.data.mu.Lock()
+	for address := range c.data.conns {
+		out[address] = "grpc"
+	}
+	c.data.mu.Unlock()
+	p := &c.data.shares
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for address, r := range p.refused {
+		out[address] = "grpc (" + r.why + ")"
+	}
+	for key := range p.shares {
+		out[key.address] = "shared memory"
+	}
+	return out
+}
+
+// get returns the memory of a worker, nil if that is out of reach.
+func (p *sharePool) get(ctx context.Context, address string, write bool) *share {
+	if p.off || !canShare {
+		return nil
+	}
+	key := shareKey{address, write}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed {
+		return nil
+	}
+	if s := p.shares[key]; s != nil {
+		if !s.broken() {
+			return s
+		}
+		s.close()
+		delete(p.shares, key)
+	}
+	if time.Now().Before(p.refused[address].until) {
+		return nil
+	}
+	s, err := openShare(ctx, address, p.token, write)
+	if p.shares == nil {
+		p.shares, p.refused = make(map[shareKey]*share), make(map[string]shareRefusal)
+	}
+	if err != nil {
+		p.refused[address] = shareRefusal{err.Error(), time.Now().Add(shareAgain)}
+		return nil
+	}
+	delete(p.refused, address)
+	p.shares[key] = s
+	return s
+}
+
+func (p *sharePool) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.closed = true
+	for _, s := range p.shares {
+		s.close()
+	}
+	p.shares = nil
+}
+
+// borrow copies those objects out of a worker's memory that lie there. The others' Value stays nil.
+func (c *Client) borrow(ctx context.Context, address string, refs []*millracev1.ObjectRef, got []Object, dst []byte) error {
+	s := c.data.shares.get(ctx, address, false)
+	if s == nil {
+		return nil
+	}
+	leases, err := s.acquire(ctx, refs)
+	if err != nil {
+		return nil //nolint:nilerr // it is read by gRPC, which will say what is wrong, if that has not gone away
+	}
+	reader := objectReader{objects: make([]partObject, len(refs)), dst: dst}
+	for i, l := range leases {
+		if l.end == nil {
+			continue
+		}
+		p := &reader.objects[i]
+		p.value = new(millracev1.Value)
+		failed := proto.Unmarshal(l.head.GetHeader(), p.value)
+		if failed == nil {
+			failed = reader.makeRoom(p, l.head.GetFrameBytes())
+		}
+		if failed == nil {
+			for n := range l.frames {
+				copy(p.frames[n], l.frames[n])
+			}
+		}
+		held := l.end()
+		if failed != nil {
+			err = fmt.Errorf("%w from %s: task %d: %w", errObject, address, refs[i].GetTaskId(), failed)
+			continue
+		}
+		if held {
+			got[i] = Object{Value: p.value, Frames: p.frames}
+		}
+	}
+	return err
+}
+
+// View is Array without a copy where the result lies in the memory of a worker on this host: Data is that memory, which must
+// not be written to, and keeps its room there until done is called. Elsewhere it is Array.
+func (f *Future) View(ctx context.Context) (a Array, done func(), err error) {
+	end, err := f.wait(ctx)
+	if err != nil {
+		return Array{}, nil, err
+	}
+	done = func() {}
+	if !end.isInline && end.bytes >= shareFrom {
+		l, err := f.client.lend(ctx, f.TaskID())
+		if err != nil {
+			return Array{}, nil, fmt.Errorf("millrace: result of task %q: %w", f.key, err)
+		}
+		if l != nil {
+			v := new(millracev1.Value)
+			var got any
+			if err = proto.Unmarshal(l.head.GetHeader(), v); err == nil {
+				got, err = goValue(v, l.frames)
+			}
+			if err == nil {
+				a, err = convert[Array](f.key, got)
+			}
+			if err != nil {
+				l.end()
+				return Array{}, nil, fmt.Errorf("result of task %q: %w", f.key, err)
+			}
+			return a, sync.OnceFunc(func() { l.end() }), nil
+		}
+	}
+	a, err = f.Array(ctx)
+	return a, done, err
+}
+
+// lend leases one object at a worker on this host; nil if none has it.
+func (c *Client) lend(ctx context.Context, task uint64) (*lease, error) {
+	located, err := c.service.LocateObjects(ctx, &millracev1.LocateObjectsRequest{TaskIds: []uint64{task}})
+	if err != nil {
+		return nil, callError(ctx, "LocateObjects", err)
+	}
+	for _, id := range located.GetObjects()[0].GetWorkerIds() {
+		for _, w := range located.GetWorkers() {
+			if w.GetWorkerId() != id || w.GetDataAddress() == "" {
+				continue
+			}
+			s := c.data.shares.get(ctx, w.GetDataAddress(), false)
+			if s == nil {
+				continue
+			}
+			leases, err := s.acquire(ctx, []*millracev1.ObjectRef{{TaskId: task}})
+			if err == nil && leases[0].end != nil {
+				return &leases[0], nil
+			}
+		}
+	}
+	return nil, nil
+}

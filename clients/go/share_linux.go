@@ -1,0 +1,191 @@
+package millrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/slabshare"
+)
+
+const canShare = true
+
+// shareTimeout bounds the handshake and the leasing, which take a fraction of a millisecond where all is well.
+const shareTimeout = 5 * time.Second
+
+// share is a connection to a worker on this host and the mapping of its memory.
+type share struct {
+	conn *slabshare.Conn
+	data []byte
+
+	mu sync.Mutex
+	// users use the mapping; who is the last one after close unmaps. Guarded by mu.
+	users  int
+	closed bool
+}
+
+func openShare(ctx context.Context, address, token string, write bool) (*share, error) {
+	ctx, cancel := context.WithTimeout(ctx, shareTimeout)
+	defer cancel()
+	conn, welcome, file, err := slabshare.Dial(ctx, address, &millracev1.BorrowHello{Token: token, Write: write})
+	if err != nil {
+		return nil, err
+	}
+	data, err := slabshare.Map(file, welcome, write)
+	_ = file.Close() // the mapping stays
+	if err != nil {
+		_ = conn.Close()
+		conn.Free()
+		return nil, err
+	}
+	return &share{conn: conn, data: data}, nil
+}
+
+func (s *share) broken() bool { return s.conn.Err() != nil }
+
+// use says whether the mapping is there, and keeps it until done.
+func (s *share) use() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return false
+	}
+	s.users++
+	return true
+}
+
+func (s *share) done() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.users--
+	s.unmapIfUnused()
+}
+
+func (s *share) close() {
+	_ = s.conn.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	s.unmapIfUnused()
+}
+
+// unmapIfUnused ends the mapping. REQUIRES: mu.
+func (s *share) unmapIfUnused() {
+	if s.closed && s.users == 0 && s.data != nil {
+		_ = slabshare.Unmap(s.data) // nothing could be done about it
+		s.data = nil
+		s.conn.Free()
+	}
+}
+
+// acquire leases objects, in their order. Those that cannot be had have no end.
+func (s *share) acquire(ctx context.Context, refs []*millracev1.ObjectRef) ([]lease, error) {
+	ctx, cancel := context.WithTimeout(ctx, shareTimeout)
+	defer cancel()
+	response, err := s.conn.Call(ctx, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Acquire{
+		Acquire: &millracev1.AcquireReadLeasesRequest{Objects: refs},
+	}}, func(late *millracev1.BorrowResponse) {
+		for _, l := range late.GetAcquired().GetLeases() {
+			s.giveBack(l.GetLeaseId())
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	pbs := response.GetAcquired().GetLeases()
+	if len(pbs) != len(refs) {
+		return nil, fmt.Errorf("millrace: %d leases for %d objects", len(pbs), len(refs))
+	}
+	out := make([]lease, len(refs))
+	for i, pb := range pbs {
+		if pb.GetLeaseId() == 0 {
+			continue
+		}
+		frames, ok := s.frames(pb.GetFrames(), pb.GetHead().GetFrameBytes())
+		if !ok || !s.use() {
+			s.giveBack(pb.GetLeaseId())
+			continue
+		}
+		out[i] = lease{head: pb.GetHead(), frames: frames, end: func() bool {
+			held := s.conn.Held(time.Time{})
+			s.giveBack(pb.GetLeaseId())
+			s.done()
+			return held
+		}}
+	}
+	return out, nil
+}
+
+func (s *share) giveBack(id uint64) {
+	if id == 0 {
+		return
+	}
+	// A connection that has ended gave everything back.
+	_ = s.conn.Send(&millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Release{
+		Release: &millracev1.ReleaseReadLeasesRequest{LeaseIds: []uint64{id}},
+	}})
+}
+
+// frames finds frames in the mapping.
+func (s *share) frames(at []*millracev1.FrameLocation, sizes []uint64) ([][]byte, bool) {
+	if len(at) != len(sizes) {
+		return nil, false
+	}
+	out := make([][]byte, len(at))
+	for i, f := range at {
+		n, size := f.GetBytes(), uint64(len(s.data))
+		if n != sizes[i] || n > size || f.GetOffset() > size-n {
+			return nil, false
+		}
+		out[i] = s.data[f.GetOffset() : f.GetOffset()+n : f.GetOffset()+n]
+	}
+	return out, true
+}
+
+// write puts an object where it stays. done is false if it is to be written by gRPC.
+func (s *share) write(ctx context.Context, head *millracev1.ObjectHead, frames [][]byte) (done bool, err error) {
+	if !s.use() {
+		return false, nil
+	}
+	defer s.done()
+	response, err := s.conn.Call(ctx, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Create{
+		Create: &millracev1.BorrowCreate{Head: head},
+	}}, func(late *millracev1.BorrowResponse) {
+		_ = s.finish(context.Background(), late.GetCreated().GetPlaceId(), false)
+	})
+	if err != nil {
+		return wrote(err), ctx.Err()
+	}
+	created := response.GetCreated()
+	into, ok := s.frames(created.GetFrames(), head.GetFrameBytes())
+	for i := range into {
+		copy(into[i], frames[i])
+	}
+	if err := s.finish(ctx, created.GetPlaceId(), ok); err != nil {
+		return wrote(err), ctx.Err()
+	}
+	return ok, nil
+}
+
+// wrote says whether a refusal means that the object is there already.
+func wrote(err error) bool {
+	var refused *slabshare.RefusedError
+	return errors.As(err, &refused) && refused.Reason == codes.AlreadyExists.String()
+}
+
+func (s *share) finish(ctx context.Context, place uint64, commit bool) error {
+	if place == 0 {
+		return nil
+	}
+	request := &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Finish{Finish: &millracev1.BorrowFinish{PlaceId: place, Commit: commit}}}
+	if !commit {
+		return s.conn.Send(request)
+	}
+	_, err := s.conn.Call(ctx, request, nil)
+	return err
+}

@@ -1,0 +1,31 @@
+//go:build !linux
+
+package millrace
+
+import (
+	"context"
+	"errors"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+const canShare = false
+
+// share is memory of workers on this host, which no client of this system can map.
+type share struct{}
+
+func openShare(context.Context, string, string, bool) (*share, error) {
+	return nil, errors.New("this system has no abstract unix sockets")
+}
+
+func (*share) broken() bool { return true }
+
+func (*share) close() {}
+
+func (*share) acquire(context.Context, []*millracev1.ObjectRef) ([]lease, error) {
+	return nil, errors.New("this system has no abstract unix sockets")
+}
+
+func (*share) write(context.Context, *millracev1.ObjectHead, [][]byte) (bool, error) {
+	return false, nil
+}
