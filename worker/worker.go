@@ -13,6 +13,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -28,9 +29,11 @@ import (
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/disk"
 	hostmemory "github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/grpcpath"
 	"github.com/millrace/millrace/transfer/ladder"
+	"github.com/millrace/millrace/transfer/ucx"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/device/host"
 	"github.com/millrace/millrace/worker/executor"
@@ -90,9 +93,12 @@ type Config struct {
 	MemoryWait time.Duration
 	// StallTimeout is how long a fetch waits for the next byte. Default 5 s.
 	StallTimeout time.Duration
-	// Protocol forces how objects of other workers are fetched: ProtocolBorrow or
-	// ProtocolGRPC. Default: ProtocolAuto, the best that each pair has.
+	// Protocol forces how objects of other workers are fetched: ProtocolBorrow,
+	// ProtocolUCX or ProtocolGRPC. Default: ProtocolAuto, the best that each pair has.
 	Protocol string
+	// UCXLibrary is libucp.so.0; UCXTLS and UCXNetDevices choose its transports and
+	// devices. Empty: what is found and what it chooses.
+	UCXLibrary, UCXTLS, UCXNetDevices string
 	// Zero makes a worker that answers each assignment at once and runs nothing:
 	// it measures the rest of the system.
 	Zero bool
@@ -111,6 +117,7 @@ const NoSpill = ^uint64(0)
 const (
 	ProtocolAuto   = "auto"
 	ProtocolBorrow = "borrow"
+	ProtocolUCX    = "ucx"
 	ProtocolGRPC   = "grpc"
 )
 
@@ -119,9 +126,9 @@ func (c Config) validated() (Config, error) {
 	switch c.Protocol {
 	case "":
 		c.Protocol = ProtocolAuto
-	case ProtocolAuto, ProtocolBorrow, ProtocolGRPC:
+	case ProtocolAuto, ProtocolBorrow, ProtocolUCX, ProtocolGRPC:
 	default:
-		errs = append(errs, fmt.Errorf("worker: protocol %q (--protocol): auto, borrow or grpc", c.Protocol))
+		errs = append(errs, fmt.Errorf("worker: protocol %q (--protocol): auto, borrow, ucx or grpc", c.Protocol))
 	}
 	if c.Name == "" {
 		errs = append(errs, errors.New("worker: a worker needs a name (--name)"))
@@ -234,7 +241,10 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	registration.Executors = append(registration.Executors, pools.Kinds()...)
 
 	var received atomic.Uint64
-	path := c.paths(func() ids.WorkerID { return w.Self() }, func(n int) { received.Add(uint64(n)) })
+	path, lanes, err := c.paths(d.Space(), objects.Source(), func() ids.WorkerID { return w.Self() }, func(n int) { received.Add(uint64(n)) })
+	if err != nil {
+		return err
+	}
 	listener, err := net.Listen("tcp", c.Listen)
 	if err != nil {
 		return errors.Join(fmt.Errorf("worker: listen for data on %s: %w; choose another --listen", c.Listen, err), path.Close())
@@ -242,7 +252,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	if registration.DataAddress, err = advertised(c.Advertise, listener.Addr()); err != nil {
 		return errors.Join(err, listener.Close(), path.Close())
 	}
-	data := &grpcpath.Server{Source: objects.Source(), Incarnation: registration.GetIncarnation(), Logs: logs.Read}
+	data := &grpcpath.Server{Source: objects.Source(), Incarnation: registration.GetIncarnation(), Logs: logs.Read, Lane: lanes.accept}
 	var lender *borrow.Server
 	w = loop.New(loop.Config{
 		Registration: registration, Scheduler: scheduler, Device: d, Store: objects, Path: path, Executors: pools, Logs: logs,
@@ -252,6 +262,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 				written, lent := lender.Traffic()
 				in, out = in+written, out+lent
 			}
+			out += lanes.served()
 			return in + received.Load(), out
 		},
 		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, Log: c.Log, Lifecycle: lifecycle.Config{},
@@ -311,15 +322,35 @@ func (c Config) tiers() (below []memory.Tier, done func() error, err error) {
 }
 
 // paths are the ways to the objects of other workers, best first.
-func (c Config) paths(self func() ids.WorkerID, received func(int)) *ladder.Path {
-	var rungs []ladder.Rung
-	if c.Protocol != ProtocolGRPC {
-		rungs = append(rungs, ladder.Rung{Path: borrow.New(borrow.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})})
+func (c Config) paths(space memory.Space, source transfer.Source, self func() ids.WorkerID, received func(int)) (*ladder.Path, *oneSided, error) {
+	streams := grpcpath.New(grpcpath.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
+	lanes := &oneSided{
+		config: ucx.Config{
+			Library: c.UCXLibrary, TLS: c.UCXTLS, NetDevices: c.UCXNetDevices, Space: space, Source: source, SourceIsQuick: true, Log: c.Log,
+		},
+		path:   ucx.PathConfig{Connect: streams.ConnectLane, Worker: self, StallTimeout: c.StallTimeout, Received: received},
+		forced: c.Protocol == ProtocolUCX, log: c.Log,
 	}
-	if c.Protocol != ProtocolBorrow {
-		rungs = append(rungs, ladder.Rung{Path: grpcpath.New(grpcpath.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})})
+	if lanes.forced {
+		if _, _, err := lanes.open(); err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("worker: --protocol ucx: %w", err), streams.Close())
+		}
 	}
-	return ladder.New(ladder.Config{Rungs: rungs, Log: c.Log})
+	mapped := borrow.New(borrow.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
+	all := []ladder.Rung{{Path: mapped}, {Path: lanes, Suits: lanes.suits, NoWay: leadsNowhere}, {Path: streams}}
+	rungs := slices.DeleteFunc(slices.Clone(all), func(r ladder.Rung) bool {
+		return c.Protocol != ProtocolAuto && r.Path.Name() != c.Protocol
+	})
+	// The others serve, or carry the wire-up of lanes: they are closed with the rest.
+	unused := slices.DeleteFunc(all, func(r ladder.Rung) bool { return c.Protocol == ProtocolAuto || r.Path.Name() == c.Protocol })
+	return ladder.New(ladder.Config{Rungs: rungs, Unused: paths(unused), Log: c.Log}), lanes, nil
+}
+
+func paths(rungs []ladder.Rung) (out []transfer.Path) {
+	for _, r := range rungs {
+		out = append(out, r.Path)
+	}
+	return out
 }
 
 func keepaliveServer() []grpc.ServerOption {

@@ -43,6 +43,10 @@ func workerFlags(f *pflag.FlagSet) {
 	f.String("device", "auto", "memory that workers own: auto, host (cuda comes later)")
 	f.Int("slots", 0, "tasks that a worker runs at once; 0: its share of the cores")
 	f.String("memory-limit", "auto", "slab of each worker: bytes (1GiB), a share of this machine's memory (0.2), or auto")
+	f.String("protocol", "auto", "how workers fetch from each other: auto (the best that each pair has), borrow, ucx or grpc")
+	f.String("ucx-library", "", "libucp.so.0 to use; default: the one found beside this program, else the system's")
+	f.String("ucx-tls", "", "UCX transports, as UCX_TLS")
+	f.String("ucx-net-devices", "", "UCX network devices, as UCX_NET_DEVICES")
 	f.String("spill-limit", "auto", "what each worker keeps on disk when its slab is full: bytes (10GiB), none, or auto for half of the free space, shared by the workers")
 	f.String("local-directory", "", "where that goes, and where executors get their scratch directories; default: the system's for temporary files")
 	f.StringToString("resources", nil, "what each worker has of a resource: gpu_memory=8,license=1")
@@ -200,7 +204,8 @@ func (a *app) runChild(ctx context.Context, name, address, token string) error {
 	}
 	c := worker.Config{
 		SpillLimitBytes: spill,
-		Name:            name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Scheduler: address, Token: token,
+		Protocol:        s.String("protocol"), UCXLibrary: s.String("ucx-library"), UCXTLS: s.String("ucx-tls"), UCXNetDevices: s.String("ucx-net-devices"),
+		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Scheduler: address, Token: token,
 		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, MemoryLimitBytes: limit,
 		PythonCommand: a.python(), Executors: s.Int("executors"), Scratch: s.String("local-directory"),
 		SchedulerTimeout: s.Duration("death-timeout"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
@@ -385,7 +390,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	working, stopWorking := context.WithCancel(cmd.Context())
 	defer stopWorking()
 	args := []string{"worker", "--workers", strconv.Itoa(workers), "--slots", strconv.Itoa(slots), "--memory-limit", strconv.FormatUint(limit, 10), "--log-level", a.settings.String("log-level")}
-	for _, name := range []string{"device", "python", "executors", "zero", "resources", "exec", "spill-limit", "local-directory"} {
+	for _, name := range []string{"device", "python", "executors", "zero", "resources", "exec", "spill-limit", "local-directory", "protocol", "ucx-library", "ucx-tls", "ucx-net-devices"} {
 		if f := cmd.Flags().Lookup(name); a.settings.origin[name] != "default" {
 			if values, ok := f.Value.(pflag.SliceValue); ok {
 				for _, v := range values.GetSlice() {

@@ -30,6 +30,8 @@ type Rung struct {
 type Config struct {
 	// Rungs, best first.
 	Rungs []Rung
+	// Unused are paths to close with the rest.
+	Unused []transfer.Path
 	// Flow are the limits of the machine; its paths are filled in here.
 	Flow flow.Config
 	Log  *slog.Logger
@@ -74,6 +76,9 @@ func (p *Path) Close() error {
 	var errs []error
 	for _, r := range p.config.Rungs {
 		errs = append(errs, r.Path.Close())
+	}
+	for _, path := range p.config.Unused {
+		errs = append(errs, path.Close())
 	}
 	return errors.Join(errs...)
 }

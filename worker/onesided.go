@@ -1,0 +1,129 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/ucx"
+)
+
+// oneSided is the path of one-sided reads, opened at its first use: by a peer that
+// connects, or by a fetch that no better path could do. A cluster on one host, or
+// without the library, never pays for it.
+type oneSided struct {
+	config ucx.Config
+	path   ucx.PathConfig
+	// forced: lanes that are emulated are taken, too.
+	forced bool
+	log    *slog.Logger
+
+	mu sync.Mutex
+	// All below is guarded by mu. opened and err are fixed once tried.
+	tried   bool
+	closed  bool
+	context *ucx.Context
+	opened  *ucx.Path
+	err     error
+}
+
+var _ transfer.Path = (*oneSided)(nil)
+
+// Name is part of transfer.Path.
+func (o *oneSided) Name() string { return ProtocolUCX }
+
+func (o *oneSided) open() (*ucx.Context, *ucx.Path, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
+		return nil, nil, fmt.Errorf("ucx: %w: closed", transfer.ErrPeerLost)
+	}
+	if !o.tried {
+		o.tried = true
+		if o.context, o.err = ucx.Open(o.config); o.err == nil {
+			o.opened = ucx.NewPath(o.context, o.path)
+			o.log.Info("one-sided reads are open", "library", "ucx "+o.context.Version())
+		} else {
+			o.log.Info("no one-sided reads: objects of other hosts come by gRPC", "why", o.err)
+		}
+	}
+	return o.context, o.opened, o.err
+}
+
+// accept is the serving side.
+func (o *oneSided) accept(ctx context.Context, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+	c, _, err := o.open()
+	if err != nil {
+		return nil, status.Error(codes.Unimplemented, err.Error())
+	}
+	return c.Accept(ctx, request)
+}
+
+// suits says why a peer should not be read from this way, nil if it should.
+func (o *oneSided) suits(ctx context.Context, peer transfer.Peer) error {
+	_, path, err := o.open()
+	if err != nil {
+		return err
+	}
+	lane, err := path.Connect(ctx, peer)
+	if err != nil {
+		return err
+	}
+	if lane.Emulated && !o.forced {
+		return fmt.Errorf("reads over %s are emulated", lane.Transport)
+	}
+	return nil
+}
+
+// Fetch is part of transfer.Path.
+func (o *oneSided) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	_, path, err := o.open()
+	if err != nil {
+		return err
+	}
+	return path.Fetch(ctx, peer, refs, sink)
+}
+
+// Forget closes the connection to a peer that is gone.
+func (o *oneSided) Forget(address string) {
+	o.mu.Lock()
+	path := o.opened
+	o.mu.Unlock()
+	if path != nil {
+		path.Forget(address)
+	}
+}
+
+// Close is part of transfer.Path.
+func (o *oneSided) Close() error {
+	o.mu.Lock()
+	c, path := o.context, o.opened
+	o.context, o.opened, o.closed = nil, nil, true
+	o.mu.Unlock()
+	if c == nil {
+		return nil
+	}
+	return errors.Join(path.Close(), c.Close())
+}
+
+// served is what peers were given to read.
+func (o *oneSided) served() uint64 {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.context == nil {
+		return 0
+	}
+	return o.context.Served()
+}
+
+// leadsNowhere says whether an error means that this path is not the one.
+func leadsNowhere(err error) bool {
+	return errors.Is(err, transfer.ErrNoWay) || errors.Is(err, ucx.ErrNoLane) || errors.Is(err, ucx.ErrUnavailable)
+}
