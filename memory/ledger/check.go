@@ -28,6 +28,7 @@ func (l *Ledger) Check() error {
 	if err := l.space.Check(); err != nil {
 		return fmt.Errorf("ledger: %w", err)
 	}
+	leased := make(map[*extent]int)
 	refs, busy, held := make(map[*extent]int), make(map[*extent]int), make(map[*object]int)
 	// order-free: a sum.
 	for _, r := range l.reservations {
@@ -80,9 +81,16 @@ func (l *Ledger) Check() error {
 			if o.held > 0 {
 				busy[e]++
 			}
+			leased[e] += o.leases
 			if o.held > o.leases && e.best() != 0 && e.places[0].presence != Coming && e.best() >= 0 {
 				return fmt.Errorf("ledger: object %s is held and not in the slab", o.id)
 			}
+		}
+	}
+	// order-free: any one broken extent is as good as another.
+	for e, n := range leased {
+		if e.leases != n {
+			return fmt.Errorf("ledger: extent %v counts %d leases and has %d", e.places, e.leases, n)
 		}
 	}
 	if err := l.checkTiers(refs, busy); err != nil {

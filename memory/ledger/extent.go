@@ -52,9 +52,12 @@ type extent struct {
 	// those objects. refs is 0 only while a transfer keeps it.
 	refs   int
 	owners []*object
-	// busy is how many of its frames belong to objects that are held: exactly
-	// while it is not 0, no place of it is given up.
+	// busy is how many of its frames belong to objects that are held: while it is
+	// not 0, it does not leave the slab, nor the only place that it has.
 	busy int
+	// leases is how many of its frames belong to objects under lease, each as often
+	// as it has leases: while it is not 0, no copy in any tier is given up.
+	leases int
 	// transfer is on its way, nil if none is.
 	transfer *transfer
 	// use is the lowest rank at which one of its objects is needed; touched says
@@ -207,18 +210,23 @@ func (l *Ledger) occupy(e *extent, i int, offset uint64, p Presence) {
 	l.settlePlaces(e, before)
 }
 
-// vacate gives a place up.
-func (l *Ledger) vacate(e *extent, i int, out []Effect) []Effect {
+// clear forgets a place whose block was given back.
+func (l *Ledger) clear(e *extent, i int) {
 	before := l.cleanTiers(e)
-	t := l.tiers[i]
-	n := t.block(e.bytes)
-	t.heldBytes -= n
-	region := Region{i, memory.Frame{Offset: e.places[i].offset, Bytes: n}}
+	l.tiers[i].heldBytes -= l.tiers[i].block(e.bytes)
 	e.places[i] = place{}
 	if i == 0 {
 		l.moved(e)
 	}
 	l.settlePlaces(e, before)
+}
+
+// vacate gives a place up.
+func (l *Ledger) vacate(e *extent, i int, out []Effect) []Effect {
+	t := l.tiers[i]
+	n := t.block(e.bytes)
+	region := Region{i, memory.Frame{Offset: e.places[i].offset, Bytes: n}}
+	l.clear(e, i)
 	if t.DiscardBytes == 0 || n < t.DiscardBytes {
 		t.space.Free(region.Offset)
 		return out
@@ -265,11 +273,11 @@ func (l *Ledger) begin(e *extent, from, to int, offset uint64) *transfer {
 	return x
 }
 
-// writeOut starts to write an extent to the next tier, where its place is.
-func (l *Ledger) writeOut(e *extent, from int, offset uint64, why string, out []Effect) []Effect {
-	x := l.begin(e, from, from+1, offset)
-	l.tell(e, "leaving "+l.tiers[from].Name+" for "+l.tiers[from+1].Name+": "+why)
-	return append(out, WriteOut{Ticket: x.ticket, From: Region{from, e.frame(from)}, To: Region{from + 1, e.frame(from + 1)}})
+// writeOut starts to write an extent to a tier below, where its place is.
+func (l *Ledger) writeOut(e *extent, from, to int, offset uint64, why string, out []Effect) []Effect {
+	x := l.begin(e, from, to, offset)
+	l.tell(e, "leaving "+l.tiers[from].Name+" for "+l.tiers[to].Name+": "+why)
+	return append(out, WriteOut{Ticket: x.ticket, From: Region{from, e.frame(from)}, To: Region{to, e.frame(to)}})
 }
 
 // readIn starts to read an extent into the slab, where its place is.

@@ -41,6 +41,7 @@ func (l *Ledger) Lease(now time.Time, id ObjectID, h Holder, deadline time.Time)
 	l.leases[e.ID] = e
 	heap.Push(&l.deadlines, e)
 	o.leases++
+	l.countLease(o, 1)
 	l.hold(o)
 	l.log.add("leased to "+h.String(), id, 0, uint64(e.ID))
 	l.verify()
@@ -83,9 +84,21 @@ func (l *Ledger) endLease(e *lease, verb string, out []Effect) []Effect {
 	heap.Remove(&l.deadlines, e.index)
 	o := l.objects[e.Object]
 	o.leases--
+	l.countLease(o, -1)
 	l.unhold(o)
 	l.log.add(verb, e.Object, 0, uint64(e.ID))
 	return l.settle(o, out)
+}
+
+// countLease counts a lease on each extent of an object.
+func (l *Ledger) countLease(o *object, n int) {
+	for _, e := range o.extents {
+		if e != nil {
+			if e.leases += n; e.leases == 0 || e.leases == n {
+				l.index(e)
+			}
+		}
+	}
 }
 
 // leaseHeap has the lease that expires first at 0, the older of two equal ones

@@ -134,7 +134,10 @@ func (x *tester) carryOut(i int, err error) {
 
 // settle carries out all orders.
 func (x *tester) settle() {
-	for len(x.io) > 0 {
+	for n := 0; len(x.io) > 0; n++ {
+		if n > 10_000 {
+			x.t.Fatalf("bytes move for ever: %v\n%+v\nqueue %v", x.io, x.l.Tiers(), x.queue)
+		}
 		x.carryOut(0, nil)
 	}
 }

@@ -55,9 +55,14 @@ func (v *victims) Pop() any {
 func (l *Ledger) role(e *extent, i int) *victims {
 	t := l.tiers[i]
 	switch {
-	case e.busy > 0 || e.transfer != nil || e.refs == 0 || e.places[i].presence != Resident:
+	case e.transfer != nil || e.refs == 0 || e.places[i].presence != Resident:
 		return nil
-	case e.clean(i) || e.best() < i || i == 0 && e.spare():
+	case e.best() < i && e.leases == 0:
+		// Whoever holds it, but for readers outside, holds it in the slab.
+		return &t.cheap
+	case e.busy > 0:
+		return nil
+	case e.clean(i) || i == 0 && e.spare():
 		return &t.cheap
 	case i+1 < len(l.tiers):
 		return &t.costly
@@ -123,7 +128,7 @@ func (l *Ledger) shed(i int, need, keep uint64, write bool, why string, out []Ef
 	pass := func(v *victims) { passed = append(passed, heap.Pop(v).(*extent)) }
 	full := 0
 	for freed+leaving < need {
-		v := l.victim(t, write && full < fullTries && i+1 < len(l.tiers) && l.tiers[i+1].open())
+		v := l.victim(t, write && full < fullTries)
 		if v == nil {
 			break
 		}
@@ -139,15 +144,14 @@ func (l *Ledger) shed(i int, need, keep uint64, write bool, why string, out []Ef
 			freed += t.block(e.bytes)
 			out = l.evict(e, l.reason(e, why), out)
 		default:
-			var offset uint64
-			var ok bool
-			if offset, ok, out = l.below(i+1, e, out); !ok {
+			to, offset, ok := l.below(i, e, true)
+			if !ok {
 				full++
 				pass(v)
 				break
 			}
 			leaving += t.block(e.bytes)
-			out = l.writeOut(e, i, offset, l.reason(e, why), out)
+			out = l.writeOut(e, i, to, offset, l.reason(e, why), out)
 		}
 	}
 	for _, e := range passed {
@@ -168,19 +172,53 @@ func (l *Ledger) victim(t *tier, write bool) *victims {
 	return nil
 }
 
-// below finds a place for an extent in a tier, making room there if need be. ok
-// is false if it cannot be had at once.
-func (l *Ledger) below(i int, e *extent, out []Effect) (offset uint64, ok bool, effects []Effect) {
-	t := l.tiers[i]
-	n := t.block(e.bytes)
-	if offset, ok = t.space.Alloc(n); ok {
-		return offset, true, out
+// below finds a place for an extent in the fastest tier below i that has one. What
+// lies there and further below too makes room for it, and, if drop allows it, so
+// does what lies in the slab as well: that has to be written again to leave it.
+func (l *Ledger) below(i int, e *extent, drop bool) (to int, offset uint64, ok bool) {
+	for to = i + 1; to < len(l.tiers); to++ {
+		if t := l.tiers[to]; t.open() {
+			if offset, ok = t.space.Alloc(t.block(e.bytes)); !ok {
+				offset, ok = l.displace(to, t.block(e.bytes), drop)
+			}
+			if ok {
+				return to, offset, true
+			}
+		}
 	}
-	if pending := t.leavingBytes + t.discardBytes; pending < n {
-		_, _, out = l.shed(i, n-pending, 0, true, "room in "+t.Name, out)
+	return 0, 0, false
+}
+
+// displace takes n bytes of a tier in place of cheap victims there, none of which
+// leaves unless that is enough.
+func (l *Ledger) displace(i int, n uint64, drop bool) (offset uint64, ok bool) {
+	t := l.tiers[i]
+	if t.space.Size()-t.space.Used()+t.cheap.bytes+uint64(len(t.cheap.list))*t.block(1) < n {
+		return 0, false
+	}
+	var tried, freed []*extent
+	for !ok && len(t.cheap.list) > 0 {
+		e := heap.Pop(&t.cheap).(*extent)
+		tried = append(tried, e)
+		if !e.clean(i) && !drop {
+			continue
+		}
+		freed = append(freed, e)
+		t.space.Free(e.places[i].offset)
 		offset, ok = t.space.Alloc(n)
 	}
-	return offset, ok, out
+	for _, e := range freed {
+		if ok {
+			l.tell(e, "left "+t.Name+" for others; it is elsewhere too")
+			l.clear(e, i)
+		} else if !t.space.Claim(e.places[i].offset, t.block(e.bytes)) {
+			panic("ledger: a place that was just given up is taken")
+		}
+	}
+	for _, e := range tried {
+		l.index(e)
+	}
+	return offset, ok
 }
 
 // evict drops the objects of an extent, which are copies that nobody needs here.
@@ -235,16 +273,15 @@ func (l *Ledger) writeAhead(out []Effect) []Effect {
 			continue
 		}
 		var passed []*extent
-		for bare > low && len(t.costly.list) > 0 && l.tiers[i+1].open() && len(passed) < fullTries {
+		for bare > low && len(t.costly.list) > 0 && len(passed) < fullTries {
 			e := t.costly.list[0]
-			var offset uint64
-			var ok bool
-			if offset, ok, out = l.below(i+1, e, out); !ok {
+			to, offset, ok := l.below(i, e, false)
+			if !ok {
 				passed = append(passed, heap.Pop(&t.costly).(*extent))
 				continue
 			}
 			bare -= t.block(e.bytes)
-			out = l.writeOut(e, i, offset, l.reason(e, "above the high watermark"), out)
+			out = l.writeOut(e, i, to, offset, l.reason(e, "above the high watermark"), out)
 		}
 		for _, e := range passed {
 			l.index(e)
