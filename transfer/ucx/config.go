@@ -161,8 +161,8 @@ type Lane struct {
 	BytesPerSecond float64
 	// Latency is that of a read of a few bytes.
 	Latency time.Duration
-	// Emulated: no transport of the pair reads remote memory by itself, so UCX
-	// asks the peer to send the bytes in small messages.
+	// Emulated: no transport of the pair reads remote memory by itself, so the peer
+	// is asked to send the bytes in messages.
 	Emulated bool
 	// Why says why the lane is not a better one; empty if it is the best for
 	// host memory.

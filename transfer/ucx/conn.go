@@ -18,8 +18,10 @@ type conn struct {
 	reader transfer.Reader
 	// base and bytes are where the peer's slab lies; 0 on the serving side.
 	base, bytes uint64
-	// chunk bounds one read, in bytes. Set with lane.
-	chunk uint64
+	// chunk bounds one read, in bytes, and byMessage: the peer is asked to send
+	// what is read. Set when it is known which transports there are.
+	chunk     uint64
+	byMessage bool
 	// onFailure, if set, is called by the thread, and must not wait.
 	onFailure func()
 	// lane is set by the goroutine that connects, before others see the conn.
@@ -27,8 +29,7 @@ type conn struct {
 	// gone is closed when nothing of it is left in UCX.
 	gone chan struct{}
 
-	endpoint   int32
-	transports []string
+	endpoint int32
 	// failure is set once; from then on nothing is posted.
 	failure error
 	// closed: UCX has said that the endpoint is closed.
@@ -36,6 +37,9 @@ type conn struct {
 	small, large []*read
 	smallPosted  int
 	largePosted  int
+	// asked are the reads that the peer was asked to answer by a message, by
+	// request: those of a lane that does not read by itself.
+	asked map[uint64]flight
 	// calls are the requests without an answer, nil when the connection failed.
 	calls    map[uint64]*call
 	lastCall uint64
@@ -86,7 +90,7 @@ func (l *loop) request(n *conn, kind messageKind, count int, payload []byte, ans
 	n.lastCall++
 	n.calls[n.lastCall] = c
 	p := preamble{token: n.theirs, request: n.lastCall, kind: kind, count: uint32(count)}
-	l.send(n, preambleBytes+len(payload), func(b []byte) []byte { return append(p.append(b), payload...) })
+	l.send(n, p, len(payload), func(b []byte) []byte { return append(b, payload...) })
 	return c
 }
 

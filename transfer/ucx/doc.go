@@ -1,6 +1,11 @@
 // Package ucx is an Adapter: the transfer path of one-sided reads. The reader
 // gets bytes straight out of the peer's registered slab (ucp_get_nbx), over
-// shared memory (CMA), over what RDMA hardware there is, or emulated over TCP.
+// shared memory (CMA) or what RDMA hardware there is.
+//
+// Where no transport of a pair reads remote memory by itself (TCP, shared memory
+// without CMA), the peer is asked to send the bytes in messages: the GETs that
+// UCX would emulate abort the source's process when the reader goes away in the
+// middle (ucs_fatal in ucp_request_send, 1.19.0).
 //
 // libucp.so.0 is loaded at run time, so that the same binary runs where there is
 // none: Open then says ErrUnavailable and why. A Context is this process's UCX

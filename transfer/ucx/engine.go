@@ -26,16 +26,21 @@ const (
 type op struct {
 	// tag comes back with the event.
 	tag uint64
-	// local is where a GET writes; the buffer of a send; the handle to be freed.
+	// local is where a GET writes; the payload of a send; the handle to be freed.
 	local  uint64
 	length uint64
-	// remote is where a GET reads, in the peer's address space.
+	// remote is where a GET reads, in the peer's address space; for a send the
+	// buffer that the engine frees when it is gone, 0: none.
 	remote   uint64
 	kind     opKind
 	endpoint int32
 	memory   int32
 	_        int32
+	header   header
 }
+
+// header is what every message begins with.
+type header [24]byte
 
 // event is what became of an order, or what came from a peer. Its layout is that
 // of mr_event.
@@ -47,6 +52,8 @@ type event struct {
 	length uint64
 	kind   eventKind
 	status int32
+	// header is that of a message.
+	header header
 }
 
 // engine is one UCX worker. All methods but signal and buffer belong to the one
@@ -78,6 +85,8 @@ type engine interface {
 	// by discard.
 	buffer(length int) (b []byte, handle uint64)
 	discard(handle uint64)
+	// fill copies to an address in memory that is not Go's.
+	fill(to uint64, b []byte)
 	statusText(status int32) string
 	destroy()
 }

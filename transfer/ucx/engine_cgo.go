@@ -162,6 +162,9 @@ func (c *cEngine) wait(orders []op, spin, timeout time.Duration) []event {
 func pointer(address uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&address)) }
 
 func (c *cEngine) message(e *event) []byte {
+	if e.length == 0 {
+		return nil
+	}
 	return unsafe.Slice((*byte)(pointer(e.data)), int(e.length))
 }
 
@@ -177,6 +180,10 @@ func (c *cEngine) buffer(length int) ([]byte, uint64) {
 }
 
 func (c *cEngine) discard(handle uint64) { C.mr_buffer_free(pointer(handle)) }
+
+func (c *cEngine) fill(to uint64, b []byte) {
+	copy(unsafe.Slice((*byte)(pointer(to)), len(b)), b)
+}
 
 func (c *cEngine) statusText(status int32) string {
 	return C.GoString(C.mr_status_text(C.int(status)))

@@ -16,6 +16,9 @@ const (
 	// copiedChunkBytes is that of lanes where our own thread copies: it answers
 	// nobody meanwhile, and gains nothing from larger ones.
 	copiedChunkBytes = 4 << 20
+	// messageChunkBytes is that of lanes where reads are answered by messages: both
+	// sides hold that much.
+	messageChunkBytes = 2 << 20
 	// largePosted is how many large reads are posted per peer. One leaves the lane
 	// idle between reads, more only delay what comes behind.
 	largePosted = 2
@@ -117,7 +120,7 @@ func (l *loop) turn() {
 	for _, n := range l.conns {
 		l.confirm(n)
 		l.schedule(n)
-		outstanding = outstanding || len(n.calls) > 0
+		outstanding = outstanding || len(n.calls)+len(n.asked) > 0
 		expected = expected || len(n.leases) > 0
 	}
 	// With nothing to come the core is better left to others at once.
@@ -169,6 +172,7 @@ func (l *loop) connect(n *conn, address, key []byte) (*conn, error) {
 	if l.stopping {
 		return nil, fmt.Errorf("ucx: %w: closed", transfer.ErrPeerLost)
 	}
+	n.asked = make(map[uint64]flight)
 	n.calls, n.leases, n.gone = make(map[uint64]*call), make(map[transfer.LeaseID]bool), make(chan struct{})
 	endpoint, err := l.engine.connect(address, key, n.token)
 	n.endpoint = endpoint
@@ -182,7 +186,14 @@ func (l *loop) connect(n *conn, address, key []byte) (*conn, error) {
 		}
 		return nil, err
 	}
-	n.transports = l.engine.transports(endpoint)
+	n.lane.describe(l.c.version, l.engine.transports(endpoint))
+	n.chunk, n.byMessage = chunkBytes, n.lane.Emulated
+	switch {
+	case n.byMessage:
+		n.chunk = messageChunkBytes
+	case slices.Contains(copying, n.lane.Transport):
+		n.chunk = copiedChunkBytes
+	}
 	return n, nil
 }
 
@@ -204,6 +215,12 @@ func (l *loop) fail(n *conn, err error) {
 		}
 	}
 	n.small, n.large = nil, nil
+	asked := n.asked
+	n.asked = nil
+	for _, f := range asked {
+		n.landed(f.small)
+		f.read.batch.landed(l, err)
+	}
 	calls := n.calls
 	n.calls = nil
 	read := n.read
@@ -266,36 +283,51 @@ func (l *loop) stop() {
 // hangUp ends a connection that is well, and says so to the peer.
 func (l *loop) hangUp(n *conn, why error) {
 	if n.failure == nil {
-		l.send(n, preambleBytes, func(b []byte) []byte { return preamble{token: n.theirs, kind: messageBye}.append(b) })
+		l.send(n, preamble{token: n.theirs, kind: messageBye}, 0, nil)
 	}
 	l.fail(n, why)
 }
 
 // send composes a message in memory that the engine frees when it is gone.
-func (l *loop) send(n *conn, bytes int, compose func([]byte) []byte) {
-	l.sendComposed(n, composed(l.engine, bytes, compose))
+func (l *loop) send(n *conn, p preamble, bytes int, compose func([]byte) []byte) {
+	if n.failure == nil {
+		l.sendComposed(n, composed(l.engine, p, bytes, compose))
+	}
 }
 
 // letter is a message in C memory, not yet posted.
 type letter struct {
+	header header
 	handle uint64
 	bytes  int
 }
 
-func composed(e engine, bytes int, compose func([]byte) []byte) letter {
+func composed(e engine, p preamble, bytes int, compose func([]byte) []byte) letter {
+	if bytes == 0 {
+		return letter{header: p.header()}
+	}
 	b, handle := e.buffer(bytes)
 	if out := compose(b[:0]); len(out) != bytes {
 		panic(fmt.Sprintf("ucx: a message of %d bytes was announced as %d", len(out), bytes))
 	}
-	return letter{handle, bytes}
+	return letter{p.header(), handle, bytes}
+}
+
+// discard drops a letter that will not be posted.
+func (m letter) discard(e engine) {
+	if m.handle != 0 {
+		e.discard(m.handle)
+	}
 }
 
 func (l *loop) sendComposed(n *conn, m letter) {
 	if n.failure != nil {
-		l.engine.discard(m.handle)
+		m.discard(l.engine)
 		return
 	}
-	l.orders = append(l.orders, op{kind: opSend, endpoint: n.endpoint, local: m.handle, length: uint64(m.bytes)})
+	l.orders = append(l.orders, op{
+		kind: opSend, endpoint: n.endpoint, header: m.header, local: m.handle, length: uint64(m.bytes), remote: m.handle,
+	})
 }
 
 // schedule posts the next reads of a connection: small ones first.
@@ -323,6 +355,10 @@ func (l *loop) schedule(n *conn) {
 }
 
 func (l *loop) post(n *conn, r *read, small bool) {
+	if n.byMessage {
+		l.ask(n, r, small)
+		return
+	}
 	var tag uint32
 	if k := len(l.idle); k > 0 {
 		tag, l.idle = l.idle[k-1], l.idle[:k-1]

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -227,7 +226,7 @@ func (p *Path) dial(ctx context.Context, peer transfer.Peer) (*conn, error) {
 	if source.GetMemoryBytes() < memory.HeaderBytes || source.GetMemoryBase()+source.GetMemoryBytes() < source.GetMemoryBase() || source.GetToken() == 0 {
 		return nil, fmt.Errorf("ucx path: %s: %w: a slab of %d bytes at %#x", peer, transfer.ErrProtocol, source.GetMemoryBytes(), source.GetMemoryBase())
 	}
-	n := &conn{token: token, theirs: source.GetToken(), peer: peer.String(), base: source.GetMemoryBase(), bytes: source.GetMemoryBytes(), chunk: chunkBytes}
+	n := &conn{token: token, theirs: source.GetToken(), peer: peer.String(), base: source.GetMemoryBase(), bytes: source.GetMemoryBytes()}
 	n.onFailure = func() {
 		p.dropConn(peer.Address, n)
 		p.giveUp(peer, n)
@@ -338,9 +337,5 @@ func (p *Path) prove(ctx context.Context, n *conn, source *millracev1.LaneEndpoi
 		}
 	}
 	n.lane.Latency = best
-	n.lane.describe(c.version, n.transports)
-	if slices.Contains(copying, n.lane.Transport) {
-		n.chunk = copiedChunkBytes
-	}
 	return nil
 }

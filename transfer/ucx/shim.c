@@ -153,7 +153,7 @@ const char *mr_status_text(int status) { return ucx.ucs_status_string(status); }
 static int is_error(const void *p) { return (uintptr_t)p >= (uintptr_t)(intptr_t)MR_UCS_ERR_LAST; }
 
 // An event that cannot be stored would leave its waiter hanging for ever.
-static void push(mr_engine *e, int kind, uint64_t tag, int status, void *data, uint64_t length) {
+static mr_event *push(mr_engine *e, int kind, uint64_t tag, int status, void *data, uint64_t length) {
   if (e->event_count == e->event_room) {
     int want = e->event_room ? 2 * e->event_room : 256;
     mr_event *grown = realloc(e->events, want * sizeof *grown);
@@ -168,6 +168,7 @@ static void push(mr_engine *e, int kind, uint64_t tag, int status, void *data, u
   to->status = status;
   to->data = (uintptr_t)data;
   to->length = length;
+  return to;
 }
 
 static void free_holding(mr_engine *e, uint64_t handle) {
@@ -185,8 +186,7 @@ static _Thread_local mr_engine *running;
 
 static int on_message(void *arg, const void *header, size_t header_length, void *data, size_t length,
                       const mr_am_recv_param_t *param) {
-  (void)header;
-  (void)header_length;
+  if (header_length != MR_HEADER_BYTES) return MR_UCS_OK;  // not one of ours
   mr_engine *e = arg;
   holding *h = get_memory(sizeof *h);
   if (!h) abort();
@@ -197,7 +197,7 @@ static int on_message(void *arg, const void *header, size_t header_length, void 
     if (!h->data) abort();
     memcpy(h->data, data, length);
   }
-  push(e, MR_EVENT_MESSAGE, (uintptr_t)h, 0, h->data, length);
+  memcpy(push(e, MR_EVENT_MESSAGE, (uintptr_t)h, 0, h->data, length)->header, header, MR_HEADER_BYTES);
   return h->lent ? MR_UCS_INPROGRESS : MR_UCS_OK;
 }
 
@@ -389,10 +389,21 @@ static void on_got(void *request, int status, void *user_data) {
   ucx.ucp_request_free(request);
 }
 
+// What a send needs until it is gone.
+typedef struct {
+  void *buffer;
+  unsigned char header[MR_HEADER_BYTES];
+} sending;
+
+static void free_sending(sending *s) {
+  free_memory(s->buffer);
+  free_memory(s);
+}
+
 // A send that failed shows as an error of the endpoint, or as the missing answer.
 static void on_sent(void *request, int status, void *user_data) {
   (void)status;
-  free_memory(user_data);
+  free_sending(user_data);
   ucx.ucp_request_free(request);
 }
 
@@ -415,13 +426,17 @@ static void post(mr_engine *e, const mr_op *o) {
       r = ucx.ucp_get_nbx(p->ep, (void *)(uintptr_t)o->local, o->length, o->remote, p->key, &param);
       if (!r || is_error(r)) push(e, MR_EVENT_GET, o->tag, (int)(intptr_t)r, NULL, 0);
       return;
-    case MR_OP_SEND:
-      param.op_attr_mask |= MR_OP_FLAGS;
+    case MR_OP_SEND:;
+      param.op_attr_mask |= MR_OP_FLAGS | MR_OP_MEMORY_TYPE;
       param.flags = MR_AM_SEND_EAGER;
       param.cb = on_sent;
-      param.user_data = (void *)(uintptr_t)o->local;
-      r = ucx.ucp_am_send_nbx(p->ep, 0, NULL, 0, param.user_data, o->length, &param);
-      if (!r || is_error(r)) free_memory(param.user_data);
+      sending *s = get_memory(sizeof *s);
+      if (!s) abort();
+      s->buffer = (void *)(uintptr_t)o->remote;
+      memcpy(s->header, o->header, MR_HEADER_BYTES);
+      param.user_data = s;
+      r = ucx.ucp_am_send_nbx(p->ep, 0, s->header, MR_HEADER_BYTES, (void *)(uintptr_t)o->local, o->length, &param);
+      if (!r || is_error(r)) free_sending(s);
       return;
     case MR_OP_CLOSE:
       param.op_attr_mask |= MR_OP_FLAGS;

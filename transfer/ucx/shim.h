@@ -10,15 +10,18 @@
 enum { MR_OP_GET, MR_OP_SEND, MR_OP_CLOSE, MR_OP_FREE };
 enum { MR_EVENT_GET, MR_EVENT_MESSAGE, MR_EVENT_EP_ERROR, MR_EVENT_CLOSED };
 
+#define MR_HEADER_BYTES 24
+
 // One order in the submission ring.
 typedef struct {
   uint64_t tag;            // MR_OP_GET, MR_OP_CLOSE: comes back with the event
-  uint64_t local, length;  // MR_OP_SEND, MR_OP_FREE: a buffer of mr_buffer, which the shim frees
-  uint64_t remote;
+  uint64_t local, length;  // MR_OP_SEND: the message; MR_OP_FREE: the handle
+  uint64_t remote;         // MR_OP_SEND: the buffer to be freed when it is gone, 0: none
   int32_t kind;
   int32_t endpoint;
   int32_t memory;
   int32_t pad;
+  unsigned char header[MR_HEADER_BYTES];  // MR_OP_SEND
 } mr_op;
 
 // One entry of the completion ring.
@@ -27,6 +30,7 @@ typedef struct {
   uint64_t data, length;  // MR_EVENT_MESSAGE: its bytes
   int32_t kind;
   int32_t status;
+  unsigned char header[MR_HEADER_BYTES];  // MR_EVENT_MESSAGE
 } mr_event;
 
 typedef struct mr_engine mr_engine;

@@ -27,12 +27,15 @@ const (
 	messageReleased
 	// bye: the sender closes the connection.
 	messageBye
+	// read asks for a range of the slab, on lanes that cannot read by themselves:
+	// offset (uint64) and length (uint64).
+	messageRead
+	// data answers: the bytes.
+	messageData
 )
 
 // A message begins with the receiver's token, the number of the request, kind
 // and count.
-const preambleBytes = 8 + 8 + 1 + 4
-
 type preamble struct {
 	token   uint64
 	request uint64
@@ -40,11 +43,19 @@ type preamble struct {
 	count   uint32
 }
 
-func (p preamble) append(b []byte) []byte {
-	b = binary.LittleEndian.AppendUint64(b, p.token)
-	b = binary.LittleEndian.AppendUint64(b, p.request)
-	b = append(b, byte(p.kind))
-	return binary.LittleEndian.AppendUint32(b, p.count)
+func (p preamble) header() (h header) {
+	binary.LittleEndian.PutUint64(h[0:], p.token)
+	binary.LittleEndian.PutUint64(h[8:], p.request)
+	h[16] = byte(p.kind)
+	binary.LittleEndian.PutUint32(h[20:], p.count)
+	return h
+}
+
+func (h header) preamble() preamble {
+	return preamble{
+		token: binary.LittleEndian.Uint64(h[0:]), request: binary.LittleEndian.Uint64(h[8:]),
+		kind: messageKind(h[16]), count: binary.LittleEndian.Uint32(h[20:]),
+	}
 }
 
 // grantKind says what a grant holds.
@@ -140,10 +151,6 @@ func (r *reader) u64s(n uint32) []uint64 {
 		out[i] = binary.LittleEndian.Uint64(b[8*i:])
 	}
 	return out
-}
-
-func (r *reader) preamble() preamble {
-	return preamble{token: r.u64(), request: r.u64(), kind: messageKind(r.u8()), count: r.u32()}
 }
 
 func (r *reader) refs(n uint32) []transfer.Ref {
