@@ -240,6 +240,9 @@ func (f *fetch) place(ctx context.Context, i int) {
 	case grantError:
 		f.done(i, fmt.Errorf("%s on %s: %w: %s", want, f.peer, transfer.ErrPeerLost, g.text))
 		return
+	case grantElsewhere:
+		f.done(i, fmt.Errorf("%s on %s: %w: %s", want, f.peer, transfer.ErrNoWay, g.text))
+		return
 	case grantLease, grantInline, grantLater:
 	}
 	if g.head.Ref.Task != want.Task || want.Generation != 0 && g.head.Ref.Generation != want.Generation {

@@ -270,14 +270,19 @@ func (a *answering) kind(l *transfer.Leased, room int) (grantKind, string) {
 	case l.Err != nil:
 		return grantError, l.Err.Error()
 	}
-	n := l.Head.Bytes()
-	if n == 0 || n <= uint64(max(0, min(room, a.c.config.InlineBytes))) {
-		return grantInline, ""
-	}
+	inPlace, inSlab := true, true
 	for _, r := range l.Regions {
-		if r.Frame.Bytes > 0 && r.Space != a.c.config.Space {
-			return grantError, "it does not lie in the registered slab"
+		if r.Frame.Bytes > 0 {
+			inSlab = inSlab && r.Space == a.c.config.Space
+			inPlace = inPlace && r.Bytes() != nil
 		}
+	}
+	n := l.Head.Bytes()
+	switch {
+	case inPlace && (n == 0 || n <= uint64(max(0, min(room, a.c.config.InlineBytes)))):
+		return grantInline, ""
+	case !inSlab:
+		return grantElsewhere, "it does not lie in the registered slab"
 	}
 	return grantLease, ""
 }
@@ -289,7 +294,7 @@ func (a *answering) size(i int) int {
 		return describedBytes(h) + 8 + 8*len(h.FrameBytes)
 	case grantInline:
 		return describedBytes(h) + int(h.Bytes())
-	case grantError:
+	case grantError, grantElsewhere:
 		return 1 + 4 + len(a.texts[i])
 	case grantMissing, grantLater:
 	}
@@ -312,7 +317,7 @@ func (a *answering) append(b []byte) []byte {
 			for _, r := range l.Regions {
 				b = append(b, r.Bytes()...)
 			}
-		case grantError:
+		case grantError, grantElsewhere:
 			b = binary.LittleEndian.AppendUint32(b, uint32(len(a.texts[i])))
 			b = append(b, a.texts[i]...)
 		case grantMissing, grantLater:

@@ -70,6 +70,8 @@ const (
 	grantMissing
 	// grantError: it is here and cannot be read, and why.
 	grantError
+	// grantElsewhere: it is here, but not in memory that this path reads, and where.
+	grantElsewhere
 	// grantLater: the answer had no room for it; ask again.
 	grantLater
 )
@@ -173,7 +175,7 @@ func (r *reader) grant(slabBytes uint64) grant {
 	switch g.kind {
 	case grantMissing, grantLater:
 		return g
-	case grantError:
+	case grantError, grantElsewhere:
 		g.text = string(r.take(uint64(r.u32())))
 		return g
 	case grantLease:

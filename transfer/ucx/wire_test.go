@@ -18,6 +18,11 @@ func (f *flat) Identity() memory.Identity  { return memory.Identity{} }
 func (f *flat) Bytes(off, n uint64) []byte { return (*f)[off : off+n : off+n] }
 func (f *flat) FD() int                    { return -1 }
 
+// distant is a space that the processor cannot address.
+type distant struct{ flat }
+
+func (*distant) Bytes(uint64, uint64) []byte { return nil }
+
 func leasedObject(space memory.Space, lease transfer.LeaseID, header string, frames ...memory.Frame) transfer.Leased {
 	l := transfer.Leased{Lease: lease, Head: transfer.Head{Ref: transfer.Ref{Task: 7, Generation: 3}, Header: []byte(header)}}
 	for _, f := range frames {
@@ -28,7 +33,7 @@ func leasedObject(space memory.Space, lease transfer.LeaseID, header string, fra
 }
 
 func TestGrantsArriveAsTheyWereComposed(t *testing.T) {
-	data := flat(bytes.Repeat([]byte("0123456789"), 100))
+	data, other := flat(bytes.Repeat([]byte("0123456789"), 100)), flat(make([]byte, 400))
 	c := &Context{config: Config{Space: &data, InlineBytes: 100}.withDefaults()}
 	a := c.answer([]transfer.Leased{
 		leasedObject(&data, 11, "large", memory.Frame{Offset: 5, Bytes: 400}, memory.Frame{}, memory.Frame{Offset: 500, Bytes: 1}),
@@ -36,7 +41,8 @@ func TestGrantsArriveAsTheyWereComposed(t *testing.T) {
 		{Err: transfer.ErrNotHere},
 		{Err: errors.New("rotten")},
 		leasedObject(&data, 13, "no frames"),
-		leasedObject(new(flat), 14, "elsewhere", memory.Frame{Bytes: 400}),
+		leasedObject(&other, 14, "elsewhere", memory.Frame{Bytes: 400}),
+		leasedObject(new(distant), 15, "small and spilled", memory.Frame{Bytes: 4}),
 	})
 	b := a.append(nil)
 	if len(b) != a.bytes {
@@ -57,7 +63,8 @@ func TestGrantsArriveAsTheyWereComposed(t *testing.T) {
 		{kind: grantMissing},
 		{kind: grantError, text: "rotten"},
 		{kind: grantInline, head: transfer.Head{Ref: ref, Header: []byte("no frames")}, bytes: []byte{}},
-		{kind: grantError, text: "it does not lie in the registered slab"},
+		{kind: grantElsewhere, text: "it does not lie in the registered slab"},
+		{kind: grantElsewhere, text: "it does not lie in the registered slab"},
 	}
 	want[1].bytes = []byte("3456" + "90")
 	for i := range want {
@@ -66,10 +73,10 @@ func TestGrantsArriveAsTheyWereComposed(t *testing.T) {
 		}
 	}
 	held, spent, objects := a.leases()
-	if !reflect.DeepEqual(held, []transfer.LeaseID{11}) || !reflect.DeepEqual(spent, []transfer.LeaseID{12, 13, 14}) {
+	if !reflect.DeepEqual(held, []transfer.LeaseID{11}) || !reflect.DeepEqual(spent, []transfer.LeaseID{12, 13, 14, 15}) {
 		t.Errorf("held %v, spent %v", held, spent)
 	}
-	if a.confirm(objects, []bool{false, true, true}) || a.kinds[1] != grantMissing {
+	if a.confirm(objects, []bool{false, true, true, true}) || a.kinds[1] != grantMissing {
 		t.Error("bytes that were not protected while they were copied would be sent")
 	}
 	if b := a.append(nil); len(b) != a.bytes {
@@ -127,7 +134,7 @@ func FuzzMessages(f *testing.F) {
 				if g.head.Bytes() != uint64(len(g.bytes)) {
 					t.Errorf("%d bytes for frames of %d", len(g.bytes), g.head.Bytes())
 				}
-			case grantMissing, grantError, grantLater:
+			case grantMissing, grantError, grantElsewhere, grantLater:
 			}
 		}
 		_ = (&reader{b: b}).refs(count)
