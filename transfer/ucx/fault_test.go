@@ -222,7 +222,7 @@ func TestLeaseThatEndedMakesTheObjectInvalid(t *testing.T) {
 		if err := r.path.Fetch(t.Context(), c.peer, []transfer.Ref{refOf(1), refOf(2)}, sink); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, done, err := sink.Result(0); !done || !errors.Is(err, transfer.ErrNotHere) {
+		if _, _, done, err := sink.Result(0); !done || !errors.Is(err, transfer.ErrPeerLost) {
 			t.Errorf("%v, %v", done, err)
 		}
 		if _, _, done, err := sink.Result(1); !done || err != nil {

@@ -327,7 +327,8 @@ func (f *fetch) read(i int, held bool, err error) {
 	case err != nil:
 		f.fail(err)
 	case !held:
-		f.done(i, fmt.Errorf("%s on %s: %w: its lease ended while it was read", f.refs[i], f.peer, transfer.ErrNotHere))
+		// Freed there, or we were slow: whoever asks again hears which.
+		f.done(i, fmt.Errorf("%s on %s: %w: its lease ended while it was read", f.refs[i], f.peer, transfer.ErrPeerLost))
 	default:
 		f.path.config.Received(int(f.objects[i].grant.head.Bytes()))
 		f.done(i, nil)

@@ -111,17 +111,6 @@ func (p *Path) Connect(ctx context.Context, peer transfer.Peer) (Lane, error) {
 	return n.lane, nil
 }
 
-// Suits says why other paths should be tried first though this one may lead to
-// the peer: the pair has only a lane on which reads are emulated. Otherwise it
-// is nil, or what Connect fails with.
-func (p *Path) Suits(ctx context.Context, peer transfer.Peer) error {
-	lane, err := p.Connect(ctx, peer)
-	if err == nil && lane.Emulated {
-		err = fmt.Errorf("ucx path: %s: %w that reads by itself: %s", peer, ErrNoLane, lane.Why)
-	}
-	return err
-}
-
 // Lanes returns those that are connected, by address.
 func (p *Path) Lanes() map[string]Lane {
 	p.mu.Lock()
