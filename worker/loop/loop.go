@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/flow"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
@@ -113,11 +114,13 @@ type Worker struct {
 	// Below belongs to the owner.
 	attempts map[lifecycle.Ref]*attempt
 	// session counts registrations: messages of older ones are dropped.
-	session      uint64
-	ops          map[uint32]*op
-	functions    map[ids.FunctionHash]*millracev1.Function
-	parked       []*attempt
-	peers        map[ids.WorkerID]transfer.Peer
+	session   uint64
+	ops       map[uint32]*op
+	functions map[ids.FunctionHash]*millracev1.Function
+	parked    []*attempt
+	peers     map[ids.WorkerID]transfer.Peer
+	// told is what the scheduler knows of the paths to them.
+	told         []flow.Lane
 	reservations map[lifecycle.ReservationID]ledger.ReservationID
 	// borrowing are the attempts that wait for loans; borrowedTimes counts the loans
 	// of each object.
@@ -347,6 +350,7 @@ func (w *Worker) handle(x any) {
 func (w *Worker) open() *opened {
 	w.session++
 	clear(w.ops)
+	w.told = nil
 	r := proto.Clone(w.config.Registration).(*millracev1.Registration)
 	for _, o := range w.config.Store.Inventory() {
 		r.Inventory = append(r.Inventory, &millracev1.Replica{TaskId: uint64(o.ID.Task), Generation: uint32(o.ID.Generation), Bytes: o.Bytes()})
@@ -397,7 +401,7 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 		w.ops[d.GetOpId()] = w.newOp(d.GetOp())
 	}
 	for _, p := range r.GetPeers() {
-		w.peers[ids.WorkerID(p.GetWorkerId())] = transfer.Peer{Worker: ids.WorkerID(p.GetWorkerId()), Name: p.GetName(), Address: p.GetDataAddress()}
+		w.setPeer(p)
 	}
 	for _, f := range r.GetFunctions() {
 		w.functions[ids.FunctionHash(hash32(f.GetHash()))] = f
@@ -424,6 +428,13 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 	}
 	for _, o := range r.GetReleases() {
 		w.step(lifecycle.Released{Object: lifecycle.Object{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())}})
+	}
+	if n := len(r.GetNextUses()); n > 0 {
+		uses := make([]store.Use, n)
+		for i, u := range r.GetNextUses() {
+			uses[i] = store.Use{ID: ledger.ObjectID{Task: ids.TaskID(u.GetTaskId()), Generation: ids.Attempt(u.GetGeneration())}, Rank: u.GetRank()}
+		}
+		w.config.Store.Expect(uses)
 	}
 	if r.GetDrain() {
 		w.draining = true

@@ -361,10 +361,18 @@ func (s *Store) Hold(r ledger.ReservationID, id ledger.ObjectID) bool {
 	return s.ledger.Hold(r, id) == nil
 }
 
-// Expect says at which rank objects will be needed; see ledger.Expect.
-func (s *Store) Expect(id ledger.ObjectID, rank uint64) {
+// Use is the rank at which an object will be needed; see ledger.Expect.
+type Use struct {
+	ID   ledger.ObjectID
+	Rank uint64
+}
+
+// Expect says when objects will be needed.
+func (s *Store) Expect(uses []Use) {
 	s.mu.Lock()
-	s.ledger.Expect(id, rank)
+	for _, u := range uses {
+		s.ledger.Expect(u.ID, u.Rank)
+	}
 	s.mu.Unlock()
 }
 
