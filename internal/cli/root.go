@@ -117,7 +117,7 @@ func (a *app) root() *cobra.Command {
 		}
 	}
 	add("run", a.up(), a.scheduler(), a.worker())
-	add("use", a.submit(), a.get(), a.describe(), a.explain(), a.cancel(), a.wait(), a.status(), a.memory())
+	add("use", a.submit(), a.get(), a.describe(), a.explain(), a.cancel(), a.wait(), a.status(), a.memory(), a.topo())
 	add("more", a.bench(), a.doctor(), a.config(), a.version())
 	root.SetCompletionCommandGroupID("more")
 	root.SetHelpCommandGroupID("more")

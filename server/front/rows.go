@@ -100,6 +100,7 @@ type Worker struct {
 	LastExecutorDeath string
 	BytesIn           uint64
 	BytesOut          uint64
+	Lanes             []Lane
 	Revision          uint64
 }
 

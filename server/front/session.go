@@ -54,7 +54,25 @@ type WorkerStats struct {
 	BytesOut          uint64
 	ExecutorDeaths    uint64
 	LastExecutorDeath string
+	// Lanes is nil if nothing of them has changed.
+	Lanes []Lane
 }
+
+// Lane is one path by which a worker fetches from a peer.
+type Lane struct {
+	Peer           ids.WorkerID
+	PeerName       string
+	Path           string
+	State          uint8 // value of the API's LaneState
+	Why            string
+	BytesPerSecond float64
+	Latency        time.Duration
+	// Bytes that came, in Succeeded fetches besides Failed ones.
+	Bytes, Succeeded, Failed uint64
+}
+
+// LaneOpen is the state of lanes that are taken.
+const LaneOpen = 2
 
 // Outbound is what a worker is to be told, in the order of the fields. The slices with lower-case names are the memory
 // that the others refer to.

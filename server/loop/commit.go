@@ -217,7 +217,7 @@ func (l *Loop) workerRow(w *worker) *front.Worker {
 		RegisteredAt: w.registeredAt, LastSeenAt: w.lastSeen, Deaths: l.workers.deaths[w.name],
 		Version: r.Version, Executors: r.Worker.Executors,
 		ExecutorDeaths: w.stats.ExecutorDeaths, LastExecutorDeath: w.stats.LastExecutorDeath,
-		BytesIn: w.stats.BytesIn, BytesOut: w.stats.BytesOut,
+		BytesIn: w.stats.BytesIn, BytesOut: w.stats.BytesOut, Lanes: w.stats.Lanes,
 	}
 	if w.session != nil {
 		row.State = front.WorkerActive

@@ -189,12 +189,33 @@ func (l *Loop) heard(s *session, said front.Inbound) {
 		l.sendFunction(s, hash, true)
 	}
 	if said.Stats != nil {
+		lanes := w.stats.Lanes
 		w.stats = *said.Stats
+		if w.stats.Lanes == nil {
+			w.stats.Lanes = lanes
+		} else {
+			l.measured(w)
+		}
 		l.step(sched.WorkerMeasured{Worker: w.id, MemoryUsedBytes: said.Stats.MemoryUsedBytes})
 	}
 	l.dirty.counters(w)
 	if said.Leaving {
 		l.loseWorker(w, "left the cluster", nil, "")
+	}
+}
+
+// maxRate is the most that placement believes: objects that are borrowed come at no price.
+const maxRate = 100e9
+
+// measured tells the machine how fast a worker gets at the objects of others: by the best of the paths that it takes.
+func (l *Loop) measured(w *worker) {
+	var last ids.WorkerID
+	for _, lane := range w.stats.Lanes {
+		if lane.State != front.LaneOpen || lane.BytesPerSecond == 0 || lane.Peer == last {
+			continue
+		}
+		last = lane.Peer
+		l.step(sched.RateMeasured{From: lane.Peer, To: w.id, BytesPerSecond: min(lane.BytesPerSecond, maxRate), Latency: lane.Latency})
 	}
 }
 

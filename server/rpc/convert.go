@@ -152,7 +152,22 @@ func workerTo(w *front.Worker) *pb.Worker {
 		RegisterTime: timeTo(w.RegisteredAt), LastSeenTime: timeTo(w.LastSeenAt),
 		Deaths: convertAll(w.Deaths, deathTo), Version: w.Version, Revision: w.Revision, Executors: w.Executors,
 		ExecutorDeaths: w.ExecutorDeaths, LastExecutorDeath: w.LastExecutorDeath,
-		BytesIn: w.BytesIn, BytesOut: w.BytesOut,
+		BytesIn: w.BytesIn, BytesOut: w.BytesOut, Lanes: convertAll(w.Lanes, laneTo),
+	}
+}
+
+func laneTo(l front.Lane) *pb.Lane {
+	return &pb.Lane{
+		PeerWorkerId: uint32(l.Peer), Peer: l.PeerName, Path: l.Path, State: pb.LaneState(l.State), Why: l.Why,
+		BytesPerSecond: l.BytesPerSecond, LatencyNanos: uint64(l.Latency), Bytes: l.Bytes, Succeeded: l.Succeeded, Failed: l.Failed,
+	}
+}
+
+func laneFrom(l *pb.Lane) front.Lane {
+	return front.Lane{
+		Peer: ids.WorkerID(l.GetPeerWorkerId()), PeerName: l.GetPeer(), Path: l.GetPath(), State: uint8(l.GetState()), Why: l.GetWhy(),
+		BytesPerSecond: l.GetBytesPerSecond(), Latency: time.Duration(l.GetLatencyNanos()),
+		Bytes: l.GetBytes(), Succeeded: l.GetSucceeded(), Failed: l.GetFailed(),
 	}
 }
 
@@ -247,6 +262,10 @@ func inboundFrom(said *pb.SessionRequest) front.Inbound {
 			MemoryUsedBytes: stats.GetMemoryUsedBytes(), RSSBytes: stats.GetRssBytes(),
 			BytesIn: stats.GetBytesIn(), BytesOut: stats.GetBytesOut(),
 			ExecutorDeaths: stats.GetExecutorDeaths(), LastExecutorDeath: stats.GetLastExecutorDeath(),
+			Lanes: nil,
+		}
+		if lanes := stats.GetLanes(); len(lanes) > 0 {
+			inbound.Stats.Lanes = convertAll(lanes, laneFrom)
 		}
 	}
 	for _, hash := range said.GetMissingFunctions() {

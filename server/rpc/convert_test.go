@@ -3,6 +3,7 @@ package rpc
 import (
 	"encoding/json"
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -80,6 +81,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 			Resources: map[string]float64{"r": 1}, MemoryLimitBytes: 1, MemoryUsedBytes: 1, RSSBytes: 1, AssignedTasks: 1, Objects: 1,
 			FinishedTasks: 1, RegisteredAt: someTime, LastSeenAt: someTime, Deaths: []front.Death{death}, Version: "v",
 			Executors: []string{"e"}, ExecutorDeaths: 1, LastExecutorDeath: "d", BytesIn: 1, BytesOut: 1, Revision: 1,
+			Lanes: []front.Lane{{Peer: 1, PeerName: "p", Path: "b", State: 2, Why: "w", BytesPerSecond: 1, Latency: 1, Bytes: 1, Succeeded: 1, Failed: 1}},
 		}), ""},
 		{deathTo(death), ""},
 		{clientTo(&front.Client{ID: 1, Name: "n", Namespace: "s", Origin: "o", TTL: 1, OpenedAt: someTime, LastSeenAt: someTime, HeldTasks: 1, Revision: 1}), ""},
@@ -124,6 +126,8 @@ func fill(message protoreflect.Message) {
 				return protoreflect.ValueOfUint64(7)
 			case protoreflect.Int64Kind:
 				return protoreflect.ValueOfInt64(7)
+			case protoreflect.DoubleKind:
+				return protoreflect.ValueOfFloat64(7)
 			case protoreflect.StringKind:
 				return protoreflect.ValueOfString("s")
 			case protoreflect.BytesKind:
@@ -164,7 +168,11 @@ func TestWhatWorkersSayIsTakenWhole(t *testing.T) {
 	if len(inbound.Lost) != 1 || len(inbound.Gained) != 0 || !inbound.Leaving || len(inbound.MissingFunctions) != 1 {
 		t.Errorf("inbound: %+v", inbound)
 	}
-	if *inbound.Stats != (front.WorkerStats{MemoryUsedBytes: 7, RSSBytes: 7, BytesIn: 7, BytesOut: 7, ExecutorDeaths: 7, LastExecutorDeath: "s"}) {
+	stats := front.WorkerStats{
+		MemoryUsedBytes: 7, RSSBytes: 7, BytesIn: 7, BytesOut: 7, ExecutorDeaths: 7, LastExecutorDeath: "s",
+		Lanes: []front.Lane{{Peer: 7, PeerName: "s", Path: "s", State: 2, Why: "s", BytesPerSecond: 7, Latency: 7, Bytes: 7, Succeeded: 7, Failed: 7}},
+	}
+	if !reflect.DeepEqual(*inbound.Stats, stats) {
 		t.Errorf("stats: %+v", inbound.Stats)
 	}
 	r := registrationFrom(said.GetRegister())

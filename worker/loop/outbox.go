@@ -69,6 +69,9 @@ func (o *outbox) missing(function []byte) {
 
 func (o *outbox) stats(s *millracev1.WorkerStats) {
 	o.mu.Lock()
+	if o.beat != nil && len(s.GetLanes()) == 0 {
+		s.Lanes = o.beat.GetLanes() // they are told once
+	}
 	o.beat = s
 	o.pending = true
 	o.mu.Unlock()

@@ -24,6 +24,7 @@ func (w *Worker) stats() *millracev1.WorkerStats {
 			s.SpillFailure = t.Failed.Error()
 		}
 	}
+	s.Lanes = w.lanes()
 	if w.config.Traffic != nil {
 		s.BytesIn, s.BytesOut = w.config.Traffic()
 	}

@@ -138,6 +138,194 @@ func (DeviceKind) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{1}
 }
 
+// LaneState is whether a worker takes a path to a peer.
+type LaneState int32
+
+const (
+	// Not set.
+	LaneState_LANE_STATE_UNSPECIFIED LaneState = 0
+	// Nothing was fetched by it yet.
+	LaneState_LANE_STATE_UNTRIED LaneState = 1
+	// It works.
+	LaneState_LANE_STATE_OPEN LaneState = 2
+	// It failed too often lately; it is tried again after a while.
+	LaneState_LANE_STATE_SHUT LaneState = 3
+	// It does not lead there: another host, no library, another version of it.
+	LaneState_LANE_STATE_NO_WAY LaneState = 4
+)
+
+// Enum value maps for LaneState.
+var (
+	LaneState_name = map[int32]string{
+		0: "LANE_STATE_UNSPECIFIED",
+		1: "LANE_STATE_UNTRIED",
+		2: "LANE_STATE_OPEN",
+		3: "LANE_STATE_SHUT",
+		4: "LANE_STATE_NO_WAY",
+	}
+	LaneState_value = map[string]int32{
+		"LANE_STATE_UNSPECIFIED": 0,
+		"LANE_STATE_UNTRIED":     1,
+		"LANE_STATE_OPEN":        2,
+		"LANE_STATE_SHUT":        3,
+		"LANE_STATE_NO_WAY":      4,
+	}
+)
+
+func (x LaneState) Enum() *LaneState {
+	p := new(LaneState)
+	*p = x
+	return p
+}
+
+func (x LaneState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (LaneState) Descriptor() protoreflect.EnumDescriptor {
+	return file_millrace_v1_worker_proto_enumTypes[2].Descriptor()
+}
+
+func (LaneState) Type() protoreflect.EnumType {
+	return &file_millrace_v1_worker_proto_enumTypes[2]
+}
+
+func (x LaneState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use LaneState.Descriptor instead.
+func (LaneState) EnumDescriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{2}
+}
+
+// Lane is one path by which a worker fetches from a peer.
+type Lane struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The peer.
+	PeerWorkerId uint32 `protobuf:"varint,1,opt,name=peer_worker_id,json=peerWorkerId,proto3" json:"peer_worker_id,omitempty"`
+	// Its name.
+	Peer string `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
+	// The path: "borrow", "ucx", "grpc". They are listed best first.
+	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	// Whether it is taken.
+	State LaneState `protobuf:"varint,4,opt,name=state,proto3,enum=millrace.v1.LaneState" json:"state,omitempty"`
+	// For people: why it is not taken, or failed last. Empty if it never did.
+	Why string `protobuf:"bytes,5,opt,name=why,proto3" json:"why,omitempty"`
+	// Measured rate, smoothed, in bytes a second; 0 if nothing large was fetched.
+	BytesPerSecond float64 `protobuf:"fixed64,6,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
+	// Measured time of a small fetch in nanoseconds, smoothed; 0 if none was made.
+	LatencyNanos uint64 `protobuf:"varint,7,opt,name=latency_nanos,json=latencyNanos,proto3" json:"latency_nanos,omitempty"`
+	// Bytes that came by it.
+	Bytes uint64 `protobuf:"varint,8,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Fetches that succeeded.
+	Succeeded uint64 `protobuf:"varint,9,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
+	// Fetches that failed.
+	Failed        uint64 `protobuf:"varint,10,opt,name=failed,proto3" json:"failed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Lane) Reset() {
+	*x = Lane{}
+	mi := &file_millrace_v1_worker_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Lane) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Lane) ProtoMessage() {}
+
+func (x *Lane) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Lane.ProtoReflect.Descriptor instead.
+func (*Lane) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Lane) GetPeerWorkerId() uint32 {
+	if x != nil {
+		return x.PeerWorkerId
+	}
+	return 0
+}
+
+func (x *Lane) GetPeer() string {
+	if x != nil {
+		return x.Peer
+	}
+	return ""
+}
+
+func (x *Lane) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Lane) GetState() LaneState {
+	if x != nil {
+		return x.State
+	}
+	return LaneState_LANE_STATE_UNSPECIFIED
+}
+
+func (x *Lane) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+func (x *Lane) GetBytesPerSecond() float64 {
+	if x != nil {
+		return x.BytesPerSecond
+	}
+	return 0
+}
+
+func (x *Lane) GetLatencyNanos() uint64 {
+	if x != nil {
+		return x.LatencyNanos
+	}
+	return 0
+}
+
+func (x *Lane) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *Lane) GetSucceeded() uint64 {
+	if x != nil {
+		return x.Succeeded
+	}
+	return 0
+}
+
+func (x *Lane) GetFailed() uint64 {
+	if x != nil {
+		return x.Failed
+	}
+	return 0
+}
+
 // WorkerDeath says how one life of a worker ended.
 type WorkerDeath struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -167,7 +355,7 @@ type WorkerDeath struct {
 
 func (x *WorkerDeath) Reset() {
 	*x = WorkerDeath{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[0]
+	mi := &file_millrace_v1_worker_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -179,7 +367,7 @@ func (x *WorkerDeath) String() string {
 func (*WorkerDeath) ProtoMessage() {}
 
 func (x *WorkerDeath) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[0]
+	mi := &file_millrace_v1_worker_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -192,7 +380,7 @@ func (x *WorkerDeath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerDeath.ProtoReflect.Descriptor instead.
 func (*WorkerDeath) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{0}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *WorkerDeath) GetIncarnation() string {
@@ -319,14 +507,16 @@ type Worker struct {
 	// Bytes received from other workers and clients since it registered.
 	BytesIn uint64 `protobuf:"varint,25,opt,name=bytes_in,json=bytesIn,proto3" json:"bytes_in,omitempty"`
 	// Bytes sent to other workers and clients since it registered.
-	BytesOut      uint64 `protobuf:"varint,26,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
+	BytesOut uint64 `protobuf:"varint,26,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
+	// How it fetches from the workers that it fetched from, by peer, best path first.
+	Lanes         []*Lane `protobuf:"bytes,27,rep,name=lanes,proto3" json:"lanes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[1]
+	mi := &file_millrace_v1_worker_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -338,7 +528,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[1]
+	mi := &file_millrace_v1_worker_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -351,7 +541,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{1}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *Worker) GetWorkerId() uint32 {
@@ -536,11 +726,30 @@ func (x *Worker) GetBytesOut() uint64 {
 	return 0
 }
 
+func (x *Worker) GetLanes() []*Lane {
+	if x != nil {
+		return x.Lanes
+	}
+	return nil
+}
+
 var File_millrace_v1_worker_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/worker.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xca\x02\n" +
+	"\x18millrace/v1/worker.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaf\x02\n" +
+	"\x04Lane\x12$\n" +
+	"\x0epeer_worker_id\x18\x01 \x01(\rR\fpeerWorkerId\x12\x12\n" +
+	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x12\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\x12,\n" +
+	"\x05state\x18\x04 \x01(\x0e2\x16.millrace.v1.LaneStateR\x05state\x12\x10\n" +
+	"\x03why\x18\x05 \x01(\tR\x03why\x12(\n" +
+	"\x10bytes_per_second\x18\x06 \x01(\x01R\x0ebytesPerSecond\x12#\n" +
+	"\rlatency_nanos\x18\a \x01(\x04R\flatencyNanos\x12\x14\n" +
+	"\x05bytes\x18\b \x01(\x04R\x05bytes\x12\x1c\n" +
+	"\tsucceeded\x18\t \x01(\x04R\tsucceeded\x12\x16\n" +
+	"\x06failed\x18\n" +
+	" \x01(\x04R\x06failed\"\xca\x02\n" +
 	"\vWorkerDeath\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x14\n" +
 	"\x05cause\x18\x02 \x01(\tR\x05cause\x12\x1b\n" +
@@ -552,7 +761,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x03pid\x18\b \x01(\x03R\x03pid\x12*\n" +
 	"\x11memory_used_bytes\x18\t \x01(\x04R\x0fmemoryUsedBytes\x12!\n" +
 	"\frunning_keys\x18\n" +
-	" \x03(\tR\vrunningKeys\"\x94\b\n" +
+	" \x03(\tR\vrunningKeys\"\xbd\b\n" +
 	"\x06Worker\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
@@ -580,7 +789,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x0fexecutor_deaths\x18\x17 \x01(\x04R\x0eexecutorDeaths\x12.\n" +
 	"\x13last_executor_death\x18\x18 \x01(\tR\x11lastExecutorDeath\x12\x19\n" +
 	"\bbytes_in\x18\x19 \x01(\x04R\abytesIn\x12\x1b\n" +
-	"\tbytes_out\x18\x1a \x01(\x04R\bbytesOut\x1a<\n" +
+	"\tbytes_out\x18\x1a \x01(\x04R\bbytesOut\x12'\n" +
+	"\x05lanes\x18\x1b \x03(\v2\x11.millrace.v1.LaneR\x05lanes\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01*\x95\x01\n" +
@@ -594,7 +804,13 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"DeviceKind\x12\x1b\n" +
 	"\x17DEVICE_KIND_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10DEVICE_KIND_HOST\x10\x01\x12\x14\n" +
-	"\x10DEVICE_KIND_CUDA\x10\x02B\xa7\x01\n" +
+	"\x10DEVICE_KIND_CUDA\x10\x02*\x80\x01\n" +
+	"\tLaneState\x12\x1a\n" +
+	"\x16LANE_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12LANE_STATE_UNTRIED\x10\x01\x12\x13\n" +
+	"\x0fLANE_STATE_OPEN\x10\x02\x12\x13\n" +
+	"\x0fLANE_STATE_SHUT\x10\x03\x12\x15\n" +
+	"\x11LANE_STATE_NO_WAY\x10\x04B\xa7\x01\n" +
 	"\x0fcom.millrace.v1B\vWorkerProtoP\x01Z:github.com/millrace/millrace/gen/go/millrace/v1;millracev1\xa2\x02\x03MXX\xaa\x02\vMillrace.V1\xca\x02\vMillrace\\V1\xe2\x02\x17Millrace\\V1\\GPBMetadata\xea\x02\fMillrace::V1b\x06proto3"
 
 var (
@@ -609,29 +825,33 @@ func file_millrace_v1_worker_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_worker_proto_rawDescData
 }
 
-var file_millrace_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_millrace_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_millrace_v1_worker_proto_goTypes = []any{
 	(WorkerState)(0),              // 0: millrace.v1.WorkerState
 	(DeviceKind)(0),               // 1: millrace.v1.DeviceKind
-	(*WorkerDeath)(nil),           // 2: millrace.v1.WorkerDeath
-	(*Worker)(nil),                // 3: millrace.v1.Worker
-	nil,                           // 4: millrace.v1.Worker.ResourcesEntry
-	(*timestamppb.Timestamp)(nil), // 5: google.protobuf.Timestamp
+	(LaneState)(0),                // 2: millrace.v1.LaneState
+	(*Lane)(nil),                  // 3: millrace.v1.Lane
+	(*WorkerDeath)(nil),           // 4: millrace.v1.WorkerDeath
+	(*Worker)(nil),                // 5: millrace.v1.Worker
+	nil,                           // 6: millrace.v1.Worker.ResourcesEntry
+	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
 }
 var file_millrace_v1_worker_proto_depIdxs = []int32{
-	5, // 0: millrace.v1.WorkerDeath.time:type_name -> google.protobuf.Timestamp
-	0, // 1: millrace.v1.Worker.state:type_name -> millrace.v1.WorkerState
-	1, // 2: millrace.v1.Worker.device:type_name -> millrace.v1.DeviceKind
-	4, // 3: millrace.v1.Worker.resources:type_name -> millrace.v1.Worker.ResourcesEntry
-	5, // 4: millrace.v1.Worker.register_time:type_name -> google.protobuf.Timestamp
-	5, // 5: millrace.v1.Worker.last_seen_time:type_name -> google.protobuf.Timestamp
-	2, // 6: millrace.v1.Worker.deaths:type_name -> millrace.v1.WorkerDeath
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	2, // 0: millrace.v1.Lane.state:type_name -> millrace.v1.LaneState
+	7, // 1: millrace.v1.WorkerDeath.time:type_name -> google.protobuf.Timestamp
+	0, // 2: millrace.v1.Worker.state:type_name -> millrace.v1.WorkerState
+	1, // 3: millrace.v1.Worker.device:type_name -> millrace.v1.DeviceKind
+	6, // 4: millrace.v1.Worker.resources:type_name -> millrace.v1.Worker.ResourcesEntry
+	7, // 5: millrace.v1.Worker.register_time:type_name -> google.protobuf.Timestamp
+	7, // 6: millrace.v1.Worker.last_seen_time:type_name -> google.protobuf.Timestamp
+	4, // 7: millrace.v1.Worker.deaths:type_name -> millrace.v1.WorkerDeath
+	3, // 8: millrace.v1.Worker.lanes:type_name -> millrace.v1.Lane
+	9, // [9:9] is the sub-list for method output_type
+	9, // [9:9] is the sub-list for method input_type
+	9, // [9:9] is the sub-list for extension type_name
+	9, // [9:9] is the sub-list for extension extendee
+	0, // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_proto_init() }
@@ -644,8 +864,8 @@ func file_millrace_v1_worker_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_worker_proto_rawDesc), len(file_millrace_v1_worker_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   3,
+			NumEnums:      3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

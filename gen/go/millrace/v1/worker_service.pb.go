@@ -774,7 +774,9 @@ type WorkerStats struct {
 	// Bytes read back since it started.
 	SpillReadBytes uint64 `protobuf:"varint,11,opt,name=spill_read_bytes,json=spillReadBytes,proto3" json:"spill_read_bytes,omitempty"`
 	// Why nothing is written to disk now, for people; empty if it works.
-	SpillFailure  string `protobuf:"bytes,12,opt,name=spill_failure,json=spillFailure,proto3" json:"spill_failure,omitempty"`
+	SpillFailure string `protobuf:"bytes,12,opt,name=spill_failure,json=spillFailure,proto3" json:"spill_failure,omitempty"`
+	// How it fetches from peers; only when something has changed, and then all of it.
+	Lanes         []*Lane `protobuf:"bytes,13,rep,name=lanes,proto3" json:"lanes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -891,6 +893,13 @@ func (x *WorkerStats) GetSpillFailure() string {
 		return x.SpillFailure
 	}
 	return ""
+}
+
+func (x *WorkerStats) GetLanes() []*Lane {
+	if x != nil {
+		return x.Lanes
+	}
+	return nil
 }
 
 // SessionResponse is what the scheduler says.
@@ -1700,7 +1709,7 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\fObjectReport\x12.\n" +
 	"\areplica\x18\x01 \x01(\v2\x14.millrace.v1.ReplicaR\areplica\x12\x12\n" +
 	"\x04lost\x18\x02 \x01(\bR\x04lost\x12#\n" +
-	"\rinline_result\x18\x03 \x01(\fR\finlineResult\"\xea\x03\n" +
+	"\rinline_result\x18\x03 \x01(\fR\finlineResult\"\x93\x04\n" +
 	"\vWorkerStats\x12*\n" +
 	"\x11memory_used_bytes\x18\x01 \x01(\x04R\x0fmemoryUsedBytes\x12\x1b\n" +
 	"\trss_bytes\x18\x02 \x01(\x04R\brssBytes\x12\x19\n" +
@@ -1714,7 +1723,8 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\x13spill_written_bytes\x18\n" +
 	" \x01(\x04R\x11spillWrittenBytes\x12(\n" +
 	"\x10spill_read_bytes\x18\v \x01(\x04R\x0espillReadBytes\x12#\n" +
-	"\rspill_failure\x18\f \x01(\tR\fspillFailure\"\xc0\x04\n" +
+	"\rspill_failure\x18\f \x01(\tR\fspillFailure\x12'\n" +
+	"\x05lanes\x18\r \x03(\v2\x11.millrace.v1.LaneR\x05lanes\"\xc0\x04\n" +
 	"\x0fSessionResponse\x127\n" +
 	"\n" +
 	"registered\x18\x01 \x01(\v2\x17.millrace.v1.RegisteredR\n" +
@@ -1840,10 +1850,11 @@ var file_millrace_v1_worker_service_proto_goTypes = []any{
 	nil,                               // 19: millrace.v1.Assignment.ResourcesEntry
 	(DeviceKind)(0),                   // 20: millrace.v1.DeviceKind
 	(*TaskError)(nil),                 // 21: millrace.v1.TaskError
-	(*Function)(nil),                  // 22: millrace.v1.Function
-	(*durationpb.Duration)(nil),       // 23: google.protobuf.Duration
-	(*Op)(nil),                        // 24: millrace.v1.Op
-	(*WorkerDeath)(nil),               // 25: millrace.v1.WorkerDeath
+	(*Lane)(nil),                      // 22: millrace.v1.Lane
+	(*Function)(nil),                  // 23: millrace.v1.Function
+	(*durationpb.Duration)(nil),       // 24: google.protobuf.Duration
+	(*Op)(nil),                        // 25: millrace.v1.Op
+	(*WorkerDeath)(nil),               // 26: millrace.v1.WorkerDeath
 }
 var file_millrace_v1_worker_service_proto_depIdxs = []int32{
 	20, // 0: millrace.v1.Registration.device:type_name -> millrace.v1.DeviceKind
@@ -1858,29 +1869,30 @@ var file_millrace_v1_worker_service_proto_depIdxs = []int32{
 	21, // 9: millrace.v1.TaskReport.error:type_name -> millrace.v1.TaskError
 	6,  // 10: millrace.v1.TaskReport.unreachable:type_name -> millrace.v1.Unreachable
 	2,  // 11: millrace.v1.ObjectReport.replica:type_name -> millrace.v1.Replica
-	11, // 12: millrace.v1.SessionResponse.registered:type_name -> millrace.v1.Registered
-	12, // 13: millrace.v1.SessionResponse.ops:type_name -> millrace.v1.OpDefinition
-	22, // 14: millrace.v1.SessionResponse.functions:type_name -> millrace.v1.Function
-	13, // 15: millrace.v1.SessionResponse.peers:type_name -> millrace.v1.Peer
-	14, // 16: millrace.v1.SessionResponse.assignments:type_name -> millrace.v1.Assignment
-	3,  // 17: millrace.v1.SessionResponse.retractions:type_name -> millrace.v1.TaskRef
-	3,  // 18: millrace.v1.SessionResponse.cancellations:type_name -> millrace.v1.TaskRef
-	2,  // 19: millrace.v1.SessionResponse.releases:type_name -> millrace.v1.Replica
-	10, // 20: millrace.v1.SessionResponse.next_uses:type_name -> millrace.v1.NextUse
-	23, // 21: millrace.v1.Registered.lease:type_name -> google.protobuf.Duration
-	24, // 22: millrace.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	15, // 23: millrace.v1.Assignment.inputs:type_name -> millrace.v1.Input
-	19, // 24: millrace.v1.Assignment.resources:type_name -> millrace.v1.Assignment.ResourcesEntry
-	25, // 25: millrace.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	4,  // 26: millrace.v1.WorkerService.Session:input_type -> millrace.v1.SessionRequest
-	16, // 27: millrace.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.v1.ReportWorkerDeathRequest
-	9,  // 28: millrace.v1.WorkerService.Session:output_type -> millrace.v1.SessionResponse
-	17, // 29: millrace.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.v1.ReportWorkerDeathResponse
-	28, // [28:30] is the sub-list for method output_type
-	26, // [26:28] is the sub-list for method input_type
-	26, // [26:26] is the sub-list for extension type_name
-	26, // [26:26] is the sub-list for extension extendee
-	0,  // [0:26] is the sub-list for field type_name
+	22, // 12: millrace.v1.WorkerStats.lanes:type_name -> millrace.v1.Lane
+	11, // 13: millrace.v1.SessionResponse.registered:type_name -> millrace.v1.Registered
+	12, // 14: millrace.v1.SessionResponse.ops:type_name -> millrace.v1.OpDefinition
+	23, // 15: millrace.v1.SessionResponse.functions:type_name -> millrace.v1.Function
+	13, // 16: millrace.v1.SessionResponse.peers:type_name -> millrace.v1.Peer
+	14, // 17: millrace.v1.SessionResponse.assignments:type_name -> millrace.v1.Assignment
+	3,  // 18: millrace.v1.SessionResponse.retractions:type_name -> millrace.v1.TaskRef
+	3,  // 19: millrace.v1.SessionResponse.cancellations:type_name -> millrace.v1.TaskRef
+	2,  // 20: millrace.v1.SessionResponse.releases:type_name -> millrace.v1.Replica
+	10, // 21: millrace.v1.SessionResponse.next_uses:type_name -> millrace.v1.NextUse
+	24, // 22: millrace.v1.Registered.lease:type_name -> google.protobuf.Duration
+	25, // 23: millrace.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	15, // 24: millrace.v1.Assignment.inputs:type_name -> millrace.v1.Input
+	19, // 25: millrace.v1.Assignment.resources:type_name -> millrace.v1.Assignment.ResourcesEntry
+	26, // 26: millrace.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
+	4,  // 27: millrace.v1.WorkerService.Session:input_type -> millrace.v1.SessionRequest
+	16, // 28: millrace.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.v1.ReportWorkerDeathRequest
+	9,  // 29: millrace.v1.WorkerService.Session:output_type -> millrace.v1.SessionResponse
+	17, // 30: millrace.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.v1.ReportWorkerDeathResponse
+	29, // [29:31] is the sub-list for method output_type
+	27, // [27:29] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_service_proto_init() }

@@ -23,6 +23,14 @@ class DeviceKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     DEVICE_KIND_UNSPECIFIED: _ClassVar[DeviceKind]
     DEVICE_KIND_HOST: _ClassVar[DeviceKind]
     DEVICE_KIND_CUDA: _ClassVar[DeviceKind]
+
+class LaneState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    LANE_STATE_UNSPECIFIED: _ClassVar[LaneState]
+    LANE_STATE_UNTRIED: _ClassVar[LaneState]
+    LANE_STATE_OPEN: _ClassVar[LaneState]
+    LANE_STATE_SHUT: _ClassVar[LaneState]
+    LANE_STATE_NO_WAY: _ClassVar[LaneState]
 WORKER_STATE_UNSPECIFIED: WorkerState
 WORKER_STATE_ACTIVE: WorkerState
 WORKER_STATE_DISCONNECTED: WorkerState
@@ -31,6 +39,35 @@ WORKER_STATE_LOST: WorkerState
 DEVICE_KIND_UNSPECIFIED: DeviceKind
 DEVICE_KIND_HOST: DeviceKind
 DEVICE_KIND_CUDA: DeviceKind
+LANE_STATE_UNSPECIFIED: LaneState
+LANE_STATE_UNTRIED: LaneState
+LANE_STATE_OPEN: LaneState
+LANE_STATE_SHUT: LaneState
+LANE_STATE_NO_WAY: LaneState
+
+class Lane(_message.Message):
+    __slots__ = ("peer_worker_id", "peer", "path", "state", "why", "bytes_per_second", "latency_nanos", "bytes", "succeeded", "failed")
+    PEER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    PEER_FIELD_NUMBER: _ClassVar[int]
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    LATENCY_NANOS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    peer_worker_id: int
+    peer: str
+    path: str
+    state: LaneState
+    why: str
+    bytes_per_second: float
+    latency_nanos: int
+    bytes: int
+    succeeded: int
+    failed: int
+    def __init__(self, peer_worker_id: _Optional[int] = ..., peer: _Optional[str] = ..., path: _Optional[str] = ..., state: _Optional[_Union[LaneState, str]] = ..., why: _Optional[str] = ..., bytes_per_second: _Optional[float] = ..., latency_nanos: _Optional[int] = ..., bytes: _Optional[int] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ...) -> None: ...
 
 class WorkerDeath(_message.Message):
     __slots__ = ("incarnation", "cause", "exit_code", "signal", "out_of_memory", "log_tail", "time", "pid", "memory_used_bytes", "running_keys")
@@ -57,7 +94,7 @@ class WorkerDeath(_message.Message):
     def __init__(self, incarnation: _Optional[str] = ..., cause: _Optional[str] = ..., exit_code: _Optional[int] = ..., signal: _Optional[str] = ..., out_of_memory: bool = ..., log_tail: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., pid: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., running_keys: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Worker(_message.Message):
-    __slots__ = ("worker_id", "name", "incarnation", "state", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "memory_used_bytes", "assigned_tasks", "objects", "finished_tasks", "register_time", "last_seen_time", "deaths", "version", "revision", "executors", "rss_bytes", "executor_deaths", "last_executor_death", "bytes_in", "bytes_out")
+    __slots__ = ("worker_id", "name", "incarnation", "state", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "memory_used_bytes", "assigned_tasks", "objects", "finished_tasks", "register_time", "last_seen_time", "deaths", "version", "revision", "executors", "rss_bytes", "executor_deaths", "last_executor_death", "bytes_in", "bytes_out", "lanes")
     class ResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -91,6 +128,7 @@ class Worker(_message.Message):
     LAST_EXECUTOR_DEATH_FIELD_NUMBER: _ClassVar[int]
     BYTES_IN_FIELD_NUMBER: _ClassVar[int]
     BYTES_OUT_FIELD_NUMBER: _ClassVar[int]
+    LANES_FIELD_NUMBER: _ClassVar[int]
     worker_id: int
     name: str
     incarnation: str
@@ -117,4 +155,5 @@ class Worker(_message.Message):
     last_executor_death: str
     bytes_in: int
     bytes_out: int
-    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., assigned_tasks: _Optional[int] = ..., objects: _Optional[int] = ..., finished_tasks: _Optional[int] = ..., register_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[WorkerDeath, _Mapping]]] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., executors: _Optional[_Iterable[str]] = ..., rss_bytes: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ...) -> None: ...
+    lanes: _containers.RepeatedCompositeFieldContainer[Lane]
+    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., assigned_tasks: _Optional[int] = ..., objects: _Optional[int] = ..., finished_tasks: _Optional[int] = ..., register_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[WorkerDeath, _Mapping]]] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., executors: _Optional[_Iterable[str]] = ..., rss_bytes: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[Lane, _Mapping]]] = ...) -> None: ...

@@ -1,0 +1,56 @@
+package e2e
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+)
+
+// TestTopoTellsPathsRatesAndReasons: after an object of one worker was used on another one, topo and placement know by which
+// path it came and how fast that was.
+func TestTopoTellsPathsRatesAndReasons(t *testing.T) {
+	for _, tc := range []struct {
+		protocol, path string
+		better         int
+	}{{"auto", "borrow", 0}, {"grpc", "grpc", 0}} {
+		t.Run(tc.protocol, func(t *testing.T) {
+			t.Parallel()
+			up := startCluster(t, "--workers", "2", "--slots", "1", "--memory-limit", "128MiB", "--protocol", tc.protocol)
+			c := up.dial(t)
+			ctx := soon(t)
+			if err := c.WaitForWorkers(ctx, 2); err != nil {
+				t.Fatal(err)
+			}
+			made, err := c.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{1 << 20}, 1.5), millrace.WithWorkers("host-0"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				sum, err := c.Submit(ctx, millrace.Native("array.reduce"), millrace.Args(made, "sum"), millrace.WithWorkers("host-1"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if v, err := sum.Value(ctx); err != nil {
+					t.Fatalf("%v %v", v, err)
+				}
+			}
+			var pairs []any
+			within(t, 10*time.Second, "topo does not show the pair", func() bool {
+				pairs, _ = up.succeed(t, "topo", "--json")["pairs"].([]any)
+				return len(pairs) > 0
+			})
+			p, _ := pairs[0].(map[string]any)
+			better, _ := p["better"].([]any)
+			rate, _ := p["gb_per_s"].(float64)
+			if len(pairs) != 1 || p["reader"] != "host-1" || p["source"] != "host-0" || p["path"] != tc.path || rate <= 0 || len(better) != tc.better {
+				t.Errorf("%v", pairs)
+			}
+			table, _, code := up.command(t, "", "topo")
+			if code != 0 || !strings.Contains(table, tc.path) || !strings.Contains(table, "host-0") {
+				t.Errorf("exit code %d:\n%s", code, table)
+			}
+		})
+	}
+}

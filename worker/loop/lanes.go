@@ -1,0 +1,62 @@
+package loop
+
+import (
+	"slices"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/flow"
+)
+
+// laned is a path that knows how it reaches peers, which it names by address.
+type laned interface {
+	Lanes() []flow.Lane
+	Forget(address string)
+}
+
+// lanes returns how peers are reached if that has changed since the last time, nil
+// otherwise.
+func (w *Worker) lanes() []*millracev1.Lane {
+	path, ok := w.config.Path.(laned)
+	if !ok {
+		return nil
+	}
+	now := path.Lanes()
+	if slices.Equal(now, w.told) {
+		return nil
+	}
+	w.told = now
+	peers := make(map[string]transfer.Peer, len(w.peers))
+	for _, p := range w.peers {
+		peers[p.Address] = p
+	}
+	var out []*millracev1.Lane
+	for _, l := range now {
+		peer, known := peers[l.Peer]
+		if !known {
+			continue
+		}
+		out = append(out, &millracev1.Lane{
+			PeerWorkerId: uint32(peer.Worker), Peer: peer.Name, Path: l.Path, State: millracev1.LaneState(l.State + 1), Why: l.Why,
+			BytesPerSecond: l.Rate, LatencyNanos: uint64(l.Latency), Bytes: l.Bytes, Succeeded: l.Succeeded, Failed: l.Failed,
+		})
+	}
+	slices.SortStableFunc(out, func(a, b *millracev1.Lane) int { return int(a.GetPeerWorkerId()) - int(b.GetPeerWorkerId()) })
+	return out
+}
+
+// setPeer takes in where a worker is, or that it is gone.
+func (w *Worker) setPeer(pb *millracev1.Peer) {
+	id := ids.WorkerID(pb.GetWorkerId())
+	old := w.peers[id]
+	if pb.GetDataAddress() == "" {
+		delete(w.peers, id)
+	} else {
+		w.peers[id] = transfer.Peer{Worker: id, Name: pb.GetName(), Address: pb.GetDataAddress()}
+	}
+	path, ok := w.config.Path.(laned)
+	if ok && old.Address != "" && old.Address != pb.GetDataAddress() {
+		w.fetching.Go(func() { path.Forget(old.Address) })
+	}
+}
