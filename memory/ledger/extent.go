@@ -154,6 +154,10 @@ type tier struct {
 // open says whether something may be written here now.
 func (t *tier) open() bool { return t.failed == nil || t.trying && t.writes == 0 }
 
+// tryAgain lets a closed tier be tried before its time: something was freed there,
+// and it may have been full.
+func (t *tier) tryAgain() { t.trying = t.failed != nil }
+
 // block returns what n bytes occupy.
 func (t *tier) block(n uint64) uint64 {
 	if unit := t.UnitBytes; unit > alloc.Granule {
@@ -254,6 +258,7 @@ func (l *Ledger) Discarded(ticket Ticket) []Effect {
 	delete(l.discards, ticket)
 	l.tiers[r.Tier].discardBytes -= r.Bytes
 	l.tiers[r.Tier].space.Free(r.Offset)
+	l.tiers[r.Tier].tryAgain()
 	out := l.serve(nil)
 	l.verify()
 	return out
@@ -432,6 +437,7 @@ func (l *Ledger) freeExtent(e *extent, out []Effect) []Effect {
 	for i := range l.tiers {
 		if e.places[i].presence != Absent {
 			out = l.vacate(e, i, out)
+			l.tiers[i].tryAgain()
 		}
 	}
 	return out
