@@ -257,7 +257,9 @@ func TestCorruptedSpillFileLosesTheObjects(t *testing.T) {
 
 func TestNothingIsLeftAfterTheEnd(t *testing.T) {
 	directory := t.TempDir()
-	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { small(c); c.Scratch = directory })
+	s := workertest.NewScheduler(t)
+	before := descriptors(t)
+	w := start(t, s, func(c *worker.Config) { small(c); c.Scratch = directory })
 	w.Op(1, native, "bench.bytes")
 	w.chunks(t, 100, 32, 2<<20)
 	if len(spillFiles(t, directory)) != 1 {
@@ -274,4 +276,27 @@ func TestNothingIsLeftAfterTheEnd(t *testing.T) {
 	if err != nil || len(entries) > 0 {
 		t.Errorf("%v, %v", entries, err)
 	}
+	for name, n := range descriptors(t) {
+		if n > before[name] {
+			t.Errorf("%d descriptors of %s are open, %d before", n, name, before[name])
+		}
+	}
+}
+
+// descriptors counts the open files of this process that are files or memory;
+// sockets and what the runtime polls with come and go.
+func descriptors(t *testing.T) map[string]int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := make(map[string]int)
+	for _, e := range entries {
+		name, err := os.Readlink(filepath.Join("/proc/self/fd", e.Name()))
+		if err == nil && strings.HasPrefix(name, "/") && !strings.HasPrefix(name, "/proc") {
+			open[name]++
+		}
+	}
+	return open
 }

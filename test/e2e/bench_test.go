@@ -40,6 +40,19 @@ func TestBenchPrintsItsContract(t *testing.T) {
 	}
 }
 
+// TestWorkerStaysWithinItsBounds: what goes through a worker's disk takes no memory beside the slab, but for buffers. The
+// worker's own memory is below 128 MiB, and the peak of both below their sum.
+func TestWorkerStaysWithinItsBounds(t *testing.T) {
+	const slab, own = 32 << 20, 128 << 20
+	out := shared.succeed(t, "bench", "spill", "--total", "256MiB", "--slab", "32MiB", "--chunk", "4MiB", "--json")
+	if rss, _ := out["worker_rss_bytes"].(float64); rss < 1<<20 || rss > own {
+		t.Errorf("%.0f MiB without the slab", rss/(1<<20))
+	}
+	if peak, _ := out["worker_peak_bytes"].(float64); peak < slab || peak > slab+own {
+		t.Errorf("a peak of %.0f MiB with a slab of %d", peak/(1<<20), slab>>20)
+	}
+}
+
 // TestDataStaysWithinTwiceTheObject: neither client nor worker ever holds more than twice an object on its way, code and
 // buffers included, when bytes travel by gRPC. (A mapping of the worker's memory would count for both.) The worker's peak has the pages of its slab: it cannot be below the object's size.
 func TestDataStaysWithinTwiceTheObject(t *testing.T) {
