@@ -54,6 +54,11 @@ type WorkerStats struct {
 	BytesOut          uint64
 	ExecutorDeaths    uint64
 	LastExecutorDeath string
+	// MemoryPressure asks for NextUses.
+	MemoryPressure bool
+	// Spilled are the bytes on disk, SpillFailure is why nothing is written there.
+	SpilledBytes, SpillWrittenBytes, SpillReadBytes uint64
+	SpillFailure                                    string
 	// Lanes is nil if nothing of them has changed.
 	Lanes []Lane
 }
@@ -84,6 +89,7 @@ type Outbound struct {
 	Retractions   []sched.TaskRef
 	Cancellations []sched.TaskRef
 	Releases      []sched.Replica
+	NextUses      []sched.NextUse
 	Drain         bool
 	StopReason    string
 	Reregister    bool
@@ -131,7 +137,7 @@ const copiedBytes = 4096
 // Empty says that there is nothing to send.
 func (o *Outbound) Empty() bool {
 	return len(o.Ops)+len(o.Functions)+len(o.Peers)+len(o.Assignments)+len(o.Retractions)+len(o.Cancellations)+
-		len(o.Releases) == 0 && !o.Drain && o.StopReason == "" && !o.Reregister
+		len(o.Releases)+len(o.NextUses) == 0 && !o.Drain && o.StopReason == "" && !o.Reregister
 }
 
 // Reset forgets everything but the memory.
@@ -141,7 +147,7 @@ func (o *Outbound) Reset() {
 	clear(o.inputs)
 	*o = Outbound{
 		Ops: o.Ops[:0], Functions: o.Functions[:0], Peers: o.Peers[:0], Assignments: o.Assignments[:0],
-		Retractions: o.Retractions[:0], Cancellations: o.Cancellations[:0], Releases: o.Releases[:0],
+		Retractions: o.Retractions[:0], Cancellations: o.Cancellations[:0], Releases: o.Releases[:0], NextUses: o.NextUses[:0],
 		inputs: o.inputs[:0], holders: o.holders[:0], arguments: o.arguments[:0],
 	}
 }
@@ -186,6 +192,7 @@ func (o *Outbound) Arguments(a *Assignment) []byte {
 // Append moves what another outbound holds behind what this one holds.
 func (o *Outbound) Append(from *Outbound) {
 	inputs, arguments := uint32(len(o.inputs)), uint32(len(o.arguments))
+	o.NextUses = append(o.NextUses, from.NextUses...)
 	o.Ops = append(o.Ops, from.Ops...)
 	o.Functions = append(o.Functions, from.Functions...)
 	o.Peers = append(o.Peers, from.Peers...)

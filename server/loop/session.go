@@ -197,6 +197,11 @@ func (l *Loop) heard(s *session, said front.Inbound) {
 			l.measured(w)
 		}
 		l.step(sched.WorkerMeasured{Worker: w.id, MemoryUsedBytes: said.Stats.MemoryUsedBytes})
+		if said.Stats.MemoryPressure {
+			if s := l.sessionOf(w.id); s != nil {
+				s.building.NextUses = l.machine.NextUses(w.id, s.building.NextUses[:0])
+			}
+		}
 	}
 	l.dirty.counters(w)
 	if said.Leaving {

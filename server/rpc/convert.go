@@ -262,6 +262,8 @@ func inboundFrom(said *pb.SessionRequest) front.Inbound {
 			MemoryUsedBytes: stats.GetMemoryUsedBytes(), RSSBytes: stats.GetRssBytes(),
 			BytesIn: stats.GetBytesIn(), BytesOut: stats.GetBytesOut(),
 			ExecutorDeaths: stats.GetExecutorDeaths(), LastExecutorDeath: stats.GetLastExecutorDeath(),
+			MemoryPressure: stats.GetMemoryPressure(), SpilledBytes: stats.GetSpilledBytes(), SpillWrittenBytes: stats.GetSpillWrittenBytes(),
+			SpillReadBytes: stats.GetSpillReadBytes(), SpillFailure: stats.GetSpillFailure(),
 			Lanes: nil,
 		}
 		if lanes := stats.GetLanes(); len(lanes) > 0 {

@@ -59,11 +59,12 @@ func TestConversionsSetEveryField(t *testing.T) {
 	outbound.Retractions = []sched.TaskRef{{Task: 1, Attempt: 2}}
 	outbound.Cancellations = []sched.TaskRef{{Task: 1, Attempt: 2}}
 	outbound.Releases = []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}
+	outbound.NextUses = []sched.NextUse{{Task: 1, Generation: 2, Rank: 3}}
 	outbound.Drain, outbound.StopReason, outbound.Reregister = true, "s", true
 	outbound.Assign(&sched.Assignment{
 		Task: 1, Attempt: 2, Op: 3, Arguments: []byte("a"), Rank: 4, Timeout: time.Second, Key: "k", Namespace: "n", Slots: 5,
 		Resources: map[string]float64{"r": 1}, ExpectedOutputBytes: 6,
-		Inputs: []sched.AssignedInput{{Replica: sched.Replica{Task: 7, Generation: 8, Bytes: 9}, Holders: []ids.WorkerID{1, 2}, Inline: []byte("i")}},
+		Inputs: []sched.AssignedInput{{Replica: sched.Replica{Task: 7, Generation: 8, Bytes: 9}, Holders: []ids.WorkerID{1, 2}, Inline: []byte("i"), Pending: true}},
 	})
 	session := new(sessionMessage).build(&outbound)
 	for _, test := range []struct {
@@ -80,8 +81,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 			ID: 1, Name: "n", Incarnation: "i", State: front.WorkerActive, Host: "h", PID: 1, DataAddress: "a", Device: 1, Slots: 1,
 			Resources: map[string]float64{"r": 1}, MemoryLimitBytes: 1, MemoryUsedBytes: 1, RSSBytes: 1, AssignedTasks: 1, Objects: 1,
 			FinishedTasks: 1, RegisteredAt: someTime, LastSeenAt: someTime, Deaths: []front.Death{death}, Version: "v",
-			Executors: []string{"e"}, ExecutorDeaths: 1, LastExecutorDeath: "d", BytesIn: 1, BytesOut: 1, Revision: 1,
-			Lanes: []front.Lane{{Peer: 1, PeerName: "p", Path: "b", State: 2, Why: "w", BytesPerSecond: 1, Latency: 1, Bytes: 1, Succeeded: 1, Failed: 1}},
+			Executors: []string{"e"}, ExecutorDeaths: 1, LastExecutorDeath: "d", BytesIn: 1, BytesOut: 1, Revision: 1, Lanes: []front.Lane{{Peer: 1, PeerName: "p", Path: "b", State: 2, Why: "w", BytesPerSecond: 1, Latency: 1, Bytes: 1, Succeeded: 1, Failed: 1}},
 		}), ""},
 		{deathTo(death), ""},
 		{clientTo(&front.Client{ID: 1, Name: "n", Namespace: "s", Origin: "o", TTL: 1, OpenedAt: someTime, LastSeenAt: someTime, HeldTasks: 1, Revision: 1}), ""},
@@ -99,7 +99,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 		{session.GetAssignments()[0], ""},
 		{session.GetAssignments()[0].GetInputs()[0], ""},
 		{session.GetOps()[0], ""}, {session.GetFunctions()[0], ""}, {session.GetPeers()[0], ""},
-		{session.GetRetractions()[0], ""}, {session.GetReleases()[0], ""},
+		{session.GetRetractions()[0], ""}, {session.GetReleases()[0], ""}, {session.GetNextUses()[0], ""},
 	} {
 		if missing := unset(test.message, test.except); len(missing) > 0 {
 			t.Errorf("%s: not set: %v", test.message.ProtoReflect().Descriptor().Name(), missing)
@@ -170,6 +170,7 @@ func TestWhatWorkersSayIsTakenWhole(t *testing.T) {
 	}
 	stats := front.WorkerStats{
 		MemoryUsedBytes: 7, RSSBytes: 7, BytesIn: 7, BytesOut: 7, ExecutorDeaths: 7, LastExecutorDeath: "s",
+		MemoryPressure: true, SpilledBytes: 7, SpillWrittenBytes: 7, SpillReadBytes: 7, SpillFailure: "s",
 		Lanes: []front.Lane{{Peer: 7, PeerName: "s", Path: "s", State: 2, Why: "s", BytesPerSecond: 7, Latency: 7, Bytes: 7, Succeeded: 7, Failed: 7}},
 	}
 	if !reflect.DeepEqual(*inbound.Stats, stats) {

@@ -74,7 +74,7 @@ func (m *sessionMessage) send(o *front.Outbound, send func(*pb.SessionResponse) 
 		if bytes += size; bytes > messageBytes && i > first {
 			head := *o
 			head.Assignments = assignments[first:i]
-			head.Retractions, head.Cancellations, head.Releases = nil, nil, nil
+			head.Retractions, head.Cancellations, head.Releases, head.NextUses = nil, nil, nil, nil
 			head.Drain, head.StopReason, head.Reregister = false, "", false
 			if err := send(m.build(&head)); err != nil {
 				return err
@@ -117,6 +117,9 @@ func (m *sessionMessage) build(o *front.Outbound) *pb.SessionResponse {
 		replica.TaskId, replica.Generation, replica.Bytes = uint64(r.Task), uint32(r.Generation), r.Bytes
 		message.Releases = append(message.Releases, replica)
 	}
+	message.NextUses = convertAll(o.NextUses, func(u sched.NextUse) *pb.NextUse {
+		return &pb.NextUse{TaskId: uint64(u.Task), Generation: uint32(u.Generation), Rank: u.Rank}
+	})
 	message.Drain, message.StopReason, message.Reregister = o.Drain, o.StopReason, o.Reregister
 	return message
 }
