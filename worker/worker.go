@@ -13,7 +13,6 @@ import (
 	"maps"
 	"net"
 	"os"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -338,11 +337,19 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 	}
 	mapped := borrow.New(borrow.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
 	all := []ladder.Rung{{Path: mapped}, {Path: lanes, Suits: lanes.suits, NoWay: leadsNowhere}, {Path: streams}}
-	rungs := slices.DeleteFunc(slices.Clone(all), func(r ladder.Rung) bool {
-		return c.Protocol != ProtocolAuto && r.Path.Name() != c.Protocol
-	})
-	// The others serve, or carry the wire-up of lanes: they are closed with the rest.
-	unused := slices.DeleteFunc(all, func(r ladder.Rung) bool { return c.Protocol == ProtocolAuto || r.Path.Name() == c.Protocol })
+	// One-sided reads see the slab only: what was spilled comes in a stream, also if they are asked for.
+	taken := func(r ladder.Rung) bool {
+		return c.Protocol == ProtocolAuto || r.Path.Name() == c.Protocol || c.Protocol == ProtocolUCX && r.Path == transfer.Path(streams)
+	}
+	var rungs, unused []ladder.Rung
+	for _, r := range all {
+		if taken(r) {
+			rungs = append(rungs, r)
+		} else {
+			// The others serve, or carry the wire-up of lanes: they are closed with the rest.
+			unused = append(unused, r)
+		}
+	}
 	return ladder.New(ladder.Config{Rungs: rungs, Unused: paths(unused), Log: c.Log}), lanes, nil
 }
 

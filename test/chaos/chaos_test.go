@@ -29,6 +29,8 @@ import (
 var (
 	seconds = flag.Int("chaos.seconds", 0, "repeat the graph for at least this long; 0: once")
 	seed    = flag.Uint64("chaos.seed", 1, "which workers die, and when")
+	// protocol is how bytes go from worker to worker.
+	protocol = flag.String("chaos.protocol", "auto", "auto, borrow, ucx or grpc")
 )
 
 const (

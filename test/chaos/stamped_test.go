@@ -137,7 +137,7 @@ func (x *trouble) await(ctx context.Context, name, before string) {
 // to the workers in the meantime; and when all is released, nothing is left.
 func TestStampedStencil(t *testing.T) {
 	disk := t.TempDir()
-	c := start(t, "--memory-limit", slab, "--local-directory", disk, "--spill-limit", "4GiB")
+	c := start(t, "--memory-limit", slab, "--local-directory", disk, "--spill-limit", "4GiB", "--protocol", *protocol)
 	random := rand.New(rand.NewPCG(*seed, 1))
 	ctx, cancel := context.WithCancel(t.Context())
 	x := &trouble{t: t, c: c, random: rand.New(rand.NewPCG(*seed, 2)), did: map[string]int{}}
