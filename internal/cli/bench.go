@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"reflect"
@@ -31,6 +32,7 @@ func (a *app) bench() *cobra.Command {
 		a.benchMemory(),
 		a.benchTasks("python", "Python functions, really called", 20_000, bench.Python),
 		a.benchData(),
+		a.benchTransfer(),
 		a.benchSpill(),
 	)
 	return cmd
@@ -156,6 +158,35 @@ func (a *app) benchData() *cobra.Command {
 	cmd.Flags().String("python", "", "interpreter of the Python client; default: .venv of the checkout, else python3")
 	cmd.Flags().String("bytes", "256MiB", "size of the array")
 	cmd.Flags().Int("repetitions", 5, "how often it is repeated")
+	return cmd
+}
+
+func (a *app) benchTransfer() *cobra.Command {
+	cmd := a.benchmark("transfer", "Objects from worker to worker, from a task to a task, beside the bare path", func(ctx context.Context, progress func(done, of int)) (any, error) {
+		s := a.settings
+		c := bench.TransferConfig{Protocols: []string{s.String("protocol")}, Samples: s.Int("samples"), Progress: progress}
+		if memory := s.String("memory"); memory != "host" {
+			return nil, usageError{fmt.Errorf("--memory %s: host", memory)}
+		}
+		if c.Protocols[0] == "all" {
+			c.Protocols = []string{"borrow", "ucx", "grpc"}
+		}
+		for _, text := range s.Strings("sizes") {
+			n, err := humanize.ParseBytes(text)
+			if err != nil || n < 2<<10 || n > 1<<40 {
+				return nil, usageError{fmt.Errorf("--sizes %s: bytes such as 64KiB, at least 2KiB", text)}
+			}
+			c.Sizes = append(c.Sizes, int(n))
+		}
+		if len(c.Sizes) == 0 || c.Samples < 0 {
+			return nil, usageError{errors.New("--sizes, --samples: at least one size, and 0 or more samples")}
+		}
+		return bench.Transfer(ctx, c)
+	})
+	cmd.Flags().String("memory", "host", "host")
+	cmd.Flags().String("protocol", "auto", "auto, borrow, ucx or grpc; all: the last three, one after the other")
+	cmd.Flags().StringSlice("sizes", []string{"64KiB", "1MiB", "256MiB"}, "sizes of the object")
+	cmd.Flags().Int("samples", 0, "samples of each size; 0: 200, and 20 above 4MiB")
 	return cmd
 }
 

@@ -1,0 +1,324 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"slices"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/version"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/grpcpath"
+	"github.com/millrace/millrace/transfer/ucx"
+)
+
+// TransferConfig is `bench transfer`.
+type TransferConfig struct {
+	// Executable is the millrace binary. Default: this program.
+	Executable string
+	// Protocols to measure: "auto", "borrow", "ucx", "grpc".
+	Protocols []string
+	Sizes     []int
+	// Samples of each size. 0: 200, and 20 of sizes above 4 MiB.
+	Samples  int
+	Progress func(done, of int)
+}
+
+// TransferRow is one size by one protocol: an object made by a task on one worker, used by a task on the other one. The
+// times are those from the submission of the second task to its result, less the median of a task that needs nothing.
+type TransferRow struct {
+	Bytes    int     `json:"bytes"`
+	Protocol string  `json:"protocol"`
+	Path     string  `json:"path"`
+	Rate     float64 `json:"gb_per_s"`
+	P50      float64 `json:"us_p50"`
+	P99      float64 `json:"us_p99"`
+	Samples  int     `json:"samples"`
+	// Raw is the same without tasks and objects, in the same run: a UCX read of the source's memory, or a bare TCP stream.
+	// Nothing raw compares with memory that is used in place.
+	RawRate float64 `json:"raw_gb_per_s,omitempty"`
+	RawP50  float64 `json:"raw_us_p50,omitempty"`
+	// Ratio of the rates.
+	Ratio float64 `json:"ratio,omitempty"`
+}
+
+// TransferResult is the result of `bench transfer`.
+type TransferResult struct {
+	Bench   string        `json:"bench"`
+	Rows    []TransferRow `json:"rows"`
+	EmptyUS float64       `json:"empty_task_us"`
+	Version string        `json:"version"`
+	Machine string        `json:"machine"`
+}
+
+// Transfer measures how objects get from worker to worker.
+func Transfer(ctx context.Context, c TransferConfig) (out TransferResult, err error) {
+	largest := slices.Max(c.Sizes)
+	for i, protocol := range c.Protocols {
+		if err := transferBy(ctx, c, protocol, largest, &out); err != nil {
+			return out, fmt.Errorf("bench transfer by %s: %w", protocol, err)
+		}
+		if c.Progress != nil {
+			c.Progress(i+1, len(c.Protocols))
+		}
+	}
+	out.Bench, out.Version, out.Machine = "transfer", version.String(), Machine()
+	return out, nil
+}
+
+func transferBy(ctx context.Context, c TransferConfig, protocol string, largest int, out *TransferResult) (err error) {
+	cluster, err := StartCluster(ctx, ClusterConfig{
+		Executable: c.Executable, Workers: 2, Slots: 1, MemoryLimit: fmt.Sprint(uint64(largest)*3 + 64<<20),
+		Arguments: []string{"--protocol", protocol},
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closed := cluster.Close(); err == nil {
+			err = closed
+		}
+	}()
+	t := &transferring{cluster: cluster, client: cluster.Client, protocol: protocol}
+	empty, err := t.empty(ctx)
+	if err != nil {
+		return err
+	}
+	out.EmptyUS = micros(empty)
+	for _, size := range c.Sizes {
+		samples := c.Samples
+		if samples == 0 {
+			if samples = 200; size > 4<<20 {
+				samples = 20
+			}
+		}
+		row, err := t.measure(ctx, size, samples, empty)
+		if err != nil {
+			return err
+		}
+		out.Rows = append(out.Rows, row)
+	}
+	return nil
+}
+
+type transferring struct {
+	cluster  *Cluster
+	client   *millrace.Client
+	protocol string
+}
+
+const (
+	transferSource = "host-0"
+	transferReader = "host-1"
+	warmUps        = 5
+)
+
+// use runs a task that needs the inputs on the reader and returns how long that took.
+func (t *transferring) use(ctx context.Context, inputs ...any) (time.Duration, error) {
+	began := time.Now()
+	f, err := t.client.Submit(ctx, noop, millrace.Args(inputs...), millrace.WithWorkers(transferReader))
+	if err != nil {
+		return 0, err
+	}
+	defer f.Release()
+	err = f.Wait(ctx)
+	return time.Since(began), err
+}
+
+func (t *transferring) empty(ctx context.Context) (time.Duration, error) {
+	var took []time.Duration
+	for range 200 + warmUps {
+		d, err := t.use(ctx)
+		if err != nil {
+			return 0, err
+		}
+		took = append(took, d)
+	}
+	took = took[warmUps:]
+	slices.Sort(took)
+	return took[len(took)/2], nil
+}
+
+func (t *transferring) measure(ctx context.Context, size, samples int, empty time.Duration) (row TransferRow, err error) {
+	var took []time.Duration
+	for i := range samples + warmUps {
+		made, err := t.client.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{(size + 7) / 8}, float64(i)), millrace.WithWorkers(transferSource))
+		if err != nil {
+			return row, err
+		}
+		if err := made.Wait(ctx); err != nil {
+			return row, err
+		}
+		d, err := t.use(ctx, made)
+		if err != nil {
+			return row, err
+		}
+		made.Release()
+		if i >= warmUps {
+			took = append(took, max(d-empty, time.Microsecond))
+		}
+		if err := t.cluster.settle(ctx); err != nil {
+			return row, err
+		}
+	}
+	p := percentiles(took)
+	row = TransferRow{Bytes: size, Protocol: t.protocol, P50: p.P50, P99: p.P99, Samples: samples, Rate: float64(size) / p.P50 / 1e3}
+	if row.Path, err = t.taken(ctx); err != nil {
+		return row, err
+	}
+	var raw []time.Duration
+	switch row.Path {
+	case "ucx":
+		raw, err = t.rawUCX(ctx, size)
+	case "grpc":
+		raw, err = rawTCP(size)
+	}
+	if err != nil || len(raw) == 0 {
+		return row, err
+	}
+	row.RawP50 = percentiles(raw).P50
+	row.RawRate = float64(size) / row.RawP50 / 1e3
+	row.Ratio = row.Rate / row.RawRate
+	return row, nil
+}
+
+// taken is the path by which the reader got most of what it has.
+func (t *transferring) taken(ctx context.Context) (string, error) {
+	// Workers tell about once a second.
+	for limit := time.Now().Add(startTimeout); ; {
+		workers, err := t.client.Workers(ctx)
+		if err != nil {
+			return "", err
+		}
+		for _, w := range workers {
+			lanes := w.GetLanes()
+			if w.GetName() != transferReader || len(lanes) == 0 {
+				continue
+			}
+			best := slices.MaxFunc(lanes, func(a, b *millracev1.Lane) int { return cmp.Compare(a.GetBytes(), b.GetBytes()) })
+			return best.GetPath(), nil
+		}
+		if time.Now().After(limit) {
+			return "", errors.New("the reader told of no path")
+		}
+		select {
+		case <-ctx.Done():
+			return "", ctx.Err()
+		case <-time.After(20 * pollEvery):
+		}
+	}
+}
+
+// token is what workers want to be shown.
+func (c *Cluster) token() (string, error) {
+	text, err := os.ReadFile(c.File)
+	if err != nil {
+		return "", err
+	}
+	var file struct {
+		Token string `json:"token"`
+	}
+	err = json.Unmarshal(text, &file)
+	return file.Token, err
+}
+
+const rawTimes = 50
+
+// rawUCX reads memory of the source as it is into a slab of this process.
+func (t *transferring) rawUCX(ctx context.Context, size int) (took []time.Duration, err error) {
+	slab, err := host.NewSlab(uint64(size+2*os.Getpagesize())&^uint64(os.Getpagesize()-1)+memory.HeaderBytes, memory.Identity{Nonce: 1})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, slab.Close()) }()
+	c, err := ucx.Open(ucx.Config{Space: slab})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, c.Close()) }()
+	token, err := t.cluster.token()
+	if err != nil {
+		return nil, err
+	}
+	streams := grpcpath.New(grpcpath.Config{Token: token})
+	defer func() { err = errors.Join(err, streams.Close()) }()
+	path := ucx.NewPath(c, ucx.PathConfig{Connect: streams.ConnectLane})
+	defer func() { err = errors.Join(err, path.Close()) }()
+	workers, err := t.client.Workers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, w := range workers {
+		if w.GetName() != transferSource {
+			continue
+		}
+		peer := transfer.Peer{Worker: ids.WorkerID(w.GetWorkerId()), Name: w.GetName(), Address: w.GetDataAddress()}
+		into := transfer.Region{Space: slab, Frame: memory.Frame{Offset: memory.HeaderBytes, Bytes: uint64(size)}}
+		took, err = path.Raw(ctx, peer, memory.Frame{Offset: memory.HeaderBytes, Bytes: uint64(size)}, into, rawTimes+warmUps)
+		if err != nil {
+			return nil, err
+		}
+		return took[warmUps:], nil
+	}
+	return nil, fmt.Errorf("there is no worker %s", transferSource)
+}
+
+// rawTCP sends bytes over a bare connection on this host, each time after a byte that asks for them.
+func rawTCP(size int) (took []time.Duration, err error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, listener.Close()) }()
+	sent := make(chan error, 1)
+	go func() {
+		sent <- func() error {
+			conn, err := listener.Accept()
+			if err != nil {
+				return err
+			}
+			defer func() { _ = conn.Close() }()
+			data, ask := make([]byte, size), make([]byte, 1)
+			for {
+				if _, err := io.ReadFull(conn, ask); err != nil {
+					if errors.Is(err, io.EOF) {
+						return nil
+					}
+					return err
+				}
+				if _, err := conn.Write(data); err != nil {
+					return err
+				}
+			}
+		}()
+	}()
+	conn, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		return nil, err
+	}
+	data := make([]byte, size)
+	for i := range rawTimes + warmUps {
+		began := time.Now()
+		if _, err = conn.Write([]byte{1}); err == nil {
+			_, err = io.ReadFull(conn, data)
+		}
+		if err != nil {
+			break
+		}
+		if i >= warmUps {
+			took = append(took, time.Since(began))
+		}
+	}
+	return took, errors.Join(err, conn.Close(), <-sent)
+}
