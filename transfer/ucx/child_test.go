@@ -342,7 +342,7 @@ func startChild(tb testing.TB, order childOrder, objects *transfertest.Objects) 
 		server.ServeConn(conn)
 	}()
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+string(text))
+	cmd.Env = append(os.Environ(), childEnv+"="+string(text), "GORACE=atexit_sleep_ms=0")
 	cmd.ExtraFiles = []*os.File{space.file, theirs}
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}

@@ -332,7 +332,7 @@ func TestLeasesOfAKilledReaderComeBack(t *testing.T) {
 			t.Fatal(err)
 		}
 		cmd := exec.Command(os.Args[0])
-		cmd.Env = append(os.Environ(), childEnv+"="+string(text))
+		cmd.Env = append(os.Environ(), childEnv+"="+string(text), "GORACE=atexit_sleep_ms=0")
 		cmd.ExtraFiles = []*os.File{space.file}
 		cmd.Stderr = os.Stderr
 		out, err := cmd.StdoutPipe()

@@ -57,7 +57,7 @@ func openInChild(t *testing.T, order childOrder) string {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"="+string(text))
+	cmd.Env = append(os.Environ(), childEnv+"="+string(text), "GORACE=atexit_sleep_ms=0")
 	cmd.ExtraFiles = []*os.File{space.file}
 	out, err := cmd.CombinedOutput()
 	if err != nil {
