@@ -1,0 +1,263 @@
+//go:build cgo && linux
+
+package cuda
+
+/*
+#cgo CFLAGS: -O2 -Wall -Wextra -std=gnu11
+#cgo LDFLAGS: -ldl
+#cgo noescape mrc_copy_batch
+#cgo nocallback mrc_copy_batch
+#cgo noescape mrc_memset
+#cgo nocallback mrc_memset
+#cgo noescape mrc_event_record
+#cgo nocallback mrc_event_record
+#cgo noescape mrc_event_query
+#cgo nocallback mrc_event_query
+#cgo noescape mrc_stream_wait
+#cgo nocallback mrc_stream_wait
+#cgo noescape mrc_make_current
+#cgo nocallback mrc_make_current
+#include <stdlib.h>
+#include "shim.h"
+*/
+import "C"
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"unsafe"
+)
+
+var loading sync.Mutex // guards mrc_load
+
+// loadLibrary calls dlopen, once per process.
+func loadLibrary(path string) (api, error) {
+	loading.Lock()
+	defer loading.Unlock()
+	p := C.CString(path)
+	defer C.free(unsafe.Pointer(p))
+	var text [1024]C.char
+	if C.mrc_load(p, &text[0], C.int(len(text))) != 0 {
+		return nil, fmt.Errorf("%w: %s; install NVIDIA's driver, or name its libcuda.so.1", ErrUnavailable, C.GoString(&text[0]))
+	}
+	return shim{}, nil
+}
+
+// allocations is the number of the shim's allocations that were not freed.
+func allocations() int64 { return int64(C.mrc_allocations()) }
+
+// shim is the api of the one library that a process can load.
+type shim struct{}
+
+// errorName calls cuGetErrorName.
+func (shim) errorName(code result) string { return C.GoString(C.mrc_error_name(C.int(code))) }
+
+// errorText calls cuGetErrorString.
+func (shim) errorText(code result) string { return C.GoString(C.mrc_error_text(C.int(code))) }
+
+// initialize calls cuInit, cuDriverGetVersion, cuDeviceGetCount.
+func (shim) initialize() (int, int, result) {
+	var version, count C.int
+	r := C.mrc_init(&version, &count)
+	return int(version), int(count), result(r)
+}
+
+// describe calls cuDeviceGetName, cuDeviceGetUuid, cuDeviceGetPCIBusId,
+// cuDeviceTotalMem, cuDeviceGetAttribute.
+func (shim) describe(ordinal int) (Info, result) {
+	var d C.mrc_device
+	if r := C.mrc_describe(C.int(ordinal), &d); r != 0 {
+		return Info{}, result(r)
+	}
+	info := Info{
+		Ordinal:    ordinal,
+		Name:       C.GoString(&d.name[0]),
+		PCIBusID:   strings.ToLower(C.GoString(&d.pci_bus_id[0])),
+		TotalBytes: uint64(d.total_bytes),
+		Attributes: Attributes{
+			ComputeMajor: int(d.major), ComputeMinor: int(d.minor),
+			Multiprocessors: int(d.multiprocessors), CopyEngines: int(d.copy_engines),
+			L2Bytes: uint64(d.l2_bytes), SharedBytes: uint64(d.shared_bytes),
+			UnifiedAddressing: d.unified_addressing != 0, Integrated: d.integrated != 0,
+		},
+	}
+	for i := range info.UUID {
+		info.UUID[i] = byte(d.uuid[i])
+	}
+	return info, success
+}
+
+// canAccess calls cuDeviceCanAccessPeer.
+func (shim) canAccess(ordinal, peer int) (bool, result) {
+	var can C.int
+	r := C.mrc_can_access(C.int(ordinal), C.int(peer), &can)
+	return can != 0, result(r)
+}
+
+// retain calls cuDevicePrimaryCtxRetain.
+func (shim) retain(ordinal int) (uint64, result) {
+	var context C.uint64_t
+	r := C.mrc_retain(C.int(ordinal), &context)
+	return uint64(context), result(r)
+}
+
+// release calls cuDevicePrimaryCtxRelease.
+func (shim) release(ordinal int) result { return result(C.mrc_release(C.int(ordinal))) }
+
+// makeCurrent calls cuCtxSetCurrent on the calling thread.
+func (shim) makeCurrent(context uint64) result {
+	return result(C.mrc_make_current(C.uint64_t(context)))
+}
+
+// memory calls cuMemGetInfo.
+func (shim) memory(context uint64) (uint64, uint64, result) {
+	var free, total C.uint64_t
+	r := C.mrc_memory(C.uint64_t(context), &free, &total)
+	return uint64(free), uint64(total), result(r)
+}
+
+// alloc calls cuMemAlloc and, for the throwaways, cuMemFree.
+func (shim) alloc(context, bytes uint64, throwaways int) (uint64, result) {
+	var pointer C.uint64_t
+	r := C.mrc_alloc(C.uint64_t(context), C.uint64_t(bytes), C.int(throwaways), &pointer)
+	return uint64(pointer), result(r)
+}
+
+// free calls cuMemFree.
+func (shim) free(context, pointer uint64) result {
+	return result(C.mrc_free(C.uint64_t(context), C.uint64_t(pointer)))
+}
+
+// bufferID calls cuPointerGetAttribute.
+func (shim) bufferID(context, pointer uint64) (uint64, result) {
+	var id C.uint64_t
+	r := C.mrc_buffer_id(C.uint64_t(context), C.uint64_t(pointer), &id)
+	return uint64(id), result(r)
+}
+
+// ipcExport calls cuIpcGetMemHandle.
+func (shim) ipcExport(context, pointer uint64) (h Handle, r result) {
+	r = result(C.mrc_ipc_export(C.uint64_t(context), C.uint64_t(pointer), unsafe.Pointer(&h[0])))
+	return h, r
+}
+
+// ipcOpen calls cuIpcOpenMemHandle.
+func (shim) ipcOpen(context uint64, h Handle) (uint64, result) {
+	var pointer C.uint64_t
+	r := C.mrc_ipc_open(C.uint64_t(context), unsafe.Pointer(&h[0]), &pointer)
+	return uint64(pointer), result(r)
+}
+
+// ipcClose calls cuIpcCloseMemHandle.
+func (shim) ipcClose(context, pointer uint64) result {
+	return result(C.mrc_ipc_close(C.uint64_t(context), C.uint64_t(pointer)))
+}
+
+// streamCreate calls cuStreamCreateWithPriority.
+func (shim) streamCreate(context uint64, urgent bool) (uint64, result) {
+	var stream C.uint64_t
+	r := C.mrc_stream_create(C.uint64_t(context), flag(urgent), &stream)
+	return uint64(stream), result(r)
+}
+
+// streamDestroy calls cuStreamDestroy.
+func (shim) streamDestroy(context, stream uint64) result {
+	return result(C.mrc_stream_destroy(C.uint64_t(context), C.uint64_t(stream)))
+}
+
+// streamSync calls cuStreamSynchronize.
+func (shim) streamSync(context, stream uint64) result {
+	return result(C.mrc_stream_sync(C.uint64_t(context), C.uint64_t(stream)))
+}
+
+// streamWait calls cuStreamWaitEvent.
+func (shim) streamWait(context, stream, event uint64) result {
+	return result(C.mrc_stream_wait(C.uint64_t(context), C.uint64_t(stream), C.uint64_t(event)))
+}
+
+// eventCreate calls cuEventCreate.
+func (shim) eventCreate(context uint64, shared bool) (uint64, result) {
+	var event C.uint64_t
+	r := C.mrc_event_create(C.uint64_t(context), flag(shared), &event)
+	return uint64(event), result(r)
+}
+
+// eventDestroy calls cuEventDestroy.
+func (shim) eventDestroy(context, event uint64) result {
+	return result(C.mrc_event_destroy(C.uint64_t(context), C.uint64_t(event)))
+}
+
+// eventRecord calls cuEventRecord.
+func (shim) eventRecord(context, event, stream uint64) result {
+	return result(C.mrc_event_record(C.uint64_t(context), C.uint64_t(event), C.uint64_t(stream)))
+}
+
+// eventQuery calls cuEventQuery.
+func (shim) eventQuery(context, event uint64) result {
+	return result(C.mrc_event_query(C.uint64_t(context), C.uint64_t(event)))
+}
+
+// eventSync calls cuEventSynchronize.
+func (shim) eventSync(context, event uint64) result {
+	return result(C.mrc_event_sync(C.uint64_t(context), C.uint64_t(event)))
+}
+
+// eventExport calls cuIpcGetEventHandle.
+func (shim) eventExport(context, event uint64) (h Handle, r result) {
+	r = result(C.mrc_event_export(C.uint64_t(context), C.uint64_t(event), unsafe.Pointer(&h[0])))
+	return h, r
+}
+
+// eventOpen calls cuIpcOpenEventHandle.
+func (shim) eventOpen(context uint64, h Handle) (uint64, result) {
+	var event C.uint64_t
+	r := C.mrc_event_open(C.uint64_t(context), unsafe.Pointer(&h[0]), &event)
+	return uint64(event), result(r)
+}
+
+// copyBatch calls cuMemcpyHtoDAsync, cuMemcpyDtoHAsync, cuMemcpyDtoDAsync and,
+// with an event, cuEventRecord.
+func (shim) copyBatch(context, stream uint64, copies []Copy, event uint64) (int, result) {
+	var submitted C.int
+	list := (*C.mrc_copy)(unsafe.Pointer(unsafe.SliceData(copies)))
+	r := C.mrc_copy_batch(C.uint64_t(context), C.uint64_t(stream), list, C.int(len(copies)), C.uint64_t(event), &submitted)
+	return int(submitted), result(r)
+}
+
+// memset calls cuMemsetD8Async.
+func (shim) memset(context, stream, pointer uint64, value byte, bytes uint64) result {
+	return result(C.mrc_memset(C.uint64_t(context), C.uint64_t(stream), C.uint64_t(pointer), C.uint8_t(value), C.uint64_t(bytes)))
+}
+
+// read calls cuMemcpyDtoHAsync, cuStreamSynchronize.
+func (shim) read(context, stream uint64, to []byte, from uint64) result {
+	return result(C.mrc_read(C.uint64_t(context), C.uint64_t(stream), unsafe.Pointer(unsafe.SliceData(to)), C.uint64_t(from), C.uint64_t(len(to))))
+}
+
+// write calls cuMemcpyHtoDAsync, cuStreamSynchronize.
+func (shim) write(context, stream, to uint64, from []byte) result {
+	return result(C.mrc_write(C.uint64_t(context), C.uint64_t(stream), C.uint64_t(to), unsafe.Pointer(unsafe.SliceData(from)), C.uint64_t(len(from))))
+}
+
+// register calls cuMemHostRegister.
+func (shim) register(context uint64, memory []byte) result {
+	return result(C.mrc_register(C.uint64_t(context), unsafe.Pointer(unsafe.SliceData(memory)), C.uint64_t(len(memory))))
+}
+
+// unregister calls cuMemHostUnregister.
+func (shim) unregister(context uint64, memory []byte) result {
+	return result(C.mrc_unregister(C.uint64_t(context), unsafe.Pointer(unsafe.SliceData(memory))))
+}
+
+func flag(b bool) C.int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+var (
+	_ [unsafe.Sizeof(C.mrc_copy{})]byte = [unsafe.Sizeof(Copy{})]byte{}
+	_ [64]byte                          = Handle{}
+)

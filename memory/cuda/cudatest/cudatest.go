@@ -1,0 +1,159 @@
+// Package cudatest is Test support: a CUDA driver without a GPU. Start builds a
+// libcuda.so.1 from C, with streams that are threads and memory that other
+// processes can map, and hands out the switches by which tests hold it up and
+// make it fail.
+package cudatest
+
+import (
+	_ "embed"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+//go:embed driver/fake.c
+var source []byte
+
+// Environment names the file of the state to the library; child processes
+// inherit it.
+const Environment = "MILLRACE_FAKE_CUDA"
+
+// Codes of CUDA that tests make the driver return.
+const (
+	OutOfMemory      = 2
+	ECCUncorrectable = 214
+	IllegalAddress   = 700
+)
+
+const (
+	magic      = 0x4D52464B
+	stateBytes = 64 << 10
+)
+
+// State is what the driver looks at before it does anything, in every process
+// that uses it; its layout is that of fake.c. Everything but Devices and
+// MemoryBytes can be changed at any time.
+type State struct {
+	magic uint64
+	// Devices is how many there are, MemoryBytes what each of them has.
+	Devices, MemoryBytes uint64
+	// Hold: streams begin nothing while it is not 0.
+	Hold atomic.Uint64
+	// DelayMicros passes before each piece of work of a stream.
+	DelayMicros atomic.Uint64
+	// RefusePeer: no device reaches another one's memory.
+	RefusePeer                    atomic.Uint64
+	failCode, failSkip, failCount atomic.Uint64
+	failCall                      [64]byte
+	// StickyCode, once set, is what every call returns in the process StickyPID,
+	// or in all of them if that is 0.
+	StickyCode, StickyPID atomic.Uint64
+	watch                 atomic.Uint64
+	// What this process made and has not given back.
+	Contexts, Streams, Events, Registrations, Allocations, Mappings atomic.Int64
+}
+
+// Fake is the library and its state.
+type Fake struct {
+	// Library is the path of the libcuda.so.1.
+	Library string
+	*State
+	dir  string
+	data []byte
+}
+
+// Start builds the library with cc, which all that uses cgo needs anyway, and
+// names its state in the environment. defines are passed to the compiler:
+// "FAKE_OMIT_IPC" leaves a function out.
+func Start(devices int, memoryBytes uint64, defines ...string) (*Fake, error) {
+	dir, err := os.MkdirTemp("", "fake-cuda-")
+	if err != nil {
+		return nil, fmt.Errorf("cudatest: %w", err)
+	}
+	f := &Fake{Library: filepath.Join(dir, "libcuda.so.1"), dir: dir}
+	if err := f.start(devices, memoryBytes, defines); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func (f *Fake) start(devices int, memoryBytes uint64, defines []string) error {
+	code := filepath.Join(f.dir, "fake.c")
+	if err := os.WriteFile(code, source, 0o600); err != nil {
+		return fmt.Errorf("cudatest: %w", err)
+	}
+	compiler := os.Getenv("CC")
+	if compiler == "" {
+		compiler = "cc"
+	}
+	args := []string{"-shared", "-fPIC", "-O1", "-g", "-Wall", "-Wextra", "-o", f.Library, code, "-lpthread"}
+	for _, d := range defines {
+		args = append(args, "-D"+d)
+	}
+	if out, err := exec.Command(compiler, args...).CombinedOutput(); err != nil {
+		return fmt.Errorf("cudatest: %s: %w\n%s", compiler, err, out)
+	}
+	path := filepath.Join(f.dir, "state")
+	file, err := os.Create(path)
+	if err != nil {
+		return fmt.Errorf("cudatest: %w", err)
+	}
+	defer file.Close()
+	if err := file.Truncate(stateBytes); err != nil {
+		return fmt.Errorf("cudatest: %w", err)
+	}
+	f.data, err = unix.Mmap(int(file.Fd()), 0, stateBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("cudatest: map the state: %w", err)
+	}
+	f.State = (*State)(unsafe.Pointer(&f.data[0]))
+	f.magic, f.Devices, f.MemoryBytes = magic, uint64(devices), memoryBytes
+	f.watch.Store(uint64(os.Getpid()))
+	return os.Setenv(Environment, path)
+}
+
+// Fail makes a function, named as in the library, return a code count times,
+// after skip calls that go well.
+func (f *Fake) Fail(call string, code, skip, count int) {
+	f.failCount.Store(0)
+	clear(f.failCall[:])
+	copy(f.failCall[:len(f.failCall)-1], call)
+	f.failCode.Store(uint64(code))
+	f.failSkip.Store(uint64(skip))
+	f.failCount.Store(uint64(count))
+}
+
+// Heal ends all holding up and failing.
+func (f *Fake) Heal() {
+	f.failCount.Store(0)
+	for _, s := range []*atomic.Uint64{&f.Hold, &f.DelayMicros, &f.RefusePeer, &f.StickyCode, &f.StickyPID} {
+		s.Store(0)
+	}
+}
+
+// Left names what this process has not given back, "" if there is nothing.
+func (f *Fake) Left() string {
+	n := [6]int64{f.Contexts.Load(), f.Streams.Load(), f.Events.Load(), f.Registrations.Load(), f.Allocations.Load(), f.Mappings.Load()}
+	if n == [6]int64{} {
+		return ""
+	}
+	return fmt.Sprintf("%d contexts, %d streams, %d events, %d registrations, %d allocations, %d mappings", n[0], n[1], n[2], n[3], n[4], n[5])
+}
+
+// Close removes the files. A library that was loaded keeps working, but no
+// further process can load it.
+func (f *Fake) Close() error {
+	var err error
+	if f.data != nil && f.Left() == "" {
+		// Streams of the driver may still look at its own mapping, never at this one.
+		err = unix.Munmap(f.data)
+		f.data, f.State = nil, nil
+	}
+	return errors.Join(err, os.RemoveAll(f.dir))
+}

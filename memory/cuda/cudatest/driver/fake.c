@@ -1,0 +1,757 @@
+// A libcuda.so.1 without a GPU: device memory is memfds, streams are threads,
+// and what must be seen by several processes (how much memory is taken and by
+// whom, what is to fail) lies in a file that MILLRACE_FAKE_CUDA names and that
+// the tests write into. Only what memory/cuda calls is here.
+//
+// As with the real driver, an allocation stays taken as long as any process that
+// mapped it lives, whatever became of its owner.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifdef FAKE_OMIT_IPC
+#define cuIpcOpenMemHandle_v2 cuIpcOpenMemHandle_v1
+#endif
+
+enum {
+  OK = 0,
+  INVALID_VALUE = 1,
+  OUT_OF_MEMORY = 2,
+  NOT_INITIALIZED = 3,
+  NO_DEVICE = 100,
+  INVALID_DEVICE = 101,
+  INVALID_CONTEXT = 201,
+  PEER_UNSUPPORTED = 217,
+  INVALID_HANDLE = 400,
+  NOT_READY = 600,
+  ALREADY_REGISTERED = 712,
+  NOT_REGISTERED = 713,
+};
+
+enum { MAGIC = 0x4D52464B, PEOPLE = 16, ENTRIES = 256, SMALL = 64 << 10 };
+
+typedef struct {
+  uint64_t taken, device, bytes, owner, importers[PEOPLE];
+} entry;
+
+// Its twin is cudatest.State.
+typedef struct {
+  uint64_t magic;
+  uint64_t devices, memory;
+  _Atomic uint64_t hold;      // streams begin nothing
+  _Atomic uint64_t delay_us;  // before each piece of work of a stream
+  _Atomic uint64_t refuse_peer;
+  _Atomic uint64_t fail_code, fail_skip, fail_count;
+  char fail_call[64];
+  _Atomic uint64_t sticky_code, sticky_pid;
+  // What the process watch_pid has and has not given back.
+  _Atomic uint64_t watch_pid;
+  _Atomic int64_t contexts, streams, events, registrations, allocations, mappings;
+  entry entries[ENTRIES];
+} state;
+
+static state *st;
+static int st_fd = -1;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;  // this process's tables, and the file
+
+typedef struct allocation {
+  struct allocation *next;
+  uint64_t at, bytes, id;
+  int fd, entry;  // -1: small, or not ours
+  int device, refs;
+  uint64_t pid, remote_fd, remote_id;  // of an import
+} allocation;
+
+static allocation *all;
+static uint64_t last_id = 900;
+static _Thread_local uint64_t current;  // device + 1
+static int retained[64];
+
+static atomic_int pending;  // pieces of work that streams have not finished
+
+static void count(_Atomic int64_t *what, int by) {
+  if (st && st->watch_pid == (uint64_t)getpid()) *what += by;
+}
+
+static int enter(const char *name) {
+  if (!st) return NOT_INITIALIZED;
+  if (st->sticky_code && (!st->sticky_pid || st->sticky_pid == (uint64_t)getpid())) return (int)st->sticky_code;
+  if (st->fail_count && !strcmp(name, st->fail_call)) {
+    if (st->fail_skip) {
+      st->fail_skip--;
+    } else {
+      st->fail_count--;
+      return (int)st->fail_code;
+    }
+  }
+  return OK;
+}
+#define CALL                      \
+  do {                            \
+    int r_ = enter(__func__);     \
+    if (r_) return r_;            \
+  } while (0)
+#define IN_CONTEXT                            \
+  do {                                        \
+    CALL;                                     \
+    if (!current) return INVALID_CONTEXT;     \
+  } while (0)
+
+static void begin(void) {
+  pthread_mutex_lock(&lock);
+  while (flock(st_fd, LOCK_EX) && errno == EINTR)
+    ;
+}
+static void end(void) {
+  flock(st_fd, LOCK_UN);
+  pthread_mutex_unlock(&lock);
+}
+
+static int alive(uint64_t pid) { return pid && (!kill((pid_t)pid, 0) || errno != ESRCH); }
+
+// Gives back what nobody who lives has mapped. Within begin and end.
+static uint64_t taken(uint64_t device) {
+  uint64_t sum = 0;
+  for (int i = 0; i < ENTRIES; i++) {
+    entry *e = &st->entries[i];
+    if (!e->taken) continue;
+    if (!alive(e->owner)) e->owner = 0;
+    int held = e->owner != 0;
+    for (int k = 0; k < PEOPLE; k++) {
+      if (!alive(e->importers[k])) e->importers[k] = 0;
+      held |= e->importers[k] != 0;
+    }
+    if (!held)
+      e->taken = 0;
+    else if (e->device == device)
+      sum += e->bytes;
+  }
+  return sum;
+}
+
+static allocation *find(uint64_t at, uint64_t bytes) {
+  for (allocation *a = all; a; a = a->next)
+    if (at >= a->at && at - a->at < a->bytes && bytes <= a->bytes - (at - a->at)) return a;
+  return NULL;
+}
+
+static void drop(allocation *gone) {
+  for (allocation **p = &all; *p; p = &(*p)->next)
+    if (*p == gone) {
+      *p = gone->next;
+      break;
+    }
+  munmap((void *)gone->at, gone->bytes);
+  if (gone->fd >= 0) close(gone->fd);
+  free(gone);
+}
+
+int cuInit(unsigned flags) {
+  (void)flags;
+  pthread_mutex_lock(&lock);
+  const char *path = getenv("MILLRACE_FAKE_CUDA");
+  if (!st && path && (st_fd = open(path, O_RDWR | O_CLOEXEC)) >= 0) {
+    state *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED, st_fd, 0);
+    if (s != MAP_FAILED && s->magic == MAGIC) st = s;
+  }
+  pthread_mutex_unlock(&lock);
+  if (!st) return NO_DEVICE;
+  CALL;
+  return st->devices ? OK : NO_DEVICE;
+}
+
+int cuDriverGetVersion(int *v) {
+  *v = 13000;
+  return OK;
+}
+
+static const struct {
+  int code;
+  const char *name, *text;
+} errors[] = {
+    {OK, "CUDA_SUCCESS", "no error"},
+    {INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE", "invalid argument"},
+    {OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY", "out of memory"},
+    {NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED", "initialization error"},
+    {NO_DEVICE, "CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is detected"},
+    {INVALID_DEVICE, "CUDA_ERROR_INVALID_DEVICE", "invalid device ordinal"},
+    {INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
+    {214, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
+    {PEER_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
+    {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
+    {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
+    {NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
+    {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
+};
+
+int cuGetErrorName(int code, const char **s) {
+  for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+    if (errors[i].code == code) return *s = errors[i].name, OK;
+  return INVALID_VALUE;
+}
+
+int cuGetErrorString(int code, const char **s) {
+  for (size_t i = 0; i < sizeof errors / sizeof *errors; i++)
+    if (errors[i].code == code) return *s = errors[i].text, OK;
+  return INVALID_VALUE;
+}
+
+int cuDeviceGetCount(int *n) {
+  CALL;
+  *n = (int)st->devices;
+  return OK;
+}
+
+int cuDeviceGet(int *d, int i) {
+  CALL;
+  if (i < 0 || (uint64_t)i >= st->devices) return INVALID_DEVICE;
+  *d = i;
+  return OK;
+}
+
+int cuDeviceGetName(char *s, int room, int d) {
+  CALL;
+  snprintf(s, room, "Fake GPU %d", d);
+  return OK;
+}
+
+int cuDeviceGetUuid_v2(void *uuid, int d) {
+  CALL;
+  memset(uuid, 0xFA, 16);
+  ((unsigned char *)uuid)[15] = (unsigned char)d;
+  return OK;
+}
+
+int cuDeviceGetPCIBusId(char *s, int room, int d) {
+  CALL;
+  snprintf(s, room, "0000:%02X:00.0", 0x1b + d);
+  return OK;
+}
+
+int cuDeviceTotalMem_v2(size_t *n, int d) {
+  (void)d;
+  CALL;
+  *n = st->memory;
+  return OK;
+}
+
+int cuDeviceGetAttribute(int *v, int attribute, int d) {
+  (void)d;
+  CALL;
+  switch (attribute) {
+    case 16: *v = 132; break;
+    case 38: *v = 50 << 20; break;
+    case 40: *v = 3; break;
+    case 41: *v = 1; break;
+    case 75: *v = 9; break;
+    case 97: *v = 227 << 10; break;
+    default: *v = 0;
+  }
+  return OK;
+}
+
+int cuDeviceCanAccessPeer(int *can, int a, int b) {
+  CALL;
+  *can = a != b && !st->refuse_peer;
+  return OK;
+}
+
+int cuDevicePrimaryCtxRetain(uint64_t *c, int d) {
+  CALL;
+  pthread_mutex_lock(&lock);
+  retained[d]++;
+  pthread_mutex_unlock(&lock);
+  count(&st->contexts, 1);
+  *c = d + 1;
+  return OK;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int d) {
+  pthread_mutex_lock(&lock);
+  int held = retained[d] > 0;
+  retained[d] -= held;
+  pthread_mutex_unlock(&lock);
+  if (held) count(&st->contexts, -1);
+  CALL;
+  return held ? OK : INVALID_CONTEXT;
+}
+
+int cuCtxSetCurrent(uint64_t c) {
+  CALL;
+  if (c && !retained[c - 1]) return INVALID_CONTEXT;
+  current = c;
+  return OK;
+}
+
+int cuCtxGetStreamPriorityRange(int *least, int *greatest) {
+  IN_CONTEXT;
+  *least = 0;
+  *greatest = -5;
+  return OK;
+}
+
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *total) {
+  IN_CONTEXT;
+  begin();
+  uint64_t used = taken(current - 1);
+  end();
+  *total = st->memory;
+  *free_bytes = used < st->memory ? st->memory - used : 0;
+  return OK;
+}
+
+int cuMemAlloc_v2(uint64_t *p, size_t n) {
+  IN_CONTEXT;
+  if (!n) return INVALID_VALUE;
+  allocation *a = calloc(1, sizeof *a);
+  a->bytes = n;
+  a->fd = a->entry = -1;
+  a->device = (int)current - 1;
+  begin();
+  int r = OK;
+  void *at = MAP_FAILED;
+  uint64_t used = taken(a->device);
+  if (used > st->memory || n > st->memory - used) {
+    r = OUT_OF_MEMORY;
+  } else if (n < SMALL) {
+    at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  } else {
+    while (++a->entry < ENTRIES && st->entries[a->entry].taken)
+      ;
+    a->fd = memfd_create("fake-gpu", MFD_CLOEXEC);
+    if (a->entry < ENTRIES && a->fd >= 0 && !ftruncate(a->fd, n))
+      at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd, 0);
+  }
+  if (!r && at == MAP_FAILED) r = OUT_OF_MEMORY;
+  if (r) {
+    if (a->fd >= 0) close(a->fd);
+    free(a);
+  } else {
+    if (a->entry >= 0)
+      st->entries[a->entry] = (entry){.taken = 1, .device = a->device, .bytes = n, .owner = getpid()};
+    a->at = (uint64_t)at;
+    a->id = ++last_id;
+    a->next = all;
+    all = a;
+    count(&st->allocations, 1);
+    *p = a->at;
+  }
+  end();
+  return r;
+}
+
+// As the real one it waits until nothing runs on the device.
+int cuMemFree_v2(uint64_t p) {
+  if (!st) return NOT_INITIALIZED;
+  while (pending) usleep(20);
+  int r = INVALID_VALUE;
+  begin();
+  allocation *a = find(p, 1);
+  if (a && a->at == p && !a->pid) {
+    if (a->entry >= 0) st->entries[a->entry].owner = 0;
+    drop(a);
+    count(&st->allocations, -1);
+    r = OK;
+  }
+  end();
+  CALL;
+  return r;
+}
+
+int cuPointerGetAttribute(void *out, int attribute, uint64_t p) {
+  IN_CONTEXT;
+  pthread_mutex_lock(&lock);
+  allocation *a = find(p, 1);
+  if (a && attribute == 7) *(unsigned long long *)out = a->id;
+  pthread_mutex_unlock(&lock);
+  return a && attribute == 7 ? OK : INVALID_VALUE;
+}
+
+typedef union {
+  char bytes[64];
+  struct {
+    uint64_t magic, pid, fd, bytes, id, device, entry;
+  } of;
+} ipc_handle;
+
+int cuIpcGetMemHandle(ipc_handle *h, uint64_t p) {
+  IN_CONTEXT;
+  memset(h, 0, sizeof *h);
+  pthread_mutex_lock(&lock);
+  allocation *a = find(p, 1);
+  int ok = a && a->fd >= 0 && !a->pid;
+  if (ok) {
+    h->of.magic = MAGIC, h->of.pid = getpid(), h->of.fd = a->fd, h->of.bytes = a->bytes;
+    h->of.id = a->id, h->of.device = a->device, h->of.entry = a->entry;
+  }
+  pthread_mutex_unlock(&lock);
+  return ok ? OK : INVALID_VALUE;
+}
+
+static int reopen(uint64_t pid, uint64_t fd) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/fd/%d", (int)pid, (int)fd);
+  return open(path, O_RDWR | O_CLOEXEC);
+}
+
+int cuIpcOpenMemHandle_v2(uint64_t *p, ipc_handle h, unsigned flags) {
+  (void)flags;
+  IN_CONTEXT;
+  if (h.of.magic != MAGIC) return INVALID_VALUE;
+  if (h.of.pid == (uint64_t)getpid()) return INVALID_CONTEXT;
+  if (h.of.device != current - 1 && st->refuse_peer) return PEER_UNSUPPORTED;
+  int r = INVALID_VALUE;
+  begin();
+  for (allocation *a = all; a; a = a->next)
+    if (a->pid == h.of.pid && a->remote_fd == h.of.fd && a->remote_id == h.of.id && a->bytes == h.of.bytes) {
+      a->refs++;
+      *p = a->at;
+      r = OK;
+    }
+  int fd = r ? reopen(h.of.pid, h.of.fd) : -1;
+  if (fd >= 0) {
+    void *at = mmap(NULL, h.of.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    close(fd);
+    entry *e = &st->entries[h.of.entry];
+    int k = 0;
+    while (k < PEOPLE && e->importers[k]) k++;
+    if (at != MAP_FAILED && k < PEOPLE) {
+      allocation *a = calloc(1, sizeof *a);
+      *a = (allocation){.next = all, .at = (uint64_t)at, .bytes = h.of.bytes, .id = ++last_id, .fd = -1,
+                        .entry = (int)h.of.entry, .device = (int)h.of.device, .refs = 1,
+                        .pid = h.of.pid, .remote_fd = h.of.fd, .remote_id = h.of.id};
+      all = a;
+      e->importers[k] = getpid();
+      *p = a->at;
+      r = OK;
+    }
+  }
+  if (!r) count(&st->mappings, 1);
+  end();
+  return r;
+}
+
+int cuIpcCloseMemHandle(uint64_t p) {
+  if (!st) return NOT_INITIALIZED;
+  int r = INVALID_VALUE;
+  begin();
+  allocation *a = find(p, 1);
+  if (a && a->at == p && a->pid) {
+    r = OK;
+    count(&st->mappings, -1);
+    if (!--a->refs) {
+      entry *e = &st->entries[a->entry];
+      for (int k = 0; k < PEOPLE; k++)
+        if (e->importers[k] == (uint64_t)getpid()) {
+          e->importers[k] = 0;
+          break;
+        }
+      drop(a);
+    }
+  }
+  end();
+  CALL;
+  return r;
+}
+
+// How far an event's stream has come; shared by all processes for one that is
+// exported.
+typedef struct {
+  _Atomic uint64_t recorded, reached;
+} progress;
+
+typedef struct {
+  progress *at, own;
+  atomic_int refs;
+  int fd;  // -1: of this process, or of another
+} event;
+
+typedef struct work {
+  struct work *next;
+  void *to;
+  const void *from;
+  uint64_t bytes;
+  int value;  // of a memset without from
+  event *reach, *wait;
+  uint64_t sequence;
+  int staged;  // from is ours
+} work;
+
+typedef struct {
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  pthread_t thread;
+  work *first, **last;
+  int busy, closing;
+} stream;
+
+
+static void unref(event *e) {
+  if (--e->refs) return;
+  if (e->at != &e->own) munmap(e->at, sizeof *e->at);
+  if (e->fd >= 0) close(e->fd);
+  free(e);
+}
+
+static void *run(void *arg) {
+  stream *s = arg;
+  pthread_mutex_lock(&s->lock);
+  for (;;) {
+    while (!s->first && !s->closing) pthread_cond_wait(&s->changed, &s->lock);
+    work *w = s->first;
+    if (!w) break;
+    s->first = w->next;
+    if (!s->first) s->last = &s->first;
+    s->busy = 1;
+    pthread_mutex_unlock(&s->lock);
+    while (st->hold) usleep(20);
+    if (st->delay_us) usleep(st->delay_us);
+    if (w->from)
+      memmove(w->to, w->from, w->bytes);
+    else if (w->to)
+      memset(w->to, w->value, w->bytes);
+    if (w->wait) {
+      while (w->wait->at->reached < w->sequence) usleep(20);
+      unref(w->wait);
+    }
+    if (w->reach) {
+      w->reach->at->reached = w->sequence;
+      unref(w->reach);
+    }
+    if (w->staged) free((void *)w->from);
+    free(w);
+    pending--;
+    pthread_mutex_lock(&s->lock);
+    s->busy = 0;
+    pthread_cond_broadcast(&s->changed);
+  }
+  pthread_mutex_unlock(&s->lock);
+  return NULL;
+}
+
+static int submit(stream *s, work from) {
+  if (!s) return INVALID_HANDLE;
+  work *w = malloc(sizeof *w);
+  *w = from;
+  pending++;
+  pthread_mutex_lock(&s->lock);
+  *s->last = w;
+  s->last = &w->next;
+  pthread_cond_broadcast(&s->changed);
+  pthread_mutex_unlock(&s->lock);
+  return OK;
+}
+
+int cuStreamCreateWithPriority(stream **out, unsigned flags, int priority) {
+  (void)flags;
+  (void)priority;
+  IN_CONTEXT;
+  stream *s = calloc(1, sizeof *s);
+  s->last = &s->first;
+  pthread_mutex_init(&s->lock, NULL);
+  pthread_cond_init(&s->changed, NULL);
+  if (pthread_create(&s->thread, NULL, run, s)) return OUT_OF_MEMORY;
+  count(&st->streams, 1);
+  *out = s;
+  return OK;
+}
+
+// Unlike the real one it waits for what was submitted.
+int cuStreamDestroy_v2(stream *s) {
+  if (!s) return INVALID_HANDLE;
+  pthread_mutex_lock(&s->lock);
+  s->closing = 1;
+  pthread_cond_broadcast(&s->changed);
+  pthread_mutex_unlock(&s->lock);
+  pthread_join(s->thread, NULL);
+  pthread_mutex_destroy(&s->lock);
+  pthread_cond_destroy(&s->changed);
+  free(s);
+  count(&st->streams, -1);
+  CALL;
+  return OK;
+}
+
+static void finish(stream *s) {
+  pthread_mutex_lock(&s->lock);
+  while (s->first || s->busy) pthread_cond_wait(&s->changed, &s->lock);
+  pthread_mutex_unlock(&s->lock);
+}
+
+int cuStreamSynchronize(stream *s) {
+  IN_CONTEXT;
+  finish(s);
+  CALL;
+  return OK;
+}
+
+int cuStreamWaitEvent(stream *s, event *e, unsigned flags) {
+  (void)flags;
+  IN_CONTEXT;
+  e->refs++;
+  return submit(s, (work){.wait = e, .sequence = e->at->recorded});
+}
+
+int cuEventCreate(event **out, unsigned flags) {
+  IN_CONTEXT;
+  event *e = calloc(1, sizeof *e);
+  e->refs = 1;
+  e->fd = -1;
+  e->at = &e->own;
+  if (flags & 4) {
+    e->fd = memfd_create("fake-gpu-event", MFD_CLOEXEC);
+    if (e->fd < 0 || ftruncate(e->fd, sizeof *e->at)) return OUT_OF_MEMORY;
+    e->at = mmap(NULL, sizeof *e->at, PROT_READ | PROT_WRITE, MAP_SHARED, e->fd, 0);
+  }
+  count(&st->events, 1);
+  *out = e;
+  return OK;
+}
+
+int cuEventDestroy_v2(event *e) {
+  unref(e);
+  count(&st->events, -1);
+  CALL;
+  return OK;
+}
+
+int cuEventRecord(event *e, stream *s) {
+  IN_CONTEXT;
+  e->refs++;
+  return submit(s, (work){.reach = e, .sequence = ++e->at->recorded});
+}
+
+int cuEventQuery(event *e) {
+  IN_CONTEXT;
+  return e->at->reached >= e->at->recorded ? OK : NOT_READY;
+}
+
+int cuEventSynchronize(event *e) {
+  IN_CONTEXT;
+  for (uint64_t until = e->at->recorded; e->at->reached < until;) usleep(20);
+  return OK;
+}
+
+int cuIpcGetEventHandle(ipc_handle *h, event *e) {
+  IN_CONTEXT;
+  if (e->fd < 0) return INVALID_HANDLE;
+  memset(h, 0, sizeof *h);
+  h->of.magic = MAGIC + 1, h->of.pid = getpid(), h->of.fd = e->fd;
+  return OK;
+}
+
+int cuIpcOpenEventHandle(event **out, ipc_handle h) {
+  IN_CONTEXT;
+  if (h.of.magic != MAGIC + 1) return INVALID_HANDLE;
+  int fd = reopen(h.of.pid, h.of.fd);
+  if (fd < 0) return INVALID_HANDLE;
+  event *e = calloc(1, sizeof *e);
+  e->refs = 1;
+  e->fd = -1;
+  e->at = mmap(NULL, sizeof *e->at, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  close(fd);
+  count(&st->events, 1);
+  *out = e;
+  return OK;
+}
+
+static int on_device(uint64_t p, uint64_t n) {
+  pthread_mutex_lock(&lock);
+  int known = find(p, n) != NULL;
+  pthread_mutex_unlock(&lock);
+  return known;
+}
+
+static struct {
+  void *at;
+  size_t bytes;
+} registered[64];
+
+static int is_registered(const void *at) {
+  int known = 0;
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < 64; i++)
+    known |= registered[i].bytes && (char *)at >= (char *)registered[i].at && (char *)at < (char *)registered[i].at + registered[i].bytes;
+  pthread_mutex_unlock(&lock);
+  return known;
+}
+
+// Host memory that is not registered is not looked at after the call.
+int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, stream *s) {
+  IN_CONTEXT;
+  if (!on_device(to, n)) return INVALID_VALUE;
+  if (is_registered(from)) return submit(s, (work){.to = (void *)to, .from = from, .bytes = n});
+  void *copy = malloc(n);
+  memcpy(copy, from, n);
+  return submit(s, (work){.to = (void *)to, .from = copy, .bytes = n, .staged = 1});
+}
+
+int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, stream *s) {
+  IN_CONTEXT;
+  if (!on_device(from, n)) return INVALID_VALUE;
+  int r = submit(s, (work){.to = to, .from = (void *)from, .bytes = n});
+  if (!r && !is_registered(to)) finish(s);
+  return r;
+}
+
+int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, stream *s) {
+  IN_CONTEXT;
+  if (!on_device(to, n) || !on_device(from, n)) return INVALID_VALUE;
+  return submit(s, (work){.to = (void *)to, .from = (void *)from, .bytes = n});
+}
+
+int cuMemsetD8Async(uint64_t to, unsigned char value, size_t n, stream *s) {
+  IN_CONTEXT;
+  if (!on_device(to, n)) return INVALID_VALUE;
+  return submit(s, (work){.to = (void *)to, .value = value, .bytes = n});
+}
+
+int cuMemHostRegister_v2(void *at, size_t n, unsigned flags) {
+  (void)flags;
+  IN_CONTEXT;
+  int r = OUT_OF_MEMORY, spot = -1;
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < 64; i++) {
+    if (!registered[i].bytes) {
+      spot = i;
+    } else if ((char *)at < (char *)registered[i].at + registered[i].bytes && (char *)registered[i].at < (char *)at + n) {
+      spot = -1;
+      r = ALREADY_REGISTERED;
+      break;
+    }
+  }
+  if (spot >= 0) {
+    registered[spot].at = at;
+    registered[spot].bytes = n;
+    count(&st->registrations, 1);
+    r = OK;
+  }
+  pthread_mutex_unlock(&lock);
+  return r;
+}
+
+int cuMemHostUnregister(void *at) {
+  int r = NOT_REGISTERED;
+  pthread_mutex_lock(&lock);
+  for (int i = 0; i < 64; i++)
+    if (registered[i].bytes && registered[i].at == at) {
+      registered[i].bytes = 0;
+      count(&st->registrations, -1);
+      r = OK;
+    }
+  pthread_mutex_unlock(&lock);
+  CALL;
+  return r;
+}

@@ -1,0 +1,209 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+)
+
+// Device is one GPU with its primary context. Its methods may be called from any
+// goroutine.
+type Device struct {
+	driver  *Driver
+	api     api
+	info    Info
+	name    string
+	context uint64
+	streams [purposes]*Stream
+	// control carries the copies that are waited for: headers, proofs, small reads.
+	control uint64
+
+	// lost is the first sticky error.
+	lost   atomic.Pointer[Error]
+	failed chan struct{} // closed by whoever sets lost
+
+	mapping sync.Mutex // makes opening a slab, and the two closes of Retire, one step each
+
+	mu sync.Mutex // guards what follows
+	// peers are the mappings of other processes' slabs.
+	peers map[Handle]*Peer
+	// children are what was made and not closed, by kind.
+	children map[string]int
+	// events are those of marks, idle the ones among them without a mark.
+	events, idle []uint64
+	closed       bool
+}
+
+// Open retains the device's primary context and makes its streams.
+func (d *Driver) Open(ordinal int) (*Device, error) {
+	if ordinal < 0 || ordinal >= len(d.devices) {
+		return nil, fmt.Errorf("%w: no device %d: this process sees %d; look at CUDA_VISIBLE_DEVICES", ErrUnavailable, ordinal, len(d.devices))
+	}
+	info := d.devices[ordinal]
+	v := &Device{
+		driver: d, api: d.api, info: info, name: fmt.Sprintf("%s (%s)", info.UUID, info.Name),
+		failed: make(chan struct{}), peers: map[Handle]*Peer{}, children: map[string]int{},
+	}
+	context, r := d.api.retain(ordinal)
+	if err := v.check("cuDevicePrimaryCtxRetain", r); err != nil {
+		return nil, err
+	}
+	v.context = context
+	if err := v.makeStreams(); err != nil {
+		return nil, errors.Join(err, v.release())
+	}
+	return v, nil
+}
+
+func (d *Device) makeStreams() error {
+	control, r := d.api.streamCreate(d.context, true)
+	if err := d.check("cuStreamCreateWithPriority", r); err != nil {
+		return err
+	}
+	d.control = control
+	for p := range purposes {
+		stream, r := d.api.streamCreate(d.context, p.urgent())
+		if err := d.check("cuStreamCreateWithPriority", r); err != nil {
+			return err
+		}
+		d.streams[p] = &Stream{device: d, handle: stream, purpose: p}
+	}
+	return nil
+}
+
+// Info describes the device.
+func (d *Device) Info() Info { return d.info }
+
+// String names the device by UUID and model.
+func (d *Device) String() string { return d.name }
+
+// Memory returns how much of the device's memory is free and how much there is,
+// whoever uses it.
+func (d *Device) Memory() (free, total uint64, err error) {
+	if err := d.Health(); err != nil {
+		return 0, 0, err
+	}
+	free, total, r := d.api.memory(d.context)
+	return free, total, d.check("cuMemGetInfo", r)
+}
+
+// MakeCurrent makes the primary context that of the calling thread, for other
+// libraries. REQUIRES: the goroutine is locked to its thread.
+func (d *Device) MakeCurrent() error {
+	return d.check("cuCtxSetCurrent", d.api.makeCurrent(d.context))
+}
+
+// ContextHandle is the CUcontext, for other packages with C code of their own. It
+// is good until Close.
+func (d *Device) ContextHandle() uint64 { return d.context }
+
+// Stream is the device's own stream for a purpose.
+func (d *Device) Stream(p Purpose) *Stream { return d.streams[p] }
+
+// Health is the first error that the context did not survive, nil while there is
+// none. It matches ErrUnhealthy.
+func (d *Device) Health() error {
+	if e := d.lost.Load(); e != nil {
+		return e
+	}
+	return nil
+}
+
+// Failed is closed when Health becomes an error. It is noticed by the next call
+// that the driver answers, so something must be asked now and then (Probe).
+func (d *Device) Failed() <-chan struct{} { return d.failed }
+
+// Probe asks the driver for something cheap, so that a lost context shows.
+func (d *Device) Probe() error {
+	_, _, err := d.Memory()
+	return err
+}
+
+// check makes an error of a result and marks the device as lost by a sticky one.
+func (d *Device) check(call string, r result) error {
+	if r == success {
+		return nil
+	}
+	e := newError(d.api, call, d.name, r)
+	if e.Sticky() && d.lost.CompareAndSwap(nil, e) {
+		close(d.failed)
+	}
+	return e
+}
+
+// adopt counts a new child, forget one that was closed.
+func (d *Device) adopt(kind string) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return fmt.Errorf("%w: %s", ErrClosed, d.name)
+	}
+	d.children[kind]++
+	return nil
+}
+
+func (d *Device) forget(kind string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.children[kind]--
+}
+
+// Close destroys the streams and releases the context. What was made from the
+// device must have been closed: it refuses otherwise, and names what is left.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	if d.closed {
+		d.mu.Unlock()
+		return nil
+	}
+	var left []string
+	for _, kind := range []string{kindSlab, kindPinned, kindPeer, kindStream, kindEvent, kindFence} {
+		// The fences of a lost device are never done.
+		if n := d.children[kind]; n > 0 && (kind != kindFence || d.lost.Load() == nil) {
+			left = append(left, fmt.Sprintf("%d %s", n, kind))
+		}
+	}
+	if len(left) > 0 {
+		d.mu.Unlock()
+		return fmt.Errorf("cuda: close %s: still in use: %s", d.name, strings.Join(left, ", "))
+	}
+	d.closed = true
+	d.mu.Unlock()
+	return d.release()
+}
+
+// release undoes Open. A lost context answers everything with its error, which
+// was told before.
+func (d *Device) release() error {
+	var errs []error
+	undo := func(call string, r result) {
+		if err := d.check(call, r); err != nil && d.lost.Load() == nil {
+			errs = append(errs, err)
+		}
+	}
+	for _, event := range d.events {
+		undo("cuEventDestroy", d.api.eventDestroy(d.context, event))
+	}
+	for _, s := range d.streams {
+		if s != nil {
+			undo("cuStreamDestroy", d.api.streamDestroy(d.context, s.handle))
+		}
+	}
+	if d.control != 0 {
+		undo("cuStreamDestroy", d.api.streamDestroy(d.context, d.control))
+	}
+	undo("cuDevicePrimaryCtxRelease", d.api.release(d.info.Ordinal))
+	return errors.Join(errs...)
+}
+
+// The kinds of what Close counts.
+const (
+	kindSlab   = "slab"
+	kindPinned = "pinned region"
+	kindPeer   = "mapped peer"
+	kindStream = "stream"
+	kindEvent  = "event"
+	kindFence  = "fence"
+)

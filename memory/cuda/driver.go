@@ -1,0 +1,140 @@
+package cuda
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+// libraryName is the driver's: the dynamic linker searches for it.
+const libraryName = "libcuda.so.1"
+
+// Config says which driver to load.
+type Config struct {
+	// Library is a path or a name for the dynamic linker; "" is libcuda.so.1. A
+	// process can load one only.
+	Library string
+}
+
+// UUID names a GPU, or a MIG instance of one, for ever.
+type UUID [16]byte
+
+// String is the form of nvidia-smi for a whole GPU.
+func (u UUID) String() string {
+	h := hex.EncodeToString(u[:])
+	return "GPU-" + strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
+}
+
+// Matches compares with the form of NVML and CUDA_VISIBLE_DEVICES: the prefix
+// (GPU- or MIG-) does not matter.
+func (u UUID) Matches(text string) bool {
+	_, rest, found := strings.Cut(u.String(), "-")
+	_, other, otherFound := strings.Cut(text, "-")
+	return found && otherFound && strings.EqualFold(rest, other)
+}
+
+// Attributes are what matters of a device's.
+type Attributes struct {
+	// ComputeMajor and ComputeMinor are the compute capability: 9 and 0 are sm_90.
+	ComputeMajor, ComputeMinor int
+	Multiprocessors            int
+	// CopyEngines is how many copies can run beside kernels.
+	CopyEngines int
+	L2Bytes     uint64
+	// SharedBytes is the most shared memory that a block can opt in to.
+	SharedBytes       uint64
+	UnifiedAddressing bool
+	// Integrated: its memory is the host's.
+	Integrated bool
+}
+
+// Info describes a device that this process can see.
+type Info struct {
+	// Ordinal is the driver's number in this process: it depends on
+	// CUDA_VISIBLE_DEVICES.
+	Ordinal int
+	UUID    UUID
+	Name    string
+	// PCIBusID as in sysfs: "0000:1b:00.0".
+	PCIBusID   string
+	TotalBytes uint64
+	Attributes Attributes
+}
+
+// Driver is the loaded library.
+type Driver struct {
+	api     api
+	library string
+	version int
+	devices []Info
+}
+
+// Load loads the driver and lists its devices. It makes no context.
+func Load(c Config) (*Driver, error) {
+	if c.Library == "" {
+		c.Library = libraryName
+	}
+	a, err := loadLibrary(c.Library)
+	if err != nil {
+		return nil, err
+	}
+	return newDriver(a, c.Library)
+}
+
+func newDriver(a api, library string) (*Driver, error) {
+	d := &Driver{api: a, library: library}
+	version, count, r := a.initialize()
+	if r != success {
+		return nil, fmt.Errorf("%w: %w; look at nvidia-smi and CUDA_VISIBLE_DEVICES", ErrUnavailable, newError(a, "cuInit", "", r))
+	}
+	d.version = version
+	for i := range count {
+		info, r := a.describe(i)
+		if r != success {
+			return nil, fmt.Errorf("%w: %w", ErrUnavailable, newError(a, "describe", fmt.Sprintf("device %d", i), r))
+		}
+		d.devices = append(d.devices, info)
+	}
+	return d, nil
+}
+
+// Version is the newest version of CUDA that the driver knows: "13.0".
+func (d *Driver) Version() string { return fmt.Sprintf("%d.%d", d.version/1000, d.version%1000/10) }
+
+// Library is what was loaded.
+func (d *Driver) Library() string { return d.library }
+
+// Devices are those that CUDA_VISIBLE_DEVICES leaves, in the driver's order. The
+// slice must not be changed.
+func (d *Driver) Devices() []Info { return d.devices }
+
+// Find returns the device of a UUID as NVML writes it.
+func (d *Driver) Find(uuid string) (Info, error) {
+	for _, info := range d.devices {
+		if info.UUID.Matches(uuid) {
+			return info, nil
+		}
+	}
+	return Info{}, fmt.Errorf("%w: this process sees no device %s among its %d; look at CUDA_VISIBLE_DEVICES", ErrUnavailable, uuid, len(d.devices))
+}
+
+// PeerAccess says at [i][j] whether device i can reach the memory of device j. A
+// device reaches its own.
+func (d *Driver) PeerAccess() ([][]bool, error) {
+	matrix := make([][]bool, len(d.devices))
+	for i := range matrix {
+		matrix[i] = make([]bool, len(d.devices))
+		for j := range matrix[i] {
+			if i == j {
+				matrix[i][j] = true
+				continue
+			}
+			can, r := d.api.canAccess(i, j)
+			if r != success {
+				return nil, newError(d.api, "cuDeviceCanAccessPeer", fmt.Sprintf("devices %d and %d", i, j), r)
+			}
+			matrix[i][j] = can
+		}
+	}
+	return matrix, nil
+}

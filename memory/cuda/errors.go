@@ -1,0 +1,76 @@
+package cuda
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+)
+
+var (
+	// ErrUnavailable: there is no driver that can be used, or no GPU.
+	ErrUnavailable = errors.New("cuda: unavailable")
+	// ErrOutOfMemory: the device has no room for the allocation.
+	ErrOutOfMemory = errors.New("cuda: out of device memory")
+	// ErrUnhealthy: the device's context is lost, and with it what the process
+	// kept on the device. Only another process can use the device again.
+	ErrUnhealthy = errors.New("cuda: device context is lost")
+	// ErrPeerAccess: one GPU cannot reach the memory of the other.
+	ErrPeerAccess = errors.New("cuda: no peer access")
+	// ErrIdentity: what is mapped is not the slab that was asked for.
+	ErrIdentity = errors.New("cuda: not the slab that was announced")
+	// ErrClosed: the object was closed.
+	ErrClosed = errors.New("cuda: closed")
+)
+
+// Error is a call of the driver that failed.
+type Error struct {
+	// Call is the driver's function or the step, Device names the GPU, "" before
+	// there is one.
+	Call, Device string
+	// Code is the CUresult, with CUDA's own name and text for it.
+	Code       int
+	Name, Text string
+}
+
+// Error says what was called, on which device, and what CUDA said.
+func (e *Error) Error() string {
+	on := ""
+	if e.Device != "" {
+		on = " on " + e.Device
+	}
+	remedy := ""
+	switch {
+	case e.Sticky():
+		remedy = "; the process must be replaced"
+	case e.Is(ErrOutOfMemory):
+		remedy = "; lower --device-memory-limit, or end what else uses the device"
+	}
+	return fmt.Sprintf("cuda: %s%s: %s (%d): %s%s", e.Call, on, e.Name, e.Code, e.Text, remedy)
+}
+
+// sticky are the codes after which a context answers nothing but them.
+var sticky = []result{
+	eccUncorrectable, nvlinkError, contained, illegalAddress, launchTimeout, contextDestroyed, deviceAssert,
+	stackError, illegalInstruction, misalignedAddress, invalidSpace, invalidPC, launchFailed, tensorLeak,
+}
+
+// Sticky says whether no later call in this process can succeed.
+func (e *Error) Sticky() bool { return slices.Contains(sticky, result(e.Code)) }
+
+// Is lets the sentinels of this package be matched.
+func (e *Error) Is(target error) bool {
+	switch target {
+	case ErrOutOfMemory:
+		return result(e.Code) == outOfMemory
+	case ErrPeerAccess:
+		return slices.Contains([]result{peerUnsupported, peerEnabled, peerNotEnabled, tooManyPeers}, result(e.Code))
+	case ErrUnhealthy:
+		return e.Sticky()
+	default:
+		return false
+	}
+}
+
+func newError(a api, call, device string, r result) *Error {
+	return &Error{Call: call, Device: device, Code: int(r), Name: a.errorName(r), Text: a.errorText(r)}
+}

@@ -1,0 +1,360 @@
+//go:build cgo && linux
+
+package cuda_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/memory/host"
+)
+
+// The tests here run on any driver. On a real one they use sizes that show what
+// the hardware does, and tell rates.
+
+func sized(onFake, onGPU uint64) uint64 {
+	if fake != nil {
+		return onFake
+	}
+	return onGPU
+}
+
+// otherDevice is the one that a peer should use: another one if there is one.
+func otherDevice() int { return len(driver.Devices()) - 1 }
+
+func hostSlab(t *testing.T, bytes uint64) *host.Slab {
+	t.Helper()
+	s, err := host.NewSlab(bytes, identity)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closing(t, s) })
+	return s
+}
+
+// tell notes a figure of a real GPU.
+func tell(t *testing.T, name string, value float64, unit string) {
+	t.Helper()
+	if fake != nil {
+		return
+	}
+	t.Logf("%-40s %10.2f %s", name, value, unit)
+	file, err := os.OpenFile(os.Getenv(ratesEnv), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return // nobody asked
+	}
+	defer closing(t, file)
+	if _, err := fmt.Fprintf(file, "%-40s %10.2f %s\n", name, value, unit); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestGPUDevicesAreDescribed(t *testing.T) {
+	t.Logf("driver %s from %s", driver.Version(), driver.Library())
+	for _, d := range driver.Devices() {
+		t.Logf("%+v", d)
+		if d.TotalBytes == 0 || d.PCIBusID == "" || d.Attributes.ComputeMajor == 0 || !d.Attributes.UnifiedAddressing {
+			t.Errorf("incomplete: %+v", d)
+		}
+	}
+	m, err := driver.PeerAccess()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("peer access: %v", m)
+}
+
+func TestGPUSlabHoldsWhatIsWritten(t *testing.T) {
+	begin := time.Now()
+	d := open(t, 0)
+	tell(t, "primary context and streams", float64(time.Since(begin))/1e6, "ms")
+	size := cuda.Size{Bytes: sized(8<<20, 0)} // 0: the default
+	begin = time.Now()
+	s, err := d.NewSlab(cuda.SlabConfig{Size: size, Identity: identity})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, s)
+	tell(t, "slab", float64(s.Size())/(1<<30), "GiB")
+	tell(t, "slab: allocate, header, export", float64(time.Since(begin))/1e6, "ms")
+	page := make([]byte, memory.HeaderBytes)
+	if err := s.ReadInto(0, page); err != nil {
+		t.Fatal(err)
+	}
+	if h, err := memory.ParseHeader(page); err != nil || h.Identity != identity || h.SizeBytes != s.Size() {
+		t.Errorf("header %+v, %v", h, err)
+	}
+	if s.Bytes(0, 1) != nil || s.FD() != -1 || s.Device() != d {
+		t.Error("device memory seems to be addressable")
+	}
+	end := s.Size() - 5
+	if err := s.WriteFrom(end, []byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 5)
+	if err := s.ReadInto(end, got); err != nil || string(got) != "hello" {
+		t.Errorf("read %q, %v", got, err)
+	}
+	if f, ok := s.Frame(s.Pointer(end, 5), 5); !ok || f.Offset != end {
+		t.Errorf("frame %+v, %v", f, ok)
+	}
+	if _, ok := s.Frame(s.Pointer(end, 5), 6); ok {
+		t.Error("a pointer behind the end has a frame")
+	}
+	for _, r := range []memory.Frame{{Offset: s.Size(), Bytes: 1}, {Offset: 1, Bytes: 1<<64 - 1}} {
+		func() {
+			defer func() {
+				if recover() == nil {
+					t.Errorf("a pointer to %+v did not panic", r)
+				}
+			}()
+			s.Pointer(r.Offset, r.Bytes)
+		}()
+	}
+}
+
+// Two slabs of one process differ in their buffer ids by a random number.
+func TestGPUSlabsDifferInTheirBufferIDs(t *testing.T) {
+	d := open(t, 0)
+	seen := map[uint64]bool{}
+	last := uint64(0)
+	for range 3 {
+		s := newSlab(t, d, 2<<20)
+		id, err := s.BufferID()
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[id-last] = true
+		last = id
+	}
+	if len(seen) < 2 {
+		t.Errorf("the ids have the distances %v", seen)
+	}
+}
+
+func TestGPUSlabOfAnotherProcess(t *testing.T) {
+	size := sized(16<<20, 4<<30)
+	c := startChild(t)
+	a := c.ask(t, order{Do: "slab", Device: otherDevice(), Size: cuda.Size{Bytes: size}, Identity: identity, Fill: 0xA5})
+	d := open(t, 0)
+	s := newSlab(t, d, size)
+	for name, lie := range map[string]func(*cuda.Export){
+		"nonce":       func(e *cuda.Export) { e.Identity.Nonce++ },
+		"incarnation": func(e *cuda.Export) { e.Identity.Incarnation[0]++ },
+		"size":        func(e *cuda.Export) { e.SizeBytes -= 4096 },
+	} {
+		e := a.Export
+		lie(&e)
+		if _, err := d.OpenPeer(e); !errors.Is(err, cuda.ErrIdentity) {
+			t.Errorf("another %s: %v", name, err)
+		}
+	}
+	begin := time.Now()
+	p, err := d.OpenPeer(a.Export)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tell(t, "map a peer and read its nonce", float64(time.Since(begin))/1e6, "ms")
+	if _, err := d.OpenPeer(a.Export); err == nil || !strings.Contains(err.Error(), "mapped already") {
+		t.Errorf("opened twice: %v", err)
+	}
+	e, err := d.OpenEvent(a.Event)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, e)
+	in := d.Stream(cuda.In)
+	n := size - memory.HeaderBytes
+	whole := cuda.OnDevice(s.Pointer(memory.HeaderBytes, n), p.Pointer(memory.HeaderBytes, n), n)
+	if err := errors.Join(in.Wait(e), in.Copy([]cuda.Copy{whole}, nil), in.Sync()); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 4096)
+	for _, off := range []uint64{memory.HeaderBytes, size / 2, size - 4096} {
+		if err := s.ReadInto(off, got); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{0xA5}, 4096)) {
+			t.Errorf("at %d: %x..., %v", off, got[:8], err)
+		}
+	}
+	for _, chunk := range []uint64{64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20} {
+		if chunk > n {
+			break
+		}
+		var copies []cuda.Copy
+		for off := uint64(memory.HeaderBytes); off+chunk <= size && len(copies) < 256; off += chunk {
+			copies = append(copies, cuda.OnDevice(s.Pointer(off, chunk), p.Pointer(off, chunk), chunk))
+		}
+		rate(t, fmt.Sprintf("device to device, %d KiB copies", chunk>>10), float64(uint64(len(copies))*chunk), func() error {
+			return errors.Join(in.Copy(copies, nil), in.Sync())
+		})
+	}
+	closing(t, p)
+	p, err = d.OpenPeer(a.Export)
+	if err != nil {
+		t.Fatalf("open again: %v", err)
+	}
+	closing(t, p)
+}
+
+// rate runs something twice and tells the second time's GB/s.
+func rate(t *testing.T, name string, bytes float64, f func() error) {
+	t.Helper()
+	var took time.Duration
+	for range 2 {
+		begin := time.Now()
+		if err := f(); err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		took = time.Since(begin)
+	}
+	tell(t, name, bytes/float64(took), "GB/s")
+}
+
+// A worker with a slab of most of the device dies and is started again: there is
+// no room until the peer that mapped the slab has unmapped it.
+func TestGPUASlabOfTheDeadIsFreedByUnmapping(t *testing.T) {
+	size := cuda.Size{Fraction: 0.6}
+	device := otherDevice()
+	first := startChild(t)
+	a := first.ask(t, order{Do: "slab", Device: device, Size: size, Identity: identity, Fill: 7})
+	d := open(t, 0)
+	p, err := d.OpenPeer(a.Export)
+	if err != nil {
+		t.Fatal(err)
+	}
+	filled, err := d.OpenEvent(a.Event)
+	if err == nil {
+		err = filled.Sync()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	closing(t, filled)
+	first.kill()
+	// What was sealed can still be read.
+	s := newSlab(t, d, 4<<20)
+	in := d.Stream(cuda.In)
+	if !p.Acquire() {
+		t.Fatal("a dead peer cannot be acquired")
+	}
+	if err := errors.Join(in.Copy([]cuda.Copy{cuda.OnDevice(s.Pointer(1<<20, 4096), p.Pointer(1<<20, 4096), 4096)}, nil), in.Sync()); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, 4096)
+	if err := s.ReadInto(1<<20, got); err != nil || got[0] != 7 || got[4095] != 7 {
+		t.Errorf("rescued %d and %d, %v", got[0], got[4095], err)
+	}
+
+	second := startChild(t)
+	next := identity
+	next.Incarnation[0]++
+	second.tell(t, order{Do: "await", Device: device, Size: size, Identity: next, Fill: 8})
+	if a := second.hear(t); !a.Again {
+		t.Fatalf("there was room while the dead slab was mapped: %+v", a)
+	}
+	begin := time.Now()
+	p.Retire(func(err error) {
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	p.Release()
+	tell(t, "unmap the slab of a dead process", float64(time.Since(begin))/1e6, "ms")
+	b := second.hear(t)
+	if b.Error != "" || b.Refused == 0 {
+		t.Fatalf("after %d refusals: %s", b.Refused, b.Error)
+	}
+	tell(t, "unmap to the next slab", float64(time.Since(begin))/1e6, "ms")
+	if p, err = d.OpenPeer(b.Export); err != nil {
+		t.Fatal(err)
+	}
+	closing(t, p)
+}
+
+func TestGPUPinnedCopies(t *testing.T) {
+	d := open(t, 0)
+	bytesOf := sized(16<<20, 4<<30)
+	space := hostSlab(t, 2*bytesOf)
+	begin := time.Now()
+	pinned, err := d.Register(space, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, pinned)
+	tell(t, "pin host memory", float64(2*bytesOf)/(1<<30)/time.Since(begin).Seconds(), "GiB/s")
+	if pinned.Space() != memory.Space(space) {
+		t.Error("another space")
+	}
+	s := newSlab(t, d, 2*bytesOf)
+	up, down := d.Stream(cuda.In), d.Stream(cuda.Out)
+	source := space.Bytes(memory.HeaderBytes, bytesOf-memory.HeaderBytes)
+	for i := 0; i < len(source); i += 4093 {
+		source[i] = byte(i)
+	}
+	chunk := sized(1<<20, 64<<20)
+	var in, out []cuda.Copy
+	for off := uint64(0); off < bytesOf; off += chunk {
+		in = append(in, cuda.ToDevice(s.Pointer(bytesOf+off, chunk), pinned.Address(off, chunk), chunk))
+		out = append(out, cuda.ToHost(pinned.Address(bytesOf+off, chunk), s.Pointer(bytesOf+off, chunk), chunk))
+	}
+	after, err := d.NewEvent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, after)
+	if err := errors.Join(up.Copy(in, after), down.Wait(after), down.Copy(out, nil), down.Sync()); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(source, space.Bytes(bytesOf+memory.HeaderBytes, bytesOf-memory.HeaderBytes)) {
+		t.Error("what came back is not what went in")
+	}
+	n := float64(bytesOf)
+	rate(t, "host to device", n, func() error { return errors.Join(up.Copy(in, nil), up.Sync()) })
+	rate(t, "device to host", n, func() error { return errors.Join(down.Copy(out, nil), down.Sync()) })
+	rate(t, "both at once, each way", n, func() error {
+		return errors.Join(up.Copy(in, nil), down.Copy(out, nil), up.Sync(), down.Sync())
+	})
+}
+
+// The costs of what is done for every object.
+func TestGPUCallCosts(t *testing.T) {
+	d := open(t, 0)
+	s := newSlab(t, d, 4<<20)
+	e, err := d.NewEvent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, e)
+	stream := d.Stream(cuda.Compute)
+	times := int(sized(10, 2000))
+	cost := func(name string, f func() error) {
+		begin := time.Now()
+		for range times {
+			if err := f(); err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+		}
+		tell(t, name, float64(time.Since(begin))/1e3/float64(times), "us")
+	}
+	small := []cuda.Copy{cuda.OnDevice(s.Pointer(1<<20, 8), s.Pointer(2<<20, 8), 8)}
+	cost("copy of 8 bytes and event, submitted", func() error { return stream.Copy(small, e) })
+	if err := stream.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	cost("event query", func() error { _, err := e.Query(); return err })
+	cost("mark, reached, released", func() error {
+		m, err := d.Mark(stream)
+		for done := false; err == nil && !done; {
+			done, err = m.Done()
+		}
+		return err
+	})
+	p := make([]byte, 4096)
+	cost("read of 4 KiB", func() error { return s.ReadInto(0, p) })
+}

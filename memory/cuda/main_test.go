@@ -1,0 +1,272 @@
+//go:build cgo && linux
+
+package cuda_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/memory/cuda/cudatest"
+)
+
+const (
+	// realEnv: use the machine's driver. Only the tests named TestGPU can.
+	realEnv = "MILLRACE_CUDA_REAL"
+	// ratesEnv is a file that measured rates are appended to.
+	ratesEnv = "MILLRACE_RATES"
+	// childEnv: serve orders instead of testing.
+	childEnv = "MILLRACE_TEST_CHILD"
+)
+
+const fakeMemory = 256 << 20
+
+var (
+	fake   *cudatest.Fake // nil on a real GPU
+	driver *cuda.Driver
+)
+
+func TestMain(m *testing.M) {
+	if err := start(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if os.Getenv(childEnv) != "" {
+		if err := serve(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "child:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	code := m.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	if n := cuda.Allocations(); n != 0 && code == 0 {
+		fmt.Fprintf(os.Stderr, "%d allocations of the shim are left\n", n)
+		code = 1
+	}
+	if fake != nil {
+		if left := fake.Left(); left != "" && code == 0 {
+			fmt.Fprintln(os.Stderr, "left in the driver:", left)
+			code = 1
+		}
+		if err := fake.Close(); err != nil && code == 0 {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func start() (err error) {
+	library := os.Getenv(childEnv)
+	switch {
+	case os.Getenv(realEnv) != "":
+		library = ""
+	case library == "":
+		if fake, err = cudatest.Start(2, fakeMemory); err != nil {
+			return err
+		}
+		library = fake.Library
+	}
+	driver, err = cuda.Load(cuda.Config{Library: library})
+	return err
+}
+
+var identity = memory.Identity{WorkerUUID: [16]byte{1, 2}, Incarnation: [16]byte{3}, Nonce: 1<<63 + 4}
+
+// open opens a device and closes it with the test, after what the test made.
+func open(t *testing.T, ordinal int) *cuda.Device {
+	t.Helper()
+	if fake != nil {
+		t.Cleanup(fake.Heal)
+	}
+	d, err := driver.Open(ordinal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+func newSlab(t *testing.T, d *cuda.Device, bytes uint64) *cuda.Slab {
+	t.Helper()
+	s, err := d.NewSlab(cuda.SlabConfig{Size: cuda.Size{Bytes: bytes}, Identity: identity})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closing(t, s) })
+	return s
+}
+
+func closing(t *testing.T, c io.Closer) {
+	t.Helper()
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// order is what a child process does: "slab" makes one, "await" does so as soon
+// as there is room, "fill" writes the slab anew; "quit" ends it.
+type order struct {
+	Do       string
+	Device   int
+	Size     cuda.Size
+	Identity memory.Identity
+	// Fill is put into all bytes but the header page.
+	Fill byte
+}
+
+// answer is what came of it.
+type answer struct {
+	Error   string
+	NoRoom  bool
+	Export  cuda.Export
+	Event   cuda.Handle
+	Refused int
+	// Again: the child has been refused and goes on trying; another answer follows.
+	Again bool
+}
+
+// serve carries orders out, one JSON value each, until there are no more.
+func serve(in io.Reader, out io.Writer) error {
+	orders, answers := json.NewDecoder(in), json.NewEncoder(out)
+	for {
+		var o order
+		if err := orders.Decode(&o); err != nil {
+			return nil // the parent is gone, or done
+		}
+		if o.Do == "quit" {
+			return nil
+		}
+		a, err := carryOut(o, answers)
+		if err != nil {
+			a.Error, a.NoRoom = err.Error(), errors.Is(err, cuda.ErrOutOfMemory)
+		}
+		if err := answers.Encode(a); err != nil {
+			return err
+		}
+	}
+}
+
+// For the life of a child.
+var (
+	childDevice *cuda.Device
+	childSlab   *cuda.Slab
+	childEvent  *cuda.Event
+)
+
+func carryOut(o order, answers *json.Encoder) (a answer, err error) {
+	if childDevice == nil {
+		if childDevice, err = driver.Open(o.Device); err != nil {
+			return a, err
+		}
+	}
+	d, config := childDevice, cuda.SlabConfig{Size: o.Size, Identity: o.Identity}
+	switch o.Do {
+	case "await":
+		childSlab, err = d.AwaitSlab(context.Background(), config, func(error) {
+			if a.Refused++; a.Refused == 1 {
+				_ = answers.Encode(answer{Again: true}) // a parent that is gone reads nothing more
+			}
+		})
+	case "slab":
+		childSlab, err = d.NewSlab(config)
+	}
+	if err != nil {
+		return a, err
+	}
+	if childEvent == nil {
+		if childEvent, err = d.NewSharedEvent(); err != nil {
+			return a, err
+		}
+	}
+	a.Export = childSlab.Export()
+	stream, n := d.Stream(cuda.Compute), childSlab.Size()-memory.HeaderBytes
+	if err := errors.Join(stream.Memset(childSlab.Pointer(memory.HeaderBytes, n), o.Fill, n), childEvent.Record(stream)); err != nil {
+		return a, err
+	}
+	a.Event, err = childEvent.Export()
+	return a, err
+}
+
+// child is another process with the same driver.
+type child struct {
+	cmd     *exec.Cmd
+	orders  *json.Encoder
+	answers *json.Decoder
+	in      io.Closer
+}
+
+func startChild(t *testing.T) *child {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	library := "real"
+	if fake != nil {
+		library = fake.Library
+	}
+	cmd.Env = append(os.Environ(), childEnv+"="+library)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := &child{cmd: cmd, in: in, orders: json.NewEncoder(in), answers: json.NewDecoder(bufio.NewReader(out))}
+	t.Cleanup(c.kill)
+	return c
+}
+
+// kill ends the child at once and returns when the system has taken back what it
+// held.
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill() // it may have ended
+	_ = c.cmd.Wait()         // by the signal
+}
+
+func (c *child) tell(t *testing.T, o order) {
+	t.Helper()
+	if err := c.orders.Encode(o); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *child) hear(t *testing.T) (a answer) {
+	t.Helper()
+	if err := c.answers.Decode(&a); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+func (c *child) ask(t *testing.T, o order) answer {
+	t.Helper()
+	c.tell(t, o)
+	a := c.hear(t)
+	if a.Error != "" {
+		t.Fatal(a.Error)
+	}
+	return a
+}

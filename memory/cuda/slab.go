@@ -1,0 +1,193 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/millrace/millrace/memory"
+)
+
+// maxThrowaways bounds the small allocations before a slab. Each moves the
+// driver's next buffer id by one, and the id is what UCX tells mappings apart by
+// when pid and address are those of a dead incarnation.
+const maxThrowaways = 1024
+
+// SlabConfig says what slab to make.
+type SlabConfig struct {
+	// Size is of all of the device's memory; zero is DefaultFraction of it.
+	Size Size
+	// Identity is what the header page will say.
+	Identity memory.Identity
+}
+
+// Slab is one allocation of a device's memory. It is a memory.Space and a
+// memory.Reader.
+type Slab struct {
+	device   *Device
+	pointer  uint64
+	size     uint64
+	identity memory.Identity
+	handle   Handle
+	closed   atomic.Bool
+}
+
+var (
+	_ memory.Space  = (*Slab)(nil)
+	_ memory.Reader = (*Slab)(nil)
+)
+
+// NewSlab allocates, after a random number of small allocations that are freed
+// again, and writes the header page. What lies behind it is not cleared. An
+// error for want of room matches ErrOutOfMemory.
+func (d *Device) NewSlab(c SlabConfig) (*Slab, error) {
+	free, total, err := d.Memory()
+	if err != nil {
+		return nil, err
+	}
+	size := c.Size.Of(total)
+	if size < slabGranule {
+		return nil, fmt.Errorf("cuda: slab of %s on %s: less than %d bytes; raise --device-memory-limit", c.Size, d.name, slabGranule)
+	}
+	if err := d.adopt(kindSlab); err != nil {
+		return nil, err
+	}
+	s := &Slab{device: d, size: size, identity: c.Identity}
+	pointer, r := d.api.alloc(d.context, size, 1+rand.IntN(maxThrowaways))
+	if err := d.check("cuMemAlloc", r); err != nil {
+		d.forget(kindSlab)
+		return nil, fmt.Errorf("cuda: slab of %s, with %s of %s free: %w", humanize.IBytes(size), humanize.IBytes(free), humanize.IBytes(total), err)
+	}
+	s.pointer = pointer
+	if err := s.prepare(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Slab) prepare() error {
+	page := make([]byte, memory.HeaderBytes)
+	memory.Header{Identity: s.identity, SizeBytes: s.size}.Write(page)
+	if err := s.WriteFrom(0, page); err != nil {
+		return fmt.Errorf("cuda: write the header page: %w", err)
+	}
+	h, r := s.device.api.ipcExport(s.device.context, s.pointer)
+	s.handle = h
+	return s.device.check("cuIpcGetMemHandle", r)
+}
+
+// The waits of AwaitSlab: an attempt that fails costs the driver 0.3 s with 100
+// GiB, so they need not be shorter.
+const (
+	firstRetry = 50 * time.Millisecond
+	lastRetry  = time.Second
+)
+
+// AwaitSlab is NewSlab for a worker that is started again: while there is no
+// room, because peers have not yet unmapped the slab of the last incarnation, it
+// tries again until the context ends. refused, if not nil, is told of each
+// attempt that failed.
+func (d *Device) AwaitSlab(ctx context.Context, c SlabConfig, refused func(error)) (*Slab, error) {
+	for wait := firstRetry; ; wait = min(2*wait, lastRetry) {
+		s, err := d.NewSlab(c)
+		if err == nil || !errors.Is(err, ErrOutOfMemory) {
+			return s, err
+		}
+		if refused != nil {
+			refused(err)
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return nil, fmt.Errorf("%w: gave up waiting for it: %w; is a peer slow to unmap the slab of a dead worker, or does another program use the device?", err, context.Cause(ctx))
+		}
+	}
+}
+
+// Size is part of memory.Space.
+func (s *Slab) Size() uint64 { return s.size }
+
+// Identity is part of memory.Space.
+func (s *Slab) Identity() memory.Identity { return s.identity }
+
+// Bytes is part of memory.Space: nil, since the processor cannot address it.
+func (s *Slab) Bytes(off, n uint64) []byte {
+	s.mustContain(off, n)
+	return nil
+}
+
+// FD is part of memory.Space: another process maps it by Export.
+func (s *Slab) FD() int { return -1 }
+
+// Device is whose memory it is.
+func (s *Slab) Device() *Device { return s.device }
+
+// Pointer is the device address of [off, off+n). REQUIRES: as for Bytes.
+func (s *Slab) Pointer(off, n uint64) uint64 {
+	s.mustContain(off, n)
+	return s.pointer + off
+}
+
+// Frame is what a pointer of this slab came from; false for others.
+func (s *Slab) Frame(pointer, n uint64) (memory.Frame, bool) {
+	f := memory.Frame{Offset: pointer - s.pointer, Bytes: n}
+	return f, pointer >= s.pointer && f.Within(s.size)
+}
+
+func (s *Slab) mustContain(off, n uint64) {
+	if !(memory.Frame{Offset: off, Bytes: n}).Within(s.size) {
+		panic(fmt.Sprintf("cuda: [%d, +%d) is outside of the slab of %d bytes", off, n, s.size))
+	}
+}
+
+// ReadInto is part of memory.Reader. It blocks, with its thread, and is meant for
+// small reads: what is large goes by Stream.Copy to pinned memory. It is not
+// ordered with other streams: whoever wrote the bytes must be done.
+func (s *Slab) ReadInto(off uint64, p []byte) error {
+	if err := s.device.Health(); err != nil {
+		return err
+	}
+	from := s.Pointer(off, uint64(len(p)))
+	return s.device.check("cuMemcpyDtoHAsync", s.device.api.read(s.device.context, s.device.control, p, from))
+}
+
+// WriteFrom writes p at off, as ReadInto reads.
+func (s *Slab) WriteFrom(off uint64, p []byte) error {
+	if err := s.device.Health(); err != nil {
+		return err
+	}
+	to := s.Pointer(off, uint64(len(p)))
+	return s.device.check("cuMemcpyHtoDAsync", s.device.api.write(s.device.context, s.device.control, to, p))
+}
+
+// BufferID is the driver's number of the allocation, unique in this process.
+func (s *Slab) BufferID() (uint64, error) {
+	id, r := s.device.api.bufferID(s.device.context, s.pointer)
+	return id, s.device.check("cuPointerGetAttribute", r)
+}
+
+// Export is what a peer or an executor needs to map the slab.
+func (s *Slab) Export() Export {
+	return Export{Handle: s.handle, SizeBytes: s.size, Device: s.device.info.UUID, Identity: s.identity}
+}
+
+// Close frees the memory. Processes that have it mapped keep it allocated.
+// REQUIRES: nothing that runs on the device uses it: wait for the Gate.
+func (s *Slab) Close() error {
+	if !s.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	defer s.device.forget(kindSlab)
+	err := s.device.check("cuMemFree", s.device.api.free(s.device.context, s.pointer))
+	if s.device.lost.Load() != nil {
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,150 @@
+package cuda
+
+import (
+	"fmt"
+	"sync/atomic"
+)
+
+// Purpose is what a stream is for: work of one purpose is in order, that of
+// different ones runs side by side.
+type Purpose int
+
+// The purposes. In are copies to the device's slab from peers and from the host,
+// Out those from it, Spill those between the tiers in the background.
+const (
+	Compute Purpose = iota
+	In
+	Out
+	Spill
+	purposes
+)
+
+// String is for people.
+func (p Purpose) String() string {
+	if p < 0 || p >= purposes {
+		return fmt.Sprintf("purpose %d", int(p))
+	}
+	return [purposes]string{"compute", "in", "out", "spill"}[p]
+}
+
+// urgent: somebody waits for inputs and outputs, nobody for kernels and spills
+// alone.
+func (p Purpose) urgent() bool { return p == In || p == Out }
+
+// Stream is a queue of work on a device. Its methods may be called from any
+// goroutine; what two of them submit at once is in either order.
+type Stream struct {
+	device  *Device
+	handle  uint64
+	purpose Purpose
+	own     bool
+	closed  atomic.Bool
+}
+
+// NewStream makes a stream beside the device's own ones: one per peer, say.
+func (d *Device) NewStream(p Purpose) (*Stream, error) {
+	if err := d.Health(); err != nil {
+		return nil, err
+	}
+	if err := d.adopt(kindStream); err != nil {
+		return nil, err
+	}
+	handle, r := d.api.streamCreate(d.context, p.urgent())
+	if err := d.check("cuStreamCreateWithPriority", r); err != nil {
+		d.forget(kindStream)
+		return nil, err
+	}
+	return &Stream{device: d, handle: handle, purpose: p, own: true}, nil
+}
+
+// Purpose is what the stream was made for.
+func (s *Stream) Purpose() Purpose { return s.purpose }
+
+// Handle is the CUstream, for other packages with C code of their own.
+func (s *Stream) Handle() uint64 { return s.handle }
+
+// Close destroys a stream of NewStream; what was submitted still runs.
+func (s *Stream) Close() error {
+	if !s.own || !s.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	defer s.device.forget(kindStream)
+	err := s.device.check("cuStreamDestroy", s.device.api.streamDestroy(s.device.context, s.handle))
+	if s.device.lost.Load() != nil {
+		return nil
+	}
+	return err
+}
+
+// Copy is one copy of a batch. Addresses of the device are those of Slab.Pointer
+// and Peer.Pointer, of the host those of Pinned.Address. Its layout is that of
+// mrc_copy.
+type Copy struct {
+	To, From, Bytes uint64
+	kind            copyKind
+	_               int32
+}
+
+// ToDevice copies from registered host memory to a device.
+func ToDevice(to, from, bytes uint64) Copy {
+	return Copy{To: to, From: from, Bytes: bytes, kind: hostToDevice}
+}
+
+// ToHost copies from a device to registered host memory.
+func ToHost(to, from, bytes uint64) Copy {
+	return Copy{To: to, From: from, Bytes: bytes, kind: deviceToHost}
+}
+
+// OnDevice copies between device memories: within the slab, or from or to the
+// slab of a peer.
+func OnDevice(to, from, bytes uint64) Copy {
+	return Copy{To: to, From: from, Bytes: bytes, kind: deviceToDevice}
+}
+
+// Copy submits copies, in order, and returns at once; one call of the shim for
+// all of them. If after is not nil it is recorded behind the last. On an error
+// some may have been submitted, and after was not recorded: fence the stream
+// before the memory is used again.
+func (s *Stream) Copy(copies []Copy, after *Event) error {
+	if err := s.device.Health(); err != nil {
+		return err
+	}
+	var event uint64
+	if after != nil {
+		event = after.handle
+	}
+	n, r := s.device.api.copyBatch(s.device.context, s.handle, copies, event)
+	if r == success {
+		return nil
+	}
+	call := fmt.Sprintf("copy %d of %d", n+1, len(copies))
+	if n == len(copies) {
+		call = "cuEventRecord"
+	}
+	return s.device.check(call, r)
+}
+
+// Memset fills device memory with a byte, in order with the stream.
+func (s *Stream) Memset(pointer uint64, value byte, bytes uint64) error {
+	if err := s.device.Health(); err != nil {
+		return err
+	}
+	return s.device.check("cuMemsetD8Async", s.device.api.memset(s.device.context, s.handle, pointer, value, bytes))
+}
+
+// Wait holds back what is submitted later until the event's last record is
+// reached. It does not block the caller.
+func (s *Stream) Wait(e *Event) error {
+	if err := s.device.Health(); err != nil {
+		return err
+	}
+	return s.device.check("cuStreamWaitEvent", s.device.api.streamWait(s.device.context, s.handle, e.handle))
+}
+
+// Sync blocks, with its thread, until what was submitted is done.
+func (s *Stream) Sync() error {
+	if err := s.device.Health(); err != nil {
+		return err
+	}
+	return s.device.check("cuStreamSynchronize", s.device.api.streamSync(s.device.context, s.handle))
+}
