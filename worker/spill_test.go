@@ -255,6 +255,43 @@ func TestCorruptedSpillFileLosesTheObjects(t *testing.T) {
 	}
 }
 
+// A peer that asks for objects of which some are corrupted gets the others.
+func TestCorruptedSpilledObjectsAreNotServed(t *testing.T) {
+	directory := t.TempDir()
+	s := workertest.NewScheduler(t)
+	a := start(t, s, func(c *worker.Config) { small(c); c.Scratch = directory })
+	b := start(t, s, func(c *worker.Config) { small(c); c.Name, c.MemoryLimitBytes = "host-1", 64<<20 })
+	a.Op(1, native, "bench.bytes")
+	b.Op(2, native, "bench.checksum")
+	const n, bytes = 16, 2 << 20
+	a.chunks(t, 100, n, bytes)
+	corrupt(t, directory)
+	b.Send(&millracev1.SessionResponse{Peers: []*millracev1.Peer{{WorkerId: a.ID, Name: "host-0", DataAddress: a.Registration.GetDataAddress()}}})
+	for i := range n {
+		in := input(uint64(100+i), bytes)
+		in.Holders = []uint32{a.ID}
+		b.Assign(&millracev1.Assignment{TaskId: uint64(200 + i), Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0)), Inputs: []*millracev1.Input{in}})
+	}
+	whole, lost := 0, 0
+	for i := range n {
+		switch r := b.Report(uint64(200 + i)); r.GetOutcome() {
+		case millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED:
+			whole++
+		case millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE:
+			lost++
+			if u := r.GetUnreachable()[0]; len(u.GetMissingAt()) == 0 {
+				t.Errorf("chunk %d should be missing there: %v", i, r)
+			}
+		default:
+			t.Fatalf("chunk %d: %v", i, r)
+		}
+	}
+	// The slab has 7 of them.
+	if whole < 7 || lost == 0 {
+		t.Errorf("%d whole, %d lost", whole, lost)
+	}
+}
+
 func TestNothingIsLeftAfterTheEnd(t *testing.T) {
 	directory := t.TempDir()
 	s := workertest.NewScheduler(t)

@@ -341,6 +341,13 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 					Inputs: rapid.SliceOfN(rapid.Custom(anyObj), 0, 3).Draw(t, "inputs"),
 				}, time.Duration(rapid.IntRange(0, 9).Draw(t, "wait")))
 			},
+			"rebuild": func(t *rapid.T) {
+				id, o := pick(t, x.granted), anyObj(t)
+				if v := x.l.objects[o]; v != nil && v.builder == x.l.reservations[id] {
+					delete(x.want, o)
+				}
+				x.l.Rebuild(id, o)
+			},
 			"merge": func(t *rapid.T) {
 				from := pick(t, x.granted)
 				err := x.l.Merge(from, pick(t, x.granted))
@@ -783,6 +790,34 @@ func TestTrimPunchesFreeTouchedChunksInOneBatch(t *testing.T) {
 	if out := x.l.Trim(0); len(out) != 1 {
 		t.Fatal("a punch that went wrong was taken as done")
 	}
+}
+
+func TestRebuiltObjectTakesItsMemoryAgain(t *testing.T) {
+	x := newTester(t, 16*mib)
+	id, _ := x.reserve(task(1), 0, 3*mib, 1000)
+	if _, err := x.allocate(id, obj(1), 3*mib, 1000); err != nil {
+		t.Fatal(err)
+	}
+	before := x.l.Stats()
+	for range 3 {
+		delete(x.want, obj(1))
+		x.l.Rebuild(id, obj(1))
+		x.check()
+		if frames, err := x.allocate(id, obj(1), 3*mib, 1000); err != nil || len(frames) != 2 {
+			t.Fatalf("%v, %v", frames, err)
+		}
+	}
+	if after := x.l.Stats(); after != before {
+		t.Errorf("books %+v, before %+v", after, before)
+	}
+	if err := x.l.Seal(obj(1), nil); err != nil {
+		t.Fatal(err)
+	}
+	if o, _ := x.l.Lookup(obj(1)); len(o.Frames) != 2 {
+		t.Errorf("frames %v", o.Frames)
+	}
+	x.l.Rebuild(id, obj(1)) // no more
+	x.release(id)
 }
 
 func TestEmptyFramesAndEmptyObjectsTakeNoMemory(t *testing.T) {

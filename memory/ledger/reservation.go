@@ -519,6 +519,30 @@ func (l *Ledger) Allocate(id ReservationID, oid ObjectID, sizes ...uint64) ([]me
 	return frames, nil
 }
 
+// Rebuild forgets a Building object, so that it can be made anew: its memory goes
+// back to its reservation. It does nothing if there is no such object.
+// REQUIRES: nobody writes to it any more.
+func (l *Ledger) Rebuild(id ReservationID, oid ObjectID) {
+	r, o := l.reservations[id], l.objects[oid]
+	if r == nil || o == nil || o.builder != r {
+		return
+	}
+	r.building = slices.Delete(r.building, slices.Index(r.building, o), slices.Index(r.building, o)+1)
+	var kept []*extent
+	for _, e := range o.extents {
+		if e != nil && e.refs == 1 {
+			kept = append(kept, e)
+			block := memory.Frame{Offset: e.places[0].offset, Bytes: alloc.Rounded(e.bytes)}
+			r.blocks = append(r.blocks, block)
+			l.reservedBytes += block.Bytes
+			l.clear(e, 0)
+		}
+	}
+	l.log.add("built anew", oid, id, 0)
+	l.free(o, nil)
+	l.verify()
+}
+
 func (l *Ledger) outgrown(r *reservation, oid ObjectID, n uint64, left []memory.Frame) error {
 	var rest uint64
 	for _, b := range left {

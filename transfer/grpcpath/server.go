@@ -121,9 +121,10 @@ func (r *reading) send(index uint32, l *transfer.Leased) error {
 			n := min(rawframe.ChunkBytes, region.Frame.Bytes-offset)
 			data, err := chunk(region, offset, n)
 			if err != nil {
-				// What the reader has of the object is useless to it, and so is the order
-				// of the stream: it asks somebody else.
-				return status.Errorf(codes.DataLoss, "object %s: %v", l.Head.Ref, err)
+				// It was spilled and cannot be read: what the reader has of it is useless.
+				return r.stream.SendMsg(&rawframe.ReadResponse{Message: rawframe.Message{
+					Index: index, Error: &millracev1.TaskError{Reason: ReasonNotHere, Message: err.Error()},
+				}})
 			}
 			m := &rawframe.ReadResponse{Message: rawframe.Message{
 				Index: index, Head: head, Frame: uint32(frame), Offset: offset, Data: r.outgoing.Payload(data),

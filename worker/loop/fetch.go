@@ -64,6 +64,8 @@ func (f *fetching) Place(ctx context.Context, index int, head transfer.Head) ([]
 		return nil, nil
 	}
 	s := f.worker.config.Store
+	// Another peer may have gone away in its middle.
+	s.Rebuild(f.reservations[index], f.object(index))
 	frames, err := s.Allocate(f.reservations[index], f.object(index), head.FrameBytes...)
 	if errors.Is(err, ledger.ErrOutgrown) {
 		if err = s.Grow(ctx, f.reservations[index], holder(f.object(index).Task), head.FrameBytes, f.worker.config.MemoryWait); err == nil {

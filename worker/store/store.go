@@ -585,6 +585,14 @@ func (s *Store) Allocate(r ledger.ReservationID, id ledger.ObjectID, sizes ...ui
 	return s.ledger.Allocate(r, id, sizes...)
 }
 
+// Rebuild forgets an object that is being built, to make it anew in the same
+// memory.
+func (s *Store) Rebuild(r ledger.ReservationID, id ledger.ObjectID) {
+	s.mu.Lock()
+	s.ledger.Rebuild(r, id)
+	s.mu.Unlock()
+}
+
 // Alias makes frames of an object that is being built out of another one's.
 func (s *Store) Alias(r ledger.ReservationID, id, source ledger.ObjectID, ranges ...memory.Frame) error {
 	s.mu.Lock()
