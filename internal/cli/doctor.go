@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/millrace/millrace/internal/doctor"
+	"github.com/millrace/millrace/internal/cli/doctor"
 	"github.com/millrace/millrace/internal/version"
 )
 
