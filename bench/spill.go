@@ -135,7 +135,7 @@ func (s *spill) memory(ctx context.Context) (m spilledBytes, err error) {
 		return m, err
 	}
 	for _, w := range workers {
-		d, err := s.cluster.Client.DescribeMemory(ctx, w, 1)
+		d, err := s.cluster.Client.DescribeMemory(ctx, w, 1, 0)
 		if err != nil {
 			return m, err
 		}

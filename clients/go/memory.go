@@ -8,8 +8,8 @@ import (
 )
 
 // DescribeMemory asks a worker what is in its memory, what keeps it there and who waits for room, with at most limit of the
-// largest holders and pins (0: 20).
-func (c *Client) DescribeMemory(ctx context.Context, w *millracev1.Worker, limit int) (*millracev1.DescribeMemoryResponse, error) {
+// largest holders and pins (0: 20). If task is not 0, the story of its result is told too.
+func (c *Client) DescribeMemory(ctx context.Context, w *millracev1.Worker, limit int, task uint64) (*millracev1.DescribeMemoryResponse, error) {
 	if w.GetDataAddress() == "" {
 		return nil, fmt.Errorf("millrace: worker %s has no memory of its own", w.GetName())
 	}
@@ -17,6 +17,8 @@ func (c *Client) DescribeMemory(ctx context.Context, w *millracev1.Worker, limit
 	if err != nil {
 		return nil, err
 	}
-	out, err := millracev1.NewDataServiceClient(conn).DescribeMemory(ctx, &millracev1.DescribeMemoryRequest{Limit: uint32(max(limit, 0))})
+	out, err := millracev1.NewDataServiceClient(conn).DescribeMemory(ctx, &millracev1.DescribeMemoryRequest{
+		Limit: uint32(max(limit, 0)), TaskId: task,
+	})
 	return out, callError(ctx, "DescribeMemory", err)
 }

@@ -29,6 +29,7 @@ func (a *app) memory() *cobra.Command {
 	}
 	addCall(cmd)
 	addOutput(cmd)
+	cmd.Flags().String("task", "", "tell, too, what happened to the result of this task (t12), and why")
 	cmd.Flags().Int("limit", 10, "how many of the largest holders and pins of each worker")
 	return cmd
 }
@@ -42,6 +43,13 @@ func (a *app) describeMemory(ctx context.Context, c *millrace.Client, names []st
 	limit := a.settings.Int("limit")
 	if limit < 1 || limit > 10000 {
 		return usageError{fmt.Errorf("--limit %d: 1 to 10000", limit)}
+	}
+	var task uint64
+	if text := a.settings.String("task"); text != "" {
+		var ok bool
+		if task, ok = number(text, 't'); !ok {
+			return usageError{fmt.Errorf("--task %s: a task's number, as in t12 (get tasks lists them)", text)}
+		}
 	}
 	workers, err := c.Workers(ctx)
 	if err != nil {
@@ -60,7 +68,7 @@ func (a *app) describeMemory(ctx context.Context, c *millrace.Client, names []st
 		}
 		delete(wanted, w.GetName())
 		delete(wanted, id)
-		m, err := c.DescribeMemory(ctx, w, limit)
+		m, err := c.DescribeMemory(ctx, w, limit, task)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("worker %s: %w", w.GetName(), err))
 			continue
@@ -85,6 +93,7 @@ func (a *app) printMemory(all []workerMemory) error {
 			}
 			w := tabwriter.NewWriter(a.out, 0, 8, 2, ' ', 0)
 			memoryTable(w, x)
+			memoryStory(w, x)
 			if err := w.Flush(); err != nil {
 				return err
 			}
@@ -170,6 +179,12 @@ func memoryTable(w io.Writer, x workerMemory) {
 			state = "granted"
 		}
 		row(w, r.GetReservationId(), r.GetHolder(), size(r.GetBytes()), size(r.GetLoadBytes()), state, (time.Duration(r.GetAgeMillis()) * time.Millisecond).String())
+	}
+}
+
+func memoryStory(w io.Writer, x workerMemory) {
+	for _, line := range x.memory.GetStory() {
+		row(w, line)
 	}
 }
 

@@ -43,8 +43,9 @@ type Server struct {
 	Lane func(context.Context, *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error)
 	// Logs returns what a task wrote, and whether the beginning is missing.
 	Logs func(ids.TaskID) (text string, truncated bool)
-	// Memory describes the memory, with so many of the largest holders.
-	Memory func(limit int) *millracev1.DescribeMemoryResponse
+	// Memory describes the memory, with so many of the largest holders, and the story
+	// of a task's result if one is named.
+	Memory func(limit int, task ids.TaskID) *millracev1.DescribeMemoryResponse
 
 	in, out atomic.Uint64
 }
@@ -283,9 +284,9 @@ func (s *Server) DescribeMemory(_ context.Context, request *millracev1.DescribeM
 	case n > most:
 		return nil, status.Errorf(codes.InvalidArgument, "a limit of %d; ask for at most %d", n, most)
 	case n == 0:
-		return s.Memory(usual), nil
+		return s.Memory(usual, ids.TaskID(request.GetTaskId())), nil
 	default:
-		return s.Memory(int(n)), nil
+		return s.Memory(int(n), ids.TaskID(request.GetTaskId())), nil
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 )
 
@@ -35,13 +36,17 @@ func (w *Worker) stats() *millracev1.WorkerStats {
 }
 
 // DescribeMemory tells what is in the worker's memory, with so many of the largest
-// holders and pins. It may be called from any goroutine.
-func (w *Worker) DescribeMemory(limit int) *millracev1.DescribeMemoryResponse {
+// holders and pins, and the story of a task's result. It may be called from any
+// goroutine.
+func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.DescribeMemoryResponse {
 	snapshot := w.config.Store.Snapshot(limit)
 	_, objects, small := w.config.Store.Stats()
 	r := &millracev1.DescribeMemoryResponse{
 		Largest: holdings(snapshot.Largest, len(snapshot.Tiers)), Pinned: holdings(snapshot.Pinned, len(snapshot.Tiers)),
 		SmallObjects: uint64(objects), SmallBytes: small, RssBytes: rss(),
+	}
+	if task != 0 {
+		r.Story = w.config.Store.Story(task)
 	}
 	for _, t := range snapshot.Tiers {
 		tier := &millracev1.MemoryTier{

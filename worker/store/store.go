@@ -464,6 +464,14 @@ func (s *Store) Snapshot(n int) ledger.Snapshot {
 	return s.ledger.Snapshot(n)
 }
 
+// Story returns what happened to the result of a task, as far as it is remembered:
+// of its newest generation here, else of its first.
+func (s *Store) Story(task ids.TaskID) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.ledger.Story(ledger.ObjectID{Task: task, Generation: max(s.latest[task], 1)})
+}
+
 // Request asks for memory; see ledger.Request.
 type Request struct {
 	Holder   ledger.Holder

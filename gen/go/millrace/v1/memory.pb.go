@@ -28,7 +28,9 @@ const (
 type DescribeMemoryRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// How many of the largest holders and pins to name; 0: 20.
-	Limit         uint32 `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit uint32 `protobuf:"varint,1,opt,name=limit,proto3" json:"limit,omitempty"`
+	// A task whose result's story is wanted too; 0: none.
+	TaskId        uint64 `protobuf:"varint,2,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -70,6 +72,13 @@ func (x *DescribeMemoryRequest) GetLimit() uint32 {
 	return 0
 }
 
+func (x *DescribeMemoryRequest) GetTaskId() uint64 {
+	if x != nil {
+		return x.TaskId
+	}
+	return 0
+}
+
 // DescribeMemoryResponse describes the memory of one worker at one moment.
 type DescribeMemoryResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -86,7 +95,10 @@ type DescribeMemoryResponse struct {
 	// Their size in bytes.
 	SmallBytes uint64 `protobuf:"varint,6,opt,name=small_bytes,json=smallBytes,proto3" json:"small_bytes,omitempty"`
 	// Resident set size of the worker without the slab, in bytes.
-	RssBytes      uint64 `protobuf:"varint,7,opt,name=rss_bytes,json=rssBytes,proto3" json:"rss_bytes,omitempty"`
+	RssBytes uint64 `protobuf:"varint,7,opt,name=rss_bytes,json=rssBytes,proto3" json:"rss_bytes,omitempty"`
+	// What happened to the task's result here, oldest first: when it was made, pinned, read, why it left and when it came back. Of all
+	// objects together the last thousand or so happenings are remembered.
+	Story         []string `protobuf:"bytes,8,rep,name=story,proto3" json:"story,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -168,6 +180,13 @@ func (x *DescribeMemoryResponse) GetRssBytes() uint64 {
 		return x.RssBytes
 	}
 	return 0
+}
+
+func (x *DescribeMemoryResponse) GetStory() []string {
+	if x != nil {
+		return x.Story
+	}
+	return nil
 }
 
 // MemoryTier is one kind of memory. Sizes include rounding to blocks.
@@ -546,9 +565,10 @@ var File_millrace_v1_memory_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_memory_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/memory.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\"7\n" +
+	"\x18millrace/v1/memory.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\"P\n" +
 	"\x15DescribeMemoryRequest\x12\x1e\n" +
-	"\x05limit\x18\x01 \x01(\rB\b\xbaH\x05*\x03\x18\x90NR\x05limit\"\xd8\x02\n" +
+	"\x05limit\x18\x01 \x01(\rB\b\xbaH\x05*\x03\x18\x90NR\x05limit\x12\x17\n" +
+	"\atask_id\x18\x02 \x01(\x04R\x06taskId\"\xee\x02\n" +
 	"\x16DescribeMemoryResponse\x12-\n" +
 	"\x05tiers\x18\x01 \x03(\v2\x17.millrace.v1.MemoryTierR\x05tiers\x124\n" +
 	"\alargest\x18\x02 \x03(\v2\x1a.millrace.v1.MemoryHoldingR\alargest\x122\n" +
@@ -557,7 +577,8 @@ const file_millrace_v1_memory_proto_rawDesc = "" +
 	"\rsmall_objects\x18\x05 \x01(\x04R\fsmallObjects\x12\x1f\n" +
 	"\vsmall_bytes\x18\x06 \x01(\x04R\n" +
 	"smallBytes\x12\x1b\n" +
-	"\trss_bytes\x18\a \x01(\x04R\brssBytes\"\xed\x02\n" +
+	"\trss_bytes\x18\a \x01(\x04R\brssBytes\x12\x14\n" +
+	"\x05story\x18\b \x03(\tR\x05story\"\xed\x02\n" +
 	"\n" +
 	"MemoryTier\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +

@@ -7,13 +7,15 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class DescribeMemoryRequest(_message.Message):
-    __slots__ = ("limit",)
+    __slots__ = ("limit", "task_id")
     LIMIT_FIELD_NUMBER: _ClassVar[int]
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
     limit: int
-    def __init__(self, limit: _Optional[int] = ...) -> None: ...
+    task_id: int
+    def __init__(self, limit: _Optional[int] = ..., task_id: _Optional[int] = ...) -> None: ...
 
 class DescribeMemoryResponse(_message.Message):
-    __slots__ = ("tiers", "largest", "pinned", "reservations", "small_objects", "small_bytes", "rss_bytes")
+    __slots__ = ("tiers", "largest", "pinned", "reservations", "small_objects", "small_bytes", "rss_bytes", "story")
     TIERS_FIELD_NUMBER: _ClassVar[int]
     LARGEST_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +23,7 @@ class DescribeMemoryResponse(_message.Message):
     SMALL_OBJECTS_FIELD_NUMBER: _ClassVar[int]
     SMALL_BYTES_FIELD_NUMBER: _ClassVar[int]
     RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STORY_FIELD_NUMBER: _ClassVar[int]
     tiers: _containers.RepeatedCompositeFieldContainer[MemoryTier]
     largest: _containers.RepeatedCompositeFieldContainer[MemoryHolding]
     pinned: _containers.RepeatedCompositeFieldContainer[MemoryHolding]
@@ -28,7 +31,8 @@ class DescribeMemoryResponse(_message.Message):
     small_objects: int
     small_bytes: int
     rss_bytes: int
-    def __init__(self, tiers: _Optional[_Iterable[_Union[MemoryTier, _Mapping]]] = ..., largest: _Optional[_Iterable[_Union[MemoryHolding, _Mapping]]] = ..., pinned: _Optional[_Iterable[_Union[MemoryHolding, _Mapping]]] = ..., reservations: _Optional[_Iterable[_Union[MemoryReservation, _Mapping]]] = ..., small_objects: _Optional[int] = ..., small_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ...) -> None: ...
+    story: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, tiers: _Optional[_Iterable[_Union[MemoryTier, _Mapping]]] = ..., largest: _Optional[_Iterable[_Union[MemoryHolding, _Mapping]]] = ..., pinned: _Optional[_Iterable[_Union[MemoryHolding, _Mapping]]] = ..., reservations: _Optional[_Iterable[_Union[MemoryReservation, _Mapping]]] = ..., small_objects: _Optional[int] = ..., small_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., story: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MemoryTier(_message.Message):
     __slots__ = ("name", "size_bytes", "used_bytes", "held_bytes", "clean_bytes", "evictable_bytes", "leaving_bytes", "coming_bytes", "written_bytes", "read_bytes", "failure")
