@@ -323,9 +323,14 @@ func (c Config) tiers() (below []memory.Tier, done func() error, err error) {
 // paths are the ways to the objects of other workers, best first.
 func (c Config) paths(space memory.Space, source transfer.Source, self func() ids.WorkerID, received func(int)) (*ladder.Path, *oneSided, error) {
 	streams := grpcpath.New(grpcpath.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
+	devices := c.UCXNetDevices
+	if host, _, err := net.SplitHostPort(c.Listen); err == nil && devices == "" && os.Getenv("UCX_NET_DEVICES") == "" && net.ParseIP(host).IsLoopback() {
+		// Who serves this machine only must not listen on its network.
+		devices = "lo"
+	}
 	lanes := &oneSided{
 		config: ucx.Config{
-			Library: c.UCXLibrary, TLS: c.UCXTLS, NetDevices: c.UCXNetDevices, Space: space, Source: source, SourceIsQuick: true, Log: c.Log,
+			Library: c.UCXLibrary, TLS: c.UCXTLS, NetDevices: devices, Space: space, Source: source, SourceIsQuick: true, Log: c.Log,
 		},
 		path:   ucx.PathConfig{Connect: streams.ConnectLane, Worker: self, StallTimeout: c.StallTimeout, Received: received},
 		forced: c.Protocol == ProtocolUCX, log: c.Log,

@@ -32,6 +32,7 @@ import (
 	"github.com/millrace/millrace/memory/disk"
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/server"
+	"github.com/millrace/millrace/transfer/ucx"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/ops"
 	"github.com/millrace/millrace/worker/supervisor"
@@ -458,6 +459,15 @@ func waitForWorkers(ctx context.Context, address, token string, n int) error {
 	return c.WaitForWorkers(ctx, n)
 }
 
+// carriers says in a line how objects will go between workers.
+func (a *app) carriers() string {
+	path, err := ucx.Locate(a.settings.String("ucx-library"))
+	if err != nil {
+		return fmt.Sprintf("in place on this host, by gRPC between hosts (%v; see millrace doctor)", err)
+	}
+	return fmt.Sprintf("in place on this host, by UCX between hosts (%s)", path)
+}
+
 func (a *app) greet(srv *server.Server, token string, workers, slots int, limit uint64) {
 	w := func(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format+"\n", args...) }
 	w("Millrace %s: %d workers with %d slots and %s each, host memory", version.String(), workers, slots, size(limit))
@@ -466,6 +476,7 @@ func (a *app) greet(srv *server.Server, token string, workers, slots int, limit 
 		w("  http     http://%s/metrics", srv.HTTPAddress())
 	}
 	w("  token    %s", token)
+	w("  bytes    %s", a.carriers())
 	w("  shell    export MILLRACE_ADDRESS=%s MILLRACE_TOKEN=%s", dialable(srv.Address()), token)
 	w("  python   from millrace import Client; client = Client()")
 	w("  go       c, err := millrace.Dial(ctx)")

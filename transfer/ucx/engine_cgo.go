@@ -196,3 +196,6 @@ var (
 	_ [unsafe.Sizeof(C.mr_op{})]byte    = [unsafe.Sizeof(op{})]byte{}
 	_ [unsafe.Sizeof(C.mr_event{})]byte = [unsafe.Sizeof(event{})]byte{}
 )
+
+// built says whether this program can load libraries at all.
+const built = true

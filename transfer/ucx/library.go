@@ -38,6 +38,29 @@ func Find(program string) string {
 	return libraryName
 }
 
+// Locate says which libucp.so.0 would be loaded, without loading it: the one that
+// is named, else the one that Find returns. Its errors match ErrUnavailable.
+func Locate(library string) (string, error) {
+	if !built {
+		return "", fmt.Errorf("%w: this program was built without cgo", ErrUnavailable)
+	}
+	library = Config{Library: library}.library()
+	if strings.ContainsRune(library, filepath.Separator) {
+		return library, checkFiles(library)
+	}
+	// Where the dynamic linker looks; its cache has no format to rely on.
+	folders := append(filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")), "/usr/local/lib", "/usr/lib64", "/lib64", "/usr/lib", "/lib", "/opt/ucx/lib")
+	multiarch, _ := filepath.Glob("/usr/lib/*-linux-gnu") // as in Find
+	for _, folder := range append(folders, multiarch...) {
+		if path := filepath.Join(folder, library); folder != "" {
+			if _, err := os.Stat(path); err == nil {
+				return path, checkFiles(path)
+			}
+		}
+	}
+	return "", fmt.Errorf("%w: no %s beside this program or in the system's folders", ErrUnavailable, library)
+}
+
 func (c Config) library() string {
 	if c.Library != "" {
 		return c.Library
