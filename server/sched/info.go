@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -91,9 +92,15 @@ func (m *Machine) sources(id ids.TaskID, b *block, t *task, target *worker, out 
 		case cx > cy:
 			return 1
 		}
-		return int(int64(x) - int64(y))
+		return cmp.Or(cmp.Compare(spread(x, target.id), spread(y, target.id)), cmp.Compare(x, y))
 	})
 	return out
+}
+
+// spread orders equals differently for each reader, so that many readers of one object do not all ask the same holder: of a
+// broadcast, each fresh replica serves the next ones.
+func spread(source, reader ids.WorkerID) uint64 {
+	return (uint64(source) | uint64(reader)<<32) * 0x9e3779b97f4a7c15 >> 32
 }
 
 // UpdateOf is what clients are told about a task.

@@ -24,6 +24,8 @@ const (
 	borrowWait = 2 * time.Second
 	// borrowKnown bounds the memory for counting.
 	borrowKnown = 10_000
+	// replicateOp is there to make copies of its inputs.
+	replicateOp = "core.replicate"
 )
 
 // borrowed is posted when peers have answered: loans are in the order of the
@@ -38,7 +40,7 @@ type borrowed struct {
 // Only native operations work on borrowed memory: executors map our slab alone.
 func (w *Worker) borrow(a *attempt, admitted bool) bool {
 	lender, ok := w.config.Path.(transfer.Borrower)
-	if !ok || a.op.runner != nativeRunner {
+	if !ok || a.op.runner != nativeRunner || a.op.pb.GetName() == replicateOp {
 		return false
 	}
 	type order struct {

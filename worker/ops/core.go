@@ -15,6 +15,15 @@ func coreOps() []*Op {
 			plan:   func(c *call) (*plan, error) { return copyTree(c, c.values["x"]) },
 		},
 		{
+			Name:     "core.replicate",
+			Doc:      "Returns null: where it runs there are copies of its arguments afterwards. Workers never borrow for it.",
+			Variadic: "xs",
+			Open:     true,
+			plan: func(*call) (*plan, error) {
+				return scalar(func(context.Context) (any, error) { return nil, nil }), nil
+			},
+		},
+		{
 			Name:     "core.list",
 			Doc:      "Returns its arguments as one list.",
 			Variadic: "xs",

@@ -159,3 +159,14 @@ def test_a_stranger_is_told_no(cluster: LocalCluster, client: Client) -> None:
         copy = other.session.hold(future.key)
         assert np.array_equal(other.session.fetch([copy], PATIENCE)[0], data)
         assert "UNAUTHENTICATED" in next(iter(other.session.paths().values()))
+
+
+def test_replicate_makes_as_many_copies_as_asked() -> None:
+    with LocalCluster(4, memory_limit="64MiB", device="host") as cluster, Client(cluster) as client:
+        client.wait_for_workers(4, timeout=PATIENCE)
+        names = sorted(client.scheduler_info()["workers"])
+        made = client.submit(np.arange, 200_000, workers=names[0], pure=False)
+        client.replicate(made, n=3)
+        eventually(lambda: len(client.who_has(made)[made.key]) == 3)
+        everywhere = client.scatter(np.arange(200_000), broadcast=True, hash=False)
+        eventually(lambda: sorted(client.who_has(everywhere)[everywhere.key]) == names)

@@ -160,10 +160,8 @@ class DataPlane:
         states: Sequence[State],
         objects: Sequence[_serialize.Encoded],
         targets: Callable[[], Sequence[worker_pb2.Worker]],
-        *,
-        broadcast: bool,
     ) -> None:
-        """Writes each object to a worker (to all of them, if broadcast) and waits until the scheduler knows it.
+        """Writes each object to a worker, by turns, and waits until the scheduler knows it.
 
         `targets` lists the workers that are allowed and active now; it raises if none comes. A worker that is lost before
         it could report an object is replaced by another one.
@@ -177,14 +175,14 @@ class DataPlane:
             fit = [w for w in workers if w.worker_id not in lost] or list(workers)
             took: dict[int, int] = {}  # worker by object
             for i in left:
-                for worker in fit if broadcast else [fit[next(self._turn) % len(fit)]]:
-                    try:
-                        self._write(worker.data_address, states[i].id, objects[i])
-                        took[i] = worker.worker_id
-                    except grpc.RpcError as e:
-                        if not isinstance(e, grpc.Call) or e.code() != grpc.StatusCode.UNAVAILABLE:
-                            raise errors.from_rpc(e, f"scattering {states[i].key} to {worker.name}") from None
-                        lost.add(worker.worker_id)
+                worker = fit[next(self._turn) % len(fit)]
+                try:
+                    self._write(worker.data_address, states[i].id, objects[i])
+                    took[i] = worker.worker_id
+                except grpc.RpcError as e:
+                    if not isinstance(e, grpc.Call) or e.code() != grpc.StatusCode.UNAVAILABLE:
+                        raise errors.from_rpc(e, f"scattering {states[i].key} to {worker.name}") from None
+                    lost.add(worker.worker_id)
             left = self._unreported(states, left, took, lost)
             if left:
                 if time.monotonic() > deadline:

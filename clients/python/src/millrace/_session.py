@@ -637,11 +637,9 @@ class Session:
         states: Sequence[State],
         objects: Sequence[_serialize.Encoded],
         targets: Callable[[], Sequence[worker_pb2.Worker]],
-        *,
-        broadcast: bool,
     ) -> None:
         """See `DataPlane.scatter`."""
-        self._data.scatter(states, objects, targets, broadcast=broadcast)
+        self._data.scatter(states, objects, targets)
 
     def fetch(self, states: Sequence[State], timeout: float | None, copy: bool = False) -> list[Any]:
         """See `DataPlane.fetch`."""

@@ -548,7 +548,7 @@ class Client:
         Args:
             data: what to send.
             workers: names, ids or hosts. Default: all, in turn.
-            broadcast: a copy on each of them.
+            broadcast: a copy on each of them, by way of each other.
             key: name for a single object. Default: made from its type.
             hash: equal data gets the same key. Default: if it is not larger than 16 MiB, for looking at every byte takes
                 longer than sending it.
@@ -601,10 +601,47 @@ class Client:
             self.session.submit([spec for spec, _ in fresh], wait=True)
             # Another client may have put equal data there already.
             todo = [(cast(State, spec.state), encoded) for spec, encoded in fresh if not cast(State, spec.state).done]
-            self.session.scatter(
-                [state for state, _ in todo], [encoded for _, encoded in todo], targets, broadcast=broadcast
-            )
+            self.session.scatter([state for state, _ in todo], [encoded for _, encoded in todo], targets)
+        if broadcast:
+            self.replicate(futures, workers=workers)
         return futures
+
+    def replicate(
+        self,
+        futures: Future[Any] | Iterable[Future[Any]],
+        *,
+        n: int | None = None,
+        workers: str | Sequence[str] | None = None,
+    ) -> None:
+        """Copies results to more workers, and returns when they are there. Each fresh copy serves the next ones.
+
+        Args:
+            futures: what to copy. Waits until they have succeeded.
+            n: how many workers shall have each of them. Default: all.
+            workers: names, ids or hosts that may. Default: all.
+        """
+        listed = [futures] if isinstance(futures, Future) else list(futures)
+        self.session.flush()
+        self.session.wait([f._state for f in listed], None)
+        names = [w.name for w in _matching(self.session.workers(), workers)]
+        wanted = len(names) if n is None else min(n, len(names))
+        holders = {f.key: set(who) for f, who in zip(listed, self.who_has(listed).values(), strict=True)}
+        while True:
+            wave: list[tuple[str, str, Future[Any]]] = []
+            for future in listed:
+                have = holders[future.key]
+                missing = [w for w in names if w not in have][: max(wanted - len(have & set(names)), 0)]
+                for name in missing[: max(len(have), 1)]:
+                    copy = self.submit(NativeOp("core.replicate"), future, workers=name, pure=False)
+                    wave.append((future.key, name, copy))
+            if not wave:
+                return
+            self.session.wait([copy._state for _, _, copy in wave], None)
+            for key, name, copy in wave:
+                exception = copy._state.exception()
+                if exception is not None:
+                    raise exception
+                holders[key].add(name)
 
     # ---- control -------------------------------------------------------------------------------------------------
 
@@ -891,6 +928,10 @@ class AsyncClient:
     async def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> dict[str, T]:
         """See `Client.run`."""
         return await self._call("run", function, *args, **kwargs)
+
+    async def replicate(self, futures: Any, **kwargs: Any) -> None:
+        """See `Client.replicate`."""
+        await self._call("replicate", futures, **kwargs)
 
     async def who_has(self, futures: Any) -> dict[str, list[str]]:
         """See `Client.who_has`."""
