@@ -33,6 +33,7 @@ func (a *app) bench() *cobra.Command {
 		a.benchTasks("python", "Python functions, really called", 20_000, bench.Python),
 		a.benchData(),
 		a.benchTransfer(),
+		a.benchAllToAll(),
 		a.benchSpill(),
 	)
 	return cmd
@@ -171,15 +172,12 @@ func (a *app) benchTransfer() *cobra.Command {
 		if c.Protocols[0] == "all" {
 			c.Protocols = []string{"borrow", "ucx", "grpc"}
 		}
-		for _, text := range s.Strings("sizes") {
-			n, err := humanize.ParseBytes(text)
-			if err != nil || n < 2<<10 || n > 1<<40 {
-				return nil, usageError{fmt.Errorf("--sizes %s: bytes such as 64KiB, at least 2KiB", text)}
-			}
-			c.Sizes = append(c.Sizes, int(n))
+		var err error
+		if c.Sizes, err = a.sizes(); err != nil {
+			return nil, err
 		}
-		if len(c.Sizes) == 0 || c.Samples < 0 {
-			return nil, usageError{errors.New("--sizes, --samples: at least one size, and 0 or more samples")}
+		if c.Samples < 0 {
+			return nil, usageError{fmt.Errorf("--samples %d: 0 or more", c.Samples)}
 		}
 		return bench.Transfer(ctx, c)
 	})
@@ -187,6 +185,41 @@ func (a *app) benchTransfer() *cobra.Command {
 	cmd.Flags().String("protocol", "auto", "auto, borrow, ucx or grpc; all: the last three, one after the other")
 	cmd.Flags().StringSlice("sizes", []string{"64KiB", "1MiB", "256MiB"}, "sizes of the object")
 	cmd.Flags().Int("samples", 0, "samples of each size; 0: 200, and 20 above 4MiB")
+	return cmd
+}
+
+// sizes reads --sizes.
+func (a *app) sizes() (sizes []int, err error) {
+	for _, text := range a.settings.Strings("sizes") {
+		n, err := humanize.ParseBytes(text)
+		if err != nil || n < 2<<10 || n > 1<<40 {
+			return nil, usageError{fmt.Errorf("--sizes %s: bytes such as 64KiB, at least 2KiB", text)}
+		}
+		sizes = append(sizes, int(n))
+	}
+	if len(sizes) == 0 {
+		return nil, usageError{errors.New("--sizes: at least one")}
+	}
+	return sizes, nil
+}
+
+func (a *app) benchAllToAll() *cobra.Command {
+	cmd := a.benchmark("alltoall", "An object from every worker to every other one, beside copies in memory", func(ctx context.Context, progress func(done, of int)) (any, error) {
+		s := a.settings
+		sizes, err := a.sizes()
+		if err != nil {
+			return nil, err
+		}
+		c := bench.AllToAllConfig{Workers: s.Int("workers"), Protocol: s.String("protocol"), Sizes: sizes, Repetitions: s.Int("repetitions"), Progress: progress}
+		if c.Workers < 2 || c.Repetitions < 1 {
+			return nil, usageError{errors.New("--workers, --repetitions: at least two workers and one repetition")}
+		}
+		return bench.AllToAll(ctx, c)
+	})
+	cmd.Flags().Int("workers", 4, "how many workers")
+	cmd.Flags().String("protocol", "auto", "auto, borrow, ucx or grpc")
+	cmd.Flags().StringSlice("sizes", []string{"64KiB", "1MiB", "32MiB"}, "sizes of what goes from one worker to another")
+	cmd.Flags().Int("repetitions", 20, "how often each size is repeated")
 	return cmd
 }
 
@@ -232,30 +265,49 @@ func (a *app) progress(name string) (tell func(done, of int), stop func()) {
 		}
 }
 
-// benchTable prints the fields of a result for people, by their JSON names.
+// benchTable prints the fields of a result for people, by their JSON names, and then its rows.
 func (a *app) benchTable(result any) error {
 	w := tabwriter.NewWriter(a.out, 0, 8, 2, ' ', 0)
 	v := reflect.ValueOf(result)
 	for i := range v.NumField() {
 		name, option, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-		if option != "" && v.Field(i).IsZero() {
+		if option != "" && v.Field(i).IsZero() || name == "rows" {
 			continue
 		}
 		row(w, strings.ReplaceAll(name, "_", " "), benchCell(name, v.Field(i)))
 	}
+	if rows := v.FieldByName("Rows"); rows.IsValid() && rows.Len() > 0 {
+		if err := w.Flush(); err != nil {
+			return err
+		}
+		benchRows(w, rows)
+	}
 	return w.Flush()
+}
+
+// benchRows prints rows of one kind, with their JSON names on top.
+func benchRows(w *tabwriter.Writer, rows reflect.Value) {
+	of := rows.Type().Elem()
+	names := make([]string, of.NumField())
+	cells := make([]any, of.NumField())
+	for i := range names {
+		names[i], _, _ = strings.Cut(of.Field(i).Tag.Get("json"), ",")
+		cells[i] = strings.ToUpper(strings.ReplaceAll(names[i], "_", " "))
+	}
+	row(w)
+	row(w, cells...)
+	for i := range rows.Len() {
+		for k := range cells {
+			cells[k] = benchCell(names[k], rows.Index(i).Field(k))
+		}
+		row(w, cells...)
+	}
 }
 
 func benchCell(name string, v reflect.Value) string {
 	switch x := v.Interface().(type) {
 	case bench.Spread:
 		return fmt.Sprintf("%s .. %s", figure(x.Min), figure(x.Max))
-	case []bench.SpillRow:
-		var cells []string
-		for _, r := range x {
-			cells = append(cells, fmt.Sprintf("%s %s GB/s, raw %s, ratio %s", r.Phase, figure(r.Rate), figure(r.RawRate), figure(r.Ratio)))
-		}
-		return strings.Join(cells, "; ")
 	case bench.Percentiles:
 		return fmt.Sprintf("p50 %s  p99 %s  (%d samples)", figure(x.P50), figure(x.P99), x.Samples)
 	case uint64:
