@@ -135,8 +135,9 @@ type tier struct {
 	// heldBytes are the blocks of all places; of these, cleanBytes have a
 	// copy in a tier below, leavingBytes are being written there.
 	heldBytes, cleanBytes, leavingBytes uint64
-	// discardBytes are withheld until Discarded.
-	discardBytes uint64
+	// discardBytes are withheld until Discarded. Below littered, the system may keep
+	// room for copies that were too small for that.
+	discardBytes, littered uint64
 	// cheap are the victims that leave for nothing, costly those that must be
 	// written.
 	cheap, costly victims
@@ -231,11 +232,29 @@ func (l *Ledger) vacate(e *extent, i int, out []Effect) []Effect {
 	n := t.block(e.bytes)
 	region := Region{i, memory.Frame{Offset: e.places[i].offset, Bytes: n}}
 	l.clear(e, i)
-	if t.DiscardBytes == 0 || n < t.DiscardBytes {
+	if t.DiscardBytes == 0 {
 		t.space.Free(region.Offset)
 		return out
 	}
+	if n < t.DiscardBytes {
+		t.space.Free(region.Offset)
+		t.littered = max(t.littered, region.End())
+		return l.sweep(i, out)
+	}
 	t.discardBytes += n
+	l.tickets++
+	l.discards[l.tickets] = region
+	return append(out, Discard{Ticket: l.tickets, Region: region})
+}
+
+// sweep discards what small copies have left in a tier, once there is nothing else.
+func (l *Ledger) sweep(i int, out []Effect) []Effect {
+	t := l.tiers[i]
+	if t.heldBytes > 0 || t.discardBytes > 0 || t.littered == 0 || !t.space.Claim(0, t.littered) {
+		return out
+	}
+	region := Region{i, memory.Frame{Bytes: t.littered}}
+	t.discardBytes, t.littered = t.littered, 0
 	l.tickets++
 	l.discards[l.tickets] = region
 	return append(out, Discard{Ticket: l.tickets, Region: region})
@@ -259,7 +278,7 @@ func (l *Ledger) Discarded(ticket Ticket) []Effect {
 	l.tiers[r.Tier].discardBytes -= r.Bytes
 	l.tiers[r.Tier].space.Free(r.Offset)
 	l.tiers[r.Tier].tryAgain()
-	out := l.serve(nil)
+	out := l.serve(l.sweep(r.Tier, nil))
 	l.verify()
 	return out
 }

@@ -172,7 +172,8 @@ type Tier struct {
 	// alloc.Granule; 0 means that.
 	UnitBytes uint64
 	// DiscardBytes: copies of so many bytes or more are given back to the tier
-	// when they are not needed (Discard). 0 means none.
+	// when they are not needed (Discard), smaller ones when nothing is left in it.
+	// 0 means none.
 	DiscardBytes uint64
 }
 

@@ -345,6 +345,34 @@ func TestLeaseOnDiskKeepsTheCopy(t *testing.T) {
 	}
 }
 
+// Small copies are not worth a system call each, but the last one leaves nothing.
+func TestEmptyTierIsSwept(t *testing.T) {
+	x := newTester(t, 64<<10, Tier{Name: "disk", SizeBytes: 1 << 20, UnitBytes: 4096, DiscardBytes: 16 << 10})
+	for n := range 10 {
+		x.make(n+1, 5000)
+	}
+	big, _ := x.reserve(task(50), time.Minute, 58<<10)
+	x.settle()
+	x.release(big)
+	for n := range 10 {
+		out, err := x.l.Drop(obj(n + 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.effects(out)
+		if n < 9 && len(x.io) > 0 {
+			t.Fatalf("discarded after %d of 10: %v", n+1, x.io)
+		}
+	}
+	if d, ok := x.io[0].(Discard); !ok || d.Region.Offset != 0 || d.Region.Bytes < 10*8192 {
+		t.Fatalf("got %v", x.io)
+	}
+	x.settle()
+	if used := x.l.Tiers()[1].UsedBytes; used != 0 || len(x.io) > 0 {
+		t.Errorf("%d bytes are in use, %v", used, x.io)
+	}
+}
+
 // Whoever runs and needs more goes before those who hold nothing.
 func TestUrgentGoesFirst(t *testing.T) {
 	x := newTester(t, 16*mib, disk(64*mib))
