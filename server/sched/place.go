@@ -384,6 +384,8 @@ func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *t
 			return nil, placeNowhere
 		}
 	}
+	all := len(from)
+	from = m.readable(from, id, t, fits)
 	var avoid ids.WorkerID
 	if tr := m.troubleIf(id, t); tr != nil {
 		avoid = tr.avoid
@@ -395,6 +397,9 @@ func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *t
 	idle, open := m.leastLoaded(from, c, avoid, check)
 	if idle == nil {
 		m.scratch.candidates = candidates
+		if len(from) < all {
+			return nil, placeLater
+		}
 		if limited && open == 0 {
 			if any, _ := m.leastLoaded(from, c, 0, nil); any != nil {
 				return nil, placeLater
@@ -433,6 +438,20 @@ func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *t
 		}
 	}
 	return best, placeHere
+}
+
+// readable leaves those workers out from which the task's object could not be fetched before, unless it fits no others:
+// made there again it would be no easier to reach.
+func (m *Machine) readable(from []*worker, id ids.TaskID, t *task, fits func(*worker) bool) []*worker {
+	tr := m.troubleIf(id, t)
+	if tr == nil || len(tr.unread) == 0 {
+		return from
+	}
+	left := slices.DeleteFunc(slices.Clone(from), func(w *worker) bool { return tr.unreadAt(w.id) >= maxUnread })
+	if !slices.ContainsFunc(left, fits) {
+		return from
+	}
+	return left
 }
 
 // finishMicros estimates when a task could have run on the worker, its own run time aside: the end of the queue, the time

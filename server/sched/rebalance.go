@@ -97,7 +97,8 @@ func (m *Machine) steal(to *worker, n int) (moved int, early bool) {
 			continue
 		}
 		c := m.classes[t.class]
-		if !m.room(to, c) || !slices.Contains(m.feasible(c), to) || !m.memoryFits(to, b, t) {
+		fits := func(w *worker) bool { return m.memoryFits(w, b, t) }
+		if !m.room(to, c) || !slices.Contains(m.readable(m.feasible(c), ref.Task, t, fits), to) || !fits(to) {
 			continue
 		}
 		_, fetch := m.fetchMicros(to, b.edgesOf(t))

@@ -241,6 +241,16 @@ type unread struct {
 	times  int
 }
 
+// unreadAt is how often the task's object could not be fetched from a worker.
+func (tr *trouble) unreadAt(at ids.WorkerID) int {
+	for _, u := range tr.unread {
+		if u.worker == at {
+			return u.times
+		}
+	}
+	return 0
+}
+
 func (m *Machine) troubleOf(id ids.TaskID, t *task) *trouble {
 	if t.flags&flagTrouble == 0 {
 		t.flags |= flagTrouble

@@ -352,24 +352,52 @@ func (m *Machine) onFetchEnded(e FetchEnded) {
 	if f == nil {
 		return
 	}
-	for _, w := range slices.Clone(f.objects) {
-		m.onFetchFailed(FetchFailed{Fetch: e.Fetch, Object: w.object, Message: e.Message})
-	}
-	f.peer.fetches--
+	p := f.peer
+	p.fetches--
 	delete(m.fetches, e.Fetch)
+	failed := f.objects
+	if len(failed) > 0 {
+		// Nothing leads to the peer: what is queued there would find that out one
+		// timeout after the other.
+		failed, p.queue = slices.Concat(failed, p.queue), nil
+	}
+	var stuck []*wanted
+	for _, w := range failed {
+		w.fetch, w.peer = nil, nil
+		w.failedAt = append(w.failedAt, p.id)
+		switch {
+		case len(w.waiting) == 0:
+			m.abandon(w)
+		case len(w.holders) == 0:
+			stuck = append(stuck, w)
+		default:
+			m.queue(w)
+		}
+	}
+	m.unreachable(stuck...)
 }
 
-// unreachable gives up on an object: nobody is left who might have it.
-func (m *Machine) unreachable(w *wanted) {
-	waiting := slices.Clone(w.waiting)
-	for _, a := range waiting {
+// unreachable gives up on objects: nobody is left who might have them. Attempts
+// report all of theirs at once.
+func (m *Machine) unreachable(objects ...*wanted) {
+	var victims []*attempt
+	inputs := make(map[*attempt][]Unreachable)
+	for _, w := range objects {
+		for _, a := range w.waiting {
+			if inputs[a] == nil {
+				victims = append(victims, a)
+			}
+			inputs[a] = append(inputs[a], Unreachable{Object: w.object, FailedAt: w.failedAt, MissingAt: w.missingAt})
+		}
+	}
+	for _, a := range victims {
 		m.log.add(a.ref, "input unreachable")
 		m.withdraw(a)
-		m.do(Report{Ref: a.ref, Outcome: InputUnreachable, Unreachable: []Unreachable{{
-			Object: w.object, FailedAt: w.failedAt, MissingAt: w.missingAt,
-		}}})
+		m.do(Report{Ref: a.ref, Outcome: InputUnreachable, Unreachable: inputs[a]})
 	}
-	m.abandon(w)
+	for _, w := range objects {
+		m.abandon(w)
+	}
 }
 
 // abandon forgets an object that nobody waits for, unless a stream is bringing
