@@ -1,12 +1,9 @@
-// Package faults is Test support: what happens to a cluster of several hosts when the network between them, or a host,
-// fails. The hosts are network namespaces; the processes are real.
 package faults
 
 import (
 	"bytes"
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -17,14 +14,17 @@ import (
 	"time"
 
 	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/test/netlab"
 )
-
-func TestMain(m *testing.M) { os.Exit(netlab.Main(m)) }
 
 const (
 	token = "partition"
 	port  = "7000"
+	// patience is for what is to happen without a deadline of its own.
+	// deadline is by when everything that is asked of a cluster must have come to an end.
+	deadline = 90 * time.Second
+	patience = 30 * time.Second
 )
 
 // cluster is a scheduler on host 0 and what was started beside it.
@@ -58,13 +58,13 @@ func start(t *testing.T, hosts int) *cluster {
 	t.Helper()
 	c := &cluster{t: t, binary: cmp.Or(os.Getenv("MILLRACE_BIN"), filepath.Join("..", "..", "bin", "millrace")), lab: netlab.New(t, hosts)}
 	t.Cleanup(func() {
-		if t.Failed() {
+		if t.Failed() || *showLog {
 			t.Logf("the processes wrote:\n%s", c.log.String())
 		}
 	})
 	address := c.lab.Host(0).Address() + ":" + port
 	c.process(0, "scheduler", "--listen", address, "--http", "", "--token", token)
-	client, err := millrace.Dial(c.soon(), millrace.WithAddress(address), millrace.WithToken(token))
+	client, err := millrace.Dial(c.soon(), millrace.WithAddress(address), millrace.WithToken(token), millrace.WithoutSharedMemory())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,30 +73,53 @@ func start(t *testing.T, hosts int) *cluster {
 	return c
 }
 
+// spec is one worker.
+type spec struct {
+	host int
+	// name is the prefix of the worker's name; default: w and the number of the host.
+	name string
+	// by is the protocol that it reads with; default: auto.
+	by protocol
+	// limit is the slab; default: 256MiB.
+	limit string
+	// listen is the port of its DataService; default: any.
+	listen string
+	// around is a command that runs what is put after it.
+	around []string
+	env    []string
+	args   []string
+}
+
 // worker runs one worker on a host, and waits until it is registered.
 func (c *cluster) worker(host int, args ...string) *exec.Cmd {
 	c.t.Helper()
-	address := c.lab.Host(host).Address()
-	name := fmt.Sprint("w", host)
-	cmd := c.process(host, append([]string{
-		"worker", "--address", c.lab.Host(0).Address() + ":" + port, "--token", token,
-		"--listen", address + ":0", "--name", name, "--workers", "1", "--slots", "1", "--memory-limit", "256MiB",
-	}, args...)...)
-	c.until("worker "+name+" is registered", func() bool {
-		for _, w := range c.workers() {
-			if w.Name == name+"-0" && w.State == "WORKER_STATE_ACTIVE" {
-				return true
-			}
-		}
-		return false
-	})
+	return c.run(spec{host: host, args: args})
+}
+
+// run runs one worker, and waits until it is registered.
+func (c *cluster) run(s spec) *exec.Cmd {
+	c.t.Helper()
+	name := cmp.Or(s.name, fmt.Sprint("w", s.host))
+	line := append([]string(nil), s.around...)
+	line = append(line, c.binary, "worker", "--address", c.lab.Host(0).Address()+":"+port, "--token", token,
+		"--listen", c.lab.Host(s.host).Address()+":"+cmp.Or(s.listen, "0"), "--name", name, "--workers", "1", "--slots", "1",
+		"--memory-limit", cmp.Or(s.limit, "256MiB"))
+	line = append(line, s.by.flags...)
+	line = append(line, s.args...)
+	cmd := c.processWith(s.host, s.env, line...)
+	c.until("worker "+name+" is registered", func() bool { return c.find(name+"-0") != nil })
 	return cmd
 }
 
 func (c *cluster) process(host int, args ...string) *exec.Cmd {
 	c.t.Helper()
-	cmd := c.lab.Host(host).Command(context.Background(), c.binary, args...)
-	cmd.Env = append(os.Environ(), "MILLRACE_SCHEDULER_FILE=")
+	return c.processWith(host, nil, append([]string{c.binary}, args...)...)
+}
+
+func (c *cluster) processWith(host int, env []string, line ...string) *exec.Cmd {
+	c.t.Helper()
+	cmd := c.lab.Host(host).Command(context.Background(), line[0], line[1:]...)
+	cmd.Env = append(append(os.Environ(), "MILLRACE_SCHEDULER_FILE="), env...)
 	cmd.Stdout, cmd.Stderr = &c.log, &c.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {
@@ -112,34 +135,67 @@ func (c *cluster) process(host int, args ...string) *exec.Cmd {
 	return cmd
 }
 
-type workerRow struct{ Name, State string }
-
-func (c *cluster) workers() []workerRow {
-	cmd := exec.CommandContext(c.soon(), c.binary, "get", "workers", "-o", "json", "--address", c.lab.Host(0).Address()+":"+port, "--token", token)
-	out, err := cmd.Output()
+// find returns the active worker of a name, nil if there is none.
+func (c *cluster) find(name string) *millracev1.Worker {
+	c.t.Helper()
+	list, err := c.client.Workers(c.t.Context(), millracev1.WorkerState_WORKER_STATE_ACTIVE)
 	if err != nil {
-		return nil
+		c.t.Fatalf("the workers: %v", err)
 	}
-	var list struct{ Workers []workerRow }
-	if err := json.Unmarshal(out, &list); err != nil {
-		c.t.Fatalf("get workers: %v\n%s", err, out)
+	for _, w := range list {
+		if w.GetName() == name {
+			return w
+		}
 	}
-	return list.Workers
+	return nil
+}
+
+// must returns the active worker of a name.
+func (c *cluster) must(name string) *millracev1.Worker {
+	c.t.Helper()
+	w := c.find(name)
+	if w == nil {
+		c.t.Fatalf("worker %s is not there", name)
+	}
+	return w
+}
+
+// back waits until a worker has another life, and says after how long.
+func (c *cluster) back(before *millracev1.Worker) *millracev1.Worker {
+	c.t.Helper()
+	var w *millracev1.Worker
+	began := time.Now()
+	c.until("worker "+before.GetName()+" is back", func() bool {
+		w = c.find(before.GetName())
+		return w != nil && w.GetIncarnation() != before.GetIncarnation()
+	})
+	c.t.Logf("%s is back after %v", w.GetName(), time.Since(began).Round(time.Millisecond))
+	return w
+}
+
+func (c *cluster) signal(w *millracev1.Worker, s syscall.Signal) {
+	c.t.Helper()
+	if w.GetPid() < 100 {
+		c.t.Fatalf("%s is process %d, which is none of ours", w.GetName(), w.GetPid())
+	}
+	if err := syscall.Kill(int(w.GetPid()), s); err != nil {
+		c.t.Fatalf("%v to %s: %v", s, w.GetName(), err)
+	}
 }
 
 func (c *cluster) until(what string, holds func() bool) {
 	c.t.Helper()
-	deadline := time.Now().Add(30 * time.Second)
+	deadline := time.Now().Add(patience)
 	for !holds() {
 		if time.Now().After(deadline) {
-			c.t.Fatalf("not within 30 s: %s", what)
+			c.t.Fatalf("not within %v: %s", patience, what)
 		}
 		time.Sleep(20 * time.Millisecond) // it happens in other processes
 	}
 }
 
 func (c *cluster) soon() context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 90*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
 	c.t.Cleanup(cancel)
 	return ctx
 }

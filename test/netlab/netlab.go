@@ -16,11 +16,13 @@ import (
 // insideEnv is set in the process that owns a network namespace of its own.
 const insideEnv = "MILLRACE_NETLAB_INSIDE"
 
-// Main runs the tests in a fresh network namespace, so that nothing of the machine's own network is touched. It is what
+// Main runs the tests in fresh namespaces, so that nothing of the machine's own network or mounts is touched. It is what
 // TestMain calls, and returns the exit code.
 func Main(m *testing.M) int {
 	if os.Getenv(insideEnv) != "" {
-		if err := run("ip", "link", "set", "lo", "up"); err != nil {
+		// What tests mount is theirs, too.
+		err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "")
+		if err := errors.Join(err, run("ip", "link", "set", "lo", "up")); err != nil {
 			fmt.Fprintln(os.Stderr, "netlab:", err)
 			return 1
 		}
@@ -52,7 +54,8 @@ func Main(m *testing.M) int {
 	return 0
 }
 
-// Lab is a router and its hosts. The test itself is on a host of its own, which sees all others.
+// Lab is a router and its hosts. The test itself is on a host of its own, which sees all others. There can be several at
+// once, which share the router.
 type Lab struct {
 	t     *testing.T
 	hosts []*Host
@@ -63,9 +66,20 @@ type Lab struct {
 type Host struct {
 	lab   *Lab
 	index int
+	// number is what no other host of any lab has: its network is named after it.
+	number int
 	// pid is of the process that keeps the namespace alive.
 	keeper *exec.Cmd
 }
+
+// numbers are those of hosts that are not there.
+var numbers = func() chan int {
+	free := make(chan int, 256)
+	for i := range cap(free) {
+		free <- i
+	}
+	return free
+}()
 
 // New makes n hosts, numbered from 0.
 func New(t *testing.T, n int) *Lab {
@@ -87,18 +101,19 @@ func (l *Lab) Host(i int) *Host { return l.hosts[i] }
 func (l *Lab) newHost(i int) *Host {
 	t := l.t
 	t.Helper()
-	h := &Host{lab: l, index: i}
+	h := &Host{lab: l, index: i, number: <-numbers}
 	h.keeper = exec.Command("sleep", "infinity")
 	h.keeper.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 	if err := h.keeper.Start(); err != nil {
 		t.Fatalf("netlab: host %d: %v", i, err)
 	}
-	ours, theirs := fmt.Sprintf("lab%d", i), fmt.Sprintf("eth%d", i)
+	ours, theirs := fmt.Sprintf("lab%d", h.number), fmt.Sprintf("eth%d", i)
 	t.Cleanup(func() {
 		_ = h.keeper.Process.Kill() // it is ours, and has nothing to lose
 		_ = h.keeper.Wait()
 		// The namespace goes with its last process, in its own time; its link at once.
 		_ = run("ip", "link", "del", ours)
+		numbers <- h.number
 	})
 	h.must("ip", "link", "add", ours, "type", "veth", "peer", "name", theirs, "netns", fmt.Sprint(h.keeper.Process.Pid))
 	h.must("ip", "addr", "add", h.gateway()+"/24", "dev", ours)
@@ -117,9 +132,9 @@ func (l *Lab) newHost(i int) *Host {
 }
 
 // Address is the host's.
-func (h *Host) Address() string { return fmt.Sprintf("10.99.%d.2", h.index) }
+func (h *Host) Address() string { return fmt.Sprintf("10.99.%d.2", h.number) }
 
-func (h *Host) gateway() string { return fmt.Sprintf("10.99.%d.1", h.index) }
+func (h *Host) gateway() string { return fmt.Sprintf("10.99.%d.1", h.number) }
 
 // Command prepares a program on the host. Its process id is the program's own.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {

@@ -1,0 +1,152 @@
+package faults
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+)
+
+// onSource and onReader are where tasks want to run; onlyReader, where they must.
+var (
+	onSource   = millrace.WithPreferredWorkers("source-0")
+	onReader   = millrace.WithPreferredWorkers("reader-0")
+	onlySource = millrace.WithWorkers("source-0")
+	onlyReader = millrace.WithWorkers("reader-0")
+)
+
+// TestSourceIsKilledWhileIdle: what it had is made again for who needs it.
+func TestSourceIsKilledWhileIdle(t *testing.T) {
+	t.Parallel()
+	with(t, everywhere, func(t *testing.T, p protocol) {
+		t.Helper()
+		c := start(t, 3)
+		c.pair(p, spec{})
+		kept := c.stamps(100, moved()/16, onSource)
+		c.check(c.stamp(1, 32, kept[:8], onlyReader))
+		before := c.must("source-0")
+		c.signal(before, syscall.SIGKILL)
+		c.back(before)
+		c.check(c.stamp(2, 32, kept, onlyReader))
+	})
+}
+
+// TestSourceIsKilledAtConnect: it dies at the moment at which the reader first turns to it, or soon after that.
+func TestSourceIsKilledAtConnect(t *testing.T) {
+	t.Parallel()
+	with(t, everywhere, func(t *testing.T, p protocol) {
+		t.Helper()
+		c := start(t, 3)
+		c.pair(p, spec{})
+		for round, after := range []time.Duration{0, time.Millisecond, 3 * time.Millisecond, 8 * time.Millisecond} {
+			first := int64(1000 * (round + 1))
+			kept := c.stamps(first, moved()/16, onSource)
+			before := c.must("source-0")
+			read := c.stamp(int64(round+1), 32, kept, onlyReader)
+			if err := c.client.Flush(c.soon()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(after) // to hit different moments
+			c.signal(before, syscall.SIGKILL)
+			c.check(read)
+			c.back(before)
+			release(append(kept, read)...)
+		}
+		c.empty()
+	})
+}
+
+// TestSourceIsKilledInTheMiddle: of much that is on its way, the rest never comes.
+func TestSourceIsKilledInTheMiddle(t *testing.T) {
+	t.Parallel()
+	with(t, everywhere, func(t *testing.T, p protocol) {
+		t.Helper()
+		c := start(t, 3)
+		c.pair(p, spec{})
+		kept := c.stamps(100, moved(), onSource)
+		before, reader := c.must("source-0"), c.must("reader-0")
+		had := resident(t, reader)
+		read := c.stamp(1, 32, kept, onlyReader)
+		c.arriving(reader, had, moved()/5)
+		c.signal(before, syscall.SIGKILL)
+		c.check(read)
+		c.back(before)
+		release(append(kept, read)...)
+		c.empty()
+	})
+}
+
+// TestReaderIsKilledInTheMiddle: its next life reads again, and the source has its memory back.
+func TestReaderIsKilledInTheMiddle(t *testing.T) {
+	t.Parallel()
+	with(t, everywhere, func(t *testing.T, p protocol) {
+		t.Helper()
+		c := start(t, 3)
+		c.pair(p, spec{})
+		kept := c.stamps(100, moved(), onSource)
+		reader := c.must("reader-0")
+		had := resident(t, reader)
+		read := c.stamp(1, 32, kept, onlyReader)
+		c.arriving(reader, had, moved()/5)
+		c.signal(reader, syscall.SIGKILL)
+		c.check(read)
+		release(append(kept, read)...)
+		c.empty()
+	})
+}
+
+// TestSourceRestartsOnTheSameAddress: whoever answers there now is another one, with other bytes at the same places.
+func TestSourceRestartsOnTheSameAddress(t *testing.T) {
+	t.Parallel()
+	with(t, everywhere, func(t *testing.T, p protocol) {
+		t.Helper()
+		c := start(t, 3)
+		c.pair(p, spec{listen: "7100"})
+		kept := c.stamps(100, moved()/16, onlySource)
+		for life := range int64(4) {
+			c.check(c.stamp(life+1, 32, kept, onlyReader))
+			before := c.must("source-0")
+			// Other bytes first, so that nothing lies where it lay.
+			c.signal(before, syscall.SIGKILL)
+			if now := c.back(before); now.GetDataAddress() != before.GetDataAddress() {
+				t.Fatalf("it was at %s, and is at %s", before.GetDataAddress(), now.GetDataAddress())
+			}
+			c.wait(c.stamp(500+life, (life+1)*100_000, nil, onlySource))
+		}
+		c.check(c.stamp(10, 32, kept, onlyReader))
+	})
+}
+
+// TestSourceRestartsWithTheSameProcessID: as above, and it is process 1 of a fresh process namespace each time.
+func TestSourceRestartsWithTheSameProcessID(t *testing.T) {
+	t.Parallel()
+	with(t, apart, func(t *testing.T, p protocol) {
+		t.Helper()
+		c := start(t, 3)
+		c.run(spec{host: 2, name: "reader", by: p})
+		source := spec{
+			host: 1, name: "source", by: p, listen: "7100",
+			around: []string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"},
+			env:    []string{"MILLRACE_WORKER_CHILD=source-0", "MILLRACE_WORKER_INCARNATION="},
+		}
+		var kept []object
+		for life := range int64(3) {
+			around := c.run(source)
+			w := c.must("source-0")
+			if w.GetPid() != 1 {
+				t.Fatalf("it is process %d", w.GetPid())
+			}
+			c.wait(c.stamp(500+life, (life+1)*100_000, nil, onlySource))
+			if life == 0 {
+				kept = c.stamps(100, 64<<20, onlySource)
+			}
+			c.check(c.stamp(life+1, 32, kept, onlyReader))
+			if err := syscall.Kill(-around.Process.Pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			c.until(fmt.Sprintf("life %d is over", life), func() bool { return c.find("source-0") == nil })
+		}
+	})
+}

@@ -1,0 +1,108 @@
+package faults
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+)
+
+// stopped stops a worker until the function that it returns is called: then it wakes, if need be after the time that
+// processes are to be stopped.
+func (c *cluster) stopped(pid int64, name string, atLeast time.Duration) (wake func()) {
+	c.t.Helper()
+	if pid < 100 {
+		c.t.Fatalf("%s is process %d, which is none of ours", name, pid)
+	}
+	began, awake := time.Now(), false
+	if err := syscall.Kill(int(pid), syscall.SIGSTOP); err != nil {
+		c.t.Fatal(err)
+	}
+	resume := func() {
+		if !awake {
+			awake = true
+			_ = syscall.Kill(int(pid), syscall.SIGCONT) // it may have been killed by its supervisor
+		}
+	}
+	c.t.Cleanup(resume)
+	return func() {
+		time.Sleep(time.Until(began.Add(atLeast))) // this is the fault itself
+		resume()
+		c.t.Logf("%s was stopped for %v", name, time.Since(began).Round(time.Millisecond))
+	}
+}
+
+// TestSourceIsStopped: what it has is made elsewhere; when it wakes it joins in again.
+func TestSourceIsStopped(t *testing.T) {
+	t.Parallel()
+	with(t, everywhere, func(t *testing.T, p protocol) {
+		t.Helper()
+		c := start(t, 3)
+		c.pair(p, spec{})
+		kept := c.stamps(100, moved(), onSource)
+		source, reader := c.must("source-0"), c.must("reader-0")
+		had := resident(t, reader)
+		read := c.stamp(1, 32, kept, onlyReader)
+		c.arriving(reader, had, moved()/5)
+		wake := c.stopped(source.GetPid(), "the source", *pause)
+		c.check(read)
+		wake()
+		c.until("the source is back", func() bool { return c.find("source-0") != nil })
+		more := c.stamps(200, moved()/16, onlySource)
+		last := c.stamp(2, 32, more, onlyReader)
+		c.check(last)
+		release(append(append(kept, more...), read, last)...)
+		c.empty()
+	})
+}
+
+// TestReaderIsStopped: what it was to do is done elsewhere; when it wakes nobody wants what it has read.
+func TestReaderIsStopped(t *testing.T) {
+	t.Parallel()
+	with(t, everywhere, func(t *testing.T, p protocol) {
+		t.Helper()
+		c := start(t, 3)
+		c.pair(p, spec{})
+		kept := c.stamps(100, moved(), onSource)
+		reader := c.must("reader-0")
+		had := resident(t, reader)
+		read := c.stamp(1, 32, kept, onReader)
+		c.arriving(reader, had, moved()/5)
+		wake := c.stopped(reader.GetPid(), "the reader", *pause)
+		c.check(read)
+		wake()
+		c.until("the reader is back", func() bool { return c.find("reader-0") != nil })
+		last := c.stamp(2, 32, kept, onlyReader)
+		c.check(last)
+		release(append(kept, read, last)...)
+		c.empty()
+	})
+}
+
+// TestLeaseExpiresWhileTheReaderIsStopped: the source waits for it no longer than a lease, and puts other bytes where the
+// reader was reading. What the reader then has is discarded; it reads again.
+func TestLeaseExpiresWhileTheReaderIsStopped(t *testing.T) {
+	t.Parallel()
+	with(t, everywhere, func(t *testing.T, p protocol) {
+		t.Helper()
+		c := start(t, 3)
+		c.pair(p, spec{args: []string{"--spill-limit", fmt.Sprint(4 * moved())}})
+		kept := c.stamps(100, moved(), onlySource)
+		reader := c.must("reader-0")
+		had := resident(t, reader)
+		read := c.stamp(1, 32, kept, onlyReader)
+		c.arriving(reader, had, moved()/5)
+		wake := c.stopped(reader.GetPid(), "the reader", *pause)
+		began := time.Now()
+		// For this there is room only where the others lie, all of them. A lease may last as long as a task waits for memory,
+		// so that it may take a second try.
+		huge := c.stamp(200, moved()/8*9, nil, onlySource, millrace.WithRetries(1))
+		c.wait(huge)
+		t.Logf("the source has its memory back after %v", time.Since(began).Round(time.Millisecond))
+		wake()
+		c.check(read)
+		c.check(c.stamp(2, 32, []object{huge}, onlyReader))
+	})
+}
