@@ -45,7 +45,7 @@ func serve(tb testing.TB, objects transfer.Source, receiver transfer.Receiver) (
 
 func newPath(tb testing.TB, stall time.Duration) *grpcpath.Path {
 	tb.Helper()
-	path := grpcpath.New(grpcpath.Config{StallTimeout: stall})
+	path := grpcpath.New(grpcpath.Config{StallTimeout: stall, Streams: 3})
 	tb.Cleanup(func() {
 		if err := path.Close(); err != nil {
 			tb.Error(err)

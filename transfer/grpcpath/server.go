@@ -73,6 +73,9 @@ func (s *Server) ReadObjects(request *millracev1.ReadObjectsRequest, stream grpc
 	if len(refs) == 0 {
 		return status.Error(codes.InvalidArgument, "no objects asked for; name at least one")
 	}
+	if parts := request.GetParts(); parts > maxParts || request.GetPart() >= max(parts, 1) {
+		return status.Errorf(codes.InvalidArgument, "part %d of %d: at most %d, counted from 0", request.GetPart(), parts, maxParts)
+	}
 	// No time limit: the lease ends with the stream, and a stream whose reader is
 	// dead or stopped is ended by the connection's keepalive. A lease that ran out
 	// in its middle would let another object's bytes pass as this one's.
@@ -84,7 +87,7 @@ func (s *Server) ReadObjects(request *millracev1.ReadObjectsRequest, stream grpc
 		}
 	}
 	defer s.Source.Release(leases)
-	r := &reading{server: s, stream: stream}
+	r := &reading{server: s, stream: stream, part: part{request.GetPart(), request.GetParts()}}
 	for i := range leased {
 		if err := r.send(uint32(i), &leased[i]); err != nil {
 			return err
@@ -103,6 +106,7 @@ func (s *Server) ReadObjects(request *millracev1.ReadObjectsRequest, stream grpc
 type reading struct {
 	server   *Server
 	stream   grpc.ServerStream
+	part     part
 	outgoing rawframe.Outgoing
 }
 
@@ -118,8 +122,9 @@ func (r *reading) send(index uint32, l *transfer.Leased) error {
 	}
 	head := headToProto(l.Head)
 	for frame, region := range l.Regions {
-		for offset := uint64(0); offset < region.Frame.Bytes; offset += rawframe.ChunkBytes {
-			n := min(rawframe.ChunkBytes, region.Frame.Bytes-offset)
+		begin, end := r.part.bounds(region.Frame.Bytes)
+		for offset := begin; offset < end; offset += rawframe.ChunkBytes {
+			n := min(rawframe.ChunkBytes, end-offset)
 			data, err := chunk(region, offset, n)
 			if err != nil {
 				// It was spilled and cannot be read: what the reader has of it is useless.

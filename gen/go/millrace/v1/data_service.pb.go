@@ -156,7 +156,7 @@ type ReadObjectsRequest struct {
 	// The reader opens so many streams for the same objects, each for one part of every frame: 0 and 1 are one stream for all of it.
 	Parts uint32 `protobuf:"varint,3,opt,name=parts,proto3" json:"parts,omitempty"`
 	// Which part this stream is, below `parts`. Part p of n of a frame of b bytes is [p*s, min((p+1)*s, b)), s being b/n rounded up
-	// to a multiple of 1 MiB.
+	// to a multiple of 8 MiB.
 	Part          uint32 `protobuf:"varint,4,opt,name=part,proto3" json:"part,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -1,0 +1,129 @@
+package grpcpath
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/millrace/millrace/transfer"
+)
+
+const (
+	maxParts = 16
+	// partBytes is what the share of a part is a multiple of: objects of less travel
+	// in one stream.
+	partBytes = 8 << 20
+)
+
+// part is a share of every frame of an object: of 0 and 1 mean all of it.
+type part struct{ index, of uint32 }
+
+// bounds returns the part of a frame of n bytes.
+func (p part) bounds(n uint64) (begin, end uint64) {
+	if p.of < 2 {
+		return 0, n
+	}
+	share := (n + uint64(p.of) - 1) / uint64(p.of)
+	share = (share + partBytes - 1) / partBytes * partBytes
+	begin = min(uint64(p.index)*share, n)
+	return begin, min(begin+share, n)
+}
+
+// fetchParts fetches one object over several connections, if it turns out to be
+// large: the first stream, of part 0, brings the head. A single stream is bound by
+// the one goroutine that writes and the one that reads it.
+func (p *Path) fetchParts(ctx context.Context, peer transfer.Peer, ref transfer.Ref, sink transfer.Sink) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	first := &firstPart{sink: sink, begin: func(head transfer.Head, regions []transfer.Region) *others {
+		o := &others{errs: make([]error, p.config.Streams)}
+		for k := 1; k < p.config.Streams; k++ {
+			mine := part{uint32(k), uint32(p.config.Streams)}
+			if !mine.needed(head) {
+				continue
+			}
+			o.wait.Go(func() {
+				s := &otherPart{head: head, regions: regions}
+				err := p.fetch(ctx, peer, []transfer.Ref{head.Ref}, s, mine)
+				if o.errs[k] = errors.Join(err, s.err); o.errs[k] != nil {
+					cancel(o.errs[k])
+				}
+			})
+		}
+		return o
+	}}
+	err := p.fetch(ctx, peer, []transfer.Ref{ref}, first, part{0, uint32(p.config.Streams)})
+	if err != nil || first.err != nil {
+		cancel(errors.Join(err, first.err))
+	}
+	if o := first.others; o != nil {
+		o.wait.Wait()
+		// What another part met is the cause; what this one says then is that it was
+		// stopped.
+		for _, other := range o.errs {
+			if other != nil && !errors.Is(other, context.Canceled) {
+				return other
+			}
+		}
+	}
+	if err != nil {
+		return err
+	}
+	sink.Done(0, first.err)
+	return nil
+}
+
+// needed says whether a part has anything of an object.
+func (p part) needed(head transfer.Head) bool {
+	for _, n := range head.FrameBytes {
+		if begin, end := p.bounds(n); begin < end {
+			return true
+		}
+	}
+	return false
+}
+
+// others are the streams besides the first. Each writes its own element of errs.
+type others struct {
+	wait sync.WaitGroup
+	errs []error
+}
+
+// firstPart is the sink of part 0: it lets the others begin once there is a place.
+type firstPart struct {
+	sink   transfer.Sink
+	begin  func(transfer.Head, []transfer.Region) *others
+	others *others
+	err    error
+}
+
+// Place is part of transfer.Sink.
+func (f *firstPart) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
+	regions, err := f.sink.Place(ctx, index, head)
+	if err == nil && fits(regions, head) == nil {
+		f.others = f.begin(head, regions)
+	}
+	return regions, err
+}
+
+// Done is part of transfer.Sink.
+func (f *firstPart) Done(_ int, err error) { f.err = err }
+
+// otherPart is the sink of another part.
+type otherPart struct {
+	head    transfer.Head
+	regions []transfer.Region
+	err     error
+}
+
+// Place is part of transfer.Sink.
+func (o *otherPart) Place(_ context.Context, _ int, head transfer.Head) ([]transfer.Region, error) {
+	if len(head.FrameBytes) != len(o.head.FrameBytes) {
+		return nil, fmt.Errorf("%s: %w: its parts differ", head.Ref, transfer.ErrProtocol)
+	}
+	return o.regions, nil
+}
+
+// Done is part of transfer.Sink.
+func (o *otherPart) Done(_ int, err error) { o.err = err }
