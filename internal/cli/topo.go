@@ -18,25 +18,119 @@ import (
 func (a *app) topo() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "topo", Short: "Show by which path each worker fetches from each other, how fast, and why not by a better one", Args: noArgs,
-		Long: `Shows each pair of workers that fetched something: the path that is taken, its measured rate and the latency of small
-objects, and for each better path why it is not taken. Pairs that have fetched nothing are not known yet.`,
+		Long: `Shows for each pair of workers the path that is taken, its measured rate and the latency of small objects, and for each
+better path why it is not taken. Pairs that have fetched nothing yet are probed: each worker fetches an object of 4 MiB and
+a small one from each other worker.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.call(cmd, func(ctx context.Context, c *millrace.Client, _ millracev1.SchedulerServiceClient) error {
-				workers, err := c.Workers(ctx)
-				if err != nil {
-					return err
-				}
-				pairs := pairsOf(workers)
-				if a.settings.Bool("json") {
-					return json.NewEncoder(a.out).Encode(map[string]any{"pairs": pairs})
-				}
-				return a.topoTable(pairs)
-			})
+			ctx, cancel := context.WithTimeout(cmd.Context(), a.settings.Duration("timeout"))
+			defer cancel()
+			c, err := a.dial(ctx)
+			if err != nil {
+				return err
+			}
+			defer func() { _ = c.Close() }()
+			pairs, err := a.pairs(ctx, c)
+			if err != nil {
+				return err
+			}
+			if a.settings.Bool("json") {
+				return json.NewEncoder(a.out).Encode(map[string]any{"pairs": pairs})
+			}
+			return a.topoTable(pairs)
 		},
 	}
 	addCall(cmd)
+	cmd.Flags().Bool("probe", true, "let pairs fetch something that have not yet")
 	cmd.Flags().Bool("json", false, "print one JSON object instead of a table")
 	return cmd
+}
+
+const (
+	probeElements = 4 << 20 / 8
+	// smallElements are more than travels inline, and little enough to measure latency by.
+	smallElements = 96 << 10 / 8
+	// maxProbes bounds the pairs that are probed at once: a large cluster shows its pairs as they come to fetch.
+	maxProbes = 1024
+	// toldWithin is how long workers may take to tell what they measured.
+	toldWithin = 5 * time.Second
+)
+
+// pairs lists how workers fetch from each other, and has those do it that have not, if that is wanted.
+func (a *app) pairs(ctx context.Context, c *millrace.Client) ([]pair, error) {
+	workers, err := c.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE)
+	if err != nil {
+		return nil, err
+	}
+	known := pairsOf(workers)
+	if !a.settings.Bool("probe") {
+		return known, nil
+	}
+	var unknown []probe
+	for _, reader := range workers {
+		for _, source := range workers {
+			if reader != source && !slices.ContainsFunc(known, func(p pair) bool { return p.Reader == reader.GetName() && p.Source == source.GetName() }) {
+				unknown = append(unknown, probe{reader.GetName(), source.GetName()})
+			}
+		}
+	}
+	if len(unknown) > maxProbes {
+		_, _ = fmt.Fprintf(a.err, "%d of %d unknown pairs are probed\n", maxProbes, len(unknown))
+		unknown = unknown[:maxProbes]
+	}
+	if len(unknown) == 0 {
+		return known, nil
+	}
+	if err := probeAll(ctx, c, unknown); err != nil {
+		return nil, fmt.Errorf("probe how workers fetch from each other: %w; --probe=false shows what is known", err)
+	}
+	want := len(known) + len(unknown)
+	for told := time.Now().Add(toldWithin); open(known) < want && time.Now().Before(told) && ctx.Err() == nil; {
+		if workers, err = c.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE); err != nil {
+			return nil, err
+		}
+		known = pairsOf(workers)
+		time.Sleep(50 * time.Millisecond) // workers tell once a second
+	}
+	return known, nil
+}
+
+// open counts the pairs that have a path.
+func open(pairs []pair) (n int) {
+	for _, p := range pairs {
+		if p.Path != "" {
+			n++
+		}
+	}
+	return n
+}
+
+// probe is a pair that should fetch something.
+type probe struct{ reader, source string }
+
+// probeAll has each reader use objects of its source, one pair after the other so that they do not share the wire: the
+// first one makes the connection, the small one tells the latency, the last the rate.
+func probeAll(ctx context.Context, c *millrace.Client, probes []probe) error {
+	use := func(p probe, elements int) error {
+		of, err := c.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{elements}, 1.0), millrace.WithWorkers(p.source))
+		if err != nil {
+			return err
+		}
+		defer of.Release()
+		used, err := c.Submit(ctx, millrace.Native("bench.noop"), millrace.Args(of), millrace.WithWorkers(p.reader))
+		if err != nil {
+			return err
+		}
+		defer used.Release()
+		return used.Wait(ctx)
+	}
+	for _, p := range probes {
+		for _, elements := range []int{smallElements, smallElements, probeElements, probeElements} {
+			if err := use(p, elements); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }
 
 // pair is how one worker fetches from another one.

@@ -38,7 +38,7 @@ func TestTopoTellsPathsRatesAndReasons(t *testing.T) {
 			}
 			var pairs []any
 			within(t, 10*time.Second, "topo does not show the pair", func() bool {
-				pairs, _ = up.succeed(t, "topo", "--json")["pairs"].([]any)
+				pairs, _ = up.succeed(t, "topo", "--json", "--probe=false")["pairs"].([]any)
 				return len(pairs) > 0
 			})
 			p, _ := pairs[0].(map[string]any)
@@ -47,6 +47,11 @@ func TestTopoTellsPathsRatesAndReasons(t *testing.T) {
 			if len(pairs) != 1 || p["reader"] != "host-1" || p["source"] != "host-0" || p["path"] != tc.path || rate <= 0 || len(better) != tc.better {
 				t.Errorf("%v", pairs)
 			}
+			// The other direction is probed.
+			within(t, 10*time.Second, "topo does not show every pair", func() bool {
+				all, _ := up.succeed(t, "topo", "--json")["pairs"].([]any)
+				return len(all) == 2
+			})
 			table, _, code := up.command(t, "", "topo")
 			if code != 0 || !strings.Contains(table, tc.path) || !strings.Contains(table, "host-0") {
 				t.Errorf("exit code %d:\n%s", code, table)

@@ -202,7 +202,7 @@ func (m *Machine) Allowed(name string, path int, bytes uint64) time.Duration {
 const (
 	// smallBytes is up to which size a fetch measures latency, largeBytes from
 	// which size on it measures the rate.
-	smallBytes = 64 << 10
+	smallBytes = 128 << 10
 	largeBytes = 1 << 20
 	// gain of one measurement.
 	gain = 0.25
