@@ -528,10 +528,8 @@ func (l *Ledger) Rebuild(id ReservationID, oid ObjectID) {
 		return
 	}
 	r.building = slices.Delete(r.building, slices.Index(r.building, o), slices.Index(r.building, o)+1)
-	var kept []*extent
 	for _, e := range o.extents {
 		if e != nil && e.refs == 1 {
-			kept = append(kept, e)
 			block := memory.Frame{Offset: e.places[0].offset, Bytes: alloc.Rounded(e.bytes)}
 			r.blocks = append(r.blocks, block)
 			l.reservedBytes += block.Bytes
