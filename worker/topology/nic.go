@@ -1,0 +1,141 @@
+package topology
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// NIC is an RDMA card.
+type NIC struct {
+	// Name is that of the RDMA device: "mlx5_0".
+	Name string
+	// PCIBusID is "" for one without hardware.
+	PCIBusID string
+	// Ports are the active ones in UCX's form, "mlx5_0:1".
+	Ports []string
+	// Ethernet: RoCE rather than InfiniBand, by the first active port.
+	Ethernet bool
+	Node     int
+}
+
+// Distance is how far two PCI devices are from each other; more is farther. The
+// names are nvidia-smi's.
+type Distance int
+
+// The distances: below one PCIe switch, below several of them, below one host
+// bridge, below one memory node, anywhere.
+const (
+	PIX Distance = iota
+	PXB
+	PHB
+	NODE
+	SYS
+)
+
+// String is nvidia-smi's name.
+func (d Distance) String() string {
+	if d < PIX || d > SYS {
+		return fmt.Sprintf("distance %d", int(d))
+	}
+	return [...]string{"PIX", "PXB", "PHB", "NODE", "SYS"}[d]
+}
+
+func findNICs(root string, note func(string, ...any)) (nics []NIC) {
+	dir := filepath.Join(root, "class/infiniband")
+	entries, _ := os.ReadDir(dir) // none: no RDMA here
+	for _, e := range entries {
+		at := filepath.Join(dir, e.Name())
+		n := NIC{Name: e.Name(), Node: -1}
+		if path, err := filepath.EvalSymlinks(filepath.Join(at, "device")); err == nil && isPCI(filepath.Base(path)) {
+			n.PCIBusID = filepath.Base(path)
+			if node, err := strconv.Atoi(readText(path, "numa_node")); err == nil {
+				n.Node = node
+			}
+		}
+		ports, _ := os.ReadDir(filepath.Join(at, "ports")) // none: not active
+		for _, p := range ports {
+			if !strings.Contains(readText(at, "ports", p.Name(), "state"), "ACTIVE") {
+				continue
+			}
+			if len(n.Ports) == 0 {
+				n.Ethernet = readText(at, "ports", p.Name(), "link_layer") == "Ethernet"
+			}
+			n.Ports = append(n.Ports, n.Name+":"+p.Name())
+		}
+		if len(n.Ports) == 0 {
+			note("network card %s has no active port", n.Name)
+		}
+		nics = append(nics, n)
+	}
+	return nics
+}
+
+// nearest sorts the cards by their distance from a PCI device, then by name.
+func nearest(root, busID string, nics []NIC) []Near {
+	from := pciPath(root, busID)
+	node := -1
+	if n, err := strconv.Atoi(readText(root, "bus/pci/devices", busID, "numa_node")); err == nil {
+		node = n
+	}
+	var list []Near
+	for _, n := range nics {
+		if n.PCIBusID == "" {
+			continue // one of software is near to nothing
+		}
+		list = append(list, Near{NIC: n, Distance: distance(from, pciPath(root, n.PCIBusID), node, n.Node)})
+	}
+	slices.SortStableFunc(list, func(a, b Near) int {
+		return cmp.Or(cmp.Compare(a.Distance, b.Distance), cmp.Compare(a.NIC.Name, b.NIC.Name))
+	})
+	return list
+}
+
+// pciPath is the chain from the host bridge to a device: "pci0000:16",
+// "0000:16:01.0", …; nil if it is not known.
+func pciPath(root, busID string) (chain []string) {
+	if busID == "" {
+		return nil
+	}
+	path, err := filepath.EvalSymlinks(filepath.Join(root, "bus/pci/devices", busID))
+	if err != nil {
+		return nil
+	}
+	for part := range strings.SplitSeq(path, string(filepath.Separator)) {
+		if isPCI(part) || strings.HasPrefix(part, "pci") && strings.Contains(part, ":") {
+			chain = append(chain, part)
+		}
+	}
+	return chain
+}
+
+// isPCI says whether a name is a PCI address, 0000:1b:00.0.
+func isPCI(name string) bool {
+	return strings.Count(name, ":") == 2 && strings.Contains(name, ".")
+}
+
+// distance compares two chains and two memory nodes.
+func distance(a, b []string, nodeA, nodeB int) Distance {
+	common := 0
+	for common < min(len(a), len(b)) && a[common] == b[common] {
+		common++
+	}
+	switch {
+	case common == 0 && nodeA >= 0 && nodeA == nodeB:
+		return NODE
+	case common == 0:
+		return SYS
+	case common == 1:
+		return PHB // they share the host bridge alone
+	// One switch has a port above and one for each device: behind what they share
+	// come a port and the device.
+	case len(a)-common <= 2 && len(b)-common <= 2:
+		return PIX
+	default:
+		return PXB
+	}
+}

@@ -1,0 +1,161 @@
+package topology
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Placement is where the process of a device should run.
+type Placement struct {
+	// Node is the memory node near the device, -1 if there is none or it is not
+	// known, which is so in many virtual machines.
+	Node int
+	// CPUs are those that the process should have; they are never empty if any
+	// were granted.
+	CPUs CPUSet
+	// Prefer says whether memory should come from Node first.
+	Prefer bool
+	// Why says what was done, for people.
+	Why string
+}
+
+// place finds the processors near a card and takes those of them that were
+// granted. It never fails: whatever is not known or not granted leaves all that
+// was granted.
+func place(c Config, g GPU) Placement {
+	at := filepath.Join(c.Root, "bus/pci/devices", g.PCIBusID)
+	node := -1
+	if n, err := strconv.Atoi(readText(at, "numa_node")); err == nil && g.PCIBusID != "" {
+		node = n
+	}
+	p := Placement{Node: node, CPUs: c.Granted}
+	if c.NoAffinity {
+		p.Why = "affinity is switched off"
+		return p
+	}
+	near, source := nearCPUs(c.Root, at, node, g)
+	switch both := near.Intersect(c.Granted); {
+	case len(near) == 0:
+		p.Why = fmt.Sprintf("no processors are known to be near %s: all %d granted ones", g.PCIBusID, len(c.Granted))
+	case len(both) == 0:
+		p.Why = fmt.Sprintf("none of the processors near it (%s by %s) were granted (%s): all granted ones", near, source, c.Granted)
+	case len(both) < len(near):
+		p.CPUs = both
+		p.Why = fmt.Sprintf("%s: of those near it (%s by %s) the granted ones", both, near, source)
+	default:
+		p.CPUs = both
+		p.Why = fmt.Sprintf("%s: near it by %s", both, source)
+	}
+	p.Prefer = node >= 0 && len(p.CPUs) > 0 && (len(c.Nodes) == 0 || c.Nodes.Contains(node))
+	switch {
+	case node < 0:
+		p.Why += "; memory node unknown"
+	case p.Prefer:
+		p.Why += fmt.Sprintf("; memory of node %d first", node)
+	default:
+		p.Why += fmt.Sprintf("; memory node %d was not granted (%s)", node, c.Nodes)
+	}
+	return p
+}
+
+func nearCPUs(root, at string, node int, g GPU) (CPUSet, string) {
+	// A card without a node lists all processors there are, which is as good.
+	if set, err := ParseCPUSet(readText(at, "local_cpulist")); err == nil && len(set) > 0 && g.PCIBusID != "" {
+		return set, "sysfs"
+	}
+	if node >= 0 {
+		list := readText(root, "devices/system/node", "node"+strconv.Itoa(node), "cpulist")
+		if set, err := ParseCPUSet(list); err == nil && len(set) > 0 {
+			return set, "its memory node"
+		}
+	}
+	return g.CPUs, "nvml"
+}
+
+// Granted returns the processors and memory nodes that this process may use.
+func Granted() (cpus, nodes CPUSet, err error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, nil, fmt.Errorf("topology: the granted processors: %w", err)
+	}
+	for n := range len(set) * int(unsafe.Sizeof(set[0])) * 8 {
+		if set.IsSet(n) {
+			cpus = append(cpus, n)
+		}
+	}
+	for line := range strings.Lines(readText("/proc/thread-self/status")) {
+		if list, ok := strings.CutPrefix(line, "Mems_allowed_list:"); ok {
+			if nodes, err = ParseCPUSet(list); err != nil {
+				return cpus, nil, err
+			}
+		}
+	}
+	return cpus, nodes, nil
+}
+
+// Memory policies of the kernel.
+const (
+	mpolDefault   = 0
+	mpolPreferred = 1
+)
+
+// Start calls start, which should start a process, with the processors and the
+// memory policy of the placement, and puts those of the calling thread back. The
+// process inherits them, with all threads that it will ever have. What the
+// kernel refuses is told by refused and does not keep the process from starting:
+// a worker in the wrong place is better than none.
+func (p Placement) Start(start func() error) (refused, err error) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var before, want unix.CPUSet
+	for _, n := range p.CPUs {
+		want.Set(n)
+	}
+	if err := unix.SchedGetaffinity(0, &before); err != nil {
+		refused = fmt.Errorf("topology: the granted processors: %w", err)
+	} else if len(p.CPUs) > 0 && want != before {
+		if err := unix.SchedSetaffinity(0, &want); err != nil {
+			refused = fmt.Errorf("topology: processors %s: %w", p.CPUs, err)
+		} else {
+			defer func() { refused = errors.Join(refused, unix.SchedSetaffinity(0, &before)) }()
+		}
+	}
+	if p.Prefer {
+		if err := setPolicy(mpolPreferred, p.Node); err != nil {
+			refused = errors.Join(refused, fmt.Errorf("topology: memory of node %d: %w", p.Node, err))
+		} else {
+			defer func() { refused = errors.Join(refused, setPolicy(mpolDefault, -1)) }()
+		}
+	}
+	err = start()
+	return refused, err
+}
+
+// setPolicy calls set_mempolicy for the calling thread.
+func setPolicy(policy, node int) error {
+	var mask [maxNodes / 64]uint64
+	var at, bits uintptr
+	if node >= 0 {
+		if node >= maxNodes {
+			return unix.EINVAL
+		}
+		mask[node/64] = 1 << (node % 64)
+		at, bits = uintptr(unsafe.Pointer(&mask[0])), maxNodes
+	}
+	_, _, errno := unix.Syscall(unix.SYS_SET_MEMPOLICY, uintptr(policy), at, bits)
+	runtime.KeepAlive(&mask)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// maxNodes is what the kernel is built for at most.
+const maxNodes = 1024
