@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -19,7 +20,12 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if address := os.Getenv(childEnv); address != "" {
+		lendUntilKilled(address)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // slabbed moves the objects of a source into a slab as they are leased.
 type slabbed struct {

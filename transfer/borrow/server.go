@@ -282,10 +282,11 @@ func (c *serving) answer(ctx context.Context, request *millracev1.BorrowRequest)
 		if err != nil {
 			return c.send(refusal(response.GetCall(), reasonProtocol, err.Error()))
 		}
-		held := make([]bool, len(leases))
-		if r, ok := c.server.config.Source.(transfer.Renewer); ok {
-			held = r.Renew(leases, lifetime(order.Renew.GetTtlMillis(), defaultTTL))
+		renewer, ok := c.server.config.Source.(transfer.Renewer)
+		if !ok {
+			return c.send(refusal(response.GetCall(), reasonProtocol, "leases are not renewed here"))
 		}
+		held := renewer.Renew(leases, lifetime(order.Renew.GetTtlMillis(), defaultTTL))
 		response.Answer = &millracev1.BorrowResponse_Renewed{Renewed: &millracev1.ReleaseReadLeasesResponse{Held: held}}
 	case *millracev1.BorrowRequest_Release:
 		leases, err := leaseIDs(order.Release.GetLeaseIds())

@@ -23,9 +23,10 @@ type Config struct {
 	// ShutFor is how long it stays shut before a probe: 30 s. A path that leads
 	// nowhere (another host, no library) is asked again after AskAgain: 60 s.
 	ShutFor, AskAgain time.Duration
-	// Grace is the time that any fetch may take, whatever its size: 2 s. It may
-	// take five times as long as its bytes would at the measured rate on top, or at
-	// SlowestRate while none is known: 20 MB/s.
+	// Grace is the time that any fetch may take, whatever its size: 5 s. It may
+	// take twenty times as long as its bytes would at the measured rate on top, or at
+	// SlowestRate while none is known: 5 MB/s. That is for paths that crawl: those
+	// that stand still find out by themselves.
 	Grace       time.Duration
 	SlowestRate float64
 }
@@ -135,10 +136,10 @@ func New(c Config) *Machine {
 		c.AskAgain = time.Minute
 	}
 	if c.Grace <= 0 {
-		c.Grace = 2 * time.Second
+		c.Grace = 5 * time.Second
 	}
 	if c.SlowestRate <= 0 {
-		c.SlowestRate = 20e6
+		c.SlowestRate = 5e6
 	}
 	return &Machine{config: c}
 }
@@ -190,13 +191,17 @@ func (m *Machine) Promising(now time.Time, name string, path int) bool {
 	return l.State == Untried || l.State == Open || !l.probing && !now.Before(l.until)
 }
 
-// Allowed is how long a fetch of so many bytes may take on a path.
-func (m *Machine) Allowed(name string, path int, bytes uint64) time.Duration {
+// Allowed is how long a fetch of so many bytes may take on a path, false for as
+// long as it likes: there is nothing better to do than to wait for the last one.
+func (m *Machine) Allowed(name string, path int, bytes uint64) (time.Duration, bool) {
+	if path == len(m.config.Paths)-1 {
+		return 0, false
+	}
 	rate := m.config.SlowestRate
 	if l := &m.peer(name).lanes[path]; l.Rate > 0 {
-		rate = min(max(rate, l.Rate/5), 1e12)
+		rate = min(max(rate, l.Rate/20), 1e12)
 	}
-	return m.config.Grace + time.Duration(float64(bytes)/rate*float64(time.Second))
+	return m.config.Grace + time.Duration(float64(bytes)/rate*float64(time.Second)), true
 }
 
 const (

@@ -96,8 +96,11 @@ func TestMeasures(t *testing.T) {
 	if l.Latency != 40*time.Microsecond || l.Rate != 1<<30 || l.Bytes != 1<<30+100 || l.State != flow.Open {
 		t.Errorf("%+v", l)
 	}
-	if d := m.Allowed("a", 0, 1<<30); d != 7*time.Second {
-		t.Errorf("1 GiB may take %v", d)
+	if d, bounded := m.Allowed("a", 0, 1<<30); !bounded || d != 25*time.Second {
+		t.Errorf("1 GiB may take %v, %v", d, bounded)
+	}
+	if _, bounded := m.Allowed("a", 2, 1<<30); bounded {
+		t.Error("the last path has a deadline")
 	}
 	m.Forget("a")
 	if len(m.Lanes()) != 0 {

@@ -228,7 +228,7 @@ func (p *Path) try(ctx context.Context, at int, peer transfer.Peer, refs []trans
 	limited, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	a := &attempt{fetch: f, began: time.Now(), cancel: cancel}
-	a.allow = func(bytes uint64) time.Duration {
+	a.allow = func(bytes uint64) (time.Duration, bool) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		return p.machine.Allowed(peer.Address, at, bytes)
@@ -276,7 +276,7 @@ type attempt struct {
 	// index is where in the fetch each object of the attempt is.
 	index  []int
 	began  time.Time
-	allow  func(bytes uint64) time.Duration
+	allow  func(bytes uint64) (time.Duration, bool)
 	cancel context.CancelCauseFunc
 	// placed are the bytes of the objects that have a place, bytes those that came.
 	placed, bytes uint64
@@ -313,10 +313,11 @@ func (a *attempt) Place(ctx context.Context, index int, head transfer.Head) ([]t
 		return nil, fmt.Errorf("%s: %w: two paths tell of different objects", head.Ref, transfer.ErrProtocol)
 	}
 	a.placed += head.Bytes()
-	left := a.allow(a.placed) - time.Since(a.began)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.timer = time.AfterFunc(max(left, 0), func() { a.cancel(transfer.ErrStalled) })
+	if allowed, bounded := a.allow(a.placed); bounded {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.timer = time.AfterFunc(max(allowed-time.Since(a.began), 0), func() { a.cancel(transfer.ErrStalled) })
+	}
 	return p.regions, nil
 }
 

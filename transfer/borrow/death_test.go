@@ -1,0 +1,132 @@
+package borrow_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/borrow"
+)
+
+// childEnv makes this program a peer that lends one object under the address that it names.
+const childEnv = "MILLRACE_TEST_LEND_AS"
+
+// inSlab is a source of one object in a slab.
+type inSlab struct {
+	slab  *host.Slab
+	frame memory.Frame
+}
+
+func (s inSlab) Lease(_ transfer.Reader, refs []transfer.Ref, _ time.Duration) []transfer.Leased {
+	out := make([]transfer.Leased, len(refs))
+	for i, r := range refs {
+		out[i] = transfer.Leased{
+			Lease: 1, Head: transfer.Head{Ref: r, FrameBytes: []uint64{s.frame.Bytes}},
+			Regions: []transfer.Region{{Space: s.slab, Frame: s.frame}},
+		}
+	}
+	return out
+}
+
+func (inSlab) Release(leases []transfer.LeaseID) []bool { return make([]bool, len(leases)) }
+
+func (inSlab) Renew(leases []transfer.LeaseID, _ time.Duration) []bool {
+	held := make([]bool, len(leases))
+	for i := range held {
+		held[i] = true
+	}
+	return held
+}
+
+func lendUntilKilled(address string) {
+	slab, err := host.NewSlab(8<<20, memory.Identity{Nonce: 7})
+	if err != nil {
+		panic(err)
+	}
+	s := inSlab{slab, memory.Frame{Offset: 8192, Bytes: 4 << 20}}
+	copy(slab.Bytes(s.frame.Offset, s.frame.Bytes), bytes.Repeat([]byte("mill"), 1<<20))
+	if _, err := borrow.Listen(address, borrow.ServerConfig{Space: slab, Source: s}); err != nil {
+		panic(err)
+	}
+	fmt.Println("lends")
+	select {}
+}
+
+// TestLoansOutliveTheLender: what was borrowed stays what it was when the lender is killed, and is known to; of one that is
+// only stopped it holds until the lease runs out, and not longer.
+func TestLoansOutliveTheLender(t *testing.T) {
+	start := func(t *testing.T) (*exec.Cmd, transfer.Peer) {
+		t.Helper()
+		peer := transfer.Peer{Worker: 1, Name: "child", Address: fmt.Sprintf("child-of-%d-%d", os.Getpid(), served.Add(1))}
+		child := exec.Command(os.Args[0])
+		child.Env = append(os.Environ(), childEnv+"="+peer.Address)
+		child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		out, err := child.StdoutPipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := child.Start(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := out.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		return child, peer
+	}
+	kill := func(t *testing.T, child *exec.Cmd) {
+		t.Helper()
+		if err := child.Process.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		_ = child.Wait() // it was killed
+	}
+	take := func(t *testing.T, path *borrow.Path, peer transfer.Peer) transfer.Loan {
+		t.Helper()
+		loans, err := path.Borrow(t.Context(), peer, []transfer.Ref{one})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if loans[0].Err != nil {
+			t.Fatal(loans[0].Err)
+		}
+		return loans[0]
+	}
+	t.Run("killed", func(t *testing.T) {
+		child, peer := start(t)
+		l := take(t, open(t, borrow.Config{}), peer)
+		kill(t, child)
+		if got := l.Regions[0].Bytes(); !bytes.Equal(got, bytes.Repeat([]byte("mill"), 1<<20)) {
+			t.Error("the bytes have changed")
+		}
+		if !l.End() {
+			t.Error("a lease of a dead lender does not hold")
+		}
+	})
+	t.Run("stopped", func(t *testing.T) {
+		child, peer := start(t)
+		path := open(t, borrow.Config{Worker: func() ids.WorkerID { return 2 }, LeaseTTL: 300 * time.Millisecond, StallTimeout: 50 * time.Millisecond})
+		early, late := take(t, path, peer), take(t, path, peer)
+		if err := child.Process.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		if !early.End() {
+			t.Error("a lease does not hold though its time has not come")
+		}
+		<-time.After(600 * time.Millisecond) // renewals fail meanwhile
+		if late.End() {
+			t.Error("a lease holds that nobody could renew")
+		}
+		if _, err := path.Borrow(t.Context(), peer, []transfer.Ref{one}); err == nil {
+			t.Error("a stopped peer lends")
+		}
+		kill(t, child)
+	})
+}
