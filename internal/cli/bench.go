@@ -33,6 +33,7 @@ func (a *app) bench() *cobra.Command {
 		a.benchTasks("python", "Python functions, really called", 20_000, bench.Python),
 		a.benchData(),
 		a.benchTransfer(),
+		a.benchBroadcast(),
 		a.benchAllToAll(),
 		a.benchSpill(),
 	)
@@ -220,6 +221,41 @@ func (a *app) benchAllToAll() *cobra.Command {
 	cmd.Flags().String("protocol", "auto", "auto, borrow, ucx or grpc")
 	cmd.Flags().StringSlice("sizes", []string{"64KiB", "1MiB", "32MiB"}, "sizes of what goes from one worker to another")
 	cmd.Flags().Int("repetitions", 20, "how often each size is repeated")
+	return cmd
+}
+
+// benchSizes reads --sizes.
+func (a *app) benchSizes() (sizes []int, err error) {
+	for _, text := range a.settings.Strings("sizes") {
+		n, err := humanize.ParseBytes(text)
+		if err != nil || n < 2<<10 || n > 1<<40 {
+			return nil, usageError{fmt.Errorf("--sizes %s: bytes such as 64KiB, at least 2KiB", text)}
+		}
+		sizes = append(sizes, int(n))
+	}
+	if len(sizes) == 0 {
+		return nil, usageError{errors.New("--sizes: at least one")}
+	}
+	return sizes, nil
+}
+
+func (a *app) benchBroadcast() *cobra.Command {
+	cmd := a.benchmark("broadcast", "One object to all workers, each fresh copy serving the next", func(ctx context.Context, progress func(done, of int)) (any, error) {
+		s := a.settings
+		c := bench.BroadcastConfig{Workers: s.Int("workers"), Protocol: s.String("protocol"), Repetitions: s.Int("repetitions"), Progress: progress}
+		sizes, err := a.benchSizes()
+		if err != nil {
+			return nil, err
+		}
+		if c.Sizes = sizes; c.Workers < 2 || c.Repetitions < 1 {
+			return nil, usageError{fmt.Errorf("--workers %d --repetitions %d: at least 2 and 1", c.Workers, c.Repetitions)}
+		}
+		return bench.Broadcast(ctx, c)
+	})
+	cmd.Flags().Int("workers", 4, "worker processes")
+	cmd.Flags().String("protocol", "auto", "auto, borrow, ucx or grpc")
+	cmd.Flags().StringSlice("sizes", []string{"1MiB", "64MiB"}, "sizes of the object")
+	cmd.Flags().Int("repetitions", 5, "how often it is repeated")
 	return cmd
 }
 
