@@ -138,6 +138,10 @@ chaos: build ## Kill workers and executors under load: SECONDS=n SEED=n
 soak: bootstrap ## Simulated runs for as long as you like: MINUTES=n
 	go test -tags invariants -count=1 -timeout 0 -run 'TestSoak$$' -v ./test/sim -sim.minutes=$(MINUTES)
 
+.PHONY: gpu-bundle
+gpu-bundle: bootstrap-cc .tools/ucx/.stamp ## What a machine with GPUs runs, into build/gpu; there: bash build/gpu/run.sh
+	tools/gpu-bundle
+
 ##@ Python
 
 .PHONY: py
