@@ -453,10 +453,28 @@ func (l *Ledger) sealed(id ObjectID, what string) (*object, error) {
 
 // settle frees a dropped object that nothing holds any more.
 func (l *Ledger) settle(o *object, out []Effect) []Effect {
-	if o.state != Dropped || len(o.pins) > 0 || o.held > 0 {
+	if o.state != Dropped || len(o.pins) > 0 || o.leases > 0 {
+		return out
+	}
+	if o.held > 0 && o.inSlab() {
+		l.letGo(o)
+	}
+	if o.held > 0 {
 		return out
 	}
 	return l.free(o, out)
+}
+
+// letGo ends what granted reservations keep of a dropped object: they outlive what they were made for while anything is on
+// its way into them, and the object may be wanted, and fetched, anew before that.
+func (l *Ledger) letGo(o *object) {
+	// order-free: each of them loses the same object.
+	for _, r := range l.reservations {
+		if i := slices.Index(r.holds, o); i >= 0 {
+			r.holds = slices.Delete(r.holds, i, i+1)
+			l.unhold(o)
+		}
+	}
 }
 
 // free forgets an object and gives back the extents that were its alone.
