@@ -29,10 +29,16 @@ const (
 	// BigBytes is where requests count as big: they are aligned to it, so that
 	// they cover whole huge pages and register with the fewest mappings.
 	BigBytes = 2 << 20
+	// PagedBytes is where requests begin to be aligned to PageBytes, so that a disk
+	// can read and write them in place: the gap costs a sixteenth of them at most.
+	PagedBytes = 64 << 10
+	PageBytes  = 4 << 10
 	// MaxBytes is the largest size that New takes.
 	MaxBytes = (1<<32 - 1) * Granule
 
-	bigGranules = BigBytes / Granule
+	bigGranules   = BigBytes / Granule
+	pagedGranules = PagedBytes / Granule
+	pageGranules  = PageBytes / Granule
 
 	rowBits = 5
 	rowLen  = 1 << rowBits
@@ -69,12 +75,13 @@ type Allocator struct {
 	used     uint32 // granules in use
 	live     int    // blocks in use
 	freeLen  int    // blocks free
+	observe  func(Step)
 }
 
 // Stats describes the state at one moment. All sizes are in bytes.
 type Stats struct {
 	Size, Used, Free uint64
-	// LargestFree is the longest free block; a big request may need one longer
+	// LargestFree is the longest free block; a large request may need one longer
 	// than itself for its alignment.
 	LargestFree uint64
 	// Blocks are in use, FreeBlocks are the gaps.
@@ -124,16 +131,20 @@ func granulesOf(bytes uint64) (g uint32, ok bool) {
 }
 
 // Alloc takes a block of at least the given bytes; 0 asks for one granule. The
-// offset is a multiple of Granule, of BigBytes for requests of BigBytes or
-// more. ok is false when no free block can hold the request.
+// offset is a multiple of Granule, of PageBytes for requests of PagedBytes or more,
+// of BigBytes for those of BigBytes or more. ok is false when no free block can
+// hold the request.
 func (a *Allocator) Alloc(bytes uint64) (off uint64, ok bool) {
 	g, ok := granulesOf(bytes)
 	if !ok || g > a.granules-a.used {
 		return 0, false
 	}
 	align := uint32(1)
-	if g >= bigGranules {
+	switch {
+	case g >= bigGranules:
 		align = bigGranules
+	case g >= pagedGranules:
+		align = pageGranules
 	}
 	n := a.find(g, align)
 	if n == 0 {
@@ -142,6 +153,9 @@ func (a *Allocator) Alloc(bytes uint64) (off uint64, ok bool) {
 	a.unlink(n)
 	start := alignUp(a.nodes[n].start, align)
 	a.cut(n, start, g)
+	if a.observe != nil {
+		a.observe(Step{Allocated, uint64(start) * Granule, bytes})
+	}
 	return uint64(start) * Granule, true
 }
 
@@ -159,6 +173,9 @@ func (a *Allocator) Claim(off, bytes uint64) bool {
 			if b.start <= start && start-b.start <= b.size && b.size-(start-b.start) >= g {
 				a.unlink(n)
 				a.cut(n, start, g)
+				if a.observe != nil {
+					a.observe(Step{Claimed, off, bytes})
+				}
 				return true
 			}
 		}
@@ -172,6 +189,9 @@ func (a *Allocator) Free(off uint64) {
 	n := a.lookup(off)
 	if n == 0 {
 		panic(fmt.Sprintf("alloc: free of offset %d, where no block in use starts", off))
+	}
+	if a.observe != nil {
+		a.observe(Step{Freed, off, 0})
 	}
 	b := &a.nodes[n]
 	a.byStart.remove(b.start)
@@ -205,6 +225,9 @@ func (a *Allocator) Split(off, bytes uint64) (rest uint64, ok bool) {
 	s := a.divide(n, g)
 	a.byStart.put(a.nodes[s].start, s)
 	a.live++
+	if a.observe != nil {
+		a.observe(Step{Cut, off, bytes})
+	}
 	return uint64(a.nodes[s].start) * Granule, true
 }
 

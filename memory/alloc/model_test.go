@@ -25,13 +25,21 @@ func newModel(granules int) (*model, error) {
 	return &model{real: a, owner: make([]uint32, granules)}, err
 }
 
+// alignment is what offsets of a request are multiples of.
+func alignment(bytes uint64) uint64 {
+	switch bytes = alloc.Rounded(bytes); {
+	case bytes >= alloc.BigBytes:
+		return alloc.BigBytes
+	case bytes >= alloc.PagedBytes:
+		return alloc.PageBytes
+	}
+	return alloc.Granule
+}
+
 // fits looks for a free run that holds the request at its alignment.
 func (m *model) fits(bytes uint64) bool {
 	need := int(alloc.Rounded(bytes) / alloc.Granule)
-	align := 1
-	if bytes > alloc.BigBytes-alloc.Granule {
-		align = alloc.BigBytes / alloc.Granule
-	}
+	align := int(alignment(bytes) / alloc.Granule)
 	run := 0
 	for i, o := range m.owner {
 		if o != 0 {
@@ -68,7 +76,7 @@ func (m *model) alloc(bytes uint64) error {
 		return fmt.Errorf("alloc of %d bytes said %v, the bitmap says %v", bytes, ok, want)
 	case !ok:
 		return nil
-	case off%alloc.Granule != 0 || bytes >= alloc.BigBytes && off%alloc.BigBytes != 0:
+	case off%alignment(bytes) != 0:
 		return fmt.Errorf("alloc of %d bytes at %d is not aligned", bytes, off)
 	case m.real.Bytes(off) != alloc.Rounded(bytes):
 		return fmt.Errorf("block for %d bytes says it has %d", bytes, m.real.Bytes(off))

@@ -109,6 +109,11 @@ func (l *Ledger) Reserve(now time.Time, q Request) (s Standing, out []Effect, er
 		if s = Ready; r.loading > 0 {
 			s = Loading
 		}
+	case q.Deadline.IsZero():
+		// Whoever will not wait asks again, in a queue; to name the holders each time
+		// would cost more than the memory is worth.
+		l.verify()
+		return Waiting, out, fmt.Errorf("ledger: reservation %d of %s for %s: %w now", q.ID, size(r.bytes), q.Holder, ErrNoRoom)
 	case !wait:
 		err = fmt.Errorf("ledger: reservation %d of %s for %s: %w now (%s of %s free%s, %d waiting); largest holders: %s",
 			q.ID, size(r.bytes), q.Holder, ErrNoRoom, size(l.space.Size()-l.space.Used()), size(l.config.SizeBytes), l.describeTiers(), len(l.waiting), l.describeLargest())
