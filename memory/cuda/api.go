@@ -74,6 +74,6 @@ type api interface {
 	memset(context, stream, pointer uint64, value byte, bytes uint64) result
 	read(context, stream uint64, to []byte, from uint64) result
 	write(context, stream, to uint64, from []byte) result
-	register(context uint64, memory []byte) result
+	register(context uint64, memory []byte, readOnly bool) result
 	unregister(context uint64, memory []byte) result
 }

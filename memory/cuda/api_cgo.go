@@ -80,6 +80,7 @@ func (shim) describe(ordinal int) (Info, result) {
 			Multiprocessors: int(d.multiprocessors), CopyEngines: int(d.copy_engines),
 			L2Bytes: uint64(d.l2_bytes), SharedBytes: uint64(d.shared_bytes),
 			UnifiedAddressing: d.unified_addressing != 0, Integrated: d.integrated != 0,
+			ReadOnlyRegistration: d.read_only_registration != 0,
 		},
 	}
 	for i := range info.UUID {
@@ -241,8 +242,8 @@ func (shim) write(context, stream, to uint64, from []byte) result {
 }
 
 // register calls cuMemHostRegister.
-func (shim) register(context uint64, memory []byte) result {
-	return result(C.mrc_register(C.uint64_t(context), unsafe.Pointer(unsafe.SliceData(memory)), C.uint64_t(len(memory))))
+func (shim) register(context uint64, memory []byte, readOnly bool) result {
+	return result(C.mrc_register(C.uint64_t(context), unsafe.Pointer(unsafe.SliceData(memory)), C.uint64_t(len(memory)), flag(readOnly)))
 }
 
 // unregister calls cuMemHostUnregister.

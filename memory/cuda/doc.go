@@ -11,7 +11,7 @@
 //	driver, err := cuda.Load(cuda.Config{})
 //	device, err := driver.Open(ordinal)          // the primary context; before UCX
 //	slab, err := device.NewSlab(cuda.SlabConfig{Identity: identity})
-//	pinned, err := device.Register(hostSlab, 0)  // the tier below
+//	pinned, err := device.Register(hostSlab, cuda.RegisterConfig{})  // the tier below
 //	... slab.Close(); pinned.Close(); device.Close()
 //
 // A peer on the same host gets slab.Export over the control plane and calls

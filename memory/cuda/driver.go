@@ -46,6 +46,9 @@ type Attributes struct {
 	UnifiedAddressing bool
 	// Integrated: its memory is the host's.
 	Integrated bool
+	// ReadOnlyRegistration: host memory can be registered that this process may
+	// only read.
+	ReadOnlyRegistration bool
 }
 
 // Info describes a device that this process can see.

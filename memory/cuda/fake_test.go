@@ -41,6 +41,7 @@ func TestDriverDescribesItsDevices(t *testing.T) {
 		Ordinal: 1, UUID: got.UUID, Name: "Fake GPU 1", PCIBusID: "0000:1c:00.0", TotalBytes: fakeMemory,
 		Attributes: cuda.Attributes{
 			ComputeMajor: 9, Multiprocessors: 132, CopyEngines: 3, L2Bytes: 50 << 20, SharedBytes: 227 << 10, UnifiedAddressing: true,
+			ReadOnlyRegistration: true,
 		},
 	}
 	if got != want {
@@ -339,18 +340,26 @@ func TestStreamsHavePurposes(t *testing.T) {
 	}
 }
 
+func TestAProcessDoesNotMapItsOwnSlab(t *testing.T) {
+	d := open(t, 0)
+	s := newSlab(t, d, 4<<20)
+	if _, err := d.OpenPeer(s.Export()); err == nil || !strings.Contains(err.Error(), "must be different ones") {
+		t.Errorf("got %v", err)
+	}
+}
+
 func TestOnlyHostMemoryIsRegistered(t *testing.T) {
 	d := open(t, 0)
 	s := newSlab(t, d, 4<<20)
-	if _, err := d.Register(s, 0); err == nil || !strings.Contains(err.Error(), "not addressable") {
+	if _, err := d.Register(s, cuda.RegisterConfig{}); err == nil || !strings.Contains(err.Error(), "not addressable") {
 		t.Errorf("got %v", err)
 	}
 	space := hostSlab(t, 1<<20)
-	p, err := d.Register(space, 3)
+	p, err := d.Register(space, cuda.RegisterConfig{Touchers: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.Register(space, 1); err == nil || !strings.Contains(err.Error(), "ALREADY_REGISTERED") {
+	if _, err := d.Register(space, cuda.RegisterConfig{Touchers: 1}); err == nil || !strings.Contains(err.Error(), "ALREADY_REGISTERED") {
 		t.Errorf("twice: %v", err)
 	}
 	var st unix.Stat_t

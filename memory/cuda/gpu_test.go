@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -282,7 +284,7 @@ func TestGPUPinnedCopies(t *testing.T) {
 	bytesOf := sized(16<<20, 4<<30)
 	space := hostSlab(t, 2*bytesOf)
 	begin := time.Now()
-	pinned, err := d.Register(space, 0)
+	pinned, err := d.Register(space, cuda.RegisterConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -320,6 +322,95 @@ func TestGPUPinnedCopies(t *testing.T) {
 	rate(t, "both at once, each way", n, func() error {
 		return errors.Join(up.Copy(in, nil), down.Copy(out, nil), up.Sync(), down.Sync())
 	})
+}
+
+// What a peer keeps in host memory goes straight to our device, from a mapping
+// that can only be read.
+func TestGPUHostMemoryOfAPeer(t *testing.T) {
+	d := open(t, 0)
+	n := sized(4<<20, 1<<30)
+	theirs := hostSlab(t, n)
+	copy(theirs.Bytes(n-5, 5), "hello")
+	view, err := host.OpenReadOnly(theirs.FD())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, view)
+	if _, err := d.Register(view, cuda.RegisterConfig{}); err == nil {
+		t.Error("registered for writing")
+	}
+	pinned, err := d.Register(view, cuda.RegisterConfig{ReadOnly: true})
+	if !d.Info().Attributes.ReadOnlyRegistration {
+		if err == nil || !strings.Contains(err.Error(), "cannot; copy by way of") {
+			t.Errorf("got %v", err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, pinned)
+	s := newSlab(t, d, n)
+	in := d.Stream(cuda.In)
+	rate(t, "a peer's host memory to device", float64(n), func() error {
+		return errors.Join(in.Copy([]cuda.Copy{cuda.ToDevice(s.Pointer(0, n), pinned.Address(0, n), n)}, nil), in.Sync())
+	})
+	got := make([]byte, 5)
+	if err := s.ReadInto(n-5, got); err != nil || string(got) != "hello" {
+		t.Errorf("read %q, %v", got, err)
+	}
+}
+
+// Everything at once, from several goroutines.
+func TestGPUConcurrentUse(t *testing.T) {
+	d := open(t, 0)
+	s := newSlab(t, d, 32<<20)
+	var gate cuda.Gate
+	var released atomic.Int64
+	var group sync.WaitGroup
+	const workers, rounds = 8, 20
+	errs := make([]error, workers)
+	for i := range workers {
+		group.Go(func() {
+			errs[i] = func() error {
+				stream, err := d.NewStream(cuda.In)
+				if err != nil {
+					return err
+				}
+				at, got := uint64(1+i)<<20, make([]byte, 512<<10)
+				for r := range rounds {
+					fill := byte(i*rounds + r)
+					from, to := s.Pointer(at, 512<<10), s.Pointer(at+512<<10, 512<<10)
+					err := errors.Join(stream.Memset(from, fill, 512<<10), stream.Copy([]cuda.Copy{cuda.OnDevice(to, from, 512<<10)}, nil))
+					if err != nil {
+						return err
+					}
+					mark, err := d.Mark(stream)
+					if err != nil {
+						return err
+					}
+					gate.Hold(func() { released.Add(1) }, mark)
+					if err := stream.Sync(); err != nil {
+						return err
+					}
+					if _, err := gate.Poll(); err != nil {
+						return err
+					}
+					if err := s.ReadInto(at+512<<10, got); err != nil || got[0] != fill || got[len(got)-1] != fill {
+						return fmt.Errorf("worker %d, round %d: read %d, %d: %w", i, r, got[0], got[len(got)-1], err)
+					}
+				}
+				return stream.Close()
+			}()
+		})
+	}
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := gate.Poll(); err != nil || gate.Waiting() != 0 || released.Load() != workers*rounds {
+		t.Errorf("%d released, %d wait, %v", released.Load(), gate.Waiting(), err)
+	}
 }
 
 // The costs of what is done for every object.

@@ -59,7 +59,7 @@ func (d *Device) OpenPeer(e Export) (*Peer, error) {
 	d.mapping.Unlock()
 	if err := d.check("cuIpcOpenMemHandle", r); err != nil {
 		p.forget()
-		return nil, fmt.Errorf("cuda: map the slab on %s: %w; both processes must see both devices and share a pid namespace", e.Device, err)
+		return nil, fmt.Errorf("cuda: map the slab on %s: %w; the two processes must be different ones, see both devices and share a pid namespace", e.Device, err)
 	}
 	p.pointer = pointer
 	if err := p.prove(); err != nil {

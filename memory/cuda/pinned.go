@@ -22,15 +22,23 @@ type Pinned struct {
 	closed atomic.Bool
 }
 
+// RegisterConfig says how memory is registered.
+type RegisterConfig struct {
+	// Touchers is how many goroutines bring the pages into being, which takes one
+	// alone half a second per GiB; 0 is one per processor.
+	Touchers int
+	// ReadOnly: this process may only read the memory, as it is with the space of
+	// a peer. The device must have Attributes.ReadOnlyRegistration.
+	ReadOnly bool
+}
+
 // touchChunk is what one goroutine brings into being at a time.
 const touchChunk = 64 << 20
 
-// Register pins all of a space in host memory: its pages are brought into being
-// by so many goroutines (0: one per processor), which without them takes half a
-// second per GiB, then it is registered once. Contents stay as they are. It
-// blocks for all that. The space must outlive the Pinned, and must not be
+// Register pins all of a space in host memory, once; contents stay as they are.
+// It blocks for that long. The space must outlive the Pinned, and must not be
 // punched meanwhile: the device would keep the old pages.
-func (d *Device) Register(space memory.Space, touchers int) (*Pinned, error) {
+func (d *Device) Register(space memory.Space, c RegisterConfig) (*Pinned, error) {
 	data := space.Bytes(0, space.Size())
 	if data == nil {
 		return nil, errors.New("cuda: only host memory can be registered, the space is not addressable")
@@ -38,16 +46,19 @@ func (d *Device) Register(space memory.Space, touchers int) (*Pinned, error) {
 	if err := d.Health(); err != nil {
 		return nil, err
 	}
-	if touchers <= 0 {
-		touchers = runtime.GOMAXPROCS(0)
+	if c.ReadOnly && !d.info.Attributes.ReadOnlyRegistration {
+		return nil, fmt.Errorf("cuda: pin %d bytes for reading: %s cannot; copy by way of memory of this process", len(data), d.name)
 	}
-	if err := touch(data, touchers); err != nil {
+	if c.Touchers <= 0 {
+		c.Touchers = runtime.GOMAXPROCS(0)
+	}
+	if err := touch(data, c); err != nil {
 		return nil, fmt.Errorf("cuda: pin %d bytes: %w; lower --memory-limit, or raise the cgroup's limit of memory", len(data), err)
 	}
 	if err := d.adopt(kindPinned); err != nil {
 		return nil, err
 	}
-	if err := d.check("cuMemHostRegister", d.api.register(d.context, data)); err != nil {
+	if err := d.check("cuMemHostRegister", d.api.register(d.context, data, c.ReadOnly)); err != nil {
 		d.forget(kindPinned)
 		return nil, fmt.Errorf("cuda: pin %d bytes: %w; look at ulimit -l", len(data), err)
 	}
@@ -79,12 +90,23 @@ func (p *Pinned) Close() error {
 	return err
 }
 
-// touch makes all pages exist, writable and unchanged.
-func touch(data []byte, touchers int) error {
+// touch makes all pages exist, with their contents unchanged.
+func touch(data []byte, c RegisterConfig) error {
+	advice := unix.MADV_POPULATE_WRITE
+	if c.ReadOnly {
+		advice = unix.MADV_POPULATE_READ
+	}
+	start := unsafe.Pointer(unsafe.SliceData(data))
+	// Of no bytes, it fails only if the kernel does not know it (before 5.14).
+	_, _, errno := unix.Syscall(unix.SYS_MADVISE, uintptr(start), 0, uintptr(advice))
+	populate := func(chunk []byte) error { return madvise(chunk, advice) }
+	if errno != 0 {
+		populate = func(chunk []byte) error { return touchEach(chunk, c.ReadOnly) }
+	}
 	var next atomic.Int64
 	var group sync.WaitGroup
-	errs := make([]error, touchers)
-	for i := range touchers {
+	errs := make([]error, c.Touchers)
+	for i := range errs {
 		group.Go(func() {
 			for errs[i] == nil {
 				from := next.Add(touchChunk) - touchChunk
@@ -99,21 +121,24 @@ func touch(data []byte, touchers int) error {
 	return errors.Join(errs...)
 }
 
-// populate lets the kernel do it, where it is 5.14 or newer.
-func populate(chunk []byte) error {
+func madvise(chunk []byte, advice int) error {
 	for {
-		err := unix.Madvise(chunk, unix.MADV_POPULATE_WRITE)
-		switch {
-		case err == nil:
-			return nil
-		case errors.Is(err, unix.EINVAL):
-			for off := 0; off+4 <= len(chunk); off += 4096 {
-				// Adds nothing, but as a write, and loses nobody else's.
-				atomic.AddUint32((*uint32)(unsafe.Pointer(&chunk[off])), 0)
-			}
-			return nil
-		case !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN):
+		if err := unix.Madvise(chunk, advice); !errors.Is(err, unix.EINTR) && !errors.Is(err, unix.EAGAIN) {
 			return err
 		}
 	}
+}
+
+// touchEach is for kernels that cannot do it themselves. Writing to memory that
+// is mapped for reading would end the process: say ReadOnly of such.
+func touchEach(chunk []byte, readOnly bool) error {
+	for off := 0; off+4 <= len(chunk); off += 4096 {
+		at := (*uint32)(unsafe.Pointer(&chunk[off]))
+		if readOnly {
+			atomic.LoadUint32(at)
+		} else {
+			atomic.AddUint32(at, 0) // a write that loses nobody else's
+		}
+	}
+	return nil
 }

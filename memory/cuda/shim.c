@@ -24,6 +24,7 @@ enum {
   EVENT_INTERPROCESS = 4,
   IPC_LAZY_ENABLE_PEER_ACCESS = 1,
   HOST_REGISTER_PORTABLE = 1,
+  HOST_REGISTER_READ_ONLY = 8,
   POINTER_BUFFER_ID = 7,
   DEVICE_MULTIPROCESSORS = 16,
   DEVICE_INTEGRATED = 18,
@@ -33,6 +34,7 @@ enum {
   DEVICE_MAJOR = 75,
   DEVICE_MINOR = 76,
   DEVICE_SHARED_BYTES_OPTIN = 97,
+  DEVICE_READ_ONLY_REGISTRATION = 113,
 };
 
 // The names are those of the library, with the versions that have been stable
@@ -181,6 +183,7 @@ int mrc_describe(int ordinal, mrc_device *out) {
       {DEVICE_INTEGRATED, &out->integrated},
       {DEVICE_L2_BYTES, &out->l2_bytes},
       {DEVICE_SHARED_BYTES_OPTIN, &out->shared_bytes},
+      {DEVICE_READ_ONLY_REGISTRATION, &out->read_only_registration},
   };
   for (size_t i = 0; i < sizeof list / sizeof *list; i++) TRY(cu.cuDeviceGetAttribute(list[i].to, list[i].attribute, d));
   return 0;
@@ -384,9 +387,9 @@ int mrc_write(uint64_t context, uint64_t stream, uint64_t to, const void *from, 
   return cu.cuStreamSynchronize((handle)stream);
 }
 
-int mrc_register(uint64_t context, void *memory, uint64_t bytes) {
+int mrc_register(uint64_t context, void *memory, uint64_t bytes, int read_only) {
   ENTER(context);
-  return cu.cuMemHostRegister_v2(memory, bytes, HOST_REGISTER_PORTABLE);
+  return cu.cuMemHostRegister_v2(memory, bytes, HOST_REGISTER_PORTABLE | (read_only ? HOST_REGISTER_READ_ONLY : 0));
 }
 
 int mrc_unregister(uint64_t context, void *memory) {

@@ -30,6 +30,8 @@ typedef struct {
   int32_t integrated;
   int32_t l2_bytes;
   int32_t shared_bytes;
+  int32_t read_only_registration;
+  int32_t pad;
 } mrc_device;
 
 // Loads the library and resolves all symbols; a second path is refused.
@@ -75,7 +77,7 @@ int mrc_memset(uint64_t context, uint64_t stream, uint64_t pointer, uint8_t valu
 // Copy and wait.
 int mrc_read(uint64_t context, uint64_t stream, void *to, uint64_t from, uint64_t bytes);
 int mrc_write(uint64_t context, uint64_t stream, uint64_t to, const void *from, uint64_t bytes);
-int mrc_register(uint64_t context, void *memory, uint64_t bytes);
+int mrc_register(uint64_t context, void *memory, uint64_t bytes, int read_only);
 int mrc_unregister(uint64_t context, void *memory);
 
 #endif

@@ -257,6 +257,7 @@ int cuDeviceGetAttribute(int *v, int attribute, int d) {
     case 41: *v = 1; break;
     case 75: *v = 9; break;
     case 97: *v = 227 << 10; break;
+    case 113: *v = 1; break;
     default: *v = 0;
   }
   return OK;
