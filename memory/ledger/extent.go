@@ -226,11 +226,20 @@ func (l *Ledger) clear(e *extent, i int) {
 	l.settlePlaces(e, before)
 }
 
+// discard is a range that is being given back.
+type discard struct {
+	Region
+	// unwritten: what was written there last could not be, so that there is no more
+	// room now than before that.
+	unwritten bool
+}
+
 // vacate gives a place up.
 func (l *Ledger) vacate(e *extent, i int, out []Effect) []Effect {
 	t := l.tiers[i]
 	n := t.block(e.bytes)
 	region := Region{i, memory.Frame{Offset: e.places[i].offset, Bytes: n}}
+	unwritten := e.places[i].presence == Coming
 	l.clear(e, i)
 	if t.DiscardBytes == 0 {
 		t.space.Free(region.Offset)
@@ -243,7 +252,7 @@ func (l *Ledger) vacate(e *extent, i int, out []Effect) []Effect {
 	}
 	t.discardBytes += n
 	l.tickets++
-	l.discards[l.tickets] = region
+	l.discards[l.tickets] = discard{region, unwritten}
 	return append(out, Discard{Ticket: l.tickets, Region: region})
 }
 
@@ -256,7 +265,7 @@ func (l *Ledger) sweep(i int, out []Effect) []Effect {
 	region := Region{i, memory.Frame{Bytes: t.littered}}
 	t.discardBytes, t.littered = t.littered, 0
 	l.tickets++
-	l.discards[l.tickets] = region
+	l.discards[l.tickets] = discard{Region: region}
 	return append(out, Discard{Ticket: l.tickets, Region: region})
 }
 
@@ -277,7 +286,9 @@ func (l *Ledger) Discarded(ticket Ticket) []Effect {
 	delete(l.discards, ticket)
 	l.tiers[r.Tier].discardBytes -= r.Bytes
 	l.tiers[r.Tier].space.Free(r.Offset)
-	l.tiers[r.Tier].tryAgain()
+	if !r.unwritten {
+		l.tiers[r.Tier].tryAgain()
+	}
 	out := l.serve(l.sweep(r.Tier, nil))
 	l.verify()
 	return out

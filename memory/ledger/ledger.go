@@ -190,6 +190,8 @@ type Config struct {
 	HighBytes, LowBytes uint64
 	// Below are the tiers under the slab, fastest first; none by default.
 	Below []Tier
+	// Observe, if set, is told of what is taken of the slab and given back.
+	Observe func(alloc.Step)
 }
 
 // Ledger keeps the books of one slab. The zero value is not usable.
@@ -212,7 +214,7 @@ type Ledger struct {
 
 	// transfers are on their way, discards being carried out.
 	transfers map[Ticket]*transfer
-	discards  map[Ticket]Region
+	discards  map[Ticket]discard
 	tickets   Ticket
 	// clock counts uses, to tell what was used longest ago.
 	clock uint64
@@ -237,12 +239,16 @@ func New(c Config) (*Ledger, error) {
 		reservations: make(map[ReservationID]*reservation),
 		leases:       make(map[LeaseID]*lease),
 		transfers:    make(map[Ticket]*transfer),
-		discards:     make(map[Ticket]Region),
+		discards:     make(map[Ticket]discard),
 	}
 	if err := l.initTiers(); err != nil {
 		return nil, err
 	}
 	l.trim.init(c.SizeBytes)
+	if c.Observe != nil {
+		c.Observe(alloc.Step{Kind: alloc.Claimed, Bytes: c.HeaderBytes})
+		space.Observe(c.Observe)
+	}
 	return l, nil
 }
 

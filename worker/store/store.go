@@ -43,6 +43,8 @@ type Store struct {
 	mu sync.Mutex
 	// All below is guarded by mu.
 	ledger *ledger.Ledger
+	// trace is nil but for measurements.
+	trace *trace
 	// latest is the newest generation here of each task.
 	latest map[ids.TaskID]ids.Attempt
 	// small are the headers of the objects without frames.
@@ -86,11 +88,19 @@ func New(space memory.Space, log *slog.Logger, below ...memory.Tier) (*Store, er
 	for _, t := range below {
 		c.Below = append(c.Below, ledger.Tier{Name: t.Name(), SizeBytes: t.Size(), UnitBytes: t.UnitBytes(), DiscardBytes: t.DiscardBytes()})
 	}
+	steps, err := openTrace()
+	if err != nil {
+		return nil, err
+	}
+	if steps != nil {
+		c.Observe = steps.step
+	}
 	l, err := ledger.New(c)
 	if err != nil {
 		return nil, err
 	}
 	return &Store{
+		trace: steps,
 		space: space, below: below, log: log, ledger: l,
 		latest:  make(map[ids.TaskID]ids.Attempt),
 		small:   make(map[ledger.ObjectID][]byte),
@@ -120,6 +130,15 @@ func (s *Store) Close() {
 		tell(Told{Err: fmt.Errorf("store: the worker is stopping: %w", ledger.ErrNoRoom)})
 	}
 	s.working.Wait()
+	if s.trace == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.trace.close(); err != nil {
+		s.log.Error("the trace of allocations is not whole", "error", err)
+	}
+	s.trace = nil
 }
 
 // apply carries effects out and returns the calls to make without the lock.
