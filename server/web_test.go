@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"net/http"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -58,5 +59,44 @@ func TestTheHTTPPortShowsHealthMetricsAndStatus(t *testing.T) {
 	var status web.Status
 	if err := json.Unmarshal([]byte(body), &status); code != http.StatusOK || err != nil || status.Tasks["ready"] != 3 || status.ClusterID != c.server.ID() {
 		t.Errorf("status %d: %s (%v)", code, body, err)
+	}
+}
+
+func TestWhatAWorkerHasOnDiskIsShown(t *testing.T) {
+	c := start(t, server.Config{HTTPAddress: "127.0.0.1:0"})
+	w := c.join(c.conn, registration("spiller"), never)
+	if err := w.stream.Send(&pb.SessionRequest{Stats: &pb.WorkerStats{
+		SpilledBytes: 4096, SpillWrittenBytes: 8192, SpillReadBytes: 2048, SpillFailure: "no space left on device",
+	}}); err != nil {
+		t.Fatal(err)
+	}
+	ctx := timeout(t)
+	for c.worker("spiller").GetSpilledBytes() == 0 && ctx.Err() == nil {
+		runtime.Gosched()
+	}
+	got := c.worker("spiller")
+	if got.GetSpilledBytes() != 4096 || got.GetSpillWrittenBytes() != 8192 || got.GetSpillReadBytes() != 2048 || got.GetSpillFailure() != "no space left on device" {
+		t.Errorf("worker: %v", got)
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+c.server.HTTPAddress()+"/metrics", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	response, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(request)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range []string{
+		`millrace_worker_spilled_bytes{worker="spiller"} 4096`, `millrace_worker_spill_written_bytes_total{worker="spiller"} 8192`,
+		`millrace_worker_spill_read_bytes_total{worker="spiller"} 2048`, `millrace_worker_spill_failing{worker="spiller"} 1`,
+	} {
+		if !strings.Contains(string(body), line+"\n") {
+			t.Errorf("no %s in\n%s", line, body)
+		}
 	}
 }

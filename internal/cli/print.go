@@ -118,9 +118,18 @@ func death(w *millracev1.Worker) string {
 	return fmt.Sprintf("%s, %s ago", text, age(d.GetTime()))
 }
 
+// spilled is what lies on disk, and the reason if nothing more is written there.
+func spilled(w *millracev1.Worker) string {
+	text := size(w.GetSpilledBytes())
+	if why := w.GetSpillFailure(); why != "" {
+		text += " (fails: " + why + ")"
+	}
+	return text
+}
+
 func workersTable(w io.Writer, workers []*millracev1.Worker, wide bool) {
 	if wide {
-		row(w, "ID", "NAME", "STATE", "HOST", "PID", "DEVICE", "SLOTS", "ASSIGNED", "FINISHED", "OBJECTS", "MEMORY", "LIMIT", "RSS", "IN", "OUT", "AGE", "DEATHS", "LAST DEATH", "EXECUTOR DEATHS", "LAST EXECUTOR DEATH", "ADDRESS", "VERSION")
+		row(w, "ID", "NAME", "STATE", "HOST", "PID", "DEVICE", "SLOTS", "ASSIGNED", "FINISHED", "OBJECTS", "MEMORY", "LIMIT", "RSS", "SPILLED", "IN", "OUT", "AGE", "DEATHS", "LAST DEATH", "EXECUTOR DEATHS", "LAST EXECUTOR DEATH", "ADDRESS", "VERSION")
 	} else {
 		row(w, "ID", "NAME", "STATE", "SLOTS", "ASSIGNED", "FINISHED", "MEMORY", "LIMIT", "DEATHS", "AGE")
 	}
@@ -135,7 +144,7 @@ func workersTable(w io.Writer, workers []*millracev1.Worker, wide bool) {
 			last = "-"
 		}
 		row(w, fmt.Sprintf("w%d", x.GetWorkerId()), x.GetName(), state, x.GetHost(), x.GetPid(), short(x.GetDevice(), "DEVICE_KIND_"), x.GetSlots(), x.GetAssignedTasks(), x.GetFinishedTasks(), x.GetObjects(),
-			size(x.GetMemoryUsedBytes()), size(x.GetMemoryLimitBytes()), size(x.GetRssBytes()), size(x.GetBytesIn()), size(x.GetBytesOut()), age(x.GetRegisterTime()),
+			size(x.GetMemoryUsedBytes()), size(x.GetMemoryLimitBytes()), size(x.GetRssBytes()), spilled(x), size(x.GetBytesIn()), size(x.GetBytesOut()), age(x.GetRegisterTime()),
 			len(x.GetDeaths()), death(x), x.GetExecutorDeaths(), last, x.GetDataAddress(), x.GetVersion())
 	}
 }

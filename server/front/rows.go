@@ -101,7 +101,10 @@ type Worker struct {
 	BytesIn           uint64
 	BytesOut          uint64
 	Lanes             []Lane
-	Revision          uint64
+	// Spilled are the bytes on disk, SpillFailure is why nothing is written there.
+	SpilledBytes, SpillWrittenBytes, SpillReadBytes uint64
+	SpillFailure                                    string
+	Revision                                        uint64
 }
 
 // Client is the row of one client lease.

@@ -218,6 +218,8 @@ func (l *Loop) workerRow(w *worker) *front.Worker {
 		Version: r.Version, Executors: r.Worker.Executors,
 		ExecutorDeaths: w.stats.ExecutorDeaths, LastExecutorDeath: w.stats.LastExecutorDeath,
 		BytesIn: w.stats.BytesIn, BytesOut: w.stats.BytesOut, Lanes: w.stats.Lanes,
+		SpilledBytes: w.stats.SpilledBytes, SpillWrittenBytes: w.stats.SpillWrittenBytes,
+		SpillReadBytes: w.stats.SpillReadBytes, SpillFailure: w.stats.SpillFailure,
 	}
 	if w.session != nil {
 		row.State = front.WorkerActive

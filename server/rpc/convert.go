@@ -153,6 +153,7 @@ func workerTo(w *front.Worker) *pb.Worker {
 		Deaths: convertAll(w.Deaths, deathTo), Version: w.Version, Revision: w.Revision, Executors: w.Executors,
 		ExecutorDeaths: w.ExecutorDeaths, LastExecutorDeath: w.LastExecutorDeath,
 		BytesIn: w.BytesIn, BytesOut: w.BytesOut, Lanes: convertAll(w.Lanes, laneTo),
+		SpilledBytes: w.SpilledBytes, SpillWrittenBytes: w.SpillWrittenBytes, SpillReadBytes: w.SpillReadBytes, SpillFailure: w.SpillFailure,
 	}
 }
 

@@ -2,6 +2,7 @@ package web
 
 import (
 	"context"
+	"slices"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -18,6 +19,10 @@ type collector struct {
 	workers   *prometheus.Desc
 	inline    *prometheus.Desc
 	events    *prometheus.Desc
+	spilled   *prometheus.Desc
+	written   *prometheus.Desc
+	read      *prometheus.Desc
+	failing   *prometheus.Desc
 }
 
 // NewCollector returns the metrics of a scheduler.
@@ -33,11 +38,15 @@ func NewCollector(scheduler front.Scheduler) prometheus.Collector {
 		workers:   describe("workers", "Workers that are not lost."),
 		inline:    describe("inline_result_bytes", "Bytes of results held by the scheduler."),
 		events:    describe("task_events_total", "What happened to tasks since the scheduler started.", "event"),
+		spilled:   describe("worker_spilled_bytes", "Bytes on the worker's disk, for results that its slab has no room for.", "worker"),
+		written:   describe("worker_spill_written_bytes_total", "Bytes that the worker wrote to disk since it started.", "worker"),
+		read:      describe("worker_spill_read_bytes_total", "Bytes that the worker read back from disk since it started.", "worker"),
+		failing:   describe("worker_spill_failing", "1 while the worker cannot write to its disk.", "worker"),
 	}
 }
 
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{c.tasks, c.graphs, c.clients, c.workers, c.inline, c.events} {
+	for _, desc := range []*prometheus.Desc{c.tasks, c.graphs, c.clients, c.workers, c.inline, c.events, c.spilled, c.written, c.read, c.failing} {
 		to <- desc
 	}
 }
@@ -71,5 +80,22 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		{"recomputed", totals.Recomputed}, {"forgotten", totals.Forgotten}, {"stale", totals.Stale},
 	} {
 		to <- prometheus.MustNewConstMetric(c.events, prometheus.CounterValue, float64(event.count), event.name)
+	}
+	workers, _ := c.scheduler.LastSnapshot().Workers(nil, 0, shownWorkers)
+	named := make(map[string]bool, len(workers))
+	for _, w := range slices.Backward(workers) {
+		// The same series twice would fail the scrape: of two lives the later one counts.
+		if w.State == front.WorkerLost || named[w.Name] {
+			continue
+		}
+		named[w.Name] = true
+		gauge(c.spilled, w.SpilledBytes, w.Name)
+		to <- prometheus.MustNewConstMetric(c.written, prometheus.CounterValue, float64(w.SpillWrittenBytes), w.Name)
+		to <- prometheus.MustNewConstMetric(c.read, prometheus.CounterValue, float64(w.SpillReadBytes), w.Name)
+		failing := uint64(0)
+		if w.SpillFailure != "" {
+			failing = 1
+		}
+		gauge(c.failing, failing, w.Name)
 	}
 }

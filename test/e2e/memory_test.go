@@ -54,6 +54,9 @@ func TestMemoryShowsTiersHoldersAndSpilledBytes(t *testing.T) {
 	if !onDisk {
 		t.Errorf("nothing was spilled: %v", workers)
 	}
+	if text, _, code := c.command(t, "", "get", "workers", "-o", "wide"); code != 0 || !strings.Contains(text, "SPILLED") {
+		t.Errorf("exit code %d\n%s", code, text)
+	}
 	if text, _, code := c.command(t, "", "memory"); code != 0 || !strings.Contains(text, "TIER") || !strings.Contains(text, "LARGEST") {
 		t.Errorf("exit code %d\n%s", code, text)
 	}

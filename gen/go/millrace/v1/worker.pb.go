@@ -509,7 +509,15 @@ type Worker struct {
 	// Bytes sent to other workers and clients since it registered.
 	BytesOut uint64 `protobuf:"varint,26,opt,name=bytes_out,json=bytesOut,proto3" json:"bytes_out,omitempty"`
 	// How it fetches from the workers that it fetched from, by peer, best path first.
-	Lanes         []*Lane `protobuf:"bytes,27,rep,name=lanes,proto3" json:"lanes,omitempty"`
+	Lanes []*Lane `protobuf:"bytes,27,rep,name=lanes,proto3" json:"lanes,omitempty"`
+	// Bytes on disk, for results that its slab has no room for, as last reported.
+	SpilledBytes uint64 `protobuf:"varint,28,opt,name=spilled_bytes,json=spilledBytes,proto3" json:"spilled_bytes,omitempty"`
+	// Bytes written to disk since it started.
+	SpillWrittenBytes uint64 `protobuf:"varint,29,opt,name=spill_written_bytes,json=spillWrittenBytes,proto3" json:"spill_written_bytes,omitempty"`
+	// Bytes read back from disk since it started.
+	SpillReadBytes uint64 `protobuf:"varint,30,opt,name=spill_read_bytes,json=spillReadBytes,proto3" json:"spill_read_bytes,omitempty"`
+	// Why nothing is written to disk now, for people; empty if it works.
+	SpillFailure  string `protobuf:"bytes,31,opt,name=spill_failure,json=spillFailure,proto3" json:"spill_failure,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -733,6 +741,34 @@ func (x *Worker) GetLanes() []*Lane {
 	return nil
 }
 
+func (x *Worker) GetSpilledBytes() uint64 {
+	if x != nil {
+		return x.SpilledBytes
+	}
+	return 0
+}
+
+func (x *Worker) GetSpillWrittenBytes() uint64 {
+	if x != nil {
+		return x.SpillWrittenBytes
+	}
+	return 0
+}
+
+func (x *Worker) GetSpillReadBytes() uint64 {
+	if x != nil {
+		return x.SpillReadBytes
+	}
+	return 0
+}
+
+func (x *Worker) GetSpillFailure() string {
+	if x != nil {
+		return x.SpillFailure
+	}
+	return ""
+}
+
 var File_millrace_v1_worker_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_worker_proto_rawDesc = "" +
@@ -761,7 +797,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x03pid\x18\b \x01(\x03R\x03pid\x12*\n" +
 	"\x11memory_used_bytes\x18\t \x01(\x04R\x0fmemoryUsedBytes\x12!\n" +
 	"\frunning_keys\x18\n" +
-	" \x03(\tR\vrunningKeys\"\xbd\b\n" +
+	" \x03(\tR\vrunningKeys\"\xe1\t\n" +
 	"\x06Worker\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
@@ -790,7 +826,11 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x13last_executor_death\x18\x18 \x01(\tR\x11lastExecutorDeath\x12\x19\n" +
 	"\bbytes_in\x18\x19 \x01(\x04R\abytesIn\x12\x1b\n" +
 	"\tbytes_out\x18\x1a \x01(\x04R\bbytesOut\x12'\n" +
-	"\x05lanes\x18\x1b \x03(\v2\x11.millrace.v1.LaneR\x05lanes\x1a<\n" +
+	"\x05lanes\x18\x1b \x03(\v2\x11.millrace.v1.LaneR\x05lanes\x12#\n" +
+	"\rspilled_bytes\x18\x1c \x01(\x04R\fspilledBytes\x12.\n" +
+	"\x13spill_written_bytes\x18\x1d \x01(\x04R\x11spillWrittenBytes\x12(\n" +
+	"\x10spill_read_bytes\x18\x1e \x01(\x04R\x0espillReadBytes\x12#\n" +
+	"\rspill_failure\x18\x1f \x01(\tR\fspillFailure\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01*\x95\x01\n" +
