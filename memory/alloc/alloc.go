@@ -32,7 +32,8 @@ const (
 	// PagedBytes is where requests begin to be aligned to PageBytes, so that a disk
 	// can read and write them in place: the gap costs a sixteenth of them at most.
 	PagedBytes = 64 << 10
-	PageBytes  = 4 << 10
+	// PageBytes is what direct IO wants of offsets and sizes.
+	PageBytes = 4 << 10
 	// MaxBytes is the largest size that New takes.
 	MaxBytes = (1<<32 - 1) * Granule
 
