@@ -117,7 +117,7 @@ sim-seeds: bootstrap ## Many simulated runs: SEEDS=n
 	go test -tags invariants -count=1 -timeout 20m -run 'TestSeeds$$' ./test/sim -sim.seeds=$(SEEDS)
 
 .PHONY: e2e
-e2e: build bootstrap-net $(TOOLS)/grpcurl ## Real processes: grpcurl, two languages on one cluster, one chaos graph, partitioned networks
+e2e: build bootstrap-net $(TOOLS)/grpcurl .tools/ucx-other/.stamp ## Real processes: grpcurl, two languages on one cluster, one chaos graph, partitioned networks
 	MILLRACE_BIN=$(CURDIR)/$(BIN) MILLRACE_PYTHON=$(CURDIR)/$(PY) \
 	  GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl go test -count=1 -timeout 15m ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/...
 
@@ -201,6 +201,9 @@ $(TOOLS)/golangci-lint: tools/lint/go.mod tools/lint/go.sum | bootstrap
 # UCX out of a wheel: what transfer/ucx loads in tests and beside bin/millrace.
 .tools/ucx/.stamp: tools/ucx.lock tools/fetch-ucx | bootstrap
 	tools/fetch-ucx
+
+.tools/ucx-other/.stamp: tools/ucx-other.lock tools/fetch-ucx | bootstrap
+	tools/fetch-ucx .tools/ucx-other tools/ucx-other.lock
 
 .tools/venv-gen/.stamp: tools/python-gen.lock | bootstrap
 	"$$(<.tools/python.path)" -m venv --clear .tools/venv-gen

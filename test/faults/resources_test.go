@@ -1,0 +1,143 @@
+package faults
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// byAll has all of UCX for the same host, and what comes after it.
+var byAll = protocol{name: "ucx all", flags: []string{"--protocol", "ucx", "--ucx-tls", "posix,cma,tcp"}, together: true}
+
+// TestShmIsFull: workers that find no room in /dev/shm do without it.
+func TestShmIsFull(t *testing.T) {
+	t.Parallel()
+	with(t, []protocol{byBorrow, byAll, byTCP}, func(t *testing.T, p protocol) {
+		t.Helper()
+		c := start(t, 3)
+		c.pair(p, spec{around: []string{"unshare", "--mount", "sh", "-c", `mount -t tmpfs -o size=64k,nr_inodes=4 shm /dev/shm && exec "$@"`, "sh"}})
+		kept := c.stamps(100, moved()/16, onlySource)
+		c.check(c.stamp(1, 32, kept, onlyReader))
+	})
+}
+
+// TestLittleLockedMemory: host memory is read without locking any.
+func TestLittleLockedMemory(t *testing.T) {
+	t.Parallel()
+	with(t, []protocol{byBorrow, byAll, byTCP}, func(t *testing.T, p protocol) {
+		t.Helper()
+		c := start(t, 3)
+		c.pair(p, spec{around: []string{"prlimit", "--memlock=0:0"}})
+		kept := c.stamps(100, moved()/16, onlySource)
+		c.check(c.stamp(1, 32, kept, onlyReader))
+	})
+}
+
+// TestOutOfFileDescriptors: a worker that can open nothing more cannot be reached, or cannot reach others. What it has is
+// made elsewhere; when it has descriptors again it is as good as any.
+func TestOutOfFileDescriptors(t *testing.T) {
+	for _, who := range []string{"source", "reader"} {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			with(t, everywhere, func(t *testing.T, p protocol) {
+				t.Helper()
+				c := start(t, 3)
+				c.source(p, spec{})
+				kept := c.stamps(100, moved()/16)
+				c.reader(p, spec{})
+				w := c.must(who + "-0")
+				restore := exhaust(t, w)
+				c.check(c.stamp(1, 32, kept, onlyReader))
+				restore()
+				if now := c.must(who + "-0"); now.GetIncarnation() != w.GetIncarnation() {
+					t.Errorf("%s died of it", who)
+				}
+				more := c.stamps(200, moved()/16, onlySource)
+				c.check(c.stamp(2, 32, more, onlyReader))
+			})
+		})
+	}
+}
+
+// exhaust lets a worker open nothing more.
+func exhaust(t *testing.T, w *millracev1.Worker) (restore func()) {
+	t.Helper()
+	pid := int(w.GetPid())
+	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before unix.Rlimit
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
+		t.Fatal(err)
+	}
+	// What is below and not in use may be opened; that is next to nothing, since the lowest is taken first.
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(len(open)), Max: before.Max}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &before, nil); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// TestLargerThanTheSlab: what can never fit fails at once and says why, be it a result or the inputs of a task.
+func TestLargerThanTheSlab(t *testing.T) {
+	t.Parallel()
+	c := start(t, 2)
+	c.run(spec{host: 1, limit: "64MiB"})
+	refused := func(o object, how error, why string) {
+		t.Helper()
+		began := time.Now()
+		err := o.future.Wait(c.soon())
+		if took := time.Since(began); !errors.Is(err, how) || !strings.Contains(err.Error(), why) || took > 5*time.Second {
+			t.Errorf("after %v: %v", took, err)
+		}
+	}
+	refused(c.stamp(1, 65<<20, nil), millrace.ErrOutOfMemory, "larger than the slab")
+	kept := []object{c.stamp(10, 24<<20, nil), c.stamp(11, 24<<20, nil), c.stamp(12, 24<<20, nil)}
+	c.wait(kept...)
+	// Without being told otherwise it would wait for a larger worker to come.
+	refused(c.stamp(2, 32, kept, millrace.WithNoWait()), millrace.ErrNoWorkerFits, "memory")
+	c.check(c.stamp(3, 32, kept[:2]))
+}
+
+// TestManySmallAndOneHuge: 10,000 objects of a little more than 1 KiB, so that they lie in the slab, and one of nine tenths
+// of it, at once.
+func TestManySmallAndOneHuge(t *testing.T) {
+	t.Parallel()
+	const slab, count, small = 64 << 20, 10_000, 1<<10 + 8
+	c := start(t, 3)
+	c.run(spec{host: 1, limit: fmt.Sprint(slab)})
+	c.run(spec{host: 2, limit: fmt.Sprint(slab)})
+	began := time.Now()
+	var all []object
+	for i := range int64(count) {
+		if i == count/2 {
+			all = append(all, c.stamp(count, slab/10*9, nil))
+		}
+		all = append(all, c.stamp(i, small, nil))
+	}
+	c.wait(all...)
+	t.Logf("all are there after %v", time.Since(began).Round(time.Millisecond))
+	var reads []object
+	for first := 0; first < len(all); first += 500 {
+		part := all[first:min(first+500, len(all))]
+		reads = append(reads, c.stamp(int64(100_000+first), 32, part))
+	}
+	for _, r := range reads {
+		c.wait(r)
+	}
+	t.Logf("all are right after %v", time.Since(began).Round(time.Millisecond))
+	release(append(all, reads...)...)
+	c.empty()
+}

@@ -1,0 +1,89 @@
+package faults
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// library is a file of UCX that the Makefile brings, as an absolute path.
+func library(t *testing.T, folder string) string {
+	t.Helper()
+	path, err := filepath.Abs(filepath.Join("..", "..", ".tools", folder, "lib", "libucp.so.0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if folder == "ucx" {
+		path = cmp.Or(os.Getenv("MILLRACE_UCX_LIBRARY"), path)
+	}
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%v; make .tools/%s/.stamp brings it", err, folder)
+	}
+	return path
+}
+
+// TestUnusableUCX: the cluster works over gRPC, and each worker that needed UCX says so in one line, once.
+func TestUnusableUCX(t *testing.T) {
+	t.Parallel()
+	whole, err := os.ReadFile(library(t, "ucx"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	truncated := filepath.Join(t.TempDir(), "libucp.so.0")
+	if err := os.WriteFile(truncated, whole[:len(whole)/3], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	missing := filepath.Join(t.TempDir(), "libucp.so.0")
+	for name, x := range map[string]struct {
+		flags []string
+		why   string
+	}{
+		"missing":                         {[]string{"--ucx-library", missing}, missing},
+		"truncated":                       {[]string{"--ucx-library", truncated}, truncated},
+		"without the transport asked for": {[]string{"--ucx-library", library(t, "ucx"), "--ucx-tls", "teleport"}, "ucp_init: No such device"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := start(t, 3)
+			c.pair(protocol{flags: x.flags}, spec{})
+			kept := c.stamps(100, moved()/16, onlySource)
+			c.check(c.stamp(1, 32, kept[:8], onlyReader))
+			c.check(c.stamp(2, 32, kept, onlyReader))
+			var lines []string
+			for line := range strings.Lines(c.log.String()) {
+				if strings.HasPrefix(line, "[reader-0]") && strings.Contains(line, "gRPC") {
+					lines = append(lines, line)
+				}
+			}
+			if len(lines) != 1 || !strings.Contains(lines[0], x.why) {
+				t.Errorf("lines that say so, with %q:\n%s", x.why, strings.Join(lines, ""))
+			}
+		})
+	}
+}
+
+// TestAnotherVersionOfUCX: workers whose UCX differs do not talk through it, though they were told to, but by gRPC.
+func TestAnotherVersionOfUCX(t *testing.T) {
+	for name, p := range map[string]protocol{"tcp": byTCP, "cma": byCMA} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := start(t, 3)
+			c.source(p, spec{env: []string{"MILLRACE_UCX_LIBRARY=" + library(t, "ucx-other")}})
+			c.reader(p, spec{env: []string{"MILLRACE_UCX_LIBRARY=" + library(t, "ucx")}})
+			kept := c.stamps(100, moved()/16, onlySource)
+			read := c.stamp(1, 32, kept, onlyReader)
+			c.check(read)
+			said := c.log.String()
+			if !strings.Contains(said, "ucx 1.18.1") || !strings.Contains(said, "ucx 1.19.0") {
+				t.Error("the workers do not have two versions of UCX")
+			}
+			if w := c.must("source-0"); len(w.GetDeaths()) > 0 {
+				t.Errorf("it died: %v", w.GetDeaths())
+			}
+			release(append(kept, read)...)
+			c.empty()
+		})
+	}
+}
