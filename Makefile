@@ -130,7 +130,7 @@ fuzz-corpus: bootstrap ## Every fuzz target over its corpus only
 	go test -tags invariants -run '^Fuzz' $$(grep -rl --include='*_test.go' --exclude-dir='.*' '^func Fuzz' * | xargs -n1 dirname | sort -u | sed 's,^,./,')
 
 .PHONY: chaos
-chaos: build ## Kill workers and executors under load: SECONDS=n SEED=n
+chaos: build ## Kill and stop workers and executors under load, for about SECONDS=n: SEED=n
 	MILLRACE_BIN=$(CURDIR)/$(BIN) MILLRACE_PYTHON=$(CURDIR)/$(PY) \
 	  go test -count=1 -v -timeout 60m ./test/chaos -chaos.seconds=$(SECONDS) -chaos.seed=$(SEED)
 

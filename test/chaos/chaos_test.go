@@ -201,6 +201,7 @@ func expected(t *testing.T, round int) int64 {
 // TestKillEverySecond is the promise to a platform engineer: workers and executors die, answers do not change, and every
 // death is explained.
 func TestKillEverySecond(t *testing.T) {
+	t.Parallel()
 	c := start(t)
 	ctx := t.Context()
 	random := rand.New(rand.NewPCG(*seed, 0))

@@ -136,6 +136,7 @@ func (x *trouble) await(ctx context.Context, name, before string) {
 // TestStampedStencil: no reader is ever given bytes of another object, another generation, or a mixture, whatever happens
 // to the workers in the meantime; and when all is released, nothing is left.
 func TestStampedStencil(t *testing.T) {
+	t.Parallel()
 	disk := t.TempDir()
 	c := start(t, "--memory-limit", slab, "--local-directory", disk, "--spill-limit", "4GiB", "--protocol", *protocol)
 	random := rand.New(rand.NewPCG(*seed, 1))
