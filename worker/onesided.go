@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
+	"os"
+	"slices"
 	"sync"
 
 	"google.golang.org/grpc/codes"
@@ -68,6 +71,9 @@ func (o *oneSided) accept(ctx context.Context, request *millracev1.ConnectLaneRe
 
 // suits says why a peer should not be read from this way, nil if it should.
 func (o *oneSided) suits(ctx context.Context, peer transfer.Peer) error {
+	if !o.forced && o.config.TLS == "" && os.Getenv("UCX_TLS") == "" && !laneTo(peer.Address, "/sys/class/infiniband") {
+		return fmt.Errorf("%w: another host, and no RDMA device here: ucx would send messages over TCP", transfer.ErrNoWay)
+	}
 	_, path, err := o.open()
 	if err != nil {
 		return err
@@ -80,6 +86,28 @@ func (o *oneSided) suits(ctx context.Context, peer transfer.Peer) error {
 		return fmt.Errorf("reads over %s are emulated", lane.Transport)
 	}
 	return nil
+}
+
+// laneTo says whether a lane to an address might read by itself: it is on this host, or there are RDMA devices. Where it
+// cannot, there is nothing to win by a connection, and something to lose: UCX 1.19 has crashed its process when the peer died
+// in the middle of a TCP wire-up.
+func laneTo(address, rdma string) bool {
+	if devices, err := os.ReadDir(rdma); err == nil && len(devices) > 0 {
+		return true
+	}
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	peer := net.ParseIP(host)
+	own, err := net.InterfaceAddrs()
+	if err != nil || peer == nil {
+		return false
+	}
+	return slices.ContainsFunc(own, func(a net.Addr) bool {
+		n, ok := a.(*net.IPNet)
+		return ok && n.IP.Equal(peer)
+	})
 }
 
 // Fetch is part of transfer.Path.
