@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
@@ -36,6 +37,7 @@ func (a *app) bench() *cobra.Command {
 		a.benchBroadcast(),
 		a.benchAllToAll(),
 		a.benchSpill(),
+		a.benchIdle(),
 	)
 	return cmd
 }
@@ -282,6 +284,15 @@ func (a *app) benchSpill() *cobra.Command {
 	cmd.Flags().String("slab", "256MiB", "memory of the worker")
 	cmd.Flags().String("chunk", "16MiB", "size of each result")
 	cmd.Flags().String("local-directory", "", "which disk; default: the system's for temporary files")
+	return cmd
+}
+
+func (a *app) benchIdle() *cobra.Command {
+	cmd := a.benchmark("idle", "What workers with all paths open take of a core while there is nothing to do", func(ctx context.Context, _ func(done, of int)) (any, error) {
+		return bench.Idle(ctx, bench.IdleConfig{Protocol: a.settings.String("protocol"), For: a.settings.Duration("for")})
+	})
+	cmd.Flags().String("protocol", "ucx", "how the workers read from each other before: ucx, borrow or grpc")
+	cmd.Flags().Duration("for", 10*time.Second, "how long nothing is done")
 	return cmd
 }
 

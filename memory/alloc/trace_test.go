@@ -9,27 +9,27 @@ import (
 )
 
 // readTrace reads what MILLRACE_ALLOC_TRACE has recorded of a worker.
-func readTrace(t testing.TB, path string) (steps []Step) {
-	t.Helper()
+func readTrace(tb testing.TB, path string) (steps []Step) {
+	tb.Helper()
 	f, err := os.Open(path)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	defer func() { _ = f.Close() }() // nothing was written
 	z, err := gzip.NewReader(f)
 	if err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	in := bufio.NewScanner(z)
 	for in.Scan() {
 		var s Step
 		if _, err := fmt.Sscanf(in.Text(), "%c %d %d", &s.Kind, &s.Offset, &s.Bytes); err != nil {
-			t.Fatalf("%s: line %d: %q: %v", path, len(steps)+1, in.Text(), err)
+			tb.Fatalf("%s: line %d: %q: %v", path, len(steps)+1, in.Text(), err)
 		}
 		steps = append(steps, s)
 	}
 	if err := in.Err(); err != nil {
-		t.Fatal(err)
+		tb.Fatal(err)
 	}
 	return steps
 }

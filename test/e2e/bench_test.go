@@ -21,6 +21,7 @@ func TestBenchPrintsItsContract(t *testing.T) {
 		{"latency --samples 200", "submit_result_us dependent_start_us"},
 		{"data --bytes 4MiB --repetitions 1", "bytes write_gb_per_s read_gb_per_s client_peak_bytes worker_peak_bytes"},
 		{"spill --total 32MiB --slab 16MiB --chunk 2MiB", "bench rows total_bytes slab_bytes chunk_bytes worker_rss_bytes worker_peak_bytes version"},
+		{"idle --protocol grpc --for 1s", "worker_cores most_cores scheduler_cores version"},
 		{"broadcast --workers 3 --sizes 64KiB --repetitions 1", "rows"},
 		{"transfer --protocol borrow --sizes 64KiB --samples 3", "rows"},
 		{"transfer --protocol grpc --sizes 64KiB --samples 3", "rows"},
