@@ -197,12 +197,8 @@ func (l *Ledger) checkTiers(refs, busy map[*extent]int) error {
 		if e.refs != n || e.busy != busy[e] {
 			return fmt.Errorf("ledger: extent %v counts %d references, %d of them held, and has %d and %d", e.places, e.refs, e.busy, n, busy[e])
 		}
-		use := uint64(NeverUsed)
-		for _, o := range e.owners {
-			use = min(use, o.use())
-		}
-		if n > 0 && use != e.use {
-			return fmt.Errorf("ledger: extent %v is needed at rank %d, noted as %d", e.places, use, e.use)
+		if use, effort := e.wanted(); n > 0 && (use != e.use || effort != e.effort) {
+			return fmt.Errorf("ledger: extent %v is needed at rank %d with effort %d, noted as %d and %d", e.places, use, effort, e.use, e.effort)
 		}
 		for i, t := range l.tiers {
 			p := e.places[i]

@@ -3,6 +3,7 @@ package ledger
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -63,6 +64,8 @@ type extent struct {
 	// use is the lowest rank at which one of its objects is needed; touched says
 	// when it was used last, in ledger time.
 	use, touched uint64
+	// effort is the highest of its objects'; see object.effort.
+	effort int
 	// kept is the number of the last search for victims that was to leave it.
 	kept uint64
 	// seen is the ledger time at which loads listed it last.
@@ -488,6 +491,34 @@ func (l *Ledger) Expect(id ObjectID, rank uint64) {
 		o.next = rank
 		l.reindex(o)
 	}
+}
+
+// Cost says how long it took to make an object: among victims that are needed at
+// the same time, or never, what is quickly made again leaves first. An object of
+// which nobody said so counts as one that cannot be made again.
+func (l *Ledger) Cost(id ObjectID, took time.Duration) {
+	if o := l.objects[id]; o != nil && (!o.known || o.took != took) {
+		o.took, o.known = max(took, 0), true
+		l.log.took(id, o.took)
+		l.reindex(o)
+	}
+}
+
+// dearest is the effort of what cannot be made again.
+const dearest = 64
+
+// effort says how long the object takes to make for each MiB that this frees, in
+// steps of four times, so that chance in a run's time does not put what was used
+// longest ago in disorder.
+func (o *object) effort() int {
+	if !o.known || o.state == Building {
+		return dearest
+	}
+	var bytes uint64
+	for _, f := range o.frames {
+		bytes += f.Bytes
+	}
+	return bits.Len64(uint64(o.took)/max(bytes>>10, 1)<<10) / 2
 }
 
 // Copied says that an object is a copy of one that its worker keeps: it may be

@@ -29,7 +29,8 @@
 // nobody will need, then what nobody said anything about, then by rank, the
 // highest first; among equals first what costs nothing to leave (a copy of a
 // peer's object is dropped, one with a copy below is forgotten here), then what
-// was used longest ago. Bytes that are pinned, leased, held by a granted
+// was quick to make, for its size, should it be lost (see Cost), then what was used
+// longest ago. Bytes that are pinned, leased, held by a granted
 // reservation or being built never leave.
 //
 // A write that fails leaves the bytes where they are and the tier below closed

@@ -402,7 +402,10 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 					x.want[to] = append(x.want[to], want...)
 				}
 			},
-			"seal":    func(t *rapid.T) { soft(x.l.Seal(anyObj(t), nil)) },
+			"seal": func(t *rapid.T) { soft(x.l.Seal(anyObj(t), nil)) },
+			"cost": func(t *rapid.T) {
+				x.l.Cost(anyObj(t), time.Duration(rapid.Uint64Range(0, 1<<40).Draw(t, "took")))
+			},
 			"release": func(t *rapid.T) { x.release(pick(t, x.granted)) },
 			"give up": func(t *rapid.T) { x.release(pick(t, x.queue)) },
 			"drop": func(t *rapid.T) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
@@ -115,6 +116,9 @@ type object struct {
 	// next is what Expect said, copied what Copied did.
 	next   uint64
 	copied bool
+	// took is what Cost said, known whether it did.
+	took  time.Duration
+	known bool
 	// builder is the reservation, exactly while Building.
 	builder *reservation
 }
@@ -362,6 +366,9 @@ func (l *Ledger) Seal(id ObjectID, header []byte) error {
 	o.state = Sealed
 	o.header = header
 	l.log.add("sealed", id, 0, o.view().Bytes())
+	if o.known {
+		l.reindex(o)
+	}
 	l.verify()
 	return nil
 }

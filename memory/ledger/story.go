@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/millrace/millrace/memory/alloc"
 )
@@ -26,10 +27,20 @@ type transition struct {
 	// n is the number that belongs to the verb: bytes, or the id of a lease or
 	// a holder.
 	n uint64
+	// took is how long the object took to make, in that transition.
+	took time.Duration
 }
 
 func (s *story) add(verb string, o ObjectID, r ReservationID, n uint64) {
-	t := transition{s.next, verb, o, r, n}
+	s.put(transition{verb: verb, object: o, reservation: r, n: n})
+}
+
+func (s *story) took(o ObjectID, took time.Duration) {
+	s.put(transition{verb: "took", object: o, took: took})
+}
+
+func (s *story) put(t transition) {
+	t.seq = s.next
 	if len(s.ring) < storyLen {
 		s.ring = append(s.ring, t)
 	} else {
@@ -50,6 +61,9 @@ func (l *Ledger) Story(id ObjectID) []string {
 		line := fmt.Sprintf("#%d %s", t.seq, t.verb)
 		if t.n != 0 {
 			line += fmt.Sprintf(" %d", t.n)
+		}
+		if t.took > 0 {
+			line += fmt.Sprintf(" %v to make", t.took)
 		}
 		if t.reservation != 0 {
 			line += fmt.Sprintf(" in reservation %d", t.reservation)

@@ -92,6 +92,42 @@ func TestVictimIsWhatIsNeededLast(t *testing.T) {
 	}
 }
 
+// Among what is needed at the same time, what took less time for its size leaves
+// first, whenever it was used; what cannot be made again leaves last.
+func TestVictimAmongEqualsIsWhatIsQuicklyMadeAgain(t *testing.T) {
+	for name, use := range map[string]uint64{"never": NeverUsed, "unknown": UnknownUse, "same rank": 7} {
+		t.Run(name, func(t *testing.T) {
+			x := newTester(t, 16*mib, disk(64*mib))
+			for n, took := range []time.Duration{time.Minute, 0, time.Millisecond, time.Second, time.Millisecond} {
+				x.make(n+1, 2*mib)
+				x.l.Expect(obj(n+1), use)
+				if took > 0 {
+					x.l.Cost(obj(n+1), took)
+				}
+			}
+			// Half as long, for a quarter of the bytes.
+			x.make(6, mib/2)
+			x.l.Expect(obj(6), use)
+			x.l.Cost(obj(6), 500*time.Millisecond)
+			var order []ObjectID
+			for _, e := range slices.SortedFunc(slices.Values(x.l.tiers[0].costly.list), compareVictims) {
+				order = append(order, e.owners[0].id)
+			}
+			if want := []ObjectID{obj(3), obj(5), obj(4), obj(6), obj(1), obj(2)}; !slices.Equal(order, want) {
+				t.Errorf("they leave in the order %v, want %v", order, want)
+			}
+			x.reserve(task(99), time.Minute, 2*mib, 2*mib, 2*mib)
+			x.settle()
+			if x.where(3) != "disk" || x.where(2) != "slab" {
+				t.Errorf("objects are %s", x.places(6))
+			}
+			if story := strings.Join(x.l.Story(obj(3)), "\n"); !strings.Contains(story, "took 1ms to make") || use >= UnknownUse && !strings.Contains(story, "; it took 1ms to make") {
+				t.Errorf("the story does not tell the cost:\n%s", story)
+			}
+		})
+	}
+}
+
 func (x *tester) places(n int) string {
 	var is []string
 	for i := range n {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"container/heap"
 	"fmt"
+	"time"
 )
 
 // victims is a heap of extents that may leave a tier, the best victim at 0.
@@ -16,7 +17,7 @@ type victims struct {
 // compareVictims has the better victim first; the order is total, because each
 // use counts the clock up.
 func compareVictims(a, b *extent) int {
-	return cmp.Or(cmp.Compare(b.use, a.use), cmp.Compare(a.touched, b.touched))
+	return cmp.Or(cmp.Compare(b.use, a.use), cmp.Compare(a.effort, b.effort), cmp.Compare(a.touched, b.touched))
 }
 
 // Len is part of heap.Interface.
@@ -70,14 +71,21 @@ func (l *Ledger) role(e *extent, i int) *victims {
 	return nil
 }
 
+// wanted says when an extent is needed first, and what it would take to make it
+// again.
+func (e *extent) wanted() (use uint64, effort int) {
+	use = NeverUsed
+	for _, o := range e.owners {
+		use, effort = min(use, o.use()), max(effort, o.effort())
+	}
+	return use, effort
+}
+
 // index puts an extent where it belongs among the victims.
 func (l *Ledger) index(e *extent) {
-	use := uint64(NeverUsed)
-	for _, o := range e.owners {
-		use = min(use, o.use())
-	}
-	changed := use != e.use
-	e.use = use
+	use, effort := e.wanted()
+	changed := use != e.use || effort != e.effort
+	e.use, e.effort = use, effort
 	for i, t := range l.tiers {
 		t.cheap.tier, t.costly.tier = i, i
 		in, to := e.victims[i], l.role(e, i)
@@ -237,11 +245,23 @@ func (l *Ledger) evict(e *extent, why string, out []Effect) []Effect {
 func (l *Ledger) reason(e *extent, why string) string {
 	switch e.use {
 	case NeverUsed:
-		return why + ", and nobody will need it"
+		return why + ", and nobody will need it" + e.making()
 	case UnknownUse:
-		return why + ", and nobody is known to need it"
+		return why + ", and nobody is known to need it" + e.making()
 	}
 	return fmt.Sprintf("%s, and it is needed last, at rank %d", why, e.use)
+}
+
+// making says how long an extent's objects took to make, if that is known.
+func (e *extent) making() string {
+	var took time.Duration
+	for _, o := range e.owners {
+		if !o.known {
+			return ""
+		}
+		took = max(took, o.took)
+	}
+	return fmt.Sprintf("; it took %v to make", took)
 }
 
 // demand is what the waiting reservations ask for, up to a quarter of the slab: so

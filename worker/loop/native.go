@@ -219,15 +219,15 @@ func (l *nativeLane) execute(r *nativeRun) {
 		defer cancel()
 		ctx = limited
 	}
-	err := l.n.attempt(ctx, r)
+	err := l.n.attempt(ctx, r, begin)
 	r.runTime = time.Since(begin)
 	if err != nil {
 		r.failure = taskError(ctx, r, err)
 	}
 }
 
-// attempt runs a call and stores its result, or sets noRoom.
-func (n *native) attempt(ctx context.Context, r *nativeRun) error {
+// attempt runs a call that was begun and stores its result, or sets noRoom.
+func (n *native) attempt(ctx context.Context, r *nativeRun, begin time.Time) error {
 	p, err := n.device.Prepare(r.call)
 	if err != nil {
 		return err
@@ -294,6 +294,7 @@ func (n *native) attempt(ctx context.Context, r *nativeRun) error {
 			r.inline = inline
 		}
 	}
+	n.store.Cost(id, time.Since(begin))
 	return n.store.Seal(id, result.Header)
 }
 

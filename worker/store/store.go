@@ -403,6 +403,13 @@ func (s *Store) Copied(id ledger.ObjectID) {
 	s.mu.Unlock()
 }
 
+// Cost says how long it took to make an object that is here; see ledger.Cost.
+func (s *Store) Cost(id ledger.ObjectID, took time.Duration) {
+	s.mu.Lock()
+	s.ledger.Cost(id, took)
+	s.mu.Unlock()
+}
+
 // PutSmall stores an object without frames.
 func (s *Store) PutSmall(id ledger.ObjectID, header []byte) {
 	s.mu.Lock()
