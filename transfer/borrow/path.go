@@ -21,6 +21,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -112,6 +113,8 @@ func (p *Path) Forget(address string) {
 type space struct {
 	data     []byte
 	identity memory.Identity
+	// file is what data maps, opened for reading only.
+	file *os.File
 }
 
 var _ memory.Space = (*space)(nil)
@@ -125,8 +128,9 @@ func (s *space) Identity() memory.Identity { return s.identity }
 // Bytes is part of memory.Space, but for reading only.
 func (s *space) Bytes(off, n uint64) []byte { return s.data[off : off+n : off+n] }
 
-// FD is part of memory.Space.
-func (s *space) FD() int { return -1 }
+// FD is part of memory.Space. It cannot be mapped for writing, and stays open as
+// long as a loan lasts.
+func (s *space) FD() int { return int(s.file.Fd()) }
 
 // peer is a connection that is made or being made. conn, space and err are fixed
 // once ready is closed.
@@ -220,13 +224,13 @@ func (c *peer) connect(at transfer.Peer) error {
 		return fmt.Errorf("%w: %w", transfer.ErrPeerLost, err)
 	}
 	data, err := slabshare.Map(file, welcome, false)
-	_ = file.Close() // the mapping stays
 	if err != nil {
+		_ = file.Close() // nothing was written
 		_ = conn.Close()
 		conn.Free()
 		return fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
 	}
-	c.conn, c.space = conn, &space{data: data, identity: memory.Identity{
+	c.conn, c.space = conn, &space{data: data, file: file, identity: memory.Identity{
 		WorkerUUID: [16]byte(welcome.GetWorkerUuid()), Incarnation: [16]byte(welcome.GetIncarnation()), Nonce: welcome.GetNonce(),
 	}}
 	return nil
@@ -313,6 +317,7 @@ func (c *peer) unmapIfUnused() {
 	if c.gone && len(c.loans) == 0 && !c.unmapped {
 		c.unmapped = true
 		_ = slabshare.Unmap(c.space.data) // nothing could be done about it
+		_ = c.space.file.Close()          // nothing was written
 		c.conn.Free()
 	}
 }

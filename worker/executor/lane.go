@@ -37,6 +37,8 @@ type queued struct {
 	// temporary are the objects that hold what it allocated; they are dropped when
 	// it has ended and nobody writes to them.
 	temporary []ledger.ObjectID
+	// segments are what it reads besides the slab, in the current process.
+	segments []*segment
 }
 
 type stopReason uint8
@@ -63,6 +65,9 @@ type lane struct {
 	// process is the one that is ready, nil if there is none.
 	process *process
 	eager   bool
+	// started: a process got ready, and segments says whether the last one that did
+	// knows memory besides the slab.
+	started, segments bool
 }
 
 func (l *lane) wake() {
@@ -75,14 +80,40 @@ func (l *lane) wake() {
 func (l *lane) start(r *Run) {
 	q := &queued{run: r}
 	l.mu.Lock()
-	l.queue = append(l.queue, q)
 	p := l.process
+	if p != nil && !p.takes(r) {
+		l.mu.Unlock()
+		l.pools.config.Done([]Result{{Ref: r.Ref, NoSegments: true}})
+		return
+	}
+	l.queue = append(l.queue, q)
 	if p != nil {
 		p.send(q)
 	}
 	l.mu.Unlock()
 	if p == nil {
 		l.wake()
+	}
+}
+
+// ready hands what is queued to a process that got ready.
+func (l *lane) ready(p *process) {
+	var refused []Result
+	l.mu.Lock()
+	l.process, l.started, l.segments = p, true, p.understands
+	queue := l.queue
+	l.queue = nil
+	for _, q := range queue {
+		if !p.takes(q.run) {
+			refused = append(refused, Result{Ref: q.run.Ref, NoSegments: true})
+			continue
+		}
+		l.queue = append(l.queue, q)
+		p.send(q)
+	}
+	l.mu.Unlock()
+	if len(refused) > 0 {
+		l.pools.config.Done(refused)
 	}
 }
 
@@ -240,12 +271,7 @@ func (l *lane) once() (ready bool, cause string) {
 		p.page.close()
 		return false, p.describe()
 	}
-	l.mu.Lock()
-	l.process = p
-	for _, q := range l.queue {
-		p.send(q)
-	}
-	l.mu.Unlock()
+	l.ready(p)
 	p.serve(exited)
 	// The process is gone and nobody writes to the slab any more.
 	l.mu.Lock()
@@ -276,7 +302,7 @@ func (l *lane) bury(p *process) {
 	var temporary []ledger.ObjectID
 	for _, q := range queue {
 		temporary = append(temporary, q.temporary...)
-		q.temporary = nil
+		q.temporary, q.segments = nil, nil
 		if blamed == nil && q.ordinal != 0 {
 			q.deaths++
 		}

@@ -116,6 +116,22 @@ func fromHere(command []string) ([]string, error) {
 // Kinds returns the names of the kinds, sorted.
 func (p *Pools) Kinds() []string { return slices.Sorted(maps.Keys(p.lanes)) }
 
+// Segments says whether processes of a kind can read memory besides the slab, as
+// far as is known: each lane's last process said so.
+func (p *Pools) Segments(kind string) bool {
+	known := false
+	for _, l := range p.lanes[kind] {
+		l.mu.Lock()
+		started, segments := l.started, l.segments
+		l.mu.Unlock()
+		if started && !segments {
+			return false
+		}
+		known = known || segments
+	}
+	return known
+}
+
 // Begin starts the processes that are to be started at once.
 func (p *Pools) Begin() {
 	for kind, n := range p.config.StartAtOnce {

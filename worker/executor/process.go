@@ -20,6 +20,7 @@ import (
 	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/internal/exitcause"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
 )
 
 const (
@@ -40,7 +41,7 @@ const (
 type process struct {
 	lane    *lane
 	cmd     *exec.Cmd
-	conn    net.Conn
+	conn    *net.UnixConn
 	page    *page
 	scratch string
 	oom     uint64
@@ -57,12 +58,20 @@ type process struct {
 	// outgoing has room for one: pending is not empty.
 	outgoing chan struct{}
 
-	// pending is what to send next. Guarded by lane.mu, as is what follows it.
+	// understands says whether it said that it knows segments. Fixed once ready.
+	understands bool
+
+	// pending is what to send next, rights the descriptors that go with it, one for
+	// each of its attach. Guarded by lane.mu, as is what follows.
 	pending  *millracev1.ToExecutor
+	rights   []int
 	ordinal  uint64
 	ops      map[*millracev1.Op]uint32
 	opNames  map[string]uint32
 	sentFunc map[ids.FunctionHash]bool
+	// segments are attached, or are about to be; lastSegment is the number given last.
+	segments    map[memory.Space]*segment
+	lastSegment uint32
 	// last is the task that ended last, 0 before: what is written between two runs
 	// is its children's.
 	last ids.TaskID
@@ -80,6 +89,7 @@ func startProcess(l *lane) (p *process, err error) {
 	p = &process{
 		lane: l, ready: make(chan struct{}), broken: make(chan struct{}), outgoing: make(chan struct{}, 1), working: make(chan struct{}, 1),
 		ops: make(map[*millracev1.Op]uint32), opNames: make(map[string]uint32), sentFunc: make(map[ids.FunctionHash]bool),
+		segments: make(map[memory.Space]*segment),
 		oom: exitcause.OOMKills(),
 	}
 	var cleanup []func()
@@ -112,7 +122,7 @@ func startProcess(l *lane) (p *process, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("executor: link: %w", err)
 	}
-	p.conn = conn
+	p.conn = conn.(*net.UnixConn)
 	cleanup = append(cleanup, func() { _ = conn.Close() }) // nothing was sent
 	slabFD, err := unix.FcntlInt(uintptr(c.Store.Space().FD()), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
@@ -365,7 +375,7 @@ func (p *process) queue() *millracev1.ToExecutor {
 	return p.pending
 }
 
-// send queues a run. REQUIRES: lane.mu is held.
+// send queues a run. REQUIRES: lane.mu is held, and takes has said yes.
 func (p *process) send(q *queued) {
 	m := p.queue()
 	p.ordinal++
@@ -378,7 +388,7 @@ func (p *process) send(q *queued) {
 		}
 	}
 	m.Runs = append(m.Runs, &millracev1.ExecutorRun{
-		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), OpId: p.opNumber(m, r.Op), Arguments: r.Arguments, Inputs: r.Inputs,
+		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), OpId: p.opNumber(m, r.Op), Arguments: r.Arguments, Inputs: p.locate(m, q),
 		Key: r.Key, Namespace: r.Namespace, TimeoutMillis: uint64(r.Timeout / time.Millisecond),
 	})
 	select {
@@ -422,8 +432,8 @@ func (p *process) write() {
 			return
 		}
 		p.lane.mu.Lock()
-		m := p.pending
-		p.pending = nil
+		m, rights := p.pending, p.rights
+		p.pending, p.rights = nil, nil
 		p.lane.mu.Unlock()
 		if m == nil {
 			continue
@@ -435,7 +445,7 @@ func (p *process) write() {
 			return
 		}
 		binary.LittleEndian.PutUint32(buffer, uint32(len(buffer)-4))
-		if _, err := p.conn.Write(buffer); err != nil {
+		if err := writeMessage(p.conn, buffer, rights); err != nil {
 			p.breakOff(nil) // it is gone, and its exit says why
 			return
 		}
@@ -478,7 +488,7 @@ func (p *process) read() {
 				p.breakOff(fmt.Errorf("it speaks version %d of the protocol, and %d is spoken here", r.GetProtocol(), protocol))
 				return
 			}
-			isReady = true
+			isReady, p.understands = true, r.GetSegments()
 			close(p.ready)
 			p.lane.pools.config.Log.Info("executor ready", "kind", p.lane.kind, "lane", p.lane.index, "pid", p.pid(), "language", r.GetLanguage())
 		}
@@ -519,8 +529,9 @@ func (p *process) watch(exited <-chan struct{}, watched chan<- struct{}) {
 func (p *process) look(now time.Time) bool {
 	p.lane.mu.Lock()
 	defer p.lane.mu.Unlock()
+	idle := p.detachIdle(now)
 	if len(p.lane.queue) == 0 {
-		return false
+		return idle
 	}
 	q := p.lane.atWork(p)
 	if q == nil {

@@ -39,6 +39,7 @@ func (p *process) handle(m *millracev1.FromExecutor) error {
 		}
 		if q != nil {
 			p.lane.remove(q)
+			p.unuse(q)
 			if f.GetError().GetReason() != "DROPPED" {
 				p.last = q.run.Ref.Task
 			}
@@ -116,6 +117,9 @@ func (p *process) keep(r *Run, q *queued, f *millracev1.ExecutorFinished, out *R
 	default:
 		frames := make([]memory.Frame, len(f.GetFrames()))
 		for i, l := range f.GetFrames() {
+			if l.GetSegment() != 0 {
+				return invalid(fmt.Sprintf("frame %d of its result lies in segment %d, which is another worker's memory and only lent", i, l.GetSegment()))
+			}
 			frames[i] = memory.Frame{Offset: l.GetOffset(), Bytes: l.GetBytes()}
 			out.Bytes += l.GetBytes()
 		}

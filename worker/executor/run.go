@@ -4,6 +4,7 @@ import (
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/lifecycle"
 )
@@ -17,7 +18,11 @@ type Run struct {
 	// Arguments is a serialised Arguments message.
 	Arguments []byte
 	Inputs    []*millracev1.ExecutorInput
-	// InputObjects are the objects behind Inputs, in the same order.
+	// Spaces are where the frames of Inputs lie, by input; nil: in the slab. An empty
+	// slice: all do.
+	// REQUIRES: a space can be read, and its descriptor is open, until the run is Done.
+	Spaces []memory.Space
+	// InputObjects are the objects in the slab that Inputs are, in the same order.
 	InputObjects []ledger.ObjectID
 	// Reservation is memory set aside for the result, 0 if none. Whoever starts
 	// the run gives it back.
@@ -33,6 +38,9 @@ type Result struct {
 	Ref lifecycle.Ref
 	// Returned: the run had not begun, and will not.
 	Returned bool
+	// NoSegments: it had not begun, and will not, because its process knows no memory
+	// but the slab.
+	NoSegments bool
 	// Outcome is Succeeded, Failed or ExecutorDied.
 	Outcome lifecycle.Outcome
 	// Error says why, unless it succeeded.

@@ -7,6 +7,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/device"
@@ -481,6 +482,14 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 			x.Frames = append(x.Frames, &millracev1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
 		}
 		r.Inputs = append(r.Inputs, x)
+		if a.isLent(i) {
+			// NB: in.Space may be nil even so: an object without frames needs none.
+			if r.Spaces == nil {
+				r.Spaces = make([]memory.Space, len(a.inputs))
+			}
+			r.Spaces[i] = in.Space
+			continue
+		}
 		pb := a.pb.GetInputs()[i]
 		r.InputObjects = append(r.InputObjects, ledger.ObjectID{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())})
 	}
@@ -529,6 +538,10 @@ func (w *Worker) executorEnded(r *executor.Result) {
 		w.step(lifecycle.RunReturned{Ref: r.Ref})
 		return
 	}
+	if r.NoSegments {
+		w.refuseLent(a)
+		return
+	}
 	a.report = &millracev1.TaskReport{
 		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), Outcome: millracev1.TaskOutcome(r.Outcome),
 		OutputBytes: r.Bytes, InlineResult: r.Inline, RunNanos: uint64(r.RunTime), FetchedBytes: a.fetched,
@@ -539,6 +552,10 @@ func (w *Worker) executorEnded(r *executor.Result) {
 	}
 	if r.Outcome != lifecycle.ExecutorDied {
 		a.op.observe(r.RunTime)
+	}
+	if broken := a.endLoans(); len(broken) > 0 {
+		w.discardBorrowed(a, broken)
+		return
 	}
 	w.step(lifecycle.RunEnded{Ref: r.Ref, Succeeded: r.Outcome == lifecycle.Succeeded, Outcome: r.Outcome})
 }

@@ -37,10 +37,17 @@ type borrowed struct {
 
 // borrow asks peers on this host for inputs that are not here. It returns false if
 // there is nothing to ask for; otherwise the attempt goes on when lent is called.
-// Only native operations work on borrowed memory: executors map our slab alone.
+// Executors that know no memory but our slab get copies.
 func (w *Worker) borrow(a *attempt, admitted bool) bool {
 	lender, ok := w.config.Path.(transfer.Borrower)
-	if !ok || a.op.runner != nativeRunner || a.op.pb.GetName() == replicateOp {
+	if !ok {
+		return false
+	}
+	if a.op.runner == nativeRunner {
+		if a.op.pb.GetName() == replicateOp {
+			return false
+		}
+	} else if !w.config.Executors.Segments(a.op.runner) {
 		return false
 	}
 	type order struct {
@@ -94,13 +101,27 @@ func (w *Worker) borrow(a *attempt, admitted bool) bool {
 				continue // The path keeps the reason; the object is fetched.
 			}
 			for n, i := range o.inputs {
-				if loans[n].Err == nil {
+				switch {
+				case loans[n].Err != nil:
+				case a.op.runner != nativeRunner && !passable(&loans[n]):
+					loans[n].End()
+				default:
 					got.loans[i] = loans[n]
 				}
 			}
 		}
 		w.post(got)
 	}()
+	return true
+}
+
+// passable says whether another process can map what was lent.
+func passable(l *transfer.Loan) bool {
+	for _, r := range l.Regions {
+		if r.Space.FD() < 0 {
+			return false
+		}
+	}
 	return true
 }
 
@@ -161,9 +182,34 @@ func (a *attempt) endLoans() (broken []int) {
 	return broken
 }
 
+// lentInputs are the inputs that an attempt has loans of.
+func (a *attempt) lentInputs() (inputs []int) {
+	for i := range a.loans {
+		if a.isLent(i) {
+			inputs = append(inputs, i)
+		}
+	}
+	return inputs
+}
+
 // discardBorrowed throws away what a run made of bytes that were not protected: it
 // is to be done again, and not the task's fault.
 func (w *Worker) discardBorrowed(a *attempt, broken []int) {
+	w.log.Warn("a result was thrown away: a borrowed input was not protected all the time", "task", a.ref.String(), "key", a.pb.GetKey())
+	w.unreachable(a, broken)
+}
+
+// refuseLent is for a run whose process cannot read what was lent to it: it is to be
+// done again, on copies, since that is known by now.
+func (w *Worker) refuseLent(a *attempt) {
+	w.log.Warn("the executor reads nothing but the worker's memory, unlike the one before; inputs are copied from now on", "task", a.ref.String(), "kind", a.op.runner)
+	lent := a.lentInputs()
+	a.endLoans()
+	w.unreachable(a, lent)
+}
+
+// unreachable ends an attempt for the sake of some of its inputs.
+func (w *Worker) unreachable(a *attempt, broken []int) {
 	w.config.Store.Drop(ledger.ObjectID{Task: a.ref.Task, Generation: a.ref.Attempt})
 	a.report = &millracev1.TaskReport{
 		TaskId: uint64(a.ref.Task), Attempt: uint32(a.ref.Attempt), Outcome: millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE,
@@ -174,6 +220,5 @@ func (w *Worker) discardBorrowed(a *attempt, broken []int) {
 			TaskId: in.GetTaskId(), Generation: in.GetGeneration(), FailedAt: in.GetHolders(),
 		})
 	}
-	w.log.Warn("a result was thrown away: a borrowed input was not protected all the time", "task", a.ref.String(), "key", a.pb.GetKey())
 	w.step(lifecycle.RunEnded{Ref: a.ref, Outcome: lifecycle.InputUnreachable})
 }

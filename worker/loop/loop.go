@@ -38,6 +38,8 @@ import (
 type Executors interface {
 	// Kinds are the runners it has: "python", names of registered programs.
 	Kinds() []string
+	// Segments says whether processes of a kind can read memory besides the slab.
+	Segments(kind string) bool
 	// Start hands a run to a lane.
 	Start(kind string, lane int, r *executor.Run)
 	// Stop ends a run, begun or not; its result follows.

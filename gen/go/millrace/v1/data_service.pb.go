@@ -495,13 +495,15 @@ func (x *AcquireReadLeasesRequest) GetTtlMillis() uint64 {
 	return 0
 }
 
-// FrameLocation is where a frame lies in the slab.
+// FrameLocation is where a frame lies in the slab, or, towards executors, in the memory of another worker.
 type FrameLocation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Bytes from the start of the slab.
+	// Bytes from the start of the slab or segment.
 	Offset uint64 `protobuf:"varint,1,opt,name=offset,proto3" json:"offset,omitempty"`
 	// Size in bytes.
-	Bytes         uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	Bytes uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// 0: the slab. Other numbers are only seen by executors, in inputs: see ExecutorAttach.
+	Segment       uint32 `protobuf:"varint,3,opt,name=segment,proto3" json:"segment,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -546,6 +548,13 @@ func (x *FrameLocation) GetOffset() uint64 {
 func (x *FrameLocation) GetBytes() uint64 {
 	if x != nil {
 		return x.Bytes
+	}
+	return 0
+}
+
+func (x *FrameLocation) GetSegment() uint32 {
+	if x != nil {
+		return x.Segment
 	}
 	return 0
 }
@@ -1140,10 +1149,11 @@ const file_millrace_v1_data_service_proto_rawDesc = "" +
 	"\aobjects\x18\x01 \x03(\v2\x16.millrace.v1.ObjectRefB\t\xbaH\x06\x92\x01\x03\x10\x90NR\aobjects\x12(\n" +
 	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12(\n" +
 	"\n" +
-	"ttl_millis\x18\x03 \x01(\x04B\t\xbaH\x062\x04\x18\xc0\xcf$R\tttlMillis\"=\n" +
+	"ttl_millis\x18\x03 \x01(\x04B\t\xbaH\x062\x04\x18\xc0\xcf$R\tttlMillis\"W\n" +
 	"\rFrameLocation\x12\x16\n" +
 	"\x06offset\x18\x01 \x01(\x04R\x06offset\x12\x14\n" +
-	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"\xa1\x01\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x18\n" +
+	"\asegment\x18\x03 \x01(\rR\asegment\"\xa1\x01\n" +
 	"\tReadLease\x12\x19\n" +
 	"\blease_id\x18\x01 \x01(\x04R\aleaseId\x12+\n" +
 	"\x04head\x18\x02 \x01(\v2\x17.millrace.v1.ObjectHeadR\x04head\x122\n" +

@@ -41,7 +41,12 @@ type ToExecutor struct {
 	// Attempts to drop if they have not started. Running ones are stopped by signal or by ending the process.
 	Cancellations []*TaskRef `protobuf:"bytes,6,rep,name=cancellations,proto3" json:"cancellations,omitempty"`
 	// Finish what runs and exit.
-	Shutdown      bool `protobuf:"varint,7,opt,name=shutdown,proto3" json:"shutdown,omitempty"`
+	Shutdown bool `protobuf:"varint,7,opt,name=shutdown,proto3" json:"shutdown,omitempty"`
+	// Segments that runs of this message or later ones refer to; handled before them. Only for executors that said
+	// `ready.segments`.
+	Attach []*ExecutorAttach `protobuf:"bytes,8,rep,name=attach,proto3" json:"attach,omitempty"`
+	// Segments that no run refers to any more; handled last.
+	Detach        []*ExecutorDetach `protobuf:"bytes,9,rep,name=detach,proto3" json:"detach,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -123,6 +128,20 @@ func (x *ToExecutor) GetShutdown() bool {
 		return x.Shutdown
 	}
 	return false
+}
+
+func (x *ToExecutor) GetAttach() []*ExecutorAttach {
+	if x != nil {
+		return x.Attach
+	}
+	return nil
+}
+
+func (x *ToExecutor) GetDetach() []*ExecutorDetach {
+	if x != nil {
+		return x.Detach
+	}
+	return nil
 }
 
 // FromExecutor is what an executor sends: a batch.
@@ -315,7 +334,9 @@ type ExecutorReady struct {
 	// Process id.
 	Pid int64 `protobuf:"varint,2,opt,name=pid,proto3" json:"pid,omitempty"`
 	// Language and version, for people: "python 3.12.1".
-	Language      string `protobuf:"bytes,3,opt,name=language,proto3" json:"language,omitempty"`
+	Language string `protobuf:"bytes,3,opt,name=language,proto3" json:"language,omitempty"`
+	// It understands ToExecutor.attach. False: all inputs have to lie in the slab, and are copied there.
+	Segments      bool `protobuf:"varint,4,opt,name=segments,proto3" json:"segments,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -371,6 +392,115 @@ func (x *ExecutorReady) GetLanguage() string {
 	return ""
 }
 
+func (x *ExecutorReady) GetSegments() bool {
+	if x != nil {
+		return x.Segments
+	}
+	return false
+}
+
+// ExecutorAttach announces memory of another worker of this host. One descriptor for each comes over the link by
+// SCM_RIGHTS, with the first bytes of the message and in the order of the list. It was opened for reading only.
+type ExecutorAttach struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number by which FrameLocation.segment refers to it: from 1, never used again for this process.
+	Segment uint32 `protobuf:"varint,1,opt,name=segment,proto3" json:"segment,omitempty"`
+	// Its size.
+	Bytes         uint64 `protobuf:"varint,2,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecutorAttach) Reset() {
+	*x = ExecutorAttach{}
+	mi := &file_millrace_v1_executor_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecutorAttach) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecutorAttach) ProtoMessage() {}
+
+func (x *ExecutorAttach) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_executor_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecutorAttach.ProtoReflect.Descriptor instead.
+func (*ExecutorAttach) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *ExecutorAttach) GetSegment() uint32 {
+	if x != nil {
+		return x.Segment
+	}
+	return 0
+}
+
+func (x *ExecutorAttach) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// ExecutorDetach takes a segment back: the executor gives its mapping up as soon as nothing looks at it.
+type ExecutorDetach struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The number that it was attached with.
+	Segment       uint32 `protobuf:"varint,1,opt,name=segment,proto3" json:"segment,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecutorDetach) Reset() {
+	*x = ExecutorDetach{}
+	mi := &file_millrace_v1_executor_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecutorDetach) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecutorDetach) ProtoMessage() {}
+
+func (x *ExecutorDetach) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_executor_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecutorDetach.ProtoReflect.Descriptor instead.
+func (*ExecutorDetach) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *ExecutorDetach) GetSegment() uint32 {
+	if x != nil {
+		return x.Segment
+	}
+	return 0
+}
+
 // ExecutorRun is one attempt to run.
 type ExecutorRun struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -396,7 +526,7 @@ type ExecutorRun struct {
 
 func (x *ExecutorRun) Reset() {
 	*x = ExecutorRun{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[4]
+	mi := &file_millrace_v1_executor_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -408,7 +538,7 @@ func (x *ExecutorRun) String() string {
 func (*ExecutorRun) ProtoMessage() {}
 
 func (x *ExecutorRun) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[4]
+	mi := &file_millrace_v1_executor_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -421,7 +551,7 @@ func (x *ExecutorRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorRun.ProtoReflect.Descriptor instead.
 func (*ExecutorRun) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{4}
+	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *ExecutorRun) GetTaskId() uint64 {
@@ -480,7 +610,7 @@ func (x *ExecutorRun) GetNamespace() string {
 	return ""
 }
 
-// ExecutorInput is one input: a header and its frames in the slab.
+// ExecutorInput is one input: a header and its frames, in the slab or in a segment.
 type ExecutorInput struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A serialised Value.
@@ -493,7 +623,7 @@ type ExecutorInput struct {
 
 func (x *ExecutorInput) Reset() {
 	*x = ExecutorInput{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[5]
+	mi := &file_millrace_v1_executor_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -505,7 +635,7 @@ func (x *ExecutorInput) String() string {
 func (*ExecutorInput) ProtoMessage() {}
 
 func (x *ExecutorInput) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[5]
+	mi := &file_millrace_v1_executor_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -518,7 +648,7 @@ func (x *ExecutorInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorInput.ProtoReflect.Descriptor instead.
 func (*ExecutorInput) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{5}
+	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ExecutorInput) GetHeader() []byte {
@@ -550,7 +680,7 @@ type ExecutorAllocate struct {
 
 func (x *ExecutorAllocate) Reset() {
 	*x = ExecutorAllocate{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[6]
+	mi := &file_millrace_v1_executor_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -562,7 +692,7 @@ func (x *ExecutorAllocate) String() string {
 func (*ExecutorAllocate) ProtoMessage() {}
 
 func (x *ExecutorAllocate) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[6]
+	mi := &file_millrace_v1_executor_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -575,7 +705,7 @@ func (x *ExecutorAllocate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorAllocate.ProtoReflect.Descriptor instead.
 func (*ExecutorAllocate) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{6}
+	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ExecutorAllocate) GetRequest() uint64 {
@@ -614,7 +744,7 @@ type ExecutorAllocated struct {
 
 func (x *ExecutorAllocated) Reset() {
 	*x = ExecutorAllocated{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[7]
+	mi := &file_millrace_v1_executor_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -626,7 +756,7 @@ func (x *ExecutorAllocated) String() string {
 func (*ExecutorAllocated) ProtoMessage() {}
 
 func (x *ExecutorAllocated) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[7]
+	mi := &file_millrace_v1_executor_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -639,7 +769,7 @@ func (x *ExecutorAllocated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorAllocated.ProtoReflect.Descriptor instead.
 func (*ExecutorAllocated) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{7}
+	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ExecutorAllocated) GetRequest() uint64 {
@@ -686,7 +816,7 @@ type ExecutorFinished struct {
 
 func (x *ExecutorFinished) Reset() {
 	*x = ExecutorFinished{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[8]
+	mi := &file_millrace_v1_executor_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -698,7 +828,7 @@ func (x *ExecutorFinished) String() string {
 func (*ExecutorFinished) ProtoMessage() {}
 
 func (x *ExecutorFinished) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[8]
+	mi := &file_millrace_v1_executor_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -711,7 +841,7 @@ func (x *ExecutorFinished) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorFinished.ProtoReflect.Descriptor instead.
 func (*ExecutorFinished) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{8}
+	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ExecutorFinished) GetTaskId() uint64 {
@@ -778,7 +908,7 @@ type ExecutorLog struct {
 
 func (x *ExecutorLog) Reset() {
 	*x = ExecutorLog{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[9]
+	mi := &file_millrace_v1_executor_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -790,7 +920,7 @@ func (x *ExecutorLog) String() string {
 func (*ExecutorLog) ProtoMessage() {}
 
 func (x *ExecutorLog) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[9]
+	mi := &file_millrace_v1_executor_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -803,7 +933,7 @@ func (x *ExecutorLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorLog.ProtoReflect.Descriptor instead.
 func (*ExecutorLog) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{9}
+	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ExecutorLog) GetTaskId() uint64 {
@@ -831,7 +961,7 @@ var File_millrace_v1_executor_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\n" +
-	"\x1amillrace/v1/executor.proto\x12\vmillrace.v1\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\x1a millrace/v1/worker_service.proto\"\xe4\x02\n" +
+	"\x1amillrace/v1/executor.proto\x12\vmillrace.v1\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\x1a millrace/v1/worker_service.proto\"\xce\x03\n" +
 	"\n" +
 	"ToExecutor\x120\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1a.millrace.v1.ExecutorHelloR\x05hello\x12+\n" +
@@ -840,7 +970,9 @@ const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\x04runs\x18\x04 \x03(\v2\x18.millrace.v1.ExecutorRunR\x04runs\x12<\n" +
 	"\tallocated\x18\x05 \x03(\v2\x1e.millrace.v1.ExecutorAllocatedR\tallocated\x12:\n" +
 	"\rcancellations\x18\x06 \x03(\v2\x14.millrace.v1.TaskRefR\rcancellations\x12\x1a\n" +
-	"\bshutdown\x18\a \x01(\bR\bshutdown\"\x94\x02\n" +
+	"\bshutdown\x18\a \x01(\bR\bshutdown\x123\n" +
+	"\x06attach\x18\b \x03(\v2\x1b.millrace.v1.ExecutorAttachR\x06attach\x123\n" +
+	"\x06detach\x18\t \x03(\v2\x1b.millrace.v1.ExecutorDetachR\x06detach\"\x94\x02\n" +
 	"\fFromExecutor\x120\n" +
 	"\x05ready\x18\x01 \x01(\v2\x1a.millrace.v1.ExecutorReadyR\x05ready\x12.\n" +
 	"\astarted\x18\x02 \x03(\v2\x14.millrace.v1.TaskRefR\astarted\x129\n" +
@@ -856,11 +988,17 @@ const file_millrace_v1_executor_proto_rawDesc = "" +
 	"slab_bytes\x18\x04 \x01(\x04R\tslabBytes\x12!\n" +
 	"\finline_bytes\x18\x05 \x01(\x04R\vinlineBytes\x12+\n" +
 	"\x11scheduler_address\x18\x06 \x01(\tR\x10schedulerAddress\x12+\n" +
-	"\x11scratch_directory\x18\a \x01(\tR\x10scratchDirectory\"Y\n" +
+	"\x11scratch_directory\x18\a \x01(\tR\x10scratchDirectory\"u\n" +
 	"\rExecutorReady\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x1a\n" +
-	"\blanguage\x18\x03 \x01(\tR\blanguage\"\xfe\x01\n" +
+	"\blanguage\x18\x03 \x01(\tR\blanguage\x12\x1a\n" +
+	"\bsegments\x18\x04 \x01(\bR\bsegments\"@\n" +
+	"\x0eExecutorAttach\x12\x18\n" +
+	"\asegment\x18\x01 \x01(\rR\asegment\x12\x14\n" +
+	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"*\n" +
+	"\x0eExecutorDetach\x12\x18\n" +
+	"\asegment\x18\x01 \x01(\rR\asegment\"\xfe\x01\n" +
 	"\vExecutorRun\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x13\n" +
@@ -908,48 +1046,52 @@ func file_millrace_v1_executor_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_executor_proto_rawDescData
 }
 
-var file_millrace_v1_executor_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
+var file_millrace_v1_executor_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_millrace_v1_executor_proto_goTypes = []any{
 	(*ToExecutor)(nil),        // 0: millrace.v1.ToExecutor
 	(*FromExecutor)(nil),      // 1: millrace.v1.FromExecutor
 	(*ExecutorHello)(nil),     // 2: millrace.v1.ExecutorHello
 	(*ExecutorReady)(nil),     // 3: millrace.v1.ExecutorReady
-	(*ExecutorRun)(nil),       // 4: millrace.v1.ExecutorRun
-	(*ExecutorInput)(nil),     // 5: millrace.v1.ExecutorInput
-	(*ExecutorAllocate)(nil),  // 6: millrace.v1.ExecutorAllocate
-	(*ExecutorAllocated)(nil), // 7: millrace.v1.ExecutorAllocated
-	(*ExecutorFinished)(nil),  // 8: millrace.v1.ExecutorFinished
-	(*ExecutorLog)(nil),       // 9: millrace.v1.ExecutorLog
-	(*OpDefinition)(nil),      // 10: millrace.v1.OpDefinition
-	(*Function)(nil),          // 11: millrace.v1.Function
-	(*TaskRef)(nil),           // 12: millrace.v1.TaskRef
-	(*FrameLocation)(nil),     // 13: millrace.v1.FrameLocation
-	(*TaskError)(nil),         // 14: millrace.v1.TaskError
+	(*ExecutorAttach)(nil),    // 4: millrace.v1.ExecutorAttach
+	(*ExecutorDetach)(nil),    // 5: millrace.v1.ExecutorDetach
+	(*ExecutorRun)(nil),       // 6: millrace.v1.ExecutorRun
+	(*ExecutorInput)(nil),     // 7: millrace.v1.ExecutorInput
+	(*ExecutorAllocate)(nil),  // 8: millrace.v1.ExecutorAllocate
+	(*ExecutorAllocated)(nil), // 9: millrace.v1.ExecutorAllocated
+	(*ExecutorFinished)(nil),  // 10: millrace.v1.ExecutorFinished
+	(*ExecutorLog)(nil),       // 11: millrace.v1.ExecutorLog
+	(*OpDefinition)(nil),      // 12: millrace.v1.OpDefinition
+	(*Function)(nil),          // 13: millrace.v1.Function
+	(*TaskRef)(nil),           // 14: millrace.v1.TaskRef
+	(*FrameLocation)(nil),     // 15: millrace.v1.FrameLocation
+	(*TaskError)(nil),         // 16: millrace.v1.TaskError
 }
 var file_millrace_v1_executor_proto_depIdxs = []int32{
 	2,  // 0: millrace.v1.ToExecutor.hello:type_name -> millrace.v1.ExecutorHello
-	10, // 1: millrace.v1.ToExecutor.ops:type_name -> millrace.v1.OpDefinition
-	11, // 2: millrace.v1.ToExecutor.functions:type_name -> millrace.v1.Function
-	4,  // 3: millrace.v1.ToExecutor.runs:type_name -> millrace.v1.ExecutorRun
-	7,  // 4: millrace.v1.ToExecutor.allocated:type_name -> millrace.v1.ExecutorAllocated
-	12, // 5: millrace.v1.ToExecutor.cancellations:type_name -> millrace.v1.TaskRef
-	3,  // 6: millrace.v1.FromExecutor.ready:type_name -> millrace.v1.ExecutorReady
-	12, // 7: millrace.v1.FromExecutor.started:type_name -> millrace.v1.TaskRef
-	6,  // 8: millrace.v1.FromExecutor.allocate:type_name -> millrace.v1.ExecutorAllocate
-	8,  // 9: millrace.v1.FromExecutor.finished:type_name -> millrace.v1.ExecutorFinished
-	9,  // 10: millrace.v1.FromExecutor.logs:type_name -> millrace.v1.ExecutorLog
-	5,  // 11: millrace.v1.ExecutorRun.inputs:type_name -> millrace.v1.ExecutorInput
-	13, // 12: millrace.v1.ExecutorInput.frames:type_name -> millrace.v1.FrameLocation
-	12, // 13: millrace.v1.ExecutorAllocate.task:type_name -> millrace.v1.TaskRef
-	13, // 14: millrace.v1.ExecutorAllocated.frames:type_name -> millrace.v1.FrameLocation
-	14, // 15: millrace.v1.ExecutorAllocated.error:type_name -> millrace.v1.TaskError
-	14, // 16: millrace.v1.ExecutorFinished.error:type_name -> millrace.v1.TaskError
-	13, // 17: millrace.v1.ExecutorFinished.frames:type_name -> millrace.v1.FrameLocation
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	12, // 1: millrace.v1.ToExecutor.ops:type_name -> millrace.v1.OpDefinition
+	13, // 2: millrace.v1.ToExecutor.functions:type_name -> millrace.v1.Function
+	6,  // 3: millrace.v1.ToExecutor.runs:type_name -> millrace.v1.ExecutorRun
+	9,  // 4: millrace.v1.ToExecutor.allocated:type_name -> millrace.v1.ExecutorAllocated
+	14, // 5: millrace.v1.ToExecutor.cancellations:type_name -> millrace.v1.TaskRef
+	4,  // 6: millrace.v1.ToExecutor.attach:type_name -> millrace.v1.ExecutorAttach
+	5,  // 7: millrace.v1.ToExecutor.detach:type_name -> millrace.v1.ExecutorDetach
+	3,  // 8: millrace.v1.FromExecutor.ready:type_name -> millrace.v1.ExecutorReady
+	14, // 9: millrace.v1.FromExecutor.started:type_name -> millrace.v1.TaskRef
+	8,  // 10: millrace.v1.FromExecutor.allocate:type_name -> millrace.v1.ExecutorAllocate
+	10, // 11: millrace.v1.FromExecutor.finished:type_name -> millrace.v1.ExecutorFinished
+	11, // 12: millrace.v1.FromExecutor.logs:type_name -> millrace.v1.ExecutorLog
+	7,  // 13: millrace.v1.ExecutorRun.inputs:type_name -> millrace.v1.ExecutorInput
+	15, // 14: millrace.v1.ExecutorInput.frames:type_name -> millrace.v1.FrameLocation
+	14, // 15: millrace.v1.ExecutorAllocate.task:type_name -> millrace.v1.TaskRef
+	15, // 16: millrace.v1.ExecutorAllocated.frames:type_name -> millrace.v1.FrameLocation
+	16, // 17: millrace.v1.ExecutorAllocated.error:type_name -> millrace.v1.TaskError
+	16, // 18: millrace.v1.ExecutorFinished.error:type_name -> millrace.v1.TaskError
+	15, // 19: millrace.v1.ExecutorFinished.frames:type_name -> millrace.v1.FrameLocation
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_executor_proto_init() }
@@ -966,7 +1108,7 @@ func file_millrace_v1_executor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_executor_proto_rawDesc), len(file_millrace_v1_executor_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   10,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -7,6 +7,8 @@ import os
 import socket
 import struct
 import threading
+from array import array
+from collections import deque
 
 from millrace._pb.millrace.v1 import executor_pb2
 
@@ -14,6 +16,8 @@ LINK_FD, SLAB_FD, CONTROL_FD = 3, 4, 5
 MAX_MESSAGE = 64 << 20
 _WORD = struct.Struct("<Q")
 _LENGTH = struct.Struct("<I")
+#: Room for as many descriptors as the kernel sends at once.
+_ANCILLARY = socket.CMSG_SPACE(253 * 4)
 
 
 class Link:
@@ -23,6 +27,8 @@ class Link:
         self._socket = sock
         self._sending = threading.Lock()
         self._received = bytearray()
+        # Descriptors that came with bytes of messages up to the one that is being received, in order.
+        self._descriptors: deque[int] = deque()
 
     def send(self, message: executor_pb2.FromExecutor) -> None:
         data = message.SerializeToString()
@@ -40,9 +46,22 @@ class Link:
         body = self._take(length)
         return None if body is None else executor_pb2.ToExecutor.FromString(body)
 
+    def take_descriptor(self) -> int:
+        """The next one that came with a message; the caller closes it. REQUIRES: the receiving thread."""
+        return self._descriptors.popleft()
+
     def _take(self, n: int) -> bytes | None:
         while len(self._received) < n:
-            piece = self._socket.recv(max(1 << 18, n - len(self._received)))
+            piece, ancillary, flags, _ = self._socket.recvmsg(
+                max(1 << 18, n - len(self._received)), _ANCILLARY, socket.MSG_CMSG_CLOEXEC
+            )
+            for level, kind, data in ancillary:
+                if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    fds = array("i")
+                    fds.frombytes(data[: len(data) - len(data) % fds.itemsize])
+                    self._descriptors.extend(fds)
+            if flags & socket.MSG_CTRUNC:
+                raise ValueError("descriptors from the worker were lost: too many are open here, look at ulimit -n")
             if not piece:
                 return None
             self._received += piece
@@ -58,6 +77,17 @@ class Slab:
         self.readable = memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
         self.writable = memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE))
         os.close(fd)
+
+
+class Segment:
+    """Memory of another worker, mapped for reading."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        # Views keep the mapping alive, whoever forgets the segment.
+        try:
+            self.readable = memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
+        finally:
+            os.close(fd)
 
 
 class ControlPage:

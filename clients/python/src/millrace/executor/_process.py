@@ -21,8 +21,8 @@ from typing import Any, cast
 import cloudpickle
 
 from millrace import _serialize
-from millrace._pb.millrace.v1 import executor_pb2, task_pb2, value_pb2
-from millrace.executor._link import CONTROL_FD, SLAB_FD, ControlPage, Link, Slab, open_socket
+from millrace._pb.millrace.v1 import data_service_pb2, executor_pb2, task_pb2, value_pb2
+from millrace.executor._link import CONTROL_FD, SLAB_FD, ControlPage, Link, Segment, Slab, open_socket
 from millrace.executor._output import Stream, drain
 
 PROTOCOL = 1
@@ -103,6 +103,9 @@ class Process:
         self._slab = Slab(SLAB_FD, self.hello.slab_bytes)
         # Address of the mapping that inputs are served from; 0 until it is needed.
         self._base = 0
+        # Memory of other workers by number; what could not be mapped says why. Changed by the reader, never while a run
+        # that refers to it is pending or working.
+        self._segments: dict[int, Segment | OSError] = {}
         self._control = ControlPage(CONTROL_FD)
         self._ops: dict[int, _Op] = {}
         self._functions: dict[bytes, bytes] = {}
@@ -189,6 +192,11 @@ class Process:
         os._exit(0)
 
     def _accept(self, message: executor_pb2.ToExecutor) -> None:
+        for attach in message.attach:
+            try:
+                self._segments[attach.segment] = Segment(self._link.take_descriptor(), attach.bytes)
+            except OSError as e:
+                self._segments[attach.segment] = e
         for definition in message.ops:
             self._ops[definition.op_id] = _Op(definition.op)
         for function in message.functions:
@@ -208,6 +216,8 @@ class Process:
                 self._finish(executor_pb2.ExecutorFinished(task_id=ref.task_id, attempt=ref.attempt, error=error))
         if dropped:
             self.flush()
+        for detach in message.detach:
+            self._segments.pop(detach.segment, None)
         if message.shutdown:
             for task, attempt in list(self._pending):
                 if self._pending.pop((task, attempt), None) is not None:
@@ -248,7 +258,7 @@ class Process:
         sys.stdout = Stream(self, sys.stdout, stderr=False)
         sys.stderr = Stream(self, sys.stderr, stderr=True)
         ready = executor_pb2.ExecutorReady(
-            protocol=PROTOCOL, pid=os.getpid(), language=f"python {platform.python_version()}"
+            protocol=PROTOCOL, pid=os.getpid(), language=f"python {platform.python_version()}", segments=True
         )
         self._link.send(executor_pb2.FromExecutor(ready=ready))
         threading.Thread(target=self._read, name="millrace-link", daemon=True).start()
@@ -383,7 +393,7 @@ class Process:
         bad = 0
         for number, given in enumerate(run.inputs):
             try:
-                frames = [self._slab.readable[f.offset : f.offset + f.bytes] for f in given.frames]
+                frames = [self._frame(f) for f in given.frames]
                 inputs.append(_serialize.decode(given.header, frames, readonly=True))
             except TaskStopped:
                 raise
@@ -414,6 +424,16 @@ class Process:
             f"{self.hello.worker_name}: {type(trouble).__name__}: {trouble}. Are the same packages installed there as "
             "where it was made?",
         ) from trouble
+
+    def _frame(self, at: data_service_pb2.FrameLocation) -> memoryview:
+        if not at.segment:
+            return self._slab.readable[at.offset : at.offset + at.bytes]
+        segment = self._segments[at.segment]
+        if isinstance(segment, OSError):
+            raise OSError(
+                f"memory of another worker cannot be mapped: {segment}; look at ulimit -v and -n"
+            ) from segment
+        return segment.readable[at.offset : at.offset + at.bytes]
 
     @staticmethod
     def _decoded(serialised: bytes, inputs: list[Any]) -> tuple[Any, Any]:
@@ -456,6 +476,7 @@ class Process:
             finished.frames.add(offset=at, bytes=frame.nbytes)
 
     def _shared(self, frame: Any, run: executor_pb2.ExecutorRun) -> int | None:
+        """Where a frame lies in the slab, if it lies in an input there. What lies in a segment is only lent."""
         if not (isinstance(frame, memoryview) and frame.nbytes and any(i.frames for i in run.inputs)):
             return None
         import numpy as np
@@ -464,7 +485,7 @@ class Process:
         at = np.frombuffer(frame, np.uint8).ctypes.data - self._base
         for i in run.inputs:
             for f in i.frames:
-                if f.offset <= at and at + frame.nbytes <= f.offset + f.bytes:
+                if not f.segment and f.offset <= at and at + frame.nbytes <= f.offset + f.bytes:
                     return at
         return None
 

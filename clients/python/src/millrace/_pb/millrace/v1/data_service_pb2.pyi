@@ -83,12 +83,14 @@ class AcquireReadLeasesRequest(_message.Message):
     def __init__(self, objects: _Optional[_Iterable[_Union[ObjectRef, _Mapping]]] = ..., reader_worker_id: _Optional[int] = ..., ttl_millis: _Optional[int] = ...) -> None: ...
 
 class FrameLocation(_message.Message):
-    __slots__ = ("offset", "bytes")
+    __slots__ = ("offset", "bytes", "segment")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
     offset: int
     bytes: int
-    def __init__(self, offset: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+    segment: int
+    def __init__(self, offset: _Optional[int] = ..., bytes: _Optional[int] = ..., segment: _Optional[int] = ...) -> None: ...
 
 class ReadLease(_message.Message):
     __slots__ = ("lease_id", "head", "frames", "refusal")

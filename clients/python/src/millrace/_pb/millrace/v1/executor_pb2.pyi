@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ToExecutor(_message.Message):
-    __slots__ = ("hello", "ops", "functions", "runs", "allocated", "cancellations", "shutdown")
+    __slots__ = ("hello", "ops", "functions", "runs", "allocated", "cancellations", "shutdown", "attach", "detach")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,8 @@ class ToExecutor(_message.Message):
     ALLOCATED_FIELD_NUMBER: _ClassVar[int]
     CANCELLATIONS_FIELD_NUMBER: _ClassVar[int]
     SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
+    ATTACH_FIELD_NUMBER: _ClassVar[int]
+    DETACH_FIELD_NUMBER: _ClassVar[int]
     hello: ExecutorHello
     ops: _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.OpDefinition]
     functions: _containers.RepeatedCompositeFieldContainer[_task_pb2.Function]
@@ -25,7 +27,9 @@ class ToExecutor(_message.Message):
     allocated: _containers.RepeatedCompositeFieldContainer[ExecutorAllocated]
     cancellations: _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.TaskRef]
     shutdown: bool
-    def __init__(self, hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[_worker_service_pb2.OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[ExecutorRun, _Mapping]]] = ..., allocated: _Optional[_Iterable[_Union[ExecutorAllocated, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., shutdown: bool = ...) -> None: ...
+    attach: _containers.RepeatedCompositeFieldContainer[ExecutorAttach]
+    detach: _containers.RepeatedCompositeFieldContainer[ExecutorDetach]
+    def __init__(self, hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[_worker_service_pb2.OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[ExecutorRun, _Mapping]]] = ..., allocated: _Optional[_Iterable[_Union[ExecutorAllocated, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., shutdown: bool = ..., attach: _Optional[_Iterable[_Union[ExecutorAttach, _Mapping]]] = ..., detach: _Optional[_Iterable[_Union[ExecutorDetach, _Mapping]]] = ...) -> None: ...
 
 class FromExecutor(_message.Message):
     __slots__ = ("ready", "started", "allocate", "finished", "logs")
@@ -60,14 +64,30 @@ class ExecutorHello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., worker_name: _Optional[str] = ..., worker_id: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., inline_bytes: _Optional[int] = ..., scheduler_address: _Optional[str] = ..., scratch_directory: _Optional[str] = ...) -> None: ...
 
 class ExecutorReady(_message.Message):
-    __slots__ = ("protocol", "pid", "language")
+    __slots__ = ("protocol", "pid", "language", "segments")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
+    SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     pid: int
     language: str
-    def __init__(self, protocol: _Optional[int] = ..., pid: _Optional[int] = ..., language: _Optional[str] = ...) -> None: ...
+    segments: bool
+    def __init__(self, protocol: _Optional[int] = ..., pid: _Optional[int] = ..., language: _Optional[str] = ..., segments: bool = ...) -> None: ...
+
+class ExecutorAttach(_message.Message):
+    __slots__ = ("segment", "bytes")
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    segment: int
+    bytes: int
+    def __init__(self, segment: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class ExecutorDetach(_message.Message):
+    __slots__ = ("segment",)
+    SEGMENT_FIELD_NUMBER: _ClassVar[int]
+    segment: int
+    def __init__(self, segment: _Optional[int] = ...) -> None: ...
 
 class ExecutorRun(_message.Message):
     __slots__ = ("task_id", "attempt", "op_id", "arguments", "inputs", "key", "timeout_millis", "namespace")

@@ -1,0 +1,119 @@
+package executor
+
+import (
+	"net"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory"
+)
+
+const (
+	// segmentIdle is how long a segment stays attached without a run: mapping it
+	// anew, and touching its pages for the first time, costs more than keeping it.
+	// The memory of a lender that died lives as long.
+	segmentIdle = time.Second
+	// maxRights is how many descriptors go with one write; the kernel takes 253.
+	maxRights = 200
+)
+
+// segment is memory of another worker that a process has mapped, or is about to.
+// Guarded by lane.mu.
+type segment struct {
+	number uint32
+	// users are the runs that were sent and have no result.
+	users int
+	// idle is when the last of them ended.
+	idle time.Time
+}
+
+// locate returns a run's inputs as a process is told of them, and counts the run
+// as a user of the segments among them. REQUIRES: lane.mu is held.
+func (p *process) locate(m *millracev1.ToExecutor, q *queued) []*millracev1.ExecutorInput {
+	r := q.run
+	if len(r.Spaces) == 0 {
+		return r.Inputs
+	}
+	inputs := make([]*millracev1.ExecutorInput, len(r.Inputs))
+	for i, in := range r.Inputs {
+		if inputs[i] = in; r.Spaces[i] == nil {
+			continue
+		}
+		s := p.attach(m, r.Spaces[i])
+		s.users++
+		q.segments = append(q.segments, s)
+		// The run may be sent to another process, where the numbers are others.
+		inputs[i] = &millracev1.ExecutorInput{Header: in.GetHeader()}
+		for _, f := range in.GetFrames() {
+			inputs[i].Frames = append(inputs[i].Frames, &millracev1.FrameLocation{Offset: f.GetOffset(), Bytes: f.GetBytes(), Segment: s.number})
+		}
+	}
+	return inputs
+}
+
+// attach announces a space at its first use. REQUIRES: lane.mu is held.
+func (p *process) attach(m *millracev1.ToExecutor, space memory.Space) *segment {
+	s := p.segments[space]
+	if s == nil {
+		p.lastSegment++
+		s = &segment{number: p.lastSegment}
+		p.segments[space] = s
+		m.Attach = append(m.Attach, &millracev1.ExecutorAttach{Segment: s.number, Bytes: space.Size()})
+		p.rights = append(p.rights, space.FD())
+	}
+	return s
+}
+
+// unuse says that a run has a result. REQUIRES: lane.mu is held.
+func (p *process) unuse(q *queued) {
+	for _, s := range q.segments {
+		if s.users--; s.users == 0 {
+			s.idle = time.Now()
+		}
+	}
+	q.segments = nil
+}
+
+// detachIdle takes segments back that have been idle for long. It returns whether
+// there are others that are idle. REQUIRES: lane.mu is held.
+func (p *process) detachIdle(now time.Time) (more bool) {
+	for space, s := range p.segments { // the order does not matter
+		switch {
+		case s.users > 0:
+		case now.Sub(s.idle) < segmentIdle:
+			more = true
+		default:
+			delete(p.segments, space)
+			m := p.queue()
+			m.Detach = append(m.Detach, &millracev1.ExecutorDetach{Segment: s.number})
+		}
+	}
+	return more
+}
+
+// writeMessage sends bytes, with descriptors from the first of them on. There are
+// more bytes than descriptors.
+func writeMessage(c *net.UnixConn, b []byte, rights []int) error {
+	for len(rights) > 0 {
+		n := min(len(rights), maxRights)
+		piece := b
+		if n < len(rights) {
+			piece = b[:1]
+		}
+		sent, _, err := c.WriteMsgUnix(piece, unix.UnixRights(rights[:n]...), nil)
+		if err != nil {
+			return err
+		}
+		b, rights = b[sent:], rights[n:]
+	}
+	if len(b) == 0 {
+		return nil
+	}
+	_, err := c.Write(b)
+	return err
+}
+
+// takes says whether the process can read a run's inputs.
+func (p *process) takes(r *Run) bool { return p.understands || len(r.Spaces) == 0 }
