@@ -276,7 +276,8 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 		lender = nil
 		c.Log.Warn("nobody on this host can borrow from this worker", "error", err)
 	}
-	server := grpc.NewServer(append(rawframe.ServerOptions(), append(authentication(c), keepaliveServer()...)...)...)
+	options := append(rawframe.ServerOptions(), grpc.Creds(data.Credentials(accepts(c))))
+	server := grpc.NewServer(append(options, append(authentication(c), keepaliveServer()...)...)...)
 	millracev1.RegisterDataServiceServer(server, data)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -289,11 +290,13 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	go func() {
 		defer close(stopped)
 		server.GracefulStop()
+		data.Drain()
 	}()
 	select {
 	case <-stopped:
 	case <-time.After(500 * time.Millisecond):
 		server.Stop()
+		data.Close()
 		<-stopped
 	}
 	pools.Close()

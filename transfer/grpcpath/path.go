@@ -2,6 +2,10 @@
 // between workers and from clients. Bulk bytes go as raw frames
 // (internal/rawframe): copied once out of the sender's slab into the socket's
 // buffer, and once out of the receiver's buffers into its slab.
+//
+// Where both sides are of this package, and the server has its Credentials, bulk bytes
+// leave HTTP/2 alone and go as a bare stream over the same port, from slab to socket
+// to slab. Everything else, and what cannot have a bare stream, goes by gRPC.
 package grpcpath
 
 import (
@@ -40,7 +44,8 @@ type Config struct {
 	// as many as there are cores, 1 to 4: a stream keeps two cores busy, and on a
 	// machine of two, more of them were slower (1.2, 1.2, 0.6 GB/s with 1, 2, 4).
 	Streams int
-	// DialOptions are added to those of this package: tests dial in memory.
+	// DialOptions are added to those of this package: tests dial in memory. With any,
+	// everything goes by gRPC.
 	DialOptions []grpc.DialOption
 }
 
@@ -50,7 +55,9 @@ type Path struct {
 	mu     sync.Mutex
 	// conns are the connections by address and part, guarded by mu. A connection is made
 	// at first use, and closed when its peer is forgotten or with the path.
-	conns  map[connKey]*grpc.ClientConn
+	conns map[connKey]*grpc.ClientConn
+	// raws are the bare streams by address, guarded by mu; their ends are those of conns.
+	raws   map[string]*rawPeer
 	closed bool
 }
 
@@ -65,7 +72,7 @@ func New(config Config) *Path {
 		config.Streams = min(max(runtime.GOMAXPROCS(0)/2, 1), 4)
 	}
 	config.Streams = min(config.Streams, maxParts)
-	return &Path{config: config, conns: make(map[connKey]*grpc.ClientConn)}
+	return &Path{config: config, conns: make(map[connKey]*grpc.ClientConn), raws: make(map[string]*rawPeer)}
 }
 
 // Name is part of transfer.Path.
@@ -75,7 +82,10 @@ func (p *Path) Name() string { return "grpc" }
 func (p *Path) Close() error {
 	p.mu.Lock()
 	conns := p.conns
-	p.conns, p.closed = nil, true
+	for _, peer := range p.raws {
+		peer.close()
+	}
+	p.conns, p.raws, p.closed = nil, nil, true
 	p.mu.Unlock()
 	var errs []error
 	for _, c := range conns {
@@ -84,9 +94,13 @@ func (p *Path) Close() error {
 	return errors.Join(errs...)
 }
 
-// Forget closes the connection to a peer that is gone.
+// Forget closes the connections to a peer that is gone.
 func (p *Path) Forget(address string) {
 	p.mu.Lock()
+	if peer := p.raws[address]; peer != nil {
+		peer.close()
+		delete(p.raws, address)
+	}
 	var gone []*grpc.ClientConn
 	for k := range p.config.Streams {
 		key := connKey{address, uint32(k)}
@@ -174,10 +188,6 @@ func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 
 // fetch is one stream.
 func (p *Path) fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink, part part) error {
-	conn, err := p.conn(peer.Address, part.index)
-	if err != nil {
-		return err
-	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	f := &fetch{
@@ -195,9 +205,9 @@ func (p *Path) fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 	for i, r := range refs {
 		request.Objects[i] = &millracev1.ObjectRef{TaskId: uint64(r.Task), Generation: uint32(r.Generation)}
 	}
-	stream, err := millracev1.NewDataServiceClient(conn).ReadObjects(ctx, request)
-	if err == nil {
-		err = f.receive(ctx, stream)
+	ok, err := f.overRaw(ctx, request)
+	if !ok {
+		err = f.overGRPC(ctx, request)
 	}
 	if err == nil {
 		return f.complete()
@@ -206,6 +216,26 @@ func (p *Path) fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 		return cause
 	}
 	return fmt.Errorf("grpc path: %s: %w", peer, failure(err))
+}
+
+func (f *fetch) overGRPC(ctx context.Context, request *millracev1.ReadObjectsRequest) error {
+	conn, err := f.path.conn(f.peer.Address, f.part.index)
+	if err != nil {
+		return err
+	}
+	stream, err := millracev1.NewDataServiceClient(conn).ReadObjects(ctx, request)
+	if err != nil {
+		return err
+	}
+	return f.receive(ctx, stream)
+}
+
+// lost says what the end of a bare stream means.
+func lost(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w: %w", transfer.ErrPeerLost, err)
 }
 
 // failure says which kind of error a status is.
@@ -309,11 +339,16 @@ func (f *fetch) handle(ctx context.Context, m *rawframe.Message) error {
 			return f.violation(m.Index, "%v", err)
 		}
 	}
-	if !o.done && o.complete() {
-		o.done = true
-		f.sink.Done(int(m.Index), nil)
-	}
+	f.settle(m.Index)
 	return nil
+}
+
+// settle tells the sink if an object is there.
+func (f *fetch) settle(index uint32) {
+	if o := &f.objects[index]; !o.done && o.complete() {
+		o.done = true
+		f.sink.Done(int(index), nil)
+	}
 }
 
 // place asks the sink for room. The stall timer rests meanwhile: the wait is
@@ -362,17 +397,26 @@ func (o *incoming) complete() bool {
 	return true
 }
 
-func (o *incoming) write(m *rawframe.Message) error {
+// next returns the place of data that must be what comes next, and counts it as there.
+func (o *incoming) next(frame uint32, offset, n uint64) ([]byte, error) {
 	if o.complete() {
-		return errors.New("more data than its frames hold")
+		return nil, errors.New("more data than its frames hold")
 	}
 	begin, end := o.part.bounds(o.regions[o.frame].Frame.Bytes)
 	at := begin + o.offset
-	if int(m.Frame) != o.frame || m.Offset != at || uint64(m.Data.Len()) > end-at {
-		return fmt.Errorf("frame %d [%d, +%d) came, frame %d [%d, +%d) is next", m.Frame, m.Offset, m.Data.Len(), o.frame, at, end-at)
+	if int(frame) != o.frame || offset != at || n > end-at {
+		return nil, fmt.Errorf("frame %d [%d, +%d) came, frame %d [%d, +%d) is next", frame, offset, n, o.frame, at, end-at)
 	}
-	o.offset += uint64(m.Data.CopyTo(o.regions[o.frame].Bytes()[at:]))
-	return nil
+	o.offset += n
+	return o.regions[o.frame].Bytes()[at : at+n], nil
+}
+
+func (o *incoming) write(m *rawframe.Message) error {
+	into, err := o.next(m.Frame, m.Offset, uint64(m.Data.Len()))
+	if err == nil {
+		m.Data.CopyTo(into)
+	}
+	return err
 }
 
 // complete ends a stream that ended well: whatever is not done is missing.

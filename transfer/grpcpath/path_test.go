@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -26,21 +27,35 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // serve makes a DataService over loopback that ends with the test or by stop.
 func serve(tb testing.TB, objects transfer.Source, receiver transfer.Receiver) (peer transfer.Peer, stop func()) {
 	tb.Helper()
+	data := &grpcpath.Server{Source: objects, Receiver: receiver, Incarnation: "test"}
+	return serveWith(tb, data, grpc.Creds(data.Credentials(nil)))
+}
+
+func serveWith(tb testing.TB, data *grpcpath.Server, options ...grpc.ServerOption) (peer transfer.Peer, stop func()) {
+	tb.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		tb.Fatal(err)
 	}
-	server := grpc.NewServer(rawframe.ServerOptions()...)
-	millracev1.RegisterDataServiceServer(server, &grpcpath.Server{Source: objects, Receiver: receiver, Incarnation: "test"})
+	server := grpc.NewServer(append(rawframe.ServerOptions(), options...)...)
+	millracev1.RegisterDataServiceServer(server, data)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(listener) }()
+	var stopping sync.WaitGroup
 	tb.Cleanup(func() {
 		server.Stop()
+		data.Close()
+		stopping.Wait()
 		if err := <-done; err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			tb.Error(err)
 		}
 	})
-	return transfer.Peer{Worker: 1, Name: "peer", Address: listener.Addr().String()}, func() { go server.Stop() }
+	return transfer.Peer{Worker: 1, Name: "peer", Address: listener.Addr().String()}, func() {
+		stopping.Go(func() {
+			server.Stop()
+			data.Close()
+		})
+	}
 }
 
 func newPath(tb testing.TB, stall time.Duration) *grpcpath.Path {
@@ -59,6 +74,21 @@ func TestConformance(t *testing.T) {
 		Serve: func(t *testing.T, source transfer.Source) (transfer.Peer, func()) {
 			t.Helper()
 			return serve(t, source, nil)
+		},
+		Path: func(t *testing.T, stall time.Duration) transfer.Path {
+			t.Helper()
+			return newPath(t, stall)
+		},
+		CanStall: true,
+	}.Run(t)
+}
+
+// A server that does not know bare streams gets gRPC.
+func TestConformanceByGRPCAlone(t *testing.T) {
+	transfertest.Harness{
+		Serve: func(t *testing.T, source transfer.Source) (transfer.Peer, func()) {
+			t.Helper()
+			return serveWith(t, &grpcpath.Server{Source: source})
 		},
 		Path: func(t *testing.T, stall time.Duration) transfer.Path {
 			t.Helper()

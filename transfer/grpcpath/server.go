@@ -39,6 +39,9 @@ type Server struct {
 	Receiver transfer.Receiver
 	// Incarnation is told with leases.
 	Incarnation string
+	// ReaderPatience is how long the reader of a bare stream may neither take bytes nor
+	// say that it is alive. Default 20 s.
+	ReaderPatience time.Duration
 	// Lane, if set, is the serving side of the path of one-sided reads.
 	Lane func(context.Context, *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error)
 	// Logs returns what a task wrote, and whether the beginning is missing.
@@ -48,6 +51,7 @@ type Server struct {
 	Memory func(limit int, task ids.TaskID) *millracev1.DescribeMemoryResponse
 
 	in, out atomic.Uint64
+	raw     rawConns
 }
 
 // Traffic returns the bytes received and sent so far.
@@ -66,86 +70,86 @@ func refsFromProto(objects []*millracev1.ObjectRef) ([]transfer.Ref, error) {
 
 // ReadObjects is part of DataServiceServer.
 func (s *Server) ReadObjects(request *millracev1.ReadObjectsRequest, stream grpc.ServerStreamingServer[millracev1.ReadObjectsResponse]) error {
-	refs, err := refsFromProto(request.GetObjects())
+	leased, part, release, err := s.lease(request)
 	if err != nil {
 		return err
 	}
-	if len(refs) == 0 {
-		return status.Error(codes.InvalidArgument, "no objects asked for; name at least one")
+	defer release()
+	var outgoing rawframe.Outgoing
+	send := func(m rawframe.Message, data []byte) error {
+		m.Data = outgoing.Payload(data)
+		return stream.SendMsg(&rawframe.ReadResponse{Message: m})
 	}
-	if parts := request.GetParts(); parts > maxParts || request.GetPart() >= max(parts, 1) {
-		return status.Errorf(codes.InvalidArgument, "part %d of %d: at most %d, counted from 0", request.GetPart(), parts, maxParts)
-	}
-	// No time limit: the lease ends with the stream, and a stream whose reader is
-	// dead or stopped is ended by the connection's keepalive. A lease that ran out
-	// in its middle would let another object's bytes pass as this one's.
-	leased := s.Source.Lease(transfer.Reader{Worker: ids.WorkerID(request.GetReaderWorkerId())}, refs, 0)
-	var leases []transfer.LeaseID
-	for _, l := range leased {
-		if l.Lease != 0 {
-			leases = append(leases, l.Lease)
-		}
-	}
-	defer s.Source.Release(leases)
-	r := &reading{server: s, stream: stream, part: part{request.GetPart(), request.GetParts()}}
 	for i := range leased {
-		if err := r.send(uint32(i), &leased[i]); err != nil {
+		if err := s.send(uint32(i), &leased[i], part, rawframe.ChunkBytes, send); err != nil {
 			return err
 		}
 	}
 	// The leases hold until the last byte has left the slab.
 	select {
-	case <-r.outgoing.Drained():
+	case <-outgoing.Drained():
 		return nil
 	case <-stream.Context().Done():
 		return status.FromContextError(stream.Context().Err()).Err()
 	}
 }
 
-// reading is one ReadObjects stream.
-type reading struct {
-	server   *Server
-	stream   grpc.ServerStream
-	part     part
-	outgoing rawframe.Outgoing
+// lease checks a request and leases what it names. Release ends the leases. Its error is
+// a gRPC status.
+func (s *Server) lease(request *millracev1.ReadObjectsRequest) (leased []transfer.Leased, _ part, release func(), err error) {
+	refs, err := refsFromProto(request.GetObjects())
+	if err != nil {
+		return nil, part{}, nil, err
+	}
+	if len(refs) == 0 {
+		return nil, part{}, nil, status.Error(codes.InvalidArgument, "no objects asked for; name at least one")
+	}
+	if parts := request.GetParts(); parts > maxParts || request.GetPart() >= max(parts, 1) {
+		return nil, part{}, nil, status.Errorf(codes.InvalidArgument, "part %d of %d: at most %d, counted from 0", request.GetPart(), parts, maxParts)
+	}
+	// No time limit: the lease ends with the stream, and a stream whose reader is
+	// dead or stopped is ended by the connection's keepalive. A lease that ran out
+	// in its middle would let another object's bytes pass as this one's.
+	leased = s.Source.Lease(transfer.Reader{Worker: ids.WorkerID(request.GetReaderWorkerId())}, refs, 0)
+	var leases []transfer.LeaseID
+	for _, l := range leased {
+		if l.Lease != 0 {
+			leases = append(leases, l.Lease)
+		}
+	}
+	return leased, part{request.GetPart(), request.GetParts()}, func() { s.Source.Release(leases) }, nil
 }
 
-func (r *reading) send(index uint32, l *transfer.Leased) error {
+// send sends one object in chunks of at most so many bytes.
+func (s *Server) send(index uint32, l *transfer.Leased, part part, chunkBytes uint64, send func(m rawframe.Message, data []byte) error) error {
 	if l.Err != nil {
 		reason := ReasonUnreadable
 		if errors.Is(l.Err, transfer.ErrNotHere) {
 			reason = ReasonNotHere
 		}
-		return r.stream.SendMsg(&rawframe.ReadResponse{Message: rawframe.Message{
-			Index: index, Error: &millracev1.TaskError{Reason: reason, Message: l.Err.Error()},
-		}})
+		return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: reason, Message: l.Err.Error()}}, nil)
 	}
 	head := headToProto(l.Head)
 	for frame, region := range l.Regions {
-		begin, end := r.part.bounds(region.Frame.Bytes)
-		for offset := begin; offset < end; offset += rawframe.ChunkBytes {
-			n := min(rawframe.ChunkBytes, end-offset)
+		begin, end := part.bounds(region.Frame.Bytes)
+		for offset := begin; offset < end; offset += chunkBytes {
+			n := min(chunkBytes, end-offset)
 			data, err := chunk(region, offset, n)
 			if err != nil {
 				// It was spilled and cannot be read: what the reader has of it is useless.
-				return r.stream.SendMsg(&rawframe.ReadResponse{Message: rawframe.Message{
-					Index: index, Error: &millracev1.TaskError{Reason: ReasonNotHere, Message: err.Error()},
-				}})
+				return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: ReasonNotHere, Message: err.Error()}}, nil)
 			}
-			m := &rawframe.ReadResponse{Message: rawframe.Message{
-				Index: index, Head: head, Frame: uint32(frame), Offset: offset, Data: r.outgoing.Payload(data),
-			}}
-			if err := r.stream.SendMsg(m); err != nil {
+			if err := send(rawframe.Message{Index: index, Head: head, Frame: uint32(frame), Offset: offset}, data); err != nil {
 				return err
 			}
 			head = nil
-			r.server.out.Add(n)
+			s.out.Add(n)
 		}
 	}
 	if head == nil {
 		return nil
 	}
-	return r.stream.SendMsg(&rawframe.ReadResponse{Message: rawframe.Message{Index: index, Head: head}})
+	return send(rawframe.Message{Index: index, Head: head}, nil)
 }
 
 // chunk returns bytes of a region: in place, or as a copy if they cannot be

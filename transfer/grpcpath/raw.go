@@ -1,0 +1,167 @@
+package grpcpath
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"google.golang.org/grpc/mem"
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/rawframe"
+)
+
+// Objects travel between our own programs as a bare byte stream beside HTTP/2, on the
+// same port: grpc-go cuts what it sends into frames of 16 KiB and copies each byte
+// twice on either side in user space, which costs more than the socket itself. A
+// bare stream is written from the slab and read into the slab.
+//
+// A connection begins with rawMagic, and the length (2 bytes) and bytes of the token;
+// the server answers with rawMagic if it takes it, and closes it otherwise. From then on
+// the client sends rawAsk with the length (4 bytes) and bytes of a ReadObjectsRequest,
+// one after the other, and rawPing now and then until it has the answer. The server
+// answers with records: the length of a message and that of the data behind it (4 bytes
+// each), a ReadObjectsResponse without data, and the data. A record of nothing ends the
+// answer. Numbers are little-endian.
+const (
+	// rawMagic is nothing that HTTP/2 or TLS begins with.
+	rawMagic = "MILLRAW1"
+
+	rawPing byte = 0
+	rawAsk  byte = 1
+
+	recordBytes = 8
+	// rawChunkBytes is the most that a record carries.
+	rawChunkBytes = 4 << 20
+	// Less data than this is copied behind its header, to be sent with its neighbours.
+	rawCopyBytes = 16 << 10
+	// rawFlushBytes is when what was copied together is sent.
+	rawFlushBytes = 64 << 10
+)
+
+// appendHello encodes how a connection begins.
+func appendHello(b []byte, token string) []byte {
+	b = append(b, rawMagic...)
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(token)))
+	return append(b, token...)
+}
+
+// readToken reads what follows rawMagic.
+func readToken(r io.Reader) (string, error) {
+	var n [2]byte
+	if _, err := io.ReadFull(r, n[:]); err != nil {
+		return "", err
+	}
+	token := make([]byte, binary.LittleEndian.Uint16(n[:]))
+	_, err := io.ReadFull(r, token)
+	return string(token), err
+}
+
+func appendAsk(b []byte, request *millracev1.ReadObjectsRequest) ([]byte, error) {
+	b = append(b, rawAsk)
+	b = binary.LittleEndian.AppendUint32(b, uint32(proto.Size(request)))
+	return proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, request)
+}
+
+// readAsk reads what follows rawAsk.
+func readAsk(r io.Reader) (*millracev1.ReadObjectsRequest, error) {
+	var head [4]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return nil, err
+	}
+	n := binary.LittleEndian.Uint32(head[:])
+	if n > rawframe.MaxMessageBytes {
+		return nil, fmt.Errorf("a request of %d bytes; at most %d are allowed", n, rawframe.MaxMessageBytes)
+	}
+	b := make([]byte, n)
+	if _, err := io.ReadFull(r, b); err != nil {
+		return nil, err
+	}
+	request := new(millracev1.ReadObjectsRequest)
+	return request, proto.Unmarshal(b, request)
+}
+
+// rawWriter writes records. Data is not kept beyond write, unless it was copied.
+type rawWriter struct {
+	conn    net.Conn
+	codec   *rawframe.Codec
+	pending []byte
+	// progress is called before each wait for the socket.
+	progress func()
+}
+
+func (w *rawWriter) write(m rawframe.Message, data []byte) error {
+	encoded, err := w.codec.Marshal(&rawframe.ReadResponse{Message: m})
+	if err != nil {
+		return err
+	}
+	w.pending = binary.LittleEndian.AppendUint32(w.pending, uint32(encoded.Len()))
+	w.pending = binary.LittleEndian.AppendUint32(w.pending, uint32(len(data)))
+	for _, b := range encoded {
+		w.pending = append(w.pending, b.ReadOnlyData()...)
+	}
+	encoded.Free()
+	if len(data) < rawCopyBytes {
+		w.pending = append(w.pending, data...)
+		if len(w.pending) < rawFlushBytes {
+			return nil
+		}
+		data = nil
+	}
+	return w.flush(data)
+}
+
+// end ends an answer.
+func (w *rawWriter) end() error {
+	w.pending = append(w.pending, make([]byte, recordBytes)...)
+	return w.flush(nil)
+}
+
+func (w *rawWriter) flush(data []byte) error {
+	w.progress()
+	buffers := net.Buffers{w.pending, data}
+	if len(data) == 0 {
+		buffers = buffers[:1]
+	}
+	_, err := buffers.WriteTo(w.conn)
+	w.pending = w.pending[:0]
+	return err
+}
+
+// rawReader reads records.
+type rawReader struct {
+	in    *bufio.Reader
+	codec *rawframe.Codec
+	head  []byte
+}
+
+var errRecord = errors.New("a record is longer than allowed")
+
+// next reads a record up to its data, of which n bytes follow. It reports io.EOF at the
+// end of the answer.
+func (r *rawReader) next(m *rawframe.ReadResponse) (n int, err error) {
+	var lengths [recordBytes]byte
+	if _, err := io.ReadFull(r.in, lengths[:]); err != nil {
+		if errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF // only the record of nothing is a good end
+		}
+		return 0, err
+	}
+	head, data := binary.LittleEndian.Uint32(lengths[:4]), binary.LittleEndian.Uint32(lengths[4:])
+	switch {
+	case head == 0 && data == 0:
+		return 0, io.EOF
+	case head > rawframe.MaxMessageBytes || data > rawChunkBytes:
+		return 0, errRecord
+	case uint32(cap(r.head)) < head:
+		r.head = make([]byte, head)
+	}
+	if _, err := io.ReadFull(r.in, r.head[:head]); err != nil {
+		return 0, err
+	}
+	return int(data), r.codec.Unmarshal(mem.BufferSlice{mem.SliceBuffer(r.head[:head])}, m)
+}

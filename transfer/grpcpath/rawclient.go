@@ -1,0 +1,234 @@
+package grpcpath
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"math"
+	"net"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/rawframe"
+)
+
+const (
+	// maxRawConns is how many bare streams a peer has from us; what is more goes by
+	// gRPC.
+	maxRawConns = 8
+	// rawPingEvery is how often a server hears from us during a fetch, which may wait for
+	// memory for long; see Server.ReaderPatience.
+	rawPingEvery = 2 * time.Second
+)
+
+// rawConn is a bare stream that carries one fetch at a time.
+type rawConn struct {
+	net.Conn
+	rawReader
+}
+
+// rawPeer are the bare streams to one address; guarded by Path.mu.
+type rawPeer struct {
+	// refused: it speaks gRPC only.
+	refused bool
+	dialing int
+	open    map[*rawConn]struct{}
+	idle    []*rawConn
+}
+
+func (r *rawPeer) close() {
+	for c := range r.open {
+		_ = c.Close() // who uses it notices
+	}
+}
+
+// rawTake returns a bare stream for one fetch, nil if there is none to be had: then gRPC
+// says what is wrong, if anything is.
+func (p *Path) rawTake(ctx context.Context, address string) *rawConn {
+	if len(p.config.DialOptions) > 0 || len(p.config.Token) > math.MaxUint16 {
+		return nil
+	}
+	p.mu.Lock()
+	if p.closed {
+		p.mu.Unlock()
+		return nil
+	}
+	peer := p.raws[address]
+	if peer == nil {
+		peer = &rawPeer{open: make(map[*rawConn]struct{})}
+		p.raws[address] = peer
+	}
+	if n := len(peer.idle); n > 0 {
+		c := peer.idle[n-1]
+		peer.idle = peer.idle[:n-1]
+		p.mu.Unlock()
+		return c
+	}
+	if peer.refused || len(peer.open)+peer.dialing >= maxRawConns {
+		p.mu.Unlock()
+		return nil
+	}
+	peer.dialing++
+	p.mu.Unlock()
+	c, refused := rawDial(ctx, address, p.config.Token)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	peer.dialing--
+	peer.refused = peer.refused || refused
+	switch {
+	case c == nil:
+		return nil
+	case p.closed || p.raws[address] != peer:
+		_ = c.Close() // the peer was forgotten meanwhile
+		return nil
+	}
+	peer.open[c] = struct{}{}
+	return c
+}
+
+// rawDial also says whether the other side is certain not to know bare streams.
+func rawDial(ctx context.Context, address, token string) (c *rawConn, refused bool) {
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, false
+	}
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	answer := make([]byte, len(rawMagic))
+	_, err = conn.Write(appendHello(nil, token))
+	if err == nil {
+		_, err = io.ReadFull(conn, answer)
+	}
+	if !stop() || err != nil || string(answer) != rawMagic {
+		_ = conn.Close() // it is of no use
+		return nil, err == nil && string(answer) != rawMagic
+	}
+	return &rawConn{Conn: conn, rawReader: rawReader{in: bufio.NewReaderSize(conn, 8<<10), codec: rawframe.NewCodec()}}, false
+}
+
+// rawPut gives a bare stream back: for the next fetch, or if it is broken to be closed.
+func (p *Path) rawPut(address string, c *rawConn, broken bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	peer := p.raws[address]
+	if peer != nil {
+		if _, ok := peer.open[c]; ok && !broken {
+			peer.idle = append(peer.idle, c)
+			return
+		}
+		delete(peer.open, c)
+	}
+	_ = c.Close() // nothing is left to be lost
+}
+
+// overRaw fetches by a bare stream. It says no if nothing has happened yet and the fetch is
+// to go by gRPC.
+func (f *fetch) overRaw(ctx context.Context, request *millracev1.ReadObjectsRequest) (ok bool, err error) {
+	if len(f.refs) > maxObjects {
+		return false, nil
+	}
+	c := f.path.rawTake(ctx, f.peer.Address)
+	if c == nil {
+		return false, nil
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) }) // it fails if it is closed
+	quiet := c.ping()
+	records, err := f.receiveRaw(ctx, c, request)
+	quiet()
+	undisturbed := stop()
+	f.path.rawPut(f.peer.Address, c, err != nil || !undisturbed)
+	switch {
+	case err == nil:
+		return true, nil
+	case records == 0 && ctx.Err() == nil:
+		// The peer was restarted since this stream was used, or stops: gRPC tells.
+		return false, nil
+	case ctx.Err() != nil:
+		return true, ctx.Err()
+	}
+	return true, err
+}
+
+// ping tells the server now and then that we are alive, until stop.
+func (c *rawConn) ping() (stop func()) {
+	done := make(chan struct{})
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		tick := time.NewTicker(rawPingEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-tick.C:
+				if _, err := c.Write([]byte{rawPing}); err != nil {
+					return // the next read fails as well
+				}
+			}
+		}
+	}()
+	return func() {
+		close(done)
+		<-ended
+	}
+}
+
+// receiveRaw returns how many records came.
+func (f *fetch) receiveRaw(ctx context.Context, c *rawConn, request *millracev1.ReadObjectsRequest) (records int, err error) {
+	ask, err := appendAsk(nil, request)
+	if err != nil {
+		return 0, err
+	}
+	if _, err := c.Write(ask); err != nil {
+		return 0, lost(err)
+	}
+	for m := new(rawframe.ReadResponse); ; records++ {
+		n, err := c.next(m)
+		if errors.Is(err, io.EOF) {
+			return records, nil
+		}
+		if err != nil {
+			return records, lost(err)
+		}
+		f.stall.Reset(f.path.config.StallTimeout)
+		m.Data.Free() // ours come behind
+		if err := f.handle(ctx, &m.Message); err != nil {
+			return records + 1, err
+		}
+		if err := f.fill(c, &m.Message, n); err != nil {
+			return records + 1, err
+		}
+	}
+}
+
+// fill reads the data of a record to where it belongs.
+func (f *fetch) fill(c *rawConn, m *rawframe.Message, n int) error {
+	if n == 0 {
+		return nil
+	}
+	o := &f.objects[m.Index]
+	if o.done {
+		_, err := c.in.Discard(n)
+		return lost(err)
+	}
+	into, err := o.next(m.Frame, m.Offset, uint64(n))
+	if err != nil {
+		return f.violation(m.Index, "%v", err)
+	}
+	for len(into) > 0 {
+		got, err := c.in.Read(into)
+		if into = into[got:]; got > 0 {
+			f.stall.Reset(f.path.config.StallTimeout)
+			if f.path.config.Received != nil {
+				f.path.config.Received(got)
+			}
+		}
+		if err != nil && len(into) > 0 {
+			return lost(err)
+		}
+	}
+	f.settle(m.Index)
+	return nil
+}

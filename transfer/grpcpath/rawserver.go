@@ -1,0 +1,205 @@
+package grpcpath
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/rawframe"
+)
+
+const defaultReaderPatience = 20 * time.Second
+
+// Credentials are given to the gRPC server with grpc.Creds: they take the connections
+// that begin as a bare stream out of gRPC's hands, if the token is accepted; nil
+// accepts all. Close the server then, too.
+func (s *Server) Credentials(accepts func(token string) bool) credentials.TransportCredentials {
+	return &sniffer{TransportCredentials: insecure.NewCredentials(), server: s, accepts: accepts}
+}
+
+// sniffer tells connections apart by how they begin.
+type sniffer struct {
+	credentials.TransportCredentials
+	server  *Server
+	accepts func(token string) bool
+}
+
+// Clone is part of credentials.TransportCredentials.
+func (s *sniffer) Clone() credentials.TransportCredentials {
+	return &sniffer{TransportCredentials: s.TransportCredentials.Clone(), server: s.server, accepts: s.accepts}
+}
+
+// ServerHandshake is part of credentials.TransportCredentials. gRPC set a deadline before,
+// and calls it in a goroutine for each connection.
+func (s *sniffer) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	// In HTTP/2, too, the client speaks first, and says more than this.
+	begin := make([]byte, len(rawMagic))
+	if _, err := io.ReadFull(conn, begin); err != nil {
+		return nil, nil, io.EOF // a prober
+	}
+	if string(begin) != rawMagic {
+		return s.TransportCredentials.ServerHandshake(&replayed{Conn: conn, begin: begin})
+	}
+	token, err := readToken(conn)
+	if err != nil || s.accepts != nil && !s.accepts(token) {
+		return nil, nil, io.EOF // the client asks by gRPC and hears why
+	}
+	if err := conn.SetDeadline(time.Time{}); err != nil {
+		return nil, nil, err
+	}
+	if _, err := io.WriteString(conn, rawMagic); err != nil {
+		return nil, nil, err
+	}
+	if !s.server.raw.begin(conn, func() { s.server.serveRaw(conn) }) {
+		return nil, nil, io.EOF
+	}
+	return nil, nil, credentials.ErrConnDispatched
+}
+
+// replayed is a connection of which the first bytes were read already.
+type replayed struct {
+	net.Conn
+	begin []byte
+}
+
+// Read is part of net.Conn.
+func (r *replayed) Read(b []byte) (int, error) {
+	if len(r.begin) == 0 {
+		return r.Conn.Read(b)
+	}
+	n := copy(b, r.begin)
+	r.begin = r.begin[n:]
+	return n, nil
+}
+
+// rawConns are the connections that are bare streams.
+type rawConns struct {
+	mu sync.Mutex
+	// conns are the open ones: true while one is being answered.
+	conns  map[net.Conn]bool
+	closed bool
+	wait   sync.WaitGroup
+}
+
+func (r *rawConns) begin(conn net.Conn, serve func()) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.closed {
+		return false
+	}
+	if r.conns == nil {
+		r.conns = make(map[net.Conn]bool)
+	}
+	r.conns[conn] = false
+	r.wait.Go(func() {
+		serve()
+		_ = conn.Close() // nothing depends on it: the answer was flushed, or is lost
+		r.mu.Lock()
+		delete(r.conns, conn)
+		r.mu.Unlock()
+	})
+	return true
+}
+
+// busy says that an answer begins or has ended, and whether the connection goes on.
+func (r *rawConns) busy(conn net.Conn, busy bool) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.conns[conn] = busy
+	return !r.closed
+}
+
+// Drain lets readers on bare streams have what they asked for, and nothing more.
+func (s *Server) Drain() { s.raw.stop(false) }
+
+// Close closes the bare streams. Those of gRPC end with its server.
+func (s *Server) Close() { s.raw.stop(true) }
+
+func (r *rawConns) stop(all bool) {
+	r.mu.Lock()
+	r.closed = true
+	for conn, busy := range r.conns {
+		if all || !busy {
+			_ = conn.Close() // who serves it notices
+		}
+	}
+	r.mu.Unlock()
+	r.wait.Wait()
+}
+
+// serveRaw answers until the connection ends, by either side.
+func (s *Server) serveRaw(conn net.Conn) {
+	ctx, cancel := context.WithCancel(context.Background())
+	patience := s.ReaderPatience
+	if patience <= 0 {
+		patience = defaultReaderPatience
+	}
+	alive := func() {
+		_ = conn.SetWriteDeadline(time.Now().Add(patience)) // it fails if the connection has ended
+	}
+	asked := make(chan *millracev1.ReadObjectsRequest)
+	var listening sync.WaitGroup
+	listening.Go(func() {
+		defer close(asked)
+		// A reader that is gone ends the answer to it at once.
+		defer func() { _ = conn.Close() }()
+		in := bufio.NewReader(conn)
+		for {
+			kind, err := in.ReadByte()
+			if err != nil {
+				return
+			}
+			switch kind {
+			case rawPing:
+				alive()
+			case rawAsk:
+				request, err := readAsk(in)
+				if err != nil {
+					return
+				}
+				select {
+				case asked <- request:
+				case <-ctx.Done():
+					return
+				}
+			default:
+				return
+			}
+		}
+	})
+	w := &rawWriter{conn: conn, codec: rawframe.NewCodec(), progress: alive}
+	for request := range asked {
+		if !s.raw.busy(conn, true) {
+			break
+		}
+		err := s.answer(w, request)
+		if !s.raw.busy(conn, false) || err != nil {
+			break
+		}
+	}
+	cancel()
+	_ = conn.Close() // so that the listening ends
+	listening.Wait()
+}
+
+// answer sends what was asked for. The bytes have left the slab when it returns.
+func (s *Server) answer(w *rawWriter, request *millracev1.ReadObjectsRequest) error {
+	leased, part, release, err := s.lease(request)
+	if err != nil {
+		return err
+	}
+	defer release()
+	for i := range leased {
+		if err := s.send(uint32(i), &leased[i], part, rawChunkBytes, w.write); err != nil {
+			return err
+		}
+	}
+	return w.end()
+}
