@@ -304,7 +304,7 @@ func (a *app) explain() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "explain TASK", Short: "Say why a task is not running, or what became of it", Args: exactly(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
+			return a.call(cmd, func(ctx context.Context, c *millrace.Client, s millracev1.SchedulerServiceClient) error {
 				out, err := s.ExplainTask(ctx, &millracev1.ExplainTaskRequest{Key: args[0], Namespace: a.settings.String("namespace")})
 				if n, ok := number(args[0], 't'); err != nil && ok {
 					out, err = s.ExplainTask(ctx, &millracev1.ExplainTaskRequest{TaskId: n})
@@ -312,6 +312,7 @@ func (a *app) explain() *cobra.Command {
 				if err != nil {
 					return err
 				}
+				out.Explanation += explainMemory(ctx, c, out.GetTask())
 				return a.print(out, func(w io.Writer, _ bool) {
 					row(w, out.GetReason()+": "+out.GetExplanation())
 					if len(out.GetWorkers()) > 0 {

@@ -125,6 +125,68 @@ func (a *app) printMemory(all []workerMemory) error {
 	return err
 }
 
+// explainMemory asks the worker that has a task whether that waits for memory there, and returns what is to be added to the
+// scheduler's explanation: nothing if it does not, or if the worker does not answer.
+func explainMemory(ctx context.Context, c *millrace.Client, task *millracev1.Task) string {
+	if s := task.GetState(); s != millracev1.TaskState_TASK_STATE_ASSIGNED && s != millracev1.TaskState_TASK_STATE_RUNNING {
+		return ""
+	}
+	workers, err := c.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE, millracev1.WorkerState_WORKER_STATE_DRAINING)
+	if err != nil {
+		return ""
+	}
+	for _, w := range workers {
+		if w.GetName() != task.GetWorker() {
+			continue
+		}
+		if m, err := c.DescribeMemory(ctx, w, 3, 0); err == nil {
+			return memoryWait(task.GetTaskId(), m)
+		}
+	}
+	return ""
+}
+
+// memoryWait says for what memory a task waits.
+func memoryWait(task uint64, m *millracev1.DescribeMemoryResponse) string {
+	holder := fmt.Sprintf("t%d", task)
+	for before, r := range m.GetReservations() {
+		if r.GetHolder() != holder {
+			continue
+		}
+		if r.GetGranted() && r.GetLoadBytes() > 0 {
+			return fmt.Sprintf("; %s of its inputs are being read back into the slab", size(r.GetLoadBytes()))
+		}
+		if r.GetGranted() {
+			continue
+		}
+		var text strings.Builder
+		fmt.Fprintf(&text, "; it has waited %v for memory: %s for its result", time.Duration(r.GetAgeMillis())*time.Millisecond, size(r.GetBytes()))
+		if n := r.GetLoadBytes(); n > 0 {
+			fmt.Fprintf(&text, " and %s for inputs that are to be read back", size(n))
+		}
+		fmt.Fprintf(&text, ", behind %d others", before)
+		for _, t := range m.GetTiers() {
+			fmt.Fprintf(&text, "; %s: %s of %s in use", t.GetName(), size(t.GetUsedBytes()), size(t.GetSizeBytes()))
+			if f := t.GetFailure(); f != "" {
+				text.WriteString(", which fails: " + f)
+			}
+		}
+		for i, h := range m.GetLargest() {
+			who := h.GetHolder()
+			if h.GetReservationId() == 0 {
+				who = fmt.Sprintf("the result of t%d", h.GetTaskId())
+			}
+			lead := ", "
+			if i == 0 {
+				lead = "; most is held by "
+			}
+			fmt.Fprintf(&text, "%s%s (%s)", lead, who, size(h.GetTierBytes()[0]))
+		}
+		return text.String()
+	}
+	return ""
+}
+
 func memoryTable(w io.Writer, x workerMemory) {
 	m := x.memory
 	_, _ = fmt.Fprintf(w, "%s (w%d): %d small objects of %s beside the tiers, %s resident without the slab\n",

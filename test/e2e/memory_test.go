@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	millrace "github.com/millrace/millrace/clients/go"
 )
 
 // Chunks of 24 MiB, of which four are kept, on two workers whose slabs hold 32 MiB
@@ -66,5 +68,40 @@ func TestMemoryShowsTiersHoldersAndSpilledBytes(t *testing.T) {
 	}
 	if _, errs, code := c.command(t, "", "memory", "nobody"); code == 0 || !strings.Contains(errs, "nobody") {
 		t.Errorf("exit code %d\n%s", code, errs)
+	}
+}
+
+// A task for whose result there is no room waits, and explain says for what, where, and who has the memory.
+func TestExplainTellsWhatMemoryATaskWaitsFor(t *testing.T) {
+	c := startCluster(t, "--workers", "1", "--memory-limit", "32MiB", "--spill-limit", "none")
+	client := c.dial(t)
+	ctx := soon(t)
+	array := func(key string, mib int) *millrace.Future {
+		f, err := client.Submit(ctx, millrace.Native("array.full"), millrace.Args([]int{mib << 17}, 1.0), millrace.WithKey(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	kept := array("kept", 20)
+	if err := kept.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	late := array("late", 16)
+	if err := client.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	var text string
+	for ctx.Err() == nil && !strings.Contains(text, "for memory") {
+		text, _, _ = c.command(t, "", "explain", "late", "--namespace", namespace(t))
+	}
+	for _, want := range []string{"for memory: 16 MiB for its result, behind 0 others", "slab: 20", "of 32 MiB in use", "most is held by the result of t", "(20 MiB)"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("explain does not say %q:\n%s", want, text)
+		}
+	}
+	kept.Release()
+	if err := late.Wait(ctx); err != nil {
+		t.Error(err)
 	}
 }
