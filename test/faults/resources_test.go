@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -57,6 +58,9 @@ func TestOutOfFileDescriptors(t *testing.T) {
 				restore := exhaust(t, w)
 				c.check(c.stamp(1, 32, kept, onlyReader))
 				restore()
+				if said := c.log.String(); who == "reader" && !strings.Contains(said, "too many open files") {
+					t.Error("it does not say why it could not read")
+				}
 				if now := c.must(who + "-0"); now.GetIncarnation() != w.GetIncarnation() {
 					t.Errorf("%s died of it", who)
 				}
@@ -75,12 +79,20 @@ func exhaust(t *testing.T, w *millracev1.Worker) (restore func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	taken := make(map[string]bool)
+	for _, fd := range open {
+		taken[fd.Name()] = true
+	}
+	// The next one would be the lowest that is free; those above it stay open.
+	next := 0
+	for taken[strconv.Itoa(next)] {
+		next++
+	}
 	var before unix.Rlimit
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
 		t.Fatal(err)
 	}
-	// What is below and not in use may be opened; that is next to nothing, since the lowest is taken first.
-	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(len(open)), Max: before.Max}, nil); err != nil {
+	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: uint64(next), Max: before.Max}, nil); err != nil {
 		t.Fatal(err)
 	}
 	return func() {

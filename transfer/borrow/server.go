@@ -117,17 +117,22 @@ func (s *Server) Close() error {
 
 func (s *Server) accept() {
 	defer s.wait.Done()
+	refusing := false // Whether that was said.
 	for {
 		conn, err := s.listener.AcceptUnix()
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			// Out of descriptors, most likely: those who are refused take other paths.
-			s.config.Log.Warn("a same-host reader was not let in", "error", err)
+			// Out of descriptors, most likely: those who wait too long take other paths.
+			if !refusing {
+				s.config.Log.Warn("same-host readers are not let in", "error", err)
+			}
+			refusing = true
 			<-time.After(10 * time.Millisecond) // else this would spin
 			continue
 		}
+		refusing = false
 		c := &serving{server: s, unix: conn, leases: make(map[transfer.LeaseID]uint64), places: make(map[uint64]*place)}
 		s.mu.Lock()
 		if s.closed {
