@@ -210,8 +210,15 @@ func (f *fetch) fill(c *rawConn, m *rawframe.Message, n int) error {
 	}
 	o := &f.objects[m.Index]
 	if o.done {
-		_, err := c.in.Discard(n)
-		return lost(err)
+		for n > 0 {
+			dropped, err := c.in.Discard(min(n, c.in.Size()))
+			if err != nil {
+				return lost(err)
+			}
+			f.stall.Reset(f.path.config.StallTimeout)
+			n -= dropped
+		}
+		return nil
 	}
 	into, err := o.next(m.Frame, m.Offset, uint64(n))
 	if err != nil {

@@ -132,6 +132,10 @@ func (s *Server) send(index uint32, l *transfer.Leased, part part, chunkBytes ui
 	head := headToProto(l.Head)
 	for frame, region := range l.Regions {
 		begin, end := part.bounds(region.Frame.Bytes)
+		chunkBytes := chunkBytes
+		if _, ok := region.Space.(memory.Reader); ok {
+			chunkBytes = min(chunkBytes, rawframe.ChunkBytes) // chunk copies
+		}
 		for offset := begin; offset < end; offset += chunkBytes {
 			n := min(chunkBytes, end-offset)
 			data, err := chunk(region, offset, n)
