@@ -40,8 +40,8 @@ func TestUnusableUCX(t *testing.T) {
 		flags []string
 		why   string
 	}{
-		"missing":                         {[]string{"--ucx-library", missing}, missing},
-		"truncated":                       {[]string{"--ucx-library", truncated}, truncated},
+		"missing":                         {[]string{"--ucx-library", missing, "--ucx-tls", "tcp"}, missing},
+		"truncated":                       {[]string{"--ucx-library", truncated, "--ucx-tls", "tcp"}, truncated},
 		"without the transport asked for": {[]string{"--ucx-library", library(t, "ucx"), "--ucx-tls", "teleport"}, "ucp_init: No such device"},
 	} {
 		t.Run(name, func(t *testing.T) {
