@@ -70,7 +70,9 @@ func (p *process) finish(q *queued, f *millracev1.ExecutorFinished) Result {
 	}
 	if e != nil {
 		out.Outcome, out.Error = lifecycle.Failed, e
+		return out
 	}
+	p.lane.pools.config.Store.Cost(ledger.ObjectID{Task: r.Ref.Task, Generation: r.Ref.Attempt}, out.RunTime)
 	return out
 }
 
