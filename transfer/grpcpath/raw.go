@@ -16,9 +16,9 @@ import (
 )
 
 // Objects travel between our own programs as a bare byte stream beside HTTP/2, on the
-// same port: grpc-go cuts what it sends into frames of 16 KiB and copies each byte
-// twice on either side in user space, which costs more than the socket itself. A
-// bare stream is written from the slab and read into the slab.
+// same port: grpc-go cuts what it sends into frames of 16 KiB and copies each byte in
+// user space once where it is sent and up to twice where it is received, which was a
+// third of a fetch's processor time. A bare stream is written from the slab and read into the slab.
 //
 // A connection begins with rawMagic, and the length (2 bytes) and bytes of the token;
 // the server answers with rawMagic if it takes it, and closes it otherwise. From then on
