@@ -90,7 +90,7 @@ func startProcess(l *lane) (p *process, err error) {
 		lane: l, ready: make(chan struct{}), broken: make(chan struct{}), outgoing: make(chan struct{}, 1), working: make(chan struct{}, 1),
 		ops: make(map[*millracev1.Op]uint32), opNames: make(map[string]uint32), sentFunc: make(map[ids.FunctionHash]bool),
 		segments: make(map[memory.Space]*segment),
-		oom: exitcause.OOMKills(),
+		oom:      exitcause.OOMKills(),
 	}
 	var cleanup []func()
 	defer func() {

@@ -483,11 +483,12 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 		}
 		r.Inputs = append(r.Inputs, x)
 		if a.isLent(i) {
-			// NB: in.Space may be nil even so: an object without frames needs none.
-			if r.Spaces == nil {
+			if r.Spaces == nil && in.Space != nil {
 				r.Spaces = make([]memory.Space, len(a.inputs))
 			}
-			r.Spaces[i] = in.Space
+			if in.Space != nil { // else its header is all that there is
+				r.Spaces[i] = in.Space
+			}
 			continue
 		}
 		pb := a.pb.GetInputs()[i]

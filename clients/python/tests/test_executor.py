@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
@@ -493,3 +494,94 @@ def test_an_executor_gets_ready_without_what_it_may_not_need() -> None:
     code = "import sys, millrace.executor._process; print(*sorted({'grpc', 'numpy', 'asyncio'} & set(sys.modules)))"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert out.stdout.strip() == ""
+
+
+# ---- memory of other workers -------------------------------------------------------------------------------------
+
+LENT = 4 << 20
+
+
+class Lender:
+    """Memory of another worker, which holds an array."""
+
+    def __init__(self, worker: Worker, value: float = 2.0) -> None:
+        self.worker = worker
+        self.fd = os.memfd_create("lent")
+        os.ftruncate(self.fd, LENT)
+        self.memory = mmap.mmap(self.fd, LENT)
+        self.array = np.full(10_000, value)
+        self.memory[4096 : 4096 + self.array.nbytes] = self.array.tobytes()
+
+    def attach(self, number: int) -> executor_pb2.ExecutorInput:
+        read_only = os.open(f"/proc/self/fd/{self.fd}", os.O_RDONLY)
+        data = executor_pb2.ToExecutor(attach=[{"segment": number, "bytes": LENT}]).SerializeToString()
+        sent = socket.send_fds(self.worker.link, [struct.pack("<I", len(data)) + data], [read_only])
+        assert sent == 4 + len(data)
+        os.close(read_only)
+        at = {"offset": 4096, "bytes": self.array.nbytes, "segment": number}
+        return executor_pb2.ExecutorInput(header=_serialize.encode(self.array).header, frames=[at])
+
+    def mappings(self) -> int:
+        return Path(f"/proc/{self.worker.process.pid}/maps").read_text().count("memfd:lent")
+
+
+def test_inputs_in_segments_are_read_only_views_and_results_of_them_are_copied(worker: Worker) -> None:
+    given = Lender(worker).attach(1)
+
+    def use(x: Any) -> Any:
+        try:
+            x.flags.writeable = True
+        except ValueError:
+            return not x.flags.owndata, float(x.sum())
+        return "a segment can be written to"
+
+    worker.define(1, use)
+    assert worker.value(run(worker, 1, arguments(Pid()), given)) == (True, 20_000.0)
+    worker.define(2, lambda x: x[5000:])
+    finished = run(worker, 2, arguments(Pid()), given)
+    assert finished.frames[0].segment == 0 and finished.frames[0].offset >= 1 << 20
+    np.testing.assert_array_equal(worker.value(finished), np.full(5000, 2.0))
+
+
+def test_a_mapping_lives_as_long_as_what_looks_at_it(worker: Worker) -> None:
+    lender = Lender(worker)
+    given = lender.attach(1)
+
+    def keep(x: Any) -> None:
+        sys.kept = x  # type: ignore[attr-defined]
+
+    def look() -> float:
+        return float(sys.kept.sum())  # type: ignore[attr-defined]
+
+    def forget() -> None:
+        del sys.kept  # type: ignore[attr-defined]
+
+    for op, function in enumerate((keep, look, forget), 1):
+        worker.define(op, function)
+    worker.value(run(worker, 1, arguments(Pid()), given))
+    worker.send(detach=[{"segment": 1}])
+    assert worker.value(run(worker, 2, arguments())) == 20_000.0
+    assert lender.mappings() == 1
+    worker.value(run(worker, 3, arguments()))
+    until(lambda: lender.mappings() == 0)
+
+
+def test_a_thousand_segments_leave_nothing_behind(worker: Worker) -> None:
+    lender = Lender(worker)
+    worker.define(1, lambda x: float(x[-1]))
+
+    def open_files() -> int:
+        return len(list(Path(f"/proc/{worker.process.pid}/fd").iterdir()))
+
+    def once(number: int) -> None:
+        given = lender.attach(number)
+        assert worker.value(run(worker, 1, arguments(Pid()), given)) == 2.0
+        worker.send(detach=[{"segment": number}])
+
+    once(1)
+    until(lambda: lender.mappings() == 0)
+    before = open_files()
+    for number in range(2, 1002):
+        once(number)
+    until(lambda: lender.mappings() == 0)
+    assert open_files() == before

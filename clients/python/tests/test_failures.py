@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE, eventually
+from conftest import PATIENCE, Gate, eventually
 from millrace import Client, LocalCluster, _session, errors, native
 
 
@@ -396,3 +396,27 @@ def test_programs_that_tasks_started_end_with_their_executor(ends: str) -> None:
         eventually(lambda: not alive(program) and not alive(executor), f"process {program} is still there")
         if ends != "cluster":
             assert client.submit(inc, 1, pure=False).result(PATIENCE) == 2
+
+
+def sum_behind(gate: Gate, array: Any) -> float:
+    gate.pass_through()
+    return float(array.sum())
+
+
+def test_a_run_outlives_the_worker_whose_memory_it_reads(gate: Gate) -> None:
+    with LocalCluster(2, memory_limit="128MiB", device="host") as own, Client(own) as client:
+        client.wait_for_workers(2, timeout=PATIENCE)
+        lender, borrower = sorted(client.has_what())
+        made = client.submit(np.full, 4 << 20, 2.0, workers=lender, pure=False)
+        eventually(made.done)
+        # Its process is ready, and says that it can read the memory of others.
+        assert client.submit(inc, 1, workers=borrower, pure=False).result(PATIENCE) == 2
+        pid = client.submit(os.getppid, workers=lender, pure=False).result(PATIENCE)
+        total = client.submit(sum_behind, gate, made, workers=borrower, pure=False)
+        gate.wait()
+        assert client.who_has(made)[made.key] == [lender]
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not alive(pid))
+        gate.open()
+        assert total.result(PATIENCE) == 8 << 20
+        assert gate.nobody_there(), "it was run twice"

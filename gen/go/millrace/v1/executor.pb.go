@@ -25,7 +25,8 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// ToExecutor is what a worker sends: a batch, handled in the order of the fields.
+// ToExecutor is what a worker sends: a batch, handled in the order of the fields but for `attach`, which
+// is first.
 type ToExecutor struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// First message only.
@@ -45,7 +46,7 @@ type ToExecutor struct {
 	// Segments that runs of this message or later ones refer to; handled before them. Only for executors that said
 	// `ready.segments`.
 	Attach []*ExecutorAttach `protobuf:"bytes,8,rep,name=attach,proto3" json:"attach,omitempty"`
-	// Segments that no run refers to any more; handled last.
+	// Segments that no run refers to any more.
 	Detach        []*ExecutorDetach `protobuf:"bytes,9,rep,name=detach,proto3" json:"detach,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -2,14 +2,16 @@
 // executor protocol does not need Python, and tests the worker's side of it with
 // ways to misbehave that no sane executor has.
 //
-// Operations: upper, slab, alias and sum return something; the rest fail, wait,
-// write logs or die.
+// Operations: upper, slab, alias, sum and the like return something; the rest fail,
+// wait, write logs or die. It understands segments if ECHO_SEGMENTS says so: "yes",
+// or the name of a pipe in which that is written when it starts.
 package main
 
 import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io"
 	"os"
 	"os/signal"
@@ -35,7 +37,7 @@ func main() {
 	for _, fd := range []int{3, 4, 5} {
 		unix.CloseOnExec(fd)
 	}
-	e := &executor{link: os.NewFile(3, "link"), ops: make(map[uint32]string), dropped: make(map[ref]bool), wake: make(chan struct{}, 1), interrupts: make(chan os.Signal, 1)}
+	e := &executor{link: &link{File: os.NewFile(3, "link")}, segments: make(map[uint32][]byte), ops: make(map[uint32]string), dropped: make(map[ref]bool), wake: make(chan struct{}, 1), interrupts: make(chan os.Signal, 1)}
 	e.answered = sync.NewCond(&e.mu)
 	if err := e.run(); err != nil && !errors.Is(err, io.EOF) {
 		fmt.Fprintln(os.Stderr, "echo:", err)
@@ -54,7 +56,7 @@ type pending struct {
 }
 
 type executor struct {
-	link       *os.File
+	link       *link
 	slab       []byte
 	page       []byte
 	interrupts chan os.Signal
@@ -63,6 +65,7 @@ type executor struct {
 	sending sync.Mutex
 
 	mu       sync.Mutex
+	segments map[uint32][]byte
 	answered *sync.Cond
 	ops      map[uint32]string
 	queue    []pending
@@ -90,7 +93,15 @@ func (e *executor) run() error {
 		return err
 	}
 	signal.Notify(e.interrupts, syscall.SIGINT)
-	if err := e.send(&millracev1.FromExecutor{Ready: &millracev1.ExecutorReady{Protocol: 1, Pid: int64(os.Getpid()), Language: runtime.Version()}}); err != nil {
+	segments := os.Getenv("ECHO_SEGMENTS")
+	if strings.HasPrefix(segments, "/") {
+		b, err := os.ReadFile(segments)
+		if err != nil {
+			return err
+		}
+		segments = string(b)
+	}
+	if err := e.send(&millracev1.FromExecutor{Ready: &millracev1.ExecutorReady{Protocol: 1, Pid: int64(os.Getpid()), Language: runtime.Version(), Segments: segments == "yes"}}); err != nil {
 		return err
 	}
 	go e.read()
@@ -127,7 +138,13 @@ func (e *executor) run() error {
 func (e *executor) word(at int) *uint64    { return (*uint64)(unsafe.Pointer(&e.page[at])) }
 func (e *executor) store(at int, v uint64) { atomic.StoreUint64(e.word(at), v) }
 func (e *executor) bytes(f *millracev1.FrameLocation) []byte {
-	return e.slab[f.GetOffset() : f.GetOffset()+f.GetBytes()]
+	memory := e.slab
+	if f.GetSegment() != 0 {
+		e.mu.Lock()
+		memory = e.segments[f.GetSegment()]
+		e.mu.Unlock()
+	}
+	return memory[f.GetOffset() : f.GetOffset()+f.GetBytes()]
 }
 
 func (e *executor) read() {
@@ -139,6 +156,13 @@ func (e *executor) read() {
 			e.mu.Unlock()
 			// The worker is gone, whatever runs here.
 			os.Exit(0)
+		}
+		for _, a := range m.GetAttach() {
+			e.segments[a.GetSegment()] = e.link.segment(int(a.GetBytes()))
+		}
+		for _, d := range m.GetDetach() {
+			_ = unix.Munmap(e.segments[d.GetSegment()]) // no run looks at it
+			delete(e.segments, d.GetSegment())
 		}
 		for _, d := range m.GetOps() {
 			e.ops[d.GetOpId()] = d.GetOp().GetName()
@@ -231,12 +255,27 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 	}
 	_, name, _ := strings.Cut(op, "/")
 	arg := ""
-	if len(in) > 0 {
+	if len(in) > 0 && len(in[0]) < 1<<20 {
 		arg = string(in[0])
 	}
 	switch name {
 	case "upper":
 		return text(strings.ToUpper(arg))
+	case "sum": // the checksum of an input
+		return text(fmt.Sprint(crc32.ChecksumIEEE(in[0])))
+	case "wait": // the same, once somebody has written to a pipe
+		if _, err := os.ReadFile(string(in[1])); err != nil {
+			return failure("EXECUTOR_ERROR", "%v", err)
+		}
+		return text(fmt.Sprint(crc32.ChecksumIEEE(in[0])))
+	case "holds": // open descriptors and attached segments
+		entries, err := os.ReadDir("/proc/self/fd")
+		if err != nil {
+			return failure("EXECUTOR_ERROR", "%v", err)
+		}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return text(fmt.Sprintf("%d descriptors, %d segments", len(entries), len(e.segments)))
 	case "pid":
 		return text(fmt.Sprint(os.Getpid()))
 	case "env":
@@ -251,7 +290,7 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 	case "alias": // the second half of the input, where it is
 		f := r.GetInputs()[0].GetFrames()[0]
 		half := f.GetBytes() / 2
-		return tensors([]*millracev1.FrameLocation{{Offset: f.GetOffset() + half, Bytes: f.GetBytes() - half}})
+		return tensors([]*millracev1.FrameLocation{{Offset: f.GetOffset() + half, Bytes: f.GetBytes() - half, Segment: f.GetSegment()}})
 	case "inline":
 		f := tensors([]*millracev1.FrameLocation{{Bytes: uint64(len(arg))}})
 		f.Frames, f.InlineFrames = nil, [][]byte{[]byte(arg)}

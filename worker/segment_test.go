@@ -1,0 +1,282 @@
+package worker_test
+
+import (
+	"fmt"
+	"hash/crc32"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/worker"
+	"github.com/millrace/millrace/worker/workertest"
+)
+
+// Ops of the borrowing worker in these tests.
+const (
+	opUpper uint32 = iota + 1
+	opSum
+	opAlias
+	opWait
+	opPid
+	opHolds
+	opExit
+	opFull
+)
+
+// lenderAndBorrower starts a worker with memory to lend, and one with an executor,
+// which understands segments if that says so, and is ready. The lender's op 1 makes
+// arrays.
+func lenderAndBorrower(t *testing.T, lenderBytes uint64, segments string) (a, b *running) {
+	t.Helper()
+	s := workertest.NewScheduler(t)
+	a = start(t, s, func(c *worker.Config) { c.MemoryLimitBytes = lenderBytes })
+	binary, err := buildEcho()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b = start(t, s, func(c *worker.Config) {
+		c.Name, c.Exec, c.Slots = "host-1", map[string][]string{"echo": {binary}}, 1
+		c.ExecutorEnv = []string{"ECHO_SEGMENTS=" + segments}
+	})
+	b.Send(&millracev1.SessionResponse{Peers: []*millracev1.Peer{{WorkerId: a.ID, Name: "host-0", DataAddress: a.Registration.GetDataAddress()}}})
+	a.Op(1, native, "array.full")
+	for i, name := range []string{"upper", "sum", "alias", "wait", "pid", "holds", "exit"} {
+		b.Op(uint32(i+1), exec, "echo/"+name)
+	}
+	b.Op(opFull, native, "array.full")
+	b.call(1_000_000, opUpper, "ready")
+	if strings.HasPrefix(segments, "/") {
+		tell(t, segments, "yes")
+	}
+	b.text(t, 1_000_000)
+	return a, b
+}
+
+// tell writes to a pipe, once somebody reads it.
+func tell(t *testing.T, pipe, what string) {
+	t.Helper()
+	if err := os.WriteFile(pipe, []byte(what), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func pipe(t *testing.T) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(name, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+// full makes an array of so many float64s that are 2, and returns it as an input.
+func (r *running) full(t *testing.T, task uint64, n int) *millracev1.Input {
+	t.Helper()
+	r.call(task, 1, []any{n}, 2.0)
+	report := r.Report(task)
+	if report.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || report.GetError() != nil {
+		t.Fatalf("array %d: %v", task, report)
+	}
+	return &millracev1.Input{TaskId: task, Generation: 1, Bytes: report.GetOutputBytes(), Holders: []uint32{r.ID}}
+}
+
+// sumOfFull is what sum says of such an array.
+func sumOfFull(n int) string {
+	two := make([]byte, 8<<10)
+	for i := 0; i < len(two); i += 8 {
+		for j, bits := 0, math.Float64bits(2); j < 8; j, bits = j+1, bits>>8 {
+			two[i+j] = byte(bits)
+		}
+	}
+	var sum uint32
+	for left := 8 * n; left > 0; left -= len(two) {
+		sum = crc32.Update(sum, crc32.IEEETable, two[:min(left, len(two))])
+	}
+	return fmt.Sprint(sum)
+}
+
+// on runs an op of the executor on an input.
+func (r *running) on(task uint64, op uint32, in *millracev1.Input, more ...any) {
+	r.Assign(&millracev1.Assignment{
+		TaskId: task, Attempt: 1, OpId: op, Rank: task, Inputs: []*millracev1.Input{in},
+		Arguments: workertest.Arguments(append([]any{workertest.Input(0)}, more...)...),
+	})
+}
+
+// summed waits for a checksum, and returns the report.
+func (r *running) summed(t *testing.T, task uint64, want string) *millracev1.TaskReport {
+	t.Helper()
+	report := r.Report(task)
+	if report.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+		t.Fatalf("task %d: %v", task, report)
+	}
+	if got := workertest.Decode(t, report.GetInlineResult()).GetStringValue(); got != want {
+		t.Fatalf("task %d: checksum %s, want %s", task, got, want)
+	}
+	return report
+}
+
+func TestExecutorUsesTheMemoryOfAPeerInPlace(t *testing.T) {
+	const n = 32 << 20 // 256 MiB, four times of what the borrower has
+	a, b := lenderAndBorrower(t, 320<<20, "yes")
+	in := a.full(t, 1, n)
+	want := sumOfFull(n)
+	begin := time.Now()
+	b.on(2, opSum, in)
+	report := b.summed(t, 2, want)
+	t.Logf("%d MiB read in place in %v, the function took %v", in.GetBytes()>>20, time.Since(begin), time.Duration(report.GetRunNanos()))
+	if report.GetFetchedBytes() != 0 {
+		t.Errorf("%d bytes were fetched", report.GetFetchedBytes())
+	}
+	// What is lent cannot become a part of a result.
+	b.on(3, opAlias, in)
+	if e := b.Report(3).GetError(); e.GetReason() != "EXECUTOR_ERROR" || !strings.Contains(e.GetMessage(), "only lent") {
+		t.Errorf("got %v", e)
+	}
+	b.Until("no copy", func() bool { return len(b.Objects) == 0 })
+	// It is given up when it has not been used for a while.
+	deadline := time.Now().Add(workertest.Patience)
+	for task := uint64(10); ; task++ {
+		b.call(task, opHolds)
+		if strings.HasSuffix(b.text(t, task), " 0 segments") {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("a segment that nobody uses stays attached")
+		}
+	}
+}
+
+func TestExecutorWithoutSegmentsGetsCopies(t *testing.T) {
+	const n = 1 << 20
+	a, b := lenderAndBorrower(t, 64<<20, "no")
+	in := a.full(t, 1, n)
+	b.on(2, opSum, in)
+	if r := b.summed(t, 2, sumOfFull(n)); r.GetFetchedBytes() < 8*n {
+		t.Errorf("got %v", r)
+	}
+	b.Until("the copy", func() bool { return len(b.Objects) == 1 })
+}
+
+// TestLoanThatTheNextProcessCannotRead: the process dies while loans are taken for
+// it, and the next one understands less.
+func TestLoanThatTheNextProcessCannotRead(t *testing.T) {
+	const n = 1 << 20
+	understands := pipe(t)
+	a, b := lenderAndBorrower(t, 64<<20, understands)
+	in := a.full(t, 1, n)
+	b.call(2, opExit)
+	b.Report(2)
+	b.on(3, opSum, in)
+	b.call(4, opFull, []any{1}, 2.0)
+	b.Report(4) // so the loan of 3 has been asked for
+	tell(t, understands, "no")
+	if r := b.Report(3); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || r.GetUnreachable()[0].GetTaskId() != 1 {
+		t.Fatalf("got %v", r)
+	}
+	b.on(5, opSum, in)
+	if r := b.summed(t, 5, sumOfFull(n)); r.GetFetchedBytes() < 8*n {
+		t.Errorf("got %v", r)
+	}
+}
+
+func TestExecutorKilledWhileItBorrowsGivesTheLoanBack(t *testing.T) {
+	const n = 5 << 20 // 40 MiB of 64
+	a, b := lenderAndBorrower(t, 64<<20, "yes")
+	in := a.full(t, 1, n)
+	b.call(2, opPid)
+	pid, err := strconv.Atoi(b.text(t, 2))
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := pipe(t)
+	b.on(3, opWait, in, waits)
+	// The run is at work when it opens the pipe.
+	end, err := os.OpenFile(waits, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end.Close()
+	a.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 1, Generation: 1}}})
+	a.call(4, 1, []any{n}, 2.0)
+	if r := a.Report(4); r.GetError().GetReason() != "OUT_OF_MEMORY" {
+		t.Fatalf("memory that is lent was used again: %v", r)
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if r := b.Report(3); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_EXECUTOR_DIED {
+		t.Fatalf("got %v", r)
+	}
+	// Well before the lease would have run out by itself.
+	deadline := time.Now().Add(workertest.Patience)
+	for task := uint64(5); ; task++ {
+		a.call(task, 1, []any{n}, 2.0)
+		if a.Report(task).GetError() == nil {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the loan was not given back")
+		}
+	}
+}
+
+// TestResultOfALoanThatDidNotHoldIsThrownAway: the lender leaves, which takes its
+// leases back, while the executor reads.
+func TestResultOfALoanThatDidNotHoldIsThrownAway(t *testing.T) {
+	a, b := lenderAndBorrower(t, 64<<20, "yes")
+	in := a.full(t, 1, 1<<20)
+	waits := pipe(t)
+	b.on(2, opWait, in, waits)
+	end, err := os.OpenFile(waits, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.stop()
+	<-a.ended
+	if err := end.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := b.Report(2)
+	if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || len(r.GetUnreachable()) != 1 || r.GetUnreachable()[0].GetTaskId() != 1 {
+		t.Errorf("got %v", r)
+	}
+	// The process lives on.
+	b.call(3, opUpper, "alive")
+	if got := b.text(t, 3); got != "ALIVE" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestAThousandBorrowedRunsLeaveNoDescriptors(t *testing.T) {
+	const n, runs = 16 << 10, 1000 // 128 KiB each
+	a, b := lenderAndBorrower(t, 256<<20, "yes")
+	want := sumOfFull(n)
+	var inputs []*millracev1.Input
+	for i := range uint64(runs) {
+		inputs = append(inputs, a.full(t, 1+i, n))
+	}
+	b.on(5000, opSum, inputs[0])
+	b.text(t, 5000)
+	b.call(5001, opHolds)
+	before := b.text(t, 5001)
+	for i, in := range inputs {
+		b.on(10_000+uint64(i), opSum, in)
+	}
+	for i := range inputs {
+		if r := b.summed(t, 10_000+uint64(i), want); r.GetFetchedBytes() != 0 {
+			t.Fatalf("run %d: %v", i, r)
+		}
+	}
+	b.call(5002, opHolds)
+	if after := b.text(t, 5002); after[:strings.IndexByte(after, ',')] != before[:strings.IndexByte(before, ',')] {
+		t.Errorf("before %s, after %s", before, after)
+	}
+}
