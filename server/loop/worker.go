@@ -210,13 +210,19 @@ func (l *Loop) loseWorker(w *worker, cause string, death *front.Death, stop stri
 		s.building.Reregister, s.building.StopReason = stop == "", stop
 		s.end()
 	}
-	l.step(sched.WorkerLost{Worker: w.id, Cause: cause})
+	l.step(sched.WorkerLost{Worker: w.id, Cause: cause, Outside: fromOutside(death)})
 	l.tellPeers(front.Peer{Worker: w.id, Name: w.name})
 	last.State, last.AssignedTasks, last.Objects = front.WorkerLost, 0, 0
 	last.Deaths = l.workers.deaths[w.name]
 	l.dirty.lost = append(l.dirty.lost, last)
 	l.dirty.soon(l.now)
 	l.workers.lost = append(l.workers.lost, w.id)
+}
+
+// fromOutside says whether a worker's end was hardly its tasks' doing: an orderly one, a network that broke, or a kill for
+// which nobody was out of memory.
+func fromOutside(d *front.Death) bool {
+	return d == nil || !d.OutOfMemory && (d.Signal == "SIGKILL" || d.Signal == "" && d.ExitCode <= 0)
 }
 
 // recordDeath keeps a death, in place of what was known about the same incarnation's.

@@ -112,6 +112,9 @@ type WorkerLost struct {
 	Worker ids.WorkerID
 	// Cause is for errors: "killed by SIGKILL".
 	Cause string
+	// Outside: what ended it came from outside, as far as is known (a kill that was not for lack of memory, a network that
+	// broke, an orderly end): what ran there is hardly to blame.
+	Outside bool
 }
 
 // WorkerDraining says that a worker must get nothing new.

@@ -191,7 +191,7 @@ func (m *Machine) Task(id ids.TaskID) (TaskInfo, bool) {
 		}
 	}
 	if tr := m.troubleIf(id, t); tr != nil {
-		info.RetriesUsed, info.WorkerDeaths, info.LogTail = tr.retries, tr.deaths, tr.logTail
+		info.RetriesUsed, info.WorkerDeaths, info.LogTail = tr.retries, tr.deaths+tr.kills, tr.logTail
 	}
 	return info, true
 }

@@ -75,7 +75,7 @@ func (m *Machine) tasksReported(ev TasksReported) {
 				cause = fmt.Sprintf("executor on %s: %s", w.name, r.Err.Message)
 			}
 			m.leave(r.Task, b, t)
-			if !m.blame(r.Task, b, t, cause, w, "EXECUTOR_DIED") {
+			if !m.blame(r.Task, b, t, cause, w, "EXECUTOR_DIED", false) {
 				m.requeue(r.Task, b, t)
 			}
 		}

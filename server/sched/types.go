@@ -23,7 +23,8 @@ type Config struct {
 	// DefaultBytesPerSecond and DefaultLatency stand for pairs of workers without a measurement. Default 1 GB/s, 200 µs.
 	DefaultBytesPerSecond float64
 	DefaultLatency        time.Duration
-	// MaxWorkerDeaths is how many deaths of a worker or executor a task may be running on before it is stopped. Default 3.
+	// MaxWorkerDeaths is how many deaths of a worker or executor a task may be running on before it is stopped; workers that
+	// were ended from outside count a quarter. Default 3.
 	MaxWorkerDeaths uint32
 }
 

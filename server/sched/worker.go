@@ -201,14 +201,14 @@ func (m *Machine) workerLost(ev WorkerLost) {
 		blame[i] = t.state == TaskRunning
 		any = any || blame[i]
 	}
-	for i := 0; !any && i < len(refs) && i < int(w.slots); i++ {
+	for i := 0; !any && !ev.Outside && i < len(refs) && i < int(w.slots); i++ {
 		_, t := m.at(refs[i].Task)
 		blame[i] = t.missing == 0
 	}
 	for i, r := range refs {
 		b, t := m.at(r.Task)
 		m.leave(r.Task, b, t)
-		if blame[i] && m.blame(r.Task, b, t, fmt.Sprintf("worker %s: %s", w.name, cause), w, "WORKER_DIED") {
+		if blame[i] && m.blame(r.Task, b, t, fmt.Sprintf("worker %s: %s", w.name, cause), w, "WORKER_DIED", ev.Outside) {
 			continue
 		}
 		m.requeue(r.Task, b, t)
@@ -225,6 +225,8 @@ func (m *Machine) workerLost(ev WorkerLost) {
 // trouble is what went wrong with a task; most tasks have none.
 type trouble struct {
 	retries, deaths uint32
+	// kills are deaths that came from outside.
+	kills uint32
 	// unreachable counts attempts in a row that could not fetch their inputs.
 	unreachable uint32
 	// causes of the deaths, oldest first.
@@ -267,20 +269,28 @@ func (m *Machine) troubleIf(id ids.TaskID, t *task) *trouble {
 	return m.trouble[id]
 }
 
+// outsideFactor is how many times more deaths from outside than others a task may be running at: a function may kill its
+// worker by a signal, too.
+const outsideFactor = 4
+
 // blame counts a death that the task was running at, and fails the task if that was one too many.
-func (m *Machine) blame(id ids.TaskID, b *block, t *task, cause string, w *worker, reason string) bool {
+func (m *Machine) blame(id ids.TaskID, b *block, t *task, cause string, w *worker, reason string, outside bool) bool {
 	tr := m.troubleOf(id, t)
-	tr.deaths++
+	if outside {
+		tr.kills++
+	} else {
+		tr.deaths++
+	}
 	tr.causes = append(tr.causes, cause)
 	tr.avoid = w.id
-	if tr.deaths < m.config.MaxWorkerDeaths {
+	if tr.deaths < m.config.MaxWorkerDeaths && tr.kills < outsideFactor*m.config.MaxWorkerDeaths {
 		return false
 	}
 	key := string(b.keyOf(t))
 	m.end(id, b, t, TaskFailed, &TaskError{
 		Reason: "POISON_TASK",
 		Message: fmt.Sprintf("task %s was running at %d deaths and is not tried again (%s): %s; look into the first cause, then retry the task",
-			key, tr.deaths, reason, joinCauses(tr.causes)),
+			key, len(tr.causes), reason, joinCauses(tr.causes)),
 		OriginKey: key,
 		Worker:    w.name,
 		Attempt:   ids.Attempt(t.attempt),

@@ -55,7 +55,7 @@ func (w *World) loseWorker() {
 	}
 	w.loseData(f)
 	delete(w.workers, f.id)
-	w.feed(sched.WorkerLost{Worker: f.id, Cause: "killed by SIGKILL"})
+	w.feed(sched.WorkerLost{Worker: f.id, Cause: "killed by SIGKILL", Outside: w.chance(50)})
 }
 
 // loseData notes that data was lost with a worker or an object.

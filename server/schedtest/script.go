@@ -72,7 +72,7 @@ func (s *Script) run(t *testing.T, d *datadriven.TestData) string {
 	case "drain":
 		return s.step(sched.WorkerDraining{Worker: a.worker()})
 	case "lose":
-		return s.step(sched.WorkerLost{Worker: a.worker(), Cause: a.text("cause", "")})
+		return s.step(sched.WorkerLost{Worker: a.worker(), Cause: a.text("cause", ""), Outside: a.d.HasArg("outside")})
 	case "measured":
 		return s.step(sched.WorkerMeasured{Worker: a.worker(), MemoryUsedBytes: a.number("bytes", 0)})
 	case "rate":
