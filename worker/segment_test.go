@@ -240,7 +240,9 @@ func TestResultOfALoanThatDidNotHoldIsThrownAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.stop()
-	<-a.ended
+	if err := <-a.ended; err != nil {
+		t.Errorf("the lender ended with %v", err)
+	}
 	if err := end.Close(); err != nil {
 		t.Fatal(err)
 	}
