@@ -475,10 +475,10 @@ def test_results_do_not_wait_behind_a_long_run(worker: Worker, how: str) -> None
     worker.start(1, 0.0, how)
     worker.finished()
     waits = []
-    for _ in range(9):
+    for _ in range(3):
         # In one message, so that the process has all of them before it begins.
         runs = []
-        for seconds in [0.0] * 20 + [0.1]:
+        for seconds in [0.0] * 20 + [1.0]:
             worker.runs += 1
             runs.append({"task_id": worker.runs, "attempt": 1, "op_id": 1, "arguments": arguments(seconds, how)})
         worker.send(runs=runs)
@@ -486,8 +486,8 @@ def test_results_do_not_wait_behind_a_long_run(worker: Worker, how: str) -> None
             worker.finished()
         arrived = time.monotonic()
         waits.append(arrived - worker.value(worker.finished()))
-    # The machine may be busy; the executor must not be what they wait for.
-    assert min(waits) < 0.002 and sorted(waits)[4] < 0.008, waits
+    # The machine may be busy for a while; the end of the long run is what they must not wait for.
+    assert max(waits) < 0.7, waits
 
 
 def test_an_executor_gets_ready_without_what_it_may_not_need() -> None:
