@@ -272,10 +272,15 @@ func TestAThousandBorrowedRunsLeaveNoDescriptors(t *testing.T) {
 	for i, in := range inputs {
 		b.on(10_000+uint64(i), opSum, in)
 	}
+	borrowed := 0
 	for i := range inputs {
-		if r := b.summed(t, 10_000+uint64(i), want); r.GetFetchedBytes() != 0 {
-			t.Fatalf("run %d: %v", i, r)
+		if b.summed(t, 10_000+uint64(i), want).GetFetchedBytes() == 0 {
+			borrowed++
 		}
+	}
+	// One that is used again and again, or whose lender is slow to answer, is copied.
+	if borrowed < runs*9/10 {
+		t.Errorf("%d of %d runs borrowed their input", borrowed, runs)
 	}
 	b.call(5002, opHolds)
 	if after := b.text(t, 5002); after[:strings.IndexByte(after, ',')] != before[:strings.IndexByte(before, ',')] {
