@@ -175,8 +175,9 @@ func TestLoanThatTheNextProcessCannotRead(t *testing.T) {
 	b.call(2, opExit)
 	b.Report(2)
 	b.on(3, opSum, in)
-	b.call(4, opFull, []any{1}, 2.0)
-	b.Report(4) // so the loan of 3 has been asked for
+	// An answer to what came later says that the loan of 3 has been asked for.
+	b.Send(&millracev1.SessionResponse{Retractions: []*millracev1.TaskRef{{TaskId: 4, Attempt: 1}}})
+	b.Report(4, millracev1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED)
 	tell(t, understands, "no")
 	if r := b.Report(3); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || r.GetUnreachable()[0].GetTaskId() != 1 {
 		t.Fatalf("got %v", r)
