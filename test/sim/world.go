@@ -350,7 +350,8 @@ func (w *world) agree() {
 	}
 	for _, h := range w.hosts {
 		for _, o := range h.proc.inventory() {
-			if !believed[place{o.Task, h.index}] {
+			// A release may be on its way: what the scheduler has forgotten is looked for when all are gone.
+			if _, known := m.Task(o.Task); known && !believed[place{o.Task, h.index}] {
 				w.suspect = h.name
 				w.fail([]ids.TaskID{o.Task}, "worker %s holds %s/%s and the scheduler does not know", h.name, o.Task, o.Generation)
 			}
