@@ -71,7 +71,7 @@ func (o *oneSided) accept(ctx context.Context, request *millracev1.ConnectLaneRe
 
 // suits says why a peer should not be read from this way, nil if it should.
 func (o *oneSided) suits(ctx context.Context, peer transfer.Peer) error {
-	if !o.forced && o.config.TLS == "" && os.Getenv("UCX_TLS") == "" && !laneTo(peer.Address, "/sys/class/infiniband") {
+	if !o.forced && o.config.TLS == "" && os.Getenv("UCX_TLS") == "" && !reach().laneTo(peer.Address) {
 		return fmt.Errorf("%w: another host, and no RDMA device here: ucx would send messages over TCP", transfer.ErrNoWay)
 	}
 	_, path, err := o.open()
@@ -88,11 +88,30 @@ func (o *oneSided) suits(ctx context.Context, peer transfer.Peer) error {
 	return nil
 }
 
+// lanesOf is what a host has that a lane might read by.
+type lanesOf struct {
+	// rdma: there are RDMA devices. own are the host's addresses.
+	rdma bool
+	own  []net.Addr
+}
+
+// reach is asked for each fetch, and looks once.
+var reach = sync.OnceValue(func() lanesOf { return look("/sys/class/infiniband") })
+
+func look(rdma string) (l lanesOf) {
+	devices, err := os.ReadDir(rdma)
+	l.rdma = err == nil && len(devices) > 0
+	if l.own, err = net.InterfaceAddrs(); err != nil {
+		l.own = nil // then nobody counts as being on this host, and streams are taken
+	}
+	return l
+}
+
 // laneTo says whether a lane to an address might read by itself: it is on this host, or there are RDMA devices. Where it
 // cannot, there is nothing to win by a connection, and something to lose: UCX 1.19 has crashed its process when the peer died
 // in the middle of a TCP wire-up.
-func laneTo(address, rdma string) bool {
-	if devices, err := os.ReadDir(rdma); err == nil && len(devices) > 0 {
+func (l lanesOf) laneTo(address string) bool {
+	if l.rdma {
 		return true
 	}
 	host, _, err := net.SplitHostPort(address)
@@ -100,11 +119,7 @@ func laneTo(address, rdma string) bool {
 		return false
 	}
 	peer := net.ParseIP(host)
-	own, err := net.InterfaceAddrs()
-	if err != nil || peer == nil {
-		return false
-	}
-	return slices.ContainsFunc(own, func(a net.Addr) bool {
+	return peer != nil && slices.ContainsFunc(l.own, func(a net.Addr) bool {
 		n, ok := a.(*net.IPNet)
 		return ok && n.IP.Equal(peer)
 	})

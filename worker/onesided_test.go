@@ -20,7 +20,7 @@ func TestLanesAreTriedOnlyWhereTheyMayRead(t *testing.T) {
 		{"192.0.2.1:7", some, true},
 		{"nonsense", none, false},
 	} {
-		if got := laneTo(tc.address, tc.rdma); got != tc.want {
+		if got := look(tc.rdma).laneTo(tc.address); got != tc.want {
 			t.Errorf("%s with %s: %v", tc.address, tc.rdma, got)
 		}
 	}

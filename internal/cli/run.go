@@ -463,9 +463,9 @@ func waitForWorkers(ctx context.Context, address, token string, n int) error {
 func (a *app) carriers() string {
 	path, err := ucx.Locate(a.settings.String("ucx-library"))
 	if err != nil {
-		return fmt.Sprintf("in place on this host, by gRPC between hosts (%v; see millrace doctor)", err)
+		return fmt.Sprintf("in place on this host, by TCP streams between hosts; no UCX (%v; see millrace doctor)", err)
 	}
-	return fmt.Sprintf("in place on this host, by UCX between hosts (%s)", path)
+	return fmt.Sprintf("in place on this host; between hosts by UCX where there is RDMA, else by TCP streams (%s)", path)
 }
 
 func (a *app) greet(srv *server.Server, token string, workers, slots int, limit uint64) {

@@ -89,7 +89,10 @@ func (a *app) pairs(ctx context.Context, c *millrace.Client) ([]pair, error) {
 			return nil, err
 		}
 		known = pairsOf(workers)
-		time.Sleep(50 * time.Millisecond) // workers tell once a second
+		select {
+		case <-ctx.Done():
+		case <-time.After(50 * time.Millisecond): // workers tell once a second
+		}
 	}
 	return known, nil
 }

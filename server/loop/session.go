@@ -215,12 +215,16 @@ const maxRate = 100e9
 // measured tells the machine how fast a worker gets at the objects of others: by the best of the paths that it takes.
 func (l *Loop) measured(w *worker) {
 	var last ids.WorkerID
+	var rates sched.RatesMeasured
 	for _, lane := range w.stats.Lanes {
 		if lane.State != front.LaneOpen || lane.BytesPerSecond == 0 || lane.Peer == last {
 			continue
 		}
 		last = lane.Peer
-		l.step(sched.RateMeasured{From: lane.Peer, To: w.id, BytesPerSecond: min(lane.BytesPerSecond, maxRate), Latency: lane.Latency})
+		rates = append(rates, sched.RateMeasured{From: lane.Peer, To: w.id, BytesPerSecond: min(lane.BytesPerSecond, maxRate), Latency: lane.Latency})
+	}
+	if len(rates) > 0 {
+		l.step(rates)
 	}
 }
 

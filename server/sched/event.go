@@ -126,6 +126,9 @@ type WorkerMeasured struct {
 	MemoryUsedBytes uint64
 }
 
+// RatesMeasured is what one worker has found out about several directions.
+type RatesMeasured []RateMeasured
+
 // RateMeasured updates the transfer rate between two workers; To or From 0 means any.
 type RateMeasured struct {
 	From, To       ids.WorkerID
@@ -165,7 +168,7 @@ func (WorkerDisconnected) event() {}
 func (WorkerLost) event()         {}
 func (WorkerDraining) event()     {}
 func (WorkerMeasured) event()     {}
-func (RateMeasured) event()       {}
+func (RatesMeasured) event()      {}
 func (TasksReported) event()      {}
 func (ObjectsReported) event()    {}
 func (TimePassed) event()         {}

@@ -170,8 +170,10 @@ func (m *Machine) Step(now time.Time, ev Event, out []Effect) []Effect {
 		m.workerDraining(ev)
 	case WorkerMeasured:
 		m.workerMeasured(ev)
-	case RateMeasured:
-		m.rateMeasured(ev)
+	case RatesMeasured:
+		for _, r := range ev {
+			m.rateMeasured(r)
+		}
 	case TimePassed:
 		m.timePassed()
 	}

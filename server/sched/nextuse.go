@@ -17,7 +17,9 @@ type NextUse struct {
 const (
 	// NeverUsed is the rank of an object that no task needs.
 	NeverUsed = math.MaxUint64
-	// maxNextUses bounds what NextUses returns, maxReaders the readers that it looks at for each object.
+	// maxLooked bounds the objects that NextUses looks at, maxNextUses those that it returns, maxReaders the readers of each:
+	// it is asked for once a second for each worker in need, by the goroutine that schedules.
+	maxLooked   = 100_000
 	maxNextUses = 10_000
 	maxReaders  = 1_000
 	// nextUseBytes is from where on it matters to a worker's memory when an object is needed.
@@ -32,7 +34,10 @@ func (m *Machine) NextUses(worker ids.WorkerID, out []NextUse) []NextUse {
 		return out
 	}
 	n := 0
-	for _, id := range w.objects.members(nil) {
+	for looked, id := range w.objects.members(nil) {
+		if looked == maxLooked {
+			break
+		}
 		_, t := m.at(id)
 		if t.output < nextUseBytes || t.state != TaskSucceeded {
 			continue

@@ -66,7 +66,7 @@ func causeOf(ev Event) cause {
 		return causeDisconnected
 	case WorkerLost:
 		return causeLost
-	case WorkerMeasured, RateMeasured:
+	case WorkerMeasured, RatesMeasured:
 		return causeMeasured
 	case TimePassed:
 		return causeTime

@@ -76,8 +76,8 @@ func (s *Script) run(t *testing.T, d *datadriven.TestData) string {
 	case "measured":
 		return s.step(sched.WorkerMeasured{Worker: a.worker(), MemoryUsedBytes: a.number("bytes", 0)})
 	case "rate":
-		return s.step(sched.RateMeasured{From: ids.WorkerID(a.number("from", 0)), To: ids.WorkerID(a.number("to", 0)),
-			BytesPerSecond: float64(a.number("mb", 1)) * 1e6, Latency: a.duration("latency", 0)})
+		return s.step(sched.RatesMeasured{{From: ids.WorkerID(a.number("from", 0)), To: ids.WorkerID(a.number("to", 0)),
+			BytesPerSecond: float64(a.number("mb", 1)) * 1e6, Latency: a.duration("latency", 0)}})
 	case "submit":
 		ev := s.submission(a)
 		result, effects, err := s.M.Submit(s.now, ev, nil)

@@ -457,8 +457,8 @@ func (s *server) heard(x *session, said inbound, stats uint64) {
 		s.step(sched.WorkerMeasured{Worker: r.id, MemoryUsedBytes: stats})
 	}
 	if stats > 0 && s.w.chance(0.1) {
-		s.step(sched.RateMeasured{From: ids.WorkerID(s.w.rng.IntN(len(s.byID))), To: r.id,
-			BytesPerSecond: 1e6 * (1 + 1e4*s.w.rng.Float64()), Latency: s.w.between(0, time.Millisecond)})
+		s.step(sched.RatesMeasured{{From: ids.WorkerID(s.w.rng.IntN(len(s.byID))), To: r.id,
+			BytesPerSecond: 1e6 * (1 + 1e4*s.w.rng.Float64()), Latency: s.w.between(0, time.Millisecond)}})
 	}
 	if said.leaving {
 		s.lose(r, "left the cluster", "")

@@ -129,11 +129,14 @@ func passable(l *transfer.Loan) bool {
 func (w *Worker) lent(x borrowed) {
 	a := x.attempt
 	a.loans = x.loans
-	if w.borrowing[a.ref] != a || w.attempts[a.ref] != a {
+	waited := w.borrowing[a.ref] == a
+	if waited {
+		delete(w.borrowing, a.ref)
+	}
+	if !waited || w.attempts[a.ref] != a {
 		a.endLoans() // It was taken back meanwhile.
 		return
 	}
-	delete(w.borrowing, a.ref)
 	for i := range a.loans {
 		if a.loans[i].End == nil {
 			continue

@@ -200,8 +200,8 @@ func (c Config) ucx() Finding {
 	context, err := ucx.Open(ucx.Config{Library: c.Library, TLS: c.TLS, NetDevices: c.NetDevices, Space: s})
 	if err != nil {
 		f.State, f.Found = Warn, err.Error()
-		f.Remedy = "workers of different hosts use gRPC: pip install libucx-cu13==1.19.0 beside millrace (shared memory, TCP, CUDA IPC; no RDMA), " +
-			"or name your site's build with --ucx-library"
+		f.Remedy = "nothing need be done where workers share a host or have TCP only. For RDMA name your site's build with --ucx-library; " +
+			"pip install libucx-cu13==1.19.0 beside millrace brings shared memory, TCP and CUDA IPC"
 		return f
 	}
 	f.Found = "version " + context.Version()

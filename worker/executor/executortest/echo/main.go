@@ -63,6 +63,8 @@ type executor struct {
 	wake       chan struct{}
 
 	sending sync.Mutex
+	// dying: the process ends after the answer that it sends next. Of the main goroutine.
+	dying bool
 
 	mu       sync.Mutex
 	segments map[uint32][]byte
@@ -131,6 +133,9 @@ func (e *executor) run() error {
 		e.store(8, r.ordinal)
 		if err := e.send(&millracev1.FromExecutor{Finished: []*millracev1.ExecutorFinished{f}}); err != nil {
 			return err
+		}
+		if e.dying {
+			os.Exit(9)
 		}
 	}
 }
@@ -332,12 +337,7 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 		_, _ = e.link.Write([]byte{0xff, 0xff, 0xff, 0xff})
 		select {}
 	case "idledeath": // ends well, then the process dies
-		go func() {
-			for atomic.LoadUint64(e.word(8)) < r.ordinal {
-				runtime.Gosched()
-			}
-			os.Exit(9)
-		}()
+		e.dying = true
 		return text("")
 	}
 	return failure("FUNCTION_NOT_FOUND", "echo has no %q", name)
