@@ -24,6 +24,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/localdir"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/disk"
@@ -77,10 +78,10 @@ type Config struct {
 	Executors int
 	// ExecutorEnv is added to the environment of executors: NAME=value.
 	ExecutorEnv []string
-	// Scratch is the directory in which executors get theirs, and in which results
-	// are kept that the slab has no room for. Default: that of the system for
-	// temporary files.
-	Scratch string
+	// LocalDirectory is where the worker makes a directory of its own, for executors
+	// to get theirs in and for results that the slab has no room for. What dead
+	// workers left there is removed. Default: that of the system for temporary files.
+	LocalDirectory string
 	// SpillLimitBytes bounds those results. 0 means half of what is free there when
 	// the worker starts, NoSpill that they are not kept on disk.
 	SpillLimitBytes uint64
@@ -219,7 +220,18 @@ func (c Config) ready(id ids.WorkerID, address string) {
 
 // runOn runs a worker on a device.
 func runOn(ctx context.Context, c Config, registration *millracev1.Registration, scheduler *grpc.ClientConn, d device.Device) (err error) {
-	below, closeBelow, err := c.tiers()
+	localdir.Clean(c.LocalDirectory)
+	own, err := localdir.Make(c.LocalDirectory, c.Name)
+	if err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	defer func() {
+		if failed := own.Close(); failed != nil {
+			// A task may have made what its worker cannot remove.
+			c.Log.Warn("the worker's directory is left behind", "directory", own.Path(), "error", failed)
+		}
+	}()
+	below, closeBelow, err := c.tiers(own.Path())
 	if err != nil {
 		return err
 	}
@@ -233,7 +245,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	logs := new(tasklog.Logs)
 
 	var w *loop.Worker
-	pools, err := c.executors(objects, logs, func(r []executor.Result) { w.PostResults(r) })
+	pools, err := c.executors(own.Path(), objects, logs, func(r []executor.Result) { w.PostResults(r) })
 	if err != nil {
 		return err
 	}
@@ -306,20 +318,16 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	return errors.Join(err, <-served, path.Close())
 }
 
-// tiers opens what lies below the slab.
-func (c Config) tiers() (below []memory.Tier, done func() error, err error) {
+// tiers opens what lies below the slab, in a directory.
+func (c Config) tiers(directory string) (below []memory.Tier, done func() error, err error) {
 	if c.SpillLimitBytes == NoSpill {
 		return nil, func() error { return nil }, nil
 	}
-	directory := c.Scratch
-	if directory == "" {
-		directory = os.TempDir()
-	}
-	tier, err := disk.Open(disk.Config{Directory: directory, Owner: c.Name, SizeBytes: c.SpillLimitBytes})
+	tier, err := disk.Open(disk.Config{Directory: directory, SizeBytes: c.SpillLimitBytes})
 	if err != nil {
 		return nil, nil, fmt.Errorf("worker: %w", err)
 	}
-	c.Log.Info("results that the slab has no room for go to disk", "directory", tier.Directory(), "limit_bytes", tier.Size(), "direct_io", tier.Direct())
+	c.Log.Info("results that the slab has no room for go to disk", "directory", directory, "limit_bytes", tier.Size(), "direct_io", tier.Direct())
 	return []memory.Tier{tier}, tier.Close, nil
 }
 
@@ -414,8 +422,8 @@ func advertised(wanted string, listening net.Addr) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// executors makes the pools of processes.
-func (c Config) executors(objects *store.Store, logs *tasklog.Logs, done func([]executor.Result)) (*executor.Pools, error) {
+// executors makes the pools of processes, which work below a directory.
+func (c Config) executors(scratch string, objects *store.Store, logs *tasklog.Logs, done func([]executor.Result)) (*executor.Pools, error) {
 	commands := maps.Clone(c.Exec)
 	if commands == nil {
 		commands = make(map[string][]string)
@@ -426,6 +434,6 @@ func (c Config) executors(objects *store.Store, logs *tasklog.Logs, done func([]
 	start := map[string]int{"python": c.Executors}
 	return executor.New(executor.Config{
 		Worker: c.Name, Scheduler: c.Scheduler, Commands: commands, Processes: c.Slots, StartAtOnce: start,
-		Env: c.ExecutorEnv, Scratch: c.Scratch, Store: objects, Logs: logs, Done: done, Log: c.Log, MemoryWait: c.MemoryWait,
+		Env: c.ExecutorEnv, Scratch: scratch, Store: objects, Logs: logs, Done: done, Log: c.Log, MemoryWait: c.MemoryWait,
 	})
 }

@@ -101,7 +101,7 @@ func startProcess(l *lane) (p *process, err error) {
 		}
 	}()
 	// NB: the result is nil in cleanup, so that it works on variables of its own.
-	scratch, err := os.MkdirTemp(c.Scratch, "millrace-executor-")
+	scratch, err := os.MkdirTemp(c.Scratch, "executor-")
 	if err != nil {
 		return nil, fmt.Errorf("executor: scratch directory: %w; look at --local-directory", err)
 	}
