@@ -27,6 +27,7 @@ import (
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/dataproto"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
@@ -352,13 +353,10 @@ func (p *Path) Borrow(ctx context.Context, at transfer.Peer, refs []transfer.Ref
 		return nil, err
 	}
 	request := &millracev1.AcquireReadLeasesRequest{
-		Objects: make([]*millracev1.ObjectRef, len(refs)), TtlMillis: uint64(p.config.LeaseTTL / time.Millisecond),
+		Objects: dataproto.RefsTo(refs), TtlMillis: uint64(p.config.LeaseTTL / time.Millisecond),
 	}
 	if p.config.Worker != nil {
 		request.ReaderWorkerId = uint32(p.config.Worker())
-	}
-	for i, r := range refs {
-		request.Objects[i] = &millracev1.ObjectRef{TaskId: uint64(r.Task), Generation: uint32(r.Generation)}
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, p.config.StallTimeout, transfer.ErrStalled)
 	defer cancel()
@@ -415,7 +413,7 @@ func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *millracev1.ReadLease
 	unmapped := c.unmapped
 	c.loans[l] = struct{}{}
 	c.mu.Unlock()
-	out := transfer.Loan{Head: headFromProto(pb.GetHead()), End: l.end}
+	out := transfer.Loan{Head: dataproto.HeadFrom(pb.GetHead()), End: l.end}
 	switch {
 	case unmapped:
 		out.Err = transfer.ErrPeerLost
