@@ -25,7 +25,8 @@ from google.protobuf.json_format import MessageToDict
 from millrace import _serialize, errors
 from millrace._async import AsyncClient as AsyncClient
 from millrace._pb.millrace.v1 import graph_pb2, scheduler_service_pb2, task_pb2, value_pb2, worker_pb2
-from millrace._session import OpKey, Session, Spec, State
+from millrace._session import Session
+from millrace._state import OpKey, Spec, State
 from millrace.cluster import LocalCluster
 from millrace.future import ClientExecutor, DoneAndNotDone, Future, as_completed, cancel, retry, wait
 from millrace.ops import ExecutorOp, NativeOp
