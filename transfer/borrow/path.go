@@ -42,7 +42,9 @@ type Config struct {
 	Token string
 	// StallTimeout is how long a peer may take to answer. Default 5 s.
 	StallTimeout time.Duration
-	// LeaseTTL is how long a lease lasts without being renewed. Default 30 s.
+	// LeaseTTL is how long a lease lasts without being renewed. Default 10 s: well
+	// below what tasks of the peer wait for memory, or a reader that is stopped would
+	// make them fail.
 	LeaseTTL time.Duration
 	// Received, if set, is told of the bytes that Fetch copies.
 	Received func(bytes int)
@@ -70,7 +72,7 @@ func New(c Config) *Path {
 		c.StallTimeout = 5 * time.Second
 	}
 	if c.LeaseTTL <= 0 {
-		c.LeaseTTL = 30 * time.Second
+		c.LeaseTTL = 10 * time.Second
 	}
 	return &Path{config: c, peers: make(map[string]*peer)}
 }
