@@ -53,6 +53,7 @@ func start(t *testing.T, s *workertest.Scheduler, change func(*worker.Config)) *
 	c := worker.Config{
 		Name: "host-0", Scheduler: s.Address, Slots: 2, MemoryLimitBytes: 64 << 20, PythonCommand: []string{""},
 		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)), MemoryWait: 300 * time.Millisecond, LocalDirectory: t.TempDir(),
+		StallTimeout: 30 * time.Second, // a loaded machine stands still for seconds under the race detector
 	}
 	if change != nil {
 		change(&c)
