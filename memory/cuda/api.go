@@ -76,4 +76,10 @@ type api interface {
 	write(context, stream, to uint64, from []byte) result
 	register(context uint64, memory []byte, readOnly bool) result
 	unregister(context uint64, memory []byte) result
+
+	moduleLoad(context uint64, image []byte) (uint64, result)
+	moduleUnload(context, module uint64) result
+	moduleFunction(context, module uint64, name string) (uint64, result)
+	functionShared(context, function uint64, bytes int) result
+	launchBatch(context, stream uint64, launches []rawLaunch, parameters []byte, event uint64) (submitted int, r result)
 }

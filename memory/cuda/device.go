@@ -159,7 +159,7 @@ func (d *Device) Close() error {
 		return nil
 	}
 	var left []string
-	for _, kind := range []string{kindSlab, kindPinned, kindPeer, kindStream, kindEvent, kindFence} {
+	for _, kind := range []string{kindSlab, kindPinned, kindPeer, kindStream, kindEvent, kindModule, kindFence} {
 		// The fences of a lost device are never done.
 		if n := d.children[kind]; n > 0 && (kind != kindFence || d.lost.Load() == nil) {
 			left = append(left, fmt.Sprintf("%d %s", n, kind))
@@ -205,5 +205,6 @@ const (
 	kindPeer   = "mapped peer"
 	kindStream = "stream"
 	kindEvent  = "event"
+	kindModule = "module"
 	kindFence  = "fence"
 )
