@@ -61,7 +61,8 @@ type Conn struct {
 }
 
 // Dial connects to the worker at the data address, and says hello. The
-// descriptor of its memory is the caller's to close.
+// descriptor of its memory is the caller's to close; there is none of memory on a
+// GPU.
 func Dial(ctx context.Context, dataAddress string, hello *millracev1.BorrowHello) (*Conn, *millracev1.BorrowWelcome, *os.File, error) {
 	var d net.Dialer
 	raw, err := d.DialContext(ctx, "unix", Name(dataAddress))
@@ -110,7 +111,7 @@ func (c *Conn) greet(ctx context.Context, hello *millracev1.BorrowHello) (*millr
 	switch {
 	case response.GetError() != nil:
 		err = fmt.Errorf("%w: %s: %s", ErrRefused, response.GetError().GetReason(), response.GetError().GetMessage())
-	case response.GetWelcome() == nil || file == nil:
+	case response.GetWelcome() == nil || file == nil && response.GetWelcome().GetDevice() == nil:
 		err = fmt.Errorf("%w: it passed no memory", ErrRefused)
 	default:
 		return response.GetWelcome(), file, nil
@@ -256,22 +257,28 @@ func (c *Conn) Free() {
 // protect their bytes until now. The worker closes its end before it takes leases
 // back, so an end that is open proves that it has not. After its death they hold
 // for ever: nobody writes to a dead worker's memory.
-func (c *Conn) Held(limit time.Time) bool {
+func (c *Conn) Held(limit time.Time) bool { return c.Look()(limit) }
+
+// Look is Held for many leases: the system is asked once, now, and what is
+// returned answers for each limit.
+func (c *Conn) Look() func(limit time.Time) bool {
 	c.mu.Lock()
-	closedAt := c.closedAt
+	end := c.closedAt
 	c.mu.Unlock()
-	now := time.Now()
-	if closedAt.IsZero() {
-		if !limit.IsZero() && !now.Before(limit) {
-			return false
-		}
-		if !c.hungUp() {
-			return true
-		}
-		closedAt = now
+	open := end.IsZero()
+	if open {
+		end = time.Now()
+		open = !c.hungUp()
 	}
-	return (limit.IsZero() || closedAt.Before(limit)) && c.pidfd >= 0 && exited(c.pidfd)
+	dead := sync.OnceValue(c.Exited)
+	return func(limit time.Time) bool {
+		return (limit.IsZero() || end.Before(limit)) && (open || dead())
+	}
 }
+
+// Exited says whether the worker's process has ended. It waits a moment for one
+// that is ending.
+func (c *Conn) Exited() bool { return c.pidfd >= 0 && exited(c.pidfd) }
 
 // hungUp asks the kernel: the goroutine that receives may not have got there yet.
 func (c *Conn) hungUp() bool {

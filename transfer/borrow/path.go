@@ -45,6 +45,18 @@ type Config struct {
 	LeaseTTL time.Duration
 	// Received, if set, is told of the bytes that Fetch copies.
 	Received func(bytes int)
+	// Open, if set, makes peers' memory usable here, in place of a mapping for the
+	// processor; it also gets that which lies on a GPU, with a nil file. The file is
+	// its to close if there is no error.
+	Open func(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File) (Memory, error)
+}
+
+// Memory is a peer's memory in this process.
+type Memory interface {
+	memory.Space
+	// Close ends the mapping; dead says that the peer's process is known to be. It
+	// is called once, after the last loan has ended.
+	Close(dead bool)
 }
 
 // Path is the reading side. It keeps one connection and one mapping per peer.
@@ -117,7 +129,33 @@ type space struct {
 	file *os.File
 }
 
-var _ memory.Space = (*space)(nil)
+var _ Memory = (*space)(nil)
+
+// mapped is Config.Open for what the processor addresses.
+func mapped(_ transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File) (Memory, error) {
+	if file == nil {
+		return nil, errors.New("its memory lies on a GPU")
+	}
+	data, err := slabshare.Map(file, welcome, false)
+	if err != nil {
+		return nil, err
+	}
+	return &space{data: data, file: file, identity: Identity(welcome)}, nil
+}
+
+// Identity is what a welcome says.
+func Identity(welcome *millracev1.BorrowWelcome) memory.Identity {
+	id := memory.Identity{Nonce: welcome.GetNonce()}
+	copy(id.WorkerUUID[:], welcome.GetWorkerUuid())
+	copy(id.Incarnation[:], welcome.GetIncarnation())
+	return id
+}
+
+// Close is part of Memory. The pages of the dead are as good as others.
+func (s *space) Close(bool) {
+	_ = slabshare.Unmap(s.data) // nothing could be done about it
+	_ = s.file.Close()          // nothing was written
+}
 
 // Size is part of memory.Space.
 func (s *space) Size() uint64 { return uint64(len(s.data)) }
@@ -138,7 +176,7 @@ type peer struct {
 	path  *Path
 	ready chan struct{}
 	conn  *slabshare.Conn
-	space *space
+	space Memory
 	err   error
 	// wake tells run of loans that ended. It has room for one.
 	wake chan struct{}
@@ -147,9 +185,10 @@ type peer struct {
 	// All below is guarded by mu. ended are leases to give back.
 	loans map[*loan]struct{}
 	ended []uint64
-	// gone: the connection has ended, and who ends the last loan unmaps.
-	gone     bool
-	unmapped bool
+	// gone: the connection has ended, and who ends the last loan unmaps. dead: the
+	// peer's process is known to have ended as well.
+	gone, dead bool
+	unmapped   bool
 }
 
 // loan is one object.
@@ -169,7 +208,7 @@ func (p *Path) connected(ctx context.Context, at transfer.Peer) (*peer, error) {
 		return nil, fmt.Errorf("borrow: %w: closed", transfer.ErrPeerLost)
 	}
 	c := p.peers[at.Address]
-	if c != nil && c.dead() {
+	if c != nil && c.over() {
 		c = nil
 	}
 	if c == nil {
@@ -195,8 +234,8 @@ func (p *Path) connected(ctx context.Context, at transfer.Peer) (*peer, error) {
 	return nil, fmt.Errorf("borrow from %s: %w", at, c.err)
 }
 
-// dead says whether a connection that was made has ended.
-func (c *peer) dead() bool {
+// over says whether a connection that was made has ended.
+func (c *peer) over() bool {
 	select {
 	case <-c.ready:
 		return c.err != nil || c.conn.Err() != nil
@@ -208,7 +247,7 @@ func (c *peer) dead() bool {
 func (c *peer) connect(at transfer.Peer) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), c.path.config.StallTimeout, transfer.ErrStalled)
 	defer cancel()
-	hello := &millracev1.BorrowHello{Token: c.path.config.Token}
+	hello := &millracev1.BorrowHello{Token: c.path.config.Token, Device: c.path.config.Open != nil}
 	if c.path.config.Worker != nil {
 		hello.ReaderWorkerId = uint32(c.path.config.Worker())
 	}
@@ -223,16 +262,20 @@ func (c *peer) connect(at transfer.Peer) error {
 		}
 		return fmt.Errorf("%w: %w", transfer.ErrPeerLost, err)
 	}
-	data, err := slabshare.Map(file, welcome, false)
+	open := c.path.config.Open
+	if open == nil {
+		open = mapped
+	}
+	space, err := open(at, welcome, file)
 	if err != nil {
-		_ = file.Close() // nothing was written
+		if file != nil {
+			_ = file.Close() // nothing was written
+		}
 		_ = conn.Close()
 		conn.Free()
 		return fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
 	}
-	c.conn, c.space = conn, &space{data: data, file: file, identity: memory.Identity{
-		WorkerUUID: [16]byte(welcome.GetWorkerUuid()), Incarnation: [16]byte(welcome.GetIncarnation()), Nonce: welcome.GetNonce(),
-	}}
+	c.conn, c.space = conn, space
 	return nil
 }
 
@@ -255,8 +298,9 @@ func (c *peer) run(at transfer.Peer) {
 			c.renew()
 			timer.Reset(every)
 		case <-c.conn.Done():
+			dead := c.conn.Exited()
 			c.mu.Lock()
-			c.gone = true
+			c.gone, c.dead = true, dead
 			c.unmapIfUnused()
 			c.mu.Unlock()
 			return
@@ -316,27 +360,36 @@ func (c *peer) renew() {
 func (c *peer) unmapIfUnused() {
 	if c.gone && len(c.loans) == 0 && !c.unmapped {
 		c.unmapped = true
-		_ = slabshare.Unmap(c.space.data) // nothing could be done about it
-		_ = c.space.file.Close()          // nothing was written
+		c.space.Close(c.dead)
 		c.conn.Free()
 	}
 }
 
 // end is Loan.End.
 func (l *loan) end() bool {
-	c := l.peer
-	limit := l.limit.Load()
-	held := limit != 0 && c.conn.Held(time.Unix(0, limit))
+	var held [1]bool
+	l.peer.end([]*loan{l}, held[:])
+	return held[0]
+}
+
+// end ends loans and says for each whether it held.
+func (c *peer) end(loans []*loan, held []bool) {
+	holds := c.conn.Look()
+	for i, l := range loans {
+		limit := l.limit.Load()
+		held[i] = limit != 0 && holds(time.Unix(0, limit))
+	}
 	c.mu.Lock()
-	delete(c.loans, l)
-	c.ended = append(c.ended, l.id)
+	for _, l := range loans {
+		delete(c.loans, l)
+		c.ended = append(c.ended, l.id)
+	}
 	c.unmapIfUnused()
 	c.mu.Unlock()
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
-	return held
 }
 
 // Lends is part of transfer.Borrower. What is not known is worth asking.
@@ -344,12 +397,41 @@ func (p *Path) Lends(transfer.Peer) bool { return true }
 
 // Borrow is part of transfer.Borrower.
 func (p *Path) Borrow(ctx context.Context, at transfer.Peer, refs []transfer.Ref) ([]transfer.Loan, error) {
+	b, err := p.Batch(ctx, at, refs)
+	return b.Loans, err
+}
+
+// Batch is what one peer lent at once.
+type Batch struct {
+	// Loans has one for each ref.
+	Loans []transfer.Loan
+	peer  *peer
+	each  []*loan
+}
+
+// End ends the loans at the indices, as their End would, at the price of one. It
+// says for each whether it held.
+func (b *Batch) End(indices []int) []bool {
+	held := make([]bool, len(indices))
+	if len(indices) == 0 {
+		return held
+	}
+	loans := make([]*loan, len(indices))
+	for i, at := range indices {
+		loans[i] = b.each[at]
+	}
+	b.peer.end(loans, held)
+	return held
+}
+
+// Batch is Borrow for who ends many loans at once.
+func (p *Path) Batch(ctx context.Context, at transfer.Peer, refs []transfer.Ref) (b Batch, err error) {
 	if len(refs) == 0 {
-		return nil, nil
+		return b, nil
 	}
 	c, err := p.connected(ctx, at)
 	if err != nil {
-		return nil, err
+		return b, err
 	}
 	request := &millracev1.AcquireReadLeasesRequest{
 		Objects: make([]*millracev1.ObjectRef, len(refs)), TtlMillis: uint64(p.config.LeaseTTL / time.Millisecond),
@@ -370,19 +452,19 @@ func (p *Path) Borrow(ctx context.Context, at transfer.Peer, refs []transfer.Ref
 			_ = c.conn.Close()
 		}
 		if ctx.Err() != nil || errors.Is(err, transfer.ErrStalled) {
-			return nil, fmt.Errorf("borrow from %s: %w", at, err)
+			return b, fmt.Errorf("borrow from %s: %w", at, err)
 		}
-		return nil, fmt.Errorf("borrow from %s: %w: %w", at, transfer.ErrPeerLost, err)
+		return b, fmt.Errorf("borrow from %s: %w: %w", at, transfer.ErrPeerLost, err)
 	}
 	leases := response.GetAcquired().GetLeases()
 	if len(leases) != len(refs) {
-		return nil, fmt.Errorf("borrow from %s: %w: %d leases for %d objects", at, transfer.ErrProtocol, len(leases), len(refs))
+		return b, fmt.Errorf("borrow from %s: %w: %d leases for %d objects", at, transfer.ErrProtocol, len(leases), len(refs))
 	}
-	loans := make([]transfer.Loan, len(refs))
+	b = Batch{Loans: make([]transfer.Loan, len(refs)), peer: c, each: make([]*loan, len(refs))}
 	for i, pb := range leases {
-		loans[i] = c.lent(at, refs[i], pb, asked.Add(p.config.LeaseTTL))
+		b.Loans[i], b.each[i] = c.lent(at, refs[i], pb, asked.Add(p.config.LeaseTTL))
 	}
-	return loans, nil
+	return b, nil
 }
 
 // decline gives back what was granted when nobody waited for it any more.
@@ -401,13 +483,13 @@ func (c *peer) decline(r *millracev1.BorrowResponse) {
 }
 
 // lent makes a loan of what the peer said.
-func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *millracev1.ReadLease, limit time.Time) transfer.Loan {
+func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *millracev1.ReadLease, limit time.Time) (transfer.Loan, *loan) {
 	if pb.GetLeaseId() == 0 {
 		err := transfer.ErrNotHere
 		if pb.GetRefusal() == reasonElsewhere {
 			err = transfer.ErrNoWay
 		}
-		return transfer.Loan{Err: fmt.Errorf("%s on %s: %w", ref, at, err)}
+		return transfer.Loan{Err: fmt.Errorf("%s on %s: %w", ref, at, err)}, nil
 	}
 	l := &loan{peer: c, id: pb.GetLeaseId()}
 	l.limit.Store(limit.UnixNano())
@@ -432,9 +514,9 @@ func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *millracev1.ReadLease
 	}
 	if out.Err != nil {
 		l.end()
-		return transfer.Loan{Err: fmt.Errorf("%s on %s: %w", ref, at, out.Err)}
+		return transfer.Loan{Err: fmt.Errorf("%s on %s: %w", ref, at, out.Err)}, nil
 	}
-	return out
+	return out, l
 }
 
 // copyBytes is how much Fetch copies between two looks at the context.

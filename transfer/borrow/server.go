@@ -29,6 +29,7 @@ const (
 	reasonElsewhere = "OBJECT_ELSEWHERE"
 	reasonNotHere   = "OBJECT_NOT_HERE"
 	reasonNoPlace   = "NO_PLACE"
+	reasonDevice    = "DEVICE_MEMORY"
 )
 
 const (
@@ -41,8 +42,11 @@ const (
 
 // ServerConfig is fixed for the life of a server.
 type ServerConfig struct {
-	// Space is what is lent: one that another process can map.
+	// Space is what is lent: one that another process can map by its descriptor, or
+	// by what Device says.
 	Space memory.Space
+	// Device, if set, is how a Space on a GPU is mapped.
+	Device *Device
 	// Source is what is read from, Receiver what is written to; without one,
 	// nobody can write.
 	Source   transfer.Source
@@ -54,12 +58,19 @@ type ServerConfig struct {
 	Log    *slog.Logger
 }
 
+// Device tells another process of the same host how to map memory on a GPU.
+type Device struct {
+	// Handle is a CUipcMemHandle, UUID that of the GPU.
+	Handle [64]byte
+	UUID   [16]byte
+}
+
 // Server is the lending side.
 type Server struct {
 	config   ServerConfig
 	listener *net.UnixListener
 	// readOnly is the descriptor that readers get: it cannot be mapped for
-	// writing. writable is that of writers.
+	// writing. writable is that of writers. Both are nil if the memory lies on a GPU.
 	readOnly, writable *os.File
 	wait               sync.WaitGroup
 	in, out            atomic.Uint64
@@ -77,26 +88,46 @@ func Listen(dataAddress string, c ServerConfig) (*Server, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	fd := c.Space.FD()
-	if fd < 0 {
-		return nil, fmt.Errorf("borrow: %w: this kind of memory cannot be mapped by others", transfer.ErrNoWay)
-	}
 	s := &Server{config: c, conns: make(map[*serving]struct{})}
-	// What was opened for reading cannot be mapped for writing, whoever has it.
-	path := fmt.Sprintf("/proc/self/fd/%d", fd)
+	if err := s.open(); err != nil {
+		return nil, err
+	}
 	var err error
-	if s.readOnly, err = os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-		return nil, fmt.Errorf("borrow: the memory for readers: %w; is /proc mounted?", err)
-	}
-	if s.writable, err = os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
-		return nil, errors.Join(fmt.Errorf("borrow: the memory for writers: %w", err), s.readOnly.Close())
-	}
 	if s.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: slabshare.Name(dataAddress), Net: "unix"}); err != nil {
-		return nil, errors.Join(fmt.Errorf("borrow: listen as %s: %w", slabshare.Name(dataAddress), err), s.readOnly.Close(), s.writable.Close())
+		return nil, errors.Join(fmt.Errorf("borrow: listen as %s: %w", slabshare.Name(dataAddress), err), s.closeFiles())
 	}
 	s.wait.Add(1)
 	go s.accept()
 	return s, nil
+}
+
+// open makes the descriptors that are passed on.
+func (s *Server) open() (err error) {
+	if s.config.Device != nil {
+		return nil
+	}
+	fd := s.config.Space.FD()
+	if fd < 0 {
+		return fmt.Errorf("borrow: %w: this kind of memory cannot be mapped by others", transfer.ErrNoWay)
+	}
+	// What was opened for reading cannot be mapped for writing, whoever has it.
+	path := fmt.Sprintf("/proc/self/fd/%d", fd)
+	if s.readOnly, err = os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("borrow: the memory for readers: %w; is /proc mounted?", err)
+	}
+	if s.writable, err = os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+		return errors.Join(fmt.Errorf("borrow: the memory for writers: %w", err), s.closeFiles())
+	}
+	return nil
+}
+
+func (s *Server) closeFiles() (err error) {
+	for _, f := range []*os.File{s.readOnly, s.writable} {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}
+	return err
 }
 
 // Traffic returns the bytes that clients wrote and that were lent so far.
@@ -112,7 +143,7 @@ func (s *Server) Close() error {
 	s.mu.Unlock()
 	err := s.listener.Close()
 	s.wait.Wait()
-	return errors.Join(err, s.readOnly.Close(), s.writable.Close())
+	return errors.Join(err, s.closeFiles())
 }
 
 func (s *Server) accept() {
@@ -253,6 +284,8 @@ func (c *serving) welcome(request *millracev1.BorrowRequest) error {
 		return refuse(reasonDenied, "this is not the cluster's token; use the one that its scheduler printed")
 	case hello.GetWrite() && (hello.GetReaderWorkerId() != 0 || config.Receiver == nil):
 		return refuse(reasonDenied, "only clients write")
+	case config.Device != nil && (!hello.GetDevice() || hello.GetWrite()):
+		return refuse(reasonDevice, "this worker's memory lies on a GPU, and only its peers map it; read and write by DataService")
 	}
 	c.reader, c.write = transfer.Reader{Worker: ids.WorkerID(hello.GetReaderWorkerId())}, hello.GetWrite()
 	id := config.Space.Identity()
@@ -260,11 +293,15 @@ func (c *serving) welcome(request *millracev1.BorrowRequest) error {
 	if c.write {
 		file = c.server.writable
 	}
-	return slabshare.Write(c.unix, &millracev1.BorrowResponse{Call: request.GetCall(), Answer: &millracev1.BorrowResponse_Welcome{
-		Welcome: &millracev1.BorrowWelcome{
-			WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce, MemoryBytes: config.Space.Size(),
-		},
-	}}, file)
+	welcome := &millracev1.BorrowWelcome{
+		WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce, MemoryBytes: config.Space.Size(),
+	}
+	if d := config.Device; d != nil {
+		welcome.Device = &millracev1.DeviceMemory{IpcHandle: d.Handle[:], DeviceUuid: d.UUID[:]}
+	}
+	return slabshare.Write(c.unix, &millracev1.BorrowResponse{
+		Call: request.GetCall(), Answer: &millracev1.BorrowResponse_Welcome{Welcome: welcome},
+	}, file)
 }
 
 func refusal(call uint64, reason, message string) *millracev1.BorrowResponse {

@@ -321,7 +321,7 @@ type isBorrowResponse_Answer interface {
 }
 
 type BorrowResponse_Welcome struct {
-	// To hello. With it comes one file descriptor: the worker's memory.
+	// To hello. With it comes one file descriptor: the worker's memory, unless that lies on a GPU.
 	Welcome *BorrowWelcome `protobuf:"bytes,3,opt,name=welcome,proto3,oneof"`
 }
 
@@ -370,7 +370,9 @@ type BorrowHello struct {
 	// Number of the reading worker; 0 for clients.
 	ReaderWorkerId uint32 `protobuf:"varint,2,opt,name=reader_worker_id,json=readerWorkerId,proto3" json:"reader_worker_id,omitempty"`
 	// The memory is to be written, too: the descriptor can then be mapped for writing. Clients only.
-	Write         bool `protobuf:"varint,3,opt,name=write,proto3" json:"write,omitempty"`
+	Write bool `protobuf:"varint,3,opt,name=write,proto3" json:"write,omitempty"`
+	// The reader maps memory of GPUs. Others are refused by a worker whose memory lies on one.
+	Device        bool `protobuf:"varint,4,opt,name=device,proto3" json:"device,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -426,6 +428,13 @@ func (x *BorrowHello) GetWrite() bool {
 	return false
 }
 
+func (x *BorrowHello) GetDevice() bool {
+	if x != nil {
+		return x.Device
+	}
+	return false
+}
+
 // BorrowWelcome says whose memory was passed.
 type BorrowWelcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -436,7 +445,9 @@ type BorrowWelcome struct {
 	// Nonce, as in the header page.
 	Nonce uint64 `protobuf:"fixed64,3,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	// Size of the memory in bytes.
-	MemoryBytes   uint64 `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	MemoryBytes uint64 `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// Set if the memory lies on a GPU: how it is mapped. Then no descriptor comes with the welcome.
+	Device        *DeviceMemory `protobuf:"bytes,5,opt,name=device,proto3" json:"device,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -499,6 +510,68 @@ func (x *BorrowWelcome) GetMemoryBytes() uint64 {
 	return 0
 }
 
+func (x *BorrowWelcome) GetDevice() *DeviceMemory {
+	if x != nil {
+		return x.Device
+	}
+	return nil
+}
+
+// DeviceMemory tells another process of the same host how to map a slab on a GPU.
+type DeviceMemory struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// CUipcMemHandle of the slab.
+	IpcHandle []byte `protobuf:"bytes,1,opt,name=ipc_handle,json=ipcHandle,proto3" json:"ipc_handle,omitempty"`
+	// UUID of the GPU.
+	DeviceUuid    []byte `protobuf:"bytes,2,opt,name=device_uuid,json=deviceUuid,proto3" json:"device_uuid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeviceMemory) Reset() {
+	*x = DeviceMemory{}
+	mi := &file_millrace_v1_borrow_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeviceMemory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeviceMemory) ProtoMessage() {}
+
+func (x *DeviceMemory) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_borrow_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeviceMemory.ProtoReflect.Descriptor instead.
+func (*DeviceMemory) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *DeviceMemory) GetIpcHandle() []byte {
+	if x != nil {
+		return x.IpcHandle
+	}
+	return nil
+}
+
+func (x *DeviceMemory) GetDeviceUuid() []byte {
+	if x != nil {
+		return x.DeviceUuid
+	}
+	return nil
+}
+
 // BorrowRenew makes leases longer.
 type BorrowRenew struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -512,7 +585,7 @@ type BorrowRenew struct {
 
 func (x *BorrowRenew) Reset() {
 	*x = BorrowRenew{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[4]
+	mi := &file_millrace_v1_borrow_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -524,7 +597,7 @@ func (x *BorrowRenew) String() string {
 func (*BorrowRenew) ProtoMessage() {}
 
 func (x *BorrowRenew) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[4]
+	mi := &file_millrace_v1_borrow_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -537,7 +610,7 @@ func (x *BorrowRenew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowRenew.ProtoReflect.Descriptor instead.
 func (*BorrowRenew) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{4}
+	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *BorrowRenew) GetLeaseIds() []uint64 {
@@ -565,7 +638,7 @@ type BorrowCreate struct {
 
 func (x *BorrowCreate) Reset() {
 	*x = BorrowCreate{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[5]
+	mi := &file_millrace_v1_borrow_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +650,7 @@ func (x *BorrowCreate) String() string {
 func (*BorrowCreate) ProtoMessage() {}
 
 func (x *BorrowCreate) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[5]
+	mi := &file_millrace_v1_borrow_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +663,7 @@ func (x *BorrowCreate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowCreate.ProtoReflect.Descriptor instead.
 func (*BorrowCreate) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{5}
+	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *BorrowCreate) GetHead() *ObjectHead {
@@ -613,7 +686,7 @@ type BorrowCreated struct {
 
 func (x *BorrowCreated) Reset() {
 	*x = BorrowCreated{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[6]
+	mi := &file_millrace_v1_borrow_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +698,7 @@ func (x *BorrowCreated) String() string {
 func (*BorrowCreated) ProtoMessage() {}
 
 func (x *BorrowCreated) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[6]
+	mi := &file_millrace_v1_borrow_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +711,7 @@ func (x *BorrowCreated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowCreated.ProtoReflect.Descriptor instead.
 func (*BorrowCreated) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{6}
+	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *BorrowCreated) GetPlaceId() uint64 {
@@ -668,7 +741,7 @@ type BorrowFinish struct {
 
 func (x *BorrowFinish) Reset() {
 	*x = BorrowFinish{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[7]
+	mi := &file_millrace_v1_borrow_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +753,7 @@ func (x *BorrowFinish) String() string {
 func (*BorrowFinish) ProtoMessage() {}
 
 func (x *BorrowFinish) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[7]
+	mi := &file_millrace_v1_borrow_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +766,7 @@ func (x *BorrowFinish) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowFinish.ProtoReflect.Descriptor instead.
 func (*BorrowFinish) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{7}
+	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *BorrowFinish) GetPlaceId() uint64 {
@@ -733,17 +806,24 @@ const file_millrace_v1_borrow_proto_rawDesc = "" +
 	"\breleased\x18\x06 \x01(\v2&.millrace.v1.ReleaseReadLeasesResponseH\x00R\breleased\x126\n" +
 	"\acreated\x18\a \x01(\v2\x1a.millrace.v1.BorrowCreatedH\x00R\acreated\x12>\n" +
 	"\bfinished\x18\b \x01(\v2 .millrace.v1.WriteObjectResponseH\x00R\bfinishedB\b\n" +
-	"\x06answer\"c\n" +
+	"\x06answer\"{\n" +
 	"\vBorrowHello\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12(\n" +
 	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x14\n" +
-	"\x05write\x18\x03 \x01(\bR\x05write\"\x9d\x01\n" +
+	"\x05write\x18\x03 \x01(\bR\x05write\x12\x16\n" +
+	"\x06device\x18\x04 \x01(\bR\x06device\"\xd0\x01\n" +
 	"\rBorrowWelcome\x12(\n" +
 	"\vworker_uuid\x18\x01 \x01(\fB\a\xbaH\x04z\x02h\x10R\n" +
 	"workerUuid\x12)\n" +
 	"\vincarnation\x18\x02 \x01(\fB\a\xbaH\x04z\x02h\x10R\vincarnation\x12\x14\n" +
 	"\x05nonce\x18\x03 \x01(\x06R\x05nonce\x12!\n" +
-	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\"_\n" +
+	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x121\n" +
+	"\x06device\x18\x05 \x01(\v2\x19.millrace.v1.DeviceMemoryR\x06device\"`\n" +
+	"\fDeviceMemory\x12&\n" +
+	"\n" +
+	"ipc_handle\x18\x01 \x01(\fB\a\xbaH\x04z\x02h@R\tipcHandle\x12(\n" +
+	"\vdevice_uuid\x18\x02 \x01(\fB\a\xbaH\x04z\x02h\x10R\n" +
+	"deviceUuid\"_\n" +
 	"\vBorrowRenew\x12&\n" +
 	"\tlease_ids\x18\x01 \x03(\x04B\t\xbaH\x06\x92\x01\x03\x10\x90NR\bleaseIds\x12(\n" +
 	"\n" +
@@ -770,46 +850,48 @@ func file_millrace_v1_borrow_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_borrow_proto_rawDescData
 }
 
-var file_millrace_v1_borrow_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_millrace_v1_borrow_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_millrace_v1_borrow_proto_goTypes = []any{
 	(*BorrowRequest)(nil),             // 0: millrace.v1.BorrowRequest
 	(*BorrowResponse)(nil),            // 1: millrace.v1.BorrowResponse
 	(*BorrowHello)(nil),               // 2: millrace.v1.BorrowHello
 	(*BorrowWelcome)(nil),             // 3: millrace.v1.BorrowWelcome
-	(*BorrowRenew)(nil),               // 4: millrace.v1.BorrowRenew
-	(*BorrowCreate)(nil),              // 5: millrace.v1.BorrowCreate
-	(*BorrowCreated)(nil),             // 6: millrace.v1.BorrowCreated
-	(*BorrowFinish)(nil),              // 7: millrace.v1.BorrowFinish
-	(*AcquireReadLeasesRequest)(nil),  // 8: millrace.v1.AcquireReadLeasesRequest
-	(*ReleaseReadLeasesRequest)(nil),  // 9: millrace.v1.ReleaseReadLeasesRequest
-	(*TaskError)(nil),                 // 10: millrace.v1.TaskError
-	(*AcquireReadLeasesResponse)(nil), // 11: millrace.v1.AcquireReadLeasesResponse
-	(*ReleaseReadLeasesResponse)(nil), // 12: millrace.v1.ReleaseReadLeasesResponse
-	(*WriteObjectResponse)(nil),       // 13: millrace.v1.WriteObjectResponse
-	(*ObjectHead)(nil),                // 14: millrace.v1.ObjectHead
-	(*FrameLocation)(nil),             // 15: millrace.v1.FrameLocation
+	(*DeviceMemory)(nil),              // 4: millrace.v1.DeviceMemory
+	(*BorrowRenew)(nil),               // 5: millrace.v1.BorrowRenew
+	(*BorrowCreate)(nil),              // 6: millrace.v1.BorrowCreate
+	(*BorrowCreated)(nil),             // 7: millrace.v1.BorrowCreated
+	(*BorrowFinish)(nil),              // 8: millrace.v1.BorrowFinish
+	(*AcquireReadLeasesRequest)(nil),  // 9: millrace.v1.AcquireReadLeasesRequest
+	(*ReleaseReadLeasesRequest)(nil),  // 10: millrace.v1.ReleaseReadLeasesRequest
+	(*TaskError)(nil),                 // 11: millrace.v1.TaskError
+	(*AcquireReadLeasesResponse)(nil), // 12: millrace.v1.AcquireReadLeasesResponse
+	(*ReleaseReadLeasesResponse)(nil), // 13: millrace.v1.ReleaseReadLeasesResponse
+	(*WriteObjectResponse)(nil),       // 14: millrace.v1.WriteObjectResponse
+	(*ObjectHead)(nil),                // 15: millrace.v1.ObjectHead
+	(*FrameLocation)(nil),             // 16: millrace.v1.FrameLocation
 }
 var file_millrace_v1_borrow_proto_depIdxs = []int32{
 	2,  // 0: millrace.v1.BorrowRequest.hello:type_name -> millrace.v1.BorrowHello
-	8,  // 1: millrace.v1.BorrowRequest.acquire:type_name -> millrace.v1.AcquireReadLeasesRequest
-	4,  // 2: millrace.v1.BorrowRequest.renew:type_name -> millrace.v1.BorrowRenew
-	9,  // 3: millrace.v1.BorrowRequest.release:type_name -> millrace.v1.ReleaseReadLeasesRequest
-	5,  // 4: millrace.v1.BorrowRequest.create:type_name -> millrace.v1.BorrowCreate
-	7,  // 5: millrace.v1.BorrowRequest.finish:type_name -> millrace.v1.BorrowFinish
-	10, // 6: millrace.v1.BorrowResponse.error:type_name -> millrace.v1.TaskError
+	9,  // 1: millrace.v1.BorrowRequest.acquire:type_name -> millrace.v1.AcquireReadLeasesRequest
+	5,  // 2: millrace.v1.BorrowRequest.renew:type_name -> millrace.v1.BorrowRenew
+	10, // 3: millrace.v1.BorrowRequest.release:type_name -> millrace.v1.ReleaseReadLeasesRequest
+	6,  // 4: millrace.v1.BorrowRequest.create:type_name -> millrace.v1.BorrowCreate
+	8,  // 5: millrace.v1.BorrowRequest.finish:type_name -> millrace.v1.BorrowFinish
+	11, // 6: millrace.v1.BorrowResponse.error:type_name -> millrace.v1.TaskError
 	3,  // 7: millrace.v1.BorrowResponse.welcome:type_name -> millrace.v1.BorrowWelcome
-	11, // 8: millrace.v1.BorrowResponse.acquired:type_name -> millrace.v1.AcquireReadLeasesResponse
-	12, // 9: millrace.v1.BorrowResponse.renewed:type_name -> millrace.v1.ReleaseReadLeasesResponse
-	12, // 10: millrace.v1.BorrowResponse.released:type_name -> millrace.v1.ReleaseReadLeasesResponse
-	6,  // 11: millrace.v1.BorrowResponse.created:type_name -> millrace.v1.BorrowCreated
-	13, // 12: millrace.v1.BorrowResponse.finished:type_name -> millrace.v1.WriteObjectResponse
-	14, // 13: millrace.v1.BorrowCreate.head:type_name -> millrace.v1.ObjectHead
-	15, // 14: millrace.v1.BorrowCreated.frames:type_name -> millrace.v1.FrameLocation
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	12, // 8: millrace.v1.BorrowResponse.acquired:type_name -> millrace.v1.AcquireReadLeasesResponse
+	13, // 9: millrace.v1.BorrowResponse.renewed:type_name -> millrace.v1.ReleaseReadLeasesResponse
+	13, // 10: millrace.v1.BorrowResponse.released:type_name -> millrace.v1.ReleaseReadLeasesResponse
+	7,  // 11: millrace.v1.BorrowResponse.created:type_name -> millrace.v1.BorrowCreated
+	14, // 12: millrace.v1.BorrowResponse.finished:type_name -> millrace.v1.WriteObjectResponse
+	4,  // 13: millrace.v1.BorrowWelcome.device:type_name -> millrace.v1.DeviceMemory
+	15, // 14: millrace.v1.BorrowCreate.head:type_name -> millrace.v1.ObjectHead
+	16, // 15: millrace.v1.BorrowCreated.frames:type_name -> millrace.v1.FrameLocation
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_borrow_proto_init() }
@@ -841,7 +923,7 @@ func file_millrace_v1_borrow_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_borrow_proto_rawDesc), len(file_millrace_v1_borrow_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

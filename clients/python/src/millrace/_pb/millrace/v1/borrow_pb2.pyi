@@ -47,26 +47,38 @@ class BorrowResponse(_message.Message):
     def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., welcome: _Optional[_Union[BorrowWelcome, _Mapping]] = ..., acquired: _Optional[_Union[_data_service_pb2.AcquireReadLeasesResponse, _Mapping]] = ..., renewed: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesResponse, _Mapping]] = ..., released: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesResponse, _Mapping]] = ..., created: _Optional[_Union[BorrowCreated, _Mapping]] = ..., finished: _Optional[_Union[_data_service_pb2.WriteObjectResponse, _Mapping]] = ...) -> None: ...
 
 class BorrowHello(_message.Message):
-    __slots__ = ("token", "reader_worker_id", "write")
+    __slots__ = ("token", "reader_worker_id", "write", "device")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     READER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     WRITE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     token: str
     reader_worker_id: int
     write: bool
-    def __init__(self, token: _Optional[str] = ..., reader_worker_id: _Optional[int] = ..., write: bool = ...) -> None: ...
+    device: bool
+    def __init__(self, token: _Optional[str] = ..., reader_worker_id: _Optional[int] = ..., write: bool = ..., device: bool = ...) -> None: ...
 
 class BorrowWelcome(_message.Message):
-    __slots__ = ("worker_uuid", "incarnation", "nonce", "memory_bytes")
+    __slots__ = ("worker_uuid", "incarnation", "nonce", "memory_bytes", "device")
     WORKER_UUID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     worker_uuid: bytes
     incarnation: bytes
     nonce: int
     memory_bytes: int
-    def __init__(self, worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    device: DeviceMemory
+    def __init__(self, worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., device: _Optional[_Union[DeviceMemory, _Mapping]] = ...) -> None: ...
+
+class DeviceMemory(_message.Message):
+    __slots__ = ("ipc_handle", "device_uuid")
+    IPC_HANDLE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_UUID_FIELD_NUMBER: _ClassVar[int]
+    ipc_handle: bytes
+    device_uuid: bytes
+    def __init__(self, ipc_handle: _Optional[bytes] = ..., device_uuid: _Optional[bytes] = ...) -> None: ...
 
 class BorrowRenew(_message.Message):
     __slots__ = ("lease_ids", "ttl_millis")
