@@ -149,7 +149,7 @@ func planBytes(c *call) (*plan, error) {
 		return nil, c.bad("bytes", "%d is negative", n)
 	}
 	stream := newPhiloxStream(c.int("seed"))
-	return single(Uint8, []int64{n}, func(ctx context.Context, out *Tensor) error {
+	return single(Uint8, []int64{n}, &Scattering{Seed: c.int("seed")}, func(ctx context.Context, out *Tensor) error {
 		data := elements[byte](out)
 		var last [16]byte
 		for i := 0; i < len(data); i += 16 {

@@ -22,6 +22,7 @@ func matmulOps() []*Op {
 		Params: []Param{
 			{Name: "a", Type: TensorType, Required: true},
 			{Name: "b", Type: TensorType, Required: true},
+			{Name: "tf32", Type: BoolType, Default: false, Doc: "a GPU may round float32 and complex64 factors to 11 bits, which is many times faster"},
 		},
 		plan: planMatmul,
 	}}
@@ -58,7 +59,8 @@ func planMatmul(c *call) (*plan, error) {
 		shape = append(shape, n)
 	}
 	dtype := Promote(a.DType, b.DType)
-	return single(dtype, shape, func(ctx context.Context, out *Tensor) error {
+	w := &Multiplying{A: &left, B: &right, Batch: batch, Rows: m, Inner: k, Columns: n, TF32: c.bool("tf32")}
+	return single(dtype, shape, w, func(ctx context.Context, out *Tensor) error {
 		if out.Len() == 0 {
 			return nil
 		}
@@ -100,7 +102,7 @@ func contiguousIn(ctx context.Context, t *Tensor, dtype DType) (*Tensor, error) 
 // matrixAt is the matrix of the last two axes at an index of those before.
 func matrixAt(t *Tensor, index []int64) *Tensor {
 	n := len(index)
-	view := &Tensor{DType: t.DType, Shape: t.Shape[n:], Strides: t.Strides[n:], Offset: t.Offset, Data: t.Data}
+	view := &Tensor{DType: t.DType, Shape: t.Shape[n:], Strides: t.Strides[n:], Offset: t.Offset, Data: t.Data, Far: t.Far}
 	for i, x := range index {
 		view.Offset += x * t.Strides[i]
 	}
