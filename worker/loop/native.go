@@ -290,7 +290,11 @@ func (n *native) attempt(ctx context.Context, r *nativeRun, begin time.Time) err
 		r.bytes += f.Bytes
 	}
 	if r.bytes <= uint64(n.inlineBytes.Load()) {
-		if inline, ok := value.Inline(result.Header, n.store.Views(result.Frames)); ok {
+		frames, err := n.store.Copies(result.Frames)
+		if err != nil {
+			return err
+		}
+		if inline, ok := value.Inline(result.Header, frames); ok {
 			r.inline = inline
 		}
 	}
