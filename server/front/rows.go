@@ -73,6 +73,12 @@ type Death struct {
 	RunningKeys []string
 }
 
+// GPU is what a worker's memory lies on; zero if that is not a GPU.
+type GPU struct {
+	UUID, Name, PCIBusID string
+	MemoryBytes          uint64
+}
+
 // Worker is the row of one worker incarnation.
 type Worker struct {
 	ID                ids.WorkerID
@@ -83,6 +89,7 @@ type Worker struct {
 	PID               int64
 	DataAddress       string
 	Device            uint8 // value of the API's DeviceKind
+	GPU               GPU
 	Slots             uint32
 	Resources         map[string]float64
 	MemoryLimitBytes  uint64

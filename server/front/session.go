@@ -15,6 +15,7 @@ type Registration struct {
 	PID         int64
 	DataAddress string
 	Device      uint8
+	GPU         GPU
 	Version     string
 	NativeOps   []string
 }

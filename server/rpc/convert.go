@@ -154,7 +154,19 @@ func workerTo(w *front.Worker) *pb.Worker {
 		ExecutorDeaths: w.ExecutorDeaths, LastExecutorDeath: w.LastExecutorDeath,
 		BytesIn: w.BytesIn, BytesOut: w.BytesOut, Lanes: convertAll(w.Lanes, laneTo),
 		SpilledBytes: w.SpilledBytes, SpillWrittenBytes: w.SpillWrittenBytes, SpillReadBytes: w.SpillReadBytes, SpillFailure: w.SpillFailure,
+		Gpu: gpuTo(w.GPU),
 	}
+}
+
+func gpuTo(g front.GPU) *pb.Gpu {
+	if g == (front.GPU{}) {
+		return nil
+	}
+	return &pb.Gpu{Uuid: g.UUID, Name: g.Name, PciBusId: g.PCIBusID, MemoryBytes: g.MemoryBytes}
+}
+
+func gpuFrom(g *pb.Gpu) front.GPU {
+	return front.GPU{UUID: g.GetUuid(), Name: g.GetName(), PCIBusID: g.GetPciBusId(), MemoryBytes: g.GetMemoryBytes()}
 }
 
 func laneTo(l front.Lane) *pb.Lane {
@@ -234,7 +246,7 @@ func registrationFrom(r *pb.Registration) front.Registration {
 			}),
 		},
 		PID: r.GetPid(), DataAddress: r.GetDataAddress(), Device: uint8(r.GetDevice()), Version: r.GetVersion(),
-		NativeOps: r.GetNativeOps(),
+		NativeOps: r.GetNativeOps(), GPU: gpuFrom(r.GetGpu()),
 	}
 }
 

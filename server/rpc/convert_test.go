@@ -80,7 +80,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 		{workerTo(&front.Worker{
 			ID: 1, Name: "n", Incarnation: "i", State: front.WorkerActive, Host: "h", PID: 1, DataAddress: "a", Device: 1, Slots: 1,
 			Resources: map[string]float64{"r": 1}, MemoryLimitBytes: 1, MemoryUsedBytes: 1, RSSBytes: 1, AssignedTasks: 1, Objects: 1,
-			FinishedTasks: 1, RegisteredAt: someTime, LastSeenAt: someTime, Deaths: []front.Death{death}, Version: "v",
+			FinishedTasks: 1, RegisteredAt: someTime, LastSeenAt: someTime, Deaths: []front.Death{death}, Version: "v", GPU: front.GPU{UUID: "u", Name: "n", PCIBusID: "p", MemoryBytes: 1},
 			Executors: []string{"e"}, ExecutorDeaths: 1, LastExecutorDeath: "d", BytesIn: 1, BytesOut: 1, Revision: 1,
 			SpilledBytes: 1, SpillWrittenBytes: 2, SpillReadBytes: 3, SpillFailure: "f",
 			Lanes: []front.Lane{{Peer: 1, PeerName: "p", Path: "b", State: 2, Why: "w", BytesPerSecond: 1, Latency: 1, Bytes: 1, Succeeded: 1, Failed: 1}},

@@ -199,6 +199,79 @@ func (LaneState) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{2}
 }
 
+// Gpu describes the GPU that a worker's slab lies on.
+type Gpu struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UUID as nvidia-smi writes it: "GPU-...".
+	Uuid string `protobuf:"bytes,1,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	// Model: "NVIDIA H200".
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Address on the PCI bus, as in sysfs: "0000:1b:00.0".
+	PciBusId string `protobuf:"bytes,3,opt,name=pci_bus_id,json=pciBusId,proto3" json:"pci_bus_id,omitempty"`
+	// All of its memory, in bytes, whoever uses it.
+	MemoryBytes   uint64 `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Gpu) Reset() {
+	*x = Gpu{}
+	mi := &file_millrace_v1_worker_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Gpu) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Gpu) ProtoMessage() {}
+
+func (x *Gpu) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Gpu.ProtoReflect.Descriptor instead.
+func (*Gpu) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Gpu) GetUuid() string {
+	if x != nil {
+		return x.Uuid
+	}
+	return ""
+}
+
+func (x *Gpu) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Gpu) GetPciBusId() string {
+	if x != nil {
+		return x.PciBusId
+	}
+	return ""
+}
+
+func (x *Gpu) GetMemoryBytes() uint64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
 // Lane is one path by which a worker fetches from a peer.
 type Lane struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -228,7 +301,7 @@ type Lane struct {
 
 func (x *Lane) Reset() {
 	*x = Lane{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[0]
+	mi := &file_millrace_v1_worker_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -240,7 +313,7 @@ func (x *Lane) String() string {
 func (*Lane) ProtoMessage() {}
 
 func (x *Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[0]
+	mi := &file_millrace_v1_worker_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -253,7 +326,7 @@ func (x *Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lane.ProtoReflect.Descriptor instead.
 func (*Lane) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{0}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *Lane) GetPeerWorkerId() uint32 {
@@ -355,7 +428,7 @@ type WorkerDeath struct {
 
 func (x *WorkerDeath) Reset() {
 	*x = WorkerDeath{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[1]
+	mi := &file_millrace_v1_worker_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -367,7 +440,7 @@ func (x *WorkerDeath) String() string {
 func (*WorkerDeath) ProtoMessage() {}
 
 func (x *WorkerDeath) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[1]
+	mi := &file_millrace_v1_worker_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -380,7 +453,7 @@ func (x *WorkerDeath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerDeath.ProtoReflect.Descriptor instead.
 func (*WorkerDeath) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{1}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *WorkerDeath) GetIncarnation() string {
@@ -517,14 +590,16 @@ type Worker struct {
 	// Bytes read back from disk since it started.
 	SpillReadBytes uint64 `protobuf:"varint,30,opt,name=spill_read_bytes,json=spillReadBytes,proto3" json:"spill_read_bytes,omitempty"`
 	// Why nothing is written to disk now, for people; empty if it works.
-	SpillFailure  string `protobuf:"bytes,31,opt,name=spill_failure,json=spillFailure,proto3" json:"spill_failure,omitempty"`
+	SpillFailure string `protobuf:"bytes,31,opt,name=spill_failure,json=spillFailure,proto3" json:"spill_failure,omitempty"`
+	// Its GPU; absent if its memory is not on one.
+	Gpu           *Gpu `protobuf:"bytes,32,opt,name=gpu,proto3" json:"gpu,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[2]
+	mi := &file_millrace_v1_worker_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -536,7 +611,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[2]
+	mi := &file_millrace_v1_worker_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -549,7 +624,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{2}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Worker) GetWorkerId() uint32 {
@@ -769,11 +844,24 @@ func (x *Worker) GetSpillFailure() string {
 	return ""
 }
 
+func (x *Worker) GetGpu() *Gpu {
+	if x != nil {
+		return x.Gpu
+	}
+	return nil
+}
+
 var File_millrace_v1_worker_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/worker.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaf\x02\n" +
+	"\x18millrace/v1/worker.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"n\n" +
+	"\x03Gpu\x12\x12\n" +
+	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
+	"\n" +
+	"pci_bus_id\x18\x03 \x01(\tR\bpciBusId\x12!\n" +
+	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\"\xaf\x02\n" +
 	"\x04Lane\x12$\n" +
 	"\x0epeer_worker_id\x18\x01 \x01(\rR\fpeerWorkerId\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x12\n" +
@@ -797,7 +885,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x03pid\x18\b \x01(\x03R\x03pid\x12*\n" +
 	"\x11memory_used_bytes\x18\t \x01(\x04R\x0fmemoryUsedBytes\x12!\n" +
 	"\frunning_keys\x18\n" +
-	" \x03(\tR\vrunningKeys\"\xe1\t\n" +
+	" \x03(\tR\vrunningKeys\"\x85\n" +
+	"\n" +
 	"\x06Worker\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
@@ -830,7 +919,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\rspilled_bytes\x18\x1c \x01(\x04R\fspilledBytes\x12.\n" +
 	"\x13spill_written_bytes\x18\x1d \x01(\x04R\x11spillWrittenBytes\x12(\n" +
 	"\x10spill_read_bytes\x18\x1e \x01(\x04R\x0espillReadBytes\x12#\n" +
-	"\rspill_failure\x18\x1f \x01(\tR\fspillFailure\x1a<\n" +
+	"\rspill_failure\x18\x1f \x01(\tR\fspillFailure\x12\"\n" +
+	"\x03gpu\x18  \x01(\v2\x10.millrace.v1.GpuR\x03gpu\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01*\x95\x01\n" +
@@ -866,32 +956,34 @@ func file_millrace_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_millrace_v1_worker_proto_goTypes = []any{
 	(WorkerState)(0),              // 0: millrace.v1.WorkerState
 	(DeviceKind)(0),               // 1: millrace.v1.DeviceKind
 	(LaneState)(0),                // 2: millrace.v1.LaneState
-	(*Lane)(nil),                  // 3: millrace.v1.Lane
-	(*WorkerDeath)(nil),           // 4: millrace.v1.WorkerDeath
-	(*Worker)(nil),                // 5: millrace.v1.Worker
-	nil,                           // 6: millrace.v1.Worker.ResourcesEntry
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*Gpu)(nil),                   // 3: millrace.v1.Gpu
+	(*Lane)(nil),                  // 4: millrace.v1.Lane
+	(*WorkerDeath)(nil),           // 5: millrace.v1.WorkerDeath
+	(*Worker)(nil),                // 6: millrace.v1.Worker
+	nil,                           // 7: millrace.v1.Worker.ResourcesEntry
+	(*timestamppb.Timestamp)(nil), // 8: google.protobuf.Timestamp
 }
 var file_millrace_v1_worker_proto_depIdxs = []int32{
-	2, // 0: millrace.v1.Lane.state:type_name -> millrace.v1.LaneState
-	7, // 1: millrace.v1.WorkerDeath.time:type_name -> google.protobuf.Timestamp
-	0, // 2: millrace.v1.Worker.state:type_name -> millrace.v1.WorkerState
-	1, // 3: millrace.v1.Worker.device:type_name -> millrace.v1.DeviceKind
-	6, // 4: millrace.v1.Worker.resources:type_name -> millrace.v1.Worker.ResourcesEntry
-	7, // 5: millrace.v1.Worker.register_time:type_name -> google.protobuf.Timestamp
-	7, // 6: millrace.v1.Worker.last_seen_time:type_name -> google.protobuf.Timestamp
-	4, // 7: millrace.v1.Worker.deaths:type_name -> millrace.v1.WorkerDeath
-	3, // 8: millrace.v1.Worker.lanes:type_name -> millrace.v1.Lane
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	2,  // 0: millrace.v1.Lane.state:type_name -> millrace.v1.LaneState
+	8,  // 1: millrace.v1.WorkerDeath.time:type_name -> google.protobuf.Timestamp
+	0,  // 2: millrace.v1.Worker.state:type_name -> millrace.v1.WorkerState
+	1,  // 3: millrace.v1.Worker.device:type_name -> millrace.v1.DeviceKind
+	7,  // 4: millrace.v1.Worker.resources:type_name -> millrace.v1.Worker.ResourcesEntry
+	8,  // 5: millrace.v1.Worker.register_time:type_name -> google.protobuf.Timestamp
+	8,  // 6: millrace.v1.Worker.last_seen_time:type_name -> google.protobuf.Timestamp
+	5,  // 7: millrace.v1.Worker.deaths:type_name -> millrace.v1.WorkerDeath
+	4,  // 8: millrace.v1.Worker.lanes:type_name -> millrace.v1.Lane
+	3,  // 9: millrace.v1.Worker.gpu:type_name -> millrace.v1.Gpu
+	10, // [10:10] is the sub-list for method output_type
+	10, // [10:10] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_proto_init() }
@@ -905,7 +997,7 @@ func file_millrace_v1_worker_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_worker_proto_rawDesc), len(file_millrace_v1_worker_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   4,
+			NumMessages:   5,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -134,7 +134,9 @@ type Registration struct {
 	// Native ops that it has built in.
 	NativeOps []string `protobuf:"bytes,14,rep,name=native_ops,json=nativeOps,proto3" json:"native_ops,omitempty"`
 	// It needs no data and runs nothing: a benchmark's zero-cost worker.
-	Zero          bool `protobuf:"varint,15,opt,name=zero,proto3" json:"zero,omitempty"`
+	Zero bool `protobuf:"varint,15,opt,name=zero,proto3" json:"zero,omitempty"`
+	// Its GPU; absent if its memory is not on one.
+	Gpu           *Gpu `protobuf:"bytes,16,opt,name=gpu,proto3" json:"gpu,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -272,6 +274,13 @@ func (x *Registration) GetZero() bool {
 		return x.Zero
 	}
 	return false
+}
+
+func (x *Registration) GetGpu() *Gpu {
+	if x != nil {
+		return x.Gpu
+	}
+	return nil
 }
 
 // Replica is one object on one worker.
@@ -1646,7 +1655,7 @@ var File_millrace_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
-	" millrace/v1/worker_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xf7\x04\n" +
+	" millrace/v1/worker_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\x9b\x05\n" +
 	"\fRegistration\x12\x1e\n" +
 	"\x04name\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04name\x12+\n" +
@@ -1665,7 +1674,8 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\texecutors\x18\r \x03(\tR\texecutors\x12\x1d\n" +
 	"\n" +
 	"native_ops\x18\x0e \x03(\tR\tnativeOps\x12\x12\n" +
-	"\x04zero\x18\x0f \x01(\bR\x04zero\x1a<\n" +
+	"\x04zero\x18\x0f \x01(\bR\x04zero\x12\"\n" +
+	"\x03gpu\x18\x10 \x01(\v2\x10.millrace.v1.GpuR\x03gpu\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"X\n" +
@@ -1849,50 +1859,52 @@ var file_millrace_v1_worker_service_proto_goTypes = []any{
 	nil,                               // 18: millrace.v1.Registration.ResourcesEntry
 	nil,                               // 19: millrace.v1.Assignment.ResourcesEntry
 	(DeviceKind)(0),                   // 20: millrace.v1.DeviceKind
-	(*TaskError)(nil),                 // 21: millrace.v1.TaskError
-	(*Lane)(nil),                      // 22: millrace.v1.Lane
-	(*Function)(nil),                  // 23: millrace.v1.Function
-	(*durationpb.Duration)(nil),       // 24: google.protobuf.Duration
-	(*Op)(nil),                        // 25: millrace.v1.Op
-	(*WorkerDeath)(nil),               // 26: millrace.v1.WorkerDeath
+	(*Gpu)(nil),                       // 21: millrace.v1.Gpu
+	(*TaskError)(nil),                 // 22: millrace.v1.TaskError
+	(*Lane)(nil),                      // 23: millrace.v1.Lane
+	(*Function)(nil),                  // 24: millrace.v1.Function
+	(*durationpb.Duration)(nil),       // 25: google.protobuf.Duration
+	(*Op)(nil),                        // 26: millrace.v1.Op
+	(*WorkerDeath)(nil),               // 27: millrace.v1.WorkerDeath
 }
 var file_millrace_v1_worker_service_proto_depIdxs = []int32{
 	20, // 0: millrace.v1.Registration.device:type_name -> millrace.v1.DeviceKind
 	18, // 1: millrace.v1.Registration.resources:type_name -> millrace.v1.Registration.ResourcesEntry
 	2,  // 2: millrace.v1.Registration.inventory:type_name -> millrace.v1.Replica
 	3,  // 3: millrace.v1.Registration.running:type_name -> millrace.v1.TaskRef
-	1,  // 4: millrace.v1.SessionRequest.register:type_name -> millrace.v1.Registration
-	5,  // 5: millrace.v1.SessionRequest.tasks:type_name -> millrace.v1.TaskReport
-	7,  // 6: millrace.v1.SessionRequest.objects:type_name -> millrace.v1.ObjectReport
-	8,  // 7: millrace.v1.SessionRequest.stats:type_name -> millrace.v1.WorkerStats
-	0,  // 8: millrace.v1.TaskReport.outcome:type_name -> millrace.v1.TaskOutcome
-	21, // 9: millrace.v1.TaskReport.error:type_name -> millrace.v1.TaskError
-	6,  // 10: millrace.v1.TaskReport.unreachable:type_name -> millrace.v1.Unreachable
-	2,  // 11: millrace.v1.ObjectReport.replica:type_name -> millrace.v1.Replica
-	22, // 12: millrace.v1.WorkerStats.lanes:type_name -> millrace.v1.Lane
-	11, // 13: millrace.v1.SessionResponse.registered:type_name -> millrace.v1.Registered
-	12, // 14: millrace.v1.SessionResponse.ops:type_name -> millrace.v1.OpDefinition
-	23, // 15: millrace.v1.SessionResponse.functions:type_name -> millrace.v1.Function
-	13, // 16: millrace.v1.SessionResponse.peers:type_name -> millrace.v1.Peer
-	14, // 17: millrace.v1.SessionResponse.assignments:type_name -> millrace.v1.Assignment
-	3,  // 18: millrace.v1.SessionResponse.retractions:type_name -> millrace.v1.TaskRef
-	3,  // 19: millrace.v1.SessionResponse.cancellations:type_name -> millrace.v1.TaskRef
-	2,  // 20: millrace.v1.SessionResponse.releases:type_name -> millrace.v1.Replica
-	10, // 21: millrace.v1.SessionResponse.next_uses:type_name -> millrace.v1.NextUse
-	24, // 22: millrace.v1.Registered.lease:type_name -> google.protobuf.Duration
-	25, // 23: millrace.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	15, // 24: millrace.v1.Assignment.inputs:type_name -> millrace.v1.Input
-	19, // 25: millrace.v1.Assignment.resources:type_name -> millrace.v1.Assignment.ResourcesEntry
-	26, // 26: millrace.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	4,  // 27: millrace.v1.WorkerService.Session:input_type -> millrace.v1.SessionRequest
-	16, // 28: millrace.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.v1.ReportWorkerDeathRequest
-	9,  // 29: millrace.v1.WorkerService.Session:output_type -> millrace.v1.SessionResponse
-	17, // 30: millrace.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.v1.ReportWorkerDeathResponse
-	29, // [29:31] is the sub-list for method output_type
-	27, // [27:29] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	21, // 4: millrace.v1.Registration.gpu:type_name -> millrace.v1.Gpu
+	1,  // 5: millrace.v1.SessionRequest.register:type_name -> millrace.v1.Registration
+	5,  // 6: millrace.v1.SessionRequest.tasks:type_name -> millrace.v1.TaskReport
+	7,  // 7: millrace.v1.SessionRequest.objects:type_name -> millrace.v1.ObjectReport
+	8,  // 8: millrace.v1.SessionRequest.stats:type_name -> millrace.v1.WorkerStats
+	0,  // 9: millrace.v1.TaskReport.outcome:type_name -> millrace.v1.TaskOutcome
+	22, // 10: millrace.v1.TaskReport.error:type_name -> millrace.v1.TaskError
+	6,  // 11: millrace.v1.TaskReport.unreachable:type_name -> millrace.v1.Unreachable
+	2,  // 12: millrace.v1.ObjectReport.replica:type_name -> millrace.v1.Replica
+	23, // 13: millrace.v1.WorkerStats.lanes:type_name -> millrace.v1.Lane
+	11, // 14: millrace.v1.SessionResponse.registered:type_name -> millrace.v1.Registered
+	12, // 15: millrace.v1.SessionResponse.ops:type_name -> millrace.v1.OpDefinition
+	24, // 16: millrace.v1.SessionResponse.functions:type_name -> millrace.v1.Function
+	13, // 17: millrace.v1.SessionResponse.peers:type_name -> millrace.v1.Peer
+	14, // 18: millrace.v1.SessionResponse.assignments:type_name -> millrace.v1.Assignment
+	3,  // 19: millrace.v1.SessionResponse.retractions:type_name -> millrace.v1.TaskRef
+	3,  // 20: millrace.v1.SessionResponse.cancellations:type_name -> millrace.v1.TaskRef
+	2,  // 21: millrace.v1.SessionResponse.releases:type_name -> millrace.v1.Replica
+	10, // 22: millrace.v1.SessionResponse.next_uses:type_name -> millrace.v1.NextUse
+	25, // 23: millrace.v1.Registered.lease:type_name -> google.protobuf.Duration
+	26, // 24: millrace.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	15, // 25: millrace.v1.Assignment.inputs:type_name -> millrace.v1.Input
+	19, // 26: millrace.v1.Assignment.resources:type_name -> millrace.v1.Assignment.ResourcesEntry
+	27, // 27: millrace.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
+	4,  // 28: millrace.v1.WorkerService.Session:input_type -> millrace.v1.SessionRequest
+	16, // 29: millrace.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.v1.ReportWorkerDeathRequest
+	9,  // 30: millrace.v1.WorkerService.Session:output_type -> millrace.v1.SessionResponse
+	17, // 31: millrace.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.v1.ReportWorkerDeathResponse
+	30, // [30:32] is the sub-list for method output_type
+	28, // [28:30] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_service_proto_init() }

@@ -45,6 +45,18 @@ LANE_STATE_OPEN: LaneState
 LANE_STATE_SHUT: LaneState
 LANE_STATE_NO_WAY: LaneState
 
+class Gpu(_message.Message):
+    __slots__ = ("uuid", "name", "pci_bus_id", "memory_bytes")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PCI_BUS_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    name: str
+    pci_bus_id: str
+    memory_bytes: int
+    def __init__(self, uuid: _Optional[str] = ..., name: _Optional[str] = ..., pci_bus_id: _Optional[str] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
 class Lane(_message.Message):
     __slots__ = ("peer_worker_id", "peer", "path", "state", "why", "bytes_per_second", "latency_nanos", "bytes", "succeeded", "failed")
     PEER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -94,7 +106,7 @@ class WorkerDeath(_message.Message):
     def __init__(self, incarnation: _Optional[str] = ..., cause: _Optional[str] = ..., exit_code: _Optional[int] = ..., signal: _Optional[str] = ..., out_of_memory: bool = ..., log_tail: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., pid: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., running_keys: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Worker(_message.Message):
-    __slots__ = ("worker_id", "name", "incarnation", "state", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "memory_used_bytes", "assigned_tasks", "objects", "finished_tasks", "register_time", "last_seen_time", "deaths", "version", "revision", "executors", "rss_bytes", "executor_deaths", "last_executor_death", "bytes_in", "bytes_out", "lanes", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure")
+    __slots__ = ("worker_id", "name", "incarnation", "state", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "memory_used_bytes", "assigned_tasks", "objects", "finished_tasks", "register_time", "last_seen_time", "deaths", "version", "revision", "executors", "rss_bytes", "executor_deaths", "last_executor_death", "bytes_in", "bytes_out", "lanes", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "gpu")
     class ResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +145,7 @@ class Worker(_message.Message):
     SPILL_WRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
     SPILL_READ_BYTES_FIELD_NUMBER: _ClassVar[int]
     SPILL_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
     worker_id: int
     name: str
     incarnation: str
@@ -164,4 +177,5 @@ class Worker(_message.Message):
     spill_written_bytes: int
     spill_read_bytes: int
     spill_failure: str
-    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., assigned_tasks: _Optional[int] = ..., objects: _Optional[int] = ..., finished_tasks: _Optional[int] = ..., register_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[WorkerDeath, _Mapping]]] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., executors: _Optional[_Iterable[str]] = ..., rss_bytes: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[Lane, _Mapping]]] = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ...) -> None: ...
+    gpu: Gpu
+    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., assigned_tasks: _Optional[int] = ..., objects: _Optional[int] = ..., finished_tasks: _Optional[int] = ..., register_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[WorkerDeath, _Mapping]]] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., executors: _Optional[_Iterable[str]] = ..., rss_bytes: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[Lane, _Mapping]]] = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., gpu: _Optional[_Union[Gpu, _Mapping]] = ...) -> None: ...
