@@ -36,6 +36,9 @@ os.execv(sys.executable, [sys.executable, "-m", "millrace.executor"])
 class Worker:
     """Plays the worker's part of the protocol."""
 
+    #: What `hello` says besides.
+    hello: dict[str, Any] = {}  # noqa: RUF012
+
     def __init__(self) -> None:
         self.link, theirs = socket.socketpair()
         self.slab_fd, self.page_fd = os.memfd_create("slab"), os.memfd_create("page")
@@ -51,7 +54,11 @@ class Worker:
         launch.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
         theirs.close(), given.close(), launch.close()
         self.link.settimeout(30)
-        self.send(hello=executor_pb2.ExecutorHello(protocol=1, worker_name="w", slab_bytes=SLAB, inline_bytes=1024))
+        self.send(
+            hello=executor_pb2.ExecutorHello(
+                protocol=1, worker_name="w", slab_bytes=SLAB, inline_bytes=1024, **self.hello
+            )
+        )
         self.inbox: list[Any] = []
         self.logs: list[Any] = []
         assert self.receive().ready.protocol == 1
@@ -115,15 +122,18 @@ class Worker:
     def word(self, index: int) -> int:
         return struct.unpack_from("<Q", self.page, 8 * index)[0]
 
+    def end(self) -> None:
+        self.link.close()
+        assert self.process.wait(10) is not None
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
     w = Worker()
     yield w
-    w.link.close()
-    assert w.process.wait(10) is not None
-    assert w.process.stderr is not None
-    w.process.stderr.close()
+    w.end()
 
 
 def test_runs_functions_and_tells_how_far_it_is(worker: Worker) -> None:

@@ -503,7 +503,16 @@ typedef struct work {
   event *reach, *wait;
   uint64_t sequence;
   int staged;  // from is ours
+  struct row *table;  // of a gather
+  unsigned rows;
+  int own_table;
 } work;
+
+// As in transfer/ipc/kernel/gather.cu.
+struct row {
+  uint64_t to, from, bytes;
+};
+enum { SHORT_ROWS = 160 };
 
 typedef struct {
   pthread_mutex_t lock;
@@ -538,6 +547,8 @@ static void *run(void *arg) {
       memmove(w->to, w->from, w->bytes);
     else if (w->to)
       memset(w->to, w->value, w->bytes);
+    for (unsigned i = 0; i < w->rows; i++) memmove((void *)w->table[i].to, (void *)w->table[i].from, w->table[i].bytes);
+    if (w->own_table) free(w->table);
     if (w->wait) {
       while (w->wait->at->reached < w->sequence) usleep(20);
       unref(w->wait);
@@ -643,8 +654,13 @@ int cuEventDestroy_v2(event *e) {
   return OK;
 }
 
+// Nothing is ever submitted to the default stream.
 int cuEventRecord(event *e, stream *s) {
   IN_CONTEXT;
+  if (!s) {
+    e->at->reached = ++e->at->recorded;
+    return OK;
+  }
   e->refs++;
   return submit(s, (work){.reach = e, .sequence = ++e->at->recorded});
 }
@@ -680,6 +696,13 @@ int cuIpcOpenEventHandle(event **out, ipc_handle h) {
   close(fd);
   count(&st->events, 1);
   *out = e;
+  return OK;
+}
+
+int cuCtxSynchronize(void) {
+  IN_CONTEXT;
+  while (pending) usleep(20);
+  CALL;
   return OK;
 }
 
@@ -823,7 +846,8 @@ int cuFuncSetAttribute(function *f, int attribute, int value) {
   return attribute == 8 && value <= 227 << 10 ? OK : INVALID_VALUE;
 }
 
-// A launch takes its turn in the stream and computes nothing.
+// A launch takes its turn in the stream and computes nothing, but for the gather
+// kernels of transfer/ipc.
 int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    stream *s, void **parameters, void **extra) {
   IN_CONTEXT;
@@ -842,5 +866,18 @@ int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
   }
   st->launches++;
   pthread_mutex_unlock(&lock);
-  return submit(s, (work){.bytes = 0});
+  work w = {.bytes = 0};
+  if (!strncmp(f->name, "millrace_gather", 15)) {
+    char *at = extra[1];
+    if (!strcmp(f->name, "millrace_gather_short")) {
+      w.rows = *(unsigned *)(at + SHORT_ROWS * sizeof(struct row));
+      w.table = malloc(SHORT_ROWS * sizeof(struct row));
+      memcpy(w.table, at, w.rows * sizeof(struct row));
+      w.own_table = 1;
+    } else {
+      w.table = *(struct row **)at;
+      w.rows = *(unsigned *)(at + 8);
+    }
+  }
+  return submit(s, w);
 }

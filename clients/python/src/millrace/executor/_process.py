@@ -20,8 +20,11 @@ from typing import Any, cast
 
 import cloudpickle
 
-from millrace import _serialize
+from millrace import _arrays, _serialize
+from millrace._arrays import DeviceFrame
 from millrace._pb.millrace.v1 import data_service_pb2, executor_pb2, task_pb2, value_pb2
+from millrace.executor._device import CudaError, Device, DeviceRange
+from millrace.executor._kernels import warm_up
 from millrace.executor._link import CONTROL_FD, SLAB_FD, ControlPage, Link, Segment, Slab, open_socket
 from millrace.executor._output import Stream, drain
 
@@ -100,7 +103,15 @@ class Process:
         if self.hello.protocol != PROTOCOL:
             print(f"worker speaks protocol {self.hello.protocol}, this executor {PROTOCOL}", file=sys.stderr)
             raise SystemExit(64)
-        self._slab = Slab(SLAB_FD, self.hello.slab_bytes)
+        # The slab, in one of the two places.
+        self._device: Device | None = None
+        self._slab: Slab | None = None
+        if self.hello.HasField("device"):
+            self._device = Device(self.hello.device, self.hello.slab_bytes)
+        else:
+            self._slab = Slab(SLAB_FD, self.hello.slab_bytes)
+        # The GPU does not answer this process any more: another one is to go on.
+        self._lost: CudaError | None = None
         # Address of the mapping that inputs are served from; 0 until it is needed.
         self._base = 0
         # Memory of other workers by number; what could not be mapped says why. Changed by the reader, never while a run
@@ -258,7 +269,11 @@ class Process:
         sys.stdout = Stream(self, sys.stdout, stderr=False)
         sys.stderr = Stream(self, sys.stderr, stderr=True)
         ready = executor_pb2.ExecutorReady(
-            protocol=PROTOCOL, pid=os.getpid(), language=f"python {platform.python_version()}", segments=True
+            protocol=PROTOCOL,
+            pid=os.getpid(),
+            language=f"python {platform.python_version()}",
+            segments=self._device is None,
+            device=self._device is not None,
         )
         self._link.send(executor_pb2.FromExecutor(ready=ready))
         threading.Thread(target=self._read, name="millrace-link", daemon=True).start()
@@ -293,13 +308,25 @@ class Process:
                 drain()
             self._control.end(ordinal)
             self._finish(finished)
+            if self._lost is not None:
+                self.flush()
+                print(f"the GPU is lost to this process: {self._lost}", file=sys.__stderr__)
+                return 70
 
     def _preload(self) -> None:
         """Imports what most tasks need, while there is nothing to do."""
-        try:
-            importlib.import_module("numpy")
-        except Exception:  # whoever needs it will say so
-            traceback.print_exc()
+        for name in ("numpy", *self.hello.preload):
+            if not self._queue.empty():
+                return
+            try:
+                importlib.import_module(name)
+            except ImportError:
+                continue
+            except Exception:  # whoever needs it will say so
+                traceback.print_exc()
+                continue
+            if name == "cupy" and self._device is not None:
+                threading.Thread(target=warm_up, name="millrace-warm-up", daemon=True).start()
 
     def _run(self, ordinal: int, run: executor_pb2.ExecutorRun, op: _Op) -> executor_pb2.ExecutorFinished:
         finished = executor_pb2.ExecutorFinished(task_id=run.task_id, attempt=run.attempt)
@@ -311,6 +338,8 @@ class Process:
                 if self._control.stop == ordinal:
                     raise TaskStopped("the task was stopped before it began")
                 call = op.call or self._resolve(op)
+                if self._device is not None:
+                    self._device.choose(getattr(call, _arrays.WANTS, None))
                 args, kwargs = self._arguments(run)
                 self._store(run, self._call(call, args, kwargs, finished), finished)
             finally:
@@ -319,12 +348,21 @@ class Process:
             finished.error.reason, finished.error.message = e.reason, str(e)
         except _NoRoom as e:
             finished.error.CopyFrom(e.error)
+        except CudaError as e:
+            finished.error.reason = "DEVICE_ERROR"
+            finished.error.message = f"something that the function ran on the GPU failed: {e}"
         except TaskStopped:
             finished.error.reason, finished.error.message = "STOPPED", "the function was stopped"
         except BaseException as e:  # SystemExit too: a task that calls sys.exit fails, the executor lives
             self._describe(e, finished.error)
         finally:
             self.task_id, self.info = 0, None
+        if self._device is not None and finished.HasField("error"):
+            # Whatever it had submitted may still use its inputs, and what was allocated.
+            try:
+                self._device.driver.wait_for_all()
+            except CudaError as e:
+                self._lost = e if e.lost else None
         if finished.HasField("error"):
             finished.ClearField("header")
             del finished.frames[:], finished.inline_frames[:]
@@ -338,6 +376,8 @@ class Process:
                 import asyncio  # slow to import, and rarely needed
 
                 result = asyncio.run(result)
+            if self._device is not None:
+                self._device.wait()
             return result
         finally:
             finished.run_nanos = time.perf_counter_ns() - began
@@ -394,7 +434,7 @@ class Process:
         for number, given in enumerate(run.inputs):
             try:
                 frames = [self._frame(f) for f in given.frames]
-                inputs.append(_serialize.decode(given.header, frames, readonly=True))
+                inputs.append(_serialize.decode(given.header, frames, readonly=True, device=self._device))
             except TaskStopped:
                 raise
             except Exception as e:
@@ -425,8 +465,11 @@ class Process:
             "where it was made?",
         ) from trouble
 
-    def _frame(self, at: data_service_pb2.FrameLocation) -> memoryview:
+    def _frame(self, at: data_service_pb2.FrameLocation) -> memoryview | DeviceRange:
+        if self._device is not None:
+            return DeviceRange(self._device, at.offset, at.bytes)
         if not at.segment:
+            assert self._slab is not None
             return self._slab.readable[at.offset : at.offset + at.bytes]
         segment = self._segments[at.segment]
         if isinstance(segment, OSError):
@@ -447,7 +490,7 @@ class Process:
 
     def _store(self, run: executor_pb2.ExecutorRun, result: Any, finished: executor_pb2.ExecutorFinished) -> None:
         try:
-            encoded = _serialize.encode(result, strided=True)
+            encoded = _serialize.encode(result, strided=True, device=self._device)
         except TaskStopped:
             raise
         except Exception as e:
@@ -460,7 +503,7 @@ class Process:
         finished.header = encoded.header
         if not encoded.frames:
             return
-        if encoded.nbytes <= self.hello.inline_bytes:
+        if encoded.nbytes <= self.hello.inline_bytes and not any(isinstance(f, DeviceFrame) for f in encoded.frames):
             finished.inline_frames.extend(f.tobytes() for f in encoded.frames)
             return
         # Frames that lie in an input need no room: the result shares them.
@@ -471,23 +514,39 @@ class Process:
             if at is None:
                 place = next(places)
                 at = place.offset
-                if frame.nbytes:
+                if self._device is not None:
+                    self._device.write(frame, at)
+                elif frame.nbytes:
+                    assert self._slab is not None
                     _serialize.write(frame, self._slab.writable[at : at + frame.nbytes])
             finished.frames.add(offset=at, bytes=frame.nbytes)
+        if self._device is not None and wanted:
+            self._device.wait()
 
     def _shared(self, frame: Any, run: executor_pb2.ExecutorRun) -> int | None:
         """Where a frame lies in the slab, if it lies in an input there. What lies in a segment is only lent."""
-        if not (isinstance(frame, memoryview) and frame.nbytes and any(i.frames for i in run.inputs)):
+        if not (frame.nbytes and any(i.frames for i in run.inputs)):
             return None
-        import numpy as np
-
-        self._base = self._base or np.frombuffer(self._slab.readable, np.uint8).ctypes.data
-        at = np.frombuffer(frame, np.uint8).ctypes.data - self._base
+        if self._device is not None:
+            at = self._device.offset(frame)
+        else:
+            at = self._at(frame)
+        if at is None:
+            return None
         for i in run.inputs:
             for f in i.frames:
                 if not f.segment and f.offset <= at and at + frame.nbytes <= f.offset + f.bytes:
                     return at
         return None
+
+    def _at(self, frame: Any) -> int | None:
+        if not isinstance(frame, memoryview):
+            return None
+        import numpy as np
+
+        assert self._slab is not None
+        self._base = self._base or np.frombuffer(self._slab.readable, np.uint8).ctypes.data
+        return np.frombuffer(frame, np.uint8).ctypes.data - self._base
 
     def _allocate(self, run: executor_pb2.ExecutorRun, sizes: list[int]) -> Any:
         self._requests += 1
@@ -580,4 +639,6 @@ def main() -> int:
     status = _process.run()
     sys.stdout.flush()
     sys.stderr.flush()
+    if _process.hello.HasField("device"):
+        os._exit(status)  # libraries take the GPU down in no good order, and may hang when it is lost
     return status
