@@ -392,6 +392,12 @@ func (c *peer) end(loans []*loan, held []bool) {
 	}
 }
 
+// Connect makes the connection to a peer, if there is none.
+func (p *Path) Connect(ctx context.Context, at transfer.Peer) error {
+	_, err := p.connected(ctx, at)
+	return err
+}
+
 // Lends is part of transfer.Borrower. What is not known is worth asking.
 func (p *Path) Lends(transfer.Peer) bool { return true }
 
