@@ -60,8 +60,16 @@ class Fake:
         self.set(_FAIL_CODE, code)
         self.set(_FAIL_COUNT, count)
 
+    uuid = bytes([0xFA] * 15 + [0])
+
+    def put(self, at: int, data: bytes) -> None:
+        ctypes.memmove(at, data, len(data))
+
+    def get(self, at: int, n: int) -> bytes:
+        return ctypes.string_at(at, n)
+
     def slab(self, size: int) -> tuple[int, bytes]:
-        """Its address here, which the processor can read, and its handle."""
+        """Its address here and its handle."""
         at, handle = ctypes.c_uint64(), ctypes.create_string_buffer(64)
         assert not self.lib.cuMemAlloc_v2(ctypes.byref(at), size)
         assert not self.lib.cuIpcGetMemHandle(handle, at)
@@ -79,31 +87,30 @@ def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fake]:
 class DeviceWorker(Worker):
     """Plays a worker whose slab lies on a GPU."""
 
-    def __init__(self, fake: Fake, **device: Any) -> None:
-        self.fake = fake
-        self.at, handle = fake.slab(SLAB)
-        ctypes.memmove(self.at, HEADER, len(HEADER))
-        uuid = bytes([0xFA] * 15 + [0])
+    def __init__(self, gpu: Any, **device: Any) -> None:
+        self.gpu = gpu
+        self.at, handle = gpu.slab(SLAB)
+        gpu.put(self.at, HEADER)
         fields = {
-            "uuid": uuid,
+            "uuid": gpu.uuid,
             "memory_handle": handle,
             "header": HEADER,
             "alignment": 256,
-            "driver": str(fake.library),
+            "driver": str(gpu.library),
         }
         self.hello = {"device": executor_pb2.ExecutorDevice(**{**fields, **device})}
         self.leases: dict[int, Any] = {}
         super().__init__()
 
     def memory(self, at: int, n: int) -> memoryview:
-        return memoryview((ctypes.c_ubyte * n).from_address(self.at + at)).cast("B")
+        return memoryview(self.gpu.get(self.at + at, n))
 
     def given(self, at: int, obj: Any) -> executor_pb2.ExecutorInput:
         """Stores an object as another worker would have."""
         encoded = _serialize.encode(obj)
         made = executor_pb2.ExecutorInput(header=encoded.header)
         for frame in encoded.frames:
-            self.memory(at, frame.nbytes)[:] = frame
+            self.gpu.put(self.at + at, frame.tobytes())
             made.frames.add(offset=at, bytes=frame.nbytes)
             at += (frame.nbytes + 255) // 256 * 256
         return made

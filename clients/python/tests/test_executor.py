@@ -47,6 +47,7 @@ class Worker:
         self.slab = mmap.mmap(self.slab_fd, SLAB)
         self.page = mmap.mmap(self.page_fd, 4096)
         launch, given = socket.socketpair()
+        began = time.monotonic()
         self.process = subprocess.Popen(
             [sys.executable, "-c", LAUNCH, str(given.fileno())], pass_fds=[given.fileno()], stderr=subprocess.PIPE
         )
@@ -62,6 +63,8 @@ class Worker:
         self.inbox: list[Any] = []
         self.logs: list[Any] = []
         assert self.receive().ready.protocol == 1
+        #: How long the process took to get ready, in seconds.
+        self.started = time.monotonic() - began
         self.runs = 0
         self.room = 1 << 20
 
