@@ -4,6 +4,7 @@ package ipc_test
 
 import (
 	"bufio"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,11 +13,13 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
@@ -85,20 +88,37 @@ func start() (err error) {
 	return err
 }
 
-// order is what a child process is told: to hold a slab, and with Objects to lend
-// that many objects of Bytes each out of it.
+// order is what a child process is told: first to make a slab and, with an address,
+// to lend objects out of it; then to fetch from others.
 type order struct {
 	Device   int
 	Size     cuda.Size
 	Identity memory.Identity
-	Address  string
-	Objects  int
-	Bytes    uint64
+	// Await: as soon as there is room.
+	Await   bool
+	Address string
+	Sets    []set
+
+	// Fetch are the addresses of those from which object Ref, of Bytes, is fetched,
+	// from all at once and Rounds times from each.
+	Fetch  []string
+	Ref    int
+	Rounds int
+	Bytes  uint64
+}
+
+// set are objects, numbered from First on, of so many bytes each. Those of 16 MiB
+// and more share their bytes.
+type set struct {
+	First, Count int
+	Bytes        uint64
 }
 
 type answer struct {
 	Error  string
 	Export cuda.Export
+	// Seconds and processor time of a fetch.
+	Seconds, CPUSeconds float64
 }
 
 func serve(in io.Reader, out io.Writer) error {
@@ -111,19 +131,26 @@ func serve(in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	slab, err := device.NewSlab(cuda.SlabConfig{Size: o.Size, Identity: o.Identity})
+	config := cuda.SlabConfig{Size: o.Size, Identity: o.Identity}
+	make := device.NewSlab
+	if o.Await {
+		make = func(c cuda.SlabConfig) (*cuda.Slab, error) { return device.AwaitSlab(context.Background(), c, nil) }
+	}
+	slab, err := make(config)
 	if err != nil {
 		return errors.Join(err, answers.Encode(answer{Error: err.Error()}))
 	}
-	if o.Objects > 0 {
-		objects := transfertest.NewObjectsIn(transfertest.NewRoom(slab))
-		backing := pattern(o.Bytes)
-		for i := range o.Objects {
-			// Those that are to be apart come from other arrays.
-			if !o.shared() {
-				backing = slices.Clone(backing)
+	room := transfertest.NewRoom(slab)
+	if o.Address != "" {
+		objects := transfertest.NewObjectsIn(room)
+		for _, s := range o.Sets {
+			backing := pattern(s.Bytes)
+			for i := range s.Count {
+				if s.Bytes < 16<<20 {
+					backing = slices.Clone(backing) // its own place
+				}
+				objects.Put(ref(s.First+i), "x", backing)
 			}
-			objects.Put(ref(i), "x", backing)
 		}
 		if _, err := borrow.Listen(o.Address, lending(slab, slab.Export(), objects)); err != nil {
 			return err
@@ -132,12 +159,92 @@ func serve(in io.Reader, out io.Writer) error {
 	if err := answers.Encode(answer{Export: slab.Export()}); err != nil {
 		return err
 	}
-	_, _ = io.Copy(io.Discard, in) // until the parent is gone, or done
-	return nil
+	for {
+		var o order
+		if err := orders.Decode(&o); err != nil {
+			return nil // the parent is gone, or done
+		}
+		a, err := fetchAsChild(device, slab, room, o)
+		if err != nil {
+			a.Error = err.Error()
+		}
+		if err := answers.Encode(a); err != nil {
+			return err
+		}
+	}
 }
 
-// shared: all objects are the same bytes of the slab.
-func (o order) shared() bool { return o.Bytes*uint64(o.Objects) > o.Size.Bytes/2 }
+// paths of a child, kept between its orders.
+var childPath *ipc.Path
+
+func fetchAsChild(d *cuda.Device, slab *cuda.Slab, room *transfertest.Room, o order) (a answer, err error) {
+	if childPath == nil {
+		if childPath, err = ipc.New(ipc.Config{Device: d, Slab: slab}); err != nil {
+			return a, err
+		}
+	}
+	errs := make([]error, len(o.Fetch))
+	sinks := make([]*places, len(o.Fetch))
+	for i := range o.Fetch {
+		if sinks[i], err = newPlaces(room, 1, o.Bytes); err != nil {
+			return a, err
+		}
+	}
+	began, cpu := time.Now(), processorTime()
+	var group sync.WaitGroup
+	for i, address := range o.Fetch {
+		group.Go(func() {
+			for range o.Rounds {
+				if errs[i] == nil {
+					errs[i] = childPath.Fetch(context.Background(), transfer.Peer{Worker: 7, Name: "source", Address: address}, []transfer.Ref{ref(o.Ref)}, sinks[i])
+				}
+			}
+		})
+	}
+	group.Wait()
+	a.Seconds, a.CPUSeconds = time.Since(began).Seconds(), (processorTime() - cpu).Seconds()
+	return a, errors.Join(errs...)
+}
+
+// places is a cheap sink: the same places each time.
+type places struct {
+	regions []transfer.Region
+	done    int
+	err     error
+}
+
+func newPlaces(room *transfertest.Room, count int, bytes uint64) (*places, error) {
+	p := &places{}
+	for range count {
+		r, err := room.Take((bytes + 255) / 256 * 256) // as the ledger aligns them
+		if err != nil {
+			return nil, err
+		}
+		r.Frame.Bytes = bytes
+		p.regions = append(p.regions, r)
+	}
+	return p, nil
+}
+
+func (p *places) Place(_ context.Context, index int, _ transfer.Head) ([]transfer.Region, error) {
+	return p.regions[index : index+1], nil
+}
+
+func (p *places) Done(_ int, err error) {
+	p.done++
+	if err != nil {
+		p.err = err
+	}
+}
+
+// processorTime is what this process has used.
+func processorTime() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
 
 func pattern(n uint64) []byte {
 	b := make([]byte, n)
@@ -156,9 +263,11 @@ func lending(space memory.Space, export cuda.Export, source transfer.Source) bor
 
 // child is a process that holds a slab.
 type child struct {
-	cmd    *exec.Cmd
-	export cuda.Export
-	in     io.Closer
+	cmd     *exec.Cmd
+	export  cuda.Export
+	in      io.Closer
+	orders  *json.Encoder
+	answers *json.Decoder
 }
 
 func startChild(tb testing.TB, o order) *child {
@@ -181,20 +290,29 @@ func startChild(tb testing.TB, o order) *child {
 	if err := cmd.Start(); err != nil {
 		tb.Fatal(err)
 	}
-	c := &child{cmd: cmd, in: in}
+	c := &child{cmd: cmd, in: in, orders: json.NewEncoder(in), answers: json.NewDecoder(bufio.NewReader(out))}
 	tb.Cleanup(c.kill)
-	var a answer
-	if err := json.NewEncoder(in).Encode(o); err != nil {
+	c.tell(tb, o)
+	c.export = c.hear(tb).Export
+	return c
+}
+
+func (c *child) tell(tb testing.TB, o order) {
+	tb.Helper()
+	if err := c.orders.Encode(o); err != nil {
 		tb.Fatal(err)
 	}
-	if err := json.NewDecoder(bufio.NewReader(out)).Decode(&a); err != nil {
+}
+
+func (c *child) hear(tb testing.TB) (a answer) {
+	tb.Helper()
+	if err := c.answers.Decode(&a); err != nil {
 		tb.Fatal(err)
 	}
 	if a.Error != "" {
 		tb.Fatal(a.Error)
 	}
-	c.export = a.Export
-	return c
+	return a
 }
 
 // kill ends the process at once, and returns when the system has taken back what it
