@@ -41,7 +41,8 @@ import (
 // workerFlags are those that `worker` and `up` share.
 func workerFlags(f *pflag.FlagSet) {
 	f.Int("workers", 0, "worker processes; 0: one for each core, at most 8")
-	f.String("device", "auto", "memory that workers own: auto, host (cuda comes later)")
+	f.String("device", "auto", "memory that workers own: host, cuda (one worker for each GPU), or auto, which is host")
+	gpuFlags(f)
 	f.Int("slots", 0, "tasks that a worker runs at once; 0: its share of the cores")
 	f.String("memory-limit", "auto", "slab of each worker: bytes (1GiB), a share of this machine's memory (0.2), or auto")
 	f.String("protocol", "auto", "how workers fetch from each other: auto (the best that each pair has), borrow, ucx or grpc")
@@ -65,18 +66,21 @@ func (a *app) workerCount() (workers, slots int, err error) {
 		return 0, 0, usageError{fmt.Errorf("--workers %d: 1 to 4096, or 0 for as many as cores", workers)}
 	}
 	cores := runtime.NumCPU()
-	if workers == 0 {
+	onGPU, err := a.onGPU()
+	if err != nil {
+		return 0, 0, err
+	}
+	switch {
+	case workers > 0:
+	case onGPU:
+		if workers, err = a.gpus(); err != nil {
+			return 0, 0, err
+		}
+	default:
 		workers = min(cores, 8)
 	}
 	if slots <= 0 {
 		slots = max(1, cores/workers)
-	}
-	switch d := a.settings.String("device"); d {
-	case "auto", "host":
-	case "cuda":
-		return 0, 0, usageError{errors.New("--device cuda: this version has host-memory workers only; use --device host")}
-	default:
-		return 0, 0, usageError{fmt.Errorf("--device %s: auto or host", d)}
 	}
 	return workers, slots, nil
 }
@@ -230,6 +234,9 @@ func (a *app) runChild(ctx context.Context, name, address, token string) error {
 			return usageError{fmt.Errorf("--exec %s: name=command", e)}
 		}
 		c.Exec[name] = strings.Fields(command)
+	}
+	if err := a.onDevice(&c, workers); err != nil {
+		return err
 	}
 	if err := worker.Run(ctx, c); err != nil {
 		slog.Error("worker ends", "worker", name, "error", err)
@@ -391,7 +398,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	working, stopWorking := context.WithCancel(cmd.Context())
 	defer stopWorking()
 	args := []string{"worker", "--workers", strconv.Itoa(workers), "--slots", strconv.Itoa(slots), "--memory-limit", strconv.FormatUint(limit, 10), "--log-level", a.settings.String("log-level")}
-	for _, name := range []string{"device", "python", "executors", "zero", "resources", "exec", "spill-limit", "local-directory", "protocol", "ucx-library", "ucx-tls", "ucx-net-devices"} {
+	for _, name := range append(gpuFlagNames, "device", "python", "executors", "zero", "resources", "exec", "spill-limit", "local-directory", "protocol", "ucx-library", "ucx-tls", "ucx-net-devices") {
 		if f := cmd.Flags().Lookup(name); a.settings.origin[name] != "default" {
 			if values, ok := f.Value.(pflag.SliceValue); ok {
 				for _, v := range values.GetSlice() {
@@ -429,7 +436,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 			if remove, err = writeSchedulerFile(a.settings.String("scheduler-file"), srv, token); err != nil {
 				return err
 			}
-			a.greet(srv, token, workers, slots, limit)
+			a.greet(srv, token, workers, slots, a.memoryOf(limit))
 		case err := <-supervised:
 			// The workers have left: told to, or stopped by the scheduler (a shutdown by a client).
 			stopServing()
@@ -468,9 +475,9 @@ func (a *app) carriers() string {
 	return fmt.Sprintf("in place on this host; between hosts by UCX where there is RDMA, else by TCP streams (%s)", path)
 }
 
-func (a *app) greet(srv *server.Server, token string, workers, slots int, limit uint64) {
+func (a *app) greet(srv *server.Server, token string, workers, slots int, memory string) {
 	w := func(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format+"\n", args...) }
-	w("Millrace %s: %d workers with %d slots and %s each, host memory", version.String(), workers, slots, size(limit))
+	w("Millrace %s: %d workers with %d slots and %s each", version.String(), workers, slots, memory)
 	w("  address  %s", srv.Address())
 	if srv.HTTPAddress() != "" {
 		w("  http     http://%s/metrics", srv.HTTPAddress())
