@@ -11,7 +11,7 @@ import torch.multiprocessing as mp
 WARM, ROUNDS = 5, 60
 
 
-def timed(name: str, rank: int, world: int, moved: int, call) -> None:  # noqa: ANN001
+def timed(name: str, rank: int, world: int, moved: int, call) -> None:
     """Print the time of a collective, and the bytes that all GPUs together received."""
     for _ in range(WARM):
         call()

@@ -2,7 +2,6 @@
 nvidia-cuda-nvrtc (checked with 13.0) or the library named by MILLRACE_NVRTC."""
 
 import ctypes
-import glob
 import os
 import pathlib
 import site
@@ -17,10 +16,10 @@ def library() -> ctypes.CDLL:
     if name := os.environ.get("MILLRACE_NVRTC"):
         return ctypes.CDLL(name)
     for folder in [*site.getsitepackages(), *sys.path]:
-        for found in sorted(glob.glob(f"{folder}/nvidia/*/lib/libnvrtc.so.1[0-9]")):
-            for part in glob.glob(f"{pathlib.Path(found).parent}/libnvrtc-builtins.so.*"):
-                ctypes.CDLL(part)  # else NVRTC would look for it where the system has its libraries
-            return ctypes.CDLL(found)
+        for found in sorted(pathlib.Path(folder).glob("nvidia/*/lib/libnvrtc.so.1[0-9]")):
+            for part in found.parent.glob("libnvrtc-builtins.so.*"):
+                ctypes.CDLL(str(part))  # else NVRTC would look for it where the system has its libraries
+            return ctypes.CDLL(str(found))
     sys.exit("there is no NVRTC; pip install nvidia-cuda-nvrtc, or set MILLRACE_NVRTC to its libnvrtc.so")
 
 
