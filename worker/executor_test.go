@@ -363,7 +363,7 @@ func TestFunctionsAreSentOnceAndAskedForIfMissing(t *testing.T) {
 
 func TestNothingIsLeftBehind(t *testing.T) {
 	scratch := t.TempDir()
-	w := echo(t, func(c *worker.Config) { c.Scratch = scratch }, "pid", "stubborn")
+	w := echo(t, func(c *worker.Config) { c.LocalDirectory = scratch }, "pid", "stubborn")
 	w.call(1, 1)
 	pid, err := strconv.Atoi(w.text(t, 1))
 	if err != nil {

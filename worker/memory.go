@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/localdir"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/disk"
 	hostmemory "github.com/millrace/millrace/memory/host"
@@ -19,6 +19,8 @@ import (
 // opened is the memory of a worker, with the device that it belongs to.
 type opened struct {
 	device device.Device
+	// local is the worker's own directory.
+	local *localdir.Dir
 	// below are the tiers under the slab.
 	below []memory.Tier
 	// executors and lent say how other processes map a slab on a GPU; nil: it is in
@@ -43,6 +45,9 @@ func (c Config) open(ctx context.Context, identity memory.Identity) (m *opened, 
 			err = errors.Join(err, m.close())
 		}
 	}()
+	if err := c.openLocal(m); err != nil {
+		return nil, err
+	}
 	if c.Device == DeviceCUDA {
 		err = c.openGPU(ctx, identity, m)
 	} else {
@@ -72,6 +77,22 @@ func (m *opened) describe(r *millracev1.Registration) {
 	r.Gpu = m.gpu
 }
 
+// openLocal makes the worker's directory, and removes those of dead ones.
+func (c Config) openLocal(m *opened) (err error) {
+	localdir.Clean(c.LocalDirectory)
+	if m.local, err = localdir.Make(c.LocalDirectory, c.Name); err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	m.then(func() error {
+		if failed := m.local.Close(); failed != nil {
+			// A task may have made what its worker cannot remove.
+			c.Log.Warn("the worker's directory is left behind", "directory", m.local.Path(), "error", failed)
+		}
+		return nil
+	})
+	return nil
+}
+
 func (c Config) openHost(identity memory.Identity, m *opened) error {
 	slab, err := hostmemory.NewSlab(c.MemoryLimitBytes, identity)
 	if err != nil {
@@ -87,16 +108,12 @@ func (c Config) openDisk(m *opened) error {
 	if c.SpillLimitBytes == NoSpill {
 		return nil
 	}
-	directory := c.Scratch
-	if directory == "" {
-		directory = os.TempDir()
-	}
-	tier, err := disk.Open(disk.Config{Directory: directory, Owner: c.Name, SizeBytes: c.SpillLimitBytes})
+	tier, err := disk.Open(disk.Config{Directory: m.local.Path(), SizeBytes: c.SpillLimitBytes})
 	if err != nil {
 		return fmt.Errorf("worker: %w", err)
 	}
 	m.then(tier.Close)
 	m.below = append(m.below, tier)
-	c.Log.Info("results that there is no room for in memory go to disk", "directory", tier.Directory(), "limit_bytes", tier.Size(), "direct_io", tier.Direct())
+	c.Log.Info("results that there is no room for in memory go to disk", "directory", m.local.Path(), "limit_bytes", tier.Size(), "direct_io", tier.Direct())
 	return nil
 }

@@ -220,7 +220,7 @@ func corrupt(t *testing.T, directory string) {
 // client.
 func TestCorruptedSpillFileLosesTheObjects(t *testing.T) {
 	directory := t.TempDir()
-	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { small(c); c.Scratch = directory })
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { small(c); c.LocalDirectory = directory })
 	w.Op(1, native, "bench.bytes")
 	w.Op(2, native, "bench.checksum")
 	const n, bytes = 32, 2 << 20
@@ -259,7 +259,7 @@ func TestCorruptedSpillFileLosesTheObjects(t *testing.T) {
 func TestCorruptedSpilledObjectsAreNotServed(t *testing.T) {
 	directory := t.TempDir()
 	s := workertest.NewScheduler(t)
-	a := start(t, s, func(c *worker.Config) { small(c); c.Scratch = directory })
+	a := start(t, s, func(c *worker.Config) { small(c); c.LocalDirectory = directory })
 	b := start(t, s, func(c *worker.Config) { small(c); c.Name, c.MemoryLimitBytes = "host-1", 64<<20 })
 	a.Op(1, native, "bench.bytes")
 	b.Op(2, native, "bench.checksum")
@@ -296,7 +296,7 @@ func TestNothingIsLeftAfterTheEnd(t *testing.T) {
 	directory := t.TempDir()
 	s := workertest.NewScheduler(t)
 	before := descriptors(t)
-	w := start(t, s, func(c *worker.Config) { small(c); c.Scratch = directory })
+	w := start(t, s, func(c *worker.Config) { small(c); c.LocalDirectory = directory })
 	w.Op(1, native, "bench.bytes")
 	w.chunks(t, 100, 32, 2<<20)
 	if len(spillFiles(t, directory)) != 1 {

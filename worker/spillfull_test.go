@@ -50,7 +50,7 @@ func TestFullDiskFailsTheSpillNotTheWorker(t *testing.T) {
 	})
 	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) {
 		small(c)
-		c.Scratch, c.MemoryWait = directory, 500*time.Millisecond
+		c.LocalDirectory, c.MemoryWait = directory, 500*time.Millisecond
 	})
 	w.Op(1, native, "bench.bytes")
 	w.Op(2, native, "bench.noop")

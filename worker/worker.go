@@ -86,10 +86,10 @@ type Config struct {
 	Executors int
 	// ExecutorEnv is added to the environment of executors: NAME=value.
 	ExecutorEnv []string
-	// Scratch is the directory in which executors get theirs, and in which results
-	// are kept that the slab has no room for. Default: that of the system for
-	// temporary files.
-	Scratch string
+	// LocalDirectory is where the worker makes a directory of its own, for executors
+	// to get theirs in and for results that the slab has no room for. What dead
+	// workers left there is removed. Default: that of the system for temporary files.
+	LocalDirectory string
 	// SpillLimitBytes bounds those results. 0 means half of what is free there when
 	// the worker starts, NoSpill that they are not kept on disk.
 	SpillLimitBytes uint64
@@ -134,6 +134,7 @@ const (
 	ProtocolBorrow = "borrow"
 	ProtocolUCX    = "ucx"
 	ProtocolGRPC   = "grpc"
+	ProtocolIPC    = "ipc"
 )
 
 func (c Config) validated() (Config, error) {
@@ -141,9 +142,9 @@ func (c Config) validated() (Config, error) {
 	switch c.Protocol {
 	case "":
 		c.Protocol = ProtocolAuto
-	case ProtocolAuto, ProtocolBorrow, ProtocolUCX, ProtocolGRPC:
+	case ProtocolAuto, ProtocolBorrow, ProtocolUCX, ProtocolGRPC, ProtocolIPC:
 	default:
-		errs = append(errs, fmt.Errorf("worker: protocol %q (--protocol): auto, borrow, ucx or grpc", c.Protocol))
+		errs = append(errs, fmt.Errorf("worker: protocol %q (--protocol): auto, borrow, ucx, ipc or grpc", c.Protocol))
 	}
 	switch c.Device {
 	case "":
@@ -252,7 +253,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	logs := new(tasklog.Logs)
 
 	var w *loop.Worker
-	pools, err := c.executors(objects, logs, m.executors, func(r []executor.Result) { w.PostResults(r) })
+	pools, err := c.executors(m.local.Path(), objects, logs, m.executors, func(r []executor.Result) { w.PostResults(r) })
 	if err != nil {
 		return err
 	}
@@ -373,8 +374,8 @@ func advertised(wanted string, listening net.Addr) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// executors makes the pools of processes.
-func (c Config) executors(objects *store.Store, logs *tasklog.Logs, on *executor.Device, done func([]executor.Result)) (*executor.Pools, error) {
+// executors makes the pools of processes, which work below a directory.
+func (c Config) executors(scratch string, objects *store.Store, logs *tasklog.Logs, on *executor.Device, done func([]executor.Result)) (*executor.Pools, error) {
 	commands := maps.Clone(c.Exec)
 	if commands == nil {
 		commands = make(map[string][]string)
@@ -385,7 +386,7 @@ func (c Config) executors(objects *store.Store, logs *tasklog.Logs, on *executor
 	start := map[string]int{"python": c.Executors}
 	return executor.New(executor.Config{
 		Worker: c.Name, Scheduler: c.Scheduler, Commands: commands, Processes: c.Slots, StartAtOnce: start,
-		Env: c.ExecutorEnv, Scratch: c.Scratch, Store: objects, Logs: logs, Done: done, Log: c.Log, MemoryWait: c.MemoryWait,
+		Env: c.ExecutorEnv, Scratch: scratch, Store: objects, Logs: logs, Done: done, Log: c.Log, MemoryWait: c.MemoryWait,
 		Device: on,
 	})
 }

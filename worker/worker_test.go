@@ -52,7 +52,8 @@ func start(t *testing.T, s *workertest.Scheduler, change func(*worker.Config)) *
 	t.Helper()
 	c := worker.Config{
 		Name: "host-0", Scheduler: s.Address, Slots: 2, MemoryLimitBytes: 64 << 20, PythonCommand: []string{""},
-		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)), MemoryWait: 300 * time.Millisecond, Scratch: t.TempDir(),
+		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)), MemoryWait: 300 * time.Millisecond, LocalDirectory: t.TempDir(),
+		StallTimeout: 30 * time.Second, // a loaded machine stands still for seconds under the race detector
 	}
 	if change != nil {
 		change(&c)
@@ -325,9 +326,11 @@ func TestInputsComeFromPeersOrInline(t *testing.T) {
 	r := a.Report(1)
 	// Two tasks on the other worker want it at once; a dead holder comes first.
 	in := &millracev1.Input{TaskId: 1, Generation: 1, Bytes: r.GetOutputBytes(), Holders: []uint32{77, a.ID}}
+	var both []*millracev1.Assignment
 	for task := uint64(2); task <= 3; task++ {
-		b.Assign(&millracev1.Assignment{TaskId: task, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0), "sum"), Inputs: []*millracev1.Input{in}})
+		both = append(both, &millracev1.Assignment{TaskId: task, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0), "sum"), Inputs: []*millracev1.Input{in}})
 	}
+	b.Assign(both...)
 	for task := uint64(2); task <= 3; task++ {
 		r := b.Report(task)
 		if got := float64Of(t, workertest.Decode(t, r.GetInlineResult())); got != 1<<21 || r.GetFetchedBytes() < 8<<20 {

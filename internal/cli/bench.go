@@ -226,26 +226,11 @@ func (a *app) benchAllToAll() *cobra.Command {
 	return cmd
 }
 
-// benchSizes reads --sizes.
-func (a *app) benchSizes() (sizes []int, err error) {
-	for _, text := range a.settings.Strings("sizes") {
-		n, err := humanize.ParseBytes(text)
-		if err != nil || n < 2<<10 || n > 1<<40 {
-			return nil, usageError{fmt.Errorf("--sizes %s: bytes such as 64KiB, at least 2KiB", text)}
-		}
-		sizes = append(sizes, int(n))
-	}
-	if len(sizes) == 0 {
-		return nil, usageError{errors.New("--sizes: at least one")}
-	}
-	return sizes, nil
-}
-
 func (a *app) benchBroadcast() *cobra.Command {
 	cmd := a.benchmark("broadcast", "One object to all workers, each fresh copy serving the next", func(ctx context.Context, progress func(done, of int)) (any, error) {
 		s := a.settings
 		c := bench.BroadcastConfig{Workers: s.Int("workers"), Protocol: s.String("protocol"), Repetitions: s.Int("repetitions"), Progress: progress}
-		sizes, err := a.benchSizes()
+		sizes, err := a.sizes()
 		if err != nil {
 			return nil, err
 		}

@@ -387,9 +387,25 @@ func (a *app) waitGraph(ctx context.Context, c *millrace.Client, id uint64) erro
 		return err
 	}
 	if g.GetState() != millracev1.GraphState_GRAPH_STATE_SUCCEEDED {
-		return &millrace.TaskError{Reason: "GRAPH_" + short(g.GetState(), "GRAPH_STATE_"), Message: g.GetFirstError()}
+		return graphError{g}
 	}
 	return nil
+}
+
+// graphError is the end of a graph that did not succeed.
+type graphError struct{ *millracev1.Graph }
+
+// Error names the graph and its first failure.
+func (e graphError) Error() string {
+	text := fmt.Sprintf("graph g%d", e.GetGraphId())
+	if e.GetName() != "" {
+		text += fmt.Sprintf(" (%s)", e.GetName())
+	}
+	text += " " + strings.ToLower(short(e.GetState(), "GRAPH_STATE_"))
+	if e.GetFirstError() != "" {
+		text += ": " + e.GetFirstError()
+	}
+	return text
 }
 
 func (a *app) status() *cobra.Command {

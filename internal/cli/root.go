@@ -78,10 +78,11 @@ func Main(args []string) int {
 func exitCode(err error) int {
 	var usage usageError
 	var task *millrace.TaskError
+	var graph graphError
 	switch {
 	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command "): // cobra's own, which has no type
 		return exitUsage
-	case errors.As(err, &task):
+	case errors.As(err, &task), errors.As(err, &graph):
 		return exitTaskFailed
 	case errors.Is(err, context.DeadlineExceeded):
 		return exitTimeout

@@ -28,6 +28,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/internal/localdir"
 	"github.com/millrace/millrace/internal/version"
 	"github.com/millrace/millrace/memory/disk"
 	"github.com/millrace/millrace/memory/host"
@@ -111,10 +112,7 @@ func (a *app) spillLimit(n int) (uint64, error) {
 	case "none":
 		return worker.NoSpill, nil
 	case "auto", "":
-		directory := a.settings.String("local-directory")
-		if directory == "" {
-			directory = os.TempDir()
-		}
+		directory := localdir.Or(a.settings.String("local-directory"))
 		if err := os.MkdirAll(directory, 0o700); err != nil {
 			return 0, usageError{fmt.Errorf("--local-directory: %w", err)}
 		}
@@ -212,7 +210,7 @@ func (a *app) runChild(ctx context.Context, name, address, token string) error {
 		Protocol:        s.String("protocol"), UCXLibrary: s.String("ucx-library"), UCXTLS: s.String("ucx-tls"), UCXNetDevices: s.String("ucx-net-devices"),
 		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Scheduler: address, Token: token,
 		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, MemoryLimitBytes: limit,
-		PythonCommand: a.python(), Executors: s.Int("executors"), Scratch: s.String("local-directory"),
+		PythonCommand: a.python(), Executors: s.Int("executors"), LocalDirectory: s.String("local-directory"),
 		SchedulerTimeout: s.Duration("death-timeout"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
 		Resources: map[string]float64{}, Exec: map[string][]string{},
 		// Functions that open a client find their own cluster, and may not stop it.
@@ -263,6 +261,8 @@ func (a *app) supervise(ctx context.Context, address, token string, workers int,
 		}
 		c.Args = args
 	}
+	// Workers that were killed leave their directories.
+	defer localdir.Clean(a.settings.String("local-directory"))
 	return supervisor.Run(ctx, c)
 }
 

@@ -1,10 +1,8 @@
 // Package disk is an Adapter: a tier of memory in a file.
 //
-// Each life of a worker has a directory of its own under the local directory,
-// with a lock that lives as long as the process: whoever starts next removes the
-// directories whose lock is free. In it is one sparse file; where in it what lies
-// is the ledger's business. Nothing is ever synced: the bytes are worthless
-// without the process.
+// The file is sparse, and where in it what lies is the ledger's business. Nothing
+// is ever synced: the bytes are worthless without the process, and so the file is
+// in a directory that goes with it (see internal/localdir).
 //
 // IO bypasses the page cache where the file system can do that (see ADR 0006): a
 // tier that is there to bound memory must not take it by another name, and the
@@ -16,10 +14,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -42,10 +38,6 @@ const (
 	bounces = 4
 	// discardBytes is from where on a punched hole is worth a system call.
 	discardBytes = 1 << 20
-
-	prefix = "millrace-spill-"
-	// stillborn is how old a directory without a lock must be to be removed.
-	stillborn = time.Minute
 )
 
 // File is what the tier needs of a file; tests put broken ones in its place.
@@ -59,10 +51,8 @@ type File interface {
 
 // Config is fixed for the life of a tier.
 type Config struct {
-	// Directory is where the tier's own directory is made.
+	// Directory is where the file is made, as "data": the worker's own.
 	Directory string
-	// Owner is put into the directory's name: the worker's.
-	Owner string
 	// SizeBytes bounds the file. 0 means half of what is free there now.
 	SizeBytes uint64
 	// Wrap, if set, is put between the tier and its file.
@@ -73,7 +63,6 @@ type Config struct {
 type Tier struct {
 	directory string
 	size      uint64
-	lock      *os.File
 	file      File
 	direct    bool
 	// buffers are the free bounce buffers; taking one waits for it.
@@ -85,12 +74,8 @@ type Tier struct {
 
 var _ memory.Tier = (*Tier)(nil)
 
-// Open removes what dead processes left, and makes a directory and an empty file.
+// Open makes an empty file.
 func Open(c Config) (_ *Tier, err error) {
-	if err := os.MkdirAll(c.Directory, 0o700); err != nil {
-		return nil, fmt.Errorf("disk: %w; choose another --local-directory", err)
-	}
-	Clean(c.Directory)
 	if c.SizeBytes == 0 {
 		free, err := FreeBytes(c.Directory)
 		if err != nil {
@@ -98,11 +83,12 @@ func Open(c Config) (_ *Tier, err error) {
 		}
 		c.SizeBytes = free / 2
 	}
-	t := &Tier{size: min(c.SizeBytes, alloc.MaxBytes) / unitBytes * unitBytes}
+	t := &Tier{directory: c.Directory, size: min(c.SizeBytes, alloc.MaxBytes) / unitBytes * unitBytes}
 	if t.size == 0 {
 		return nil, fmt.Errorf("disk: a spill limit of %d bytes is less than a block of %d; raise --spill-limit or free space below %s", c.SizeBytes, unitBytes, c.Directory)
 	}
-	if err := t.makeDirectory(c); err != nil {
+	file, direct, err := openFile(t.path())
+	if err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -110,10 +96,6 @@ func Open(c Config) (_ *Tier, err error) {
 			err = errors.Join(err, t.Close())
 		}
 	}()
-	file, direct, err := openFile(filepath.Join(t.directory, "data"))
-	if err != nil {
-		return nil, err
-	}
 	t.file, t.direct = file, direct
 	if c.Wrap != nil {
 		t.file = c.Wrap(file)
@@ -128,72 +110,6 @@ func Open(c Config) (_ *Tier, err error) {
 	return t, nil
 }
 
-// makeDirectory makes a directory that is locked from the moment that others can
-// see it.
-func (t *Tier) makeDirectory(c Config) error {
-	owner := strings.Map(func(r rune) rune {
-		if r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' {
-			return r
-		}
-		return '_'
-	}, c.Owner)
-	fresh, err := os.MkdirTemp(c.Directory, ".new-"+prefix+owner+"-*")
-	if err != nil {
-		return fmt.Errorf("disk: %w; choose another --local-directory", err)
-	}
-	lock, err := os.OpenFile(filepath.Join(fresh, "lock"), os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
-	if err == nil {
-		if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-			err = errors.Join(err, lock.Close())
-		}
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("disk: lock %s: %w", fresh, err), os.RemoveAll(fresh))
-	}
-	t.lock = lock
-	t.directory = filepath.Join(c.Directory, strings.TrimPrefix(filepath.Base(fresh), ".new-"))
-	if err := os.Rename(fresh, t.directory); err != nil {
-		return errors.Join(fmt.Errorf("disk: %w", err), lock.Close(), os.RemoveAll(fresh))
-	}
-	return nil
-}
-
-// Clean removes the directories that dead processes left below a local directory
-// and returns how many there were. Those that it may not remove stay.
-func Clean(directory string) (removed int) {
-	entries, err := os.ReadDir(directory)
-	if err != nil {
-		return 0
-	}
-	for _, e := range entries {
-		name := strings.TrimPrefix(e.Name(), ".new-")
-		if !e.IsDir() || !strings.HasPrefix(name, prefix) {
-			continue
-		}
-		path := filepath.Join(directory, e.Name())
-		lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_RDWR, 0)
-		if err != nil {
-			info, statErr := e.Info()
-			if !errors.Is(err, os.ErrNotExist) || statErr != nil || time.Since(info.ModTime()) < stillborn {
-				continue
-			}
-		} else {
-			free := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil
-			if !free {
-				_ = lock.Close() // nothing was written
-				continue
-			}
-		}
-		if os.RemoveAll(path) == nil {
-			removed++
-		}
-		if lock != nil {
-			_ = lock.Close() // nothing was written
-		}
-	}
-	return removed
-}
-
 // FreeBytes returns the space that an ordinary user may take in a directory.
 func FreeBytes(directory string) (uint64, error) {
 	var st unix.Statfs_t
@@ -203,8 +119,8 @@ func FreeBytes(directory string) (uint64, error) {
 	return st.Bavail * uint64(st.Bsize), nil
 }
 
-// Directory is where the tier's file lies.
-func (t *Tier) Directory() string { return t.directory }
+// path is where the file lies.
+func (t *Tier) path() string { return filepath.Join(t.directory, "data") }
 
 // Direct says whether IO bypasses the page cache.
 func (t *Tier) Direct() bool { return t.direct }
@@ -221,14 +137,10 @@ func (t *Tier) UnitBytes() uint64 { return unitBytes }
 // DiscardBytes is part of memory.Tier.
 func (t *Tier) DiscardBytes() uint64 { return discardBytes }
 
-// Close removes the file and its directory. REQUIRES: no IO is in progress.
+// Close removes the file. REQUIRES: no IO is in progress.
 func (t *Tier) Close() error {
 	t.close.Do(func() {
-		var errs []error
-		if t.file != nil {
-			errs = append(errs, t.file.Close())
-		}
-		errs = append(errs, os.RemoveAll(t.directory), t.lock.Close())
+		errs := []error{t.file.Close(), os.RemoveAll(t.path())}
 		if t.arena != nil {
 			errs = append(errs, unix.Munmap(t.arena))
 		}

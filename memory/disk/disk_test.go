@@ -131,7 +131,7 @@ func TestCorruptedBytesAreFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	file, err := os.OpenFile(filepath.Join(tier.Directory(), "data"), os.O_RDWR, 0)
+	file, err := os.OpenFile(tier.path(), os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -151,7 +151,7 @@ func TestDiscardGivesBlocksBack(t *testing.T) {
 	}
 	taken := func() int64 {
 		var st unix.Stat_t
-		if err := unix.Stat(filepath.Join(tier.Directory(), "data"), &st); err != nil {
+		if err := unix.Stat(tier.path(), &st); err != nil {
 			t.Fatal(err)
 		}
 		return st.Blocks * 512
@@ -181,36 +181,6 @@ func TestNothingOutsideOfTheLimit(t *testing.T) {
 			t.Errorf("read at %d", off)
 		}
 	}
-}
-
-// A tier of another process keeps its directory, that of a dead one is removed.
-func TestStartCleansUpAfterTheDead(t *testing.T) {
-	directory := t.TempDir()
-	alive := open(t, Config{Directory: directory, Owner: "alive/../x"})
-	dead := open(t, Config{Directory: directory, Owner: "dead"})
-	// Its process is gone when nobody has the lock.
-	if err := dead.lock.Close(); err != nil {
-		t.Fatal(err)
-	}
-	dead.lock = os.NewFile(^uintptr(0), "none")
-	if err := os.Mkdir(filepath.Join(directory, "somebody-elses"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(directory, ".new-millrace-spill-fresh"), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	next := open(t, Config{Directory: directory, Owner: "next"})
-	for path, there := range map[string]bool{
-		alive.Directory(): true, next.Directory(): true, dead.Directory(): false,
-		filepath.Join(directory, "somebody-elses"): true, filepath.Join(directory, ".new-millrace-spill-fresh"): true,
-	} {
-		if _, err := os.Stat(path); (err == nil) != there {
-			t.Errorf("%s: %v, want it there: %v", path, err, there)
-		}
-	}
-	dead.close.Do(func() {})
-	_ = dead.file.Close() // the test's own
-	_ = unix.Munmap(dead.arena)
 }
 
 func TestCloseLeavesNothing(t *testing.T) {

@@ -369,7 +369,4 @@ func TestNamesNearAnUnknownOpAreOffered(t *testing.T) {
 			t.Errorf("%s: %v, want %q first", name, near, want)
 		}
 	}
-	if editDistance("kitten", "sitting") != 3 {
-		t.Error("the distance from kitten to sitting is 3")
-	}
 }

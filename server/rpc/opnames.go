@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/millrace/millrace/internal/spelling"
 	"github.com/millrace/millrace/server/front"
 )
 
@@ -41,7 +42,7 @@ func nearest(name string, known []string) []string {
 	var near []candidate
 	_, last, _ := strings.Cut(name, ".")
 	for _, other := range known {
-		distance := editDistance(strings.ToLower(name), other)
+		distance := spelling.Distance(strings.ToLower(name), other)
 		if _, tail, _ := strings.Cut(other, "."); tail != "" && (tail == name || tail == last) {
 			distance = 1
 		}
@@ -55,25 +56,4 @@ func nearest(name string, known []string) []string {
 		names = append(names, c.name)
 	}
 	return names
-}
-
-// editDistance counts the insertions, deletions and replacements of bytes that turn a into b.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j]+1, diagonal+1)
-		}
-	}
-	return row[len(b)]
 }

@@ -337,6 +337,9 @@ func (k *checker) compare() {
 		if w.objects.count != k.objects[w.slot] {
 			k.fail("%s holds %d objects, %d know of it", w.id, w.objects.count, k.objects[w.slot])
 		}
+		if w.coming.count == 0 && w.comingBytes != 0 {
+			k.fail("%s expects no object and %d bytes", w.id, w.comingBytes)
+		}
 		if w.assigned == 0 && (w.coming.count > 0 || len(w.usedResources) > 0) {
 			k.fail("%s has nothing to do and expects %d objects, uses %d resources", w.id, w.coming.count, len(w.usedResources))
 		}

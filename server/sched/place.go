@@ -468,9 +468,10 @@ func (m *Machine) finishMicros(w *worker, edges []edge, need uint64) float64 {
 	return f
 }
 
-// fetchMicros estimates what the worker lacks of the inputs, and the time to get it.
+// fetchMicros estimates what the worker lacks of the inputs, and the time to get it behind what is on its way there already.
+// What else the senders do is in the rates: they are those of fetches as they were.
 func (m *Machine) fetchMicros(w *worker, edges []edge) (missing uint64, micros float64) {
-	var latency float64
+	var latency, fastest float64
 	for i := range edges {
 		id := edges[i].input
 		pb, p := m.at(id)
@@ -490,7 +491,11 @@ func (m *Machine) fetchMicros(w *worker, edges []edge) (missing uint64, micros f
 		if best.bytesPerMicro > 0 {
 			micros += float64(p.output) / best.bytesPerMicro
 			latency = max(latency, best.latencyMicros)
+			fastest = max(fastest, best.bytesPerMicro)
 		}
+	}
+	if fastest > 0 {
+		micros += float64(w.comingBytes) / fastest
 	}
 	return missing, micros + latency
 }
@@ -531,7 +536,7 @@ func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
 			continue
 		}
 		if _, p := m.at(in); p.state == TaskSucceeded {
-			w.coming.add(in)
+			w.expects(in, p.output)
 		}
 	}
 	m.totals.Assigned++

@@ -270,7 +270,7 @@ func (m *Machine) adopt(w *worker, s Stored) {
 	case t.state == TaskSucceeded && t.attempt == generation:
 		if w.objects.add(s.Task) {
 			b.push(&t.replicas, w.slot)
-			w.coming.remove(s.Task)
+			w.came(s.Task, t.output)
 		}
 		return
 	case m.ops[t.op].spec.Kind == OpData:

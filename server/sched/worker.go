@@ -42,8 +42,10 @@ type worker struct {
 	// objects are exactly the tasks whose replicas have a link to this worker.
 	objects taskSet
 	// coming are inputs that attempts here will fetch. Only an estimate, but a subset of the inputs of those attempts.
-	coming   taskSet
-	finished uint64
+	coming taskSet
+	// comingBytes is their size: what a further fetch to here shares the way with. Exactly 0 when nothing is coming.
+	comingBytes uint64
+	finished    uint64
 
 	// mark and present are scratch of one placement.
 	mark    uint64
@@ -340,7 +342,8 @@ func (m *Machine) leave(id ids.TaskID, b *block, t *task) {
 	if w.coming.count > 0 {
 		edges := b.edgesOf(t)
 		for i := range edges {
-			w.coming.remove(edges[i].input)
+			_, p := m.at(edges[i].input)
+			w.came(edges[i].input, p.output)
 		}
 	}
 	if w.assigned == 0 {
@@ -353,6 +356,23 @@ func (m *Machine) leave(id ids.TaskID, b *block, t *task) {
 			}
 		}
 		w.queue = keep
+	}
+}
+
+// expects notes that the worker will fetch an object.
+func (w *worker) expects(id ids.TaskID, bytes uint64) {
+	if w.coming.add(id) {
+		w.comingBytes += bytes
+	}
+}
+
+// came notes that it has it, or will not fetch it. An object that was made again meanwhile may have another size by now.
+func (w *worker) came(id ids.TaskID, bytes uint64) {
+	if w.coming.remove(id) {
+		w.comingBytes -= min(bytes, w.comingBytes)
+	}
+	if w.coming.count == 0 {
+		w.comingBytes = 0
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 
 	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/localdir"
 )
 
 var (
@@ -45,6 +46,8 @@ type cluster struct {
 	client *millrace.Client
 	up     *exec.Cmd
 	file   string
+	// disk is the local directory of its workers.
+	disk string
 }
 
 // start runs `millrace up`, with more flags if any are given.
@@ -54,8 +57,8 @@ func start(t *testing.T, flags ...string) *cluster {
 	if bin == "" {
 		t.Fatal("MILLRACE_BIN is not set: run `make chaos` or `make e2e`")
 	}
-	file := filepath.Join(t.TempDir(), "scheduler.json")
-	args := []string{"up", "--workers", strconv.Itoa(workers), "--memory-limit", "512MiB", "--scheduler-file", file}
+	file, disk := filepath.Join(t.TempDir(), "scheduler.json"), t.TempDir()
+	args := []string{"up", "--workers", strconv.Itoa(workers), "--memory-limit", "512MiB", "--scheduler-file", file, "--local-directory", disk}
 	args = append(args, flags...)
 	if python := os.Getenv("MILLRACE_PYTHON"); python != "" {
 		args = append(args, "--python", python)
@@ -77,6 +80,9 @@ func start(t *testing.T, flags ...string) *cluster {
 		_ = up.Process.Signal(syscall.SIGTERM)
 		_ = up.Wait()
 		_ = log.Close()
+		if left := entries(t, disk); len(left) > 0 {
+			t.Errorf("left in the local directory after the end: %v", left)
+		}
 		if t.Failed() {
 			text, _ := os.ReadFile(log.Name())
 			t.Logf("last lines of the cluster's log:\n%s", text[max(0, len(text)-16<<10):])
@@ -108,7 +114,20 @@ func start(t *testing.T, flags ...string) *cluster {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Close() })
-	return &cluster{client: client, up: up, file: file}
+	return &cluster{client: client, up: up, file: file, disk: disk}
+}
+
+// entries are the names in a directory.
+func entries(t *testing.T, directory string) (names []string) {
+	t.Helper()
+	list, err := os.ReadDir(directory)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range list {
+		names = append(names, e.Name())
+	}
+	return names
 }
 
 // workerPIDs asks the cluster.
@@ -422,7 +441,12 @@ func TestUpLeavesNothingBehind(t *testing.T) {
 					time.Sleep(20 * time.Millisecond) // polling another process: there is nothing to wait on
 				}
 			}
-			if signal != syscall.SIGKILL {
+			if signal == syscall.SIGKILL {
+				// Nobody was there to remove them: whoever starts next does.
+				if n := localdir.Clean(c.disk); n != workers {
+					t.Errorf("%d of %d directories could be removed; there are %v", n, workers, entries(t, c.disk))
+				}
+			} else {
 				if _, err := os.Stat(c.file); !os.IsNotExist(err) {
 					t.Errorf("the scheduler file is still there: %v", err)
 				}

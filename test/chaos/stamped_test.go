@@ -137,8 +137,7 @@ func (x *trouble) await(ctx context.Context, name, before string) {
 // to the workers in the meantime; and when all is released, nothing is left.
 func TestStampedStencil(t *testing.T) {
 	t.Parallel()
-	disk := t.TempDir()
-	c := start(t, "--memory-limit", slab, "--local-directory", disk, "--spill-limit", "4GiB", "--protocol", *protocol)
+	c := start(t, "--memory-limit", slab, "--spill-limit", "4GiB", "--protocol", *protocol)
 	random := rand.New(rand.NewPCG(*seed, 1))
 	ctx, cancel := context.WithCancel(t.Context())
 	x := &trouble{t: t, c: c, random: rand.New(rand.NewPCG(*seed, 2)), did: map[string]int{}}
@@ -175,11 +174,12 @@ func TestStampedStencil(t *testing.T) {
 	if n := len(x.back); n > 0 {
 		t.Logf("%v; killed workers were back after %s (median), %s (longest)", x.did, x.back[n/2].Round(time.Millisecond), x.back[n-1].Round(time.Millisecond))
 	}
-	nothingLeft(t, c, disk)
+	nothingLeft(t, c)
 }
 
-// nothingLeft waits until no worker has a byte in its slab, and checks the disk.
-func nothingLeft(t *testing.T, c *cluster, disk string) {
+// nothingLeft waits until no worker has a byte in its slab and the directories of those that were killed are gone, and
+// checks the disk.
+func nothingLeft(t *testing.T, c *cluster) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -196,17 +196,18 @@ func nothingLeft(t *testing.T, c *cluster, disk string) {
 			used += w.GetMemoryUsedBytes()
 			rows += fmt.Sprintf(" %s: %d bytes, %d objects, %d tasks;", w.GetName(), w.GetMemoryUsedBytes(), w.GetObjects(), w.GetAssignedTasks())
 		}
-		if used == 0 && len(list) == workers {
+		directories := entries(t, c.disk)
+		if used == 0 && len(list) == workers && len(directories) == workers {
 			break
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("slabs are not empty 30 s after everything was released:%s", rows)
+			t.Fatalf("30 s after everything was released slabs should be empty, and there should be a directory for each worker:%s %v", rows, directories)
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
 	bytes := int64(0)
-	err := filepath.Walk(disk, func(_ string, info os.FileInfo, err error) error {
+	err := filepath.Walk(c.disk, func(_ string, info os.FileInfo, err error) error {
 		if err == nil && info.Mode().IsRegular() {
 			bytes += diskBytes(info)
 		}
@@ -216,7 +217,7 @@ func nothingLeft(t *testing.T, c *cluster, disk string) {
 		t.Fatal(err)
 	}
 	if bytes > 1<<20 {
-		t.Errorf("%d bytes are left in %s after everything was released", bytes, disk)
+		t.Errorf("%d bytes are left in %s after everything was released", bytes, c.disk)
 	}
 }
 

@@ -100,12 +100,12 @@ func TestReductionOverMoreThanTheSlabs(t *testing.T) {
 	}
 	took := time.Since(begin)
 	close(stop)
+	most := <-peaks
 	var written uint64
 	workers, err = client.Workers(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
-	most := <-peaks
 	for _, w := range workers {
 		m, err := client.DescribeMemory(ctx, w, 1, 0)
 		if err != nil {

@@ -122,7 +122,7 @@ func TestCorruptedSpillFile(t *testing.T) {
 	t.Parallel()
 	disk := t.TempDir()
 	c, kept := spilled(t, disk)
-	files, err := filepath.Glob(filepath.Join(disk, "millrace-spill-*", "data"))
+	files, err := filepath.Glob(filepath.Join(disk, "millrace-worker-*", "data"))
 	if err != nil || len(files) != 1 {
 		t.Fatalf("spill files: %v, %v", files, err)
 	}

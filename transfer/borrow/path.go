@@ -27,6 +27,7 @@ import (
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/dataproto"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
@@ -41,7 +42,9 @@ type Config struct {
 	Token string
 	// StallTimeout is how long a peer may take to answer. Default 5 s.
 	StallTimeout time.Duration
-	// LeaseTTL is how long a lease lasts without being renewed. Default 30 s.
+	// LeaseTTL is how long a lease lasts without being renewed. Default 10 s: well
+	// below what tasks of the peer wait for memory, or a reader that is stopped would
+	// make them fail.
 	LeaseTTL time.Duration
 	// Received, if set, is told of the bytes that Fetch copies.
 	Received func(bytes int)
@@ -81,7 +84,7 @@ func New(c Config) *Path {
 		c.StallTimeout = 5 * time.Second
 	}
 	if c.LeaseTTL <= 0 {
-		c.LeaseTTL = 30 * time.Second
+		c.LeaseTTL = 10 * time.Second
 	}
 	return &Path{config: c, peers: make(map[string]*peer)}
 }
@@ -440,13 +443,10 @@ func (p *Path) Batch(ctx context.Context, at transfer.Peer, refs []transfer.Ref)
 		return b, err
 	}
 	request := &millracev1.AcquireReadLeasesRequest{
-		Objects: make([]*millracev1.ObjectRef, len(refs)), TtlMillis: uint64(p.config.LeaseTTL / time.Millisecond),
+		Objects: dataproto.RefsTo(refs), TtlMillis: uint64(p.config.LeaseTTL / time.Millisecond),
 	}
 	if p.config.Worker != nil {
 		request.ReaderWorkerId = uint32(p.config.Worker())
-	}
-	for i, r := range refs {
-		request.Objects[i] = &millracev1.ObjectRef{TaskId: uint64(r.Task), Generation: uint32(r.Generation)}
 	}
 	limited, cancel := context.WithTimeoutCause(ctx, p.config.StallTimeout, transfer.ErrStalled)
 	defer cancel()
@@ -503,7 +503,7 @@ func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *millracev1.ReadLease
 	unmapped := c.unmapped
 	c.loans[l] = struct{}{}
 	c.mu.Unlock()
-	out := transfer.Loan{Head: headFromProto(pb.GetHead()), End: l.end}
+	out := transfer.Loan{Head: dataproto.HeadFrom(pb.GetHead()), End: l.end}
 	switch {
 	case unmapped:
 		out.Err = transfer.ErrPeerLost

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/dataproto"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
@@ -399,10 +400,7 @@ func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1
 	if len(order.GetObjects()) > maxRefs {
 		return c.send(refusal(response.GetCall(), reasonProtocol, fmt.Sprintf("%d objects in one request; at most %d", len(order.GetObjects()), maxRefs)))
 	}
-	refs := make([]transfer.Ref, len(order.GetObjects()))
-	for i, o := range order.GetObjects() {
-		refs[i] = transfer.Ref{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())}
-	}
+	refs := dataproto.RefsFrom(order.GetObjects())
 	out := &millracev1.AcquireReadLeasesResponse{Incarnation: c.server.config.Incarnation, Leases: make([]*millracev1.ReadLease, len(refs))}
 	lent := make(map[transfer.LeaseID]uint64)
 	var elsewhere []transfer.LeaseID
@@ -423,10 +421,8 @@ func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1
 			if c.reader.Worker == 0 {
 				lent[l.Lease] = l.Head.Bytes()
 			}
-			lease.LeaseId, lease.Head = uint64(l.Lease), headToProto(l.Head)
-			for _, r := range l.Regions {
-				lease.Frames = append(lease.Frames, &millracev1.FrameLocation{Offset: r.Frame.Offset, Bytes: r.Frame.Bytes})
-			}
+			lease.LeaseId, lease.Head = uint64(l.Lease), dataproto.HeadTo(l.Head)
+			lease.Frames = dataproto.FramesTo(l.Regions)
 			bytes += l.Head.Bytes()
 		}
 	}
@@ -469,7 +465,7 @@ func (c *serving) lends(regions []transfer.Region) bool {
 // create finds a place for an object, in a goroutine of its own: it may wait for
 // memory.
 func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.ObjectHead) error {
-	head := headFromProto(pb)
+	head := dataproto.HeadFrom(pb)
 	if !c.write || head.Ref.Task == 0 {
 		return c.send(refusal(call, reasonProtocol, "only who said so in its hello writes, and names the object's task"))
 	}
@@ -481,10 +477,7 @@ func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.Object
 			_ = c.send(refusal(call, failure(err), err.Error())) // if it is gone, so is whoever asked
 			return
 		}
-		created := &millracev1.BorrowCreated{}
-		for _, r := range incoming.Regions() {
-			created.Frames = append(created.Frames, &millracev1.FrameLocation{Offset: r.Frame.Offset, Bytes: r.Frame.Bytes})
-		}
+		created := &millracev1.BorrowCreated{Frames: dataproto.FramesTo(incoming.Regions())}
 		c.mu.Lock()
 		if c.ended || ctx.Err() != nil {
 			c.mu.Unlock()
@@ -532,23 +525,4 @@ func (c *serving) finish(ctx context.Context, response *millracev1.BorrowRespons
 		_ = c.send(response)
 	}()
 	return nil
-}
-
-func headToProto(h transfer.Head) *millracev1.ObjectHead {
-	return &millracev1.ObjectHead{
-		Object:     &millracev1.ObjectRef{TaskId: uint64(h.Ref.Task), Generation: uint32(h.Ref.Generation)},
-		Header:     h.Header,
-		FrameBytes: h.FrameBytes,
-	}
-}
-
-func headFromProto(pb *millracev1.ObjectHead) transfer.Head {
-	return transfer.Head{
-		Ref: transfer.Ref{
-			Task:       ids.TaskID(pb.GetObject().GetTaskId()),
-			Generation: ids.Attempt(pb.GetObject().GetGeneration()),
-		},
-		Header:     pb.GetHeader(),
-		FrameBytes: pb.GetFrameBytes(),
-	}
 }

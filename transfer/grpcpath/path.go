@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/dataproto"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
@@ -204,12 +205,9 @@ func (p *Path) fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 			f.objects[i].close()
 		}
 	}()
-	request := &millracev1.ReadObjectsRequest{Objects: make([]*millracev1.ObjectRef, len(refs)), Parts: part.of, Part: part.index}
+	request := &millracev1.ReadObjectsRequest{Objects: dataproto.RefsTo(refs), Parts: part.of, Part: part.index}
 	if p.config.Worker != nil {
 		request.ReaderWorkerId = uint32(p.config.Worker())
-	}
-	for i, r := range refs {
-		request.Objects[i] = &millracev1.ObjectRef{TaskId: uint64(r.Task), Generation: uint32(r.Generation)}
 	}
 	ok, err := f.overRaw(ctx, request)
 	if !ok {
@@ -378,7 +376,7 @@ func (f *fetch) settle(index uint32) {
 // ours. An object without a place is drained.
 func (f *fetch) place(ctx context.Context, index int, pb *millracev1.ObjectHead) error {
 	o := &f.objects[index]
-	head := headFromProto(pb)
+	head := dataproto.HeadFrom(pb)
 	if want := f.refs[index]; head.Ref.Task != want.Task || want.Generation != 0 && head.Ref.Generation != want.Generation {
 		return f.violation(uint32(index), "%s was asked for, %s came", want, head.Ref)
 	}
@@ -500,23 +498,4 @@ func (f *fetch) complete() error {
 		}
 	}
 	return nil
-}
-
-func headFromProto(pb *millracev1.ObjectHead) transfer.Head {
-	return transfer.Head{
-		Ref: transfer.Ref{
-			Task:       ids.TaskID(pb.GetObject().GetTaskId()),
-			Generation: ids.Attempt(pb.GetObject().GetGeneration()),
-		},
-		Header:     pb.GetHeader(),
-		FrameBytes: pb.GetFrameBytes(),
-	}
-}
-
-func headToProto(h transfer.Head) *millracev1.ObjectHead {
-	return &millracev1.ObjectHead{
-		Object:     &millracev1.ObjectRef{TaskId: uint64(h.Ref.Task), Generation: uint32(h.Ref.Generation)},
-		Header:     h.Header,
-		FrameBytes: h.FrameBytes,
-	}
 }

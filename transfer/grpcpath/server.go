@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/dataproto"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
@@ -62,11 +63,7 @@ func refsFromProto(objects []*millracev1.ObjectRef) ([]transfer.Ref, error) {
 	if len(objects) > maxObjects {
 		return nil, status.Errorf(codes.InvalidArgument, "%d objects in one request; ask for at most %d", len(objects), maxObjects)
 	}
-	refs := make([]transfer.Ref, len(objects))
-	for i, o := range objects {
-		refs[i] = transfer.Ref{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())}
-	}
-	return refs, nil
+	return dataproto.RefsFrom(objects), nil
 }
 
 // ReadObjects is part of DataServiceServer.
@@ -138,7 +135,7 @@ func (s *Server) send(index uint32, l *transfer.Leased, part part, chunkBytes ui
 		}
 		return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: reason, Message: l.Err.Error()}}, nil, false)
 	}
-	head := headToProto(l.Head)
+	head := dataproto.HeadTo(l.Head)
 	chunk := func(frame int, offset uint64, data []byte, buffered bool) error {
 		err := send(rawframe.Message{Index: index, Head: head, Frame: uint32(frame), Offset: offset}, data, buffered)
 		head = nil
@@ -251,7 +248,7 @@ func (s *Server) WriteObject(stream grpc.ClientStreamingServer[millracev1.WriteO
 }
 
 func checkedHead(pb *millracev1.ObjectHead) (transfer.Head, error) {
-	head := headFromProto(pb)
+	head := dataproto.HeadFrom(pb)
 	switch {
 	case pb == nil || head.Ref.Task == 0:
 		return head, status.Error(codes.InvalidArgument, "the first message of WriteObject must have a head that names the object's task")
@@ -324,10 +321,8 @@ func (s *Server) AcquireReadLeases(_ context.Context, request *millracev1.Acquir
 	for _, l := range s.Source.Lease(transfer.Reader{Worker: ids.WorkerID(request.GetReaderWorkerId())}, refs, ttl) {
 		lease := &millracev1.ReadLease{LeaseId: uint64(l.Lease)}
 		if l.Lease != 0 {
-			lease.Head = headToProto(l.Head)
-			for _, r := range l.Regions {
-				lease.Frames = append(lease.Frames, &millracev1.FrameLocation{Offset: r.Frame.Offset, Bytes: r.Frame.Bytes})
-			}
+			lease.Head = dataproto.HeadTo(l.Head)
+			lease.Frames = dataproto.FramesTo(l.Regions)
 		}
 		response.Leases = append(response.Leases, lease)
 	}

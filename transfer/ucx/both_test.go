@@ -56,7 +56,7 @@ func newWorker(tb testing.TB, tls string) *worker {
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
 	wire := grpcpath.New(grpcpath.Config{})
-	path := ucx.NewPath(c, ucx.PathConfig{Connect: wire.ConnectLane})
+	path := ucx.NewPath(c, ucx.PathConfig{Connect: wire.ConnectLane, StallTimeout: transfertest.Patience})
 	tb.Cleanup(func() {
 		server.Stop()
 		if err := errors.Join(<-served, path.Close(), c.Close(), wire.Close()); err != nil {

@@ -155,18 +155,8 @@ func (l *lane) stop(ref lifecycle.Ref) {
 	if q.stopping == notStopped {
 		q.stopping = stopCancelled
 	}
-	if q.ordinal == 0 {
-		l.remove(q)
-		l.mu.Unlock()
-		l.pools.config.Done([]Result{{Ref: ref, Returned: true}})
-		return
-	}
-	// Dropped if it has not begun; else the watcher sees it at work and stops it.
-	// Without a process it is being buried, which settles it.
-	if l.process != nil {
-		l.process.cancel(q)
-	}
-	l.mu.Unlock()
+	// If it has begun, the watcher sees it at work and stops it.
+	l.drop(q)
 }
 
 func (l *lane) takeBack(ref lifecycle.Ref) {
@@ -176,16 +166,24 @@ func (l *lane) takeBack(ref lifecycle.Ref) {
 		l.mu.Unlock()
 		return
 	}
-	if q.ordinal == 0 {
+	l.drop(q)
+}
+
+// drop returns a run that was not sent, and has the process drop it otherwise, if
+// it has not begun; without a process it is being buried, which settles it.
+// REQUIRES: mu is held; it is released.
+func (l *lane) drop(q *queued) {
+	unsent := q.ordinal == 0
+	switch {
+	case unsent:
 		l.remove(q)
-		l.mu.Unlock()
-		l.pools.config.Done([]Result{{Ref: ref, Returned: true}})
-		return
-	}
-	if l.process != nil {
+	case l.process != nil:
 		l.process.cancel(q)
 	}
 	l.mu.Unlock()
+	if unsent {
+		l.pools.config.Done([]Result{{Ref: q.run.Ref, Returned: true}})
+	}
 }
 
 // keep is the lane's goroutine: it starts a process when one is needed, and the

@@ -38,7 +38,8 @@ type Config struct {
 	StartAtOnce map[string]int
 	// Env is added to the processes' environment.
 	Env []string
-	// Scratch is where their directories are made. Default: the system's.
+	// Scratch is where their directories are made: the worker's own, absolute.
+	// Required.
 	Scratch string
 	Store   *store.Store
 	Logs    *tasklog.Logs

@@ -93,7 +93,7 @@ func startProcess(l *lane) (p *process, err error) {
 		lane: l, ready: make(chan struct{}), broken: make(chan struct{}), outgoing: make(chan struct{}, 1), working: make(chan struct{}, 1),
 		ops: make(map[*millracev1.Op]uint32), opNames: make(map[string]uint32), sentFunc: make(map[ids.FunctionHash]bool),
 		segments: make(map[memory.Space]*segment), leases: make(map[uint64]ledger.ObjectID),
-		oom:      exitcause.OOMKills(),
+		oom: exitcause.OOMKills(),
 	}
 	var cleanup []func()
 	defer func() {
@@ -104,7 +104,7 @@ func startProcess(l *lane) (p *process, err error) {
 		}
 	}()
 	// NB: the result is nil in cleanup, so that it works on variables of its own.
-	scratch, err := os.MkdirTemp(c.Scratch, "millrace-executor-")
+	scratch, err := os.MkdirTemp(c.Scratch, "executor-")
 	if err != nil {
 		return nil, fmt.Errorf("executor: scratch directory: %w; look at --local-directory", err)
 	}

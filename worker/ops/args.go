@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"strings"
+
+	"github.com/millrace/millrace/internal/spelling"
 )
 
 // Args are the arguments of one call. Their leaves, and those of results, are nil,
@@ -412,11 +414,11 @@ func suggest(name string, candidates []string) string {
 	}
 	var near []scored
 	for _, c := range candidates {
-		d := editDistance(strings.ToLower(name), strings.ToLower(c))
+		d := spelling.Distance(strings.ToLower(name), strings.ToLower(c))
 		// A namespace left out or taken for another is the commonest slip.
 		if _, tail, ok := strings.Cut(c, "."); ok {
 			mine := name[strings.LastIndex(name, ".")+1:]
-			d = min(d, 1+editDistance(strings.ToLower(mine), tail))
+			d = min(d, 1+spelling.Distance(strings.ToLower(mine), tail))
 		}
 		if d <= 1+max(len(name), len(c))/4 {
 			near = append(near, scored{c, d})
@@ -433,27 +435,6 @@ func suggest(name string, candidates []string) string {
 		}
 	}
 	return ": did you mean " + strings.Join(names, ", ") + "?"
-}
-
-// editDistance is Levenshtein's.
-func editDistance(a, b string) int {
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
 }
 
 // ordinal names one of several arguments.

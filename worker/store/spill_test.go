@@ -378,7 +378,7 @@ func TestConcurrentUseOfSpilledObjects(t *testing.T) {
 		runtime.Gosched()
 	}
 	s.Close()
-	names, err := filepath.Glob(filepath.Join(s.directory, "*", "data"))
+	names, err := filepath.Glob(filepath.Join(s.directory, "data"))
 	if err != nil || len(names) != 1 {
 		t.Errorf("files %v, %v", names, err)
 	}

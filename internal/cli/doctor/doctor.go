@@ -17,6 +17,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/internal/localdir"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/transfer/ucx"
@@ -160,10 +161,7 @@ const littleDisk = 1 << 30
 
 func (c Config) disk() Finding {
 	f := Finding{Check: "local-directory", State: OK}
-	dir := c.LocalDirectory
-	if dir == "" {
-		dir = os.TempDir()
-	}
+	dir := localdir.Or(c.LocalDirectory)
 	file, err := os.CreateTemp(dir, "millrace-doctor-")
 	if err != nil {
 		f.State, f.Found = Fail, err.Error()

@@ -28,7 +28,8 @@ from millrace._pb.millrace.v1 import (
 )
 
 if TYPE_CHECKING:
-    from millrace._session import Session, State
+    from millrace._session import Session
+    from millrace._state import State
 
 _OPTIONS = [
     ("grpc.max_send_message_length", 64 << 20),

@@ -28,6 +28,7 @@ from millrace._pb.millrace.v1 import (
     task_pb2,
     worker_pb2,
 )
+from millrace._state import OpKey, Spec, State, Unit
 
 _log = logging.getLogger("millrace")
 
@@ -45,83 +46,6 @@ _BATCH_TASKS, _BATCH_BYTES = 50_000, 16 << 20
 #: Releases wait for others, and for submissions to go first: so long (in seconds) while nothing else is to be sent, ten
 #: times as long in any case, and until there are so many.
 _LINGER, _RELEASES = 0.005, 10_000
-_DONE = frozenset(
-    {task_pb2.TASK_STATE_SUCCEEDED, task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED},
-)
-
-OpKey = tuple[int, str, bytes]
-
-
-class State:
-    """What this client knows about one task. One for each key, shared by its futures. Guarded by the session's lock."""
-
-    __slots__ = (
-        "body",
-        "callbacks",
-        "error",
-        "failure",
-        "generation",
-        "id",
-        "inline",
-        "key",
-        "nbytes",
-        "refs",
-        "state",
-        "worker",
-    )
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-        self.id = 0
-        self.state: int = task_pb2.TASK_STATE_WAITING
-        self.inline: bytes | None = None
-        self.error: task_pb2.TaskError | None = None
-        #: An error of the client itself: the submission was refused, or the scheduler is gone.
-        self.failure: BaseException | None = None
-        self.worker = 0
-        self.generation = 0
-        self.nbytes = 0
-        self.refs = 0
-        #: Digest of what computes it, if this client submitted it under a key of the user's choice; else empty.
-        self.body = ""
-        self.callbacks: list[Callable[[], object]] = []
-
-    @property
-    def done(self) -> bool:
-        return self.failure is not None or self.state in _DONE
-
-    def exception(self) -> BaseException | None:
-        if self.failure is not None:
-            return self.failure
-        if self.state == task_pb2.TASK_STATE_FAILED or self.state == task_pb2.TASK_STATE_CANCELLED:
-            cancelled = self.state == task_pb2.TASK_STATE_CANCELLED
-            return errors.from_task(self.error or task_pb2.TaskError(), self.key, cancelled)
-        return None
-
-
-class Spec:
-    """One task to be submitted."""
-
-    __slots__ = ("arguments", "inputs", "key", "op", "options", "state")
-
-    def __init__(
-        self, key: str, op: OpKey, inputs: list[str], arguments: bytes, options: bytes, state: State | None
-    ) -> None:
-        self.key, self.op, self.inputs, self.arguments, self.options = key, op, inputs, arguments, options
-        #: None: an intermediate task that nobody holds.
-        self.state = state
-
-
-class Unit:
-    """Tasks that are accepted or refused together."""
-
-    __slots__ = ("acknowledged", "failure", "specs")
-
-    def __init__(self, specs: list[Spec]) -> None:
-        self.specs = specs
-        self.acknowledged = threading.Event()
-        self.failure: BaseException | None = None
-
 
 #: Why nothing works in a child of fork. gRPC's threads are not there, and nothing wakes those who wait for them.
 _FORKED = (

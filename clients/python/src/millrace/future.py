@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from millrace import errors
 from millrace._pb.millrace.v1 import task_pb2
-from millrace._session import Session, State
+from millrace._session import Session
+from millrace._state import State
 
 if TYPE_CHECKING:
     from millrace.client import Client

@@ -1,0 +1,86 @@
+"""What a client and its session know about tasks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from millrace import errors
+from millrace._pb.millrace.v1 import task_pb2
+
+_DONE = frozenset(
+    {task_pb2.TASK_STATE_SUCCEEDED, task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED},
+)
+
+OpKey = tuple[int, str, bytes]
+
+
+class State:
+    """What this client knows about one task. One for each key, shared by its futures. Guarded by the session's lock."""
+
+    __slots__ = (
+        "body",
+        "callbacks",
+        "error",
+        "failure",
+        "generation",
+        "id",
+        "inline",
+        "key",
+        "nbytes",
+        "refs",
+        "state",
+        "worker",
+    )
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.id = 0
+        self.state: int = task_pb2.TASK_STATE_WAITING
+        self.inline: bytes | None = None
+        self.error: task_pb2.TaskError | None = None
+        #: An error of the client itself: the submission was refused, or the scheduler is gone.
+        self.failure: BaseException | None = None
+        self.worker = 0
+        self.generation = 0
+        self.nbytes = 0
+        self.refs = 0
+        #: Digest of what computes it, if this client submitted it under a key of the user's choice; else empty.
+        self.body = ""
+        self.callbacks: list[Callable[[], object]] = []
+
+    @property
+    def done(self) -> bool:
+        return self.failure is not None or self.state in _DONE
+
+    def exception(self) -> BaseException | None:
+        if self.failure is not None:
+            return self.failure
+        if self.state == task_pb2.TASK_STATE_FAILED or self.state == task_pb2.TASK_STATE_CANCELLED:
+            cancelled = self.state == task_pb2.TASK_STATE_CANCELLED
+            return errors.from_task(self.error or task_pb2.TaskError(), self.key, cancelled)
+        return None
+
+
+class Spec:
+    """One task to be submitted."""
+
+    __slots__ = ("arguments", "inputs", "key", "op", "options", "state")
+
+    def __init__(
+        self, key: str, op: OpKey, inputs: list[str], arguments: bytes, options: bytes, state: State | None
+    ) -> None:
+        self.key, self.op, self.inputs, self.arguments, self.options = key, op, inputs, arguments, options
+        #: None: an intermediate task that nobody holds.
+        self.state = state
+
+
+class Unit:
+    """Tasks that are accepted or refused together."""
+
+    __slots__ = ("acknowledged", "failure", "specs")
+
+    def __init__(self, specs: list[Spec]) -> None:
+        self.specs = specs
+        self.acknowledged = threading.Event()
+        self.failure: BaseException | None = None

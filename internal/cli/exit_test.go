@@ -1,0 +1,32 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+func TestExitCodes(t *testing.T) {
+	graph := graphError{&millracev1.Graph{GraphId: 7, Name: "etl", State: millracev1.GraphState_GRAPH_STATE_FAILED, FirstError: "task a: no"}}
+	for _, tc := range []struct {
+		err  error
+		want int
+	}{
+		{usageError{errors.New("--slots -1")}, exitUsage},
+		{fmt.Errorf("get: %w", &millrace.TaskError{Key: "a", Reason: "TIMEOUT"}), exitTaskFailed},
+		{fmt.Errorf("wait: %w", graph), exitTaskFailed},
+		{fmt.Errorf("wait: %w", context.DeadlineExceeded), exitTimeout},
+	} {
+		if got := exitCode(tc.err); got != tc.want {
+			t.Errorf("%v: exit code %d, want %d", tc.err, got, tc.want)
+		}
+	}
+	if text := graph.Error(); text != "graph g7 (etl) failed: task a: no" || strings.Contains(text, `""`) {
+		t.Errorf("got %q", text)
+	}
+}

@@ -1,0 +1,25 @@
+// Package spelling is an Adapter: how far what somebody wrote is from what could
+// be meant.
+package spelling
+
+// Distance counts the insertions, deletions and replacements of bytes that turn a
+// into b.
+func Distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, diagonal+1)
+		}
+	}
+	return row[len(b)]
+}

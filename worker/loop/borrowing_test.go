@@ -1,0 +1,112 @@
+package loop_test
+
+import (
+	"context"
+	"log/slog"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory"
+	hostmemory "github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/inproc"
+	"github.com/millrace/millrace/worker/device/host"
+	"github.com/millrace/millrace/worker/loop"
+	"github.com/millrace/millrace/worker/store"
+	"github.com/millrace/millrace/worker/tasklog"
+	"github.com/millrace/millrace/worker/workertest"
+)
+
+// lender is a path that lends when it is told to.
+type lender struct {
+	transfer.Path
+	// asked is closed by the first Borrow, lend by the test, ended by the end of the
+	// loan.
+	asked, lend, ended chan struct{}
+}
+
+func (l *lender) Lends(transfer.Peer) bool { return true }
+
+func (l *lender) Borrow(_ context.Context, _ transfer.Peer, refs []transfer.Ref) ([]transfer.Loan, error) {
+	close(l.asked)
+	<-l.lend
+	return []transfer.Loan{{Head: transfer.Head{Ref: refs[0]}, End: func() bool { close(l.ended); return true }}}, nil
+}
+
+// An attempt that the machine knows, since it waited for its makers, is taken back
+// while it waits for a loan: the loan is ended, and the worker can still be drained.
+func TestRetractedWhileItWaitsForALoan(t *testing.T) {
+	scheduler := workertest.NewScheduler(t)
+	conn, err := grpc.NewClient("passthrough:///"+scheduler.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	slab, err := hostmemory.NewSlab(8<<20, memory.Identity{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := host.New(slab)
+	t.Cleanup(func() {
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	log := slog.New(slog.DiscardHandler)
+	objects, err := store.New(d.Space(), log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(objects.Close)
+	path := &lender{Path: inproc.NewNetwork().Path(1), asked: make(chan struct{}), lend: make(chan struct{}), ended: make(chan struct{})}
+	w := loop.New(loop.Config{
+		Registration: &millracev1.Registration{Name: "host-0", Incarnation: "1", Slots: 1, NativeOps: d.Ops()},
+		Scheduler:    conn, Device: d, Store: objects, Path: path, Logs: new(tasklog.Logs), Log: log,
+		Traffic: func() (in, out uint64) { return 0, 0 },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- w.Run(ctx) }()
+	s := scheduler.Accept(t)
+	const maker, attempt, elsewhere, peer = 1, 2, 3, 77
+	s.Op(1, millracev1.OpKind_OP_KIND_NATIVE, "bench.noop")
+	s.Send(&millracev1.SessionResponse{
+		Peers: []*millracev1.Peer{{WorkerId: peer, Name: "host-1", DataAddress: "nowhere"}},
+		Assignments: []*millracev1.Assignment{
+			{TaskId: maker, Attempt: 1, OpId: 1},
+			{TaskId: attempt, Attempt: 1, OpId: 1, Inputs: []*millracev1.Input{
+				{TaskId: maker, Generation: 1, Pending: true},
+				{TaskId: elsewhere, Generation: 1, Bytes: 1 << 20, Holders: []uint32{peer}},
+			}},
+		},
+	})
+	await(t, path.asked, "the question for a loan")
+	s.Send(&millracev1.SessionResponse{Retractions: []*millracev1.TaskRef{{TaskId: attempt, Attempt: 1}}})
+	s.Report(attempt, millracev1.TaskOutcome_TASK_OUTCOME_RETRACTED)
+	s.Send(&millracev1.SessionResponse{Drain: true})
+	close(path.lend)
+	await(t, path.ended, "the end of the loan")
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(workertest.Patience):
+		cancel()
+		t.Errorf("draining does not end; told to leave, it did with %v", <-ended)
+	}
+}
+
+func await(t *testing.T, c <-chan struct{}, what string) {
+	t.Helper()
+	select {
+	case <-c:
+	case <-time.After(workertest.Patience):
+		t.Fatalf("waited %v for %s", workertest.Patience, what)
+	}
+}
