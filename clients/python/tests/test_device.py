@@ -153,6 +153,7 @@ def worker(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceWorker
     w = DeviceWorker(fake)
     yield w
     fake.set(_DELAY, 0)
+    fake.set(_FAIL_COUNT, 0)
     w.end()
 
 
@@ -314,3 +315,106 @@ def test_without_cupy_arrays_have_the_interface(fake: Fake) -> None:
     assert made.frames[0].offset == ROOM
     assert (w.value(made) == data).all()
     w.end()
+
+
+@pytest.fixture
+def lending(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceWorker]:
+    """A worker from whose slab CuPy takes its memory."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
+    w = DeviceWorker(fake, arena_bytes=1 << 20)
+    w.call(import_cupy)
+    yield w
+    w.end()
+
+
+def import_cupy() -> None:
+    import cupy  # noqa: F401
+
+
+def test_results_in_the_arena_are_not_copied(lending: DeviceWorker) -> None:
+    data = np.arange(65_536.0)  # 512 KiB
+
+    def make(x: Any) -> Any:
+        import cupy
+        from millrace.executor import _process
+
+        made = x + 1
+        assert type(made) is cupy.ndarray
+        print(made.data.ptr - _process._process._device.base)
+        return made
+
+    made = lending.call(make, lending.given(ROOM, data))
+    assert made.frames[0].offset == int(lending.logs[-1].text)
+    assert (lending.value(made) == data + 1).all()
+    # The result has left the arena: the next one is elsewhere, and what the executor had is given back.
+    assert lending.leased == lending.released
+    again = lending.call(make, lending.again(made))
+    assert again.frames[0].offset != made.frames[0].offset
+    assert (lending.value(again) == data + 2).all() and (lending.value(made) == data + 1).all()
+
+
+def test_the_arena_keeps_what_is_used_again(lending: DeviceWorker) -> None:
+    def use() -> float:
+        import cupy
+
+        x = cupy.ones(65_536)
+        return float((x + x)[:1].get()[0])
+
+    for _ in range(3):
+        assert lending.value(lending.call(use)) == 2
+    assert len(lending.leased) == 2 and not lending.released
+
+    # A small part of a block is copied, and the block stays.
+    def part() -> Any:
+        import cupy
+
+        return cupy.ones(65_536)[:1000]
+
+    made = lending.call(part)
+    assert made.frames and (lending.value(made) == 1).all() and not lending.released
+
+
+def test_what_outlives_its_run_is_not_given_to_others(lending: DeviceWorker) -> None:
+    def keep() -> Any:
+        import cupy
+
+        cupy.kept = cupy.ones(65_536)
+        return cupy.kept
+
+    def look() -> Any:
+        import cupy
+
+        other = cupy.ones(65_536) * 3
+        return float(other.sum().get()), float(cupy.kept.sum().get())
+
+    made = lending.call(keep)
+    assert lending.value(lending.call(look)) == (3 * 65_536, 65_536)
+    assert (lending.value(made) == 1).all()
+
+
+def test_without_memory_a_run_is_repeated_with_that_of_the_slab(worker: DeviceWorker, fake: Fake) -> None:
+    def use(x: Any) -> Any:
+        import cupy
+
+        cupy.times = getattr(cupy, "times", 0) + 1
+        return cupy.times, (x + 1)
+
+    given = worker.given(ROOM, np.arange(2000.0))
+    worker.call(import_cupy)
+    fake.fail("cuMemAlloc_v2", 2, count=2)
+    times, array = worker.value(worker.call(use, given))
+    assert times == 2 and (array == np.arange(2000.0) + 1).all()
+    assert worker.leased
+
+
+def test_without_any_memory_the_holders_are_named(worker: DeviceWorker, fake: Fake) -> None:
+    def use() -> Any:
+        import cupy
+
+        kept = cupy.ones((100, 20))
+        raise cupy.cuda.memory.OutOfMemoryError(f"out of memory allocating for {kept.shape}")
+
+    error = worker.call(use).error
+    assert error.reason == "OUT_OF_MEMORY"
+    for word in ("out of memory allocating", "twice", "alone", "the slab takes", "CuPy here has"):
+        assert word in error.message, error.message

@@ -62,6 +62,9 @@ class Worker:
         )
         self.inbox: list[Any] = []
         self.logs: list[Any] = []
+        #: Requests for memory of the process, and those that it gave back.
+        self.leased: list[int] = []
+        self.released: list[int] = []
         assert self.receive().ready.protocol == 1
         #: How long the process took to get ready, in seconds.
         self.started = time.monotonic() - began
@@ -107,8 +110,11 @@ class Worker:
             message = self.receive()
             self.inbox += message.finished
             self.logs += message.logs
+            self.released += [r.request for r in message.release]
             for request in message.allocate:
                 frames = []
+                if not request.HasField("task"):
+                    self.leased.append(request.request)
                 for n in request.frame_bytes:
                     frames.append({"offset": self.room, "bytes": n})
                     self.room += (n + 4095) // 4096 * 4096

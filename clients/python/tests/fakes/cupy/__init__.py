@@ -61,6 +61,8 @@ _current = _Stream()
 
 
 class _Memory:
+    ptr = 0
+
     def __init__(self, size: int) -> None:
         at = ctypes.c_uint64()
         code = _lib.cuMemAlloc_v2(ctypes.byref(at), max(size, 1))
@@ -69,7 +71,8 @@ class _Memory:
         self.ptr, self.size = at.value, size
 
     def __del__(self) -> None:
-        _lib.cuMemFree_v2(self.ptr)
+        if self.ptr:
+            _lib.cuMemFree_v2(self.ptr)
 
 
 class _UnownedMemory:
@@ -91,6 +94,9 @@ class _Pool:
 
     def malloc(self, size: int) -> _Pointer:
         return _malloc(size)
+
+    def used_bytes(self) -> int:
+        return 0
 
     def free_all_blocks(self) -> None:
         _Pool.freed += 1
