@@ -30,6 +30,9 @@ type TierConfig struct {
 	// Touchers is how many goroutines pin the memory, in the background; 0 is one for
 	// each two processors, at most 8.
 	Touchers int
+	// StageBytes at the end are not part of the tier's Size: whoever made it may Save
+	// and Load there as well.
+	StageBytes uint64
 	// RegisterBytes is how much is pinned at a time; 0 is 256 MiB. Tests want less.
 	RegisterBytes uint64
 	// Pinned, if set, is told when all of it is pinned, or why it could not be.
@@ -45,6 +48,8 @@ type Tier struct {
 	data   []byte
 	chunks []chunk
 	chunk  uint64
+	// size is without what lies behind the tier.
+	size uint64
 	// out and in are streams of the tier alone, for Save and for Load.
 	out, in *Stream
 	// closing ends the pinning.
@@ -72,8 +77,8 @@ func (d *Device) NewTier(host memory.Space, c TierConfig) (_ *Tier, err error) {
 	if data == nil {
 		return nil, errors.New("cuda: a tier must be memory of the host")
 	}
-	if host.Size() < tierBase+tierUnit {
-		return nil, fmt.Errorf("cuda: %d bytes of pinned memory are less than %d; raise --pinned-limit", host.Size(), tierBase+tierUnit)
+	if least := tierBase + tierUnit + c.StageBytes; host.Size() < least {
+		return nil, fmt.Errorf("cuda: %d bytes of pinned memory are less than %d; raise --pinned-limit", host.Size(), least)
 	}
 	if c.Touchers <= 0 {
 		c.Touchers = min(max(runtime.GOMAXPROCS(0)/2, 1), 8)
@@ -82,6 +87,7 @@ func (d *Device) NewTier(host memory.Space, c TierConfig) (_ *Tier, err error) {
 		c.RegisterBytes = registerBytes
 	}
 	t := &Tier{device: d, host: host, data: data[tierBase : len(data)/tierUnit*tierUnit], chunk: c.RegisterBytes, closing: make(chan struct{})}
+	t.size = (uint64(len(t.data)) - c.StageBytes) / tierUnit * tierUnit
 	t.chunks = make([]chunk, (uint64(len(t.data))+t.chunk-1)/t.chunk)
 	if t.out, err = d.NewStream(Spill); err != nil {
 		return nil, err
@@ -165,7 +171,7 @@ func (t *Tier) pin(i int) error {
 func (t *Tier) Name() string { return "pinned" }
 
 // Size is part of memory.Tier.
-func (t *Tier) Size() uint64 { return uint64(len(t.data)) }
+func (t *Tier) Size() uint64 { return t.size }
 
 // UnitBytes is part of memory.Tier.
 func (t *Tier) UnitBytes() uint64 { return tierUnit }
