@@ -36,13 +36,19 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 		}
 	}
 	mapped := borrow.New(borrow.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
-	all := []ladder.Rung{{Path: mapped}, {Path: lanes, Suits: lanes.suits, NoWay: leadsNowhere}, {Path: streams}}
+	all, err := c.gpuRungs(space, self, received)
+	if err != nil {
+		return nil, nil, errors.Join(err, mapped.Close(), lanes.Close(), streams.Close())
+	}
+	first := len(all)
+	all = append(all, ladder.Rung{Path: mapped}, ladder.Rung{Path: lanes, Suits: lanes.suits, NoWay: leadsNowhere}, ladder.Rung{Path: streams})
 	// One-sided reads see the slab only: what was spilled comes in a stream, also if they are asked for.
 	_, far := space.(memory.Staged)
 	taken := func(r ladder.Rung) bool {
 		if far {
 			// What peers on this host have is copied by the device, or comes in a stream.
-			return r.Path == transfer.Path(streams)
+			direct := first > 0 && r.Path == all[0].Path && (c.Protocol == ProtocolAuto || c.Protocol == ProtocolIPC)
+			return direct || r.Path == transfer.Path(streams)
 		}
 		return c.Protocol == ProtocolAuto || r.Path.Name() == c.Protocol || c.Protocol == ProtocolUCX && r.Path == transfer.Path(streams)
 	}

@@ -50,9 +50,6 @@ type gather struct {
 	launches atomic.Uint64
 }
 
-// errNoKernel: there is no code for this device.
-var errNoKernel = errors.New("no gather kernel for this device")
-
 // newGather loads the kernel. One table is for each post that can be under way.
 func newGather(d *cuda.Device, slots int, computeBlocks uint32, computing func() bool) (*gather, error) {
 	a := d.Info().Attributes
@@ -75,7 +72,7 @@ func cubinFor(major, minor int) ([]byte, error) {
 			return code, nil
 		}
 	}
-	return nil, fmt.Errorf("%w: it has compute capability %d.%d", errNoKernel, major, minor)
+	return nil, fmt.Errorf("there is no gather kernel for devices of compute capability %d.%d; kernel/build.py makes them", major, minor)
 }
 
 func (g *gather) load(code []byte, slots int) (err error) {

@@ -141,7 +141,8 @@ var _ transfer.Path = (*Path)(nil)
 
 var errClosed = fmt.Errorf("ipc: %w: closed", transfer.ErrPeerLost)
 
-// New returns a path without connections.
+// New returns a path without connections. It fails if the device does; where the
+// gather kernel cannot be had, it does without.
 func New(c Config) (*Path, error) {
 	if c.StallTimeout <= 0 {
 		c.StallTimeout = 5 * time.Second
@@ -168,12 +169,13 @@ func New(c Config) (*Path, error) {
 	}
 	g, err := newGather(c.Device, tables, c.ComputeBlocks, c.Computing)
 	switch {
-	case errors.Is(err, errNoKernel):
-		p.noGather = err.Error()
-	case err != nil:
+	case err == nil:
+		p.gather = g
+	case c.Device.Health() != nil:
 		return nil, errors.Join(fmt.Errorf("ipc: %w", err), p.lenders.Close())
 	default:
-		p.gather = g
+		p.noGather = err.Error()
+		c.Log.Warn("small frames are copied one by one", "error", err)
 	}
 	return p, nil
 }
