@@ -46,7 +46,7 @@ func workerFlags(f *pflag.FlagSet) {
 	gpuFlags(f)
 	f.Int("slots", 0, "tasks that a worker runs at once; 0: its share of the cores")
 	f.String("memory-limit", "auto", "slab of each worker: bytes (1GiB), a share of this machine's memory (0.2), or auto")
-	f.String("protocol", "auto", "how workers fetch from each other: auto (the best that each pair has), borrow, ucx or grpc")
+	f.String("protocol", "auto", "how workers fetch from each other: auto (the best that each pair has), ipc (GPUs), borrow, ucx or grpc")
 	f.String("ucx-library", "", "libucp.so.0 to use; default: the one found beside this program, else the system's")
 	f.String("ucx-tls", "", "UCX transports, as UCX_TLS")
 	f.String("ucx-net-devices", "", "UCX network devices, as UCX_NET_DEVICES")
