@@ -148,7 +148,7 @@ func TestWorkerWithoutItsGPUSaysWhatIsMissing(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := worker.Config{
-				Name: "host-0", Scheduler: "127.0.0.1:1", Slots: 1, PythonCommand: []string{""}, Scratch: t.TempDir(), Log: slog.New(slog.DiscardHandler),
+				Name: "host-0", Scheduler: "127.0.0.1:1", Slots: 1, PythonCommand: []string{""}, LocalDirectory: t.TempDir(), Log: slog.New(slog.DiscardHandler),
 			}
 			change(&config)
 			c.change(&config)
