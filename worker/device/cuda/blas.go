@@ -128,8 +128,7 @@ func (b *blas) multiply(p product) error {
 	f32 := [2][2]float32{{float32(p.factor)}, {float32(p.add)}}
 	f64 := [2][2]float64{{p.factor}, {p.add}}
 	kind, compute := uint64(blasR64F), uint64(blasCompute64F)
-	switch p.dtype {
-	case ops.Float32, ops.Complex64:
+	if p.dtype == ops.Float32 || p.dtype == ops.Complex64 {
 		kind, compute = blasR32F, blasCompute32F
 		if p.dtype == ops.Complex64 {
 			kind = blasC32F
@@ -138,7 +137,7 @@ func (b *blas) multiply(p product) error {
 			compute = blasCompute32FTF32
 		}
 		alpha, beta = addressOf(&pinner, &f32[0]), addressOf(&pinner, &f32[1])
-	default:
+	} else {
 		if p.dtype == ops.Complex128 {
 			kind = blasC64F
 		}
@@ -168,9 +167,7 @@ func (r *run) multiply(ctx context.Context, w *ops.Multiplying, out *ops.Tensor)
 	if out.Len() == 0 {
 		return nil
 	}
-	switch out.DType {
-	case ops.Float32, ops.Float64, ops.Complex64, ops.Complex128:
-	default:
+	if isInteger(out.DType) {
 		return errHost
 	}
 	if w.Inner == 0 {

@@ -302,14 +302,9 @@ func (r *run) draw(ctx context.Context, w *ops.Drawing, out *ops.Tensor) error {
 	if w.Words == 0 {
 		return nil
 	}
-	name := out.DType.String()
-	switch out.DType {
-	case ops.Bool:
-		name = "uint8"
-	case ops.Complex64:
-		name = "float32"
-	case ops.Complex128:
-		name = "float64"
+	name, ok := map[ops.DType]string{ops.Bool: "uint8", ops.Complex64: "float32", ops.Complex128: "float64"}[out.DType]
+	if !ok {
+		name = out.DType.String()
 	}
 	f, err := r.device.code.builtin("draw_" + w.Distribution + "_" + name)
 	if err != nil {
@@ -357,7 +352,7 @@ func firstAndStep(head *ops.Tensor) (first, step []byte, err error) {
 		le.PutUint32(step, math.Float32bits(math.Float32frombits(le.Uint32(second))-math.Float32frombits(le.Uint32(first))))
 	case ops.Float64, ops.Complex128:
 		le.PutUint64(step, math.Float64bits(math.Float64frombits(le.Uint64(second))-math.Float64frombits(le.Uint64(first))))
-	default:
+	case ops.Invalid, ops.Bool:
 		return nil, nil, errHost
 	}
 	return first, step, nil

@@ -119,11 +119,9 @@ func (d *Device) planMap(w *ops.Mapping, out *ops.Tensor) (*mapper, error) {
 			continue
 		}
 		m.perPack = min(m.perPack, 16/size)
-		at := uint64(t.Offset % 16)
+		at := uint64(0) // what is copied first begins where all loads are aligned
 		if t.Far != nil {
 			at = t.Far.Address() + uint64(t.Offset)
-		} else {
-			at = 0 // uploads begin at 16
 		}
 		for m.perPack > 1 && at%uint64(min(m.perPack*size, 16)) != 0 {
 			m.perPack /= 2

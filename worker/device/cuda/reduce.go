@@ -32,11 +32,8 @@ type reducer struct {
 // nothing where memory is what takes the time.
 func accumulatorOf(function string, work ops.DType) ops.DType {
 	if function == "sum" || function == "prod" || function == "mean" {
-		switch work {
-		case ops.Float32:
-			return ops.Float64
-		case ops.Complex64:
-			return ops.Complex128
+		if wide, ok := map[ops.DType]ops.DType{ops.Float32: ops.Float64, ops.Complex64: ops.Complex128}[work]; ok {
+			return wide
 		}
 	}
 	return work
@@ -109,7 +106,7 @@ func (d *Device) planReduce(w *ops.Reducing, out *ops.Tensor) (*reducer, error) 
 // aligned is how many elements can be loaded at once at the beginning of every run.
 func (r *reducer) aligned(x *ops.Tensor, size int64) int64 {
 	n := 16 / size
-	at := int64(x.Offset)
+	at := x.Offset
 	if x.Far != nil {
 		at += int64(x.Far.Address() % 16)
 	} else {
@@ -201,10 +198,11 @@ func extreme(d ops.DType, isMin bool) string {
 		return sign + "__int_as_float(0x7f800000)"
 	case ops.Float64:
 		return sign + "__longlong_as_double(0x7ff0000000000000ll)"
-	case ops.Complex64:
-		return fmt.Sprintf("c64{%s__int_as_float(0x7f800000), %s__int_as_float(0x7f800000)}", sign, sign)
+	case ops.Complex128:
+		return fmt.Sprintf("c128{%s__longlong_as_double(0x7ff0000000000000ll), %s__longlong_as_double(0x7ff0000000000000ll)}", sign, sign)
+	case ops.Invalid, ops.Complex64:
 	}
-	return fmt.Sprintf("c128{%s__longlong_as_double(0x7ff0000000000000ll), %s__longlong_as_double(0x7ff0000000000000ll)}", sign, sign)
+	return fmt.Sprintf("c64{%s__int_as_float(0x7f800000), %s__int_as_float(0x7f800000)}", sign, sign)
 }
 
 func (r *reducer) scratchBytes() uint64 {
