@@ -14,6 +14,7 @@ import (
 	"github.com/millrace/millrace/memory/cuda"
 	hostmemory "github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/mirror"
 	gpudevice "github.com/millrace/millrace/worker/device/cuda"
 	"github.com/millrace/millrace/worker/executor"
 )
@@ -128,7 +129,8 @@ func (c Config) openPinned(driver *cuda.Driver, gpu *cuda.Device, identity memor
 	}
 	m.then(host.Close)
 	begin := time.Now()
-	tier, err := gpu.NewTier(host, cuda.TierConfig{Pinned: func(err error) {
+	stage := min(host.Size()/4, mirrorBytes) / hugePage * hugePage
+	tier, err := gpu.NewTier(host, cuda.TierConfig{StageBytes: stage, Pinned: func(err error) {
 		if err != nil {
 			c.Log.Error("not all of the pinned memory is to be had: results go to disk instead", "error", err)
 			return
@@ -140,11 +142,21 @@ func (c Config) openPinned(driver *cuda.Driver, gpu *cuda.Device, identity memor
 	}
 	m.then(tier.Close)
 	m.below = append(m.below, tier)
+	if stage > 0 {
+		if m.mirror, err = mirror.New(tier, tier.Size(), stage); err != nil {
+			return fmt.Errorf("worker: %w", err)
+		}
+	}
 	c.Log.Info("results that the GPU has no room for go to pinned memory", "limit", humanize.IBytes(tier.Size()), "by", source)
 	return nil
 }
 
-const hugePage = 2 << 20
+const (
+	hugePage = 2 << 20
+	// mirrorBytes is how much of the pinned memory clients of this host see objects in,
+	// a quarter of it at most.
+	mirrorBytes = 4 << 30
+)
 
 // watchGPU tells fail, once, when the GPU is lost: it asks it now and then, since
 // nobody else may.

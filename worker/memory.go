@@ -10,7 +10,9 @@ import (
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/disk"
 	hostmemory "github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/mirror"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/device/host"
 	"github.com/millrace/millrace/worker/executor"
@@ -27,6 +29,9 @@ type opened struct {
 	// host memory.
 	executors *executor.Device
 	lent      *borrow.Device
+	// mirror shows what lies on a GPU to those who map host memory; nil: they have
+	// streams.
+	mirror *mirror.Mirror
 	// gpu is what the scheduler is told of a GPU, nil without one.
 	gpu *millracev1.Gpu
 	// health is why the device is lost, nil while it is not.
@@ -91,6 +96,14 @@ func (c Config) openLocal(m *opened) (err error) {
 		return nil
 	})
 	return nil
+}
+
+// shown is what is lent to those who cannot map the memory of a GPU.
+func (m *opened) shown(s transfer.Source, r transfer.Receiver) *borrow.Host {
+	if m.mirror == nil {
+		return nil
+	}
+	return &borrow.Host{Space: m.mirror.Space(), Source: m.mirror.Source(s), Receiver: m.mirror.Receiver(r)}
 }
 
 func (c Config) openHost(identity memory.Identity, m *opened) error {

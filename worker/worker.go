@@ -289,7 +289,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	})
 	data.Receiver, data.Memory = w.Receiver(), w.DescribeMemory
 	lender, err = borrow.Listen(registration.GetDataAddress(), borrow.ServerConfig{
-		Space: d.Space(), Device: m.lent, Source: objects.Source(), Receiver: data.Receiver, Incarnation: registration.GetIncarnation(),
+		Space: d.Space(), Device: m.lent, Host: m.shown(objects.Source(), data.Receiver), Source: objects.Source(), Receiver: data.Receiver, Incarnation: registration.GetIncarnation(),
 		Accept: accepts(c), Log: c.Log,
 	})
 	if err != nil {

@@ -48,7 +48,7 @@ type Tier struct {
 	data   []byte
 	chunks []chunk
 	chunk  uint64
-	// size is without what lies behind the tier.
+	// size is the tier's, without what lies behind it.
 	size uint64
 	// out and in are streams of the tier alone, for Save and for Load.
 	out, in *Stream
@@ -103,16 +103,18 @@ func (d *Device) NewTier(host memory.Space, c TierConfig) (_ *Tier, err error) {
 func (t *Tier) pinInBackground(c TierConfig) {
 	var mu sync.Mutex
 	next := 0 // guarded by mu
-	take := func() int {
+	// What lies behind the tier is needed first.
+	first := int(t.size / t.chunk)
+	take := func() (i int, ok bool) {
 		mu.Lock()
 		defer mu.Unlock()
 		next++
-		return next - 1
+		return (first + next - 1) % len(t.chunks), next <= len(t.chunks)
 	}
 	var workers sync.WaitGroup
 	for range min(c.Touchers, len(t.chunks)) {
 		workers.Go(func() {
-			for i := take(); i < len(t.chunks); i = take() {
+			for i, ok := take(); ok; i, ok = take() {
 				select {
 				case <-t.closing:
 					return

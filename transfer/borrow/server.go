@@ -46,8 +46,10 @@ type ServerConfig struct {
 	// Space is what is lent: one that another process can map by its descriptor, or
 	// by what Device says.
 	Space memory.Space
-	// Device, if set, is how a Space on a GPU is mapped.
+	// Device, if set, is how a Space on a GPU is mapped. Host, if set, is then lent to
+	// those who cannot.
 	Device *Device
+	Host   *Host
 	// Source is what is read from, Receiver what is written to; without one,
 	// nobody can write.
 	Source   transfer.Source
@@ -64,6 +66,14 @@ type Device struct {
 	// Handle is a CUipcMemHandle, UUID that of the GPU.
 	Handle [64]byte
 	UUID   [16]byte
+}
+
+// Host is host memory in which others see, and write, what lies on a GPU.
+type Host struct {
+	// Space has a descriptor, and the identity of the GPU's.
+	Space    memory.Space
+	Source   transfer.Source
+	Receiver transfer.Receiver
 }
 
 // Server is the lending side.
@@ -104,10 +114,13 @@ func Listen(dataAddress string, c ServerConfig) (*Server, error) {
 
 // open makes the descriptors that are passed on.
 func (s *Server) open() (err error) {
-	if s.config.Device != nil {
+	fd := s.config.Space.FD()
+	switch {
+	case s.config.Host != nil:
+		fd = s.config.Host.Space.FD()
+	case s.config.Device != nil:
 		return nil
 	}
-	fd := s.config.Space.FD()
 	if fd < 0 {
 		return fmt.Errorf("borrow: %w: this kind of memory cannot be mapped by others", transfer.ErrNoWay)
 	}
@@ -185,6 +198,8 @@ type serving struct {
 	unix   *net.UnixConn
 	reader transfer.Reader
 	write  bool
+	// lent is what the other side maps, set by the welcome.
+	lent Host
 
 	writing sync.Mutex // Held while a message is written.
 	// creating counts the goroutines that wait for memory.
@@ -225,7 +240,9 @@ func (c *serving) run() {
 	places := c.places
 	c.leases, c.places = nil, nil
 	c.mu.Unlock()
-	s.config.Source.Release(leases)
+	if len(leases) > 0 {
+		c.lent.Source.Release(leases)
+	}
 	for _, p := range places {
 		p.incoming.Abort()
 	}
@@ -285,19 +302,23 @@ func (c *serving) welcome(request *millracev1.BorrowRequest) error {
 		return refuse(reasonDenied, "this is not the cluster's token; use the one that its scheduler printed")
 	case hello.GetWrite() && (hello.GetReaderWorkerId() != 0 || config.Receiver == nil):
 		return refuse(reasonDenied, "only clients write")
-	case config.Device != nil && (!hello.GetDevice() || hello.GetWrite()):
+	case config.Device != nil && config.Host == nil && (!hello.GetDevice() || hello.GetWrite()):
 		return refuse(reasonDevice, "this worker's memory lies on a GPU, and only its peers map it; read and write by DataService")
 	}
+	if c.lent = (Host{config.Space, config.Source, config.Receiver}); config.Device != nil && (!hello.GetDevice() || hello.GetWrite()) {
+		c.lent = *config.Host
+	}
 	c.reader, c.write = transfer.Reader{Worker: ids.WorkerID(hello.GetReaderWorkerId())}, hello.GetWrite()
-	id := config.Space.Identity()
+	id := c.lent.Space.Identity()
 	file := c.server.readOnly
 	if c.write {
 		file = c.server.writable
 	}
 	welcome := &millracev1.BorrowWelcome{
-		WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce, MemoryBytes: config.Space.Size(),
+		WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce, MemoryBytes: c.lent.Space.Size(),
 	}
-	if d := config.Device; d != nil {
+	if d := config.Device; d != nil && c.lent.Space == config.Space {
+		file = nil
 		welcome.Device = &millracev1.DeviceMemory{IpcHandle: d.Handle[:], DeviceUuid: d.UUID[:]}
 	}
 	return slabshare.Write(c.unix, &millracev1.BorrowResponse{
@@ -325,7 +346,7 @@ func (c *serving) answer(ctx context.Context, request *millracev1.BorrowRequest)
 		if err != nil {
 			return c.send(refusal(response.GetCall(), reasonProtocol, err.Error()))
 		}
-		renewer, ok := c.server.config.Source.(transfer.Renewer)
+		renewer, ok := c.lent.Source.(transfer.Renewer)
 		if !ok {
 			return c.send(refusal(response.GetCall(), reasonProtocol, "leases are not renewed here"))
 		}
@@ -381,7 +402,7 @@ func (c *serving) release(leases []transfer.LeaseID) []bool {
 	c.server.mu.Lock()
 	c.server.kept -= kept
 	c.server.mu.Unlock()
-	got := c.server.config.Source.Release(mine)
+	got := c.lent.Source.Release(mine)
 	if len(mine) == len(leases) {
 		return got
 	}
@@ -405,7 +426,7 @@ func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1
 	lent := make(map[transfer.LeaseID]uint64)
 	var elsewhere []transfer.LeaseID
 	var bytes uint64
-	for i, l := range c.server.config.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), 0)) {
+	for i, l := range c.lent.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), 0)) {
 		lease := &millracev1.ReadLease{}
 		out.Leases[i] = lease
 		switch {
@@ -426,7 +447,7 @@ func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1
 			bytes += l.Head.Bytes()
 		}
 	}
-	c.server.config.Source.Release(elsewhere)
+	c.lent.Source.Release(elsewhere)
 	c.mu.Lock()
 	maps.Copy(c.leases, lent)
 	c.mu.Unlock()
@@ -455,7 +476,7 @@ func (c *serving) keep(bytes uint64) bool {
 // lends says whether all of an object lies in what was passed on.
 func (c *serving) lends(regions []transfer.Region) bool {
 	for _, r := range regions {
-		if r.Frame.Bytes > 0 && r.Space != c.server.config.Space {
+		if r.Frame.Bytes > 0 && r.Space != c.lent.Space {
 			return false
 		}
 	}
@@ -472,7 +493,7 @@ func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.Object
 	c.creating.Add(1)
 	go func() {
 		defer c.creating.Done()
-		incoming, err := c.server.config.Receiver.Create(ctx, head)
+		incoming, err := c.lent.Receiver.Create(ctx, head)
 		if err != nil {
 			_ = c.send(refusal(call, failure(err), err.Error())) // if it is gone, so is whoever asked
 			return
