@@ -54,7 +54,8 @@ type Config struct {
 	StopGrace time.Duration
 	// Device is where the Store's space lies; nil: in host memory, with a descriptor.
 	Device *Device
-	// Preload are what processes load while they have nothing else to do.
+	// Preload are what processes load while they have nothing else to do. Default,
+	// with a device: cupy.
 	Preload []string
 }
 
@@ -92,6 +93,9 @@ func New(c Config) (*Pools, error) {
 	if c.Device != nil {
 		if _, ok := c.Store.Space().(writer); !ok {
 			return nil, fmt.Errorf("executor: memory on a device that cannot be written to: %T", c.Store.Space())
+		}
+		if p.config.Preload == nil {
+			p.config.Preload = []string{"cupy"}
 		}
 		var err error
 		if p.gate, err = newGate(); err != nil {
