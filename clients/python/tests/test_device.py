@@ -32,7 +32,7 @@ cloudpickle.register_pickle_by_value(__import__(__name__))
 class Fake:
     """The driver in this process, which plays the worker, and its switches."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, devices: int = 1) -> None:
         self.library, self._state = directory / "libcuda.so.1", directory / "state"
         compiler = os.environ.get("CC", "cc")
         subprocess.run(
@@ -40,8 +40,9 @@ class Fake:
             check=True,
             capture_output=True,
         )
-        self._state.write_bytes(struct.pack("<QQQ", _MAGIC, 1, 1 << 30) + bytes(1 << 20))
-        os.environ["MILLRACE_FAKE_CUDA"], os.environ["FAKE_LIBCUDA"] = str(self._state), str(self.library)
+        self._state.write_bytes(struct.pack("<QQQ", _MAGIC, devices, 1 << 30) + bytes(1 << 20))
+        os.environ["MILLRACE_FAKE_CUDA"] = os.environ["FAKE_CUDA_STATE"] = str(self._state)
+        os.environ["FAKE_LIBCUDA"] = str(self.library)
         self.lib = ctypes.CDLL(str(self.library))
         context = ctypes.c_void_p()
         assert not self.lib.cuInit(0)

@@ -173,6 +173,7 @@ int cuInit(unsigned flags) {
   (void)flags;
   pthread_mutex_lock(&lock);
   const char *path = getenv("MILLRACE_FAKE_CUDA");
+  if (!path) path = getenv("FAKE_CUDA_STATE");  // executors get nothing else that begins with MILLRACE_
   if (!st && path && (st_fd = open(path, O_RDWR | O_CLOEXEC)) >= 0) {
     state *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED, st_fd, 0);
     if (s != MAP_FAILED && s->magic == MAGIC) st = s;

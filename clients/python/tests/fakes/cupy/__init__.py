@@ -184,6 +184,9 @@ class ndarray:
         values = [o._view() if isinstance(o, ndarray) else o for o in others]
         return asarray(getattr(self._view(), name)(*values))
 
+    def __float__(self) -> float:
+        return float(self._view())
+
     def sum(self) -> ndarray:
         return asarray(self._view().sum())
 

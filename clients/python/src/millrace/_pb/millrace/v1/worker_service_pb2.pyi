@@ -157,7 +157,7 @@ class ObjectReport(_message.Message):
     def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., lost: bool = ..., inline_result: _Optional[bytes] = ...) -> None: ...
 
 class WorkerStats(_message.Message):
-    __slots__ = ("memory_used_bytes", "rss_bytes", "bytes_in", "bytes_out", "executor_deaths", "last_executor_death", "memory_evictable_bytes", "memory_pressure", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "lanes")
+    __slots__ = ("memory_used_bytes", "rss_bytes", "bytes_in", "bytes_out", "executor_deaths", "last_executor_death", "memory_evictable_bytes", "memory_pressure", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "lanes", "gpu_health")
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
     BYTES_IN_FIELD_NUMBER: _ClassVar[int]
@@ -171,6 +171,7 @@ class WorkerStats(_message.Message):
     SPILL_READ_BYTES_FIELD_NUMBER: _ClassVar[int]
     SPILL_FAILURE_FIELD_NUMBER: _ClassVar[int]
     LANES_FIELD_NUMBER: _ClassVar[int]
+    GPU_HEALTH_FIELD_NUMBER: _ClassVar[int]
     memory_used_bytes: int
     rss_bytes: int
     bytes_in: int
@@ -184,7 +185,8 @@ class WorkerStats(_message.Message):
     spill_read_bytes: int
     spill_failure: str
     lanes: _containers.RepeatedCompositeFieldContainer[_worker_pb2.Lane]
-    def __init__(self, memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., memory_evictable_bytes: _Optional[int] = ..., memory_pressure: bool = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., lanes: _Optional[_Iterable[_Union[_worker_pb2.Lane, _Mapping]]] = ...) -> None: ...
+    gpu_health: _worker_pb2.GpuHealth
+    def __init__(self, memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., memory_evictable_bytes: _Optional[int] = ..., memory_pressure: bool = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., lanes: _Optional[_Iterable[_Union[_worker_pb2.Lane, _Mapping]]] = ..., gpu_health: _Optional[_Union[_worker_pb2.GpuHealth, _Mapping]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
     __slots__ = ("registered", "ops", "functions", "peers", "assignments", "retractions", "cancellations", "releases", "drain", "stop_reason", "reregister", "next_uses")
