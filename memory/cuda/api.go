@@ -66,6 +66,8 @@ type api interface {
 	eventDestroy(context, event uint64) result
 	eventRecord(context, event, stream uint64) result
 	eventQuery(context, event uint64) result
+	// eventAwait asks for so long with naps in between, then without.
+	eventAwait(context, event uint64, nap, spin int64) result
 	eventSync(context, event uint64) result
 	eventExport(context, event uint64) (Handle, result)
 	eventOpen(context uint64, h Handle) (uint64, result)

@@ -15,6 +15,8 @@ package cuda
 #cgo nocallback mrc_event_record
 #cgo noescape mrc_event_query
 #cgo nocallback mrc_event_query
+#cgo noescape mrc_event_await
+#cgo nocallback mrc_event_await
 #cgo noescape mrc_stream_wait
 #cgo nocallback mrc_stream_wait
 #cgo noescape mrc_make_current
@@ -199,6 +201,11 @@ func (shim) eventRecord(context, event, stream uint64) result {
 // eventQuery calls cuEventQuery.
 func (shim) eventQuery(context, event uint64) result {
 	return result(C.mrc_event_query(C.uint64_t(context), C.uint64_t(event)))
+}
+
+// eventAwait calls cuEventQuery.
+func (shim) eventAwait(context, event uint64, nap, spin int64) result {
+	return result(C.mrc_event_await(C.uint64_t(context), C.uint64_t(event), C.int64_t(nap), C.int64_t(spin)))
 }
 
 // eventSync calls cuEventSynchronize.

@@ -1,6 +1,9 @@
 package cuda
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+	"time"
+)
 
 // Handle is a CUipcMemHandle or CUipcEventHandle: what another process on the
 // same host opens.
@@ -59,6 +62,20 @@ func (e *Event) Query() (bool, error) { return e.device.query(e.handle) }
 
 // Done is Query: an event is a Fence.
 func (e *Event) Done() (bool, error) { return e.Query() }
+
+// Await asks again and again whether the stream has passed the last record: for nap
+// with naps of 50 µs in between, which costs a fifth of a processor, then for spin
+// without. It blocks its thread for that long at most.
+func (e *Event) Await(nap, spin time.Duration) (bool, error) {
+	if err := e.device.Health(); err != nil {
+		return false, err
+	}
+	r := e.device.api.eventAwait(e.device.context, e.handle, int64(nap), int64(spin))
+	if r == notReady {
+		return false, nil
+	}
+	return r == success, e.device.check("cuEventQuery", r)
+}
 
 // Sync blocks, with its thread, until the stream has passed the last record.
 func (e *Event) Sync() error {

@@ -68,10 +68,19 @@ func (s *Scratch) Pointer(off, n uint64) uint64 {
 	return s.pointer + off
 }
 
-// Host is the pinned part, Address that of its byte at off for Stream.Copy.
+// ReadInto copies from the device part, and waits for it.
+func (s *Scratch) ReadInto(off uint64, p []byte) error {
+	if err := s.device.Health(); err != nil {
+		return err
+	}
+	d := s.device
+	return d.check("cuMemcpyDtoHAsync", d.api.read(d.context, d.control, p, s.Pointer(off, uint64(len(p)))))
+}
+
+// Host is the pinned part, nil if there is none.
 func (s *Scratch) Host() []byte { return s.host }
 
-// Address is that of the pinned part's byte at off.
+// Address is that of the pinned part's byte at off, for Stream.Copy.
 func (s *Scratch) Address(off uint64) uint64 {
 	return uint64(uintptr(unsafe.Pointer(&s.host[off])))
 }

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
 
 // The driver's interface as far as it is used, so that no header of the toolkit
 // is needed. Handles are pointers that we never look into, kept as integers.
@@ -326,6 +328,23 @@ int mrc_event_record(uint64_t context, uint64_t event, uint64_t stream) {
 int mrc_event_query(uint64_t context, uint64_t event) {
   ENTER(context);
   return cu.cuEventQuery((handle)event);
+}
+
+int mrc_event_await(uint64_t context, uint64_t event, int64_t nap_ns, int64_t spin_ns) {
+  enum { NAP_NS = 50000, NOT_READY = 600 };
+  ENTER(context);
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  int64_t begun = t.tv_sec * 1000000000ll + t.tv_nsec;
+  if (nap_ns > 0) prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // of this thread, in ns; or naps are longer
+  for (;;) {
+    int r = cu.cuEventQuery((handle)event);
+    if (r != NOT_READY) return r;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    int64_t waited = t.tv_sec * 1000000000ll + t.tv_nsec - begun;
+    if (waited >= nap_ns + spin_ns) return r;
+    if (waited < nap_ns) nanosleep(&(struct timespec){.tv_nsec = nap_ns - waited < NAP_NS ? nap_ns - waited : NAP_NS}, NULL);
+  }
 }
 
 int mrc_event_sync(uint64_t context, uint64_t event) {

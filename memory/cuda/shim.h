@@ -76,6 +76,9 @@ int mrc_event_create(uint64_t context, int shared, uint64_t *event);
 int mrc_event_destroy(uint64_t context, uint64_t event);
 int mrc_event_record(uint64_t context, uint64_t event, uint64_t stream);
 int mrc_event_query(uint64_t context, uint64_t event);
+// Asks for an event until it is reached: for nap_ns with naps of 50 us in between,
+// then for spin_ns without. Returns what the driver said last.
+int mrc_event_await(uint64_t context, uint64_t event, int64_t nap_ns, int64_t spin_ns);
 int mrc_event_sync(uint64_t context, uint64_t event);
 int mrc_event_export(uint64_t context, uint64_t event, void *handle);
 int mrc_event_open(uint64_t context, const void *handle, uint64_t *event);

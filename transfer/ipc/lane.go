@@ -8,8 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer"
 )
@@ -31,12 +29,14 @@ const (
 )
 
 // The waiter: what is over within spinFor is waited for by asking, all else by
-// short sleeps until spinAhead before the time that the rates predict. napping costs
-// a fifth of a processor.
+// short sleeps until spinAhead before the time that the rates predict. Where another
+// post keeps the link busy, slack behind it is soon enough. A wait is no longer than
+// longest.
 const (
 	spinFor   = 200 * time.Microsecond
 	spinAhead = 60 * time.Microsecond
-	nap       = 50 * time.Microsecond
+	slack     = 60 * time.Microsecond
+	longest   = 500 * time.Microsecond
 )
 
 // piece is a range of a frame that is copied at once.
@@ -362,23 +362,19 @@ func (l *lane) pause() {
 	if len(l.posted) == 0 {
 		return
 	}
-	first := l.posted[0]
-	now := time.Now()
-	left := first.ends.Sub(now)
-	// What is late is late for a reason that the rates do not know.
-	sleep := left > spinAhead+nap || left < -spinFor
+	event := l.posted[0].event
+	left := time.Until(l.posted[0].ends)
+	nap, spin := max(left-spinAhead, 0), spinFor
+	if left < -spinFor {
+		nap, spin = longest, 0 // late for a reason that the rates do not know
+	}
+	if len(l.posted) == window && len(l.small) == 0 {
+		// What is behind it keeps the link busy.
+		nap, spin = max(left, 0)+slack, 0
+	}
 	l.mu.Unlock()
 	defer l.mu.Lock()
-	if sleep {
-		napFor(nap)
-	}
-}
-
-// napFor sleeps on this thread: the runtime's timers are coarser than what is
-// waited for.
-func napFor(d time.Duration) {
-	// It belongs to the thread, and the runtime may have given us another one.
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1000, 0, 0, 0) // in ns; without it, naps are longer
-	t := unix.NsecToTimespec(int64(d))
-	_ = unix.Nanosleep(&t, nil) // a signal ends it earlier
+	// Others may have small frames to post before long. What it says, the next poll
+	// hears too.
+	_, _ = event.Await(min(nap, longest), spin)
 }
