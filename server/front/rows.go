@@ -73,12 +73,6 @@ type Death struct {
 	RunningKeys []string
 }
 
-// GPU is what a worker's memory lies on; zero if that is not a GPU.
-type GPU struct {
-	UUID, Name, PCIBusID string
-	MemoryBytes          uint64
-}
-
 // Worker is the row of one worker incarnation.
 type Worker struct {
 	ID                ids.WorkerID
@@ -90,6 +84,7 @@ type Worker struct {
 	DataAddress       string
 	Device            uint8 // value of the API's DeviceKind
 	GPU               GPU
+	GPUHealth         *GPUHealth // nil where it is not told
 	Slots             uint32
 	Resources         map[string]float64
 	MemoryLimitBytes  uint64

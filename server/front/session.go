@@ -62,6 +62,8 @@ type WorkerStats struct {
 	SpillFailure                                    string
 	// Lanes is nil if nothing of them has changed.
 	Lanes []Lane
+	// GPU is nil where it is not told.
+	GPU *GPUHealth
 }
 
 // Lane is one path by which a worker fetches from a peer.

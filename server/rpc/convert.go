@@ -154,19 +154,8 @@ func workerTo(w *front.Worker) *pb.Worker {
 		ExecutorDeaths: w.ExecutorDeaths, LastExecutorDeath: w.LastExecutorDeath,
 		BytesIn: w.BytesIn, BytesOut: w.BytesOut, Lanes: convertAll(w.Lanes, laneTo),
 		SpilledBytes: w.SpilledBytes, SpillWrittenBytes: w.SpillWrittenBytes, SpillReadBytes: w.SpillReadBytes, SpillFailure: w.SpillFailure,
-		Gpu: gpuTo(w.GPU),
+		Gpu: gpuTo(w.GPU), GpuHealth: gpuHealthTo(w.GPUHealth),
 	}
-}
-
-func gpuTo(g front.GPU) *pb.Gpu {
-	if g == (front.GPU{}) {
-		return nil
-	}
-	return &pb.Gpu{Uuid: g.UUID, Name: g.Name, PciBusId: g.PCIBusID, MemoryBytes: g.MemoryBytes}
-}
-
-func gpuFrom(g *pb.Gpu) front.GPU {
-	return front.GPU{UUID: g.GetUuid(), Name: g.GetName(), PCIBusID: g.GetPciBusId(), MemoryBytes: g.GetMemoryBytes()}
 }
 
 func laneTo(l front.Lane) *pb.Lane {
@@ -277,7 +266,7 @@ func inboundFrom(said *pb.SessionRequest) front.Inbound {
 			ExecutorDeaths: stats.GetExecutorDeaths(), LastExecutorDeath: stats.GetLastExecutorDeath(),
 			MemoryPressure: stats.GetMemoryPressure(), SpilledBytes: stats.GetSpilledBytes(), SpillWrittenBytes: stats.GetSpillWrittenBytes(),
 			SpillReadBytes: stats.GetSpillReadBytes(), SpillFailure: stats.GetSpillFailure(),
-			Lanes: nil,
+			Lanes: nil, GPU: gpuHealthFrom(stats.GetGpuHealth()),
 		}
 		if lanes := stats.GetLanes(); len(lanes) > 0 {
 			inbound.Stats.Lanes = convertAll(lanes, laneFrom)

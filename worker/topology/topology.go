@@ -76,6 +76,8 @@ type Config struct {
 	WithoutLibrary error
 	// Known are the GPUs that the CUDA driver sees, used where NVML says nothing.
 	Known []GPU
+	// KnownLinks says at [i][j] how the one reaches the other; nil if it is not known.
+	KnownLinks [][]Link
 	// Root is where sysfs is mounted; "" is /sys.
 	Root string
 	// Visible is the value of CUDA_VISIBLE_DEVICES, nil if it is not set.
@@ -181,7 +183,7 @@ func (t *Topology) ask(c Config) Report {
 	default:
 		t.note("this machine has no NVIDIA GPU")
 	}
-	return Report{GPUs: c.Known}
+	return Report{GPUs: c.Known, Links: c.KnownLinks}
 }
 
 // cardsOf lists the PCI addresses of NVIDIA's display controllers.

@@ -785,7 +785,9 @@ type WorkerStats struct {
 	// Why nothing is written to disk now, for people; empty if it works.
 	SpillFailure string `protobuf:"bytes,12,opt,name=spill_failure,json=spillFailure,proto3" json:"spill_failure,omitempty"`
 	// How it fetches from peers; only when something has changed, and then all of it.
-	Lanes         []*Lane `protobuf:"bytes,13,rep,name=lanes,proto3" json:"lanes,omitempty"`
+	Lanes []*Lane `protobuf:"bytes,13,rep,name=lanes,proto3" json:"lanes,omitempty"`
+	// State of its GPU; absent where NVML does not tell.
+	GpuHealth     *GpuHealth `protobuf:"bytes,14,opt,name=gpu_health,json=gpuHealth,proto3" json:"gpu_health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -907,6 +909,13 @@ func (x *WorkerStats) GetSpillFailure() string {
 func (x *WorkerStats) GetLanes() []*Lane {
 	if x != nil {
 		return x.Lanes
+	}
+	return nil
+}
+
+func (x *WorkerStats) GetGpuHealth() *GpuHealth {
+	if x != nil {
+		return x.GpuHealth
 	}
 	return nil
 }
@@ -1719,7 +1728,7 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\fObjectReport\x12.\n" +
 	"\areplica\x18\x01 \x01(\v2\x14.millrace.v1.ReplicaR\areplica\x12\x12\n" +
 	"\x04lost\x18\x02 \x01(\bR\x04lost\x12#\n" +
-	"\rinline_result\x18\x03 \x01(\fR\finlineResult\"\x93\x04\n" +
+	"\rinline_result\x18\x03 \x01(\fR\finlineResult\"\xca\x04\n" +
 	"\vWorkerStats\x12*\n" +
 	"\x11memory_used_bytes\x18\x01 \x01(\x04R\x0fmemoryUsedBytes\x12\x1b\n" +
 	"\trss_bytes\x18\x02 \x01(\x04R\brssBytes\x12\x19\n" +
@@ -1734,7 +1743,9 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	" \x01(\x04R\x11spillWrittenBytes\x12(\n" +
 	"\x10spill_read_bytes\x18\v \x01(\x04R\x0espillReadBytes\x12#\n" +
 	"\rspill_failure\x18\f \x01(\tR\fspillFailure\x12'\n" +
-	"\x05lanes\x18\r \x03(\v2\x11.millrace.v1.LaneR\x05lanes\"\xc0\x04\n" +
+	"\x05lanes\x18\r \x03(\v2\x11.millrace.v1.LaneR\x05lanes\x125\n" +
+	"\n" +
+	"gpu_health\x18\x0e \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\"\xc0\x04\n" +
 	"\x0fSessionResponse\x127\n" +
 	"\n" +
 	"registered\x18\x01 \x01(\v2\x17.millrace.v1.RegisteredR\n" +
@@ -1862,10 +1873,11 @@ var file_millrace_v1_worker_service_proto_goTypes = []any{
 	(*Gpu)(nil),                       // 21: millrace.v1.Gpu
 	(*TaskError)(nil),                 // 22: millrace.v1.TaskError
 	(*Lane)(nil),                      // 23: millrace.v1.Lane
-	(*Function)(nil),                  // 24: millrace.v1.Function
-	(*durationpb.Duration)(nil),       // 25: google.protobuf.Duration
-	(*Op)(nil),                        // 26: millrace.v1.Op
-	(*WorkerDeath)(nil),               // 27: millrace.v1.WorkerDeath
+	(*GpuHealth)(nil),                 // 24: millrace.v1.GpuHealth
+	(*Function)(nil),                  // 25: millrace.v1.Function
+	(*durationpb.Duration)(nil),       // 26: google.protobuf.Duration
+	(*Op)(nil),                        // 27: millrace.v1.Op
+	(*WorkerDeath)(nil),               // 28: millrace.v1.WorkerDeath
 }
 var file_millrace_v1_worker_service_proto_depIdxs = []int32{
 	20, // 0: millrace.v1.Registration.device:type_name -> millrace.v1.DeviceKind
@@ -1882,29 +1894,30 @@ var file_millrace_v1_worker_service_proto_depIdxs = []int32{
 	6,  // 11: millrace.v1.TaskReport.unreachable:type_name -> millrace.v1.Unreachable
 	2,  // 12: millrace.v1.ObjectReport.replica:type_name -> millrace.v1.Replica
 	23, // 13: millrace.v1.WorkerStats.lanes:type_name -> millrace.v1.Lane
-	11, // 14: millrace.v1.SessionResponse.registered:type_name -> millrace.v1.Registered
-	12, // 15: millrace.v1.SessionResponse.ops:type_name -> millrace.v1.OpDefinition
-	24, // 16: millrace.v1.SessionResponse.functions:type_name -> millrace.v1.Function
-	13, // 17: millrace.v1.SessionResponse.peers:type_name -> millrace.v1.Peer
-	14, // 18: millrace.v1.SessionResponse.assignments:type_name -> millrace.v1.Assignment
-	3,  // 19: millrace.v1.SessionResponse.retractions:type_name -> millrace.v1.TaskRef
-	3,  // 20: millrace.v1.SessionResponse.cancellations:type_name -> millrace.v1.TaskRef
-	2,  // 21: millrace.v1.SessionResponse.releases:type_name -> millrace.v1.Replica
-	10, // 22: millrace.v1.SessionResponse.next_uses:type_name -> millrace.v1.NextUse
-	25, // 23: millrace.v1.Registered.lease:type_name -> google.protobuf.Duration
-	26, // 24: millrace.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	15, // 25: millrace.v1.Assignment.inputs:type_name -> millrace.v1.Input
-	19, // 26: millrace.v1.Assignment.resources:type_name -> millrace.v1.Assignment.ResourcesEntry
-	27, // 27: millrace.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	4,  // 28: millrace.v1.WorkerService.Session:input_type -> millrace.v1.SessionRequest
-	16, // 29: millrace.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.v1.ReportWorkerDeathRequest
-	9,  // 30: millrace.v1.WorkerService.Session:output_type -> millrace.v1.SessionResponse
-	17, // 31: millrace.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.v1.ReportWorkerDeathResponse
-	30, // [30:32] is the sub-list for method output_type
-	28, // [28:30] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	24, // 14: millrace.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
+	11, // 15: millrace.v1.SessionResponse.registered:type_name -> millrace.v1.Registered
+	12, // 16: millrace.v1.SessionResponse.ops:type_name -> millrace.v1.OpDefinition
+	25, // 17: millrace.v1.SessionResponse.functions:type_name -> millrace.v1.Function
+	13, // 18: millrace.v1.SessionResponse.peers:type_name -> millrace.v1.Peer
+	14, // 19: millrace.v1.SessionResponse.assignments:type_name -> millrace.v1.Assignment
+	3,  // 20: millrace.v1.SessionResponse.retractions:type_name -> millrace.v1.TaskRef
+	3,  // 21: millrace.v1.SessionResponse.cancellations:type_name -> millrace.v1.TaskRef
+	2,  // 22: millrace.v1.SessionResponse.releases:type_name -> millrace.v1.Replica
+	10, // 23: millrace.v1.SessionResponse.next_uses:type_name -> millrace.v1.NextUse
+	26, // 24: millrace.v1.Registered.lease:type_name -> google.protobuf.Duration
+	27, // 25: millrace.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	15, // 26: millrace.v1.Assignment.inputs:type_name -> millrace.v1.Input
+	19, // 27: millrace.v1.Assignment.resources:type_name -> millrace.v1.Assignment.ResourcesEntry
+	28, // 28: millrace.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
+	4,  // 29: millrace.v1.WorkerService.Session:input_type -> millrace.v1.SessionRequest
+	16, // 30: millrace.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.v1.ReportWorkerDeathRequest
+	9,  // 31: millrace.v1.WorkerService.Session:output_type -> millrace.v1.SessionResponse
+	17, // 32: millrace.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.v1.ReportWorkerDeathResponse
+	31, // [31:33] is the sub-list for method output_type
+	29, // [29:31] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_service_proto_init() }
