@@ -231,6 +231,20 @@ func TestLeaseThatFindsNoRoomIsRefused(t *testing.T) {
 	t.Error("64 leases of 64 KiB fit into 4 MiB with a header")
 }
 
+func TestLeaseThatDoesNotWait(t *testing.T) {
+	r := newRig(t, "ECHO_DEVICE=yes")
+	if out := r.call(t, 1, "greedy"); out.Error != nil {
+		t.Fatal(out.Error)
+	}
+	if out := r.call(t, 2, "greedy"); out.Error.GetReason() != "OUT_OF_MEMORY" || !strings.Contains(out.Error.GetMessage(), "not free at once") {
+		t.Errorf("got %v", out.Error)
+	}
+	books, _, _ := r.objects.Stats()
+	if books.Waiting != 0 || books.ReservedBytes != 0 {
+		t.Errorf("something is left: %+v", books)
+	}
+}
+
 func TestExecutorThatDidNotOpenTheSlabIsRefused(t *testing.T) {
 	r := newRig(t)
 	out := r.call(t, 1, "device")

@@ -250,6 +250,11 @@ func (p *process) allocate(a *millracev1.ExecutorAllocate) {
 		settle(err)
 		return
 	}
+	if a.GetNoWait() {
+		objects.Release(reservation)
+		settle(fmt.Errorf("executor: %d bytes of the slab are not free at once", sum(a.GetFrameBytes())))
+		return
+	}
 	p.reading.Add(1)
 	go func() {
 		defer p.reading.Done()
@@ -260,6 +265,13 @@ func (p *process) allocate(a *millracev1.ExecutorAllocate) {
 			objects.Release(reservation)
 		}
 	}()
+}
+
+func sum(sizes []uint64) (n uint64) {
+	for _, s := range sizes {
+		n += s
+	}
+	return n
 }
 
 // applicant is the run that asks for room, nil if the process does; or refused

@@ -824,7 +824,9 @@ type ExecutorAllocate struct {
 	// The task it is for, which it ends with. Absent: it is the process's until it is released, or the process has died.
 	Task *TaskRef `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	// Size of each frame in bytes.
-	FrameBytes    []uint64 `protobuf:"varint,3,rep,packed,name=frame_bytes,json=frameBytes,proto3" json:"frame_bytes,omitempty"`
+	FrameBytes []uint64 `protobuf:"varint,3,rep,packed,name=frame_bytes,json=frameBytes,proto3" json:"frame_bytes,omitempty"`
+	// Only what is there at once: otherwise the answer is an error, and nobody waits for others to finish.
+	NoWait        bool `protobuf:"varint,4,opt,name=no_wait,json=noWait,proto3" json:"no_wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -878,6 +880,13 @@ func (x *ExecutorAllocate) GetFrameBytes() []uint64 {
 		return x.FrameBytes
 	}
 	return nil
+}
+
+func (x *ExecutorAllocate) GetNoWait() bool {
+	if x != nil {
+		return x.NoWait
+	}
+	return false
 }
 
 // ExecutorAllocated answers.
@@ -1223,12 +1232,13 @@ const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\tnamespace\x18\b \x01(\tR\tnamespace\"[\n" +
 	"\rExecutorInput\x12\x16\n" +
 	"\x06header\x18\x01 \x01(\fR\x06header\x122\n" +
-	"\x06frames\x18\x02 \x03(\v2\x1a.millrace.v1.FrameLocationR\x06frames\"w\n" +
+	"\x06frames\x18\x02 \x03(\v2\x1a.millrace.v1.FrameLocationR\x06frames\"\x90\x01\n" +
 	"\x10ExecutorAllocate\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\x04R\arequest\x12(\n" +
 	"\x04task\x18\x02 \x01(\v2\x14.millrace.v1.TaskRefR\x04task\x12\x1f\n" +
 	"\vframe_bytes\x18\x03 \x03(\x04R\n" +
-	"frameBytes\"\x8f\x01\n" +
+	"frameBytes\x12\x17\n" +
+	"\ano_wait\x18\x04 \x01(\bR\x06noWait\"\x8f\x01\n" +
 	"\x11ExecutorAllocated\x12\x18\n" +
 	"\arequest\x18\x01 \x01(\x04R\arequest\x122\n" +
 	"\x06frames\x18\x02 \x03(\v2\x1a.millrace.v1.FrameLocationR\x06frames\x12,\n" +

@@ -321,6 +321,9 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 			return &millracev1.ExecutorFinished{Error: failed}
 		}
 		return tensors([]*millracev1.FrameLocation{{Offset: frames[0].GetOffset() + 4096, Bytes: 4096}})
+	case "greedy": // more than there is, now
+		_, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{2 << 20}, NoWait: true})
+		return &millracev1.ExecutorFinished{Error: failed}
 	case "twice": // memory by a number that is in use
 		_, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
 		if failed == nil {

@@ -95,7 +95,7 @@ class Arena:
                 return pool.malloc(size)
             except cupy.cuda.memory.OutOfMemoryError:
                 pool.free_all_blocks()
-        elif size < SMALLEST:
+        elif size < SMALLEST or size > self._limit:
             return pool.malloc(size)
         lease = self._take(size, cupy.cuda.get_current_stream().ptr)
         if lease is None:

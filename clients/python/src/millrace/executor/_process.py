@@ -668,18 +668,21 @@ class Process:
 
     def _lease(self, size: int) -> Lease:
         """Memory for the process, whatever runs in it."""
-        answer = self._ask([size], None)
+        assert self._arena is not None
+        answer = self._ask([size], None, no_wait=not self._arena.overflow)
         if answer.HasField("error"):
             raise NoLease(answer.error.message)
         return Lease(answer.request, answer.frames[0].offset, size)
 
-    def _ask(self, sizes: list[int], run: executor_pb2.ExecutorRun | None) -> executor_pb2.ExecutorAllocated:
+    def _ask(
+        self, sizes: list[int], run: executor_pb2.ExecutorRun | None, *, no_wait: bool = False
+    ) -> executor_pb2.ExecutorAllocated:
         answers: SimpleQueue[executor_pb2.ExecutorAllocated] = SimpleQueue()
         with self._lock:
             self._requests += 1
             number = self._requests
             self._answers[number] = answers
-            request = self._out.allocate.add(request=number, frame_bytes=sizes)
+            request = self._out.allocate.add(request=number, frame_bytes=sizes, no_wait=no_wait)
             if run is not None:
                 request.task.task_id, request.task.attempt = run.task_id, run.attempt
             self._since = self._since or time.monotonic()

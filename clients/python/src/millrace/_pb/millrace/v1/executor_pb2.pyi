@@ -146,14 +146,16 @@ class ExecutorInput(_message.Message):
     def __init__(self, header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[_data_service_pb2.FrameLocation, _Mapping]]] = ...) -> None: ...
 
 class ExecutorAllocate(_message.Message):
-    __slots__ = ("request", "task", "frame_bytes")
+    __slots__ = ("request", "task", "frame_bytes", "no_wait")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NO_WAIT_FIELD_NUMBER: _ClassVar[int]
     request: int
     task: _worker_service_pb2.TaskRef
     frame_bytes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request: _Optional[int] = ..., task: _Optional[_Union[_worker_service_pb2.TaskRef, _Mapping]] = ..., frame_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+    no_wait: bool
+    def __init__(self, request: _Optional[int] = ..., task: _Optional[_Union[_worker_service_pb2.TaskRef, _Mapping]] = ..., frame_bytes: _Optional[_Iterable[int]] = ..., no_wait: bool = ...) -> None: ...
 
 class ExecutorAllocated(_message.Message):
     __slots__ = ("request", "frames", "error")
