@@ -22,6 +22,11 @@ const (
 	blasLeft, blasUpper, blasNonUnit       = 0, 1, 0
 )
 
+const blasNotSupported = 15
+
+// errUnsupported: cuBLAS has no kernel for this.
+var errUnsupported = errors.New("CUBLAS_STATUS_NOT_SUPPORTED")
+
 // blasWorkspace is what cuBLAS gets to work in; it asks for 32 MiB on Hopper.
 const blasWorkspace = 64 << 20
 
@@ -79,6 +84,9 @@ func (b *blas) call(function string, arguments ...uint64) error {
 	r, err := b.lib.call(function, arguments...)
 	if err == nil && r != 0 {
 		err = fmt.Errorf("%s answers %d", function, r)
+		if r == blasNotSupported {
+			err = fmt.Errorf("%s: %w", function, errUnsupported)
+		}
 	}
 	return err
 }
@@ -150,9 +158,23 @@ func (b *blas) multiply(p product) error {
 		return b.call("cublasGemmEx_64", b.handle, p.b.op(), p.a.op(), u(p.n), u(p.m), u(p.k), alpha,
 			p.b.at, kind, u(p.b.distance), p.a.at, kind, u(p.a.distance), beta, p.c.at, kind, u(p.c.distance), compute, blasDefaultAlgorithm)
 	}
-	return b.call("cublasGemmStridedBatchedEx_64", b.handle, p.b.op(), p.a.op(), u(p.n), u(p.m), u(p.k), alpha,
+	err := b.call("cublasGemmStridedBatchedEx_64", b.handle, p.b.op(), p.a.op(), u(p.n), u(p.m), u(p.k), alpha,
 		p.b.at, kind, u(p.b.distance), u(p.b.next), p.a.at, kind, u(p.a.distance), u(p.a.next), beta,
 		p.c.at, kind, u(p.c.distance), u(p.c.next), u(p.batch), compute, blasDefaultAlgorithm)
+	if !errors.Is(err, errUnsupported) {
+		return err
+	}
+	// Not every stride has a kernel: zero between complex matrices has none.
+	size := p.dtype.Size()
+	for range p.batch {
+		one := p
+		one.batch = 1
+		if err := b.multiply(one); err != nil {
+			return err
+		}
+		p.a.at, p.b.at, p.c.at = p.a.at+uint64(p.a.next*size), p.b.at+uint64(p.b.next*size), p.c.at+uint64(p.c.next*size)
+	}
+	return nil
 }
 
 // calls makes calls of libraries in their place among the launches.

@@ -93,16 +93,18 @@ func (c *code) getCompiler() (*compiler, error) {
 }
 
 // kernel finds a kernel of generated source, which is compiled if no cache has it.
-func (c *code) kernel(file, source, name string) (*gpu.Function, error) {
-	return c.compiled(file, source, name, compileFlags)
+// signature tells one source from another, and is shorter.
+func (c *code) kernel(file, signature, name string, source func() string) (*gpu.Function, error) {
+	return c.compiled(file, signature, name, compileFlags, source)
 }
 
-func (c *code) compiled(file, source, name string, flags []string) (*gpu.Function, error) {
-	return c.function(cacheKey(source, strings.Join(flags, "\x00")), name, func() ([]byte, error) {
+func (c *code) compiled(file, signature, name string, flags []string, generate func() string) (*gpu.Function, error) {
+	return c.function(file+"\x00"+signature, name, func() ([]byte, error) {
 		k, err := c.getCompiler()
 		if err != nil {
 			return nil, err
 		}
+		source := generate()
 		key := cacheKey(source, c.device.arch, k.version, strings.Join(flags, "\x00"))
 		if cubin := c.disk.get(key); cubin != nil {
 			return cubin, nil
@@ -122,7 +124,7 @@ func (c *code) compiled(file, source, name string, flags []string) (*gpu.Functio
 func (c *code) builtin(name string) (*gpu.Function, error) {
 	cubin, err := kernelFiles.ReadFile("kernels/builtin." + c.device.arch + ".cubin")
 	if err != nil {
-		return c.kernel("builtin.cu", builtinSource(), name)
+		return c.kernel("builtin.cu", "", name, builtinSource)
 	}
 	return c.function("builtin", name, func() ([]byte, error) { return cubin, nil })
 }

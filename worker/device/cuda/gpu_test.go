@@ -385,9 +385,7 @@ func TestGPUFactorisations(t *testing.T) {
 		if c.m == 100000 {
 			tell(t, "qr 100000 x 1000 float64", float64(b.timed(t, 3, "array.qr", ops.Args{Positional: []any{x}}))/1e6, "ms")
 			tell(t, "svd 100000 x 1000 float64", float64(b.timed(t, 3, "array.svd", ops.Args{Positional: []any{x}}))/1e6, "ms")
-			var pinner runtime.Pinner
-			defer pinner.Unpin()
-			b.compareRoutines(t, &pinner)
+			b.stepsOfSVD(t, x)
 		}
 	}
 	// Nearly singular: the second column is almost the first.
@@ -400,13 +398,20 @@ func TestGPUFactorisations(t *testing.T) {
 	}
 }
 
-// compareRoutines tells what cuSOLVER's ways to the singular values of 1000 x 1000
-// take, so that the choice can be looked at again.
-func (b *bench) compareRoutines(t *testing.T, pinner *runtime.Pinner) {
+// stepsOfSVD tells what the parts of the factorisation take by themselves, and what
+// the other routine of cuSOLVER would.
+func (b *bench) stepsOfSVD(t *testing.T, x *ops.Tensor) {
 	t.Helper()
-	const n = 1000
-	v := b.solver.value
-	x := b.random(t, "float64", n, n)
+	r, err := b.begin(t.Context(), "steps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.end()
+	f, err := r.newFactoring(x)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, n := f.m, f.n
 	frame := func(bytes uint64) uint64 {
 		f, err := b.alloc(bytes)
 		if err != nil {
@@ -414,19 +419,21 @@ func (b *bench) compareRoutines(t *testing.T, pinner *runtime.Pinner) {
 		}
 		return b.slab.Pointer(f.Offset, f.Bytes)
 	}
-	a, s, u, w, info := frame(8*n*n), frame(8*n), frame(8*n*n), frame(8*n*n), frame(64)
-	measure := func(name string, f func() error) {
+	square := uint64(8 * n * n)
+	work, gram, a, values, left, right := frame(uint64(8*m*n)), frame(square), frame(square), frame(uint64(8*n)), frame(square), frame(square)
+	info := frame(64)
+	measure := func(name string, from, to uint64, bytes uint64, call func() error) {
 		var all []time.Duration
 		for range 4 {
-			if err := b.stream.Copy([]gpu.Copy{gpu.OnDevice(a, x.Far.Address(), 8*n*n)}, nil); err != nil {
+			if err := b.stream.Copy([]gpu.Copy{gpu.OnDevice(to, from, bytes)}, nil); err != nil {
 				t.Fatal(err)
 			}
 			if err := b.stream.Sync(); err != nil {
 				t.Fatal(err)
 			}
 			begin := time.Now()
-			if err := b.enter(f); err != nil {
-				t.Logf("%s: %v", name, err)
+			if err := b.enter(call); err != nil {
+				t.Errorf("%s: %v", name, err)
 				return
 			}
 			if err := b.stream.Sync(); err != nil {
@@ -435,49 +442,51 @@ func (b *bench) compareRoutines(t *testing.T, pinner *runtime.Pinner) {
 			all = append(all, time.Since(begin))
 		}
 		slices.Sort(all)
-		tell(t, name+" of 1000 x 1000 float64", float64(all[1])/1e6, "ms")
+		tell(t, name, float64(all[1])/1e6, "ms")
 	}
-	lwork, err := v.workSize("cusolverDnDgesvd_bufferSize", n, n)
+	at := x.Far.Address()
+	measure("svd steps: Gram matrix", at, work, uint64(8*m*n), func() error {
+		return f.blas.multiply(product{
+			dtype: ops.Float64, m: n, n: n, k: m, factor: 1,
+			a: matrix{at: work, transposed: true, distance: n}, b: matrix{at: work, distance: n}, c: matrix{at: gram, distance: n},
+		})
+	})
+	lwork, err := f.solver.workSize("cusolverDnDpotrf_bufferSize", solverUpper, uint64(n), 8, uint64(n))
 	if err != nil {
 		t.Fatal(err)
 	}
-	work := frame(8 * lwork)
-	measure("gesvd", func() error { return b.gesvdRaw(v, gesvd{n, n, a, s, u, w, work, lwork, info}) })
-	var jacobi uint64
-	if err := b.enter(func() error { return v.call("cusolverDnCreateGesvdjInfo", addressOf(pinner, &jacobi)) }); err != nil {
+	room := frame(8 * lwork)
+	measure("svd steps: Cholesky", gram, a, square, func() error {
+		return f.solver.call("cusolverDnDpotrf", f.solver.handle, solverUpper, uint64(n), a, uint64(n), room, lwork, info)
+	})
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	one := [1]float64{1}
+	measure("svd steps: division by r", at, work, uint64(8*m*n), func() error {
+		return f.divideBy(a, work, 0, n, addressOf(&pinner, &one[0]))
+	})
+	measure("svd steps: division by r, trsm alone", at, work, uint64(8*m*n), func() error {
+		return f.blas.call("cublasDtrsm_v2_64", f.blas.handle, blasLeft, blasUpper, blasTransposed, blasNonUnit, uint64(n), uint64(m),
+			addressOf(&pinner, &one[0]), a, uint64(n), work, uint64(n))
+	})
+	triangle := frame(square)
+	if err := b.stream.Launch([]gpu.Launch{{
+		Function: f.upper, Grid: gpu.Dim{uint32(blocksOf(n*n, threads))}, Block: gpu.Dim{threads},
+		Parameters: new(parameters).u64(a, triangle).i64(n, n, n).bytes,
+	}}, nil); err != nil {
 		t.Fatal(err)
 	}
-	var size int32
-	if err := b.enter(func() error {
-		return v.call("cusolverDnDgesvdj_bufferSize", v.handle, solverVector, 1, n, n, a, n, s, u, n, w, n, addressOf(pinner, &size), jacobi)
-	}); err != nil {
-		t.Logf("gesvdj: %v", err)
-	} else {
-		work := frame(8 * uint64(size))
-		measure("gesvdj", func() error {
-			return v.call("cusolverDnDgesvdj", v.handle, solverVector, 1, n, n, a, n, s, u, n, w, n, work, uint64(size), info, jacobi)
-		})
+	for _, polar := range []bool{true, false} {
+		v, err := f.newRoutine(&pinner, polar, n, n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		room := frame(v.workBytes + 8)
+		measure(fmt.Sprintf("svd steps: values of r, gesvdp: %v", polar), triangle, a, square, func() error { return v.call(a, values, left, right, room) })
+		if ok, err := v.outcome(); !ok || err != nil {
+			t.Errorf("polar %v: %v, %v", polar, ok, err)
+		}
 	}
-	var onDevice, onHost uint64
-	var sigma float64
-	if err := b.enter(func() error {
-		return v.call("cusolverDnXgesvdp_bufferSize", v.handle, v.params, solverVector, 1, n, n, blasR64F, a, n, blasR64F, s, blasR64F, u, n, blasR64F, w, n, blasR64F,
-			addressOf(pinner, &onDevice), addressOf(pinner, &onHost))
-	}); err != nil {
-		t.Logf("gesvdp: %v", err)
-		return
-	}
-	deviceWork := frame(onDevice + 256)
-	hostWork := make([]byte, onHost+64)
-	measure("gesvdp", func() error {
-		return v.call("cusolverDnXgesvdp", v.handle, v.params, solverVector, 1, n, n, blasR64F, a, n, blasR64F, s, blasR64F, u, n, blasR64F, w, n, blasR64F,
-			deviceWork, onDevice, addressOf(pinner, &hostWork[0]), onHost, info, addressOf(pinner, &sigma))
-	})
-	tell(t, "gesvdp's error of sigma", sigma*1e15, "1e-15")
-}
-
-func (b *bench) gesvdRaw(v *solver, g gesvd) error {
-	return (&factoring{solver: v}).gesvd(g)
 }
 
 func TestGPUUserKernel(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	gpu "github.com/millrace/millrace/memory/cuda"
@@ -128,7 +129,7 @@ func (d *Device) planMap(w *ops.Mapping, out *ops.Tensor) (*mapper, error) {
 		}
 	}
 	if slices.Contains(m.layouts, strided) {
-		m.perPack = 1
+		m.perPack = m.packsOfRows()
 	}
 	for i, r := range m.program.Registers {
 		if r.Value == nil {
@@ -147,8 +148,86 @@ func (d *Device) planMap(w *ops.Mapping, out *ops.Tensor) (*mapper, error) {
 		return nil, errHost
 	}
 	var err error
-	m.kernel, err = d.code.kernel("map.cu", kernelText("prelude.cuh")+m.source(), "map")
+	m.kernel, err = d.code.kernel("map.cu", m.signature(), "map", func() string { return kernelText("prelude.cuh") + m.source() })
 	return m, err
+}
+
+// packsOfRows is how many elements along the last axis a thread can compute at once:
+// all operands lie together there, or do not move.
+func (m *mapper) packsOfRows() int64 {
+	last := len(m.shape) - 1
+	n := int64(16)
+	for i, t := range m.operands {
+		if t == nil || m.layouts[i] == single {
+			continue
+		}
+		size := t.DType.Size()
+		switch m.strides[i][last] {
+		case size:
+			n = min(n, 16/size)
+		case 0:
+		default:
+			return 1
+		}
+	}
+	for ; n > 1; n /= 2 {
+		fits := m.shape[last]%n == 0 && m.strides[0][last] != 0
+		for i, t := range m.operands {
+			if t == nil || m.layouts[i] == single || m.strides[i][last] == 0 {
+				continue
+			}
+			bytes := n * t.DType.Size()
+			if t.Far != nil {
+				fits = fits && (t.Far.Address()+uint64(t.Offset))%uint64(bytes) == 0
+			}
+			for _, s := range m.strides[i][:last] {
+				fits = fits && s%bytes == 0
+			}
+		}
+		if fits {
+			return n
+		}
+	}
+	return 1
+}
+
+// signature tells apart what has another source.
+func (m *mapper) signature() string {
+	b := []byte("map")
+	number := func(n int64) { b = append(strconv.AppendInt(b, n, 36), ' ') }
+	number(m.perPack)
+	number(int64(len(m.shape)))
+	number(int64(m.program.Inputs))
+	number(int64(m.program.Out))
+	if m.wideIndex() {
+		b = append(b, 'w')
+	}
+	for i, t := range m.operands {
+		b = append(b, '0'+byte(m.layouts[i]))
+		if t == nil {
+			b = append(b, '-')
+		} else if s := m.strides[i]; m.perPack > 1 && s[len(s)-1] == 0 {
+			b = append(b, 'h')
+		}
+	}
+	for i, r := range m.program.Registers {
+		b = append(b, 'a'+byte(r.DType))
+		if r.Value != nil {
+			b = append(b, '=')
+			if i < m.program.Inputs && !m.uses(i) {
+				b = append(b, '-')
+			}
+		}
+	}
+	for _, in := range m.program.Code {
+		b = append(append(b, ' '), in.Function...)
+		b = append(b, 'a'+byte(in.Operand))
+		number(int64(in.To))
+		for _, o := range in.Operands {
+			number(int64(o))
+		}
+	}
+	return string(b)
 }
 
 // uses says whether an instruction reads a register.
@@ -246,6 +325,25 @@ func (m *mapper) source() string {
 			}
 			line("  }")
 		}
+		if m.perPack > 1 {
+			line("  const int V = %d;", m.perPack)
+			for i := range p.Inputs {
+				switch {
+				case m.operands[i+1] == nil:
+				case m.layouts[i+1] == single:
+					loads = append(loads, fmt.Sprintf("x%d", i))
+				case m.strides[i+1][axes-1] == 0:
+					line("  const %s v%d = *(const %s *)(a.p%d + o%d);", typeOf(i), i, typeOf(i), i+1, i+1)
+					loads = append(loads, fmt.Sprintf("v%d", i))
+				default:
+					line("  const pack<%s, V> v%d = *(const pack<%s, V> *)(a.p%d + o%d);", typeOf(i), i, typeOf(i), i+1, i+1)
+					loads = append(loads, fmt.Sprintf("v%d.v[k]", i))
+				}
+			}
+			line("  pack<%s, V> out;\n#pragma unroll\n  for (int k = 0; k < V; k++) out.v[k] = value(%s);", out, strings.Join(append(loads, "a"), ", "))
+			line("  *(pack<%s, V> *)(a.p0 + o0) = out;\n}", out)
+			return b.String()
+		}
 		for i := range p.Inputs {
 			switch {
 			case m.operands[i+1] == nil:
@@ -287,17 +385,23 @@ func (m *mapper) source() string {
 }
 
 func (m *mapper) parameters(addresses []uint64, negative uint64) *parameters {
-	p := new(parameters).u64(uint64(m.n), negative)
+	general := slices.Contains(m.layouts, strided)
+	n := m.n
+	if general {
+		n /= m.perPack // each thread does a pack, and no rest is left
+	}
+	p := new(parameters).u64(uint64(n), negative)
 	for i, t := range m.operands {
 		if t != nil {
 			p.u64(addresses[i])
 		}
 	}
-	if slices.Contains(m.layouts, strided) {
-		p.i64(m.shape...)
+	if general {
+		last := len(m.shape) - 1
+		p.i64(m.shape[:last]...).i64(m.shape[last] / m.perPack)
 		for i, s := range m.strides {
 			if m.operands[i] != nil && m.layouts[i] != single {
-				p.i64(s...)
+				p.i64(s[:last]...).i64(s[last] * m.perPack)
 			}
 		}
 	}

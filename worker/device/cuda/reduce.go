@@ -90,16 +90,17 @@ func (d *Device) planReduce(w *ops.Reducing, out *ops.Tensor) (*reducer, error) 
 	r.foldBlocks = uint64(blocks)
 	acc := accumulatorOf(w.Function, w.Accumulator)
 	r.accumulator, r.accumulatorBytes = cType(acc.String()), acc.Size()
-	source := kernelText("prelude.cuh") + r.source() + kernelText("reduce.cuh")
+	source := func() string { return kernelText("prelude.cuh") + r.source() + kernelText("reduce.cuh") }
+	signature := fmt.Sprint("reduce", w.Function, x.DType, w.Accumulator, out.DType, r.perPack, r.group, len(r.kept), len(r.rows), r.together)
 	var err error
-	if r.fold, err = d.code.kernel("reduce.cu", source, name); err != nil || r.splits == 1 {
+	if r.fold, err = d.code.kernel("reduce.cu", signature, name, source); err != nil || r.splits == 1 {
 		return r, err
 	}
 	name, r.joinBlock = "join_splits", uint64(r.outs)
 	if r.outs > 1024 {
 		name, r.joinBlock = "join_wide", blocksOf(r.outs, threads)
 	}
-	r.joining, err = d.code.kernel("reduce.cu", source, name)
+	r.joining, err = d.code.kernel("reduce.cu", signature, name, source)
 	return r, err
 }
 

@@ -7,6 +7,8 @@ import (
 	"runtime"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	gpu "github.com/millrace/millrace/memory/cuda"
 
 	"github.com/millrace/millrace/memory"
@@ -243,7 +245,7 @@ func (r *run) submit(ctx context.Context, need uint64, build func(s *submission)
 	}
 	d.submitting.Unlock()
 	// Also after an error: what was submitted must be over before memory is used again.
-	if waitErr := r.wait(ctx); waitErr != nil {
+	if waitErr := r.wait(); waitErr != nil {
 		return errors.Join(err, waitErr)
 	}
 	if err == nil {
@@ -254,13 +256,15 @@ func (r *run) submit(ctx context.Context, need uint64, build func(s *submission)
 
 const (
 	spinFor  = 40 * time.Microsecond
-	napFirst = 10 * time.Microsecond
-	napLast  = 200 * time.Microsecond
+	napFirst = 5 * time.Microsecond
+	napLast  = 100 * time.Microsecond
+	// slack is how late the kernel may end a nap: 50 us if it is not told.
+	slack = 1000 // ns
 )
 
 // wait polls: an event that is waited for by the driver costs its thread, and is
 // noticed later.
-func (r *run) wait(_ context.Context) error {
+func (r *run) wait() error {
 	begin, nap := time.Now(), napFirst
 	for {
 		done, err := r.event.Query()
@@ -271,7 +275,14 @@ func (r *run) wait(_ context.Context) error {
 			runtime.Gosched()
 			continue
 		}
-		time.Sleep(nap)
+		// Timers of Go wait for a millisecond where nothing else runs.
+		if err := unix.Prctl(unix.PR_SET_TIMERSLACK, slack, 0, 0, 0); err != nil {
+			return err
+		}
+		pause := unix.NsecToTimespec(int64(nap))
+		if err := unix.Nanosleep(&pause, nil); err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
 		nap = min(nap*5/4, napLast)
 	}
 }

@@ -34,8 +34,9 @@ const (
 
 // Of cuSOLVER's interface.
 const (
-	solverUpper  = 1
-	solverVector = 1
+	solverUpper   = 1
+	solverVector  = 1
+	solverEconomy = 1
 )
 
 // solver is cuSOLVER on the compute stream.
@@ -255,8 +256,7 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 				if err := f.solver.call("cusolverDnDpotrf", f.solver.handle, solverUpper, uint64(n), grams[i], uint64(n), work, lwork, infoAt+8*uint64(i)); err != nil {
 					return err
 				}
-				return f.blas.call("cublasDtrsm_v2_64", f.blas.handle, blasLeft, blasUpper, blasTransposed, blasNonUnit, uint64(n), uint64(m),
-					addressOf(&pinner, &one[0]), grams[i], uint64(n), place.at, uint64(n))
+				return f.divideBy(grams[i], place.at, 0, n, addressOf(&pinner, &one[0]))
 			})
 			s.launch(f.upper, blocksOf(n*n, threads), new(parameters).u64(grams[i], uppers[i]).i64(n, n, n))
 		}
@@ -281,6 +281,32 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 	}
 	far := math.Float64frombits(le.Uint64(worst))
 	return le.Uint32(info) == 0 && le.Uint32(info[8:]) == 0 && far <= nearIdentity, nil
+}
+
+// trsmColumns is up to how many columns cuBLAS's own solver is used: beyond, most of
+// the work is made products, which run several times faster.
+const trsmColumns = 256
+
+// divideBy replaces columns from up to to of x, which lies by rows, by those of x/r;
+// those before are done. r is upper by columns.
+func (f *factoring) divideBy(r, x uint64, from, to int64, one uint64) error {
+	n := f.n
+	if to-from <= trsmColumns {
+		return f.blas.call("cublasDtrsm_v2_64", f.blas.handle, blasLeft, blasUpper, blasTransposed, blasNonUnit, uint64(to-from), uint64(f.m),
+			one, r+uint64(8*from*(n+1)), uint64(n), x+uint64(8*from), uint64(n))
+	}
+	middle := from + (to-from+1)/2
+	if err := f.divideBy(r, x, from, middle, one); err != nil {
+		return err
+	}
+	if err := f.blas.multiply(product{
+		dtype: ops.Float64, m: f.m, n: to - middle, k: middle - from, factor: -1, add: 1,
+		a: matrix{at: x + uint64(8*from), distance: n}, b: matrix{at: r + uint64(8*(middle*n+from)), transposed: true, distance: n},
+		c: matrix{at: x + uint64(8*middle), distance: n},
+	}); err != nil {
+		return err
+	}
+	return f.divideBy(r, x, middle, to, one)
 }
 
 // householder factors any matrix by reflections.
@@ -356,30 +382,89 @@ func (r *run) svd(ctx context.Context, x, u, sigma, vt *ops.Tensor) error {
 			return err
 		}
 	}
-	return f.anySVD(ctx, u, sigma, vt)
+	if done, err := f.anySVD(ctx, true, u, sigma, vt); done || err != nil {
+		return err
+	}
+	_, err = f.anySVD(ctx, false, u, sigma, vt)
+	return err
 }
 
-// gesvd is a call of the routine for a matrix by columns of rows >= columns: a is
-// destroyed, u gets as many columns as a, vt is columns by columns.
-type gesvd struct {
-	rows, columns   int64
-	a, s, u, vt     uint64
-	work, lwork, at uint64 // at: of info
+// routine is one of cuSOLVER's ways to the singular values of a matrix by columns
+// that has at least as many rows as columns: by QR iterations (gesvd), or by its
+// polar decomposition (gesvdp), which is several times faster and perturbs what is
+// nearly singular; it says by how much. The matrix is destroyed; left gets as many
+// columns as it has; right gets the right factor, columns by columns: by columns
+// gesvdp's, by rows gesvd's.
+type routine struct {
+	f             *factoring
+	polar         bool
+	rows, columns int64
+	workBytes     uint64 // on the device
+	hostWork      []byte
+	infoAt        uint64
+	info          []byte
+	errorAt       uint64
+	error         []byte
 }
 
-func (f *factoring) gesvdWork(rows, columns int64) (uint64, error) {
-	return f.solver.workSize("cusolverDnDgesvd_bufferSize", uint64(rows), uint64(columns))
+func (f *factoring) newRoutine(pinner *runtime.Pinner, polar bool, rows, columns int64) (*routine, error) {
+	v := &routine{f: f, polar: polar, rows: rows, columns: columns}
+	v.infoAt, v.info = f.pinned(8)
+	v.errorAt, v.error = f.pinned(8)
+	clear(v.info)
+	clear(v.error)
+	if !polar {
+		n, err := f.solver.workSize("cusolverDnDgesvd_bufferSize", uint64(rows), uint64(columns))
+		v.workBytes = 8 * n
+		return v, err
+	}
+	var hostBytes uint64
+	err := f.device.enter(func() error {
+		arguments := append(v.polarArguments(0, 0, 0, 0), addressOf(pinner, &v.workBytes), addressOf(pinner, &hostBytes))
+		return f.solver.call("cusolverDnXgesvdp_bufferSize", arguments...)
+	})
+	v.hostWork = make([]byte, hostBytes+1)
+	pinner.Pin(&v.hostWork[0])
+	return v, err
 }
 
-func (f *factoring) gesvd(g gesvd) error {
-	rows, columns := uint64(g.rows), uint64(g.columns)
-	return f.solver.call("cusolverDnDgesvd", f.solver.handle, 'S', 'S', rows, columns, g.a, rows, g.s, g.u, rows, g.vt, columns, g.work, g.lwork, 0, g.at)
+func (v *routine) polarArguments(a, values, left, right uint64) []uint64 {
+	rows, columns := uint64(v.rows), uint64(v.columns)
+	return []uint64{
+		v.f.solver.handle, v.f.solver.params, solverVector, solverEconomy, rows, columns,
+		blasR64F, a, rows, blasR64F, values, blasR64F, left, rows, blasR64F, right, columns, blasR64F,
+	}
+}
+
+// call submits it. REQUIRES: within enter; work has workBytes.
+func (v *routine) call(a, values, left, right, work uint64) error {
+	if v.polar {
+		return v.f.solver.call("cusolverDnXgesvdp", append(v.polarArguments(a, values, left, right),
+			work, v.workBytes, addressOfBytes(v.hostWork), uint64(len(v.hostWork)-1), v.infoAt, v.errorAt)...)
+	}
+	rows, columns := uint64(v.rows), uint64(v.columns)
+	return v.f.solver.call("cusolverDnDgesvd", v.f.solver.handle, 'S', 'S', rows, columns, a, rows, values, left, rows, right, columns,
+		work, v.workBytes/8, 0, v.infoAt)
+}
+
+// outcome is false if another routine has to be tried.
+func (v *routine) outcome() (bool, error) {
+	info := le.Uint32(v.info)
+	if v.polar {
+		return info == 0 && math.Float64frombits(le.Uint64(v.error)) == 0, nil
+	}
+	if info != 0 {
+		return false, solverError(v.f.op, "gesvd", info)
+	}
+	return true, nil
 }
 
 // tallSVD factors x = q*r and r = w*diag(s)*vt, and then u = q*w.
 func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool, error) {
 	m, n := f.m, f.n
-	lwork, err := f.gesvdWork(n, n)
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	v, err := f.newRoutine(&pinner, true, n, n)
 	if err != nil {
 		return false, err
 	}
@@ -398,8 +483,6 @@ func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool
 	}
 	rows := min(m, tallRows)
 	square, block := uint64(8*n*n), uint64(8*rows*n)
-	infoAt, info := f.pinned(8)
-	clear(info)
 	inPlace := u.DType == ops.Float64
 	q := (*ops.Tensor)(nil)
 	if inPlace {
@@ -407,10 +490,10 @@ func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool
 	}
 	done, err := f.cholesky(ctx, q, nil, func(s *submission, q, r uint64) {
 		w, right, values := s.take(square), s.take(square), s.take(uint64(8*n))
-		work, part := s.take(8*lwork), s.take(block)
+		work, part := s.take(v.workBytes), s.take(block)
 		// By columns r is its transpose, whose left factors are r's right ones: by rows
-		// both lie as they should.
-		s.calls(func() error { return f.gesvd(gesvd{n, n, r, values, right, w, work, lwork, infoAt}) })
+		// they lie as they should.
+		s.calls(func() error { return v.call(r, values, right, w, work) })
 		for row := int64(0); row < m; row += rows {
 			count := min(rows, m-row)
 			at := q + uint64(8*row*n)
@@ -418,7 +501,7 @@ func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool
 			s.calls(func() error {
 				return f.blas.multiply(product{
 					dtype: ops.Float64, m: count, n: n, k: n, factor: 1,
-					a: matrix{at: part, distance: n}, b: matrix{at: w, distance: n}, c: matrix{at: at, distance: n},
+					a: matrix{at: part, distance: n}, b: matrix{at: w, transposed: true, distance: n}, c: matrix{at: at, distance: n},
 				})
 			})
 		}
@@ -428,19 +511,16 @@ func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool
 		}
 		s.evaluate(storeS, 0)
 		s.evaluate(storeVT, 0)
-	}, square, square, uint64(8*n), 8*lwork, block)
+	}, square, square, uint64(8*n), v.workBytes, block)
 	if !done || err != nil {
 		return false, err
 	}
-	if v := le.Uint32(info); v != 0 {
-		return false, solverError(f.op, "gesvd", v)
-	}
-	return true, nil
+	return v.outcome()
 }
 
 // anySVD factors any matrix at once: by columns, the one of x and its transpose that
 // has no more columns than rows.
-func (f *factoring) anySVD(ctx context.Context, u, sigma, vt *ops.Tensor) error {
+func (f *factoring) anySVD(ctx context.Context, polar bool, u, sigma, vt *ops.Tensor) (bool, error) {
 	m, n := f.m, f.n
 	k, long := min(m, n), max(m, n)
 	wide := n >= m
@@ -451,52 +531,51 @@ func (f *factoring) anySVD(ctx context.Context, u, sigma, vt *ops.Tensor) error 
 	}
 	toWork, err := f.copier(f.x, layout, place)
 	if err != nil {
-		return err
+		return false, err
 	}
-	lwork, err := f.gesvdWork(long, k)
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	v, err := f.newRoutine(&pinner, polar, long, k)
 	if err != nil {
-		return err
+		return false, err
 	}
 	var storeU, storeVT *mapper
-	if wide { // u is the transpose of the right factor, which by rows lies as it should
-		storeU, err = f.storer(u, byRows(u.Shape), right)
+	rightAs := byRows([]int64{k, k})
+	if polar == wide { // u is the right factor of the transpose, vt is x's transposed
+		rightAs = byColumns(k)
+	}
+	if wide {
+		storeU, err = f.storer(u, rightAs, right)
 	} else {
 		storeU, err = f.storer(u, byColumns(m), left)
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	if wide {
 		storeVT, err = f.storer(vt, byRows(vt.Shape), left)
 	} else {
-		storeVT, err = f.storer(vt, byColumns(k), right)
+		storeVT, err = f.storer(vt, rightAs, right)
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	storeS, err := f.storer(sigma, byRows(sigma.Shape), values)
 	if err != nil {
-		return err
+		return false, err
 	}
-	infoAt, info := f.pinned(8)
-	clear(info)
-	need := uploadBytes(f.x) + 2*aligned(uint64(8*m*n)) + aligned(uint64(8*k)) + aligned(uint64(8*k*k)) + aligned(8*lwork)
+	need := uploadBytes(f.x) + 2*aligned(uint64(8*m*n)) + aligned(uint64(8*k)) + aligned(uint64(8*k*k)) + aligned(v.workBytes)
 	if err := f.submit(ctx, need, func(s *submission) {
 		place.at, left.at = s.take(uint64(8*m*n)), s.take(uint64(8*m*n))
 		values.at, right.at = s.take(uint64(8*k)), s.take(uint64(8*k*k))
-		work := s.take(8 * lwork)
+		work := s.take(v.workBytes)
 		s.evaluate(toWork, 0)
-		s.calls(func() error {
-			return f.gesvd(gesvd{long, k, place.at, values.at, left.at, right.at, work, lwork, infoAt})
-		})
+		s.calls(func() error { return v.call(place.at, values.at, left.at, right.at, work) })
 		s.evaluate(storeU, 0)
 		s.evaluate(storeS, 0)
 		s.evaluate(storeVT, 0)
 	}); err != nil {
-		return err
+		return false, err
 	}
-	if v := le.Uint32(info); v != 0 {
-		return solverError(f.op, "gesvd", v)
-	}
-	return nil
+	return v.outcome()
 }

@@ -24,7 +24,7 @@ func (r *run) userKernel(ctx context.Context, w *ops.Launching, outs []*ops.Tens
 	if most := r.device.gpu.Info().Attributes.SharedBytes; uint64(w.SharedBytes) > most {
 		return bad("shared", "%d bytes are more than the %d that a block of %v can have", w.SharedBytes, most, r.device.gpu)
 	}
-	f, err := r.device.code.compiled("source", w.Source, w.Entry, userFlags)
+	f, err := r.device.code.compiled("source", w.Source, w.Entry, userFlags, func() string { return w.Source })
 	var refused *compileError
 	var driver *gpu.Error
 	switch {
