@@ -45,10 +45,16 @@ func Name(dataAddress string) string { return "@millrace/" + dataAddress }
 
 // Conn is a connection to a worker. Its methods may be called from any goroutine.
 type Conn struct {
+	// Spin is how long Call looks for its answer before it sleeps. Set before the
+	// first Call.
+	Spin time.Duration
+
 	unix *net.UnixConn
 	// pidfd is the worker's process, -1 if the system does not tell.
 	pidfd int
 	done  chan struct{}
+	// inbox has what comes; set once the worker has welcomed us.
+	inbox *Inbox
 
 	writing sync.Mutex // Held while a message is written.
 
@@ -77,6 +83,14 @@ func Dial(ctx context.Context, dataAddress string, hello *millracev1.BorrowHello
 			_ = unix.Close(c.pidfd)
 		}
 		return nil, nil, nil, fmt.Errorf("worker at %s: %w", dataAddress, err)
+	}
+	if c.inbox, err = NewInbox(c.unix); err != nil {
+		_ = c.unix.Close()
+		c.Free()
+		if file != nil {
+			_ = file.Close()
+		}
+		return nil, nil, nil, err
 	}
 	go c.receive()
 	return c, welcome, file, nil
@@ -146,6 +160,11 @@ func (c *Conn) Call(ctx context.Context, request *millracev1.BorrowRequest, late
 	if err := c.send(request, func(r *millracev1.BorrowResponse) { answer <- r }); err != nil {
 		return nil, err
 	}
+	for began := time.Now(); c.Spin > 0 && len(answer) == 0 && time.Since(began) < c.Spin; {
+		if err := c.inbox.Poll(c.take); err != nil {
+			break // the goroutine that receives sees it too
+		}
+	}
 	select {
 	case r := <-answer:
 		if e := r.GetError(); e != nil {
@@ -200,19 +219,27 @@ func (c *Conn) send(request *millracev1.BorrowRequest, answer func(*millracev1.B
 
 func (c *Conn) receive() {
 	for {
-		response := new(millracev1.BorrowResponse)
-		if err := Read(c.unix, response); err != nil {
+		if err := c.inbox.Next(0, c.take); err != nil {
 			c.end(err)
 			return
 		}
-		c.mu.Lock()
-		answer := c.pending[response.GetCall()]
-		delete(c.pending, response.GetCall())
-		c.mu.Unlock()
-		if answer != nil {
-			answer(response)
-		}
 	}
+}
+
+// take gives an answer to who waits for it.
+func (c *Conn) take(message []byte) error {
+	response := new(millracev1.BorrowResponse)
+	if err := Into(message, response); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	answer := c.pending[response.GetCall()]
+	delete(c.pending, response.GetCall())
+	c.mu.Unlock()
+	if answer != nil {
+		answer(response)
+	}
+	return nil
 }
 
 func (c *Conn) end(err error) {

@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,8 @@ type Config struct {
 	LeaseTTL time.Duration
 	// Received, if set, is told of the bytes that Fetch copies.
 	Received func(bytes int)
+	// Spin is how long an answer is looked for before its reader sleeps. Default 0.
+	Spin time.Duration
 	// Open, if set, makes peers' memory usable here, in place of a mapping for the
 	// processor; it also gets that which lies on a GPU, with a nil file. The file is
 	// its to close if there is no error.
@@ -188,19 +191,29 @@ type peer struct {
 	// All below is guarded by mu. ended are leases to give back.
 	loans map[*loan]struct{}
 	ended []uint64
+	// batches are those with leases that have not ended.
+	batches map[*Batch]struct{}
 	// gone: the connection has ended, and who ends the last loan unmaps. dead: the
 	// peer's process is known to have ended as well.
 	gone, dead bool
 	unmapped   bool
 }
 
-// loan is one object.
-type loan struct {
-	peer *peer
-	id   uint64
+// lease is one on an object.
+type lease struct {
+	// id is fixed; 0 none.
+	id uint64
 	// limit is when the lease ends by itself, in UnixNano: it moves on as the lease
 	// is renewed. 0: it did not hold.
 	limit atomic.Int64
+	// open: of a batch, and not ended; guarded by peer.mu.
+	open bool
+}
+
+// loan is one object.
+type loan struct {
+	lease
+	peer *peer
 }
 
 // connected returns the connection to a peer, making it if need be.
@@ -215,7 +228,7 @@ func (p *Path) connected(ctx context.Context, at transfer.Peer) (*peer, error) {
 		c = nil
 	}
 	if c == nil {
-		c = &peer{path: p, ready: make(chan struct{}), wake: make(chan struct{}, 1), loans: make(map[*loan]struct{})}
+		c = &peer{path: p, ready: make(chan struct{}), wake: make(chan struct{}, 1), loans: make(map[*loan]struct{}), batches: make(map[*Batch]struct{})}
 		p.peers[at.Address] = c
 		p.wait.Add(1)
 		go c.run(at)
@@ -278,6 +291,7 @@ func (c *peer) connect(at transfer.Peer) error {
 		conn.Free()
 		return fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
 	}
+	conn.Spin = c.path.config.Spin
 	c.conn, c.space = conn, space
 	return nil
 }
@@ -327,41 +341,46 @@ func (c *peer) giveBack() {
 
 func (c *peer) renew() {
 	c.mu.Lock()
-	loans := make([]*loan, 0, len(c.loans))
-	numbers := make([]uint64, 0, len(c.loans))
+	var leases []*lease
 	for l := range c.loans {
-		loans, numbers = append(loans, l), append(numbers, l.id)
+		leases = append(leases, &l.lease)
+	}
+	for b := range c.batches {
+		for i := range b.leases {
+			if l := &b.leases[i]; l.open {
+				leases = append(leases, l)
+			}
+		}
 	}
 	c.mu.Unlock()
-	if len(loans) == 0 {
-		return
-	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), c.path.config.StallTimeout, transfer.ErrStalled)
 	defer cancel()
-	for len(loans) > 0 {
-		n := min(len(loans), maxRefs)
+	for part := range slices.Chunk(leases, maxRefs) {
+		numbers := make([]uint64, len(part))
+		for i, l := range part {
+			numbers[i] = l.id
+		}
 		asked := time.Now()
 		response, err := c.conn.Call(ctx, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Renew{
-			Renew: &millracev1.BorrowRenew{LeaseIds: numbers[:n], TtlMillis: uint64(c.path.config.LeaseTTL / time.Millisecond)},
+			Renew: &millracev1.BorrowRenew{LeaseIds: numbers, TtlMillis: uint64(c.path.config.LeaseTTL / time.Millisecond)},
 		}}, nil)
 		if err != nil {
 			return // They run out, or the next time is in time.
 		}
 		held := response.GetRenewed().GetHeld()
-		for i, l := range loans[:n] {
+		for i, l := range part {
 			if i < len(held) && held[i] {
 				l.limit.Store(asked.Add(c.path.config.LeaseTTL).UnixNano())
 			} else {
 				l.limit.Store(0)
 			}
 		}
-		loans, numbers = loans[n:], numbers[n:]
 	}
 }
 
 // unmapIfUnused ends the mapping after the last loan. REQUIRES: mu.
 func (c *peer) unmapIfUnused() {
-	if c.gone && len(c.loans) == 0 && !c.unmapped {
+	if c.gone && len(c.loans) == 0 && len(c.batches) == 0 && !c.unmapped {
 		c.unmapped = true
 		c.space.Close(c.dead)
 		c.conn.Free()
@@ -370,25 +389,20 @@ func (c *peer) unmapIfUnused() {
 
 // end is Loan.End.
 func (l *loan) end() bool {
-	var held [1]bool
-	l.peer.end([]*loan{l}, held[:])
-	return held[0]
-}
-
-// end ends loans and says for each whether it held.
-func (c *peer) end(loans []*loan, held []bool) {
-	holds := c.conn.Look()
-	for i, l := range loans {
-		limit := l.limit.Load()
-		held[i] = limit != 0 && holds(time.Unix(0, limit))
-	}
+	c := l.peer
+	limit := l.limit.Load()
+	held := limit != 0 && c.conn.Held(time.Unix(0, limit))
 	c.mu.Lock()
-	for _, l := range loans {
-		delete(c.loans, l)
-		c.ended = append(c.ended, l.id)
-	}
+	delete(c.loans, l)
+	c.ended = append(c.ended, l.id)
 	c.unmapIfUnused()
 	c.mu.Unlock()
+	c.wakeUp()
+	return held
+}
+
+// wakeUp has run look for ended leases.
+func (c *peer) wakeUp() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -406,41 +420,12 @@ func (p *Path) Lends(transfer.Peer) bool { return true }
 
 // Borrow is part of transfer.Borrower.
 func (p *Path) Borrow(ctx context.Context, at transfer.Peer, refs []transfer.Ref) ([]transfer.Loan, error) {
-	b, err := p.Batch(ctx, at, refs)
-	return b.Loans, err
-}
-
-// Batch is what one peer lent at once.
-type Batch struct {
-	// Loans has one for each ref.
-	Loans []transfer.Loan
-	peer  *peer
-	each  []*loan
-}
-
-// End ends the loans at the indices, as their End would, at the price of one. It
-// says for each whether it held.
-func (b *Batch) End(indices []int) []bool {
-	held := make([]bool, len(indices))
-	if len(indices) == 0 {
-		return held
-	}
-	loans := make([]*loan, len(indices))
-	for i, at := range indices {
-		loans[i] = b.each[at]
-	}
-	b.peer.end(loans, held)
-	return held
-}
-
-// Batch is Borrow for who ends many loans at once.
-func (p *Path) Batch(ctx context.Context, at transfer.Peer, refs []transfer.Ref) (b Batch, err error) {
 	if len(refs) == 0 {
-		return b, nil
+		return nil, nil
 	}
 	c, err := p.connected(ctx, at)
 	if err != nil {
-		return b, err
+		return nil, err
 	}
 	request := &millracev1.AcquireReadLeasesRequest{
 		Objects: dataproto.RefsTo(refs), TtlMillis: uint64(p.config.LeaseTTL / time.Millisecond),
@@ -448,29 +433,38 @@ func (p *Path) Batch(ctx context.Context, at transfer.Peer, refs []transfer.Ref)
 	if p.config.Worker != nil {
 		request.ReaderWorkerId = uint32(p.config.Worker())
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, p.config.StallTimeout, transfer.ErrStalled)
-	defer cancel()
 	asked := time.Now()
-	response, err := c.conn.Call(limited, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Acquire{Acquire: request}}, c.decline)
+	response, err := c.acquire(ctx, at, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Acquire{Acquire: request}})
 	if err != nil {
-		if ctx.Err() == nil && errors.Is(err, transfer.ErrStalled) {
-			// What it grants after all is given back with the connection.
-			_ = c.conn.Close()
-		}
-		if ctx.Err() != nil || errors.Is(err, transfer.ErrStalled) {
-			return b, fmt.Errorf("borrow from %s: %w", at, err)
-		}
-		return b, fmt.Errorf("borrow from %s: %w: %w", at, transfer.ErrPeerLost, err)
+		return nil, err
 	}
 	leases := response.GetAcquired().GetLeases()
 	if len(leases) != len(refs) {
-		return b, fmt.Errorf("borrow from %s: %w: %d leases for %d objects", at, transfer.ErrProtocol, len(leases), len(refs))
+		return nil, fmt.Errorf("borrow from %s: %w: %d leases for %d objects", at, transfer.ErrProtocol, len(leases), len(refs))
 	}
-	b = Batch{Loans: make([]transfer.Loan, len(refs)), peer: c, each: make([]*loan, len(refs))}
+	loans := make([]transfer.Loan, len(refs))
 	for i, pb := range leases {
-		b.Loans[i], b.each[i] = c.lent(at, refs[i], pb, asked.Add(p.config.LeaseTTL))
+		loans[i] = c.lent(at, refs[i], pb, asked.Add(p.config.LeaseTTL))
 	}
-	return b, nil
+	return loans, nil
+}
+
+// acquire asks for leases.
+func (c *peer) acquire(ctx context.Context, at transfer.Peer, request *millracev1.BorrowRequest) (*millracev1.BorrowResponse, error) {
+	limited, cancel := context.WithTimeoutCause(ctx, c.path.config.StallTimeout, transfer.ErrStalled)
+	defer cancel()
+	response, err := c.conn.Call(limited, request, c.decline)
+	if err == nil {
+		return response, nil
+	}
+	if ctx.Err() == nil && errors.Is(err, transfer.ErrStalled) {
+		// What it grants after all is given back with the connection.
+		_ = c.conn.Close()
+	}
+	if ctx.Err() != nil || errors.Is(err, transfer.ErrStalled) {
+		return nil, fmt.Errorf("borrow from %s: %w", at, err)
+	}
+	return nil, fmt.Errorf("borrow from %s: %w: %w", at, transfer.ErrPeerLost, err)
 }
 
 // decline gives back what was granted when nobody waited for it any more.
@@ -481,6 +475,11 @@ func (c *peer) decline(r *millracev1.BorrowResponse) {
 			c.ended = append(c.ended, l.GetLeaseId())
 		}
 	}
+	for _, id := range r.GetAcquiredMany().GetLeaseIds() {
+		if id != 0 {
+			c.ended = append(c.ended, id)
+		}
+	}
 	c.mu.Unlock()
 	select {
 	case c.wake <- struct{}{}:
@@ -489,15 +488,16 @@ func (c *peer) decline(r *millracev1.BorrowResponse) {
 }
 
 // lent makes a loan of what the peer said.
-func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *millracev1.ReadLease, limit time.Time) (transfer.Loan, *loan) {
+func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *millracev1.ReadLease, limit time.Time) transfer.Loan {
 	if pb.GetLeaseId() == 0 {
 		err := transfer.ErrNotHere
 		if pb.GetRefusal() == reasonElsewhere {
 			err = transfer.ErrNoWay
 		}
-		return transfer.Loan{Err: fmt.Errorf("%s on %s: %w", ref, at, err)}, nil
+		return transfer.Loan{Err: fmt.Errorf("%s on %s: %w", ref, at, err)}
 	}
-	l := &loan{peer: c, id: pb.GetLeaseId()}
+	l := &loan{peer: c}
+	l.id = pb.GetLeaseId()
 	l.limit.Store(limit.UnixNano())
 	c.mu.Lock()
 	unmapped := c.unmapped
@@ -520,9 +520,9 @@ func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *millracev1.ReadLease
 	}
 	if out.Err != nil {
 		l.end()
-		return transfer.Loan{Err: fmt.Errorf("%s on %s: %w", ref, at, out.Err)}, nil
+		return transfer.Loan{Err: fmt.Errorf("%s on %s: %w", ref, at, out.Err)}
 	}
-	return out, l
+	return out
 }
 
 // copyBytes is how much Fetch copies between two looks at the context.

@@ -37,6 +37,9 @@ const (
 	maxRefs    = 10000
 	maxTTL     = 10 * time.Minute
 	defaultTTL = 30 * time.Second
+	// spinFor is how long the server of a GPU's memory looks for the next request of
+	// a reader that is busy.
+	spinFor = 100 * time.Microsecond
 	// helloTimeout is how long a new connection may be silent.
 	helloTimeout = 5 * time.Second
 )
@@ -271,13 +274,33 @@ func (c *serving) serve(ctx context.Context) error {
 	if err := c.welcome(&hello); err != nil {
 		return err
 	}
-	for {
+	inbox, err := slabshare.NewInbox(c.unix)
+	if err != nil {
+		return err
+	}
+	var requests []*millracev1.BorrowRequest
+	take := func(message []byte) error {
 		request := new(millracev1.BorrowRequest)
-		if err := slabshare.Read(c.unix, request); err != nil {
+		requests = append(requests, request)
+		return slabshare.Into(message, request)
+	}
+	spin := time.Duration(0)
+	for {
+		asked := time.Now()
+		requests = requests[:0]
+		err := inbox.Next(spin, take)
+		for _, request := range requests {
+			if err == nil {
+				err = c.answer(ctx, request)
+			}
+		}
+		if err != nil {
 			return err
 		}
-		if err := c.answer(ctx, request); err != nil {
-			return err
+		// Peers of a GPU often ask several times in a row, and to be woken takes longer
+		// than what they ask for.
+		if spin = 0; c.server.config.Device != nil && time.Since(asked) < spinFor {
+			spin = spinFor
 		}
 	}
 }
@@ -341,6 +364,8 @@ func (c *serving) answer(ctx context.Context, request *millracev1.BorrowRequest)
 	switch order := request.GetOrder().(type) {
 	case *millracev1.BorrowRequest_Acquire:
 		return c.acquire(response, order.Acquire)
+	case *millracev1.BorrowRequest_AcquireMany:
+		return c.acquireMany(response, order.AcquireMany)
 	case *millracev1.BorrowRequest_Renew:
 		leases, err := leaseIDs(order.Renew.GetLeaseIds())
 		if err != nil {

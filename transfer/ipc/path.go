@@ -161,7 +161,7 @@ func New(c Config) (*Path, error) {
 	}
 	p := &Path{config: c, mappings: make(map[cuda.Handle]*mapping), lanes: make(map[string]*mapping), running: make(map[*fetch]context.CancelCauseFunc)}
 	p.lenders = borrow.New(borrow.Config{
-		Worker: c.Worker, Token: c.Token, StallTimeout: c.StallTimeout, LeaseTTL: c.LeaseTTL, Open: p.open,
+		Worker: c.Worker, Token: c.Token, StallTimeout: c.StallTimeout, LeaseTTL: c.LeaseTTL, Open: p.open, Spin: spinFor,
 	})
 	if c.NoGather {
 		p.noGather = "switched off"
@@ -258,26 +258,70 @@ func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref,
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	f := &fetch{path: p, sink: sink}
-	if !p.begin(f, cancel) {
+	key := new(fetch)
+	if !p.begin(key, cancel) {
 		return errClosed
 	}
-	defer p.end(f)
-	var err error
-	if f.batch, err = p.lenders.Batch(ctx, at, refs); err != nil {
-		return fmt.Errorf("ipc: %w", err)
+	defer p.end(key)
+	size := partRefs
+	if len(refs) <= 2*partRefs {
+		size = len(refs)
 	}
-	if err := f.run(ctx); err != nil {
-		return fmt.Errorf("ipc from %s: %w", at, err)
+	// The peer answers for the next part while this one is copied.
+	next := p.ask(ctx, at, refs[:size])
+	for first := 0; first < len(refs); first += size {
+		got := <-next
+		if got.err != nil {
+			return fmt.Errorf("ipc: %w", got.err)
+		}
+		if rest := refs[min(first+size, len(refs)):]; len(rest) > 0 {
+			next = p.ask(ctx, at, rest[:min(size, len(rest))])
+		}
+		f := &fetch{path: p, sink: sink, first: first, batch: got.batch}
+		if err := f.run(ctx); err != nil {
+			if first+size < len(refs) {
+				cancel(err)
+				if got := <-next; got.err == nil {
+					got.batch.EndAll()
+				}
+			}
+			return fmt.Errorf("ipc from %s: %w", at, err)
+		}
 	}
 	return nil
 }
 
+// partRefs is how many objects are asked for at once, when there are more than
+// twice as many.
+const partRefs = 250
+
+// asked is what a peer answered.
+type asked struct {
+	batch *borrow.Batch
+	err   error
+}
+
+func (p *Path) ask(ctx context.Context, at transfer.Peer, refs []transfer.Ref) <-chan asked {
+	answer := make(chan asked, 1)
+	if len(refs) < partRefs {
+		batch, err := p.lenders.Batch(ctx, at, refs)
+		answer <- asked{batch, err}
+		return answer
+	}
+	go func() {
+		batch, err := p.lenders.Batch(ctx, at, refs)
+		answer <- asked{batch, err}
+	}()
+	return answer
+}
+
 // fetch is one batch of loans.
 type fetch struct {
-	path  *Path
-	sink  transfer.Sink
-	batch borrow.Batch
+	path *Path
+	sink transfer.Sink
+	// first is the index of the batch's first object in the request.
+	first int
+	batch *borrow.Batch
 	// lane and group are those of the copies, nil before the first.
 	lane  *lane
 	group *group
@@ -291,7 +335,7 @@ type fetch struct {
 // run places all objects, while the copies of those before are under way, and sees
 // them end.
 func (f *fetch) run(ctx context.Context) error {
-	loans := f.batch.Loans
+	loans := f.batch.Objects
 	var failed error
 	for i := range loans {
 		l := &loans[i]
@@ -300,7 +344,7 @@ func (f *fetch) run(ctx context.Context) error {
 		}
 		if l.Err != nil {
 			if failed == nil {
-				f.sink.Done(i, l.Err)
+				f.sink.Done(f.first+i, l.Err)
 			}
 			continue
 		}
@@ -315,7 +359,7 @@ func (f *fetch) run(ctx context.Context) error {
 			f.batch.End([]int{i})
 		case err != nil:
 			f.batch.End([]int{i})
-			f.sink.Done(i, err)
+			f.sink.Done(f.first+i, err)
 		}
 	}
 	if failed == nil && ctx.Err() != nil {
@@ -372,69 +416,64 @@ func (f *fetch) deliver(objects []int) error {
 	var lost error
 	for n, held := range f.batch.End(objects) {
 		i := objects[n]
-		head := &f.batch.Loans[i].Head
+		head := &f.batch.Objects[i].Head
 		var err error
 		if f.group != nil {
 			err = f.group.errs[i]
 		}
 		switch {
 		case err != nil:
-			f.sink.Done(i, fmt.Errorf("%s: %w", head.Ref, err))
+			f.sink.Done(f.first+i, fmt.Errorf("%s: %w", head.Ref, err))
 		case !held:
 			lost = fmt.Errorf("%s: %w: its lease did not hold", head.Ref, transfer.ErrPeerLost)
 		default:
 			f.path.config.Received(int(head.Bytes()))
-			f.sink.Done(i, nil)
+			f.sink.Done(f.first+i, nil)
 		}
 	}
 	return lost
 }
 
 // place gets an object's regions and submits its copies.
-func (f *fetch) place(ctx context.Context, index int, l *transfer.Loan) error {
-	into, err := f.sink.Place(ctx, index, l.Head)
+func (f *fetch) place(ctx context.Context, index int, l *borrow.Lent) error {
+	into, err := f.sink.Place(ctx, f.first+index, l.Head)
 	if err != nil {
 		return err
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if len(into) != len(l.Regions) {
-		return fmt.Errorf("%d regions for %d frames", len(into), len(l.Regions))
+	if len(into) != len(l.Frames) {
+		return fmt.Errorf("%d regions for %d frames", len(into), len(l.Frames))
 	}
 	slab := f.path.config.Slab
 	bytes := uint64(0)
-	for i, r := range l.Regions {
+	for i, from := range l.Frames {
 		switch {
-		case into[i].Frame.Bytes != r.Frame.Bytes:
-			return fmt.Errorf("region %d has %d bytes for a frame of %d", i, into[i].Frame.Bytes, r.Frame.Bytes)
-		case r.Frame.Bytes > 0 && into[i].Space != memory.Space(slab):
+		case into[i].Frame.Bytes != from.Bytes:
+			return fmt.Errorf("region %d has %d bytes for a frame of %d", i, into[i].Frame.Bytes, from.Bytes)
+		case from.Bytes > 0 && into[i].Space != memory.Space(slab):
 			return fmt.Errorf("region %d does not lie in the slab of this worker", i)
 		}
-		bytes += r.Frame.Bytes
+		bytes += from.Bytes
 	}
 	if bytes == 0 {
 		f.whole = append(f.whole, index)
 		return nil
 	}
-	for i, r := range l.Regions {
-		if n := r.Frame.Bytes; n > 0 {
-			m := f.join(r.Space.(*mapping))
-			f.pending = split(f.pending, slab.Pointer(into[i].Frame.Offset, n), m.base+r.Frame.Offset, n, m.chunk, f.group, index)
+	m := f.batch.Memory.(*mapping)
+	if f.lane == nil {
+		f.lane, f.group = m.lane, newGroup(len(f.batch.Objects))
+	}
+	for i, from := range l.Frames {
+		if n := from.Bytes; n > 0 {
+			f.pending = split(f.pending, slab.Pointer(into[i].Frame.Offset, n), m.base+from.Offset, n, m.chunk, f.group, index)
 		}
 	}
 	if f.pendingBytes += bytes; f.pendingBytes >= chunkBytes {
 		f.submit()
 	}
 	return nil
-}
-
-// join makes the fetch part of the lane of a peer's memory.
-func (f *fetch) join(m *mapping) *mapping {
-	if f.lane == nil {
-		f.lane, f.group = m.lane, newGroup(len(f.batch.Loans))
-	}
-	return m
 }
 
 func (f *fetch) submit() {
