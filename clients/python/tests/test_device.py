@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import io
 import os
 import struct
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -419,3 +421,53 @@ def test_without_any_memory_the_holders_are_named(worker: DeviceWorker, fake: Fa
     assert error.reason == "OUT_OF_MEMORY"
     for word in ("out of memory allocating", "twice", "alone", "the slab takes", "CuPy here has"):
         assert word in error.message, error.message
+
+
+CLIENT = """
+import sys
+from millrace import _serialize
+import numpy as np
+assert "cupy" not in sys.modules
+_serialize.encode({"a": np.arange(5000)})
+assert "cupy" not in sys.modules
+import cupy
+x = cupy.arange(20_000.0)
+for made in (x, {"x": x, 3: x}):
+    encoded = _serialize.encode(made)
+    assert all(isinstance(f, memoryview) for f in encoded.frames) and encoded.frames
+    got = _serialize.decode(encoded.header, encoded.frames)
+    got = got if made is x else got[3]
+    assert type(got) is np.ndarray and (got == np.arange(20_000.0)).all()
+"""
+
+
+def test_clients_send_arrays_of_cupy_as_bytes_and_import_nothing(fake: Fake) -> None:
+    path = os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
+    subprocess.run([sys.executable, "-c", CLIENT], check=True, env={**os.environ, "PYTHONPATH": path})
+
+
+def test_a_run_without_memory_waits_to_be_alone(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
+    w = DeviceWorker(fake, neighbours=2)
+    w.call(import_cupy)
+
+    def use() -> Any:
+        import cupy
+
+        cupy.times = getattr(cupy, "times", 0) + 1
+        print("attempt", cupy.times)
+        if cupy.times == 1:
+            raise cupy.cuda.memory.OutOfMemoryError("out of memory")
+        return cupy.times
+
+    fcntl.lockf(w.slab_fd, fcntl.LOCK_SH)  # another executor is at work
+    w.define(50, use)
+    w.start(50)
+    while not w.logs:
+        w.take()
+    assert [line.text for line in w.logs] == ["attempt 1\n"]
+    fcntl.lockf(w.slab_fd, fcntl.LOCK_UN)
+    assert w.value(w.finished()) == 2
+    # Nobody is kept out now.
+    fcntl.lockf(w.slab_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    w.end()

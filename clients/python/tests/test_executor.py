@@ -107,19 +107,23 @@ class Worker:
 
     def finished(self) -> Any:
         while not self.inbox:
-            message = self.receive()
-            self.inbox += message.finished
-            self.logs += message.logs
-            self.released += [r.request for r in message.release]
-            for request in message.allocate:
-                frames = []
-                if not request.HasField("task"):
-                    self.leased.append(request.request)
-                for n in request.frame_bytes:
-                    frames.append({"offset": self.room, "bytes": n})
-                    self.room += (n + 4095) // 4096 * 4096
-                self.send(allocated=[{"request": request.request, "frames": frames}])
+            self.take()
         return self.inbox.pop(0)
+
+    def take(self) -> None:
+        """Handles one message."""
+        message = self.receive()
+        self.inbox += message.finished
+        self.logs += message.logs
+        self.released += [r.request for r in message.release]
+        for request in message.allocate:
+            frames = []
+            if not request.HasField("task"):
+                self.leased.append(request.request)
+            for n in request.frame_bytes:
+                frames.append({"offset": self.room, "bytes": n})
+                self.room += (n + 4095) // 4096 * 4096
+            self.send(allocated=[{"request": request.request, "frames": frames}])
 
     def value(self, finished: Any) -> Any:
         assert not finished.HasField("error"), finished.error

@@ -325,9 +325,9 @@ class Process:
                 elif not self._swept:  # in case that it is not as short as it used to be
                     with self._lock:
                         self._sweep_soon()
-            self._control.begin(ordinal)
             if self._gate is not None:
                 self._gate.share()
+            self._control.begin(ordinal)
             began = time.perf_counter()
             finished = self._run(ordinal, run, op)
             took = time.perf_counter() - began
