@@ -11,6 +11,7 @@ export PATH := $(CURDIR)/.tools/go/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export MILLRACE_UCX_LIBRARY := $(CURDIR)/.tools/ucx/lib/libucp.so.0
+export MILLRACE_NVRTC := $(CURDIR)/.tools/nvrtc/lib
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X github.com/millrace/millrace/internal/version.version=$(VERSION)
@@ -101,11 +102,11 @@ vet: bootstrap
 	go vet -tags invariants ./...
 
 .PHONY: unit
-unit: bootstrap $(BIN) .tools/ucx/.stamp ## Go tests without the race detector
+unit: bootstrap $(BIN) .tools/ucx/.stamp .tools/nvrtc/.stamp ## Go tests without the race detector
 	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -tags invariants -short $$(go list $(PKG) | grep -vE '/test/(e2e|chaos|netlab|faults)')
 
 .PHONY: race
-race: bootstrap-cc $(BIN) .tools/ucx/.stamp ## Go tests with the race detector and invariant checks
+race: bootstrap-cc $(BIN) .tools/ucx/.stamp .tools/nvrtc/.stamp ## Go tests with the race detector and invariant checks
 	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -race -tags invariants -timeout 20m $$(go list $(PKG) | grep -v /test/)
 
 .PHONY: sim
@@ -141,6 +142,10 @@ soak: bootstrap ## Simulated runs for as long as you like: MINUTES=n
 .PHONY: gpu-bundle
 gpu-bundle: bootstrap-cc .tools/ucx/.stamp ## What a machine with GPUs runs, into build/gpu; there: bash build/gpu/run.sh
 	tools/gpu-bundle
+
+.PHONY: cubins
+cubins: bootstrap-cc .tools/nvrtc/.stamp ## Compile the built-in kernels again, after a change of their source
+	tools/cubins
 
 ##@ Python
 
@@ -201,6 +206,10 @@ $(TOOLS)/golangci-lint: tools/lint/go.mod tools/lint/go.sum | bootstrap
 # UCX out of a wheel: what transfer/ucx loads in tests and beside bin/millrace.
 .tools/ucx/.stamp: tools/ucx.lock tools/fetch-ucx | bootstrap
 	tools/fetch-ucx
+
+# NVIDIA's compiler library: what tests compile kernels with; no GPU is needed.
+.tools/nvrtc/.stamp: tools/nvrtc.lock tools/fetch-nvrtc | bootstrap
+	tools/fetch-nvrtc
 
 .tools/ucx-other/.stamp: tools/ucx-other.lock tools/fetch-ucx | bootstrap
 	tools/fetch-ucx .tools/ucx-other tools/ucx-other.lock
