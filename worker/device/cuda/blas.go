@@ -189,13 +189,17 @@ func (r *run) multiply(ctx context.Context, w *ops.Multiplying, out *ops.Tensor)
 	if out.Len() == 0 {
 		return nil
 	}
-	if isInteger(out.DType) {
-		return errHost
-	}
 	if w.Inner == 0 {
 		return r.submit(ctx, 0, func(s *submission) { s.memset(out.Far.Address(), 0, uint64(out.Bytes())) })
 	}
-	b, err := r.device.getBLAS()
+	var b *blas
+	var integers *gpu.Function
+	var err error
+	if isInteger(out.DType) {
+		integers, err = r.device.code.builtin("product_" + out.DType.String())
+	} else {
+		b, err = r.device.getBLAS()
+	}
 	if err != nil {
 		return err
 	}
@@ -231,10 +235,42 @@ func (r *run) multiply(ctx context.Context, w *ops.Multiplying, out *ops.Tensor)
 			}
 			at[i] = s.at(x)
 		}
-		s.calls(func() error {
-			return eachProduct(w, operands, at, out, batch, func(p product) error { return b.multiply(p) })
-		})
+		if integers != nil {
+			s.fail(eachProduct(w, operands, at, out, batch, func(p product) error { return s.integerProduct(integers, p) }))
+			return
+		}
+		s.calls(func() error { return eachProduct(w, operands, at, out, batch, b.multiply) })
 	})
+}
+
+const (
+	productTile = 16
+	maxGridEdge = 65535
+)
+
+// integerProduct launches a kernel of builtin.cu, in pieces that fit into grids.
+func (s *submission) integerProduct(f *gpu.Function, p product) error {
+	strides := func(m matrix) (row, column int64) {
+		if m.transposed {
+			return 1, m.distance
+		}
+		return m.distance, 1
+	}
+	aRow, aColumn := strides(p.a)
+	bRow, bColumn := strides(p.b)
+	size := p.dtype.Size()
+	const rows = maxGridEdge * productTile
+	for done := int64(0); done < p.batch; done += maxGridEdge {
+		batch := min(p.batch-done, maxGridEdge)
+		for i := int64(0); i < p.m; i += rows {
+			m := min(p.m-i, rows)
+			s.launchGrid(f, gpu.Dim{uint32((p.n + productTile - 1) / productTile), uint32((m + productTile - 1) / productTile), uint32(batch)}, threads,
+				new(parameters).u64(
+					p.a.at+uint64((done*p.a.next+i*aRow)*size), p.b.at+uint64(done*p.b.next*size), p.c.at+uint64((done*p.c.next+i*p.n)*size),
+				).i64(m, p.n, p.k, aRow, aColumn, bRow, bColumn, p.a.next, p.b.next, p.c.next))
+		}
+	}
+	return nil
 }
 
 // scratchMemory is an ops.Memory whose place is known when it is submitted.

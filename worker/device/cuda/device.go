@@ -8,9 +8,9 @@
 //
 // All work is submitted to the device's one Compute stream, each call as a whole
 // under a lock, so that what one call left in the scratch memory may be overwritten
-// by the next. What no kernel can do (bench.checksum, products of integers,
-// tensors of more than eight axes that do not join) is computed by the processor
-// on a copy of its inputs.
+// by the next. What no kernel does (bench.checksum, bench.stamp, reductions of
+// nothing, tensors of more than eight axes that do not join) is computed by the
+// processor on a copy of its inputs.
 //
 // NVRTC, cuBLAS and cuSOLVER are loaded when an operation first needs them. What
 // needs none of them (copies, fills, numbers) runs from code that is compiled

@@ -483,6 +483,12 @@ func (b *bench) stepsOfSVD(t *testing.T, x *ops.Tensor) {
 		}
 		room := frame(v.workBytes + 8)
 		measure(fmt.Sprintf("svd steps: values of r, gesvdp: %v", polar), triangle, a, square, func() error { return v.call(a, values, left, right, room) })
+		if err := b.stream.Copy([]gpu.Copy{gpu.ToHost(v.infoAt, v.infoIn(room), 8)}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.stream.Sync(); err != nil {
+			t.Fatal(err)
+		}
 		if ok, err := v.outcome(); !ok || err != nil {
 			t.Errorf("polar %v: %v, %v", polar, ok, err)
 		}

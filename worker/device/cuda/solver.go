@@ -201,7 +201,7 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 	if err != nil {
 		return false, err
 	}
-	need := uploadBytes(f.x) + aligned(uint64(8*m*n)) + 5*aligned(bytes) + aligned(8*lwork)
+	need := uploadBytes(f.x) + aligned(uint64(8*m*n)) + 5*aligned(bytes) + aligned(8*lwork) + aligned(24)
 	for _, extra := range more {
 		need += aligned(extra)
 	}
@@ -221,10 +221,9 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 			return false, err
 		}
 	}
-	infoAt, info := f.pinned(16) // two infos
-	worstAt, worst := f.pinned(8)
-	clear(info)
-	clear(worst)
+	// Two infos of potrf, and the distance from the identity: on the device, since
+	// kernels that read and write them again and again would wait for the host's memory.
+	answersAt, answers := f.pinned(24)
 	err = f.submit(ctx, need, func(s *submission) {
 		if inPlace {
 			place.at = q.Far.Address()
@@ -236,7 +235,8 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 			grams[i], uppers[i] = s.take(bytes), s.take(bytes)
 		}
 		triangle.at = s.take(bytes)
-		work := s.take(8 * lwork)
+		work, flags := s.take(8*lwork), s.take(24)
+		s.memset(flags, 0, 24)
 		s.evaluate(f.toWork, 0)
 		// By columns x is n by m, and all that follows is of its transpose.
 		one := [1]float64{1}
@@ -248,12 +248,12 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 				})
 			})
 			if i == 1 {
-				s.launch(off, blocksOf(n*n, threads), new(parameters).u64(grams[i], worstAt).i64(n))
+				s.launch(off, blocksOf(n*n, threads), new(parameters).u64(grams[i], flags+16).i64(n))
 			}
 			s.calls(func() error {
 				var pinner runtime.Pinner
 				defer pinner.Unpin()
-				if err := f.solver.call("cusolverDnDpotrf", f.solver.handle, solverUpper, uint64(n), grams[i], uint64(n), work, lwork, infoAt+8*uint64(i)); err != nil {
+				if err := f.solver.call("cusolverDnDpotrf", f.solver.handle, solverUpper, uint64(n), grams[i], uint64(n), work, lwork, flags+8*uint64(i)); err != nil {
 					return err
 				}
 				return f.divideBy(grams[i], place.at, 0, n, addressOf(&pinner, &one[0]))
@@ -275,12 +275,13 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 		if after != nil {
 			after(s, place.at, triangle.at)
 		}
+		s.copy(gpu.ToHost(answersAt, flags, 24))
 	})
 	if err != nil {
 		return false, err
 	}
-	far := math.Float64frombits(le.Uint64(worst))
-	return le.Uint32(info) == 0 && le.Uint32(info[8:]) == 0 && far <= nearIdentity, nil
+	far := math.Float64frombits(le.Uint64(answers[16:]))
+	return le.Uint32(answers) == 0 && le.Uint32(answers[8:]) == 0 && far <= nearIdentity, nil
 }
 
 // trsmColumns is up to how many columns cuBLAS's own solver is used: beyond, most of
@@ -337,22 +338,23 @@ func (f *factoring) householder(ctx context.Context, q, r *ops.Tensor) error {
 	}
 	lwork = max(lwork, more)
 	infoAt, info := f.pinned(16)
-	clear(info)
-	need := uploadBytes(f.x) + aligned(uint64(8*m*n)) + aligned(uint64(8*k*n)) + aligned(uint64(8*k)) + aligned(8*lwork)
+	need := uploadBytes(f.x) + aligned(uint64(8*m*n)) + aligned(uint64(8*k*n)) + aligned(uint64(8*k)) + aligned(8*lwork) + aligned(16)
 	if err := f.submit(ctx, need, func(s *submission) {
 		place.at = s.take(uint64(8 * m * n))
 		triangle.at = s.take(uint64(8 * k * n))
-		tau, work := s.take(uint64(8*k)), s.take(8*lwork)
+		tau, work, flags := s.take(uint64(8*k)), s.take(8*lwork), s.take(16)
+		s.memset(flags, 0, 16)
 		s.evaluate(toWork, 0)
 		s.calls(func() error {
-			return f.solver.call("cusolverDnDgeqrf", f.solver.handle, uint64(m), uint64(n), place.at, uint64(m), tau, work, lwork, infoAt)
+			return f.solver.call("cusolverDnDgeqrf", f.solver.handle, uint64(m), uint64(n), place.at, uint64(m), tau, work, lwork, flags)
 		})
 		s.launch(f.upper, blocksOf(k*n, threads), new(parameters).u64(place.at, triangle.at).i64(k, n, m))
 		s.calls(func() error {
-			return f.solver.call("cusolverDnDorgqr", f.solver.handle, uint64(m), uint64(k), uint64(k), place.at, uint64(m), tau, work, lwork, infoAt+8)
+			return f.solver.call("cusolverDnDorgqr", f.solver.handle, uint64(m), uint64(k), uint64(k), place.at, uint64(m), tau, work, lwork, flags+8)
 		})
 		s.evaluate(storeQ, 0)
 		s.evaluate(storeR, 0)
+		s.copy(gpu.ToHost(infoAt, flags, 16))
 	}); err != nil {
 		return err
 	}
@@ -399,7 +401,7 @@ type routine struct {
 	f             *factoring
 	polar         bool
 	rows, columns int64
-	workBytes     uint64 // on the device
+	workBytes     uint64 // on the device, the last infoBytes for info
 	hostWork      []byte
 	infoAt        uint64
 	info          []byte
@@ -411,11 +413,10 @@ func (f *factoring) newRoutine(pinner *runtime.Pinner, polar bool, rows, columns
 	v := &routine{f: f, polar: polar, rows: rows, columns: columns}
 	v.infoAt, v.info = f.pinned(8)
 	v.errorAt, v.error = f.pinned(8)
-	clear(v.info)
 	clear(v.error)
 	if !polar {
 		n, err := f.solver.workSize("cusolverDnDgesvd_bufferSize", uint64(rows), uint64(columns))
-		v.workBytes = 8 * n
+		v.workBytes = 8*n + infoBytes
 		return v, err
 	}
 	var hostBytes uint64
@@ -423,6 +424,7 @@ func (f *factoring) newRoutine(pinner *runtime.Pinner, polar bool, rows, columns
 		arguments := append(v.polarArguments(0, 0, 0, 0), addressOf(pinner, &v.workBytes), addressOf(pinner, &hostBytes))
 		return f.solver.call("cusolverDnXgesvdp_bufferSize", arguments...)
 	})
+	v.workBytes = aligned(v.workBytes) + infoBytes
 	v.hostWork = make([]byte, hostBytes+1)
 	pinner.Pin(&v.hostWork[0])
 	return v, err
@@ -436,15 +438,22 @@ func (v *routine) polarArguments(a, values, left, right uint64) []uint64 {
 	}
 }
 
+// infoBytes are set aside in a routine's work.
+const infoBytes = 256
+
+// infoIn is where the routine leaves its info.
+func (v *routine) infoIn(work uint64) uint64 { return work + v.workBytes - infoBytes }
+
 // call submits it. REQUIRES: within enter; work has workBytes.
 func (v *routine) call(a, values, left, right, work uint64) error {
+	room, info := v.workBytes-infoBytes, v.infoIn(work)
 	if v.polar {
 		return v.f.solver.call("cusolverDnXgesvdp", append(v.polarArguments(a, values, left, right),
-			work, v.workBytes, addressOfBytes(v.hostWork), uint64(len(v.hostWork)-1), v.infoAt, v.errorAt)...)
+			work, room, addressOfBytes(v.hostWork), uint64(len(v.hostWork)-1), info, v.errorAt)...)
 	}
 	rows, columns := uint64(v.rows), uint64(v.columns)
 	return v.f.solver.call("cusolverDnDgesvd", v.f.solver.handle, 'S', 'S', rows, columns, a, rows, values, left, rows, right, columns,
-		work, v.workBytes/8, 0, v.infoAt)
+		work, room/8, 0, info)
 }
 
 // outcome is false if another routine has to be tried.
@@ -494,6 +503,7 @@ func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool
 		// By columns r is its transpose, whose left factors are r's right ones: by rows
 		// they lie as they should.
 		s.calls(func() error { return v.call(r, values, right, w, work) })
+		s.copy(gpu.ToHost(v.infoAt, v.infoIn(work), 8))
 		for row := int64(0); row < m; row += rows {
 			count := min(rows, m-row)
 			at := q + uint64(8*row*n)
@@ -571,6 +581,7 @@ func (f *factoring) anySVD(ctx context.Context, polar bool, u, sigma, vt *ops.Te
 		work := s.take(v.workBytes)
 		s.evaluate(toWork, 0)
 		s.calls(func() error { return v.call(place.at, values.at, left.at, right.at, work) })
+		s.copy(gpu.ToHost(v.infoAt, v.infoIn(work), 8))
 		s.evaluate(storeU, 0)
 		s.evaluate(storeS, 0)
 		s.evaluate(storeVT, 0)

@@ -11,7 +11,7 @@ struct fill_args {
 extern "C" __global__ void __launch_bounds__(256) fill(const fill_args a) {  // n: bytes
   u64 i = ((u64)blockIdx.x * 256 + threadIdx.x) * 16;
   if (i + 16 <= a.n)
-    *(pack<u64, 2> *)(a.out + i) = a.value;
+    *(ulonglong2 *)(a.out + i) = make_ulonglong2(a.value.v[0], a.value.v[1]);
   else
     for (u64 k = i; k < a.n; k++) a.out[k] = ((const char *)&a.value)[k % 16];
 }
@@ -155,6 +155,11 @@ template <class T> __device__ __forceinline__ void draw_integer(const draw_args 
     T *out = (T *)g.out, even, odd;                                                       \
     EVEN;                                                                                 \
     ODD;                                                                                  \
+    if (g.first % 2 == 0 && 2 * block + 1 < g.first + g.n) {                              \
+      pack<T, 2> both = {even, odd};                                                      \
+      *(pack<T, 2> *)(out + (2 * block - g.first)) = both;                                \
+      return;                                                                             \
+    }                                                                                     \
     if (2 * block >= g.first) out[2 * block - g.first] = even;                            \
     if (2 * block + 1 < g.first + g.n) out[2 * block + 1 - g.first] = odd;                \
   }
@@ -219,3 +224,41 @@ template <class T> __device__ __forceinline__ void off(const off_args &a) {
 }
 extern "C" __global__ void __launch_bounds__(256) off_float32(const off_args a) { off<f32>(a); }
 extern "C" __global__ void __launch_bounds__(256) off_float64(const off_args a) { off<f64>(a); }
+
+// Products of integer matrices: any strides, in elements; the grid's z counts a
+// batch.
+struct product_args {
+  const char *a, *b;
+  char *c;
+  u64 m, n, k;
+  i64 a_row, a_column, b_row, b_column, a_next, b_next, c_next;
+};
+enum { TILE = 16 };
+template <class T, class Sum, bool logical> __device__ __forceinline__ void product(const product_args &g) {
+  __shared__ T left[TILE][TILE], right[TILE][TILE + 1];
+  const T *a = (const T *)g.a + (i64)blockIdx.z * g.a_next, *b = (const T *)g.b + (i64)blockIdx.z * g.b_next;
+  T *c = (T *)g.c + (i64)blockIdx.z * g.c_next;
+  u32 tx = threadIdx.x % TILE, ty = threadIdx.x / TILE;
+  u64 i = (u64)blockIdx.y * TILE + ty, j = (u64)blockIdx.x * TILE + tx;
+  Sum sum = 0;
+  for (u64 l = 0; l < g.k; l += TILE) {
+    left[ty][tx] = i < g.m && l + tx < g.k ? a[(i64)i * g.a_row + (i64)(l + tx) * g.a_column] : (T)0;
+    right[ty][tx] = j < g.n && l + ty < g.k ? b[(i64)(l + ty) * g.b_row + (i64)j * g.b_column] : (T)0;
+    __syncthreads();
+#pragma unroll
+    for (int e = 0; e < TILE; e++) {
+      if (logical)
+        sum |= (Sum)(left[ty][e] && right[e][tx]);
+      else
+        sum += (Sum)left[ty][e] * (Sum)right[e][tx];
+    }
+    __syncthreads();
+  }
+  if (i < g.m && j < g.n) c[i * g.n + j] = (T)sum;
+}
+#define PRODUCT(name, T, Sum, logical) \
+  extern "C" __global__ void __launch_bounds__(256) product_##name(const product_args g) { product<T, Sum, logical>(g); }
+PRODUCT(bool, u8, u32, true)
+PRODUCT(uint8, u8, u32, false)
+PRODUCT(int32, i32, u32, false)
+PRODUCT(int64, i64, u64, false)
