@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 
 	"github.com/millrace/millrace/memory"
 )
@@ -48,6 +49,8 @@ type Tier struct {
 	data   []byte
 	chunks []chunk
 	chunk  uint64
+	// touchers is how many goroutines pin.
+	touchers int
 	// size is the tier's, without what lies behind it.
 	size uint64
 	// out and in are streams of the tier alone, for Save and for Load.
@@ -86,7 +89,7 @@ func (d *Device) NewTier(host memory.Space, c TierConfig) (_ *Tier, err error) {
 	if c.RegisterBytes == 0 {
 		c.RegisterBytes = registerBytes
 	}
-	t := &Tier{device: d, host: host, data: data[tierBase : len(data)/tierUnit*tierUnit], chunk: c.RegisterBytes, closing: make(chan struct{})}
+	t := &Tier{device: d, host: host, data: data[tierBase : len(data)/tierUnit*tierUnit], chunk: c.RegisterBytes, touchers: c.Touchers, closing: make(chan struct{})}
 	t.size = (uint64(len(t.data)) - c.StageBytes) / tierUnit * tierUnit
 	t.chunks = make([]chunk, (uint64(len(t.data))+t.chunk-1)/t.chunk)
 	if t.out, err = d.NewStream(Spill); err != nil {
@@ -101,15 +104,12 @@ func (d *Device) NewTier(host memory.Space, c TierConfig) (_ *Tier, err error) {
 }
 
 func (t *Tier) pinInBackground(c TierConfig) {
-	var mu sync.Mutex
-	next := 0 // guarded by mu
+	var next atomic.Int64
 	// What lies behind the tier is needed first.
 	first := int(t.size / t.chunk)
 	take := func() (i int, ok bool) {
-		mu.Lock()
-		defer mu.Unlock()
-		next++
-		return (first + next - 1) % len(t.chunks), next <= len(t.chunks)
+		n := int(next.Add(1)) - 1
+		return (first + n) % len(t.chunks), n < len(t.chunks)
 	}
 	var workers sync.WaitGroup
 	for range min(c.Touchers, len(t.chunks)) {
@@ -330,10 +330,19 @@ func (t *Tier) Close() error {
 	}
 	t.spares = nil
 	errs = append(errs, t.out.Close(), t.in.Close())
-	for i := range t.chunks {
-		if t.chunks[i].pinned {
-			errs = append(errs, t.device.unpin(t.bytes(i)))
-		}
+	// It takes as long as the pinning: the worker's successor waits for it.
+	unpinned := make([]error, len(t.chunks))
+	var group sync.WaitGroup
+	var next atomic.Int64
+	for range min(t.touchers, len(t.chunks)) {
+		group.Go(func() {
+			for i := int(next.Add(1)) - 1; i < len(t.chunks); i = int(next.Add(1)) - 1 {
+				if t.chunks[i].pinned {
+					unpinned[i] = t.device.unpin(t.bytes(i))
+				}
+			}
+		})
 	}
-	return errors.Join(errs...)
+	group.Wait()
+	return errors.Join(append(errs, unpinned...)...)
 }

@@ -122,7 +122,7 @@ func (b *farBuffer) Wait() error {
 // Free is part of memory.Buffer. What is used after it is rubbish.
 func (b *farBuffer) Free() {
 	b.wait.Wait()
-	for i := 0; i < len(b.data); i += 512 {
+	for i := 0; i < len(b.data); i += 64 << 10 {
 		b.data[i] ^= 0xFF
 	}
 	b.err = nil
