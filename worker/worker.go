@@ -73,6 +73,10 @@ type Config struct {
 	PinnedLimitBytes uint64
 	// CUDALibrary is the driver. Default: the system's libcuda.so.1.
 	CUDALibrary string
+	// GPUMonitor tells of the GPU's health; nil: nobody does. GPUFacts says how the
+	// machine lies around it: of that, all that CUDA does not tell.
+	GPUMonitor GPUMonitor
+	GPUFacts   *millracev1.Gpu
 	// ExecutorArenaBytes is how much of the slab on a GPU each executor process may
 	// keep for the allocators of its libraries. 0: those are left alone.
 	ExecutorArenaBytes uint64
@@ -232,6 +236,7 @@ func Run(ctx context.Context, config Config) (err error) {
 	}
 	defer func() { err = errors.Join(err, m.close()) }()
 	m.describe(registration)
+	c.facts(registration.GetGpu())
 	return runOn(ctx, c, registration, scheduler, m)
 }
 
@@ -273,8 +278,9 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	}
 	data := &grpcpath.Server{Source: objects.Source(), Incarnation: registration.GetIncarnation(), Logs: logs.Read, Lane: lanes.accept}
 	var lender *borrow.Server
+	health := &gpuHealth{config: c, uuid: registration.GetGpu().GetUuid()}
 	w = loop.New(loop.Config{
-		Registration: registration, Scheduler: scheduler, Device: d, Health: m.health, Store: objects, Path: path, Executors: pools, Logs: logs,
+		Registration: registration, Scheduler: scheduler, Device: d, Health: m.health, GPUHealth: health.current, Store: objects, Path: path, Executors: pools, Logs: logs,
 		Traffic: func() (uint64, uint64) {
 			in, out := data.Traffic()
 			if lender != nil {
@@ -303,8 +309,9 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	go func() { served <- server.Serve(listener) }()
 
 	pools.Begin()
-	watched := m.watch(w.Fail)
+	watched, sampled := m.watch(w.Fail), health.watch(w.Fail)
 	err = w.Run(ctx)
+	sampled()
 	watched()
 	// Peers that are reading get a moment; what they do not have then, they get
 	// elsewhere.

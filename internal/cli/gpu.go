@@ -1,9 +1,9 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/pflag"
@@ -13,55 +13,40 @@ import (
 )
 
 // gpuFlagNames are the flags of workers on GPUs.
-var gpuFlagNames = []string{"device-memory-limit", "rmm-pool-size", "pinned-limit", "gpu", "cuda-library", "executor-arena"}
+var gpuFlagNames = []string{"device-memory-limit", "rmm-pool-size", "pinned-limit", "gpu", "cuda-library", "executor-arena", "nvml-library", "no-affinity"}
 
 func gpuFlags(f *pflag.FlagSet) {
 	f.String("device-memory-limit", "auto", "slab of a worker on a GPU: bytes (80GiB), a share of its memory (0.8, 80%), or auto for 70%")
 	f.String("rmm-pool-size", "", "the same, by the name that it has elsewhere")
 	f.String("pinned-limit", "auto", "host memory of a worker on a GPU for what its slab has no room for: bytes (64GiB), none, or auto for its share of half of what there is")
-	f.String("gpu", "", "GPU of a single worker: its UUID or its number; default: the first worker has the first GPU, and so on")
+	f.String("gpu", "", "run one worker, on this GPU: its UUID, the beginning of it, or its number; default: one on each that CUDA_VISIBLE_DEVICES leaves")
 	f.String("cuda-library", "", "CUDA driver to use; default: the system's libcuda.so.1")
+	f.String("nvml-library", "", "NVML to use, or none; default: the system's libnvidia-ml.so.1")
+	f.Bool("no-affinity", false, "leave workers on GPUs all processors and memory nodes, instead of those near their GPUs")
 	f.String("executor-arena", "0", "how much of the slab on a GPU each executor process may keep for the allocators of its libraries")
 }
 
-// onGPU says whether workers own the memory of GPUs.
-func (a *app) onGPU() (bool, error) {
-	switch d := a.settings.String("device"); d {
-	case "auto", worker.DeviceHost:
-		return false, nil
-	case worker.DeviceCUDA:
-		return true, nil
-	default:
-		return false, usageError{fmt.Errorf("--device %s: auto, host or cuda", d)}
-	}
-}
-
-// gpus is how many there are for workers.
-func (a *app) gpus() (int, error) {
-	if a.settings.String("gpu") != "" {
-		return 1, nil
-	}
-	driver, err := cuda.Load(cuda.Config{Library: a.settings.String("cuda-library")})
-	if err != nil {
-		return 0, usageError{fmt.Errorf("--device cuda: %w", err)}
-	}
-	if n := len(driver.Devices()); n > 0 {
-		return n, nil
-	}
-	return 0, usageError{fmt.Errorf("--device cuda: %s shows no GPU; look at CUDA_VISIBLE_DEVICES", driver.Library())}
-}
-
-// onDevice completes the configuration of one of so many workers.
-func (a *app) onDevice(c *worker.Config, workers int) error {
-	onGPU, err := a.onGPU()
-	if err != nil || !onGPU {
-		return err
-	}
+// onDevice completes the configuration of a worker that its supervisor has placed on a GPU.
+func (a *app) onDevice(c *worker.Config, p *placed) error {
 	s := a.settings
-	c.Device, c.CUDALibrary, c.GPU = worker.DeviceCUDA, s.String("cuda-library"), s.String("gpu")
-	if i := strings.LastIndexByte(c.Name, '-'); c.GPU == "" && i >= 0 && workers > 1 {
-		c.GPU = c.Name[i+1:]
+	c.Device, c.CUDALibrary, c.GPU, c.GPUFacts = worker.DeviceCUDA, s.String("cuda-library"), p.UUID, p.Facts
+	if p.Instance {
+		c.GPU = "0" // it sees no other
 	}
+	if c.UCXNetDevices == "" {
+		c.UCXNetDevices = p.Net
+	}
+	if library, err := openNVML(s.String("nvml-library")); err == nil {
+		c.GPUMonitor = library
+	} else if !errors.Is(err, errNoNVML) {
+		c.Log.Info("health of the GPU is not known", "error", err)
+	}
+	return a.gpuSizes(c)
+}
+
+// gpuSizes reads what of the configuration are amounts of memory.
+func (a *app) gpuSizes(c *worker.Config) (err error) {
+	s := a.settings
 	name, text := a.slabSize()
 	if c.DeviceMemoryLimit, err = cuda.ParseSize(text); err != nil {
 		return usageError{fmt.Errorf("--%s: %w", name, err)}
@@ -90,8 +75,8 @@ func (a *app) slabSize() (name, text string) {
 }
 
 // memoryOf says what memory each worker has.
-func (a *app) memoryOf(hostBytes uint64) string {
-	if onGPU, err := a.onGPU(); err != nil || !onGPU {
+func (a *app) memoryOf(f *fleet, hostBytes uint64) string {
+	if len(f.gpus) == 0 {
 		return size(hostBytes) + " of host memory"
 	}
 	_, text := a.slabSize()

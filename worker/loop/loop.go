@@ -65,7 +65,9 @@ type Config struct {
 	// Health is why the device is lost for good, nil while it is not: then the worker
 	// ends with it, as soon as it is asked. May be nil.
 	Health func() error
-	Store  *store.Store
+	// GPUHealth is the state of its GPU, nil where that is not known. May be nil.
+	GPUHealth func() *millracev1.GpuHealth
+	Store     *store.Store
 	// Path is how objects of peers are fetched.
 	Path transfer.Path
 	// Executors may be nil: then there are native operations only. Posting its

@@ -104,6 +104,8 @@ type Topology struct {
 	Links [][]Link
 	// NICs are the RDMA cards of the machine.
 	NICs []NIC
+	// Wrong says what CUDA_VISIBLE_DEVICES names that there is not.
+	Wrong error
 	// Notes say what was not found, not granted or not understood.
 	Notes []string
 }
@@ -139,7 +141,8 @@ func Discover(c Config) *Topology {
 	t := &Topology{}
 	report := t.ask(c)
 	t.Driver, t.CUDA = report.Driver, report.CUDA
-	pick := pickVisible(report.GPUs, c.Visible, c.DeviceOrder, t.note)
+	pick, wrong := pickVisible(report.GPUs, c.Visible, c.DeviceOrder, t.note)
+	t.Wrong = wrong
 	t.NICs = findNICs(c.Root, t.note)
 	for _, p := range pick {
 		d := Device{UUID: p.gpu.UUID, GPU: p.gpu, Name: p.gpu.Name, TotalBytes: p.gpu.TotalBytes}

@@ -1,0 +1,196 @@
+//go:build cgo && linux
+
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/memory/cuda/cudatest"
+	"github.com/millrace/millrace/worker/supervisor"
+)
+
+// asProgram makes the test's program this one.
+const asProgram = "MILLRACE_CLI_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" || os.Getenv(supervisor.ChildEnv) != "" {
+		os.Exit(Main(os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
+
+// twoGPUs are 256 MiB each, without a GPU; a process can have one driver.
+var twoGPUs = sync.OnceValues(func() (*cudatest.Fake, error) { return cudatest.Start(2, 256<<20) })
+
+func program(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	f, err := twoGPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(stop)
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	cmd.Env = append(os.Environ(), asProgram+"=1", "MILLRACE_CUDA_LIBRARY="+f.Library, "MILLRACE_NVML_LIBRARY=none", "MILLRACE_PINNED_LIMIT=10MiB",
+		"MILLRACE_DEVICE_MEMORY_LIMIT=16MiB", "MILLRACE_LOCAL_DIRECTORY="+t.TempDir(), "MILLRACE_SPILL_LIMIT=16MiB", "MILLRACE_PROTOCOL=grpc")
+	return cmd
+}
+
+// says runs the program and returns what it prints.
+func says(t *testing.T, env []string, args ...string) (string, error) {
+	t.Helper()
+	cmd := program(t, args...)
+	cmd.Env = append(cmd.Env, env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// cluster is a running `millrace up`.
+type cluster struct {
+	greeting string
+	env      []string
+	cmd      *exec.Cmd
+}
+
+func up(t *testing.T, args ...string) *cluster {
+	t.Helper()
+	cmd := program(t, append([]string{"up"}, args...)...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{cmd: cmd}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("said:\n%s\n%s", c.greeting, log.String())
+		}
+	})
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		c.greeting += lines.Text() + "\n"
+		if env, ok := strings.CutPrefix(strings.TrimSpace(lines.Text()), "shell    export "); ok {
+			c.env = strings.Fields(env)
+		}
+		if strings.HasPrefix(lines.Text(), "ready ") {
+			return c
+		}
+	}
+	t.Fatal("it was never ready")
+	return nil
+}
+
+type listed struct {
+	Workers []struct {
+		Name, State, Device, Pid string
+		Gpu                      struct {
+			UUID, Placement string
+			Links           []struct {
+				UUID       string
+				PeerAccess bool
+			}
+		}
+	}
+}
+
+func TestUpStartsAWorkerOnEachGPU(t *testing.T) {
+	c := up(t) // --device auto
+	if !strings.Contains(c.greeting, "device   cuda: 2 x ") {
+		t.Errorf("greeting: %s", c.greeting)
+	}
+	text, err := says(t, c.env, "get", "workers", "-o", "json")
+	var got listed
+	if err != nil || json.Unmarshal([]byte(text), &got) != nil || len(got.Workers) != 2 {
+		t.Fatalf("%v: %s", err, text)
+	}
+	for i, w := range got.Workers {
+		if !strings.HasPrefix(w.Name, "gpu-") || w.Gpu.UUID == "" || w.Gpu.Placement == "" || len(w.Gpu.Links) != 1 || !w.Gpu.Links[0].PeerAccess ||
+			w.Gpu.Links[0].UUID != got.Workers[1-i].Gpu.UUID {
+			t.Errorf("%+v", w)
+		}
+	}
+	if a, b := got.Workers[0], got.Workers[1]; (a.Name < b.Name) != (a.Gpu.UUID < b.Gpu.UUID) {
+		t.Errorf("names do not follow UUIDs: %+v", got.Workers)
+	}
+	for _, wide := range [][]string{{"get", "workers", "-o", "wide"}, {"topo"}} {
+		text, err := says(t, c.env, wide...)
+		if err != nil || !strings.Contains(text, got.Workers[0].Gpu.UUID) {
+			t.Errorf("%v: %v: %s", wide, err, text)
+		}
+	}
+}
+
+func TestAWorkerIsPutBackOnItsGPU(t *testing.T) {
+	c := up(t, "--device", "cuda", "--gpu", "1")
+	of := func() listed {
+		text, err := says(t, c.env, "get", "workers", "--state", "ACTIVE", "-o", "json")
+		var got listed
+		if err != nil || json.Unmarshal([]byte(text), &got) != nil {
+			t.Fatalf("%v: %s", err, text)
+		}
+		return got
+	}
+	before := of()
+	if len(before.Workers) != 1 {
+		t.Fatalf("%+v", before)
+	}
+	var pid int
+	if _, err := fmt.Sscan(before.Workers[0].Pid, &pid); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		after := of()
+		if len(after.Workers) == 1 && after.Workers[0].Pid != before.Workers[0].Pid {
+			if after.Workers[0].Gpu.UUID != before.Workers[0].Gpu.UUID || after.Workers[0].Name != before.Workers[0].Name {
+				t.Errorf("before %+v, after %+v", before, after)
+			}
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it did not come back: %+v", after)
+		}
+	}
+}
+
+func TestWhatIsWrongWithTheGPUsIsSaid(t *testing.T) {
+	for name, c := range map[string]struct {
+		env  []string
+		args []string
+		want string
+	}{
+		"too many workers":   {nil, []string{"up", "--device", "cuda", "--workers", "3"}, "there are 2 GPUs"},
+		"no such GPU":        {nil, []string{"up", "--gpu", "7"}, "--gpu 7: there are 0 (GPU-"},
+		"no such device":     {nil, []string{"up", "--device", "tpu"}, "auto, host or cuda"},
+		"no driver":          {nil, []string{"up", "--device", "cuda", "--cuda-library", "/nonexistent/libcuda.so.1"}, "--device host"},
+		"too many visible":   {[]string{"CUDA_VISIBLE_DEVICES=0,1,9"}, []string{"up"}, `CUDA_VISIBLE_DEVICES="0,1,9" names 3 GPUs, of which the driver knows 2`},
+		"nonsense as a size": {nil, []string{"up", "--device-memory-limit", "much"}, "--device-memory-limit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if text, err := says(t, c.env, c.args...); err == nil || !strings.Contains(text, c.want) {
+				t.Errorf("%v: %s", err, text)
+			}
+		})
+	}
+}
