@@ -9,6 +9,15 @@ const (
 	deviceToDevice
 )
 
+// eventKind is that of shim.h.
+type eventKind int32
+
+const (
+	ownEvent eventKind = iota
+	sharedEvent
+	polledEvent
+)
+
 // result is what a call of the driver returned: 0, or what an Error says.
 type result int32
 
@@ -62,7 +71,7 @@ type api interface {
 	streamDestroy(context, stream uint64) result
 	streamSync(context, stream uint64) result
 	streamWait(context, stream, event uint64) result
-	eventCreate(context uint64, shared bool) (uint64, result)
+	eventCreate(context uint64, kind eventKind) (uint64, result)
 	eventDestroy(context, event uint64) result
 	eventRecord(context, event, stream uint64) result
 	eventQuery(context, event uint64) result

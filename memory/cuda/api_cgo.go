@@ -182,9 +182,9 @@ func (shim) streamWait(context, stream, event uint64) result {
 }
 
 // eventCreate calls cuEventCreate.
-func (shim) eventCreate(context uint64, shared bool) (uint64, result) {
+func (shim) eventCreate(context uint64, kind eventKind) (uint64, result) {
 	var event C.uint64_t
-	r := C.mrc_event_create(C.uint64_t(context), flag(shared), &event)
+	r := C.mrc_event_create(C.uint64_t(context), C.int(kind), &event)
 	return uint64(event), result(r)
 }
 

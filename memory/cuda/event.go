@@ -18,15 +18,20 @@ type Event struct {
 }
 
 // NewEvent makes an event of this process.
-func (d *Device) NewEvent() (*Event, error) { return d.newEvent(false) }
+func (d *Device) NewEvent() (*Event, error) { return d.newEvent(ownEvent) }
+
+// NewPolledEvent makes one that nobody sleeps for: it is asked, by Query or Await.
+// Others raise an interrupt when they are reached, and hold up the copies behind
+// them.
+func (d *Device) NewPolledEvent() (*Event, error) { return d.newEvent(polledEvent) }
 
 // NewSharedEvent makes one that other processes can open by its Export. To
 // destroy it while another process has it open is undefined: keep it for the
 // life of the process.
-func (d *Device) NewSharedEvent() (*Event, error) { return d.newEvent(true) }
+func (d *Device) NewSharedEvent() (*Event, error) { return d.newEvent(sharedEvent) }
 
-func (d *Device) newEvent(shared bool) (*Event, error) {
-	return d.event("cuEventCreate", func() (uint64, result) { return d.api.eventCreate(d.context, shared) })
+func (d *Device) newEvent(kind eventKind) (*Event, error) {
+	return d.event("cuEventCreate", func() (uint64, result) { return d.api.eventCreate(d.context, kind) })
 }
 
 // OpenEvent opens another process's event, for Query and Stream.Wait.

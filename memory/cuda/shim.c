@@ -307,10 +307,10 @@ int mrc_stream_wait(uint64_t context, uint64_t stream, uint64_t event) {
   return cu.cuStreamWaitEvent((handle)stream, (handle)event, 0);
 }
 
-int mrc_event_create(uint64_t context, int shared, uint64_t *event) {
+int mrc_event_create(uint64_t context, int kind, uint64_t *event) {
   handle e = 0;
   ENTER(context);
-  TRY(cu.cuEventCreate(&e, EVENT_BLOCKING_SYNC | EVENT_DISABLE_TIMING | (shared ? EVENT_INTERPROCESS : 0)));
+  TRY(cu.cuEventCreate(&e, EVENT_DISABLE_TIMING | (kind == MRC_EVENT_POLLED ? 0 : EVENT_BLOCKING_SYNC) | (kind == MRC_EVENT_SHARED ? EVENT_INTERPROCESS : 0)));
   *event = e;
   return 0;
 }

@@ -72,7 +72,10 @@ int mrc_stream_create(uint64_t context, int urgent, uint64_t *stream);
 int mrc_stream_destroy(uint64_t context, uint64_t stream);
 int mrc_stream_sync(uint64_t context, uint64_t stream);
 int mrc_stream_wait(uint64_t context, uint64_t stream, uint64_t event);
-int mrc_event_create(uint64_t context, int shared, uint64_t *event);
+// A polled event raises no interrupt when it is reached: who records one between
+// copies of the same stream keeps no gap between them.
+enum { MRC_EVENT_OWN, MRC_EVENT_SHARED, MRC_EVENT_POLLED };
+int mrc_event_create(uint64_t context, int kind, uint64_t *event);
 int mrc_event_destroy(uint64_t context, uint64_t event);
 int mrc_event_record(uint64_t context, uint64_t event, uint64_t stream);
 int mrc_event_query(uint64_t context, uint64_t event);

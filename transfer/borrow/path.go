@@ -296,6 +296,9 @@ func (c *peer) connect(at transfer.Peer) error {
 	return nil
 }
 
+// giveBackEvery is how long a lease that ended may wait for others that do.
+const giveBackEvery = time.Millisecond
+
 // run connects, gives leases back and renews them, until the connection ends.
 func (c *peer) run(at transfer.Peer) {
 	defer c.path.wait.Done()
@@ -307,10 +310,18 @@ func (c *peer) run(at transfer.Peer) {
 	every := c.path.config.LeaseTTL / 3
 	timer := time.NewTimer(every)
 	defer timer.Stop()
+	pause := time.NewTimer(giveBackEvery)
+	defer pause.Stop()
 	for {
 		select {
 		case <-c.wake:
 			c.giveBack()
+			// Who fetches one object after the other must not wake us for each.
+			pause.Reset(giveBackEvery)
+			select {
+			case <-pause.C:
+			case <-c.conn.Done():
+			}
 		case <-timer.C:
 			c.renew()
 			timer.Reset(every)

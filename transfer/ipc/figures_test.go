@@ -62,7 +62,7 @@ func TestGPUFetchFigures(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer closing(t, mapped)
-	event, err := raw.NewEvent()
+	event, err := raw.NewPolledEvent()
 	if err != nil {
 		t.Fatal(err)
 	}

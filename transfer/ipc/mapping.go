@@ -121,7 +121,7 @@ func (m *mapping) prepare() (err error) {
 	}
 	var events []*cuda.Event
 	for range window {
-		e, err := d.NewEvent()
+		e, err := d.NewPolledEvent()
 		if err != nil {
 			return errors.Join(err, closeEvents(events))
 		}
