@@ -83,6 +83,16 @@ func statement(p *ops.Program, in ops.Instruction) string {
 
 // planMap finds the kernel that fills out, which may have any strides.
 func (d *Device) planMap(w *ops.Mapping, out *ops.Tensor) (*mapper, error) {
+	m, err := mapperOf(w, out)
+	if err != nil {
+		return nil, err
+	}
+	m.kernel, err = d.code.kernel("map.cu", m.signature(), "map", func() string { return kernelText("prelude.cuh") + m.source() })
+	return m, err
+}
+
+// mapperOf decides on the layout of a kernel.
+func mapperOf(w *ops.Mapping, out *ops.Tensor) (*mapper, error) {
 	m := &mapper{program: w.Program(), negative: w.Negative, n: out.Len()}
 	m.operands = append([]*ops.Tensor{out}, w.Inputs...)
 	var strides [][]int64
@@ -147,9 +157,7 @@ func (d *Device) planMap(w *ops.Mapping, out *ops.Tensor) (*mapper, error) {
 	if len(m.parameters(make([]uint64, len(m.operands)), 0).bytes) > maxParameters {
 		return nil, errHost
 	}
-	var err error
-	m.kernel, err = d.code.kernel("map.cu", m.signature(), "map", func() string { return kernelText("prelude.cuh") + m.source() })
-	return m, err
+	return m, nil
 }
 
 // packsOfRows is how many elements along the last axis a thread can compute at once:

@@ -23,6 +23,7 @@ type reducer struct {
 	perPack               int64
 	together              bool
 	accumulator           string
+	foldName              string
 	accumulatorBytes      int64
 	fold, joining         *gpu.Function
 	foldBlocks, joinBlock uint64
@@ -40,6 +41,26 @@ func accumulatorOf(function string, work ops.DType) ops.DType {
 }
 
 func (d *Device) planReduce(w *ops.Reducing, out *ops.Tensor) (*reducer, error) {
+	r, err := d.reducerOf(w, out)
+	if err != nil {
+		return nil, err
+	}
+	source := func() string { return kernelText("prelude.cuh") + r.source() + kernelText("reduce.cuh") }
+	signature := fmt.Sprint("reduce", w.Function, w.X.DType, w.Accumulator, out.DType, r.perPack, r.group, len(r.kept), len(r.rows), r.together)
+	if r.fold, err = d.code.kernel("reduce.cu", signature, r.foldName, source); err != nil || r.splits == 1 {
+		return r, err
+	}
+	name := "join_splits"
+	r.joinBlock = uint64(r.outs)
+	if r.outs > 1024 {
+		name, r.joinBlock = "join_wide", blocksOf(r.outs, threads)
+	}
+	r.joining, err = d.code.kernel("reduce.cu", signature, name, source)
+	return r, err
+}
+
+// reducerOf decides how a reduction is cut into blocks.
+func (d *Device) reducerOf(w *ops.Reducing, out *ops.Tensor) (*reducer, error) {
 	r := &reducer{w: w, out: out, outs: out.Len(), count: w.Rows, group: 1, perPack: 1}
 	x := w.X
 	size := x.DType.Size()
@@ -67,7 +88,7 @@ func (d *Device) planReduce(w *ops.Reducing, out *ops.Tensor) (*reducer, error) 
 	wanted := int64(8 * max(d.gpu.Info().Attributes.Multiprocessors, 1))
 	var blocks int64
 	var least int64 // rows that are worth a split
-	name := "runs"
+	r.foldName = "runs"
 	if fastFolded {
 		for r.group < threads && r.group < r.count/4 {
 			r.group *= 2
@@ -79,7 +100,7 @@ func (d *Device) planReduce(w *ops.Reducing, out *ops.Tensor) (*reducer, error) 
 			r.perPack = r.aligned(x, size)
 		}
 	} else {
-		name, blocks, least = "lanes", (r.outs+31)/32, 256
+		r.foldName, blocks, least = "lanes", (r.outs+31)/32, 256
 	}
 	r.splits = max(1, min(wanted/max(blocks, 1), r.count/least, 65535))
 	r.per = (r.count + r.splits - 1) / r.splits
@@ -90,18 +111,7 @@ func (d *Device) planReduce(w *ops.Reducing, out *ops.Tensor) (*reducer, error) 
 	r.foldBlocks = uint64(blocks)
 	acc := accumulatorOf(w.Function, w.Accumulator)
 	r.accumulator, r.accumulatorBytes = cType(acc.String()), acc.Size()
-	source := func() string { return kernelText("prelude.cuh") + r.source() + kernelText("reduce.cuh") }
-	signature := fmt.Sprint("reduce", w.Function, x.DType, w.Accumulator, out.DType, r.perPack, r.group, len(r.kept), len(r.rows), r.together)
-	var err error
-	if r.fold, err = d.code.kernel("reduce.cu", signature, name, source); err != nil || r.splits == 1 {
-		return r, err
-	}
-	name, r.joinBlock = "join_splits", uint64(r.outs)
-	if r.outs > 1024 {
-		name, r.joinBlock = "join_wide", blocksOf(r.outs, threads)
-	}
-	r.joining, err = d.code.kernel("reduce.cu", signature, name, source)
-	return r, err
+	return r, nil
 }
 
 // aligned is how many elements can be loaded at once at the beginning of every run.
