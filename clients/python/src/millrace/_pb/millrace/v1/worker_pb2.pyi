@@ -108,7 +108,7 @@ class GpuHealth(_message.Message):
     def __init__(self, used_bytes: _Optional[int] = ..., utilization_percent: _Optional[int] = ..., memory_percent: _Optional[int] = ..., clock_mhz: _Optional[int] = ..., throttled: _Optional[_Iterable[str]] = ..., watts: _Optional[float] = ..., celsius: _Optional[int] = ..., corrected_ecc: _Optional[int] = ..., uncorrected_ecc: _Optional[int] = ..., xids: _Optional[int] = ..., last_event: _Optional[str] = ..., foreign_processes: _Optional[int] = ..., foreign_bytes: _Optional[int] = ...) -> None: ...
 
 class Lane(_message.Message):
-    __slots__ = ("peer_worker_id", "peer", "path", "state", "why", "bytes_per_second", "latency_nanos", "bytes", "succeeded", "failed")
+    __slots__ = ("peer_worker_id", "peer", "path", "state", "why", "bytes_per_second", "latency_nanos", "bytes", "succeeded", "failed", "transport")
     PEER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
@@ -119,6 +119,7 @@ class Lane(_message.Message):
     BYTES_FIELD_NUMBER: _ClassVar[int]
     SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     peer_worker_id: int
     peer: str
     path: str
@@ -129,7 +130,8 @@ class Lane(_message.Message):
     bytes: int
     succeeded: int
     failed: int
-    def __init__(self, peer_worker_id: _Optional[int] = ..., peer: _Optional[str] = ..., path: _Optional[str] = ..., state: _Optional[_Union[LaneState, str]] = ..., why: _Optional[str] = ..., bytes_per_second: _Optional[float] = ..., latency_nanos: _Optional[int] = ..., bytes: _Optional[int] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ...) -> None: ...
+    transport: str
+    def __init__(self, peer_worker_id: _Optional[int] = ..., peer: _Optional[str] = ..., path: _Optional[str] = ..., state: _Optional[_Union[LaneState, str]] = ..., why: _Optional[str] = ..., bytes_per_second: _Optional[float] = ..., latency_nanos: _Optional[int] = ..., bytes: _Optional[int] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ..., transport: _Optional[str] = ...) -> None: ...
 
 class WorkerDeath(_message.Message):
     __slots__ = ("incarnation", "cause", "exit_code", "signal", "out_of_memory", "log_tail", "time", "pid", "memory_used_bytes", "running_keys")
