@@ -121,7 +121,11 @@ func (c Config) openPinned(driver *cuda.Driver, gpu *cuda.Device, identity memor
 		if err != nil {
 			return fmt.Errorf("worker: %w", err)
 		}
-		bytes, source = limit.Bytes/2/uint64(len(driver.Devices())), "half of "+limit.Source+", shared by the GPUs"
+		sharing := c.GPUWorkers
+		if sharing <= 0 {
+			sharing = len(driver.Devices())
+		}
+		bytes, source = limit.Bytes/2/uint64(sharing), "half of "+limit.Source+", shared by the workers"
 	}
 	host, err := hostmemory.NewSlab(bytes/hugePage*hugePage, identity)
 	if err != nil {

@@ -71,6 +71,9 @@ type Config struct {
 	// PinnedLimitBytes is how much host memory keeps what the GPU has no room for,
 	// before the disk does. 0 means a share of what this process may use, NoSpill none.
 	PinnedLimitBytes uint64
+	// GPUWorkers is how many workers on GPUs share the memory of this machine. Default:
+	// one for each GPU that this process sees.
+	GPUWorkers int
 	// CUDALibrary is the driver. Default: the system's libcuda.so.1.
 	CUDALibrary string
 	// GPUMonitor tells of the GPU's health; nil: nobody does. GPUFacts says how the

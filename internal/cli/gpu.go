@@ -30,6 +30,7 @@ func gpuFlags(f *pflag.FlagSet) {
 func (a *app) onDevice(c *worker.Config, p *placed) error {
 	s := a.settings
 	c.Device, c.CUDALibrary, c.GPU, c.GPUFacts = worker.DeviceCUDA, s.String("cuda-library"), p.UUID, p.Facts
+	c.GPUWorkers = p.Workers
 	if p.Instance {
 		c.GPU = "0" // it sees no other
 	}
