@@ -250,6 +250,22 @@ def test_tasks_that_want_numpy_get_copies(worker: DeviceWorker) -> None:
     assert (worker.value(made) == data + 1).all()
 
 
+def test_tasks_that_want_numpy_get_it_inside_of_pickles(worker: DeviceWorker) -> None:
+    def several() -> Any:
+        import cupy
+
+        return {1: cupy.arange(3), 2: cupy.arange(5000.0), 3: np.arange(4)}
+
+    made = worker.call(several)
+
+    @arrays("numpy")
+    def look(d: Any) -> Any:
+        return [(type(v).__module__, float(v.sum())) for v in d.values()]
+
+    got = worker.value(worker.call(look, worker.again(made)))
+    assert [list(g) for g in got] == [["numpy", 3.0], ["numpy", 4999 * 2500.0], ["numpy", 6.0]]
+
+
 def test_pickles_with_buffers_on_the_host(worker: DeviceWorker) -> None:
     class Table:
         def __init__(self, columns: Any) -> None:

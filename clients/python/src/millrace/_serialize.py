@@ -354,7 +354,9 @@ def _restore_view(buffer: Any, library: str, dtype: str, shape: tuple[int, ...],
         buffer = bytearray(buffer)
     flat: Any = np.frombuffer(buffer, dtype)  # pyright: ignore[reportCallIssue, reportArgumentType]
     array = flat.reshape(shape, order=order)
-    return array if device is None else device.upload(array, library or device.library)
+    if device is None or device.library == "numpy":
+        return array
+    return device.upload(array, library or device.library)
 
 
 def _torch_tensor(data: bytearray, name: str, shape: tuple[int, ...], order: str, there: bool) -> Any:

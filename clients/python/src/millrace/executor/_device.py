@@ -271,7 +271,7 @@ class Device:
         cupy: Any = sys.modules.get("cupy")
         if cupy is not None:
             streams.add(cupy.cuda.get_current_stream().ptr)
-        torch: Any = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
-            streams.add(torch.cuda.current_stream().cuda_stream)
+        torch: Any = getattr(sys.modules.get("torch"), "cuda", None)  # another thread may be importing it
+        if torch is not None and torch.is_initialized():
+            streams.add(torch.current_stream().cuda_stream)
         self.driver.wait(*streams)
