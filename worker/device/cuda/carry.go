@@ -272,7 +272,7 @@ func (r *run) fill(ctx context.Context, w *ops.Filling, out *ops.Tensor) error {
 		return err
 	}
 	return r.submit(ctx, 0, func(s *submission) {
-		s.launch(f, blocksOf(n, 16*threads), new(parameters).u64(out.Far.Address(), uint64(n)).raw(16, bytes.Repeat(one.Data, 16/len(one.Data))))
+		s.launch(f, blocksOf(n, 4*16*threads), new(parameters).u64(out.Far.Address(), uint64(n)).raw(16, bytes.Repeat(one.Data, 16/len(one.Data))))
 	})
 }
 

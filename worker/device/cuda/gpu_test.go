@@ -300,16 +300,19 @@ func TestGPUMatmulIsAsFastAsRawCUBLAS(t *testing.T) {
 			return time.Since(begin)
 		}
 		raw()
-		var times []time.Duration
-		for range 7 {
+		// In turns, since clocks change as the device warms up.
+		var times, own []time.Duration
+		for range 9 {
 			times = append(times, raw())
+			own = append(own, b.timed(t, 1, "array.matmul", ops.Args{Positional: []any{x, y}, Named: named{"tf32": c.tf32}}))
 		}
 		slices.Sort(times)
-		op := b.timed(t, 7, "array.matmul", ops.Args{Positional: []any{x, y}, Named: named{"tf32": c.tf32}})
+		slices.Sort(own)
+		alone, op := times[4], own[4]
 		flops := 2 * float64(n) * n * n / 1e12
-		tell(t, "matmul 16384 "+c.name+", cuBLAS alone", flops/times[3].Seconds(), "TFLOPS")
+		tell(t, "matmul 16384 "+c.name+", cuBLAS alone", flops/alone.Seconds(), "TFLOPS")
 		tell(t, "matmul 16384 "+c.name+", the operation", flops/op.Seconds(), "TFLOPS")
-		if ratio := times[3].Seconds() / op.Seconds(); ratio < 0.95 {
+		if ratio := alone.Seconds() / op.Seconds(); ratio < 0.95 {
 			t.Errorf("%s: the operation has %.3f of the rate of cuBLAS", c.name, ratio)
 		}
 	}
