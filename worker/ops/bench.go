@@ -18,6 +18,7 @@ func WithAttempt(ctx context.Context, attempt int) context.Context {
 func benchOps() []*Op {
 	return []*Op{
 		stampOp(),
+		pointOp(),
 		{
 			Name:     "bench.noop",
 			Doc:      "Does nothing with any arguments and returns null.",

@@ -36,6 +36,12 @@ type (
 	}
 	// Scattering fills with the bytes of the words of the stream.
 	Scattering struct{ Seed int64 }
+	// Pointing is a task of Task Bench; see bench.point.
+	Pointing struct {
+		Step, Point, Iterations int64
+		From                    []int64
+		Inputs                  []*Tensor
+	}
 	// Mapping evaluates an expression over inputs, which broadcast to the output; an
 	// input that is nil was a scalar and is a constant of the program.
 	Mapping struct {
@@ -78,6 +84,7 @@ func (*Filling) isWork()      {}
 func (*Counting) isWork()     {}
 func (*Drawing) isWork()      {}
 func (*Scattering) isWork()   {}
+func (*Pointing) isWork()     {}
 func (*Mapping) isWork()      {}
 func (*Reducing) isWork()     {}
 func (*Joining) isWork()      {}
