@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"runtime"
 	"sync"
 	"syscall"
 	"time"
@@ -33,6 +34,10 @@ func NewInbox(c *net.UnixConn) (*Inbox, error) {
 	}
 	return &Inbox{raw: raw, buffer: make([]byte, 64<<10)}, nil
 }
+
+// Spins says whether there are processors enough to look for answers, in place of
+// being woken for them.
+func Spins() bool { return runtime.GOMAXPROCS(0) >= 8 }
 
 // Poll hands out the messages that are there, without waiting.
 func (i *Inbox) Poll(take func(message []byte) error) error {

@@ -291,7 +291,9 @@ func (c *peer) connect(at transfer.Peer) error {
 		conn.Free()
 		return fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
 	}
-	conn.Spin = c.path.config.Spin
+	if slabshare.Spins() {
+		conn.Spin = c.path.config.Spin
+	}
 	c.conn, c.space = conn, space
 	return nil
 }

@@ -299,7 +299,7 @@ func (c *serving) serve(ctx context.Context) error {
 		}
 		// Peers of a GPU often ask several times in a row, and to be woken takes longer
 		// than what they ask for.
-		if spin = 0; c.server.config.Device != nil && time.Since(asked) < spinFor {
+		if spin = 0; c.server.config.Device != nil && slabshare.Spins() && time.Since(asked) < spinFor {
 			spin = spinFor
 		}
 	}
