@@ -134,6 +134,17 @@ func (o *oneSided) Fetch(ctx context.Context, peer transfer.Peer, refs []transfe
 	return path.Fetch(ctx, peer, refs, sink)
 }
 
+// Transport says what carries the bytes from a peer, empty if it is not connected.
+func (o *oneSided) Transport(address string) string {
+	o.mu.Lock()
+	path := o.opened
+	o.mu.Unlock()
+	if path == nil {
+		return ""
+	}
+	return path.Lanes()[address].Transport
+}
+
 // Forget closes the connection to a peer that is gone.
 func (o *oneSided) Forget(address string) {
 	o.mu.Lock()

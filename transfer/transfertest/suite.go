@@ -33,6 +33,25 @@ type Harness struct {
 	Objects func(t *testing.T) *Objects
 	// Room, if set, is where fetches of a path must place.
 	Room func(path transfer.Path) *Room
+	// Slow: bytes take their time, and connections even more, as between emulated
+	// hosts. What is large is less so then, and silence is longer.
+	Slow bool
+}
+
+// large is a size that takes a while.
+func (h Harness) large(n int) int {
+	if h.Slow {
+		return n / 8
+	}
+	return n
+}
+
+// silence is a time without progress that is meant to be noticed.
+func (h Harness) silence(d time.Duration) time.Duration {
+	if h.Slow {
+		return max(10*d, 3*time.Second)
+	}
+	return d
 }
 
 func (h Harness) objects(t *testing.T) *Objects {
@@ -127,7 +146,7 @@ func (h Harness) sizes(t *testing.T) {
 	peer, _ := h.Serve(t, objects)
 	path := h.Path(t, Patience)
 	var refs []transfer.Ref
-	for i, n := range []int{0, 1, 3, 255, 1023, 1024, 1025, 16383, 16384, 16385, 1<<20 - 1, 1 << 20, 1<<20 + 1, 5<<20 + 7, 32 << 20} {
+	for i, n := range []int{0, 1, 3, 255, 1023, 1024, 1025, 16383, 16384, 16385, 1<<20 - 1, 1 << 20, 1<<20 + 1, 5<<20 + 7, h.large(32 << 20)} {
 		backing := random(uint64(i), n+13)
 		// Unaligned ends and starts.
 		objects.Put(ref(i+1), fmt.Sprint("header ", i), backing[13:])
@@ -146,7 +165,7 @@ func (h Harness) sizes(t *testing.T) {
 
 // chunks fetches what no path can do in one piece.
 func (h Harness) chunks(t *testing.T) {
-	sizes := []int{200<<20 + 5}
+	sizes := []int{h.large(200<<20) + 5}
 	if *huge {
 		sizes = append(sizes, 1<<30)
 	}
@@ -285,7 +304,7 @@ func large(t *testing.T, h Harness) (*Objects, []transfer.Ref, transfer.Peer, fu
 	t.Helper()
 	objects := h.objects(t)
 	var refs []transfer.Ref
-	shared := random(1, 32<<20)
+	shared := random(1, h.large(32<<20))
 	for i := range 8 {
 		objects.Put(ref(i), "x", shared)
 		refs = append(refs, ref(i))
@@ -315,7 +334,7 @@ func (h Harness) interrupted(ctx context.Context, t *testing.T, path transfer.Pa
 		t.Fatal("the fetch did not end")
 	}
 	for i := range refs {
-		if _, frames, done, err := sink.Result(i); done && err == nil && !bytes.Equal(frames[0], random(1, 32<<20)) {
+		if _, frames, done, err := sink.Result(i); done && err == nil && !bytes.Equal(frames[0], random(1, h.large(32<<20))) {
 			t.Errorf("object %d was delivered as valid and is not", i)
 		}
 	}
@@ -375,7 +394,7 @@ func (h Harness) stall(t *testing.T) {
 	speak := objects.Hush()
 	peer, _ := h.Serve(t, objects)
 	defer speak()
-	err := h.Path(t, 50*time.Millisecond).Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, NewSink())
+	err := h.Path(t, h.silence(50*time.Millisecond)).Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, NewSink())
 	if !errors.Is(err, transfer.ErrStalled) {
 		t.Errorf("got %v", err)
 	}
@@ -385,7 +404,7 @@ func (h Harness) patience(t *testing.T) {
 	objects := h.objects(t)
 	objects.Put(ref(1), "x", random(1, 100))
 	peer, _ := h.Serve(t, objects)
-	const stall = 300 * time.Millisecond
+	stall := h.silence(300 * time.Millisecond)
 	path := h.Path(t, stall)
 	sink := h.sink(path)
 	sink.PlaceHook = func(ctx context.Context, _ int, _ transfer.Head) error {

@@ -557,7 +557,10 @@ type Lane struct {
 	// Fetches that succeeded.
 	Succeeded uint64 `protobuf:"varint,9,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
 	// Fetches that failed.
-	Failed        uint64 `protobuf:"varint,10,opt,name=failed,proto3" json:"failed,omitempty"`
+	Failed uint64 `protobuf:"varint,10,opt,name=failed,proto3" json:"failed,omitempty"`
+	// What carries the bytes of a connected path that has a choice, proved by a read: "rc_verbs", "cma", "tcp". Empty if the
+	// path has none, or is not connected.
+	Transport     string `protobuf:"bytes,11,opt,name=transport,proto3" json:"transport,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -660,6 +663,13 @@ func (x *Lane) GetFailed() uint64 {
 		return x.Failed
 	}
 	return 0
+}
+
+func (x *Lane) GetTransport() string {
+	if x != nil {
+		return x.Transport
+	}
+	return ""
 }
 
 // WorkerDeath says how one life of a worker ended.
@@ -1163,7 +1173,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\n" +
 	"last_event\x18\v \x01(\tR\tlastEvent\x12+\n" +
 	"\x11foreign_processes\x18\f \x01(\rR\x10foreignProcesses\x12#\n" +
-	"\rforeign_bytes\x18\r \x01(\x04R\fforeignBytes\"\xaf\x02\n" +
+	"\rforeign_bytes\x18\r \x01(\x04R\fforeignBytes\"\xcd\x02\n" +
 	"\x04Lane\x12$\n" +
 	"\x0epeer_worker_id\x18\x01 \x01(\rR\fpeerWorkerId\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x12\n" +
@@ -1175,7 +1185,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x05bytes\x18\b \x01(\x04R\x05bytes\x12\x1c\n" +
 	"\tsucceeded\x18\t \x01(\x04R\tsucceeded\x12\x16\n" +
 	"\x06failed\x18\n" +
-	" \x01(\x04R\x06failed\"\xca\x02\n" +
+	" \x01(\x04R\x06failed\x12\x1c\n" +
+	"\ttransport\x18\v \x01(\tR\ttransport\"\xca\x02\n" +
 	"\vWorkerDeath\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x14\n" +
 	"\x05cause\x18\x02 \x01(\tR\x05cause\x12\x1b\n" +
