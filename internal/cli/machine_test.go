@@ -194,3 +194,20 @@ func TestWhatIsWrongWithTheGPUsIsSaid(t *testing.T) {
 		})
 	}
 }
+
+func TestDoctorLooksAtGPUs(t *testing.T) {
+	text, _ := says(t, nil, "doctor") // whether all is well is not what this is about
+	for _, want := range []string{"gpu-driver", "2 GPUs", "workers would be started on 2", "gpu GPU-", "gpu-peers", "nvrtc", "cublas", "cusolver", "pinned-memory", "dev-shm"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing in\n%s", want, text)
+		}
+	}
+	text, err := says(t, []string{"CUDA_VISIBLE_DEVICES=0,1,9"}, "doctor")
+	if err == nil || !strings.Contains(text, "correct or unset CUDA_VISIBLE_DEVICES") {
+		t.Errorf("%v: %s", err, text)
+	}
+	text, _ = says(t, []string{"MILLRACE_CUDA_LIBRARY=/nonexistent/libcuda.so.1"}, "doctor")
+	if !strings.Contains(text, "none: workers use host memory") {
+		t.Errorf("without a driver: %s", text)
+	}
+}

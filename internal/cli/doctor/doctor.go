@@ -50,13 +50,16 @@ type Config struct {
 	Library, TLS, NetDevices string
 	// LocalDirectory is where workers spill to. Empty: the system's.
 	LocalDirectory string
+	// GPUs is looked at if it has a topology.
+	GPUs GPUs
 }
 
 // Run makes all checks, in order.
 func Run(ctx context.Context, c Config) []Finding {
-	return []Finding{
+	findings := []Finding{
 		platform(), processors(), memoryLimit(), slab(), openFiles(), lockedMemory(), c.disk(), c.ucx(), c.python(ctx),
 	}
+	return append(findings, c.gpus()...)
 }
 
 // Failed says whether any finding is a failure.

@@ -18,7 +18,7 @@ func FindLibraries(python string, given ...string) []Found {
 		{Name: "cublas", For: "array.matmul"},
 		{Name: "cusolver", For: "array.qr and array.svd"},
 	}
-	symbols := []string{"nvrtcVersion", "cublasCreate_v2", "cusolverDnCreate"}
+	symbols := []string{"nvrtcCompileProgram", "cublasCreate_v2", "cusolverDnCreate"}
 	versions := [][]string{{"13", "12"}, {"13", "12"}, {"12", "11"}}
 	for i := range list {
 		l, err := f.open(list[i].Name, symbols[i], versions[i]...)
