@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/memory/cuda/cudatest"
@@ -452,7 +453,7 @@ func newReader(tb testing.TB, slabBytes uint64, change func(*ipc.Config)) *reade
 		tb.Fatal(err)
 	}
 	tb.Cleanup(func() { closing(tb, slab) })
-	c := ipc.Config{Device: d, Slab: slab, StallTimeout: 20 * time.Second}
+	c := ipc.Config{Device: d, Slab: slab, StallTimeout: 20 * time.Second, Worker: func() ids.WorkerID { return 3 }}
 	if change != nil {
 		change(&c)
 	}
