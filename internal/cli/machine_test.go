@@ -63,6 +63,7 @@ type cluster struct {
 	greeting string
 	env      []string
 	cmd      *exec.Cmd
+	log      *bytes.Buffer
 }
 
 func up(t *testing.T, args ...string) *cluster {
@@ -77,7 +78,7 @@ func up(t *testing.T, args ...string) *cluster {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	c := &cluster{cmd: cmd}
+	c := &cluster{cmd: cmd, log: &log}
 	t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 		_ = cmd.Wait()
@@ -139,38 +140,76 @@ func TestUpStartsAWorkerOnEachGPU(t *testing.T) {
 	}
 }
 
-func TestAWorkerIsPutBackOnItsGPU(t *testing.T) {
-	c := up(t, "--device", "cuda", "--gpu", "1")
-	of := func() listed {
-		text, err := says(t, c.env, "get", "workers", "--state", "ACTIVE", "-o", "json")
-		var got listed
-		if err != nil || json.Unmarshal([]byte(text), &got) != nil {
-			t.Fatalf("%v: %s", err, text)
-		}
-		return got
+// active lists the workers that are not lost.
+func (c *cluster) active(t *testing.T) listed {
+	t.Helper()
+	text, err := says(t, c.env, "get", "workers", "--state", "ACTIVE", "-o", "json")
+	var got listed
+	if err != nil || json.Unmarshal([]byte(text), &got) != nil {
+		t.Fatalf("%v: %s", err, text)
 	}
-	before := of()
-	if len(before.Workers) != 1 {
-		t.Fatalf("%+v", before)
+	return got
+}
+
+func (l listed) pid(t *testing.T) (pid int) {
+	t.Helper()
+	if len(l.Workers) != 1 {
+		t.Fatalf("want one worker: %+v", l)
 	}
-	var pid int
-	if _, err := fmt.Sscan(before.Workers[0].Pid, &pid); err != nil {
+	if _, err := fmt.Sscan(l.Workers[0].Pid, &pid); err != nil {
 		t.Fatal(err)
 	}
-	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	return pid
+}
+
+// another waits for another process of the only worker.
+func (c *cluster) another(t *testing.T, than int) listed {
+	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); ; {
-		after := of()
-		if len(after.Workers) == 1 && after.Workers[0].Pid != before.Workers[0].Pid {
-			if after.Workers[0].Gpu.UUID != before.Workers[0].Gpu.UUID || after.Workers[0].Name != before.Workers[0].Name {
-				t.Errorf("before %+v, after %+v", before, after)
-			}
-			return
+		now := c.active(t)
+		if len(now.Workers) == 1 && now.pid(t) != than {
+			return now
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("it did not come back: %+v", after)
+			t.Fatalf("it did not come back: %+v", now)
 		}
+	}
+}
+
+func TestAWorkerIsPutBackOnItsGPU(t *testing.T) {
+	c := up(t, "--device", "cuda", "--gpu", "1")
+	before := c.active(t)
+	if err := syscall.Kill(before.pid(t), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	after := c.another(t, before.pid(t))
+	if after.Workers[0].Gpu.UUID != before.Workers[0].Gpu.UUID || after.Workers[0].Name != before.Workers[0].Name {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+}
+
+func TestADeviceThatDiesIsReplacedThenRetired(t *testing.T) {
+	f, err := twoGPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := up(t, "--device", "cuda", "--gpu", "0")
+	worker := c.active(t)
+	defer f.Heal()
+	for range 2 {
+		pid := worker.pid(t)
+		f.StickyPID.Store(uint64(pid))
+		f.StickyCode.Store(cudatest.ECCUncorrectable)
+		worker = c.another(t, pid)
+		text, err := says(t, c.env, "get", "workers", "-o", "wide")
+		if err != nil || !strings.Contains(text, "CUDA_ERROR_ECC_UNCORRECTABLE") {
+			t.Fatalf("the cause is not shown: %v: %s", err, text)
+		}
+	}
+	f.StickyPID.Store(uint64(worker.pid(t)))
+	// The only worker is given up, and with it the cluster.
+	if err := c.cmd.Wait(); err == nil || !strings.Contains(c.log.String(), "gpu-0 is retired: "+worker.Workers[0].Gpu.UUID) {
+		t.Errorf("%v: %s", err, c.log.String())
 	}
 }
 
