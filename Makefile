@@ -122,6 +122,14 @@ e2e: build bootstrap-net $(TOOLS)/grpcurl .tools/ucx-other/.stamp ## Real proces
 	MILLRACE_BIN=$(CURDIR)/$(BIN) MILLRACE_PYTHON=$(CURDIR)/$(PY) \
 	  GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl go test -count=1 -timeout 15m ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/...
 
+.PHONY: rdma
+rdma: build bootstrap-rdma ## Two emulated hosts with Soft-RoCE: the transfer suite and a cluster over rc, kills in the middle; about 5 minutes
+	test/rdma/prepare
+	CGO_ENABLED=0 go build -o .tools/rdma/agent ./test/rdma/agent
+	go test -c -tags invariants -o .tools/rdma/ucx.test ./transfer/ucx
+	CGO_ENABLED=0 go test -c -tags rdma -o .tools/rdma/rdma.test ./test/rdma
+	test/rdma/all
+
 .PHONY: fuzz
 fuzz: bootstrap ## Every fuzz target for FUZZTIME (5s)
 	tools/fuzz $(FUZZTIME)
@@ -171,13 +179,15 @@ bench-peers: build .venv-peers/.stamp ## The same beside Dask on this machine, w
 
 ##@ Tools
 
-.PHONY: bootstrap bootstrap-cc bootstrap-net
+.PHONY: bootstrap bootstrap-cc bootstrap-net bootstrap-rdma
 bootstrap: ## Install Go and Python if they are missing or too old
 	@tools/bootstrap
 bootstrap-cc:
 	@tools/bootstrap --cc
 bootstrap-net:
 	@tools/bootstrap --net
+bootstrap-rdma:
+	@tools/bootstrap --rdma
 
 .PHONY: tools
 tools: $(addprefix $(TOOLS)/,buf protoc-gen-go protoc-gen-go-grpc protoprep golangci-lint grpcurl benchstat) ## Build all pinned tools

@@ -77,6 +77,8 @@ type Lane struct {
 	Latency        time.Duration
 	// Bytes that came, in Succeeded fetches besides Failed ones.
 	Bytes, Succeeded, Failed uint64
+	// Transport is what carries the bytes, empty where the path has no choice.
+	Transport string
 }
 
 // LaneOpen is the state of lanes that are taken.

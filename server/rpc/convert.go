@@ -162,6 +162,7 @@ func laneTo(l front.Lane) *pb.Lane {
 	return &pb.Lane{
 		PeerWorkerId: uint32(l.Peer), Peer: l.PeerName, Path: l.Path, State: pb.LaneState(l.State), Why: l.Why,
 		BytesPerSecond: l.BytesPerSecond, LatencyNanos: uint64(l.Latency), Bytes: l.Bytes, Succeeded: l.Succeeded, Failed: l.Failed,
+		Transport: l.Transport,
 	}
 }
 
@@ -169,7 +170,7 @@ func laneFrom(l *pb.Lane) front.Lane {
 	return front.Lane{
 		Peer: ids.WorkerID(l.GetPeerWorkerId()), PeerName: l.GetPeer(), Path: l.GetPath(), State: uint8(l.GetState()), Why: l.GetWhy(),
 		BytesPerSecond: l.GetBytesPerSecond(), Latency: time.Duration(l.GetLatencyNanos()),
-		Bytes: l.GetBytes(), Succeeded: l.GetSucceeded(), Failed: l.GetFailed(),
+		Bytes: l.GetBytes(), Succeeded: l.GetSucceeded(), Failed: l.GetFailed(), Transport: l.GetTransport(),
 	}
 }
 

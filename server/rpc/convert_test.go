@@ -185,7 +185,7 @@ func TestWhatWorkersSayIsTakenWhole(t *testing.T) {
 	stats := front.WorkerStats{
 		MemoryUsedBytes: 7, RSSBytes: 7, BytesIn: 7, BytesOut: 7, ExecutorDeaths: 7, LastExecutorDeath: "s",
 		MemoryPressure: true, SpilledBytes: 7, SpillWrittenBytes: 7, SpillReadBytes: 7, SpillFailure: "s",
-		Lanes: []front.Lane{{Peer: 7, PeerName: "s", Path: "s", State: 2, Why: "s", BytesPerSecond: 7, Latency: 7, Bytes: 7, Succeeded: 7, Failed: 7}},
+		Lanes: []front.Lane{{Peer: 7, PeerName: "s", Path: "s", State: 2, Why: "s", BytesPerSecond: 7, Latency: 7, Bytes: 7, Succeeded: 7, Failed: 7, Transport: "s"}},
 		GPU:   someHealth(),
 	}
 	if !reflect.DeepEqual(*inbound.Stats, stats) {
