@@ -79,7 +79,7 @@ func (g *group) notify() {
 type post struct {
 	pieces []piece
 	bytes  uint64
-	event  *cuda.Event
+	place
 	// slot is that of the gather's tables, -1 for the copy engine.
 	slot int
 	err  error
@@ -87,10 +87,9 @@ type post struct {
 	began, ends time.Time
 }
 
-// lane copies from one peer's memory. It has no goroutine: of those who wait for
+// lane copies from one peer's memory, in the order of its posts. It has no goroutine: of those who wait for
 // copies one drives, for all of them.
 type lane struct {
-	stream *cuda.Stream
 	gather *gather // nil: the copy engine only
 	copies func(p []piece) []cuda.Copy
 
@@ -99,8 +98,9 @@ type lane struct {
 	small, large []piece
 	posted       []*post
 	// row counts the posts of small pieces since the last one of a large.
-	row     int
-	events  []*cuda.Event
+	row int
+	// free are the places of the window that are not in use.
+	free    []place
 	rates   rates
 	driving bool
 	waiting []*group
@@ -108,8 +108,15 @@ type lane struct {
 	lost error
 }
 
-func newLane(stream *cuda.Stream, events []*cuda.Event) *lane {
-	return &lane{stream: stream, events: events, rates: assumed, copies: onDevice}
+func newLane(places []place) *lane {
+	return &lane{free: places, rates: assumed, copies: onDevice}
+}
+
+// place is one of the window: what is posted has a stream and an event for itself.
+// On a single stream the next copy begins 10 to 20 µs after the one before.
+type place struct {
+	stream *cuda.Stream
+	event  *cuda.Event
 }
 
 func onDevice(pieces []piece) []cuda.Copy {
@@ -190,16 +197,16 @@ func (l *lane) next() *post {
 
 // post submits. REQUIRES: mu.
 func (l *lane) post(now time.Time, p *post) {
-	last := len(l.events) - 1
-	p.event, l.events = l.events[last], l.events[:last]
+	last := len(l.free) - 1
+	p.place, l.free = l.free[last], l.free[:last]
 	if p.slot >= 0 {
-		p.err = l.gather.launch(l.stream, p)
+		p.err = l.gather.launch(p.stream, p)
 	} else {
-		p.err = l.stream.Copy(l.copies(p.pieces), p.event)
+		p.err = p.stream.Copy(l.copies(p.pieces), p.event)
 	}
 	if p.err != nil {
 		// Some of it may run: it is over when the stream has got here.
-		if err := p.event.Record(l.stream); err != nil {
+		if err := p.event.Record(p.stream); err != nil {
 			l.lost = errors.Join(p.err, err)
 		}
 	}
@@ -224,7 +231,7 @@ func (l *lane) poll(now time.Time) {
 		}
 		// NB: of a device that is lost nothing runs any more.
 		l.posted = l.posted[1:]
-		l.events = append(l.events, p.event)
+		l.free = append(l.free, p.place)
 		if p.slot >= 0 {
 			l.gather.give(p.slot)
 		}

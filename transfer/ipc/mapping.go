@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -21,7 +22,8 @@ type mapping struct {
 	export   cuda.Export
 	identity memory.Identity
 	lane     *lane
-	stream   *cuda.Stream
+	// places are those of the lane's window.
+	places []place
 	// peer is a slab on a GPU; nil: data is mapped host memory, behind file.
 	peer *cuda.Peer
 	data []byte
@@ -116,18 +118,17 @@ func (m *mapping) mapHost(file *os.File, welcome *millracev1.BorrowWelcome) (err
 // prepare makes the lane and proves it by timed reads.
 func (m *mapping) prepare() (err error) {
 	d := m.path.config.Device
-	if m.stream, err = d.NewStream(cuda.In); err != nil {
-		return err
-	}
-	var events []*cuda.Event
 	for range window {
-		e, err := d.NewPolledEvent()
-		if err != nil {
-			return errors.Join(err, closeEvents(events))
+		var p place
+		if p.stream, err = d.NewStream(cuda.In); err != nil {
+			return err
 		}
-		events = append(events, e)
+		m.places = append(m.places, p)
+		if m.places[len(m.places)-1].event, err = d.NewPolledEvent(); err != nil {
+			return err
+		}
 	}
-	m.lane = newLane(m.stream, events)
+	m.lane = newLane(slices.Clone(m.places))
 	if m.peer == nil {
 		m.lane.copies = fromHost
 		m.lane.rates = assumedOfHost
@@ -154,7 +155,7 @@ func (m *mapping) prove() error {
 	to := scratch.Pointer(0, n)
 	timed := func(pieces []piece, gathers bool) (time.Duration, error) {
 		began := time.Now()
-		p := &post{pieces: pieces, slot: -1, event: l.events[0]}
+		p := &post{pieces: pieces, slot: -1, place: m.places[0]}
 		for _, piece := range pieces {
 			p.bytes += piece.bytes
 		}
@@ -162,11 +163,11 @@ func (m *mapping) prove() error {
 		if gathers {
 			p.slot = m.path.gather.take()
 			defer m.path.gather.give(p.slot)
-			err = m.path.gather.launch(m.stream, p)
+			err = m.path.gather.launch(p.stream, p)
 		} else {
-			err = m.stream.Copy(l.copies(pieces), p.event)
+			err = p.stream.Copy(l.copies(pieces), p.event)
 		}
-		err = errors.Join(err, m.stream.Sync())
+		err = errors.Join(err, p.stream.Sync())
 		return time.Since(began), err
 	}
 	measure := func(pieces []piece, gathers bool) (best time.Duration, err error) {
@@ -243,11 +244,11 @@ func (m *mapping) Close(dead bool) {
 // unmap undoes open. The last loan has ended, so no copy is under way.
 func (m *mapping) unmap() error {
 	var errs []error
-	if m.lane != nil {
-		errs = append(errs, closeEvents(m.lane.events))
-	}
-	if m.stream != nil {
-		errs = append(errs, m.stream.Close())
+	for _, p := range m.places {
+		if p.event != nil {
+			errs = append(errs, p.event.Close())
+		}
+		errs = append(errs, p.stream.Close())
 	}
 	if m.peer != nil && m.dead {
 		// Somebody waits for its memory: UCX's opening is to end, too.
@@ -264,13 +265,6 @@ func (m *mapping) unmap() error {
 		errs = append(errs, m.file.Close())
 	}
 	return errors.Join(errs...)
-}
-
-func closeEvents(events []*cuda.Event) (err error) {
-	for _, e := range events {
-		err = errors.Join(err, e.Close())
-	}
-	return err
 }
 
 // scratchMemory is where proofs go. REQUIRES: opening.
