@@ -134,7 +134,7 @@ func (c Config) openPinned(driver *cuda.Driver, gpu *cuda.Device, identity memor
 	m.then(host.Close)
 	begin := time.Now()
 	stage := min(host.Size()/4, mirrorBytes) / hugePage * hugePage
-	tier, err := gpu.NewTier(host, cuda.TierConfig{StageBytes: stage, Pinned: func(err error) {
+	tier, err := gpu.NewTier(host, cuda.TierConfig{StageBytes: stage, AheadBytes: pinAhead, Pinned: func(err error) {
 		if err != nil {
 			c.Log.Error("not all of the pinned memory is to be had: results go to disk instead", "error", err)
 			return
@@ -160,6 +160,8 @@ const (
 	// mirrorBytes is how much of the pinned memory clients of this host see objects in,
 	// a quarter of it at most.
 	mirrorBytes = 4 << 30
+	// pinAhead is how much pinned memory a worker has in hand beyond what it uses.
+	pinAhead = 4 << 30
 )
 
 // watchGPU tells fail, once, when the GPU is lost: it asks it now and then, since

@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/millrace/millrace/memory"
 )
@@ -36,6 +37,10 @@ type TierConfig struct {
 	StageBytes uint64
 	// RegisterBytes is how much is pinned at a time; 0 is 256 MiB. Tests want less.
 	RegisterBytes uint64
+	// AheadBytes is how much more than moves have used is pinned without much regard
+	// for others; the rest trickles. 0: all of it, at once. While memory is pinned, the
+	// driver lets few other calls of any process through.
+	AheadBytes uint64
 	// Pinned, if set, is told when all of it is pinned, or why it could not be.
 	Pinned func(error)
 }
@@ -58,6 +63,9 @@ type Tier struct {
 	// closing ends the pinning.
 	closing chan struct{}
 	pinning sync.WaitGroup
+	// used is how many chunks moves have asked for; more tells that it has grown.
+	used atomic.Int64
+	more chan struct{}
 
 	mu sync.Mutex
 	// spares are events that no move uses. Guarded by mu.
@@ -67,6 +75,7 @@ type Tier struct {
 // chunk is pinned as a whole.
 type chunk struct {
 	once   sync.Once
+	used   atomic.Bool
 	pinned bool
 	err    error
 }
@@ -89,7 +98,7 @@ func (d *Device) NewTier(host memory.Space, c TierConfig) (_ *Tier, err error) {
 	if c.RegisterBytes == 0 {
 		c.RegisterBytes = registerBytes
 	}
-	t := &Tier{device: d, host: host, data: data[tierBase : len(data)/tierUnit*tierUnit], chunk: c.RegisterBytes, touchers: c.Touchers, closing: make(chan struct{})}
+	t := &Tier{device: d, host: host, data: data[tierBase : len(data)/tierUnit*tierUnit], chunk: c.RegisterBytes, touchers: c.Touchers, closing: make(chan struct{}), more: make(chan struct{}, 1)}
 	t.size = (uint64(len(t.data)) - c.StageBytes) / tierUnit * tierUnit
 	t.chunks = make([]chunk, (uint64(len(t.data))+t.chunk-1)/t.chunk)
 	if t.out, err = d.NewStream(Spill); err != nil {
@@ -111,9 +120,14 @@ func (t *Tier) pinInBackground(c TierConfig) {
 		n := int(next.Add(1)) - 1
 		return (first + n) % len(t.chunks), n < len(t.chunks)
 	}
+	touchers, ahead := c.Touchers, int(c.AheadBytes/t.chunk)
+	if c.AheadBytes > 0 {
+		touchers = 1
+	}
 	var workers sync.WaitGroup
-	for range min(c.Touchers, len(t.chunks)) {
+	for range min(touchers, len(t.chunks)) {
 		workers.Go(func() {
+			begin := time.Now()
 			for i, ok := take(); ok; i, ok = take() {
 				select {
 				case <-t.closing:
@@ -123,6 +137,10 @@ func (t *Tier) pinInBackground(c TierConfig) {
 				if t.pin(i) != nil {
 					return
 				}
+				if c.AheadBytes > 0 {
+					t.pause(time.Since(begin), func() bool { return next.Load() < t.used.Load()+int64(ahead) })
+				}
+				begin = time.Now()
 			}
 		})
 	}
@@ -146,6 +164,48 @@ func (t *Tier) pinInBackground(c TierConfig) {
 		}
 		c.Pinned(errors.Join(errs...))
 	})
+}
+
+const (
+	// restNear and restFar are how long pinning rests, in times of what it took: before
+	// and behind what is wanted soon.
+	restNear = 1
+	restFar  = 19
+)
+
+// pause lets others at the driver after so long a time of pinning.
+func (t *Tier) pause(took time.Duration, soon func() bool) {
+	begin := time.Now()
+	for {
+		rest := restFar * took
+		if soon() {
+			rest = restNear * took
+		}
+		if rest -= time.Since(begin); rest <= 0 {
+			return
+		}
+		timer := time.NewTimer(rest)
+		select {
+		case <-t.closing:
+			timer.Stop()
+			return
+		case <-t.more:
+			timer.Stop()
+		case <-timer.C:
+		}
+	}
+}
+
+// want is pin for a move.
+func (t *Tier) want(i int) error {
+	if !t.chunks[i].used.Swap(true) {
+		t.used.Add(1)
+		select {
+		case t.more <- struct{}{}:
+		default:
+		}
+	}
+	return t.pin(i)
 }
 
 // bytes are those of a chunk.
@@ -288,7 +348,7 @@ func (t *Tier) part(off, device, left uint64, copies func(host, device, n uint64
 	for left = min(left, moveBytes); n < left; {
 		at := off + n
 		i := at / t.chunk
-		if err := t.pin(int(i)); err != nil {
+		if err := t.want(int(i)); err != nil {
 			return nil, 0, err
 		}
 		some := min(left-n, (i+1)*t.chunk-at)
