@@ -41,6 +41,8 @@ func (r *run) carryOut(ctx context.Context, w ops.Work, outs []*ops.Tensor) erro
 		return r.draw(ctx, w, outs[0])
 	case *ops.Scattering:
 		return r.scatter(ctx, w, outs[0])
+	case *ops.Pointing:
+		return r.point(ctx, w, outs[0])
 	case *ops.Mapping:
 		return r.evaluate(ctx, w, outs[0])
 	case *ops.Reducing:
@@ -330,6 +332,32 @@ func (r *run) scatter(ctx context.Context, w *ops.Scattering, out *ops.Tensor) e
 	}
 	p := new(parameters).u64(out.Far.Address(), 0, uint64(n), uint64(w.Seed)).f64(0, 0).u64(0, 0)
 	return r.submit(ctx, 0, func(s *submission) { s.launch(f, blocksOf(n, 16*threads), p) })
+}
+
+// maxPointInputs are those of a point that fit its parameters.
+const maxPointInputs = 64
+
+// point carries out a task of Task Bench: one block for each multiprocessor, so that a number of iterations is the same work
+// whatever the size of the output.
+func (r *run) point(ctx context.Context, w *ops.Pointing, out *ops.Tensor) error {
+	if len(w.Inputs) > maxPointInputs {
+		return errHost
+	}
+	f, err := r.device.code.builtin("bench_point")
+	if err != nil {
+		return err
+	}
+	blocks := uint64(max(r.device.gpu.Info().Attributes.Multiprocessors, 1))
+	return r.submit(ctx, uploadBytes(w.Inputs...), func(s *submission) {
+		p := new(parameters).u64(out.Far.Address(), uint64(out.Bytes())/16).i64(w.Step, w.Point, w.Iterations).u64(uint64(len(w.Inputs)))
+		for i, x := range w.Inputs {
+			p.u64(s.at(x), uint64(x.Bytes())/16).i64(w.From[i])
+		}
+		for range maxPointInputs - len(w.Inputs) {
+			p.u64(0, 0, 0)
+		}
+		s.launch(f, blocks, p)
+	})
 }
 
 // firstAndStep are the first element and the difference of the first two, in the

@@ -94,6 +94,7 @@ func TestOperationsLaunchTheirKernels(t *testing.T) {
 		{"array.reduce", named{"axes": int64(0)}, []any{x, "mean"}, "lanes"},
 		{"core.list", nil, []any{x, y}, ""},
 		{"bench.bytes", nil, []any{int64(5000)}, "draw_bytes"},
+		{"bench.point", nil, []any{int64(2), int64(0), []any{int64(0)}, int64(5), int64(1600), b.onDevice(t, tensor(t, "uint8", 1600))}, "bench_point"},
 		{"array.matmul", nil, []any{b.onDevice(t, tensor(t, "int32", 4, 30, 20)), b.onDevice(t, tensor(t, "int64", 20, 50))}, "map product_int64"},
 		{"bench.noop", nil, []any{x}, ""},
 	} {

@@ -192,6 +192,43 @@ extern "C" __global__ void __launch_bounds__(256) draw_bytes(const draw_args g) 
     for (u64 k = 0; i + k < g.n; k++) g.out[i + k] = ((const char *)&w)[k];
 }
 
+// A point of a Task Bench graph. Pair i of the output depends on pair i of each input, and is all ones if one of those was
+// wrong, so that nothing has to be told to the processor: whatever reads it sees it, and passes it on.
+struct pair {
+  i64 step, point;
+};
+struct point_input {
+  const pair *data;
+  u64 pairs;
+  i64 point;
+};
+struct point_args {
+  pair *out;
+  u64 pairs;
+  i64 step, point;
+  u64 iterations, inputs;
+  point_input input[64];
+};
+extern "C" __global__ void __launch_bounds__(256) bench_point(const point_args a) {
+  u64 first = (u64)blockIdx.x * 256 + threadIdx.x, threads = (u64)gridDim.x * 256;
+  f64 lane[8];
+  for (int k = 0; k < 8; k++) lane[k] = 1.2345 + k;
+  for (u64 n = 0; n < a.iterations; n++)
+#pragma unroll
+    for (int k = 0; k < 64; k++) lane[k % 8] = lane[k % 8] * 0.9999 + 0.0001;
+  f64 sum = 0;
+  for (int k = 0; k < 8; k++) sum += lane[k];
+  for (u64 i = first; i < a.pairs; i += threads) {
+    bool right = !(sum < 0);  // never: what was computed must be needed
+    for (u64 n = 0; n < a.inputs; n++) {
+      const point_input &x = a.input[n];
+      pair p = i < x.pairs ? x.data[i] : pair{-1, -1};
+      right = right && p.step == a.step - 1 && p.point == x.point;
+    }
+    a.out[i] = right ? pair{a.step, a.point} : pair{-1, -1};
+  }
+}
+
 // For factorisations: the upper triangle of a matrix that lies by columns, which is
 // the lower one by rows, with a sign for each row; what else there is becomes zero.
 struct triangle_args {
