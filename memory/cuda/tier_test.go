@@ -203,3 +203,21 @@ func TestTierSaysWhatFails(t *testing.T) {
 		t.Error("a tier of memory of the device")
 	}
 }
+
+func TestTierIsPinnedAheadOfItsUse(t *testing.T) {
+	d := open(t, 0)
+	told := make(chan error, 1)
+	tier, err := d.NewTier(hostSlab(t, 18<<20), cuda.TierConfig{AheadBytes: 4 << 20, RegisterBytes: 2 << 20, Pinned: func(err error) { told <- err }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSlab(t, d, 8<<20)
+	// What is used is pinned before its turn.
+	if err := tier.Save(14<<20, s, memory.Frame{Offset: 4096, Bytes: 4096}); err != nil {
+		t.Error(err)
+	}
+	if err := <-told; err != nil {
+		t.Errorf("the rest: %v", err)
+	}
+	closing(t, tier)
+}
