@@ -117,7 +117,9 @@ func TaskBench(ctx context.Context, c TaskBenchConfig) (out TaskBenchResult, err
 			c.Cluster.Workers, c.Width, c.Steps, c.Radix, c.Iterations, c.OutputBytes)
 	}
 	c.Repetitions = max(c.Repetitions, 1)
-	c.Cluster.Slots = 1
+	if c.Cluster.Slots == 0 {
+		c.Cluster.Slots = 1
+	}
 	cluster, err := StartCluster(ctx, c.Cluster)
 	if err != nil {
 		return out, err

@@ -133,6 +133,7 @@ func (a *app) benchTaskBench() *cobra.Command {
 		}
 		if device := s.String("device"); device != "host" {
 			c.Cluster.Arguments = []string{"--device", device}
+			c.Cluster.Slots = 2 // the next kernel is submitted while one runs
 		}
 		result, err := bench.TaskBench(ctx, c)
 		if s.Bool("metg") && err == nil {

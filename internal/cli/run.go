@@ -44,7 +44,7 @@ func workerFlags(f *pflag.FlagSet) {
 	f.Int("workers", 0, "worker processes; 0: one for each core, at most 8")
 	f.String("device", "auto", "memory that workers own: host, cuda (one worker for each GPU), or auto: cuda where there is a GPU, else host")
 	gpuFlags(f)
-	f.Int("slots", 0, "tasks that a worker runs at once; 0: its share of the cores")
+	f.Int("slots", 0, "tasks that a worker runs at once; 0: its share of the cores, 1 on a GPU")
 	f.String("memory-limit", "auto", "slab of each worker: bytes (1GiB), a share of this machine's memory (0.2), or auto")
 	f.String("protocol", "auto", "how workers fetch from each other: auto (the best that each pair has), ipc (GPUs), borrow, ucx or grpc")
 	f.String("ucx-library", "", "libucp.so.0 to use; default: the one found beside this program, else the system's")
@@ -76,7 +76,11 @@ func (a *app) workerCount(f *fleet) (workers, slots int, err error) {
 	default:
 		workers = min(cores, 8)
 	}
-	if slots <= 0 {
+	switch {
+	case slots > 0:
+	case len(f.gpus) > 0:
+		slots = 1 // each is a Python process with a context of half a gigabyte on the GPU
+	default:
 		slots = max(1, cores/workers)
 	}
 	return workers, slots, nil
