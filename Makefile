@@ -11,6 +11,7 @@ export PATH := $(CURDIR)/.tools/go/bin:$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 export MILLRACE_UCX_LIBRARY := $(CURDIR)/.tools/ucx/lib/libucp.so.0
+export MILLRACE_NVRTC := $(CURDIR)/.tools/nvrtc/lib
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
 LDFLAGS := -X github.com/millrace/millrace/internal/version.version=$(VERSION)
@@ -101,11 +102,11 @@ vet: bootstrap
 	go vet -tags invariants ./...
 
 .PHONY: unit
-unit: bootstrap $(BIN) .tools/ucx/.stamp ## Go tests without the race detector
+unit: bootstrap $(BIN) .tools/ucx/.stamp .tools/nvrtc/.stamp ## Go tests without the race detector
 	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -tags invariants -short $$(go list $(PKG) | grep -vE '/test/(e2e|chaos|netlab|faults)')
 
 .PHONY: race
-race: bootstrap-cc $(BIN) .tools/ucx/.stamp ## Go tests with the race detector and invariant checks
+race: bootstrap-cc $(BIN) .tools/ucx/.stamp .tools/nvrtc/.stamp ## Go tests with the race detector and invariant checks
 	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -race -tags invariants -timeout 20m $$(go list $(PKG) | grep -v /test/)
 
 .PHONY: sim
@@ -120,6 +121,14 @@ sim-seeds: bootstrap ## Many simulated runs: SEEDS=n
 e2e: build bootstrap-net $(TOOLS)/grpcurl .tools/ucx-other/.stamp ## Real processes: grpcurl, two languages on one cluster, one chaos graph, partitioned networks
 	MILLRACE_BIN=$(CURDIR)/$(BIN) MILLRACE_PYTHON=$(CURDIR)/$(PY) \
 	  GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl go test -count=1 -timeout 15m ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/...
+
+.PHONY: rdma
+rdma: build bootstrap-rdma ## Two emulated hosts with Soft-RoCE: the transfer suite and a cluster over rc, kills in the middle; about 5 minutes
+	test/rdma/prepare
+	CGO_ENABLED=0 go build -o .tools/rdma/agent ./test/rdma/agent
+	go test -c -tags invariants -o .tools/rdma/ucx.test ./transfer/ucx
+	CGO_ENABLED=0 go test -c -tags rdma -o .tools/rdma/rdma.test ./test/rdma
+	test/rdma/all
 
 .PHONY: fuzz
 fuzz: bootstrap ## Every fuzz target for FUZZTIME (5s)
@@ -139,8 +148,13 @@ soak: bootstrap ## Simulated runs for as long as you like: MINUTES=n
 	go test -tags invariants -count=1 -timeout 0 -run 'TestSoak$$' -v ./test/sim -sim.minutes=$(MINUTES)
 
 .PHONY: gpu-bundle
-gpu-bundle: bootstrap-cc .tools/ucx/.stamp ## What a machine with GPUs runs, into build/gpu; there: bash build/gpu/run.sh
+gpu-bundle: bootstrap-cc .tools/ucx/.stamp ## What a machine with GPUs runs, into build/gpu and build/gpu-cluster; there: bash …/run.sh
 	tools/gpu-bundle
+	tools/gpu-bundle cluster
+
+.PHONY: cubins
+cubins: bootstrap-cc .tools/nvrtc/.stamp ## Compile the built-in kernels again, after a change of their source
+	tools/cubins
 
 ##@ Python
 
@@ -165,13 +179,15 @@ bench-peers: build .venv-peers/.stamp ## The same beside Dask on this machine, w
 
 ##@ Tools
 
-.PHONY: bootstrap bootstrap-cc bootstrap-net
+.PHONY: bootstrap bootstrap-cc bootstrap-net bootstrap-rdma
 bootstrap: ## Install Go and Python if they are missing or too old
 	@tools/bootstrap
 bootstrap-cc:
 	@tools/bootstrap --cc
 bootstrap-net:
 	@tools/bootstrap --net
+bootstrap-rdma:
+	@tools/bootstrap --rdma
 
 .PHONY: tools
 tools: $(addprefix $(TOOLS)/,buf protoc-gen-go protoc-gen-go-grpc protoprep golangci-lint grpcurl benchstat) ## Build all pinned tools
@@ -201,6 +217,10 @@ $(TOOLS)/golangci-lint: tools/lint/go.mod tools/lint/go.sum | bootstrap
 # UCX out of a wheel: what transfer/ucx loads in tests and beside bin/millrace.
 .tools/ucx/.stamp: tools/ucx.lock tools/fetch-ucx | bootstrap
 	tools/fetch-ucx
+
+# NVIDIA's compiler library: what tests compile kernels with; no GPU is needed.
+.tools/nvrtc/.stamp: tools/nvrtc.lock tools/fetch-nvrtc | bootstrap
+	tools/fetch-nvrtc
 
 .tools/ucx-other/.stamp: tools/ucx-other.lock tools/fetch-ucx | bootstrap
 	tools/fetch-ucx .tools/ucx-other tools/ucx-other.lock

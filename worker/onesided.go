@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -35,6 +36,16 @@ type oneSided struct {
 	context *ucx.Context
 	opened  *ucx.Path
 	err     error
+
+	// live is what is opened, for those who must not wait: opening registers the slab, which RDMA devices take seconds for
+	// while mu is held.
+	live atomic.Pointer[bothSides]
+}
+
+// bothSides are what peers read through, and what we read through.
+type bothSides struct {
+	context *ucx.Context
+	path    *ucx.Path
 }
 
 var _ transfer.Path = (*oneSided)(nil)
@@ -52,6 +63,7 @@ func (o *oneSided) open() (*ucx.Context, *ucx.Path, error) {
 		o.tried = true
 		if o.context, o.err = ucx.Open(o.config); o.err == nil {
 			o.opened = ucx.NewPath(o.context, o.path)
+			o.live.Store(&bothSides{o.context, o.opened})
 			o.log.Info("one-sided reads are open", "library", "ucx "+o.context.Version())
 		} else {
 			o.log.Info("no one-sided reads: objects of other hosts come by gRPC", "why", o.err)
@@ -134,6 +146,14 @@ func (o *oneSided) Fetch(ctx context.Context, peer transfer.Peer, refs []transfe
 	return path.Fetch(ctx, peer, refs, sink)
 }
 
+// Transport says what carries the bytes from a peer, empty if it is not connected.
+func (o *oneSided) Transport(address string) string {
+	if live := o.live.Load(); live != nil {
+		return live.path.Lanes()[address].Transport
+	}
+	return ""
+}
+
 // Forget closes the connection to a peer that is gone.
 func (o *oneSided) Forget(address string) {
 	o.mu.Lock()
@@ -158,12 +178,10 @@ func (o *oneSided) Close() error {
 
 // served is what peers were given to read.
 func (o *oneSided) served() uint64 {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.context == nil {
-		return 0
+	if live := o.live.Load(); live != nil {
+		return live.context.Served()
 	}
-	return o.context.Served()
+	return 0
 }
 
 // leadsNowhere says whether an error means that this path is not the one.

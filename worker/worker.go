@@ -24,18 +24,11 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/internal/localdir"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
-	"github.com/millrace/millrace/memory/disk"
-	hostmemory "github.com/millrace/millrace/memory/host"
-	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/grpcpath"
-	"github.com/millrace/millrace/transfer/ladder"
-	"github.com/millrace/millrace/transfer/ucx"
-	"github.com/millrace/millrace/worker/device"
-	"github.com/millrace/millrace/worker/device/host"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/loop"
@@ -66,8 +59,30 @@ type Config struct {
 	Slots int
 	// Resources are declared amounts by name.
 	Resources map[string]float64
-	// MemoryLimitBytes is the size of the slab. Default 1 GiB.
+	// MemoryLimitBytes is the size of a slab in host memory. Default 1 GiB.
 	MemoryLimitBytes uint64
+	// Device is the kind of memory: DeviceHost or DeviceCUDA. Default DeviceHost.
+	Device string
+	// GPU is the UUID of the GPU, or its number among those that CUDA_VISIBLE_DEVICES
+	// leaves. Default 0.
+	GPU string
+	// DeviceMemoryLimit is how much of the GPU's memory the slab takes. Default 70 %.
+	DeviceMemoryLimit cuda.Size
+	// PinnedLimitBytes is how much host memory keeps what the GPU has no room for,
+	// before the disk does. 0 means a share of what this process may use, NoSpill none.
+	PinnedLimitBytes uint64
+	// GPUWorkers is how many workers on GPUs share the memory of this machine. Default:
+	// one for each GPU that this process sees.
+	GPUWorkers int
+	// CUDALibrary is the driver. Default: the system's libcuda.so.1.
+	CUDALibrary string
+	// GPUMonitor tells of the GPU's health; nil: nobody does. GPUFacts says how the
+	// machine lies around it: of that, all that CUDA does not tell.
+	GPUMonitor GPUMonitor
+	GPUFacts   *millracev1.Gpu
+	// ExecutorArenaBytes is how much of the slab on a GPU each executor process may
+	// keep for the allocators of its libraries. 0: those are left alone.
+	ExecutorArenaBytes uint64
 	// PythonCommand starts a Python executor. Default "python3 -m
 	// millrace.executor"; a single "" means that there is none.
 	PythonCommand []string
@@ -110,8 +125,15 @@ type Config struct {
 	Ready func(id ids.WorkerID, dataAddress string)
 }
 
-// NoSpill is the SpillLimitBytes of a worker that uses no disk.
+// NoSpill is the SpillLimitBytes of a worker that uses no disk, and the
+// PinnedLimitBytes of one that keeps nothing in pinned memory.
 const NoSpill = ^uint64(0)
+
+// The values of Device.
+const (
+	DeviceHost = "host"
+	DeviceCUDA = "cuda"
+)
 
 // The values of Protocol.
 const (
@@ -119,6 +141,7 @@ const (
 	ProtocolBorrow = "borrow"
 	ProtocolUCX    = "ucx"
 	ProtocolGRPC   = "grpc"
+	ProtocolIPC    = "ipc"
 )
 
 func (c Config) validated() (Config, error) {
@@ -126,9 +149,16 @@ func (c Config) validated() (Config, error) {
 	switch c.Protocol {
 	case "":
 		c.Protocol = ProtocolAuto
-	case ProtocolAuto, ProtocolBorrow, ProtocolUCX, ProtocolGRPC:
+	case ProtocolAuto, ProtocolBorrow, ProtocolUCX, ProtocolGRPC, ProtocolIPC:
 	default:
-		errs = append(errs, fmt.Errorf("worker: protocol %q (--protocol): auto, borrow, ucx or grpc", c.Protocol))
+		errs = append(errs, fmt.Errorf("worker: protocol %q (--protocol): auto, borrow, ucx, ipc or grpc", c.Protocol))
+	}
+	switch c.Device {
+	case "":
+		c.Device = DeviceHost
+	case DeviceHost, DeviceCUDA:
+	default:
+		errs = append(errs, fmt.Errorf("worker: device %q (--device): host or cuda", c.Device))
 	}
 	if c.Name == "" {
 		errs = append(errs, errors.New("worker: a worker needs a name (--name)"))
@@ -203,13 +233,14 @@ func Run(ctx context.Context, config Config) (err error) {
 		return fmt.Errorf("worker: %w", err)
 	}
 	identity.Nonce = binary.LittleEndian.Uint64(nonce[:])
-	slab, err := hostmemory.NewSlab(c.MemoryLimitBytes, identity)
+	m, err := c.open(ctx, identity)
 	if err != nil {
 		return err
 	}
-	d := host.New(slab)
-	defer func() { err = errors.Join(err, d.Close()) }()
-	return runOn(ctx, c, registration, scheduler, d)
+	defer func() { err = errors.Join(err, m.close()) }()
+	m.describe(registration)
+	c.facts(registration.GetGpu())
+	return runOn(ctx, c, registration, scheduler, m)
 }
 
 func (c Config) ready(id ids.WorkerID, address string) {
@@ -218,25 +249,10 @@ func (c Config) ready(id ids.WorkerID, address string) {
 	}
 }
 
-// runOn runs a worker on a device.
-func runOn(ctx context.Context, c Config, registration *millracev1.Registration, scheduler *grpc.ClientConn, d device.Device) (err error) {
-	localdir.Clean(c.LocalDirectory)
-	own, err := localdir.Make(c.LocalDirectory, c.Name)
-	if err != nil {
-		return fmt.Errorf("worker: %w", err)
-	}
-	defer func() {
-		if failed := own.Close(); failed != nil {
-			// A task may have made what its worker cannot remove.
-			c.Log.Warn("the worker's directory is left behind", "directory", own.Path(), "error", failed)
-		}
-	}()
-	below, closeBelow, err := c.tiers(own.Path())
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, closeBelow()) }()
-	objects, err := store.New(d.Space(), c.Log, below...)
+// runOn runs a worker on its memory.
+func runOn(ctx context.Context, c Config, registration *millracev1.Registration, scheduler *grpc.ClientConn, m *opened) (err error) {
+	d := m.device
+	objects, err := store.New(d.Space(), c.Log, m.below...)
 	if err != nil {
 		return err
 	}
@@ -245,7 +261,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	logs := new(tasklog.Logs)
 
 	var w *loop.Worker
-	pools, err := c.executors(own.Path(), objects, logs, func(r []executor.Result) { w.PostResults(r) })
+	pools, err := c.executors(m.local.Path(), objects, logs, m.executors, func(r []executor.Result) { w.PostResults(r) })
 	if err != nil {
 		return err
 	}
@@ -265,8 +281,9 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	}
 	data := &grpcpath.Server{Source: objects.Source(), Incarnation: registration.GetIncarnation(), Logs: logs.Read, Lane: lanes.accept}
 	var lender *borrow.Server
+	health := &gpuHealth{config: c, uuid: registration.GetGpu().GetUuid()}
 	w = loop.New(loop.Config{
-		Registration: registration, Scheduler: scheduler, Device: d, Store: objects, Path: path, Executors: pools, Logs: logs,
+		Registration: registration, Scheduler: scheduler, Device: d, Health: m.health, GPUHealth: health.current, Store: objects, Path: path, Executors: pools, Logs: logs,
 		Traffic: func() (uint64, uint64) {
 			in, out := data.Traffic()
 			if lender != nil {
@@ -281,7 +298,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	})
 	data.Receiver, data.Memory = w.Receiver(), w.DescribeMemory
 	lender, err = borrow.Listen(registration.GetDataAddress(), borrow.ServerConfig{
-		Space: d.Space(), Source: objects.Source(), Receiver: data.Receiver, Incarnation: registration.GetIncarnation(),
+		Space: d.Space(), Device: m.lent, Host: m.shown(objects.Source(), data.Receiver), Source: objects.Source(), Receiver: data.Receiver, Incarnation: registration.GetIncarnation(),
 		Accept: accepts(c), Log: c.Log,
 	})
 	if err != nil {
@@ -295,7 +312,10 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	go func() { served <- server.Serve(listener) }()
 
 	pools.Begin()
+	watched, sampled := m.watch(w.Fail), health.watch(w.Fail)
 	err = w.Run(ctx)
+	sampled()
+	watched()
 	// Peers that are reading get a moment; what they do not have then, they get
 	// elsewhere.
 	stopped := make(chan struct{})
@@ -316,64 +336,6 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 		err = errors.Join(err, lender.Close())
 	}
 	return errors.Join(err, <-served, path.Close())
-}
-
-// tiers opens what lies below the slab, in a directory.
-func (c Config) tiers(directory string) (below []memory.Tier, done func() error, err error) {
-	if c.SpillLimitBytes == NoSpill {
-		return nil, func() error { return nil }, nil
-	}
-	tier, err := disk.Open(disk.Config{Directory: directory, SizeBytes: c.SpillLimitBytes})
-	if err != nil {
-		return nil, nil, fmt.Errorf("worker: %w", err)
-	}
-	c.Log.Info("results that the slab has no room for go to disk", "directory", directory, "limit_bytes", tier.Size(), "direct_io", tier.Direct())
-	return []memory.Tier{tier}, tier.Close, nil
-}
-
-// paths are the ways to the objects of other workers, best first.
-func (c Config) paths(space memory.Space, source transfer.Source, self func() ids.WorkerID, received func(int)) (*ladder.Path, *oneSided, error) {
-	streams := grpcpath.New(grpcpath.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
-	devices := c.UCXNetDevices
-	if host, _, err := net.SplitHostPort(c.Listen); err == nil && devices == "" && os.Getenv("UCX_NET_DEVICES") == "" && net.ParseIP(host).IsLoopback() {
-		// Who serves this machine only must not listen on its network.
-		devices = "lo"
-	}
-	lanes := &oneSided{
-		config: ucx.Config{
-			Library: c.UCXLibrary, TLS: c.UCXTLS, NetDevices: devices, Space: space, Source: source, SourceIsQuick: true, Log: c.Log,
-		},
-		path:   ucx.PathConfig{Connect: streams.ConnectLane, Worker: self, StallTimeout: c.StallTimeout, Received: received},
-		forced: c.Protocol == ProtocolUCX, log: c.Log,
-	}
-	if lanes.forced {
-		if _, _, err := lanes.open(); err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("worker: --protocol ucx: %w", err), streams.Close())
-		}
-	}
-	mapped := borrow.New(borrow.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
-	all := []ladder.Rung{{Path: mapped}, {Path: lanes, Suits: lanes.suits, NoWay: leadsNowhere}, {Path: streams}}
-	// One-sided reads see the slab only: what was spilled comes in a stream, also if they are asked for.
-	taken := func(r ladder.Rung) bool {
-		return c.Protocol == ProtocolAuto || r.Path.Name() == c.Protocol || c.Protocol == ProtocolUCX && r.Path == transfer.Path(streams)
-	}
-	var rungs, unused []ladder.Rung
-	for _, r := range all {
-		if taken(r) {
-			rungs = append(rungs, r)
-		} else {
-			// The others serve, or carry the wire-up of lanes: they are closed with the rest.
-			unused = append(unused, r)
-		}
-	}
-	return ladder.New(ladder.Config{Rungs: rungs, Unused: paths(unused), Log: c.Log}), lanes, nil
-}
-
-func paths(rungs []ladder.Rung) (out []transfer.Path) {
-	for _, r := range rungs {
-		out = append(out, r.Path)
-	}
-	return out
 }
 
 func keepaliveServer() []grpc.ServerOption {
@@ -423,7 +385,7 @@ func advertised(wanted string, listening net.Addr) (string, error) {
 }
 
 // executors makes the pools of processes, which work below a directory.
-func (c Config) executors(scratch string, objects *store.Store, logs *tasklog.Logs, done func([]executor.Result)) (*executor.Pools, error) {
+func (c Config) executors(scratch string, objects *store.Store, logs *tasklog.Logs, on *executor.Device, done func([]executor.Result)) (*executor.Pools, error) {
 	commands := maps.Clone(c.Exec)
 	if commands == nil {
 		commands = make(map[string][]string)
@@ -435,5 +397,6 @@ func (c Config) executors(scratch string, objects *store.Store, logs *tasklog.Lo
 	return executor.New(executor.Config{
 		Worker: c.Name, Scheduler: c.Scheduler, Commands: commands, Processes: c.Slots, StartAtOnce: start,
 		Env: c.ExecutorEnv, Scratch: scratch, Store: objects, Logs: logs, Done: done, Log: c.Log, MemoryWait: c.MemoryWait,
+		Device: on,
 	})
 }

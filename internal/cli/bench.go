@@ -29,6 +29,7 @@ func (a *app) bench() *cobra.Command {
 	cmd.AddCommand(
 		a.benchTasks("tasks", "Independent no-op tasks", 100_000, bench.Tasks),
 		a.benchGraph(),
+		a.benchTaskBench(),
 		a.benchLatency(),
 		a.benchMemory(),
 		a.benchTasks("python", "Python functions, really called", 20_000, bench.Python),
@@ -112,6 +113,47 @@ func (a *app) benchGraph() *cobra.Command {
 	tasksFlags(cmd, 4, 100_000)
 	cmd.Flags().String("shape", "merge", strings.Join(bench.Shapes(), ", "))
 	_ = cmd.RegisterFlagCompletionFunc("shape", cobra.FixedCompletions(bench.Shapes(), cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+func (a *app) benchTaskBench() *cobra.Command {
+	cmd := a.benchmark("taskbench", "Task Bench: the smallest tasks that keep the workers half busy", func(ctx context.Context, progress func(done, of int)) (any, error) {
+		s := a.settings
+		n, err := humanize.ParseBytes(s.String("output-bytes"))
+		if err != nil {
+			return nil, usageError{fmt.Errorf("--output-bytes: %w", err)}
+		}
+		if kernel := s.String("kernel"); kernel != "compute_bound" {
+			return nil, usageError{fmt.Errorf("--kernel %s: compute_bound is the one that there is", kernel)}
+		}
+		c := bench.TaskBenchConfig{
+			Cluster: bench.ClusterConfig{Workers: s.Int("workers")},
+			Pattern: s.String("pattern"), Width: s.Int("width"), Steps: s.Int("steps"), Radix: s.Int("radix"), OutputBytes: int(n),
+			Iterations: s.Int("iterations"), Repetitions: s.Int("repetitions"), Progress: progress,
+		}
+		if device := s.String("device"); device != "host" {
+			c.Cluster.Arguments = []string{"--device", device}
+			c.Cluster.Slots = 2 // the next kernel is submitted while one runs
+		}
+		result, err := bench.TaskBench(ctx, c)
+		if s.Bool("metg") && err == nil {
+			result.Rows = nil
+		}
+		return result, err
+	})
+	f := cmd.Flags()
+	f.Int("workers", 2, "worker processes, of one slot each; GPUs with --device cuda")
+	f.String("device", "host", "host or cuda")
+	f.String("pattern", "stencil_1d", strings.Join(bench.Patterns(), ", "))
+	f.Int("width", 0, "points of a step; 0: one for each worker")
+	f.Int("steps", 100, "steps")
+	f.Int("radix", 5, "inputs of each point, for nearest")
+	f.String("kernel", "compute_bound", "what a point computes: 64 multiplications and additions an iteration (on a GPU, each of its threads)")
+	f.Int("iterations", 1<<17, "iterations of the longest tasks; they are halved down to 1")
+	f.String("output-bytes", "16", "size of each result")
+	f.Int("repetitions", 3, "how often each length is repeated; the shortest time counts")
+	f.Bool("metg", false, "print the smallest granularity only")
+	_ = cmd.RegisterFlagCompletionFunc("pattern", cobra.FixedCompletions(bench.Patterns(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 

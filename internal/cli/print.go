@@ -129,7 +129,7 @@ func spilled(w *millracev1.Worker) string {
 
 func workersTable(w io.Writer, workers []*millracev1.Worker, wide bool) {
 	if wide {
-		row(w, "ID", "NAME", "STATE", "HOST", "PID", "DEVICE", "SLOTS", "ASSIGNED", "FINISHED", "OBJECTS", "MEMORY", "LIMIT", "RSS", "SPILLED", "IN", "OUT", "AGE", "DEATHS", "LAST DEATH", "EXECUTOR DEATHS", "LAST EXECUTOR DEATH", "ADDRESS", "VERSION")
+		row(w, append([]any{"ID", "NAME", "STATE", "HOST", "PID", "DEVICE", "SLOTS", "ASSIGNED", "FINISHED", "OBJECTS", "MEMORY", "LIMIT", "RSS", "SPILLED", "IN", "OUT", "AGE", "DEATHS", "LAST DEATH", "EXECUTOR DEATHS", "LAST EXECUTOR DEATH", "ADDRESS", "VERSION"}, gpuColumns...)...)
 	} else {
 		row(w, "ID", "NAME", "STATE", "SLOTS", "ASSIGNED", "FINISHED", "MEMORY", "LIMIT", "DEATHS", "AGE")
 	}
@@ -143,9 +143,9 @@ func workersTable(w io.Writer, workers []*millracev1.Worker, wide bool) {
 		if last == "" {
 			last = "-"
 		}
-		row(w, fmt.Sprintf("w%d", x.GetWorkerId()), x.GetName(), state, x.GetHost(), x.GetPid(), short(x.GetDevice(), "DEVICE_KIND_"), x.GetSlots(), x.GetAssignedTasks(), x.GetFinishedTasks(), x.GetObjects(),
+		row(w, append([]any{fmt.Sprintf("w%d", x.GetWorkerId()), x.GetName(), state, x.GetHost(), x.GetPid(), short(x.GetDevice(), "DEVICE_KIND_"), x.GetSlots(), x.GetAssignedTasks(), x.GetFinishedTasks(), x.GetObjects(),
 			size(x.GetMemoryUsedBytes()), size(x.GetMemoryLimitBytes()), size(x.GetRssBytes()), spilled(x), size(x.GetBytesIn()), size(x.GetBytesOut()), age(x.GetRegisterTime()),
-			len(x.GetDeaths()), death(x), x.GetExecutorDeaths(), last, x.GetDataAddress(), x.GetVersion())
+			len(x.GetDeaths()), death(x), x.GetExecutorDeaths(), last, x.GetDataAddress(), x.GetVersion()}, gpuCells(x)...)...)
 	}
 }
 

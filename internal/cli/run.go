@@ -42,10 +42,11 @@ import (
 // workerFlags are those that `worker` and `up` share.
 func workerFlags(f *pflag.FlagSet) {
 	f.Int("workers", 0, "worker processes; 0: one for each core, at most 8")
-	f.String("device", "auto", "memory that workers own: auto, host (cuda comes later)")
-	f.Int("slots", 0, "tasks that a worker runs at once; 0: its share of the cores")
+	f.String("device", "auto", "memory that workers own: host, cuda (one worker for each GPU), or auto: cuda where there is a GPU, else host")
+	gpuFlags(f)
+	f.Int("slots", 0, "tasks that a worker runs at once; 0: its share of the cores, 1 on a GPU")
 	f.String("memory-limit", "auto", "slab of each worker: bytes (1GiB), a share of this machine's memory (0.2), or auto")
-	f.String("protocol", "auto", "how workers fetch from each other: auto (the best that each pair has), borrow, ucx or grpc")
+	f.String("protocol", "auto", "how workers fetch from each other: auto (the best that each pair has), ipc (GPUs), borrow, ucx or grpc")
 	f.String("ucx-library", "", "libucp.so.0 to use; default: the one found beside this program, else the system's")
 	f.String("ucx-tls", "", "UCX transports, as UCX_TLS")
 	f.String("ucx-net-devices", "", "UCX network devices, as UCX_NET_DEVICES")
@@ -55,29 +56,32 @@ func workerFlags(f *pflag.FlagSet) {
 	f.String("python", "", "interpreter of Python executors; default: .venv of the checkout, else python3")
 	f.StringArray("exec", nil, "further executor, name=command (repeat)")
 	f.Int("executors", 0, "Python processes to start at once, instead of at their first use")
-	f.String("name", "host", "prefix of the workers' names: host-0, host-1, ...")
+	f.String("name", "host", "prefix of the workers' names: host-0, host-1, ...; on GPUs the default is gpu")
 	f.Bool("zero", false, "workers that run nothing and answer at once, for measurements")
 }
 
 // workerCount is how many workers to run, and with how many slots each.
-func (a *app) workerCount() (workers, slots int, err error) {
+func (a *app) workerCount(f *fleet) (workers, slots int, err error) {
 	workers, slots = a.settings.Int("workers"), a.settings.Int("slots")
 	if workers < 0 || workers > 4096 {
 		return 0, 0, usageError{fmt.Errorf("--workers %d: 1 to 4096, or 0 for as many as cores", workers)}
 	}
 	cores := runtime.NumCPU()
-	if workers == 0 {
+	switch {
+	case len(f.gpus) > 0 && workers > len(f.gpus):
+		return 0, 0, usageError{fmt.Errorf("--workers %d: there are %d GPUs, and each has one worker", workers, len(f.gpus))}
+	case workers > 0:
+	case len(f.gpus) > 0:
+		workers = len(f.gpus)
+	default:
 		workers = min(cores, 8)
 	}
-	if slots <= 0 {
-		slots = max(1, cores/workers)
-	}
-	switch d := a.settings.String("device"); d {
-	case "auto", "host":
-	case "cuda":
-		return 0, 0, usageError{errors.New("--device cuda: this version has host-memory workers only; use --device host")}
+	switch {
+	case slots > 0:
+	case len(f.gpus) > 0:
+		slots = 1 // each is a Python process with a context of half a gigabyte on the GPU
 	default:
-		return 0, 0, usageError{fmt.Errorf("--device %s: auto or host", d)}
+		slots = max(1, cores/workers)
 	}
 	return workers, slots, nil
 }
@@ -157,11 +161,20 @@ Ctrl-C and SIGTERM let them leave properly. The scheduler is found as by every o
 			if name := os.Getenv(supervisor.ChildEnv); name != "" {
 				return a.runChild(cmd.Context(), name, address, token)
 			}
-			workers, _, err := a.workerCount()
+			f, err := a.fleet()
 			if err != nil {
 				return err
 			}
-			return a.supervise(cmd.Context(), address, token, workers, nil)
+			workers, slots, err := a.workerCount(f)
+			if err != nil {
+				return err
+			}
+			slog.Info("workers start", "workers", workers, "device", f.line)
+			children, err := a.children(f, workers, slots)
+			if err != nil {
+				return err
+			}
+			return a.supervise(cmd.Context(), address, token, children, nil)
 		},
 	}
 	workerFlags(cmd.Flags())
@@ -189,8 +202,14 @@ func (a *app) schedulerAddress() (address, token string, err error) {
 // runChild is one worker process.
 func (a *app) runChild(ctx context.Context, name, address, token string) error {
 	s := a.settings
-	workers, slots, err := a.workerCount()
+	gpu, err := ofSupervisor()
 	if err != nil {
+		return err
+	}
+	var workers, slots int
+	if gpu != nil {
+		workers, slots = gpu.Workers, gpu.Slots
+	} else if workers, slots, err = a.workerCount(&fleet{}); err != nil {
 		return err
 	}
 	limit, err := a.memoryLimit(workers)
@@ -229,22 +248,27 @@ func (a *app) runChild(ctx context.Context, name, address, token string) error {
 		}
 		c.Exec[name] = strings.Fields(command)
 	}
+	if gpu != nil {
+		if err := a.onDevice(&c, gpu); err != nil {
+			return err
+		}
+	}
 	if err := worker.Run(ctx, c); err != nil {
-		slog.Error("worker ends", "worker", name, "error", err)
+		supervisor.Tell(a.err, err)
 		os.Exit(supervisor.ExitCode(err))
 	}
 	return nil
 }
 
 // supervise runs workers until the context ends.
-func (a *app) supervise(ctx context.Context, address, token string, workers int, args []string) error {
+func (a *app) supervise(ctx context.Context, address, token string, children []supervisor.Child, args []string) error {
 	scheduler, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(bearer(token)))
 	if err != nil {
 		return fmt.Errorf("scheduler address %q: %w", address, err)
 	}
 	defer func() { _ = scheduler.Close() }()
 	c := supervisor.Config{
-		Names: supervisor.Names(a.settings.String("name"), workers), Scheduler: scheduler, Output: a.err, Log: slog.Default(),
+		Children: children, Scheduler: scheduler, Output: a.err, Log: slog.Default(),
 		// The token is a secret: in the environment, not among the arguments that everybody can list.
 		Env: []string{millrace.EnvAddress + "=" + address, millrace.EnvToken + "=" + token},
 	}
@@ -371,7 +395,15 @@ terminal goes away. A line that starts with "ready" says that tasks can be submi
 }
 
 func (a *app) runUp(cmd *cobra.Command) error {
-	workers, slots, err := a.workerCount()
+	f, err := a.fleet()
+	if err != nil {
+		return err
+	}
+	workers, slots, err := a.workerCount(f)
+	if err != nil {
+		return err
+	}
+	children, err := a.children(f, workers, slots)
 	if err != nil {
 		return err
 	}
@@ -391,7 +423,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	working, stopWorking := context.WithCancel(cmd.Context())
 	defer stopWorking()
 	args := []string{"worker", "--workers", strconv.Itoa(workers), "--slots", strconv.Itoa(slots), "--memory-limit", strconv.FormatUint(limit, 10), "--log-level", a.settings.String("log-level")}
-	for _, name := range []string{"device", "python", "executors", "zero", "resources", "exec", "spill-limit", "local-directory", "protocol", "ucx-library", "ucx-tls", "ucx-net-devices"} {
+	for _, name := range append(gpuFlagNames, "device", "python", "executors", "zero", "resources", "exec", "spill-limit", "local-directory", "protocol", "ucx-library", "ucx-tls", "ucx-net-devices") {
 		if f := cmd.Flags().Lookup(name); a.settings.origin[name] != "default" {
 			if values, ok := f.Value.(pflag.SliceValue); ok {
 				for _, v := range values.GetSlice() {
@@ -410,7 +442,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	}
 	supervised := make(chan error, 1)
 	go func() {
-		supervised <- a.supervise(working, dialable(srv.Address()), token, workers, args)
+		supervised <- a.supervise(working, dialable(srv.Address()), token, children, args)
 	}()
 	remove := func() {}
 	defer func() { remove() }()
@@ -429,7 +461,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 			if remove, err = writeSchedulerFile(a.settings.String("scheduler-file"), srv, token); err != nil {
 				return err
 			}
-			a.greet(srv, token, workers, slots, limit)
+			a.greet(srv, token, workers, slots, a.memoryOf(f, limit), f.line)
 		case err := <-supervised:
 			// The workers have left: told to, or stopped by the scheduler (a shutdown by a client).
 			stopServing()
@@ -468,14 +500,15 @@ func (a *app) carriers() string {
 	return fmt.Sprintf("in place on this host; between hosts by UCX where there is RDMA, else by TCP streams (%s)", path)
 }
 
-func (a *app) greet(srv *server.Server, token string, workers, slots int, limit uint64) {
+func (a *app) greet(srv *server.Server, token string, workers, slots int, memory, device string) {
 	w := func(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format+"\n", args...) }
-	w("Millrace %s: %d workers with %d slots and %s each, host memory", version.String(), workers, slots, size(limit))
+	w("Millrace %s: %d workers with %d slots and %s each", version.String(), workers, slots, memory)
 	w("  address  %s", srv.Address())
 	if srv.HTTPAddress() != "" {
 		w("  http     http://%s/metrics", srv.HTTPAddress())
 	}
 	w("  token    %s", token)
+	w("  device   %s", device)
 	w("  bytes    %s", a.carriers())
 	w("  shell    export MILLRACE_ADDRESS=%s MILLRACE_TOKEN=%s", dialable(srv.Address()), token)
 	w("  python   from millrace import Client; client = Client()")

@@ -17,10 +17,10 @@ import (
 
 func (a *app) topo() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "topo", Short: "Show by which path each worker fetches from each other, how fast, and why not by a better one", Args: noArgs,
-		Long: `Shows for each pair of workers the path that is taken, its measured rate and the latency of small objects, and for each
-better path why it is not taken. Pairs that have fetched nothing yet are probed: each worker fetches an object of 4 MiB and
-a small one from each other worker.`,
+		Use: "topo", Short: "Show GPUs and their links, by which path each worker fetches from each other, how fast, and why not by a better one", Args: noArgs,
+		Long: `Shows the GPUs of workers, their links, memory nodes and network cards, and for each pair of workers the path that
+is taken, its measured rate and the latency of small objects, and for each better path why it is not taken. Pairs that have
+fetched nothing yet are probed: each worker fetches an object of 4 MiB and a small one from each other worker.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), a.settings.Duration("timeout"))
 			defer cancel()
@@ -29,14 +29,14 @@ a small one from each other worker.`,
 				return err
 			}
 			defer func() { _ = c.Close() }()
-			pairs, err := a.pairs(ctx, c)
+			pairs, workers, err := a.pairs(ctx, c)
 			if err != nil {
 				return err
 			}
 			if a.settings.Bool("json") {
-				return json.NewEncoder(a.out).Encode(map[string]any{"pairs": pairs})
+				return json.NewEncoder(a.out).Encode(map[string]any{"pairs": pairs, "gpus": topoGPUs(workers)})
 			}
-			return a.topoTable(pairs)
+			return a.topoTable(pairs, workers)
 		},
 	}
 	addCall(cmd)
@@ -56,14 +56,14 @@ const (
 )
 
 // pairs lists how workers fetch from each other, and has those do it that have not, if that is wanted.
-func (a *app) pairs(ctx context.Context, c *millrace.Client) ([]pair, error) {
+func (a *app) pairs(ctx context.Context, c *millrace.Client) ([]pair, []*millracev1.Worker, error) {
 	workers, err := c.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	known := pairsOf(workers)
 	if !a.settings.Bool("probe") {
-		return known, nil
+		return known, workers, nil
 	}
 	var unknown []probe
 	for _, reader := range workers {
@@ -78,15 +78,15 @@ func (a *app) pairs(ctx context.Context, c *millrace.Client) ([]pair, error) {
 		unknown = unknown[:maxProbes]
 	}
 	if len(unknown) == 0 {
-		return known, nil
+		return known, workers, nil
 	}
 	if err := probeAll(ctx, c, unknown); err != nil {
-		return nil, fmt.Errorf("probe how workers fetch from each other: %w; --probe=false shows what is known", err)
+		return nil, nil, fmt.Errorf("probe how workers fetch from each other: %w; --probe=false shows what is known", err)
 	}
 	want := len(known) + len(unknown)
 	for told := time.Now().Add(toldWithin); open(known) < want && time.Now().Before(told) && ctx.Err() == nil; {
 		if workers, err = c.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		known = pairsOf(workers)
 		select {
@@ -94,7 +94,7 @@ func (a *app) pairs(ctx context.Context, c *millrace.Client) ([]pair, error) {
 		case <-time.After(50 * time.Millisecond): // workers tell once a second
 		}
 	}
-	return known, nil
+	return known, workers, nil
 }
 
 // open counts the pairs that have a path.
@@ -141,6 +141,7 @@ type pair struct {
 	Reader    string  `json:"reader"`
 	Source    string  `json:"source"`
 	Path      string  `json:"path"` // Empty: none is taken.
+	Transport string  `json:"transport,omitempty"`
 	GBPerS    float64 `json:"gb_per_s"`
 	LatencyUS float64 `json:"latency_us"`
 	Bytes     uint64  `json:"bytes"`
@@ -195,19 +196,27 @@ func pairOf(reader string, lanes []*millracev1.Lane) pair {
 			out.Better = append(out.Better, refused{l.GetPath(), why})
 			continue
 		}
-		out.Path, out.GBPerS = l.GetPath(), l.GetBytesPerSecond()/1e9
+		out.Path, out.Transport, out.GBPerS = l.GetPath(), l.GetTransport(), l.GetBytesPerSecond()/1e9
 		out.LatencyUS = float64(l.GetLatencyNanos()) / float64(time.Microsecond)
 	}
 	return out
 }
 
-func (a *app) topoTable(pairs []pair) error {
+func (a *app) topoTable(pairs []pair, workers []*millracev1.Worker) error {
+	gpus := tabwriter.NewWriter(a.out, 0, 8, 2, ' ', 0)
+	gpuTable(gpus, workers)
+	if err := gpus.Flush(); err != nil {
+		return err
+	}
 	w := tabwriter.NewWriter(a.out, 0, 8, 2, ' ', 0)
 	row(w, "READER", "SOURCE", "PATH", "GB/S", "SMALL", "BYTES", "NOT BY")
 	for _, p := range pairs {
 		path, rate, latency, better := p.Path, "-", "-", ""
 		if path == "" {
 			path = "none"
+		}
+		if p.Transport != "" {
+			path += " (" + p.Transport + ")"
 		}
 		if p.GBPerS > 0 {
 			rate = figure(p.GBPerS)

@@ -10,7 +10,15 @@ import (
 
 // madeOf are adapters that consist of another one, with the reason.
 var madeOf = []struct{ adapter, of, why string }{
-	{"worker/device/host", "worker/ops", "a device is memory and the operations on it: these run on no other device, and a CUDA device brings its own"},
+	{"worker/device/host", "worker/ops", "a device is memory and the operations on it"},
+	{"worker/device/host", "worker/device/wire", "calls and results have the same form on every device"},
+	{"worker/device/wire", "worker/ops", "it turns what the API sends into what operations take"},
+	{"worker/device/cuda", "worker/ops", "operations are planned alike everywhere; only what carries them out differs"},
+	{"worker/device/cuda", "worker/device/wire", "calls and results have the same form on every device"},
+	{"transfer/ipc", "memory/cuda", "it copies by the driver that allocated the memory"},
+	{"transfer/ipc", "transfer/borrow", "loans of memory on a GPU are asked for and given back as those of host memory are"},
+	{"transfer/ucx", "memory/cuda", "UCX wants the driver's context on its thread, and our mapping beside its own"},
+	{"worker/device/cuda", "memory/cuda", "kernels run by the driver that allocated their memory"},
 }
 
 // mainParts are the directories that wire everything together.

@@ -22,8 +22,12 @@ type Payload struct {
 func (p *Payload) Len() int { return p.n }
 
 // CopyTo copies the bytes to dst, which must have room, and returns how many.
-func (p *Payload) CopyTo(dst []byte) int {
-	skip, left, done := p.skip, p.n, 0
+func (p *Payload) CopyTo(dst []byte) int { return p.CopyFrom(0, dst) }
+
+// CopyFrom copies the bytes from an offset on to dst, as many as have room there,
+// and returns how many.
+func (p *Payload) CopyFrom(from int, dst []byte) int {
+	skip, left, done := p.skip+from, min(p.n-from, len(dst)), 0
 	for _, b := range p.buffers {
 		data := b.ReadOnlyData()
 		if skip >= len(data) {

@@ -45,10 +45,16 @@ func Name(dataAddress string) string { return "@millrace/" + dataAddress }
 
 // Conn is a connection to a worker. Its methods may be called from any goroutine.
 type Conn struct {
+	// Spin is how long Call looks for its answer before it sleeps. Set before the
+	// first Call.
+	Spin time.Duration
+
 	unix *net.UnixConn
 	// pidfd is the worker's process, -1 if the system does not tell.
 	pidfd int
 	done  chan struct{}
+	// inbox has what comes; set once the worker has welcomed us.
+	inbox *Inbox
 
 	writing sync.Mutex // Held while a message is written.
 
@@ -61,7 +67,8 @@ type Conn struct {
 }
 
 // Dial connects to the worker at the data address, and says hello. The
-// descriptor of its memory is the caller's to close.
+// descriptor of its memory is the caller's to close; there is none of memory on a
+// GPU.
 func Dial(ctx context.Context, dataAddress string, hello *millracev1.BorrowHello) (*Conn, *millracev1.BorrowWelcome, *os.File, error) {
 	var d net.Dialer
 	raw, err := d.DialContext(ctx, "unix", Name(dataAddress))
@@ -76,6 +83,14 @@ func Dial(ctx context.Context, dataAddress string, hello *millracev1.BorrowHello
 			_ = unix.Close(c.pidfd)
 		}
 		return nil, nil, nil, fmt.Errorf("worker at %s: %w", dataAddress, err)
+	}
+	if c.inbox, err = NewInbox(c.unix); err != nil {
+		_ = c.unix.Close()
+		c.Free()
+		if file != nil {
+			_ = file.Close()
+		}
+		return nil, nil, nil, err
 	}
 	go c.receive()
 	return c, welcome, file, nil
@@ -110,7 +125,7 @@ func (c *Conn) greet(ctx context.Context, hello *millracev1.BorrowHello) (*millr
 	switch {
 	case response.GetError() != nil:
 		err = fmt.Errorf("%w: %s: %s", ErrRefused, response.GetError().GetReason(), response.GetError().GetMessage())
-	case response.GetWelcome() == nil || file == nil:
+	case response.GetWelcome() == nil || file == nil && response.GetWelcome().GetDevice() == nil:
 		err = fmt.Errorf("%w: it passed no memory", ErrRefused)
 	default:
 		return response.GetWelcome(), file, nil
@@ -144,6 +159,11 @@ func (c *Conn) Call(ctx context.Context, request *millracev1.BorrowRequest, late
 	answer := make(chan *millracev1.BorrowResponse, 1)
 	if err := c.send(request, func(r *millracev1.BorrowResponse) { answer <- r }); err != nil {
 		return nil, err
+	}
+	for began := time.Now(); c.Spin > 0 && len(answer) == 0 && time.Since(began) < c.Spin; {
+		if err := c.inbox.Poll(c.take); err != nil {
+			break // the goroutine that receives sees it too
+		}
 	}
 	select {
 	case r := <-answer:
@@ -199,19 +219,27 @@ func (c *Conn) send(request *millracev1.BorrowRequest, answer func(*millracev1.B
 
 func (c *Conn) receive() {
 	for {
-		response := new(millracev1.BorrowResponse)
-		if err := Read(c.unix, response); err != nil {
+		if err := c.inbox.Next(0, c.take); err != nil {
 			c.end(err)
 			return
 		}
-		c.mu.Lock()
-		answer := c.pending[response.GetCall()]
-		delete(c.pending, response.GetCall())
-		c.mu.Unlock()
-		if answer != nil {
-			answer(response)
-		}
 	}
+}
+
+// take gives an answer to who waits for it.
+func (c *Conn) take(message []byte) error {
+	response := new(millracev1.BorrowResponse)
+	if err := Into(message, response); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	answer := c.pending[response.GetCall()]
+	delete(c.pending, response.GetCall())
+	c.mu.Unlock()
+	if answer != nil {
+		answer(response)
+	}
+	return nil
 }
 
 func (c *Conn) end(err error) {
@@ -256,22 +284,28 @@ func (c *Conn) Free() {
 // protect their bytes until now. The worker closes its end before it takes leases
 // back, so an end that is open proves that it has not. After its death they hold
 // for ever: nobody writes to a dead worker's memory.
-func (c *Conn) Held(limit time.Time) bool {
+func (c *Conn) Held(limit time.Time) bool { return c.Look()(limit) }
+
+// Look is Held for many leases: the system is asked once, now, and what is
+// returned answers for each limit.
+func (c *Conn) Look() func(limit time.Time) bool {
 	c.mu.Lock()
-	closedAt := c.closedAt
+	end := c.closedAt
 	c.mu.Unlock()
-	now := time.Now()
-	if closedAt.IsZero() {
-		if !limit.IsZero() && !now.Before(limit) {
-			return false
-		}
-		if !c.hungUp() {
-			return true
-		}
-		closedAt = now
+	open := end.IsZero()
+	if open {
+		end = time.Now()
+		open = !c.hungUp()
 	}
-	return (limit.IsZero() || closedAt.Before(limit)) && c.pidfd >= 0 && exited(c.pidfd)
+	dead := sync.OnceValue(c.Exited)
+	return func(limit time.Time) bool {
+		return (limit.IsZero() || end.Before(limit)) && (open || dead())
+	}
 }
+
+// Exited says whether the worker's process has ended. It waits a moment for one
+// that is ending.
+func (c *Conn) Exited() bool { return c.pidfd >= 0 && exited(c.pidfd) }
 
 // hungUp asks the kernel: the goroutine that receives may not have got there yet.
 func (c *Conn) hungUp() bool {

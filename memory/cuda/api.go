@@ -9,6 +9,15 @@ const (
 	deviceToDevice
 )
 
+// eventKind is that of shim.h.
+type eventKind int32
+
+const (
+	ownEvent eventKind = iota
+	sharedEvent
+	polledEvent
+)
+
 // result is what a call of the driver returned: 0, or what an Error says.
 type result int32
 
@@ -62,10 +71,12 @@ type api interface {
 	streamDestroy(context, stream uint64) result
 	streamSync(context, stream uint64) result
 	streamWait(context, stream, event uint64) result
-	eventCreate(context uint64, shared bool) (uint64, result)
+	eventCreate(context uint64, kind eventKind) (uint64, result)
 	eventDestroy(context, event uint64) result
 	eventRecord(context, event, stream uint64) result
 	eventQuery(context, event uint64) result
+	// eventAwait asks for so long with naps in between, then without.
+	eventAwait(context, event uint64, nap, spin int64) result
 	eventSync(context, event uint64) result
 	eventExport(context, event uint64) (Handle, result)
 	eventOpen(context uint64, h Handle) (uint64, result)
@@ -76,4 +87,10 @@ type api interface {
 	write(context, stream, to uint64, from []byte) result
 	register(context uint64, memory []byte, readOnly bool) result
 	unregister(context uint64, memory []byte) result
+
+	moduleLoad(context uint64, image []byte) (uint64, result)
+	moduleUnload(context, module uint64) result
+	moduleFunction(context, module uint64, name string) (uint64, result)
+	functionShared(context, function uint64, bytes int) result
+	launchBatch(context, stream uint64, launches []rawLaunch, parameters []byte, event uint64) (submitted int, r result)
 }

@@ -7,12 +7,16 @@ package cuda
 #cgo LDFLAGS: -ldl
 #cgo noescape mrc_copy_batch
 #cgo nocallback mrc_copy_batch
+#cgo noescape mrc_launch_batch
+#cgo nocallback mrc_launch_batch
 #cgo noescape mrc_memset
 #cgo nocallback mrc_memset
 #cgo noescape mrc_event_record
 #cgo nocallback mrc_event_record
 #cgo noescape mrc_event_query
 #cgo nocallback mrc_event_query
+#cgo noescape mrc_event_await
+#cgo nocallback mrc_event_await
 #cgo noescape mrc_stream_wait
 #cgo nocallback mrc_stream_wait
 #cgo noescape mrc_make_current
@@ -178,9 +182,9 @@ func (shim) streamWait(context, stream, event uint64) result {
 }
 
 // eventCreate calls cuEventCreate.
-func (shim) eventCreate(context uint64, shared bool) (uint64, result) {
+func (shim) eventCreate(context uint64, kind eventKind) (uint64, result) {
 	var event C.uint64_t
-	r := C.mrc_event_create(C.uint64_t(context), flag(shared), &event)
+	r := C.mrc_event_create(C.uint64_t(context), C.int(kind), &event)
 	return uint64(event), result(r)
 }
 
@@ -197,6 +201,11 @@ func (shim) eventRecord(context, event, stream uint64) result {
 // eventQuery calls cuEventQuery.
 func (shim) eventQuery(context, event uint64) result {
 	return result(C.mrc_event_query(C.uint64_t(context), C.uint64_t(event)))
+}
+
+// eventAwait calls cuEventQuery.
+func (shim) eventAwait(context, event uint64, nap, spin int64) result {
+	return result(C.mrc_event_await(C.uint64_t(context), C.uint64_t(event), C.int64_t(nap), C.int64_t(spin)))
 }
 
 // eventSync calls cuEventSynchronize.
@@ -251,6 +260,41 @@ func (shim) unregister(context uint64, memory []byte) result {
 	return result(C.mrc_unregister(C.uint64_t(context), unsafe.Pointer(unsafe.SliceData(memory))))
 }
 
+// moduleLoad calls cuModuleLoadData.
+func (shim) moduleLoad(context uint64, image []byte) (uint64, result) {
+	var module C.uint64_t
+	r := C.mrc_module_load(C.uint64_t(context), unsafe.Pointer(unsafe.SliceData(image)), &module)
+	return uint64(module), result(r)
+}
+
+// moduleUnload calls cuModuleUnload.
+func (shim) moduleUnload(context, module uint64) result {
+	return result(C.mrc_module_unload(C.uint64_t(context), C.uint64_t(module)))
+}
+
+// moduleFunction calls cuModuleGetFunction.
+func (shim) moduleFunction(context, module uint64, name string) (uint64, result) {
+	text := C.CString(name)
+	defer C.free(unsafe.Pointer(text))
+	var function C.uint64_t
+	r := C.mrc_module_function(C.uint64_t(context), C.uint64_t(module), text, &function)
+	return uint64(function), result(r)
+}
+
+// functionShared calls cuFuncSetAttribute.
+func (shim) functionShared(context, function uint64, bytes int) result {
+	return result(C.mrc_function_shared(C.uint64_t(context), C.uint64_t(function), C.int(bytes)))
+}
+
+// launchBatch calls cuLaunchKernel and, with an event, cuEventRecord.
+func (shim) launchBatch(context, stream uint64, launches []rawLaunch, parameters []byte, event uint64) (int, result) {
+	var submitted C.int
+	list := (*C.mrc_launch)(unsafe.Pointer(unsafe.SliceData(launches)))
+	r := C.mrc_launch_batch(C.uint64_t(context), C.uint64_t(stream), list, C.int(len(launches)),
+		unsafe.Pointer(unsafe.SliceData(parameters)), C.uint64_t(event), &submitted)
+	return int(submitted), result(r)
+}
+
 func flag(b bool) C.int {
 	if b {
 		return 1
@@ -259,6 +303,7 @@ func flag(b bool) C.int {
 }
 
 var (
-	_ [unsafe.Sizeof(C.mrc_copy{})]byte = [unsafe.Sizeof(Copy{})]byte{}
-	_ [64]byte                          = Handle{}
+	_ [unsafe.Sizeof(C.mrc_copy{})]byte   = [unsafe.Sizeof(Copy{})]byte{}
+	_ [unsafe.Sizeof(C.mrc_launch{})]byte = [unsafe.Sizeof(rawLaunch{})]byte{}
+	_ [64]byte                            = Handle{}
 )

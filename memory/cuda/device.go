@@ -159,7 +159,7 @@ func (d *Device) Close() error {
 		return nil
 	}
 	var left []string
-	for _, kind := range []string{kindSlab, kindPinned, kindPeer, kindStream, kindEvent, kindFence} {
+	for _, kind := range []string{kindSlab, kindPinned, kindPeer, kindStream, kindEvent, kindModule, kindScratch, kindFence} {
 		// The fences of a lost device are never done.
 		if n := d.children[kind]; n > 0 && (kind != kindFence || d.lost.Load() == nil) {
 			left = append(left, fmt.Sprintf("%d %s", n, kind))
@@ -200,10 +200,12 @@ func (d *Device) release() error {
 
 // The kinds of what Close counts.
 const (
-	kindSlab   = "slab"
-	kindPinned = "pinned region"
-	kindPeer   = "mapped peer"
-	kindStream = "stream"
-	kindEvent  = "event"
-	kindFence  = "fence"
+	kindSlab    = "slab"
+	kindPinned  = "pinned region"
+	kindPeer    = "mapped peer"
+	kindStream  = "stream"
+	kindEvent   = "event"
+	kindModule  = "module"
+	kindFence   = "fence"
+	kindScratch = "scratch memory"
 )

@@ -77,7 +77,7 @@ func (d *Device) takeEvent() (uint64, error) {
 		return event, nil
 	}
 	d.mu.Unlock()
-	event, r := d.api.eventCreate(d.context, false)
+	event, r := d.api.eventCreate(d.context, ownEvent)
 	if err := d.check("cuEventCreate", r); err != nil {
 		return 0, err
 	}

@@ -55,15 +55,36 @@ func (d *Device) Register(space memory.Space, c RegisterConfig) (*Pinned, error)
 	if err := touch(data, c); err != nil {
 		return nil, fmt.Errorf("cuda: pin %d bytes: %w; lower --memory-limit, or raise the cgroup's limit of memory", len(data), err)
 	}
-	if err := d.adopt(kindPinned); err != nil {
+	if err := d.pin(data, c.ReadOnly); err != nil {
 		return nil, err
-	}
-	if err := d.check("cuMemHostRegister", d.api.register(d.context, data, c.ReadOnly)); err != nil {
-		d.forget(kindPinned)
-		return nil, fmt.Errorf("cuda: pin %d bytes: %w; look at ulimit -l", len(data), err)
 	}
 	return &Pinned{device: d, space: space, data: data}, nil
 }
+
+// pin registers memory that exists.
+func (d *Device) pin(data []byte, readOnly bool) error {
+	if err := d.adopt(kindPinned); err != nil {
+		return err
+	}
+	if err := d.check("cuMemHostRegister", d.api.register(d.context, data, readOnly)); err != nil {
+		d.forget(kindPinned)
+		return fmt.Errorf("cuda: pin %d bytes: %w; look at ulimit -l", len(data), err)
+	}
+	return nil
+}
+
+// unpin undoes pin. REQUIRES: no copy uses the memory.
+func (d *Device) unpin(data []byte) error {
+	defer d.forget(kindPinned)
+	err := d.check("cuMemHostUnregister", d.api.unregister(d.context, data))
+	if d.lost.Load() != nil {
+		return nil
+	}
+	return err
+}
+
+// address is what the device calls memory of this process.
+func address(data []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(data)))) }
 
 // Address is that of [off, off+n), for Stream.Copy. REQUIRES: the range lies
 // within the space.
@@ -71,7 +92,7 @@ func (p *Pinned) Address(off, n uint64) uint64 {
 	if !(memory.Frame{Offset: off, Bytes: n}).Within(uint64(len(p.data))) {
 		panic(fmt.Sprintf("cuda: [%d, +%d) is outside of the pinned %d bytes", off, n, len(p.data)))
 	}
-	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(p.data)))) + off
+	return address(p.data) + off
 }
 
 // Space is what was registered.
@@ -82,12 +103,7 @@ func (p *Pinned) Close() error {
 	if !p.closed.CompareAndSwap(false, true) {
 		return nil
 	}
-	defer p.device.forget(kindPinned)
-	err := p.device.check("cuMemHostUnregister", p.device.api.unregister(p.device.context, p.data))
-	if p.device.lost.Load() != nil {
-		return nil
-	}
-	return err
+	return p.device.unpin(p.data)
 }
 
 // touch makes all pages exist, with their contents unchanged.

@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <time.h>
 
 // The driver's interface as far as it is used, so that no header of the toolkit
 // is needed. Handles are pointers that we never look into, kept as integers.
@@ -20,6 +22,7 @@ typedef struct {
 enum {
   INVALID_VALUE = 1,
   STREAM_NON_BLOCKING = 1,
+  EVENT_BLOCKING_SYNC = 1, /* whoever waits sleeps, and costs no core */
   EVENT_DISABLE_TIMING = 2,
   EVENT_INTERPROCESS = 4,
   IPC_LAZY_ENABLE_PEER_ACCESS = 1,
@@ -35,6 +38,7 @@ enum {
   DEVICE_MINOR = 76,
   DEVICE_SHARED_BYTES_OPTIN = 97,
   DEVICE_READ_ONLY_REGISTRATION = 113,
+  FUNCTION_DYNAMIC_SHARED_BYTES = 8,
 };
 
 // The names are those of the library, with the versions that have been stable
@@ -79,7 +83,12 @@ enum {
   X(cuMemcpyDtoDAsync_v2, (uint64_t, uint64_t, size_t, handle))           \
   X(cuMemsetD8Async, (uint64_t, unsigned char, size_t, handle))           \
   X(cuMemHostRegister_v2, (void *, size_t, unsigned))                     \
-  X(cuMemHostUnregister, (void *))
+  X(cuMemHostUnregister, (void *))                                        \
+  X(cuModuleLoadData, (handle *, const void *))                           \
+  X(cuModuleUnload, (handle))                                             \
+  X(cuModuleGetFunction, (handle *, handle, const char *))                \
+  X(cuFuncSetAttribute, (handle, int, int))                               \
+  X(cuLaunchKernel, (handle, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, handle, void **, void **))
 
 typedef struct {
 #define X(name, parameters) int(*name) parameters;
@@ -298,10 +307,10 @@ int mrc_stream_wait(uint64_t context, uint64_t stream, uint64_t event) {
   return cu.cuStreamWaitEvent((handle)stream, (handle)event, 0);
 }
 
-int mrc_event_create(uint64_t context, int shared, uint64_t *event) {
+int mrc_event_create(uint64_t context, int kind, uint64_t *event) {
   handle e = 0;
   ENTER(context);
-  TRY(cu.cuEventCreate(&e, EVENT_DISABLE_TIMING | (shared ? EVENT_INTERPROCESS : 0)));
+  TRY(cu.cuEventCreate(&e, EVENT_DISABLE_TIMING | (kind == MRC_EVENT_POLLED ? 0 : EVENT_BLOCKING_SYNC) | (kind == MRC_EVENT_SHARED ? EVENT_INTERPROCESS : 0)));
   *event = e;
   return 0;
 }
@@ -319,6 +328,23 @@ int mrc_event_record(uint64_t context, uint64_t event, uint64_t stream) {
 int mrc_event_query(uint64_t context, uint64_t event) {
   ENTER(context);
   return cu.cuEventQuery((handle)event);
+}
+
+int mrc_event_await(uint64_t context, uint64_t event, int64_t nap_ns, int64_t spin_ns) {
+  enum { NAP_NS = 50000, NOT_READY = 600 };
+  ENTER(context);
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  int64_t begun = t.tv_sec * 1000000000ll + t.tv_nsec;
+  if (nap_ns > 0) prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // of this thread, in ns; or naps are longer
+  for (;;) {
+    int r = cu.cuEventQuery((handle)event);
+    if (r != NOT_READY) return r;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    int64_t waited = t.tv_sec * 1000000000ll + t.tv_nsec - begun;
+    if (waited >= nap_ns + spin_ns) return r;
+    if (waited < nap_ns) nanosleep(&(struct timespec){.tv_nsec = nap_ns - waited < NAP_NS ? nap_ns - waited : NAP_NS}, NULL);
+  }
 }
 
 int mrc_event_sync(uint64_t context, uint64_t event) {
@@ -395,4 +421,46 @@ int mrc_register(uint64_t context, void *memory, uint64_t bytes, int read_only) 
 int mrc_unregister(uint64_t context, void *memory) {
   ENTER(context);
   return cu.cuMemHostUnregister(memory);
+}
+
+int mrc_module_load(uint64_t context, const void *image, uint64_t *module) {
+  handle m = 0;
+  ENTER(context);
+  TRY(cu.cuModuleLoadData(&m, image));
+  *module = m;
+  return 0;
+}
+
+int mrc_module_unload(uint64_t context, uint64_t module) {
+  ENTER(context);
+  return cu.cuModuleUnload((handle)module);
+}
+
+int mrc_module_function(uint64_t context, uint64_t module, const char *name, uint64_t *function) {
+  handle f = 0;
+  ENTER(context);
+  TRY(cu.cuModuleGetFunction(&f, (handle)module, name));
+  *function = f;
+  return 0;
+}
+
+int mrc_function_shared(uint64_t context, uint64_t function, int bytes) {
+  ENTER(context);
+  return cu.cuFuncSetAttribute((handle)function, FUNCTION_DYNAMIC_SHARED_BYTES, bytes);
+}
+
+int mrc_launch_batch(uint64_t context, uint64_t stream, const mrc_launch *launches, int count, const void *parameters, uint64_t event,
+                     int *submitted) {
+  *submitted = 0;
+  ENTER(context);
+  for (int i = 0; i < count; i++) {
+    const mrc_launch *l = &launches[i];
+    size_t bytes = l->parameters_bytes;
+    // A list of keys and values; the keys are small numbers: the buffer, its size, the end.
+    void *extra[] = {(void *)1, (char *)(uintptr_t)parameters + l->parameters_at, (void *)2, &bytes, (void *)0};
+    TRY(cu.cuLaunchKernel((handle)l->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2],
+                          l->shared_bytes, (handle)stream, NULL, bytes ? extra : NULL));
+    *submitted = i + 1;
+  }
+  return event ? cu.cuEventRecord((handle)event, (handle)stream) : 0;
 }

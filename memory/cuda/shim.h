@@ -18,6 +18,16 @@ typedef struct {
   int32_t pad;
 } mrc_copy;
 
+// One launch of a batch: its parameters are bytes of the batch's, laid out as the
+// kernel declares them.
+typedef struct {
+  uint64_t function;
+  uint32_t grid[3], block[3];
+  uint32_t shared_bytes;
+  uint32_t parameters_at, parameters_bytes;
+  uint32_t pad;
+} mrc_launch;
+
 typedef struct {
   uint64_t total_bytes;
   uint8_t uuid[16];
@@ -62,10 +72,16 @@ int mrc_stream_create(uint64_t context, int urgent, uint64_t *stream);
 int mrc_stream_destroy(uint64_t context, uint64_t stream);
 int mrc_stream_sync(uint64_t context, uint64_t stream);
 int mrc_stream_wait(uint64_t context, uint64_t stream, uint64_t event);
-int mrc_event_create(uint64_t context, int shared, uint64_t *event);
+// A polled event raises no interrupt when it is reached: who records one between
+// copies of the same stream keeps no gap between them.
+enum { MRC_EVENT_OWN, MRC_EVENT_SHARED, MRC_EVENT_POLLED };
+int mrc_event_create(uint64_t context, int kind, uint64_t *event);
 int mrc_event_destroy(uint64_t context, uint64_t event);
 int mrc_event_record(uint64_t context, uint64_t event, uint64_t stream);
 int mrc_event_query(uint64_t context, uint64_t event);
+// Asks for an event until it is reached: for nap_ns with naps of 50 us in between,
+// then for spin_ns without. Returns what the driver said last.
+int mrc_event_await(uint64_t context, uint64_t event, int64_t nap_ns, int64_t spin_ns);
 int mrc_event_sync(uint64_t context, uint64_t event);
 int mrc_event_export(uint64_t context, uint64_t event, void *handle);
 int mrc_event_open(uint64_t context, const void *handle, uint64_t *event);
@@ -79,5 +95,15 @@ int mrc_read(uint64_t context, uint64_t stream, void *to, uint64_t from, uint64_
 int mrc_write(uint64_t context, uint64_t stream, uint64_t to, const void *from, uint64_t bytes);
 int mrc_register(uint64_t context, void *memory, uint64_t bytes, int read_only);
 int mrc_unregister(uint64_t context, void *memory);
+
+// image: a CUBIN, which says how long it is.
+int mrc_module_load(uint64_t context, const void *image, uint64_t *module);
+int mrc_module_unload(uint64_t context, uint64_t module);
+int mrc_module_function(uint64_t context, uint64_t module, const char *name, uint64_t *function);
+// Lets a kernel have more dynamic shared memory than the 48 KiB that all have.
+int mrc_function_shared(uint64_t context, uint64_t function, int bytes);
+// Submits the launches in order and then records event, if it is not 0.
+int mrc_launch_batch(uint64_t context, uint64_t stream, const mrc_launch *launches, int count, const void *parameters, uint64_t event,
+                     int *submitted);
 
 #endif

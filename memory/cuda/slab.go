@@ -26,21 +26,18 @@ type SlabConfig struct {
 	Identity memory.Identity
 }
 
-// Slab is one allocation of a device's memory. It is a memory.Space and a
-// memory.Reader.
+// Slab is one allocation of a device's memory. It is a memory.Staged space.
 type Slab struct {
 	device   *Device
 	pointer  uint64
 	size     uint64
 	identity memory.Identity
 	handle   Handle
+	stage    stage
 	closed   atomic.Bool
 }
 
-var (
-	_ memory.Space  = (*Slab)(nil)
-	_ memory.Reader = (*Slab)(nil)
-)
+var _ memory.Staged = (*Slab)(nil)
 
 // NewSlab allocates, after a random number of small allocations that are freed
 // again, and writes the header page. What lies behind it is not cleared. An
@@ -185,7 +182,7 @@ func (s *Slab) Close() error {
 		return nil
 	}
 	defer s.device.forget(kindSlab)
-	err := s.device.check("cuMemFree", s.device.api.free(s.device.context, s.pointer))
+	err := errors.Join(s.stage.close(s.device), s.device.check("cuMemFree", s.device.api.free(s.device.context, s.pointer)))
 	if s.device.lost.Load() != nil {
 		return nil
 	}

@@ -10,6 +10,7 @@ package host
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -251,6 +252,19 @@ func MemoryLimit() (Limit, error) {
 		return least, nil // no cgroups here, so none that limits
 	}
 	return cgroupLimit(least, "/sys/fs/cgroup", string(self)), nil
+}
+
+// UsableMemory is the limit of the cgroup where there is one, else MemoryLimit: on
+// virtual machines that are given memory as they touch it, what the machine says to
+// have is too little.
+func UsableMemory() (Limit, error) {
+	self, err := os.ReadFile("/proc/self/cgroup")
+	if err == nil {
+		if l := cgroupLimit(Limit{Bytes: math.MaxUint64}, "/sys/fs/cgroup", string(self)); l.Bytes < math.MaxUint64>>8 {
+			return l, nil
+		}
+	}
+	return MemoryLimit()
 }
 
 // cgroupLimit lowers a limit to that of the cgroups which /proc/self/cgroup

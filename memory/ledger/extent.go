@@ -141,6 +141,8 @@ type tier struct {
 	// discardBytes are withheld until Discarded. Below littered, the system may keep
 	// room for copies that were too small for that.
 	discardBytes, littered uint64
+	// strewn: some of that was really written, so that there is room when it is gone.
+	strewn bool
 	// cheap are the victims that leave for nothing, costly those that must be
 	// written.
 	cheap, costly victims
@@ -251,6 +253,7 @@ func (l *Ledger) vacate(e *extent, i int, out []Effect) []Effect {
 	if n < t.DiscardBytes {
 		t.space.Free(region.Offset)
 		t.littered = max(t.littered, region.End())
+		t.strewn = t.strewn || !unwritten
 		return l.sweep(i, out)
 	}
 	t.discardBytes += n
@@ -266,9 +269,9 @@ func (l *Ledger) sweep(i int, out []Effect) []Effect {
 		return out
 	}
 	region := Region{i, memory.Frame{Bytes: t.littered}}
-	t.discardBytes, t.littered = t.littered, 0
 	l.tickets++
-	l.discards[l.tickets] = discard{Region: region}
+	l.discards[l.tickets] = discard{region, !t.strewn}
+	t.discardBytes, t.littered, t.strewn = t.littered, 0, false
 	return append(out, Discard{Ticket: l.tickets, Region: region})
 }
 

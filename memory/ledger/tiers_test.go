@@ -409,6 +409,29 @@ func TestEmptyTierIsSwept(t *testing.T) {
 	}
 }
 
+// A tier that fails is not tried again for the room that its own failures left, and
+// were they too small to be given back one by one.
+func TestFailedWritesAreNotRepeatedForTheirOwnRoom(t *testing.T) {
+	x := newTester(t, 64<<10, Tier{Name: "disk", SizeBytes: 1 << 20, UnitBytes: 4096, DiscardBytes: 16 << 10})
+	for n := range 10 {
+		x.make(n+1, 5000)
+	}
+	x.reserve(task(50), time.Minute, 58<<10)
+	for writes := 0; len(x.io) > 0; {
+		if _, ok := x.io[0].(WriteOut); !ok {
+			x.carryOut(0, nil)
+			continue
+		}
+		if writes++; writes > 20 {
+			t.Fatalf("%d writes to a tier that fails each", writes)
+		}
+		x.carryOut(0, errors.New("no space left on device"))
+	}
+	if tier := x.l.Tiers()[1]; tier.Failed == nil || tier.UsedBytes != 0 {
+		t.Errorf("the tier: %+v", tier)
+	}
+}
+
 // Whoever runs and needs more goes before those who hold nothing.
 func TestUrgentGoesFirst(t *testing.T) {
 	x := newTester(t, 16*mib, disk(64*mib))

@@ -83,6 +83,8 @@ type Worker struct {
 	PID               int64
 	DataAddress       string
 	Device            uint8 // value of the API's DeviceKind
+	GPU               GPU
+	GPUHealth         *GPUHealth // nil where it is not told
 	Slots             uint32
 	Resources         map[string]float64
 	MemoryLimitBytes  uint64

@@ -15,6 +15,7 @@ type Registration struct {
 	PID         int64
 	DataAddress string
 	Device      uint8
+	GPU         GPU
 	Version     string
 	NativeOps   []string
 }
@@ -61,6 +62,8 @@ type WorkerStats struct {
 	SpillFailure                                    string
 	// Lanes is nil if nothing of them has changed.
 	Lanes []Lane
+	// GPU is nil where it is not told.
+	GPU *GPUHealth
 }
 
 // Lane is one path by which a worker fetches from a peer.
@@ -74,6 +77,8 @@ type Lane struct {
 	Latency        time.Duration
 	// Bytes that came, in Succeeded fetches besides Failed ones.
 	Bytes, Succeeded, Failed uint64
+	// Transport is what carries the bytes, empty where the path has no choice.
+	Transport string
 }
 
 // LaneOpen is the state of lanes that are taken.

@@ -211,7 +211,7 @@ func (l *Loop) workerRow(w *worker) *front.Worker {
 	r := &w.registration
 	row := &front.Worker{
 		ID: w.id, Name: w.name, Incarnation: w.incarnation, State: front.WorkerDisconnected,
-		Host: r.Worker.Host, PID: r.PID, DataAddress: r.DataAddress, Device: r.Device,
+		Host: r.Worker.Host, PID: r.PID, DataAddress: r.DataAddress, Device: r.Device, GPU: r.GPU, GPUHealth: w.stats.GPU,
 		Slots: r.Worker.Slots, Resources: r.Worker.Resources,
 		MemoryLimitBytes: r.Worker.MemoryBytes, MemoryUsedBytes: w.stats.MemoryUsedBytes, RSSBytes: w.stats.RSSBytes,
 		RegisteredAt: w.registeredAt, LastSeenAt: w.lastSeen, Deaths: l.workers.deaths[w.name],

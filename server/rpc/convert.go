@@ -154,6 +154,7 @@ func workerTo(w *front.Worker) *pb.Worker {
 		ExecutorDeaths: w.ExecutorDeaths, LastExecutorDeath: w.LastExecutorDeath,
 		BytesIn: w.BytesIn, BytesOut: w.BytesOut, Lanes: convertAll(w.Lanes, laneTo),
 		SpilledBytes: w.SpilledBytes, SpillWrittenBytes: w.SpillWrittenBytes, SpillReadBytes: w.SpillReadBytes, SpillFailure: w.SpillFailure,
+		Gpu: gpuTo(w.GPU), GpuHealth: gpuHealthTo(w.GPUHealth),
 	}
 }
 
@@ -161,6 +162,7 @@ func laneTo(l front.Lane) *pb.Lane {
 	return &pb.Lane{
 		PeerWorkerId: uint32(l.Peer), Peer: l.PeerName, Path: l.Path, State: pb.LaneState(l.State), Why: l.Why,
 		BytesPerSecond: l.BytesPerSecond, LatencyNanos: uint64(l.Latency), Bytes: l.Bytes, Succeeded: l.Succeeded, Failed: l.Failed,
+		Transport: l.Transport,
 	}
 }
 
@@ -168,7 +170,7 @@ func laneFrom(l *pb.Lane) front.Lane {
 	return front.Lane{
 		Peer: ids.WorkerID(l.GetPeerWorkerId()), PeerName: l.GetPeer(), Path: l.GetPath(), State: uint8(l.GetState()), Why: l.GetWhy(),
 		BytesPerSecond: l.GetBytesPerSecond(), Latency: time.Duration(l.GetLatencyNanos()),
-		Bytes: l.GetBytes(), Succeeded: l.GetSucceeded(), Failed: l.GetFailed(),
+		Bytes: l.GetBytes(), Succeeded: l.GetSucceeded(), Failed: l.GetFailed(), Transport: l.GetTransport(),
 	}
 }
 
@@ -234,7 +236,7 @@ func registrationFrom(r *pb.Registration) front.Registration {
 			}),
 		},
 		PID: r.GetPid(), DataAddress: r.GetDataAddress(), Device: uint8(r.GetDevice()), Version: r.GetVersion(),
-		NativeOps: r.GetNativeOps(),
+		NativeOps: r.GetNativeOps(), GPU: gpuFrom(r.GetGpu()),
 	}
 }
 
@@ -265,7 +267,7 @@ func inboundFrom(said *pb.SessionRequest) front.Inbound {
 			ExecutorDeaths: stats.GetExecutorDeaths(), LastExecutorDeath: stats.GetLastExecutorDeath(),
 			MemoryPressure: stats.GetMemoryPressure(), SpilledBytes: stats.GetSpilledBytes(), SpillWrittenBytes: stats.GetSpillWrittenBytes(),
 			SpillReadBytes: stats.GetSpillReadBytes(), SpillFailure: stats.GetSpillFailure(),
-			Lanes: nil,
+			Lanes: nil, GPU: gpuHealthFrom(stats.GetGpuHealth()),
 		}
 		if lanes := stats.GetLanes(); len(lanes) > 0 {
 			inbound.Stats.Lanes = convertAll(lanes, laneFrom)

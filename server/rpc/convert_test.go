@@ -81,6 +81,8 @@ func TestConversionsSetEveryField(t *testing.T) {
 			ID: 1, Name: "n", Incarnation: "i", State: front.WorkerActive, Host: "h", PID: 1, DataAddress: "a", Device: 1, Slots: 1,
 			Resources: map[string]float64{"r": 1}, MemoryLimitBytes: 1, MemoryUsedBytes: 1, RSSBytes: 1, AssignedTasks: 1, Objects: 1,
 			FinishedTasks: 1, RegisteredAt: someTime, LastSeenAt: someTime, Deaths: []front.Death{death}, Version: "v",
+			GPU:       front.GPU{UUID: "u", Name: "n", PCIBusID: "p", MemoryBytes: 1, Node: 1, Placement: "c", NetDevices: "m", Links: []front.GPULink{{UUID: "u", NVLinks: 1, PeerAccess: true, Why: "w"}}},
+			GPUHealth: someHealth(),
 			Executors: []string{"e"}, ExecutorDeaths: 1, LastExecutorDeath: "d", BytesIn: 1, BytesOut: 1, Revision: 1,
 			SpilledBytes: 1, SpillWrittenBytes: 2, SpillReadBytes: 3, SpillFailure: "f",
 			Lanes: []front.Lane{{Peer: 1, PeerName: "p", Path: "b", State: 2, Why: "w", BytesPerSecond: 1, Latency: 1, Bytes: 1, Succeeded: 1, Failed: 1}},
@@ -126,6 +128,8 @@ func fill(message protoreflect.Message) {
 				return protoreflect.ValueOfUint32(7)
 			case protoreflect.Uint64Kind:
 				return protoreflect.ValueOfUint64(7)
+			case protoreflect.Int32Kind:
+				return protoreflect.ValueOfInt32(7)
 			case protoreflect.Int64Kind:
 				return protoreflect.ValueOfInt64(7)
 			case protoreflect.DoubleKind:
@@ -157,6 +161,14 @@ func fill(message protoreflect.Message) {
 	}
 }
 
+// someHealth is what fill makes.
+func someHealth() *front.GPUHealth {
+	return &front.GPUHealth{
+		UsedBytes: 7, UtilizationPercent: 7, MemoryPercent: 7, ClockMHz: 7, Celsius: 7, Throttled: []string{"s"}, Watts: 7,
+		CorrectedECC: 7, UncorrectedECC: 7, XIDs: 7, LastEvent: "s", ForeignProcesses: 7, ForeignBytes: 7,
+	}
+}
+
 func TestWhatWorkersSayIsTakenWhole(t *testing.T) {
 	said := &pb.SessionRequest{}
 	fill(said.ProtoReflect())
@@ -173,7 +185,8 @@ func TestWhatWorkersSayIsTakenWhole(t *testing.T) {
 	stats := front.WorkerStats{
 		MemoryUsedBytes: 7, RSSBytes: 7, BytesIn: 7, BytesOut: 7, ExecutorDeaths: 7, LastExecutorDeath: "s",
 		MemoryPressure: true, SpilledBytes: 7, SpillWrittenBytes: 7, SpillReadBytes: 7, SpillFailure: "s",
-		Lanes: []front.Lane{{Peer: 7, PeerName: "s", Path: "s", State: 2, Why: "s", BytesPerSecond: 7, Latency: 7, Bytes: 7, Succeeded: 7, Failed: 7}},
+		Lanes: []front.Lane{{Peer: 7, PeerName: "s", Path: "s", State: 2, Why: "s", BytesPerSecond: 7, Latency: 7, Bytes: 7, Succeeded: 7, Failed: 7, Transport: "s"}},
+		GPU:   someHealth(),
 	}
 	if !reflect.DeepEqual(*inbound.Stats, stats) {
 		t.Errorf("stats: %+v", inbound.Stats)

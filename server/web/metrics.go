@@ -23,6 +23,7 @@ type collector struct {
 	written   *prometheus.Desc
 	read      *prometheus.Desc
 	failing   *prometheus.Desc
+	gpus      gpuMetrics
 }
 
 // NewCollector returns the metrics of a scheduler.
@@ -42,6 +43,7 @@ func NewCollector(scheduler front.Scheduler) prometheus.Collector {
 		written:   describe("worker_spill_written_bytes_total", "Bytes that the worker wrote to disk since it started.", "worker"),
 		read:      describe("worker_spill_read_bytes_total", "Bytes that the worker read back from disk since it started.", "worker"),
 		failing:   describe("worker_spill_failing", "1 while the worker cannot write to its disk.", "worker"),
+		gpus:      newGPUMetrics(),
 	}
 }
 
@@ -49,6 +51,7 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, desc := range []*prometheus.Desc{c.tasks, c.graphs, c.clients, c.workers, c.inline, c.events, c.spilled, c.written, c.read, c.failing} {
 		to <- desc
 	}
+	c.gpus.describe(to)
 }
 
 func (c *collector) Collect(to chan<- prometheus.Metric) {
@@ -97,5 +100,6 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 			failing = 1
 		}
 		gauge(c.failing, failing, w.Name)
+		c.gpus.collect(to, w)
 	}
 }

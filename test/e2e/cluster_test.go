@@ -117,9 +117,14 @@ func environment(add ...string) []string {
 }
 
 func startUp(dir string, args ...string) (*cluster, error) {
+	return startUpOf(binary, environment(), dir, args...)
+}
+
+// startUpOf starts a cluster of another program, or with another environment.
+func startUpOf(binary string, env []string, dir string, args ...string) (*cluster, error) {
 	c := &cluster{file: filepath.Join(dir, "scheduler.json"), log: new(lockedBuffer), ended: make(chan struct{})}
 	c.cmd = exec.Command(binary, append([]string{"up", "--scheduler-file", c.file, "--python", python()}, args...)...)
-	c.cmd.Env = environment()
+	c.cmd.Env = env
 	c.cmd.Stderr = c.log
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	out, err := c.cmd.StdoutPipe()
@@ -163,6 +168,12 @@ func startUp(dir string, args ...string) (*cluster, error) {
 func startCluster(t *testing.T, args ...string) *cluster {
 	t.Helper()
 	c, err := startUp(t.TempDir(), args...)
+	return watched(t, c, err)
+}
+
+// watched stops a cluster with the test.
+func watched(t *testing.T, c *cluster, err error) *cluster {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}

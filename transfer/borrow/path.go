@@ -22,6 +22,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,6 +49,20 @@ type Config struct {
 	LeaseTTL time.Duration
 	// Received, if set, is told of the bytes that Fetch copies.
 	Received func(bytes int)
+	// Spin is how long an answer is looked for before its reader sleeps. Default 0.
+	Spin time.Duration
+	// Open, if set, makes peers' memory usable here, in place of a mapping for the
+	// processor; it also gets that which lies on a GPU, with a nil file. The file is
+	// its to close if there is no error.
+	Open func(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File) (Memory, error)
+}
+
+// Memory is a peer's memory in this process.
+type Memory interface {
+	memory.Space
+	// Close ends the mapping; dead says that the peer's process is known to be. It
+	// is called once, after the last loan has ended.
+	Close(dead bool)
 }
 
 // Path is the reading side. It keeps one connection and one mapping per peer.
@@ -120,7 +135,33 @@ type space struct {
 	file *os.File
 }
 
-var _ memory.Space = (*space)(nil)
+var _ Memory = (*space)(nil)
+
+// mapped is Config.Open for what the processor addresses.
+func mapped(_ transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File) (Memory, error) {
+	if file == nil {
+		return nil, errors.New("its memory lies on a GPU")
+	}
+	data, err := slabshare.Map(file, welcome, false)
+	if err != nil {
+		return nil, err
+	}
+	return &space{data: data, file: file, identity: Identity(welcome)}, nil
+}
+
+// Identity is what a welcome says.
+func Identity(welcome *millracev1.BorrowWelcome) memory.Identity {
+	id := memory.Identity{Nonce: welcome.GetNonce()}
+	copy(id.WorkerUUID[:], welcome.GetWorkerUuid())
+	copy(id.Incarnation[:], welcome.GetIncarnation())
+	return id
+}
+
+// Close is part of Memory. The pages of the dead are as good as others.
+func (s *space) Close(bool) {
+	_ = slabshare.Unmap(s.data) // nothing could be done about it
+	_ = s.file.Close()          // nothing was written
+}
 
 // Size is part of memory.Space.
 func (s *space) Size() uint64 { return uint64(len(s.data)) }
@@ -141,7 +182,7 @@ type peer struct {
 	path  *Path
 	ready chan struct{}
 	conn  *slabshare.Conn
-	space *space
+	space Memory
 	err   error
 	// wake tells run of loans that ended. It has room for one.
 	wake chan struct{}
@@ -150,18 +191,29 @@ type peer struct {
 	// All below is guarded by mu. ended are leases to give back.
 	loans map[*loan]struct{}
 	ended []uint64
-	// gone: the connection has ended, and who ends the last loan unmaps.
-	gone     bool
-	unmapped bool
+	// batches are those with leases that have not ended.
+	batches map[*Batch]struct{}
+	// gone: the connection has ended, and who ends the last loan unmaps. dead: the
+	// peer's process is known to have ended as well.
+	gone, dead bool
+	unmapped   bool
+}
+
+// lease is one on an object.
+type lease struct {
+	// id is fixed; 0 none.
+	id uint64
+	// limit is when the lease ends by itself, in UnixNano: it moves on as the lease
+	// is renewed. 0: it did not hold.
+	limit atomic.Int64
+	// open: of a batch, and not ended; guarded by peer.mu.
+	open bool
 }
 
 // loan is one object.
 type loan struct {
+	lease
 	peer *peer
-	id   uint64
-	// limit is when the lease ends by itself, in UnixNano: it moves on as the lease
-	// is renewed. 0: it did not hold.
-	limit atomic.Int64
 }
 
 // connected returns the connection to a peer, making it if need be.
@@ -172,11 +224,11 @@ func (p *Path) connected(ctx context.Context, at transfer.Peer) (*peer, error) {
 		return nil, fmt.Errorf("borrow: %w: closed", transfer.ErrPeerLost)
 	}
 	c := p.peers[at.Address]
-	if c != nil && c.dead() {
+	if c != nil && c.over() {
 		c = nil
 	}
 	if c == nil {
-		c = &peer{path: p, ready: make(chan struct{}), wake: make(chan struct{}, 1), loans: make(map[*loan]struct{})}
+		c = &peer{path: p, ready: make(chan struct{}), wake: make(chan struct{}, 1), loans: make(map[*loan]struct{}), batches: make(map[*Batch]struct{})}
 		p.peers[at.Address] = c
 		p.wait.Add(1)
 		go c.run(at)
@@ -198,8 +250,8 @@ func (p *Path) connected(ctx context.Context, at transfer.Peer) (*peer, error) {
 	return nil, fmt.Errorf("borrow from %s: %w", at, c.err)
 }
 
-// dead says whether a connection that was made has ended.
-func (c *peer) dead() bool {
+// over says whether a connection that was made has ended.
+func (c *peer) over() bool {
 	select {
 	case <-c.ready:
 		return c.err != nil || c.conn.Err() != nil
@@ -211,7 +263,7 @@ func (c *peer) dead() bool {
 func (c *peer) connect(at transfer.Peer) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), c.path.config.StallTimeout, transfer.ErrStalled)
 	defer cancel()
-	hello := &millracev1.BorrowHello{Token: c.path.config.Token}
+	hello := &millracev1.BorrowHello{Token: c.path.config.Token, Device: c.path.config.Open != nil}
 	if c.path.config.Worker != nil {
 		hello.ReaderWorkerId = uint32(c.path.config.Worker())
 	}
@@ -226,18 +278,28 @@ func (c *peer) connect(at transfer.Peer) error {
 		}
 		return fmt.Errorf("%w: %w", transfer.ErrPeerLost, err)
 	}
-	data, err := slabshare.Map(file, welcome, false)
+	open := c.path.config.Open
+	if open == nil {
+		open = mapped
+	}
+	space, err := open(at, welcome, file)
 	if err != nil {
-		_ = file.Close() // nothing was written
+		if file != nil {
+			_ = file.Close() // nothing was written
+		}
 		_ = conn.Close()
 		conn.Free()
 		return fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
 	}
-	c.conn, c.space = conn, &space{data: data, file: file, identity: memory.Identity{
-		WorkerUUID: [16]byte(welcome.GetWorkerUuid()), Incarnation: [16]byte(welcome.GetIncarnation()), Nonce: welcome.GetNonce(),
-	}}
+	if slabshare.Spins() {
+		conn.Spin = c.path.config.Spin
+	}
+	c.conn, c.space = conn, space
 	return nil
 }
+
+// giveBackEvery is how long a lease that ended may wait for others that do.
+const giveBackEvery = time.Millisecond
 
 // run connects, gives leases back and renews them, until the connection ends.
 func (c *peer) run(at transfer.Peer) {
@@ -250,16 +312,25 @@ func (c *peer) run(at transfer.Peer) {
 	every := c.path.config.LeaseTTL / 3
 	timer := time.NewTimer(every)
 	defer timer.Stop()
+	pause := time.NewTimer(giveBackEvery)
+	defer pause.Stop()
 	for {
 		select {
 		case <-c.wake:
 			c.giveBack()
+			// Who fetches one object after the other must not wake us for each.
+			pause.Reset(giveBackEvery)
+			select {
+			case <-pause.C:
+			case <-c.conn.Done():
+			}
 		case <-timer.C:
 			c.renew()
 			timer.Reset(every)
 		case <-c.conn.Done():
+			dead := c.conn.Exited()
 			c.mu.Lock()
-			c.gone = true
+			c.gone, c.dead = true, dead
 			c.unmapIfUnused()
 			c.mu.Unlock()
 			return
@@ -283,44 +354,48 @@ func (c *peer) giveBack() {
 
 func (c *peer) renew() {
 	c.mu.Lock()
-	loans := make([]*loan, 0, len(c.loans))
-	numbers := make([]uint64, 0, len(c.loans))
+	var leases []*lease
 	for l := range c.loans {
-		loans, numbers = append(loans, l), append(numbers, l.id)
+		leases = append(leases, &l.lease)
+	}
+	for b := range c.batches {
+		for i := range b.leases {
+			if l := &b.leases[i]; l.open {
+				leases = append(leases, l)
+			}
+		}
 	}
 	c.mu.Unlock()
-	if len(loans) == 0 {
-		return
-	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), c.path.config.StallTimeout, transfer.ErrStalled)
 	defer cancel()
-	for len(loans) > 0 {
-		n := min(len(loans), maxRefs)
+	for part := range slices.Chunk(leases, maxRefs) {
+		numbers := make([]uint64, len(part))
+		for i, l := range part {
+			numbers[i] = l.id
+		}
 		asked := time.Now()
 		response, err := c.conn.Call(ctx, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Renew{
-			Renew: &millracev1.BorrowRenew{LeaseIds: numbers[:n], TtlMillis: uint64(c.path.config.LeaseTTL / time.Millisecond)},
+			Renew: &millracev1.BorrowRenew{LeaseIds: numbers, TtlMillis: uint64(c.path.config.LeaseTTL / time.Millisecond)},
 		}}, nil)
 		if err != nil {
 			return // They run out, or the next time is in time.
 		}
 		held := response.GetRenewed().GetHeld()
-		for i, l := range loans[:n] {
+		for i, l := range part {
 			if i < len(held) && held[i] {
 				l.limit.Store(asked.Add(c.path.config.LeaseTTL).UnixNano())
 			} else {
 				l.limit.Store(0)
 			}
 		}
-		loans, numbers = loans[n:], numbers[n:]
 	}
 }
 
 // unmapIfUnused ends the mapping after the last loan. REQUIRES: mu.
 func (c *peer) unmapIfUnused() {
-	if c.gone && len(c.loans) == 0 && !c.unmapped {
+	if c.gone && len(c.loans) == 0 && len(c.batches) == 0 && !c.unmapped {
 		c.unmapped = true
-		_ = slabshare.Unmap(c.space.data) // nothing could be done about it
-		_ = c.space.file.Close()          // nothing was written
+		c.space.Close(c.dead)
 		c.conn.Free()
 	}
 }
@@ -335,11 +410,22 @@ func (l *loan) end() bool {
 	c.ended = append(c.ended, l.id)
 	c.unmapIfUnused()
 	c.mu.Unlock()
+	c.wakeUp()
+	return held
+}
+
+// wakeUp has run look for ended leases.
+func (c *peer) wakeUp() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
 	}
-	return held
+}
+
+// Connect makes the connection to a peer, if there is none.
+func (p *Path) Connect(ctx context.Context, at transfer.Peer) error {
+	_, err := p.connected(ctx, at)
+	return err
 }
 
 // Lends is part of transfer.Borrower. What is not known is worth asking.
@@ -360,19 +446,10 @@ func (p *Path) Borrow(ctx context.Context, at transfer.Peer, refs []transfer.Ref
 	if p.config.Worker != nil {
 		request.ReaderWorkerId = uint32(p.config.Worker())
 	}
-	limited, cancel := context.WithTimeoutCause(ctx, p.config.StallTimeout, transfer.ErrStalled)
-	defer cancel()
 	asked := time.Now()
-	response, err := c.conn.Call(limited, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Acquire{Acquire: request}}, c.decline)
+	response, err := c.acquire(ctx, at, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Acquire{Acquire: request}})
 	if err != nil {
-		if ctx.Err() == nil && errors.Is(err, transfer.ErrStalled) {
-			// What it grants after all is given back with the connection.
-			_ = c.conn.Close()
-		}
-		if ctx.Err() != nil || errors.Is(err, transfer.ErrStalled) {
-			return nil, fmt.Errorf("borrow from %s: %w", at, err)
-		}
-		return nil, fmt.Errorf("borrow from %s: %w: %w", at, transfer.ErrPeerLost, err)
+		return nil, err
 	}
 	leases := response.GetAcquired().GetLeases()
 	if len(leases) != len(refs) {
@@ -385,12 +462,35 @@ func (p *Path) Borrow(ctx context.Context, at transfer.Peer, refs []transfer.Ref
 	return loans, nil
 }
 
+// acquire asks for leases.
+func (c *peer) acquire(ctx context.Context, at transfer.Peer, request *millracev1.BorrowRequest) (*millracev1.BorrowResponse, error) {
+	limited, cancel := context.WithTimeoutCause(ctx, c.path.config.StallTimeout, transfer.ErrStalled)
+	defer cancel()
+	response, err := c.conn.Call(limited, request, c.decline)
+	if err == nil {
+		return response, nil
+	}
+	if ctx.Err() == nil && errors.Is(err, transfer.ErrStalled) {
+		// What it grants after all is given back with the connection.
+		_ = c.conn.Close()
+	}
+	if ctx.Err() != nil || errors.Is(err, transfer.ErrStalled) {
+		return nil, fmt.Errorf("borrow from %s: %w", at, err)
+	}
+	return nil, fmt.Errorf("borrow from %s: %w: %w", at, transfer.ErrPeerLost, err)
+}
+
 // decline gives back what was granted when nobody waited for it any more.
 func (c *peer) decline(r *millracev1.BorrowResponse) {
 	c.mu.Lock()
 	for _, l := range r.GetAcquired().GetLeases() {
 		if l.GetLeaseId() != 0 {
 			c.ended = append(c.ended, l.GetLeaseId())
+		}
+	}
+	for _, id := range r.GetAcquiredMany().GetLeaseIds() {
+		if id != 0 {
+			c.ended = append(c.ended, id)
 		}
 	}
 	c.mu.Unlock()
@@ -409,7 +509,8 @@ func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *millracev1.ReadLease
 		}
 		return transfer.Loan{Err: fmt.Errorf("%s on %s: %w", ref, at, err)}
 	}
-	l := &loan{peer: c, id: pb.GetLeaseId()}
+	l := &loan{peer: c}
+	l.id = pb.GetLeaseId()
 	l.limit.Store(limit.UnixNano())
 	c.mu.Lock()
 	unmapped := c.unmapped

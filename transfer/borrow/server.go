@@ -30,20 +30,29 @@ const (
 	reasonElsewhere = "OBJECT_ELSEWHERE"
 	reasonNotHere   = "OBJECT_NOT_HERE"
 	reasonNoPlace   = "NO_PLACE"
+	reasonDevice    = "DEVICE_MEMORY"
 )
 
 const (
 	maxRefs    = 10000
 	maxTTL     = 10 * time.Minute
 	defaultTTL = 30 * time.Second
+	// spinFor is how long the server of a GPU's memory looks for the next request of
+	// a reader that is busy.
+	spinFor = 100 * time.Microsecond
 	// helloTimeout is how long a new connection may be silent.
 	helloTimeout = 5 * time.Second
 )
 
 // ServerConfig is fixed for the life of a server.
 type ServerConfig struct {
-	// Space is what is lent: one that another process can map.
+	// Space is what is lent: one that another process can map by its descriptor, or
+	// by what Device says.
 	Space memory.Space
+	// Device, if set, is how a Space on a GPU is mapped. Host, if set, is then lent to
+	// those who cannot.
+	Device *Device
+	Host   *Host
 	// Source is what is read from, Receiver what is written to; without one,
 	// nobody can write.
 	Source   transfer.Source
@@ -55,12 +64,27 @@ type ServerConfig struct {
 	Log    *slog.Logger
 }
 
+// Device tells another process of the same host how to map memory on a GPU.
+type Device struct {
+	// Handle is a CUipcMemHandle, UUID that of the GPU.
+	Handle [64]byte
+	UUID   [16]byte
+}
+
+// Host is host memory in which others see, and write, what lies on a GPU.
+type Host struct {
+	// Space has a descriptor, and the identity of the GPU's.
+	Space    memory.Space
+	Source   transfer.Source
+	Receiver transfer.Receiver
+}
+
 // Server is the lending side.
 type Server struct {
 	config   ServerConfig
 	listener *net.UnixListener
 	// readOnly is the descriptor that readers get: it cannot be mapped for
-	// writing. writable is that of writers.
+	// writing. writable is that of writers. Both are nil if the memory lies on a GPU.
 	readOnly, writable *os.File
 	wait               sync.WaitGroup
 	in, out            atomic.Uint64
@@ -78,26 +102,49 @@ func Listen(dataAddress string, c ServerConfig) (*Server, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
-	fd := c.Space.FD()
-	if fd < 0 {
-		return nil, fmt.Errorf("borrow: %w: this kind of memory cannot be mapped by others", transfer.ErrNoWay)
-	}
 	s := &Server{config: c, conns: make(map[*serving]struct{})}
-	// What was opened for reading cannot be mapped for writing, whoever has it.
-	path := fmt.Sprintf("/proc/self/fd/%d", fd)
+	if err := s.open(); err != nil {
+		return nil, err
+	}
 	var err error
-	if s.readOnly, err = os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
-		return nil, fmt.Errorf("borrow: the memory for readers: %w; is /proc mounted?", err)
-	}
-	if s.writable, err = os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
-		return nil, errors.Join(fmt.Errorf("borrow: the memory for writers: %w", err), s.readOnly.Close())
-	}
 	if s.listener, err = net.ListenUnix("unix", &net.UnixAddr{Name: slabshare.Name(dataAddress), Net: "unix"}); err != nil {
-		return nil, errors.Join(fmt.Errorf("borrow: listen as %s: %w", slabshare.Name(dataAddress), err), s.readOnly.Close(), s.writable.Close())
+		return nil, errors.Join(fmt.Errorf("borrow: listen as %s: %w", slabshare.Name(dataAddress), err), s.closeFiles())
 	}
 	s.wait.Add(1)
 	go s.accept()
 	return s, nil
+}
+
+// open makes the descriptors that are passed on.
+func (s *Server) open() (err error) {
+	fd := s.config.Space.FD()
+	switch {
+	case s.config.Host != nil:
+		fd = s.config.Host.Space.FD()
+	case s.config.Device != nil:
+		return nil
+	}
+	if fd < 0 {
+		return fmt.Errorf("borrow: %w: this kind of memory cannot be mapped by others", transfer.ErrNoWay)
+	}
+	// What was opened for reading cannot be mapped for writing, whoever has it.
+	path := fmt.Sprintf("/proc/self/fd/%d", fd)
+	if s.readOnly, err = os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
+		return fmt.Errorf("borrow: the memory for readers: %w; is /proc mounted?", err)
+	}
+	if s.writable, err = os.OpenFile(path, os.O_RDWR|unix.O_CLOEXEC, 0); err != nil {
+		return errors.Join(fmt.Errorf("borrow: the memory for writers: %w", err), s.closeFiles())
+	}
+	return nil
+}
+
+func (s *Server) closeFiles() (err error) {
+	for _, f := range []*os.File{s.readOnly, s.writable} {
+		if f != nil {
+			err = errors.Join(err, f.Close())
+		}
+	}
+	return err
 }
 
 // Traffic returns the bytes that clients wrote and that were lent so far.
@@ -113,7 +160,7 @@ func (s *Server) Close() error {
 	s.mu.Unlock()
 	err := s.listener.Close()
 	s.wait.Wait()
-	return errors.Join(err, s.readOnly.Close(), s.writable.Close())
+	return errors.Join(err, s.closeFiles())
 }
 
 func (s *Server) accept() {
@@ -154,6 +201,8 @@ type serving struct {
 	unix   *net.UnixConn
 	reader transfer.Reader
 	write  bool
+	// lent is what the other side maps, set by the welcome.
+	lent Host
 
 	writing sync.Mutex // Held while a message is written.
 	// creating counts the goroutines that wait for memory.
@@ -194,7 +243,9 @@ func (c *serving) run() {
 	places := c.places
 	c.leases, c.places = nil, nil
 	c.mu.Unlock()
-	s.config.Source.Release(leases)
+	if len(leases) > 0 {
+		c.lent.Source.Release(leases)
+	}
 	for _, p := range places {
 		p.incoming.Abort()
 	}
@@ -223,13 +274,33 @@ func (c *serving) serve(ctx context.Context) error {
 	if err := c.welcome(&hello); err != nil {
 		return err
 	}
-	for {
+	inbox, err := slabshare.NewInbox(c.unix)
+	if err != nil {
+		return err
+	}
+	var requests []*millracev1.BorrowRequest
+	take := func(message []byte) error {
 		request := new(millracev1.BorrowRequest)
-		if err := slabshare.Read(c.unix, request); err != nil {
+		requests = append(requests, request)
+		return slabshare.Into(message, request)
+	}
+	spin := time.Duration(0)
+	for {
+		asked := time.Now()
+		requests = requests[:0]
+		err := inbox.Next(spin, take)
+		for _, request := range requests {
+			if err == nil {
+				err = c.answer(ctx, request)
+			}
+		}
+		if err != nil {
 			return err
 		}
-		if err := c.answer(ctx, request); err != nil {
-			return err
+		// Peers of a GPU often ask several times in a row, and to be woken takes longer
+		// than what they ask for.
+		if spin = 0; c.server.config.Device != nil && slabshare.Spins() && time.Since(asked) < spinFor {
+			spin = spinFor
 		}
 	}
 }
@@ -254,18 +325,28 @@ func (c *serving) welcome(request *millracev1.BorrowRequest) error {
 		return refuse(reasonDenied, "this is not the cluster's token; use the one that its scheduler printed")
 	case hello.GetWrite() && (hello.GetReaderWorkerId() != 0 || config.Receiver == nil):
 		return refuse(reasonDenied, "only clients write")
+	case config.Device != nil && config.Host == nil && (!hello.GetDevice() || hello.GetWrite()):
+		return refuse(reasonDevice, "this worker's memory lies on a GPU, and only its peers map it; read and write by DataService")
+	}
+	if c.lent = (Host{config.Space, config.Source, config.Receiver}); config.Device != nil && (!hello.GetDevice() || hello.GetWrite()) {
+		c.lent = *config.Host
 	}
 	c.reader, c.write = transfer.Reader{Worker: ids.WorkerID(hello.GetReaderWorkerId())}, hello.GetWrite()
-	id := config.Space.Identity()
+	id := c.lent.Space.Identity()
 	file := c.server.readOnly
 	if c.write {
 		file = c.server.writable
 	}
-	return slabshare.Write(c.unix, &millracev1.BorrowResponse{Call: request.GetCall(), Answer: &millracev1.BorrowResponse_Welcome{
-		Welcome: &millracev1.BorrowWelcome{
-			WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce, MemoryBytes: config.Space.Size(),
-		},
-	}}, file)
+	welcome := &millracev1.BorrowWelcome{
+		WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce, MemoryBytes: c.lent.Space.Size(),
+	}
+	if d := config.Device; d != nil && c.lent.Space == config.Space {
+		file = nil
+		welcome.Device = &millracev1.DeviceMemory{IpcHandle: d.Handle[:], DeviceUuid: d.UUID[:]}
+	}
+	return slabshare.Write(c.unix, &millracev1.BorrowResponse{
+		Call: request.GetCall(), Answer: &millracev1.BorrowResponse_Welcome{Welcome: welcome},
+	}, file)
 }
 
 func refusal(call uint64, reason, message string) *millracev1.BorrowResponse {
@@ -283,12 +364,14 @@ func (c *serving) answer(ctx context.Context, request *millracev1.BorrowRequest)
 	switch order := request.GetOrder().(type) {
 	case *millracev1.BorrowRequest_Acquire:
 		return c.acquire(response, order.Acquire)
+	case *millracev1.BorrowRequest_AcquireMany:
+		return c.acquireMany(response, order.AcquireMany)
 	case *millracev1.BorrowRequest_Renew:
 		leases, err := leaseIDs(order.Renew.GetLeaseIds())
 		if err != nil {
 			return c.send(refusal(response.GetCall(), reasonProtocol, err.Error()))
 		}
-		renewer, ok := c.server.config.Source.(transfer.Renewer)
+		renewer, ok := c.lent.Source.(transfer.Renewer)
 		if !ok {
 			return c.send(refusal(response.GetCall(), reasonProtocol, "leases are not renewed here"))
 		}
@@ -344,7 +427,7 @@ func (c *serving) release(leases []transfer.LeaseID) []bool {
 	c.server.mu.Lock()
 	c.server.kept -= kept
 	c.server.mu.Unlock()
-	got := c.server.config.Source.Release(mine)
+	got := c.lent.Source.Release(mine)
 	if len(mine) == len(leases) {
 		return got
 	}
@@ -368,7 +451,7 @@ func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1
 	lent := make(map[transfer.LeaseID]uint64)
 	var elsewhere []transfer.LeaseID
 	var bytes uint64
-	for i, l := range c.server.config.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), 0)) {
+	for i, l := range c.lent.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), 0)) {
 		lease := &millracev1.ReadLease{}
 		out.Leases[i] = lease
 		switch {
@@ -389,7 +472,7 @@ func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1
 			bytes += l.Head.Bytes()
 		}
 	}
-	c.server.config.Source.Release(elsewhere)
+	c.lent.Source.Release(elsewhere)
 	c.mu.Lock()
 	maps.Copy(c.leases, lent)
 	c.mu.Unlock()
@@ -418,7 +501,7 @@ func (c *serving) keep(bytes uint64) bool {
 // lends says whether all of an object lies in what was passed on.
 func (c *serving) lends(regions []transfer.Region) bool {
 	for _, r := range regions {
-		if r.Frame.Bytes > 0 && r.Space != c.server.config.Space {
+		if r.Frame.Bytes > 0 && r.Space != c.lent.Space {
 			return false
 		}
 	}
@@ -435,7 +518,7 @@ func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.Object
 	c.creating.Add(1)
 	go func() {
 		defer c.creating.Done()
-		incoming, err := c.server.config.Receiver.Create(ctx, head)
+		incoming, err := c.lent.Receiver.Create(ctx, head)
 		if err != nil {
 			_ = c.send(refusal(call, failure(err), err.Error())) // if it is gone, so is whoever asked
 			return

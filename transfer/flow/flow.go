@@ -73,6 +73,9 @@ type Lane struct {
 	Latency time.Duration
 	// Fetches that succeeded and failed, and the bytes that came.
 	Succeeded, Failed, Bytes uint64
+	// Transport is what carries the bytes where the path has a choice. The machine
+	// knows nothing of it: who owns the paths fills it in.
+	Transport string
 }
 
 // Kind is how a fetch on a path ended.

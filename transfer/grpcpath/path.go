@@ -27,6 +27,7 @@ import (
 	"github.com/millrace/millrace/internal/dataproto"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
+	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 )
 
@@ -199,6 +200,11 @@ func (p *Path) fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 		}),
 	}
 	defer f.stall.Stop()
+	defer func() {
+		for i := range f.objects {
+			f.objects[i].close()
+		}
+	}()
 	request := &millracev1.ReadObjectsRequest{Objects: dataproto.RefsTo(refs), Parts: part.of, Part: part.index}
 	if p.config.Worker != nil {
 		request.ReaderWorkerId = uint32(p.config.Worker())
@@ -275,6 +281,9 @@ type incoming struct {
 	offset uint64
 	begun  bool
 	done   bool
+	// flow takes what belongs into a space that the processor cannot address.
+	flow      *memory.Inflow
+	flowSpace memory.Space
 }
 
 func (f *fetch) receive(ctx context.Context, stream grpc.ClientStream) error {
@@ -313,6 +322,7 @@ func (f *fetch) handle(ctx context.Context, m *rawframe.Message) error {
 			return nil
 		}
 		o.done = true
+		o.close()
 		err := fmt.Errorf("%s on %s: %w: %s: %s", f.refs[m.Index], f.peer, transfer.ErrPeerLost, m.Error.GetReason(), m.Error.GetMessage())
 		if m.Error.GetReason() == ReasonNotHere {
 			err = fmt.Errorf("%s on %s: %w", f.refs[m.Index], f.peer, transfer.ErrNotHere)
@@ -333,19 +343,32 @@ func (f *fetch) handle(ctx context.Context, m *rawframe.Message) error {
 		return f.violation(m.Index, "data before its head")
 	}
 	if m.Data.Len() > 0 && !o.done {
-		if err := o.write(m); err != nil {
-			return f.violation(m.Index, "%v", err)
+		misplaced, err := o.write(m)
+		if misplaced != nil {
+			return f.violation(m.Index, "%v", misplaced)
+		}
+		if err != nil {
+			f.unplaced(m.Index, err)
 		}
 	}
 	f.settle(m.Index)
 	return nil
 }
 
+// unplaced ends an object for which there is room that cannot be written; the rest of
+// it is drained.
+func (f *fetch) unplaced(index uint32, err error) {
+	o := &f.objects[index]
+	o.done = true
+	o.close()
+	f.sink.Done(int(index), fmt.Errorf("%s from %s: %w", f.refs[index], f.peer, err))
+}
+
 // settle tells the sink if an object is there.
 func (f *fetch) settle(index uint32) {
 	if o := &f.objects[index]; !o.done && o.complete() {
 		o.done = true
-		f.sink.Done(int(index), nil)
+		f.sink.Done(int(index), o.flush())
 	}
 }
 
@@ -395,26 +418,74 @@ func (o *incoming) complete() bool {
 	return true
 }
 
-// next returns the place of data that must be what comes next, and counts it as there.
-func (o *incoming) next(frame uint32, offset, n uint64) ([]byte, error) {
+// next returns the region of data that must be what comes next, and counts it as
+// there.
+func (o *incoming) next(frame uint32, offset, n uint64) (transfer.Region, error) {
 	if o.complete() {
-		return nil, errors.New("more data than its frames hold")
+		return transfer.Region{}, errors.New("more data than its frames hold")
 	}
-	begin, end := o.part.bounds(o.regions[o.frame].Frame.Bytes)
+	region := o.regions[o.frame]
+	begin, end := o.part.bounds(region.Frame.Bytes)
 	at := begin + o.offset
 	if int(frame) != o.frame || offset != at || n > end-at {
-		return nil, fmt.Errorf("frame %d [%d, +%d) came, frame %d [%d, +%d) is next", frame, offset, n, o.frame, at, end-at)
+		return transfer.Region{}, fmt.Errorf("frame %d [%d, +%d) came, frame %d [%d, +%d) is next", frame, offset, n, o.frame, at, end-at)
 	}
 	o.offset += n
-	return o.regions[o.frame].Bytes()[at : at+n], nil
+	region.Frame = memory.Frame{Offset: region.Frame.Offset + at, Bytes: n}
+	return region, nil
 }
 
-func (o *incoming) write(m *rawframe.Message) error {
-	into, err := o.next(m.Frame, m.Offset, uint64(m.Data.Len()))
-	if err == nil {
-		m.Data.CopyTo(into)
+// room returns where the first bytes of a region go, all of them if they can be
+// addressed. REQUIRES: what it returned before has been filled.
+func (o *incoming) room(region transfer.Region) ([]byte, error) {
+	staged, ok := region.Space.(memory.Staged)
+	if !ok {
+		return region.Bytes(), nil
+	}
+	if o.flow == nil || o.flowSpace != region.Space {
+		if err := o.flush(); err != nil {
+			return nil, err
+		}
+		o.flow, o.flowSpace = memory.NewInflow(staged), region.Space
+	}
+	return o.flow.Room(region.Frame.Offset, region.Frame.Bytes)
+}
+
+// flush returns when all that came is where it belongs.
+func (o *incoming) flush() error {
+	if o.flow == nil {
+		return nil
+	}
+	err := o.flow.Flush()
+	if err != nil {
+		o.close()
 	}
 	return err
+}
+
+// close gives up what was not flushed; nothing writes to the regions any more.
+func (o *incoming) close() {
+	if o.flow != nil {
+		o.flow.Close()
+	}
+}
+
+// write takes the data of a message. misplaced is an error of the sender.
+func (o *incoming) write(m *rawframe.Message) (misplaced, err error) {
+	region, err := o.next(m.Frame, m.Offset, uint64(m.Data.Len()))
+	if err != nil {
+		return err, nil
+	}
+	for done := 0; done < m.Data.Len(); {
+		into, err := o.room(region)
+		if err != nil {
+			return nil, err
+		}
+		n := m.Data.CopyFrom(done, into)
+		region.Frame = memory.Frame{Offset: region.Frame.Offset + uint64(n), Bytes: region.Frame.Bytes - uint64(n)}
+		done += n
+	}
+	return nil, nil
 }
 
 // complete ends a stream that ended well: whatever is not done is missing.
@@ -422,6 +493,7 @@ func (f *fetch) complete() error {
 	for i := range f.objects {
 		if o := &f.objects[i]; !o.done {
 			o.done = true
+			o.close()
 			f.sink.Done(i, fmt.Errorf("%s on %s: %w: the stream ended in its middle", f.refs[i], f.peer, transfer.ErrProtocol))
 		}
 	}

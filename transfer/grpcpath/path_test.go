@@ -2,6 +2,7 @@ package grpcpath_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"net"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/grpcpath"
@@ -96,6 +98,96 @@ func TestConformanceByGRPCAlone(t *testing.T) {
 		},
 		CanStall: true,
 	}.Run(t)
+}
+
+// far makes a harness read from and place in spaces that the processor cannot address.
+func far(t *testing.T, h transfertest.Harness) transfertest.Harness {
+	t.Helper()
+	space := func(t *testing.T) *transfertest.Far {
+		t.Helper()
+		f := transfertest.NewFar(t, 512<<20)
+		t.Cleanup(func() {
+			if n := f.Lent.Load(); n != 0 {
+				t.Errorf("%d buffers were not given back", n)
+			}
+		})
+		return f
+	}
+	rooms := map[transfer.Path]*transfertest.Room{}
+	path := h.Path
+	h.Path = func(t *testing.T, stall time.Duration) transfer.Path {
+		t.Helper()
+		p := path(t, stall)
+		rooms[p] = transfertest.NewRoom(space(t))
+		return p
+	}
+	h.Objects = func(*testing.T) *transfertest.Objects {
+		return transfertest.NewObjectsIn(transfertest.NewRoom(space(t)))
+	}
+	h.Room = func(p transfer.Path) *transfertest.Room { return rooms[p] }
+	return h
+}
+
+func TestConformanceOfSpacesThatTheProcessorCannotAddress(t *testing.T) {
+	for name, creds := range map[string]bool{"bare": true, "grpc": false} {
+		t.Run(name, func(t *testing.T) {
+			far(t, transfertest.Harness{
+				Serve: func(t *testing.T, source transfer.Source) (transfer.Peer, func()) {
+					t.Helper()
+					if creds {
+						return serve(t, source, nil)
+					}
+					return serveWith(t, &grpcpath.Server{Source: source})
+				},
+				Path: func(t *testing.T, stall time.Duration) transfer.Path {
+					t.Helper()
+					return newPath(t, stall)
+				},
+				CanStall: true,
+			}).Run(t)
+		})
+	}
+}
+
+func TestADeviceThatIsLostFailsTheObjectOnly(t *testing.T) {
+	space := transfertest.NewFar(t, 64<<20)
+	objects := transfertest.NewObjectsIn(transfertest.NewRoom(space))
+	for task := range ids.TaskID(3) {
+		objects.Put(transfer.Ref{Task: task + 1, Generation: 1}, "header", bytes.Repeat([]byte{byte(task)}, 9<<20))
+	}
+	peer, _ := serve(t, objects, nil)
+	refs := []transfer.Ref{{Task: 1, Generation: 1}, {Task: 2, Generation: 1}, {Task: 3, Generation: 1}}
+	for name, broken := range map[string]*transfertest.Far{"source": space, "target": transfertest.NewFar(t, 64<<20)} {
+		t.Run(name, func(t *testing.T) {
+			target := broken
+			if broken == space {
+				target = transfertest.NewFar(t, 64<<20)
+			}
+			sink := transfertest.NewSinkIn(transfertest.NewRoom(target))
+			sink.PlaceHook = func(_ context.Context, index int, _ transfer.Head) error {
+				broken.Break.Store(index == 1)
+				return nil
+			}
+			if broken == space {
+				sink.PlaceHook = nil
+				broken.Break.Store(true)
+			}
+			path := newPath(t, 10*time.Second)
+			if err := path.Fetch(t.Context(), peer, refs, sink); err != nil {
+				t.Fatal(err)
+			}
+			broken.Break.Store(false)
+			for i := range refs {
+				_, _, done, err := sink.Result(i)
+				if bad := broken == space || i == 1; !done || (err != nil) != bad {
+					t.Errorf("object %d: done %v, %v", i, done, err)
+				}
+			}
+			if n := target.Lent.Load() + space.Lent.Load(); n != 0 {
+				t.Errorf("%d buffers were not given back", n)
+			}
+		})
+	}
 }
 
 // client is a DataService client as any language would generate it.

@@ -95,7 +95,7 @@ type rawWriter struct {
 	progress func()
 }
 
-func (w *rawWriter) write(m rawframe.Message, data []byte) error {
+func (w *rawWriter) write(m rawframe.Message, data []byte, _ bool) error {
 	encoded, err := w.codec.Marshal(&rawframe.ReadResponse{Message: m})
 	if err != nil {
 		return err

@@ -11,6 +11,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/rawframe"
+	"github.com/millrace/millrace/memory"
 )
 
 const (
@@ -210,32 +211,47 @@ func (f *fetch) fill(c *rawConn, m *rawframe.Message, n int) error {
 	}
 	o := &f.objects[m.Index]
 	if o.done {
-		for n > 0 {
-			dropped, err := c.in.Discard(min(n, c.in.Size()))
-			if err != nil {
-				return lost(err)
-			}
-			f.stall.Reset(f.path.config.StallTimeout)
-			n -= dropped
-		}
-		return nil
+		return f.drain(c, n)
 	}
-	into, err := o.next(m.Frame, m.Offset, uint64(n))
+	region, err := o.next(m.Frame, m.Offset, uint64(n))
 	if err != nil {
 		return f.violation(m.Index, "%v", err)
 	}
-	for len(into) > 0 {
-		got, err := c.in.Read(into)
-		if into = into[got:]; got > 0 {
-			f.stall.Reset(f.path.config.StallTimeout)
-			if f.path.config.Received != nil {
-				f.path.config.Received(got)
+	for n > 0 {
+		into, err := o.room(region)
+		if err != nil {
+			f.unplaced(m.Index, err)
+			return f.drain(c, n)
+		}
+		filled := len(into)
+		for len(into) > 0 {
+			got, err := c.in.Read(into)
+			if into = into[got:]; got > 0 {
+				f.stall.Reset(f.path.config.StallTimeout)
+				if f.path.config.Received != nil {
+					f.path.config.Received(got)
+				}
+			}
+			if err != nil && len(into) > 0 {
+				return lost(err)
 			}
 		}
-		if err != nil && len(into) > 0 {
-			return lost(err)
-		}
+		n -= filled
+		region.Frame = memory.Frame{Offset: region.Frame.Offset + uint64(filled), Bytes: uint64(n)}
 	}
 	f.settle(m.Index)
+	return nil
+}
+
+// drain drops data that has no place.
+func (f *fetch) drain(c *rawConn, n int) error {
+	for n > 0 {
+		dropped, err := c.in.Discard(min(n, c.in.Size()))
+		if err != nil {
+			return lost(err)
+		}
+		f.stall.Reset(f.path.config.StallTimeout)
+		n -= dropped
+	}
 	return nil
 }

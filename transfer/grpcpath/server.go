@@ -1,6 +1,7 @@
 package grpcpath
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -73,7 +74,11 @@ func (s *Server) ReadObjects(request *millracev1.ReadObjectsRequest, stream grpc
 	}
 	defer release()
 	var outgoing rawframe.Outgoing
-	send := func(m rawframe.Message, data []byte) error {
+	// Data in place stays what it is until the leases end, that of a buffer does not.
+	send := func(m rawframe.Message, data []byte, buffered bool) error {
+		if buffered {
+			data = bytes.Clone(data)
+		}
 		m.Data = outgoing.Payload(data)
 		return stream.SendMsg(&rawframe.ReadResponse{Message: m})
 	}
@@ -117,50 +122,103 @@ func (s *Server) lease(request *millracev1.ReadObjectsRequest) (leased []transfe
 	return leased, part{request.GetPart(), request.GetParts()}, func() { s.Source.Release(leases) }, nil
 }
 
+// sender sends a message with data, which may be used up to its return if it is
+// buffered.
+type sender func(m rawframe.Message, data []byte, buffered bool) error
+
 // send sends one object in chunks of at most so many bytes.
-func (s *Server) send(index uint32, l *transfer.Leased, part part, chunkBytes uint64, send func(m rawframe.Message, data []byte) error) error {
+func (s *Server) send(index uint32, l *transfer.Leased, part part, chunkBytes uint64, send sender) error {
 	if l.Err != nil {
 		reason := ReasonUnreadable
 		if errors.Is(l.Err, transfer.ErrNotHere) {
 			reason = ReasonNotHere
 		}
-		return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: reason, Message: l.Err.Error()}}, nil)
+		return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: reason, Message: l.Err.Error()}}, nil, false)
 	}
 	head := dataproto.HeadTo(l.Head)
-	for frame, region := range l.Regions {
-		begin, end := part.bounds(region.Frame.Bytes)
-		chunkBytes := chunkBytes
-		if _, ok := region.Space.(memory.Reader); ok {
-			chunkBytes = min(chunkBytes, rawframe.ChunkBytes) // chunk copies
+	chunk := func(frame int, offset uint64, data []byte, buffered bool) error {
+		err := send(rawframe.Message{Index: index, Head: head, Frame: uint32(frame), Offset: offset}, data, buffered)
+		head = nil
+		s.out.Add(uint64(len(data)))
+		return err
+	}
+	for first := 0; first < len(l.Regions); {
+		n, err := sendRegions(l.Regions[first:], first, part, chunkBytes, chunk)
+		var unreadable *unreadableError
+		if errors.As(err, &unreadable) {
+			// What the reader has of it is useless.
+			return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: ReasonNotHere, Message: err.Error()}}, nil, false)
 		}
-		for offset := begin; offset < end; offset += chunkBytes {
-			n := min(chunkBytes, end-offset)
-			data, err := chunk(region, offset, n)
-			if err != nil {
-				// It was spilled and cannot be read: what the reader has of it is useless.
-				return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: ReasonNotHere, Message: err.Error()}}, nil)
-			}
-			if err := send(rawframe.Message{Index: index, Head: head, Frame: uint32(frame), Offset: offset}, data); err != nil {
-				return err
-			}
-			head = nil
-			s.out.Add(n)
+		if err != nil {
+			return err
 		}
+		first += n
 	}
 	if head == nil {
 		return nil
 	}
-	return send(rawframe.Message{Index: index, Head: head}, nil)
+	return send(rawframe.Message{Index: index, Head: head}, nil, false)
 }
 
-// chunk returns bytes of a region: in place, or as a copy if they cannot be
-// addressed.
-func chunk(region transfer.Region, offset, n uint64) ([]byte, error) {
-	if from, ok := region.Space.(memory.Reader); ok {
-		data := make([]byte, n)
-		return data, from.ReadInto(region.Frame.Offset+offset, data)
+// unreadableError: bytes that are leased cannot be read.
+type unreadableError struct{ error }
+
+// Unwrap is for errors.Is.
+func (e *unreadableError) Unwrap() error { return e.error }
+
+// sendRegions sends the first region, and those behind it that are to be had by the
+// same way. It returns how many.
+func sendRegions(regions []transfer.Region, first int, part part, chunkBytes uint64, chunk func(frame int, offset uint64, data []byte, buffered bool) error) (n int, err error) {
+	switch from := regions[0].Space.(type) {
+	case memory.Staged:
+		var frames []memory.Frame
+		var begins []uint64
+		for _, r := range regions {
+			if r.Space != regions[0].Space {
+				break
+			}
+			begin, end := part.bounds(r.Frame.Bytes)
+			frames, begins = append(frames, memory.Frame{Offset: r.Frame.Offset + begin, Bytes: end - begin}), append(begins, begin)
+		}
+		out := memory.NewOutflow(from, frames, chunkBytes)
+		defer out.Close()
+		for {
+			c, more, err := out.Next()
+			if err != nil {
+				return 0, &unreadableError{err}
+			}
+			if !more {
+				return len(frames), nil
+			}
+			if err := chunk(first+c.Frame, begins[c.Frame]+c.Offset, c.Data, true); err != nil {
+				return 0, err
+			}
+		}
+	case memory.Reader:
+		chunkBytes = min(chunkBytes, rawframe.ChunkBytes)
+		return 1, eachChunk(regions[0], part, chunkBytes, func(offset, n uint64) error {
+			data := make([]byte, n)
+			if err := from.ReadInto(regions[0].Frame.Offset+offset, data); err != nil {
+				return &unreadableError{err}
+			}
+			return chunk(first, offset, data, false)
+		})
+	default:
+		return 1, eachChunk(regions[0], part, chunkBytes, func(offset, n uint64) error {
+			return chunk(first, offset, regions[0].Space.Bytes(regions[0].Frame.Offset+offset, n), false)
+		})
 	}
-	return region.Space.Bytes(region.Frame.Offset+offset, n), nil
+}
+
+// eachChunk cuts a part of a region into chunks.
+func eachChunk(r transfer.Region, part part, chunkBytes uint64, do func(offset, n uint64) error) error {
+	begin, end := part.bounds(r.Frame.Bytes)
+	for offset := begin; offset < end; offset += chunkBytes {
+		if err := do(offset, min(chunkBytes, end-offset)); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // WriteObject is part of DataServiceServer.
@@ -212,10 +270,15 @@ func checkedHead(pb *millracev1.ObjectHead) (transfer.Head, error) {
 // received.
 func (s *Server) fill(stream grpc.ServerStream, m *rawframe.WriteRequest, head transfer.Head, regions []transfer.Region) error {
 	o := incoming{regions: regions}
+	defer o.close()
 	for {
 		if n := m.Data.Len(); n > 0 {
-			if err := o.write(&m.Message); err != nil {
-				return status.Errorf(codes.InvalidArgument, "object %s: %v", head.Ref, err)
+			misplaced, err := o.write(&m.Message)
+			if misplaced != nil {
+				return status.Errorf(codes.InvalidArgument, "object %s: %v", head.Ref, misplaced)
+			}
+			if err != nil {
+				return status.Errorf(codes.Internal, "object %s: %v", head.Ref, err)
 			}
 			s.in.Add(uint64(n))
 			m.Data.Free()
@@ -234,6 +297,9 @@ func (s *Server) fill(stream grpc.ServerStream, m *rawframe.WriteRequest, head t
 	}
 	if !o.complete() {
 		return status.Errorf(codes.InvalidArgument, "object %s: the stream ended at frame %d, byte %d, before the end", head.Ref, o.frame, o.offset)
+	}
+	if err := o.flush(); err != nil {
+		return status.Errorf(codes.Internal, "object %s: %v", head.Ref, err)
 	}
 	return nil
 }

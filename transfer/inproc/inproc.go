@@ -5,10 +5,12 @@ package inproc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 )
 
@@ -108,16 +110,14 @@ func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 			continue
 		}
 		for f, from := range leased[i].Regions {
-			dst, src := regions[f].Bytes(), from.Bytes()
-			for len(src) > 0 {
-				if err := p.interrupted(ctx, peer, e); err != nil {
-					return err
-				}
-				n := copy(dst, src[:min(chunk, len(src))])
-				dst, src = dst[n:], src[n:]
+			if err == nil {
+				err = copyRegion(regions[f], from, func() error { return p.interrupted(ctx, peer, e) })
 			}
 		}
-		sink.Done(i, nil)
+		if stopped := p.interrupted(ctx, peer, e); err != nil && stopped != nil {
+			return stopped
+		}
+		sink.Done(i, err)
 	}
 	return nil
 }
@@ -132,5 +132,87 @@ func (p *Path) interrupted(ctx context.Context, peer transfer.Peer, e entry) err
 		return fmt.Errorf("inproc path: %s: %w: closed", peer, transfer.ErrPeerLost)
 	default:
 		return nil
+	}
+}
+
+// copyRegion copies by the ways that both spaces have, and asks goOn between chunks.
+func copyRegion(to, from transfer.Region, goOn func() error) error {
+	put, finish := writer(to)
+	err := read(from, func(p []byte) error {
+		if err := goOn(); err != nil {
+			return err
+		}
+		return put(p)
+	})
+	return errors.Join(err, finish())
+}
+
+// read hands the bytes of a region out, in order.
+func read(from transfer.Region, put func([]byte) error) error {
+	switch space := from.Space.(type) {
+	case memory.Staged:
+		out := memory.NewOutflow(space, []memory.Frame{from.Frame}, chunk)
+		defer out.Close()
+		for {
+			c, more, err := out.Next()
+			if err == nil && more {
+				err = put(c.Data)
+			}
+			if err != nil || !more {
+				return err
+			}
+		}
+	case memory.Reader:
+		buffer := make([]byte, min(chunk, from.Frame.Bytes))
+		for done := uint64(0); done < from.Frame.Bytes; {
+			p := buffer[:min(uint64(len(buffer)), from.Frame.Bytes-done)]
+			if err := space.ReadInto(from.Frame.Offset+done, p); err != nil {
+				return err
+			}
+			if err := put(p); err != nil {
+				return err
+			}
+			done += uint64(len(p))
+		}
+		return nil
+	}
+	for p := from.Bytes(); len(p) > 0; {
+		n := min(chunk, len(p))
+		if err := put(p[:n]); err != nil {
+			return err
+		}
+		p = p[n:]
+	}
+	return nil
+}
+
+// writer takes the bytes of a region, in order. All of them are there when finish has
+// returned.
+func writer(to transfer.Region) (put func([]byte) error, finish func() error) {
+	done := uint64(0)
+	staged, ok := to.Space.(memory.Staged)
+	if !ok {
+		into := to.Bytes()
+		return func(p []byte) error {
+			into = into[copy(into, p):]
+			return nil
+		}, func() error { return nil }
+	}
+	in := memory.NewInflow(staged)
+	put = func(p []byte) error {
+		for len(p) > 0 {
+			room, err := in.Room(to.Frame.Offset+done, uint64(len(p)))
+			if err != nil {
+				return err
+			}
+			n := copy(room, p)
+			p = p[n:]
+			done += uint64(n)
+		}
+		return nil
+	}
+	return put, func() error {
+		defer in.Close()
+		return in.Flush()
 	}
 }

@@ -14,9 +14,29 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-func TestConformance(t *testing.T) {
+func TestConformance(t *testing.T) { harness().Run(t) }
+
+// From and to spaces that the processor cannot address.
+func TestConformanceOfStagedSpaces(t *testing.T) {
+	h, rooms := harness(), map[transfer.Path]*transfertest.Room{}
+	path := h.Path
+	h.Path = func(t *testing.T, stall time.Duration) transfer.Path {
+		t.Helper()
+		p := path(t, stall)
+		rooms[p] = transfertest.NewRoom(transfertest.NewFar(t, 512<<20))
+		return p
+	}
+	h.Objects = func(t *testing.T) *transfertest.Objects {
+		t.Helper()
+		return transfertest.NewObjectsIn(transfertest.NewRoom(transfertest.NewFar(t, 512<<20)))
+	}
+	h.Room = func(p transfer.Path) *transfertest.Room { return rooms[p] }
+	h.Run(t)
+}
+
+func harness() transfertest.Harness {
 	network, served := inproc.NewNetwork(), 0
-	transfertest.Harness{
+	return transfertest.Harness{
 		Serve: func(_ *testing.T, source transfer.Source) (transfer.Peer, func()) {
 			served++
 			peer := transfer.Peer{Worker: 1, Name: "peer", Address: fmt.Sprint("source-", served)}
@@ -33,5 +53,5 @@ func TestConformance(t *testing.T) {
 			})
 			return path
 		},
-	}.Run(t)
+	}
 }

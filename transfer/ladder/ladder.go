@@ -99,8 +99,22 @@ func (p *Path) Forget(address string) {
 // address.
 func (p *Path) Lanes() []flow.Lane {
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.machine.Lanes()
+	lanes := p.machine.Lanes()
+	p.mu.Unlock()
+	for i, l := range lanes {
+		for _, r := range p.config.Rungs {
+			if c, ok := r.Path.(carried); ok && r.Path.Name() == l.Path {
+				lanes[i].Transport = c.Transport(l.Peer)
+			}
+		}
+	}
+	return lanes
+}
+
+// carried is a path with a choice of what carries its bytes.
+type carried interface {
+	// Transport is what it is to a peer's address; empty: not connected.
+	Transport(address string) string
 }
 
 func (p *Path) choose(peer transfer.Peer, tried []bool) (int, bool) {

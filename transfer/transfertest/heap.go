@@ -83,7 +83,7 @@ func (o *Objects) Get(ref transfer.Ref) (frames [][]byte, ok bool) {
 	defer o.mu.Unlock()
 	l, ok := o.objects[ref]
 	for _, r := range l.Regions {
-		frames = append(frames, r.Bytes())
+		frames = append(frames, content(r))
 	}
 	return frames, ok
 }
@@ -181,7 +181,7 @@ type Sink struct {
 	mu sync.Mutex
 	// All below is guarded by mu.
 	heads  map[int]transfer.Head
-	frames map[int][][]byte
+	places map[int][]transfer.Region
 	errs   map[int]error
 	twice  []int
 }
@@ -191,7 +191,7 @@ func NewSink() *Sink { return NewSinkIn(nil) }
 
 // NewSinkIn returns an empty sink that places in a room; nil: in the heap.
 func NewSinkIn(room *Room) *Sink {
-	return &Sink{room: room, heads: make(map[int]transfer.Head), frames: make(map[int][][]byte), errs: make(map[int]error)}
+	return &Sink{room: room, heads: make(map[int]transfer.Head), places: make(map[int][]transfer.Region), errs: make(map[int]error)}
 }
 
 // Place is part of transfer.Sink.
@@ -210,9 +210,9 @@ func (s *Sink) Place(ctx context.Context, index int, head transfer.Head) ([]tran
 		if err != nil {
 			return nil, err
 		}
-		s.frames[index] = append(s.frames[index], region.Bytes())
 		regions = append(regions, region)
 	}
+	s.places[index] = regions
 	return regions, nil
 }
 
@@ -235,7 +235,10 @@ func (s *Sink) Result(index int) (head transfer.Head, frames [][]byte, done bool
 	if len(s.twice) > 0 {
 		err = errors.Join(err, fmt.Errorf("done was called twice for objects %v", s.twice))
 	}
-	return s.heads[index], s.frames[index], done, err
+	for _, r := range s.places[index] {
+		frames = append(frames, content(r))
+	}
+	return s.heads[index], frames, done, err
 }
 
 func idOf(task int) ids.TaskID { return ids.TaskID(task) }

@@ -77,7 +77,14 @@ func (r *Room) keep(f []byte) transfer.Region {
 	if err != nil {
 		panic(err) // the test's objects are larger than its space
 	}
-	copy(region.Bytes(), f)
+	if far, ok := region.Space.(memory.Staged); ok {
+		err = far.WriteFrom(region.Frame.Offset, f)
+	} else {
+		copy(region.Bytes(), f)
+	}
+	if err != nil {
+		panic(err) // it is a test's
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.kept[key] = region

@@ -33,6 +33,25 @@ type Harness struct {
 	Objects func(t *testing.T) *Objects
 	// Room, if set, is where fetches of a path must place.
 	Room func(path transfer.Path) *Room
+	// Slow: bytes take their time, and connections even more, as between emulated
+	// hosts. What is large is less so then, and silence is longer.
+	Slow bool
+}
+
+// large is a size that takes a while.
+func (h Harness) large(n int) int {
+	if h.Slow {
+		return n / 8
+	}
+	return n
+}
+
+// silence is a time without progress that is meant to be noticed.
+func (h Harness) silence(d time.Duration) time.Duration {
+	if h.Slow {
+		return max(10*d, 3*time.Second)
+	}
+	return d
 }
 
 func (h Harness) objects(t *testing.T) *Objects {
@@ -50,7 +69,7 @@ func (h Harness) sink(path transfer.Path) *Sink {
 	return NewSinkIn(h.Room(path))
 }
 
-func content(seed uint64, n int) []byte {
+func random(seed uint64, n int) []byte {
 	b := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), 1})
 	_, _ = r.Read(b) // it never fails
@@ -127,15 +146,15 @@ func (h Harness) sizes(t *testing.T) {
 	peer, _ := h.Serve(t, objects)
 	path := h.Path(t, Patience)
 	var refs []transfer.Ref
-	for i, n := range []int{0, 1, 3, 255, 1023, 1024, 1025, 16383, 16384, 16385, 1<<20 - 1, 1 << 20, 1<<20 + 1, 5<<20 + 7, 32 << 20} {
-		backing := content(uint64(i), n+13)
+	for i, n := range []int{0, 1, 3, 255, 1023, 1024, 1025, 16383, 16384, 16385, 1<<20 - 1, 1 << 20, 1<<20 + 1, 5<<20 + 7, h.large(32 << 20)} {
+		backing := random(uint64(i), n+13)
 		// Unaligned ends and starts.
 		objects.Put(ref(i+1), fmt.Sprint("header ", i), backing[13:])
 		refs = append(refs, ref(i+1))
 	}
 	objects.Put(ref(100), "no frames")
-	objects.Put(ref(101), "empty frames", nil, content(7, 10), nil, []byte{}, content(8, 2<<20), nil)
-	objects.Put(ref(102), string(content(9, 3<<20)))
+	objects.Put(ref(101), "empty frames", nil, random(7, 10), nil, []byte{}, random(8, 2<<20), nil)
+	objects.Put(ref(102), string(random(9, 3<<20)))
 	refs = append(refs, ref(100), ref(101), ref(102))
 	for _, r := range refs {
 		h.fetchAll(t, path, peer, objects, r)
@@ -146,7 +165,7 @@ func (h Harness) sizes(t *testing.T) {
 
 // chunks fetches what no path can do in one piece.
 func (h Harness) chunks(t *testing.T) {
-	sizes := []int{200<<20 + 5}
+	sizes := []int{h.large(200<<20) + 5}
 	if *huge {
 		sizes = append(sizes, 1<<30)
 	}
@@ -154,14 +173,14 @@ func (h Harness) chunks(t *testing.T) {
 		objects := h.objects(t)
 		peer, _ := h.Serve(t, objects)
 		backing := make([]byte, n)
-		copy(backing, content(uint64(i), 1<<20))
+		copy(backing, random(uint64(i), 1<<20))
 		for at := 1 << 20; at < n; at *= 2 {
 			copy(backing[at:], backing[:at])
 		}
 		for at := 0; at < n; at += 1 << 16 {
 			backing[at] = byte(at >> 16) // or chunks could change places
 		}
-		objects.Put(ref(1), "x", backing, content(9, 11))
+		objects.Put(ref(1), "x", backing, random(9, 11))
 		h.fetchAll(t, h.Path(t, Patience), peer, objects, ref(1))
 		noLeases(t, objects)
 	}
@@ -173,12 +192,12 @@ func (h Harness) manyFrames(t *testing.T) {
 	path := h.Path(t, Patience)
 	var frames [][]byte
 	for i := range 5000 {
-		frames = append(frames, content(uint64(i), i%700))
+		frames = append(frames, random(uint64(i), i%700))
 	}
 	objects.Put(ref(1), "many", frames...)
 	var refs []transfer.Ref
 	for i := range 3000 {
-		objects.Put(ref(10+i), "small", content(uint64(i), 100))
+		objects.Put(ref(10+i), "small", random(uint64(i), 100))
 		refs = append(refs, ref(10+i))
 	}
 	h.fetchAll(t, path, peer, objects, ref(1))
@@ -188,8 +207,8 @@ func (h Harness) manyFrames(t *testing.T) {
 
 func (h Harness) missing(t *testing.T) {
 	objects := h.objects(t)
-	objects.Put(ref(1), "a", content(1, 1000))
-	objects.Put(ref(3), "c", content(3, 1000))
+	objects.Put(ref(1), "a", random(1, 1000))
+	objects.Put(ref(3), "c", random(3, 1000))
 	peer, _ := h.Serve(t, objects)
 	path := h.Path(t, Patience)
 	sink := h.sink(path)
@@ -208,7 +227,7 @@ func (h Harness) missing(t *testing.T) {
 func (h Harness) refused(t *testing.T) {
 	objects := h.objects(t)
 	for i := range 3 {
-		objects.Put(ref(i), "x", content(uint64(i), 3<<20))
+		objects.Put(ref(i), "x", random(uint64(i), 3<<20))
 	}
 	peer, _ := h.Serve(t, objects)
 	full := errors.New("no room")
@@ -228,7 +247,7 @@ func (h Harness) refused(t *testing.T) {
 			t.Errorf("object %d: done %v, %v", i, done, err)
 		}
 	}
-	if _, frames, _, _ := sink.Result(2); !bytes.Equal(frames[0], content(2, 3<<20)) {
+	if _, frames, _, _ := sink.Result(2); !bytes.Equal(frames[0], random(2, 3<<20)) {
 		t.Error("the object behind the refused one differs")
 	}
 	noLeases(t, objects)
@@ -236,7 +255,7 @@ func (h Harness) refused(t *testing.T) {
 
 func (h Harness) head(t *testing.T) {
 	objects := h.objects(t)
-	objects.Put(ref(1), "the header", content(1, 10), content(2, 20))
+	objects.Put(ref(1), "the header", random(1, 10), random(2, 20))
 	peer, _ := h.Serve(t, objects)
 	path := h.Path(t, Patience)
 	sink := h.sink(path)
@@ -259,7 +278,7 @@ func (h Harness) concurrent(t *testing.T) {
 		s := &sides[i]
 		s.objects = h.objects(t)
 		for task := range 40 {
-			s.objects.Put(ref(task), "x", content(uint64(100*i+task), 100<<10), content(uint64(task), 17))
+			s.objects.Put(ref(task), "x", random(uint64(100*i+task), 100<<10), random(uint64(task), 17))
 		}
 		s.peer, _ = h.Serve(t, s.objects)
 		s.path = h.Path(t, Patience)
@@ -285,7 +304,7 @@ func large(t *testing.T, h Harness) (*Objects, []transfer.Ref, transfer.Peer, fu
 	t.Helper()
 	objects := h.objects(t)
 	var refs []transfer.Ref
-	shared := content(1, 32<<20)
+	shared := random(1, h.large(32<<20))
 	for i := range 8 {
 		objects.Put(ref(i), "x", shared)
 		refs = append(refs, ref(i))
@@ -315,7 +334,7 @@ func (h Harness) interrupted(ctx context.Context, t *testing.T, path transfer.Pa
 		t.Fatal("the fetch did not end")
 	}
 	for i := range refs {
-		if _, frames, done, err := sink.Result(i); done && err == nil && !bytes.Equal(frames[0], content(1, 32<<20)) {
+		if _, frames, done, err := sink.Result(i); done && err == nil && !bytes.Equal(frames[0], random(1, h.large(32<<20))) {
 			t.Errorf("object %d was delivered as valid and is not", i)
 		}
 	}
@@ -371,11 +390,11 @@ func (h Harness) nothing(t *testing.T) {
 
 func (h Harness) stall(t *testing.T) {
 	objects := h.objects(t)
-	objects.Put(ref(1), "x", content(1, 100))
+	objects.Put(ref(1), "x", random(1, 100))
 	speak := objects.Hush()
 	peer, _ := h.Serve(t, objects)
 	defer speak()
-	err := h.Path(t, 50*time.Millisecond).Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, NewSink())
+	err := h.Path(t, h.silence(50*time.Millisecond)).Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, NewSink())
 	if !errors.Is(err, transfer.ErrStalled) {
 		t.Errorf("got %v", err)
 	}
@@ -383,9 +402,9 @@ func (h Harness) stall(t *testing.T) {
 
 func (h Harness) patience(t *testing.T) {
 	objects := h.objects(t)
-	objects.Put(ref(1), "x", content(1, 100))
+	objects.Put(ref(1), "x", random(1, 100))
 	peer, _ := h.Serve(t, objects)
-	const stall = 300 * time.Millisecond
+	stall := h.silence(300 * time.Millisecond)
 	path := h.Path(t, stall)
 	sink := h.sink(path)
 	sink.PlaceHook = func(ctx context.Context, _ int, _ transfer.Head) error {

@@ -57,6 +57,9 @@ type childOrder struct {
 	Sizes []int
 	// Inline is Config.InlineBytes.
 	Inline int
+	// Test is where a child on another host finds the test, and has copies of the
+	// test's objects in a slab of its own; empty: it is on this host.
+	Test string
 }
 
 func TestMain(m *testing.M) {
@@ -67,7 +70,14 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if err := joinAgent(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 	code := m.Run()
+	if elsewhere != nil {
+		_ = elsewhere.Close() // what it started has ended
+	}
 	if err := goleak.Find(); err != nil && code == 0 {
 		fmt.Fprintln(os.Stderr, err)
 		code = 1
@@ -177,13 +187,87 @@ func (s *Source) Release(leases []transfer.LeaseID, out *[]bool) error {
 	return nil
 }
 
+// Read is called by a child on another host: for the bytes of frames of the
+// test's slab.
+func (s *Source) Read(frames []memory.Frame, out *[][]byte) error {
+	for _, f := range frames {
+		*out = append(*out, s.objects.Room().Space().Bytes(f.Offset, f.Bytes))
+	}
+	return nil
+}
+
 // childSource is the child's end of it.
 type childSource struct {
 	test *rpc.Client
 	slab *slab
+	// copies: the slab is not the test's.
+	copies bool
+
+	mu sync.Mutex
+	// copied are the frames that were, by offset and size. Guarded by mu.
+	copied map[memory.Frame]bool
 }
 
-func (c childSource) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
+// childSlab returns the slab of a child, and the way to the test. A slab on
+// another host begins with the test's header, and has nothing else yet.
+func childSlab(order childOrder) (*slab, *rpc.Client, error) {
+	if order.Test == "" {
+		space, err := openSlab(os.NewFile(3, "slab"), order.SlabBytes)
+		if err != nil {
+			return nil, nil, err
+		}
+		conn, err := net.FileConn(os.NewFile(4, "test"))
+		return space, rpc.NewClient(conn), err
+	}
+	conn, err := net.Dial("tcp", order.Test)
+	if err != nil {
+		return nil, nil, err
+	}
+	test := rpc.NewClient(conn)
+	fd, err := unix.MemfdCreate("millrace-test", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, nil, err
+	}
+	file := os.NewFile(uintptr(fd), "slab")
+	if err := file.Truncate(int64(order.SlabBytes)); err != nil {
+		return nil, nil, err
+	}
+	space, err := openSlab(file, order.SlabBytes)
+	if err != nil {
+		return nil, nil, err
+	}
+	source := &childSource{test: test, slab: space, copies: true}
+	return space, test, source.copy([]memory.Frame{{Bytes: memory.HeaderBytes}})
+}
+
+// copy gets the bytes of frames that are not there yet.
+func (c *childSource) copy(frames []memory.Frame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var missing []memory.Frame
+	for _, f := range frames {
+		if f.Bytes > 0 && !c.copied[f] {
+			missing = append(missing, f)
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	var contents [][]byte
+	if err := c.test.Call("Source.Read", missing, &contents); err != nil {
+		return err
+	}
+	if c.copied == nil {
+		c.copied = make(map[memory.Frame]bool)
+	}
+	for i, f := range missing {
+		copy(c.slab.Bytes(f.Offset, f.Bytes), contents[i])
+		c.copied[f] = true
+	}
+	return nil
+}
+
+func (c *childSource) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
 	var answer []RemoteLeased
 	out := make([]transfer.Leased, len(refs))
 	if err := c.test.Call("Source.Lease", LeaseQuestion{reader, refs, ttl}, &answer); err != nil {
@@ -191,6 +275,18 @@ func (c childSource) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time
 			out[i].Err = err
 		}
 		return out
+	}
+	if c.copies {
+		var frames []memory.Frame
+		for _, r := range answer {
+			frames = append(frames, r.Frames...)
+		}
+		if err := c.copy(frames); err != nil {
+			for i := range out {
+				out[i].Err = err
+			}
+			return out
+		}
 	}
 	for i, r := range answer {
 		out[i] = transfer.Leased{Lease: r.Lease, Head: r.Head}
@@ -205,7 +301,7 @@ func (c childSource) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time
 	return out
 }
 
-func (c childSource) Release(leases []transfer.LeaseID) []bool {
+func (c *childSource) Release(leases []transfer.LeaseID) []bool {
 	var held []bool
 	if err := c.test.Call("Source.Release", leases, &held); err != nil {
 		return make([]bool, len(leases))
@@ -226,7 +322,7 @@ func serveAsChild(text string) error {
 	case order.Read != "":
 		return readAsChild(order)
 	}
-	space, err := openSlab(os.NewFile(3, "slab"), order.SlabBytes)
+	space, test, err := childSlab(order)
 	if err != nil {
 		return err
 	}
@@ -235,12 +331,7 @@ func serveAsChild(text string) error {
 		return err
 	}
 	space.identity = header.Identity
-	conn, err := net.FileConn(os.NewFile(4, "test"))
-	if err != nil {
-		return err
-	}
-	test := rpc.NewClient(conn)
-	var source transfer.Source = childSource{test, space}
+	var source transfer.Source = &childSource{test: test, slab: space, copies: order.Test != ""}
 	if order.Sizes != nil {
 		objects := transfertest.NewObjectsIn(transfertest.NewRoom(space))
 		for i, n := range order.Sizes {
@@ -249,7 +340,7 @@ func serveAsChild(text string) error {
 		source = objects
 	}
 	c, err := ucx.Open(ucx.Config{
-		Library: libraryPath(), TLS: order.TLS, NetDevices: "lo", Space: space, Source: source, SourceIsQuick: order.Sizes != nil,
+		Library: libraryPath(), TLS: order.TLS, NetDevices: netDevices(), Space: space, Source: source, SourceIsQuick: order.Sizes != nil,
 		InlineBytes: order.Inline,
 	})
 	if err != nil {
@@ -318,6 +409,9 @@ func startChild(tb testing.TB, order childOrder, objects *transfertest.Objects) 
 	library(tb)
 	space := objects.Room().Space().(*slab)
 	order.SlabBytes = space.Size()
+	if elsewhere != nil {
+		return startElsewhere(tb, order, objects)
+	}
 	text, err := json.Marshal(order)
 	if err != nil {
 		tb.Fatal(err)

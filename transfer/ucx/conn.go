@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/millrace/millrace/transfer"
 )
@@ -28,6 +29,13 @@ type conn struct {
 	lane Lane
 	// gone is closed when nothing of it is left in UCX.
 	gone chan struct{}
+
+	// pace predicts when reads from a GPU are over.
+	pace pace
+	// unmap, if set, gives up our own mapping of a peer's GPU memory; dead says that
+	// its process has ended. The thread calls it when nothing reads there any more.
+	unmap func(dead bool)
+	dead  bool
 
 	endpoint int32
 	// failure is set once; from then on nothing is posted.
@@ -100,6 +108,8 @@ type read struct {
 	local, remote uint64
 	length        uint64
 	memory        int32
+	// began is when it should have had the link for itself; of pace.
+	began time.Time
 }
 
 // batch is a number of reads that matter together.

@@ -9,10 +9,9 @@ import (
 	"sync/atomic"
 	"unsafe"
 
-	"golang.org/x/sys/unix"
-
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer"
 )
 
@@ -30,12 +29,15 @@ type Context struct {
 	config  Config
 	version version
 	engine  engine
+	// slab is the memory if it lies on a GPU, else nil.
+	slab *cuda.Slab
+	kind memoryKind
 	// address, key and base are what peers are told of us; fixed.
 	address, key []byte
 	base         uint64
 	// scratch is registered memory for proofs, in slots of proofBytes. Who took the
 	// number of a slot out of slots owns it until it is put back.
-	scratch []byte
+	scratch scratch
 	slots   chan int
 	// slabMemory and scratchMemory are the registrations.
 	slabMemory, scratchMemory int32
@@ -66,9 +68,15 @@ func Open(config Config) (*Context, error) {
 	if config.Space == nil || config.Space.Size() <= memory.HeaderBytes {
 		return nil, errors.New("ucx: a context needs a slab")
 	}
-	first := config.Space.Bytes(0, 1)
-	if first == nil {
-		return nil, errors.New("ucx: the slab is not host memory, which is all that this build reads")
+	slab, _ := config.Space.(*cuda.Slab)
+	kind, base := hostMemory, uint64(0)
+	if slab != nil {
+		kind, base = cudaMemory, slab.Pointer(0, slab.Size())
+		config = config.onDevice()
+	} else if first := config.Space.Bytes(0, 1); first != nil {
+		base = uint64(uintptr(unsafe.Pointer(unsafe.SliceData(first))))
+	} else {
+		return nil, errors.New("ucx: the slab is neither host memory nor that of a GPU, which is all that this build reads")
 	}
 	library := config.library()
 	var v version
@@ -79,13 +87,13 @@ func Open(config Config) (*Context, error) {
 	if err != nil {
 		return nil, fmt.Errorf("ucx: load %s: %w", library, err)
 	}
-	scratch, err := unix.Mmap(-1, 0, proofs*proofBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	scratch, err := newScratch(slab)
 	if err != nil {
 		return nil, fmt.Errorf("ucx: %d bytes for proofs: %w", proofs*proofBytes, err)
 	}
 	c := &Context{
-		config: config, version: v, scratch: scratch, slots: make(chan int, proofs), ended: make(chan struct{}),
-		base: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(first)))),
+		config: config, version: v, slab: slab, kind: kind, base: base,
+		scratch: scratch, slots: make(chan int, proofs), ended: make(chan struct{}),
 	}
 	for i := range proofs {
 		c.slots <- i
@@ -94,7 +102,7 @@ func Open(config Config) (*Context, error) {
 	go run(c, ready)
 	if err := <-ready; err != nil {
 		<-c.ended
-		return nil, errors.Join(fmt.Errorf("ucx %s from %s: %w: %w", v, library, ErrUnavailable, err), unix.Munmap(scratch))
+		return nil, errors.Join(fmt.Errorf("ucx %s from %s: %w: %w", v, library, ErrUnavailable, err), scratch.close())
 	}
 	return c, nil
 }
@@ -118,7 +126,7 @@ func (c *Context) Close() error {
 		for range proofs {
 			<-c.slots // proofs end, since all connections have
 		}
-		c.unmapped = unix.Munmap(c.scratch)
+		c.unmapped = c.scratch.close()
 	})
 	return c.unmapped
 }
@@ -218,5 +226,9 @@ func (c *Context) Accept(_ context.Context, request *millracev1.ConnectLaneReque
 	}
 	answer := c.local(token)
 	answer.MemoryKey, answer.MemoryBase, answer.MemoryBytes = c.key, c.base, c.config.Space.Size()
+	if c.slab != nil {
+		e := c.slab.Export()
+		answer.Device = &millracev1.DeviceMemory{IpcHandle: e.Handle[:], DeviceUuid: e.Device[:]}
+	}
 	return &millracev1.ConnectLaneResponse{Source: answer}, nil
 }

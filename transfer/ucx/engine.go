@@ -8,6 +8,17 @@ type (
 	eventKind int32
 )
 
+// memoryKind is UCX's.
+type memoryKind int32
+
+const (
+	hostMemory memoryKind = iota
+	cudaMemory
+)
+
+// noNap: no copies of a device are outstanding.
+const noNap time.Duration = -1
+
 const (
 	opGet opKind = iota
 	opSend
@@ -64,7 +75,7 @@ type engine interface {
 	address() []byte
 	// mapMemory registers memory and returns its index for GETs and the key for
 	// peers.
-	mapMemory(base, length uint64) (index int32, key []byte, err error)
+	mapMemory(base, length uint64, kind memoryKind) (index int32, key []byte, err error)
 	// connect makes an endpoint in peer-error mode. With an error and an index
 	// >= 0 there is an endpoint that must be closed.
 	connect(address, key []byte, tag uint64) (endpoint int32, err error)
@@ -75,8 +86,9 @@ type engine interface {
 	transports(endpoint int32) []string
 	// wait posts orders, then waits for events, a signal or the end of timeout.
 	// Events, and the bytes of messages until they are freed, lie in C memory;
-	// the slice is good until the next call.
-	wait(orders []op, spin, timeout time.Duration) []event
+	// the slice is good until the next call. With nap >= 0 copies of a device are
+	// outstanding, which should be over then.
+	wait(orders []op, spin, timeout, nap time.Duration) []event
 	// message returns the bytes of a message.
 	message(e *event) []byte
 	// signal ends wait. From any thread, while the engine lives.

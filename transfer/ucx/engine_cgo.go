@@ -101,9 +101,9 @@ func (c *cEngine) address() []byte {
 }
 
 // mapMemory calls ucp_mem_map and ucp_rkey_pack.
-func (c *cEngine) mapMemory(base, length uint64) (int32, []byte, error) {
+func (c *cEngine) mapMemory(base, length uint64, kind memoryKind) (int32, []byte, error) {
 	var index C.int
-	if status := C.mr_map(c.e, C.uint64_t(base), C.uint64_t(length), 0, &index); status != 0 {
+	if status := C.mr_map(c.e, C.uint64_t(base), C.uint64_t(length), C.int(kind), &index); status != 0 {
 		return -1, nil, statusError(status, "ucp_mem_map")
 	}
 	var key unsafe.Pointer
@@ -145,12 +145,12 @@ func (c *cEngine) transports(endpoint int32) []string {
 
 // wait calls ucp_get_nbx, ucp_am_send_nbx, ucp_ep_close_nbx, ucp_worker_progress,
 // ucp_worker_arm.
-func (c *cEngine) wait(orders []op, spin, timeout time.Duration) []event {
+func (c *cEngine) wait(orders []op, spin, timeout, nap time.Duration) []event {
 	if len(orders) > 0 {
 		copy(unsafe.Slice((*op)(unsafe.Pointer(C.mr_submissions(c.e, C.int(len(orders))))), len(orders)), orders)
 	}
 	var events *C.mr_event
-	n := C.mr_wait(c.e, C.int(len(orders)), C.int64_t(spin), C.int64_t(timeout), &events)
+	n := C.mr_wait(c.e, C.int(len(orders)), C.int64_t(spin), C.int64_t(timeout), C.int64_t(nap), &events)
 	if n == 0 {
 		return nil
 	}

@@ -5,9 +5,12 @@ import (
 	"strings"
 )
 
+// transportCUDA reads from one GPU to another.
+const transportCUDA = "cuda_ipc"
+
 // reading are the transports that read remote memory by themselves, best first,
 // by the beginning of their names. Others only carry messages.
-var reading = []string{"cuda_ipc", "xpmem", "knem", "cma", "rc", "dc", "self"}
+var reading = []string{transportCUDA, "xpmem", "knem", "cma", "rc", "dc", "self"}
 
 // copying are those whose reads are copies by our own thread, so that all else
 // waits for them.

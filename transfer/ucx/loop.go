@@ -5,7 +5,6 @@ import (
 	"runtime"
 	"slices"
 	"time"
-	"unsafe"
 
 	"github.com/millrace/millrace/transfer"
 )
@@ -44,6 +43,8 @@ type loop struct {
 	idle     []uint32
 	posted   int
 	stopping bool
+	// ends is when the next of the posted reads from a GPU should be over.
+	ends time.Time
 }
 
 // flight is a posted read.
@@ -88,7 +89,7 @@ func run(c *Context, ready chan<- error) {
 	}
 	// What came in the meantime, and buffers that are still to be freed.
 	for len(l.orders) > 0 {
-		events := l.engine.wait(l.orders, 0, 0)
+		events := l.engine.wait(l.orders, 0, 0, noNap)
 		l.orders = l.orders[:0]
 		for i := range events {
 			l.handle(&events[i])
@@ -100,16 +101,21 @@ func run(c *Context, ready chan<- error) {
 func (l *loop) begin() error {
 	var err error
 	c := l.c
+	if c.slab != nil {
+		// Where no context is current, UCX unpacks keys for slow emulation.
+		if err := c.slab.Device().MakeCurrent(); err != nil {
+			return err
+		}
+	}
 	if l.engine, err = newEngine(c.config.settings()); err != nil {
 		return err
 	}
 	c.engine, c.address = l.engine, l.engine.address()
-	if c.slabMemory, c.key, err = l.engine.mapMemory(c.base, c.config.Space.Size()); err != nil {
+	if c.slabMemory, c.key, err = l.engine.mapMemory(c.base, c.config.Space.Size(), c.kind); err != nil {
 		return fmt.Errorf("register the slab of %d bytes: %w", c.config.Space.Size(), err)
 	}
-	scratch := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(c.scratch))))
-	if c.scratchMemory, _, err = l.engine.mapMemory(scratch, uint64(len(c.scratch))); err != nil {
-		return fmt.Errorf("register %d bytes for proofs: %w", len(c.scratch), err)
+	if c.scratchMemory, _, err = l.engine.mapMemory(c.scratch.base(), proofs*proofBytes, c.kind); err != nil {
+		return fmt.Errorf("register %d bytes for proofs: %w", proofs*proofBytes, err)
 	}
 	return nil
 }
@@ -131,7 +137,11 @@ func (l *loop) turn() {
 	if outstanding {
 		timeout = busyWait
 	}
-	events := l.engine.wait(l.orders, spin, timeout)
+	nap := noNap
+	if l.c.slab != nil && l.posted > 0 {
+		nap = max(time.Until(l.ends)-spinAhead, 0)
+	}
+	events := l.engine.wait(l.orders, spin, timeout, nap)
 	l.orders = l.orders[:0]
 	for i := range events {
 		l.handle(&events[i])
@@ -146,6 +156,7 @@ func (l *loop) handle(e *event) {
 		l.idle = append(l.idle, uint32(e.tag))
 		l.posted--
 		f.conn.landed(f.small)
+		f.conn.pace.landed(f.read, time.Now())
 		var err error
 		if e.status != 0 {
 			err = fmt.Errorf("%w: read of %d bytes: %s", transfer.ErrPeerLost, f.read.length, l.engine.statusText(e.status))
@@ -157,6 +168,7 @@ func (l *loop) handle(e *event) {
 		l.message(e)
 	case eventEndpointError:
 		if n := l.conns[e.tag]; n != nil {
+			n.dead = true
 			l.fail(n, fmt.Errorf("%w: %s", transfer.ErrPeerLost, l.engine.statusText(e.status)))
 		}
 	case eventClosed:
@@ -187,6 +199,11 @@ func (l *loop) connect(n *conn, address, key []byte) (*conn, error) {
 		return nil, err
 	}
 	n.lane.describe(l.c.version, l.engine.transports(endpoint))
+	if l.c.slab != nil && n.bytes > 0 && n.lane.Transport != transportCUDA {
+		err := fmt.Errorf("ucx: %s: %w: the lane is %s, which cannot read from one GPU to another", n.peer, ErrNoLane, n.lane.Transport)
+		l.fail(n, err)
+		return nil, err
+	}
 	n.chunk, n.byMessage = chunkBytes, n.lane.Emulated
 	switch {
 	case n.byMessage:
@@ -269,6 +286,9 @@ func (l *loop) settle(n *conn) {
 	if n.closed && n.smallPosted+n.largePosted == 0 && l.conns[n.token] == n {
 		l.engine.release(n.endpoint)
 		delete(l.conns, n.token)
+		if n.unmap != nil {
+			n.unmap(n.dead)
+		}
 		close(n.gone)
 	}
 }
@@ -368,6 +388,12 @@ func (l *loop) post(n *conn, r *read, small bool) {
 	}
 	l.flights[tag] = flight{n, r, small}
 	l.posted++
+	if l.c.slab != nil {
+		// Of several peers the first to be over counts.
+		if ends := n.pace.posted(r, time.Now()); l.posted == 1 || ends.Before(l.ends) || l.ends.Before(time.Now()) {
+			l.ends = ends
+		}
+	}
 	l.orders = append(l.orders, op{
 		kind: opGet, endpoint: n.endpoint, memory: r.memory, tag: uint64(tag), local: r.local, remote: r.remote, length: r.length,
 	})

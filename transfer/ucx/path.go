@@ -8,9 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-	"unsafe"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -92,8 +90,11 @@ func (p *Path) Forget(address string) {
 		return
 	}
 	<-l.ready
-	if l.conn != nil {
-		p.hangUp(l.conn, fmt.Errorf("ucx: %w: forgotten", transfer.ErrPeerLost))
+	if n := l.conn; n != nil {
+		p.c.do(func(l *loop) {
+			n.dead = true
+			l.hangUp(n, fmt.Errorf("ucx: %w: forgotten", transfer.ErrPeerLost))
+		})
 	}
 }
 
@@ -215,6 +216,9 @@ func (p *Path) dial(ctx context.Context, peer transfer.Peer) (*conn, error) {
 	if source.GetMemoryBytes() < memory.HeaderBytes || source.GetMemoryBase()+source.GetMemoryBytes() < source.GetMemoryBase() || source.GetToken() == 0 {
 		return nil, fmt.Errorf("ucx path: %s: %w: a slab of %d bytes at %#x", peer, transfer.ErrProtocol, source.GetMemoryBytes(), source.GetMemoryBase())
 	}
+	if (source.GetDevice() != nil) != (p.c.slab != nil) {
+		return nil, fmt.Errorf("ucx path: %s: %w: one of the two slabs lies on a GPU, the other does not: UCX would emulate reads", peer, ErrNoLane)
+	}
 	n := &conn{token: token, theirs: source.GetToken(), peer: peer.String(), base: source.GetMemoryBase(), bytes: source.GetMemoryBytes()}
 	n.onFailure = func() {
 		p.dropConn(peer.Address, n)
@@ -226,6 +230,10 @@ func (p *Path) dial(ctx context.Context, peer transfer.Peer) (*conn, error) {
 	})
 	if err := errors.Join(closed, err); err != nil {
 		return nil, err
+	}
+	if err := p.c.mapOurselves(n, source); err != nil {
+		p.hangUp(n, err)
+		return nil, fmt.Errorf("ucx path: %s: %w", peer, err)
 	}
 	if err := p.prove(ctx, n, source); err != nil {
 		p.hangUp(n, err)
@@ -285,12 +293,12 @@ func (p *Path) prove(ctx context.Context, n *conn, source *millracev1.LaneEndpoi
 	case <-ctx.Done():
 		return fmt.Errorf("%w: other connections are being proved", transfer.ErrStalled)
 	}
-	scratch := c.scratch[slot*proofBytes:][:proofBytes]
+	at := uint64(slot) * proofBytes
 	defer func() {
-		_ = unix.Madvise(scratch, unix.MADV_DONTNEED) // it only gives memory back
+		c.scratch.tidy(at)
 		c.slots <- slot
 	}()
-	local := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(scratch))))
+	local := c.scratch.base() + at
 	if _, err := p.get(ctx, n, local, n.base, memory.HeaderBytes, c.scratchMemory); err != nil {
 		return err
 	}
@@ -298,7 +306,11 @@ func (p *Path) prove(ctx context.Context, n *conn, source *millracev1.LaneEndpoi
 	copy(said.WorkerUUID[:], source.GetWorkerUuid())
 	copy(said.Incarnation[:], source.GetIncarnation())
 	said.Nonce = source.GetNonce()
-	found, err := memory.ParseHeader(scratch[:memory.HeaderBytes])
+	page, err := c.scratch.read(at, memory.HeaderBytes)
+	if err != nil {
+		return err
+	}
+	found, err := memory.ParseHeader(page)
 	switch {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrProof, err)
@@ -310,18 +322,18 @@ func (p *Path) prove(ctx context.Context, n *conn, source *millracev1.LaneEndpoi
 	}
 	size := min(proofBytes, n.bytes)
 	best := time.Duration(0)
-	for i := range 6 {
+	for i := range 8 {
 		length := size
-		if i >= 2 {
+		if i >= 4 {
 			length = 8
 		}
 		took, err := p.get(ctx, n, local, n.base, length, c.scratchMemory)
 		switch {
 		case err != nil:
 			return err
-		case i == 1: // the first of its kind also faults pages in
-			n.lane.BytesPerSecond = float64(length) / took.Seconds()
-		case i >= 2 && (best == 0 || took < best):
+		case i >= 1 && i < 4: // the first of its kind also faults pages in, or maps
+			n.lane.BytesPerSecond = max(n.lane.BytesPerSecond, float64(length)/took.Seconds())
+		case i >= 4 && (best == 0 || took < best):
 			best = took
 		}
 	}

@@ -55,9 +55,12 @@ int mr_transports(mr_engine *e, int endpoint, char *out, int room);
 // The submission ring: room for at least count orders. Valid until the next call.
 mr_op *mr_submissions(mr_engine *e, int count);
 // Posts the first count orders, then waits until there are events, mr_signal was
-// called or the time is over. Returns the number of events and where they are:
+// called or the time is over. With nap_ns < 0 it sleeps until UCX wakes it;
+// otherwise, with copies of a device outstanding that will be over in nap_ns or a
+// little later, it naps until then and asks: to arm UCX's wake-up would hold such
+// copies up. Returns the number of events and where they are:
 // valid until the next call.
-int mr_wait(mr_engine *e, int count, int64_t spin_ns, int64_t timeout_ns, mr_event **events);
+int mr_wait(mr_engine *e, int count, int64_t spin_ns, int64_t timeout_ns, int64_t nap_ns, mr_event **events);
 void mr_signal(mr_engine *e);
 
 void *mr_buffer(uint64_t length);

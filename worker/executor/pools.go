@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -51,6 +52,11 @@ type Config struct {
 	ReadyTimeout time.Duration
 	// StopGrace is how long an interrupted run may take to end. Default 1 s.
 	StopGrace time.Duration
+	// Device is where the Store's space lies; nil: in host memory, with a descriptor.
+	Device *Device
+	// Preload are what processes load while they have nothing else to do. Default,
+	// with a device: cupy.
+	Preload []string
 }
 
 // Pools are the processes of all kinds. Its methods may be called from any
@@ -59,6 +65,8 @@ type Pools struct {
 	config Config
 	lanes  map[string][]*lane
 	wait   sync.WaitGroup
+	// gate is shared by all processes when the slab lies on a GPU, else nil.
+	gate *os.File
 	// closing is closed by Close.
 	closing chan struct{}
 
@@ -81,10 +89,21 @@ func New(c Config) (*Pools, error) {
 	if c.StopGrace <= 0 {
 		c.StopGrace = time.Second
 	}
-	if c.Store.Space().FD() < 0 {
+	p := &Pools{config: c, lanes: make(map[string][]*lane), closing: make(chan struct{})}
+	if c.Device != nil {
+		if _, ok := c.Store.Space().(writer); !ok {
+			return nil, fmt.Errorf("executor: memory on a device that cannot be written to: %T", c.Store.Space())
+		}
+		if p.config.Preload == nil {
+			p.config.Preload = []string{"cupy"}
+		}
+		var err error
+		if p.gate, err = newGate(); err != nil {
+			return nil, err
+		}
+	} else if c.Store.Space().FD() < 0 {
 		return nil, fmt.Errorf("executor: memory without a file descriptor cannot be shared with processes")
 	}
-	p := &Pools{config: c, lanes: make(map[string][]*lane), closing: make(chan struct{})}
 	for kind, command := range c.Commands {
 		command, err := fromHere(command)
 		if err != nil {
@@ -180,6 +199,9 @@ func (p *Pools) died(cause string) {
 func (p *Pools) Close() {
 	close(p.closing)
 	p.wait.Wait()
+	if p.gate != nil {
+		_ = p.gate.Close() // nothing was written
+	}
 }
 
 func (p *Pools) lane(kind string, index int) *lane { return p.lanes[kind][index] }

@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/exitcause"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/ledger"
 )
 
 const (
@@ -72,6 +73,8 @@ type process struct {
 	// segments are attached, or are about to be; lastSegment is the number given last.
 	segments    map[memory.Space]*segment
 	lastSegment uint32
+	// leases are what is allocated for the process itself, by request.
+	leases map[uint64]ledger.ObjectID
 	// last is the task that ended last, 0 before: what is written between two runs
 	// is its children's.
 	last ids.TaskID
@@ -89,8 +92,8 @@ func startProcess(l *lane) (p *process, err error) {
 	p = &process{
 		lane: l, ready: make(chan struct{}), broken: make(chan struct{}), outgoing: make(chan struct{}, 1), working: make(chan struct{}, 1),
 		ops: make(map[*millracev1.Op]uint32), opNames: make(map[string]uint32), sentFunc: make(map[ids.FunctionHash]bool),
-		segments: make(map[memory.Space]*segment),
-		oom:      exitcause.OOMKills(),
+		segments: make(map[memory.Space]*segment), leases: make(map[uint64]ledger.ObjectID),
+		oom: exitcause.OOMKills(),
 	}
 	var cleanup []func()
 	defer func() {
@@ -124,16 +127,19 @@ func startProcess(l *lane) (p *process, err error) {
 	}
 	p.conn = conn.(*net.UnixConn)
 	cleanup = append(cleanup, func() { _ = conn.Close() }) // nothing was sent
-	slabFD, err := unix.FcntlInt(uintptr(c.Store.Space().FD()), unix.F_DUPFD_CLOEXEC, 0)
+	slab, err := l.pools.fourth()
 	if err != nil {
-		return nil, fmt.Errorf("executor: share the slab: %w", err)
+		return nil, err
 	}
-	slab := os.NewFile(uintptr(slabFD), "slab")
 	defer slab.Close()
 
 	p.cmd = exec.Command(l.command[0], l.command[1:]...)
 	p.cmd.Dir = p.scratch
-	p.cmd.Env = environment(os.Environ(), append([]string{"MILLRACE_EXECUTOR=" + l.kind, "MILLRACE_WORKER=" + c.Worker}, c.Env...))
+	env := append([]string{"MILLRACE_EXECUTOR=" + l.kind, "MILLRACE_WORKER=" + c.Worker}, c.Env...)
+	if c.Device != nil {
+		env = append(env, "CUDA_VISIBLE_DEVICES="+c.Device.Visible)
+	}
+	p.cmd.Env = environment(os.Environ(), env)
 	p.cmd.ExtraFiles = []*os.File{theirs, slab, p.page.file}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	for _, to := range []*io.Writer{&p.cmd.Stdout, &p.cmd.Stderr} {
@@ -161,6 +167,10 @@ func startProcess(l *lane) (p *process, err error) {
 	hello := &millracev1.ExecutorHello{
 		Protocol: protocol, WorkerName: c.Worker, WorkerId: uint32(l.pools.workerID), SlabBytes: c.Store.Space().Size(),
 		InlineBytes: l.pools.inlineBytes, SchedulerAddress: c.Scheduler, ScratchDirectory: p.scratch,
+		Preload: c.Preload,
+	}
+	if c.Device != nil {
+		hello.Device = c.Device.describe(c.Store.Space(), c.Processes)
 	}
 	l.pools.mu.Unlock()
 	p.pending = &millracev1.ToExecutor{Hello: hello}
@@ -281,6 +291,11 @@ func (p *process) close() {
 	for _, r := range p.outputs {
 		_ = r.Close() // only read from
 	}
+	// Whatever the process had submitted to a GPU ended before its exit was seen.
+	for _, id := range p.leases {
+		p.lane.pools.config.Store.Drop(id)
+	}
+	clear(p.leases)
 	_ = p.conn.Close()          // the other end is gone
 	_ = os.RemoveAll(p.scratch) // whatever cannot be removed was made so by a task
 }
@@ -486,6 +501,10 @@ func (p *process) read() {
 		if r := m.GetReady(); r != nil && !isReady {
 			if r.GetProtocol() != protocol {
 				p.breakOff(fmt.Errorf("it speaks version %d of the protocol, and %d is spoken here", r.GetProtocol(), protocol))
+				return
+			}
+			if p.lane.pools.config.Device != nil && !r.GetDevice() {
+				p.breakOff(errors.New("it did not say that it opened the slab, which lies on a GPU (ready.device); executors of that kind belong on workers with host memory"))
 				return
 			}
 			isReady, p.understands = true, r.GetSegments()

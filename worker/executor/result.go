@@ -23,10 +23,10 @@ func (p *process) handle(m *millracev1.FromExecutor) error {
 		}
 	}
 	for _, a := range m.GetAllocate() {
-		if err := p.allocate(a); err != nil {
-			return err
-		}
+		p.allocate(a)
 	}
+	// Results may lie in what is released, so that it is held for a little longer.
+	defer p.release(m.GetRelease())
 	if len(m.GetFinished()) == 0 {
 		return nil
 	}
@@ -128,10 +128,12 @@ func (p *process) keep(r *Run, q *queued, f *millracev1.ExecutorFinished, out *R
 		if err := p.adopt(id, header, frames, q, r); err != nil {
 			return invalid(err.Error())
 		}
-		views = objects.Views(frames)
+		if p.lane.pools.config.Device == nil {
+			views = objects.Views(frames)
+		}
 	}
 	out.Header = header
-	if out.Bytes <= limit {
+	if out.Bytes <= limit && len(views) > 0 {
 		if whole, ok := value.Inline(header, views); ok {
 			out.Inline = whole
 		}
@@ -164,7 +166,9 @@ func (p *process) storeInline(id ledger.ObjectID, header []byte, frames [][]byte
 		return err
 	}
 	for i, f := range placed {
-		copy(objects.View(f), frames[i])
+		if err := p.lane.pools.put(f, frames[i]); err != nil {
+			return err
+		}
 	}
 	return objects.Seal(id, header)
 }
@@ -184,6 +188,9 @@ func (p *process) adopt(id ledger.ObjectID, header []byte, frames []memory.Frame
 	defer objects.Release(reservation)
 	p.lane.mu.Lock()
 	sources := append(append([]ledger.ObjectID(nil), q.temporary...), r.InputObjects...)
+	for _, id := range p.leases { // the order does not matter: they do not overlap
+		sources = append(sources, id)
+	}
 	p.lane.mu.Unlock()
 	for _, f := range frames {
 		if err := p.adoptFrame(reservation, id, f, sources); err != nil {
@@ -211,21 +218,21 @@ func (p *process) adoptFrame(reservation ledger.ReservationID, id ledger.ObjectI
 	return fmt.Errorf("frame [%d, +%d) of its result lies neither in what it allocated nor in an input", f.Offset, f.Bytes)
 }
 
-// allocate gives a run room, now or as soon as there is some.
-func (p *process) allocate(a *millracev1.ExecutorAllocate) error {
-	ref := lifecycle.Ref{Task: ids.TaskID(a.GetTask().GetTaskId()), Attempt: ids.Attempt(a.GetTask().GetAttempt())}
-	p.lane.mu.Lock()
-	q := p.lane.find(ref)
-	p.lane.mu.Unlock()
-	if q == nil || q.ordinal == 0 {
-		p.answer(a, nil, invalid(fmt.Sprintf("it asked for memory for %s, which it was not given or has finished", ref)))
-		return nil
+// allocate gives a run room, or the process, now or as soon as there is some.
+func (p *process) allocate(a *millracev1.ExecutorAllocate) {
+	q, refused := p.applicant(a)
+	if refused != "" {
+		p.answer(a, nil, invalid(refused))
+		return
 	}
 	objects := p.lane.pools.config.Store
 	id := objects.Temporary()
-	if q.run.Reservation != 0 {
+	if q != nil && q.run.Reservation != 0 {
 		if frames, err := objects.Allocate(q.run.Reservation, id, a.GetFrameBytes()...); err == nil {
-			return p.allocated(a, q, id, frames)
+			if err := p.allocated(a, q, id, frames); err != nil {
+				p.answer(a, nil, memoryError(err))
+			}
+			return
 		}
 	}
 	var reservation ledger.ReservationID
@@ -241,7 +248,12 @@ func (p *process) allocate(a *millracev1.ExecutorAllocate) error {
 	reservation, granted, err := objects.Reserve(p.holder(), a.GetFrameBytes(), time.Now().Add(p.lane.pools.config.MemoryWait), func(err error) { decided <- err })
 	if granted || err != nil {
 		settle(err)
-		return nil
+		return
+	}
+	if a.GetNoWait() {
+		objects.Release(reservation)
+		settle(fmt.Errorf("executor: %d bytes of the slab are not free at once", sum(a.GetFrameBytes())))
+		return
 	}
 	p.reading.Add(1)
 	go func() {
@@ -253,7 +265,31 @@ func (p *process) allocate(a *millracev1.ExecutorAllocate) error {
 			objects.Release(reservation)
 		}
 	}()
-	return nil
+}
+
+func sum(sizes []uint64) (n uint64) {
+	for _, s := range sizes {
+		n += s
+	}
+	return n
+}
+
+// applicant is the run that asks for room, nil if the process does; or refused
+// says why neither can.
+func (p *process) applicant(a *millracev1.ExecutorAllocate) (q *queued, refused string) {
+	p.lane.mu.Lock()
+	defer p.lane.mu.Unlock()
+	if a.GetTask() == nil {
+		if _, taken := p.leases[a.GetRequest()]; taken {
+			return nil, fmt.Sprintf("it asked for memory by number %d, by which it has some", a.GetRequest())
+		}
+		return nil, ""
+	}
+	ref := lifecycle.Ref{Task: ids.TaskID(a.GetTask().GetTaskId()), Attempt: ids.Attempt(a.GetTask().GetAttempt())}
+	if q = p.lane.find(ref); q == nil || q.ordinal == 0 {
+		return nil, fmt.Sprintf("it asked for memory for %s, which it was not given or has finished", ref)
+	}
+	return q, ""
 }
 
 // take makes the frames of a granted allocation.
@@ -268,23 +304,43 @@ func (p *process) take(a *millracev1.ExecutorAllocate, q *queued, reservation le
 }
 
 // allocated hands frames to the executor. From here on they are an object of
-// their own, which ends with the run.
+// their own, which ends with the run or with the process.
 func (p *process) allocated(a *millracev1.ExecutorAllocate, q *queued, id ledger.ObjectID, frames []memory.Frame) error {
 	objects := p.lane.pools.config.Store
 	if err := objects.Seal(id, nil); err != nil {
 		return err
 	}
 	p.lane.mu.Lock()
-	alive := p.lane.find(q.run.Ref) == q && q.ordinal != 0
-	if alive {
+	alive := true
+	if q == nil {
+		if _, taken := p.leases[a.GetRequest()]; taken {
+			alive = false
+		} else {
+			p.leases[a.GetRequest()] = id
+		}
+	} else if alive = p.lane.find(q.run.Ref) == q && q.ordinal != 0; alive {
 		q.temporary = append(q.temporary, id)
 	}
 	p.lane.mu.Unlock()
 	if !alive {
 		objects.Drop(id)
+		frames = nil
 	}
 	p.answer(a, frames, nil)
 	return nil
+}
+
+// release takes back what was allocated for the process.
+func (p *process) release(released []*millracev1.ExecutorRelease) {
+	for _, r := range released {
+		p.lane.mu.Lock()
+		id, known := p.leases[r.GetRequest()]
+		delete(p.leases, r.GetRequest())
+		p.lane.mu.Unlock()
+		if known {
+			p.lane.pools.config.Store.Drop(id)
+		}
+	}
 }
 
 func (p *process) answer(a *millracev1.ExecutorAllocate, frames []memory.Frame, e *millracev1.TaskError) {

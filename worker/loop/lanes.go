@@ -40,6 +40,7 @@ func (w *Worker) lanes() []*millracev1.Lane {
 		out = append(out, &millracev1.Lane{
 			PeerWorkerId: uint32(peer.Worker), Peer: peer.Name, Path: l.Path, State: millracev1.LaneState(l.State + 1), Why: l.Why,
 			BytesPerSecond: l.Rate, LatencyNanos: uint64(l.Latency), Bytes: l.Bytes, Succeeded: l.Succeeded, Failed: l.Failed,
+			Transport: l.Transport,
 		})
 	}
 	slices.SortStableFunc(out, func(a, b *millracev1.Lane) int { return int(a.GetPeerWorkerId()) - int(b.GetPeerWorkerId()) })

@@ -62,6 +62,11 @@ type Config struct {
 	// Scheduler is the connection to it. The caller closes it.
 	Scheduler *grpc.ClientConn
 	Device    device.Device
+	// Health is why the device is lost for good, nil while it is not: then the worker
+	// ends with it, as soon as it is asked. May be nil.
+	Health func() error
+	// GPUHealth is the state of its GPU, nil where that is not known. May be nil.
+	GPUHealth func() *millracev1.GpuHealth
 	Store     *store.Store
 	// Path is how objects of peers are fetched.
 	Path transfer.Path
@@ -228,7 +233,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w.fetchCtx = work
 	w.native = newNative(w.config.Device, w.config.Store, w.config.MemoryWait, w.config.Lifecycle.Slots, &w.inlineBytes,
-		func(runs []*nativeRun) { w.post(runs) })
+		w.deviceLost, func(runs []*nativeRun) { w.post(runs) })
 	sessionDone := make(chan struct{})
 	go func() {
 		defer close(sessionDone)
@@ -249,6 +254,21 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.fetching.Wait()
 	return err
 }
+
+// deviceLost says whether the device is lost; then the worker ends.
+func (w *Worker) deviceLost() bool {
+	if w.config.Health == nil {
+		return false
+	}
+	err := w.config.Health()
+	if err != nil {
+		w.Fail(err)
+	}
+	return err != nil
+}
+
+// Fail ends the worker at once: Run returns the error.
+func (w *Worker) Fail(err error) { w.post(sessionFailed{err: err}) }
 
 // own is the owner.
 func (w *Worker) own(ctx context.Context) error {

@@ -41,6 +41,9 @@ type nativeRun struct {
 	inline   []byte
 	bytes    uint64
 	runTime  time.Duration
+	// orphaned: the device was lost. Whoever repeats the attempt elsewhere is told by
+	// the worker's end, and nobody that the attempt has failed.
+	orphaned bool
 }
 
 const (
@@ -62,6 +65,8 @@ type native struct {
 	memoryWait time.Duration
 	// inlineBytes is the largest result to send inline.
 	inlineBytes *atomic.Uint32
+	// lost says that the device is lost, and tells the owner; see Config.Health.
+	lost func() bool
 	// post takes runs that ended; it is called by the lanes.
 	post  func([]*nativeRun)
 	lanes []*nativeLane
@@ -86,8 +91,8 @@ type nativeLane struct {
 	flushed time.Time
 }
 
-func newNative(d device.Device, s *store.Store, memoryWait time.Duration, slots int, inlineBytes *atomic.Uint32, post func([]*nativeRun)) *native {
-	n := &native{device: d, store: s, memoryWait: memoryWait, inlineBytes: inlineBytes, post: post}
+func newNative(d device.Device, s *store.Store, memoryWait time.Duration, slots int, inlineBytes *atomic.Uint32, lost func() bool, post func([]*nativeRun)) *native {
+	n := &native{device: d, store: s, memoryWait: memoryWait, inlineBytes: inlineBytes, lost: lost, post: post}
 	for range slots {
 		l := &nativeLane{n: n, wake: make(chan struct{}, 1)}
 		n.lanes = append(n.lanes, l)
@@ -179,6 +184,9 @@ func (l *nativeLane) run() {
 			}
 			l.execute(r)
 		}
+		if r.orphaned {
+			continue
+		}
 		l.done = append(l.done, r)
 	}
 }
@@ -223,6 +231,7 @@ func (l *nativeLane) execute(r *nativeRun) {
 	r.runTime = time.Since(begin)
 	if err != nil {
 		r.failure = taskError(ctx, r, err)
+		r.orphaned = l.n.lost()
 	}
 }
 
@@ -290,7 +299,11 @@ func (n *native) attempt(ctx context.Context, r *nativeRun, begin time.Time) err
 		r.bytes += f.Bytes
 	}
 	if r.bytes <= uint64(n.inlineBytes.Load()) {
-		if inline, ok := value.Inline(result.Header, n.store.Views(result.Frames)); ok {
+		frames, err := n.store.Copies(result.Frames)
+		if err != nil {
+			return err
+		}
+		if inline, ok := value.Inline(result.Header, frames); ok {
 			r.inline = inline
 		}
 	}

@@ -32,8 +32,9 @@ type outbox struct {
 	functions [][]byte
 	beat      *millracev1.WorkerStats
 	leaving   bool
-	// unsent is closed when the farewell has gone out; made by flushed.
+	// gone is closed when the farewell has been heard; farewell says that it was sent.
 	gone     chan struct{}
+	farewell bool
 	pending  bool
 	inFlight []*millracev1.TaskReport
 }
@@ -85,7 +86,8 @@ func (o *outbox) leave() {
 	o.signal()
 }
 
-// flushed returns a channel that is closed when the farewell has been sent.
+// flushed returns a channel that is closed when the farewell has been heard: a session
+// that is cancelled takes back what it has not put on the wire.
 func (o *outbox) flushed() <-chan struct{} { return o.gone }
 
 func (o *outbox) close() { close(o.closed) }
@@ -157,11 +159,19 @@ func (o *outbox) take() (m *millracev1.SessionRequest, told []chan struct{}) {
 func (o *outbox) sent(m *millracev1.SessionRequest, told []chan struct{}) {
 	o.mu.Lock()
 	o.inFlight = nil
+	o.farewell = o.farewell || m.GetLeaving()
 	o.mu.Unlock()
 	for _, c := range told {
 		close(c)
 	}
-	if m.GetLeaving() {
+}
+
+// sessionEnded says that the other side has ended the session.
+func (o *outbox) sessionEnded() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.farewell {
+		o.farewell = false
 		close(o.gone)
 	}
 }

@@ -40,6 +40,7 @@ func TestMessagesAreBounded(t *testing.T) {
 	if next != tasks+1 {
 		t.Errorf("the last report is that of task %d", next-1)
 	}
+	o.sessionEnded()
 	<-o.flushed()
 }
 

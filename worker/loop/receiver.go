@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/value"
@@ -65,6 +66,14 @@ func (in *written) Abort() { in.worker.config.Store.Release(in.reservation) }
 // Commit is part of transfer.Incoming: it returns when the scheduler was told.
 func (in *written) Commit(ctx context.Context) error {
 	w := in.worker
+	bytes := in.head.Bytes() + uint64(len(in.head.Header))
+	report := &millracev1.ObjectReport{Replica: &millracev1.Replica{
+		TaskId: uint64(in.id.Task), Generation: uint32(in.id.Generation), Bytes: bytes,
+	}}
+	if bytes <= uint64(w.inlineBytes.Load()) {
+		// Before it is sealed: then it may leave for another tier.
+		report.InlineResult = in.inline()
+	}
 	if in.reservation == 0 {
 		w.config.Store.PutSmall(in.id, in.head.Header)
 	} else {
@@ -72,19 +81,6 @@ func (in *written) Commit(ctx context.Context) error {
 		w.config.Store.Release(in.reservation)
 		if err != nil {
 			return status.Errorf(codes.Internal, "object %s: %v", in.id, err)
-		}
-	}
-	bytes := in.head.Bytes() + uint64(len(in.head.Header))
-	report := &millracev1.ObjectReport{Replica: &millracev1.Replica{
-		TaskId: uint64(in.id.Task), Generation: uint32(in.id.Generation), Bytes: bytes,
-	}}
-	if bytes <= uint64(w.inlineBytes.Load()) {
-		var frames [][]byte
-		for _, r := range in.regions {
-			frames = append(frames, r.Bytes())
-		}
-		if inline, ok := value.Inline(in.head.Header, frames); ok {
-			report.InlineResult = inline
 		}
 	}
 	told := make(chan struct{})
@@ -95,4 +91,20 @@ func (in *written) Commit(ctx context.Context) error {
 	case <-ctx.Done():
 		return fmt.Errorf("object %s is stored, and the scheduler could not be told in time: %w", in.id, context.Cause(ctx))
 	}
+}
+
+// inline returns the object as one value, nil if it cannot be: then it is fetched
+// when it is wanted.
+func (in *written) inline() []byte {
+	frames := make([]memory.Frame, len(in.regions))
+	for i, r := range in.regions {
+		frames[i] = r.Frame
+	}
+	copies, err := in.worker.config.Store.Copies(frames)
+	if err != nil {
+		in.worker.config.Log.Warn("a small object does not travel inline", "object", in.id.String(), "error", err)
+		return nil
+	}
+	inline, _ := value.Inline(in.head.Header, copies)
+	return inline
 }

@@ -102,6 +102,7 @@ func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 	err = causeOf(ctx, err)
 	cancel(nil)
 	<-sending
+	w.outbox.sessionEnded()
 	return true, err
 }
 

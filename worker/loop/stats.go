@@ -26,6 +26,9 @@ func (w *Worker) stats() *millracev1.WorkerStats {
 		}
 	}
 	s.Lanes = w.lanes()
+	if w.config.GPUHealth != nil {
+		s.GpuHealth = w.config.GPUHealth()
+	}
 	if w.config.Traffic != nil {
 		s.BytesIn, s.BytesOut = w.config.Traffic()
 	}

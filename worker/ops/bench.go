@@ -18,6 +18,7 @@ func WithAttempt(ctx context.Context, attempt int) context.Context {
 func benchOps() []*Op {
 	return []*Op{
 		stampOp(),
+		pointOp(),
 		{
 			Name:     "bench.noop",
 			Doc:      "Does nothing with any arguments and returns null.",
@@ -149,7 +150,7 @@ func planBytes(c *call) (*plan, error) {
 		return nil, c.bad("bytes", "%d is negative", n)
 	}
 	stream := newPhiloxStream(c.int("seed"))
-	return single(Uint8, []int64{n}, func(ctx context.Context, out *Tensor) error {
+	return single(Uint8, []int64{n}, &Scattering{Seed: c.int("seed")}, func(ctx context.Context, out *Tensor) error {
 		data := elements[byte](out)
 		var last [16]byte
 		for i := 0; i < len(data); i += 16 {

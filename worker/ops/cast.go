@@ -181,7 +181,7 @@ func castOps() []*Op {
 		},
 		plan: func(c *call) (*plan, error) {
 			x := c.tensor("x")
-			return single(c.dtype("dtype"), x.Shape, func(ctx context.Context, out *Tensor) error {
+			return single(c.dtype("dtype"), x.Shape, castWork(c.dtype("dtype"), x), func(ctx context.Context, out *Tensor) error {
 				return castInto(ctx, out, x)
 			}), nil
 		},

@@ -110,12 +110,7 @@ func copyTree(c *call, v any) (*plan, error) {
 	if err := visit(v); err != nil {
 		return nil, err
 	}
-	return &plan{outputs, func(ctx context.Context, outs []*Tensor) (any, error) {
-		for i, t := range tensors {
-			if err := copyInto(ctx, outs[i], t); err != nil {
-				return nil, err
-			}
-		}
+	rebuilt := func(outs []*Tensor) any {
 		next := 0
 		var rebuild func(v any) any // in the order of visit
 		rebuild = func(v any) any {
@@ -138,6 +133,14 @@ func copyTree(c *call, v any) (*plan, error) {
 			}
 			return v
 		}
-		return rebuild(v), nil
+		return rebuild(v)
+	}
+	return &plan{outputs: outputs, work: &Copying{tensors}, result: rebuilt, run: func(ctx context.Context, outs []*Tensor) (any, error) {
+		for i, t := range tensors {
+			if err := copyInto(ctx, outs[i], t); err != nil {
+				return nil, err
+			}
+		}
+		return rebuilt(outs), nil
 	}}, nil
 }

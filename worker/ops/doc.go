@@ -8,6 +8,10 @@
 // outputs are then written straight into it (Allocator). No operation returns a
 // view: what it returns never aliases its arguments.
 //
+// Devices with kernels of their own plan with the same code: Op.Plan says what a
+// call computes (Work), over tensors that may lie where the processor cannot
+// address them (Memory).
+//
 // Operations are stateless and safe for concurrent use, provided that nobody
 // writes to the arguments meanwhile. Inner loops look at their context about
 // every millisecond of work, so that a cancelled task really stops. NB: array.qr

@@ -23,9 +23,9 @@ func linalgOps() []*Op {
 				}
 				m, n := x.Shape[0], x.Shape[1]
 				k := min(m, n)
-				return &plan{[]output{{dtype, []int64{m, k}}, {dtype, []int64{k, n}}}, func(ctx context.Context, outs []*Tensor) (any, error) {
-					return []any{outs[0], outs[1]}, qrInto(ctx, outs[0], outs[1], x)
-				}}, nil
+				return several([]output{{dtype, []int64{m, k}}, {dtype, []int64{k, n}}}, &FactoringQR{x}, func(ctx context.Context, outs []*Tensor) error {
+					return qrInto(ctx, outs[0], outs[1], x)
+				}), nil
 			},
 		},
 		{
@@ -40,9 +40,9 @@ func linalgOps() []*Op {
 				}
 				m, n := x.Shape[0], x.Shape[1]
 				k := min(m, n)
-				return &plan{[]output{{dtype, []int64{m, k}}, {dtype, []int64{k}}, {dtype, []int64{k, n}}}, func(ctx context.Context, outs []*Tensor) (any, error) {
-					return []any{outs[0], outs[1], outs[2]}, svdInto(ctx, c, outs, x)
-				}}, nil
+				return several([]output{{dtype, []int64{m, k}}, {dtype, []int64{k}}, {dtype, []int64{k, n}}}, &FactoringSVD{x}, func(ctx context.Context, outs []*Tensor) error {
+					return svdInto(ctx, c, outs, x)
+				}), nil
 			},
 		},
 	}

@@ -28,7 +28,10 @@ type register struct {
 
 type instruction struct {
 	run       kernel
+	function  string // what run computes, as kernelFor and castKernel name it
+	work      DType  // the type of the operands, of a choice that of the last two
 	registers [4]int // destination, operands
+	operands  int    // how many there are
 }
 
 // rule gives the type that a function works in for operands of one type, and the
@@ -103,7 +106,7 @@ func compile(root *node, names []string, inputs []compiled, want DType) (*progra
 		return nil, &syntaxError{root.at, err.Error()}
 	}
 	if n := len(c.code); n == 0 || c.code[n-1].registers[0] != reg {
-		reg = c.emit(kernelFor("copy", want), want, reg)
+		reg = c.emit("copy", want, want, reg)
 	}
 	c.out = reg
 	return &c.program, nil
@@ -114,14 +117,14 @@ func identityProgram(to, from DType) *program {
 	return &program{
 		inputs:    1,
 		registers: []register{{dtype: from}, {dtype: to}},
-		code:      []instruction{{castKernel(to, from), [4]int{1, 0}}},
+		code:      []instruction{{castKernel(to, from), castFunction, from, [4]int{1, 0}, 1}},
 		out:       1,
 	}
 }
 
 // emit appends an instruction. Its destination is never one of its operands, as
 // these are released only afterwards.
-func (c *compiler) emit(run kernel, dtype DType, operands ...int) int {
+func (c *compiler) emit(function string, work, dtype DType, operands ...int) int {
 	to := len(c.registers)
 	if i := slices.IndexFunc(c.free, func(r int) bool { return c.registers[r].dtype == dtype }); i >= 0 {
 		to = c.free[i]
@@ -129,7 +132,13 @@ func (c *compiler) emit(run kernel, dtype DType, operands ...int) int {
 	} else {
 		c.registers = append(c.registers, register{dtype: dtype})
 	}
-	in := instruction{run: run, registers: [4]int{to}}
+	run := kernel(nil)
+	if function == castFunction {
+		run = castKernel(dtype, work)
+	} else {
+		run = kernelFor(function, work)
+	}
+	in := instruction{run: run, function: function, work: work, registers: [4]int{to}, operands: len(operands)}
 	copy(in.registers[1:], operands)
 	c.code = append(c.code, in)
 	for i, r := range operands {
@@ -157,7 +166,7 @@ func (c *compiler) coerce(v compiled, dtype DType) (int, error) {
 	if v.dtype == dtype {
 		return v.register, nil
 	}
-	return c.emit(castKernel(dtype, v.dtype), dtype, v.register), nil
+	return c.emit(castFunction, v.dtype, dtype, v.register), nil
 }
 
 func fits(n int64, d DType) bool {
@@ -236,13 +245,13 @@ func (c *compiler) apply(op string, args []compiled) (compiled, error) {
 	}) {
 		work = Int64 // a comparison with what no element can be has an answer all the same
 	}
-	run := special(op, work, joined)
-	if run != nil {
+	function := special(op, work, joined)
+	if function != "" {
 		joined = joined[:1]
 	} else {
-		run = kernelFor(op, work)
+		function = op
 	}
-	if run == nil {
+	if kernelFor(function, work) == nil {
 		return compiled{}, fmt.Errorf("%s is not defined for %v", display(op), common)
 	}
 	for _, a := range joined {
@@ -252,7 +261,7 @@ func (c *compiler) apply(op string, args []compiled) (compiled, error) {
 		}
 		operands = append(operands, r)
 	}
-	return compiled{operand{out, false}, c.emit(run, out, operands...), nil}, nil
+	return compiled{operand{out, false}, c.emit(function, work, out, operands...), nil}, nil
 }
 
 func display(op string) string {
@@ -262,24 +271,24 @@ func display(op string) string {
 	return op
 }
 
-// special is the kernel of a power with a constant exponent that has a cheaper,
-// more exact form. NumPy takes the same short cuts.
-func special(op string, work DType, args []compiled) kernel {
+// special is what to compute for a power with a constant exponent that has a
+// cheaper, more exact form, else "". NumPy takes the same short cuts.
+func special(op string, work DType, args []compiled) string {
 	if op != "**" || !isScalar(args[1]) {
-		return nil
+		return ""
 	}
 	inexact := work.kind() >= floatKind
 	switch v := args[1].value; {
 	case v == int64(2) || v == 2.0:
-		return kernelFor("square", work)
+		return "square"
 	case v == int64(1) || v == 1.0:
-		return kernelFor("copy", work)
+		return "copy"
 	case v == 0.5 && inexact:
-		return kernelFor("sqrt", work)
+		return "sqrt"
 	case (v == int64(-1) || v == -1.0) && inexact:
-		return kernelFor("reciprocal", work)
+		return "reciprocal"
 	}
-	return nil
+	return ""
 }
 
 // fold computes arithmetic between constants as Python does, so that they stay
@@ -501,10 +510,11 @@ func planMap(c *call, cache *exprCache) (*plan, error) {
 	if err != nil {
 		return nil, c.bad("expr", "%q: %v", source, err)
 	}
-	return single(p.registers[p.out].dtype, shape, func(ctx context.Context, out *Tensor) error {
+	negative := func() error { return c.bad("expr", "%q: %v", source, errNegativePower) }
+	return single(p.registers[p.out].dtype, shape, &Mapping{Inputs: tensors, Negative: negative, program: p}, func(ctx context.Context, out *Tensor) error {
 		err := mapProgram(p, ctx, out, tensors)
 		if errors.Is(err, errNegativePower) {
-			return c.bad("expr", "%q: %v", source, err)
+			return negative()
 		}
 		return err
 	}), nil

@@ -22,6 +22,7 @@ func matmulOps() []*Op {
 		Params: []Param{
 			{Name: "a", Type: TensorType, Required: true},
 			{Name: "b", Type: TensorType, Required: true},
+			{Name: "tf32", Type: BoolType, Default: false, Doc: "a GPU may round float32 and complex64 factors to 11 bits, which is many times faster"},
 		},
 		plan: planMatmul,
 	}}
@@ -58,7 +59,8 @@ func planMatmul(c *call) (*plan, error) {
 		shape = append(shape, n)
 	}
 	dtype := Promote(a.DType, b.DType)
-	return single(dtype, shape, func(ctx context.Context, out *Tensor) error {
+	w := &Multiplying{A: &left, B: &right, Batch: batch, Rows: m, Inner: k, Columns: n, TF32: c.bool("tf32")}
+	return single(dtype, shape, w, func(ctx context.Context, out *Tensor) error {
 		if out.Len() == 0 {
 			return nil
 		}
@@ -100,7 +102,7 @@ func contiguousIn(ctx context.Context, t *Tensor, dtype DType) (*Tensor, error) 
 // matrixAt is the matrix of the last two axes at an index of those before.
 func matrixAt(t *Tensor, index []int64) *Tensor {
 	n := len(index)
-	view := &Tensor{DType: t.DType, Shape: t.Shape[n:], Strides: t.Strides[n:], Offset: t.Offset, Data: t.Data}
+	view := &Tensor{DType: t.DType, Shape: t.Shape[n:], Strides: t.Strides[n:], Offset: t.Offset, Data: t.Data, Far: t.Far}
 	for i, x := range index {
 		view.Offset += x * t.Strides[i]
 	}
@@ -112,13 +114,13 @@ func matrixAt(t *Tensor, index []int64) *Tensor {
 func blasReady(t *Tensor) bool {
 	n := t.NDim()
 	rows, columns, by, across := t.Shape[n-2], t.Shape[n-1], t.Strides[n-2], t.Strides[n-1]
-	_, _, ok := leading(rows, columns, by, across, t.DType.Size())
+	_, _, ok := Leading(rows, columns, by, across, t.DType.Size())
 	return ok
 }
 
-// leading finds how BLAS sees a matrix: as it is or transposed, and the distance of
-// its rows in elements.
-func leading(rows, columns, by, across, size int64) (transposed bool, distance int, ok bool) {
+// Leading finds how BLAS sees a matrix: as it is or transposed, and the distance of
+// its rows in elements; not every matrix can be given to it.
+func Leading(rows, columns, by, across, size int64) (transposed bool, distance int, ok bool) {
 	if by%size != 0 || across%size != 0 {
 		return false, 0, false
 	}
@@ -199,8 +201,8 @@ func gemm[T number](ctx context.Context, out, a, b *Tensor,
 ) error {
 	size := out.DType.Size()
 	m, n, k := out.Shape[0], out.Shape[1], a.Shape[1]
-	ta, lda, _ := leading(m, k, a.Strides[0], a.Strides[1], size)
-	tb, ldb, _ := leading(k, n, b.Strides[0], b.Strides[1], size)
+	ta, lda, _ := Leading(m, k, a.Strides[0], a.Strides[1], size)
+	tb, ldb, _ := Leading(k, n, b.Strides[0], b.Strides[1], size)
 	// An operand of one row or column has any distance: rows of a tile are as far
 	// apart as those of the whole.
 	tile := func(t *Tensor, row, column, rows, columns int64, transposed bool, distance int) []T {

@@ -49,23 +49,24 @@ func planRandom(c *call) (*plan, error) {
 	}
 	distribution := c.string("distribution")
 	dtype := c.dtype("dtype")
+	w := &Drawing{Distribution: distribution, Seed: c.int("seed")}
 	var fill func(out *Tensor, words wordSource, from, to int64)
 	switch distribution {
 	case "integers":
 		if dtype == Invalid {
 			dtype = Int64
 		}
-		fill, err = planIntegers(c, dtype)
+		fill, err = planIntegers(c, dtype, w)
 	case "uniform":
 		if dtype == Invalid {
 			dtype = Float64
 		}
-		fill, err = planUniform(c, dtype)
+		fill, err = planUniform(c, dtype, w)
 	case "normal":
 		if dtype == Invalid {
 			dtype = Float64
 		}
-		fill, err = planNormal(c, dtype)
+		fill, err = planNormal(c, dtype, w)
 	default:
 		return nil, c.bad("distribution", "expected uniform, normal or integers, got %q", distribution)
 	}
@@ -76,7 +77,8 @@ func planRandom(c *call) (*plan, error) {
 	if dtype.kind() == complexKind {
 		offset, n = 2*offset, 2*n
 	}
-	return single(dtype, shape, func(ctx context.Context, out *Tensor) error {
+	w.FirstWord, w.Words = uint64(offset), n
+	return single(dtype, shape, w, func(ctx context.Context, out *Tensor) error {
 		words := wordSource{stream: stream, words: make([]uint64, randomLen+2)}
 		for from := int64(0); from < n; from += randomLen {
 			if err := ctx.Err(); err != nil {
@@ -119,7 +121,7 @@ func components[T floating](t *Tensor) []T {
 	return block[T](t.base(), int(2*t.Len()))
 }
 
-func planUniform(c *call, dtype DType) (func(*Tensor, wordSource, int64, int64), error) {
+func planUniform(c *call, dtype DType, w *Drawing) (func(*Tensor, wordSource, int64, int64), error) {
 	if dtype.kind() < floatKind {
 		return nil, c.bad("dtype", "uniform numbers are floats or complex, not %v: use distribution integers", dtype)
 	}
@@ -135,6 +137,7 @@ func planUniform(c *call, dtype DType) (func(*Tensor, wordSource, int64, int64),
 			return nil, c.bad(name, "expected a real, got %s", describe(v))
 		}
 	}
+	w.Low, w.High = low, high
 	if dtype.realPart() == Float32 {
 		return func(out *Tensor, words wordSource, from, to int64) {
 			base, span := float32(low), float32(float32(high)-float32(low))
@@ -157,7 +160,7 @@ func planUniform(c *call, dtype DType) (func(*Tensor, wordSource, int64, int64),
 // unitInterval is a float64 in [0, 1) of a word's upper 53 bits.
 func unitInterval(word uint64) float64 { return float64(word>>11) * 0x1p-53 }
 
-func planNormal(c *call, dtype DType) (func(*Tensor, wordSource, int64, int64), error) {
+func planNormal(c *call, dtype DType, w *Drawing) (func(*Tensor, wordSource, int64, int64), error) {
 	if dtype.kind() < floatKind {
 		return nil, c.bad("dtype", "normal numbers are floats or complex, not %v", dtype)
 	}
@@ -168,6 +171,7 @@ func planNormal(c *call, dtype DType) (func(*Tensor, wordSource, int64, int64), 
 	if c.has("low") || c.has("high") {
 		return nil, c.bad("low", "low and high are for uniform and integers: normal has loc and scale")
 	}
+	w.Loc, w.Scale = loc, scale
 	if dtype.realPart() == Float32 {
 		return func(out *Tensor, words wordSource, from, to int64) {
 			drawNormals(components[float32](out)[from:to], words, loc, scale)
@@ -194,7 +198,7 @@ func drawNormals[T floating](d []T, words wordSource, loc, scale float64) {
 	}
 }
 
-func planIntegers(c *call, dtype DType) (func(*Tensor, wordSource, int64, int64), error) {
+func planIntegers(c *call, dtype DType, w *Drawing) (func(*Tensor, wordSource, int64, int64), error) {
 	if dtype.kind() > intKind {
 		return nil, c.bad("dtype", "integers cannot be %v: cast them", dtype)
 	}
@@ -228,6 +232,7 @@ func planIntegers(c *call, dtype DType) (func(*Tensor, wordSource, int64, int64)
 		return nil, c.bad("high", "integers from %d to %d do not fit %v", low, high-1, dtype)
 	}
 	span := uint64(high) - uint64(low)
+	w.First, w.Span = low, span
 	return func(out *Tensor, words wordSource, from, to int64) {
 		switch dtype {
 		case Bool, Uint8:
@@ -268,12 +273,9 @@ func createOps() []*Op {
 				if n, ok := value.(int64); ok && !fits(n, dtype) {
 					return nil, c.bad("value", "%d is outside the range of %v", n, dtype)
 				}
-				return single(dtype, shape, func(ctx context.Context, out *Tensor) error {
-					one, err := NewTensor(dtype, nil)
+				return single(dtype, shape, &Filling{value}, func(ctx context.Context, out *Tensor) error {
+					one, err := Scalar(dtype, value)
 					if err != nil {
-						return err
-					}
-					if err := putScalar(one, value); err != nil {
 						return err
 					}
 					return copyInto(ctx, out, one.broadcastTo(out.Shape))
@@ -335,17 +337,20 @@ func planArange(c *call) (*plan, error) {
 	if exact {
 		count = countSteps(n[0], n[1], n[2])
 	}
-	return single(dtype, []int64{count}, func(ctx context.Context, out *Tensor) error {
-		if exact && dtype.kind() == intKind {
-			return arange(ctx, out, n[0], n[2])
-		}
-		// NumPy stores the first two values in the element's type and extrapolates.
+	// NumPy stores the first two values in the element's type and extrapolates.
+	head := func() (*Tensor, error) {
 		first, err := NewTensor(dtype, []int64{2})
 		if err != nil {
-			return err
+			return nil, err
 		}
-		values := []float64{f[0], f[0] + f[2]}
-		if err := castKernel(dtype, Float64)(2, regs{first.base(), slicePointer(values)}); err != nil {
+		if exact && dtype.kind() == intKind {
+			return first, castKernel(dtype, Int64)(2, regs{first.base(), slicePointer([]int64{n[0], n[0] + n[2]})})
+		}
+		return first, castKernel(dtype, Float64)(2, regs{first.base(), slicePointer([]float64{f[0], f[0] + f[2]})})
+	}
+	return single(dtype, []int64{count}, &Counting{head}, func(ctx context.Context, out *Tensor) error {
+		first, err := head()
+		if err != nil {
 			return err
 		}
 		switch dtype {
@@ -381,17 +386,6 @@ func countSteps(start, stop, step int64) int64 {
 		return int64((uint64(start)-uint64(stop)-1)/-uint64(step)) + 1
 	}
 	return 0
-}
-
-func arange(ctx context.Context, out *Tensor, start, step int64) error {
-	switch out.DType {
-	case Uint8:
-		return extrapolate(ctx, elements[uint8](out), uint8(start), uint8(start+step))
-	case Int32:
-		return extrapolate(ctx, elements[int32](out), int32(start), int32(start+step))
-	default:
-		return extrapolate(ctx, elements[int64](out), start, start+step)
-	}
 }
 
 func extrapolate[T realNum](ctx context.Context, d []T, first, second T) error {

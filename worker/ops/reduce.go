@@ -234,7 +234,8 @@ func planReduce(c *call) (*plan, error) {
 	if outLen, _ := countElements(shape); rows == 0 && outLen > 0 && (op == "min" || op == "max") {
 		return nil, c.bad("x", "%s of no elements: shape %v", op, x.Shape)
 	}
-	return single(outType, shape, func(ctx context.Context, out *Tensor) error {
+	w := &Reducing{X: x, Folded: folded, Function: op, Accumulator: work, Rows: rows}
+	return single(outType, shape, w, func(ctx context.Context, out *Tensor) error {
 		if err := reduceInto(ctx, out, x, folded, op, work); err != nil {
 			return err
 		}

@@ -26,8 +26,13 @@ type Op struct {
 // plan is a call of which everything is known but the data.
 type plan struct {
 	outputs []output
-	// run fills the outputs and builds the result around them; outs are in the
-	// order of outputs, C-contiguous and not zeroed.
+	// work says what run computes, for devices that do it another way; nil where
+	// there is no such way.
+	work Work
+	// result builds the result around the outputs.
+	result func(outs []*Tensor) any
+	// run fills the outputs and builds the result; outs are in the order of outputs,
+	// C-contiguous and not zeroed.
 	run func(ctx context.Context, outs []*Tensor) (any, error)
 }
 
@@ -37,15 +42,31 @@ type output struct {
 }
 
 // single plans an operation with one tensor as its result.
-func single(dtype DType, shape []int64, run func(ctx context.Context, out *Tensor) error) *plan {
-	return &plan{[]output{{dtype, shape}}, func(ctx context.Context, outs []*Tensor) (any, error) {
-		return outs[0], run(ctx, outs[0])
+func single(dtype DType, shape []int64, w Work, run func(ctx context.Context, out *Tensor) error) *plan {
+	return &plan{
+		outputs: []output{{dtype, shape}}, work: w,
+		result: func(outs []*Tensor) any { return outs[0] },
+		run:    func(ctx context.Context, outs []*Tensor) (any, error) { return outs[0], run(ctx, outs[0]) },
+	}
+}
+
+// several plans an operation with a list of tensors as its result.
+func several(outputs []output, w Work, run func(ctx context.Context, outs []*Tensor) error) *plan {
+	result := func(outs []*Tensor) any {
+		list := make([]any, len(outs))
+		for i, t := range outs {
+			list[i] = t
+		}
+		return list
+	}
+	return &plan{outputs: outputs, work: w, result: result, run: func(ctx context.Context, outs []*Tensor) (any, error) {
+		return result(outs), run(ctx, outs)
 	}}
 }
 
 // scalar plans an operation whose result takes no tensor memory.
 func scalar(run func(ctx context.Context) (any, error)) *plan {
-	return &plan{nil, func(ctx context.Context, _ []*Tensor) (any, error) { return run(ctx) }}
+	return &plan{run: func(ctx context.Context, _ []*Tensor) (any, error) { return run(ctx) }}
 }
 
 // Run checks the arguments, takes memory for the results and fills it. Memory that
@@ -140,11 +161,12 @@ type Registry struct {
 	ops map[string]*Op
 }
 
-// NewRegistry holds every operation of this package.
-func NewRegistry() *Registry {
+// NewRegistry holds every operation that any device has, and those that only this
+// one has.
+func NewRegistry(own ...*Op) *Registry {
 	r := &Registry{ops: map[string]*Op{}}
 	for _, group := range [][]*Op{
-		createOps(), randomOps(), mapOps(), reduceOps(), matmulOps(), shapeOps(), castOps(), linalgOps(), coreOps(), benchOps(),
+		own, createOps(), randomOps(), mapOps(), reduceOps(), matmulOps(), shapeOps(), castOps(), linalgOps(), coreOps(), benchOps(),
 	} {
 		for _, op := range group {
 			if r.ops[op.Name] != nil {

@@ -53,7 +53,7 @@ func shapeOps() []*Op {
 
 // copyOf plans a result that is a view, materialised.
 func copyOf(view *Tensor) *plan {
-	return single(view.DType, view.Shape, func(ctx context.Context, out *Tensor) error {
+	return single(view.DType, view.Shape, &Copying{[]*Tensor{view}}, func(ctx context.Context, out *Tensor) error {
 		return copyInto(ctx, out, view)
 	})
 }
@@ -68,7 +68,7 @@ func planTranspose(c *call) (*plan, error) {
 	if len(axes) != x.NDim() {
 		return nil, c.bad("axes", "%v names %d axes of shape %v", axes, len(axes), x.Shape)
 	}
-	view := &Tensor{DType: x.DType, Offset: x.Offset, Data: x.Data, Shape: []int64{}}
+	view := &Tensor{DType: x.DType, Offset: x.Offset, Data: x.Data, Far: x.Far, Shape: []int64{}}
 	seen := make([]bool, x.NDim())
 	for _, a := range axes {
 		axis, err := c.axis("axes", a, x.NDim())
@@ -121,7 +121,7 @@ func planSlice(c *call) (*plan, error) {
 			return nil, err
 		}
 	}
-	view := &Tensor{DType: x.DType, Offset: x.Offset, Data: x.Data, Shape: []int64{}}
+	view := &Tensor{DType: x.DType, Offset: x.Offset, Data: x.Data, Far: x.Far, Shape: []int64{}}
 	for axis, length := range x.Shape {
 		start, stop, step, index := given[0][axis], given[1][axis], given[2][axis], given[3][axis]
 		if index != nil {
@@ -215,7 +215,7 @@ func planReshape(c *call) (*plan, error) {
 	if known != total {
 		return nil, c.bad("shape", "%d elements of shape %v do not fill %v", total, x.Shape, c.ints("shape"))
 	}
-	return single(x.DType, shape, func(ctx context.Context, out *Tensor) error {
+	return single(x.DType, shape, &Copying{[]*Tensor{x}}, func(ctx context.Context, out *Tensor) error {
 		flat := *out
 		flat.Shape, flat.Strides = x.Shape, ContiguousStrides(x.DType, x.Shape)
 		return copyInto(ctx, &flat, x)
@@ -259,7 +259,7 @@ func planConcat(c *call) (*plan, error) {
 		}
 		shape[axis] += x.Shape[axis]
 	}
-	return single(dtype, shape, func(ctx context.Context, out *Tensor) error {
+	return single(dtype, shape, &Joining{xs, axis}, func(ctx context.Context, out *Tensor) error {
 		return concatInto(ctx, out, xs, axis)
 	}), nil
 }

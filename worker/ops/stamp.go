@@ -45,7 +45,7 @@ func planStamp(c *call) (*plan, error) {
 			return nil, err
 		}
 	}
-	return single(Uint8, []int64{n}, func(ctx context.Context, out *Tensor) error {
+	return single(Uint8, []int64{n}, nil, func(ctx context.Context, out *Tensor) error {
 		for i, x := range inputs {
 			data, err := inType(ctx, x, Uint8)
 			if err != nil {

@@ -16,6 +16,18 @@ type Tensor struct {
 	Strides []int64 // bytes between neighbours on each axis; zero and negative are fine
 	Offset  int64   // bytes from the start of Data to the element at index zero
 	Data    []byte
+	// Far is where the bytes are instead of in Data, if the processor cannot
+	// address them. Such tensors can be planned with, and carried out by devices.
+	Far Memory
+}
+
+// Memory is bytes that the processor cannot address.
+type Memory interface {
+	// Address is the device's, of the first of Size bytes.
+	Address() uint64
+	Size() int64
+	// Read copies some of them to p.
+	Read(offset int64, p []byte) error
 }
 
 // NewTensor makes a C-contiguous tensor of zeros in the Go heap. It is the
@@ -126,6 +138,10 @@ func (t *Tensor) Check() error {
 		return nil
 	}
 	size, align := int64(len(t.Data)), t.DType.Alignment()
+	address := uint64(uintptr(unsafe.Pointer(unsafe.SliceData(t.Data))))
+	if t.Far != nil {
+		size, address = t.Far.Size(), t.Far.Address()
+	}
 	low, high := t.Offset, t.Offset
 	inside := low >= 0 && low <= size
 	for i, stride := range t.Strides {
@@ -147,7 +163,7 @@ func (t *Tensor) Check() error {
 	if !inside || high+t.DType.Size() > size {
 		return fmt.Errorf("tensor of shape %v, strides %v, offset %d reaches outside its %d bytes", t.Shape, t.Strides, t.Offset, size)
 	}
-	if (int64(uintptr(unsafe.Pointer(unsafe.SliceData(t.Data))))+t.Offset)%align != 0 {
+	if (address+uint64(t.Offset))%uint64(align) != 0 {
 		return fmt.Errorf("tensor of %v begins at an address that is not a multiple of %d", t.DType, align)
 	}
 	return nil
@@ -176,6 +192,13 @@ func (t *Tensor) Item() (any, error) {
 	if err := t.Check(); err != nil {
 		return nil, err
 	}
+	if t.Far != nil {
+		near := Tensor{DType: t.DType, Data: make([]byte, t.DType.Size())}
+		if err := t.Far.Read(t.Offset, near.Data); err != nil {
+			return nil, fmt.Errorf("read a value: %w", err)
+		}
+		return near.Item()
+	}
 	p := t.base()
 	switch t.DType {
 	case Bool:
@@ -202,7 +225,7 @@ func (t *Tensor) At(index ...int64) (any, error) {
 	if len(index) != len(t.Shape) {
 		return nil, fmt.Errorf("%d indexes for a tensor of shape %v", len(index), t.Shape)
 	}
-	one := Tensor{DType: t.DType, Offset: t.Offset, Data: t.Data}
+	one := Tensor{DType: t.DType, Offset: t.Offset, Data: t.Data, Far: t.Far}
 	for i, x := range index {
 		if x < 0 || x >= t.Shape[i] {
 			return nil, fmt.Errorf("index %v is outside shape %v", index, t.Shape)

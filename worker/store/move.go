@@ -72,7 +72,7 @@ func (s *Store) carryOut(e order) (report func() []ledger.Effect) {
 		sum, err := s.write(e)
 		return func() []ledger.Effect { return s.ledger.WriteEnded(time.Now(), e.Ticket, sum, err) }
 	case ledger.ReadIn:
-		err := s.below[e.From.Tier-1].Read(e.From.Offset, s.space.Bytes(e.To.Offset, e.To.Bytes), e.Sum)
+		err := s.read(e)
 		return func() []ledger.Effect { return s.ledger.ReadEnded(e.Ticket, err) }
 	case ledger.Discard:
 		if err := s.below[e.Region.Tier-1].Discard(e.Region.Offset, e.Region.Bytes); err != nil {
@@ -83,12 +83,93 @@ func (s *Store) carryOut(e order) (report func() []ledger.Effect) {
 	panic(fmt.Sprintf("store: an order of type %T", e))
 }
 
+// write moves bytes down, by the way that both places have.
 func (s *Store) write(e ledger.WriteOut) (sum uint32, err error) {
 	to := s.below[e.To.Tier-1]
-	if e.From.Tier == 0 {
-		return to.Write(e.To.Offset, s.space.Bytes(e.From.Offset, e.From.Bytes))
+	if e.From.Tier > 0 {
+		host, base, ok := hostOf(s.below[e.From.Tier-1])
+		if !ok {
+			return 0, fmt.Errorf("store: bytes do not go from %s to %s", s.below[e.From.Tier-1].Name(), to.Name())
+		}
+		return to.Write(e.To.Offset, host.Bytes(base+e.From.Offset, e.From.Bytes))
 	}
-	return 0, fmt.Errorf("store: bytes do not go from %s to %s", s.below[e.From.Tier-1].Name(), to.Name())
+	if direct, ok := to.(memory.DirectTier); ok && direct.Reaches(s.space) {
+		return 0, direct.Save(e.To.Offset, s.space, e.From.Frame)
+	}
+	if staged, ok := s.space.(memory.Staged); ok {
+		return writeStaged(to, e.To.Offset, staged, e.From.Frame)
+	}
+	return to.Write(e.To.Offset, s.space.Bytes(e.From.Offset, e.From.Bytes))
+}
+
+// read moves bytes up into the slab.
+func (s *Store) read(e ledger.ReadIn) error {
+	from := s.below[e.From.Tier-1]
+	if direct, ok := from.(memory.DirectTier); ok && direct.Reaches(s.space) {
+		return direct.Load(e.From.Offset, s.space, e.To.Frame)
+	}
+	if staged, ok := s.space.(memory.Staged); ok {
+		err := readStaged(from, e.From.Offset, staged, e.To.Frame, e.Sum)
+		if err != nil {
+			// As tiers do for themselves: it may have been a bad moment.
+			err = readStaged(from, e.From.Offset, staged, e.To.Frame, e.Sum)
+		}
+		return err
+	}
+	return from.Read(e.From.Offset, s.space.Bytes(e.To.Offset, e.To.Bytes), e.Sum)
+}
+
+// hostOf returns where the processor finds the bytes of a tier, if it can address
+// them.
+func hostOf(t memory.Tier) (s memory.Space, base uint64, ok bool) {
+	direct, ok := t.(memory.DirectTier)
+	if !ok {
+		return nil, 0, false
+	}
+	s, base = direct.Host()
+	return s, base, true
+}
+
+// writeStaged writes what the processor cannot address to a tier that it writes:
+// the next part is copied out of the device meanwhile.
+func writeStaged(to memory.Tier, off uint64, from memory.Staged, f memory.Frame) (sum uint32, err error) {
+	out := memory.NewOutflow(from, []memory.Frame{f}, memory.StageBytes)
+	defer out.Close()
+	for {
+		c, more, err := out.Next()
+		if err != nil || !more {
+			return sum, err
+		}
+		if _, err := to.Write(off+c.Offset, c.Data); err != nil {
+			return 0, err
+		}
+		sum = memory.Checksum(sum, c.Data)
+	}
+}
+
+// readStaged is writeStaged the other way round.
+func readStaged(from memory.Tier, off uint64, to memory.Staged, f memory.Frame, want uint32) error {
+	in := memory.NewInflow(to)
+	defer in.Close()
+	var sum uint32
+	for done := uint64(0); done < f.Bytes; {
+		part, err := in.Room(f.Offset+done, f.Bytes-done)
+		if err != nil {
+			return err
+		}
+		if err := from.ReadInto(off+done, part); err != nil {
+			return err
+		}
+		sum = memory.Checksum(sum, part)
+		done += uint64(len(part))
+	}
+	if err := in.Flush(); err != nil {
+		return err
+	}
+	if sum != want {
+		return fmt.Errorf("store: %d bytes at %d of %s: %w: %08x, written as %08x", f.Bytes, off, from.Name(), memory.ErrChecksum, sum, want)
+	}
+	return nil
 }
 
 func (s *Store) tierFailed(e ledger.TierFailed) {
@@ -116,7 +197,13 @@ func (s *Store) spilled(id ledger.ObjectID) []transfer.Region {
 	regions := make([]transfer.Region, len(copies))
 	for i, c := range copies {
 		regions[i] = transfer.Region{Space: s.space, Frame: c.Frame}
-		if c.Tier > 0 {
+		if c.Tier == 0 {
+			continue
+		}
+		if host, base, ok := hostOf(s.below[c.Tier-1]); ok {
+			// They are read where they are.
+			regions[i] = transfer.Region{Space: host, Frame: memory.Frame{Offset: base + c.Offset, Bytes: c.Bytes}}
+		} else {
 			regions[i].Space = &spilled{
 				Space: s.space, tier: s.below[c.Tier-1], whole: c.Whole, sum: c.Sum, next: c.Whole.Offset,
 				broken: func(err error) { s.lose(id, err) },

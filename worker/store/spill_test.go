@@ -18,6 +18,7 @@ import (
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/transfertest"
 	"github.com/millrace/millrace/worker/store"
 )
 
@@ -71,11 +72,40 @@ type spilling struct {
 // newSpilling returns a store of 4 MiB above a disk that can be made to fail.
 func newSpilling(t *testing.T) *spilling {
 	t.Helper()
-	s := &spilling{directory: t.TempDir(), gone: make(map[ledger.ObjectID]error)}
 	slab, err := host.NewSlab(4<<20, memory.Identity{})
 	if err != nil {
 		t.Fatal(err)
 	}
+	t.Cleanup(func() {
+		if err := slab.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return newSpillingFrom(t, slab)
+}
+
+// inBoth runs a test of a slab that the processor addresses, and of one that it does
+// not.
+func inBoth(t *testing.T, test func(t *testing.T, open func(*testing.T) *spilling)) {
+	t.Helper()
+	t.Run("host", func(t *testing.T) { test(t, newSpilling) })
+	t.Run("device", func(t *testing.T) {
+		test(t, func(t *testing.T) *spilling {
+			t.Helper()
+			far := transfertest.NewFar(t, 4<<20)
+			t.Cleanup(func() {
+				if n := far.Lent.Load(); n != 0 {
+					t.Errorf("%d buffers were not given back", n)
+				}
+			})
+			return newSpillingFrom(t, far)
+		})
+	})
+}
+
+func newSpillingFrom(t *testing.T, slab memory.Space) *spilling {
+	t.Helper()
+	s := &spilling{directory: t.TempDir(), gone: make(map[ledger.ObjectID]error)}
 	tier, err := disk.Open(disk.Config{Directory: s.directory, SizeBytes: 64 << 20, Wrap: func(f disk.File) disk.File {
 		s.file = &faulty{File: f}
 		return s.file
@@ -112,7 +142,7 @@ func newSpilling(t *testing.T) *spilling {
 		if err := s.Check(); err != nil {
 			t.Error(err)
 		}
-		if err := errors.Join(slab.Close(), tier.Close()); err != nil {
+		if err := tier.Close(); err != nil {
 			t.Error(err)
 		}
 		entries, err := os.ReadDir(s.directory)
@@ -134,9 +164,14 @@ func (s *spilling) put(t *testing.T, task, bytes int) error {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := s.View(frames[0])
+	b := make([]byte, bytes)
 	for i := range b {
 		b[i] = byte(i*task + i>>8)
+	}
+	if far, ok := s.Space().(memory.Staged); !ok {
+		copy(s.View(frames[0]), b)
+	} else if err := far.WriteFrom(frames[0].Offset, b); err != nil {
+		t.Fatal(err)
 	}
 	return s.Seal(id(task, 1), []byte("header"))
 }
@@ -164,7 +199,11 @@ func (s *spilling) load(t *testing.T, task int) error {
 	if !ok || !o.InSlab {
 		t.Fatalf("object %d was loaded and is not there: %+v, %v", task, o, ok)
 	}
-	for i, b := range s.View(o.Frames[0]) {
+	bytes, err := s.Copies(o.Frames)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, b := range bytes[0] {
 		if b != byte(i*task+i>>8) {
 			t.Fatalf("byte %d of object %d changed", i, task)
 		}
@@ -173,109 +212,118 @@ func (s *spilling) load(t *testing.T, task int) error {
 }
 
 func TestObjectsGoToDiskAndComeBack(t *testing.T) {
-	s := newSpilling(t)
-	for task := range 40 {
-		if err := s.put(t, task+1, 600_000+task); err != nil {
-			t.Fatal(err)
+	inBoth(t, func(t *testing.T, open func(*testing.T) *spilling) {
+		t.Helper()
+		s := open(t)
+		for task := range 40 {
+			if err := s.put(t, task+1, 600_000+task); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	for task := range 40 {
-		if err := s.load(t, task+1); err != nil {
-			t.Fatal(err)
+		for task := range 40 {
+			if err := s.load(t, task+1); err != nil {
+				t.Fatal(err)
+			}
 		}
-	}
-	tiers := s.Tiers()
-	if tiers[1].OutBytes < 18_000_000 || tiers[1].InBytes < 18_000_000 {
-		t.Errorf("tiers %+v", tiers)
-	}
-	// All is free again when nobody wants it, also on disk.
-	for task := range 40 {
-		if !s.Drop(id(task+1, 1)) {
-			t.Errorf("object %d was not here", task+1)
+		tiers := s.Tiers()
+		if tiers[1].OutBytes < 18_000_000 || tiers[1].InBytes < 18_000_000 {
+			t.Errorf("tiers %+v", tiers)
 		}
-	}
-	s.Close()
-	if tiers := s.Tiers(); tiers[0].HeldBytes != 0 {
-		t.Errorf("tiers %+v", tiers)
-	}
+		// All is free again when nobody wants it, also on disk.
+		for task := range 40 {
+			if !s.Drop(id(task+1, 1)) {
+				t.Errorf("object %d was not here", task+1)
+			}
+		}
+		s.Close()
+		if tiers := s.Tiers(); tiers[0].HeldBytes != 0 {
+			t.Errorf("tiers %+v", tiers)
+		}
+	})
 }
 
 // A full or broken disk fails the spill: what is in the slab stays, whoever needs
 // room is told why there is none, and it works again when the disk does.
 func TestBrokenDiskFailsTheSpillNotTheWorker(t *testing.T) {
-	for _, cause := range []error{unix.ENOSPC, unix.EIO} {
-		t.Run(cause.Error(), func(t *testing.T) {
-			s := newSpilling(t)
-			s.file.set(cause, nil, false)
-			var refused error
-			n := 0
-			for refused == nil {
-				n++
-				refused = s.put(t, n, 1_000_000)
-			}
-			if !errors.Is(refused, ledger.ErrNoRoom) || !strings.Contains(refused.Error(), cause.Error()) || !strings.Contains(refused.Error(), "largest holders: t") {
-				t.Fatalf("object %d: %v", n, refused)
-			}
-			for task := range n - 1 {
-				if err := s.load(t, task+1); err != nil {
-					t.Fatal(err)
+	inBoth(t, func(t *testing.T, open func(*testing.T) *spilling) {
+		t.Helper()
+		for _, cause := range []error{unix.ENOSPC, unix.EIO} {
+			t.Run(cause.Error(), func(t *testing.T) {
+				s := open(t)
+				s.file.set(cause, nil, false)
+				var refused error
+				n := 0
+				for refused == nil {
+					n++
+					refused = s.put(t, n, 1_000_000)
 				}
-			}
-			if tier := s.Tiers()[1]; !errors.Is(tier.Failed, cause) {
-				t.Errorf("the tier: %+v", tier)
-			}
-			s.file.set(nil, nil, false)
-			s.Tick(time.Now().Add(time.Hour), 1<<30)
-			for task := n; task < n+10; task++ {
-				if err := s.put(t, task, 1_000_000); err != nil {
-					t.Fatal(err)
+				if !errors.Is(refused, ledger.ErrNoRoom) || !strings.Contains(refused.Error(), cause.Error()) || !strings.Contains(refused.Error(), "largest holders: t") {
+					t.Fatalf("object %d: %v", n, refused)
 				}
-			}
-			if tier := s.Tiers()[1]; tier.Failed != nil {
-				t.Errorf("the tier: %+v", tier)
-			}
-		})
-	}
+				for task := range n - 1 {
+					if err := s.load(t, task+1); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if tier := s.Tiers()[1]; !errors.Is(tier.Failed, cause) {
+					t.Errorf("the tier: %+v", tier)
+				}
+				s.file.set(nil, nil, false)
+				s.Tick(time.Now().Add(time.Hour), 1<<30)
+				for task := n; task < n+10; task++ {
+					if err := s.put(t, task, 1_000_000); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if tier := s.Tiers()[1]; tier.Failed != nil {
+					t.Errorf("the tier: %+v", tier)
+				}
+			})
+		}
+	})
 }
 
 // What cannot be read back, or is not what was written, is lost and said to be.
 func TestUnreadableObjectsAreLost(t *testing.T) {
-	for name, c := range map[string]struct {
-		err     error
-		corrupt bool
-		want    error
-	}{"EIO": {unix.EIO, false, unix.EIO}, "corrupted": {nil, true, memory.ErrChecksum}} {
-		t.Run(name, func(t *testing.T) {
-			s := newSpilling(t)
-			for task := range 10 {
-				if err := s.put(t, task+1, 1_000_000); err != nil {
-					t.Fatal(err)
-				}
-			}
-			s.file.set(nil, c.err, c.corrupt)
-			lost := 0
-			for task := range 10 {
-				if err := s.load(t, task+1); err != nil {
-					if !errors.Is(err, c.want) {
+	inBoth(t, func(t *testing.T, open func(*testing.T) *spilling) {
+		t.Helper()
+		for name, c := range map[string]struct {
+			err     error
+			corrupt bool
+			want    error
+		}{"EIO": {unix.EIO, false, unix.EIO}, "corrupted": {nil, true, memory.ErrChecksum}} {
+			t.Run(name, func(t *testing.T) {
+				s := open(t)
+				for task := range 10 {
+					if err := s.put(t, task+1, 1_000_000); err != nil {
 						t.Fatal(err)
 					}
-					lost++
-					s.mu.Lock()
-					said := s.gone[id(task+1, 1)]
-					s.mu.Unlock()
-					if !errors.Is(said, c.want) {
-						t.Errorf("nobody was told that %d is lost: %v", task+1, said)
-					}
-					if _, ok := s.Lookup(id(task+1, 1)); ok {
-						t.Errorf("object %d is lost and found", task+1)
+				}
+				s.file.set(nil, c.err, c.corrupt)
+				lost := 0
+				for task := range 10 {
+					if err := s.load(t, task+1); err != nil {
+						if !errors.Is(err, c.want) {
+							t.Fatal(err)
+						}
+						lost++
+						s.mu.Lock()
+						said := s.gone[id(task+1, 1)]
+						s.mu.Unlock()
+						if !errors.Is(said, c.want) {
+							t.Errorf("nobody was told that %d is lost: %v", task+1, said)
+						}
+						if _, ok := s.Lookup(id(task+1, 1)); ok {
+							t.Errorf("object %d is lost and found", task+1)
+						}
 					}
 				}
-			}
-			if lost == 0 || lost == 10 {
-				t.Errorf("%d of 10 are lost", lost)
-			}
-		})
-	}
+				if lost == 0 || lost == 10 {
+					t.Errorf("%d of 10 are lost", lost)
+				}
+			})
+		}
+	})
 }
 
 // Readers get spilled objects from the disk, and no last byte of a corrupted one.

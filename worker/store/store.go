@@ -666,7 +666,8 @@ func (s *Store) Temporary() ledger.ObjectID {
 	return ledger.ObjectID{Task: temporaryTasks + ids.TaskID(s.lastTemporary), Generation: 1}
 }
 
-// View returns the bytes of a frame in place.
+// View returns the bytes of a frame in place, nil if the processor cannot address
+// them.
 func (s *Store) View(f memory.Frame) []byte {
 	if f.Bytes == 0 {
 		return nil
@@ -684,6 +685,25 @@ func (s *Store) Views(frames []memory.Frame) [][]byte {
 		out[i] = s.View(f)
 	}
 	return out
+}
+
+// Copies returns the bytes of frames for reading, in place where that can be, else
+// as copies: meant for what is small.
+func (s *Store) Copies(frames []memory.Frame) ([][]byte, error) {
+	from, ok := s.space.(memory.Reader)
+	if !ok {
+		return s.Views(frames), nil
+	}
+	out := make([][]byte, len(frames))
+	for i, f := range frames {
+		out[i] = make([]byte, f.Bytes)
+		if f.Bytes > 0 {
+			if err := from.ReadInto(f.Offset, out[i]); err != nil {
+				return nil, fmt.Errorf("store: %w", err)
+			}
+		}
+	}
+	return out, nil
 }
 
 // Regions returns frames for a transfer path.

@@ -16,6 +16,7 @@ import (
 	"log/slog"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -28,6 +29,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/exitcause"
+	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/worker/loop"
 )
 
@@ -42,6 +44,8 @@ const (
 	// ExitStopped is how a child exits that the scheduler told to stop: it is not
 	// started again.
 	ExitStopped = 10
+	// ExitDevice is how a child exits whose device is lost or cannot be used.
+	ExitDevice = 11
 
 	firstBackoff   = 100 * time.Millisecond
 	longestBackoff = 10 * time.Second
@@ -61,14 +65,23 @@ func ExitCode(err error) int {
 		return 0
 	case errors.As(err, &stopped):
 		return ExitStopped
+	case errors.Is(err, cuda.ErrUnhealthy) && !faultOfProgram(err), errors.Is(err, cuda.ErrUnavailable):
+		return ExitDevice
 	}
 	return 1
 }
 
+// faultOfProgram says whether a kernel is to blame for a lost context, rather than
+// the device. The codes are CUDA's, from an illegal address to a failed launch.
+func faultOfProgram(err error) bool {
+	var failed *cuda.Error
+	return errors.As(err, &failed) && (failed.Code == 700 || failed.Code == 702 || failed.Code >= 710 && failed.Code <= 720)
+}
+
 // Config is what a supervisor supervises.
 type Config struct {
-	// Names are those of the workers, one child each.
-	Names []string
+	// Children are the workers, one process each.
+	Children []Child
 	// Executable and Args start a child. Default: this program with the same
 	// arguments.
 	Executable string
@@ -85,15 +98,6 @@ type Config struct {
 	Log       *slog.Logger
 	// Started, if set, is called whenever a child was started.
 	Started func(name string, pid int)
-}
-
-// Names returns n names with a prefix: host-0, host-1, ...
-func Names(prefix string, n int) []string {
-	names := make([]string, n)
-	for i := range names {
-		names[i] = fmt.Sprintf("%s-%d", prefix, i)
-	}
-	return names
 }
 
 // Run keeps the children alive until the context ends; then they leave, or are
@@ -121,8 +125,8 @@ func Run(ctx context.Context, c Config) error {
 	}
 	output := &lines{to: c.Output}
 	group := new(errgroup.Group)
-	for _, name := range c.Names {
-		w := &child{config: &c, name: name, output: output}
+	for _, one := range c.Children {
+		w := &child{Child: one, config: &c, output: output}
 		group.Go(func() error { return w.keep(ctx) })
 	}
 	return group.Wait()
@@ -130,8 +134,8 @@ func Run(ctx context.Context, c Config) error {
 
 // child is one worker, over all its lives.
 type child struct {
+	Child
 	config *Config
-	name   string
 	output *lines
 	// reports counts the reports on their way.
 	reports sync.WaitGroup
@@ -140,8 +144,9 @@ type child struct {
 // keep starts the worker again and again.
 func (w *child) keep(ctx context.Context) error {
 	defer w.reports.Wait()
-	log := w.config.Log.With("worker", w.name)
+	log := w.config.Log.With("worker", w.Name)
 	deaths := 0
+	var lost failures
 	for {
 		begin := time.Now()
 		l, err := w.start()
@@ -169,8 +174,15 @@ func (w *child) keep(ctx context.Context) error {
 			pause = min(firstBackoff<<min(deaths-1, 20), longestBackoff)
 		}
 		deaths++
-		log.Error("worker died", "pid", l.cmd.Process.Pid, "cause", cause.String(), "restart_in", pause)
-		told := w.report(ctx, l, cause)
+		text := l.describe(cause)
+		if cause.ExitCode == ExitDevice && w.Device != "" && lost.another(time.Now()) {
+			retired := &RetiredError{Name: w.Name, Device: w.Device, Failures: deviceFailures, Cause: text}
+			log.Error("worker is not started again", "error", retired)
+			<-w.report(ctx, l, cause, retired.Error(), false)
+			return retired
+		}
+		log.Error("worker died", "pid", l.cmd.Process.Pid, "cause", text, "restart_in", pause)
+		told := w.report(ctx, l, cause, text, true)
 		timer := time.NewTimer(max(pause, reportPatience))
 		if pause == 0 {
 			select {
@@ -211,7 +223,7 @@ func (w *child) start() (*life, error) {
 	}
 	l := &life{child: w, incarnation: incarnation.String(), oom: exitcause.OOMKills()}
 	l.cmd = exec.Command(w.config.Executable, w.config.Args...)
-	l.cmd.Env = append(append(os.Environ(), w.config.Env...), ChildEnv+"="+w.name, IncarnationEnv+"="+l.incarnation)
+	l.cmd.Env = append(slices.Concat(os.Environ(), w.config.Env, w.Env), ChildEnv+"="+w.Name, IncarnationEnv+"="+l.incarnation)
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	// Pipes of our own: children of the worker that outlive it and keep them open
 	// must not keep us from seeing its end.
@@ -224,18 +236,22 @@ func (w *child) start() (*life, error) {
 		*to = writer
 		l.outputs = append(l.outputs, r)
 	}
-	if err := l.cmd.Start(); err != nil {
+	refused, err := w.place(l.cmd.Start)
+	if err != nil {
 		for _, r := range l.outputs {
 			_ = r.Close() // only read from
 		}
-		return nil, fmt.Errorf("supervisor: start worker %s: %w", w.name, err)
+		return nil, fmt.Errorf("supervisor: start worker %s: %w", w.Name, err)
+	}
+	if refused != nil {
+		w.config.Log.Warn("worker does not run where it should", "worker", w.Name, "error", refused)
 	}
 	for _, r := range l.outputs {
 		l.reading.Add(1)
 		go l.read(r)
 	}
 	if w.config.Started != nil {
-		w.config.Started(w.name, l.cmd.Process.Pid)
+		w.config.Started(w.Name, l.cmd.Process.Pid)
 	}
 	return l, nil
 }
@@ -257,7 +273,7 @@ func (l *life) live(ctx context.Context) exitcause.Cause {
 		select {
 		case <-exited:
 		case <-grace.C:
-			l.child.config.Log.Warn("worker does not leave, and is killed", "worker", l.child.name)
+			l.child.config.Log.Warn("worker does not leave, and is killed", "worker", l.child.Name)
 			_ = l.cmd.Process.Kill()
 			<-exited
 		}
@@ -292,7 +308,7 @@ func (l *life) read(r *os.File) {
 			if end < 0 {
 				end = len(line) - 1
 			}
-			l.child.output.write(l.child.name, line[:end+1])
+			l.child.output.write(l.child.Name, line[:end+1])
 			line = append(line[:0], line[end+1:]...)
 		}
 		if err != nil {
@@ -303,7 +319,7 @@ func (l *life) read(r *os.File) {
 
 // report tells the scheduler of a death. The returned channel is closed when it
 // knows, or cannot be told.
-func (w *child) report(ctx context.Context, l *life, cause exitcause.Cause) <-chan struct{} {
+func (w *child) report(ctx context.Context, l *life, cause exitcause.Cause, text string, restarting bool) <-chan struct{} {
 	told := make(chan struct{})
 	if w.config.Scheduler == nil {
 		close(told)
@@ -313,9 +329,9 @@ func (w *child) report(ctx context.Context, l *life, cause exitcause.Cause) <-ch
 	tail := string(l.tail)
 	l.mu.Unlock()
 	request := &millracev1.ReportWorkerDeathRequest{
-		Name: w.name, Restarting: true,
+		Name: w.Name, Restarting: restarting,
 		Death: &millracev1.WorkerDeath{
-			Incarnation: l.incarnation, Cause: describe(cause, tail), ExitCode: int32(cause.ExitCode), Signal: cause.Signal,
+			Incarnation: l.incarnation, Cause: text, ExitCode: int32(cause.ExitCode), Signal: cause.Signal,
 			OutOfMemory: cause.OutOfMemory, LogTail: strings.ToValidUTF8(tail, "�"), Time: timestamppb.Now(), Pid: int64(l.cmd.Process.Pid),
 		},
 	}
@@ -326,15 +342,22 @@ func (w *child) report(ctx context.Context, l *life, cause exitcause.Cause) <-ch
 		ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 		defer cancel()
 		if _, err := millracev1.NewWorkerServiceClient(w.config.Scheduler).ReportWorkerDeath(ctx, request); err != nil {
-			w.config.Log.Warn("death could not be reported", "worker", w.name, "error", err)
+			w.config.Log.Warn("death could not be reported", "worker", w.Name, "error", err)
 		}
 	}()
 	return told
 }
 
-// describe says how it died, with the end of a panic's message if there is one.
-func describe(cause exitcause.Cause, tail string) string {
+// describe says how it died, with what it said itself of that.
+func (l *life) describe(cause exitcause.Cause) string {
+	l.mu.Lock()
+	tail := string(l.tail)
+	l.mu.Unlock()
 	text := cause.String()
+	if at := strings.LastIndex(tail, lastWords); at >= 0 {
+		words, _, _ := strings.Cut(tail[at+len(lastWords):], "\n")
+		return text + ": " + strings.TrimSpace(words)
+	}
 	for line := range strings.Lines(tail) {
 		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
 			return text + ": " + strings.TrimSpace(line)

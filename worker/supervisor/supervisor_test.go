@@ -22,6 +22,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/memory/cuda/cudatest"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/loop"
 	"github.com/millrace/millrace/worker/supervisor"
@@ -69,6 +71,10 @@ func childMain(name string) int {
 	case "exit":
 		fmt.Fprintln(os.Stderr, "no reason to live")
 		return 3
+	case "broken":
+		err := fmt.Errorf("worker: %w", &cuda.Error{Call: "cuCtxSynchronize", Device: "GPU-1", Code: cudatest.ECCUncorrectable, Name: "CUDA_ERROR_ECC_UNCORRECTABLE"})
+		supervisor.Tell(os.Stderr, err)
+		return supervisor.ExitCode(err)
 	case "panic":
 		panic("out of ideas")
 	case "leave":
@@ -107,6 +113,13 @@ type supervised struct {
 	stop      context.CancelFunc
 }
 
+func children(names []string) (list []supervisor.Child) {
+	for _, name := range names {
+		list = append(list, supervisor.Child{Name: name})
+	}
+	return list
+}
+
 func start(t *testing.T, mode string, names ...string) *supervised {
 	t.Helper()
 	s := &supervised{scheduler: workertest.NewScheduler(t), output: &buffer{}, started: make(chan int, 100), ended: make(chan error, 1)}
@@ -120,7 +133,7 @@ func start(t *testing.T, mode string, names ...string) *supervised {
 	go func() {
 		defer close(exited)
 		s.ended <- supervisor.Run(ctx, supervisor.Config{
-			Names: names, Args: []string{"-test.run=^$"}, Executable: os.Args[0], Scheduler: conn, Output: s.output, StopGrace: 300 * time.Millisecond,
+			Children: children(names), Args: []string{"-test.run=^$"}, Executable: os.Args[0], Scheduler: conn, Output: s.output, StopGrace: 300 * time.Millisecond,
 			Env: []string{modeEnv + "=" + mode, "SUPERVISOR_TEST_SCHEDULER=" + s.scheduler.Address},
 			Log: slog.New(slog.DiscardHandler), Started: func(_ string, pid int) { s.started <- pid },
 		})
@@ -226,7 +239,7 @@ func TestChildrenThatLeaveAreNotStartedAgain(t *testing.T) {
 
 func TestChildrenLeaveOrAreKilled(t *testing.T) {
 	for _, mode := range []string{"polite", "stubborn"} {
-		s := start(t, mode, supervisor.Names("host", 2)...)
+		s := start(t, mode, "host-0", "host-1")
 		pids := []int{wait(t, s.started, "a start"), wait(t, s.started, "a start")}
 		for !strings.Contains(s.output.String(), "host-0 is up") || !strings.Contains(s.output.String(), "host-1 is up") {
 			// The output is what tells that a child listens to signals.
@@ -247,8 +260,45 @@ func TestChildrenLeaveOrAreKilled(t *testing.T) {
 }
 
 func TestProgramThatIsNotThereIsAnError(t *testing.T) {
-	err := supervisor.Run(t.Context(), supervisor.Config{Names: []string{"host-0"}, Executable: "/nonexistent/millrace", Log: slog.New(slog.DiscardHandler)})
+	err := supervisor.Run(t.Context(), supervisor.Config{Children: supervisor.Hosts("host", 1), Executable: "/nonexistent/millrace", Log: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), "/nonexistent/millrace") {
 		t.Errorf("got %v", err)
+	}
+}
+
+func TestADeviceThatFailsAgainAndAgainIsRetired(t *testing.T) {
+	t.Setenv(modeEnv, "broken")
+	scheduler := workertest.NewScheduler(t)
+	conn, err := grpc.NewClient("passthrough:///"+scheduler.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	starts := 0
+	err = supervisor.Run(t.Context(), supervisor.Config{
+		Children: []supervisor.Child{{Name: "gpu-0", Device: "GPU-1", Start: func(start func() error) (refused, err error) {
+			starts++
+			return errors.New("no such processor"), start()
+		}}},
+		Scheduler: conn, Output: &buffer{}, Log: slog.New(slog.DiscardHandler),
+	})
+	var retired *supervisor.RetiredError
+	if !errors.As(err, &retired) || retired.Device != "GPU-1" || !strings.Contains(retired.Cause, "CUDA_ERROR_ECC_UNCORRECTABLE") || starts != 3 {
+		t.Fatalf("%d starts: %v", starts, err)
+	}
+	for i := range 3 {
+		death := <-scheduler.Deaths
+		if last := i == 2; death.GetRestarting() == last || last != strings.Contains(death.GetDeath().GetCause(), "gpu-0 is retired: GPU-1 failed 3 times") {
+			t.Errorf("death %d: %v", i, death)
+		}
+	}
+}
+
+func TestFaultsOfProgramsDoNotRetireADevice(t *testing.T) {
+	for _, c := range []struct{ cuda, exit int }{{cudatest.IllegalAddress, 1}, {719, 1}, {cudatest.ECCUncorrectable, supervisor.ExitDevice}} {
+		err := fmt.Errorf("worker: %w", &cuda.Error{Code: c.cuda})
+		if got := supervisor.ExitCode(err); got != c.exit {
+			t.Errorf("CUDA's %d: exit code %d, want %d", c.cuda, got, c.exit)
+		}
 	}
 }

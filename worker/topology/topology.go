@@ -76,6 +76,8 @@ type Config struct {
 	WithoutLibrary error
 	// Known are the GPUs that the CUDA driver sees, used where NVML says nothing.
 	Known []GPU
+	// KnownLinks says at [i][j] how the one reaches the other; nil if it is not known.
+	KnownLinks [][]Link
 	// Root is where sysfs is mounted; "" is /sys.
 	Root string
 	// Visible is the value of CUDA_VISIBLE_DEVICES, nil if it is not set.
@@ -102,6 +104,8 @@ type Topology struct {
 	Links [][]Link
 	// NICs are the RDMA cards of the machine.
 	NICs []NIC
+	// Wrong says what CUDA_VISIBLE_DEVICES names that there is not.
+	Wrong error
 	// Notes say what was not found, not granted or not understood.
 	Notes []string
 }
@@ -137,7 +141,8 @@ func Discover(c Config) *Topology {
 	t := &Topology{}
 	report := t.ask(c)
 	t.Driver, t.CUDA = report.Driver, report.CUDA
-	pick := pickVisible(report.GPUs, c.Visible, c.DeviceOrder, t.note)
+	pick, wrong := pickVisible(report.GPUs, c.Visible, c.DeviceOrder, t.note)
+	t.Wrong = wrong
 	t.NICs = findNICs(c.Root, t.note)
 	for _, p := range pick {
 		d := Device{UUID: p.gpu.UUID, GPU: p.gpu, Name: p.gpu.Name, TotalBytes: p.gpu.TotalBytes}
@@ -181,7 +186,7 @@ func (t *Topology) ask(c Config) Report {
 	default:
 		t.note("this machine has no NVIDIA GPU")
 	}
-	return Report{GPUs: c.Known}
+	return Report{GPUs: c.Known, Links: c.KnownLinks}
 }
 
 // cardsOf lists the PCI addresses of NVIDIA's display controllers.

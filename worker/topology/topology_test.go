@@ -291,7 +291,7 @@ func TestVisibleDevicesAreThoseOfCUDA(t *testing.T) {
 		"instance":                   {text("MIG-AAAA2222"), []string{"MIG-aaaa2"}, ""},
 		"instance in older notation": {text("MIG-GPU-00000001-0000-0000-0000-000000000000/2/0"), []string{"MIG-aaaa2"}, ""},
 		"instance that is not there": {text("MIG-GPU-00000001-0000-0000-0000-000000000000/9/0"), nil, "names no MIG instance"},
-		"what follows a wrong one":   {text("1,7,0"), []string{"GPU-00000002"}, "there is no GPU 7 among 3; it and what follows is ignored"},
+		"what follows a wrong one":   {text("1,7,0"), []string{"GPU-00000002"}, "there is no GPU 7 among 3; there are: 0 (GPU-00000001"},
 		"nonsense":                   {text("GPU-"), nil, `"GPU-" names no GPU`},
 		"twice":                      {text("1,GPU-00000002"), []string{"GPU-00000002"}, "twice"},
 		"instances of two cards":     {text("MIG-aaaa1111,1"), []string{"MIG-aaaa1", "GPU-00000002"}, ""},

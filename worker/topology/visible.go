@@ -14,17 +14,20 @@ type picked struct {
 // pickVisible applies CUDA_VISIBLE_DEVICES as the CUDA driver does: indices,
 // UUIDs or their beginnings, and MIG instances; the first entry that names
 // nothing ends the list. An index means nvidia-smi's order.
-func pickVisible(gpus []GPU, visible *string, order string, note func(string, ...any)) (list []picked) {
+//
+// What it names wrongly is an error beside what is left: CUDA says nothing, and
+// nobody wants a cluster with fewer GPUs than were asked for.
+func pickVisible(gpus []GPU, visible *string, order string, note func(string, ...any)) (list []picked, wrong error) {
 	if visible == nil {
 		for _, g := range gpus {
 			list = append(list, wholeOrParts(g, note)...)
 		}
-		return list
+		return list, nil
 	}
 	text := strings.TrimSpace(*visible)
 	if text == "" || text == "-1" || strings.EqualFold(text, "none") || strings.EqualFold(text, "NoDevFiles") {
 		note("CUDA_VISIBLE_DEVICES=%q hides all %d GPUs", *visible, len(gpus))
-		return nil
+		return nil, nil
 	}
 	byIndex := false
 	seen := map[string]bool{}
@@ -35,7 +38,8 @@ func pickVisible(gpus []GPU, visible *string, order string, note func(string, ..
 		}
 		found, err := match(gpus, entry, note)
 		if err != nil {
-			note("CUDA_VISIBLE_DEVICES=%q: %v; it and what follows is ignored, as CUDA does", *visible, err)
+			wrong = fmt.Errorf("CUDA_VISIBLE_DEVICES=%q: %w; there are: %s; correct or unset it", *visible, err, listed(gpus))
+			note("%v; it and what follows is ignored, as CUDA does", wrong)
 			break
 		}
 		for _, p := range found {
@@ -54,7 +58,22 @@ func pickVisible(gpus []GPU, visible *string, order string, note func(string, ..
 	if byIndex && order != "PCI_BUS_ID" && differ(gpus) {
 		note("CUDA_VISIBLE_DEVICES=%q has indices, and the GPUs are of several kinds: they are taken in nvidia-smi's order, whereas CUDA counts the fastest first; set CUDA_DEVICE_ORDER=PCI_BUS_ID or use UUIDs", *visible)
 	}
-	return list
+	return list, wrong
+}
+
+// listed names what CUDA_VISIBLE_DEVICES could name.
+func listed(gpus []GPU) string {
+	if len(gpus) == 0 {
+		return "none"
+	}
+	var names []string
+	for _, g := range gpus {
+		names = append(names, fmt.Sprintf("%d (%s, %s)", g.Index, g.UUID, g.Name))
+		for _, i := range g.Instances {
+			names = append(names, fmt.Sprintf("%s (%s)", i.UUID, i.Name))
+		}
+	}
+	return strings.Join(names, ", ")
 }
 
 func differ(gpus []GPU) bool {

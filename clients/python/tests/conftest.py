@@ -18,6 +18,8 @@ if not os.environ.get("MILLRACE_EXECUTOR"):  # tasks import this module, too
         os.environ.pop(_name, None)
 
 PATIENCE = 30.0
+#: These need a GPU.
+collect_ignore = [] if os.environ.get("MILLRACE_GPU_TESTS") else ["test_gpu.py", "test_gpu_cluster.py"]
 
 
 class Gate:

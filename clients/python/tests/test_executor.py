@@ -36,6 +36,9 @@ os.execv(sys.executable, [sys.executable, "-m", "millrace.executor"])
 class Worker:
     """Plays the worker's part of the protocol."""
 
+    #: What `hello` says besides.
+    hello: dict[str, Any] = {}  # noqa: RUF012
+
     def __init__(self) -> None:
         self.link, theirs = socket.socketpair()
         self.slab_fd, self.page_fd = os.memfd_create("slab"), os.memfd_create("page")
@@ -44,6 +47,7 @@ class Worker:
         self.slab = mmap.mmap(self.slab_fd, SLAB)
         self.page = mmap.mmap(self.page_fd, 4096)
         launch, given = socket.socketpair()
+        began = time.monotonic()
         self.process = subprocess.Popen(
             [sys.executable, "-c", LAUNCH, str(given.fileno())], pass_fds=[given.fileno()], stderr=subprocess.PIPE
         )
@@ -51,10 +55,19 @@ class Worker:
         launch.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
         theirs.close(), given.close(), launch.close()
         self.link.settimeout(30)
-        self.send(hello=executor_pb2.ExecutorHello(protocol=1, worker_name="w", slab_bytes=SLAB, inline_bytes=1024))
+        self.send(
+            hello=executor_pb2.ExecutorHello(
+                protocol=1, worker_name="w", slab_bytes=SLAB, inline_bytes=1024, **self.hello
+            )
+        )
         self.inbox: list[Any] = []
         self.logs: list[Any] = []
+        #: Requests for memory of the process, and those that it gave back.
+        self.leased: list[int] = []
+        self.released: list[int] = []
         assert self.receive().ready.protocol == 1
+        #: How long the process took to get ready, in seconds.
+        self.started = time.monotonic() - began
         self.runs = 0
         self.room = 1 << 20
 
@@ -94,16 +107,23 @@ class Worker:
 
     def finished(self) -> Any:
         while not self.inbox:
-            message = self.receive()
-            self.inbox += message.finished
-            self.logs += message.logs
-            for request in message.allocate:
-                frames = []
-                for n in request.frame_bytes:
-                    frames.append({"offset": self.room, "bytes": n})
-                    self.room += (n + 4095) // 4096 * 4096
-                self.send(allocated=[{"request": request.request, "frames": frames}])
+            self.take()
         return self.inbox.pop(0)
+
+    def take(self) -> None:
+        """Handles one message."""
+        message = self.receive()
+        self.inbox += message.finished
+        self.logs += message.logs
+        self.released += [r.request for r in message.release]
+        for request in message.allocate:
+            frames = []
+            if not request.HasField("task"):
+                self.leased.append(request.request)
+            for n in request.frame_bytes:
+                frames.append({"offset": self.room, "bytes": n})
+                self.room += (n + 4095) // 4096 * 4096
+            self.send(allocated=[{"request": request.request, "frames": frames}])
 
     def value(self, finished: Any) -> Any:
         assert not finished.HasField("error"), finished.error
@@ -115,15 +135,18 @@ class Worker:
     def word(self, index: int) -> int:
         return struct.unpack_from("<Q", self.page, 8 * index)[0]
 
+    def end(self) -> None:
+        self.link.close()
+        assert self.process.wait(10) is not None
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
     w = Worker()
     yield w
-    w.link.close()
-    assert w.process.wait(10) is not None
-    assert w.process.stderr is not None
-    w.process.stderr.close()
+    w.end()
 
 
 def test_runs_functions_and_tells_how_far_it_is(worker: Worker) -> None:

@@ -50,13 +50,16 @@ type Config struct {
 	Library, TLS, NetDevices string
 	// LocalDirectory is where workers spill to. Empty: the system's.
 	LocalDirectory string
+	// GPUs is looked at if it has a topology.
+	GPUs GPUs
 }
 
 // Run makes all checks, in order.
 func Run(ctx context.Context, c Config) []Finding {
-	return []Finding{
+	findings := []Finding{
 		platform(), processors(), memoryLimit(), slab(), openFiles(), lockedMemory(), c.disk(), c.ucx(), c.python(ctx),
 	}
+	return append(findings, c.gpus()...)
 }
 
 // Failed says whether any finding is a failure.
@@ -206,9 +209,34 @@ func (c Config) ucx() Finding {
 	if err := context.Close(); err != nil {
 		f.State, f.Found = Warn, f.Found+": "+err.Error()
 	}
-	if rdma, _ := filepath.Glob("/sys/class/infiniband/*"); len(rdma) > 0 && c.Library == "" { // the pattern is well-formed
-		f.State = Warn
-		f.Remedy = "this machine has RDMA devices and the libucx wheel was built without them: name your site's build with --ucx-library"
+	if rdma, _ := filepath.Glob("/sys/class/infiniband/*"); len(rdma) > 0 { // the pattern is well-formed
+		return c.rdma(f, rdma, s)
+	}
+	return f
+}
+
+// rdma looks whether UCX can use the RDMA devices, given by their folders in sysfs.
+func (c Config) rdma(f Finding, devices []string, s memory.Space) Finding {
+	f.Found += fmt.Sprintf(", %d RDMA devices", len(devices))
+	if c.TLS == "" {
+		c.TLS = "rc,self"
+	}
+	context, err := ucx.Open(ucx.Config{Library: c.Library, TLS: c.TLS, NetDevices: c.NetDevices, Space: s})
+	if err != nil {
+		f.State, f.Found = Warn, f.Found+" that it cannot use: "+err.Error()
+		f.Remedy = "the libucx wheels are built without RDMA: name your site's build with --ucx-library, on all hosts the same version; " +
+			"for containers add /dev/infiniband"
+		return f
+	}
+	if err := context.Close(); err != nil {
+		f.State, f.Found = Warn, f.Found+": "+err.Error()
+	}
+	for _, d := range devices {
+		// Only Soft-RoCE has a parent, the network device that it is on.
+		if _, err := os.Stat(filepath.Join(d, "parent")); err == nil && os.Getenv("UCX_IB_GID_INDEX") == "" {
+			f.State = Warn
+			f.Remedy = filepath.Base(d) + " is Soft-RoCE, whose IPv4 addresses UCX cannot connect by: UCX_IB_GID_INDEX=0 on all hosts"
+		}
 	}
 	return f
 }

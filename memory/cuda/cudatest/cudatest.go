@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"unsafe"
 
@@ -33,7 +34,7 @@ const (
 
 const (
 	magic      = 0x4D52464B
-	stateBytes = 64 << 10
+	stateBytes = 256 << 10
 )
 
 // State is what the driver looks at before it does anything, in every process
@@ -56,7 +57,36 @@ type State struct {
 	StickyCode, StickyPID atomic.Uint64
 	watch                 atomic.Uint64
 	// What this process made and has not given back.
-	Contexts, Streams, Events, Registrations, Allocations, Mappings atomic.Int64
+	Contexts, Streams, Events, Registrations, Allocations, Mappings, Modules atomic.Int64
+	// Launches is how many kernels were launched.
+	Launches atomic.Uint64
+	launched [keptLaunches]Launch
+}
+
+const keptLaunches = 64
+
+// Launch is one of a kernel, which the driver only takes note of.
+type Launch struct {
+	name        [128]byte
+	Grid, Block [3]uint32
+	SharedBytes uint32
+	// ParameterBytes is how long the parameters are; Parameters has no more of them
+	// than it can hold.
+	ParameterBytes uint32
+	Parameters     [1024]byte
+}
+
+// Name is the kernel's.
+func (l *Launch) Name() string { return strings.TrimRight(string(l.name[:]), "\x00") }
+
+// Launched are the launches from one on, by the count of Launches before it. Only
+// the last 64 are kept. REQUIRES: nobody launches meanwhile.
+func (s *State) Launched(from uint64) []*Launch {
+	var out []*Launch
+	for i := max(from, max(s.Launches.Load(), keptLaunches)-keptLaunches); i < s.Launches.Load(); i++ {
+		out = append(out, &s.launched[i%keptLaunches])
+	}
+	return out
 }
 
 // Fake is the library and its state.
@@ -139,11 +169,11 @@ func (f *Fake) Heal() {
 
 // Left names what this process has not given back, "" if there is nothing.
 func (f *Fake) Left() string {
-	n := [6]int64{f.Contexts.Load(), f.Streams.Load(), f.Events.Load(), f.Registrations.Load(), f.Allocations.Load(), f.Mappings.Load()}
-	if n == [6]int64{} {
+	n := [7]int64{f.Contexts.Load(), f.Streams.Load(), f.Events.Load(), f.Registrations.Load(), f.Allocations.Load(), f.Mappings.Load(), f.Modules.Load()}
+	if n == [7]int64{} {
 		return ""
 	}
-	return fmt.Sprintf("%d contexts, %d streams, %d events, %d registrations, %d allocations, %d mappings", n[0], n[1], n[2], n[3], n[4], n[5])
+	return fmt.Sprintf("%d contexts, %d streams, %d events, %d registrations, %d allocations, %d mappings, %d modules", n[0], n[1], n[2], n[3], n[4], n[5], n[6])
 }
 
 // Close removes the files. A library that was loaded keeps working, but no

@@ -5,20 +5,12 @@ package host
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
-	"google.golang.org/protobuf/proto"
-
-	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/device/wire"
 	"github.com/millrace/millrace/worker/ops"
 )
-
-// inlineBytes is up to which size the tensors of a result lie in its header: a
-// frame costs a block of the slab, books and a second message.
-const inlineBytes = 1024
 
 // Slab is a space that the processor can address.
 type Slab interface {
@@ -53,21 +45,13 @@ func (d *Device) Close() error { return d.slab.Close() }
 func (d *Device) Prepare(call device.Call) (device.Prepared, error) {
 	op, err := d.ops.Lookup(call.Op)
 	if err != nil {
-		return nil, failure(err)
+		return nil, wire.Failure(err)
 	}
-	p := &prepared{slab: d.slab, op: op, attempt: call.Attempt}
-	if len(call.Arguments) == 0 {
-		return p, nil
+	args, err := wire.Arguments(call, d.slab, wire.InPlace)
+	if err != nil {
+		return nil, err
 	}
-	var arguments millracev1.Arguments
-	if err := proto.Unmarshal(call.Arguments, &arguments); err != nil {
-		return nil, &device.Error{Reason: "INVALID_ARGUMENT", Message: fmt.Sprintf("%s: the arguments are not a millrace.v1.Arguments message: %v", call.Op, err)}
-	}
-	c := decoder{slab: d.slab, inputs: call.Inputs, decoded: make([]any, len(call.Inputs)), known: make([]bool, len(call.Inputs))}
-	if p.args, err = c.arguments(&arguments); err != nil {
-		return nil, &device.Error{Reason: "INVALID_ARGUMENT", Message: fmt.Sprintf("%s: %v", call.Op, err)}
-	}
-	return p, nil
+	return &prepared{slab: d.slab, op: op, args: args, attempt: call.Attempt}, nil
 }
 
 type prepared struct {
@@ -83,7 +67,7 @@ func (p *prepared) OutputBytes() []uint64 {
 		return nil
 	}
 	total, ok := p.op.OutputBytes(p.args)
-	if !ok || total <= inlineBytes {
+	if !ok || total <= wire.InlineBytes {
 		return nil
 	}
 	return []uint64{uint64(total)}
@@ -91,41 +75,17 @@ func (p *prepared) OutputBytes() []uint64 {
 
 // Run is part of device.Prepared.
 func (p *prepared) Run(ctx context.Context, alloc device.Allocator) (device.Result, error) {
-	out := encoder{slab: p.slab, alloc: alloc}
-	result, err := p.op.Run(ops.WithAttempt(ctx, p.attempt), p.args, out.allocate)
+	out := wire.NewEncoder(p.slab, alloc, wire.InPlace, func(f memory.Frame, b []byte) error {
+		copy(p.slab.Bytes(f.Offset, f.Bytes), b)
+		return nil
+	})
+	result, err := p.op.Run(ops.WithAttempt(ctx, p.attempt), p.args, out.Allocate)
 	if err != nil {
-		return device.Result{}, failure(err)
+		return device.Result{}, wire.Failure(err)
 	}
-	if result == nil {
-		return device.Result{Header: nullHeader}, nil
-	}
-	value, err := out.value(result)
+	encoded, err := out.Result(result)
 	if err != nil {
-		return device.Result{}, failure(err)
+		return device.Result{}, wire.Failure(err)
 	}
-	header, err := proto.Marshal(value)
-	if err != nil {
-		return device.Result{}, failure(err)
-	}
-	return device.Result{Header: header, Frames: out.frames}, nil
-}
-
-// failure puts an error into the terms of the API. Those of memory and of
-// contexts stay what they are.
-func failure(err error) error {
-	if errors.Is(err, device.ErrNoRoom) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
-		return err
-	}
-	var e *ops.Error
-	reason := "OP_FAILED"
-	if errors.As(err, &e) {
-		switch e.Kind {
-		case ops.UnknownOp:
-			reason = "FUNCTION_NOT_FOUND"
-		case ops.BadArgument:
-			reason = "INVALID_ARGUMENT"
-		case ops.Failed:
-		}
-	}
-	return &device.Error{Reason: reason, Message: err.Error()}
+	return encoded, nil
 }

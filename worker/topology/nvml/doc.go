@@ -1,10 +1,10 @@
 // Package nvml is an Adapter: NVIDIA's management library, as topology.Library
 // and as a source of health.
 //
-// It is the only package that imports go-nvml, whose symbols are bound when they
-// are first called: a program that contains it must not be linked with -z now,
-// or it would not start where there is no driver. Without cgo, or without the
-// library, Open says ErrUnavailable and why.
+// The library is loaded at run time and its functions are found by their names, so
+// that a program that contains this package starts where there is no driver, and
+// needs no special linking. Without cgo, or without the library, Open says
+// ErrUnavailable and why.
 package nvml
 
 import "errors"

@@ -1,5 +1,3 @@
-//go:build cgo && linux
-
 package nvml
 
 import (
@@ -7,42 +5,27 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
-
 	"github.com/millrace/millrace/worker/topology"
 )
 
 // NVML is the initialised library. Its methods may be called from any goroutine.
 type NVML struct {
-	library nvml.Interface
+	library system
 }
 
 var _ topology.Library = (*NVML)(nil)
 
-// Open loads and initialises the library; "" is libnvidia-ml.so.1.
-func Open(library string) (*NVML, error) {
-	var options []nvml.LibraryOption
-	if library != "" {
-		options = append(options, nvml.WithLibraryPath(library))
-	}
-	return open(nvml.New(options...))
-}
-
-func open(library nvml.Interface) (*NVML, error) {
-	if r := library.Init(); r != nvml.SUCCESS {
-		remedy := "look at nvidia-smi"
-		if r == nvml.ERROR_LIBRARY_NOT_FOUND {
-			remedy = "install NVIDIA's driver or, in a container, let its runtime mount libnvidia-ml.so.1"
-		}
-		return nil, fmt.Errorf("%w: %s; %s", ErrUnavailable, r.Error(), remedy)
+func open(library system) (*NVML, error) {
+	if r := library.init(); r != success {
+		return nil, fmt.Errorf("%w: %s; look at nvidia-smi", ErrUnavailable, library.text(r))
 	}
 	return &NVML{library: library}, nil
 }
 
 // Close shuts the library down. REQUIRES: no other call runs.
 func (n *NVML) Close() error {
-	if r := n.library.Shutdown(); r != nvml.SUCCESS {
-		return fmt.Errorf("nvml: shut down: %s", r.Error())
+	if r := n.library.shutdown(); r != success {
+		return fmt.Errorf("nvml: shut down: %s", n.library.text(r))
 	}
 	return nil
 }
@@ -51,27 +34,27 @@ func (n *NVML) Close() error {
 // listed; what else is missing is in the report's notes.
 func (n *NVML) Report() (topology.Report, error) {
 	var report topology.Report
-	if version, r := n.library.SystemGetDriverVersion(); r == nvml.SUCCESS {
+	if version, r := n.library.driverVersion(); r == success {
 		report.Driver = version
 	}
-	if version, r := n.library.SystemGetCudaDriverVersion(); r == nvml.SUCCESS {
+	if version, r := n.library.cudaDriverVersion(); r == success {
 		report.CUDA = fmt.Sprintf("%d.%d", version/1000, version%1000/10)
 	}
-	count, r := n.library.DeviceGetCount()
-	if r != nvml.SUCCESS {
-		return report, fmt.Errorf("nvml: count the GPUs: %s", r.Error())
+	count, r := n.library.count()
+	if r != success {
+		return report, fmt.Errorf("nvml: count the GPUs: %s", n.library.text(r))
 	}
 	note := func(format string, args ...any) {
 		report.Notes = append(report.Notes, fmt.Sprintf("nvml: "+format, args...))
 	}
-	var devices []nvml.Device
+	var devices []card
 	for i := range count {
-		d, r := n.library.DeviceGetHandleByIndex(i)
-		if r != nvml.SUCCESS {
-			note("GPU %d: %s; it is left out", i, r.Error())
+		d, r := n.library.byIndex(i)
+		if r != success {
+			note("GPU %d: %s; it is left out", i, n.library.text(r))
 			continue
 		}
-		gpu, err := describe(i, d, note)
+		gpu, err := n.describe(i, d, note)
 		if err != nil {
 			note("GPU %d: %v; it is left out", i, err)
 			continue
@@ -79,79 +62,70 @@ func (n *NVML) Report() (topology.Report, error) {
 		report.GPUs = append(report.GPUs, gpu)
 		devices = append(devices, d)
 	}
-	report.Links = links(devices, report.GPUs)
+	report.Links = n.links(devices, report.GPUs)
 	return report, nil
 }
 
 // describe needs the UUID; the rest may be missing.
-func describe(index int, d nvml.Device, note func(string, ...any)) (topology.GPU, error) {
+func (n *NVML) describe(index int, d card, note func(string, ...any)) (topology.GPU, error) {
 	gpu := topology.GPU{Index: index}
-	var r nvml.Return
-	if gpu.UUID, r = d.GetUUID(); r != nvml.SUCCESS {
-		return gpu, fmt.Errorf("its UUID: %s", r.Error())
+	var r code
+	if gpu.UUID, r = d.uuid(); r != success {
+		return gpu, fmt.Errorf("its UUID: %s", n.library.text(r))
 	}
-	missing := func(what string, r nvml.Return) {
-		if r != nvml.SUCCESS {
-			note("%s: %s: %s", gpu.UUID, what, r.Error())
+	missing := func(what string, r code) {
+		if r != success {
+			note("%s: %s: %s", gpu.UUID, what, n.library.text(r))
 		}
 	}
-	gpu.Name, r = d.GetName()
+	gpu.Name, r = d.name()
 	missing("name", r)
-	pci, r := d.GetPciInfo()
+	pci, r := d.pciBusID()
 	missing("PCI address", r)
 	gpu.PCIBusID = busID(pci)
-	info, r := d.GetMemoryInfo()
+	_, gpu.TotalBytes, r = d.memory()
 	missing("memory", r)
-	gpu.TotalBytes = info.Total
-	gpu.ComputeMajor, gpu.ComputeMinor, r = d.GetCudaComputeCapability()
+	gpu.ComputeMajor, gpu.ComputeMinor, r = d.computeCapability()
 	missing("compute capability", r)
 	// Most cards cannot be cut up, and say so.
-	if mode, _, r := d.GetMigMode(); r == nvml.SUCCESS && mode == nvml.DEVICE_MIG_ENABLE {
+	if enabled, r := d.migMode(); r == success && enabled {
 		gpu.MIGEnabled = true
-		gpu.Instances = instances(d, note)
+		gpu.Instances = n.instances(d, note)
 	}
-	// sysfs knows this better, where it is there; 16 words are 1024 processors.
-	if words, r := d.GetCpuAffinityWithinScope(16, nvml.AFFINITY_SCOPE_NODE); r == nvml.SUCCESS {
+	// sysfs knows this better, where it is there.
+	if words, r := d.nearCPUs(); r == success {
 		gpu.CPUs = cpus(words)
 	}
 	return gpu, nil
 }
 
-func instances(d nvml.Device, note func(string, ...any)) (list []topology.Instance) {
-	count, r := d.GetMaxMigDeviceCount()
-	if r != nvml.SUCCESS {
-		note("count the MIG instances: %s", r.Error())
+func (n *NVML) instances(d card, note func(string, ...any)) (list []topology.Instance) {
+	count, r := d.maxMigDevices()
+	if r != success {
+		note("count the MIG instances: %s", n.library.text(r))
 	}
 	for i := range count {
-		m, r := d.GetMigDeviceHandleByIndex(i)
-		if r != nvml.SUCCESS {
+		m, r := d.migDevice(i)
+		if r != success {
 			continue // places without an instance are counted too
 		}
 		var in topology.Instance
-		if in.UUID, r = m.GetUUID(); r != nvml.SUCCESS {
-			note("MIG instance %d: %s; it is left out", i, r.Error())
+		if in.UUID, r = m.uuid(); r != success {
+			note("MIG instance %d: %s; it is left out", i, n.library.text(r))
 			continue
 		}
-		in.Name, _ = m.GetName()
-		info, _ := m.GetMemoryInfo()
-		in.TotalBytes = info.Total
-		in.GPUInstance, _ = m.GetGpuInstanceId()
-		in.ComputeInstance, _ = m.GetComputeInstanceId()
+		in.Name, _ = m.name()
+		_, in.TotalBytes, _ = m.memory()
+		in.GPUInstance, _ = m.gpuInstance()
+		in.ComputeInstance, _ = m.computeInstance()
 		list = append(list, in)
 	}
 	return list
 }
 
 // busID makes sysfs's form of NVML's: 00000000:1B:00.0 is 0000:1b:00.0.
-func busID(pci nvml.PciInfo) string {
-	var text strings.Builder
-	for _, c := range pci.BusId {
-		if c == 0 {
-			break
-		}
-		text.WriteByte(byte(c))
-	}
-	domain, rest, found := strings.Cut(strings.ToLower(text.String()), ":")
+func busID(pci string) string {
+	domain, rest, found := strings.Cut(strings.ToLower(pci), ":")
 	if !found {
 		return ""
 	}
@@ -161,7 +135,7 @@ func busID(pci nvml.PciInfo) string {
 	return domain + ":" + rest
 }
 
-func cpus(words []uint) (set topology.CPUSet) {
+func cpus(words []uint64) (set topology.CPUSet) {
 	for i, word := range words {
 		for bit := range 64 {
 			if word>>bit&1 == 1 {
@@ -174,21 +148,21 @@ func cpus(words []uint) (set topology.CPUSet) {
 
 // links asks every pair. Links that end at a switch reach whatever else does, as
 // far as NVML says that the pair has NVLink.
-func links(devices []nvml.Device, gpus []topology.GPU) [][]topology.Link {
+func (n *NVML) links(devices []card, gpus []topology.GPU) [][]topology.Link {
 	direct := make([]map[string]int, len(devices))
 	switched := make([]int, len(devices))
 	for i, d := range devices {
 		direct[i] = map[string]int{}
-		for l := range nvml.NVLINK_MAX_LINKS {
-			state, r := d.GetNvLinkState(l)
-			if r == nvml.ERROR_INVALID_ARGUMENT || r == nvml.ERROR_NOT_SUPPORTED {
+		for l := range maxNVLinks {
+			enabled, r := d.nvLinkEnabled(l)
+			if r == invalidArgument || r == notSupported {
 				break // there are no more
 			}
-			if r != nvml.SUCCESS || state != nvml.FEATURE_ENABLED {
+			if r != success || !enabled {
 				continue
 			}
-			if kind, r := d.GetNvLinkRemoteDeviceType(l); r == nvml.SUCCESS && kind == nvml.NVLINK_DEVICE_TYPE_GPU {
-				if pci, r := d.GetNvLinkRemotePciInfo(l); r == nvml.SUCCESS {
+			if kind, r := d.nvLinkRemoteKind(l); r == success && kind == kindGPU {
+				if pci, r := d.nvLinkRemoteBusID(l); r == success {
 					direct[i][busID(pci)]++
 					continue
 				}
@@ -206,13 +180,13 @@ func links(devices []nvml.Device, gpus []topology.GPU) [][]topology.Link {
 				continue
 			}
 			link := topology.Link{NVLinks: direct[i][gpus[j].PCIBusID]}
-			status, r := a.GetP2PStatus(b, nvml.P2P_CAPS_INDEX_READ)
-			link.P2P = r == nvml.SUCCESS && status == nvml.P2P_STATUS_OK
+			status, r := a.p2pStatus(b, capsRead)
+			link.P2P = r == success && status == p2pOK
 			if !link.P2P {
-				link.Why = refusal(status, r)
+				link.Why = n.refusal(status, r)
 			}
 			if link.NVLinks == 0 {
-				if status, r := a.GetP2PStatus(b, nvml.P2P_CAPS_INDEX_NVLINK); r == nvml.SUCCESS && status == nvml.P2P_STATUS_OK {
+				if status, r := a.p2pStatus(b, capsNVLink); r == success && status == p2pOK {
 					link.NVLinks = min(switched[i], switched[j])
 				}
 			}
@@ -222,16 +196,16 @@ func links(devices []nvml.Device, gpus []topology.GPU) [][]topology.Link {
 	return matrix
 }
 
-func refusal(status nvml.GpuP2PStatus, r nvml.Return) string {
-	if r != nvml.SUCCESS {
-		return r.Error()
+func (n *NVML) refusal(status int, r code) string {
+	if r != success {
+		return n.library.text(r)
 	}
-	text := map[nvml.GpuP2PStatus]string{
-		nvml.P2P_STATUS_CHIPSET_NOT_SUPPORTED:      "the chipset does not support it",
-		nvml.P2P_STATUS_GPU_NOT_SUPPORTED:          "a GPU does not support it",
-		nvml.P2P_STATUS_IOH_TOPOLOGY_NOT_SUPPORTED: "the PCIe topology does not support it",
-		nvml.P2P_STATUS_DISABLED_BY_REGKEY:         "a setting of the driver disables it",
-		nvml.P2P_STATUS_NOT_SUPPORTED:              "it is not supported",
+	text := map[int]string{
+		p2pChipset:      "the chipset does not support it",
+		p2pGPU:          "a GPU does not support it",
+		p2pTopology:     "the PCIe topology does not support it",
+		p2pRegistry:     "a setting of the driver disables it",
+		p2pNotSupported: "it is not supported",
 	}[status]
 	if text == "" {
 		text = fmt.Sprintf("status %d", status)
@@ -243,50 +217,44 @@ func refusal(status nvml.GpuP2PStatus, r nvml.Return) string {
 // tell is 0.
 func (n *NVML) Sample(uuid string) (topology.Sample, error) {
 	var s topology.Sample
-	d, r := n.library.DeviceGetHandleByUUID(uuid)
-	if r != nvml.SUCCESS {
-		return s, fmt.Errorf("nvml: %s: %s", uuid, r.Error())
+	d, r := n.library.byUUID(uuid)
+	if r != success {
+		return s, fmt.Errorf("nvml: %s: %s", uuid, n.library.text(r))
 	}
-	info, r := d.GetMemoryInfo()
-	if r != nvml.SUCCESS {
-		return s, fmt.Errorf("nvml: memory of %s: %s", uuid, r.Error())
+	if s.UsedBytes, s.TotalBytes, r = d.memory(); r != success {
+		return s, fmt.Errorf("nvml: memory of %s: %s", uuid, n.library.text(r))
 	}
-	s.UsedBytes, s.TotalBytes = info.Used, info.Total
-	if u, r := d.GetUtilizationRates(); r == nvml.SUCCESS {
-		s.UtilizationPercent, s.MemoryPercent = int(u.Gpu), int(u.Memory)
+	if gpu, memory, r := d.utilization(); r == success {
+		s.UtilizationPercent, s.MemoryPercent = gpu, memory
 	}
-	if mhz, r := d.GetClockInfo(nvml.CLOCK_SM); r == nvml.SUCCESS {
-		s.ClockMHz = int(mhz)
+	if mhz, r := d.clockMHz(clockSM); r == success {
+		s.ClockMHz = mhz
 	}
-	if mhz, r := d.GetClockInfo(nvml.CLOCK_MEM); r == nvml.SUCCESS {
-		s.MemoryClockMHz = int(mhz)
+	if mhz, r := d.clockMHz(clockMemory); r == success {
+		s.MemoryClockMHz = mhz
 	}
-	// Drivers before 535 have no such function, and calling it would end the
-	// process.
-	if n.library.Extensions().LookupSymbol("nvmlDeviceGetCurrentClocksEventReasons") == nil {
-		if bits, r := d.GetCurrentClocksEventReasons(); r == nvml.SUCCESS {
-			s.Throttled = throttled(bits)
-		}
+	if bits, r := d.throttleReasons(); r == success {
+		s.Throttled = throttled(bits)
 	}
-	if milliwatts, r := d.GetPowerUsage(); r == nvml.SUCCESS {
+	if milliwatts, r := d.milliwatts(); r == success {
 		s.Watts = float64(milliwatts) / 1000
 	}
-	if celsius, r := d.GetTemperature(nvml.TEMPERATURE_GPU); r == nvml.SUCCESS {
-		s.Celsius = int(celsius)
+	if celsius, r := d.celsius(); r == success {
+		s.Celsius = celsius
 	}
-	if errors, r := d.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC); r == nvml.SUCCESS {
+	if errors, r := d.eccErrors(eccCorrected); r == success {
 		s.CorrectedECC = errors
 	}
-	if errors, r := d.GetTotalEccErrors(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC); r == nvml.SUCCESS {
+	if errors, r := d.eccErrors(eccUncorrected); r == success {
 		s.UncorrectedECC = errors
 	}
-	if list, r := d.GetComputeRunningProcesses(); r == nvml.SUCCESS {
+	if list, r := d.processes(); r == success {
 		for _, p := range list {
-			used := p.UsedGpuMemory
-			if used == ^uint64(0) { // not told
+			used := p.used
+			if used == notTold {
 				used = 0
 			}
-			s.Processes = append(s.Processes, topology.Process{PID: int(p.Pid), UsedBytes: used})
+			s.Processes = append(s.Processes, topology.Process{PID: p.pid, UsedBytes: used})
 		}
 	}
 	return s, nil
@@ -297,11 +265,11 @@ func throttled(bits uint64) (names []string) {
 		bit  uint64
 		name string
 	}{
-		{nvml.ClocksEventReasonSwPowerCap, "power cap"},
-		{nvml.ClocksThrottleReasonHwSlowdown, "hardware slowdown"},
-		{nvml.ClocksEventReasonSwThermalSlowdown, "temperature"},
-		{nvml.ClocksThrottleReasonHwThermalSlowdown, "temperature, by the hardware"},
-		{nvml.ClocksThrottleReasonHwPowerBrakeSlowdown, "power brake"},
+		{slowPowerCap, "power cap"},
+		{slowHardware, "hardware slowdown"},
+		{slowThermal, "temperature"},
+		{slowHardwareThermal, "temperature, by the hardware"},
+		{slowPowerBrake, "power brake"},
 	} {
 		if bits&reason.bit != 0 {
 			names = append(names, reason.name)
@@ -318,24 +286,24 @@ const watchMillis = 500
 // the context ends; it then returns nil. An error means that nothing is watched
 // any more, or that the system has no such events.
 func (n *NVML) Watch(ctx context.Context, report func(topology.Event)) error {
-	set, r := n.library.EventSetCreate()
-	if r != nvml.SUCCESS {
-		return fmt.Errorf("nvml: event set: %s", r.Error())
+	set, r := n.library.newEvents()
+	if r != success {
+		return fmt.Errorf("nvml: event set: %s", n.library.text(r))
 	}
-	defer func() { _ = set.Free() }() // there is nothing left to do about it
-	count, r := n.library.DeviceGetCount()
-	if r != nvml.SUCCESS {
-		return fmt.Errorf("nvml: count the GPUs: %s", r.Error())
+	defer set.free()
+	count, r := n.library.count()
+	if r != success {
+		return fmt.Errorf("nvml: count the GPUs: %s", n.library.text(r))
 	}
 	watched := 0
 	for i := range count {
-		d, r := n.library.DeviceGetHandleByIndex(i)
-		if r != nvml.SUCCESS {
+		d, r := n.library.byIndex(i)
+		if r != success {
 			continue
 		}
-		kinds, r := d.GetSupportedEventTypes()
-		kinds &= nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError
-		if r == nvml.SUCCESS && kinds != 0 && d.RegisterEvents(kinds, set) == nvml.SUCCESS {
+		kinds, r := d.eventTypes()
+		kinds &= eventXid | eventDoubleBitECC
+		if r == success && kinds != 0 && set.register(d, kinds) == success {
 			watched++
 		}
 	}
@@ -343,19 +311,19 @@ func (n *NVML) Watch(ctx context.Context, report func(topology.Event)) error {
 		return fmt.Errorf("nvml: none of the %d GPUs tells of Xid or ECC errors", count)
 	}
 	for ctx.Err() == nil {
-		data, r := set.Wait(watchMillis)
-		if r == nvml.ERROR_TIMEOUT {
+		data, r := set.wait(watchMillis)
+		if r == timedOut {
 			continue
 		}
-		if r != nvml.SUCCESS {
-			return fmt.Errorf("nvml: wait for events: %s", r.Error())
+		if r != success {
+			return fmt.Errorf("nvml: wait for events: %s", n.library.text(r))
 		}
-		event := topology.Event{Kind: topology.Xid, Xid: data.EventData}
-		if data.EventType == nvml.EventTypeDoubleBitEccError {
+		event := topology.Event{Kind: topology.Xid, Xid: data.data}
+		if data.kind == eventDoubleBitECC {
 			event = topology.Event{Kind: topology.ECC}
 		}
-		if data.Device != nil {
-			event.UUID, _ = data.Device.GetUUID() // a lost GPU has none: then it is all of them
+		if data.of != nil {
+			event.UUID, _ = data.of.uuid() // a lost GPU has none: then it is all of them
 		}
 		report(event)
 	}

@@ -1,5 +1,3 @@
-//go:build cgo && linux
-
 package nvml
 
 import (
@@ -11,51 +9,33 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
-	"github.com/NVIDIA/go-nvml/pkg/nvml/mock"
-	"github.com/NVIDIA/go-nvml/pkg/nvml/mock/dgxa100"
-
 	"github.com/millrace/millrace/worker/topology"
 )
 
 // dgx is a DGX A100: eight GPUs with twelve links each to switches.
-func dgx() *dgxa100.Server {
-	s := dgxa100.New()
-	for i := range s.Devices {
-		d := s.Devices[i].(*dgxa100.Device)
-		d.UUID = fmt.Sprintf("GPU-%08d-0000-0000-0000-000000000000", i)
-		d.GetPciInfoFunc = func() (nvml.PciInfo, nvml.Return) {
-			return pciInfo(fmt.Sprintf("00000000:%02X:00.0", 0xb0+i)), nvml.SUCCESS
-		}
-		d.GetCpuAffinityWithinScopeFunc = func(int, nvml.AffinityScope) ([]uint, nvml.Return) {
-			return []uint{0xf << (8 * (i / 4)), 1}, nvml.SUCCESS
-		}
-		d.GetNvLinkStateFunc = func(link int) (nvml.EnableState, nvml.Return) {
-			if link >= 12 {
-				return 0, nvml.ERROR_INVALID_ARGUMENT
-			}
-			return nvml.FEATURE_ENABLED, nvml.SUCCESS
-		}
-		d.GetNvLinkRemoteDeviceTypeFunc = func(int) (nvml.IntNvLinkDeviceType, nvml.Return) {
-			return nvml.NVLINK_DEVICE_TYPE_SWITCH, nvml.SUCCESS
-		}
-		d.GetP2PStatusFunc = func(nvml.Device, nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
-			return nvml.P2P_STATUS_OK, nvml.SUCCESS
-		}
+func dgx() *fakeSystem {
+	s := &fakeSystem{}
+	for i := range 8 {
+		s.cards = append(s.cards, &fakeCard{
+			id: fmt.Sprintf("GPU-%08d-0000-0000-0000-000000000000", i), model: "NVIDIA A100-SXM4-40GB", bus: bus(i),
+			total: 40 << 30, cpus: []uint64{0xf << (8 * (i / 4)), 1},
+			link: func(link int) (bool, code) {
+				if link >= 12 {
+					return false, invalidArgument
+				}
+				return true, success
+			},
+			linkKind: func(int) (int, code) { return kindSwitch, success },
+			p2p:      func(*fakeCard, int) (int, code) { return p2pOK, success },
+			kinds:    func() (uint64, code) { return eventXid | eventDoubleBitECC | 4, success },
+		})
 	}
 	return s
 }
 
-func device(s *dgxa100.Server, i int) *dgxa100.Device { return s.Devices[i].(*dgxa100.Device) }
+func bus(i int) string { return fmt.Sprintf("00000000:%02X:00.0", 0xb0+i) }
 
-func pciInfo(bus string) (p nvml.PciInfo) {
-	for i, c := range []byte(bus) {
-		p.BusId[i] = int8(c)
-	}
-	return p
-}
-
-func report(t *testing.T, s nvml.Interface) topology.Report {
+func report(t *testing.T, s system) topology.Report {
 	t.Helper()
 	n, err := open(s)
 	if err != nil {
@@ -77,8 +57,8 @@ func TestReportOfADGX(t *testing.T) {
 		t.Fatalf("driver %s, cuda %s, %d GPUs, notes %q", r.Driver, r.CUDA, len(r.GPUs), r.Notes)
 	}
 	g := r.GPUs[5]
-	if g.Index != 5 || g.UUID != "GPU-00000005-0000-0000-0000-000000000000" || g.PCIBusID != "0000:b5:00.0" || g.Name != "Mock NVIDIA A100-SXM4-40GB" ||
-		g.TotalBytes != 42949672960 || g.ComputeMajor != 8 || g.MIGEnabled || g.CPUs.String() != "8-11,64" {
+	if g.Index != 5 || g.UUID != "GPU-00000005-0000-0000-0000-000000000000" || g.PCIBusID != "0000:b5:00.0" || g.Name != "NVIDIA A100-SXM4-40GB" ||
+		g.TotalBytes != 40<<30 || g.ComputeMajor != 8 || g.MIGEnabled || g.CPUs.String() != "8-11,64" {
 		t.Errorf("%+v", g)
 	}
 	for i := range r.Links {
@@ -98,31 +78,24 @@ func TestLinksBetweenPairs(t *testing.T) {
 	s := dgx()
 	// 0 and 1 are linked directly by four, 0 to 2 only by PCIe, and refused.
 	for _, pair := range [][2]int{{0, 1}, {1, 0}} {
-		d := device(s, pair[0])
-		d.GetNvLinkRemoteDeviceTypeFunc = func(link int) (nvml.IntNvLinkDeviceType, nvml.Return) {
-			return nvml.NVLINK_DEVICE_TYPE_GPU, nvml.SUCCESS
-		}
-		d.GetNvLinkRemotePciInfoFunc = func(link int) (nvml.PciInfo, nvml.Return) {
-			return pciInfo(fmt.Sprintf("00000000:%02X:00.0", 0xb0+pair[1])), nvml.SUCCESS
-		}
-		d.GetNvLinkStateFunc = func(link int) (nvml.EnableState, nvml.Return) {
-			switch {
-			case link >= 6:
-				return 0, nvml.ERROR_NOT_SUPPORTED
-			case link >= 4:
-				return nvml.FEATURE_DISABLED, nvml.SUCCESS
+		d := s.cards[pair[0]]
+		d.linkKind = func(int) (int, code) { return kindGPU, success }
+		d.linkTo = func(int) (string, code) { return bus(pair[1]), success }
+		d.link = func(link int) (bool, code) {
+			if link >= 6 {
+				return false, notSupported
 			}
-			return nvml.FEATURE_ENABLED, nvml.SUCCESS
+			return link < 4, success
 		}
 	}
-	device(s, 0).GetP2PStatusFunc = func(other nvml.Device, caps nvml.GpuP2PCapsIndex) (nvml.GpuP2PStatus, nvml.Return) {
-		switch {
-		case other == s.Devices[1]:
-			return nvml.P2P_STATUS_OK, nvml.SUCCESS
-		case other == s.Devices[3]:
-			return 0, nvml.ERROR_GPU_IS_LOST
+	s.cards[0].p2p = func(other *fakeCard, _ int) (int, code) {
+		switch other {
+		case s.cards[1]:
+			return p2pOK, success
+		case s.cards[3]:
+			return 0, gpuIsLost
 		}
-		return nvml.P2P_STATUS_IOH_TOPOLOGY_NOT_SUPPORTED, nvml.SUCCESS
+		return p2pTopology, success
 	}
 	r := report(t, s)
 	if l := r.Links[0][1]; l.NVLinks != 4 || !l.P2P {
@@ -138,10 +111,8 @@ func TestLinksBetweenPairs(t *testing.T) {
 
 func TestLinksOfAVirtualMachineThatHidesTheSwitch(t *testing.T) {
 	s := dgx()
-	for i := range s.Devices {
-		device(s, i).GetNvLinkRemoteDeviceTypeFunc = func(int) (nvml.IntNvLinkDeviceType, nvml.Return) {
-			return nvml.NVLINK_DEVICE_TYPE_UNKNOWN, nvml.ERROR_NOT_SUPPORTED
-		}
+	for _, g := range s.cards {
+		g.linkKind = func(int) (int, code) { return kindUnknown, notSupported }
 	}
 	if l := report(t, s).Links[2][6]; l.NVLinks != 12 || !l.P2P {
 		t.Errorf("%+v", l)
@@ -150,21 +121,12 @@ func TestLinksOfAVirtualMachineThatHidesTheSwitch(t *testing.T) {
 
 func TestInstancesOfMIG(t *testing.T) {
 	s := dgx()
-	d := device(s, 1)
-	d.MigMode = nvml.DEVICE_MIG_ENABLE
-	d.GetMaxMigDeviceCountFunc = func() (int, nvml.Return) { return 7, nvml.SUCCESS }
-	d.GetMigDeviceHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
-		if i != 0 && i != 2 {
-			return nil, nvml.ERROR_NOT_FOUND
-		}
-		return &mock.Device{
-			GetUUIDFunc:              func() (string, nvml.Return) { return fmt.Sprintf("MIG-%d", i), nvml.SUCCESS },
-			GetNameFunc:              func() (string, nvml.Return) { return "MIG 3g.20gb", nvml.SUCCESS },
-			GetMemoryInfoFunc:        func() (nvml.Memory, nvml.Return) { return nvml.Memory{Total: 20 << 30}, nvml.SUCCESS },
-			GetGpuInstanceIdFunc:     func() (int, nvml.Return) { return i + 1, nvml.SUCCESS },
-			GetComputeInstanceIdFunc: func() (int, nvml.Return) { return 0, nvml.SUCCESS },
-		}, nvml.SUCCESS
+	d := s.cards[1]
+	d.mig = true
+	part := func(i int) *fakeCard {
+		return &fakeCard{id: fmt.Sprintf("MIG-%d", i), model: "MIG 3g.20gb", total: 20 << 30, gi: i + 1}
 	}
+	d.parts = []*fakeCard{part(0), nil, part(2), nil, nil, nil, nil}
 	g := report(t, s).GPUs[1]
 	want := []topology.Instance{
 		{UUID: "MIG-0", Name: "MIG 3g.20gb", TotalBytes: 20 << 30, GPUInstance: 1},
@@ -182,15 +144,14 @@ func TestInstancesOfMIG(t *testing.T) {
 
 func TestWhatIsMissingIsNoted(t *testing.T) {
 	s := dgx()
-	handle := s.DeviceGetHandleByIndexFunc
-	s.DeviceGetHandleByIndexFunc = func(i int) (nvml.Device, nvml.Return) {
+	s.handle = func(i int) (card, code) {
 		if i == 3 {
-			return nil, nvml.ERROR_GPU_IS_LOST
+			return nil, gpuIsLost
 		}
-		return handle(i)
+		return s.cards[i], success
 	}
-	device(s, 4).GetUUIDFunc = func() (string, nvml.Return) { return "", nvml.ERROR_UNKNOWN }
-	device(s, 5).GetNameFunc = func() (string, nvml.Return) { return "", nvml.ERROR_NOT_SUPPORTED }
+	s.cards[4].idCode = unknownError
+	s.cards[5].nameCode = notSupported
 	r := report(t, s)
 	if len(r.GPUs) != 6 || len(r.Links) != 6 || len(r.Notes) != 3 {
 		t.Fatalf("%d GPUs, notes %q", len(r.GPUs), r.Notes)
@@ -200,19 +161,15 @@ func TestWhatIsMissingIsNoted(t *testing.T) {
 			t.Errorf("note %q, want %q", r.Notes[i], want)
 		}
 	}
-	s.DeviceGetCountFunc = func() (int, nvml.Return) { return 0, nvml.ERROR_UNKNOWN }
+	s.counted = unknownError
 	if _, err := (&NVML{library: s}).Report(); err == nil || !strings.Contains(err.Error(), "count the GPUs") {
 		t.Errorf("got %v", err)
 	}
 }
 
-func TestWithoutALibraryItSaysWhatToInstall(t *testing.T) {
-	_, err := Open("/nonexistent/libnvidia-ml.so.1")
-	if !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "install NVIDIA's driver") {
-		t.Errorf("got %v", err)
-	}
+func TestALibraryThatRefusesSaysWhereToLook(t *testing.T) {
 	s := dgx()
-	s.InitFunc = func() nvml.Return { return nvml.ERROR_LIB_RM_VERSION_MISMATCH }
+	s.initCode = libVersionMismatch
 	if _, err := open(s); !errors.Is(err, ErrUnavailable) || !strings.Contains(err.Error(), "look at nvidia-smi") {
 		t.Errorf("got %v", err)
 	}
@@ -220,25 +177,12 @@ func TestWithoutALibraryItSaysWhatToInstall(t *testing.T) {
 
 func TestSample(t *testing.T) {
 	s := dgx()
-	d := device(s, 2)
-	d.MemoryInfo = nvml.Memory{Total: 40 << 30, Used: 3 << 30}
-	d.GetUtilizationRatesFunc = func() (nvml.Utilization, nvml.Return) {
-		return nvml.Utilization{Gpu: 90, Memory: 30}, nvml.SUCCESS
-	}
-	d.GetClockInfoFunc = func(kind nvml.ClockType) (uint32, nvml.Return) { return 1000 + uint32(kind), nvml.SUCCESS }
-	d.GetCurrentClocksEventReasonsFunc = func() (uint64, nvml.Return) {
-		return nvml.ClocksEventReasonGpuIdle | nvml.ClocksEventReasonSwPowerCap | nvml.ClocksThrottleReasonHwThermalSlowdown, nvml.SUCCESS
-	}
-	d.GetPowerUsageFunc = func() (uint32, nvml.Return) { return 123456, nvml.SUCCESS }
-	d.GetTemperatureFunc = func(nvml.TemperatureSensors) (uint32, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
-	d.GetTotalEccErrorsFunc = func(kind nvml.MemoryErrorType, _ nvml.EccCounterType) (uint64, nvml.Return) {
-		return 7 + uint64(kind), nvml.SUCCESS
-	}
-	d.GetComputeRunningProcessesFunc = func() ([]nvml.ProcessInfo, nvml.Return) {
-		return []nvml.ProcessInfo{{Pid: 10, UsedGpuMemory: 1 << 30}, {Pid: 11, UsedGpuMemory: ^uint64(0)}}, nvml.SUCCESS
-	}
+	d := s.cards[2]
+	d.used, d.busy, d.clocks, d.ecc, d.watts = 3<<30, [2]int{90, 30}, true, true, 123456
+	d.slow = 1 | slowPowerCap | slowHardwareThermal // 1: idle, which is no reason to worry
+	d.list = []process{{10, 1 << 30}, {11, notTold}}
 	n := &NVML{library: s}
-	got, err := n.Sample(d.UUID)
+	got, err := n.Sample(d.id)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,9 +192,8 @@ func TestSample(t *testing.T) {
 		!slices.Equal(got.Processes, []topology.Process{{PID: 10, UsedBytes: 1 << 30}, {PID: 11}}) {
 		t.Errorf("%+v", got)
 	}
-	// A driver without a function is not called for it.
-	s.LookupSymbolFunc = func(string) error { return errors.New("undefined symbol") }
-	if got, err := n.Sample(d.UUID); err != nil || got.Throttled != nil {
+	d.slowCode = notSupported
+	if got, err := n.Sample(d.id); err != nil || got.Throttled != nil {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if _, err := n.Sample("GPU-of-another-machine"); err == nil {
@@ -260,47 +203,15 @@ func TestSample(t *testing.T) {
 
 func TestWatchTellsOfXidAndECCErrors(t *testing.T) {
 	s := dgx()
-	type told struct {
-		data nvml.EventData
-		r    nvml.Return
-	}
 	ctx, cancel := context.WithCancel(t.Context())
-	script := []told{
-		{nvml.EventData{Device: s.Devices[1], EventType: nvml.EventTypeXidCriticalError, EventData: 79}, nvml.SUCCESS},
-		{nvml.EventData{}, nvml.ERROR_TIMEOUT},
-		{nvml.EventData{Device: s.Devices[2], EventType: nvml.EventTypeDoubleBitEccError}, nvml.SUCCESS},
-		{nvml.EventData{EventType: nvml.EventTypeXidCriticalError, EventData: 31}, nvml.SUCCESS},
-	}
-	freed := 0
-	set := &mock.EventSet{
-		FreeFunc: func() nvml.Return { freed++; return nvml.SUCCESS },
-		WaitFunc: func(uint32) (nvml.EventData, nvml.Return) {
-			if len(script) == 0 {
-				cancel()
-				return nvml.EventData{}, nvml.ERROR_TIMEOUT
-			}
-			next := script[0]
-			script = script[1:]
-			return next.data, next.r
-		},
-	}
-	s.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) { return set, nvml.SUCCESS }
-	registered := 0
-	for i := range s.Devices {
-		device(s, i).GetSupportedEventTypesFunc = func() (uint64, nvml.Return) {
-			if i == 7 {
-				return 0, nvml.ERROR_NOT_SUPPORTED
-			}
-			return nvml.EventTypeXidCriticalError | nvml.EventTypeDoubleBitEccError | nvml.EventTypePState, nvml.SUCCESS
-		}
-		device(s, i).RegisterEventsFunc = func(kinds uint64, _ nvml.EventSet) nvml.Return {
-			if kinds != nvml.EventTypeXidCriticalError|nvml.EventTypeDoubleBitEccError {
-				t.Errorf("registered for %#x", kinds)
-			}
-			registered++
-			return nvml.SUCCESS
-		}
-	}
+	set := &fakeEvents{end: cancel, script: []told{
+		{event{of: s.cards[1], kind: eventXid, data: 79}, success},
+		{event{}, timedOut},
+		{event{of: s.cards[2], kind: eventDoubleBitECC}, success},
+		{event{kind: eventXid, data: 31}, success},
+	}}
+	s.set = set
+	s.cards[7].kinds = func() (uint64, code) { return 0, notSupported }
 	n := &NVML{library: s}
 	var got []string
 	if err := n.Watch(ctx, func(e topology.Event) { got = append(got, fmt.Sprint(e, e.Fatal())) }); err != nil {
@@ -311,20 +222,20 @@ func TestWatchTellsOfXidAndECCErrors(t *testing.T) {
 		"GPU-00000002-0000-0000-0000-000000000000: a memory error that ECC could not correct true",
 		"all GPUs: Xid 31: a program used an address that is not mapped false",
 	}
-	if registered != 7 || freed != 1 || !slices.Equal(got, want) {
-		t.Errorf("%d registered, %d freed, got %q", registered, freed, got)
+	if set.registered != 7 || set.freed != 1 || !slices.Equal(got, want) {
+		t.Errorf("%d registered, %d freed, got %q", set.registered, set.freed, got)
 	}
-	script = []told{{r: nvml.ERROR_GPU_IS_LOST}}
+	set.script = []told{{code: gpuIsLost}}
 	if err := n.Watch(t.Context(), func(topology.Event) {}); err == nil || !strings.Contains(err.Error(), "wait for events") {
 		t.Errorf("a wait that fails: %v", err)
 	}
-	for i := range s.Devices {
-		device(s, i).GetSupportedEventTypesFunc = func() (uint64, nvml.Return) { return 0, nvml.ERROR_NOT_SUPPORTED }
+	for _, g := range s.cards {
+		g.kinds = func() (uint64, code) { return 0, notSupported }
 	}
 	if err := n.Watch(t.Context(), func(topology.Event) {}); err == nil || !strings.Contains(err.Error(), "none of the 8 GPUs") {
 		t.Errorf("no events here: %v", err)
 	}
-	s.EventSetCreateFunc = func() (nvml.EventSet, nvml.Return) { return nil, nvml.ERROR_NOT_SUPPORTED }
+	s.noSet = true
 	if err := n.Watch(t.Context(), func(topology.Event) {}); err == nil {
 		t.Error("watched without a set")
 	}
@@ -332,7 +243,7 @@ func TestWatchTellsOfXidAndECCErrors(t *testing.T) {
 
 func TestBusIDsAreSysfs(t *testing.T) {
 	for in, want := range map[string]string{"00000000:1B:00.0": "0000:1b:00.0", "00010000:1B:00.0": "00010000:1b:00.0", "0001:1b:00.0": "0001:1b:00.0", "": ""} {
-		if got := busID(pciInfo(in)); got != want {
+		if got := busID(in); got != want {
 			t.Errorf("%q: %q, want %q", in, got, want)
 		}
 	}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from millrace._arrays import arrays
     from millrace.client import AsyncClient, Client, get_client
     from millrace.cluster import LocalCluster
     from millrace.errors import CancelledError, MillraceError, TaskFailedError
@@ -34,6 +35,7 @@ __all__ = [
     "TaskFailedError",
     "TaskInfo",
     "TaskStopped",
+    "arrays",
     "as_completed",
     "get_client",
     "get_task_info",
@@ -43,6 +45,7 @@ __all__ = [
 
 # Loaded when first used: executors need none of the client, and must not wait for gRPC to load.
 _HOMES = {
+    "_arrays": ("arrays",),
     "client": ("AsyncClient", "Client", "get_client"),
     "cluster": ("LocalCluster",),
     "errors": ("CancelledError", "MillraceError", "TaskFailedError"),

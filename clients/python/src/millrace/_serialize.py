@@ -13,6 +13,10 @@ An object is a header (a serialised ``Value``) and frames (contiguous bytes). Th
 No array is copied on its way into a frame if its memory has no gaps, whether in C or in Fortran order; one with gaps is
 copied once, when its frame is written.
 
+Arrays on a GPU (CuPy, torch, whatever has ``__cuda_array_interface__``) are the same tensors, and parts of pickles like
+those of NumPy. An executor whose slab lies on that GPU stores them there, without a look at them; everybody else copies
+them to the host, and gives NumPy arrays to who decodes.
+
 Whoever decodes gets views of the frames. Tasks decode with `readonly`: every array is read-only, wherever its elements
 were. A client gets copies, and may write into all of them.
 """
@@ -25,17 +29,21 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import cloudpickle
 
+from millrace import _arrays
+from millrace._arrays import DeviceFrame, DeviceView
 from millrace._pb.millrace.v1 import value_pb2
 
 if TYPE_CHECKING:
     import numpy as np
 
-    #: Bytes without gaps, or an array that is to be copied by `write`.
-    Frame = memoryview | np.ndarray[Any, Any]
+    from millrace.executor._device import Device
+
+    #: Bytes without gaps, or an array that is to be copied by `write`, or by the device.
+    Frame = memoryview | np.ndarray[Any, Any] | DeviceFrame
 
 # NumPy is only imported when there is an array: executors get ready in half the time.
 
@@ -82,7 +90,7 @@ class Encoded:
 
     def __init__(self, header: bytes, frames: list[Any]) -> None:
         self.header = header
-        #: Memoryviews; with `encode(strided=True)` arrays as well.
+        #: Memoryviews; with `encode(strided=True)` arrays as well, with a device DeviceFrames.
         self.frames = frames
 
     @property
@@ -94,12 +102,13 @@ class Encoded:
 class _Frames:
     """Collects frames while a value is built."""
 
-    __slots__ = ("leaves", "list", "strided")
+    __slots__ = ("device", "leaves", "list", "strided")
 
-    def __init__(self, strided: bool = False) -> None:
+    def __init__(self, strided: bool = False, device: Device | None = None) -> None:
         self.list: list[Frame] = []
         self.leaves = 0
         self.strided = strided
+        self.device = device
 
 
 def _fill(
@@ -158,8 +167,40 @@ def _fill(
             last = key
         if ordered:
             fields.order.extend(obj)
+    elif (view := _arrays.view_of(obj)) is not None:
+        _fill_view(value, view, frames, small)
     else:
         raise NotPlain
+
+
+def _fill_view(value: value_pb2.Value, view: DeviceView, frames: _Frames, small: bool) -> None:
+    """Writes a tensor whose elements are on a GPU."""
+    dtype = _NAMES.get(view.dtype)
+    if dtype is None:
+        raise NotPlain
+    device, size = frames.device, view.nbytes
+    if device is None or small or not view.shape or size <= device.inline_bytes:
+        host = _on_host(view, device)
+        if host is None:
+            raise NotPlain
+        _fill_tensor(value, host, frames, small or device is not None)
+        return
+    tensor = value.tensor_value
+    tensor.dtype = dtype  # pyright: ignore[reportAttributeAccessIssue]
+    tensor.shape.extend(view.shape)
+    tensor.frame = len(frames.list)
+    order = view.order
+    if order == "F":
+        tensor.strides.extend(view.strides)
+    frames.list.append(DeviceFrame(view, gaps=not order))
+
+
+def _on_host(view: DeviceView, device: Device | None) -> Any:
+    """A NumPy copy; None if NumPy has no such elements."""
+    if device is None or view.dtype not in _NAMES:
+        return _arrays.to_host(view)
+    _dtypes()
+    return device.fetch(view, _NUMPY[_NAMES[view.dtype]])
 
 
 def _is_array(obj: Any, kind: type) -> bool:
@@ -226,6 +267,8 @@ def fill_argument(value: value_pb2.Value, obj: Any, reference: Callable[[Any], i
 class _Reading(threading.local):
     #: This thread decodes for a task.
     readonly = False
+    #: Where the frames are, if that is a GPU.
+    device: Device | None = None
 
 
 _reading = _Reading()
@@ -234,12 +277,14 @@ _reading = _Reading()
 class _Buffers:
     """Collects what a pickle has out of band."""
 
-    __slots__ = ("list", "stand_ins")
+    __slots__ = ("device", "list", "stand_ins")
 
-    def __init__(self) -> None:
+    def __init__(self, device: Device | None = None) -> None:
         self.list: list[Frame] = []
-        # Arrays with gaps, by the id of the buffer that stands in for each: pickle takes only buffers without gaps.
+        # Arrays with gaps, and those on a GPU, by the id of the buffer that stands in for each: pickle takes only buffers
+        # without gaps.
         self.stand_ins: dict[int, tuple[pickle.PickleBuffer, Any]] = {}
+        self.device = device
 
     def keep(self, buffer: pickle.PickleBuffer) -> bool:
         """Takes a buffer, or says that it is to stay in the pickle."""
@@ -270,6 +315,58 @@ class _Buffers:
             self.stand_ins[id(buffer)] = (buffer, array)
         return _restore_array, (buffer, dtype, shape, order)
 
+    def reduce_view(self, array: Any) -> Any:
+        """As NumPy arrays are pickled, for what is on a GPU."""
+        view = _arrays.view_of(array)
+        if view is None:  # of torch, on the host
+            return array.__reduce_ex__(5)
+        order, shape = view.order, view.shape
+        if self.device is not None and view.nbytes > self.device.inline_bytes:
+            frame: Any = DeviceFrame(view, gaps=not order)
+            buffer = pickle.PickleBuffer(bytearray(1))
+            self.stand_ins[id(buffer)] = (buffer, frame)
+        else:
+            order = "C"
+            host = _on_host(view, self.device)
+            if host is None:  # elements that only torch knows
+                bits = array.detach().contiguous().view(sys.modules["torch"].uint8)
+                host = bits.cpu().numpy()
+            import numpy as np
+
+            buffer = pickle.PickleBuffer(_flat(np.ascontiguousarray(host)))
+        return _restore_view, (buffer, view.library, view.dtype, shape, order or "C")
+
+
+def _restore_view(buffer: Any, library: str, dtype: str, shape: tuple[int, ...], order: str) -> Any:
+    """An array of that library again where there is a GPU; elsewhere one of NumPy, or of torch in host memory, whose
+    objects would not know what to do with another one."""
+    device = _reading.device
+    if device is not None and not isinstance(buffer, (bytes, bytearray, memoryview)):
+        return device.restore(buffer, library, dtype, shape, order)
+    import numpy as np
+
+    if library == "torch":
+        try:
+            return _torch_tensor(bytearray(buffer), dtype, shape, order, device is not None)
+        except ImportError:
+            pass
+    if device is None and not _reading.readonly and isinstance(buffer, (bytes, memoryview)):
+        buffer = bytearray(buffer)
+    flat: Any = np.frombuffer(buffer, dtype)  # pyright: ignore[reportCallIssue, reportArgumentType]
+    array = flat.reshape(shape, order=order)
+    if device is None or device.library == "numpy":
+        return array
+    return device.upload(array, library or device.library)
+
+
+def _torch_tensor(data: bytearray, name: str, shape: tuple[int, ...], order: str, there: bool) -> Any:
+    import torch  # pyright: ignore[reportMissingImports]
+
+    dtype = getattr(torch, name)
+    flat: Any = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+    tensor = flat.reshape(shape) if order == "C" else flat.reshape(shape[::-1]).permute(*range(len(shape))[::-1])
+    return tensor.cuda() if there else tensor
+
 
 def _restore_array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any) -> Any:
     import numpy as np
@@ -295,48 +392,58 @@ def _pickle(kind: Any, obj: Any, buffers: _Buffers) -> bytes:
     if np is not None:
         # Looked up by exact type: subclasses pickle as they like.
         table = getattr(pickler, "dispatch_table", copyreg.dispatch_table)
-        pickler.dispatch_table = {**table, np.ndarray: buffers.reduce}
+        table = {**table, np.ndarray: buffers.reduce}
+        for name, what in (("cupy", "ndarray"), ("torch", "Tensor")):
+            known = getattr(sys.modules.get(name), what, None)
+            if known is not None:
+                table[known] = buffers.reduce_view
+        pickler.dispatch_table = table
     pickler.dump(obj)
     return file.getvalue()
 
 
-def _dumps(obj: Any) -> tuple[bytes, list[Frame]]:
+def _dumps(obj: Any, device: Device | None = None) -> tuple[bytes, list[Frame]]:
     """Pickles by protocol 5, large buffers out of band. What would otherwise be a reference into ``__main__`` goes by
     value."""
     try:
-        buffers = _Buffers()
+        buffers = _Buffers(device)
         data = _pickle(pickle.Pickler, obj, buffers)
         if b"__main__" not in data:
             return data, buffers.list
     except Exception:  # whatever a __reduce__ raises: cloudpickle may know better, and else names the trouble
         pass
-    buffers = _Buffers()
+    buffers = _Buffers(device)
     return _pickle(cloudpickle.Pickler, obj, buffers), buffers.list
 
 
-def encode(obj: Any, *, strided: bool = False) -> Encoded:
+def encode(obj: Any, *, strided: bool = False, device: Device | None = None) -> Encoded:
     """Encodes a result or a scattered object. Raises what pickling it raises.
 
     Args:
         obj: the object.
         strided: frames may be arrays with gaps, for `write`. Otherwise these are copied here.
+        device: frames are written by it, and may be DeviceFrames.
     """
-    frames = _Frames(strided)
+    frames = _Frames(strided, device)
     value = value_pb2.Value()
     try:
         _fill(value, obj, frames)
         return Encoded(value.SerializeToString(), frames.list)
     except NotPlain:
         pass
-    data, buffers = _dumps(obj)
+    data, buffers = _dumps(obj, device)
     opaque = value_pb2.Opaque(encoding="pickle5", type_name=_type_name(obj))
     out: list[Frame] = []
     if len(data) <= INLINE_BYTES:
         opaque.data = data
     else:
         out.append(memoryview(data))
-    out += buffers if strided else [b if isinstance(b, memoryview) else _flat(b.copy("C")) for b in buffers]
+    if strided:
+        out += buffers
+    else:
+        out += [b if isinstance(b, memoryview) else _flat(cast("Any", b).copy("C")) for b in buffers]
     opaque.frames.extend(range(len(out)))
+    opaque.device_frames.extend(i for i, f in enumerate(out) if isinstance(f, DeviceFrame))
     return Encoded(value_pb2.Value(opaque_value=opaque).SerializeToString(), out)
 
 
@@ -345,24 +452,25 @@ def _type_name(obj: Any) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"[:256]
 
 
-def decode(header: bytes, frames: Sequence[memoryview], *, readonly: bool = False) -> Any:
+def decode(header: bytes, frames: Sequence[Any], *, readonly: bool = False, device: Device | None = None) -> Any:
     """Decodes an object. The result shares memory with the frames.
 
     Args:
         header: a serialised Value.
         frames: its frames.
         readonly: arrays that do not lie in frames are read-only as well.
+        device: where the frames, DeviceRanges, are.
     """
     if not header:
         return None
-    _reading.readonly = readonly
+    _reading.readonly, _reading.device = readonly, device
     try:
         return from_value(value_pb2.Value.FromString(header), frames, ())
     finally:
-        _reading.readonly = False
+        _reading.readonly, _reading.device = False, None
 
 
-def from_value(value: value_pb2.Value, frames: Sequence[memoryview], inputs: Sequence[Any]) -> Any:
+def from_value(value: value_pb2.Value, frames: Sequence[Any], inputs: Sequence[Any]) -> Any:
     """Python object of a value; `input` leaves become elements of `inputs`."""
     kind = value.WhichOneof("kind")
     if kind is None or kind == "null_value":
@@ -386,7 +494,7 @@ def from_value(value: value_pb2.Value, frames: Sequence[memoryview], inputs: Seq
     return getattr(value, kind)
 
 
-def _array(tensor: value_pb2.Tensor, frames: Sequence[memoryview]) -> Any:
+def _array(tensor: value_pb2.Tensor, frames: Sequence[Any]) -> Any:
     import numpy as np
 
     _dtypes()
@@ -395,6 +503,9 @@ def _array(tensor: value_pb2.Tensor, frames: Sequence[memoryview]) -> Any:
         raise ValueError(f"tensor of unknown element type {tensor.dtype}: this client is older than the cluster")
     shape = tuple(tensor.shape)
     where = tensor.WhichOneof("location")
+    if _reading.device is not None and shape:
+        found: Any = frames[tensor.frame] if where == "frame" else tensor.inline_data if where else None
+        return _reading.device.tensor(found, dtype, shape, tensor.offset_bytes, tuple(tensor.strides) or None)
     if where is None:
         array = np.empty(shape, dtype)
     else:
@@ -409,11 +520,15 @@ def _array(tensor: value_pb2.Tensor, frames: Sequence[memoryview]) -> Any:
     return array
 
 
-def from_opaque(opaque: value_pb2.Opaque, frames: Sequence[memoryview]) -> Any:
+def from_opaque(opaque: value_pb2.Opaque, frames: Sequence[Any]) -> Any:
     """Unpickles a payload."""
     if opaque.encoding != "pickle5":
         raise ValueError(f"payload of encoding {opaque.encoding!r}: only pickle5 can be read by Python")
     own = [frames[i] for i in opaque.frames]
+    device = _reading.device
+    if device is not None:
+        there = set(opaque.device_frames)
+        own = [f if i in there else device.host(f) for i, f in enumerate(own)]
     if opaque.data:  # a pickle is never empty
         return pickle.loads(opaque.data, buffers=own)
     return pickle.loads(own[0], buffers=own[1:])

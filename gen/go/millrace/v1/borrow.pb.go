@@ -40,6 +40,7 @@ type BorrowRequest struct {
 	//	*BorrowRequest_Release
 	//	*BorrowRequest_Create
 	//	*BorrowRequest_Finish
+	//	*BorrowRequest_AcquireMany
 	Order         isBorrowRequest_Order `protobuf_oneof:"order"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -143,6 +144,15 @@ func (x *BorrowRequest) GetFinish() *BorrowFinish {
 	return nil
 }
 
+func (x *BorrowRequest) GetAcquireMany() *BorrowAcquireMany {
+	if x != nil {
+		if x, ok := x.Order.(*BorrowRequest_AcquireMany); ok {
+			return x.AcquireMany
+		}
+	}
+	return nil
+}
+
 type isBorrowRequest_Order interface {
 	isBorrowRequest_Order()
 }
@@ -177,6 +187,11 @@ type BorrowRequest_Finish struct {
 	Finish *BorrowFinish `protobuf:"bytes,7,opt,name=finish,proto3,oneof"`
 }
 
+type BorrowRequest_AcquireMany struct {
+	// Like acquire, in a form for thousands of objects at once.
+	AcquireMany *BorrowAcquireMany `protobuf:"bytes,8,opt,name=acquire_many,json=acquireMany,proto3,oneof"`
+}
+
 func (*BorrowRequest_Hello) isBorrowRequest_Order() {}
 
 func (*BorrowRequest_Acquire) isBorrowRequest_Order() {}
@@ -188,6 +203,8 @@ func (*BorrowRequest_Release) isBorrowRequest_Order() {}
 func (*BorrowRequest_Create) isBorrowRequest_Order() {}
 
 func (*BorrowRequest_Finish) isBorrowRequest_Order() {}
+
+func (*BorrowRequest_AcquireMany) isBorrowRequest_Order() {}
 
 // BorrowResponse answers one request.
 type BorrowResponse struct {
@@ -206,6 +223,7 @@ type BorrowResponse struct {
 	//	*BorrowResponse_Released
 	//	*BorrowResponse_Created
 	//	*BorrowResponse_Finished
+	//	*BorrowResponse_AcquiredMany
 	Answer        isBorrowResponse_Answer `protobuf_oneof:"answer"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -316,12 +334,21 @@ func (x *BorrowResponse) GetFinished() *WriteObjectResponse {
 	return nil
 }
 
+func (x *BorrowResponse) GetAcquiredMany() *BorrowAcquiredMany {
+	if x != nil {
+		if x, ok := x.Answer.(*BorrowResponse_AcquiredMany); ok {
+			return x.AcquiredMany
+		}
+	}
+	return nil
+}
+
 type isBorrowResponse_Answer interface {
 	isBorrowResponse_Answer()
 }
 
 type BorrowResponse_Welcome struct {
-	// To hello. With it comes one file descriptor: the worker's memory.
+	// To hello. With it comes one file descriptor: the worker's memory, unless that lies on a GPU.
 	Welcome *BorrowWelcome `protobuf:"bytes,3,opt,name=welcome,proto3,oneof"`
 }
 
@@ -350,6 +377,11 @@ type BorrowResponse_Finished struct {
 	Finished *WriteObjectResponse `protobuf:"bytes,8,opt,name=finished,proto3,oneof"`
 }
 
+type BorrowResponse_AcquiredMany struct {
+	// To acquire_many.
+	AcquiredMany *BorrowAcquiredMany `protobuf:"bytes,9,opt,name=acquired_many,json=acquiredMany,proto3,oneof"`
+}
+
 func (*BorrowResponse_Welcome) isBorrowResponse_Answer() {}
 
 func (*BorrowResponse_Acquired) isBorrowResponse_Answer() {}
@@ -362,6 +394,8 @@ func (*BorrowResponse_Created) isBorrowResponse_Answer() {}
 
 func (*BorrowResponse_Finished) isBorrowResponse_Answer() {}
 
+func (*BorrowResponse_AcquiredMany) isBorrowResponse_Answer() {}
+
 // BorrowHello says who asks.
 type BorrowHello struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -370,7 +404,9 @@ type BorrowHello struct {
 	// Number of the reading worker; 0 for clients.
 	ReaderWorkerId uint32 `protobuf:"varint,2,opt,name=reader_worker_id,json=readerWorkerId,proto3" json:"reader_worker_id,omitempty"`
 	// The memory is to be written, too: the descriptor can then be mapped for writing. Clients only.
-	Write         bool `protobuf:"varint,3,opt,name=write,proto3" json:"write,omitempty"`
+	Write bool `protobuf:"varint,3,opt,name=write,proto3" json:"write,omitempty"`
+	// The reader maps memory of GPUs. Others are refused by a worker whose memory lies on one.
+	Device        bool `protobuf:"varint,4,opt,name=device,proto3" json:"device,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -426,6 +462,13 @@ func (x *BorrowHello) GetWrite() bool {
 	return false
 }
 
+func (x *BorrowHello) GetDevice() bool {
+	if x != nil {
+		return x.Device
+	}
+	return false
+}
+
 // BorrowWelcome says whose memory was passed.
 type BorrowWelcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -436,7 +479,9 @@ type BorrowWelcome struct {
 	// Nonce, as in the header page.
 	Nonce uint64 `protobuf:"fixed64,3,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	// Size of the memory in bytes.
-	MemoryBytes   uint64 `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	MemoryBytes uint64 `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// Set if the memory lies on a GPU: how it is mapped. Then no descriptor comes with the welcome.
+	Device        *DeviceMemory `protobuf:"bytes,5,opt,name=device,proto3" json:"device,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -499,6 +544,187 @@ func (x *BorrowWelcome) GetMemoryBytes() uint64 {
 	return 0
 }
 
+func (x *BorrowWelcome) GetDevice() *DeviceMemory {
+	if x != nil {
+		return x.Device
+	}
+	return nil
+}
+
+// BorrowAcquireMany names objects: the n-th one is task_ids[n] of generations[n].
+type BorrowAcquireMany struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The leases last this long, in milliseconds.
+	TtlMillis uint64 `protobuf:"varint,1,opt,name=ttl_millis,json=ttlMillis,proto3" json:"ttl_millis,omitempty"`
+	// Tasks whose results they are.
+	TaskIds []uint64 `protobuf:"varint,2,rep,packed,name=task_ids,json=taskIds,proto3" json:"task_ids,omitempty"`
+	// Generations; 0 for whatever is there.
+	Generations   []uint32 `protobuf:"varint,3,rep,packed,name=generations,proto3" json:"generations,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BorrowAcquireMany) Reset() {
+	*x = BorrowAcquireMany{}
+	mi := &file_millrace_v1_borrow_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BorrowAcquireMany) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BorrowAcquireMany) ProtoMessage() {}
+
+func (x *BorrowAcquireMany) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_borrow_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BorrowAcquireMany.ProtoReflect.Descriptor instead.
+func (*BorrowAcquireMany) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *BorrowAcquireMany) GetTtlMillis() uint64 {
+	if x != nil {
+		return x.TtlMillis
+	}
+	return 0
+}
+
+func (x *BorrowAcquireMany) GetTaskIds() []uint64 {
+	if x != nil {
+		return x.TaskIds
+	}
+	return nil
+}
+
+func (x *BorrowAcquireMany) GetGenerations() []uint32 {
+	if x != nil {
+		return x.Generations
+	}
+	return nil
+}
+
+// BorrowAcquiredMany has an entry for each object in the lists up to header_bytes. What follows is one behind the other: the
+// frames of all objects, and their headers. An object that was refused has none of either.
+type BorrowAcquiredMany struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Leases; 0: refused.
+	LeaseIds []uint64 `protobuf:"varint,1,rep,packed,name=lease_ids,json=leaseIds,proto3" json:"lease_ids,omitempty"`
+	// Why: 0 not refused, 1 OBJECT_NOT_HERE, 2 OBJECT_ELSEWHERE.
+	Refusals []uint32 `protobuf:"varint,2,rep,packed,name=refusals,proto3" json:"refusals,omitempty"`
+	// Generations of what is lent.
+	Generations []uint32 `protobuf:"varint,3,rep,packed,name=generations,proto3" json:"generations,omitempty"`
+	// How many frames each object has.
+	Frames []uint32 `protobuf:"varint,4,rep,packed,name=frames,proto3" json:"frames,omitempty"`
+	// How many bytes each header has.
+	HeaderBytes []uint32 `protobuf:"varint,5,rep,packed,name=header_bytes,json=headerBytes,proto3" json:"header_bytes,omitempty"`
+	// Where each frame begins, in bytes from the start of the memory.
+	FrameOffsets []uint64 `protobuf:"varint,6,rep,packed,name=frame_offsets,json=frameOffsets,proto3" json:"frame_offsets,omitempty"`
+	// How many bytes each frame has.
+	FrameBytes []uint64 `protobuf:"varint,7,rep,packed,name=frame_bytes,json=frameBytes,proto3" json:"frame_bytes,omitempty"`
+	// The headers.
+	Headers       []byte `protobuf:"bytes,8,opt,name=headers,proto3" json:"headers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BorrowAcquiredMany) Reset() {
+	*x = BorrowAcquiredMany{}
+	mi := &file_millrace_v1_borrow_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BorrowAcquiredMany) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BorrowAcquiredMany) ProtoMessage() {}
+
+func (x *BorrowAcquiredMany) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_borrow_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BorrowAcquiredMany.ProtoReflect.Descriptor instead.
+func (*BorrowAcquiredMany) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *BorrowAcquiredMany) GetLeaseIds() []uint64 {
+	if x != nil {
+		return x.LeaseIds
+	}
+	return nil
+}
+
+func (x *BorrowAcquiredMany) GetRefusals() []uint32 {
+	if x != nil {
+		return x.Refusals
+	}
+	return nil
+}
+
+func (x *BorrowAcquiredMany) GetGenerations() []uint32 {
+	if x != nil {
+		return x.Generations
+	}
+	return nil
+}
+
+func (x *BorrowAcquiredMany) GetFrames() []uint32 {
+	if x != nil {
+		return x.Frames
+	}
+	return nil
+}
+
+func (x *BorrowAcquiredMany) GetHeaderBytes() []uint32 {
+	if x != nil {
+		return x.HeaderBytes
+	}
+	return nil
+}
+
+func (x *BorrowAcquiredMany) GetFrameOffsets() []uint64 {
+	if x != nil {
+		return x.FrameOffsets
+	}
+	return nil
+}
+
+func (x *BorrowAcquiredMany) GetFrameBytes() []uint64 {
+	if x != nil {
+		return x.FrameBytes
+	}
+	return nil
+}
+
+func (x *BorrowAcquiredMany) GetHeaders() []byte {
+	if x != nil {
+		return x.Headers
+	}
+	return nil
+}
+
 // BorrowRenew makes leases longer.
 type BorrowRenew struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -512,7 +738,7 @@ type BorrowRenew struct {
 
 func (x *BorrowRenew) Reset() {
 	*x = BorrowRenew{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[4]
+	mi := &file_millrace_v1_borrow_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -524,7 +750,7 @@ func (x *BorrowRenew) String() string {
 func (*BorrowRenew) ProtoMessage() {}
 
 func (x *BorrowRenew) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[4]
+	mi := &file_millrace_v1_borrow_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -537,7 +763,7 @@ func (x *BorrowRenew) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowRenew.ProtoReflect.Descriptor instead.
 func (*BorrowRenew) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{4}
+	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *BorrowRenew) GetLeaseIds() []uint64 {
@@ -565,7 +791,7 @@ type BorrowCreate struct {
 
 func (x *BorrowCreate) Reset() {
 	*x = BorrowCreate{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[5]
+	mi := &file_millrace_v1_borrow_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -577,7 +803,7 @@ func (x *BorrowCreate) String() string {
 func (*BorrowCreate) ProtoMessage() {}
 
 func (x *BorrowCreate) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[5]
+	mi := &file_millrace_v1_borrow_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -590,7 +816,7 @@ func (x *BorrowCreate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowCreate.ProtoReflect.Descriptor instead.
 func (*BorrowCreate) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{5}
+	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *BorrowCreate) GetHead() *ObjectHead {
@@ -613,7 +839,7 @@ type BorrowCreated struct {
 
 func (x *BorrowCreated) Reset() {
 	*x = BorrowCreated{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[6]
+	mi := &file_millrace_v1_borrow_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +851,7 @@ func (x *BorrowCreated) String() string {
 func (*BorrowCreated) ProtoMessage() {}
 
 func (x *BorrowCreated) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[6]
+	mi := &file_millrace_v1_borrow_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +864,7 @@ func (x *BorrowCreated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowCreated.ProtoReflect.Descriptor instead.
 func (*BorrowCreated) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{6}
+	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *BorrowCreated) GetPlaceId() uint64 {
@@ -668,7 +894,7 @@ type BorrowFinish struct {
 
 func (x *BorrowFinish) Reset() {
 	*x = BorrowFinish{}
-	mi := &file_millrace_v1_borrow_proto_msgTypes[7]
+	mi := &file_millrace_v1_borrow_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -680,7 +906,7 @@ func (x *BorrowFinish) String() string {
 func (*BorrowFinish) ProtoMessage() {}
 
 func (x *BorrowFinish) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_borrow_proto_msgTypes[7]
+	mi := &file_millrace_v1_borrow_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -693,7 +919,7 @@ func (x *BorrowFinish) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BorrowFinish.ProtoReflect.Descriptor instead.
 func (*BorrowFinish) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{7}
+	return file_millrace_v1_borrow_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *BorrowFinish) GetPlaceId() uint64 {
@@ -714,7 +940,7 @@ var File_millrace_v1_borrow_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_borrow_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/borrow.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\"\x80\x03\n" +
+	"\x18millrace/v1/borrow.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\"\xc5\x03\n" +
 	"\rBorrowRequest\x12\x12\n" +
 	"\x04call\x18\x01 \x01(\x04R\x04call\x120\n" +
 	"\x05hello\x18\x02 \x01(\v2\x18.millrace.v1.BorrowHelloH\x00R\x05hello\x12A\n" +
@@ -722,8 +948,9 @@ const file_millrace_v1_borrow_proto_rawDesc = "" +
 	"\x05renew\x18\x04 \x01(\v2\x18.millrace.v1.BorrowRenewH\x00R\x05renew\x12A\n" +
 	"\arelease\x18\x05 \x01(\v2%.millrace.v1.ReleaseReadLeasesRequestH\x00R\arelease\x123\n" +
 	"\x06create\x18\x06 \x01(\v2\x19.millrace.v1.BorrowCreateH\x00R\x06create\x123\n" +
-	"\x06finish\x18\a \x01(\v2\x19.millrace.v1.BorrowFinishH\x00R\x06finishB\a\n" +
-	"\x05order\"\xdc\x03\n" +
+	"\x06finish\x18\a \x01(\v2\x19.millrace.v1.BorrowFinishH\x00R\x06finish\x12C\n" +
+	"\facquire_many\x18\b \x01(\v2\x1e.millrace.v1.BorrowAcquireManyH\x00R\vacquireManyB\a\n" +
+	"\x05order\"\xa4\x04\n" +
 	"\x0eBorrowResponse\x12\x12\n" +
 	"\x04call\x18\x01 \x01(\x04R\x04call\x12,\n" +
 	"\x05error\x18\x02 \x01(\v2\x16.millrace.v1.TaskErrorR\x05error\x126\n" +
@@ -732,18 +959,36 @@ const file_millrace_v1_borrow_proto_rawDesc = "" +
 	"\arenewed\x18\x05 \x01(\v2&.millrace.v1.ReleaseReadLeasesResponseH\x00R\arenewed\x12D\n" +
 	"\breleased\x18\x06 \x01(\v2&.millrace.v1.ReleaseReadLeasesResponseH\x00R\breleased\x126\n" +
 	"\acreated\x18\a \x01(\v2\x1a.millrace.v1.BorrowCreatedH\x00R\acreated\x12>\n" +
-	"\bfinished\x18\b \x01(\v2 .millrace.v1.WriteObjectResponseH\x00R\bfinishedB\b\n" +
-	"\x06answer\"c\n" +
+	"\bfinished\x18\b \x01(\v2 .millrace.v1.WriteObjectResponseH\x00R\bfinished\x12F\n" +
+	"\racquired_many\x18\t \x01(\v2\x1f.millrace.v1.BorrowAcquiredManyH\x00R\facquiredManyB\b\n" +
+	"\x06answer\"{\n" +
 	"\vBorrowHello\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12(\n" +
 	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x14\n" +
-	"\x05write\x18\x03 \x01(\bR\x05write\"\x9d\x01\n" +
+	"\x05write\x18\x03 \x01(\bR\x05write\x12\x16\n" +
+	"\x06device\x18\x04 \x01(\bR\x06device\"\xd0\x01\n" +
 	"\rBorrowWelcome\x12(\n" +
 	"\vworker_uuid\x18\x01 \x01(\fB\a\xbaH\x04z\x02h\x10R\n" +
 	"workerUuid\x12)\n" +
 	"\vincarnation\x18\x02 \x01(\fB\a\xbaH\x04z\x02h\x10R\vincarnation\x12\x14\n" +
 	"\x05nonce\x18\x03 \x01(\x06R\x05nonce\x12!\n" +
-	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\"_\n" +
+	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x121\n" +
+	"\x06device\x18\x05 \x01(\v2\x19.millrace.v1.DeviceMemoryR\x06device\"\x90\x01\n" +
+	"\x11BorrowAcquireMany\x12(\n" +
+	"\n" +
+	"ttl_millis\x18\x01 \x01(\x04B\t\xbaH\x062\x04\x18\xc0\xcf$R\tttlMillis\x12$\n" +
+	"\btask_ids\x18\x02 \x03(\x04B\t\xbaH\x06\x92\x01\x03\x10\x90NR\ataskIds\x12+\n" +
+	"\vgenerations\x18\x03 \x03(\rB\t\xbaH\x06\x92\x01\x03\x10\x90NR\vgenerations\"\x8a\x02\n" +
+	"\x12BorrowAcquiredMany\x12\x1b\n" +
+	"\tlease_ids\x18\x01 \x03(\x04R\bleaseIds\x12\x1a\n" +
+	"\brefusals\x18\x02 \x03(\rR\brefusals\x12 \n" +
+	"\vgenerations\x18\x03 \x03(\rR\vgenerations\x12\x16\n" +
+	"\x06frames\x18\x04 \x03(\rR\x06frames\x12!\n" +
+	"\fheader_bytes\x18\x05 \x03(\rR\vheaderBytes\x12#\n" +
+	"\rframe_offsets\x18\x06 \x03(\x04R\fframeOffsets\x12\x1f\n" +
+	"\vframe_bytes\x18\a \x03(\x04R\n" +
+	"frameBytes\x12\x18\n" +
+	"\aheaders\x18\b \x01(\fR\aheaders\"_\n" +
 	"\vBorrowRenew\x12&\n" +
 	"\tlease_ids\x18\x01 \x03(\x04B\t\xbaH\x06\x92\x01\x03\x10\x90NR\bleaseIds\x12(\n" +
 	"\n" +
@@ -770,46 +1015,52 @@ func file_millrace_v1_borrow_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_borrow_proto_rawDescData
 }
 
-var file_millrace_v1_borrow_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_millrace_v1_borrow_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_millrace_v1_borrow_proto_goTypes = []any{
 	(*BorrowRequest)(nil),             // 0: millrace.v1.BorrowRequest
 	(*BorrowResponse)(nil),            // 1: millrace.v1.BorrowResponse
 	(*BorrowHello)(nil),               // 2: millrace.v1.BorrowHello
 	(*BorrowWelcome)(nil),             // 3: millrace.v1.BorrowWelcome
-	(*BorrowRenew)(nil),               // 4: millrace.v1.BorrowRenew
-	(*BorrowCreate)(nil),              // 5: millrace.v1.BorrowCreate
-	(*BorrowCreated)(nil),             // 6: millrace.v1.BorrowCreated
-	(*BorrowFinish)(nil),              // 7: millrace.v1.BorrowFinish
-	(*AcquireReadLeasesRequest)(nil),  // 8: millrace.v1.AcquireReadLeasesRequest
-	(*ReleaseReadLeasesRequest)(nil),  // 9: millrace.v1.ReleaseReadLeasesRequest
-	(*TaskError)(nil),                 // 10: millrace.v1.TaskError
-	(*AcquireReadLeasesResponse)(nil), // 11: millrace.v1.AcquireReadLeasesResponse
-	(*ReleaseReadLeasesResponse)(nil), // 12: millrace.v1.ReleaseReadLeasesResponse
-	(*WriteObjectResponse)(nil),       // 13: millrace.v1.WriteObjectResponse
-	(*ObjectHead)(nil),                // 14: millrace.v1.ObjectHead
-	(*FrameLocation)(nil),             // 15: millrace.v1.FrameLocation
+	(*BorrowAcquireMany)(nil),         // 4: millrace.v1.BorrowAcquireMany
+	(*BorrowAcquiredMany)(nil),        // 5: millrace.v1.BorrowAcquiredMany
+	(*BorrowRenew)(nil),               // 6: millrace.v1.BorrowRenew
+	(*BorrowCreate)(nil),              // 7: millrace.v1.BorrowCreate
+	(*BorrowCreated)(nil),             // 8: millrace.v1.BorrowCreated
+	(*BorrowFinish)(nil),              // 9: millrace.v1.BorrowFinish
+	(*AcquireReadLeasesRequest)(nil),  // 10: millrace.v1.AcquireReadLeasesRequest
+	(*ReleaseReadLeasesRequest)(nil),  // 11: millrace.v1.ReleaseReadLeasesRequest
+	(*TaskError)(nil),                 // 12: millrace.v1.TaskError
+	(*AcquireReadLeasesResponse)(nil), // 13: millrace.v1.AcquireReadLeasesResponse
+	(*ReleaseReadLeasesResponse)(nil), // 14: millrace.v1.ReleaseReadLeasesResponse
+	(*WriteObjectResponse)(nil),       // 15: millrace.v1.WriteObjectResponse
+	(*DeviceMemory)(nil),              // 16: millrace.v1.DeviceMemory
+	(*ObjectHead)(nil),                // 17: millrace.v1.ObjectHead
+	(*FrameLocation)(nil),             // 18: millrace.v1.FrameLocation
 }
 var file_millrace_v1_borrow_proto_depIdxs = []int32{
 	2,  // 0: millrace.v1.BorrowRequest.hello:type_name -> millrace.v1.BorrowHello
-	8,  // 1: millrace.v1.BorrowRequest.acquire:type_name -> millrace.v1.AcquireReadLeasesRequest
-	4,  // 2: millrace.v1.BorrowRequest.renew:type_name -> millrace.v1.BorrowRenew
-	9,  // 3: millrace.v1.BorrowRequest.release:type_name -> millrace.v1.ReleaseReadLeasesRequest
-	5,  // 4: millrace.v1.BorrowRequest.create:type_name -> millrace.v1.BorrowCreate
-	7,  // 5: millrace.v1.BorrowRequest.finish:type_name -> millrace.v1.BorrowFinish
-	10, // 6: millrace.v1.BorrowResponse.error:type_name -> millrace.v1.TaskError
-	3,  // 7: millrace.v1.BorrowResponse.welcome:type_name -> millrace.v1.BorrowWelcome
-	11, // 8: millrace.v1.BorrowResponse.acquired:type_name -> millrace.v1.AcquireReadLeasesResponse
-	12, // 9: millrace.v1.BorrowResponse.renewed:type_name -> millrace.v1.ReleaseReadLeasesResponse
-	12, // 10: millrace.v1.BorrowResponse.released:type_name -> millrace.v1.ReleaseReadLeasesResponse
-	6,  // 11: millrace.v1.BorrowResponse.created:type_name -> millrace.v1.BorrowCreated
-	13, // 12: millrace.v1.BorrowResponse.finished:type_name -> millrace.v1.WriteObjectResponse
-	14, // 13: millrace.v1.BorrowCreate.head:type_name -> millrace.v1.ObjectHead
-	15, // 14: millrace.v1.BorrowCreated.frames:type_name -> millrace.v1.FrameLocation
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	10, // 1: millrace.v1.BorrowRequest.acquire:type_name -> millrace.v1.AcquireReadLeasesRequest
+	6,  // 2: millrace.v1.BorrowRequest.renew:type_name -> millrace.v1.BorrowRenew
+	11, // 3: millrace.v1.BorrowRequest.release:type_name -> millrace.v1.ReleaseReadLeasesRequest
+	7,  // 4: millrace.v1.BorrowRequest.create:type_name -> millrace.v1.BorrowCreate
+	9,  // 5: millrace.v1.BorrowRequest.finish:type_name -> millrace.v1.BorrowFinish
+	4,  // 6: millrace.v1.BorrowRequest.acquire_many:type_name -> millrace.v1.BorrowAcquireMany
+	12, // 7: millrace.v1.BorrowResponse.error:type_name -> millrace.v1.TaskError
+	3,  // 8: millrace.v1.BorrowResponse.welcome:type_name -> millrace.v1.BorrowWelcome
+	13, // 9: millrace.v1.BorrowResponse.acquired:type_name -> millrace.v1.AcquireReadLeasesResponse
+	14, // 10: millrace.v1.BorrowResponse.renewed:type_name -> millrace.v1.ReleaseReadLeasesResponse
+	14, // 11: millrace.v1.BorrowResponse.released:type_name -> millrace.v1.ReleaseReadLeasesResponse
+	8,  // 12: millrace.v1.BorrowResponse.created:type_name -> millrace.v1.BorrowCreated
+	15, // 13: millrace.v1.BorrowResponse.finished:type_name -> millrace.v1.WriteObjectResponse
+	5,  // 14: millrace.v1.BorrowResponse.acquired_many:type_name -> millrace.v1.BorrowAcquiredMany
+	16, // 15: millrace.v1.BorrowWelcome.device:type_name -> millrace.v1.DeviceMemory
+	17, // 16: millrace.v1.BorrowCreate.head:type_name -> millrace.v1.ObjectHead
+	18, // 17: millrace.v1.BorrowCreated.frames:type_name -> millrace.v1.FrameLocation
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_borrow_proto_init() }
@@ -826,6 +1077,7 @@ func file_millrace_v1_borrow_proto_init() {
 		(*BorrowRequest_Release)(nil),
 		(*BorrowRequest_Create)(nil),
 		(*BorrowRequest_Finish)(nil),
+		(*BorrowRequest_AcquireMany)(nil),
 	}
 	file_millrace_v1_borrow_proto_msgTypes[1].OneofWrappers = []any{
 		(*BorrowResponse_Welcome)(nil),
@@ -834,6 +1086,7 @@ func file_millrace_v1_borrow_proto_init() {
 		(*BorrowResponse_Released)(nil),
 		(*BorrowResponse_Created)(nil),
 		(*BorrowResponse_Finished)(nil),
+		(*BorrowResponse_AcquiredMany)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -841,7 +1094,7 @@ func file_millrace_v1_borrow_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_borrow_proto_rawDesc), len(file_millrace_v1_borrow_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   8,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

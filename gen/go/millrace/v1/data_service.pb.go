@@ -800,7 +800,9 @@ type LaneEndpoint struct {
 	// Nonce of the header page: a reader that finds another one reads something else than it thinks.
 	Nonce uint64 `protobuf:"fixed64,8,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	// What messages to this side must begin with; chosen at random for each connection, never 0.
-	Token         uint64 `protobuf:"fixed64,9,opt,name=token,proto3" json:"token,omitempty"`
+	Token uint64 `protobuf:"fixed64,9,opt,name=token,proto3" json:"token,omitempty"`
+	// Set if the memory lies on a GPU: what the reader maps besides the library, so that it can unmap the memory of the dead.
+	Device        *DeviceMemory `protobuf:"bytes,10,opt,name=device,proto3" json:"device,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -898,6 +900,68 @@ func (x *LaneEndpoint) GetToken() uint64 {
 	return 0
 }
 
+func (x *LaneEndpoint) GetDevice() *DeviceMemory {
+	if x != nil {
+		return x.Device
+	}
+	return nil
+}
+
+// DeviceMemory tells another process of the same host how to map a slab on a GPU.
+type DeviceMemory struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// CUipcMemHandle of the slab.
+	IpcHandle []byte `protobuf:"bytes,1,opt,name=ipc_handle,json=ipcHandle,proto3" json:"ipc_handle,omitempty"`
+	// UUID of the GPU.
+	DeviceUuid    []byte `protobuf:"bytes,2,opt,name=device_uuid,json=deviceUuid,proto3" json:"device_uuid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeviceMemory) Reset() {
+	*x = DeviceMemory{}
+	mi := &file_millrace_v1_data_service_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeviceMemory) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeviceMemory) ProtoMessage() {}
+
+func (x *DeviceMemory) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_data_service_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeviceMemory.ProtoReflect.Descriptor instead.
+func (*DeviceMemory) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *DeviceMemory) GetIpcHandle() []byte {
+	if x != nil {
+		return x.IpcHandle
+	}
+	return nil
+}
+
+func (x *DeviceMemory) GetDeviceUuid() []byte {
+	if x != nil {
+		return x.DeviceUuid
+	}
+	return nil
+}
+
 // ConnectLaneRequest is the reading side's part.
 type ConnectLaneRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -914,7 +978,7 @@ type ConnectLaneRequest struct {
 
 func (x *ConnectLaneRequest) Reset() {
 	*x = ConnectLaneRequest{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[13]
+	mi := &file_millrace_v1_data_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -926,7 +990,7 @@ func (x *ConnectLaneRequest) String() string {
 func (*ConnectLaneRequest) ProtoMessage() {}
 
 func (x *ConnectLaneRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[13]
+	mi := &file_millrace_v1_data_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -939,7 +1003,7 @@ func (x *ConnectLaneRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectLaneRequest.ProtoReflect.Descriptor instead.
 func (*ConnectLaneRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{13}
+	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ConnectLaneRequest) GetReader() *LaneEndpoint {
@@ -974,7 +1038,7 @@ type ConnectLaneResponse struct {
 
 func (x *ConnectLaneResponse) Reset() {
 	*x = ConnectLaneResponse{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[14]
+	mi := &file_millrace_v1_data_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -986,7 +1050,7 @@ func (x *ConnectLaneResponse) String() string {
 func (*ConnectLaneResponse) ProtoMessage() {}
 
 func (x *ConnectLaneResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[14]
+	mi := &file_millrace_v1_data_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -999,7 +1063,7 @@ func (x *ConnectLaneResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConnectLaneResponse.ProtoReflect.Descriptor instead.
 func (*ConnectLaneResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{14}
+	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ConnectLaneResponse) GetSource() *LaneEndpoint {
@@ -1020,7 +1084,7 @@ type GetTaskLogsRequest struct {
 
 func (x *GetTaskLogsRequest) Reset() {
 	*x = GetTaskLogsRequest{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[15]
+	mi := &file_millrace_v1_data_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1032,7 +1096,7 @@ func (x *GetTaskLogsRequest) String() string {
 func (*GetTaskLogsRequest) ProtoMessage() {}
 
 func (x *GetTaskLogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[15]
+	mi := &file_millrace_v1_data_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1045,7 +1109,7 @@ func (x *GetTaskLogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskLogsRequest.ProtoReflect.Descriptor instead.
 func (*GetTaskLogsRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{15}
+	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *GetTaskLogsRequest) GetTaskId() uint64 {
@@ -1068,7 +1132,7 @@ type GetTaskLogsResponse struct {
 
 func (x *GetTaskLogsResponse) Reset() {
 	*x = GetTaskLogsResponse{}
-	mi := &file_millrace_v1_data_service_proto_msgTypes[16]
+	mi := &file_millrace_v1_data_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1080,7 +1144,7 @@ func (x *GetTaskLogsResponse) String() string {
 func (*GetTaskLogsResponse) ProtoMessage() {}
 
 func (x *GetTaskLogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_data_service_proto_msgTypes[16]
+	mi := &file_millrace_v1_data_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1093,7 +1157,7 @@ func (x *GetTaskLogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetTaskLogsResponse.ProtoReflect.Descriptor instead.
 func (*GetTaskLogsResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{16}
+	return file_millrace_v1_data_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *GetTaskLogsResponse) GetText() string {
@@ -1165,7 +1229,7 @@ const file_millrace_v1_data_service_proto_rawDesc = "" +
 	"\x18ReleaseReadLeasesRequest\x12&\n" +
 	"\tlease_ids\x18\x01 \x03(\x04B\t\xbaH\x06\x92\x01\x03\x10\x90NR\bleaseIds\"/\n" +
 	"\x19ReleaseReadLeasesResponse\x12\x12\n" +
-	"\x04held\x18\x01 \x03(\bR\x04held\"\xb6\x02\n" +
+	"\x04held\x18\x01 \x03(\bR\x04held\"\xe9\x02\n" +
 	"\fLaneEndpoint\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\tR\aversion\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\fR\aaddress\x12\x1d\n" +
@@ -1178,7 +1242,14 @@ const file_millrace_v1_data_service_proto_rawDesc = "" +
 	"workerUuid\x12)\n" +
 	"\vincarnation\x18\a \x01(\fB\a\xbaH\x04z\x02h\x10R\vincarnation\x12\x14\n" +
 	"\x05nonce\x18\b \x01(\x06R\x05nonce\x12$\n" +
-	"\x05token\x18\t \x01(\x06B\x0e\xbaH\vR\t!\x00\x00\x00\x00\x00\x00\x00\x00R\x05token\"\x95\x01\n" +
+	"\x05token\x18\t \x01(\x06B\x0e\xbaH\vR\t!\x00\x00\x00\x00\x00\x00\x00\x00R\x05token\x121\n" +
+	"\x06device\x18\n" +
+	" \x01(\v2\x19.millrace.v1.DeviceMemoryR\x06device\"`\n" +
+	"\fDeviceMemory\x12&\n" +
+	"\n" +
+	"ipc_handle\x18\x01 \x01(\fB\a\xbaH\x04z\x02h@R\tipcHandle\x12(\n" +
+	"\vdevice_uuid\x18\x02 \x01(\fB\a\xbaH\x04z\x02h\x10R\n" +
+	"deviceUuid\"\x95\x01\n" +
 	"\x12ConnectLaneRequest\x121\n" +
 	"\x06reader\x18\x01 \x01(\v2\x19.millrace.v1.LaneEndpointR\x06reader\x12(\n" +
 	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\"\n" +
@@ -1212,7 +1283,7 @@ func file_millrace_v1_data_service_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_data_service_proto_rawDescData
 }
 
-var file_millrace_v1_data_service_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_millrace_v1_data_service_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_millrace_v1_data_service_proto_goTypes = []any{
 	(*ObjectRef)(nil),                 // 0: millrace.v1.ObjectRef
 	(*ObjectHead)(nil),                // 1: millrace.v1.ObjectHead
@@ -1227,45 +1298,47 @@ var file_millrace_v1_data_service_proto_goTypes = []any{
 	(*ReleaseReadLeasesRequest)(nil),  // 10: millrace.v1.ReleaseReadLeasesRequest
 	(*ReleaseReadLeasesResponse)(nil), // 11: millrace.v1.ReleaseReadLeasesResponse
 	(*LaneEndpoint)(nil),              // 12: millrace.v1.LaneEndpoint
-	(*ConnectLaneRequest)(nil),        // 13: millrace.v1.ConnectLaneRequest
-	(*ConnectLaneResponse)(nil),       // 14: millrace.v1.ConnectLaneResponse
-	(*GetTaskLogsRequest)(nil),        // 15: millrace.v1.GetTaskLogsRequest
-	(*GetTaskLogsResponse)(nil),       // 16: millrace.v1.GetTaskLogsResponse
-	(*TaskError)(nil),                 // 17: millrace.v1.TaskError
-	(*DescribeMemoryRequest)(nil),     // 18: millrace.v1.DescribeMemoryRequest
-	(*DescribeMemoryResponse)(nil),    // 19: millrace.v1.DescribeMemoryResponse
+	(*DeviceMemory)(nil),              // 13: millrace.v1.DeviceMemory
+	(*ConnectLaneRequest)(nil),        // 14: millrace.v1.ConnectLaneRequest
+	(*ConnectLaneResponse)(nil),       // 15: millrace.v1.ConnectLaneResponse
+	(*GetTaskLogsRequest)(nil),        // 16: millrace.v1.GetTaskLogsRequest
+	(*GetTaskLogsResponse)(nil),       // 17: millrace.v1.GetTaskLogsResponse
+	(*TaskError)(nil),                 // 18: millrace.v1.TaskError
+	(*DescribeMemoryRequest)(nil),     // 19: millrace.v1.DescribeMemoryRequest
+	(*DescribeMemoryResponse)(nil),    // 20: millrace.v1.DescribeMemoryResponse
 }
 var file_millrace_v1_data_service_proto_depIdxs = []int32{
 	0,  // 0: millrace.v1.ObjectHead.object:type_name -> millrace.v1.ObjectRef
 	0,  // 1: millrace.v1.ReadObjectsRequest.objects:type_name -> millrace.v1.ObjectRef
 	1,  // 2: millrace.v1.ReadObjectsResponse.head:type_name -> millrace.v1.ObjectHead
-	17, // 3: millrace.v1.ReadObjectsResponse.error:type_name -> millrace.v1.TaskError
+	18, // 3: millrace.v1.ReadObjectsResponse.error:type_name -> millrace.v1.TaskError
 	1,  // 4: millrace.v1.WriteObjectRequest.head:type_name -> millrace.v1.ObjectHead
 	0,  // 5: millrace.v1.AcquireReadLeasesRequest.objects:type_name -> millrace.v1.ObjectRef
 	1,  // 6: millrace.v1.ReadLease.head:type_name -> millrace.v1.ObjectHead
 	7,  // 7: millrace.v1.ReadLease.frames:type_name -> millrace.v1.FrameLocation
 	8,  // 8: millrace.v1.AcquireReadLeasesResponse.leases:type_name -> millrace.v1.ReadLease
-	12, // 9: millrace.v1.ConnectLaneRequest.reader:type_name -> millrace.v1.LaneEndpoint
-	12, // 10: millrace.v1.ConnectLaneResponse.source:type_name -> millrace.v1.LaneEndpoint
-	2,  // 11: millrace.v1.DataService.ReadObjects:input_type -> millrace.v1.ReadObjectsRequest
-	4,  // 12: millrace.v1.DataService.WriteObject:input_type -> millrace.v1.WriteObjectRequest
-	6,  // 13: millrace.v1.DataService.AcquireReadLeases:input_type -> millrace.v1.AcquireReadLeasesRequest
-	10, // 14: millrace.v1.DataService.ReleaseReadLeases:input_type -> millrace.v1.ReleaseReadLeasesRequest
-	13, // 15: millrace.v1.DataService.ConnectLane:input_type -> millrace.v1.ConnectLaneRequest
-	18, // 16: millrace.v1.DataService.DescribeMemory:input_type -> millrace.v1.DescribeMemoryRequest
-	15, // 17: millrace.v1.DataService.GetTaskLogs:input_type -> millrace.v1.GetTaskLogsRequest
-	3,  // 18: millrace.v1.DataService.ReadObjects:output_type -> millrace.v1.ReadObjectsResponse
-	5,  // 19: millrace.v1.DataService.WriteObject:output_type -> millrace.v1.WriteObjectResponse
-	9,  // 20: millrace.v1.DataService.AcquireReadLeases:output_type -> millrace.v1.AcquireReadLeasesResponse
-	11, // 21: millrace.v1.DataService.ReleaseReadLeases:output_type -> millrace.v1.ReleaseReadLeasesResponse
-	14, // 22: millrace.v1.DataService.ConnectLane:output_type -> millrace.v1.ConnectLaneResponse
-	19, // 23: millrace.v1.DataService.DescribeMemory:output_type -> millrace.v1.DescribeMemoryResponse
-	16, // 24: millrace.v1.DataService.GetTaskLogs:output_type -> millrace.v1.GetTaskLogsResponse
-	18, // [18:25] is the sub-list for method output_type
-	11, // [11:18] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	13, // 9: millrace.v1.LaneEndpoint.device:type_name -> millrace.v1.DeviceMemory
+	12, // 10: millrace.v1.ConnectLaneRequest.reader:type_name -> millrace.v1.LaneEndpoint
+	12, // 11: millrace.v1.ConnectLaneResponse.source:type_name -> millrace.v1.LaneEndpoint
+	2,  // 12: millrace.v1.DataService.ReadObjects:input_type -> millrace.v1.ReadObjectsRequest
+	4,  // 13: millrace.v1.DataService.WriteObject:input_type -> millrace.v1.WriteObjectRequest
+	6,  // 14: millrace.v1.DataService.AcquireReadLeases:input_type -> millrace.v1.AcquireReadLeasesRequest
+	10, // 15: millrace.v1.DataService.ReleaseReadLeases:input_type -> millrace.v1.ReleaseReadLeasesRequest
+	14, // 16: millrace.v1.DataService.ConnectLane:input_type -> millrace.v1.ConnectLaneRequest
+	19, // 17: millrace.v1.DataService.DescribeMemory:input_type -> millrace.v1.DescribeMemoryRequest
+	16, // 18: millrace.v1.DataService.GetTaskLogs:input_type -> millrace.v1.GetTaskLogsRequest
+	3,  // 19: millrace.v1.DataService.ReadObjects:output_type -> millrace.v1.ReadObjectsResponse
+	5,  // 20: millrace.v1.DataService.WriteObject:output_type -> millrace.v1.WriteObjectResponse
+	9,  // 21: millrace.v1.DataService.AcquireReadLeases:output_type -> millrace.v1.AcquireReadLeasesResponse
+	11, // 22: millrace.v1.DataService.ReleaseReadLeases:output_type -> millrace.v1.ReleaseReadLeasesResponse
+	15, // 23: millrace.v1.DataService.ConnectLane:output_type -> millrace.v1.ConnectLaneResponse
+	20, // 24: millrace.v1.DataService.DescribeMemory:output_type -> millrace.v1.DescribeMemoryResponse
+	17, // 25: millrace.v1.DataService.GetTaskLogs:output_type -> millrace.v1.GetTaskLogsResponse
+	19, // [19:26] is the sub-list for method output_type
+	12, // [12:19] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_data_service_proto_init() }
@@ -1281,7 +1354,7 @@ func file_millrace_v1_data_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_data_service_proto_rawDesc), len(file_millrace_v1_data_service_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -699,7 +699,10 @@ type Opaque struct {
 	// the out-of-band buffers in order.
 	Frames []uint32 `protobuf:"varint,3,rep,packed,name=frames,proto3" json:"frames,omitempty"`
 	// Type name for people ("pandas.core.frame.DataFrame"); may be empty.
-	TypeName      string `protobuf:"bytes,4,opt,name=type_name,json=typeName,proto3" json:"type_name,omitempty"`
+	TypeName string `protobuf:"bytes,4,opt,name=type_name,json=typeName,proto3" json:"type_name,omitempty"`
+	// Those of the out-of-band buffers, by their place among `frames`, that were arrays on a GPU: who decodes next to a GPU
+	// wants them there, and the others in host memory.
+	DeviceFrames  []uint32 `protobuf:"varint,5,rep,packed,name=device_frames,json=deviceFrames,proto3" json:"device_frames,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -760,6 +763,13 @@ func (x *Opaque) GetTypeName() string {
 		return x.TypeName
 	}
 	return ""
+}
+
+func (x *Opaque) GetDeviceFrames() []uint32 {
+	if x != nil {
+		return x.DeviceFrames
+	}
+	return nil
 }
 
 // Arguments are what one task is called with.
@@ -871,12 +881,13 @@ const file_millrace_v1_value_proto_rawDesc = "" +
 	"\vinline_data\x18\x06 \x01(\fH\x00R\n" +
 	"inlineDataB\n" +
 	"\n" +
-	"\blocation\"\x80\x01\n" +
+	"\blocation\"\xa5\x01\n" +
 	"\x06Opaque\x12#\n" +
 	"\bencoding\x18\x01 \x01(\tB\a\xbaH\x04r\x02\x18@R\bencoding\x12\x12\n" +
 	"\x04data\x18\x02 \x01(\fR\x04data\x12\x16\n" +
 	"\x06frames\x18\x03 \x03(\rR\x06frames\x12%\n" +
-	"\ttype_name\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\btypeName\"\xef\x01\n" +
+	"\ttype_name\x18\x04 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\btypeName\x12#\n" +
+	"\rdevice_frames\x18\x05 \x03(\rR\fdeviceFrames\"\xef\x01\n" +
 	"\tArguments\x122\n" +
 	"\n" +
 	"positional\x18\x01 \x03(\v2\x12.millrace.v1.ValueR\n" +

@@ -199,6 +199,342 @@ func (LaneState) EnumDescriptor() ([]byte, []int) {
 	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{2}
 }
 
+// Gpu describes the GPU that a worker's slab lies on.
+type Gpu struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UUID as nvidia-smi writes it: "GPU-...".
+	Uuid string `protobuf:"bytes,1,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	// Model: "NVIDIA H200".
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Address on the PCI bus, as in sysfs: "0000:1b:00.0".
+	PciBusId string `protobuf:"bytes,3,opt,name=pci_bus_id,json=pciBusId,proto3" json:"pci_bus_id,omitempty"`
+	// All of its memory, in bytes, whoever uses it.
+	MemoryBytes uint64 `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
+	// Memory node near it; absent if it is not known.
+	NumaNode *int32 `protobuf:"varint,5,opt,name=numa_node,json=numaNode,proto3,oneof" json:"numa_node,omitempty"`
+	// Which processors and memory its worker was given, and why; for people.
+	Placement string `protobuf:"bytes,6,opt,name=placement,proto3" json:"placement,omitempty"`
+	// RDMA port that its worker uses, as UCX writes it ("mlx5_0:1"); empty leaves the choice to UCX.
+	NetDevices string `protobuf:"bytes,7,opt,name=net_devices,json=netDevices,proto3" json:"net_devices,omitempty"`
+	// How it reaches the other GPUs of its host that have workers.
+	Links         []*GpuLink `protobuf:"bytes,8,rep,name=links,proto3" json:"links,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Gpu) Reset() {
+	*x = Gpu{}
+	mi := &file_millrace_v1_worker_proto_msgTypes[0]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Gpu) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Gpu) ProtoMessage() {}
+
+func (x *Gpu) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_proto_msgTypes[0]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Gpu.ProtoReflect.Descriptor instead.
+func (*Gpu) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{0}
+}
+
+func (x *Gpu) GetUuid() string {
+	if x != nil {
+		return x.Uuid
+	}
+	return ""
+}
+
+func (x *Gpu) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Gpu) GetPciBusId() string {
+	if x != nil {
+		return x.PciBusId
+	}
+	return ""
+}
+
+func (x *Gpu) GetMemoryBytes() uint64 {
+	if x != nil {
+		return x.MemoryBytes
+	}
+	return 0
+}
+
+func (x *Gpu) GetNumaNode() int32 {
+	if x != nil && x.NumaNode != nil {
+		return *x.NumaNode
+	}
+	return 0
+}
+
+func (x *Gpu) GetPlacement() string {
+	if x != nil {
+		return x.Placement
+	}
+	return ""
+}
+
+func (x *Gpu) GetNetDevices() string {
+	if x != nil {
+		return x.NetDevices
+	}
+	return ""
+}
+
+func (x *Gpu) GetLinks() []*GpuLink {
+	if x != nil {
+		return x.Links
+	}
+	return nil
+}
+
+// GpuLink is how one GPU reaches another one of its host.
+type GpuLink struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// UUID of the other one.
+	Uuid string `protobuf:"bytes,1,opt,name=uuid,proto3" json:"uuid,omitempty"`
+	// NVLinks between them, through a switch or directly.
+	NvLinks uint32 `protobuf:"varint,2,opt,name=nv_links,json=nvLinks,proto3" json:"nv_links,omitempty"`
+	// It can read the other one's memory.
+	PeerAccess bool `protobuf:"varint,3,opt,name=peer_access,json=peerAccess,proto3" json:"peer_access,omitempty"`
+	// If not: why, for people.
+	Why           string `protobuf:"bytes,4,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GpuLink) Reset() {
+	*x = GpuLink{}
+	mi := &file_millrace_v1_worker_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GpuLink) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GpuLink) ProtoMessage() {}
+
+func (x *GpuLink) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GpuLink.ProtoReflect.Descriptor instead.
+func (*GpuLink) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *GpuLink) GetUuid() string {
+	if x != nil {
+		return x.Uuid
+	}
+	return ""
+}
+
+func (x *GpuLink) GetNvLinks() uint32 {
+	if x != nil {
+		return x.NvLinks
+	}
+	return 0
+}
+
+func (x *GpuLink) GetPeerAccess() bool {
+	if x != nil {
+		return x.PeerAccess
+	}
+	return false
+}
+
+func (x *GpuLink) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
+// GpuHealth is the state of a GPU at one time. What the driver does not tell is 0.
+type GpuHealth struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Bytes in use, whoever uses them.
+	UsedBytes uint64 `protobuf:"varint,1,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
+	// Share of the time in which kernels ran, in percent.
+	UtilizationPercent uint32 `protobuf:"varint,2,opt,name=utilization_percent,json=utilizationPercent,proto3" json:"utilization_percent,omitempty"`
+	// Share of the time in which its memory was read or written, in percent.
+	MemoryPercent uint32 `protobuf:"varint,3,opt,name=memory_percent,json=memoryPercent,proto3" json:"memory_percent,omitempty"`
+	// Clock of its processors, in MHz.
+	ClockMhz uint32 `protobuf:"varint,4,opt,name=clock_mhz,json=clockMhz,proto3" json:"clock_mhz,omitempty"`
+	// Reasons for a lower clock, for people ("power cap").
+	Throttled []string `protobuf:"bytes,5,rep,name=throttled,proto3" json:"throttled,omitempty"`
+	// Power, in watts.
+	Watts float64 `protobuf:"fixed64,6,opt,name=watts,proto3" json:"watts,omitempty"`
+	// Temperature, in degrees Celsius.
+	Celsius uint32 `protobuf:"varint,7,opt,name=celsius,proto3" json:"celsius,omitempty"`
+	// Errors of memory that ECC corrected, since the driver was loaded.
+	CorrectedEcc uint64 `protobuf:"varint,8,opt,name=corrected_ecc,json=correctedEcc,proto3" json:"corrected_ecc,omitempty"`
+	// Errors of memory that it could not correct, since the driver was loaded.
+	UncorrectedEcc uint64 `protobuf:"varint,9,opt,name=uncorrected_ecc,json=uncorrectedEcc,proto3" json:"uncorrected_ecc,omitempty"`
+	// Xid errors that the driver reported of it while this worker lived.
+	Xids uint64 `protobuf:"varint,10,opt,name=xids,proto3" json:"xids,omitempty"`
+	// The last one, or the last error that ECC could not correct, for people.
+	LastEvent string `protobuf:"bytes,11,opt,name=last_event,json=lastEvent,proto3" json:"last_event,omitempty"`
+	// Processes on it that are neither the worker nor started by it.
+	ForeignProcesses uint32 `protobuf:"varint,12,opt,name=foreign_processes,json=foreignProcesses,proto3" json:"foreign_processes,omitempty"`
+	// Memory that those use, in bytes.
+	ForeignBytes  uint64 `protobuf:"varint,13,opt,name=foreign_bytes,json=foreignBytes,proto3" json:"foreign_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GpuHealth) Reset() {
+	*x = GpuHealth{}
+	mi := &file_millrace_v1_worker_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GpuHealth) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GpuHealth) ProtoMessage() {}
+
+func (x *GpuHealth) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GpuHealth.ProtoReflect.Descriptor instead.
+func (*GpuHealth) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *GpuHealth) GetUsedBytes() uint64 {
+	if x != nil {
+		return x.UsedBytes
+	}
+	return 0
+}
+
+func (x *GpuHealth) GetUtilizationPercent() uint32 {
+	if x != nil {
+		return x.UtilizationPercent
+	}
+	return 0
+}
+
+func (x *GpuHealth) GetMemoryPercent() uint32 {
+	if x != nil {
+		return x.MemoryPercent
+	}
+	return 0
+}
+
+func (x *GpuHealth) GetClockMhz() uint32 {
+	if x != nil {
+		return x.ClockMhz
+	}
+	return 0
+}
+
+func (x *GpuHealth) GetThrottled() []string {
+	if x != nil {
+		return x.Throttled
+	}
+	return nil
+}
+
+func (x *GpuHealth) GetWatts() float64 {
+	if x != nil {
+		return x.Watts
+	}
+	return 0
+}
+
+func (x *GpuHealth) GetCelsius() uint32 {
+	if x != nil {
+		return x.Celsius
+	}
+	return 0
+}
+
+func (x *GpuHealth) GetCorrectedEcc() uint64 {
+	if x != nil {
+		return x.CorrectedEcc
+	}
+	return 0
+}
+
+func (x *GpuHealth) GetUncorrectedEcc() uint64 {
+	if x != nil {
+		return x.UncorrectedEcc
+	}
+	return 0
+}
+
+func (x *GpuHealth) GetXids() uint64 {
+	if x != nil {
+		return x.Xids
+	}
+	return 0
+}
+
+func (x *GpuHealth) GetLastEvent() string {
+	if x != nil {
+		return x.LastEvent
+	}
+	return ""
+}
+
+func (x *GpuHealth) GetForeignProcesses() uint32 {
+	if x != nil {
+		return x.ForeignProcesses
+	}
+	return 0
+}
+
+func (x *GpuHealth) GetForeignBytes() uint64 {
+	if x != nil {
+		return x.ForeignBytes
+	}
+	return 0
+}
+
 // Lane is one path by which a worker fetches from a peer.
 type Lane struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -221,14 +557,17 @@ type Lane struct {
 	// Fetches that succeeded.
 	Succeeded uint64 `protobuf:"varint,9,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
 	// Fetches that failed.
-	Failed        uint64 `protobuf:"varint,10,opt,name=failed,proto3" json:"failed,omitempty"`
+	Failed uint64 `protobuf:"varint,10,opt,name=failed,proto3" json:"failed,omitempty"`
+	// What carries the bytes of a connected path that has a choice, proved by a read: "rc_verbs", "cma", "tcp". Empty if the
+	// path has none, or is not connected.
+	Transport     string `protobuf:"bytes,11,opt,name=transport,proto3" json:"transport,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Lane) Reset() {
 	*x = Lane{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[0]
+	mi := &file_millrace_v1_worker_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -240,7 +579,7 @@ func (x *Lane) String() string {
 func (*Lane) ProtoMessage() {}
 
 func (x *Lane) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[0]
+	mi := &file_millrace_v1_worker_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -253,7 +592,7 @@ func (x *Lane) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Lane.ProtoReflect.Descriptor instead.
 func (*Lane) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{0}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Lane) GetPeerWorkerId() uint32 {
@@ -326,6 +665,13 @@ func (x *Lane) GetFailed() uint64 {
 	return 0
 }
 
+func (x *Lane) GetTransport() string {
+	if x != nil {
+		return x.Transport
+	}
+	return ""
+}
+
 // WorkerDeath says how one life of a worker ended.
 type WorkerDeath struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -355,7 +701,7 @@ type WorkerDeath struct {
 
 func (x *WorkerDeath) Reset() {
 	*x = WorkerDeath{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[1]
+	mi := &file_millrace_v1_worker_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -367,7 +713,7 @@ func (x *WorkerDeath) String() string {
 func (*WorkerDeath) ProtoMessage() {}
 
 func (x *WorkerDeath) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[1]
+	mi := &file_millrace_v1_worker_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -380,7 +726,7 @@ func (x *WorkerDeath) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerDeath.ProtoReflect.Descriptor instead.
 func (*WorkerDeath) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{1}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *WorkerDeath) GetIncarnation() string {
@@ -517,14 +863,18 @@ type Worker struct {
 	// Bytes read back from disk since it started.
 	SpillReadBytes uint64 `protobuf:"varint,30,opt,name=spill_read_bytes,json=spillReadBytes,proto3" json:"spill_read_bytes,omitempty"`
 	// Why nothing is written to disk now, for people; empty if it works.
-	SpillFailure  string `protobuf:"bytes,31,opt,name=spill_failure,json=spillFailure,proto3" json:"spill_failure,omitempty"`
+	SpillFailure string `protobuf:"bytes,31,opt,name=spill_failure,json=spillFailure,proto3" json:"spill_failure,omitempty"`
+	// Its GPU; absent if its memory is not on one.
+	Gpu *Gpu `protobuf:"bytes,32,opt,name=gpu,proto3" json:"gpu,omitempty"`
+	// State of its GPU, as last reported; absent where NVML does not tell.
+	GpuHealth     *GpuHealth `protobuf:"bytes,33,opt,name=gpu_health,json=gpuHealth,proto3" json:"gpu_health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Worker) Reset() {
 	*x = Worker{}
-	mi := &file_millrace_v1_worker_proto_msgTypes[2]
+	mi := &file_millrace_v1_worker_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -536,7 +886,7 @@ func (x *Worker) String() string {
 func (*Worker) ProtoMessage() {}
 
 func (x *Worker) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_proto_msgTypes[2]
+	mi := &file_millrace_v1_worker_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -549,7 +899,7 @@ func (x *Worker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Worker.ProtoReflect.Descriptor instead.
 func (*Worker) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{2}
+	return file_millrace_v1_worker_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Worker) GetWorkerId() uint32 {
@@ -769,11 +1119,61 @@ func (x *Worker) GetSpillFailure() string {
 	return ""
 }
 
+func (x *Worker) GetGpu() *Gpu {
+	if x != nil {
+		return x.Gpu
+	}
+	return nil
+}
+
+func (x *Worker) GetGpuHealth() *GpuHealth {
+	if x != nil {
+		return x.GpuHealth
+	}
+	return nil
+}
+
 var File_millrace_v1_worker_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/worker.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xaf\x02\n" +
+	"\x18millrace/v1/worker.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x89\x02\n" +
+	"\x03Gpu\x12\x12\n" +
+	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1c\n" +
+	"\n" +
+	"pci_bus_id\x18\x03 \x01(\tR\bpciBusId\x12!\n" +
+	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x12 \n" +
+	"\tnuma_node\x18\x05 \x01(\x05H\x00R\bnumaNode\x88\x01\x01\x12\x1c\n" +
+	"\tplacement\x18\x06 \x01(\tR\tplacement\x12\x1f\n" +
+	"\vnet_devices\x18\a \x01(\tR\n" +
+	"netDevices\x12*\n" +
+	"\x05links\x18\b \x03(\v2\x14.millrace.v1.GpuLinkR\x05linksB\f\n" +
+	"\n" +
+	"_numa_node\"k\n" +
+	"\aGpuLink\x12\x12\n" +
+	"\x04uuid\x18\x01 \x01(\tR\x04uuid\x12\x19\n" +
+	"\bnv_links\x18\x02 \x01(\rR\anvLinks\x12\x1f\n" +
+	"\vpeer_access\x18\x03 \x01(\bR\n" +
+	"peerAccess\x12\x10\n" +
+	"\x03why\x18\x04 \x01(\tR\x03why\"\xc0\x03\n" +
+	"\tGpuHealth\x12\x1d\n" +
+	"\n" +
+	"used_bytes\x18\x01 \x01(\x04R\tusedBytes\x12/\n" +
+	"\x13utilization_percent\x18\x02 \x01(\rR\x12utilizationPercent\x12%\n" +
+	"\x0ememory_percent\x18\x03 \x01(\rR\rmemoryPercent\x12\x1b\n" +
+	"\tclock_mhz\x18\x04 \x01(\rR\bclockMhz\x12\x1c\n" +
+	"\tthrottled\x18\x05 \x03(\tR\tthrottled\x12\x14\n" +
+	"\x05watts\x18\x06 \x01(\x01R\x05watts\x12\x18\n" +
+	"\acelsius\x18\a \x01(\rR\acelsius\x12#\n" +
+	"\rcorrected_ecc\x18\b \x01(\x04R\fcorrectedEcc\x12'\n" +
+	"\x0funcorrected_ecc\x18\t \x01(\x04R\x0euncorrectedEcc\x12\x12\n" +
+	"\x04xids\x18\n" +
+	" \x01(\x04R\x04xids\x12\x1d\n" +
+	"\n" +
+	"last_event\x18\v \x01(\tR\tlastEvent\x12+\n" +
+	"\x11foreign_processes\x18\f \x01(\rR\x10foreignProcesses\x12#\n" +
+	"\rforeign_bytes\x18\r \x01(\x04R\fforeignBytes\"\xcd\x02\n" +
 	"\x04Lane\x12$\n" +
 	"\x0epeer_worker_id\x18\x01 \x01(\rR\fpeerWorkerId\x12\x12\n" +
 	"\x04peer\x18\x02 \x01(\tR\x04peer\x12\x12\n" +
@@ -785,7 +1185,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x05bytes\x18\b \x01(\x04R\x05bytes\x12\x1c\n" +
 	"\tsucceeded\x18\t \x01(\x04R\tsucceeded\x12\x16\n" +
 	"\x06failed\x18\n" +
-	" \x01(\x04R\x06failed\"\xca\x02\n" +
+	" \x01(\x04R\x06failed\x12\x1c\n" +
+	"\ttransport\x18\v \x01(\tR\ttransport\"\xca\x02\n" +
 	"\vWorkerDeath\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x14\n" +
 	"\x05cause\x18\x02 \x01(\tR\x05cause\x12\x1b\n" +
@@ -797,7 +1198,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x03pid\x18\b \x01(\x03R\x03pid\x12*\n" +
 	"\x11memory_used_bytes\x18\t \x01(\x04R\x0fmemoryUsedBytes\x12!\n" +
 	"\frunning_keys\x18\n" +
-	" \x03(\tR\vrunningKeys\"\xe1\t\n" +
+	" \x03(\tR\vrunningKeys\"\xbc\n" +
+	"\n" +
 	"\x06Worker\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12 \n" +
@@ -830,7 +1232,10 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\rspilled_bytes\x18\x1c \x01(\x04R\fspilledBytes\x12.\n" +
 	"\x13spill_written_bytes\x18\x1d \x01(\x04R\x11spillWrittenBytes\x12(\n" +
 	"\x10spill_read_bytes\x18\x1e \x01(\x04R\x0espillReadBytes\x12#\n" +
-	"\rspill_failure\x18\x1f \x01(\tR\fspillFailure\x1a<\n" +
+	"\rspill_failure\x18\x1f \x01(\tR\fspillFailure\x12\"\n" +
+	"\x03gpu\x18  \x01(\v2\x10.millrace.v1.GpuR\x03gpu\x125\n" +
+	"\n" +
+	"gpu_health\x18! \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01*\x95\x01\n" +
@@ -866,32 +1271,38 @@ func file_millrace_v1_worker_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_worker_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
+var file_millrace_v1_worker_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_millrace_v1_worker_proto_goTypes = []any{
 	(WorkerState)(0),              // 0: millrace.v1.WorkerState
 	(DeviceKind)(0),               // 1: millrace.v1.DeviceKind
 	(LaneState)(0),                // 2: millrace.v1.LaneState
-	(*Lane)(nil),                  // 3: millrace.v1.Lane
-	(*WorkerDeath)(nil),           // 4: millrace.v1.WorkerDeath
-	(*Worker)(nil),                // 5: millrace.v1.Worker
-	nil,                           // 6: millrace.v1.Worker.ResourcesEntry
-	(*timestamppb.Timestamp)(nil), // 7: google.protobuf.Timestamp
+	(*Gpu)(nil),                   // 3: millrace.v1.Gpu
+	(*GpuLink)(nil),               // 4: millrace.v1.GpuLink
+	(*GpuHealth)(nil),             // 5: millrace.v1.GpuHealth
+	(*Lane)(nil),                  // 6: millrace.v1.Lane
+	(*WorkerDeath)(nil),           // 7: millrace.v1.WorkerDeath
+	(*Worker)(nil),                // 8: millrace.v1.Worker
+	nil,                           // 9: millrace.v1.Worker.ResourcesEntry
+	(*timestamppb.Timestamp)(nil), // 10: google.protobuf.Timestamp
 }
 var file_millrace_v1_worker_proto_depIdxs = []int32{
-	2, // 0: millrace.v1.Lane.state:type_name -> millrace.v1.LaneState
-	7, // 1: millrace.v1.WorkerDeath.time:type_name -> google.protobuf.Timestamp
-	0, // 2: millrace.v1.Worker.state:type_name -> millrace.v1.WorkerState
-	1, // 3: millrace.v1.Worker.device:type_name -> millrace.v1.DeviceKind
-	6, // 4: millrace.v1.Worker.resources:type_name -> millrace.v1.Worker.ResourcesEntry
-	7, // 5: millrace.v1.Worker.register_time:type_name -> google.protobuf.Timestamp
-	7, // 6: millrace.v1.Worker.last_seen_time:type_name -> google.protobuf.Timestamp
-	4, // 7: millrace.v1.Worker.deaths:type_name -> millrace.v1.WorkerDeath
-	3, // 8: millrace.v1.Worker.lanes:type_name -> millrace.v1.Lane
-	9, // [9:9] is the sub-list for method output_type
-	9, // [9:9] is the sub-list for method input_type
-	9, // [9:9] is the sub-list for extension type_name
-	9, // [9:9] is the sub-list for extension extendee
-	0, // [0:9] is the sub-list for field type_name
+	4,  // 0: millrace.v1.Gpu.links:type_name -> millrace.v1.GpuLink
+	2,  // 1: millrace.v1.Lane.state:type_name -> millrace.v1.LaneState
+	10, // 2: millrace.v1.WorkerDeath.time:type_name -> google.protobuf.Timestamp
+	0,  // 3: millrace.v1.Worker.state:type_name -> millrace.v1.WorkerState
+	1,  // 4: millrace.v1.Worker.device:type_name -> millrace.v1.DeviceKind
+	9,  // 5: millrace.v1.Worker.resources:type_name -> millrace.v1.Worker.ResourcesEntry
+	10, // 6: millrace.v1.Worker.register_time:type_name -> google.protobuf.Timestamp
+	10, // 7: millrace.v1.Worker.last_seen_time:type_name -> google.protobuf.Timestamp
+	7,  // 8: millrace.v1.Worker.deaths:type_name -> millrace.v1.WorkerDeath
+	6,  // 9: millrace.v1.Worker.lanes:type_name -> millrace.v1.Lane
+	3,  // 10: millrace.v1.Worker.gpu:type_name -> millrace.v1.Gpu
+	5,  // 11: millrace.v1.Worker.gpu_health:type_name -> millrace.v1.GpuHealth
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_proto_init() }
@@ -899,13 +1310,14 @@ func file_millrace_v1_worker_proto_init() {
 	if File_millrace_v1_worker_proto != nil {
 		return
 	}
+	file_millrace_v1_worker_proto_msgTypes[0].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_worker_proto_rawDesc), len(file_millrace_v1_worker_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   4,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

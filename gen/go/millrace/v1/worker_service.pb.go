@@ -134,7 +134,9 @@ type Registration struct {
 	// Native ops that it has built in.
 	NativeOps []string `protobuf:"bytes,14,rep,name=native_ops,json=nativeOps,proto3" json:"native_ops,omitempty"`
 	// It needs no data and runs nothing: a benchmark's zero-cost worker.
-	Zero          bool `protobuf:"varint,15,opt,name=zero,proto3" json:"zero,omitempty"`
+	Zero bool `protobuf:"varint,15,opt,name=zero,proto3" json:"zero,omitempty"`
+	// Its GPU; absent if its memory is not on one.
+	Gpu           *Gpu `protobuf:"bytes,16,opt,name=gpu,proto3" json:"gpu,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -272,6 +274,13 @@ func (x *Registration) GetZero() bool {
 		return x.Zero
 	}
 	return false
+}
+
+func (x *Registration) GetGpu() *Gpu {
+	if x != nil {
+		return x.Gpu
+	}
+	return nil
 }
 
 // Replica is one object on one worker.
@@ -776,7 +785,9 @@ type WorkerStats struct {
 	// Why nothing is written to disk now, for people; empty if it works.
 	SpillFailure string `protobuf:"bytes,12,opt,name=spill_failure,json=spillFailure,proto3" json:"spill_failure,omitempty"`
 	// How it fetches from peers; only when something has changed, and then all of it.
-	Lanes         []*Lane `protobuf:"bytes,13,rep,name=lanes,proto3" json:"lanes,omitempty"`
+	Lanes []*Lane `protobuf:"bytes,13,rep,name=lanes,proto3" json:"lanes,omitempty"`
+	// State of its GPU; absent where NVML does not tell.
+	GpuHealth     *GpuHealth `protobuf:"bytes,14,opt,name=gpu_health,json=gpuHealth,proto3" json:"gpu_health,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -898,6 +909,13 @@ func (x *WorkerStats) GetSpillFailure() string {
 func (x *WorkerStats) GetLanes() []*Lane {
 	if x != nil {
 		return x.Lanes
+	}
+	return nil
+}
+
+func (x *WorkerStats) GetGpuHealth() *GpuHealth {
+	if x != nil {
+		return x.GpuHealth
 	}
 	return nil
 }
@@ -1646,7 +1664,7 @@ var File_millrace_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
-	" millrace/v1/worker_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xf7\x04\n" +
+	" millrace/v1/worker_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\x9b\x05\n" +
 	"\fRegistration\x12\x1e\n" +
 	"\x04name\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04name\x12+\n" +
@@ -1665,7 +1683,8 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\texecutors\x18\r \x03(\tR\texecutors\x12\x1d\n" +
 	"\n" +
 	"native_ops\x18\x0e \x03(\tR\tnativeOps\x12\x12\n" +
-	"\x04zero\x18\x0f \x01(\bR\x04zero\x1a<\n" +
+	"\x04zero\x18\x0f \x01(\bR\x04zero\x12\"\n" +
+	"\x03gpu\x18\x10 \x01(\v2\x10.millrace.v1.GpuR\x03gpu\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"X\n" +
@@ -1709,7 +1728,7 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\fObjectReport\x12.\n" +
 	"\areplica\x18\x01 \x01(\v2\x14.millrace.v1.ReplicaR\areplica\x12\x12\n" +
 	"\x04lost\x18\x02 \x01(\bR\x04lost\x12#\n" +
-	"\rinline_result\x18\x03 \x01(\fR\finlineResult\"\x93\x04\n" +
+	"\rinline_result\x18\x03 \x01(\fR\finlineResult\"\xca\x04\n" +
 	"\vWorkerStats\x12*\n" +
 	"\x11memory_used_bytes\x18\x01 \x01(\x04R\x0fmemoryUsedBytes\x12\x1b\n" +
 	"\trss_bytes\x18\x02 \x01(\x04R\brssBytes\x12\x19\n" +
@@ -1724,7 +1743,9 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	" \x01(\x04R\x11spillWrittenBytes\x12(\n" +
 	"\x10spill_read_bytes\x18\v \x01(\x04R\x0espillReadBytes\x12#\n" +
 	"\rspill_failure\x18\f \x01(\tR\fspillFailure\x12'\n" +
-	"\x05lanes\x18\r \x03(\v2\x11.millrace.v1.LaneR\x05lanes\"\xc0\x04\n" +
+	"\x05lanes\x18\r \x03(\v2\x11.millrace.v1.LaneR\x05lanes\x125\n" +
+	"\n" +
+	"gpu_health\x18\x0e \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\"\xc0\x04\n" +
 	"\x0fSessionResponse\x127\n" +
 	"\n" +
 	"registered\x18\x01 \x01(\v2\x17.millrace.v1.RegisteredR\n" +
@@ -1849,50 +1870,54 @@ var file_millrace_v1_worker_service_proto_goTypes = []any{
 	nil,                               // 18: millrace.v1.Registration.ResourcesEntry
 	nil,                               // 19: millrace.v1.Assignment.ResourcesEntry
 	(DeviceKind)(0),                   // 20: millrace.v1.DeviceKind
-	(*TaskError)(nil),                 // 21: millrace.v1.TaskError
-	(*Lane)(nil),                      // 22: millrace.v1.Lane
-	(*Function)(nil),                  // 23: millrace.v1.Function
-	(*durationpb.Duration)(nil),       // 24: google.protobuf.Duration
-	(*Op)(nil),                        // 25: millrace.v1.Op
-	(*WorkerDeath)(nil),               // 26: millrace.v1.WorkerDeath
+	(*Gpu)(nil),                       // 21: millrace.v1.Gpu
+	(*TaskError)(nil),                 // 22: millrace.v1.TaskError
+	(*Lane)(nil),                      // 23: millrace.v1.Lane
+	(*GpuHealth)(nil),                 // 24: millrace.v1.GpuHealth
+	(*Function)(nil),                  // 25: millrace.v1.Function
+	(*durationpb.Duration)(nil),       // 26: google.protobuf.Duration
+	(*Op)(nil),                        // 27: millrace.v1.Op
+	(*WorkerDeath)(nil),               // 28: millrace.v1.WorkerDeath
 }
 var file_millrace_v1_worker_service_proto_depIdxs = []int32{
 	20, // 0: millrace.v1.Registration.device:type_name -> millrace.v1.DeviceKind
 	18, // 1: millrace.v1.Registration.resources:type_name -> millrace.v1.Registration.ResourcesEntry
 	2,  // 2: millrace.v1.Registration.inventory:type_name -> millrace.v1.Replica
 	3,  // 3: millrace.v1.Registration.running:type_name -> millrace.v1.TaskRef
-	1,  // 4: millrace.v1.SessionRequest.register:type_name -> millrace.v1.Registration
-	5,  // 5: millrace.v1.SessionRequest.tasks:type_name -> millrace.v1.TaskReport
-	7,  // 6: millrace.v1.SessionRequest.objects:type_name -> millrace.v1.ObjectReport
-	8,  // 7: millrace.v1.SessionRequest.stats:type_name -> millrace.v1.WorkerStats
-	0,  // 8: millrace.v1.TaskReport.outcome:type_name -> millrace.v1.TaskOutcome
-	21, // 9: millrace.v1.TaskReport.error:type_name -> millrace.v1.TaskError
-	6,  // 10: millrace.v1.TaskReport.unreachable:type_name -> millrace.v1.Unreachable
-	2,  // 11: millrace.v1.ObjectReport.replica:type_name -> millrace.v1.Replica
-	22, // 12: millrace.v1.WorkerStats.lanes:type_name -> millrace.v1.Lane
-	11, // 13: millrace.v1.SessionResponse.registered:type_name -> millrace.v1.Registered
-	12, // 14: millrace.v1.SessionResponse.ops:type_name -> millrace.v1.OpDefinition
-	23, // 15: millrace.v1.SessionResponse.functions:type_name -> millrace.v1.Function
-	13, // 16: millrace.v1.SessionResponse.peers:type_name -> millrace.v1.Peer
-	14, // 17: millrace.v1.SessionResponse.assignments:type_name -> millrace.v1.Assignment
-	3,  // 18: millrace.v1.SessionResponse.retractions:type_name -> millrace.v1.TaskRef
-	3,  // 19: millrace.v1.SessionResponse.cancellations:type_name -> millrace.v1.TaskRef
-	2,  // 20: millrace.v1.SessionResponse.releases:type_name -> millrace.v1.Replica
-	10, // 21: millrace.v1.SessionResponse.next_uses:type_name -> millrace.v1.NextUse
-	24, // 22: millrace.v1.Registered.lease:type_name -> google.protobuf.Duration
-	25, // 23: millrace.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	15, // 24: millrace.v1.Assignment.inputs:type_name -> millrace.v1.Input
-	19, // 25: millrace.v1.Assignment.resources:type_name -> millrace.v1.Assignment.ResourcesEntry
-	26, // 26: millrace.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	4,  // 27: millrace.v1.WorkerService.Session:input_type -> millrace.v1.SessionRequest
-	16, // 28: millrace.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.v1.ReportWorkerDeathRequest
-	9,  // 29: millrace.v1.WorkerService.Session:output_type -> millrace.v1.SessionResponse
-	17, // 30: millrace.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.v1.ReportWorkerDeathResponse
-	29, // [29:31] is the sub-list for method output_type
-	27, // [27:29] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	21, // 4: millrace.v1.Registration.gpu:type_name -> millrace.v1.Gpu
+	1,  // 5: millrace.v1.SessionRequest.register:type_name -> millrace.v1.Registration
+	5,  // 6: millrace.v1.SessionRequest.tasks:type_name -> millrace.v1.TaskReport
+	7,  // 7: millrace.v1.SessionRequest.objects:type_name -> millrace.v1.ObjectReport
+	8,  // 8: millrace.v1.SessionRequest.stats:type_name -> millrace.v1.WorkerStats
+	0,  // 9: millrace.v1.TaskReport.outcome:type_name -> millrace.v1.TaskOutcome
+	22, // 10: millrace.v1.TaskReport.error:type_name -> millrace.v1.TaskError
+	6,  // 11: millrace.v1.TaskReport.unreachable:type_name -> millrace.v1.Unreachable
+	2,  // 12: millrace.v1.ObjectReport.replica:type_name -> millrace.v1.Replica
+	23, // 13: millrace.v1.WorkerStats.lanes:type_name -> millrace.v1.Lane
+	24, // 14: millrace.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
+	11, // 15: millrace.v1.SessionResponse.registered:type_name -> millrace.v1.Registered
+	12, // 16: millrace.v1.SessionResponse.ops:type_name -> millrace.v1.OpDefinition
+	25, // 17: millrace.v1.SessionResponse.functions:type_name -> millrace.v1.Function
+	13, // 18: millrace.v1.SessionResponse.peers:type_name -> millrace.v1.Peer
+	14, // 19: millrace.v1.SessionResponse.assignments:type_name -> millrace.v1.Assignment
+	3,  // 20: millrace.v1.SessionResponse.retractions:type_name -> millrace.v1.TaskRef
+	3,  // 21: millrace.v1.SessionResponse.cancellations:type_name -> millrace.v1.TaskRef
+	2,  // 22: millrace.v1.SessionResponse.releases:type_name -> millrace.v1.Replica
+	10, // 23: millrace.v1.SessionResponse.next_uses:type_name -> millrace.v1.NextUse
+	26, // 24: millrace.v1.Registered.lease:type_name -> google.protobuf.Duration
+	27, // 25: millrace.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	15, // 26: millrace.v1.Assignment.inputs:type_name -> millrace.v1.Input
+	19, // 27: millrace.v1.Assignment.resources:type_name -> millrace.v1.Assignment.ResourcesEntry
+	28, // 28: millrace.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
+	4,  // 29: millrace.v1.WorkerService.Session:input_type -> millrace.v1.SessionRequest
+	16, // 30: millrace.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.v1.ReportWorkerDeathRequest
+	9,  // 31: millrace.v1.WorkerService.Session:output_type -> millrace.v1.SessionResponse
+	17, // 32: millrace.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.v1.ReportWorkerDeathResponse
+	31, // [31:33] is the sub-list for method output_type
+	29, // [29:31] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_service_proto_init() }

@@ -33,6 +33,8 @@ enum {
   INVALID_CONTEXT = 201,
   PEER_UNSUPPORTED = 217,
   INVALID_HANDLE = 400,
+  INVALID_IMAGE = 200,
+  NOT_FOUND = 500,
   NOT_READY = 600,
   ALREADY_REGISTERED = 712,
   NOT_REGISTERED = 713,
@@ -43,6 +45,15 @@ enum { MAGIC = 0x4D52464B, PEOPLE = 16, ENTRIES = 256, SMALL = 64 << 10 };
 typedef struct {
   uint64_t taken, device, bytes, owner, importers[PEOPLE];
 } entry;
+
+enum { LAUNCHES = 64, PARAMETERS = 1024 };
+
+// Its twin is cudatest.Launch.
+typedef struct {
+  char name[128];
+  uint32_t grid[3], block[3], shared, bytes;
+  unsigned char parameters[PARAMETERS];
+} launch;
 
 // Its twin is cudatest.State.
 typedef struct {
@@ -56,7 +67,9 @@ typedef struct {
   _Atomic uint64_t sticky_code, sticky_pid;
   // What the process watch_pid has and has not given back.
   _Atomic uint64_t watch_pid;
-  _Atomic int64_t contexts, streams, events, registrations, allocations, mappings;
+  _Atomic int64_t contexts, streams, events, registrations, allocations, mappings, modules;
+  _Atomic uint64_t launches;  // how many there were; launch i is in launched[i % LAUNCHES]
+  launch launched[LAUNCHES];
   entry entries[ENTRIES];
 } state;
 
@@ -160,6 +173,7 @@ int cuInit(unsigned flags) {
   (void)flags;
   pthread_mutex_lock(&lock);
   const char *path = getenv("MILLRACE_FAKE_CUDA");
+  if (!path) path = getenv("FAKE_CUDA_STATE");  // executors get nothing else that begins with MILLRACE_
   if (!st && path && (st_fd = open(path, O_RDWR | O_CLOEXEC)) >= 0) {
     state *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED, st_fd, 0);
     if (s != MAP_FAILED && s->magic == MAGIC) st = s;
@@ -189,6 +203,8 @@ static const struct {
     {214, "CUDA_ERROR_ECC_UNCORRECTABLE", "uncorrectable ECC error encountered"},
     {PEER_UNSUPPORTED, "CUDA_ERROR_PEER_ACCESS_UNSUPPORTED", "peer access is not supported between these two devices"},
     {INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
+    {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
@@ -488,7 +504,16 @@ typedef struct work {
   event *reach, *wait;
   uint64_t sequence;
   int staged;  // from is ours
+  struct row *table;  // of a gather
+  unsigned rows;
+  int own_table;
 } work;
+
+// As in transfer/ipc/kernel/gather.cu.
+struct row {
+  uint64_t to, from, bytes;
+};
+enum { SHORT_ROWS = 160 };
 
 typedef struct {
   pthread_mutex_t lock;
@@ -523,6 +548,8 @@ static void *run(void *arg) {
       memmove(w->to, w->from, w->bytes);
     else if (w->to)
       memset(w->to, w->value, w->bytes);
+    for (unsigned i = 0; i < w->rows; i++) memmove((void *)w->table[i].to, (void *)w->table[i].from, w->table[i].bytes);
+    if (w->own_table) free(w->table);
     if (w->wait) {
       while (w->wait->at->reached < w->sequence) usleep(20);
       unref(w->wait);
@@ -628,8 +655,13 @@ int cuEventDestroy_v2(event *e) {
   return OK;
 }
 
+// Nothing is ever submitted to the default stream.
 int cuEventRecord(event *e, stream *s) {
   IN_CONTEXT;
+  if (!s) {
+    e->at->reached = ++e->at->recorded;
+    return OK;
+  }
   e->refs++;
   return submit(s, (work){.reach = e, .sequence = ++e->at->recorded});
 }
@@ -665,6 +697,13 @@ int cuIpcOpenEventHandle(event **out, ipc_handle h) {
   close(fd);
   count(&st->events, 1);
   *out = e;
+  return OK;
+}
+
+int cuCtxSynchronize(void) {
+  IN_CONTEXT;
+  while (pending) usleep(20);
+  CALL;
   return OK;
 }
 
@@ -755,4 +794,91 @@ int cuMemHostUnregister(void *at) {
   pthread_mutex_unlock(&lock);
   CALL;
   return r;
+}
+
+typedef struct {
+  uint64_t magic;
+} module;
+
+typedef struct function {
+  struct function *next;
+  char name[128];
+} function;
+
+static function *functions;  // never freed: kernels outlive their modules
+
+int cuModuleLoadData(module **out, const void *image) {
+  IN_CONTEXT;
+  if (memcmp(image, "\x7f" "ELF", 4)) return INVALID_IMAGE;
+  module *m = calloc(1, sizeof *m);
+  m->magic = MAGIC;
+  count(&st->modules, 1);
+  *out = m;
+  return OK;
+}
+
+int cuModuleUnload(module *m) {
+  if (!m || m->magic != MAGIC) return INVALID_HANDLE;
+  m->magic = 0;
+  free(m);
+  count(&st->modules, -1);
+  CALL;
+  return OK;
+}
+
+// Any name is one of the module's, but for those that begin with missing.
+int cuModuleGetFunction(function **out, module *m, const char *name) {
+  IN_CONTEXT;
+  if (!m || m->magic != MAGIC) return INVALID_HANDLE;
+  if (!strncmp(name, "missing", 7)) return NOT_FOUND;
+  function *f = calloc(1, sizeof *f);
+  snprintf(f->name, sizeof f->name, "%s", name);
+  pthread_mutex_lock(&lock);
+  f->next = functions;
+  functions = f;
+  pthread_mutex_unlock(&lock);
+  *out = f;
+  return OK;
+}
+
+int cuFuncSetAttribute(function *f, int attribute, int value) {
+  (void)f;
+  IN_CONTEXT;
+  return attribute == 8 && value <= 227 << 10 ? OK : INVALID_VALUE;
+}
+
+// A launch takes its turn in the stream and computes nothing, but for the gather
+// kernels of transfer/ipc.
+int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
+                   stream *s, void **parameters, void **extra) {
+  IN_CONTEXT;
+  if (!f || parameters || !gx || !gy || !gz || !bx || !by || !bz || (uint64_t)bx * by * bz > 1024) return INVALID_VALUE;
+  if (shared > 227 << 10) return INVALID_VALUE;
+  pthread_mutex_lock(&lock);
+  launch *l = &st->launched[st->launches % LAUNCHES];
+  memset(l, 0, sizeof *l);
+  memcpy(l->name, f->name, sizeof l->name);
+  l->grid[0] = gx, l->grid[1] = gy, l->grid[2] = gz;
+  l->block[0] = bx, l->block[1] = by, l->block[2] = bz;
+  l->shared = shared;
+  if (extra && extra[0] == (void *)1 && extra[2] == (void *)2) {
+    l->bytes = (uint32_t) * (size_t *)extra[3];
+    memcpy(l->parameters, extra[1], l->bytes < PARAMETERS ? l->bytes : PARAMETERS);
+  }
+  st->launches++;
+  pthread_mutex_unlock(&lock);
+  work w = {.bytes = 0};
+  if (!strncmp(f->name, "millrace_gather", 15)) {
+    char *at = extra[1];
+    if (!strcmp(f->name, "millrace_gather_short")) {
+      w.rows = *(unsigned *)(at + SHORT_ROWS * sizeof(struct row));
+      w.table = malloc(SHORT_ROWS * sizeof(struct row));
+      memcpy(w.table, at, w.rows * sizeof(struct row));
+      w.own_table = 1;
+    } else {
+      w.table = *(struct row **)at;
+      w.rows = *(unsigned *)(at + 8);
+    }
+  }
+  return submit(s, w);
 }

@@ -4,7 +4,8 @@
 //
 // Operations: upper, slab, alias, sum and the like return something; the rest fail,
 // wait, write logs or die. It understands segments if ECHO_SEGMENTS says so: "yes",
-// or the name of a pipe in which that is written when it starts.
+// or the name of a pipe in which that is written when it starts. Told of a slab on a
+// GPU it says that it opened it if ECHO_DEVICE is "yes", and never touches it.
 package main
 
 import (
@@ -59,6 +60,7 @@ type executor struct {
 	link       *link
 	slab       []byte
 	page       []byte
+	device     *millracev1.ExecutorDevice
 	interrupts chan os.Signal
 	wake       chan struct{}
 
@@ -88,7 +90,10 @@ func (e *executor) run() error {
 		fmt.Fprintln(os.Stderr, "echo: cannot speak version", hello.GetProtocol())
 		os.Exit(64)
 	}
-	if e.slab, err = unix.Mmap(4, 0, int(hello.GetSlabBytes()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
+	device := hello.GetDevice() != nil
+	if device {
+		e.device = hello.GetDevice()
+	} else if e.slab, err = unix.Mmap(4, 0, int(hello.GetSlabBytes()), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
 		return err
 	}
 	if e.page, err = unix.Mmap(5, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
@@ -103,7 +108,7 @@ func (e *executor) run() error {
 		}
 		segments = string(b)
 	}
-	if err := e.send(&millracev1.FromExecutor{Ready: &millracev1.ExecutorReady{Protocol: 1, Pid: int64(os.Getpid()), Language: runtime.Version(), Segments: segments == "yes"}}); err != nil {
+	if err := e.send(&millracev1.FromExecutor{Ready: &millracev1.ExecutorReady{Protocol: 1, Pid: int64(os.Getpid()), Language: runtime.Version(), Segments: segments == "yes", Device: device && os.Getenv("ECHO_DEVICE") == "yes"}}); err != nil {
 		return err
 	}
 	go e.read()
@@ -200,7 +205,10 @@ func (e *executor) read() {
 }
 
 func (e *executor) allocate(r pending, sizes ...uint64) ([]*millracev1.FrameLocation, *millracev1.TaskError) {
-	a := &millracev1.ExecutorAllocate{Request: r.ordinal, Task: &millracev1.TaskRef{TaskId: r.GetTaskId(), Attempt: r.GetAttempt()}, FrameBytes: sizes}
+	return e.ask(&millracev1.ExecutorAllocate{Request: r.ordinal, Task: &millracev1.TaskRef{TaskId: r.GetTaskId(), Attempt: r.GetAttempt()}, FrameBytes: sizes})
+}
+
+func (e *executor) ask(a *millracev1.ExecutorAllocate) ([]*millracev1.FrameLocation, *millracev1.TaskError) {
 	if err := e.send(&millracev1.FromExecutor{Allocate: []*millracev1.ExecutorAllocate{a}}); err != nil {
 		return nil, &millracev1.TaskError{Reason: "EXECUTOR_ERROR", Message: err.Error()}
 	}
@@ -305,6 +313,28 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 	case "huge":
 		_, failed := e.allocate(r, 1<<40)
 		return &millracev1.ExecutorFinished{Error: failed}
+	case "device": // what it was told of the slab on a GPU
+		return text(fmt.Sprintf("%x %s %d %d %s", e.device.GetMemoryHandle(), e.device.GetHeader()[:8], e.device.GetArenaBytes(), e.device.GetNeighbours(), os.Getenv("CUDA_VISIBLE_DEVICES")))
+	case "lease": // a result in the middle of memory of the process's own, which is kept
+		frames, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
+		if failed != nil {
+			return &millracev1.ExecutorFinished{Error: failed}
+		}
+		return tensors([]*millracev1.FrameLocation{{Offset: frames[0].GetOffset() + 4096, Bytes: 4096}})
+	case "greedy": // more than there is, now
+		_, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{2 << 20}, NoWait: true})
+		return &millracev1.ExecutorFinished{Error: failed}
+	case "twice": // memory by a number that is in use
+		_, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
+		if failed == nil {
+			_, failed = e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
+		}
+		return &millracev1.ExecutorFinished{Error: failed}
+	case "release": // what the first run leased
+		if err := e.send(&millracev1.FromExecutor{Release: []*millracev1.ExecutorRelease{{Request: 1001}, {Request: 4711}}}); err != nil {
+			return failure("EXECUTOR_ERROR", "%v", err)
+		}
+		return text("")
 	case "fail":
 		return failure("EXECUTOR_ERROR", "told to fail: %s", arg)
 	case "log":

@@ -12,6 +12,7 @@ from collections import deque
 
 from millrace._pb.millrace.v1 import executor_pb2
 
+#: The slab's place has the gate if the slab lies on a GPU.
 LINK_FD, SLAB_FD, CONTROL_FD = 3, 4, 5
 MAX_MESSAGE = 64 << 20
 _WORD = struct.Struct("<Q")

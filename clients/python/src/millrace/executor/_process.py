@@ -15,14 +15,27 @@ import time
 import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, cast
 
 import cloudpickle
 
-from millrace import _serialize
+from millrace import _arrays, _serialize
+from millrace._arrays import DeviceFrame
 from millrace._pb.millrace.v1 import data_service_pb2, executor_pb2, task_pb2, value_pb2
+from millrace.executor._device import CudaError, Device, DeviceRange
+from millrace.executor._kernels import warm_up
 from millrace.executor._link import CONTROL_FD, SLAB_FD, ControlPage, Link, Segment, Slab, open_socket
+from millrace.executor._memory import (
+    IDLE,
+    Arena,
+    Gate,
+    Lease,
+    NoLease,
+    give_back,
+    holders,
+    is_out_of_memory,
+)
 from millrace.executor._output import Stream, drain
 
 PROTOCOL = 1
@@ -100,7 +113,22 @@ class Process:
         if self.hello.protocol != PROTOCOL:
             print(f"worker speaks protocol {self.hello.protocol}, this executor {PROTOCOL}", file=sys.stderr)
             raise SystemExit(64)
-        self._slab = Slab(SLAB_FD, self.hello.slab_bytes)
+        # The slab, in one of the two places.
+        self._device: Device | None = None
+        self._slab: Slab | None = None
+        self._arena: Arena | None = None
+        self._gate: Gate | None = None
+        # CuPy takes memory from the arena.
+        self._lent = False
+        if self.hello.HasField("device"):
+            self._device = Device(self.hello.device, self.hello.slab_bytes)
+            self._arena = Arena(self._device, self._lease, self.hello.device.arena_bytes)
+            if self.hello.device.neighbours > 1:
+                self._gate = Gate(SLAB_FD)
+        else:
+            self._slab = Slab(SLAB_FD, self.hello.slab_bytes)
+        # The GPU does not answer this process any more: another one is to go on.
+        self._lost: CudaError | None = None
         # Address of the mapping that inputs are served from; 0 until it is needed.
         self._base = 0
         # Memory of other workers by number; what could not be mapped says why. Changed by the reader, never while a run
@@ -113,7 +141,8 @@ class Process:
         # atomic, so that the reader's drop and the main thread's begin exclude each other.
         self._pending: dict[tuple[int, int], tuple[int, executor_pb2.ExecutorRun]] = {}
         self._queue: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
-        self._allocated: SimpleQueue[executor_pb2.ExecutorAllocated] = SimpleQueue()
+        # Where answers to requests for memory go; None: nobody waits for it any more. Guarded by _lock.
+        self._answers: dict[int, SimpleQueue[executor_pb2.ExecutorAllocated] | None] = {}
         self._requests = 0
         self._ordinal = 0
         # Guards _out, _since, _logged and _swept.
@@ -155,9 +184,11 @@ class Process:
         if full:
             self.flush()
 
-    def _finish(self, finished: executor_pb2.ExecutorFinished) -> None:
+    def _finish(self, finished: executor_pb2.ExecutorFinished, released: Iterable[int] = ()) -> None:
         with self._lock:
             self._out.finished.append(finished)
+            for request in released:
+                self._out.release.add(request=request)
             self._since = self._since or time.monotonic()
 
     def _sweep_soon(self) -> None:
@@ -207,7 +238,13 @@ class Process:
             self._pending[key] = (self._ordinal, run)
             self._queue.put(key)
         for allocated in message.allocated:
-            self._allocated.put(allocated)
+            with self._lock:
+                waiting = self._answers.pop(allocated.request, None)
+                if waiting is None:
+                    self._out.release.add(request=allocated.request)  # ignored if it was for a run
+                    self._since = self._since or time.monotonic()
+            if waiting is not None:
+                waiting.put(allocated)
         dropped = False
         for ref in message.cancellations:
             if self._pending.pop((ref.task_id, ref.attempt), None) is not None:
@@ -258,7 +295,11 @@ class Process:
         sys.stdout = Stream(self, sys.stdout, stderr=False)
         sys.stderr = Stream(self, sys.stderr, stderr=True)
         ready = executor_pb2.ExecutorReady(
-            protocol=PROTOCOL, pid=os.getpid(), language=f"python {platform.python_version()}", segments=True
+            protocol=PROTOCOL,
+            pid=os.getpid(),
+            language=f"python {platform.python_version()}",
+            segments=self._device is None,
+            device=self._device is not None,
         )
         self._link.send(executor_pb2.FromExecutor(ready=ready))
         threading.Thread(target=self._read, name="millrace-link", daemon=True).start()
@@ -269,7 +310,7 @@ class Process:
         while True:
             if queue.empty():
                 self.flush()
-            key = queue.get()
+            key = self._next()
             if key is None:
                 self.flush()
                 return 0
@@ -284,6 +325,8 @@ class Process:
                 elif not self._swept:  # in case that it is not as short as it used to be
                     with self._lock:
                         self._sweep_soon()
+            if self._gate is not None:
+                self._gate.share()
             self._control.begin(ordinal)
             began = time.perf_counter()
             finished = self._run(ordinal, run, op)
@@ -291,15 +334,53 @@ class Process:
             op.took(took)
             if took > 0.001:  # it may have started a program
                 drain()
+            if self._gate is not None:
+                self._gate.leave()
             self._control.end(ordinal)
-            self._finish(finished)
+            self._finish(finished, self._arena.released() if self._arena is not None else ())
+            if self._lost is not None:
+                self.flush()
+                print(f"the GPU is lost to this process: {self._lost}", file=sys.__stderr__)
+                return 70
+
+    def _next(self) -> tuple[int, int] | None:
+        """The next run. A process among others that has none gives back what its libraries keep."""
+        if self._gate is not None and self._queue.empty():
+            try:
+                return self._queue.get(timeout=IDLE)
+            except Empty:
+                give_back()
+                assert self._arena is not None
+                self._arena.forget(all_of_it=True)
+                with self._lock:
+                    for request in self._arena.released():
+                        self._out.release.add(request=request)
+                        self._since = self._since or time.monotonic()
+                self.flush()
+        return self._queue.get()
 
     def _preload(self) -> None:
         """Imports what most tasks need, while there is nothing to do."""
-        try:
-            importlib.import_module("numpy")
-        except Exception:  # whoever needs it will say so
-            traceback.print_exc()
+        for name in ("numpy", *self.hello.preload):
+            if not self._queue.empty():
+                return
+            try:
+                importlib.import_module(name)
+            except ImportError:
+                continue
+            except Exception:  # whoever needs it will say so
+                traceback.print_exc()
+                continue
+            if name == "cupy" and self._device is not None:
+                self._lend()
+                threading.Thread(target=warm_up, name="millrace-warm-up", daemon=True).start()
+
+    def _lend(self) -> None:
+        """Has CuPy take its memory from the slab, if it is to."""
+        cupy: Any = sys.modules.get("cupy")
+        if self._arena is not None and self.hello.device.arena_bytes and cupy is not None and not self._lent:
+            self._lent = True
+            cupy.cuda.set_allocator(self._arena.malloc)
 
     def _run(self, ordinal: int, run: executor_pb2.ExecutorRun, op: _Op) -> executor_pb2.ExecutorFinished:
         finished = executor_pb2.ExecutorFinished(task_id=run.task_id, attempt=run.attempt)
@@ -311,24 +392,89 @@ class Process:
                 if self._control.stop == ordinal:
                     raise TaskStopped("the task was stopped before it began")
                 call = op.call or self._resolve(op)
-                args, kwargs = self._arguments(run)
-                self._store(run, self._call(call, args, kwargs, finished), finished)
+                if self._device is not None:
+                    self._device.choose(getattr(call, _arrays.WANTS, None))
+                try:
+                    args, kwargs = self._arguments(run)
+                    self._lend()
+                    self._store(run, self._call(call, args, kwargs, finished), finished)
+                except BaseException as e:
+                    if self._device is None or not is_out_of_memory(e):
+                        raise
+                    args, kwargs = (), {}
+                    first = str(e)
+                    give_back(e)
+                else:
+                    first = ""
+                if first:
+                    self._again(run, call, finished, first)
             finally:
                 self._stoppable = 0
         except _Refused as e:
             finished.error.reason, finished.error.message = e.reason, str(e)
         except _NoRoom as e:
             finished.error.CopyFrom(e.error)
+        except CudaError as e:
+            finished.error.reason = "DEVICE_ERROR"
+            finished.error.message = f"something that the function ran on the GPU failed: {e}"
         except TaskStopped:
             finished.error.reason, finished.error.message = "STOPPED", "the function was stopped"
         except BaseException as e:  # SystemExit too: a task that calls sys.exit fails, the executor lives
             self._describe(e, finished.error)
         finally:
             self.task_id, self.info = 0, None
+        if self._device is not None and finished.HasField("error"):
+            # Whatever it had submitted may still use its inputs, and what was allocated.
+            try:
+                self._device.driver.wait_for_all()
+            except CudaError as e:
+                self._lost = e if e.lost else None
+            if self._arena is not None:
+                self._arena.keep_all()
+        elif self._arena is not None:
+            self._arena.forget()
         if finished.HasField("error"):
             finished.ClearField("header")
             del finished.frames[:], finished.inline_frames[:]
         return finished
+
+    def _again(
+        self,
+        run: executor_pb2.ExecutorRun,
+        call: Callable[..., Any],
+        finished: executor_pb2.ExecutorFinished,
+        first: str,
+    ) -> None:
+        """Runs a function once more that found no memory on the GPU: alone there, and what CuPy has no room for is taken
+        from the slab, where the worker makes some by spilling."""
+        device, arena = self._device, self._arena
+        assert device is not None and arena is not None
+        device.driver.wait_for_all()
+        arena.forget(all_of_it=True)
+        alone = self._gate is None or self._gate.take()
+        cupy: Any = sys.modules.get("cupy")
+        before: Any = cupy.cuda.get_allocator() if cupy is not None else None
+        finished.Clear()
+        finished.task_id, finished.attempt = run.task_id, run.attempt
+        try:
+            arena.overflow, arena.refused = True, ""
+            if cupy is not None:
+                cupy.cuda.set_allocator(arena.malloc)
+            args, kwargs = self._arguments(run)
+            self._store(run, self._call(call, args, kwargs, finished), finished)
+        except BaseException as e:
+            if not is_out_of_memory(e):
+                raise
+            how = "alone on the GPU" if alone else "while others were still using the GPU"
+            slab = f"; the slab could not lend any: {arena.refused}" if arena.refused else ""
+            text = f"out of memory on the GPU, twice, the second time {how}: {e}; {holders(device)}{slab}"
+            if str(e) != first:
+                text += f"; the first time: {first}"
+            raise _Refused("OUT_OF_MEMORY", _shortened(text)) from e
+        finally:
+            arena.overflow = False
+            if cupy is not None:
+                cupy.cuda.set_allocator(before)
 
     def _call(self, call: Callable[..., Any], args: Any, kwargs: Any, finished: executor_pb2.ExecutorFinished) -> Any:
         began = time.perf_counter_ns()
@@ -338,6 +484,8 @@ class Process:
                 import asyncio  # slow to import, and rarely needed
 
                 result = asyncio.run(result)
+            if self._device is not None:
+                self._device.wait()
             return result
         finally:
             finished.run_nanos = time.perf_counter_ns() - began
@@ -394,7 +542,7 @@ class Process:
         for number, given in enumerate(run.inputs):
             try:
                 frames = [self._frame(f) for f in given.frames]
-                inputs.append(_serialize.decode(given.header, frames, readonly=True))
+                inputs.append(_serialize.decode(given.header, frames, readonly=True, device=self._device))
             except TaskStopped:
                 raise
             except Exception as e:
@@ -425,8 +573,11 @@ class Process:
             "where it was made?",
         ) from trouble
 
-    def _frame(self, at: data_service_pb2.FrameLocation) -> memoryview:
+    def _frame(self, at: data_service_pb2.FrameLocation) -> memoryview | DeviceRange:
+        if self._device is not None:
+            return DeviceRange(self._device, at.offset, at.bytes)
         if not at.segment:
+            assert self._slab is not None
             return self._slab.readable[at.offset : at.offset + at.bytes]
         segment = self._segments[at.segment]
         if isinstance(segment, OSError):
@@ -447,7 +598,7 @@ class Process:
 
     def _store(self, run: executor_pb2.ExecutorRun, result: Any, finished: executor_pb2.ExecutorFinished) -> None:
         try:
-            encoded = _serialize.encode(result, strided=True)
+            encoded = _serialize.encode(result, strided=True, device=self._device)
         except TaskStopped:
             raise
         except Exception as e:
@@ -460,7 +611,7 @@ class Process:
         finished.header = encoded.header
         if not encoded.frames:
             return
-        if encoded.nbytes <= self.hello.inline_bytes:
+        if encoded.nbytes <= self.hello.inline_bytes and not any(isinstance(f, DeviceFrame) for f in encoded.frames):
             finished.inline_frames.extend(f.tobytes() for f in encoded.frames)
             return
         # Frames that lie in an input need no room: the result shares them.
@@ -471,38 +622,80 @@ class Process:
             if at is None:
                 place = next(places)
                 at = place.offset
-                if frame.nbytes:
+                if self._device is not None:
+                    self._device.write(frame, at)
+                elif frame.nbytes:
+                    assert self._slab is not None
                     _serialize.write(frame, self._slab.writable[at : at + frame.nbytes])
             finished.frames.add(offset=at, bytes=frame.nbytes)
+        if self._device is not None and wanted:
+            self._device.wait()
 
     def _shared(self, frame: Any, run: executor_pb2.ExecutorRun) -> int | None:
         """Where a frame lies in the slab, if it lies in an input there. What lies in a segment is only lent."""
-        if not (isinstance(frame, memoryview) and frame.nbytes and any(i.frames for i in run.inputs)):
+        if not frame.nbytes:
             return None
-        import numpy as np
-
-        self._base = self._base or np.frombuffer(self._slab.readable, np.uint8).ctypes.data
-        at = np.frombuffer(frame, np.uint8).ctypes.data - self._base
+        if self._device is not None:
+            at = self._device.offset(frame)
+        elif any(i.frames for i in run.inputs):
+            at = self._at(frame)
+        else:
+            return None
+        if at is None:
+            return None
         for i in run.inputs:
             for f in i.frames:
                 if not f.segment and f.offset <= at and at + frame.nbytes <= f.offset + f.bytes:
                     return at
+        if self._arena is not None and self._arena.holds(at, frame.nbytes):
+            return at
         return None
 
+    def _at(self, frame: Any) -> int | None:
+        if not isinstance(frame, memoryview):
+            return None
+        import numpy as np
+
+        assert self._slab is not None
+        self._base = self._base or np.frombuffer(self._slab.readable, np.uint8).ctypes.data
+        return np.frombuffer(frame, np.uint8).ctypes.data - self._base
+
     def _allocate(self, run: executor_pb2.ExecutorRun, sizes: list[int]) -> Any:
-        self._requests += 1
-        with self._lock:
-            request = self._out.allocate.add(request=self._requests, frame_bytes=sizes)
-            request.task.task_id, request.task.attempt = run.task_id, run.attempt
-            self._since = self._since or time.monotonic()
-        self.flush()
-        while True:
-            answer = self._allocated.get()
-            if answer.request == self._requests:  # a stopped run may have left an answer behind
-                break
+        answer = self._ask(sizes, run)
         if answer.HasField("error"):
             raise _NoRoom(answer.error)
         return answer.frames
+
+    def _lease(self, size: int) -> Lease:
+        """Memory for the process, whatever runs in it."""
+        assert self._arena is not None
+        answer = self._ask([size], None, no_wait=not self._arena.overflow)
+        if answer.HasField("error"):
+            raise NoLease(answer.error.message)
+        return Lease(answer.request, answer.frames[0].offset, size)
+
+    def _ask(
+        self, sizes: list[int], run: executor_pb2.ExecutorRun | None, *, no_wait: bool = False
+    ) -> executor_pb2.ExecutorAllocated:
+        answers: SimpleQueue[executor_pb2.ExecutorAllocated] = SimpleQueue()
+        with self._lock:
+            self._requests += 1
+            number = self._requests
+            self._answers[number] = answers
+            request = self._out.allocate.add(request=number, frame_bytes=sizes, no_wait=no_wait)
+            if run is not None:
+                request.task.task_id, request.task.attempt = run.task_id, run.attempt
+            self._since = self._since or time.monotonic()
+        try:
+            self.flush()
+            return answers.get()
+        except BaseException:  # the run is stopped
+            with self._lock:
+                if number in self._answers:
+                    self._answers[number] = None
+                else:
+                    self._out.release.add(request=number)
+            raise
 
     def _describe(self, e: BaseException, error: task_pb2.TaskError) -> None:
         trace = e.__traceback__
@@ -580,4 +773,6 @@ def main() -> int:
     status = _process.run()
     sys.stdout.flush()
     sys.stderr.flush()
+    if _process.hello.HasField("device"):
+        os._exit(status)  # libraries take the GPU down in no good order, and may hang when it is lost
     return status

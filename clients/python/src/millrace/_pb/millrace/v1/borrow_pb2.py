@@ -26,7 +26,7 @@ from millrace._pb.millrace.v1 import data_service_pb2 as millrace_dot_v1_dot_dat
 from millrace._pb.millrace.v1 import task_pb2 as millrace_dot_v1_dot_task__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18millrace/v1/borrow.proto\x12\x0bmillrace.v1\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\"\x80\x03\n\rBorrowRequest\x12\x12\n\x04\x63\x61ll\x18\x01 \x01(\x04R\x04\x63\x61ll\x12\x30\n\x05hello\x18\x02 \x01(\x0b\x32\x18.millrace.v1.BorrowHelloH\x00R\x05hello\x12\x41\n\x07\x61\x63quire\x18\x03 \x01(\x0b\x32%.millrace.v1.AcquireReadLeasesRequestH\x00R\x07\x61\x63quire\x12\x30\n\x05renew\x18\x04 \x01(\x0b\x32\x18.millrace.v1.BorrowRenewH\x00R\x05renew\x12\x41\n\x07release\x18\x05 \x01(\x0b\x32%.millrace.v1.ReleaseReadLeasesRequestH\x00R\x07release\x12\x33\n\x06\x63reate\x18\x06 \x01(\x0b\x32\x19.millrace.v1.BorrowCreateH\x00R\x06\x63reate\x12\x33\n\x06\x66inish\x18\x07 \x01(\x0b\x32\x19.millrace.v1.BorrowFinishH\x00R\x06\x66inishB\x07\n\x05order\"\xdc\x03\n\x0e\x42orrowResponse\x12\x12\n\x04\x63\x61ll\x18\x01 \x01(\x04R\x04\x63\x61ll\x12,\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\x12\x36\n\x07welcome\x18\x03 \x01(\x0b\x32\x1a.millrace.v1.BorrowWelcomeH\x00R\x07welcome\x12\x44\n\x08\x61\x63quired\x18\x04 \x01(\x0b\x32&.millrace.v1.AcquireReadLeasesResponseH\x00R\x08\x61\x63quired\x12\x42\n\x07renewed\x18\x05 \x01(\x0b\x32&.millrace.v1.ReleaseReadLeasesResponseH\x00R\x07renewed\x12\x44\n\x08released\x18\x06 \x01(\x0b\x32&.millrace.v1.ReleaseReadLeasesResponseH\x00R\x08released\x12\x36\n\x07\x63reated\x18\x07 \x01(\x0b\x32\x1a.millrace.v1.BorrowCreatedH\x00R\x07\x63reated\x12>\n\x08\x66inished\x18\x08 \x01(\x0b\x32 .millrace.v1.WriteObjectResponseH\x00R\x08\x66inishedB\x08\n\x06\x61nswer\"c\n\x0b\x42orrowHello\x12\x14\n\x05token\x18\x01 \x01(\tR\x05token\x12(\n\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x14\n\x05write\x18\x03 \x01(\x08R\x05write\"\x8b\x01\n\rBorrowWelcome\x12\x1f\n\x0bworker_uuid\x18\x01 \x01(\x0cR\nworkerUuid\x12 \n\x0bincarnation\x18\x02 \x01(\x0cR\x0bincarnation\x12\x14\n\x05nonce\x18\x03 \x01(\x06R\x05nonce\x12!\n\x0cmemory_bytes\x18\x04 \x01(\x04R\x0bmemoryBytes\"I\n\x0b\x42orrowRenew\x12\x1b\n\tlease_ids\x18\x01 \x03(\x04R\x08leaseIds\x12\x1d\n\nttl_millis\x18\x02 \x01(\x04R\tttlMillis\";\n\x0c\x42orrowCreate\x12+\n\x04head\x18\x01 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\"^\n\rBorrowCreated\x12\x19\n\x08place_id\x18\x01 \x01(\x04R\x07placeId\x12\x32\n\x06\x66rames\x18\x02 \x03(\x0b\x32\x1a.millrace.v1.FrameLocationR\x06\x66rames\"A\n\x0c\x42orrowFinish\x12\x19\n\x08place_id\x18\x01 \x01(\x04R\x07placeId\x12\x16\n\x06\x63ommit\x18\x02 \x01(\x08R\x06\x63ommitb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18millrace/v1/borrow.proto\x12\x0bmillrace.v1\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\"\xc5\x03\n\rBorrowRequest\x12\x12\n\x04\x63\x61ll\x18\x01 \x01(\x04R\x04\x63\x61ll\x12\x30\n\x05hello\x18\x02 \x01(\x0b\x32\x18.millrace.v1.BorrowHelloH\x00R\x05hello\x12\x41\n\x07\x61\x63quire\x18\x03 \x01(\x0b\x32%.millrace.v1.AcquireReadLeasesRequestH\x00R\x07\x61\x63quire\x12\x30\n\x05renew\x18\x04 \x01(\x0b\x32\x18.millrace.v1.BorrowRenewH\x00R\x05renew\x12\x41\n\x07release\x18\x05 \x01(\x0b\x32%.millrace.v1.ReleaseReadLeasesRequestH\x00R\x07release\x12\x33\n\x06\x63reate\x18\x06 \x01(\x0b\x32\x19.millrace.v1.BorrowCreateH\x00R\x06\x63reate\x12\x33\n\x06\x66inish\x18\x07 \x01(\x0b\x32\x19.millrace.v1.BorrowFinishH\x00R\x06\x66inish\x12\x43\n\x0c\x61\x63quire_many\x18\x08 \x01(\x0b\x32\x1e.millrace.v1.BorrowAcquireManyH\x00R\x0b\x61\x63quireManyB\x07\n\x05order\"\xa4\x04\n\x0e\x42orrowResponse\x12\x12\n\x04\x63\x61ll\x18\x01 \x01(\x04R\x04\x63\x61ll\x12,\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\x12\x36\n\x07welcome\x18\x03 \x01(\x0b\x32\x1a.millrace.v1.BorrowWelcomeH\x00R\x07welcome\x12\x44\n\x08\x61\x63quired\x18\x04 \x01(\x0b\x32&.millrace.v1.AcquireReadLeasesResponseH\x00R\x08\x61\x63quired\x12\x42\n\x07renewed\x18\x05 \x01(\x0b\x32&.millrace.v1.ReleaseReadLeasesResponseH\x00R\x07renewed\x12\x44\n\x08released\x18\x06 \x01(\x0b\x32&.millrace.v1.ReleaseReadLeasesResponseH\x00R\x08released\x12\x36\n\x07\x63reated\x18\x07 \x01(\x0b\x32\x1a.millrace.v1.BorrowCreatedH\x00R\x07\x63reated\x12>\n\x08\x66inished\x18\x08 \x01(\x0b\x32 .millrace.v1.WriteObjectResponseH\x00R\x08\x66inished\x12\x46\n\racquired_many\x18\t \x01(\x0b\x32\x1f.millrace.v1.BorrowAcquiredManyH\x00R\x0c\x61\x63quiredManyB\x08\n\x06\x61nswer\"{\n\x0b\x42orrowHello\x12\x14\n\x05token\x18\x01 \x01(\tR\x05token\x12(\n\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x14\n\x05write\x18\x03 \x01(\x08R\x05write\x12\x16\n\x06\x64\x65vice\x18\x04 \x01(\x08R\x06\x64\x65vice\"\xbe\x01\n\rBorrowWelcome\x12\x1f\n\x0bworker_uuid\x18\x01 \x01(\x0cR\nworkerUuid\x12 \n\x0bincarnation\x18\x02 \x01(\x0cR\x0bincarnation\x12\x14\n\x05nonce\x18\x03 \x01(\x06R\x05nonce\x12!\n\x0cmemory_bytes\x18\x04 \x01(\x04R\x0bmemoryBytes\x12\x31\n\x06\x64\x65vice\x18\x05 \x01(\x0b\x32\x19.millrace.v1.DeviceMemoryR\x06\x64\x65vice\"o\n\x11\x42orrowAcquireMany\x12\x1d\n\nttl_millis\x18\x01 \x01(\x04R\tttlMillis\x12\x19\n\x08task_ids\x18\x02 \x03(\x04R\x07taskIds\x12 \n\x0bgenerations\x18\x03 \x03(\rR\x0bgenerations\"\x8a\x02\n\x12\x42orrowAcquiredMany\x12\x1b\n\tlease_ids\x18\x01 \x03(\x04R\x08leaseIds\x12\x1a\n\x08refusals\x18\x02 \x03(\rR\x08refusals\x12 \n\x0bgenerations\x18\x03 \x03(\rR\x0bgenerations\x12\x16\n\x06\x66rames\x18\x04 \x03(\rR\x06\x66rames\x12!\n\x0cheader_bytes\x18\x05 \x03(\rR\x0bheaderBytes\x12#\n\rframe_offsets\x18\x06 \x03(\x04R\x0c\x66rameOffsets\x12\x1f\n\x0b\x66rame_bytes\x18\x07 \x03(\x04R\nframeBytes\x12\x18\n\x07headers\x18\x08 \x01(\x0cR\x07headers\"I\n\x0b\x42orrowRenew\x12\x1b\n\tlease_ids\x18\x01 \x03(\x04R\x08leaseIds\x12\x1d\n\nttl_millis\x18\x02 \x01(\x04R\tttlMillis\";\n\x0c\x42orrowCreate\x12+\n\x04head\x18\x01 \x01(\x0b\x32\x17.millrace.v1.ObjectHeadR\x04head\"^\n\rBorrowCreated\x12\x19\n\x08place_id\x18\x01 \x01(\x04R\x07placeId\x12\x32\n\x06\x66rames\x18\x02 \x03(\x0b\x32\x1a.millrace.v1.FrameLocationR\x06\x66rames\"A\n\x0c\x42orrowFinish\x12\x19\n\x08place_id\x18\x01 \x01(\x04R\x07placeId\x12\x16\n\x06\x63ommit\x18\x02 \x01(\x08R\x06\x63ommitb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,19 +34,23 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.v1.borrow_pb2', _g
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_BORROWREQUEST']._serialized_start=98
-  _globals['_BORROWREQUEST']._serialized_end=482
-  _globals['_BORROWRESPONSE']._serialized_start=485
-  _globals['_BORROWRESPONSE']._serialized_end=961
-  _globals['_BORROWHELLO']._serialized_start=963
-  _globals['_BORROWHELLO']._serialized_end=1062
-  _globals['_BORROWWELCOME']._serialized_start=1065
-  _globals['_BORROWWELCOME']._serialized_end=1204
-  _globals['_BORROWRENEW']._serialized_start=1206
-  _globals['_BORROWRENEW']._serialized_end=1279
-  _globals['_BORROWCREATE']._serialized_start=1281
-  _globals['_BORROWCREATE']._serialized_end=1340
-  _globals['_BORROWCREATED']._serialized_start=1342
-  _globals['_BORROWCREATED']._serialized_end=1436
-  _globals['_BORROWFINISH']._serialized_start=1438
-  _globals['_BORROWFINISH']._serialized_end=1503
+  _globals['_BORROWREQUEST']._serialized_end=551
+  _globals['_BORROWRESPONSE']._serialized_start=554
+  _globals['_BORROWRESPONSE']._serialized_end=1102
+  _globals['_BORROWHELLO']._serialized_start=1104
+  _globals['_BORROWHELLO']._serialized_end=1227
+  _globals['_BORROWWELCOME']._serialized_start=1230
+  _globals['_BORROWWELCOME']._serialized_end=1420
+  _globals['_BORROWACQUIREMANY']._serialized_start=1422
+  _globals['_BORROWACQUIREMANY']._serialized_end=1533
+  _globals['_BORROWACQUIREDMANY']._serialized_start=1536
+  _globals['_BORROWACQUIREDMANY']._serialized_end=1802
+  _globals['_BORROWRENEW']._serialized_start=1804
+  _globals['_BORROWRENEW']._serialized_end=1877
+  _globals['_BORROWCREATE']._serialized_start=1879
+  _globals['_BORROWCREATE']._serialized_end=1938
+  _globals['_BORROWCREATED']._serialized_start=1940
+  _globals['_BORROWCREATED']._serialized_end=2034
+  _globals['_BORROWFINISH']._serialized_start=2036
+  _globals['_BORROWFINISH']._serialized_end=2101
 # @@protoc_insertion_point(module_scope)

@@ -9,7 +9,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class BorrowRequest(_message.Message):
-    __slots__ = ("call", "hello", "acquire", "renew", "release", "create", "finish")
+    __slots__ = ("call", "hello", "acquire", "renew", "release", "create", "finish", "acquire_many")
     CALL_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     ACQUIRE_FIELD_NUMBER: _ClassVar[int]
@@ -17,6 +17,7 @@ class BorrowRequest(_message.Message):
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     CREATE_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRE_MANY_FIELD_NUMBER: _ClassVar[int]
     call: int
     hello: BorrowHello
     acquire: _data_service_pb2.AcquireReadLeasesRequest
@@ -24,10 +25,11 @@ class BorrowRequest(_message.Message):
     release: _data_service_pb2.ReleaseReadLeasesRequest
     create: BorrowCreate
     finish: BorrowFinish
-    def __init__(self, call: _Optional[int] = ..., hello: _Optional[_Union[BorrowHello, _Mapping]] = ..., acquire: _Optional[_Union[_data_service_pb2.AcquireReadLeasesRequest, _Mapping]] = ..., renew: _Optional[_Union[BorrowRenew, _Mapping]] = ..., release: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesRequest, _Mapping]] = ..., create: _Optional[_Union[BorrowCreate, _Mapping]] = ..., finish: _Optional[_Union[BorrowFinish, _Mapping]] = ...) -> None: ...
+    acquire_many: BorrowAcquireMany
+    def __init__(self, call: _Optional[int] = ..., hello: _Optional[_Union[BorrowHello, _Mapping]] = ..., acquire: _Optional[_Union[_data_service_pb2.AcquireReadLeasesRequest, _Mapping]] = ..., renew: _Optional[_Union[BorrowRenew, _Mapping]] = ..., release: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesRequest, _Mapping]] = ..., create: _Optional[_Union[BorrowCreate, _Mapping]] = ..., finish: _Optional[_Union[BorrowFinish, _Mapping]] = ..., acquire_many: _Optional[_Union[BorrowAcquireMany, _Mapping]] = ...) -> None: ...
 
 class BorrowResponse(_message.Message):
-    __slots__ = ("call", "error", "welcome", "acquired", "renewed", "released", "created", "finished")
+    __slots__ = ("call", "error", "welcome", "acquired", "renewed", "released", "created", "finished", "acquired_many")
     CALL_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     WELCOME_FIELD_NUMBER: _ClassVar[int]
@@ -36,6 +38,7 @@ class BorrowResponse(_message.Message):
     RELEASED_FIELD_NUMBER: _ClassVar[int]
     CREATED_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
+    ACQUIRED_MANY_FIELD_NUMBER: _ClassVar[int]
     call: int
     error: _task_pb2.TaskError
     welcome: BorrowWelcome
@@ -44,29 +47,64 @@ class BorrowResponse(_message.Message):
     released: _data_service_pb2.ReleaseReadLeasesResponse
     created: BorrowCreated
     finished: _data_service_pb2.WriteObjectResponse
-    def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., welcome: _Optional[_Union[BorrowWelcome, _Mapping]] = ..., acquired: _Optional[_Union[_data_service_pb2.AcquireReadLeasesResponse, _Mapping]] = ..., renewed: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesResponse, _Mapping]] = ..., released: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesResponse, _Mapping]] = ..., created: _Optional[_Union[BorrowCreated, _Mapping]] = ..., finished: _Optional[_Union[_data_service_pb2.WriteObjectResponse, _Mapping]] = ...) -> None: ...
+    acquired_many: BorrowAcquiredMany
+    def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., welcome: _Optional[_Union[BorrowWelcome, _Mapping]] = ..., acquired: _Optional[_Union[_data_service_pb2.AcquireReadLeasesResponse, _Mapping]] = ..., renewed: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesResponse, _Mapping]] = ..., released: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesResponse, _Mapping]] = ..., created: _Optional[_Union[BorrowCreated, _Mapping]] = ..., finished: _Optional[_Union[_data_service_pb2.WriteObjectResponse, _Mapping]] = ..., acquired_many: _Optional[_Union[BorrowAcquiredMany, _Mapping]] = ...) -> None: ...
 
 class BorrowHello(_message.Message):
-    __slots__ = ("token", "reader_worker_id", "write")
+    __slots__ = ("token", "reader_worker_id", "write", "device")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     READER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     WRITE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     token: str
     reader_worker_id: int
     write: bool
-    def __init__(self, token: _Optional[str] = ..., reader_worker_id: _Optional[int] = ..., write: bool = ...) -> None: ...
+    device: bool
+    def __init__(self, token: _Optional[str] = ..., reader_worker_id: _Optional[int] = ..., write: bool = ..., device: bool = ...) -> None: ...
 
 class BorrowWelcome(_message.Message):
-    __slots__ = ("worker_uuid", "incarnation", "nonce", "memory_bytes")
+    __slots__ = ("worker_uuid", "incarnation", "nonce", "memory_bytes", "device")
     WORKER_UUID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     worker_uuid: bytes
     incarnation: bytes
     nonce: int
     memory_bytes: int
-    def __init__(self, worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+    device: _data_service_pb2.DeviceMemory
+    def __init__(self, worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., device: _Optional[_Union[_data_service_pb2.DeviceMemory, _Mapping]] = ...) -> None: ...
+
+class BorrowAcquireMany(_message.Message):
+    __slots__ = ("ttl_millis", "task_ids", "generations")
+    TTL_MILLIS_FIELD_NUMBER: _ClassVar[int]
+    TASK_IDS_FIELD_NUMBER: _ClassVar[int]
+    GENERATIONS_FIELD_NUMBER: _ClassVar[int]
+    ttl_millis: int
+    task_ids: _containers.RepeatedScalarFieldContainer[int]
+    generations: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, ttl_millis: _Optional[int] = ..., task_ids: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class BorrowAcquiredMany(_message.Message):
+    __slots__ = ("lease_ids", "refusals", "generations", "frames", "header_bytes", "frame_offsets", "frame_bytes", "headers")
+    LEASE_IDS_FIELD_NUMBER: _ClassVar[int]
+    REFUSALS_FIELD_NUMBER: _ClassVar[int]
+    GENERATIONS_FIELD_NUMBER: _ClassVar[int]
+    FRAMES_FIELD_NUMBER: _ClassVar[int]
+    HEADER_BYTES_FIELD_NUMBER: _ClassVar[int]
+    FRAME_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    HEADERS_FIELD_NUMBER: _ClassVar[int]
+    lease_ids: _containers.RepeatedScalarFieldContainer[int]
+    refusals: _containers.RepeatedScalarFieldContainer[int]
+    generations: _containers.RepeatedScalarFieldContainer[int]
+    frames: _containers.RepeatedScalarFieldContainer[int]
+    header_bytes: _containers.RepeatedScalarFieldContainer[int]
+    frame_offsets: _containers.RepeatedScalarFieldContainer[int]
+    frame_bytes: _containers.RepeatedScalarFieldContainer[int]
+    headers: bytes
+    def __init__(self, lease_ids: _Optional[_Iterable[int]] = ..., refusals: _Optional[_Iterable[int]] = ..., generations: _Optional[_Iterable[int]] = ..., frames: _Optional[_Iterable[int]] = ..., header_bytes: _Optional[_Iterable[int]] = ..., frame_offsets: _Optional[_Iterable[int]] = ..., frame_bytes: _Optional[_Iterable[int]] = ..., headers: _Optional[bytes] = ...) -> None: ...
 
 class BorrowRenew(_message.Message):
     __slots__ = ("lease_ids", "ttl_millis")

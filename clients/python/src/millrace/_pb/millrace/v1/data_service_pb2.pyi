@@ -125,7 +125,7 @@ class ReleaseReadLeasesResponse(_message.Message):
     def __init__(self, held: _Optional[_Iterable[bool]] = ...) -> None: ...
 
 class LaneEndpoint(_message.Message):
-    __slots__ = ("version", "address", "memory_key", "memory_base", "memory_bytes", "worker_uuid", "incarnation", "nonce", "token")
+    __slots__ = ("version", "address", "memory_key", "memory_base", "memory_bytes", "worker_uuid", "incarnation", "nonce", "token", "device")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     MEMORY_KEY_FIELD_NUMBER: _ClassVar[int]
@@ -135,6 +135,7 @@ class LaneEndpoint(_message.Message):
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     TOKEN_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     version: str
     address: bytes
     memory_key: bytes
@@ -144,7 +145,16 @@ class LaneEndpoint(_message.Message):
     incarnation: bytes
     nonce: int
     token: int
-    def __init__(self, version: _Optional[str] = ..., address: _Optional[bytes] = ..., memory_key: _Optional[bytes] = ..., memory_base: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., token: _Optional[int] = ...) -> None: ...
+    device: DeviceMemory
+    def __init__(self, version: _Optional[str] = ..., address: _Optional[bytes] = ..., memory_key: _Optional[bytes] = ..., memory_base: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., token: _Optional[int] = ..., device: _Optional[_Union[DeviceMemory, _Mapping]] = ...) -> None: ...
+
+class DeviceMemory(_message.Message):
+    __slots__ = ("ipc_handle", "device_uuid")
+    IPC_HANDLE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_UUID_FIELD_NUMBER: _ClassVar[int]
+    ipc_handle: bytes
+    device_uuid: bytes
+    def __init__(self, ipc_handle: _Optional[bytes] = ..., device_uuid: _Optional[bytes] = ...) -> None: ...
 
 class ConnectLaneRequest(_message.Message):
     __slots__ = ("reader", "reader_worker_id", "give_up_token")

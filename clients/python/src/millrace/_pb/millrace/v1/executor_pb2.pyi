@@ -32,21 +32,23 @@ class ToExecutor(_message.Message):
     def __init__(self, hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[_worker_service_pb2.OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[ExecutorRun, _Mapping]]] = ..., allocated: _Optional[_Iterable[_Union[ExecutorAllocated, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., shutdown: bool = ..., attach: _Optional[_Iterable[_Union[ExecutorAttach, _Mapping]]] = ..., detach: _Optional[_Iterable[_Union[ExecutorDetach, _Mapping]]] = ...) -> None: ...
 
 class FromExecutor(_message.Message):
-    __slots__ = ("ready", "started", "allocate", "finished", "logs")
+    __slots__ = ("ready", "started", "allocate", "finished", "logs", "release")
     READY_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     ALLOCATE_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
     ready: ExecutorReady
     started: _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.TaskRef]
     allocate: _containers.RepeatedCompositeFieldContainer[ExecutorAllocate]
     finished: _containers.RepeatedCompositeFieldContainer[ExecutorFinished]
     logs: _containers.RepeatedCompositeFieldContainer[ExecutorLog]
-    def __init__(self, ready: _Optional[_Union[ExecutorReady, _Mapping]] = ..., started: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., allocate: _Optional[_Iterable[_Union[ExecutorAllocate, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[ExecutorFinished, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[ExecutorLog, _Mapping]]] = ...) -> None: ...
+    release: _containers.RepeatedCompositeFieldContainer[ExecutorRelease]
+    def __init__(self, ready: _Optional[_Union[ExecutorReady, _Mapping]] = ..., started: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., allocate: _Optional[_Iterable[_Union[ExecutorAllocate, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[ExecutorFinished, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[ExecutorLog, _Mapping]]] = ..., release: _Optional[_Iterable[_Union[ExecutorRelease, _Mapping]]] = ...) -> None: ...
 
 class ExecutorHello(_message.Message):
-    __slots__ = ("protocol", "worker_name", "worker_id", "slab_bytes", "inline_bytes", "scheduler_address", "scratch_directory")
+    __slots__ = ("protocol", "worker_name", "worker_id", "slab_bytes", "inline_bytes", "scheduler_address", "scratch_directory", "device", "preload")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     WORKER_NAME_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +56,8 @@ class ExecutorHello(_message.Message):
     INLINE_BYTES_FIELD_NUMBER: _ClassVar[int]
     SCHEDULER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SCRATCH_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    PRELOAD_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     worker_name: str
     worker_id: int
@@ -61,19 +65,43 @@ class ExecutorHello(_message.Message):
     inline_bytes: int
     scheduler_address: str
     scratch_directory: str
-    def __init__(self, protocol: _Optional[int] = ..., worker_name: _Optional[str] = ..., worker_id: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., inline_bytes: _Optional[int] = ..., scheduler_address: _Optional[str] = ..., scratch_directory: _Optional[str] = ...) -> None: ...
+    device: ExecutorDevice
+    preload: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, protocol: _Optional[int] = ..., worker_name: _Optional[str] = ..., worker_id: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., inline_bytes: _Optional[int] = ..., scheduler_address: _Optional[str] = ..., scratch_directory: _Optional[str] = ..., device: _Optional[_Union[ExecutorDevice, _Mapping]] = ..., preload: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ExecutorDevice(_message.Message):
+    __slots__ = ("uuid", "ordinal", "memory_handle", "header", "alignment", "driver", "arena_bytes", "neighbours")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    ORDINAL_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_HANDLE_FIELD_NUMBER: _ClassVar[int]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    ALIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    DRIVER_FIELD_NUMBER: _ClassVar[int]
+    ARENA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NEIGHBOURS_FIELD_NUMBER: _ClassVar[int]
+    uuid: bytes
+    ordinal: int
+    memory_handle: bytes
+    header: bytes
+    alignment: int
+    driver: str
+    arena_bytes: int
+    neighbours: int
+    def __init__(self, uuid: _Optional[bytes] = ..., ordinal: _Optional[int] = ..., memory_handle: _Optional[bytes] = ..., header: _Optional[bytes] = ..., alignment: _Optional[int] = ..., driver: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., neighbours: _Optional[int] = ...) -> None: ...
 
 class ExecutorReady(_message.Message):
-    __slots__ = ("protocol", "pid", "language", "segments")
+    __slots__ = ("protocol", "pid", "language", "segments", "device")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     pid: int
     language: str
     segments: bool
-    def __init__(self, protocol: _Optional[int] = ..., pid: _Optional[int] = ..., language: _Optional[str] = ..., segments: bool = ...) -> None: ...
+    device: bool
+    def __init__(self, protocol: _Optional[int] = ..., pid: _Optional[int] = ..., language: _Optional[str] = ..., segments: bool = ..., device: bool = ...) -> None: ...
 
 class ExecutorAttach(_message.Message):
     __slots__ = ("segment", "bytes")
@@ -118,14 +146,16 @@ class ExecutorInput(_message.Message):
     def __init__(self, header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[_data_service_pb2.FrameLocation, _Mapping]]] = ...) -> None: ...
 
 class ExecutorAllocate(_message.Message):
-    __slots__ = ("request", "task", "frame_bytes")
+    __slots__ = ("request", "task", "frame_bytes", "no_wait")
     REQUEST_FIELD_NUMBER: _ClassVar[int]
     TASK_FIELD_NUMBER: _ClassVar[int]
     FRAME_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NO_WAIT_FIELD_NUMBER: _ClassVar[int]
     request: int
     task: _worker_service_pb2.TaskRef
     frame_bytes: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, request: _Optional[int] = ..., task: _Optional[_Union[_worker_service_pb2.TaskRef, _Mapping]] = ..., frame_bytes: _Optional[_Iterable[int]] = ...) -> None: ...
+    no_wait: bool
+    def __init__(self, request: _Optional[int] = ..., task: _Optional[_Union[_worker_service_pb2.TaskRef, _Mapping]] = ..., frame_bytes: _Optional[_Iterable[int]] = ..., no_wait: bool = ...) -> None: ...
 
 class ExecutorAllocated(_message.Message):
     __slots__ = ("request", "frames", "error")
@@ -136,6 +166,12 @@ class ExecutorAllocated(_message.Message):
     frames: _containers.RepeatedCompositeFieldContainer[_data_service_pb2.FrameLocation]
     error: _task_pb2.TaskError
     def __init__(self, request: _Optional[int] = ..., frames: _Optional[_Iterable[_Union[_data_service_pb2.FrameLocation, _Mapping]]] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ...) -> None: ...
+
+class ExecutorRelease(_message.Message):
+    __slots__ = ("request",)
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    def __init__(self, request: _Optional[int] = ...) -> None: ...
 
 class ExecutorFinished(_message.Message):
     __slots__ = ("task_id", "attempt", "error", "header", "frames", "inline_frames", "run_nanos")

@@ -107,16 +107,18 @@ class Tensor(_message.Message):
     def __init__(self, dtype: _Optional[_Union[DType, str]] = ..., shape: _Optional[_Iterable[int]] = ..., strides: _Optional[_Iterable[int]] = ..., offset_bytes: _Optional[int] = ..., frame: _Optional[int] = ..., inline_data: _Optional[bytes] = ...) -> None: ...
 
 class Opaque(_message.Message):
-    __slots__ = ("encoding", "data", "frames", "type_name")
+    __slots__ = ("encoding", "data", "frames", "type_name", "device_frames")
     ENCODING_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     TYPE_NAME_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FRAMES_FIELD_NUMBER: _ClassVar[int]
     encoding: str
     data: bytes
     frames: _containers.RepeatedScalarFieldContainer[int]
     type_name: str
-    def __init__(self, encoding: _Optional[str] = ..., data: _Optional[bytes] = ..., frames: _Optional[_Iterable[int]] = ..., type_name: _Optional[str] = ...) -> None: ...
+    device_frames: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, encoding: _Optional[str] = ..., data: _Optional[bytes] = ..., frames: _Optional[_Iterable[int]] = ..., type_name: _Optional[str] = ..., device_frames: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Arguments(_message.Message):
     __slots__ = ("positional", "named", "call")

@@ -45,8 +45,70 @@ LANE_STATE_OPEN: LaneState
 LANE_STATE_SHUT: LaneState
 LANE_STATE_NO_WAY: LaneState
 
+class Gpu(_message.Message):
+    __slots__ = ("uuid", "name", "pci_bus_id", "memory_bytes", "numa_node", "placement", "net_devices", "links")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PCI_BUS_ID_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    NUMA_NODE_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    NET_DEVICES_FIELD_NUMBER: _ClassVar[int]
+    LINKS_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    name: str
+    pci_bus_id: str
+    memory_bytes: int
+    numa_node: int
+    placement: str
+    net_devices: str
+    links: _containers.RepeatedCompositeFieldContainer[GpuLink]
+    def __init__(self, uuid: _Optional[str] = ..., name: _Optional[str] = ..., pci_bus_id: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., numa_node: _Optional[int] = ..., placement: _Optional[str] = ..., net_devices: _Optional[str] = ..., links: _Optional[_Iterable[_Union[GpuLink, _Mapping]]] = ...) -> None: ...
+
+class GpuLink(_message.Message):
+    __slots__ = ("uuid", "nv_links", "peer_access", "why")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    NV_LINKS_FIELD_NUMBER: _ClassVar[int]
+    PEER_ACCESS_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    nv_links: int
+    peer_access: bool
+    why: str
+    def __init__(self, uuid: _Optional[str] = ..., nv_links: _Optional[int] = ..., peer_access: bool = ..., why: _Optional[str] = ...) -> None: ...
+
+class GpuHealth(_message.Message):
+    __slots__ = ("used_bytes", "utilization_percent", "memory_percent", "clock_mhz", "throttled", "watts", "celsius", "corrected_ecc", "uncorrected_ecc", "xids", "last_event", "foreign_processes", "foreign_bytes")
+    USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_MHZ_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_FIELD_NUMBER: _ClassVar[int]
+    WATTS_FIELD_NUMBER: _ClassVar[int]
+    CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    CORRECTED_ECC_FIELD_NUMBER: _ClassVar[int]
+    UNCORRECTED_ECC_FIELD_NUMBER: _ClassVar[int]
+    XIDS_FIELD_NUMBER: _ClassVar[int]
+    LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
+    FOREIGN_PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    FOREIGN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    used_bytes: int
+    utilization_percent: int
+    memory_percent: int
+    clock_mhz: int
+    throttled: _containers.RepeatedScalarFieldContainer[str]
+    watts: float
+    celsius: int
+    corrected_ecc: int
+    uncorrected_ecc: int
+    xids: int
+    last_event: str
+    foreign_processes: int
+    foreign_bytes: int
+    def __init__(self, used_bytes: _Optional[int] = ..., utilization_percent: _Optional[int] = ..., memory_percent: _Optional[int] = ..., clock_mhz: _Optional[int] = ..., throttled: _Optional[_Iterable[str]] = ..., watts: _Optional[float] = ..., celsius: _Optional[int] = ..., corrected_ecc: _Optional[int] = ..., uncorrected_ecc: _Optional[int] = ..., xids: _Optional[int] = ..., last_event: _Optional[str] = ..., foreign_processes: _Optional[int] = ..., foreign_bytes: _Optional[int] = ...) -> None: ...
+
 class Lane(_message.Message):
-    __slots__ = ("peer_worker_id", "peer", "path", "state", "why", "bytes_per_second", "latency_nanos", "bytes", "succeeded", "failed")
+    __slots__ = ("peer_worker_id", "peer", "path", "state", "why", "bytes_per_second", "latency_nanos", "bytes", "succeeded", "failed", "transport")
     PEER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     PEER_FIELD_NUMBER: _ClassVar[int]
     PATH_FIELD_NUMBER: _ClassVar[int]
@@ -57,6 +119,7 @@ class Lane(_message.Message):
     BYTES_FIELD_NUMBER: _ClassVar[int]
     SUCCEEDED_FIELD_NUMBER: _ClassVar[int]
     FAILED_FIELD_NUMBER: _ClassVar[int]
+    TRANSPORT_FIELD_NUMBER: _ClassVar[int]
     peer_worker_id: int
     peer: str
     path: str
@@ -67,7 +130,8 @@ class Lane(_message.Message):
     bytes: int
     succeeded: int
     failed: int
-    def __init__(self, peer_worker_id: _Optional[int] = ..., peer: _Optional[str] = ..., path: _Optional[str] = ..., state: _Optional[_Union[LaneState, str]] = ..., why: _Optional[str] = ..., bytes_per_second: _Optional[float] = ..., latency_nanos: _Optional[int] = ..., bytes: _Optional[int] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ...) -> None: ...
+    transport: str
+    def __init__(self, peer_worker_id: _Optional[int] = ..., peer: _Optional[str] = ..., path: _Optional[str] = ..., state: _Optional[_Union[LaneState, str]] = ..., why: _Optional[str] = ..., bytes_per_second: _Optional[float] = ..., latency_nanos: _Optional[int] = ..., bytes: _Optional[int] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ..., transport: _Optional[str] = ...) -> None: ...
 
 class WorkerDeath(_message.Message):
     __slots__ = ("incarnation", "cause", "exit_code", "signal", "out_of_memory", "log_tail", "time", "pid", "memory_used_bytes", "running_keys")
@@ -94,7 +158,7 @@ class WorkerDeath(_message.Message):
     def __init__(self, incarnation: _Optional[str] = ..., cause: _Optional[str] = ..., exit_code: _Optional[int] = ..., signal: _Optional[str] = ..., out_of_memory: bool = ..., log_tail: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., pid: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., running_keys: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Worker(_message.Message):
-    __slots__ = ("worker_id", "name", "incarnation", "state", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "memory_used_bytes", "assigned_tasks", "objects", "finished_tasks", "register_time", "last_seen_time", "deaths", "version", "revision", "executors", "rss_bytes", "executor_deaths", "last_executor_death", "bytes_in", "bytes_out", "lanes", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure")
+    __slots__ = ("worker_id", "name", "incarnation", "state", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "memory_used_bytes", "assigned_tasks", "objects", "finished_tasks", "register_time", "last_seen_time", "deaths", "version", "revision", "executors", "rss_bytes", "executor_deaths", "last_executor_death", "bytes_in", "bytes_out", "lanes", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "gpu", "gpu_health")
     class ResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -133,6 +197,8 @@ class Worker(_message.Message):
     SPILL_WRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
     SPILL_READ_BYTES_FIELD_NUMBER: _ClassVar[int]
     SPILL_FAILURE_FIELD_NUMBER: _ClassVar[int]
+    GPU_FIELD_NUMBER: _ClassVar[int]
+    GPU_HEALTH_FIELD_NUMBER: _ClassVar[int]
     worker_id: int
     name: str
     incarnation: str
@@ -164,4 +230,6 @@ class Worker(_message.Message):
     spill_written_bytes: int
     spill_read_bytes: int
     spill_failure: str
-    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., assigned_tasks: _Optional[int] = ..., objects: _Optional[int] = ..., finished_tasks: _Optional[int] = ..., register_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[WorkerDeath, _Mapping]]] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., executors: _Optional[_Iterable[str]] = ..., rss_bytes: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[Lane, _Mapping]]] = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ...) -> None: ...
+    gpu: Gpu
+    gpu_health: GpuHealth
+    def __init__(self, worker_id: _Optional[int] = ..., name: _Optional[str] = ..., incarnation: _Optional[str] = ..., state: _Optional[_Union[WorkerState, str]] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., assigned_tasks: _Optional[int] = ..., objects: _Optional[int] = ..., finished_tasks: _Optional[int] = ..., register_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., deaths: _Optional[_Iterable[_Union[WorkerDeath, _Mapping]]] = ..., version: _Optional[str] = ..., revision: _Optional[int] = ..., executors: _Optional[_Iterable[str]] = ..., rss_bytes: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., lanes: _Optional[_Iterable[_Union[Lane, _Mapping]]] = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., gpu: _Optional[_Union[Gpu, _Mapping]] = ..., gpu_health: _Optional[_Union[GpuHealth, _Mapping]] = ...) -> None: ...

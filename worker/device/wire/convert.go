@@ -1,6 +1,10 @@
-package host
+// Package wire is an Adapter: calls and results as the API sends them, and as
+// operations take them. It is the same on every device; only where tensors lie
+// differs.
+package wire
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -12,8 +16,60 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// nullHeader is the null value, spelt out: an empty header would look like none.
-var nullHeader = []byte{0x08, 0x00}
+// InlineBytes is up to which size the tensors of a result lie in its header: a
+// frame costs a block of the slab, books and a second message.
+const InlineBytes = 1024
+
+// NullHeader is the null value, spelt out: an empty header would look like none.
+func NullHeader() []byte { return []byte{0x08, 0x00} }
+
+// View lays a tensor over a frame: it sets Data, or Far.
+type View func(space memory.Space, f memory.Frame, t *ops.Tensor)
+
+// InPlace is the View of memory that the processor can address.
+func InPlace(space memory.Space, f memory.Frame, t *ops.Tensor) {
+	t.Data = space.Bytes(f.Offset, f.Bytes)
+}
+
+// Arguments are those of a call, with tensors as view lays them over the frames of
+// its inputs; own is the space of frames that name none. Errors are of type
+// *device.Error.
+func Arguments(call device.Call, own memory.Space, view View) (ops.Args, error) {
+	if len(call.Arguments) == 0 {
+		return ops.Args{}, nil
+	}
+	var arguments millracev1.Arguments
+	if err := proto.Unmarshal(call.Arguments, &arguments); err != nil {
+		return ops.Args{}, &device.Error{Reason: "INVALID_ARGUMENT", Message: fmt.Sprintf("%s: the arguments are not a millrace.v1.Arguments message: %v", call.Op, err)}
+	}
+	d := decoder{slab: own, view: view, inputs: call.Inputs, decoded: make([]any, len(call.Inputs)), known: make([]bool, len(call.Inputs))}
+	args, err := d.arguments(&arguments)
+	if err != nil {
+		return ops.Args{}, &device.Error{Reason: "INVALID_ARGUMENT", Message: fmt.Sprintf("%s: %v", call.Op, err)}
+	}
+	return args, nil
+}
+
+// Failure puts an error of an operation into the terms of the API. Those of memory
+// and of contexts stay what they are.
+func Failure(err error) error {
+	var known *device.Error
+	if errors.Is(err, device.ErrNoRoom) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &known) {
+		return err
+	}
+	var e *ops.Error
+	reason := "OP_FAILED"
+	if errors.As(err, &e) {
+		switch e.Kind {
+		case ops.UnknownOp:
+			reason = "FUNCTION_NOT_FOUND"
+		case ops.BadArgument:
+			reason = "INVALID_ARGUMENT"
+		case ops.Failed:
+		}
+	}
+	return &device.Error{Reason: reason, Message: err.Error()}
+}
 
 // opaque stands for a payload of another language: operations that only pass
 // arguments by may be given one.
@@ -23,6 +79,7 @@ type opaque string
 // slab.
 type decoder struct {
 	slab    memory.Space
+	view    View
 	inputs  []device.Input
 	decoded []any
 	known   []bool
@@ -153,7 +210,7 @@ func (d *decoder) tensor(t *millracev1.Tensor, at *place) (*ops.Tensor, error) {
 			return nil, fmt.Errorf("a tensor refers to frame %d, which it does not have", l.Frame)
 		}
 		if f := at.frames[l.Frame]; f.Bytes > 0 {
-			out.Data = at.space.Bytes(f.Offset, f.Bytes)
+			d.view(at.space, f, out)
 		}
 	}
 	if err := out.Check(); err != nil {
@@ -162,37 +219,69 @@ func (d *decoder) tensor(t *millracev1.Tensor, at *place) (*ops.Tensor, error) {
 	return out, nil
 }
 
-// encoder gives an operation its output memory and describes its result.
-type encoder struct {
-	slab   memory.Space
-	alloc  device.Allocator
+// Encoder gives an operation its output memory and describes its result.
+type Encoder struct {
+	space memory.Space
+	alloc device.Allocator
+	view  View
+	// write copies to a frame what lies elsewhere.
+	write  func(f memory.Frame, p []byte) error
 	frames []memory.Frame
-	// data are the bytes of frames, in order.
-	data [][]byte
+	// tensors lie over frames, in order.
+	tensors []*ops.Tensor
 	// inline is how many bytes of tensors lie outside of the slab.
 	inline int64
 }
 
-// allocate is an ops.Allocator.
-func (e *encoder) allocate(dtype ops.DType, shape []int64) (*ops.Tensor, error) {
-	t := &ops.Tensor{DType: dtype, Shape: shape, Strides: ops.ContiguousStrides(dtype, shape)}
-	n := t.Bytes()
-	if e.inline+n <= inlineBytes {
-		e.inline += n
-		small, err := ops.NewTensor(dtype, shape)
-		return small, err
+// NewEncoder is for one call. write fills a frame from the processor's memory.
+func NewEncoder(space memory.Space, alloc device.Allocator, view View, write func(f memory.Frame, p []byte) error) *Encoder {
+	return &Encoder{space: space, alloc: alloc, view: view, write: write}
+}
+
+// Inline says whether n more bytes are to lie in the header, and counts them if so.
+func (e *Encoder) Inline(n int64) bool {
+	if e.inline+n > InlineBytes {
+		return false
 	}
-	f, err := e.alloc(uint64(n))
+	e.inline += n
+	return true
+}
+
+// Allocate is an ops.Allocator: what is small lies in the heap.
+func (e *Encoder) Allocate(dtype ops.DType, shape []int64) (*ops.Tensor, error) {
+	if t := (&ops.Tensor{DType: dtype, Shape: shape}); e.Inline(t.Bytes()) {
+		return ops.NewTensor(dtype, shape)
+	}
+	return e.Frame(dtype, shape)
+}
+
+// Frame allocates a tensor in the space.
+func (e *Encoder) Frame(dtype ops.DType, shape []int64) (*ops.Tensor, error) {
+	t := &ops.Tensor{DType: dtype, Shape: shape, Strides: ops.ContiguousStrides(dtype, shape)}
+	f, err := e.alloc(uint64(t.Bytes()))
 	if err != nil {
 		return nil, err
 	}
-	t.Data = e.slab.Bytes(f.Offset, f.Bytes)
+	e.view(e.space, f, t)
 	e.frames = append(e.frames, f)
-	e.data = append(e.data, t.Data)
+	e.tensors = append(e.tensors, t)
 	return t, nil
 }
 
-func (e *encoder) value(x any) (*millracev1.Value, error) {
+// Result describes what an operation returned.
+func (e *Encoder) Result(x any) (device.Result, error) {
+	if x == nil {
+		return device.Result{Header: NullHeader(), Frames: e.frames}, nil
+	}
+	value, err := e.value(x)
+	if err != nil {
+		return device.Result{}, err
+	}
+	header, err := proto.Marshal(value)
+	return device.Result{Header: header, Frames: e.frames}, err
+}
+
+func (e *Encoder) value(x any) (*millracev1.Value, error) {
 	switch x := x.(type) {
 	case nil:
 		return &millracev1.Value{Kind: &millracev1.Value_NullValue{}}, nil
@@ -240,21 +329,21 @@ func (e *encoder) value(x any) (*millracev1.Value, error) {
 
 // tensor finds the frame that a tensor lies in. One that lies elsewhere, in the
 // heap, is copied into its header or a frame of its own.
-func (e *encoder) tensor(t *ops.Tensor) (*millracev1.Tensor, error) {
+func (e *Encoder) tensor(t *ops.Tensor) (*millracev1.Tensor, error) {
 	out := &millracev1.Tensor{Dtype: millracev1.DType(t.DType), Shape: t.Shape, OffsetBytes: uint64(t.Offset)}
 	if !t.Contiguous() {
 		out.Strides = t.Strides
 	}
-	if len(t.Data) == 0 {
-		return out, nil
-	}
-	for i, d := range e.data {
-		if len(d) == len(t.Data) && &d[0] == &t.Data[0] {
+	for i, known := range e.tensors {
+		if known.Far != nil && known.Far == t.Far || len(t.Data) > 0 && len(known.Data) == len(t.Data) && &known.Data[0] == &t.Data[0] {
 			out.Location = &millracev1.Tensor_Frame{Frame: uint32(i)}
 			return out, nil
 		}
 	}
-	if len(t.Data) <= inlineBytes {
+	if len(t.Data) == 0 {
+		return out, nil
+	}
+	if len(t.Data) <= InlineBytes {
 		out.Location = &millracev1.Tensor_InlineData{InlineData: t.Data}
 		return out, nil
 	}
@@ -262,10 +351,11 @@ func (e *encoder) tensor(t *ops.Tensor) (*millracev1.Tensor, error) {
 	if err != nil {
 		return nil, err
 	}
-	data := e.slab.Bytes(f.Offset, f.Bytes)
-	copy(data, t.Data)
+	if err := e.write(f, t.Data); err != nil {
+		return nil, err
+	}
 	e.frames = append(e.frames, f)
-	e.data = append(e.data, data)
+	e.tensors = append(e.tensors, t)
 	out.Location = &millracev1.Tensor_Frame{Frame: uint32(len(e.frames) - 1)}
 	return out, nil
 }

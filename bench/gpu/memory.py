@@ -1,0 +1,96 @@
+"""What a GPU worker's memory does for a Python client: MILLRACE_BINARY [host].
+
+Starts `millrace up --device cuda` with a slab of 4 GiB and 24 GiB of pinned memory below it, scatters and gathers
+256 MiB of NumPy, then makes 12.9 GB in chunks of 512 MiB by native ops, and reduces them twice: a working set of three
+times the slab. Each line is one figure. With "host" the worker has host memory, and everything is small.
+"""
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import millrace
+import numpy as np
+from millrace.ops import native
+
+
+def main() -> None:
+    binary, host = sys.argv[1], sys.argv[2:] == ["host"]
+    scale = 256 if host else 1
+    directory = tempfile.mkdtemp()
+    file = Path(directory) / "scheduler.json"
+    command = [
+        binary,
+        "up",
+        "--workers",
+        "1",
+        "--slots",
+        "2",
+        "--scheduler-file",
+        str(file),
+        "--local-directory",
+        directory,
+    ]
+    limits = [f"{4352 // scale}MiB", "--pinned-limit", f"{25600 // scale}MiB"]
+    command += (
+        ["--device", "host", "--memory-limit", limits[0]]
+        if host
+        else ["--device", "cuda", "--device-memory-limit", *limits]
+    )
+    began = time.perf_counter()
+    up = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert up.stdout is not None
+    try:
+        for line in up.stdout:
+            if line.startswith("ready"):
+                break
+        print(f"start: {time.perf_counter() - began:.2f} s", flush=True)
+        for shared in (True, False):
+            with millrace.Client(scheduler_file=str(file), shared_memory=shared) as client:
+                clients(client, "shared memory" if shared else "streams", (256 << 20) // scale)
+        with millrace.Client(scheduler_file=str(file)) as client:
+            streamed(client, (64 << 20) // scale)
+    finally:
+        up.terminate()
+        up.wait(20)
+
+
+def clients(client: millrace.Client, how: str, size: int) -> None:
+    data = np.random.default_rng(1).integers(0, 255, size, np.uint8)
+    for _ in range(4):
+        began = time.perf_counter()
+        future = client.scatter(data, hash=False)
+        wrote = time.perf_counter() - began
+        began = time.perf_counter()
+        back = client.gather(future)
+        read = time.perf_counter() - began
+        began = time.perf_counter()
+        copied = client.gather(future, copy=True)
+        copying = time.perf_counter() - began
+        assert np.array_equal(back, data) and np.array_equal(copied, data)
+        rates = [f"{size / s / 1e9:.2f}" for s in (wrote, read, copying)]
+        print(f"{how}: scatter, gather, gather with copy: {', '.join(rates)} GB/s", flush=True)
+        del back, copied, future
+
+
+def streamed(client: millrace.Client, elements: int, chunks: int = 24) -> None:
+    total = chunks * elements * 8
+    began = time.perf_counter()
+    made = [client.submit(native("array.full"), [elements], float(i + 1)) for i in range(chunks)]
+    for future in made:
+        future.result_wait() if hasattr(future, "result_wait") else client.wait([future])
+    took = time.perf_counter() - began
+    print(f"create {total / 1e9:.1f} GB: {took:.3f} s, {total / took / 1e9:.1f} GB/s", flush=True)
+    for turn in range(2):
+        began = time.perf_counter()
+        sums = [client.submit(native("array.reduce"), f, "sum", key=f"sum-{turn}-{i}") for i, f in enumerate(made)]
+        values = client.gather(sums)
+        took = time.perf_counter() - began
+        assert [float(v) for v in values] == [float(elements * (i + 1)) for i in range(chunks)], values
+        print(f"reduce {total / 1e9:.1f} GB: {took:.3f} s, {total / took / 1e9:.1f} GB/s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

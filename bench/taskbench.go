@@ -1,0 +1,235 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/internal/version"
+)
+
+// hostFlops are the operations of one iteration of bench.point on the host.
+const hostFlops = 128
+
+// TaskBenchConfig is `bench taskbench`.
+type TaskBenchConfig struct {
+	Cluster ClusterConfig
+	// Pattern is one of Patterns, Width and Steps are the graph's, Radix is the number of inputs of nearest.
+	Pattern             string
+	Width, Steps, Radix int
+	// OutputBytes of each task, a multiple of 16.
+	OutputBytes int
+	// Iterations of the longest tasks; each further measurement halves them, down to 1 and then none.
+	Iterations int
+	// Repetitions of each measurement. The best one counts, as in the paper's scripts the mean of few does not.
+	Repetitions int
+	Progress    func(done, of int)
+}
+
+// TaskBenchRow is one granularity.
+type TaskBenchRow struct {
+	Iterations int `json:"iterations"`
+	// Granularity is the elapsed time times the workers by the number of tasks.
+	Granularity Micros `json:"granularity_us"`
+	// Efficiency is the rate of operations relative to the best of all rows.
+	Efficiency float64 `json:"efficiency"`
+	Seconds    float64 `json:"seconds"`
+}
+
+// TaskBenchResult is the result: METG(50 %) is the smallest granularity at which half of the best rate is reached,
+// interpolated to the next smaller row.
+type TaskBenchResult struct {
+	Bench       string         `json:"bench"`
+	Pattern     string         `json:"pattern"`
+	Kernel      string         `json:"kernel"`
+	Workers     int            `json:"workers"`
+	Width       int            `json:"width"`
+	Steps       int            `json:"steps"`
+	Tasks       int            `json:"tasks"`
+	OutputBytes int            `json:"output_bytes"`
+	METG50      Micros         `json:"metg50_us"`
+	Rows        []TaskBenchRow `json:"rows"`
+	Version     string         `json:"version"`
+	Machine     string         `json:"machine"`
+}
+
+// patterns say which points of the step before a point needs, of a row of so many. The names and meanings are those of Task
+// Bench (Slaughter et al., SC20, core.cc).
+var patterns = map[string]func(step, point, width, radix int) []int{
+	"trivial": func(int, int, int, int) []int { return nil },
+	"no_comm": func(_, p, _, _ int) []int { return []int{p} },
+	"stencil_1d": func(_, p, width, _ int) []int {
+		return span(max(p-1, 0), min(p+1, width-1))
+	},
+	"stencil_1d_periodic": func(_, p, width, _ int) []int {
+		from := []int{(p + width - 1) % width, p, (p + 1) % width}
+		slices.Sort(from)
+		return slices.Compact(from)
+	},
+	"fft": func(step, p, width, _ int) []int {
+		stride := 1 << ((step - 1) % max(bits.Len(uint(width-1)), 1))
+		from := []int{p}
+		if p-stride >= 0 {
+			from = append(from, p-stride)
+		}
+		if p+stride < width {
+			from = append(from, p+stride)
+		}
+		slices.Sort(from)
+		return from
+	},
+	"nearest": func(_, p, width, radix int) []int {
+		first := max(min(p-radix/2, width-radix), 0)
+		return span(first, min(first+radix, width)-1)
+	},
+	"all_to_all": func(_, _, width, _ int) []int { return span(0, width-1) },
+}
+
+// Patterns are the names of the graphs that TaskBench knows.
+func Patterns() []string { return slices.Sorted(maps.Keys(patterns)) }
+
+func span(first, last int) (out []int) {
+	for i := first; i <= last; i++ {
+		out = append(out, i)
+	}
+	return out
+}
+
+// TaskBench measures the smallest tasks that keep workers half busy.
+func TaskBench(ctx context.Context, c TaskBenchConfig) (out TaskBenchResult, err error) {
+	from, ok := patterns[c.Pattern]
+	if !ok {
+		return out, fmt.Errorf("bench taskbench: pattern %q; one of %s", c.Pattern, strings.Join(Patterns(), ", "))
+	}
+	if c.Width == 0 {
+		c.Width = c.Cluster.Workers
+	}
+	if c.Cluster.Workers < 1 || c.Width < 1 || c.Steps < 1 || c.Iterations < 1 || c.OutputBytes < 16 || c.OutputBytes%16 != 0 || c.Radix < 0 {
+		return out, fmt.Errorf("bench taskbench: %d workers, width %d, %d steps, radix %d, %d iterations, %d bytes: at least 1 of each, and a multiple of 16 bytes",
+			c.Cluster.Workers, c.Width, c.Steps, c.Radix, c.Iterations, c.OutputBytes)
+	}
+	c.Repetitions = max(c.Repetitions, 1)
+	if c.Cluster.Slots == 0 {
+		c.Cluster.Slots = 1
+	}
+	cluster, err := StartCluster(ctx, c.Cluster)
+	if err != nil {
+		return out, err
+	}
+	defer func() {
+		if closed := cluster.Close(); err == nil {
+			err = closed
+		}
+	}()
+	sweep := []int{}
+	for n := c.Iterations; n > 0; n /= 2 {
+		sweep = append(sweep, n)
+	}
+	if _, err := taskBenchRound(ctx, cluster, c, from, "warm", sweep[len(sweep)-1]); err != nil {
+		return out, err
+	}
+	out = TaskBenchResult{
+		Bench: "taskbench", Pattern: c.Pattern, Kernel: "compute_bound", Workers: c.Cluster.Workers, Width: c.Width, Steps: c.Steps,
+		Tasks: c.Width * c.Steps, OutputBytes: c.OutputBytes, Version: version.String(), Machine: Machine(),
+	}
+	for i, n := range sweep {
+		best := time.Duration(0)
+		for r := range c.Repetitions {
+			took, err := taskBenchRound(ctx, cluster, c, from, fmt.Sprintf("n%d-%d", n, r), n)
+			if err != nil {
+				return out, err
+			}
+			if best == 0 || took < best {
+				best = took
+			}
+		}
+		out.Rows = append(out.Rows, TaskBenchRow{
+			Iterations: n, Seconds: best.Seconds(),
+			Granularity: Micros(best.Seconds() * 1e6 * float64(c.Cluster.Workers) / float64(out.Tasks)),
+		})
+		if c.Progress != nil {
+			c.Progress(i+1, len(sweep))
+		}
+	}
+	out.METG50 = judge(out.Rows)
+	return out, nil
+}
+
+// judge fills in the efficiencies and returns METG(50 %), 0 if no row is below it: the true one is smaller than all.
+func judge(rows []TaskBenchRow) Micros {
+	rate := func(r TaskBenchRow) float64 { return float64(r.Iterations) / r.Seconds }
+	peak := 0.0
+	for _, r := range rows {
+		peak = max(peak, rate(r))
+	}
+	for i := range rows {
+		rows[i].Efficiency = rate(rows[i]) / peak
+	}
+	for i := 1; i < len(rows); i++ {
+		above, below := rows[i-1], rows[i]
+		if above.Efficiency >= 0.5 && below.Efficiency < 0.5 {
+			part := (above.Efficiency - 0.5) / (above.Efficiency - below.Efficiency)
+			return above.Granularity + Micros(part)*(below.Granularity-above.Granularity)
+		}
+	}
+	return 0
+}
+
+// taskBenchRound builds, submits and awaits one graph, and looks at what its last row says.
+func taskBenchRound(ctx context.Context, cluster *Cluster, c TaskBenchConfig, from func(step, point, width, radix int) []int, name string, iterations int) (time.Duration, error) {
+	op := millrace.Native("bench.point")
+	if err := cluster.settle(ctx); err != nil {
+		return 0, err
+	}
+	began := time.Now()
+	g := cluster.Client.NewGraph("taskbench")
+	at := func(step, point int) string { return name + "-" + strconv.Itoa(step) + "-" + strconv.Itoa(point) }
+	for step := range c.Steps {
+		for p := range c.Width {
+			needs := []int64{}
+			var inputs []any
+			if step > 0 {
+				for _, q := range from(step, p, c.Width, c.Radix) {
+					needs = append(needs, int64(q))
+					inputs = append(inputs, millrace.Key(at(step-1, q)))
+				}
+			}
+			var options []millrace.TaskOption
+			if step == c.Steps-1 || c.Pattern == "trivial" {
+				options = append(options, millrace.Hold())
+			}
+			g.Add(at(step, p), op, millrace.Args(append([]any{step, p, needs, iterations, c.OutputBytes}, inputs...)...), options...)
+		}
+	}
+	run, err := g.Submit(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer run.Release()
+	if err := run.Wait(ctx); err != nil {
+		return 0, err
+	}
+	took := time.Since(began)
+	for p := range c.Width {
+		future := run.Future(millrace.Key(at(c.Steps-1, p)))
+		data, err := millrace.Get[[]byte](ctx, future)
+		if err != nil {
+			return 0, err
+		}
+		var pair [16]byte
+		binary.LittleEndian.PutUint64(pair[:], uint64(c.Steps-1))
+		binary.LittleEndian.PutUint64(pair[8:], uint64(p))
+		if !bytes.Equal(data, bytes.Repeat(pair[:], len(data)/len(pair))) || len(data) != c.OutputBytes {
+			return 0, fmt.Errorf("bench taskbench: point %d of the last step has wrong bytes", p)
+		}
+	}
+	return took, nil
+}

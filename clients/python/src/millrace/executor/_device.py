@@ -1,0 +1,277 @@
+"""The worker's slab on a GPU, as arrays of CuPy, torch and others, without a copy."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import sys
+from typing import TYPE_CHECKING, Any
+
+from millrace._arrays import DeviceFrame, DeviceView
+from millrace.executor._driver import CudaError, Driver
+
+if TYPE_CHECKING:
+    from millrace._pb.millrace.v1 import executor_pb2
+
+__all__ = ["CudaError", "Device", "DeviceArray", "DeviceRange"]
+
+#: Arrays on the GPU up to this size are stored with the header, in host memory: cheaper than memory of their own.
+INLINE_BYTES = 4 << 10
+
+
+class DeviceRange:
+    """A frame of an input, by where it lies in the slab. Read only."""
+
+    __slots__ = ("device", "nbytes", "offset")
+
+    def __init__(self, device: Device, offset: int, nbytes: int) -> None:
+        self.device, self.offset, self.nbytes = device, offset, nbytes
+
+
+class DeviceArray:
+    """What a task is given on a machine with neither CuPy nor torch: every library that reads `__cuda_array_interface__`
+    takes it without a copy."""
+
+    def __init__(
+        self, device: Device, pointer: int, dtype: Any, shape: tuple[int, ...], strides: Any, owner: Any = None
+    ) -> None:
+        self._device, self._owner = device, owner
+        self.dtype, self.shape, self.strides = dtype, shape, strides
+        self._pointer = pointer
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "version": 3,
+            "typestr": self.dtype.str,
+            "shape": self.shape,
+            "strides": self.strides,
+            "data": (self._pointer, False),
+            "stream": None,  # what it holds was there before the task began
+        }
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for length in self.shape:
+            n *= length
+        return n
+
+    def get(self) -> Any:
+        """A NumPy copy."""
+        import numpy as np
+
+        view = DeviceView(
+            self,
+            "",
+            self._pointer,
+            self.dtype.name,
+            self.dtype.itemsize,
+            self.shape,
+            self.strides,
+        )
+        return self._device.fetch(view, np.dtype(self.dtype))
+
+    def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
+        array = self.get()
+        return array if dtype is None else array.astype(dtype)
+
+    def __repr__(self) -> str:
+        return f"DeviceArray(shape={self.shape}, dtype={self.dtype})"
+
+
+class Device:
+    """The GPU of the worker. Everything here is the main thread's."""
+
+    def __init__(self, hello: executor_pb2.ExecutorDevice, size: int) -> None:
+        self.hello = hello
+        self.driver = Driver(hello.driver, hello.uuid, hello.ordinal)
+        self.size = size
+        self.base = self.driver.open(hello.memory_handle)
+        found = ctypes.create_string_buffer(len(hello.header))
+        self.driver.read(ctypes.addressof(found), self.base, len(hello.header))
+        if found.raw != hello.header:
+            raise RuntimeError(
+                "the memory behind the worker's handle is not its slab: it is that of an earlier life of it"
+            )
+        #: Arrays up to this size are stored with the header.
+        self.inline_bytes = INLINE_BYTES
+        #: Library whose arrays the run at work is given; "": DeviceArray.
+        self.library = ""
+        self._default: str | None = None
+        # CuPy's name for all of the slab.
+        self._unowned: Any = None
+
+    # ---- inputs --------------------------------------------------------------------------------------------------
+
+    def choose(self, wanted: str | None) -> None:
+        """Sets the library for the next run."""
+        if wanted is None:
+            if self._default is None:
+                found = (n for n in ("cupy", "torch") if n in sys.modules or importlib.util.find_spec(n) is not None)
+                self._default = next(found, "")
+            wanted = self._default
+        self.library = wanted
+
+    def tensor(
+        self, data: Any, dtype: Any, shape: tuple[int, ...], offset: int, strides: tuple[int, ...] | None
+    ) -> Any:
+        """An input with axes. `data` is a DeviceRange, or bytes that came with the header; None: it has no elements."""
+        import numpy as np
+
+        if self.library == "numpy":
+            host = self.host(data) if isinstance(data, DeviceRange) else data
+            array = np.empty(shape, dtype) if host is None else np.ndarray(shape, dtype, host, offset, strides)
+            array.flags.writeable = False
+            return array
+        if not isinstance(data, DeviceRange):
+            array = np.empty(shape, dtype) if data is None else np.ndarray(shape, dtype, data, offset, strides)
+            return self.upload(array)
+        return self.wrap(self.library, self.base + data.offset + offset, dtype.name, shape, strides)
+
+    def wrap(
+        self, library: str, pointer: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...] | None
+    ) -> Any:
+        """Memory of the slab as an array."""
+        if library == "cupy":
+            import cupy  # pyright: ignore[reportMissingImports]
+
+            if self._unowned is None:
+                self._unowned = cupy.cuda.UnownedMemory(self.base, self.size, self, 0)
+            return cupy.ndarray(
+                shape, dtype, cupy.cuda.MemoryPointer(self._unowned, pointer - self.base), strides or None
+            )
+        if library == "torch":
+            return self._torch(pointer, dtype, shape, strides)
+        import numpy as np
+
+        array = DeviceArray(self, pointer, np.dtype(dtype), shape, strides or None)
+        if library == "numba":
+            from numba import cuda  # pyright: ignore[reportMissingImports]
+
+            return cuda.as_cuda_array(array)
+        return array
+
+    def restore(self, data: DeviceRange, library: str, dtype: str, shape: tuple[int, ...], order: str) -> Any:
+        """An array of a pickle, which belongs to that library unless the task wants NumPy's."""
+        import numpy as np
+
+        if self.library == "numpy" and library != "torch":
+            array = np.frombuffer(self.host(data), dtype).reshape(shape, order=order)  # pyright: ignore[reportCallIssue, reportArgumentType]
+            array.flags.writeable = False
+            return array
+        strides = None
+        if order == "F":
+            strides, step = [], data.nbytes
+            for n in shape:
+                step //= n
+            for n in shape:
+                strides.append(step)
+                step *= n
+            strides = tuple(strides)
+        return self.wrap(library or self.library, self.base + data.offset, dtype, shape, strides)
+
+    def _torch(self, pointer: int, name: str, shape: tuple[int, ...], strides: tuple[int, ...] | None) -> Any:
+        import numpy as np
+        import torch  # pyright: ignore[reportMissingImports]
+
+        dtype = getattr(torch, name)
+        itemsize = dtype.itemsize
+        view = DeviceView(None, "", pointer, name, itemsize, shape, strides)
+        if any(s < 0 or s % itemsize for s in view.strides):  # torch knows no such strides
+            return torch.from_numpy(self.fetch(view, np.dtype(name))).cuda()
+        if 0 in shape:
+            return torch.empty(shape, dtype=dtype, device="cuda")
+        extent = itemsize + sum((n - 1) * s for n, s in zip(shape, view.strides, strict=True))
+        flat = torch.as_tensor(DeviceArray(self, pointer, np.dtype("u1"), (extent,), None), device="cuda").view(dtype)
+        return flat.as_strided(shape, [s // itemsize for s in view.strides])
+
+    def upload(self, array: Any, library: str | None = None) -> Any:
+        """A copy on the GPU of a small array in host memory."""
+        library = self.library if library is None else library
+        if library == "cupy":
+            import cupy  # pyright: ignore[reportMissingImports]
+
+            return cupy.asarray(array)
+        if library == "torch":
+            import torch  # pyright: ignore[reportMissingImports]
+
+            return torch.tensor(array, device="cuda")
+        if library == "numba":
+            from numba import cuda  # pyright: ignore[reportMissingImports]
+
+            return cuda.to_device(array)
+        return array  # nobody here could free the memory
+
+    def host(self, frame: DeviceRange) -> memoryview:
+        """A copy of a frame in host memory."""
+        data = bytearray(frame.nbytes)
+        if data:
+            room = (ctypes.c_ubyte * len(data)).from_buffer(data)
+            self.driver.read(ctypes.addressof(room), self.base + frame.offset, len(data))
+        return memoryview(data).toreadonly()
+
+    def fetch(self, view: DeviceView, dtype: Any) -> Any:
+        """A NumPy copy of an array that nobody writes to any more."""
+        import numpy as np
+
+        low = sum((n - 1) * s for n, s in zip(view.shape, view.strides, strict=True) if s < 0)
+        high = sum((n - 1) * s for n, s in zip(view.shape, view.strides, strict=True) if s > 0)
+        if 0 in view.shape:
+            return np.empty(view.shape, dtype)
+        data = np.empty(high - low + view.itemsize, np.uint8)
+        self.driver.read(data.ctypes.data, view.pointer + low, data.nbytes)
+        array = np.ndarray(view.shape, dtype, data, -low, view.strides)
+        return array if not view.order == "" else np.ascontiguousarray(array)
+
+    # ---- results -------------------------------------------------------------------------------------------------
+
+    def offset(self, frame: Any) -> int | None:
+        """Where a frame lies in the slab; None if it is elsewhere."""
+        if not isinstance(frame, DeviceFrame) or frame.gaps:
+            return None
+        at = frame.view.pointer - self.base
+        return at if 0 <= at and at + frame.nbytes <= self.size else None
+
+    def write(self, frame: Any, at: int) -> None:
+        """Begins to copy a frame of a result to where it is to lie. REQUIRES: it stays until `wait`."""
+        if not frame.nbytes:
+            return
+        if not isinstance(frame, DeviceFrame):
+            import numpy as np
+
+            host = np.frombuffer(frame, np.uint8) if isinstance(frame, memoryview) else np.ascontiguousarray(frame)
+            self.driver.write(self.base + at, host.ctypes.data, host.nbytes)
+            # What is not registered with the driver was looked at before the call returned, but small things may not.
+            self.driver.wait()
+            return
+        view = frame.view
+        if not frame.gaps:
+            self.driver.copy(self.base + at, view.pointer, view.nbytes)
+        elif view.library == "torch":
+            self.wrap("torch", self.base + at, view.dtype, view.shape, None).copy_(view.owner.detach())
+        else:
+            cupy: Any = sys.modules.get("cupy")
+            if cupy is None:
+                host = self.fetch(view, view.dtype)
+                self.driver.write(self.base + at, host.ctypes.data, host.nbytes)
+                self.driver.wait()
+                return
+            self.wrap("cupy", self.base + at, view.dtype, view.shape, None)[...] = cupy.asarray(view.owner)
+
+    # ---- order ---------------------------------------------------------------------------------------------------
+
+    def wait(self) -> None:
+        """Returns once what the task submitted to its current streams is done, and the copies of this object."""
+        streams = {0}
+        cupy: Any = sys.modules.get("cupy")
+        if cupy is not None:
+            streams.add(cupy.cuda.get_current_stream().ptr)
+        torch: Any = getattr(sys.modules.get("torch"), "cuda", None)  # another thread may be importing it
+        if torch is not None and torch.is_initialized():
+            streams.add(torch.current_stream().cuda_stream)
+        self.driver.wait(*streams)

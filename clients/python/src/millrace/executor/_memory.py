@@ -1,0 +1,254 @@
+"""Memory on the GPU that tasks take for themselves: leased from the slab for the allocators of libraries, and found again
+when there is none left."""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import sys
+import threading
+import time
+import traceback
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any
+
+from millrace.executor._driver import OUT_OF_MEMORY, CudaError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millrace.executor._device import Device
+
+#: Smaller allocations are left to CuPy's own pool, in bytes: their results are copied, which costs nothing.
+SMALLEST = 256 << 10
+#: Longest wait for the other processes on the GPU to be idle, in seconds.
+_ALONE = 30.0
+#: When a process that has nothing to do gives back what its libraries keep, in seconds, and how long that may take.
+IDLE = 0.5
+_GIVING_BACK = 0.3
+
+
+class NoLease(Exception):
+    """The worker has no room, and says what fills it."""
+
+
+class Lease:
+    """Memory of the slab that is this process's until it is released."""
+
+    __slots__ = ("given", "offset", "request", "size")
+
+    def __init__(self, request: int, offset: int, size: int) -> None:
+        self.request, self.offset, self.size = request, offset, size
+        #: A result lies in it, which keeps the memory from then on.
+        self.given = False
+
+
+class _Owner:
+    """Held by arrays that lie in a lease."""
+
+    __slots__ = ("_arena", "_lease")
+
+    def __init__(self, arena: Arena, lease: Lease) -> None:
+        self._arena, self._lease = arena, lease
+
+    def __del__(self) -> None:
+        self._arena.free(self._lease)
+
+
+def _rounded(size: int) -> int:
+    """Sizes come in eight steps to each power of two, so that what was freed fits again."""
+    step = max(1 << max(size.bit_length() - 4, 0), 512)
+    return (size + step - 1) // step * step
+
+
+class Arena:
+    """An allocator of CuPy whose memory lies in the slab, so that results need no copy.
+
+    Each block is a lease of its own: what becomes a result leaves with it, and the rest is kept for the next allocation of
+    that size on the same stream.
+    """
+
+    def __init__(self, device: Device, lease: Callable[[int], Lease], limit: int) -> None:
+        self._device, self._lease, self._limit = device, lease, limit
+        # Arrays are freed in any thread, also by the garbage collector in the middle of anything: that only puts them here,
+        # with the stream that they may still be used on.
+        self._freed: deque[tuple[Lease, int]] = deque()
+        # Guards what follows.
+        self._lock = threading.Lock()
+        self._live: dict[int, Lease] = {}
+        self._kept: OrderedDict[int, tuple[tuple[int, int], Lease]] = OrderedDict()
+        self._kept_bytes = 0
+        # Numbers of leases that nothing refers to, to be released once no kernel can use them any more.
+        self._released: list[int] = []
+        # Everything that the pool of CuPy refuses is taken here, whatever its size.
+        self.overflow = False
+        #: Why there was no lease, the last time.
+        self.refused = ""
+
+    def malloc(self, size: int) -> Any:
+        """CuPy's allocator."""
+        import cupy  # pyright: ignore[reportMissingImports]
+
+        pool = cupy.get_default_memory_pool()
+        if self.overflow:
+            try:
+                return pool.malloc(size)
+            except cupy.cuda.memory.OutOfMemoryError:
+                pool.free_all_blocks()
+        elif size < SMALLEST or size > self._limit:
+            return pool.malloc(size)
+        lease = self._take(size, cupy.cuda.get_current_stream().ptr)
+        if lease is None:
+            return pool.malloc(size)
+        memory = cupy.cuda.UnownedMemory(self._device.base + lease.offset, lease.size, _Owner(self, lease), 0)
+        return cupy.cuda.MemoryPointer(memory, 0)
+
+    def _take(self, size: int, stream: int) -> Lease | None:
+        size = _rounded(size)
+        with self._lock:
+            self._settle()
+            for offset, (fits, lease) in self._kept.items():
+                if fits == (stream, size):
+                    del self._kept[offset]
+                    self._kept_bytes -= size
+                    self._live[offset] = lease
+                    return lease
+        try:
+            lease = self._lease(size)
+        except NoLease as e:
+            self.refused = str(e)
+            return None
+        with self._lock:
+            self._live[lease.offset] = lease
+        return lease
+
+    def free(self, lease: Lease) -> None:
+        cupy: Any = sys.modules.get("cupy")
+        self._freed.append((lease, cupy.cuda.get_current_stream().ptr if cupy is not None else 0))
+
+    def _settle(self) -> None:
+        """Keeps what was freed, up to the limit. REQUIRES: the lock."""
+        while self._freed:
+            lease, stream = self._freed.popleft()
+            if self._live.get(lease.offset) is not lease:
+                continue  # given away
+            del self._live[lease.offset]
+            self._kept[lease.offset] = (stream, lease.size), lease
+            self._kept_bytes += lease.size
+            while self._kept_bytes > self._limit:
+                _, (_, old) = self._kept.popitem(last=False)
+                self._kept_bytes -= old.size
+                self._released.append(old.request)
+
+    def holds(self, at: int, nbytes: int) -> bool:
+        """A result may lie where it is, in memory of this arena. It leaves it then."""
+        with self._lock:
+            for lease in self._live.values():
+                if lease.offset <= at and at + nbytes <= lease.offset + lease.size:
+                    # Else a small part would keep all of it.
+                    lease.given = lease.given or 2 * nbytes >= lease.size
+                    return lease.given
+        return False
+
+    def forget(self, *, all_of_it: bool = False) -> None:
+        """Has what was given away, or everything that is kept, released."""
+        with self._lock:
+            for lease in [lease for lease in self._live.values() if lease.given]:
+                del self._live[lease.offset]
+                self._released.append(lease.request)
+            self._settle()
+            if all_of_it:
+                self._released += [lease.request for _, lease in self._kept.values()]
+                self._kept.clear()
+                self._kept_bytes = 0
+
+    def keep_all(self) -> None:
+        """What was to leave with a result stays: there is none."""
+        with self._lock:
+            for lease in self._live.values():
+                lease.given = False
+
+    def released(self) -> list[int]:
+        """Leases to be released now. REQUIRES: nothing that was submitted is still running."""
+        with self._lock:
+            out, self._released = self._released, []
+            return out
+
+
+class Gate:
+    """Lets the processes of one worker take turns on the GPU: all share it, unless one has to be alone."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def share(self) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_SH)
+
+    def leave(self) -> None:
+        fcntl.lockf(self._fd, fcntl.LOCK_UN)
+
+    def take(self) -> bool:
+        """Waits until nobody else runs anything; False if that took too long."""
+        self.leave()  # others may want the same
+        until = time.monotonic() + _ALONE
+        while time.monotonic() < until:
+            try:
+                fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                time.sleep(0.002)
+                continue
+            # The others have nothing to do now, and give back what they keep.
+            time.sleep(IDLE + _GIVING_BACK)
+            return True
+        return False
+
+
+def is_out_of_memory(e: BaseException) -> bool:
+    """The GPU had no room for something that the task wanted to allocate."""
+    if isinstance(e, CudaError):
+        return e.code == OUT_OF_MEMORY
+    kind = type(e)
+    if kind.__module__.partition(".")[0] not in ("cupy", "cupy_backends", "torch", "numba"):
+        return False
+    if kind.__name__ == "OutOfMemoryError":
+        return True
+    text = str(e)
+    return any(s in text for s in ("cudaErrorMemoryAllocation", "CUDA_ERROR_OUT_OF_MEMORY", "STATUS_ALLOC_FAILED"))
+
+
+def give_back(e: BaseException | None = None) -> None:
+    """Frees what a failed run has left, and what libraries keep for later."""
+    while e is not None:
+        traceback.clear_frames(e.__traceback__)
+        e = e.__context__
+    gc.collect()
+    cupy: Any = sys.modules.get("cupy")
+    if cupy is not None:
+        cupy.get_default_memory_pool().free_all_blocks()
+        cupy.get_default_pinned_memory_pool().free_all_blocks()
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+def holders(device: Device) -> str:
+    """Who has the GPU's memory, largest first as far as this process knows."""
+    free, total = device.driver.memory()
+    parts = [f"of {_gib(total)}, {_gib(free)} are free, and the slab takes {_gib(device.size)}"]
+    cupy: Any = sys.modules.get("cupy")
+    if cupy is not None:
+        found: list[tuple[int, str]] = []
+        for obj in gc.get_objects():
+            held = list(obj.values()) if type(obj) is dict else [obj]
+            found += [(v.nbytes, f"{v.dtype}{v.shape}") for v in held if type(v) is cupy.ndarray]
+        pool: Any = cupy.get_default_memory_pool()
+        largest = ", ".join(f"{what} of {_gib(n)}" for n, what in sorted(set(found), reverse=True)[:3])
+        parts.append(f"CuPy here has {_gib(pool.used_bytes())} in use{f' (largest: {largest})' if largest else ''}")
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        parts.append(f"torch here has {_gib(torch.cuda.memory_allocated())} in use")
+    return "; ".join(parts)
+
+
+def _gib(n: int) -> str:
+    return f"{n / (1 << 30):.2f} GiB"

@@ -1,0 +1,489 @@
+"""The executor on a GPU, against a test that plays the worker, on a fake driver with a fake CuPy."""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import io
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from millrace import _serialize, arrays
+from millrace._pb.millrace.v1 import executor_pb2, value_pb2
+from test_executor import SLAB, Worker
+
+FAKES = Path(__file__).parent / "fakes"
+DRIVER = Path(__file__).parents[3] / "memory/cuda/cudatest/driver/fake.c"
+HEADER = b"MILLRACE" + bytes(range(56))
+ROOM = 4096
+_MAGIC = 0x4D52464B
+# Words of the driver's state, in bytes from its beginning.
+_DELAY, _FAIL_CODE, _FAIL_COUNT, _FAIL_CALL, _STICKY, _STICKY_PID = 32, 48, 64, 72, 136, 144
+
+cloudpickle.register_pickle_by_value(__import__(__name__))
+
+
+class Fake:
+    """The driver in this process, which plays the worker, and its switches."""
+
+    def __init__(self, directory: Path, devices: int = 1) -> None:
+        self.library, self._state = directory / "libcuda.so.1", directory / "state"
+        compiler = os.environ.get("CC", "cc")
+        subprocess.run(
+            [compiler, "-shared", "-fPIC", "-O1", "-o", self.library, DRIVER, "-lpthread"],
+            check=True,
+            capture_output=True,
+        )
+        self._state.write_bytes(struct.pack("<QQQ", _MAGIC, devices, 1 << 30) + bytes(1 << 20))
+        os.environ["MILLRACE_FAKE_CUDA"] = os.environ["FAKE_CUDA_STATE"] = str(self._state)
+        os.environ["FAKE_LIBCUDA"] = str(self.library)
+        self.lib = ctypes.CDLL(str(self.library))
+        context = ctypes.c_void_p()
+        assert not self.lib.cuInit(0)
+        assert not self.lib.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0)
+        assert not self.lib.cuCtxSetCurrent(context)
+
+    def set(self, at: int, value: int) -> None:
+        with self._state.open("r+b") as f:
+            f.seek(at)
+            f.write(struct.pack("<Q", value))
+
+    def fail(self, call: str, code: int, count: int = 1) -> None:
+        with self._state.open("r+b") as f:
+            f.seek(_FAIL_CALL)
+            f.write(call.encode().ljust(64, b"\0"))
+        self.set(_FAIL_CODE, code)
+        self.set(_FAIL_COUNT, count)
+
+    uuid = bytes([0xFA] * 15 + [0])
+
+    def put(self, at: int, data: bytes) -> None:
+        ctypes.memmove(at, data, len(data))
+
+    def get(self, at: int, n: int) -> bytes:
+        return ctypes.string_at(at, n)
+
+    def slab(self, size: int) -> tuple[int, bytes]:
+        """Its address here and its handle."""
+        at, handle = ctypes.c_uint64(), ctypes.create_string_buffer(64)
+        assert not self.lib.cuMemAlloc_v2(ctypes.byref(at), size)
+        assert not self.lib.cuIpcGetMemHandle(handle, at)
+        return at.value, handle.raw
+
+
+@pytest.fixture(scope="module")
+def fake(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fake]:
+    before = dict(os.environ)
+    yield Fake(tmp_path_factory.mktemp("cuda"))
+    os.environ.clear()
+    os.environ.update(before)
+
+
+class DeviceWorker(Worker):
+    """Plays a worker whose slab lies on a GPU."""
+
+    def __init__(self, gpu: Any, **device: Any) -> None:
+        self.gpu = gpu
+        self.at, handle = gpu.slab(SLAB)
+        gpu.put(self.at, HEADER)
+        fields = {
+            "uuid": gpu.uuid,
+            "memory_handle": handle,
+            "header": HEADER,
+            "alignment": 256,
+            "driver": str(gpu.library),
+        }
+        self.hello = {"device": executor_pb2.ExecutorDevice(**{**fields, **device})}
+        self.leases: dict[int, Any] = {}
+        super().__init__()
+
+    def memory(self, at: int, n: int) -> memoryview:
+        return memoryview(self.gpu.get(self.at + at, n))
+
+    def given(self, at: int, obj: Any) -> executor_pb2.ExecutorInput:
+        """Stores an object as another worker would have."""
+        encoded = _serialize.encode(obj)
+        made = executor_pb2.ExecutorInput(header=encoded.header)
+        for frame in encoded.frames:
+            self.gpu.put(self.at + at, frame.tobytes())
+            made.frames.add(offset=at, bytes=frame.nbytes)
+            at += (frame.nbytes + 255) // 256 * 256
+        return made
+
+    def again(self, finished: Any) -> executor_pb2.ExecutorInput:
+        """The result of a run as the input of another one."""
+        assert not finished.HasField("error"), finished.error
+        return executor_pb2.ExecutorInput(header=finished.header, frames=finished.frames)
+
+    def call(self, function: Callable[..., Any], *inputs: executor_pb2.ExecutorInput) -> Any:
+        self.runs += 1
+        self.define(self.runs, function)
+        file = io.BytesIO()
+        refs = tuple(Reference() for _ in inputs)
+        places = {id(r): i for i, r in enumerate(refs)}
+        _serialize.CallPickler(file, lambda o: places.get(id(o))).dump((refs, {}))
+        call = value_pb2.Opaque(encoding="pickle5", data=file.getvalue())
+        arguments = value_pb2.Arguments(call=call).SerializeToString()
+        run = executor_pb2.ExecutorRun(
+            task_id=self.runs, attempt=1, op_id=self.runs, arguments=arguments, inputs=inputs
+        )
+        self.send(runs=[run])
+        return self.finished()
+
+    def value(self, finished: Any) -> Any:
+        assert not finished.HasField("error"), finished.error
+        if finished.inline_frames:
+            return super().value(finished)
+        frames = [self.memory(f.offset, f.bytes) for f in finished.frames]
+        return _serialize.decode(finished.header, frames)
+
+
+class Reference:
+    """Stands for an input."""
+
+
+@pytest.fixture
+def worker(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceWorker]:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
+    w = DeviceWorker(fake)
+    yield w
+    fake.set(_DELAY, 0)
+    fake.set(_FAIL_COUNT, 0)
+    w.end()
+
+
+def test_inputs_are_arrays_of_cupy_in_the_slab(worker: DeviceWorker) -> None:
+    data = np.arange(10_000.0).reshape(100, 100)
+    given = worker.given(ROOM, data)
+
+    def use(x: Any) -> Any:
+        import cupy
+        from millrace.executor import _process
+
+        device = _process._process._device
+        return type(x) is cupy.ndarray, x.data.ptr - device.base, float(x.sum().get()), x.shape, x.dtype.name
+
+    got = worker.value(worker.call(use, given))
+    assert got == (True, ROOM, data.sum(), (100, 100), "float64")
+
+
+def test_results_stay_on_the_gpu_and_are_waited_for(worker: DeviceWorker, fake: Fake) -> None:
+    data = np.arange(50_000.0)
+    given = worker.given(ROOM, data)
+    fake.set(_DELAY, 20_000)
+    made = worker.call(lambda x: x * 2 + 1, given)
+    assert len(made.frames) == 1 and not made.inline_frames
+    # What lies there now is the result, however late its kernel was.
+    assert (worker.value(made) == data * 2 + 1).all()
+    fake.set(_DELAY, 0)
+    again = worker.call(lambda x: x + x, worker.again(made))
+    assert (worker.value(again) == (data * 2 + 1) * 2).all()
+
+
+def test_views_of_inputs_cost_nothing(worker: DeviceWorker) -> None:
+    data = np.arange(40_000.0).reshape(200, 200)
+    given = worker.given(ROOM, data)
+    made = worker.call(lambda x: x[50:100], given)
+    assert (made.frames[0].offset, made.frames[0].bytes) == (ROOM + 50 * 1600, 50 * 1600)
+    assert (worker.value(made) == data[50:100]).all()
+    made = worker.call(lambda x: x.T, given)
+    assert made.frames[0].offset == ROOM
+    assert (worker.value(made) == data.T).all()
+    made = worker.call(lambda x: x[:, ::2], given)  # with gaps: copied by CuPy
+    assert made.frames[0].offset != ROOM
+    assert (worker.value(made) == data[:, ::2]).all()
+    made = worker.call(lambda x: x[::-1], given)
+    assert (worker.value(made) == data[::-1]).all()
+
+
+def test_small_and_odd_results(worker: DeviceWorker) -> None:
+    def several() -> Any:
+        import cupy
+
+        return {
+            "scalar": cupy.arange(5).sum(),
+            "small": cupy.arange(5),
+            "large": cupy.arange(3000.0),
+            "half": cupy.ones((64, 64), "float16"),
+            "host": np.arange(2000),
+            "empty": cupy.ones((0, 3)),
+            "text": "x",
+        }
+
+    made = worker.call(several)
+    got = worker.value(made)
+    assert got["scalar"] == 10 and (got["small"] == np.arange(5)).all() and got["empty"].shape == (0, 3)
+    assert (got["large"] == np.arange(3000.0)).all() and (got["host"] == np.arange(2000)).all()
+    assert got["half"].dtype == np.float16 and got["half"].sum() == 4096
+
+    def look(d: Any) -> Any:
+        return {k: f"{type(v).__module__}.{type(v).__name__}" for k, v in d.items()}
+
+    kinds = worker.value(worker.call(look, worker.again(made)))
+    # A pickle keeps what was on the host and what was not.
+    assert kinds["large"] == kinds["half"] == kinds["small"] == "cupy.ndarray"
+    assert kinds["host"] == "numpy.ndarray" and kinds["text"] == "builtins.str"
+
+    made = worker.call(lambda: [np.arange(5), np.arange(100_000)])
+    kinds = worker.value(worker.call(lambda x: [type(v).__module__ for v in x], worker.again(made)))
+    assert kinds == ["cupy", "cupy"]
+
+
+def test_tasks_that_want_numpy_get_copies(worker: DeviceWorker) -> None:
+    data = np.arange(3000.0)
+
+    @arrays("numpy")
+    def use(x: Any) -> Any:
+        assert type(x) is np.ndarray and not x.flags.writeable
+        return x + 1
+
+    made = worker.call(use, worker.given(ROOM, data))
+    assert made.frames  # H2D
+    assert (worker.value(made) == data + 1).all()
+
+
+def test_tasks_that_want_numpy_get_it_inside_of_pickles(worker: DeviceWorker) -> None:
+    def several() -> Any:
+        import cupy
+
+        return {1: cupy.arange(3), 2: cupy.arange(5000.0), 3: np.arange(4)}
+
+    made = worker.call(several)
+
+    @arrays("numpy")
+    def look(d: Any) -> Any:
+        return [(type(v).__module__, float(v.sum())) for v in d.values()]
+
+    got = worker.value(worker.call(look, worker.again(made)))
+    assert [list(g) for g in got] == [["numpy", 3.0], ["numpy", 4999 * 2500.0], ["numpy", 6.0]]
+
+
+def test_pickles_with_buffers_on_the_host(worker: DeviceWorker) -> None:
+    class Table:
+        def __init__(self, columns: Any) -> None:
+            self.columns = columns
+
+    def make() -> Any:
+        return Table({"a": np.arange(20_000), "b": b"x" * 100_000})
+
+    made = worker.call(make)
+    assert made.frames
+    got = worker.value(worker.call(lambda t: (int(t.columns["a"].sum()), len(t.columns["b"])), worker.again(made)))
+    assert got == (sum(range(20_000)), 100_000)
+
+
+def test_failed_runs_are_waited_for(worker: DeviceWorker, fake: Fake) -> None:
+    def bad() -> None:
+        import cupy
+
+        x = cupy.arange(100_000)
+        y = x + x
+        with cupy.cuda.Stream(non_blocking=True):
+            z = y + y
+            raise ValueError(f"{z.shape}")
+
+    made = worker.call(bad)
+    assert made.error.reason == "PYTHON_EXCEPTION" and "100000" in made.error.message
+
+
+def test_a_lost_gpu_ends_the_process_and_nothing_else(fake: Fake, worker: DeviceWorker) -> None:
+    pid = worker.process.pid
+
+    def crash(pid: int) -> None:
+        import os
+        from pathlib import Path
+
+        with Path(os.environ["MILLRACE_FAKE_CUDA"]).open("r+b") as f:
+            for at, value in ((144, os.getpid()), (136, 700)):
+                f.seek(at)
+                f.write(value.to_bytes(8, "little"))
+
+    worker.define(50, crash)
+    worker.start(50, pid)
+    error = worker.finished().error
+    fake.set(_STICKY, 0)
+    assert error.reason == "DEVICE_ERROR" and "CUDA_ERROR_ILLEGAL_ADDRESS" in error.message
+    assert worker.process.wait(10) == 70
+    assert worker.word(0) == worker.word(1) == 1
+
+
+def test_the_wrong_memory_is_refused(fake: Fake) -> None:
+    with pytest.raises(EOFError):
+        DeviceWorker(fake, header=b"MILLRACE" + bytes(56))
+    with pytest.raises(EOFError):
+        DeviceWorker(fake, uuid=bytes(16))
+
+
+def test_without_cupy_arrays_have_the_interface(fake: Fake) -> None:
+    w = DeviceWorker(fake)
+    data = np.arange(2000.0)
+
+    def use(x: Any) -> Any:
+        assert type(x).__name__ == "DeviceArray" and (x.get() == np.arange(2000.0)).all()
+        return x
+
+    made = w.call(use, w.given(ROOM, data))
+    assert made.frames[0].offset == ROOM
+    assert (w.value(made) == data).all()
+    w.end()
+
+
+@pytest.fixture
+def lending(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceWorker]:
+    """A worker from whose slab CuPy takes its memory."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
+    w = DeviceWorker(fake, arena_bytes=1 << 20)
+    w.call(import_cupy)
+    yield w
+    w.end()
+
+
+def import_cupy() -> None:
+    import cupy  # noqa: F401
+
+
+def test_results_in_the_arena_are_not_copied(lending: DeviceWorker) -> None:
+    data = np.arange(65_536.0)  # 512 KiB
+
+    def make(x: Any) -> Any:
+        import cupy
+        from millrace.executor import _process
+
+        made = x + 1
+        assert type(made) is cupy.ndarray
+        print(made.data.ptr - _process._process._device.base)
+        return made
+
+    made = lending.call(make, lending.given(ROOM, data))
+    assert made.frames[0].offset == int(lending.logs[-1].text)
+    assert (lending.value(made) == data + 1).all()
+    # The result has left the arena: the next one is elsewhere, and what the executor had is given back.
+    assert lending.leased == lending.released
+    again = lending.call(make, lending.again(made))
+    assert again.frames[0].offset != made.frames[0].offset
+    assert (lending.value(again) == data + 2).all() and (lending.value(made) == data + 1).all()
+
+
+def test_the_arena_keeps_what_is_used_again(lending: DeviceWorker) -> None:
+    def use() -> float:
+        import cupy
+
+        x = cupy.ones(65_536)
+        return float((x + x)[:1].get()[0])
+
+    for _ in range(3):
+        assert lending.value(lending.call(use)) == 2
+    assert len(lending.leased) == 2 and not lending.released
+
+    # A small part of a block is copied, and the block stays.
+    def part() -> Any:
+        import cupy
+
+        return cupy.ones(65_536)[:1000]
+
+    made = lending.call(part)
+    assert made.frames and (lending.value(made) == 1).all() and not lending.released
+
+
+def test_what_outlives_its_run_is_not_given_to_others(lending: DeviceWorker) -> None:
+    def keep() -> Any:
+        import cupy
+
+        cupy.kept = cupy.ones(65_536)
+        return cupy.kept
+
+    def look() -> Any:
+        import cupy
+
+        other = cupy.ones(65_536) * 3
+        return float(other.sum().get()), float(cupy.kept.sum().get())
+
+    made = lending.call(keep)
+    assert lending.value(lending.call(look)) == (3 * 65_536, 65_536)
+    assert (lending.value(made) == 1).all()
+
+
+def test_without_memory_a_run_is_repeated_with_that_of_the_slab(worker: DeviceWorker, fake: Fake) -> None:
+    def use(x: Any) -> Any:
+        import cupy
+
+        cupy.times = getattr(cupy, "times", 0) + 1
+        return cupy.times, (x + 1)
+
+    given = worker.given(ROOM, np.arange(2000.0))
+    worker.call(import_cupy)
+    fake.fail("cuMemAlloc_v2", 2, count=2)
+    times, array = worker.value(worker.call(use, given))
+    assert times == 2 and (array == np.arange(2000.0) + 1).all()
+    assert worker.leased
+
+
+def test_without_any_memory_the_holders_are_named(worker: DeviceWorker, fake: Fake) -> None:
+    def use() -> Any:
+        import cupy
+
+        kept = cupy.ones((100, 20))
+        raise cupy.cuda.memory.OutOfMemoryError(f"out of memory allocating for {kept.shape}")
+
+    error = worker.call(use).error
+    assert error.reason == "OUT_OF_MEMORY"
+    for word in ("out of memory allocating", "twice", "alone", "the slab takes", "CuPy here has"):
+        assert word in error.message, error.message
+
+
+CLIENT = """
+import sys
+from millrace import _serialize
+import numpy as np
+assert "cupy" not in sys.modules
+_serialize.encode({"a": np.arange(5000)})
+assert "cupy" not in sys.modules
+import cupy
+x = cupy.arange(20_000.0)
+for made in (x, {"x": x, 3: x}):
+    encoded = _serialize.encode(made)
+    assert all(isinstance(f, memoryview) for f in encoded.frames) and encoded.frames
+    got = _serialize.decode(encoded.header, encoded.frames)
+    got = got if made is x else got[3]
+    assert type(got) is np.ndarray and (got == np.arange(20_000.0)).all()
+"""
+
+
+def test_clients_send_arrays_of_cupy_as_bytes_and_import_nothing(fake: Fake) -> None:
+    path = os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
+    subprocess.run([sys.executable, "-c", CLIENT], check=True, env={**os.environ, "PYTHONPATH": path})
+
+
+def test_a_run_without_memory_waits_to_be_alone(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
+    w = DeviceWorker(fake, neighbours=2)
+    w.call(import_cupy)
+
+    def use() -> Any:
+        import cupy
+
+        cupy.times = getattr(cupy, "times", 0) + 1
+        print("attempt", cupy.times)
+        if cupy.times == 1:
+            raise cupy.cuda.memory.OutOfMemoryError("out of memory")
+        return cupy.times
+
+    fcntl.lockf(w.slab_fd, fcntl.LOCK_SH)  # another executor is at work
+    w.define(50, use)
+    w.start(50)
+    while not w.logs:
+        w.take()
+    assert [line.text for line in w.logs] == ["attempt 1\n"]
+    fcntl.lockf(w.slab_fd, fcntl.LOCK_UN)
+    assert w.value(w.finished()) == 2
+    # Nobody is kept out now.
+    fcntl.lockf(w.slab_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    w.end()

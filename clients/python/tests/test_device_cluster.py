@@ -1,0 +1,164 @@
+"""Tasks with arrays on GPUs, by a whole cluster: on the fake driver with a fake CuPy, and with MILLRACE_GPU_TESTS=1 on two
+GPUs."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+import test_device
+from conftest import PATIENCE, eventually
+from millrace import Client, arrays
+from millrace.cluster import find_binary
+from millrace.errors import TaskFailedError
+
+REAL = bool(os.environ.get("MILLRACE_GPU_TESTS"))
+
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+
+class Cluster:
+    """`millrace up` with a worker for each of two GPUs."""
+
+    def __init__(self, directory: Path, env: dict[str, str], *arguments: str) -> None:
+        file = directory / "scheduler.json"
+        self.log = directory / "log"
+        command = [find_binary(), "up", "--device", "cuda", "--workers", "2", "--scheduler-file", str(file)]
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "--python", sys.executable, "--executors", "1", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=env,
+            )
+        deadline = time.monotonic() + 60
+        while not file.exists():
+            assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()[-4000:]
+            time.sleep(0.01)
+        info = json.loads(file.read_text())
+        self.address: str = info["address"]
+        self.token: str = info.get("token", "")
+
+    def close(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    directory = tmp_path_factory.mktemp("cluster")
+    before = dict(os.environ)
+    limits = ["--device-memory-limit", "64MiB", "--pinned-limit", "16MiB", "--executor-arena", "4MiB"]
+    path = [str(Path(test_device.__file__).parent), *sys.path]
+    if REAL:
+        limits = ["--device-memory-limit", "16GiB", "--pinned-limit", "1GiB", "--executor-arena", "2GiB"]
+        limits += ["--slots", "1"]  # each Python process has a context of its own, of half a GiB
+    else:
+        fake = test_device.Fake(directory, devices=2)
+        limits += ["--cuda-library", str(fake.library)]
+        path = [str(test_device.FAKES), *path]
+    cluster = Cluster(directory, {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in path if p)}, *limits)
+    try:
+        with Client(cluster.address, token=cluster.token) as made:
+            made.wait_for_workers(2, timeout=PATIENCE)
+            yield made
+    finally:
+        cluster.close()
+        os.environ.clear()
+        os.environ.update(before)
+        print(cluster.log.read_text()[-20_000:])
+
+
+def workers(client: Client) -> list[str]:
+    return sorted(client.scheduler_info()["workers"])
+
+
+def make(n: int) -> Any:
+    import cupy
+
+    return cupy.arange(n, dtype="float64")
+
+
+def double(x: Any) -> Any:
+    assert type(x).__module__.startswith("cupy"), type(x)
+    return x * 2
+
+
+def test_chain_across_gpus(client: Client) -> None:
+    one, two = workers(client)
+    n = 200_000
+    a = client.submit(make, n, workers=one)
+    b = client.submit(double, a, workers=two)
+    c = client.submit(double, b, workers=one)
+    got = client.gather([a, b, c], timeout=PATIENCE)
+    assert all(type(g) is np.ndarray for g in got)
+    for g, factor in zip(got, (1, 2, 4), strict=True):
+        assert (g == factor * np.arange(n)).all()
+    if not REAL:
+        assert "cupy" not in sys.modules
+
+
+def test_arrays_of_the_host_arrive_on_the_gpu(client: Client) -> None:
+    data = np.random.default_rng(1).random((300, 100))
+    future = client.scatter(data)
+    assert (client.submit(double, future).result(PATIENCE) == data * 2).all()
+
+    @arrays("numpy")
+    def host(x: Any) -> Any:
+        assert type(x) is np.ndarray
+        return x + 1
+
+    assert (client.submit(host, client.submit(double, future)).result(PATIENCE) == data * 2 + 1).all()
+
+
+def test_many_small_tasks(client: Client) -> None:
+    parts = [client.submit(make, 1000 + i) for i in range(50)]
+    sums = client.map(lambda x: float(x.sum()), [client.submit(double, p) for p in parts])
+    assert client.gather(sums, timeout=PATIENCE) == [float((1000 + i) * (999 + i)) for i in range(50)]
+
+
+def test_objects_with_arrays_inside(client: Client) -> None:
+    future = client.submit(make, 4096)
+    kept = client.submit(lambda x: {"x": x, "n": 1}, future)
+    got = kept.result(PATIENCE)
+    assert got["n"] == 1 and (got["x"] == np.arange(4096.0)).all()
+
+
+def test_a_killed_executor_takes_nothing_along(client: Client) -> None:
+    one, _ = workers(client)
+    data = client.submit(make, 100_000, workers=one)
+    data.result(PATIENCE)
+
+    def die(x: Any) -> None:
+        import os
+        import signal
+
+        y = x + x
+        os.kill(os.getpid(), signal.SIGKILL)
+        return y
+
+    with pytest.raises(TaskFailedError, match=r"SIGKILL|killed"):
+        client.submit(die, data, workers=one).result(PATIENCE)
+    assert (client.submit(double, data, workers=one).result(PATIENCE) == 2 * np.arange(100_000.0)).all()
+
+
+def test_every_worker_has_its_own_gpu(client: Client) -> None:
+    def see() -> str:
+        import os
+
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+
+    seen = client.run(see)
+    assert len(set(seen.values())) == 2, seen
+    eventually(lambda: len(client.scheduler_info()["workers"]) == 2)

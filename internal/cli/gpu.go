@@ -1,0 +1,92 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/worker"
+)
+
+// gpuFlagNames are the flags of workers on GPUs.
+var gpuFlagNames = []string{"device-memory-limit", "rmm-pool-size", "pinned-limit", "gpu", "cuda-library", "executor-arena", "nvml-library", "no-affinity"}
+
+func gpuFlags(f *pflag.FlagSet) {
+	f.String("device-memory-limit", "auto", "slab of a worker on a GPU: bytes (80GiB), a share of its memory (0.8, 80%), or auto for 70%")
+	f.String("rmm-pool-size", "", "the same, by the name that it has elsewhere")
+	f.String("pinned-limit", "auto", "host memory of a worker on a GPU for what its slab has no room for: bytes (64GiB), none, or auto for its share of half of what there is")
+	f.String("gpu", "", "run one worker, on this GPU: its UUID, the beginning of it, or its number; default: one on each that CUDA_VISIBLE_DEVICES leaves")
+	f.String("cuda-library", "", "CUDA driver to use; default: the system's libcuda.so.1")
+	f.String("nvml-library", "", "NVML to use, or none; default: the system's libnvidia-ml.so.1")
+	f.Bool("no-affinity", false, "leave workers on GPUs all processors and memory nodes, instead of those near their GPUs")
+	f.String("executor-arena", "0", "how much of the slab on a GPU each executor process may keep for the allocators of its libraries")
+}
+
+// onDevice completes the configuration of a worker that its supervisor has placed on a GPU.
+func (a *app) onDevice(c *worker.Config, p *placed) error {
+	s := a.settings
+	c.Device, c.CUDALibrary, c.GPU, c.GPUFacts = worker.DeviceCUDA, s.String("cuda-library"), p.UUID, p.Facts
+	c.GPUWorkers = p.Workers
+	if p.Instance {
+		c.GPU = "0" // it sees no other
+	}
+	if c.UCXNetDevices == "" {
+		c.UCXNetDevices = p.Net
+	}
+	if library, err := openNVML(s.String("nvml-library")); err == nil {
+		c.GPUMonitor = library
+	} else if !errors.Is(err, errNoNVML) {
+		c.Log.Info("health of the GPU is not known", "error", err)
+	}
+	return a.gpuSizes(c)
+}
+
+// gpuSizes reads what of the configuration are amounts of memory.
+func (a *app) gpuSizes(c *worker.Config) (err error) {
+	s := a.settings
+	name, text := a.slabSize()
+	if c.DeviceMemoryLimit, err = cuda.ParseSize(text); err != nil {
+		return usageError{fmt.Errorf("--%s: %w", name, err)}
+	}
+	switch text := s.String("pinned-limit"); text {
+	case "none":
+		c.PinnedLimitBytes = worker.NoSpill
+	case "auto", "":
+	default:
+		if c.PinnedLimitBytes, err = humanize.ParseBytes(text); err != nil || c.PinnedLimitBytes < 8<<20 {
+			return usageError{fmt.Errorf("--pinned-limit %s: bytes such as 64GiB (at least 8MiB), none, or auto", text)}
+		}
+	}
+	if c.ExecutorArenaBytes, err = humanize.ParseBytes(s.String("executor-arena")); err != nil {
+		return usageError{fmt.Errorf("--executor-arena %s: bytes such as 2GiB", s.String("executor-arena"))}
+	}
+	return nil
+}
+
+// slabSize is the limit of the slab on a GPU, and by which flag it was given.
+func (a *app) slabSize() (name, text string) {
+	if text = a.settings.String("rmm-pool-size"); text != "" {
+		return "rmm-pool-size", text
+	}
+	return "device-memory-limit", a.settings.String("device-memory-limit")
+}
+
+// memoryOf says what memory each worker has.
+func (a *app) memoryOf(f *fleet, hostBytes uint64) string {
+	if len(f.gpus) == 0 {
+		return size(hostBytes) + " of host memory"
+	}
+	_, text := a.slabSize()
+	limit, err := cuda.ParseSize(text)
+	switch {
+	case err == nil && limit.Bytes > 0:
+		return size(limit.Bytes) + " of a GPU"
+	case err == nil && limit.Fraction > 0:
+		return strconv.FormatFloat(100*limit.Fraction, 'g', 3, 64) + " % of a GPU"
+	}
+	return strconv.FormatFloat(100*cuda.DefaultFraction, 'g', 3, 64) + " % of a GPU"
+}

@@ -1,0 +1,139 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// gpuColumns are those of a worker's GPU in wide lists.
+var gpuColumns = []any{"GPU", "MODEL", "GPU MEMORY", "BUSY", "GPU HEALTH"}
+
+// gpuCells are those of one worker; the health of one without a GPU is not asked for.
+func gpuCells(w *millracev1.Worker) []any {
+	g, h := w.GetGpu(), w.GetGpuHealth()
+	if g == nil {
+		return []any{"-", "-", "-", "-", "-"}
+	}
+	memory, busy := size(g.GetMemoryBytes()), "-"
+	if h != nil {
+		memory = size(h.GetUsedBytes()) + " of " + memory
+		busy = fmt.Sprintf("%d %%", h.GetUtilizationPercent())
+	}
+	return []any{g.GetUuid(), g.GetName(), memory, busy, gpuHealth(h)}
+}
+
+// gpuHealth is a line on what is not as it should be.
+func gpuHealth(h *millracev1.GpuHealth) string {
+	if h == nil {
+		return "not known"
+	}
+	var wrong []string
+	if h.GetLastEvent() != "" {
+		wrong = append(wrong, fmt.Sprintf("%d Xid errors, last event: %s", h.GetXids(), h.GetLastEvent()))
+	}
+	if h.GetUncorrectedEcc() > 0 {
+		wrong = append(wrong, fmt.Sprintf("%d memory errors that ECC could not correct", h.GetUncorrectedEcc()))
+	}
+	if t := h.GetThrottled(); len(t) > 0 {
+		wrong = append(wrong, "slowed by: "+strings.Join(t, ", "))
+	}
+	if h.GetForeignProcesses() > 0 {
+		wrong = append(wrong, fmt.Sprintf("%d other processes use %s", h.GetForeignProcesses(), size(h.GetForeignBytes())))
+	}
+	if len(wrong) == 0 {
+		return "ok"
+	}
+	return strings.Join(wrong, "; ")
+}
+
+// gpusOf are the active workers on GPUs, by host and name.
+func gpusOf(workers []*millracev1.Worker) []*millracev1.Worker {
+	on := slices.DeleteFunc(slices.Clone(workers), func(w *millracev1.Worker) bool {
+		return w.GetGpu() == nil || w.GetState() != millracev1.WorkerState_WORKER_STATE_ACTIVE
+	})
+	slices.SortFunc(on, func(a, b *millracev1.Worker) int {
+		return cmp.Or(cmp.Compare(a.GetHost(), b.GetHost()), cmp.Compare(a.GetName(), b.GetName()))
+	})
+	return on
+}
+
+// gpuTable shows the GPUs of workers, and for each host how they reach each other: "NV18" is by so many NVLinks, "P2P"
+// without, "no" through the host only, and why.
+func gpuTable(w io.Writer, workers []*millracev1.Worker) {
+	on := gpusOf(workers)
+	if len(on) == 0 {
+		return
+	}
+	row(w, "WORKER", "HOST", "GPU", "MODEL", "MEMORY", "PCI", "NODE", "NIC", "PROCESSORS")
+	for _, x := range on {
+		g := x.GetGpu()
+		node := "-"
+		if g.NumaNode != nil {
+			node = fmt.Sprint(g.GetNumaNode())
+		}
+		row(w, x.GetName(), x.GetHost(), g.GetUuid(), g.GetName(), size(g.GetMemoryBytes()), g.GetPciBusId(), node, cmp.Or(g.GetNetDevices(), "-"), g.GetPlacement())
+	}
+	row(w)
+	for len(on) > 0 {
+		n := 1
+		for n < len(on) && on[n].GetHost() == on[0].GetHost() {
+			n++
+		}
+		linkTable(w, on[:n])
+		on = on[n:]
+	}
+}
+
+func linkTable(w io.Writer, on []*millracev1.Worker) {
+	header := []any{"LINKS"}
+	for _, x := range on {
+		header = append(header, x.GetName())
+	}
+	row(w, header...)
+	for _, a := range on {
+		cells := []any{a.GetName()}
+		for _, b := range on {
+			cells = append(cells, linkCell(a, b))
+		}
+		row(w, cells...)
+	}
+	row(w)
+}
+
+func linkCell(a, b *millracev1.Worker) string {
+	if a == b {
+		return "-"
+	}
+	i := slices.IndexFunc(a.GetGpu().GetLinks(), func(l *millracev1.GpuLink) bool { return l.GetUuid() == b.GetGpu().GetUuid() })
+	if i < 0 {
+		return "?"
+	}
+	switch l := a.GetGpu().GetLinks()[i]; {
+	case !l.GetPeerAccess():
+		return "no: " + l.GetWhy()
+	case l.GetNvLinks() > 0:
+		return fmt.Sprintf("NV%d", l.GetNvLinks())
+	default:
+		return "P2P"
+	}
+}
+
+// topoGPU is one GPU in the JSON of topo.
+type topoGPU struct {
+	Worker string          `json:"worker"`
+	Host   string          `json:"host"`
+	GPU    *millracev1.Gpu `json:"gpu"`
+}
+
+func topoGPUs(workers []*millracev1.Worker) []topoGPU {
+	list := []topoGPU{}
+	for _, w := range gpusOf(workers) {
+		list = append(list, topoGPU{w.GetName(), w.GetHost(), w.GetGpu()})
+	}
+	return list
+}

@@ -1,0 +1,260 @@
+package cli
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/transfer/ucx"
+	"github.com/millrace/millrace/worker"
+	"github.com/millrace/millrace/worker/supervisor"
+	"github.com/millrace/millrace/worker/topology"
+	"github.com/millrace/millrace/worker/topology/nvml"
+)
+
+// look finds out what GPUs this machine has, by NVML, else by the CUDA driver. It makes no context.
+func (a *app) look() *topology.Topology {
+	s := a.settings
+	c := topology.Config{
+		Root: os.Getenv("MILLRACE_SYSFS"), DeviceOrder: os.Getenv("CUDA_DEVICE_ORDER"),
+		NoAffinity: s.Bool("no-affinity"), NetDevices: cmp.Or(s.String("ucx-net-devices"), os.Getenv("UCX_NET_DEVICES")),
+	}
+	visible, set := os.LookupEnv("CUDA_VISIBLE_DEVICES")
+	if set {
+		c.Visible = &visible
+	}
+	var unknown error
+	c.Granted, c.Nodes, unknown = topology.Granted()
+	library, err := openNVML(s.String("nvml-library"))
+	if err != nil {
+		c.WithoutLibrary = err
+		a.askDriver(&c)
+	} else {
+		c.Library = library
+		defer func() { _ = library.Close() }() // nothing of it is needed any more
+	}
+	t := topology.Discover(c)
+	if named := strings.Count(visible, ",") + 1; set && c.Visible == nil && t.Wrong == nil && named > len(c.Known) {
+		t.Wrong = fmt.Errorf("CUDA_VISIBLE_DEVICES=%q names %d GPUs, of which the driver knows %d; correct or unset it", visible, named, len(c.Known))
+	}
+	if unknown != nil {
+		t.Notes = append(t.Notes, unknown.Error())
+	}
+	return t
+}
+
+// errNoNVML: the user does not want it.
+var errNoNVML = errors.New("nvml: switched off by --nvml-library none")
+
+func openNVML(library string) (*nvml.NVML, error) {
+	if library == "none" {
+		return nil, errNoNVML
+	}
+	return nvml.Open(library)
+}
+
+// askDriver takes what the CUDA driver sees for all there is: it has applied CUDA_VISIBLE_DEVICES itself, silently.
+func (a *app) askDriver(c *topology.Config) {
+	driver, err := cuda.Load(cuda.Config{Library: a.settings.String("cuda-library")})
+	if err != nil {
+		c.WithoutLibrary = errors.Join(c.WithoutLibrary, err)
+		return
+	}
+	for _, d := range driver.Devices() {
+		c.Known = append(c.Known, topology.GPU{
+			Index: d.Ordinal, UUID: d.UUID.String(), Name: d.Name, PCIBusID: d.PCIBusID, TotalBytes: d.TotalBytes,
+			ComputeMajor: d.Attributes.ComputeMajor, ComputeMinor: d.Attributes.ComputeMinor,
+		})
+	}
+	if len(c.Known) > 0 {
+		c.Visible = nil
+	}
+	access, err := driver.PeerAccess()
+	if err != nil {
+		return
+	}
+	for _, line := range access {
+		var links []topology.Link
+		for _, can := range line {
+			link := topology.Link{P2P: can}
+			if !can {
+				link.Why = "the driver says so"
+			}
+			links = append(links, link)
+		}
+		c.KnownLinks = append(c.KnownLinks, links)
+	}
+}
+
+// placed is what a supervisor tells a child of its GPU.
+type placed struct {
+	// UUID is what the child opens; Instance says that it is a part of a card, of which a process sees one only.
+	UUID     string `json:"uuid"`
+	Instance bool   `json:"instance"`
+	// Workers and Slots are those that the supervisor has decided on: a child with few processors would count others.
+	Workers int    `json:"workers"`
+	Slots   int    `json:"slots"`
+	Net     string `json:"net"`
+	// Facts are for the scheduler.
+	Facts *millracev1.Gpu `json:"facts"`
+}
+
+// placedEnv holds a placed as JSON.
+const placedEnv = "MILLRACE_WORKER_PLACED"
+
+// ofSupervisor is what this child was told; nil if it is none, or none on a GPU.
+func ofSupervisor() (*placed, error) {
+	text := os.Getenv(placedEnv)
+	if text == "" {
+		return nil, nil
+	}
+	p := new(placed)
+	if err := json.Unmarshal([]byte(text), p); err != nil {
+		return nil, fmt.Errorf("%s: %w", placedEnv, err)
+	}
+	return p, nil
+}
+
+// fleet is what this machine runs workers on.
+type fleet struct {
+	gpus []topology.Device // sorted by UUID; empty: host memory
+	// top has all that was found, nil if nobody looked.
+	top *topology.Topology
+	// line says what was chosen, for people.
+	line string
+}
+
+// fleet decides on the kind of device.
+func (a *app) fleet() (*fleet, error) {
+	kind := a.settings.String("device")
+	if kind == worker.DeviceHost || a.settings.Bool("zero") {
+		return &fleet{line: "host memory"}, nil
+	}
+	if kind != "auto" && kind != worker.DeviceCUDA {
+		return nil, usageError{fmt.Errorf("--device %s: auto, host or cuda", kind)}
+	}
+	t := a.look()
+	if t.Wrong != nil && (kind == worker.DeviceCUDA || len(t.Devices) > 0 || t.Driver != "") {
+		return nil, usageError{fmt.Errorf("%w, or use --device host", t.Wrong)}
+	}
+	devices, err := a.chosen(t)
+	if err != nil {
+		return nil, err
+	}
+	if len(devices) == 0 {
+		why := strings.Join(t.Notes, "; ")
+		if kind == worker.DeviceCUDA {
+			return nil, usageError{fmt.Errorf("--device cuda: no GPU for a worker: %s; look at millrace doctor, or use --device host", why)}
+		}
+		return &fleet{top: t, line: "host memory: " + t.Notes[len(t.Notes)-1]}, nil
+	}
+	// Names must mean the same GPUs after a restart, and whatever order CUDA_VISIBLE_DEVICES has.
+	f := &fleet{gpus: slices.Clone(devices), top: t}
+	slices.SortFunc(f.gpus, func(a, b topology.Device) int { return cmp.Compare(a.UUID, b.UUID) })
+	var models []string
+	for _, d := range f.gpus {
+		if !slices.Contains(models, d.Name) {
+			models = append(models, d.Name)
+		}
+	}
+	f.line = fmt.Sprintf("cuda: %d x %s", len(f.gpus), strings.Join(models, ", "))
+	if t.Driver != "" {
+		f.line += fmt.Sprintf(" (driver %s, CUDA %s)", t.Driver, t.CUDA)
+	}
+	return f, nil
+}
+
+// chosen applies --gpu.
+func (a *app) chosen(t *topology.Topology) ([]topology.Device, error) {
+	want := a.settings.String("gpu")
+	if want == "" {
+		return t.Devices, nil
+	}
+	var there []string
+	for i, d := range t.Devices {
+		if want == d.UUID || want == fmt.Sprint(i) || len(want) > len("GPU-") && strings.HasPrefix(strings.ToLower(d.UUID), strings.ToLower(want)) {
+			return []topology.Device{d}, nil
+		}
+		there = append(there, fmt.Sprintf("%d (%s)", i, d.UUID))
+	}
+	return nil, usageError{fmt.Errorf("--gpu %s: there are %s", want, cmp.Or(strings.Join(there, ", "), "none"))}
+}
+
+// children are the processes to keep: one for each GPU, or so many on the host.
+func (a *app) children(f *fleet, workers, slots int) ([]supervisor.Child, error) {
+	prefix := a.settings.String("name")
+	if len(f.gpus) == 0 {
+		return supervisor.Hosts(prefix, workers), nil
+	}
+	if a.settings.origin["name"] == "default" {
+		prefix = "gpu"
+	}
+	// What each child would refuse is refused before there are any.
+	if err := a.gpuSizes(new(worker.Config)); err != nil {
+		return nil, err
+	}
+	children := supervisor.Hosts(prefix, workers)
+	for i := range children {
+		d := f.gpus[i]
+		p := placed{UUID: d.UUID, Instance: d.Instance != nil, Workers: workers, Slots: slots, Facts: f.facts(i)}
+		if d.NetDevices != "" && a.rdma() {
+			p.Net = d.NetDevices
+		}
+		p.Facts.NetDevices = p.Net
+		text, err := json.Marshal(p)
+		if err != nil {
+			return nil, err
+		}
+		children[i].Env = []string{placedEnv + "=" + string(text)}
+		if d.Instance != nil {
+			children[i].Env = append(children[i].Env, "CUDA_VISIBLE_DEVICES="+d.UUID)
+		}
+		children[i].Device, children[i].Start = d.UUID+" ("+d.Name+")", d.Placement.Start
+	}
+	return children, nil
+}
+
+// facts are what the scheduler is told of a GPU beyond what CUDA says.
+func (f *fleet) facts(i int) *millracev1.Gpu {
+	d := f.gpus[i]
+	g := &millracev1.Gpu{Uuid: d.UUID, Placement: d.Placement.Why}
+	if d.Placement.Node >= 0 {
+		node := int32(d.Placement.Node)
+		g.NumaNode = &node
+	}
+	at := func(d topology.Device) int {
+		return slices.IndexFunc(f.top.Devices, func(x topology.Device) bool { return x.UUID == d.UUID })
+	}
+	if f.top.Links == nil {
+		return g
+	}
+	for j, peer := range f.gpus {
+		if i == j {
+			continue
+		}
+		l := f.top.Links[at(d)][at(peer)]
+		g.Links = append(g.Links, &millracev1.GpuLink{Uuid: peer.UUID, NvLinks: uint32(l.NVLinks), PeerAccess: l.P2P, Why: l.Why})
+	}
+	return g
+}
+
+// rdma says whether the UCX that workers load has RDMA: to one that has not, the name of an RDMA port leaves no network
+// at all.
+func (a *app) rdma() bool {
+	path, err := ucx.Locate(a.settings.String("ucx-library"))
+	if err != nil {
+		return false
+	}
+	if !filepath.IsAbs(path) {
+		return true // the system's
+	}
+	found, _ := filepath.Glob(filepath.Join(filepath.Dir(path), "ucx", "libuct_ib*.so*")) // the pattern is well-formed
+	return len(found) > 0
+}

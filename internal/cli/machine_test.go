@@ -1,0 +1,252 @@
+//go:build cgo && linux
+
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/memory/cuda/cudatest"
+	"github.com/millrace/millrace/worker/supervisor"
+)
+
+// asProgram makes the test's program this one.
+const asProgram = "MILLRACE_CLI_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" || os.Getenv(supervisor.ChildEnv) != "" {
+		os.Exit(Main(os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
+
+// twoGPUs are 256 MiB each, without a GPU; a process can have one driver.
+var twoGPUs = sync.OnceValues(func() (*cudatest.Fake, error) { return cudatest.Start(2, 256<<20) })
+
+func program(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	f, err := twoGPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithTimeout(context.Background(), time.Minute)
+	t.Cleanup(stop)
+	cmd := exec.CommandContext(ctx, os.Args[0], args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = 10 * time.Second
+	cmd.Env = append(os.Environ(), asProgram+"=1", "MILLRACE_CUDA_LIBRARY="+f.Library, "MILLRACE_NVML_LIBRARY=none", "MILLRACE_PINNED_LIMIT=10MiB",
+		"MILLRACE_DEVICE_MEMORY_LIMIT=16MiB", "MILLRACE_LOCAL_DIRECTORY="+t.TempDir(), "MILLRACE_SPILL_LIMIT=16MiB", "MILLRACE_PROTOCOL=grpc")
+	return cmd
+}
+
+// says runs the program and returns what it prints.
+func says(t *testing.T, env []string, args ...string) (string, error) {
+	t.Helper()
+	cmd := program(t, args...)
+	cmd.Env = append(cmd.Env, env...)
+	out, err := cmd.CombinedOutput()
+	return string(out), err
+}
+
+// cluster is a running `millrace up`.
+type cluster struct {
+	greeting string
+	env      []string
+	cmd      *exec.Cmd
+	log      *bytes.Buffer
+}
+
+func up(t *testing.T, args ...string) *cluster {
+	t.Helper()
+	cmd := program(t, append([]string{"up"}, args...)...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var log bytes.Buffer
+	cmd.Stderr = &log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := &cluster{cmd: cmd, log: &log}
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
+		_ = cmd.Wait()
+		if t.Failed() {
+			t.Logf("said:\n%s\n%s", c.greeting, log.String())
+		}
+	})
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		c.greeting += lines.Text() + "\n"
+		if env, ok := strings.CutPrefix(strings.TrimSpace(lines.Text()), "shell    export "); ok {
+			c.env = strings.Fields(env)
+		}
+		if strings.HasPrefix(lines.Text(), "ready ") {
+			return c
+		}
+	}
+	t.Fatal("it was never ready")
+	return nil
+}
+
+type listed struct {
+	Workers []struct {
+		Name, State, Device, Pid string
+		Gpu                      struct {
+			UUID, Placement string
+			Links           []struct {
+				UUID       string
+				PeerAccess bool
+			}
+		}
+	}
+}
+
+func TestUpStartsAWorkerOnEachGPU(t *testing.T) {
+	c := up(t) // --device auto
+	if !strings.Contains(c.greeting, "device   cuda: 2 x ") {
+		t.Errorf("greeting: %s", c.greeting)
+	}
+	text, err := says(t, c.env, "get", "workers", "-o", "json")
+	var got listed
+	if err != nil || json.Unmarshal([]byte(text), &got) != nil || len(got.Workers) != 2 {
+		t.Fatalf("%v: %s", err, text)
+	}
+	for i, w := range got.Workers {
+		if !strings.HasPrefix(w.Name, "gpu-") || w.Gpu.UUID == "" || w.Gpu.Placement == "" || len(w.Gpu.Links) != 1 || !w.Gpu.Links[0].PeerAccess ||
+			w.Gpu.Links[0].UUID != got.Workers[1-i].Gpu.UUID {
+			t.Errorf("%+v", w)
+		}
+	}
+	if a, b := got.Workers[0], got.Workers[1]; (a.Name < b.Name) != (a.Gpu.UUID < b.Gpu.UUID) {
+		t.Errorf("names do not follow UUIDs: %+v", got.Workers)
+	}
+	for _, wide := range [][]string{{"get", "workers", "-o", "wide"}, {"topo"}} {
+		text, err := says(t, c.env, wide...)
+		if err != nil || !strings.Contains(text, got.Workers[0].Gpu.UUID) {
+			t.Errorf("%v: %v: %s", wide, err, text)
+		}
+	}
+}
+
+// active lists the workers that are not lost.
+func (c *cluster) active(t *testing.T) listed {
+	t.Helper()
+	text, err := says(t, c.env, "get", "workers", "--state", "ACTIVE", "-o", "json")
+	var got listed
+	if err != nil || json.Unmarshal([]byte(text), &got) != nil {
+		t.Fatalf("%v: %s", err, text)
+	}
+	return got
+}
+
+func (l listed) pid(t *testing.T) (pid int) {
+	t.Helper()
+	if len(l.Workers) != 1 {
+		t.Fatalf("want one worker: %+v", l)
+	}
+	if _, err := fmt.Sscan(l.Workers[0].Pid, &pid); err != nil {
+		t.Fatal(err)
+	}
+	return pid
+}
+
+// another waits for another process of the only worker.
+func (c *cluster) another(t *testing.T, than int) listed {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		now := c.active(t)
+		if len(now.Workers) == 1 && now.pid(t) != than {
+			return now
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("it did not come back: %+v", now)
+		}
+	}
+}
+
+func TestAWorkerIsPutBackOnItsGPU(t *testing.T) {
+	c := up(t, "--device", "cuda", "--gpu", "1")
+	before := c.active(t)
+	if err := syscall.Kill(before.pid(t), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	after := c.another(t, before.pid(t))
+	if after.Workers[0].Gpu.UUID != before.Workers[0].Gpu.UUID || after.Workers[0].Name != before.Workers[0].Name {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+}
+
+func TestADeviceThatDiesIsReplacedThenRetired(t *testing.T) {
+	f, err := twoGPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := up(t, "--device", "cuda", "--gpu", "0")
+	worker := c.active(t)
+	defer f.Heal()
+	for range 2 {
+		pid := worker.pid(t)
+		f.StickyPID.Store(uint64(pid))
+		f.StickyCode.Store(cudatest.ECCUncorrectable)
+		worker = c.another(t, pid)
+		text, err := says(t, c.env, "get", "workers", "-o", "wide")
+		if err != nil || !strings.Contains(text, "CUDA_ERROR_ECC_UNCORRECTABLE") {
+			t.Fatalf("the cause is not shown: %v: %s", err, text)
+		}
+	}
+	f.StickyPID.Store(uint64(worker.pid(t)))
+	// The only worker is given up, and with it the cluster.
+	if err := c.cmd.Wait(); err == nil || !strings.Contains(c.log.String(), "gpu-0 is retired: "+worker.Workers[0].Gpu.UUID) {
+		t.Errorf("%v: %s", err, c.log.String())
+	}
+}
+
+func TestWhatIsWrongWithTheGPUsIsSaid(t *testing.T) {
+	for name, c := range map[string]struct {
+		env  []string
+		args []string
+		want string
+	}{
+		"too many workers":   {nil, []string{"up", "--device", "cuda", "--workers", "3"}, "there are 2 GPUs"},
+		"no such GPU":        {nil, []string{"up", "--gpu", "7"}, "--gpu 7: there are 0 (GPU-"},
+		"no such device":     {nil, []string{"up", "--device", "tpu"}, "auto, host or cuda"},
+		"no driver":          {nil, []string{"up", "--device", "cuda", "--cuda-library", "/nonexistent/libcuda.so.1"}, "--device host"},
+		"too many visible":   {[]string{"CUDA_VISIBLE_DEVICES=0,1,9"}, []string{"up"}, `CUDA_VISIBLE_DEVICES="0,1,9" names 3 GPUs, of which the driver knows 2`},
+		"nonsense as a size": {nil, []string{"up", "--device-memory-limit", "much"}, "--device-memory-limit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if text, err := says(t, c.env, c.args...); err == nil || !strings.Contains(text, c.want) {
+				t.Errorf("%v: %s", err, text)
+			}
+		})
+	}
+}
+
+func TestDoctorLooksAtGPUs(t *testing.T) {
+	text, _ := says(t, nil, "doctor") // whether all is well is not what this is about
+	for _, want := range []string{"gpu-driver", "2 GPUs", "workers would be started on 2", "gpu GPU-", "gpu-peers", "nvrtc", "cublas", "cusolver", "pinned-memory", "dev-shm"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is missing in\n%s", want, text)
+		}
+	}
+	text, err := says(t, []string{"CUDA_VISIBLE_DEVICES=0,1,9"}, "doctor")
+	if err == nil || !strings.Contains(text, "correct or unset CUDA_VISIBLE_DEVICES") {
+		t.Errorf("%v: %s", err, text)
+	}
+	text, _ = says(t, []string{"MILLRACE_CUDA_LIBRARY=/nonexistent/libcuda.so.1"}, "doctor")
+	if !strings.Contains(text, "none: workers use host memory") {
+		t.Errorf("without a driver: %s", text)
+	}
+}

@@ -1,0 +1,131 @@
+package slabshare
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/protobuf/proto"
+)
+
+// Inbox takes messages out of a socket. One goroutine waits for them in Next; others
+// may look for them meanwhile, with Poll, without the detour of being woken.
+type Inbox struct {
+	raw syscall.RawConn
+
+	mu sync.Mutex
+	// buffer[:have] was received and is no whole message; guarded by mu.
+	buffer []byte
+	have   int
+}
+
+// NewInbox reads from a connection, from which nobody else does.
+func NewInbox(c *net.UnixConn) (*Inbox, error) {
+	raw, err := c.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("unix socket: %w", err)
+	}
+	return &Inbox{raw: raw, buffer: make([]byte, 64<<10)}, nil
+}
+
+// Spins says whether there are processors enough to look for answers, in place of
+// being woken for them.
+func Spins() bool { return runtime.GOMAXPROCS(0) >= 8 }
+
+// Poll hands out the messages that are there, without waiting.
+func (i *Inbox) Poll(take func(message []byte) error) error {
+	var failed error
+	err := i.raw.Control(func(fd uintptr) { failed = i.drain(int(fd), take) })
+	if failed == nil {
+		return err
+	}
+	if errors.Is(failed, unix.EAGAIN) {
+		return nil
+	}
+	return failed
+}
+
+// Next waits for messages, at first by looking for so long, and hands them out.
+func (i *Inbox) Next(spin time.Duration, take func(message []byte) error) error {
+	got := false
+	taken := func(message []byte) error {
+		got = true
+		return take(message)
+	}
+	if spin > 0 {
+		for began := time.Now(); !got && time.Since(began) < spin; {
+			if err := i.Poll(taken); err != nil {
+				return err
+			}
+		}
+	}
+	if got {
+		return nil
+	}
+	var failed error
+	err := i.raw.Read(func(fd uintptr) bool {
+		failed = i.drain(int(fd), taken)
+		return got || !errors.Is(failed, unix.EAGAIN)
+	})
+	if got && errors.Is(failed, unix.EAGAIN) {
+		return err
+	}
+	return errors.Join(failed, err)
+}
+
+// drain receives until there is nothing more: then it returns EAGAIN.
+func (i *Inbox) drain(fd int, take func(message []byte) error) error {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	for {
+		n, _, err := unix.Recvfrom(fd, i.buffer[i.have:], unix.MSG_DONTWAIT)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return err
+		case n == 0:
+			return io.EOF
+		}
+		i.have += n
+		if err := i.messages(take); err != nil {
+			return err
+		}
+	}
+}
+
+// messages hands out what is whole. REQUIRES: mu.
+func (i *Inbox) messages(take func(message []byte) error) error {
+	at := 0
+	for i.have-at >= 4 {
+		n := int(binary.LittleEndian.Uint32(i.buffer[at:]))
+		if n > MaxMessageBytes {
+			return fmt.Errorf("a message of %d bytes; at most %d are allowed", n, MaxMessageBytes)
+		}
+		if i.have-at < 4+n {
+			if 4+n > len(i.buffer) {
+				grown := make([]byte, 4+n+4096)
+				copy(grown, i.buffer[at:i.have])
+				i.buffer, i.have, at = grown, i.have-at, 0
+			}
+			break
+		}
+		if err := take(i.buffer[at+4 : at+4+n]); err != nil {
+			return err
+		}
+		at += 4 + n
+	}
+	copy(i.buffer, i.buffer[at:i.have])
+	i.have -= at
+	return nil
+}
+
+// Into makes a message of what an inbox hands out.
+func Into(message []byte, m proto.Message) error { return proto.Unmarshal(message, m) }

@@ -1,0 +1,90 @@
+//go:build cgo && linux
+
+package cuda_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/memory/cuda"
+)
+
+// image passes for a CUBIN with the fake driver.
+var image = append([]byte("\x7fELF"), make([]byte, 60)...)
+
+func TestKernelsAreLaunchedInOrderWithTheirParameters(t *testing.T) {
+	if fake == nil {
+		t.Skip("a real driver wants real code")
+	}
+	d := open(t, 0)
+	m, err := d.Load(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, m)
+	var launches []cuda.Launch
+	for i, name := range []string{"first", "second"} {
+		f, err := m.Function(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		launches = append(launches, cuda.Launch{
+			Function: f, Grid: cuda.Dim{uint32(i + 5)}, Block: cuda.Dim{32, 2}, SharedBytes: uint32(i), Parameters: slices.Repeat([]byte{byte(i + 1)}, 9),
+		})
+	}
+	before := fake.Launches.Load()
+	after, err := d.NewEvent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, after)
+	if err := d.Stream(cuda.Compute).Launch(launches, after); err != nil {
+		t.Fatal(err)
+	}
+	if err := after.Sync(); err != nil {
+		t.Fatal(err)
+	}
+	got := fake.Launched(before)
+	if len(got) != 2 {
+		t.Fatalf("%d launches", len(got))
+	}
+	for i, l := range got {
+		if l.Name() != launches[i].Function.Name() || l.Grid != [3]uint32{uint32(i + 5), 1, 1} || l.Block != [3]uint32{32, 2, 1} ||
+			l.SharedBytes != uint32(i) || l.ParameterBytes != 9 || l.Parameters[8] != byte(i+1) || l.Parameters[9] != 0 {
+			t.Errorf("launch %d: %s %v %v %d %d", i, l.Name(), l.Grid, l.Block, l.SharedBytes, l.ParameterBytes)
+		}
+	}
+}
+
+func TestLaunchErrorsNameTheKernel(t *testing.T) {
+	if fake == nil {
+		t.Skip("a real driver wants real code")
+	}
+	d := open(t, 0)
+	if _, err := d.Load([]byte("ptx")); err == nil || !strings.Contains(err.Error(), "no CUBIN") {
+		t.Errorf("not a CUBIN: %v", err)
+	}
+	m, err := d.Load(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, m)
+	if _, err := m.Function("missing"); err == nil || !strings.Contains(err.Error(), "kernel missing") {
+		t.Errorf("a kernel that is not there: %v", err)
+	}
+	f, err := m.Function("wide")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.AllowShared(1 << 20); err == nil || !strings.Contains(err.Error(), "wide") {
+		t.Errorf("too much shared memory: %v", err)
+	}
+	err = d.Stream(cuda.Compute).Launch([]cuda.Launch{{Function: f}, {Function: f, Block: cuda.Dim{2048}}}, nil)
+	if err == nil || !strings.Contains(err.Error(), "wide, launch 2 of 2") {
+		t.Errorf("too many threads: %v", err)
+	}
+	if err := d.Health(); err != nil {
+		t.Errorf("a refused launch is no reason to give up the device: %v", err)
+	}
+}

@@ -1,0 +1,78 @@
+package cuda
+
+import (
+	"fmt"
+	"sync/atomic"
+)
+
+// Module is code that was loaded onto a device.
+type Module struct {
+	device *Device
+	handle uint64
+	closed atomic.Bool
+}
+
+// Function is a kernel of a module, which outlives it.
+type Function struct {
+	device *Device
+	handle uint64
+	name   string
+}
+
+// Load loads a CUBIN that was made for the device's architecture. What the
+// driver would have to translate first is not for it: that takes 90 ms and more.
+func (d *Device) Load(cubin []byte) (*Module, error) {
+	if err := d.Health(); err != nil {
+		return nil, err
+	}
+	// The driver takes the length from the image itself.
+	if len(cubin) < 64 || string(cubin[:4]) != "\x7fELF" {
+		return nil, fmt.Errorf("cuda: %d bytes that are no CUBIN", len(cubin))
+	}
+	if err := d.adopt(kindModule); err != nil {
+		return nil, err
+	}
+	handle, r := d.api.moduleLoad(d.context, cubin)
+	if err := d.check("cuModuleLoadData", r); err != nil {
+		d.forget(kindModule)
+		return nil, err
+	}
+	return &Module{device: d, handle: handle}, nil
+}
+
+// Function finds a kernel by its name in the code.
+func (m *Module) Function(name string) (*Function, error) {
+	if err := m.device.Health(); err != nil {
+		return nil, err
+	}
+	handle, r := m.device.api.moduleFunction(m.device.context, m.handle, name)
+	if err := m.device.check("cuModuleGetFunction", r); err != nil {
+		return nil, fmt.Errorf("kernel %s: %w", name, err)
+	}
+	return &Function{device: m.device, handle: handle, name: name}, nil
+}
+
+// Close unloads the code. REQUIRES: none of its kernels runs.
+func (m *Module) Close() error {
+	if !m.closed.CompareAndSwap(false, true) {
+		return nil
+	}
+	defer m.device.forget(kindModule)
+	err := m.device.check("cuModuleUnload", m.device.api.moduleUnload(m.device.context, m.handle))
+	if m.device.lost.Load() != nil {
+		return nil
+	}
+	return err
+}
+
+// Name is the kernel's.
+func (f *Function) Name() string { return f.name }
+
+// AllowShared lets launches have that much dynamic shared memory where it is more
+// than 48 KiB; Attributes.SharedBytes is the most that can be had.
+func (f *Function) AllowShared(bytes uint32) error {
+	if err := f.device.Health(); err != nil {
+		return err
+	}
+	return f.device.check("cuFuncSetAttribute of "+f.name, f.device.api.functionShared(f.device.context, f.handle, int(bytes)))
+}

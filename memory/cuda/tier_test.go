@@ -1,0 +1,223 @@
+//go:build cgo && linux
+
+package cuda_test
+
+import (
+	"bytes"
+	"errors"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/memory/cuda/cudatest"
+)
+
+func newTier(t *testing.T, d *cuda.Device, bytes uint64, c cuda.TierConfig) *cuda.Tier {
+	t.Helper()
+	space := hostSlab(t, bytes+4<<20)
+	pinned := make(chan error, 1)
+	c.Pinned = func(err error) { pinned <- err }
+	begin := time.Now()
+	tier, err := d.NewTier(space, c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closing(t, tier) })
+	if err := <-pinned; err != nil {
+		t.Fatal(err)
+	}
+	tell(t, "pin a tier in the background", float64(tier.Size())/(1<<30)/time.Since(begin).Seconds(), "GiB/s")
+	return tier
+}
+
+func random(seed byte, n uint64) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b) // it never fails
+	return b
+}
+
+// A move crosses memory that was pinned in several pieces, and reaches offsets of
+// any alignment.
+func TestGPUTierKeepsWhatIsSaved(t *testing.T) {
+	d := open(t, 0)
+	s := newSlab(t, d, 32<<20)
+	tier := newTier(t, d, 16<<20, cuda.TierConfig{RegisterBytes: 3 << 20, StageBytes: 1 << 20})
+	host, base := tier.Host()
+	for i, n := range []uint64{1, 4096, 3<<20 + 17, 9 << 20} {
+		content := random(byte(i), n)
+		from, to := memory.Frame{Offset: 4096 + uint64(i)*256, Bytes: n}, memory.Frame{Offset: 16<<20 + 512, Bytes: n}
+		off := uint64(i) * 4096
+		if err := errors.Join(s.WriteFrom(from.Offset, content), tier.Save(off, s, from)); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(host.Bytes(base+off, n), content) {
+			t.Errorf("%d bytes: other ones are in the tier", n)
+		}
+		back := make([]byte, n)
+		if err := errors.Join(tier.Load(off, s, to), s.ReadInto(to.Offset, back)); err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(back, content) {
+			t.Errorf("%d bytes: other ones came back", n)
+		}
+	}
+	if tier.Size()+1<<20 > host.Size()-base || tier.Save(tier.Size(), s, memory.Frame{Offset: 4096, Bytes: 1 << 20}) != nil {
+		t.Error("what lies behind the tier cannot be used")
+	}
+	if tier.Save(1<<40, s, memory.Frame{Offset: 4096, Bytes: 1}) == nil || tier.Load(0, host, memory.Frame{Offset: 4096, Bytes: 1}) == nil {
+		t.Error("moved to where nothing is")
+	}
+	sum, err := tier.Write(8192, []byte("by the processor"))
+	p := make([]byte, 16)
+	if err := errors.Join(err, tier.Read(8192, p, sum)); err != nil || string(p) != "by the processor" {
+		t.Errorf("%q, %v", p, err)
+	}
+	if err := tier.Read(8192, p, sum+1); !errors.Is(err, memory.ErrChecksum) {
+		t.Errorf("another checksum: %v", err)
+	}
+}
+
+// Objects of 512 MiB and of 1 MiB go out and in, several at a time, at the rate of
+// the link.
+func TestGPUTierMovesAtTheSpeedOfTheLink(t *testing.T) {
+	d := open(t, 0)
+	half := sized(16<<20, 4<<30)
+	s := newSlab(t, d, 2*half+4<<20)
+	tier := newTier(t, d, 2*half, cuda.TierConfig{})
+	move := func(each uint64, off uint64, do func(off uint64, s memory.Space, f memory.Frame) error) error {
+		var group sync.WaitGroup
+		errs := make([]error, 4)
+		for lane := range uint64(4) {
+			group.Go(func() {
+				for at := lane * each; at < half && errs[lane] == nil; at += 4 * each {
+					errs[lane] = do(off+at, s, memory.Frame{Offset: 2<<20 + off + at, Bytes: each})
+				}
+			})
+		}
+		group.Wait()
+		return errors.Join(errs...)
+	}
+	n := float64(half)
+	for _, c := range []struct {
+		name string
+		each uint64
+	}{{"512 MiB", sized(4<<20, 512<<20)}, {"64 MiB", sized(2<<20, 64<<20)}, {"1 MiB", sized(64<<10, 1<<20)}} {
+		rate(t, "tier: save objects of "+c.name, n, func() error { return move(c.each, 0, tier.Save) })
+		rate(t, "tier: load objects of "+c.name, n, func() error { return move(c.each, 0, tier.Load) })
+		rate(t, "tier: both at once, each way, "+c.name, n, func() (err error) {
+			var group sync.WaitGroup
+			group.Go(func() { err = move(c.each, 0, tier.Save) })
+			return errors.Join(move(c.each, half, tier.Load), func() error { group.Wait(); return err }())
+		})
+	}
+}
+
+func TestGPUStagingBuffersCarryPieces(t *testing.T) {
+	d := open(t, 0)
+	s := newSlab(t, d, sized(32<<20, 1<<30))
+	n := sized(9<<20+5, 256<<20)
+	content := random(1, n)
+	in := memory.NewInflow(s)
+	fill := func() error {
+		for done := uint64(0); done < n; {
+			room, err := in.Room(4096+done, n-done)
+			if err != nil {
+				return err
+			}
+			done += uint64(copy(room, content[done:]))
+		}
+		return in.Flush()
+	}
+	rate(t, "staged: copy into the device", float64(n), fill)
+	back := make([]byte, 0, n)
+	read := func() error {
+		back = back[:0]
+		out := memory.NewOutflow(s, []memory.Frame{{Offset: 4096, Bytes: n / 2}, {}, {Offset: 4096 + n/2, Bytes: n - n/2}}, 1<<20)
+		defer out.Close()
+		for {
+			c, more, err := out.Next()
+			if err != nil || !more {
+				return err
+			}
+			back = append(back, c.Data...)
+		}
+	}
+	rate(t, "staged: copy out of the device", float64(n), read)
+	if !bytes.Equal(back, content) {
+		t.Error("other bytes came back")
+	}
+	// More buffers than are pinned: the rest is slow, and as right.
+	var lent []memory.Buffer
+	for i := range 40 {
+		b, err := s.Buffer()
+		if err != nil {
+			t.Fatal(err)
+		}
+		b.Load(memory.Piece{At: 10, Frame: memory.Frame{Offset: 4096 + uint64(i), Bytes: 1000}})
+		lent = append(lent, b)
+	}
+	for i, b := range lent {
+		if err := b.Wait(); err != nil || !bytes.Equal(b.Bytes()[10:1010], content[i:i+1000]) {
+			t.Errorf("buffer %d: %v", i, err)
+		}
+		b.Free()
+	}
+}
+
+// What fails is told, and leaves nothing behind.
+func TestTierSaysWhatFails(t *testing.T) {
+	if fake == nil {
+		t.Skip("faults are made by the driver without a GPU")
+	}
+	d := open(t, 0)
+	s := newSlab(t, d, 8<<20)
+	tier := newTier(t, d, 4<<20, cuda.TierConfig{})
+	for _, call := range []string{"cuEventCreate", "cuMemcpyDtoHAsync_v2", "cuEventRecord"} {
+		fake.Fail(call, cudatest.OutOfMemory, 0, 1)
+		if err := tier.Save(0, s, memory.Frame{Offset: 4096, Bytes: 4096}); err == nil || !strings.Contains(err.Error(), "OUT_OF_MEMORY") {
+			t.Errorf("%s: %v", call, err)
+		}
+		fake.Heal()
+		if err := tier.Save(0, s, memory.Frame{Offset: 4096, Bytes: 4096}); err != nil {
+			t.Errorf("after %s: %v", call, err)
+		}
+	}
+	fake.Fail("cuMemHostRegister_v2", cudatest.OutOfMemory, 0, 1)
+	told := make(chan error, 1)
+	another, err := d.NewTier(hostSlab(t, 8<<20), cuda.TierConfig{Pinned: func(err error) { told <- err }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := <-told; !errors.Is(err, cuda.ErrOutOfMemory) {
+		t.Errorf("told: %v", err)
+	}
+	if err := another.Save(0, s, memory.Frame{Offset: 4096, Bytes: 4096}); !errors.Is(err, cuda.ErrOutOfMemory) {
+		t.Errorf("saved to memory that is not pinned: %v", err)
+	}
+	closing(t, another)
+	if _, err := d.NewTier(s, cuda.TierConfig{}); err == nil {
+		t.Error("a tier of memory of the device")
+	}
+}
+
+func TestTierIsPinnedAheadOfItsUse(t *testing.T) {
+	d := open(t, 0)
+	told := make(chan error, 1)
+	tier, err := d.NewTier(hostSlab(t, 18<<20), cuda.TierConfig{AheadBytes: 4 << 20, RegisterBytes: 2 << 20, Pinned: func(err error) { told <- err }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newSlab(t, d, 8<<20)
+	// What is used is pinned before its turn.
+	if err := tier.Save(14<<20, s, memory.Frame{Offset: 4096, Bytes: 4096}); err != nil {
+		t.Error(err)
+	}
+	if err := <-told; err != nil {
+		t.Errorf("the rest: %v", err)
+	}
+	closing(t, tier)
+}

@@ -1,0 +1,56 @@
+package rpc
+
+import (
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/server/front"
+)
+
+func gpuTo(g front.GPU) *pb.Gpu {
+	if g.UUID == "" {
+		return nil
+	}
+	out := &pb.Gpu{Uuid: g.UUID, Name: g.Name, PciBusId: g.PCIBusID, MemoryBytes: g.MemoryBytes, Placement: g.Placement, NetDevices: g.NetDevices}
+	if g.Node >= 0 {
+		out.NumaNode = &g.Node
+	}
+	for _, l := range g.Links {
+		out.Links = append(out.Links, &pb.GpuLink{Uuid: l.UUID, NvLinks: l.NVLinks, PeerAccess: l.PeerAccess, Why: l.Why})
+	}
+	return out
+}
+
+func gpuFrom(g *pb.Gpu) front.GPU {
+	out := front.GPU{
+		UUID: g.GetUuid(), Name: g.GetName(), PCIBusID: g.GetPciBusId(), MemoryBytes: g.GetMemoryBytes(),
+		Node: -1, Placement: g.GetPlacement(), NetDevices: g.GetNetDevices(),
+	}
+	if g != nil && g.NumaNode != nil {
+		out.Node = g.GetNumaNode()
+	}
+	for _, l := range g.GetLinks() {
+		out.Links = append(out.Links, front.GPULink{UUID: l.GetUuid(), NVLinks: l.GetNvLinks(), PeerAccess: l.GetPeerAccess(), Why: l.GetWhy()})
+	}
+	return out
+}
+
+func gpuHealthTo(h *front.GPUHealth) *pb.GpuHealth {
+	if h == nil {
+		return nil
+	}
+	return &pb.GpuHealth{
+		UsedBytes: h.UsedBytes, UtilizationPercent: h.UtilizationPercent, MemoryPercent: h.MemoryPercent, ClockMhz: h.ClockMHz,
+		Throttled: h.Throttled, Watts: h.Watts, Celsius: h.Celsius, CorrectedEcc: h.CorrectedECC, UncorrectedEcc: h.UncorrectedECC,
+		Xids: h.XIDs, LastEvent: h.LastEvent, ForeignProcesses: h.ForeignProcesses, ForeignBytes: h.ForeignBytes,
+	}
+}
+
+func gpuHealthFrom(h *pb.GpuHealth) *front.GPUHealth {
+	if h == nil {
+		return nil
+	}
+	return &front.GPUHealth{
+		UsedBytes: h.GetUsedBytes(), UtilizationPercent: h.GetUtilizationPercent(), MemoryPercent: h.GetMemoryPercent(), ClockMHz: h.GetClockMhz(),
+		Throttled: h.GetThrottled(), Watts: h.GetWatts(), Celsius: h.GetCelsius(), CorrectedECC: h.GetCorrectedEcc(), UncorrectedECC: h.GetUncorrectedEcc(),
+		XIDs: h.GetXids(), LastEvent: h.GetLastEvent(), ForeignProcesses: h.GetForeignProcesses(), ForeignBytes: h.GetForeignBytes(),
+	}
+}

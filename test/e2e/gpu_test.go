@@ -1,0 +1,244 @@
+//go:build cgo && linux
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory/cuda/cudatest"
+)
+
+// onRealGPU: the machine's driver is used, with sizes that show what the hardware
+// does.
+func onRealGPU() bool { return os.Getenv("MILLRACE_CUDA_REAL") != "" }
+
+// withCUDA is the program built with cgo, as a release is: what TestMain builds shows
+// that it can be without.
+var withCUDA = sync.OnceValues(func() (string, error) {
+	if os.Getenv("MILLRACE_BIN") != "" {
+		return binary, nil
+	}
+	program := binary + "-cuda" // TestMain removes the folder
+	build := exec.Command("go", "build", "-o", program, "github.com/millrace/millrace/cmd/millrace")
+	build.Env = append(os.Environ(), "CGO_ENABLED=1")
+	out, err := build.CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("go build: %w\n%s", err, out)
+	}
+	return program, err
+})
+
+// startGPUs is a cluster of workers on GPUs, which are pretended to be there unless
+// the machine's are to be used.
+func startGPUs(t *testing.T, gpus int, args ...string) (*cluster, *cudatest.Fake) {
+	t.Helper()
+	program, err := withCUDA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	env := environment()
+	args = append([]string{"--device", "cuda", "--workers", fmt.Sprint(gpus), "--slots", "2", "--local-directory", t.TempDir()}, args...)
+	var fake *cudatest.Fake
+	if !onRealGPU() {
+		if fake, err = cudatest.Start(gpus, 256<<20); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := fake.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		env = environment(cudatest.Environment + "=" + os.Getenv(cudatest.Environment))
+		args = append(args, "--cuda-library", fake.Library)
+	}
+	c, err := startUpOf(program, env, t.TempDir(), args...)
+	return watched(t, c, err), fake
+}
+
+func someBytes(seed byte, n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b) // it never fails
+	return b
+}
+
+func array(t *testing.T, content []byte) millrace.Array {
+	t.Helper()
+	a, err := millrace.FromSlice(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// there checks an array that a client gets.
+func there(t *testing.T, f *millrace.Future, want []byte) {
+	t.Helper()
+	a, err := f.Array(soon(t))
+	if err != nil {
+		t.Fatalf("%d bytes: %v", len(want), err)
+	}
+	if got, err := millrace.Slice[uint8](a); err != nil || string(got) != string(want) {
+		t.Fatalf("%d bytes came back as %d: %v", len(want), len(got), err)
+	}
+}
+
+// Objects of any size go to workers on GPUs and come back, through shared memory and
+// through streams; more of them than the slabs hold, and than pinned memory does.
+func TestGPUWorkersHoldWhatClientsScatter(t *testing.T) {
+	c, _ := startGPUs(t, 2, "--rmm-pool-size", "16MiB", "--pinned-limit", "16MiB", "--spill-limit", "1GiB")
+	for name, options := range map[string][]millrace.Option{"shared memory": nil, "streams": {millrace.WithoutSharedMemory()}} {
+		t.Run(name, func(t *testing.T) {
+			client := c.dial(t, options...)
+			var all []*millrace.Future
+			var want [][]byte
+			for i := range 24 {
+				content := someBytes(byte(i), []int{0, 1, 1000, 300 << 10, 3<<20 + 1, 5 << 20}[i%6])
+				f, err := client.Scatter(soon(t), array(t, content))
+				if err != nil {
+					t.Fatal(err)
+				}
+				all, want = append(all, f), append(want, content)
+			}
+			for range 2 {
+				for i, f := range all {
+					there(t, f, want[i])
+				}
+			}
+		})
+	}
+	workers, err := c.dial(t).Workers(soon(t))
+	if err != nil || len(workers) != 2 {
+		t.Fatalf("%d workers, %v", len(workers), err)
+	}
+	for _, w := range workers {
+		if w.GetDevice() != millracev1.DeviceKind_DEVICE_KIND_CUDA || !strings.HasPrefix(w.GetGpu().GetUuid(), "GPU-") || w.GetMemoryLimitBytes() != 16<<20 {
+			t.Errorf("a worker is described as %v", w)
+		}
+	}
+	if workers[0].GetGpu().GetUuid() == workers[1].GetGpu().GetUuid() {
+		t.Error("both workers have the same GPU")
+	}
+}
+
+// A worker that is killed, and one whose GPU is lost, are started again, and the
+// cause is told.
+func TestGPUWorkersAreStartedAgain(t *testing.T) {
+	if onRealGPU() {
+		t.Skip("no GPU is broken for this")
+	}
+	c, fake := startGPUs(t, 1, "--device-memory-limit", "16MiB", "--pinned-limit", "16MiB")
+	client := c.dial(t)
+	one := func() *millracev1.Worker {
+		t.Helper()
+		var w *millracev1.Worker
+		within(t, 30*time.Second, "one active worker", func() bool {
+			all, err := client.Workers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
+			if err == nil && len(all) == 1 {
+				w = all[0]
+			}
+			return w != nil
+		})
+		return w
+	}
+	use := func() {
+		t.Helper()
+		content := someBytes(1, 3<<20)
+		f, err := client.Scatter(soon(t), array(t, content))
+		if err != nil {
+			t.Fatal(err)
+		}
+		there(t, f, content)
+	}
+	next := func(w *millracev1.Worker, cause string) {
+		t.Helper()
+		within(t, 30*time.Second, "another life of the worker, after "+cause, func() bool {
+			all, err := client.Workers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
+			return err == nil && len(all) == 1 && all[0].GetIncarnation() != w.GetIncarnation()
+		})
+		deaths := one().GetDeaths()
+		if len(deaths) == 0 || !strings.Contains(deaths[0].GetCause()+deaths[0].GetLogTail(), cause) {
+			t.Errorf("told of the death: %v", deaths)
+		}
+		use()
+	}
+	use()
+	w := one()
+	if err := syscall.Kill(int(w.GetPid()), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	next(w, "SIGKILL")
+	w = one()
+	fake.StickyPID.Store(uint64(w.GetPid()))
+	fake.StickyCode.Store(cudatest.ECCUncorrectable)
+	defer fake.Heal()
+	next(w, "CUDA_ERROR_ECC_UNCORRECTABLE")
+}
+
+// The figures of a client that scatters and gathers 256 MiB.
+func TestGPUClientRates(t *testing.T) {
+	size, times, limits := 5<<20, 1, []string{"--device-memory-limit", "16MiB", "--pinned-limit", "32MiB"}
+	if onRealGPU() {
+		size, times, limits = 256<<20, 4, []string{"--device-memory-limit", "4GiB", "--pinned-limit", "8GiB"}
+	}
+	c, _ := startGPUs(t, 1, limits...)
+	content := someBytes(1, size)
+	for name, options := range map[string][]millrace.Option{"shared memory": nil, "streams": {millrace.WithoutSharedMemory()}} {
+		client := c.dial(t, options...)
+		into := make([]byte, size)
+		for range times {
+			begin := time.Now()
+			f, err := client.Scatter(soon(t), array(t, content))
+			if err != nil {
+				t.Fatal(err)
+			}
+			noteRate(t, "go client, "+name+": scatter 256 MiB", size, time.Since(begin))
+			begin = time.Now()
+			a, err := f.Array(soon(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			noteRate(t, "go client, "+name+": gather 256 MiB", size, time.Since(begin))
+			if got, err := millrace.Slice[uint8](a); err != nil || string(got) != string(content) {
+				t.Errorf("other bytes came back: %v", err)
+			}
+			begin = time.Now()
+			if _, err := f.ArrayInto(soon(t), into); err != nil {
+				t.Fatal(err)
+			}
+			noteRate(t, "go client, "+name+": gather 256 MiB into a slice", size, time.Since(begin))
+			if string(into) != string(content) {
+				t.Error("other bytes came into the slice")
+			}
+			f.Release()
+		}
+	}
+}
+
+// noteRate notes a figure of a real GPU.
+func noteRate(t *testing.T, name string, bytes int, took time.Duration) {
+	t.Helper()
+	if !onRealGPU() {
+		return
+	}
+	rate := float64(bytes) / float64(took)
+	t.Logf("%-55s %8.2f GB/s", name, rate)
+	file, err := os.OpenFile(os.Getenv("MILLRACE_RATES"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return // nobody asked
+	}
+	_, err = fmt.Fprintf(file, "%-55s %8.2f GB/s\n", name, rate)
+	if err = errors.Join(err, file.Close()); err != nil {
+		t.Error(err)
+	}
+}

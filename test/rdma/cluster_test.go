@@ -1,0 +1,343 @@
+//go:build rdma
+
+// Package rdma is Test support: a cluster on two hosts with RDMA devices. Its tests run on the first of them, inside the
+// nodes that `make rdma` boots, and nowhere else.
+package rdma
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/test/rdma/remote"
+)
+
+const (
+	token = "rdma"
+	// deadline is by when whatever is asked of a cluster must have come to an end. Emulated nodes are slow.
+	deadline = 90 * time.Second
+	// pieces of pieceBytes are on their way when something dies.
+	pieces     = 12
+	pieceBytes = 6 << 20
+)
+
+// here and there are the addresses of this host and the other one, lab is where the machine below hears of us.
+var here, there, lab = os.Getenv("ME"), os.Getenv("PEER"), "/run/lab"
+
+// timedLog keeps what processes wrote, each line with when it came.
+type timedLog struct {
+	mu   sync.Mutex
+	rest []byte
+	at   []time.Time
+	line []string
+}
+
+func (l *timedLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rest = append(l.rest, p...)
+	for {
+		line, rest, ok := bytes.Cut(l.rest, []byte("\n"))
+		if !ok {
+			return len(p), nil
+		}
+		l.at, l.line, l.rest = append(l.at, time.Now()), append(l.line, string(line)), rest
+	}
+}
+
+// since returns the first line after a moment that has a text in it, and how much later it came.
+func (l *timedLog) since(moment time.Time, text string) (string, time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, line := range l.line {
+		if l.at[i].After(moment) && strings.Contains(line, text) {
+			return line, l.at[i].Sub(moment)
+		}
+	}
+	return "", 0
+}
+
+func (l *timedLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Join(l.line, "\n")
+}
+
+type cluster struct {
+	t       *testing.T
+	binary  string
+	address string
+	client  *millrace.Client
+	other   *remote.Host
+	log     timedLog
+}
+
+// start runs a scheduler and worker a-0 here, and worker b-0 there.
+func start(t *testing.T) *cluster {
+	t.Helper()
+	c := &cluster{t: t, binary: os.Getenv("MILLRACE_BIN"), address: net.JoinHostPort(here, "7000")}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the processes here wrote:\n%s", c.log.String())
+		}
+	})
+	c.process("scheduler", "--listen", c.address, "--http", "", "--token", token)
+	var err error
+	if c.other, err = remote.Dial(net.JoinHostPort(there, "7700"), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.other.Close() })
+	if c.client, err = millrace.Dial(c.soon(), millrace.WithAddress(c.address), millrace.WithToken(token), millrace.WithoutSharedMemory()); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.client.Close() })
+	c.process(c.worker("a", here)...)
+	if _, err := c.other.Start(remote.Order{Args: append([]string{c.binary}, c.worker("b", there)...), Env: []string{"MILLRACE_SCHEDULER_FILE="}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.client.WaitForWorkers(c.soon(), 2); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func (c *cluster) worker(name, host string) []string {
+	return []string{
+		"worker", "--address", c.address, "--token", token, "--listen", net.JoinHostPort(host, "0"), "--name", name, "--workers", "1",
+		"--slots", "1", "--memory-limit", "256MiB", "--spill-limit", "none", "--device", "host", "--ucx-library", os.Getenv("MILLRACE_UCX_LIBRARY"), "--ucx-net-devices", "rxe0:1",
+		"--python", os.Getenv("MILLRACE_PYTHON"),
+	}
+}
+
+func (c *cluster) process(args ...string) {
+	c.t.Helper()
+	cmd := exec.Command(c.binary, args...)
+	cmd.Env = append(os.Environ(), "MILLRACE_SCHEDULER_FILE=")
+	cmd.Stdout, cmd.Stderr = &c.log, &c.log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		killer := time.AfterFunc(10*time.Second, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
+		_ = cmd.Wait() // what it died of is the test's doing
+		killer.Stop()
+	})
+}
+
+func (c *cluster) soon() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), deadline)
+	c.t.Cleanup(cancel)
+	return ctx
+}
+
+func (c *cluster) until(what string, holds func() bool) {
+	c.t.Helper()
+	limit := time.Now().Add(deadline)
+	for !holds() {
+		if time.Now().After(limit) {
+			c.t.Fatalf("not within %v: %s", deadline, what)
+		}
+		time.Sleep(20 * time.Millisecond) // it happens in other processes
+	}
+}
+
+func (c *cluster) find(name string) *millracev1.Worker {
+	c.t.Helper()
+	list, err := c.client.Workers(c.soon(), millracev1.WorkerState_WORKER_STATE_ACTIVE)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for _, w := range list {
+		if w.GetName() == name {
+			return w
+		}
+	}
+	return nil
+}
+
+// stamp submits a task that checks its inputs, and makes an object of so many bytes.
+func (c *cluster) stamp(key, size int64, first int64, inputs []*millrace.Future, options ...millrace.TaskOption) *millrace.Future {
+	c.t.Helper()
+	keys, args := []int64{}, []any{key, size, nil}
+	for i, in := range inputs {
+		keys, args = append(keys, first+int64(i)), append(args, in)
+	}
+	args[2] = keys
+	f, err := c.client.Submit(c.soon(), millrace.Native("bench.stamp"), millrace.Args(args...), options...)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return f
+}
+
+// sources makes objects on b-0, which may be made again elsewhere.
+func (c *cluster) sources(first int64) (out []*millrace.Future) {
+	c.t.Helper()
+	for i := range int64(pieces) {
+		out = append(out, c.stamp(first+i, pieceBytes, 0, nil, millrace.WithPreferredWorkers("b-0")))
+	}
+	for _, f := range out {
+		if err := f.Wait(c.soon()); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	return out
+}
+
+// check waits for a stamped object of 32 bytes.
+func (c *cluster) check(f *millrace.Future, key int64) {
+	c.t.Helper()
+	a, err := f.Array(c.soon())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	b, err := millrace.Slice[byte](a)
+	if err != nil || len(b) != 32 || int64(binary.LittleEndian.Uint64(b)) != key {
+		c.t.Fatalf("%x, %v", b, err)
+	}
+}
+
+// lane is how topo says that a-0 reads from b-0.
+func (c *cluster) lane(probe bool) (path, transport string, all string) {
+	c.t.Helper()
+	out, err := exec.Command(c.binary, "topo", "--json", fmt.Sprint("--probe=", probe), "--address", c.address, "--token", token, "--timeout", "80s").Output()
+	if err != nil {
+		c.t.Fatalf("topo: %v: %s", err, out)
+	}
+	var answer struct {
+		Pairs []struct{ Reader, Source, Path, Transport string }
+	}
+	if err := json.Unmarshal(out, &answer); err != nil {
+		c.t.Fatal(err)
+	}
+	for _, p := range answer.Pairs {
+		if p.Reader == "a-0" && p.Source == "b-0" {
+			path, transport = p.Path, p.Transport
+		}
+	}
+	return path, transport, string(out)
+}
+
+// proved fails unless a-0 reads from b-0 over rc.
+func (c *cluster) proved() {
+	c.t.Helper()
+	// Workers tell once a second.
+	c.until("a-0 reads from b-0 over rc_verbs", func() bool {
+		path, transport, _ := c.lane(false)
+		return path == "ucx" && transport == "rc_verbs"
+	})
+}
+
+// reads starts to read much of b-0 on a-0, and returns when a part of it has come.
+func (c *cluster) reads(first, key int64) (*millrace.Future, []*millrace.Future) {
+	c.t.Helper()
+	warm := c.stamp(first-2, 1<<20, 0, nil, millrace.WithWorkers("b-0"))
+	c.check(c.stamp(first-1, 32, first-2, []*millrace.Future{warm}, millrace.WithWorkers("a-0")), first-1)
+	kept := c.sources(first)
+	had := c.find("a-0").GetBytesIn()
+	read := c.stamp(key, 32, first, kept, millrace.WithWorkers("a-0"))
+	c.until("bytes arrive", func() bool { return c.find("a-0").GetBytesIn() >= had+pieceBytes })
+	if got := c.find("a-0").GetBytesIn() - had; got >= pieces*pieceBytes {
+		c.t.Fatalf("all of it has arrived before anything broke: %d bytes", got)
+	}
+	return read, kept
+}
+
+// TestLaneIsProved: topo says that both read from each other over rc.
+func TestLaneIsProved(t *testing.T) {
+	c := start(t)
+	c.until("both read from each other over rc_verbs", func() bool {
+		_, _, all := c.lane(true)
+		return strings.Count(all, `"rc_verbs"`) == 2
+	})
+	table, err := exec.Command(c.binary, "topo", "--address", c.address, "--token", token).CombinedOutput()
+	t.Logf("millrace topo: %v\n%s", err, table)
+	doctor, _ := exec.Command(c.binary, "doctor", "--ucx-library", os.Getenv("MILLRACE_UCX_LIBRARY"), "--ucx-net-devices", "rxe0:1").CombinedOutput()
+	t.Logf("millrace doctor:\n%s", doctor)
+}
+
+// TestMainJob: the digits, by Python functions and native operations on both hosts.
+func TestMainJob(t *testing.T) {
+	c := start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Getenv("MILLRACE_PYTHON"), os.Getenv("MILLRACE_EXAMPLES")+"/digits.py", "--rows", "0", "--picture", t.TempDir()+"/digits.png")
+	cmd.Env = append(os.Environ(), "MILLRACE_ADDRESS="+c.address, "MILLRACE_TOKEN="+token)
+	began := time.Now()
+	out, err := cmd.CombinedOutput()
+	t.Logf("after %v:\n%s", time.Since(began).Round(time.Second), out)
+	if lines := strings.Split(strings.TrimSpace(string(out)), "\n"); err != nil || !strings.HasPrefix(lines[len(lines)-1], "ok") {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"a-0", "b-0"} {
+		if w := c.find(name); w == nil || w.GetFinishedTasks() == 0 || w.GetBytesIn() == 0 {
+			t.Errorf("worker %s had no part in it: %v", name, w)
+		}
+	}
+	c.proved()
+}
+
+// TestWorkerIsKilledInTheMiddle: what it had is made again, and the reader has the right bytes.
+func TestWorkerIsKilledInTheMiddle(t *testing.T) {
+	c := start(t)
+	read, _ := c.reads(100, 1)
+	c.proved()
+	victim := c.find("b-0")
+	killed := time.Now()
+	if err := c.other.SignalPid(int(victim.GetPid()), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	c.check(read, 1)
+	t.Logf("the right bytes are there %v after the kill", time.Since(killed).Round(time.Millisecond))
+	c.report(killed)
+	c.until("b-0 is back", func() bool {
+		w := c.find("b-0")
+		return w != nil && w.GetIncarnation() != victim.GetIncarnation()
+	})
+	t.Logf("b-0 is back %v after the kill", time.Since(killed).Round(time.Millisecond))
+	again := c.sources(200)
+	c.check(c.stamp(2, 32, 200, again, millrace.WithWorkers("a-0")), 2)
+	c.proved()
+}
+
+// report logs when the reader noticed.
+func (c *cluster) report(killed time.Time) {
+	c.t.Helper()
+	for _, text := range []string{"ucx lane", "peer was lost", "peer lost", "b-0"} {
+		if line, after := c.log.since(killed, text); line != "" {
+			c.t.Logf("the first line with %q, after %v: %s", text, after.Round(time.Millisecond), line)
+		}
+	}
+}
+
+// TestNodeIsKilledInTheMiddle is the last test: the other host loses its power and does not come back.
+func TestNodeIsKilledInTheMiddle(t *testing.T) {
+	c := start(t)
+	read, _ := c.reads(100, 1)
+	c.proved()
+	if err := os.WriteFile(lab+"/kill-1", nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// The machine below removes the file as it kills.
+	c.until("the power is cut", func() bool { _, err := os.Stat(lab + "/kill-1"); return err != nil })
+	killed := time.Now()
+	c.check(read, 1)
+	t.Logf("the right bytes are there %v after the power cut", time.Since(killed).Round(time.Millisecond))
+	c.report(killed)
+	c.until("b-0 is given up", func() bool { return c.find("b-0") == nil })
+	t.Logf("b-0 is given up %v after the power cut", time.Since(killed).Round(time.Millisecond))
+}

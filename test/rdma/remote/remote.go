@@ -1,0 +1,199 @@
+// Package remote is Test support: processes on another host. Serve runs there; Dial is how a test starts and ends processes
+// through it.
+package remote
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/rpc"
+	"os"
+	"os/exec"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Order is a process to be started.
+type Order struct {
+	Args []string
+	// Env is added to the agent's own.
+	Env []string
+	// Line: the process says something in its first line.
+	Line bool
+}
+
+// Started is what became of an Order.
+type Started struct {
+	Number int
+	Pid    int
+	Line   string
+}
+
+// Kill is a signal for a process; after SIGKILL it has ended.
+type Kill struct {
+	Number int
+	Signal syscall.Signal
+}
+
+// Agent starts processes for one test. It ends them when the test's connection does.
+type Agent struct {
+	mu        sync.Mutex
+	processes []*process
+}
+
+type process struct {
+	cmd   *exec.Cmd
+	in    io.Closer
+	ended chan struct{}
+	err   error
+}
+
+// Serve answers tests until the listener fails.
+func Serve(listener net.Listener) error {
+	for {
+		conn, err := listener.Accept()
+		if err != nil {
+			return err
+		}
+		agent, server := new(Agent), rpc.NewServer()
+		if err := server.Register(agent); err != nil {
+			return err
+		}
+		go func() {
+			server.ServeConn(conn)
+			agent.endAll()
+		}()
+	}
+}
+
+func (a *Agent) endAll() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, p := range a.processes {
+		_ = p.cmd.Process.Kill() // it may have ended
+	}
+}
+
+// Start is called by tests.
+func (a *Agent) Start(order Order, out *Started) error {
+	cmd := exec.Command(order.Args[0], order.Args[1:]...)
+	cmd.Env = append(os.Environ(), order.Env...)
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		return err
+	}
+	said, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	p := &process{cmd: cmd, in: in, ended: make(chan struct{})}
+	lines := bufio.NewReader(said)
+	if order.Line {
+		// At its end the process has failed, which Stop tells.
+		out.Line, _ = lines.ReadString('\n')
+	}
+	go func() {
+		_, _ = io.Copy(os.Stderr, lines)
+		p.err = cmd.Wait()
+		close(p.ended)
+	}()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.processes = append(a.processes, p)
+	out.Number, out.Pid = len(a.processes)-1, cmd.Process.Pid
+	return nil
+}
+
+func (a *Agent) find(number int) *process {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.processes[number]
+}
+
+// Signal is called by tests.
+func (a *Agent) Signal(kill Kill, _ *struct{}) error {
+	p := a.find(kill.Number)
+	err := p.cmd.Process.Signal(kill.Signal)
+	if kill.Signal == syscall.SIGKILL {
+		<-p.ended
+	}
+	return err
+}
+
+// SignalPid is called by tests: for a process that one of ours has started.
+func (a *Agent) SignalPid(kill Kill, _ *struct{}) error {
+	return syscall.Kill(kill.Number, kill.Signal)
+}
+
+// Stop is called by tests: the process's input ends, so it should; the answer is its error.
+func (a *Agent) Stop(number int, _ *struct{}) error {
+	p := a.find(number)
+	_ = p.in.Close() // it may have ended
+	select {
+	case <-p.ended:
+		return p.err
+	case <-time.After(20 * time.Second):
+		_ = p.cmd.Process.Kill()
+		return fmt.Errorf("%v did not end", p.cmd.Args)
+	}
+}
+
+// Host is another one, with an agent.
+type Host struct{ client *rpc.Client }
+
+// Dial connects to an agent, which may still be starting.
+func Dial(address string, patience time.Duration) (*Host, error) {
+	limit := time.Now().Add(patience)
+	for {
+		conn, err := net.DialTimeout("tcp", address, time.Second)
+		if err == nil {
+			return &Host{rpc.NewClient(conn)}, nil
+		}
+		if time.Now().After(limit) {
+			return nil, fmt.Errorf("no agent at %s within %v: %w", address, patience, err)
+		}
+		time.Sleep(100 * time.Millisecond) // another host boots
+	}
+}
+
+// Start starts a process.
+func (h *Host) Start(order Order) (*Process, error) {
+	p := &Process{host: h}
+	if err := h.client.Call("Agent.Start", order, &p.Started); err != nil {
+		return nil, err
+	}
+	if order.Line && p.Line == "" {
+		return nil, errors.Join(fmt.Errorf("%v said nothing", order.Args), p.Stop())
+	}
+	return p, nil
+}
+
+// SignalPid signals a process by its number on that host.
+func (h *Host) SignalPid(pid int, signal syscall.Signal) error {
+	return h.client.Call("Agent.SignalPid", Kill{pid, signal}, new(struct{}))
+}
+
+// Close ends what was started.
+func (h *Host) Close() error { return h.client.Close() }
+
+// Process is one on another host.
+type Process struct {
+	Started
+	host *Host
+}
+
+// Signal signals it.
+func (p *Process) Signal(signal syscall.Signal) error {
+	return p.host.client.Call("Agent.Signal", Kill{p.Number, signal}, new(struct{}))
+}
+
+// Stop ends its input, and waits until it has ended by itself.
+func (p *Process) Stop() error { return p.host.client.Call("Agent.Stop", p.Number, new(struct{})) }

@@ -1,0 +1,222 @@
+package borrow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+)
+
+// Refusals of a BorrowAcquiredMany.
+const (
+	lentNotRefused uint32 = iota
+	lentNotHere
+	lentElsewhere
+)
+
+// Batch is what one peer lent at once. It is a Borrow for thousands of objects: a
+// loan costs little, and many end at the price of one. Its methods belong to one
+// goroutine at a time.
+type Batch struct {
+	// Memory is where the frames lie.
+	Memory Memory
+	// Objects has one for each ref.
+	Objects []Lent
+
+	peer   *peer
+	leases []lease
+	// open counts the leases that have not ended; guarded by peer.mu.
+	open int
+}
+
+// Lent is an object of a batch.
+type Lent struct {
+	Head transfer.Head
+	// Frames are where Head.FrameBytes lie in the memory.
+	Frames []memory.Frame
+	// Err is why there is no loan, as in transfer.Loan.
+	Err error
+}
+
+// Batch asks one peer for loans, one for each ref. Who gets no error ends them all.
+func (p *Path) Batch(ctx context.Context, at transfer.Peer, refs []transfer.Ref) (*Batch, error) {
+	if len(refs) > maxRefs {
+		return nil, fmt.Errorf("borrow from %s: %d objects at once; at most %d", at, len(refs), maxRefs)
+	}
+	c, err := p.connected(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	request := &millracev1.BorrowAcquireMany{
+		TtlMillis: uint64(p.config.LeaseTTL / time.Millisecond), TaskIds: make([]uint64, len(refs)), Generations: make([]uint32, len(refs)),
+	}
+	for i, r := range refs {
+		request.TaskIds[i], request.Generations[i] = uint64(r.Task), uint32(r.Generation)
+	}
+	asked := time.Now()
+	response, err := c.acquire(ctx, at, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_AcquireMany{AcquireMany: request}})
+	if err != nil {
+		return nil, err
+	}
+	pb := response.GetAcquiredMany()
+	b := &Batch{Memory: c.space, Objects: make([]Lent, len(refs)), peer: c, leases: make([]lease, len(refs))}
+	limit := asked.Add(p.config.LeaseTTL).UnixNano()
+	for i, id := range pb.GetLeaseIds() {
+		if i < len(refs) && id != 0 {
+			b.leases[i].id, b.leases[i].open = id, true
+			b.leases[i].limit.Store(limit)
+			b.open++
+		}
+	}
+	c.mu.Lock()
+	unmapped := c.unmapped
+	if b.open > 0 && !unmapped {
+		c.batches[b] = struct{}{}
+	}
+	c.mu.Unlock()
+	if unmapped {
+		return nil, fmt.Errorf("borrow from %s: %w", at, transfer.ErrPeerLost)
+	}
+	if err := b.read(at, refs, pb); err != nil {
+		b.EndAll()
+		return nil, fmt.Errorf("borrow from %s: %w: %w", at, transfer.ErrProtocol, err)
+	}
+	return b, nil
+}
+
+// read takes the answer apart.
+func (b *Batch) read(at transfer.Peer, refs []transfer.Ref, pb *millracev1.BorrowAcquiredMany) error {
+	n := len(refs)
+	if len(pb.GetLeaseIds()) != n || len(pb.GetRefusals()) != n || len(pb.GetGenerations()) != n || len(pb.GetFrames()) != n ||
+		len(pb.GetHeaderBytes()) != n || len(pb.GetFrameOffsets()) != len(pb.GetFrameBytes()) {
+		return fmt.Errorf("lists of %d, %d, %d, %d and %d for %d objects", len(pb.GetLeaseIds()), len(pb.GetRefusals()),
+			len(pb.GetGenerations()), len(pb.GetFrames()), len(pb.GetHeaderBytes()), n)
+	}
+	sizes, headers := pb.GetFrameBytes(), pb.GetHeaders()
+	frames := make([]memory.Frame, len(sizes))
+	for i := range frames {
+		frames[i] = memory.Frame{Offset: pb.GetFrameOffsets()[i], Bytes: sizes[i]}
+		if sizes[i] > 0 && !frames[i].Within(b.Memory.Size()) {
+			return fmt.Errorf("a frame [%d, +%d) of %d bytes", frames[i].Offset, sizes[i], b.Memory.Size())
+		}
+	}
+	for i, r := range refs {
+		o := &b.Objects[i]
+		switch {
+		case pb.GetRefusals()[i] == lentNotHere:
+			o.Err = fmt.Errorf("%s on %s: %w", r, at, transfer.ErrNotHere)
+			continue
+		case b.leases[i].id == 0:
+			o.Err = fmt.Errorf("%s on %s: %w: it lies in other memory there", r, at, transfer.ErrNoWay)
+			continue
+		}
+		k, h := int(pb.GetFrames()[i]), int(pb.GetHeaderBytes()[i])
+		if k > len(sizes) || h > len(headers) {
+			return fmt.Errorf("%s has %d frames and a header of %d bytes, and the answer ends before", r, k, h)
+		}
+		generation := ids.Attempt(pb.GetGenerations()[i])
+		if r.Generation != 0 && generation != r.Generation {
+			return fmt.Errorf("%s was asked for, generation %s came", r, generation)
+		}
+		o.Head = transfer.Head{Ref: transfer.Ref{Task: r.Task, Generation: generation}, Header: headers[:h:h], FrameBytes: sizes[:k:k]}
+		o.Frames = frames[:k:k]
+		sizes, frames, headers = sizes[k:], frames[k:], headers[h:]
+	}
+	return nil
+}
+
+// End ends the loans at the indices, and says for each whether the bytes were the
+// object's throughout, as transfer.Loan.End does.
+func (b *Batch) End(indices []int) []bool {
+	held := make([]bool, len(indices))
+	if len(indices) == 0 {
+		return held
+	}
+	c := b.peer
+	holds := c.conn.Look()
+	for n, i := range indices {
+		limit := b.leases[i].limit.Load()
+		held[n] = limit != 0 && holds(time.Unix(0, limit))
+	}
+	c.mu.Lock()
+	for _, i := range indices {
+		if l := &b.leases[i]; l.open {
+			l.open = false
+			b.open--
+			c.ended = append(c.ended, l.id)
+		}
+	}
+	if b.open == 0 {
+		delete(c.batches, b)
+	}
+	c.unmapIfUnused()
+	c.mu.Unlock()
+	c.wakeUp()
+	return held
+}
+
+// EndAll ends what has not ended.
+func (b *Batch) EndAll() {
+	var left []int
+	for i := range b.leases {
+		if b.leases[i].id != 0 {
+			left = append(left, i)
+		}
+	}
+	b.End(left)
+}
+
+// acquireMany answers a request for leases.
+func (c *serving) acquireMany(response *millracev1.BorrowResponse, order *millracev1.BorrowAcquireMany) error {
+	n := len(order.GetTaskIds())
+	if n > maxRefs || len(order.GetGenerations()) != n {
+		return c.send(refusal(response.GetCall(), reasonProtocol, fmt.Sprintf("%d objects with %d generations in one request; at most %d", n, len(order.GetGenerations()), maxRefs)))
+	}
+	refs := make([]transfer.Ref, n)
+	for i := range refs {
+		refs[i] = transfer.Ref{Task: ids.TaskID(order.GetTaskIds()[i]), Generation: ids.Attempt(order.GetGenerations()[i])}
+	}
+	out := &millracev1.BorrowAcquiredMany{
+		LeaseIds: make([]uint64, n), Refusals: make([]uint32, n), Generations: make([]uint32, n), Frames: make([]uint32, n),
+		HeaderBytes: make([]uint32, n), FrameOffsets: make([]uint64, 0, n), FrameBytes: make([]uint64, 0, n),
+	}
+	lent := make(map[transfer.LeaseID]uint64, n)
+	var elsewhere []transfer.LeaseID
+	var bytes uint64
+	for i, l := range c.server.config.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), defaultTTL)) {
+		switch {
+		case l.Lease == 0 && errors.Is(l.Err, transfer.ErrNotHere):
+			out.Refusals[i] = lentNotHere
+		case l.Lease == 0:
+			out.Refusals[i] = lentElsewhere
+		case !c.lends(l.Regions) || !c.keep(l.Head.Bytes()):
+			elsewhere = append(elsewhere, l.Lease)
+			out.Refusals[i] = lentElsewhere
+		default:
+			lent[l.Lease] = 0
+			if c.reader.Worker == 0 {
+				lent[l.Lease] = l.Head.Bytes()
+			}
+			out.LeaseIds[i], out.Generations[i] = uint64(l.Lease), uint32(l.Head.Ref.Generation)
+			out.Frames[i], out.HeaderBytes[i] = uint32(len(l.Regions)), uint32(len(l.Head.Header))
+			out.Headers = append(out.Headers, l.Head.Header...)
+			for _, r := range l.Regions {
+				out.FrameOffsets, out.FrameBytes = append(out.FrameOffsets, r.Frame.Offset), append(out.FrameBytes, r.Frame.Bytes)
+			}
+			bytes += l.Head.Bytes()
+		}
+	}
+	c.server.config.Source.Release(elsewhere)
+	c.mu.Lock()
+	maps.Copy(c.leases, lent)
+	c.mu.Unlock()
+	c.server.out.Add(bytes)
+	response.Answer = &millracev1.BorrowResponse_AcquiredMany{AcquiredMany: out}
+	return c.send(response)
+}

@@ -1,0 +1,191 @@
+//go:build cgo && linux
+
+package ipc_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/transfer"
+)
+
+// ratesEnv is a file that measured rates are appended to.
+const ratesEnv = "MILLRACE_RATES"
+
+// tell notes a figure of a real GPU.
+func tell(t *testing.T, name string, value float64, unit string) {
+	t.Helper()
+	t.Logf("%-48s %10.2f %s", name, value, unit)
+	file, err := os.OpenFile(os.Getenv(ratesEnv), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil || fake != nil {
+		return // nobody asked
+	}
+	defer closing(t, file)
+	if _, err := fmt.Fprintf(file, "%-48s %10.2f %s\n", name, value, unit); err != nil {
+		t.Error(err)
+	}
+}
+
+func percentile(times []time.Duration, p float64) time.Duration {
+	slices.Sort(times)
+	return times[int(p*float64(len(times)-1))]
+}
+
+// What a fetch costs through the whole path, beside the bare copy over the same
+// mapping in the same run.
+func TestGPUFetchFigures(t *testing.T) {
+	sets := []set{
+		{First: 0, Count: 1000, Bytes: 4 << 10}, {First: 1000, Count: 1000, Bytes: 64 << 10}, {First: 2000, Count: 1, Bytes: 1 << 20},
+		{First: 2001, Count: 1, Bytes: 16 << 20}, {First: 2002, Count: 1, Bytes: 64 << 20}, {First: 2003, Count: 1, Bytes: 256 << 20}, {First: 2004, Count: 1, Bytes: 1 << 30},
+	}
+	slabBytes, repeats := uint64(4<<30), 200
+	if fake != nil {
+		sets, slabBytes, repeats = sets[:4], 256<<20, 3
+	}
+	address := freeAddress(t)
+	c := startChild(t, order{Device: otherDevice(), Size: cuda.Size{Bytes: slabBytes}, Identity: newIdentity(), Address: address, Sets: sets})
+	peer := transfer.Peer{Worker: 7, Name: "source", Address: address}
+	r := newReader(t, slabBytes, nil)
+	began := time.Now()
+	lane, err := r.path.Connect(t.Context(), peer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("connected in %v: %s", time.Since(began), lane)
+	raw := openDevice(t, 0)
+	mapped, err := raw.OpenPeer(c.export)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, mapped)
+	event, err := raw.NewPolledEvent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, event)
+	fetch := func(first, count int, bytes uint64) {
+		t.Helper()
+		refs := make([]transfer.Ref, count)
+		for i := range refs {
+			refs[i] = ref(first + i)
+		}
+		r.room.Reset()
+		sink, err := newPlaces(r.room, count, bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := repeats
+		if total := uint64(count) * bytes; total >= 64<<20 {
+			n = max(repeats/4, 1)
+		}
+		times, raws := make([]time.Duration, n), make([]time.Duration, n)
+		var elapsed time.Duration
+		for range 5 {
+			_ = r.path.Fetch(t.Context(), peer, refs, sink) // its error would come again
+		}
+		cpu := processorTime()
+		for i := range times {
+			began := time.Now()
+			if err := r.path.Fetch(t.Context(), peer, refs, sink); err != nil || sink.err != nil {
+				t.Fatal(err, sink.err)
+			}
+			times[i] = time.Since(began)
+			elapsed += times[i]
+		}
+		cpu = processorTime() - cpu
+		s := raw.Stream(cuda.In)
+		to := sink.regions[0].Frame.Offset
+		for i := range raws {
+			began := time.Now()
+			copies := []cuda.Copy{cuda.OnDevice(r.slab.Pointer(to, bytes), mapped.Pointer(4096, bytes), bytes)}
+			if err := s.Copy(copies, event); err != nil {
+				t.Fatal(err)
+			}
+			for done := false; !done; {
+				if done, err = event.Query(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			raws[i] = time.Since(began)
+		}
+		name := fmt.Sprintf("fetch %d x %d KiB", count, bytes>>10)
+		p50, raw50 := percentile(times, .5), percentile(raws, .5)
+		tell(t, name+": p50", float64(p50)/1e3, "us")
+		tell(t, name+": p99", float64(percentile(times, .99))/1e3, "us")
+		tell(t, name+": rate", float64(uint64(count)*bytes)/p50.Seconds()/1e9, "GB/s")
+		tell(t, name+": processor", 100*cpu.Seconds()/elapsed.Seconds(), "%")
+		tell(t, fmt.Sprintf("raw copy of %d KiB: p50", bytes>>10), float64(raw50)/1e3, "us")
+		tell(t, fmt.Sprintf("raw copy of %d KiB: rate", bytes>>10), float64(bytes)/raw50.Seconds()/1e9, "GB/s")
+	}
+	for _, s := range sets {
+		if s.Count == 1 {
+			fetch(s.First, 1, s.Bytes)
+			continue
+		}
+		fetch(s.First, 1, s.Bytes)
+		for _, count := range []int{16, 100, s.Count} {
+			fetch(s.First, count, s.Bytes)
+		}
+	}
+	t.Logf("learnt: %+v", r.path.Lanes()[address])
+	cpu, began := processorTime(), time.Now()
+	select {
+	case <-time.After(500 * time.Millisecond):
+	case <-t.Context().Done():
+	}
+	tell(t, "an idle path: processor", 100*(processorTime()-cpu).Seconds()/time.Since(began).Seconds(), "%")
+}
+
+// All fetch from all at once.
+func TestGPUAllToAllFigures(t *testing.T) {
+	n, bytes, slabBytes, rounds := len(driver.Devices()), uint64(256<<20), uint64(4<<30), 60
+	if fake != nil {
+		bytes, slabBytes, rounds = 4<<20, 64<<20, 3
+	}
+	if n < 2 {
+		t.Log("one device: nothing to measure")
+		return
+	}
+	addresses, children := make([]string, n), make([]*child, n)
+	for i := range n {
+		addresses[i] = freeAddress(t)
+		children[i] = startChild(t, order{
+			Device: i, Size: cuda.Size{Bytes: slabBytes}, Identity: newIdentity(), Address: addresses[i],
+			Sets: []set{{First: 0, Count: 1, Bytes: bytes}},
+		})
+	}
+	run := func(name string, rounds int, from func(i int) []string) {
+		t.Helper()
+		for i, c := range children {
+			c.tell(t, order{Fetch: from(i), Ref: 0, Rounds: rounds, Bytes: bytes})
+		}
+		var sum, cpu, slowest float64
+		for i, c := range children {
+			a := c.hear(t)
+			if k := len(from(i)); k > 0 {
+				sum += float64(k) * float64(rounds) * float64(bytes) / a.Seconds / 1e9
+				cpu = max(cpu, 100*a.CPUSeconds/a.Seconds)
+				slowest = max(slowest, a.Seconds/float64(rounds))
+			}
+		}
+		if rounds > 3 {
+			tell(t, fmt.Sprintf("%s, %d GPUs: all together", name, n), sum, "GB/s")
+			tell(t, fmt.Sprintf("%s, %d GPUs: a round", name, n), slowest*1e3, "ms")
+			tell(t, fmt.Sprintf("%s, %d GPUs: processor, at most", name, n), cpu, "%")
+		}
+	}
+	others := func(i int) []string { return slices.Delete(slices.Clone(addresses), i, i+1) }
+	run("all-to-all", 3, others) // maps
+	run("all-to-all", rounds, others)
+	run("ring", rounds, func(i int) []string { return addresses[(i+1)%n : (i+1)%n+1] })
+	run("fan-out", rounds, func(i int) []string {
+		if i == 0 {
+			return nil
+		}
+		return addresses[:1]
+	})
+}

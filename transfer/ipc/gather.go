@@ -1,0 +1,171 @@
+package ipc
+
+import (
+	"embed"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/millrace/millrace/memory/cuda"
+)
+
+// The kernels, as kernel/build.py makes them of kernel/gather.cu.
+//
+//go:embed kernel/gather.sm_*.cubin
+var cubins embed.FS
+
+const (
+	// threads a block has: four loads of 16 bytes each under way in each of them fill
+	// the link.
+	threads = 512
+	// A row is what a block copies in one go: at least minRow, so that few bytes keep
+	// many blocks busy, at most maxRow, so that tables stay short.
+	minRow = 16 << 10
+	maxRow = 64 << 10
+	// rowBytes is the size of struct row, shortRows how many fit into parameters.
+	rowBytes  = 24
+	shortRows = 160
+	// tableRows bounds the frames and pieces of one post, tableRoom is what a table
+	// has room for: cut finer than maxRow it has minRows more.
+	tableRows = 4096
+	tableRoom = tableRows + 1024
+	// blocksPerProcessor is what fits at once.
+	blocksPerProcessor = 4
+)
+
+// gather copies many frames by one kernel.
+type gather struct {
+	device      *cuda.Device
+	module      *cuda.Module
+	long, short *cuda.Function
+	tables      *cuda.Scratch
+	blocks      uint32
+	computeCap  uint32
+	computing   func() bool
+	mu          sync.Mutex // guards free
+	free        []int
+	// launches are counted for tests and figures.
+	launches atomic.Uint64
+}
+
+// newGather loads the kernel. One table is for each post that can be under way.
+func newGather(d *cuda.Device, slots int, computeBlocks uint32, computing func() bool) (*gather, error) {
+	a := d.Info().Attributes
+	code, err := cubinFor(a.ComputeMajor, a.ComputeMinor)
+	if err != nil {
+		return nil, err
+	}
+	g := &gather{device: d, blocks: uint32(max(a.Multiprocessors, 1) * blocksPerProcessor), computeCap: computeBlocks, computing: computing}
+	if err := g.load(code, slots); err != nil {
+		return nil, errors.Join(err, g.close())
+	}
+	return g, nil
+}
+
+// cubinFor returns the code for an architecture: that of the same major version and
+// the highest minor version that is not above it.
+func cubinFor(major, minor int) ([]byte, error) {
+	for m := minor; m >= 0; m-- {
+		if code, err := cubins.ReadFile(fmt.Sprintf("kernel/gather.sm_%d%d.cubin", major, m)); err == nil {
+			return code, nil
+		}
+	}
+	return nil, fmt.Errorf("there is no gather kernel for devices of compute capability %d.%d; kernel/build.py makes them", major, minor)
+}
+
+func (g *gather) load(code []byte, slots int) (err error) {
+	if g.module, err = g.device.Load(code); err != nil {
+		return err
+	}
+	if g.long, err = g.module.Function("millrace_gather"); err != nil {
+		return err
+	}
+	if g.short, err = g.module.Function("millrace_gather_short"); err != nil {
+		return err
+	}
+	if g.tables, err = g.device.NewScratch(uint64(slots)*tableRoom*rowBytes, uint64(slots)*tableRoom*rowBytes); err != nil {
+		return err
+	}
+	for i := range slots {
+		g.free = append(g.free, i)
+	}
+	return nil
+}
+
+// take returns a slot, -1 if there is none.
+func (g *gather) take() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	n := len(g.free)
+	if n == 0 {
+		return -1
+	}
+	slot := g.free[n-1]
+	g.free = g.free[:n-1]
+	return slot
+}
+
+func (g *gather) full() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.free) == 0
+}
+
+func (g *gather) give(slot int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.free = append(g.free, slot)
+}
+
+// gatherRows is how many rows of maxRow a frame has.
+func gatherRows(bytes uint64) int { return int((bytes + maxRow - 1) / maxRow) }
+
+// launch submits a post, whose slot is its own.
+func (g *gather) launch(s *cuda.Stream, p *post) error {
+	blocks := g.blocks
+	if g.computeCap > 0 && g.computing != nil && g.computing() {
+		blocks = min(blocks, g.computeCap)
+	}
+	row := min(max((p.bytes/uint64(blocks)+minRow-1)/minRow*minRow, minRow), maxRow)
+	at := uint64(p.slot) * tableRoom * rowBytes
+	table := g.tables.Host()[at : at : at+tableRoom*rowBytes]
+	for _, f := range p.pieces {
+		for off := uint64(0); off < f.bytes; off += row {
+			table = binary.LittleEndian.AppendUint64(table, f.to+off)
+			table = binary.LittleEndian.AppendUint64(table, f.from+off)
+			table = binary.LittleEndian.AppendUint64(table, min(row, f.bytes-off))
+		}
+	}
+	rows := uint32(len(table) / rowBytes)
+	l := cuda.Launch{Function: g.short, Grid: cuda.Dim{min(rows, blocks)}, Block: cuda.Dim{threads}}
+	g.launches.Add(1)
+	if rows <= shortRows {
+		l.Parameters = make([]byte, shortRows*rowBytes, shortRows*rowBytes+4)
+		copy(l.Parameters, table)
+		l.Parameters = binary.LittleEndian.AppendUint32(l.Parameters, rows)
+		return s.Launch([]cuda.Launch{l}, p.event)
+	}
+	// Of a long table, blocks read each row over the host's link if it stays there.
+	there := g.tables.Pointer(at, uint64(len(table)))
+	if err := s.Copy([]cuda.Copy{cuda.ToDevice(there, g.tables.Address(at), uint64(len(table)))}, nil); err != nil {
+		return err
+	}
+	l.Function = g.long
+	l.Parameters = binary.LittleEndian.AppendUint64(nil, there)
+	l.Parameters = binary.LittleEndian.AppendUint32(l.Parameters, rows)
+	return s.Launch([]cuda.Launch{l}, p.event)
+}
+
+// close frees what the kernel needs. REQUIRES: it does not run.
+func (g *gather) close() error {
+	var errs []error
+	if g.tables != nil {
+		errs = append(errs, g.tables.Close())
+	}
+	if g.module != nil {
+		errs = append(errs, g.module.Close())
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,69 @@
+//go:build cgo && linux
+
+package ipc_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/transfertest"
+)
+
+// lend serves objects of a child's slab, and returns where.
+func lend(t *testing.T, objects *transfertest.Objects) transfer.Peer {
+	t.Helper()
+	space := objects.Room().Space().(*held)
+	address := freeAddress(t)
+	s, err := borrow.Listen(address, lending(space, space.export, objects))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { closing(t, s) })
+	return transfer.Peer{Worker: 7, Name: "source", Address: address}
+}
+
+// Frames of all alignments, against each other and against words, in tables that
+// fit into parameters and in such that do not.
+func TestGPUGatherCopiesWhateverLiesWherever(t *testing.T) {
+	for _, count := range []int{3, 40, 700} {
+		h, _ := newHeld(t, 256<<20)
+		objects := transfertest.NewObjectsIn(transfertest.NewRoom(h))
+		peer := lend(t, objects)
+		r := newReader(t, 256<<20, nil)
+		var refs []transfer.Ref
+		var want [][]byte
+		for i := range count {
+			// Rooms place frames one behind the other, so sizes make all alignments.
+			frame := pattern(uint64(1 + i*i*7%200001))
+			frame[0] = byte(i)
+			objects.Put(ref(i), "x", frame)
+			refs, want = append(refs, ref(i)), append(want, frame)
+		}
+		if _, err := r.room.Take(5); err != nil { // so that both sides differ
+			t.Fatal(err)
+		}
+		before := uint64(0)
+		if fake != nil {
+			before = fake.Launches.Load()
+		}
+		sink := transfertest.NewSinkIn(r.room)
+		if err := r.path.Fetch(t.Context(), peer, refs, sink); err != nil {
+			t.Fatal(err)
+		}
+		for i := range refs {
+			if _, frames, done, err := sink.Result(i); !done || err != nil || !bytes.Equal(frames[0], want[i]) {
+				t.Errorf("%d frames: number %d of %d bytes: done %v, %v, or its bytes differ", count, i, len(want[i]), done, err)
+			}
+		}
+		lane := r.path.Lanes()[peer.Address]
+		t.Logf("%d frames: %s", count, lane)
+		if lane.GatherBytesPerSecond == 0 {
+			t.Errorf("no gather: %s", lane.Why)
+		}
+		if fake != nil && count > 3 && fake.Launches.Load() == before {
+			t.Errorf("%d frames were not gathered", count)
+		}
+	}
+}

@@ -1,0 +1,466 @@
+//go:build cgo && linux
+
+package ipc_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/memory/cuda/cudatest"
+	"github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/ipc"
+	"github.com/millrace/millrace/transfer/transfertest"
+)
+
+const (
+	// realEnv: use the machine's driver.
+	realEnv = "MILLRACE_CUDA_REAL"
+	// childEnv: hold a slab instead of testing.
+	childEnv = "MILLRACE_TEST_CHILD"
+)
+
+var (
+	fake   *cudatest.Fake // nil on a real GPU
+	driver *cuda.Driver
+)
+
+func TestMain(m *testing.M) {
+	if err := start(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	if os.Getenv(childEnv) != "" {
+		if err := serve(os.Stdin, os.Stdout); err != nil {
+			fmt.Fprintln(os.Stderr, "child:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	code := m.Run()
+	if err := goleak.Find(); err != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	if fake != nil {
+		if left := fake.Left(); left != "" && code == 0 {
+			fmt.Fprintln(os.Stderr, "left in the driver:", left)
+			code = 1
+		}
+		if err := fake.Close(); err != nil && code == 0 {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+func start() (err error) {
+	library := os.Getenv(childEnv)
+	switch {
+	case os.Getenv(realEnv) != "":
+		library = ""
+	case library == "":
+		if fake, err = cudatest.Start(2, 8<<30); err != nil {
+			return err
+		}
+		library = fake.Library
+	}
+	driver, err = cuda.Load(cuda.Config{Library: library})
+	return err
+}
+
+// order is what a child process is told: first to make a slab and, with an address,
+// to lend objects out of it; then to fetch from others.
+type order struct {
+	Device   int
+	Size     cuda.Size
+	Identity memory.Identity
+	// Await: as soon as there is room.
+	Await   bool
+	Address string
+	Sets    []set
+
+	// Fetch are the addresses of those from which object Ref, of Bytes, is fetched,
+	// from all at once and Rounds times from each.
+	Fetch  []string
+	Ref    int
+	Rounds int
+	Bytes  uint64
+}
+
+// set are objects, numbered from First on, of so many bytes each. Those of 16 MiB
+// and more share their bytes.
+type set struct {
+	First, Count int
+	Bytes        uint64
+}
+
+type answer struct {
+	Error  string
+	Export cuda.Export
+	// Seconds and processor time of a fetch.
+	Seconds, CPUSeconds float64
+}
+
+func serve(in io.Reader, out io.Writer) error {
+	orders, answers := json.NewDecoder(in), json.NewEncoder(out)
+	var o order
+	if err := orders.Decode(&o); err != nil {
+		return nil
+	}
+	device, err := driver.Open(o.Device)
+	if err != nil {
+		return err
+	}
+	config := cuda.SlabConfig{Size: o.Size, Identity: o.Identity}
+	make := device.NewSlab
+	if o.Await {
+		make = func(c cuda.SlabConfig) (*cuda.Slab, error) { return device.AwaitSlab(context.Background(), c, nil) }
+	}
+	slab, err := make(config)
+	if err != nil {
+		return errors.Join(err, answers.Encode(answer{Error: err.Error()}))
+	}
+	room := transfertest.NewRoom(slab)
+	if o.Address != "" {
+		objects := transfertest.NewObjectsIn(room)
+		for _, s := range o.Sets {
+			backing := pattern(s.Bytes)
+			for i := range s.Count {
+				if s.Bytes < 16<<20 {
+					backing = slices.Clone(backing) // its own place
+				}
+				objects.Put(ref(s.First+i), "x", backing)
+			}
+		}
+		if _, err := borrow.Listen(o.Address, lending(slab, slab.Export(), objects)); err != nil {
+			return err
+		}
+	}
+	if err := answers.Encode(answer{Export: slab.Export()}); err != nil {
+		return err
+	}
+	for {
+		var o order
+		if err := orders.Decode(&o); err != nil {
+			return nil // the parent is gone, or done
+		}
+		a, err := fetchAsChild(device, slab, room, o)
+		if err != nil {
+			a.Error = err.Error()
+		}
+		if err := answers.Encode(a); err != nil {
+			return err
+		}
+	}
+}
+
+// paths of a child, kept between its orders.
+var childPath *ipc.Path
+
+func fetchAsChild(d *cuda.Device, slab *cuda.Slab, room *transfertest.Room, o order) (a answer, err error) {
+	if childPath == nil {
+		if childPath, err = ipc.New(ipc.Config{Device: d, Slab: slab}); err != nil {
+			return a, err
+		}
+	}
+	errs := make([]error, len(o.Fetch))
+	sinks := make([]*places, len(o.Fetch))
+	for i := range o.Fetch {
+		if sinks[i], err = newPlaces(room, 1, o.Bytes); err != nil {
+			return a, err
+		}
+	}
+	began, cpu := time.Now(), processorTime()
+	var group sync.WaitGroup
+	for i, address := range o.Fetch {
+		group.Go(func() {
+			for range o.Rounds {
+				if errs[i] == nil {
+					errs[i] = childPath.Fetch(context.Background(), transfer.Peer{Worker: 7, Name: "source", Address: address}, []transfer.Ref{ref(o.Ref)}, sinks[i])
+				}
+			}
+		})
+	}
+	group.Wait()
+	a.Seconds, a.CPUSeconds = time.Since(began).Seconds(), (processorTime() - cpu).Seconds()
+	return a, errors.Join(errs...)
+}
+
+// places is a cheap sink: the same places each time.
+type places struct {
+	regions []transfer.Region
+	done    int
+	err     error
+}
+
+func newPlaces(room *transfertest.Room, count int, bytes uint64) (*places, error) {
+	p := &places{}
+	for range count {
+		r, err := room.Take((bytes + 255) / 256 * 256) // as the ledger aligns them
+		if err != nil {
+			return nil, err
+		}
+		r.Frame.Bytes = bytes
+		p.regions = append(p.regions, r)
+	}
+	return p, nil
+}
+
+func (p *places) Place(_ context.Context, index int, _ transfer.Head) ([]transfer.Region, error) {
+	return p.regions[index : index+1], nil
+}
+
+func (p *places) Done(_ int, err error) {
+	p.done++
+	if err != nil {
+		p.err = err
+	}
+}
+
+// processorTime is what this process has used.
+func processorTime() time.Duration {
+	var u unix.Rusage
+	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+func pattern(n uint64) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i) ^ byte(i>>8)*31 ^ byte(i>>20)
+	}
+	return b
+}
+
+func lending(space memory.Space, export cuda.Export, source transfer.Source) borrow.ServerConfig {
+	return borrow.ServerConfig{
+		Space: space, Source: source, Incarnation: "test",
+		Device: &borrow.Device{Handle: export.Handle, UUID: export.Device},
+	}
+}
+
+// child is a process that holds a slab.
+type child struct {
+	cmd     *exec.Cmd
+	export  cuda.Export
+	in      io.Closer
+	orders  *json.Encoder
+	answers *json.Decoder
+}
+
+func startChild(tb testing.TB, o order) *child {
+	tb.Helper()
+	cmd := exec.Command(os.Args[0])
+	library := "real"
+	if fake != nil {
+		library = fake.Library
+	}
+	cmd.Env = append(os.Environ(), childEnv+"="+library)
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	c := &child{cmd: cmd, in: in, orders: json.NewEncoder(in), answers: json.NewDecoder(bufio.NewReader(out))}
+	tb.Cleanup(c.kill)
+	c.tell(tb, o)
+	c.export = c.hear(tb).Export
+	return c
+}
+
+func (c *child) tell(tb testing.TB, o order) {
+	tb.Helper()
+	if err := c.orders.Encode(o); err != nil {
+		tb.Fatal(err)
+	}
+}
+
+func (c *child) hear(tb testing.TB) (a answer) {
+	tb.Helper()
+	if err := c.answers.Decode(&a); err != nil {
+		tb.Fatal(err)
+	}
+	if a.Error != "" {
+		tb.Fatal(a.Error)
+	}
+	return a
+}
+
+// kill ends the process at once, and returns when the system has taken back what it
+// held.
+func (c *child) kill() {
+	_ = c.cmd.Process.Kill() // it may have ended
+	_ = c.cmd.Wait()         // by the signal
+	_ = c.in.Close()
+}
+
+var lastNonce atomic.Uint64
+
+func newIdentity() memory.Identity {
+	return memory.Identity{WorkerUUID: [16]byte{1, 2}, Incarnation: [16]byte{3}, Nonce: uint64(os.Getpid())<<32 | lastNonce.Add(1)}
+}
+
+// freeAddress is one that nobody listens at.
+func freeAddress(tb testing.TB) string {
+	tb.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		tb.Fatal(err)
+	}
+	defer closing(tb, l)
+	return l.Addr().String()
+}
+
+func closing(tb testing.TB, c io.Closer) {
+	tb.Helper()
+	if err := c.Close(); err != nil {
+		tb.Error(err)
+	}
+}
+
+// otherDevice is the one that a peer should use: another one if there is one.
+func otherDevice() int { return len(driver.Devices()) - 1 }
+
+func openDevice(tb testing.TB, ordinal int) *cuda.Device {
+	tb.Helper()
+	if fake != nil {
+		tb.Cleanup(fake.Heal)
+	}
+	d, err := driver.Open(ordinal)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { closing(tb, d) })
+	return d
+}
+
+// held is the slab of a child, which the test fills, and lends itself: objects and
+// leases are the test's, the memory is another process's.
+type held struct {
+	peer   *cuda.Peer
+	export cuda.Export
+	device *cuda.Device
+	pinned *cuda.Pinned
+}
+
+var _ memory.Staged = (*held)(nil)
+
+const bounceBytes = 4 << 20
+
+func newHeld(tb testing.TB, bytes uint64) (*held, *child) {
+	tb.Helper()
+	identity := newIdentity()
+	c := startChild(tb, order{Device: otherDevice(), Size: cuda.Size{Bytes: bytes}, Identity: identity})
+	d := openDevice(tb, 0)
+	peer, err := d.OpenPeer(c.export)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { closing(tb, peer) })
+	slab, err := host.NewSlab(bounceBytes, identity)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { closing(tb, slab) })
+	pinned, err := d.Register(slab, cuda.RegisterConfig{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { closing(tb, pinned) })
+	return &held{peer: peer, export: c.export, device: d, pinned: pinned}, c
+}
+
+func (h *held) Size() uint64                   { return h.export.SizeBytes }
+func (h *held) Identity() memory.Identity      { return h.export.Identity }
+func (h *held) Bytes(uint64, uint64) []byte    { return nil }
+func (h *held) FD() int                        { return -1 }
+func (h *held) Buffer() (memory.Buffer, error) { return nil, errors.ErrUnsupported }
+func (h *held) ReadInto(at uint64, p []byte) error {
+	return h.move(at, p, func(pointer, address uint64, p []byte) error {
+		n := uint64(len(p))
+		err := h.copy(cuda.ToHost(address, pointer, n))
+		copy(p, h.pinned.Space().Bytes(0, n))
+		return err
+	})
+}
+
+func (h *held) WriteFrom(at uint64, p []byte) error {
+	return h.move(at, p, func(pointer, address uint64, p []byte) error {
+		n := uint64(len(p))
+		copy(h.pinned.Space().Bytes(0, n), p)
+		return h.copy(cuda.ToDevice(pointer, address, n))
+	})
+}
+
+func (h *held) copy(c cuda.Copy) error {
+	s := h.device.Stream(cuda.Out)
+	return errors.Join(s.Copy([]cuda.Copy{c}, nil), s.Sync())
+}
+
+func (h *held) move(at uint64, p []byte, piece func(pointer, address uint64, p []byte) error) error {
+	for len(p) > 0 {
+		n := min(len(p), bounceBytes)
+		if err := piece(h.peer.Pointer(at, uint64(n)), h.pinned.Address(0, uint64(n)), p[:n]); err != nil {
+			return err
+		}
+		at, p = at+uint64(n), p[n:]
+	}
+	return nil
+}
+
+// reader is a path with a device and a slab of its own.
+type reader struct {
+	path *ipc.Path
+	room *transfertest.Room
+	slab *cuda.Slab
+}
+
+func newReader(tb testing.TB, slabBytes uint64, change func(*ipc.Config)) *reader {
+	tb.Helper()
+	d := openDevice(tb, 0)
+	slab, err := d.NewSlab(cuda.SlabConfig{Size: cuda.Size{Bytes: slabBytes}, Identity: newIdentity()})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { closing(tb, slab) })
+	c := ipc.Config{Device: d, Slab: slab, StallTimeout: 20 * time.Second, Worker: func() ids.WorkerID { return 3 }}
+	if change != nil {
+		change(&c)
+	}
+	path, err := ipc.New(c)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { closing(tb, path) })
+	return &reader{path: path, slab: slab, room: transfertest.NewRoom(slab)}
+}

@@ -1,0 +1,280 @@
+package ipc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/slabshare"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/borrow"
+)
+
+// mapping is one incarnation of a peer's memory in this process. Two connections to
+// the same peer, one of which is ending, share it.
+type mapping struct {
+	path     *Path
+	export   cuda.Export
+	identity memory.Identity
+	lane     *lane
+	// places are those of the lane's window.
+	places []place
+	// peer is a slab on a GPU; nil: data is mapped host memory, behind file.
+	peer *cuda.Peer
+	data []byte
+	file *os.File
+	// chunk bounds a copy. base is the address of the memory's byte 0.
+	chunk uint64
+	base  uint64
+	proof Lane
+
+	// uses are the connections; guarded by path.mu. dead: one of them said so.
+	uses int
+	dead bool
+}
+
+var _ borrow.Memory = (*mapping)(nil)
+
+// Size is part of memory.Space.
+func (m *mapping) Size() uint64 { return m.export.SizeBytes }
+
+// Identity is part of memory.Space.
+func (m *mapping) Identity() memory.Identity { return m.identity }
+
+// Bytes is part of memory.Space: what is here is here for the device only.
+func (m *mapping) Bytes(uint64, uint64) []byte { return nil }
+
+// FD is part of memory.Space.
+func (m *mapping) FD() int { return -1 }
+
+// open is borrow.Config.Open.
+func (p *Path) open(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File) (borrow.Memory, error) {
+	export := cuda.Export{SizeBytes: welcome.GetMemoryBytes(), Identity: borrow.Identity(welcome)}
+	copy(export.Handle[:], welcome.GetDevice().GetIpcHandle())
+	copy(export.Device[:], welcome.GetDevice().GetDeviceUuid())
+	// One at a time: a mapping that is being made is waited for by who wants the same.
+	p.opening.Lock()
+	defer p.opening.Unlock()
+	if file == nil {
+		p.mu.Lock()
+		known := p.mappings[export.Handle]
+		if known != nil && known.export == export {
+			known.uses++
+			p.mu.Unlock()
+			return known, nil
+		}
+		p.mu.Unlock()
+	}
+	m := &mapping{path: p, export: export, identity: export.Identity, chunk: chunkBytes, uses: 1}
+	var err error
+	if file == nil {
+		err = m.mapDevice()
+	} else {
+		err = m.mapHost(file, welcome)
+	}
+	if err == nil {
+		err = m.prepare()
+	}
+	if err != nil {
+		return nil, errors.Join(err, m.unmap())
+	}
+	if file != nil {
+		m.file = file
+	}
+	p.mu.Lock()
+	if m.peer != nil {
+		p.mappings[export.Handle] = m
+	}
+	p.lanes[at.Address] = m
+	p.mu.Unlock()
+	p.config.Log.Info("a peer's memory is mapped for copies by the device", "peer", at.String(), "lane", m.proof.String())
+	return m, nil
+}
+
+func (m *mapping) mapDevice() (err error) {
+	if m.peer, err = m.path.config.Device.OpenPeer(m.export); err != nil {
+		return err
+	}
+	m.base = m.peer.Pointer(0, m.export.SizeBytes)
+	return nil
+}
+
+// mapHost maps the memory of a worker without a GPU. It is not registered: pages
+// that its owner gives back to the system would stay with the device, which would
+// read what was there before.
+func (m *mapping) mapHost(file *os.File, welcome *millracev1.BorrowWelcome) (err error) {
+	if m.data, err = slabshare.Map(file, welcome, false); err != nil {
+		return err
+	}
+	m.base, m.chunk = address(m.data), pageableBytes
+	return nil
+}
+
+// prepare makes the lane and proves it by timed reads.
+func (m *mapping) prepare() (err error) {
+	d := m.path.config.Device
+	for range window {
+		var p place
+		if p.stream, err = d.NewStream(cuda.In); err != nil {
+			return err
+		}
+		m.places = append(m.places, p)
+		if m.places[len(m.places)-1].event, err = d.NewPolledEvent(); err != nil {
+			return err
+		}
+	}
+	m.lane = newLane(slices.Clone(m.places))
+	if m.peer == nil {
+		m.lane.copies = fromHost
+		m.lane.rates = assumedOfHost
+	}
+	return m.prove()
+}
+
+func fromHost(pieces []piece) []cuda.Copy {
+	copies := make([]cuda.Copy, len(pieces))
+	for i, p := range pieces {
+		copies[i] = cuda.ToDevice(p.to, p.from, p.bytes)
+	}
+	return copies
+}
+
+// prove reads from the beginning of the peer's memory, which also brings the
+// mapping into being, and takes the times.
+func (m *mapping) prove() error {
+	scratch, err := m.path.scratchMemory()
+	if err != nil {
+		return err
+	}
+	l, n := m.lane, min(proofBytes, m.export.SizeBytes)
+	to := scratch.Pointer(0, n)
+	timed := func(pieces []piece, gathers bool) (time.Duration, error) {
+		began := time.Now()
+		p := &post{pieces: pieces, slot: -1, place: m.places[0]}
+		for _, piece := range pieces {
+			p.bytes += piece.bytes
+		}
+		var err error
+		if gathers {
+			p.slot = m.path.gather.take()
+			defer m.path.gather.give(p.slot)
+			err = m.path.gather.launch(p.stream, p)
+		} else {
+			err = p.stream.Copy(l.copies(pieces), p.event)
+		}
+		err = errors.Join(err, p.stream.Sync())
+		return time.Since(began), err
+	}
+	measure := func(pieces []piece, gathers bool) (best time.Duration, err error) {
+		for i := range proofs {
+			took, err := timed(pieces, gathers)
+			if err != nil {
+				return 0, err
+			}
+			if i == 0 || took < best {
+				best = took
+			}
+		}
+		return best, nil
+	}
+	tiny, err := measure([]piece{{to: to, from: m.base, bytes: memory.HeaderBytes}}, false)
+	if err != nil {
+		return fmt.Errorf("ipc: first read: %w", err)
+	}
+	large, err := measure([]piece{{to: to, from: m.base, bytes: n}}, false)
+	if err != nil {
+		return fmt.Errorf("ipc: timed read: %w", err)
+	}
+	m.proof = Lane{Latency: tiny, BytesPerSecond: float64(n) / large.Seconds(), Device: m.export.Device, Host: m.peer == nil}
+	if m.peer == nil || m.path.gather == nil || m.path.gather.full() {
+		m.proof.Why = m.path.noGather
+		return nil
+	}
+	var pieces []piece
+	for at := uint64(0); at < n; at += maxRow {
+		pieces = append(pieces, piece{to: to + at, from: m.base + at, bytes: min(maxRow, n-at)})
+	}
+	took, err := measure(pieces, true)
+	if err != nil {
+		return fmt.Errorf("ipc: timed read by the gather kernel: %w", err)
+	}
+	m.proof.GatherBytesPerSecond = float64(n) / took.Seconds()
+	l.gather = m.path.gather
+	return nil
+}
+
+// Close is part of borrow.Memory.
+func (m *mapping) Close(dead bool) {
+	p := m.path
+	p.opening.Lock()
+	defer p.opening.Unlock()
+	p.mu.Lock()
+	m.uses--
+	m.dead = m.dead || dead
+	last := m.uses == 0
+	if last {
+		if p.mappings[m.export.Handle] == m {
+			delete(p.mappings, m.export.Handle)
+		}
+		for at, known := range p.lanes {
+			if known == m {
+				delete(p.lanes, at)
+			}
+		}
+	}
+	p.mu.Unlock()
+	if !last {
+		return
+	}
+	if err := m.unmap(); err != nil {
+		p.config.Log.Error("a peer's memory could not be unmapped, and stays allocated", "device", m.export.Device.String(), "error", err)
+	} else {
+		p.config.Log.Info("a peer's memory is unmapped", "device", m.export.Device.String(), "dead", m.dead)
+	}
+	if p.config.Unmapped != nil {
+		p.config.Unmapped(m.identity, m.dead)
+	}
+}
+
+// unmap undoes open. The last loan has ended, so no copy is under way.
+func (m *mapping) unmap() error {
+	var errs []error
+	for _, p := range m.places {
+		if p.event != nil {
+			errs = append(errs, p.event.Close())
+		}
+		errs = append(errs, p.stream.Close())
+	}
+	if m.peer != nil && m.dead {
+		// Somebody waits for its memory: UCX's opening is to end, too.
+		done := make(chan error, 1)
+		m.peer.Retire(func(err error) { done <- err })
+		errs = append(errs, <-done)
+	} else if m.peer != nil {
+		errs = append(errs, m.peer.Close())
+	}
+	if m.data != nil {
+		errs = append(errs, slabshare.Unmap(m.data))
+	}
+	if m.file != nil {
+		errs = append(errs, m.file.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// scratchMemory is where proofs go. REQUIRES: opening.
+func (p *Path) scratchMemory() (*cuda.Scratch, error) {
+	if p.scratch == nil {
+		s, err := p.config.Device.NewScratch(proofBytes, 0)
+		if err != nil {
+			return nil, err
+		}
+		p.scratch = s
+	}
+	return p.scratch, nil
+}

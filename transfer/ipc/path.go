@@ -1,0 +1,485 @@
+// Package ipc is an Adapter: the path from the memory of another process of this
+// host to the slab of our GPU. The reader maps the peer's slab (CUDA IPC), takes
+// read leases over the peer's unix socket, and copies by itself: nobody at the
+// source does anything.
+//
+// Leases, and how their holding is told, are those of package borrow, of which this
+// is another use: there the processor reads the peer's memory in place, here the
+// device copies from it. Memory of workers without a GPU is reached as well.
+//
+// # Lanes
+//
+// Copies from one peer are a lane, on which two chunks of at most 64 MiB are under way at a time, so that what is small and comes later waits for no
+// more than those. Frames below 16 MiB go first, many of them together by one launch
+// of a kernel that reads a table (gather.cu), where that is faster by the rates that
+// were measured. A lane is proved when the peer's memory is mapped: the header page
+// must be that of the incarnation that was announced, and timed reads give the
+// first rates.
+//
+// # What holds
+//
+// A region belongs to the fetch until the event behind its copies was reached: a
+// fetch that is given up drops what is not posted, and returns when the rest is
+// over, for a copy on a device cannot be called back. An object is valid if its
+// lease held after the last of its copies; copies from a process that was killed or
+// stopped succeed like any other. The mapping of a peer whose connection ended is
+// given up after the last copy, so that the device gets the memory of the dead back.
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+	"unsafe"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/borrow"
+)
+
+const (
+	// proofBytes is the size of the timed read, proofs how often it is done.
+	proofBytes = 4 << 20
+	proofs     = 3
+	// pageableBytes is the chunk of copies from host memory that is not registered:
+	// the driver copies that by way of its own buffers, and returns when it has.
+	pageableBytes = 4 << 20
+	// tables is how many gathers can be under way, over all lanes; beyond that, frames
+	// are copied one by one.
+	tables = 16
+)
+
+// Config is fixed for the life of a path.
+type Config struct {
+	// Device is ours, Slab its memory, where fetches place.
+	Device *cuda.Device
+	Slab   *cuda.Slab
+	// Worker is who reads. Nil: a client.
+	Worker func() ids.WorkerID
+	// Token authenticates us to peers.
+	Token string
+	// StallTimeout is how long a peer may take to answer, and how long no copy may
+	// end. Default 5 s.
+	StallTimeout time.Duration
+	// LeaseTTL is how long a lease lasts without being renewed. Default 30 s.
+	LeaseTTL time.Duration
+	// NoGather: every frame is copied by the copy engine.
+	NoGather bool
+	// Computing, if set, says whether kernels of tasks run: then the gather kernel
+	// uses ComputeBlocks blocks, 48 if that is 0, and leaves the rest to them.
+	Computing     func() bool
+	ComputeBlocks uint32
+	// Received, if set, is told of the bytes that arrived.
+	Received func(bytes int)
+	// Unmapped, if set, is told when a peer's memory is mapped here no more; dead
+	// says that its process had ended.
+	Unmapped func(identity memory.Identity, dead bool)
+	Log      *slog.Logger
+}
+
+// Lane is how a peer's memory is read.
+type Lane struct {
+	// Device is the GPU that it lies on; Host: on none.
+	Device cuda.UUID
+	Host   bool
+	// Latency of a read of 4 KiB and BytesPerSecond of one of 4 MiB by the copy
+	// engine, when the lane was proved. GatherBytesPerSecond is that of 4 MiB in
+	// 64 frames by the gather kernel, 0 if it is not used: Why says why not.
+	Latency              time.Duration
+	BytesPerSecond       float64
+	GatherBytesPerSecond float64
+	Why                  string
+	// Now are the rates as they were learnt since: of large copies, and of gathers.
+	Now, GatherNow float64
+}
+
+// String is one line for people.
+func (l Lane) String() string {
+	from := "GPU " + l.Device.String()
+	if l.Host {
+		from = "host memory"
+	}
+	s := fmt.Sprintf("%s, copy engine %.1f GB/s, %v", from, l.BytesPerSecond/1e9, l.Latency.Round(100*time.Nanosecond))
+	if l.GatherBytesPerSecond > 0 {
+		s += fmt.Sprintf(", gather %.1f GB/s", l.GatherBytesPerSecond/1e9)
+	} else if l.Why != "" {
+		s += ", no gather: " + l.Why
+	}
+	return s
+}
+
+// Path is the reading side. It keeps one connection and one mapping per peer.
+type Path struct {
+	config  Config
+	lenders *borrow.Path
+	gather  *gather // nil: none, and noGather says why
+	// noGather is fixed.
+	noGather string
+
+	// opening makes mapping, proving and unmapping one step each. It is locked before
+	// mu, and guards scratch.
+	opening sync.Mutex
+	scratch *cuda.Scratch
+
+	mu sync.Mutex
+	// mappings by handle, and lanes by the address of the peer; guarded by mu, as is
+	// running.
+	mappings map[cuda.Handle]*mapping
+	lanes    map[string]*mapping
+	// running are the fetches, with what ends them; nil once closed.
+	running map[*fetch]context.CancelCauseFunc
+	fetches sync.WaitGroup
+}
+
+var _ transfer.Path = (*Path)(nil)
+
+var errClosed = fmt.Errorf("ipc: %w: closed", transfer.ErrPeerLost)
+
+// New returns a path without connections. It fails if the device does; where the
+// gather kernel cannot be had, it does without.
+func New(c Config) (*Path, error) {
+	if c.StallTimeout <= 0 {
+		c.StallTimeout = 5 * time.Second
+	}
+	if c.LeaseTTL <= 0 {
+		c.LeaseTTL = 30 * time.Second
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.ComputeBlocks == 0 {
+		c.ComputeBlocks = 48
+	}
+	if c.Received == nil {
+		c.Received = func(int) {}
+	}
+	p := &Path{config: c, mappings: make(map[cuda.Handle]*mapping), lanes: make(map[string]*mapping), running: make(map[*fetch]context.CancelCauseFunc)}
+	p.lenders = borrow.New(borrow.Config{
+		Worker: c.Worker, Token: c.Token, StallTimeout: c.StallTimeout, LeaseTTL: c.LeaseTTL, Open: p.open, Spin: spinFor,
+	})
+	if c.NoGather {
+		p.noGather = "switched off"
+		return p, nil
+	}
+	g, err := newGather(c.Device, tables, c.ComputeBlocks, c.Computing)
+	switch {
+	case err == nil:
+		p.gather = g
+	case c.Device.Health() != nil:
+		return nil, errors.Join(fmt.Errorf("ipc: %w", err), p.lenders.Close())
+	default:
+		p.noGather = err.Error()
+		c.Log.Warn("small frames are copied one by one", "error", err)
+	}
+	return p, nil
+}
+
+// Name is part of transfer.Path.
+func (p *Path) Name() string { return "ipc" }
+
+// Forget ends the connection to a peer that is gone; its memory is unmapped after
+// the last copy.
+func (p *Path) Forget(address string) { p.lenders.Forget(address) }
+
+// Lanes are those of the peers that are mapped, by address.
+func (p *Path) Lanes() map[string]Lane {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	lanes := make(map[string]Lane, len(p.lanes))
+	for at, m := range p.lanes {
+		lane := m.proof
+		m.lane.mu.Lock()
+		lane.Now, lane.GatherNow = m.lane.rates.engineRate, m.lane.rates.gatherRate
+		m.lane.mu.Unlock()
+		lanes[at] = lane
+	}
+	return lanes
+}
+
+// Connect maps a peer's memory, if it is not, and says how it is read.
+func (p *Path) Connect(ctx context.Context, at transfer.Peer) (Lane, error) {
+	if err := p.lenders.Connect(ctx, at); err != nil {
+		return Lane{}, err
+	}
+	return p.Lanes()[at.Address], nil
+}
+
+// Close is part of transfer.Path. It returns when no copy is under way.
+func (p *Path) Close() error {
+	p.mu.Lock()
+	running := p.running
+	p.running = nil
+	for _, cancel := range running {
+		cancel(errClosed)
+	}
+	p.mu.Unlock()
+	if running == nil {
+		return nil
+	}
+	p.fetches.Wait()
+	errs := []error{p.lenders.Close()}
+	if p.gather != nil {
+		errs = append(errs, p.gather.close())
+	}
+	if p.scratch != nil {
+		errs = append(errs, p.scratch.Close())
+	}
+	return errors.Join(errs...)
+}
+
+func (p *Path) begin(f *fetch, cancel context.CancelCauseFunc) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.running == nil {
+		return false
+	}
+	p.fetches.Add(1)
+	p.running[f] = cancel
+	return true
+}
+
+func (p *Path) end(f *fetch) {
+	p.mu.Lock()
+	delete(p.running, f)
+	p.mu.Unlock()
+	p.fetches.Done()
+}
+
+// Fetch is part of transfer.Path.
+func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	if len(refs) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	key := new(fetch)
+	if !p.begin(key, cancel) {
+		return errClosed
+	}
+	defer p.end(key)
+	size := partRefs
+	if len(refs) <= 2*partRefs {
+		size = len(refs)
+	}
+	// The peer answers for the next part while this one is copied.
+	next := p.ask(ctx, at, refs[:size])
+	for first := 0; first < len(refs); first += size {
+		got := <-next
+		if got.err != nil {
+			return fmt.Errorf("ipc: %w", got.err)
+		}
+		if rest := refs[min(first+size, len(refs)):]; len(rest) > 0 {
+			next = p.ask(ctx, at, rest[:min(size, len(rest))])
+		}
+		f := &fetch{path: p, sink: sink, first: first, batch: got.batch}
+		if err := f.run(ctx); err != nil {
+			if first+size < len(refs) {
+				cancel(err)
+				if got := <-next; got.err == nil {
+					got.batch.EndAll()
+				}
+			}
+			return fmt.Errorf("ipc from %s: %w", at, err)
+		}
+	}
+	return nil
+}
+
+// partRefs is how many objects are asked for at once, when there are more than
+// twice as many.
+const partRefs = 250
+
+// asked is what a peer answered.
+type asked struct {
+	batch *borrow.Batch
+	err   error
+}
+
+func (p *Path) ask(ctx context.Context, at transfer.Peer, refs []transfer.Ref) <-chan asked {
+	answer := make(chan asked, 1)
+	if len(refs) < partRefs {
+		batch, err := p.lenders.Batch(ctx, at, refs)
+		answer <- asked{batch, err}
+		return answer
+	}
+	go func() {
+		batch, err := p.lenders.Batch(ctx, at, refs)
+		answer <- asked{batch, err}
+	}()
+	return answer
+}
+
+// fetch is one batch of loans.
+type fetch struct {
+	path *Path
+	sink transfer.Sink
+	// first is the index of the batch's first object in the request.
+	first int
+	batch *borrow.Batch
+	// lane and group are those of the copies, nil before the first.
+	lane  *lane
+	group *group
+	// pending are pieces that the lane has not got yet, of so many bytes.
+	pending      []piece
+	pendingBytes uint64
+	// whole are objects that needed no copy.
+	whole []int
+}
+
+// run places all objects, while the copies of those before are under way, and sees
+// them end.
+func (f *fetch) run(ctx context.Context) error {
+	loans := f.batch.Objects
+	var failed error
+	for i := range loans {
+		l := &loans[i]
+		if failed == nil && ctx.Err() != nil {
+			failed = context.Cause(ctx)
+		}
+		if l.Err != nil {
+			if failed == nil {
+				f.sink.Done(f.first+i, l.Err)
+			}
+			continue
+		}
+		if failed != nil {
+			f.batch.End([]int{i})
+			continue
+		}
+		err := f.place(ctx, i, l)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			failed = context.Cause(ctx)
+			f.batch.End([]int{i})
+		case err != nil:
+			f.batch.End([]int{i})
+			f.sink.Done(f.first+i, err)
+		}
+	}
+	if failed == nil && ctx.Err() != nil {
+		failed = context.Cause(ctx)
+	}
+	if failed == nil {
+		f.submit()
+		failed = f.deliver(f.whole)
+	} else {
+		f.batch.End(f.whole)
+		f.abandon()
+	}
+	return f.await(ctx, failed)
+}
+
+// abandon ends the loans of objects that were placed and not submitted.
+func (f *fetch) abandon() {
+	for n, p := range f.pending {
+		if n == 0 || f.pending[n-1].object != p.object {
+			f.batch.End([]int{p.object})
+		}
+	}
+	f.pending = nil
+}
+
+// await sees what is under way end.
+func (f *fetch) await(ctx context.Context, failed error) error {
+	if f.lane == nil {
+		return failed
+	}
+	if failed != nil {
+		f.lane.cancel(f.group, failed)
+	}
+	for {
+		ended, err := f.lane.wait(ctx, f.group, f.path.config.StallTimeout)
+		if failed == nil {
+			failed = err
+		}
+		if len(ended) == 0 {
+			return failed
+		}
+		if failed != nil {
+			f.batch.End(ended)
+			continue
+		}
+		if failed = f.deliver(ended); failed != nil {
+			f.lane.cancel(f.group, failed)
+		}
+	}
+}
+
+// deliver tells of objects whose bytes are here. Its error ends the fetch.
+func (f *fetch) deliver(objects []int) error {
+	var lost error
+	for n, held := range f.batch.End(objects) {
+		i := objects[n]
+		head := &f.batch.Objects[i].Head
+		var err error
+		if f.group != nil {
+			err = f.group.errs[i]
+		}
+		switch {
+		case err != nil:
+			f.sink.Done(f.first+i, fmt.Errorf("%s: %w", head.Ref, err))
+		case !held:
+			lost = fmt.Errorf("%s: %w: its lease did not hold", head.Ref, transfer.ErrPeerLost)
+		default:
+			f.path.config.Received(int(head.Bytes()))
+			f.sink.Done(f.first+i, nil)
+		}
+	}
+	return lost
+}
+
+// place gets an object's regions and submits its copies.
+func (f *fetch) place(ctx context.Context, index int, l *borrow.Lent) error {
+	into, err := f.sink.Place(ctx, f.first+index, l.Head)
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	if len(into) != len(l.Frames) {
+		return fmt.Errorf("%d regions for %d frames", len(into), len(l.Frames))
+	}
+	slab := f.path.config.Slab
+	bytes := uint64(0)
+	for i, from := range l.Frames {
+		switch {
+		case into[i].Frame.Bytes != from.Bytes:
+			return fmt.Errorf("region %d has %d bytes for a frame of %d", i, into[i].Frame.Bytes, from.Bytes)
+		case from.Bytes > 0 && into[i].Space != memory.Space(slab):
+			return fmt.Errorf("region %d does not lie in the slab of this worker", i)
+		}
+		bytes += from.Bytes
+	}
+	if bytes == 0 {
+		f.whole = append(f.whole, index)
+		return nil
+	}
+	m := f.batch.Memory.(*mapping)
+	if f.lane == nil {
+		f.lane, f.group = m.lane, newGroup(len(f.batch.Objects))
+	}
+	for i, from := range l.Frames {
+		if n := from.Bytes; n > 0 {
+			f.pending = split(f.pending, slab.Pointer(into[i].Frame.Offset, n), m.base+from.Offset, n, m.chunk, f.group, index)
+		}
+	}
+	if f.pendingBytes += bytes; f.pendingBytes >= chunkBytes {
+		f.submit()
+	}
+	return nil
+}
+
+func (f *fetch) submit() {
+	if len(f.pending) > 0 {
+		f.lane.add(f.pending)
+		f.pending, f.pendingBytes = nil, 0
+	}
+}
+
+func address(data []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(data)))) }

@@ -1,0 +1,286 @@
+// Package mirror is an Adapter: it shows objects that lie on a device, or on disk,
+// as host memory that other processes map, for those who can map nothing else: the
+// clients and host-memory workers of the same host. What is read is copied to a part
+// of a pinned tier, by the device, when it is leased; what is written there is copied
+// to where it belongs when it is committed.
+package mirror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/alloc"
+	"github.com/millrace/millrace/transfer"
+)
+
+// Mirror hands out a part of a tier that is nobody else's. It is safe for concurrent
+// use.
+type Mirror struct {
+	tier memory.DirectTier
+	host memory.Space
+	// first is where the part begins in the tier, base where the tier does in host.
+	first, base uint64
+
+	mu sync.Mutex
+	// All below is guarded by mu. copies are the frames of each lease of the mirror's
+	// own, as the allocator has them.
+	space  *alloc.Allocator
+	copies map[transfer.LeaseID][]uint64
+	last   transfer.LeaseID
+}
+
+// ownLeases is where the mirror's own leases begin, far beyond those of sources. The
+// copies under them are what they are for as long as they last, whatever becomes of
+// the object meanwhile.
+const ownLeases transfer.LeaseID = 1 << 62
+
+func own(id transfer.LeaseID) bool { return id >= ownLeases && id < 2*ownLeases }
+
+// New returns a mirror of so many bytes of a tier, from an offset on.
+func New(tier memory.DirectTier, offset, bytes uint64) (*Mirror, error) {
+	space, err := alloc.New(bytes / alloc.Granule * alloc.Granule)
+	if err != nil {
+		return nil, fmt.Errorf("mirror: %w", err)
+	}
+	m := &Mirror{tier: tier, first: offset, space: space, copies: make(map[transfer.LeaseID][]uint64), last: ownLeases}
+	m.host, m.base = tier.Host()
+	return m, nil
+}
+
+// Space is what other processes map.
+func (m *Mirror) Space() memory.Space { return m.host }
+
+// UsedBytes is how much is taken.
+func (m *Mirror) UsedBytes() uint64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.space.Used()
+}
+
+// take makes a frame for each size: its regions, and what to give back.
+func (m *Mirror) take(sizes []uint64) (regions []transfer.Region, taken []uint64, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	regions = make([]transfer.Region, len(sizes))
+	for i, n := range sizes {
+		regions[i] = transfer.Region{Space: m.host, Frame: memory.Frame{Bytes: n}}
+		if n == 0 {
+			continue
+		}
+		off, ok := m.space.Alloc(n)
+		if !ok {
+			for _, off := range taken {
+				m.space.Free(off)
+			}
+			return nil, nil, fmt.Errorf("mirror: %w for %d bytes: of %d in host memory %d are taken", transfer.ErrNoWay, n, m.space.Size(), m.space.Used())
+		}
+		taken = append(taken, off)
+		regions[i].Frame.Offset = m.base + m.first + off
+	}
+	return regions, taken, nil
+}
+
+func (m *Mirror) give(taken []uint64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, off := range taken {
+		m.space.Free(off)
+	}
+}
+
+// inTier is the offset in the tier of a region of host memory.
+func (m *Mirror) inTier(r transfer.Region) uint64 { return r.Frame.Offset - m.base }
+
+// Source returns a source as it is seen in the mirror.
+func (m *Mirror) Source(s transfer.Source) transfer.Source { return &source{m, s} }
+
+type source struct {
+	mirror *Mirror
+	of     transfer.Source
+}
+
+var _ transfer.Renewer = (*source)(nil)
+
+// Lease is part of transfer.Source. It waits for the copies.
+func (s *source) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
+	leased := s.of.Lease(reader, refs, ttl)
+	for i := range leased {
+		l := &leased[i]
+		if l.Err != nil {
+			continue
+		}
+		lease, err := s.mirror.copy(l)
+		if lease == 0 && err == nil {
+			continue // it lies in shared memory, where its own lease keeps it
+		}
+		// The object is free to move, or to end, once it is copied.
+		if held := s.of.Release([]transfer.LeaseID{l.Lease}); err == nil && !held[0] {
+			s.Release([]transfer.LeaseID{lease})
+			err = fmt.Errorf("mirror: %s: %w: its lease ran out while it was copied", l.Head.Ref, transfer.ErrNotHere)
+		}
+		if l.Lease = lease; err != nil {
+			*l = transfer.Leased{Err: err}
+		}
+	}
+	return leased
+}
+
+// copy replaces the regions of what was leased by copies, under a lease of the
+// mirror's; that is 0 if all of them lie in host memory that is shared.
+func (m *Mirror) copy(l *transfer.Leased) (transfer.LeaseID, error) {
+	away := false
+	sizes := make([]uint64, len(l.Regions))
+	for i, r := range l.Regions {
+		sizes[i] = r.Frame.Bytes
+		away = away || r.Space != m.host && r.Frame.Bytes > 0
+	}
+	if !away {
+		return 0, nil
+	}
+	copies, taken, err := m.take(sizes)
+	if err != nil {
+		return 0, err
+	}
+	for i, r := range l.Regions {
+		if r.Frame.Bytes == 0 {
+			continue
+		}
+		if err := m.fetch(copies[i], r); err != nil {
+			m.give(taken)
+			return 0, fmt.Errorf("mirror: %s: %w", l.Head.Ref, err)
+		}
+	}
+	l.Regions = copies
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.last++
+	m.copies[m.last] = taken
+	return m.last, nil
+}
+
+func (m *Mirror) fetch(to, from transfer.Region) error {
+	if m.tier.Reaches(from.Space) {
+		return m.tier.Save(m.inTier(to), from.Space, from.Frame)
+	}
+	if reader, ok := from.Space.(memory.Reader); ok {
+		return reader.ReadInto(from.Frame.Offset, to.Bytes())
+	}
+	copy(to.Bytes(), from.Bytes())
+	return nil
+}
+
+// Release is part of transfer.Source.
+func (s *source) Release(leases []transfer.LeaseID) []bool {
+	return s.each(leases, s.of.Release, func(id transfer.LeaseID) {
+		for _, off := range s.mirror.copies[id] {
+			s.mirror.space.Free(off)
+		}
+		delete(s.mirror.copies, id)
+	})
+}
+
+// Renew is part of transfer.Renewer.
+func (s *source) Renew(leases []transfer.LeaseID, ttl time.Duration) []bool {
+	return s.each(leases, func(others []transfer.LeaseID) []bool {
+		if of, ok := s.of.(transfer.Renewer); ok {
+			return of.Renew(others, ttl)
+		}
+		return make([]bool, len(others))
+	}, func(transfer.LeaseID) {})
+}
+
+// each asks the source about its leases, and says of the mirror's own that they held.
+func (s *source) each(leases []transfer.LeaseID, ask func([]transfer.LeaseID) []bool, mine func(transfer.LeaseID)) []bool {
+	held := make([]bool, len(leases))
+	var others []transfer.LeaseID
+	var at []int
+	s.mirror.mu.Lock()
+	for i, id := range leases {
+		if !own(id) {
+			others, at = append(others, id), append(at, i)
+			continue
+		}
+		if _, held[i] = s.mirror.copies[id]; held[i] {
+			mine(id)
+		}
+	}
+	s.mirror.mu.Unlock()
+	if len(others) > 0 {
+		for k, ok := range ask(others) {
+			held[at[k]] = ok
+		}
+	}
+	return held
+}
+
+// Receiver returns a receiver as it is seen in the mirror.
+func (m *Mirror) Receiver(r transfer.Receiver) transfer.Receiver { return &receiver{m, r} }
+
+type receiver struct {
+	mirror *Mirror
+	of     transfer.Receiver
+}
+
+// Create is part of transfer.Receiver.
+func (r *receiver) Create(ctx context.Context, head transfer.Head) (transfer.Incoming, error) {
+	regions, taken, err := r.mirror.take(head.FrameBytes)
+	if err != nil {
+		return nil, err
+	}
+	of, err := r.of.Create(ctx, head)
+	if err != nil {
+		r.mirror.give(taken)
+		return nil, err
+	}
+	return &incoming{mirror: r.mirror, of: of, regions: regions, taken: taken}, nil
+}
+
+type incoming struct {
+	mirror  *Mirror
+	of      transfer.Incoming
+	regions []transfer.Region
+	taken   []uint64
+}
+
+// Regions is part of transfer.Incoming.
+func (in *incoming) Regions() []transfer.Region { return in.regions }
+
+// Commit is part of transfer.Incoming.
+func (in *incoming) Commit(ctx context.Context) error {
+	err := in.store()
+	in.mirror.give(in.taken)
+	if err != nil {
+		in.of.Abort()
+		return fmt.Errorf("mirror: %w", err)
+	}
+	return in.of.Commit(ctx)
+}
+
+func (in *incoming) store() error {
+	to := in.of.Regions()
+	if len(to) != len(in.regions) {
+		return errors.New("another number of frames")
+	}
+	for i, from := range in.regions {
+		if from.Frame.Bytes == 0 {
+			continue
+		}
+		if !in.mirror.tier.Reaches(to[i].Space) {
+			return errors.New("the device does not reach the object's place")
+		}
+		if err := in.mirror.tier.Load(in.mirror.inTier(from), to[i].Space, to[i].Frame); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Abort is part of transfer.Incoming.
+func (in *incoming) Abort() {
+	in.mirror.give(in.taken)
+	in.of.Abort()
+}

@@ -1,0 +1,144 @@
+package transfertest
+
+import (
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+)
+
+// Far is a memory.Staged space: it behaves like the memory of a
+// device, whose copies take their time.
+type Far struct {
+	data []byte
+	// Lent is how many buffers are out.
+	Lent atomic.Int64
+	// Break, once true, fails every copy.
+	Break atomic.Bool
+	// idle are buffers that were given back.
+	idle sync.Pool
+}
+
+var _ memory.Staged = (*Far)(nil)
+
+// ErrBroken is what a broken Far says.
+var ErrBroken = errors.New("the test's device is lost")
+
+// NewFar returns a space of n bytes, which takes memory where it is written only. It
+// ends with the test.
+func NewFar(tb testing.TB, n uint64) *Far {
+	tb.Helper()
+	data, err := unix.Mmap(-1, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := unix.Munmap(data); err != nil {
+			tb.Error(err)
+		}
+	})
+	return &Far{data: data}
+}
+
+// Size is part of memory.Space.
+func (f *Far) Size() uint64 { return uint64(len(f.data)) }
+
+// Identity is part of memory.Space.
+func (f *Far) Identity() memory.Identity { return memory.Identity{} }
+
+// Bytes is part of memory.Space: nil.
+func (f *Far) Bytes(off, n uint64) []byte {
+	_ = f.data[off : off+n : off+n] // it panics where another space would
+	return nil
+}
+
+// FD is part of memory.Space.
+func (f *Far) FD() int { return -1 }
+
+// ReadInto is part of memory.Reader.
+func (f *Far) ReadInto(off uint64, p []byte) error {
+	if f.Break.Load() {
+		return ErrBroken
+	}
+	copy(p, f.data[off:off+uint64(len(p))])
+	return nil
+}
+
+// WriteFrom is part of memory.Staged.
+func (f *Far) WriteFrom(off uint64, p []byte) error {
+	if f.Break.Load() {
+		return ErrBroken
+	}
+	copy(f.data[off:off+uint64(len(p))], p)
+	return nil
+}
+
+// Buffer is part of memory.Staged.
+func (f *Far) Buffer() (memory.Buffer, error) {
+	f.Lent.Add(1)
+	if b, ok := f.idle.Get().(*farBuffer); ok {
+		return b, nil
+	}
+	return &farBuffer{far: f, data: make([]byte, memory.StageBytes)}, nil
+}
+
+type farBuffer struct {
+	far  *Far
+	data []byte
+	wait sync.WaitGroup
+	err  error
+}
+
+// Bytes is part of memory.Buffer.
+func (b *farBuffer) Bytes() []byte { return b.data }
+
+// Load is part of memory.Buffer.
+func (b *farBuffer) Load(pieces ...memory.Piece) { b.begin(pieces, b.far.ReadInto) }
+
+// Store is part of memory.Buffer.
+func (b *farBuffer) Store(pieces ...memory.Piece) { b.begin(pieces, b.far.WriteFrom) }
+
+func (b *farBuffer) begin(pieces []memory.Piece, move func(uint64, []byte) error) {
+	b.wait.Go(func() {
+		for _, p := range pieces {
+			if b.err == nil {
+				b.err = move(p.Offset, b.data[p.At:p.At+p.Bytes])
+			}
+		}
+	})
+}
+
+// Wait is part of memory.Buffer.
+func (b *farBuffer) Wait() error {
+	b.wait.Wait()
+	return b.err
+}
+
+// Free is part of memory.Buffer. What is used after it is rubbish.
+func (b *farBuffer) Free() {
+	b.wait.Wait()
+	for i := 0; i < len(b.data); i += 64 << 10 {
+		b.data[i] ^= 0xFF
+	}
+	b.err = nil
+	b.far.Lent.Add(-1)
+	b.far.idle.Put(b)
+}
+
+// content returns the bytes of a region: in place, or as a copy.
+func content(r transfer.Region) []byte {
+	far, ok := r.Space.(memory.Reader)
+	if !ok || r.Frame.Bytes == 0 {
+		return r.Bytes()
+	}
+	p := make([]byte, r.Frame.Bytes)
+	if err := far.ReadInto(r.Frame.Offset, p); err != nil {
+		panic(err) // it is a test's
+	}
+	return p
+}

@@ -1,0 +1,169 @@
+package ucx
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda"
+)
+
+// deviceTLS are the transports of a slab on a GPU: the last reads, the others carry
+// messages.
+const deviceTLS = "self,posix,sysv,cma,tcp,cuda_copy,cuda_ipc"
+
+// deviceKeepalive is how often UCX looks whether peers on this host live: a look at
+// /proc.
+const deviceKeepalive = 100 * time.Millisecond
+
+// onDevice are the defaults of a slab on a GPU.
+func (c Config) onDevice() Config {
+	if c.TLS == "" && os.Getenv("UCX_TLS") == "" {
+		c.TLS = deviceTLS
+	}
+	if c.Keepalive == 0 {
+		c.Keepalive = deviceKeepalive
+	}
+	c.InlineBytes = -1
+	return c
+}
+
+// scratch is memory of the slab's kind, beside it.
+type scratch struct {
+	host   []byte
+	device *cuda.Scratch
+}
+
+func newScratch(slab *cuda.Slab) (s scratch, err error) {
+	if slab != nil {
+		s.device, err = slab.Device().NewScratch(proofs*proofBytes, 0)
+		return s, err
+	}
+	s.host, err = unix.Mmap(-1, 0, proofs*proofBytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	return s, err
+}
+
+func (s scratch) base() uint64 {
+	if s.device != nil {
+		return s.device.Pointer(0, 0)
+	}
+	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(s.host))))
+}
+
+// read returns bytes from at on.
+func (s scratch) read(at, n uint64) ([]byte, error) {
+	if s.device == nil {
+		return s.host[at : at+n], nil
+	}
+	p := make([]byte, n)
+	return p, s.device.ReadInto(at, p)
+}
+
+// tidy gives the pages of a slot back.
+func (s scratch) tidy(at uint64) {
+	if s.host != nil {
+		_ = unix.Madvise(s.host[at:at+proofBytes], unix.MADV_DONTNEED) // it only gives memory back
+	}
+}
+
+func (s scratch) close() error {
+	if s.device != nil {
+		return s.device.Close()
+	}
+	return unix.Munmap(s.host)
+}
+
+// mapOurselves opens a peer's slab beside UCX, which never closes its own opening:
+// only so can both be closed when the peer is dead, and its GPU gets the memory
+// back.
+func (c *Context) mapOurselves(n *conn, source *millracev1.LaneEndpoint) error {
+	if c.slab == nil {
+		return nil
+	}
+	e := cuda.Export{SizeBytes: source.GetMemoryBytes(), Identity: memory.Identity{Nonce: source.GetNonce()}}
+	copy(e.Handle[:], source.GetDevice().GetIpcHandle())
+	copy(e.Device[:], source.GetDevice().GetDeviceUuid())
+	copy(e.Identity.WorkerUUID[:], source.GetWorkerUuid())
+	copy(e.Identity.Incarnation[:], source.GetIncarnation())
+	peer, err := c.slab.Device().OpenPeer(e)
+	if errors.Is(err, cuda.ErrIdentity) {
+		return fmt.Errorf("%w: %w", ErrProof, err)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNoLane, err)
+	}
+	unmap := func(dead bool) {
+		if !dead {
+			err = peer.Close()
+		} else {
+			peer.Retire(func(e error) { err = e })
+		}
+		if err != nil {
+			c.config.Log.Error("the memory of a peer could not be unmapped, and stays allocated", "peer", n.peer, "error", err)
+		}
+	}
+	set, closed := ask(c, func(l *loop) bool {
+		if l.conns[n.token] != n {
+			return false // it failed meanwhile
+		}
+		n.unmap = unmap
+		return true
+	})
+	if closed != nil || !set {
+		unmap(false)
+		return errors.Join(closed, ErrNoLane)
+	}
+	return nil
+}
+
+// spinAhead is how long before the predicted end of a read the thread begins to
+// ask.
+const spinAhead = 60 * time.Microsecond
+
+// pace predicts when a peer's reads are over; it belongs to the thread.
+type pace struct {
+	// rate in bytes a second, and base, what a read takes besides.
+	rate float64
+	// free is when the link should be free.
+	free time.Time
+	// last is when a read landed.
+	last time.Time
+}
+
+const (
+	// assumedRate is that of NVLink on an H200, readBase what a small read takes.
+	assumedRate = 380e9
+	readBase    = 9 * time.Microsecond
+)
+
+// posted returns when a read should be over.
+func (p *pace) posted(r *read, now time.Time) time.Time {
+	if p.rate == 0 {
+		p.rate = assumedRate
+	}
+	if p.free.Before(now) {
+		p.free = now.Add(readBase)
+	}
+	r.began = p.free
+	p.free = p.free.Add(time.Duration(float64(r.length) / p.rate * float64(time.Second)))
+	return p.free
+}
+
+// landed learns from large reads.
+func (p *pace) landed(r *read, now time.Time) {
+	if began := r.began; r.length >= chunkBytes/4 && !began.IsZero() {
+		if began.Before(p.last) {
+			began = p.last
+		}
+		if took := now.Sub(began); took > 0 {
+			p.rate += 0.1 * (float64(r.length)/took.Seconds() - p.rate)
+		}
+	}
+	p.last = now
+}

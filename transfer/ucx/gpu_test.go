@@ -1,0 +1,429 @@
+//go:build cgo && linux
+
+package ucx_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/rpc"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/descriptors"
+	"github.com/millrace/millrace/internal/rawframe"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/grpcpath"
+	"github.com/millrace/millrace/transfer/transfertest"
+	"github.com/millrace/millrace/transfer/ucx"
+)
+
+// The tests here need GPUs: UCX brings its own way to the driver, which no fake one
+// satisfies. Elsewhere they say so and do nothing.
+const (
+	realEnv  = "MILLRACE_CUDA_REAL"
+	ratesEnv = "MILLRACE_RATES"
+)
+
+func gpus(t *testing.T) *cuda.Driver {
+	t.Helper()
+	if os.Getenv(realEnv) == "" {
+		t.Log("no GPU here: " + realEnv + " is not set")
+		return nil
+	}
+	d, err := driver()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+var driver = sync.OnceValues(func() (*cuda.Driver, error) { return cuda.Load(cuda.Config{}) })
+
+// gpuChildEnv holds the order of a process with a slab on a GPU.
+const gpuChildEnv = "MILLRACE_TEST_GPU_CHILD"
+
+type gpuOrder struct {
+	Ordinal   int
+	SlabBytes uint64
+	Identity  memory.Identity
+	// Sizes are those of objects that the child has of its own; else it asks the test.
+	Sizes []int
+}
+
+// gpuTold is what a child tells of itself.
+type gpuTold struct {
+	Address string
+	Export  cuda.Export
+}
+
+//nolint:gochecknoinits // before TestMain, which knows other children
+func init() {
+	text := os.Getenv(gpuChildEnv)
+	if text == "" {
+		return
+	}
+	if err := serveOnGPU(text); err != nil {
+		fmt.Fprintln(os.Stderr, "child:", err)
+		os.Exit(1)
+	}
+	os.Exit(0)
+}
+
+// farSource is childSource on a GPU.
+type farSource struct {
+	test  *rpc.Client
+	space memory.Space
+}
+
+func (s farSource) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
+	out := make([]transfer.Leased, len(refs))
+	var answer []RemoteLeased
+	if err := s.test.Call("Source.Lease", LeaseQuestion{reader, refs, ttl}, &answer); err != nil {
+		for i := range out {
+			out[i].Err = err
+		}
+		return out
+	}
+	for i, r := range answer {
+		if r.Missing {
+			out[i].Err = transfer.ErrNotHere
+			continue
+		}
+		out[i] = transfer.Leased{Lease: r.Lease, Head: r.Head}
+		for _, f := range r.Frames {
+			out[i].Regions = append(out[i].Regions, transfer.Region{Space: s.space, Frame: f})
+		}
+	}
+	return out
+}
+
+func (s farSource) Release(leases []transfer.LeaseID) []bool {
+	var held []bool
+	if err := s.test.Call("Source.Release", leases, &held); err != nil {
+		return make([]bool, len(leases))
+	}
+	return held
+}
+
+// serveOnGPU is the whole life of a serving process with a slab on a GPU.
+func serveOnGPU(text string) error {
+	var o gpuOrder
+	if err := json.Unmarshal([]byte(text), &o); err != nil {
+		return err
+	}
+	driver, err := driver()
+	if err != nil {
+		return err
+	}
+	d, err := driver.Open(o.Ordinal)
+	if err != nil {
+		return err
+	}
+	slab, err := d.NewSlab(cuda.SlabConfig{Size: cuda.Size{Bytes: o.SlabBytes}, Identity: o.Identity})
+	if err != nil {
+		return err
+	}
+	conn, err := net.FileConn(os.NewFile(3, "test"))
+	if err != nil {
+		return err
+	}
+	var source transfer.Source
+	if o.Sizes == nil {
+		source = farSource{test: rpc.NewClient(conn), space: slab}
+	} else {
+		objects := transfertest.NewObjectsIn(transfertest.NewRoom(slab))
+		for i, n := range o.Sizes {
+			objects.Put(transfer.Ref{Task: idOf(i + 1), Generation: 1}, "h", make([]byte, n))
+		}
+		source = objects
+	}
+	c, err := ucx.Open(ucx.Config{Library: libraryPath(), NetDevices: "lo", Space: slab, Source: source, SourceIsQuick: o.Sizes != nil})
+	if err != nil {
+		return err
+	}
+	server := grpc.NewServer(rawframe.ServerOptions()...)
+	millracev1.RegisterDataServiceServer(server, &grpcpath.Server{Lane: c.Accept})
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(gpuTold{listener.Addr().String(), slab.Export()}); err != nil {
+		return err
+	}
+	go func() {
+		// Standard input ends when the test is done with us, or dead.
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		server.Stop()
+	}()
+	err = server.Serve(listener)
+	return errors.Join(err, c.Close(), slab.Close(), d.Close())
+}
+
+// gpuChild is a serving process with a slab on a GPU.
+type gpuChild struct {
+	peer transfer.Peer
+	told gpuTold
+	kill func()
+}
+
+func startOnGPU(t *testing.T, o gpuOrder, source *Source) *gpuChild {
+	t.Helper()
+	text, err := json.Marshal(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
+	defer theirs.Close()
+	conn, err := net.FileConn(ours)
+	if err := errors.Join(err, ours.Close()); err != nil {
+		t.Fatal(err)
+	}
+	server := rpc.NewServer()
+	if err := server.Register(source); err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		server.ServeConn(conn)
+	}()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env, cmd.ExtraFiles, cmd.Stderr = append(os.Environ(), gpuChildEnv+"="+string(text)), []*os.File{theirs}, os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(descriptors.CloseOnExec(), cmd.Start()); err != nil {
+		t.Fatal(err)
+	}
+	c := &gpuChild{kill: sync.OnceFunc(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = in.Close()
+		_ = cmd.Wait() // by the signal
+		_ = conn.Close()
+		<-served
+	})}
+	t.Cleanup(c.kill)
+	if err := json.NewDecoder(out).Decode(&c.told); err != nil {
+		t.Fatalf("the child said nothing of itself: %v", err)
+	}
+	c.peer = transfer.Peer{Worker: 1, Name: "peer", Address: c.told.Address}
+	return c
+}
+
+// far is the slab of a child, which the test fills through a mapping of its own.
+type far struct {
+	device *cuda.Device
+	peer   *cuda.Peer
+	export cuda.Export
+	pinned *cuda.Pinned
+}
+
+var _ memory.Staged = (*far)(nil)
+
+const bounceBytes = 4 << 20
+
+func (f *far) Size() uint64                   { return f.export.SizeBytes }
+func (f *far) Identity() memory.Identity      { return f.export.Identity }
+func (f *far) Bytes(uint64, uint64) []byte    { return nil }
+func (f *far) FD() int                        { return -1 }
+func (f *far) Buffer() (memory.Buffer, error) { return nil, errors.ErrUnsupported }
+
+func (f *far) ReadInto(at uint64, p []byte) error {
+	for part := range slices.Chunk(p, bounceBytes) {
+		n := uint64(len(part))
+		if err := f.copy(cuda.ToHost(f.pinned.Address(0, n), f.peer.Pointer(at, n), n)); err != nil {
+			return err
+		}
+		at += uint64(copy(part, f.pinned.Space().Bytes(0, n)))
+	}
+	return nil
+}
+
+func (f *far) WriteFrom(at uint64, p []byte) error {
+	for part := range slices.Chunk(p, bounceBytes) {
+		n := uint64(copy(f.pinned.Space().Bytes(0, uint64(len(part))), part))
+		if err := f.copy(cuda.ToDevice(f.peer.Pointer(at, n), f.pinned.Address(0, n), n)); err != nil {
+			return err
+		}
+		at += n
+	}
+	return nil
+}
+
+func (f *far) copy(c cuda.Copy) error {
+	s := f.device.Stream(cuda.Out)
+	return errors.Join(s.Copy([]cuda.Copy{c}, nil), s.Sync())
+}
+
+func done(t *testing.T, what string, err error) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s: %v", what, err)
+	}
+}
+
+func openGPU(t *testing.T, driver *cuda.Driver, ordinal int) *cuda.Device {
+	t.Helper()
+	d, err := driver.Open(ordinal)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { done(t, "close the GPU", d.Close()) })
+	return d
+}
+
+// gpuObjects starts a child with a slab on the last GPU, and returns objects in it.
+func gpuObjects(t *testing.T, driver *cuda.Driver, bytes uint64) (*transfertest.Objects, *gpuChild) {
+	t.Helper()
+	source := new(Source)
+	id := memory.Identity{WorkerUUID: [16]byte{1}, Incarnation: [16]byte{2}, Nonce: lastNonce.Add(1)}
+	c := startOnGPU(t, gpuOrder{Ordinal: len(driver.Devices()) - 1, SlabBytes: bytes, Identity: id}, source)
+	f := &far{device: openGPU(t, driver, 0), export: c.told.Export}
+	var err error
+	if f.peer, err = f.device.OpenPeer(f.export); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { done(t, "unmap", f.peer.Close()) })
+	slab, err := host.NewSlab(bounceBytes, id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { done(t, "close", slab.Close()) })
+	if f.pinned, err = f.device.Register(slab, cuda.RegisterConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { done(t, "unpin", f.pinned.Close()) })
+	source.objects = transfertest.NewObjectsIn(transfertest.NewRoom(f))
+	return source.objects, c
+}
+
+// gpuReader is a path into a slab on the first GPU.
+func gpuReader(t *testing.T, driver *cuda.Driver, bytes uint64, stall time.Duration) (*ucx.Path, *transfertest.Room) {
+	t.Helper()
+	d := openGPU(t, driver, 0)
+	slab, err := d.NewSlab(cuda.SlabConfig{Size: cuda.Size{Bytes: bytes}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { done(t, "free the slab", slab.Close()) })
+	c, err := ucx.Open(ucx.Config{Library: library(t), NetDevices: "lo", Space: slab})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire := grpcpath.New(grpcpath.Config{StallTimeout: stall})
+	path := ucx.NewPath(c, ucx.PathConfig{
+		Connect: func(ctx context.Context, peer transfer.Peer, r *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+			return wire.ConnectLane(ctx, peer, r)
+		},
+		StallTimeout: stall,
+	})
+	t.Cleanup(func() { done(t, "close", errors.Join(path.Close(), c.Close(), wire.Close())) })
+	return path, transfertest.NewRoom(slab)
+}
+
+func TestGPUConformance(t *testing.T) {
+	driver := gpus(t)
+	if driver == nil {
+		return
+	}
+	const bytes = 1 << 30
+	rooms := map[transfer.Path]*transfertest.Room{}
+	children := map[*transfertest.Objects]*gpuChild{}
+	transfertest.Harness{
+		Serve: func(t *testing.T, source transfer.Source) (transfer.Peer, func()) {
+			t.Helper()
+			c := children[source.(*transfertest.Objects)]
+			return c.peer, c.kill
+		},
+		Path: func(t *testing.T, stall time.Duration) transfer.Path {
+			t.Helper()
+			path, room := gpuReader(t, driver, bytes, stall)
+			rooms[path] = room
+			return path
+		},
+		CanStall: true,
+		Objects: func(t *testing.T) *transfertest.Objects {
+			t.Helper()
+			objects, c := gpuObjects(t, driver, bytes)
+			children[objects] = c
+			return objects
+		},
+		Room: func(path transfer.Path) *transfertest.Room { return rooms[path] },
+	}.Run(t)
+}
+
+// bare takes every object into the same place.
+type bare struct{ region transfer.Region }
+
+func (b bare) Place(context.Context, int, transfer.Head) ([]transfer.Region, error) {
+	return []transfer.Region{b.region}, nil
+}
+func (b bare) Done(int, error) {}
+
+func TestGPUFetchFigures(t *testing.T) {
+	driver := gpus(t)
+	if driver == nil {
+		return
+	}
+	sizes := []int{64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20, 1 << 30}
+	id := memory.Identity{WorkerUUID: [16]byte{1}, Incarnation: [16]byte{2}, Nonce: lastNonce.Add(1)}
+	c := startOnGPU(t, gpuOrder{Ordinal: len(driver.Devices()) - 1, SlabBytes: 4 << 30, Identity: id, Sizes: sizes}, new(Source))
+	path, room := gpuReader(t, driver, 4<<30, 10*time.Second)
+	lane, err := path.Connect(t.Context(), c.peer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%s, of %v", lane, lane.Transports)
+	if lane.Transport != "cuda_ipc" {
+		t.Errorf("the lane is %s", lane.Transport)
+	}
+	place, err := room.Take(1 << 30)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, n := range sizes {
+		place.Frame.Bytes = uint64(n)
+		times := make([]time.Duration, 60)
+		for k := range times {
+			began := time.Now()
+			if err := path.Fetch(t.Context(), c.peer, []transfer.Ref{{Task: idOf(i + 1), Generation: 1}}, bare{place}); err != nil {
+				t.Fatal(err)
+			}
+			times[k] = time.Since(began)
+		}
+		slices.Sort(times)
+		p50 := times[len(times)/2]
+		for name, v := range map[string]string{"p50": fmt.Sprintf("%10.2f us", float64(p50)/1e3), "rate": fmt.Sprintf("%10.2f GB/s", float64(n)/p50.Seconds()/1e9)} {
+			line := fmt.Sprintf("%-48s %s", fmt.Sprintf("ucx fetch of %d KiB: %s", n>>10, name), v)
+			t.Log(line)
+			if file, err := os.OpenFile(os.Getenv(ratesEnv), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600); err == nil {
+				_, err = fmt.Fprintln(file, line)
+				done(t, "note a rate", errors.Join(err, file.Close()))
+			}
+		}
+	}
+}

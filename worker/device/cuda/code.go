@@ -1,0 +1,209 @@
+package cuda
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	gpu "github.com/millrace/millrace/memory/cuda"
+)
+
+// kernels/*.cubin are made of builtin.cu by tools/cubins, and manifest.json says
+// of which source.
+//
+//go:embed kernels
+var kernelFiles embed.FS
+
+// BuiltinArchs are those that built-in kernels are compiled for beforehand.
+var builtinArchs = []string{"sm_80", "sm_90", "sm_100"}
+
+func kernelText(name string) string {
+	b, err := kernelFiles.ReadFile("kernels/" + name)
+	if err != nil {
+		panic("cuda: " + err.Error())
+	}
+	return string(b)
+}
+
+// builtinSource is builtin.cu with what it includes.
+func builtinSource() string {
+	return strings.Replace(kernelText("builtin.cu"), "#include \"prelude.cuh\"\n", kernelText("prelude.cuh"), 1)
+}
+
+// manifest says what the CUBINs beside it are made of.
+type manifest struct {
+	// SourceSHA256 is that of builtin.cu with what it includes, Flags what it was
+	// compiled with, by that version of NVRTC.
+	SourceSHA256 string
+	Flags        []string
+	NVRTC        string
+	// CUBINs are the files' hashes by architecture.
+	CUBINs map[string]string
+}
+
+func builtinManifest() (manifest, error) {
+	var m manifest
+	err := json.Unmarshal([]byte(kernelText("manifest.json")), &m)
+	return m, err
+}
+
+func sha256Hex(b []byte) string {
+	sum := sha256.Sum256(b)
+	return hex.EncodeToString(sum[:])
+}
+
+// entry is a module that was asked for, perhaps being made.
+type entry struct {
+	once      sync.Once
+	module    *gpu.Module
+	err       error
+	mu        sync.Mutex // guards functions
+	functions map[string]*gpu.Function
+}
+
+// code keeps what was loaded onto the device: by source, without end, since a
+// program uses few kernels; a flood of different ones empties it.
+type code struct {
+	device    *Device
+	compiler  once[*compiler]
+	disk      diskCache
+	mu        sync.Mutex // guards functions
+	functions map[string]*entry
+	retired   []*entry
+}
+
+// maxModules is how many modules are loaded before all are given up.
+const maxModules = 4096
+
+func (c *code) getCompiler() (*compiler, error) {
+	return c.compiler.get(func() (*compiler, error) {
+		k, err := openCompiler(&c.device.finder)
+		if err != nil {
+			c.device.logf("cuda: no NVRTC: %v", err)
+			return nil, err
+		}
+		c.device.logf("cuda: NVRTC %s from %s", k.version, k.lib.file)
+		return k, nil
+	})
+}
+
+// kernel finds a kernel of generated source, which is compiled if no cache has it.
+// signature tells one source from another, and is shorter.
+func (c *code) kernel(file, signature, name string, source func() string) (*gpu.Function, error) {
+	return c.compiled(file, signature, name, compileFlags, source)
+}
+
+func (c *code) compiled(file, signature, name string, flags []string, generate func() string) (*gpu.Function, error) {
+	return c.function(file+"\x00"+signature, name, func() ([]byte, error) {
+		k, err := c.getCompiler()
+		if err != nil {
+			return nil, err
+		}
+		source := generate()
+		key := cacheKey(source, c.device.arch, k.version, strings.Join(flags, "\x00"))
+		if cubin := c.disk.get(key); cubin != nil {
+			return cubin, nil
+		}
+		cubin, err := k.compile(file, source, c.device.arch, flags)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.disk.put(key, cubin); err != nil {
+			c.device.logf("cuda: a compiled kernel is not kept: %v", err)
+		}
+		return cubin, nil
+	})
+}
+
+// builtin finds one of the kernels of builtin.cu.
+func (c *code) builtin(name string) (*gpu.Function, error) {
+	cubin, err := kernelFiles.ReadFile("kernels/builtin." + c.device.arch + ".cubin")
+	if err != nil {
+		return c.kernel("builtin.cu", "", name, builtinSource)
+	}
+	return c.function("builtin", name, func() ([]byte, error) { return cubin, nil })
+}
+
+func (c *code) function(key, name string, cubin func() ([]byte, error)) (*gpu.Function, error) {
+	c.mu.Lock()
+	e := c.functions[key]
+	if e == nil {
+		if len(c.functions) >= maxModules {
+			for _, old := range c.functions {
+				c.retired = append(c.retired, old)
+			}
+			clear(c.functions)
+		}
+		e = &entry{functions: map[string]*gpu.Function{}}
+		c.functions[key] = e
+	}
+	c.mu.Unlock()
+	e.once.Do(func() {
+		var image []byte
+		if image, e.err = cubin(); e.err == nil {
+			e.module, e.err = c.device.gpu.Load(image)
+		}
+	})
+	if e.err != nil {
+		c.forget(key, e)
+		return nil, e.err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if f := e.functions[name]; f != nil {
+		return f, nil
+	}
+	f, err := e.module.Function(name)
+	if err != nil {
+		return nil, err
+	}
+	e.functions[name] = f
+	return f, nil
+}
+
+// forget lets what failed be tried again, unless trying cannot help.
+func (c *code) forget(key string, e *entry) {
+	var bad *compileError
+	if errors.As(e.err, &bad) {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.functions[key] == e {
+		delete(c.functions, key)
+	}
+}
+
+// close unloads everything. REQUIRES: no kernel runs.
+func (c *code) close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var errs []error
+	for _, e := range c.functions {
+		c.retired = append(c.retired, e)
+	}
+	for _, e := range c.retired {
+		if e.module != nil {
+			errs = append(errs, e.module.Close())
+		}
+	}
+	clear(c.functions)
+	c.retired = nil
+	return errors.Join(errs...)
+}
+
+// cType is what prelude.cuh calls a type.
+func cType(name string) string {
+	t, ok := map[string]string{
+		"bool": "u8", "uint8": "u8", "int32": "i32", "int64": "i64", "float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128",
+	}[name]
+	if !ok {
+		panic(fmt.Sprintf("cuda: no type for %s", name))
+	}
+	return t
+}

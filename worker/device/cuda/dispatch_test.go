@@ -1,0 +1,432 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	gpu "github.com/millrace/millrace/memory/cuda"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda/cudatest"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/ops"
+)
+
+var rewrite = flag.Bool("rewrite", false, "accept the sources that are generated now")
+
+// onFake opens a device of the driver that computes nothing.
+func onFake(t *testing.T) *bench {
+	t.Helper()
+	if fake == nil {
+		t.Skip("the driver of this machine takes no notes")
+	}
+	t.Cleanup(fake.Heal)
+	return open(t, 64<<20, Options{Libraries: []string{nvrtcFolder()}, Python: "none"})
+}
+
+func tensor(t *testing.T, dtype string, shape ...int64) *ops.Tensor {
+	t.Helper()
+	d, err := ops.ParseDType(dtype)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x, err := ops.NewTensor(d, shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return x
+}
+
+// launchesOf are those of one call.
+func (b *bench) launchesOf(t *testing.T, name string, options named, positional ...any) ([]*cudatest.Launch, any) {
+	t.Helper()
+	before := fake.Launches.Load()
+	got, err := b.call(t.Context(), name, ops.Args{Positional: positional, Named: options})
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return fake.Launched(before), got
+}
+
+func kernelNames(launches []*cudatest.Launch) string {
+	var names []string
+	for _, l := range launches {
+		names = append(names, l.Name())
+	}
+	return strings.Join(names, " ")
+}
+
+func TestOperationsLaunchTheirKernels(t *testing.T) {
+	b := onFake(t)
+	x := b.onDevice(t, tensor(t, "float32", 300, 200))
+	y := b.onDevice(t, tensor(t, "float64", 300, 200))
+	for _, c := range []struct {
+		name       string
+		options    named
+		positional []any
+		want       string
+	}{
+		{"array.full", nil, []any{ints(1000), 1.5}, "fill"},
+		{"array.full", nil, []any{ints(1000), int64(0)}, ""}, // a memset
+		{"array.arange", nil, []any{int64(1000)}, "count_int64"},
+		{"array.random", named{"dtype": "complex64"}, []any{ints(1000), int64(1)}, "draw_uniform_float32"},
+		{"array.random", nil, []any{ints(1000), int64(1), "normal"}, "draw_normal_float64"},
+		{"array.transpose", nil, []any{x}, "turn_4"},
+		{"array.slice", named{"start": int64(100)}, []any{x}, ""}, // one copy
+		{"array.slice", named{"stop": []any{nil, int64(100)}}, []any{x}, "copy_16"},
+		{"array.slice", named{"step": []any{nil, int64(2)}}, []any{x}, "copy_4"},
+		{"array.concat", named{"axis": int64(1)}, []any{x, x}, "copy_16 copy_16"},
+		{"array.concat", named{"axis": int64(1)}, []any{x, y}, "map copy_16"},
+		{"array.cast", nil, []any{x, "float64"}, "map"},
+		{"array.map", nil, []any{"x0*2+x1", x, y}, "map"},
+		{"array.reduce", nil, []any{x}, "runs join_splits"},
+		{"array.reduce", named{"axes": int64(1)}, []any{x, "max"}, "runs"},
+		{"array.reduce", named{"axes": int64(0)}, []any{x, "mean"}, "lanes"},
+		{"core.list", nil, []any{x, y}, ""},
+		{"bench.bytes", nil, []any{int64(5000)}, "draw_bytes"},
+		{"bench.point", nil, []any{int64(2), int64(0), []any{int64(0)}, int64(5), int64(1600), b.onDevice(t, tensor(t, "uint8", 1600))}, "bench_point"},
+		{"array.matmul", nil, []any{b.onDevice(t, tensor(t, "int32", 4, 30, 20)), b.onDevice(t, tensor(t, "int64", 20, 50))}, "map product_int64"},
+		{"bench.noop", nil, []any{x}, ""},
+	} {
+		launches, _ := b.launchesOf(t, c.name, c.options, c.positional...)
+		if got := kernelNames(launches); got != c.want {
+			t.Errorf("%s %v launches %q, want %q", c.name, c.options, got, c.want)
+		}
+	}
+}
+
+func TestSmallResultsComeInTheHeader(t *testing.T) {
+	b := onFake(t)
+	_, got := b.launchesOf(t, "array.reduce", nil, b.onDevice(t, tensor(t, "float64", 50, 50)))
+	x, ok := got.(*ops.Tensor)
+	if !ok || x.Far != nil || len(x.Data) != 8 {
+		t.Errorf("got %+v", got)
+	}
+	_, got = b.launchesOf(t, "array.arange", nil, int64(1000))
+	if x := got.(*ops.Tensor); x.Far == nil || x.Far.Size() != 8000 {
+		t.Errorf("got %+v", x)
+	}
+}
+
+func TestNumbersTravelWithTheLaunch(t *testing.T) {
+	b := onFake(t)
+	launches, _ := b.launchesOf(t, "array.random", named{"low": int64(-5), "high": int64(7), "offset": int64(9)}, ints(1000), int64(-2), "integers")
+	p := launches[0].Parameters[8:]
+	var got []uint64
+	for i := range 7 {
+		got = append(got, le.Uint64(p[8*i:]))
+	}
+	want := []uint64{9, 1000, math.MaxUint64 - 1, 0, 0, math.MaxUint64 - 4, 12}
+	if !slices.Equal(got, want) || launches[0].Grid != [3]uint32{2, 1, 1} {
+		t.Errorf("parameters %v, want %v; grid %v", got, want, launches[0].Grid)
+	}
+	launches, _ = b.launchesOf(t, "array.arange", named{"dtype": "float32"}, 1.0, 1000.0, 0.5)
+	p = launches[0].Parameters[16:]
+	if first, step := math.Float32frombits(le.Uint32(p)), math.Float32frombits(le.Uint32(p[4:])); first != 1 || step != 0.5 {
+		t.Errorf("first %v, step %v", first, step)
+	}
+}
+
+func TestArgumentsAreRefusedAsOnTheHost(t *testing.T) {
+	b := onFake(t)
+	x := tensor(t, "float64", 3, 4)
+	for name, positional := range map[string][]any{
+		"array.map":       {"x0 +", x},
+		"array.reduce":    {x, "median"},
+		"array.transpose": {x, ints(0, 0)},
+		"array.matmul":    {x, x},
+		"array.svd":       {ints(1, 2)},
+		"array.nothing":   {},
+	} {
+		_, want := hostOp(t.Context(), name, ops.Args{Positional: positional})
+		far := slices.Clone(positional)
+		for i, v := range far {
+			if x, ok := v.(*ops.Tensor); ok {
+				far[i] = b.onDevice(t, x)
+			}
+		}
+		_, err := b.call(t.Context(), name, ops.Args{Positional: far})
+		if want == nil || err == nil || !strings.HasPrefix(err.Error(), strings.Split(want.Error(), ": did you")[0]) {
+			t.Errorf("%s: %v, on the host %v", name, err, want)
+		}
+	}
+}
+
+func TestAMissingLibraryIsNamed(t *testing.T) {
+	b := onFake(t)
+	x := b.onDevice(t, tensor(t, "float64", 30, 30))
+	_, err := b.call(t.Context(), "array.matmul", ops.Args{Positional: []any{x, x}})
+	var failed *device.Error
+	if !errors.As(err, &failed) || failed.Reason != "OP_FAILED" || !strings.Contains(err.Error(), "libcublas.so not found: install") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestTheProcessorComputesWhatKernelsDoNot(t *testing.T) {
+	b := onFake(t)
+	empty := b.onDevice(t, tensor(t, "int32", 3, 0))
+	_, sum := b.launchesOf(t, "array.reduce", named{"axes": int64(1)}, empty, "prod")
+	if v, err := sum.(*ops.Tensor).At(2); err != nil || v != int64(1) {
+		t.Errorf("%v, %v", v, err)
+	}
+	long := tensor(t, "uint8", 3000)
+	want, err := hostOp(t.Context(), "bench.checksum", ops.Args{Positional: []any{long}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, got := b.launchesOf(t, "bench.checksum", nil, b.onDevice(t, long)); got != want {
+		t.Errorf("checksum %v, want %v", got, want)
+	}
+}
+
+func TestACancelledCallWaitsForItsKernels(t *testing.T) {
+	b := onFake(t)
+	x := b.onDevice(t, tensor(t, "float32", 1000))
+	ctx, cancel := context.WithCancel(t.Context())
+	fake.Hold.Store(1)
+	before := fake.Launches.Load()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := b.call(ctx, "array.arange", ops.Args{Positional: []any{int64(5000)}})
+		ended <- err
+	}()
+	for fake.Launches.Load() == before {
+		if len(ended) > 0 {
+			t.Fatal(<-ended)
+		}
+	}
+	cancel()
+	select {
+	case err := <-ended:
+		t.Errorf("ended while its kernel ran: %v", err)
+	default:
+	}
+	fake.Hold.Store(0)
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := b.call(ctx, "array.transpose", ops.Args{Positional: []any{x}}); !errors.Is(err, context.Canceled) {
+		t.Errorf("begun although cancelled: %v", err)
+	}
+}
+
+func TestWithoutRoomTheErrorSaysSo(t *testing.T) {
+	b := onFake(t)
+	op, err := b.ops.Lookup("array.arange")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &prepared{device: b.Device, op: op, args: ops.Args{Positional: []any{int64(5000)}}}
+	_, err = p.Run(t.Context(), func(uint64) (memory.Frame, error) { return memory.Frame{}, device.ErrNoRoom })
+	if !errors.Is(err, device.ErrNoRoom) {
+		t.Errorf("got %v", err)
+	}
+	// Scratch memory beside the slab.
+	if err := b.growScratch(1 << 40); !errors.Is(err, device.ErrNoRoom) || b.scratch == nil {
+		t.Errorf("got %v", err)
+	}
+	if err := b.growScratch(100 << 20); err != nil || b.scratch.Size() < 100<<20 {
+		t.Errorf("%d bytes, %v", b.scratch.Size(), err)
+	}
+}
+
+func TestALostDeviceFailsTheCall(t *testing.T) {
+	b := onFake(t)
+	fake.Fail("cuEventQuery", cudatest.IllegalAddress, 0, 1)
+	_, err := b.call(t.Context(), "array.arange", ops.Args{Positional: []any{int64(5000)}})
+	if err == nil || !strings.Contains(err.Error(), "ILLEGAL_ADDRESS") || !errors.Is(b.gpu.Health(), gpu.ErrUnhealthy) {
+		t.Errorf("got %v, health %v", err, b.gpu.Health())
+	}
+}
+
+const userSource = `extern "C" __global__ void scale(const double *x, long long n, float a, bool flip, double *out) {
+  long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+  if (i < n) out[i] = flip ? -a * x[i] : a * x[i];
+}`
+
+func TestUserKernelsGetTheirParameters(t *testing.T) {
+	b := onFake(t)
+	x := b.onDevice(t, tensor(t, "float64", 40, 25))
+	turned := *x
+	turned.Shape, turned.Strides = []int64{25, 40}, []int64{8, 200}
+	outputs := []any{map[string]any{"dtype": "float64", "shape": ints(25, 40)}}
+	half := map[string]any{"dtype": "float32", "value": 0.5}
+	launches, got := b.launchesOf(t, "cuda.kernel", named{"shared": int64(100 << 10)}, userSource, "scale", ints(4, 2), int64(128), outputs, &turned, int64(1000), half, true)
+	if kernelNames(launches) != "turn_8 scale" {
+		t.Fatalf("launches %s", kernelNames(launches))
+	}
+	l, out := launches[1], got.(*ops.Tensor)
+	if l.Grid != [3]uint32{4, 2, 1} || l.Block != [3]uint32{128, 1, 1} || l.SharedBytes != 100<<10 {
+		t.Errorf("grid %v, block %v, %d bytes of shared memory", l.Grid, l.Block, l.SharedBytes)
+	}
+	p := l.Parameters[:]
+	if le.Uint64(p[8:]) != 1000 || math.Float32frombits(le.Uint32(p[16:])) != 0.5 || p[20] != 1 || le.Uint64(p[24:]) != out.Far.Address() || l.ParameterBytes != 32 {
+		t.Errorf("parameters %v", p[:l.ParameterBytes])
+	}
+}
+
+func TestUserKernelsAreRefusedWithTheReason(t *testing.T) {
+	b := onFake(t)
+	outputs := []any{map[string]any{"dtype": "float64", "shape": ints(4)}}
+	call := func(source, entry string, options named, block any) error {
+		_, err := b.call(t.Context(), "cuda.kernel", ops.Args{Positional: []any{source, entry, int64(1), block, outputs}, Named: options})
+		return err
+	}
+	for want, err := range map[string]error{
+		"argument source: does not compile:\nsource(2): error":   call("extern \"C\" __global__ void f() {\n  x = 1;\n}", "f", nil, int64(1)),
+		"argument entry: the source has no kernel missing":       call(userSource, "missing", nil, int64(1)),
+		"argument shared: 300000 bytes are more than the 232448": call(userSource, "scale", named{"shared": int64(300000)}, int64(1)),
+		"argument block: [64 32] are 2048 threads":               call(userSource, "scale", nil, ints(64, 32)),
+		"argument block: 100 is outside of 1 to 64":              call(userSource, "scale", nil, ints(1, 1, 100)),
+		"argument grid": func() error {
+			_, err := b.call(t.Context(), "cuda.kernel", ops.Args{Positional: []any{userSource, "scale", int64(0), int64(1), outputs}})
+			return err
+		}(),
+		"argument outputs: missing": func() error {
+			_, err := b.call(t.Context(), "cuda.kernel", ops.Args{Positional: []any{userSource, "scale", int64(1), int64(1), []any{}}})
+			return err
+		}(),
+		"argument inputs[0]: 300 is outside the range of uint8": func() error {
+			_, err := b.call(t.Context(), "cuda.kernel", ops.Args{Positional: []any{userSource, "scale", int64(1), int64(1), outputs, map[string]any{"dtype": "uint8", "value": int64(300)}}})
+			return err
+		}(),
+	} {
+		var failed *device.Error
+		if !errors.As(err, &failed) || failed.Reason != "INVALID_ARGUMENT" || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v", want, err)
+		}
+	}
+}
+
+func TestGeneratedSourcesAreAsAccepted(t *testing.T) {
+	b := onFake(t)
+	big := func(dtype string, shape ...int64) *ops.Tensor { return b.onDevice(t, tensor(t, dtype, shape...)) }
+	var all strings.Builder
+	for _, c := range []struct {
+		expr   string
+		dtype  any
+		inputs []any
+	}{
+		{"x0*2+1", nil, []any{big("float32", 100, 20)}},
+		{"x0-x1", nil, []any{big("float64", 100, 20), big("float64", 20)}},
+		{"where(x0 > 0, sqrt(x0), x1**2)", nil, []any{big("float32", 100), big("int32", 100)}},
+		{"x0**x1", nil, []any{big("int64", 100), int64(3)}},
+		{"x0*1j", "complex64", []any{big("float32", 100)}},
+		{"~x0 | x1", nil, []any{big("bool", 10, 1, 3), big("bool", 4, 1)}},
+	} {
+		op, err := b.ops.Lookup("array.map")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := op.Plan(ops.Args{Positional: append([]any{c.expr}, c.inputs...), Named: named{"dtype": c.dtype}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := b.alloc(uint64(p.Outputs[0].Bytes()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out := &ops.Tensor{DType: p.Outputs[0].DType, Shape: p.Outputs[0].Shape, Strides: ops.ContiguousStrides(p.Outputs[0].DType, p.Outputs[0].Shape)}
+		view(b.slab, f, out)
+		m, err := b.planMap(p.Work.(*ops.Mapping), out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprintf(&all, "// %s\n%s\n", c.expr, m.source())
+	}
+	const name = "testdata/map.txt"
+	if *rewrite {
+		if err := os.MkdirAll("testdata", 0o750); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(name, []byte(all.String()), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if all.String() != string(want) {
+		t.Errorf("other sources than in %s; look at them and run with -rewrite:\n%s", name, all.String())
+	}
+}
+
+func TestTheCacheSurvivesWhatIsBrokenAndStaysSmall(t *testing.T) {
+	c := &diskCache{dir: filepath.Join(t.TempDir(), "kernels"), maxBytes: 1000}
+	if c.get("none") != nil {
+		t.Error("found what is not there")
+	}
+	if err := c.put("a", []byte("cubin")); err != nil || string(c.get("a")) != "cubin" {
+		t.Errorf("%q, %v", c.get("a"), err)
+	}
+	whole, err := os.ReadFile(c.path("a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, broken := range map[string][]byte{"short": whole[:10], "cut": whole[:len(whole)-1], "changed": append(slices.Clone(whole[:len(whole)-1]), 'x'), "empty": nil} {
+		if err := os.WriteFile(c.path("a"), broken, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if c.get("a") != nil {
+			t.Errorf("a file that is %s was taken", name)
+		}
+	}
+	if err := c.put("a", []byte("again")); err != nil || string(c.get("a")) != "again" {
+		t.Errorf("not repaired: %v", err)
+	}
+	for i := range 2 * sweepEvery {
+		if err := c.put(fmt.Sprint("k", i), make([]byte, 50)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entries, err := os.ReadDir(c.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) > sweepEvery+10 {
+		t.Errorf("%d files of 82 bytes after %d writes", len(entries), c.writes.Load())
+	}
+	if err := (&diskCache{dir: "/proc/none"}).put("a", nil); err == nil {
+		t.Error("a folder that cannot be made is no error")
+	}
+}
+
+func TestCompiledKernelsAreFoundOnDisk(t *testing.T) {
+	b := onFake(t)
+	dir := t.TempDir()
+	b.code.disk.dir = dir
+	x := b.onDevice(t, tensor(t, "float32", 1000))
+	b.launchesOf(t, "array.map", nil, "x0+0.25", x)
+	files, err := filepath.Glob(filepath.Join(dir, "*"+cubinSuffix))
+	if err != nil || len(files) != 1 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	before, err := os.Stat(files[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Another value of the constant is the same kernel, and so is another shape.
+	b.launchesOf(t, "array.map", nil, "x0+0.75", b.onDevice(t, tensor(t, "float32", 10, 30)))
+	if err := b.code.close(); err != nil {
+		t.Fatal(err)
+	}
+	b.launchesOf(t, "array.map", nil, "x0+0.25", x)
+	again, err := filepath.Glob(filepath.Join(dir, "*"+cubinSuffix))
+	if err != nil || len(again) != 1 {
+		t.Fatalf("%v, %v", again, err)
+	}
+	if after, err := os.Stat(again[0]); err != nil || after.ModTime() != before.ModTime() {
+		t.Errorf("compiled again: %v", err)
+	}
+}

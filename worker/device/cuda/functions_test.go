@@ -1,0 +1,113 @@
+//go:build cgo && linux
+
+package cuda
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/worker/ops"
+)
+
+// Every function on every type, and every reduction, spread over the architectures:
+// what does not compile is found without a GPU.
+func TestEveryFunctionCompiles(t *testing.T) {
+	b := onFake(t)
+	sources := make([]strings.Builder, len(builtinArchs))
+	count := 0
+	add := func(label, source string) {
+		to := &sources[count%len(sources)]
+		fmt.Fprintf(to, "namespace n%d { // %s\n%s}\n", count, label, strings.ReplaceAll(source, "extern \"C\" ", ""))
+		count++
+	}
+	dtypes := []ops.DType{ops.Bool, ops.Uint8, ops.Int32, ops.Int64, ops.Float32, ops.Float64, ops.Complex64, ops.Complex128}
+	mapOp, err := b.ops.Lookup("array.map")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var expressions []string
+	for _, op := range strings.Fields("+ - * / // % ** == != < <= > >= & | ^") {
+		expressions = append(expressions, "x0 "+op+" x1")
+	}
+	expressions = append(expressions, "-x0", "~x0", "where(x0, x0, x1)", "clip(x0, x1, x1)", "x0**2", "x0**0.5", "x0**-1")
+	for _, f := range strings.Fields("minimum maximum arctan2 hypot") {
+		expressions = append(expressions, f+"(x0, x1)")
+	}
+	for _, f := range strings.Fields("abs sqrt square cbrt reciprocal sign exp exp2 expm1 log log2 log10 log1p sin cos tan arcsin arccos arctan " +
+		"sinh cosh tanh arcsinh arccosh arctanh floor ceil trunc round isnan isinf isfinite conj real imag angle") {
+		expressions = append(expressions, f+"(x0)")
+	}
+	undefined := 0
+	for _, d := range dtypes {
+		x := b.onDevice(t, tensor(t, d.String(), 64))
+		for _, e := range expressions {
+			inputs := []any{e, x, x}
+			p, err := mapOp.Plan(ops.Args{Positional: inputs})
+			if err != nil {
+				undefined++
+				continue
+			}
+			out := &ops.Tensor{DType: p.Outputs[0].DType, Shape: p.Outputs[0].Shape, Far: &scratchMemory{}}
+			out.Strides = ops.ContiguousStrides(out.DType, out.Shape)
+			m, err := mapperOf(p.Work.(*ops.Mapping), out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			add(e+" of "+d.String(), m.source())
+		}
+		for _, to := range dtypes {
+			out := &ops.Tensor{DType: to, Shape: x.Shape, Strides: ops.ContiguousStrides(to, x.Shape), Far: &scratchMemory{}}
+			m, err := mapperOf(ops.Convert(to, x), out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			add(d.String()+" to "+to.String(), m.source())
+		}
+	}
+	// Bools and complex numbers lack some functions; most pairs are there.
+	if total := len(expressions) * len(dtypes); undefined > total/5 {
+		t.Errorf("%d of %d are not defined", undefined, total)
+	}
+	for i, arch := range builtinArchs {
+		if _, err := nvrtc(t).compile("functions.cu", kernelText("prelude.cuh")+sources[i].String(), arch, compileFlags); err != nil {
+			t.Errorf("%s: %.3000s", arch, err)
+		}
+	}
+}
+
+func TestEveryReductionCompiles(t *testing.T) {
+	b := onFake(t)
+	reduceOp, err := b.ops.Lookup("array.reduce")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources := make([]strings.Builder, len(builtinArchs))
+	count := 0
+	for _, d := range []string{"bool", "uint8", "int32", "int64", "float32", "float64", "complex64", "complex128"} {
+		x := b.onDevice(t, tensor(t, d, 6, 5, 64))
+		for i, f := range []string{"sum", "prod", "min", "max", "mean", "any", "all", "count"} {
+			options := named{}
+			if i%2 != 0 {
+				options["axes"] = ints(int64(i % 3))
+			}
+			p, err := reduceOp.Plan(ops.Args{Positional: []any{x, f}, Named: options})
+			if err != nil {
+				t.Fatal(err)
+			}
+			out := &ops.Tensor{DType: p.Outputs[0].DType, Shape: p.Outputs[0].Shape, Far: &scratchMemory{}}
+			r, err := b.reducerOf(p.Work.(*ops.Reducing), out)
+			if err != nil {
+				t.Fatal(err)
+			}
+			to := &sources[count%len(sources)]
+			fmt.Fprintf(to, "namespace n%d { // %s of %s\n%s%s}\n#undef RUN\n#undef IDENTITY\n", count, f, d, r.source(), strings.ReplaceAll(kernelText("reduce.cuh"), "extern \"C\" ", ""))
+			count++
+		}
+	}
+	for i, arch := range builtinArchs {
+		if _, err := nvrtc(t).compile("reductions.cu", kernelText("prelude.cuh")+sources[i].String(), arch, compileFlags); err != nil {
+			t.Errorf("%s: %.3000s", arch, err)
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package cuda
+
+import (
+	"fmt"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"unsafe"
+)
+
+// compiler is NVRTC: CUDA C++ to a CUBIN for one architecture.
+type compiler struct {
+	lib     *library
+	version string
+}
+
+// compileError is source that does not compile. Its text is the compiler's, with
+// line numbers of the source.
+type compileError struct{ log string }
+
+func (e *compileError) Error() string { return e.log }
+
+func openCompiler(f *finder) (*compiler, error) {
+	lib, err := f.open("nvrtc", "nvrtcCompileProgram", "13", "12")
+	if err != nil {
+		return nil, err
+	}
+	// NVRTC asks the dynamic linker for this one by its name alone, when it compiles.
+	beside, err := filepath.Glob(filepath.Join(filepath.Dir(lib.file), "libnvrtc-builtins.so.*"))
+	if err != nil {
+		return nil, err
+	}
+	for _, file := range beside {
+		if _, err := openLibrary(file); err != nil {
+			return nil, err
+		}
+	}
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	var major, minor int32
+	if r, err := lib.call("nvrtcVersion", addressOf(&pinner, &major), addressOf(&pinner, &minor)); err != nil || r != 0 {
+		return nil, fmt.Errorf("%s: nvrtcVersion: %d, %w", lib.file, r, err)
+	}
+	return &compiler{lib: lib, version: fmt.Sprintf("%d.%d", major, minor)}, nil
+}
+
+// compileFlags are what all kernels are compiled with. Products and sums are not
+// contracted, so that both round as they do on the host.
+var compileFlags = []string{"--std=c++17", "--fmad=false", "--device-as-default-execution-space", "-DNDEBUG"}
+
+// compile returns a CUBIN. name stands for the file in messages.
+func (c *compiler) compile(name, source, arch string, flags []string) ([]byte, error) {
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	var program uint64
+	call := func(function string, arguments ...uint64) error {
+		r, err := c.lib.call(function, arguments...)
+		if err == nil && r != 0 {
+			err = fmt.Errorf("%s answers %d", function, r)
+		}
+		return err
+	}
+	if err := call("nvrtcCreateProgram", addressOf(&pinner, &program), cString(&pinner, source), cString(&pinner, name), 0, 0, 0); err != nil {
+		return nil, err
+	}
+	defer func() { _ = call("nvrtcDestroyProgram", addressOf(&pinner, &program)) }()
+	options := []uint64{cString(&pinner, "--gpu-architecture="+arch)}
+	for _, f := range flags {
+		options = append(options, cString(&pinner, f))
+	}
+	if err := call("nvrtcCompileProgram", program, uint64(len(options)), addressOf(&pinner, &options[0])); err != nil {
+		log, logErr := c.take(&pinner, program, "nvrtcGetProgramLog")
+		if logErr != nil {
+			return nil, err
+		}
+		return nil, &compileError{strings.TrimSpace(strings.TrimRight(string(log), "\x00"))}
+	}
+	return c.take(&pinner, program, "nvrtcGetCUBIN")
+}
+
+// take copies what a pair of functions of NVRTC gives: the one with Size behind its
+// name says how much it is.
+func (c *compiler) take(pinner *runtime.Pinner, program uint64, function string) ([]byte, error) {
+	var size uint64
+	if r, err := c.lib.call(function+"Size", program, addressOf(pinner, &size)); err != nil || r != 0 {
+		return nil, fmt.Errorf("%sSize answers %d, %w", function, r, err)
+	}
+	if size == 0 {
+		return nil, fmt.Errorf("%s has nothing", function)
+	}
+	out := make([]byte, size)
+	pinner.Pin(&out[0])
+	if r, err := c.lib.call(function, program, uint64(uintptr(unsafe.Pointer(&out[0])))); err != nil || r != 0 {
+		return nil, fmt.Errorf("%s answers %d, %w", function, r, err)
+	}
+	return out, nil
+}

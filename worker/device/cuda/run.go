@@ -1,0 +1,412 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	gpu "github.com/millrace/millrace/memory/cuda"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/device/wire"
+	"github.com/millrace/millrace/worker/ops"
+)
+
+// errHost: the processor has to compute this.
+var errHost = errors.New("cuda: not for kernels")
+
+// Prepare is part of device.Device.
+func (d *Device) Prepare(call device.Call) (device.Prepared, error) {
+	op, err := d.ops.Lookup(call.Op)
+	if err != nil {
+		return nil, wire.Failure(err)
+	}
+	args, err := wire.Arguments(call, d.slab, view)
+	if err != nil {
+		return nil, err
+	}
+	return &prepared{device: d, op: op, args: args, attempt: call.Attempt}, nil
+}
+
+type prepared struct {
+	device  *Device
+	op      *ops.Op
+	args    ops.Args
+	attempt int
+}
+
+// OutputBytes is part of device.Prepared.
+func (p *prepared) OutputBytes() []uint64 {
+	if len(p.args.Positional) == 0 && len(p.args.Named) == 0 {
+		return nil
+	}
+	total, ok := p.op.OutputBytes(p.args)
+	if !ok || total <= wire.InlineBytes {
+		return nil
+	}
+	return []uint64{uint64(total)}
+}
+
+// Run is part of device.Prepared. Kernels cannot be interrupted: once they were
+// submitted, it waits for them and then says that the context ended.
+func (p *prepared) Run(ctx context.Context, alloc device.Allocator) (device.Result, error) {
+	result, err := p.run(ctx, alloc)
+	if err != nil {
+		return device.Result{}, wire.Failure(err)
+	}
+	return result, nil
+}
+
+func (p *prepared) run(ctx context.Context, alloc device.Allocator) (device.Result, error) {
+	d := p.device
+	out := wire.NewEncoder(d.slab, alloc, view, func(f memory.Frame, b []byte) error { return d.slab.WriteFrom(f.Offset, b) })
+	planned, err := p.op.Plan(p.args)
+	if err != nil {
+		return device.Result{}, err
+	}
+	if err := ctx.Err(); err != nil {
+		return device.Result{}, fmt.Errorf("%s: %w", p.op.Name, err)
+	}
+	if planned.Work == nil {
+		args, err := argsOnHost(p.args)
+		if err != nil {
+			return device.Result{}, err
+		}
+		result, err := p.op.Run(ops.WithAttempt(ctx, p.attempt), args, ops.NewTensor)
+		if err != nil {
+			return device.Result{}, err
+		}
+		return out.Result(result)
+	}
+	r, err := d.begin(ctx, p.op.Name)
+	if err != nil {
+		return device.Result{}, err
+	}
+	defer r.end()
+	outs := make([]*ops.Tensor, len(planned.Outputs))
+	for i, want := range planned.Outputs {
+		if outs[i], err = r.output(out, want); err != nil {
+			return device.Result{}, fmt.Errorf("%s: output of %v, shape %v: %w", p.op.Name, want.DType, want.Shape, err)
+		}
+	}
+	err = r.carryOut(ctx, planned.Work, outs)
+	if errors.Is(err, errHost) {
+		err = p.onHost(ctx, planned, outs)
+	}
+	if err != nil {
+		return device.Result{}, err
+	}
+	r.takeSmall(outs)
+	return out.Result(planned.Result(outs))
+}
+
+// onHost computes the outputs on the processor and copies them to the device.
+func (p *prepared) onHost(ctx context.Context, planned *ops.Planned, outs []*ops.Tensor) error {
+	args, err := argsOnHost(p.args)
+	if err != nil {
+		return err
+	}
+	var made []*ops.Tensor
+	if _, err := p.op.Run(ops.WithAttempt(ctx, p.attempt), args, func(dtype ops.DType, shape []int64) (*ops.Tensor, error) {
+		t, err := ops.NewTensor(dtype, shape)
+		made = append(made, t)
+		return t, err
+	}); err != nil {
+		return err
+	}
+	for i, t := range made {
+		switch to := outs[i].Far.(type) {
+		case *far:
+			if err := p.device.slab.WriteFrom(to.frame.Offset, t.Data); err != nil {
+				return err
+			}
+		case *small:
+			copy(to.bytes, t.Data)
+		}
+	}
+	return nil
+}
+
+// run is one call under way.
+type run struct {
+	device *Device
+	op     string
+	slot   int
+	used   uint64 // bytes of the slot taken by inputs
+	kept   uint64 // bytes at its end taken by results
+	event  *gpu.Event
+}
+
+// small is a result in a slot.
+type small struct {
+	at    uint64
+	bytes []byte
+}
+
+// Address is part of ops.Memory.
+func (s *small) Address() uint64 { return s.at }
+
+// Size is part of ops.Memory.
+func (s *small) Size() int64 { return int64(len(s.bytes)) }
+
+// Read is part of ops.Memory.
+func (s *small) Read(offset int64, p []byte) error { copy(p, s.bytes[offset:]); return nil }
+
+func (d *Device) begin(ctx context.Context, op string) (*run, error) {
+	r := &run{device: d, op: op}
+	select {
+	case r.slot = <-d.slots.free:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	d.mu.Lock()
+	if n := len(d.idle); n > 0 {
+		r.event, d.idle = d.idle[n-1], d.idle[:n-1]
+	}
+	d.mu.Unlock()
+	if r.event == nil {
+		var err error
+		if r.event, err = d.gpu.NewEvent(); err != nil {
+			d.slots.free <- r.slot
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+func (r *run) end() {
+	d := r.device
+	d.mu.Lock()
+	d.idle = append(d.idle, r.event)
+	d.mu.Unlock()
+	d.slots.free <- r.slot
+}
+
+// pinned takes pinned memory at the end of the slot.
+func (r *run) pinned(n uint64) (address uint64, bytes []byte) {
+	r.kept += (n + 15) &^ 15
+	if r.kept > resultBytes {
+		panic(fmt.Sprintf("cuda: %s wants %d bytes of small results", r.op, r.kept))
+	}
+	at := uint64(r.slot+1)*slotBytes - r.kept
+	return r.device.slots.pinned.Address(at, n), r.device.slots.host.Bytes(at, n)
+}
+
+// output takes memory for a result: what is small comes back inside the header.
+func (r *run) output(e *wire.Encoder, want ops.Output) (*ops.Tensor, error) {
+	n := want.Bytes()
+	if !e.Inline(n) {
+		return e.Frame(want.DType, want.Shape)
+	}
+	t := &ops.Tensor{DType: want.DType, Shape: want.Shape, Strides: ops.ContiguousStrides(want.DType, want.Shape)}
+	at, bytes := r.pinned(uint64(n))
+	t.Far = &small{at, bytes}
+	return t, nil
+}
+
+// takeSmall makes the small results tensors of the heap.
+func (r *run) takeSmall(outs []*ops.Tensor) {
+	for _, t := range outs {
+		if s, ok := t.Far.(*small); ok {
+			t.Data, t.Far = append([]byte{}, s.bytes...), nil
+		}
+	}
+}
+
+// submission is what a call submits, in order and with nobody else in between. Its
+// methods keep the first error.
+type submission struct {
+	*run
+	err      error
+	launches []gpu.Launch
+	scratch  uint64 // bytes taken
+}
+
+// submit runs build under the lock, submits what it left, and waits for all of it.
+// need is the scratch memory that build will take.
+func (r *run) submit(ctx context.Context, need uint64, build func(s *submission)) error {
+	d := r.device
+	d.submitting.Lock()
+	s := &submission{run: r}
+	s.err = d.growScratch(need)
+	if s.err == nil {
+		build(s)
+	}
+	s.flush()
+	err := s.err
+	if recordErr := r.event.Record(d.stream); recordErr != nil {
+		d.submitting.Unlock()
+		return errors.Join(err, recordErr)
+	}
+	d.submitting.Unlock()
+	// Also after an error: what was submitted must be over before memory is used again.
+	if waitErr := r.wait(); waitErr != nil {
+		return errors.Join(err, waitErr)
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	return err
+}
+
+const (
+	spinFor  = 40 * time.Microsecond
+	napFirst = 5 * time.Microsecond
+	napLast  = 100 * time.Microsecond
+	// slack is how late the kernel may end a nap: 50 us if it is not told.
+	slack = 1000 // ns
+)
+
+// wait polls: an event that is waited for by the driver costs its thread, and is
+// noticed later.
+func (r *run) wait() error {
+	begin, nap := time.Now(), napFirst
+	for {
+		done, err := r.event.Query()
+		if done || err != nil {
+			return err
+		}
+		if time.Since(begin) < spinFor {
+			runtime.Gosched()
+			continue
+		}
+		// Timers of Go wait for a millisecond where nothing else runs.
+		if err := unix.Prctl(unix.PR_SET_TIMERSLACK, slack, 0, 0, 0); err != nil {
+			return err
+		}
+		pause := unix.NsecToTimespec(int64(nap))
+		if err := unix.Nanosleep(&pause, nil); err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		nap = min(nap*5/4, napLast)
+	}
+}
+
+// growScratch makes the scratch memory large enough. REQUIRES: submitting is held.
+func (d *Device) growScratch(need uint64) error {
+	need += memory.HeaderBytes
+	if need <= d.scratch.Size() {
+		return nil
+	}
+	if err := d.stream.Sync(); err != nil {
+		return err
+	}
+	old := d.scratch.Size()
+	if err := d.scratch.Close(); err != nil {
+		return err
+	}
+	grown, err := d.gpu.NewSlab(gpu.SlabConfig{Size: gpu.Size{Bytes: need}})
+	if err == nil {
+		d.scratch = grown
+		return nil
+	}
+	if errors.Is(err, gpu.ErrOutOfMemory) {
+		err = fmt.Errorf("%w: %d bytes beside the slab for what lies between kernels: use smaller chunks, or a smaller --device-memory-limit: %w", device.ErrNoRoom, need, err)
+	}
+	again, backErr := d.gpu.NewSlab(gpu.SlabConfig{Size: gpu.Size{Bytes: old}})
+	if backErr != nil {
+		return errors.Join(err, backErr)
+	}
+	d.scratch = again
+	return err
+}
+
+// take is scratch memory for the rest of the submission.
+func (s *submission) take(n uint64) uint64 {
+	at := memory.HeaderBytes + s.scratch
+	s.scratch += aligned(n)
+	if at+aligned(n) > s.device.scratch.Size() {
+		s.fail(fmt.Errorf("cuda: %s takes more scratch memory than it said", s.op))
+		return s.device.scratch.Pointer(memory.HeaderBytes, 0)
+	}
+	return s.device.scratch.Pointer(at, n)
+}
+
+// aligned rounds up to what take gives.
+func aligned(n uint64) uint64 { return (n + 255) &^ 255 }
+
+func (s *submission) fail(err error) {
+	if s.err == nil {
+		s.err = err
+	}
+}
+
+func (s *submission) flush() {
+	if s.err == nil && len(s.launches) > 0 {
+		s.err = s.device.stream.Launch(s.launches, nil)
+	}
+	s.launches = s.launches[:0]
+}
+
+func (s *submission) launch(f *gpu.Function, blocks uint64, p *parameters) {
+	s.launchGrid(f, gpu.Dim{uint32(blocks)}, threads, p)
+	if blocks > maxBlocks {
+		s.fail(fmt.Errorf("cuda: %s: %d blocks are more than a grid has", s.op, blocks))
+	}
+}
+
+func (s *submission) launchGrid(f *gpu.Function, grid gpu.Dim, block uint32, p *parameters) {
+	s.launches = append(s.launches, gpu.Launch{Function: f, Grid: grid, Block: gpu.Dim{block}, Parameters: p.bytes})
+}
+
+func (s *submission) copy(c gpu.Copy) {
+	s.flush()
+	if s.err == nil {
+		s.err = s.device.stream.Copy([]gpu.Copy{c}, nil)
+	}
+}
+
+func (s *submission) memset(at uint64, value byte, n uint64) {
+	s.flush()
+	if s.err == nil {
+		s.err = s.device.stream.Memset(at, value, n)
+	}
+}
+
+// uploadBytes is the scratch memory that tensors in the processor's memory need.
+func uploadBytes(tensors ...*ops.Tensor) uint64 {
+	var n uint64
+	for _, t := range tensors {
+		if t != nil && t.Far == nil && t.Len() > 0 {
+			low, high := extent(t)
+			n += aligned(uint64(high-low) + 16)
+		}
+	}
+	return n
+}
+
+// at is the device's address of a tensor's element with index zero. What lies in
+// the processor's memory is copied first.
+func (s *submission) at(t *ops.Tensor) uint64 {
+	if t.Len() == 0 {
+		return 0
+	}
+	if t.Far != nil {
+		return t.Far.Address() + uint64(t.Offset)
+	}
+	low, high := extent(t)
+	n := uint64(high - low)
+	// Element zero comes to lie where all types are aligned.
+	shift := uint64(16-(t.Offset-low)%16) % 16
+	if from := s.used + shift; from+n <= slotBytes-resultBytes {
+		s.used = (from + n + 15) &^ 15
+		at := uint64(s.slot)*slotBytes + from
+		copy(s.device.slots.host.Bytes(at, n), t.Data[low:high])
+		to := s.device.slots.device.Pointer(memory.HeaderBytes+at, n)
+		s.copy(gpu.ToDevice(to, s.device.slots.pinned.Address(at, n), n))
+		return to + uint64(t.Offset-low)
+	}
+	to := s.take(n+16) + shift
+	s.flush()
+	if s.err == nil {
+		// From memory that is not pinned the driver has copied the bytes when it returns.
+		s.err = s.device.stream.Copy([]gpu.Copy{gpu.ToDevice(to, addressOfBytes(t.Data[low:high]), n)}, nil)
+		runtime.KeepAlive(t.Data)
+	}
+	return to + uint64(t.Offset-low)
+}

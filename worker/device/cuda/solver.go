@@ -1,0 +1,592 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime"
+
+	gpu "github.com/millrace/millrace/memory/cuda"
+
+	"github.com/millrace/millrace/worker/ops"
+)
+
+// Factorisations are computed in float64, as on the host.
+//
+// A tall matrix (tallness times as many rows as columns, and more) is factored by
+// Cholesky, twice: the Gram matrix g = x'x = r'r gives q = x/r, whose columns are
+// orthonormal but for rounding that grows with the square of x's condition; doing
+// the same to q and multiplying the two triangles leaves columns as orthonormal as
+// Householder's (Yamamoto and others, 2015), provided that q's Gram matrix was
+// near the identity, which is looked at: if it was not, or a Gram matrix was not
+// positive definite, Householder's reflections (geqrf, orgqr) do it all again.
+// Products of matrices are what a GPU does best: at 100,000 x 1,000 this takes a
+// fraction of geqrf's time. The diagonal of r is positive then.
+//
+// The singular values of a tall matrix are those of r.
+const (
+	tallness = 4
+	// nearIdentity is how far q'q may be from the identity for the second pass to end
+	// with full accuracy.
+	nearIdentity = 0.1
+)
+
+// Of cuSOLVER's interface.
+const (
+	solverUpper   = 1
+	solverVector  = 1
+	solverEconomy = 1
+)
+
+// solver is cuSOLVER on the compute stream.
+type solver struct {
+	device *Device
+	lib    *library
+	handle uint64
+	params uint64
+}
+
+func (d *Device) openSolver() (*solver, error) {
+	// cuSOLVER needs cuBLAS and finds the same one.
+	if _, err := d.getBLAS(); err != nil {
+		return nil, err
+	}
+	lib, err := d.finder.open("cusolver", "cusolverDnCreate", "12", "11")
+	if err != nil {
+		d.logf("cuda: no cuSOLVER: %v", err)
+		return nil, err
+	}
+	s := &solver{device: d, lib: lib}
+	err = d.enter(func() error {
+		var pinner runtime.Pinner
+		defer pinner.Unpin()
+		if err := s.call("cusolverDnCreate", addressOf(&pinner, &s.handle)); err != nil {
+			return err
+		}
+		if err := s.call("cusolverDnCreateParams", addressOf(&pinner, &s.params)); err != nil {
+			return err
+		}
+		return s.call("cusolverDnSetStream", s.handle, d.stream.Handle())
+	})
+	if err != nil {
+		return nil, err
+	}
+	d.logf("cuda: cuSOLVER from %s", lib.file)
+	return s, nil
+}
+
+func (d *Device) getSolver() (*blas, *solver, error) {
+	s, err := d.solver.get(d.openSolver)
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := d.getBLAS()
+	return b, s, err
+}
+
+func (v *solver) call(function string, arguments ...uint64) error {
+	r, err := v.lib.call(function, arguments...)
+	if err == nil && r != 0 {
+		err = fmt.Errorf("%s answers %d", function, r)
+	}
+	return err
+}
+
+func (v *solver) close() error {
+	err := v.device.enter(func() error {
+		return errors.Join(v.call("cusolverDnDestroyParams", v.params), v.call("cusolverDnDestroy", v.handle))
+	})
+	if v.device.gpu.Health() != nil {
+		return nil
+	}
+	return err
+}
+
+// workSize asks how many elements a routine works in; the answer comes by the last
+// argument.
+func (v *solver) workSize(function string, arguments ...uint64) (uint64, error) {
+	var n int32
+	err := v.device.enter(func() error {
+		var pinner runtime.Pinner
+		defer pinner.Unpin()
+		return v.call(function, append(append([]uint64{v.handle}, arguments...), addressOf(&pinner, &n))...)
+	})
+	return uint64(n), err
+}
+
+// solverError is what a routine says by its info.
+func solverError(op, routine string, info uint32) error {
+	if int32(info) < 0 {
+		return fmt.Errorf("%s: %s refuses its argument %d", op, routine, -int32(info))
+	}
+	return ops.Failure(op, "%s did not converge: is there NaN or infinity in x?", routine)
+}
+
+func (r *run) qr(ctx context.Context, x, q, upper *ops.Tensor) error {
+	m, n := x.Shape[0], x.Shape[1]
+	if m == 0 || n == 0 {
+		return nil
+	}
+	f, err := r.newFactoring(x)
+	if err != nil {
+		return err
+	}
+	if m >= tallness*n {
+		done, err := f.cholesky(ctx, q, upper, nil)
+		if done || err != nil {
+			return err
+		}
+	}
+	return f.householder(ctx, q, upper)
+}
+
+// factoring is a matrix being factored.
+type factoring struct {
+	*run
+	x      *ops.Tensor
+	m, n   int64
+	blas   *blas
+	solver *solver
+	// toWork copies x by rows to where work is.
+	toWork *mapper
+	work   *scratchMemory
+	upper  *gpu.Function
+}
+
+func (r *run) newFactoring(x *ops.Tensor) (*factoring, error) {
+	f := &factoring{run: r, x: x, m: x.Shape[0], n: x.Shape[1], work: &scratchMemory{}}
+	if f.m > math.MaxInt32 || f.n > math.MaxInt32 {
+		return nil, errHost
+	}
+	var err error
+	if f.blas, f.solver, err = r.device.getSolver(); err != nil {
+		return nil, err
+	}
+	f.upper, err = r.device.code.builtin("upper_float64")
+	return f, err
+}
+
+// copier plans to convert a tensor to float64, in the layout of strides, at memory
+// that is chosen later.
+func (f *factoring) copier(x *ops.Tensor, strides []int64, to *scratchMemory) (*mapper, error) {
+	return f.device.planMap(ops.Convert(ops.Float64, x), &ops.Tensor{DType: ops.Float64, Shape: x.Shape, Strides: strides, Far: to})
+}
+
+// storer plans to round float64 results to the type of out; strides are those of
+// where they lie.
+func (f *factoring) storer(out *ops.Tensor, strides []int64, from *scratchMemory) (*mapper, error) {
+	return f.device.planMap(ops.Convert(out.DType, &ops.Tensor{DType: ops.Float64, Shape: out.Shape, Strides: strides, Far: from}), out)
+}
+
+func byRows(shape []int64) []int64 { return ops.ContiguousStrides(ops.Float64, shape) }
+
+// byColumns are the strides of a matrix with so many elements between columns.
+func byColumns(distance int64) []int64 { return []int64{8, 8 * distance} }
+
+// afterwards goes on with a submission once q and r are there: q by rows with m by
+// n, r upper by rows with n by n, both in float64.
+type afterwards func(s *submission, q, r uint64)
+
+// cholesky factors a tall matrix. done is false if it is too near to singular; then
+// nothing is lost. With after, q and r may be nil: it takes the factors.
+func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterwards, more ...uint64) (done bool, err error) {
+	m, n := f.m, f.n
+	bytes := uint64(8 * n * n)
+	lwork, err := f.solver.workSize("cusolverDnDpotrf_bufferSize", solverUpper, uint64(n), 8, uint64(n))
+	if err != nil {
+		return false, err
+	}
+	off, err := f.device.code.builtin("off_float64")
+	if err != nil {
+		return false, err
+	}
+	need := uploadBytes(f.x) + aligned(uint64(8*m*n)) + 5*aligned(bytes) + aligned(8*lwork) + aligned(24)
+	for _, extra := range more {
+		need += aligned(extra)
+	}
+	place, triangle := &scratchMemory{}, &scratchMemory{}
+	if f.toWork, err = f.copier(f.x, byRows(f.x.Shape), place); err != nil {
+		return false, err
+	}
+	var store, storeR *mapper
+	inPlace := q != nil && q.DType == ops.Float64
+	if q != nil && !inPlace {
+		if store, err = f.storer(q, byRows(q.Shape), place); err != nil {
+			return false, err
+		}
+	}
+	if r != nil {
+		if storeR, err = f.storer(r, byRows(r.Shape), triangle); err != nil {
+			return false, err
+		}
+	}
+	// Two infos of potrf, and the distance from the identity: on the device, since
+	// kernels that read and write them again and again would wait for the host's memory.
+	answersAt, answers := f.pinned(24)
+	err = f.submit(ctx, need, func(s *submission) {
+		if inPlace {
+			place.at = q.Far.Address()
+		} else {
+			place.at = s.take(uint64(8 * m * n))
+		}
+		var grams, uppers [2]uint64
+		for i := range grams {
+			grams[i], uppers[i] = s.take(bytes), s.take(bytes)
+		}
+		triangle.at = s.take(bytes)
+		work, flags := s.take(8*lwork), s.take(24)
+		s.memset(flags, 0, 24)
+		s.evaluate(f.toWork, 0)
+		// By columns x is n by m, and all that follows is of its transpose.
+		one := [1]float64{1}
+		for i := range grams {
+			s.calls(func() error {
+				return f.blas.multiply(product{
+					dtype: ops.Float64, m: n, n: n, k: m, factor: 1,
+					a: matrix{at: place.at, transposed: true, distance: n}, b: matrix{at: place.at, distance: n}, c: matrix{at: grams[i], distance: n},
+				})
+			})
+			if i == 1 {
+				s.launch(off, blocksOf(n*n, threads), new(parameters).u64(grams[i], flags+16).i64(n))
+			}
+			s.calls(func() error {
+				var pinner runtime.Pinner
+				defer pinner.Unpin()
+				if err := f.solver.call("cusolverDnDpotrf", f.solver.handle, solverUpper, uint64(n), grams[i], uint64(n), work, lwork, flags+8*uint64(i)); err != nil {
+					return err
+				}
+				return f.divideBy(grams[i], place.at, 0, n, addressOf(&pinner, &one[0]))
+			})
+			s.launch(f.upper, blocksOf(n*n, threads), new(parameters).u64(grams[i], uppers[i]).i64(n, n, n))
+		}
+		s.calls(func() error {
+			return f.blas.multiply(product{
+				dtype: ops.Float64, m: n, n: n, k: n, factor: 1,
+				a: matrix{at: uppers[1], distance: n}, b: matrix{at: uppers[0], distance: n}, c: matrix{at: triangle.at, distance: n},
+			})
+		})
+		if store != nil {
+			s.evaluate(store, 0)
+		}
+		if storeR != nil {
+			s.evaluate(storeR, 0)
+		}
+		if after != nil {
+			after(s, place.at, triangle.at)
+		}
+		s.copy(gpu.ToHost(answersAt, flags, 24))
+	})
+	if err != nil {
+		return false, err
+	}
+	far := math.Float64frombits(le.Uint64(answers[16:]))
+	return le.Uint32(answers) == 0 && le.Uint32(answers[8:]) == 0 && far <= nearIdentity, nil
+}
+
+// trsmColumns is up to how many columns cuBLAS's own solver is used: beyond, most of
+// the work is made products, which run several times faster.
+const trsmColumns = 256
+
+// divideBy replaces columns from up to to of x, which lies by rows, by those of x/r;
+// those before are done. r is upper by columns.
+func (f *factoring) divideBy(r, x uint64, from, to int64, one uint64) error {
+	n := f.n
+	if to-from <= trsmColumns {
+		return f.blas.call("cublasDtrsm_v2_64", f.blas.handle, blasLeft, blasUpper, blasTransposed, blasNonUnit, uint64(to-from), uint64(f.m),
+			one, r+uint64(8*from*(n+1)), uint64(n), x+uint64(8*from), uint64(n))
+	}
+	middle := from + (to-from+1)/2
+	if err := f.divideBy(r, x, from, middle, one); err != nil {
+		return err
+	}
+	if err := f.blas.multiply(product{
+		dtype: ops.Float64, m: f.m, n: to - middle, k: middle - from, factor: -1, add: 1,
+		a: matrix{at: x + uint64(8*from), distance: n}, b: matrix{at: r + uint64(8*(middle*n+from)), transposed: true, distance: n},
+		c: matrix{at: x + uint64(8*middle), distance: n},
+	}); err != nil {
+		return err
+	}
+	return f.divideBy(r, x, middle, to, one)
+}
+
+// householder factors any matrix by reflections.
+func (f *factoring) householder(ctx context.Context, q, r *ops.Tensor) error {
+	m, n := f.m, f.n
+	k := min(m, n)
+	place, triangle := &scratchMemory{}, &scratchMemory{}
+	// By columns, as LAPACK has them.
+	toWork, err := f.copier(f.x, byColumns(m), place)
+	if err != nil {
+		return err
+	}
+	storeQ, err := f.storer(q, byColumns(m), place)
+	if err != nil {
+		return err
+	}
+	storeR, err := f.storer(r, byRows(r.Shape), triangle)
+	if err != nil {
+		return err
+	}
+	lwork, err := f.solver.workSize("cusolverDnDgeqrf_bufferSize", uint64(m), uint64(n), 8, uint64(m))
+	if err != nil {
+		return err
+	}
+	more, err := f.solver.workSize("cusolverDnDorgqr_bufferSize", uint64(m), uint64(k), uint64(k), 8, uint64(m), 8)
+	if err != nil {
+		return err
+	}
+	lwork = max(lwork, more)
+	infoAt, info := f.pinned(16)
+	need := uploadBytes(f.x) + aligned(uint64(8*m*n)) + aligned(uint64(8*k*n)) + aligned(uint64(8*k)) + aligned(8*lwork) + aligned(16)
+	if err := f.submit(ctx, need, func(s *submission) {
+		place.at = s.take(uint64(8 * m * n))
+		triangle.at = s.take(uint64(8 * k * n))
+		tau, work, flags := s.take(uint64(8*k)), s.take(8*lwork), s.take(16)
+		s.memset(flags, 0, 16)
+		s.evaluate(toWork, 0)
+		s.calls(func() error {
+			return f.solver.call("cusolverDnDgeqrf", f.solver.handle, uint64(m), uint64(n), place.at, uint64(m), tau, work, lwork, flags)
+		})
+		s.launch(f.upper, blocksOf(k*n, threads), new(parameters).u64(place.at, triangle.at).i64(k, n, m))
+		s.calls(func() error {
+			return f.solver.call("cusolverDnDorgqr", f.solver.handle, uint64(m), uint64(k), uint64(k), place.at, uint64(m), tau, work, lwork, flags+8)
+		})
+		s.evaluate(storeQ, 0)
+		s.evaluate(storeR, 0)
+		s.copy(gpu.ToHost(infoAt, flags, 16))
+	}); err != nil {
+		return err
+	}
+	for i, routine := range []string{"geqrf", "orgqr"} {
+		if v := le.Uint32(info[8*i:]); v != 0 {
+			return solverError(f.op, routine, v)
+		}
+	}
+	return nil
+}
+
+// tallRows is how many rows of u are made at a time from those of q.
+const tallRows = 8192
+
+func (r *run) svd(ctx context.Context, x, u, sigma, vt *ops.Tensor) error {
+	m, n := x.Shape[0], x.Shape[1]
+	if m == 0 || n == 0 {
+		return nil
+	}
+	f, err := r.newFactoring(x)
+	if err != nil {
+		return err
+	}
+	if m >= tallness*n {
+		done, err := f.tallSVD(ctx, u, sigma, vt)
+		if done || err != nil {
+			return err
+		}
+	}
+	if done, err := f.anySVD(ctx, true, u, sigma, vt); done || err != nil {
+		return err
+	}
+	_, err = f.anySVD(ctx, false, u, sigma, vt)
+	return err
+}
+
+// routine is one of cuSOLVER's ways to the singular values of a matrix by columns
+// that has at least as many rows as columns: by QR iterations (gesvd), or by its
+// polar decomposition (gesvdp), which is several times faster and perturbs what is
+// nearly singular; it says by how much. The matrix is destroyed; left gets as many
+// columns as it has; right gets the right factor, columns by columns: by columns
+// gesvdp's, by rows gesvd's.
+type routine struct {
+	f             *factoring
+	polar         bool
+	rows, columns int64
+	workBytes     uint64 // on the device, the last infoBytes for info
+	hostWork      []byte
+	infoAt        uint64
+	info          []byte
+	errorAt       uint64
+	error         []byte
+}
+
+func (f *factoring) newRoutine(pinner *runtime.Pinner, polar bool, rows, columns int64) (*routine, error) {
+	v := &routine{f: f, polar: polar, rows: rows, columns: columns}
+	v.infoAt, v.info = f.pinned(8)
+	v.errorAt, v.error = f.pinned(8)
+	clear(v.error)
+	if !polar {
+		n, err := f.solver.workSize("cusolverDnDgesvd_bufferSize", uint64(rows), uint64(columns))
+		v.workBytes = 8*n + infoBytes
+		return v, err
+	}
+	var hostBytes uint64
+	err := f.device.enter(func() error {
+		arguments := append(v.polarArguments(0, 0, 0, 0), addressOf(pinner, &v.workBytes), addressOf(pinner, &hostBytes))
+		return f.solver.call("cusolverDnXgesvdp_bufferSize", arguments...)
+	})
+	v.workBytes = aligned(v.workBytes) + infoBytes
+	v.hostWork = make([]byte, hostBytes+1)
+	pinner.Pin(&v.hostWork[0])
+	return v, err
+}
+
+func (v *routine) polarArguments(a, values, left, right uint64) []uint64 {
+	rows, columns := uint64(v.rows), uint64(v.columns)
+	return []uint64{
+		v.f.solver.handle, v.f.solver.params, solverVector, solverEconomy, rows, columns,
+		blasR64F, a, rows, blasR64F, values, blasR64F, left, rows, blasR64F, right, columns, blasR64F,
+	}
+}
+
+// infoBytes are set aside in a routine's work.
+const infoBytes = 256
+
+// infoIn is where the routine leaves its info.
+func (v *routine) infoIn(work uint64) uint64 { return work + v.workBytes - infoBytes }
+
+// call submits it. REQUIRES: within enter; work has workBytes.
+func (v *routine) call(a, values, left, right, work uint64) error {
+	room, info := v.workBytes-infoBytes, v.infoIn(work)
+	if v.polar {
+		return v.f.solver.call("cusolverDnXgesvdp", append(v.polarArguments(a, values, left, right),
+			work, room, addressOfBytes(v.hostWork), uint64(len(v.hostWork)-1), info, v.errorAt)...)
+	}
+	rows, columns := uint64(v.rows), uint64(v.columns)
+	return v.f.solver.call("cusolverDnDgesvd", v.f.solver.handle, 'S', 'S', rows, columns, a, rows, values, left, rows, right, columns,
+		work, room/8, 0, info)
+}
+
+// outcome is false if another routine has to be tried.
+func (v *routine) outcome() (bool, error) {
+	info := le.Uint32(v.info)
+	if v.polar {
+		return info == 0 && math.Float64frombits(le.Uint64(v.error)) == 0, nil
+	}
+	if info != 0 {
+		return false, solverError(v.f.op, "gesvd", info)
+	}
+	return true, nil
+}
+
+// tallSVD factors x = q*r and r = w*diag(s)*vt, and then u = q*w.
+func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool, error) {
+	m, n := f.m, f.n
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	v, err := f.newRoutine(&pinner, true, n, n)
+	if err != nil {
+		return false, err
+	}
+	var places [3]scratchMemory // of u, sigma, vt
+	storeU, err := f.storer(u, byRows(u.Shape), &places[0])
+	if err != nil {
+		return false, err
+	}
+	storeS, err := f.storer(sigma, byRows(sigma.Shape), &places[1])
+	if err != nil {
+		return false, err
+	}
+	storeVT, err := f.storer(vt, byRows(vt.Shape), &places[2])
+	if err != nil {
+		return false, err
+	}
+	rows := min(m, tallRows)
+	square, block := uint64(8*n*n), uint64(8*rows*n)
+	inPlace := u.DType == ops.Float64
+	q := (*ops.Tensor)(nil)
+	if inPlace {
+		q = u
+	}
+	done, err := f.cholesky(ctx, q, nil, func(s *submission, q, r uint64) {
+		w, right, values := s.take(square), s.take(square), s.take(uint64(8*n))
+		work, part := s.take(v.workBytes), s.take(block)
+		// By columns r is its transpose, whose left factors are r's right ones: by rows
+		// they lie as they should.
+		s.calls(func() error { return v.call(r, values, right, w, work) })
+		s.copy(gpu.ToHost(v.infoAt, v.infoIn(work), 8))
+		for row := int64(0); row < m; row += rows {
+			count := min(rows, m-row)
+			at := q + uint64(8*row*n)
+			s.copy(gpu.OnDevice(part, at, uint64(8*count*n)))
+			s.calls(func() error {
+				return f.blas.multiply(product{
+					dtype: ops.Float64, m: count, n: n, k: n, factor: 1,
+					a: matrix{at: part, distance: n}, b: matrix{at: w, transposed: true, distance: n}, c: matrix{at: at, distance: n},
+				})
+			})
+		}
+		places[0].at, places[1].at, places[2].at = q, values, right
+		if !inPlace {
+			s.evaluate(storeU, 0)
+		}
+		s.evaluate(storeS, 0)
+		s.evaluate(storeVT, 0)
+	}, square, square, uint64(8*n), v.workBytes, block)
+	if !done || err != nil {
+		return false, err
+	}
+	return v.outcome()
+}
+
+// anySVD factors any matrix at once: by columns, the one of x and its transpose that
+// has no more columns than rows.
+func (f *factoring) anySVD(ctx context.Context, polar bool, u, sigma, vt *ops.Tensor) (bool, error) {
+	m, n := f.m, f.n
+	k, long := min(m, n), max(m, n)
+	wide := n >= m
+	place, values, left, right := &scratchMemory{}, &scratchMemory{}, &scratchMemory{}, &scratchMemory{}
+	layout := byColumns(m)
+	if wide {
+		layout = byRows(f.x.Shape)
+	}
+	toWork, err := f.copier(f.x, layout, place)
+	if err != nil {
+		return false, err
+	}
+	var pinner runtime.Pinner
+	defer pinner.Unpin()
+	v, err := f.newRoutine(&pinner, polar, long, k)
+	if err != nil {
+		return false, err
+	}
+	var storeU, storeVT *mapper
+	rightAs := byRows([]int64{k, k})
+	if polar == wide { // u is the right factor of the transpose, vt is x's transposed
+		rightAs = byColumns(k)
+	}
+	if wide {
+		storeU, err = f.storer(u, rightAs, right)
+	} else {
+		storeU, err = f.storer(u, byColumns(m), left)
+	}
+	if err != nil {
+		return false, err
+	}
+	if wide {
+		storeVT, err = f.storer(vt, byRows(vt.Shape), left)
+	} else {
+		storeVT, err = f.storer(vt, rightAs, right)
+	}
+	if err != nil {
+		return false, err
+	}
+	storeS, err := f.storer(sigma, byRows(sigma.Shape), values)
+	if err != nil {
+		return false, err
+	}
+	need := uploadBytes(f.x) + 2*aligned(uint64(8*m*n)) + aligned(uint64(8*k)) + aligned(uint64(8*k*k)) + aligned(v.workBytes)
+	if err := f.submit(ctx, need, func(s *submission) {
+		place.at, left.at = s.take(uint64(8*m*n)), s.take(uint64(8*m*n))
+		values.at, right.at = s.take(uint64(8*k)), s.take(uint64(8*k*k))
+		work := s.take(v.workBytes)
+		s.evaluate(toWork, 0)
+		s.calls(func() error { return v.call(place.at, values.at, left.at, right.at, work) })
+		s.copy(gpu.ToHost(v.infoAt, v.infoIn(work), 8))
+		s.evaluate(storeU, 0)
+		s.evaluate(storeS, 0)
+		s.evaluate(storeVT, 0)
+	}); err != nil {
+		return false, err
+	}
+	return v.outcome()
+}

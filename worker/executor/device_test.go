@@ -1,0 +1,254 @@
+package executor_test
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/worker/executor"
+	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/store"
+	"github.com/millrace/millrace/worker/tasklog"
+)
+
+// distant is a space that the processor cannot address.
+type distant struct {
+	mu   sync.Mutex
+	data []byte
+}
+
+func (d *distant) Size() uint64                { return uint64(len(d.data)) }
+func (d *distant) Identity() memory.Identity   { return memory.Identity{Nonce: 5} }
+func (d *distant) Bytes(uint64, uint64) []byte { return nil }
+func (d *distant) FD() int                     { return -1 }
+
+func (d *distant) ReadInto(off uint64, p []byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	copy(p, d.data[off:])
+	return nil
+}
+
+func (d *distant) WriteFrom(off uint64, p []byte) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	copy(d.data[off:], p)
+	return nil
+}
+
+// rig are pools over memory on a device, with one process that is the echo executor.
+type rig struct {
+	*executor.Pools
+	space   *distant
+	objects *store.Store
+	results chan executor.Result
+}
+
+var buildEcho = sync.OnceValues(func() (binary string, err error) {
+	if echoDir, err = os.MkdirTemp("", "millrace-echo-"); err != nil {
+		return "", err
+	}
+	binary = filepath.Join(echoDir, "echo")
+	out, err := osexec.Command("go", "build", "-o", binary, "./executortest/echo").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return binary, nil
+})
+
+// echoDir is where the echo executor is built; TestMain removes it.
+var echoDir string
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	if echoDir != "" {
+		_ = os.RemoveAll(echoDir) // ours
+	}
+	os.Exit(code)
+}
+
+func newRig(t *testing.T, env ...string) *rig {
+	t.Helper()
+	binary, err := buildEcho()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{space: &distant{data: make([]byte, 4<<20)}, results: make(chan executor.Result, 100)}
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	if r.objects, err = store.New(r.space, log); err != nil {
+		t.Fatal(err)
+	}
+	r.Pools, err = executor.New(executor.Config{
+		Worker: "w", Commands: map[string][]string{"echo": {binary}}, Processes: 1, Env: env, Scratch: t.TempDir(), Store: r.objects,
+		Logs: new(tasklog.Logs), Log: log, MemoryWait: time.Millisecond,
+		Device: &executor.Device{UUID: [16]byte{1}, Visible: "GPU-x", Handle: []byte{0xab}, Driver: "libcuda.so.1", ArenaBytes: 77},
+		Done: func(results []executor.Result) {
+			for _, x := range results {
+				r.results <- x
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Registered(1, 1<<10)
+	t.Cleanup(func() {
+		r.Close()
+		r.objects.Close()
+	})
+	return r
+}
+
+func object(task int) ledger.ObjectID {
+	return ledger.ObjectID{Task: ids.TaskID(task), Generation: 1}
+}
+
+func (r *rig) call(t *testing.T, task int, op string, arguments ...string) executor.Result {
+	t.Helper()
+	var a millracev1.Arguments
+	for _, s := range arguments {
+		a.Positional = append(a.Positional, &millracev1.Value{Kind: &millracev1.Value_StringValue{StringValue: s}})
+	}
+	b, err := proto.Marshal(&a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Start("echo", 0, &executor.Run{
+		Ref:       lifecycle.Ref{Task: ids.TaskID(task), Attempt: 1},
+		Op:        &millracev1.Op{Kind: millracev1.OpKind_OP_KIND_EXEC, Name: "echo/" + op},
+		Arguments: b,
+	})
+	ticks := time.NewTicker(5 * time.Millisecond)
+	defer ticks.Stop()
+	for {
+		select {
+		case out := <-r.results:
+			return out
+		case now := <-ticks.C: // what waits for memory in vain is told so
+			r.objects.Tick(now, 0)
+		}
+	}
+}
+
+func (r *rig) held() uint64 {
+	books, _, _ := r.objects.Stats()
+	return books.HeldBytes
+}
+
+func TestExecutorIsToldOfTheSlabOnAGPU(t *testing.T) {
+	r := newRig(t, "ECHO_DEVICE=yes")
+	out := r.call(t, 1, "device")
+	var v millracev1.Value
+	if out.Error != nil || proto.Unmarshal(out.Inline, &v) != nil || v.GetStringValue() != "ab MILLRACE 77 1 GPU-x" {
+		t.Errorf("it was told %q, %v", v.GetStringValue(), out.Error)
+	}
+}
+
+func TestResultsOnAGPUAreNotLookedAt(t *testing.T) {
+	r := newRig(t, "ECHO_DEVICE=yes")
+	content := strings.Repeat("0123456789", 20_000)
+	out := r.call(t, 1, "inline", content)
+	if out.Error != nil || out.Bytes < uint64(len(content)) {
+		t.Fatalf("got %+v", out)
+	}
+	o, ok := r.objects.Lookup(object(1))
+	if !ok || len(o.Frames) != 1 {
+		t.Fatalf("stored as %+v, %v", o, ok)
+	}
+	got := make([]byte, len(content))
+	if err := r.space.ReadInto(o.Frames[0].Offset, got); err != nil || string(got) != content {
+		t.Error("what came over the link is not in the slab")
+	}
+	// What lies there is not sent along, however small it is.
+	if out = r.call(t, 2, "lease"); out.Error != nil || out.Inline != nil || out.Bytes < 4096 {
+		t.Errorf("got %+v", out)
+	}
+}
+
+func TestLeasesEndWhenReleasedOrWithTheProcess(t *testing.T) {
+	r := newRig(t, "ECHO_DEVICE=yes")
+	if out := r.call(t, 1, "lease"); out.Error != nil {
+		t.Fatal(out.Error)
+	}
+	if held := r.held(); held != 1<<16 {
+		t.Fatalf("%d bytes are held by a lease of 64 KiB and a result in it", held)
+	}
+	r.objects.Drop(object(1))
+	if held := r.held(); held != 1<<16 {
+		t.Fatalf("%d bytes are held by a lease of 64 KiB", held)
+	}
+	// The run that releases is handled after the message that says so.
+	if out := r.call(t, 2, "release"); out.Error != nil {
+		t.Fatal(out.Error)
+	}
+	if held := r.held(); held != 0 {
+		t.Fatalf("%d bytes are held after the release", held)
+	}
+	if out := r.call(t, 3, "twice"); out.Error.GetReason() != "EXECUTOR_ERROR" || !strings.Contains(out.Error.GetMessage(), "by which it has some") {
+		t.Errorf("got %v", out.Error)
+	}
+	if out := r.call(t, 4, "lease"); out.Error != nil {
+		t.Fatal(out.Error)
+	}
+	if held := r.held(); held != 2<<16 {
+		t.Fatalf("%d bytes are held by two leases of 64 KiB", held)
+	}
+	if out := r.call(t, 5, "kill"); out.Outcome != lifecycle.ExecutorDied {
+		t.Fatalf("got %+v", out)
+	}
+	// The result outlives the process and its leases.
+	if held := r.held(); held != 1<<16 {
+		t.Errorf("%d bytes are held by a result in what was leased", held)
+	}
+	r.objects.Drop(object(4))
+	if held := r.held(); held != 0 {
+		t.Errorf("%d bytes are held by nobody", held)
+	}
+}
+
+func TestLeaseThatFindsNoRoomIsRefused(t *testing.T) {
+	r := newRig(t, "ECHO_DEVICE=yes")
+	for i := range 64 {
+		if out := r.call(t, 1+i, "lease"); out.Error != nil {
+			if out.Error.GetReason() != "OUT_OF_MEMORY" {
+				t.Errorf("got %v", out.Error)
+			}
+			return
+		}
+	}
+	t.Error("64 leases of 64 KiB fit into 4 MiB with a header")
+}
+
+func TestLeaseThatDoesNotWait(t *testing.T) {
+	r := newRig(t, "ECHO_DEVICE=yes")
+	if out := r.call(t, 1, "greedy"); out.Error != nil {
+		t.Fatal(out.Error)
+	}
+	if out := r.call(t, 2, "greedy"); out.Error.GetReason() != "OUT_OF_MEMORY" || !strings.Contains(out.Error.GetMessage(), "not free at once") {
+		t.Errorf("got %v", out.Error)
+	}
+	books, _, _ := r.objects.Stats()
+	if books.Waiting != 0 || books.ReservedBytes != 0 {
+		t.Errorf("something is left: %+v", books)
+	}
+}
+
+func TestExecutorThatDidNotOpenTheSlabIsRefused(t *testing.T) {
+	r := newRig(t)
+	out := r.call(t, 1, "device")
+	if out.Outcome != lifecycle.ExecutorDied || !strings.Contains(out.Error.GetMessage(), "ready.device") {
+		t.Errorf("got %+v", out)
+	}
+}

@@ -1,0 +1,191 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda"
+	hostmemory "github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/mirror"
+	gpudevice "github.com/millrace/millrace/worker/device/cuda"
+	"github.com/millrace/millrace/worker/executor"
+)
+
+const (
+	// slabPatience is how long a worker waits for room for its slab: as long as peers
+	// may take to unmap that of its last life.
+	slabPatience = time.Minute
+	// probeEvery is how often a GPU is asked whether it lives.
+	probeEvery = time.Second
+	// foreignBytes is how much memory of a GPU others may use before a worker says so:
+	// more than contexts and a desktop take.
+	foreignBytes = 2 << 30
+)
+
+// openGPU opens the driver, the GPU, its slab and the tier of pinned memory.
+func (c Config) openGPU(ctx context.Context, identity memory.Identity, m *opened) error {
+	driver, err := cuda.Load(cuda.Config{Library: c.CUDALibrary})
+	if err != nil {
+		return fmt.Errorf("worker: --device cuda: %w; see millrace doctor, or use --device host", err)
+	}
+	info, err := c.chooseGPU(driver)
+	if err != nil {
+		return err
+	}
+	gpu, err := driver.Open(info.Ordinal)
+	if err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	m.then(gpu.Close)
+	free, total, err := gpu.Memory()
+	if err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	if used := total - free; used > foreignBytes {
+		c.Log.Warn("others use memory of this GPU", "gpu", gpu.String(), "used_bytes", used, "total_bytes", total)
+	}
+	slab, err := c.gpuSlab(ctx, gpu, identity)
+	if err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	d, err := gpudevice.New(gpu, slab, gpudevice.Options{
+		Python: c.PythonCommand[0],
+		Logf:   func(format string, args ...any) { c.Log.Info(fmt.Sprintf(format, args...)) },
+	})
+	if err != nil {
+		_ = slab.Close() // of two errors, the first one tells
+		return fmt.Errorf("worker: %w", err)
+	}
+	m.device = d
+	m.then(d.Close)
+	export := slab.Export()
+	m.executors = &executor.Device{
+		UUID: info.UUID, Visible: info.UUID.String(), Handle: export.Handle[:], Driver: driver.Library(), ArenaBytes: c.ExecutorArenaBytes,
+	}
+	m.lent = &borrow.Device{Handle: export.Handle, UUID: info.UUID}
+	m.gpu = &millracev1.Gpu{Uuid: info.UUID.String(), Name: info.Name, PciBusId: info.PCIBusID, MemoryBytes: total}
+	m.health, m.watch = gpu.Health, func(fail func(error)) func() { return watchGPU(gpu, fail) }
+	c.Log.Info("the slab lies on a GPU", "gpu", gpu.String(), "slab_bytes", slab.Size(), "total_bytes", total, "driver_cuda", driver.Version())
+	return c.openPinned(driver, gpu, identity, m)
+}
+
+// chooseGPU finds the GPU by its number or UUID.
+func (c Config) chooseGPU(driver *cuda.Driver) (cuda.Info, error) {
+	devices := driver.Devices()
+	n, err := strconv.Atoi(c.GPU)
+	if c.GPU == "" {
+		n, err = 0, nil
+	}
+	if err != nil {
+		info, err := driver.Find(c.GPU)
+		if err != nil {
+			return info, fmt.Errorf("worker: GPU %s (--gpu): %w", c.GPU, err)
+		}
+		return info, nil
+	}
+	if n < 0 || n >= len(devices) {
+		return cuda.Info{}, fmt.Errorf("worker: GPU %d (--gpu): this process sees %d; look at CUDA_VISIBLE_DEVICES", n, len(devices))
+	}
+	return devices[n], nil
+}
+
+func (c Config) gpuSlab(ctx context.Context, gpu *cuda.Device, identity memory.Identity) (*cuda.Slab, error) {
+	ctx, cancel := context.WithTimeout(ctx, slabPatience)
+	defer cancel()
+	said := false
+	return gpu.AwaitSlab(ctx, cuda.SlabConfig{Size: c.DeviceMemoryLimit, Identity: identity}, func(err error) {
+		if !said {
+			c.Log.Warn("there is no room for the slab yet", "gpu", gpu.String(), "error", err)
+		}
+		said = true
+	})
+}
+
+// openPinned opens the tier between a GPU and the disk. Whether it is large or small,
+// it is pinned in the background.
+func (c Config) openPinned(driver *cuda.Driver, gpu *cuda.Device, identity memory.Identity, m *opened) error {
+	bytes, source := c.PinnedLimitBytes, "--pinned-limit"
+	switch bytes {
+	case NoSpill:
+		return nil
+	case 0:
+		limit, err := hostmemory.UsableMemory()
+		if err != nil {
+			return fmt.Errorf("worker: %w", err)
+		}
+		sharing := c.GPUWorkers
+		if sharing <= 0 {
+			sharing = len(driver.Devices())
+		}
+		bytes, source = limit.Bytes/2/uint64(sharing), "half of "+limit.Source+", shared by the workers"
+	}
+	host, err := hostmemory.NewSlab(bytes/hugePage*hugePage, identity)
+	if err != nil {
+		return fmt.Errorf("worker: pinned memory (--pinned-limit): %w", err)
+	}
+	m.then(host.Close)
+	begin := time.Now()
+	stage := min(host.Size()/4, mirrorBytes) / hugePage * hugePage
+	tier, err := gpu.NewTier(host, cuda.TierConfig{StageBytes: stage, AheadBytes: pinAhead, Pinned: func(err error) {
+		if err != nil {
+			c.Log.Error("not all of the pinned memory is to be had: results go to disk instead", "error", err)
+			return
+		}
+		c.Log.Info("pinned memory is complete", "bytes", host.Size(), "took", time.Since(begin).Round(time.Millisecond))
+	}})
+	if err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	m.then(tier.Close)
+	m.below = append(m.below, tier)
+	if stage > 0 {
+		if m.mirror, err = mirror.New(tier, tier.Size(), stage); err != nil {
+			return fmt.Errorf("worker: %w", err)
+		}
+	}
+	c.Log.Info("results that the GPU has no room for go to pinned memory", "limit", humanize.IBytes(tier.Size()), "by", source)
+	return nil
+}
+
+const (
+	hugePage = 2 << 20
+	// mirrorBytes is how much of the pinned memory clients of this host see objects in,
+	// a quarter of it at most.
+	mirrorBytes = 4 << 30
+	// pinAhead is how much pinned memory a worker has in hand beyond what it uses.
+	pinAhead = 4 << 30
+)
+
+// watchGPU tells fail, once, when the GPU is lost: it asks it now and then, since
+// nobody else may.
+func watchGPU(gpu *cuda.Device, fail func(error)) (stop func()) {
+	done := make(chan struct{})
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		probes := time.NewTicker(probeEvery)
+		defer probes.Stop()
+		for {
+			select {
+			case <-done:
+				return
+			case <-gpu.Failed():
+				fail(fmt.Errorf("worker: %s is lost: %w", gpu, gpu.Health()))
+				return
+			case <-probes.C:
+				_ = gpu.Probe() // Failed tells
+			}
+		}
+	})
+	return func() {
+		close(done)
+		watching.Wait()
+	}
+}

@@ -1,0 +1,166 @@
+//go:build cgo && linux
+
+package worker_test
+
+import (
+	"bytes"
+	"log/slog"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/memory/cuda/cudatest"
+	"github.com/millrace/millrace/worker"
+	"github.com/millrace/millrace/worker/workertest"
+)
+
+// fakeGPU is one GPU with 256 MiB, without a GPU; a process can have one driver.
+var fakeGPU = sync.OnceValues(func() (*cudatest.Fake, error) { return cudatest.Start(1, 256<<20) })
+
+// onGPU makes the slab 16 MiB of that GPU, with 8 MiB pinned below, and a disk.
+func onGPU(t *testing.T) (f *cudatest.Fake, change func(*worker.Config)) {
+	t.Helper()
+	f, err := fakeGPU()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Heal()
+	t.Cleanup(func() {
+		f.Heal()
+		if left := f.Left(); left != "" {
+			t.Errorf("left in the driver: %s", left)
+		}
+	})
+	return f, func(c *worker.Config) {
+		small(c)
+		c.Device, c.CUDALibrary = worker.DeviceCUDA, f.Library
+		c.DeviceMemoryLimit = cuda.Size{Bytes: 16 << 20}
+		c.PinnedLimitBytes = 10 << 20
+	}
+}
+
+func random(seed byte, n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b) // it never fails
+	return b
+}
+
+// stop ends the worker and waits for it.
+func (w *running) end(t *testing.T) {
+	t.Helper()
+	w.stop()
+	if err := <-w.ended; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWorkerOnAGPUTakesAndGivesObjects(t *testing.T) {
+	_, change := onGPU(t)
+	w := start(t, workertest.NewScheduler(t), change)
+	r := w.Registration
+	if r.GetDevice() != millracev1.DeviceKind_DEVICE_KIND_CUDA || !strings.HasPrefix(r.GetGpu().GetUuid(), "GPU-") ||
+		r.GetGpu().GetName() == "" || r.GetGpu().GetMemoryBytes() != 256<<20 || r.GetMemoryLimitBytes() != 16<<20 {
+		t.Errorf("registered as %v", r)
+	}
+	d := data(t, r.GetDataAddress())
+	for i, n := range []int{0, 1, 100, 64 << 10, 1<<20 + 1, 9 << 20} {
+		task, content := uint64(100+i), random(byte(i), n)
+		if err := write(t, d, task, bytesTensor(n), content); err != nil {
+			t.Fatal(err)
+		}
+		_, back, failed := read(t, d, task)
+		if failed != nil || !bytes.Equal(back, content) {
+			t.Fatalf("%d bytes came back as %d: %v", n, len(back), failed)
+		}
+		w.release(task, 1)
+	}
+	w.Until("the inline value of the small object", func() bool {
+		for _, o := range w.Objects {
+			if o.GetReplica().GetTaskId() == 102 {
+				v := workertest.Decode(t, o.GetInlineResult())
+				return bytes.Equal(v.GetTensorValue().GetInlineData(), random(2, 100))
+			}
+		}
+		return false
+	})
+	w.end(t)
+}
+
+// Four times the slab goes through pinned memory to the disk, and comes back.
+func TestWorkerOnAGPUSpillsThroughPinnedMemoryToDisk(t *testing.T) {
+	for name, pinned := range map[string]uint64{"pinned and disk": 10 << 20, "disk alone": worker.NoSpill} {
+		t.Run(name, func(t *testing.T) {
+			_, change := onGPU(t)
+			w := start(t, workertest.NewScheduler(t), func(c *worker.Config) {
+				change(c)
+				c.PinnedLimitBytes = pinned
+			})
+			d := data(t, w.Registration.GetDataAddress())
+			const n, size = 16, 4<<20 - 300
+			for i := range n {
+				if err := write(t, d, uint64(100+i), bytesTensor(size), random(byte(i), size)); err != nil {
+					t.Fatal(i, err)
+				}
+			}
+			tiers := describe(t, d)
+			if last := tiers[len(tiers)-1]; last.GetName() != "disk" || last.GetWrittenBytes() == 0 {
+				t.Errorf("nothing was written to disk: %v", tiers)
+			}
+			if pinned != worker.NoSpill && (tiers[1].GetName() != "pinned" || tiers[1].GetWrittenBytes() == 0 || tiers[1].GetHeldBytes() == 0) {
+				t.Errorf("nothing was written to pinned memory: %v", tiers)
+			}
+			for range 2 {
+				for i := range n {
+					_, back, failed := read(t, d, uint64(100+i))
+					if failed != nil || !bytes.Equal(back, random(byte(i), size)) {
+						t.Fatalf("object %d of %d bytes came back as %d: %v", i, size, len(back), failed)
+					}
+				}
+			}
+			w.release(100, n)
+			w.Until("an empty slab", func() bool { return w.Stats != nil && w.Stats.GetMemoryUsedBytes() == 0 })
+			w.end(t)
+		})
+	}
+}
+
+func describe(t *testing.T, d millracev1.DataServiceClient) []*millracev1.MemoryTier {
+	t.Helper()
+	m, err := d.DescribeMemory(t.Context(), &millracev1.DescribeMemoryRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m.GetTiers()
+}
+
+func TestWorkerWithoutItsGPUSaysWhatIsMissing(t *testing.T) {
+	f, change := onGPU(t)
+	for name, c := range map[string]struct {
+		change func(*worker.Config)
+		want   string
+	}{
+		"no such GPU":  {func(c *worker.Config) { c.GPU = "7" }, "CUDA_VISIBLE_DEVICES"},
+		"no such UUID": {func(c *worker.Config) { c.GPU = "GPU-00000000-0000-0000-0000-000000000000" }, "GPU-0000"},
+		"tiny pinned":  {func(c *worker.Config) { c.PinnedLimitBytes = 1 << 20 }, "--pinned-limit"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := worker.Config{
+				Name: "host-0", Scheduler: "127.0.0.1:1", Slots: 1, PythonCommand: []string{""}, LocalDirectory: t.TempDir(), Log: slog.New(slog.DiscardHandler),
+			}
+			change(&config)
+			c.change(&config)
+			if err := worker.Run(t.Context(), config); err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+	f.Fail("cuStreamCreateWithPriority", cudatest.OutOfMemory, 0, 1<<20)
+	config := worker.Config{Name: "host-0", Scheduler: "127.0.0.1:1", PythonCommand: []string{""}, Log: slog.New(slog.DiscardHandler)}
+	change(&config)
+	if err := worker.Run(t.Context(), config); err == nil {
+		t.Error("a worker ran without a slab")
+	}
+}

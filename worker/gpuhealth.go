@@ -1,0 +1,156 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/worker/topology"
+)
+
+// GPUMonitor tells of GPUs what CUDA does not: NVML. Its methods may be called from
+// any goroutine.
+type GPUMonitor interface {
+	// Sample returns the state of a GPU by its UUID.
+	Sample(uuid string) (topology.Sample, error)
+	// Watch reports what happens to any GPU, until the context ends.
+	Watch(ctx context.Context, report func(topology.Event)) error
+}
+
+// sampleEvery is how often the state of a GPU is asked for.
+const sampleEvery = 2 * time.Second
+
+// gpuHealth is what is known of a worker's GPU.
+type gpuHealth struct {
+	config Config
+	uuid   string
+
+	mu        sync.Mutex
+	last      *millracev1.GpuHealth // guarded by mu; nil before the first sample
+	xids      uint64                // guarded by mu
+	lastEvent string                // guarded by mu
+	warned    bool                  // guarded by mu
+}
+
+// current may be called from any goroutine.
+func (h *gpuHealth) current() *millracev1.GpuHealth {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.last
+}
+
+// watchHealth samples the GPU, and tells fail when it must not be used any more.
+func (h *gpuHealth) watch(fail func(error)) (stop func()) {
+	if h.config.GPUMonitor == nil || h.uuid == "" {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		if err := h.config.GPUMonitor.Watch(ctx, func(e topology.Event) { h.happened(e, fail) }); err != nil {
+			h.config.Log.Info("errors of the GPU are not watched", "gpu", h.uuid, "error", err)
+		}
+	})
+	watching.Go(func() {
+		samples := time.NewTicker(sampleEvery)
+		defer samples.Stop()
+		for h.sample() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-samples.C:
+			}
+		}
+	})
+	return func() {
+		cancel()
+		watching.Wait()
+	}
+}
+
+// happened takes note of an event. One that names no GPU is counted by all workers,
+// and ends none: whether their own GPU lives they ask it themselves.
+func (h *gpuHealth) happened(e topology.Event, fail func(error)) {
+	if e.UUID != "" && e.UUID != h.uuid {
+		return
+	}
+	h.config.Log.Warn("the driver reports an error of the GPU", "gpu", h.uuid, "event", e.String(), "fatal", e.Fatal())
+	h.mu.Lock()
+	if e.Kind == topology.Xid {
+		h.xids++
+	}
+	h.lastEvent = e.String()
+	h.mu.Unlock()
+	if e.UUID != "" && e.Fatal() {
+		fail(fmt.Errorf("worker: %w: %s", cuda.ErrUnhealthy, e))
+	}
+}
+
+// sample asks once; false means that there is nothing to be had.
+func (h *gpuHealth) sample() bool {
+	s, err := h.config.GPUMonitor.Sample(h.uuid)
+	if err != nil {
+		h.config.Log.Info("the state of the GPU is not known", "gpu", h.uuid, "error", err)
+		return false
+	}
+	g := &millracev1.GpuHealth{
+		UsedBytes: s.UsedBytes, UtilizationPercent: uint32(s.UtilizationPercent), MemoryPercent: uint32(s.MemoryPercent), ClockMhz: uint32(s.ClockMHz),
+		Throttled: s.Throttled, Watts: s.Watts, Celsius: uint32(max(s.Celsius, 0)), CorrectedEcc: s.CorrectedECC, UncorrectedEcc: s.UncorrectedECC,
+	}
+	var who []string
+	for _, p := range s.Processes {
+		if ours(p.PID) {
+			continue
+		}
+		g.ForeignProcesses++
+		g.ForeignBytes += p.UsedBytes
+		who = append(who, fmt.Sprintf("pid %d: %d bytes", p.PID, p.UsedBytes))
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if g.ForeignProcesses > 0 && !h.warned {
+		h.warned = true
+		h.config.Log.Warn("other processes use this GPU", "gpu", h.uuid, "processes", strings.Join(who, "; "))
+	}
+	g.Xids, g.LastEvent = h.xids, h.lastEvent
+	h.last = g
+	return true
+}
+
+// ours says whether a process belongs to this worker or to one beside it: each worker
+// leads a session, and has its supervisor for a parent.
+func ours(pid int) bool {
+	leader, err := unix.Getsid(pid)
+	if err != nil {
+		return pid == os.Getpid()
+	}
+	if own, err := unix.Getsid(0); err == nil && own == leader {
+		return true
+	}
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(leader) + "/stat")
+	if err != nil {
+		return false
+	}
+	// The name, in parentheses, may hold anything. Behind it: state, parent.
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	return len(fields) > 1 && fields[1] == strconv.Itoa(os.Getppid())
+}
+
+// facts adds to what CUDA says of the GPU what its supervisor knows of the machine.
+func (c Config) facts(g *millracev1.Gpu) {
+	if g == nil || c.GPUFacts == nil {
+		return
+	}
+	if uuid := c.GPUFacts.GetUuid(); strings.HasPrefix(uuid, "MIG-") {
+		g.Uuid = uuid // CUDA has the same, and NVML wants the prefix
+	}
+	g.NumaNode, g.Placement, g.NetDevices, g.Links = c.GPUFacts.NumaNode, c.GPUFacts.GetPlacement(), c.GPUFacts.GetNetDevices(), c.GPUFacts.GetLinks()
+}

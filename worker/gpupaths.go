@@ -1,0 +1,26 @@
+package worker
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/transfer/ipc"
+	"github.com/millrace/millrace/transfer/ladder"
+)
+
+// gpuRungs are the ways that only a slab on a GPU has: none for others.
+func (c Config) gpuRungs(space memory.Space, self func() ids.WorkerID, received func(int)) ([]ladder.Rung, error) {
+	slab, ok := space.(*cuda.Slab)
+	if !ok {
+		return nil, nil
+	}
+	path, err := ipc.New(ipc.Config{
+		Device: slab.Device(), Slab: slab, Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received, Log: c.Log,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("worker: %w", err)
+	}
+	return []ladder.Rung{{Path: path}}, nil
+}

@@ -1,0 +1,132 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/localdir"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/disk"
+	hostmemory "github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/mirror"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/device/host"
+	"github.com/millrace/millrace/worker/executor"
+)
+
+// opened is the memory of a worker, with the device that it belongs to.
+type opened struct {
+	device device.Device
+	// local is the worker's own directory.
+	local *localdir.Dir
+	// below are the tiers under the slab.
+	below []memory.Tier
+	// executors and lent say how other processes map a slab on a GPU; nil: it is in
+	// host memory.
+	executors *executor.Device
+	lent      *borrow.Device
+	// mirror shows what lies on a GPU to those who map host memory; nil: they have
+	// streams.
+	mirror *mirror.Mirror
+	// gpu is what the scheduler is told of a GPU, nil without one.
+	gpu *millracev1.Gpu
+	// health is why the device is lost, nil while it is not.
+	health func() error
+	// watch tells fail when the device is lost, until stop.
+	watch func(fail func(error)) (stop func())
+	// undo is what close does, last first.
+	undo []func() error
+}
+
+// open opens the device and the tiers.
+func (c Config) open(ctx context.Context, identity memory.Identity) (m *opened, err error) {
+	m = &opened{health: func() error { return nil }, watch: func(func(error)) func() { return func() {} }}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, m.close())
+		}
+	}()
+	if err := c.openLocal(m); err != nil {
+		return nil, err
+	}
+	if c.Device == DeviceCUDA {
+		err = c.openGPU(ctx, identity, m)
+	} else {
+		err = c.openHost(identity, m)
+	}
+	if err != nil {
+		return m, err
+	}
+	return m, c.openDisk(m)
+}
+
+func (m *opened) then(undo func() error) { m.undo = append(m.undo, undo) }
+
+func (m *opened) close() error {
+	var errs []error
+	for i := len(m.undo) - 1; i >= 0; i-- {
+		errs = append(errs, m.undo[i]())
+	}
+	m.undo = nil
+	return errors.Join(errs...)
+}
+
+// describe tells the scheduler of the memory.
+func (m *opened) describe(r *millracev1.Registration) {
+	r.Device = millracev1.DeviceKind(m.device.Kind())
+	r.MemoryLimitBytes = m.device.Space().Size()
+	r.Gpu = m.gpu
+}
+
+// openLocal makes the worker's directory, and removes those of dead ones.
+func (c Config) openLocal(m *opened) (err error) {
+	localdir.Clean(c.LocalDirectory)
+	if m.local, err = localdir.Make(c.LocalDirectory, c.Name); err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	m.then(func() error {
+		if failed := m.local.Close(); failed != nil {
+			// A task may have made what its worker cannot remove.
+			c.Log.Warn("the worker's directory is left behind", "directory", m.local.Path(), "error", failed)
+		}
+		return nil
+	})
+	return nil
+}
+
+// shown is what is lent to those who cannot map the memory of a GPU.
+func (m *opened) shown(s transfer.Source, r transfer.Receiver) *borrow.Host {
+	if m.mirror == nil {
+		return nil
+	}
+	return &borrow.Host{Space: m.mirror.Space(), Source: m.mirror.Source(s), Receiver: m.mirror.Receiver(r)}
+}
+
+func (c Config) openHost(identity memory.Identity, m *opened) error {
+	slab, err := hostmemory.NewSlab(c.MemoryLimitBytes, identity)
+	if err != nil {
+		return err
+	}
+	m.device = host.New(slab)
+	m.then(m.device.Close)
+	return nil
+}
+
+// openDisk opens the lowest tier.
+func (c Config) openDisk(m *opened) error {
+	if c.SpillLimitBytes == NoSpill {
+		return nil
+	}
+	tier, err := disk.Open(disk.Config{Directory: m.local.Path(), SizeBytes: c.SpillLimitBytes})
+	if err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	m.then(tier.Close)
+	m.below = append(m.below, tier)
+	c.Log.Info("results that there is no room for in memory go to disk", "directory", m.local.Path(), "limit_bytes", tier.Size(), "direct_io", tier.Direct())
+	return nil
+}

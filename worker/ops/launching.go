@@ -1,0 +1,168 @@
+package ops
+
+import (
+	"context"
+	"math"
+)
+
+// Launching runs a kernel that the caller wrote.
+type Launching struct {
+	Source, Entry string
+	Grid, Block   [3]uint32
+	SharedBytes   uint32
+	// Arguments are the kernel's parameters; the outputs' addresses follow them.
+	Arguments []KernelArgument
+	// Zero says that outputs are to be filled with zeros first.
+	Zero bool
+}
+
+// KernelArgument is one parameter of a kernel.
+type KernelArgument struct {
+	// Tensor is given by the address of its elements in C order; nil is for a
+	// scalar.
+	Tensor *Tensor
+	// Scalar has no axes and lies on the host.
+	Scalar *Tensor
+}
+
+func (*Launching) isWork() {}
+
+// Limits of CUDA.
+const (
+	maxBlockThreads = 1024
+	maxBlockDepth   = 64
+	maxGridWidth    = math.MaxInt32
+	maxGridHeight   = 65535
+)
+
+// CUDAKernel is the operation cuda.kernel, which CUDA devices have beside the
+// others.
+func CUDAKernel() *Op {
+	return &Op{
+		Name: "cuda.kernel",
+		Doc: "Compiles CUDA C++ for the worker's GPU, once for each source, and runs one of its kernels, which must be declared " +
+			"extern \"C\". Its parameters are the inputs in their order, then a pointer for each output. An input that is a tensor is " +
+			"a pointer to its elements in C order; an int is a long long, a float a double, a bool a bool, and a map of dtype and " +
+			"value a number of that type. With one output the result is that tensor, else a list of them. Outputs hold anything at " +
+			"first. Errors of the compiler come back with the line of the source. A kernel that writes outside of its memory costs " +
+			"the worker what it holds: check bounds.",
+		Params: []Param{
+			{Name: "source", Type: StringType, Required: true, Doc: "CUDA C++; the standard headers of the host are not there"},
+			{Name: "entry", Type: StringType, Required: true, Doc: "the name of the kernel"},
+			{Name: "grid", Type: IntsType, Required: true, Doc: "blocks: one to three numbers"},
+			{Name: "block", Type: IntsType, Required: true, Doc: "threads of a block: one to three numbers, at most 1024 in all"},
+			{Name: "outputs", Type: ListType, Required: true, Doc: "maps of dtype and shape, one for each output"},
+			{Name: "shared", Type: IntType, Default: int64(0), Doc: "bytes of dynamic shared memory for each block"},
+			{Name: "zero", Type: BoolType, Default: false, Doc: "fill the outputs with zeros first"},
+		},
+		Variadic: "inputs",
+		plan:     planKernel,
+	}
+}
+
+func planKernel(c *call) (*plan, error) {
+	w := &Launching{Source: c.string("source"), Entry: c.string("entry"), Zero: c.bool("zero")}
+	var err error
+	if w.Grid, err = c.dimensions("grid", [3]int64{maxGridWidth, maxGridHeight, maxGridHeight}); err != nil {
+		return nil, err
+	}
+	if w.Block, err = c.dimensions("block", [3]int64{maxBlockThreads, maxBlockThreads, maxBlockDepth}); err != nil {
+		return nil, err
+	}
+	if n := w.Block[0] * w.Block[1] * w.Block[2]; n > maxBlockThreads {
+		return nil, c.bad("block", "%v are %d threads, more than the %d that a block can have", c.ints("block"), n, maxBlockThreads)
+	}
+	shared := c.int("shared")
+	if shared < 0 || shared > math.MaxInt32 {
+		return nil, c.bad("shared", "%d is not a number of bytes that a block can have", shared)
+	}
+	w.SharedBytes = uint32(shared)
+	for i, v := range c.rest {
+		argument, err := c.kernelArgument(ordinal("inputs", i), v)
+		if err != nil {
+			return nil, err
+		}
+		w.Arguments = append(w.Arguments, argument)
+	}
+	var outputs []output
+	for i, v := range c.list("outputs") {
+		out, err := c.kernelOutput(ordinal("outputs", i), v)
+		if err != nil {
+			return nil, err
+		}
+		outputs = append(outputs, out)
+	}
+	if len(outputs) == 0 {
+		return nil, c.bad("outputs", "missing: expected at least one map of dtype and shape")
+	}
+	p := several(outputs, w, func(context.Context, []*Tensor) error {
+		return &Error{Kind: Failed, Op: c.op.Name, Reason: "this worker has no GPU"}
+	})
+	if len(outputs) == 1 {
+		p.result = func(outs []*Tensor) any { return outs[0] }
+	}
+	return p, nil
+}
+
+// dimensions reads one to three numbers; what is left out is one.
+func (c *call) dimensions(name string, limits [3]int64) ([3]uint32, error) {
+	given := c.ints(name)
+	out := [3]uint32{1, 1, 1}
+	if len(given) == 0 || len(given) > len(out) {
+		return out, c.bad(name, "expected one to three numbers, got %d", len(given))
+	}
+	for i, n := range given {
+		if n < 1 || n > limits[i] {
+			return out, c.bad(name, "%d is outside of 1 to %d", n, limits[i])
+		}
+		out[i] = uint32(n)
+	}
+	return out, nil
+}
+
+func (c *call) kernelArgument(name string, v any) (KernelArgument, error) {
+	dtype, isNumber := leafDType(v)
+	if m, ok := v.(map[string]any); ok {
+		named, ok := m["dtype"].(string)
+		if _, given := m["value"]; !ok || !given || len(m) != 2 {
+			return KernelArgument{}, c.bad(name, "expected a map of dtype and value")
+		}
+		var err error
+		if dtype, err = ParseDType(named); err != nil {
+			return KernelArgument{}, c.bad(name, "%v", err)
+		}
+		if v, err = c.convert(Param{Name: name, Type: NumberType}, m["value"]); err != nil {
+			return KernelArgument{}, err
+		}
+		isNumber = true
+	}
+	if isNumber {
+		t, err := Scalar(dtype, v)
+		if err != nil {
+			return KernelArgument{}, c.bad(name, "%v", err)
+		}
+		return KernelArgument{Scalar: t}, nil
+	}
+	t, err := c.tensorOf(name, v)
+	return KernelArgument{Tensor: t}, err
+}
+
+func (c *call) kernelOutput(name string, v any) (output, error) {
+	m, ok := v.(map[string]any)
+	if !ok || len(m) != 2 || m["dtype"] == nil || m["shape"] == nil {
+		return output{}, c.bad(name, "expected a map of dtype and shape, got %s", describe(v))
+	}
+	dtype, err := c.convert(Param{Name: name, Type: DTypeType}, m["dtype"])
+	if err != nil {
+		return output{}, err
+	}
+	shape, err := c.convert(Param{Name: name, Type: IntsType}, m["shape"])
+	if err != nil {
+		return output{}, err
+	}
+	out := output{dtype.(DType), shape.([]int64)}
+	if _, err := countElements(out.shape); err != nil {
+		return out, c.bad(name, "%v", err)
+	}
+	return out, nil
+}

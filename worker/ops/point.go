@@ -1,0 +1,108 @@
+package ops
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+)
+
+// A point of a Task Bench graph: the task at (step, point), which checks that each input is the output of the point that it
+// should be, computes for a while and fills its own output with its own place. After Slaughter et al., "Task Bench: a
+// parameterized benchmark for evaluating parallel runtime performance", SC20; its kernel compute_bound.
+const (
+	// pairBytes are the step and the point, as int64, little endian; an output repeats them.
+	pairBytes = 16
+	// PointLanes are the numbers that one iteration multiplies and adds to, on the host; PointFlops its operations.
+	PointLanes = 64
+	PointFlops = 2 * PointLanes
+)
+
+func pointOp() *Op {
+	return &Op{
+		Name: "bench.point",
+		Doc: "A task of Task Bench: checks that input i is the output of point from[i] of the step before, runs iterations of " +
+			"64 multiplications and additions, and returns uint8 bytes that repeat (step, point). On a device every thread of " +
+			"the grid does the iterations, and a wrong input makes an output of ones, which every point after it passes on.",
+		Params: []Param{
+			{Name: "step", Type: IntType, Required: true},
+			{Name: "point", Type: IntType, Required: true},
+			{Name: "from", Type: IntsType, Required: true, Doc: "points of the step before that the inputs are, in their order"},
+			{Name: "iterations", Type: IntType, Required: true},
+			{Name: "bytes", Type: IntType, Required: true, Doc: "of the result; a multiple of 16, at least 16"},
+		},
+		Variadic: "inputs",
+		plan:     planPoint,
+	}
+}
+
+func planPoint(c *call) (*plan, error) {
+	w := &Pointing{Step: c.int("step"), Point: c.int("point"), Iterations: c.int("iterations"), From: c.ints("from")}
+	n := c.int("bytes")
+	switch {
+	case n < pairBytes || n%pairBytes != 0:
+		return nil, c.bad("bytes", "%d is not a multiple of %d", n, pairBytes)
+	case w.Iterations < 0:
+		return nil, c.bad("iterations", "%d is negative", w.Iterations)
+	case len(w.From) != len(c.rest):
+		return nil, c.bad("from", "%d points for %d inputs", len(w.From), len(c.rest))
+	}
+	for i, v := range c.rest {
+		x, err := c.tensorOf(ordinal("inputs", i), v)
+		if err != nil {
+			return nil, err
+		}
+		if x.DType != Uint8 || x.Bytes() < pairBytes || x.Bytes()%pairBytes != 0 || !x.Contiguous() {
+			return nil, c.bad(ordinal("inputs", i), "it is no result of bench.point: %s of %d bytes", x.DType, x.Bytes())
+		}
+		w.Inputs = append(w.Inputs, x)
+	}
+	return single(Uint8, []int64{n}, w, func(ctx context.Context, out *Tensor) error {
+		for i, x := range w.Inputs {
+			if err := checkPairs(x.Data[x.Offset:][:x.Bytes()], w.Step-1, w.From[i]); err != nil {
+				return &Error{Kind: Failed, Op: c.op.Name, Argument: ordinal("inputs", i), Reason: err.Error()}
+			}
+		}
+		if err := compute(ctx, w.Iterations); err != nil {
+			return err
+		}
+		data := elements[byte](out)
+		for i := 0; i < len(data); i += pairBytes {
+			binary.LittleEndian.PutUint64(data[i:], uint64(w.Step))
+			binary.LittleEndian.PutUint64(data[i+8:], uint64(w.Point))
+		}
+		return nil
+	}), nil
+}
+
+func checkPairs(data []byte, step, point int64) error {
+	for i := 0; i < len(data); i += pairBytes {
+		s, p := int64(binary.LittleEndian.Uint64(data[i:])), int64(binary.LittleEndian.Uint64(data[i+8:]))
+		if s != step || p != point {
+			return fmt.Errorf("byte %d is of point %d of step %d; it should be point %d of step %d", i, p, s, point, step)
+		}
+	}
+	return nil
+}
+
+// compute multiplies and adds: what is measured is how long it takes, so the compiler must not see through it.
+func compute(ctx context.Context, iterations int64) error {
+	var lanes [PointLanes]float64
+	for i := range lanes {
+		lanes[i] = 1.2345 + float64(i)
+	}
+	for done := int64(0); done < iterations; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		for n := min(iterations-done, 1<<14); n > 0; n-- {
+			for i := range lanes {
+				lanes[i] = lanes[i]*0.9999 + 0.0001
+			}
+			done++
+		}
+	}
+	if lanes[0] < 0 { // never
+		return fmt.Errorf("ops: bench.point computed %v", lanes[0])
+	}
+	return nil
+}

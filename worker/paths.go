@@ -1,0 +1,72 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/grpcpath"
+	"github.com/millrace/millrace/transfer/ladder"
+	"github.com/millrace/millrace/transfer/ucx"
+)
+
+// paths are the ways to the objects of other workers, best first.
+func (c Config) paths(space memory.Space, source transfer.Source, self func() ids.WorkerID, received func(int)) (*ladder.Path, *oneSided, error) {
+	streams := grpcpath.New(grpcpath.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
+	devices := c.UCXNetDevices
+	if host, _, err := net.SplitHostPort(c.Listen); err == nil && devices == "" && os.Getenv("UCX_NET_DEVICES") == "" && net.ParseIP(host).IsLoopback() {
+		// Who serves this machine only must not listen on its network.
+		devices = "lo"
+	}
+	lanes := &oneSided{
+		config: ucx.Config{
+			Library: c.UCXLibrary, TLS: c.UCXTLS, NetDevices: devices, Space: space, Source: source, SourceIsQuick: true, Log: c.Log,
+		},
+		path:   ucx.PathConfig{Connect: streams.ConnectLane, Worker: self, StallTimeout: c.StallTimeout, Received: received},
+		forced: c.Protocol == ProtocolUCX, log: c.Log,
+	}
+	if lanes.forced {
+		if _, _, err := lanes.open(); err != nil {
+			return nil, nil, errors.Join(fmt.Errorf("worker: --protocol ucx: %w", err), streams.Close())
+		}
+	}
+	mapped := borrow.New(borrow.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
+	all, err := c.gpuRungs(space, self, received)
+	if err != nil {
+		return nil, nil, errors.Join(err, mapped.Close(), lanes.Close(), streams.Close())
+	}
+	first := len(all)
+	all = append(all, ladder.Rung{Path: mapped}, ladder.Rung{Path: lanes, Suits: lanes.suits, NoWay: leadsNowhere}, ladder.Rung{Path: streams})
+	// One-sided reads see the slab only: what was spilled comes in a stream, also if they are asked for.
+	_, far := space.(memory.Staged)
+	taken := func(r ladder.Rung) bool {
+		if far {
+			// What peers on this host have is copied by the device, or comes in a stream.
+			direct := first > 0 && r.Path == all[0].Path && (c.Protocol == ProtocolAuto || c.Protocol == ProtocolIPC)
+			return direct || r.Path == transfer.Path(streams)
+		}
+		return c.Protocol == ProtocolAuto || r.Path.Name() == c.Protocol || c.Protocol == ProtocolUCX && r.Path == transfer.Path(streams)
+	}
+	var rungs, unused []ladder.Rung
+	for _, r := range all {
+		if taken(r) {
+			rungs = append(rungs, r)
+		} else {
+			// The others serve, or carry the wire-up of lanes: they are closed with the rest.
+			unused = append(unused, r)
+		}
+	}
+	return ladder.New(ladder.Config{Rungs: rungs, Unused: paths(unused), Log: c.Log}), lanes, nil
+}
+
+func paths(rungs []ladder.Rung) (out []transfer.Path) {
+	for _, r := range rungs {
+		out = append(out, r.Path)
+	}
+	return out
+}

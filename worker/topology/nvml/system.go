@@ -1,0 +1,95 @@
+package nvml
+
+// system is the library, and what stands for it in tests. Names are those of NVML.
+type system interface {
+	init() code
+	shutdown() code
+	// text is NVML's own for a code.
+	text(code) string
+	driverVersion() (string, code)
+	cudaDriverVersion() (int, code)
+	count() (int, code)
+	byIndex(int) (card, code)
+	byUUID(string) (card, code)
+	newEvents() (events, code)
+}
+
+// card is a GPU or a MIG instance.
+type card interface {
+	uuid() (string, code)
+	name() (string, code)
+	pciBusID() (string, code)
+	memory() (used, total uint64, c code)
+	computeCapability() (major, minor int, c code)
+	migMode() (enabled bool, c code)
+	maxMigDevices() (int, code)
+	migDevice(int) (card, code)
+	gpuInstance() (int, code)
+	computeInstance() (int, code)
+	// nearCPUs is a bit mask.
+	nearCPUs() ([]uint64, code)
+	nvLinkEnabled(link int) (bool, code)
+	nvLinkRemoteKind(link int) (int, code)
+	nvLinkRemoteBusID(link int) (string, code)
+	p2pStatus(other card, caps int) (int, code)
+	utilization() (gpu, memory int, c code)
+	clockMHz(kind int) (int, code)
+	throttleReasons() (uint64, code)
+	milliwatts() (int, code)
+	celsius() (int, code)
+	eccErrors(kind int) (uint64, code)
+	processes() ([]process, code)
+	eventTypes() (uint64, code)
+}
+
+// events is an event set.
+type events interface {
+	register(of card, kinds uint64) code
+	// wait returns a card only if the event is of one.
+	wait(millis int) (event, code)
+	free()
+}
+
+type process struct {
+	pid  int
+	used uint64
+}
+
+type event struct {
+	of         card
+	kind, data uint64
+}
+
+// code is an nvmlReturn_t.
+type code int
+
+// Codes and values of NVML's ABI.
+const (
+	success            code = 0
+	invalidArgument    code = 2
+	notSupported       code = 3
+	notFound           code = 6
+	timedOut           code = 10
+	libVersionMismatch code = 18
+	gpuIsLost          code = 15
+	unknownError       code = 999
+
+	kindGPU, kindSwitch, kindUnknown = 0, 2, 255
+
+	maxNVLinks = 36
+
+	p2pOK, p2pChipset, p2pGPU, p2pTopology, p2pRegistry, p2pNotSupported = 0, 1, 2, 3, 4, 5
+
+	capsRead, capsNVLink = 0, 2
+
+	clockSM, clockMemory = 1, 2
+
+	eccCorrected, eccUncorrected = 0, 1
+
+	eventDoubleBitECC, eventXid = 2, 8
+
+	slowPowerCap, slowHardware, slowThermal, slowHardwareThermal, slowPowerBrake = 0x4, 0x8, 0x20, 0x40, 0x80
+
+	// notTold stands for the memory of a process that the driver does not tell.
+	notTold = ^uint64(0)
+)
