@@ -16,9 +16,6 @@ import (
 	"github.com/millrace/millrace/internal/version"
 )
 
-// hostFlops are the operations of one iteration of bench.point on the host.
-const hostFlops = 128
-
 // TaskBenchConfig is `bench taskbench`.
 type TaskBenchConfig struct {
 	Cluster ClusterConfig
