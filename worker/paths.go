@@ -46,9 +46,9 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 	_, far := space.(memory.Staged)
 	taken := func(r ladder.Rung) bool {
 		if far {
-			// What peers on this host have is copied by the device, or comes in a stream.
+			// What peers on this host have is copied by the device, by UCX if that is asked for, or comes in a stream.
 			direct := first > 0 && r.Path == all[0].Path && (c.Protocol == ProtocolAuto || c.Protocol == ProtocolIPC)
-			return direct || r.Path == transfer.Path(streams)
+			return direct || lanes.forced && r.Path == transfer.Path(lanes) || r.Path == transfer.Path(streams)
 		}
 		return c.Protocol == ProtocolAuto || r.Path.Name() == c.Protocol || c.Protocol == ProtocolUCX && r.Path == transfer.Path(streams)
 	}
