@@ -333,8 +333,7 @@ func TestNodeIsKilledInTheMiddle(t *testing.T) {
 	if err := os.WriteFile(lab+"/kill-1", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// The machine below removes the file as it kills.
-	c.until("the power is cut", func() bool { _, err := os.Stat(lab + "/kill-1"); return err != nil })
+	c.until("the power is cut", func() bool { _, err := os.Stat(lab + "/killed-1"); return err == nil })
 	killed := time.Now()
 	c.check(read, 1)
 	t.Logf("the right bytes are there %v after the power cut", time.Since(killed).Round(time.Millisecond))
