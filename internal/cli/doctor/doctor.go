@@ -210,16 +210,16 @@ func (c Config) ucx() Finding {
 		f.State, f.Found = Warn, f.Found+": "+err.Error()
 	}
 	if rdma, _ := filepath.Glob("/sys/class/infiniband/*"); len(rdma) > 0 { // the pattern is well-formed
-		return c.rdma(f, rdma, s)
+		return c.rdma(f, len(rdma), s)
 	}
 	return f
 }
 
-// rdma looks whether UCX can use the RDMA devices, given by their folders in sysfs.
-func (c Config) rdma(f Finding, devices []string, s memory.Space) Finding {
-	f.Found += fmt.Sprintf(", %d RDMA devices", len(devices))
+// rdma looks whether UCX can use the RDMA devices.
+func (c Config) rdma(f Finding, devices int, s memory.Space) Finding {
+	f.Found += fmt.Sprintf(", RDMA devices: %d", devices)
 	if c.TLS == "" {
-		c.TLS = "rc,self"
+		c.TLS = "rc"
 	}
 	context, err := ucx.Open(ucx.Config{Library: c.Library, TLS: c.TLS, NetDevices: c.NetDevices, Space: s})
 	if err != nil {
@@ -230,13 +230,6 @@ func (c Config) rdma(f Finding, devices []string, s memory.Space) Finding {
 	}
 	if err := context.Close(); err != nil {
 		f.State, f.Found = Warn, f.Found+": "+err.Error()
-	}
-	for _, d := range devices {
-		// Only Soft-RoCE has a parent, the network device that it is on.
-		if _, err := os.Stat(filepath.Join(d, "parent")); err == nil && os.Getenv("UCX_IB_GID_INDEX") == "" {
-			f.State = Warn
-			f.Remedy = filepath.Base(d) + " is Soft-RoCE, whose IPv4 addresses UCX cannot connect by: UCX_IB_GID_INDEX=0 on all hosts"
-		}
 	}
 	return f
 }
