@@ -9,7 +9,8 @@
 //
 // # Lanes
 //
-// Copies from one peer are a lane, on which two chunks of at most 64 MiB are under way at a time, so that what is small and comes later waits for no
+// Copies from one peer are a lane, on which two chunks of at most 64 MiB are under
+// way at a time, so that what is small and comes later waits for no
 // more than those. Frames below 16 MiB go first, many of them together by one launch
 // of a kernel that reads a table (gather.cu), where that is faster by the rates that
 // were measured. A lane is proved when the peer's memory is mapped: the header page
