@@ -142,7 +142,8 @@ func (p Param) expected() string {
 }
 
 func (c *call) convert(p Param, value any) (any, error) {
-	wrong := c.bad(p.Name, "expected %s, got %s", p.expected(), describe(value))
+	// Not made before it is needed: it costs more than the rest.
+	wrong := func() error { return c.bad(p.Name, "expected %s, got %s", p.expected(), describe(value)) }
 	switch p.Type {
 	case TensorType:
 		return c.tensorOf(p.Name, value)
@@ -172,16 +173,16 @@ func (c *call) convert(p Param, value any) (any, error) {
 				return v, nil
 			}
 		}
-		return nil, wrong
+		return nil, wrong()
 	case StringType:
 		if s, ok := value.(string); ok {
 			return s, nil
 		}
-		return nil, wrong
+		return nil, wrong()
 	case DTypeType:
 		s, ok := value.(string)
 		if !ok {
-			return nil, wrong
+			return nil, wrong()
 		}
 		d, err := ParseDType(s)
 		if err != nil {
@@ -204,10 +205,10 @@ func (c *call) convert(p Param, value any) (any, error) {
 				ints[i] = v
 			case float64:
 				if ints[i], ok = integral(v); !ok {
-					return nil, wrong
+					return nil, wrong()
 				}
 			default:
-				return nil, wrong
+				return nil, wrong()
 			}
 		}
 		return ints, nil
@@ -215,7 +216,7 @@ func (c *call) convert(p Param, value any) (any, error) {
 		if list, ok := value.([]any); ok {
 			return list, nil
 		}
-		return nil, wrong
+		return nil, wrong()
 	}
 	return value, nil
 }

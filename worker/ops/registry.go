@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -72,39 +71,11 @@ func scalar(run func(ctx context.Context) (any, error)) *plan {
 // Run checks the arguments, takes memory for the results and fills it. Memory that
 // alloc gave stays the caller's to free, also when Run fails.
 func (o *Op) Run(ctx context.Context, args Args, alloc Allocator) (any, error) {
-	c, err := o.bind(args, true)
+	p, err := o.Plan(args)
 	if err != nil {
 		return nil, err
 	}
-	p, err := o.plan(c)
-	if err != nil {
-		return nil, err
-	}
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("%s: %w", o.Name, err)
-	}
-	outs := make([]*Tensor, len(p.outputs))
-	for i, want := range p.outputs {
-		if _, err := countElements(want.shape); err != nil {
-			return nil, c.bad("", "%v", err)
-		}
-		t, err := alloc(want.dtype, want.shape)
-		if err != nil {
-			return nil, fmt.Errorf("%s: output of %v, shape %v: %w", o.Name, want.dtype, want.shape, err)
-		}
-		if err := t.Check(); err != nil || t.DType != want.dtype || !slices.Equal(t.Shape, want.shape) || !t.Contiguous() {
-			panic(fmt.Sprintf("ops: allocator returned %v for %v of shape %v: %v", describe(t), want.dtype, want.shape, err))
-		}
-		outs[i] = t
-	}
-	result, err := p.run(ctx, outs)
-	if err != nil {
-		if ours := (*Error)(nil); errors.As(err, &ours) {
-			return nil, err
-		}
-		return nil, fmt.Errorf("%s: %w", o.Name, err)
-	}
-	return result, nil
+	return p.Run(ctx, alloc)
 }
 
 // OutputBytes is what Run will ask of its allocator, from the arguments' types and

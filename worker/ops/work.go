@@ -1,6 +1,8 @@
 package ops
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 )
@@ -169,6 +171,9 @@ type Planned struct {
 	Work Work
 	// Result builds the result around outputs. It is nil where Work is.
 	Result func(outs []*Tensor) any
+
+	op  *Op
+	run func(ctx context.Context, outs []*Tensor) (any, error)
 }
 
 // Plan checks the arguments of a call without running it. Their tensors may lie
@@ -182,7 +187,7 @@ func (o *Op) Plan(args Args) (*Planned, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &Planned{Work: p.work, Result: p.result}
+	out := &Planned{Work: p.work, Result: p.result, op: o, run: p.run}
 	for _, want := range p.outputs {
 		if _, err := countElements(want.shape); err != nil {
 			return nil, c.bad("", "%v", err)
@@ -190,6 +195,47 @@ func (o *Op) Plan(args Args) (*Planned, error) {
 		out.Outputs = append(out.Outputs, Output{want.dtype, want.shape})
 	}
 	return out, nil
+}
+
+// OutputBytes is what Run will ask of its allocator; false where that is more than
+// any memory.
+func (p *Planned) OutputBytes() (total int64, ok bool) {
+	for _, out := range p.Outputs {
+		n, err := countElements(out.Shape)
+		if err != nil || n > (1<<62-total)/out.DType.Size() {
+			return 0, false
+		}
+		total += n * out.DType.Size()
+	}
+	return total, true
+}
+
+// Run carries the call out on the processor: it takes memory for the results and
+// fills it. Memory that alloc gave stays the caller's to free, also when Run fails.
+// REQUIRES: no tensor among the arguments is Far.
+func (p *Planned) Run(ctx context.Context, alloc Allocator) (any, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("%s: %w", p.op.Name, err)
+	}
+	outs := make([]*Tensor, len(p.Outputs))
+	for i, want := range p.Outputs {
+		t, err := alloc(want.DType, want.Shape)
+		if err != nil {
+			return nil, fmt.Errorf("%s: output of %v, shape %v: %w", p.op.Name, want.DType, want.Shape, err)
+		}
+		if err := t.Check(); err != nil || t.DType != want.DType || !slices.Equal(t.Shape, want.Shape) || !t.Contiguous() {
+			panic(fmt.Sprintf("ops: allocator returned %v for %v of shape %v: %v", describe(t), want.DType, want.Shape, err))
+		}
+		outs[i] = t
+	}
+	result, err := p.run(ctx, outs)
+	if err != nil {
+		if ours := (*Error)(nil); errors.As(err, &ours) {
+			return nil, err
+		}
+		return nil, fmt.Errorf("%s: %w", p.op.Name, err)
+	}
+	return result, nil
 }
 
 // Failure is an error of an operation that ran and could not finish.

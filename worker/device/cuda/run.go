@@ -38,14 +38,26 @@ type prepared struct {
 	op      *ops.Op
 	args    ops.Args
 	attempt int
+	// planned or wrong is set by plan.
+	planned *ops.Planned
+	wrong   error
+}
+
+// plan checks the arguments, once.
+func (p *prepared) plan() (*ops.Planned, error) {
+	if p.planned == nil && p.wrong == nil {
+		p.planned, p.wrong = p.op.Plan(p.args)
+	}
+	return p.planned, p.wrong
 }
 
 // OutputBytes is part of device.Prepared.
 func (p *prepared) OutputBytes() []uint64 {
-	if len(p.args.Positional) == 0 && len(p.args.Named) == 0 {
+	planned, err := p.plan()
+	if err != nil {
 		return nil
 	}
-	total, ok := p.op.OutputBytes(p.args)
+	total, ok := planned.OutputBytes()
 	if !ok || total <= wire.InlineBytes {
 		return nil
 	}
@@ -65,7 +77,7 @@ func (p *prepared) Run(ctx context.Context, alloc device.Allocator) (device.Resu
 func (p *prepared) run(ctx context.Context, alloc device.Allocator) (device.Result, error) {
 	d := p.device
 	out := wire.NewEncoder(d.slab, alloc, view, func(f memory.Frame, b []byte) error { return d.slab.WriteFrom(f.Offset, b) })
-	planned, err := p.op.Plan(p.args)
+	planned, err := p.plan()
 	if err != nil {
 		return device.Result{}, err
 	}

@@ -51,22 +51,25 @@ func (d *Device) Prepare(call device.Call) (device.Prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &prepared{slab: d.slab, op: op, args: args, attempt: call.Attempt}, nil
+	p := &prepared{slab: d.slab, attempt: call.Attempt}
+	p.planned, p.wrong = op.Plan(args)
+	return p, nil
 }
 
 type prepared struct {
 	slab    memory.Space
-	op      *ops.Op
-	args    ops.Args
+	planned *ops.Planned
+	// wrong is why there is no plan, which Run says.
+	wrong error
 	attempt int
 }
 
 // OutputBytes is part of device.Prepared.
 func (p *prepared) OutputBytes() []uint64 {
-	if len(p.args.Positional) == 0 && len(p.args.Named) == 0 {
+	if p.wrong != nil {
 		return nil
 	}
-	total, ok := p.op.OutputBytes(p.args)
+	total, ok := p.planned.OutputBytes()
 	if !ok || total <= wire.InlineBytes {
 		return nil
 	}
@@ -75,11 +78,14 @@ func (p *prepared) OutputBytes() []uint64 {
 
 // Run is part of device.Prepared.
 func (p *prepared) Run(ctx context.Context, alloc device.Allocator) (device.Result, error) {
+	if p.wrong != nil {
+		return device.Result{}, wire.Failure(p.wrong)
+	}
 	out := wire.NewEncoder(p.slab, alloc, wire.InPlace, func(f memory.Frame, b []byte) error {
 		copy(p.slab.Bytes(f.Offset, f.Bytes), b)
 		return nil
 	})
-	result, err := p.op.Run(ops.WithAttempt(ctx, p.attempt), p.args, out.Allocate)
+	result, err := p.planned.Run(ops.WithAttempt(ctx, p.attempt), out.Allocate)
 	if err != nil {
 		return device.Result{}, wire.Failure(err)
 	}
