@@ -60,7 +60,7 @@ type prepared struct {
 	slab    memory.Space
 	planned *ops.Planned
 	// wrong is why there is no plan, which Run says.
-	wrong error
+	wrong   error
 	attempt int
 }
 
