@@ -954,6 +954,7 @@ def _worker(worker: worker_pb2.Worker) -> dict[str, Any]:
         "id": worker.worker_id,
         "name": worker.name,
         "host": worker.host,
+        "device": worker_pb2.DeviceKind.Name(worker.device).removeprefix("DEVICE_KIND_").lower(),
         "pid": worker.pid,
         "address": worker.data_address,
         "slots": worker.slots,

@@ -1,0 +1,257 @@
+"""The singular value decomposition of a tall matrix in row chunks, x = u * diag(s) * vt, with all three factors.
+
+The algorithm is the direct TSQR of Benson, Gleich and Demmel (2013): a QR of each chunk, the SVD of the stacked R factors, and
+the product of each chunk's Q with its part of the small U. It is computed by native ops, and by Python functions (with CuPy
+where workers have GPUs, with NumPy elsewhere). The numbers are float64, uniform in [0, 1), made afresh for each repetition and
+there before the time begins; it ends when all of u, s and vt is there.
+
+    svd.py                                     100,000 x 1,000 in chunks of 10,000, all workers
+    svd.py --rows 1000000 --gpus 1,2,4         strong scaling
+    svd.py --rows 100000,1000000 --plain       without a cluster: one program, one GPU, CuPy as it is
+
+Joins the cluster that MILLRACE_SCHEDULER_FILE names, or starts one. Checks that u * diag(s) * vt gives x back, that u and vt
+are orthonormal, and the squared singular values against the eigenvalues of x.T @ x. Exits 0, and prints a last line that
+starts with "ok", only if that holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import operator
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from measuring import Cluster, Report, flags, since
+from millrace import Client, Future
+
+TOLERANCE = 1e-10
+#: About so many chunks are cut where nobody says how long they are, so that four GPUs have four each.
+CHUNKS = 16
+
+# ---- Python functions: what runs in the executors ------------------------------------------------------------------
+
+
+def library(x: Any) -> Any:
+    """CuPy or NumPy, whoever made the array."""
+    return sys.modules[type(x).__module__.partition(".")[0]]
+
+
+def factor(x: Any) -> tuple[Any, Any]:
+    q, r = library(x).linalg.qr(x)
+    return q, r
+
+
+def svd_of(*triangles: Any) -> tuple[Any, Any, Any]:
+    xp = library(triangles[0])
+    u, s, vt = xp.linalg.svd(xp.concatenate(triangles), full_matrices=False)
+    return u, s, vt
+
+
+def left(factors: tuple[Any, Any], small: Any, i: int) -> Any:
+    """Rows of u that belong to chunk i."""
+    q, r = factors
+    return q @ small[i * len(r) : (i + 1) * len(r)]
+
+
+# ---- graphs --------------------------------------------------------------------------------------------------------
+
+
+def native_svd(cluster: Cluster, chunks: list[Future[Any]], columns: int) -> tuple[list[Future[Any]], Any, Any]:
+    """u in chunks, s and vt. REQUIRES: chunks have at least as many rows as columns."""
+    run = cluster.run
+    factors = [run("array.qr", c) for c in chunks]
+    stacked = run("array.concat", *[run("core.item", f, 1) for f in factors], axis=0)
+    orthogonal = [run("core.item", f, 0) for f in factors]
+    svd = run("array.svd", stacked)
+    small = run("core.item", svd, 0)
+    u = [
+        run("array.matmul", q, run("array.slice", small, start=i * columns, stop=(i + 1) * columns))
+        for i, q in enumerate(orthogonal)
+    ]
+    return u, run("core.item", svd, 1), run("core.item", svd, 2)
+
+
+def python_svd(cluster: Cluster, chunks: list[Future[Any]], columns: int) -> tuple[list[Future[Any]], Any, Any]:
+    run = cluster.run
+    factors = [run(factor, c) for c in chunks]
+    svd = run(svd_of, *[run(operator.getitem, f, 1) for f in factors])
+    small = run(operator.getitem, svd, 0)
+    u = [run(left, f, small, i) for i, f in enumerate(factors)]
+    return u, run(operator.getitem, svd, 1), run(operator.getitem, svd, 2)
+
+
+GRAPHS = {"native": native_svd, "python": python_svd}
+
+
+# ---- checks --------------------------------------------------------------------------------------------------------
+
+
+def worst(cluster: Cluster, chunks: list[Future[Any]], u: list[Future[Any]], s: Any, vt: Any, columns: int) -> float:
+    """The largest difference to what must hold, relative to the largest singular value or to one."""
+    run, client = cluster.run, cluster.client
+    scaled = run("array.map", "x0 * reshaped", vt, reshaped=run("array.reshape", s, [columns, 1]))
+    errors, grams, inner = [], [], []
+    for x, part in zip(chunks, u, strict=True):
+        back = run("array.map", "abs(x0 - x1)", run("array.matmul", part, scaled), x)
+        errors.append(run("array.reduce", back, "max"))
+        inner.append(run("array.matmul", run("array.transpose", part), part))
+        grams.append(run("array.matmul", run("array.transpose", x), x))
+    values, right = np.asarray(client.gather(s)), np.asarray(client.gather(vt))
+    unit, eye = sum(client.gather(inner)), np.eye(columns)
+    eigenvalues = np.linalg.eigvalsh(sum(client.gather(grams)))[::-1]
+    return max(
+        float(max(client.gather(errors))) / values[0],
+        float(np.max(np.abs(unit - eye))),
+        float(np.max(np.abs(right @ right.T - eye))),
+        float(np.max(np.abs(values**2 - eigenvalues))) / float(eigenvalues[0]),
+    )
+
+
+# ---- measurements --------------------------------------------------------------------------------------------------
+
+
+def measure(cluster: Cluster, report: Report, way: str, rows: int, columns: int, chunk: int) -> float:
+    count = rows // chunk
+
+    def once(repetition: int) -> tuple[float, float]:
+        chunks = [
+            cluster.run(
+                "array.random",
+                [chunk, columns],
+                seed=2026 + repetition,
+                offset=i * chunk * columns,
+                at=cluster.home(i, count),
+                pure=False,
+            )
+            for i in range(count)
+        ]
+        cluster.settle(chunks)
+        began = time.perf_counter()
+        u, s, vt = GRAPHS[way](cluster, chunks, columns)
+        report.progress([*u, s, vt], f"svd by {way}")
+        cluster.settle([*u, s, vt])
+        seconds = since(began)
+        # A check takes longer than what it checks: one of them has to do.
+        return seconds, worst(cluster, chunks, u, s, vt, columns) if repetition == 1 else 0.0
+
+    times, difference = report.timed(once)
+    what = f"svd {rows:,} x {columns:,} chunk {chunk:,} on {cluster}"
+    label = "native ops" if way == "native" else cluster.python
+    # Householder's, counted once: 2 m n^2 for r, as much for q, and for u.
+    return report.row(
+        what,
+        label,
+        times,
+        difference,
+        TOLERANCE,
+        nbytes=8 * rows * columns,
+        flop=6 * rows * columns**2,
+        name="svd",
+        rows=rows,
+        columns=columns,
+        chunk=chunk,
+        workers=len(cluster.names),
+        by=way,
+    )
+
+
+def plain(options: argparse.Namespace, sizes: list[int]) -> None:
+    """One program on one GPU: QR of the whole, SVD of R, and the product."""
+    import cupy as xp  # pyright: ignore[reportMissingImports]
+
+    report = Report(options)
+    for rows in sizes:
+
+        def once(repetition: int, rows: int = rows) -> tuple[float, float]:
+            x = xp.random.RandomState(2026 + repetition).random_sample((rows, options.columns))
+            xp.cuda.Device().synchronize()
+            began = time.perf_counter()
+            q, r = xp.linalg.qr(x)
+            small, s, _ = xp.linalg.svd(r, full_matrices=False)
+            u = q @ small
+            xp.cuda.Device().synchronize()
+            seconds = since(began)
+            del q
+            unit = float(xp.max(xp.abs(u.T @ u - xp.eye(options.columns))))
+            del u
+            eigenvalues = xp.linalg.eigvalsh(x.T @ x)[::-1]
+            return seconds, max(unit, float(xp.max(xp.abs(s**2 - eigenvalues)) / eigenvalues[0]))
+
+        try:
+            times, difference = report.timed(once)
+        except (xp.cuda.memory.OutOfMemoryError, RuntimeError, OverflowError, ValueError) as e:
+            print(f"svd {rows:,} x {options.columns:,}: plain CuPy cannot: {type(e).__name__}: {e}"[:300], flush=True)
+            xp.get_default_memory_pool().free_all_blocks()
+            continue
+        report.row(
+            f"svd {rows:,} x {options.columns:,}",
+            "plain CuPy",
+            times,
+            difference,
+            TOLERANCE,
+            nbytes=8 * rows * options.columns,
+            flop=6 * rows * options.columns**2,
+            name="svd",
+            rows=rows,
+            columns=options.columns,
+            workers=1,
+            by="plain",
+        )
+        xp.get_default_memory_pool().free_all_blocks()
+    report.end(example="svd", on="one GPU, plain CuPy")
+
+
+def main() -> None:
+    parser = flags(__doc__)
+    parser.add_argument("--rows", default="", help="one or several, by commas (default 100000; without GPUs 8000)")
+    parser.add_argument("--columns", type=int, default=0, help="default 1000; without GPUs 100")
+    parser.add_argument(
+        "--chunk",
+        default="",
+        help="rows of a chunk, one for all or one for each of --rows (default a tenth or a sixteenth)",
+    )
+    parser.add_argument("--ways", default="native,python", help="native, python (default both)")
+    parser.add_argument("--gpus", default="", help="how many workers to use, one after the other: 1,2,4 (default all)")
+    parser.add_argument("--plain", action="store_true", help="measure CuPy in this process instead, without a cluster")
+    parser.add_argument("--beside", type=Path, help="what --plain wrote with --json, to compare with")
+    options = parser.parse_args()
+    if options.plain:
+        options.columns = options.columns or 1_000
+        plain(options, [int(r) for r in (options.rows or "100000").split(",")])
+        return
+    with Client() as client:
+        everybody, report = Cluster(client), Report(options)
+        columns = options.columns or (1_000 if everybody.on_gpus else 100)
+        sizes = [int(r) for r in (options.rows or ("100000" if everybody.on_gpus else "8000")).split(",")]
+        chunks = [int(c) for c in options.chunk.split(",")] if options.chunk else [0]
+        chunks = [
+            c or (r // 10 if r <= 100_000 else r // CHUNKS) for r, c in zip(sizes, chunks * len(sizes), strict=False)
+        ]
+        if any(c < columns or r % c for r, c in zip(sizes, chunks, strict=True)):
+            parser.error(f"--chunk: {chunks} do not divide {sizes} or are less than the {columns} columns")
+        counts = [int(n) for n in options.gpus.split(",")] if options.gpus else [len(everybody.names)]
+        before = {}
+        if options.beside:
+            before = {r["rows"]: r["seconds"] for r in json.loads(options.beside.read_text())["rows"]}
+        print(f"svd on {everybody}; float64; medians of {options.repetitions} [shortest-longest]")
+        for rows, chunk in zip(sizes, chunks, strict=True):
+            for way in options.ways.split(","):
+                seconds: dict[int, float] = {}
+                for count in counts:
+                    seconds[count] = measure(Cluster(client, count), report, way, rows, columns, chunk)
+                    if rows in before:
+                        print(f"  {before[rows] / seconds[count]:.2f} times as fast as plain CuPy on one GPU")
+                if len(counts) > 1:
+                    scaling = ", ".join(
+                        f"{n}: {seconds[counts[0]] * counts[0] / seconds[n] / n:.0%}" for n in counts[1:]
+                    )
+                    print(f"  efficiency of strong scaling from {counts[0]} to {scaling}")
+        report.end(example="svd", on=str(everybody))
+
+
+if __name__ == "__main__":
+    main()
