@@ -26,6 +26,7 @@ const (
 	Failed    = millracev1.TaskState_TASK_STATE_FAILED
 	Cancelled = millracev1.TaskState_TASK_STATE_CANCELLED
 	Released  = millracev1.TaskState_TASK_STATE_RELEASED
+	Rescuing  = millracev1.TaskState_TASK_STATE_RESCUING
 )
 
 // Future is the result of a task that runs, or ran, somewhere. The cluster keeps the result until the Future is

@@ -276,9 +276,9 @@ func (u *taskUpdate) apply(f *Future) {
 		f.finish(u.end)
 	case Failed, Cancelled:
 		f.finish(&outcome{err: taskError(f.key, u.state, u.failure)})
-	case Queued, Waiting, Ready, Assigned, Running, Released:
+	case Queued, Waiting, Ready, Assigned, Running, Released, Rescuing:
 		if f.end.Load() != nil {
-			f.end.Store(nil) // It runs again: retried, or its object was lost.
+			f.end.Store(nil) // It runs again, or its object is looked for: retried, or the object was lost.
 		}
 	}
 }

@@ -29,7 +29,7 @@ const (
 )
 
 // Counts counts tasks, indexed by sched.TaskState (index 0 is unused).
-type Counts [9]uint64
+type Counts [10]uint64
 
 // Prefix sums up the tasks of one graph that run the same op.
 type Prefix struct {

@@ -45,6 +45,15 @@ type Inbound struct {
 	Stats            *WorkerStats
 	Leaving          bool
 	MissingFunctions []ids.FunctionHash
+	Rescues          []RescueReport
+}
+
+// RescueReport is what a worker could not copy out of the memory of a dead one, or that it does not have it mapped any more.
+type RescueReport struct {
+	Dead     ids.WorkerID
+	Failed   []sched.Replica
+	Reason   string
+	Unmapped bool
 }
 
 // WorkerStats is the state of a worker process, as it reports it.
@@ -95,6 +104,7 @@ type Outbound struct {
 	Cancellations []sched.TaskRef
 	Releases      []sched.Replica
 	NextUses      []sched.NextUse
+	Rescues       []Rescue
 	Drain         bool
 	StopReason    string
 	Reregister    bool
@@ -115,6 +125,13 @@ type Peer struct {
 	Worker  ids.WorkerID
 	Address string
 	Name    string
+}
+
+// Rescue orders copies of objects out of the memory of a dead worker, whose Peer has the address that it had.
+type Rescue struct {
+	Dead        Peer
+	Incarnation string
+	Objects     []sched.Replica
 }
 
 // Assignment is one attempt to run. Its inputs and arguments lie in the outbound.
@@ -142,7 +159,7 @@ const copiedBytes = 4096
 // Empty says that there is nothing to send.
 func (o *Outbound) Empty() bool {
 	return len(o.Ops)+len(o.Functions)+len(o.Peers)+len(o.Assignments)+len(o.Retractions)+len(o.Cancellations)+
-		len(o.Releases)+len(o.NextUses) == 0 && !o.Drain && o.StopReason == "" && !o.Reregister
+		len(o.Releases)+len(o.NextUses)+len(o.Rescues) == 0 && !o.Drain && o.StopReason == "" && !o.Reregister
 }
 
 // Reset forgets everything but the memory.
@@ -150,9 +167,10 @@ func (o *Outbound) Reset() {
 	clear(o.Functions)
 	clear(o.Assignments)
 	clear(o.inputs)
+	clear(o.Rescues)
 	*o = Outbound{
 		Ops: o.Ops[:0], Functions: o.Functions[:0], Peers: o.Peers[:0], Assignments: o.Assignments[:0],
-		Retractions: o.Retractions[:0], Cancellations: o.Cancellations[:0], Releases: o.Releases[:0], NextUses: o.NextUses[:0],
+		Retractions: o.Retractions[:0], Cancellations: o.Cancellations[:0], Releases: o.Releases[:0], NextUses: o.NextUses[:0], Rescues: o.Rescues[:0],
 		inputs: o.inputs[:0], holders: o.holders[:0], arguments: o.arguments[:0],
 	}
 }
@@ -198,6 +216,7 @@ func (o *Outbound) Arguments(a *Assignment) []byte {
 func (o *Outbound) Append(from *Outbound) {
 	inputs, arguments := uint32(len(o.inputs)), uint32(len(o.arguments))
 	o.NextUses = append(o.NextUses, from.NextUses...)
+	o.Rescues = append(o.Rescues, from.Rescues...)
 	o.Ops = append(o.Ops, from.Ops...)
 	o.Functions = append(o.Functions, from.Functions...)
 	o.Peers = append(o.Peers, from.Peers...)

@@ -203,7 +203,7 @@ func (l *Loop) Await(ctx context.Context, namespace, key string) (sched.Update, 
 
 func (l *Loop) tellAwaiting(c *client, task ids.TaskID) {
 	update, ok := l.machine.UpdateOf(task)
-	if !ok || update.State < sched.TaskSucceeded || update.State == sched.TaskReleased {
+	if !ok || update.State < sched.TaskSucceeded || update.State == sched.TaskReleased || update.State == sched.TaskRescuing {
 		return
 	}
 	select {

@@ -194,9 +194,9 @@ func graphRow(info *sched.GraphInfo) *front.Graph {
 	return row
 }
 
-func graphState(counts [9]uint64) front.GraphState {
+func graphState(counts [10]uint64) front.GraphState {
 	switch {
-	case counts[sched.TaskWaiting]+counts[sched.TaskReady]+counts[sched.TaskAssigned]+counts[sched.TaskRunning] > 0:
+	case counts[sched.TaskWaiting]+counts[sched.TaskReady]+counts[sched.TaskAssigned]+counts[sched.TaskRunning]+counts[sched.TaskRescuing] > 0:
 		return front.GraphRunning
 	case counts[sched.TaskFailed] > 0:
 		return front.GraphFailed

@@ -239,6 +239,10 @@ func (l *Loop) carryOut() {
 			l.dirty.graph(effect.Graph, l.now)
 		case sched.EffectFunctionUnused:
 			delete(l.functions, effect.Function)
+		case sched.EffectRescue:
+			l.rescue(effect)
+		case sched.EffectUnmap:
+			l.unmap(effect)
 		case sched.EffectTaskForgotten:
 			// Nothing here is kept by task.
 		}

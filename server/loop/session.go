@@ -185,6 +185,9 @@ func (l *Loop) heard(s *session, said front.Inbound) {
 	if len(said.Gained)+len(said.Lost) > 0 {
 		l.step(sched.ObjectsReported{Worker: w.id, Gained: said.Gained, Lost: said.Lost})
 	}
+	for _, report := range said.Rescues {
+		l.rescueReported(w, report)
+	}
 	for _, hash := range said.MissingFunctions {
 		l.sendFunction(s, hash, true)
 	}

@@ -52,10 +52,11 @@ type workers struct {
 	deaths        map[string][]front.Death
 	lost          []ids.WorkerID
 	dirtySessions []*session
+	graves        map[ids.WorkerID]*grave
 }
 
 func newWorkers() workers {
-	return workers{byID: make([]*worker, 1), byName: map[string]*worker{}, deaths: map[string][]front.Death{}}
+	return workers{byID: make([]*worker, 1), byName: map[string]*worker{}, deaths: map[string][]front.Death{}, graves: map[ids.WorkerID]*grave{}}
 }
 
 func (ws *workers) get(id ids.WorkerID) *worker {
@@ -122,7 +123,7 @@ func (l *Loop) register(r front.Registration) (*session, error) {
 	w.session = newSession(l, w)
 	l.learnOps(r.NativeOps)
 	if moved {
-		l.tellPeers(w.peer())
+		l.tellPeers(w.peer(), nil)
 	}
 	event := r.Worker
 	event.Worker = w.id
@@ -210,8 +211,12 @@ func (l *Loop) loseWorker(w *worker, cause string, death *front.Death, stop stri
 		s.building.Reregister, s.building.StopReason = stop == "", stop
 		s.end()
 	}
-	l.step(sched.WorkerLost{Worker: w.id, Cause: cause, Outside: fromOutside(death)})
-	l.tellPeers(front.Peer{Worker: w.id, Name: w.name})
+	var survivors []ids.WorkerID
+	if death != nil || stop != "" { // Who left in an orderly way lives a little longer.
+		survivors = l.bury(w)
+	}
+	l.step(sched.WorkerLost{Worker: w.id, Cause: cause, Outside: fromOutside(death), Survivors: survivors})
+	l.tellPeers(front.Peer{Worker: w.id, Name: w.name}, survivors)
 	last.State, last.AssignedTasks, last.Objects = front.WorkerLost, 0, 0
 	last.Deaths = l.workers.deaths[w.name]
 	l.dirty.lost = append(l.dirty.lost, last)
@@ -250,10 +255,10 @@ func (l *Loop) recordDeath(name string, death front.Death) {
 	}
 }
 
-// tellPeers tells every session that knows a worker how to reach it now.
-func (l *Loop) tellPeers(peer front.Peer) {
+// tellPeers tells every session that knows a worker how to reach it now, but for those of some workers.
+func (l *Loop) tellPeers(peer front.Peer, except []ids.WorkerID) {
 	for _, s := range l.workers.sessions() {
-		if s.peers.has(uint64(peer.Worker)) {
+		if s.peers.has(uint64(peer.Worker)) && !slices.Contains(except, s.worker.id) {
 			l.touchSession(s)
 			s.building.Peers = append(s.building.Peers, peer)
 		}

@@ -122,11 +122,12 @@ func taskErrorTo(e *sched.TaskError) *pb.TaskError {
 	return converted
 }
 
-func countsTo(counts [9]uint64) *pb.TaskCounts {
+func countsTo(counts [10]uint64) *pb.TaskCounts {
 	return &pb.TaskCounts{
 		Waiting: counts[sched.TaskWaiting], Ready: counts[sched.TaskReady], Assigned: counts[sched.TaskAssigned],
 		Running: counts[sched.TaskRunning], Succeeded: counts[sched.TaskSucceeded], Failed: counts[sched.TaskFailed],
 		Cancelled: counts[sched.TaskCancelled], Released: counts[sched.TaskReleased],
+		Rescuing: counts[sched.TaskRescuing],
 	}
 }
 
@@ -277,6 +278,11 @@ func inboundFrom(said *pb.SessionRequest) front.Inbound {
 		if len(hash) == len(ids.FunctionHash{}) {
 			inbound.MissingFunctions = append(inbound.MissingFunctions, ids.FunctionHash(hash))
 		}
+	}
+	for _, r := range said.GetRescues() {
+		inbound.Rescues = append(inbound.Rescues, front.RescueReport{
+			Dead: ids.WorkerID(r.GetWorkerId()), Failed: convertAll(r.GetFailed(), replicaFrom), Reason: r.GetReason(), Unmapped: r.GetUnmapped(),
+		})
 	}
 	return inbound
 }

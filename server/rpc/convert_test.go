@@ -32,7 +32,7 @@ func unset(message proto.Message, except ...string) []string {
 
 var (
 	someTime   = time.Unix(1_700_000_000, 0)
-	someCounts = [9]uint64{0, 1, 2, 3, 4, 5, 6, 7, 8}
+	someCounts = [10]uint64{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
 	someHash   = ids.FunctionHash{1, 2, 3}
 	someError  = &sched.TaskError{Reason: "R", Message: "m", OriginKey: "k", Worker: "w", Attempt: 3, Detail: &pb.TaskError{
 		Traceback: "t", Exception: &pb.Opaque{Encoding: "pickle5"}, LogTail: "l", Metadata: map[string]string{"a": "b"},
@@ -60,6 +60,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 	outbound.Cancellations = []sched.TaskRef{{Task: 1, Attempt: 2}}
 	outbound.Releases = []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}
 	outbound.NextUses = []sched.NextUse{{Task: 1, Generation: 2, Rank: 3}}
+	outbound.Rescues = []front.Rescue{{Dead: front.Peer{Worker: 1, Address: "a", Name: "n"}, Incarnation: "i", Objects: []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}}}
 	outbound.Drain, outbound.StopReason, outbound.Reregister = true, "s", true
 	outbound.Assign(&sched.Assignment{
 		Task: 1, Attempt: 2, Op: 3, Arguments: []byte("a"), Rank: 4, Timeout: time.Second, Key: "k", Namespace: "n", Slots: 5,
@@ -103,7 +104,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 		{session.GetAssignments()[0], ""},
 		{session.GetAssignments()[0].GetInputs()[0], ""},
 		{session.GetOps()[0], ""}, {session.GetFunctions()[0], ""}, {session.GetPeers()[0], ""},
-		{session.GetRetractions()[0], ""}, {session.GetReleases()[0], ""}, {session.GetNextUses()[0], ""},
+		{session.GetRetractions()[0], ""}, {session.GetReleases()[0], ""}, {session.GetNextUses()[0], ""}, {session.GetRescues()[0], ""},
 	} {
 		if missing := unset(test.message, test.except); len(missing) > 0 {
 			t.Errorf("%s: not set: %v", test.message.ProtoReflect().Descriptor().Name(), missing)
@@ -181,6 +182,10 @@ func TestWhatWorkersSayIsTakenWhole(t *testing.T) {
 	}
 	if len(inbound.Lost) != 1 || len(inbound.Gained) != 0 || !inbound.Leaving || len(inbound.MissingFunctions) != 1 {
 		t.Errorf("inbound: %+v", inbound)
+	}
+	rescue := front.RescueReport{Dead: 7, Failed: []sched.Replica{{Task: 7, Generation: 7, Bytes: 7}}, Reason: "s", Unmapped: true}
+	if !reflect.DeepEqual(inbound.Rescues, []front.RescueReport{rescue}) {
+		t.Errorf("rescues: %+v", inbound.Rescues)
 	}
 	stats := front.WorkerStats{
 		MemoryUsedBytes: 7, RSSBytes: 7, BytesIn: 7, BytesOut: 7, ExecutorDeaths: 7, LastExecutorDeath: "s",

@@ -25,7 +25,7 @@ func (s *schedulerService) GetResult(ctx context.Context, r *pb.GetResultRequest
 	if err != nil {
 		return nil, err
 	}
-	if r.GetWait() != nil && (info.State < sched.TaskSucceeded || info.State == sched.TaskReleased) {
+	if r.GetWait() != nil && (info.State < sched.TaskSucceeded || info.State == sched.TaskReleased || info.State == sched.TaskRescuing) {
 		limited, cancel := context.WithTimeout(ctx, r.GetWait().AsDuration())
 		defer cancel()
 		update, err = s.scheduler.Await(limited, info.Namespace, info.Key)
@@ -62,7 +62,7 @@ func resultOf(info *sched.TaskInfo, update *sched.Update) (*pb.GetResultResponse
 		return nil, failure
 	case sched.TaskReleased:
 		return nil, notReady(info, "its result was released: set wait to compute it again, or hold it when it is submitted")
-	case sched.TaskWaiting, sched.TaskReady, sched.TaskAssigned, sched.TaskRunning:
+	case sched.TaskWaiting, sched.TaskReady, sched.TaskAssigned, sched.TaskRunning, sched.TaskRescuing:
 		return nil, notReady(info, "set wait, or see ExplainTask for why it is not done")
 	}
 	value := &pb.Value{}

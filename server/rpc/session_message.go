@@ -74,7 +74,7 @@ func (m *sessionMessage) send(o *front.Outbound, send func(*pb.SessionResponse) 
 		if bytes += size; bytes > messageBytes && i > first {
 			head := *o
 			head.Assignments = assignments[first:i]
-			head.Retractions, head.Cancellations, head.Releases, head.NextUses = nil, nil, nil, nil
+			head.Retractions, head.Cancellations, head.Releases, head.NextUses, head.Rescues = nil, nil, nil, nil, nil
 			head.Drain, head.StopReason, head.Reregister = false, "", false
 			if err := send(m.build(&head)); err != nil {
 				return err
@@ -120,8 +120,18 @@ func (m *sessionMessage) build(o *front.Outbound) *pb.SessionResponse {
 	message.NextUses = convertAll(o.NextUses, func(u sched.NextUse) *pb.NextUse {
 		return &pb.NextUse{TaskId: uint64(u.Task), Generation: uint32(u.Generation), Rank: u.Rank}
 	})
+	message.Rescues = convertAll(o.Rescues, rescueTo)
 	message.Drain, message.StopReason, message.Reregister = o.Drain, o.StopReason, o.Reregister
 	return message
+}
+
+func rescueTo(r front.Rescue) *pb.Rescue {
+	return &pb.Rescue{
+		WorkerId: uint32(r.Dead.Worker), Incarnation: r.Incarnation, DataAddress: r.Dead.Address, Name: r.Dead.Name,
+		Objects: convertAll(r.Objects, func(o sched.Replica) *pb.Replica {
+			return &pb.Replica{TaskId: uint64(o.Task), Generation: uint32(o.Generation), Bytes: o.Bytes}
+		}),
+	}
 }
 
 func (m *sessionMessage) assignment(o *front.Outbound, a *front.Assignment) *pb.Assignment {

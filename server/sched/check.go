@@ -15,8 +15,8 @@ type checker struct {
 	totals   Totals
 	live     []uint64 // by graph slot
 	active   []uint64
-	counts   [][9]uint64
-	prefixes [][][9]uint64
+	counts   [][10]uint64
+	prefixes [][][10]uint64
 	ops      []uint64
 	options  []uint64
 	classes  []uint64
@@ -31,6 +31,7 @@ type checker struct {
 	inline   uint64
 	troubles int
 	errored  int
+	rescuing int
 }
 
 func (k *checker) fail(format string, args ...any) {
@@ -42,8 +43,8 @@ func (k *checker) fail(format string, args ...any) {
 // Check tests all invariants between steps. It takes time in proportion to everything that the machine knows.
 func (m *Machine) Check() error {
 	k := &checker{
-		m: m, live: make([]uint64, len(m.graphs)), active: make([]uint64, len(m.graphs)), counts: make([][9]uint64, len(m.graphs)),
-		prefixes: make([][][9]uint64, len(m.graphs)), ops: make([]uint64, len(m.ops)), options: make([]uint64, len(m.options)),
+		m: m, live: make([]uint64, len(m.graphs)), active: make([]uint64, len(m.graphs)), counts: make([][10]uint64, len(m.graphs)),
+		prefixes: make([][][10]uint64, len(m.graphs)), ops: make([]uint64, len(m.ops)), options: make([]uint64, len(m.options)),
 		classes: make([]uint64, len(m.classes)), ready: make([]int, len(m.classes)), held: make([]int, len(m.holders)),
 		keys: make(map[*namespace]int), workers: make([]worker, len(m.workers)), queued: make(map[ids.TaskID]bool),
 		sent: make(map[TaskRef]bool), retries: make(map[ids.TaskID]bool), objects: make([]int, len(m.workers)),
@@ -120,12 +121,12 @@ func (k *checker) task(id ids.TaskID, b *block, t *task) {
 		return
 	}
 	k.live[t.graph]++
-	if t.state.active() {
+	if t.state.unended() {
 		k.active[t.graph]++
 	}
 	k.counts[t.graph][t.state]++
 	for len(k.prefixes[t.graph]) <= int(t.prefix) {
-		k.prefixes[t.graph] = append(k.prefixes[t.graph], [9]uint64{})
+		k.prefixes[t.graph] = append(k.prefixes[t.graph], [10]uint64{})
 	}
 	k.prefixes[t.graph][t.prefix][t.state]++
 	k.totals.Counts[t.state]++
@@ -137,7 +138,7 @@ func (k *checker) task(id ids.TaskID, b *block, t *task) {
 	if found := g.ns.keys.find(m, string(b.keyOf(t)), hashKeyBytes(b.keyOf(t))); found != id {
 		k.fail("%s: its key %q finds %s", id, b.keyOf(t), found)
 	}
-	if !t.wanted() && (t.state.active() || t.state == TaskSucceeded || t.dependents == 0) {
+	if !t.wanted() && (t.state.active() || t.state == TaskSucceeded || t.state == TaskRescuing || t.dependents == 0) {
 		k.fail("%s is %s although nobody wants it", id, t.state)
 	}
 	if t.wanted() && t.state == TaskReleased {
@@ -145,6 +146,9 @@ func (k *checker) task(id ids.TaskID, b *block, t *task) {
 	}
 	if t.flags&flagRunHold != 0 && (g.client == 0 || g.dropped || !t.state.active()) {
 		k.fail("%s is %s and runs for its own sake in %s, which nobody may drop", id, t.state, g.id)
+	}
+	if t.state == TaskRescuing {
+		k.rescuing++
 	}
 	if t.flags&flagSettling != 0 {
 		k.fail("%s waits to be settled between steps", id)
@@ -190,7 +194,7 @@ func (k *checker) edges(id ids.TaskID, b *block, t *task) {
 			continue
 		}
 		missing++
-		if t.state.active() && !p.state.active() && !t.state.assigned() {
+		if t.state.active() && !p.state.active() && p.state != TaskRescuing && !t.state.assigned() {
 			k.fail("%s is %s, but its input %s is %s and will never come", id, t.state, e.input, p.state)
 		}
 	}
@@ -290,6 +294,7 @@ func (k *checker) compare() {
 	if len(m.errors) != k.errored || len(m.trouble) != k.troubles {
 		k.fail("%d errors and %d troubles of tasks that are gone", len(m.errors)-k.errored, len(m.trouble)-k.troubles)
 	}
+	k.rescues(k.rescuing)
 	for slot, g := range m.graphs {
 		if g != nil {
 			k.graph(slot, g)

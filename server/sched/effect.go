@@ -30,16 +30,24 @@ const (
 	EffectGraphRemoved
 	// EffectFunctionUnused says that no task refers to the function any more: its pickle may be dropped.
 	EffectFunctionUnused
+	// EffectRescue asks Worker to copy the object (Task, generation Attempt) out of the memory of Dead, which died and which
+	// it has mapped. It answers with ObjectsReported or RescueFailed.
+	EffectRescue
+	// EffectUnmap tells Worker that nothing more is wanted from the memory of Dead. Each of WorkerLost.Survivors that can
+	// hear is told so once.
+	EffectUnmap
 	// EffectTaskForgotten says that Task is gone altogether; late messages about it are dropped from now on.
 	EffectTaskForgotten
 )
 
 // Effect is one order to the loop, as a value.
 type Effect struct {
-	Kind     EffectKind
-	State    TaskState
-	Worker   ids.WorkerID
-	Attempt  ids.Attempt
+	Kind    EffectKind
+	State   TaskState
+	Worker  ids.WorkerID
+	Attempt ids.Attempt
+	// Dead is the lost worker of EffectRescue and EffectUnmap.
+	Dead     ids.WorkerID
 	Task     ids.TaskID
 	Client   ids.ClientID
 	Graph    ids.GraphID
@@ -59,6 +67,8 @@ const (
 	TaskFailed    TaskState = 6
 	TaskCancelled TaskState = 7
 	TaskReleased  TaskState = 8
+	// TaskRescuing: the worker that held the object has died, and others copy it out of its memory.
+	TaskRescuing TaskState = 9
 )
 
 // Assignment is everything that a worker must be told about one attempt.

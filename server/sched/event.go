@@ -115,6 +115,15 @@ type WorkerLost struct {
 	// Outside: what ended it came from outside, as far as is known (a kill that was not for lack of memory, a network that
 	// broke, an orderly end): what ran there is hardly to blame.
 	Outside bool
+	// Survivors are workers that may have the memory of its process mapped, and read it after its end. Each makes sure by
+	// itself that the process has ended.
+	Survivors []ids.WorkerID
+}
+
+// RescueFailed says that a worker could not copy objects out of the memory of a dead one.
+type RescueFailed struct {
+	Worker, Dead ids.WorkerID
+	Objects      []Replica
 }
 
 // WorkerDraining says that a worker must get nothing new.
@@ -166,6 +175,7 @@ func (DatasetUnpublished) event() {}
 func (WorkerRegistered) event()   {}
 func (WorkerDisconnected) event() {}
 func (WorkerLost) event()         {}
+func (RescueFailed) event()       {}
 func (WorkerDraining) event()     {}
 func (WorkerMeasured) event()     {}
 func (RatesMeasured) event()      {}

@@ -53,6 +53,8 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 	case TaskRunning:
 		w := m.workers[t.worker-1]
 		e.Reason, e.Text = "RUNNING", fmt.Sprintf("attempt %d runs on worker %s (%s)", t.attempt, w.name, w.id)
+	case TaskRescuing:
+		e.Reason, e.Text = "RESCUING", m.explainRescue(id, now)
 	case TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased:
 		e.Reason = "ENDED"
 		e.Text = "state " + stateName(t.state)

@@ -20,9 +20,9 @@ type graph struct {
 	ranges []idRange
 	// prune is the number of ranges at which those without tasks are dropped.
 	prune int
-	// live counts tasks that are not forgotten, active those that have not ended.
+	// live counts tasks that are not forgotten, active those that have not ended, or whose object is being rescued.
 	live, active uint64
-	counts       [9]uint64
+	counts       [10]uint64
 	prefixes     []PrefixInfo
 	prefixIndex  map[string]uint32 // made when there are many
 	createdAt    time.Time

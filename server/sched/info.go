@@ -122,7 +122,7 @@ func (m *Machine) UpdateOf(id ids.TaskID) (Update, bool) {
 		}
 	case TaskFailed, TaskCancelled:
 		u.Err = m.errors[id]
-	case TaskWaiting, TaskReady, TaskReleased:
+	case TaskWaiting, TaskReady, TaskReleased, TaskRescuing:
 	case TaskAssigned, TaskRunning:
 		u.Worker = m.workers[t.worker-1].id
 	}
@@ -174,7 +174,7 @@ func (m *Machine) Task(id ids.TaskID) (TaskInfo, bool) {
 	} else {
 		info.RunTime = time.Duration(t.runMicros) * time.Microsecond
 	}
-	if t.state == TaskSucceeded {
+	if t.state == TaskSucceeded || t.state == TaskRescuing {
 		info.OutputBytes = t.output
 	}
 	for l := t.replicas; l != 0; l = b.links[l].next {
@@ -311,7 +311,7 @@ func (m *Machine) ReplicasOf(id ids.TaskID, out []ids.WorkerID) (Replica, TaskSt
 		out = append(out, m.workers[b.links[l].value].id)
 	}
 	r := Replica{Task: id, Generation: ids.Attempt(t.attempt)}
-	if t.state == TaskSucceeded {
+	if t.state == TaskSucceeded || t.state == TaskRescuing {
 		r.Bytes = t.output
 	}
 	return r, t.state, out

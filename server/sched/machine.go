@@ -11,6 +11,7 @@
 //	   ASSIGNED, RUNNING → READY or WAITING: retracted, retried, or its worker is gone
 //	   SUCCEEDED → WAITING: its object is lost and wanted; RELEASED → WAITING: wanted again
 //	   FAILED, CANCELLED → WAITING: retried
+//	   SUCCEEDED → RESCUING → SUCCEEDED: see rescue.go; RESCUING → RELEASED: lost after all, or not wanted any more
 package sched
 
 import (
@@ -74,6 +75,10 @@ type Machine struct {
 	rotate        int
 	rates         map[ratePair]rate
 
+	// rescues are by the dead worker, and saving has exactly the tasks in RESCUING.
+	rescues map[ids.WorkerID]*rescue
+	saving  map[ids.TaskID]saving
+
 	trouble map[ids.TaskID]*trouble
 	errors  map[ids.TaskID]*TaskError
 
@@ -110,6 +115,8 @@ func New(c Config) *Machine {
 		classIndex:  make(map[classKey]uint32),
 		workerIndex: make(map[ids.WorkerID]uint32),
 		rates:       make(map[ratePair]rate),
+		rescues:     make(map[ids.WorkerID]*rescue),
+		saving:      make(map[ids.TaskID]saving),
 		trouble:     make(map[ids.TaskID]*trouble),
 		errors:      make(map[ids.TaskID]*TaskError),
 		requests:    requestLog{index: make(map[requestKey]SubmitResult)},
@@ -166,6 +173,8 @@ func (m *Machine) Step(now time.Time, ev Event, out []Effect) []Effect {
 		m.workerDisconnected(ev)
 	case WorkerLost:
 		m.workerLost(ev)
+	case RescueFailed:
+		m.rescueFailed(ev)
 	case WorkerDraining:
 		m.workerDraining(ev)
 	case WorkerMeasured:
@@ -331,8 +340,8 @@ func (m *Machine) setState(id ids.TaskID, t *task, to TaskState) {
 	p.Counts[to]++
 	m.totals.Counts[from]--
 	m.totals.Counts[to]++
-	if from.active() != to.active() {
-		if to.active() {
+	if from.unended() != to.unended() {
+		if to.unended() {
 			g.active++
 		} else {
 			g.active--

@@ -164,6 +164,7 @@ const (
 	timerLease
 	timerRetention
 	timerRebalance
+	timerRescue
 )
 
 // timer is a deadline. Timers are never taken out early: what they refer to is looked at again when they are due.
@@ -244,6 +245,8 @@ func (m *Machine) timePassed() {
 		case timerRebalance:
 			m.rebalanceArmed = false
 			m.rebalanceDue()
+		case timerRescue:
+			m.rescueDue(ids.WorkerID(t.id))
 		}
 	}
 }

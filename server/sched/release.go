@@ -133,7 +133,7 @@ func (m *Machine) revive(r revival) {
 			return
 		}
 		m.absolve(r.task, t)
-	case TaskWaiting, TaskReady, TaskAssigned, TaskRunning, TaskSucceeded:
+	case TaskWaiting, TaskReady, TaskAssigned, TaskRunning, TaskSucceeded, TaskRescuing:
 		return
 	}
 	if m.ops[t.op].spec.Kind == OpData {
@@ -175,7 +175,7 @@ func (m *Machine) start(id ids.TaskID, b *block, t *task, retry bool, delay time
 			} else {
 				m.inherit(id, in, p)
 			}
-		case TaskWaiting, TaskReady, TaskAssigned, TaskRunning:
+		case TaskWaiting, TaskReady, TaskAssigned, TaskRunning, TaskRescuing:
 		}
 		t.missing++
 	}
@@ -228,6 +228,9 @@ func (m *Machine) settle(id ids.TaskID) {
 		m.deactivate(b, t)
 	case TaskSucceeded:
 		m.releaseObject(id, b, t)
+		m.setState(id, t, TaskReleased)
+	case TaskRescuing:
+		m.saved(id)
 		m.setState(id, t, TaskReleased)
 	case TaskFailed, TaskCancelled, TaskReleased:
 	}

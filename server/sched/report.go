@@ -109,6 +109,12 @@ func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes ui
 	m.totals.Succeeded++
 	m.notify(id, b, t)
 	m.deactivate(b, t)
+	m.arrived(t)
+	m.reconsider(id, t)
+}
+
+// arrived tells the tasks that need an object that it is there.
+func (m *Machine) arrived(t *task) {
 	for r := t.dependents; r != 0; {
 		cid, _, ct, e := m.consumerOf(r)
 		switch {
@@ -121,7 +127,6 @@ func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes ui
 		}
 		r = e.next
 	}
-	m.reconsider(id, t)
 }
 
 // keepInline stores a small result if the budget allows.
@@ -273,6 +278,9 @@ func (m *Machine) adopt(w *worker, s Stored) {
 			w.came(s.Task, t.output)
 		}
 		return
+	case t.state == TaskRescuing && t.attempt == generation:
+		m.rescued(s.Task, b, t, w)
+		return
 	case m.ops[t.op].spec.Kind == OpData:
 		if t.state == TaskWaiting && generation == 1 {
 			t.attempt = 1
@@ -299,7 +307,13 @@ func (m *Machine) removeReplica(id ids.TaskID, w *worker) bool {
 	if t.replicas != 0 || b.inlineOf(uint64(id&blockMask)) != nil {
 		return false
 	}
-	m.setState(id, t, TaskReleased)
+	m.withdraw(id, t, TaskReleased)
+	return true
+}
+
+// withdraw takes an object's last replica from the tasks that need it. to is RELEASED or RESCUING.
+func (m *Machine) withdraw(id ids.TaskID, t *task, to TaskState) {
+	m.setState(id, t, to)
 	for r := t.dependents; r != 0; {
 		cid, _, ct, e := m.consumerOf(r)
 		switch ct.state {
@@ -310,11 +324,10 @@ func (m *Machine) removeReplica(id ids.TaskID, w *worker) bool {
 			ct.flags &^= flagBackoff
 			ct.missing = 1
 			m.setState(cid, ct, TaskWaiting)
-		case TaskAssigned, TaskRunning, TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased:
+		case TaskAssigned, TaskRunning, TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased, TaskRescuing:
 		}
 		r = e.next
 	}
-	return true
 }
 
 // recover has lost objects computed again that are wanted.

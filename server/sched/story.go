@@ -27,11 +27,12 @@ const (
 	causeLost
 	causeMeasured
 	causeTime
+	causeRescueFailed
 )
 
 func (c cause) String() string {
 	names := [...]string{"unknown", "submitted", "reported", "objects reported", "released", "held", "cancelled", "retried", "graph released",
-		"published", "client lease", "worker registered", "worker disconnected", "worker lost", "measured", "time passed"}
+		"published", "client lease", "worker registered", "worker disconnected", "worker lost", "measured", "time passed", "rescue failed"}
 	if int(c) < len(names) {
 		return names[c]
 	}
@@ -70,6 +71,8 @@ func causeOf(ev Event) cause {
 		return causeMeasured
 	case TimePassed:
 		return causeTime
+	case RescueFailed:
+		return causeRescueFailed
 	}
 	return causeUnknown
 }
@@ -130,7 +133,7 @@ func (m *Machine) Story(id ids.TaskID) []string {
 }
 
 func stateName(s TaskState) string {
-	names := [...]string{"NONE", "WAITING", "READY", "ASSIGNED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "RELEASED"}
+	names := [...]string{"NONE", "WAITING", "READY", "ASSIGNED", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "RELEASED", "RESCUING"}
 	if int(s) < len(names) {
 		return names[s]
 	}

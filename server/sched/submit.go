@@ -408,7 +408,7 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 				m.reviving = append(m.reviving, revival{task: in})
 			case TaskFailed, TaskCancelled:
 				m.inherit(id, in, p)
-			case TaskWaiting, TaskReady, TaskAssigned, TaskRunning:
+			case TaskWaiting, TaskReady, TaskAssigned, TaskRunning, TaskRescuing:
 			}
 			t.missing++
 		}

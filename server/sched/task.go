@@ -29,7 +29,7 @@ const (
 type task struct {
 	// rank orders ready tasks: lower first. Unique.
 	rank uint64
-	// output is the object's size; valid in SUCCEEDED.
+	// output is the object's size; valid in SUCCEEDED and RESCUING.
 	output uint64
 	// dependents heads the list of edges of tasks that need this one: exactly those not forgotten.
 	dependents edgeRef
@@ -87,6 +87,9 @@ const (
 
 // active says that the task is on its way to a result.
 func (s TaskState) active() bool { return s >= TaskWaiting && s <= TaskRunning }
+
+// unended says that a graph with such a task goes on: its result is not there, or may have to be made again.
+func (s TaskState) unended() bool { return s.active() || s == TaskRescuing }
 
 // assigned says that a worker has the task.
 func (s TaskState) assigned() bool { return s == TaskAssigned || s == TaskRunning }

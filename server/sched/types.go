@@ -26,6 +26,9 @@ type Config struct {
 	// MaxWorkerDeaths is how many deaths of a worker or executor a task may be running on before it is stopped; workers that
 	// were ended from outside count a quarter. Default 3.
 	MaxWorkerDeaths uint32
+	// RescueTimeout is how long objects of a dead worker may take to be copied by those that have its memory mapped, beside
+	// the time that their bytes need. Default 2 s. Negative: they are computed again at once.
+	RescueTimeout time.Duration
 }
 
 func (c Config) withDefaults() Config {
@@ -43,6 +46,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.DefaultLatency <= 0 {
 		c.DefaultLatency = 200 * time.Microsecond
+	}
+	if c.RescueTimeout == 0 {
+		c.RescueTimeout = 2 * time.Second
 	}
 	if c.MaxWorkerDeaths == 0 {
 		c.MaxWorkerDeaths = 3
@@ -122,7 +128,7 @@ type GraphInfo struct {
 	// Client that submitted it; 0: detached.
 	Client ids.ClientID
 	// Counts of tasks by state, indexed by TaskState. Forgotten tasks count as RELEASED.
-	Counts [9]uint64
+	Counts [10]uint64
 	// Prefixes are the ops in it, in order of first appearance, merged by name.
 	Prefixes  []PrefixInfo
 	CreatedAt time.Time
@@ -137,7 +143,7 @@ type GraphInfo struct {
 // PrefixInfo sums up the tasks of one op in one graph.
 type PrefixInfo struct {
 	Name   string
-	Counts [9]uint64
+	Counts [10]uint64
 	// RunTime is the sum over finished attempts.
 	RunTime time.Duration
 	// OutputBytes is the sum over finished attempts.
@@ -167,7 +173,7 @@ type WorkerInfo struct {
 type Explanation struct {
 	Task TaskInfo
 	// Reason is stable: INPUTS_MISSING, NO_WORKERS, NO_WORKER_FITS, ALL_WORKERS_BUSY, RETRY_BACKOFF, WAITING_FOR_DATA,
-	// ASSIGNED, RUNNING, ENDED.
+	// ASSIGNED, ASSIGNED_AHEAD, RUNNING, RESCUING, ENDED.
 	Reason string
 	// Text says the same in words, with what would help.
 	Text string
@@ -195,7 +201,7 @@ type Verdict struct {
 // Totals sums up the machine.
 type Totals struct {
 	// Counts of live tasks by state, indexed by TaskState.
-	Counts                   [9]uint64
+	Counts                   [10]uint64
 	Tasks                    uint64
 	Graphs, Clients, Workers uint64
 	// ReadyQueued counts ready tasks that wait for a worker.
@@ -203,6 +209,8 @@ type Totals struct {
 	InlineBytes uint64
 	// Submitted and the following only grow.
 	Submitted, Forgotten, Assigned, Succeeded, Failed, Cancelled, Retracted, Recomputed uint64
+	// Rescued counts objects that were copied out of the memory of dead workers.
+	Rescued uint64
 	// Stale counts reports that were dropped because their attempt was not the current one.
 	Stale uint64
 }

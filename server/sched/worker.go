@@ -129,6 +129,7 @@ func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
 			w.retracting--
 		}
 	}
+	m.remind(w)
 	m.recover(lost)
 }
 
@@ -178,7 +179,7 @@ func (m *Machine) workerMeasured(ev WorkerMeasured) {
 }
 
 // workerLost takes a worker out. Its attempts are made again, those that were running once too often fail; its objects are
-// computed again if they are wanted and nobody else has them.
+// rescued or computed again if they are wanted and nobody else has them.
 func (m *Machine) workerLost(ev WorkerLost) {
 	w := m.workerOf(ev.Worker)
 	if w == nil {
@@ -191,7 +192,11 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	refs := m.underWay(w)
 	// Replicas go first, so that an attempt that needs one is not sent out again without it.
 	var lost []ids.TaskID
+	saved := m.newRescue(w, ev.Survivors)
 	for _, id := range w.objects.members(nil) {
+		if saved != nil && m.save(id, w, saved) {
+			continue
+		}
 		if m.removeReplica(id, w) {
 			lost = append(lost, id)
 		}
@@ -221,6 +226,10 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	m.order = slices.DeleteFunc(m.order, func(o *worker) bool { return o == w })
 	m.workerVersion++
 	m.forgetRates(w.id)
+	if saved != nil {
+		m.startRescue(saved)
+	}
+	lost = append(lost, m.deserted(w)...)
 	m.recover(lost)
 }
 

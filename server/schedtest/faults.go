@@ -13,7 +13,7 @@ func (w *World) addWorker() {
 	if len(w.workers) >= 5 {
 		return
 	}
-	f := &fakeWorker{id: w.nextWorker, connected: true, slots: uint32(2 + w.source.Intn(2)), objects: make(map[ids.TaskID]sched.Replica)}
+	f := &fakeWorker{id: w.nextWorker, connected: true, slots: uint32(2 + w.source.Intn(2)), objects: make(map[ids.TaskID]sched.Replica), maps: make(map[ids.WorkerID]bool)}
 	w.nextWorker++
 	w.workers[f.id] = f
 	w.register(f)
@@ -55,7 +55,20 @@ func (w *World) loseWorker() {
 	}
 	w.loseData(f)
 	delete(w.workers, f.id)
-	w.feed(sched.WorkerLost{Worker: f.id, Cause: "killed by SIGKILL", Outside: w.chance(50)})
+	ev := sched.WorkerLost{Worker: f.id, Cause: "killed by SIGKILL", Outside: w.chance(50)}
+	if w.chance(60) {
+		for _, o := range w.sorted() {
+			if w.chance(30) {
+				continue
+			}
+			ev.Survivors = append(ev.Survivors, o.id)
+			if w.chance(80) {
+				o.maps[f.id] = true
+			}
+		}
+		w.graves[f.id] = f.objects
+	}
+	w.feed(ev)
 }
 
 // loseData notes that data was lost with a worker or an object.
@@ -357,7 +370,7 @@ func (w *World) checkOutcome(info *sched.TaskInfo) {
 			return
 		}
 		w.fail("%s hangs in %s: %v", info.Key, info.State, w.M.Story(info.Task))
-	case sched.TaskReady, sched.TaskAssigned, sched.TaskRunning:
+	case sched.TaskReady, sched.TaskAssigned, sched.TaskRunning, sched.TaskRescuing:
 		e, _ := w.M.Explain(w.now, info.Task)
 		w.fail("%s hangs in %s: %s %s", info.Key, info.State, e.Reason, e.Text)
 	}

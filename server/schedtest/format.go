@@ -42,6 +42,10 @@ func formatEffect(m *sched.Machine, e sched.Effect, name func(ids.TaskID) string
 		return fmt.Sprintf("removed %s", e.Graph)
 	case sched.EffectFunctionUnused:
 		return fmt.Sprintf("unused %s", e.Function.String()[:8])
+	case sched.EffectRescue:
+		return fmt.Sprintf("rescue %s %s of %s by %s", task, e.Attempt, e.Dead, e.Worker)
+	case sched.EffectUnmap:
+		return fmt.Sprintf("unmap %s at %s", e.Dead, e.Worker)
 	case sched.EffectTaskForgotten:
 		return fmt.Sprintf("forgotten %s", task)
 	}

@@ -78,8 +78,8 @@ func (s *Script) show(a args) string {
 	case "totals":
 		t := s.M.Totals()
 		fmt.Fprintf(&b, "tasks %d %v graphs %d clients %d workers %d ready %d inline %d\n", t.Tasks, t.Counts, t.Graphs, t.Clients, t.Workers, t.ReadyQueued, t.InlineBytes)
-		fmt.Fprintf(&b, "submitted %d forgotten %d assigned %d succeeded %d failed %d cancelled %d retracted %d recomputed %d stale %d\n",
-			t.Submitted, t.Forgotten, t.Assigned, t.Succeeded, t.Failed, t.Cancelled, t.Retracted, t.Recomputed, t.Stale)
+		fmt.Fprintf(&b, "submitted %d forgotten %d assigned %d succeeded %d failed %d cancelled %d retracted %d recomputed %d rescued %d stale %d\n",
+			t.Submitted, t.Forgotten, t.Assigned, t.Succeeded, t.Failed, t.Cancelled, t.Retracted, t.Recomputed, t.Rescued, t.Stale)
 	case "assignment":
 		var as sched.Assignment
 		if !s.M.AssignmentOf(s.task(a.first()), &as) {
@@ -115,6 +115,9 @@ func formatTask(t *sched.TaskInfo) string {
 	text := fmt.Sprintf("%s %s %s", t.Key, t.State, t.Attempt)
 	if t.Worker != 0 {
 		text += " at " + t.Worker.String()
+	}
+	if t.State == sched.TaskRescuing {
+		text += fmt.Sprintf(" %d bytes", t.OutputBytes)
 	}
 	if t.State == sched.TaskSucceeded {
 		text += fmt.Sprintf(" %d bytes on %v", t.OutputBytes, t.Replicas)

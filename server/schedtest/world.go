@@ -24,7 +24,9 @@ type World struct {
 	now    time.Time
 	out    []sched.Effect
 
-	workers    map[ids.WorkerID]*fakeWorker
+	workers map[ids.WorkerID]*fakeWorker
+	// graves are the objects of lost workers, as long as anybody has their memory mapped.
+	graves     map[ids.WorkerID]map[ids.TaskID]sched.Replica
 	nextWorker ids.WorkerID
 	clients    []ids.ClientID
 	nextClient ids.ClientID
@@ -67,6 +69,8 @@ type fakeWorker struct {
 	inbox     []sched.Effect
 	assigned  []sched.Assignment // beside the EffectAssigns in inbox
 	outbox    []sched.Event
+	// maps are the dead whose memory it has.
+	maps map[ids.WorkerID]bool
 }
 
 type attempt struct {
@@ -78,7 +82,7 @@ type attempt struct {
 func NewWorld(source Source) *World {
 	return &World{
 		M: sched.New(sched.Config{InlineResultBytes: 8, InlineBudgetBytes: 64, MaxWorkerDeaths: 3}), source: source,
-		now: time.Unix(1_700_000_000, 0), workers: make(map[ids.WorkerID]*fakeWorker), nextWorker: 1, nextClient: 1,
+		now: time.Unix(1_700_000_000, 0), workers: make(map[ids.WorkerID]*fakeWorker), graves: make(map[ids.WorkerID]map[ids.TaskID]sched.Replica), nextWorker: 1, nextClient: 1,
 		tasks: make(map[ids.TaskID]*modelTask), byKey: make(map[string]ids.TaskID),
 	}
 }
@@ -425,6 +429,9 @@ func clone(ev sched.Event) sched.Event {
 	case sched.ObjectsReported:
 		ev.Gained, ev.Lost = slices.Clone(ev.Gained), slices.Clone(ev.Lost)
 		return ev
+	case sched.RescueFailed:
+		ev.Objects = slices.Clone(ev.Objects)
+		return ev
 	}
 	return ev
 }
@@ -451,10 +458,27 @@ func (w *World) receive(f *fakeWorker, e sched.Effect, a sched.Assignment) {
 			f.queue = slices.Delete(f.queue, i, i+1)
 		}
 		f.report(sched.Report{Task: e.Task, Attempt: e.Attempt, Outcome: outcome})
+	case sched.EffectRescue:
+		w.rescue(f, e)
+	case sched.EffectUnmap:
+		delete(f.maps, e.Dead)
 	case sched.EffectNotify, sched.EffectClientExpired, sched.EffectGraphChanged, sched.EffectGraphRemoved,
 		sched.EffectFunctionUnused, sched.EffectTaskForgotten:
 		// These are for clients and the catalogue.
 	}
+}
+
+// rescue copies an object of a dead worker, if its memory is mapped and nothing goes wrong.
+func (w *World) rescue(f *fakeWorker, e sched.Effect) {
+	r, held := w.graves[e.Dead][e.Task]
+	if own, ok := f.objects[e.Task]; ok && own.Generation == e.Attempt {
+		r = own
+	} else if !f.maps[e.Dead] || !held || r.Generation != e.Attempt || !w.calm && w.chance(20) {
+		f.outbox = append(f.outbox, sched.RescueFailed{Worker: f.id, Dead: e.Dead, Objects: []sched.Replica{{Task: e.Task, Generation: e.Attempt}}})
+		return
+	}
+	f.objects[e.Task] = r
+	f.outbox = append(f.outbox, sched.ObjectsReported{Worker: f.id, Gained: []sched.Stored{{Replica: r}}})
 }
 
 func (f *fakeWorker) report(r sched.Report) {

@@ -129,9 +129,10 @@ func statusOf(ctx context.Context, config Config) (*Status, error) {
 
 // taskStates and workerStates name the states, indexed by them.
 var (
-	taskStates = [9]string{
+	taskStates = [10]string{
 		sched.TaskWaiting: "waiting", sched.TaskReady: "ready", sched.TaskAssigned: "assigned", sched.TaskRunning: "running",
 		sched.TaskSucceeded: "succeeded", sched.TaskFailed: "failed", sched.TaskCancelled: "cancelled", sched.TaskReleased: "released",
+		sched.TaskRescuing: "rescuing",
 	}
 	workerStates = [5]string{
 		front.WorkerActive: "active", front.WorkerDisconnected: "disconnected",

@@ -192,7 +192,7 @@ func (b *book) judge(s *spec, state sched.TaskState, err *sched.TaskError) error
 		if !cancelled {
 			return fmt.Errorf("%s is cancelled though nobody cancelled it: %+v", s.key, err)
 		}
-	case sched.TaskWaiting, sched.TaskReady, sched.TaskAssigned, sched.TaskRunning, sched.TaskReleased:
+	case sched.TaskWaiting, sched.TaskReady, sched.TaskAssigned, sched.TaskRunning, sched.TaskReleased, sched.TaskRescuing:
 		return fmt.Errorf("%s has not ended: state %d", s.key, state)
 	}
 	return nil

@@ -732,7 +732,7 @@ func (c *client) satisfied() bool {
 		u := c.latest[id]
 		switch u.State {
 		case sched.TaskSucceeded, sched.TaskFailed, sched.TaskCancelled:
-		case sched.TaskWaiting, sched.TaskReady, sched.TaskAssigned, sched.TaskRunning, sched.TaskReleased:
+		case sched.TaskWaiting, sched.TaskReady, sched.TaskAssigned, sched.TaskRunning, sched.TaskReleased, sched.TaskRescuing:
 			done = false
 			continue
 		default:

@@ -9,6 +9,8 @@ import (
 
 const (
 	workerCount = 50
+	// machines have as many workers each.
+	machines    = 5
 	clientCount = 3
 
 	// As the scheduler's loop has them.
@@ -51,6 +53,10 @@ type plan struct {
 	tight     bool
 	// longRuns is the share of tasks that run for hundreds of milliseconds.
 	longRuns float64
+	// mapped: workers of one machine have each other's memory mapped once they have fetched from it, and rescue what the dead
+	// leave there. rescueFails is the chance for each object that this does not work.
+	mapped      bool
+	rescueFails float64
 }
 
 func newPlan(r *rand.Rand) plan {
@@ -87,6 +93,8 @@ func newPlan(r *rand.Rand) plan {
 		slabBytes:        64 << 20,
 		tight:            r.IntN(8) == 0,
 		longRuns:         some(0.7, 0.02, 0.4),
+		mapped:           r.IntN(4) > 0,
+		rescueFails:      some(0.5, 0.01, 0.5),
 	}
 	if p.tight {
 		p.slabBytes = 5 << 19
@@ -96,7 +104,7 @@ func newPlan(r *rand.Rand) plan {
 
 // String lists what makes the seed special.
 func (p plan) String() string {
-	return fmt.Sprintf("chaos %.1fs drop %.4f dup %.4f slow %.4f lateRegister %.2f crash %.1fs stop %.1fs leave %.1fs lose %.1fs clientCrash %.1fs executorDies %.4f noRoom %.3f dupAssign %v keepReports %v fixedPorts %v tight %v long %.2f",
+	return fmt.Sprintf("chaos %.1fs drop %.4f dup %.4f slow %.4f lateRegister %.2f crash %.1fs stop %.1fs leave %.1fs lose %.1fs clientCrash %.1fs executorDies %.4f noRoom %.3f dupAssign %v keepReports %v fixedPorts %v tight %v long %.2f mapped %v rescueFails %.2f",
 		p.chaos.Seconds(), p.drop, p.duplicate, p.slow, p.lateRegister, p.crashEvery.Seconds(), p.stopEvery.Seconds(), p.leaveEvery.Seconds(), p.loseEvery.Seconds(),
-		p.clientCrashEvery.Seconds(), p.executorDies, p.noRoom, p.duplicateAssign, p.keepReports, p.fixedPorts, p.tight, p.longRuns)
+		p.clientCrashEvery.Seconds(), p.executorDies, p.noRoom, p.duplicateAssign, p.keepReports, p.fixedPorts, p.tight, p.longRuns, p.mapped, p.rescueFails)
 }

@@ -49,7 +49,7 @@ func (h *host) start() {
 			LaneDepth: 8, FetchObjects: 5, Fetches: 6,
 		}),
 		books: books, small: map[object]uint64{}, values: map[object]uint64{},
-		jobs: map[lifecycle.Ref]*job{}, peers: map[ids.WorkerID]*process{}, lanes: map[laneKey]*lane{},
+		jobs: map[lifecycle.Ref]*job{}, peers: map[ids.WorkerID]*process{}, maps: map[ids.WorkerID]*process{}, lanes: map[laneKey]*lane{},
 		reserved: map[lifecycle.ReservationID]ledger.ReservationID{}, waits: map[ledger.ReservationID]lifecycle.ReservationID{},
 	}
 	h.proc = p
@@ -98,6 +98,7 @@ func (h *host) leave() {
 func (h *host) end() {
 	w := h.w
 	h.proc.dead = true
+	h.buried()
 	h.proc = nil
 	w.after(w.between(50*time.Millisecond, 3*time.Second), h.start)
 }
@@ -124,6 +125,8 @@ type process struct {
 	// heardOn is the session that the scheduler made of link.
 	said  inbound
 	peers map[ids.WorkerID]*process
+	// maps are those whose memory it has mapped, dead or not.
+	maps map[ids.WorkerID]*process
 
 	jobs  map[lifecycle.Ref]*job
 	lanes map[laneKey]*lane
@@ -360,6 +363,9 @@ func (p *process) heard(l *link, said *outbound) {
 	}
 	for _, e := range said.peers {
 		p.peers[e.worker] = e.at
+		if e.at == nil {
+			delete(p.maps, e.worker)
+		}
 	}
 	for i := range said.assignments {
 		p.assigned(&said.assignments[i])
@@ -372,6 +378,9 @@ func (p *process) heard(l *link, said *outbound) {
 	}
 	for _, r := range said.releases {
 		p.push(lifecycle.Released{Object: lifecycle.Object{Task: r.Task, Generation: r.Generation}})
+	}
+	for _, r := range said.rescues {
+		p.rescue(r)
 	}
 	p.pump()
 }

@@ -311,6 +311,7 @@ func (p *process) fetch(e lifecycle.StartFetch) {
 					if over {
 						return
 					}
+					p.mapped(e.Peer, peer)
 					for i := range parts {
 						p.arrived(e.Fetch, &parts[i])
 					}

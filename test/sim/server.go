@@ -21,7 +21,9 @@ type server struct {
 	byID   []*remote
 	byName map[string]*remote
 	// dead are the incarnations whose death was reported.
-	dead     map[string]bool
+	dead map[string]bool
+	// graves are the workers that were ever lost.
+	graves   map[ids.WorkerID]*remote
 	touched  []*session
 	lastLink uint64
 
@@ -70,6 +72,7 @@ type outbound struct {
 	retractions   []sched.TaskRef
 	cancellations []sched.TaskRef
 	releases      []sched.Replica
+	rescues       []rescue
 	reregister    bool
 	stop          string
 }
@@ -90,22 +93,23 @@ type inbound struct {
 	reports []sched.Report
 	gained  []sched.Stored
 	lost    []sched.Replica
+	failed  []sched.RescueFailed
 	leaving bool
 }
 
 func (m *inbound) empty() bool {
-	return len(m.reports)+len(m.gained)+len(m.lost) == 0 && !m.leaving
+	return len(m.reports)+len(m.gained)+len(m.lost)+len(m.failed) == 0 && !m.leaving
 }
 
 // clone makes what the machine may keep.
 func (m inbound) clone() inbound {
-	return inbound{slices.Clone(m.reports), slices.Clone(m.gained), slices.Clone(m.lost), m.leaving}
+	return inbound{slices.Clone(m.reports), slices.Clone(m.gained), slices.Clone(m.lost), slices.Clone(m.failed), m.leaving}
 }
 
 func newServer(w *world, checkEvery int) *server {
 	return &server{
 		w: w, m: sched.New(sched.Config{InlineResultBytes: 4 << 10, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8}),
-		byID: make([]*remote, 1), byName: map[string]*remote{}, dead: map[string]bool{},
+		byID: make([]*remote, 1), byName: map[string]*remote{}, dead: map[string]bool{}, graves: map[ids.WorkerID]*remote{},
 		leases: map[ids.ClientID]*lease{}, functions: map[ids.FunctionHash]bool{},
 		answered: map[string]ids.GraphID{}, assigned: map[sched.TaskRef]ids.WorkerID{}, checkEvery: checkEvery,
 	}
@@ -145,7 +149,7 @@ func (s *server) deepCheck() {
 	}
 }
 
-var effectNames = [...]string{"?", "assign", "retract", "cancel", "release", "notify", "expired", "graph", "graphgone", "unused", "forgotten"}
+var effectNames = [...]string{"?", "assign", "retract", "cancel", "release", "notify", "expired", "graph", "graphgone", "unused", "rescue", "unmap", "forgotten"}
 
 // carryOut does what a step ordered.
 func (s *server) carryOut() {
@@ -178,6 +182,12 @@ func (s *server) carryOut() {
 		case sched.EffectGraphRemoved:
 		case sched.EffectFunctionUnused:
 			delete(s.functions, e.Function)
+		case sched.EffectRescue:
+			o := s.outOf(e.Worker)
+			o.rescues = append(o.rescues, rescue{e.Dead, s.graves[e.Dead].incarnation, object{Task: e.Task, Generation: e.Attempt}})
+		case sched.EffectUnmap:
+			o := s.outOf(e.Worker)
+			o.peers = append(o.peers, peer{e.Dead, nil})
 		case sched.EffectTaskForgotten:
 			if _, ok := s.m.Task(e.Task); ok {
 				w.fail([]ids.TaskID{e.Task}, "%s is forgotten and still there", e.Task)
@@ -312,6 +322,9 @@ func (o *outbound) String() string {
 	for _, r := range o.releases {
 		b = fmt.Appendf(b, "release %s/%s ", r.Task, r.Generation)
 	}
+	for _, r := range o.rescues {
+		b = fmt.Appendf(b, "rescue %s of %s ", r.object, r.dead)
+	}
 	if o.reregister {
 		b = append(b, "reregister "...)
 	}
@@ -333,6 +346,9 @@ func (m *inbound) String() string {
 	}
 	for _, g := range m.lost {
 		b = fmt.Appendf(b, "lost %s/%s ", g.Task, g.Generation)
+	}
+	for _, f := range m.failed {
+		b = fmt.Appendf(b, "not rescued %v of %s ", f.Objects, f.Dead)
 	}
 	if m.leaving {
 		b = append(b, "leaving"...)
@@ -430,9 +446,11 @@ func (s *server) lose(r *remote, cause, stop string) {
 		x.ended = true
 		s.send(x)
 	}
-	s.step(sched.WorkerLost{Worker: r.id, Cause: cause})
+	s.graves[r.id] = r
+	survivors := s.survivors(r, cause)
+	s.step(sched.WorkerLost{Worker: r.id, Cause: cause, Survivors: survivors})
 	for _, o := range s.byID {
-		if o != nil && o.session != nil && o.session.peers[r.id] {
+		if o != nil && o.session != nil && o.session.peers[r.id] && !slices.Contains(survivors, o.id) {
 			out := o.session.building(s)
 			out.peers = append(out.peers, peer{r.id, nil})
 		}
@@ -459,6 +477,10 @@ func (s *server) heard(x *session, said inbound, stats uint64) {
 	if stats > 0 && s.w.chance(0.1) {
 		s.step(sched.RatesMeasured{{From: ids.WorkerID(s.w.rng.IntN(len(s.byID))), To: r.id,
 			BytesPerSecond: 1e6 * (1 + 1e4*s.w.rng.Float64()), Latency: s.w.between(0, time.Millisecond)}})
+	}
+	for _, f := range said.failed {
+		f.Worker, f.Objects = r.id, slices.Clone(f.Objects)
+		s.step(f)
 	}
 	if said.leaving {
 		s.lose(r, "left the cluster", "")

@@ -103,7 +103,9 @@ type TaskCounts struct {
 	// In CANCELLED.
 	Cancelled uint64 `protobuf:"varint,7,opt,name=cancelled,proto3" json:"cancelled,omitempty"`
 	// In RELEASED, or forgotten altogether.
-	Released      uint64 `protobuf:"varint,8,opt,name=released,proto3" json:"released,omitempty"`
+	Released uint64 `protobuf:"varint,8,opt,name=released,proto3" json:"released,omitempty"`
+	// In RESCUING.
+	Rescuing      uint64 `protobuf:"varint,9,opt,name=rescuing,proto3" json:"rescuing,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -190,6 +192,13 @@ func (x *TaskCounts) GetCancelled() uint64 {
 func (x *TaskCounts) GetReleased() uint64 {
 	if x != nil {
 		return x.Released
+	}
+	return 0
+}
+
+func (x *TaskCounts) GetRescuing() uint64 {
+	if x != nil {
+		return x.Rescuing
 	}
 	return 0
 }
@@ -507,7 +516,7 @@ var File_millrace_v1_graph_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_graph_proto_rawDesc = "" +
 	"\n" +
-	"\x17millrace/v1/graph.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xe2\x01\n" +
+	"\x17millrace/v1/graph.proto\x12\vmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\xfe\x01\n" +
 	"\n" +
 	"TaskCounts\x12\x18\n" +
 	"\awaiting\x18\x01 \x01(\x04R\awaiting\x12\x14\n" +
@@ -517,7 +526,8 @@ const file_millrace_v1_graph_proto_rawDesc = "" +
 	"\tsucceeded\x18\x05 \x01(\x04R\tsucceeded\x12\x16\n" +
 	"\x06failed\x18\x06 \x01(\x04R\x06failed\x12\x1c\n" +
 	"\tcancelled\x18\a \x01(\x04R\tcancelled\x12\x1a\n" +
-	"\breleased\x18\b \x01(\x04R\breleased\"\x9c\x01\n" +
+	"\breleased\x18\b \x01(\x04R\breleased\x12\x1a\n" +
+	"\brescuing\x18\t \x01(\x04R\brescuing\"\x9c\x01\n" +
 	"\rPrefixSummary\x12\x16\n" +
 	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12/\n" +
 	"\x06counts\x18\x02 \x01(\v2\x17.millrace.v1.TaskCountsR\x06counts\x12\x1f\n" +

@@ -48,6 +48,9 @@ const (
 	TaskState_TASK_STATE_CANCELLED TaskState = 7
 	// Nobody wants the result any more; its bytes are free. It is recomputed if a new task or client asks for it.
 	TaskState_TASK_STATE_RELEASED TaskState = 8
+	// The worker that alone had its object has died, and others of its host are copying the object out of its memory: it becomes
+	// SUCCEEDED again, or, if that fails, it is computed again.
+	TaskState_TASK_STATE_RESCUING TaskState = 9
 )
 
 // Enum value maps for TaskState.
@@ -62,6 +65,7 @@ var (
 		6: "TASK_STATE_FAILED",
 		7: "TASK_STATE_CANCELLED",
 		8: "TASK_STATE_RELEASED",
+		9: "TASK_STATE_RESCUING",
 	}
 	TaskState_value = map[string]int32{
 		"TASK_STATE_UNSPECIFIED": 0,
@@ -73,6 +77,7 @@ var (
 		"TASK_STATE_FAILED":      6,
 		"TASK_STATE_CANCELLED":   7,
 		"TASK_STATE_RELEASED":    8,
+		"TASK_STATE_RESCUING":    9,
 	}
 )
 
@@ -1072,7 +1077,7 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\tworker_id\x18\x06 \x01(\rR\bworkerId\x12\x1e\n" +
 	"\n" +
 	"generation\x18\a \x01(\rR\n" +
-	"generation*\xea\x01\n" +
+	"generation*\x83\x02\n" +
 	"\tTaskState\x12\x1a\n" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_STATE_WAITING\x10\x01\x12\x14\n" +
@@ -1082,7 +1087,8 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\x14TASK_STATE_SUCCEEDED\x10\x05\x12\x15\n" +
 	"\x11TASK_STATE_FAILED\x10\x06\x12\x18\n" +
 	"\x14TASK_STATE_CANCELLED\x10\a\x12\x17\n" +
-	"\x13TASK_STATE_RELEASED\x10\b*\x8f\x01\n" +
+	"\x13TASK_STATE_RELEASED\x10\b\x12\x17\n" +
+	"\x13TASK_STATE_RESCUING\x10\t*\x8f\x01\n" +
 	"\x06OpKind\x12\x17\n" +
 	"\x13OP_KIND_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eOP_KIND_NATIVE\x10\x01\x12\x19\n" +

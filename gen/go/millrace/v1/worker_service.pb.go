@@ -417,8 +417,10 @@ type SessionRequest struct {
 	Leaving bool `protobuf:"varint,5,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	// Functions that assignments need and that it has not got.
 	MissingFunctions [][]byte `protobuf:"bytes,6,rep,name=missing_functions,json=missingFunctions,proto3" json:"missing_functions,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// What became of rescues, beside the objects that were copied: those are in `objects`.
+	Rescues       []*RescueReport `protobuf:"bytes,7,rep,name=rescues,proto3" json:"rescues,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SessionRequest) Reset() {
@@ -493,6 +495,86 @@ func (x *SessionRequest) GetMissingFunctions() [][]byte {
 	return nil
 }
 
+func (x *SessionRequest) GetRescues() []*RescueReport {
+	if x != nil {
+		return x.Rescues
+	}
+	return nil
+}
+
+// RescueReport is what a worker could not copy out of the memory of a dead one, or that it does not have that mapped any more.
+type RescueReport struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The dead worker, by its number.
+	WorkerId uint32 `protobuf:"varint,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	// Objects that it was asked for and has not got.
+	Failed []*Replica `protobuf:"bytes,2,rep,name=failed,proto3" json:"failed,omitempty"`
+	// Why, for people; empty if none failed.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// The memory is not mapped here: nothing can be rescued from it any more, and it is free as far as this worker is concerned.
+	Unmapped      bool `protobuf:"varint,4,opt,name=unmapped,proto3" json:"unmapped,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RescueReport) Reset() {
+	*x = RescueReport{}
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RescueReport) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RescueReport) ProtoMessage() {}
+
+func (x *RescueReport) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RescueReport.ProtoReflect.Descriptor instead.
+func (*RescueReport) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *RescueReport) GetWorkerId() uint32 {
+	if x != nil {
+		return x.WorkerId
+	}
+	return 0
+}
+
+func (x *RescueReport) GetFailed() []*Replica {
+	if x != nil {
+		return x.Failed
+	}
+	return nil
+}
+
+func (x *RescueReport) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *RescueReport) GetUnmapped() bool {
+	if x != nil {
+		return x.Unmapped
+	}
+	return false
+}
+
 // TaskReport says what became of one attempt.
 type TaskReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -522,7 +604,7 @@ type TaskReport struct {
 
 func (x *TaskReport) Reset() {
 	*x = TaskReport{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[4]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -534,7 +616,7 @@ func (x *TaskReport) String() string {
 func (*TaskReport) ProtoMessage() {}
 
 func (x *TaskReport) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[4]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -547,7 +629,7 @@ func (x *TaskReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskReport.ProtoReflect.Descriptor instead.
 func (*TaskReport) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{4}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TaskReport) GetTaskId() uint64 {
@@ -637,7 +719,7 @@ type Unreachable struct {
 
 func (x *Unreachable) Reset() {
 	*x = Unreachable{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[5]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -649,7 +731,7 @@ func (x *Unreachable) String() string {
 func (*Unreachable) ProtoMessage() {}
 
 func (x *Unreachable) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[5]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -662,7 +744,7 @@ func (x *Unreachable) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Unreachable.ProtoReflect.Descriptor instead.
 func (*Unreachable) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{5}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Unreachable) GetTaskId() uint64 {
@@ -708,7 +790,7 @@ type ObjectReport struct {
 
 func (x *ObjectReport) Reset() {
 	*x = ObjectReport{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[6]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -720,7 +802,7 @@ func (x *ObjectReport) String() string {
 func (*ObjectReport) ProtoMessage() {}
 
 func (x *ObjectReport) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[6]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -733,7 +815,7 @@ func (x *ObjectReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObjectReport.ProtoReflect.Descriptor instead.
 func (*ObjectReport) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{6}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ObjectReport) GetReplica() *Replica {
@@ -794,7 +876,7 @@ type WorkerStats struct {
 
 func (x *WorkerStats) Reset() {
 	*x = WorkerStats{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[7]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +888,7 @@ func (x *WorkerStats) String() string {
 func (*WorkerStats) ProtoMessage() {}
 
 func (x *WorkerStats) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[7]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +901,7 @@ func (x *WorkerStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkerStats.ProtoReflect.Descriptor instead.
 func (*WorkerStats) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{7}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *WorkerStats) GetMemoryUsedBytes() uint64 {
@@ -946,14 +1028,16 @@ type SessionResponse struct {
 	// Forget this session and register anew (the scheduler gave this incarnation up while it was silent).
 	Reregister bool `protobuf:"varint,11,opt,name=reregister,proto3" json:"reregister,omitempty"`
 	// When objects on the worker will be needed; sent while it reports memory_pressure.
-	NextUses      []*NextUse `protobuf:"bytes,12,rep,name=next_uses,json=nextUses,proto3" json:"next_uses,omitempty"`
+	NextUses []*NextUse `protobuf:"bytes,12,rep,name=next_uses,json=nextUses,proto3" json:"next_uses,omitempty"`
+	// Objects to be copied out of the memory of dead workers.
+	Rescues       []*Rescue `protobuf:"bytes,13,rep,name=rescues,proto3" json:"rescues,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SessionResponse) Reset() {
 	*x = SessionResponse{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[8]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -965,7 +1049,7 @@ func (x *SessionResponse) String() string {
 func (*SessionResponse) ProtoMessage() {}
 
 func (x *SessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[8]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -978,7 +1062,7 @@ func (x *SessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionResponse.ProtoReflect.Descriptor instead.
 func (*SessionResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{8}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SessionResponse) GetRegistered() *Registered {
@@ -1065,6 +1149,98 @@ func (x *SessionResponse) GetNextUses() []*NextUse {
 	return nil
 }
 
+func (x *SessionResponse) GetRescues() []*Rescue {
+	if x != nil {
+		return x.Rescues
+	}
+	return nil
+}
+
+// Rescue orders copies of objects that only a dead worker had, from one that may have its memory mapped. That one makes sure that
+// the process has ended and that the memory is of the incarnation named, and copies them like inputs: each is reported in
+// SessionRequest.objects, or as failed in SessionRequest.rescues. The memory is kept mapped until a Peer without an address says that
+// the dead worker is gone.
+type Rescue struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The dead worker, by its number.
+	WorkerId uint32 `protobuf:"varint,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
+	// Its incarnation.
+	Incarnation string `protobuf:"bytes,2,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// host:port of its DataService, by which its memory is known.
+	DataAddress string `protobuf:"bytes,3,opt,name=data_address,json=dataAddress,proto3" json:"data_address,omitempty"`
+	// Its name, for messages.
+	Name string `protobuf:"bytes,4,opt,name=name,proto3" json:"name,omitempty"`
+	// The objects.
+	Objects       []*Replica `protobuf:"bytes,5,rep,name=objects,proto3" json:"objects,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Rescue) Reset() {
+	*x = Rescue{}
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Rescue) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Rescue) ProtoMessage() {}
+
+func (x *Rescue) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Rescue.ProtoReflect.Descriptor instead.
+func (*Rescue) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Rescue) GetWorkerId() uint32 {
+	if x != nil {
+		return x.WorkerId
+	}
+	return 0
+}
+
+func (x *Rescue) GetIncarnation() string {
+	if x != nil {
+		return x.Incarnation
+	}
+	return ""
+}
+
+func (x *Rescue) GetDataAddress() string {
+	if x != nil {
+		return x.DataAddress
+	}
+	return ""
+}
+
+func (x *Rescue) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Rescue) GetObjects() []*Replica {
+	if x != nil {
+		return x.Objects
+	}
+	return nil
+}
+
 // NextUse says when an object will be needed.
 type NextUse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1080,7 +1256,7 @@ type NextUse struct {
 
 func (x *NextUse) Reset() {
 	*x = NextUse{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[9]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1092,7 +1268,7 @@ func (x *NextUse) String() string {
 func (*NextUse) ProtoMessage() {}
 
 func (x *NextUse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[9]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1105,7 +1281,7 @@ func (x *NextUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NextUse.ProtoReflect.Descriptor instead.
 func (*NextUse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{9}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *NextUse) GetTaskId() uint64 {
@@ -1146,7 +1322,7 @@ type Registered struct {
 
 func (x *Registered) Reset() {
 	*x = Registered{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[10]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1158,7 +1334,7 @@ func (x *Registered) String() string {
 func (*Registered) ProtoMessage() {}
 
 func (x *Registered) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[10]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1171,7 +1347,7 @@ func (x *Registered) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registered.ProtoReflect.Descriptor instead.
 func (*Registered) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{10}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Registered) GetWorkerId() uint32 {
@@ -1215,7 +1391,7 @@ type OpDefinition struct {
 
 func (x *OpDefinition) Reset() {
 	*x = OpDefinition{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[11]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1227,7 +1403,7 @@ func (x *OpDefinition) String() string {
 func (*OpDefinition) ProtoMessage() {}
 
 func (x *OpDefinition) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[11]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1240,7 +1416,7 @@ func (x *OpDefinition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use OpDefinition.ProtoReflect.Descriptor instead.
 func (*OpDefinition) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{11}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *OpDefinition) GetOpId() uint32 {
@@ -1262,7 +1438,7 @@ type Peer struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its number.
 	WorkerId uint32 `protobuf:"varint,1,opt,name=worker_id,json=workerId,proto3" json:"worker_id,omitempty"`
-	// host:port of its DataService. Empty: it is gone.
+	// host:port of its DataService. Empty: it is gone, and nothing is wanted from its memory.
 	DataAddress string `protobuf:"bytes,2,opt,name=data_address,json=dataAddress,proto3" json:"data_address,omitempty"`
 	// Its name, for messages.
 	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
@@ -1272,7 +1448,7 @@ type Peer struct {
 
 func (x *Peer) Reset() {
 	*x = Peer{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[12]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1284,7 +1460,7 @@ func (x *Peer) String() string {
 func (*Peer) ProtoMessage() {}
 
 func (x *Peer) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[12]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1297,7 +1473,7 @@ func (x *Peer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Peer.ProtoReflect.Descriptor instead.
 func (*Peer) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{12}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Peer) GetWorkerId() uint32 {
@@ -1354,7 +1530,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[13]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1366,7 +1542,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[13]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1379,7 +1555,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{13}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Assignment) GetTaskId() uint64 {
@@ -1489,7 +1665,7 @@ type Input struct {
 
 func (x *Input) Reset() {
 	*x = Input{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[14]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1501,7 +1677,7 @@ func (x *Input) String() string {
 func (*Input) ProtoMessage() {}
 
 func (x *Input) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[14]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1514,7 +1690,7 @@ func (x *Input) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Input.ProtoReflect.Descriptor instead.
 func (*Input) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{14}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Input) GetTaskId() uint64 {
@@ -1574,7 +1750,7 @@ type ReportWorkerDeathRequest struct {
 
 func (x *ReportWorkerDeathRequest) Reset() {
 	*x = ReportWorkerDeathRequest{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[15]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1586,7 +1762,7 @@ func (x *ReportWorkerDeathRequest) String() string {
 func (*ReportWorkerDeathRequest) ProtoMessage() {}
 
 func (x *ReportWorkerDeathRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[15]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1599,7 +1775,7 @@ func (x *ReportWorkerDeathRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportWorkerDeathRequest.ProtoReflect.Descriptor instead.
 func (*ReportWorkerDeathRequest) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{15}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReportWorkerDeathRequest) GetName() string {
@@ -1632,7 +1808,7 @@ type ReportWorkerDeathResponse struct {
 
 func (x *ReportWorkerDeathResponse) Reset() {
 	*x = ReportWorkerDeathResponse{}
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[16]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1644,7 +1820,7 @@ func (x *ReportWorkerDeathResponse) String() string {
 func (*ReportWorkerDeathResponse) ProtoMessage() {}
 
 func (x *ReportWorkerDeathResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_worker_service_proto_msgTypes[16]
+	mi := &file_millrace_v1_worker_service_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1657,7 +1833,7 @@ func (x *ReportWorkerDeathResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportWorkerDeathResponse.ProtoReflect.Descriptor instead.
 func (*ReportWorkerDeathResponse) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{16}
+	return file_millrace_v1_worker_service_proto_rawDescGZIP(), []int{18}
 }
 
 var File_millrace_v1_worker_service_proto protoreflect.FileDescriptor
@@ -1696,14 +1872,20 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"<\n" +
 	"\aTaskRef\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
-	"\aattempt\x18\x02 \x01(\rR\aattempt\"\xa2\x02\n" +
+	"\aattempt\x18\x02 \x01(\rR\aattempt\"\xd7\x02\n" +
 	"\x0eSessionRequest\x125\n" +
 	"\bregister\x18\x01 \x01(\v2\x19.millrace.v1.RegistrationR\bregister\x12-\n" +
 	"\x05tasks\x18\x02 \x03(\v2\x17.millrace.v1.TaskReportR\x05tasks\x123\n" +
 	"\aobjects\x18\x03 \x03(\v2\x19.millrace.v1.ObjectReportR\aobjects\x12.\n" +
 	"\x05stats\x18\x04 \x01(\v2\x18.millrace.v1.WorkerStatsR\x05stats\x12\x18\n" +
 	"\aleaving\x18\x05 \x01(\bR\aleaving\x12+\n" +
-	"\x11missing_functions\x18\x06 \x03(\fR\x10missingFunctions\"\x82\x03\n" +
+	"\x11missing_functions\x18\x06 \x03(\fR\x10missingFunctions\x123\n" +
+	"\arescues\x18\a \x03(\v2\x19.millrace.v1.RescueReportR\arescues\"\x8d\x01\n" +
+	"\fRescueReport\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12,\n" +
+	"\x06failed\x18\x02 \x03(\v2\x14.millrace.v1.ReplicaR\x06failed\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x1a\n" +
+	"\bunmapped\x18\x04 \x01(\bR\bunmapped\"\x82\x03\n" +
 	"\n" +
 	"TaskReport\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
@@ -1745,7 +1927,7 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\rspill_failure\x18\f \x01(\tR\fspillFailure\x12'\n" +
 	"\x05lanes\x18\r \x03(\v2\x11.millrace.v1.LaneR\x05lanes\x125\n" +
 	"\n" +
-	"gpu_health\x18\x0e \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\"\xc0\x04\n" +
+	"gpu_health\x18\x0e \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\"\xef\x04\n" +
 	"\x0fSessionResponse\x127\n" +
 	"\n" +
 	"registered\x18\x01 \x01(\v2\x17.millrace.v1.RegisteredR\n" +
@@ -1764,7 +1946,14 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
 	"reregister\x18\v \x01(\bR\n" +
 	"reregister\x121\n" +
-	"\tnext_uses\x18\f \x03(\v2\x14.millrace.v1.NextUseR\bnextUses\"V\n" +
+	"\tnext_uses\x18\f \x03(\v2\x14.millrace.v1.NextUseR\bnextUses\x12-\n" +
+	"\arescues\x18\r \x03(\v2\x13.millrace.v1.RescueR\arescues\"\xae\x01\n" +
+	"\x06Rescue\x12\x1b\n" +
+	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12 \n" +
+	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12!\n" +
+	"\fdata_address\x18\x03 \x01(\tR\vdataAddress\x12\x12\n" +
+	"\x04name\x18\x04 \x01(\tR\x04name\x12.\n" +
+	"\aobjects\x18\x05 \x03(\v2\x14.millrace.v1.ReplicaR\aobjects\"V\n" +
 	"\aNextUse\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +
@@ -1847,77 +2036,83 @@ func file_millrace_v1_worker_service_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_worker_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_millrace_v1_worker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_millrace_v1_worker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_millrace_v1_worker_service_proto_goTypes = []any{
 	(TaskOutcome)(0),                  // 0: millrace.v1.TaskOutcome
 	(*Registration)(nil),              // 1: millrace.v1.Registration
 	(*Replica)(nil),                   // 2: millrace.v1.Replica
 	(*TaskRef)(nil),                   // 3: millrace.v1.TaskRef
 	(*SessionRequest)(nil),            // 4: millrace.v1.SessionRequest
-	(*TaskReport)(nil),                // 5: millrace.v1.TaskReport
-	(*Unreachable)(nil),               // 6: millrace.v1.Unreachable
-	(*ObjectReport)(nil),              // 7: millrace.v1.ObjectReport
-	(*WorkerStats)(nil),               // 8: millrace.v1.WorkerStats
-	(*SessionResponse)(nil),           // 9: millrace.v1.SessionResponse
-	(*NextUse)(nil),                   // 10: millrace.v1.NextUse
-	(*Registered)(nil),                // 11: millrace.v1.Registered
-	(*OpDefinition)(nil),              // 12: millrace.v1.OpDefinition
-	(*Peer)(nil),                      // 13: millrace.v1.Peer
-	(*Assignment)(nil),                // 14: millrace.v1.Assignment
-	(*Input)(nil),                     // 15: millrace.v1.Input
-	(*ReportWorkerDeathRequest)(nil),  // 16: millrace.v1.ReportWorkerDeathRequest
-	(*ReportWorkerDeathResponse)(nil), // 17: millrace.v1.ReportWorkerDeathResponse
-	nil,                               // 18: millrace.v1.Registration.ResourcesEntry
-	nil,                               // 19: millrace.v1.Assignment.ResourcesEntry
-	(DeviceKind)(0),                   // 20: millrace.v1.DeviceKind
-	(*Gpu)(nil),                       // 21: millrace.v1.Gpu
-	(*TaskError)(nil),                 // 22: millrace.v1.TaskError
-	(*Lane)(nil),                      // 23: millrace.v1.Lane
-	(*GpuHealth)(nil),                 // 24: millrace.v1.GpuHealth
-	(*Function)(nil),                  // 25: millrace.v1.Function
-	(*durationpb.Duration)(nil),       // 26: google.protobuf.Duration
-	(*Op)(nil),                        // 27: millrace.v1.Op
-	(*WorkerDeath)(nil),               // 28: millrace.v1.WorkerDeath
+	(*RescueReport)(nil),              // 5: millrace.v1.RescueReport
+	(*TaskReport)(nil),                // 6: millrace.v1.TaskReport
+	(*Unreachable)(nil),               // 7: millrace.v1.Unreachable
+	(*ObjectReport)(nil),              // 8: millrace.v1.ObjectReport
+	(*WorkerStats)(nil),               // 9: millrace.v1.WorkerStats
+	(*SessionResponse)(nil),           // 10: millrace.v1.SessionResponse
+	(*Rescue)(nil),                    // 11: millrace.v1.Rescue
+	(*NextUse)(nil),                   // 12: millrace.v1.NextUse
+	(*Registered)(nil),                // 13: millrace.v1.Registered
+	(*OpDefinition)(nil),              // 14: millrace.v1.OpDefinition
+	(*Peer)(nil),                      // 15: millrace.v1.Peer
+	(*Assignment)(nil),                // 16: millrace.v1.Assignment
+	(*Input)(nil),                     // 17: millrace.v1.Input
+	(*ReportWorkerDeathRequest)(nil),  // 18: millrace.v1.ReportWorkerDeathRequest
+	(*ReportWorkerDeathResponse)(nil), // 19: millrace.v1.ReportWorkerDeathResponse
+	nil,                               // 20: millrace.v1.Registration.ResourcesEntry
+	nil,                               // 21: millrace.v1.Assignment.ResourcesEntry
+	(DeviceKind)(0),                   // 22: millrace.v1.DeviceKind
+	(*Gpu)(nil),                       // 23: millrace.v1.Gpu
+	(*TaskError)(nil),                 // 24: millrace.v1.TaskError
+	(*Lane)(nil),                      // 25: millrace.v1.Lane
+	(*GpuHealth)(nil),                 // 26: millrace.v1.GpuHealth
+	(*Function)(nil),                  // 27: millrace.v1.Function
+	(*durationpb.Duration)(nil),       // 28: google.protobuf.Duration
+	(*Op)(nil),                        // 29: millrace.v1.Op
+	(*WorkerDeath)(nil),               // 30: millrace.v1.WorkerDeath
 }
 var file_millrace_v1_worker_service_proto_depIdxs = []int32{
-	20, // 0: millrace.v1.Registration.device:type_name -> millrace.v1.DeviceKind
-	18, // 1: millrace.v1.Registration.resources:type_name -> millrace.v1.Registration.ResourcesEntry
+	22, // 0: millrace.v1.Registration.device:type_name -> millrace.v1.DeviceKind
+	20, // 1: millrace.v1.Registration.resources:type_name -> millrace.v1.Registration.ResourcesEntry
 	2,  // 2: millrace.v1.Registration.inventory:type_name -> millrace.v1.Replica
 	3,  // 3: millrace.v1.Registration.running:type_name -> millrace.v1.TaskRef
-	21, // 4: millrace.v1.Registration.gpu:type_name -> millrace.v1.Gpu
+	23, // 4: millrace.v1.Registration.gpu:type_name -> millrace.v1.Gpu
 	1,  // 5: millrace.v1.SessionRequest.register:type_name -> millrace.v1.Registration
-	5,  // 6: millrace.v1.SessionRequest.tasks:type_name -> millrace.v1.TaskReport
-	7,  // 7: millrace.v1.SessionRequest.objects:type_name -> millrace.v1.ObjectReport
-	8,  // 8: millrace.v1.SessionRequest.stats:type_name -> millrace.v1.WorkerStats
-	0,  // 9: millrace.v1.TaskReport.outcome:type_name -> millrace.v1.TaskOutcome
-	22, // 10: millrace.v1.TaskReport.error:type_name -> millrace.v1.TaskError
-	6,  // 11: millrace.v1.TaskReport.unreachable:type_name -> millrace.v1.Unreachable
-	2,  // 12: millrace.v1.ObjectReport.replica:type_name -> millrace.v1.Replica
-	23, // 13: millrace.v1.WorkerStats.lanes:type_name -> millrace.v1.Lane
-	24, // 14: millrace.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
-	11, // 15: millrace.v1.SessionResponse.registered:type_name -> millrace.v1.Registered
-	12, // 16: millrace.v1.SessionResponse.ops:type_name -> millrace.v1.OpDefinition
-	25, // 17: millrace.v1.SessionResponse.functions:type_name -> millrace.v1.Function
-	13, // 18: millrace.v1.SessionResponse.peers:type_name -> millrace.v1.Peer
-	14, // 19: millrace.v1.SessionResponse.assignments:type_name -> millrace.v1.Assignment
-	3,  // 20: millrace.v1.SessionResponse.retractions:type_name -> millrace.v1.TaskRef
-	3,  // 21: millrace.v1.SessionResponse.cancellations:type_name -> millrace.v1.TaskRef
-	2,  // 22: millrace.v1.SessionResponse.releases:type_name -> millrace.v1.Replica
-	10, // 23: millrace.v1.SessionResponse.next_uses:type_name -> millrace.v1.NextUse
-	26, // 24: millrace.v1.Registered.lease:type_name -> google.protobuf.Duration
-	27, // 25: millrace.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	15, // 26: millrace.v1.Assignment.inputs:type_name -> millrace.v1.Input
-	19, // 27: millrace.v1.Assignment.resources:type_name -> millrace.v1.Assignment.ResourcesEntry
-	28, // 28: millrace.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	4,  // 29: millrace.v1.WorkerService.Session:input_type -> millrace.v1.SessionRequest
-	16, // 30: millrace.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.v1.ReportWorkerDeathRequest
-	9,  // 31: millrace.v1.WorkerService.Session:output_type -> millrace.v1.SessionResponse
-	17, // 32: millrace.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.v1.ReportWorkerDeathResponse
-	31, // [31:33] is the sub-list for method output_type
-	29, // [29:31] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	6,  // 6: millrace.v1.SessionRequest.tasks:type_name -> millrace.v1.TaskReport
+	8,  // 7: millrace.v1.SessionRequest.objects:type_name -> millrace.v1.ObjectReport
+	9,  // 8: millrace.v1.SessionRequest.stats:type_name -> millrace.v1.WorkerStats
+	5,  // 9: millrace.v1.SessionRequest.rescues:type_name -> millrace.v1.RescueReport
+	2,  // 10: millrace.v1.RescueReport.failed:type_name -> millrace.v1.Replica
+	0,  // 11: millrace.v1.TaskReport.outcome:type_name -> millrace.v1.TaskOutcome
+	24, // 12: millrace.v1.TaskReport.error:type_name -> millrace.v1.TaskError
+	7,  // 13: millrace.v1.TaskReport.unreachable:type_name -> millrace.v1.Unreachable
+	2,  // 14: millrace.v1.ObjectReport.replica:type_name -> millrace.v1.Replica
+	25, // 15: millrace.v1.WorkerStats.lanes:type_name -> millrace.v1.Lane
+	26, // 16: millrace.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
+	13, // 17: millrace.v1.SessionResponse.registered:type_name -> millrace.v1.Registered
+	14, // 18: millrace.v1.SessionResponse.ops:type_name -> millrace.v1.OpDefinition
+	27, // 19: millrace.v1.SessionResponse.functions:type_name -> millrace.v1.Function
+	15, // 20: millrace.v1.SessionResponse.peers:type_name -> millrace.v1.Peer
+	16, // 21: millrace.v1.SessionResponse.assignments:type_name -> millrace.v1.Assignment
+	3,  // 22: millrace.v1.SessionResponse.retractions:type_name -> millrace.v1.TaskRef
+	3,  // 23: millrace.v1.SessionResponse.cancellations:type_name -> millrace.v1.TaskRef
+	2,  // 24: millrace.v1.SessionResponse.releases:type_name -> millrace.v1.Replica
+	12, // 25: millrace.v1.SessionResponse.next_uses:type_name -> millrace.v1.NextUse
+	11, // 26: millrace.v1.SessionResponse.rescues:type_name -> millrace.v1.Rescue
+	2,  // 27: millrace.v1.Rescue.objects:type_name -> millrace.v1.Replica
+	28, // 28: millrace.v1.Registered.lease:type_name -> google.protobuf.Duration
+	29, // 29: millrace.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	17, // 30: millrace.v1.Assignment.inputs:type_name -> millrace.v1.Input
+	21, // 31: millrace.v1.Assignment.resources:type_name -> millrace.v1.Assignment.ResourcesEntry
+	30, // 32: millrace.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
+	4,  // 33: millrace.v1.WorkerService.Session:input_type -> millrace.v1.SessionRequest
+	18, // 34: millrace.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.v1.ReportWorkerDeathRequest
+	10, // 35: millrace.v1.WorkerService.Session:output_type -> millrace.v1.SessionResponse
+	19, // 36: millrace.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.v1.ReportWorkerDeathResponse
+	35, // [35:37] is the sub-list for method output_type
+	33, // [33:35] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_service_proto_init() }
@@ -1933,7 +2128,7 @@ func file_millrace_v1_worker_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_worker_service_proto_rawDesc), len(file_millrace_v1_worker_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   19,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

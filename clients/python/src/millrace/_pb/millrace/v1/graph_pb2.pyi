@@ -24,7 +24,7 @@ GRAPH_STATE_FAILED: GraphState
 GRAPH_STATE_CANCELLED: GraphState
 
 class TaskCounts(_message.Message):
-    __slots__ = ("waiting", "ready", "assigned", "running", "succeeded", "failed", "cancelled", "released")
+    __slots__ = ("waiting", "ready", "assigned", "running", "succeeded", "failed", "cancelled", "released", "rescuing")
     WAITING_FIELD_NUMBER: _ClassVar[int]
     READY_FIELD_NUMBER: _ClassVar[int]
     ASSIGNED_FIELD_NUMBER: _ClassVar[int]
@@ -33,6 +33,7 @@ class TaskCounts(_message.Message):
     FAILED_FIELD_NUMBER: _ClassVar[int]
     CANCELLED_FIELD_NUMBER: _ClassVar[int]
     RELEASED_FIELD_NUMBER: _ClassVar[int]
+    RESCUING_FIELD_NUMBER: _ClassVar[int]
     waiting: int
     ready: int
     assigned: int
@@ -41,7 +42,8 @@ class TaskCounts(_message.Message):
     failed: int
     cancelled: int
     released: int
-    def __init__(self, waiting: _Optional[int] = ..., ready: _Optional[int] = ..., assigned: _Optional[int] = ..., running: _Optional[int] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ..., cancelled: _Optional[int] = ..., released: _Optional[int] = ...) -> None: ...
+    rescuing: int
+    def __init__(self, waiting: _Optional[int] = ..., ready: _Optional[int] = ..., assigned: _Optional[int] = ..., running: _Optional[int] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ..., cancelled: _Optional[int] = ..., released: _Optional[int] = ..., rescuing: _Optional[int] = ...) -> None: ...
 
 class PrefixSummary(_message.Message):
     __slots__ = ("prefix", "counts", "run_seconds", "output_bytes")

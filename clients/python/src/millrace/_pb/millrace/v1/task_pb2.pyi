@@ -23,6 +23,7 @@ class TaskState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     TASK_STATE_FAILED: _ClassVar[TaskState]
     TASK_STATE_CANCELLED: _ClassVar[TaskState]
     TASK_STATE_RELEASED: _ClassVar[TaskState]
+    TASK_STATE_RESCUING: _ClassVar[TaskState]
 
 class OpKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
@@ -41,6 +42,7 @@ TASK_STATE_SUCCEEDED: TaskState
 TASK_STATE_FAILED: TaskState
 TASK_STATE_CANCELLED: TaskState
 TASK_STATE_RELEASED: TaskState
+TASK_STATE_RESCUING: TaskState
 OP_KIND_UNSPECIFIED: OpKind
 OP_KIND_NATIVE: OpKind
 OP_KIND_PYTHON_IMPORT: OpKind

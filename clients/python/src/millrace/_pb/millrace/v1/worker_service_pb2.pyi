@@ -95,20 +95,34 @@ class TaskRef(_message.Message):
     def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("register", "tasks", "objects", "stats", "leaving", "missing_functions")
+    __slots__ = ("register", "tasks", "objects", "stats", "leaving", "missing_functions", "rescues")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     STATS_FIELD_NUMBER: _ClassVar[int]
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     MISSING_FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
+    RESCUES_FIELD_NUMBER: _ClassVar[int]
     register: Registration
     tasks: _containers.RepeatedCompositeFieldContainer[TaskReport]
     objects: _containers.RepeatedCompositeFieldContainer[ObjectReport]
     stats: WorkerStats
     leaving: bool
     missing_functions: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, register: _Optional[_Union[Registration, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., objects: _Optional[_Iterable[_Union[ObjectReport, _Mapping]]] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., leaving: bool = ..., missing_functions: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    rescues: _containers.RepeatedCompositeFieldContainer[RescueReport]
+    def __init__(self, register: _Optional[_Union[Registration, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., objects: _Optional[_Iterable[_Union[ObjectReport, _Mapping]]] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., leaving: bool = ..., missing_functions: _Optional[_Iterable[bytes]] = ..., rescues: _Optional[_Iterable[_Union[RescueReport, _Mapping]]] = ...) -> None: ...
+
+class RescueReport(_message.Message):
+    __slots__ = ("worker_id", "failed", "reason", "unmapped")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    UNMAPPED_FIELD_NUMBER: _ClassVar[int]
+    worker_id: int
+    failed: _containers.RepeatedCompositeFieldContainer[Replica]
+    reason: str
+    unmapped: bool
+    def __init__(self, worker_id: _Optional[int] = ..., failed: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., reason: _Optional[str] = ..., unmapped: bool = ...) -> None: ...
 
 class TaskReport(_message.Message):
     __slots__ = ("task_id", "attempt", "outcome", "output_bytes", "inline_result", "error", "run_nanos", "unreachable", "log_tail", "fetched_bytes")
@@ -189,7 +203,7 @@ class WorkerStats(_message.Message):
     def __init__(self, memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., memory_evictable_bytes: _Optional[int] = ..., memory_pressure: bool = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., lanes: _Optional[_Iterable[_Union[_worker_pb2.Lane, _Mapping]]] = ..., gpu_health: _Optional[_Union[_worker_pb2.GpuHealth, _Mapping]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("registered", "ops", "functions", "peers", "assignments", "retractions", "cancellations", "releases", "drain", "stop_reason", "reregister", "next_uses")
+    __slots__ = ("registered", "ops", "functions", "peers", "assignments", "retractions", "cancellations", "releases", "drain", "stop_reason", "reregister", "next_uses", "rescues")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -202,6 +216,7 @@ class SessionResponse(_message.Message):
     STOP_REASON_FIELD_NUMBER: _ClassVar[int]
     REREGISTER_FIELD_NUMBER: _ClassVar[int]
     NEXT_USES_FIELD_NUMBER: _ClassVar[int]
+    RESCUES_FIELD_NUMBER: _ClassVar[int]
     registered: Registered
     ops: _containers.RepeatedCompositeFieldContainer[OpDefinition]
     functions: _containers.RepeatedCompositeFieldContainer[_task_pb2.Function]
@@ -214,7 +229,22 @@ class SessionResponse(_message.Message):
     stop_reason: str
     reregister: bool
     next_uses: _containers.RepeatedCompositeFieldContainer[NextUse]
-    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., retractions: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., drain: bool = ..., stop_reason: _Optional[str] = ..., reregister: bool = ..., next_uses: _Optional[_Iterable[_Union[NextUse, _Mapping]]] = ...) -> None: ...
+    rescues: _containers.RepeatedCompositeFieldContainer[Rescue]
+    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., retractions: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., drain: bool = ..., stop_reason: _Optional[str] = ..., reregister: bool = ..., next_uses: _Optional[_Iterable[_Union[NextUse, _Mapping]]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ...) -> None: ...
+
+class Rescue(_message.Message):
+    __slots__ = ("worker_id", "incarnation", "data_address", "name", "objects")
+    WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    DATA_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    worker_id: int
+    incarnation: str
+    data_address: str
+    name: str
+    objects: _containers.RepeatedCompositeFieldContainer[Replica]
+    def __init__(self, worker_id: _Optional[int] = ..., incarnation: _Optional[str] = ..., data_address: _Optional[str] = ..., name: _Optional[str] = ..., objects: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
 
 class NextUse(_message.Message):
     __slots__ = ("task_id", "generation", "rank")

@@ -1,0 +1,97 @@
+package loop
+
+import (
+	"slices"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// graveTime is how long the memory of a dead worker is remembered at most: survivors unmap it by themselves before.
+const graveTime = time.Minute
+
+// grave is a lost worker whose memory others may have mapped.
+type grave struct {
+	peer        front.Peer
+	incarnation string
+	since       time.Time
+	// mapped are the survivors that have not said that they have unmapped it.
+	mapped []ids.WorkerID
+}
+
+// bury lists the workers that may have the memory of a lost one mapped: those of its host that have fetched from it by a path that
+// maps it; if none has said so yet, those that were told where it is. Each makes sure by itself.
+func (l *Loop) bury(dead *worker) []ids.WorkerID {
+	var sure, possible []ids.WorkerID
+	for _, s := range l.workers.sessions() {
+		w := s.worker
+		if w == dead || w.registration.Worker.Host != dead.registration.Worker.Host || dead.registration.DataAddress == "" {
+			continue
+		}
+		if slices.ContainsFunc(w.stats.Lanes, func(lane front.Lane) bool { return lane.Peer == dead.id && mapped(lane) }) {
+			sure = append(sure, w.id)
+		} else if s.peers.has(uint64(dead.id)) {
+			possible = append(possible, w.id)
+		}
+	}
+	survivors := sure
+	if len(sure) == 0 {
+		survivors = possible
+	}
+	if len(survivors) == 0 {
+		return nil
+	}
+	l.workers.graves[dead.id] = &grave{peer: dead.peer(), incarnation: dead.incarnation, since: l.now, mapped: slices.Clone(survivors)}
+	l.timers.at(l.now.Add(graveTime), func(time.Time) { delete(l.workers.graves, dead.id) })
+	return survivors
+}
+
+// mapped says whether who takes a lane has the memory of the peer mapped.
+func mapped(lane front.Lane) bool {
+	return lane.State == front.LaneOpen && (lane.Path == "borrow" || lane.Path == "ipc")
+}
+
+// rescue orders the copy of an object out of a dead worker's memory.
+func (l *Loop) rescue(effect *sched.Effect) {
+	s, g := l.sessionOf(effect.Worker), l.workers.graves[effect.Dead]
+	if s == nil || g == nil {
+		return
+	}
+	object, _, _ := l.machine.ReplicasOf(effect.Task, nil)
+	object.Generation = effect.Attempt
+	if n := len(s.building.Rescues); n == 0 || s.building.Rescues[n-1].Dead.Worker != effect.Dead {
+		s.building.Rescues = append(s.building.Rescues, front.Rescue{Dead: g.peer, Incarnation: g.incarnation})
+	}
+	last := &s.building.Rescues[len(s.building.Rescues)-1]
+	last.Objects = append(last.Objects, object)
+}
+
+// unmap tells a worker that nothing more is wanted from a dead one.
+func (l *Loop) unmap(effect *sched.Effect) {
+	if s, g := l.sessionOf(effect.Worker), l.workers.graves[effect.Dead]; s != nil && g != nil {
+		s.building.Peers = append(s.building.Peers, front.Peer{Worker: effect.Dead, Name: g.peer.Name})
+	}
+}
+
+// rescueReported takes in what a survivor says.
+func (l *Loop) rescueReported(w *worker, report front.RescueReport) {
+	g := l.workers.graves[report.Dead]
+	if len(report.Failed) > 0 {
+		name := report.Dead.String()
+		if g != nil {
+			name = g.peer.Name
+		}
+		l.log.Warn("objects of a dead worker could not be copied", "dead", name, "by", w.name, "objects", len(report.Failed), "reason", report.Reason)
+		l.step(sched.RescueFailed{Worker: w.id, Dead: report.Dead, Objects: report.Failed})
+	}
+	if !report.Unmapped || g == nil {
+		return
+	}
+	if i := slices.Index(g.mapped, w.id); i >= 0 {
+		if g.mapped = slices.Delete(g.mapped, i, i+1); len(g.mapped) == 0 {
+			l.log.Info("the memory of a dead worker is unmapped everywhere", "dead", g.peer.Name, "id", report.Dead, "after", l.now.Sub(g.since))
+		}
+	}
+}

@@ -1,0 +1,86 @@
+package sim
+
+import (
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// rescue is an order to copy one object out of the memory of a dead worker.
+type rescue struct {
+	dead        ids.WorkerID
+	incarnation string
+	object      object
+}
+
+func (h *host) machine() int { return h.index / (workerCount / machines) }
+
+// survivors are those that may have the memory of a lost worker mapped: some have not, and some that have were not heard of.
+func (s *server) survivors(lost *remote, cause string) (out []ids.WorkerID) {
+	if !s.w.plan.mapped || cause == "left the cluster" {
+		return nil
+	}
+	for _, r := range s.byID {
+		if r == nil || r.session == nil || r.proc.host.machine() != lost.proc.host.machine() {
+			continue
+		}
+		if _, maps := r.proc.maps[lost.id]; maps && s.w.chance(0.95) || s.w.chance(0.05) {
+			out = append(out, r.id)
+		}
+	}
+	return out
+}
+
+// mapped notes that objects of a peer were read.
+func (p *process) mapped(id ids.WorkerID, peer *process) {
+	if p.w.plan.mapped && peer != nil && peer.host.machine() == p.host.machine() {
+		p.maps[id] = peer
+	}
+}
+
+// buried has those that have the memory of a dead process mapped unmap it after a while, if nobody tells them to.
+func (h *host) buried() {
+	dead := h.proc
+	h.w.after(h.w.between(time.Second, 5*time.Second), func() {
+		for _, o := range h.w.hosts {
+			if o.proc != nil && o.proc.maps[dead.self] == dead {
+				delete(o.proc.maps, dead.self)
+			}
+		}
+	})
+}
+
+// rescue copies an object out of the memory of a dead process, which is as it was at its death.
+func (p *process) rescue(r rescue) {
+	w := p.w
+	p.after(w.between(20*time.Microsecond, 3*time.Millisecond)+time.Duration(p.size(r.object)), func() {
+		o, dead := r.object, p.maps[r.dead]
+		gained := func() {
+			p.said.gained = append(p.said.gained, sched.Stored{Replica: sched.Replica{Task: o.Task, Generation: o.Generation, Bytes: p.size(o)}})
+		}
+		if _, here := p.find(o); here {
+			gained()
+			return
+		}
+		failed := sched.RescueFailed{Dead: r.dead, Objects: []sched.Replica{{Task: o.Task, Generation: o.Generation}}}
+		s := w.book.byTask[o.Task]
+		switch {
+		case dead == nil, !dead.dead, dead.incarnation != r.incarnation, w.trouble(w.plan.rescueFails), dead.isSmall(o):
+		case s == nil:
+			w.fail([]ids.TaskID{o.Task}, "worker %s is to rescue %s, which nobody submitted", p.host.name, o)
+		default:
+			v, sealed := dead.find(o)
+			if sealed && v != s.value {
+				w.fail([]ids.TaskID{o.Task}, "worker %s rescued a wrong value of %s", p.host.name, o)
+			}
+			if sealed && p.store(o, s, 0) {
+				w.counts.rescued++
+				gained()
+				p.pump()
+				return
+			}
+		}
+		p.said.failed = append(p.said.failed, failed)
+	})
+}
