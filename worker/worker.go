@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
@@ -256,6 +257,13 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	if err != nil {
 		return err
 	}
+	shown, err := board.New(0, 0)
+	if err != nil {
+		c.Log.Warn("peers on this host ask for every object that they read", "error", err)
+	} else {
+		defer func() { err = errors.Join(err, shown.Close()) }()
+		objects.ShowOn(shown)
+	}
 	defer objects.Close()
 	registration.NativeOps = d.Ops()
 	logs := new(tasklog.Logs)
@@ -299,7 +307,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	data.Receiver, data.Memory = w.Receiver(), w.DescribeMemory
 	lender, err = borrow.Listen(registration.GetDataAddress(), borrow.ServerConfig{
 		Space: d.Space(), Device: m.lent, Host: m.shown(objects.Source(), data.Receiver), Source: objects.Source(), Receiver: data.Receiver, Incarnation: registration.GetIncarnation(),
-		Accept: accepts(c), Log: c.Log,
+		Board: shown, Accept: accepts(c), Log: c.Log,
 	})
 	if err != nil {
 		lender = nil

@@ -48,6 +48,9 @@ type Conn struct {
 	// Spin is how long Call looks for its answer before it sleeps. Set before the
 	// first Call.
 	Spin time.Duration
+	// Board, Slots and Turn are descriptors that came with the welcome, if they were asked
+	// for, else nil. They are the caller's of Dial to close.
+	Board, Slots, Turn *os.File
 
 	unix *net.UnixConn
 	// pidfd is the worker's process, -1 if the system does not tell.
@@ -87,9 +90,7 @@ func Dial(ctx context.Context, dataAddress string, hello *millracev1.BorrowHello
 	if c.inbox, err = NewInbox(c.unix); err != nil {
 		_ = c.unix.Close()
 		c.Free()
-		if file != nil {
-			_ = file.Close()
-		}
+		closeAll(file, c.Board, c.Slots, c.Turn)
 		return nil, nil, nil, err
 	}
 	go c.receive()
@@ -113,27 +114,45 @@ func (c *Conn) greet(ctx context.Context, hello *millracev1.BorrowHello) (*millr
 	if limit, ok := ctx.Deadline(); ok {
 		_ = c.unix.SetDeadline(limit)
 	}
-	if err := Write(c.unix, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Hello{Hello: hello}}, nil); err != nil {
+	if err := Write(c.unix, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Hello{Hello: hello}}); err != nil {
 		return nil, nil, fmt.Errorf("hello: %w", err)
 	}
 	var response millracev1.BorrowResponse
-	file, err := readWithFile(c.unix, &response)
+	files, err := readWithFiles(c.unix, &response)
 	if err != nil {
 		return nil, nil, fmt.Errorf("welcome: %w", err)
 	}
 	_ = c.unix.SetDeadline(time.Time{})
+	welcome, expected := response.GetWelcome(), 0
+	if welcome.GetDevice() == nil {
+		expected++
+	}
+	if welcome.GetBoard() {
+		expected += 3
+	}
 	switch {
 	case response.GetError() != nil:
 		err = fmt.Errorf("%w: %s: %s", ErrRefused, response.GetError().GetReason(), response.GetError().GetMessage())
-	case response.GetWelcome() == nil || file == nil && response.GetWelcome().GetDevice() == nil:
-		err = fmt.Errorf("%w: it passed no memory", ErrRefused)
-	default:
-		return response.GetWelcome(), file, nil
+	case welcome == nil || len(files) != expected || welcome.GetBoard() && !hello.GetBoard():
+		err = fmt.Errorf("%w: it passed %d descriptors instead of %d", ErrRefused, len(files), expected)
 	}
-	if file != nil {
-		_ = file.Close()
+	if err != nil {
+		closeAll(files...)
+		return nil, nil, err
 	}
-	return nil, nil, err
+	if welcome.GetBoard() {
+		own := expected - 3
+		c.Board, c.Slots, c.Turn, files = files[own], files[own+1], files[own+2], files[:own]
+	}
+	return welcome, append(files, nil)[0], nil
+}
+
+func closeAll(files ...*os.File) {
+	for _, f := range files {
+		if f != nil {
+			_ = f.Close() // nothing was written
+		}
+	}
 }
 
 // Peer returns who is at the other end.
@@ -210,7 +229,7 @@ func (c *Conn) send(request *millracev1.BorrowRequest, answer func(*millracev1.B
 	c.mu.Unlock()
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	if err := Write(c.unix, request, nil); err != nil {
+	if err := Write(c.unix, request); err != nil {
 		c.end(err)
 		return c.Err()
 	}
@@ -347,8 +366,8 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("%s: %s", e.Reason, e
 // Is matches ErrRefused.
 func (e *RefusedError) Is(target error) bool { return target == ErrRefused }
 
-// Write sends one message, with a descriptor if file is not nil.
-func Write(c *net.UnixConn, m proto.Message, file *os.File) error {
+// Write sends one message, with the descriptors of those files that are not nil.
+func Write(c *net.UnixConn, m proto.Message, files ...*os.File) error {
 	b, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 4, 256), m)
 	if err != nil {
 		return err
@@ -357,11 +376,17 @@ func Write(c *net.UnixConn, m proto.Message, file *os.File) error {
 		return fmt.Errorf("a message of %d bytes; at most %d can be sent", len(b)-4, MaxMessageBytes)
 	}
 	binary.LittleEndian.PutUint32(b, uint32(len(b)-4))
-	if file == nil {
+	var fds []int
+	for _, f := range files {
+		if f != nil {
+			fds = append(fds, int(f.Fd()))
+		}
+	}
+	if len(fds) == 0 {
 		_, err = c.Write(b)
 		return err
 	}
-	n, _, err := c.WriteMsgUnix(b, unix.UnixRights(int(file.Fd())), nil)
+	n, _, err := c.WriteMsgUnix(b, unix.UnixRights(fds...), nil)
 	if err == nil && n < len(b) {
 		_, err = c.Write(b[n:])
 	}
@@ -389,9 +414,9 @@ func readBody(r io.Reader, prefix [4]byte, m proto.Message) error {
 	return proto.Unmarshal(b, m)
 }
 
-// readWithFile receives the message that a descriptor comes with. The descriptor
-// travels with the first byte.
-func readWithFile(c *net.UnixConn, m proto.Message) (*os.File, error) {
+// readWithFiles receives the message that descriptors come with. They travel with
+// the first byte.
+func readWithFiles(c *net.UnixConn, m proto.Message) ([]*os.File, error) {
 	var prefix [4]byte
 	control := make([]byte, unix.CmsgSpace(4*8))
 	n, controlBytes, _, _, err := c.ReadMsgUnix(prefix[:], control)
@@ -417,13 +442,9 @@ func readWithFile(c *net.UnixConn, m proto.Message) (*os.File, error) {
 	if err == nil {
 		err = readBody(c, prefix, m)
 	}
-	for i, f := range files {
-		if err != nil || i > 0 {
-			_ = f.Close()
-		}
-	}
-	if err != nil || len(files) == 0 {
+	if err != nil {
+		closeAll(files...)
 		return nil, err
 	}
-	return files[0], nil
+	return files, nil
 }

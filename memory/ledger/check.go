@@ -144,6 +144,18 @@ func (l *Ledger) Check() error {
 		}
 		blocks++
 	}
+	var recalled uint64
+	for _, ticket := range sortedKeys(l.recalls) {
+		f := l.recalls[ticket]
+		if l.space.Bytes(f.Offset) != f.Bytes {
+			return fmt.Errorf("ledger: range [%d, +%d) being recalled is not a block", f.Offset, f.Bytes)
+		}
+		blocks++
+		recalled += f.Bytes
+	}
+	if recalled != l.tiers[0].discardBytes {
+		return fmt.Errorf("ledger: %d bytes are being recalled, counted %d", recalled, l.tiers[0].discardBytes)
+	}
 	header := uint64(0)
 	if l.config.HeaderBytes > 0 {
 		header = alloc.Rounded(l.config.HeaderBytes)
@@ -155,9 +167,9 @@ func (l *Ledger) Check() error {
 		return fmt.Errorf("ledger: %d reservations wait, %d are in the queue", waiting, len(l.waiting))
 	case reserved != l.reservedBytes:
 		return fmt.Errorf("ledger: %d bytes reserved, counted %d", reserved, l.reservedBytes)
-	case blocks != l.space.Stats().Blocks || header+l.tiers[0].heldBytes+reserved+l.trim.withheld() != l.space.Used():
+	case blocks != l.space.Stats().Blocks || header+l.tiers[0].heldBytes+recalled+reserved+l.trim.withheld() != l.space.Used():
 		return fmt.Errorf("ledger: %d blocks of %d bytes have an owner, the allocator has %d of %d",
-			blocks, header+l.tiers[0].heldBytes+reserved+l.trim.withheld(), l.space.Stats().Blocks, l.space.Used())
+			blocks, header+l.tiers[0].heldBytes+recalled+reserved+l.trim.withheld(), l.space.Stats().Blocks, l.space.Used())
 	}
 	return nil
 }
@@ -264,6 +276,14 @@ func (l *Ledger) checkObject(o *object) error {
 		if (e == nil) != (o.frames[i].Bytes == 0) || e != nil && o.spans[i]+o.frames[i].Bytes > e.bytes ||
 			e != nil && e.places[0].presence == Resident && o.view().Frames[i].Offset != e.places[0].offset+o.spans[i] {
 			return fmt.Errorf("ledger: frame %d of object %s does not lie in its extent", i, o.id)
+		}
+	}
+	if o.shown && (o.state != Sealed || !o.inSlab()) {
+		return fmt.Errorf("ledger: object %s is on the board, and %s or not in the slab", o.id, o.state)
+	}
+	for _, e := range o.extents {
+		if e != nil && (o.shown && !e.shown || e.shown && e.places[0].presence != Resident) {
+			return fmt.Errorf("ledger: object %s has an extent that is marked wrongly for the board", o.id)
 		}
 	}
 	for i, p := range o.pins {

@@ -59,6 +59,9 @@ type extent struct {
 	// leases is how many of its frames belong to objects under lease, each as often
 	// as it has leases: while it is not 0, no copy in any tier is given up.
 	leases int
+	// shown: objects in it are, or were, on the board while it lay where it lies in
+	// the slab.
+	shown bool
 	// transfer is on its way, nil if none is.
 	transfer *transfer
 	// use is the lowest rank at which one of its objects is needed; touched says
@@ -138,7 +141,7 @@ type tier struct {
 	// heldBytes are the blocks of all places; of these, cleanBytes have a
 	// copy in a tier below, leavingBytes are being written there.
 	heldBytes, cleanBytes, leavingBytes uint64
-	// discardBytes are withheld until Discarded. Below littered, the system may keep
+	// discardBytes are withheld until Discarded, in the slab until Recalled. Below littered, the system may keep
 	// room for copies that were too small for that.
 	discardBytes, littered uint64
 	// strewn: some of that was really written, so that there is room when it is gone.
@@ -246,6 +249,9 @@ func (l *Ledger) vacate(e *extent, i int, out []Effect) []Effect {
 	region := Region{i, memory.Frame{Offset: e.places[i].offset, Bytes: n}}
 	unwritten := e.places[i].presence == Coming
 	l.clear(e, i)
+	if i == 0 && l.recall(e, region.Frame) {
+		return out
+	}
 	if t.DiscardBytes == 0 {
 		t.space.Free(region.Offset)
 		return out
@@ -438,6 +444,7 @@ func (l *Ledger) Lose(id ObjectID, err error) []Effect {
 		return nil
 	}
 	o.state = Dropped
+	l.hide(o)
 	l.log.add("lost to a reader", id, 0, 0)
 	out := l.settle(o, []Effect{Lost{Object: id, Err: err}})
 	out = l.serve(out)
@@ -450,6 +457,7 @@ func (l *Ledger) lose(e *extent, x *transfer, err error, out []Effect) []Effect 
 	for _, o := range slices.Clone(e.owners) {
 		if o.state == Sealed {
 			o.state = Dropped
+			l.hide(o)
 			l.log.add("lost", o.id, 0, e.bytes)
 			out = append(out, Lost{Object: o.id, Err: fmt.Errorf("ledger: object %s of %s is lost: %w", o.id, size(o.view().Bytes()), err)})
 		}

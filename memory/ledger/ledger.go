@@ -58,6 +58,11 @@
 // at once; when everything else has left and only the places of its own inputs
 // are in its way, these leave too.
 //
+// Bytes that readers find without asking (see Board) are given up like others, and
+// their range is withheld until nobody reads it any more. That is one more transfer
+// to wait for: it ends by itself, for whoever keeps the board revokes readers that do
+// not go on.
+//
 // Two exceptions end by deadlines, as each wait does. A task that runs may find
 // that it needs more (Urgent): it goes before all that hold nothing, whose memory
 // it may be waiting for, but two such may wait for each other. And objects may be
@@ -193,6 +198,8 @@ type Config struct {
 	Below []Tier
 	// Observe, if set, is told of what is taken of the slab and given back.
 	Observe func(alloc.Step)
+	// Board is needed by those who call Shown, and not otherwise.
+	Board Board
 }
 
 // Ledger keeps the books of one slab. The zero value is not usable.
@@ -216,7 +223,10 @@ type Ledger struct {
 	// transfers are on their way, discards being carried out.
 	transfers map[Ticket]*transfer
 	discards  map[Ticket]discard
-	tickets   Ticket
+	// recalls are ranges of the slab that were given up and may still be read;
+	// tiers[0].discardBytes is their sum.
+	recalls map[Ticket]memory.Frame
+	tickets Ticket
 	// clock counts uses, to tell what was used longest ago.
 	clock uint64
 
@@ -241,6 +251,7 @@ func New(c Config) (*Ledger, error) {
 		leases:       make(map[LeaseID]*lease),
 		transfers:    make(map[Ticket]*transfer),
 		discards:     make(map[Ticket]discard),
+		recalls:      make(map[Ticket]memory.Frame),
 	}
 	if err := l.initTiers(); err != nil {
 		return nil, err
@@ -355,7 +366,8 @@ func (TierFailed) effect()   {}
 // FreeBytes is the slab without its header.
 type Stats struct {
 	SizeBytes uint64
-	// HeldBytes are behind objects of any state, shared ones counted once.
+	// HeldBytes are behind objects of any state, shared ones counted once, and what
+	// was behind some and may still be read.
 	HeldBytes uint64
 	// ReservedBytes are set aside and not yet allocated.
 	ReservedBytes uint64
@@ -374,7 +386,7 @@ func (l *Ledger) Stats() Stats {
 	a := l.space.Stats()
 	s := Stats{
 		SizeBytes:        a.Size,
-		HeldBytes:        l.tiers[0].heldBytes,
+		HeldBytes:        l.tiers[0].heldBytes + l.tiers[0].discardBytes,
 		ReservedBytes:    l.reservedBytes,
 		TrimmingBytes:    l.trim.withheld(),
 		FreeBytes:        a.Free,
@@ -432,7 +444,7 @@ func (l *Ledger) Expire(now time.Time) []Effect {
 	for _, r := range l.waiting {
 		switch {
 		case now.Before(r.deadline):
-		case !r.urgent && (len(l.transfers) > 0 || l.othersGranted(r)):
+		case !r.urgent && (len(l.transfers)+len(l.recalls) > 0 || l.othersGranted(r)):
 			// It waits for those who go on, and will be through in their own time.
 			r.deadline = now.Add(recheck)
 		default:

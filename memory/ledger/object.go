@@ -113,6 +113,8 @@ type object struct {
 	// held counts what keeps its bytes where they are: being built, pins in place,
 	// leases, and granted reservations.
 	held int
+	// shown: readers find it on the board. Only sealed objects in the slab are.
+	shown bool
 	// next is what Expect said, copied what Copied did.
 	next   uint64
 	copied bool
@@ -381,6 +383,7 @@ func (l *Ledger) Drop(id ObjectID) ([]Effect, error) {
 		return nil, err
 	}
 	o.state = Dropped
+	l.hide(o)
 	l.log.add("dropped", id, 0, 0)
 	out := l.serve(l.settle(o, nil))
 	l.verify()
@@ -487,6 +490,7 @@ func (l *Ledger) letGo(o *object) {
 // free forgets an object and gives back the extents that were its alone.
 func (l *Ledger) free(o *object, out []Effect) []Effect {
 	delete(l.objects, o.id)
+	l.hide(o)
 	l.log.add("freed", o.id, 0, o.view().Bytes())
 	out = append(out, Freed{Object: o.id})
 	for _, e := range o.extents {

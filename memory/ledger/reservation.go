@@ -372,19 +372,19 @@ func (l *Ledger) makeRoom(r *reservation, wait bool, out []Effect) (more bool, e
 	for _, e := range l.loads(r, true) {
 		e.kept = keep
 	}
-	free := l.space.Size() - l.space.Used()
+	free, leaving := l.space.Size()-l.space.Used(), t.leavingBytes+t.discardBytes
 	switch {
-	case need > free+t.leavingBytes:
-		need -= free + t.leavingBytes
-	case t.leavingBytes > 0:
+	case need > free+leaving:
+		need -= free + leaving
+	case leaving > 0:
 		return false, out
 	default:
 		// The free bytes lie apart: one victim at a time, until they do not.
 		need = 1
 	}
 	why := fmt.Sprintf("room for reservation %d of %s", r.id, r.holder)
-	freed, leaving, out := l.shed(0, need, keep, wait, why, out)
-	if freed+leaving == 0 && t.leavingBytes == 0 {
+	freed, begun, out := l.shed(0, need, keep, wait, why, out)
+	if freed+begun == 0 && leaving == 0 {
 		// Only its own inputs are in the way: they come back elsewhere.
 		freed, _, out = l.shed(0, need, 0, wait, why, out)
 	}
@@ -534,7 +534,8 @@ func (l *Ledger) Rebuild(id ReservationID, oid ObjectID) {
 	}
 	r.building = slices.Delete(r.building, slices.Index(r.building, o), slices.Index(r.building, o)+1)
 	for _, e := range o.extents {
-		if e != nil && e.refs == 1 {
+		// NB: what was shown may still be read, though what it was shown for is gone.
+		if e != nil && e.refs == 1 && !e.shown {
 			block := memory.Frame{Offset: e.places[0].offset, Bytes: alloc.Rounded(e.bytes)}
 			r.blocks = append(r.blocks, block)
 			l.reservedBytes += block.Bytes

@@ -134,6 +134,14 @@ func (l *Ledger) shed(i int, need, keep uint64, write bool, why string, out []Ef
 	t := l.tiers[i]
 	var passed []*extent
 	pass := func(v *victims) { passed = append(passed, heap.Pop(v).(*extent)) }
+	// What is withheld leaves as what is being written does.
+	gone := func(withheld uint64, e *extent) {
+		if i > 0 || t.discardBytes == withheld {
+			freed += t.block(e.bytes)
+		} else {
+			leaving += t.block(e.bytes)
+		}
+	}
 	full := 0
 	for freed+leaving < need {
 		v := l.victim(t, write && full < fullTries)
@@ -146,11 +154,13 @@ func (l *Ledger) shed(i int, need, keep uint64, write bool, why string, out []Ef
 			pass(v)
 		case v == &t.cheap && e.clean(i) || v == &t.cheap && i > 0:
 			l.tell(e, "left "+t.Name+": "+l.reason(e, why))
-			freed += t.block(e.bytes)
+			withheld := t.discardBytes
 			out = l.vacate(e, i, out)
+			gone(withheld, e)
 		case v == &t.cheap:
-			freed += t.block(e.bytes)
+			withheld := t.discardBytes
 			out = l.evict(e, l.reason(e, why), out)
+			gone(withheld, e)
 		default:
 			to, offset, ok := l.below(i, e, true)
 			if !ok {

@@ -15,6 +15,17 @@
 // open (the peer closes it before it takes leases back) or broke because the peer
 // died, after which nobody writes there any more. A reader that was stopped for
 // so long that its leases ran out finds that out when it goes on.
+//
+// # The board
+//
+// To ask for leases is a message there and one back, and books for each object: more
+// than what is small takes to copy. So a peer also shows on a board (package
+// internal/board, which says why that is safe) what lies in the memory that it
+// passed, and Glance finds objects there without any message. Fetch looks at the
+// board first, and asks for leases on what is not on it, or was named without a
+// generation. Loans that last always have leases: a glance is for copies, which end
+// soon, and delays whoever wants the memory. When a glance holds is told by its slot,
+// and by the connection as it is for a loan.
 package borrow
 
 import (
@@ -28,6 +39,7 @@ import (
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/dataproto"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/slabshare"
@@ -49,12 +61,15 @@ type Config struct {
 	LeaseTTL time.Duration
 	// Received, if set, is told of the bytes that Fetch copies.
 	Received func(bytes int)
+	// NoBoard: leases are always asked for.
+	NoBoard bool
 	// Spin is how long an answer is looked for before its reader sleeps. Default 0.
 	Spin time.Duration
 	// Open, if set, makes peers' memory usable here, in place of a mapping for the
 	// processor; it also gets that which lies on a GPU, with a nil file. The file is
-	// its to close if there is no error.
-	Open func(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File) (Memory, error)
+	// its to close if there is no error, and so is the turn, which is nil if the peer
+	// has none.
+	Open func(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *board.Turn) (Memory, error)
 }
 
 // Memory is a peer's memory in this process.
@@ -138,13 +153,16 @@ type space struct {
 var _ Memory = (*space)(nil)
 
 // mapped is Config.Open for what the processor addresses.
-func mapped(_ transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File) (Memory, error) {
+func mapped(_ transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *board.Turn) (Memory, error) {
 	if file == nil {
 		return nil, errors.New("its memory lies on a GPU")
 	}
 	data, err := slabshare.Map(file, welcome, false)
 	if err != nil {
 		return nil, err
+	}
+	if turn != nil {
+		_ = turn.Close() // processors need not take turns
 	}
 	return &space{data: data, file: file, identity: Identity(welcome)}, nil
 }
@@ -176,14 +194,16 @@ func (s *space) Bytes(off, n uint64) []byte { return s.data[off : off+n : off+n]
 // long as a loan lasts.
 func (s *space) FD() int { return int(s.file.Fd()) }
 
-// peer is a connection that is made or being made. conn, space and err are fixed
-// once ready is closed.
+// peer is a connection that is made or being made. conn, space, view and err are
+// fixed once ready is closed.
 type peer struct {
 	path  *Path
 	ready chan struct{}
 	conn  *slabshare.Conn
 	space Memory
-	err   error
+	// view is on the peer's board, nil if it has none.
+	view *board.View
+	err  error
 	// wake tells run of loans that ended. It has room for one.
 	wake chan struct{}
 
@@ -193,6 +213,8 @@ type peer struct {
 	ended []uint64
 	// batches are those with leases that have not ended.
 	batches map[*Batch]struct{}
+	// glances counts those that have not ended.
+	glances int
 	// gone: the connection has ended, and who ends the last loan unmaps. dead: the
 	// peer's process is known to have ended as well.
 	gone, dead bool
@@ -263,7 +285,7 @@ func (c *peer) over() bool {
 func (c *peer) connect(at transfer.Peer) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), c.path.config.StallTimeout, transfer.ErrStalled)
 	defer cancel()
-	hello := &millracev1.BorrowHello{Token: c.path.config.Token, Device: c.path.config.Open != nil}
+	hello := &millracev1.BorrowHello{Token: c.path.config.Token, Device: c.path.config.Open != nil, Board: !c.path.config.NoBoard}
 	if c.path.config.Worker != nil {
 		hello.ReaderWorkerId = uint32(c.path.config.Worker())
 	}
@@ -278,23 +300,30 @@ func (c *peer) connect(at transfer.Peer) error {
 		}
 		return fmt.Errorf("%w: %w", transfer.ErrPeerLost, err)
 	}
+	view, turn := see(conn)
 	open := c.path.config.Open
 	if open == nil {
 		open = mapped
 	}
-	space, err := open(at, welcome, file)
+	space, err := open(at, welcome, file, turn)
 	if err != nil {
 		if file != nil {
 			_ = file.Close() // nothing was written
 		}
 		_ = conn.Close()
 		conn.Free()
+		if view != nil {
+			_ = view.Close() // nothing could be done about it
+		}
+		if turn != nil {
+			_ = turn.Close() // nor about this
+		}
 		return fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
 	}
 	if slabshare.Spins() {
 		conn.Spin = c.path.config.Spin
 	}
-	c.conn, c.space = conn, space
+	c.conn, c.space, c.view = conn, space, view
 	return nil
 }
 
@@ -393,8 +422,11 @@ func (c *peer) renew() {
 
 // unmapIfUnused ends the mapping after the last loan. REQUIRES: mu.
 func (c *peer) unmapIfUnused() {
-	if c.gone && len(c.loans) == 0 && len(c.batches) == 0 && !c.unmapped {
+	if c.gone && len(c.loans) == 0 && len(c.batches) == 0 && c.glances == 0 && !c.unmapped {
 		c.unmapped = true
+		if c.view != nil {
+			_ = c.view.Close() // nothing could be done about it
+		}
 		c.space.Close(c.dead)
 		c.conn.Free()
 	}
@@ -543,12 +575,23 @@ const copyBytes = 4 << 20
 
 // Fetch is part of transfer.Path.
 func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	missed, err := p.fetchShown(ctx, at, refs, sink)
+	if err != nil || len(missed) == 0 {
+		return err
+	}
+	if len(missed) < len(refs) {
+		rest := make([]transfer.Ref, len(missed))
+		for n, i := range missed {
+			rest[n] = refs[i]
+		}
+		refs = rest
+	}
 	loans, err := p.Borrow(ctx, at, refs)
 	if err != nil {
 		return err
 	}
-	for i := range loans {
-		l := &loans[i]
+	for n := range loans {
+		l, i := &loans[n], missed[n]
 		switch {
 		case l.Err != nil && err == nil:
 			sink.Done(i, l.Err)

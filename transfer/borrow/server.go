@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/dataproto"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/slabshare"
@@ -57,6 +58,9 @@ type ServerConfig struct {
 	// nobody can write.
 	Source   transfer.Source
 	Receiver transfer.Receiver
+	// Board, if set, is where readers that map Space find what Source has. It is closed
+	// after the server.
+	Board *board.Board
 	// Incarnation is told with leases.
 	Incarnation string
 	// Accept says whether a token is one of the cluster. Nil: nobody is asked.
@@ -147,8 +151,14 @@ func (s *Server) closeFiles() (err error) {
 	return err
 }
 
-// Traffic returns the bytes that clients wrote and that were lent so far.
-func (s *Server) Traffic() (in, out uint64) { return s.in.Load(), s.out.Load() }
+// Traffic returns the bytes that clients wrote and that were lent so far, or that
+// readers say they found on the board.
+func (s *Server) Traffic() (in, out uint64) {
+	if out = s.out.Load(); s.config.Board != nil {
+		out += s.config.Board.Stats().ReadBytes
+	}
+	return s.in.Load(), out
+}
 
 // Close ends all connections; their leases are taken back.
 func (s *Server) Close() error {
@@ -201,8 +211,10 @@ type serving struct {
 	unix   *net.UnixConn
 	reader transfer.Reader
 	write  bool
-	// lent is what the other side maps, set by the welcome.
+	// lent is what the other side maps, and seat its place before the board, nil if it
+	// has none; both are set by the welcome.
 	lent Host
+	seat *board.Seat
 
 	writing sync.Mutex // Held while a message is written.
 	// creating counts the goroutines that wait for memory.
@@ -230,6 +242,9 @@ func (c *serving) run() {
 	// NB: first the socket, then the leases: a reader that finds its end open knows
 	// that its leases hold.
 	_ = c.unix.Close()
+	if c.seat != nil {
+		err = errors.Join(err, c.seat.Leave())
+	}
 	cancel()
 	c.creating.Wait()
 	c.mu.Lock()
@@ -307,7 +322,7 @@ func (c *serving) serve(ctx context.Context) error {
 
 func (c *serving) welcome(request *millracev1.BorrowRequest) error {
 	refuse := func(reason, message string) error {
-		err := slabshare.Write(c.unix, refusal(request.GetCall(), reason, message), nil)
+		err := slabshare.Write(c.unix, refusal(request.GetCall(), reason, message))
 		return errors.Join(errors.New(message), err)
 	}
 	peer, err := slabshare.Peer(c.unix)
@@ -344,9 +359,17 @@ func (c *serving) welcome(request *millracev1.BorrowRequest) error {
 		file = nil
 		welcome.Device = &millracev1.DeviceMemory{IpcHandle: d.Handle[:], DeviceUuid: d.UUID[:]}
 	}
+	files := []*os.File{file}
+	if hello.GetBoard() && !c.write && config.Board != nil && c.lent.Space == config.Space {
+		if c.seat, err = config.Board.Seat(); err == nil {
+			welcome.Board, files = true, append(files, config.Board.File(), c.seat.File(), config.Board.TurnFile())
+		} else {
+			config.Log.Warn("a same-host reader has to ask for every object", "error", err)
+		}
+	}
 	return slabshare.Write(c.unix, &millracev1.BorrowResponse{
 		Call: request.GetCall(), Answer: &millracev1.BorrowResponse_Welcome{Welcome: welcome},
-	}, file)
+	}, files...)
 }
 
 func refusal(call uint64, reason, message string) *millracev1.BorrowResponse {
@@ -356,7 +379,7 @@ func refusal(call uint64, reason, message string) *millracev1.BorrowResponse {
 func (c *serving) send(m *millracev1.BorrowResponse) error {
 	c.writing.Lock()
 	defer c.writing.Unlock()
-	return slabshare.Write(c.unix, m, nil)
+	return slabshare.Write(c.unix, m)
 }
 
 func (c *serving) answer(ctx context.Context, request *millracev1.BorrowRequest) error {

@@ -102,7 +102,8 @@ func TestGPURestartedSourceGetsItsSlab(t *testing.T) {
 	}
 }
 
-// A stopped source: what it lent before can be read, and it lends nothing more.
+// A stopped source: what it lent before can be read, and what it shows; beyond that
+// it lends nothing.
 func TestGPUSourceStopped(t *testing.T) {
 	large := sized(8<<20, 256<<20)
 	c, peer := lender(t, sized(64<<20, 1<<30), set{Count: 2, Bytes: large})
@@ -117,7 +118,11 @@ func TestGPUSourceStopped(t *testing.T) {
 	if _, frames, done, err := sink.Result(1); !done || err != nil || !bytes.Equal(frames[0], pattern(large)) {
 		t.Errorf("done %v, %v, or its bytes differ", done, err)
 	}
-	if err := r.path.Fetch(t.Context(), peer, []transfer.Ref{ref(0)}, sink); !errors.Is(err, transfer.ErrStalled) {
+	again := transfertest.NewSinkIn(r.room)
+	if err := r.path.Fetch(t.Context(), peer, []transfer.Ref{ref(0)}, again); err != nil {
+		t.Errorf("what a stopped source shows: %v", err)
+	}
+	if err := r.path.Fetch(t.Context(), peer, []transfer.Ref{{Task: ref(0).Task}}, again); !errors.Is(err, transfer.ErrStalled) {
 		t.Errorf("of a stopped source: %v", err)
 	}
 	if err := c.cmd.Process.Signal(syscall.SIGCONT); err != nil {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/ipc"
 )
 
 // ratesEnv is a file that measured rates are appended to.
@@ -67,36 +68,44 @@ func TestGPUFetchFigures(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer closing(t, event)
+	asking := newReader(t, slabBytes, func(c *ipc.Config) { c.NoBoard = true })
+	lead := func(r *reader, refs []transfer.Ref, bytes uint64, n int) (times []time.Duration, cpu time.Duration, sink *places) {
+		t.Helper()
+		r.room.Reset()
+		sink, err := newPlaces(r.room, len(refs), bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 5 {
+			_ = r.path.Fetch(t.Context(), peer, refs, sink) // its error would come again
+		}
+		cpu = processorTime()
+		for range n {
+			began := time.Now()
+			if err := r.path.Fetch(t.Context(), peer, refs, sink); err != nil || sink.err != nil {
+				t.Fatal(err, sink.err)
+			}
+			times = append(times, time.Since(began))
+		}
+		return times, processorTime() - cpu, sink
+	}
 	fetch := func(first, count int, bytes uint64) {
 		t.Helper()
 		refs := make([]transfer.Ref, count)
 		for i := range refs {
 			refs[i] = ref(first + i)
 		}
-		r.room.Reset()
-		sink, err := newPlaces(r.room, count, bytes)
-		if err != nil {
-			t.Fatal(err)
-		}
 		n := repeats
 		if total := uint64(count) * bytes; total >= 64<<20 {
 			n = max(repeats/4, 1)
 		}
-		times, raws := make([]time.Duration, n), make([]time.Duration, n)
+		asked, _, _ := lead(asking, refs, bytes, n)
+		times, cpu, sink := lead(r, refs, bytes, n)
+		raws := make([]time.Duration, n)
 		var elapsed time.Duration
-		for range 5 {
-			_ = r.path.Fetch(t.Context(), peer, refs, sink) // its error would come again
+		for _, took := range times {
+			elapsed += took
 		}
-		cpu := processorTime()
-		for i := range times {
-			began := time.Now()
-			if err := r.path.Fetch(t.Context(), peer, refs, sink); err != nil || sink.err != nil {
-				t.Fatal(err, sink.err)
-			}
-			times[i] = time.Since(began)
-			elapsed += times[i]
-		}
-		cpu = processorTime() - cpu
 		s := raw.Stream(cuda.In)
 		to := sink.regions[0].Frame.Offset
 		for i := range raws {
@@ -115,6 +124,7 @@ func TestGPUFetchFigures(t *testing.T) {
 		name := fmt.Sprintf("fetch %d x %d KiB", count, bytes>>10)
 		p50, raw50 := percentile(times, .5), percentile(raws, .5)
 		tell(t, name+": p50", float64(p50)/1e3, "us")
+		tell(t, name+": p50 by asking", float64(percentile(asked, .5))/1e3, "us")
 		tell(t, name+": p99", float64(percentile(times, .99))/1e3, "us")
 		tell(t, name+": rate", float64(uint64(count)*bytes)/p50.Seconds()/1e9, "GB/s")
 		tell(t, name+": processor", 100*cpu.Seconds()/elapsed.Seconds(), "%")

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
@@ -144,6 +145,11 @@ func serve(in io.Reader, out io.Writer) error {
 	room := transfertest.NewRoom(slab)
 	if o.Address != "" {
 		objects := transfertest.NewObjectsIn(room)
+		b, err := board.New(0, 0)
+		if err != nil {
+			return err
+		}
+		objects.ShowOn(b)
 		for _, s := range o.Sets {
 			backing := pattern(s.Bytes)
 			for i := range s.Count {
@@ -257,7 +263,7 @@ func pattern(n uint64) []byte {
 
 func lending(space memory.Space, export cuda.Export, source transfer.Source) borrow.ServerConfig {
 	return borrow.ServerConfig{
-		Space: space, Source: source, Incarnation: "test",
+		Space: space, Source: source, Incarnation: "test", Board: source.(*transfertest.Objects).Board(),
 		Device: &borrow.Device{Handle: export.Handle, UUID: export.Device},
 	}
 }

@@ -32,6 +32,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 	"unsafe"
@@ -69,6 +70,8 @@ type Config struct {
 	StallTimeout time.Duration
 	// LeaseTTL is how long a lease lasts without being renewed. Default 30 s.
 	LeaseTTL time.Duration
+	// NoBoard: leases are always asked for.
+	NoBoard bool
 	// NoGather: every frame is copied by the copy engine.
 	NoGather bool
 	// Computing, if set, says whether kernels of tasks run: then the gather kernel
@@ -116,9 +119,10 @@ func (l Lane) String() string {
 
 // Path is the reading side. It keeps one connection and one mapping per peer.
 type Path struct {
-	config  Config
-	lenders *borrow.Path
-	gather  *gather // nil: none, and noGather says why
+	config   Config
+	lenders  *borrow.Path
+	gather   *gather // nil: none, and noGather says why
+	entrance entrance
 	// noGather is fixed.
 	noGather string
 
@@ -126,6 +130,9 @@ type Path struct {
 	// mu, and guards scratch.
 	opening sync.Mutex
 	scratch *cuda.Scratch
+
+	// lents has lists of objects to be used again.
+	lents sync.Pool
 
 	mu sync.Mutex
 	// mappings by handle, and lanes by the address of the peer; guarded by mu, as is
@@ -160,8 +167,9 @@ func New(c Config) (*Path, error) {
 		c.Received = func(int) {}
 	}
 	p := &Path{config: c, mappings: make(map[cuda.Handle]*mapping), lanes: make(map[string]*mapping), running: make(map[*fetch]context.CancelCauseFunc)}
+	p.lents.New = func() any { return new([]borrow.Lent) }
 	p.lenders = borrow.New(borrow.Config{
-		Worker: c.Worker, Token: c.Token, StallTimeout: c.StallTimeout, LeaseTTL: c.LeaseTTL, Open: p.open, Spin: spinFor,
+		Worker: c.Worker, Token: c.Token, StallTimeout: c.StallTimeout, LeaseTTL: c.LeaseTTL, NoBoard: c.NoBoard, Open: p.open, Spin: spinFor,
 	})
 	if c.NoGather {
 		p.noGather = "switched off"
@@ -263,6 +271,46 @@ func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref,
 		return errClosed
 	}
 	defer p.end(key)
+	missed, err := p.fetchShown(ctx, at, refs, sink)
+	if err != nil {
+		return fmt.Errorf("ipc from %s: %w", at, err)
+	}
+	if missed == nil {
+		return nil
+	}
+	rest := make([]transfer.Ref, len(missed))
+	for n, i := range missed {
+		rest[n] = refs[i]
+	}
+	return p.fetchLent(ctx, cancel, at, rest, missed, sink)
+}
+
+// fetchShown fetches what the peer shows on its board, and returns the indices of
+// the rest.
+func (p *Path) fetchShown(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) (missed []int, err error) {
+	g, err := p.lenders.Glance(ctx, at, len(refs))
+	if err != nil {
+		return nil, err
+	}
+	if g == nil {
+		for i := range refs {
+			missed = append(missed, i)
+		}
+		return missed, nil
+	}
+	defer g.End()
+	list := p.lents.Get().(*[]borrow.Lent)
+	defer p.lents.Put(list)
+	*list = slices.Grow((*list)[:0], len(refs))[:len(refs)]
+	f := &fetch{path: p, sink: sink, objects: *list, memory: g.Memory, glance: g, refs: refs}
+	if err = f.run(ctx); err != nil {
+		return nil, err
+	}
+	return f.missed, nil
+}
+
+// fetchLent fetches the objects at the indices under leases.
+func (p *Path) fetchLent(ctx context.Context, cancel context.CancelCauseFunc, at transfer.Peer, refs []transfer.Ref, indices []int, sink transfer.Sink) error {
 	size := partRefs
 	if len(refs) <= 2*partRefs {
 		size = len(refs)
@@ -277,7 +325,7 @@ func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref,
 		if rest := refs[min(first+size, len(refs)):]; len(rest) > 0 {
 			next = p.ask(ctx, at, rest[:min(size, len(rest))])
 		}
-		f := &fetch{path: p, sink: sink, first: first, batch: got.batch}
+		f := &fetch{path: p, sink: sink, indices: indices[first:], objects: got.batch.Objects, memory: got.batch.Memory, batch: got.batch}
 		if err := f.run(ctx); err != nil {
 			if first+size < len(refs) {
 				cancel(err)
@@ -313,174 +361,6 @@ func (p *Path) ask(ctx context.Context, at transfer.Peer, refs []transfer.Ref) <
 		answer <- asked{batch, err}
 	}()
 	return answer
-}
-
-// fetch is one batch of loans.
-type fetch struct {
-	path *Path
-	sink transfer.Sink
-	// first is the index of the batch's first object in the request.
-	first int
-	batch *borrow.Batch
-	// lane and group are those of the copies, nil before the first.
-	lane  *lane
-	group *group
-	// pending are pieces that the lane has not got yet, of so many bytes.
-	pending      []piece
-	pendingBytes uint64
-	// whole are objects that needed no copy.
-	whole []int
-}
-
-// run places all objects, while the copies of those before are under way, and sees
-// them end.
-func (f *fetch) run(ctx context.Context) error {
-	loans := f.batch.Objects
-	var failed error
-	for i := range loans {
-		l := &loans[i]
-		if failed == nil && ctx.Err() != nil {
-			failed = context.Cause(ctx)
-		}
-		if l.Err != nil {
-			if failed == nil {
-				f.sink.Done(f.first+i, l.Err)
-			}
-			continue
-		}
-		if failed != nil {
-			f.batch.End([]int{i})
-			continue
-		}
-		err := f.place(ctx, i, l)
-		switch {
-		case err != nil && ctx.Err() != nil:
-			failed = context.Cause(ctx)
-			f.batch.End([]int{i})
-		case err != nil:
-			f.batch.End([]int{i})
-			f.sink.Done(f.first+i, err)
-		}
-	}
-	if failed == nil && ctx.Err() != nil {
-		failed = context.Cause(ctx)
-	}
-	if failed == nil {
-		f.submit()
-		failed = f.deliver(f.whole)
-	} else {
-		f.batch.End(f.whole)
-		f.abandon()
-	}
-	return f.await(ctx, failed)
-}
-
-// abandon ends the loans of objects that were placed and not submitted.
-func (f *fetch) abandon() {
-	for n, p := range f.pending {
-		if n == 0 || f.pending[n-1].object != p.object {
-			f.batch.End([]int{p.object})
-		}
-	}
-	f.pending = nil
-}
-
-// await sees what is under way end.
-func (f *fetch) await(ctx context.Context, failed error) error {
-	if f.lane == nil {
-		return failed
-	}
-	if failed != nil {
-		f.lane.cancel(f.group, failed)
-	}
-	for {
-		ended, err := f.lane.wait(ctx, f.group, f.path.config.StallTimeout)
-		if failed == nil {
-			failed = err
-		}
-		if len(ended) == 0 {
-			return failed
-		}
-		if failed != nil {
-			f.batch.End(ended)
-			continue
-		}
-		if failed = f.deliver(ended); failed != nil {
-			f.lane.cancel(f.group, failed)
-		}
-	}
-}
-
-// deliver tells of objects whose bytes are here. Its error ends the fetch.
-func (f *fetch) deliver(objects []int) error {
-	var lost error
-	for n, held := range f.batch.End(objects) {
-		i := objects[n]
-		head := &f.batch.Objects[i].Head
-		var err error
-		if f.group != nil {
-			err = f.group.errs[i]
-		}
-		switch {
-		case err != nil:
-			f.sink.Done(f.first+i, fmt.Errorf("%s: %w", head.Ref, err))
-		case !held:
-			lost = fmt.Errorf("%s: %w: its lease did not hold", head.Ref, transfer.ErrPeerLost)
-		default:
-			f.path.config.Received(int(head.Bytes()))
-			f.sink.Done(f.first+i, nil)
-		}
-	}
-	return lost
-}
-
-// place gets an object's regions and submits its copies.
-func (f *fetch) place(ctx context.Context, index int, l *borrow.Lent) error {
-	into, err := f.sink.Place(ctx, f.first+index, l.Head)
-	if err != nil {
-		return err
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if len(into) != len(l.Frames) {
-		return fmt.Errorf("%d regions for %d frames", len(into), len(l.Frames))
-	}
-	slab := f.path.config.Slab
-	bytes := uint64(0)
-	for i, from := range l.Frames {
-		switch {
-		case into[i].Frame.Bytes != from.Bytes:
-			return fmt.Errorf("region %d has %d bytes for a frame of %d", i, into[i].Frame.Bytes, from.Bytes)
-		case from.Bytes > 0 && into[i].Space != memory.Space(slab):
-			return fmt.Errorf("region %d does not lie in the slab of this worker", i)
-		}
-		bytes += from.Bytes
-	}
-	if bytes == 0 {
-		f.whole = append(f.whole, index)
-		return nil
-	}
-	m := f.batch.Memory.(*mapping)
-	if f.lane == nil {
-		f.lane, f.group = m.lane, newGroup(len(f.batch.Objects))
-	}
-	for i, from := range l.Frames {
-		if n := from.Bytes; n > 0 {
-			f.pending = split(f.pending, slab.Pointer(into[i].Frame.Offset, n), m.base+from.Offset, n, m.chunk, f.group, index)
-		}
-	}
-	if f.pendingBytes += bytes; f.pendingBytes >= chunkBytes {
-		f.submit()
-	}
-	return nil
-}
-
-func (f *fetch) submit() {
-	if len(f.pending) > 0 {
-		f.lane.add(f.pending)
-		f.pending, f.pendingBytes = nil, 0
-	}
 }
 
 func address(data []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(data)))) }

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
@@ -16,6 +17,16 @@ import (
 
 func ref(task int) transfer.Ref { return transfer.Ref{Task: ids.TaskID(task + 1), Generation: 1} }
 
+func newBoard(tb testing.TB) *board.Board {
+	tb.Helper()
+	b, err := board.New(8<<10, 0)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { closing(tb, b) })
+	return b
+}
+
 // suiteBytes is more than any test of the suite touches.
 const suiteBytes = 1 << 30
 
@@ -23,11 +34,16 @@ func TestGPUConformance(t *testing.T) {
 	for name, change := range map[string]func(*ipc.Config){
 		"gather": nil, "copy engine": func(c *ipc.Config) { c.NoGather = true },
 	} {
-		t.Run(name, func(t *testing.T) { harness(change).Run(t) })
+		t.Run(name, func(t *testing.T) { harness(false, change).Run(t) })
+		t.Run(name+" with a board", func(t *testing.T) {
+			h := harness(true, change)
+			h.CanStall = false // nobody is asked
+			h.Run(t)
+		})
 	}
 }
 
-func harness(change func(*ipc.Config)) transfertest.Harness {
+func harness(shows bool, change func(*ipc.Config)) transfertest.Harness {
 	rooms := map[transfer.Path]*transfertest.Room{}
 	processes := map[*transfertest.Objects]*child{}
 	return transfertest.Harness{
@@ -63,6 +79,9 @@ func harness(change func(*ipc.Config)) transfertest.Harness {
 			t.Helper()
 			h, c := newHeld(t, suiteBytes)
 			objects := transfertest.NewObjectsIn(transfertest.NewRoom(h))
+			if shows {
+				objects.ShowOn(newBoard(t))
+			}
 			processes[objects] = c
 			return objects
 		},

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
@@ -42,6 +43,7 @@ type Objects struct {
 	objects map[transfer.Ref]transfer.Leased
 	leases  map[transfer.LeaseID]transfer.Ref
 	last    transfer.LeaseID
+	board   *board.Board
 }
 
 // NewObjects returns an empty source in the heap.
@@ -55,6 +57,20 @@ func NewObjectsIn(room *Room) *Objects {
 
 // Room returns where the objects lie, nil for the heap.
 func (o *Objects) Room() *Room { return o.room }
+
+// ShowOn also shows what is put from now on to those who look at a board.
+func (o *Objects) ShowOn(b *board.Board) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.board = b
+}
+
+// Board is where objects are shown, nil if they are not.
+func (o *Objects) Board() *board.Board {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.board
+}
 
 // Hush makes Lease wait until the returned function is called, once.
 func (o *Objects) Hush() (speak func()) {
@@ -75,6 +91,14 @@ func (o *Objects) Put(ref transfer.Ref, header string, frames ...[]byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.objects[ref] = l
+	if o.board == nil {
+		return
+	}
+	var places []memory.Frame
+	for _, r := range l.Regions {
+		places = append(places, r.Frame)
+	}
+	o.board.Show(ref, l.Head.Header, places)
 }
 
 // Get returns the frames of an object.

@@ -62,7 +62,9 @@ func (s *Store) lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dura
 				continue
 			}
 			lease = transfer.LeaseID(id)
-			if !o.InSlab {
+			if o.InSlab {
+				s.show(o.ID) // it may have come back
+			} else {
 				regions = s.spilled(o.ID)
 			}
 		}

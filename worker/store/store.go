@@ -57,6 +57,11 @@ type Store struct {
 	// gone is told of objects that the store gave up by itself.
 	gone func(ledger.ObjectID, error)
 	mover
+	// board is nil if readers must ask for leases; recalling is what they may still
+	// read of it, and watching says that a goroutine waits for that.
+	board     Board
+	recalling []recalling
+	watching  bool
 	// working counts goroutines that move bytes or give pages back; Close waits
 	// for them.
 	working sync.WaitGroup
@@ -95,18 +100,19 @@ func New(space memory.Space, log *slog.Logger, below ...memory.Tier) (*Store, er
 	if steps != nil {
 		c.Observe = steps.step
 	}
-	l, err := ledger.New(c)
-	if err != nil {
-		return nil, err
-	}
-	return &Store{
+	s := &Store{
 		trace: steps,
-		space: space, below: below, log: log, ledger: l,
+		space: space, below: below, log: log,
 		latest:  make(map[ids.TaskID]ids.Attempt),
 		small:   make(map[ledger.ObjectID][]byte),
 		telling: make(map[ledger.ReservationID]func(Told)),
 		gone:    func(ledger.ObjectID, error) {},
-	}, nil
+	}
+	c.Board = hider{s}
+	if s.ledger, err = ledger.New(c); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // OnGone says whom to tell of objects that are not here any more though nobody
@@ -644,6 +650,7 @@ func (s *Store) Seal(id ledger.ObjectID, header []byte) error {
 	case err != nil:
 	case id.Task < temporaryTasks:
 		s.latest[id.Task] = max(s.latest[id.Task], id.Generation)
+		s.show(id)
 	default:
 		// An executor writes to it as long as it is here.
 		err = s.ledger.Pin(id, temporaryPin)

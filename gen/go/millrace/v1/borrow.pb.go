@@ -406,7 +406,9 @@ type BorrowHello struct {
 	// The memory is to be written, too: the descriptor can then be mapped for writing. Clients only.
 	Write bool `protobuf:"varint,3,opt,name=write,proto3" json:"write,omitempty"`
 	// The reader maps memory of GPUs. Others are refused by a worker whose memory lies on one.
-	Device        bool `protobuf:"varint,4,opt,name=device,proto3" json:"device,omitempty"`
+	Device bool `protobuf:"varint,4,opt,name=device,proto3" json:"device,omitempty"`
+	// The reader looks at a board, if there is one.
+	Board         bool `protobuf:"varint,5,opt,name=board,proto3" json:"board,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -469,6 +471,13 @@ func (x *BorrowHello) GetDevice() bool {
 	return false
 }
 
+func (x *BorrowHello) GetBoard() bool {
+	if x != nil {
+		return x.Board
+	}
+	return false
+}
+
 // BorrowWelcome says whose memory was passed.
 type BorrowWelcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -480,8 +489,12 @@ type BorrowWelcome struct {
 	Nonce uint64 `protobuf:"fixed64,3,opt,name=nonce,proto3" json:"nonce,omitempty"`
 	// Size of the memory in bytes.
 	MemoryBytes uint64 `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
-	// Set if the memory lies on a GPU: how it is mapped. Then no descriptor comes with the welcome.
-	Device        *DeviceMemory `protobuf:"bytes,5,opt,name=device,proto3" json:"device,omitempty"`
+	// Set if the memory lies on a GPU: how it is mapped. Then no descriptor of it comes with the welcome.
+	Device *DeviceMemory `protobuf:"bytes,5,opt,name=device,proto3" json:"device,omitempty"`
+	// Two more descriptors come with the welcome, behind that of the memory: of the board on which objects are found without a
+	// lease, which is mapped for reading, and of this connection's slots, which are mapped for writing. Set only if the hello
+	// asked for it.
+	Board         bool `protobuf:"varint,6,opt,name=board,proto3" json:"board,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -549,6 +562,13 @@ func (x *BorrowWelcome) GetDevice() *DeviceMemory {
 		return x.Device
 	}
 	return nil
+}
+
+func (x *BorrowWelcome) GetBoard() bool {
+	if x != nil {
+		return x.Board
+	}
+	return false
 }
 
 // BorrowAcquireMany names objects: the n-th one is task_ids[n] of generations[n].
@@ -961,19 +981,21 @@ const file_millrace_v1_borrow_proto_rawDesc = "" +
 	"\acreated\x18\a \x01(\v2\x1a.millrace.v1.BorrowCreatedH\x00R\acreated\x12>\n" +
 	"\bfinished\x18\b \x01(\v2 .millrace.v1.WriteObjectResponseH\x00R\bfinished\x12F\n" +
 	"\racquired_many\x18\t \x01(\v2\x1f.millrace.v1.BorrowAcquiredManyH\x00R\facquiredManyB\b\n" +
-	"\x06answer\"{\n" +
+	"\x06answer\"\x91\x01\n" +
 	"\vBorrowHello\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12(\n" +
 	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x14\n" +
 	"\x05write\x18\x03 \x01(\bR\x05write\x12\x16\n" +
-	"\x06device\x18\x04 \x01(\bR\x06device\"\xd0\x01\n" +
+	"\x06device\x18\x04 \x01(\bR\x06device\x12\x14\n" +
+	"\x05board\x18\x05 \x01(\bR\x05board\"\xe6\x01\n" +
 	"\rBorrowWelcome\x12(\n" +
 	"\vworker_uuid\x18\x01 \x01(\fB\a\xbaH\x04z\x02h\x10R\n" +
 	"workerUuid\x12)\n" +
 	"\vincarnation\x18\x02 \x01(\fB\a\xbaH\x04z\x02h\x10R\vincarnation\x12\x14\n" +
 	"\x05nonce\x18\x03 \x01(\x06R\x05nonce\x12!\n" +
 	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x121\n" +
-	"\x06device\x18\x05 \x01(\v2\x19.millrace.v1.DeviceMemoryR\x06device\"\x90\x01\n" +
+	"\x06device\x18\x05 \x01(\v2\x19.millrace.v1.DeviceMemoryR\x06device\x12\x14\n" +
+	"\x05board\x18\x06 \x01(\bR\x05board\"\x90\x01\n" +
 	"\x11BorrowAcquireMany\x12(\n" +
 	"\n" +
 	"ttl_millis\x18\x01 \x01(\x04B\t\xbaH\x062\x04\x18\xc0\xcf$R\tttlMillis\x12$\n" +

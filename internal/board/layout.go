@@ -1,0 +1,151 @@
+package board
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The file of a board is a page that describes it, the index and the entries. All
+// words are 64 bits in the order of the machine: it never leaves the host.
+//
+//	page   magic, buckets
+//	index  buckets of 8 tags, each bucket a cache line; tag i of bucket b belongs to
+//	       entry 8b+i, and is 0 or what mix made of its key
+//	entry  sequence, task, shape, and words of payload: offset and size of each
+//	       frame, then the header
+//
+// shape is the generation, and above it the number of frames and of bytes of the
+// header. The sequence is odd while an entry is being written; an entry without a
+// task is free.
+const (
+	magic       = 0x3144524F424C4C4D // "MLLBORD1"
+	pageBytes   = 4096
+	ways        = 8
+	bucketBytes = ways * 8
+	entryWords  = 32
+	entryBytes  = entryWords * 8
+	payloadAt   = 3
+	// MaxPayload bounds 16 bytes for each frame together with the header.
+	MaxPayload = (entryWords - payloadAt) * 8
+	maxFrames  = 8
+)
+
+// A page of slots has one word for each slot, on a cache line of its own: a count
+// above two bits of state.
+const (
+	slots     = 16
+	slotBytes = 64
+	seatBytes = pageBytes
+
+	idle    = 0
+	active  = 1
+	revoked = 2
+	states  = 3
+)
+
+// words is a mapping. The other side sees, and may write, the same words, so each
+// is used by an atomic operation.
+type words struct {
+	data []byte
+	list []uint64
+}
+
+func (w *words) at(i int) *uint64      { return &w.list[i] }
+func (w *words) load(i int) uint64     { return atomic.LoadUint64(&w.list[i]) }
+func (w *words) store(i int, v uint64) { atomic.StoreUint64(&w.list[i], v) }
+func (w *words) swap(i int, a, b uint64) bool {
+	return atomic.CompareAndSwapUint64(&w.list[i], a, b)
+}
+
+// sealed makes a file of n bytes in memory that cannot change its size.
+func sealed(name string, n int) (*os.File, error) {
+	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("board: memfd: %w; look at the limit of open files", err)
+	}
+	file := os.NewFile(uintptr(fd), name)
+	if err := unix.Ftruncate(fd, int64(n)); err != nil {
+		return nil, errors.Join(fmt.Errorf("board: size to %d bytes: %w", n, err), file.Close())
+	}
+	// Whoever maps a file that shrinks dies by SIGBUS.
+	if err := seal(file, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
+}
+
+func seal(file *os.File, seals int) error {
+	if _, err := unix.FcntlInt(file.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+		return fmt.Errorf("board: seals %#x: %w; the kernel is too old for it", seals, err)
+	}
+	return nil
+}
+
+// mapFile maps a file of which want seals and a size are asked.
+func mapFile(file *os.File, bytes int64, write bool) (words, error) {
+	fd := int(file.Fd())
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return words{}, fmt.Errorf("board: stat: %w", err)
+	}
+	if bytes == 0 {
+		bytes = st.Size
+	}
+	if st.Size != bytes || bytes < pageBytes || bytes > maxFileBytes {
+		return words{}, fmt.Errorf("%w: a file of %d bytes", ErrNotABoard, st.Size)
+	}
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
+		return words{}, fmt.Errorf("%w: it is not sealed against shrinking (seals %#x, %w)", ErrNotABoard, seals, err)
+	}
+	protection := unix.PROT_READ
+	if write {
+		protection |= unix.PROT_WRITE
+	}
+	data, err := unix.Mmap(fd, 0, int(bytes), protection, unix.MAP_SHARED)
+	if err != nil {
+		return words{}, fmt.Errorf("board: map %d bytes: %w", bytes, err)
+	}
+	return words{data: data, list: unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(data))), len(data)/8)}, nil
+}
+
+func (w *words) unmap() error {
+	data := w.data
+	w.data, w.list = nil, nil
+	if data == nil {
+		return nil
+	}
+	return unix.Munmap(data)
+}
+
+// mix spreads a key over all bits, and is never 0.
+func mix(task uint64, generation uint32) uint64 {
+	x := task*0x9E3779B97F4A7C15 ^ uint64(generation)*0xC2B2AE3D27D4EB4F
+	x ^= x >> 32
+	x *= 0xD6E8FEB86659FD93
+	x ^= x >> 32
+	return x | 1
+}
+
+// buckets are the two in which a key may be.
+func buckets(tag, mask uint64) (a, b uint64) { return tag >> 1 & mask, tag >> 33 & mask }
+
+func indexAt(bucket uint64) int { return int((pageBytes + bucket*bucketBytes) / 8) }
+
+func entryAt(buckets, entry uint64) int {
+	return int((pageBytes + buckets*bucketBytes + entry*entryBytes) / 8)
+}
+
+func fileBytes(buckets uint64) int64 {
+	return int64(pageBytes + buckets*(bucketBytes+ways*entryBytes))
+}
+
+// maxFileBytes bounds what a peer makes us map.
+const maxFileBytes = 1 << 30
+
+func slotAt(slot int) int { return slot * slotBytes / 8 }
