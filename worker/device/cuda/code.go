@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 
@@ -122,11 +123,13 @@ func (c *code) compiled(file, signature, name string, flags []string, generate f
 
 // builtin finds one of the kernels of builtin.cu.
 func (c *code) builtin(name string) (*gpu.Function, error) {
-	cubin, err := kernelFiles.ReadFile("kernels/builtin." + c.device.arch + ".cubin")
-	if err != nil {
+	if !slices.Contains(builtinArchs, c.device.arch) {
 		return c.kernel("builtin.cu", "", name, builtinSource)
 	}
-	return c.function("builtin", name, func() ([]byte, error) { return cubin, nil })
+	// Each reading is a copy of some hundred KiB: only to load it.
+	return c.function("builtin", name, func() ([]byte, error) {
+		return kernelFiles.ReadFile("kernels/builtin." + c.device.arch + ".cubin")
+	})
 }
 
 func (c *code) function(key, name string, cubin func() ([]byte, error)) (*gpu.Function, error) {

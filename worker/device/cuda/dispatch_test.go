@@ -10,6 +10,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -428,5 +429,25 @@ func TestCompiledKernelsAreFoundOnDisk(t *testing.T) {
 	}
 	if after, err := os.Stat(again[0]); err != nil || after.ModTime() != before.ModTime() {
 		t.Errorf("compiled again: %v", err)
+	}
+}
+
+func TestASmallCallIsCheap(t *testing.T) {
+	b := onFake(t)
+	point := func() {
+		inputs := []any{tensor(t, "uint8", 16), tensor(t, "uint8", 16), tensor(t, "uint8", 16)}
+		b.launchesOf(t, "bench.point", nil, append([]any{int64(1), int64(1), ints(0, 1, 2), int64(1), int64(16)}, inputs...)...)
+	}
+	point() // loads the kernels
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	const times = 50
+	for range times {
+		point()
+	}
+	runtime.ReadMemStats(&after)
+	// The kernels' code alone is ten times as much.
+	if each := (after.TotalAlloc - before.TotalAlloc) / times; each > 20<<10 {
+		t.Errorf("a call allocates %d bytes", each)
 	}
 }

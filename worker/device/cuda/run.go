@@ -150,8 +150,11 @@ type run struct {
 	op     string
 	slot   int
 	used   uint64 // bytes of the slot taken by inputs
-	kept   uint64 // bytes at its end taken by results
-	event  *gpu.Event
+	// sent is how many of them were submitted: small inputs go together, in front of
+	// the first kernel that may read them.
+	sent  uint64
+	kept  uint64 // bytes at its end taken by results
+	event *gpu.Event
 }
 
 // small is a result in a slot.
@@ -183,7 +186,7 @@ func (d *Device) begin(ctx context.Context, op string) (*run, error) {
 	d.mu.Unlock()
 	if r.event == nil {
 		var err error
-		if r.event, err = d.gpu.NewEvent(); err != nil {
+		if r.event, err = d.gpu.NewPolledEvent(); err != nil {
 			d.slots.free <- r.slot
 			return nil, err
 		}
@@ -249,11 +252,12 @@ func (r *run) submit(ctx context.Context, need uint64, build func(s *submission)
 	if s.err == nil {
 		build(s)
 	}
-	s.flush()
-	err := s.err
-	if recordErr := r.event.Record(d.stream); recordErr != nil {
-		d.submitting.Unlock()
-		return errors.Join(err, recordErr)
+	err := s.finish()
+	if err != nil {
+		if recordErr := r.event.Record(d.stream); recordErr != nil {
+			d.submitting.Unlock()
+			return errors.Join(err, recordErr)
+		}
 	}
 	d.submitting.Unlock()
 	// Also after an error: what was submitted must be over before memory is used again.
@@ -348,11 +352,28 @@ func (s *submission) fail(err error) {
 	}
 }
 
-func (s *submission) flush() {
-	if s.err == nil && len(s.launches) > 0 {
-		s.err = s.device.stream.Launch(s.launches, nil)
+func (s *submission) flush() { s.flushThen(nil) }
+
+// flushThen submits what was gathered, and an event behind it if there is one.
+func (s *submission) flushThen(after *gpu.Event) {
+	if s.err == nil && s.used > s.sent {
+		base := uint64(s.slot) * slotBytes
+		n := s.used - s.sent
+		to := s.device.slots.device.Pointer(memory.HeaderBytes+base+s.sent, n)
+		s.err = s.device.stream.Copy([]gpu.Copy{gpu.ToDevice(to, s.device.slots.pinned.Address(base+s.sent, n), n)}, nil)
+		s.sent = s.used
+	}
+	if s.err == nil && (len(s.launches) > 0 || after != nil) {
+		s.err = s.device.stream.Launch(s.launches, after)
 	}
 	s.launches = s.launches[:0]
+}
+
+// finish submits the rest and the event that the call waits for. After an error the
+// event was not recorded.
+func (s *submission) finish() error {
+	s.flushThen(s.event)
+	return s.err
 }
 
 func (s *submission) launch(f *gpu.Function, blocks uint64, p *parameters) {
@@ -409,9 +430,7 @@ func (s *submission) at(t *ops.Tensor) uint64 {
 		s.used = (from + n + 15) &^ 15
 		at := uint64(s.slot)*slotBytes + from
 		copy(s.device.slots.host.Bytes(at, n), t.Data[low:high])
-		to := s.device.slots.device.Pointer(memory.HeaderBytes+at, n)
-		s.copy(gpu.ToDevice(to, s.device.slots.pinned.Address(at, n), n))
-		return to + uint64(t.Offset-low)
+		return s.device.slots.device.Pointer(memory.HeaderBytes+at, n) + uint64(t.Offset-low)
 	}
 	to := s.take(n+16) + shift
 	s.flush()
