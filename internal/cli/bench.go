@@ -131,8 +131,10 @@ func (a *app) benchTaskBench() *cobra.Command {
 			Pattern: s.String("pattern"), Width: s.Int("width"), Steps: s.Int("steps"), Radix: s.Int("radix"), OutputBytes: int(n),
 			Iterations: s.Int("iterations"), Repetitions: s.Int("repetitions"), Progress: progress,
 		}
-		if device := s.String("device"); device != "host" {
-			c.Cluster.Arguments = []string{"--device", device}
+		// Without the flag, a machine with GPUs would use them.
+		device := s.String("device")
+		c.Cluster.Arguments = []string{"--device", device}
+		if device != "host" {
 			c.Cluster.Slots = 2 // the next kernel is submitted while one runs
 		}
 		result, err := bench.TaskBench(ctx, c)
