@@ -17,6 +17,8 @@ type AllToAllConfig struct {
 	Workers    int
 	// Protocol is how bytes go: "auto", "borrow", "ucx" or "grpc".
 	Protocol string
+	// GPUs: the workers' memory is that of GPUs.
+	GPUs bool
 	// Sizes are of what goes from each worker to each other one.
 	Sizes       []int
 	Repetitions int
@@ -35,10 +37,10 @@ type AllToAllRow struct {
 	P50        float64 `json:"us_p50"`
 	P99        float64 `json:"us_p99"`
 	Samples    int     `json:"samples"`
-	// Raw is a copy of as many bytes in the memory of one process, by as many threads as there are workers.
-	RawRate float64 `json:"raw_gb_per_s"`
-	RawP50  float64 `json:"raw_us_p50"`
-	Ratio   float64 `json:"ratio"`
+	// Raw is a copy of as many bytes in the memory of one process, by as many threads as there are workers; not with GPUs.
+	RawRate float64 `json:"raw_gb_per_s,omitempty"`
+	RawP50  float64 `json:"raw_us_p50,omitempty"`
+	Ratio   float64 `json:"ratio,omitempty"`
 }
 
 // AllToAllResult is the result of `bench alltoall`.
@@ -58,7 +60,7 @@ func AllToAll(ctx context.Context, c AllToAllConfig) (out AllToAllResult, err er
 	}
 	cluster, err := StartCluster(ctx, ClusterConfig{
 		Executable: c.Executable, Workers: c.Workers, Slots: 1, MemoryLimit: fmt.Sprint(uint64(most)*uint64(3*c.Workers) + 64<<20),
-		Arguments: []string{"--protocol", c.Protocol},
+		GPUs: c.GPUs, Arguments: []string{"--protocol", c.Protocol},
 	})
 	if err != nil {
 		return out, err
@@ -100,18 +102,23 @@ func (x *exchange) measure(ctx context.Context, size int) (row AllToAllRow, err 
 			took = append(took, d)
 		}
 	}
+	p := percentiles(took)
+	moved := float64(x.Workers*(x.Workers-1)) * float64(size)
+	row = AllToAllRow{
+		Bytes: size, Path: x.Protocol, Rate: moved / p.P50 / 1e3, WorkerRate: moved / float64(x.Workers) / p.P50 / 1e3,
+		P50: p.P50, P99: p.P99, Samples: p.Samples,
+	}
+	if x.GPUs {
+		return row, nil
+	}
 	copies := newCopies(x.Workers, size)
 	for i := range x.Repetitions + 1 {
 		if d := copies.once(); i > 0 {
 			raw = append(raw, d)
 		}
 	}
-	p, bare := percentiles(took), percentiles(raw)
-	moved := float64(x.Workers*(x.Workers-1)) * float64(size)
-	row = AllToAllRow{
-		Bytes: size, Path: x.Protocol, Rate: moved / p.P50 / 1e3, WorkerRate: moved / float64(x.Workers) / p.P50 / 1e3,
-		P50: p.P50, P99: p.P99, Samples: p.Samples, RawP50: bare.P50, RawRate: moved / bare.P50 / 1e3,
-	}
+	row.RawP50 = percentiles(raw).P50
+	row.RawRate = moved / row.RawP50 / 1e3
 	row.Ratio = row.Rate / row.RawRate
 	return row, nil
 }

@@ -17,7 +17,9 @@ type BroadcastConfig struct {
 	Workers    int
 	Sizes      []int
 	// Protocol of the workers: "auto", "borrow", "ucx", "grpc".
-	Protocol    string
+	Protocol string
+	// GPUs: the workers' memory is that of GPUs.
+	GPUs        bool
 	Repetitions int
 	Progress    func(done, of int)
 }
@@ -50,7 +52,7 @@ type BroadcastResult struct {
 func Broadcast(ctx context.Context, c BroadcastConfig) (out BroadcastResult, err error) {
 	cluster, err := StartCluster(ctx, ClusterConfig{
 		Executable: c.Executable, Workers: c.Workers, Slots: 1, MemoryLimit: fmt.Sprint(uint64(slices.Max(c.Sizes))*3 + 64<<20),
-		Arguments: []string{"--protocol", c.Protocol},
+		GPUs: c.GPUs, Arguments: []string{"--protocol", c.Protocol},
 	})
 	if err != nil {
 		return out, err

@@ -34,6 +34,10 @@ type ClusterConfig struct {
 	Zero bool
 	// MemoryLimit of each worker, as its flag takes it. Empty: 256MiB.
 	MemoryLimit string
+	// GPUs: the memory is that of GPUs, one for each worker.
+	GPUs bool
+	// Environment has further variables of the processes.
+	Environment []string
 	// Python is the interpreter of executors. Empty: the command's default.
 	Python string
 	// Executors are Python processes to start at once.
@@ -150,13 +154,19 @@ func StartCluster(ctx context.Context, c ClusterConfig) (_ *Cluster, err error) 
 			err = errors.Join(err, out.Close())
 		}
 	}()
-	if out.Scheduler, err = Start(c.Executable, nil, "scheduler", "--http", "", "--scheduler-file", out.File); err != nil {
+	if out.Scheduler, err = Start(c.Executable, c.Environment, "scheduler", "--http", "", "--scheduler-file", out.File); err != nil {
 		return nil, err
 	}
 	if err := waitForFile(ctx, out.File, out.Scheduler); err != nil {
 		return nil, err
 	}
-	args := []string{"worker", "--scheduler-file", out.File, "--workers", strconv.Itoa(c.Workers), "--memory-limit", c.MemoryLimit, "--log-level", "warn"}
+	args := []string{"worker", "--scheduler-file", out.File, "--workers", strconv.Itoa(c.Workers), "--log-level", "warn"}
+	if c.GPUs {
+		// Nothing is to leave the GPU.
+		args = append(args, "--device", "cuda", "--device-memory-limit", c.MemoryLimit, "--pinned-limit", "none", "--name", "host")
+	} else {
+		args = append(args, "--memory-limit", c.MemoryLimit)
+	}
 	if c.Slots > 0 {
 		args = append(args, "--slots", strconv.Itoa(c.Slots))
 	}
@@ -170,7 +180,7 @@ func StartCluster(ctx context.Context, c ClusterConfig) (_ *Cluster, err error) 
 		args = append(args, "--executors", strconv.Itoa(c.Executors))
 	}
 	args = append(args, c.Arguments...)
-	if out.Supervisor, err = Start(c.Executable, nil, args...); err != nil {
+	if out.Supervisor, err = Start(c.Executable, c.Environment, args...); err != nil {
 		return nil, err
 	}
 	if out.Client, err = millrace.Dial(ctx, millrace.WithSchedulerFile(out.File), millrace.WithName("bench")); err != nil {

@@ -27,9 +27,14 @@ import (
 type TransferConfig struct {
 	// Executable is the millrace binary. Default: this program.
 	Executable string
-	// Protocols to measure: "auto", "borrow", "ucx", "grpc".
+	// Protocols to measure: "auto", "borrow", "ucx", "grpc", "ipc" with GPUs.
 	Protocols []string
-	Sizes     []int
+	// GPUs: objects lie in the memory of two of them.
+	GPUs bool
+	// CUDALibrary is the driver; "": the system's. Environment has further variables of the processes.
+	CUDALibrary string
+	Environment []string
+	Sizes       []int
 	// Samples of each size. 0: 200, and 20 of sizes above 4 MiB.
 	Samples  int
 	Progress func(done, of int)
@@ -45,7 +50,8 @@ type TransferRow struct {
 	P50      float64 `json:"us_p50"`
 	P99      float64 `json:"us_p99"`
 	Samples  int     `json:"samples"`
-	// Raw is the same without tasks and objects, in the same run: a UCX read of the source's memory, or a bare TCP stream.
+	// Raw is the same without tasks and objects, in the same run: a UCX read of the source's memory, a copy by the driver
+	// from the source's mapped memory to the reader's GPU, or a bare TCP stream.
 	// Nothing raw compares with memory that is used in place.
 	RawRate float64 `json:"raw_gb_per_s,omitempty"`
 	RawP50  float64 `json:"raw_us_p50,omitempty"`
@@ -56,6 +62,7 @@ type TransferRow struct {
 // TransferResult is the result of `bench transfer`.
 type TransferResult struct {
 	Bench   string        `json:"bench"`
+	Memory  string        `json:"memory"`
 	Rows    []TransferRow `json:"rows"`
 	EmptyUS float64       `json:"empty_task_us"`
 	Version string        `json:"version"`
@@ -73,14 +80,21 @@ func Transfer(ctx context.Context, c TransferConfig) (out TransferResult, err er
 			c.Progress(i+1, len(c.Protocols))
 		}
 	}
+	if out.Memory = "host"; c.GPUs {
+		out.Memory = "cuda"
+	}
 	out.Bench, out.Version, out.Machine = "transfer", version.String(), Machine()
 	return out, nil
 }
 
 func transferBy(ctx context.Context, c TransferConfig, protocol string, largest int, out *TransferResult) (err error) {
+	arguments := []string{"--protocol", protocol}
+	if c.CUDALibrary != "" {
+		arguments = append(arguments, "--cuda-library", c.CUDALibrary)
+	}
 	cluster, err := StartCluster(ctx, ClusterConfig{
-		Executable: c.Executable, Workers: 2, Slots: 1, MemoryLimit: fmt.Sprint(uint64(largest)*3 + 64<<20),
-		Arguments: []string{"--protocol", protocol},
+		Executable: c.Executable, Workers: 2, Slots: 1, MemoryLimit: fmt.Sprint(uint64(largest)*3 + 64<<20), GPUs: c.GPUs,
+		Environment: c.Environment, Arguments: arguments,
 	})
 	if err != nil {
 		return err
@@ -90,7 +104,7 @@ func transferBy(ctx context.Context, c TransferConfig, protocol string, largest 
 			err = closed
 		}
 	}()
-	t := &transferring{cluster: cluster, client: cluster.Client, protocol: protocol}
+	t := &transferring{cluster: cluster, client: cluster.Client, protocol: protocol, library: c.CUDALibrary}
 	empty, err := t.empty(ctx)
 	if err != nil {
 		return err
@@ -116,6 +130,7 @@ type transferring struct {
 	cluster  *Cluster
 	client   *millrace.Client
 	protocol string
+	library  string
 }
 
 const (
@@ -181,6 +196,8 @@ func (t *transferring) measure(ctx context.Context, size, samples int, empty tim
 	switch row.Path {
 	case "ucx":
 		raw, err = t.rawUCX(ctx, size)
+	case "ipc":
+		raw, err = t.rawIPC(ctx, size)
 	case "grpc":
 		raw, err = rawTCP(size)
 	}

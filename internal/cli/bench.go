@@ -213,13 +213,16 @@ func (a *app) benchTransfer() *cobra.Command {
 	cmd := a.benchmark("transfer", "Objects from worker to worker, from a task to a task, beside the bare path", func(ctx context.Context, progress func(done, of int)) (any, error) {
 		s := a.settings
 		c := bench.TransferConfig{Protocols: []string{s.String("protocol")}, Samples: s.Int("samples"), Progress: progress}
-		if memory := s.String("memory"); memory != "host" {
-			return nil, usageError{fmt.Errorf("--memory %s: host", memory)}
+		var err error
+		if c.GPUs, err = a.onGPUs(); err != nil {
+			return nil, err
 		}
-		if c.Protocols[0] == "all" {
+		switch {
+		case c.Protocols[0] == "all" && c.GPUs:
+			c.Protocols = []string{"ipc", "ucx", "grpc"}
+		case c.Protocols[0] == "all":
 			c.Protocols = []string{"borrow", "ucx", "grpc"}
 		}
-		var err error
 		if c.Sizes, err = a.sizes(); err != nil {
 			return nil, err
 		}
@@ -228,11 +231,27 @@ func (a *app) benchTransfer() *cobra.Command {
 		}
 		return bench.Transfer(ctx, c)
 	})
-	cmd.Flags().String("memory", "host", "host")
-	cmd.Flags().String("protocol", "auto", "auto, borrow, ucx or grpc; all: the last three, one after the other")
+	memoryFlag(cmd)
+	cmd.Flags().String("protocol", "auto", "auto, borrow (ipc between GPUs), ucx or grpc; all: the last three, one after the other")
 	cmd.Flags().StringSlice("sizes", []string{"64KiB", "1MiB", "256MiB"}, "sizes of the object")
 	cmd.Flags().Int("samples", 0, "samples of each size; 0: 200, and 20 above 4MiB")
 	return cmd
+}
+
+func memoryFlag(cmd *cobra.Command) {
+	cmd.Flags().String("memory", "host", "whose memory objects lie in: host, or cuda, with one worker for each GPU")
+}
+
+// onGPUs reads --memory.
+func (a *app) onGPUs() (bool, error) {
+	switch memory := a.settings.String("memory"); memory {
+	case "host":
+		return false, nil
+	case "cuda":
+		return true, nil
+	default:
+		return false, usageError{fmt.Errorf("--memory %s: host or cuda", memory)}
+	}
 }
 
 // sizes reads --sizes.
@@ -261,8 +280,12 @@ func (a *app) benchAllToAll() *cobra.Command {
 		if c.Workers < 2 || c.Repetitions < 1 {
 			return nil, usageError{errors.New("--workers, --repetitions: at least two workers and one repetition")}
 		}
+		if c.GPUs, err = a.onGPUs(); err != nil {
+			return nil, err
+		}
 		return bench.AllToAll(ctx, c)
 	})
+	memoryFlag(cmd)
 	cmd.Flags().Int("workers", 4, "how many workers")
 	cmd.Flags().String("protocol", "auto", "auto, borrow, ucx or grpc")
 	cmd.Flags().StringSlice("sizes", []string{"64KiB", "1MiB", "32MiB"}, "sizes of what goes from one worker to another")
@@ -281,8 +304,12 @@ func (a *app) benchBroadcast() *cobra.Command {
 		if c.Sizes = sizes; c.Workers < 2 || c.Repetitions < 1 {
 			return nil, usageError{fmt.Errorf("--workers %d --repetitions %d: at least 2 and 1", c.Workers, c.Repetitions)}
 		}
+		if c.GPUs, err = a.onGPUs(); err != nil {
+			return nil, err
+		}
 		return bench.Broadcast(ctx, c)
 	})
+	memoryFlag(cmd)
 	cmd.Flags().Int("workers", 4, "worker processes")
 	cmd.Flags().String("protocol", "auto", "auto, borrow, ucx or grpc")
 	cmd.Flags().StringSlice("sizes", []string{"1MiB", "64MiB"}, "sizes of the object")
