@@ -1,10 +1,10 @@
 // Assigns each of the n points (rows of d numbers) to the nearest of the k centres, and sums the points of each: row c of
-// out holds the sums of centre c's points, how many they are, and the sum of their squared distances.
-// Dynamic shared memory: k * d floats for the centres, and k * (d + 2) doubles for the block's sums.
+// out holds the sums of centre c's points, and how many they are.
+// Dynamic shared memory: k * (d + 1) doubles for the block's sums, and k * d floats for the centres.
 extern "C" __global__ void assign(const float *points, const float *centres, long long n, int d, int k, double *out) {
   extern __shared__ double sums[];
-  float *near = (float *)(sums + k * (d + 2));
-  for (int i = threadIdx.x; i < k * (d + 2); i += blockDim.x) sums[i] = 0;
+  float *near = (float *)(sums + k * (d + 1));
+  for (int i = threadIdx.x; i < k * (d + 1); i += blockDim.x) sums[i] = 0;
   for (int i = threadIdx.x; i < k * d; i += blockDim.x) near[i] = centres[i];
   __syncthreads();
   const long long step = (long long)gridDim.x * blockDim.x;
@@ -23,12 +23,11 @@ extern "C" __global__ void assign(const float *points, const float *centres, lon
         least = distance;
       }
     }
-    double *row = sums + best * (d + 2);
+    double *row = sums + best * (d + 1);
     for (int i = 0; i < d; i++) atomicAdd(row + i, (double)x[i]);
     atomicAdd(row + d, 1.0);
-    atomicAdd(row + d + 1, (double)least);
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < k * (d + 2); i += blockDim.x)
+  for (int i = threadIdx.x; i < k * (d + 1); i += blockDim.x)
     if (sums[i] != 0) atomicAdd(out + i, sums[i]);
 }

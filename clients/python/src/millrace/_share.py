@@ -33,6 +33,9 @@ LEND_BYTES = 1 << 20
 _PATIENCE = 10.0
 _PLACE_PATIENCE = 60.0
 _MAP_NORESERVE = 0x4000
+#: Threads of a large copy, and the bytes that are worth one.
+_COPY_THREADS = 4
+_COPY_BYTES = 32 << 20
 _MAGIC = b"MILLRACE"
 _HEADER = struct.Struct("<8sI4x16s16sQQ")
 
@@ -186,7 +189,9 @@ class Share:
                 with contextlib.suppress(OSError):  # too many mappings: it is copied, too
                     views.append(np.asarray(_Mapped(self._descriptor, frame.offset, frame.bytes, keeper)).data)
                     continue
-            views.append(np.array(np.frombuffer(self._memory, np.uint8, frame.bytes, frame.offset)).data)
+            copied = np.empty(frame.bytes, np.uint8)
+            _copy(copied, np.frombuffer(self._memory, np.uint8, frame.bytes, frame.offset))
+            views.append(copied.data)
         return views
 
     def write(self, head: data_service_pb2.ObjectHead, frames: Sequence[memoryview]) -> None:
@@ -199,12 +204,28 @@ class Share:
                 raise ConnectionError("the place has another size than the object")
             for frame, data in zip(created.frames, frames, strict=True):
                 if data.nbytes:
-                    np.copyto(
+                    _copy(
                         np.frombuffer(self._memory, np.uint8, frame.bytes, frame.offset), np.frombuffer(data, np.uint8)
                     )
             finish.commit = True
         finally:
             self._call(borrow_pb2.BorrowRequest(finish=finish), _PLACE_PATIENCE)
+
+
+def _copy(to: np.ndarray[Any, Any], data: np.ndarray[Any, Any]) -> None:
+    """Copies bytes, many of them by several threads: a first touch of pages takes longer than the copy."""
+    threads = min(_COPY_THREADS, len(os.sched_getaffinity(0)), data.nbytes // _COPY_BYTES)
+    if threads < 2:
+        np.copyto(to, data)
+        return
+    each = -(-data.nbytes // threads // mmap.PAGESIZE) * mmap.PAGESIZE
+    parts = [slice(at, at + each) for at in range(0, data.nbytes, each)]
+    others = [threading.Thread(target=np.copyto, args=(to[p], data[p])) for p in parts[1:]]
+    for thread in others:
+        thread.start()
+    np.copyto(to[parts[0]], data[parts[0]])
+    for thread in others:
+        thread.join()
 
 
 class _Keeper:
