@@ -91,7 +91,7 @@ func New(entries int, ttl time.Duration) (*Board, error) {
 		ttl = DefaultTTL
 	}
 	n := uint64(entries) / ways
-	if entries < 2*ways || n&(n-1) != 0 || fileBytes(n) > maxFileBytes {
+	if entries < 2*ways || entries&(entries-1) != 0 || fileBytes(n) > maxFileBytes {
 		return nil, fmt.Errorf("board: room for %d objects: must be a power of two from 16 to 4 Mi", entries)
 	}
 	file, err := sealed("millrace-board", int(fileBytes(n)))

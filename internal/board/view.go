@@ -82,31 +82,44 @@ func (g Glance) End(bytes uint64) (held bool) {
 	return held
 }
 
-// Found are objects that were looked up. Each takes a part of the lists, which the
-// finder owns: who keeps a header keeps those beside it.
+// Found are lists that hold what was looked up.
 type Found struct {
-	// Headers, Sizes and Frames of all objects, one behind the other.
-	Headers []byte
-	Sizes   []uint64
-	Frames  []memory.Frame
+	// headers and sizes are parts of lists that whoever got one keeps; frames are the
+	// finder's, to be used again.
+	headers []byte
+	sizes   []uint64
+	frames  []memory.Frame
+	// left is for how many objects more there should be room.
+	left int
 }
 
-// Grow makes room for so many objects of one frame and a short header.
-func (f *Found) Grow(objects int) {
-	f.Headers = make([]byte, 0, objects*48)
-	f.Sizes = make([]uint64, 0, objects)
-	f.Frames = make([]memory.Frame, 0, objects)
+// Begin makes the lists empty, for about so many objects. REQUIRES: nobody uses the
+// frames of what was found before.
+func (f *Found) Begin(objects int) {
+	f.headers, f.sizes, f.frames, f.left = nil, nil, f.frames[:0], objects
 }
 
-// Object is one that was found.
+// room makes room for an object's header and sizes, and for those that will follow, if they
+// are like it.
+func (f *Found) room(header, frames int) {
+	if cap(f.headers)-len(f.headers) < header {
+		f.headers = make([]byte, 0, header*max(f.left, 1))
+	}
+	if cap(f.sizes)-len(f.sizes) < frames {
+		f.sizes = make([]uint64, 0, frames*max(f.left, 1))
+	}
+	f.left--
+}
+
+// Object is one that was found. Header and Sizes may be kept, with those beside them;
+// Frames are good until Found is used for others.
 type Object struct {
 	Header []byte
 	Sizes  []uint64
 	Frames []memory.Frame
 }
 
-// Find looks an object up in the memory of size bytes. What it returns are parts of
-// what it appended to f.
+// Find looks an object up, whose frames must lie in a memory of size bytes.
 func (g Glance) Find(k transfer.Ref, size uint64, f *Found) (o Object, ok bool) {
 	v := g.view
 	w := &v.words
@@ -143,31 +156,29 @@ func (v *View) read(at int, k transfer.Ref, size uint64, f *Found) (o Object, ok
 		if uint32(shape) != uint32(k.Generation) || frames > maxFrames || frames*16+header > MaxPayload {
 			return Object{}, false // or it is being rewritten, for another one
 		}
-		sizes, places, headers := len(f.Sizes), len(f.Frames), len(f.Headers)
-		from := payloadAt
+		f.room((header+7)&^7, frames)
+		sizes, places, headers := len(f.sizes), len(f.frames), len(f.headers)
+		from, inside := payloadAt, true
 		for range frames {
 			frame := memory.Frame{Offset: atomic.LoadUint64(&w[from]), Bytes: atomic.LoadUint64(&w[from+1])}
-			f.Sizes, f.Frames = append(f.Sizes, frame.Bytes), append(f.Frames, frame)
+			inside = inside && (frame.Bytes == 0 || frame.Within(size))
+			f.sizes, f.frames = append(f.sizes, frame.Bytes), append(f.frames, frame)
 			from += 2
 		}
 		for n := 0; n < header; n += 8 {
-			f.Headers = binary.LittleEndian.AppendUint64(f.Headers, atomic.LoadUint64(&w[from]))
+			f.headers = binary.LittleEndian.AppendUint64(f.headers, atomic.LoadUint64(&w[from]))
 			from++
 		}
-		f.Headers = f.Headers[:headers+header]
-		if atomic.LoadUint64(&w[0]) == seq {
-			o = Object{Header: f.Headers[headers:len(f.Headers):len(f.Headers)], Sizes: f.Sizes[sizes:len(f.Sizes):len(f.Sizes)], Frames: f.Frames[places:len(f.Frames):len(f.Frames)]}
-			ok = true
-			for _, frame := range o.Frames {
-				ok = ok && (frame.Bytes == 0 || frame.Within(size))
-			}
+		same := atomic.LoadUint64(&w[0]) == seq
+		if same && inside {
+			return Object{
+				Header: f.headers[headers : headers+header : headers+header],
+				Sizes:  f.sizes[sizes:len(f.sizes):len(f.sizes)], Frames: f.frames[places:len(f.frames):len(f.frames)],
+			}, true
 		}
-		if ok {
-			return o, true
-		}
-		f.Sizes, f.Frames, f.Headers = f.Sizes[:sizes], f.Frames[:places], f.Headers[:headers]
-		if atomic.LoadUint64(&w[0]) == seq {
-			return Object{}, false // frames that do not lie in the memory
+		f.sizes, f.frames, f.headers = f.sizes[:sizes], f.frames[:places], f.headers[:headers]
+		if same {
+			return Object{}, false
 		}
 	}
 	return Object{}, false

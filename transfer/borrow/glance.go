@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/millrace/millrace/internal/board"
@@ -51,7 +52,12 @@ type Glance struct {
 	slot  board.Glance
 	found board.Found
 	bytes uint64
+	// limit bounds bytes.
+	limit uint64
 }
+
+// glances are to be used again: their lists are as long as batches are.
+var glances = sync.Pool{New: func() any { return new(Glance) }}
 
 // Glance begins to look at what a peer shows, for about so many objects. It returns
 // nil if the peer shows nothing to us, or too many look already.
@@ -73,12 +79,19 @@ func (p *Path) Glance(ctx context.Context, at transfer.Peer, objects int) (*Glan
 		return nil, nil
 	}
 	c.glances++
-	g := &Glance{Memory: c.space, peer: c, slot: slot}
-	g.found.Grow(objects)
-	return g, nil
+	return c.glance(slot, glanceBytes, objects), nil
+}
+
+// glance makes one of a slot that was taken.
+func (c *peer) glance(slot board.Glance, limit uint64, objects int) *Glance {
+	g := glances.Get().(*Glance)
+	g.Memory, g.peer, g.slot, g.bytes, g.limit = c.space, c, slot, 0, limit
+	g.found.Begin(objects)
+	return g
 }
 
 // Find looks an object up. If it returns false, the peer may have it all the same.
+// The frames are a list of the glance, which ends with it.
 func (g *Glance) Find(ref transfer.Ref, into *Lent) bool {
 	if ref.Generation == 0 {
 		return false
@@ -91,7 +104,7 @@ func (g *Glance) Find(ref transfer.Ref, into *Lent) bool {
 	for _, n := range o.Sizes {
 		bytes += n
 	}
-	if bytes > glanceBytes-g.bytes {
+	if bytes > g.limit-g.bytes {
 		return false
 	}
 	g.bytes += bytes
@@ -112,6 +125,8 @@ func (g *Glance) End() bool {
 	c.glances--
 	c.unmapIfUnused()
 	c.mu.Unlock()
+	g.Memory, g.peer = nil, nil
+	glances.Put(g)
 	return held
 }
 

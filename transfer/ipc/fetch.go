@@ -3,6 +3,7 @@ package ipc
 import (
 	"context"
 	"fmt"
+	"sync"
 
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
@@ -15,6 +16,9 @@ const (
 	firstBytes = 8 << 20
 	laterBytes = 16 << 20
 )
+
+// lists are of pieces, to be used again: they are as long as batches are.
+var lists = sync.Pool{New: func() any { return new([]piece) }}
 
 // fetch are objects of one peer: a batch of loans, or what is found in one glance.
 type fetch struct {
@@ -35,8 +39,10 @@ type fetch struct {
 	group *group
 	// pending are pieces that the lane has not got yet, of so many bytes; they are
 	// submitted from enough on.
-	pending              []piece
+	pending              *[]piece
 	pendingBytes, enough uint64
+	// used are lists of pieces to be used again once the lane has none of them.
+	used []*[]piece
 	// whole are objects that needed no copy.
 	whole []int
 }
@@ -113,12 +119,14 @@ func (f *fetch) run(ctx context.Context) error {
 
 // abandon ends the loans of objects that were placed and not submitted.
 func (f *fetch) abandon() {
-	for n, p := range f.pending {
-		if n == 0 || f.pending[n-1].object != p.object {
+	if f.pending == nil || f.batch == nil {
+		return
+	}
+	for n, p := range *f.pending {
+		if n == 0 || (*f.pending)[n-1].object != p.object {
 			f.end(p.object)
 		}
 	}
-	f.pending = nil
 }
 
 // await sees what is under way end.
@@ -135,6 +143,10 @@ func (f *fetch) await(ctx context.Context, failed error) error {
 			failed = err
 		}
 		if len(ended) == 0 {
+			for _, list := range f.used {
+				clear(*list)
+				lists.Put(list)
+			}
 			return failed
 		}
 		if failed != nil {
@@ -215,11 +227,12 @@ func (f *fetch) place(ctx context.Context, object int, l *borrow.Lent) error {
 		f.lane, f.group = m.lane, newGroup(len(f.objects))
 	}
 	if f.pending == nil {
-		f.pending = make([]piece, 0, min(len(f.objects)-object, 1024))
+		f.pending = lists.Get().(*[]piece)
+		*f.pending = (*f.pending)[:0]
 	}
 	for i, from := range l.Frames {
 		if n := from.Bytes; n > 0 {
-			f.pending = split(f.pending, slab.Pointer(into[i].Frame.Offset, n), m.base+from.Offset, n, m.chunk, f.group, object)
+			*f.pending = split(*f.pending, slab.Pointer(into[i].Frame.Offset, n), m.base+from.Offset, n, m.chunk, f.group, object)
 		}
 	}
 	if f.pendingBytes += bytes; f.pendingBytes >= f.enough {
@@ -229,8 +242,9 @@ func (f *fetch) place(ctx context.Context, object int, l *borrow.Lent) error {
 }
 
 func (f *fetch) submit() {
-	if len(f.pending) > 0 {
-		f.lane.add(f.pending)
+	if f.pending != nil {
+		f.lane.add(*f.pending)
+		f.used = append(f.used, f.pending)
 		f.pending, f.pendingBytes, f.enough = nil, 0, laterBytes
 	}
 }

@@ -1,0 +1,585 @@
+package board_test
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/internal/board"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+)
+
+// childEnv makes this program a reader of the board and the slots that it inherits.
+const childEnv = "MILLRACE_TEST_READ_BOARD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childEnv) != "" {
+		if err := readAsChild(os.Stdin, os.Stdout); err != nil {
+			fmt.Println(err)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+func ref(task int) transfer.Ref { return transfer.Ref{Task: ids.TaskID(task), Generation: 1} }
+
+func closing(tb testing.TB, c io.Closer) {
+	tb.Helper()
+	if err := c.Close(); err != nil {
+		tb.Error(err)
+	}
+}
+
+func newBoard(tb testing.TB, entries int, ttl time.Duration) *board.Board {
+	tb.Helper()
+	b, err := board.New(entries, ttl)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { closing(tb, b) })
+	return b
+}
+
+// sit opens a view of a board.
+func sit(tb testing.TB, b *board.Board) (*board.Seat, *board.View) {
+	tb.Helper()
+	s, err := b.Seat()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	v, err := board.Open(b.File(), s.File())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		closing(tb, v)
+		if err := s.Leave(); err != nil {
+			tb.Error(err)
+		}
+	})
+	return s, v
+}
+
+const size = 1 << 20
+
+func frame(n int) memory.Frame {
+	return memory.Frame{Offset: uint64(n) % 1000 * 256, Bytes: uint64(n)%256 + 1}
+}
+
+func look(tb testing.TB, v *board.View) board.Glance {
+	tb.Helper()
+	g, ok := v.Look()
+	if !ok {
+		tb.Fatal("all slots are taken")
+	}
+	return g
+}
+
+func TestWhatIsShownIsFound(t *testing.T) {
+	b := newBoard(t, 1<<10, 0)
+	_, v := sit(t, b)
+	header := func(n int) []byte { return bytes.Repeat([]byte{byte(n)}, n%90) }
+	frames := func(n int) (list []memory.Frame) {
+		for i := range n % 8 {
+			list = append(list, frame(n+i))
+		}
+		return list
+	}
+	const count = 800
+	shown := make(map[int]bool)
+	for n := 1; n <= count; n++ {
+		shown[n] = b.Show(ref(n), header(n), frames(n))
+	}
+	check := func(found board.Found) {
+		t.Helper()
+		g := look(t, v)
+		found.Begin(count)
+		var kept []board.Object
+		for n := 1; n <= count+100; n++ {
+			o, ok := g.Find(ref(n), size, &found)
+			kept = append(kept, o)
+			if ok != shown[n] {
+				t.Fatalf("object %d: found %v, shown %v", n, ok, shown[n])
+			}
+			if _, other := g.Find(transfer.Ref{Task: ids.TaskID(n), Generation: 2}, size, &found); other {
+				t.Fatalf("another generation of object %d is found", n)
+			}
+		}
+		for n := 1; n <= count; n++ {
+			if o := kept[n-1]; shown[n] && (!bytes.Equal(o.Header, header(n)) || !slices.Equal(o.Frames, frames(n)) || len(o.Sizes) != n%8) {
+				t.Fatalf("object %d is %+v", n, o)
+			}
+		}
+		if !g.End(7) {
+			t.Error("it did not hold")
+		}
+	}
+	check(board.Found{})
+	full := 0
+	for n := 1; n <= count; n++ {
+		if !shown[n] {
+			full++
+		}
+		if n%3 == 0 {
+			if b.Hide(ref(n)) != shown[n] {
+				t.Errorf("object %d was not hidden", n)
+			}
+			shown[n] = false
+		}
+	}
+	if full > count/50 {
+		t.Errorf("%d of %d objects had no room on a board for 1,024", full, count)
+	}
+	check(board.Found{})
+	for n := 3; n <= count; n += 3 {
+		shown[n] = b.Show(ref(n), header(n), frames(n))
+	}
+	check(board.Found{})
+	if s := b.Stats(); s.ReadBytes != 21 || s.Seats != 1 || s.Revoked != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestWhatDoesNotFitIsNotShown(t *testing.T) {
+	b := newBoard(t, 16, 0)
+	_, v := sit(t, b)
+	for name, shown := range map[string]bool{
+		"long header": b.Show(ref(1), make([]byte, board.MaxPayload+1), nil), "many frames": b.Show(ref(2), nil, make([]memory.Frame, 9)),
+		"both": b.Show(ref(3), make([]byte, board.MaxPayload-15), make([]memory.Frame, 1)), "no generation": b.Show(transfer.Ref{Task: 4}, nil, nil),
+	} {
+		if shown {
+			t.Error(name)
+		}
+	}
+	full := 0
+	for n := 1; n <= 100; n++ {
+		if !b.Show(ref(n), nil, []memory.Frame{frame(n)}) {
+			full++
+		}
+	}
+	if full < 84 {
+		t.Errorf("%d objects of 100 had no room on a board for 16", full)
+	}
+	// A frame beyond the memory that was passed is not believed.
+	b.Hide(ref(1))
+	if !b.Show(ref(1), nil, []memory.Frame{{Offset: size - 1, Bytes: 2}}) {
+		t.Fatal("no room for one that had it")
+	}
+	var found board.Found
+	if _, ok := look(t, v).Find(ref(1), size, &found); ok {
+		t.Error("a frame beyond the memory is found")
+	}
+}
+
+// Each order of what one reader and the lender do, as the package comment has it: what
+// is delivered was not overwritten, and an idle slot delays nothing.
+func TestEachInterleavingOfOneReaderAndTheLender(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		delivered, discarded, waited := 0, 0, 0
+		for order := range 1 << 8 {
+			b := newBoard(t, 16, time.Second)
+			_, v := sit(t, b)
+			b.Show(ref(1), nil, []memory.Frame{frame(0)})
+			now := time.Now()
+			stamp, read, found, looked := 1, 0, false, false
+			var lists board.Found
+			var g board.Glance
+			var over func(time.Time) bool
+			hidden, asked, overwritten := false, false, false
+			reader := []func(){
+				func() { g, looked = v.Look() },
+				func() { _, found = g.Find(ref(1), size, &lists) },
+				func() { read = stamp },
+				func() {
+					if held := g.End(0); held && found {
+						if delivered++; read != 1 {
+							t.Fatalf("order %b: bytes of another object were delivered", order)
+						}
+					} else if !held {
+						discarded++
+					}
+				},
+			}
+			overwrite := func() {
+				if overwritten {
+					return
+				}
+				if over == nil || over(now) {
+					stamp, overwritten = 2, true
+				} else {
+					waited++
+				}
+			}
+			lender := []func(){
+				func() { hidden = b.Hide(ref(1)) },
+				func() { over, asked = b.Readers(now), true },
+				overwrite,
+				func() {
+					if late {
+						now = now.Add(2 * time.Second)
+					}
+					overwrite()
+				},
+			}
+			for bit := range 8 {
+				if order>>bit&1 == 0 && len(reader) > 0 || len(lender) == 0 {
+					reader[0]()
+					reader = reader[1:]
+				} else {
+					lender[0]()
+					lender = lender[1:]
+				}
+			}
+			overwrite()
+			if !hidden || !asked || !looked || !overwritten {
+				t.Fatalf("order %b: hidden %v, asked %v, looked %v, overwritten %v in the end", order, hidden, asked, looked, overwritten)
+			}
+		}
+		if delivered == 0 || waited == 0 || late != (discarded > 0) {
+			t.Errorf("late %v: %d delivered, %d discarded, waited %d times", late, delivered, discarded, waited)
+		}
+	}
+}
+
+// Many readers, some of which dawdle, and a lender that reuses its places as fast as it
+// may: each word that is delivered bears the stamp of what was asked for.
+func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
+	const places, wordsEach, readers = 24, 32, 4
+	ttl := 2 * time.Millisecond
+	b := newBoard(t, 64, ttl)
+	var memoryWords [places * wordsEach]atomic.Uint64
+	where := func(place int) memory.Frame {
+		return memory.Frame{Offset: uint64(place * wordsEach * 8), Bytes: wordsEach * 8}
+	}
+	var newest [places]atomic.Uint64 // the task whose bytes are, or were, at a place
+	stop := make(chan struct{})
+	var delivered, discarded, missed atomic.Uint64
+	var group sync.WaitGroup
+	for i := range readers {
+		_, v := sit(t, b)
+		group.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(i), 1))
+			var found board.Found
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				g, ok := v.Look()
+				if !ok {
+					t.Error("no slot")
+					return
+				}
+				found.Begin(places)
+				type got struct {
+					task  uint64
+					words []uint64
+				}
+				var all []got
+				for range r.IntN(4) + 1 {
+					task := newest[r.IntN(places)].Load()
+					o, ok := g.Find(ref(int(task)), size, &found)
+					if !ok {
+						missed.Add(1)
+						continue
+					}
+					one := got{task: task}
+					for w := range o.Frames[0].Bytes / 8 {
+						one.words = append(one.words, memoryWords[o.Frames[0].Offset/8+w].Load())
+						if r.IntN(2000) == 0 {
+							<-time.After(2 * ttl) // it was stopped
+						}
+					}
+					all = append(all, one)
+				}
+				if !g.End(0) {
+					discarded.Add(1)
+					continue
+				}
+				for _, one := range all {
+					delivered.Add(1)
+					for _, w := range one.words {
+						if w != one.task {
+							t.Errorf("object %d was delivered with bytes of %d", one.task, w)
+							return
+						}
+					}
+				}
+			}
+		})
+	}
+	type vacated struct {
+		place int
+		over  func(time.Time) bool
+	}
+	r := rand.New(rand.NewPCG(7, 7))
+	var free []int
+	var waiting []vacated
+	for i := range places {
+		free = append(free, i)
+	}
+	task := uint64(0)
+	limit := time.Now().Add(20 * time.Second)
+	for steps := 0; steps < 20000 || delivered.Load() < 1000 || discarded.Load() == 0; steps++ {
+		if time.Now().After(limit) {
+			t.Errorf("%d delivered, %d discarded, %d missed in time", delivered.Load(), discarded.Load(), missed.Load())
+			break
+		}
+		if len(free) > 0 {
+			place := free[0]
+			free = free[1:]
+			task++
+			for w := range wordsEach {
+				memoryWords[place*wordsEach+w].Store(task)
+			}
+			if !b.Show(ref(int(task)), nil, []memory.Frame{where(place)}) {
+				t.Fatal("no room on the board")
+			}
+			newest[place].Store(task)
+		}
+		place := r.IntN(places)
+		if b.Hide(ref(int(newest[place].Load()))) {
+			if over := b.Readers(time.Now()); over == nil {
+				free = append(free, place)
+			} else {
+				waiting = append(waiting, vacated{place, over})
+			}
+		}
+		waiting = slices.DeleteFunc(waiting, func(v vacated) bool {
+			over := v.over(time.Now())
+			if over {
+				free = append(free, v.place)
+			}
+			return over
+		})
+	}
+	close(stop)
+	group.Wait()
+	t.Logf("%d delivered, %d discarded, %d missed, %d objects, %d revoked", delivered.Load(), discarded.Load(), missed.Load(), task, b.Revoked())
+}
+
+// readAsChild takes a slot, looks object 1 up, says so, and ends when it is told to.
+func readAsChild(in io.Reader, out io.Writer) error {
+	v, err := board.Open(os.NewFile(3, "board"), os.NewFile(4, "slots"))
+	if err != nil {
+		return err
+	}
+	g, _ := v.Look()
+	var found board.Found
+	_, ok := g.Find(ref(1), size, &found)
+	if _, err := fmt.Fprintln(out, "found", ok); err != nil {
+		return err
+	}
+	if _, err := bufio.NewReader(in).ReadString('\n'); err != nil {
+		return err
+	}
+	held := g.End(0)
+	again, looked := v.Look()
+	_, err = fmt.Fprintln(out, "held", held, "again", looked && again.End(0))
+	return err
+}
+
+func TestAReaderInAnotherProcess(t *testing.T) {
+	for name, stopped := range map[string]bool{"goes on": false, "is stopped": true} {
+		t.Run(name, func(t *testing.T) {
+			const ttl = 50 * time.Millisecond
+			b := newBoard(t, 16, ttl)
+			s, _ := sit(t, b)
+			b.Show(ref(1), nil, []memory.Frame{frame(1)})
+			c := exec.Command(os.Args[0])
+			c.Env = append(os.Environ(), childEnv+"=1")
+			c.ExtraFiles = []*os.File{b.File(), s.File()}
+			c.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+			in, err := c.StdinPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			pipe, err := c.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := c.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				_ = c.Process.Kill() // it may have ended
+				_ = c.Wait()         // by the signal
+			})
+			out := bufio.NewReader(pipe)
+			hear := func(want string) {
+				t.Helper()
+				if got, err := out.ReadString('\n'); err != nil || got != want+"\n" {
+					t.Errorf("%q, %v; want %q", got, err, want)
+				}
+			}
+			hear("found true")
+			b.Hide(ref(1))
+			now := time.Now()
+			over := b.Readers(now)
+			if over == nil || over(now.Add(ttl/2)) {
+				t.Fatal("the reader is not waited for")
+			}
+			if stopped {
+				if err := c.Process.Signal(syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+				if !over(now.Add(ttl)) || b.Revoked() != 1 {
+					t.Errorf("a stopped reader is waited for, and revoked %d times", b.Revoked())
+				}
+				if err := c.Process.Signal(syscall.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if _, err := fmt.Fprintln(in, "end"); err != nil {
+				t.Fatal(err)
+			}
+			hear(fmt.Sprint("held ", !stopped, " again true"))
+			if !over(now) {
+				t.Error("it is waited for though it ended")
+			}
+		})
+	}
+}
+
+func TestASeatThatWasLeftDelaysNothing(t *testing.T) {
+	b := newBoard(t, 16, time.Hour)
+	s, v := sit(t, b)
+	b.Show(ref(1), nil, []memory.Frame{frame(1)})
+	g := look(t, v)
+	b.Hide(ref(1))
+	over := b.Readers(time.Now())
+	if over == nil || over(time.Now()) {
+		t.Fatal("the reader is not waited for")
+	}
+	if err := s.Leave(); err != nil {
+		t.Fatal(err)
+	}
+	if !over(time.Now()) || b.Readers(time.Now()) != nil {
+		t.Error("a reader that left is waited for")
+	}
+	g.End(0) // the mapping is its own
+}
+
+// Whatever a reader writes into its slots is survived, and nothing else can be written.
+func TestAReaderCanOnlyHarmItself(t *testing.T) {
+	const ttl = time.Millisecond
+	b := newBoard(t, 16, ttl)
+	s, _ := sit(t, b)
+	b.Show(ref(1), nil, []memory.Frame{frame(1)})
+	slots, err := unix.Mmap(int(s.File().Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for range 200 {
+		for i := range slots {
+			slots[i] = byte(r.Uint32())
+		}
+		now := time.Now()
+		if over := b.Readers(now); over != nil && !over(now.Add(ttl)) {
+			t.Fatal("it is waited for longer than it may")
+		}
+		b.Stats()
+	}
+	if err := unix.Munmap(slots); err != nil {
+		t.Error(err)
+	}
+	for name, f := range map[string]*os.File{"board": b.File(), "slots": s.File()} {
+		if err := unix.Ftruncate(int(f.Fd()), 0); !errors.Is(err, unix.EPERM) {
+			t.Errorf("%s: cut short: %v", name, err)
+		}
+	}
+	again, err := os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", b.File().Fd()), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, again)
+	for _, f := range []*os.File{b.File(), again} {
+		if _, err := unix.Mmap(int(f.Fd()), 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); !errors.Is(err, unix.EPERM) {
+			t.Errorf("the board is mapped for writing: %v", err)
+		}
+		if _, err := f.WriteAt([]byte{1}, 0); !errors.Is(err, unix.EPERM) {
+			t.Errorf("the board is written: %v", err)
+		}
+	}
+}
+
+func TestWhatIsNoBoardIsRefused(t *testing.T) {
+	b := newBoard(t, 16, 0)
+	s, _ := sit(t, b)
+	plain, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, plain)
+	for _, files := range [][2]*os.File{{s.File(), s.File()}, {b.File(), b.File()}, {plain, s.File()}} {
+		if _, err := board.Open(files[0], files[1]); !errors.Is(err, board.ErrNotABoard) {
+			t.Errorf("%v", err)
+		}
+	}
+	for _, n := range []int{1, 8, 17, 3 << 10, 1 << 30} {
+		if _, err := board.New(n, 0); err == nil {
+			t.Errorf("a board for %d objects", n)
+		}
+	}
+}
+
+func BenchmarkFind(b *testing.B) {
+	on := newBoard(b, 0, 0)
+	_, v := sit(b, on)
+	const count = 1000
+	for n := 1; n <= count; n++ {
+		on.Show(ref(n), make([]byte, 40), []memory.Frame{frame(n)})
+	}
+	b.Run("one", func(b *testing.B) {
+		var found board.Found
+		b.ReportAllocs()
+		for n := 0; b.Loop(); n++ {
+			g, _ := v.Look()
+			found.Begin(1)
+			if _, ok := g.Find(ref(n%count+1), size, &found); !ok || !g.End(1) {
+				b.Fatal("not found, or not held")
+			}
+		}
+	})
+	b.Run("thousand", func(b *testing.B) {
+		var found board.Found
+		b.ReportAllocs()
+		for b.Loop() {
+			g, _ := v.Look()
+			found.Begin(count)
+			for n := 1; n <= count; n++ {
+				if _, ok := g.Find(ref(n), size, &found); !ok {
+					b.Fatal("not found")
+				}
+			}
+			g.End(1)
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/count, "ns/object")
+	})
+	b.Run("show and hide", func(b *testing.B) {
+		header, frames := make([]byte, 40), []memory.Frame{frame(1)}
+		for n := 0; b.Loop(); n++ {
+			on.Show(ref(count+n+1), header, frames)
+			on.Hide(ref(count + n + 1))
+			on.Readers(time.Time{})
+		}
+	})
+}
