@@ -44,14 +44,23 @@ type tester struct {
 	want   map[ObjectID][]uint64
 	stamps uint64
 	lost   map[ObjectID]bool
+	// shown are the objects on the board, looks those who read what was there, and
+	// recalls what is withheld for them.
+	shown   map[ObjectID]bool
+	looks   []*reading
+	recalls map[Ticket][]*reading
 }
 
 func newTester(t rapid.TB, sizeBytes uint64, below ...Tier) *tester {
-	l, err := New(Config{SizeBytes: sizeBytes, HeaderBytes: memory.HeaderBytes, Below: below})
+	x := &tester{
+		t: t, now: epoch, loading: map[ReservationID]bool{}, want: map[ObjectID][]uint64{}, lost: map[ObjectID]bool{},
+		shown: map[ObjectID]bool{}, recalls: map[Ticket][]*reading{},
+	}
+	l, err := New(Config{SizeBytes: sizeBytes, HeaderBytes: memory.HeaderBytes, Below: below, Board: x})
 	if err != nil {
 		t.Fatal(err)
 	}
-	x := &tester{l: l, t: t, now: epoch, loading: map[ReservationID]bool{}, want: map[ObjectID][]uint64{}, lost: map[ObjectID]bool{}}
+	x.l = l
 	x.bytes[0] = make([]uint64, sizeBytes/alloc.Granule)
 	for i, b := range below {
 		x.bytes[i+1] = make([]uint64, b.SizeBytes/alloc.Granule)
@@ -134,7 +143,13 @@ func (x *tester) carryOut(i int, err error) {
 
 // settle carries out all orders.
 func (x *tester) settle() {
-	for n := 0; len(x.io) > 0; n++ {
+	for n := 0; len(x.io)+len(x.looks) > 0; n++ {
+		for len(x.looks) > 0 {
+			x.endLook(0)
+		}
+		if len(x.io) == 0 {
+			return
+		}
 		if n > 10_000 {
 			x.t.Fatalf("bytes move for ever: %v\n%+v\nqueue %v", x.io, x.l.Tiers(), x.queue)
 		}
@@ -205,6 +220,7 @@ func (x *tester) check() {
 	if len(x.l.waiting) > 0 && len(x.l.waiting[0].inputs) == 0 && x.l.mayGrant(x.l.waiting[0]) && x.l.setAside(x.l.waiting[0]) {
 		x.t.Fatalf("reservation %d waits although it fits", x.l.waiting[0].id)
 	}
+	x.checkLooks()
 	// No byte belongs to two extents, whatever the state of their objects.
 	var all []memory.Frame
 	seen := map[*extent]bool{}
@@ -372,6 +388,17 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 			},
 			"copied": func(t *rapid.T) { x.l.Copied(anyObj(t)) },
 			"look":   func(*rapid.T) { x.l.Snapshot(3) },
+			"show": func(t *rapid.T) {
+				x.show(anyObj(t))
+				x.check()
+			},
+			"read what is shown": func(*rapid.T) { x.look() },
+			"end reading": func(t *rapid.T) {
+				if len(x.looks) == 0 {
+					t.Skip("nobody reads")
+				}
+				x.endLook(rapid.IntRange(0, len(x.looks)-1).Draw(t, "who"))
+			},
 			"allocate": func(t *rapid.T) {
 				_, err := x.allocate(pick(t, x.granted), anyObj(t), sizesGen.Draw(t, "sizes")...)
 				soft(err)

@@ -462,10 +462,17 @@ func TestEveryoneIsServedWithADiskBelow(t *testing.T) {
 		objects, started := 0, 0
 		sizes := rapid.SliceOfN(rapid.Uint64Range(1, 5*unit), 1, 2)
 		step := func() {
-			switch rapid.IntRange(0, 3).Draw(t, "what") {
+			switch rapid.IntRange(0, 6).Draw(t, "what") {
 			case 0, 1:
 				if len(x.io) > 0 {
 					x.carryOut(rapid.IntRange(0, len(x.io)-1).Draw(t, "io"), nil)
+				}
+			case 2:
+				x.show(obj(max(objects, 1)))
+				x.look()
+			case 3:
+				if len(x.looks) > 0 {
+					x.endLook(rapid.IntRange(0, len(x.looks)-1).Draw(t, "who"))
 				}
 			default:
 				x.finishOne(t, &objects)

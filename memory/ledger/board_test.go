@@ -1,0 +1,195 @@
+package ledger
+
+import (
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/memory"
+)
+
+// reading is somebody who found objects on the board, and what was there.
+type reading struct {
+	frames []memory.Frame
+	want   [][]uint64
+}
+
+// Hide is part of Board.
+func (x *tester) Hide(id ObjectID) { delete(x.shown, id) }
+
+// Vacate is part of Board: it waits for all who read, whatever that is.
+func (x *tester) Vacate(ticket Ticket, block memory.Frame) bool {
+	for id := range x.shown {
+		o := x.l.objects[id]
+		for i := range o.extents {
+			if f := o.frames[i]; f.Bytes > 0 && block.Contains(f) {
+				x.t.Fatalf("object %s is on the board, and frame %d was given up", id, i)
+			}
+		}
+	}
+	if len(x.looks) == 0 {
+		return true
+	}
+	x.recalls[ticket] = slices.Clone(x.looks)
+	return false
+}
+
+// show puts an object on the board, whatever it is.
+func (x *tester) show(id ObjectID) {
+	x.shown[id] = true
+	x.l.Shown(id)
+	if o, ok := x.l.Lookup(id); x.shown[id] != (ok && o.State == Sealed && o.InSlab) || x.shown[id] != x.l.IsShown(id) {
+		x.t.Fatalf("object %s, which is %+v, is shown: %v", id, o, x.shown[id])
+	}
+}
+
+// look begins to read all that is shown.
+func (x *tester) look() {
+	r := &reading{}
+	for id := range x.shown {
+		o, _ := x.l.Lookup(id)
+		for _, f := range o.Frames {
+			if f.Bytes > 0 {
+				r.frames = append(r.frames, f)
+				r.want = append(r.want, slices.Clone(x.granules(0, f)))
+			}
+		}
+	}
+	x.looks = append(x.looks, r)
+}
+
+// checkLooks sees that nothing was overwritten that is being read.
+func (x *tester) checkLooks() {
+	for _, r := range x.looks {
+		for i, f := range r.frames {
+			if !slices.Equal(x.granules(0, f), r.want[i]) {
+				x.t.Fatalf("range [%d, +%d) was overwritten while it was read", f.Offset, f.Bytes)
+			}
+		}
+	}
+	for _, f := range x.l.recalls {
+		if x.l.space.Bytes(f.Offset) != f.Bytes {
+			x.t.Fatalf("range [%d, +%d) was to be withheld", f.Offset, f.Bytes)
+		}
+	}
+	if len(x.recalls) != len(x.l.recalls) {
+		x.t.Fatalf("%d ranges are withheld, and %d recalled", len(x.l.recalls), len(x.recalls))
+	}
+}
+
+// endLook ends what one reads, and with it what was withheld for that alone.
+func (x *tester) endLook(i int) {
+	r := x.looks[i]
+	x.looks = slices.Delete(x.looks, i, i+1)
+	var over []Ticket
+	for _, ticket := range sortedKeys(x.recalls) {
+		if x.recalls[ticket] = slices.DeleteFunc(x.recalls[ticket], func(o *reading) bool { return o == r }); len(x.recalls[ticket]) == 0 {
+			delete(x.recalls, ticket)
+			over = append(over, ticket)
+		}
+	}
+	x.effects(x.l.Recalled(over...))
+}
+
+func TestWhatIsReadIsWithheldAndNothingElse(t *testing.T) {
+	x := newTester(t, 4*mib)
+	x.make(1, mib)
+	x.make(2, mib)
+	x.show(obj(1))
+	x.show(obj(2))
+	drop := func(n int) {
+		t.Helper()
+		out, err := x.l.Drop(obj(n))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.effects(out)
+	}
+	free := x.l.Stats().FreeBytes
+	drop(1)
+	if s := x.l.Stats(); s.FreeBytes != free+mib || len(x.l.recalls) != 0 {
+		t.Errorf("nobody reads, and of %d bytes %d are free", free+mib, s.FreeBytes)
+	}
+	x.look()
+	drop(2)
+	if s := x.l.Stats(); s.FreeBytes != free+mib || s.HeldBytes != mib || s.Objects != 0 {
+		t.Errorf("while it is read: %+v", s)
+	}
+	// Who does not wait is refused; who waits is served when the reader has ended.
+	if _, ok := x.reserve(task(1), 0, 2*mib, mib/2); ok {
+		t.Error("what is read was reserved")
+	}
+	id, ok := x.reserve(task(2), time.Second, 2*mib, mib/2)
+	if ok {
+		t.Error("what is read was reserved")
+	}
+	// Nor is it refused while the reader is only slow.
+	x.now = x.now.Add(2 * time.Second)
+	x.effects(x.l.Expire(x.now))
+	if len(x.queue) != 1 {
+		t.Fatal("it was refused, though what it waits for ends by itself")
+	}
+	// A reader that comes later is not waited for.
+	x.look()
+	x.endLook(0)
+	if len(x.queue) != 0 || !slices.Contains(x.granted, id) {
+		t.Errorf("queue %v, granted %v", x.queue, x.granted)
+	}
+	x.endLook(0)
+}
+
+func TestEvictionWaitsForReadersAndTakesNoMoreForThat(t *testing.T) {
+	x := newTester(t, 8*mib, disk(64*mib))
+	for n := 1; n <= 6; n++ {
+		x.make(n, mib)
+		x.show(obj(n))
+	}
+	x.settle()
+	x.look()
+	id, ok := x.reserve(task(9), time.Hour, mib, mib, mib)
+	for len(x.io) > 0 {
+		x.carryOut(0, nil)
+	}
+	left := 0
+	for n := 1; n <= 6; n++ {
+		if o, _ := x.l.Lookup(obj(n)); !o.InSlab {
+			left++
+		}
+	}
+	if ok || left == 0 || left > 3 || len(x.recalls) != left {
+		t.Errorf("granted %v, %d objects left the slab, %d ranges are withheld", ok, left, len(x.recalls))
+	}
+	x.endLook(0)
+	if !slices.Contains(x.granted, id) {
+		t.Errorf("it waits on: %v", x.queue)
+	}
+}
+
+// What was built in place of an alias is not written while the alias is read.
+func TestMemoryThatWasSharedWithWhatIsReadIsNotBuiltInAnew(t *testing.T) {
+	x := newTester(t, 4*mib)
+	frames := x.make(1, mib)
+	x.show(obj(1))
+	x.look()
+	r, _ := x.reserve(task(2), 0, mib)
+	if err := x.l.Alias(r, obj(2), obj(1), frames[0]); err != nil {
+		t.Fatal(err)
+	}
+	x.want[obj(2)] = x.want[obj(1)]
+	out, err := x.l.Drop(obj(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.effects(out)
+	x.l.Rebuild(r, obj(2))
+	delete(x.want, obj(2))
+	for range 2 {
+		if _, err := x.allocate(r, obj(2), mib); err != nil && !errors.Is(err, ErrOutgrown) {
+			t.Fatal(err)
+		}
+	}
+	x.check()
+	x.endLook(0)
+	x.release(r)
+}
