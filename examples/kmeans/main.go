@@ -104,8 +104,8 @@ type cluster struct {
 	rows   int // of each chunk
 	// batches divide the rows of a chunk.
 	batches int
-	made   []*millrace.Future
-	err    error
+	made    []*millrace.Future
+	err     error
 }
 
 func (c *cluster) op(ctx context.Context, name string, args millrace.Arguments, options ...millrace.TaskOption) *millrace.Future {

@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 from conftest import PATIENCE, eventually
-from millrace import Client, LocalCluster
+from millrace import Client, LocalCluster, _share
 from millrace._pb.millrace.v1 import data_service_pb2, worker_pb2
 
 
@@ -170,3 +170,12 @@ def test_replicate_makes_as_many_copies_as_asked() -> None:
         eventually(lambda: len(client.who_has(made)[made.key]) == 3)
         everywhere = client.scatter(np.arange(200_000), broadcast=True, hash=False)
         eventually(lambda: sorted(client.who_has(everywhere)[everywhere.key]) == names)
+
+
+@pytest.mark.parametrize("nbytes", [0, 1, 4096, 100_001])
+def test_large_copies_by_threads_are_complete(nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_share, "_COPY_BYTES", 1 << 10)
+    data = np.random.default_rng(1).integers(0, 255, nbytes, np.uint8)
+    to = np.zeros(nbytes, np.uint8)
+    _share._copy(to, data)
+    assert np.array_equal(to, data)
