@@ -2,8 +2,8 @@
 // speaks with the scheduler, and introduces store, device, paths and executors
 // to each other.
 //
-// One goroutine, the owner, steps the machine. Whatever happens elsewhere (a
-// message, an ended run, a fetched object) is posted to its inbox; what it wants
+// One goroutine at a time, the owner, steps the machine. Whatever happens elsewhere
+// (a message, an ended run, a fetched object) is posted to its inbox; what it wants
 // to tell the scheduler goes to the outbox, which the session sends as fast as
 // the stream takes it. Both are batches of what has accumulated: nobody waits to
 // fill one.
@@ -118,7 +118,11 @@ type Worker struct {
 	inbox []any
 	wake  chan struct{}
 
-	// Below belongs to the owner.
+	// owning is held by who is the owner, and for ever when the worker has stopped.
+	owning sync.Mutex
+
+	// Below belongs to the owner. ticking: it ticks.
+	ticking  bool
 	attempts map[lifecycle.Ref]*attempt
 	// session counts registrations: messages of older ones are dropped.
 	session   uint64
@@ -174,17 +178,6 @@ func New(c Config) *Worker {
 // Self returns the worker's number, 0 while it has none.
 func (w *Worker) Self() ids.WorkerID { return ids.WorkerID(w.self.Load()) }
 
-// post hands something to the owner.
-func (w *Worker) post(x any) {
-	w.mu.Lock()
-	w.inbox = append(w.inbox, x)
-	w.mu.Unlock()
-	select {
-	case w.wake <- struct{}{}:
-	default:
-	}
-}
-
 // PostResults takes the results of executors.
 func (w *Worker) PostResults(results []executor.Result) { w.post(results) }
 
@@ -233,7 +226,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w.fetchCtx = work
 	w.native = newNative(w.config.Device, w.config.Store, w.config.MemoryWait, w.config.Lifecycle.Slots, &w.inlineBytes,
-		w.deviceLost, func(runs []*nativeRun) { w.post(runs) })
+		w.deviceLost, func(runs []*nativeRun) { w.post(runs) }, func(runs []*nativeRun) { w.drive(runs) })
 	sessionDone := make(chan struct{})
 	go func() {
 		defer close(sessionDone)
@@ -270,41 +263,56 @@ func (w *Worker) deviceLost() bool {
 // Fail ends the worker at once: Run returns the error.
 func (w *Worker) Fail(err error) { w.post(sessionFailed{err: err}) }
 
-// own is the owner.
+// own is the owner but while somebody drives; see drive.go.
 func (w *Worker) own(ctx context.Context) error {
 	beats := time.NewTicker(beat)
 	defer beats.Stop()
 	// ticks run only while something else does: an idle worker costs nothing.
 	ticks := time.NewTicker(tick)
 	defer ticks.Stop()
-	ticking := true
 	done := ctx.Done()
+	w.owning.Lock()
+	w.ticking = true
 	for w.stopped == nil {
-		if busy := w.machine.Len() > 0; busy != ticking {
-			if ticking = busy; busy {
-				ticks.Reset(tick)
-			} else {
-				ticks.Stop()
+		if w.machine.Len() > 0 && !w.ticking {
+			w.ticking = true
+			ticks.Reset(tick)
+		}
+		w.owning.Unlock()
+		// What came while we were the owner was left to us.
+		var ticked, beaten, ended bool
+		if !w.waiting() {
+			select {
+			case <-w.wake:
+			case <-ticks.C:
+				ticked = true
+			case <-beats.C:
+				beaten = true
+			case <-done:
+				done, ended = nil, true
 			}
 		}
-		select {
-		case <-w.wake:
-			w.drainInbox()
-		case <-ticks.C:
+		w.owning.Lock()
+		if w.stopped != nil {
+			break
+		}
+		w.drainInbox()
+		switch {
+		case ticked:
 			w.step(lifecycle.Ticked{})
 			w.config.Store.Tick(time.Now(), keepBytes)
-		case <-beats.C:
+			if w.machine.Len() == 0 {
+				w.ticking = false
+				ticks.Stop()
+			}
+		case beaten:
 			w.config.Store.Tick(time.Now(), keepBytes)
 			w.outbox.stats(w.stats())
 			w.expireParked()
-		case <-done:
-			done = nil
+		case ended:
 			w.leave("told to stop")
 		}
-		if w.draining && w.machine.Len() == 0 && len(w.parked) == 0 && len(w.borrowing) == 0 && w.stopped == nil {
-			w.leave("drained")
-		}
-		w.outbox.signal()
+		w.settle()
 	}
 	if errors.Is(w.stopped, errLeft) {
 		return nil

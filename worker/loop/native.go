@@ -67,10 +67,11 @@ type native struct {
 	inlineBytes *atomic.Uint32
 	// lost says that the device is lost, and tells the owner; see Config.Health.
 	lost func() bool
-	// post takes runs that ended; it is called by the lanes.
-	post  func([]*nativeRun)
-	lanes []*nativeLane
-	wait  sync.WaitGroup
+	// post takes runs that ended or are returned. hand is for a lane that has nothing
+	// to do until they are taken.
+	post, hand func([]*nativeRun)
+	lanes      []*nativeLane
+	wait       sync.WaitGroup
 }
 
 type nativeLane struct {
@@ -91,8 +92,8 @@ type nativeLane struct {
 	flushed time.Time
 }
 
-func newNative(d device.Device, s *store.Store, memoryWait time.Duration, slots int, inlineBytes *atomic.Uint32, lost func() bool, post func([]*nativeRun)) *native {
-	n := &native{device: d, store: s, memoryWait: memoryWait, inlineBytes: inlineBytes, lost: lost, post: post}
+func newNative(d device.Device, s *store.Store, memoryWait time.Duration, slots int, inlineBytes *atomic.Uint32, lost func() bool, post, hand func([]*nativeRun)) *native {
+	n := &native{device: d, store: s, memoryWait: memoryWait, inlineBytes: inlineBytes, lost: lost, post: post, hand: hand}
 	for range slots {
 		l := &nativeLane{n: n, wake: make(chan struct{}, 1)}
 		n.lanes = append(n.lanes, l)
@@ -169,7 +170,7 @@ func (l *nativeLane) run() {
 	var r *nativeRun
 	for {
 		if r = l.next(); r == nil {
-			l.flush()
+			l.flush(l.n.hand)
 			if _, open := <-l.wake; !open {
 				return
 			}
@@ -180,7 +181,7 @@ func (l *nativeLane) run() {
 		} else {
 			// What is done must not wait for what is long.
 			if !r.short || time.Since(l.flushed) > 200*time.Microsecond {
-				l.flush()
+				l.flush(l.n.post)
 			}
 			l.execute(r)
 		}
@@ -211,10 +212,10 @@ func (l *nativeLane) next() *nativeRun {
 	return r
 }
 
-func (l *nativeLane) flush() {
-	if len(l.done) > 0 {
-		l.n.post(l.done)
+func (l *nativeLane) flush(to func([]*nativeRun)) {
+	if done := l.done; len(done) > 0 {
 		l.done = nil
+		to(done)
 	}
 	l.flushed = time.Now()
 }

@@ -112,7 +112,11 @@ func (w *Worker) receive(stream millracev1.WorkerService_SessionClient, session 
 		if err != nil {
 			return err
 		}
-		w.post(message{session, m})
+		if len(m.GetAssignments()) <= maxDriven {
+			w.drive(message{session, m})
+		} else {
+			w.post(message{session, m})
+		}
 		if m.GetReregister() {
 			return errReregister
 		}

@@ -1,0 +1,68 @@
+package loop
+
+// A message that finds the owner asleep costs two hops between goroutines, one to wake it and one to what it orders; on a
+// machine with many processors that is more than a small task takes. So whoever brings what may be urgent, and has
+// nothing else to do, is the owner for the moment: a lane that has run out of work, and the session's receiver. Only one
+// can be at a time, and what comes meanwhile waits in the inbox, in order: who was the owner looks there again
+// afterwards.
+
+// maxDriven is how many assignments a message has that its receiver carries out itself: more of them are work, and the
+// owner does that beside the receiver.
+const maxDriven = 4
+
+// post hands something to the owner. It may be called with locks held.
+func (w *Worker) post(x any) {
+	w.put(x)
+	w.wakeOwner()
+}
+
+// drive is post by one who takes the owner's part, if nobody has it and nothing else waits. REQUIRES: the caller holds no
+// locks and is not waited for by what the owner does.
+func (w *Worker) drive(x any) {
+	if waiting := w.put(x); waiting > 1 {
+		w.wakeOwner()
+		return
+	}
+	// Should it be locked, its holder looks into the inbox after us.
+	for w.waiting() && w.owning.TryLock() {
+		w.drainInbox()
+		w.settle()
+		// Ticks and the end are the owner's alone.
+		stopped, busy := w.stopped != nil, w.machine.Len() > 0 && !w.ticking
+		w.owning.Unlock()
+		if stopped || busy {
+			w.wakeOwner()
+		}
+		if stopped {
+			return
+		}
+	}
+}
+
+func (w *Worker) put(x any) (waiting int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.inbox = append(w.inbox, x)
+	return len(w.inbox)
+}
+
+func (w *Worker) waiting() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.inbox) > 0
+}
+
+func (w *Worker) wakeOwner() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// settle is done after each piece of the owner's work.
+func (w *Worker) settle() {
+	if w.draining && w.machine.Len() == 0 && len(w.parked) == 0 && len(w.borrowing) == 0 && w.stopped == nil {
+		w.leave("drained")
+	}
+	w.outbox.signal()
+}
