@@ -142,6 +142,15 @@ type Borrower interface {
 	Borrow(ctx context.Context, peer Peer, refs []Ref) ([]Loan, error)
 }
 
+// Rescuer is a Path that keeps the memory of a peer whose process has ended mapped for
+// a while, and can read it.
+type Rescuer interface {
+	// Rescue is Fetch from such a peer, in one life of it. Its error matches ErrNoWay if
+	// that memory is not mapped here, or the process may live: who lives goes on
+	// writing. What does not lie there, or was not finished, is ErrNotHere.
+	Rescue(ctx context.Context, peer Peer, incarnation [16]byte, refs []Ref, sink Sink) error
+}
+
 // Reader is who asks for objects.
 type Reader struct {
 	// Worker is 0 for a client.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"time"
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
@@ -15,8 +16,13 @@ import (
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
+// linger is how long the memory of a dead peer stays mapped unless the scheduler says
+// that nothing is wanted from it: long enough for it to find that out by itself, if no
+// supervisor tells it (2 s).
+const linger = 2500 * time.Millisecond
+
 // paths are the ways to the objects of other workers, best first.
-func (c Config) paths(space memory.Space, source transfer.Source, self func() ids.WorkerID, received func(int)) (*ladder.Path, *oneSided, error) {
+func (c Config) paths(space memory.Space, source transfer.Source, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool)) (*ladder.Path, *oneSided, error) {
 	streams := grpcpath.New(grpcpath.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
 	devices := c.UCXNetDevices
 	if host, _, err := net.SplitHostPort(c.Listen); err == nil && devices == "" && os.Getenv("UCX_NET_DEVICES") == "" && net.ParseIP(host).IsLoopback() {
@@ -35,8 +41,10 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 			return nil, nil, errors.Join(fmt.Errorf("worker: --protocol ucx: %w", err), streams.Close())
 		}
 	}
-	mapped := borrow.New(borrow.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
-	all, err := c.gpuRungs(space, self, received)
+	mapped := borrow.New(borrow.Config{
+		Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received, Linger: linger, Unmapped: unmapped,
+	})
+	all, err := c.gpuRungs(space, self, received, unmapped)
 	if err != nil {
 		return nil, nil, errors.Join(err, mapped.Close(), lanes.Close(), streams.Close())
 	}

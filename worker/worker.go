@@ -28,6 +28,7 @@ import (
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/grpcpath"
 	"github.com/millrace/millrace/worker/executor"
@@ -276,7 +277,8 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	registration.Executors = append(registration.Executors, pools.Kinds()...)
 
 	var received atomic.Uint64
-	path, lanes, err := c.paths(d.Space(), objects.Source(), func() ids.WorkerID { return w.Self() }, func(n int) { received.Add(uint64(n)) })
+	path, lanes, err := c.paths(d.Space(), objects.Source(), func() ids.WorkerID { return w.Self() }, func(n int) { received.Add(uint64(n)) },
+		func(at transfer.Peer, dead bool) { w.Unmapped(at, dead) })
 	if err != nil {
 		return err
 	}

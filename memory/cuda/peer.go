@@ -86,6 +86,10 @@ func (p *Peer) prove() error {
 	return nil
 }
 
+// Prove compares the header page of the mapped slab with what was announced, once
+// more. REQUIRES: the peer is acquired, or nobody else can end it.
+func (p *Peer) Prove() error { return p.prove() }
+
 // Export is what the peer was opened by.
 func (p *Peer) Export() Export { return p.export }
 

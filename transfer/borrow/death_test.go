@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/host"
@@ -18,6 +19,9 @@ import (
 
 // childEnv makes this program a peer that lends one object under the address that it names.
 const childEnv = "MILLRACE_TEST_LEND_AS"
+
+// lenderLife is the incarnation of such a peer.
+var lenderLife = [16]byte{4, 2}
 
 // inSlab is a source of one object in a slab.
 type inSlab struct {
@@ -47,47 +51,57 @@ func (inSlab) Renew(leases []transfer.LeaseID, _ time.Duration) []bool {
 }
 
 func lendUntilKilled(address string) {
-	slab, err := host.NewSlab(8<<20, memory.Identity{Nonce: 7})
+	slab, err := host.NewSlab(8<<20, memory.Identity{Incarnation: lenderLife, Nonce: 7})
 	if err != nil {
 		panic(err)
 	}
 	s := inSlab{slab, memory.Frame{Offset: 8192, Bytes: 4 << 20}}
 	copy(slab.Bytes(s.frame.Offset, s.frame.Bytes), bytes.Repeat([]byte("mill"), 1<<20))
-	if _, err := borrow.Listen(address, borrow.ServerConfig{Space: slab, Source: s}); err != nil {
+	shown, err := board.New(16, 0)
+	if err != nil {
+		panic(err)
+	}
+	if !shown.Show(one, []byte("head"), []memory.Frame{s.frame}) {
+		panic("the object is not shown")
+	}
+	if _, err := borrow.Listen(address, borrow.ServerConfig{Space: slab, Source: s, Board: shown}); err != nil {
 		panic(err)
 	}
 	fmt.Println("lends")
 	select {}
 }
 
+// startLender starts such a peer.
+func startLender(t *testing.T) (*exec.Cmd, transfer.Peer) {
+	t.Helper()
+	peer := transfer.Peer{Worker: 1, Name: "child", Address: fmt.Sprintf("child-of-%d-%d", os.Getpid(), served.Add(1))}
+	child := exec.Command(os.Args[0])
+	child.Env = append(os.Environ(), childEnv+"="+peer.Address)
+	child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := child.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := child.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	return child, peer
+}
+
+func kill(t *testing.T, child *exec.Cmd) {
+	t.Helper()
+	if err := child.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = child.Wait() // it was killed
+}
+
 // TestLoansOutliveTheLender: what was borrowed stays what it was when the lender is killed, and is known to; of one that is
 // only stopped it holds until the lease runs out, and not longer.
 func TestLoansOutliveTheLender(t *testing.T) {
-	start := func(t *testing.T) (*exec.Cmd, transfer.Peer) {
-		t.Helper()
-		peer := transfer.Peer{Worker: 1, Name: "child", Address: fmt.Sprintf("child-of-%d-%d", os.Getpid(), served.Add(1))}
-		child := exec.Command(os.Args[0])
-		child.Env = append(os.Environ(), childEnv+"="+peer.Address)
-		child.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-		out, err := child.StdoutPipe()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := child.Start(); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := out.Read(make([]byte, 1)); err != nil {
-			t.Fatal(err)
-		}
-		return child, peer
-	}
-	kill := func(t *testing.T, child *exec.Cmd) {
-		t.Helper()
-		if err := child.Process.Kill(); err != nil {
-			t.Fatal(err)
-		}
-		_ = child.Wait() // it was killed
-	}
 	take := func(t *testing.T, path *borrow.Path, peer transfer.Peer) transfer.Loan {
 		t.Helper()
 		loans, err := path.Borrow(t.Context(), peer, []transfer.Ref{one})
@@ -100,7 +114,7 @@ func TestLoansOutliveTheLender(t *testing.T) {
 		return loans[0]
 	}
 	t.Run("killed", func(t *testing.T) {
-		child, peer := start(t)
+		child, peer := startLender(t)
 		l := take(t, open(t, borrow.Config{}), peer)
 		kill(t, child)
 		if got := l.Regions[0].Bytes(); !bytes.Equal(got, bytes.Repeat([]byte("mill"), 1<<20)) {
@@ -111,7 +125,7 @@ func TestLoansOutliveTheLender(t *testing.T) {
 		}
 	})
 	t.Run("stopped", func(t *testing.T) {
-		child, peer := start(t)
+		child, peer := startLender(t)
 		path := open(t, borrow.Config{Worker: func() ids.WorkerID { return 2 }, LeaseTTL: 300 * time.Millisecond, StallTimeout: 50 * time.Millisecond})
 		early, late := take(t, path, peer), take(t, path, peer)
 		if err := child.Process.Signal(syscall.SIGSTOP); err != nil {

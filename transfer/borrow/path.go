@@ -63,6 +63,12 @@ type Config struct {
 	Received func(bytes int)
 	// NoBoard: leases are always asked for.
 	NoBoard bool
+	// Linger is how long the memory of a peer that died stays mapped for Rescue, unless
+	// Forget ends that before. Default 0: not at all.
+	Linger time.Duration
+	// Unmapped, if set, is told when a peer's memory is mapped by its connection no
+	// more; dead says that its process had ended. It must not call the path.
+	Unmapped func(at transfer.Peer, dead bool)
 	// Spin is how long an answer is looked for before its reader sleeps. Default 0.
 	Spin time.Duration
 	// Open, if set, makes peers' memory usable here, in place of a mapping for the
@@ -88,7 +94,10 @@ type Path struct {
 	// peers by address, connected or being connected; guarded by mu, as is closed.
 	peers  map[string]*peer
 	closed bool
-	wait   sync.WaitGroup
+	// remains are the peers that died and are still mapped for Rescue, each with what
+	// ends that; guarded by mu.
+	remains map[*peer]chan struct{}
+	wait    sync.WaitGroup
 }
 
 var (
@@ -104,7 +113,7 @@ func New(c Config) *Path {
 	if c.LeaseTTL <= 0 {
 		c.LeaseTTL = 10 * time.Second
 	}
-	return &Path{config: c, peers: make(map[string]*peer)}
+	return &Path{config: c, peers: make(map[string]*peer), remains: make(map[*peer]chan struct{})}
 }
 
 // Name is part of transfer.Path.
@@ -116,6 +125,7 @@ func (p *Path) Close() error {
 	p.mu.Lock()
 	peers := p.peers
 	p.peers, p.closed = nil, true
+	p.buryAll(func(*peer) bool { return true })
 	p.mu.Unlock()
 	for _, peer := range peers {
 		<-peer.ready
@@ -130,15 +140,19 @@ func (p *Path) Close() error {
 // Forget ends the connection to a peer that is gone.
 func (p *Path) Forget(address string) {
 	p.mu.Lock()
-	peer := p.peers[address]
+	known := p.peers[address]
 	delete(p.peers, address)
+	if known != nil {
+		known.buried = true
+	}
+	p.buryAll(func(c *peer) bool { return c.at.Address == address })
 	p.mu.Unlock()
-	if peer == nil {
+	if known == nil {
 		return
 	}
-	<-peer.ready
-	if peer.conn != nil {
-		_ = peer.conn.Close()
+	<-known.ready
+	if known.conn != nil {
+		_ = known.conn.Close()
 	}
 }
 
@@ -198,6 +212,7 @@ func (s *space) FD() int { return int(s.file.Fd()) }
 // fixed once ready is closed.
 type peer struct {
 	path  *Path
+	at    transfer.Peer // fixed
 	ready chan struct{}
 	conn  *slabshare.Conn
 	space Memory
@@ -206,6 +221,8 @@ type peer struct {
 	err  error
 	// wake tells run of loans that ended. It has room for one.
 	wake chan struct{}
+	// buried: nothing is wanted from it once it is dead; guarded by path.mu.
+	buried bool
 
 	mu sync.Mutex
 	// All below is guarded by mu. ended are leases to give back.
@@ -250,7 +267,7 @@ func (p *Path) connected(ctx context.Context, at transfer.Peer) (*peer, error) {
 		c = nil
 	}
 	if c == nil {
-		c = &peer{path: p, ready: make(chan struct{}), wake: make(chan struct{}, 1), loans: make(map[*loan]struct{}), batches: make(map[*Batch]struct{})}
+		c = &peer{path: p, at: at, ready: make(chan struct{}), wake: make(chan struct{}, 1), loans: make(map[*loan]struct{}), batches: make(map[*Batch]struct{})}
 		p.peers[at.Address] = c
 		p.wait.Add(1)
 		go c.run(at)
@@ -358,6 +375,9 @@ func (c *peer) run(at transfer.Peer) {
 			timer.Reset(every)
 		case <-c.conn.Done():
 			dead := c.conn.Exited()
+			if dead {
+				c.linger()
+			}
 			c.mu.Lock()
 			c.gone, c.dead = true, dead
 			c.unmapIfUnused()
@@ -429,6 +449,9 @@ func (c *peer) unmapIfUnused() {
 		}
 		c.space.Close(c.dead)
 		c.conn.Free()
+		if c.path.config.Unmapped != nil {
+			c.path.config.Unmapped(c.at, c.dead)
+		}
 	}
 }
 

@@ -80,6 +80,11 @@ type Config struct {
 	ComputeBlocks uint32
 	// Received, if set, is told of the bytes that arrived.
 	Received func(bytes int)
+	// Linger is how long the memory of a peer that died stays mapped for Rescue, unless
+	// Forget ends that before. Default 0: not at all. PeerUnmapped, if set, is told when
+	// it is not mapped any more, of live peers as well.
+	Linger       time.Duration
+	PeerUnmapped func(at transfer.Peer, dead bool)
 	// Unmapped, if set, is told when a peer's memory is mapped here no more; dead
 	// says that its process had ended.
 	Unmapped func(identity memory.Identity, dead bool)
@@ -170,6 +175,7 @@ func New(c Config) (*Path, error) {
 	p.lents.New = func() any { return new([]borrow.Lent) }
 	p.lenders = borrow.New(borrow.Config{
 		Worker: c.Worker, Token: c.Token, StallTimeout: c.StallTimeout, LeaseTTL: c.LeaseTTL, NoBoard: c.NoBoard, Open: p.open, Spin: spinFor,
+		Linger: c.Linger, Unmapped: c.PeerUnmapped,
 	})
 	if c.NoGather {
 		p.noGather = "switched off"

@@ -50,6 +50,7 @@ type Path struct {
 var (
 	_ transfer.Path     = (*Path)(nil)
 	_ transfer.Borrower = (*Path)(nil)
+	_ transfer.Rescuer  = (*Path)(nil)
 )
 
 // New returns a ladder, which closes its rungs.
@@ -191,6 +192,19 @@ func (p *Path) judge(ctx context.Context, rung *Rung, end *flow.End, err error) 
 		end.Kind = flow.Failed
 	}
 	end.Message = err.Error()
+}
+
+// Rescue is part of transfer.Rescuer: by the first path that has the memory mapped.
+func (p *Path) Rescue(ctx context.Context, peer transfer.Peer, incarnation [16]byte, refs []transfer.Ref, sink transfer.Sink) error {
+	err := fmt.Errorf("rescue from %s: %w: no path maps memory", peer, transfer.ErrNoWay)
+	for _, r := range p.config.Rungs {
+		if path, ok := r.Path.(transfer.Rescuer); ok {
+			if err = path.Rescue(ctx, peer, incarnation, refs, sink); !errors.Is(err, transfer.ErrNoWay) {
+				return err
+			}
+		}
+	}
+	return err
 }
 
 // Fetch is part of transfer.Path.

@@ -137,7 +137,9 @@ type Worker struct {
 	// of each object.
 	borrowing     map[lifecycle.Ref]*attempt
 	borrowedTimes map[ledger.ObjectID]int
-	draining      bool
+	// rescuing are the objects that are being copied out of the memory of dead peers.
+	rescuing map[ledger.ObjectID]bool
+	draining bool
 	// stopped ends the owner; nil while it goes on.
 	stopped   error
 	leaving   bool
@@ -164,6 +166,7 @@ func New(c Config) *Worker {
 		peers:        make(map[ids.WorkerID]transfer.Peer),
 		reservations: make(map[lifecycle.ReservationID]ledger.ReservationID),
 		borrowing:    make(map[lifecycle.Ref]*attempt), borrowedTimes: make(map[ledger.ObjectID]int),
+		rescuing:  make(map[ledger.ObjectID]bool),
 		executors: make(map[string]bool),
 	}
 	c.Store.OnGone(func(id ledger.ObjectID, _ error) { w.post(gone{id}) })
@@ -365,6 +368,10 @@ func (w *Worker) handle(x any) {
 		w.outbox.object(x.report, x.told)
 	case told:
 		w.reservationTold(x)
+	case rescued:
+		w.rescueEnded(x)
+	case unmapped:
+		w.outbox.rescue(&millracev1.RescueReport{WorkerId: uint32(x.peer), Unmapped: true})
 	case gone:
 		w.outbox.object(&millracev1.ObjectReport{Replica: &millracev1.Replica{
 			TaskId: uint64(x.object.Task), Generation: uint32(x.object.Generation),
@@ -458,6 +465,9 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 	}
 	for _, o := range r.GetReleases() {
 		w.step(lifecycle.Released{Object: lifecycle.Object{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())}})
+	}
+	for _, order := range r.GetRescues() {
+		w.rescue(order)
 	}
 	if n := len(r.GetNextUses()); n > 0 {
 		uses := make([]store.Use, n)

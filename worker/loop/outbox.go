@@ -30,6 +30,7 @@ type outbox struct {
 	objects   []*millracev1.ObjectReport
 	told      []chan struct{}
 	functions [][]byte
+	rescues   []*millracev1.RescueReport
 	beat      *millracev1.WorkerStats
 	leaving   bool
 	// gone is closed when the farewell has been heard; farewell says that it was sent.
@@ -57,6 +58,13 @@ func (o *outbox) object(r *millracev1.ObjectReport, told chan struct{}) {
 	if told != nil {
 		o.told = append(o.told, told)
 	}
+	o.pending = true
+	o.mu.Unlock()
+}
+
+func (o *outbox) rescue(r *millracev1.RescueReport) {
+	o.mu.Lock()
+	o.rescues = append(o.rescues, r)
 	o.pending = true
 	o.mu.Unlock()
 }
@@ -133,9 +141,9 @@ func (o *outbox) take() (m *millracev1.SessionRequest, told []chan struct{}) {
 	if !o.pending {
 		return nil, nil
 	}
-	m = &millracev1.SessionRequest{Stats: o.beat, MissingFunctions: o.functions, Objects: o.objects}
+	m = &millracev1.SessionRequest{Stats: o.beat, MissingFunctions: o.functions, Objects: o.objects, Rescues: o.rescues}
 	told = o.told
-	o.beat, o.functions, o.objects, o.told = nil, nil, nil, nil
+	o.beat, o.functions, o.objects, o.rescues, o.told = nil, nil, nil, nil, nil
 	n, bytes := 0, 0
 	for ; n < len(o.tasks) && n < maxReports && bytes < maxReportBytes; n++ {
 		r := o.tasks[n]
@@ -182,6 +190,7 @@ func (o *outbox) unsent(m *millracev1.SessionRequest, told []chan struct{}) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.objects = append(m.GetObjects(), o.objects...)
+	o.rescues = append(m.GetRescues(), o.rescues...)
 	o.told = append(told, o.told...)
 	o.pending = true
 }

@@ -1,0 +1,116 @@
+package chaos
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// TestSealedObjectsOutliveTheirWorker: what a killed worker had finished is not computed again where others of its host have
+// its memory mapped; what it was at is.
+func TestSealedObjectsOutliveTheirWorker(t *testing.T) {
+	t.Parallel()
+	c := start(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	list, err := c.active(ctx)
+	if err != nil || len(list) != workers {
+		t.Fatalf("%d workers, %v", len(list), err)
+	}
+	slices.SortFunc(list, func(a, b *millracev1.Worker) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	victim := list[0]
+
+	const objects = 48
+	stamp := millrace.Native("bench.stamp")
+	g := c.client.NewGraph("sealed")
+	var keys []millrace.Key
+	var numbers []int64
+	for i := range objects {
+		size := []int{100 << 10, 1 << 20, 3 << 20}[i%3]
+		numbers = append(numbers, int64(1000+i))
+		keys = append(keys, g.Add(fmt.Sprintf("sealed-%d", i), stamp, millrace.Args(1000+i, size, []int64{}), millrace.Hold(), millrace.WithPreferredWorkers(victim.GetName())))
+	}
+	run, err := g.Submit(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := run.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// The others read one each, where it lies.
+	for i, w := range list[1:] {
+		f, err := c.client.Submit(ctx, stamp, millrace.Args(2000+i, 32, numbers[i:i+1], run.Future(keys[i])), millrace.WithWorkers(w.GetName()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := f.Wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+		f.Release()
+	}
+	unsealed, err := c.client.Submit(ctx, millrace.Native("bench.sleep"), millrace.Args(1.0), millrace.WithPreferredWorkers(victim.GetName()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.until(ctx, t, "the last task to run", func() bool {
+		task, err := c.client.Task(ctx, unsealed.Key())
+		return err == nil && task.GetState() == millracev1.TaskState_TASK_STATE_RUNNING && task.GetWorker() == victim.GetName()
+	})
+
+	killed := time.Now()
+	if err := syscall.Kill(int(victim.GetPid()), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	// Whoever reads them all finds each where it is now.
+	args := []any{3000, 32, numbers}
+	for _, key := range keys {
+		args = append(args, run.Future(key))
+	}
+	all, err := c.client.Submit(ctx, stamp, millrace.Args(args...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := all.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("all were read again %v after the kill", time.Since(killed).Round(time.Millisecond))
+	c.until(ctx, t, "the worker to be back", func() bool {
+		now, err := c.active(ctx)
+		return err == nil && len(now) == workers
+	})
+	t.Logf("the worker was back %v after the kill", time.Since(killed).Round(time.Millisecond))
+	if err := unsealed.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, key := range keys {
+		task, err := c.client.Task(ctx, string(key))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if task.GetAttempt() != 1 || task.GetState() != millracev1.TaskState_TASK_STATE_SUCCEEDED {
+			t.Errorf("%s: state %s after attempt %d\n%v", key, task.GetState(), task.GetAttempt(), task.GetStory())
+		}
+	}
+	if task, err := c.client.Task(ctx, unsealed.Key()); err != nil || task.GetAttempt() < 2 {
+		t.Errorf("what was not finished: attempt %d, %v", task.GetAttempt(), err)
+	}
+}
+
+// until waits for something to be so.
+func (c *cluster) until(ctx context.Context, t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for !so() {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-ctx.Done():
+			t.Fatalf("waited in vain for %s", what)
+		}
+	}
+}

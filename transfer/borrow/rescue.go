@@ -1,0 +1,166 @@
+package borrow
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+)
+
+// What a process that was killed has shown on its board stays there, and so do the
+// bytes, as long as they are mapped here: what is shown was sealed, and is hidden
+// before its place is given to others. So a dead peer's objects can be found and
+// copied like those of a live one; only nobody can be asked for what is not shown.
+
+var _ transfer.Rescuer = (*Path)(nil)
+
+// linger keeps the memory of a dead peer mapped, until it is forgotten or the time is
+// over. It is called by run.
+func (c *peer) linger() {
+	p := c.path
+	if c.view == nil || p.config.Linger <= 0 {
+		return
+	}
+	over := make(chan struct{})
+	p.mu.Lock()
+	if p.closed || c.buried {
+		p.mu.Unlock()
+		return
+	}
+	p.remains[c] = over
+	p.mu.Unlock()
+	timer := time.NewTimer(p.config.Linger)
+	defer timer.Stop()
+	select {
+	case <-over:
+	case <-timer.C:
+	}
+	p.mu.Lock()
+	delete(p.remains, c)
+	p.mu.Unlock()
+}
+
+// buryAll ends the lingering of some. REQUIRES: mu.
+func (p *Path) buryAll(which func(*peer) bool) {
+	for c, over := range p.remains {
+		if which(c) {
+			delete(p.remains, c)
+			close(over)
+		}
+	}
+}
+
+// grave finds the connection to a life of a peer: it has ended, or is about to.
+func (p *Path) grave(at transfer.Peer, incarnation [16]byte) *peer {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.remains {
+		if c.space.Identity().Incarnation == incarnation {
+			return c
+		}
+	}
+	c := p.peers[at.Address]
+	if c == nil {
+		return nil
+	}
+	select {
+	case <-c.ready:
+	default:
+		return nil
+	}
+	if c.err != nil || c.space.Identity().Incarnation != incarnation {
+		return nil
+	}
+	return c
+}
+
+// slotWait is how long the readers that were busy when the peer died are waited for.
+const slotWait = 100 * time.Millisecond
+
+// Remains is Glance for a peer that has died, in one life of it, for about so many
+// objects. Its error matches transfer.ErrNoWay if there is nothing to look at.
+func (p *Path) Remains(ctx context.Context, at transfer.Peer, incarnation [16]byte, objects int) (*Glance, error) {
+	no := func(why string) error { return fmt.Errorf("rescue from %s: %w: %s", at, transfer.ErrNoWay, why) }
+	c := p.grave(at, incarnation)
+	switch {
+	case c == nil:
+		return nil, no("its memory is not mapped here")
+	case c.view == nil:
+		return nil, no("it showed nothing to us")
+	}
+	for began := time.Now(); ; {
+		c.mu.Lock()
+		if c.unmapped {
+			c.mu.Unlock()
+			return nil, no("its memory has just been unmapped")
+		}
+		slot, ok := c.view.Look()
+		if ok {
+			c.glances++
+		}
+		c.mu.Unlock()
+		if ok {
+			g := c.glance(slot, math.MaxUint64, objects)
+			if !c.conn.Exited() {
+				g.End()
+				return nil, no("its process has not ended")
+			}
+			return g, nil
+		}
+		if time.Since(began) > slotWait {
+			return nil, no("too many read it")
+		}
+		select {
+		case <-time.After(time.Millisecond):
+		case <-ctx.Done():
+			return nil, fmt.Errorf("rescue from %s: %w", at, context.Cause(ctx))
+		}
+	}
+}
+
+// Rescue is part of transfer.Rescuer.
+func (p *Path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byte, refs []transfer.Ref, sink transfer.Sink) error {
+	g, err := p.Remains(ctx, at, incarnation, len(refs))
+	if err != nil {
+		return err
+	}
+	defer g.End()
+	var lent Lent
+	for i, r := range refs {
+		if !g.Find(r, &lent) {
+			sink.Done(i, fmt.Errorf("%s on %s: %w", r, at, transfer.ErrNotHere))
+			continue
+		}
+		from := make([]transfer.Region, len(lent.Frames))
+		for n, f := range lent.Frames {
+			from[n] = transfer.Region{Space: g.Memory, Frame: f}
+		}
+		into, err := sink.Place(ctx, i, lent.Head)
+		if err == nil {
+			err = p.copy(ctx, into, from)
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("rescue from %s: %w", at, context.Cause(ctx))
+		}
+		if err == nil {
+			err = g.proof()
+		}
+		sink.Done(i, err)
+	}
+	return nil
+}
+
+// proof says whether what was copied is of the life that was meant.
+func (g *Glance) proof() error {
+	head, err := memory.ParseHeader(g.Memory.Bytes(0, memory.HeaderBytes))
+	if err != nil {
+		return fmt.Errorf("rescue from %s: the header page: %w", g.peer.at, err)
+	}
+	if head.Identity != g.Memory.Identity() || !g.Held() {
+		return fmt.Errorf("rescue from %s: %w: its memory is not what it was", g.peer.at, transfer.ErrPeerLost)
+	}
+	return nil
+}

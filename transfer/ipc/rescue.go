@@ -1,0 +1,80 @@
+package ipc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/borrow"
+)
+
+var _ transfer.Rescuer = (*Path)(nil)
+
+// Rescue is part of transfer.Rescuer: the mapping of a dead peer's slab keeps it
+// allocated, and its board says where in it the objects are.
+func (p *Path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byte, refs []transfer.Ref, sink transfer.Sink) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	key := new(fetch)
+	if !p.begin(key, cancel) {
+		return errClosed
+	}
+	defer p.end(key)
+	g, err := p.lenders.Remains(ctx, at, incarnation, len(refs))
+	if err != nil {
+		return fmt.Errorf("ipc: %w", err)
+	}
+	defer g.End()
+	m := g.Memory.(*mapping)
+	if err := m.verify(); err != nil {
+		return fmt.Errorf("ipc: rescue from %s: %w: %w", at, transfer.ErrNoWay, err)
+	}
+	kept := &copied{Sink: sink}
+	f := &fetch{path: p, sink: kept, objects: make([]borrow.Lent, len(refs)), memory: g.Memory, glance: g, refs: refs}
+	err = f.run(ctx)
+	if err == nil {
+		if proof := m.verify(); proof != nil {
+			err = fmt.Errorf("ipc: rescue from %s: %w: %w", at, transfer.ErrPeerLost, proof)
+		}
+	}
+	if err != nil {
+		return err
+	}
+	for _, i := range kept.whole {
+		sink.Done(i, nil)
+	}
+	for _, i := range f.missed {
+		sink.Done(i, fmt.Errorf("%s on %s: %w", refs[i], at, transfer.ErrNotHere))
+	}
+	return nil
+}
+
+// copied keeps what arrived to itself until it is proved.
+type copied struct {
+	transfer.Sink
+	whole []int
+}
+
+// Done is part of transfer.Sink.
+func (c *copied) Done(index int, err error) {
+	if err != nil {
+		c.Sink.Done(index, err)
+		return
+	}
+	c.whole = append(c.whole, index)
+}
+
+// verify says whether the memory is still that which was mapped. REQUIRES: a glance
+// keeps it.
+func (m *mapping) verify() error {
+	if m.peer != nil {
+		return m.peer.Prove()
+	}
+	head, err := memory.ParseHeader(m.data[:memory.HeaderBytes])
+	if err == nil && head.Identity != m.identity {
+		err = errors.New("the memory of another incarnation")
+	}
+	return err
+}

@@ -1,0 +1,186 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
+)
+
+const (
+	// rescueWait is how long the memory for one object is waited for: the scheduler waits
+	// not much longer.
+	rescueWait = time.Second
+	// rescueLimit ends a rescue that does not end: long after the scheduler has given it
+	// up.
+	rescueLimit = 30 * time.Second
+)
+
+// rescued is posted when a rescue has ended.
+type rescued struct {
+	peer    ids.WorkerID
+	objects []ledger.ObjectID
+	// failed are those of them that are not here, for a reason.
+	failed []ledger.ObjectID
+	reason string
+}
+
+// unmapped is posted when the memory of a dead peer is not mapped here any more.
+type unmapped struct{ peer ids.WorkerID }
+
+// Unmapped says that a peer's memory is mapped here no more. Of those that live, the
+// scheduler need not know.
+func (w *Worker) Unmapped(at transfer.Peer, dead bool) {
+	if dead {
+		w.post(unmapped{at.Worker})
+	}
+}
+
+// rescue copies what only a dead peer had out of its memory. What is asked for again
+// while it is being copied is answered once.
+func (w *Worker) rescue(order *millracev1.Rescue) {
+	peer := transfer.Peer{Worker: ids.WorkerID(order.GetWorkerId()), Name: order.GetName(), Address: order.GetDataAddress()}
+	r := &rescuing{worker: w}
+	var refs []transfer.Ref
+	for _, pb := range order.GetObjects() {
+		id := ledger.ObjectID{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())}
+		if o, here := w.config.Store.Lookup(id); here {
+			w.outbox.object(objectHere(o.ID, o.Bytes()), nil)
+			continue
+		}
+		if !w.rescuing[id] {
+			w.rescuing[id] = true
+			r.ids = append(r.ids, id)
+			refs = append(refs, transfer.Ref{Task: id.Task, Generation: id.Generation})
+		}
+	}
+	if len(refs) == 0 {
+		return
+	}
+	r.reservations, r.heads, r.here = make([]ledger.ReservationID, len(refs)), make([]transfer.Head, len(refs)), make([]bool, len(refs))
+	incarnation, err := uuid.Parse(order.GetIncarnation())
+	path, able := w.config.Path.(transfer.Rescuer)
+	ctx := w.fetchCtx
+	w.fetching.Go(func() {
+		began := time.Now()
+		switch {
+		case err != nil:
+			err = fmt.Errorf("incarnation %q: %w", order.GetIncarnation(), err)
+		case !able:
+			err = errors.New("peers' memory is not mapped by the paths of this worker")
+		default:
+			limited, cancel := context.WithTimeoutCause(ctx, rescueLimit, transfer.ErrStalled)
+			defer cancel()
+			err = path.Rescue(limited, peer, incarnation, refs, r)
+		}
+		w.post(r.end(peer.Worker, err))
+		w.log.Info("objects were copied out of the memory of a dead peer", "peer", peer.String(), "objects", r.copied, "bytes", r.bytes,
+			"failed", len(refs)-r.copied, "took", time.Since(began).Round(time.Microsecond))
+	})
+}
+
+// rescueEnded tells the scheduler what could not be copied.
+func (w *Worker) rescueEnded(x rescued) {
+	for _, id := range x.objects {
+		delete(w.rescuing, id)
+	}
+	if len(x.failed) == 0 {
+		return
+	}
+	report := &millracev1.RescueReport{WorkerId: uint32(x.peer), Reason: x.reason}
+	for _, id := range x.failed {
+		report.Failed = append(report.Failed, &millracev1.Replica{TaskId: uint64(id.Task), Generation: uint32(id.Generation)})
+	}
+	w.outbox.rescue(report)
+}
+
+func objectHere(id ledger.ObjectID, bytes uint64) *millracev1.ObjectReport {
+	return &millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: uint64(id.Task), Generation: uint32(id.Generation), Bytes: bytes}}
+}
+
+// rescuing is the sink of a rescue. It is used by one goroutine.
+type rescuing struct {
+	worker       *Worker
+	ids          []ledger.ObjectID
+	reservations []ledger.ReservationID
+	heads        []transfer.Head
+	here         []bool
+	copied       int
+	bytes        uint64
+	// reason is why the first that failed did.
+	reason string
+}
+
+var _ transfer.Sink = (*rescuing)(nil)
+
+// Place is part of transfer.Sink. Each object has a reservation of its own, so that
+// those for which there is no room cost the others nothing.
+func (r *rescuing) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
+	id, s := r.ids[index], r.worker.config.Store
+	r.heads[index] = head
+	if len(head.FrameBytes) == 0 {
+		return nil, nil
+	}
+	reservation, err := s.ReserveWait(ctx, holder(id.Task), head.FrameBytes, rescueWait)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoRoom, err)
+	}
+	r.reservations[index] = reservation
+	frames, err := s.Allocate(reservation, id, head.FrameBytes...)
+	if err != nil {
+		return nil, err
+	}
+	return s.Regions(frames), nil
+}
+
+// Done is part of transfer.Sink.
+func (r *rescuing) Done(index int, err error) {
+	id, s := r.ids[index], r.worker.config.Store
+	if err == nil {
+		if head := &r.heads[index]; len(head.FrameBytes) == 0 {
+			s.PutSmall(id, head.Header)
+		} else {
+			err = s.Seal(id, head.Header)
+		}
+	}
+	s.Release(r.reservations[index])
+	r.reservations[index] = 0
+	o, here := s.Lookup(id)
+	if !here { // A fetch that was under way when the peer died may have brought it.
+		r.fail(fmt.Errorf("object %s: %w", id, err))
+		return
+	}
+	r.here[index] = true
+	r.copied++
+	r.bytes += o.Bytes()
+	r.worker.post(gained{report: objectHere(id, o.Bytes())})
+}
+
+func (r *rescuing) fail(err error) {
+	if r.reason == "" {
+		r.reason = err.Error()
+	}
+}
+
+// end sums up a rescue. The error is that of all that was not done.
+func (r *rescuing) end(peer ids.WorkerID, err error) rescued {
+	if err != nil {
+		r.fail(err)
+	}
+	x := rescued{peer: peer, objects: r.ids}
+	for i, id := range r.ids {
+		r.worker.config.Store.Release(r.reservations[i])
+		if !r.here[i] {
+			x.failed = append(x.failed, id)
+		}
+	}
+	x.reason = r.reason
+	return x
+}
