@@ -1,0 +1,76 @@
+package loop
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"testing"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory"
+	hostmemory "github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/worker/store"
+)
+
+// Whoever takes the owner's part, nothing is lost, each one's messages stay in their order, and nothing is handled once
+// the worker has stopped.
+func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
+	slab, err := hostmemory.NewSlab(1<<20, memory.Identity{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer slab.Close()
+	objects, err := store.New(slab, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer objects.Close()
+	w := New(Config{Registration: &millracev1.Registration{Slots: 1}, Store: objects, Log: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- w.own(ctx) }()
+	const drivers, each = 4, 2000
+	var all sync.WaitGroup
+	for d := range drivers {
+		all.Go(func() {
+			for i := range each {
+				x := gained{report: &millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: uint64(d), Generation: uint32(i)}}}
+				if i%3 == 0 {
+					w.post(x)
+				} else {
+					w.drive(x)
+				}
+			}
+		})
+	}
+	all.Wait()
+	told := make(chan struct{})
+	w.post(opening{reply: make(chan *opened, 1)})
+	w.drive(gained{report: &millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: drivers}}, told: told})
+	next := [drivers + 1]uint32{}
+	for next[drivers] == 0 {
+		w.outbox.wait(ctx)
+		m, _ := w.outbox.take()
+		for _, o := range m.GetObjects() {
+			r := o.GetReplica()
+			if r.GetGeneration() != next[r.GetTaskId()] {
+				t.Fatalf("of driver %d came %d after %d", r.GetTaskId(), r.GetGeneration(), next[r.GetTaskId()])
+			}
+			next[r.GetTaskId()]++
+		}
+	}
+	for d := range drivers {
+		if next[d] != each {
+			t.Errorf("of driver %d came %d of %d", d, next[d], each)
+		}
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+	w.outbox.take() // the farewell
+	w.drive(gained{report: &millracev1.ObjectReport{Replica: &millracev1.Replica{}}})
+	if m, _ := w.outbox.take(); m != nil {
+		t.Errorf("a worker that has stopped said %v", m)
+	}
+}
