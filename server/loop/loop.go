@@ -1,12 +1,14 @@
 // Package loop is a Loop: it owns the scheduler machine, the clock and the catalogue's writes. Everything that happens
-// to the scheduler happens on its one goroutine, fed by a bounded mailbox. It drains what is there, steps the machine,
-// and carries the effects out into outboxes that the streams' own goroutines empty: it never waits for a network.
+// to the scheduler happens on its one goroutine, fed by a bounded mailbox, or on that of a stream that takes its part for
+// a moment: see drive.go. It drains what is there, steps the machine, and carries the effects out into outboxes that the
+// streams' own goroutines empty: it never waits for a network.
 package loop
 
 import (
 	"context"
 	"log/slog"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -31,7 +33,7 @@ type Config struct {
 	Log       *slog.Logger
 }
 
-// Loop implements front.Scheduler. Fields are for the loop's goroutine unless they say otherwise.
+// Loop implements front.Scheduler. Fields are for who holds owning unless they say otherwise.
 type Loop struct {
 	config  Config
 	log     *slog.Logger
@@ -46,6 +48,10 @@ type Loop struct {
 	// shutdown is closed when somebody asked the cluster to stop.
 	shutdown chan struct{}
 
+	// owning is held by who does the loop's work, and for ever once it has ended.
+	owning sync.Mutex
+	// armed is when the loop wakes by itself.
+	armed      time.Time
 	now        time.Time
 	effects    []sched.Effect
 	assignment sched.Assignment
@@ -100,19 +106,29 @@ func (l *Loop) Run(ctx context.Context) {
 	defer close(l.stopped)
 	alarm := time.NewTimer(time.Hour)
 	defer alarm.Stop()
-	var armed time.Time
+	l.owning.Lock()
 	for {
-		if next := l.nextAlarm(); !next.Equal(armed) {
-			armed = next
+		if next := l.nextAlarm(); !next.Equal(l.armed) {
+			l.armed = next
 			alarm.Reset(time.Until(next))
 		}
+		l.owning.Unlock()
+		var run func()
+		ended := false
 		select {
 		case <-ctx.Done():
+			ended = true
+		case <-alarm.C:
+		case run = <-l.mailbox:
+		}
+		l.owning.Lock()
+		if ended {
 			l.beginDraining()
 			return
-		case <-alarm.C:
-			armed = time.Time{}
-		case run := <-l.mailbox:
+		}
+		if run == nil {
+			l.armed = time.Time{}
+		} else {
 			// What has arrived meanwhile shares the flush; what arrives later does not delay it.
 			for more := len(l.mailbox); ; more-- {
 				l.now = time.Now()

@@ -21,6 +21,8 @@ type session struct {
 	// lastSeen is when the last message arrived, in Unix nanoseconds. Set by the stream's goroutine, so that a busy loop
 	// does not make workers look silent.
 	lastSeen atomic.Int64
+	// posted counts the messages that wait for the loop.
+	posted atomic.Int32
 
 	mu    sync.Mutex // guards ready
 	ready front.Outbound
@@ -65,7 +67,7 @@ func (s *session) Take(into *front.Outbound) bool {
 
 func (s *session) Report(ctx context.Context, said front.Inbound) error {
 	s.lastSeen.Store(time.Now().UnixNano())
-	return s.loop.post(ctx, func() { s.loop.heard(s, said) })
+	return s.drive(ctx, said)
 }
 
 func (s *session) Disconnect() {
