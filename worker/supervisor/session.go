@@ -4,23 +4,31 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// endSession kills what is left of the session of a worker that has died: the
-// kernel ends its executors with it, and the programs that tasks started outlive
-// both.
-func endSession(leader int) {
-	// They may be starting others meanwhile.
-	for range 10 {
-		left := members(leader)
-		if len(left) == 0 {
-			return
+// sessionPatience bounds the wait for what was killed: a process that is in the middle of
+// giving memory of a device back takes a while.
+const sessionPatience = 2 * time.Second
+
+// endSession kills what is left of the session of a worker that has died, and returns
+// when nothing of it lives: the kernel ends its executors with it, and the programs that
+// tasks started outlive both. An executor has the memory of its worker mapped, so that
+// this is not free, and the next worker could not have it, before it has ended. It
+// returns what has not, after some patience.
+func endSession(leader int) (left []int) {
+	pause := 100 * time.Microsecond
+	for began := time.Now(); ; pause = min(2*pause, 10*time.Millisecond) {
+		// They may be starting others meanwhile.
+		if left = members(leader); len(left) == 0 || time.Since(began) > sessionPatience {
+			return left
 		}
 		for _, pid := range left {
 			_ = unix.Kill(pid, unix.SIGKILL) // it may have ended just now
 		}
+		<-time.After(pause)
 	}
 }
 

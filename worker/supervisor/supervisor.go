@@ -278,7 +278,9 @@ func (l *life) live(ctx context.Context) exitcause.Cause {
 			<-exited
 		}
 	}
-	endSession(l.cmd.Process.Pid)
+	if left := endSession(l.cmd.Process.Pid); len(left) > 0 {
+		l.child.config.Log.Warn("processes of a dead worker do not end, and keep its memory", "worker", l.child.Name, "pids", left)
+	}
 	cause := exitcause.Of(l.cmd.ProcessState, l.oom)
 	for _, r := range l.outputs {
 		_ = r.SetReadDeadline(time.Now().Add(50 * time.Millisecond)) // pipes can

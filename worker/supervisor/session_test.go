@@ -1,0 +1,34 @@
+package supervisor
+
+import (
+	"os/exec"
+	"syscall"
+	"testing"
+)
+
+// TestNothingOfASessionLivesWhenItWasEnded: its memory is free for the next worker.
+func TestNothingOfASessionLivesWhenItWasEnded(t *testing.T) {
+	worker := exec.Command("sh", "-c", "trap '' TERM; sleep 60 & sleep 60 & echo started; wait")
+	worker.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	out, err := worker.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := worker.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := out.Read(make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	pid := worker.Process.Pid
+	if err := worker.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = worker.Wait() // it was killed
+	if n := len(members(pid)); n == 0 {
+		t.Error("nothing outlived the worker: this tests nothing")
+	}
+	if left := endSession(pid); len(left) > 0 || len(members(pid)) > 0 {
+		t.Errorf("%v live on, then %v", left, members(pid))
+	}
+}
