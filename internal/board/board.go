@@ -74,8 +74,9 @@ type Board struct {
 
 	mu sync.Mutex
 	// All below is guarded by mu.
-	words   words
-	shown   int
+	words words
+	// free are the entries without an object, that to be used next at the end.
+	free    []uint32
 	seats   []*Seat
 	gone    uint64 // bytes that seats which left have read
 	revoked int
@@ -101,6 +102,9 @@ func New(entries int, ttl time.Duration) (*Board, error) {
 	b := &Board{ttl: ttl, file: file, mask: n - 1}
 	if b.words, err = mapFile(file, fileBytes(n), true); err != nil {
 		return nil, errors.Join(err, file.Close())
+	}
+	for i := range uint32(entries) {
+		b.free = append(b.free, uint32(entries)-1-i)
 	}
 	b.words.store(0, magic)
 	b.words.store(1, n)
@@ -143,10 +147,11 @@ func (b *Board) Show(k transfer.Ref, header []byte, frames []memory.Frame) bool 
 	index, entry, again := b.find(k, tag)
 	if !again {
 		var ok bool
-		if index, entry, ok = b.room(tag); !ok {
+		if index, ok = b.room(tag); !ok {
 			return false
 		}
-		b.shown++
+		last := len(b.free) - 1
+		entry, b.free = uint64(b.free[last]), b.free[:last]
 	}
 	w := &b.words
 	at := entryAt(b.mask+1, entry)
@@ -171,12 +176,13 @@ func (b *Board) Show(k transfer.Ref, header []byte, frames []memory.Frame) bool 
 		to++
 	}
 	w.store(at, seq+2)
-	w.store(index, tag)
+	w.store(index, indexWord(tag, entry))
 	return true
 }
 
-// room returns a free entry for a tag: in the emptier of its buckets. REQUIRES: mu.
-func (b *Board) room(tag uint64) (index int, entry uint64, ok bool) {
+// room returns a free place in the index for a tag: in the emptier of its buckets.
+// There are as many entries. REQUIRES: mu.
+func (b *Board) room(tag uint64) (index int, ok bool) {
 	most := 0
 	one, two := buckets(tag, b.mask)
 	for _, bucket := range [2]uint64{one, two} {
@@ -188,10 +194,10 @@ func (b *Board) room(tag uint64) (index int, entry uint64, ok bool) {
 			}
 		}
 		if free > most {
-			most, index, entry = free, indexAt(bucket)+first, bucket*ways+uint64(first)
+			most, index = free, indexAt(bucket)+first
 		}
 	}
-	return index, entry, most > 0
+	return index, most > 0
 }
 
 // find returns where an object is shown. REQUIRES: mu.
@@ -199,8 +205,8 @@ func (b *Board) find(k transfer.Ref, tag uint64) (index int, entry uint64, ok bo
 	one, two := buckets(tag, b.mask)
 	for _, bucket := range [2]uint64{one, two} {
 		for i := range ways {
-			index, entry = indexAt(bucket)+i, bucket*ways+uint64(i)
-			if b.words.load(index) != tag {
+			index = indexAt(bucket) + i
+			if entry, ok = entryOf(b.words.load(index), tag, (b.mask+1)*ways); !ok {
 				continue
 			}
 			at := entryAt(b.mask+1, entry)
@@ -230,7 +236,7 @@ func (b *Board) Hide(k transfer.Ref) bool {
 	b.words.store(at+1, 0)
 	b.words.store(at, seq+2)
 	b.words.store(index, 0)
-	b.shown--
+	b.free = append(b.free, uint32(entry))
 	return true
 }
 
@@ -246,7 +252,7 @@ type Stats struct {
 func (b *Board) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	s := Stats{Shown: b.shown, Seats: len(b.seats), Revoked: b.revoked, ReadBytes: b.gone}
+	s := Stats{Shown: int((b.mask+1)*ways) - len(b.free), Seats: len(b.seats), Revoked: b.revoked, ReadBytes: b.gone}
 	for _, seat := range b.seats {
 		s.ReadBytes += seat.read()
 	}

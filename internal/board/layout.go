@@ -14,13 +14,14 @@ import (
 // words are 64 bits in the order of the machine: it never leaves the host.
 //
 //	page   magic, buckets
-//	index  buckets of 8 tags, each bucket a cache line; tag i of bucket b belongs to
-//	       entry 8b+i, and is 0 or what mix made of its key
+//	index  buckets of 8 words, each bucket a cache line; a word is 0, or the number of
+//	       an entry below some bits of what mix made of its key
 //	entry  sequence, task, shape, and words of payload: offset and size of each
 //	       frame, then the header
 //
 // shape is the generation, and above it the number of frames and of bytes of the
-// header. The sequence is odd while an entry is being written; an entry without a
+// header. What is shown one after the other lies side by side, for it is often looked
+// up so, and a page that is not known to the processor costs more than all else. The sequence is odd while an entry is being written; an entry without a
 // task is free.
 const (
 	magic       = 0x3144524F424C4C4D // "MLLBORD1"
@@ -134,6 +135,21 @@ func mix(task uint64, generation uint32) uint64 {
 
 // buckets are the two in which a key may be.
 func buckets(tag, mask uint64) (a, b uint64) { return tag >> 1 & mask, tag >> 33 & mask }
+
+// An index word has the number of an entry in its lower bits; shownBit makes it differ
+// from 0.
+const (
+	numberBits = 24
+	shownBit   = 1 << 23
+)
+
+func indexWord(tag, entry uint64) uint64 { return tag>>numberBits<<numberBits | shownBit | entry }
+
+// entryOf is the entry of an index word, if that may be a tag's.
+func entryOf(word, tag, entries uint64) (entry uint64, ok bool) {
+	entry = word & (shownBit - 1)
+	return entry, word>>numberBits == tag>>numberBits && word&shownBit != 0 && entry < entries
+}
 
 func indexAt(bucket uint64) int { return int((pageBytes + bucket*bucketBytes) / 8) }
 

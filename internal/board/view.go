@@ -128,8 +128,8 @@ func (g Glance) Find(k transfer.Ref, size uint64, f *Found) (o Object, ok bool) 
 	for _, bucket := range [2]uint64{one, two} {
 		index := indexAt(bucket)
 		for i := range ways {
-			if w.load(index+i) == tag {
-				if o, ok = v.read(entryAt(v.mask+1, bucket*ways+uint64(i)), k, size, f); ok {
+			if entry, maybe := entryOf(w.load(index+i), tag, (v.mask+1)*ways); maybe {
+				if o, ok = v.read(entryAt(v.mask+1, entry), k, size, f); ok {
 					return o, true
 				}
 			}

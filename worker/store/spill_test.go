@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/disk"
 	"github.com/millrace/millrace/memory/host"
@@ -64,6 +65,7 @@ type spilling struct {
 	*store.Store
 	file      *faulty
 	directory string
+	board     *board.Board
 
 	mu   sync.Mutex
 	gone map[ledger.ObjectID]error // guarded by mu
@@ -116,6 +118,11 @@ func newSpillingFrom(t *testing.T, slab memory.Space) *spilling {
 	if s.Store, err = store.New(slab, slog.New(slog.DiscardHandler), tier); err != nil {
 		t.Fatal(err)
 	}
+	// Readers that do not go on are not waited for in these tests.
+	if s.board, err = board.New(256, 50*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	s.ShowOn(s.board)
 	s.OnGone(func(id ledger.ObjectID, err error) {
 		s.mu.Lock()
 		s.gone[id] = err
@@ -142,7 +149,7 @@ func newSpillingFrom(t *testing.T, slab memory.Space) *spilling {
 		if err := s.Check(); err != nil {
 			t.Error(err)
 		}
-		if err := tier.Close(); err != nil {
+		if err := errors.Join(tier.Close(), s.board.Close()); err != nil {
 			t.Error(err)
 		}
 		entries, err := os.ReadDir(s.directory)

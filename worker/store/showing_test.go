@@ -1,0 +1,248 @@
+package store_test
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/internal/board"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
+)
+
+// mapped is the slab as another process has it.
+func mapped(t *testing.T, slab memory.Space) []byte {
+	t.Helper()
+	data, err := unix.Mmap(slab.FD(), 0, int(slab.Size()), unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Munmap(data); err != nil {
+			t.Error(err)
+		}
+	})
+	return data
+}
+
+func (s *spilling) sit(t *testing.T) *board.View {
+	t.Helper()
+	seat, err := s.board.Seat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := board.Open(s.board.File(), seat.File())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := seat.Leave(); err != nil {
+			t.Error(err)
+		}
+		if err := v.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return v
+}
+
+func onBoard(task int) transfer.Ref {
+	i := id(task, 1)
+	return transfer.Ref{Task: i.Task, Generation: i.Generation}
+}
+
+// empties waits until nothing is held any more.
+func (s *spilling) empties(t *testing.T) {
+	t.Helper()
+	for _, o := range s.Inventory() {
+		s.Drop(o.ID)
+	}
+	for limit := time.Now().Add(20 * time.Second); ; {
+		books, _, _ := s.Stats()
+		if books.HeldBytes == 0 {
+			return
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("%+v", books)
+		}
+		<-time.After(time.Millisecond)
+	}
+}
+
+// Objects leave the slab, come back and are freed while many read what is on the
+// board: what they deliver is what was put there.
+func TestReadersOfTheBoardUnderEviction(t *testing.T) {
+	const bytes = 200_000
+	slab, err := host.NewSlab(4<<20, memory.Identity{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := slab.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := newSpillingFrom(t, slab)
+	data := mapped(t, slab)
+	var newest, delivered, discarded atomic.Uint64
+	stop := make(chan struct{})
+	var readers, writers sync.WaitGroup
+	for range 3 {
+		v := s.sit(t)
+		readers.Go(func() {
+			var found board.Found
+			seen := make([]byte, bytes)
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				for back := range 12 {
+					task := int(newest.Load()) - back
+					if task < 1 {
+						continue
+					}
+					g, ok := v.Look()
+					if !ok {
+						t.Error("no slot")
+						return
+					}
+					found.Begin(1)
+					o, ok := g.Find(onBoard(task), slab.Size(), &found)
+					if ok {
+						copy(seen, data[o.Frames[0].Offset:])
+					}
+					switch held := g.End(0); {
+					case !held:
+						discarded.Add(1)
+					case ok:
+						delivered.Add(1)
+						for i, b := range seen {
+							if b != byte(i*task+i>>8) {
+								t.Errorf("byte %d of object %d is not its own", i, task)
+								return
+							}
+						}
+					}
+				}
+			}
+		})
+	}
+	limit := time.Now().Add(20 * time.Second)
+	var next atomic.Uint64
+	for range 2 {
+		writers.Go(func() {
+			var mine []int
+			for delivered.Load() < 300 || next.Load() < 100 {
+				task := int(next.Add(1))
+				if err := s.put(t, task, bytes); err != nil {
+					t.Error(err)
+					return
+				}
+				newest.Store(uint64(task))
+				mine = append(mine, task)
+				if n := len(mine); n%3 == 0 {
+					if err := s.load(t, mine[n/2]); err != nil {
+						t.Error(err)
+					}
+				}
+				if len(mine) > 20 {
+					s.Drop(id(mine[0], 1))
+					mine = mine[1:]
+				}
+				if time.Now().After(limit) {
+					t.Errorf("%d objects, %d delivered", task, delivered.Load())
+					return
+				}
+			}
+		})
+	}
+	writers.Wait()
+	close(stop)
+	readers.Wait()
+	s.empties(t)
+	t.Logf("%d objects, %d delivered, %d discarded, %d revoked", next.Load(), delivered.Load(), discarded.Load(), s.board.Revoked())
+}
+
+// A reader that does not go on delays whoever wants its memory, and loses what it read.
+func TestAReaderThatDoesNotGoOnIsNotWaitedForLong(t *testing.T) {
+	s := newSpilling(t)
+	v := s.sit(t)
+	const half = 1 << 20
+	for n := 1; n <= 2; n++ {
+		if err := s.put(t, n, half); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func(task int) (board.Glance, bool) {
+		g, _ := v.Look()
+		var found board.Found
+		_, ok := g.Find(onBoard(task), s.Space().Size(), &found)
+		return g, ok
+	}
+	slow, ok := read(1)
+	if !ok {
+		t.Fatal("object 1 is not on the board")
+	}
+	s.Drop(id(1, 1))
+	if books, _, _ := s.Stats(); books.HeldBytes < 2*half {
+		t.Errorf("what is read counts as free: %+v", books)
+	}
+	if g, ok := read(1); ok || !g.End(0) {
+		t.Error("an object that was dropped is found")
+	}
+	r, err := s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: 3}, []uint64{2 * half}, 20*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.Release(r)
+	s.empties(t)
+	if slow.End(0) {
+		t.Error("what was overwritten counts as held")
+	}
+	if s.board.Revoked() != 1 {
+		t.Errorf("%d readers were revoked", s.board.Revoked())
+	}
+}
+
+// What left the slab is not found, and is again once it has come back and was lent.
+func TestWhatComesBackIsShownAgain(t *testing.T) {
+	s := newSpilling(t)
+	v := s.sit(t)
+	shown := func(task int) bool {
+		g, _ := v.Look()
+		defer g.End(0)
+		var found board.Found
+		_, ok := g.Find(onBoard(task), s.Space().Size(), &found)
+		return ok
+	}
+	const count = 8
+	for n := 1; n <= count; n++ {
+		if err := s.put(t, n, 1<<20-8192); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := 1; n <= count; n++ {
+		if o, ok := s.Lookup(id(n, 1)); !ok || o.InSlab != shown(n) {
+			t.Errorf("object %d: in the slab %v, shown %v", n, o.InSlab, shown(n))
+		}
+	}
+	if shown(1) {
+		t.Fatal("nothing left the slab")
+	}
+	if err := s.load(t, 1); err != nil {
+		t.Fatal(err)
+	}
+	leased := s.Source().Lease(transfer.Reader{Worker: 2}, []transfer.Ref{onBoard(1)}, time.Minute)
+	if o, _ := s.Lookup(id(1, 1)); o.InSlab && !shown(1) {
+		t.Error("it came back, was lent and is not shown")
+	}
+	s.Source().Release([]transfer.LeaseID{leased[0].Lease})
+	s.empties(t)
+}
