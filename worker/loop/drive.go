@@ -3,8 +3,8 @@ package loop
 // A message that finds the owner asleep costs two hops between goroutines, one to wake it and one to what it orders; on a
 // machine with many processors that is more than a small task takes. So whoever brings what may be urgent, and has
 // nothing else to do, is the owner for the moment: a lane that has run out of work, and the session's receiver. Only one
-// can be at a time, and what comes meanwhile waits in the inbox, in order: who was the owner looks there again
-// afterwards.
+// can be at a time, and what comes meanwhile waits in the inbox, in order: who was the owner looks there
+// afterwards, and wakes the one whose business it is.
 
 // maxDriven is how many assignments a message has that its receiver carries out itself: more of them are work, and the
 // owner does that beside the receiver.
@@ -23,19 +23,16 @@ func (w *Worker) drive(x any) {
 		w.wakeOwner()
 		return
 	}
-	// Should it be locked, its holder looks into the inbox after us.
-	for w.waiting() && w.owning.TryLock() {
-		w.drainInbox()
-		w.settle()
-		// Ticks and the end are the owner's alone.
-		stopped, busy := w.stopped != nil, w.machine.Len() > 0 && !w.ticking
-		w.owning.Unlock()
-		if stopped || busy {
-			w.wakeOwner()
-		}
-		if stopped {
-			return
-		}
+	if !w.owning.TryLock() {
+		return // whoever holds it looks into the inbox afterwards
+	}
+	w.drainInbox()
+	w.settle()
+	// Ticks and the end are the owner's alone.
+	wake := w.stopped != nil || w.machine.Len() > 0 && !w.ticking
+	w.owning.Unlock()
+	if wake || w.waiting() {
+		w.wakeOwner()
 	}
 }
 

@@ -282,18 +282,18 @@ func (w *Worker) own(ctx context.Context) error {
 			ticks.Reset(tick)
 		}
 		w.owning.Unlock()
-		// What came while we were the owner was left to us.
+		if w.waiting() {
+			w.wakeOwner() // what came while we were the owner was left to us
+		}
 		var ticked, beaten, ended bool
-		if !w.waiting() {
-			select {
-			case <-w.wake:
-			case <-ticks.C:
-				ticked = true
-			case <-beats.C:
-				beaten = true
-			case <-done:
-				done, ended = nil, true
-			}
+		select {
+		case <-w.wake:
+		case <-ticks.C:
+			ticked = true
+		case <-beats.C:
+			beaten = true
+		case <-done:
+			done, ended = nil, true
 		}
 		w.owning.Lock()
 		if w.stopped != nil {
