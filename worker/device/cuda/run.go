@@ -271,7 +271,9 @@ func (r *run) submit(ctx context.Context, need uint64, build func(s *submission)
 }
 
 const (
-	spinFor  = 40 * time.Microsecond
+	// spinFor is how long a kernel may run that is not napped for: even the shortest nap
+	// takes 11 us on an H200's host.
+	spinFor  = 100 * time.Microsecond
 	napFirst = 5 * time.Microsecond
 	napLast  = 100 * time.Microsecond
 	// slack is how late the kernel may end a nap: 50 us if it is not told.
