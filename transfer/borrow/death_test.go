@@ -115,8 +115,16 @@ func TestLoansOutliveTheLender(t *testing.T) {
 	}
 	t.Run("killed", func(t *testing.T) {
 		child, peer := startLender(t)
-		l := take(t, open(t, borrow.Config{}), peer)
+		path := open(t, borrow.Config{})
+		l := take(t, path, peer)
+		g, lent := glance(t, path, peer)
 		kill(t, child)
+		if got := g.Memory.Bytes(lent.Frames[0].Offset, lent.Frames[0].Bytes); !bytes.Equal(got, bytes.Repeat([]byte("mill"), 1<<20)) {
+			t.Error("what was found on the board has changed")
+		}
+		if !g.Held() || !g.End() {
+			t.Error("what was found on the board of a dead lender does not hold")
+		}
 		if got := l.Regions[0].Bytes(); !bytes.Equal(got, bytes.Repeat([]byte("mill"), 1<<20)) {
 			t.Error("the bytes have changed")
 		}
@@ -128,6 +136,7 @@ func TestLoansOutliveTheLender(t *testing.T) {
 		child, peer := startLender(t)
 		path := open(t, borrow.Config{Worker: func() ids.WorkerID { return 2 }, LeaseTTL: 300 * time.Millisecond, StallTimeout: 50 * time.Millisecond})
 		early, late := take(t, path, peer), take(t, path, peer)
+		g, _ := glance(t, path, peer)
 		if err := child.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
@@ -137,6 +146,9 @@ func TestLoansOutliveTheLender(t *testing.T) {
 		<-time.After(600 * time.Millisecond) // renewals fail meanwhile
 		if late.End() {
 			t.Error("a lease holds that nobody could renew")
+		}
+		if !g.End() {
+			t.Error("a stopped lender revoked a slot")
 		}
 		if _, err := path.Borrow(t.Context(), peer, []transfer.Ref{one}); err == nil {
 			t.Error("a stopped peer lends")

@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/host"
@@ -23,6 +24,9 @@ import (
 func TestMain(m *testing.M) {
 	if address := os.Getenv(childEnv); address != "" {
 		lendUntilKilled(address)
+	}
+	if address := os.Getenv(readEnv); address != "" {
+		readUntilKilled(address)
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -80,6 +84,11 @@ func serve(tb testing.TB, source transfer.Source, c borrow.ServerConfig) (transf
 	tb.Helper()
 	s := newSlabbed(tb, source)
 	c.Space, c.Source = s.slab, s
+	return listen(tb, c)
+}
+
+func listen(tb testing.TB, c borrow.ServerConfig) (transfer.Peer, func()) {
+	tb.Helper()
 	peer := transfer.Peer{Worker: 1, Name: "peer", Address: fmt.Sprintf("test-%s-%d", tb.Name(), served.Add(1))}
 	server, err := borrow.Listen(peer.Address, c)
 	if err != nil {
@@ -116,6 +125,43 @@ func TestConformance(t *testing.T) {
 			return open(t, borrow.Config{Worker: func() ids.WorkerID { return 2 }, StallTimeout: stall})
 		},
 	}.Run(t)
+}
+
+// The same, of objects that are found on the board.
+func TestConformanceWithABoard(t *testing.T) {
+	transfertest.Harness{
+		Serve: func(t *testing.T, source transfer.Source) (transfer.Peer, func()) {
+			t.Helper()
+			objects := source.(*transfertest.Objects)
+			return listen(t, borrow.ServerConfig{Space: objects.Room().Space(), Source: source, Board: objects.Board()})
+		},
+		Path: func(t *testing.T, stall time.Duration) transfer.Path {
+			t.Helper()
+			return open(t, borrow.Config{Worker: func() ids.WorkerID { return 2 }, StallTimeout: stall})
+		},
+		Objects: shownIn,
+	}.Run(t)
+}
+
+// shownIn makes an empty source in a slab, whose objects are on a board.
+func shownIn(t *testing.T) *transfertest.Objects {
+	t.Helper()
+	slab, err := host.NewSlab(512<<20, memory.Identity{WorkerUUID: [16]byte{1}, Incarnation: [16]byte{2}, Nonce: 3})
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := board.New(8<<10, 50*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(slab.Close(), b.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	objects := transfertest.NewObjectsIn(transfertest.NewRoom(slab))
+	objects.ShowOn(b)
+	return objects
 }
 
 var one = transfer.Ref{Task: 1, Generation: 1}

@@ -176,7 +176,7 @@ func (f *fetch) deliver(objects []int) error {
 	for n, i := range objects {
 		head := &f.objects[i].Head
 		var err error
-		if f.group != nil {
+		if f.group != nil && len(f.group.errs) > 0 {
 			err = f.group.errs[i]
 		}
 		switch {
