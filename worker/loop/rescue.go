@@ -81,7 +81,7 @@ func (w *Worker) rescue(order *millracev1.Rescue) {
 			err = path.Rescue(limited, peer, incarnation, refs, r)
 		}
 		w.post(r.end(peer.Worker, err))
-		w.log.Info("objects were copied out of the memory of a dead peer", "peer", peer.String(), "objects", r.copied, "bytes", r.bytes,
+		w.log.Info("a rescue from the memory of a dead peer has ended", "peer", peer.String(), "copied", r.copied, "bytes", r.bytes,
 			"failed", len(refs)-r.copied, "took", time.Since(began).Round(time.Microsecond))
 	})
 }

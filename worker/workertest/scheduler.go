@@ -73,6 +73,7 @@ type Session struct {
 	Tasks   []*millracev1.TaskReport
 	Objects []*millracev1.ObjectReport
 	Missing [][]byte
+	Rescues []*millracev1.RescueReport
 	Stats   *millracev1.WorkerStats
 	Leaving bool
 }
@@ -155,6 +156,7 @@ func (s *Session) Ended() <-chan struct{} { return s.ended }
 func (s *Session) take(m *millracev1.SessionRequest) {
 	s.Tasks = append(s.Tasks, m.GetTasks()...)
 	s.Objects = append(s.Objects, m.GetObjects()...)
+	s.Rescues = append(s.Rescues, m.GetRescues()...)
 	s.Missing = append(s.Missing, m.GetMissingFunctions()...)
 	if m.GetStats() != nil {
 		s.Stats = m.GetStats()
