@@ -303,19 +303,27 @@ func (c *Conn) Free() {
 // protect their bytes until now. The worker closes its end before it takes leases
 // back, so an end that is open proves that it has not. After its death they hold
 // for ever: nobody writes to a dead worker's memory.
-func (c *Conn) Held(limit time.Time) bool { return c.Look()(limit) }
+func (c *Conn) Held(limit time.Time) bool {
+	end, open := c.open()
+	return (limit.IsZero() || end.Before(limit)) && (open || c.Exited())
+}
+
+// open says whether the other end is, and until when that is known.
+func (c *Conn) open() (end time.Time, open bool) {
+	c.mu.Lock()
+	end = c.closedAt
+	c.mu.Unlock()
+	if !end.IsZero() {
+		return end, false
+	}
+	end = time.Now()
+	return end, !c.hungUp()
+}
 
 // Look is Held for many leases: the system is asked once, now, and what is
 // returned answers for each limit.
 func (c *Conn) Look() func(limit time.Time) bool {
-	c.mu.Lock()
-	end := c.closedAt
-	c.mu.Unlock()
-	open := end.IsZero()
-	if open {
-		end = time.Now()
-		open = !c.hungUp()
-	}
+	end, open := c.open()
 	dead := sync.OnceValue(c.Exited)
 	return func(limit time.Time) bool {
 		return (limit.IsZero() || end.Before(limit)) && (open || dead())

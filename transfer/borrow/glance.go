@@ -119,8 +119,15 @@ func (g *Glance) Held() bool { return g.slot.Held() && g.peer.conn.Held(time.Tim
 
 // End ends the glance, once, and says what Held would.
 func (g *Glance) End() bool {
+	connected := g.peer.conn.Held(time.Time{})
+	return g.Close() && connected
+}
+
+// Close is End for who has asked Held about all that it wants to know. It says only
+// whether the slot was as it was left.
+func (g *Glance) Close() bool {
 	c := g.peer
-	held := g.slot.End(g.bytes) && c.conn.Held(time.Time{})
+	held := g.slot.End(g.bytes)
 	c.mu.Lock()
 	c.glances--
 	c.unmapIfUnused()
@@ -146,7 +153,7 @@ func (p *Path) fetchShown(ctx context.Context, at transfer.Peer, refs []transfer
 		}
 		return missed, nil
 	}
-	defer g.End()
+	defer g.Close()
 	// ready are copied, and may be told when the glance is found to hold.
 	var ready []int
 	bytes := uint64(0)
