@@ -25,10 +25,10 @@
 //     by compare-and-swap. The reader finds that when it gives the slot back, also
 //     by compare-and-swap, and throws everything away that it read under it. One of
 //     the two succeeds, so bytes are overwritten or delivered, never both.
-//   - Slots of a connection that ended count as idle. The lender closes the socket
-//     before that, so a reader whose end is open, after it has read, was protected.
-//     If it is closed and the lender dead, nobody overwrites anything, unless the
-//     slot was revoked before: that the slot itself tells.
+//   - When a connection ends, the lender closes its slots, whatever is in them, and
+//     waits for them no longer: whoever was reading finds that, and no slot of that
+//     page is taken again. A lender that was killed does not close any, nor
+//     does it overwrite anything.
 //
 // Generations are part of the key: what a lookup finds is what was asked for, or
 // nothing. What is not on the board may exist all the same: it has too many frames,

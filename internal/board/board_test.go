@@ -474,7 +474,12 @@ func TestASeatThatWasLeftDelaysNothing(t *testing.T) {
 	if !over(time.Now()) || b.Readers(time.Now()) != nil {
 		t.Error("a reader that left is waited for")
 	}
-	g.End(0) // the mapping is its own
+	if _, ok := v.Look(); ok || g.Held() || g.End(0) {
+		t.Error("a slot of a seat that was left is good")
+	}
+	if _, ok := v.Look(); ok {
+		t.Error("a slot of a seat that was left can be taken")
+	}
 }
 
 // Whatever a reader writes into its slots is survived, and nothing else can be written.

@@ -46,7 +46,8 @@ const (
 	idle    = 0
 	active  = 1
 	revoked = 2
-	states  = 3
+	closed  = 3
+	states  = 3 // the bits
 )
 
 // words is a mapping. The other side sees, and may write, the same words, so each

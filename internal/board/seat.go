@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -38,8 +39,8 @@ func (b *Board) Seat() (*Seat, error) {
 // File is what the reader maps. It stays the seat's.
 func (s *Seat) File() *os.File { return s.file }
 
-// Leave takes the slots away: they count as idle.
-// REQUIRES: the reader can tell, by its connection.
+// Leave takes the slots away, those in use as well: their readers find that at the
+// end, and none is taken any more.
 func (s *Seat) Leave() error {
 	b := s.board
 	b.mu.Lock()
@@ -49,6 +50,9 @@ func (s *Seat) Leave() error {
 		return nil
 	}
 	b.gone += s.read()
+	for slot := range slots {
+		atomic.OrUint64(s.words.at(slotAt(slot)), closed)
+	}
 	b.seats = slices.Delete(b.seats, i, i+1)
 	return errors.Join(s.words.unmap(), s.file.Close())
 }

@@ -76,8 +76,8 @@ func (g Glance) End(bytes uint64) (held bool) {
 	atomic.AddUint64(s.at(slotAt(g.slot)+1), bytes)
 	held = s.swap(slotAt(g.slot), g.word, g.word&^states|idle)
 	if !held {
-		// It was revoked. The next one must not look like this one to anybody.
-		s.store(slotAt(g.slot), (g.word&^states)+(states+1)|idle)
+		// If it was revoked, it can be taken again. If it was closed, it stays so.
+		s.swap(slotAt(g.slot), g.word&^states|revoked, g.word&^states|idle)
 	}
 	return held
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"time"
 
 	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/slabshare"
@@ -115,17 +114,10 @@ func (g *Glance) Find(ref transfer.Ref, into *Lent) bool {
 }
 
 // Held says whether the bytes of all objects that were found were theirs until now.
-func (g *Glance) Held() bool { return g.slot.Held() && g.peer.conn.Held(time.Time{}) }
+func (g *Glance) Held() bool { return g.slot.Held() }
 
 // End ends the glance, once, and says what Held would.
 func (g *Glance) End() bool {
-	connected := g.peer.conn.Held(time.Time{})
-	return g.Close() && connected
-}
-
-// Close is End for who has asked Held about all that it wants to know. It says only
-// whether the slot was as it was left.
-func (g *Glance) Close() bool {
 	c := g.peer
 	held := g.slot.End(g.bytes)
 	c.mu.Lock()
@@ -153,7 +145,7 @@ func (p *Path) fetchShown(ctx context.Context, at transfer.Peer, refs []transfer
 		}
 		return missed, nil
 	}
-	defer g.Close()
+	defer g.End()
 	// ready are copied, and may be told when the glance is found to hold.
 	var ready []int
 	bytes := uint64(0)

@@ -24,8 +24,8 @@
 // passed, and Glance finds objects there without any message. Fetch looks at the
 // board first, and asks for leases on what is not on it, or was named without a
 // generation. Loans that last always have leases: a glance is for copies, which end
-// soon, and delays whoever wants the memory. When a glance holds is told by its slot,
-// and by the connection as it is for a loan.
+// soon, and delays whoever wants the memory. Whether a glance holds is told by its
+// slot alone, which the peer closes when the connection ends, if it lives.
 package borrow
 
 import (

@@ -304,7 +304,7 @@ func (p *Path) fetchShown(ctx context.Context, at transfer.Peer, refs []transfer
 		}
 		return missed, nil
 	}
-	defer g.Close()
+	defer g.End()
 	list := p.lents.Get().(*[]borrow.Lent)
 	defer p.lents.Put(list)
 	*list = slices.Grow((*list)[:0], len(refs))[:len(refs)]
