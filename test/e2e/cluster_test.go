@@ -48,7 +48,7 @@ func run(m *testing.M) int {
 			return 1
 		}
 	}
-	if shared, err = startUp(dir, "--workers", "2", "--slots", "1", "--memory-limit", "256MiB"); err != nil {
+	if shared, err = startUp(dir, "--device", "host", "--workers", "2", "--slots", "1", "--memory-limit", "256MiB"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}

@@ -54,11 +54,9 @@ func TestGPURescueFromAKilledSource(t *testing.T) {
 	}
 	total := float64(4*large + small*4<<10)
 	tell(t, "rescue of 4 large and 300 small objects from a killed source", total/time.Since(began).Seconds()/1e9, "GB/s")
+	patterns := map[bool][]byte{false: pattern(large), true: pattern(4 << 10)}
 	for i := range refs {
-		want := pattern(large)
-		if i >= 4 {
-			want = pattern(4 << 10)
-		}
+		want := patterns[i >= 4]
 		_, frames, done, err := sink.Result(i)
 		switch {
 		case !done:
