@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -26,7 +27,7 @@ type AllToAllConfig struct {
 }
 
 // AllToAllRow is one size. Every worker has an object for each other one; the time is that from the submission of one task
-// on each worker, which needs all objects meant for it, to the last one's end.
+// on each worker, which needs all objects meant for it, to the last one's end; with GPUs it is a task for each object.
 type AllToAllRow struct {
 	// Bytes of one object.
 	Bytes int    `json:"bytes"`
@@ -58,8 +59,12 @@ func AllToAll(ctx context.Context, c AllToAllConfig) (out AllToAllResult, err er
 	for _, size := range c.Sizes {
 		most = max(most, size)
 	}
+	slots := 1
+	if c.GPUs { // a task for each object
+		slots = c.Workers
+	}
 	cluster, err := StartCluster(ctx, ClusterConfig{
-		Executable: c.Executable, Workers: c.Workers, Slots: 1, MemoryLimit: fmt.Sprint(uint64(most)*uint64(3*c.Workers) + 64<<20),
+		Executable: c.Executable, Workers: c.Workers, Slots: slots, MemoryLimit: fmt.Sprint(uint64(most)*uint64(3*c.Workers) + 64<<20),
 		GPUs: c.GPUs, Arguments: []string{"--protocol", c.Protocol},
 	})
 	if err != nil {
@@ -149,11 +154,21 @@ func (x *exchange) once(ctx context.Context, size int) (time.Duration, error) {
 	began := time.Now()
 	var uses []*millrace.Future
 	for to := range x.Workers {
-		f, err := x.client.Submit(ctx, noop, millrace.Args(meant[to]...), millrace.WithWorkers(name(to)))
-		if err != nil {
-			return 0, err
+		tasks := [][]any{meant[to]}
+		if x.GPUs {
+			tasks = slices.Collect(slices.Chunk(meant[to], 1))
 		}
-		uses = append(uses, f)
+		for _, inputs := range tasks {
+			op, args := noop, millrace.Args(inputs...)
+			if x.GPUs {
+				op, args = touching(inputs...)
+			}
+			f, err := x.client.Submit(ctx, op, args, millrace.WithWorkers(name(to)))
+			if err != nil {
+				return 0, err
+			}
+			uses = append(uses, f)
+		}
 	}
 	for _, f := range uses {
 		if err := f.Wait(ctx); err != nil {

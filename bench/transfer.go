@@ -104,7 +104,7 @@ func transferBy(ctx context.Context, c TransferConfig, protocol string, largest 
 			err = closed
 		}
 	}()
-	t := &transferring{cluster: cluster, client: cluster.Client, protocol: protocol, library: c.CUDALibrary}
+	t := &transferring{cluster: cluster, client: cluster.Client, protocol: protocol, library: c.CUDALibrary, gpus: c.GPUs}
 	empty, err := t.empty(ctx)
 	if err != nil {
 		return err
@@ -131,6 +131,7 @@ type transferring struct {
 	client   *millrace.Client
 	protocol string
 	library  string
+	gpus     bool
 }
 
 const (
@@ -139,10 +140,23 @@ const (
 	warmUps        = 5
 )
 
+// touching is an operation of a GPU that needs an input, if there is one, and reads next to nothing of it.
+func touching(inputs ...any) (millrace.Op, millrace.Arguments) {
+	if len(inputs) == 0 {
+		return millrace.Native("array.full"), millrace.Args([]any{1}, 1.0)
+	}
+	return millrace.Native("array.slice"), millrace.Args(inputs...).With("stop", 1)
+}
+
 // use runs a task that needs the inputs on the reader and returns how long that took.
 func (t *transferring) use(ctx context.Context, inputs ...any) (time.Duration, error) {
+	op, args := noop, millrace.Args(inputs...)
+	if t.gpus {
+		// An operation that does nothing would be given a copy of its inputs in host memory.
+		op, args = touching(inputs...)
+	}
 	began := time.Now()
-	f, err := t.client.Submit(ctx, noop, millrace.Args(inputs...), millrace.WithWorkers(transferReader))
+	f, err := t.client.Submit(ctx, op, args, millrace.WithWorkers(transferReader))
 	if err != nil {
 		return 0, err
 	}

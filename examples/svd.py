@@ -62,25 +62,28 @@ def left(factors: tuple[Any, Any], small: Any, i: int) -> Any:
 
 def native_svd(cluster: Cluster, chunks: list[Future[Any]], columns: int) -> tuple[list[Future[Any]], Any, Any]:
     """u in chunks, s and vt. REQUIRES: chunks have at least as many rows as columns."""
-    run = cluster.run
-    factors = [run("array.qr", c) for c in chunks]
-    stacked = run("array.concat", *[run("core.item", f, 1) for f in factors], axis=0)
-    orthogonal = [run("core.item", f, 0) for f in factors]
+    run, homes = cluster.run, [cluster.home(i, len(chunks)) for i in range(len(chunks))]
+    # What belongs to a chunk stays where it lies: who selects R elsewhere would have Q come along.
+    factors = [run("array.qr", c, at=at) for c, at in zip(chunks, homes, strict=True)]
+    stacked = run(
+        "array.concat", *[run("core.item", f, 1, at=at) for f, at in zip(factors, homes, strict=True)], axis=0
+    )
+    orthogonal = [run("core.item", f, 0, at=at) for f, at in zip(factors, homes, strict=True)]
     svd = run("array.svd", stacked)
     small = run("core.item", svd, 0)
     u = [
-        run("array.matmul", q, run("array.slice", small, start=i * columns, stop=(i + 1) * columns))
+        run("array.matmul", q, run("array.slice", small, start=i * columns, stop=(i + 1) * columns), at=homes[i])
         for i, q in enumerate(orthogonal)
     ]
     return u, run("core.item", svd, 1), run("core.item", svd, 2)
 
 
 def python_svd(cluster: Cluster, chunks: list[Future[Any]], columns: int) -> tuple[list[Future[Any]], Any, Any]:
-    run = cluster.run
-    factors = [run(factor, c) for c in chunks]
-    svd = run(svd_of, *[run(operator.getitem, f, 1) for f in factors])
+    run, homes = cluster.run, [cluster.home(i, len(chunks)) for i in range(len(chunks))]
+    factors = [run(factor, c, at=at) for c, at in zip(chunks, homes, strict=True)]
+    svd = run(svd_of, *[run(operator.getitem, f, 1, at=at) for f, at in zip(factors, homes, strict=True)])
     small = run(operator.getitem, svd, 0)
-    u = [run(left, f, small, i) for i, f in enumerate(factors)]
+    u = [run(left, f, small, i, at=homes[i]) for i, f in enumerate(factors)]
     return u, run(operator.getitem, svd, 1), run(operator.getitem, svd, 2)
 
 

@@ -35,11 +35,12 @@ const tolerance = 1e-4
 
 func main() {
 	var p problem
-	flag.IntVar(&p.points, "points", 0, "how many points; default 32,000,000 on GPUs, 40,000 elsewhere")
+	flag.IntVar(&p.points, "points", 0, "how many points; default 8,000,000 on GPUs, 40,000 elsewhere")
 	flag.IntVar(&p.dimensions, "dimensions", 16, "coordinates of each")
 	flag.IntVar(&p.clusters, "clusters", 32, "k; a divisor of the points of a chunk")
 	flag.IntVar(&p.iterations, "iterations", 10, "passes over the points")
 	flag.IntVar(&p.chunks, "chunks", 0, "into how many parts the points are cut; default 4 for each worker")
+	flag.StringVar(&p.ways, "ways", "kernel,native", "kernel, native")
 	flag.IntVar(&p.repetitions, "repetitions", 3, "timed runs of each way, after one that is not")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -52,6 +53,8 @@ func main() {
 
 type problem struct {
 	points, dimensions, clusters, iterations, chunks, repetitions int
+
+	ways string
 }
 
 func run(ctx context.Context, p problem) (err error) {
@@ -75,7 +78,7 @@ func run(ctx context.Context, p problem) (err error) {
 	slices.Sort(c.names)
 	if c.points == 0 {
 		if c.points = 40_000; c.gpus {
-			c.points = 32_000_000
+			c.points = 8_000_000
 		}
 	}
 	if c.chunks == 0 {
@@ -84,7 +87,7 @@ func run(ctx context.Context, p problem) (err error) {
 	if c.clusters < 1 || c.dimensions < 1 || c.iterations < 1 || c.repetitions < 1 || c.chunks < 1 {
 		return errors.New("-clusters, -dimensions, -iterations, -repetitions and -chunks are at least 1")
 	}
-	if c.batches = 1; c.points/c.chunks > 1<<20 {
+	if c.batches = 1; c.points/c.chunks > 1<<16 {
 		c.batches = 256
 	}
 	// Each chunk has equally many points of each cluster.
@@ -144,14 +147,17 @@ func (c *cluster) measure(ctx context.Context) error {
 	// One point of each cluster.
 	first := c.op(ctx, "array.slice", millrace.Args(chunks[0]).With("stop", c.clusters))
 	ways := []struct {
-		name string
-		step func(context.Context, *millrace.Future, *millrace.Future) *millrace.Future
-	}{{"CUDA kernel", c.kernelStep}, {"native ops", c.nativeStep}}
+		flag, name string
+		step       func(context.Context, *millrace.Future, *millrace.Future) *millrace.Future
+	}{{"kernel", "CUDA kernel", c.kernelStep}, {"native", "native ops", c.nativeStep}}
 	if !c.gpus {
 		ways = ways[1:] // other workers have no such op
 	}
 	worst := 0.0
 	for _, way := range ways {
+		if !slices.Contains(strings.Split(c.ways, ","), way.flag) {
+			continue
+		}
 		var times []time.Duration
 		for range c.repetitions + 1 {
 			began := time.Now()
