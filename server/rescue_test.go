@@ -1,0 +1,74 @@
+package server_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// TestSurvivorsAreToldWhatToRescue: who has said that it has the memory of a dead worker mapped is told what to copy out of
+// it, of which life, and when nothing more is wanted; what it cannot copy is made again.
+func TestSurvivorsAreToldWhatToRescue(t *testing.T) {
+	virtual(t, func(c *cluster) {
+		t := c.t
+		ctx := timeout(t)
+		large := func(a *pb.Assignment) *pb.TaskReport {
+			r := succeed(a)
+			r.InlineResult, r.OutputBytes = nil, 1<<20
+			return r
+		}
+		mine := registration("dead")
+		dead := c.join(c.conn, mine, large)
+		id := c.open(ctx)
+		watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
+		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 2)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		tasks := submitted.GetTaskIds()
+		c.final(watch, tasks)
+		survivor := c.join(c.conn, registration("survivor"), large)
+		lane := &pb.Lane{PeerWorkerId: dead.id, Peer: "dead", Path: "borrow", State: pb.LaneState_LANE_STATE_OPEN, BytesPerSecond: 1e9}
+		say := func(m *pb.SessionRequest) {
+			if err := survivor.stream.Send(m); err != nil {
+				t.Fatal(err)
+			}
+			synctest.Wait()
+		}
+		say(&pb.SessionRequest{Stats: &pb.WorkerStats{Lanes: []*pb.Lane{lane}}})
+		if _, err := c.workers.ReportWorkerDeath(ctx, &pb.ReportWorkerDeathRequest{Name: "dead", Death: &pb.WorkerDeath{
+			Incarnation: mine.GetIncarnation(), Cause: "killed by SIGKILL", Signal: "SIGKILL", ExitCode: -1,
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		rescues := survivor.last.GetRescues()
+		if len(rescues) != 1 || rescues[0].GetWorkerId() != dead.id || rescues[0].GetIncarnation() != mine.GetIncarnation() ||
+			rescues[0].GetDataAddress() != mine.GetDataAddress() || len(rescues[0].GetObjects()) != 2 || rescues[0].GetObjects()[0].GetBytes() != 1<<20 {
+			t.Fatalf("the survivor was told %v", survivor.last)
+		}
+		state := func(task uint64) *pb.Task {
+			got, err := c.client.GetTask(ctx, &pb.GetTaskRequest{TaskId: task})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return got.GetTask()
+		}
+		if s := state(tasks[0]).GetState(); s != pb.TaskState_TASK_STATE_RESCUING {
+			t.Errorf("an object that is being copied: %v", s)
+		}
+		say(&pb.SessionRequest{Objects: []*pb.ObjectReport{{Replica: rescues[0].GetObjects()[0]}}})
+		say(&pb.SessionRequest{Rescues: []*pb.RescueReport{{WorkerId: dead.id, Failed: rescues[0].GetObjects()[1:], Reason: "no room"}}})
+		say(&pb.SessionRequest{Rescues: []*pb.RescueReport{{WorkerId: dead.id, Unmapped: true}}})
+		if gone := survivor.last.GetPeers(); len(gone) != 1 || gone[0].GetWorkerId() != dead.id || gone[0].GetDataAddress() != "" {
+			t.Errorf("the last message to the survivor does not say that the dead one is gone: %v", survivor.last)
+		}
+		for i, attempt := range []uint32{1, 2} {
+			task := state(rescues[0].GetObjects()[i].GetTaskId())
+			if task.GetState() != pb.TaskState_TASK_STATE_SUCCEEDED || task.GetAttempt() != attempt {
+				t.Errorf("object %d: %v after attempt %d", i, task.GetState(), task.GetAttempt())
+			}
+		}
+	})
+}
