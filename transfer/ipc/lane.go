@@ -13,19 +13,19 @@ import (
 )
 
 const (
-	// chunkBytes is how much is posted at a time: what comes later and is small
-	// waits for the posted ones, whatever stream or priority it has.
-	chunkBytes = 64 << 20
-	// window is how many are posted: one leaves the link idle between two.
+	// chunkBytes is how much is posted at a time: a fetch that is given up waits for
+	// what is posted, and each chunk costs 8 µs.
+	chunkBytes = 128 << 20
+	// window is how many of each kind are posted: one leaves the link idle between two.
 	window = 2
 	// smallBytes is up to which size a frame goes before larger ones, and may be
 	// gathered.
 	smallBytes = 16 << 20
+	// batchBytes is how much is copied by one launch, or one row of copies.
+	batchBytes = 64 << 20
 	// maxCopies bounds the copies of a post by the copy engine: each costs the
 	// driver 3 µs, in which nothing else can be posted.
 	maxCopies = 64
-	// turns is how many posts of small frames go before one of large ones that waits.
-	turns = 4
 )
 
 // The waiter: what is over within spinFor is waited for by asking, all else by
@@ -50,11 +50,12 @@ type piece struct {
 // is guarded by lane.mu.
 type group struct {
 	// left are the pieces of each object that are not over, and errs what went wrong
-	// with it first.
-	left []int
-	errs []error
-	// ended are the objects without pieces left that the fetch has not seen yet.
-	ended []int
+	// first with those that have an entry.
+	left []int32
+	errs map[int]error
+	// ended are the objects without pieces left that the fetch has not seen yet, seen
+	// those that it saw last.
+	ended, seen []int
 	// open counts the objects with pieces left.
 	open int
 	// moved is when a piece last ended, or the first began to wait.
@@ -65,7 +66,7 @@ type group struct {
 }
 
 func newGroup(objects int) *group {
-	return &group{left: make([]int, objects), errs: make([]error, objects), wake: make(chan struct{}, 1)}
+	return &group{left: make([]int32, objects), ended: make([]int, 0, objects), wake: make(chan struct{}, 1)}
 }
 
 func (g *group) notify() {
@@ -73,6 +74,20 @@ func (g *group) notify() {
 	case g.wake <- struct{}{}:
 	default:
 	}
+}
+
+// A queue is that of the frames that are small or of the pieces of larger ones.
+const (
+	small = iota
+	large
+)
+
+// queue are pieces of one kind. Its posts end in their order.
+type queue struct {
+	pieces []piece
+	posted []*post
+	// free are the places of the window that are not in use.
+	free []place
 }
 
 // post is what was submitted together, behind one event.
@@ -87,20 +102,16 @@ type post struct {
 	began, ends time.Time
 }
 
-// lane copies from one peer's memory, in the order of its posts. It has no goroutine: of those who wait for
+// lane copies from one peer's memory. It has no goroutine: of those who wait for
 // copies one drives, for all of them.
 type lane struct {
 	gather *gather // nil: the copy engine only
 	copies func(p []piece) []cuda.Copy
+	ingress
 
 	mu sync.Mutex
 	// All below is guarded by mu.
-	small, large []piece
-	posted       []*post
-	// row counts the posts of small pieces since the last one of a large.
-	row int
-	// free are the places of the window that are not in use.
-	free    []place
+	queues  [2]queue
 	rates   rates
 	driving bool
 	waiting []*group
@@ -108,12 +119,17 @@ type lane struct {
 	lost error
 }
 
-func newLane(places []place) *lane {
-	return &lane{free: places, rates: assumed, copies: onDevice}
+func newLane(places [2][]place) *lane {
+	l := &lane{rates: assumed, copies: onDevice}
+	for kind := range l.queues {
+		l.queues[kind].free = places[kind]
+	}
+	return l
 }
 
-// place is one of the window: what is posted has a stream and an event for itself.
-// On a single stream the next copy begins 10 to 20 µs after the one before.
+// place is one of a window: an event, and a stream, which those of large pieces
+// share. With streams of their own, of the copies of several lanes it is often two
+// of the same source that run, and other sources are idle.
 type place struct {
 	stream *cuda.Stream
 	event  *cuda.Event
@@ -127,22 +143,41 @@ func onDevice(pieces []piece) []cuda.Copy {
 	return copies
 }
 
-// add queues pieces and posts what may be posted. Frames that are small come with
-// one piece each.
+// add queues pieces, which are the lane's from then on, and posts what may be posted.
 func (l *lane) add(pieces []piece) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := time.Now()
-	for _, p := range pieces {
-		if p.group.left[p.object]++; p.group.left[p.object] == 1 {
-			p.group.open++
+	most := 0
+	for i := range pieces {
+		p := &pieces[i]
+		g := p.group
+		if g.left[p.object]++; g.left[p.object] == 1 {
+			g.open++
 		}
-		p.group.moved = now
-		if p.bytes < smallBytes {
-			l.small = append(l.small, p)
-		} else {
-			l.large = append(l.large, p)
+		if p.bytes >= smallBytes {
+			most++
 		}
+	}
+	pieces[0].group.moved = now // they are all of one
+	q := &l.queues[small]
+	switch {
+	case most == 0 && len(q.pieces) == 0:
+		q.pieces = pieces[:len(pieces):len(pieces)] // nobody else's get in there
+	case most == 0:
+		q.pieces = append(q.pieces, pieces...)
+	default:
+		for _, p := range pieces {
+			kind := small
+			if p.bytes >= smallBytes {
+				kind = large
+			}
+			l.queues[kind].pieces = append(l.queues[kind].pieces, p)
+		}
+	}
+	if len(q.posted) == window && !l.driving {
+		l.poll(now) // whoever adds may not wait for a while yet
+		return
 	}
 	l.fill(now)
 }
@@ -155,50 +190,51 @@ func split(pieces []piece, to, from, bytes, chunk uint64, g *group, object int) 
 	return pieces
 }
 
-// fill posts as much as the window allows. REQUIRES: mu.
+// fill posts as much as the windows allow. REQUIRES: mu.
 func (l *lane) fill(now time.Time) {
 	if l.lost != nil {
 		l.flush()
 		return
 	}
-	for len(l.posted) < window && len(l.small)+len(l.large) > 0 {
-		l.post(now, l.next())
+	for q := &l.queues[small]; len(q.posted) < window && len(q.pieces) > 0; {
+		l.post(now, q, l.nextSmall())
 	}
+	q := &l.queues[large]
+	for len(q.posted) < window && len(q.pieces) > 0 && l.enter(now, q) {
+		p := &post{slot: -1, pieces: q.pieces[:1:1], bytes: q.pieces[0].bytes}
+		q.pieces = q.pieces[1:]
+		l.post(now, q, p)
+	}
+	l.leave(q)
 }
 
-// next takes what is to be posted next. REQUIRES: mu, and that there is something.
-func (l *lane) next() *post {
-	p := &post{slot: -1}
-	if len(l.small) == 0 || len(l.large) > 0 && l.row >= turns {
-		l.row = 0
-		p.pieces, l.large = l.large[:1:1], l.large[1:]
-		p.bytes = p.pieces[0].bytes
-		return p
-	}
-	l.row++
+// nextSmall takes what is to be posted next. REQUIRES: mu, and that there is something.
+func (l *lane) nextSmall() *post {
+	p, q := &post{slot: -1}, &l.queues[small]
 	n, rows := 0, 0
-	for n < len(l.small) && (n == 0 || p.bytes+l.small[n].bytes <= chunkBytes) && rows+gatherRows(l.small[n].bytes) <= tableRows {
-		p.bytes += l.small[n].bytes
-		rows += gatherRows(l.small[n].bytes)
+	for n < len(q.pieces) && (n == 0 || p.bytes+q.pieces[n].bytes <= batchBytes) && rows+gatherRows(q.pieces[n].bytes) <= tableRows {
+		p.bytes += q.pieces[n].bytes
+		rows += gatherRows(q.pieces[n].bytes)
 		n++
 	}
-	if l.gather != nil && l.rates.gathers(n, p.bytes) {
+	// The copy engine does one copy after the other: behind a large one it is late.
+	if l.gather != nil && (len(l.queues[large].posted) > 0 || l.rates.gathers(n, p.bytes)) {
 		p.slot = l.gather.take()
 	}
 	if p.slot < 0 && n > maxCopies {
 		n, p.bytes = maxCopies, 0
-		for _, s := range l.small[:n] {
+		for _, s := range q.pieces[:n] {
 			p.bytes += s.bytes
 		}
 	}
-	p.pieces, l.small = l.small[:n:n], l.small[n:]
+	p.pieces, q.pieces = q.pieces[:n:n], q.pieces[n:]
 	return p
 }
 
 // post submits. REQUIRES: mu.
-func (l *lane) post(now time.Time, p *post) {
-	last := len(l.free) - 1
-	p.place, l.free = l.free[last], l.free[:last]
+func (l *lane) post(now time.Time, q *queue, p *post) {
+	last := len(q.free) - 1
+	p.place, q.free = q.free[last], q.free[:last]
 	if p.slot >= 0 {
 		p.err = l.gather.launch(p.stream, p)
 	} else {
@@ -211,45 +247,53 @@ func (l *lane) post(now time.Time, p *post) {
 		}
 	}
 	p.began = now
-	if n := len(l.posted); n > 0 && l.posted[n-1].ends.After(now) {
-		p.began = l.posted[n-1].ends
+	if n := len(q.posted); n > 0 && q.posted[n-1].ends.After(now) {
+		p.began = q.posted[n-1].ends
 	}
 	p.ends = p.began.Add(l.rates.predict(p))
-	l.posted = append(l.posted, p)
+	q.posted = append(q.posted, p)
 }
 
 // poll looks which posts are over, and posts more. REQUIRES: mu.
 func (l *lane) poll(now time.Time) {
-	for len(l.posted) > 0 {
-		p := l.posted[0]
-		done, err := p.event.Query()
-		if err != nil && l.lost == nil {
-			l.lost = err
-		}
-		if !done && l.lost == nil {
-			break
-		}
-		// NB: of a device that is lost nothing runs any more.
-		l.posted = l.posted[1:]
-		l.free = append(l.free, p.place)
-		if p.slot >= 0 {
-			l.gather.give(p.slot)
-		}
-		err = p.err
-		if err == nil {
-			err = l.lost
-		}
-		if err == nil {
-			l.rates.learn(p, now)
-		}
-		if len(l.posted) > 0 {
-			l.posted[0].began = now
-		}
-		for _, piece := range p.pieces {
-			l.end(piece, err, now)
+	alone := len(l.queues[small].posted) == 0 || len(l.queues[large].posted) == 0
+	for kind := range l.queues {
+		q := &l.queues[kind]
+		for len(q.posted) > 0 && l.over(q.posted[0], now, alone) {
+			q.free = append(q.free, q.posted[0].place)
+			if q.posted = q.posted[1:]; len(q.posted) > 0 {
+				q.posted[0].began = now
+			}
 		}
 	}
 	l.fill(now)
+}
+
+// over says whether a post is, and ends its pieces then. If it was alone, its time
+// tells a rate. REQUIRES: mu.
+func (l *lane) over(p *post, now time.Time, alone bool) bool {
+	done, err := p.event.Query()
+	if err != nil && l.lost == nil {
+		l.lost = err
+	}
+	if !done && l.lost == nil {
+		return false
+	}
+	// NB: of a device that is lost nothing runs any more.
+	if p.slot >= 0 {
+		l.gather.give(p.slot)
+	}
+	err = p.err
+	if err == nil {
+		err = l.lost
+	}
+	if err == nil && alone {
+		l.rates.learn(p, now)
+	}
+	for _, piece := range p.pieces {
+		l.end(piece, err, now)
+	}
+	return true
 }
 
 // end takes note that a piece is over. REQUIRES: mu.
@@ -257,6 +301,9 @@ func (l *lane) end(p piece, err error, now time.Time) {
 	g := p.group
 	g.moved = now
 	if err != nil && g.errs[p.object] == nil {
+		if g.errs == nil {
+			g.errs = make(map[int]error)
+		}
 		g.errs[p.object] = err
 	}
 	if g.left[p.object]--; g.left[p.object] == 0 {
@@ -270,10 +317,12 @@ func (l *lane) end(p piece, err error, now time.Time) {
 
 // flush ends all that is not posted: the device is lost. REQUIRES: mu.
 func (l *lane) flush() {
-	pieces := append(l.small, l.large...)
-	l.small, l.large = nil, nil
-	for _, p := range pieces {
-		l.end(p, l.lost, time.Now())
+	for kind := range l.queues {
+		pieces := l.queues[kind].pieces
+		l.queues[kind].pieces = nil
+		for _, p := range pieces {
+			l.end(p, l.lost, time.Now())
+		}
 	}
 }
 
@@ -282,9 +331,10 @@ func (l *lane) flush() {
 func (l *lane) cancel(g *group, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, queue := range []*[]piece{&l.small, &l.large} {
+	for kind := range l.queues {
+		q := &l.queues[kind]
 		var dropped []piece
-		*queue = slices.DeleteFunc(*queue, func(p piece) bool {
+		q.pieces = slices.DeleteFunc(q.pieces, func(p piece) bool {
 			if p.group == g {
 				dropped = append(dropped, p)
 			}
@@ -297,7 +347,7 @@ func (l *lane) cancel(g *group, why error) {
 }
 
 // wait returns the objects of a group that have ended, at least one, or none if
-// the group has none left. After an error of the context, or stall without any
+// the group has none left; the list is good until the next call. After an error of the context, or stall without any
 // progress, it drops what is not posted, waits for the rest and returns that error.
 func (l *lane) wait(ctx context.Context, g *group, stall time.Duration) (ended []int, err error) {
 	l.mu.Lock()
@@ -326,12 +376,12 @@ func (l *lane) wait(ctx context.Context, g *group, stall time.Duration) (ended [
 		}
 		l.driving = false
 	}
-	ended, g.ended = g.ended, nil
+	ended, g.ended, g.seen = g.ended, g.seen[:0], g.ended
 	select {
 	case <-g.wake:
 	default:
 	}
-	if !l.driving && len(l.posted) > 0 && len(l.waiting) > 0 {
+	if !l.driving && l.busy() && len(l.waiting) > 0 {
 		l.waiting[0].notify() // it drives from now on
 	}
 	return ended, err
@@ -363,25 +413,51 @@ func await(ctx context.Context, g *group, impatient bool, stall time.Duration) {
 	}
 }
 
+// busy says whether something is under way, or waits for its turn. REQUIRES: mu.
+func (l *lane) busy() bool {
+	return len(l.queues[small].posted) > 0 || len(l.queues[large].posted) > 0 || len(l.queues[large].pieces) > 0
+}
+
 // pause passes the time until it is worth asking again. REQUIRES: mu, which it gives
 // up meanwhile.
 func (l *lane) pause() {
-	if len(l.posted) == 0 {
+	var next *queue
+	for kind := range l.queues {
+		q := &l.queues[kind]
+		if len(q.posted) > 0 && (next == nil || q.posted[0].ends.Before(next.posted[0].ends)) {
+			next = q
+		}
+	}
+	// Who has no more than one chunk under way looks for a turn.
+	waits := len(l.queues[large].pieces) > 0 && len(l.queues[large].posted) < window
+	if next == nil {
+		if waits {
+			l.mu.Unlock()
+			nap(turnPoll)
+			l.mu.Lock()
+		}
 		return
 	}
-	event := l.posted[0].event
-	left := time.Until(l.posted[0].ends)
-	nap, spin := max(left-spinAhead, 0), spinFor
+	event := next.posted[0].event
+	left := time.Until(next.posted[0].ends)
+	sleep, spin := max(left-spinAhead, 0), spinFor
 	if left < -spinFor {
-		nap, spin = longest, 0 // late for a reason that the rates do not know
+		sleep, spin = longest, 0 // late for a reason that the rates do not know
 	}
-	if len(l.posted) == window && len(l.small) == 0 {
+	if next == &l.queues[large] && len(next.posted) == window && !l.queuesSmall() {
 		// What is behind it keeps the link busy.
-		nap, spin = max(left, 0)+slack, 0
+		sleep, spin = max(left, 0)+slack, 0
+	}
+	if waits {
+		sleep, spin = min(sleep, turnPoll), min(spin, turnPoll)
 	}
 	l.mu.Unlock()
 	defer l.mu.Lock()
 	// Others may have small frames to post before long. What it says, the next poll
 	// hears too.
-	_, _ = event.Await(min(nap, longest), spin)
+	_, _ = event.Await(min(sleep, longest), spin)
+}
+
+func (l *lane) queuesSmall() bool {
+	return len(l.queues[small].pieces)+len(l.queues[small].posted) > 0
 }

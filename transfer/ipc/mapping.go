@@ -8,6 +8,7 @@ import (
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
@@ -22,8 +23,11 @@ type mapping struct {
 	export   cuda.Export
 	identity memory.Identity
 	lane     *lane
-	// places are those of the lane's window.
-	places []place
+	// turn is nil if the source has none.
+	turn *board.Turn
+	// places are those of the lane's windows, streams what they use.
+	places  [2][]place
+	streams []*cuda.Stream
 	// peer is a slab on a GPU; nil: data is mapped host memory, behind file.
 	peer *cuda.Peer
 	data []byte
@@ -53,7 +57,7 @@ func (m *mapping) Bytes(uint64, uint64) []byte { return nil }
 func (m *mapping) FD() int { return -1 }
 
 // open is borrow.Config.Open.
-func (p *Path) open(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File) (borrow.Memory, error) {
+func (p *Path) open(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *board.Turn) (borrow.Memory, error) {
 	export := cuda.Export{SizeBytes: welcome.GetMemoryBytes(), Identity: borrow.Identity(welcome)}
 	copy(export.Handle[:], welcome.GetDevice().GetIpcHandle())
 	copy(export.Device[:], welcome.GetDevice().GetDeviceUuid())
@@ -66,6 +70,9 @@ func (p *Path) open(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *o
 		if known != nil && known.export == export {
 			known.uses++
 			p.mu.Unlock()
+			if turn != nil {
+				_ = turn.Close() // it is the same one
+			}
 			return known, nil
 		}
 		p.mu.Unlock()
@@ -86,6 +93,7 @@ func (p *Path) open(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *o
 	if file != nil {
 		m.file = file
 	}
+	m.take(turn)
 	p.mu.Lock()
 	if m.peer != nil {
 		p.mappings[export.Handle] = m
@@ -94,6 +102,17 @@ func (p *Path) open(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *o
 	p.mu.Unlock()
 	p.config.Log.Info("a peer's memory is mapped for copies by the device", "peer", at.String(), "lane", m.proof.String())
 	return m, nil
+}
+
+// take makes the turn the lane's. REQUIRES: nobody uses the lane yet.
+func (m *mapping) take(turn *board.Turn) {
+	switch {
+	case turn == nil:
+	case m.peer == nil:
+		_ = turn.Close() // what comes from a host's memory is slower than its link
+	default:
+		m.turn, m.lane.turn = turn, turn
+	}
 }
 
 func (m *mapping) mapDevice() (err error) {
@@ -117,23 +136,42 @@ func (m *mapping) mapHost(file *os.File, welcome *millracev1.BorrowWelcome) (err
 
 // prepare makes the lane and proves it by timed reads.
 func (m *mapping) prepare() (err error) {
-	d := m.path.config.Device
-	for range window {
-		var p place
-		if p.stream, err = d.NewStream(cuda.In); err != nil {
-			return err
-		}
-		m.places = append(m.places, p)
-		if m.places[len(m.places)-1].event, err = d.NewPolledEvent(); err != nil {
-			return err
-		}
+	if err := m.makePlaces(); err != nil {
+		return err
 	}
-	m.lane = newLane(slices.Clone(m.places))
+	m.lane = newLane([2][]place{slices.Clone(m.places[small]), slices.Clone(m.places[large])})
+	if m.peer != nil {
+		m.lane.entrance = &m.path.entrance
+	}
 	if m.peer == nil {
 		m.lane.copies = fromHost
 		m.lane.rates = assumedOfHost
 	}
 	return m.prove()
+}
+
+// makePlaces gives each place of small frames a stream of its own, and those of
+// large ones the same.
+func (m *mapping) makePlaces() error {
+	d := m.path.config.Device
+	for kind := range m.places {
+		var stream *cuda.Stream
+		for i := range window {
+			if kind == small || i == 0 {
+				var err error
+				if stream, err = d.NewStream(cuda.In); err != nil {
+					return err
+				}
+				m.streams = append(m.streams, stream)
+			}
+			event, err := d.NewPolledEvent()
+			if err != nil {
+				return err
+			}
+			m.places[kind] = append(m.places[kind], place{stream, event})
+		}
+	}
+	return nil
 }
 
 func fromHost(pieces []piece) []cuda.Copy {
@@ -155,7 +193,7 @@ func (m *mapping) prove() error {
 	to := scratch.Pointer(0, n)
 	timed := func(pieces []piece, gathers bool) (time.Duration, error) {
 		began := time.Now()
-		p := &post{pieces: pieces, slot: -1, place: m.places[0]}
+		p := &post{pieces: pieces, slot: -1, place: m.places[small][0]}
 		for _, piece := range pieces {
 			p.bytes += piece.bytes
 		}
@@ -244,11 +282,14 @@ func (m *mapping) Close(dead bool) {
 // unmap undoes open. The last loan has ended, so no copy is under way.
 func (m *mapping) unmap() error {
 	var errs []error
-	for _, p := range m.places {
-		if p.event != nil {
-			errs = append(errs, p.event.Close())
-		}
-		errs = append(errs, p.stream.Close())
+	for _, p := range slices.Concat(m.places[small], m.places[large]) {
+		errs = append(errs, p.event.Close())
+	}
+	if m.turn != nil {
+		errs = append(errs, m.turn.Close())
+	}
+	for _, s := range m.streams {
+		errs = append(errs, s.Close())
 	}
 	if m.peer != nil && m.dead {
 		// Somebody waits for its memory: UCX's opening is to end, too.
