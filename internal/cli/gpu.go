@@ -23,7 +23,7 @@ func gpuFlags(f *pflag.FlagSet) {
 	f.String("cuda-library", "", "CUDA driver to use; default: the system's libcuda.so.1")
 	f.String("nvml-library", "", "NVML to use, or none; default: the system's libnvidia-ml.so.1")
 	f.Bool("no-affinity", false, "leave workers on GPUs all processors and memory nodes, instead of those near their GPUs")
-	f.String("executor-arena", "0", "how much of the slab on a GPU each executor process may keep for the allocators of its libraries")
+	f.String("executor-arena", "0", "how much of the slab on a GPU each executor process may keep for the allocator of CuPy")
 }
 
 // onDevice completes the configuration of a worker that its supervisor has placed on a GPU.
