@@ -15,9 +15,8 @@ import (
 const (
 	// maxUnread is after how many failed fetches an object is no longer expected from a worker.
 	maxUnread = 3
-	// maxBlind is after how many failed attempts a task gives up to read an input at a worker where it has to be. From maxUnread
-	// on they are longestUnreachable apart.
-	maxBlind = 8
+	// maxBlind is after how many failed attempts a task gives up to read an input at a worker where it has to be.
+	maxBlind = 24
 )
 
 // unread counts how often an object could not be fetched from a worker.
@@ -26,7 +25,7 @@ type unread struct {
 	times  int
 }
 
-// blind counts how often a task could not fetch inputs of one worker at another one. The input is the first of the last time.
+// blind counts how often a task could not fetch an input from one worker at another one.
 type blind struct {
 	source, reader ids.WorkerID
 	input          ids.TaskID
@@ -43,10 +42,10 @@ func (tr *trouble) unreadAt(at ids.WorkerID) int {
 	return 0
 }
 
-// blindAt is how often the task could not fetch from one worker at another one.
-func (tr *trouble) blindAt(source, reader ids.WorkerID) int {
+// blindAt is how often the task could not fetch an input from one worker at another one.
+func (tr *trouble) blindAt(source, reader ids.WorkerID, input ids.TaskID) int {
 	for _, p := range tr.blind {
-		if p.source == source && p.reader == reader {
+		if p.source == source && p.reader == reader && p.input == input {
 			return p.times
 		}
 	}
@@ -69,22 +68,19 @@ func (m *Machine) countUnread(id ids.TaskID, t *task, at ids.WorkerID) int {
 	return 1
 }
 
-// countBlind counts, once for each source, what an attempt could not fetch at a reader.
+// countBlind counts what an attempt could not fetch at a reader.
 func (m *Machine) countBlind(r *Report, t *task, reader ids.WorkerID) {
 	tr := m.troubleOf(r.Task, t)
-	var counted []ids.WorkerID
 	for _, u := range r.Unreachable {
 		for _, source := range u.FailedAt {
-			if slices.Contains(counted, source) || m.workerOf(source) == nil {
+			if m.workerOf(source) == nil {
 				continue
 			}
-			counted = append(counted, source)
-			i := slices.IndexFunc(tr.blind, func(p blind) bool { return p.source == source && p.reader == reader })
+			i := slices.IndexFunc(tr.blind, func(p blind) bool { return p.source == source && p.reader == reader && p.input == u.Task })
 			if i < 0 {
 				i = len(tr.blind)
-				tr.blind = append(tr.blind, blind{source: source, reader: reader})
+				tr.blind = append(tr.blind, blind{source: source, reader: reader, input: u.Task})
 			}
-			tr.blind[i].input = u.Task
 			tr.blind[i].times++
 		}
 	}
@@ -105,7 +101,7 @@ func (m *Machine) inVain(tr *trouble, b *block, t *task, at *worker, times int) 
 		}
 		reached := false
 		for l := p.replicas; l != 0; l = pb.links[l].next {
-			reached = reached || tr.blindAt(m.workers[pb.links[l].value].id, at.id) < times
+			reached = reached || tr.blindAt(m.workers[pb.links[l].value].id, at.id, in) < times
 		}
 		if !reached {
 			return true

@@ -184,7 +184,10 @@ func (m *Machine) attemptFailed(r *Report, b *block, t *task, w *worker) {
 func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker) {
 	m.countBlind(r, t, reader.id)
 	var lost []ids.TaskID
-	stays := false
+	c := m.classes[t.class]
+	fits := func(w *worker) bool { return m.memoryFits(w, b, t) }
+	// here: it has to be at this worker.
+	here, stays := slices.Contains(m.usable(c, m.feasible(c), r.Task, b, t, fits), reader), false
 	for _, u := range r.Unreachable {
 		pb, p := m.lookup(u.Task)
 		if p == nil || p.state != TaskSucceeded || p.attempt != uint32(u.Generation) {
@@ -206,10 +209,17 @@ func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker)
 			gone(id, false)
 		}
 		for _, id := range u.FailedAt {
-			if p.state != TaskSucceeded || m.countUnread(u.Task, p, id) < maxUnread {
+			if p.state != TaskSucceeded {
 				continue
 			}
-			if pb.links[p.replicas].next == 0 && !m.elsewhere(u.Task, pb, p) {
+			times := m.countUnread(u.Task, p, id)
+			if times < maxUnread || p.replicas == 0 {
+				continue
+			}
+			// Where nothing can be elsewhere it is made again where it was: not the network, but the object may be to blame, as one
+			// on the disk of a source that is read in place only.
+			anew := here && m.ops[p.op].spec.Kind != OpData
+			if pb.links[p.replicas].next == 0 && !anew && !m.elsewhere(u.Task, pb, p) {
 				stays = true
 				continue
 			}
@@ -222,13 +232,9 @@ func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker)
 	if tr.unreachable > 1 {
 		delay = min(unreachableBackoff<<min(tr.unreachable-2, 10), longestUnreachable)
 	}
-	if stays && m.inVain(tr, b, t, reader, maxUnread) {
-		c := m.classes[t.class]
-		fits := func(w *worker) bool { return m.memoryFits(w, b, t) }
-		if slices.Contains(m.usable(c, m.feasible(c), r.Task, b, t, fits), reader) {
-			// It has to be here and the input there: only the network can change.
-			delay = longestUnreachable
-		}
+	if stays && here {
+		// It has to be here and the input there: only the network can change.
+		delay = longestUnreachable
 	}
 	m.start(r.Task, b, t, false, delay)
 	m.recover(lost)
