@@ -38,7 +38,7 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 	}
 	if lanes.forced {
 		if _, _, err := lanes.open(); err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("worker: --protocol ucx: %w", err), streams.Close())
+			return nil, nil, errors.Join(fmt.Errorf("worker: %w", NoUCX(err)), streams.Close())
 		}
 	}
 	mapped := borrow.New(borrow.Config{
@@ -70,6 +70,11 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 		}
 	}
 	return ladder.New(ladder.Config{Rungs: rungs, Unused: paths(unused), Log: c.Log}), lanes, nil
+}
+
+// NoUCX is the error of who was told to use UCX, and cannot.
+func NoUCX(err error) error {
+	return fmt.Errorf("--protocol ucx: %w; `millrace doctor` tells what there is, and --protocol auto does without", err)
 }
 
 func paths(rungs []ladder.Rung) (out []transfer.Path) {

@@ -58,6 +58,8 @@ var (
 	ErrTimeout          error = reasonError("TIMEOUT")
 	ErrOutOfMemory      error = reasonError("OUT_OF_MEMORY")
 	ErrInputFailed      error = reasonError("INPUT_FAILED")
+	// ErrInputUnreachable: the worker that must run the task cannot fetch an input from the worker that must have it.
+	ErrInputUnreachable error = reasonError("INPUT_UNREACHABLE")
 
 	// ErrTaskFailed matches every *TaskError of a task that failed, whatever its reason.
 	ErrTaskFailed error = reasonError("TASK_FAILED")

@@ -78,7 +78,7 @@ func WithWorkers(names ...string) TaskOption {
 	return func(o *taskOptions) { o.rules.Workers = names }
 }
 
-// WithPreferredWorkers runs the task on one of these workers if any of them is there, else anywhere.
+// WithPreferredWorkers runs the task on one of these workers if any of them is there and can fetch its inputs, else anywhere.
 func WithPreferredWorkers(names ...string) TaskOption {
 	return func(o *taskOptions) { o.rules.Workers, o.rules.AllowOtherWorkers = names, true }
 }

@@ -9,6 +9,7 @@ import (
 
 	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/worker/supervisor"
 )
 
 func TestExitCodes(t *testing.T) {
@@ -17,6 +18,8 @@ func TestExitCodes(t *testing.T) {
 		err  error
 		want int
 	}{
+		{unusableError{errors.New("no ucx")}, exitUnusable},
+		{fmt.Errorf("workers: %w", &supervisor.UnusableError{Name: "host-0", Cause: "no ucx"}), exitUnusable},
 		{usageError{errors.New("--slots -1")}, exitUsage},
 		{fmt.Errorf("get: %w", &millrace.TaskError{Key: "a", Reason: "TIMEOUT"}), exitTaskFailed},
 		{fmt.Errorf("wait: %w", graph), exitTaskFailed},

@@ -19,6 +19,7 @@ import (
 
 	millrace "github.com/millrace/millrace/clients/go"
 	"github.com/millrace/millrace/internal/version"
+	"github.com/millrace/millrace/worker/supervisor"
 )
 
 // Exit codes; the root command's help lists them.
@@ -31,6 +32,7 @@ const (
 	exitUnauthenticated
 	exitTimeout
 	exitTaskFailed
+	exitUnusable
 )
 
 const rootHelp = `Millrace is a distributed task service: a scheduler, a worker for each device, and clients in any language.
@@ -43,7 +45,7 @@ $XDG_CONFIG_HOME/millrace or in /etc/millrace; flags win over the environment, t
 --origin" tells what is in force and from where.
 
 Exit codes: 0 done; 1 failed; 2 wrong usage; 3 not found; 4 cluster unreachable; 5 not allowed; 6 out of time; 7 a task
-failed or was cancelled.`
+failed or was cancelled; 8 this machine lacks what was asked for (--protocol ucx).`
 
 // usageError is a mistake in the command line.
 type usageError struct{ error }
@@ -79,7 +81,11 @@ func exitCode(err error) int {
 	var usage usageError
 	var task *millrace.TaskError
 	var graph graphError
+	var unusable unusableError
+	var given *supervisor.UnusableError
 	switch {
+	case errors.As(err, &unusable), errors.As(err, &given):
+		return exitUnusable
 	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command "): // cobra's own, which has no type
 		return exitUsage
 	case errors.As(err, &task), errors.As(err, &graph):
@@ -119,7 +125,7 @@ func (a *app) root() *cobra.Command {
 	}
 	add("run", a.up(), a.scheduler(), a.worker())
 	add("use", a.submit(), a.get(), a.describe(), a.explain(), a.cancel(), a.wait(), a.status(), a.memory(), a.topo())
-	add("more", a.bench(), a.doctor(), a.config(), a.version())
+	add("more", a.bench(), a.doctor(), a.config(), a.version(), a.probe())
 	root.SetCompletionCommandGroupID("more")
 	root.SetHelpCommandGroupID("more")
 	return root

@@ -169,6 +169,9 @@ Ctrl-C and SIGTERM let them leave properly. The scheduler is found as by every o
 			if err != nil {
 				return err
 			}
+			if err := a.demandUCX(cmd.Context()); err != nil {
+				return err
+			}
 			slog.Info("workers start", "workers", workers, "device", f.line)
 			children, err := a.children(f, workers, slots)
 			if err != nil {
@@ -409,6 +412,9 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	}
 	limit, err := a.memoryLimit(workers)
 	if err != nil {
+		return err
+	}
+	if err := a.demandUCX(cmd.Context()); err != nil {
 		return err
 	}
 	srv, token, err := a.newServer()

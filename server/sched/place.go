@@ -25,8 +25,10 @@ type class struct {
 	// blocked is the stamp of the dispatch in which no worker could take more.
 	blocked uint64
 
-	// workers may run it, by the worker version at which that was found out.
+	// workers may run it, by the worker version at which that was found out; others could as well, but the class prefers
+	// these.
 	workers []*worker
+	others  []*worker
 	version uint64
 	known   bool
 }
@@ -95,7 +97,7 @@ func (m *Machine) feasible(c *class) []*worker {
 		return c.workers
 	}
 	c.known, c.version = true, m.workerVersion
-	c.workers = c.workers[:0]
+	c.workers, c.others = c.workers[:0], nil
 	var named []*worker
 	for _, w := range m.order {
 		if w.state != WorkerStateActive {
@@ -110,6 +112,13 @@ func (m *Machine) feasible(c *class) []*worker {
 		}
 	}
 	if len(c.options.Workers) > 0 && (len(named) > 0 || !c.options.AllowOtherWorkers) {
+		if c.options.AllowOtherWorkers {
+			for _, w := range c.workers {
+				if !c.named(w) {
+					c.others = append(c.others, w)
+				}
+			}
+		}
 		c.workers = append(c.workers[:0], named...)
 	}
 	for _, r := range c.parked {
@@ -278,6 +287,10 @@ func (m *Machine) fill(c *class, limit, stamp uint64) {
 			} else {
 				c.parked = append(c.parked, r)
 			}
+		case placeInVain:
+			c.queue.pop()
+			m.dequeue(t)
+			m.end(r.task, b, t, TaskFailed, m.unreachableError(r.task, b, t))
 		case placeFull:
 			c.blocked = stamp
 		}
@@ -333,6 +346,8 @@ const (
 	placeLater
 	// placeNowhere: the task's memory fits no worker of the class.
 	placeNowhere
+	// placeInVain: its inputs could not be fetched by any worker of the class.
+	placeInVain
 )
 
 const (
@@ -384,8 +399,11 @@ func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *t
 			return nil, placeNowhere
 		}
 	}
-	all := len(from)
-	from = m.readable(from, id, t, fits)
+	some := from
+	if from = m.usable(c, some, id, b, t, fits); !slices.ContainsFunc(from, fits) {
+		m.scratch.candidates = candidates
+		return nil, placeInVain
+	}
 	var avoid ids.WorkerID
 	if tr := m.troubleIf(id, t); tr != nil {
 		avoid = tr.avoid
@@ -397,7 +415,7 @@ func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *t
 	idle, open := m.leastLoaded(from, c, avoid, check)
 	if idle == nil {
 		m.scratch.candidates = candidates
-		if len(from) < all {
+		if len(from) != len(some) || from[0] != some[0] {
 			return nil, placeLater
 		}
 		if limited && open == 0 {
@@ -438,20 +456,6 @@ func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *t
 		}
 	}
 	return best, placeHere
-}
-
-// readable leaves those workers out from which the task's object could not be fetched before, unless it fits no others:
-// made there again it would be no easier to reach.
-func (m *Machine) readable(from []*worker, id ids.TaskID, t *task, fits func(*worker) bool) []*worker {
-	tr := m.troubleIf(id, t)
-	if tr == nil || len(tr.unread) == 0 {
-		return from
-	}
-	left := slices.DeleteFunc(slices.Clone(from), func(w *worker) bool { return tr.unreadAt(w.id) >= maxUnread })
-	if !slices.ContainsFunc(left, fits) {
-		return from
-	}
-	return left
 }
 
 // finishMicros estimates when a task could have run on the worker, its own run time aside: the end of the queue, the time

@@ -98,7 +98,7 @@ func (m *Machine) steal(to *worker, n int) (moved int, early bool) {
 		}
 		c := m.classes[t.class]
 		fits := func(w *worker) bool { return m.memoryFits(w, b, t) }
-		if !m.room(to, c) || !slices.Contains(m.readable(m.feasible(c), ref.Task, t, fits), to) || !fits(to) {
+		if !m.room(to, c) || !slices.Contains(m.usable(c, m.feasible(c), ref.Task, b, t, fits), to) || !fits(to) {
 			continue
 		}
 		_, fetch := m.fetchMicros(to, b.edgesOf(t))

@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -13,7 +14,6 @@ const (
 	// unreachableBackoff is the wait after the second attempt in a row that could not fetch its inputs; it doubles.
 	unreachableBackoff  = 10 * time.Millisecond
 	longestUnreachable  = time.Second
-	maxUnread           = 3 // failed fetches after which a replica counts as missing
 	invalidRetryShiftAt = 20
 )
 
@@ -54,7 +54,7 @@ func (m *Machine) tasksReported(ev TasksReported) {
 			m.attemptFailed(r, b, t, w)
 		case OutcomeInputUnreachable:
 			m.leave(r.Task, b, t)
-			m.inputUnreachable(r, b, t)
+			m.inputUnreachable(r, b, t, w)
 		case OutcomeRetracted:
 			m.leave(r.Task, b, t)
 			m.troubleOf(r.Task, t).avoid = w.id
@@ -92,6 +92,9 @@ func (m *Machine) holds(w *worker, b *block, t *task, generation ids.Attempt) bo
 func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes uint64, inline []byte, run time.Duration) {
 	m.dequeue(t)
 	t.flags &^= flagBackoff | flagRunHold
+	if tr := m.troubleIf(id, t); tr != nil {
+		tr.unreachable, tr.blind = 0, nil
+	}
 	t.missing = 0
 	t.output = bytes
 	t.runMicros = uint32(min(max(run.Microseconds(), 0), 1<<32-1))
@@ -183,10 +186,15 @@ func (m *Machine) attemptFailed(r *Report, b *block, t *task, w *worker) {
 }
 
 // inputUnreachable notes which replicas are gone or do not answer, and makes the attempt again.
-func (m *Machine) inputUnreachable(r *Report, b *block, t *task) {
+func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker) {
+	m.countBlind(r, t, reader.id)
 	var lost []ids.TaskID
+	c := m.classes[t.class]
+	fits := func(w *worker) bool { return m.memoryFits(w, b, t) }
+	// here: it has to be at this worker.
+	here, stays := slices.Contains(m.usable(c, m.feasible(c), r.Task, b, t, fits), reader), false
 	for _, u := range r.Unreachable {
-		_, p := m.lookup(u.Task)
+		pb, p := m.lookup(u.Task)
 		if p == nil || p.state != TaskSucceeded || p.attempt != uint32(u.Generation) {
 			continue
 		}
@@ -206,9 +214,21 @@ func (m *Machine) inputUnreachable(r *Report, b *block, t *task) {
 			gone(id, false)
 		}
 		for _, id := range u.FailedAt {
-			if p.state == TaskSucceeded && m.countUnread(u.Task, p, id) >= maxUnread {
-				gone(id, true)
+			if p.state != TaskSucceeded {
+				continue
 			}
+			times := m.countUnread(u.Task, p, id)
+			if times < maxUnread || p.replicas == 0 {
+				continue
+			}
+			// Where nothing can be elsewhere it is made again where it was: not the network, but the object may be to blame, as one
+			// on the disk of a source that is read in place only.
+			anew := here && m.ops[p.op].spec.Kind != OpData
+			if pb.links[p.replicas].next == 0 && !anew && !m.elsewhere(u.Task, pb, p) {
+				stays = true
+				continue
+			}
+			gone(id, true)
 		}
 	}
 	tr := m.troubleOf(r.Task, t)
@@ -217,24 +237,12 @@ func (m *Machine) inputUnreachable(r *Report, b *block, t *task) {
 	if tr.unreachable > 1 {
 		delay = min(unreachableBackoff<<min(tr.unreachable-2, 10), longestUnreachable)
 	}
+	if stays && here {
+		// It has to be here and the input there: only the network can change.
+		delay = longestUnreachable
+	}
 	m.start(r.Task, b, t, false, delay)
 	m.recover(lost)
-}
-
-// countUnread counts a failed fetch of the task's object from a worker.
-func (m *Machine) countUnread(id ids.TaskID, t *task, at ids.WorkerID) int {
-	if m.workerOf(at) == nil {
-		return 0
-	}
-	tr := m.troubleOf(id, t)
-	for i := range tr.unread {
-		if tr.unread[i].worker == at {
-			tr.unread[i].times++
-			return tr.unread[i].times
-		}
-	}
-	tr.unread = append(tr.unread, unread{at, 1})
-	return 1
 }
 
 // retryDue ends a back-off.

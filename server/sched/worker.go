@@ -245,23 +245,10 @@ type trouble struct {
 	// avoid is the worker that the next attempt should not go to; 0: none.
 	avoid ids.WorkerID
 	// unread counts by worker how often this task's object could not be fetched there; ordered by worker.
-	unread  []unread
+	unread []unread
+	// blind counts by source and reader how often this task's inputs could not be fetched.
+	blind   []blind
 	logTail string
-}
-
-type unread struct {
-	worker ids.WorkerID
-	times  int
-}
-
-// unreadAt is how often the task's object could not be fetched from a worker.
-func (tr *trouble) unreadAt(at ids.WorkerID) int {
-	for _, u := range tr.unread {
-		if u.worker == at {
-			return u.times
-		}
-	}
-	return 0
 }
 
 func (m *Machine) troubleOf(id ids.TaskID, t *task) *trouble {

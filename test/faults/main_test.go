@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	flag.Parse()
 	// Most of the time is spent waiting for deadlines. More clusters at once than this would only wait for cores.
 	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
-		_ = flag.Set("test.parallel", "3") // it is there
+		_ = flag.Set("test.parallel", "4") // it is there
 	}
 	os.Exit(netlab.Main(m))
 }

@@ -12,8 +12,8 @@ const (
 	sum  = float64(many) * (many - 1) / 2
 )
 
-// TestPartitionBetweenWorkers: two workers see the scheduler and not each other. What one needs of the other is computed
-// again where it can be reached.
+// TestPartitionBetweenWorkers: two workers see the scheduler and not each other, from the beginning or from when they are
+// connected. What one needs of the other is computed again where it can be reached.
 func TestPartitionBetweenWorkers(t *testing.T) {
 	for name, cuts := range map[string][][2]int{
 		"both ways":                {{1, 2}, {2, 1}},
@@ -31,6 +31,9 @@ func TestPartitionBetweenWorkers(t *testing.T) {
 					t.Fatal(err)
 				}
 				c.run(spec{host: 2, by: p})
+				if connected := len(cuts) == 1; connected {
+					c.carried(p, "w1-0", "w2-0")
+				}
 				for _, cut := range cuts {
 					c.lab.Cut(cut[0], cut[1])
 				}
@@ -56,6 +59,7 @@ func TestPartitionInTheMiddle(t *testing.T) {
 				c.source(p, spec{})
 				kept := c.stamps(100, moved()/2)
 				c.reader(p, spec{})
+				c.carried(p, "source-0", "reader-0")
 				reader := c.must("reader-0")
 				had := resident(t, reader)
 				read := c.stamp(1, 32, kept, onlyReader)

@@ -2,7 +2,12 @@ package faults
 
 import (
 	"fmt"
+	"slices"
 	"testing"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
 // protocol is a way for bytes from worker to worker.
@@ -11,13 +16,15 @@ type protocol struct {
 	flags []string
 	// together: it leads only to workers on the same host.
 	together bool
+	// path and transport are what a worker says that carries its bytes then.
+	path, transport string
 }
 
 var (
-	byGRPC   = protocol{name: "grpc", flags: []string{"--protocol", "grpc"}}
-	byTCP    = protocol{name: "ucx tcp", flags: []string{"--protocol", "ucx", "--ucx-tls", "tcp"}}
-	byCMA    = protocol{name: "ucx cma", flags: []string{"--protocol", "ucx", "--ucx-tls", "posix,cma"}, together: true}
-	byBorrow = protocol{name: "borrow", flags: []string{"--protocol", "borrow"}, together: true}
+	byGRPC   = protocol{name: "grpc", flags: []string{"--protocol", "grpc"}, path: "grpc"}
+	byTCP    = protocol{name: "ucx tcp", flags: []string{"--protocol", "ucx", "--ucx-tls", "tcp"}, path: "ucx", transport: "tcp"}
+	byCMA    = protocol{name: "ucx cma", flags: []string{"--protocol", "ucx", "--ucx-tls", "posix,cma"}, together: true, path: "ucx", transport: "cma"}
+	byBorrow = protocol{name: "borrow", flags: []string{"--protocol", "borrow"}, together: true, path: "borrow"}
 
 	apart      = []protocol{byGRPC, byTCP}
 	everywhere = []protocol{byGRPC, byTCP, byCMA, byBorrow}
@@ -54,4 +61,27 @@ func (c *cluster) reader(p protocol, s spec) {
 		s.host = 1
 	}
 	c.run(s)
+}
+
+// carried sees to it that a reader's bytes come from a source by the protocol that the test is for, and not by what the ladder
+// falls back to. It reads something for that, if nothing was read yet.
+func (c *cluster) carried(p protocol, source, reader string) {
+	c.t.Helper()
+	var last time.Time
+	c.until(fmt.Sprintf("%s reads from %s by %s", reader, source, p.name), func() bool {
+		if slices.ContainsFunc(c.must(reader).GetLanes(), func(l *millracev1.Lane) bool {
+			return l.GetPeer() == source && l.GetPath() == p.path && l.GetTransport() == p.transport && l.GetBytes() > 0
+		}) {
+			return true
+		}
+		// Workers tell of it with their next beat: not to read all the time until then.
+		if time.Since(last) > 2*time.Second {
+			o := c.stamp(1<<40, 1<<20, nil, millrace.WithWorkers(source))
+			r := c.stamp(1<<40+1, 32, []object{o}, millrace.WithWorkers(reader))
+			c.wait(r)
+			release(o, r)
+			last = time.Now()
+		}
+		return false
+	})
 }

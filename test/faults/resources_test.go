@@ -16,7 +16,7 @@ import (
 )
 
 // byAll has all of UCX for the same host, and what comes after it.
-var byAll = protocol{name: "ucx all", flags: []string{"--protocol", "ucx", "--ucx-tls", "posix,cma,tcp"}, together: true}
+var byAll = protocol{name: "ucx all", flags: []string{"--protocol", "ucx", "--ucx-tls", "posix,cma,tcp"}, together: true, path: "ucx", transport: "cma"}
 
 // TestShmIsFull: workers that find no room in /dev/shm do without it.
 func TestShmIsFull(t *testing.T) {
@@ -27,6 +27,7 @@ func TestShmIsFull(t *testing.T) {
 		c.pair(p, spec{around: []string{"unshare", "--mount", "sh", "-c", `mount -t tmpfs -o size=64k,nr_inodes=4 shm /dev/shm && exec "$@"`, "sh"}})
 		kept := c.stamps(100, moved()/16, onlySource)
 		c.check(c.stamp(1, 32, kept, onlyReader))
+		c.carried(p, "source-0", "reader-0")
 	})
 }
 
@@ -39,6 +40,7 @@ func TestLittleLockedMemory(t *testing.T) {
 		c.pair(p, spec{around: []string{"prlimit", "--memlock=0:0"}})
 		kept := c.stamps(100, moved()/16, onlySource)
 		c.check(c.stamp(1, 32, kept, onlyReader))
+		c.carried(p, "source-0", "reader-0")
 	})
 }
 
@@ -54,6 +56,8 @@ func TestOutOfFileDescriptors(t *testing.T) {
 				c.source(p, spec{})
 				kept := c.stamps(100, moved()/16)
 				c.reader(p, spec{})
+				// The other way: what the test is for must not be connected yet.
+				c.carried(p, "reader-0", "source-0")
 				w := c.must(who + "-0")
 				restore := exhaust(t, w)
 				c.check(c.stamp(1, 32, kept, onlyReader))

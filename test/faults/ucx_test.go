@@ -2,7 +2,9 @@ package faults
 
 import (
 	"cmp"
+	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -61,6 +63,45 @@ func TestUnusableUCX(t *testing.T) {
 				t.Errorf("lines that say so, with %q:\n%s", x.why, strings.Join(lines, ""))
 			}
 		})
+	}
+}
+
+// TestForcedUCXIsUnusable: whoever is told to use UCX, and cannot, says so in one line and ends; nothing is started again and
+// again.
+func TestForcedUCXIsUnusable(t *testing.T) {
+	t.Parallel()
+	binary := cmp.Or(os.Getenv("MILLRACE_BIN"), filepath.Join("..", "..", "bin", "millrace"))
+	missing := filepath.Join(t.TempDir(), "libucp.so.0")
+	for name, x := range map[string]struct {
+		flags []string
+		why   string
+	}{
+		"missing":                         {[]string{"--ucx-library", missing}, missing},
+		"without the transport asked for": {[]string{"--ucx-library", library(t, "ucx"), "--ucx-tls", "teleport"}, "ucp_init: No such device"},
+	} {
+		for _, command := range []string{"up", "worker", "one worker"} {
+			t.Run(command+", "+name, func(t *testing.T) {
+				t.Parallel()
+				ctx, cancel := context.WithTimeout(t.Context(), patience)
+				defer cancel()
+				cmd := exec.CommandContext(ctx, binary, append([]string{strings.TrimPrefix(command, "one "), "--protocol", "ucx", "--workers", "2", "--memory-limit", "64MiB"}, x.flags...)...)
+				cmd.Env = append(os.Environ(), "MILLRACE_SCHEDULER_FILE=", "MILLRACE_ADDRESS=127.0.0.1:1")
+				code := 8
+				if command == "one worker" {
+					// What the supervisor starts, if it was well when that looked.
+					cmd.Env, code = append(cmd.Env, "MILLRACE_WORKER_CHILD=host-0"), 12
+				}
+				out, err := cmd.CombinedOutput()
+				lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+				last := lines[len(lines)-1]
+				if cmd.ProcessState.ExitCode() != code || !strings.Contains(last, x.why) || !strings.Contains(last, "--protocol ucx") || !strings.Contains(last, "`millrace doctor`") {
+					t.Errorf("%v:\n%s", err, out)
+				}
+				if command != "one worker" && len(lines) != 1 {
+					t.Errorf("it says more than that:\n%s", out)
+				}
+			})
+		}
 	}
 }
 

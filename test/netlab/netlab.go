@@ -20,8 +20,8 @@ const insideEnv = "MILLRACE_NETLAB_INSIDE"
 // TestMain calls, and returns the exit code.
 func Main(m *testing.M) int {
 	if os.Getenv(insideEnv) != "" {
-		// What tests mount is theirs, too.
-		err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, "")
+		// What tests mount is theirs, too; hosts see it come and go.
+		err := errors.Join(syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""), syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_SHARED, ""))
 		if err := errors.Join(err, run("ip", "link", "set", "lo", "up")); err != nil {
 			fmt.Fprintln(os.Stderr, "netlab:", err)
 			return 1
@@ -62,13 +62,13 @@ type Lab struct {
 	cuts  map[[2]int]bool
 }
 
-// Host is one network namespace.
+// Host is one network namespace, and a mount namespace whose /sys shows the devices of that network: UCX looks for them there.
 type Host struct {
 	lab   *Lab
 	index int
 	// number is what no other host of any lab has: its network is named after it.
 	number int
-	// pid is of the process that keeps the namespace alive.
+	// keeper is the process that keeps the namespaces alive.
 	keeper *exec.Cmd
 }
 
@@ -103,7 +103,7 @@ func (l *Lab) newHost(i int) *Host {
 	t.Helper()
 	h := &Host{lab: l, index: i, number: <-numbers}
 	h.keeper = exec.Command("sleep", "infinity")
-	h.keeper.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	h.keeper.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET | syscall.CLONE_NEWNS, Pdeathsig: syscall.SIGKILL}
 	if err := h.keeper.Start(); err != nil {
 		t.Fatalf("netlab: host %d: %v", i, err)
 	}
@@ -119,6 +119,7 @@ func (l *Lab) newHost(i int) *Host {
 	h.must("ip", "addr", "add", h.gateway()+"/24", "dev", ours)
 	h.must("ip", "link", "set", ours, "up")
 	for _, line := range [][]string{
+		{"sh", "-c", ownSysfs},
 		{"ip", "link", "set", "lo", "up"},
 		{"ip", "addr", "add", h.Address() + "/24", "dev", theirs},
 		{"ip", "link", "set", theirs, "up"},
@@ -131,14 +132,27 @@ func (l *Lab) newHost(i int) *Host {
 	return h
 }
 
+// ownSysfs puts the network's own sysfs in the place of the machine's, with all that is mounted below that. The test's mounts
+// still arrive, and above all go: a file system that a test unmounts would live on in here.
+const ownSysfs = `set -e
+mount --make-rslave /
+mount -t sysfs sysfs /mnt
+mount --rbind /sys/fs/cgroup /mnt/fs/cgroup
+mount --move /mnt /sys`
+
 // Address is the host's.
 func (h *Host) Address() string { return fmt.Sprintf("10.99.%d.2", h.number) }
 
 func (h *Host) gateway() string { return fmt.Sprintf("10.99.%d.1", h.number) }
 
-// Command prepares a program on the host. Its process id is the program's own.
+// Command prepares a program on the host, in the test's directory. Its process id is the program's own.
 func (h *Host) Command(ctx context.Context, name string, args ...string) *exec.Cmd {
-	line := append([]string{"--target", fmt.Sprint(h.keeper.Process.Pid), "--net", "--", name}, args...)
+	h.lab.t.Helper()
+	here, err := os.Getwd()
+	if err != nil {
+		h.lab.t.Fatalf("netlab: %v", err)
+	}
+	line := append([]string{"--target", fmt.Sprint(h.keeper.Process.Pid), "--net", "--mount", "--wdns=" + here, "--", name}, args...)
 	return exec.CommandContext(ctx, "nsenter", line...)
 }
 

@@ -70,6 +70,14 @@ func (e *RetiredError) Error() string {
 		e.Name, e.Device, e.Failures, deviceMemory, e.Cause)
 }
 
+// UnusableError says that a worker is given up, since its machine lacks what it was told to use.
+type UnusableError struct {
+	Name, Cause string
+}
+
+// Error says what it said.
+func (e *UnusableError) Error() string { return e.Name + " is not started again: " + e.Cause }
+
 // lastWords begin the line in which a child says why it ends.
 const lastWords = "millrace: worker ends: "
 

@@ -30,6 +30,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/exitcause"
 	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/transfer/ucx"
 	"github.com/millrace/millrace/worker/loop"
 )
 
@@ -46,6 +47,9 @@ const (
 	ExitStopped = 10
 	// ExitDevice is how a child exits whose device is lost or cannot be used.
 	ExitDevice = 11
+	// ExitUnusable is how a child exits that was told to use what this machine
+	// lacks: it is not started again, since it would end in the same way.
+	ExitUnusable = 12
 
 	firstBackoff   = 100 * time.Millisecond
 	longestBackoff = 10 * time.Second
@@ -67,6 +71,8 @@ func ExitCode(err error) int {
 		return ExitStopped
 	case errors.Is(err, cuda.ErrUnhealthy) && !faultOfProgram(err), errors.Is(err, cuda.ErrUnavailable):
 		return ExitDevice
+	case errors.Is(err, ucx.ErrUnavailable):
+		return ExitUnusable
 	}
 	return 1
 }
@@ -180,6 +186,11 @@ func (w *child) keep(ctx context.Context) error {
 			log.Error("worker is not started again", "error", retired)
 			<-w.report(ctx, l, cause, retired.Error(), false)
 			return retired
+		}
+		if cause.ExitCode == ExitUnusable {
+			unusable := &UnusableError{Name: w.Name, Cause: text}
+			<-w.report(ctx, l, cause, unusable.Error(), false)
+			return unusable
 		}
 		log.Error("worker died", "pid", l.cmd.Process.Pid, "cause", text, "restart_in", pause)
 		told := w.report(ctx, l, cause, text, true)

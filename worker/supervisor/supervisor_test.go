@@ -24,6 +24,7 @@ import (
 
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/memory/cuda/cudatest"
+	"github.com/millrace/millrace/transfer/ucx"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/loop"
 	"github.com/millrace/millrace/worker/supervisor"
@@ -73,6 +74,10 @@ func childMain(name string) int {
 		return 3
 	case "broken":
 		err := fmt.Errorf("worker: %w", &cuda.Error{Call: "cuCtxSynchronize", Device: "GPU-1", Code: cudatest.ECCUncorrectable, Name: "CUDA_ERROR_ECC_UNCORRECTABLE"})
+		supervisor.Tell(os.Stderr, err)
+		return supervisor.ExitCode(err)
+	case "unusable":
+		err := fmt.Errorf("worker: --protocol ucx: %w: no libucp.so.0", ucx.ErrUnavailable)
 		supervisor.Tell(os.Stderr, err)
 		return supervisor.ExitCode(err)
 	case "panic":
@@ -291,6 +296,28 @@ func TestADeviceThatFailsAgainAndAgainIsRetired(t *testing.T) {
 		if last := i == 2; death.GetRestarting() == last || last != strings.Contains(death.GetDeath().GetCause(), "gpu-0 is retired: GPU-1 failed 3 times") {
 			t.Errorf("death %d: %v", i, death)
 		}
+	}
+}
+
+func TestWhatTheMachineLacksIsNotTriedAgain(t *testing.T) {
+	t.Setenv(modeEnv, "unusable")
+	scheduler := workertest.NewScheduler(t)
+	conn, err := grpc.NewClient("passthrough:///"+scheduler.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	starts := 0
+	err = supervisor.Run(t.Context(), supervisor.Config{
+		Children: supervisor.Hosts("host", 1), Scheduler: conn, Output: &buffer{}, Log: slog.New(slog.DiscardHandler),
+		Started: func(string, int) { starts++ },
+	})
+	var unusable *supervisor.UnusableError
+	if !errors.As(err, &unusable) || unusable.Name != "host-0" || !strings.Contains(unusable.Cause, "no libucp.so.0") || starts != 1 {
+		t.Fatalf("%d starts: %v", starts, err)
+	}
+	if death := <-scheduler.Deaths; death.GetRestarting() || death.GetDeath().GetExitCode() != supervisor.ExitUnusable {
+		t.Errorf("it reported %v", death)
 	}
 }
 

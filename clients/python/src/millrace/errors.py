@@ -92,6 +92,10 @@ class InputUnreadableError(TaskFailedError):
     """An input of the task could not be decoded on the worker: a package is missing there, or is another version."""
 
 
+class InputUnreachableError(TaskFailedError):
+    """The worker that must run the task could not fetch an input from the only worker that may have it."""
+
+
 class RemoteError(TaskFailedError):
     """The task raised an exception that could not be sent; the message has its traceback."""
 
@@ -126,6 +130,7 @@ _TASK_REASONS: dict[str, type[TaskFailedError]] = {
     "FUNCTION_NOT_FOUND": FunctionNotFoundError,
     "RESULT_NOT_SERIALISABLE": ResultNotSerialisableError,
     "INPUT_UNREADABLE": InputUnreadableError,
+    "INPUT_UNREACHABLE": InputUnreachableError,
 }
 
 

@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/transfer/ucx"
+	"github.com/millrace/millrace/worker"
+)
+
+// unusableError: this machine lacks what was asked for, and will the next time.
+type unusableError struct{ error }
+
+func (e unusableError) Unwrap() error { return e.error }
+
+const probeName = "ucx-probe"
+
+// demandUCX fails if UCX is asked for and cannot be used here, before anything is started. It looks in a process of its own:
+// UCX changes the one that loads it, and a broken one may end it.
+func (a *app) demandUCX(ctx context.Context) error {
+	s := a.settings
+	if s.String("protocol") != worker.ProtocolUCX {
+		return nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, self, probeName, "--ucx-library="+s.String("ucx-library"), "--ucx-tls="+s.String("ucx-tls"), "--ucx-net-devices="+s.String("ucx-net-devices"))
+	var said bytes.Buffer
+	cmd.Stderr = &said
+	err = cmd.Run()
+	var ended *exec.ExitError
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil || !errors.As(err, &ended):
+		return err
+	}
+	lines := strings.Split(strings.TrimSpace(said.String()), "\n")
+	text, told := strings.CutPrefix(lines[len(lines)-1], "error: ")
+	if !told {
+		return unusableError{worker.NoUCX(fmt.Errorf("%w: the process that tried it: %w: %s", ucx.ErrUnavailable, err, text))}
+	}
+	return unusableError{errors.New(text)}
+}
+
+// probe is what demandUCX runs.
+func (a *app) probe() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: probeName, Short: "Open UCX once, as --protocol ucx does", Args: noArgs, Hidden: true,
+		RunE: func(*cobra.Command, []string) error {
+			s := a.settings
+			slab, err := host.NewSlab(1<<20, memory.Identity{Nonce: 1})
+			if err != nil {
+				return err
+			}
+			defer slab.Close()
+			context, err := ucx.Open(ucx.Config{Library: s.String("ucx-library"), TLS: s.String("ucx-tls"), NetDevices: s.String("ucx-net-devices"), Space: slab})
+			if err != nil {
+				return unusableError{worker.NoUCX(err)}
+			}
+			return context.Close()
+		},
+	}
+	f := cmd.Flags()
+	f.String("ucx-library", "", "as of worker")
+	f.String("ucx-tls", "", "as of worker")
+	f.String("ucx-net-devices", "", "as of worker")
+	return cmd
+}
