@@ -491,9 +491,9 @@ type BorrowWelcome struct {
 	MemoryBytes uint64 `protobuf:"varint,4,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
 	// Set if the memory lies on a GPU: how it is mapped. Then no descriptor of it comes with the welcome.
 	Device *DeviceMemory `protobuf:"bytes,5,opt,name=device,proto3" json:"device,omitempty"`
-	// Two more descriptors come with the welcome, behind that of the memory: of the board on which objects are found without a
-	// lease, which is mapped for reading, and of this connection's slots, which are mapped for writing. Set only if the hello
-	// asked for it.
+	// Three more descriptors come with the welcome, behind that of the memory: of the board on which objects are found without a
+	// lease, which is mapped for reading; of this connection's slots, and of the turn that all readers share, which are mapped for
+	// writing. Set only if the hello asked for it.
 	Board         bool `protobuf:"varint,6,opt,name=board,proto3" json:"board,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
