@@ -374,10 +374,10 @@ func (c *peer) run(at transfer.Peer) {
 			c.renew()
 			timer.Reset(every)
 		case <-c.conn.Done():
+			// NB: a process that has much memory on a GPU is there for a while after its
+			// sockets have gone.
+			c.linger()
 			dead := c.conn.Exited()
-			if dead {
-				c.linger()
-			}
 			c.mu.Lock()
 			c.gone, c.dead = true, dead
 			c.unmapIfUnused()

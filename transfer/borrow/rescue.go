@@ -17,8 +17,8 @@ import (
 
 var _ transfer.Rescuer = (*Path)(nil)
 
-// linger keeps the memory of a dead peer mapped, until it is forgotten or the time is
-// over. It is called by run.
+// linger keeps the memory of a peer whose connection ended mapped, until it is
+// forgotten or the time is over: it is dead, or about to be. It is called by run.
 func (c *peer) linger() {
 	p := c.path
 	if c.view == nil || p.config.Linger <= 0 {
