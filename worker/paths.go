@@ -22,7 +22,7 @@ import (
 const linger = 2500 * time.Millisecond
 
 // paths are the ways to the objects of other workers, best first.
-func (c Config) paths(space memory.Space, source transfer.Source, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool)) (*ladder.Path, *oneSided, error) {
+func (c Config) paths(space memory.Space, source transfer.Source, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool)) (*ladder.Path, *oneSided, *grpcpath.Path, error) {
 	streams := grpcpath.New(grpcpath.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
 	devices := c.UCXNetDevices
 	if host, _, err := net.SplitHostPort(c.Listen); err == nil && devices == "" && os.Getenv("UCX_NET_DEVICES") == "" && net.ParseIP(host).IsLoopback() {
@@ -38,7 +38,7 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 	}
 	if lanes.forced {
 		if _, _, err := lanes.open(); err != nil {
-			return nil, nil, errors.Join(fmt.Errorf("worker: %w", NoUCX(err)), streams.Close())
+			return nil, nil, nil, errors.Join(fmt.Errorf("worker: %w", NoUCX(err)), streams.Close())
 		}
 	}
 	mapped := borrow.New(borrow.Config{
@@ -46,7 +46,7 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 	})
 	all, err := c.gpuRungs(space, self, received, unmapped)
 	if err != nil {
-		return nil, nil, errors.Join(err, mapped.Close(), lanes.Close(), streams.Close())
+		return nil, nil, nil, errors.Join(err, mapped.Close(), lanes.Close(), streams.Close())
 	}
 	first := len(all)
 	all = append(all, ladder.Rung{Path: mapped}, ladder.Rung{Path: lanes, Suits: lanes.suits, NoWay: leadsNowhere}, ladder.Rung{Path: streams})
@@ -69,7 +69,7 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 			unused = append(unused, r)
 		}
 	}
-	return ladder.New(ladder.Config{Rungs: rungs, Unused: paths(unused), Log: c.Log}), lanes, nil
+	return ladder.New(ladder.Config{Rungs: rungs, Unused: paths(unused), Log: c.Log}), lanes, streams, nil
 }
 
 // NoUCX is the error of who was told to use UCX, and cannot.

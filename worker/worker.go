@@ -31,6 +31,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/grpcpath"
+	"github.com/millrace/millrace/transfer/herald"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/loop"
@@ -277,7 +278,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	registration.Executors = append(registration.Executors, pools.Kinds()...)
 
 	var received atomic.Uint64
-	path, lanes, err := c.paths(d.Space(), objects.Source(), func() ids.WorkerID { return w.Self() }, func(n int) { received.Add(uint64(n)) },
+	path, lanes, streams, err := c.paths(d.Space(), objects.Source(), func() ids.WorkerID { return w.Self() }, func(n int) { received.Add(uint64(n)) },
 		func(at transfer.Peer, dead bool) { w.Unmapped(at, dead) })
 	if err != nil {
 		return err
@@ -290,10 +291,18 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 		return errors.Join(err, listener.Close(), path.Close())
 	}
 	data := &grpcpath.Server{Source: objects.Source(), Incarnation: registration.GetIncarnation(), Logs: logs.Read, Lane: lanes.accept}
+	tells := herald.New(herald.Config{
+		Dial:  streams.DialWords,
+		Heard: func(words []herald.Word) { w.Heard(words) },
+		Asked: func(r *herald.Reader, asks []herald.Ask) { w.Asked(r, asks) },
+		Left:  func(r *herald.Reader) { w.Left(r) },
+	})
+	defer tells.Close()
+	data.Words, registration.Awaits = tells.Serve, true
 	var lender *borrow.Server
 	health := &gpuHealth{config: c, uuid: registration.GetGpu().GetUuid()}
 	w = loop.New(loop.Config{
-		Registration: registration, Scheduler: scheduler, Device: d, Health: m.health, GPUHealth: health.current, Store: objects, Path: path, Executors: pools, Logs: logs,
+		Registration: registration, Scheduler: scheduler, Device: d, Health: m.health, GPUHealth: health.current, Store: objects, Path: path, Herald: tells, Executors: pools, Logs: logs,
 		Traffic: func() (uint64, uint64) {
 			in, out := data.Traffic()
 			if lender != nil {

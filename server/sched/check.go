@@ -49,8 +49,9 @@ func (m *Machine) Check() error {
 		keys: make(map[*namespace]int), workers: make([]worker, len(m.workers)), queued: make(map[ids.TaskID]bool),
 		sent: make(map[TaskRef]bool), retries: make(map[ids.TaskID]bool), objects: make([]int, len(m.workers)),
 	}
-	if len(m.doomed)+len(m.reviving)+len(m.settling) > 0 {
-		k.fail("work is left over after the step: %d doomed, %d to revive, %d to settle", len(m.doomed), len(m.reviving), len(m.settling))
+	if len(m.doomed)+len(m.reviving)+len(m.settling)+len(m.stranded)+len(m.across) > 0 {
+		k.fail("work is left over after the step: %d doomed, %d to revive, %d to settle, %d stranded, %d to follow", len(m.doomed), len(m.reviving),
+			len(m.settling), len(m.stranded), len(m.across))
 	}
 	k.index()
 	blocks := 0
@@ -333,7 +334,11 @@ func (k *checker) compare() {
 			k.fail("namespace %q has %d keys, not %d; %d refer to it", name, k.keys[n], n.keys.count, n.refs)
 		}
 	}
+	awaiting := 0
 	for _, w := range m.order {
+		if w.awaits {
+			awaiting++
+		}
 		s := &k.workers[w.slot]
 		if s.assigned != w.assigned || s.running != w.running || s.usedSlots != w.usedSlots || s.ahead != w.ahead || s.queuedMicros != w.queuedMicros || s.retracting != w.retracting {
 			k.fail("%s: assigned %d, running %d, slots %d, ahead %d, queue %d µs, retracting %d; kept %d, %d, %d, %d, %d, %d", w.id,
@@ -351,6 +356,9 @@ func (k *checker) compare() {
 		if m.workers[w.slot] != w || m.workerOf(w.id) != w {
 			k.fail("%s is not found by its id or slot", w.id)
 		}
+	}
+	if awaiting != m.awaiting {
+		k.fail("%d workers await, not %d", awaiting, m.awaiting)
 	}
 }
 

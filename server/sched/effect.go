@@ -95,7 +95,8 @@ type AssignedInput struct {
 	Holders []ids.WorkerID
 	// Inline is the object itself if the scheduler has it and the target does not hold it.
 	Inline []byte
-	// Pending: it does not exist yet; the attempt of its generation was assigned to the target before and makes it.
+	// Pending: it does not exist yet; the attempt of its generation makes it. That was assigned to the target before, or is
+	// at the one holder named.
 	Pending bool
 }
 

@@ -102,6 +102,8 @@ type WorkerRegistered struct {
 	Inventory []Replica
 	// Running are the attempts that it still works on.
 	Running []TaskRef
+	// Awaits: it can be told of results by the workers that make them, and tells others of its own; see across.go.
+	Awaits bool
 }
 
 // WorkerDisconnected says that a session broke. The worker keeps its tasks and data until WorkerLost.

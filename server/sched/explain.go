@@ -45,7 +45,7 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 		e.Text = fmt.Sprintf("attempt %d was sent to worker %s (%s), which fetches its inputs or has it behind %d other tasks", t.attempt, w.name, w.id, w.assigned-1)
 		if t.missing > 0 {
 			e.Reason = "ASSIGNED_AHEAD"
-			e.Text = fmt.Sprintf("attempt %d was sent to worker %s (%s) ahead of %d inputs that are made there: %s", t.attempt, w.name, w.id, t.missing, inputList(e.Missing))
+			e.Text = fmt.Sprintf("attempt %d was sent to worker %s (%s) ahead of %d inputs that are being made: %s", t.attempt, w.name, w.id, t.missing, inputList(e.Missing))
 		}
 		if !w.reachable() {
 			e.Text += "; the worker is disconnected, and the task goes elsewhere if it does not come back"

@@ -45,6 +45,9 @@ func (m *Machine) AssignmentOf(id ids.TaskID, into *Assignment) bool {
 		a.Replica = Replica{Task: in, Generation: ids.Attempt(p.attempt), Bytes: p.output}
 		a.Holders, a.Inline = a.Holders[:0], nil
 		a.Pending = p.state != TaskSucceeded
+		if a.Pending && p.worker != 0 && p.worker != t.worker {
+			a.Holders = append(a.Holders, m.workers[p.worker-1].id)
+		}
 		if a.Pending || target.objects.has(in) {
 			continue
 		}

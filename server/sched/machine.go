@@ -89,6 +89,10 @@ type Machine struct {
 	doomed   []doom
 	reviving []revival
 	settling []ids.TaskID
+	stranded []TaskRef
+	across   []TaskRef
+	// awaiting counts the workers that await.
+	awaiting int
 
 	requests requestLog
 	story    story
@@ -253,7 +257,8 @@ func (m *Machine) finish() []Effect {
 	for {
 		m.propagate()
 		m.dispatch()
-		if len(m.doomed)+len(m.reviving)+len(m.settling) == 0 {
+		m.spread()
+		if len(m.doomed)+len(m.reviving)+len(m.settling)+len(m.stranded) == 0 {
 			break
 		}
 	}
@@ -266,6 +271,9 @@ func (m *Machine) finish() []Effect {
 	}
 	if cap(m.reviving) > keptWork {
 		m.reviving = nil
+	}
+	if cap(m.stranded) > keptWork {
+		m.stranded = nil
 	}
 	m.rebalance()
 	m.flushGraphs()
@@ -307,6 +315,10 @@ func (m *Machine) propagate() {
 			r := m.reviving[len(m.reviving)-1]
 			m.reviving = m.reviving[:len(m.reviving)-1]
 			m.revive(r)
+		case len(m.stranded) > 0:
+			r := m.stranded[len(m.stranded)-1]
+			m.stranded = m.stranded[:len(m.stranded)-1]
+			m.recall(r)
 		case len(m.settling) > 0:
 			id := m.settling[len(m.settling)-1]
 			m.settling = m.settling[:len(m.settling)-1]

@@ -543,6 +543,9 @@ func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
 			w.expects(in, p.output)
 		}
 	}
+	if m.awaiting > 0 && t.unfinished > 0 {
+		m.across = append(m.across, TaskRef{id, ids.Attempt(t.attempt)})
+	}
 	m.totals.Assigned++
 	m.emit(Effect{Kind: EffectAssign, Worker: w.id, Task: id, Attempt: ids.Attempt(t.attempt)})
 }
@@ -568,6 +571,7 @@ func (m *Machine) unfitError(id ids.TaskID, b *block, t *task) *TaskError {
 
 // scratch is memory reused between steps; nothing in it has a meaning across steps.
 type scratch struct {
+	dependents []readyTask
 	candidates []*worker
 	submit     submitScratch
 }

@@ -41,7 +41,7 @@ func (m *Machine) carryOut(d doom) {
 	if t.state.assigned() {
 		w := m.workers[t.worker-1]
 		attempt := t.attempt
-		m.leave(d.task, b, t)
+		m.leave(b, t)
 		m.tell(EffectCancel, w, d.task, attempt)
 	}
 	m.end(d.task, b, t, d.state, d.err)
@@ -220,7 +220,7 @@ func (m *Machine) settle(id ids.TaskID) {
 		t.flags &^= flagBackoff
 		if t.state.assigned() {
 			w := m.workers[t.worker-1]
-			m.leave(id, b, t)
+			m.leave(b, t)
 			m.tell(EffectCancel, w, id, t.attempt)
 		}
 		t.missing = 0

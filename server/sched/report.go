@@ -47,21 +47,21 @@ func (m *Machine) tasksReported(ev TasksReported) {
 				m.notify(r.Task, b, t)
 			}
 		case OutcomeSucceeded:
-			m.leave(r.Task, b, t)
+			m.depart(b, t)
 			m.complete(r.Task, b, t, w, r.OutputBytes, r.Inline, r.RunTime)
 		case OutcomeFailed:
-			m.leave(r.Task, b, t)
+			m.leave(b, t)
 			m.attemptFailed(r, b, t, w)
 		case OutcomeInputUnreachable:
-			m.leave(r.Task, b, t)
+			m.leave(b, t)
 			m.inputUnreachable(r, b, t, w)
 		case OutcomeRetracted:
-			m.leave(r.Task, b, t)
+			m.leave(b, t)
 			m.troubleOf(r.Task, t).avoid = w.id
 			m.requeue(r.Task, b, t)
 		case OutcomeCancelled:
 			// The worker dropped it by itself, as one does that shuts down.
-			m.leave(r.Task, b, t)
+			m.leave(b, t)
 			m.requeue(r.Task, b, t)
 		case OutcomeRetractRefused:
 			if t.flags&flagRetracting != 0 {
@@ -74,7 +74,7 @@ func (m *Machine) tasksReported(ev TasksReported) {
 			if r.Err != nil && r.Err.Message != "" {
 				cause = fmt.Sprintf("executor on %s: %s", w.name, r.Err.Message)
 			}
-			m.leave(r.Task, b, t)
+			m.leave(b, t)
 			if !m.blame(r.Task, b, t, cause, w, "EXECUTOR_DIED", false) {
 				m.requeue(r.Task, b, t)
 			}
@@ -296,7 +296,7 @@ func (m *Machine) adopt(w *worker, s Stored) {
 			return
 		}
 	case t.current(w, s.Generation):
-		m.leave(s.Task, b, t)
+		m.depart(b, t)
 		m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
 		return
 	case (t.state == TaskWaiting || t.state == TaskReady) && t.attempt == generation && generation > 0:

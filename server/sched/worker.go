@@ -34,6 +34,9 @@ type worker struct {
 	queuedMicros  uint64
 	// tails are attempts whose dependent could follow them here once there is room.
 	tails []TaskRef
+	// awaits: see WorkerRegistered. full are attempts anywhere of which a dependent could follow here once there is room.
+	awaits bool
+	full   []TaskRef
 	// retracting counts retracts under way.
 	retracting int
 	// reportedAt is when the last report came.
@@ -92,6 +95,10 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 	w.slots = max(ev.Slots, 1)
 	w.resources, w.memory = ev.Resources, ev.MemoryBytes
 	w.executors = ev.Executors
+	if w.awaits != ev.Awaits {
+		w.awaits = ev.Awaits
+		m.countAwaiting()
+	}
 	w.reportedAt = m.now
 	m.workerVersion++
 	m.reconcile(w, ev.Inventory, ev.Running)
@@ -121,7 +128,7 @@ func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
 	for _, r := range m.underWay(w) {
 		b, t := m.at(r.Task)
 		if !works[r] {
-			m.leave(r.Task, b, t)
+			m.leave(b, t)
 			m.requeue(r.Task, b, t)
 		} else if t.flags&flagRetracting != 0 {
 			// The answer may have been lost with the session.
@@ -214,7 +221,7 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	}
 	for i, r := range refs {
 		b, t := m.at(r.Task)
-		m.leave(r.Task, b, t)
+		m.leave(b, t)
 		if blame[i] && m.blame(r.Task, b, t, fmt.Sprintf("worker %s: %s", w.name, cause), w, "WORKER_DIED", ev.Outside) {
 			continue
 		}
@@ -224,6 +231,7 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	m.workers[w.slot] = nil
 	m.freeWorkers = append(m.freeWorkers, w.slot)
 	m.order = slices.DeleteFunc(m.order, func(o *worker) bool { return o == w })
+	m.countAwaiting()
 	m.workerVersion++
 	m.forgetRates(w.id)
 	if saved != nil {
@@ -308,8 +316,15 @@ func joinCauses(causes []string) string {
 	return text
 }
 
-// leave ends the current attempt in the worker's books. The task's state is the caller's business.
-func (m *Machine) leave(id ids.TaskID, b *block, t *task) {
+// leave ends the current attempt, which made no object, in the worker's books. The task's state is the caller's business.
+func (m *Machine) leave(b *block, t *task) {
+	at := t.worker
+	m.depart(b, t)
+	m.strand(t, at)
+}
+
+// depart ends the current attempt, which may have made its object, in the worker's books.
+func (m *Machine) depart(b *block, t *task) {
 	w := m.workers[t.worker-1]
 	o := &m.options[t.options]
 	w.assigned--
@@ -343,7 +358,7 @@ func (m *Machine) leave(id ids.TaskID, b *block, t *task) {
 		}
 	}
 	if w.assigned == 0 {
-		w.queue, w.tails = w.queue[:0], nil
+		w.queue, w.tails, w.full = w.queue[:0], nil, nil
 	} else if len(w.queue) > 2*w.assigned+64 {
 		keep := w.queue[:0]
 		for _, r := range w.queue {

@@ -63,6 +63,7 @@ type fakeWorker struct {
 	id        ids.WorkerID
 	connected bool
 	draining  bool
+	awaits    bool
 	slots     uint32
 	objects   map[ids.TaskID]sched.Replica
 	queue     []attempt
@@ -226,8 +227,14 @@ func (w *World) checkAssignment(f *fakeWorker, a *sched.Assignment) {
 		}
 		_, state, at := w.M.ReplicasOf(in.Task, nil)
 		if in.Pending {
-			// The attempt that makes it must have been sent to this worker before.
-			if p, ok := w.M.Task(in.Task); !ok || p.Worker != f.id || p.Attempt != in.Generation || w.tasks[in.Task].attempt != in.Generation {
+			// The attempt that makes it must have been sent to this worker before, or to the one that is named.
+			from := f.id
+			if len(in.Holders) > 0 {
+				if from = in.Holders[0]; !f.awaits || w.workers[from] == nil || !w.workers[from].awaits {
+					w.fail("task %s was assigned to %s ahead of an input at %s, and one of them cannot tell", a.Task, f.id, from)
+				}
+			}
+			if p, ok := w.M.Task(in.Task); !ok || p.Worker != from || p.Attempt != in.Generation || w.tasks[in.Task].attempt != in.Generation {
 				w.fail("task %s was assigned to %s ahead of its input %s, which is %s there", a.Task, f.id, in.Task, state)
 			}
 			continue
@@ -481,6 +488,26 @@ func (w *World) rescue(f *fakeWorker, e sched.Effect) {
 	f.outbox = append(f.outbox, sched.ObjectsReported{Worker: f.id, Gained: []sched.Stored{{Replica: r}}})
 }
 
+// toCome says whether an input may still be made: here, or where it should be.
+func (w *World) toCome(f *fakeWorker, in *sched.AssignedInput) bool {
+	if len(in.Holders) == 0 {
+		return slices.ContainsFunc(f.queue, func(q attempt) bool { return q.a.Task == in.Task && q.a.Attempt == in.Generation })
+	}
+	h := w.workers[in.Holders[0]]
+	switch {
+	case !w.calm && w.chance(2):
+		return false // they have lost each other
+	case h == nil:
+		return true // it is about to be recalled
+	case h.objects[in.Task].Task != 0 && h.objects[in.Task].Generation == in.Generation:
+		return false
+	case slices.ContainsFunc(h.queue, func(q attempt) bool { return q.a.Task == in.Task && q.a.Attempt == in.Generation }):
+		return true
+	}
+	// It was not sent there yet, or has ended: the maker gives that a moment.
+	return w.chance(70)
+}
+
 func (f *fakeWorker) report(r sched.Report) {
 	if n := len(f.outbox); n > 0 && n%3 != 0 {
 		if last, ok := f.outbox[n-1].(sched.TasksReported); ok {
@@ -513,6 +540,9 @@ func (w *World) workOne() {
 	f.queue = f.queue[1:]
 	r := sched.Report{Task: a.Task, Attempt: a.Attempt, Outcome: sched.OutcomeSucceeded, RunTime: time.Duration(w.source.Intn(20)) * time.Millisecond}
 	t := w.tasks[a.Task]
+	if t.op.Kind == sched.OpNative {
+		r.RunTime /= 1000 // short enough to be sent ahead of inputs that are made elsewhere
+	}
 	switch {
 	case t.fails:
 		r.Outcome, r.Err = sched.OutcomeFailed, &sched.TaskError{Reason: "BOOM", Message: "it always does"}
@@ -539,8 +569,12 @@ func (w *World) fetch(f *fakeWorker, q *attempt) bool {
 		if in.Inline != nil {
 			continue
 		}
-		if in.Pending {
-			// The queue is served in order: whatever made it has ended, and not well.
+		if in.Pending && w.toCome(f, &in) {
+			f.queue = append(f.queue[1:], *q)
+			return false
+		}
+		if in.Pending && len(in.Holders) == 0 {
+			// Whatever made it has ended, and not well.
 			f.report(sched.Report{Task: q.a.Task, Attempt: q.a.Attempt, Outcome: sched.OutcomeCancelled})
 			f.queue = f.queue[1:]
 			return false
@@ -551,6 +585,10 @@ func (w *World) fetch(f *fakeWorker, q *attempt) bool {
 			h := w.workers[id]
 			switch {
 			case h == nil || !w.calm && w.chance(3):
+				u.FailedAt = append(u.FailedAt, id)
+				continue
+			case in.Pending && h.objects[in.Task].Generation != in.Generation:
+				// It may be made yet.
 				u.FailedAt = append(u.FailedAt, id)
 				continue
 			case h.objects[in.Task].Generation != in.Generation || h.objects[in.Task].Task == 0:

@@ -98,6 +98,7 @@ func (h *host) leave() {
 func (h *host) end() {
 	w := h.w
 	h.proc.dead = true
+	h.proc.silenced()
 	h.buried()
 	h.proc = nil
 	w.after(w.between(50*time.Millisecond, 3*time.Second), h.start)
@@ -127,6 +128,9 @@ type process struct {
 	peers map[ids.WorkerID]*process
 	// maps are those whose memory it has mapped, dead or not.
 	maps map[ids.WorkerID]*process
+
+	// readers wait for objects of this one.
+	readers []reader
 
 	jobs  map[lifecycle.Ref]*job
 	lanes map[laneKey]*lane
@@ -217,7 +221,7 @@ func (p *process) connect() {
 	l.downBroken = func() { p.run(func() { p.disconnected(l) }) }
 	ev := sched.WorkerRegistered{
 		Name: p.host.name, Incarnation: p.incarnation, Host: p.host.name, Slots: p.host.slots, Resources: p.host.resources,
-		MemoryBytes: w.plan.slabBytes, Executors: []string{"native", "python", "simexec"},
+		MemoryBytes: w.plan.slabBytes, Executors: []string{"native", "python", "simexec"}, Awaits: true,
 	}
 	for _, o := range p.inventory() {
 		ev.Inventory = append(ev.Inventory, sched.Replica{Task: o.Task, Generation: o.Generation, Bytes: p.size(o)})
@@ -548,15 +552,8 @@ func (p *process) assigned(a *assignment) {
 	}
 	j := &job{ref: ref, spec: s, timeout: a.Timeout, assignment: a}
 	p.jobs[ref] = j
-	var makers []lifecycle.Ref
-	for _, in := range a.Inputs {
-		maker := lifecycle.Ref{Task: in.Task, Attempt: in.Generation}
-		if _, here := p.find(objectOf(maker)); in.Pending && (!here || p.jobs[maker] != nil) {
-			makers = append(makers, maker)
-		}
-	}
-	if len(makers) > 0 {
-		p.push(&lifecycle.AssignedAhead{Ref: ref, Makers: makers})
+	if makers, awaited := p.early(a); len(makers)+len(awaited) > 0 {
+		p.push(&lifecycle.AssignedAhead{Ref: ref, Makers: makers, Awaited: awaited})
 	} else {
 		p.push(p.admit(j))
 	}
@@ -659,6 +656,13 @@ func (p *process) carryOut(e lifecycle.Effect) {
 			r.Inline = encode(j.spec.value)
 		}
 		p.said.reports = append(p.said.reports, r)
+		p.tell(objectOf(e.Ref))
+	case lifecycle.Await:
+		p.await(object(e.Object), e.Peer)
+	case lifecycle.Unawait:
+		if peer := p.peers[e.Peer]; peer != nil {
+			w.after(w.wordDelay(), func() { peer.unlist(object(e.Object), p) })
+		}
 	case lifecycle.Discard:
 		p.drop(objectOf(e.Ref))
 	case lifecycle.Report:

@@ -30,6 +30,8 @@ import (
 const (
 	// rawMagic is nothing that HTTP/2 or TLS begins with.
 	rawMagic = "MILLRAW1"
+	// wordMagic begins in its place, as long, the connections of Server.Words, which end there.
+	wordMagic = "MILLWRD1"
 
 	rawPing byte = 0
 	rawAsk  byte = 1
@@ -45,8 +47,8 @@ const (
 )
 
 // appendHello encodes how a connection begins.
-func appendHello(b []byte, token string) []byte {
-	b = append(b, rawMagic...)
+func appendHello(b []byte, magic, token string) []byte {
+	b = append(b, magic...)
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(token)))
 	return append(b, token...)
 }

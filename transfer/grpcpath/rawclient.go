@@ -2,6 +2,7 @@ package grpcpath
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -72,7 +73,12 @@ func (p *Path) rawTake(ctx context.Context, address string) *rawConn {
 	}
 	peer.dialing++
 	p.mu.Unlock()
-	c, refused := rawDial(ctx, address, p.config.Token)
+	conn, err := dialBeside(ctx, rawMagic, address, p.config.Token)
+	var c *rawConn
+	if err == nil {
+		c = &rawConn{Conn: conn, rawReader: rawReader{in: bufio.NewReaderSize(conn, 8<<10), codec: rawframe.NewCodec()}}
+	}
+	refused := errors.Is(err, errBeside)
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	peer.dialing--
@@ -88,24 +94,40 @@ func (p *Path) rawTake(ctx context.Context, address string) *rawConn {
 	return c
 }
 
-// rawDial also says whether the other side is certain not to know bare streams.
-func rawDial(ctx context.Context, address, token string) (c *rawConn, refused bool) {
+// errBeside: the other side is certain not to know such connections.
+var errBeside = errors.New("it does not know what is beside gRPC")
+
+// DialWords opens a connection to a peer's Server.Words.
+func (p *Path) DialWords(ctx context.Context, address string) (net.Conn, error) {
+	if len(p.config.Token) > math.MaxUint16 {
+		return nil, errBeside
+	}
+	return dialBeside(ctx, wordMagic, address, p.config.Token)
+}
+
+func dialBeside(ctx context.Context, magic, address, token string) (net.Conn, error) {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
-		return nil, false
+		return nil, err
 	}
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
-	answer := make([]byte, len(rawMagic))
-	_, err = conn.Write(appendHello(nil, token))
+	answer := make([]byte, len(magic))
+	_, err = conn.Write(appendHello(nil, magic, token))
 	if err == nil {
 		_, err = io.ReadFull(conn, answer)
 	}
-	if !stop() || err != nil || string(answer) != rawMagic {
-		_ = conn.Close() // it is of no use
-		return nil, err == nil && string(answer) != rawMagic
+	if err == nil && string(answer) != magic {
+		err = errBeside
 	}
-	return &rawConn{Conn: conn, rawReader: rawReader{in: bufio.NewReaderSize(conn, 8<<10), codec: rawframe.NewCodec()}}, false
+	if !stop() {
+		err = cmp.Or(err, ctx.Err())
+	}
+	if err != nil {
+		_ = conn.Close() // it is of no use
+		return nil, err
+	}
+	return conn, nil
 }
 
 // rawPut gives a bare stream back: for the next fetch, or if it is broken to be closed.

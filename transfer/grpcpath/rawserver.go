@@ -44,7 +44,12 @@ func (s *sniffer) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo
 	if _, err := io.ReadFull(conn, begin); err != nil {
 		return nil, nil, io.EOF // a prober
 	}
-	if string(begin) != rawMagic {
+	serve := func() { s.server.serveRaw(conn) }
+	switch {
+	case string(begin) == rawMagic:
+	case string(begin) == wordMagic && s.server.Words != nil:
+		serve = func() { s.server.Words(conn) }
+	default:
 		return s.TransportCredentials.ServerHandshake(&replayed{Conn: conn, begin: begin})
 	}
 	token, err := readToken(conn)
@@ -54,10 +59,10 @@ func (s *sniffer) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return nil, nil, err
 	}
-	if _, err := io.WriteString(conn, rawMagic); err != nil {
+	if _, err := conn.Write(begin); err != nil {
 		return nil, nil, err
 	}
-	if !s.server.raw.begin(conn, func() { s.server.serveRaw(conn) }) {
+	if !s.server.raw.begin(conn, serve) {
 		return nil, nil, io.EOF
 	}
 	return nil, nil, credentials.ErrConnDispatched

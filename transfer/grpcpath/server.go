@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"net"
 	"sync/atomic"
 	"time"
 
@@ -44,6 +45,8 @@ type Server struct {
 	// ReaderPatience is how long the reader of a bare stream may neither take bytes nor
 	// say that it is alive. Default 20 s.
 	ReaderPatience time.Duration
+	// Words, if set, serves the connections of DialWords until they end; Drain and Close close them.
+	Words func(net.Conn)
 	// Lane, if set, is the serving side of the path of one-sided reads.
 	Lane func(context.Context, *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error)
 	// Logs returns what a task wrote, and whether the beginning is missing.

@@ -3,6 +3,8 @@ package lifecycle
 import (
 	"fmt"
 	"slices"
+
+	"github.com/millrace/millrace/internal/ids"
 )
 
 func (m *Machine) assignedAhead(e *AssignedAhead) {
@@ -26,8 +28,90 @@ func (m *Machine) assignedAhead(e *AssignedAhead) {
 	for _, maker := range a.makers {
 		maker.followers = append(maker.followers, a)
 	}
+	for _, x := range e.Awaited {
+		m.await(a, x)
+	}
 	m.attempts[e.Ref] = a
 	m.move(a, Ahead)
+}
+
+// awaited is an object that a peer is to make, and that attempts are ahead of. The
+// peer is asked once, however many wait.
+type awaited struct {
+	Awaited
+	// waiting are exactly the attempts that list it.
+	waiting []*attempt
+}
+
+// early says that some of an attempt's inputs were not made yet.
+func (a *attempt) early() bool { return len(a.makers)+len(a.awaited) > 0 }
+
+func (m *Machine) await(a *attempt, x Awaited) {
+	w := m.awaited[x.Object]
+	if w == nil {
+		w = &awaited{Awaited: x}
+		m.awaited[x.Object] = w
+		m.do(Await{x})
+	}
+	if !slices.Contains(a.awaited, w) {
+		a.awaited = append(a.awaited, w)
+		w.waiting = append(w.waiting, a)
+	}
+}
+
+func (m *Machine) onMade(e Made) {
+	w := m.awaited[e.Object]
+	if w == nil {
+		return
+	}
+	delete(m.awaited, e.Object)
+	for _, a := range w.waiting {
+		a.awaited = slices.DeleteFunc(a.awaited, func(b *awaited) bool { return b == w })
+		m.admitIfMade(a)
+	}
+}
+
+// admitIfMade admits an attempt that was ahead if it no longer is.
+func (m *Machine) admitIfMade(a *attempt) {
+	if !a.early() {
+		m.log.add(a.ref, "admitted")
+		m.do(Admit{Ref: a.ref})
+	}
+}
+
+// onNeverMade gives attempts back that would wait in vain. Whether their input comes
+// is for the scheduler to find out.
+func (m *Machine) onNeverMade(e NeverMade) {
+	w := m.awaited[e.Object]
+	if w == nil {
+		return
+	}
+	delete(m.awaited, e.Object)
+	waiting := w.waiting
+	w.waiting = nil
+	for _, a := range waiting {
+		a.awaited = slices.DeleteFunc(a.awaited, func(b *awaited) bool { return b == w })
+	}
+	for _, a := range waiting {
+		if m.attempts[a.ref] != a {
+			continue // it followed one of those before it
+		}
+		m.log.add(a.ref, "cannot await "+e.Object.String())
+		m.withdraw(a)
+		m.do(Report{Ref: a.ref, Outcome: InputUnreachable, Unreachable: []Unreachable{{Object: e.Object, FailedAt: []ids.WorkerID{w.Peer}}}})
+	}
+}
+
+// endAwaits takes an attempt from the lists of those that wait for objects.
+func (m *Machine) endAwaits(a *attempt) {
+	for _, w := range a.awaited {
+		w.waiting = slices.DeleteFunc(w.waiting, func(b *attempt) bool { return b == a })
+		if len(w.waiting) == 0 {
+			delete(m.awaited, w.Object)
+			m.do(Unawait{w.Awaited})
+		}
+	}
+	a.awaited = nil
 }
 
 // endFollowers tells those that are ahead of an attempt that it has ended. Chains
@@ -42,16 +126,14 @@ func (m *Machine) endFollowers(ended *attempt) {
 		for _, a := range followers {
 			if maker.succeeded {
 				a.makers = slices.DeleteFunc(a.makers, func(b *attempt) bool { return b == maker })
-				if len(a.makers) == 0 {
-					m.log.add(a.ref, "admitted")
-					m.do(Admit{Ref: a.ref})
-				}
+				m.admitIfMade(a)
 				continue
 			}
 			m.log.add(a.ref, "dropped: "+maker.ref.String()+" did not succeed")
 			delete(m.attempts, a.ref)
 			a.makers = slices.DeleteFunc(a.makers, func(b *attempt) bool { return b == maker })
 			m.endMakers(a)
+			m.endAwaits(a)
 			m.do(Report{Ref: a.ref, Outcome: Dropped})
 			list = append(list, a)
 		}
@@ -75,6 +157,27 @@ func (m *Machine) checkAhead(a *attempt) error {
 	for _, maker := range a.makers {
 		if m.attempts[maker.ref] != maker || !slices.Contains(maker.followers, a) {
 			return fmt.Errorf("lifecycle: attempt %s is ahead of %s, which does not know of it", a.ref, maker.ref)
+		}
+	}
+	for _, w := range a.awaited {
+		if m.awaited[w.Object] != w || !slices.Contains(w.waiting, a) {
+			return fmt.Errorf("lifecycle: attempt %s waits for %s, which does not know of it", a.ref, w.Object)
+		}
+	}
+	return nil
+}
+
+// checkAwaited: every object that is awaited is waited for.
+func (m *Machine) checkAwaited() error {
+	// order-free: any broken one is as good as another.
+	for o, w := range m.awaited {
+		if w.Object != o || len(w.waiting) == 0 {
+			return fmt.Errorf("lifecycle: %s is awaited as %s by %d attempts", w.Object, o, len(w.waiting))
+		}
+		for _, a := range w.waiting {
+			if a.state != Ahead || m.attempts[a.ref] != a || !slices.Contains(a.awaited, w) {
+				return fmt.Errorf("lifecycle: attempt %s is %s and listed as waiting for %s", a.ref, a.state, o)
+			}
 		}
 	}
 	return nil

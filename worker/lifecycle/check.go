@@ -48,8 +48,8 @@ func (m *Machine) Story(r Ref) []string {
 // The invariants: an attempt is in a ready queue exactly while Queued, in a lane
 // exactly while Running; waits for memory exactly while its reservation is not
 // granted; has missing inputs only while Waiting or Fetching, and is listed by
-// each of them; is ahead of others only while Ahead, has nothing else then, and
-// is listed by each of those; every wanted object is waited for or on its way, and is in
+// each of them; is ahead of others and of objects only while Ahead, has nothing else
+// then, and is listed by each of those; every awaited object is waited for; every wanted object is waited for or on its way, and is in
 // exactly one place; slots and resources add up; the limits on fetches hold.
 func (m *Machine) Check() error {
 	queued, running := 0, 0
@@ -93,8 +93,8 @@ func (m *Machine) Check() error {
 		if a.state != Waiting && a.reservation != nil && !a.reservation.granted {
 			return fmt.Errorf("lifecycle: attempt %s is %s without its memory", ref, a.state)
 		}
-		if a.state != Ahead && len(a.makers) > 0 {
-			return fmt.Errorf("lifecycle: attempt %s is %s and ahead of %d others", ref, a.state, len(a.makers))
+		if a.state != Ahead && a.early() {
+			return fmt.Errorf("lifecycle: attempt %s is %s and ahead of %d others and %d objects", ref, a.state, len(a.makers), len(a.awaited))
 		}
 		for _, f := range a.followers {
 			if m.attempts[f.ref] != f || f.state != Ahead || !slices.Contains(f.makers, a) {
@@ -108,6 +108,9 @@ func (m *Machine) Check() error {
 		}
 	}
 	if err := m.checkLanes(queued, running); err != nil {
+		return err
+	}
+	if err := m.checkAwaited(); err != nil {
 		return err
 	}
 	return m.checkFetches()

@@ -62,14 +62,20 @@ type (
 		Inputs []Input
 	}
 	// AssignedAhead: the scheduler wants an attempt to run on results that others
-	// of its assignments here are to make. It is admitted when they have, and
-	// dropped when one of them ends otherwise or is not known. One that is here
-	// already is a duplicate and ignored.
+	// of its assignments here are to make, or other workers. It is admitted when
+	// they have, and dropped when one of those here ends otherwise or is not known.
+	// One that is here already is a duplicate and ignored.
 	AssignedAhead struct {
 		Ref Ref
-		// Makers are those others, at least one.
-		Makers []Ref
+		// Makers are those others here, Awaited is what comes from elsewhere: at least
+		// one of the two.
+		Makers  []Ref
+		Awaited []Awaited
 	}
+	// Made: an object that was awaited is there.
+	Made struct{ Object Object }
+	// NeverMade: its maker cannot tell, or knows nothing of it.
+	NeverMade struct{ Object Object }
 	// Registered: the worker has this number now.
 	Registered struct{ Self ids.WorkerID }
 	// Reserved: memory is set aside, as asked by Reserve. With Loading, some of the
@@ -146,6 +152,12 @@ type (
 	Ticked struct{}
 )
 
+// Awaited is an object that another worker is to make.
+type Awaited struct {
+	Object Object
+	Peer   ids.WorkerID
+}
+
 // Input is one input of an assignment.
 type Input struct {
 	Object Object
@@ -159,6 +171,8 @@ type Input struct {
 
 func (*Assigned) event()      {}
 func (*AssignedAhead) event() {}
+func (Made) event()           {}
+func (NeverMade) event()      {}
 func (Registered) event()     {}
 func (Reserved) event()       {}
 func (ReserveFailed) event()  {}
@@ -221,6 +235,10 @@ type (
 	// Admit: all results that an attempt was ahead of are here, published: answer
 	// with Assigned, which can say now where its inputs are.
 	Admit struct{ Ref Ref }
+	// Await: ask a peer to tell when it has made an object, and answer with Made or
+	// NeverMade. Unawait: nobody waits for it any more.
+	Await   struct{ Awaited }
+	Unawait struct{ Awaited }
 	// Reserve: set memory aside, all of it or none, and answer with Reserved or
 	// ReserveFailed. Those of the inputs that are here are brought into place in the
 	// same step, and stay there until Unreserve.
@@ -306,6 +324,8 @@ type Unreachable struct {
 }
 
 func (Admit) effect()      {}
+func (Await) effect()      {}
+func (Unawait) effect()    {}
 func (Reserve) effect()    {}
 func (Unreserve) effect()  {}
 func (StartFetch) effect() {}

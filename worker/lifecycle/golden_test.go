@@ -16,7 +16,8 @@ import (
 // TestGolden runs the scripts in testdata. Each line of a command is one event:
 //
 //	assign t1/a1 rank=3 slots=2 runner=python est=100us out=5000000 gpu=1 in=t9/a1:pinned in=t8/a2:4096@w2,w3
-//	ahead t2/a1 t1/a1 (its makers), then assign t2/a1 admitted ...
+//	ahead t2/a1 t1/a1 (its makers) t8/a2@w2 (what it awaits), then assign t2/a1 admitted ...
+//	made t8/a2 | never-made t8/a2
 //	reserved 1 | loading 1 | loaded 1 | lost t1/a1 t9/a1 | away t1/a1 | refused 1 | fetched 1 t8/a2 | missing 1 t8/a2 | broken 1 t8/a2 | noroom-fetch 1 t8/a2 | fetch-ended 1
 //	ended t1/a1 | failed t1/a1 | died t1/a1 | returned t1/a1 | no-room t1/a1 100
 //	retract t1/a1 | cancel t1/a1 | release t8/a2 | tick 25ms
@@ -100,10 +101,18 @@ func parse(t *testing.T, now *time.Time, f []string) lifecycle.Event {
 		return assign(t, f[1:])
 	case "ahead":
 		e := &lifecycle.AssignedAhead{Ref: ref(t, arg(1))}
-		for _, maker := range f[2:] {
-			e.Makers = append(e.Makers, ref(t, maker))
+		for _, input := range f[2:] {
+			if o, peer, elsewhere := strings.Cut(input, "@w"); elsewhere {
+				e.Awaited = append(e.Awaited, lifecycle.Awaited{Object: object(t, o), Peer: ids.WorkerID(number(t, peer))})
+			} else {
+				e.Makers = append(e.Makers, ref(t, input))
+			}
 		}
 		return e
+	case "made":
+		return lifecycle.Made{Object: object(t, arg(1))}
+	case "never-made":
+		return lifecycle.NeverMade{Object: object(t, arg(1))}
 	case "registered":
 		return lifecycle.Registered{Self: ids.WorkerID(number(t, strings.TrimPrefix(arg(1), "w")))}
 	case "reserved":
@@ -235,6 +244,10 @@ func describe(e lifecycle.Effect) string {
 		return s
 	case lifecycle.Admit:
 		return fmt.Sprintf("Admit %s", e.Ref)
+	case lifecycle.Await:
+		return fmt.Sprintf("Await %s from %s", e.Object, e.Peer)
+	case lifecycle.Unawait:
+		return fmt.Sprintf("Unawait %s from %s", e.Object, e.Peer)
 	case lifecycle.StopRun:
 		return fmt.Sprintf("StopRun %s", e.Ref)
 	case lifecycle.TakeBack:

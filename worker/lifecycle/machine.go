@@ -1,8 +1,8 @@
 // Package lifecycle is a Machine: what a worker does with the attempts that it
 // was assigned, from the moment that they arrive until they are reported.
 //
-// An attempt may come AHEAD of inputs that other attempts here are to make: then
-// it has nothing, and waits for nothing else, until they have. After that, and
+// An attempt may come AHEAD of inputs that other attempts, here or at other workers,
+// are to make: then it has nothing, and waits for nothing else, until they have. After that, and
 // any other from the start, it is WAITING for memory that its missing inputs need, FETCHING them
 // from other workers, QUEUED for a slot, RUNNING in a lane, and forgotten in the
 // step that reports it. Memory for all missing inputs of an attempt is reserved
@@ -83,7 +83,7 @@ const (
 	Queued
 	// Running: it was handed to a lane.
 	Running
-	// Ahead: other attempts here have not made its inputs yet.
+	// Ahead: other attempts have not made its inputs yet.
 	Ahead
 )
 
@@ -139,6 +139,9 @@ type attempt struct {
 	// makers are the attempts that it is ahead of: exactly those that list it as
 	// a follower, each once.
 	makers, followers []*attempt
+	// awaited are the objects of other workers that it is ahead of: exactly those
+	// that list it as waiting, each once.
+	awaited []*awaited
 	// succeeded: its result is here and was published.
 	succeeded bool
 }
@@ -156,7 +159,8 @@ type Machine struct {
 	// special are the queued attempts that need more than a plain slot, by rank.
 	special []*attempt
 
-	wanted map[Object]*wanted
+	awaited map[Object]*awaited
+	wanted  map[Object]*wanted
 	// peers are those that something was ever fetched from, in order of first
 	// use.
 	peers       []*peer
@@ -177,6 +181,7 @@ func New(c Config) *Machine {
 		attempts:  make(map[Ref]*attempt),
 		free:      make(map[string]float64, len(c.Resources)),
 		freeSlots: c.Slots,
+		awaited:   make(map[Object]*awaited),
 		wanted:    make(map[Object]*wanted),
 		fetches:   make(map[FetchID]*fetch),
 		reserved:  make(map[ReservationID]*reservation),
@@ -221,6 +226,10 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 		m.assigned(e)
 	case *AssignedAhead:
 		m.assignedAhead(e)
+	case Made:
+		m.onMade(e)
+	case NeverMade:
+		m.onNeverMade(e)
 	case Registered:
 		m.config.Self = e.Self
 	case Reserved:
@@ -269,7 +278,7 @@ func (m *Machine) do(e Effect) { m.out = append(m.out, e) }
 func (m *Machine) assigned(e *Assigned) {
 	a := m.attempts[e.Ref]
 	switch {
-	case e.Admitted && (a == nil || a.state != Ahead || len(a.makers) > 0):
+	case e.Admitted && (a == nil || a.state != Ahead || a.early()):
 		m.log.add(e.Ref, "admitted too late, ignored")
 		for i := range e.Inputs {
 			if e.Inputs[i].Pinned {
@@ -373,6 +382,7 @@ func (m *Machine) forget(a *attempt) {
 	}
 	delete(m.attempts, a.ref)
 	m.endMakers(a)
+	m.endAwaits(a)
 	m.endFollowers(a)
 }
 

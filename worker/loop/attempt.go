@@ -123,30 +123,18 @@ func (w *Worker) assign(pb *millracev1.Assignment) {
 // admit hands an attempt to the machine.
 func (w *Worker) admit(a *attempt) {
 	w.attempts[a.ref] = a
-	if makers := w.makers(a.pb); len(makers) > 0 {
-		w.step(&lifecycle.AssignedAhead{Ref: a.ref, Makers: makers})
+	if makers, awaited := w.early(a.pb); len(makers)+len(awaited) > 0 {
+		for _, x := range awaited {
+			id := ledger.ObjectID(x.Object)
+			w.awaits.waiting[id] = append(w.awaits.waiting[id], a)
+		}
+		w.step(&lifecycle.AssignedAhead{Ref: a.ref, Makers: makers, Awaited: awaited})
 		return
 	}
 	if w.borrow(a, false) {
 		return
 	}
 	w.step(w.assigned(a))
-}
-
-// makers are the attempts that still have to make inputs of an assignment.
-func (w *Worker) makers(pb *millracev1.Assignment) (makers []lifecycle.Ref) {
-	for _, in := range pb.GetInputs() {
-		if !in.GetPending() {
-			continue
-		}
-		id := ledger.ObjectID{Task: ids.TaskID(in.GetTaskId()), Generation: ids.Attempt(in.GetGeneration())}
-		ref := lifecycle.Ref{Task: id.Task, Attempt: id.Generation}
-		// A result may be here before its attempt has ended.
-		if _, here := w.config.Store.Lookup(id); !here || w.attempts[ref] != nil {
-			makers = append(makers, ref)
-		}
-	}
-	return makers
 }
 
 // assigned looks up what an attempt needs, and pins what is here.
@@ -287,6 +275,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 		return w.startRun(e)
 	case lifecycle.Publish:
 		a := w.take(e.Ref)
+		w.tell(a.report)
 		w.outbox.task(a.report)
 	case lifecycle.Discard:
 		w.config.Store.Drop(ledger.ObjectID{Task: e.Ref.Task, Generation: e.Ref.Attempt})
@@ -311,6 +300,10 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 		again := w.assigned(w.attempts[e.Ref])
 		again.Admitted = true
 		return again
+	case lifecycle.Await:
+		return w.await(e.Awaited)
+	case lifecycle.Unawait:
+		w.unawait(e.Awaited)
 	case lifecycle.Reserve:
 		return w.reserve(e)
 	case lifecycle.Unreserve:

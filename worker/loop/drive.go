@@ -61,5 +61,8 @@ func (w *Worker) settle() {
 	if w.draining && w.machine.Len() == 0 && len(w.parked) == 0 && len(w.borrowing) == 0 && w.stopped == nil {
 		w.leave("drained")
 	}
+	if w.config.Herald != nil {
+		w.config.Herald.Flush()
+	}
 	w.outbox.signal()
 }

@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/flow"
+	"github.com/millrace/millrace/transfer/herald"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
@@ -70,6 +71,9 @@ type Config struct {
 	Store     *store.Store
 	// Path is how objects of peers are fetched.
 	Path transfer.Path
+	// Herald is how results are told to peers, and heard of from them; it calls Heard,
+	// Asked and Left. Nil: this worker does not tell, and its registration says so.
+	Herald *herald.Herald
 	// Executors may be nil: then there are native operations only. Posting its
 	// results is the caller's business: see Worker.PostResults.
 	Executors Executors
@@ -139,6 +143,7 @@ type Worker struct {
 	borrowedTimes map[ledger.ObjectID]int
 	// rescuing are the objects that are being copied out of the memory of dead peers.
 	rescuing map[ledger.ObjectID]bool
+	awaits   awaits
 	draining bool
 	// stopped ends the owner; nil while it goes on.
 	stopped   error
@@ -167,6 +172,7 @@ func New(c Config) *Worker {
 		reservations: make(map[lifecycle.ReservationID]ledger.ReservationID),
 		borrowing:    make(map[lifecycle.Ref]*attempt), borrowedTimes: make(map[ledger.ObjectID]int),
 		rescuing:  make(map[ledger.ObjectID]bool),
+		awaits:    awaits{waiting: make(map[ledger.ObjectID][]*attempt), readers: make(map[ledger.ObjectID][]reader)},
 		executors: make(map[string]bool),
 	}
 	c.Store.OnGone(func(id ledger.ObjectID, _ error) { w.post(gone{id}) })
@@ -312,6 +318,7 @@ func (w *Worker) own(ctx context.Context) error {
 			w.config.Store.Tick(time.Now(), keepBytes)
 			w.outbox.stats(w.stats())
 			w.expireParked()
+			w.expireReaders(time.Now())
 		case ended:
 			w.leave("told to stop")
 		}
@@ -362,6 +369,16 @@ func (w *Worker) handle(x any) {
 		for i := range x {
 			w.executorEnded(&x[i])
 		}
+	case heard:
+		for i := range x {
+			w.hear(&x[i])
+		}
+	case asked:
+		for _, ask := range x.asks {
+			w.ask(x.reader, ask)
+		}
+	case left:
+		w.awaits.dropAll(x.reader)
 	case borrowed:
 		w.lent(x)
 	case gained:

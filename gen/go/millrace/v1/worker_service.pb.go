@@ -136,7 +136,10 @@ type Registration struct {
 	// It needs no data and runs nothing: a benchmark's zero-cost worker.
 	Zero bool `protobuf:"varint,15,opt,name=zero,proto3" json:"zero,omitempty"`
 	// Its GPU; absent if its memory is not on one.
-	Gpu           *Gpu `protobuf:"bytes,16,opt,name=gpu,proto3" json:"gpu,omitempty"`
+	Gpu *Gpu `protobuf:"bytes,16,opt,name=gpu,proto3" json:"gpu,omitempty"`
+	// It tells other workers, at data_address, when results that they wait for have been made, and waits for theirs: it can be sent
+	// attempts ahead of inputs that are made elsewhere. See Input.pending.
+	Awaits        bool `protobuf:"varint,17,opt,name=awaits,proto3" json:"awaits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -281,6 +284,13 @@ func (x *Registration) GetGpu() *Gpu {
 		return x.Gpu
 	}
 	return nil
+}
+
+func (x *Registration) GetAwaits() bool {
+	if x != nil {
+		return x.Awaits
+	}
+	return false
 }
 
 // Replica is one object on one worker.
@@ -1655,9 +1665,11 @@ type Input struct {
 	Holders []uint32 `protobuf:"varint,4,rep,packed,name=holders,proto3" json:"holders,omitempty"`
 	// The object itself as a serialised Value, if it is small and the worker does not hold it.
 	InlineResult []byte `protobuf:"bytes,5,opt,name=inline_result,json=inlineResult,proto3" json:"inline_result,omitempty"`
-	// The object does not exist yet: attempt number generation of the task, which was assigned to the same worker in this session
-	// before, makes it. If that attempt ends otherwise, or is not known there, the worker drops this one and reports it as
-	// TASK_OUTCOME_CANCELLED.
+	// The object does not exist yet: attempt number generation of the task makes it.
+	// Without holders, that was assigned to the same worker in this session before. If it ends otherwise, or is not known there, the
+	// worker drops this one and reports it as TASK_OUTCOME_CANCELLED.
+	// With one, it is made by that worker, which tells when asked. If it ends otherwise, the scheduler cancels this one. If it cannot
+	// be asked, this one is reported as TASK_OUTCOME_INPUT_UNREACHABLE.
 	Pending       bool `protobuf:"varint,6,opt,name=pending,proto3" json:"pending,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1840,7 +1852,7 @@ var File_millrace_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
-	" millrace/v1/worker_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\x9b\x05\n" +
+	" millrace/v1/worker_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xb3\x05\n" +
 	"\fRegistration\x12\x1e\n" +
 	"\x04name\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04name\x12+\n" +
@@ -1860,7 +1872,8 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
 	"native_ops\x18\x0e \x03(\tR\tnativeOps\x12\x12\n" +
 	"\x04zero\x18\x0f \x01(\bR\x04zero\x12\"\n" +
-	"\x03gpu\x18\x10 \x01(\v2\x10.millrace.v1.GpuR\x03gpu\x1a<\n" +
+	"\x03gpu\x18\x10 \x01(\v2\x10.millrace.v1.GpuR\x03gpu\x12\x16\n" +
+	"\x06awaits\x18\x11 \x01(\bR\x06awaits\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"X\n" +

@@ -34,7 +34,7 @@ TASK_OUTCOME_RETRACT_REFUSED: TaskOutcome
 TASK_OUTCOME_EXECUTOR_DIED: TaskOutcome
 
 class Registration(_message.Message):
-    __slots__ = ("name", "incarnation", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "version", "inventory", "running", "executors", "native_ops", "zero", "gpu")
+    __slots__ = ("name", "incarnation", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "version", "inventory", "running", "executors", "native_ops", "zero", "gpu", "awaits")
     class ResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +58,7 @@ class Registration(_message.Message):
     NATIVE_OPS_FIELD_NUMBER: _ClassVar[int]
     ZERO_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
+    AWAITS_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: str
     host: str
@@ -74,7 +75,8 @@ class Registration(_message.Message):
     native_ops: _containers.RepeatedScalarFieldContainer[str]
     zero: bool
     gpu: _worker_pb2.Gpu
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[_worker_pb2.DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., version: _Optional[str] = ..., inventory: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., executors: _Optional[_Iterable[str]] = ..., native_ops: _Optional[_Iterable[str]] = ..., zero: bool = ..., gpu: _Optional[_Union[_worker_pb2.Gpu, _Mapping]] = ...) -> None: ...
+    awaits: bool
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[_worker_pb2.DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., version: _Optional[str] = ..., inventory: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., executors: _Optional[_Iterable[str]] = ..., native_ops: _Optional[_Iterable[str]] = ..., zero: bool = ..., gpu: _Optional[_Union[_worker_pb2.Gpu, _Mapping]] = ..., awaits: bool = ...) -> None: ...
 
 class Replica(_message.Message):
     __slots__ = ("task_id", "generation", "bytes")

@@ -1,0 +1,231 @@
+package herald_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/herald"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const patience = 30 * time.Second
+
+// side is a herald and what it was told.
+type side struct {
+	*herald.Herald
+	heard chan herald.Word
+	asked chan ask
+	left  chan *herald.Reader
+}
+
+type ask struct {
+	reader *herald.Reader
+	herald.Ask
+}
+
+func newSide(t *testing.T, dial func(ctx context.Context, address string) (net.Conn, error)) *side {
+	t.Helper()
+	s := &side{heard: make(chan herald.Word, 100_000), asked: make(chan ask, 100_000), left: make(chan *herald.Reader, 10)}
+	s.Herald = herald.New(herald.Config{
+		Dial: dial,
+		Heard: func(words []herald.Word) {
+			for _, word := range words {
+				s.heard <- word
+			}
+		},
+		Asked: func(r *herald.Reader, asks []herald.Ask) {
+			for _, a := range asks {
+				s.asked <- ask{r, a}
+			}
+		},
+		Left: func(r *herald.Reader) { s.left <- r },
+	})
+	t.Cleanup(s.Close)
+	return s
+}
+
+// pair is a reader and the maker that it reaches over TCP; conns are the maker's ends.
+func pair(t *testing.T) (reader, maker *side, peer transfer.Peer, conns chan net.Conn) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	maker = newSide(t, nil)
+	conns = make(chan net.Conn, 10)
+	var served sync.WaitGroup
+	served.Go(func() {
+		for {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			conns <- conn
+			served.Go(func() {
+				maker.Serve(conn)
+				_ = conn.Close()
+			})
+		}
+	})
+	t.Cleanup(served.Wait)
+	t.Cleanup(func() { _ = listener.Close() })
+	reader = newSide(t, func(ctx context.Context, address string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "tcp", address)
+	})
+	return reader, maker, transfer.Peer{Worker: 2, Name: "b", Address: listener.Addr().String()}, conns
+}
+
+func ref(task int) transfer.Ref { return transfer.Ref{Task: ids.TaskID(task), Generation: 3} }
+
+func next[T any](t *testing.T, c chan T) (x T) {
+	t.Helper()
+	select {
+	case x = <-c:
+	case <-time.After(patience):
+		t.Fatal("nothing came")
+	}
+	return x
+}
+
+func TestWordsComeToWhoAsked(t *testing.T) {
+	reader, maker, peer, _ := pair(t)
+	for task := range 5 {
+		reader.Await(peer, ref(task))
+	}
+	reader.Unawait(peer, ref(3))
+	reader.Flush()
+	var asks []ask
+	for len(asks) < 6 {
+		asks = append(asks, next(t, maker.asked))
+	}
+	if last := asks[5]; last.Ref != ref(3) || !last.End || asks[0].End || asks[4].Ref != ref(4) {
+		t.Fatalf("asked %v", asks)
+	}
+	r := asks[0].reader
+	maker.Tell(r, herald.Word{Ref: ref(3), Bytes: 1}) // it was said before that was not wanted any more
+	maker.Tell(r, herald.Word{Ref: ref(9), Bytes: 1}) // nobody asked
+	maker.Tell(r, herald.Word{Ref: ref(1), Bytes: 5, Inline: []byte("hello")})
+	maker.Tell(r, herald.Word{Ref: ref(1), Bytes: 5, Inline: []byte("again")})
+	maker.Tell(r, herald.Word{Ref: ref(0), Bytes: 1 << 40})
+	maker.Tell(r, herald.Word{Ref: ref(2), Never: true})
+	maker.Tell(r, herald.Word{Ref: ref(4), Bytes: 1 << 20, Inline: make([]byte, 1<<20)})
+	maker.Flush()
+	for i, want := range []herald.Word{
+		{Ref: ref(1), Bytes: 5, Inline: []byte("hello")}, {Ref: ref(0), Bytes: 1 << 40}, {Ref: ref(2), Never: true}, {Ref: ref(4), Bytes: 1 << 20},
+	} {
+		got := next(t, reader.heard)
+		if got.Ref != want.Ref || got.Bytes != want.Bytes || got.Never != want.Never || !bytes.Equal(got.Inline, want.Inline) {
+			t.Errorf("word %d is %v, not %v", i, got, want)
+		}
+	}
+	reader.Close()
+	if left := next(t, maker.left); left != r {
+		t.Error("another reader left")
+	}
+}
+
+// Whatever was awaited on a connection that ends is never told of; the next question opens another one.
+func TestBrokenConnectionsFailWhatWasAwaited(t *testing.T) {
+	reader, maker, peer, conns := pair(t)
+	for round := range 3 {
+		reader.Await(peer, ref(round))
+		reader.Await(peer, ref(100+round))
+		reader.Flush()
+		a := next(t, maker.asked)
+		next(t, maker.asked)
+		maker.Tell(a.reader, herald.Word{Ref: ref(round), Bytes: 7})
+		maker.Flush()
+		if word := next(t, reader.heard); word.Ref != ref(round) || word.Never {
+			t.Fatalf("heard %v", word)
+		}
+		_ = next(t, conns).Close()
+		if word := next(t, reader.heard); word.Ref != ref(100+round) || !word.Never {
+			t.Fatalf("heard %v", word)
+		}
+		next(t, maker.left)
+		maker.Tell(a.reader, herald.Word{Ref: ref(100 + round)}) // into the void
+		maker.Flush()
+	}
+}
+
+func TestWhoCannotBeReachedNeverTells(t *testing.T) {
+	reader := newSide(t, func(context.Context, string) (net.Conn, error) { return nil, errors.New("nobody there") })
+	for task := range 100 {
+		reader.Await(transfer.Peer{Address: "x"}, ref(task))
+		reader.Flush()
+	}
+	for range 100 {
+		if word := next(t, reader.heard); !word.Never {
+			t.Errorf("heard %v", word)
+		}
+	}
+}
+
+// A reader that does not read holds nobody up, and hears all that fits afterwards, in order.
+func TestSlowReadersHoldNobodyUp(t *testing.T) {
+	reader, maker, _, _ := pair(t)
+	here, there := net.Pipe()
+	var served sync.WaitGroup
+	served.Go(func() { maker.Serve(there) })
+	defer served.Wait()
+	const tasks = 2000
+	slow := newSide(t, func(context.Context, string) (net.Conn, error) { return here, nil })
+	_ = reader
+	for task := range tasks {
+		slow.Await(transfer.Peer{Address: "x"}, ref(task))
+	}
+	slow.Flush()
+	first := next(t, maker.asked)
+	for range tasks - 1 {
+		next(t, maker.asked)
+	}
+	inline := make([]byte, 4<<10)
+	for task := range tasks {
+		maker.Tell(first.reader, herald.Word{Ref: ref(task), Bytes: 4 << 10, Inline: inline})
+	}
+	maker.Flush()
+	without := 0
+	for task := range tasks {
+		word := next(t, slow.heard)
+		if word.Ref != ref(task) || word.Bytes != 4<<10 {
+			t.Fatalf("word %d is of %v", task, word.Ref)
+		}
+		if word.Inline == nil {
+			without++
+		}
+	}
+	if without == 0 || without == tasks {
+		t.Errorf("%d of %d came without what they told of: a backlog ends that", without, tasks)
+	}
+	slow.Close()
+}
+
+// A peer that talks nonsense is cut off.
+func TestNonsenseEndsAConnection(t *testing.T) {
+	here, there := net.Pipe()
+	reader := newSide(t, func(context.Context, string) (net.Conn, error) { return here, nil })
+	reader.Await(transfer.Peer{Address: "x"}, ref(1))
+	reader.Flush()
+	go func() {
+		_, _ = there.Read(make([]byte, 100))
+		_, _ = there.Write(bytes.Repeat([]byte{0xff}, 25))
+	}()
+	if word := next(t, reader.heard); !word.Never {
+		t.Errorf("heard %v", word)
+	}
+	maker := newSide(t, nil)
+	here, there = net.Pipe()
+	go func() { _, _ = here.Write(bytes.Repeat([]byte{0xff}, 13)) }()
+	maker.Serve(there)
+	next(t, maker.left)
+}

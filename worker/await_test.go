@@ -1,0 +1,127 @@
+package worker_test
+
+import (
+	"fmt"
+	"testing"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/worker"
+	"github.com/millrace/millrace/worker/workertest"
+)
+
+// pair starts two workers that know each other.
+func pair(t *testing.T) (a, b *running) {
+	t.Helper()
+	s := workertest.NewScheduler(t)
+	with := func(name string) func(c *worker.Config) {
+		return func(c *worker.Config) { c.Name, c.Token, c.AcceptTokens = name, "secret", []string{"secret"} }
+	}
+	a, b = start(t, s, with("host-0")), start(t, s, with("host-1"))
+	for _, w := range []*running{a, b} {
+		if !w.Registration.GetAwaits() {
+			t.Fatal("a worker says that it does not tell of its results")
+		}
+		w.Send(&millracev1.SessionResponse{Peers: []*millracev1.Peer{
+			{WorkerId: a.ID, Name: "host-0", DataAddress: a.Registration.GetDataAddress()},
+			{WorkerId: b.ID, Name: "host-1", DataAddress: b.Registration.GetDataAddress()},
+			{WorkerId: 77, Name: "gone", DataAddress: "127.0.0.1:1"},
+		}})
+		w.Op(1, native, "bench.noop")
+		w.Op(2, native, "array.full")
+		w.Op(3, native, "array.reduce")
+		w.Op(4, native, "bench.sleep")
+	}
+	return a, b
+}
+
+// pending is an input that a worker is to make.
+func pending(task uint64, maker uint32) *millracev1.Input {
+	return &millracev1.Input{TaskId: task, Generation: 1, Pending: true, Holders: []uint32{maker}}
+}
+
+func noop(task uint64, inputs ...*millracev1.Input) *millracev1.Assignment {
+	return &millracev1.Assignment{TaskId: task, Attempt: 1, OpId: 1, Rank: task, Arguments: workertest.Arguments(), Inputs: inputs}
+}
+
+// Two workers step a stencil without a word from the scheduler between the steps.
+func TestNeighboursTellEachOtherOfResults(t *testing.T) {
+	a, b := pair(t)
+	const steps = 200
+	of := func(step int, w uint64) uint64 { return uint64(step)*2 + w }
+	// All but the first step are there before anything is made.
+	for step := 1; step < steps; step++ {
+		before := func(self uint64, other uint32) []*millracev1.Input {
+			own, far := pending(of(step-1, self), 0), pending(of(step-1, 1-self), other)
+			own.Holders = nil
+			if step == 1 {
+				own.Pending = false // it comes first
+				return []*millracev1.Input{far}
+			}
+			return []*millracev1.Input{own, far}
+		}
+		a.Assign(noop(of(step, 0), before(0, b.ID)...))
+		b.Assign(noop(of(step, 1), before(1, a.ID)...))
+	}
+	a.Assign(noop(of(0, 0)))
+	b.Assign(noop(of(0, 1)))
+	for _, w := range []struct {
+		*running
+		n uint64
+	}{{a, 0}, {b, 1}} {
+		if r := w.Report(of(steps-1, w.n)); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+			t.Errorf("the last step: %v", r)
+		}
+	}
+}
+
+// What is large is told of, and fetched.
+func TestLargeResultsAreFetchedWhenToldOf(t *testing.T) {
+	a, b := pair(t)
+	for task := uint64(12); task <= 13; task++ {
+		b.Assign(&millracev1.Assignment{
+			TaskId: task, Attempt: 1, OpId: 3, Arguments: workertest.Arguments(workertest.Input(0), "sum"), Inputs: []*millracev1.Input{pending(11, a.ID)},
+		})
+	}
+	a.Assign(&millracev1.Assignment{TaskId: 11, Attempt: 1, OpId: 2, Arguments: workertest.Arguments([]any{1 << 20}, 2.0)})
+	for task := uint64(12); task <= 13; task++ {
+		if got := float64Of(t, workertest.Decode(t, b.Report(task).GetInlineResult())); got != 1<<21 {
+			t.Errorf("sum = %v", got)
+		}
+	}
+	// It is there by now: so it is told at once, also to who has not asked before.
+	b.Assign(&millracev1.Assignment{
+		TaskId: 14, Attempt: 1, OpId: 3, Arguments: workertest.Arguments(workertest.Input(0), "sum"), Inputs: []*millracev1.Input{pending(11, a.ID)},
+	})
+	b.Report(14)
+	a.Assign(noop(15))
+	a.Report(15)
+	b.Assign(noop(16, pending(15, a.ID)))
+	b.Report(16)
+}
+
+// Whoever cannot be asked, or knows of nothing, fails nobody: the attempt is given back as one whose input did not come.
+func TestWhatNobodyTellsOfIsGivenBack(t *testing.T) {
+	a, b := pair(t)
+	check := func(r *millracev1.TaskReport, input uint64, at uint32) {
+		t.Helper()
+		u := r.GetUnreachable()
+		if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || len(u) != 1 || u[0].GetTaskId() != input ||
+			fmt.Sprint(u[0].GetFailedAt()) != fmt.Sprint([]uint32{at}) || len(u[0].GetMissingAt()) > 0 {
+			t.Errorf("got %v", r)
+		}
+	}
+	b.Assign(noop(1, pending(100, 77)))
+	check(b.Report(1), 100, 77)
+	b.Assign(noop(2, pending(100, 78))) // nobody said where that is
+	check(b.Report(2), 100, 78)
+	// An attempt that was never assigned is waited for, but not for ever; one that is at work is.
+	a.Assign(&millracev1.Assignment{TaskId: 101, Attempt: 1, OpId: 4, Arguments: workertest.Arguments(100.0)})
+	a.Report(101, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
+	b.Assign(noop(3, pending(102, a.ID)), noop(4, pending(101, a.ID)), noop(5, pending(101, a.ID)))
+	check(b.Report(3), 102, a.ID)
+	b.Send(&millracev1.SessionResponse{Cancellations: []*millracev1.TaskRef{{TaskId: 4, Attempt: 1}}})
+	b.Report(4, millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED)
+	// The maker's end is noticed.
+	a.stop()
+	check(b.Report(5), 101, a.ID)
+}

@@ -1,0 +1,173 @@
+package loop
+
+import (
+	"slices"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/herald"
+	"github.com/millrace/millrace/worker/lifecycle"
+)
+
+// knownAfter is how long a reader waits for an attempt that is not known here: its assignment may be on the way.
+const knownAfter = 2 * time.Second
+
+// awaits is what the owner knows of results that workers tell each other of.
+type awaits struct {
+	// waiting are the attempts that wait for each object of a peer; some may be gone.
+	waiting map[ledger.ObjectID][]*attempt
+	// readers are the peers that wait for each object of ours.
+	readers map[ledger.ObjectID][]reader
+}
+
+// reader waits for an object since a time.
+type reader struct {
+	*herald.Reader
+	since time.Time
+}
+
+// What is posted.
+type (
+	heard []herald.Word
+	asked struct {
+		reader *herald.Reader
+		asks   []herald.Ask
+	}
+	left struct{ reader *herald.Reader }
+)
+
+// Heard takes what peers say of results; see herald.Config.
+func (w *Worker) Heard(words []herald.Word) { w.drive(heard(words)) }
+
+// Asked takes what a peer wants to hear of.
+func (w *Worker) Asked(r *herald.Reader, asks []herald.Ask) { w.drive(asked{r, asks}) }
+
+// Left says that a peer hears no more.
+func (w *Worker) Left(r *herald.Reader) { w.post(left{r}) }
+
+// early lists what an assignment is ahead of: the attempts that still have to make inputs of it here, and the objects that
+// peers are to make.
+func (w *Worker) early(pb *millracev1.Assignment) (makers []lifecycle.Ref, awaited []lifecycle.Awaited) {
+	for _, in := range pb.GetInputs() {
+		if !in.GetPending() {
+			continue
+		}
+		id := inputID(in)
+		ref := lifecycle.Ref{Task: id.Task, Attempt: id.Generation}
+		_, here := w.config.Store.Lookup(id)
+		switch {
+		case here && w.attempts[ref] == nil:
+		case len(in.GetHolders()) == 0 || in.GetHolders()[0] == w.self.Load():
+			// A result may be here before its attempt has ended.
+			makers = append(makers, ref)
+		default:
+			awaited = append(awaited, lifecycle.Awaited{Object: lifecycle.Object(id), Peer: ids.WorkerID(in.GetHolders()[0])})
+		}
+	}
+	return makers, awaited
+}
+
+// await asks a peer for word of an object.
+func (w *Worker) await(x lifecycle.Awaited) lifecycle.Event {
+	peer, known := w.peers[x.Peer]
+	if !known || w.config.Herald == nil {
+		return lifecycle.NeverMade{Object: x.Object}
+	}
+	w.config.Herald.Await(peer, transfer.Ref{Task: x.Object.Task, Generation: x.Object.Generation})
+	return nil
+}
+
+func (w *Worker) unawait(x lifecycle.Awaited) {
+	delete(w.awaits.waiting, ledger.ObjectID(x.Object))
+	if peer, known := w.peers[x.Peer]; known && w.config.Herald != nil {
+		w.config.Herald.Unawait(peer, transfer.Ref{Task: x.Object.Task, Generation: x.Object.Generation})
+	}
+}
+
+// hear enters what was said into the assignments that wait for it.
+func (w *Worker) hear(word *herald.Word) {
+	id := ledger.ObjectID{Task: word.Ref.Task, Generation: word.Ref.Generation}
+	waiting := w.awaits.waiting[id]
+	delete(w.awaits.waiting, id)
+	if word.Never {
+		w.step(lifecycle.NeverMade{Object: lifecycle.Object(id)})
+		return
+	}
+	for _, a := range waiting {
+		for _, in := range a.pb.GetInputs() {
+			if inputID(in) == id {
+				in.Pending, in.Bytes, in.InlineResult = false, word.Bytes, word.Inline
+			}
+		}
+	}
+	w.step(lifecycle.Made{Object: lifecycle.Object(id)})
+}
+
+// ask notes what a reader wants, or answers at once.
+func (w *Worker) ask(r *herald.Reader, x herald.Ask) {
+	id := ledger.ObjectID{Task: x.Ref.Task, Generation: x.Ref.Generation}
+	if x.End {
+		w.awaits.drop(id, r)
+		return
+	}
+	if o, here := w.config.Store.Lookup(id); here && w.attempts[lifecycle.Ref{Task: id.Task, Attempt: id.Generation}] == nil {
+		word := herald.Word{Ref: x.Ref, Bytes: o.Bytes()}
+		if len(o.Frames) == 0 && len(o.Header) <= int(w.inlineBytes.Load()) {
+			word.Bytes, word.Inline = uint64(len(o.Header)), o.Header
+		}
+		w.config.Herald.Tell(r, word)
+		return
+	}
+	w.awaits.readers[id] = append(w.awaits.readers[id], reader{r, time.Now()})
+}
+
+// tell answers the readers of a result that was just made.
+func (w *Worker) tell(r *millracev1.TaskReport) {
+	id := ledger.ObjectID{Task: ids.TaskID(r.GetTaskId()), Generation: ids.Attempt(r.GetAttempt())}
+	readers := w.awaits.readers[id]
+	if len(readers) == 0 {
+		return
+	}
+	delete(w.awaits.readers, id)
+	word := herald.Word{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Bytes: r.GetOutputBytes(), Inline: r.GetInlineResult()}
+	for _, x := range readers {
+		w.config.Herald.Tell(x.Reader, word)
+	}
+}
+
+// expireReaders answers those that wait for what nobody here knows of.
+func (w *Worker) expireReaders(now time.Time) {
+	// order-free: each is answered for itself.
+	for id, readers := range w.awaits.readers {
+		if w.attempts[lifecycle.Ref{Task: id.Task, Attempt: id.Generation}] != nil {
+			continue
+		}
+		for _, x := range readers {
+			if now.Sub(x.since) > knownAfter {
+				w.awaits.drop(id, x.Reader)
+				w.config.Herald.Tell(x.Reader, herald.Word{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Never: true})
+			}
+		}
+	}
+}
+
+// drop forgets that a reader waits for an object.
+func (a *awaits) drop(id ledger.ObjectID, r *herald.Reader) {
+	rest := slices.DeleteFunc(slices.Clone(a.readers[id]), func(x reader) bool { return x.Reader == r })
+	if len(rest) == 0 {
+		delete(a.readers, id)
+	} else {
+		a.readers[id] = rest
+	}
+}
+
+// dropAll forgets a reader.
+func (a *awaits) dropAll(r *herald.Reader) {
+	// order-free: each is looked at for itself.
+	for id := range a.readers {
+		a.drop(id, r)
+	}
+}
