@@ -30,6 +30,17 @@
 //     page is taken again. A lender that was killed does not close any, nor
 //     does it overwrite anything.
 //
+// # What arrives
+//
+// An object that the lender is still fetching can be shown as well (ShowArriving), for
+// readers that follow it: they copy what has arrived, and ask how far it has come.
+// Nothing says before its end that it will be valid. So a follower delivers nothing
+// before the entry says that the object is whole, which its lender writes when it has
+// found its own copy to be valid, and the entry must be the one that the follower
+// found: it has the same sequence. What was hidden meanwhile, because the fetch failed or
+// began anew, is another entry, or none. Find does not find what arrives, nor do those
+// who read what a dead lender has left.
+//
 // Generations are part of the key: what a lookup finds is what was asked for, or
 // nothing. What is not on the board may exist all the same: it has too many frames,
 // too long a header, does not lie in that memory just now, or there was no room.
@@ -135,6 +146,11 @@ func (b *Board) File() *os.File { return b.file }
 // where they are until Hide, and from then on until Readers says so. It returns
 // false if the object does not fit.
 func (b *Board) Show(k transfer.Ref, header []byte, frames []memory.Frame) bool {
+	return b.enter(k, header, frames, whole)
+}
+
+// enter writes an entry.
+func (b *Board) enter(k transfer.Ref, header []byte, frames []memory.Frame, progress uint64) bool {
 	if k.Task == 0 || k.Generation == 0 || len(frames) > maxFrames || len(frames)*16+len(header) > MaxPayload {
 		return false
 	}
@@ -159,6 +175,7 @@ func (b *Board) Show(k transfer.Ref, header []byte, frames []memory.Frame) bool 
 	w.store(at, seq+1)
 	w.store(at+1, uint64(k.Task))
 	w.store(at+2, uint64(uint32(k.Generation))|uint64(len(frames))<<32|uint64(len(header))<<40)
+	w.store(at+progressAt, progress)
 	to := at + payloadAt
 	for _, f := range frames {
 		w.store(to, f.Offset)

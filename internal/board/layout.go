@@ -16,24 +16,27 @@ import (
 //	page   magic, buckets
 //	index  buckets of 8 words, each bucket a cache line; a word is 0, or the number of
 //	       an entry below some bits of what mix made of its key
-//	entry  sequence, task, shape, and words of payload: offset and size of each
-//	       frame, then the header
+//	entry  sequence, task, shape, progress, and words of payload: offset and size of
+//	       each frame, then the header
 //
-// shape is the generation, and above it the number of frames and of bytes of the
+// progress is whole, or how many bytes of an object have arrived that the lender is still
+// fetching itself: it alone changes while the sequence stays. shape is the generation, and above it the number of frames and of bytes of the
 // header. What is shown one after the other lies side by side, for it is often looked
 // up so, and a page that is not known to the processor costs more than all else. The sequence is odd while an entry is being written; an entry without a
 // task is free.
 const (
-	magic       = 0x3144524F424C4C4D // "MLLBORD1"
+	magic       = 0x3244524F424C4C4D // "MLLBORD2"
 	pageBytes   = 4096
 	ways        = 8
 	bucketBytes = ways * 8
 	entryWords  = 32
 	entryBytes  = entryWords * 8
-	payloadAt   = 3
+	progressAt  = 3
+	payloadAt   = 4
 	// MaxPayload bounds 16 bytes for each frame together with the header.
 	MaxPayload = (entryWords - payloadAt) * 8
 	maxFrames  = 8
+	whole      = 1<<64 - 1
 )
 
 // A page of slots has one word for each slot, on a cache line of its own: a count

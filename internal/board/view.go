@@ -121,7 +121,12 @@ type Object struct {
 
 // Find looks an object up, whose frames must lie in a memory of size bytes.
 func (g Glance) Find(k transfer.Ref, size uint64, f *Found) (o Object, ok bool) {
-	v := g.view
+	at, _, o := g.view.find(k, size, f, false)
+	return o, at > 0
+}
+
+// find returns where the entry of an object begins, and its sequence; 0 if there is none.
+func (v *View) find(k transfer.Ref, size uint64, f *Found, arriving bool) (at int, seq uint64, o Object) {
 	w := &v.words
 	tag := mix(uint64(k.Task), uint32(k.Generation))
 	one, two := buckets(tag, v.mask)
@@ -129,17 +134,18 @@ func (g Glance) Find(k transfer.Ref, size uint64, f *Found) (o Object, ok bool) 
 		index := indexAt(bucket)
 		for i := range ways {
 			if entry, maybe := entryOf(w.load(index+i), tag, (v.mask+1)*ways); maybe {
-				if o, ok = v.read(entryAt(v.mask+1, entry), k, size, f); ok {
-					return o, true
+				at := entryAt(v.mask+1, entry)
+				if seq, o, ok := v.read(at, k, size, f, arriving); ok {
+					return at, seq, o
 				}
 			}
 		}
 	}
-	return Object{}, false
+	return 0, 0, Object{}
 }
 
-// read takes an entry if it is the key's, and whole.
-func (v *View) read(at int, k transfer.Ref, size uint64, f *Found) (o Object, ok bool) {
+// read takes an entry if it is the key's, and whole, or arriving is enough.
+func (v *View) read(at int, k transfer.Ref, size uint64, f *Found, arriving bool) (seq uint64, o Object, ok bool) {
 	w := v.words.list[at : at+entryWords]
 	for range 100 {
 		seq := atomic.LoadUint64(&w[0])
@@ -149,12 +155,13 @@ func (v *View) read(at int, k transfer.Ref, size uint64, f *Found) (o Object, ok
 			continue
 		}
 		if atomic.LoadUint64(&w[1]) != uint64(k.Task) {
-			return Object{}, false
+			return 0, Object{}, false
 		}
 		shape := atomic.LoadUint64(&w[2])
 		frames, header := int(shape>>32&0xFF), int(shape>>40)
-		if uint32(shape) != uint32(k.Generation) || frames > maxFrames || frames*16+header > MaxPayload {
-			return Object{}, false // or it is being rewritten, for another one
+		if uint32(shape) != uint32(k.Generation) || frames > maxFrames || frames*16+header > MaxPayload ||
+			!arriving && atomic.LoadUint64(&w[progressAt]) != whole {
+			return 0, Object{}, false // or it is being rewritten, for another one
 		}
 		f.room((header+7)&^7, frames)
 		sizes, places, headers := len(f.sizes), len(f.frames), len(f.headers)
@@ -171,15 +178,15 @@ func (v *View) read(at int, k transfer.Ref, size uint64, f *Found) (o Object, ok
 		}
 		same := atomic.LoadUint64(&w[0]) == seq
 		if same && inside {
-			return Object{
+			return seq, Object{
 				Header: f.headers[headers : headers+header : headers+header],
 				Sizes:  f.sizes[sizes:len(f.sizes):len(f.sizes)], Frames: f.frames[places:len(f.frames):len(f.frames)],
 			}, true
 		}
 		f.sizes, f.frames, f.headers = f.sizes[:sizes], f.frames[:places], f.headers[:headers]
 		if same {
-			return Object{}, false
+			return 0, Object{}, false
 		}
 	}
-	return Object{}, false
+	return 0, Object{}, false
 }

@@ -14,12 +14,13 @@ type Board interface {
 }
 
 // Shown says that readers find a sealed object on the board, and where it is in the
-// slab. It is hidden when it is dropped or lost, or leaves the slab; if that is so
-// already, at once.
+// slab, or one that is being built and that they follow. It is hidden when it is
+// dropped, lost or not built after all, or leaves the slab; if that is so already, at
+// once.
 func (l *Ledger) Shown(id ObjectID) {
 	o := l.objects[id]
 	switch {
-	case o == nil || o.state != Sealed || !o.inSlab():
+	case o == nil || o.state == Dropped || !o.inSlab():
 		l.config.Board.Hide(id)
 	case !o.shown:
 		o.shown = true
@@ -37,6 +38,15 @@ func (l *Ledger) Shown(id ObjectID) {
 func (l *Ledger) IsShown(id ObjectID) bool {
 	o := l.objects[id]
 	return o != nil && o.shown
+}
+
+// Conceal hides an object that is being built: it may not become what was shown.
+func (l *Ledger) Conceal(id ObjectID) {
+	if o := l.objects[id]; o != nil && o.state == Building && o.shown {
+		l.hide(o)
+		l.log.add("concealed", id, 0, 0)
+	}
+	l.verify()
 }
 
 // hide ends that readers find an object. Its extents stay marked: who found it

@@ -39,7 +39,7 @@ func (x *tester) Vacate(ticket Ticket, block memory.Frame) bool {
 func (x *tester) show(id ObjectID) {
 	x.shown[id] = true
 	x.l.Shown(id)
-	if o, ok := x.l.Lookup(id); x.shown[id] != (ok && o.State == Sealed && o.InSlab) || x.shown[id] != x.l.IsShown(id) {
+	if o, ok := x.l.Lookup(id); x.shown[id] != (ok && o.State != Dropped && o.InSlab) || x.shown[id] != x.l.IsShown(id) {
 		x.t.Fatalf("object %s, which is %+v, is shown: %v", id, o, x.shown[id])
 	}
 }
@@ -192,4 +192,51 @@ func TestMemoryThatWasSharedWithWhatIsReadIsNotBuiltInAnew(t *testing.T) {
 	x.check()
 	x.endLook(0)
 	x.release(r)
+}
+
+// What is followed while it is being built is built anew in the same memory, unless
+// somebody reads there: then in other memory.
+func TestWhatIsFollowedIsBuiltAnewElsewhereWhileItIsRead(t *testing.T) {
+	x := newTester(t, 4*mib)
+	id, ok := x.reserve(task(1), 0, mib)
+	if !ok {
+		t.Fatal("no room")
+	}
+	build := func() memory.Frame {
+		t.Helper()
+		frames, err := x.allocate(id, obj(1), mib)
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.show(obj(1))
+		return frames[0]
+	}
+	anew := func() {
+		t.Helper()
+		delete(x.want, obj(1))
+		x.l.Rebuild(id, obj(1))
+		if x.shown[obj(1)] {
+			t.Error("what was given up is still on the board")
+		}
+	}
+	first := build()
+	anew()
+	if second := build(); second != first {
+		t.Errorf("nobody reads, and it goes to %+v, not to %+v", second, first)
+	}
+	x.look()
+	anew()
+	if len(x.l.recalls) != 1 {
+		t.Error("what is read is not withheld")
+	}
+	if third := build(); third == first {
+		t.Error("it goes where it is being read")
+	}
+	x.checkLooks()
+	x.endLook(0)
+	if err := x.l.Seal(obj(1), nil); err != nil || !x.shown[obj(1)] || !x.l.IsShown(obj(1)) {
+		t.Errorf("sealed, it is not on the board any more (%v)", err)
+	}
+	x.release(id)
+	x.check()
 }

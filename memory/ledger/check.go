@@ -278,7 +278,7 @@ func (l *Ledger) checkObject(o *object) error {
 			return fmt.Errorf("ledger: frame %d of object %s does not lie in its extent", i, o.id)
 		}
 	}
-	if o.shown && (o.state != Sealed || !o.inSlab()) {
+	if o.shown && (o.state == Dropped || !o.inSlab()) {
 		return fmt.Errorf("ledger: object %s is on the board, and %s or not in the slab", o.id, o.state)
 	}
 	for _, e := range o.extents {

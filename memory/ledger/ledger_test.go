@@ -392,6 +392,13 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 				x.show(anyObj(t))
 				x.check()
 			},
+			"conceal": func(t *rapid.T) {
+				id := anyObj(t)
+				x.l.Conceal(id)
+				if o := x.l.objects[id]; o != nil && o.state == Building && (o.shown || x.shown[id]) {
+					t.Fatalf("object %s is still on the board", id)
+				}
+			},
 			"read what is shown": func(*rapid.T) { x.look() },
 			"end reading": func(t *rapid.T) {
 				if len(x.looks) == 0 {

@@ -113,7 +113,8 @@ type object struct {
 	// held counts what keeps its bytes where they are: being built, pins in place,
 	// leases, and granted reservations.
 	held int
-	// shown: readers find it on the board. Only sealed objects in the slab are.
+	// shown: readers find it on the board, or follow it there. Only objects in the slab
+	// are that are sealed or being built.
 	shown bool
 	// next is what Expect said, copied what Copied did.
 	next   uint64
@@ -177,8 +178,9 @@ func (l *Ledger) unhold(o *object) {
 	}
 }
 
-// append adds a frame to a building object.
+// append adds a frame to a building object, which is then not what was shown of it.
 func (l *Ledger) append(o *object, f memory.Frame, e *extent) {
+	l.hide(o)
 	if e == nil {
 		f = memory.Frame{}
 	}

@@ -533,13 +533,16 @@ func (l *Ledger) Rebuild(id ReservationID, oid ObjectID) {
 		return
 	}
 	r.building = slices.Delete(r.building, slices.Index(r.building, o), slices.Index(r.building, o)+1)
+	l.hide(o)
 	for _, e := range o.extents {
-		// NB: what was shown may still be read, though what it was shown for is gone.
-		if e != nil && e.refs == 1 && !e.shown {
+		if e != nil && e.refs == 1 {
 			block := memory.Frame{Offset: e.places[0].offset, Bytes: alloc.Rounded(e.bytes)}
-			r.blocks = append(r.blocks, block)
-			l.reservedBytes += block.Bytes
 			l.clear(e, 0)
+			// NB: what was shown may still be read, though what it was shown for is gone.
+			if !l.recall(e, block) {
+				r.blocks = append(r.blocks, block)
+				l.reservedBytes += block.Bytes
+			}
 		}
 	}
 	l.log.add("built anew", oid, id, 0)

@@ -96,9 +96,20 @@ func (g *Glance) Find(ref transfer.Ref, into *Lent) bool {
 		return false
 	}
 	o, ok := g.slot.Find(ref, g.Memory.Size(), &g.found)
-	if !ok {
-		return false
+	return ok && g.take(ref, o, into)
+}
+
+// FindArriving is Find for what the peer has or is fetching; the watch says how far that
+// has come, and is good until the glance ends.
+func (g *Glance) FindArriving(ref transfer.Ref, into *Lent) (watch board.Watch, ok bool) {
+	if ref.Generation == 0 {
+		return watch, false
 	}
+	o, watch, ok := g.slot.FindArriving(ref, g.Memory.Size(), &g.found)
+	return watch, ok && g.take(ref, o, into)
+}
+
+func (g *Glance) take(ref transfer.Ref, o board.Object, into *Lent) bool {
 	bytes := uint64(0)
 	for _, n := range o.Sizes {
 		bytes += n

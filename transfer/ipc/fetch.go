@@ -204,20 +204,10 @@ func (f *fetch) place(ctx context.Context, object int, l *borrow.Lent) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if len(into) != len(l.Frames) {
-		return fmt.Errorf("%d regions for %d frames", len(into), len(l.Frames))
+	if err := f.path.fits(into, l.Frames); err != nil {
+		return err
 	}
-	slab := f.path.config.Slab
-	bytes := uint64(0)
-	for i, from := range l.Frames {
-		switch {
-		case into[i].Frame.Bytes != from.Bytes:
-			return fmt.Errorf("region %d has %d bytes for a frame of %d", i, into[i].Frame.Bytes, from.Bytes)
-		case from.Bytes > 0 && into[i].Space != memory.Space(slab):
-			return fmt.Errorf("region %d does not lie in the slab of this worker", i)
-		}
-		bytes += from.Bytes
-	}
+	slab, bytes := f.path.config.Slab, l.Head.Bytes()
 	if bytes == 0 {
 		f.whole = append(f.whole, object)
 		return nil
@@ -230,13 +220,39 @@ func (f *fetch) place(ctx context.Context, object int, l *borrow.Lent) error {
 		f.pending = lists.Get().(*[]piece)
 		*f.pending = (*f.pending)[:0]
 	}
+	on := forward(f.sink, f.index(object), bytes)
+	f.lane.forward(f.group, object, on.arrived)
+	first, upTo := len(*f.pending), uint64(0)
 	for i, from := range l.Frames {
 		if n := from.Bytes; n > 0 {
-			*f.pending = split(*f.pending, slab.Pointer(into[i].Frame.Offset, n), m.base+from.Offset, n, m.chunk, f.group, object)
+			*f.pending = split(*f.pending, slab.Pointer(into[i].Frame.Offset, n), m.base+from.Offset, n, on.chunk(m.chunk), f.group, object)
+		}
+	}
+	if on.arrived != nil {
+		for i := first; i < len(*f.pending); i++ {
+			p := &(*f.pending)[i]
+			upTo += p.bytes
+			p.upTo, p.forwarded = upTo, true
 		}
 	}
 	if f.pendingBytes += bytes; f.pendingBytes >= f.enough {
 		f.submit()
+	}
+	return nil
+}
+
+// fits says what is wrong with regions for frames.
+func (p *Path) fits(into []transfer.Region, frames []memory.Frame) error {
+	if len(into) != len(frames) {
+		return fmt.Errorf("%d regions for %d frames", len(into), len(frames))
+	}
+	for i, from := range frames {
+		switch {
+		case into[i].Frame.Bytes != from.Bytes:
+			return fmt.Errorf("region %d has %d bytes for a frame of %d", i, into[i].Frame.Bytes, from.Bytes)
+		case from.Bytes > 0 && into[i].Space != memory.Space(p.config.Slab):
+			return fmt.Errorf("region %d does not lie in the slab of this worker", i)
+		}
 	}
 	return nil
 }

@@ -199,3 +199,74 @@ func TestGPUAllToAllFigures(t *testing.T) {
 		return addresses[:1]
 	})
 }
+
+// One object to all devices: each reads at the one before it what is arriving there.
+func TestGPUChainFigures(t *testing.T) {
+	devices, bytes, slabBytes, rounds := len(driver.Devices()), uint64(256<<20), uint64(2<<30), 60
+	if fake != nil {
+		bytes, slabBytes, rounds = 48<<20, 128<<20, 3
+	}
+	n := max(devices, 3)
+	addresses, children := make([]string, n), make([]*child, n)
+	for i := range n {
+		o := order{Device: i % devices, Size: cuda.Size{Bytes: slabBytes}, Identity: newIdentity(), Address: freeAddress(t)}
+		if addresses[i] = o.Address; i == 0 {
+			o.Sets = []set{{Count: 1, Bytes: bytes}}
+		}
+		children[i] = startChild(t, o)
+	}
+	all := func(o func(i int) order) (answers []answer) {
+		t.Helper()
+		for i, c := range children[1:] {
+			c.tell(t, o(i+1))
+		}
+		for _, c := range children[1:] {
+			answers = append(answers, c.hear(t))
+		}
+		return answers
+	}
+	measure := func(name string, o func(i int) order) {
+		t.Helper()
+		var took []time.Duration
+		last := make([][]time.Duration, n)
+		for round := range rounds + 3 {
+			all(func(int) order { return order{Hide: true} })
+			at := time.Now().Add(2 * time.Millisecond).UnixNano()
+			latest := time.Duration(0)
+			for i, a := range all(func(i int) order {
+				o := o(i)
+				o.Rounds, o.Bytes, o.At = 1, bytes, at
+				return o
+			}) {
+				d := time.Duration(a.Ended - at)
+				last[i+1] = append(last[i+1], d)
+				latest = max(latest, d)
+			}
+			if round >= 3 { // the first ones map, and learn rates
+				took = append(took, latest)
+			}
+		}
+		if rounds > 3 {
+			name = fmt.Sprintf("%s of %d MiB, %d GPUs", name, bytes>>20, n)
+			tell(t, name+": p50", float64(percentile(took, .5))/1e3, "us")
+			tell(t, name+": p99", float64(percentile(took, .99))/1e3, "us")
+			for i := 1; i < n; i++ {
+				tell(t, fmt.Sprintf("%s: reader %d, p50", name, i), float64(percentile(last[i], .5))/1e3, "us")
+			}
+		}
+	}
+	measure("from one", func(int) order { return order{Fetch: addresses[:1]} })
+	measure("alone", func(i int) order {
+		if i == 1 {
+			return order{Fetch: addresses[:1]}
+		}
+		return order{}
+	})
+	measure("alone, relayed", func(i int) order {
+		if i == 1 {
+			return order{Fetch: addresses[:1], Relay: true}
+		}
+		return order{}
+	})
+	measure("chain", func(i int) order { return order{Fetch: addresses[i-1 : i], Relay: true, Behind: i > 1} })
+}

@@ -44,7 +44,14 @@ type piece struct {
 	to, from, bytes uint64
 	group           *group
 	object          int
+	// forwarded: somebody is told when it is over, in the order of the pieces; upTo is
+	// then where in the object it ends.
+	forwarded bool
+	upTo      uint64
 }
+
+// large says in which queue it waits. What is forwarded stays in order.
+func (p *piece) large() bool { return p.bytes >= smallBytes || p.forwarded }
 
 // group are the objects of a fetch that are on their way on one lane. All but wake
 // is guarded by lane.mu.
@@ -58,6 +65,8 @@ type group struct {
 	ended, seen []int
 	// open counts the objects with pieces left.
 	open int
+	// arrived are told how far objects have come, as long as nothing went wrong.
+	arrived map[int]func(bytes uint64)
 	// moved is when a piece last ended, or the first began to wait.
 	moved time.Time
 	// wake is told when something ended, or when the group should drive. It has room
@@ -155,7 +164,7 @@ func (l *lane) add(pieces []piece) {
 		if g.left[p.object]++; g.left[p.object] == 1 {
 			g.open++
 		}
-		if p.bytes >= smallBytes {
+		if p.large() {
 			most++
 		}
 	}
@@ -167,12 +176,12 @@ func (l *lane) add(pieces []piece) {
 	case most == 0:
 		q.pieces = append(q.pieces, pieces...)
 	default:
-		for _, p := range pieces {
+		for i := range pieces {
 			kind := small
-			if p.bytes >= smallBytes {
+			if pieces[i].large() {
 				kind = large
 			}
-			l.queues[kind].pieces = append(l.queues[kind].pieces, p)
+			l.queues[kind].pieces = append(l.queues[kind].pieces, pieces[i])
 		}
 	}
 	if len(q.posted) == window && !l.driving {
@@ -306,6 +315,9 @@ func (l *lane) end(p piece, err error, now time.Time) {
 		}
 		g.errs[p.object] = err
 	}
+	if p.forwarded && g.errs[p.object] == nil {
+		g.arrived[p.object](p.upTo)
+	}
 	if g.left[p.object]--; g.left[p.object] == 0 {
 		g.open--
 		g.ended = append(g.ended, p.object)
@@ -387,6 +399,32 @@ func (l *lane) wait(ctx context.Context, g *group, stall time.Duration) (ended [
 	return ended, err
 }
 
+// look is wait without waiting, for a group with one object that gets more and more
+// pieces: it says whether some of them are not over, when the last was, and what went
+// wrong. Who looks sees to it that the lane goes on.
+func (l *lane) look(g *group) (open bool, moved time.Time, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.driving {
+		l.poll(time.Now())
+	}
+	g.ended = g.ended[:0]
+	return g.open > 0, g.moved, g.errs[0]
+}
+
+// forward has somebody told of how far an object has come.
+func (l *lane) forward(g *group, object int, arrived func(bytes uint64)) {
+	if arrived == nil {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if g.arrived == nil {
+		g.arrived = make(map[int]func(bytes uint64))
+	}
+	g.arrived[object] = arrived
+}
+
 // givenUp says why a group should not wait any longer. REQUIRES: mu.
 func (l *lane) givenUp(ctx context.Context, g *group, stall time.Duration) error {
 	if ctx.Err() != nil {
@@ -444,7 +482,7 @@ func (l *lane) pause() {
 	if left < -spinFor {
 		sleep, spin = longest, 0 // late for a reason that the rates do not know
 	}
-	if next == &l.queues[large] && len(next.posted) == window && !l.queuesSmall() {
+	if next == &l.queues[large] && len(next.posted) == window && !l.queuesSmall() && !next.posted[0].pieces[0].forwarded {
 		// What is behind it keeps the link busy.
 		sleep, spin = max(left, 0)+slack, 0
 	}

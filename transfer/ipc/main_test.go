@@ -107,6 +107,12 @@ type order struct {
 	Ref    int
 	Rounds int
 	Bytes  uint64
+
+	// Hide object Ref, which was fetched before. Relay it: others may read it while it
+	// arrives, which is what Behind says of the one that Fetch names. It begins at a time
+	// of the wall clock, in nanoseconds.
+	Hide, Relay, Behind bool
+	At                  int64
 }
 
 // set are objects, numbered from First on, of so many bytes each. Those of 16 MiB
@@ -121,6 +127,8 @@ type answer struct {
 	Export cuda.Export
 	// Seconds and processor time of a fetch.
 	Seconds, CPUSeconds float64
+	// Ended is when, on the wall clock in nanoseconds.
+	Ended int64
 }
 
 func serve(in io.Reader, out io.Writer) error {
@@ -150,6 +158,7 @@ func serve(in io.Reader, out io.Writer) error {
 			return err
 		}
 		objects.ShowOn(b)
+		childBoard = b
 		for _, s := range o.Sets {
 			backing := pattern(s.Bytes)
 			for i := range s.Count {
@@ -182,7 +191,12 @@ func serve(in io.Reader, out io.Writer) error {
 }
 
 // paths of a child, kept between its orders.
-var childPath *ipc.Path
+var (
+	childPath  *ipc.Path
+	childBoard *board.Board
+	// childPlaces are for objects that are fetched again and again.
+	childPlaces *places
+)
 
 func fetchAsChild(d *cuda.Device, slab *cuda.Slab, room *transfertest.Room, o order) (a answer, err error) {
 	if childPath == nil {
@@ -190,12 +204,23 @@ func fetchAsChild(d *cuda.Device, slab *cuda.Slab, room *transfertest.Room, o or
 			return a, err
 		}
 	}
+	if o.Hide {
+		childBoard.Hide(ref(o.Ref))
+		return a, nil
+	}
 	errs := make([]error, len(o.Fetch))
 	sinks := make([]*places, len(o.Fetch))
 	for i := range o.Fetch {
+		if o.At != 0 && childPlaces != nil {
+			sinks[i] = childPlaces
+			continue
+		}
 		if sinks[i], err = newPlaces(room, 1, o.Bytes); err != nil {
 			return a, err
 		}
+		childPlaces = sinks[i]
+	}
+	for time.Now().UnixNano() < o.At { // no sleep ends at a time that is known so well
 	}
 	began, cpu := time.Now(), processorTime()
 	var group sync.WaitGroup
@@ -203,14 +228,58 @@ func fetchAsChild(d *cuda.Device, slab *cuda.Slab, room *transfertest.Room, o or
 		group.Go(func() {
 			for range o.Rounds {
 				if errs[i] == nil {
-					errs[i] = childPath.Fetch(context.Background(), transfer.Peer{Worker: 7, Name: "source", Address: address}, []transfer.Ref{ref(o.Ref)}, sinks[i])
+					errs[i] = fetchOnce(o, transfer.Peer{Worker: 7, Name: "source", Address: address}, sinks[i])
 				}
 			}
 		})
 	}
 	group.Wait()
+	a.Ended = time.Now().UnixNano()
 	a.Seconds, a.CPUSeconds = time.Since(began).Seconds(), (processorTime() - cpu).Seconds()
 	return a, errors.Join(errs...)
+}
+
+func fetchOnce(o order, from transfer.Peer, sink *places) error {
+	var to transfer.Sink = sink
+	if o.Relay {
+		to = &relayed{places: sink, ref: ref(o.Ref)}
+	}
+	get := childPath.Fetch
+	if o.Behind {
+		get = childPath.Follow
+	}
+	err := get(context.Background(), from, []transfer.Ref{ref(o.Ref)}, to)
+	return errors.Join(err, sink.err)
+}
+
+// relayed is a sink that shows on the child's board what arrives.
+type relayed struct {
+	*places
+	ref  transfer.Ref
+	head transfer.Head
+}
+
+func (r *relayed) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
+	r.head = head
+	return r.places.Place(ctx, index, head)
+}
+
+func (r *relayed) Forward(index int) (func(uint64), uint64) {
+	if !childBoard.ShowArriving(r.ref, r.head.Header, []memory.Frame{r.regions[index].Frame}) {
+		return nil, 0
+	}
+	return func(bytes uint64) { childBoard.Arrived(r.ref, bytes) }, 16 << 20
+}
+
+func (r *relayed) Withdraw(int) { childBoard.Hide(r.ref) }
+
+func (r *relayed) Done(index int, err error) {
+	if err == nil {
+		childBoard.Whole(r.ref)
+	} else {
+		childBoard.Hide(r.ref)
+	}
+	r.places.Done(index, err)
 }
 
 // places is a cheap sink: the same places each time.

@@ -51,6 +51,7 @@ var (
 	_ transfer.Path     = (*Path)(nil)
 	_ transfer.Borrower = (*Path)(nil)
 	_ transfer.Rescuer  = (*Path)(nil)
+	_ transfer.Follower = (*Path)(nil)
 )
 
 // New returns a ladder, which closes its rungs.
@@ -207,6 +208,34 @@ func (p *Path) Rescue(ctx context.Context, peer transfer.Peer, incarnation [16]b
 	return err
 }
 
+// Follow is part of transfer.Follower, by the first path that can. Its error matches
+// ErrNoWay if none does. How long it takes says nothing of the path.
+func (p *Path) Follow(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	tried := make([]bool, len(p.config.Rungs))
+	for i, r := range p.config.Rungs {
+		if _, able := r.Path.(transfer.Follower); !able {
+			tried[i] = true
+		}
+	}
+	at, ok := p.choose(peer, tried)
+	if !ok {
+		return fmt.Errorf("behind %s: %w: no path follows: %s", peer, transfer.ErrNoWay, p.story(peer))
+	}
+	rung := &p.config.Rungs[at]
+	end, err := flow.End{Kind: flow.GivenUp}, error(nil)
+	if rung.Suits != nil {
+		err = rung.Suits(ctx, peer)
+	}
+	if err == nil {
+		err = rung.Path.(transfer.Follower).Follow(ctx, peer, refs, sink)
+	}
+	if err != nil {
+		p.judge(ctx, rung, &end, err)
+	}
+	p.ended(peer, at, end)
+	return err
+}
+
 // Fetch is part of transfer.Path.
 func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	f := &fetch{sink: sink, done: make([]bool, len(refs)), places: make([]place, len(refs)), left: len(refs)}
@@ -269,6 +298,7 @@ func (p *Path) try(ctx context.Context, at int, peer transfer.Peer, refs []trans
 	}
 	err := rung.Path.Fetch(limited, peer, some, a)
 	a.stop()
+	a.withdraw()
 	end.Bytes, end.Took = a.bytes, time.Since(a.began)
 	if err != nil && ctx.Err() == nil && limited.Err() != nil {
 		err = fmt.Errorf("%s from %s: %w: %d bytes did not come within %v", rung.Path.Name(), peer, transfer.ErrStalled, a.placed, end.Took.Round(time.Millisecond))
@@ -310,6 +340,8 @@ type attempt struct {
 	placed, bytes uint64
 	// later is why objects are left for the next path.
 	later error
+	// forwarded are those of which others are told how far they have come.
+	forwarded []int
 
 	mu sync.Mutex
 	// timer ends the attempt; nil until the first place. Guarded by mu, for it may
@@ -359,6 +391,36 @@ func same(a, b transfer.Head) bool {
 		}
 	}
 	return true
+}
+
+// Forward is part of transfer.Forwarder.
+func (a *attempt) Forward(index int) (arrived func(bytes uint64), step uint64) {
+	s, ok := a.sink.(transfer.Forwarder)
+	if !ok {
+		return nil, 0
+	}
+	i := a.index[index]
+	if arrived, step = s.Forward(i); arrived != nil {
+		a.forwarded = append(a.forwarded, i)
+	}
+	return arrived, step
+}
+
+// Withdraw is part of transfer.Forwarder.
+func (a *attempt) Withdraw(index int) {
+	if s, ok := a.sink.(transfer.Forwarder); ok {
+		s.Withdraw(a.index[index])
+	}
+}
+
+// withdraw takes back what was told of objects that did not come: the next path writes
+// to the same memory.
+func (a *attempt) withdraw() {
+	for _, i := range a.forwarded {
+		if !a.done[i] {
+			a.sink.(transfer.Forwarder).Withdraw(i)
+		}
+	}
 }
 
 // Done is part of transfer.Sink.

@@ -12,6 +12,12 @@ import (
 type Board interface {
 	// Show lets them find one, if it fits there.
 	Show(ref transfer.Ref, header []byte, frames []memory.Frame) bool
+	// ShowArriving lets them follow one that is being written there, Arrived says how
+	// much of it is in place, over its frames in their order, and Whole that it is
+	// what Show would be said of.
+	ShowArriving(ref transfer.Ref, header []byte, frames []memory.Frame) bool
+	Arrived(ref transfer.Ref, bytes uint64)
+	Whole(ref transfer.Ref) bool
 	// Hide ends that. Those who have found it may be reading.
 	Hide(ref transfer.Ref) bool
 	// Readers looks who may be reading what is hidden by now; nil: nobody. Otherwise
@@ -46,6 +52,35 @@ func (s *Store) show(id ledger.ObjectID) {
 	if ok && o.State == ledger.Sealed && o.InSlab && len(o.Frames) > 0 && s.board.Show(refOf(id), o.Header, o.Frames) {
 		s.ledger.Shown(id)
 	}
+}
+
+// ShowArriving lets readers follow an object that is being built, as far as Arrived says,
+// until it is sealed or Conceal is called; its memory is not built anew, nor given back,
+// before their reads are over. It returns false if the object does not fit there.
+func (s *Store) ShowArriving(id ledger.ObjectID, header []byte) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.board == nil || s.ledger.IsShown(id) {
+		return false
+	}
+	o, ok := s.ledger.Lookup(id)
+	if !ok || o.State != ledger.Building || len(o.Frames) == 0 || !s.board.ShowArriving(refOf(id), header, o.Frames) {
+		return false
+	}
+	s.ledger.Shown(id)
+	return true
+}
+
+// Arrived says how many bytes of such an object are in place, over its frames in their
+// order. It waits for nothing that takes long.
+func (s *Store) Arrived(id ledger.ObjectID, bytes uint64) { s.board.Arrived(refOf(id), bytes) }
+
+// Conceal ends that an object is followed that is not sealed: what was said to be in place
+// is not, or will not be the object.
+func (s *Store) Conceal(id ledger.ObjectID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ledger.Conceal(id)
 }
 
 func refOf(id ledger.ObjectID) transfer.Ref {

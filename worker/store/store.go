@@ -650,7 +650,11 @@ func (s *Store) Seal(id ledger.ObjectID, header []byte) error {
 	case err != nil:
 	case id.Task < temporaryTasks:
 		s.latest[id.Task] = max(s.latest[id.Task], id.Generation)
-		s.show(id)
+		if s.ledger.IsShown(id) {
+			s.board.Whole(refOf(id))
+		} else {
+			s.show(id)
+		}
 	default:
 		// An executor writes to it as long as it is here.
 		err = s.ledger.Pin(id, temporaryPin)

@@ -1,0 +1,88 @@
+package board_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/millrace/millrace/internal/board"
+	"github.com/millrace/millrace/memory"
+)
+
+func follow(tb testing.TB, g board.Glance, task int) (board.Object, board.Watch) {
+	tb.Helper()
+	o, w, ok := g.FindArriving(ref(task), size, &board.Found{})
+	if !ok {
+		tb.Fatalf("object %d is not found", task)
+	}
+	return o, w
+}
+
+func wantProgress(tb testing.TB, w board.Watch, bytes uint64, whole, ok bool) {
+	tb.Helper()
+	if n, is, still := w.Progress(); still != ok || is != whole || ok && !whole && n != bytes {
+		tb.Errorf("%d bytes, whole %v, ok %v; want %d, %v, %v", n, is, still, bytes, whole, ok)
+	}
+}
+
+func TestWhatArrivesIsFollowedUntilItIsWhole(t *testing.T) {
+	b := newBoard(t, 16, 0)
+	_, v := sit(t, b)
+	frames := []memory.Frame{{Offset: 256, Bytes: 1000}, {Offset: 4096, Bytes: 500}}
+	if b.Whole(ref(1)) || !b.ShowArriving(ref(1), []byte("head"), frames) {
+		t.Fatal("it is not shown")
+	}
+	g := look(t, v)
+	defer g.End(0)
+	if _, ok := g.Find(ref(1), size, &board.Found{}); ok {
+		t.Error("what arrives is found as if it were here")
+	}
+	o, w := follow(t, g, 1)
+	if string(o.Header) != "head" || !slices.Equal(o.Frames, frames) {
+		t.Errorf("%+v", o)
+	}
+	wantProgress(t, w, 0, false, true)
+	b.Arrived(ref(1), 700)
+	b.Arrived(ref(1), 300) // nothing is taken back
+	wantProgress(t, w, 700, false, true)
+	if !b.Whole(ref(1)) {
+		t.Error("it is not on the board")
+	}
+	b.Arrived(ref(1), 1500)
+	wantProgress(t, w, 0, true, true)
+	if _, ok := g.Find(ref(1), size, &board.Found{}); !ok {
+		t.Error("what is whole is not found")
+	}
+	_, again := follow(t, g, 1)
+	wantProgress(t, again, 0, true, true)
+}
+
+// A fetch that failed and began anew is another one to its followers, wherever it goes
+// and however far it has come.
+func TestWhatIsHiddenIsNeverWholeForItsFollowers(t *testing.T) {
+	b := newBoard(t, 16, 0)
+	_, v := sit(t, b)
+	frames := []memory.Frame{{Offset: 256, Bytes: 1000}}
+	for name, again := range map[string]func() bool{
+		"hidden":            func() bool { return true },
+		"arriving":          func() bool { return b.ShowArriving(ref(1), nil, frames) },
+		"whole":             func() bool { return b.Show(ref(1), nil, frames) },
+		"another object":    func() bool { return b.Show(ref(2), nil, frames) },
+		"arrived and whole": func() bool { return b.ShowArriving(ref(1), nil, frames) && b.Whole(ref(1)) },
+	} {
+		b.ShowArriving(ref(1), nil, frames)
+		g := look(t, v)
+		_, w := follow(t, g, 1)
+		b.Arrived(ref(1), 1000)
+		b.Hide(ref(1))
+		wantProgress(t, w, 0, false, false)
+		if !again() {
+			t.Fatal(name)
+		}
+		wantProgress(t, w, 0, false, false)
+		b.Hide(ref(1))
+		b.Hide(ref(2))
+		if !g.End(0) {
+			t.Error(name, "it did not hold")
+		}
+	}
+}

@@ -1,0 +1,222 @@
+package ipc
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/internal/board"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/borrow"
+)
+
+const (
+	// forwardBytes is from which size on others can follow an object: what is smaller is
+	// there before they have begun.
+	forwardBytes = 32 << 20
+	// followBytes is how much should have arrived there before it is copied on.
+	followBytes = smallBytes
+	// appearWithin is how long a peer may take to begin: it was told before us.
+	appearWithin = 5 * time.Millisecond
+	// followPoll is how often the peer's progress is looked at, followIdle when it has
+	// stood still for a while.
+	followPoll = turnPoll
+	followIdle = 500 * time.Microsecond
+)
+
+var _ transfer.Follower = (*Path)(nil)
+
+// Follow is part of transfer.Follower: what has arrived in the peer's slab is copied on
+// while the rest is on its way there. Nobody asks the peer, whose board says how far it
+// has come.
+func (p *Path) Follow(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	key := new(fetch)
+	if !p.begin(key, cancel) {
+		return errClosed
+	}
+	defer p.end(key)
+	for i, r := range refs {
+		if err := p.follow(ctx, at, i, r, sink); err != nil {
+			return fmt.Errorf("ipc behind %s: %s: %w", at, r, err)
+		}
+	}
+	return nil
+}
+
+// follow copies one object. Its error ends the fetch; one of the object alone goes to
+// the sink.
+func (p *Path) follow(ctx context.Context, at transfer.Peer, index int, r transfer.Ref, sink transfer.Sink) error {
+	var lent borrow.Lent
+	glance, watch, err := p.appear(ctx, at, r, &lent)
+	if err != nil {
+		return err
+	}
+	if glance == nil {
+		sink.Done(index, fmt.Errorf("%s on %s: %w: it does not arrive there either", r, at, transfer.ErrNotHere))
+		return nil
+	}
+	into, err := sink.Place(ctx, index, lent.Head)
+	if err == nil {
+		err = p.fits(into, lent.Frames)
+	}
+	if err == nil {
+		f := &following{
+			lane: glance.Memory.(*mapping).lane, group: newGroup(1), watch: watch, total: lent.Head.Bytes(), stall: p.config.StallTimeout,
+		}
+		f.cut(p, glance.Memory.(*mapping), into, lent.Frames, forward(sink, index, lent.Head.Bytes()))
+		err = f.run(ctx)
+	}
+	held := glance.End()
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err == nil && !held:
+		return fmt.Errorf("%w: it was not protected", transfer.ErrPeerLost)
+	case err != nil:
+		err = fmt.Errorf("%s behind %s: %w", r, at, err)
+	default:
+		p.config.Received(int(lent.Head.Bytes()))
+	}
+	sink.Done(index, err)
+	return nil
+}
+
+// appear waits for an object to be on the peer's board, and returns nil if it does not
+// come there. Nothing of the peer's is held up meanwhile.
+func (p *Path) appear(ctx context.Context, at transfer.Peer, r transfer.Ref, into *borrow.Lent) (*borrow.Glance, board.Watch, error) {
+	began := time.Now()
+	for {
+		glance, err := p.lenders.Glance(ctx, at, 1)
+		if err != nil || glance == nil {
+			return nil, board.Watch{}, err
+		}
+		if watch, ok := glance.FindArriving(r, into); ok {
+			return glance, watch, nil
+		}
+		glance.End()
+		switch waited := time.Since(began); {
+		case ctx.Err() != nil:
+			return nil, board.Watch{}, context.Cause(ctx)
+		case waited > appearWithin:
+			return nil, board.Watch{}, nil
+		default:
+			nap(min(followPoll+waited/8, followIdle))
+		}
+	}
+}
+
+// forwarding is whom to tell how far an object has come, and how often.
+type forwarding struct {
+	arrived func(bytes uint64)
+	step    uint64
+}
+
+// forward asks a sink for that.
+func forward(sink transfer.Sink, index int, bytes uint64) (f forwarding) {
+	if s, ok := sink.(transfer.Forwarder); ok && bytes >= forwardBytes {
+		f.arrived, f.step = s.Forward(index)
+	}
+	return f
+}
+
+// chunk is how large a piece may be of what is forwarded so.
+func (f forwarding) chunk(most uint64) uint64 {
+	if f.arrived != nil && f.step > 0 {
+		return min(most, f.step)
+	}
+	return most
+}
+
+// following is one object that is copied while it arrives at the peer.
+type following struct {
+	lane  *lane
+	group *group
+	watch board.Watch
+	// pieces are those not submitted, in the order of the object.
+	pieces           []piece
+	submitted, total uint64
+	stall            time.Duration
+}
+
+// cut plans the copies.
+func (f *following) cut(p *Path, m *mapping, into []transfer.Region, frames []memory.Frame, on forwarding) {
+	f.lane.forward(f.group, 0, on.arrived)
+	for i, from := range frames {
+		if n := from.Bytes; n > 0 {
+			f.pieces = split(f.pieces, p.config.Slab.Pointer(into[i].Frame.Offset, n), m.base+from.Offset, n, on.chunk(min(m.chunk, followBytes)), f.group, 0)
+		}
+	}
+	upTo := uint64(0)
+	for i := range f.pieces {
+		upTo += f.pieces[i].bytes
+		f.pieces[i].upTo, f.pieces[i].forwarded = upTo, on.arrived != nil
+	}
+}
+
+// run copies as the peer's progress goes on. When it returns, no copy is under way.
+func (f *following) run(ctx context.Context) error {
+	whole := false
+	var failed error
+	moved, idle := time.Now(), followPoll
+	for {
+		if failed == nil && !whole {
+			n, isWhole, ok := f.watch.Progress()
+			// NB: once it was whole it may leave the peer's slab: what we read is kept for us.
+			if whole = ok && isWhole; whole {
+				n = f.total
+			}
+			if !ok {
+				failed = fmt.Errorf("%w: the peer does not get it any more", transfer.ErrNotHere)
+			} else if f.submit(min(n, f.total)) {
+				moved, idle = time.Now(), followPoll
+			}
+		}
+		open, last, err := f.lane.look(f.group)
+		if last.After(moved) {
+			moved, idle = last, followPoll
+		}
+		if failed == nil {
+			failed = err
+		}
+		if failed == nil && ctx.Err() != nil {
+			failed = context.Cause(ctx)
+		}
+		if quiet := time.Since(moved); failed == nil && quiet > f.stall {
+			failed = fmt.Errorf("%w: nothing has come there or here for %v", transfer.ErrNotHere, quiet.Round(time.Millisecond))
+		}
+		switch {
+		case failed != nil && open:
+			f.lane.cancel(f.group, failed)
+		case failed != nil:
+			return failed
+		case !open && whole && f.submitted == f.total:
+			return nil
+		}
+		nap(idle)
+		if time.Since(moved) > appearWithin {
+			idle = followIdle
+		}
+	}
+}
+
+// submit has copied what has arrived, and says whether that was more than before. Little
+// waits for more, unless there is none.
+func (f *following) submit(arrived uint64) bool {
+	if arrived-min(f.submitted, arrived) < followBytes && arrived < f.total {
+		return false
+	}
+	n := 0
+	for n < len(f.pieces) && f.submitted+f.pieces[n].bytes <= arrived {
+		f.submitted += f.pieces[n].bytes
+		n++
+	}
+	if n == 0 {
+		return false
+	}
+	f.lane.add(f.pieces[:n:n])
+	f.pieces = f.pieces[n:]
+	return true
+}
