@@ -147,17 +147,25 @@ func (l *Loop) assign(effect *sched.Effect) {
 	}
 	for i := range a.Inputs {
 		for _, holder := range a.Inputs[i].Holders {
-			if s.peers.has(uint64(holder)) {
-				continue
-			}
-			s.peers.set(uint64(holder))
-			if peer := l.workers.get(holder); peer != nil {
-				s.building.Peers = append(s.building.Peers, peer.peer())
-			}
+			l.introduce(s, holder)
+		}
+		if relay := a.Inputs[i].Relay; relay != 0 {
+			l.introduce(s, relay)
 		}
 	}
 	s.building.Assign(a)
 	l.dirty.counters(s.worker)
+}
+
+// introduce tells a worker once in a session how to reach another one.
+func (l *Loop) introduce(s *session, to ids.WorkerID) {
+	if s.peers.has(uint64(to)) {
+		return
+	}
+	s.peers.set(uint64(to))
+	if peer := l.workers.get(to); peer != nil {
+		s.building.Peers = append(s.building.Peers, peer.peer())
+	}
 }
 
 // sendFunction sends a function once in a session; again only if the worker says that it lacks it.

@@ -232,6 +232,7 @@ func registrationFrom(r *pb.Registration) front.Registration {
 			Name: r.GetName(), Incarnation: r.GetIncarnation(), Host: r.GetHost(), Slots: r.GetSlots(),
 			Resources: r.GetResources(), MemoryBytes: r.GetMemoryLimitBytes(), Executors: r.GetExecutors(),
 			Awaits:    r.GetAwaits() && r.GetDataAddress() != "",
+			Relays:    r.GetDevice() == pb.DeviceKind_DEVICE_KIND_CUDA,
 			Inventory: convertAll(r.GetInventory(), replicaFrom),
 			Running: convertAll(r.GetRunning(), func(ref *pb.TaskRef) sched.TaskRef {
 				return sched.TaskRef{Task: ids.TaskID(ref.GetTaskId()), Attempt: ids.Attempt(ref.GetAttempt())}

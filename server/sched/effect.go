@@ -98,6 +98,10 @@ type AssignedInput struct {
 	// Pending: it does not exist yet; the attempt of its generation makes it. That was assigned to the target before, or is
 	// at the one holder named.
 	Pending bool
+	// Relay is a worker that was told before to fetch it, where the target should read it while it arrives; 0: none. Relayed:
+	// another worker was told that of the target. See relay.go.
+	Relay   ids.WorkerID
+	Relayed bool
 }
 
 // Update is what a client is told about a task that it holds.

@@ -98,6 +98,8 @@ type WorkerRegistered struct {
 	MemoryBytes uint64
 	// Executors are the op kinds it runs: "native", "python", names of registered executors.
 	Executors []string
+	// Relays: it can read what is arriving at others of its host, and lets them read what is arriving here.
+	Relays bool
 	// Inventory is everything that it holds.
 	Inventory []Replica
 	// Running are the attempts that it still works on.

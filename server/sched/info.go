@@ -43,7 +43,7 @@ func (m *Machine) AssignmentOf(id ids.TaskID, into *Assignment) bool {
 		}
 		a := &inputs[len(inputs)-1]
 		a.Replica = Replica{Task: in, Generation: ids.Attempt(p.attempt), Bytes: p.output}
-		a.Holders, a.Inline = a.Holders[:0], nil
+		a.Holders, a.Inline, a.Relay, a.Relayed = a.Holders[:0], nil, 0, false
 		a.Pending = p.state != TaskSucceeded
 		if a.Pending && p.worker != 0 && p.worker != t.worker {
 			a.Holders = append(a.Holders, m.workers[p.worker-1].id)
@@ -53,6 +53,9 @@ func (m *Machine) AssignmentOf(id ids.TaskID, into *Assignment) bool {
 		}
 		a.Inline = pb.inlineOf(uint64(in & blockMask))
 		a.Holders = m.sources(in, pb, p, target, a.Holders)
+		if len(m.relays) > 0 && a.Inline == nil {
+			a.Relay, a.Relayed = m.relayOf(in, p, target)
+		}
 	}
 	into.Inputs = inputs
 	return true

@@ -78,6 +78,8 @@ type Machine struct {
 	// rescues are by the dead worker, and saving has exactly the tasks in RESCUING.
 	rescues map[ids.WorkerID]*rescue
 	saving  map[ids.TaskID]saving
+	// relays are the chains by object: see relay.
+	relays map[ids.TaskID][]relay
 
 	trouble map[ids.TaskID]*trouble
 	errors  map[ids.TaskID]*TaskError
@@ -120,6 +122,7 @@ func New(c Config) *Machine {
 		workerIndex: make(map[ids.WorkerID]uint32),
 		rates:       make(map[ratePair]rate),
 		rescues:     make(map[ids.WorkerID]*rescue),
+		relays:      make(map[ids.TaskID][]relay),
 		saving:      make(map[ids.TaskID]saving),
 		trouble:     make(map[ids.TaskID]*trouble),
 		errors:      make(map[ids.TaskID]*TaskError),

@@ -540,7 +540,7 @@ func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
 			continue
 		}
 		if _, p := m.at(in); p.state == TaskSucceeded {
-			w.expects(in, p.output)
+			m.expects(in, p, w, t.missing == 0)
 		}
 	}
 	if m.awaiting > 0 && t.unfinished > 0 {

@@ -283,7 +283,7 @@ func (m *Machine) adopt(w *worker, s Stored) {
 	case t.state == TaskSucceeded && t.attempt == generation:
 		if w.objects.add(s.Task) {
 			b.push(&t.replicas, w.slot)
-			w.came(s.Task, t.output)
+			m.came(s.Task, t, w)
 		}
 		return
 	case t.state == TaskRescuing && t.attempt == generation:

@@ -29,6 +29,8 @@ type Config struct {
 	// RescueTimeout is how long objects of a dead worker may take to be copied by those that have its memory mapped, beside
 	// the time that their bytes need. Default 2 s. Negative: they are computed again at once.
 	RescueTimeout time.Duration
+	// RelayBytes is from which size on workers read an object at each other while it arrives. Default 64 MiB.
+	RelayBytes uint64
 }
 
 func (c Config) withDefaults() Config {
@@ -49,6 +51,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.RescueTimeout == 0 {
 		c.RescueTimeout = 2 * time.Second
+	}
+	if c.RelayBytes == 0 {
+		c.RelayBytes = 64 << 20
 	}
 	if c.MaxWorkerDeaths == 0 {
 		c.MaxWorkerDeaths = 3

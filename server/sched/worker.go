@@ -21,6 +21,7 @@ type worker struct {
 	memory      uint64
 	memoryUsed  uint64
 	executors   []string
+	relays      bool
 
 	// queue has the attempts in the order they were sent. Entries are stale unless the task still has that attempt here.
 	queue []TaskRef
@@ -94,7 +95,7 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 	w.state = WorkerStateActive
 	w.slots = max(ev.Slots, 1)
 	w.resources, w.memory = ev.Resources, ev.MemoryBytes
-	w.executors = ev.Executors
+	w.executors, w.relays = ev.Executors, ev.Relays
 	if w.awaits != ev.Awaits {
 		w.awaits = ev.Awaits
 		m.countAwaiting()
@@ -354,7 +355,7 @@ func (m *Machine) depart(b *block, t *task) {
 		edges := b.edgesOf(t)
 		for i := range edges {
 			_, p := m.at(edges[i].input)
-			w.came(edges[i].input, p.output)
+			m.came(edges[i].input, p, w)
 		}
 	}
 	if w.assigned == 0 {
@@ -370,17 +371,22 @@ func (m *Machine) depart(b *block, t *task) {
 	}
 }
 
-// expects notes that the worker will fetch an object.
-func (w *worker) expects(id ids.TaskID, bytes uint64) {
-	if w.coming.add(id) {
-		w.comingBytes += bytes
+// expects notes that the worker will fetch an object, at once or when the attempt is not ahead of its inputs any more.
+func (m *Machine) expects(id ids.TaskID, t *task, w *worker, atOnce bool) {
+	if !w.coming.add(id) {
+		return
+	}
+	w.comingBytes += t.output
+	if atOnce {
+		m.chain(id, t, w)
 	}
 }
 
 // came notes that it has it, or will not fetch it. An object that was made again meanwhile may have another size by now.
-func (w *worker) came(id ids.TaskID, bytes uint64) {
+func (m *Machine) came(id ids.TaskID, t *task, w *worker) {
 	if w.coming.remove(id) {
-		w.comingBytes -= min(bytes, w.comingBytes)
+		w.comingBytes -= min(t.output, w.comingBytes)
+		m.unchain(id, w)
 	}
 	if w.coming.count == 0 {
 		w.comingBytes = 0

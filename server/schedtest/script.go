@@ -18,7 +18,7 @@ import (
 // are checked. Keys are in the namespace of client 1, or the default one.
 //
 //	client id=1 ttl=30s [ns=x] | renew client=1 | close client=1
-//	worker id=1 [slots=1 mem=0 gpu=0 name=n1 host=h1 executors=(native,python) awaits] with lines "holds KEY BYTES [GEN]", "runs KEY [ATTEMPT]"
+//	worker id=1 [slots=1 mem=0 gpu=0 name=n1 host=h1 executors=(native,python) awaits relays] with lines "holds KEY BYTES [GEN]", "runs KEY [ATTEMPT]"
 //	disconnect|drain|lose worker=1 [cause=... survivors=(2,3)] | measured worker=1 bytes=9 | rate from=1 to=2 mb=100 [latency=1ms]
 //	submit [client=1 graph=0 request=r retention=1m] with a line for each task:
 //	    KEY [op=f] [kind=native|python|data|exec] [hold] [args=x] [priority=1] [retries=1] [gpu=1] [slots=2] [bytes=9] [workers=a+b]
@@ -333,6 +333,7 @@ func (s *Script) worker(a args) sched.WorkerRegistered {
 	ev := sched.WorkerRegistered{Worker: id, Name: a.text("name", fmt.Sprint("n", uint32(id))), Host: a.text("host", "h1"),
 		Slots: uint32(a.number("slots", 1)), MemoryBytes: a.number("mem", 0), Executors: a.list("executors")}
 	ev.Awaits = a.d.HasArg("awaits")
+	ev.Relays = a.d.HasArg("relays")
 	if ev.Executors == nil {
 		ev.Executors = []string{"native", "python"}
 	}

@@ -87,7 +87,14 @@ func (s *Script) show(a args) string {
 		}
 		fmt.Fprintf(&b, "%s %s op %s args %q slots %d timeout %s output %d\n", as.Key, as.Attempt, s.M.Op(as.Op).Name, as.Arguments, as.Slots, as.Timeout, as.ExpectedOutputBytes)
 		for _, in := range as.Inputs {
-			fmt.Fprintf(&b, "  %s %s %d bytes from %v inline %q\n", name(s.M, in.Task), in.Generation, in.Bytes, in.Holders, in.Inline)
+			fmt.Fprintf(&b, "  %s %s %d bytes from %v inline %q", name(s.M, in.Task), in.Generation, in.Bytes, in.Holders, in.Inline)
+			if in.Relay != 0 {
+				fmt.Fprintf(&b, " behind %s", in.Relay)
+			}
+			if in.Relayed {
+				b.WriteString(" relayed")
+			}
+			b.WriteByte('\n')
 		}
 	case "worker-info":
 		w, ok := s.M.Worker(ids.WorkerID(number(a.t, a.d, a.first())))

@@ -102,6 +102,10 @@ func newPlan(r *rand.Rand) plan {
 	return p
 }
 
+// relays: workers read objects at each other that are arriving there. It is no draw of its own, so that older seeds stay what
+// they were.
+func (p plan) relays() bool { return p.mapped && p.fixedPorts }
+
 // String lists what makes the seed special.
 func (p plan) String() string {
 	return fmt.Sprintf("chaos %.1fs drop %.4f dup %.4f slow %.4f lateRegister %.2f crash %.1fs stop %.1fs leave %.1fs lose %.1fs clientCrash %.1fs executorDies %.4f noRoom %.3f dupAssign %v keepReports %v fixedPorts %v tight %v long %.2f mapped %v rescueFails %.2f",

@@ -221,7 +221,10 @@ func (p *process) connect() {
 	l.downBroken = func() { p.run(func() { p.disconnected(l) }) }
 	ev := sched.WorkerRegistered{
 		Name: p.host.name, Incarnation: p.incarnation, Host: p.host.name, Slots: p.host.slots, Resources: p.host.resources,
-		MemoryBytes: w.plan.slabBytes, Executors: []string{"native", "python", "simexec"}, Awaits: true,
+		MemoryBytes: w.plan.slabBytes, Executors: []string{"native", "python", "simexec"}, Awaits: true, Relays: w.plan.relays(),
+	}
+	if ev.Relays {
+		ev.Host = "gpus"
 	}
 	for _, o := range p.inventory() {
 		ev.Inventory = append(ev.Inventory, sched.Replica{Task: o.Task, Generation: o.Generation, Bytes: p.size(o)})
@@ -581,7 +584,7 @@ func (p *process) admit(j *job) *lifecycle.Assigned {
 			continue
 		}
 		x := jobInput{object: o}
-		li := lifecycle.Input{Object: lifecycle.Object(o), Bytes: in.Bytes, Holders: in.Holders}
+		li := lifecycle.Input{Object: lifecycle.Object(o), Bytes: in.Bytes, Holders: in.Holders, Relay: in.Relay, Relayed: in.Relayed}
 		if v, here := p.find(o); here {
 			if p.isSmall(o) {
 				x.value, x.known = v, true

@@ -296,7 +296,7 @@ func (p *process) fetch(e lifecycle.StartFetch) {
 			p.after(delay(), func() { end("connection refused") })
 			return
 		}
-		peer.run(func() {
+		lend := func() {
 			parts := peer.lend(p.self, e.Objects)
 			var bytes uint64
 			for i := range parts {
@@ -314,6 +314,12 @@ func (p *process) fetch(e lifecycle.StartFetch) {
 					p.mapped(e.Peer, peer)
 					for i := range parts {
 						p.arrived(e.Fetch, &parts[i])
+						switch {
+						case e.Follow && parts[i].missing:
+							w.counts.missed++
+						case e.Follow:
+							w.counts.followed++
+						}
 					}
 					if lost {
 						end("stream broken")
@@ -321,8 +327,27 @@ func (p *process) fetch(e lifecycle.StartFetch) {
 					end("")
 				})
 			})
+		}
+		peer.run(func() {
+			if e.Follow && !peer.hasAll(e.Objects) {
+				peer.after(relayWait, lend) // what has not come by then is asked for elsewhere
+				return
+			}
+			lend()
 		})
 	})
+}
+
+// relayWait is how long a worker waits for what is arriving at another one.
+const relayWait = 2 * time.Millisecond
+
+func (p *process) hasAll(wants []lifecycle.FetchObject) bool {
+	for _, want := range wants {
+		if _, ok := p.find(object(want.Object)); !ok {
+			return false
+		}
+	}
+	return true
 }
 
 // lend gives leases on objects to a reader.

@@ -108,7 +108,7 @@ func (m inbound) clone() inbound {
 
 func newServer(w *world, checkEvery int) *server {
 	return &server{
-		w: w, m: sched.New(sched.Config{InlineResultBytes: 4 << 10, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8}),
+		w: w, m: sched.New(sched.Config{InlineResultBytes: 4 << 10, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8, RelayBytes: 8 << 10}),
 		byID: make([]*remote, 1), byName: map[string]*remote{}, dead: map[string]bool{}, graves: map[ids.WorkerID]*remote{},
 		leases: map[ids.ClientID]*lease{}, functions: map[ids.FunctionHash]bool{},
 		answered: map[string]ids.GraphID{}, assigned: map[sched.TaskRef]ids.WorkerID{}, checkEvery: checkEvery,
@@ -252,7 +252,11 @@ func (s *server) assign(e *sched.Effect) {
 	for i := range c.Inputs {
 		in := &c.Inputs[i]
 		in.Holders = slices.Clone(in.Holders)
-		for _, h := range in.Holders {
+		known := in.Holders
+		if in.Relay != 0 {
+			known = append([]ids.WorkerID{in.Relay}, known...)
+		}
+		for _, h := range known {
 			if x.peers[h] {
 				continue
 			}

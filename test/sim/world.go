@@ -47,7 +47,7 @@ type world struct {
 // counts are for the summary.
 type counts struct {
 	messages, broken, duplicates, crashes, stops, leaves, executorDeaths, clientCrashes, rescued, awaits, words int
-	runs, tasks                                                                                                 int
+	runs, tasks, followed, missed                                                                               int
 }
 
 // Result is what a run came to.
@@ -94,8 +94,8 @@ func Run(seed uint64, checkEvery int, whole io.Writer) (result Result, err error
 	c := w.counts
 	return Result{
 		Hash: w.trace.hash.Sum64(), Lines: w.trace.lines,
-		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, client crashes %d, rescued %d, awaits %d, words %d",
-			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.clientCrashes, c.rescued, c.awaits, c.words),
+		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, client crashes %d, rescued %d, awaits %d, words %d, followed %d, not there %d",
+			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.clientCrashes, c.rescued, c.awaits, c.words, c.followed, c.missed),
 	}, nil
 }
 

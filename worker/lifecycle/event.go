@@ -167,6 +167,10 @@ type Input struct {
 	Pinned, Away bool
 	// Holders have it, best first, if it is not here.
 	Holders []ids.WorkerID
+	// Relay, if not 0, fetches it too: it is to be read there, while it arrives, before
+	// holders are asked. Relayed: another worker is to read it here, while it arrives.
+	Relay   ids.WorkerID
+	Relayed bool
 }
 
 func (*Assigned) event()      {}
@@ -251,10 +255,12 @@ type (
 	// Unreserve: the reservation is not needed any more, granted or not.
 	Unreserve struct{ Reservation ReservationID }
 	// StartFetch: read objects from a peer into the memory of their reservations,
-	// and answer with InputFetched or FetchFailed for each, then FetchEnded.
+	// and answer with InputFetched or FetchFailed for each, then FetchEnded. Follow: the
+	// peer is fetching them itself, or will be.
 	StartFetch struct {
 		Fetch   FetchID
 		Peer    ids.WorkerID
+		Follow  bool
 		Objects []FetchObject
 	}
 	// PinInput: keep a fetched object for an attempt; in place, if a reservation is
@@ -314,6 +320,8 @@ type (
 type FetchObject struct {
 	Object      Object
 	Reservation ReservationID
+	// Relayed is what Input says.
+	Relayed bool
 }
 
 // Unreachable is an input that did not come, and from whom.

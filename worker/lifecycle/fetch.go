@@ -18,6 +18,9 @@ type wanted struct {
 	bytes  uint64
 	// waiting are exactly the attempts that have it among their missing inputs.
 	waiting []*attempt
+	// relay is to be tried before them, 0 none; relayed is what Input says.
+	relay   ids.WorkerID
+	relayed bool
 	// holders are still to be tried, in this order.
 	holders             []ids.WorkerID
 	failedAt, missingAt []ids.WorkerID
@@ -53,8 +56,11 @@ type reservation struct {
 	objects []*wanted
 }
 
+// peer is a worker to fetch from. One that is followed, because it fetches the objects
+// itself, is another one for that.
 type peer struct {
-	id ids.WorkerID
+	id     ids.WorkerID
+	follow bool
 	// queue is what to fetch next.
 	queue   []*wanted
 	fetches int
@@ -224,12 +230,14 @@ func (m *Machine) queue(w *wanted) {
 		m.unreachable(w)
 		return
 	}
-	id := w.holders[0]
-	w.holders = w.holders[1:]
-	i := slices.IndexFunc(m.peers, func(p *peer) bool { return p.id == id })
+	id, follow := w.relay, w.relay != 0
+	if w.relay = 0; !follow {
+		id, w.holders = w.holders[0], w.holders[1:]
+	}
+	i := slices.IndexFunc(m.peers, func(p *peer) bool { return p.id == id && p.follow == follow })
 	if i < 0 {
 		i = len(m.peers)
-		m.peers = append(m.peers, &peer{id: id})
+		m.peers = append(m.peers, &peer{id: id, follow: follow})
 	}
 	w.peer = m.peers[i]
 	w.peer.queue = append(w.peer.queue, w)
@@ -262,9 +270,9 @@ func (m *Machine) startFetch(p *peer) {
 	m.fetches[f.id] = f
 	objects := make([]FetchObject, len(f.objects))
 	for i, w := range f.objects {
-		objects[i] = FetchObject{Object: w.object, Reservation: w.reservation.id}
+		objects[i] = FetchObject{Object: w.object, Reservation: w.reservation.id, Relayed: w.relayed}
 	}
-	m.do(StartFetch{Fetch: f.id, Peer: p.id, Objects: objects})
+	m.do(StartFetch{Fetch: f.id, Peer: p.id, Follow: p.follow, Objects: objects})
 }
 
 // take removes an object from its fetch, if it is expected there.
@@ -335,6 +343,8 @@ func (m *Machine) onFetchFailed(e FetchFailed) {
 			m.withdraw(a)
 			m.do(Report{Ref: a.ref, Outcome: Failed, Reason: "OUT_OF_MEMORY", Message: e.Message})
 		}
+	case f.peer.follow:
+		// Nobody said that the peer has it.
 	case e.Missing:
 		w.missingAt = append(w.missingAt, f.peer.id)
 	default:
@@ -364,7 +374,9 @@ func (m *Machine) onFetchEnded(e FetchEnded) {
 	var stuck []*wanted
 	for _, w := range failed {
 		w.fetch, w.peer = nil, nil
-		w.failedAt = append(w.failedAt, p.id)
+		if !p.follow {
+			w.failedAt = append(w.failedAt, p.id)
+		}
 		switch {
 		case len(w.waiting) == 0:
 			m.abandon(w)

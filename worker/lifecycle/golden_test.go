@@ -193,7 +193,12 @@ func assign(t *testing.T, f []string) *lifecycle.Assigned {
 				size, holders, _ := strings.Cut(rest, "@")
 				in.Bytes = number(t, size)
 				for h := range strings.SplitSeq(holders, ",") {
-					if h != "" {
+					switch {
+					case h == "relayed":
+						in.Relayed = true
+					case strings.HasPrefix(h, "behind-w"):
+						in.Relay = ids.WorkerID(number(t, strings.TrimPrefix(h, "behind-w")))
+					case h != "":
 						in.Holders = append(in.Holders, ids.WorkerID(number(t, strings.TrimPrefix(h, "w"))))
 					}
 				}
@@ -221,9 +226,16 @@ func describe(e lifecycle.Effect) string {
 	case lifecycle.Unreserve:
 		return fmt.Sprintf("Unreserve %d", e.Reservation)
 	case lifecycle.StartFetch:
-		s := fmt.Sprintf("StartFetch %d from %s:", e.Fetch, e.Peer)
+		from := "from"
+		if e.Follow {
+			from = "behind"
+		}
+		s := fmt.Sprintf("StartFetch %d %s %s:", e.Fetch, from, e.Peer)
 		for _, o := range e.Objects {
 			s += fmt.Sprintf(" %s into %d", o.Object, o.Reservation)
+			if o.Relayed {
+				s += " relayed"
+			}
 		}
 		return s
 	case lifecycle.PinInput:

@@ -311,6 +311,10 @@ func (m *Machine) assigned(e *Assigned) {
 		if w == nil {
 			holders := slices.Clone(in.Holders)
 			w = &wanted{object: in.Object, bytes: in.Bytes, holders: slices.DeleteFunc(holders, func(id ids.WorkerID) bool { return id == m.config.Self })}
+			if in.Relay != m.config.Self {
+				w.relay = in.Relay
+			}
+			w.relayed = in.Relayed
 			if len(holders) != len(w.holders) || len(in.Holders) == 0 {
 				w.missingAt = append(w.missingAt, m.config.Self)
 			}
@@ -320,6 +324,7 @@ func (m *Machine) assigned(e *Assigned) {
 			lost = lost || len(w.holders) == 0
 		} else {
 			w.learn(in.Holders, m.config.Self)
+			w.relayed = w.relayed || in.Relayed
 		}
 		if !slices.Contains(a.missing, w) {
 			w.waiting = append(w.waiting, a)

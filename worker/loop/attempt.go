@@ -182,7 +182,9 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 			}
 			continue
 		}
-		missing := lifecycle.Input{Object: lifecycle.Object(id), Bytes: in.GetBytes()}
+		missing := lifecycle.Input{
+			Object: lifecycle.Object(id), Bytes: in.GetBytes(), Relay: ids.WorkerID(in.GetRelayWorkerId()), Relayed: in.GetRelayed(),
+		}
 		for _, h := range in.GetHolders() {
 			missing.Holders = append(missing.Holders, ids.WorkerID(h))
 		}

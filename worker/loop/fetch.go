@@ -24,9 +24,15 @@ type fetching struct {
 	objects      []lifecycle.FetchObject
 	reservations []ledger.ReservationID
 	heads        []transfer.Head
+	// forwarded are those that other workers can read while they arrive.
+	forwarded []ledger.ObjectID
 }
 
-var _ transfer.Sink = (*fetching)(nil)
+var _ transfer.Forwarder = (*fetching)(nil)
+
+// relayStep is how often those who read an object while it arrives here are told how far
+// it has come: the last of a chain of n is later by so many bytes for each.
+const relayStep = 16 << 20
 
 func (w *Worker) startFetch(e lifecycle.StartFetch) {
 	f := &fetching{worker: w, id: e.Fetch, objects: e.Objects, heads: make([]transfer.Head, len(e.Objects))}
@@ -44,17 +50,54 @@ func (w *Worker) startFetch(e lifecycle.StartFetch) {
 	w.fetching.Add(1)
 	go func() {
 		defer w.fetching.Done()
-		err := w.config.Path.Fetch(ctx, peer, refs, f)
+		err := f.run(ctx, e.Follow, peer, refs)
 		ended := lifecycle.FetchEnded{Fetch: e.Fetch}
 		if err != nil {
 			ended.Message = err.Error()
-			if ctx.Err() == nil {
+			switch {
+			case ctx.Err() != nil:
+			case e.Follow: // a holder is asked now
+				w.log.Info("objects do not come by way of a worker that should get them as well", "peer", peer.String(), "objects", len(refs), "error", err)
+			default:
 				w.log.Warn("fetch failed", "peer", peer.String(), "objects", len(refs), "error", err)
 			}
 		}
 		w.post(ended)
 	}()
 }
+
+// run fetches from a peer, or follows one, and returns when nobody is told of what did
+// not come.
+func (f *fetching) run(ctx context.Context, follow bool, peer transfer.Peer, refs []transfer.Ref) (err error) {
+	path := f.worker.config.Path
+	if behind, able := path.(transfer.Follower); !follow {
+		err = path.Fetch(ctx, peer, refs, f)
+	} else if able {
+		err = behind.Follow(ctx, peer, refs, f)
+	} else {
+		err = fmt.Errorf("behind %s: %w", peer, transfer.ErrNoWay)
+	}
+	for _, id := range f.forwarded {
+		f.worker.config.Store.Conceal(id)
+	}
+	return err
+}
+
+// Forward is part of transfer.Forwarder.
+func (f *fetching) Forward(index int) (arrived func(bytes uint64), step uint64) {
+	id, s := f.object(index), f.worker.config.Store
+	if !s.ShowArriving(id, f.heads[index].Header) {
+		return nil, 0
+	}
+	f.forwarded = append(f.forwarded, id)
+	if f.objects[index].Relayed {
+		step = relayStep
+	}
+	return func(bytes uint64) { s.Arrived(id, bytes) }, step
+}
+
+// Withdraw is part of transfer.Forwarder.
+func (f *fetching) Withdraw(index int) { f.worker.config.Store.Conceal(f.object(index)) }
 
 // Place is part of transfer.Sink. It does not wait, as the memory was set aside,
 // unless the object is larger than was said.
@@ -106,6 +149,7 @@ func (f *fetching) Done(index int, err error) {
 		}
 		err = fmt.Errorf("object %s was dropped while it arrived", id)
 	}
+	s.Conceal(id)
 	f.worker.post(lifecycle.FetchFailed{
 		Fetch: f.id, Object: lifecycle.Object(id), Message: err.Error(),
 		Missing: errors.Is(err, transfer.ErrNotHere), NoRoom: errors.Is(err, errNoRoom),

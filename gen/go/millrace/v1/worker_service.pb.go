@@ -1670,7 +1670,12 @@ type Input struct {
 	// worker drops this one and reports it as TASK_OUTCOME_CANCELLED.
 	// With one, it is made by that worker, which tells when asked. If it ends otherwise, the scheduler cancels this one. If it cannot
 	// be asked, this one is reported as TASK_OUTCOME_INPUT_UNREACHABLE.
-	Pending       bool `protobuf:"varint,6,opt,name=pending,proto3" json:"pending,omitempty"`
+	Pending bool `protobuf:"varint,6,opt,name=pending,proto3" json:"pending,omitempty"`
+	// A worker that fetches it too, or is about to; 0: none. It is best read there, while it arrives. Who cannot, or does not get
+	// it so, asks the holders.
+	RelayWorkerId uint32 `protobuf:"varint,7,opt,name=relay_worker_id,json=relayWorkerId,proto3" json:"relay_worker_id,omitempty"`
+	// Another worker was told to read it from this one, while it arrives here.
+	Relayed       bool `protobuf:"varint,8,opt,name=relayed,proto3" json:"relayed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1743,6 +1748,20 @@ func (x *Input) GetInlineResult() []byte {
 func (x *Input) GetPending() bool {
 	if x != nil {
 		return x.Pending
+	}
+	return false
+}
+
+func (x *Input) GetRelayWorkerId() uint32 {
+	if x != nil {
+		return x.RelayWorkerId
+	}
+	return 0
+}
+
+func (x *Input) GetRelayed() bool {
+	if x != nil {
+		return x.Relayed
 	}
 	return false
 }
@@ -2004,7 +2023,7 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\tresources\x18\f \x03(\v2&.millrace.v1.Assignment.ResourcesEntryR\tresources\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xaf\x01\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"\xf1\x01\n" +
 	"\x05Input\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +
@@ -2013,7 +2032,9 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\x12\x18\n" +
 	"\aholders\x18\x04 \x03(\rR\aholders\x12#\n" +
 	"\rinline_result\x18\x05 \x01(\fR\finlineResult\x12\x18\n" +
-	"\apending\x18\x06 \x01(\bR\apending\"~\n" +
+	"\apending\x18\x06 \x01(\bR\apending\x12&\n" +
+	"\x0frelay_worker_id\x18\a \x01(\rR\rrelayWorkerId\x12\x18\n" +
+	"\arelayed\x18\b \x01(\bR\arelayed\"~\n" +
 	"\x18ReportWorkerDeathRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
 	"\x05death\x18\x02 \x01(\v2\x18.millrace.v1.WorkerDeathR\x05death\x12\x1e\n" +

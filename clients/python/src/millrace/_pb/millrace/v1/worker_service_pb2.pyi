@@ -324,20 +324,24 @@ class Assignment(_message.Message):
     def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., op_id: _Optional[int] = ..., arguments: _Optional[bytes] = ..., inputs: _Optional[_Iterable[_Union[Input, _Mapping]]] = ..., rank: _Optional[int] = ..., timeout_millis: _Optional[int] = ..., key: _Optional[str] = ..., slots: _Optional[int] = ..., expected_output_bytes: _Optional[int] = ..., namespace: _Optional[str] = ..., resources: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Input(_message.Message):
-    __slots__ = ("task_id", "generation", "bytes", "holders", "inline_result", "pending")
+    __slots__ = ("task_id", "generation", "bytes", "holders", "inline_result", "pending", "relay_worker_id", "relayed")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
     INLINE_RESULT_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
+    RELAY_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    RELAYED_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     generation: int
     bytes: int
     holders: _containers.RepeatedScalarFieldContainer[int]
     inline_result: bytes
     pending: bool
-    def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., bytes: _Optional[int] = ..., holders: _Optional[_Iterable[int]] = ..., inline_result: _Optional[bytes] = ..., pending: bool = ...) -> None: ...
+    relay_worker_id: int
+    relayed: bool
+    def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., bytes: _Optional[int] = ..., holders: _Optional[_Iterable[int]] = ..., inline_result: _Optional[bytes] = ..., pending: bool = ..., relay_worker_id: _Optional[int] = ..., relayed: bool = ...) -> None: ...
 
 class ReportWorkerDeathRequest(_message.Message):
     __slots__ = ("name", "death", "restarting")
