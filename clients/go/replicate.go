@@ -12,6 +12,7 @@ var replicateOp = Native("core.replicate")
 
 // Replicate copies the results of tasks to more workers, until n have each of them (all workers if n is 0), and returns when
 // they are there. Each fresh copy serves the next ones, so that a result reaches n workers in the time of about log2 n copies.
+// Workers with GPUs get it all at once: each reads at the one before it what is arriving there.
 func (c *Client) Replicate(ctx context.Context, n int, futures ...*Future) error {
 	if err := WaitAll(ctx, futures...); err != nil {
 		return err
@@ -22,9 +23,11 @@ func (c *Client) Replicate(ctx context.Context, n int, futures ...*Future) error
 	}
 	names := make(map[uint32]string, len(listed))
 	var workers []uint32
+	chained := true
 	for _, w := range listed {
 		names[w.GetWorkerId()] = w.GetName()
 		workers = append(workers, w.GetWorkerId())
+		chained = chained && w.GetDevice() == millracev1.DeviceKind_DEVICE_KIND_CUDA
 	}
 	slices.Sort(workers)
 	if n <= 0 || n > len(workers) {
@@ -43,23 +46,28 @@ func (c *Client) Replicate(ctx context.Context, n int, futures ...*Future) error
 		holders[i] = slices.DeleteFunc(o.GetWorkerIds(), func(w uint32) bool { return names[w] == "" })
 	}
 	for {
-		var copies []*Future
+		// In one submission, so that the scheduler plans for them together.
+		g := c.NewGraph("replicate")
 		for i, f := range futures {
-			// As many at once as there are copies to read from.
-			for left := min(n-len(holders[i]), max(len(holders[i]), 1)); left > 0; left-- {
+			left := n - len(holders[i])
+			if !chained {
+				left = min(left, max(len(holders[i]), 1)) // as many at once as there are copies to read from
+			}
+			for ; left > 0; left-- {
 				at := slices.IndexFunc(workers, func(w uint32) bool { return !slices.Contains(holders[i], w) })
-				done, err := c.Submit(ctx, replicateOp, Args(f), WithWorkers(names[workers[at]]))
-				if err != nil {
-					return err
-				}
-				copies, holders[i] = append(copies, done), append(holders[i], workers[at])
+				g.Add("", replicateOp, Args(f), WithWorkers(names[workers[at]]), Hold())
+				holders[i] = append(holders[i], workers[at])
 			}
 		}
-		if len(copies) == 0 {
+		if g.Len() == 0 {
 			return nil
 		}
-		err := WaitAll(ctx, copies...)
-		c.Release(copies...)
+		copies, err := g.Submit(ctx)
+		if err != nil {
+			return fmt.Errorf("millrace: replicate: %w", err)
+		}
+		err = copies.Wait(ctx)
+		copies.Release()
 		if err != nil {
 			return fmt.Errorf("millrace: replicate: %w", err)
 		}

@@ -43,6 +43,12 @@ var withCUDA = sync.OnceValues(func() (string, error) {
 // the machine's are to be used.
 func startGPUs(t *testing.T, gpus int, args ...string) (*cluster, *cudatest.Fake) {
 	t.Helper()
+	return startGPUsOf(t, gpus, 256<<20, args...)
+}
+
+// startGPUsOf is startGPUs; those that are pretended have so much memory.
+func startGPUsOf(t *testing.T, gpus int, memory uint64, args ...string) (*cluster, *cudatest.Fake) {
+	t.Helper()
 	program, err := withCUDA()
 	if err != nil {
 		t.Fatal(err)
@@ -51,7 +57,7 @@ func startGPUs(t *testing.T, gpus int, args ...string) (*cluster, *cudatest.Fake
 	args = append([]string{"--device", "cuda", "--workers", fmt.Sprint(gpus), "--slots", "2", "--local-directory", t.TempDir()}, args...)
 	var fake *cudatest.Fake
 	if !onRealGPU() {
-		if fake, err = cudatest.Start(gpus, 256<<20); err != nil {
+		if fake, err = cudatest.Start(gpus, memory); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {

@@ -616,6 +616,8 @@ class Client:
     ) -> None:
         """Copies results to more workers, and returns when they are there. Each fresh copy serves the next ones.
 
+        Workers with GPUs get them all at once: each reads at the one before it what is arriving there.
+
         Args:
             futures: what to copy. Waits until they have succeeded.
             n: how many workers shall have each of them. Default: all.
@@ -624,19 +626,26 @@ class Client:
         listed = [futures] if isinstance(futures, Future) else list(futures)
         self.session.flush()
         self.session.wait([f._state for f in listed], None)
-        names = [w.name for w in _matching(self.session.workers(), workers)]
+        found = _matching(self.session.workers(), workers)
+        names = [w.name for w in found]
+        chained = all(w.device == worker_pb2.DEVICE_KIND_CUDA for w in found)
         wanted = len(names) if n is None else min(n, len(names))
         holders = {f.key: set(who) for f, who in zip(listed, self.who_has(listed).values(), strict=True)}
         while True:
             wave: list[tuple[str, str, Future[Any]]] = []
+            specs: list[Spec] = []
             for future in listed:
                 have = holders[future.key]
                 missing = [w for w in names if w not in have][: max(wanted - len(have & set(names)), 0)]
-                for name in missing[: max(len(have), 1)]:
-                    copy = self.submit(NativeOp("core.replicate"), future, workers=name, pure=False)
-                    wave.append((future.key, name, copy))
+                for name in missing if chained else missing[: max(len(have), 1)]:
+                    options = _options(0, 0, name, False, None, None, 1, False)
+                    spec, state = self._spec(NativeOp("core.replicate"), (future,), {}, None, False, options)
+                    specs += [spec] if spec is not None else []
+                    wave.append((future.key, name, Future(self.session, state)))
             if not wave:
                 return
+            # In one submission, so that the scheduler plans for them together.
+            self.session.submit(specs)
             self.session.wait([copy._state for _, _, copy in wave], None)
             for key, name, copy in wave:
                 exception = copy._state.exception()

@@ -1,0 +1,96 @@
+//go:build cgo && linux
+
+package e2e
+
+import (
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// A large object gets to all GPUs of a host in a chain, each reading at the one before it what is arriving there: those in the
+// middle give what they get. It is right everywhere, also if one of them dies meanwhile.
+func TestGPUBroadcastGoesThroughAChain(t *testing.T) {
+	const gpus = 3
+	large, limits := 66<<20, []string{"--device-memory-limit", "200MiB", "--pinned-limit", "32MiB"}
+	if onRealGPU() {
+		large, limits = 256<<20, []string{"--pinned-limit", "1GiB"}
+	}
+	c, _ := startGPUsOf(t, gpus, 1<<30, limits...)
+	client, ctx := c.dial(t), soon(t)
+	workers := func() []*millracev1.Worker {
+		list, err := client.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		slices.SortFunc(list, func(a, b *millracev1.Worker) int { return strings.Compare(a.GetName(), b.GetName()) })
+		return list
+	}
+	all := workers()
+	if len(all) != gpus {
+		t.Fatalf("%d workers", len(all))
+	}
+	sum := func(f *millrace.Future, worker string) int64 {
+		done, err := client.Submit(ctx, millrace.Native("bench.checksum"), millrace.Args(f), millrace.WithWorkers(worker))
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := millrace.Get[int64](ctx, done)
+		if err != nil {
+			t.Fatal(err)
+		}
+		done.Release()
+		return v
+	}
+	broadcast := func(round int, meanwhile func()) {
+		t.Helper()
+		f, err := client.Submit(ctx, millrace.Native("array.random"), millrace.Args([]int{large / 8}, round), millrace.WithWorkers(all[0].GetName()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := sum(f, all[0].GetName())
+		over := make(chan error, 1)
+		go func() { over <- client.Replicate(ctx, gpus, f) }()
+		meanwhile()
+		if err := <-over; err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range all[1:] {
+			if got := sum(f, w.GetName()); got != want {
+				t.Errorf("round %d: the copy on %s has the checksum %d, not %d", round, w.GetName(), got, want)
+			}
+		}
+		f.Release()
+	}
+	// Who is told to read behind somebody that is slow to begin asks a holder: as when memory is mapped for the first time.
+	given := func() (bytes uint64) {
+		for _, w := range workers()[1:] {
+			bytes += w.GetBytesOut()
+		}
+		return bytes
+	}
+	round := 0
+	for ; given() < uint64(large); round++ {
+		broadcast(round, func() {})
+		if round == 200 {
+			t.Fatalf("in %d rounds those in the middle gave %d bytes on", round, given())
+		}
+	}
+	t.Logf("the chain was taken after %d rounds; %d bytes were given on", round, given())
+	for round := range 3 {
+		broadcast(1000+round, func() {
+			time.Sleep(time.Duration(round) * 3 * time.Millisecond) // somewhere on its way
+			if err := syscall.Kill(int(workers()[1].GetPid()), syscall.SIGKILL); err != nil {
+				t.Error(err)
+			}
+		})
+		for back := false; !back; {
+			back = len(workers()) == gpus
+		}
+	}
+}
