@@ -62,20 +62,37 @@ func (m *Machine) spreadFrom(r TaskRef, t *task) {
 		return 1
 	})
 	m.scratch.dependents = next
+	noted := false
 	for _, c := range next {
 		b, ct := m.at(c.task)
 		if ct.state != TaskWaiting || !m.maySpread(b, ct) {
 			continue // it may be there twice
+		}
+		if t.unfinished == 1 && m.mayFollow(b, ct, m.workers[t.worker-1]) {
+			continue // it does so by itself, or waits in tails
 		}
 		w := m.chooseAcross(b, ct)
 		switch {
 		case w == nil:
 		case m.roomAhead(w):
 			m.send(c.task, b, ct, w)
-		default:
+		case !noted:
+			// Once is enough: it is looked at with all its dependents. So an attempt is in one list at most.
 			w.full = append(w.full, r)
+			noted = true
 		}
 	}
+}
+
+// spreadAgain goes on where spreadFrom found no room, once there is a good deal of it: neither workers nor their peers should
+// hear of one task at a time.
+func (m *Machine) spreadAgain(w *worker) {
+	slots := uint64(w.slots)
+	if len(w.full) == 0 || uint64(w.ahead) >= slots+minAhead && (w.queuedMicros >= aheadMicros*slots/2 || w.ahead >= maxAhead/2) {
+		return
+	}
+	m.across = append(m.across, w.full...)
+	w.full = w.full[:0]
 }
 
 // maySpread says whether a waiting task may be assigned ahead of inputs that are made at other workers: it is short, and all

@@ -108,10 +108,6 @@ func (m *Machine) extend(w *worker) {
 	if len(w.tails) == 0 {
 		w.tails = nil
 	}
-	if len(w.full) > 0 && m.roomAhead(w) {
-		m.across = append(m.across, w.full...)
-		w.full = nil
-	}
 }
 
 // caughtUp notes that an input of an attempt that is ahead was made.

@@ -336,9 +336,16 @@ func (k *checker) compare() {
 		}
 	}
 	awaiting := 0
+	full := make(map[TaskRef]bool)
 	for _, w := range m.order {
 		if w.awaits {
 			awaiting++
+		}
+		for _, r := range w.full {
+			if full[r] {
+				k.fail("attempt %v waits twice for room for its dependents, once at %s", r, w.id)
+			}
+			full[r] = true
 		}
 		s := &k.workers[w.slot]
 		if s.assigned != w.assigned || s.running != w.running || s.usedSlots != w.usedSlots || s.ahead != w.ahead || s.queuedMicros != w.queuedMicros || s.retracting != w.retracting {

@@ -81,6 +81,7 @@ func (m *Machine) tasksReported(ev TasksReported) {
 		}
 	}
 	m.extend(w)
+	m.spreadAgain(w)
 }
 
 // holds says whether the worker's replica of the task is known and of that generation.

@@ -35,7 +35,8 @@ type worker struct {
 	queuedMicros  uint64
 	// tails are attempts whose dependent could follow them here once there is room.
 	tails []TaskRef
-	// awaits: see WorkerRegistered. full are attempts anywhere of which a dependent could follow here once there is room.
+	// awaits: see WorkerRegistered. full are attempts anywhere of which a dependent could follow here once there is room; each is in
+	// the list of one worker at most.
 	awaits bool
 	full   []TaskRef
 	// retracting counts retracts under way.
