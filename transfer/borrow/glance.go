@@ -127,6 +127,10 @@ func (g *Glance) take(ref transfer.Ref, o board.Object, into *Lent) bool {
 // Held says whether the bytes of all objects that were found were theirs until now.
 func (g *Glance) Held() bool { return g.slot.Held() }
 
+// Left says whether the connection has ended: whoever is not dead has taken the slots
+// away, and nothing is shown any more that was not.
+func (g *Glance) Left() bool { return g.peer.conn.Err() != nil }
+
 // End ends the glance, once, and says what Held would.
 func (g *Glance) End() bool {
 	c := g.peer

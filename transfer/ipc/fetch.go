@@ -221,20 +221,20 @@ func (f *fetch) place(ctx context.Context, object int, l *borrow.Lent) error {
 		*f.pending = (*f.pending)[:0]
 	}
 	on := forward(f.sink, f.index(object), bytes)
-	f.lane.forward(f.group, object, on.arrived)
-	first, upTo := len(*f.pending), uint64(0)
+	first, chunk, step := len(*f.pending), m.chunk, on.step > 0 && on.step < m.chunk
+	if step {
+		chunk = on.step
+	}
 	for i, from := range l.Frames {
 		if n := from.Bytes; n > 0 {
-			*f.pending = split(*f.pending, slab.Pointer(into[i].Frame.Offset, n), m.base+from.Offset, n, on.chunk(m.chunk), f.group, object)
+			*f.pending = split(*f.pending, slab.Pointer(into[i].Frame.Offset, n), m.base+from.Offset, n, chunk, f.group, object)
 		}
 	}
-	if on.arrived != nil {
-		for i := first; i < len(*f.pending); i++ {
-			p := &(*f.pending)[i]
-			upTo += p.bytes
-			p.upTo, p.forwarded = upTo, true
-		}
+	pieces := (*f.pending)[first:]
+	for i := range pieces {
+		pieces[i].step = step
 	}
+	f.lane.forward(f.group, object, on, pieces)
 	if f.pendingBytes += bytes; f.pendingBytes >= f.enough {
 		f.submit()
 	}

@@ -64,7 +64,7 @@ func (p *Path) follow(ctx context.Context, at transfer.Peer, index int, r transf
 	}
 	if err == nil {
 		f := &following{
-			lane: glance.Memory.(*mapping).lane, group: newGroup(1), watch: watch, total: lent.Head.Bytes(), stall: p.config.StallTimeout,
+			lane: glance.Memory.(*mapping).lane, group: newGroup(1), glance: glance, watch: watch, total: lent.Head.Bytes(), stall: p.config.StallTimeout,
 		}
 		f.cut(p, glance.Memory.(*mapping), into, lent.Frames, forward(sink, index, lent.Head.Bytes()))
 		err = f.run(ctx)
@@ -122,19 +122,12 @@ func forward(sink transfer.Sink, index int, bytes uint64) (f forwarding) {
 	return f
 }
 
-// chunk is how large a piece may be of what is forwarded so.
-func (f forwarding) chunk(most uint64) uint64 {
-	if f.arrived != nil && f.step > 0 {
-		return min(most, f.step)
-	}
-	return most
-}
-
 // following is one object that is copied while it arrives at the peer.
 type following struct {
-	lane  *lane
-	group *group
-	watch board.Watch
+	lane   *lane
+	group  *group
+	glance *borrow.Glance
+	watch  board.Watch
 	// pieces are those not submitted, in the order of the object.
 	pieces           []piece
 	submitted, total uint64
@@ -143,17 +136,19 @@ type following struct {
 
 // cut plans the copies.
 func (f *following) cut(p *Path, m *mapping, into []transfer.Region, frames []memory.Frame, on forwarding) {
-	f.lane.forward(f.group, 0, on.arrived)
+	chunk := min(m.chunk, followBytes)
+	if on.step > 0 {
+		chunk = min(chunk, on.step)
+	}
 	for i, from := range frames {
 		if n := from.Bytes; n > 0 {
-			f.pieces = split(f.pieces, p.config.Slab.Pointer(into[i].Frame.Offset, n), m.base+from.Offset, n, on.chunk(min(m.chunk, followBytes)), f.group, 0)
+			f.pieces = split(f.pieces, p.config.Slab.Pointer(into[i].Frame.Offset, n), m.base+from.Offset, n, chunk, f.group, 0)
 		}
 	}
-	upTo := uint64(0)
 	for i := range f.pieces {
-		upTo += f.pieces[i].bytes
-		f.pieces[i].upTo, f.pieces[i].forwarded = upTo, on.arrived != nil
+		f.pieces[i].step = true
 	}
+	f.lane.forward(f.group, 0, on, f.pieces)
 }
 
 // run copies as the peer's progress goes on. When it returns, no copy is under way.
@@ -163,14 +158,18 @@ func (f *following) run(ctx context.Context) error {
 	moved, idle := time.Now(), followPoll
 	for {
 		if failed == nil && !whole {
+			left := f.glance.Left()
 			n, isWhole, ok := f.watch.Progress()
 			// NB: once it was whole it may leave the peer's slab: what we read is kept for us.
 			if whole = ok && isWhole; whole {
 				n = f.total
 			}
-			if !ok {
+			switch {
+			case !ok:
 				failed = fmt.Errorf("%w: the peer does not get it any more", transfer.ErrNotHere)
-			} else if f.submit(min(n, f.total)) {
+			case left && !whole:
+				failed = fmt.Errorf("%w: the peer went away before it had it", transfer.ErrNotHere)
+			case f.submit(min(n, f.total)):
 				moved, idle = time.Now(), followPoll
 			}
 		}

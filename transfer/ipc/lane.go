@@ -44,14 +44,11 @@ type piece struct {
 	to, from, bytes uint64
 	group           *group
 	object          int
-	// forwarded: somebody is told when it is over, in the order of the pieces; upTo is
-	// then where in the object it ends.
-	forwarded bool
-	upTo      uint64
+	// order counts the pieces of a forwarded object. step: it is smaller than it need
+	// be, so that somebody who waits for it gets it soon.
+	order int
+	step  bool
 }
-
-// large says in which queue it waits. What is forwarded stays in order.
-func (p *piece) large() bool { return p.bytes >= smallBytes || p.forwarded }
 
 // group are the objects of a fetch that are on their way on one lane. All but wake
 // is guarded by lane.mu.
@@ -65,8 +62,8 @@ type group struct {
 	ended, seen []int
 	// open counts the objects with pieces left.
 	open int
-	// arrived are told how far objects have come, as long as nothing went wrong.
-	arrived map[int]func(bytes uint64)
+	// forwarded are the objects of which somebody is told how far they have come.
+	forwarded map[int]*progress
 	// moved is when a piece last ended, or the first began to wait.
 	moved time.Time
 	// wake is told when something ended, or when the group should drive. It has room
@@ -164,7 +161,7 @@ func (l *lane) add(pieces []piece) {
 		if g.left[p.object]++; g.left[p.object] == 1 {
 			g.open++
 		}
-		if p.large() {
+		if p.bytes >= smallBytes {
 			most++
 		}
 	}
@@ -176,12 +173,12 @@ func (l *lane) add(pieces []piece) {
 	case most == 0:
 		q.pieces = append(q.pieces, pieces...)
 	default:
-		for i := range pieces {
+		for _, p := range pieces {
 			kind := small
-			if pieces[i].large() {
+			if p.bytes >= smallBytes {
 				kind = large
 			}
-			l.queues[kind].pieces = append(l.queues[kind].pieces, pieces[i])
+			l.queues[kind].pieces = append(l.queues[kind].pieces, p)
 		}
 	}
 	if len(q.posted) == window && !l.driving {
@@ -296,7 +293,7 @@ func (l *lane) over(p *post, now time.Time, alone bool) bool {
 	if err == nil {
 		err = l.lost
 	}
-	if err == nil && alone {
+	if err == nil && alone && !p.pieces[0].step {
 		l.rates.learn(p, now)
 	}
 	for _, piece := range p.pieces {
@@ -315,8 +312,8 @@ func (l *lane) end(p piece, err error, now time.Time) {
 		}
 		g.errs[p.object] = err
 	}
-	if p.forwarded && g.errs[p.object] == nil {
-		g.arrived[p.object](p.upTo)
+	if f := g.forwarded[p.object]; f != nil && g.errs[p.object] == nil {
+		f.end(p.order)
 	}
 	if g.left[p.object]--; g.left[p.object] == 0 {
 		g.open--
@@ -412,17 +409,45 @@ func (l *lane) look(g *group) (open bool, moved time.Time, err error) {
 	return g.open > 0, g.moved, g.errs[0]
 }
 
-// forward has somebody told of how far an object has come.
-func (l *lane) forward(g *group, object int, arrived func(bytes uint64)) {
-	if arrived == nil {
+// forward has somebody told of how far an object has come, whose pieces are given.
+func (l *lane) forward(g *group, object int, on forwarding, pieces []piece) {
+	if on.arrived == nil {
 		return
+	}
+	f := &progress{arrived: on.arrived, ends: make([]uint64, len(pieces)), over: make([]bool, len(pieces))}
+	at := uint64(0)
+	for i := range pieces {
+		at += pieces[i].bytes
+		f.ends[i], pieces[i].order = at, i
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if g.arrived == nil {
-		g.arrived = make(map[int]func(bytes uint64))
+	if g.forwarded == nil {
+		g.forwarded = make(map[int]*progress)
 	}
-	g.arrived[object] = arrived
+	g.forwarded[object] = f
+}
+
+// progress is how far an object has come.
+type progress struct {
+	arrived func(bytes uint64)
+	// ends are where in the object its pieces end, over those that have come; the first
+	// next of them all have.
+	ends []uint64
+	over []bool
+	next int
+}
+
+// end takes note that a piece has come, and tells if what has come without a gap is more.
+func (p *progress) end(order int) {
+	p.over[order] = true
+	if order != p.next {
+		return
+	}
+	for p.next < len(p.over) && p.over[p.next] {
+		p.next++
+	}
+	p.arrived(p.ends[p.next-1])
 }
 
 // givenUp says why a group should not wait any longer. REQUIRES: mu.
@@ -482,7 +507,7 @@ func (l *lane) pause() {
 	if left < -spinFor {
 		sleep, spin = longest, 0 // late for a reason that the rates do not know
 	}
-	if next == &l.queues[large] && len(next.posted) == window && !l.queuesSmall() && !next.posted[0].pieces[0].forwarded {
+	if next == &l.queues[large] && len(next.posted) == window && !l.queuesSmall() && !next.posted[0].pieces[0].step {
 		// What is behind it keeps the link busy.
 		sleep, spin = max(left, 0)+slack, 0
 	}

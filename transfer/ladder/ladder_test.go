@@ -173,3 +173,93 @@ func TestRefusedRungIsSkippedAndSaysWhy(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// chained is a path that can follow.
+type chained struct {
+	odd
+	follow func(sink transfer.Sink) error
+}
+
+func (c *chained) Follow(_ context.Context, _ transfer.Peer, _ []transfer.Ref, sink transfer.Sink) error {
+	return c.follow(sink)
+}
+
+func TestOnlyPathsThatCanFollowDo(t *testing.T) {
+	f := newFixture()
+	p, o := f.ladder(t, flow.Config{}, nil)
+	if err := p.Follow(t.Context(), f.peer, refs, transfertest.NewSink()); !errors.Is(err, transfer.ErrNoWay) || o.calls > 0 {
+		t.Errorf("no path follows: %v, %d fetches", err, o.calls)
+	}
+	c := &chained{odd: odd{Path: f.network.Path(2), name: "chained"}}
+	p = ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: &odd{name: "first"}}, {Path: c}, {Path: f.network.Path(2)}}})
+	c.follow = func(sink transfer.Sink) error {
+		sink.Done(0, transfer.ErrNotHere)
+		return nil
+	}
+	sink := transfertest.NewSink()
+	if err := p.Follow(t.Context(), f.peer, refs[:1], sink); err != nil {
+		t.Error(err)
+	}
+	if _, _, done, err := sink.Result(0); !done || !errors.Is(err, transfer.ErrNotHere) {
+		t.Errorf("done %v, %v", done, err)
+	}
+	// It is not asked by another path: a holder is asked then.
+	broken := errors.New("broken")
+	c.follow = func(transfer.Sink) error { return broken }
+	if err := p.Follow(t.Context(), f.peer, refs, transfertest.NewSink()); !errors.Is(err, broken) {
+		t.Error(err)
+	}
+	for _, l := range p.Lanes() {
+		if l.Path == "chained" && (l.Succeeded != 0 || l.Failed != 1) {
+			t.Errorf("%+v: how long it takes says nothing, how it fails does", l)
+		}
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// told is a sink that is told how far its objects have come.
+type told struct {
+	*transfertest.Sink
+	come      uint64
+	withdrawn []int
+}
+
+func (s *told) Forward(index int) (func(uint64), uint64) {
+	return func(n uint64) { s.come = n + uint64(index) }, 7
+}
+
+func (s *told) Withdraw(index int) { s.withdrawn = append(s.withdrawn, index) }
+
+// What one path has told is void before the next one writes to the same place.
+func TestWhatWasToldOfAFailedFetchIsWithdrawn(t *testing.T) {
+	f := newFixture()
+	p, _ := f.ladder(t, flow.Config{}, func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+		if err := below.Fetch(ctx, peer, refs[1:], shifted{sink}); err != nil {
+			return err
+		}
+		on := sink.(transfer.Forwarder)
+		for i := range refs {
+			arrived, step := on.Forward(i)
+			if arrived(100); step != 7 {
+				t.Errorf("a step of %d", step)
+			}
+		}
+		return transfer.ErrStalled
+	})
+	s := &told{Sink: transfertest.NewSink()}
+	withdrawn := -1
+	s.PlaceHook = func(_ context.Context, index int, _ transfer.Head) error {
+		if index == 0 {
+			withdrawn = len(s.withdrawn)
+		}
+		return nil
+	}
+	if err := p.Fetch(t.Context(), f.peer, refs, s); err != nil {
+		t.Fatal(err)
+	}
+	if s.come != 101 || withdrawn != 1 || len(s.withdrawn) != 1 || s.withdrawn[0] != 0 {
+		t.Errorf("%d bytes had come; withdrawn were %v, %d of them in time", s.come, s.withdrawn, withdrawn)
+	}
+}

@@ -1,0 +1,125 @@
+package store_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/board"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/ledger"
+)
+
+// arrivals is an object that is being fetched again and again.
+type arrivals struct {
+	*spilling
+	t    *testing.T
+	view *board.View
+	r    ledger.ReservationID
+}
+
+const arrivingBytes = 128 << 10
+
+func newArrivals(t *testing.T) *arrivals {
+	t.Helper()
+	s := newSpilling(t)
+	a := &arrivals{spilling: s, t: t, view: s.sit(t)}
+	var err error
+	if a.r, err = s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: 9}, []uint64{arrivingBytes}, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// begin gets a place for it and lets others follow.
+func (a *arrivals) begin() memory.Frame {
+	a.t.Helper()
+	a.Rebuild(a.r, id(1, 1))
+	frames, err := a.Allocate(a.r, id(1, 1), arrivingBytes)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	if !a.ShowArriving(id(1, 1), []byte("head")) || a.ShowArriving(id(1, 1), []byte("head")) {
+		a.t.Fatal("it is not shown, or twice")
+	}
+	return frames[0]
+}
+
+func (a *arrivals) follow() (board.Glance, board.Watch, bool) {
+	a.t.Helper()
+	g, ok := a.view.Look()
+	if !ok {
+		a.t.Fatal("no slot")
+	}
+	_, w, ok := g.FindArriving(onBoard(1), a.Space().Size(), &board.Found{})
+	return g, w, ok
+}
+
+func TestWhatArrivesIsFollowedUntilItIsSealed(t *testing.T) {
+	a := newArrivals(t)
+	if a.ShowArriving(id(1, 1), nil) {
+		t.Error("what is not being built is shown")
+	}
+	a.begin()
+	g, w, ok := a.follow()
+	if !ok {
+		t.Fatal("it is not found")
+	}
+	a.Arrived(id(1, 1), 100_000)
+	if n, whole, ok := w.Progress(); n != 100_000 || whole || !ok {
+		t.Errorf("%d bytes, whole %v, ok %v", n, whole, ok)
+	}
+	if err := a.Seal(id(1, 1), []byte("head")); err != nil {
+		t.Fatal(err)
+	}
+	a.Conceal(id(1, 1)) // of what is sealed nothing is taken back
+	if _, whole, ok := w.Progress(); !whole || !ok {
+		t.Errorf("sealed, it is whole %v, ok %v", whole, ok)
+	}
+	// It may leave now: who reads it is waited for.
+	a.Release(a.r)
+	a.Drop(id(1, 1))
+	if books, _, _ := a.Stats(); books.HeldBytes < arrivingBytes {
+		t.Errorf("what is read counts as free: %+v", books)
+	}
+	if _, _, ok := w.Progress(); ok || !g.End(0) {
+		t.Error("it is still shown, or was not protected")
+	}
+	a.empties(t)
+}
+
+// Whoever follows a fetch that does not succeed finds that, whatever becomes of the object; and its memory is written by others
+// only when the follower has gone on.
+func TestWhatDoesNotArriveIsNotFollowed(t *testing.T) {
+	a := newArrivals(t)
+	for name, end := range map[string]func(){
+		"it failed":                 func() { a.Conceal(id(1, 1)) },
+		"it began anew":             func() { a.begin() },
+		"it failed and came anyway": func() { a.Conceal(id(1, 1)); a.begin(); a.Arrived(id(1, 1), arrivingBytes) },
+	} {
+		before := a.begin()
+		g, w, ok := a.follow()
+		if !ok {
+			t.Fatal(name, "it is not found")
+		}
+		a.Arrived(id(1, 1), arrivingBytes)
+		end()
+		if _, _, ok := w.Progress(); ok {
+			t.Error(name, "and nobody is told")
+		}
+		if now := a.begin(); now == before {
+			t.Error(name, "and is written where somebody reads")
+		}
+		if !g.End(0) {
+			t.Error(name, "it was not protected")
+		}
+	}
+	g, w, _ := a.follow()
+	a.Release(a.r)
+	if _, _, ok := w.Progress(); ok || !g.End(0) {
+		t.Error("what was given back is still shown, or was not protected")
+	}
+	if _, _, ok := a.follow(); ok {
+		t.Error("what was given back is found")
+	}
+	a.empties(t)
+}
