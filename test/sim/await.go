@@ -137,4 +137,3 @@ func (w *world) wordDelay() time.Duration {
 	}
 	return w.between(10*time.Microsecond, 200*time.Microsecond)
 }
-

@@ -73,7 +73,7 @@ func (p *Path) rawTake(ctx context.Context, address string) *rawConn {
 	}
 	peer.dialing++
 	p.mu.Unlock()
-	conn, err := dialBeside(ctx, rawMagic, address, p.config.Token)
+	conn, err := dialBeside(ctx, new(net.Dialer), rawMagic, address, p.config.Token)
 	var c *rawConn
 	if err == nil {
 		c = &rawConn{Conn: conn, rawReader: rawReader{in: bufio.NewReaderSize(conn, 8<<10), codec: rawframe.NewCodec()}}
@@ -102,11 +102,12 @@ func (p *Path) DialWords(ctx context.Context, address string) (net.Conn, error) 
 	if len(p.config.Token) > math.MaxUint16 {
 		return nil, errBeside
 	}
-	return dialBeside(ctx, wordMagic, address, p.config.Token)
+	// Whoever waits for words sends nothing: that the peer cannot be reached any more is for keep-alives to find out.
+	alive := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 2 * time.Second, Interval: time.Second, Count: 3}}
+	return dialBeside(ctx, &alive, wordMagic, address, p.config.Token)
 }
 
-func dialBeside(ctx context.Context, magic, address, token string) (net.Conn, error) {
-	var dialer net.Dialer
+func dialBeside(ctx context.Context, dialer *net.Dialer, magic, address, token string) (net.Conn, error) {
 	conn, err := dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
 		return nil, err

@@ -240,8 +240,9 @@ type (
 	// with Assigned, which can say now where its inputs are.
 	Admit struct{ Ref Ref }
 	// Await: ask a peer to tell when it has made an object, and answer with Made or
-	// NeverMade. Unawait: nobody waits for it any more.
-	Await   struct{ Awaited }
+	// NeverMade.
+	Await struct{ Awaited }
+	// Unawait: nobody waits for it any more.
 	Unawait struct{ Awaited }
 	// Reserve: set memory aside, all of it or none, and answer with Reserved or
 	// ReserveFailed. Those of the inputs that are here are brought into place in the

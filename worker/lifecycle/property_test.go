@@ -1,6 +1,7 @@
 package lifecycle_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -33,6 +34,10 @@ type world struct {
 	// makers of the attempts that came ahead; published are those that succeeded.
 	makers    map[lifecycle.Ref][]lifecycle.Ref
 	published map[lifecycle.Ref]bool
+	// awaits are the objects of each attempt that came ahead of them; asked are those that are to be told of, told those that were.
+	awaits map[lifecycle.Ref][]lifecycle.Object
+	asked  []lifecycle.Object
+	told   map[lifecycle.Object]bool
 	// admits are to be answered.
 	admits []lifecycle.Ref
 }
@@ -135,7 +140,22 @@ func (w *world) carryOut(e lifecycle.Effect) {
 				t.Fatalf("%s is admitted before %s has succeeded", e.Ref, maker)
 			}
 		}
+		for _, o := range w.awaits[e.Ref] {
+			if !w.told[o] {
+				t.Fatalf("%s is admitted before anybody told of %s", e.Ref, o)
+			}
+		}
 		w.admits = append(w.admits, e.Ref)
+	case lifecycle.Await:
+		if slices.Contains(w.asked, e.Object) {
+			t.Fatalf("%s is awaited twice", e.Object)
+		}
+		w.asked = append(w.asked, e.Object)
+	case lifecycle.Unawait:
+		if !slices.Contains(w.asked, e.Object) {
+			t.Fatalf("%s is awaited no more, and was not", e.Object)
+		}
+		w.asked = slices.DeleteFunc(w.asked, func(o lifecycle.Object) bool { return o == e.Object })
 	case lifecycle.Publish:
 		w.published[e.Ref] = true
 		w.final(e.Ref)
@@ -208,6 +228,11 @@ func (w *world) assign(t *rapid.T, task uint64) {
 			maker := lifecycle.Ref{Task: ids.TaskID(rapid.Uint64Range(1, task-1).Draw(t, "maker")), Attempt: 1}
 			ahead.Makers = append(ahead.Makers, maker)
 		}
+		for _, n := range rapid.SliceOfN(rapid.IntRange(2000, 2003), 0, 3).Draw(t, "awaited") {
+			o := lifecycle.Object{Task: ids.TaskID(n), Generation: 1}
+			ahead.Awaited = append(ahead.Awaited, lifecycle.Awaited{Object: o, Peer: 2})
+			w.awaits[e.Ref] = append(w.awaits[e.Ref], o)
+		}
 		w.makers[e.Ref] = ahead.Makers
 		w.step(ahead)
 		return
@@ -263,6 +288,19 @@ func (w *world) answer(t *rapid.T) bool {
 			}
 			w.step(lifecycle.InputLost{Ref: w.reserver[id], Object: inputs[0]})
 			w.step(lifecycle.Loaded{Reservation: id})
+		})
+	}
+	if len(w.asked) > 0 {
+		kinds = append(kinds, func() {
+			i := rapid.IntRange(0, len(w.asked)-1).Draw(t, "asked")
+			o := w.asked[i]
+			w.asked = slices.Delete(w.asked, i, i+1)
+			if rapid.IntRange(0, 3).Draw(t, "never") == 0 {
+				w.step(lifecycle.NeverMade{Object: o})
+				return
+			}
+			w.told[o] = true
+			w.step(lifecycle.Made{Object: o})
 		})
 	}
 	if len(w.fetches) > 0 {
@@ -324,6 +362,7 @@ func TestEachAttemptIsReportedOnce(t *testing.T) {
 			runs: make(map[lifecycle.Ref]*run), pins: make(map[lifecycle.Ref]map[lifecycle.Object]bool),
 			inputs: make(map[lifecycle.ReservationID][]lifecycle.Object), reserver: make(map[lifecycle.ReservationID]lifecycle.Ref),
 			makers: make(map[lifecycle.Ref][]lifecycle.Ref), published: make(map[lifecycle.Ref]bool),
+			awaits: make(map[lifecycle.Ref][]lifecycle.Object), told: make(map[lifecycle.Object]bool),
 		}
 		w.m = lifecycle.New(lifecycle.Config{Self: 1, Slots: w.slots, Resources: map[string]float64{"gpu": 1}, FetchesPerPeer: 1, Fetches: 2, FetchObjects: 2, LaneDepth: 4})
 		task := uint64(0)
@@ -347,6 +386,8 @@ func TestEachAttemptIsReportedOnce(t *testing.T) {
 				w.step(lifecycle.FetchEnded{Fetch: 999})
 				w.step(lifecycle.Reserved{Reservation: 999})
 				w.step(lifecycle.ReserveFailed{Reservation: 999})
+				w.step(lifecycle.Made{Object: lifecycle.Object{Task: 999, Generation: 1}})
+				w.step(lifecycle.NeverMade{Object: lifecycle.Object{Task: 999, Generation: 1}})
 			default:
 				w.answer(t)
 			}
