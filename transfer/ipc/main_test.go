@@ -248,8 +248,14 @@ func fetchOnce(o order, from transfer.Peer, sink *places) error {
 	if o.Behind {
 		get = childPath.Follow
 	}
-	err := get(context.Background(), from, []transfer.Ref{ref(o.Ref)}, to)
-	return errors.Join(err, sink.err)
+	for {
+		sink.err = nil
+		err := get(context.Background(), from, []transfer.Ref{ref(o.Ref)}, to)
+		if !o.Behind || !errors.Is(sink.err, transfer.ErrNotHere) {
+			return errors.Join(err, sink.err)
+		}
+		// The one before has not begun yet, as when it maps memory or there is load.
+	}
 }
 
 // relayed is a sink that shows on the child's board what arrives.
