@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -55,12 +56,7 @@ func (m *Machine) spreadFrom(r TaskRef, t *task) {
 		}
 		e = link.next
 	}
-	slices.SortFunc(next, func(x, y readyTask) int {
-		if x.rank < y.rank {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(next, func(x, y readyTask) int { return cmp.Or(cmp.Compare(x.rank, y.rank), cmp.Compare(x.task, y.task)) })
 	m.scratch.dependents = next
 	noted := false
 	for _, c := range next {
