@@ -27,11 +27,24 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" || os.Getenv(supervisor.ChildEnv) != "" {
 		os.Exit(Main(os.Args[1:]))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if gpus != nil {
+		if err := gpus.Close(); err != nil && code == 0 {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
 }
 
-// twoGPUs are 256 MiB each, without a GPU; a process can have one driver.
-var twoGPUs = sync.OnceValues(func() (*cudatest.Fake, error) { return cudatest.Start(2, 256<<20) })
+var (
+	gpus *cudatest.Fake // nil until twoGPUs was called
+	// twoGPUs are 256 MiB each, without a GPU; a process can have one driver.
+	twoGPUs = sync.OnceValues(func() (_ *cudatest.Fake, err error) {
+		gpus, err = cudatest.Start(2, 256<<20)
+		return gpus, err
+	})
+)
 
 // patience is how long a test waits for what must happen.
 const patience = 5 * time.Minute
