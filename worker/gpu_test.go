@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -41,21 +40,6 @@ func onGPU(t *testing.T) (f *cudatest.Fake, change func(*worker.Config)) {
 		c.Device, c.CUDALibrary = worker.DeviceCUDA, f.Library
 		c.DeviceMemoryLimit = cuda.Size{Bytes: 16 << 20}
 		c.PinnedLimitBytes = 10 << 20
-	}
-}
-
-func random(seed byte, n int) []byte {
-	b := make([]byte, n)
-	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b) // it never fails
-	return b
-}
-
-// stop ends the worker and waits for it.
-func (w *running) end(t *testing.T) {
-	t.Helper()
-	w.stop()
-	if err := <-w.ended; err != nil {
-		t.Error(err)
 	}
 }
 

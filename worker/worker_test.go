@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"testing"
@@ -79,6 +80,21 @@ func start(t *testing.T, s *workertest.Scheduler, change func(*worker.Config)) *
 	})
 	r.Session = s.Accept(t)
 	return r
+}
+
+func random(seed byte, n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b) // it never fails
+	return b
+}
+
+// end stops the worker and waits for it.
+func (w *running) end(t *testing.T) {
+	t.Helper()
+	w.stop()
+	if err := <-w.ended; err != nil {
+		t.Error(err)
+	}
 }
 
 type testWriter struct{ t *testing.T }
