@@ -65,7 +65,11 @@ func TestDataStaysWithinTwiceTheObject(t *testing.T) {
 		t.Run(client, func(t *testing.T) {
 			out := shared.succeed(t, "bench", "data", "--protocol", "grpc", "--client", client, "--python", python(), "--bytes", "192MiB", "--repetitions", "1", "--json")
 			for _, name := range []string{"client_write_peak_bytes", "client_read_peak_bytes", "worker_peak_bytes"} {
-				if peak, _ := out[name].(float64); peak < size || peak > 2*size {
+				most := 2.0 * size
+				if name == "worker_peak_bytes" {
+					most += size // the object before, if the worker heard late that nobody wants it any more
+				}
+				if peak, _ := out[name].(float64); peak < size || peak > most {
 					t.Errorf("%s is %.0f MiB for an object of %d MiB", name, peak/(1<<20), size>>20)
 				}
 			}
