@@ -58,7 +58,9 @@ func TestWorkerStaysWithinItsBounds(t *testing.T) {
 }
 
 // TestDataStaysWithinTwiceTheObject: neither client nor worker ever holds more than twice an object on its way, code and
-// buffers included, when bytes travel by gRPC. (A mapping of the worker's memory would count for both.) The worker's peak has the pages of its slab: it cannot be below the object's size.
+// buffers included, when bytes travel by gRPC. (A mapping of the worker's memory would count for both.) The worker's peak
+// has the pages of its slab, so it cannot be below the object's size; the object before this one may lie there too, until
+// the worker hears that nobody wants it any more.
 func TestDataStaysWithinTwiceTheObject(t *testing.T) {
 	const size = 192 << 20 // much beside code and buffers, which depend on how busy the machine is
 	for _, client := range []string{"go", "python"} {
@@ -67,7 +69,7 @@ func TestDataStaysWithinTwiceTheObject(t *testing.T) {
 			for _, name := range []string{"client_write_peak_bytes", "client_read_peak_bytes", "worker_peak_bytes"} {
 				most := 2.0 * size
 				if name == "worker_peak_bytes" {
-					most += size // the object before, if the worker heard late that nobody wants it any more
+					most += size
 				}
 				if peak, _ := out[name].(float64); peak < size || peak > most {
 					t.Errorf("%s is %.0f MiB for an object of %d MiB", name, peak/(1<<20), size>>20)
