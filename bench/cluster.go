@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	startTimeout = 30 * time.Second
-	stopTimeout  = 10 * time.Second
+	startTimeout = 2 * time.Minute
+	stopTimeout  = 30 * time.Second
 	pollEvery    = 2 * time.Millisecond
 )
 

@@ -240,8 +240,7 @@ func TestHalfASubmissionLeavesNothingAndARepeatedOneIsAppliedOnce(t *testing.T) 
 func TestFunctionsTravelOnce(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
-	w := c.join(c.conn, registration("w-0"), succeed)
-	w.seen = make(chan *pb.SessionResponse, 100)
+	w := c.joinSeen(c.conn, registration("w-0"), succeed, make(chan *pb.SessionResponse, 100))
 	id := c.open(ctx)
 	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
 	payload := []byte("a pickled function")
@@ -457,7 +456,7 @@ func TestResultsAreReadable(t *testing.T) {
 	}
 	waited := make(chan error, 1)
 	go func() {
-		response, err := c.client.GetResult(ctx, &pb.GetResultRequest{Key: "good", Wait: durationpb.New(20e9)})
+		response, err := c.client.GetResult(ctx, &pb.GetResultRequest{Key: "good", Wait: durationpb.New(patience)})
 		if got := fmt.Sprint(response.GetJson().AsInterface()); err == nil && got != "[[1 2] [3 -1]]" {
 			err = fmt.Errorf("result %s", got)
 		}
@@ -479,9 +478,9 @@ func TestResultsAreReadable(t *testing.T) {
 	if err := <-waited; err != nil {
 		t.Errorf("waiting: %v", err)
 	}
-	_, err = c.client.GetResult(ctx, &pb.GetResultRequest{Key: "bad", Wait: durationpb.New(20e9)})
+	_, err = c.client.GetResult(ctx, &pb.GetResultRequest{Key: "bad", Wait: durationpb.New(patience)})
 	wantReason(t, err, "TASK_FAILED", "no such luck")
-	_, err = c.client.GetResult(ctx, &pb.GetResultRequest{Key: "large", Wait: durationpb.New(20e9)})
+	_, err = c.client.GetResult(ctx, &pb.GetResultRequest{Key: "large", Wait: durationpb.New(patience)})
 	wantReason(t, err, "RESULT_NOT_INLINE", "LocateObjects")
 	task, err := c.client.GetTask(ctx, &pb.GetTaskRequest{Key: "bad", Story: true})
 	if err != nil || task.GetTask().GetError().GetTraceback() != "line 1" || len(task.GetTask().GetStory()) == 0 {
@@ -578,8 +577,7 @@ func TestListsArePaged(t *testing.T) {
 func TestCancelAndRetry(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
-	w := c.join(c.conn, registration("w-0"), never)
-	w.seen = make(chan *pb.SessionResponse, 100)
+	w := c.joinSeen(c.conn, registration("w-0"), never, make(chan *pb.SessionResponse, 100))
 	id := c.open(ctx)
 	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
 	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 2)})

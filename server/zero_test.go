@@ -35,6 +35,8 @@ func start(tb testing.TB, config server.Config, options ...grpc.DialOption) *clu
 			tb.Fatal(err)
 		}
 		config.Listener = listener
+		// In real time a process that stands still for a moment must not lose its workers, which never say anything unasked.
+		config.WorkerLease, config.ReconnectGrace = patience, patience
 	}
 	s, err := server.New(config)
 	if err != nil {
@@ -105,12 +107,18 @@ func registration(name string) *pb.Registration {
 // join starts a worker and returns once it is registered.
 func (c *cluster) join(conn grpc.ClientConnInterface, r *pb.Registration, answer func(*pb.Assignment) *pb.TaskReport) *zero {
 	c.t.Helper()
+	return c.joinSeen(conn, r, answer, nil)
+}
+
+// joinSeen is join of a worker whose messages are also sent to seen, if that is not nil.
+func (c *cluster) joinSeen(conn grpc.ClientConnInterface, r *pb.Registration, answer func(*pb.Assignment) *pb.TaskReport, seen chan *pb.SessionResponse) *zero {
+	c.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	stream, err := pb.NewWorkerServiceClient(conn).Session(ctx)
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	w := &zero{t: c.t, stream: stream, incarnation: r.Incarnation, cancel: cancel, answer: answer, done: make(chan struct{})}
+	w := &zero{t: c.t, stream: stream, incarnation: r.Incarnation, cancel: cancel, answer: answer, seen: seen, done: make(chan struct{})}
 	if err := stream.Send(&pb.SessionRequest{Register: r}); err != nil {
 		c.t.Fatal(err)
 	}
@@ -164,9 +172,12 @@ func (w *zero) run() {
 	}
 }
 
+// patience is how long a test in real time waits for what must happen.
+const patience = 5 * time.Minute
+
 func timeout(tb testing.TB) context.Context {
 	tb.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 120*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	tb.Cleanup(cancel)
 	return ctx
 }

@@ -4,11 +4,12 @@ package worker_test
 
 import (
 	"bytes"
+	"io"
 	"log/slog"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/memory/cuda"
@@ -39,21 +40,6 @@ func onGPU(t *testing.T) (f *cudatest.Fake, change func(*worker.Config)) {
 		c.Device, c.CUDALibrary = worker.DeviceCUDA, f.Library
 		c.DeviceMemoryLimit = cuda.Size{Bytes: 16 << 20}
 		c.PinnedLimitBytes = 10 << 20
-	}
-}
-
-func random(seed byte, n int) []byte {
-	b := make([]byte, n)
-	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b) // it never fails
-	return b
-}
-
-// stop ends the worker and waits for it.
-func (w *running) end(t *testing.T) {
-	t.Helper()
-	w.stop()
-	if err := <-w.ended; err != nil {
-		t.Error(err)
 	}
 }
 
@@ -94,10 +80,20 @@ func TestWorkerOnAGPUSpillsThroughPinnedMemoryToDisk(t *testing.T) {
 	for name, pinned := range map[string]uint64{"pinned and disk": 10 << 20, "disk alone": worker.NoSpill} {
 		t.Run(name, func(t *testing.T) {
 			_, change := onGPU(t)
+			complete := make(chan struct{})
 			w := start(t, workertest.NewScheduler(t), func(c *worker.Config) {
 				change(c)
 				c.PinnedLimitBytes = pinned
+				c.Log = slog.New(slog.NewTextHandler(&listener{to: testWriter{t}, text: "pinned memory is complete", heard: complete}, nil))
 			})
+			if pinned != worker.NoSpill {
+				// Until then results may go straight to disk.
+				select {
+				case <-complete:
+				case <-time.After(workertest.Patience):
+					t.Fatal("the memory is not pinned")
+				}
+			}
 			d := data(t, w.Registration.GetDataAddress())
 			const n, size = 16, 4<<20 - 300
 			for i := range n {
@@ -125,6 +121,21 @@ func TestWorkerOnAGPUSpillsThroughPinnedMemoryToDisk(t *testing.T) {
 			w.end(t)
 		})
 	}
+}
+
+// listener passes a log on, and closes heard at the first message with a text.
+type listener struct {
+	to    io.Writer
+	text  string
+	heard chan struct{}
+	once  sync.Once
+}
+
+func (l *listener) Write(b []byte) (int, error) {
+	if bytes.Contains(b, []byte(l.text)) {
+		l.once.Do(func() { close(l.heard) })
+	}
+	return l.to.Write(b)
 }
 
 func describe(t *testing.T, d millracev1.DataServiceClient) []*millracev1.MemoryTier {

@@ -94,7 +94,7 @@ func TestGPUClientsScatterAndGather(t *testing.T) {
 			w.release(uint64(100+i), 1)
 		}
 	}
-	path := grpcpath.New(grpcpath.Config{StallTimeout: 10 * time.Second, Streams: 4})
+	path := grpcpath.New(grpcpath.Config{StallTimeout: workertest.Patience, Streams: 4})
 	sink := new(heapSink)
 	for range times {
 		begin := time.Now()

@@ -37,7 +37,7 @@ const (
 func lenderAndBorrower(t *testing.T, lenderBytes uint64, segments string) (a, b *running) {
 	t.Helper()
 	s := workertest.NewScheduler(t)
-	a = start(t, s, func(c *worker.Config) { c.MemoryLimitBytes = lenderBytes })
+	a = start(t, s, func(c *worker.Config) { c.MemoryLimitBytes, c.MemoryWait = lenderBytes, shortWait })
 	binary, err := buildEcho()
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +19,6 @@ import (
 func small(c *worker.Config) {
 	c.MemoryLimitBytes = 16 << 20
 	c.SpillLimitBytes = 1 << 30
-	c.MemoryWait = 10 * time.Second
 }
 
 func input(task uint64, bytes int) *millracev1.Input {
@@ -313,9 +313,14 @@ func TestNothingIsLeftAfterTheEnd(t *testing.T) {
 	if err != nil || len(entries) > 0 {
 		t.Errorf("%v, %v", entries, err)
 	}
-	for name, n := range descriptors(t) {
-		if n > before[name] {
-			t.Errorf("%d descriptors of %s are open, %d before", n, name, before[name])
+	for limit := time.Now().Add(workertest.Patience); ; time.Sleep(time.Millisecond) {
+		left := descriptors(t)
+		maps.DeleteFunc(left, func(name string, n int) bool { return n <= before[name] })
+		if len(left) == 0 {
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("these descriptors are open and were not before, or not so many: %v", left)
 		}
 	}
 }

@@ -50,14 +50,17 @@ func TestFullDiskFailsTheSpillNotTheWorker(t *testing.T) {
 	})
 	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) {
 		small(c)
-		c.LocalDirectory, c.MemoryWait = directory, 500*time.Millisecond
+		c.LocalDirectory, c.MemoryWait = directory, 5*time.Second // long enough to write 2 MiB
 	})
 	w.Op(1, native, "bench.bytes")
 	w.Op(2, native, "bench.noop")
 	const bytes = 2 << 20
 	fits, failed := []uint64{}, 0
+	// All that find no room wait for it at the same time.
 	for task := uint64(100); task < 116; task++ {
-		w.Assign(&millracev1.Assignment{TaskId: task, Attempt: 1, OpId: 1, Arguments: workertest.Arguments(bytes, int(task))})
+		w.Assign(&millracev1.Assignment{TaskId: task, Attempt: 1, OpId: 1, Rank: task, Arguments: workertest.Arguments(bytes, int(task))})
+	}
+	for task := uint64(100); task < 116; task++ {
 		r := w.Report(task)
 		if r.GetOutcome() == millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 			fits = append(fits, task)

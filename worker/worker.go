@@ -111,6 +111,12 @@ type Config struct {
 	MemoryWait time.Duration
 	// StallTimeout is how long a fetch waits for the next byte. Default 5 s.
 	StallTimeout time.Duration
+	// BorrowWait is how long a task waits for peers to lend what it could also fetch.
+	// Default 2 s.
+	BorrowWait time.Duration
+	// StopGrace is how long a run that is interrupted may take to end, before its
+	// process is killed. Default 1 s.
+	StopGrace time.Duration
 	// Protocol forces how objects of other workers are fetched: ProtocolBorrow,
 	// ProtocolUCX or ProtocolGRPC. Default: ProtocolAuto, the best that each pair has.
 	Protocol string
@@ -312,7 +318,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 			out += lanes.served()
 			return in + received.Load(), out
 		},
-		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, Log: c.Log, Lifecycle: lifecycle.Config{},
+		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Log: c.Log, Lifecycle: lifecycle.Config{},
 		Ready: func(id ids.WorkerID) { c.ready(id, registration.GetDataAddress()) },
 	})
 	data.Receiver, data.Memory = w.Receiver(), w.DescribeMemory
@@ -416,6 +422,6 @@ func (c Config) executors(scratch string, objects *store.Store, logs *tasklog.Lo
 	return executor.New(executor.Config{
 		Worker: c.Name, Scheduler: c.Scheduler, Commands: commands, Processes: c.Slots, StartAtOnce: start,
 		Env: c.ExecutorEnv, Scratch: scratch, Store: objects, Logs: logs, Done: done, Log: c.Log, MemoryWait: c.MemoryWait,
-		Device: on,
+		StopGrace: c.StopGrace, Device: on,
 	})
 }

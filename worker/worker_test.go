@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"math/rand/v2"
 	"os"
 	"strings"
 	"testing"
@@ -47,13 +48,17 @@ type running struct {
 	stop      context.CancelFunc
 }
 
+// shortWait is the MemoryWait of workers whose tasks are to fail for want of memory.
+const shortWait = 300 * time.Millisecond
+
 // start runs a worker until the test ends or stop is called.
 func start(t *testing.T, s *workertest.Scheduler, change func(*worker.Config)) *running {
 	t.Helper()
 	c := worker.Config{
 		Name: "host-0", Scheduler: s.Address, Slots: 2, MemoryLimitBytes: 64 << 20, PythonCommand: []string{""},
-		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)), MemoryWait: 300 * time.Millisecond, LocalDirectory: t.TempDir(),
-		StallTimeout: 30 * time.Second, // a loaded machine stands still for seconds under the race detector
+		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)), LocalDirectory: t.TempDir(),
+		// A loaded machine stands still for seconds under the race detector.
+		MemoryWait: workertest.Patience, StallTimeout: workertest.Patience, BorrowWait: workertest.Patience, StopGrace: workertest.Patience,
 	}
 	if change != nil {
 		change(&c)
@@ -75,6 +80,21 @@ func start(t *testing.T, s *workertest.Scheduler, change func(*worker.Config)) *
 	})
 	r.Session = s.Accept(t)
 	return r
+}
+
+func random(seed byte, n int) []byte {
+	b := make([]byte, n)
+	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b) // it never fails
+	return b
+}
+
+// end stops the worker and waits for it.
+func (w *running) end(t *testing.T) {
+	t.Helper()
+	w.stop()
+	if err := <-w.ended; err != nil {
+		t.Error(err)
+	}
 }
 
 type testWriter struct{ t *testing.T }
@@ -240,7 +260,7 @@ func TestFailuresNameTheirReason(t *testing.T) {
 		{&millracev1.Assignment{OpId: 2, Arguments: workertest.Arguments("x")}, "INVALID_ARGUMENT", "shape"},
 		{&millracev1.Assignment{OpId: 2, Arguments: []byte{0xff}}, "INVALID_ARGUMENT", "Arguments message"},
 		{&millracev1.Assignment{OpId: 2, Arguments: workertest.Arguments([]any{1 << 30}, 0.5)}, "OUT_OF_MEMORY", "64 MiB"},
-		{&millracev1.Assignment{OpId: 3, Arguments: workertest.Arguments(100.0), TimeoutMillis: 30}, "TIMEOUT", "30ms"},
+		{&millracev1.Assignment{OpId: 3, Arguments: workertest.Arguments(3600.0), TimeoutMillis: 30}, "TIMEOUT", "30ms"},
 		{&millracev1.Assignment{OpId: 4}, "FUNCTION_NOT_FOUND", "nobody"},
 		{&millracev1.Assignment{OpId: 5}, "FUNCTION_NOT_FOUND", "python"},
 		{&millracev1.Assignment{OpId: 9}, "PROTOCOL_VIOLATION", "op 9"},
@@ -259,7 +279,7 @@ func TestFailuresNameTheirReason(t *testing.T) {
 }
 
 func TestMemoryThatNeverFreesFailsNamingTheHolders(t *testing.T) {
-	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.SpillLimitBytes = worker.NoSpill })
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.SpillLimitBytes, c.MemoryWait = worker.NoSpill, shortWait })
 	w.Op(1, native, "array.full")
 	fill := workertest.Arguments([]any{6 << 20}, 0.5) // 48 MiB of 64
 	w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: fill})
@@ -271,7 +291,7 @@ func TestMemoryThatNeverFreesFailsNamingTheHolders(t *testing.T) {
 }
 
 func TestTaskThatWaitsForMemoryRunsWhenItIsFreed(t *testing.T) {
-	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.MemoryWait = workertest.Patience; c.Slots = 1 })
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Slots = 1 })
 	w.Op(1, native, "array.full")
 	w.Op(2, native, "bench.noop")
 	fill := workertest.Arguments([]any{6 << 20}, 0.5)
@@ -289,7 +309,7 @@ func TestTaskThatWaitsForMemoryRunsWhenItIsFreed(t *testing.T) {
 func TestCancelRetractAndStarted(t *testing.T) {
 	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Slots = 1 })
 	w.Op(1, native, "bench.sleep")
-	long := workertest.Arguments(100.0)
+	long := workertest.Arguments(3600.0)
 	w.Assign(
 		&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: long, Rank: 1},
 		&millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 1, Arguments: long, Rank: 2},
@@ -400,7 +420,7 @@ func TestReconnectionBringsInventoryAndRunning(t *testing.T) {
 	w := start(t, workertest.NewScheduler(t), nil)
 	w.Op(1, native, "bench.noop")
 	w.Op(2, native, "bench.sleep")
-	w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 4, OpId: 1}, &millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(100.0)})
+	w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 4, OpId: 1}, &millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(3600.0)})
 	w.Report(1)
 	w.Report(2, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
 	incarnation := w.Registration.GetIncarnation()

@@ -245,7 +245,7 @@ func (c *Client) Close() error {
 	c.futures.failAll(ErrClosed)
 	var err error
 	if id := c.lease.Load(); id != 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		_, err = c.service.CloseClient(ctx, &millracev1.CloseClientRequest{ClientId: id})
 		if status.Code(err) == codes.Unavailable {

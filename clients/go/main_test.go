@@ -51,7 +51,7 @@ func startCluster() (stop func() error, err error) {
 	if err != nil {
 		return nil, errors.Join(err, remove())
 	}
-	up := exec.Command(binary, "up", "--workers", "1", "--memory-limit", "64MiB", "--scheduler-file", file)
+	up := exec.Command(binary, "up", "--workers", "1", "--memory-limit", "64MiB", "--worker-lease", patience.String(), "--scheduler-file", file)
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "MILLRACE_") {
 			up.Env = append(up.Env, v)
@@ -66,7 +66,7 @@ func startCluster() (stop func() error, err error) {
 		err := up.Process.Signal(syscall.SIGTERM)
 		return errors.Join(err, up.Wait(), out.Close(), remove())
 	}
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) {
 		if _, err := os.Stat(file); err == nil {
 			break
 		}

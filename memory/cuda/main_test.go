@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -49,8 +50,12 @@ func TestMain(m *testing.M) {
 		os.Exit(0)
 	}
 	code := m.Run()
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
+	leak := goleak.Find()
+	for limit := time.Now().Add(time.Minute); code == 0 && leak != nil && time.Now().Before(limit); {
+		leak = goleak.Find() // which waits for some of a second
+	}
+	if leak != nil && code == 0 {
+		fmt.Fprintln(os.Stderr, leak)
 		code = 1
 	}
 	if n := cuda.Allocations(); n != 0 && code == 0 {

@@ -13,7 +13,7 @@ import (
 )
 
 // lastWord is how long a session that the scheduler ended may take to send what is left.
-const lastWord = time.Second
+const lastWord = 2 * time.Second
 
 type workerService struct {
 	pb.UnimplementedWorkerServiceServer

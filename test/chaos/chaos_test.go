@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -39,6 +40,8 @@ const (
 	leaves     = 9_500
 	iterations = 4_000
 	fanIn      = 10
+	// patience is for what must happen, on a machine however busy.
+	patience = 5 * time.Minute
 )
 
 // cluster is one `millrace up` of its own.
@@ -106,8 +109,8 @@ func start(t *testing.T, flags ...string) *cluster {
 		if err != nil {
 			t.Fatal(err)
 		}
-	case <-time.After(30 * time.Second):
-		t.Fatal("up was not ready in 30 s")
+	case <-time.After(patience):
+		t.Fatalf("up was not ready in %v", patience)
 	}
 	client, err := millrace.Dial(t.Context(), millrace.WithSchedulerFile(file))
 	if err != nil {
@@ -136,11 +139,14 @@ func (c *cluster) workerPIDs(ctx context.Context) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
-	var pids []int
+	return pidsOf(list), nil
+}
+
+func pidsOf(list []*millracev1.Worker) (pids []int) {
 	for _, w := range list {
 		pids = append(pids, int(w.GetPid()))
 	}
-	return pids, nil
+	return pids
 }
 
 func (c *cluster) active(ctx context.Context) ([]*millracev1.Worker, error) {
@@ -217,6 +223,11 @@ func expected(t *testing.T, round int) int64 {
 	return sum
 }
 
+// atWork says that all workers are there, and that each has done something.
+func atWork(list []*millracev1.Worker) bool {
+	return len(list) == workers && !slices.ContainsFunc(list, func(w *millracev1.Worker) bool { return w.GetFinishedTasks() == 0 })
+}
+
 // TestKillEverySecond is the promise to a platform engineer: workers and executors die, answers do not change, and every
 // death is explained.
 func TestKillEverySecond(t *testing.T) {
@@ -238,10 +249,11 @@ func TestKillEverySecond(t *testing.T) {
 				return
 			case <-tick.C:
 			}
-			pids, err := c.workerPIDs(ctx)
-			if err != nil || len(pids) == 0 {
+			list, err := c.active(ctx)
+			if err != nil || !atWork(list) { // where starting takes seconds, nothing would ever be done
 				continue
 			}
+			pids := pidsOf(list)
 			victim := pids[random.IntN(len(pids))]
 			if syscall.Kill(victim, syscall.SIGKILL) == nil {
 				killed[victim] = "worker"
@@ -267,7 +279,7 @@ func TestKillEverySecond(t *testing.T) {
 		if err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		within, cancel := context.WithTimeout(ctx, 5*time.Minute)
+		within, cancel := context.WithTimeout(ctx, 2*patience)
 		sums, err := millrace.Gather[int64](within, run.Futures()...)
 		cancel()
 		if err != nil {
@@ -287,43 +299,40 @@ func TestKillEverySecond(t *testing.T) {
 // explained checks that every killed worker is listed as killed by SIGKILL, in the API and in the command's output.
 func explained(t *testing.T, c *cluster, killed map[int]string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := c.client.WaitForWorkers(ctx, workers); err != nil {
-		t.Fatal(err)
-	}
 	dead := 0
 	for _, what := range killed {
 		if what == "worker" {
 			dead++
 		}
 	}
-	list, err := c.client.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE, millracev1.WorkerState_WORKER_STATE_LOST)
-	if err != nil {
-		t.Fatal(err)
-	}
-	told := map[int64]bool{}
-	for _, w := range list {
-		for _, d := range w.GetDeaths() {
-			if d.GetSignal() == "SIGKILL" && d.GetCause() != "" {
-				told[d.GetPid()] = true
-			}
-		}
-	}
-	t.Logf("killed %d workers and %d executors; %d worker deaths explained", dead, len(killed)-dead, len(told))
 	if dead == 0 {
 		t.Error("no worker was killed: the graph was too short to test anything")
 	}
-	missing := 0
-	for pid, what := range killed {
-		if what == "worker" && !told[int64(pid)] {
-			missing++
+	c.until(ctx, t, "every death of a worker to be explained", func() bool {
+		list, err := c.client.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE, millracev1.WorkerState_WORKER_STATE_LOST)
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
-	// Sixteen deaths are kept for each name; a long run forgets the oldest.
-	if kept := 16 * workers; missing > 0 && dead <= kept {
-		t.Errorf("%d of %d worker deaths are not explained", missing, dead)
-	}
+		told := map[int64]bool{}
+		for _, w := range list {
+			for _, d := range w.GetDeaths() {
+				if d.GetSignal() == "SIGKILL" && d.GetCause() != "" {
+					told[d.GetPid()] = true
+				}
+			}
+		}
+		missing := 0
+		for pid, what := range killed {
+			if what == "worker" && !told[int64(pid)] {
+				missing++
+			}
+		}
+		// Sixteen deaths are kept for each name; a long run forgets the oldest.
+		return missing == 0 || dead > 16*workers
+	})
+	t.Logf("killed %d workers and %d executors", dead, len(killed)-dead)
 	cmd := exec.CommandContext(ctx, os.Getenv("MILLRACE_BIN"), "get", "workers", "-o", "wide", "--scheduler-file", c.file)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -362,7 +371,7 @@ func TestStoppedWorker(t *testing.T) {
 		close(woken)
 	})
 	defer func() { <-woken }()
-	within, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	within, cancel := context.WithTimeout(ctx, 2*patience)
 	defer cancel()
 	sums, err := millrace.Gather[int64](within, run.Futures()...)
 	if err != nil {
@@ -432,11 +441,11 @@ func TestUpLeavesNothingBehind(t *testing.T) {
 				t.Fatal(err)
 			}
 			_ = c.up.Wait()
-			deadline := time.Now().Add(15 * time.Second)
+			deadline := time.Now().Add(patience)
 			for _, pid := range pids {
 				for alive(pid) {
 					if time.Now().After(deadline) {
-						t.Fatalf("process %d outlived up by 15 s", pid)
+						t.Fatalf("process %d outlived up by %v", pid, patience)
 					}
 					time.Sleep(20 * time.Millisecond) // polling another process: there is nothing to wait on
 				}

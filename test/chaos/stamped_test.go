@@ -113,7 +113,7 @@ func (x *trouble) count(what string) {
 // await notes how long it takes until a worker has a new life.
 func (x *trouble) await(ctx context.Context, name, before string) {
 	began := time.Now()
-	for time.Since(began) < 20*time.Second && ctx.Err() == nil {
+	for time.Since(began) < patience && ctx.Err() == nil {
 		list, err := x.c.active(ctx)
 		if err != nil {
 			return
@@ -129,7 +129,7 @@ func (x *trouble) await(ctx context.Context, name, before string) {
 		time.Sleep(2 * time.Millisecond) // it happens in other processes
 	}
 	if ctx.Err() == nil {
-		x.t.Errorf("worker %s did not come back within 20 s of its kill", name)
+		x.t.Errorf("worker %s did not come back within %v of its kill", name, patience)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestStampedStencil(t *testing.T) {
 		if err != nil {
 			t.Fatalf("round %d: %v", round, err)
 		}
-		within, stop := context.WithTimeout(t.Context(), 3*time.Minute)
+		within, stop := context.WithTimeout(t.Context(), 2*patience)
 		for _, f := range run.Futures() {
 			if err := f.Wait(within); err != nil {
 				t.Fatalf("round %d: %s: %v", round, f.Key(), err)
@@ -177,11 +177,11 @@ func TestStampedStencil(t *testing.T) {
 	nothingLeft(t, c)
 }
 
-// nothingLeft waits until no worker has a byte in its slab and the directories of those that were killed are gone, and
-// checks the disk.
+// nothingLeft waits until no worker has a byte in its slab, or more than little on its disk, and the directories of those
+// that were killed are gone.
 func nothingLeft(t *testing.T, c *cluster) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := c.client.WaitForWorkers(ctx, workers); err != nil {
 		t.Fatal(err)
@@ -197,27 +197,25 @@ func nothingLeft(t *testing.T, c *cluster) {
 			rows += fmt.Sprintf(" %s: %d bytes, %d objects, %d tasks;", w.GetName(), w.GetMemoryUsedBytes(), w.GetObjects(), w.GetAssignedTasks())
 		}
 		directories := entries(t, c.disk)
-		if used == 0 && len(list) == workers && len(directories) == workers {
-			break
+		bytes := int64(0)
+		err = filepath.Walk(c.disk, func(_ string, info os.FileInfo, err error) error {
+			if err == nil && info.Mode().IsRegular() {
+				bytes += diskBytes(info)
+			}
+			return nil // what vanishes meanwhile is none of ours
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if used == 0 && bytes <= 1<<20 && len(list) == workers && len(directories) == workers {
+			return
 		}
 		select {
 		case <-ctx.Done():
-			t.Fatalf("30 s after everything was released slabs should be empty, and there should be a directory for each worker:%s %v", rows, directories)
+			t.Fatalf("%v after everything was released slabs and files should be empty, and there should be a directory for each worker:%s %v, %d bytes in files",
+				patience, rows, directories, bytes)
 		case <-time.After(100 * time.Millisecond):
 		}
-	}
-	bytes := int64(0)
-	err := filepath.Walk(c.disk, func(_ string, info os.FileInfo, err error) error {
-		if err == nil && info.Mode().IsRegular() {
-			bytes += diskBytes(info)
-		}
-		return nil // what vanishes meanwhile is none of ours
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if bytes > 1<<20 {
-		t.Errorf("%d bytes are left in %s after everything was released", bytes, c.disk)
 	}
 }
 

@@ -2,12 +2,10 @@ package e2e
 
 import (
 	"bytes"
-	"context"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	millrace "github.com/millrace/millrace/clients/go"
 )
@@ -25,9 +23,7 @@ func TestExamplesEndWithOK(t *testing.T) {
 		"kmeans": {kmeans, "-points", "8000", "-clusters", "8", "-dimensions", "4", "-iterations", "4", "-chunks", "3", "-repetitions", "1"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-			defer cancel()
-			cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+			cmd := exec.CommandContext(soon(t), command[0], command[1:]...)
 			cmd.Env = environment(millrace.EnvSchedulerFile + "=" + shared.file)
 			var out, progress bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &out, &progress

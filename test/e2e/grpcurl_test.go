@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -32,7 +33,7 @@ func grpcurlPath(t *testing.T) string {
 // grpcurl runs it without any .proto file, and returns what it wrote.
 func grpcurl(t *testing.T, data string, args ...string) string {
 	t.Helper()
-	all := []string{"-plaintext", "-max-time", "60", "-H", "authorization: Bearer " + shared.Token}
+	all := []string{"-plaintext", "-max-time", fmt.Sprint(patience.Seconds()), "-H", "authorization: Bearer " + shared.Token}
 	if data != "" {
 		all = append(all, "-d", data)
 	}
@@ -70,11 +71,11 @@ func TestGrpcurl(t *testing.T) {
 	if ids, _ := submitted["taskIds"].([]any); len(ids) != 3 || graph == "" {
 		t.Fatalf("SubmitBatch: %v", submitted)
 	}
-	result := rpc(t, "GetResult", `{"key": "s", "namespace": "TestGrpcurl", "wait": "30s"}`)
+	result := rpc(t, "GetResult", `{"key": "s", "namespace": "TestGrpcurl", "wait": "300s"}`)
 	if got := result["json"]; got != 55.0 {
 		t.Errorf("sum of squares: %v", result)
 	}
-	result = rpc(t, "GetResult", `{"key": "m", "namespace": "TestGrpcurl", "wait": "30s"}`)
+	result = rpc(t, "GetResult", `{"key": "m", "namespace": "TestGrpcurl", "wait": "300s"}`)
 	if got, _ := result["json"].([]any); !slices.Equal(got, []any{0.0, 1.0, 4.0, 9.0, 16.0, 25.0}) {
 		t.Errorf("squares: %v", result)
 	}

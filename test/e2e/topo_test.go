@@ -3,7 +3,6 @@ package e2e
 import (
 	"strings"
 	"testing"
-	"time"
 
 	millrace "github.com/millrace/millrace/clients/go"
 )
@@ -37,7 +36,7 @@ func TestTopoTellsPathsRatesAndReasons(t *testing.T) {
 				}
 			}
 			var pairs []any
-			within(t, 10*time.Second, "topo does not show the pair", func() bool {
+			within(t, "topo does not show the pair", func() bool {
 				pairs, _ = up.succeed(t, "topo", "--json", "--probe=false")["pairs"].([]any)
 				return len(pairs) > 0
 			})
@@ -48,7 +47,7 @@ func TestTopoTellsPathsRatesAndReasons(t *testing.T) {
 				t.Errorf("%v", pairs)
 			}
 			// The other direction is probed.
-			within(t, 10*time.Second, "topo does not show every pair", func() bool {
+			within(t, "topo does not show every pair", func() bool {
 				all, _ := up.succeed(t, "topo", "--json")["pairs"].([]any)
 				return len(all) == 2
 			})

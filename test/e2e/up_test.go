@@ -41,7 +41,7 @@ func TestUpLeavesNothingBehind(t *testing.T) {
 			if err := c.stop(signal); err != nil {
 				t.Fatal(err)
 			}
-			within(t, 10*time.Second, fmt.Sprintf("all of %v gone", names), func() bool {
+			within(t, fmt.Sprintf("all of %v gone", names), func() bool {
 				for pid, name := range names {
 					// NB: a number that somebody else has by now has another command line.
 					if line := commandLine(pid); line != "" && line == name {
@@ -79,7 +79,7 @@ func TestShutdownByAClientEndsUp(t *testing.T) {
 	}
 	select {
 	case <-c.ended:
-	case <-time.After(20 * time.Second):
+	case <-time.After(patience):
 		t.Fatal("up goes on after Shutdown")
 	}
 }

@@ -92,9 +92,8 @@ func TestDiskCannotBeRead(t *testing.T) {
 	if now := c.must("w1-0"); now.GetIncarnation() != before.GetIncarnation() {
 		t.Error("it died of it")
 	}
-	if said := c.log.String(); !strings.Contains(said, "input/output error") || !strings.Contains(said, "spilled object is lost") {
-		t.Error("nothing was said of it")
-	}
+	c.says("input/output error")
+	c.says("spilled object is lost")
 }
 
 // TestDiskCannotBeWritten: what has no room fails and says why; what is there stays.
@@ -143,9 +142,8 @@ func TestCorruptedSpillFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	readAll(c, 1000, kept)
-	if said := c.log.String(); !strings.Contains(said, "spilled object is lost") || !strings.Contains(said, "checksum") {
-		t.Error("nothing was said of it")
-	}
+	c.says("spilled object is lost")
+	c.says("checksum")
 }
 
 // faulty says what fails of a disk.

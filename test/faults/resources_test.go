@@ -3,6 +3,7 @@ package faults
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -62,8 +63,8 @@ func TestOutOfFileDescriptors(t *testing.T) {
 				restore := exhaust(t, w)
 				c.check(c.stamp(1, 32, kept, onlyReader))
 				restore()
-				if said := c.log.String(); who == "reader" && !strings.Contains(said, "too many open files") {
-					t.Error("it does not say why it could not read")
+				if who == "reader" {
+					c.says("too many open files") // why it could not read
 				}
 				if now := c.must(who + "-0"); now.GetIncarnation() != w.GetIncarnation() {
 					t.Errorf("%s died of it", who)
@@ -79,18 +80,23 @@ func TestOutOfFileDescriptors(t *testing.T) {
 func exhaust(t *testing.T, w *millracev1.Worker) (restore func()) {
 	t.Helper()
 	pid := int(w.GetPid())
-	open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	taken := make(map[string]bool)
-	for _, fd := range open {
-		taken[fd.Name()] = true
-	}
-	// The next one would be the lowest that is free; those above it stay open.
-	next := 0
-	for taken[strconv.Itoa(next)] {
-		next++
+	// The next one would be the lowest that is free; those above it stay open. Some are open for a moment only.
+	next := math.MaxInt
+	for range 50 {
+		open, err := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken := make(map[string]bool)
+		for _, fd := range open {
+			taken[fd.Name()] = true
+		}
+		free := 0
+		for taken[strconv.Itoa(free)] {
+			free++
+		}
+		next = min(next, free)
+		time.Sleep(2 * time.Millisecond) // for those to be closed
 	}
 	var before unix.Rlimit
 	if err := unix.Prlimit(pid, unix.RLIMIT_NOFILE, nil, &before); err != nil {
@@ -115,7 +121,8 @@ func TestLargerThanTheSlab(t *testing.T) {
 		t.Helper()
 		began := time.Now()
 		err := o.future.Wait(c.soon())
-		if took := time.Since(began); !errors.Is(err, how) || !strings.Contains(err.Error(), why) || took > 5*time.Second {
+		// Tasks wait 30 s for memory, if that is what they wait for.
+		if took := time.Since(began); !errors.Is(err, how) || !strings.Contains(err.Error(), why) || took > 25*time.Second {
 			t.Errorf("after %v: %v", took, err)
 		}
 	}

@@ -100,8 +100,8 @@ func TestLeaseExpiresWhileTheReaderIsStopped(t *testing.T) {
 		wake := c.stopped(reader.GetPid(), "the reader", *pause)
 		began := time.Now()
 		// For this there is room only where the others lie, all of them. A lease over UCX, which is not renewed, may last as
-		// long as a task waits for memory, so that it may take a second try.
-		huge := c.stamp(200, moved()/8*9, nil, onlySource, millrace.WithRetries(1))
+		// long as a task waits for memory, so that it may take more tries.
+		huge := c.stamp(200, moved()/8*9, nil, onlySource, millrace.WithRetries(5))
 		c.wait(huge)
 		t.Logf("the source has its memory back after %v", time.Since(began).Round(time.Millisecond))
 		wake()

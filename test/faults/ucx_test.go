@@ -53,13 +53,7 @@ func TestUnusableUCX(t *testing.T) {
 			kept := c.stamps(100, moved()/16, onlySource)
 			c.check(c.stamp(1, 32, kept[:8], onlyReader))
 			c.check(c.stamp(2, 32, kept, onlyReader))
-			var lines []string
-			for line := range strings.Lines(c.log.String()) {
-				if strings.HasPrefix(line, "[reader-0]") && strings.Contains(line, "gRPC") {
-					lines = append(lines, line)
-				}
-			}
-			if len(lines) != 1 || !strings.Contains(lines[0], x.why) {
+			if lines := c.says("[reader-0]", "gRPC"); len(lines) != 1 || !strings.Contains(lines[0], x.why) {
 				t.Errorf("lines that say so, with %q:\n%s", x.why, strings.Join(lines, ""))
 			}
 		})
@@ -116,10 +110,8 @@ func TestAnotherVersionOfUCX(t *testing.T) {
 			kept := c.stamps(100, moved()/16, onlySource)
 			read := c.stamp(1, 32, kept, onlyReader)
 			c.check(read)
-			said := c.log.String()
-			if !strings.Contains(said, "ucx 1.18.1") || !strings.Contains(said, "ucx 1.19.0") {
-				t.Error("the workers do not have two versions of UCX")
-			}
+			c.says("ucx 1.18.1")
+			c.says("ucx 1.19.0")
 			if w := c.must("source-0"); len(w.GetDeaths()) > 0 {
 				t.Errorf("it died: %v", w.GetDeaths())
 			}

@@ -27,7 +27,7 @@ import (
 const (
 	token = "rdma"
 	// deadline is by when whatever is asked of a cluster must have come to an end. Emulated nodes are slow.
-	deadline = 90 * time.Second
+	deadline = 5 * time.Minute
 	// pieces of pieceBytes are on their way when something dies.
 	pieces     = 24
 	pieceBytes = 6 << 20

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"syscall"
@@ -22,7 +23,7 @@ const readEnv = "MILLRACE_TEST_READ_AT"
 
 // readUntilKilled glances at the object, says so, and never ends.
 func readUntilKilled(address string) {
-	path := borrow.New(borrow.Config{Worker: func() ids.WorkerID { return 2 }})
+	path := borrow.New(borrow.Config{Worker: func() ids.WorkerID { return 2 }, StallTimeout: transfertest.Patience})
 	g, err := path.Glance(context.Background(), transfer.Peer{Worker: 1, Name: "parent", Address: address}, 1)
 	if err != nil {
 		panic(err)
@@ -143,7 +144,7 @@ func TestAKilledReaderDelaysNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	said := make([]byte, len("found true"))
-	if _, err := out.Read(said); err != nil || string(said) != "found true" {
+	if _, err := io.ReadFull(out, said); err != nil || string(said) != "found true" {
 		t.Errorf("%q, %v", said, err)
 	}
 	now := time.Now()

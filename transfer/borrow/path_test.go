@@ -2,6 +2,7 @@ package borrow_test
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -28,7 +29,7 @@ func TestMain(m *testing.M) {
 	if address := os.Getenv(readEnv); address != "" {
 		readUntilKilled(address)
 	}
-	goleak.VerifyTestMain(m)
+	goleak.VerifyTestMain(transfertest.Goroutines{M: m})
 }
 
 // slabbed moves the objects of a source into a slab as they are leased.
@@ -89,7 +90,7 @@ func serve(tb testing.TB, source transfer.Source, c borrow.ServerConfig) (transf
 
 func listen(tb testing.TB, c borrow.ServerConfig) (transfer.Peer, func()) {
 	tb.Helper()
-	peer := transfer.Peer{Worker: 1, Name: "peer", Address: fmt.Sprintf("test-%s-%d", tb.Name(), served.Add(1))}
+	peer := transfer.Peer{Worker: 1, Name: "peer", Address: fmt.Sprintf("test-%d-%d", os.Getpid(), served.Add(1))}
 	server, err := borrow.Listen(peer.Address, c)
 	if err != nil {
 		tb.Fatal(err)
@@ -103,8 +104,11 @@ func listen(tb testing.TB, c borrow.ServerConfig) (transfer.Peer, func()) {
 	return peer, end
 }
 
+// open makes a path that waits, and whose leases last, as long as a busy machine may
+// take, unless the test is about that.
 func open(tb testing.TB, c borrow.Config) *borrow.Path {
 	tb.Helper()
+	c.StallTimeout, c.LeaseTTL = cmp.Or(c.StallTimeout, transfertest.Patience), cmp.Or(c.LeaseTTL, transfertest.Patience)
 	path := borrow.New(c)
 	tb.Cleanup(func() {
 		if err := path.Close(); err != nil {

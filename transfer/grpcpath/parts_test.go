@@ -28,7 +28,7 @@ func TestPartsMakeTheWhole(t *testing.T) {
 				ref := transfer.Ref{Task: 1, Generation: 1}
 				objects.Put(ref, "h", frames...)
 				peer, _ := serve(t, objects, nil)
-				path := grpcpath.New(grpcpath.Config{Streams: streams})
+				path := grpcpath.New(grpcpath.Config{StallTimeout: transfertest.Patience, Streams: streams})
 				sink := transfertest.NewSink()
 				if err := path.Fetch(t.Context(), peer, []transfer.Ref{ref}, sink); err != nil {
 					t.Fatal(err)

@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(transfertest.Goroutines{M: m}) }
 
 // serve makes a DataService over loopback that ends with the test or by stop.
 func serve(tb testing.TB, objects transfer.Source, receiver transfer.Receiver) (peer transfer.Peer, stop func()) {
@@ -172,7 +172,7 @@ func TestADeviceThatIsLostFailsTheObjectOnly(t *testing.T) {
 				sink.PlaceHook = nil
 				broken.Break.Store(true)
 			}
-			path := newPath(t, 10*time.Second)
+			path := newPath(t, transfertest.Patience)
 			if err := path.Fetch(t.Context(), peer, refs, sink); err != nil {
 				t.Fatal(err)
 			}

@@ -21,7 +21,7 @@ func BenchmarkFetchOfAThousand(b *testing.B) {
 func fetchAThousand(b *testing.B, bytes uint64) {
 	b.Helper()
 	const count = 1000
-	address := freeAddress(b)
+	address := freeAddress()
 	startChild(b, order{
 		Device: otherDevice(), Size: cuda.Size{Bytes: 16 << 20}, Identity: newIdentity(), Address: address,
 		Sets: []set{{Count: count, Bytes: bytes}},

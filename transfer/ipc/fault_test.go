@@ -28,7 +28,7 @@ func sized(onFake, onGPU uint64) uint64 {
 // lender is a child that lends objects of its own.
 func lender(t *testing.T, slab uint64, sets ...set) (*child, transfer.Peer) {
 	t.Helper()
-	address := freeAddress(t)
+	address := freeAddress()
 	c := startChild(t, order{Device: otherDevice(), Size: cuda.Size{Bytes: slab}, Identity: newIdentity(), Address: address, Sets: sets})
 	return c, transfer.Peer{Worker: 7, Name: "source", Address: address}
 }
@@ -76,7 +76,7 @@ func TestGPUSourceKilledAfterLending(t *testing.T) {
 // its peer lives on, and is read from, under the same address.
 func TestGPURestartedSourceGetsItsSlab(t *testing.T) {
 	size := cuda.Size{Fraction: 0.7}
-	address, sets := freeAddress(t), []set{{Count: 1, Bytes: 4 << 20}}
+	address, sets := freeAddress(), []set{{Count: 1, Bytes: 4 << 20}}
 	o := order{Device: otherDevice(), Size: size, Identity: newIdentity(), Address: address, Sets: sets}
 	if fake != nil {
 		o.Size = cuda.Size{Bytes: 5 << 30}
@@ -107,7 +107,7 @@ func TestGPURestartedSourceGetsItsSlab(t *testing.T) {
 func TestGPUSourceStopped(t *testing.T) {
 	large := sized(8<<20, 256<<20)
 	c, peer := lender(t, sized(64<<20, 1<<30), set{Count: 2, Bytes: large})
-	r := newReader(t, 5*large, func(c *ipc.Config) { c.StallTimeout = 300 * time.Millisecond })
+	r := newReader(t, 5*large, func(c *ipc.Config) { c.StallTimeout = 3 * time.Second })
 	sink := transfertest.NewSinkIn(r.room)
 	sink.PlaceHook = func(context.Context, int, transfer.Head) error {
 		return c.cmd.Process.Signal(syscall.SIGSTOP)

@@ -47,7 +47,7 @@ func TestGPUFetchFigures(t *testing.T) {
 	if fake != nil {
 		sets, slabBytes, repeats = sets[:4], 256<<20, 3
 	}
-	address := freeAddress(t)
+	address := freeAddress()
 	c := startChild(t, order{Device: otherDevice(), Size: cuda.Size{Bytes: slabBytes}, Identity: newIdentity(), Address: address, Sets: sets})
 	peer := transfer.Peer{Worker: 7, Name: "source", Address: address}
 	r := newReader(t, slabBytes, nil)
@@ -162,7 +162,7 @@ func TestGPUAllToAllFigures(t *testing.T) {
 	}
 	addresses, children := make([]string, n), make([]*child, n)
 	for i := range n {
-		addresses[i] = freeAddress(t)
+		addresses[i] = freeAddress()
 		children[i] = startChild(t, order{
 			Device: i, Size: cuda.Size{Bytes: slabBytes}, Identity: newIdentity(), Address: addresses[i],
 			Sets: []set{{First: 0, Count: 1, Bytes: bytes}},

@@ -15,7 +15,7 @@ import (
 func lend(t *testing.T, objects *transfertest.Objects) transfer.Peer {
 	t.Helper()
 	space := objects.Room().Space().(*held)
-	address := freeAddress(t)
+	address := freeAddress()
 	s, err := borrow.Listen(address, lending(space, space.export, objects))
 	if err != nil {
 		t.Fatal(err)

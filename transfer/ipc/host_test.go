@@ -21,7 +21,7 @@ func TestGPUCopiesFromHostMemoryOfAPeer(t *testing.T) {
 	}
 	defer closing(t, slab)
 	objects := transfertest.NewObjectsIn(transfertest.NewRoom(slab))
-	address := freeAddress(t)
+	address := freeAddress()
 	s, err := borrow.Listen(address, borrow.ServerConfig{Space: slab, Source: objects, Incarnation: "test"})
 	if err != nil {
 		t.Fatal(err)

@@ -22,7 +22,7 @@ func TestGPURescueFromAKilledSource(t *testing.T) {
 	c, peer := lender(t, slab, set{Count: 4, Bytes: large}, set{First: 4, Count: small, Bytes: 4 << 10})
 	unmapped := make(chan bool, 1)
 	r := newReader(t, slab, func(c *ipc.Config) {
-		c.Linger = transfertest.Patience
+		c.Linger = time.Hour
 		c.PeerUnmapped = func(_ transfer.Peer, dead bool) { unmapped <- dead }
 	})
 	life := c.export.Identity.Incarnation

@@ -51,7 +51,7 @@ func harness(shows bool, change func(*ipc.Config)) transfertest.Harness {
 			t.Helper()
 			objects := source.(*transfertest.Objects)
 			space := objects.Room().Space().(*held)
-			address := freeAddress(t)
+			address := freeAddress()
 			s, err := borrow.Listen(address, lending(space, space.export, source))
 			if err != nil {
 				t.Fatal(err)

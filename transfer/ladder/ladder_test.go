@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { goleak.VerifyTestMain(transfertest.Goroutines{M: m}) }
 
 // odd is a path that does to a fetch what it is told to, and leaves the rest to
 // the one below.

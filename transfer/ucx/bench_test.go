@@ -12,6 +12,7 @@ import (
 
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/transfertest"
 )
 
 var figures = flag.Bool("figures", false, "print latencies and rates beside raw reads")
@@ -47,7 +48,7 @@ func TestFiguresBesideRaw(t *testing.T) {
 				sizes, times = append(sizes, 16<<20, 256<<20), 200
 			}
 			c := startChild(t, childOrder{TLS: tls, Sizes: sizes, Inline: *inline}, newObjects(t))
-			r := newReader(t, tls, 5*time.Second)
+			r := newReader(t, tls, transfertest.Patience)
 			lane, err := r.path.Connect(t.Context(), c.peer)
 			if err != nil {
 				t.Fatal(err)

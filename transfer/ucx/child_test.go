@@ -19,7 +19,6 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
@@ -78,9 +77,11 @@ func TestMain(m *testing.M) {
 	if elsewhere != nil {
 		_ = elsewhere.Close() // what it started has ended
 	}
-	if err := goleak.Find(); err != nil && code == 0 {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
+	if code == 0 {
+		if err := transfertest.NoGoroutines(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
 	}
 	if n := ucx.Allocations(); n != 0 && code == 0 {
 		fmt.Fprintf(os.Stderr, "%d allocations of the shim are left\n", n)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -89,7 +90,7 @@ func TestSourceIsKilledInTheMiddle(t *testing.T) {
 		objects := newObjects(t)
 		objects.Put(refOf(1), "x", want)
 		c := startChild(t, childOrder{TLS: tls}, objects)
-		r := newReader(t, tls, 3*time.Second)
+		r := newReader(t, tls, transfertest.Patience)
 		var err error
 		within(t, transfertest.Patience, "the end", func() {
 			err = looped(t, r, c.peer, refOf(1), want, func() { go c.kill() })
@@ -153,8 +154,8 @@ func TestStoppedSourceEndsByStallAndByDeadline(t *testing.T) {
 		objects := newObjects(t)
 		objects.Put(refOf(1), "x", want)
 		c := startChild(t, childOrder{TLS: tls}, objects)
-		r := newReader(t, tls, 300*time.Millisecond)
-		fetch := func(ctx context.Context) error {
+		patient, impatient := newReader(t, tls, transfertest.Patience), newReader(t, tls, time.Second)
+		fetch := func(ctx context.Context, r *reader) error {
 			r.room.Reset()
 			sink := transfertest.NewSinkIn(r.room)
 			err := r.path.Fetch(ctx, c.peer, []transfer.Ref{refOf(1)}, sink)
@@ -164,45 +165,75 @@ func TestStoppedSourceEndsByStallAndByDeadline(t *testing.T) {
 			}
 			return errors.Join(err, objectErr)
 		}
-		if err := fetch(t.Context()); err != nil {
+		// comes fetches until it is there: that takes too long now and then.
+		comes := func(r *reader) {
+			for {
+				err := fetch(t.Context(), r)
+				if err == nil {
+					return
+				}
+				if !errors.Is(err, transfer.ErrStalled) && !errors.Is(err, transfer.ErrPeerLost) {
+					t.Errorf("while it is not stopped: %v", err)
+					return
+				}
+			}
+		}
+		if err := fetch(t.Context(), patient); err != nil {
 			t.Fatal(err)
 		}
+		within(t, transfertest.Patience, "connecting", func() { comes(impatient) })
 		if err := c.process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
-		within(t, 5*time.Second, "the stall", func() {
+		within(t, transfertest.Patience/2, "the stall", func() {
 			ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 			defer cancel()
-			if err := fetch(ctx); !errors.Is(err, context.DeadlineExceeded) {
+			if err := fetch(ctx, patient); !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("deadline: %v", err)
 			}
-			if err := fetch(t.Context()); !errors.Is(err, transfer.ErrStalled) {
+			if err := fetch(t.Context(), impatient); !errors.Is(err, transfer.ErrStalled) {
 				t.Errorf("stall: %v", err)
 			}
 		})
 		if err := c.process.Signal(syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
-		within(t, transfertest.Patience, "coming back", func() {
-			for {
-				err := fetch(t.Context())
-				if err == nil {
-					return
-				}
-				if !errors.Is(err, transfer.ErrStalled) && !errors.Is(err, transfer.ErrPeerLost) {
-					t.Errorf("after the stop: %v", err)
-					return
-				}
-			}
-		})
+		within(t, transfertest.Patience, "coming back", func() { comes(impatient) })
 	})
+}
+
+// reserved is an address that a child may listen at: nobody else is given its port
+// meanwhile.
+func reserved(t *testing.T) string {
+	t.Helper()
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Close(fd); err != nil {
+			t.Error(err)
+		}
+	})
+	// Two that are bound may share a port if they say so and one does not listen.
+	if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})); err != nil {
+		t.Fatal(err)
+	}
+	name, err := unix.Getsockname(fd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprintf("127.0.0.1:%d", name.(*unix.SockaddrInet4).Port)
 }
 
 func TestRestartOnTheSameAddressIsReadAfresh(t *testing.T) {
 	eachLane(t, func(t *testing.T, tls string) {
 		t.Helper()
-		r := newReader(t, tls, 3*time.Second)
+		r := newReader(t, tls, 10*time.Second) // what stalls is tried again
 		address := ""
+		if elsewhere == nil {
+			address = reserved(t)
+		}
 		for life := 1; life <= 3; life++ {
 			want := stamped(life, 8<<20)
 			objects := newObjects(t)
@@ -236,7 +267,7 @@ func TestLeaseThatEndedMakesTheObjectInvalid(t *testing.T) {
 		objects.Put(refOf(1), "x", stamped(1, 4<<20))
 		objects.Put(refOf(2), "x", stamped(2, 100))
 		c := startChild(t, childOrder{TLS: tls}, objects)
-		r := newReader(t, tls, 3*time.Second)
+		r := newReader(t, tls, transfertest.Patience)
 		sink := transfertest.NewSinkIn(r.room)
 		sink.PlaceHook = func(_ context.Context, index int, _ transfer.Head) error {
 			if index == 0 {
@@ -260,7 +291,7 @@ func TestRegionsOutsideOfTheSlabAreRefused(t *testing.T) {
 	objects := newObjects(t)
 	objects.Put(refOf(1), "x", stamped(1, 4<<20))
 	c := startChild(t, childOrder{TLS: transports["cma"]}, objects)
-	r := newReader(t, transports["cma"], 3*time.Second)
+	r := newReader(t, transports["cma"], transfertest.Patience)
 	sink := transfertest.NewSink()
 	if err := r.path.Fetch(t.Context(), c.peer, []transfer.Ref{refOf(1)}, sink); err != nil {
 		t.Fatal(err)
@@ -285,8 +316,8 @@ func readAsChild(order childOrder) error {
 	if err != nil {
 		return err
 	}
-	wire := grpcpath.New(grpcpath.Config{})
-	path := ucx.NewPath(c, ucx.PathConfig{Connect: wire.ConnectLane})
+	wire := grpcpath.New(grpcpath.Config{StallTimeout: transfertest.Patience})
+	path := ucx.NewPath(c, ucx.PathConfig{Connect: wire.ConnectLane, StallTimeout: transfertest.Patience})
 	room := transfertest.NewRoom(space)
 	for n := 0; ; n++ {
 		room.Reset()

@@ -392,7 +392,7 @@ func TestGPUFetchFigures(t *testing.T) {
 	sizes := []int{64 << 10, 1 << 20, 16 << 20, 64 << 20, 256 << 20, 1 << 30}
 	id := memory.Identity{WorkerUUID: [16]byte{1}, Incarnation: [16]byte{2}, Nonce: lastNonce.Add(1)}
 	c := startOnGPU(t, gpuOrder{Ordinal: len(driver.Devices()) - 1, SlabBytes: 4 << 30, Identity: id, Sizes: sizes}, new(Source))
-	path, room := gpuReader(t, driver, 4<<30, 10*time.Second)
+	path, room := gpuReader(t, driver, 4<<30, transfertest.Patience)
 	lane, err := path.Connect(t.Context(), c.peer)
 	if err != nil {
 		t.Fatal(err)

@@ -106,17 +106,17 @@ func TestWithoutSharedMemoryThereIsAnotherLaneOrNone(t *testing.T) {
 	t.Setenv("UCX_POSIX_DIR", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("UCX_LOG_LEVEL", "fatal")
 	alone := startChild(t, childOrder{TLS: "posix,cma"}, newObjects(t))
-	if _, err := newReader(t, "posix,cma", 5*time.Second).path.Connect(t.Context(), alone.peer); !errors.Is(err, ucx.ErrNoLane) {
+	if _, err := newReader(t, "posix,cma", transfertest.Patience).path.Connect(t.Context(), alone.peer); !errors.Is(err, ucx.ErrNoLane) {
 		t.Errorf("got %v", err)
 	}
 	other := startChild(t, childOrder{TLS: "posix,cma,tcp"}, newObjects(t))
-	if _, err := newReader(t, "posix,cma,tcp", 5*time.Second).path.Connect(t.Context(), other.peer); err != nil {
+	if _, err := newReader(t, "posix,cma,tcp", transfertest.Patience).path.Connect(t.Context(), other.peer); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestSignalsStayWithGo(t *testing.T) {
-	newReader(t, transports["cma"], time.Second)
+	newReader(t, transports["cma"], transfertest.Patience)
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups)
@@ -143,7 +143,7 @@ func TestChildrenInheritNothingOfUCX(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			objects := newObjects(t)
 			c := startChild(t, childOrder{TLS: tls}, objects)
-			r := newReader(t, tls, 5*time.Second)
+			r := newReader(t, tls, transfertest.Patience)
 			if _, err := r.path.Connect(t.Context(), c.peer); err != nil {
 				t.Fatal(err)
 			}
@@ -243,7 +243,7 @@ func abiChecks() string {
 func TestAnotherVersionIsRefusedByBothSides(t *testing.T) {
 	objects := newObjects(t)
 	c := startChild(t, childOrder{TLS: transports["cma"], Lie: "version"}, objects)
-	r := newReader(t, transports["cma"], 5*time.Second)
+	r := newReader(t, transports["cma"], transfertest.Patience)
 	err := r.path.Fetch(t.Context(), c.peer, []transfer.Ref{{Task: 1}}, transfertest.NewSinkIn(r.room))
 	if !errors.Is(err, ucx.ErrVersion) || !errors.Is(err, ucx.ErrNoLane) || !strings.Contains(err.Error(), "1.18.0 there") {
 		t.Errorf("reader: %v", err)
@@ -259,7 +259,7 @@ func TestMemoryThatIsNotAsDescribedIsRefused(t *testing.T) {
 	for _, lie := range []string{"nonce", "incarnation", "uuid", "base"} {
 		t.Run(lie, func(t *testing.T) {
 			c := startChild(t, childOrder{TLS: transports["cma"], Lie: lie}, newObjects(t))
-			r := newReader(t, transports["cma"], 5*time.Second)
+			r := newReader(t, transports["cma"], transfertest.Patience)
 			if _, err := r.path.Connect(t.Context(), c.peer); !errors.Is(err, ucx.ErrProof) || !errors.Is(err, ucx.ErrNoLane) {
 				t.Errorf("%v", err)
 			}

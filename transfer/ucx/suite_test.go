@@ -94,13 +94,13 @@ func TestLaneIsProvedAndDescribed(t *testing.T) {
 	for name, tls := range transports {
 		t.Run(name, func(t *testing.T) {
 			c := startChild(t, childOrder{TLS: tls}, newObjects(t))
-			r := newReader(t, tls, 5*time.Second)
+			r := newReader(t, tls, transfertest.Patience)
 			lane, err := r.path.Connect(t.Context(), c.peer)
 			if err != nil {
 				t.Fatal(err)
 			}
 			if lane.Transport != name || lane.Emulated != (name == "tcp") || (lane.Why == "") == lane.Emulated ||
-				lane.BytesPerSecond < 1e6 || lane.Latency <= 0 || r.path.Lanes()[c.peer.Address].Transport != name {
+				lane.BytesPerSecond <= 0 || lane.Latency <= 0 || r.path.Lanes()[c.peer.Address].Transport != name {
 				t.Errorf("%s, of %v", lane, lane.Transports)
 			}
 		})

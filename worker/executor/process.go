@@ -352,9 +352,10 @@ func (p *process) deathError(cause string) *millracev1.TaskError {
 // before.
 func (p *process) readOutput(r *os.File) {
 	defer p.reading.Done()
+	output := exitcause.Output{File: r}
 	buffer := make([]byte, 16<<10)
 	for {
-		n, err := r.Read(buffer)
+		n, err := output.Read(buffer)
 		if n > 0 {
 			p.tailMu.Lock()
 			p.tail = append(p.tail, buffer[:n]...)

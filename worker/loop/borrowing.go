@@ -2,7 +2,6 @@ package loop
 
 import (
 	"context"
-	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
@@ -20,8 +19,6 @@ const (
 	// borrowTimes is how often one object is borrowed: what is used more often
 	// becomes a replica, which the scheduler can count on.
 	borrowTimes = 4
-	// borrowWait bounds the asking; then the object is fetched.
-	borrowWait = 2 * time.Second
 	// borrowKnown bounds the memory for counting.
 	borrowKnown = 10_000
 	// replicateOp is there to make copies of its inputs.
@@ -92,7 +89,7 @@ func (w *Worker) borrow(a *attempt, admitted bool) bool {
 	w.fetching.Add(1)
 	go func() {
 		defer w.fetching.Done()
-		limited, cancel := context.WithTimeout(ctx, borrowWait)
+		limited, cancel := context.WithTimeout(ctx, w.config.BorrowWait)
 		defer cancel()
 		got := borrowed{attempt: a, loans: make([]transfer.Loan, len(a.pb.GetInputs()))}
 		for _, o := range orders {

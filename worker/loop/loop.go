@@ -84,6 +84,8 @@ type Config struct {
 	SchedulerTimeout time.Duration
 	// MemoryWait is how long an attempt waits for memory. Default 30 s.
 	MemoryWait time.Duration
+	// BorrowWait bounds the asking for loans; then the object is fetched. Default 2 s.
+	BorrowWait time.Duration
 	Log        *slog.Logger
 	// Ready, if set, is called by the owner when it is first registered.
 	Ready func(ids.WorkerID)
@@ -160,6 +162,9 @@ func New(c Config) *Worker {
 	if c.MemoryWait <= 0 {
 		c.MemoryWait = 30 * time.Second
 	}
+	if c.BorrowWait <= 0 {
+		c.BorrowWait = 2 * time.Second
+	}
 	c.Lifecycle.Slots = int(c.Registration.GetSlots())
 	c.Lifecycle.Resources = c.Registration.GetResources()
 	w := &Worker{
@@ -223,6 +228,8 @@ type (
 const (
 	beat = time.Second
 	tick = 5 * time.Millisecond
+	// farewell is how long a worker that leaves tries to say so.
+	farewell = 2 * time.Second
 	// keepBytes of free memory keep their pages.
 	keepBytes = 256 << 20
 	// parkTime is how long an attempt waits for its function.
@@ -246,7 +253,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		// The farewell goes out if the stream still takes it.
 		select {
 		case <-w.outbox.flushed():
-		case <-time.After(time.Second):
+		case <-time.After(farewell):
 		}
 	}
 	cancel()

@@ -226,7 +226,8 @@ func TestRunningOperationsStopWhenCancelled(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.HasPrefix(err.Error(), name+": ") {
 			t.Errorf("%s: %v", name, err)
 		}
-		if spent := time.Since(start); spent > 2*time.Second {
+		// All of them would take far longer.
+		if spent := time.Since(start); spent > 20*time.Second {
 			t.Errorf("%s stopped %v after it was told to", name, spent)
 		}
 	}

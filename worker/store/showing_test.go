@@ -62,7 +62,7 @@ func (s *spilling) empties(t *testing.T) {
 	for _, o := range s.Inventory() {
 		s.Drop(o.ID)
 	}
-	for limit := time.Now().Add(20 * time.Second); ; {
+	for limit := time.Now().Add(patience); ; {
 		books, _, _ := s.Stats()
 		if books.HeldBytes == 0 {
 			return
@@ -87,7 +87,7 @@ func TestReadersOfTheBoardUnderEviction(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	s := newSpillingFrom(t, slab)
+	s := newSpillingFrom(t, slab, 50*time.Millisecond)
 	data := mapped(t, slab)
 	var newest, delivered, discarded atomic.Uint64
 	stop := make(chan struct{})
@@ -134,7 +134,7 @@ func TestReadersOfTheBoardUnderEviction(t *testing.T) {
 			}
 		})
 	}
-	limit := time.Now().Add(20 * time.Second)
+	limit := time.Now().Add(patience)
 	var next atomic.Uint64
 	for range 2 {
 		writers.Go(func() {
@@ -172,7 +172,16 @@ func TestReadersOfTheBoardUnderEviction(t *testing.T) {
 
 // A reader that does not go on delays whoever wants its memory, and loses what it read.
 func TestAReaderThatDoesNotGoOnIsNotWaitedForLong(t *testing.T) {
-	s := newSpilling(t)
+	slab, err := host.NewSlab(4<<20, memory.Identity{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := slab.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	s := newSpillingFrom(t, slab, 2*time.Second) // long enough to look around meanwhile
 	v := s.sit(t)
 	const half = 1 << 20
 	for n := 1; n <= 2; n++ {
@@ -197,7 +206,7 @@ func TestAReaderThatDoesNotGoOnIsNotWaitedForLong(t *testing.T) {
 	if g, ok := read(1); ok || !g.End(0) {
 		t.Error("an object that was dropped is found")
 	}
-	r, err := s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: 3}, []uint64{2 * half}, 20*time.Second)
+	r, err := s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: 3}, []uint64{2 * half}, patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,6 +237,7 @@ func TestWhatComesBackIsShownAgain(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	s.settle(t)
 	for n := 1; n <= count; n++ {
 		if o, ok := s.Lookup(id(n, 1)); !ok || o.InSlab != shown(n) {
 			t.Errorf("object %d: in the slab %v, shown %v", n, o.InSlab, shown(n))

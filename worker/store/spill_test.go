@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -61,11 +60,15 @@ func (f *faulty) ReadAt(p []byte, off int64) (int, error) {
 	return n, err
 }
 
+// patience is how long tests wait for what must happen.
+const patience = 2 * time.Minute
+
 type spilling struct {
 	*store.Store
 	file      *faulty
 	directory string
 	board     *board.Board
+	wait      time.Duration // of put, for room
 
 	mu   sync.Mutex
 	gone map[ledger.ObjectID]error // guarded by mu
@@ -83,7 +86,7 @@ func newSpilling(t *testing.T) *spilling {
 			t.Error(err)
 		}
 	})
-	return newSpillingFrom(t, slab)
+	return newSpillingFrom(t, slab, 50*time.Millisecond)
 }
 
 // inBoth runs a test of a slab that the processor addresses, and of one that it does
@@ -100,14 +103,15 @@ func inBoth(t *testing.T, test func(t *testing.T, open func(*testing.T) *spillin
 					t.Errorf("%d buffers were not given back", n)
 				}
 			})
-			return newSpillingFrom(t, far)
+			return newSpillingFrom(t, far, time.Second) // nobody reads it
 		})
 	})
 }
 
-func newSpillingFrom(t *testing.T, slab memory.Space) *spilling {
+// newSpillingFrom waits for so long for readers of the board that do not go on.
+func newSpillingFrom(t *testing.T, slab memory.Space, readers time.Duration) *spilling {
 	t.Helper()
-	s := &spilling{directory: t.TempDir(), gone: make(map[ledger.ObjectID]error)}
+	s := &spilling{directory: t.TempDir(), wait: patience, gone: make(map[ledger.ObjectID]error)}
 	tier, err := disk.Open(disk.Config{Directory: s.directory, SizeBytes: 64 << 20, Wrap: func(f disk.File) disk.File {
 		s.file = &faulty{File: f}
 		return s.file
@@ -118,8 +122,7 @@ func newSpillingFrom(t *testing.T, slab memory.Space) *spilling {
 	if s.Store, err = store.New(slab, slog.New(slog.DiscardHandler), tier); err != nil {
 		t.Fatal(err)
 	}
-	// Readers that do not go on are not waited for in these tests.
-	if s.board, err = board.New(256, 50*time.Millisecond); err != nil {
+	if s.board, err = board.New(256, readers); err != nil {
 		t.Fatal(err)
 	}
 	s.ShowOn(s.board)
@@ -162,7 +165,7 @@ func newSpillingFrom(t *testing.T, slab memory.Space) *spilling {
 
 func (s *spilling) put(t *testing.T, task, bytes int) error {
 	t.Helper()
-	r, err := s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, []uint64{uint64(bytes)}, 200*time.Millisecond)
+	r, err := s.ReserveWait(t.Context(), ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, []uint64{uint64(bytes)}, s.wait)
 	if err != nil {
 		return err
 	}
@@ -181,6 +184,16 @@ func (s *spilling) put(t *testing.T, task, bytes int) error {
 		t.Fatal(err)
 	}
 	return s.Seal(id(task, 1), []byte("header"))
+}
+
+// settle waits until nothing is on its way to the disk.
+func (s *spilling) settle(t *testing.T) {
+	t.Helper()
+	for limit := time.Now().Add(patience); s.Tiers()[0].LeavingBytes > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("tiers %+v", s.Tiers())
+		}
+	}
 }
 
 // load brings an object in and checks it.
@@ -258,12 +271,17 @@ func TestBrokenDiskFailsTheSpillNotTheWorker(t *testing.T) {
 			t.Run(cause.Error(), func(t *testing.T) {
 				s := open(t)
 				s.file.set(cause, nil, false)
-				var refused error
-				n := 0
-				for refused == nil {
-					n++
+				s.wait = 200 * time.Millisecond
+				n := 1
+				refused := s.put(t, n, 1_000_000)
+				// It may have waited in vain before the disk has failed.
+				for limit := time.Now().Add(patience); refused == nil || !strings.Contains(refused.Error(), cause.Error()) && time.Now().Before(limit); {
+					if refused == nil {
+						n++
+					}
 					refused = s.put(t, n, 1_000_000)
 				}
+				s.wait = patience
 				if !errors.Is(refused, ledger.ErrNoRoom) || !strings.Contains(refused.Error(), cause.Error()) || !strings.Contains(refused.Error(), "largest holders: t") {
 					t.Fatalf("object %d: %v", n, refused)
 				}
@@ -429,9 +447,7 @@ func TestConcurrentUseOfSpilledObjects(t *testing.T) {
 		s.Drop(o.ID)
 	}
 	// Close gives up what is queued to be written; here it is to end.
-	for deadline := time.Now().Add(10 * time.Second); s.Tiers()[0].LeavingBytes > 0 && time.Now().Before(deadline); {
-		runtime.Gosched()
-	}
+	s.settle(t)
 	s.Close()
 	names, err := filepath.Glob(filepath.Join(s.directory, "data"))
 	if err != nil || len(names) != 1 {

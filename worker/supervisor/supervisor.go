@@ -306,10 +306,11 @@ func (l *life) live(ctx context.Context) exitcause.Cause {
 // read passes a stream on, line by line, and keeps its end.
 func (l *life) read(r *os.File) {
 	defer l.reading.Done()
+	output := exitcause.Output{File: r}
 	buffer := make([]byte, 16<<10)
 	var line []byte
 	for {
-		n, err := r.Read(buffer)
+		n, err := output.Read(buffer)
 		l.mu.Lock()
 		l.tail = append(l.tail, buffer[:n]...)
 		if over := len(l.tail) - tailBytes; over > 0 {

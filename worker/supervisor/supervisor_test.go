@@ -134,11 +134,15 @@ func start(t *testing.T, mode string, names ...string) *supervised {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	s.stop = cancel
+	grace := workertest.Patience
+	if mode == "stubborn" {
+		grace = 300 * time.Millisecond
+	}
 	exited := make(chan struct{})
 	go func() {
 		defer close(exited)
 		s.ended <- supervisor.Run(ctx, supervisor.Config{
-			Children: children(names), Args: []string{"-test.run=^$"}, Executable: os.Args[0], Scheduler: conn, Output: s.output, StopGrace: 300 * time.Millisecond,
+			Children: children(names), Args: []string{"-test.run=^$"}, Executable: os.Args[0], Scheduler: conn, Output: s.output, StopGrace: grace,
 			Env: []string{modeEnv + "=" + mode, "SUPERVISOR_TEST_SCHEDULER=" + s.scheduler.Address},
 			Log: slog.New(slog.DiscardHandler), Started: func(_ string, pid int) { s.started <- pid },
 		})
@@ -208,9 +212,15 @@ func TestProgramsOfAWorkerDieWithIt(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", program)); err == nil && strings.Contains(string(stat), ") S ") {
-		t.Errorf("the program sleeps on: %s", stat)
-		_ = syscall.Kill(program, syscall.SIGKILL) // it may be gone by now
+	for limit := time.Now().Add(workertest.Patience); ; time.Sleep(time.Millisecond) {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", program))
+		if err != nil || !strings.Contains(string(stat), ") S ") {
+			break
+		}
+		if time.Now().After(limit) {
+			_ = syscall.Kill(program, syscall.SIGKILL) // it may be gone by now
+			t.Fatalf("the program sleeps on: %s", stat)
+		}
 	}
 }
 
@@ -246,7 +256,7 @@ func TestChildrenLeaveOrAreKilled(t *testing.T) {
 	for _, mode := range []string{"polite", "stubborn"} {
 		s := start(t, mode, "host-0", "host-1")
 		pids := []int{wait(t, s.started, "a start"), wait(t, s.started, "a start")}
-		for !strings.Contains(s.output.String(), "host-0 is up") || !strings.Contains(s.output.String(), "host-1 is up") {
+		for ; !strings.Contains(s.output.String(), "host-0 is up") || !strings.Contains(s.output.String(), "host-1 is up"); time.Sleep(time.Millisecond) {
 			// The output is what tells that a child listens to signals.
 			if gone(pids[0]) || gone(pids[1]) {
 				t.Fatal("a child is gone")
@@ -291,11 +301,18 @@ func TestADeviceThatFailsAgainAndAgainIsRetired(t *testing.T) {
 	if !errors.As(err, &retired) || retired.Device != "GPU-1" || !strings.Contains(retired.Cause, "CUDA_ERROR_ECC_UNCORRECTABLE") || starts != 3 {
 		t.Fatalf("%d starts: %v", starts, err)
 	}
-	for i := range 3 {
-		death := <-scheduler.Deaths
-		if last := i == 2; death.GetRestarting() == last || last != strings.Contains(death.GetDeath().GetCause(), "gpu-0 is retired: GPU-1 failed 3 times") {
-			t.Errorf("death %d: %v", i, death)
+	last := 0 // reports may overtake each other
+	for range 3 {
+		death := wait(t, scheduler.Deaths, "the report")
+		if death.GetRestarting() == strings.Contains(death.GetDeath().GetCause(), "gpu-0 is retired: GPU-1 failed 3 times") {
+			t.Errorf("reported %v", death)
 		}
+		if !death.GetRestarting() {
+			last++
+		}
+	}
+	if last != 1 {
+		t.Errorf("%d of 3 deaths are the last", last)
 	}
 }
 
@@ -316,7 +333,7 @@ func TestWhatTheMachineLacksIsNotTriedAgain(t *testing.T) {
 	if !errors.As(err, &unusable) || unusable.Name != "host-0" || !strings.Contains(unusable.Cause, "no libucp.so.0") || starts != 1 {
 		t.Fatalf("%d starts: %v", starts, err)
 	}
-	if death := <-scheduler.Deaths; death.GetRestarting() || death.GetDeath().GetExitCode() != supervisor.ExitUnusable {
+	if death := wait(t, scheduler.Deaths, "the report"); death.GetRestarting() || death.GetDeath().GetExitCode() != supervisor.ExitUnusable {
 		t.Errorf("it reported %v", death)
 	}
 }

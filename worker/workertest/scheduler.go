@@ -18,7 +18,7 @@ import (
 )
 
 // Patience is how long a test waits for something that must happen.
-const Patience = 20 * time.Second
+const Patience = 2 * time.Minute
 
 // Scheduler is a WorkerService over loopback. Sessions come out of Accept.
 type Scheduler struct {

@@ -12,7 +12,6 @@ import pickle
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from pathlib import Path
 
@@ -479,7 +478,7 @@ def test_timeout_stops_the_function(client: Client, gate: Gate) -> None:
         finally:
             gate.arrive()
 
-    future = client.submit(hang, gate, timeout=0.3, pure=False)
+    future = client.submit(hang, gate, timeout=3, pure=False)
     gate.wait(2)
     with pytest.raises(errors.TaskTimeoutError) as caught:
         future.result(PATIENCE)
@@ -618,14 +617,16 @@ def test_a_client_of_ones_own_leaves_nothing_behind(tmp_path: Path) -> None:
     code = """
 from millrace import Client
 with Client(n_workers=1, memory_limit="64MiB", device="host") as c:
-    print(*[w["pid"] for w in c.scheduler_info()["workers"].values()], *c.run(__import__("os").getpid).values(),
-          c.cluster._process.pid)
+    up = c.cluster._process
+    print(*[w["pid"] for w in c.scheduler_info()["workers"].values()], *c.run(__import__("os").getpid).values(), up.pid)
+assert up.returncode == 0, up.returncode  # it has ended by itself, and was not killed
 """
-    begun = time.monotonic()
-    out = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
     assert out.returncode == 0, out.stderr
     pids = [int(p) for p in out.stdout.split()]
-    assert len(pids) == 3 and time.monotonic() - begun < 30
+    assert len(pids) == 3
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
@@ -640,7 +641,9 @@ print(c._process.pid, flush=True)
 os.kill(os.getpid(), 9)
 """
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    out = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    out = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=PATIENCE
+    )
     pid = int(out.stdout)
 
     def gone() -> bool:

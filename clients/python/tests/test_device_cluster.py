@@ -42,7 +42,7 @@ class Cluster:
                 stderr=log,
                 env=env,
             )
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while not file.exists():
             assert self.process.poll() is None and time.monotonic() < deadline, self.log.read_text()[-4000:]
             time.sleep(0.01)
@@ -52,7 +52,7 @@ class Cluster:
 
     def close(self) -> None:
         self.process.send_signal(signal.SIGTERM)
-        self.process.wait(30)
+        self.process.wait(PATIENCE)
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
+from conftest import PATIENCE, Gate, eventually
 from millrace import _serialize
 from millrace._pb.millrace.v1 import executor_pb2, task_pb2, value_pb2
 
@@ -54,7 +55,7 @@ class Worker:
         descriptors = array.array("i", [theirs.fileno(), self.slab_fd, self.page_fd])
         launch.sendmsg([b"x"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, descriptors)])
         theirs.close(), given.close(), launch.close()
-        self.link.settimeout(30)
+        self.link.settimeout(PATIENCE)
         self.send(
             hello=executor_pb2.ExecutorHello(
                 protocol=1, worker_name="w", slab_bytes=SLAB, inline_bytes=1024, **self.hello
@@ -137,7 +138,7 @@ class Worker:
 
     def end(self) -> None:
         self.link.close()
-        assert self.process.wait(10) is not None
+        assert self.process.wait(PATIENCE) is not None
         assert self.process.stderr is not None
         self.process.stderr.close()
 
@@ -250,25 +251,16 @@ def test_output_goes_with_the_task(worker: Worker) -> None:
     assert text_of(worker, 1) == "to stdout\n" and text_of(worker, 1, stderr=True) == "to stderr\n"
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 @pytest.mark.parametrize("how", ["sleeping", "spinning"])
 def test_stop_ends_the_function_and_only_the_one_meant(worker: Worker, how: str) -> None:
-    def work(how: str) -> str:
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
+    def work(how: str) -> None:
+        while True:
             if how == "sleeping":
-                time.sleep(30)
-        return "was not stopped"
+                time.sleep(1000)
 
     worker.define(1, work)
     worker.start(1, how)
-    until(lambda: worker.word(0) == 1)
+    eventually(lambda: worker.word(0) == 1)
     worker.process.send_signal(signal.SIGINT)  # no run is named: ignored
     time.sleep(0.05)
     assert worker.word(1) == 0
@@ -280,20 +272,25 @@ def test_stop_ends_the_function_and_only_the_one_meant(worker: Worker, how: str)
     assert worker.value(worker.finished()) == "alive"
 
 
-def test_queued_runs_can_be_dropped_while_one_runs(worker: Worker) -> None:
-    worker.define(1, time.sleep)
-    worker.start(1, 0.3)
-    until(lambda: worker.word(0) == 1)
-    second = worker.start(1, 0)
+def test_queued_runs_can_be_dropped_while_one_runs(worker: Worker, gate: Gate) -> None:
+    def wait_at(path: str) -> None:  # `Gate.pass_through`, which the executor could not import
+        with Path(path + ".open").open("rb") as pipe:
+            pipe.read(1)
+
+    worker.define(1, wait_at)
+    worker.start(1, gate.path)
+    eventually(lambda: worker.word(0) == 1)
+    second = worker.start(1, gate.path)
     worker.send(cancellations=[{"task_id": second, "attempt": 1}])
     dropped = worker.finished()
     assert (dropped.task_id, dropped.error.reason) == (second, "DROPPED")
+    gate.open()
     assert worker.value(worker.finished()) is None
 
 
 def test_shutdown_and_the_end_of_the_link_end_the_process(worker: Worker) -> None:
     worker.send(shutdown=True)
-    assert worker.process.wait(10) == 0
+    assert worker.process.wait(PATIENCE) == 0
 
 
 def test_many_tiny_runs(worker: Worker) -> None:
@@ -373,7 +370,7 @@ def test_a_segfault_leaves_a_traceback(worker: Worker) -> None:
 
     worker.define(1, unlucky)
     worker.start(1)
-    assert worker.process.wait(10) == -signal.SIGSEGV
+    assert worker.process.wait(PATIENCE) == -signal.SIGSEGV
     assert worker.process.stderr is not None
     text = worker.process.stderr.read().decode()
     assert "Segmentation fault" in text and "in unlucky" in text
@@ -460,62 +457,73 @@ def test_results_with_gaps_are_written_once(worker: Worker, wrap: Callable[[Any]
 
 
 def test_run_time_is_that_of_the_function(worker: Worker) -> None:
-    class Slow:
+    def arrive() -> int:
+        time.sleep(0.1)
+        return time.monotonic_ns()
+
+    class Argument:
+        """When the arguments had been unpickled, which took a while."""
+
         def __reduce__(self) -> Any:
-            return time.sleep, (0.2,)
+            return arrive, ()
 
-    def result() -> Any:
-        class SlowToPickle:
+    def work(arrived: int) -> Any:
+        class Result:
+            """Between what times the function ran: at least, and at most."""
+
             def __reduce__(self) -> Any:
-                time.sleep(0.2)
-                return int, (7,)
+                at_most = time.monotonic_ns() - arrived
+                time.sleep(0.1)
+                return tuple, ((at_least, at_most),)
 
-        return SlowToPickle()
+        began = time.monotonic_ns()
+        time.sleep(0.05)
+        at_least = time.monotonic_ns() - began
+        return Result()
 
-    worker.define(1, lambda _: time.sleep(0.05))
-    worker.start(1, Slow())
-    assert 0.05e9 <= worker.finished().run_nanos < 0.15e9
-    worker.define(2, result)
-    worker.start(2)
+    worker.define(1, work)
+    worker.start(1, Argument())
     finished = worker.finished()
-    assert worker.value(finished) == 7 and finished.run_nanos < 0.15e9
-    worker.define(3, lambda: 1 / 0)
-    worker.start(3)
-    assert 0 < worker.finished().run_nanos < 0.15e9
+    at_least, at_most = worker.value(finished)
+    assert at_least <= finished.run_nanos <= at_most
+    worker.define(2, lambda: 1 / 0)
+    began = time.monotonic_ns()
+    worker.start(2)
+    assert 0 < worker.finished().run_nanos < time.monotonic_ns() - began
 
 
 @pytest.mark.parametrize("how", ["sleeps", "spins"])
-def test_results_do_not_wait_behind_a_long_run(worker: Worker, how: str) -> None:
-    def work(seconds: float, how: str) -> float:
-        now = time.monotonic()
-        if seconds and how == "sleeps":
-            time.sleep(seconds)
-        while time.monotonic() - now < seconds:
-            pass
-        return now
+def test_results_do_not_wait_behind_a_long_run(worker: Worker, tmp_path: Path, how: str) -> None:
+    rounds = tmp_path / "rounds"
+    rounds.write_bytes(bytes(1))
+
+    def work(until: int) -> None:
+        with rounds.open("rb") as file:
+            # What another process writes, seen without a call that would let the other threads of this one have their turn.
+            over = mmap.mmap(file.fileno(), 1, prot=mmap.PROT_READ)
+        while over[0] < until:
+            if how == "sleeps":
+                time.sleep(0.001)
 
     worker.define(1, work)
-    worker.start(1, 0.0, how)
-    worker.finished()
-    waits = []
-    for _ in range(3):
-        # In one message, so that the process has all of them before it begins.
+    for round in range(1, 4):
+        # In one message, so that the process has all of them before it begins; so many that it takes them for short ones.
         runs = []
-        for seconds in [0.0] * 20 + [1.0]:
+        for until in [0] * 50 + [round]:
             worker.runs += 1
-            runs.append({"task_id": worker.runs, "attempt": 1, "op_id": 1, "arguments": arguments(seconds, how)})
+            runs.append({"task_id": worker.runs, "attempt": 1, "op_id": 1, "arguments": arguments(until)})
         worker.send(runs=runs)
-        for _ in range(20):
-            worker.finished()
-        arrived = time.monotonic()
-        waits.append(arrived - worker.value(worker.finished()))
-    # The machine may be busy for a while; the end of the long run is what they must not wait for.
-    assert max(waits) < 0.7, waits
+        for _ in range(50):
+            assert worker.value(worker.finished()) is None
+        assert not worker.inbox
+        with rounds.open("r+b") as file:
+            file.write(bytes([round]))
+        assert worker.finished().task_id == worker.runs
 
 
 def test_an_executor_gets_ready_without_what_it_may_not_need() -> None:
     code = "import sys, millrace.executor._process; print(*sorted({'grpc', 'numpy', 'asyncio'} & set(sys.modules)))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert out.stdout.strip() == ""
 
 
@@ -586,7 +594,7 @@ def test_a_mapping_lives_as_long_as_what_looks_at_it(worker: Worker) -> None:
     assert worker.value(run(worker, 2, arguments())) == 20_000.0
     assert lender.mappings() == 1
     worker.value(run(worker, 3, arguments()))
-    until(lambda: lender.mappings() == 0)
+    eventually(lambda: lender.mappings() == 0)
 
 
 def test_a_thousand_segments_leave_nothing_behind(worker: Worker) -> None:
@@ -602,9 +610,9 @@ def test_a_thousand_segments_leave_nothing_behind(worker: Worker) -> None:
         worker.send(detach=[{"segment": number}])
 
     once(1)
-    until(lambda: lender.mappings() == 0)
+    eventually(lambda: lender.mappings() == 0)
     before = open_files()
     for number in range(2, 1002):
         once(number)
-    until(lambda: lender.mappings() == 0)
-    assert open_files() == before
+    eventually(lambda: lender.mappings() == 0)
+    eventually(lambda: open_files() == before)

@@ -232,7 +232,8 @@ def test_a_connection_that_breaks_in_a_submission(
 def test_a_connection_that_breaks_for_good(cluster: LocalCluster, client: Client, tmp_path: Path) -> None:
     log = tmp_path / "log"
     proxy = Proxy(cluster.address)
-    broken = Client(proxy.address, token=cluster.token, timeout=0.5)
+    broken = Client(proxy.address, token=cluster.token)
+    broken.session.timeout = 0.5  # not for the first connection
     proxy.break_after("up", 100_000)
     proxy.close()
     futures = broken.map(lambda t, path: note(path, t), ["x" * 10_000] * 60, path=log, pure=False)
@@ -295,7 +296,7 @@ def test_nobody_at_the_address(tmp_path: Path) -> None:
 
 def test_executors_do_not_import_grpc() -> None:
     code = "import sys, millrace.executor; print(*sorted({'grpc', 'asyncio', 'millrace.client'} & set(sys.modules)))"
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert out.stdout.strip() == ""
     import millrace
 
@@ -317,22 +318,22 @@ if __name__ == "__main__":
     cluster = LocalCluster(1, memory_limit="64MiB", device="host")
     client = Client(cluster)
     known = client.submit(double, 2)
-    assert known.result(30) == 4
+    assert known.result(120) == 4
     nobody = client.submit(double, 3, workers="nobody")
     pickled = pickle.dumps(known)
     client.session.flush()
     child = os.fork()
     if child == 0:
-        assert known.result(30) == 4
+        assert known.result(120) == 4
         for attempt in (
             lambda: client.submit(double, 5),
             lambda: client.map(double, [1]),
-            lambda: nobody.result(30),
+            lambda: nobody.result(120),
             lambda: client.scatter([1]),
             client.scheduler_info,
             lambda: known.cancel(),
             lambda: pickle.loads(pickled),
-            lambda: Client(cluster, timeout=30),
+            lambda: Client(cluster, timeout=120),
         ):
             try:
                 attempt()
@@ -348,13 +349,13 @@ if __name__ == "__main__":
         print("child ok", flush=True)
         sys.exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert client.submit(double, 10).result(30) == 20
+    assert client.submit(double, 10).result(120) == 20
     client.close()
     # gRPC may hang in a child even if nothing is open.
     child = os.fork()
     if child == 0:
         try:
-            Client(cluster, timeout=30)
+            Client(cluster, timeout=120)
         except errors.SchedulerLostError as e:
             os._exit(0 if "forked" in str(e) else 2)
         os._exit(3)
@@ -367,7 +368,7 @@ if __name__ == "__main__":
 def test_a_forked_child_is_told_so(tmp_path: Path) -> None:
     script = tmp_path / "forks.py"
     script.write_text(FORK)
-    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=60)
+    out = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, timeout=PATIENCE)
     assert out.returncode == 0 and "child ok" in out.stdout and "parent ok" in out.stdout, out.stderr + out.stdout
 
 
