@@ -209,7 +209,7 @@ func TestGPUChainFigures(t *testing.T) {
 	n := max(devices, 3)
 	addresses, children := make([]string, n), make([]*child, n)
 	for i := range n {
-		o := order{Device: i % devices, Size: cuda.Size{Bytes: slabBytes}, Identity: newIdentity(), Address: freeAddress(t)}
+		o := order{Device: i % devices, Size: cuda.Size{Bytes: slabBytes}, Identity: newIdentity(), Address: freeAddress()}
 		if addresses[i] = o.Address; i == 0 {
 			o.Sets = []set{{Count: 1, Bytes: bytes}}
 		}

@@ -50,7 +50,7 @@ func newMiddle(t *testing.T, ttl time.Duration) *middle {
 		m.frames = append(m.frames, memory.Frame{Offset: at, Bytes: n})
 		at += (n + 255) / 256 * 256
 	}
-	m.peer = transfer.Peer{Worker: 7, Name: "middle", Address: freeAddress(t)}
+	m.peer = transfer.Peer{Worker: 7, Name: "middle", Address: freeAddress()}
 	if m.server, err = borrow.Listen(m.peer.Address, lending(h, h.export, objects)); err != nil {
 		t.Fatal(err)
 	}
