@@ -829,6 +829,24 @@ func TestTrimPunchesFreeTouchedChunksInOneBatch(t *testing.T) {
 	}
 }
 
+func TestTrimKeepsWhatWasInUse(t *testing.T) {
+	x := newTester(t, 64*mib)
+	for n := range 5 {
+		x.make(n+1, 8*mib)
+		out, err := x.l.Drop(obj(n + 1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.effects(out)
+		if out := x.l.Trim(4 * mib); len(out) != 0 {
+			t.Fatalf("the next one, of the same size, needs new pages: %v", out)
+		}
+	}
+	if out := x.l.Trim(4 * mib); len(out) != 1 || x.l.Stats().TrimmingBytes != 6*mib {
+		t.Errorf("got %v, %d withheld, want down to half of what is kept when nobody needs them", out, x.l.Stats().TrimmingBytes)
+	}
+}
+
 func TestRebuiltObjectTakesItsMemoryAgain(t *testing.T) {
 	x := newTester(t, 16*mib)
 	id, _ := x.reserve(task(1), 0, 3*mib, 1000)

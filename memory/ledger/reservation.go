@@ -328,7 +328,7 @@ func (l *Ledger) setAsideWith(r *reservation, loads []*extent) (offsets []uint64
 		}
 	}
 	for i, off := range offsets {
-		l.trim.touch(off, alloc.Rounded(loads[i].bytes))
+		l.trim.touch(off, alloc.Rounded(loads[i].bytes), l.space.Used())
 	}
 	l.reservedBytes += r.bytes
 	return offsets, true
@@ -505,7 +505,7 @@ func (l *Ledger) Allocate(id ReservationID, oid ObjectID, sizes ...uint64) ([]me
 			l.space.Split(f.Offset, f.Bytes)
 			l.reservedBytes -= need
 		}
-		l.trim.touch(f.Offset, need)
+		l.trim.touch(f.Offset, need, l.space.Used())
 	}
 	r.blocks = left
 	if o == nil {

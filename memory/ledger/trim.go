@@ -16,11 +16,13 @@ const trimChunk = 1 << 20
 // keeps its pages at first, because new pages cost more than the copy into them
 // (a fault and a cleared page each 4 KiB) and a worker's next result has often
 // the size of the one just freed; they go back in batches once there are more
-// than the caller wants to keep.
+// than the caller wants to keep, and than there were in use of late.
 type trimmer struct {
 	// dirty has a bit for each whole or begun chunk: exactly those are set that
 	// were part of a frame since they were last punched.
 	dirty []uint64
+	// peak is the most that was in use at one moment since the last Trim.
+	peak uint64
 	// punching are the ranges withheld until Punched, blocks in use of the
 	// allocator.
 	punching []memory.Frame
@@ -31,7 +33,9 @@ func (t *trimmer) init(size uint64) {
 	t.dirty = make([]uint64, (chunks+63)/64)
 }
 
-func (t *trimmer) touch(off, n uint64) {
+// touch notes that a range is in use, one of all that are.
+func (t *trimmer) touch(off, n, used uint64) {
+	t.peak = max(t.peak, used-t.withheld())
 	for c := off / trimChunk; c <= (off+n-1)/trimChunk; c++ {
 		t.dirty[c/64] |= 1 << (c % 64)
 	}
@@ -48,13 +52,17 @@ func (t *trimmer) isDirty(chunk uint64) bool { return t.dirty[chunk/64]&(1<<(chu
 
 // Trim orders the pages of free memory to be given back when more than keep
 // bytes of it have pages: down to half of keep, so that the next frees do not
-// order it again. Trim(0) gives back all. It does nothing while a PunchHoles is
-// out or a reservation waits for the memory.
+// order it again. What was in use at one moment since the last Trim is kept
+// beyond that: it is likely to be needed again. So Trim is called at intervals that
+// are long for tasks; Trim(0) gives back all that was not in use since the last one.
+// It does nothing while a PunchHoles is out or a reservation waits for the memory.
 func (l *Ledger) Trim(keep uint64) []Effect {
 	t := &l.trim
 	if len(t.punching) > 0 || len(l.waiting) > 0 {
 		return nil
 	}
+	recent := t.peak - min(t.peak, l.space.Used())
+	t.peak = l.space.Used()
 	touched := 0
 	for _, w := range t.dirty {
 		touched += bits.OnesCount64(w)
@@ -78,12 +86,12 @@ func (l *Ledger) Trim(keep uint64) []Effect {
 			}
 		}
 	}
-	if total <= keep {
+	if total <= max(keep, recent) {
 		return nil
 	}
 	// From the far end: the allocator refills from the front.
 	slices.SortFunc(runs, func(a, b memory.Frame) int { return cmp.Compare(b.Offset, a.Offset) })
-	want := (total - keep/2 + trimChunk - 1) / trimChunk * trimChunk
+	want := (total - max(keep/2, recent) + trimChunk - 1) / trimChunk * trimChunk
 	for _, f := range runs {
 		if f.Bytes > want {
 			f.Offset += f.Bytes - want

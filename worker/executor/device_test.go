@@ -137,7 +137,7 @@ func (r *rig) call(t *testing.T, task int, op string, arguments ...string) execu
 		case out := <-r.results:
 			return out
 		case now := <-ticks.C: // what waits for memory in vain is told so
-			r.objects.Tick(now, 0)
+			r.objects.Tick(now)
 		}
 	}
 }

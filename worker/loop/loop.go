@@ -316,13 +316,14 @@ func (w *Worker) own(ctx context.Context) error {
 		switch {
 		case ticked:
 			w.step(lifecycle.Ticked{})
-			w.config.Store.Tick(time.Now(), keepBytes)
+			w.config.Store.Tick(time.Now())
 			if w.machine.Len() == 0 {
 				w.ticking = false
 				ticks.Stop()
 			}
 		case beaten:
-			w.config.Store.Tick(time.Now(), keepBytes)
+			w.config.Store.Tick(time.Now())
+			w.config.Store.Trim(keepBytes)
 			w.outbox.stats(w.stats())
 			w.expireParked()
 			w.expireReaders(time.Now())

@@ -139,7 +139,7 @@ func newSpillingFrom(t *testing.T, slab memory.Space, readers time.Duration) *sp
 		for {
 			select {
 			case now := <-ticks.C:
-				s.Tick(now, 1<<30)
+				s.Tick(now)
 			case <-stop:
 				return
 			}
@@ -294,7 +294,7 @@ func TestBrokenDiskFailsTheSpillNotTheWorker(t *testing.T) {
 					t.Errorf("the tier: %+v", tier)
 				}
 				s.file.set(nil, nil, false)
-				s.Tick(time.Now().Add(time.Hour), 1<<30)
+				s.Tick(time.Now().Add(time.Hour))
 				for task := n; task < n+10; task++ {
 					if err := s.put(t, task, 1_000_000); err != nil {
 						t.Fatal(err)

@@ -220,18 +220,25 @@ func (s *Store) punch(ranges []memory.Frame) {
 	run(calls)
 }
 
-// Tick ends what has run out of time, and gives the pages of free memory back
-// beyond keep bytes. It is called a few times a second.
-func (s *Store) Tick(now time.Time, keep uint64) {
+// Tick ends what has run out of time. It is called a few times a second.
+func (s *Store) Tick(now time.Time) {
 	s.mu.Lock()
-	var effects []ledger.Effect
+	var calls []func()
 	if at, ok := s.ledger.NextDeadline(); ok && !now.Before(at) {
-		effects = s.ledger.Expire(now)
+		calls = s.apply(s.ledger.Expire(now))
 	}
+	s.mu.Unlock()
+	run(calls)
+}
+
+// Trim gives the pages of free memory back, beyond keep bytes and what was in use since
+// it was last called; once a second is often enough.
+func (s *Store) Trim(keep uint64) {
+	s.mu.Lock()
+	var calls []func()
 	if _, can := s.space.(memory.Puncher); can && !s.closed {
-		effects = append(effects, s.ledger.Trim(keep)...)
+		calls = s.apply(s.ledger.Trim(keep))
 	}
-	calls := s.apply(effects)
 	s.mu.Unlock()
 	run(calls)
 }

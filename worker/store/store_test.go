@@ -153,8 +153,8 @@ func TestWaitEndsWithDeadlineContextOrClose(t *testing.T) {
 	if _, granted, err := s.Reserve(task, []uint64{600 << 10}, deadline, func(err error) { told <- err }); granted || err != nil {
 		t.Fatalf("granted %v, %v", granted, err)
 	}
-	s.Tick(deadline.Add(-time.Second), 1<<30)
-	s.Tick(deadline, 1<<30)
+	s.Tick(deadline.Add(-time.Second))
+	s.Tick(deadline)
 	if err := <-told; !errors.Is(err, ledger.ErrNoRoom) || !strings.Contains(err.Error(), "t1/a1") {
 		t.Errorf("got %v", err)
 	}
@@ -196,17 +196,18 @@ func TestReadLeases(t *testing.T) {
 	}
 	put(t, s, id(4, 1), "content")
 	short := source.Lease(transfer.Reader{}, []transfer.Ref{{Task: 4}}, time.Minute)
-	s.Tick(time.Now().Add(time.Hour), 1<<30)
+	s.Tick(time.Now().Add(time.Hour))
 	if held := source.Release([]transfer.LeaseID{short[0].Lease}); held[0] {
 		t.Error("a lease held beyond its end")
 	}
 }
 
-func TestTickGivesPagesBack(t *testing.T) {
+func TestTrimGivesPagesBack(t *testing.T) {
 	s := newStore(t, 64<<20)
 	put(t, s, id(1, 1), strings.Repeat("x", 32<<20))
 	s.Drop(id(1, 1))
-	s.Tick(time.Now(), 1<<20)
+	s.Trim(1 << 20) // it was in use before
+	s.Trim(1 << 20)
 	s.Close() // waits for it
 	if books, _, _ := s.Stats(); books.TrimmingBytes != 0 || books.FreeBytes < 63<<20 {
 		t.Errorf("books %+v", books)
