@@ -142,13 +142,8 @@ func (r *rawConns) stop(all bool) {
 // serveRaw answers until the connection ends, by either side.
 func (s *Server) serveRaw(conn net.Conn) {
 	ctx, cancel := context.WithCancel(context.Background())
-	patience := s.ReaderPatience
-	if patience <= 0 {
-		patience = defaultReaderPatience
-	}
-	alive := func() {
-		_ = conn.SetWriteDeadline(time.Now().Add(patience)) // it fails if the connection has ended
-	}
+	reader := newSilence(s.ReaderPatience, conn)
+	defer reader.end()
 	asked := make(chan *millracev1.ReadObjectsRequest)
 	var listening sync.WaitGroup
 	listening.Go(func() {
@@ -163,7 +158,7 @@ func (s *Server) serveRaw(conn net.Conn) {
 			}
 			switch kind {
 			case rawPing:
-				alive()
+				reader.alive()
 			case rawAsk:
 				request, err := readAsk(in)
 				if err != nil {
@@ -179,12 +174,14 @@ func (s *Server) serveRaw(conn net.Conn) {
 			}
 		}
 	})
-	w := &rawWriter{conn: conn, codec: rawframe.NewCodec(), progress: alive}
+	w := &rawWriter{conn: conn, codec: rawframe.NewCodec(), progress: reader.alive}
 	for request := range asked {
 		if !s.raw.busy(conn, true) {
 			break
 		}
+		reader.begin()
 		err := s.answer(w, request)
+		reader.end()
 		if !s.raw.busy(conn, false) || err != nil {
 			break
 		}
@@ -192,6 +189,50 @@ func (s *Server) serveRaw(conn net.Conn) {
 	cancel()
 	_ = conn.Close() // so that the listening ends
 	listening.Wait()
+}
+
+// silence closes a connection whose reader takes nothing of an answer, and says nothing,
+// for longer than its patience. A write deadline would not do: gRPC clears those of a
+// connection that it has handed over, some time after it has.
+type silence struct {
+	patience time.Duration
+	timer    *time.Timer
+
+	mu        sync.Mutex
+	answering bool
+}
+
+func newSilence(patience time.Duration, conn net.Conn) *silence {
+	if patience <= 0 {
+		patience = defaultReaderPatience
+	}
+	s := &silence{patience: patience, timer: time.AfterFunc(patience, func() { _ = conn.Close() })}
+	s.timer.Stop()
+	return s
+}
+
+// begin and end enclose an answer.
+func (s *silence) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answering = true
+	s.timer.Reset(s.patience)
+}
+
+func (s *silence) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.answering = false
+	s.timer.Stop()
+}
+
+// alive: the reader took something, or said that it is there.
+func (s *silence) alive() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.answering {
+		s.timer.Reset(s.patience)
+	}
 }
 
 // answer sends what was asked for. The bytes have left the slab when it returns.
