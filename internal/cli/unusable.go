@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -22,7 +23,11 @@ type unusableError struct{ error }
 
 func (e unusableError) Unwrap() error { return e.error }
 
-const probeName = "ucx-probe"
+const (
+	probeName = "ucx-probe"
+	// probePatience bounds the probe: UCX opens in a second, or hangs on what it found.
+	probePatience = time.Minute
+)
 
 // demandUCX fails if UCX is asked for and cannot be used here, before anything is started. It looks in a process of its own:
 // UCX changes the one that loads it, and a broken one may end it.
@@ -35,6 +40,9 @@ func (a *app) demandUCX(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, probePatience,
+		unusableError{worker.NoUCX(fmt.Errorf("%w: it was not open after %v", ucx.ErrUnavailable, probePatience))})
+	defer cancel()
 	cmd := exec.CommandContext(ctx, self, probeName, "--ucx-library="+s.String("ucx-library"), "--ucx-tls="+s.String("ucx-tls"), "--ucx-net-devices="+s.String("ucx-net-devices"))
 	var said bytes.Buffer
 	cmd.Stderr = &said
@@ -43,8 +51,10 @@ func (a *app) demandUCX(ctx context.Context) error {
 	switch {
 	case err == nil:
 		return nil
-	case ctx.Err() != nil || !errors.As(err, &ended):
-		return err
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case !errors.As(err, &ended):
+		return fmt.Errorf("--protocol ucx: start %s to try it: %w", self, err)
 	}
 	lines := strings.Split(strings.TrimSpace(said.String()), "\n")
 	text, told := strings.CutPrefix(lines[len(lines)-1], "error: ")

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/sched"
 )
 
 // GraphState sums up the states of a graph's tasks.
@@ -28,13 +29,10 @@ const (
 	WorkerLost         WorkerState = 4
 )
 
-// Counts counts tasks, indexed by sched.TaskState (index 0 is unused).
-type Counts [10]uint64
-
 // Prefix sums up the tasks of one graph that run the same op.
 type Prefix struct {
 	Name        string
-	Counts      Counts
+	Counts      sched.Counts
 	RunTime     time.Duration
 	OutputBytes uint64
 }
@@ -46,7 +44,7 @@ type Graph struct {
 	Namespace  string
 	Client     ids.ClientID
 	State      GraphState
-	Counts     Counts
+	Counts     sched.Counts
 	Prefixes   []Prefix
 	CreatedAt  time.Time
 	EndedAt    time.Time

@@ -194,7 +194,7 @@ func graphRow(info *sched.GraphInfo) *front.Graph {
 	return row
 }
 
-func graphState(counts [10]uint64) front.GraphState {
+func graphState(counts sched.Counts) front.GraphState {
 	switch {
 	case counts[sched.TaskWaiting]+counts[sched.TaskReady]+counts[sched.TaskAssigned]+counts[sched.TaskRunning]+counts[sched.TaskRescuing] > 0:
 		return front.GraphRunning

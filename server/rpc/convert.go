@@ -122,7 +122,7 @@ func taskErrorTo(e *sched.TaskError) *pb.TaskError {
 	return converted
 }
 
-func countsTo(counts [10]uint64) *pb.TaskCounts {
+func countsTo(counts sched.Counts) *pb.TaskCounts {
 	return &pb.TaskCounts{
 		Waiting: counts[sched.TaskWaiting], Ready: counts[sched.TaskReady], Assigned: counts[sched.TaskAssigned],
 		Running: counts[sched.TaskRunning], Succeeded: counts[sched.TaskSucceeded], Failed: counts[sched.TaskFailed],

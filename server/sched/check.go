@@ -15,8 +15,8 @@ type checker struct {
 	totals   Totals
 	live     []uint64 // by graph slot
 	active   []uint64
-	counts   [][10]uint64
-	prefixes [][][10]uint64
+	counts   []Counts
+	prefixes [][]Counts
 	ops      []uint64
 	options  []uint64
 	classes  []uint64
@@ -43,8 +43,8 @@ func (k *checker) fail(format string, args ...any) {
 // Check tests all invariants between steps. It takes time in proportion to everything that the machine knows.
 func (m *Machine) Check() error {
 	k := &checker{
-		m: m, live: make([]uint64, len(m.graphs)), active: make([]uint64, len(m.graphs)), counts: make([][10]uint64, len(m.graphs)),
-		prefixes: make([][][10]uint64, len(m.graphs)), ops: make([]uint64, len(m.ops)), options: make([]uint64, len(m.options)),
+		m: m, live: make([]uint64, len(m.graphs)), active: make([]uint64, len(m.graphs)), counts: make([]Counts, len(m.graphs)),
+		prefixes: make([][]Counts, len(m.graphs)), ops: make([]uint64, len(m.ops)), options: make([]uint64, len(m.options)),
 		classes: make([]uint64, len(m.classes)), ready: make([]int, len(m.classes)), held: make([]int, len(m.holders)),
 		keys: make(map[*namespace]int), workers: make([]worker, len(m.workers)), queued: make(map[ids.TaskID]bool),
 		sent: make(map[TaskRef]bool), retries: make(map[ids.TaskID]bool), objects: make([]int, len(m.workers)),
@@ -127,7 +127,7 @@ func (k *checker) task(id ids.TaskID, b *block, t *task) {
 	}
 	k.counts[t.graph][t.state]++
 	for len(k.prefixes[t.graph]) <= int(t.prefix) {
-		k.prefixes[t.graph] = append(k.prefixes[t.graph], [10]uint64{})
+		k.prefixes[t.graph] = append(k.prefixes[t.graph], Counts{})
 	}
 	k.prefixes[t.graph][t.prefix][t.state]++
 	k.totals.Counts[t.state]++

@@ -71,6 +71,9 @@ const (
 	TaskRescuing TaskState = 9
 )
 
+// Counts counts tasks by state; index 0 is unused.
+type Counts [TaskRescuing + 1]uint64
+
 // Assignment is everything that a worker must be told about one attempt.
 type Assignment struct {
 	Task      ids.TaskID

@@ -22,7 +22,7 @@ type graph struct {
 	prune int
 	// live counts tasks that are not forgotten, active those that have not ended, or whose object is being rescued.
 	live, active uint64
-	counts       [10]uint64
+	counts       Counts
 	prefixes     []PrefixInfo
 	prefixIndex  map[string]uint32 // made when there are many
 	createdAt    time.Time

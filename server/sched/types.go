@@ -133,7 +133,7 @@ type GraphInfo struct {
 	// Client that submitted it; 0: detached.
 	Client ids.ClientID
 	// Counts of tasks by state, indexed by TaskState. Forgotten tasks count as RELEASED.
-	Counts [10]uint64
+	Counts Counts
 	// Prefixes are the ops in it, in order of first appearance, merged by name.
 	Prefixes  []PrefixInfo
 	CreatedAt time.Time
@@ -148,7 +148,7 @@ type GraphInfo struct {
 // PrefixInfo sums up the tasks of one op in one graph.
 type PrefixInfo struct {
 	Name   string
-	Counts [10]uint64
+	Counts Counts
 	// RunTime is the sum over finished attempts.
 	RunTime time.Duration
 	// OutputBytes is the sum over finished attempts.
@@ -206,7 +206,7 @@ type Verdict struct {
 // Totals sums up the machine.
 type Totals struct {
 	// Counts of live tasks by state, indexed by TaskState.
-	Counts                   [10]uint64
+	Counts                   Counts
 	Tasks                    uint64
 	Graphs, Clients, Workers uint64
 	// ReadyQueued counts ready tasks that wait for a worker.

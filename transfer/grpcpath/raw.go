@@ -93,8 +93,8 @@ type rawWriter struct {
 	conn    net.Conn
 	codec   *rawframe.Codec
 	pending []byte
-	// progress is called before each wait for the socket.
-	progress func()
+	// reader bounds each wait for the socket.
+	reader *silence
 }
 
 func (w *rawWriter) write(m rawframe.Message, data []byte, _ bool) error {
@@ -125,7 +125,8 @@ func (w *rawWriter) end() error {
 }
 
 func (w *rawWriter) flush(data []byte) error {
-	w.progress()
+	w.reader.begin()
+	defer w.reader.end()
 	buffers := net.Buffers{w.pending, data}
 	if len(data) == 0 {
 		buffers = buffers[:1]

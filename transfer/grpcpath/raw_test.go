@@ -147,6 +147,30 @@ func TestReaderThatFallsSilent(t *testing.T) {
 	}
 }
 
+// TestASlowSourceIsNoSilentReader: only a wait for the reader counts.
+func TestASlowSourceIsNoSilentReader(t *testing.T) {
+	objects := transfertest.NewObjects()
+	objects.Put(one, "h", make([]byte, 1<<10))
+	const patience = 100 * time.Millisecond
+	data := &grpcpath.Server{Source: slow{objects, 3 * patience}, ReaderPatience: patience}
+	peer, _ := serveWith(t, data, grpc.Creds(data.Credentials(nil)))
+	conn := bare(t, peer, ask(t, &millracev1.ReadObjectsRequest{Objects: []*millracev1.ObjectRef{{TaskId: 1, Generation: 1}}}))
+	if n, err := conn.Read(make([]byte, 1<<10)); n == 0 {
+		t.Errorf("no answer: %v", err)
+	}
+}
+
+// slow takes its time to find objects.
+type slow struct {
+	transfer.Source
+	takes time.Duration
+}
+
+func (s slow) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
+	<-time.After(s.takes)
+	return s.Source.Lease(reader, refs, ttl)
+}
+
 // clearing hands over connections whose deadlines have no effect.
 type clearing struct {
 	credentials.TransportCredentials

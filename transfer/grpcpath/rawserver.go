@@ -143,7 +143,6 @@ func (r *rawConns) stop(all bool) {
 func (s *Server) serveRaw(conn net.Conn) {
 	ctx, cancel := context.WithCancel(context.Background())
 	reader := newSilence(s.ReaderPatience, conn)
-	defer reader.end()
 	asked := make(chan *millracev1.ReadObjectsRequest)
 	var listening sync.WaitGroup
 	listening.Go(func() {
@@ -174,14 +173,12 @@ func (s *Server) serveRaw(conn net.Conn) {
 			}
 		}
 	})
-	w := &rawWriter{conn: conn, codec: rawframe.NewCodec(), progress: reader.alive}
+	w := &rawWriter{conn: conn, codec: rawframe.NewCodec(), reader: reader}
 	for request := range asked {
 		if !s.raw.busy(conn, true) {
 			break
 		}
-		reader.begin()
 		err := s.answer(w, request)
-		reader.end()
 		if !s.raw.busy(conn, false) || err != nil {
 			break
 		}
@@ -191,15 +188,15 @@ func (s *Server) serveRaw(conn net.Conn) {
 	listening.Wait()
 }
 
-// silence closes a connection whose reader takes nothing of an answer, and says nothing,
-// for longer than its patience. A write deadline would not do: gRPC clears those of a
-// connection that it has handed over, some time after it has.
+// silence closes a connection while it is written to whose reader takes nothing, and says
+// nothing, for longer than its patience. A write deadline would not do: gRPC clears those
+// of a connection that it has handed over, some time after it has.
 type silence struct {
 	patience time.Duration
 	timer    *time.Timer
 
-	mu        sync.Mutex
-	answering bool
+	mu      sync.Mutex
+	writing bool // guarded by mu
 }
 
 func newSilence(patience time.Duration, conn net.Conn) *silence {
@@ -211,26 +208,26 @@ func newSilence(patience time.Duration, conn net.Conn) *silence {
 	return s
 }
 
-// begin and end enclose an answer.
+// begin and end enclose a wait for the socket.
 func (s *silence) begin() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.answering = true
+	s.writing = true
 	s.timer.Reset(s.patience)
 }
 
 func (s *silence) end() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.answering = false
+	s.writing = false
 	s.timer.Stop()
 }
 
-// alive: the reader took something, or said that it is there.
+// alive: the reader said that it is there.
 func (s *silence) alive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.answering {
+	if s.writing {
 		s.timer.Reset(s.patience)
 	}
 }

@@ -1,0 +1,148 @@
+package store
+
+import (
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory/ledger"
+)
+
+// Admit finds the inputs of an attempt and keeps them for it, each with a pin until
+// Unpin; those that are not here have no ID in the result. Where that does not keep
+// much memory from others, the pins are in place and the attempt can run. Otherwise
+// loose is true, and it needs a reservation with the inputs first: also if it has to
+// wait for memory anyway, because whoever waits must not hold any.
+func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs []ledger.ObjectID, waits bool) (objects []Object, loose bool) {
+	objects = make([]Object, len(inputs))
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	loose = waits
+	var bytes uint64
+	for i, id := range inputs {
+		o, ok := s.lookup(id)
+		if !ok {
+			loose = true
+			continue
+		}
+		objects[i] = o
+		for _, f := range o.Frames {
+			bytes += f.Bytes
+		}
+		loose = loose || !o.InSlab
+	}
+	// Without a tier below nothing moves.
+	loose = len(s.below) > 0 && (loose || bytes > s.space.Size()/smallShare)
+	p := inputPin(task, attempt)
+	if loose {
+		p = queuedPin(task, attempt, rank)
+	}
+	for i := range objects {
+		if o := &objects[i]; len(o.Frames) > 0 && s.ledger.Pin(o.ID, p) != nil {
+			*o = Object{}
+		}
+	}
+	return objects, loose
+}
+
+// smallShare is the part of the slab up to which the inputs of an attempt are kept
+// in place without a reservation.
+const smallShare = 256
+
+// Queue finds a sealed object and keeps it for an attempt whose turn comes at a
+// rank: in whichever tier, until a reservation with it as input is granted.
+func (s *Store) Queue(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt, rank uint64) (Object, bool) {
+	return s.pin(id, queuedPin(task, attempt, rank))
+}
+
+// Loosen lets an object that is pinned for an attempt leave the slab.
+func (s *Store) Loosen(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt, rank uint64) {
+	var calls []func()
+	s.mu.Lock()
+	defer func() {
+		s.mu.Unlock()
+		run(calls)
+	}()
+	if len(s.below) == 0 || s.ledger.Pin(id, queuedPin(task, attempt, rank)) != nil {
+		return
+	}
+	effects, err := s.ledger.Unpin(id, inputPin(task, attempt))
+	if err == nil {
+		calls = s.apply(effects)
+	}
+}
+
+// Pin finds a sealed object and keeps its bytes where they are, in the slab, for
+// an attempt; ok is false if they are not there.
+func (s *Store) Pin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) (Object, bool) {
+	return s.pin(id, inputPin(task, attempt))
+}
+
+// Unpin takes the pins of an attempt off. Objects without frames have none.
+func (s *Store) Unpin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) {
+	s.mu.Lock()
+	var calls []func()
+	for _, p := range []ledger.Pin{inputPin(task, attempt), queuedPin(task, attempt, 0)} {
+		if effects, err := s.ledger.Unpin(id, p); err == nil {
+			calls = append(calls, s.apply(effects)...)
+		}
+	}
+	s.mu.Unlock()
+	run(calls)
+}
+
+func (s *Store) pin(id ledger.ObjectID, p ledger.Pin) (Object, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	o, ok := s.lookup(id)
+	if ok && len(o.Frames) > 0 {
+		ok = s.ledger.Pin(o.ID, p) == nil
+	}
+	return o, ok
+}
+
+func inputPin(task ids.TaskID, attempt ids.Attempt) ledger.Pin {
+	return ledger.Pin{Reason: ledger.PinInput, Holder: ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, Attempt: attempt}
+}
+
+func queuedPin(task ids.TaskID, attempt ids.Attempt, rank uint64) ledger.Pin {
+	return ledger.Pin{Reason: ledger.PinQueued, Holder: ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}, Attempt: attempt, Rank: rank}
+}
+
+// Held returns an object that is pinned, sealed or dropped since. Its frames stay
+// where they are if a pin or a reservation keeps them in place.
+func (s *Store) Held(id ledger.ObjectID) (o Object, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if header, ok := s.small[id]; ok {
+		return Object{ID: id, Header: header, InSlab: true}, true
+	}
+	v, ok := s.ledger.Lookup(id)
+	if _, have := s.ledger.Copies(id); !ok || !have || v.State == ledger.Building {
+		return Object{}, false
+	}
+	return Object{ID: id, Header: v.Header, Frames: v.Frames, InSlab: v.InSlab}, true
+}
+
+// Hold keeps an object in the slab for a granted reservation, as if it had been
+// asked for with it. It returns false if the bytes are not in the slab.
+func (s *Store) Hold(r ledger.ReservationID, id ledger.ObjectID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.small[id]; ok {
+		return true
+	}
+	return s.ledger.Hold(r, id) == nil
+}
+
+// Use is the rank at which an object will be needed; see ledger.Expect.
+type Use struct {
+	ID   ledger.ObjectID
+	Rank uint64
+}
+
+// Expect says when objects will be needed.
+func (s *Store) Expect(uses []Use) {
+	s.mu.Lock()
+	for _, u := range uses {
+		s.ledger.Expect(u.ID, u.Rank)
+	}
+	s.mu.Unlock()
+}

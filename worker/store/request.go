@@ -1,0 +1,123 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/memory/ledger"
+)
+
+// Request asks for memory; see ledger.Request.
+type Request struct {
+	Holder   ledger.Holder
+	Bytes    []uint64
+	Inputs   []ledger.ObjectID
+	Urgent   bool
+	Deadline time.Time
+}
+
+// Told is what becomes of a reservation that was not ready at once.
+type Told struct {
+	// Granted: the memory is set aside. Ready: the inputs are in the slab, too;
+	// nothing is told after that.
+	Granted, Ready bool
+	// Err says why it will not be. If it is granted, Lost is an input that could
+	// not be read back, and the reservation is to be released.
+	Err  error
+	Lost ledger.ObjectID
+}
+
+// Acquire sets memory aside, and brings inputs into the slab. While that is not
+// Ready, tell is called, from any goroutine, with what becomes of it.
+func (s *Store) Acquire(q Request, tell func(Told)) (ledger.ReservationID, ledger.Standing, error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return 0, 0, fmt.Errorf("store: the worker is stopping: %w", ledger.ErrNoRoom)
+	}
+	s.lastReservation++
+	id := s.lastReservation
+	// An executor asks for its run, whose inputs it holds.
+	q.Urgent = q.Urgent || q.Holder.Kind == ledger.HolderExecutor
+	standing, effects, err := s.ledger.Reserve(time.Now(), ledger.Request{
+		ID: id, Holder: q.Holder, Bytes: q.Bytes, Inputs: q.Inputs, Urgent: q.Urgent, Deadline: q.Deadline,
+	})
+	if err == nil && standing != ledger.Ready {
+		s.telling[id] = tell
+	}
+	calls := s.apply(effects)
+	s.mu.Unlock()
+	run(calls)
+	if err != nil {
+		return 0, 0, err
+	}
+	return id, standing, nil
+}
+
+// Reserve sets memory aside for a holder. If it has to wait, until the deadline,
+// tell is called once, from any goroutine, when it is decided; otherwise tell is
+// not called and granted is true.
+func (s *Store) Reserve(holder ledger.Holder, bytes []uint64, deadline time.Time, tell func(error)) (id ledger.ReservationID, granted bool, err error) {
+	id, standing, err := s.Acquire(Request{Holder: holder, Bytes: bytes, Deadline: deadline}, func(t Told) { tell(t.Err) })
+	return id, standing == ledger.Ready, err
+}
+
+// ReserveWait is Reserve for those who can wait in place.
+func (s *Store) ReserveWait(ctx context.Context, holder ledger.Holder, bytes []uint64, wait time.Duration) (ledger.ReservationID, error) {
+	return s.acquireWait(ctx, Request{Holder: holder, Bytes: bytes, Deadline: time.Now().Add(wait)})
+}
+
+// ReserveMore is ReserveWait for those who hold memory already: it goes before all
+// who do not.
+func (s *Store) ReserveMore(ctx context.Context, holder ledger.Holder, bytes []uint64, wait time.Duration) (ledger.ReservationID, error) {
+	return s.acquireWait(ctx, Request{Holder: holder, Bytes: bytes, Urgent: true, Deadline: time.Now().Add(wait)})
+}
+
+// Grow adds memory to a granted reservation for what outgrew it: it makes others
+// leave, and waits.
+func (s *Store) Grow(ctx context.Context, r ledger.ReservationID, holder ledger.Holder, bytes []uint64, wait time.Duration) error {
+	more, err := s.ReserveMore(ctx, holder, bytes, wait)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	err = s.ledger.Merge(more, r)
+	s.mu.Unlock()
+	if err != nil {
+		s.Release(more)
+	}
+	return err
+}
+
+func (s *Store) acquireWait(ctx context.Context, q Request) (ledger.ReservationID, error) {
+	decided := make(chan error, 1)
+	id, standing, err := s.Acquire(q, func(t Told) { decided <- t.Err })
+	if standing == ledger.Ready || err != nil {
+		return id, err
+	}
+	select {
+	case err := <-decided:
+		return id, err
+	case <-ctx.Done():
+		s.Release(id)
+		return 0, context.Cause(ctx)
+	}
+}
+
+// Release ends a reservation with all that was built in it and not sealed.
+// REQUIRES: nobody writes there any more.
+func (s *Store) Release(id ledger.ReservationID) {
+	if id == 0 {
+		return
+	}
+	s.mu.Lock()
+	delete(s.telling, id)
+	effects, err := s.ledger.Release(id)
+	var calls []func()
+	if err == nil {
+		calls = s.apply(effects)
+	}
+	s.mu.Unlock()
+	run(calls)
+}
