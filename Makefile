@@ -148,9 +148,8 @@ soak: bootstrap ## Simulated runs for as long as you like: MINUTES=n
 	go test -tags invariants -count=1 -timeout 0 -run 'TestSoak$$' -v ./test/sim -sim.minutes=$(MINUTES)
 
 .PHONY: gpu-bundle
-gpu-bundle: bootstrap-cc .tools/ucx/.stamp ## What a machine with GPUs runs, into build/gpu and build/gpu-cluster; there: bash …/run.sh
+gpu-bundle: bootstrap-cc .tools/ucx/.stamp ## What a machine with GPUs runs, into build/gpu; there: bash build/gpu/run.sh
 	tools/gpu-bundle
-	tools/gpu-bundle cluster
 
 .PHONY: cubins
 cubins: bootstrap-cc .tools/nvrtc/.stamp ## Compile the built-in kernels again, after a change of their source
