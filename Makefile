@@ -44,13 +44,13 @@ run: build ## Build, start a cluster on this machine, run the main job on real d
 	$(RUN_MAIN)
 
 .PHONY: build
-build: $(BIN) .venv/.stamp .tools/ucx/.stamp ## bin/millrace, .venv where `import millrace` works, and UCX beside them
+build: $(BIN) .venv/.stamp python-cuda .tools/ucx/.stamp ## bin/millrace, .venv where `import millrace` works, and UCX beside them; on a GPU machine CuPy as well
 
 .PHONY: check
 check: gen-check lint vet unit py-quick ## The everyday subset of test; a few minutes
 
 .PHONY: test
-test: bootstrap-cc gen-check lint lint-proto build build-nocgo race sim-seeds fuzz-corpus py e2e ## Everything that CI runs
+test: bootstrap-cc gen-check lint lint-proto build build-nocgo race sim-seeds fuzz-corpus py e2e gpu ## Everything that CI runs; on a GPU machine on its GPUs, too
 	@echo "make test: ok"
 
 .PHONY: fmt
@@ -67,7 +67,7 @@ clean: ## Remove what was built; tools and environments stay (git clean -xfd rem
 ##@ Building
 
 # Always asked: the go command knows better than make what is out of date. Without a C compiler the program can do all but
-# load UCX, and says so.
+# use GPUs and load UCX, and says so.
 .PHONY: $(BIN)
 $(BIN): bootstrap
 	CGO_ENABLED=$$(command -v "$${CC:-gcc}" >/dev/null && echo 1 || echo 0) go build -trimpath -buildvcs=false -ldflags='$(LDFLAGS)' -o $@ ./cmd/millrace
@@ -146,6 +146,10 @@ chaos: build ## Kill and stop workers and executors under load, for about SECOND
 .PHONY: soak
 soak: bootstrap ## Simulated runs for as long as you like: MINUTES=n
 	go test -tags invariants -count=1 -timeout 0 -run 'TestSoak$$' -v ./test/sim -sim.minutes=$(MINUTES)
+
+.PHONY: gpu
+gpu: build bootstrap-cc ## What wants real GPUs, on those of this machine; nothing where there are none
+	tools/gpu-test
 
 .PHONY: gpu-bundle
 gpu-bundle: bootstrap-cc .tools/ucx/.stamp ## What a machine with GPUs runs, into build/gpu; there: bash build/gpu/run.sh
@@ -234,6 +238,11 @@ $(TOOLS)/golangci-lint: tools/lint/go.mod tools/lint/go.sum | bootstrap
 	.venv/bin/pip install -q -r tools/python-dev.lock
 	.venv/bin/pip install -q -c tools/python-dev.lock -e 'clients/python[test]'
 	@touch $@
+
+# Looks each time: a GPU, or its driver, may have come since.
+.PHONY: python-cuda
+python-cuda: .venv/.stamp
+	@tools/python-cuda
 
 .venv-peers/.stamp: tools/python-peers.lock | bootstrap
 	"$$(<.tools/python.path)" -m venv --clear .venv-peers

@@ -165,7 +165,7 @@ func StartCluster(ctx context.Context, c ClusterConfig) (_ *Cluster, err error) 
 		// Nothing is to leave the GPU.
 		args = append(args, "--device", "cuda", "--device-memory-limit", c.MemoryLimit, "--pinned-limit", "none", "--name", "host")
 	} else {
-		args = append(args, "--memory-limit", c.MemoryLimit)
+		args = append(args, "--device", "host", "--memory-limit", c.MemoryLimit)
 	}
 	if c.Slots > 0 {
 		args = append(args, "--slots", strconv.Itoa(c.Slots))

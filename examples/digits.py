@@ -1,9 +1,11 @@
 """The main job: principal components of 1,797 real handwritten digits, on a cluster, twice.
 
+Where there are GPUs, each has a worker, and the same functions get arrays of CuPy instead of NumPy.
+
 The scans (8 x 8 pixels; E. Alpaydin and C. Kaynak, Optical Recognition of Handwritten Digits, UCI) ship inside
 scikit-learn. They are cut into row chunks; mean, covariance, a tall-skinny QR and the SVD are computed chunk by chunk:
 
-* once by Python functions on NumPy arrays that live in the workers' slabs,
+* once by Python functions on arrays that live in the workers' slabs,
 * once by the native ops that the Go workers run themselves,
 
 each from one graph. Both are compared with numpy.linalg.svd of the whole. The algorithm is the direct TSQR of Benson,
@@ -24,40 +26,43 @@ from typing import Any
 
 import numpy as np
 from millrace import Client, Future, as_completed
-from sklearn.datasets import load_digits
 
 #: Largest difference to numpy.linalg.svd that we accept, relative to the largest singular value.
 TOLERANCE = 1e-10
 
 
 # ---- Python functions: what runs in the executors ------------------------------------------------------------------
+#
+# They are written for whatever calls itself an array: NumPy's functions pass arrays of CuPy on to CuPy.
+
+Array = Any
 
 
-def column_sum(x: np.ndarray) -> np.ndarray:
+def column_sum(x: Array) -> Array:
     return x.sum(axis=0)
 
 
-def mean_of(sums: list[np.ndarray], rows: int) -> np.ndarray:
-    return np.sum(sums, axis=0) / rows
+def mean_of(sums: list[Array], rows: int) -> Array:
+    return sum(sums[1:], sums[0]) / rows
 
 
-def centre(x: np.ndarray, mean: np.ndarray) -> np.ndarray:
+def centre(x: Array, mean: Array) -> Array:
     return x - mean
 
 
-def gram(x: np.ndarray) -> np.ndarray:
+def gram(x: Array) -> Array:
     return x.T @ x
 
 
-def covariance_of(grams: list[np.ndarray], rows: int) -> np.ndarray:
-    return np.sum(grams, axis=0) / (rows - 1)
+def covariance_of(grams: list[Array], rows: int) -> Array:
+    return sum(grams[1:], grams[0]) / (rows - 1)
 
 
-def triangle(x: np.ndarray) -> np.ndarray:
+def triangle(x: Array) -> Array:
     return np.linalg.qr(x, mode="r")
 
 
-def svd_of(triangles: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+def svd_of(triangles: list[Array]) -> tuple[Array, Array]:
     r = np.linalg.qr(np.concatenate(triangles), mode="r")
     _, s, vt = np.linalg.svd(r, full_matrices=False)
     return s, vt
@@ -175,6 +180,15 @@ def picture(path: Path, mean: np.ndarray, vt: np.ndarray) -> None:
     pyplot.close(figure)
 
 
+def scans(file: Path | None) -> np.ndarray:
+    """A row for each digit, a column for each pixel."""
+    if file is not None:  # 64 pixels, and which digit it is
+        return np.loadtxt(file, delimiter=",")[:, :64]
+    from sklearn.datasets import load_digits
+
+    return load_digits().data.astype(np.float64)
+
+
 def where(client: Client) -> str:
     lines = ["  worker       tasks   received       sent"]
     for worker in client.scheduler_info()["workers"].values():
@@ -190,12 +204,13 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=8, help="row chunks of the digits (default 8)")
     parser.add_argument("--rows", type=int, default=2_000_000, help="rows of the generated case; 0 leaves it out")
     parser.add_argument("--columns", type=int, default=100, help="columns of the generated case")
-    parser.add_argument("--picture", type=Path, default=Path("build/digits.png"), help="where to draw the components")
+    parser.add_argument("--data", type=Path, help="the scans as CSV, instead of those inside scikit-learn")
+    parser.add_argument("--picture", default="build/digits.png", help="where to draw the components; none: nowhere")
     parser.add_argument("--progress", action="store_true", help="count tasks even if this is not a terminal")
     options = parser.parse_args()
     show = options.progress or sys.stderr.isatty()
 
-    digits = load_digits().data.astype(np.float64)
+    digits = scans(options.data)
     rows = len(digits)
     want_mean = digits.mean(axis=0)
     centred = digits - want_mean
@@ -236,8 +251,9 @@ def main() -> None:
         print(f"python functions {python_seconds:.3f} s, native ops {native_seconds:.3f} s")
         for name, difference in differences.items():
             print(f"  {name:<24} differs from NumPy by {difference:.1e}")
-        picture(options.picture, values["mean"], align(values["vt"], want_vt, rank))
-        print(f"picture: {options.picture}")
+        if options.picture != "none":
+            picture(Path(options.picture), values["mean"], align(values["vt"], want_vt, rank))
+            print(f"picture: {options.picture}")
         print(where(client))
 
         if options.rows:

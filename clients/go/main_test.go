@@ -51,7 +51,7 @@ func startCluster() (stop func() error, err error) {
 	if err != nil {
 		return nil, errors.Join(err, remove())
 	}
-	up := exec.Command(binary, "up", "--workers", "1", "--memory-limit", "64MiB", "--worker-lease", patience.String(), "--scheduler-file", file)
+	up := exec.Command(binary, "up", "--device", "host", "--workers", "1", "--memory-limit", "64MiB", "--worker-lease", patience.String(), "--scheduler-file", file)
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "MILLRACE_") {
 			up.Env = append(up.Env, v)

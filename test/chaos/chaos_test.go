@@ -61,7 +61,7 @@ func start(t *testing.T, flags ...string) *cluster {
 		t.Fatal("MILLRACE_BIN is not set: run `make chaos` or `make e2e`")
 	}
 	file, disk := filepath.Join(t.TempDir(), "scheduler.json"), t.TempDir()
-	args := []string{"up", "--workers", strconv.Itoa(workers), "--memory-limit", "512MiB", "--scheduler-file", file, "--local-directory", disk}
+	args := []string{"up", "--device", "host", "--workers", strconv.Itoa(workers), "--memory-limit", "512MiB", "--scheduler-file", file, "--local-directory", disk}
 	args = append(args, flags...)
 	if python := os.Getenv("MILLRACE_PYTHON"); python != "" {
 		args = append(args, "--python", python)

@@ -108,9 +108,10 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// environment is ours without settings of Millrace.
+// environment is ours without settings of Millrace, and without GPUs unless a flag asks for
+// them.
 func environment(add ...string) []string {
-	var env []string
+	env := []string{"MILLRACE_DEVICE=host"}
 	for _, v := range os.Environ() {
 		if !strings.HasPrefix(v, "MILLRACE_") {
 			env = append(env, v)

@@ -120,7 +120,7 @@ func (c *cluster) process(host int, args ...string) *exec.Cmd {
 func (c *cluster) processWith(host int, env []string, line ...string) *exec.Cmd {
 	c.t.Helper()
 	cmd := c.lab.Host(host).Command(context.Background(), line[0], line[1:]...)
-	cmd.Env = append(append(os.Environ(), "MILLRACE_SCHEDULER_FILE="), env...)
+	cmd.Env = append(append(os.Environ(), "MILLRACE_SCHEDULER_FILE=", "MILLRACE_DEVICE=host"), env...)
 	cmd.Stdout, cmd.Stderr = &c.log, &c.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

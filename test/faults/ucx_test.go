@@ -79,7 +79,7 @@ func TestForcedUCXIsUnusable(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), patience)
 				defer cancel()
 				cmd := exec.CommandContext(ctx, binary, append([]string{strings.TrimPrefix(command, "one "), "--protocol", "ucx", "--workers", "2", "--memory-limit", "64MiB"}, x.flags...)...)
-				cmd.Env = append(os.Environ(), "MILLRACE_SCHEDULER_FILE=", "MILLRACE_ADDRESS=127.0.0.1:1")
+				cmd.Env = append(os.Environ(), "MILLRACE_SCHEDULER_FILE=", "MILLRACE_DEVICE=host", "MILLRACE_ADDRESS=127.0.0.1:1")
 				code := 8
 				if command == "one worker" {
 					// What the supervisor starts, if it was well when that looked.

@@ -77,7 +77,8 @@ def dask(python: str, folder: Path) -> dict[str, float]:
 def millrace(python: str, binary: str, folder: Path) -> dict[str, float]:
     where, log = folder / "millrace.json", folder / "millrace.log"
     with processes(log) as (running, out):
-        command = [binary, "up", "--workers", str(WORKERS), "--memory-limit", "2GiB", "--scheduler-file", str(where)]
+        command = [binary, "up", "--device", "host", "--workers", str(WORKERS)]
+        command += ["--memory-limit", "2GiB", "--scheduler-file", str(where)]
         env = dict(os.environ, MILLRACE_PYTHON=python)
         running.append(subprocess.Popen(command, stdout=out, stderr=out, env=env))
         wait_for(where, running[0], log)

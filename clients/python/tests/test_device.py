@@ -488,3 +488,14 @@ def test_a_run_without_memory_waits_to_be_alone(fake: Fake, monkeypatch: pytest.
     # Nobody is kept out now.
     fcntl.lockf(w.slab_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     w.end()
+
+
+def test_gpus_of_this_machine_are_counted(fake: Fake) -> None:
+    """What `make build` asks before it installs CuPy."""
+    program = Path(__file__).parents[3] / "tools" / "gpus"
+    there = {**os.environ, "LD_LIBRARY_PATH": str(fake.library.parent)}
+    assert subprocess.run([program], capture_output=True, text=True, env=there, check=True).stdout == "1 13\n"
+    fake.fail("cuInit", 100)
+    none = subprocess.run([program], capture_output=True, text=True, env=there)
+    fake.set(_FAIL_COUNT, 0)
+    assert (none.returncode, none.stdout, none.stderr) == (1, "", "")

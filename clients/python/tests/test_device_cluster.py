@@ -3,6 +3,7 @@ GPUs."""
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -162,3 +163,31 @@ def test_every_worker_has_its_own_gpu(client: Client) -> None:
     seen = client.run(see)
     assert len(set(seen.values())) == 2, seen
     eventually(lambda: len(client.scheduler_info()["workers"]) == 2)
+
+
+def test_a_cluster_of_ones_own_is_on_the_gpus(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not REAL:
+        monkeypatch.setenv("MILLRACE_CUDA_LIBRARY", os.environ["FAKE_LIBCUDA"])
+        monkeypatch.setenv("MILLRACE_NVML_LIBRARY", "none")
+    monkeypatch.setenv("MILLRACE_DEVICE_MEMORY_LIMIT", "16MiB")
+    monkeypatch.setenv("MILLRACE_PINNED_LIMIT", "16MiB")
+    with Client() as own:
+        assert workers(own) == workers(client) == ["gpu-0", "gpu-1"]
+        assert own.submit(lambda x: x + 1, 1).result(PATIENCE) == 2
+
+
+def test_the_main_job_by_python_functions(client: Client) -> None:
+    spec = importlib.util.spec_from_file_location("digits", Path(__file__).parents[3] / "examples" / "digits.py")
+    assert spec is not None and spec.loader is not None
+    digits = importlib.util.module_from_spec(spec)
+    sys.modules["digits"] = digits
+    spec.loader.exec_module(digits)
+    cloudpickle.register_pickle_by_value(digits)
+    data = np.random.default_rng(3).random((800, 20))
+    chunks = client.scatter(np.array_split(data, 4))
+    mean, covariance, (s, vt) = client.get(
+        digits.python_graph(chunks, len(data)), ["py-mean", "py-covariance", "py-svd"]
+    )
+    _, want_s, want_vt = np.linalg.svd(data - data.mean(axis=0), full_matrices=False)
+    assert np.allclose(mean, data.mean(axis=0)) and np.allclose(covariance, np.cov(data, rowvar=False))
+    assert np.allclose(s, want_s) and np.allclose(digits.align(vt, want_vt, 20), want_vt)

@@ -66,7 +66,7 @@ type finder struct {
 	given  []string
 	python string
 	once   sync.Once
-	sites  []string // folders of Python packages
+	sites  []string // folders of packages, of the Python first that runs tasks
 }
 
 // open loads the first library of the name that can be loaded, of the versions in
@@ -118,7 +118,8 @@ func (f *finder) candidates(name string, versions []string) []string {
 	return slices.Compact(out)
 }
 
-// askPython finds where packages lie.
+// askPython finds where packages lie: those of the Python that runs tasks, then those
+// of the system's, since a virtual environment need not have NVIDIA's.
 func (f *finder) askPython() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -128,9 +129,13 @@ func (f *finder) askPython() {
 		}
 		// Without -S the paths of virtual environments and of the user are there too.
 		out, err := exec.CommandContext(ctx, python, "-c", "import sys; print('\\n'.join(p for p in sys.path if p))").Output()
-		if err == nil {
-			f.sites = strings.Fields(string(out))
-			return
+		if err != nil {
+			continue
+		}
+		for site := range strings.Lines(string(out)) {
+			if site = strings.TrimSuffix(site, "\n"); !slices.Contains(f.sites, site) {
+				f.sites = append(f.sites, site)
+			}
 		}
 	}
 }

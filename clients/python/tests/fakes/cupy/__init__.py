@@ -187,8 +187,13 @@ class ndarray:
     def __float__(self) -> float:
         return float(self._view())
 
-    def sum(self) -> ndarray:
-        return asarray(self._view().sum())
+    def sum(self, axis: int | None = None) -> ndarray:
+        return asarray(self._view().sum(axis=axis))
+
+    def __array_function__(self, function: Any, _types: Any, args: Any, kwargs: Any) -> Any:
+        """NumPy's functions are CuPy's where an argument is."""
+        made = function(*_on_host(args), **_on_host(kwargs))
+        return tuple(map(asarray, made)) if isinstance(made, tuple) else asarray(made)
 
     def __array__(self, *_: Any, **__: Any) -> Any:
         raise TypeError("implicit conversion to a NumPy array is not allowed")
@@ -205,6 +210,14 @@ def _fill(to: ndarray, host: Any) -> None:
     host = _np.ascontiguousarray(host, to.dtype)
     if host.nbytes:
         assert not _lib.cuMemcpyHtoDAsync_v2(to.data.ptr, host.ctypes.data, host.nbytes, _current.ptr)
+
+
+def _on_host(tree: Any) -> Any:
+    if isinstance(tree, ndarray):
+        return tree._view()
+    if isinstance(tree, (list, tuple)):
+        return [_on_host(item) for item in tree]
+    return {k: _on_host(v) for k, v in tree.items()} if isinstance(tree, dict) else tree
 
 
 def asarray(a: Any, dtype: Any = None) -> ndarray:
