@@ -118,7 +118,7 @@ sim-seeds: bootstrap ## Many simulated runs: SEEDS=n
 	go test -tags invariants -count=1 -timeout 20m -run 'TestSeeds$$' ./test/sim -sim.seeds=$(SEEDS)
 
 .PHONY: e2e
-e2e: build bootstrap-net $(TOOLS)/grpcurl .tools/ucx-other/.stamp ## Real processes: grpcurl, two languages on one cluster, one chaos graph, partitioned networks
+e2e: build bootstrap-net $(TOOLS)/grpcurl .tools/ucx-other/.stamp .tools/nvrtc/.stamp ## Real processes: grpcurl, two languages on one cluster, one chaos graph, partitioned networks
 	MILLRACE_BIN=$(CURDIR)/$(BIN) MILLRACE_PYTHON=$(CURDIR)/$(PY) \
 	  GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl go test -count=1 -timeout 40m ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/...
 

@@ -1,7 +1,9 @@
 package worker
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"sync"
@@ -20,9 +22,6 @@ import (
 )
 
 const (
-	// slabPatience is how long a worker waits for room for its slab: as long as peers
-	// may take to unmap that of its last life.
-	slabPatience = time.Minute
 	// probeEvery is how often a GPU is asked whether it lives.
 	probeEvery = time.Second
 	// foreignBytes is how much memory of a GPU others may use before a worker says so:
@@ -41,6 +40,10 @@ func (c Config) openGPU(ctx context.Context, identity memory.Identity, m *opened
 		return err
 	}
 	gpu, err := driver.Open(info.Ordinal)
+	if errors.Is(err, cuda.ErrOutOfMemory) && !c.Restarted {
+		return fmt.Errorf("worker: %w: there is no room for a context on %s, whose memory others use (%s): end them, or choose another GPU (--gpu, CUDA_VISIBLE_DEVICES): %w",
+			cuda.ErrTaken, info.UUID, cmp.Or(c.others(info.UUID.String()), "nvidia-smi may tell who"), err)
+	}
 	if err != nil {
 		return fmt.Errorf("worker: %w", err)
 	}
@@ -50,7 +53,7 @@ func (c Config) openGPU(ctx context.Context, identity memory.Identity, m *opened
 		return fmt.Errorf("worker: %w", err)
 	}
 	if used := total - free; used > foreignBytes {
-		c.Log.Warn("others use memory of this GPU", "gpu", gpu.String(), "used_bytes", used, "total_bytes", total)
+		c.Log.Warn("others use memory of this GPU", "gpu", gpu.String(), "used_bytes", used, "total_bytes", total, "processes", c.others(info.UUID.String()))
 	}
 	slab, err := c.gpuSlab(ctx, gpu, identity)
 	if err != nil {
@@ -95,18 +98,6 @@ func (c Config) chooseGPU(driver *cuda.Driver) (cuda.Info, error) {
 		return cuda.Info{}, fmt.Errorf("worker: GPU %d (--gpu): this process sees %d; look at CUDA_VISIBLE_DEVICES", n, len(devices))
 	}
 	return devices[n], nil
-}
-
-func (c Config) gpuSlab(ctx context.Context, gpu *cuda.Device, identity memory.Identity) (*cuda.Slab, error) {
-	ctx, cancel := context.WithTimeout(ctx, slabPatience)
-	defer cancel()
-	said := false
-	return gpu.AwaitSlab(ctx, cuda.SlabConfig{Size: c.DeviceMemoryLimit, Identity: identity}, func(err error) {
-		if !said {
-			c.Log.Warn("there is no room for the slab yet", "gpu", gpu.String(), "error", err)
-		}
-		said = true
-	})
 }
 
 // openPinned opens the tier between a GPU and the disk. Whether it is large or small,

@@ -69,8 +69,11 @@ type Config struct {
 	// GPU is the UUID of the GPU, or its number among those that CUDA_VISIBLE_DEVICES
 	// leaves. Default 0.
 	GPU string
-	// DeviceMemoryLimit is how much of the GPU's memory the slab takes. Default 70 %.
+	// DeviceMemoryLimit is how much of the GPU's memory the slab takes. Default 70 %, or
+	// as much of what others leave.
 	DeviceMemoryLimit cuda.Size
+	// Restarted: the worker had a life before, whose slab its peers may still have mapped.
+	Restarted bool
 	// PinnedLimitBytes is how much host memory keeps what the GPU has no room for,
 	// before the disk does. 0 means a share of what this process may use, NoSpill none.
 	PinnedLimitBytes uint64

@@ -42,7 +42,12 @@ func (a *app) look() *topology.Topology {
 	}
 	t := topology.Discover(c)
 	if named := strings.Count(visible, ",") + 1; set && c.Visible == nil && t.Wrong == nil && named > len(c.Known) {
-		t.Wrong = fmt.Errorf("CUDA_VISIBLE_DEVICES=%q names %d GPUs, of which the driver knows %d; correct or unset it", visible, named, len(c.Known))
+		var known []string
+		for _, g := range c.Known {
+			known = append(known, fmt.Sprintf("%s (%s)", g.UUID, g.Name))
+		}
+		t.Wrong = fmt.Errorf("CUDA_VISIBLE_DEVICES=%q names %d GPUs, of which the driver knows %d (%s); correct or unset it",
+			visible, named, len(c.Known), cmp.Or(strings.Join(known, ", "), "none"))
 	}
 	if unknown != nil {
 		t.Notes = append(t.Notes, unknown.Error())

@@ -177,7 +177,7 @@ Ctrl-C and SIGTERM let them leave properly. The scheduler is found as by every o
 			if err != nil {
 				return err
 			}
-			return a.supervise(cmd.Context(), address, token, children, nil)
+			return a.supervise(cmd.Context(), address, token, children, nil, nil)
 		},
 	}
 	workerFlags(cmd.Flags())
@@ -226,7 +226,7 @@ func (a *app) runChild(ctx context.Context, name, address, token string) error {
 	c := worker.Config{
 		SpillLimitBytes: spill,
 		Protocol:        s.String("protocol"), UCXLibrary: s.String("ucx-library"), UCXTLS: s.String("ucx-tls"), UCXNetDevices: s.String("ucx-net-devices"),
-		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Scheduler: address, Token: token,
+		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Restarted: os.Getenv(supervisor.RestartedEnv) != "", Scheduler: address, Token: token,
 		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, MemoryLimitBytes: limit,
 		PythonCommand: a.python(), Executors: s.Int("executors"), LocalDirectory: s.String("local-directory"),
 		SchedulerTimeout: s.Duration("death-timeout"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
@@ -263,15 +263,15 @@ func (a *app) runChild(ctx context.Context, name, address, token string) error {
 	return nil
 }
 
-// supervise runs workers until the context ends.
-func (a *app) supervise(ctx context.Context, address, token string, children []supervisor.Child, args []string) error {
+// supervise runs workers until the context ends. givenUp may be nil.
+func (a *app) supervise(ctx context.Context, address, token string, children []supervisor.Child, args []string, givenUp func(error)) error {
 	scheduler, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(bearer(token)))
 	if err != nil {
 		return fmt.Errorf("scheduler address %q: %w", address, err)
 	}
 	defer func() { _ = scheduler.Close() }()
 	c := supervisor.Config{
-		Children: children, Scheduler: scheduler, Output: a.err, Log: slog.Default(),
+		Children: children, Scheduler: scheduler, Output: a.err, Log: slog.Default(), GivenUp: givenUp,
 		// The token is a secret: in the environment, not among the arguments that everybody can list.
 		Env: []string{millrace.EnvAddress + "=" + address, millrace.EnvToken + "=" + token},
 	}
@@ -447,8 +447,9 @@ func (a *app) runUp(cmd *cobra.Command) error {
 		}
 	}
 	supervised := make(chan error, 1)
+	missing := make(chan error, workers)
 	go func() {
-		supervised <- a.supervise(working, dialable(srv.Address()), token, children, args)
+		supervised <- a.supervise(working, dialable(srv.Address()), token, children, args, func(err error) { missing <- err })
 	}()
 	remove := func() {}
 	defer func() { remove() }()
@@ -468,6 +469,13 @@ func (a *app) runUp(cmd *cobra.Command) error {
 				return err
 			}
 			a.greet(srv, token, workers, slots, a.memoryOf(f, limit), f.line)
+		case err := <-missing:
+			if ready == nil {
+				continue // the others go on
+			}
+			// It would never be ready: all end, and the supervisor says why.
+			slog.Error("a worker cannot be started, so nothing is", "error", err)
+			stopWorking()
 		case err := <-supervised:
 			// The workers have left: told to, or stopped by the scheduler (a shutdown by a client).
 			stopServing()

@@ -11,6 +11,9 @@ var (
 	ErrUnavailable = errors.New("cuda: unavailable")
 	// ErrOutOfMemory: the device has no room for the allocation.
 	ErrOutOfMemory = errors.New("cuda: out of device memory")
+	// ErrTaken: others have so much of the device's memory that there is no room for
+	// the slab.
+	ErrTaken = errors.New("cuda: the device's memory is taken")
 	// ErrUnhealthy: the device's context is lost, and with it what the process
 	// kept on the device. Only another process can use the device again.
 	ErrUnhealthy = errors.New("cuda: device context is lost")

@@ -49,27 +49,52 @@ func startGPUs(t *testing.T, gpus int, args ...string) (*cluster, *cudatest.Fake
 // startGPUsOf is startGPUs; those that are pretended have so much memory.
 func startGPUsOf(t *testing.T, gpus int, memory uint64, args ...string) (*cluster, *cudatest.Fake) {
 	t.Helper()
+	m := gpuMachine(t, gpus, memory)
+	return m.start(t, gpus, args...), m.fake
+}
+
+// gpus is what clusters, and others, share of this machine.
+type gpus struct {
+	fake *cudatest.Fake // nil if they are real
+	env  []string
+}
+
+// gpuMachine has so many GPUs, which are pretended to be there and to have so much memory
+// unless the machine's are to be used.
+func gpuMachine(t *testing.T, count int, memory uint64) *gpus {
+	t.Helper()
+	m := &gpus{env: environment()}
+	if onRealGPU() {
+		return m
+	}
+	var err error
+	if m.fake, err = cudatest.Start(count, memory); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := m.fake.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	m.env = environment(cudatest.Environment+"="+os.Getenv(cudatest.Environment), "MILLRACE_CUDA_LIBRARY="+m.fake.Library)
+	return m
+}
+
+// arguments are those of `millrace up` for workers on so many of them.
+func (m *gpus) arguments(t *testing.T, workers int, args ...string) []string {
+	t.Helper()
+	return append([]string{"--device", "cuda", "--workers", fmt.Sprint(workers), "--slots", "2", "--local-directory", t.TempDir()}, args...)
+}
+
+// start starts a cluster on so many of them.
+func (m *gpus) start(t *testing.T, workers int, args ...string) *cluster {
+	t.Helper()
 	program, err := withCUDA()
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := environment()
-	args = append([]string{"--device", "cuda", "--workers", fmt.Sprint(gpus), "--slots", "2", "--local-directory", t.TempDir()}, args...)
-	var fake *cudatest.Fake
-	if !onRealGPU() {
-		if fake, err = cudatest.Start(gpus, memory); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() {
-			if err := fake.Close(); err != nil {
-				t.Error(err)
-			}
-		})
-		env = environment(cudatest.Environment + "=" + os.Getenv(cudatest.Environment))
-		args = append(args, "--cuda-library", fake.Library)
-	}
-	c, err := startUpOf(program, env, t.TempDir(), args...)
-	return watched(t, c, err), fake
+	c, err := startUpOf(program, m.env, t.TempDir(), m.arguments(t, workers, args...)...)
+	return watched(t, c, err)
 }
 
 func someBytes(seed byte, n int) []byte {
@@ -102,7 +127,8 @@ func there(t *testing.T, f *millrace.Future, want []byte) {
 // Objects of any size go to workers on GPUs and come back, through shared memory and
 // through streams; more of them than the slabs hold, and than pinned memory does.
 func TestGPUWorkersHoldWhatClientsScatter(t *testing.T) {
-	c, _ := startGPUs(t, 2, "--rmm-pool-size", "16MiB", "--pinned-limit", "16MiB", "--spill-limit", "1GiB")
+	count := most(t, 2)
+	c, _ := startGPUs(t, count, "--rmm-pool-size", "16MiB", "--pinned-limit", "16MiB", "--spill-limit", "1GiB")
 	for name, options := range map[string][]millrace.Option{"shared memory": nil, "streams": {millrace.WithoutSharedMemory()}} {
 		t.Run(name, func(t *testing.T) {
 			client := c.dial(t, options...)
@@ -124,7 +150,7 @@ func TestGPUWorkersHoldWhatClientsScatter(t *testing.T) {
 		})
 	}
 	workers, err := c.dial(t).Workers(soon(t))
-	if err != nil || len(workers) != 2 {
+	if err != nil || len(workers) != count {
 		t.Fatalf("%d workers, %v", len(workers), err)
 	}
 	for _, w := range workers {
@@ -132,7 +158,7 @@ func TestGPUWorkersHoldWhatClientsScatter(t *testing.T) {
 			t.Errorf("a worker is described as %v", w)
 		}
 	}
-	if workers[0].GetGpu().GetUuid() == workers[1].GetGpu().GetUuid() {
+	if count > 1 && workers[0].GetGpu().GetUuid() == workers[1].GetGpu().GetUuid() {
 		t.Error("both workers have the same GPU")
 	}
 }

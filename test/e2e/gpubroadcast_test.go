@@ -16,7 +16,8 @@ import (
 // A large object gets to all GPUs of a host in a chain, each reading at the one before it what is arriving there: those in the
 // middle give what they get. It is right everywhere, also if one of them dies meanwhile.
 func TestGPUBroadcastGoesThroughAChain(t *testing.T) {
-	const gpus = 3
+	const gpus = 3 // one to give, one in the middle, one at the end
+	needs(t, gpus)
 	large, limits := 66<<20, []string{"--device-memory-limit", "200MiB", "--pinned-limit", "32MiB"}
 	if onRealGPU() {
 		large, limits = 256<<20, []string{"--pinned-limit", "1GiB"}

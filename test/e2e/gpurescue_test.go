@@ -16,6 +16,7 @@ import (
 // What a killed worker on a GPU had finished is copied out of its slab by the one that has it mapped, over their link; and the
 // slab is free again for the worker that is started in its place.
 func TestGPUSealedObjectsOutliveTheirWorker(t *testing.T) {
+	needs(t, 2)
 	large, objects, limits := 1<<20, 12, []string{"--device-memory-limit", "64MiB", "--pinned-limit", "32MiB"}
 	op := millrace.Native("bench.stamp")
 	args := func(i int) millrace.Arguments { return millrace.Args(100+i, large, []int64{}) }

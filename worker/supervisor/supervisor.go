@@ -42,6 +42,8 @@ const (
 	// IncarnationEnv is the variable that holds the incarnation that it is to be,
 	// so that the supervisor knows whose death it reports.
 	IncarnationEnv = "MILLRACE_WORKER_INCARNATION"
+	// RestartedEnv is set for a child that had a life before.
+	RestartedEnv = "MILLRACE_WORKER_RESTARTED"
 	// ExitStopped is how a child exits that the scheduler told to stop: it is not
 	// started again.
 	ExitStopped = 10
@@ -71,7 +73,7 @@ func ExitCode(err error) int {
 		return ExitStopped
 	case errors.Is(err, cuda.ErrUnhealthy) && !faultOfProgram(err), errors.Is(err, cuda.ErrUnavailable):
 		return ExitDevice
-	case errors.Is(err, ucx.ErrUnavailable):
+	case errors.Is(err, ucx.ErrUnavailable), errors.Is(err, cuda.ErrTaken):
 		return ExitUnusable
 	}
 	return 1
@@ -102,6 +104,9 @@ type Config struct {
 	// StopGrace is how long children may take to leave. Default 5 s.
 	StopGrace time.Duration
 	Log       *slog.Logger
+	// GivenUp, if set, is called when a worker will not be started again for a reason that
+	// Run will return, which it does only when all have ended.
+	GivenUp func(error)
 	// Started, if set, is called whenever a child was started.
 	Started func(name string, pid int)
 }
@@ -133,7 +138,13 @@ func Run(ctx context.Context, c Config) error {
 	group := new(errgroup.Group)
 	for _, one := range c.Children {
 		w := &child{Child: one, config: &c, output: output}
-		group.Go(func() error { return w.keep(ctx) })
+		group.Go(func() error {
+			err := w.keep(ctx)
+			if err != nil && c.GivenUp != nil {
+				c.GivenUp(err)
+			}
+			return err
+		})
 	}
 	return group.Wait()
 }
@@ -153,9 +164,9 @@ func (w *child) keep(ctx context.Context) error {
 	log := w.config.Log.With("worker", w.Name)
 	deaths := 0
 	var lost failures
-	for {
+	for lives := 0; ; lives++ {
 		begin := time.Now()
-		l, err := w.start()
+		l, err := w.start(lives > 0)
 		if err != nil {
 			return err
 		}
@@ -227,7 +238,7 @@ type life struct {
 	tail []byte // guarded by mu
 }
 
-func (w *child) start() (*life, error) {
+func (w *child) start(again bool) (*life, error) {
 	incarnation, err := uuid.NewV7()
 	if err != nil {
 		return nil, fmt.Errorf("supervisor: %w", err)
@@ -235,6 +246,9 @@ func (w *child) start() (*life, error) {
 	l := &life{child: w, incarnation: incarnation.String(), oom: exitcause.OOMKills()}
 	l.cmd = exec.Command(w.config.Executable, w.config.Args...)
 	l.cmd.Env = append(slices.Concat(os.Environ(), w.config.Env, w.Env), ChildEnv+"="+w.Name, IncarnationEnv+"="+l.incarnation)
+	if again {
+		l.cmd.Env = append(l.cmd.Env, RestartedEnv+"=1")
+	}
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
 	// Pipes of our own: children of the worker that outlive it and keep them open
 	// must not keep us from seeing its end.

@@ -36,6 +36,7 @@ enum {
   INVALID_IMAGE = 200,
   NOT_FOUND = 500,
   NOT_READY = 600,
+  ILLEGAL_ADDRESS = 700,
   ALREADY_REGISTERED = 712,
   NOT_REGISTERED = 713,
 };
@@ -206,7 +207,7 @@ static const struct {
     {INVALID_IMAGE, "CUDA_ERROR_INVALID_IMAGE", "device kernel image is invalid"},
     {NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
-    {700, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
+    {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
     {NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
     {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
@@ -507,6 +508,7 @@ typedef struct work {
   struct row *table;  // of a gather
   unsigned rows;
   int own_table;
+  int illegal;  // it uses an address that it may not
 } work;
 
 // As in transfer/ipc/kernel/gather.cu.
@@ -550,6 +552,7 @@ static void *run(void *arg) {
       memset(w->to, w->value, w->bytes);
     for (unsigned i = 0; i < w->rows; i++) memmove((void *)w->table[i].to, (void *)w->table[i].from, w->table[i].bytes);
     if (w->own_table) free(w->table);
+    if (w->illegal) st->sticky_pid = getpid(), st->sticky_code = ILLEGAL_ADDRESS;
     if (w->wait) {
       while (w->wait->at->reached < w->sequence) usleep(20);
       unref(w->wait);
@@ -848,7 +851,8 @@ int cuFuncSetAttribute(function *f, int attribute, int value) {
 }
 
 // A launch takes its turn in the stream and computes nothing, but for the gather
-// kernels of transfer/ipc.
+// kernels of transfer/ipc, and those whose names begin with illegal: they are the end
+// of the process's context.
 int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    stream *s, void **parameters, void **extra) {
   IN_CONTEXT;
@@ -867,7 +871,7 @@ int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
   }
   st->launches++;
   pthread_mutex_unlock(&lock);
-  work w = {.bytes = 0};
+  work w = {.illegal = !strncmp(f->name, "illegal", 7)};
   if (!strncmp(f->name, "millrace_gather", 15)) {
     char *at = extra[1];
     if (!strcmp(f->name, "millrace_gather_short")) {

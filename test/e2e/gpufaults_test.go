@@ -1,0 +1,304 @@
+//go:build cgo && linux
+
+package e2e
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory/cuda"
+)
+
+// realGPUs is how many this machine has that may be used.
+var realGPUs = sync.OnceValues(func() (int, error) {
+	driver, err := cuda.Load(cuda.Config{})
+	if err != nil {
+		return 0, err
+	}
+	return len(driver.Devices()), nil
+})
+
+// most is a number of GPUs, or as many as there are.
+func most(t *testing.T, count int) int {
+	t.Helper()
+	if !onRealGPU() {
+		return count
+	}
+	n, err := realGPUs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return min(n, count)
+}
+
+// needs ends a test that means nothing with fewer GPUs.
+func needs(t *testing.T, count int) {
+	t.Helper()
+	if n := most(t, count); n < count {
+		t.Skipf("this needs %d GPUs, and there are %d", count, n)
+	}
+}
+
+// withCompiler makes NVIDIA's compiler found where there is no CuPy that brings it.
+func (m *gpus) withCompiler(t *testing.T) *gpus {
+	t.Helper()
+	if m.fake == nil {
+		return m
+	}
+	folder := os.Getenv("MILLRACE_NVRTC")
+	if folder == "" {
+		folder = "../../.tools/nvrtc/lib"
+	}
+	folder, err := filepath.Abs(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.env = append(m.env, "LD_LIBRARY_PATH="+folder, "XDG_CACHE_HOME="+t.TempDir())
+	return m
+}
+
+// people are the active workers of a cluster, by name.
+func people(t *testing.T, client *millrace.Client) []*millracev1.Worker {
+	t.Helper()
+	list, err := client.Workers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.SortFunc(list, func(a, b *millracev1.Worker) int { return strings.Compare(a.GetName(), b.GetName()) })
+	return list
+}
+
+// stamped are objects whose bytes are known, also when they were made again.
+type stamped struct {
+	client  *millrace.Client
+	keys    []int64
+	futures []*millrace.Future
+}
+
+// stamp makes some, on a worker if it lives.
+func stamp(t *testing.T, client *millrace.Client, worker string, first, count, bytes int) *stamped {
+	t.Helper()
+	s := &stamped{client: client}
+	for i := range count {
+		f, err := client.Submit(soon(t), millrace.Native("bench.stamp"), millrace.Args(first+i, bytes, []int64{}), millrace.WithPreferredWorkers(worker))
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.keys, s.futures = append(s.keys, int64(first+i)), append(s.futures, f)
+	}
+	if err := millrace.WaitAll(soon(t), s.futures...); err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// check has a task look at all bytes of each.
+func (s *stamped) check(t *testing.T, where ...millrace.TaskOption) {
+	t.Helper()
+	for i, f := range s.futures {
+		done, err := s.client.Submit(soon(t), millrace.Native("bench.stamp"), millrace.Args(1<<20, 64, []int64{s.keys[i]}, f), where...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := done.Wait(soon(t)); err != nil {
+			t.Errorf("object %d: %v", s.keys[i], err)
+		}
+		done.Release()
+	}
+}
+
+// A user's kernel that uses an address that it may not ends the context of its worker. That one is replaced, the cause is
+// told, what it held is there again, and the task is given up when it has done so three times.
+func TestGPUIllegalAddressInAWorker(t *testing.T) {
+	count := most(t, 2)
+	c := gpuMachine(t, count, 4<<30).withCompiler(t).start(t, count, "--device-memory-limit", "1GiB", "--pinned-limit", "64MiB")
+	client := c.dial(t)
+	victim := people(t, client)[0]
+	held := stamp(t, client, victim.GetName(), 1, 6, 3<<20)
+	source := `extern "C" __global__ void illegal(double *out) { *(volatile double *)(out - (1ll << 45)) = 1; }`
+	outputs := []any{map[string]any{"dtype": "float64", "shape": []int64{1000}}}
+	bad, err := client.Submit(soon(t), millrace.Native("cuda.kernel"), millrace.Args(source, "illegal", 1, 1, outputs), millrace.WithWorkers(victim.GetName()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = bad.Wait(soon(t))
+	if !errors.Is(err, millrace.ErrPoisonTask) || !strings.Contains(err.Error(), "CUDA_ERROR_ILLEGAL_ADDRESS") {
+		t.Errorf("the task ended with %v", err)
+	}
+	t.Log(err)
+	within(t, "the worker to be back, with the causes of its deaths", func() bool {
+		now := people(t, client)
+		return len(now) == count && slices.ContainsFunc(now, func(w *millracev1.Worker) bool {
+			return w.GetName() == victim.GetName() && w.GetIncarnation() != victim.GetIncarnation() && len(w.GetDeaths()) > 0 &&
+				strings.Contains(w.GetDeaths()[0].GetCause(), "CUDA_ERROR_ILLEGAL_ADDRESS")
+		})
+	})
+	held.check(t)
+	held.check(t, millrace.WithWorkers(victim.GetName()))
+}
+
+// fails runs `millrace up` and returns what it says when it gives up.
+func (m *gpus) fails(t *testing.T, args ...string) string {
+	t.Helper()
+	program, err := withCUDA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(soon(t), program, append([]string{"up", "--python", python()}, args...)...)
+	cmd.Env = m.env
+	out, err := cmd.CombinedOutput()
+	var ended *exec.ExitError
+	if !errors.As(err, &ended) || ended.ExitCode() <= 0 {
+		t.Fatalf("millrace up %v: %v\n%s", args, err, out)
+	}
+	return string(out)
+}
+
+// What CUDA_VISIBLE_DEVICES names wrongly is refused, with what there is.
+func TestGPUWrongVisibleDevices(t *testing.T) {
+	m := gpuMachine(t, 1, 1<<30)
+	env := m.env
+	for _, visible := range []string{"0,9", "GPU-nonsense,0"} {
+		m.env = append(slices.Clone(env), "CUDA_VISIBLE_DEVICES="+visible)
+		said := m.fails(t, "--device", "cuda")
+		for _, want := range []string{fmt.Sprintf("CUDA_VISIBLE_DEVICES=%q", visible), "(GPU-", "correct or unset it"} {
+			if m.fake != nil && want == "(GPU-" {
+				want = "GPU-fafafafa" // as the driver tells it
+			}
+			if !strings.Contains(said, want) {
+				t.Errorf("it does not say %q:\n%s", want, said)
+			}
+		}
+	}
+	m.env = append(slices.Clone(env), "CUDA_VISIBLE_DEVICES=0")
+	c := m.start(t, 1, "--device-memory-limit", "64MiB", "--pinned-limit", "64MiB")
+	stamp(t, c.dial(t), "gpu-0", 1, 3, 1<<20).check(t)
+}
+
+// Another program uses a GPU, and then takes all that is left of its memory. The worker says so, and goes on in its own.
+func TestGPUIsUsedByAnotherProgram(t *testing.T) {
+	m := gpuMachine(t, 1, 8<<30)
+	before := m.takes(t, 3<<30)
+	limit, pinned := "128MiB", "64MiB"
+	if m.fake == nil {
+		limit, pinned = "8GiB", "4GiB"
+	}
+	c := m.start(t, 1, "--device-memory-limit", limit, "--pinned-limit", pinned, "--spill-limit", "16GiB")
+	said := c.log.String()
+	if !strings.Contains(said, "others use memory of this GPU") || m.fake == nil && !strings.Contains(said, fmt.Sprintf("pid %d with ", before.pid)) {
+		t.Errorf("nothing is said of the other program, which is process %d", before.pid)
+	}
+	client := c.dial(t)
+	held := stamp(t, client, "gpu-0", 1, 4, sized(8<<20, 64<<20))
+	m.takes(t, -(64 << 20))
+	// Twice the slab, in part on the disk.
+	more := stamp(t, client, "gpu-0", 100, 24, sized(10<<20, 640<<20))
+	held.check(t)
+	more.check(t)
+	if n := len(people(t, client)[0].GetDeaths()); n > 0 {
+		t.Errorf("the worker died %d times", n)
+	}
+}
+
+func sized(onFake, onGPU int) int {
+	if onRealGPU() {
+		return onGPU
+	}
+	return onFake
+}
+
+// What others have is not there for the slab: one of the usual size is smaller then. One whose size was asked for is not, and
+// nothing is started; it is said what to do, and who has the memory.
+func TestGPUMemoryIsTakenByAnotherProgram(t *testing.T) {
+	m := gpuMachine(t, 1, 8<<30)
+	o := m.takes(t, int64(sized(5<<30, 90<<30)))
+	said := m.fails(t, m.arguments(t, 1, "--device-memory-limit", "0.7")...)
+	t.Log(said[max(0, len(said)-1500):])
+	for _, want := range []string{"the device's memory is taken", "are in use", "end what else uses the GPU, or start with --device-memory-limit 0.2", "is not started again"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("it does not say %q", want)
+		}
+	}
+	if who := fmt.Sprintf("pid %d with ", o.pid); m.fake == nil && !strings.Contains(said, who) {
+		t.Errorf("it does not say %q", who)
+	}
+	c := m.start(t, 1, "--pinned-limit", "1GiB")
+	client := c.dial(t)
+	worker := people(t, client)[0]
+	if share := float64(worker.GetMemoryLimitBytes()) / float64(worker.GetGpu().GetMemoryBytes()); share < 0.15 || share > 0.3 {
+		t.Errorf("the slab takes %.2f of the GPU", share)
+	}
+	if !strings.Contains(c.log.String(), "the slab is smaller than usual") {
+		t.Error("nothing is said of it")
+	}
+	stamp(t, client, worker.GetName(), 1, 4, 8<<20).check(t)
+}
+
+// Two clusters share the GPUs of a machine, each with its part of their memory.
+func TestGPUTwoClustersOnOneMachine(t *testing.T) {
+	count := most(t, 2)
+	m := gpuMachine(t, count, 8<<30)
+	var clients []*millrace.Client
+	var held []*stamped
+	for i := range 2 {
+		c := m.start(t, count, "--device-memory-limit", "0.35", "--pinned-limit", "256MiB")
+		client := c.dial(t)
+		for k, w := range people(t, client) {
+			if share := float64(w.GetMemoryLimitBytes()) / float64(w.GetGpu().GetMemoryBytes()); share < 0.34 || share > 0.35 {
+				t.Errorf("a slab takes %.2f of the GPU", share)
+			}
+			held = append(held, stamp(t, client, w.GetName(), 1000*i+100*k, 5, 4<<20))
+		}
+		clients = append(clients, client)
+	}
+	// Each knows its own only, and both are there at once.
+	var group sync.WaitGroup
+	for _, h := range held {
+		group.Go(func() {
+			for range 3 {
+				h.check(t)
+			}
+		})
+	}
+	group.Wait()
+	for _, client := range clients {
+		if now := people(t, client); len(now) != count || slices.ContainsFunc(now, func(w *millracev1.Worker) bool { return len(w.GetDeaths()) > 0 }) {
+			t.Errorf("its workers are %v", now)
+		}
+	}
+}
+
+// A worker on a GPU is stopped: what it shows can be read, what it does not do in time others do, and it is one of them again
+// when it goes on.
+func TestGPUStoppedWorker(t *testing.T) {
+	needs(t, 2)
+	c := gpuMachine(t, 2, 2<<30).start(t, 2, "--device-memory-limit", "256MiB", "--pinned-limit", "64MiB", "--worker-lease", "3s")
+	client := c.dial(t)
+	list := people(t, client)
+	victim, survivor := list[0], list[1]
+	held := stamp(t, client, victim.GetName(), 1, 8, 1<<20)
+	held.check(t, millrace.WithWorkers(survivor.GetName())) // which maps its memory
+	more := stamp(t, client, victim.GetName(), 100, 8, 1<<20)
+	if err := syscall.Kill(int(victim.GetPid()), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	more.check(t, millrace.WithWorkers(survivor.GetName()))
+	within(t, "the worker to be missed", func() bool { return len(people(t, client)) == 1 })
+	held.check(t)
+	if err := syscall.Kill(int(victim.GetPid()), syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	within(t, "the worker to be back", func() bool { return len(people(t, client)) == 2 })
+	held.check(t, millrace.WithWorkers(victim.GetName()))
+	more.check(t, millrace.WithWorkers(victim.GetName()))
+}
