@@ -12,14 +12,15 @@ import (
 )
 
 // gpuRungs are the ways that only a slab on a GPU has: none for others.
-func (c Config) gpuRungs(space memory.Space, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool)) ([]ladder.Rung, error) {
+func (c Config) gpuRungs(space memory.Space, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool), computing func() bool) ([]ladder.Rung, error) {
 	slab, ok := space.(*cuda.Slab)
 	if !ok {
 		return nil, nil
 	}
 	path, err := ipc.New(ipc.Config{
 		Device: slab.Device(), Slab: slab, Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received, Log: c.Log,
-		Linger: linger, PeerUnmapped: unmapped,
+		Computing: computing,
+		Linger:    linger, PeerUnmapped: unmapped,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("worker: %w", err)

@@ -21,8 +21,8 @@ import (
 // supervisor tells it (2 s).
 const linger = 2500 * time.Millisecond
 
-// paths are the ways to the objects of other workers, best first.
-func (c Config) paths(space memory.Space, source transfer.Source, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool)) (*ladder.Path, *oneSided, *grpcpath.Path, error) {
+// paths are the ways to the objects of other workers, best first. computing says whether tasks use the GPU now.
+func (c Config) paths(space memory.Space, source transfer.Source, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool), computing func() bool) (*ladder.Path, *oneSided, *grpcpath.Path, error) {
 	streams := grpcpath.New(grpcpath.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
 	devices := c.UCXNetDevices
 	if host, _, err := net.SplitHostPort(c.Listen); err == nil && devices == "" && os.Getenv("UCX_NET_DEVICES") == "" && net.ParseIP(host).IsLoopback() {
@@ -44,7 +44,7 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 	mapped := borrow.New(borrow.Config{
 		Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received, Linger: linger, Unmapped: unmapped,
 	})
-	all, err := c.gpuRungs(space, self, received, unmapped)
+	all, err := c.gpuRungs(space, self, received, unmapped, computing)
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, mapped.Close(), lanes.Close(), streams.Close())
 	}

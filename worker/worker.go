@@ -32,6 +32,7 @@ import (
 	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/grpcpath"
 	"github.com/millrace/millrace/transfer/herald"
+	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/executor"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/loop"
@@ -288,7 +289,8 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 
 	var received atomic.Uint64
 	path, lanes, streams, err := c.paths(d.Space(), objects.Source(), func() ids.WorkerID { return w.Self() }, func(n int) { received.Add(uint64(n)) },
-		func(at transfer.Peer, dead bool) { w.Unmapped(at, dead) })
+		func(at transfer.Peer, dead bool) { w.Unmapped(at, dead) },
+		func() bool { return computes(d) || pools.Working() })
 	if err != nil {
 		return err
 	}
@@ -410,6 +412,12 @@ func advertised(wanted string, listening net.Addr) (string, error) {
 		}
 	}
 	return net.JoinHostPort(host, port), nil
+}
+
+// computes says whether kernels of a device run; one in host memory has none.
+func computes(d device.Device) bool {
+	gpu, ok := d.(interface{ Computing() bool })
+	return ok && gpu.Computing()
 }
 
 // executors makes the pools of processes, which work below a directory.

@@ -317,10 +317,10 @@ func (a *app) explain() *cobra.Command {
 					row(w, out.GetReason()+": "+out.GetExplanation())
 					if len(out.GetWorkers()) > 0 {
 						row(w)
-						row(w, "WORKER", "MAY RUN IT", "QUEUE", "TO FETCH", "FETCH", "FINISH", "WHY NOT")
+						row(w, "WORKER", "MAY RUN IT", "QUEUE", "TO FETCH", "FETCH", "FINISH", "BY", "WHY NOT")
 					}
 					for _, v := range out.GetWorkers() {
-						row(w, v.GetWorker(), v.GetFeasible(), fmt.Sprintf("%.3f s", v.GetQueueSeconds()), size(v.GetMissingBytes()), fmt.Sprintf("%.3f s", v.GetTransferSeconds()), fmt.Sprintf("%.3f s", v.GetFinishSeconds()), v.GetReason())
+						row(w, v.GetWorker(), v.GetFeasible(), fmt.Sprintf("%.3f s", v.GetQueueSeconds()), size(v.GetMissingBytes()), fmt.Sprintf("%.3f s", v.GetTransferSeconds()), fmt.Sprintf("%.3f s", v.GetFinishSeconds()), v.GetFetchBy(), v.GetReason())
 					}
 				})
 			})

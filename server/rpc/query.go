@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
+
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/server/front"
@@ -317,17 +319,45 @@ func (s *schedulerService) ExplainTask(ctx context.Context, r *pb.ExplainTaskReq
 	if err != nil {
 		return nil, err
 	}
-	names := workerNames(s.scheduler.LastSnapshot())
+	snapshot := s.scheduler.LastSnapshot()
+	names := workerNames(snapshot)
 	return &pb.ExplainTaskResponse{
 		Task: taskTo(&explanation.Task, names), Reason: explanation.Reason, Explanation: explanation.Text,
 		Missing: convertAll(explanation.Missing, func(t sched.TaskInfo) *pb.Task { return taskTo(&t, names) }),
 		Workers: convertAll(explanation.Workers, func(v sched.Verdict) *pb.WorkerVerdict {
 			return &pb.WorkerVerdict{
 				Worker: v.Name, Feasible: v.Feasible, Reason: v.Reason, QueueSeconds: v.QueueSeconds,
-				MissingBytes: v.MissingBytes, TransferSeconds: v.TransferSeconds, FinishSeconds: v.FinishSeconds,
+				MissingBytes: v.MissingBytes, TransferSeconds: v.TransferSeconds, FinishSeconds: v.FinishSeconds, FetchBy: fetchBy(snapshot, &v),
 			}
 		}),
 	}, nil
+}
+
+// fetchBy says where a worker would get from what it lacks, and how, as far as it has told.
+func fetchBy(snapshot front.Snapshot, v *sched.Verdict) string {
+	var parts []string
+	reader := snapshot.Worker(v.Worker)
+	for _, source := range v.Sources {
+		part := humanize.IBytes(source.Bytes) + " from " + source.Worker.String()
+		if w := snapshot.Worker(source.Worker); w != nil {
+			part = humanize.IBytes(source.Bytes) + " from " + w.Name
+		}
+		var lanes []front.Lane
+		if reader != nil {
+			lanes = reader.Lanes
+		}
+		i := slices.IndexFunc(lanes, func(l front.Lane) bool { return l.Peer == source.Worker && l.State == front.LaneOpen })
+		if i < 0 {
+			part += ", from which nothing was fetched yet"
+		} else {
+			part += " by " + lanes[i].Path
+			if lanes[i].Transport != "" {
+				part += " (" + lanes[i].Transport + ")"
+			}
+		}
+		parts = append(parts, part)
+	}
+	return strings.Join(parts, "; ")
 }
 
 // locatedAtOnce bounds the objects that one turn of the machine's goroutine looks up.

@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -11,6 +12,7 @@ import (
 const (
 	explainedInputs  = 20
 	explainedWorkers = 100
+	explainedSources = 8
 )
 
 // Explain says why a task is not running, or what it did.
@@ -156,8 +158,40 @@ func (m *Machine) verdicts(e *Explanation, c *class, b *block, t *task) {
 		missing, micros := m.fetchMicros(w, edges)
 		v.MissingBytes, v.TransferSeconds = missing, micros/1e6
 		v.FinishSeconds = max(v.QueueSeconds, v.TransferSeconds) + m.ops[t.op].estimate()/1e6
+		if missing > 0 {
+			v.Sources = m.cheapest(w, edges)
+		}
 		e.Workers = append(e.Workers, v)
 	}
+}
+
+// cheapest are the holders that fetchMicros reckons with: of each input that the worker lacks the fastest one.
+func (m *Machine) cheapest(w *worker, edges []edge) (out []Source) {
+	for i := range edges {
+		id := edges[i].input
+		pb, p := m.at(id)
+		if w.objects.has(id) || p.state != TaskSucceeded || p.replicas == 0 || w.coming.has(id) || pb.inlineOf(uint64(id&blockMask)) != nil {
+			continue
+		}
+		var from ids.WorkerID
+		best := 0.0
+		for l := p.replicas; l != 0; l = pb.links[l].next {
+			holder := m.workers[pb.links[l].value].id
+			if r := m.rate(holder, w.id); from == 0 || r.bytesPerMicro > best {
+				from, best = holder, r.bytesPerMicro
+			}
+		}
+		at := slices.IndexFunc(out, func(s Source) bool { return s.Worker == from })
+		if at < 0 && len(out) == explainedSources {
+			continue
+		}
+		if at < 0 {
+			at = len(out)
+			out = append(out, Source{Worker: from})
+		}
+		out[at].Bytes += p.output
+	}
+	return out
 }
 
 func inputList(missing []TaskInfo) string {

@@ -201,6 +201,14 @@ type Verdict struct {
 	TransferSeconds float64
 	// FinishSeconds is the estimated finish from now.
 	FinishSeconds float64
+	// Sources are the workers that the missing bytes would come from, in the order of the inputs; at most 8.
+	Sources []Source
+}
+
+// Source is a worker that inputs would be fetched from.
+type Source struct {
+	Worker ids.WorkerID
+	Bytes  uint64
 }
 
 // Totals sums up the machine.

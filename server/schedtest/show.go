@@ -55,6 +55,9 @@ func (s *Script) show(a args) string {
 		fmt.Fprintf(&b, "%s: %s\n", e.Reason, e.Text)
 		for _, v := range e.Workers {
 			fmt.Fprintf(&b, "  %s feasible %v %s queue %.4fs missing %d transfer %.4fs finish %.4fs\n", v.Name, v.Feasible, v.Reason, v.QueueSeconds, v.MissingBytes, v.TransferSeconds, v.FinishSeconds)
+			for _, from := range v.Sources {
+				fmt.Fprintf(&b, "    %d bytes from %s\n", from.Bytes, from.Worker)
+			}
 		}
 	case "story":
 		for _, l := range s.M.Story(s.task(a.first())) {

@@ -4,10 +4,12 @@ package ipc_test
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/ipc"
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
@@ -65,5 +67,46 @@ func TestGPUGatherCopiesWhateverLiesWherever(t *testing.T) {
 		if fake != nil && count > 3 && fake.Launches.Load() == before {
 			t.Errorf("%d frames were not gathered", count)
 		}
+	}
+}
+
+// While tasks compute, a gather leaves them most of the device.
+func TestGPUGatherUsesFewBlocksBesideTasks(t *testing.T) {
+	if fake == nil {
+		return // a driver does not tell what grid it was given
+	}
+	h, _ := newHeld(t, 64<<20)
+	objects := transfertest.NewObjectsIn(transfertest.NewRoom(h))
+	peer := lend(t, objects)
+	computing := false
+	r := newReader(t, 64<<20, func(c *ipc.Config) {
+		c.Computing, c.ComputeBlocks = func() bool { return computing }, 3
+	})
+	var refs []transfer.Ref
+	for i := range 64 {
+		objects.Put(ref(i), "x", pattern(128<<10))
+		refs = append(refs, ref(i))
+	}
+	for _, computing = range []bool{false, true} {
+		before := fake.Launches.Load()
+		if err := r.path.Fetch(t.Context(), peer, refs, transfertest.NewSinkIn(r.room)); err != nil {
+			t.Fatal(err)
+		}
+		launched := fake.Launched(before)
+		if len(launched) == 0 {
+			t.Fatal("nothing was gathered")
+		}
+		for _, l := range launched {
+			if few := l.Grid[0] <= 3; few != computing {
+				t.Errorf("computing %v: %s has %d blocks", computing, l.Name(), l.Grid[0])
+			}
+		}
+		r.room.Reset()
+	}
+	if at := r.path.Transport(peer.Address); !strings.HasPrefix(at, "copies ") || !strings.Contains(at, " GB/s, gather ") {
+		t.Errorf("the transport is described as %q", at)
+	}
+	if at := r.path.Transport("nobody:1"); at != "" {
+		t.Errorf("that of an unknown peer as %q", at)
 	}
 }

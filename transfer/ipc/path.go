@@ -122,6 +122,23 @@ func (l Lane) String() string {
 	return s
 }
 
+// carried is String's short form, with the rates of today.
+func (l Lane) carried() string {
+	s := "copies"
+	if l.Host {
+		s += " from host memory"
+	}
+	// Two digits: what is only noise is not to be told again.
+	s += fmt.Sprintf(" %.2g GB/s", max(l.Now, 1)/1e9)
+	switch {
+	case l.GatherBytesPerSecond > 0:
+		s += fmt.Sprintf(", gather %.2g GB/s", max(l.GatherNow, 1)/1e9)
+	case l.Why != "":
+		s += ", no gather: " + l.Why
+	}
+	return s
+}
+
 // Path is the reading side. It keeps one connection and one mapping per peer.
 type Path struct {
 	config   Config
@@ -214,6 +231,16 @@ func (p *Path) Lanes() map[string]Lane {
 		lanes[at] = lane
 	}
 	return lanes
+}
+
+// Transport says what carries the bytes of a peer's objects, and how fast each of it does as it was learnt; empty if its
+// memory is not mapped. Which of them a batch takes is decided by these rates (rates.go).
+func (p *Path) Transport(at string) string {
+	lane, ok := p.Lanes()[at]
+	if !ok {
+		return ""
+	}
+	return lane.carried()
 }
 
 // Connect maps a peer's memory, if it is not, and says how it is read.

@@ -152,6 +152,21 @@ func (p *Pools) Segments(kind string) bool {
 	return known
 }
 
+// Working says whether a process has something to run.
+func (p *Pools) Working() bool {
+	for _, lanes := range p.lanes {
+		for _, l := range lanes {
+			l.mu.Lock()
+			n := len(l.queue)
+			l.mu.Unlock()
+			if n > 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
 // Begin starts the processes that are to be started at once.
 func (p *Pools) Begin() {
 	for kind, n := range p.config.StartAtOnce {

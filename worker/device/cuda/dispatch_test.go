@@ -206,6 +206,9 @@ func TestACancelledCallWaitsForItsKernels(t *testing.T) {
 			t.Fatal(<-ended)
 		}
 	}
+	if !b.Computing() {
+		t.Error("it is not said to compute while a kernel runs")
+	}
 	cancel()
 	select {
 	case err := <-ended:
@@ -215,6 +218,9 @@ func TestACancelledCallWaitsForItsKernels(t *testing.T) {
 	fake.Hold.Store(0)
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Errorf("got %v", err)
+	}
+	if b.Computing() {
+		t.Error("it is said to compute when all has ended")
 	}
 	if _, err := b.call(ctx, "array.transpose", ops.Args{Positional: []any{x}}); !errors.Is(err, context.Canceled) {
 		t.Errorf("begun although cancelled: %v", err)

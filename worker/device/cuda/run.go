@@ -194,6 +194,9 @@ func (d *Device) begin(ctx context.Context, op string) (*run, error) {
 	return r, nil
 }
 
+// Computing says whether kernels of an operation run, or are about to.
+func (d *Device) Computing() bool { return len(d.slots.free) < cap(d.slots.free) }
+
 func (r *run) end() {
 	d := r.device
 	d.mu.Lock()

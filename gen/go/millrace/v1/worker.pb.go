@@ -558,8 +558,9 @@ type Lane struct {
 	Succeeded uint64 `protobuf:"varint,9,opt,name=succeeded,proto3" json:"succeeded,omitempty"`
 	// Fetches that failed.
 	Failed uint64 `protobuf:"varint,10,opt,name=failed,proto3" json:"failed,omitempty"`
-	// What carries the bytes of a connected path that has a choice, proved by a read: "rc_verbs", "cma", "tcp". Empty if the
-	// path has none, or is not connected.
+	// What carries the bytes of a connected path that has a choice, proved by a read: "rc_verbs", "cma", "tcp"; of ipc both ways
+	// with their rates, by which it chooses for each batch: "copies 370 GB/s, gather 310 GB/s". Empty if the path has no
+	// choice, or is not connected.
 	Transport     string `protobuf:"bytes,11,opt,name=transport,proto3" json:"transport,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -364,7 +364,7 @@ class ExplainTaskRequest(_message.Message):
     def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class WorkerVerdict(_message.Message):
-    __slots__ = ("worker", "feasible", "reason", "queue_seconds", "missing_bytes", "transfer_seconds", "finish_seconds")
+    __slots__ = ("worker", "feasible", "reason", "queue_seconds", "missing_bytes", "transfer_seconds", "finish_seconds", "fetch_by")
     WORKER_FIELD_NUMBER: _ClassVar[int]
     FEASIBLE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -372,6 +372,7 @@ class WorkerVerdict(_message.Message):
     MISSING_BYTES_FIELD_NUMBER: _ClassVar[int]
     TRANSFER_SECONDS_FIELD_NUMBER: _ClassVar[int]
     FINISH_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    FETCH_BY_FIELD_NUMBER: _ClassVar[int]
     worker: str
     feasible: bool
     reason: str
@@ -379,7 +380,8 @@ class WorkerVerdict(_message.Message):
     missing_bytes: int
     transfer_seconds: float
     finish_seconds: float
-    def __init__(self, worker: _Optional[str] = ..., feasible: bool = ..., reason: _Optional[str] = ..., queue_seconds: _Optional[float] = ..., missing_bytes: _Optional[int] = ..., transfer_seconds: _Optional[float] = ..., finish_seconds: _Optional[float] = ...) -> None: ...
+    fetch_by: str
+    def __init__(self, worker: _Optional[str] = ..., feasible: bool = ..., reason: _Optional[str] = ..., queue_seconds: _Optional[float] = ..., missing_bytes: _Optional[int] = ..., transfer_seconds: _Optional[float] = ..., finish_seconds: _Optional[float] = ..., fetch_by: _Optional[str] = ...) -> None: ...
 
 class ExplainTaskResponse(_message.Message):
     __slots__ = ("task", "reason", "explanation", "missing", "workers")

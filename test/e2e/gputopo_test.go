@@ -1,0 +1,115 @@
+//go:build cgo && linux
+
+package e2e
+
+import (
+	"strings"
+	"testing"
+
+	millrace "github.com/millrace/millrace/clients/go"
+)
+
+// What carries bytes between GPUs, and how fast, is told for pairs and for a task.
+func TestGPUTopoAndExplainTellWhatCarriesBytes(t *testing.T) {
+	c, _ := startGPUs(t, 2, "--device-memory-limit", "64MiB", "--pinned-limit", "16MiB")
+	client, ctx := c.dial(t), soon(t)
+	full := func() *millrace.Future {
+		made, err := client.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{1 << 20}, 1.5), millrace.WithWorkers("gpu-0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return made
+	}
+	use := func(x *millrace.Future, at string) *millrace.Future {
+		used, err := client.Submit(ctx, millrace.Native("bench.noop"), millrace.Args(x), millrace.WithWorkers(at))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := used.Wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+		return used
+	}
+	use(full(), "gpu-1")
+	carried := func(s string) bool {
+		return strings.HasPrefix(s, "copies ") && strings.Contains(s, "GB/s, gather ")
+	}
+	within(t, "topo says what carries the bytes", func() bool {
+		pairs, _ := c.succeed(t, "topo", "--json", "--probe=false")["pairs"].([]any)
+		if len(pairs) != 1 {
+			return false
+		}
+		p, _ := pairs[0].(map[string]any)
+		transport, _ := p["transport"].(string)
+		return p["path"] == "ipc" && carried(transport)
+	})
+	here := use(full(), "gpu-0")
+	workers, _ := c.succeed(t, "explain", here.Key(), "--namespace", namespace(t), "-o", "json")["workers"].([]any)
+	told := map[string]string{}
+	for _, w := range workers {
+		w, _ := w.(map[string]any)
+		name, _ := w["worker"].(string)
+		told[name], _ = w["fetchBy"].(string)
+	}
+	by, found := strings.CutPrefix(told["gpu-1"], "8.0 MiB from gpu-0 by ipc (")
+	if told["gpu-0"] != "" || !found || !carried(by) {
+		t.Errorf("explain says %q", told)
+	}
+	table, _, code := c.command(t, "", "explain", here.Key(), "--namespace", namespace(t))
+	if code != 0 || !strings.Contains(table, "8.0 MiB from gpu-0 by ipc (copies ") {
+		t.Errorf("exit code %d:\n%s", code, table)
+	}
+}
+
+// A slice is made where its array lies: only its own bytes travel, whatever it is cut
+// from and however it lies there.
+func TestGPUSlicesTravelAsTheirBytesOnly(t *testing.T) {
+	c, _ := startGPUs(t, 2, "--device-memory-limit", "64MiB", "--pinned-limit", "16MiB")
+	client, ctx := c.dial(t), soon(t)
+	made, err := client.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{2048, 2048}, 1.5), millrace.WithWorkers("gpu-0")) // 32 MiB
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := made.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	for _, cut := range []struct{ start, stop, step []any }{
+		{[]any{1}, []any{9}, []any{nil}}, // in one piece, 128 KiB
+		{[]any{3, 5}, []any{2000, 1500}, []any{16, 9}},
+	} {
+		var parts []any
+		for range 3 {
+			part, err := client.Submit(ctx, millrace.Native("array.slice"), millrace.Args(made, cut.start, cut.stop, cut.step))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := part.Wait(ctx); err != nil {
+				t.Fatal(err)
+			}
+			parts = append(parts, part)
+		}
+		joined, err := client.Submit(ctx, millrace.Native("array.concat"), millrace.Args(parts...), millrace.WithWorkers("gpu-1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := joined.Wait(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const travel = 3*(8*2048*8) + 3*(125*167*8)
+	within(t, "what came to gpu-1 is told", func() bool {
+		workers, err := client.Workers(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range workers {
+			if w.GetName() == "gpu-1" && w.GetBytesIn() >= travel {
+				if w.GetBytesIn() > travel+1<<20 {
+					t.Fatalf("%d bytes came to gpu-1, where slices of %d were needed", w.GetBytesIn(), travel)
+				}
+				return true
+			}
+		}
+		return false
+	})
+}
