@@ -3,7 +3,6 @@ package bench
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +19,9 @@ type AllToAllConfig struct {
 	Protocol string
 	// GPUs: the workers' memory is that of GPUs.
 	GPUs bool
+	// CUDALibrary is the driver; "": the system's. Environment has further variables of the processes.
+	CUDALibrary string
+	Environment []string
 	// Sizes are of what goes from each worker to each other one.
 	Sizes       []int
 	Repetitions int
@@ -27,7 +29,7 @@ type AllToAllConfig struct {
 }
 
 // AllToAllRow is one size. Every worker has an object for each other one; the time is that from the submission of one task
-// on each worker, which needs all objects meant for it, to the last one's end; with GPUs it is a task for each object.
+// on each worker, which needs all objects meant for it, to the last one's end.
 type AllToAllRow struct {
 	// Bytes of one object.
 	Bytes int    `json:"bytes"`
@@ -38,10 +40,17 @@ type AllToAllRow struct {
 	P50        float64 `json:"us_p50"`
 	P99        float64 `json:"us_p99"`
 	Samples    int     `json:"samples"`
-	// Raw is a copy of as many bytes in the memory of one process, by as many threads as there are workers; not with GPUs.
+	// SeenP50 is from the moment in which the first worker ordered an object to that in which the last one had all of its own, by
+	// what they tell; 0 where nothing is fetched, as memory is used in place. SeenRate is that of all bytes in that time.
+	SeenP50  float64 `json:"seen_us_p50,omitempty"`
+	SeenRate float64 `json:"seen_gb_per_s,omitempty"`
+	// Raw is a copy of as many bytes in the memory of one process, by as many threads as there are workers; with GPUs, copies
+	// of one process by the driver, between all pairs of GPUs at once.
 	RawRate float64 `json:"raw_gb_per_s,omitempty"`
 	RawP50  float64 `json:"raw_us_p50,omitempty"`
-	Ratio   float64 `json:"ratio,omitempty"`
+	// Ratio of the rates to the raw one.
+	Ratio     float64 `json:"ratio,omitempty"`
+	SeenRatio float64 `json:"seen_ratio,omitempty"`
 }
 
 // AllToAllResult is the result of `bench alltoall`.
@@ -59,13 +68,13 @@ func AllToAll(ctx context.Context, c AllToAllConfig) (out AllToAllResult, err er
 	for _, size := range c.Sizes {
 		most = max(most, size)
 	}
-	slots := 1
-	if c.GPUs { // a task for each object
-		slots = c.Workers
+	arguments := []string{"--protocol", c.Protocol}
+	if c.CUDALibrary != "" {
+		arguments = append(arguments, "--cuda-library", c.CUDALibrary)
 	}
 	cluster, err := StartCluster(ctx, ClusterConfig{
-		Executable: c.Executable, Workers: c.Workers, Slots: slots, MemoryLimit: fmt.Sprint(uint64(most)*uint64(3*c.Workers) + 64<<20),
-		GPUs: c.GPUs, Arguments: []string{"--protocol", c.Protocol},
+		Executable: c.Executable, Workers: c.Workers, Slots: 1, MemoryLimit: fmt.Sprint(uint64(most)*uint64(3*c.Workers) + 64<<20),
+		GPUs: c.GPUs, Environment: c.Environment, Arguments: arguments,
 	})
 	if err != nil {
 		return out, err
@@ -75,7 +84,7 @@ func AllToAll(ctx context.Context, c AllToAllConfig) (out AllToAllResult, err er
 			err = closed
 		}
 	}()
-	x := &exchange{AllToAllConfig: c, client: cluster.Client}
+	x := &exchange{AllToAllConfig: c, cluster: cluster, client: cluster.Client}
 	for i, size := range c.Sizes {
 		row, err := x.measure(ctx, size)
 		if err != nil {
@@ -92,19 +101,21 @@ func AllToAll(ctx context.Context, c AllToAllConfig) (out AllToAllResult, err er
 
 type exchange struct {
 	AllToAllConfig
-	client *millrace.Client
-	round  int
+	cluster *Cluster
+	client  *millrace.Client
+	round   int
 }
 
 func (x *exchange) measure(ctx context.Context, size int) (row AllToAllRow, err error) {
 	var took, raw []time.Duration
+	var rounds [][]uint64
 	for i := range x.Repetitions + 1 {
-		d, err := x.once(ctx, size)
+		d, tasks, err := x.once(ctx, size)
 		if err != nil {
 			return row, err
 		}
 		if i > 0 {
-			took = append(took, d)
+			took, rounds = append(took, d), append(rounds, tasks)
 		}
 	}
 	p := percentiles(took)
@@ -113,25 +124,57 @@ func (x *exchange) measure(ctx context.Context, size int) (row AllToAllRow, err 
 		Bytes: size, Path: x.Protocol, Rate: moved / p.P50 / 1e3, WorkerRate: moved / float64(x.Workers) / p.P50 / 1e3,
 		P50: p.P50, P99: p.P99, Samples: p.Samples,
 	}
+	seen, err := x.cluster.fetched(ctx)
+	if err != nil {
+		return row, err
+	}
+	if spans := seen.spans(rounds); len(spans) > 0 {
+		row.SeenP50 = percentiles(spans).P50
+		row.SeenRate = moved / row.SeenP50 / 1e3
+	}
 	if x.GPUs {
-		return row, nil
-	}
-	copies := newCopies(x.Workers, size)
-	for i := range x.Repetitions + 1 {
-		if d := copies.once(); i > 0 {
-			raw = append(raw, d)
+		if row.RawP50, err = x.bare(ctx, size); err != nil {
+			return row, err
 		}
+	} else {
+		copies := newCopies(x.Workers, size)
+		for i := range x.Repetitions + 1 {
+			if d := copies.once(); i > 0 {
+				raw = append(raw, d)
+			}
+		}
+		row.RawP50 = percentiles(raw).P50
 	}
-	row.RawP50 = percentiles(raw).P50
 	row.RawRate = moved / row.RawP50 / 1e3
-	row.Ratio = row.Rate / row.RawRate
+	row.Ratio, row.SeenRatio = row.Rate/row.RawRate, row.SeenRate/row.RawRate
 	return row, nil
 }
 
+// bare is how long the slowest of the copies between all pairs of GPUs takes, in microseconds.
+func (x *exchange) bare(ctx context.Context, size int) (longest float64, err error) {
+	var pairs [][2]string
+	for from := range x.Workers {
+		for to := range x.Workers {
+			if from != to {
+				pairs = append(pairs, [2]string{worker(from), worker(to)})
+			}
+		}
+	}
+	took, err := x.cluster.bareCopies(ctx, x.CUDALibrary, size, pairs...)
+	for _, one := range took {
+		if len(one) > 0 {
+			longest = max(longest, percentiles(one).P50)
+		}
+	}
+	return longest, err
+}
+
+// worker is the name of one.
+func worker(i int) string { return fmt.Sprint("host-", i) }
+
 // once makes the objects, waits for them, and then measures the exchange.
-func (x *exchange) once(ctx context.Context, size int) (time.Duration, error) {
+func (x *exchange) once(ctx context.Context, size int) (took time.Duration, tasks []uint64, err error) {
 	x.round++
-	name := func(i int) string { return fmt.Sprint("host-", i) }
 	meant := make([][]any, x.Workers)
 	var made []*millrace.Future
 	for from := range x.Workers {
@@ -139,45 +182,38 @@ func (x *exchange) once(ctx context.Context, size int) (time.Duration, error) {
 			if from == to {
 				continue
 			}
-			f, err := x.client.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{(size + 7) / 8}, float64(x.round)), millrace.WithWorkers(name(from)))
+			f, err := x.client.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{(size + 7) / 8}, float64(x.round)), millrace.WithWorkers(worker(from)))
 			if err != nil {
-				return 0, err
+				return 0, nil, err
 			}
 			made, meant[to] = append(made, f), append(meant[to], f)
 		}
 	}
 	for _, f := range made {
 		if err := f.Wait(ctx); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
+	}
+	for _, f := range made {
+		tasks = append(tasks, f.TaskID())
 	}
 	began := time.Now()
 	var uses []*millrace.Future
 	for to := range x.Workers {
-		tasks := [][]any{meant[to]}
-		if x.GPUs {
-			tasks = slices.Collect(slices.Chunk(meant[to], 1))
+		f, err := x.client.Submit(ctx, noop, millrace.Args(meant[to]...), millrace.WithWorkers(worker(to)))
+		if err != nil {
+			return 0, nil, err
 		}
-		for _, inputs := range tasks {
-			op, args := noop, millrace.Args(inputs...)
-			if x.GPUs {
-				op, args = touching(inputs...)
-			}
-			f, err := x.client.Submit(ctx, op, args, millrace.WithWorkers(name(to)))
-			if err != nil {
-				return 0, err
-			}
-			uses = append(uses, f)
-		}
+		uses = append(uses, f)
 	}
 	for _, f := range uses {
 		if err := f.Wait(ctx); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 	}
-	took := time.Since(began)
+	took = time.Since(began)
 	x.client.Release(append(made, uses...)...)
-	return took, nil
+	return took, tasks, nil
 }
 
 // copies are bare copies in memory, one thread for each worker.

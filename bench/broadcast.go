@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -19,7 +20,10 @@ type BroadcastConfig struct {
 	// Protocol of the workers: "auto", "borrow", "ucx", "grpc".
 	Protocol string
 	// GPUs: the workers' memory is that of GPUs.
-	GPUs        bool
+	GPUs bool
+	// CUDALibrary is the driver; "": the system's. Environment has further variables of the processes.
+	CUDALibrary string
+	Environment []string
 	Repetitions int
 	Progress    func(done, of int)
 }
@@ -33,10 +37,16 @@ type BroadcastRow struct {
 	// Rate counts the bytes of all copies.
 	Rate        float64 `json:"gb_per_s"`
 	Repetitions int     `json:"repetitions"`
+	// SeenP50 is from the moment in which the first worker ordered its copy to that in which the last one had it, by what they
+	// tell.
+	SeenP50 float64 `json:"seen_us_p50"`
 	// Single is one copy alone, and Ratio how many of these the broadcast takes: a tree needs about log2 of the workers,
 	// if they have cores and links of their own.
 	Single float64 `json:"one_copy_us_p50"`
 	Ratio  float64 `json:"ratio"`
+	// SeenSingle is one copy alone as its worker saw it; RawP50, with GPUs, a bare copy by the driver.
+	SeenSingle float64 `json:"seen_one_copy_us_p50"`
+	RawP50     float64 `json:"raw_us_p50,omitempty"`
 }
 
 // BroadcastResult is the result of `bench broadcast`.
@@ -50,9 +60,13 @@ type BroadcastResult struct {
 
 // Broadcast measures how one object gets to all workers.
 func Broadcast(ctx context.Context, c BroadcastConfig) (out BroadcastResult, err error) {
+	arguments := []string{"--protocol", c.Protocol}
+	if c.CUDALibrary != "" {
+		arguments = append(arguments, "--cuda-library", c.CUDALibrary)
+	}
 	cluster, err := StartCluster(ctx, ClusterConfig{
 		Executable: c.Executable, Workers: c.Workers, Slots: 1, MemoryLimit: fmt.Sprint(uint64(slices.Max(c.Sizes))*3 + 64<<20),
-		GPUs: c.GPUs, Arguments: []string{"--protocol", c.Protocol},
+		GPUs: c.GPUs, Environment: c.Environment, Arguments: arguments,
 	})
 	if err != nil {
 		return out, err
@@ -63,20 +77,28 @@ func Broadcast(ctx context.Context, c BroadcastConfig) (out BroadcastResult, err
 		}
 	}()
 	for i, size := range c.Sizes {
-		one, err := replications(ctx, cluster, size, 2, c.Repetitions)
+		one, oneSeen, err := replications(ctx, cluster, size, 2, c.Repetitions)
 		if err != nil {
 			return out, err
 		}
-		all, err := replications(ctx, cluster, size, c.Workers, c.Repetitions)
+		all, allSeen, err := replications(ctx, cluster, size, c.Workers, c.Repetitions)
 		if err != nil {
 			return out, err
 		}
-		middle := micros(all[len(all)/2])
+		p := percentiles(all)
 		row := BroadcastRow{
-			Bytes: size, Workers: c.Workers, P50: middle, Max: micros(all[len(all)-1]), Repetitions: c.Repetitions,
-			Rate: float64(size) * float64(c.Workers-1) / middle / 1e3, Single: micros(one[len(one)/2]),
+			Bytes: size, Workers: c.Workers, P50: p.P50, Max: micros(all[len(all)-1]), Repetitions: c.Repetitions,
+			Rate: float64(size) * float64(c.Workers-1) / p.P50 / 1e3, Single: percentiles(one).P50,
+			SeenP50: percentiles(allSeen).P50, SeenSingle: percentiles(oneSeen).P50,
 		}
 		row.Ratio = row.P50 / row.Single
+		if c.GPUs {
+			raw, err := cluster.bareCopies(ctx, c.CUDALibrary, size, [2]string{transferSource, transferReader})
+			if err != nil {
+				return out, err
+			}
+			row.RawP50 = percentiles(raw[0]).P50
+		}
 		out.Rows = append(out.Rows, row)
 		if c.Progress != nil {
 			c.Progress(i+1, len(c.Sizes))
@@ -86,29 +108,35 @@ func Broadcast(ctx context.Context, c BroadcastConfig) (out BroadcastResult, err
 	return out, nil
 }
 
-// replications times copies of a fresh object to n workers in all; the times are sorted.
-func replications(ctx context.Context, cluster *Cluster, size, n, repetitions int) ([]time.Duration, error) {
-	var took []time.Duration
+// replications times copies of a fresh object to n workers in all, as the client sees them, and as the workers do.
+func replications(ctx context.Context, cluster *Cluster, size, n, repetitions int) (took, seen []time.Duration, err error) {
+	var objects [][]uint64
 	for i := range repetitions + 1 {
 		f, err := cluster.Client.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{(size + 7) / 8}, float64(i)), millrace.WithWorkers(transferSource))
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if err := f.Wait(ctx); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		began := time.Now()
 		if err := cluster.Client.Replicate(ctx, n, f); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if i > 0 { // The first one warms up.
-			took = append(took, time.Since(began))
+			took, objects = append(took, time.Since(began)), append(objects, []uint64{f.TaskID()})
 		}
 		f.Release()
 		if err := cluster.settle(ctx); err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	slices.Sort(took)
-	return took, nil
+	fetches, err := cluster.fetched(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	if seen = fetches.spans(objects); len(seen) == 0 {
+		return nil, nil, errors.New("no worker tells of its copies")
+	}
+	return took, seen, nil
 }

@@ -41,7 +41,8 @@ type TransferConfig struct {
 }
 
 // TransferRow is one size by one protocol: an object made by a task on one worker, used by a task on the other one. The
-// times are those from the submission of the second task to its result, less the median of a task that needs nothing.
+// times are those from the submission of the second task to its result, less the median of a task that needs nothing and is
+// submitted in the same rhythm: after a task on the other worker.
 type TransferRow struct {
 	Bytes    int     `json:"bytes"`
 	Protocol string  `json:"protocol"`
@@ -50,13 +51,23 @@ type TransferRow struct {
 	P50      float64 `json:"us_p50"`
 	P99      float64 `json:"us_p99"`
 	Samples  int     `json:"samples"`
+	// Of the same fetches as the reader saw them: from the want, when it ordered the object from the source, to the moment in
+	// which the task could use it; and the medians of when, on the way there, the fetch was begun, had a place for the object,
+	// and had it. 0 where nothing is fetched, as memory is used in place. WorkerRate and WorkerRatio are those of WorkerP50.
+	WorkerRate float64 `json:"worker_gb_per_s,omitempty"`
+	WorkerP50  float64 `json:"worker_us_p50,omitempty"`
+	WorkerP99  float64 `json:"worker_us_p99,omitempty"`
+	Begun      float64 `json:"worker_us_begun,omitempty"`
+	Placed     float64 `json:"worker_us_placed,omitempty"`
+	Arrived    float64 `json:"worker_us_arrived,omitempty"`
 	// Raw is the same without tasks and objects, in the same run: a UCX read of the source's memory, a copy by the driver
 	// from the source's mapped memory to the reader's GPU, or a bare TCP stream.
 	// Nothing raw compares with memory that is used in place.
 	RawRate float64 `json:"raw_gb_per_s,omitempty"`
 	RawP50  float64 `json:"raw_us_p50,omitempty"`
-	// Ratio of the rates.
-	Ratio float64 `json:"ratio,omitempty"`
+	// Ratio of the rates to the raw one: of the client's view, and of the worker's.
+	Ratio       float64 `json:"ratio,omitempty"`
+	WorkerRatio float64 `json:"worker_ratio,omitempty"`
 }
 
 // TransferResult is the result of `bench transfer`.
@@ -104,12 +115,7 @@ func transferBy(ctx context.Context, c TransferConfig, protocol string, largest 
 			err = closed
 		}
 	}()
-	t := &transferring{cluster: cluster, client: cluster.Client, protocol: protocol, library: c.CUDALibrary, gpus: c.GPUs}
-	empty, err := t.empty(ctx)
-	if err != nil {
-		return err
-	}
-	out.EmptyUS = micros(empty)
+	t := &transferring{cluster: cluster, client: cluster.Client, protocol: protocol, library: c.CUDALibrary}
 	for _, size := range c.Sizes {
 		samples := c.Samples
 		if samples == 0 {
@@ -117,12 +123,13 @@ func transferBy(ctx context.Context, c TransferConfig, protocol string, largest 
 				samples = 20
 			}
 		}
-		row, err := t.measure(ctx, size, samples, empty)
+		row, err := t.measure(ctx, size, samples)
 		if err != nil {
 			return err
 		}
 		out.Rows = append(out.Rows, row)
 	}
+	out.EmptyUS = percentiles(t.empty).P50
 	return nil
 }
 
@@ -131,7 +138,8 @@ type transferring struct {
 	client   *millrace.Client
 	protocol string
 	library  string
-	gpus     bool
+	// empty are the times of tasks that need nothing.
+	empty []time.Duration
 }
 
 const (
@@ -140,23 +148,19 @@ const (
 	warmUps        = 5
 )
 
-// touching is an operation of a GPU that needs an input, if there is one, and reads next to nothing of it.
-func touching(inputs ...any) (millrace.Op, millrace.Arguments) {
-	if len(inputs) == 0 {
-		return millrace.Native("array.full"), millrace.Args([]any{1}, 1.0)
+// make has the source make an object of so many elements, and waits for it.
+func (t *transferring) make(ctx context.Context, elements int, value float64) (*millrace.Future, error) {
+	made, err := t.client.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{elements}, value), millrace.WithWorkers(transferSource))
+	if err == nil {
+		err = made.Wait(ctx)
 	}
-	return millrace.Native("array.slice"), millrace.Args(inputs...).With("stop", 1)
+	return made, err
 }
 
 // use runs a task that needs the inputs on the reader and returns how long that took.
 func (t *transferring) use(ctx context.Context, inputs ...any) (time.Duration, error) {
-	op, args := noop, millrace.Args(inputs...)
-	if t.gpus {
-		// An operation that does nothing would be given a copy of its inputs in host memory.
-		op, args = touching(inputs...)
-	}
 	began := time.Now()
-	f, err := t.client.Submit(ctx, op, args, millrace.WithWorkers(transferReader))
+	f, err := t.client.Submit(ctx, noop, millrace.Args(inputs...), millrace.WithWorkers(transferReader))
 	if err != nil {
 		return 0, err
 	}
@@ -165,45 +169,51 @@ func (t *transferring) use(ctx context.Context, inputs ...any) (time.Duration, e
 	return time.Since(began), err
 }
 
-func (t *transferring) empty(ctx context.Context) (time.Duration, error) {
-	var took []time.Duration
-	for range 200 + warmUps {
-		d, err := t.use(ctx)
-		if err != nil {
-			return 0, err
-		}
-		took = append(took, d)
+// once times a task that needs an object of the source, and one that needs nothing.
+func (t *transferring) once(ctx context.Context, size, i int) (took, empty time.Duration, task uint64, err error) {
+	small, err := t.make(ctx, 1, float64(i+1))
+	if err != nil {
+		return 0, 0, 0, err
 	}
-	took = took[warmUps:]
-	slices.Sort(took)
-	return took[len(took)/2], nil
+	defer small.Release()
+	if empty, err = t.use(ctx); err != nil {
+		return 0, 0, 0, err
+	}
+	made, err := t.make(ctx, (size+7)/8, float64(i))
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	defer made.Release()
+	took, err = t.use(ctx, made)
+	return took, empty, made.TaskID(), err
 }
 
-func (t *transferring) measure(ctx context.Context, size, samples int, empty time.Duration) (row TransferRow, err error) {
-	var took []time.Duration
+func (t *transferring) measure(ctx context.Context, size, samples int) (row TransferRow, err error) {
+	var took, empties []time.Duration
+	var tasks []uint64
 	for i := range samples + warmUps {
-		made, err := t.client.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{(size + 7) / 8}, float64(i)), millrace.WithWorkers(transferSource))
+		d, empty, task, err := t.once(ctx, size, i)
 		if err != nil {
 			return row, err
 		}
-		if err := made.Wait(ctx); err != nil {
-			return row, err
-		}
-		d, err := t.use(ctx, made)
-		if err != nil {
-			return row, err
-		}
-		made.Release()
 		if i >= warmUps {
-			took = append(took, max(d-empty, time.Microsecond))
+			took, empties, tasks = append(took, d), append(empties, empty), append(tasks, task)
 		}
 		if err := t.cluster.settle(ctx); err != nil {
 			return row, err
 		}
 	}
+	t.empty = append(t.empty, empties...)
+	slices.Sort(empties)
+	for i := range took {
+		took[i] = max(took[i]-empties[len(empties)/2], time.Microsecond)
+	}
 	p := percentiles(took)
 	row = TransferRow{Bytes: size, Protocol: t.protocol, P50: p.P50, P99: p.P99, Samples: samples, Rate: float64(size) / p.P50 / 1e3}
 	if row.Path, err = t.taken(ctx); err != nil {
+		return row, err
+	}
+	if err := t.asSeen(ctx, &row, tasks); err != nil {
 		return row, err
 	}
 	var raw []time.Duration
@@ -211,7 +221,10 @@ func (t *transferring) measure(ctx context.Context, size, samples int, empty tim
 	case "ucx":
 		raw, err = t.rawUCX(ctx, size)
 	case "ipc":
-		raw, err = t.rawIPC(ctx, size)
+		var pairs [][]time.Duration
+		if pairs, err = t.cluster.bareCopies(ctx, t.library, size, [2]string{transferSource, transferReader}); err == nil {
+			raw = pairs[0]
+		}
 	case "grpc":
 		raw, err = rawTCP(size)
 	}
@@ -220,8 +233,28 @@ func (t *transferring) measure(ctx context.Context, size, samples int, empty tim
 	}
 	row.RawP50 = percentiles(raw).P50
 	row.RawRate = float64(size) / row.RawP50 / 1e3
-	row.Ratio = row.Rate / row.RawRate
+	row.Ratio, row.WorkerRatio = row.Rate/row.RawRate, row.WorkerRate/row.RawRate
 	return row, nil
+}
+
+// asSeen adds the reader's view of the last fetches.
+func (t *transferring) asSeen(ctx context.Context, row *TransferRow, tasks []uint64) error {
+	seen, err := t.cluster.fetched(ctx, transferReader)
+	if err != nil {
+		return err
+	}
+	sets := make([][]uint64, len(tasks))
+	for i, task := range tasks {
+		sets[i] = []uint64{task}
+	}
+	spans := seen.spans(sets)
+	if len(spans) == 0 {
+		return nil
+	}
+	p := percentiles(spans)
+	row.WorkerP50, row.WorkerP99, row.WorkerRate = p.P50, p.P99, float64(row.Bytes)/p.P50/1e3
+	row.Begun, row.Placed, row.Arrived = seen.steps(tasks)
+	return nil
 }
 
 // taken is the path by which the reader got most of what it has.

@@ -12,8 +12,9 @@ import (
 	"github.com/millrace/millrace/memory/cuda/cudatest"
 )
 
-// Objects of workers on GPUs go by CUDA IPC, and a bare copy of as many bytes is measured beside them.
-func TestTransferBetweenGPUs(t *testing.T) {
+// gpus are two GPUs of the driver that computes nothing, and a program that uses them.
+func gpus(t *testing.T) (program, library string, environment []string) {
+	t.Helper()
 	fake, err := cudatest.Start(2, 256<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -23,25 +24,63 @@ func TestTransferBetweenGPUs(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	program := filepath.Join(t.TempDir(), "millrace")
+	program = filepath.Join(t.TempDir(), "millrace")
 	build := exec.Command("go", "build", "-o", program, "github.com/millrace/millrace/cmd/millrace")
 	build.Env = append(os.Environ(), "CGO_ENABLED=1")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	out, err := bench.Transfer(t.Context(), bench.TransferConfig{
-		Executable: program, Protocols: []string{"auto"}, GPUs: true, Sizes: []int{256 << 10, 1 << 20}, Samples: 3,
-		CUDALibrary: fake.Library, Environment: []string{cudatest.Environment + "=" + os.Getenv(cudatest.Environment)},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(out.Rows) != 2 || out.Memory != "cuda" {
-		t.Fatalf("%+v", out)
-	}
-	for _, row := range out.Rows {
-		if row.Path != "ipc" || row.Rate <= 0 || row.RawRate <= 0 || row.Ratio <= 0 {
-			t.Errorf("%+v", row)
+	return program, fake.Library, []string{cudatest.Environment + "=" + os.Getenv(cudatest.Environment)}
+}
+
+// Objects of workers on GPUs go by CUDA IPC. What the workers saw of their fetches, and a bare copy of as many bytes, stand
+// beside what the client saw.
+func TestBenchesBetweenGPUs(t *testing.T) {
+	program, library, environment := gpus(t)
+	sizes := []int{256 << 10, 1 << 20}
+	t.Run("transfer", func(t *testing.T) {
+		out, err := bench.Transfer(t.Context(), bench.TransferConfig{
+			Executable: program, Protocols: []string{"auto"}, GPUs: true, Sizes: sizes, Samples: 3, CUDALibrary: library, Environment: environment,
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
-	}
+		if len(out.Rows) != 2 || out.Memory != "cuda" || out.EmptyUS <= 0 {
+			t.Fatalf("%+v", out)
+		}
+		for _, row := range out.Rows {
+			if row.Path != "ipc" || row.Rate <= 0 || row.RawRate <= 0 || row.Ratio <= 0 || row.WorkerRatio <= 0 {
+				t.Errorf("%+v", row)
+			}
+			if row.Begun <= 0 || row.Placed < row.Begun || row.Arrived < row.Placed || row.WorkerP99 < row.WorkerP50 {
+				t.Errorf("%+v", row)
+			}
+		}
+	})
+	t.Run("alltoall", func(t *testing.T) {
+		out, err := bench.AllToAll(t.Context(), bench.AllToAllConfig{
+			Executable: program, Workers: 2, Protocol: "auto", GPUs: true, Sizes: sizes, Repetitions: 3, CUDALibrary: library, Environment: environment,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range out.Rows {
+			if row.RawRate <= 0 || row.Ratio <= 0 || row.SeenP50 <= 0 || row.SeenP50 > row.P99 || row.SeenRatio <= 0 {
+				t.Errorf("%+v", row)
+			}
+		}
+	})
+	t.Run("broadcast", func(t *testing.T) {
+		out, err := bench.Broadcast(t.Context(), bench.BroadcastConfig{
+			Executable: program, Workers: 2, Protocol: "auto", GPUs: true, Sizes: sizes, Repetitions: 3, CUDALibrary: library, Environment: environment,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, row := range out.Rows {
+			if row.SeenP50 <= 0 || row.SeenP50 > row.Max || row.SeenSingle <= 0 || row.RawP50 <= 0 {
+				t.Errorf("%+v", row)
+			}
+		}
+	})
 }

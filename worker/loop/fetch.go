@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
@@ -26,6 +27,10 @@ type fetching struct {
 	heads        []transfer.Head
 	// forwarded are those that other workers can read while they arrive.
 	forwarded []ledger.ObjectID
+	// open are the objects without a word yet.
+	open int
+	// times are what is told of it afterwards. The owner has them once no object is open.
+	times fetchTimes
 }
 
 var _ transfer.Forwarder = (*fetching)(nil)
@@ -35,7 +40,8 @@ var _ transfer.Forwarder = (*fetching)(nil)
 const relayStep = 16 << 20
 
 func (w *Worker) startFetch(e lifecycle.StartFetch) {
-	f := &fetching{worker: w, id: e.Fetch, objects: e.Objects, heads: make([]transfer.Head, len(e.Objects))}
+	f := &fetching{worker: w, id: e.Fetch, objects: e.Objects, heads: make([]transfer.Head, len(e.Objects)), open: len(e.Objects)}
+	f.times = fetchTimes{first: e.Objects[0].Object, peer: e.Peer, wanted: time.Now()}
 	refs := make([]transfer.Ref, len(e.Objects))
 	for i, o := range e.Objects {
 		refs[i] = transfer.Ref{Task: o.Object.Task, Generation: o.Object.Generation}
@@ -50,6 +56,7 @@ func (w *Worker) startFetch(e lifecycle.StartFetch) {
 	w.fetching.Add(1)
 	go func() {
 		defer w.fetching.Done()
+		f.times.begun = time.Since(f.times.wanted)
 		err := f.run(ctx, e.Follow, peer, refs)
 		ended := lifecycle.FetchEnded{Fetch: e.Fetch}
 		if err != nil {
@@ -62,7 +69,7 @@ func (w *Worker) startFetch(e lifecycle.StartFetch) {
 				w.log.Warn("fetch failed", "peer", peer.String(), "objects", len(refs), "error", err)
 			}
 		}
-		w.post(ended)
+		w.drive(ended)
 	}()
 }
 
@@ -103,6 +110,9 @@ func (f *fetching) Withdraw(index int) { f.worker.config.Store.Conceal(f.object(
 // unless the object is larger than was said.
 func (f *fetching) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
 	f.heads[index] = head
+	if f.times.placed == 0 {
+		f.times.placed = time.Since(f.times.wanted)
+	}
 	if len(head.FrameBytes) == 0 {
 		return nil, nil
 	}
@@ -144,14 +154,27 @@ func (f *fetching) Done(index int, err error) {
 	}
 	if err == nil || errors.Is(err, errHeld) {
 		if o, ok := s.Lookup(id); ok {
-			f.worker.post(lifecycle.InputFetched{Fetch: f.id, Object: lifecycle.Object(id), Bytes: o.Bytes()})
+			f.times.objects++
+			f.times.bytes += o.Bytes()
+			f.tell(lifecycle.InputFetched{Fetch: f.id, Object: lifecycle.Object(id), Bytes: o.Bytes()})
 			return
 		}
 		err = fmt.Errorf("object %s was dropped while it arrived", id)
 	}
 	s.Conceal(id)
-	f.worker.post(lifecycle.FetchFailed{
+	f.tell(lifecycle.FetchFailed{
 		Fetch: f.id, Object: lifecycle.Object(id), Message: err.Error(),
 		Missing: errors.Is(err, transfer.ErrNotHere), NoRoom: errors.Is(err, errNoRoom),
 	})
+}
+
+// tell hands the owner word of an object. After the last one there is nothing to do here but to be the owner: what waits
+// for it begins without another goroutine being woken first.
+func (f *fetching) tell(e lifecycle.Event) {
+	if f.open--; f.open > 0 {
+		f.worker.post(e)
+		return
+	}
+	f.times.arrived = time.Since(f.times.wanted)
+	f.worker.drive(lastFetched{e, &f.times})
 }

@@ -114,6 +114,8 @@ type Worker struct {
 	fetching sync.WaitGroup
 	// inlineBytes is the largest result to send inline.
 	inlineBytes atomic.Uint32
+	// fetches are the last ones, for DescribeMemory.
+	fetches fetchBook
 	// borrowedBytes were used in place at peers.
 	borrowedBytes atomic.Uint64
 	// self is the worker's number, 0 before it is registered.
@@ -401,6 +403,10 @@ func (w *Worker) handle(x any) {
 		w.outbox.object(&millracev1.ObjectReport{Replica: &millracev1.Replica{
 			TaskId: uint64(x.object.Task), Generation: uint32(x.object.Generation),
 		}, Lost: true}, nil)
+	case lastFetched:
+		w.step(x.event)
+		x.times.usable = time.Since(x.times.wanted)
+		w.fetches.write(x.times)
 	case lifecycle.Event:
 		w.step(x)
 	default:

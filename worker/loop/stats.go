@@ -39,14 +39,14 @@ func (w *Worker) stats() *millracev1.WorkerStats {
 }
 
 // DescribeMemory tells what is in the worker's memory, with so many of the largest
-// holders and pins, and the story of a task's result. It may be called from any
+// holders and pins and of the last fetches, and the story of a task's result. It may be called from any
 // goroutine.
 func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.DescribeMemoryResponse {
 	snapshot := w.config.Store.Snapshot(limit)
 	_, objects, small := w.config.Store.Stats()
 	r := &millracev1.DescribeMemoryResponse{
 		Largest: holdings(snapshot.Largest, len(snapshot.Tiers)), Pinned: holdings(snapshot.Pinned, len(snapshot.Tiers)),
-		SmallObjects: uint64(objects), SmallBytes: small, RssBytes: rss(),
+		SmallObjects: uint64(objects), SmallBytes: small, RssBytes: rss(), Fetches: w.fetches.last(limit),
 	}
 	if task != 0 {
 		r.Story = w.config.Store.Story(task)

@@ -24,6 +24,7 @@ func benchOps() []*Op {
 			Doc:      "Does nothing with any arguments and returns null.",
 			Variadic: "args",
 			Open:     true,
+			Blind:    true,
 			plan: func(*call) (*plan, error) {
 				return scalar(func(context.Context) (any, error) { return nil, nil }), nil
 			},

@@ -19,6 +19,7 @@ func coreOps() []*Op {
 			Doc:      "Returns null: where it runs there are copies of its arguments afterwards. Workers never borrow for it.",
 			Variadic: "xs",
 			Open:     true,
+			Blind:    true,
 			plan: func(*call) (*plan, error) {
 				return scalar(func(context.Context) (any, error) { return nil, nil }), nil
 			},

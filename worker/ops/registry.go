@@ -19,7 +19,9 @@ type Op struct {
 	Params   []Param
 	Variadic string // what further positional arguments are; empty: there are none
 	Open     bool   // named arguments beside Params are allowed
-	plan     func(c *call) (*plan, error)
+	// Blind: it looks at no element of the tensors among its arguments, which may lie in Far memory then.
+	Blind bool
+	plan  func(c *call) (*plan, error)
 }
 
 // plan is a call of which everything is known but the data.

@@ -212,7 +212,7 @@ func (p *Planned) OutputBytes() (total int64, ok bool) {
 
 // Run carries the call out on the processor: it takes memory for the results and
 // fills it. Memory that alloc gave stays the caller's to free, also when Run fails.
-// REQUIRES: no tensor among the arguments is Far.
+// REQUIRES: no tensor among the arguments is Far, or the operation is Blind.
 func (p *Planned) Run(ctx context.Context, alloc Allocator) (any, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", p.op.Name, err)

@@ -190,6 +190,19 @@ func TestTheProcessorComputesWhatKernelsDoNot(t *testing.T) {
 	}
 }
 
+// What looks at no element must not have its inputs copied to the processor's memory first.
+func TestBlindOperationsReadNothing(t *testing.T) {
+	b := onFake(t)
+	x := b.onDevice(t, tensor(t, "uint8", 3000))
+	for _, name := range []string{"bench.noop", "core.replicate"} {
+		fake.Fail("cuMemcpyDtoHAsync_v2", 999, 0, 1)
+		if _, got := b.launchesOf(t, name, nil, []any{x, x}, x); got != nil {
+			t.Errorf("%s returns %v", name, got)
+		}
+		fake.Heal()
+	}
+}
+
 func TestACancelledCallWaitsForItsKernels(t *testing.T) {
 	b := onFake(t)
 	x := b.onDevice(t, tensor(t, "float32", 1000))

@@ -85,11 +85,7 @@ func (p *prepared) run(ctx context.Context, alloc device.Allocator) (device.Resu
 		return device.Result{}, fmt.Errorf("%s: %w", p.op.Name, err)
 	}
 	if planned.Work == nil {
-		args, err := argsOnHost(p.args)
-		if err != nil {
-			return device.Result{}, err
-		}
-		result, err := p.op.Run(ops.WithAttempt(ctx, p.attempt), args, ops.NewTensor)
+		result, err := p.byProcessor(ctx, planned)
 		if err != nil {
 			return device.Result{}, err
 		}
@@ -115,6 +111,19 @@ func (p *prepared) run(ctx context.Context, alloc device.Allocator) (device.Resu
 	}
 	r.takeSmall(outs)
 	return out.Result(planned.Result(outs))
+}
+
+// byProcessor is the result of an operation without kernels.
+func (p *prepared) byProcessor(ctx context.Context, planned *ops.Planned) (any, error) {
+	ctx = ops.WithAttempt(ctx, p.attempt)
+	if p.op.Blind {
+		return planned.Run(ctx, ops.NewTensor)
+	}
+	args, err := argsOnHost(p.args)
+	if err != nil {
+		return nil, err
+	}
+	return p.op.Run(ctx, args, ops.NewTensor)
 }
 
 // onHost computes the outputs on the processor and copies them to the device.

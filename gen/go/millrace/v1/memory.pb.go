@@ -12,6 +12,7 @@ import (
 	_ "buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	timestamppb "google.golang.org/protobuf/types/known/timestamppb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -98,7 +99,9 @@ type DescribeMemoryResponse struct {
 	RssBytes uint64 `protobuf:"varint,7,opt,name=rss_bytes,json=rssBytes,proto3" json:"rss_bytes,omitempty"`
 	// What happened to the task's result here, oldest first: when it was made, pinned, read, why it left and when it came back. Of all
 	// objects together the last thousand or so happenings are remembered.
-	Story         []string `protobuf:"bytes,8,rep,name=story,proto3" json:"story,omitempty"`
+	Story []string `protobuf:"bytes,8,rep,name=story,proto3" json:"story,omitempty"`
+	// The last fetches that ended, oldest first; `limit` bounds them too, and no more than 256 are remembered.
+	Fetches       []*MemoryFetch `protobuf:"bytes,9,rep,name=fetches,proto3" json:"fetches,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -189,6 +192,141 @@ func (x *DescribeMemoryResponse) GetStory() []string {
 	return nil
 }
 
+func (x *DescribeMemoryResponse) GetFetches() []*MemoryFetch {
+	if x != nil {
+		return x.Fetches
+	}
+	return nil
+}
+
+// MemoryFetch is one request of the worker to another one, for objects that its tasks need. Its times tell where the time between
+// the want of an object and its use goes; those in nanoseconds count from the moment in which the request was ordered.
+type MemoryFetch struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Task that made the first of the objects.
+	TaskId uint64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// Generation of that object.
+	Generation uint32 `protobuf:"varint,2,opt,name=generation,proto3" json:"generation,omitempty"`
+	// How many objects came.
+	Objects uint32 `protobuf:"varint,3,opt,name=objects,proto3" json:"objects,omitempty"`
+	// Their size in bytes.
+	Bytes uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// The worker that was asked.
+	PeerWorkerId uint32 `protobuf:"varint,5,opt,name=peer_worker_id,json=peerWorkerId,proto3" json:"peer_worker_id,omitempty"`
+	// When it was ordered, by the clock of the worker's host.
+	Wanted *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=wanted,proto3" json:"wanted,omitempty"`
+	// When the request was begun, in nanoseconds.
+	BegunNanos uint64 `protobuf:"varint,6,opt,name=begun_nanos,json=begunNanos,proto3" json:"begun_nanos,omitempty"`
+	// When the first object was found at the other worker, and had a place here, in nanoseconds.
+	PlacedNanos uint64 `protobuf:"varint,7,opt,name=placed_nanos,json=placedNanos,proto3" json:"placed_nanos,omitempty"`
+	// When the last object was here and valid, in nanoseconds.
+	ArrivedNanos uint64 `protobuf:"varint,8,opt,name=arrived_nanos,json=arrivedNanos,proto3" json:"arrived_nanos,omitempty"`
+	// When the tasks that wait for it could go on, in nanoseconds.
+	UsableNanos   uint64 `protobuf:"varint,9,opt,name=usable_nanos,json=usableNanos,proto3" json:"usable_nanos,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MemoryFetch) Reset() {
+	*x = MemoryFetch{}
+	mi := &file_millrace_v1_memory_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MemoryFetch) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MemoryFetch) ProtoMessage() {}
+
+func (x *MemoryFetch) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_memory_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MemoryFetch.ProtoReflect.Descriptor instead.
+func (*MemoryFetch) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *MemoryFetch) GetTaskId() uint64 {
+	if x != nil {
+		return x.TaskId
+	}
+	return 0
+}
+
+func (x *MemoryFetch) GetGeneration() uint32 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *MemoryFetch) GetObjects() uint32 {
+	if x != nil {
+		return x.Objects
+	}
+	return 0
+}
+
+func (x *MemoryFetch) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *MemoryFetch) GetPeerWorkerId() uint32 {
+	if x != nil {
+		return x.PeerWorkerId
+	}
+	return 0
+}
+
+func (x *MemoryFetch) GetWanted() *timestamppb.Timestamp {
+	if x != nil {
+		return x.Wanted
+	}
+	return nil
+}
+
+func (x *MemoryFetch) GetBegunNanos() uint64 {
+	if x != nil {
+		return x.BegunNanos
+	}
+	return 0
+}
+
+func (x *MemoryFetch) GetPlacedNanos() uint64 {
+	if x != nil {
+		return x.PlacedNanos
+	}
+	return 0
+}
+
+func (x *MemoryFetch) GetArrivedNanos() uint64 {
+	if x != nil {
+		return x.ArrivedNanos
+	}
+	return 0
+}
+
+func (x *MemoryFetch) GetUsableNanos() uint64 {
+	if x != nil {
+		return x.UsableNanos
+	}
+	return 0
+}
+
 // MemoryTier is one kind of memory. Sizes include rounding to blocks.
 type MemoryTier struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -220,7 +358,7 @@ type MemoryTier struct {
 
 func (x *MemoryTier) Reset() {
 	*x = MemoryTier{}
-	mi := &file_millrace_v1_memory_proto_msgTypes[2]
+	mi := &file_millrace_v1_memory_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -232,7 +370,7 @@ func (x *MemoryTier) String() string {
 func (*MemoryTier) ProtoMessage() {}
 
 func (x *MemoryTier) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_memory_proto_msgTypes[2]
+	mi := &file_millrace_v1_memory_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -245,7 +383,7 @@ func (x *MemoryTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryTier.ProtoReflect.Descriptor instead.
 func (*MemoryTier) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{2}
+	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *MemoryTier) GetName() string {
@@ -356,7 +494,7 @@ type MemoryHolding struct {
 
 func (x *MemoryHolding) Reset() {
 	*x = MemoryHolding{}
-	mi := &file_millrace_v1_memory_proto_msgTypes[3]
+	mi := &file_millrace_v1_memory_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -368,7 +506,7 @@ func (x *MemoryHolding) String() string {
 func (*MemoryHolding) ProtoMessage() {}
 
 func (x *MemoryHolding) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_memory_proto_msgTypes[3]
+	mi := &file_millrace_v1_memory_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -381,7 +519,7 @@ func (x *MemoryHolding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryHolding.ProtoReflect.Descriptor instead.
 func (*MemoryHolding) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{3}
+	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *MemoryHolding) GetTaskId() uint64 {
@@ -484,7 +622,7 @@ type MemoryReservation struct {
 
 func (x *MemoryReservation) Reset() {
 	*x = MemoryReservation{}
-	mi := &file_millrace_v1_memory_proto_msgTypes[4]
+	mi := &file_millrace_v1_memory_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -496,7 +634,7 @@ func (x *MemoryReservation) String() string {
 func (*MemoryReservation) ProtoMessage() {}
 
 func (x *MemoryReservation) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_memory_proto_msgTypes[4]
+	mi := &file_millrace_v1_memory_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -509,7 +647,7 @@ func (x *MemoryReservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryReservation.ProtoReflect.Descriptor instead.
 func (*MemoryReservation) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{4}
+	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *MemoryReservation) GetReservationId() uint64 {
@@ -565,10 +703,10 @@ var File_millrace_v1_memory_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_memory_proto_rawDesc = "" +
 	"\n" +
-	"\x18millrace/v1/memory.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\"P\n" +
+	"\x18millrace/v1/memory.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"P\n" +
 	"\x15DescribeMemoryRequest\x12\x1e\n" +
 	"\x05limit\x18\x01 \x01(\rB\b\xbaH\x05*\x03\x18\x90NR\x05limit\x12\x17\n" +
-	"\atask_id\x18\x02 \x01(\x04R\x06taskId\"\xee\x02\n" +
+	"\atask_id\x18\x02 \x01(\x04R\x06taskId\"\xa2\x03\n" +
 	"\x16DescribeMemoryResponse\x12-\n" +
 	"\x05tiers\x18\x01 \x03(\v2\x17.millrace.v1.MemoryTierR\x05tiers\x124\n" +
 	"\alargest\x18\x02 \x03(\v2\x1a.millrace.v1.MemoryHoldingR\alargest\x122\n" +
@@ -578,7 +716,23 @@ const file_millrace_v1_memory_proto_rawDesc = "" +
 	"\vsmall_bytes\x18\x06 \x01(\x04R\n" +
 	"smallBytes\x12\x1b\n" +
 	"\trss_bytes\x18\a \x01(\x04R\brssBytes\x12\x14\n" +
-	"\x05story\x18\b \x03(\tR\x05story\"\xed\x02\n" +
+	"\x05story\x18\b \x03(\tR\x05story\x122\n" +
+	"\afetches\x18\t \x03(\v2\x18.millrace.v1.MemoryFetchR\afetches\"\xdc\x02\n" +
+	"\vMemoryFetch\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x02 \x01(\rR\n" +
+	"generation\x12\x18\n" +
+	"\aobjects\x18\x03 \x01(\rR\aobjects\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12$\n" +
+	"\x0epeer_worker_id\x18\x05 \x01(\rR\fpeerWorkerId\x122\n" +
+	"\x06wanted\x18\n" +
+	" \x01(\v2\x1a.google.protobuf.TimestampR\x06wanted\x12\x1f\n" +
+	"\vbegun_nanos\x18\x06 \x01(\x04R\n" +
+	"begunNanos\x12!\n" +
+	"\fplaced_nanos\x18\a \x01(\x04R\vplacedNanos\x12#\n" +
+	"\rarrived_nanos\x18\b \x01(\x04R\farrivedNanos\x12!\n" +
+	"\fusable_nanos\x18\t \x01(\x04R\vusableNanos\"\xed\x02\n" +
 	"\n" +
 	"MemoryTier\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
@@ -638,24 +792,28 @@ func file_millrace_v1_memory_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_memory_proto_rawDescData
 }
 
-var file_millrace_v1_memory_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_millrace_v1_memory_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_millrace_v1_memory_proto_goTypes = []any{
 	(*DescribeMemoryRequest)(nil),  // 0: millrace.v1.DescribeMemoryRequest
 	(*DescribeMemoryResponse)(nil), // 1: millrace.v1.DescribeMemoryResponse
-	(*MemoryTier)(nil),             // 2: millrace.v1.MemoryTier
-	(*MemoryHolding)(nil),          // 3: millrace.v1.MemoryHolding
-	(*MemoryReservation)(nil),      // 4: millrace.v1.MemoryReservation
+	(*MemoryFetch)(nil),            // 2: millrace.v1.MemoryFetch
+	(*MemoryTier)(nil),             // 3: millrace.v1.MemoryTier
+	(*MemoryHolding)(nil),          // 4: millrace.v1.MemoryHolding
+	(*MemoryReservation)(nil),      // 5: millrace.v1.MemoryReservation
+	(*timestamppb.Timestamp)(nil),  // 6: google.protobuf.Timestamp
 }
 var file_millrace_v1_memory_proto_depIdxs = []int32{
-	2, // 0: millrace.v1.DescribeMemoryResponse.tiers:type_name -> millrace.v1.MemoryTier
-	3, // 1: millrace.v1.DescribeMemoryResponse.largest:type_name -> millrace.v1.MemoryHolding
-	3, // 2: millrace.v1.DescribeMemoryResponse.pinned:type_name -> millrace.v1.MemoryHolding
-	4, // 3: millrace.v1.DescribeMemoryResponse.reservations:type_name -> millrace.v1.MemoryReservation
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	3, // 0: millrace.v1.DescribeMemoryResponse.tiers:type_name -> millrace.v1.MemoryTier
+	4, // 1: millrace.v1.DescribeMemoryResponse.largest:type_name -> millrace.v1.MemoryHolding
+	4, // 2: millrace.v1.DescribeMemoryResponse.pinned:type_name -> millrace.v1.MemoryHolding
+	5, // 3: millrace.v1.DescribeMemoryResponse.reservations:type_name -> millrace.v1.MemoryReservation
+	2, // 4: millrace.v1.DescribeMemoryResponse.fetches:type_name -> millrace.v1.MemoryFetch
+	6, // 5: millrace.v1.MemoryFetch.wanted:type_name -> google.protobuf.Timestamp
+	6, // [6:6] is the sub-list for method output_type
+	6, // [6:6] is the sub-list for method input_type
+	6, // [6:6] is the sub-list for extension type_name
+	6, // [6:6] is the sub-list for extension extendee
+	0, // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_memory_proto_init() }
@@ -669,7 +827,7 @@ func file_millrace_v1_memory_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_memory_proto_rawDesc), len(file_millrace_v1_memory_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

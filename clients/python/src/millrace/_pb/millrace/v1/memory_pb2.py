@@ -22,23 +22,26 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18millrace/v1/memory.proto\x12\x0bmillrace.v1\"F\n\x15\x44\x65scribeMemoryRequest\x12\x14\n\x05limit\x18\x01 \x01(\rR\x05limit\x12\x17\n\x07task_id\x18\x02 \x01(\x04R\x06taskId\"\xee\x02\n\x16\x44\x65scribeMemoryResponse\x12-\n\x05tiers\x18\x01 \x03(\x0b\x32\x17.millrace.v1.MemoryTierR\x05tiers\x12\x34\n\x07largest\x18\x02 \x03(\x0b\x32\x1a.millrace.v1.MemoryHoldingR\x07largest\x12\x32\n\x06pinned\x18\x03 \x03(\x0b\x32\x1a.millrace.v1.MemoryHoldingR\x06pinned\x12\x42\n\x0creservations\x18\x04 \x03(\x0b\x32\x1e.millrace.v1.MemoryReservationR\x0creservations\x12#\n\rsmall_objects\x18\x05 \x01(\x04R\x0csmallObjects\x12\x1f\n\x0bsmall_bytes\x18\x06 \x01(\x04R\nsmallBytes\x12\x1b\n\trss_bytes\x18\x07 \x01(\x04R\x08rssBytes\x12\x14\n\x05story\x18\x08 \x03(\tR\x05story\"\xed\x02\n\nMemoryTier\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n\nsize_bytes\x18\x02 \x01(\x04R\tsizeBytes\x12\x1d\n\nused_bytes\x18\x03 \x01(\x04R\tusedBytes\x12\x1d\n\nheld_bytes\x18\x04 \x01(\x04R\theldBytes\x12\x1f\n\x0b\x63lean_bytes\x18\x05 \x01(\x04R\ncleanBytes\x12\'\n\x0f\x65victable_bytes\x18\x06 \x01(\x04R\x0e\x65victableBytes\x12#\n\rleaving_bytes\x18\x07 \x01(\x04R\x0cleavingBytes\x12!\n\x0c\x63oming_bytes\x18\x08 \x01(\x04R\x0b\x63omingBytes\x12#\n\rwritten_bytes\x18\t \x01(\x04R\x0cwrittenBytes\x12\x1d\n\nread_bytes\x18\n \x01(\x04R\treadBytes\x12\x18\n\x07\x66\x61ilure\x18\x0b \x01(\tR\x07\x66\x61ilure\"\xba\x02\n\rMemoryHolding\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n\ngeneration\x18\x02 \x01(\rR\ngeneration\x12%\n\x0ereservation_id\x18\x03 \x01(\x04R\rreservationId\x12\x16\n\x06holder\x18\x04 \x01(\tR\x06holder\x12\x14\n\x05state\x18\x05 \x01(\tR\x05state\x12\x1d\n\ntier_bytes\x18\x06 \x03(\x04R\ttierBytes\x12!\n\x0cshared_bytes\x18\x07 \x01(\x04R\x0bsharedBytes\x12\x12\n\x04pins\x18\x08 \x03(\tR\x04pins\x12\x16\n\x06leases\x18\t \x01(\rR\x06leases\x12\x19\n\x08next_use\x18\n \x01(\x04R\x07nextUse\x12\x12\n\x04\x63opy\x18\x0b \x01(\x08R\x04\x63opy\"\xd8\x01\n\x11MemoryReservation\x12%\n\x0ereservation_id\x18\x01 \x01(\x04R\rreservationId\x12\x16\n\x06holder\x18\x02 \x01(\tR\x06holder\x12\x14\n\x05\x62ytes\x18\x03 \x01(\x04R\x05\x62ytes\x12\x1d\n\nload_bytes\x18\x04 \x01(\x04R\tloadBytes\x12\x18\n\x07granted\x18\x05 \x01(\x08R\x07granted\x12\x16\n\x06urgent\x18\x06 \x01(\x08R\x06urgent\x12\x1d\n\nage_millis\x18\x07 \x01(\x04R\tageMillisb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18millrace/v1/memory.proto\x12\x0bmillrace.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"F\n\x15\x44\x65scribeMemoryRequest\x12\x14\n\x05limit\x18\x01 \x01(\rR\x05limit\x12\x17\n\x07task_id\x18\x02 \x01(\x04R\x06taskId\"\xa2\x03\n\x16\x44\x65scribeMemoryResponse\x12-\n\x05tiers\x18\x01 \x03(\x0b\x32\x17.millrace.v1.MemoryTierR\x05tiers\x12\x34\n\x07largest\x18\x02 \x03(\x0b\x32\x1a.millrace.v1.MemoryHoldingR\x07largest\x12\x32\n\x06pinned\x18\x03 \x03(\x0b\x32\x1a.millrace.v1.MemoryHoldingR\x06pinned\x12\x42\n\x0creservations\x18\x04 \x03(\x0b\x32\x1e.millrace.v1.MemoryReservationR\x0creservations\x12#\n\rsmall_objects\x18\x05 \x01(\x04R\x0csmallObjects\x12\x1f\n\x0bsmall_bytes\x18\x06 \x01(\x04R\nsmallBytes\x12\x1b\n\trss_bytes\x18\x07 \x01(\x04R\x08rssBytes\x12\x14\n\x05story\x18\x08 \x03(\tR\x05story\x12\x32\n\x07\x66\x65tches\x18\t \x03(\x0b\x32\x18.millrace.v1.MemoryFetchR\x07\x66\x65tches\"\xdc\x02\n\x0bMemoryFetch\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n\ngeneration\x18\x02 \x01(\rR\ngeneration\x12\x18\n\x07objects\x18\x03 \x01(\rR\x07objects\x12\x14\n\x05\x62ytes\x18\x04 \x01(\x04R\x05\x62ytes\x12$\n\x0epeer_worker_id\x18\x05 \x01(\rR\x0cpeerWorkerId\x12\x32\n\x06wanted\x18\n \x01(\x0b\x32\x1a.google.protobuf.TimestampR\x06wanted\x12\x1f\n\x0b\x62\x65gun_nanos\x18\x06 \x01(\x04R\nbegunNanos\x12!\n\x0cplaced_nanos\x18\x07 \x01(\x04R\x0bplacedNanos\x12#\n\rarrived_nanos\x18\x08 \x01(\x04R\x0c\x61rrivedNanos\x12!\n\x0cusable_nanos\x18\t \x01(\x04R\x0busableNanos\"\xed\x02\n\nMemoryTier\x12\x12\n\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n\nsize_bytes\x18\x02 \x01(\x04R\tsizeBytes\x12\x1d\n\nused_bytes\x18\x03 \x01(\x04R\tusedBytes\x12\x1d\n\nheld_bytes\x18\x04 \x01(\x04R\theldBytes\x12\x1f\n\x0b\x63lean_bytes\x18\x05 \x01(\x04R\ncleanBytes\x12\'\n\x0f\x65victable_bytes\x18\x06 \x01(\x04R\x0e\x65victableBytes\x12#\n\rleaving_bytes\x18\x07 \x01(\x04R\x0cleavingBytes\x12!\n\x0c\x63oming_bytes\x18\x08 \x01(\x04R\x0b\x63omingBytes\x12#\n\rwritten_bytes\x18\t \x01(\x04R\x0cwrittenBytes\x12\x1d\n\nread_bytes\x18\n \x01(\x04R\treadBytes\x12\x18\n\x07\x66\x61ilure\x18\x0b \x01(\tR\x07\x66\x61ilure\"\xba\x02\n\rMemoryHolding\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n\ngeneration\x18\x02 \x01(\rR\ngeneration\x12%\n\x0ereservation_id\x18\x03 \x01(\x04R\rreservationId\x12\x16\n\x06holder\x18\x04 \x01(\tR\x06holder\x12\x14\n\x05state\x18\x05 \x01(\tR\x05state\x12\x1d\n\ntier_bytes\x18\x06 \x03(\x04R\ttierBytes\x12!\n\x0cshared_bytes\x18\x07 \x01(\x04R\x0bsharedBytes\x12\x12\n\x04pins\x18\x08 \x03(\tR\x04pins\x12\x16\n\x06leases\x18\t \x01(\rR\x06leases\x12\x19\n\x08next_use\x18\n \x01(\x04R\x07nextUse\x12\x12\n\x04\x63opy\x18\x0b \x01(\x08R\x04\x63opy\"\xd8\x01\n\x11MemoryReservation\x12%\n\x0ereservation_id\x18\x01 \x01(\x04R\rreservationId\x12\x16\n\x06holder\x18\x02 \x01(\tR\x06holder\x12\x14\n\x05\x62ytes\x18\x03 \x01(\x04R\x05\x62ytes\x12\x1d\n\nload_bytes\x18\x04 \x01(\x04R\tloadBytes\x12\x18\n\x07granted\x18\x05 \x01(\x08R\x07granted\x12\x16\n\x06urgent\x18\x06 \x01(\x08R\x06urgent\x12\x1d\n\nage_millis\x18\x07 \x01(\x04R\tageMillisb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.v1.memory_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DESCRIBEMEMORYREQUEST']._serialized_start=41
-  _globals['_DESCRIBEMEMORYREQUEST']._serialized_end=111
-  _globals['_DESCRIBEMEMORYRESPONSE']._serialized_start=114
-  _globals['_DESCRIBEMEMORYRESPONSE']._serialized_end=480
-  _globals['_MEMORYTIER']._serialized_start=483
-  _globals['_MEMORYTIER']._serialized_end=848
-  _globals['_MEMORYHOLDING']._serialized_start=851
-  _globals['_MEMORYHOLDING']._serialized_end=1165
-  _globals['_MEMORYRESERVATION']._serialized_start=1168
-  _globals['_MEMORYRESERVATION']._serialized_end=1384
+  _globals['_DESCRIBEMEMORYREQUEST']._serialized_start=74
+  _globals['_DESCRIBEMEMORYREQUEST']._serialized_end=144
+  _globals['_DESCRIBEMEMORYRESPONSE']._serialized_start=147
+  _globals['_DESCRIBEMEMORYRESPONSE']._serialized_end=565
+  _globals['_MEMORYFETCH']._serialized_start=568
+  _globals['_MEMORYFETCH']._serialized_end=916
+  _globals['_MEMORYTIER']._serialized_start=919
+  _globals['_MEMORYTIER']._serialized_end=1284
+  _globals['_MEMORYHOLDING']._serialized_start=1287
+  _globals['_MEMORYHOLDING']._serialized_end=1601
+  _globals['_MEMORYRESERVATION']._serialized_start=1604
+  _globals['_MEMORYRESERVATION']._serialized_end=1820
 # @@protoc_insertion_point(module_scope)

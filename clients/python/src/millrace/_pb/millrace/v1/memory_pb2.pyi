@@ -1,3 +1,6 @@
+import datetime
+
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
@@ -15,7 +18,7 @@ class DescribeMemoryRequest(_message.Message):
     def __init__(self, limit: _Optional[int] = ..., task_id: _Optional[int] = ...) -> None: ...
 
 class DescribeMemoryResponse(_message.Message):
-    __slots__ = ("tiers", "largest", "pinned", "reservations", "small_objects", "small_bytes", "rss_bytes", "story")
+    __slots__ = ("tiers", "largest", "pinned", "reservations", "small_objects", "small_bytes", "rss_bytes", "story", "fetches")
     TIERS_FIELD_NUMBER: _ClassVar[int]
     LARGEST_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
@@ -24,6 +27,7 @@ class DescribeMemoryResponse(_message.Message):
     SMALL_BYTES_FIELD_NUMBER: _ClassVar[int]
     RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
     STORY_FIELD_NUMBER: _ClassVar[int]
+    FETCHES_FIELD_NUMBER: _ClassVar[int]
     tiers: _containers.RepeatedCompositeFieldContainer[MemoryTier]
     largest: _containers.RepeatedCompositeFieldContainer[MemoryHolding]
     pinned: _containers.RepeatedCompositeFieldContainer[MemoryHolding]
@@ -32,7 +36,32 @@ class DescribeMemoryResponse(_message.Message):
     small_bytes: int
     rss_bytes: int
     story: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, tiers: _Optional[_Iterable[_Union[MemoryTier, _Mapping]]] = ..., largest: _Optional[_Iterable[_Union[MemoryHolding, _Mapping]]] = ..., pinned: _Optional[_Iterable[_Union[MemoryHolding, _Mapping]]] = ..., reservations: _Optional[_Iterable[_Union[MemoryReservation, _Mapping]]] = ..., small_objects: _Optional[int] = ..., small_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., story: _Optional[_Iterable[str]] = ...) -> None: ...
+    fetches: _containers.RepeatedCompositeFieldContainer[MemoryFetch]
+    def __init__(self, tiers: _Optional[_Iterable[_Union[MemoryTier, _Mapping]]] = ..., largest: _Optional[_Iterable[_Union[MemoryHolding, _Mapping]]] = ..., pinned: _Optional[_Iterable[_Union[MemoryHolding, _Mapping]]] = ..., reservations: _Optional[_Iterable[_Union[MemoryReservation, _Mapping]]] = ..., small_objects: _Optional[int] = ..., small_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., story: _Optional[_Iterable[str]] = ..., fetches: _Optional[_Iterable[_Union[MemoryFetch, _Mapping]]] = ...) -> None: ...
+
+class MemoryFetch(_message.Message):
+    __slots__ = ("task_id", "generation", "objects", "bytes", "peer_worker_id", "wanted", "begun_nanos", "placed_nanos", "arrived_nanos", "usable_nanos")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    PEER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
+    WANTED_FIELD_NUMBER: _ClassVar[int]
+    BEGUN_NANOS_FIELD_NUMBER: _ClassVar[int]
+    PLACED_NANOS_FIELD_NUMBER: _ClassVar[int]
+    ARRIVED_NANOS_FIELD_NUMBER: _ClassVar[int]
+    USABLE_NANOS_FIELD_NUMBER: _ClassVar[int]
+    task_id: int
+    generation: int
+    objects: int
+    bytes: int
+    peer_worker_id: int
+    wanted: _timestamp_pb2.Timestamp
+    begun_nanos: int
+    placed_nanos: int
+    arrived_nanos: int
+    usable_nanos: int
+    def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., objects: _Optional[int] = ..., bytes: _Optional[int] = ..., peer_worker_id: _Optional[int] = ..., wanted: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., begun_nanos: _Optional[int] = ..., placed_nanos: _Optional[int] = ..., arrived_nanos: _Optional[int] = ..., usable_nanos: _Optional[int] = ...) -> None: ...
 
 class MemoryTier(_message.Message):
     __slots__ = ("name", "size_bytes", "used_bytes", "held_bytes", "clean_bytes", "evictable_bytes", "leaving_bytes", "coming_bytes", "written_bytes", "read_bytes", "failure")

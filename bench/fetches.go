@@ -1,0 +1,84 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// rememberedFetches is how many fetches a worker tells of.
+const rememberedFetches = 256
+
+// fetched are fetches as those who fetched saw them, by the task that made the object.
+type fetched map[uint64][]*millracev1.MemoryFetch
+
+// fetched asks the named workers for the last of theirs, all workers if none is named.
+func (c *Cluster) fetched(ctx context.Context, names ...string) (fetched, error) {
+	workers, err := c.Client.Workers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make(fetched)
+	for _, w := range workers {
+		if len(names) > 0 && !slices.Contains(names, w.GetName()) {
+			continue
+		}
+		m, err := c.Client.DescribeMemory(ctx, w, rememberedFetches, 0)
+		if err != nil {
+			return nil, fmt.Errorf("bench: the fetches of %s: %w", w.GetName(), err)
+		}
+		for _, f := range m.GetFetches() {
+			if f.GetObjects() > 0 {
+				out[f.GetTaskId()] = append(out[f.GetTaskId()], f)
+			}
+		}
+	}
+	return out, nil
+}
+
+// span is the time between the first want of any of the objects and the last one's use, 0 if nothing was fetched.
+func (f fetched) span(tasks ...uint64) time.Duration {
+	var first, last time.Time
+	for _, task := range tasks {
+		for _, x := range f[task] {
+			wanted := x.GetWanted().AsTime()
+			usable := wanted.Add(time.Duration(x.GetUsableNanos()))
+			if first.IsZero() || wanted.Before(first) {
+				first = wanted
+			}
+			if usable.After(last) {
+				last = usable
+			}
+		}
+	}
+	return last.Sub(first)
+}
+
+// spans are those of each set of objects that was fetched.
+func (f fetched) spans(sets [][]uint64) (out []time.Duration) {
+	for _, tasks := range sets {
+		if d := f.span(tasks...); d > 0 {
+			out = append(out, d)
+		}
+	}
+	return out
+}
+
+// steps are the medians of when fetches of the objects were begun, had a place, and had arrived, in microseconds after the want.
+func (f fetched) steps(tasks []uint64) (begun, placed, arrived float64) {
+	var all [3][]time.Duration
+	for _, task := range tasks {
+		for _, x := range f[task] {
+			for i, nanos := range []uint64{x.GetBegunNanos(), x.GetPlacedNanos(), x.GetArrivedNanos()} {
+				all[i] = append(all[i], time.Duration(nanos))
+			}
+		}
+	}
+	if len(all[0]) == 0 {
+		return 0, 0, 0
+	}
+	return percentiles(all[0]).P50, percentiles(all[1]).P50, percentiles(all[2]).P50
+}

@@ -1,0 +1,60 @@
+package loop
+
+import (
+	"sync"
+	"time"
+
+	"google.golang.org/protobuf/types/known/timestamppb"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/worker/lifecycle"
+)
+
+// bookedFetches is how many fetches are remembered.
+const bookedFetches = 256
+
+// fetchTimes is what is told of a fetch. Durations count from wanted.
+type fetchTimes struct {
+	first                          lifecycle.Object
+	peer                           ids.WorkerID
+	objects                        int
+	bytes                          uint64
+	wanted                         time.Time
+	begun, placed, arrived, usable time.Duration
+}
+
+// lastFetched is posted with the word of the last object of a fetch.
+type lastFetched struct {
+	event lifecycle.Event
+	times *fetchTimes
+}
+
+// fetchBook has the last fetches.
+type fetchBook struct {
+	mu sync.Mutex
+	// ring and written are guarded by mu: of what was ever written, the last bookedFetches are there.
+	ring    [bookedFetches]fetchTimes
+	written int
+}
+
+func (b *fetchBook) write(t *fetchTimes) {
+	b.mu.Lock()
+	b.ring[b.written%bookedFetches] = *t
+	b.written++
+	b.mu.Unlock()
+}
+
+// last returns up to so many, oldest first.
+func (b *fetchBook) last(limit int) (out []*millracev1.MemoryFetch) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for i := b.written - min(limit, b.written, bookedFetches); i < b.written; i++ {
+		t := &b.ring[i%bookedFetches]
+		out = append(out, &millracev1.MemoryFetch{
+			TaskId: uint64(t.first.Task), Generation: uint32(t.first.Generation), Objects: uint32(t.objects), Bytes: t.bytes, PeerWorkerId: uint32(t.peer), Wanted: timestamppb.New(t.wanted),
+			BegunNanos: uint64(t.begun), PlacedNanos: uint64(t.placed), ArrivedNanos: uint64(t.arrived), UsableNanos: uint64(t.usable),
+		})
+	}
+	return out
+}
