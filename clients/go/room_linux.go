@@ -7,12 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	hugePage = 2 << 20
-	// roomFrom is the size from which on it pays to care about the memory of a frame. Touching fresh memory costs 0.35 s
-	// for a GB in pages of 4 KiB, a fifth of that in pages of 2 MiB; zeroing what is overwritten anyway costs the same.
-	roomFrom = 4 << 20
-)
+// roomFrom is the size from which on it pays to care about the memory of a frame. Touching fresh memory costs 0.35 s
+// for a GB in pages of 4 KiB, a fifth of that in pages of 2 MiB; zeroing what is overwritten anyway costs the same.
+const roomFrom = 4 << 20
 
 // room returns memory for a frame, which may hold anything: whoever hands it out has filled it.
 func room(n uint64) []byte {

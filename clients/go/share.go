@@ -136,7 +136,7 @@ func (c *Client) borrow(ctx context.Context, address string, refs []*millracev1.
 		}
 		if failed == nil {
 			for n := range l.frames {
-				copy(p.frames[n], l.frames[n])
+				copyFrame(p.frames[n], l.frames[n])
 			}
 		}
 		held := l.end()

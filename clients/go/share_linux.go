@@ -164,7 +164,7 @@ func (s *share) write(ctx context.Context, head *millracev1.ObjectHead, frames [
 	created := response.GetCreated()
 	into, ok := s.frames(created.GetFrames(), head.GetFrameBytes())
 	for i := range into {
-		copy(into[i], frames[i])
+		copyFrame(into[i], frames[i])
 	}
 	if err := s.finish(ctx, created.GetPlaceId(), ok); err != nil {
 		return wrote(err), ctx.Err()

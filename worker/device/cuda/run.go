@@ -323,6 +323,7 @@ func (d *Device) growScratch(need uint64) error {
 	if need <= d.scratch.Size() {
 		return nil
 	}
+	began := time.Now()
 	if err := d.stream.Sync(); err != nil {
 		return err
 	}
@@ -333,6 +334,7 @@ func (d *Device) growScratch(need uint64) error {
 	grown, err := d.gpu.NewSlab(gpu.SlabConfig{Size: gpu.Size{Bytes: need}})
 	if err == nil {
 		d.scratch = grown
+		d.logf("cuda: the memory between kernels grows from %d to %d MiB, which took %v", old>>20, need>>20, time.Since(began).Round(time.Microsecond))
 		return nil
 	}
 	if errors.Is(err, gpu.ErrOutOfMemory) {

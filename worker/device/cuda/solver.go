@@ -137,6 +137,7 @@ func (r *run) qr(ctx context.Context, x, q, upper *ops.Tensor) error {
 		if done || err != nil {
 			return err
 		}
+		f.refused("Cholesky", "Householder's reflections")
 	}
 	return f.householder(ctx, q, upper)
 }
@@ -152,6 +153,13 @@ type factoring struct {
 	toWork *mapper
 	work   *scratchMemory
 	upper  *gpu.Function
+	// refusal is why the last way that was tried is not the one.
+	refusal string
+}
+
+// refused tells of a way that was tried in vain: it costs time, and users ask where that went.
+func (f *factoring) refused(way, next string) {
+	f.device.logf("cuda: %s of %d x %d: not by %s, since %s; by %s now", f.op, f.m, f.n, way, f.refusal, next)
 }
 
 func (r *run) newFactoring(x *ops.Tensor) (*factoring, error) {
@@ -280,8 +288,16 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 	if err != nil {
 		return false, err
 	}
-	far := math.Float64frombits(le.Uint64(answers[16:]))
-	return le.Uint32(answers) == 0 && le.Uint32(answers[8:]) == 0 && far <= nearIdentity, nil
+	first, second, far := le.Uint32(answers), le.Uint32(answers[8:]), math.Float64frombits(le.Uint64(answers[16:]))
+	switch {
+	case first != 0 || second != 0:
+		f.refusal = fmt.Sprintf("potrf says that the Gram matrix is not positive definite from column %d, that of q from column %d", first, second)
+	case !(far <= nearIdentity):
+		f.refusal = fmt.Sprintf("the Gram matrix of q is as far as %.3g from the identity", far)
+	default:
+		return true, nil
+	}
+	return false, nil
 }
 
 // trsmColumns is up to how many columns cuBLAS's own solver is used: beyond, most of
@@ -364,229 +380,4 @@ func (f *factoring) householder(ctx context.Context, q, r *ops.Tensor) error {
 		}
 	}
 	return nil
-}
-
-// tallRows is how many rows of u are made at a time from those of q.
-const tallRows = 8192
-
-func (r *run) svd(ctx context.Context, x, u, sigma, vt *ops.Tensor) error {
-	m, n := x.Shape[0], x.Shape[1]
-	if m == 0 || n == 0 {
-		return nil
-	}
-	f, err := r.newFactoring(x)
-	if err != nil {
-		return err
-	}
-	if m >= tallness*n {
-		done, err := f.tallSVD(ctx, u, sigma, vt)
-		if done || err != nil {
-			return err
-		}
-	}
-	if done, err := f.anySVD(ctx, true, u, sigma, vt); done || err != nil {
-		return err
-	}
-	_, err = f.anySVD(ctx, false, u, sigma, vt)
-	return err
-}
-
-// routine is one of cuSOLVER's ways to the singular values of a matrix by columns
-// that has at least as many rows as columns: by QR iterations (gesvd), or by its
-// polar decomposition (gesvdp), which is several times faster and perturbs what is
-// nearly singular; it says by how much. The matrix is destroyed; left gets as many
-// columns as it has; right gets the right factor, columns by columns: by columns
-// gesvdp's, by rows gesvd's.
-type routine struct {
-	f             *factoring
-	polar         bool
-	rows, columns int64
-	workBytes     uint64 // on the device, the last infoBytes for info
-	hostWork      []byte
-	infoAt        uint64
-	info          []byte
-	errorAt       uint64
-	error         []byte
-}
-
-func (f *factoring) newRoutine(pinner *runtime.Pinner, polar bool, rows, columns int64) (*routine, error) {
-	v := &routine{f: f, polar: polar, rows: rows, columns: columns}
-	v.infoAt, v.info = f.pinned(8)
-	v.errorAt, v.error = f.pinned(8)
-	clear(v.error)
-	if !polar {
-		n, err := f.solver.workSize("cusolverDnDgesvd_bufferSize", uint64(rows), uint64(columns))
-		v.workBytes = 8*n + infoBytes
-		return v, err
-	}
-	var hostBytes uint64
-	err := f.device.enter(func() error {
-		arguments := append(v.polarArguments(0, 0, 0, 0), addressOf(pinner, &v.workBytes), addressOf(pinner, &hostBytes))
-		return f.solver.call("cusolverDnXgesvdp_bufferSize", arguments...)
-	})
-	v.workBytes = aligned(v.workBytes) + infoBytes
-	v.hostWork = make([]byte, hostBytes+1)
-	pinner.Pin(&v.hostWork[0])
-	return v, err
-}
-
-func (v *routine) polarArguments(a, values, left, right uint64) []uint64 {
-	rows, columns := uint64(v.rows), uint64(v.columns)
-	return []uint64{
-		v.f.solver.handle, v.f.solver.params, solverVector, solverEconomy, rows, columns,
-		blasR64F, a, rows, blasR64F, values, blasR64F, left, rows, blasR64F, right, columns, blasR64F,
-	}
-}
-
-// infoBytes are set aside in a routine's work.
-const infoBytes = 256
-
-// infoIn is where the routine leaves its info.
-func (v *routine) infoIn(work uint64) uint64 { return work + v.workBytes - infoBytes }
-
-// call submits it. REQUIRES: within enter; work has workBytes.
-func (v *routine) call(a, values, left, right, work uint64) error {
-	room, info := v.workBytes-infoBytes, v.infoIn(work)
-	if v.polar {
-		return v.f.solver.call("cusolverDnXgesvdp", append(v.polarArguments(a, values, left, right),
-			work, room, addressOfBytes(v.hostWork), uint64(len(v.hostWork)-1), info, v.errorAt)...)
-	}
-	rows, columns := uint64(v.rows), uint64(v.columns)
-	return v.f.solver.call("cusolverDnDgesvd", v.f.solver.handle, 'S', 'S', rows, columns, a, rows, values, left, rows, right, columns,
-		work, room/8, 0, info)
-}
-
-// outcome is false if another routine has to be tried.
-func (v *routine) outcome() (bool, error) {
-	info := le.Uint32(v.info)
-	if v.polar {
-		return info == 0 && math.Float64frombits(le.Uint64(v.error)) == 0, nil
-	}
-	if info != 0 {
-		return false, solverError(v.f.op, "gesvd", info)
-	}
-	return true, nil
-}
-
-// tallSVD factors x = q*r and r = w*diag(s)*vt, and then u = q*w.
-func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool, error) {
-	m, n := f.m, f.n
-	var pinner runtime.Pinner
-	defer pinner.Unpin()
-	v, err := f.newRoutine(&pinner, true, n, n)
-	if err != nil {
-		return false, err
-	}
-	var places [3]scratchMemory // of u, sigma, vt
-	storeU, err := f.storer(u, byRows(u.Shape), &places[0])
-	if err != nil {
-		return false, err
-	}
-	storeS, err := f.storer(sigma, byRows(sigma.Shape), &places[1])
-	if err != nil {
-		return false, err
-	}
-	storeVT, err := f.storer(vt, byRows(vt.Shape), &places[2])
-	if err != nil {
-		return false, err
-	}
-	rows := min(m, tallRows)
-	square, block := uint64(8*n*n), uint64(8*rows*n)
-	inPlace := u.DType == ops.Float64
-	q := (*ops.Tensor)(nil)
-	if inPlace {
-		q = u
-	}
-	done, err := f.cholesky(ctx, q, nil, func(s *submission, q, r uint64) {
-		w, right, values := s.take(square), s.take(square), s.take(uint64(8*n))
-		work, part := s.take(v.workBytes), s.take(block)
-		// By columns r is its transpose, whose left factors are r's right ones: by rows
-		// they lie as they should.
-		s.calls(func() error { return v.call(r, values, right, w, work) })
-		s.copy(gpu.ToHost(v.infoAt, v.infoIn(work), 8))
-		for row := int64(0); row < m; row += rows {
-			count := min(rows, m-row)
-			at := q + uint64(8*row*n)
-			s.copy(gpu.OnDevice(part, at, uint64(8*count*n)))
-			s.calls(func() error {
-				return f.blas.multiply(product{
-					dtype: ops.Float64, m: count, n: n, k: n, factor: 1,
-					a: matrix{at: part, distance: n}, b: matrix{at: w, transposed: true, distance: n}, c: matrix{at: at, distance: n},
-				})
-			})
-		}
-		places[0].at, places[1].at, places[2].at = q, values, right
-		if !inPlace {
-			s.evaluate(storeU, 0)
-		}
-		s.evaluate(storeS, 0)
-		s.evaluate(storeVT, 0)
-	}, square, square, uint64(8*n), v.workBytes, block)
-	if !done || err != nil {
-		return false, err
-	}
-	return v.outcome()
-}
-
-// anySVD factors any matrix at once: by columns, the one of x and its transpose that
-// has no more columns than rows.
-func (f *factoring) anySVD(ctx context.Context, polar bool, u, sigma, vt *ops.Tensor) (bool, error) {
-	m, n := f.m, f.n
-	k, long := min(m, n), max(m, n)
-	wide := n >= m
-	place, values, left, right := &scratchMemory{}, &scratchMemory{}, &scratchMemory{}, &scratchMemory{}
-	layout := byColumns(m)
-	if wide {
-		layout = byRows(f.x.Shape)
-	}
-	toWork, err := f.copier(f.x, layout, place)
-	if err != nil {
-		return false, err
-	}
-	var pinner runtime.Pinner
-	defer pinner.Unpin()
-	v, err := f.newRoutine(&pinner, polar, long, k)
-	if err != nil {
-		return false, err
-	}
-	var storeU, storeVT *mapper
-	rightAs := byRows([]int64{k, k})
-	if polar == wide { // u is the right factor of the transpose, vt is x's transposed
-		rightAs = byColumns(k)
-	}
-	if wide {
-		storeU, err = f.storer(u, rightAs, right)
-	} else {
-		storeU, err = f.storer(u, byColumns(m), left)
-	}
-	if err != nil {
-		return false, err
-	}
-	if wide {
-		storeVT, err = f.storer(vt, byRows(vt.Shape), left)
-	} else {
-		storeVT, err = f.storer(vt, rightAs, right)
-	}
-	if err != nil {
-		return false, err
-	}
-	storeS, err := f.storer(sigma, byRows(sigma.Shape), values)
-	if err != nil {
-		return false, err
-	}
-	need := uploadBytes(f.x) + 2*aligned(uint64(8*m*n)) + aligned(uint64(8*k)) + aligned(uint64(8*k*k)) + aligned(v.workBytes)
-	if err := f.submit(ctx, need, func(s *submission) {
-		place.at, left.at = s.take(uint64(8*m*n)), s.take(uint64(8*m*n))
-		values.at, right.at = s.take(uint64(8*k)), s.take(uint64(8*k*k))
-		work := s.take(v.workBytes)
-		s.evaluate(toWork, 0)
-		s.calls(func() error { return v.call(place.at, values.at, left.at, right.at, work) })
-		s.copy(gpu.ToHost(v.infoAt, v.infoIn(work), 8))
-		s.evaluate(storeU, 0)
-		s.evaluate(storeS, 0)
-		s.evaluate(storeVT, 0)
-	}); err != nil {
-		return false, err
-	}
-	return v.outcome()
 }

@@ -1,0 +1,22 @@
+package millrace
+
+import (
+	"bytes"
+	"runtime"
+	"testing"
+)
+
+// Frames that several copiers share come whole, wherever the boundaries fall, and nothing behind them is touched.
+func TestCopyFrame(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	for _, n := range []int{0, 1, 4096, 2*copyPart - 1, 2 * copyPart, 3*copyPart + 12345, 5*copyPart + hugePage} {
+		src, dst := make([]byte, n), make([]byte, n+3)
+		for i := range src {
+			src[i] = byte(i>>12) ^ byte(i)
+		}
+		copyFrame(dst, src)
+		if !bytes.Equal(dst[:n], src) || !bytes.Equal(dst[n:], make([]byte, 3)) {
+			t.Errorf("%d bytes came otherwise", n)
+		}
+	}
+}
