@@ -255,8 +255,22 @@ func TestWithoutRoomTheErrorSaysSo(t *testing.T) {
 	if err := b.growScratch(1 << 40); !errors.Is(err, device.ErrNoRoom) || b.scratch == nil {
 		t.Errorf("got %v", err)
 	}
-	if err := b.growScratch(100 << 20); err != nil || b.scratch.Size() < 100<<20 {
+	if err := b.growScratch(100 << 20); err != nil || b.scratch.Size() < 100<<20+memory.HeaderBytes {
 		t.Errorf("%d bytes, %v", b.scratch.Size(), err)
+	}
+}
+
+// Scratch memory that suffices stays: to allocate it anew for each call took longer than small factorisations.
+func TestScratchMemoryGrowsOnce(t *testing.T) {
+	b := onFake(t)
+	for _, need := range []uint64{20<<20 + 12345, 20<<20 + 12345, 20 << 20, 40 << 20, 40 << 20} {
+		before := b.scratch
+		if err := b.growScratch(need); err != nil || b.scratch.Size() < need+memory.HeaderBytes {
+			t.Fatalf("%d bytes for %d: %v", b.scratch.Size(), need, err)
+		}
+		if before.Size() >= need+memory.HeaderBytes && b.scratch != before {
+			t.Errorf("%d bytes were there, and allocated again for %d", before.Size(), need)
+		}
 	}
 }
 

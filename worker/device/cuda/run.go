@@ -317,9 +317,13 @@ func (r *run) wait() error {
 	}
 }
 
+// scratchGranule is what the scratch memory is a multiple of.
+const scratchGranule = 2 << 20
+
 // growScratch makes the scratch memory large enough. REQUIRES: submitting is held.
 func (d *Device) growScratch(need uint64) error {
-	need += memory.HeaderBytes
+	// NB: of a size that is no multiple of the granule NewSlab takes less.
+	need = (need + memory.HeaderBytes + scratchGranule - 1) / scratchGranule * scratchGranule
 	if need <= d.scratch.Size() {
 		return nil
 	}
