@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -90,7 +91,11 @@ func (o *oneSided) suits(ctx context.Context, peer transfer.Peer) error {
 	if err != nil {
 		return err
 	}
-	lane, err := path.Connect(ctx, peer)
+	// A connection that takes long is made in the background, while fetches go by other paths.
+	patience := cmp.Or(o.path.StallTimeout, ucx.DefaultStallTimeout)
+	limited, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%w: it is not connected after %v", transfer.ErrStalled, patience))
+	defer cancel()
+	lane, err := path.Connect(limited, peer)
 	if err != nil {
 		return err
 	}

@@ -260,8 +260,14 @@ func (c *cluster) reads(first, key int64) (*millrace.Future, []*millrace.Future)
 // TestLaneIsProved: topo says that both read from each other over rc.
 func TestLaneIsProved(t *testing.T) {
 	c := start(t)
+	var all string
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the last that topo said:\n%s", all)
+		}
+	})
 	c.until("both read from each other over rc_verbs", func() bool {
-		_, _, all := c.lane(true)
+		_, _, all = c.lane(true)
 		return strings.Count(all, `"rc_verbs"`) == 2
 	})
 	table, err := exec.Command(c.binary, "topo", "--address", c.address, "--token", token).CombinedOutput()

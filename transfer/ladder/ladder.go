@@ -278,7 +278,10 @@ func (p *Path) try(ctx context.Context, at int, peer transfer.Peer, refs []trans
 	}()
 	if rung.Suits != nil {
 		if err := rung.Suits(ctx, peer); err != nil {
-			verdict = fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
+			// A peer that does not answer, or is gone, may be back soon; what does not suit, does not for long.
+			if verdict = err; !errors.Is(err, transfer.ErrStalled) && !errors.Is(err, transfer.ErrPeerLost) {
+				verdict = fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
+			}
 			return verdict
 		}
 	}

@@ -174,6 +174,31 @@ func TestRefusedRungIsSkippedAndSaysWhy(t *testing.T) {
 	}
 }
 
+// A peer that was slow to answer once is asked at the next fetch, not after a minute.
+func TestRungThatIsSlowToSuitIsTriedAgain(t *testing.T) {
+	f := newFixture()
+	suits := fmt.Errorf("%w: it is not connected", transfer.ErrStalled)
+	o := &odd{Path: f.network.Path(2), name: "odd", fetch: func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+		return below.Fetch(ctx, peer, refs, sink)
+	}}
+	p := ladder.New(ladder.Config{Rungs: []ladder.Rung{
+		{Path: o, Suits: func(context.Context, transfer.Peer) error { return suits }},
+		{Path: f.network.Path(2)},
+	}})
+	f.fetched(t, p)
+	if l := p.Lanes()[0]; o.calls != 0 || !strings.Contains(l.Why, "it is not connected") || l.State == flow.NoWay || l.Failed != 1 {
+		t.Errorf("%d calls, %+v", o.calls, l)
+	}
+	suits = nil
+	f.fetched(t, p)
+	if l := p.Lanes()[0]; o.calls != 1 || l.State != flow.Open {
+		t.Errorf("%d calls, %+v", o.calls, l)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // chained is a path that can follow.
 type chained struct {
 	odd

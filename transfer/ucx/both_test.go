@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/rawframe"
@@ -101,6 +102,30 @@ func TestManyReadersBothWaysSomeGivingUp(t *testing.T) {
 				})
 			}
 		})
+	}
+}
+
+// A peer that first has to open its library answers later than a fetch would wait for a byte, and is connected all the same.
+func TestPeerThatAnswersTheWireUpLate(t *testing.T) {
+	source := newWorker(t, transports["tcp"])
+	reader := newWorker(t, transports["tcp"])
+	const stall = 2 * time.Second
+	wire := grpcpath.New(grpcpath.Config{StallTimeout: transfertest.Patience})
+	path := ucx.NewPath(reader.context, ucx.PathConfig{StallTimeout: stall, Connect: func(ctx context.Context, peer transfer.Peer, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+		select {
+		case <-time.After(stall + stall/4):
+		case <-ctx.Done():
+			return nil, status.FromContextError(ctx.Err()).Err()
+		}
+		return wire.ConnectLane(ctx, peer, request)
+	}})
+	t.Cleanup(func() {
+		if err := errors.Join(path.Close(), wire.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	if _, err := path.Connect(t.Context(), source.peer); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -118,6 +118,9 @@ func (c Config) settings() (s [][2]string) {
 	return s
 }
 
+// DefaultStallTimeout is how long a fetch waits for the next sign of life if nothing else is said.
+const DefaultStallTimeout = 5 * time.Second
+
 // PathConfig is fixed for the life of a Path.
 type PathConfig struct {
 	// Connect carries the wire-up to a peer: DataService.ConnectLane, with errors
@@ -127,7 +130,8 @@ type PathConfig struct {
 	// one when it registers anew. Nil: 0.
 	Worker func() ids.WorkerID
 	// StallTimeout is how long a fetch waits for the next sign of life, and how
-	// long making a connection may take. 0: 5 s.
+	// long each step of making a connection may take, but for the first, the peer's
+	// answer, which may take four times as long. 0: DefaultStallTimeout.
 	StallTimeout time.Duration
 	// LeaseTTL is how long the source holds an object for a reader that went away
 	// without a trace. 0: 30 s.
@@ -138,7 +142,7 @@ type PathConfig struct {
 
 func (c PathConfig) withDefaults() PathConfig {
 	if c.StallTimeout <= 0 {
-		c.StallTimeout = 5 * time.Second
+		c.StallTimeout = DefaultStallTimeout
 	}
 	if c.LeaseTTL <= 0 {
 		c.LeaseTTL = 30 * time.Second

@@ -43,6 +43,9 @@ type lane struct {
 	err   error
 }
 
+// wireUpSteps is for how many times StallTimeout the answer to a wire-up is waited for.
+const wireUpSteps = 4
+
 // NewPath returns a path without connections. The context must outlive it.
 func NewPath(c *Context, config PathConfig) *Path {
 	ctx, stop := context.WithCancel(context.Background())
@@ -142,9 +145,7 @@ func (p *Path) conn(ctx context.Context, peer transfer.Peer) (*conn, error) {
 		l = &lane{ready: make(chan struct{})}
 		p.lanes[peer.Address] = l
 		p.wait.Go(func() {
-			ctx, cancel := context.WithTimeout(p.ctx, p.config.StallTimeout)
-			defer cancel()
-			l.conn, l.err = p.dial(ctx, peer)
+			l.conn, l.err = p.dial(peer)
 			if l.err != nil {
 				p.drop(peer.Address, l)
 			}
@@ -201,8 +202,12 @@ func (p *Path) dropConn(address string, n *conn) {
 	}
 }
 
-func (p *Path) dial(ctx context.Context, peer transfer.Peer) (*conn, error) {
+// dial makes a connection and proves it. Each of its steps has a time of its own: the first one has a longer one, as a peer may
+// have to open its library for it, which takes seconds where there are many devices.
+func (p *Path) dial(peer transfer.Peer) (*conn, error) {
 	token := newToken()
+	ctx, cancel := context.WithTimeout(p.ctx, wireUpSteps*p.config.StallTimeout)
+	defer cancel()
 	response, err := p.config.Connect(ctx, peer, &millracev1.ConnectLaneRequest{
 		Reader: p.c.local(token), ReaderWorkerId: uint32(p.config.Worker()),
 	})
@@ -235,7 +240,7 @@ func (p *Path) dial(ctx context.Context, peer transfer.Peer) (*conn, error) {
 		p.hangUp(n, err)
 		return nil, fmt.Errorf("ucx path: %s: %w", peer, err)
 	}
-	if err := p.prove(ctx, n, source); err != nil {
+	if err := p.prove(n, source); err != nil {
 		p.hangUp(n, err)
 		return nil, fmt.Errorf("ucx path: %s: %w", peer, err)
 	}
@@ -262,9 +267,11 @@ func dialError(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %s: %s", transfer.ErrPeerLost, s.Code(), s.Message())
 }
 
-// get reads remote memory and waits for it. When it returns nothing writes to
+// get reads remote memory and waits for it, for so long as a fetch waits for a sign of life. When it returns nothing writes to
 // local any more.
 func (p *Path) get(ctx context.Context, n *conn, local, remote, length uint64, into int32) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.config.StallTimeout)
+	defer cancel()
 	done := make(chan error, 1)
 	var cancelled atomic.Bool
 	b := &batch{done: func(_ *loop, err error) { done <- err }, cancelled: &cancelled, moved: new(atomic.Uint64)}
@@ -285,8 +292,10 @@ func (p *Path) get(ctx context.Context, n *conn, local, remote, length uint64, i
 
 // prove compares the peer's header page with what it said over the control
 // connection, and times reads.
-func (p *Path) prove(ctx context.Context, n *conn, source *millracev1.LaneEndpoint) error {
+func (p *Path) prove(n *conn, source *millracev1.LaneEndpoint) error {
 	c := p.c
+	ctx, cancel := context.WithTimeout(p.ctx, p.config.StallTimeout)
+	defer cancel()
 	var slot int
 	select {
 	case slot = <-c.slots:
@@ -299,7 +308,7 @@ func (p *Path) prove(ctx context.Context, n *conn, source *millracev1.LaneEndpoi
 		c.slots <- slot
 	}()
 	local := c.scratch.base() + at
-	if _, err := p.get(ctx, n, local, n.base, memory.HeaderBytes, c.scratchMemory); err != nil {
+	if _, err := p.get(p.ctx, n, local, n.base, memory.HeaderBytes, c.scratchMemory); err != nil {
 		return err
 	}
 	var said memory.Identity
@@ -327,7 +336,7 @@ func (p *Path) prove(ctx context.Context, n *conn, source *millracev1.LaneEndpoi
 		if i >= 4 {
 			length = 8
 		}
-		took, err := p.get(ctx, n, local, n.base, length, c.scratchMemory)
+		took, err := p.get(p.ctx, n, local, n.base, length, c.scratchMemory)
 		switch {
 		case err != nil:
 			return err
