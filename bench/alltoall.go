@@ -160,7 +160,7 @@ func (x *exchange) bare(ctx context.Context, size int) (longest float64, err err
 			}
 		}
 	}
-	took, err := x.cluster.bareCopies(ctx, x.CUDALibrary, size, pairs...)
+	took, err := x.cluster.bareCopies(ctx, x.CUDALibrary, size, 0, pairs...)
 	for _, one := range took {
 		if len(one) > 0 {
 			longest = max(longest, percentiles(one).P50)

@@ -66,12 +66,12 @@ func (b *bare) close() error {
 	return errors.Join(errs...)
 }
 
-// copies are of a worker's first bytes to what lies at an offset here.
-func (b *bare) copies(ctx context.Context, from *millracev1.Worker, bytes, at int) ([]time.Duration, error) {
+// copies are of a worker's first bytes to what lies at an offset here, with a rest before each.
+func (b *bare) copies(ctx context.Context, from *millracev1.Worker, bytes, at int, rest time.Duration) ([]time.Duration, error) {
 	peer := transfer.Peer{Worker: ids.WorkerID(from.GetWorkerId()), Name: from.GetName(), Address: from.GetDataAddress()}
 	remote := memory.Frame{Offset: memory.HeaderBytes, Bytes: uint64(bytes)}
 	into := memory.Frame{Offset: memory.HeaderBytes + uint64(at), Bytes: uint64(bytes)}
-	took, err := b.path.Raw(ctx, peer, remote, transfer.Region{Space: b.slab, Frame: into}, rawTimes+warmUps)
+	took, err := b.path.Raw(ctx, peer, remote, transfer.Region{Space: b.slab, Frame: into}, rawTimes+warmUps, rest)
 	if err != nil {
 		return nil, err
 	}
@@ -79,8 +79,8 @@ func (b *bare) copies(ctx context.Context, from *millracev1.Worker, bytes, at in
 }
 
 // bareCopies times copies of memory from GPU to GPU, all pairs at once, which the names of a source and a reader are: how
-// long those of each pair took.
-func (c *Cluster) bareCopies(ctx context.Context, library string, size int, pairs ...[2]string) (took [][]time.Duration, err error) {
+// long those of each pair took, with a rest before each.
+func (c *Cluster) bareCopies(ctx context.Context, library string, size int, rest time.Duration, pairs ...[2]string) (took [][]time.Duration, err error) {
 	driver, err := cuda.Load(cuda.Config{Library: library})
 	if err != nil {
 		return nil, err
@@ -119,7 +119,7 @@ func (c *Cluster) bareCopies(ctx context.Context, library string, size int, pair
 	var all sync.WaitGroup
 	for i, pair := range pairs {
 		b := readers[pair[1]]
-		all.Go(func() { took[i], errs[i] = b.copies(ctx, workers[pair[0]], size, places[i]) })
+		all.Go(func() { took[i], errs[i] = b.copies(ctx, workers[pair[0]], size, places[i], rest) })
 	}
 	all.Wait()
 	return took, errors.Join(errs...)

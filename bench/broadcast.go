@@ -93,7 +93,7 @@ func Broadcast(ctx context.Context, c BroadcastConfig) (out BroadcastResult, err
 		}
 		row.Ratio = row.P50 / row.Single
 		if c.GPUs {
-			raw, err := cluster.bareCopies(ctx, c.CUDALibrary, size, [2]string{transferSource, transferReader})
+			raw, err := cluster.bareCopies(ctx, c.CUDALibrary, size, 0, [2]string{transferSource, transferReader})
 			if err != nil {
 				return out, err
 			}

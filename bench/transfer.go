@@ -65,6 +65,9 @@ type TransferRow struct {
 	// Nothing raw compares with memory that is used in place.
 	RawRate float64 `json:"raw_gb_per_s,omitempty"`
 	RawP50  float64 `json:"raw_us_p50,omitempty"`
+	// RestedP50 is that of bare copies by the driver in the rhythm of the fetches, with 2 ms of rest before each; the others
+	// follow each other at once.
+	RestedP50 float64 `json:"raw_rested_us_p50,omitempty"`
 	// Ratio of the rates to the raw one: of the client's view, and of the worker's.
 	Ratio       float64 `json:"ratio,omitempty"`
 	WorkerRatio float64 `json:"worker_ratio,omitempty"`
@@ -221,9 +224,13 @@ func (t *transferring) measure(ctx context.Context, size, samples int) (row Tran
 	case "ucx":
 		raw, err = t.rawUCX(ctx, size)
 	case "ipc":
-		var pairs [][]time.Duration
-		if pairs, err = t.cluster.bareCopies(ctx, t.library, size, [2]string{transferSource, transferReader}); err == nil {
-			raw = pairs[0]
+		pair := [2]string{transferSource, transferReader}
+		var hot, rested [][]time.Duration
+		if hot, err = t.cluster.bareCopies(ctx, t.library, size, 0, pair); err == nil {
+			rested, err = t.cluster.bareCopies(ctx, t.library, size, pollEvery, pair)
+		}
+		if err == nil {
+			raw, row.RestedP50 = hot[0], percentiles(rested[0]).P50
 		}
 	case "grpc":
 		raw, err = rawTCP(size)

@@ -49,7 +49,7 @@ func TestBenchesBetweenGPUs(t *testing.T) {
 			t.Fatalf("%+v", out)
 		}
 		for _, row := range out.Rows {
-			if row.Path != "ipc" || row.Rate <= 0 || row.RawRate <= 0 || row.Ratio <= 0 || row.WorkerRatio <= 0 {
+			if row.Path != "ipc" || row.Rate <= 0 || row.RawRate <= 0 || row.RestedP50 <= 0 || row.Ratio <= 0 || row.WorkerRatio <= 0 {
 				t.Errorf("%+v", row)
 			}
 			if row.Begun <= 0 || row.Placed < row.Begun || row.Arrived < row.Placed || row.WorkerP99 < row.WorkerP50 {

@@ -15,7 +15,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,7 +43,7 @@ func workerFlags(f *pflag.FlagSet) {
 	f.Int("workers", 0, "worker processes; 0: one for each core, at most 8")
 	f.String("device", "auto", "memory that workers own: host, cuda (one worker for each GPU), or auto: cuda where there is a GPU, else host")
 	gpuFlags(f)
-	f.Int("slots", 0, "tasks that a worker runs at once; 0: its share of the cores, 1 on a GPU")
+	f.Int("slots", 0, "tasks that a worker runs at once; 0: its share of the cores; on a GPU one for each 16 GiB of its memory, 4 at most")
 	f.String("memory-limit", "auto", "slab of each worker: bytes (1GiB), a share of this machine's memory (0.2), or auto")
 	f.String("protocol", "auto", "how workers fetch from each other: auto (the best that each pair has), ipc (GPUs), borrow, ucx or grpc")
 	f.String("ucx-library", "", "libucp.so.0 to use; default: the one found beside this program, else the system's")
@@ -58,32 +57,6 @@ func workerFlags(f *pflag.FlagSet) {
 	f.Int("executors", 0, "Python processes to start at once, instead of at their first use")
 	f.String("name", "host", "prefix of the workers' names: host-0, host-1, ...; on GPUs the default is gpu")
 	f.Bool("zero", false, "workers that run nothing and answer at once, for measurements")
-}
-
-// workerCount is how many workers to run, and with how many slots each.
-func (a *app) workerCount(f *fleet) (workers, slots int, err error) {
-	workers, slots = a.settings.Int("workers"), a.settings.Int("slots")
-	if workers < 0 || workers > 4096 {
-		return 0, 0, usageError{fmt.Errorf("--workers %d: 1 to 4096, or 0 for as many as cores", workers)}
-	}
-	cores := runtime.NumCPU()
-	switch {
-	case len(f.gpus) > 0 && workers > len(f.gpus):
-		return 0, 0, usageError{fmt.Errorf("--workers %d: there are %d GPUs, and each has one worker", workers, len(f.gpus))}
-	case workers > 0:
-	case len(f.gpus) > 0:
-		workers = len(f.gpus)
-	default:
-		workers = min(cores, 8)
-	}
-	switch {
-	case slots > 0:
-	case len(f.gpus) > 0:
-		slots = 1 // each is a Python process with a context of half a gigabyte on the GPU
-	default:
-		slots = max(1, cores/workers)
-	}
-	return workers, slots, nil
 }
 
 // memoryLimit reads --memory-limit, for each of n workers.

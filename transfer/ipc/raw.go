@@ -14,8 +14,9 @@ import (
 // Raw copies remote, a range of the memory of a peer with a GPU, whatever lies there,
 // into a region of our slab, times times one after the other, and returns how long
 // each took: what the mapping gives without leases and objects, to compare fetches
-// with. The region's bytes are of no use.
-func (p *Path) Raw(ctx context.Context, at transfer.Peer, remote memory.Frame, into transfer.Region, times int) (took []time.Duration, err error) {
+// with. Before each it rests: what follows something else at once is faster than what begins on a processor and a device
+// that had nothing to do. The region's bytes are of no use.
+func (p *Path) Raw(ctx context.Context, at transfer.Peer, remote memory.Frame, into transfer.Region, times int, rest time.Duration) (took []time.Duration, err error) {
 	if _, err := p.Connect(ctx, at); err != nil {
 		return nil, err
 	}
@@ -46,6 +47,7 @@ func (p *Path) Raw(ctx context.Context, at transfer.Peer, remote memory.Frame, i
 		if err := ctx.Err(); err != nil {
 			return took, err
 		}
+		time.Sleep(rest)
 		began := time.Now()
 		if err := stream.Copy(copies, event); err != nil {
 			return took, errors.Join(err, stream.Sync())
