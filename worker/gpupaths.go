@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -9,6 +10,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/ipc"
 	"github.com/millrace/millrace/transfer/ladder"
+	"github.com/millrace/millrace/transfer/pinned"
 )
 
 // gpuRungs are the ways that only a slab on a GPU has: none for others.
@@ -25,5 +27,11 @@ func (c Config) gpuRungs(space memory.Space, self func() ids.WorkerID, received 
 	if err != nil {
 		return nil, fmt.Errorf("worker: %w", err)
 	}
-	return []ladder.Rung{{Path: path}}, nil
+	below, err := pinned.New(pinned.Config{
+		Device: slab.Device(), Slab: slab, Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received, Log: c.Log,
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("worker: %w", err), path.Close())
+	}
+	return []ladder.Rung{{Path: path}, {Path: below}}, nil
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -55,7 +56,7 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 	taken := func(r ladder.Rung) bool {
 		if far {
 			// What peers on this host have is copied by the device, by UCX if that is asked for, or comes in a stream.
-			direct := first > 0 && r.Path == all[0].Path && (c.Protocol == ProtocolAuto || c.Protocol == ProtocolIPC)
+			direct := slices.ContainsFunc(all[:first], func(gpu ladder.Rung) bool { return gpu.Path == r.Path }) && (c.Protocol == ProtocolAuto || c.Protocol == ProtocolIPC)
 			return direct || lanes.forced && r.Path == transfer.Path(lanes) || r.Path == transfer.Path(streams)
 		}
 		return c.Protocol == ProtocolAuto || r.Path.Name() == c.Protocol || c.Protocol == ProtocolUCX && r.Path == transfer.Path(streams)

@@ -17,6 +17,8 @@ var madeOf = []struct{ adapter, of, why string }{
 	{"worker/device/cuda", "worker/device/wire", "calls and results have the same form on every device"},
 	{"transfer/ipc", "memory/cuda", "it copies by the driver that allocated the memory"},
 	{"transfer/ipc", "transfer/borrow", "loans of memory on a GPU are asked for and given back as those of host memory are"},
+	{"transfer/pinned", "memory/cuda", "as transfer/ipc"},
+	{"transfer/pinned", "transfer/borrow", "as transfer/ipc"},
 	{"transfer/ucx", "memory/cuda", "UCX wants the driver's context on its thread, and our mapping beside its own"},
 	{"worker/device/cuda", "memory/cuda", "kernels run by the driver that allocated their memory"},
 }

@@ -61,6 +61,8 @@ type Config struct {
 	LeaseTTL time.Duration
 	// Received, if set, is told of the bytes that Fetch copies.
 	Received func(bytes int)
+	// Pinned: what is wanted is the host memory of peers whose slab lies on a GPU.
+	Pinned bool
 	// NoBoard: leases are always asked for.
 	NoBoard bool
 	// Linger is how long the memory of a peer that died stays mapped for Rescue, unless
@@ -302,7 +304,7 @@ func (c *peer) over() bool {
 func (c *peer) connect(at transfer.Peer) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), c.path.config.StallTimeout, transfer.ErrStalled)
 	defer cancel()
-	hello := &millracev1.BorrowHello{Token: c.path.config.Token, Device: c.path.config.Open != nil, Board: !c.path.config.NoBoard}
+	hello := &millracev1.BorrowHello{Token: c.path.config.Token, Device: c.path.config.Open != nil, Board: !c.path.config.NoBoard, Pinned: c.path.config.Pinned}
 	if c.path.config.Worker != nil {
 		hello.ReaderWorkerId = uint32(c.path.config.Worker())
 	}

@@ -340,11 +340,17 @@ func (c *serving) welcome(request *millracev1.BorrowRequest) error {
 		return refuse(reasonDenied, "this is not the cluster's token; use the one that its scheduler printed")
 	case hello.GetWrite() && (hello.GetReaderWorkerId() != 0 || config.Receiver == nil):
 		return refuse(reasonDenied, "only clients write")
+	case hello.GetPinned() && (config.Device == nil || config.Host == nil || hello.GetWrite()):
+		return refuse(reasonDevice, "this worker has no pinned host memory below a GPU")
 	case config.Device != nil && config.Host == nil && (!hello.GetDevice() || hello.GetWrite()):
 		return refuse(reasonDevice, "this worker's memory lies on a GPU, and only its peers map it; read and write by DataService")
 	}
 	if c.lent = (Host{config.Space, config.Source, config.Receiver}); config.Device != nil && (!hello.GetDevice() || hello.GetWrite()) {
 		c.lent = *config.Host
+	}
+	if hello.GetPinned() {
+		// As it is: the bytes are not brought there for this reader.
+		c.lent = Host{Space: config.Host.Space, Source: config.Source}
 	}
 	c.reader, c.write = transfer.Reader{Worker: ids.WorkerID(hello.GetReaderWorkerId())}, hello.GetWrite()
 	id := c.lent.Space.Identity()

@@ -408,7 +408,10 @@ type BorrowHello struct {
 	// The reader maps memory of GPUs. Others are refused by a worker whose memory lies on one.
 	Device bool `protobuf:"varint,4,opt,name=device,proto3" json:"device,omitempty"`
 	// The reader looks at a board, if there is one.
-	Board         bool `protobuf:"varint,5,opt,name=board,proto3" json:"board,omitempty"`
+	Board bool `protobuf:"varint,5,opt,name=board,proto3" json:"board,omitempty"`
+	// The reader wants the pinned host memory below the GPU on which the worker's memory lies: its descriptor comes with the welcome,
+	// and those objects can be leased that lie there. A worker without such memory refuses.
+	Pinned        bool `protobuf:"varint,6,opt,name=pinned,proto3" json:"pinned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -474,6 +477,13 @@ func (x *BorrowHello) GetDevice() bool {
 func (x *BorrowHello) GetBoard() bool {
 	if x != nil {
 		return x.Board
+	}
+	return false
+}
+
+func (x *BorrowHello) GetPinned() bool {
+	if x != nil {
+		return x.Pinned
 	}
 	return false
 }
@@ -981,13 +991,14 @@ const file_millrace_v1_borrow_proto_rawDesc = "" +
 	"\acreated\x18\a \x01(\v2\x1a.millrace.v1.BorrowCreatedH\x00R\acreated\x12>\n" +
 	"\bfinished\x18\b \x01(\v2 .millrace.v1.WriteObjectResponseH\x00R\bfinished\x12F\n" +
 	"\racquired_many\x18\t \x01(\v2\x1f.millrace.v1.BorrowAcquiredManyH\x00R\facquiredManyB\b\n" +
-	"\x06answer\"\x91\x01\n" +
+	"\x06answer\"\xa9\x01\n" +
 	"\vBorrowHello\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12(\n" +
 	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x14\n" +
 	"\x05write\x18\x03 \x01(\bR\x05write\x12\x16\n" +
 	"\x06device\x18\x04 \x01(\bR\x06device\x12\x14\n" +
-	"\x05board\x18\x05 \x01(\bR\x05board\"\xe6\x01\n" +
+	"\x05board\x18\x05 \x01(\bR\x05board\x12\x16\n" +
+	"\x06pinned\x18\x06 \x01(\bR\x06pinned\"\xe6\x01\n" +
 	"\rBorrowWelcome\x12(\n" +
 	"\vworker_uuid\x18\x01 \x01(\fB\a\xbaH\x04z\x02h\x10R\n" +
 	"workerUuid\x12)\n" +

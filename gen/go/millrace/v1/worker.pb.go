@@ -542,7 +542,7 @@ type Lane struct {
 	PeerWorkerId uint32 `protobuf:"varint,1,opt,name=peer_worker_id,json=peerWorkerId,proto3" json:"peer_worker_id,omitempty"`
 	// Its name.
 	Peer string `protobuf:"bytes,2,opt,name=peer,proto3" json:"peer,omitempty"`
-	// The path: "borrow", "ucx", "grpc". They are listed best first.
+	// The path: "ipc", "pinned", "borrow", "ucx", "grpc". They are listed best first.
 	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
 	// Whether it is taken.
 	State LaneState `protobuf:"varint,4,opt,name=state,proto3,enum=millrace.v1.LaneState" json:"state,omitempty"`

@@ -51,18 +51,20 @@ class BorrowResponse(_message.Message):
     def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., welcome: _Optional[_Union[BorrowWelcome, _Mapping]] = ..., acquired: _Optional[_Union[_data_service_pb2.AcquireReadLeasesResponse, _Mapping]] = ..., renewed: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesResponse, _Mapping]] = ..., released: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesResponse, _Mapping]] = ..., created: _Optional[_Union[BorrowCreated, _Mapping]] = ..., finished: _Optional[_Union[_data_service_pb2.WriteObjectResponse, _Mapping]] = ..., acquired_many: _Optional[_Union[BorrowAcquiredMany, _Mapping]] = ...) -> None: ...
 
 class BorrowHello(_message.Message):
-    __slots__ = ("token", "reader_worker_id", "write", "device", "board")
+    __slots__ = ("token", "reader_worker_id", "write", "device", "board", "pinned")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     READER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     WRITE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     BOARD_FIELD_NUMBER: _ClassVar[int]
+    PINNED_FIELD_NUMBER: _ClassVar[int]
     token: str
     reader_worker_id: int
     write: bool
     device: bool
     board: bool
-    def __init__(self, token: _Optional[str] = ..., reader_worker_id: _Optional[int] = ..., write: bool = ..., device: bool = ..., board: bool = ...) -> None: ...
+    pinned: bool
+    def __init__(self, token: _Optional[str] = ..., reader_worker_id: _Optional[int] = ..., write: bool = ..., device: bool = ..., board: bool = ..., pinned: bool = ...) -> None: ...
 
 class BorrowWelcome(_message.Message):
     __slots__ = ("worker_uuid", "incarnation", "nonce", "memory_bytes", "device", "board")

@@ -1,0 +1,52 @@
+//go:build cgo && linux
+
+package e2e
+
+import (
+	"testing"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// What a GPU had no room for is read by another one out of the pinned memory in which it
+// lies: it does not come back first, and goes through no stream.
+func TestGPUReadsPinnedMemoryOfPeers(t *testing.T) {
+	c, _ := startGPUs(t, 2, "--device-memory-limit", "24MiB", "--pinned-limit", "96MiB", "--spill-limit", "none")
+	client, ctx := c.dial(t), soon(t)
+	var all []*millrace.Future
+	var want [][]byte
+	for i := range 10 {
+		content := someBytes(byte(i), 5<<20+i)
+		f, err := client.Scatter(ctx, array(t, content), millrace.WithWorkers("gpu-0"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all, want = append(all, f), append(want, content)
+	}
+	for i, f := range all {
+		// A slice of all of it is a copy, made on the other GPU.
+		again, err := client.Submit(ctx, millrace.Native("array.slice"), millrace.Args(f, []any{0}), millrace.WithWorkers("gpu-1"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		there(t, again, want[i])
+	}
+	within(t, "gpu-1 tells how it read", func() bool {
+		workers, err := client.Workers(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, w := range workers {
+			for _, l := range w.GetLanes() {
+				if w.GetName() == "gpu-1" && l.GetPath() == "grpc" && l.GetBytes() > 0 {
+					t.Fatalf("%d bytes came in a stream", l.GetBytes())
+				}
+				if w.GetName() == "gpu-1" && l.GetPath() == "pinned" && l.GetState() == millracev1.LaneState_LANE_STATE_OPEN && l.GetBytes() >= 5<<20 {
+					return true
+				}
+			}
+		}
+		return false
+	})
+}

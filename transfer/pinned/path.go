@@ -1,0 +1,217 @@
+// Package pinned is an Adapter: the path out of the pinned memory of another GPU's
+// worker on this host, where results lie that their GPU has no room for, straight
+// into the slab of ours. The reader maps that memory, pins what it reads of it for
+// its own device, and has that copy: nobody at the source does anything, and no byte
+// passes a processor or the other GPU.
+//
+// Leases, and how their holding is told, are those of package borrow, over a
+// connection of their own: the one of package ipc lends the slab. What does not lie in
+// pinned memory is refused object by object, and comes by another path.
+package pinned
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/board"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/slabshare"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/borrow"
+)
+
+// Config is fixed for the life of a path.
+type Config struct {
+	// Device is ours, Slab its memory, where fetches place.
+	Device *cuda.Device
+	Slab   *cuda.Slab
+	// Worker is who reads. Nil: a client.
+	Worker func() ids.WorkerID
+	// Token authenticates us to peers.
+	Token string
+	// StallTimeout is how long a peer may take to answer. Default 5 s.
+	StallTimeout time.Duration
+	// LeaseTTL is how long a lease lasts without being renewed. Default 30 s.
+	LeaseTTL time.Duration
+	// Received, if set, is told of the bytes that arrived.
+	Received func(bytes int)
+	Log      *slog.Logger
+}
+
+// Path is the reading side. It keeps one connection and one mapping per peer.
+type Path struct {
+	config  Config
+	lenders *borrow.Path
+	// stream carries the copies of all fetches: they share one link.
+	stream *cuda.Stream
+
+	mu sync.Mutex
+	// running are what ends the fetches; nil once closed. spares are events that no
+	// fetch uses. Both are guarded by mu.
+	running map[*fetch]context.CancelCauseFunc
+	spares  []*cuda.Event
+	fetches sync.WaitGroup
+}
+
+var _ transfer.Path = (*Path)(nil)
+
+var errClosed = fmt.Errorf("pinned: %w: closed", transfer.ErrPeerLost)
+
+// New returns a path without connections. It fails if the device does.
+func New(c Config) (*Path, error) {
+	if c.StallTimeout <= 0 {
+		c.StallTimeout = 5 * time.Second
+	}
+	if c.LeaseTTL <= 0 {
+		c.LeaseTTL = 30 * time.Second
+	}
+	if c.Log == nil {
+		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.Received == nil {
+		c.Received = func(int) {}
+	}
+	p := &Path{config: c, running: make(map[*fetch]context.CancelCauseFunc)}
+	var err error
+	if p.stream, err = c.Device.NewStream(cuda.In); err != nil {
+		return nil, fmt.Errorf("pinned: %w", err)
+	}
+	p.lenders = borrow.New(borrow.Config{
+		Worker: c.Worker, Token: c.Token, StallTimeout: c.StallTimeout, LeaseTTL: c.LeaseTTL, Open: p.open, Pinned: true, NoBoard: true,
+	})
+	return p, nil
+}
+
+// Name is part of transfer.Path.
+func (p *Path) Name() string { return "pinned" }
+
+// Forget ends the connection to a peer that is gone.
+func (p *Path) Forget(address string) { p.lenders.Forget(address) }
+
+// Close is part of transfer.Path. It returns when no copy is under way.
+func (p *Path) Close() error {
+	p.mu.Lock()
+	running := p.running
+	p.running = nil
+	for _, cancel := range running {
+		cancel(errClosed)
+	}
+	p.mu.Unlock()
+	if running == nil {
+		return nil
+	}
+	p.fetches.Wait()
+	errs := []error{p.lenders.Close()}
+	for _, e := range p.spares {
+		errs = append(errs, e.Close())
+	}
+	return errors.Join(append(errs, p.stream.Close())...)
+}
+
+// mapping is a peer's memory in this process.
+type mapping struct {
+	path     *Path
+	identity memory.Identity
+	data     []byte
+	file     *os.File
+	lent     *cuda.Lent
+	// told: that it is not pinned was said.
+	told sync.Once
+}
+
+var _ borrow.Memory = (*mapping)(nil)
+
+// Size is part of memory.Space.
+func (m *mapping) Size() uint64 { return uint64(len(m.data)) }
+
+// Identity is part of memory.Space.
+func (m *mapping) Identity() memory.Identity { return m.identity }
+
+// Bytes is part of memory.Space: what is here is here for the device only.
+func (m *mapping) Bytes(uint64, uint64) []byte { return nil }
+
+// FD is part of memory.Space.
+func (m *mapping) FD() int { return -1 }
+
+// Close is part of borrow.Memory. The pages of the dead are as good as others.
+func (m *mapping) Close(bool) {
+	if err := errors.Join(m.lent.Close(), slabshare.Unmap(m.data), m.file.Close()); err != nil {
+		m.path.config.Log.Error("a peer's pinned memory could not be unmapped", "error", err)
+	}
+}
+
+// open is borrow.Config.Open.
+func (p *Path) open(_ transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *board.Turn) (borrow.Memory, error) {
+	if file == nil || turn != nil {
+		return nil, fmt.Errorf("pinned: %w: what was lent is not host memory", transfer.ErrProtocol)
+	}
+	data, err := slabshare.Map(file, welcome, false)
+	if err != nil {
+		return nil, err
+	}
+	return &mapping{path: p, identity: borrow.Identity(welcome), data: data, file: file, lent: p.config.Device.NewLent(data)}, nil
+}
+
+// event takes a spare one, or makes one.
+func (p *Path) event() (*cuda.Event, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := len(p.spares); n > 0 {
+		e := p.spares[n-1]
+		p.spares = p.spares[:n-1]
+		return e, nil
+	}
+	return p.config.Device.NewEvent()
+}
+
+func (p *Path) giveBack(e *cuda.Event) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.spares = append(p.spares, e)
+}
+
+// Fetch is part of transfer.Path.
+func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	key := new(fetch)
+	p.mu.Lock()
+	if p.running == nil {
+		p.mu.Unlock()
+		return errClosed
+	}
+	p.running[key] = cancel
+	p.fetches.Add(1)
+	p.mu.Unlock()
+	defer func() {
+		p.mu.Lock()
+		delete(p.running, key)
+		p.mu.Unlock()
+		p.fetches.Done()
+	}()
+	for first := 0; first < len(refs); first += partRefs {
+		if err := p.fetchPart(ctx, at, refs[first:min(first+partRefs, len(refs))], first, sink); err != nil {
+			return fmt.Errorf("pinned from %s: %w", at, err)
+		}
+	}
+	return nil
+}
+
+func (p *Path) fetchPart(ctx context.Context, at transfer.Peer, refs []transfer.Ref, first int, sink transfer.Sink) error {
+	batch, err := p.lenders.Batch(ctx, at, refs)
+	if err != nil {
+		return err
+	}
+	f := &fetch{path: p, sink: sink, batch: batch, memory: batch.Memory.(*mapping), first: first}
+	err = f.run(ctx)
+	batch.EndAll()
+	return err
+}
