@@ -2,6 +2,7 @@ package bench
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,9 @@ type ClusterConfig struct {
 	MemoryLimit string
 	// GPUs: the memory is that of GPUs, one for each worker.
 	GPUs bool
+	// PinnedLimit, with GPUs, is the host memory below each of them, which clients of the host read and write too. Empty: none,
+	// so that nothing leaves the GPU.
+	PinnedLimit string
 	// Environment has further variables of the processes.
 	Environment []string
 	// Python is the interpreter of executors. Empty: the command's default.
@@ -162,8 +166,7 @@ func StartCluster(ctx context.Context, c ClusterConfig) (_ *Cluster, err error) 
 	}
 	args := []string{"worker", "--scheduler-file", out.File, "--workers", strconv.Itoa(c.Workers), "--log-level", "warn"}
 	if c.GPUs {
-		// Nothing is to leave the GPU.
-		args = append(args, "--device", "cuda", "--device-memory-limit", c.MemoryLimit, "--pinned-limit", "none", "--name", "host")
+		args = append(args, "--device", "cuda", "--device-memory-limit", c.MemoryLimit, "--pinned-limit", cmp.Or(c.PinnedLimit, "none"), "--name", "host")
 	} else {
 		args = append(args, "--device", "host", "--memory-limit", c.MemoryLimit)
 	}

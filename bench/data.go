@@ -30,6 +30,11 @@ type DataConfig struct {
 	Repetitions int
 	// GRPC sends all bytes by gRPC. Otherwise client and worker, being on one host, use the worker's memory.
 	GRPC bool
+	// GPUs: the worker's memory is that of a GPU.
+	GPUs bool
+	// CUDALibrary is the driver; "": the system's. Environment has further variables of the processes.
+	CUDALibrary string
+	Environment []string
 	// Python is the interpreter that runs the Python client. Empty: the Go client is measured.
 	Python string
 }
@@ -38,6 +43,7 @@ type DataConfig struct {
 type DataResult struct {
 	Bench       string  `json:"bench"`
 	Client      string  `json:"client"`
+	Memory      string  `json:"memory"`
 	Path        string  `json:"path"`
 	Bytes       int     `json:"bytes"`
 	WriteRate   float64 `json:"write_gb_per_s"`
@@ -81,7 +87,17 @@ func Data(ctx context.Context, c DataConfig) (out DataResult, err error) {
 	if c.Repetitions <= 0 {
 		c.Repetitions = 5
 	}
-	cluster, err := StartCluster(ctx, ClusterConfig{Executable: c.Executable, Workers: 1, MemoryLimit: fmt.Sprint(uint64(c.Bytes)*3 + 64<<20)})
+	config := ClusterConfig{
+		Executable: c.Executable, Workers: 1, MemoryLimit: fmt.Sprint(uint64(c.Bytes)*3 + 64<<20), GPUs: c.GPUs, Environment: c.Environment,
+	}
+	if out.Memory = "host"; c.GPUs {
+		// What clients map is a part of it.
+		out.Memory, config.PinnedLimit = "cuda", fmt.Sprint(uint64(c.Bytes)*16+64<<20)
+	}
+	if c.CUDALibrary != "" {
+		config.Arguments = []string{"--cuda-library", c.CUDALibrary}
+	}
+	cluster, err := StartCluster(ctx, config)
 	if err != nil {
 		return out, err
 	}

@@ -83,4 +83,15 @@ func TestBenchesBetweenGPUs(t *testing.T) {
 			}
 		}
 	})
+	t.Run("data", func(t *testing.T) {
+		out, err := bench.Data(t.Context(), bench.DataConfig{
+			Executable: program, Bytes: 4 << 20, Repetitions: 2, GPUs: true, CUDALibrary: library, Environment: environment,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out.Memory != "cuda" || out.Path != "shared memory" || out.WriteRate <= 0 || out.ReadRate <= 0 || out.InPlace.Samples == 0 {
+			t.Errorf("%+v", out)
+		}
+	})
 }

@@ -185,6 +185,9 @@ func (a *app) benchData() *cobra.Command {
 			return nil, usageError{fmt.Errorf("--bytes %s: bytes such as 256MiB, at least 1KiB", a.settings.String("bytes"))}
 		}
 		c := bench.DataConfig{Bytes: int(n), Repetitions: a.settings.Int("repetitions")}
+		if c.GPUs, err = a.onGPUs(); err != nil {
+			return nil, err
+		}
 		switch client := a.settings.String("client"); client {
 		case "go":
 		case "python":
@@ -201,6 +204,7 @@ func (a *app) benchData() *cobra.Command {
 		}
 		return bench.Data(ctx, c)
 	})
+	memoryFlag(cmd)
 	cmd.Flags().String("protocol", "auto", "auto: the memory of the worker, which is on this host; grpc: by DataService")
 	cmd.Flags().String("client", "go", "go or python: whose client is measured")
 	cmd.Flags().String("python", "", "interpreter of the Python client; default: .venv of the checkout, else python3")
@@ -239,7 +243,7 @@ func (a *app) benchTransfer() *cobra.Command {
 }
 
 func memoryFlag(cmd *cobra.Command) {
-	cmd.Flags().String("memory", "host", "whose memory objects lie in: host, or cuda, with one worker for each GPU")
+	cmd.Flags().String("memory", "host", "whose memory objects lie in: host, or cuda, on GPUs")
 }
 
 // onGPUs reads --memory.
