@@ -232,12 +232,12 @@ func (c *cluster) lane(probe bool) (path, transport string, all string) {
 	return path, transport, string(out)
 }
 
-// proved fails unless a-0 reads from b-0 over rc.
-func (c *cluster) proved() {
+// proved fails unless a-0 reads from b-0 over rc. With probe, topo makes them read; else what has read is looked at.
+func (c *cluster) proved(probe bool) {
 	c.t.Helper()
 	// Workers tell once a second.
 	c.until("a-0 reads from b-0 over rc_verbs", func() bool {
-		path, transport, _ := c.lane(false)
+		path, transport, _ := c.lane(probe)
 		return path == "ucx" && transport == "rc_verbs"
 	})
 }
@@ -245,8 +245,8 @@ func (c *cluster) proved() {
 // reads starts to read much of b-0 on a-0, and returns when a part of it has come.
 func (c *cluster) reads(first, key int64) (*millrace.Future, []*millrace.Future) {
 	c.t.Helper()
-	warm := c.stamp(first-2, 1<<20, 0, nil, millrace.WithWorkers("b-0"))
-	c.check(c.stamp(first-1, 32, first-2, []*millrace.Future{warm}, millrace.WithWorkers("a-0")), first-1)
+	// Until the lane is made, which takes seconds on emulated processors, bytes would come by streams.
+	c.proved(true)
 	kept := c.sources(first)
 	had := c.find("a-0").GetBytesIn()
 	read := c.stamp(key, 32, first, kept, millrace.WithWorkers("a-0"))
@@ -294,14 +294,14 @@ func TestMainJob(t *testing.T) {
 			t.Errorf("worker %s had no part in it: %v", name, w)
 		}
 	}
-	c.proved()
+	c.proved(true)
 }
 
 // TestWorkerIsKilledInTheMiddle: what it had is made again, and the reader has the right bytes.
 func TestWorkerIsKilledInTheMiddle(t *testing.T) {
 	c := start(t)
 	read, _ := c.reads(100, 1)
-	c.proved()
+	c.proved(false)
 	victim := c.find("b-0")
 	killed := time.Now()
 	if err := c.other.SignalPid(int(victim.GetPid()), syscall.SIGKILL); err != nil {
@@ -317,7 +317,7 @@ func TestWorkerIsKilledInTheMiddle(t *testing.T) {
 	t.Logf("b-0 is back %v after the kill", time.Since(killed).Round(time.Millisecond))
 	again := c.sources(200)
 	c.check(c.stamp(2, 32, 200, again, millrace.WithWorkers("a-0")), 2)
-	c.proved()
+	c.proved(false)
 }
 
 // report logs when the reader's lane failed, which it must have: else nothing was on its way any more.
@@ -335,7 +335,7 @@ func (c *cluster) report(killed time.Time) {
 func TestNodeIsKilledInTheMiddle(t *testing.T) {
 	c := start(t)
 	read, _ := c.reads(100, 1)
-	c.proved()
+	c.proved(false)
 	if err := os.WriteFile(lab+"/kill-1", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
