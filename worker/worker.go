@@ -98,6 +98,8 @@ type Config struct {
 	// Executors is how many Python processes are started at once, rather than at
 	// their first use. Default 0.
 	Executors int
+	// Preload are modules that those import while they have nothing to do.
+	Preload []string
 	// ExecutorEnv is added to the environment of executors: NAME=value.
 	ExecutorEnv []string
 	// LocalDirectory is where the worker makes a directory of its own, for executors
@@ -433,6 +435,6 @@ func (c Config) executors(scratch string, objects *store.Store, logs *tasklog.Lo
 	return executor.New(executor.Config{
 		Worker: c.Name, Scheduler: c.Scheduler, Commands: commands, Processes: c.Slots, StartAtOnce: start,
 		Env: c.ExecutorEnv, Scratch: scratch, Store: objects, Logs: logs, Done: done, Log: c.Log, MemoryWait: c.MemoryWait,
-		StopGrace: c.StopGrace, Device: on,
+		StopGrace: c.StopGrace, Device: on, Preload: c.Preload,
 	})
 }

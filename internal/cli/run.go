@@ -54,6 +54,7 @@ func workerFlags(f *pflag.FlagSet) {
 	f.StringToString("resources", nil, "what each worker has of a resource: gpu_memory=8,license=1")
 	f.String("python", "", "interpreter of Python executors; default: .venv of the checkout, else python3")
 	f.StringArray("exec", nil, "further executor, name=command (repeat)")
+	f.StringSlice("preload", nil, "modules that Python executors import while they have nothing to do (--preload pandas,torch); on a GPU cupy is one anyway")
 	f.Int("executors", 0, "Python processes to start at once, instead of at their first use")
 	f.String("name", "host", "prefix of the workers' names: host-0, host-1, ...; on GPUs the default is gpu")
 	f.Bool("zero", false, "workers that run nothing and answer at once, for measurements")
@@ -201,7 +202,7 @@ func (a *app) runChild(ctx context.Context, name, address, token string) error {
 		Protocol:        s.String("protocol"), UCXLibrary: s.String("ucx-library"), UCXTLS: s.String("ucx-tls"), UCXNetDevices: s.String("ucx-net-devices"),
 		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Restarted: os.Getenv(supervisor.RestartedEnv) != "", Scheduler: address, Token: token,
 		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, MemoryLimitBytes: limit,
-		PythonCommand: a.python(), Executors: s.Int("executors"), LocalDirectory: s.String("local-directory"),
+		PythonCommand: a.python(), Preload: s.Strings("preload"), Executors: s.Int("executors"), LocalDirectory: s.String("local-directory"),
 		SchedulerTimeout: s.Duration("death-timeout"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
 		Resources: map[string]float64{}, Exec: map[string][]string{},
 		// Functions that open a client find their own cluster, and may not stop it.
@@ -402,7 +403,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	working, stopWorking := context.WithCancel(cmd.Context())
 	defer stopWorking()
 	args := []string{"worker", "--workers", strconv.Itoa(workers), "--slots", strconv.Itoa(slots), "--memory-limit", strconv.FormatUint(limit, 10), "--log-level", a.settings.String("log-level")}
-	for _, name := range append(gpuFlagNames, "device", "python", "executors", "zero", "resources", "exec", "spill-limit", "local-directory", "protocol", "ucx-library", "ucx-tls", "ucx-net-devices") {
+	for _, name := range append(gpuFlagNames, "device", "python", "preload", "executors", "zero", "resources", "exec", "spill-limit", "local-directory", "protocol", "ucx-library", "ucx-tls", "ucx-net-devices") {
 		if f := cmd.Flags().Lookup(name); a.settings.origin[name] != "default" {
 			if values, ok := f.Value.(pflag.SliceValue); ok {
 				for _, v := range values.GetSlice() {

@@ -54,8 +54,8 @@ type Config struct {
 	StopGrace time.Duration
 	// Device is where the Store's space lies; nil: in host memory, with a descriptor.
 	Device *Device
-	// Preload are what processes load while they have nothing else to do. Default,
-	// with a device: cupy.
+	// Preload are what processes load while they have nothing else to do; with a device
+	// cupy comes first.
 	Preload []string
 }
 
@@ -94,9 +94,7 @@ func New(c Config) (*Pools, error) {
 		if _, ok := c.Store.Space().(writer); !ok {
 			return nil, fmt.Errorf("executor: memory on a device that cannot be written to: %T", c.Store.Space())
 		}
-		if p.config.Preload == nil {
-			p.config.Preload = []string{"cupy"}
-		}
+		p.config.Preload = append([]string{"cupy"}, c.Preload...)
 		var err error
 		if p.gate, err = newGate(); err != nil {
 			return nil, err

@@ -16,7 +16,7 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
-from conftest import PATIENCE
+from conftest import PATIENCE, eventually
 from millrace import _serialize, arrays
 from millrace._pb.millrace.v1 import executor_pb2, value_pb2
 from test_executor import SLAB, Worker, text_of
@@ -335,6 +335,73 @@ def test_without_cupy_arrays_have_the_interface(fake: Fake) -> None:
     assert made.frames[0].offset == ROOM
     assert (w.value(made) == data).all()
     w.end()
+
+
+def test_numba_is_given_arrays_in_the_slab(worker: DeviceWorker) -> None:
+    data = np.arange(3000.0)
+
+    @arrays("numba")
+    def use(x: Any, small: Any) -> Any:
+        from millrace.executor import _process
+
+        device = _process._process._device
+        at = x.__cuda_array_interface__["data"][0] - device.base
+        names = {type(a).__module__.partition(".")[0] for a in (x, small)}
+        assert names == {"numba"} and (x.copy_to_host() == np.arange(3000.0)).all()
+        assert (small.copy_to_host() == np.arange(4)).all()
+        return {"at": at, "same": x, "pickled": {1: x, 2: small}}
+
+    given = worker.given(ROOM, data)
+    small = worker.call(lambda: __import__("cupy").arange(4))  # travels with its header
+    made = worker.call(use, given, executor_pb2.ExecutorInput(header=small.header))
+    got = worker.value(made)
+    assert got["at"] == ROOM and (got["same"] == data).all()
+    assert (got["pickled"][1] == data).all() and (got["pickled"][2] == np.arange(4)).all()
+    made = worker.call(arrays("numba")(lambda x: {"same": x}), given)
+    assert [f.offset for f in made.frames] == [ROOM] and (worker.value(made)["same"] == data).all()  # shared
+
+    @arrays("numba")
+    def too_much(x: Any) -> Any:
+        from numba import cuda
+
+        raise cuda.CudaAPIError("[2] Call to cuMemAlloc results in CUDA_ERROR_OUT_OF_MEMORY")
+
+    error = worker.call(too_much, given).error
+    assert error.reason == "OUT_OF_MEMORY" and "twice" in error.message
+
+
+def test_modules_are_imported_while_there_is_nothing_to_do(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, also in (("heavy", ""), ("broken", "raise ValueError"), ("torch", "")):
+        text = f"import pathlib; pathlib.Path({str(tmp_path)!r}, {name!r} + '-was-imported').touch(); {also}"
+        (tmp_path / f"{name}.py").write_text(text)
+
+    class Idle(DeviceWorker):
+        def __init__(self, gpu: Any) -> None:
+            self.hello_preload = ["cupy", "missing_module", "broken", "heavy"]
+            super().__init__(gpu)
+
+        def send(self, **fields: Any) -> None:
+            if "hello" in fields:
+                fields["hello"].preload.extend(self.hello_preload)
+            super().send(**fields)
+
+    # Without CuPy it is torch that tasks are given.
+    for path, wanted in ((tmp_path, {"heavy", "broken", "torch"}), (f"{tmp_path}:{FAKES}", {"heavy", "broken"})):
+        for left in tmp_path.glob("*-was-imported"):
+            left.unlink()
+        monkeypatch.setenv("PYTHONPATH", f"{path}:{os.environ.get('PYTHONPATH', '')}")
+        w = Idle(fake)
+
+        def imported() -> set[str]:
+            return {p.name.removesuffix("-was-imported") for p in tmp_path.glob("*-was-imported")}
+
+        eventually(lambda wanted=wanted, imported=imported: wanted <= imported())
+        assert w.value(w.call(lambda: 7)) == 7
+        assert imported() == wanted
+        w.end()
+        monkeypatch.undo()
 
 
 @pytest.fixture

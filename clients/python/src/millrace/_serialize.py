@@ -413,7 +413,16 @@ def _dumps(obj: Any, device: Device | None = None) -> tuple[bytes, list[Frame]]:
     except Exception:  # whatever a __reduce__ raises: cloudpickle may know better, and else names the trouble
         pass
     buffers = _Buffers(device)
-    return _pickle(cloudpickle.Pickler, obj, buffers), buffers.list
+
+    class Pickler(cloudpickle.Pickler):
+        """Takes what is on a GPU, of whatever library, for what it is: the handles in it mean nothing elsewhere."""
+
+        def reducer_override(self, obj: Any) -> Any:
+            if hasattr(type(obj), "__cuda_array_interface__") and not isinstance(obj, type):
+                return buffers.reduce_view(obj)
+            return super().reducer_override(obj)
+
+    return _pickle(Pickler, obj, buffers), buffers.list
 
 
 def encode(obj: Any, *, strided: bool = False, device: Device | None = None) -> Encoded:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import importlib
+import importlib.util
 import inspect
 import os
 import pickle
@@ -361,7 +362,10 @@ class Process:
 
     def _preload(self) -> None:
         """Imports what most tasks need, while there is nothing to do."""
-        for name in ("numpy", *self.hello.preload):
+        names = ["numpy", *self.hello.preload]
+        if self._device is not None and importlib.util.find_spec("cupy") is None:
+            names.append("torch")  # whose tensors tasks are given instead
+        for name in names:
             if not self._queue.empty():
                 return
             try:

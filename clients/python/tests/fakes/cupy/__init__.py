@@ -187,6 +187,12 @@ class ndarray:
     def __float__(self) -> float:
         return float(self._view())
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        _current.synchronize()
+        data = (self.data.ptr, False)
+        return {"version": 3, "typestr": self.dtype.str, "shape": self.shape, "strides": None, "data": data}
+
     def sum(self, axis: int | None = None) -> ndarray:
         return asarray(self._view().sum(axis=axis))
 
