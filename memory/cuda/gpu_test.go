@@ -279,6 +279,80 @@ func TestGPUASlabOfTheDeadIsFreedByUnmapping(t *testing.T) {
 	closing(t, p)
 }
 
+// A process is killed whose slab is mapped here, and another one has its pid, its
+// addresses and its buffer ids: what it announces is not taken for what is mapped, and
+// what is read is never the dead one's.
+func TestGPUSlabOfTheDeadIsNotTakenForItsSuccessors(t *testing.T) {
+	d, size := open(t, 0), sized(4<<20, 1<<30)
+	s, in, got := newSlab(t, d, 4<<20), d.Stream(cuda.In), make([]byte, 4096)
+	read := func(p *cuda.Peer) byte {
+		t.Helper()
+		if !p.Acquire() {
+			t.Fatal("it is being unmapped")
+		}
+		defer p.Release()
+		at := memory.Frame{Offset: size / 2, Bytes: 4096}
+		whole := cuda.OnDevice(s.Pointer(1<<20, at.Bytes), p.Pointer(at.Offset, at.Bytes), at.Bytes)
+		if err := errors.Join(in.Copy([]cuda.Copy{whole}, nil), in.Sync(), s.ReadInto(1<<20, got)); err != nil {
+			t.Fatal(err)
+		}
+		return got[0]
+	}
+	for name, throwaways := range map[string]int{"as it is": 0, "without a random buffer id": 1} {
+		t.Run(name, func(t *testing.T) {
+			o := order{Do: "slab", Device: otherDevice(), Size: cuda.Size{Bytes: size}, Identity: identity, Fill: 1, Throwaways: throwaways}
+			filled := func(c *child) cuda.Export {
+				t.Helper()
+				o.Identity.Nonce++
+				a := c.ask(t, o)
+				e, err := d.OpenEvent(a.Event)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := errors.Join(e.Sync(), e.Close()); err != nil {
+					t.Fatal(err)
+				}
+				return a.Export
+			}
+			c, _ := startChildAgain(t, nil)
+			export := filled(c)
+			p, err := d.OpenPeer(export)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for o.Fill = 2; o.Fill < 6; o.Fill++ {
+				c.kill()
+				next, same := startChildAgain(t, c)
+				before := export
+				export, c = filled(next), next
+				n, err := d.OpenPeer(export)
+				t.Logf("the same pid: %v, the same handle: %v; mapping it beside the dead one: %v", same, export.Handle == before.Handle, err)
+				if err != nil && !errors.Is(err, cuda.ErrIdentity) {
+					t.Fatal(err)
+				}
+				if got := read(p); got != o.Fill-1 {
+					t.Errorf("the dead one's slab has %d, not %d", got, o.Fill-1)
+				}
+				p.Retire(func(err error) {
+					if err != nil {
+						t.Error(err)
+					}
+				})
+				if n == nil {
+					if n, err = d.OpenPeer(export); err != nil {
+						t.Fatalf("when nothing of the dead one is mapped: %v", err)
+					}
+				}
+				if got := read(n); got != o.Fill {
+					t.Errorf("the next one's slab has %d, not %d", got, o.Fill)
+				}
+				p = n
+			}
+			closing(t, p)
+		})
+	}
+}
+
 func TestGPUPinnedCopies(t *testing.T) {
 	d := open(t, 0)
 	bytesOf := sized(16<<20, 4<<30)

@@ -136,6 +136,8 @@ type order struct {
 	Identity memory.Identity
 	// Fill is put into all bytes but the header page.
 	Fill byte
+	// Throwaways, if not 0, is how many small allocations come first.
+	Throwaways int
 }
 
 // answer is what came of it.
@@ -183,7 +185,7 @@ func carryOut(o order, answers *json.Encoder) (a answer, err error) {
 			return a, err
 		}
 	}
-	d, config := childDevice, cuda.SlabConfig{Size: o.Size, Identity: o.Identity}
+	d, config := childDevice, cuda.SlabConfig{Size: o.Size, Identity: o.Identity}.WithThrowaways(o.Throwaways)
 	switch o.Do {
 	case "await":
 		childSlab, err = d.AwaitSlab(context.Background(), config, func(error) {
@@ -221,6 +223,39 @@ type child struct {
 
 func startChild(t *testing.T) *child {
 	t.Helper()
+	c, err := prepareChild()
+	if err == nil {
+		err = c.cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.kill)
+	return c
+}
+
+// startChildAgain starts one like another that has ended, if not nil.
+func startChildAgain(t *testing.T, ended *child) (c *child, same bool) {
+	t.Helper()
+	pid := 0
+	if ended != nil {
+		pid = ended.cmd.Process.Pid
+	}
+	_, same, err := cudatest.StartAgain(pid, func() (*exec.Cmd, error) {
+		var err error
+		if c, err = prepareChild(); err != nil {
+			return nil, err
+		}
+		return c.cmd, nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.kill)
+	return c, same
+}
+
+func prepareChild() (*child, error) {
 	cmd := exec.Command(os.Args[0])
 	library := "real"
 	if fake != nil {
@@ -230,18 +265,13 @@ func startChild(t *testing.T) *child {
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		t.Fatal(err)
+		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	c := &child{cmd: cmd, in: in, orders: json.NewEncoder(in), answers: json.NewDecoder(bufio.NewReader(out))}
-	t.Cleanup(c.kill)
-	return c
+	return &child{cmd: cmd, in: in, orders: json.NewEncoder(in), answers: json.NewDecoder(bufio.NewReader(out))}, nil
 }
 
 // kill ends the child at once and returns when the system has taken back what it

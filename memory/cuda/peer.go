@@ -44,8 +44,11 @@ func (d *Device) OpenPeer(e Export) (*Peer, error) {
 	}
 	p := &Peer{device: d, export: e}
 	d.mu.Lock()
-	if _, open := d.peers[e.Handle]; open || d.closed {
+	if old, open := d.peers[e.Handle]; open || d.closed {
 		d.mu.Unlock()
+		if open && old.export.Identity != e.Identity {
+			return nil, fmt.Errorf("%w: on %s: that of a dead process with the same handle is still mapped", ErrIdentity, e.Device)
+		}
 		if open {
 			return nil, fmt.Errorf("cuda: the slab on %s is mapped already; use that mapping", e.Device)
 		}

@@ -24,6 +24,9 @@ type SlabConfig struct {
 	Size Size
 	// Identity is what the header page will say.
 	Identity memory.Identity
+	// throwaways is how many small allocations come first, for tests that want buffer ids
+	// to be the same; 0 is a random number.
+	throwaways int
 }
 
 // Slab is one allocation of a device's memory. It is a memory.Staged space.
@@ -55,7 +58,11 @@ func (d *Device) NewSlab(c SlabConfig) (*Slab, error) {
 		return nil, err
 	}
 	s := &Slab{device: d, size: size, identity: c.Identity}
-	pointer, r := d.api.alloc(d.context, size, 1+rand.IntN(maxThrowaways))
+	throwaways := c.throwaways
+	if throwaways == 0 {
+		throwaways = 1 + rand.IntN(maxThrowaways)
+	}
+	pointer, r := d.api.alloc(d.context, size, throwaways)
 	if err := d.check("cuMemAlloc", r); err != nil {
 		d.forget(kindSlab)
 		return nil, fmt.Errorf("cuda: slab of %s, with %s of %s free: %w", humanize.IBytes(size), humanize.IBytes(free), humanize.IBytes(total), err)

@@ -73,7 +73,8 @@ func TestGPUSourceKilledAfterLending(t *testing.T) {
 }
 
 // The next incarnation of a killed worker gets a slab of most of the device, though
-// its peer lives on, and is read from, under the same address.
+// its peer lives on, and is read from, under the same address and with the same pid:
+// what comes is its own, never what the dead one had there.
 func TestGPURestartedSourceGetsItsSlab(t *testing.T) {
 	size := cuda.Size{Fraction: 0.7}
 	address, sets := freeAddress(), []set{{Count: 1, Bytes: 4 << 20}}
@@ -83,10 +84,12 @@ func TestGPURestartedSourceGetsItsSlab(t *testing.T) {
 	}
 	peer := transfer.Peer{Worker: 7, Name: "source", Address: address}
 	r := newReader(t, 64<<20, nil)
-	want := pattern(4 << 20)
+	var c *child
 	for life := range 3 {
+		o.Sets[0].Life = byte(life)
+		want := patternOf(byte(life), 4<<20)
 		began := time.Now()
-		c := startChild(t, o)
+		c = startChildAgain(t, c, o)
 		if life > 0 {
 			tell(t, "restarted source has its slab, with its context, after", float64(time.Since(began))/1e6, "ms")
 		}

@@ -120,6 +120,8 @@ type order struct {
 type set struct {
 	First, Count int
 	Bytes        uint64
+	// Life is what their bytes tell beside where they lie.
+	Life byte
 }
 
 type answer struct {
@@ -160,7 +162,7 @@ func serve(in io.Reader, out io.Writer) error {
 		objects.ShowOn(b)
 		childBoard = b
 		for _, s := range o.Sets {
-			backing := pattern(s.Bytes)
+			backing := patternOf(s.Life, s.Bytes)
 			for i := range s.Count {
 				if s.Bytes < 16<<20 {
 					backing = slices.Clone(backing) // its own place
@@ -328,10 +330,12 @@ func processorTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-func pattern(n uint64) []byte {
+func pattern(n uint64) []byte { return patternOf(0, n) }
+
+func patternOf(life byte, n uint64) []byte {
 	b := make([]byte, n)
 	for i := range b {
-		b[i] = byte(i) ^ byte(i>>8)*31 ^ byte(i>>20)
+		b[i] = byte(i) ^ byte(i>>8)*31 ^ byte(i>>20) ^ life
 	}
 	return b
 }
@@ -354,6 +358,50 @@ type child struct {
 
 func startChild(tb testing.TB, o order) *child {
 	tb.Helper()
+	c, err := prepareChild()
+	if err == nil {
+		err = c.cmd.Start()
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c.begin(tb, o)
+}
+
+// startChildAgain starts one like another that has ended, if not nil: with its pid, if
+// the system lets us choose, and the same addresses.
+func startChildAgain(tb testing.TB, ended *child, o order) *child {
+	tb.Helper()
+	var c *child
+	pid := 0
+	if ended != nil {
+		pid = ended.cmd.Process.Pid
+	}
+	_, same, err := cudatest.StartAgain(pid, func() (*exec.Cmd, error) {
+		var err error
+		if c, err = prepareChild(); err != nil {
+			return nil, err
+		}
+		return c.cmd, nil
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if ended != nil {
+		tb.Logf("it has the same pid: %v", same)
+	}
+	return c.begin(tb, o)
+}
+
+func (c *child) begin(tb testing.TB, o order) *child {
+	tb.Helper()
+	tb.Cleanup(c.kill)
+	c.tell(tb, o)
+	c.export = c.hear(tb).Export
+	return c
+}
+
+func prepareChild() (*child, error) {
 	cmd := exec.Command(os.Args[0])
 	library := "real"
 	if fake != nil {
@@ -363,20 +411,13 @@ func startChild(tb testing.TB, o order) *child {
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
-		tb.Fatal(err)
+		return nil, err
 	}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		tb.Fatal(err)
+		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
-		tb.Fatal(err)
-	}
-	c := &child{cmd: cmd, in: in, orders: json.NewEncoder(in), answers: json.NewDecoder(bufio.NewReader(out))}
-	tb.Cleanup(c.kill)
-	c.tell(tb, o)
-	c.export = c.hear(tb).Export
-	return c
+	return &child{cmd: cmd, in: in, orders: json.NewEncoder(in), answers: json.NewDecoder(bufio.NewReader(out))}, nil
 }
 
 func (c *child) tell(tb testing.TB, o order) {

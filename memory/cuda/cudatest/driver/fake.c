@@ -178,6 +178,16 @@ int cuInit(unsigned flags) {
   if (!st && path && (st_fd = open(path, O_RDWR | O_CLOEXEC)) >= 0) {
     state *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED, st_fd, 0);
     if (s != MAP_FAILED && s->magic == MAGIC) st = s;
+    // What has this pid already is of one that has ended.
+    while (flock(st_fd, LOCK_EX) && errno == EINTR)
+      ;
+    for (int i = 0; st && i < ENTRIES; i++) {
+      entry *e = &st->entries[i];
+      if (e->owner == (uint64_t)getpid()) e->owner = 0;
+      for (int k = 0; k < PEOPLE; k++)
+        if (e->importers[k] == (uint64_t)getpid()) e->importers[k] = 0;
+    }
+    flock(st_fd, LOCK_UN);
   }
   pthread_mutex_unlock(&lock);
   if (!st) return NO_DEVICE;
