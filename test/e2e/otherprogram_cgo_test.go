@@ -8,7 +8,9 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -38,7 +40,9 @@ func takeGPUMemory(order string) (*cuda.Slab, error) {
 	if err != nil {
 		return nil, err
 	}
-	gpu, err := driver.Open(0)
+	// The first worker's, as they are numbered by UUID.
+	first := slices.MinFunc(driver.Devices(), func(a, b cuda.Info) int { return strings.Compare(a.UUID.String(), b.UUID.String()) })
+	gpu, err := driver.Open(first.Ordinal)
 	if err != nil {
 		return nil, err
 	}

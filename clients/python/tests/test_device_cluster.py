@@ -3,6 +3,7 @@ GPUs."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -154,12 +155,50 @@ def test_a_killed_executor_takes_nothing_along(client: Client) -> None:
     assert (client.submit(double, data, workers=one).result(PATIENCE) == 2 * np.arange(100_000.0)).all()
 
 
+def use(size: int) -> int:
+    import cupy
+
+    return cupy.empty(size, "uint8").nbytes
+
+
+def see() -> str:
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+@contextlib.contextmanager
+def another_program(gpu: str, leaves: int) -> Iterator[None]:
+    """Something else on a GPU takes all of its free memory but so many bytes."""
+    code = f"""if True:
+        import sys, cupy
+        x = cupy.empty(cupy.cuda.runtime.memGetInfo()[0] - {leaves}, "uint8")
+        print("taken", flush=True)
+        sys.stdin.read()
+    """
+    path = os.pathsep.join([*([] if REAL else [str(test_device.FAKES)]), *(p for p in sys.path if p)])
+    env = {**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": gpu}
+    with subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, text=True, env=env) as process:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "taken\n"
+        yield
+        process.stdin.close()
+        assert process.wait(PATIENCE) == 0
+
+
+def test_another_program_takes_the_memory(client: Client) -> None:
+    one, _ = workers(client)
+    unit = 1 << 30 if REAL else 4 << 20
+    assert client.submit(use, 1, workers=one).result(PATIENCE) == 1  # it has a context
+    with another_program(client.run(see, workers=[one])[one], leaves=2 * unit):
+        # What is not free any more is lent by the slab. What that does not have, nobody has.
+        assert client.submit(use, 6 * unit, workers=one, pure=False).result(PATIENCE) == 6 * unit
+        want = r"out of memory on the GPU, twice.* are free, the slab takes .*, other processes \d"
+        with pytest.raises(TaskFailedError, match=want) as e:
+            client.submit(use, 60 * unit, workers=one, pure=False).result(PATIENCE)
+        print("TAKEN", e.value)
+    assert client.submit(use, 60 * unit, workers=one, pure=False).result(PATIENCE) == 60 * unit
+
+
 def test_every_worker_has_its_own_gpu(client: Client) -> None:
-    def see() -> str:
-        import os
-
-        return os.environ["CUDA_VISIBLE_DEVICES"]
-
     seen = client.run(see)
     assert len(set(seen.values())) == 2, seen
     eventually(lambda: len(client.scheduler_info()["workers"]) == 2)

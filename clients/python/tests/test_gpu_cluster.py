@@ -5,14 +5,17 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import statistics
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from conftest import PATIENCE
+from conftest import PATIENCE, eventually
 from millrace import Client, arrays, wait
 from millrace.errors import TaskFailedError
 from test_device_cluster import client as client
@@ -110,6 +113,34 @@ def test_a_kernel_that_never_ends_is_killed(client: Client) -> None:
     print(f"KILLED after {time.perf_counter() - began:.2f} s: {str(e.value)[:300]}")
     assert (client.submit(double, x, workers=one).result(LONG) == 2 * np.arange(8192.0)).all()
     print(f"AGAIN after {time.perf_counter() - began:.2f} s")
+
+
+def test_an_executor_killed_in_the_middle_of_a_kernel(client: Client, tmp_path: Path) -> None:
+    one, _ = workers(client)
+    x = client.submit(make, 8192, workers=one)
+    x.result(LONG)
+
+    def once(x: Any, started: str) -> Any:
+        import cupy
+
+        if Path(started).exists():
+            return x * 2
+        code = 'extern "C" __global__ void f(volatile double* x, double* y) { for (;;) y[threadIdx.x] += x[0] + 1; }'
+        made = cupy.zeros(1024)
+        cupy.RawKernel(code, "f")((8,), (1024,), (x, made))
+        Path(started + ".new").write_text(str(os.getpid()))
+        Path(started + ".new").rename(started)
+        cupy.cuda.runtime.deviceSynchronize()  # it never does
+        return x
+
+    f = client.submit(once, x, str(tmp_path / "started"), workers=one)
+    eventually((tmp_path / "started").exists)
+    began = time.perf_counter()
+    os.kill(int((tmp_path / "started").read_text()), signal.SIGKILL)
+    assert (f.result(LONG) == 2 * np.arange(8192.0)).all()  # tried again, in another process
+    print(f"KILLED IN A KERNEL: the task's result after {time.perf_counter() - began:.2f} s")
+    assert (x.result(LONG) == np.arange(8192.0)).all()
+    assert (client.submit(double, x, workers=one, pure=False).result(LONG) == 2 * np.arange(8192.0)).all()
 
 
 def test_an_illegal_address_is_its_tasks_alone(client: Client) -> None:

@@ -234,8 +234,15 @@ def give_back(e: BaseException | None = None) -> None:
 def holders(device: Device) -> str:
     """Who has the GPU's memory, largest first as far as this process knows."""
     free, total = device.driver.memory()
-    parts = [f"of {_gib(total)}, {_gib(free)} are free, and the slab takes {_gib(device.size)}"]
     cupy: Any = sys.modules.get("cupy")
+    torch: Any = sys.modules.get("torch")
+    ours = device.size
+    if cupy is not None:
+        ours += cupy.get_default_memory_pool().total_bytes()
+    if torch is not None and torch.cuda.is_initialized():
+        ours += torch.cuda.memory_reserved()
+    others = _gib(max(total - free - ours, 0))
+    parts = [f"of {_gib(total)}, {_gib(free)} are free, the slab takes {_gib(device.size)}, other processes {others}"]
     if cupy is not None:
         found: list[tuple[int, str]] = []
         for obj in gc.get_objects():
@@ -244,7 +251,6 @@ def holders(device: Device) -> str:
         pool: Any = cupy.get_default_memory_pool()
         largest = ", ".join(f"{what} of {_gib(n)}" for n, what in sorted(set(found), reverse=True)[:3])
         parts.append(f"CuPy here has {_gib(pool.used_bytes())} in use{f' (largest: {largest})' if largest else ''}")
-    torch: Any = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         parts.append(f"torch here has {_gib(torch.cuda.memory_allocated())} in use")
     return "; ".join(parts)

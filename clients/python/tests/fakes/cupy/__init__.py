@@ -98,11 +98,24 @@ class _Pool:
     def used_bytes(self) -> int:
         return 0
 
+    def total_bytes(self) -> int:
+        return 0
+
     def free_all_blocks(self) -> None:
         _Pool.freed += 1
 
 
+class _runtime:
+    @staticmethod
+    def memGetInfo() -> tuple[int, int]:
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        assert _lib.cuMemGetInfo_v2(ctypes.byref(free), ctypes.byref(total)) == 0
+        return free.value, total.value
+
+
 class cuda:
+    runtime = _runtime
+
     class memory:
         class OutOfMemoryError(MemoryError):
             pass
@@ -240,6 +253,10 @@ array = asarray
 
 def arange(*args: Any, dtype: Any = None) -> ndarray:
     return asarray(_np.arange(*args, dtype=dtype))
+
+
+def empty(shape: Any, dtype: Any = float) -> ndarray:
+    return ndarray((shape,) if isinstance(shape, int) else shape, dtype)
 
 
 def ones(shape: Any, dtype: Any = float) -> ndarray:
