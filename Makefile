@@ -50,7 +50,7 @@ build: $(BIN) .venv/.stamp python-cuda .tools/ucx/.stamp ## bin/millrace, .venv 
 check: gen-check lint vet unit py-quick ## The everyday subset of test; a few minutes
 
 .PHONY: test
-test: bootstrap-cc gen-check lint lint-proto build build-nocgo race sim-seeds fuzz-corpus py e2e gpu ## Everything that CI runs; on a GPU machine on its GPUs, too
+test: bootstrap-cc gen-check lint lint-proto build build-nocgo race asan sim-seeds fuzz-corpus py e2e gpu ## Everything that CI runs; on a GPU machine on its GPUs, too
 	@echo "make test: ok"
 
 .PHONY: fmt
@@ -108,6 +108,12 @@ unit: bootstrap $(BIN) .tools/ucx/.stamp .tools/nvrtc/.stamp ## Go tests without
 .PHONY: race
 race: bootstrap-cc $(BIN) .tools/ucx/.stamp .tools/nvrtc/.stamp ## Go tests with the race detector and invariant checks
 	MILLRACE_BIN=$(CURDIR)/$(BIN) go test -race -tags invariants -timeout 20m $$(go list $(PKG) | grep -v /test/)
+
+# C written by us, and what it shares with Go. Leaks are counted by the tests themselves: LeakSanitizer trips over Go's memory.
+# TestEvery… have NVIDIA's compiler at work, for minutes.
+.PHONY: asan
+asan: bootstrap-cc .tools/ucx/.stamp .tools/nvrtc/.stamp ## The packages with C code under the address sanitizer
+	ASAN_OPTIONS=detect_leaks=0 go test -asan -tags invariants -skip '^TestEvery|Figures$$' ./memory/cuda ./transfer/ucx ./transfer/ipc ./worker/topology/nvml ./worker/device/cuda
 
 .PHONY: sim
 sim: bootstrap ## One simulated run, twice, with equal trace hash: SEED=n

@@ -257,19 +257,24 @@ func TestGPUClientRates(t *testing.T) {
 	}
 }
 
-// noteRate notes a figure of a real GPU.
+// noteRate notes a rate of a real GPU.
 func noteRate(t *testing.T, name string, bytes int, took time.Duration) {
+	t.Helper()
+	note(t, name, float64(bytes)/float64(took), "GB/s")
+}
+
+// note notes a figure of a real GPU.
+func note(t *testing.T, name string, value float64, unit string) {
 	t.Helper()
 	if !onRealGPU() {
 		return
 	}
-	rate := float64(bytes) / float64(took)
-	t.Logf("%-55s %8.2f GB/s", name, rate)
+	t.Logf("%-55s %8.2f %s", name, value, unit)
 	file, err := os.OpenFile(os.Getenv("MILLRACE_RATES"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
 		return // nobody asked
 	}
-	_, err = fmt.Fprintf(file, "%-55s %8.2f GB/s\n", name, rate)
+	_, err = fmt.Fprintf(file, "%-55s %8.2f %s\n", name, value, unit)
 	if err = errors.Join(err, file.Close()); err != nil {
 		t.Error(err)
 	}

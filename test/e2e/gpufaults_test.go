@@ -302,3 +302,22 @@ func TestGPUStoppedWorker(t *testing.T) {
 	held.check(t, millrace.WithWorkers(victim.GetName()))
 	more.check(t, millrace.WithWorkers(victim.GetName()))
 }
+
+// UCX is forced, and may not use what reads from GPU to GPU: objects come in streams.
+func TestGPUUCXWithoutCUDAIPC(t *testing.T) {
+	library := os.Getenv("MILLRACE_UCX_LIBRARY")
+	if !onRealGPU() || library == "" {
+		t.Log("UCX has its own way to the driver, which no fake one satisfies")
+		return
+	}
+	needs(t, 2)
+	c := gpuMachine(t, 2, 0).start(t, 2, "--device-memory-limit", "2GiB", "--pinned-limit", "1GiB",
+		"--protocol", "ucx", "--ucx-library", library, "--ucx-tls", "self,posix,sysv,cma,tcp,cuda_copy")
+	client := c.dial(t)
+	list := people(t, client)
+	held := stamp(t, client, list[0].GetName(), 1, 6, 16<<20)
+	held.check(t, millrace.WithWorkers(list[1].GetName()))
+	if !strings.Contains(c.log.String(), "cannot read from one GPU to another") {
+		t.Error("nothing is said of it")
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -63,6 +64,8 @@ type gpuOrder struct {
 	Identity  memory.Identity
 	// Sizes are those of objects that the child has of its own; else it asks the test.
 	Sizes []int
+	// TLS are its transports; empty: the usual ones.
+	TLS string
 }
 
 // gpuTold is what a child tells of itself.
@@ -152,7 +155,7 @@ func serveOnGPU(text string) error {
 		}
 		source = objects
 	}
-	c, err := ucx.Open(ucx.Config{Library: libraryPath(), NetDevices: "lo", Space: slab, Source: source, SourceIsQuick: o.Sizes != nil})
+	c, err := ucx.Open(ucx.Config{Library: libraryPath(), TLS: o.TLS, NetDevices: "lo", Space: slab, Source: source, SourceIsQuick: o.Sizes != nil})
 	if err != nil {
 		return err
 	}
@@ -324,13 +327,19 @@ func gpuObjects(t *testing.T, driver *cuda.Driver, bytes uint64) (*transfertest.
 // gpuReader is a path into a slab on the first GPU.
 func gpuReader(t *testing.T, driver *cuda.Driver, bytes uint64, stall time.Duration) (*ucx.Path, *transfertest.Room) {
 	t.Helper()
+	return gpuReaderOver(t, driver, bytes, stall, "")
+}
+
+// gpuReaderOver chooses the transports.
+func gpuReaderOver(t *testing.T, driver *cuda.Driver, bytes uint64, stall time.Duration, tls string) (*ucx.Path, *transfertest.Room) {
+	t.Helper()
 	d := openGPU(t, driver, 0)
 	slab, err := d.NewSlab(cuda.SlabConfig{Size: cuda.Size{Bytes: bytes}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { done(t, "free the slab", slab.Close()) })
-	c, err := ucx.Open(ucx.Config{Library: library(t), NetDevices: "lo", Space: slab})
+	c, err := ucx.Open(ucx.Config{Library: library(t), TLS: tls, NetDevices: "lo", Space: slab})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -374,6 +383,27 @@ func TestGPUConformance(t *testing.T) {
 		},
 		Room: func(path transfer.Path) *transfertest.Room { return rooms[path] },
 	}.Run(t)
+}
+
+// Without cuda_ipc UCX would read from the other GPU by messages, or by copies through
+// the host, at a thousandth of the rate: such a lane is not made, and the error says
+// what to look at.
+func TestGPUWithoutCUDAIPCThereIsNoLane(t *testing.T) {
+	driver := gpus(t)
+	if driver == nil {
+		return
+	}
+	const tls = "self,posix,sysv,cma,tcp,cuda_copy"
+	id := memory.Identity{WorkerUUID: [16]byte{1}, Incarnation: [16]byte{2}, Nonce: lastNonce.Add(1)}
+	c := startOnGPU(t, gpuOrder{Ordinal: len(driver.Devices()) - 1, SlabBytes: 64 << 20, Identity: id, Sizes: []int{1 << 20}, TLS: tls}, new(Source))
+	path, room := gpuReaderOver(t, driver, 64<<20, transfertest.Patience, tls)
+	if lane, err := path.Connect(t.Context(), c.peer); !errors.Is(err, ucx.ErrNoLane) || !strings.Contains(err.Error(), "is cuda_ipc among --ucx-tls ("+tls+")") {
+		t.Errorf("lane %v, %v", lane, err)
+	}
+	sink := transfertest.NewSinkIn(room)
+	if err := path.Fetch(t.Context(), c.peer, []transfer.Ref{{Task: idOf(1), Generation: 1}}, sink); !errors.Is(err, ucx.ErrNoLane) {
+		t.Errorf("a fetch: %v", err)
+	}
 }
 
 // bare takes every object into the same place.

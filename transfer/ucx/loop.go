@@ -1,7 +1,9 @@
 package ucx
 
 import (
+	"cmp"
 	"fmt"
+	"os"
 	"runtime"
 	"slices"
 	"time"
@@ -200,7 +202,8 @@ func (l *loop) connect(n *conn, address, key []byte) (*conn, error) {
 	}
 	n.lane.describe(l.c.version, l.engine.transports(endpoint))
 	if l.c.slab != nil && n.bytes > 0 && n.lane.Transport != transportCUDA {
-		err := fmt.Errorf("ucx: %s: %w: the lane is %s, which cannot read from one GPU to another", n.peer, ErrNoLane, n.lane.Transport)
+		err := fmt.Errorf("ucx: %s: %w: the lane is %s, which cannot read from one GPU to another: is cuda_ipc among --ucx-tls (%s), and can the GPUs reach each other (millrace topo)?",
+			n.peer, ErrNoLane, n.lane.Transport, cmp.Or(l.c.config.TLS, os.Getenv("UCX_TLS")))
 		l.fail(n, err)
 		return nil, err
 	}

@@ -61,6 +61,24 @@ type State struct {
 	// Launches is how many kernels were launched.
 	Launches atomic.Uint64
 	launched [keptLaunches]Launch
+	entries  [256]entry
+}
+
+// entry is an allocation of some process, and who has it mapped.
+type entry struct {
+	taken, device, bytes, owner uint64
+	importers                   [16]uint64
+}
+
+// Taken is how much of a device's memory processes have, but for small allocations. It
+// is no more than a look: they go on meanwhile.
+func (s *State) Taken(device int) (sum uint64) {
+	for i := range s.entries {
+		if e := &s.entries[i]; atomic.LoadUint64(&e.taken) != 0 && e.device == uint64(device) {
+			sum += e.bytes
+		}
+	}
+	return sum
 }
 
 const keptLaunches = 64

@@ -1,0 +1,118 @@
+//go:build cgo && linux
+
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/memory/cuda/cudatest"
+	"github.com/millrace/millrace/worker/topology/nvml"
+)
+
+// What a worker and its executors take of a GPU beside the slab, as docs/gpu-operations.md says: contexts, scratch memory,
+// kernels and libraries.
+const (
+	besideTheSlab = 1 << 30
+	eachExecutor  = 1 << 30
+)
+
+// withCuPy lets Python tasks have what stands for CuPy where there is no GPU.
+func (m *gpus) withCuPy(t *testing.T) *gpus {
+	t.Helper()
+	if m.fake == nil {
+		return m
+	}
+	fakes, err := filepath.Abs("../../clients/python/tests/fakes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.env = append(m.env, "PYTHONPATH="+fakes, "FAKE_LIBCUDA="+m.fake.Library, "FAKE_CUDA_STATE="+os.Getenv(cudatest.Environment))
+	return m
+}
+
+// used looks at how much of a GPU's memory is in use, whoever has it.
+func (m *gpus) used(t *testing.T, uuid string) func() uint64 {
+	t.Helper()
+	if m.fake != nil {
+		return func() uint64 { return m.fake.Taken(0) }
+	}
+	library, err := nvml.Open("")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := library.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return func() uint64 {
+		s, err := library.Sample(uuid)
+		if err != nil {
+			t.Error(err)
+		}
+		return s.UsedBytes
+	}
+}
+
+// Three times the slab is made, by operations and by functions, and kept: all that is in use of the GPU stays within the limit
+// and what is stated beside it.
+func TestGPUMemoryStaysWithinItsLimit(t *testing.T) {
+	const executors, parts = 2, 12
+	limit := sized(96<<20, 12<<30)
+	m := gpuMachine(t, 1, 8<<30).withCompiler(t).withCuPy(t)
+	c := m.start(t, 1, "--device-memory-limit", fmt.Sprint(limit), "--pinned-limit", fmt.Sprint(4*limit), "--spill-limit", "1GiB",
+		"--slots", fmt.Sprint(executors), "--executors", fmt.Sprint(executors))
+	client := c.dial(t)
+	worker := people(t, client)[0]
+	used := m.used(t, worker.GetGpu().GetUuid())
+
+	var highest uint64
+	done := make(chan struct{})
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		for {
+			highest = max(highest, used())
+			select {
+			case <-done:
+				return
+			case <-time.After(2 * time.Millisecond):
+			}
+		}
+	})
+	var kept []*millrace.Future
+	for range 3 {
+		for i := range parts {
+			op, args := millrace.Native("array.full"), millrace.Args([]int{limit / parts / 8}, 1.0)
+			if i%2 == 1 {
+				op = millrace.Python("cupy:ones")
+				args = millrace.Args(limit / parts / 8)
+			}
+			f, err := client.Submit(soon(t), op, args)
+			if err != nil {
+				t.Fatal(err)
+			}
+			kept = append(kept, f)
+		}
+	}
+	err := millrace.WaitAll(soon(t), kept...)
+	close(done)
+	looking.Wait()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What CuPy keeps in each process are the results that it had there, at most one at a time.
+	libraries := uint64(executors * 2 * limit / parts)
+	if most := uint64(limit) + besideTheSlab + executors*eachExecutor + libraries; highest < uint64(limit) || highest > most {
+		t.Errorf("%d bytes were in use, of a limit of %d and %d in all", highest, limit, most)
+	}
+	note(t, "memory of the GPU beside the slab, with 2 executors", float64(highest-uint64(limit))/(1<<30), "GiB")
+	if n := len(people(t, client)[0].GetDeaths()); n > 0 {
+		t.Errorf("the worker died %d times", n)
+	}
+}
