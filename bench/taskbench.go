@@ -19,21 +19,36 @@ import (
 // TaskBenchConfig is `bench taskbench`.
 type TaskBenchConfig struct {
 	Cluster ClusterConfig
-	// Pattern is one of Patterns, Width and Steps are the graph's, Radix is the number of inputs of nearest.
+	// Pattern is one of Patterns, Radix is the number of inputs of nearest. Width is the points of a step; 0: one for each
+	// worker. Steps is how many a graph has at most: those of long tasks have fewer, so that one is done in about roundTime.
 	Pattern             string
 	Width, Steps, Radix int
 	// OutputBytes of each task, a multiple of 16.
 	OutputBytes int
-	// Iterations of the longest tasks; each further measurement halves them, down to 1 and then none.
+	// Device is "host" or "cuda", and CUDALibrary the driver, "" for the system's.
+	Device, CUDALibrary string
+	// Iterations of the longest tasks; each further measurement halves them, down to 1. 0: some milliseconds of the device.
 	Iterations int
 	// Repetitions of each measurement. The best one counts, as in the paper's scripts the mean of few does not.
 	Repetitions int
-	Progress    func(done, of int)
+	// Progress is told of each repetition, with what the last row says.
+	Progress func(done, of int)
 }
+
+const (
+	// roundTime is what one graph should take at most, and leastSteps what it has all the same: what submitting a graph and
+	// hearing of its end cost is spread over its steps.
+	roundTime  = 250 * time.Millisecond
+	leastSteps = 40
+	// hostIterations and gpuIterations take 2 to 8 ms, many times what a task costs beside its work.
+	hostIterations = 1 << 17
+	gpuIterations  = 1 << 13
+)
 
 // TaskBenchRow is one granularity.
 type TaskBenchRow struct {
 	Iterations int `json:"iterations"`
+	Steps      int `json:"steps"`
 	// Granularity is the elapsed time times the workers by the number of tasks.
 	Granularity Micros `json:"granularity_us"`
 	// Efficiency is the rate of operations relative to the best of all rows.
@@ -109,6 +124,12 @@ func TaskBench(ctx context.Context, c TaskBenchConfig) (out TaskBenchResult, err
 	if c.Width == 0 {
 		c.Width = c.Cluster.Workers
 	}
+	if c.Iterations == 0 {
+		c.Iterations = hostIterations
+		if c.Device == "cuda" {
+			c.Iterations = gpuIterations
+		}
+	}
 	if c.Cluster.Workers < 1 || c.Width < 1 || c.Steps < 1 || c.Iterations < 1 || c.OutputBytes < 16 || c.OutputBytes%16 != 0 || c.Radix < 0 {
 		return out, fmt.Errorf("bench taskbench: %d workers, width %d, %d steps, radix %d, %d iterations, %d bytes: at least 1 of each, and a multiple of 16 bytes",
 			c.Cluster.Workers, c.Width, c.Steps, c.Radix, c.Iterations, c.OutputBytes)
@@ -116,6 +137,14 @@ func TaskBench(ctx context.Context, c TaskBenchConfig) (out TaskBenchResult, err
 	c.Repetitions = max(c.Repetitions, 1)
 	if c.Cluster.Slots == 0 {
 		c.Cluster.Slots = 1
+		if c.Device == "cuda" {
+			c.Cluster.Slots = 2 // the next kernel is submitted while one runs
+		}
+	}
+	// Without the flag, a machine with GPUs would use them.
+	c.Cluster.Arguments = append(c.Cluster.Arguments, "--device", c.Device)
+	if c.CUDALibrary != "" {
+		c.Cluster.Arguments = append(c.Cluster.Arguments, "--cuda-library", c.CUDALibrary)
 	}
 	cluster, err := StartCluster(ctx, c.Cluster)
 	if err != nil {
@@ -130,39 +159,59 @@ func TaskBench(ctx context.Context, c TaskBenchConfig) (out TaskBenchResult, err
 	for n := c.Iterations; n > 0; n /= 2 {
 		sweep = append(sweep, n)
 	}
-	if _, err := taskBenchRound(ctx, cluster, c, from, "warm", sweep[len(sweep)-1]); err != nil {
-		return out, err
-	}
 	out = TaskBenchResult{
 		Bench: "taskbench", Pattern: c.Pattern, Kernel: "compute_bound", Workers: c.Cluster.Workers, Width: c.Width, Steps: c.Steps,
 		Tasks: c.Width * c.Steps, OutputBytes: c.OutputBytes, Version: version.String(), Machine: Machine(),
 	}
+	round := func(name string, iterations, steps int) (time.Duration, error) {
+		return taskBenchRound(ctx, cluster, c, from, name, iterations, steps)
+	}
+	// Warm, and how long the longest tasks take beside what all do.
+	few := min(c.Steps, leastSteps)
+	if _, err := round("warm", 1, few); err != nil {
+		return out, err
+	}
+	empty, err := round("empty", 1, few)
+	if err != nil {
+		return out, err
+	}
+	longest, err := round("longest", sweep[0], few)
+	if err != nil {
+		return out, err
+	}
+	work := max(longest-empty, 0) / time.Duration(few)
 	for i, n := range sweep {
+		steps := stepsFor(c.Steps, work>>i)
 		best := time.Duration(0)
 		for r := range c.Repetitions {
-			took, err := taskBenchRound(ctx, cluster, c, from, fmt.Sprintf("n%d-%d", n, r), n)
+			took, err := round(fmt.Sprintf("n%d-%d", n, r), n, steps)
 			if err != nil {
 				return out, err
 			}
 			if best == 0 || took < best {
 				best = took
 			}
+			if c.Progress != nil {
+				c.Progress(i*c.Repetitions+r+1, len(sweep)*c.Repetitions)
+			}
 		}
 		out.Rows = append(out.Rows, TaskBenchRow{
-			Iterations: n, Seconds: best.Seconds(),
-			Granularity: Micros(best.Seconds() * 1e6 * float64(c.Cluster.Workers) / float64(out.Tasks)),
+			Iterations: n, Steps: steps, Seconds: best.Seconds(),
+			Granularity: Micros(best.Seconds() * 1e6 * float64(c.Cluster.Workers) / float64(c.Width*steps)),
 		})
-		if c.Progress != nil {
-			c.Progress(i+1, len(sweep))
-		}
 	}
 	out.METG50 = judge(out.Rows)
 	return out, nil
 }
 
+// stepsFor is how many steps a graph gets whose tasks work for so long.
+func stepsFor(most int, work time.Duration) int {
+	return min(most, max(leastSteps, int(roundTime/max(work, 1))))
+}
+
 // judge fills in the efficiencies and returns METG(50 %), 0 if no row is below it: the true one is smaller than all.
 func judge(rows []TaskBenchRow) Micros {
-	rate := func(r TaskBenchRow) float64 { return float64(r.Iterations) / r.Seconds }
+	rate := func(r TaskBenchRow) float64 { return float64(r.Iterations) / float64(r.Granularity) }
 	peak := 0.0
 	for _, r := range rows {
 		peak = max(peak, rate(r))
@@ -181,7 +230,7 @@ func judge(rows []TaskBenchRow) Micros {
 }
 
 // taskBenchRound builds, submits and awaits one graph, and looks at what its last row says.
-func taskBenchRound(ctx context.Context, cluster *Cluster, c TaskBenchConfig, from func(step, point, width, radix int) []int, name string, iterations int) (time.Duration, error) {
+func taskBenchRound(ctx context.Context, cluster *Cluster, c TaskBenchConfig, from func(step, point, width, radix int) []int, name string, iterations, steps int) (time.Duration, error) {
 	op := millrace.Native("bench.point")
 	if err := cluster.settle(ctx); err != nil {
 		return 0, err
@@ -189,7 +238,7 @@ func taskBenchRound(ctx context.Context, cluster *Cluster, c TaskBenchConfig, fr
 	began := time.Now()
 	g := cluster.Client.NewGraph("taskbench")
 	at := func(step, point int) string { return name + "-" + strconv.Itoa(step) + "-" + strconv.Itoa(point) }
-	for step := range c.Steps {
+	for step := range steps {
 		for p := range c.Width {
 			needs := []int64{}
 			var inputs []any
@@ -200,7 +249,7 @@ func taskBenchRound(ctx context.Context, cluster *Cluster, c TaskBenchConfig, fr
 				}
 			}
 			var options []millrace.TaskOption
-			if step == c.Steps-1 || c.Pattern == "trivial" {
+			if step == steps-1 || c.Pattern == "trivial" {
 				options = append(options, millrace.Hold())
 			}
 			g.Add(at(step, p), op, millrace.Args(append([]any{step, p, needs, iterations, c.OutputBytes}, inputs...)...), options...)
@@ -216,17 +265,24 @@ func taskBenchRound(ctx context.Context, cluster *Cluster, c TaskBenchConfig, fr
 	}
 	took := time.Since(began)
 	for p := range c.Width {
-		future := run.Future(millrace.Key(at(c.Steps-1, p)))
-		data, err := millrace.Get[[]byte](ctx, future)
-		if err != nil {
+		if err := checkPoint(ctx, run.Future(millrace.Key(at(steps-1, p))), steps-1, p, c.OutputBytes); err != nil {
 			return 0, err
-		}
-		var pair [16]byte
-		binary.LittleEndian.PutUint64(pair[:], uint64(c.Steps-1))
-		binary.LittleEndian.PutUint64(pair[8:], uint64(p))
-		if !bytes.Equal(data, bytes.Repeat(pair[:], len(data)/len(pair))) || len(data) != c.OutputBytes {
-			return 0, fmt.Errorf("bench taskbench: point %d of the last step has wrong bytes", p)
 		}
 	}
 	return took, nil
+}
+
+// checkPoint looks at the result of a bench.point. On a GPU it also tells of a wrong input of any point before it.
+func checkPoint(ctx context.Context, f *millrace.Future, step, point, size int) error {
+	data, err := millrace.Get[[]byte](ctx, f)
+	if err != nil {
+		return err
+	}
+	var pair [16]byte
+	binary.LittleEndian.PutUint64(pair[:], uint64(step))
+	binary.LittleEndian.PutUint64(pair[8:], uint64(point))
+	if len(data) != size || !bytes.Equal(data, bytes.Repeat(pair[:], size/len(pair))) {
+		return fmt.Errorf("bench: point %d of step %d has wrong bytes", point, step)
+	}
+	return nil
 }

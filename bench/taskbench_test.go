@@ -4,6 +4,7 @@ import (
 	"math"
 	"slices"
 	"testing"
+	"time"
 )
 
 func TestPatternsNeedPointsOfTheStepBefore(t *testing.T) {
@@ -43,6 +44,11 @@ func TestMETGIsInterpolated(t *testing.T) {
 	}
 	if got := judge(rows); math.Abs(float64(got)-8.75) > 1e-9 {
 		t.Errorf("METG(50%%) = %v, rows %+v", got, rows)
+	}
+	for n, want := range map[time.Duration]int{10 * time.Millisecond: 40, time.Millisecond: 250, time.Microsecond: 1000, 0: 1000} {
+		if got := stepsFor(1000, n); got != want {
+			t.Errorf("steps of %v: %d, want %d", n, got, want)
+		}
 	}
 	if got := judge(rows[:2]); got != 0 {
 		t.Errorf("never below half, and METG(50%%) = %v", got)

@@ -26,6 +26,7 @@ import (
 	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
+	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer"
@@ -143,6 +144,11 @@ type Config struct {
 // NoSpill is the SpillLimitBytes of a worker that uses no disk, and the
 // PinnedLimitBytes of one that keeps nothing in pinned memory.
 const NoSpill = ^uint64(0)
+
+// lookFor is how long lanes and those who hear of results look for what comes next before
+// they sleep, on machines with processors enough. The next task of a stencil is there
+// long before that; to be woken for it takes as long as a small task.
+const lookFor = 200 * time.Microsecond
 
 // The values of Device.
 const (
@@ -304,8 +310,12 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 		return errors.Join(err, listener.Close(), path.Close())
 	}
 	data := &grpcpath.Server{Source: objects.Source(), Incarnation: registration.GetIncarnation(), Logs: logs.Read, Lane: lanes.accept}
+	looks := time.Duration(0)
+	if slabshare.Spins() {
+		looks = lookFor
+	}
 	tells := herald.New(herald.Config{
-		Dial:  streams.DialWords,
+		Dial: streams.DialWords, Spin: looks,
 		Heard: func(words []herald.Word) { w.Heard(words) },
 		Asked: func(r *herald.Reader, asks []herald.Ask) { w.Asked(r, asks) },
 		Left:  func(r *herald.Reader) { w.Left(r) },
@@ -325,7 +335,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 			out += lanes.served()
 			return in + received.Load(), out
 		},
-		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Log: c.Log, Lifecycle: lifecycle.Config{},
+		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Linger: looks, Log: c.Log, Lifecycle: lifecycle.Config{},
 		Ready: func(id ids.WorkerID) { c.ready(id, registration.GetDataAddress()) },
 	})
 	data.Receiver, data.Memory = w.Receiver(), w.DescribeMemory

@@ -31,6 +31,7 @@ func (a *app) bench() *cobra.Command {
 		a.benchGraph(),
 		a.benchTaskBench(),
 		a.benchLatency(),
+		a.benchHop(),
 		a.benchMemory(),
 		a.benchTasks("python", "Python functions, really called", 20_000, bench.Python),
 		a.benchData(),
@@ -131,12 +132,10 @@ func (a *app) benchTaskBench() *cobra.Command {
 			Pattern: s.String("pattern"), Width: s.Int("width"), Steps: s.Int("steps"), Radix: s.Int("radix"), OutputBytes: int(n),
 			Iterations: s.Int("iterations"), Repetitions: s.Int("repetitions"), Progress: progress,
 		}
-		// Without the flag, a machine with GPUs would use them.
-		device := s.String("device")
-		c.Cluster.Arguments = []string{"--device", device}
-		if device != "host" {
-			c.Cluster.Slots = 2 // the next kernel is submitted while one runs
+		if device := s.String("device"); device != "host" && device != "cuda" {
+			return nil, usageError{fmt.Errorf("--device %s: host or cuda", device)}
 		}
+		c.Device, c.CUDALibrary = s.String("device"), s.String("cuda-library")
 		result, err := bench.TaskBench(ctx, c)
 		if s.Bool("metg") && err == nil {
 			result.Rows = nil
@@ -148,10 +147,11 @@ func (a *app) benchTaskBench() *cobra.Command {
 	f.String("device", "host", "host or cuda")
 	f.String("pattern", "stencil_1d", strings.Join(bench.Patterns(), ", "))
 	f.Int("width", 0, "points of a step; 0: one for each worker")
-	f.Int("steps", 100, "steps")
+	f.Int("steps", 1000, "steps; graphs of long tasks have fewer, down to 40")
 	f.Int("radix", 5, "inputs of each point, for nearest")
 	f.String("kernel", "compute_bound", "what a point computes: 64 multiplications and additions an iteration (on a GPU, each of its threads)")
-	f.Int("iterations", 1<<17, "iterations of the longest tasks; they are halved down to 1")
+	f.Int("iterations", 0, "iterations of the longest tasks; they are halved down to 1. 0: some milliseconds of the device")
+	f.String("cuda-library", "", "CUDA driver to use; default: the system's libcuda.so.1")
 	f.String("output-bytes", "16", "size of each result")
 	f.Int("repetitions", 3, "how often each length is repeated; the shortest time counts")
 	f.Bool("metg", false, "print the smallest granularity only")
@@ -164,6 +164,28 @@ func (a *app) benchLatency() *cobra.Command {
 		return bench.Latency(ctx, "", a.settings.Int("samples"), progress)
 	})
 	cmd.Flags().Int("samples", 1000, "tasks that are timed")
+	return cmd
+}
+
+func (a *app) benchHop() *cobra.Command {
+	cmd := a.benchmark("hop", "A chain of tasks between two workers, beside the same on one", func(ctx context.Context, progress func(done, of int)) (any, error) {
+		c := bench.HopConfig{Samples: a.settings.Int("samples"), CUDALibrary: a.settings.String("cuda-library"), Progress: progress}
+		var err error
+		if c.GPUs, err = a.onGPUs(); err != nil {
+			return nil, err
+		}
+		if c.Sizes, err = a.sizesFrom(16); err != nil {
+			return nil, err
+		}
+		if c.Samples < 1 {
+			return nil, usageError{fmt.Errorf("--samples %d: at least 1", c.Samples)}
+		}
+		return bench.Hop(ctx, c)
+	})
+	memoryFlag(cmd)
+	cmd.Flags().StringSlice("sizes", []string{"16B", "64KiB", "1MiB"}, "sizes of what one task hands to the next, multiples of 16")
+	cmd.Flags().Int("samples", 100, "samples of each size; each is the mean of 20 hops")
+	cmd.Flags().String("cuda-library", "", "CUDA driver to use; default: the system's libcuda.so.1")
 	return cmd
 }
 
@@ -259,11 +281,13 @@ func (a *app) onGPUs() (bool, error) {
 }
 
 // sizes reads --sizes.
-func (a *app) sizes() (sizes []int, err error) {
+func (a *app) sizes() (sizes []int, err error) { return a.sizesFrom(2 << 10) }
+
+func (a *app) sizesFrom(least uint64) (sizes []int, err error) {
 	for _, text := range a.settings.Strings("sizes") {
 		n, err := humanize.ParseBytes(text)
-		if err != nil || n < 2<<10 || n > 1<<40 {
-			return nil, usageError{fmt.Errorf("--sizes %s: bytes such as 64KiB, at least 2KiB", text)}
+		if err != nil || n < least || n > 1<<40 {
+			return nil, usageError{fmt.Errorf("--sizes %s: bytes such as 64KiB, at least %s", text, humanize.IBytes(least))}
 		}
 		sizes = append(sizes, int(n))
 	}
@@ -356,10 +380,19 @@ func (a *app) benchIdle() *cobra.Command {
 	return cmd
 }
 
-// progress returns a bar on a terminal, and nothing elsewhere.
+// progressEvery is how often a benchmark says how far it has come where nobody watches.
+const progressEvery = 5 * time.Second
+
+// progress returns a bar on a terminal, and lines now and then elsewhere.
 func (a *app) progress(name string) (tell func(done, of int), stop func()) {
 	if !term.IsTerminal(int(os.Stderr.Fd())) {
-		return func(int, int) {}, func() {}
+		began, told := time.Now(), time.Now()
+		return func(done, of int) {
+			if time.Since(told) > progressEvery {
+				told = time.Now()
+				fmt.Fprintf(a.err, "bench %s: %d of %d after %.0f s\n", name, done, of, time.Since(began).Seconds())
+			}
+		}, func() {}
 	}
 	bars := mpb.New(mpb.WithOutput(a.err), mpb.WithWidth(48))
 	bar := bars.AddBar(1, mpb.BarRemoveOnComplete(), mpb.PrependDecorators(decor.Name("bench "+name+" ")), mpb.AppendDecorators(decor.CountersNoUnit("%d/%d"), decor.Elapsed(decor.ET_STYLE_GO, decor.WCSyncSpace)))

@@ -37,7 +37,7 @@ func NewInbox(c *net.UnixConn) (*Inbox, error) {
 
 // Spins says whether there are processors enough to look for answers, in place of
 // being woken for them.
-func Spins() bool { return runtime.GOMAXPROCS(0) >= 8 }
+func Spins() bool { return min(runtime.GOMAXPROCS(0), runtime.NumCPU()) >= 8 }
 
 // Poll hands out the messages that are there, without waiting.
 func (i *Inbox) Poll(take func(message []byte) error) error {

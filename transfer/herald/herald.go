@@ -21,6 +21,7 @@ import (
 	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -77,6 +78,9 @@ type Config struct {
 	// Heard takes what peers say of awaited objects, in batches: each that was awaited once,
 	// unless it was unawaited before.
 	Heard func([]Word)
+	// Spin is how long after a peer's last word its next one is looked for before the
+	// goroutine sleeps, while any is awaited. 0: it sleeps at once.
+	Spin time.Duration
 	// Asked takes what a reader asks for, and Left says that it is gone.
 	Asked func(*Reader, []Ask)
 	Left  func(*Reader)
@@ -122,7 +126,12 @@ type maker struct {
 	// awaited is guarded by mu. ended: nothing is awaited here any more.
 	awaited map[transfer.Ref]struct{}
 	ended   bool
+	// count is the length of awaited.
+	count atomic.Int64
 }
+
+// note enters what changed of awaited. REQUIRES: mu is held.
+func (m *maker) note() { m.count.Store(int64(len(m.awaited))) }
 
 // Await asks a peer to tell of an object.
 func (h *Herald) Await(peer transfer.Peer, ref transfer.Ref) {
@@ -131,6 +140,7 @@ func (h *Herald) Await(peer transfer.Peer, ref transfer.Ref) {
 		m.mu.Lock()
 		if !m.ended {
 			m.awaited[ref] = struct{}{}
+			m.note()
 			m.mu.Unlock()
 			h.append(&m.writer, appendAsk(nil, askAwait, ref))
 			return
@@ -149,6 +159,7 @@ func (h *Herald) Unawait(peer transfer.Peer, ref transfer.Ref) {
 	}
 	m.mu.Lock()
 	delete(m.awaited, ref)
+	m.note()
 	m.mu.Unlock()
 	h.append(&m.writer, appendAsk(nil, askUnawait, ref))
 }
@@ -195,7 +206,7 @@ func (h *Herald) listen(address string, m *maker) {
 
 // hear reads words until the connection ends or makes no sense.
 func (h *Herald) hear(m *maker, conn net.Conn) {
-	in := bufio.NewReaderSize(conn, 32<<10)
+	in := bufio.NewReaderSize(newLooking(conn, h.config.Spin, &m.count), 32<<10)
 	for {
 		var words []Word
 		for first := true; first || in.Buffered() >= wordBytes; first = false {
@@ -206,6 +217,7 @@ func (h *Herald) hear(m *maker, conn net.Conn) {
 			m.mu.Lock()
 			_, awaited := m.awaited[word.Ref]
 			delete(m.awaited, word.Ref)
+			m.note()
 			m.mu.Unlock()
 			if awaited {
 				words = append(words, word)

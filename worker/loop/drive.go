@@ -61,6 +61,7 @@ func (w *Worker) settle() {
 	if w.draining && w.machine.Len() == 0 && len(w.parked) == 0 && len(w.borrowing) == 0 && w.stopped == nil {
 		w.leave("drained")
 	}
+	w.busy.Store(w.machine.Len() > 0)
 	if w.config.Herald != nil {
 		w.config.Herald.Flush()
 	}

@@ -86,7 +86,11 @@ type Config struct {
 	MemoryWait time.Duration
 	// BorrowWait bounds the asking for loans; then the object is fetched. Default 2 s.
 	BorrowWait time.Duration
-	Log        *slog.Logger
+	// Linger is how long a lane of native operations that has run out of work looks for
+	// more before it sleeps, while the worker has attempts. It takes a processor for so
+	// long, and spares the next of a chain the waking of a thread. Default: none.
+	Linger time.Duration
+	Log    *slog.Logger
 	// Ready, if set, is called by the owner when it is first registered.
 	Ready func(ids.WorkerID)
 	// Lifecycle are the machine's limits; slots and resources come from the
@@ -120,6 +124,8 @@ type Worker struct {
 	borrowedBytes atomic.Uint64
 	// self is the worker's number, 0 before it is registered.
 	self atomic.Uint32
+	// busy: the machine has attempts.
+	busy atomic.Bool
 
 	mu sync.Mutex
 	// inbox is guarded by mu. wake has room for one.
@@ -243,7 +249,7 @@ const (
 func (w *Worker) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w.fetchCtx = work
-	w.native = newNative(w.config.Device, w.config.Store, w.config.MemoryWait, w.config.Lifecycle.Slots, &w.inlineBytes,
+	w.native = newNative(w.config.Device, w.config.Store, w.config.MemoryWait, w.config.Lifecycle.Slots, &w.inlineBytes, w.config.Linger, &w.busy,
 		w.deviceLost, func(runs []*nativeRun) { w.post(runs) }, func(runs []*nativeRun) { w.drive(runs) })
 	sessionDone := make(chan struct{})
 	go func() {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -70,8 +71,12 @@ type native struct {
 	// post takes runs that ended or are returned. hand is for a lane that has nothing
 	// to do until they are taken.
 	post, hand func([]*nativeRun)
-	lanes      []*nativeLane
-	wait       sync.WaitGroup
+	// linger is how long a lane without work looks for more before it sleeps, while
+	// busy says that the worker has attempts: see Config.Linger.
+	linger time.Duration
+	busy   *atomic.Bool
+	lanes  []*nativeLane
+	wait   sync.WaitGroup
 }
 
 type nativeLane struct {
@@ -92,8 +97,10 @@ type nativeLane struct {
 	flushed time.Time
 }
 
-func newNative(d device.Device, s *store.Store, memoryWait time.Duration, slots int, inlineBytes *atomic.Uint32, lost func() bool, post, hand func([]*nativeRun)) *native {
-	n := &native{device: d, store: s, memoryWait: memoryWait, inlineBytes: inlineBytes, lost: lost, post: post, hand: hand}
+func newNative(d device.Device, s *store.Store, memoryWait time.Duration, slots int, inlineBytes *atomic.Uint32, linger time.Duration, busy *atomic.Bool, lost func() bool, post, hand func([]*nativeRun)) *native {
+	n := &native{
+		device: d, store: s, memoryWait: memoryWait, inlineBytes: inlineBytes, linger: linger, busy: busy, lost: lost, post: post, hand: hand,
+	}
 	for range slots {
 		l := &nativeLane{n: n, wake: make(chan struct{}, 1)}
 		n.lanes = append(n.lanes, l)
@@ -171,7 +178,7 @@ func (l *nativeLane) run() {
 	for {
 		if r = l.next(); r == nil {
 			l.flush(l.n.hand)
-			if _, open := <-l.wake; !open {
+			if !l.sleep() {
 				return
 			}
 			continue
@@ -190,6 +197,20 @@ func (l *nativeLane) run() {
 		}
 		l.done = append(l.done, r)
 	}
+}
+
+// sleep waits for work, at first by looking for it; false when the lane is closed.
+func (l *nativeLane) sleep() (open bool) {
+	for l.n.busy.Load() && time.Since(l.flushed) < l.n.linger {
+		select {
+		case _, open = <-l.wake:
+			return open
+		default:
+			runtime.Gosched()
+		}
+	}
+	_, open = <-l.wake
+	return open
 }
 
 func (l *nativeLane) next() *nativeRun {

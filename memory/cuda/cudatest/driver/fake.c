@@ -519,6 +519,7 @@ typedef struct work {
   unsigned rows;
   int own_table;
   int illegal;  // it uses an address that it may not
+  struct point *point;  // of a point of Task Bench; ours
 } work;
 
 // As in transfer/ipc/kernel/gather.cu.
@@ -526,6 +527,31 @@ struct row {
   uint64_t to, from, bytes;
 };
 enum { SHORT_ROWS = 160 };
+
+// As in worker/device/cuda/kernels/builtin.cu, bench_point.
+struct pair {
+  int64_t step, point;
+};
+struct point {
+  struct pair *out;
+  uint64_t pairs;
+  int64_t step, point;
+  uint64_t iterations, inputs;
+  struct {
+    const struct pair *data;
+    uint64_t pairs;
+    int64_t point;
+  } input[64];
+};
+
+static void make_point(const struct point *a) {
+  for (uint64_t i = 0; i < a->pairs; i++) {
+    int right = 1;
+    for (uint64_t n = 0; n < a->inputs; n++)
+      right = right && i < a->input[n].pairs && a->input[n].data[i].step == a->step - 1 && a->input[n].data[i].point == a->input[n].point;
+    a->out[i] = right ? (struct pair){a->step, a->point} : (struct pair){-1, -1};
+  }
+}
 
 typedef struct {
   pthread_mutex_t lock;
@@ -563,6 +589,10 @@ static void *run(void *arg) {
     for (unsigned i = 0; i < w->rows; i++) memmove((void *)w->table[i].to, (void *)w->table[i].from, w->table[i].bytes);
     if (w->own_table) free(w->table);
     if (w->illegal) st->sticky_pid = getpid(), st->sticky_code = ILLEGAL_ADDRESS;
+    if (w->point) {
+      make_point(w->point);
+      free(w->point);
+    }
     if (w->wait) {
       while (w->wait->at->reached < w->sequence) usleep(20);
       unref(w->wait);
@@ -893,6 +923,10 @@ int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
       w.table = *(struct row **)at;
       w.rows = *(unsigned *)(at + 8);
     }
+  }
+  if (!strcmp(f->name, "bench_point") && extra && *(size_t *)extra[3] == sizeof *w.point) {
+    w.point = malloc(sizeof *w.point);
+    memcpy(w.point, extra[1], sizeof *w.point);
   }
   return submit(s, w);
 }
