@@ -128,7 +128,7 @@ func (a *app) benchTaskBench() *cobra.Command {
 			return nil, usageError{fmt.Errorf("--kernel %s: compute_bound is the one that there is", kernel)}
 		}
 		c := bench.TaskBenchConfig{
-			Cluster: bench.ClusterConfig{Workers: s.Int("workers")},
+			Cluster: bench.ClusterConfig{Workers: s.Int("workers"), Slots: s.Int("slots")},
 			Pattern: s.String("pattern"), Width: s.Int("width"), Steps: s.Int("steps"), Radix: s.Int("radix"), OutputBytes: int(n),
 			Iterations: s.Int("iterations"), Repetitions: s.Int("repetitions"), Progress: progress,
 		}
@@ -143,8 +143,9 @@ func (a *app) benchTaskBench() *cobra.Command {
 		return result, err
 	})
 	f := cmd.Flags()
-	f.Int("workers", 2, "worker processes, of one slot each; GPUs with --device cuda")
+	f.Int("workers", 2, "worker processes; GPUs with --device cuda")
 	f.String("device", "host", "host or cuda")
+	f.Int("slots", 0, "slots of a worker; 0: one on the host, two on a GPU")
 	f.String("pattern", "stencil_1d", strings.Join(bench.Patterns(), ", "))
 	f.Int("width", 0, "points of a step; 0: one for each worker")
 	f.Int("steps", 1000, "steps; graphs of long tasks have fewer, down to 40")

@@ -72,6 +72,23 @@ type Prepared interface {
 	Run(ctx context.Context, alloc Allocator) (Result, error)
 }
 
+// Starter is a Prepared whose calls can follow each other on the device without
+// anybody waiting in between.
+type Starter interface {
+	Prepared
+	// Start submits the call, behind those that were started before. It returns nil if
+	// that is not possible now: then the call is to be Run.
+	Start(ctx context.Context, alloc Allocator) (Started, error)
+}
+
+// Started is a call that was submitted.
+type Started interface {
+	// Done says whether Finish would not have to wait.
+	Done() bool
+	// Finish waits for the end. REQUIRES: once, also for results that nobody wants any more.
+	Finish() (Result, error)
+}
+
 // Device is safe for concurrent use.
 type Device interface {
 	Kind() Kind

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -95,7 +94,13 @@ type nativeLane struct {
 	ctx     context.Context //nolint:containedctx // a new one per run would cost as much as a tiny op
 	done    []*nativeRun
 	flushed time.Time
+	// open are the calls that were started and not finished, in order.
+	open []*calling
 }
+
+// maxOpen bounds them: enough for the device never to wait for the next of many small
+// calls.
+const maxOpen = 8
 
 func newNative(d device.Device, s *store.Store, memoryWait time.Duration, slots int, inlineBytes *atomic.Uint32, linger time.Duration, busy *atomic.Bool, lost func() bool, post, hand func([]*nativeRun)) *native {
 	n := &native{
@@ -174,39 +179,93 @@ func (n *native) takeBack(lane int, r *nativeRun) {
 
 func (l *nativeLane) run() {
 	defer l.n.wait.Done()
-	var r *nativeRun
 	for {
-		if r = l.next(); r == nil {
+		r := l.next()
+		switch {
+		case r == nil && len(l.open) > 0:
+			l.finishOne()
+		case r == nil:
 			l.flush(l.n.hand)
 			if !l.sleep() {
 				return
 			}
-			continue
-		}
-		if !r.state.CompareAndSwap(runQueued, runBegun) {
+		case !r.state.CompareAndSwap(runQueued, runBegun):
 			r.returned = true
-		} else {
+			l.done = append(l.done, r)
+		default:
 			// What is done must not wait for what is long.
 			if !r.short || time.Since(l.flushed) > 200*time.Microsecond {
 				l.flush(l.n.post)
 			}
 			l.execute(r)
 		}
-		if r.orphaned {
+	}
+}
+
+// finishOne waits for the first of the open calls, or until there is another one to
+// start behind them.
+func (l *nativeLane) finishOne() {
+	l.flush(l.n.hand) // nothing else is to be done now
+	c := l.open[0]
+	for !c.started.Done() && time.Since(c.begin) < l.n.linger {
+		if len(l.open) == maxOpen {
 			continue
 		}
-		l.done = append(l.done, r)
+		select {
+		case _, open := <-l.wake:
+			if open {
+				return
+			}
+		default:
+		}
 	}
+	l.finish(c)
+	l.open = append(l.open[:0], l.open[1:]...)
+}
+
+// finishAll waits for all of them.
+func (l *nativeLane) finishAll() {
+	for _, c := range l.open {
+		l.finish(c)
+	}
+	clear(l.open)
+	l.open = l.open[:0]
+}
+
+func (l *nativeLane) finish(c *calling) {
+	l.ended(c, c.finish())
+}
+
+// ended notes what became of a call.
+func (l *nativeLane) ended(c *calling, err error) {
+	r := c.run
+	now := time.Now()
+	r.runTime = now.Sub(c.begin)
+	if len(l.open) > 1 && l.open[0] == c {
+		// The next one runs since now.
+		l.open[1].begin = now
+	}
+	if err != nil {
+		ctx := c.ctx
+		if c.started != nil {
+			ctx = context.Background() // that another one was cancelled is not its business
+		}
+		r.failure = taskError(ctx, r, err)
+		if r.orphaned = l.n.lost(); r.orphaned {
+			return
+		}
+	}
+	l.done = append(l.done, r)
 }
 
 // sleep waits for work, at first by looking for it; false when the lane is closed.
 func (l *nativeLane) sleep() (open bool) {
+	// Without yielding, which would wake other threads to look for work.
 	for l.n.busy.Load() && time.Since(l.flushed) < l.n.linger {
 		select {
 		case _, open = <-l.wake:
 			return open
 		default:
-			runtime.Gosched()
 		}
 	}
 	_, open = <-l.wake
@@ -241,74 +300,144 @@ func (l *nativeLane) flush(to func([]*nativeRun)) {
 	l.flushed = time.Now()
 }
 
+// execute runs what was begun, or starts it behind the calls that are open.
 func (l *nativeLane) execute(r *nativeRun) {
-	begin := time.Now()
-	ctx := l.ctx
+	c := &calling{n: l.n, run: r, ctx: l.ctx, begin: time.Now()}
 	if r.timeout > 0 {
-		limited, cancel := context.WithTimeoutCause(ctx, r.timeout, errTimeout)
+		limited, cancel := context.WithTimeoutCause(c.ctx, r.timeout, errTimeout)
 		defer cancel()
-		ctx = limited
+		c.ctx = limited
 	}
-	err := l.n.attempt(ctx, r, begin)
-	r.runTime = time.Since(begin)
-	if err != nil {
-		r.failure = taskError(ctx, r, err)
-		r.orphaned = l.n.lost()
+	p, err := c.prepare()
+	if err == nil && r.noRoom == nil {
+		// Nobody waits for calls that are long, or that may be interrupted.
+		if s, able := p.(device.Starter); able && r.short && r.timeout == 0 && len(l.open) < maxOpen {
+			if c.started, err = s.Start(c.ctx, c.allocNow); c.started != nil {
+				l.open = append(l.open, c)
+				return
+			}
+			if errors.Is(err, errLater) {
+				err = nil
+			}
+		}
+		if err == nil {
+			l.finishAll()
+			c.begin = time.Now()
+			err = c.call(p)
+		}
 	}
+	c.release()
+	l.ended(c, err)
 }
 
-// attempt runs a call that was begun and stores its result, or sets noRoom.
-func (n *native) attempt(ctx context.Context, r *nativeRun, begin time.Time) error {
+// calling is a call of the device for a run.
+type calling struct {
+	n   *native
+	run *nativeRun
+	ctx context.Context //nolint:containedctx // its lane's, or one that ends with its timeout
+	// begin is when it began, or when the one before it ended if it was started earlier.
+	begin time.Time
+	// reservation has its memory, 0: none yet. own: it is not the loop's to give back.
+	reservation ledger.ReservationID
+	own         bool
+	started     device.Started
+}
+
+func (c *calling) object() ledger.ObjectID {
+	return ledger.ObjectID{Task: c.run.ref.Task, Generation: c.run.ref.Attempt}
+}
+
+// prepare understands the call and has memory for what it is known to return, or sets
+// noRoom.
+func (c *calling) prepare() (device.Prepared, error) {
+	n, r := c.n, c.run
 	p, err := n.device.Prepare(r.call)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	id := ledger.ObjectID{Task: r.ref.Task, Generation: r.ref.Attempt}
-	var reservation ledger.ReservationID
 	if r.roomy {
-		reservation = r.reservation
+		c.reservation = r.reservation
 	}
-	if sizes := p.OutputBytes(); len(sizes) > 0 && reservation == 0 {
-		var granted bool
+	if sizes := p.OutputBytes(); len(sizes) > 0 && c.reservation == 0 {
 		// No waiting here: whoever waits for memory must not occupy a lane.
-		if reservation, granted, err = n.store.Reserve(holder(r.ref.Task), sizes, time.Time{}, nil); err != nil {
+		reservation, granted, err := n.store.Reserve(holder(r.ref.Task), sizes, time.Time{}, nil)
+		if err != nil {
 			if errors.Is(err, ledger.ErrNoRoom) {
 				r.noRoom = sizes
-				return nil
+				return nil, nil
 			}
-			return fmt.Errorf("%w: %w", device.ErrNoRoom, err)
+			return nil, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
 		}
 		if !granted {
 			panic("loop: a reservation that may not wait was neither granted nor refused")
 		}
-		defer n.store.Release(reservation)
+		c.reservation, c.own = reservation, true
 	}
-	alloc := func(bytes uint64) (memory.Frame, error) {
-		if reservation == 0 {
-			if reservation, err = n.store.ReserveMore(ctx, holder(r.ref.Task), []uint64{bytes}, n.memoryWait); err != nil {
-				reservation = 0
-				return memory.Frame{}, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
-			}
-		}
-		frames, err := n.store.Allocate(reservation, id, bytes)
-		if errors.Is(err, ledger.ErrOutgrown) {
-			if err = n.store.Grow(ctx, reservation, holder(r.ref.Task), []uint64{bytes}, n.memoryWait); err == nil {
-				frames, err = n.store.Allocate(reservation, id, bytes)
-			}
-		}
+	return p, nil
+}
+
+// errLater: memory is not there at once, and who starts calls does not wait for it.
+var errLater = fmt.Errorf("%w at once", device.ErrNoRoom)
+
+// allocNow is alloc that does not wait: of what is open, results may have the memory.
+func (c *calling) allocNow(bytes uint64) (memory.Frame, error) {
+	if c.reservation == 0 {
+		return memory.Frame{}, errLater
+	}
+	return c.alloc(bytes)
+}
+
+// alloc is a device.Allocator.
+func (c *calling) alloc(bytes uint64) (memory.Frame, error) {
+	n, task := c.n, holder(c.run.ref.Task)
+	if c.reservation == 0 {
+		reservation, err := n.store.ReserveMore(c.ctx, task, []uint64{bytes}, n.memoryWait)
 		if err != nil {
 			return memory.Frame{}, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
 		}
-		return frames[0], nil
+		c.reservation, c.own = reservation, true
 	}
-	own := reservation
-	result, err := p.Run(ctx, alloc)
-	if own == 0 && reservation != 0 {
-		defer n.store.Release(reservation)
+	frames, err := n.store.Allocate(c.reservation, c.object(), bytes)
+	if errors.Is(err, ledger.ErrOutgrown) {
+		if err = n.store.Grow(c.ctx, c.reservation, task, []uint64{bytes}, n.memoryWait); err == nil {
+			frames, err = n.store.Allocate(c.reservation, c.object(), bytes)
+		}
 	}
+	if err != nil {
+		return memory.Frame{}, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
+	}
+	return frames[0], nil
+}
+
+// call runs it.
+func (c *calling) call(p device.Prepared) error {
+	result, err := p.Run(c.ctx, c.alloc)
 	if err != nil {
 		return err
 	}
+	return c.keep(result)
+}
+
+// finish ends a call that was started.
+func (c *calling) finish() error {
+	defer c.release()
+	result, err := c.started.Finish()
+	if err != nil {
+		return err
+	}
+	return c.keep(result)
+}
+
+// release gives back what is left of its memory.
+func (c *calling) release() {
+	if c.own {
+		c.n.store.Release(c.reservation)
+	}
+}
+
+// keep stores a result.
+func (c *calling) keep(result device.Result) error {
+	n, r, id := c.n, c.run, c.object()
 	r.bytes = uint64(len(result.Header))
 	if len(result.Frames) == 0 {
 		n.store.PutSmall(id, result.Header)
@@ -329,7 +458,7 @@ func (n *native) attempt(ctx context.Context, r *nativeRun, begin time.Time) err
 			r.inline = inline
 		}
 	}
-	n.store.Cost(id, time.Since(begin))
+	n.store.Cost(id, time.Since(c.begin))
 	return n.store.Seal(id, result.Header)
 }
 

@@ -349,13 +349,13 @@ func (r *run) point(ctx context.Context, w *ops.Pointing, out *ops.Tensor) error
 	}
 	blocks := uint64(max(r.device.gpu.Info().Attributes.Multiprocessors, 1))
 	return r.submit(ctx, uploadBytes(w.Inputs...), func(s *submission) {
-		p := new(parameters).u64(out.Far.Address(), uint64(out.Bytes())/16).i64(w.Step, w.Point, w.Iterations).u64(uint64(len(w.Inputs)))
+		const headBytes, inputBytes = 48, 24
+		p := &parameters{bytes: make([]byte, 0, headBytes+maxPointInputs*inputBytes)}
+		p.u64(out.Far.Address(), uint64(out.Bytes())/16).i64(w.Step, w.Point, w.Iterations).u64(uint64(len(w.Inputs)))
 		for i, x := range w.Inputs {
-			p.u64(s.at(x), uint64(x.Bytes())/16).i64(w.From[i])
+			p.u64(s.near(x), uint64(x.Bytes())/16).i64(w.From[i])
 		}
-		for range maxPointInputs - len(w.Inputs) {
-			p.u64(0, 0, 0)
-		}
+		p.bytes = p.bytes[:cap(p.bytes)] // of further inputs there are none
 		s.launch(f, blocks, p)
 	})
 }

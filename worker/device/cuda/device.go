@@ -22,6 +22,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 
 	gpu "github.com/millrace/millrace/memory/cuda"
@@ -64,6 +65,9 @@ type Device struct {
 	code   code
 	slots  *slots
 	stream *gpu.Stream
+	// spins: there are processors enough to look for the end of a kernel without
+	// leaving room for others.
+	spins bool
 
 	blas   once[*blas]
 	solver once[*solver]
@@ -103,8 +107,8 @@ func New(dev *gpu.Device, slab *gpu.Slab, o Options) (*Device, error) {
 	a := dev.Info().Attributes
 	d := &Device{
 		gpu: dev, slab: slab, ops: ops.NewRegistry(ops.CUDAKernel()), logf: o.Logf, stream: dev.Stream(gpu.Compute),
-		finder: finder{given: o.Libraries, python: o.Python},
-		arch:   fmt.Sprintf("sm_%d%d", a.ComputeMajor, a.ComputeMinor),
+		finder: finder{given: o.Libraries, python: o.Python}, spins: min(runtime.GOMAXPROCS(0), runtime.NumCPU()) >= 8,
+		arch: fmt.Sprintf("sm_%d%d", a.ComputeMajor, a.ComputeMinor),
 	}
 	d.code = code{device: d, functions: map[string]*entry{}, disk: diskCache{dir: cacheDir(o.CacheDir), maxBytes: defaultCacheBytes}}
 	if o.ScratchBytes == 0 {

@@ -443,8 +443,10 @@ func (r *run) evaluate(ctx context.Context, w *ops.Mapping, out *ops.Tensor) err
 	if err := r.submit(ctx, uploadBytes(w.Inputs...), func(s *submission) { s.evaluate(m, at) }); err != nil {
 		return err
 	}
-	if le.Uint32(flag) != 0 && m.negative != nil {
-		return m.negative()
-	}
-	return nil
+	return r.then(func() error {
+		if le.Uint32(flag) != 0 && m.negative != nil {
+			return m.negative()
+		}
+		return nil
+	})
 }

@@ -67,50 +67,126 @@ func (p *prepared) OutputBytes() []uint64 {
 // Run is part of device.Prepared. Kernels cannot be interrupted: once they were
 // submitted, it waits for them and then says that the context ended.
 func (p *prepared) Run(ctx context.Context, alloc device.Allocator) (device.Result, error) {
-	result, err := p.run(ctx, alloc)
-	if err != nil {
-		return device.Result{}, wire.Failure(err)
-	}
-	return result, nil
-}
-
-func (p *prepared) run(ctx context.Context, alloc device.Allocator) (device.Result, error) {
-	d := p.device
-	out := wire.NewEncoder(d.slab, alloc, view, func(f memory.Frame, b []byte) error { return d.slab.WriteFrom(f.Offset, b) })
 	planned, err := p.plan()
 	if err != nil {
-		return device.Result{}, err
+		return device.Result{}, wire.Failure(err)
 	}
 	if err := ctx.Err(); err != nil {
 		return device.Result{}, fmt.Errorf("%s: %w", p.op.Name, err)
 	}
 	if planned.Work == nil {
-		result, err := p.byProcessor(ctx, planned)
+		result, err := p.unplanned(ctx, alloc)
 		if err != nil {
-			return device.Result{}, err
+			return device.Result{}, wire.Failure(err)
 		}
-		return out.Result(result)
+		return result, nil
 	}
-	r, err := d.begin(ctx, p.op.Name)
+	r, err := p.device.begin(ctx, p.op.Name)
+	if err != nil {
+		return device.Result{}, wire.Failure(err)
+	}
+	u, err := p.carry(ctx, r, alloc)
+	if err != nil {
+		return device.Result{}, wire.Failure(err)
+	}
+	return u.Finish()
+}
+
+// Start is part of device.Starter.
+func (p *prepared) Start(ctx context.Context, alloc device.Allocator) (device.Started, error) {
+	planned, err := p.plan()
+	if err != nil {
+		return nil, wire.Failure(err)
+	}
+	switch planned.Work.(type) {
+	case nil, *ops.FactoringQR, *ops.FactoringSVD:
+		return nil, nil // the processor looks at what comes out in between
+	}
+	// Whoever starts may be who has to finish before there is a slot again.
+	r, err := p.device.tryBegin(p.op.Name)
+	if r == nil || err != nil {
+		return nil, err
+	}
+	r.ahead = true
+	u, err := p.carry(ctx, r, alloc)
+	if err != nil {
+		return nil, wire.Failure(err)
+	}
+	return u, nil
+}
+
+// unplanned runs what is not for kernels.
+func (p *prepared) unplanned(ctx context.Context, alloc device.Allocator) (device.Result, error) {
+	result, err := p.byProcessor(ctx, p.planned)
 	if err != nil {
 		return device.Result{}, err
 	}
-	defer r.end()
-	outs := make([]*ops.Tensor, len(planned.Outputs))
-	for i, want := range planned.Outputs {
-		if outs[i], err = r.output(out, want); err != nil {
-			return device.Result{}, fmt.Errorf("%s: output of %v, shape %v: %w", p.op.Name, want.DType, want.Shape, err)
+	return p.encoder(alloc).Result(result)
+}
+
+func (p *prepared) encoder(alloc device.Allocator) *wire.Encoder {
+	d := p.device
+	return wire.NewEncoder(d.slab, alloc, view, func(f memory.Frame, b []byte) error { return d.slab.WriteFrom(f.Offset, b) })
+}
+
+// underway is a call whose work was submitted, or done.
+type underway struct {
+	*run
+	planned *ops.Planned
+	outs    []*ops.Tensor
+	out     *wire.Encoder
+}
+
+// carry submits the work of a call, and ends its run if that fails.
+func (p *prepared) carry(ctx context.Context, r *run, alloc device.Allocator) (_ *underway, err error) {
+	defer func() {
+		if err != nil {
+			r.end()
+		}
+	}()
+	u := &underway{run: r, planned: p.planned, outs: make([]*ops.Tensor, len(p.planned.Outputs)), out: p.encoder(alloc)}
+	for i, want := range u.planned.Outputs {
+		if u.outs[i], err = r.output(u.out, want); err != nil {
+			return nil, fmt.Errorf("%s: output of %v, shape %v: %w", p.op.Name, want.DType, want.Shape, err)
 		}
 	}
-	err = r.carryOut(ctx, planned.Work, outs)
+	err = r.carryOut(ctx, u.planned.Work, u.outs)
 	if errors.Is(err, errHost) {
-		err = p.onHost(ctx, planned, outs)
+		err = p.onHost(ctx, u.planned, u.outs)
 	}
 	if err != nil {
-		return device.Result{}, err
+		return nil, err
 	}
-	r.takeSmall(outs)
-	return out.Result(planned.Result(outs))
+	return u, nil
+}
+
+// Done is part of device.Started.
+func (u *underway) Done() bool {
+	if !u.open {
+		return true
+	}
+	done, err := u.event.Query()
+	return done || err != nil // Finish says why
+}
+
+// Finish is part of device.Started.
+func (u *underway) Finish() (device.Result, error) {
+	defer u.end()
+	if u.open {
+		err := u.wait()
+		if err == nil && u.check != nil {
+			err = u.check()
+		}
+		if err != nil {
+			return device.Result{}, wire.Failure(u.explain(err))
+		}
+	}
+	u.takeSmall(u.outs)
+	result, err := u.out.Result(u.planned.Result(u.outs))
+	if err != nil {
+		return device.Result{}, wire.Failure(err)
+	}
+	return result, nil
 }
 
 // byProcessor is the result of an operation without kernels.
@@ -164,6 +240,27 @@ type run struct {
 	sent  uint64
 	kept  uint64 // bytes at its end taken by results
 	event *gpu.Event
+	// ahead: what is submitted is not waited for. open: so it was. Then check is what is to
+	// be looked at afterwards, unless it is nil, and about what errors are said to be of.
+	ahead, open bool
+	check       func() error
+	about       string
+}
+
+// then looks at what a submission has left, when it is over.
+func (r *run) then(check func() error) error {
+	if r.open {
+		r.check = check
+		return nil
+	}
+	return check()
+}
+
+func (r *run) explain(err error) error {
+	if r.about == "" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", r.about, err)
 }
 
 // small is a result in a slot.
@@ -182,12 +279,26 @@ func (s *small) Size() int64 { return int64(len(s.bytes)) }
 func (s *small) Read(offset int64, p []byte) error { copy(p, s.bytes[offset:]); return nil }
 
 func (d *Device) begin(ctx context.Context, op string) (*run, error) {
-	r := &run{device: d, op: op}
 	select {
-	case r.slot = <-d.slots.free:
+	case slot := <-d.slots.free:
+		return d.beginIn(slot, op)
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil, fmt.Errorf("%s: %w", op, ctx.Err())
 	}
+}
+
+// tryBegin is begin that returns nil if it would wait.
+func (d *Device) tryBegin(op string) (*run, error) {
+	select {
+	case slot := <-d.slots.free:
+		return d.beginIn(slot, op)
+	default:
+		return nil, nil
+	}
+}
+
+func (d *Device) beginIn(slot int, op string) (*run, error) {
+	r := &run{device: d, op: op, slot: slot}
 	d.mu.Lock()
 	if n := len(d.idle); n > 0 {
 		r.event, d.idle = d.idle[n-1], d.idle[:n-1]
@@ -254,7 +365,8 @@ type submission struct {
 	scratch  uint64 // bytes taken
 }
 
-// submit runs build under the lock, submits what it left, and waits for all of it.
+// submit runs build under the lock, submits what it left, and waits for all of it, unless
+// that is for Finish to do.
 // need is the scratch memory that build will take.
 func (r *run) submit(ctx context.Context, need uint64, build func(s *submission)) error {
 	d := r.device
@@ -272,6 +384,10 @@ func (r *run) submit(ctx context.Context, need uint64, build func(s *submission)
 		}
 	}
 	d.submitting.Unlock()
+	if err == nil && r.ahead {
+		r.open = true
+		return nil
+	}
 	// Also after an error: what was submitted must be over before memory is used again.
 	if waitErr := r.wait(); waitErr != nil {
 		return errors.Join(err, waitErr)
@@ -296,6 +412,12 @@ const (
 // noticed later.
 func (r *run) wait() error {
 	begin, nap := time.Now(), napFirst
+	if r.device.spins {
+		// In one call: to yield between two looks wakes other threads, which take what comes after to their processors.
+		if done, err := r.event.Await(0, spinFor); done || err != nil {
+			return err
+		}
+	}
 	for {
 		done, err := r.event.Query()
 		if done || err != nil {
@@ -431,6 +553,30 @@ func uploadBytes(tensors ...*ops.Tensor) uint64 {
 		}
 	}
 	return n
+}
+
+// nearBytes is up to which size near leaves a tensor where it is: a kernel reads it
+// there before a copy of it would have been submitted.
+const nearBytes = 256
+
+// near is at for kernels that read each element once: what is small is read in the
+// processor's memory.
+func (s *submission) near(t *ops.Tensor) uint64 {
+	if t.Len() == 0 || t.Far != nil {
+		return s.at(t)
+	}
+	low, high := extent(t)
+	n := uint64(high - low)
+	shift := uint64(16-(t.Offset-low)%16) % 16
+	if from := s.used + shift; n <= nearBytes && s.sent == s.used && from+n <= slotBytes-resultBytes {
+		// NB: what is not sent lies behind what is.
+		s.used = (from + n + 15) &^ 15
+		s.sent = s.used
+		at := uint64(s.slot)*slotBytes + from
+		copy(s.device.slots.host.Bytes(at, n), t.Data[low:high])
+		return s.device.slots.pinned.Address(at, n) + uint64(t.Offset-low)
+	}
+	return s.at(t)
 }
 
 // at is the device's address of a tensor's element with index zero. What lies in

@@ -82,8 +82,9 @@ func (r *run) userKernel(ctx context.Context, w *ops.Launching, outs []*ops.Tens
 			Function: f, Grid: gpu.Dim(w.Grid), Block: gpu.Dim(w.Block), SharedBytes: w.SharedBytes, Parameters: p.bytes,
 		})
 	})
+	r.about = r.op + ": kernel " + w.Entry
 	if err != nil && errors.As(err, &driver) {
-		return fmt.Errorf("%s: kernel %s: %w", r.op, w.Entry, err)
+		return r.explain(err)
 	}
 	return err
 }

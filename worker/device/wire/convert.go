@@ -38,12 +38,11 @@ func Arguments(call device.Call, own memory.Space, view View) (ops.Args, error) 
 	if len(call.Arguments) == 0 {
 		return ops.Args{}, nil
 	}
-	var arguments millracev1.Arguments
-	if err := proto.Unmarshal(call.Arguments, &arguments); err != nil {
-		return ops.Args{}, &device.Error{Reason: "INVALID_ARGUMENT", Message: fmt.Sprintf("%s: the arguments are not a millrace.v1.Arguments message: %v", call.Op, err)}
-	}
 	d := decoder{slab: own, view: view, inputs: call.Inputs, decoded: make([]any, len(call.Inputs)), known: make([]bool, len(call.Inputs))}
-	args, err := d.arguments(&arguments)
+	if args, ok := d.directly(call.Arguments); ok {
+		return args, nil
+	}
+	args, err := d.byMessage(call.Arguments)
 	if err != nil {
 		return ops.Args{}, &device.Error{Reason: "INVALID_ARGUMENT", Message: fmt.Sprintf("%s: %v", call.Op, err)}
 	}
@@ -83,6 +82,16 @@ type decoder struct {
 	inputs  []device.Input
 	decoded []any
 	known   []bool
+	// depth is that of the list that is read directly.
+	depth int
+}
+
+func (d *decoder) byMessage(b []byte) (ops.Args, error) {
+	var arguments millracev1.Arguments
+	if err := proto.Unmarshal(b, &arguments); err != nil {
+		return ops.Args{}, fmt.Errorf("the arguments are not a millrace.v1.Arguments message: %w", err)
+	}
+	return d.arguments(&arguments)
 }
 
 func (d *decoder) arguments(a *millracev1.Arguments) (ops.Args, error) {
@@ -118,13 +127,17 @@ func (d *decoder) input(i uint32) (any, error) {
 		return d.decoded[i], nil
 	}
 	in := d.inputs[i]
-	var v millracev1.Value
-	if err := proto.Unmarshal(in.Header, &v); err != nil {
-		return nil, fmt.Errorf("input %d: its header is not a millrace.v1.Value: %w", i, err)
-	}
 	at := &place{space: in.Space, frames: in.Frames}
 	if at.space == nil {
 		at.space = d.slab
+	}
+	if x, ok, err := d.direct(in.Header, at); ok && err == nil {
+		d.decoded[i], d.known[i] = x, true
+		return x, nil
+	}
+	var v millracev1.Value
+	if err := proto.Unmarshal(in.Header, &v); err != nil {
+		return nil, fmt.Errorf("input %d: its header is not a millrace.v1.Value: %w", i, err)
 	}
 	x, err := d.value(&v, at)
 	if err != nil {
@@ -191,9 +204,14 @@ func (d *decoder) value(v *millracev1.Value, at *place) (any, error) {
 }
 
 func (d *decoder) tensor(t *millracev1.Tensor, at *place) (*ops.Tensor, error) {
-	out := &ops.Tensor{DType: ops.DType(t.GetDtype()), Shape: t.GetShape(), Strides: t.GetStrides(), Offset: int64(t.GetOffsetBytes())}
+	return d.lay(describe(t), at)
+}
+
+// lay makes a tensor of its description and of where it lies.
+func (d *decoder) lay(t described, at *place) (*ops.Tensor, error) {
+	out := &ops.Tensor{DType: t.dtype, Shape: t.shape, Strides: t.strides, Offset: int64(t.offset)}
 	if out.DType == ops.Invalid || out.DType > ops.Complex128 {
-		return nil, fmt.Errorf("a tensor of an unknown dtype %d", t.GetDtype())
+		return nil, fmt.Errorf("a tensor of an unknown dtype %d", t.dtype)
 	}
 	if out.Shape == nil {
 		out.Shape = []int64{}
@@ -201,15 +219,15 @@ func (d *decoder) tensor(t *millracev1.Tensor, at *place) (*ops.Tensor, error) {
 	if len(out.Strides) == 0 {
 		out.Strides = ops.ContiguousStrides(out.DType, out.Shape)
 	}
-	switch l := t.GetLocation().(type) {
-	case nil:
-	case *millracev1.Tensor_InlineData:
-		out.Data = l.InlineData
-	case *millracev1.Tensor_Frame:
-		if at == nil || int(l.Frame) >= len(at.frames) {
-			return nil, fmt.Errorf("a tensor refers to frame %d, which it does not have", l.Frame)
+	switch {
+	case !t.located:
+	case !t.framed:
+		out.Data = t.inline
+	default:
+		if at == nil || int(t.frame) >= len(at.frames) {
+			return nil, fmt.Errorf("a tensor refers to frame %d, which it does not have", t.frame)
 		}
-		if f := at.frames[l.Frame]; f.Bytes > 0 {
+		if f := at.frames[t.frame]; f.Bytes > 0 {
 			d.view(at.space, f, out)
 		}
 	}

@@ -1,0 +1,265 @@
+package wire
+
+import (
+	"math"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/worker/ops"
+)
+
+// Small tasks spend a good part of their time on messages that only become what
+// operations take: a message for each value, and one for each kind of it. So values
+// of the usual kinds are read from the bytes, without messages in between. Whatever
+// is unusual (maps, payloads of a language, fields that are unknown or come twice,
+// bytes that are wrong) is left to the messages, whose word counts: see unusual.
+
+// unusual says that the bytes have to be read as a message; nothing else was decided.
+const unusual = false
+
+// maxDepth is how deep lists may lie in lists.
+const maxDepth = 64
+
+// directly reads a millrace.v1.Arguments.
+func (d *decoder) directly(b []byte) (args ops.Args, ok bool) {
+	for len(b) > 0 {
+		field, kind, n := protowire.ConsumeTag(b)
+		if n < 0 || kind != protowire.BytesType {
+			return args, unusual
+		}
+		body, size := protowire.ConsumeBytes(b[n:])
+		if size < 0 {
+			return args, unusual
+		}
+		b = b[n+size:]
+		switch field {
+		case 1: // positional
+			x, ok, err := d.direct(body, nil)
+			if !ok || err != nil {
+				return args, unusual // errors name the argument
+			}
+			args.Positional = append(args.Positional, x)
+		case 2: // named
+			name, value, ok := entry(body)
+			if !ok {
+				return args, unusual
+			}
+			x, ok, err := d.direct(value, nil)
+			if _, twice := args.Named[name]; !ok || err != nil || twice {
+				return args, unusual
+			}
+			if args.Named == nil {
+				args.Named = make(map[string]any)
+			}
+			args.Named[name] = x
+		default:
+			return args, unusual
+		}
+	}
+	return args, true
+}
+
+// entry reads an entry of a map of values.
+func entry(b []byte) (name string, value []byte, ok bool) {
+	seen := 0
+	for len(b) > 0 {
+		field, kind, n := protowire.ConsumeTag(b)
+		if n < 0 || kind != protowire.BytesType || seen > 1 || int(field) != seen+1 {
+			return "", nil, unusual
+		}
+		body, size := protowire.ConsumeBytes(b[n:])
+		if size < 0 {
+			return "", nil, unusual
+		}
+		b = b[n+size:]
+		if seen++; field == 1 {
+			if !utf8.Valid(body) {
+				return "", nil, unusual
+			}
+			name = string(body)
+		} else {
+			value = body
+		}
+	}
+	return name, value, seen == 2
+}
+
+// direct reads a millrace.v1.Value that has at most one field.
+func (d *decoder) direct(b []byte, at *place) (x any, ok bool, err error) {
+	if len(b) == 0 {
+		return nil, true, nil
+	}
+	field, kind, n := protowire.ConsumeTag(b)
+	if n < 0 {
+		return nil, unusual, nil
+	}
+	b = b[n:]
+	switch kind {
+	case protowire.VarintType:
+		v, n := protowire.ConsumeVarint(b)
+		if n != len(b) {
+			return nil, unusual, nil
+		}
+		switch field {
+		case 1: // null_value
+			return nil, true, nil
+		case 2: // bool_value
+			return protowire.DecodeBool(v), true, nil
+		case 3: // int_value
+			return protowire.DecodeZigZag(v), true, nil
+		case 10: // input
+			if at != nil || v > math.MaxUint32 {
+				return nil, unusual, nil
+			}
+			x, err = d.input(uint32(v))
+			return x, true, err
+		}
+	case protowire.Fixed64Type:
+		if v, n := protowire.ConsumeFixed64(b); n == len(b) && field == 4 { // double_value
+			return math.Float64frombits(v), true, nil
+		}
+	case protowire.BytesType:
+		body, n := protowire.ConsumeBytes(b)
+		if n != len(b) {
+			return nil, unusual, nil
+		}
+		switch field {
+		case 5: // string_value
+			return string(body), utf8.Valid(body), nil
+		case 6: // bytes_value
+			return append([]byte{}, body...), true, nil
+		case 7: // list_value
+			return d.directList(body, at)
+		case 9: // tensor_value
+			t, ok := directTensor(body)
+			if !ok {
+				return nil, unusual, nil
+			}
+			x, err = d.lay(t, at)
+			return x, true, err
+		}
+	}
+	return nil, unusual, nil
+}
+
+func (d *decoder) directList(b []byte, at *place) (x any, ok bool, err error) {
+	if d.depth == maxDepth {
+		return nil, unusual, nil
+	}
+	d.depth++
+	defer func() { d.depth-- }()
+	list := []any{}
+	for len(b) > 0 {
+		field, kind, n := protowire.ConsumeTag(b)
+		if n < 0 || kind != protowire.BytesType || field != 1 {
+			return nil, unusual, nil
+		}
+		body, size := protowire.ConsumeBytes(b[n:])
+		if size < 0 {
+			return nil, unusual, nil
+		}
+		b = b[n+size:]
+		x, ok, err := d.direct(body, at)
+		if !ok || err != nil {
+			return nil, ok, err
+		}
+		list = append(list, x)
+	}
+	return list, true, nil
+}
+
+// described is a millrace.v1.Tensor.
+type described struct {
+	dtype          ops.DType
+	shape, strides []int64
+	offset         uint64
+	// inline or frame is where it lies, if located.
+	located bool
+	inline  []byte
+	frame   uint32
+	framed  bool
+}
+
+func directTensor(b []byte) (t described, ok bool) {
+	var seen [7]bool
+	for len(b) > 0 {
+		field, kind, n := protowire.ConsumeTag(b)
+		if n < 0 || field < 1 || int(field) >= len(seen) || seen[field] {
+			return t, unusual
+		}
+		seen[field] = true
+		b = b[n:]
+		switch {
+		case kind == protowire.VarintType && (field == 1 || field == 4 || field == 5):
+			v, n := protowire.ConsumeVarint(b)
+			if n < 0 {
+				return t, unusual
+			}
+			b = b[n:]
+			switch field {
+			case 1: // dtype
+				if v > uint64(ops.Complex128) {
+					return t, unusual
+				}
+				t.dtype = ops.DType(v)
+			case 4: // offset_bytes
+				t.offset = v
+			case 5: // frame
+				if v > math.MaxUint32 || t.located {
+					return t, unusual
+				}
+				t.frame, t.framed, t.located = uint32(v), true, true
+			}
+		case kind == protowire.BytesType && (field == 2 || field == 3 || field == 6):
+			body, n := protowire.ConsumeBytes(b)
+			if n < 0 {
+				return t, unusual
+			}
+			b = b[n:]
+			switch field {
+			case 2: // shape
+				if t.shape, ok = packed(body); !ok {
+					return t, unusual
+				}
+			case 3: // strides
+				if t.strides, ok = packed(body); !ok {
+					return t, unusual
+				}
+			case 6: // inline_data
+				if t.located {
+					return t, unusual
+				}
+				t.inline, t.located = append([]byte{}, body...), true
+			}
+		default:
+			return t, unusual
+		}
+	}
+	return t, true
+}
+
+func packed(b []byte) (out []int64, ok bool) {
+	out = make([]int64, 0, 4)
+	for len(b) > 0 {
+		v, n := protowire.ConsumeVarint(b)
+		if n < 0 {
+			return nil, unusual
+		}
+		out, b = append(out, int64(v)), b[n:]
+	}
+	return out, true
+}
+
+// describe is the message as described.
+func describe(t *millracev1.Tensor) described {
+	out := described{dtype: ops.DType(t.GetDtype()), shape: t.GetShape(), strides: t.GetStrides(), offset: t.GetOffsetBytes()}
+	switch l := t.GetLocation().(type) {
+	case *millracev1.Tensor_InlineData:
+		out.inline, out.located = l.InlineData, true
+	case *millracev1.Tensor_Frame:
+		out.frame, out.framed, out.located = l.Frame, true, true
+	}
+	return out
+}

@@ -1,0 +1,180 @@
+package wire
+
+import (
+	"math"
+	"reflect"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/ops"
+)
+
+func integer(n int64) *millracev1.Value {
+	return &millracev1.Value{Kind: &millracev1.Value_IntValue{IntValue: n}}
+}
+
+func list(values ...*millracev1.Value) *millracev1.Value {
+	return &millracev1.Value{Kind: &millracev1.Value_ListValue{ListValue: &millracev1.ListValue{Values: values}}}
+}
+
+func tensor(t *millracev1.Tensor) *millracev1.Value {
+	return &millracev1.Value{Kind: &millracev1.Value_TensorValue{TensorValue: t}}
+}
+
+// usual are values that are read directly, each with itself in a list and by name.
+func usual() []*millracev1.Value {
+	deep := integer(1)
+	for range maxDepth - 2 {
+		deep = list(deep)
+	}
+	return []*millracev1.Value{
+		{}, {Kind: &millracev1.Value_NullValue{}}, {Kind: &millracev1.Value_BoolValue{BoolValue: true}}, {Kind: &millracev1.Value_BoolValue{}},
+		integer(0), integer(math.MinInt64), integer(math.MaxInt64), {Kind: &millracev1.Value_DoubleValue{DoubleValue: -0.5}},
+		{Kind: &millracev1.Value_DoubleValue{DoubleValue: math.Inf(1)}}, {Kind: &millracev1.Value_StringValue{StringValue: "größe"}},
+		{Kind: &millracev1.Value_BytesValue{BytesValue: []byte{}}}, {Kind: &millracev1.Value_BytesValue{BytesValue: []byte("\xff\x00")}},
+		list(), list(integer(3), list(), list(integer(-4))), deep,
+		{Kind: &millracev1.Value_Input{Input: 0}}, {Kind: &millracev1.Value_Input{Input: 1}},
+		tensor(&millracev1.Tensor{Dtype: millracev1.DType_DTYPE_INT32, Shape: []int64{2, 2}, Location: &millracev1.Tensor_InlineData{InlineData: make([]byte, 16)}}),
+		tensor(&millracev1.Tensor{Dtype: millracev1.DType_DTYPE_FLOAT64, Location: &millracev1.Tensor_InlineData{InlineData: make([]byte, 8)}}),
+		tensor(&millracev1.Tensor{Dtype: millracev1.DType_DTYPE_UINT8, Shape: []int64{3}, Strides: []int64{-1}, OffsetBytes: 2, Location: &millracev1.Tensor_InlineData{InlineData: []byte("abc")}}),
+		tensor(&millracev1.Tensor{Dtype: millracev1.DType_DTYPE_UINT8, Shape: []int64{0}}),
+	}
+}
+
+// unusually are those that are left to messages, and what is no argument at all.
+func unusually() []*millracev1.Value {
+	deep := integer(1)
+	for range maxDepth + 1 {
+		deep = list(deep)
+	}
+	return []*millracev1.Value{
+		deep, {Kind: &millracev1.Value_Input{Input: 7}},
+		{Kind: &millracev1.Value_MapValue{MapValue: &millracev1.MapValue{Fields: map[string]*millracev1.Value{"a": integer(1)}}}},
+		{Kind: &millracev1.Value_ComplexValue{ComplexValue: &millracev1.Complex{Real: 1, Imaginary: 2}}},
+		{Kind: &millracev1.Value_OpaqueValue{OpaqueValue: &millracev1.Opaque{Encoding: "pickle"}}},
+		tensor(&millracev1.Tensor{Dtype: 99}), tensor(&millracev1.Tensor{Dtype: millracev1.DType_DTYPE_UINT8, Shape: []int64{3}}),
+		tensor(&millracev1.Tensor{Dtype: millracev1.DType_DTYPE_UINT8, Shape: []int64{3}, Location: &millracev1.Tensor_Frame{Frame: 0}}),
+	}
+}
+
+func inputsOf(tb testing.TB) []device.Input {
+	tb.Helper()
+	framed := tensor(&millracev1.Tensor{Dtype: millracev1.DType_DTYPE_UINT8, Shape: []int64{4}, Location: &millracev1.Tensor_Frame{Frame: 0}})
+	return []device.Input{
+		{Header: encoded(tb, framed), Frames: []memory.Frame{{Offset: 64, Bytes: 4}}},
+		{Header: encoded(tb, list(integer(1), framed)), Frames: []memory.Frame{{Offset: 128, Bytes: 4}}},
+	}
+}
+
+func encoded(tb testing.TB, m proto.Message) []byte {
+	tb.Helper()
+	b, err := proto.Marshal(m)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return b
+}
+
+// placed is a View that notes where a tensor lies in its data.
+func placed(_ memory.Space, f memory.Frame, t *ops.Tensor) {
+	t.Data = make([]byte, f.Bytes)
+	t.Data[0] = byte(f.Offset)
+}
+
+func newDecoder(tb testing.TB) *decoder {
+	tb.Helper()
+	inputs := inputsOf(tb)
+	return &decoder{view: placed, inputs: inputs, decoded: make([]any, len(inputs)), known: make([]bool, len(inputs))}
+}
+
+// compare says whether bytes were read directly, and fails if a message says something else.
+func compare(tb testing.TB, b []byte) bool {
+	tb.Helper()
+	got, ok := newDecoder(tb).directly(b)
+	if !ok {
+		return false
+	}
+	want, err := newDecoder(tb).byMessage(b)
+	if err != nil {
+		tb.Errorf("%x: read as %v, and as a message: %v", b, got, err)
+	} else if !same(want.Positional, got.Positional) || !same(want.Named, got.Named) {
+		tb.Errorf("%x: %v as a message, %v directly", b, want, got)
+	}
+	return true
+}
+
+// same is reflect.DeepEqual by the bits of floats.
+func same(x, y any) bool {
+	switch x := x.(type) {
+	case float64:
+		y, ok := y.(float64)
+		return ok && math.Float64bits(x) == math.Float64bits(y)
+	case []any:
+		y, ok := y.([]any)
+		if !ok || len(x) != len(y) {
+			return false
+		}
+		for i := range x {
+			if !same(x[i], y[i]) {
+				return false
+			}
+		}
+		return true
+	case map[string]any:
+		y, ok := y.(map[string]any)
+		if !ok || len(x) != len(y) {
+			return false
+		}
+		for name, v := range x {
+			w, ok := y[name]
+			if !ok || !same(v, w) {
+				return false
+			}
+		}
+		return true
+	}
+	return reflect.DeepEqual(x, y)
+}
+
+func TestUsualArgumentsAreReadDirectly(t *testing.T) {
+	all := &millracev1.Arguments{}
+	for _, v := range usual() {
+		all.Positional = append(all.Positional, v)
+		for _, a := range []*millracev1.Arguments{
+			{Positional: []*millracev1.Value{v}}, {Named: map[string]*millracev1.Value{"größe": v, "b": v}}, {Positional: []*millracev1.Value{list(v, v)}},
+		} {
+			if !compare(t, encoded(t, a)) {
+				t.Errorf("%v is read as a message", a)
+			}
+		}
+	}
+	if !compare(t, encoded(t, all)) {
+		t.Error("all together are read as a message")
+	}
+}
+
+func TestUnusualArgumentsAreLeftToMessages(t *testing.T) {
+	for _, v := range unusually() {
+		for _, a := range []*millracev1.Arguments{
+			{Positional: []*millracev1.Value{integer(1), v}}, {Named: map[string]*millracev1.Value{"x": v}}, {Positional: []*millracev1.Value{list(v)}},
+		} {
+			if compare(t, encoded(t, a)) {
+				t.Errorf("%v is read directly", a)
+			}
+		}
+	}
+	if compare(t, encoded(t, &millracev1.Arguments{Call: &millracev1.Opaque{Encoding: "pickle"}})) {
+		t.Error("a payload is read directly")
+	}
+}
+
+func FuzzArgumentsAreThoseOfTheMessage(f *testing.F) {
+	for _, v := range append(usual(), unusually()...) {
+		f.Add(encoded(f, &millracev1.Arguments{Positional: []*millracev1.Value{integer(1), v}, Named: map[string]*millracev1.Value{"x": v}}))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) { compare(t, b) })
+}

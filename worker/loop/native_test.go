@@ -1,0 +1,216 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	hostmemory "github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/store"
+)
+
+// stream is a device on which calls can be started. What happens is in its diary.
+type stream struct {
+	device.Device
+	mu    sync.Mutex
+	diary []string
+	// gate is taken from by each call that is finished.
+	gate chan struct{}
+}
+
+func (s *stream) note(format string, args ...any) {
+	s.mu.Lock()
+	s.diary = append(s.diary, fmt.Sprintf(format, args...))
+	s.mu.Unlock()
+}
+
+func (s *stream) happened() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.diary)
+}
+
+func (s *stream) Prepare(call device.Call) (device.Prepared, error) {
+	return &onStream{s, call.Op}, nil
+}
+
+type onStream struct {
+	s    *stream
+	name string
+}
+
+func (c *onStream) OutputBytes() []uint64 { return nil }
+
+func (c *onStream) Run(context.Context, device.Allocator) (device.Result, error) {
+	c.s.note("run %s", c.name)
+	return device.Result{Header: []byte(c.name)}, nil
+}
+
+func (c *onStream) Start(_ context.Context, alloc device.Allocator) (device.Started, error) {
+	switch c.name {
+	case "wrong":
+		return nil, errors.New("wrong")
+	case "unable":
+		return nil, nil
+	case "large":
+		if _, err := alloc(1 << 10); err != nil {
+			return nil, err
+		}
+	}
+	c.s.note("start %s", c.name)
+	return c, nil
+}
+
+func (c *onStream) Done() bool { return len(c.s.gate) > 0 }
+
+func (c *onStream) Finish() (device.Result, error) {
+	<-c.s.gate
+	c.s.note("finish %s", c.name)
+	if c.name == "fails" {
+		return device.Result{}, errors.New("it failed")
+	}
+	return device.Result{Header: []byte(c.name)}, nil
+}
+
+// lane is one lane of a device, and what it hands out.
+func laneOf(t *testing.T, s *stream, linger time.Duration) (n *native, ended chan *nativeRun) {
+	t.Helper()
+	slab, err := hostmemory.NewSlab(1<<20, memory.Identity{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := store.New(slab, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended = make(chan *nativeRun, 1000)
+	take := func(runs []*nativeRun) {
+		for _, r := range runs {
+			ended <- r
+		}
+	}
+	busy, inline := new(atomic.Bool), new(atomic.Uint32)
+	busy.Store(true)
+	inline.Store(1 << 10)
+	n = newNative(s, objects, time.Minute, 1, inline, linger, busy, func() bool { return false }, take, take)
+	t.Cleanup(func() {
+		n.close()
+		objects.Close()
+		if err := slab.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return n, ended
+}
+
+func queue(n *native, names ...string) {
+	l := n.lanes[0]
+	l.mu.Lock()
+	for i, name := range names {
+		l.queue = append(l.queue, &nativeRun{ref: lifecycle.Ref{Task: ids.TaskID(i + 1), Attempt: 1}, call: device.Call{Op: name}, short: true})
+	}
+	l.mu.Unlock()
+	l.wake <- struct{}{}
+}
+
+func TestShortCallsAreStartedWithoutWaiting(t *testing.T) {
+	for _, linger := range []time.Duration{0, time.Hour} {
+		s := &stream{gate: make(chan struct{}, 100)}
+		n, ended := laneOf(t, s, linger)
+		names := make([]string, maxOpen+2)
+		for i := range names {
+			names[i] = fmt.Sprint(i)
+		}
+		queue(n, names...)
+		for range names {
+			s.gate <- struct{}{}
+		}
+		for i := range names {
+			if r := <-ended; r.call.Op != names[i] || r.failure != nil || string(r.inline) != names[i] {
+				t.Fatalf("%d: %s ended with %v", i, r.call.Op, r.failure)
+			}
+		}
+		// Those that were queued together were started together, however soon they ended.
+		for i := range maxOpen {
+			if got := s.happened()[i]; got != "start "+names[i] {
+				t.Errorf("%d: %s", i, got)
+			}
+		}
+	}
+}
+
+func TestWhatComesMeanwhileIsStartedBehindWhatIsOpen(t *testing.T) {
+	s := &stream{gate: make(chan struct{}, 100)}
+	n, ended := laneOf(t, s, time.Hour)
+	queue(n, "a")
+	for len(s.happened()) == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	queue(n, "b")
+	for len(s.happened()) == 1 {
+		time.Sleep(time.Millisecond)
+	}
+	s.gate <- struct{}{}
+	s.gate <- struct{}{}
+	<-ended
+	<-ended
+	if got, want := s.happened(), []string{"start a", "start b", "finish a", "finish b"}; !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+}
+
+func TestCallsThatCannotBeStartedRunInTheirTurn(t *testing.T) {
+	s := &stream{gate: make(chan struct{}, 100)}
+	n, ended := laneOf(t, s, 0)
+	queue(n, "a", "unable", "b", "large", "wrong", "fails", "c")
+	for range 4 {
+		s.gate <- struct{}{}
+	}
+	var failures []string
+	for range 7 {
+		if r := <-ended; r.failure != nil {
+			failures = append(failures, r.call.Op+": "+r.failure.GetReason())
+		}
+	}
+	want := []string{"start a", "finish a", "run unable", "start b", "finish b", "run large", "start fails", "start c", "finish fails", "finish c"}
+	if got := s.happened(); !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+	if want := []string{"wrong: OP_FAILED", "fails: OP_FAILED"}; !slices.Equal(failures, want) {
+		t.Errorf("%v", failures)
+	}
+}
+
+func TestOpenCallsEndBeforeTheLaneDoes(t *testing.T) {
+	s := &stream{gate: make(chan struct{}, 100)}
+	n, _ := laneOf(t, s, 0)
+	queue(n, "a", "b")
+	for len(s.happened()) < 2 {
+		time.Sleep(time.Millisecond)
+	}
+	closed := make(chan struct{})
+	go func() {
+		n.lanes[0].mu.Lock()
+		n.lanes[0].closed = true
+		n.lanes[0].mu.Unlock()
+		s.gate <- struct{}{}
+		s.gate <- struct{}{}
+		close(closed)
+	}()
+	<-closed
+	n.close()
+	if got, want := s.happened(), []string{"start a", "start b", "finish a", "finish b"}; !slices.Equal(got, want) {
+		t.Errorf("%v", got)
+	}
+	n.lanes = nil // closed
+}
