@@ -59,18 +59,63 @@ type TaskBenchRow struct {
 // TaskBenchResult is the result: METG(50 %) is the smallest granularity at which half of the best rate is reached,
 // interpolated to the next smaller row.
 type TaskBenchResult struct {
-	Bench       string         `json:"bench"`
-	Pattern     string         `json:"pattern"`
-	Kernel      string         `json:"kernel"`
-	Workers     int            `json:"workers"`
-	Width       int            `json:"width"`
-	Steps       int            `json:"steps"`
-	Tasks       int            `json:"tasks"`
-	OutputBytes int            `json:"output_bytes"`
-	METG50      Micros         `json:"metg50_us"`
-	Rows        []TaskBenchRow `json:"rows"`
-	Version     string         `json:"version"`
-	Machine     string         `json:"machine"`
+	Bench       string `json:"bench"`
+	Pattern     string `json:"pattern"`
+	Kernel      string `json:"kernel"`
+	Workers     int    `json:"workers"`
+	Width       int    `json:"width"`
+	Steps       int    `json:"steps"`
+	Tasks       int    `json:"tasks"`
+	OutputBytes int    `json:"output_bytes"`
+	METG50      Micros `json:"metg50_us"`
+	// Account is where the time of the smallest tasks goes.
+	Account
+	Rows    []TaskBenchRow `json:"rows"`
+	Version string         `json:"version"`
+	Machine string         `json:"machine"`
+}
+
+// Account is the mean of what a task of the last row spends where, as the workers tell (NativeTimes), in the order of its life.
+type Account struct {
+	Admitted  Micros `json:"admitted_us"`
+	Queued    Micros `json:"queued_us"`
+	Submitted Micros `json:"submitted_us"`
+	Worked    Micros `json:"worked_us"`
+	Stored    Micros `json:"stored_us"`
+	Told      Micros `json:"told_us"`
+	// Between is what is left of the granularity: the way from worker to worker and, of tasks that nothing follows at once,
+	// waiting. Less than nothing where tasks overlap.
+	Between Micros `json:"between_us"`
+}
+
+// nativeTimes are the sums over all workers.
+func (c *Cluster) nativeTimes(ctx context.Context) (attempts uint64, nanos [6]uint64, err error) {
+	workers, err := c.Client.Workers(ctx)
+	if err != nil {
+		return 0, nanos, err
+	}
+	for _, w := range workers {
+		m, err := c.Client.DescribeMemory(ctx, w, 0, 0)
+		if err != nil {
+			return 0, nanos, fmt.Errorf("bench: what %s spends its time on: %w", w.GetName(), err)
+		}
+		t := m.GetNativeTimes()
+		attempts += t.GetAttempts()
+		for i, n := range [...]uint64{t.GetAdmittedNanos(), t.GetQueuedNanos(), t.GetSubmittedNanos(), t.GetWorkedNanos(), t.GetStoredNanos(), t.GetToldNanos()} {
+			nanos[i] += n
+		}
+	}
+	return attempts, nanos, nil
+}
+
+// account makes means of what was added between two looks.
+func account(attempts uint64, before, after [6]uint64, granularity Micros) (a Account) {
+	a.Between = granularity
+	for i, to := range [...]*Micros{&a.Admitted, &a.Queued, &a.Submitted, &a.Worked, &a.Stored, &a.Told} {
+		*to = Micros(float64(after[i]-before[i]) / 1e3 / float64(max(attempts, 1)))
+		a.Between -= *to
+	}
+	return a
 }
 
 // patterns say which points of the step before a point needs, of a row of so many. The names and meanings are those of Task
@@ -137,9 +182,6 @@ func TaskBench(ctx context.Context, c TaskBenchConfig) (out TaskBenchResult, err
 	c.Repetitions = max(c.Repetitions, 1)
 	if c.Cluster.Slots == 0 {
 		c.Cluster.Slots = 1
-		if c.Device == "cuda" {
-			c.Cluster.Slots = 2 // the next kernel is submitted while one runs
-		}
 	}
 	// Without the flag, a machine with GPUs would use them.
 	c.Cluster.Arguments = append(c.Cluster.Arguments, "--device", c.Device)
@@ -184,24 +226,34 @@ func TaskBench(ctx context.Context, c TaskBenchConfig) (out TaskBenchResult, err
 		steps := stepsFor(c.Steps, work>>i)
 		best := time.Duration(0)
 		for r := range c.Repetitions {
+			attempts, before, err := cluster.nativeTimes(ctx)
+			if err != nil {
+				return out, err
+			}
 			took, err := round(fmt.Sprintf("n%d-%d", n, r), n, steps)
+			if err != nil {
+				return out, err
+			}
+			later, after, err := cluster.nativeTimes(ctx)
 			if err != nil {
 				return out, err
 			}
 			if best == 0 || took < best {
 				best = took
+				out.Account = account(later-attempts, before, after, granularity(c, steps, took))
 			}
 			if c.Progress != nil {
 				c.Progress(i*c.Repetitions+r+1, len(sweep)*c.Repetitions)
 			}
 		}
-		out.Rows = append(out.Rows, TaskBenchRow{
-			Iterations: n, Steps: steps, Seconds: best.Seconds(),
-			Granularity: Micros(best.Seconds() * 1e6 * float64(c.Cluster.Workers) / float64(c.Width*steps)),
-		})
+		out.Rows = append(out.Rows, TaskBenchRow{Iterations: n, Steps: steps, Seconds: best.Seconds(), Granularity: granularity(c, steps, best)})
 	}
 	out.METG50 = judge(out.Rows)
 	return out, nil
+}
+
+func granularity(c TaskBenchConfig, steps int, took time.Duration) Micros {
+	return Micros(took.Seconds() * 1e6 * float64(c.Cluster.Workers) / float64(c.Width*steps))
 }
 
 // stepsFor is how many steps a graph gets whose tasks work for so long.

@@ -15,7 +15,7 @@ import (
 // gpus are two GPUs of the driver that computes nothing, and a program that uses them.
 func gpus(t *testing.T) (program, library string, environment []string) {
 	t.Helper()
-	fake, err := cudatest.Start(2, 256<<20)
+	fake, err := cudatest.Start(2, 1<<30)
 	if err != nil {
 		t.Fatal(err)
 	}

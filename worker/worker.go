@@ -145,10 +145,9 @@ type Config struct {
 // PinnedLimitBytes of one that keeps nothing in pinned memory.
 const NoSpill = ^uint64(0)
 
-// lookFor is how long lanes and those who hear of results look for what comes next before
-// they sleep, on machines with processors enough. The next task of a stencil is there
-// long before that; to be woken for it takes as long as a small task.
-const lookFor = 200 * time.Microsecond
+// lookFor is for how long, at most, lanes and those who hear of results look for what comes
+// next before they sleep, on machines with processors enough: see internal/patience.
+const lookFor = time.Millisecond
 
 // The values of Device.
 const (

@@ -145,7 +145,7 @@ func (a *app) benchTaskBench() *cobra.Command {
 	f := cmd.Flags()
 	f.Int("workers", 2, "worker processes; GPUs with --device cuda")
 	f.String("device", "host", "host or cuda")
-	f.Int("slots", 0, "slots of a worker; 0: one on the host, two on a GPU")
+	f.Int("slots", 1, "slots of a worker")
 	f.String("pattern", "stencil_1d", strings.Join(bench.Patterns(), ", "))
 	f.Int("width", 0, "points of a step; 0: one for each worker")
 	f.Int("steps", 1000, "steps; graphs of long tasks have fewer, down to 40")
@@ -410,12 +410,11 @@ func (a *app) progress(name string) (tell func(done, of int), stop func()) {
 func (a *app) benchTable(result any) error {
 	w := tabwriter.NewWriter(a.out, 0, 8, 2, ' ', 0)
 	v := reflect.ValueOf(result)
-	for i := range v.NumField() {
-		name, option, _ := strings.Cut(v.Type().Field(i).Tag.Get("json"), ",")
-		if option != "" && v.Field(i).IsZero() || name == "rows" {
-			continue
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		name, option, _ := strings.Cut(f.Tag.Get("json"), ",")
+		if value := v.FieldByIndex(f.Index); !f.Anonymous && name != "rows" && (option == "" || !value.IsZero()) {
+			row(w, strings.ReplaceAll(name, "_", " "), benchCell(name, value))
 		}
-		row(w, strings.ReplaceAll(name, "_", " "), benchCell(name, v.Field(i)))
 	}
 	if rows := v.FieldByName("Rows"); rows.IsValid() && rows.Len() > 0 {
 		if err := w.Flush(); err != nil {

@@ -78,8 +78,8 @@ type Config struct {
 	// Heard takes what peers say of awaited objects, in batches: each that was awaited once,
 	// unless it was unawaited before.
 	Heard func([]Word)
-	// Spin is how long after a peer's last word its next one is looked for before the
-	// goroutine sleeps, while any is awaited. 0: it sleeps at once.
+	// Spin is for how long, at most, a peer's next word is looked for before the goroutine
+	// sleeps, while any is awaited. 0: it sleeps at once.
 	Spin time.Duration
 	// Asked takes what a reader asks for, and Left says that it is gone.
 	Asked func(*Reader, []Ask)

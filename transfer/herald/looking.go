@@ -4,11 +4,14 @@ import (
 	"errors"
 	"io"
 	"net"
+	"runtime"
 	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/internal/patience"
 )
 
 // looking is a connection whose reader looks for words for a while before it sleeps:
@@ -17,14 +20,13 @@ type looking struct {
 	net.Conn
 	// raw is nil if the connection has none; then its reader sleeps at once.
 	raw syscall.RawConn
-	// spin is how long after the last word is looked for the next, as long as any is awaited.
-	spin    time.Duration
-	awaited *atomic.Int64
-	last    time.Time
+	// patience is for how long the next word is looked for, as long as any is awaited.
+	patience patience.Patience
+	awaited  *atomic.Int64
 }
 
 func newLooking(conn net.Conn, spin time.Duration, awaited *atomic.Int64) *looking {
-	l := &looking{Conn: conn, spin: spin, awaited: awaited}
+	l := &looking{Conn: conn, patience: patience.New(spin), awaited: awaited}
 	if c, ok := conn.(syscall.Conn); ok && spin > 0 {
 		l.raw, _ = c.SyscallConn() // without one it sleeps
 	}
@@ -33,16 +35,20 @@ func newLooking(conn net.Conn, spin time.Duration, awaited *atomic.Int64) *looki
 
 // Read is part of io.Reader.
 func (l *looking) Read(p []byte) (n int, err error) {
+	begin := time.Now()
 	if l.raw != nil && len(p) > 0 {
-		for l.awaited.Load() > 0 && time.Since(l.last) < l.spin {
+		// What the last words have set going may wait for this thread, and would have to be
+		// fetched by another one, which may be asleep.
+		runtime.Gosched()
+		for l.awaited.Load() > 0 && time.Since(begin) < l.patience.Now() {
 			if n, err = l.look(p); n > 0 || err != nil {
-				l.last = time.Now()
+				l.patience.Waited(time.Since(begin))
 				return n, err
 			}
 		}
 	}
 	n, err = l.Conn.Read(p)
-	l.last = time.Now()
+	l.patience.Waited(time.Since(begin))
 	return n, err
 }
 

@@ -89,6 +89,8 @@ type attempt struct {
 	noRoom bool
 	// native or the executor run is set while it runs.
 	native *nativeRun
+	// known is when its inputs were made, as far as this worker knows.
+	known time.Time
 	// report is what its run said.
 	report *millracev1.TaskReport
 	// loans are its borrowed inputs, by input; those that are none have no End.
@@ -140,6 +142,7 @@ func (w *Worker) admit(a *attempt) {
 // assigned looks up what an attempt needs, and pins what is here.
 func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 	pb := a.pb
+	a.known = time.Now()
 	e := &lifecycle.Assigned{
 		Ref: a.ref, Rank: pb.GetRank(), Slots: pb.GetSlots(), Resources: pb.GetResources(),
 		Runner: a.op.runner, Estimate: a.op.estimate(),
@@ -457,9 +460,9 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	timeout := time.Duration(a.pb.GetTimeoutMillis()) * time.Millisecond
 	if a.op.runner == nativeRunner {
 		a.native = &nativeRun{
-			ref:     a.ref,
-			call:    device.Call{Op: a.op.pb.GetName(), Arguments: a.pb.GetArguments(), Inputs: a.inputs, Attempt: int(a.ref.Attempt)},
-			timeout: timeout, short: a.op.estimate() > 0, reservation: w.reservations[e.Reservation], roomy: a.noRoom,
+			ref:   a.ref,
+			call:  device.Call{Op: a.op.pb.GetName(), Arguments: a.pb.GetArguments(), Inputs: a.inputs, Attempt: int(a.ref.Attempt)},
+			times: runTimes{known: a.known, handed: time.Now()}, timeout: timeout, short: a.op.estimate() > 0, reservation: w.reservations[e.Reservation], roomy: a.noRoom,
 		}
 		w.native.start(e.Lane, a.native)
 		return nil
@@ -522,6 +525,9 @@ func (w *Worker) nativeEnded(r *nativeRun) {
 		a.report.Error = w.complete(r.failure, a)
 	}
 	w.step(lifecycle.RunEnded{Ref: r.ref, Succeeded: r.failure == nil, Outcome: lifecycle.Failed})
+	if r.failure == nil {
+		w.times.write(&r.times, time.Now())
+	}
 }
 
 // executorEnded takes a result of an executor.

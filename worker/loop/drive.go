@@ -19,21 +19,30 @@ func (w *Worker) post(x any) {
 // drive is post by one who takes the owner's part, if nobody has it and nothing else waits. REQUIRES: the caller holds no
 // locks and is not waited for by what the owner does.
 func (w *Worker) drive(x any) {
+	if w.driveQuietly(x) {
+		w.outbox.signal()
+	}
+}
+
+// driveQuietly is drive but for the scheduler's word, which is for the caller to send off, by outbox.signal, as soon as
+// nothing else is urgent. It says whether it was the owner.
+func (w *Worker) driveQuietly(x any) bool {
 	if waiting := w.put(x); waiting > 1 {
 		w.wakeOwner()
-		return
+		return false
 	}
 	if !w.owning.TryLock() {
-		return // whoever holds it looks into the inbox afterwards
+		return false // whoever holds it looks into the inbox afterwards
 	}
 	w.drainInbox()
-	w.settle()
+	w.settleQuietly()
 	// Ticks and the end are the owner's alone.
 	wake := w.stopped != nil || w.machine.Len() > 0 && !w.ticking
 	w.owning.Unlock()
 	if wake || w.waiting() {
 		w.wakeOwner()
 	}
+	return true
 }
 
 func (w *Worker) put(x any) (waiting int) {
@@ -58,6 +67,11 @@ func (w *Worker) wakeOwner() {
 
 // settle is done after each piece of the owner's work.
 func (w *Worker) settle() {
+	w.settleQuietly()
+	w.outbox.signal()
+}
+
+func (w *Worker) settleQuietly() {
 	if w.draining && w.machine.Len() == 0 && len(w.parked) == 0 && len(w.borrowing) == 0 && w.stopped == nil {
 		w.leave("drained")
 	}
@@ -65,5 +79,4 @@ func (w *Worker) settle() {
 	if w.config.Herald != nil {
 		w.config.Herald.Flush()
 	}
-	w.outbox.signal()
 }

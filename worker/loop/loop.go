@@ -86,9 +86,9 @@ type Config struct {
 	MemoryWait time.Duration
 	// BorrowWait bounds the asking for loans; then the object is fetched. Default 2 s.
 	BorrowWait time.Duration
-	// Linger is how long a lane of native operations that has run out of work looks for
-	// more before it sleeps, while the worker has attempts. It takes a processor for so
-	// long, and spares the next of a chain the waking of a thread. Default: none.
+	// Linger is for how long, at most, a lane of native operations that has run out of work
+	// looks for more before it sleeps, while the worker has attempts: see internal/patience.
+	// Default: none.
 	Linger time.Duration
 	Log    *slog.Logger
 	// Ready, if set, is called by the owner when it is first registered.
@@ -125,7 +125,8 @@ type Worker struct {
 	// self is the worker's number, 0 before it is registered.
 	self atomic.Uint32
 	// busy: the machine has attempts.
-	busy atomic.Bool
+	busy  atomic.Bool
+	times timeBook
 
 	mu sync.Mutex
 	// inbox is guarded by mu. wake has room for one.
@@ -250,7 +251,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w.fetchCtx = work
 	w.native = newNative(w.config.Device, w.config.Store, w.config.MemoryWait, w.config.Lifecycle.Slots, &w.inlineBytes, w.config.Linger, &w.busy,
-		w.deviceLost, func(runs []*nativeRun) { w.post(runs) }, func(runs []*nativeRun) { w.drive(runs) })
+		w.deviceLost, func(runs []*nativeRun) { w.post(runs) }, func(runs []*nativeRun) { w.driveQuietly(runs) }, w.outbox.signal)
 	sessionDone := make(chan struct{})
 	go func() {
 		defer close(sessionDone)

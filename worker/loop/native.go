@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/patience"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/device"
@@ -41,6 +43,7 @@ type nativeRun struct {
 	inline   []byte
 	bytes    uint64
 	runTime  time.Duration
+	times    runTimes
 	// orphaned: the device was lost. Whoever repeats the attempt elsewhere is told by
 	// the worker's end, and nobody that the attempt has failed.
 	orphaned bool
@@ -68,10 +71,12 @@ type native struct {
 	// lost says that the device is lost, and tells the owner; see Config.Health.
 	lost func() bool
 	// post takes runs that ended or are returned. hand is for a lane that has nothing
-	// to do until they are taken.
+	// to do until they are taken. Whoever is told of what follows from that is told when
+	// the lane calls idle: before it waits.
 	post, hand func([]*nativeRun)
-	// linger is how long a lane without work looks for more before it sleeps, while
-	// busy says that the worker has attempts: see Config.Linger.
+	idle       func()
+	// linger is for how long a lane without work looks for more at most before it sleeps,
+	// while busy says that the worker has attempts: see Config.Linger.
 	linger time.Duration
 	busy   *atomic.Bool
 	lanes  []*nativeLane
@@ -95,19 +100,20 @@ type nativeLane struct {
 	done    []*nativeRun
 	flushed time.Time
 	// open are the calls that were started and not finished, in order.
-	open []*calling
+	open     []*calling
+	patience patience.Patience
 }
 
 // maxOpen bounds them: enough for the device never to wait for the next of many small
 // calls.
 const maxOpen = 8
 
-func newNative(d device.Device, s *store.Store, memoryWait time.Duration, slots int, inlineBytes *atomic.Uint32, linger time.Duration, busy *atomic.Bool, lost func() bool, post, hand func([]*nativeRun)) *native {
+func newNative(d device.Device, s *store.Store, memoryWait time.Duration, slots int, inlineBytes *atomic.Uint32, linger time.Duration, busy *atomic.Bool, lost func() bool, post, hand func([]*nativeRun), idle func()) *native {
 	n := &native{
-		device: d, store: s, memoryWait: memoryWait, inlineBytes: inlineBytes, linger: linger, busy: busy, lost: lost, post: post, hand: hand,
+		device: d, store: s, memoryWait: memoryWait, inlineBytes: inlineBytes, linger: linger, busy: busy, lost: lost, post: post, hand: hand, idle: idle,
 	}
 	for range slots {
-		l := &nativeLane{n: n, wake: make(chan struct{}, 1)}
+		l := &nativeLane{n: n, wake: make(chan struct{}, 1), patience: patience.New(linger)}
 		n.lanes = append(n.lanes, l)
 		n.wait.Add(1)
 		go l.run()
@@ -206,6 +212,7 @@ func (l *nativeLane) run() {
 // start behind them.
 func (l *nativeLane) finishOne() {
 	l.flush(l.n.hand) // nothing else is to be done now
+	l.n.idle()
 	c := l.open[0]
 	for !c.started.Done() && time.Since(c.begin) < l.n.linger {
 		if len(l.open) == maxOpen {
@@ -241,9 +248,11 @@ func (l *nativeLane) ended(c *calling, err error) {
 	r := c.run
 	now := time.Now()
 	r.runTime = now.Sub(c.begin)
+	r.times.stored = now
 	if len(l.open) > 1 && l.open[0] == c {
 		// The next one runs since now.
 		l.open[1].begin = now
+		l.open[1].run.times.submitted = now
 	}
 	if err != nil {
 		ctx := c.ctx
@@ -260,8 +269,16 @@ func (l *nativeLane) ended(c *calling, err error) {
 
 // sleep waits for work, at first by looking for it; false when the lane is closed.
 func (l *nativeLane) sleep() (open bool) {
-	// Without yielding, which would wake other threads to look for work.
-	for l.n.busy.Load() && time.Since(l.flushed) < l.n.linger {
+	begin := time.Now()
+	defer func() { l.patience.Waited(time.Since(begin)) }()
+	if l.n.linger > 0 {
+		// What was set going goes on in this thread, and need not be fetched by another one,
+		// which may be asleep.
+		runtime.Gosched()
+	}
+	l.n.idle()
+	// Without yielding from here on, which would wake others to look for work.
+	for l.n.busy.Load() && time.Since(begin) < l.patience.Now() {
 		select {
 		case _, open = <-l.wake:
 			return open
@@ -308,12 +325,14 @@ func (l *nativeLane) execute(r *nativeRun) {
 		defer cancel()
 		c.ctx = limited
 	}
+	r.times.begun = c.begin
 	p, err := c.prepare()
 	if err == nil && r.noRoom == nil {
 		// Nobody waits for calls that are long, or that may be interrupted.
 		if s, able := p.(device.Starter); able && r.short && r.timeout == 0 && len(l.open) < maxOpen {
 			if c.started, err = s.Start(c.ctx, c.allocNow); c.started != nil {
 				l.open = append(l.open, c)
+				r.times.submitted = time.Now()
 				return
 			}
 			if errors.Is(err, errLater) {
@@ -322,6 +341,7 @@ func (l *nativeLane) execute(r *nativeRun) {
 		}
 		if err == nil {
 			l.finishAll()
+			l.n.idle()
 			c.begin = time.Now()
 			err = c.call(p)
 		}
@@ -412,6 +432,8 @@ func (c *calling) alloc(bytes uint64) (memory.Frame, error) {
 // call runs it.
 func (c *calling) call(p device.Prepared) error {
 	result, err := p.Run(c.ctx, c.alloc)
+	c.run.times.submitted = time.Now()
+	c.run.times.worked = c.run.times.submitted
 	if err != nil {
 		return err
 	}
@@ -422,6 +444,7 @@ func (c *calling) call(p device.Prepared) error {
 func (c *calling) finish() error {
 	defer c.release()
 	result, err := c.started.Finish()
+	c.run.times.worked = time.Now()
 	if err != nil {
 		return err
 	}

@@ -102,7 +102,7 @@ func laneOf(t *testing.T, s *stream, linger time.Duration) (n *native, ended cha
 	busy, inline := new(atomic.Bool), new(atomic.Uint32)
 	busy.Store(true)
 	inline.Store(1 << 10)
-	n = newNative(s, objects, time.Minute, 1, inline, linger, busy, func() bool { return false }, take, take)
+	n = newNative(s, objects, time.Minute, 1, inline, linger, busy, func() bool { return false }, take, take, func() {})
 	t.Cleanup(func() {
 		n.close()
 		objects.Close()

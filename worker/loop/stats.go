@@ -46,7 +46,7 @@ func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.Describe
 	_, objects, small := w.config.Store.Stats()
 	r := &millracev1.DescribeMemoryResponse{
 		Largest: holdings(snapshot.Largest, len(snapshot.Tiers)), Pinned: holdings(snapshot.Pinned, len(snapshot.Tiers)),
-		SmallObjects: uint64(objects), SmallBytes: small, RssBytes: rss(), Fetches: w.fetches.last(limit),
+		SmallObjects: uint64(objects), SmallBytes: small, RssBytes: rss(), Fetches: w.fetches.last(limit), NativeTimes: w.times.read(),
 	}
 	if task != 0 {
 		r.Story = w.config.Store.Story(task)

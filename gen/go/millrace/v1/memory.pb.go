@@ -101,7 +101,9 @@ type DescribeMemoryResponse struct {
 	// objects together the last thousand or so happenings are remembered.
 	Story []string `protobuf:"bytes,8,rep,name=story,proto3" json:"story,omitempty"`
 	// The last fetches that ended, oldest first; `limit` bounds them too, and no more than 256 are remembered.
-	Fetches       []*MemoryFetch `protobuf:"bytes,9,rep,name=fetches,proto3" json:"fetches,omitempty"`
+	Fetches []*MemoryFetch `protobuf:"bytes,9,rep,name=fetches,proto3" json:"fetches,omitempty"`
+	// Where the time of its native operations goes.
+	NativeTimes   *NativeTimes `protobuf:"bytes,10,opt,name=native_times,json=nativeTimes,proto3" json:"native_times,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -199,6 +201,116 @@ func (x *DescribeMemoryResponse) GetFetches() []*MemoryFetch {
 	return nil
 }
 
+func (x *DescribeMemoryResponse) GetNativeTimes() *NativeTimes {
+	if x != nil {
+		return x.NativeTimes
+	}
+	return nil
+}
+
+// NativeTimes are sums over the attempts of native operations that succeeded since the worker started, in nanoseconds. In the order of
+// a task's life: between two of a chain on one worker nothing lies beside them.
+type NativeTimes struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// How many attempts.
+	Attempts uint64 `protobuf:"varint,1,opt,name=attempts,proto3" json:"attempts,omitempty"`
+	// From the word that the last input is made to the handing over to a lane: bookkeeping, memory, fetching from other workers, and
+	// waiting for a slot.
+	AdmittedNanos uint64 `protobuf:"varint,2,opt,name=admitted_nanos,json=admittedNanos,proto3" json:"admitted_nanos,omitempty"`
+	// Until the lane began.
+	QueuedNanos uint64 `protobuf:"varint,3,opt,name=queued_nanos,json=queuedNanos,proto3" json:"queued_nanos,omitempty"`
+	// Until the work was submitted to the device: arguments, memory for the result, launches. On the processor, and where
+	// operations wait for the device in between, all of the work.
+	SubmittedNanos uint64 `protobuf:"varint,4,opt,name=submitted_nanos,json=submittedNanos,proto3" json:"submitted_nanos,omitempty"`
+	// Until the end of the work was seen, counted from the end of the call before it in its lane if that was later.
+	WorkedNanos uint64 `protobuf:"varint,5,opt,name=worked_nanos,json=workedNanos,proto3" json:"worked_nanos,omitempty"`
+	// Until the result was stored.
+	StoredNanos uint64 `protobuf:"varint,6,opt,name=stored_nanos,json=storedNanos,proto3" json:"stored_nanos,omitempty"`
+	// Until the worker had it on its books, and who waits for it here or at a peer was told.
+	ToldNanos     uint64 `protobuf:"varint,7,opt,name=told_nanos,json=toldNanos,proto3" json:"told_nanos,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *NativeTimes) Reset() {
+	*x = NativeTimes{}
+	mi := &file_millrace_v1_memory_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *NativeTimes) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*NativeTimes) ProtoMessage() {}
+
+func (x *NativeTimes) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_memory_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use NativeTimes.ProtoReflect.Descriptor instead.
+func (*NativeTimes) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *NativeTimes) GetAttempts() uint64 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
+}
+
+func (x *NativeTimes) GetAdmittedNanos() uint64 {
+	if x != nil {
+		return x.AdmittedNanos
+	}
+	return 0
+}
+
+func (x *NativeTimes) GetQueuedNanos() uint64 {
+	if x != nil {
+		return x.QueuedNanos
+	}
+	return 0
+}
+
+func (x *NativeTimes) GetSubmittedNanos() uint64 {
+	if x != nil {
+		return x.SubmittedNanos
+	}
+	return 0
+}
+
+func (x *NativeTimes) GetWorkedNanos() uint64 {
+	if x != nil {
+		return x.WorkedNanos
+	}
+	return 0
+}
+
+func (x *NativeTimes) GetStoredNanos() uint64 {
+	if x != nil {
+		return x.StoredNanos
+	}
+	return 0
+}
+
+func (x *NativeTimes) GetToldNanos() uint64 {
+	if x != nil {
+		return x.ToldNanos
+	}
+	return 0
+}
+
 // MemoryFetch is one request of the worker to another one, for objects that its tasks need. Its times tell where the time between
 // the want of an object and its use goes; those in nanoseconds count from the moment in which the request was ordered.
 type MemoryFetch struct {
@@ -229,7 +341,7 @@ type MemoryFetch struct {
 
 func (x *MemoryFetch) Reset() {
 	*x = MemoryFetch{}
-	mi := &file_millrace_v1_memory_proto_msgTypes[2]
+	mi := &file_millrace_v1_memory_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -241,7 +353,7 @@ func (x *MemoryFetch) String() string {
 func (*MemoryFetch) ProtoMessage() {}
 
 func (x *MemoryFetch) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_memory_proto_msgTypes[2]
+	mi := &file_millrace_v1_memory_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -254,7 +366,7 @@ func (x *MemoryFetch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryFetch.ProtoReflect.Descriptor instead.
 func (*MemoryFetch) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{2}
+	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *MemoryFetch) GetTaskId() uint64 {
@@ -358,7 +470,7 @@ type MemoryTier struct {
 
 func (x *MemoryTier) Reset() {
 	*x = MemoryTier{}
-	mi := &file_millrace_v1_memory_proto_msgTypes[3]
+	mi := &file_millrace_v1_memory_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -370,7 +482,7 @@ func (x *MemoryTier) String() string {
 func (*MemoryTier) ProtoMessage() {}
 
 func (x *MemoryTier) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_memory_proto_msgTypes[3]
+	mi := &file_millrace_v1_memory_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -383,7 +495,7 @@ func (x *MemoryTier) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryTier.ProtoReflect.Descriptor instead.
 func (*MemoryTier) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{3}
+	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *MemoryTier) GetName() string {
@@ -494,7 +606,7 @@ type MemoryHolding struct {
 
 func (x *MemoryHolding) Reset() {
 	*x = MemoryHolding{}
-	mi := &file_millrace_v1_memory_proto_msgTypes[4]
+	mi := &file_millrace_v1_memory_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -506,7 +618,7 @@ func (x *MemoryHolding) String() string {
 func (*MemoryHolding) ProtoMessage() {}
 
 func (x *MemoryHolding) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_memory_proto_msgTypes[4]
+	mi := &file_millrace_v1_memory_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -519,7 +631,7 @@ func (x *MemoryHolding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryHolding.ProtoReflect.Descriptor instead.
 func (*MemoryHolding) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{4}
+	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *MemoryHolding) GetTaskId() uint64 {
@@ -622,7 +734,7 @@ type MemoryReservation struct {
 
 func (x *MemoryReservation) Reset() {
 	*x = MemoryReservation{}
-	mi := &file_millrace_v1_memory_proto_msgTypes[5]
+	mi := &file_millrace_v1_memory_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -634,7 +746,7 @@ func (x *MemoryReservation) String() string {
 func (*MemoryReservation) ProtoMessage() {}
 
 func (x *MemoryReservation) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_memory_proto_msgTypes[5]
+	mi := &file_millrace_v1_memory_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -647,7 +759,7 @@ func (x *MemoryReservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MemoryReservation.ProtoReflect.Descriptor instead.
 func (*MemoryReservation) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{5}
+	return file_millrace_v1_memory_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *MemoryReservation) GetReservationId() uint64 {
@@ -706,7 +818,7 @@ const file_millrace_v1_memory_proto_rawDesc = "" +
 	"\x18millrace/v1/memory.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"P\n" +
 	"\x15DescribeMemoryRequest\x12\x1e\n" +
 	"\x05limit\x18\x01 \x01(\rB\b\xbaH\x05*\x03\x18\x90NR\x05limit\x12\x17\n" +
-	"\atask_id\x18\x02 \x01(\x04R\x06taskId\"\xa2\x03\n" +
+	"\atask_id\x18\x02 \x01(\x04R\x06taskId\"\xdf\x03\n" +
 	"\x16DescribeMemoryResponse\x12-\n" +
 	"\x05tiers\x18\x01 \x03(\v2\x17.millrace.v1.MemoryTierR\x05tiers\x124\n" +
 	"\alargest\x18\x02 \x03(\v2\x1a.millrace.v1.MemoryHoldingR\alargest\x122\n" +
@@ -717,7 +829,18 @@ const file_millrace_v1_memory_proto_rawDesc = "" +
 	"smallBytes\x12\x1b\n" +
 	"\trss_bytes\x18\a \x01(\x04R\brssBytes\x12\x14\n" +
 	"\x05story\x18\b \x03(\tR\x05story\x122\n" +
-	"\afetches\x18\t \x03(\v2\x18.millrace.v1.MemoryFetchR\afetches\"\xdc\x02\n" +
+	"\afetches\x18\t \x03(\v2\x18.millrace.v1.MemoryFetchR\afetches\x12;\n" +
+	"\fnative_times\x18\n" +
+	" \x01(\v2\x18.millrace.v1.NativeTimesR\vnativeTimes\"\x81\x02\n" +
+	"\vNativeTimes\x12\x1a\n" +
+	"\battempts\x18\x01 \x01(\x04R\battempts\x12%\n" +
+	"\x0eadmitted_nanos\x18\x02 \x01(\x04R\radmittedNanos\x12!\n" +
+	"\fqueued_nanos\x18\x03 \x01(\x04R\vqueuedNanos\x12'\n" +
+	"\x0fsubmitted_nanos\x18\x04 \x01(\x04R\x0esubmittedNanos\x12!\n" +
+	"\fworked_nanos\x18\x05 \x01(\x04R\vworkedNanos\x12!\n" +
+	"\fstored_nanos\x18\x06 \x01(\x04R\vstoredNanos\x12\x1d\n" +
+	"\n" +
+	"told_nanos\x18\a \x01(\x04R\ttoldNanos\"\xdc\x02\n" +
 	"\vMemoryFetch\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +
@@ -792,28 +915,30 @@ func file_millrace_v1_memory_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_memory_proto_rawDescData
 }
 
-var file_millrace_v1_memory_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_millrace_v1_memory_proto_msgTypes = make([]protoimpl.MessageInfo, 7)
 var file_millrace_v1_memory_proto_goTypes = []any{
 	(*DescribeMemoryRequest)(nil),  // 0: millrace.v1.DescribeMemoryRequest
 	(*DescribeMemoryResponse)(nil), // 1: millrace.v1.DescribeMemoryResponse
-	(*MemoryFetch)(nil),            // 2: millrace.v1.MemoryFetch
-	(*MemoryTier)(nil),             // 3: millrace.v1.MemoryTier
-	(*MemoryHolding)(nil),          // 4: millrace.v1.MemoryHolding
-	(*MemoryReservation)(nil),      // 5: millrace.v1.MemoryReservation
-	(*timestamppb.Timestamp)(nil),  // 6: google.protobuf.Timestamp
+	(*NativeTimes)(nil),            // 2: millrace.v1.NativeTimes
+	(*MemoryFetch)(nil),            // 3: millrace.v1.MemoryFetch
+	(*MemoryTier)(nil),             // 4: millrace.v1.MemoryTier
+	(*MemoryHolding)(nil),          // 5: millrace.v1.MemoryHolding
+	(*MemoryReservation)(nil),      // 6: millrace.v1.MemoryReservation
+	(*timestamppb.Timestamp)(nil),  // 7: google.protobuf.Timestamp
 }
 var file_millrace_v1_memory_proto_depIdxs = []int32{
-	3, // 0: millrace.v1.DescribeMemoryResponse.tiers:type_name -> millrace.v1.MemoryTier
-	4, // 1: millrace.v1.DescribeMemoryResponse.largest:type_name -> millrace.v1.MemoryHolding
-	4, // 2: millrace.v1.DescribeMemoryResponse.pinned:type_name -> millrace.v1.MemoryHolding
-	5, // 3: millrace.v1.DescribeMemoryResponse.reservations:type_name -> millrace.v1.MemoryReservation
-	2, // 4: millrace.v1.DescribeMemoryResponse.fetches:type_name -> millrace.v1.MemoryFetch
-	6, // 5: millrace.v1.MemoryFetch.wanted:type_name -> google.protobuf.Timestamp
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	4, // 0: millrace.v1.DescribeMemoryResponse.tiers:type_name -> millrace.v1.MemoryTier
+	5, // 1: millrace.v1.DescribeMemoryResponse.largest:type_name -> millrace.v1.MemoryHolding
+	5, // 2: millrace.v1.DescribeMemoryResponse.pinned:type_name -> millrace.v1.MemoryHolding
+	6, // 3: millrace.v1.DescribeMemoryResponse.reservations:type_name -> millrace.v1.MemoryReservation
+	3, // 4: millrace.v1.DescribeMemoryResponse.fetches:type_name -> millrace.v1.MemoryFetch
+	2, // 5: millrace.v1.DescribeMemoryResponse.native_times:type_name -> millrace.v1.NativeTimes
+	7, // 6: millrace.v1.MemoryFetch.wanted:type_name -> google.protobuf.Timestamp
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_memory_proto_init() }
@@ -827,7 +952,7 @@ func file_millrace_v1_memory_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_memory_proto_rawDesc), len(file_millrace_v1_memory_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   7,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -18,7 +18,7 @@ class DescribeMemoryRequest(_message.Message):
     def __init__(self, limit: _Optional[int] = ..., task_id: _Optional[int] = ...) -> None: ...
 
 class DescribeMemoryResponse(_message.Message):
-    __slots__ = ("tiers", "largest", "pinned", "reservations", "small_objects", "small_bytes", "rss_bytes", "story", "fetches")
+    __slots__ = ("tiers", "largest", "pinned", "reservations", "small_objects", "small_bytes", "rss_bytes", "story", "fetches", "native_times")
     TIERS_FIELD_NUMBER: _ClassVar[int]
     LARGEST_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
@@ -28,6 +28,7 @@ class DescribeMemoryResponse(_message.Message):
     RSS_BYTES_FIELD_NUMBER: _ClassVar[int]
     STORY_FIELD_NUMBER: _ClassVar[int]
     FETCHES_FIELD_NUMBER: _ClassVar[int]
+    NATIVE_TIMES_FIELD_NUMBER: _ClassVar[int]
     tiers: _containers.RepeatedCompositeFieldContainer[MemoryTier]
     largest: _containers.RepeatedCompositeFieldContainer[MemoryHolding]
     pinned: _containers.RepeatedCompositeFieldContainer[MemoryHolding]
@@ -37,7 +38,26 @@ class DescribeMemoryResponse(_message.Message):
     rss_bytes: int
     story: _containers.RepeatedScalarFieldContainer[str]
     fetches: _containers.RepeatedCompositeFieldContainer[MemoryFetch]
-    def __init__(self, tiers: _Optional[_Iterable[_Union[MemoryTier, _Mapping]]] = ..., largest: _Optional[_Iterable[_Union[MemoryHolding, _Mapping]]] = ..., pinned: _Optional[_Iterable[_Union[MemoryHolding, _Mapping]]] = ..., reservations: _Optional[_Iterable[_Union[MemoryReservation, _Mapping]]] = ..., small_objects: _Optional[int] = ..., small_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., story: _Optional[_Iterable[str]] = ..., fetches: _Optional[_Iterable[_Union[MemoryFetch, _Mapping]]] = ...) -> None: ...
+    native_times: NativeTimes
+    def __init__(self, tiers: _Optional[_Iterable[_Union[MemoryTier, _Mapping]]] = ..., largest: _Optional[_Iterable[_Union[MemoryHolding, _Mapping]]] = ..., pinned: _Optional[_Iterable[_Union[MemoryHolding, _Mapping]]] = ..., reservations: _Optional[_Iterable[_Union[MemoryReservation, _Mapping]]] = ..., small_objects: _Optional[int] = ..., small_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., story: _Optional[_Iterable[str]] = ..., fetches: _Optional[_Iterable[_Union[MemoryFetch, _Mapping]]] = ..., native_times: _Optional[_Union[NativeTimes, _Mapping]] = ...) -> None: ...
+
+class NativeTimes(_message.Message):
+    __slots__ = ("attempts", "admitted_nanos", "queued_nanos", "submitted_nanos", "worked_nanos", "stored_nanos", "told_nanos")
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    ADMITTED_NANOS_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_NANOS_FIELD_NUMBER: _ClassVar[int]
+    SUBMITTED_NANOS_FIELD_NUMBER: _ClassVar[int]
+    WORKED_NANOS_FIELD_NUMBER: _ClassVar[int]
+    STORED_NANOS_FIELD_NUMBER: _ClassVar[int]
+    TOLD_NANOS_FIELD_NUMBER: _ClassVar[int]
+    attempts: int
+    admitted_nanos: int
+    queued_nanos: int
+    submitted_nanos: int
+    worked_nanos: int
+    stored_nanos: int
+    told_nanos: int
+    def __init__(self, attempts: _Optional[int] = ..., admitted_nanos: _Optional[int] = ..., queued_nanos: _Optional[int] = ..., submitted_nanos: _Optional[int] = ..., worked_nanos: _Optional[int] = ..., stored_nanos: _Optional[int] = ..., told_nanos: _Optional[int] = ...) -> None: ...
 
 class MemoryFetch(_message.Message):
     __slots__ = ("task_id", "generation", "objects", "bytes", "peer_worker_id", "wanted", "begun_nanos", "placed_nanos", "arrived_nanos", "usable_nanos")

@@ -1,0 +1,47 @@
+package loop
+
+import (
+	"sync"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// runTimes are when an attempt of a native operation was where, zero where it was not.
+type runTimes struct {
+	// known: its inputs are made. handed: it is a lane's.
+	known, handed time.Time
+	// begun, submitted, worked and stored are the lane's.
+	begun, submitted, worked, stored time.Time
+}
+
+// timeBook sums up where the time of native operations goes.
+type timeBook struct {
+	mu sync.Mutex
+	// attempts and sums are guarded by mu.
+	attempts uint64
+	sums     [6]time.Duration
+}
+
+// write enters an attempt that was told of now.
+func (b *timeBook) write(t *runTimes, told time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.attempts++
+	at := t.known
+	for i, next := range [...]time.Time{t.handed, t.begun, t.submitted, t.worked, t.stored, told} {
+		b.sums[i] += max(next.Sub(at), 0)
+		if next.After(at) {
+			at = next
+		}
+	}
+}
+
+func (b *timeBook) read() *millracev1.NativeTimes {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return &millracev1.NativeTimes{
+		Attempts: b.attempts, AdmittedNanos: uint64(b.sums[0]), QueuedNanos: uint64(b.sums[1]), SubmittedNanos: uint64(b.sums[2]),
+		WorkedNanos: uint64(b.sums[3]), StoredNanos: uint64(b.sums[4]), ToldNanos: uint64(b.sums[5]),
+	}
+}
