@@ -69,6 +69,9 @@ func childMain(name string) int {
 		fmt.Println("program", program.Process.Pid)
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL) // it cannot fail
 		select {}
+	case "lives":
+		fmt.Printf("restarted: %q\n", os.Getenv(supervisor.RestartedEnv))
+		return 3
 	case "exit":
 		fmt.Fprintln(os.Stderr, "no reason to live")
 		return 3
@@ -76,7 +79,11 @@ func childMain(name string) int {
 		err := fmt.Errorf("worker: %w", &cuda.Error{Call: "cuCtxSynchronize", Device: "GPU-1", Code: cudatest.ECCUncorrectable, Name: "CUDA_ERROR_ECC_UNCORRECTABLE"})
 		supervisor.Tell(os.Stderr, err)
 		return supervisor.ExitCode(err)
-	case "unusable":
+	case "one unusable", "unusable":
+		if mode != "unusable" && name != "host-1" {
+			<-terminated
+			return 0
+		}
 		err := fmt.Errorf("worker: --protocol ucx: %w: no libucp.so.0", ucx.ErrUnavailable)
 		supervisor.Tell(os.Stderr, err)
 		return supervisor.ExitCode(err)
@@ -335,6 +342,43 @@ func TestWhatTheMachineLacksIsNotTriedAgain(t *testing.T) {
 	}
 	if death := wait(t, scheduler.Deaths, "the report"); death.GetRestarting() || death.GetDeath().GetExitCode() != supervisor.ExitUnusable {
 		t.Errorf("it reported %v", death)
+	}
+}
+
+// Who is given up is told at once, while the others go on.
+func TestGivingUpIsToldWhileOthersLive(t *testing.T) {
+	t.Setenv(modeEnv, "one unusable")
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	givenUp, ended := make(chan error, 2), make(chan error, 1)
+	go func() {
+		ended <- supervisor.Run(ctx, supervisor.Config{
+			Children: supervisor.Hosts("host", 2), Output: &buffer{}, Log: slog.New(slog.DiscardHandler), StopGrace: workertest.Patience,
+			GivenUp: func(err error) { givenUp <- err },
+		})
+	}()
+	var unusable *supervisor.UnusableError
+	if err := wait(t, givenUp, "being told"); !errors.As(err, &unusable) || unusable.Name != "host-1" {
+		t.Errorf("told %v", err)
+	}
+	if n := len(ended); n != 0 {
+		t.Error("all have ended")
+	}
+	stop()
+	if err := wait(t, ended, "the end"); !errors.As(err, &unusable) {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+// A worker knows whether it had a life before: then peers may have its memory mapped.
+func TestLaterLivesKnowThatTheyAre(t *testing.T) {
+	s := start(t, "lives", "host-0")
+	for range 3 {
+		wait(t, s.scheduler.Deaths, "the report")
+	}
+	said := s.output.String()
+	if strings.Count(said, `restarted: ""`) != 1 || strings.Count(said, `restarted: "1"`) < 2 {
+		t.Errorf("they said %s", said)
 	}
 }
 
