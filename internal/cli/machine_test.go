@@ -85,7 +85,13 @@ type cluster struct {
 
 func up(t *testing.T, args ...string) *cluster {
 	t.Helper()
-	cmd := program(t, append([]string{"up"}, args...)...)
+	return upOf(t, program(t, append([]string{"up"}, args...)...), nil)
+}
+
+// upOf is up with more in its environment.
+func upOf(t *testing.T, cmd *exec.Cmd, env []string) *cluster {
+	t.Helper()
+	cmd.Env = append(cmd.Env, env...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -113,3 +113,38 @@ func TestGPUSlicesTravelAsTheirBytesOnly(t *testing.T) {
 		return false
 	})
 }
+
+// GPUs that do not reach each other's memory exchange objects through the host, and topo
+// says why.
+func TestGPUsThatDoNotReachEachOther(t *testing.T) {
+	if onRealGPU() {
+		return // they do
+	}
+	c, fake := startGPUs(t, 2, "--device-memory-limit", "32MiB", "--pinned-limit", "16MiB")
+	fake.RefusePeer.Store(1)
+	client, ctx := c.dial(t), soon(t)
+	content := someBytes(3, 5<<20+1)
+	at0, err := client.Scatter(ctx, array(t, content), millrace.WithWorkers("gpu-0"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	at1, err := client.Submit(ctx, millrace.Native("array.slice"), millrace.Args(at0, []any{0}), millrace.WithWorkers("gpu-1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	there(t, at1, content)
+	within(t, "topo tells the way, and why not a better one", func() bool {
+		pairs, _ := c.succeed(t, "topo", "--json", "--probe=false")["pairs"].([]any)
+		if len(pairs) != 1 {
+			return false
+		}
+		p, _ := pairs[0].(map[string]any)
+		better, _ := p["better"].([]any)
+		if p["path"] != "grpc" || len(better) == 0 {
+			return false
+		}
+		first, _ := better[0].(map[string]any)
+		why, _ := first["why"].(string)
+		return first["path"] == "ipc" && strings.Contains(why, "PEER_ACCESS")
+	})
+}

@@ -310,8 +310,12 @@ func (p *Path) try(ctx context.Context, at int, peer transfer.Peer, refs []trans
 		return err
 	}
 	// An object that this path cannot bring says nothing of the others.
-	if a.later != nil && !rung.noWay(a.later) {
+	switch {
+	case a.later == nil:
+	case !rung.noWay(a.later):
 		verdict = a.later
+	case a.came == 0:
+		end.Kind = flow.GivenUp // how long it takes to be refused says nothing of the path, either
 	}
 	return a.later
 }
@@ -341,8 +345,9 @@ type attempt struct {
 	cancel context.CancelCauseFunc
 	// placed are the bytes of the objects that have a place, bytes those that came.
 	placed, bytes uint64
-	// later is why objects are left for the next path.
+	// later is why objects are left for the next path, came counts those that are here.
 	later error
+	came  int
 	// forwarded are those of which others are told how far they have come.
 	forwarded []int
 
@@ -434,6 +439,7 @@ func (a *attempt) Done(index int, err error) {
 		return
 	}
 	if err == nil {
+		a.came++
 		a.bytes += a.places[i].head.Bytes()
 	}
 	a.done[i] = true

@@ -174,6 +174,26 @@ func TestRefusedRungIsSkippedAndSaysWhy(t *testing.T) {
 	}
 }
 
+// That a path refuses every object of a fetch says nothing of it: it does not count as
+// taken, nor as quick.
+func TestAPathThatRefusesEveryObjectIsNotJudged(t *testing.T) {
+	f := newFixture()
+	o := &odd{Path: f.network.Path(2), name: "odd", fetch: func(_ context.Context, _ transfer.Path, _ transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+		for i, r := range refs {
+			sink.Done(i, fmt.Errorf("%s: %w: it lies elsewhere", r, transfer.ErrNoWay))
+		}
+		return nil
+	}}
+	p := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: o}, {Path: f.network.Path(2)}}})
+	f.fetched(t, p)
+	if l := p.Lanes()[0]; o.calls != 1 || l.State == flow.Open || l.Succeeded != 0 || l.Latency != 0 {
+		t.Errorf("%d calls, %+v", o.calls, l)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // A peer that was slow to answer once is asked at the next fetch, not after a minute.
 func TestRungThatIsSlowToSuitIsTriedAgain(t *testing.T) {
 	f := newFixture()
