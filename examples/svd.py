@@ -71,7 +71,8 @@ def native_svd(cluster: Cluster, chunks: list[Future[Any]], columns: int) -> tup
     orthogonal = [run("core.item", f, 0, at=at) for f, at in zip(factors, homes, strict=True)]
     svd = run("array.svd", run("array.concat", *triangles, axis=0, at=root), at=root)
     small = run("core.item", svd, 0, at=root)
-    parts = [run("array.slice", small, start=i * columns, stop=(i + 1) * columns, at=root) for i in range(len(chunks))]
+    # Each selects for itself: on the root that would wait for the root's own products.
+    parts = [run("array.slice", small, start=i * columns, stop=(i + 1) * columns, at=at) for i, at in enumerate(homes)]
     u = [run("array.matmul", q, part, at=at) for q, part, at in zip(orthogonal, parts, homes, strict=True)]
     return u, run("core.item", svd, 1, at=root), run("core.item", svd, 2, at=root)
 

@@ -1,10 +1,12 @@
 package millrace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,27 +26,39 @@ const (
 	workersFresh = time.Second
 )
 
-// dataPool keeps one connection to each worker that bytes were exchanged with.
+// dataPool keeps the connections to the workers that bytes were exchanged with.
 type dataPool struct {
 	client *Client
 	shares sharePool
+	// partBytes is what a part of an object has at least.
+	partBytes uint64
 
 	mu      sync.Mutex
-	conns   map[string]*grpc.ClientConn
+	conns   map[connKey]*grpc.ClientConn
 	workers []*millracev1.Worker // Active ones, as of listed.
 	listed  time.Time
 	turn    int
 }
 
+// connKey is the address of a worker, and which of several connections it is: one carries what one goroutine at each end can.
+type connKey struct {
+	address string
+	number  int
+}
+
 func (p *dataPool) init(c *Client) {
-	p.client, p.conns = c, make(map[string]*grpc.ClientConn)
+	p.client, p.conns, p.partBytes = c, make(map[connKey]*grpc.ClientConn), partBytes
 	p.shares.token, p.shares.off = c.config.token, c.config.unshared
 }
 
 func (p *dataPool) conn(address string) (*grpc.ClientConn, error) {
+	return p.oneOf(connKey{address: address})
+}
+
+func (p *dataPool) oneOf(key connKey) (*grpc.ClientConn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if conn := p.conns[address]; conn != nil {
+	if conn := p.conns[key]; conn != nil {
 		return conn, nil
 	}
 	transport := insecure.NewCredentials()
@@ -58,11 +72,11 @@ func (p *dataPool) conn(address string) (*grpc.ClientConn, error) {
 	if p.client.callToken != nil {
 		options = append(options, grpc.WithPerRPCCredentials(p.client.callToken))
 	}
-	conn, err := grpc.NewClient(target(address), options...)
+	conn, err := grpc.NewClient(target(key.address), options...)
 	if err != nil {
-		return nil, fmt.Errorf("millrace: worker address %q: %w", address, err)
+		return nil, fmt.Errorf("millrace: worker address %q: %w", key.address, err)
 	}
-	p.conns[address] = conn
+	p.conns[key] = conn
 	return conn, nil
 }
 
@@ -172,8 +186,9 @@ func (c *Client) fetchOnce(ctx context.Context, futures []*Future, left []int, o
 		}
 	}
 	type group struct {
-		at   []int
-		refs []*millracev1.ObjectRef
+		at    []int
+		refs  []*millracev1.ObjectRef
+		sizes []uint64
 	}
 	groups := make(map[string]*group)
 	var failed []int
@@ -193,6 +208,7 @@ func (c *Client) fetchOnce(ctx context.Context, futures []*Future, left []int, o
 			groups[where] = new(group)
 		}
 		groups[where].at = append(groups[where].at, at)
+		groups[where].sizes = append(groups[where].sizes, located.GetObjects()[i].GetBytes())
 		groups[where].refs = append(groups[where].refs, &millracev1.ObjectRef{TaskId: in.TaskIds[i]})
 	}
 	var mu sync.Mutex
@@ -200,7 +216,7 @@ func (c *Client) fetchOnce(ctx context.Context, futures []*Future, left []int, o
 	for where, g := range groups {
 		wg.Go(func() {
 			got := make([]Object, len(g.refs))
-			bad, err := c.read(ctx, where, g.refs, got, dst)
+			bad, err := c.read(ctx, where, g.refs, g.sizes, got, dst)
 			mu.Lock()
 			defer mu.Unlock()
 			for i, at := range g.at {
@@ -221,32 +237,49 @@ func (c *Client) fetchOnce(ctx context.Context, futures []*Future, left []int, o
 	return failed, lastErr
 }
 
-// read gets objects from one worker. Objects whose Value stays nil were not read; bad says why one of them was not.
-func (c *Client) read(ctx context.Context, address string, refs []*millracev1.ObjectRef, got []Object, dst []byte) (bad *Error, err error) {
+// read gets objects from one worker, whose sizes are known about. Objects whose Value stays nil were not read; bad says why one of
+// them was not.
+func (c *Client) read(ctx context.Context, address string, refs []*millracev1.ObjectRef, sizes []uint64, got []Object, dst []byte) (bad *Error, err error) {
 	if err := c.borrow(ctx, address, refs, got, dst); err != nil {
 		return nil, err
 	}
 	var left []*millracev1.ObjectRef
 	var at []int
 	for i := range got {
-		if got[i].Value == nil {
+		switch parts := c.data.parts(sizes[i]); {
+		case got[i].Value != nil:
+		case parts > 1:
+			if bad, err = c.streamParts(ctx, address, refs[i], parts, &got[i], dst); err != nil {
+				return bad, err
+			}
+		default:
 			left, at = append(left, refs[i]), append(at, i)
 		}
 	}
 	if len(left) == 0 {
-		return nil, nil
+		return bad, nil
 	}
 	rest := make([]Object, len(left))
-	bad, err = c.stream(ctx, address, left, rest, dst)
+	worse, err := c.stream(ctx, address, left, rest, dst)
 	for n, i := range at {
 		got[i] = rest[n]
+	}
+	return cmp.Or(worse, bad), err
+}
+
+// stream is read by gRPC, over one connection.
+func (c *Client) stream(ctx context.Context, address string, refs []*millracev1.ObjectRef, got []Object, dst []byte) (bad *Error, err error) {
+	reader := &objectReader{objects: make([]partObject, len(refs)), dst: dst}
+	bad, err = c.receive(ctx, connKey{address: address}, &millracev1.ReadObjectsRequest{Objects: refs}, reader)
+	if err == nil {
+		reader.take(got)
 	}
 	return bad, err
 }
 
-// stream is read by gRPC.
-func (c *Client) stream(ctx context.Context, address string, refs []*millracev1.ObjectRef, got []Object, dst []byte) (bad *Error, err error) {
-	conn, err := c.data.conn(address)
+// receive reads one stream to its end.
+func (c *Client) receive(ctx context.Context, over connKey, request *millracev1.ReadObjectsRequest, reader *objectReader) (bad *Error, err error) {
+	conn, err := c.data.oneOf(over)
 	if err != nil {
 		return nil, err
 	}
@@ -256,18 +289,17 @@ func (c *Client) stream(ctx context.Context, address string, refs []*millracev1.
 	if err != nil {
 		return nil, callError(ctx, "ReadObjects", err)
 	}
-	if err := stream.SendMsg(&millracev1.ReadObjectsRequest{Objects: refs}); err != nil && !errors.Is(err, io.EOF) {
+	if err := stream.SendMsg(request); err != nil && !errors.Is(err, io.EOF) {
 		return nil, callError(ctx, "ReadObjects", err)
 	}
 	if err := stream.CloseSend(); err != nil {
 		return nil, callError(ctx, "ReadObjects", err)
 	}
-	reader := objectReader{objects: make([]partObject, len(refs)), dst: dst}
 	for {
 		var m rawframe.ReadResponse
 		err := stream.RecvMsg(&m)
 		if errors.Is(err, io.EOF) {
-			break
+			return bad, nil
 		}
 		if err != nil {
 			return bad, callError(ctx, "ReadObjects", err)
@@ -279,56 +311,80 @@ func (c *Client) stream(ctx context.Context, address string, refs []*millracev1.
 		}
 		m.Data.Free()
 		if err != nil {
-			return bad, fmt.Errorf("%w from %s: %w", errObject, address, err)
+			return bad, fmt.Errorf("%w from %s: %w", errObject, over.address, err)
 		}
 	}
-	for i := range got {
-		if p := &reader.objects[i]; p.value != nil && p.missing == 0 {
-			got[i] = Object{Value: p.value, Frames: p.frames}
-		}
-	}
-	return bad, nil
 }
 
 // errObject marks an object that was delivered and cannot be used: reading it again will not help.
 var errObject = errors.New("millrace: ReadObjects")
 
-// objectReader puts objects together.
+// objectReader puts objects together. Several streams may bring parts of them.
 type objectReader struct {
+	dst []byte
+
+	mu sync.Mutex
+	// objects are guarded by mu, but for the bytes of their frames: each stream writes others.
 	objects []partObject
-	dst     []byte
+}
+
+// take gives those that are whole. REQUIRES: no stream is under way.
+func (r *objectReader) take(got []Object) {
+	for i := range got {
+		if p := &r.objects[i]; p.value != nil && p.missing == 0 {
+			got[i] = Object{Value: p.value, Frames: p.frames}
+		}
+	}
 }
 
 type partObject struct {
+	// head is the first one that came.
+	head    *millracev1.ObjectHead
 	value   *millracev1.Value
 	frames  [][]byte
 	missing uint64
 }
 
 func (r *objectReader) accept(m *rawframe.Message) error {
+	into, err := r.claim(m)
+	if err == nil && into != nil {
+		m.Data.CopyTo(into)
+	}
+	return err
+}
+
+// claim says where the bytes of a message go, nil if it has none.
+func (r *objectReader) claim(m *rawframe.Message) ([]byte, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if int(m.Index) >= len(r.objects) {
-		return fmt.Errorf("object %d of %d", m.Index, len(r.objects))
+		return nil, fmt.Errorf("object %d of %d", m.Index, len(r.objects))
 	}
 	p := &r.objects[m.Index]
-	if m.Head != nil {
-		p.value = new(millracev1.Value)
+	switch {
+	case m.Head == nil:
+	case p.head != nil:
+		if p.head.GetObject().GetGeneration() != m.Head.GetObject().GetGeneration() || !slices.Equal(p.head.GetFrameBytes(), m.Head.GetFrameBytes()) {
+			return nil, fmt.Errorf("task %d: its parts differ", m.Head.GetObject().GetTaskId())
+		}
+	default:
+		p.head, p.value = m.Head, new(millracev1.Value)
 		if err := proto.Unmarshal(m.Head.GetHeader(), p.value); err != nil {
-			return fmt.Errorf("header of task %d: %w", m.Head.GetObject().GetTaskId(), err)
+			return nil, fmt.Errorf("header of task %d: %w", m.Head.GetObject().GetTaskId(), err)
 		}
 		if err := r.makeRoom(p, m.Head.GetFrameBytes()); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	n := uint64(m.Data.Len())
 	if n == 0 {
-		return nil
+		return nil, nil
 	}
 	if int(m.Frame) >= len(p.frames) || m.Offset+n > uint64(len(p.frames[m.Frame])) || n > p.missing {
-		return fmt.Errorf("%d bytes at %d of frame %d do not belong to the object", n, m.Offset, m.Frame)
+		return nil, fmt.Errorf("%d bytes at %d of frame %d do not belong to the object", n, m.Offset, m.Frame)
 	}
-	m.Data.CopyTo(p.frames[m.Frame][m.Offset:])
 	p.missing -= n
-	return nil
+	return p.frames[m.Frame][m.Offset : m.Offset+n], nil
 }
 
 // makeRoom gives each frame its memory; the largest goes to dst.

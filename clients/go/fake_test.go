@@ -24,6 +24,10 @@ import (
 // "bench.noop" gives null, "echo" its first argument, "fail" fails, "never" waits. Tasks of op "far" have a 3-element
 // float64 array that must be fetched.
 type fakeCluster struct {
+	// parts of objects that were asked for; missPart is one that is not there the next time, 0: none. Both are guarded by mu.
+	parts    []uint32
+	missPart uint32
+
 	millracev1.UnimplementedSchedulerServiceServer
 	millracev1.UnimplementedDataServiceServer
 
@@ -90,11 +94,13 @@ func (f *fakeCluster) dial(tb testing.TB, options ...Option) *Client {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	conn, err := grpc.NewClient("passthrough:///fake", append(rawframe.DialOptions(), dialer, insecureOption())...)
-	if err != nil {
-		tb.Fatal(err)
+	for part := range mostParts {
+		conn, err := grpc.NewClient("passthrough:///fake", append(rawframe.DialOptions(), dialer, insecureOption())...)
+		if err != nil {
+			tb.Fatal(err)
+		}
+		c.data.conns[connKey{"fake", part}] = conn
 	}
-	c.data.conns["fake"] = conn
 	tb.Cleanup(func() {
 		if err := c.Close(); err != nil {
 			tb.Errorf("close: %v", err)
@@ -284,8 +290,16 @@ func (f *fakeCluster) ListWorkers(context.Context, *millracev1.ListWorkersReques
 
 func (f *fakeCluster) LocateObjects(_ context.Context, in *millracev1.LocateObjectsRequest) (*millracev1.LocateObjectsResponse, error) {
 	out := &millracev1.LocateObjectsResponse{Workers: []*millracev1.Worker{{WorkerId: 1, State: millracev1.WorkerState_WORKER_STATE_ACTIVE, DataAddress: "fake"}}}
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	for _, id := range in.GetTaskIds() {
-		out.Objects = append(out.Objects, &millracev1.ObjectLocation{TaskId: id, WorkerIds: []uint32{1}})
+		at := &millracev1.ObjectLocation{TaskId: id, WorkerIds: []uint32{1}}
+		if o := f.objects[id]; o != nil {
+			for _, n := range o.head.GetFrameBytes() {
+				at.Bytes += n
+			}
+		}
+		out.Objects = append(out.Objects, at)
 	}
 	return out, nil
 }
@@ -294,14 +308,27 @@ func (f *fakeCluster) ReadObjects(in *millracev1.ReadObjectsRequest, stream grpc
 	for i, ref := range in.GetObjects() {
 		f.mu.Lock()
 		o := f.objects[ref.GetTaskId()]
+		if f.missPart != 0 && in.GetPart() == f.missPart {
+			f.missPart, o = 0, nil
+		}
 		f.mu.Unlock()
 		var out []*millracev1.ReadObjectsResponse
 		if o == nil {
 			out = append(out, &millracev1.ReadObjectsResponse{Index: uint32(i), Error: &millracev1.TaskError{Reason: "OBJECT_NOT_HERE"}})
 		} else {
 			out = append(out, &millracev1.ReadObjectsResponse{Index: uint32(i), Head: o.head})
+			f.mu.Lock()
+			f.parts = append(f.parts, in.GetPart())
+			f.mu.Unlock()
 			for n, frame := range o.frames {
-				for at := 0; at < len(frame); at += 1000 {
+				begin, end := 0, len(frame)
+				if parts := int(in.GetParts()); parts > 1 {
+					share := (len(frame) + parts - 1) / parts
+					begin = min(int(in.GetPart())*share, len(frame))
+					end = min(begin+share, len(frame))
+				}
+				frame = frame[:end]
+				for at := begin; at < end; at += 1000 {
 					out = append(out, &millracev1.ReadObjectsResponse{Index: uint32(i), Frame: uint32(n), Offset: uint64(at), Data: frame[at:min(at+1000, len(frame))]})
 				}
 			}

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"runtime"
+	"slices"
 	"testing"
 	"time"
 )
@@ -56,5 +58,50 @@ func TestScatterThatNobodyReportsEndsWithItsContext(t *testing.T) {
 	defer cancel()
 	if _, err := c.Scatter(ctx, "text"); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v, want the context's", err)
+	}
+}
+
+// A large object is read in parts, over as many connections; who misses one of them reads it anew.
+func TestLargeObjectsComeInParts(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	f := newFake(t)
+	c := f.dial(t)
+	c.data.partBytes = 10_000
+	content := make([]uint8, 35_000)
+	for i := range content {
+		content[i] = uint8(i * 7)
+	}
+	a, err := FromSlice(content)
+	if err != nil {
+		t.Fatal(err)
+	}
+	future, err := c.Scatter(t.Context(), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back, err := future.Array(t.Context())
+	if err != nil || !bytes.Equal(back.Data, a.Data) {
+		t.Fatalf("other bytes came back: %v", err)
+	}
+	into := make([]byte, len(content))
+	if _, err := future.ArrayInto(t.Context(), into); err != nil || !bytes.Equal(into, content) {
+		t.Fatalf("other bytes came into the slice: %v", err)
+	}
+	f.mu.Lock()
+	slices.Sort(f.parts)
+	got := slices.Clone(f.parts)
+	f.mu.Unlock()
+	if !slices.Equal(got, []uint32{0, 0, 1, 1, 2, 2}) {
+		t.Errorf("parts %v were read", got)
+	}
+	// One connection does not lead there any more.
+	f.mu.Lock()
+	f.missPart = 2
+	f.mu.Unlock()
+	if back, err = future.Array(t.Context()); err != nil || !bytes.Equal(back.Data, a.Data) {
+		t.Fatalf("other bytes came back after a part was missing: %v", err)
+	}
+	if _, err := future.ArrayInto(t.Context(), into[:100]); err == nil {
+		t.Error("there is room in a slice that is too small")
 	}
 }

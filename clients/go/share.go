@@ -53,8 +53,8 @@ type lease struct {
 func (c *Client) DataPaths() map[string]string {
 	out := make(map[string]string)
 	c.data.mu.Lock()
-	for address := range c.data.conns {
-		out[address] = "grpc"
+	for key := range c.data.conns {
+		out[key.address] = "grpc"
 	}
 	c.data.mu.Unlock()
 	p := &c.data.shares
@@ -123,7 +123,7 @@ func (c *Client) borrow(ctx context.Context, address string, refs []*millracev1.
 	if err != nil {
 		return nil //nolint:nilerr // it is read by gRPC, which will say what is wrong, if that has not gone away
 	}
-	reader := objectReader{objects: make([]partObject, len(refs)), dst: dst}
+	reader := &objectReader{objects: make([]partObject, len(refs)), dst: dst}
 	for i, l := range leases {
 		if l.end == nil {
 			continue
