@@ -82,7 +82,7 @@ func TestWorkersAreToldTheCardNearTheirGPU(t *testing.T) {
 			text, err := says(t, c.env, "get", "workers", "-o", "json")
 			var got struct {
 				Workers []struct {
-					Gpu struct{ PciBusId, NetDevices string } //nolint:revive // as in the JSON
+					Gpu struct{ PciBusId, NetDevices string }
 				}
 			}
 			if err != nil || json.Unmarshal([]byte(text), &got) != nil || len(got.Workers) != 1 {
