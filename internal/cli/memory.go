@@ -20,7 +20,8 @@ import (
 func (a *app) memory() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "memory [WORKER...]", Short: "Show what is in the memory of workers, and what keeps it there",
-		Long: `Shows for each worker (or those named) its tiers of memory, the largest objects, what pins them, and who waits for room.`,
+		Long: `Shows for each worker (or those named) its tiers of memory, the largest objects, what pins them, who waits for room,
+and the last objects that came from other workers, with the time that each step took.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd, func(ctx context.Context, c *millrace.Client, _ millracev1.SchedulerServiceClient) error {
 				return a.describeMemory(ctx, c, args)
@@ -93,6 +94,7 @@ func (a *app) printMemory(all []workerMemory) error {
 			}
 			w := tabwriter.NewWriter(a.out, 0, 8, 2, ' ', 0)
 			memoryTable(w, x)
+			memoryFetches(w, x)
 			memoryStory(w, x)
 			if err := w.Flush(); err != nil {
 				return err
@@ -241,6 +243,21 @@ func memoryTable(w io.Writer, x workerMemory) {
 			state = "granted"
 		}
 		row(w, r.GetReservationId(), r.GetHolder(), size(r.GetBytes()), size(r.GetLoadBytes()), state, (time.Duration(r.GetAgeMillis()) * time.Millisecond).String())
+	}
+}
+
+// memoryFetches prints how the last objects came from other workers, in the order in which they did.
+func memoryFetches(w io.Writer, x workerMemory) {
+	if len(x.memory.GetFetches()) > 0 {
+		row(w, "")
+		row(w, "FETCHED", "OBJECTS", "BYTES", "FROM", "BEGUN AFTER", "PLACED", "ARRIVED", "USABLE")
+	}
+	for _, f := range x.memory.GetFetches() {
+		cells := []any{fmt.Sprintf("t%d/a%d", f.GetTaskId(), f.GetGeneration()), f.GetObjects(), size(f.GetBytes()), fmt.Sprintf("w%d", f.GetPeerWorkerId())}
+		for _, nanos := range []uint64{f.GetBegunNanos(), f.GetPlacedNanos(), f.GetArrivedNanos(), f.GetUsableNanos()} {
+			cells = append(cells, time.Duration(nanos).Round(time.Microsecond).String())
+		}
+		row(w, cells...)
 	}
 }
 
