@@ -370,6 +370,30 @@ def test_numba_is_given_arrays_in_the_slab(worker: DeviceWorker) -> None:
     assert error.reason == "OUT_OF_MEMORY" and "twice" in error.message
 
 
+class Foreign:
+    """An array on a GPU that only says so by DLPack."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+        self.handle = ctypes.c_void_p(1)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return 2, 0
+
+    def __dlpack__(self, **_: Any) -> Any:
+        return self.array
+
+
+def test_arrays_are_recognised_by_dlpack(worker: DeviceWorker) -> None:
+    data = np.arange(3000.0)
+    given = worker.given(ROOM, data)
+    made = worker.call(lambda x: Foreign(x), given)
+    assert [f.offset for f in made.frames] == [ROOM] and (worker.value(made) == data).all()
+    made = worker.call(lambda x: ({1: Foreign(x)}, lambda: 3), given)
+    got = worker.value(made)
+    assert (got[0][1] == data).all() and got[1]() == 3 and ROOM in [f.offset for f in made.frames]
+
+
 def test_modules_are_imported_while_there_is_nothing_to_do(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

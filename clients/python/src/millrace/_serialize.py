@@ -315,11 +315,16 @@ class _Buffers:
             self.stand_ins[id(buffer)] = (buffer, array)
         return _restore_array, (buffer, dtype, shape, order)
 
+    def reduce_known(self, array: Any) -> Any:
+        """Of CuPy and torch."""
+        made = self.reduce_view(array)
+        return array.__reduce_ex__(5) if made is None else made  # of torch, on the host
+
     def reduce_view(self, array: Any) -> Any:
-        """As NumPy arrays are pickled, for what is on a GPU."""
+        """As NumPy arrays are pickled, for what is on a GPU; None for everything else."""
         view = _arrays.view_of(array)
-        if view is None:  # of torch, on the host
-            return array.__reduce_ex__(5)
+        if view is None:
+            return None
         order, shape = view.order, view.shape
         if self.device is not None and view.nbytes > self.device.inline_bytes:
             frame: Any = DeviceFrame(view, gaps=not order)
@@ -396,7 +401,7 @@ def _pickle(kind: Any, obj: Any, buffers: _Buffers) -> bytes:
         for name, what in (("cupy", "ndarray"), ("torch", "Tensor")):
             known = getattr(sys.modules.get(name), what, None)
             if known is not None:
-                table[known] = buffers.reduce_view
+                table[known] = buffers.reduce_known
         pickler.dispatch_table = table
     pickler.dump(obj)
     return file.getvalue()
@@ -418,8 +423,11 @@ def _dumps(obj: Any, device: Device | None = None) -> tuple[bytes, list[Frame]]:
         """Takes what is on a GPU, of whatever library, for what it is: the handles in it mean nothing elsewhere."""
 
         def reducer_override(self, obj: Any) -> Any:
-            if hasattr(type(obj), "__cuda_array_interface__") and not isinstance(obj, type):
-                return buffers.reduce_view(obj)
+            kind = type(obj)
+            if hasattr(kind, "__cuda_array_interface__") or hasattr(kind, "__dlpack_device__"):
+                made = buffers.reduce_view(obj)
+                if made is not None:
+                    return made
             return super().reducer_override(obj)
 
     return _pickle(Pickler, obj, buffers), buffers.list

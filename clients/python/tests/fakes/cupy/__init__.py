@@ -261,3 +261,7 @@ def empty(shape: Any, dtype: Any = float) -> ndarray:
 
 def ones(shape: Any, dtype: Any = float) -> ndarray:
     return asarray(_np.ones(shape, dtype))
+
+
+def from_dlpack(obj: Any) -> ndarray:
+    return obj.__dlpack__()
