@@ -23,6 +23,10 @@ type Lent struct {
 	pageable error
 }
 
+// lentTouchers is how many goroutines bring the pages of a part into this process: that
+// takes longer than to pin them.
+const lentTouchers = 4
+
 // lentPart is pinned as a whole.
 type lentPart struct {
 	once   sync.Once
@@ -82,7 +86,8 @@ func (l *Lent) pin(part int) {
 			return
 		}
 		from, to := l.within(part)
-		config := RegisterConfig{Touchers: 1, ReadOnly: true}
+		// Somebody waits for it.
+		config := RegisterConfig{Touchers: lentTouchers, ReadOnly: true}
 		err := touch(l.data[from:to], config)
 		if err == nil {
 			err = l.device.pin(l.data[from:to], config.ReadOnly)

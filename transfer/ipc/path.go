@@ -32,7 +32,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"slices"
+	"strconv"
 	"sync"
 	"time"
 	"unsafe"
@@ -122,17 +124,23 @@ func (l Lane) String() string {
 	return s
 }
 
+// gigabytes has two digits of a rate: what is only noise is not to be told again.
+func gigabytes(rate float64) string {
+	rate = max(rate/1e9, 0.01)
+	digit := math.Pow(10, math.Floor(math.Log10(rate))-1)
+	return strconv.FormatFloat(math.Round(rate/digit)*digit, 'f', max(0, -int(math.Floor(math.Log10(digit)))), 64)
+}
+
 // carried is String's short form, with the rates of today.
 func (l Lane) carried() string {
 	s := "copies"
 	if l.Host {
 		s += " from host memory"
 	}
-	// Two digits: what is only noise is not to be told again.
-	s += fmt.Sprintf(" %.2g GB/s", max(l.Now, 1)/1e9)
+	s += " " + gigabytes(l.Now) + " GB/s"
 	switch {
 	case l.GatherBytesPerSecond > 0:
-		s += fmt.Sprintf(", gather %.2g GB/s", max(l.GatherNow, 1)/1e9)
+		s += ", gather " + gigabytes(l.GatherNow) + " GB/s"
 	case l.Why != "":
 		s += ", no gather: " + l.Why
 	}
