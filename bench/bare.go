@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -132,7 +131,7 @@ func byName(ctx context.Context, client *millrace.Client) (map[string]*millracev
 		return nil, err
 	}
 	out := make(map[string]*millracev1.Worker, len(workers))
-	for w := range slices.Values(workers) {
+	for _, w := range workers {
 		out[w.GetName()] = w
 	}
 	return out, nil
