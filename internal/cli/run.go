@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -176,8 +177,14 @@ func (a *app) schedulerAddress() (address, token string, err error) {
 	return file.Address, file.Token, nil
 }
 
+// ballastBytes counts for the collector and lies in no memory, as nobody writes to it. A worker's own heap is a few MiB, so
+// that the collector would run for every few hundred small tasks, on as many processors as it finds idle.
+const ballastBytes = 64 << 20
+
 // runChild is one worker process.
 func (a *app) runChild(ctx context.Context, name, address, token string) error {
+	ballast := make([]byte, ballastBytes)
+	defer runtime.KeepAlive(ballast)
 	s := a.settings
 	gpu, err := ofSupervisor()
 	if err != nil {

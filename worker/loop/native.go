@@ -269,6 +269,11 @@ func (l *nativeLane) ended(c *calling, err error) {
 
 // sleep waits for work, at first by looking for it; false when the lane is closed.
 func (l *nativeLane) sleep() (open bool) {
+	select {
+	case _, open = <-l.wake:
+		return open // what it has just handed over has set more going here
+	default:
+	}
 	begin := time.Now()
 	defer func() { l.patience.Waited(time.Since(begin)) }()
 	if l.n.linger > 0 {
