@@ -178,8 +178,9 @@ func (a *app) schedulerAddress() (address, token string, err error) {
 }
 
 // ballastBytes counts for the collector and lies in no memory, as nobody writes to it. A worker's own heap is a few MiB, so
-// that the collector would run for every few hundred small tasks, on as many processors as it finds idle.
-const ballastBytes = 64 << 20
+// that the collector would run for every few hundred small tasks, on as many processors as it finds idle. With it, as much
+// again may be waste before it runs.
+const ballastBytes = 32 << 20
 
 // runChild is one worker process.
 func (a *app) runChild(ctx context.Context, name, address, token string) error {
