@@ -190,7 +190,8 @@ func TestWhatDoesNotFitIsNotShown(t *testing.T) {
 // Each order of what one reader and the lender do, as the package comment has it: what
 // is delivered was not overwritten, and an idle slot delays nothing.
 func TestEachInterleavingOfOneReaderAndTheLender(t *testing.T) {
-	for _, late := range []bool{false, true} {
+	for n := range 4 {
+		late, together := n&1 != 0, n&2 != 0
 		delivered, discarded, waited := 0, 0, 0
 		for order := range 1 << 8 {
 			b := newBoard(t, 16, time.Second)
@@ -204,7 +205,15 @@ func TestEachInterleavingOfOneReaderAndTheLender(t *testing.T) {
 			hidden, asked, overwritten := false, false, false
 			reader := []func(){
 				func() { g, looked = v.Look() },
-				func() { _, found = g.Find(ref(1), size, &lists) },
+				func() {
+					if together {
+						var head [1]transfer.Head
+						g.FindAll([]transfer.Ref{ref(1)}, size, &lists, head[:])
+						found = head[0].Ref == ref(1)
+					} else {
+						_, found = g.Find(ref(1), size, &lists)
+					}
+				},
 				func() { read = stamp },
 				func() {
 					if held := g.End(0); held && found {
@@ -293,16 +302,36 @@ func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 					words []uint64
 				}
 				var all []got
-				for range r.IntN(4) + 1 {
-					task := newest[r.IntN(places)].Load()
-					o, ok := g.Find(ref(int(task)), size, &found)
+				var keys [4]transfer.Ref
+				var heads [4]transfer.Head
+				var frames [4][]memory.Frame
+				n := r.IntN(4) + 1
+				for j := range n {
+					keys[j] = ref(int(newest[r.IntN(places)].Load()))
+				}
+				together := r.IntN(2) == 0
+				if together {
+					list, _ := g.FindAll(keys[:n], size, &found, heads[:n])
+					for j := range n {
+						if heads[j].Ref == keys[j] {
+							frames[j], list = list[:1], list[1:]
+						}
+					}
+				}
+				for j, k := range keys[:n] {
+					ok := heads[j].Ref == k
+					if !together {
+						var o board.Object
+						o, ok = g.Find(k, size, &found)
+						frames[j] = o.Frames
+					}
 					if !ok {
 						missed.Add(1)
 						continue
 					}
-					one := got{task: task}
-					for w := range o.Frames[0].Bytes / 8 {
-						one.words = append(one.words, memoryWords[o.Frames[0].Offset/8+w].Load())
+					one := got{task: uint64(k.Task)}
+					for w := range frames[j][0].Bytes / 8 {
+						one.words = append(one.words, memoryWords[frames[j][0].Offset/8+w].Load())
 						if r.IntN(2000) == 0 {
 							<-time.After(2 * ttl) // it was stopped
 						}

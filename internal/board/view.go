@@ -91,12 +91,15 @@ type Found struct {
 	frames  []memory.Frame
 	// left is for how many objects more there should be room.
 	left int
+	// last is the entry that was found last, of FindAll; inRow: it was the next to the one before.
+	last  uint64
+	inRow bool
 }
 
 // Begin makes the lists empty, for about so many objects. REQUIRES: nobody uses the
 // frames of what was found before.
 func (f *Found) Begin(objects int) {
-	f.headers, f.sizes, f.frames, f.left = nil, nil, f.frames[:0], objects
+	*f = Found{frames: f.frames[:0], left: objects}
 }
 
 // room makes room for an object's header and sizes, and for those that will follow, if they

@@ -75,8 +75,9 @@ type api interface {
 	eventDestroy(context, event uint64) result
 	eventRecord(context, event, stream uint64) result
 	eventQuery(context, event uint64) result
-	// eventAwait asks for so long with naps in between, then without.
-	eventAwait(context, event uint64, nap, spin int64) result
+	// eventAwait sleeps for so long, then asks for so long, and says how often it asked and how
+	// late the sleep ended.
+	eventAwait(context, event uint64, nap, spin int64) (looks int, late int64, r result)
 	eventSync(context, event uint64) result
 	eventExport(context, event uint64) (Handle, result)
 	eventOpen(context uint64, h Handle) (uint64, result)
@@ -87,6 +88,8 @@ type api interface {
 	write(context, stream, to uint64, from []byte) result
 	register(context uint64, memory []byte, readOnly bool) result
 	unregister(context uint64, memory []byte) result
+	// hostPointer is where kernels find registered memory.
+	hostPointer(context uint64, memory []byte) (uint64, result)
 
 	moduleLoad(context uint64, image []byte) (uint64, result)
 	moduleUnload(context, module uint64) result

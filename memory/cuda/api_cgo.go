@@ -204,8 +204,11 @@ func (shim) eventQuery(context, event uint64) result {
 }
 
 // eventAwait calls cuEventQuery.
-func (shim) eventAwait(context, event uint64, nap, spin int64) result {
-	return result(C.mrc_event_await(C.uint64_t(context), C.uint64_t(event), C.int64_t(nap), C.int64_t(spin)))
+func (shim) eventAwait(context, event uint64, nap, spin int64) (looks int, late int64, r result) {
+	var l C.int64_t
+	var n C.int
+	r = result(C.mrc_event_await(C.uint64_t(context), C.uint64_t(event), C.int64_t(nap), C.int64_t(spin), &n, &l))
+	return int(n), int64(l), r
 }
 
 // eventSync calls cuEventSynchronize.
@@ -253,6 +256,13 @@ func (shim) write(context, stream, to uint64, from []byte) result {
 // register calls cuMemHostRegister.
 func (shim) register(context uint64, memory []byte, readOnly bool) result {
 	return result(C.mrc_register(C.uint64_t(context), unsafe.Pointer(unsafe.SliceData(memory)), C.uint64_t(len(memory)), flag(readOnly)))
+}
+
+// hostPointer calls cuMemHostGetDevicePointer.
+func (shim) hostPointer(context uint64, memory []byte) (uint64, result) {
+	var pointer C.uint64_t
+	r := result(C.mrc_host_pointer(C.uint64_t(context), unsafe.Pointer(unsafe.SliceData(memory)), &pointer))
+	return uint64(pointer), r
 }
 
 // unregister calls cuMemHostUnregister.

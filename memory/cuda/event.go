@@ -68,18 +68,28 @@ func (e *Event) Query() (bool, error) { return e.device.query(e.handle) }
 // Done is Query: an event is a Fence.
 func (e *Event) Done() (bool, error) { return e.Query() }
 
-// Await asks again and again whether the stream has passed the last record: for nap
-// with naps of 50 µs in between, which costs a fifth of a processor, then for spin
-// without. It blocks its thread for that long at most.
-func (e *Event) Await(nap, spin time.Duration) (bool, error) {
+// Waited is what a wait came to.
+type Waited struct {
+	// Done: the stream has passed the last record. Overslept: it had when the nap ended, and
+	// nobody knows for how long.
+	Done, Overslept bool
+	// Late is by how much the nap was longer than it should be.
+	Late time.Duration
+}
+
+// Await sleeps for nap, if that is not 0, then asks again and again for spin whether the
+// stream has passed the last record; at least once. It blocks its thread for that long.
+func (e *Event) Await(nap, spin time.Duration) (w Waited, err error) {
 	if err := e.device.Health(); err != nil {
-		return false, err
+		return w, err
 	}
-	r := e.device.api.eventAwait(e.device.context, e.handle, int64(nap), int64(spin))
+	looks, late, r := e.device.api.eventAwait(e.device.context, e.handle, int64(nap), int64(spin))
+	w.Late = time.Duration(late)
 	if r == notReady {
-		return false, nil
+		return w, nil
 	}
-	return r == success, e.device.check("cuEventQuery", r)
+	w.Done, w.Overslept = r == success, r == success && nap > 0 && looks == 1
+	return w, e.device.check("cuEventQuery", r)
 }
 
 // Sync blocks, with its thread, until the stream has passed the last record.

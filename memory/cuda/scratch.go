@@ -16,6 +16,7 @@ type Scratch struct {
 	pointer uint64
 	bytes   uint64
 	host    []byte
+	mapped  uint64 // where kernels find host
 	closed  atomic.Bool
 }
 
@@ -56,7 +57,9 @@ func (s *Scratch) allocate(hostBytes uint64) error {
 		return errors.Join(err, unix.Munmap(host))
 	}
 	s.host = host
-	return nil
+	mapped, r := d.api.hostPointer(d.context, host)
+	s.mapped = mapped
+	return d.check("cuMemHostGetDevicePointer", r)
 }
 
 // Pointer is the device address of [off, off+n). REQUIRES: the range lies within
@@ -84,6 +87,9 @@ func (s *Scratch) Host() []byte { return s.host }
 func (s *Scratch) Address(off uint64) uint64 {
 	return uint64(uintptr(unsafe.Pointer(&s.host[off])))
 }
+
+// Mapped is where a kernel finds the pinned part's byte at off.
+func (s *Scratch) Mapped(off uint64) uint64 { return s.mapped + off }
 
 // Close frees the memory. REQUIRES: nothing that runs on the device uses it.
 func (s *Scratch) Close() error {

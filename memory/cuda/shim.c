@@ -4,6 +4,7 @@
 #include "shim.h"
 
 #include <dlfcn.h>
+#include <errno.h>
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -84,6 +85,7 @@ enum {
   X(cuMemsetD8Async, (uint64_t, unsigned char, size_t, handle))           \
   X(cuMemHostRegister_v2, (void *, size_t, unsigned))                     \
   X(cuMemHostUnregister, (void *))                                        \
+  X(cuMemHostGetDevicePointer_v2, (uint64_t *, void *, unsigned))         \
   X(cuModuleLoadData, (handle *, const void *))                           \
   X(cuModuleUnload, (handle))                                             \
   X(cuModuleGetFunction, (handle *, handle, const char *))                \
@@ -330,20 +332,31 @@ int mrc_event_query(uint64_t context, uint64_t event) {
   return cu.cuEventQuery((handle)event);
 }
 
-int mrc_event_await(uint64_t context, uint64_t event, int64_t nap_ns, int64_t spin_ns) {
-  enum { NAP_NS = 50000, NOT_READY = 600 };
-  ENTER(context);
+static int64_t monotonic_ns(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
-  int64_t begun = t.tv_sec * 1000000000ll + t.tv_nsec;
-  if (nap_ns > 0) prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // of this thread, in ns; or naps are longer
+  return t.tv_sec * 1000000000ll + t.tv_nsec;
+}
+
+int mrc_event_await(uint64_t context, uint64_t event, int64_t nap_ns, int64_t spin_ns, int *looks, int64_t *late_ns) {
+  enum { NOT_READY = 600 };
+  static _Thread_local int sharp;
+  *looks = 0;
+  *late_ns = 0;
+  ENTER(context);
+  int64_t now = monotonic_ns(), until = now + nap_ns + spin_ns;
+  if (nap_ns > 0) {
+    if (!sharp) sharp = !prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // of this thread, in ns; or naps are longer
+    int64_t end = now + nap_ns;
+    struct timespec t = {.tv_sec = end / 1000000000, .tv_nsec = end % 1000000000};
+    // A signal interrupts a sleep, and the runtime sends some.
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == EINTR) continue;
+    *late_ns = monotonic_ns() - end;
+  }
   for (;;) {
     int r = cu.cuEventQuery((handle)event);
-    if (r != NOT_READY) return r;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    int64_t waited = t.tv_sec * 1000000000ll + t.tv_nsec - begun;
-    if (waited >= nap_ns + spin_ns) return r;
-    if (waited < nap_ns) nanosleep(&(struct timespec){.tv_nsec = nap_ns - waited < NAP_NS ? nap_ns - waited : NAP_NS}, NULL);
+    ++*looks;
+    if (r != NOT_READY || monotonic_ns() >= until) return r;
   }
 }
 
@@ -421,6 +434,11 @@ int mrc_register(uint64_t context, void *memory, uint64_t bytes, int read_only) 
 int mrc_unregister(uint64_t context, void *memory) {
   ENTER(context);
   return cu.cuMemHostUnregister(memory);
+}
+
+int mrc_host_pointer(uint64_t context, void *memory, uint64_t *pointer) {
+  ENTER(context);
+  return cu.cuMemHostGetDevicePointer_v2(pointer, memory, 0);
 }
 
 int mrc_module_load(uint64_t context, const void *image, uint64_t *module) {

@@ -79,9 +79,9 @@ int mrc_event_create(uint64_t context, int kind, uint64_t *event);
 int mrc_event_destroy(uint64_t context, uint64_t event);
 int mrc_event_record(uint64_t context, uint64_t event, uint64_t stream);
 int mrc_event_query(uint64_t context, uint64_t event);
-// Asks for an event until it is reached: for nap_ns with naps of 50 us in between,
-// then for spin_ns without. Returns what the driver said last.
-int mrc_event_await(uint64_t context, uint64_t event, int64_t nap_ns, int64_t spin_ns);
+// Sleeps for nap_ns, then asks for an event until it is reached, for spin_ns, at least once.
+// Returns what the driver said last, how often it was asked, and how late the sleep ended.
+int mrc_event_await(uint64_t context, uint64_t event, int64_t nap_ns, int64_t spin_ns, int *looks, int64_t *late_ns);
 int mrc_event_sync(uint64_t context, uint64_t event);
 int mrc_event_export(uint64_t context, uint64_t event, void *handle);
 int mrc_event_open(uint64_t context, const void *handle, uint64_t *event);
@@ -95,6 +95,7 @@ int mrc_read(uint64_t context, uint64_t stream, void *to, uint64_t from, uint64_
 int mrc_write(uint64_t context, uint64_t stream, uint64_t to, const void *from, uint64_t bytes);
 int mrc_register(uint64_t context, void *memory, uint64_t bytes, int read_only);
 int mrc_unregister(uint64_t context, void *memory);
+int mrc_host_pointer(uint64_t context, void *memory, uint64_t *pointer);
 
 // image: a CUBIN, which says how long it is.
 int mrc_module_load(uint64_t context, const void *image, uint64_t *module);

@@ -8,6 +8,7 @@ import (
 
 	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/slabshare"
+	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 )
 
@@ -97,6 +98,35 @@ func (g *Glance) Find(ref transfer.Ref, into *Lent) bool {
 	}
 	o, ok := g.slot.Find(ref, g.Memory.Size(), &g.found)
 	return ok && g.take(ref, o, into)
+}
+
+// FindAll is Find for many objects: heads has those that are found, each in the place of its
+// ref, and a zero Ref for the others. frames are theirs, one behind the other, and bytes how
+// many they have; the list is good until the next call.
+func (g *Glance) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []memory.Frame, bytes uint64) {
+	frames, bytes = g.slot.FindAll(refs, g.Memory.Size(), &g.found, heads)
+	if bytes <= g.limit-g.bytes {
+		g.bytes += bytes
+		return frames, bytes
+	}
+	// Some are too many for one glance.
+	all := frames
+	frames, bytes = frames[:0], 0
+	for i := range refs {
+		h := &heads[i]
+		if h.Ref.Generation == 0 {
+			continue
+		}
+		own := all[:len(h.FrameBytes)]
+		all = all[len(own):]
+		if n := h.Bytes(); n <= g.limit-g.bytes {
+			g.bytes, bytes = g.bytes+n, bytes+n
+			frames = append(frames, own...) // never beyond where it was read
+		} else {
+			h.Ref = transfer.Ref{}
+		}
+	}
+	return frames, bytes
 }
 
 // FindArriving is Find for what the peer has or is fetching; the watch says how far that

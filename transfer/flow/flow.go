@@ -260,6 +260,16 @@ func smooth[T float64 | time.Duration](old, seen T) T {
 	return old + T(gain*float64(seen-old))
 }
 
+// Proved is the fact that a path was found to lead to a peer without a fetch, with what was
+// measured then: 0 where it was not. It is no reason to take a path that failed.
+func (m *Machine) Proved(name string, path int, latency time.Duration, rate float64) {
+	l := &m.peer(name).lanes[path]
+	if l.State != Untried {
+		return
+	}
+	l.State, l.Latency, l.Rate = Open, latency, rate
+}
+
 // Forget drops what is known of a peer that is gone.
 func (m *Machine) Forget(name string) {
 	if i, ok := m.find(name); ok {

@@ -38,7 +38,7 @@ func fetchAThousand(b *testing.B, bytes uint64) {
 	}
 	b.ReportAllocs()
 	for b.Loop() {
-		if err := r.path.Fetch(b.Context(), peer, refs, sink); err != nil || sink.err != nil {
+		if err := r.path.Fetch(b.Context(), peer, refs, together{sink}); err != nil || sink.err != nil {
 			b.Fatal(err, sink.err)
 		}
 	}

@@ -2,6 +2,7 @@ package ipc
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -13,38 +14,84 @@ import (
 // What was placed is submitted when it has this many bytes: the first is little, so
 // that the link gets work while the rest is looked up.
 const (
-	firstBytes = 8 << 20
+	firstBytes = 4 << 20
 	laterBytes = 16 << 20
 )
 
-// lists are of pieces, to be used again: they are as long as batches are.
-var lists = sync.Pool{New: func() any { return new([]piece) }}
+const (
+	// stretch is how many objects are looked up and placed at a time: their lists stay in
+	// the processor's first cache.
+	stretch = 128
+	// pieceRows bounds the rows of a piece of small objects.
+	pieceRows = 512
+)
 
 // fetch are objects of one peer: a batch of loans, or what is found in one glance.
 type fetch struct {
 	path *Path
 	sink transfer.Sink
-	// objects are those of the batch, or where those of refs go that glance finds.
-	objects []borrow.Lent
+	// batcher is the sink, nil if it takes objects one by one.
+	batcher transfer.Batcher
 	memory  borrow.Memory
-	batch   *borrow.Batch
-	glance  *borrow.Glance
-	refs    []transfer.Ref
+	// Of batch and glance one is set; glance finds refs.
+	batch  *borrow.Batch
+	glance *borrow.Glance
+	refs   []transfer.Ref
 	// missed are those that are not found.
 	missed []int
 	// indices are those of the objects in the request; nil: the same.
 	indices []int
-	// lane and group are those of the copies, nil before the first.
+	// lane is that of the copies, nil before the first, and group theirs.
 	lane  *lane
 	group *group
-	// pending are pieces that the lane has not got yet, of so many bytes; they are
+	// What is cut the lane has not got yet from submitted on; that has so many bytes, and is
 	// submitted from enough on.
-	pending              *[]piece
-	pendingBytes, enough uint64
-	// used are lists of pieces to be used again once the lane has none of them.
-	used []*[]piece
+	cutting       cutting
+	submitted     int
+	bytes, enough uint64
 	// whole are objects that needed no copy.
-	whole []int
+	whole []span
+
+	// Lists that are used again and again.
+	heads  [stretch]transfer.Head
+	frames []memory.Frame
+	places []memory.Frame
+	list   []int
+}
+
+// fetches are to be used again: their lists are as long as batches are.
+var fetches = sync.Pool{New: func() any { return &fetch{group: newGroup()} }}
+
+// newFetch returns one with empty lists.
+func (p *Path) newFetch(sink transfer.Sink, m borrow.Memory) *fetch {
+	f := fetches.Get().(*fetch)
+	f.path, f.sink, f.memory, f.enough = p, sink, m, firstBytes
+	f.batcher, _ = sink.(transfer.Batcher)
+	return f
+}
+
+// close keeps the lists. REQUIRES: it has run.
+func (f *fetch) close() {
+	clear(f.heads[:min(f.objects(), stretch)])
+	f.cutting.reset()
+	f.group.reset()
+	f.path, f.sink, f.batcher, f.memory, f.batch, f.glance, f.lane = nil, nil, nil, nil, nil, nil, nil
+	f.refs, f.missed, f.indices, f.whole, f.submitted, f.bytes = nil, nil, nil, f.whole[:0], 0, 0
+	fetches.Put(f)
+}
+
+func (f *fetch) objects() int {
+	if f.batch != nil {
+		return len(f.batch.Objects)
+	}
+	return len(f.refs)
+}
+
+func (f *fetch) ref(object int) transfer.Ref {
+	if f.batch != nil {
+		return f.batch.Objects[object].Head.Ref
+	}
+	return f.refs[object]
 }
 
 func (f *fetch) index(object int) int {
@@ -54,6 +101,12 @@ func (f *fetch) index(object int) int {
 	return f.indices[object]
 }
 
+// together says whether objects are side by side in the request, too, and the sink takes
+// many of them.
+func (f *fetch) together(first, count int) bool {
+	return f.batcher != nil && (f.indices == nil || f.indices[first+count-1]-f.indices[first] == count-1)
+}
+
 // end ends the loans of objects that nobody wants any more.
 func (f *fetch) end(objects ...int) {
 	if f.batch != nil {
@@ -61,47 +114,40 @@ func (f *fetch) end(objects ...int) {
 	}
 }
 
+// endSpan is end for objects side by side, those that were not lent as well.
+func (f *fetch) endSpan(first, count int) {
+	if f.batch != nil {
+		f.batch.End(f.span(f.list[:0], first, count))
+	}
+}
+
+func (f *fetch) span(list []int, first, count int) []int {
+	for i := first; i < first+count; i++ {
+		list = append(list, i)
+	}
+	f.list = list
+	return list
+}
+
 // run places all objects, while the copies of those before are under way, and sees
 // them end.
 func (f *fetch) run(ctx context.Context) error {
-	f.enough = firstBytes
 	done := ctx.Done()
 	var failed error
-	for i := range f.objects {
-		l := &f.objects[i]
-		if failed == nil {
-			select {
-			case <-done:
-				failed = context.Cause(ctx)
-			default:
-			}
-		}
-		switch {
-		case f.glance != nil:
-			if failed != nil {
-				continue
-			}
-			if !f.glance.Find(f.refs[i], l) {
-				f.missed = append(f.missed, i)
-				continue
-			}
-		case l.Err != nil:
-			if failed == nil {
-				f.sink.Done(f.index(i), l.Err)
-			}
-			continue
-		case failed != nil:
-			f.end(i)
-			continue
-		}
-		err := f.place(ctx, i, l)
-		switch {
-		case err != nil && ctx.Err() != nil:
+	n := f.objects()
+	for first := 0; first < n && failed == nil; first += stretch {
+		select {
+		case <-done:
 			failed = context.Cause(ctx)
-			f.end(i)
-		case err != nil:
-			f.end(i)
-			f.sink.Done(f.index(i), err)
+			f.endSpan(first, n-first)
+			continue
+		default:
+		}
+		count := min(stretch, n-first)
+		frames := f.find(first, count)
+		var at int
+		if at, failed = f.place(ctx, first, f.heads[:count], frames); failed != nil {
+			f.endSpan(at, n-at)
 		}
 	}
 	if failed == nil && ctx.Err() != nil {
@@ -111,21 +157,268 @@ func (f *fetch) run(ctx context.Context) error {
 		f.submit()
 		failed = f.deliver(f.whole)
 	} else {
-		f.end(f.whole...)
 		f.abandon()
 	}
 	return f.await(ctx, failed)
 }
 
-// abandon ends the loans of objects that were placed and not submitted.
-func (f *fetch) abandon() {
-	if f.pending == nil || f.batch == nil {
+// find fills in the heads of objects, with a zero Ref of those that need no place: they were
+// not found, or why is told. frames are those of the others.
+func (f *fetch) find(first, count int) (frames []memory.Frame) {
+	if f.glance != nil {
+		frames, _ = f.glance.FindAll(f.refs[first:first+count], f.heads[:count])
+		for i := range count {
+			if f.heads[i].Ref.Generation == 0 {
+				f.missed = append(f.missed, first+i)
+			}
+		}
+		return frames
+	}
+	f.frames = f.frames[:0]
+	for i := range count {
+		l := &f.batch.Objects[first+i]
+		if l.Err != nil {
+			f.heads[i].Ref = transfer.Ref{}
+			f.sink.Done(f.index(first+i), l.Err)
+			continue
+		}
+		f.heads[i] = l.Head
+		f.frames = append(f.frames, l.Frames...)
+	}
+	return f.frames
+}
+
+// place gets regions for objects that have a head, and cuts their copies. Its error ends
+// the fetch, at an object that got none.
+func (f *fetch) place(ctx context.Context, first int, heads []transfer.Head, frames []memory.Frame) (at int, err error) {
+	for i := 0; i < len(heads); {
+		if heads[i].Ref.Generation == 0 {
+			i++
+			continue
+		}
+		count := 1
+		for f.batcher != nil && i+count < len(heads) && heads[i+count].Ref.Generation != 0 {
+			count++
+		}
+		placed, err := f.regions(ctx, first+i, heads[i:i+count])
+		if ctx.Err() != nil {
+			return first + i, context.Cause(ctx)
+		}
+		places := f.places
+		for end := i + placed; i < end; {
+			if n := f.cutSimple(first+i, heads[i:end], frames, places); n > 0 {
+				frames, places, i = frames[n:], places[n:], i+n
+				continue
+			}
+			n := len(heads[i].FrameBytes)
+			f.cut(first+i, frames[:n], places[:n])
+			frames, places = frames[n:], places[n:]
+			i++
+		}
+		if err != nil {
+			f.end(first + i)
+			f.sink.Done(f.index(first+i), err)
+			frames = frames[len(heads[i].FrameBytes):]
+			i++
+		}
+	}
+	return 0, nil
+}
+
+// regions asks the sink for places of objects side by side, and leaves those of so many in
+// places. An error is that of the next one.
+func (f *fetch) regions(ctx context.Context, first int, heads []transfer.Head) (placed int, err error) {
+	f.places = f.places[:0]
+	if !f.together(first, len(heads)) {
+		into, err := f.sink.Place(ctx, f.index(first), heads[0])
+		if err != nil {
+			return 0, err
+		}
+		if err := f.path.fitAll(into, heads[0].FrameBytes); err != nil {
+			return 0, err
+		}
+		for _, r := range into {
+			f.places = append(f.places, r.Frame)
+		}
+		return 1, nil
+	}
+	got, err := f.batcher.PlaceBatch(ctx, f.index(first), heads, f.places)
+	f.places = got.Frames
+	if got.Objects == 0 && err == nil {
+		err = errors.New("no places and no error")
+	}
+	n, same, size := 0, got.Space == memory.Space(f.path.config.Slab), f.path.config.Slab.Size()
+	for object := range got.Objects {
+		for i, bytes := range heads[object].FrameBytes {
+			if n == len(f.places) {
+				return object, fmt.Errorf("%d regions for %d frames", i, len(heads[object].FrameBytes))
+			}
+			if p := &f.places[n]; p.Bytes != bytes || !same || !p.Within(size) {
+				if err := f.path.fits(got.Space, *p, bytes); err != nil {
+					return object, fmt.Errorf("region %d %w", i, err)
+				}
+			}
+			n++
+		}
+	}
+	return got.Objects, err
+}
+
+var errElsewhere = errors.New("does not lie in the slab of this worker")
+
+// fitAll says what is wrong with regions for frames of such sizes.
+func (p *Path) fitAll(into []transfer.Region, frameBytes []uint64) error {
+	if len(into) != len(frameBytes) {
+		return fmt.Errorf("%d regions for %d frames", len(into), len(frameBytes))
+	}
+	for i, r := range into {
+		if err := p.fits(r.Space, r.Frame, frameBytes[i]); err != nil {
+			return fmt.Errorf("region %d %w", i, err)
+		}
+	}
+	return nil
+}
+
+// fits says what is wrong with a region for a frame.
+func (p *Path) fits(space memory.Space, frame memory.Frame, bytes uint64) error {
+	switch {
+	case frame.Bytes != bytes:
+		return fmt.Errorf("has %d bytes for a frame of %d", frame.Bytes, bytes)
+	case bytes == 0:
+		return nil
+	case space != memory.Space(p.config.Slab) || !frame.Within(p.config.Slab.Size()):
+		return errElsewhere
+	}
+	return nil
+}
+
+// cutSimple is cut for as many objects as have one frame each, which is small: most have, where
+// there are many. It returns how many.
+func (f *fetch) cutSimple(first int, heads []transfer.Head, from, to []memory.Frame) (count int) {
+	m, c := f.memory.(*mapping), &f.cutting
+	most := min(m.chunk, smallBytes-1)
+	rows, began, sum := c.rows, c.began, uint64(0)
+	room := m.lane.pieceRows() - (len(rows) - began)
+	if c.open.count > 0 && c.open.object+c.open.count != first || len(heads) > len(from) || len(heads) > len(to) {
+		return 0 // the first of them closes what is open
+	}
+	base, slab := m.base, f.path.slab
+	for ; count < len(heads) && f.bytes+sum < f.enough; count++ {
+		bytes := from[count].Bytes
+		if len(heads[count].FrameBytes) != 1 || bytes == 0 || bytes > most {
+			break
+		}
+		r := row{slab + to[count].Offset, base + from[count].Offset, bytes}
+		sum += bytes
+		if last := len(rows) - 1; last >= began {
+			if l := &rows[last]; l.to+l.bytes == r.to && l.from+l.bytes == r.from && l.bytes+bytes <= maxRow {
+				l.bytes += bytes
+				continue
+			}
+		}
+		if room--; room < 0 {
+			sum -= bytes
+			break
+		}
+		rows = append(rows, r)
+	}
+	if count == 0 {
+		return 0
+	}
+	if c.open.count == 0 {
+		c.open = piece{group: f.group, object: first}
+	}
+	c.rows = rows
+	c.open.count += count
+	c.open.bytes += sum
+	f.lane = m.lane
+	if f.bytes += sum; f.bytes >= f.enough {
+		f.submit()
+	}
+	return count
+}
+
+// cut makes an object's copies, and submits them with others when they are enough.
+func (f *fetch) cut(object int, from, to []memory.Frame) {
+	c, bytes := &f.cutting, uint64(0)
+	for i := range from {
+		bytes += from[i].Bytes
+	}
+	m := f.memory.(*mapping)
+	slab := f.path.slab
+	switch {
+	case bytes == 0:
+		f.whole = append(f.whole, span{first: object, count: 1})
+		return
+	case bytes < smallBytes:
+		if c.open.count == 0 || c.open.object+c.open.count != object || len(c.rows)-c.began >= m.lane.pieceRows() {
+			c.close()
+			c.open = piece{group: f.group, object: object}
+		}
+		for i := range from {
+			if n := from[i].Bytes; n > 0 {
+				c.small(slab+to[i].Offset, m.base+from[i].Offset, n, m.chunk)
+			}
+		}
+		c.open.count++
+		c.open.bytes += bytes
+	default:
+		c.close()
+		f.large(object, bytes, m, from, to)
+	}
+	f.lane = m.lane
+	if f.bytes += bytes; f.bytes >= f.enough {
+		f.submit()
+	}
+}
+
+// large cuts the copies of an object that has pieces of its own.
+func (f *fetch) large(object int, bytes uint64, m *mapping, from, to []memory.Frame) {
+	c := &f.cutting
+	on := forward(f.sink, f.index(object), bytes)
+	chunk, step := m.chunk, on.step > 0 && on.step < m.chunk
+	if step {
+		chunk = on.step
+	}
+	first := len(c.pieces)
+	for i := range from {
+		if n := from[i].Bytes; n > 0 {
+			c.large(f.path.slab+to[i].Offset, m.base+from[i].Offset, n, chunk, f.group, object)
+		}
+	}
+	pieces := c.pieces[first:]
+	for i := range pieces {
+		pieces[i].step = step
+	}
+	m.lane.forward(f.group, object, on, pieces)
+}
+
+// submit gives the lane what is cut.
+func (f *fetch) submit() {
+	if f.lane == nil {
 		return
 	}
-	for n, p := range *f.pending {
-		if n == 0 || (*f.pending)[n-1].object != p.object {
-			f.end(p.object)
+	f.cutting.close()
+	f.lane.add(f.cutting.pieces[f.submitted:])
+	f.submitted, f.bytes = len(f.cutting.pieces), 0
+	f.enough = min(2*f.enough, laterBytes)
+}
+
+// abandon ends the loans of objects that were placed and not submitted.
+func (f *fetch) abandon() {
+	if f.batch == nil {
+		return
+	}
+	f.cutting.close()
+	last := -1
+	for _, p := range f.cutting.pieces[f.submitted:] {
+		if p.object != last {
+			f.endSpan(p.object, p.count)
 		}
+		last = p.object
+	}
+	for _, s := range f.whole {
+		f.endSpan(s.first, s.count)
 	}
 }
 
@@ -143,124 +436,16 @@ func (f *fetch) await(ctx context.Context, failed error) error {
 			failed = err
 		}
 		if len(ended) == 0 {
-			for _, list := range f.used {
-				clear(*list)
-				lists.Put(list)
-			}
 			return failed
 		}
 		if failed != nil {
-			f.end(ended...)
+			for _, s := range ended {
+				f.endSpan(s.first, s.count)
+			}
 			continue
 		}
 		if failed = f.deliver(ended); failed != nil {
 			f.lane.cancel(f.group, failed)
 		}
-	}
-}
-
-// deliver tells of objects whose bytes are here. Its error ends the fetch.
-func (f *fetch) deliver(objects []int) error {
-	if len(objects) == 0 {
-		return nil
-	}
-	var held []bool
-	all := false
-	if f.batch != nil {
-		held = f.batch.End(objects)
-	} else {
-		all = f.glance.Held()
-	}
-	var lost error
-	received := uint64(0)
-	for n, i := range objects {
-		head := &f.objects[i].Head
-		var err error
-		if f.group != nil && len(f.group.errs) > 0 {
-			err = f.group.errs[i]
-		}
-		switch {
-		case err != nil:
-			f.sink.Done(f.index(i), fmt.Errorf("%s: %w", head.Ref, err))
-		case !all && (held == nil || !held[n]):
-			if lost == nil {
-				lost = fmt.Errorf("%s: %w: its lease did not hold", head.Ref, transfer.ErrPeerLost)
-			}
-		default:
-			received += head.Bytes()
-			f.sink.Done(f.index(i), nil)
-		}
-	}
-	f.path.config.Received(int(received))
-	return lost
-}
-
-// place gets an object's regions and submits its copies.
-func (f *fetch) place(ctx context.Context, object int, l *borrow.Lent) error {
-	into, err := f.sink.Place(ctx, f.index(object), l.Head)
-	if err != nil {
-		return err
-	}
-	if ctx.Err() != nil {
-		return context.Cause(ctx)
-	}
-	if err := f.path.fits(into, l.Frames); err != nil {
-		return err
-	}
-	slab, bytes := f.path.config.Slab, l.Head.Bytes()
-	if bytes == 0 {
-		f.whole = append(f.whole, object)
-		return nil
-	}
-	m := f.memory.(*mapping)
-	if f.lane == nil {
-		f.lane, f.group = m.lane, newGroup(len(f.objects))
-	}
-	if f.pending == nil {
-		f.pending = lists.Get().(*[]piece)
-		*f.pending = (*f.pending)[:0]
-	}
-	on := forward(f.sink, f.index(object), bytes)
-	first, chunk, step := len(*f.pending), m.chunk, on.step > 0 && on.step < m.chunk
-	if step {
-		chunk = on.step
-	}
-	for i, from := range l.Frames {
-		if n := from.Bytes; n > 0 {
-			*f.pending = split(*f.pending, slab.Pointer(into[i].Frame.Offset, n), m.base+from.Offset, n, chunk, f.group, object)
-		}
-	}
-	pieces := (*f.pending)[first:]
-	for i := range pieces {
-		pieces[i].step = step
-	}
-	f.lane.forward(f.group, object, on, pieces)
-	if f.pendingBytes += bytes; f.pendingBytes >= f.enough {
-		f.submit()
-	}
-	return nil
-}
-
-// fits says what is wrong with regions for frames.
-func (p *Path) fits(into []transfer.Region, frames []memory.Frame) error {
-	if len(into) != len(frames) {
-		return fmt.Errorf("%d regions for %d frames", len(into), len(frames))
-	}
-	for i, from := range frames {
-		switch {
-		case into[i].Frame.Bytes != from.Bytes:
-			return fmt.Errorf("region %d has %d bytes for a frame of %d", i, into[i].Frame.Bytes, from.Bytes)
-		case from.Bytes > 0 && into[i].Space != memory.Space(p.config.Slab):
-			return fmt.Errorf("region %d does not lie in the slab of this worker", i)
-		}
-	}
-	return nil
-}
-
-func (f *fetch) submit() {
-	if f.pending != nil {
-		f.lane.add(*f.pending)
-		f.used = append(f.used, f.pending)
-		f.pending, f.pendingBytes, f.enough = nil, 0, laterBytes
 	}
 }

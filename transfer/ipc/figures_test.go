@@ -4,6 +4,7 @@ package ipc_test
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"slices"
 	"testing"
@@ -68,39 +69,49 @@ func TestGPUFetchFigures(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer closing(t, event)
+	mix := rand.New(rand.NewPCG(1, 2))
 	asking := newReader(t, slabBytes, func(c *ipc.Config) { c.NoBoard = true })
-	lead := func(r *reader, refs []transfer.Ref, bytes uint64, n int) (times []time.Duration, cpu time.Duration, sink *places) {
+	lead := func(r *reader, refs []transfer.Ref, bytes uint64, n int, mixed bool) (times []time.Duration, cpu time.Duration, sink *places) {
 		t.Helper()
 		r.room.Reset()
 		sink, err := newPlaces(r.room, len(refs), bytes)
 		if err != nil {
 			t.Fatal(err)
 		}
+		if mixed {
+			mix.Shuffle(len(sink.regions), func(i, j int) { sink.regions[i], sink.regions[j] = sink.regions[j], sink.regions[i] })
+		}
 		for range 5 {
-			_ = r.path.Fetch(t.Context(), peer, refs, sink) // its error would come again
+			_ = r.path.Fetch(t.Context(), peer, refs, together{sink}) // its error would come again
 		}
 		cpu = processorTime()
 		for range n {
 			began := time.Now()
-			if err := r.path.Fetch(t.Context(), peer, refs, sink); err != nil || sink.err != nil {
+			if err := r.path.Fetch(t.Context(), peer, refs, together{sink}); err != nil || sink.err != nil {
 				t.Fatal(err, sink.err)
 			}
 			times = append(times, time.Since(began))
 		}
 		return times, processorTime() - cpu, sink
 	}
-	fetch := func(first, count int, bytes uint64) {
+	// mixed: neither what is asked for nor where it goes is in the order in which it lies.
+	fetch := func(first, count int, bytes uint64, mixed bool) {
 		t.Helper()
+		name := fmt.Sprintf("fetch %d x %d KiB", count, bytes>>10)
 		refs := make([]transfer.Ref, count)
 		for i := range refs {
 			refs[i] = ref(first + i)
+		}
+		if mixed {
+			name += ", mixed"
+			mix.Shuffle(count, func(i, j int) { refs[i], refs[j] = refs[j], refs[i] })
 		}
 		n := repeats
 		if total := uint64(count) * bytes; total >= 64<<20 {
 			n = max(repeats/4, 1)
 		}
-		asked, _, _ := lead(asking, refs, bytes, n)
-		times, cpu, sink := lead(r, refs, bytes, n)
+		asked, _, _ := lead(asking, refs, bytes, n, mixed)
+		times, cpu, sink := lead(r, refs, bytes, n, mixed)
 		raws := make([]time.Duration, n)
 		var elapsed time.Duration
 		for _, took := range times {
@@ -121,7 +132,6 @@ func TestGPUFetchFigures(t *testing.T) {
 			}
 			raws[i] = time.Since(began)
 		}
-		name := fmt.Sprintf("fetch %d x %d KiB", count, bytes>>10)
 		p50, raw50 := percentile(times, .5), percentile(raws, .5)
 		tell(t, name+": p50", float64(p50)/1e3, "us")
 		tell(t, name+": p50 by asking", float64(percentile(asked, .5))/1e3, "us")
@@ -133,15 +143,16 @@ func TestGPUFetchFigures(t *testing.T) {
 	}
 	for _, s := range sets {
 		if s.Count == 1 {
-			fetch(s.First, 1, s.Bytes)
+			fetch(s.First, 1, s.Bytes, false)
 			continue
 		}
-		fetch(s.First, 1, s.Bytes)
-		for _, count := range []int{16, 100, s.Count} {
-			fetch(s.First, count, s.Bytes)
+		for _, count := range []int{1, 16, 100, s.Count} {
+			fetch(s.First, count, s.Bytes, false)
 		}
+		fetch(s.First, s.Count, s.Bytes, true)
 	}
-	t.Logf("learnt: %+v", r.path.Lanes()[address])
+	learnt := r.path.Lanes()[address]
+	t.Logf("learnt: copies %.1f GB/s, gathers %.1f GB/s", learnt.Now/1e9, learnt.GatherNow/1e9)
 	cpu, began := processorTime(), time.Now()
 	select {
 	case <-time.After(500 * time.Millisecond):

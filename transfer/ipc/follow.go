@@ -33,11 +33,10 @@ var _ transfer.Follower = (*Path)(nil)
 func (p *Path) Follow(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	key := new(fetch)
-	if !p.begin(key, cancel) {
+	if !p.begin(&cancel) {
 		return errClosed
 	}
-	defer p.end(key)
+	defer p.end(&cancel)
 	for i, r := range refs {
 		if err := p.follow(ctx, at, i, r, sink); err != nil {
 			return fmt.Errorf("ipc behind %s: %s: %w", at, r, err)
@@ -60,11 +59,11 @@ func (p *Path) follow(ctx context.Context, at transfer.Peer, index int, r transf
 	}
 	into, err := sink.Place(ctx, index, lent.Head)
 	if err == nil {
-		err = p.fits(into, lent.Frames)
+		err = p.fitAll(into, lent.Head.FrameBytes)
 	}
 	if err == nil {
 		f := &following{
-			lane: glance.Memory.(*mapping).lane, group: newGroup(1), glance: glance, watch: watch, total: lent.Head.Bytes(), stall: p.config.StallTimeout,
+			lane: glance.Memory.(*mapping).lane, group: newGroup(), glance: glance, watch: watch, total: lent.Head.Bytes(), stall: p.config.StallTimeout,
 		}
 		f.cut(p, glance.Memory.(*mapping), into, lent.Frames, forward(sink, index, lent.Head.Bytes()))
 		err = f.run(ctx)
@@ -129,6 +128,7 @@ type following struct {
 	glance *borrow.Glance
 	watch  board.Watch
 	// pieces are those not submitted, in the order of the object.
+	cutting          cutting
 	pieces           []piece
 	submitted, total uint64
 	stall            time.Duration
@@ -142,9 +142,10 @@ func (f *following) cut(p *Path, m *mapping, into []transfer.Region, frames []me
 	}
 	for i, from := range frames {
 		if n := from.Bytes; n > 0 {
-			f.pieces = split(f.pieces, p.config.Slab.Pointer(into[i].Frame.Offset, n), m.base+from.Offset, n, chunk, f.group, 0)
+			f.cutting.large(p.config.Slab.Pointer(into[i].Frame.Offset, n), m.base+from.Offset, n, chunk, f.group, 0)
 		}
 	}
+	f.pieces = f.cutting.pieces
 	for i := range f.pieces {
 		f.pieces[i].step = true
 	}

@@ -24,9 +24,8 @@ const (
 	// many blocks busy, at most maxRow, so that tables stay short.
 	minRow = 16 << 10
 	maxRow = 64 << 10
-	// rowBytes is the size of struct row, shortRows how many fit into parameters.
-	rowBytes  = 24
-	shortRows = 160
+	// rowBytes is the size of struct row.
+	rowBytes = 24
 	// tableRows bounds the frames and pieces of one post, tableRoom is what a table
 	// has room for: cut finer than maxRow it has minRows more.
 	tableRows = 4096
@@ -37,15 +36,15 @@ const (
 
 // gather copies many frames by one kernel.
 type gather struct {
-	device      *cuda.Device
-	module      *cuda.Module
-	long, short *cuda.Function
-	tables      *cuda.Scratch
-	blocks      uint32
-	computeCap  uint32
-	computing   func() bool
-	mu          sync.Mutex // guards free
-	free        []int
+	device     *cuda.Device
+	module     *cuda.Module
+	function   *cuda.Function
+	tables     *cuda.Scratch
+	blocks     uint32
+	computeCap uint32
+	computing  func() bool
+	mu         sync.Mutex // guards free
+	free       []int
 	// launches are counted for tests and figures.
 	launches atomic.Uint64
 }
@@ -79,13 +78,10 @@ func (g *gather) load(code []byte, slots int) (err error) {
 	if g.module, err = g.device.Load(code); err != nil {
 		return err
 	}
-	if g.long, err = g.module.Function("millrace_gather"); err != nil {
+	if g.function, err = g.module.Function("millrace_gather"); err != nil {
 		return err
 	}
-	if g.short, err = g.module.Function("millrace_gather_short"); err != nil {
-		return err
-	}
-	if g.tables, err = g.device.NewScratch(uint64(slots)*tableRoom*rowBytes, uint64(slots)*tableRoom*rowBytes); err != nil {
+	if g.tables, err = g.device.NewScratch(0, uint64(slots)*tableRoom*rowBytes); err != nil {
 		return err
 	}
 	for i := range slots {
@@ -119,8 +115,11 @@ func (g *gather) give(slot int) {
 	g.free = append(g.free, slot)
 }
 
-// gatherRows is how many rows of maxRow a frame has.
-func gatherRows(bytes uint64) int { return int((bytes + maxRow - 1) / maxRow) }
+func appendRow(table []byte, r row) []byte {
+	table = binary.LittleEndian.AppendUint64(table, r.to)
+	table = binary.LittleEndian.AppendUint64(table, r.from)
+	return binary.LittleEndian.AppendUint64(table, r.bytes)
+}
 
 // launch submits a post, whose slot is its own.
 func (g *gather) launch(s *cuda.Stream, p *post) error {
@@ -128,34 +127,23 @@ func (g *gather) launch(s *cuda.Stream, p *post) error {
 	if g.computeCap > 0 && g.computing != nil && g.computing() {
 		blocks = min(blocks, g.computeCap)
 	}
-	row := min(max((p.bytes/uint64(blocks)+minRow-1)/minRow*minRow, minRow), maxRow)
+	cut := min(max((p.bytes/uint64(blocks)+minRow-1)/minRow*minRow, minRow), maxRow)
 	at := uint64(p.slot) * tableRoom * rowBytes
 	table := g.tables.Host()[at : at : at+tableRoom*rowBytes]
-	for _, f := range p.pieces {
-		for off := uint64(0); off < f.bytes; off += row {
-			table = binary.LittleEndian.AppendUint64(table, f.to+off)
-			table = binary.LittleEndian.AppendUint64(table, f.from+off)
-			table = binary.LittleEndian.AppendUint64(table, min(row, f.bytes-off))
+	for i := range p.pieces {
+		for _, r := range p.pieces[i].rows {
+			for ; r.bytes > cut; r.to, r.from, r.bytes = r.to+cut, r.from+cut, r.bytes-cut {
+				table = appendRow(table, row{r.to, r.from, cut})
+			}
+			table = appendRow(table, r)
 		}
 	}
-	rows := uint32(len(table) / rowBytes)
-	l := cuda.Launch{Function: g.short, Grid: cuda.Dim{min(rows, blocks)}, Block: cuda.Dim{threads}}
 	g.launches.Add(1)
-	if rows <= shortRows {
-		l.Parameters = make([]byte, shortRows*rowBytes, shortRows*rowBytes+4)
-		copy(l.Parameters, table)
-		l.Parameters = binary.LittleEndian.AppendUint32(l.Parameters, rows)
-		return s.Launch([]cuda.Launch{l}, p.event)
-	}
-	// Of a long table, blocks read each row over the host's link if it stays there.
-	there := g.tables.Pointer(at, uint64(len(table)))
-	if err := s.Copy([]cuda.Copy{cuda.ToDevice(there, g.tables.Address(at), uint64(len(table)))}, nil); err != nil {
-		return err
-	}
-	l.Function = g.long
-	l.Parameters = binary.LittleEndian.AppendUint64(nil, there)
-	l.Parameters = binary.LittleEndian.AppendUint32(l.Parameters, rows)
-	return s.Launch([]cuda.Launch{l}, p.event)
+	rows := uint32(len(table) / rowBytes)
+	var parameters [12]byte
+	binary.LittleEndian.PutUint64(parameters[:], g.tables.Mapped(at))
+	binary.LittleEndian.PutUint32(parameters[8:], rows)
+	return s.Launch([]cuda.Launch{{Function: g.function, Grid: cuda.Dim{min(rows, blocks)}, Block: cuda.Dim{threads}, Parameters: parameters[:]}}, p.event.(*cuda.Event))
 }
 
 // close frees what the kernel needs. REQUIRES: it does not run.

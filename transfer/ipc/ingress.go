@@ -45,7 +45,7 @@ type ingress struct {
 
 // enter says whether the next large piece may be posted. REQUIRES: lane.mu.
 func (l *lane) enter(now time.Time, q *queue) bool {
-	in, next := &l.ingress, q.pieces[0].bytes
+	in, next := &l.ingress, q.first().bytes
 	if in.entrance == nil {
 		return true
 	}
@@ -76,13 +76,13 @@ func (l *lane) enter(now time.Time, q *queue) bool {
 // is. REQUIRES: lane.mu.
 func (l *lane) leave(q *queue) {
 	in := &l.ingress
-	if len(q.pieces) == 0 {
+	if q.len() == 0 {
 		in.since = time.Time{}
 	}
 	if in.entrance == nil || !in.has {
 		return
 	}
-	over := len(q.pieces) == 0 || in.under >= turnBytes
+	over := q.len() == 0 || in.under >= turnBytes
 	if over && len(q.posted) <= 1 {
 		in.entrance.out(in)
 	}

@@ -24,7 +24,7 @@ func lanesOf(pieces ...int) ([]*lane, []*fakeTurn) {
 		lanes[i] = newLane([2][]place{})
 		lanes[i].entrance, lanes[i].turn = e, turns[i]
 		for range n {
-			lanes[i].queues[large].pieces = append(lanes[i].queues[large].pieces, piece{bytes: chunkBytes})
+			lanes[i].queues[large].pieces = append(lanes[i].queues[large].pieces, piece{rows: make([]row, 1), bytes: chunkBytes})
 		}
 	}
 	return lanes, turns
@@ -35,8 +35,9 @@ func step(l *lane, now time.Time) bool {
 	q := &l.queues[large]
 	ok := l.enter(now, q)
 	if ok {
-		q.posted = append(q.posted, &post{slot: -1, pieces: q.pieces[:1], bytes: q.pieces[0].bytes})
-		q.pieces = q.pieces[1:]
+		p := l.newPost()
+		q.take(p, 1)
+		q.posted = append(q.posted, p)
 	}
 	l.leave(q)
 	return ok

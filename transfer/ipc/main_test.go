@@ -321,6 +321,18 @@ func (p *places) Done(_ int, err error) {
 	}
 }
 
+// together are places that take many objects at once, as the worker's sink does.
+type together struct{ *places }
+
+func (p together) PlaceBatch(_ context.Context, first int, heads []transfer.Head, into []memory.Frame) (transfer.Placed, error) {
+	for _, r := range p.regions[first : first+len(heads)] {
+		into = append(into, r.Frame)
+	}
+	return transfer.Placed{Objects: len(heads), Space: p.regions[first].Space, Frames: into}, nil
+}
+
+func (p together) DoneBatch(_, count int) { p.done += count }
+
 // processorTime is what this process has used.
 func processorTime() time.Duration {
 	var u unix.Rusage

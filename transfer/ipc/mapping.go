@@ -25,9 +25,10 @@ type mapping struct {
 	lane     *lane
 	// turn is nil if the source has none.
 	turn *board.Turn
-	// places are those of the lane's windows, streams what they use.
+	// places are those of the lane's windows, streams and events what they use.
 	places  [2][]place
 	streams []*cuda.Stream
+	events  []*cuda.Event
 	// peer is a slab on a GPU; nil: data is mapped host memory, behind file.
 	peer *cuda.Peer
 	data []byte
@@ -144,7 +145,7 @@ func (m *mapping) prepare() (err error) {
 		m.lane.entrance = &m.path.entrance
 	}
 	if m.peer == nil {
-		m.lane.copies = fromHost
+		m.lane.copy = cuda.ToDevice
 		m.lane.rates = assumedOfHost
 	}
 	return m.prove()
@@ -168,18 +169,11 @@ func (m *mapping) makePlaces() error {
 			if err != nil {
 				return err
 			}
+			m.events = append(m.events, event)
 			m.places[kind] = append(m.places[kind], place{stream, event})
 		}
 	}
 	return nil
-}
-
-func fromHost(pieces []piece) []cuda.Copy {
-	copies := make([]cuda.Copy, len(pieces))
-	for i, p := range pieces {
-		copies[i] = cuda.ToDevice(p.to, p.from, p.bytes)
-	}
-	return copies
 }
 
 // prove reads from the beginning of the peer's memory, which also brings the
@@ -191,26 +185,23 @@ func (m *mapping) prove() error {
 	}
 	l, n := m.lane, min(proofBytes, m.export.SizeBytes)
 	to := scratch.Pointer(0, n)
-	timed := func(pieces []piece, gathers bool) (time.Duration, error) {
+	timed := func(rows []row, bytes uint64, gathers bool) (time.Duration, error) {
 		began := time.Now()
-		p := &post{pieces: pieces, slot: -1, place: m.places[small][0]}
-		for _, piece := range pieces {
-			p.bytes += piece.bytes
-		}
+		p := &post{pieces: []piece{{rows: rows}}, bytes: bytes, slot: -1, place: m.places[small][0]}
 		var err error
 		if gathers {
 			p.slot = m.path.gather.take()
 			defer m.path.gather.give(p.slot)
 			err = m.path.gather.launch(p.stream, p)
 		} else {
-			err = p.stream.Copy(l.copies(pieces), p.event)
+			err = p.stream.Copy(copies(nil, p.pieces, l.copy), m.events[0])
 		}
 		err = errors.Join(err, p.stream.Sync())
 		return time.Since(began), err
 	}
-	measure := func(pieces []piece, gathers bool) (best time.Duration, err error) {
+	measure := func(rows []row, bytes uint64, gathers bool) (best time.Duration, err error) {
 		for i := range proofs {
-			took, err := timed(pieces, gathers)
+			took, err := timed(rows, bytes, gathers)
 			if err != nil {
 				return 0, err
 			}
@@ -220,11 +211,11 @@ func (m *mapping) prove() error {
 		}
 		return best, nil
 	}
-	tiny, err := measure([]piece{{to: to, from: m.base, bytes: memory.HeaderBytes}}, false)
+	tiny, err := measure([]row{{to, m.base, memory.HeaderBytes}}, memory.HeaderBytes, false)
 	if err != nil {
 		return fmt.Errorf("ipc: first read: %w", err)
 	}
-	large, err := measure([]piece{{to: to, from: m.base, bytes: n}}, false)
+	large, err := measure([]row{{to, m.base, n}}, n, false)
 	if err != nil {
 		return fmt.Errorf("ipc: timed read: %w", err)
 	}
@@ -233,11 +224,11 @@ func (m *mapping) prove() error {
 		m.proof.Why = m.path.noGather
 		return nil
 	}
-	var pieces []piece
+	var rows []row
 	for at := uint64(0); at < n; at += maxRow {
-		pieces = append(pieces, piece{to: to + at, from: m.base + at, bytes: min(maxRow, n-at)})
+		rows = append(rows, row{to + at, m.base + at, min(maxRow, n-at)})
 	}
-	took, err := measure(pieces, true)
+	took, err := measure(rows, n, true)
 	if err != nil {
 		return fmt.Errorf("ipc: timed read by the gather kernel: %w", err)
 	}
@@ -282,8 +273,8 @@ func (m *mapping) Close(dead bool) {
 // unmap undoes open. The last loan has ended, so no copy is under way.
 func (m *mapping) unmap() error {
 	var errs []error
-	for _, p := range slices.Concat(m.places[small], m.places[large]) {
-		errs = append(errs, p.event.Close())
+	for _, e := range m.events {
+		errs = append(errs, e.Close())
 	}
 	if m.turn != nil {
 		errs = append(errs, m.turn.Close())

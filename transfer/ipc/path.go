@@ -33,7 +33,6 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -161,8 +160,8 @@ type Path struct {
 	opening sync.Mutex
 	scratch *cuda.Scratch
 
-	// lents has lists of objects to be used again.
-	lents sync.Pool
+	// slab is the address of the slab's byte 0.
+	slab uint64
 
 	mu sync.Mutex
 	// mappings by handle, and lanes by the address of the peer; guarded by mu, as is
@@ -170,11 +169,14 @@ type Path struct {
 	mappings map[cuda.Handle]*mapping
 	lanes    map[string]*mapping
 	// running are the fetches, with what ends them; nil once closed.
-	running map[*fetch]context.CancelCauseFunc
+	running map[*context.CancelCauseFunc]struct{}
 	fetches sync.WaitGroup
 }
 
-var _ transfer.Path = (*Path)(nil)
+var (
+	_ transfer.Path     = (*Path)(nil)
+	_ transfer.Preparer = (*Path)(nil)
+)
 
 var errClosed = fmt.Errorf("ipc: %w: closed", transfer.ErrPeerLost)
 
@@ -196,8 +198,8 @@ func New(c Config) (*Path, error) {
 	if c.Received == nil {
 		c.Received = func(int) {}
 	}
-	p := &Path{config: c, mappings: make(map[cuda.Handle]*mapping), lanes: make(map[string]*mapping), running: make(map[*fetch]context.CancelCauseFunc)}
-	p.lents.New = func() any { return new([]borrow.Lent) }
+	p := &Path{config: c, mappings: make(map[cuda.Handle]*mapping), lanes: make(map[string]*mapping), running: make(map[*context.CancelCauseFunc]struct{})}
+	p.slab = c.Slab.Pointer(0, c.Slab.Size())
 	p.lenders = borrow.New(borrow.Config{
 		Worker: c.Worker, Token: c.Token, StallTimeout: c.StallTimeout, LeaseTTL: c.LeaseTTL, NoBoard: c.NoBoard, Open: p.open, Spin: spinFor,
 		Linger: c.Linger, Unmapped: c.PeerUnmapped,
@@ -259,13 +261,22 @@ func (p *Path) Connect(ctx context.Context, at transfer.Peer) (Lane, error) {
 	return p.Lanes()[at.Address], nil
 }
 
+// Prepare is part of transfer.Preparer: the peer's memory is mapped, and the way there proved.
+func (p *Path) Prepare(ctx context.Context, at transfer.Peer) (transfer.Measured, error) {
+	lane, err := p.Connect(ctx, at)
+	if err != nil {
+		return transfer.Measured{}, fmt.Errorf("ipc: %w", err)
+	}
+	return transfer.Measured{Latency: lane.Latency, BytesPerSecond: lane.BytesPerSecond}, nil
+}
+
 // Close is part of transfer.Path. It returns when no copy is under way.
 func (p *Path) Close() error {
 	p.mu.Lock()
 	running := p.running
 	p.running = nil
-	for _, cancel := range running {
-		cancel(errClosed)
+	for cancel := range running {
+		(*cancel)(errClosed)
 	}
 	p.mu.Unlock()
 	if running == nil {
@@ -282,20 +293,21 @@ func (p *Path) Close() error {
 	return errors.Join(errs...)
 }
 
-func (p *Path) begin(f *fetch, cancel context.CancelCauseFunc) bool {
+// begin counts a fetch, whose context cancel ends; false: the path is closed.
+func (p *Path) begin(cancel *context.CancelCauseFunc) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.running == nil {
 		return false
 	}
 	p.fetches.Add(1)
-	p.running[f] = cancel
+	p.running[cancel] = struct{}{}
 	return true
 }
 
-func (p *Path) end(f *fetch) {
+func (p *Path) end(cancel *context.CancelCauseFunc) {
 	p.mu.Lock()
-	delete(p.running, f)
+	delete(p.running, cancel)
 	p.mu.Unlock()
 	p.fetches.Done()
 }
@@ -307,11 +319,10 @@ func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref,
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	key := new(fetch)
-	if !p.begin(key, cancel) {
+	if !p.begin(&cancel) {
 		return errClosed
 	}
-	defer p.end(key)
+	defer p.end(&cancel)
 	missed, err := p.fetchShown(ctx, at, refs, sink)
 	if err != nil {
 		return fmt.Errorf("ipc from %s: %w", at, err)
@@ -340,10 +351,9 @@ func (p *Path) fetchShown(ctx context.Context, at transfer.Peer, refs []transfer
 		return missed, nil
 	}
 	defer g.End()
-	list := p.lents.Get().(*[]borrow.Lent)
-	defer p.lents.Put(list)
-	*list = slices.Grow((*list)[:0], len(refs))[:len(refs)]
-	f := &fetch{path: p, sink: sink, objects: *list, memory: g.Memory, glance: g, refs: refs}
+	f := p.newFetch(sink, g.Memory)
+	defer f.close()
+	f.glance, f.refs = g, refs
 	if err = f.run(ctx); err != nil {
 		return nil, err
 	}
@@ -366,8 +376,11 @@ func (p *Path) fetchLent(ctx context.Context, cancel context.CancelCauseFunc, at
 		if rest := refs[min(first+size, len(refs)):]; len(rest) > 0 {
 			next = p.ask(ctx, at, rest[:min(size, len(rest))])
 		}
-		f := &fetch{path: p, sink: sink, indices: indices[first:], objects: got.batch.Objects, memory: got.batch.Memory, batch: got.batch}
-		if err := f.run(ctx); err != nil {
+		f := p.newFetch(sink, got.batch.Memory)
+		f.batch, f.indices = got.batch, indices[first:]
+		err := f.run(ctx)
+		f.close()
+		if err != nil {
 			if first+size < len(refs) {
 				cancel(err)
 				if got := <-next; got.err == nil {

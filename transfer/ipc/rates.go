@@ -10,6 +10,9 @@ type rates struct {
 	engineBase, engineCopy, gatherBase time.Duration
 	// In bytes a second.
 	engineRate, gatherRate float64
+	// early is by how much a rate was last taken to be higher than it seemed, 0 if it was
+	// measured since.
+	early float64
 }
 
 // assumed is measured on H200s over NVLink; each figure is replaced by what is
@@ -37,48 +40,98 @@ func (r *rates) gathers(copies int, bytes uint64) bool {
 	return copies > 1 && r.gathered(bytes) < r.engine(copies, bytes)
 }
 
+// predict says how long a post should take that has the link for itself.
 func (r *rates) predict(p *post) time.Duration {
 	if p.slot >= 0 {
-		return r.gathered(p.bytes)
+		return p.base + over(p.bytes, r.gatherRate)
 	}
-	return r.engine(len(p.pieces), p.bytes)
+	return p.base + max(time.Duration(p.copies-1)*r.engineCopy, over(p.bytes, r.engineRate))
 }
 
-// learn takes a post in that ended now. Only such figures are learnt as dominate
-// its time.
+// base is what a post takes beside its bytes: little if it is queued behind another.
+func (r *rates) base(p *post, queued bool) time.Duration {
+	base := r.engineBase
+	if p.slot >= 0 {
+		base = r.gatherBase
+	}
+	if queued {
+		base /= 8
+	}
+	return base
+}
+
+// learn takes a post in that ended now, or some time ago. Only such figures are learnt as
+// dominate its time.
 func (r *rates) learn(p *post, now time.Time) {
-	took := now.Sub(p.began)
+	took, predicted, bytes := now.Sub(p.began), r.predict(p), p.bytes
+	if p.carried > 0 {
+		rate := r.engineRate
+		if p.slot >= 0 {
+			rate = r.gatherRate
+		}
+		predicted, bytes = predicted+over(p.carried, rate), bytes+p.carried
+	}
 	if took <= 0 {
 		return
 	}
+	if p.loose {
+		r.hurry(p, took < predicted)
+		return
+	}
+	r.early = 0
 	// What took long was perhaps looked at late.
 	weight := gain
-	if took > 2*r.predict(p) {
+	if took > 2*predicted {
 		weight = doubt
 	}
-	rate := func(known *float64, base time.Duration) {
-		if took > base {
-			*known += weight * (float64(p.bytes)/(took-base).Seconds() - *known)
+	rate := func(known *float64) {
+		if took <= p.base {
+			return
 		}
+		// Who expects too much asks too early, which costs less than to sleep too long.
+		seen, weight := float64(bytes)/(took-p.base).Seconds(), weight
+		if seen > *known {
+			weight *= 2
+		}
+		*known += weight * (seen - *known)
 	}
 	span := func(known *time.Duration, seen time.Duration) {
 		*known += time.Duration(weight * float64(max(seen, 500*time.Nanosecond)-*known))
 	}
 	switch {
 	case p.slot >= 0 && p.bytes >= rateBytes:
-		rate(&r.gatherRate, r.gatherBase)
-	case p.slot >= 0:
+		rate(&r.gatherRate)
+	case p.slot >= 0 && !p.queued:
 		span(&r.gatherBase, took-over(p.bytes, r.gatherRate))
-	case p.bytes/uint64(len(p.pieces)) >= rateBytes:
-		rate(&r.engineRate, r.engineBase)
-	case len(p.pieces) >= 8:
-		span(&r.engineCopy, (took-r.engineBase)/time.Duration(len(p.pieces)))
-	case len(p.pieces) == 1 && p.bytes <= latencyBytes:
+	case p.bytes/uint64(p.copies) >= rateBytes:
+		rate(&r.engineRate)
+	case p.carried > 0 || p.queued:
+	case p.copies >= 8:
+		span(&r.engineCopy, (took-r.engineBase)/time.Duration(p.copies))
+	case p.copies == 1 && p.bytes <= latencyBytes:
 		span(&r.engineBase, took)
 	}
 }
 
+// hurry takes in that a post was over when somebody woke who had slept until shortly before
+// it should be. How early it was nobody knows, and nobody finds out who goes on sleeping as
+// long: so the rate is taken to be higher, by more each time that it happens again.
+func (r *rates) hurry(p *post, early bool) {
+	if !early || p.bytes < rateBytes || p.slot < 0 && p.bytes/uint64(p.copies) < rateBytes {
+		return // or it is not the rate that its time comes from
+	}
+	r.early = min(max(2*r.early, leastHurry), mostHurry)
+	if p.slot >= 0 {
+		r.gatherRate *= 1 + r.early
+	} else {
+		r.engineRate *= 1 + r.early
+	}
+}
+
 const (
+	// leastHurry and mostHurry bound by how much a rate is taken to be higher.
+	leastHurry = 0.02
+	mostHurry  = 0.32
 	// rateBytes is from which size on a post tells a rate, latencyBytes up to which
 	// it tells the base.
 	rateBytes    = 4 << 20

@@ -7,7 +7,6 @@ import (
 
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
-	"github.com/millrace/millrace/transfer/borrow"
 )
 
 var _ transfer.Rescuer = (*Path)(nil)
@@ -17,11 +16,10 @@ var _ transfer.Rescuer = (*Path)(nil)
 func (p *Path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byte, refs []transfer.Ref, sink transfer.Sink) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	key := new(fetch)
-	if !p.begin(key, cancel) {
+	if !p.begin(&cancel) {
 		return errClosed
 	}
-	defer p.end(key)
+	defer p.end(&cancel)
 	g, err := p.lenders.Remains(ctx, at, incarnation, len(refs))
 	if err != nil {
 		return fmt.Errorf("ipc: %w", err)
@@ -32,7 +30,9 @@ func (p *Path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byt
 		return fmt.Errorf("ipc: rescue from %s: %w: %w", at, transfer.ErrNoWay, err)
 	}
 	kept := &copied{Sink: sink}
-	f := &fetch{path: p, sink: kept, objects: make([]borrow.Lent, len(refs)), memory: g.Memory, glance: g, refs: refs}
+	f := p.newFetch(kept, g.Memory)
+	defer f.close()
+	f.glance, f.refs = g, refs
 	err = f.run(ctx)
 	if err == nil {
 		if proof := m.verify(); proof != nil {

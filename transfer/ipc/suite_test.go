@@ -34,10 +34,16 @@ func TestGPUConformance(t *testing.T) {
 	for name, change := range map[string]func(*ipc.Config){
 		"gather": nil, "copy engine": func(c *ipc.Config) { c.NoGather = true },
 	} {
-		t.Run(name, func(t *testing.T) { harness(false, change).Run(t) })
+		// Each way to find objects with each kind of sink, by one of the ways to copy.
+		t.Run(name, func(t *testing.T) {
+			h := harness(false, change)
+			h.Batches = change != nil
+			h.Run(t)
+		})
 		t.Run(name+" with a board", func(t *testing.T) {
 			h := harness(true, change)
 			h.CanStall = false // nobody is asked
+			h.Batches = change == nil
 			h.Run(t)
 		})
 	}

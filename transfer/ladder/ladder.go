@@ -52,6 +52,7 @@ var (
 	_ transfer.Borrower = (*Path)(nil)
 	_ transfer.Rescuer  = (*Path)(nil)
 	_ transfer.Follower = (*Path)(nil)
+	_ transfer.Preparer = (*Path)(nil)
 )
 
 // New returns a ladder, which closes its rungs.
@@ -236,6 +237,31 @@ func (p *Path) Follow(ctx context.Context, peer transfer.Peer, refs []transfer.R
 	return err
 }
 
+// Prepare is part of transfer.Preparer, by the first path that can. Its error matches ErrNoWay
+// if none does.
+func (p *Path) Prepare(ctx context.Context, peer transfer.Peer) (transfer.Measured, error) {
+	for i := range p.config.Rungs {
+		rung := &p.config.Rungs[i]
+		path, able := rung.Path.(transfer.Preparer)
+		if !able {
+			continue
+		}
+		if rung.Suits != nil {
+			if err := rung.Suits(ctx, peer); err != nil {
+				continue
+			}
+		}
+		m, err := path.Prepare(ctx, peer)
+		if err == nil {
+			p.mu.Lock()
+			p.machine.Proved(peer.Address, i, m.Latency, m.BytesPerSecond)
+			p.mu.Unlock()
+		}
+		return m, err
+	}
+	return transfer.Measured{}, fmt.Errorf("%s: %w: no path prepares anything", peer, transfer.ErrNoWay)
+}
+
 // Fetch is part of transfer.Path.
 func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	f := &fetch{sink: sink, done: make([]bool, len(refs)), places: make([]place, len(refs)), left: len(refs)}
@@ -318,131 +344,4 @@ func (p *Path) try(ctx context.Context, at int, peer transfer.Peer, refs []trans
 		end.Kind = flow.GivenUp // how long it takes to be refused says nothing of the path, either
 	}
 	return a.later
-}
-
-// fetch is a fetch over all its tries. It is used by one goroutine at a time.
-type fetch struct {
-	sink   transfer.Sink
-	done   []bool
-	places []place
-	left   int
-}
-
-// place is where an object goes, whatever path brings it.
-type place struct {
-	head    transfer.Head
-	regions []transfer.Region
-	given   bool
-}
-
-// attempt is a fetch on one path: the sink of that path.
-type attempt struct {
-	*fetch
-	// index is where in the fetch each object of the attempt is.
-	index  []int
-	began  time.Time
-	allow  func(bytes uint64) (time.Duration, bool)
-	cancel context.CancelCauseFunc
-	// placed are the bytes of the objects that have a place, bytes those that came.
-	placed, bytes uint64
-	// later is why objects are left for the next path, came counts those that are here.
-	later error
-	came  int
-	// forwarded are those of which others are told how far they have come.
-	forwarded []int
-
-	mu sync.Mutex
-	// timer ends the attempt; nil until the first place. Guarded by mu, for it may
-	// fire at any time.
-	timer *time.Timer
-}
-
-func (a *attempt) stop() {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.timer != nil {
-		a.timer.Stop()
-	}
-}
-
-// Place is part of transfer.Sink. The wait for memory is ours, not the path's.
-func (a *attempt) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
-	a.stop()
-	p := &a.places[a.index[index]]
-	if !p.given {
-		waited := time.Now()
-		regions, err := a.sink.Place(ctx, a.index[index], head)
-		if err != nil {
-			return nil, err
-		}
-		a.began = a.began.Add(time.Since(waited))
-		*p = place{head, regions, true}
-	} else if !same(p.head, head) {
-		return nil, fmt.Errorf("%s: %w: two paths tell of different objects", head.Ref, transfer.ErrProtocol)
-	}
-	a.placed += head.Bytes()
-	if allowed, bounded := a.allow(a.placed); bounded {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		a.timer = time.AfterFunc(max(allowed-time.Since(a.began), 0), func() { a.cancel(transfer.ErrStalled) })
-	}
-	return p.regions, nil
-}
-
-func same(a, b transfer.Head) bool {
-	if a.Ref != b.Ref || len(a.FrameBytes) != len(b.FrameBytes) {
-		return false
-	}
-	for i := range a.FrameBytes {
-		if a.FrameBytes[i] != b.FrameBytes[i] {
-			return false
-		}
-	}
-	return true
-}
-
-// Forward is part of transfer.Forwarder.
-func (a *attempt) Forward(index int) (arrived func(bytes uint64), step uint64) {
-	s, ok := a.sink.(transfer.Forwarder)
-	if !ok {
-		return nil, 0
-	}
-	i := a.index[index]
-	if arrived, step = s.Forward(i); arrived != nil {
-		a.forwarded = append(a.forwarded, i)
-	}
-	return arrived, step
-}
-
-// Withdraw is part of transfer.Forwarder.
-func (a *attempt) Withdraw(index int) {
-	if s, ok := a.sink.(transfer.Forwarder); ok {
-		s.Withdraw(a.index[index])
-	}
-}
-
-// withdraw takes back what was told of objects that did not come: the next path writes
-// to the same memory.
-func (a *attempt) withdraw() {
-	for _, i := range a.forwarded {
-		if !a.done[i] {
-			a.sink.(transfer.Forwarder).Withdraw(i)
-		}
-	}
-}
-
-// Done is part of transfer.Sink.
-func (a *attempt) Done(index int, err error) {
-	i := a.index[index]
-	if err != nil && (errors.Is(err, transfer.ErrNoWay) || errors.Is(err, transfer.ErrPeerLost) || errors.Is(err, transfer.ErrStalled)) {
-		a.later = err
-		return
-	}
-	if err == nil {
-		a.came++
-		a.bytes += a.places[i].head.Bytes()
-	}
-	a.done[i] = true
-	a.left--
-	a.sink.Done(i, err)
 }

@@ -34,6 +34,8 @@ type Harness struct {
 	Objects func(t *testing.T) *Objects
 	// Room, if set, is where fetches of a path must place.
 	Room func(path transfer.Path) *Room
+	// Batches: sinks take many objects at once.
+	Batches bool
 	// Slow: bytes take their time, and connections even more, as between emulated
 	// hosts. What is large is less so then, and silence is longer.
 	Slow bool
@@ -71,6 +73,14 @@ func (h Harness) sink(path transfer.Path) *Sink {
 	return NewSinkIn(h.Room(path))
 }
 
+// to is the sink as paths see it.
+func (h Harness) to(s *Sink) transfer.Sink {
+	if h.Batches {
+		return Batching{Sink: s, Most: 3}
+	}
+	return s
+}
+
 func random(seed uint64, n int) []byte {
 	b := make([]byte, n)
 	r := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), 1})
@@ -106,7 +116,7 @@ func (h Harness) Run(t *testing.T) {
 func (h Harness) fetchAll(t *testing.T, path transfer.Path, peer transfer.Peer, objects *Objects, refs ...transfer.Ref) {
 	t.Helper()
 	sink := h.sink(path)
-	if err := path.Fetch(t.Context(), peer, refs, sink); err != nil {
+	if err := path.Fetch(t.Context(), peer, refs, h.to(sink)); err != nil {
 		t.Error(err)
 		return
 	}
@@ -215,7 +225,7 @@ func (h Harness) missing(t *testing.T) {
 	path := h.Path(t, Patience)
 	sink := h.sink(path)
 	wrong := transfer.Ref{Task: idOf(3), Generation: 2}
-	if err := path.Fetch(t.Context(), peer, []transfer.Ref{ref(1), ref(2), wrong, ref(3)}, sink); err != nil {
+	if err := path.Fetch(t.Context(), peer, []transfer.Ref{ref(1), ref(2), wrong, ref(3)}, h.to(sink)); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []error{nil, transfer.ErrNotHere, transfer.ErrNotHere, nil} {
@@ -241,7 +251,7 @@ func (h Harness) refused(t *testing.T) {
 		}
 		return nil
 	}
-	if err := path.Fetch(t.Context(), peer, []transfer.Ref{ref(0), ref(1), ref(2)}, sink); err != nil {
+	if err := path.Fetch(t.Context(), peer, []transfer.Ref{ref(0), ref(1), ref(2)}, h.to(sink)); err != nil {
 		t.Fatal(err)
 	}
 	for i, want := range []error{nil, full, nil} {
@@ -261,7 +271,7 @@ func (h Harness) head(t *testing.T) {
 	peer, _ := h.Serve(t, objects)
 	path := h.Path(t, Patience)
 	sink := h.sink(path)
-	if err := path.Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, sink); err != nil {
+	if err := path.Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, h.to(sink)); err != nil {
 		t.Fatal(err)
 	}
 	if head, _, _, _ := sink.Result(0); string(head.Header) != "the header" || head.Bytes() != 30 || len(head.FrameBytes) != 2 {
@@ -328,7 +338,7 @@ func (h Harness) interrupted(ctx context.Context, t *testing.T, path transfer.Pa
 		return nil
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- path.Fetch(ctx, peer, refs, sink) }()
+	go func() { ended <- path.Fetch(ctx, peer, refs, h.to(sink)) }()
 	var err error
 	select {
 	case err = <-ended:
@@ -420,7 +430,7 @@ func (h Harness) patience(t *testing.T) {
 			return context.Cause(ctx)
 		}
 	}
-	if err := path.Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, sink); err != nil {
+	if err := path.Fetch(t.Context(), peer, []transfer.Ref{ref(1)}, h.to(sink)); err != nil {
 		t.Error(err)
 	}
 	if _, _, done, err := sink.Result(0); !done || err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/lifecycle"
@@ -33,7 +34,10 @@ type fetching struct {
 	times fetchTimes
 }
 
-var _ transfer.Forwarder = (*fetching)(nil)
+var (
+	_ transfer.Forwarder = (*fetching)(nil)
+	_ transfer.Batcher   = (*fetching)(nil)
+)
 
 // relayStep is how often those who read an object while it arrives here are told how far
 // it has come: the last of a chain of n is later by so many bytes for each.
@@ -135,6 +139,66 @@ func (f *fetching) Place(ctx context.Context, index int, head transfer.Head) ([]
 	}
 }
 
+// PlaceBatch is part of transfer.Batcher: Place for objects whose memory was set aside, in one
+// step. The first that is not so simple goes by Place.
+func (f *fetching) PlaceBatch(ctx context.Context, first int, heads []transfer.Head, into []memory.Frame) (transfer.Placed, error) {
+	s := f.worker.config.Store
+	copy(f.heads[first:], heads)
+	if f.times.placed == 0 {
+		f.times.placed = time.Since(f.times.wanted)
+	}
+	made, frames, err := s.AllocateAll(len(heads), func(i int) (ledger.ReservationID, ledger.ObjectID, []uint64) {
+		return f.reservations[first+i], f.object(first + i), heads[i].FrameBytes
+	}, into)
+	if made > 0 || err == nil {
+		return transfer.Placed{Objects: made, Space: s.Space(), Frames: frames}, nil
+	}
+	regions, err := f.Place(ctx, first, heads[0])
+	if err != nil {
+		return transfer.Placed{Space: s.Space(), Frames: into}, err
+	}
+	for _, r := range regions {
+		into = append(into, r.Frame)
+	}
+	return transfer.Placed{Objects: 1, Space: s.Space(), Frames: into}, nil
+}
+
+// DoneBatch is part of transfer.Batcher.
+func (f *fetching) DoneBatch(first, count int) {
+	for first, end := first, first+count; first < end; {
+		n := 0
+		for first+n < end && len(f.heads[first+n].FrameBytes) > 0 {
+			n++
+		}
+		if n == 0 {
+			f.Done(first, nil)
+			first++
+			continue
+		}
+		f.sealed(first, n)
+		first += n
+	}
+}
+
+// sealed says that objects side by side, which have frames, are here.
+func (f *fetching) sealed(first, count int) {
+	type outcome struct {
+		bytes uint64
+		err   error
+	}
+	outcomes := make([]outcome, count)
+	f.worker.config.Store.SealCopies(count, func(i int) (ledger.ObjectID, []byte) {
+		return f.object(first + i), f.heads[first+i].Header
+	}, func(i int, bytes uint64, err error) { outcomes[i] = outcome{bytes, err} })
+	for i, o := range outcomes {
+		if o.err != nil {
+			f.failed(first+i, o.err)
+		} else {
+			f.fetched(first+i, o.bytes)
+		}
+	}
+}
+
 func (f *fetching) object(index int) ledger.ObjectID {
 	return ledger.ObjectID(f.objects[index].Object)
 }
@@ -154,14 +218,25 @@ func (f *fetching) Done(index int, err error) {
 	}
 	if err == nil || errors.Is(err, errHeld) {
 		if o, ok := s.Lookup(id); ok {
-			f.times.objects++
-			f.times.bytes += o.Bytes()
-			f.tell(lifecycle.InputFetched{Fetch: f.id, Object: lifecycle.Object(id), Bytes: o.Bytes()})
+			f.fetched(index, o.Bytes())
 			return
 		}
 		err = fmt.Errorf("object %s was dropped while it arrived", id)
 	}
-	s.Conceal(id)
+	f.failed(index, err)
+}
+
+// fetched says that an object is here.
+func (f *fetching) fetched(index int, bytes uint64) {
+	f.times.objects++
+	f.times.bytes += bytes
+	f.tell(lifecycle.InputFetched{Fetch: f.id, Object: f.objects[index].Object, Bytes: bytes})
+}
+
+// failed says that an object is not here.
+func (f *fetching) failed(index int, err error) {
+	id := f.object(index)
+	f.worker.config.Store.Conceal(id)
 	f.tell(lifecycle.FetchFailed{
 		Fetch: f.id, Object: lifecycle.Object(id), Message: err.Error(),
 		Missing: errors.Is(err, transfer.ErrNotHere), NoRoom: errors.Is(err, errNoRoom),

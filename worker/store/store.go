@@ -33,7 +33,8 @@ const forever = 100 * 365 * 24 * time.Hour
 // need no protection; the ledger's own count up from 1.
 const headerLease transfer.LeaseID = 1 << 63
 
-// Store is safe for concurrent use. Nothing is called back under its lock.
+// Store is safe for concurrent use. Nothing is called back under its lock but what is passed
+// to AllocateAll and SealCopies.
 type Store struct {
 	space memory.Space
 	below []memory.Tier
@@ -395,6 +396,11 @@ func (s *Store) Alias(r ledger.ReservationID, id, source ledger.ObjectID, ranges
 func (s *Store) Seal(id ledger.ObjectID, header []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return s.seal(id, header)
+}
+
+// seal is Seal. REQUIRES: mu.
+func (s *Store) seal(id ledger.ObjectID, header []byte) error {
 	err := s.ledger.Seal(id, header)
 	switch {
 	case err != nil:

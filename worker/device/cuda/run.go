@@ -414,7 +414,7 @@ func (r *run) wait() error {
 	begin, nap := time.Now(), napFirst
 	if r.device.spins {
 		// In one call: to yield between two looks wakes other threads, which take what comes after to their processors.
-		if done, err := r.event.Await(0, spinFor); done || err != nil {
+		if waited, err := r.event.Await(0, spinFor); waited.Done || err != nil {
 			return err
 		}
 	}

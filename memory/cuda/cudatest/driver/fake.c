@@ -517,7 +517,6 @@ typedef struct work {
   int staged;  // from is ours
   struct row *table;  // of a gather
   unsigned rows;
-  int own_table;
   int illegal;  // it uses an address that it may not
   struct point *point;  // of a point of Task Bench; ours
 } work;
@@ -526,7 +525,6 @@ typedef struct work {
 struct row {
   uint64_t to, from, bytes;
 };
-enum { SHORT_ROWS = 160 };
 
 // As in worker/device/cuda/kernels/builtin.cu, bench_point.
 struct pair {
@@ -587,7 +585,6 @@ static void *run(void *arg) {
     else if (w->to)
       memset(w->to, w->value, w->bytes);
     for (unsigned i = 0; i < w->rows; i++) memmove((void *)w->table[i].to, (void *)w->table[i].from, w->table[i].bytes);
-    if (w->own_table) free(w->table);
     if (w->illegal) st->sticky_pid = getpid(), st->sticky_code = ILLEGAL_ADDRESS;
     if (w->point) {
       make_point(w->point);
@@ -825,6 +822,13 @@ int cuMemHostRegister_v2(void *at, size_t n, unsigned flags) {
   return r;
 }
 
+int cuMemHostGetDevicePointer_v2(uint64_t *pointer, void *at, unsigned flags) {
+  IN_CONTEXT;
+  if (flags) return INVALID_VALUE;
+  *pointer = (uint64_t)(uintptr_t)at;
+  return OK;
+}
+
 int cuMemHostUnregister(void *at) {
   int r = NOT_REGISTERED;
   pthread_mutex_lock(&lock);
@@ -891,7 +895,7 @@ int cuFuncSetAttribute(function *f, int attribute, int value) {
 }
 
 // A launch takes its turn in the stream and computes nothing, but for the gather
-// kernels of transfer/ipc, and those whose names begin with illegal: they are the end
+// kernel of transfer/ipc, and those whose names begin with illegal: they are the end
 // of the process's context.
 int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                    stream *s, void **parameters, void **extra) {
@@ -912,17 +916,10 @@ int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
   st->launches++;
   pthread_mutex_unlock(&lock);
   work w = {.illegal = !strncmp(f->name, "illegal", 7)};
-  if (!strncmp(f->name, "millrace_gather", 15)) {
+  if (!strcmp(f->name, "millrace_gather")) {
     char *at = extra[1];
-    if (!strcmp(f->name, "millrace_gather_short")) {
-      w.rows = *(unsigned *)(at + SHORT_ROWS * sizeof(struct row));
-      w.table = malloc(SHORT_ROWS * sizeof(struct row));
-      memcpy(w.table, at, w.rows * sizeof(struct row));
-      w.own_table = 1;
-    } else {
-      w.table = *(struct row **)at;
-      w.rows = *(unsigned *)(at + 8);
-    }
+    w.table = *(struct row **)at;
+    w.rows = *(unsigned *)(at + 8);
   }
   if (!strcmp(f->name, "bench_point") && extra && *(size_t *)extra[3] == sizeof *w.point) {
     w.point = malloc(sizeof *w.point);

@@ -1,0 +1,116 @@
+package board_test
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/millrace/millrace/internal/board"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+)
+
+// In whatever order keys come, and whatever is between them, many are found as each alone
+// would be.
+func TestManyAreFoundAsEachAloneIs(t *testing.T) {
+	b := newBoard(t, 1<<10, 0)
+	_, v := sit(t, b)
+	r := rand.New(rand.NewPCG(1, 2))
+	const count = 700
+	for n := 1; n <= count; n++ {
+		frames := make([]memory.Frame, n%3)
+		for i := range frames {
+			frames[i] = frame(n + i)
+		}
+		if n%50 == 0 {
+			frames = []memory.Frame{{Offset: size, Bytes: 1}} // not believed
+		}
+		b.Show(ref(n), bytes.Repeat([]byte{byte(n)}, n%70), frames)
+	}
+	for n := 1; n <= count; n += 17 {
+		b.Hide(ref(n))
+	}
+	for n := count + 1; n < count+40; n++ { // in the places of those
+		b.Show(ref(n), nil, []memory.Frame{frame(n)})
+	}
+	b.ShowArriving(ref(count+50), nil, []memory.Frame{frame(3)})
+	var keys []transfer.Ref
+	for n := 1; n < count+60; n++ {
+		keys = append(keys, ref(n))
+		if n%13 == 0 {
+			keys = append(keys, transfer.Ref{Task: ids.TaskID(n), Generation: 2}, transfer.Ref{Task: ids.TaskID(n)}, transfer.Ref{Generation: 1})
+		}
+	}
+	for name, shuffle := range map[string]func(){
+		"in order": func() {}, "backwards": func() { slices.Reverse(keys) },
+		"anyhow": func() { r.Shuffle(len(keys), func(i, j int) { keys[i], keys[j] = keys[j], keys[i] }) },
+		"in runs": func() {
+			slices.SortStableFunc(keys, func(a, b transfer.Ref) int { return int(a.Task%100/20) - int(b.Task%100/20) })
+		},
+	} {
+		shuffle()
+		g := look(t, v)
+		var alone, together board.Found
+		alone.Begin(len(keys))
+		together.Begin(len(keys))
+		heads := make([]transfer.Head, len(keys))
+		var frames []memory.Frame
+		got, want := uint64(0), uint64(0)
+		for first := 0; first < len(keys); first += 100 {
+			last := min(first+100, len(keys))
+			some, n := g.FindAll(keys[first:last], size, &together, heads[first:last])
+			got, frames = got+n, append(frames, some...)
+		}
+		for i, k := range keys {
+			o, ok := g.Find(k, size, &alone)
+			if h := heads[i]; ok != (h.Ref == k) || !ok && h.Ref != (transfer.Ref{}) {
+				t.Fatalf("%s: %s: found %v, together %v", name, k, ok, h.Ref)
+			}
+			its := frames[:len(o.Frames)]
+			frames = frames[len(o.Frames):]
+			if h := heads[i]; ok && (!bytes.Equal(h.Header, o.Header) || !slices.Equal(h.FrameBytes, o.Sizes) || !slices.Equal(its, o.Frames)) {
+				t.Fatalf("%s: %s: %+v with %v, alone %+v", name, k, h, its, o)
+			}
+			if ok {
+				want += heads[i].Bytes()
+			}
+		}
+		if got != want {
+			t.Errorf("%s: %d bytes, want %d", name, got, want)
+		}
+		g.End(got)
+	}
+}
+
+func BenchmarkFindAll(b *testing.B) {
+	on := newBoard(b, 0, 0)
+	_, v := sit(b, on)
+	const count = 1000
+	keys := make([]transfer.Ref, count)
+	for n := range count {
+		keys[n] = ref(n + 1)
+		on.Show(keys[n], make([]byte, 40), []memory.Frame{frame(n)})
+	}
+	find := func(b *testing.B) {
+		b.Helper()
+		var found board.Found
+		var heads [100]transfer.Head
+		b.ReportAllocs()
+		for b.Loop() {
+			g, _ := v.Look()
+			found.Begin(count)
+			for first := 0; first < count; first += len(heads) {
+				if frames, _ := g.FindAll(keys[first:first+len(heads)], size, &found, heads[:]); len(frames) != len(heads) {
+					b.Fatal("not all are found")
+				}
+			}
+			g.End(1)
+		}
+		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/count, "ns/object")
+	}
+	b.Run("in order", find)
+	rand.New(rand.NewPCG(1, 2)).Shuffle(count, func(i, j int) { keys[i], keys[j] = keys[j], keys[i] })
+	b.Run("anyhow", find)
+}

@@ -1,0 +1,96 @@
+package ipc
+
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/transfer"
+)
+
+// deliver tells of objects whose bytes are here. Its error ends the fetch.
+func (f *fetch) deliver(ended []span) error {
+	if len(ended) == 0 {
+		return nil
+	}
+	held := f.held(ended)
+	var lost error
+	received := uint64(0)
+	for _, s := range ended {
+		switch {
+		case s.err != nil:
+			for i := s.first; i < s.first+s.count; i++ {
+				f.sink.Done(f.index(i), fmt.Errorf("%s: %w", f.ref(i), s.err))
+			}
+		case held.all(s):
+			received += s.bytes
+			f.done(s.first, s.count)
+		default:
+			for i := s.first; i < s.first+s.count; i++ {
+				switch {
+				case held.one(i - s.first):
+					received += f.batch.Objects[i].Head.Bytes()
+					f.done(i, 1)
+				case lost == nil:
+					lost = fmt.Errorf("%s: %w: its lease did not hold", f.ref(i), transfer.ErrPeerLost)
+				}
+			}
+		}
+		held = held.after(s)
+	}
+	f.path.config.Received(int(received))
+	return lost
+}
+
+// done says that objects are here.
+func (f *fetch) done(first, count int) {
+	if count > 1 && f.together(first, count) || count == 1 && f.batcher != nil {
+		f.batcher.DoneBatch(f.index(first), count)
+		return
+	}
+	for i := first; i < first+count; i++ {
+		f.sink.Done(f.index(i), nil)
+	}
+}
+
+// holding says of objects that ended whether their leases held: of all of a glance the same.
+type holding struct {
+	glance bool
+	each   []bool
+}
+
+// held ends the leases of a batch, and asks whether a glance held.
+func (f *fetch) held(ended []span) holding {
+	if f.batch == nil {
+		return holding{glance: f.glance.Held()}
+	}
+	list := f.list[:0]
+	for _, s := range ended {
+		list = f.span(list, s.first, s.count)
+	}
+	return holding{each: f.batch.End(list)}
+}
+
+// one says of the nth object from here on.
+func (h holding) one(n int) bool {
+	if n < len(h.each) {
+		return h.each[n]
+	}
+	return h.glance
+}
+
+func (h holding) all(s span) bool {
+	if h.each == nil {
+		return h.glance
+	}
+	for i := range s.count {
+		if !h.one(i) {
+			return false
+		}
+	}
+	return true
+}
+
+// after is what is left behind a span.
+func (h holding) after(s span) holding {
+	h.each = h.each[min(s.count, len(h.each)):]
+	return h
+}

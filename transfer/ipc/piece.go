@@ -1,0 +1,100 @@
+package ipc
+
+import "github.com/millrace/millrace/memory/cuda"
+
+// row is a range to copy, as the gather kernel has it.
+type row struct{ to, from, bytes uint64 }
+
+// piece is what is posted whole: all bytes of some small objects that are side by side in
+// their fetch, or a part of a larger object.
+type piece struct {
+	rows  []row
+	bytes uint64
+	group *group
+	// It is of count objects, from object on.
+	object, count int
+	// part: the object has other pieces, too. Then order counts them, if it is forwarded, and
+	// step: it is smaller than it need be, so that somebody who waits for it gets it soon.
+	part  bool
+	order int
+	step  bool
+}
+
+func (p *piece) kind() int {
+	if len(p.rows) == 1 && p.bytes >= smallBytes {
+		return large
+	}
+	return small
+}
+
+// tableRows is at most how many rows of maxRow it has.
+func (p *piece) tableRows() int { return len(p.rows) + int(p.bytes/maxRow) }
+
+// cutting makes rows and pieces for the objects of a fetch. Lists are used again, so what
+// it made is good until Reset.
+type cutting struct {
+	rows   []row
+	pieces []piece
+	// began is the first row of the small objects that are not a piece yet.
+	began int
+	open  piece
+}
+
+// reset forgets everything, and keeps the memory if it is not that of an odd giant.
+func (c *cutting) reset() {
+	const keep = 1 << 16
+	clear(c.pieces)
+	if cap(c.rows) > keep {
+		c.rows = nil
+	}
+	if cap(c.pieces) > keep {
+		c.pieces = nil
+	}
+	c.rows, c.pieces, c.began, c.open = c.rows[:0], c.pieces[:0], 0, piece{}
+}
+
+// small adds a frame of a small object. Objects come one after the other; what is not side
+// by side with those before begins another piece. Ranges that are neighbours on both sides
+// are one.
+func (c *cutting) small(to, from, bytes, chunk uint64) {
+	if last := len(c.rows) - 1; last >= c.began {
+		if l := &c.rows[last]; l.to+l.bytes == to && l.from+l.bytes == from && l.bytes+bytes <= maxRow {
+			l.bytes += bytes
+			return
+		}
+	}
+	for ; bytes > chunk; bytes -= chunk {
+		c.rows = append(c.rows, row{to, from, chunk})
+		to, from = to+chunk, from+chunk
+	}
+	c.rows = append(c.rows, row{to, from, bytes})
+}
+
+// close makes a piece of the small objects since the last one.
+func (c *cutting) close() {
+	if c.open.count > 0 {
+		c.open.rows = c.rows[c.began:len(c.rows):len(c.rows)]
+		c.pieces = append(c.pieces, c.open)
+	}
+	c.began, c.open = len(c.rows), piece{}
+}
+
+// large adds a frame of an object that has pieces of its own. REQUIRES: closed.
+func (c *cutting) large(to, from, bytes, chunk uint64, g *group, object int) {
+	for at := uint64(0); at < bytes; at += chunk {
+		c.rows = append(c.rows, row{to + at, from + at, min(chunk, bytes-at)})
+		n := len(c.rows)
+		c.pieces = append(c.pieces, piece{rows: c.rows[n-1 : n : n], bytes: c.rows[n-1].bytes, group: g, object: object, count: 1, part: true})
+	}
+	c.began = len(c.rows)
+}
+
+// copies are those of pieces by the copy engine, appended to a list.
+func copies(list []cuda.Copy, pieces []piece, one func(to, from, bytes uint64) cuda.Copy) []cuda.Copy {
+	for _, p := range pieces {
+		for _, r := range p.rows {
+			list = append(list, one(r.to, r.from, r.bytes))
+		}
+	}
+	return list
+}

@@ -1,0 +1,142 @@
+package ipc
+
+import (
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/memory/cuda"
+)
+
+// link is a device that copies one post after the other, in time of its own.
+type link struct {
+	now time.Time
+	// rate is in bytes a second, sways by how much of it more each post has, in turn; base is what the first of a row takes more, and turn what each does.
+	rate       float64
+	sways      []float64
+	posts      int
+	base, turn time.Duration
+	// late is by how much sleeps end late, each in its turn.
+	late []time.Duration
+	naps int
+	// free is when what was submitted is over; slept is how long somebody slept.
+	free  time.Time
+	slept time.Duration
+}
+
+// done is when a post is over: the event behind it.
+type done struct {
+	*link
+	at time.Time
+}
+
+func (d *done) Query() (bool, error) {
+	d.now = d.now.Add(1500 * time.Nanosecond)
+	return !d.at.After(d.now), nil
+}
+
+func (d *done) Await(nap, spin time.Duration) (w cuda.Waited, err error) {
+	if nap > 0 {
+		w.Late = d.late[d.naps%len(d.late)]
+		d.naps++
+		d.now = d.now.Add(nap + w.Late)
+		d.slept += nap + w.Late
+	}
+	if !d.at.After(d.now) {
+		w.Done, w.Overslept = true, nap > 0
+		return w, nil
+	}
+	if left := d.at.Sub(d.now); left <= spin {
+		d.now, w.Done = d.at.Add(time.Microsecond), true
+	} else {
+		d.now = d.now.Add(spin)
+	}
+	return w, nil
+}
+
+func (d *done) submit(p *post) {
+	d.now = d.now.Add(3 * time.Microsecond)
+	begins := d.now.Add(d.base)
+	if d.free.After(begins) {
+		begins = d.free
+	}
+	sway := d.sways[d.posts%len(d.sways)]
+	d.posts++
+	d.at = begins.Add(d.turn + over(p.bytes, d.rate*(1+sway)))
+	d.free = d.at
+}
+
+// lane is one over the link.
+func (k *link) lane() *lane {
+	var places [2][]place
+	for kind := range places {
+		for range window {
+			places[kind] = append(places[kind], place{event: &done{link: k}})
+		}
+	}
+	l := newLane(places)
+	l.now = func() time.Time { return k.now }
+	l.submit = func(p *post) error {
+		p.event.(*done).submit(p)
+		return nil
+	}
+	return l
+}
+
+// fetch copies an object as a fetch does, and returns how long that took and how much of it
+// nobody slept.
+func (k *link) fetch(t *testing.T, l *lane, bytes uint64) (took, awake time.Duration) {
+	t.Helper()
+	k.now = k.now.Add(20 * time.Microsecond)
+	began, slept := k.now, k.slept
+	var c cutting
+	g := newGroup()
+	c.large(0, 0, bytes, chunkBytes, g, 0)
+	l.add(c.pieces)
+	for {
+		ended, err := l.wait(t.Context(), g, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(ended) == 0 {
+			took = k.now.Sub(began)
+			return took, took - (k.slept - slept)
+		}
+	}
+}
+
+// However wrong the rate is that a lane begins with, and whatever it fetched before, it comes to
+// end its fetches when the copies do, and sleeps meanwhile.
+func TestFetchesEndWhenTheirCopiesDo(t *testing.T) {
+	us := func(list ...int) (out []time.Duration) {
+		for _, n := range list {
+			out = append(out, time.Duration(n)*time.Microsecond)
+		}
+		return out
+	}
+	sways := map[string][]float64{"sharp": {0}, "dull": {.01, -.03, .02, 0, -.02, .03, -.01}}
+	for name, late := range map[string][]time.Duration{"sharp": us(5, 5, 6, 5, 5, 5, 9), "dull": us(30, 35, 40, 30, 50, 32)} {
+		for _, rate := range []float64{390e9, 190e9, 120e9} {
+			for _, known := range []float64{.4, 1, 2.5} {
+				k := &link{now: time.Unix(1, 0), rate: rate, base: 8 * time.Microsecond, turn: 2 * time.Microsecond, late: late, sways: sways[name]}
+				l := k.lane()
+				l.rates.engineRate = known * rate
+				for _, bytes := range []uint64{64 << 20, 256 << 20, 1 << 30, 256 << 20, 64 << 20, 100 << 20} {
+					var took, awake time.Duration
+					const warm, counted = 15, 20
+					for i := range warm + counted {
+						one, spun := k.fetch(t, l, bytes)
+						if i >= warm {
+							took, awake = took+one, awake+spun
+						}
+					}
+					took, awake = took/counted, awake/counted
+					bare := k.base + over(bytes, rate)
+					if took > bare+bare/20+10*time.Microsecond || awake > max(took/4, 45*time.Microsecond) {
+						t.Errorf("%s sleeps, %.0f GB/s, %.1f of it assumed: %d MiB took %v, the copy alone %v; awake for %v; now %.0f GB/s",
+							name, rate/1e9, known, bytes>>20, took, bare, awake, l.rates.engineRate/1e9)
+					}
+				}
+			}
+		}
+	}
+}

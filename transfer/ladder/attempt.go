@@ -1,0 +1,233 @@
+package ladder
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+)
+
+// fetch is a fetch over all its tries. It is used by one goroutine at a time.
+type fetch struct {
+	sink   transfer.Sink
+	done   []bool
+	places []place
+	left   int
+}
+
+// place is where an object goes, whatever path brings it.
+type place struct {
+	head    transfer.Head
+	regions []transfer.Region
+	given   bool
+}
+
+var (
+	_ transfer.Batcher   = (*attempt)(nil)
+	_ transfer.Forwarder = (*attempt)(nil)
+)
+
+// attempt is a fetch on one path: the sink of that path.
+type attempt struct {
+	*fetch
+	// index is where in the fetch each object of the attempt is.
+	index  []int
+	began  time.Time
+	allow  func(bytes uint64) (time.Duration, bool)
+	cancel context.CancelCauseFunc
+	// placed are the bytes of the objects that have a place, bytes those that came.
+	placed, bytes uint64
+	// later is why objects are left for the next path, came counts those that are here.
+	later error
+	came  int
+	// forwarded are those of which others are told how far they have come.
+	forwarded []int
+
+	mu sync.Mutex
+	// timer ends the attempt; nil until the first place. Guarded by mu, for it may
+	// fire at any time.
+	timer *time.Timer
+}
+
+func (a *attempt) stop() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+}
+
+// Place is part of transfer.Sink. The wait for memory is ours, not the path's.
+func (a *attempt) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
+	a.stop()
+	p := &a.places[a.index[index]]
+	if !p.given {
+		waited := time.Now()
+		regions, err := a.sink.Place(ctx, a.index[index], head)
+		if err != nil {
+			return nil, err
+		}
+		a.began = a.began.Add(time.Since(waited))
+		*p = place{head, regions, true}
+	} else if !same(p.head, head) {
+		return nil, fmt.Errorf("%s: %w: two paths tell of different objects", head.Ref, transfer.ErrProtocol)
+	}
+	a.limit(head.Bytes())
+	return p.regions, nil
+}
+
+// limit ends the attempt when it takes too long for what is placed, which is more now.
+func (a *attempt) limit(more uint64) {
+	a.placed += more
+	allowed, bounded := a.allow(a.placed)
+	if !bounded {
+		return
+	}
+	left := max(allowed-time.Since(a.began), 0)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.timer == nil {
+		a.timer = time.AfterFunc(left, func() { a.cancel(transfer.ErrStalled) })
+	} else {
+		a.timer.Reset(left)
+	}
+}
+
+// batcher is the sink if it takes many objects at once and those are side by side there, too.
+func (a *attempt) batcher(first, count int) (sink transfer.Batcher, at int, ok bool) {
+	sink, ok = a.sink.(transfer.Batcher)
+	at = a.index[first]
+	return sink, at, ok && a.index[first+count-1]-at == count-1
+}
+
+// PlaceBatch is part of transfer.Batcher. Objects that have places, and all of a sink that
+// knows no batches, go by Place.
+func (a *attempt) PlaceBatch(ctx context.Context, first int, heads []transfer.Head, into []memory.Frame) (transfer.Placed, error) {
+	sink, at, ok := a.batcher(first, len(heads))
+	fresh := 0
+	for ok && fresh < len(heads) && !a.places[at+fresh].given {
+		fresh++
+	}
+	if fresh == 0 {
+		return a.placeEach(ctx, first, heads, into)
+	}
+	a.stop()
+	waited, before := time.Now(), len(into)
+	placed, err := sink.PlaceBatch(ctx, at, heads[:fresh], into)
+	a.began = a.began.Add(time.Since(waited))
+	regions := make([]transfer.Region, 0, len(placed.Frames)-before)
+	for _, f := range placed.Frames[before:] {
+		regions = append(regions, transfer.Region{Space: placed.Space, Frame: f})
+	}
+	more := uint64(0)
+	for i := range placed.Objects {
+		n := min(len(heads[i].FrameBytes), len(regions))
+		a.places[at+i] = place{heads[i], regions[:n:n], true}
+		regions = regions[n:]
+		more += heads[i].Bytes()
+	}
+	a.limit(more)
+	return placed, err
+}
+
+// placeEach is PlaceBatch by Place, as far as all are in one space.
+func (a *attempt) placeEach(ctx context.Context, first int, heads []transfer.Head, into []memory.Frame) (transfer.Placed, error) {
+	placed := transfer.Placed{Frames: into}
+	for i, head := range heads {
+		regions, err := a.Place(ctx, first+i, head)
+		if err != nil {
+			return placed, err
+		}
+		for _, r := range regions {
+			if placed.Space != nil && r.Space != placed.Space {
+				return placed, nil // it has a place when it is asked for again
+			}
+			placed.Space = r.Space
+		}
+		for _, r := range regions {
+			placed.Frames = append(placed.Frames, r.Frame)
+		}
+		placed.Objects++
+	}
+	return placed, nil
+}
+
+// DoneBatch is part of transfer.Batcher.
+func (a *attempt) DoneBatch(first, count int) {
+	sink, at, ok := a.batcher(first, count)
+	if !ok {
+		for i := first; i < first+count; i++ {
+			a.Done(i, nil)
+		}
+		return
+	}
+	for i := at; i < at+count; i++ {
+		a.bytes += a.places[i].head.Bytes()
+		a.done[i] = true
+	}
+	a.left -= count
+	a.came += count
+	sink.DoneBatch(at, count)
+}
+
+func same(a, b transfer.Head) bool {
+	if a.Ref != b.Ref || len(a.FrameBytes) != len(b.FrameBytes) {
+		return false
+	}
+	for i := range a.FrameBytes {
+		if a.FrameBytes[i] != b.FrameBytes[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Forward is part of transfer.Forwarder.
+func (a *attempt) Forward(index int) (arrived func(bytes uint64), step uint64) {
+	s, ok := a.sink.(transfer.Forwarder)
+	if !ok {
+		return nil, 0
+	}
+	i := a.index[index]
+	if arrived, step = s.Forward(i); arrived != nil {
+		a.forwarded = append(a.forwarded, i)
+	}
+	return arrived, step
+}
+
+// Withdraw is part of transfer.Forwarder.
+func (a *attempt) Withdraw(index int) {
+	if s, ok := a.sink.(transfer.Forwarder); ok {
+		s.Withdraw(a.index[index])
+	}
+}
+
+// withdraw takes back what was told of objects that did not come: the next path writes
+// to the same memory.
+func (a *attempt) withdraw() {
+	for _, i := range a.forwarded {
+		if !a.done[i] {
+			a.sink.(transfer.Forwarder).Withdraw(i)
+		}
+	}
+}
+
+// Done is part of transfer.Sink.
+func (a *attempt) Done(index int, err error) {
+	i := a.index[index]
+	if err != nil && (errors.Is(err, transfer.ErrNoWay) || errors.Is(err, transfer.ErrPeerLost) || errors.Is(err, transfer.ErrStalled)) {
+		a.later = err
+		return
+	}
+	if err == nil {
+		a.came++
+		a.bytes += a.places[i].head.Bytes()
+	}
+	a.done[i] = true
+	a.left--
+	a.sink.Done(i, err)
+}

@@ -1,0 +1,44 @@
+package store
+
+import (
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/ledger"
+)
+
+// AllocateAll makes frames for count objects in one step: each as Rebuild and Allocate would.
+// It appends them to into, and ends at the first error, which is that of the object number
+// made.
+func (s *Store) AllocateAll(count int, object func(i int) (r ledger.ReservationID, id ledger.ObjectID, sizes []uint64), into []memory.Frame) (made int, frames []memory.Frame, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for ; made < count; made++ {
+		r, id, sizes := object(made)
+		if len(sizes) == 0 {
+			continue
+		}
+		s.ledger.Rebuild(r, id)
+		own, err := s.ledger.Allocate(r, id, sizes...)
+		if err != nil {
+			return made, into, err
+		}
+		into = append(into, own...)
+	}
+	return made, into, nil
+}
+
+// SealCopies makes copies of other workers' objects readable, in one step: each as Seal and
+// Copied would. told hears of each how large it is, or what is wrong, under the lock.
+func (s *Store) SealCopies(count int, object func(i int) (id ledger.ObjectID, header []byte), told func(i int, bytes uint64, err error)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range count {
+		id, header := object(i)
+		if err := s.seal(id, header); err != nil {
+			told(i, 0, err)
+			continue
+		}
+		s.ledger.Copied(id)
+		o, _ := s.lookup(id)
+		told(i, o.Bytes(), nil)
+	}
+}
