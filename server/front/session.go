@@ -125,6 +125,8 @@ type Peer struct {
 	Worker  ids.WorkerID
 	Address string
 	Name    string
+	// Near: it has a GPU of the same host as the worker that is told, which has one, too.
+	Near bool
 }
 
 // Rescue orders copies of objects out of the memory of a dead worker, whose Peer has the address that it had.

@@ -164,7 +164,17 @@ func (l *Loop) introduce(s *session, to ids.WorkerID) {
 	}
 	s.peers.set(uint64(to))
 	if peer := l.workers.get(to); peer != nil {
-		s.building.Peers = append(s.building.Peers, peer.peer())
+		s.building.Peers = append(s.building.Peers, peer.peerOf(s.worker))
+	}
+}
+
+// introduceNear tells a worker that has just registered, and those near it, of each other.
+func (l *Loop) introduceNear(w *worker) {
+	for _, s := range l.workers.sessions() {
+		if s.worker.near(w) {
+			l.introduce(l.touchSession(s), w.id)
+			l.introduce(l.touchSession(w.session), s.worker.id)
+		}
 	}
 }
 

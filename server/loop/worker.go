@@ -43,6 +43,19 @@ func (w *worker) peer() front.Peer {
 	return front.Peer{Worker: w.id, Address: w.registration.DataAddress, Name: w.name}
 }
 
+// peerOf is peer as another one is told of it.
+func (w *worker) peerOf(other *worker) front.Peer {
+	p := w.peer()
+	p.Near = w.near(other)
+	return p
+}
+
+// near says whether each of two workers has a GPU of the same host.
+func (w *worker) near(other *worker) bool {
+	a, b := &w.registration, &other.registration
+	return w != other && a.Worker.Relays && b.Worker.Relays && a.Worker.Host == b.Worker.Host && a.DataAddress != "" && b.DataAddress != ""
+}
+
 // workers are those that are not lost.
 type workers struct {
 	// byID is indexed by number; nil where the worker is lost.
@@ -128,6 +141,7 @@ func (l *Loop) register(r front.Registration) (*session, error) {
 	event := r.Worker
 	event.Worker = w.id
 	l.step(event)
+	l.introduceNear(w)
 	l.watchLease(w.session, l.now.Add(l.config.Cluster.WorkerLease))
 	l.dirty.worker(w, l.now)
 	return w.session, nil

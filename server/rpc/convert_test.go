@@ -55,7 +55,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 	var outbound front.Outbound
 	outbound.Ops = []front.OpDefinition{{ID: 1, Op: sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}}}
 	outbound.Functions = []front.Function{{Hash: someHash, Payload: []byte("p")}}
-	outbound.Peers = []front.Peer{{Worker: 1, Address: "a", Name: "n"}}
+	outbound.Peers = []front.Peer{{Worker: 1, Address: "a", Name: "n", Near: true}}
 	outbound.Retractions = []sched.TaskRef{{Task: 1, Attempt: 2}}
 	outbound.Cancellations = []sched.TaskRef{{Task: 1, Attempt: 2}}
 	outbound.Releases = []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}

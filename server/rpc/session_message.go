@@ -103,7 +103,7 @@ func (m *sessionMessage) build(o *front.Outbound) *pb.SessionResponse {
 	})
 	message.Functions = convertAll(o.Functions, functionTo)
 	message.Peers = convertAll(o.Peers, func(p front.Peer) *pb.Peer {
-		return &pb.Peer{WorkerId: uint32(p.Worker), DataAddress: p.Address, Name: p.Name}
+		return &pb.Peer{WorkerId: uint32(p.Worker), DataAddress: p.Address, Name: p.Name, Near: p.Near}
 	})
 	message.Assignments = message.Assignments[:0]
 	for i := range o.Assignments {

@@ -60,4 +60,22 @@ func (w *Worker) setPeer(pb *millracev1.Peer) {
 	if ok && old.Address != "" && old.Address != pb.GetDataAddress() {
 		w.fetching.Go(func() { path.Forget(old.Address) })
 	}
+	if pb.GetNear() {
+		w.prepare(w.peers[id])
+	}
+}
+
+// prepare does beforehand, and beside everything else, what the first fetch from a peer would
+// wait for.
+func (w *Worker) prepare(peer transfer.Peer) {
+	path, able := w.config.Path.(transfer.Preparer)
+	if !able {
+		return
+	}
+	ctx := w.fetchCtx
+	w.fetching.Go(func() {
+		if _, err := path.Prepare(ctx, peer); err != nil && ctx.Err() == nil {
+			w.log.Info("a worker near this one is not prepared for", "peer", peer.String(), "error", err)
+		}
+	})
 }

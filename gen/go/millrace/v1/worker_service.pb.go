@@ -1021,7 +1021,8 @@ type SessionResponse struct {
 	Ops []*OpDefinition `protobuf:"bytes,2,rep,name=ops,proto3" json:"ops,omitempty"`
 	// Functions that they need; each is sent once per session, before its first use.
 	Functions []*Function `protobuf:"bytes,3,rep,name=functions,proto3" json:"functions,omitempty"`
-	// Workers that inputs are held by; sent before their first use and when they change.
+	// Workers that inputs are held by; sent before their first use and when they change. Those that are near are sent as soon as
+	// both are registered.
 	Peers []*Peer `protobuf:"bytes,4,rep,name=peers,proto3" json:"peers,omitempty"`
 	// Attempts to run.
 	Assignments []*Assignment `protobuf:"bytes,5,rep,name=assignments,proto3" json:"assignments,omitempty"`
@@ -1451,7 +1452,9 @@ type Peer struct {
 	// host:port of its DataService. Empty: it is gone, and nothing is wanted from its memory.
 	DataAddress string `protobuf:"bytes,2,opt,name=data_address,json=dataAddress,proto3" json:"data_address,omitempty"`
 	// Its name, for messages.
-	Name          string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// Both have a GPU of the same host: the worker should see to it now that the first fetch from it has nothing to wait for.
+	Near          bool `protobuf:"varint,4,opt,name=near,proto3" json:"near,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1505,6 +1508,13 @@ func (x *Peer) GetName() string {
 		return x.Name
 	}
 	return ""
+}
+
+func (x *Peer) GetNear() bool {
+	if x != nil {
+		return x.Near
+	}
+	return false
 }
 
 // Assignment is one attempt to run.
@@ -2001,11 +2011,12 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\x13inline_result_bytes\x18\x04 \x01(\rR\x11inlineResultBytes\"D\n" +
 	"\fOpDefinition\x12\x13\n" +
 	"\x05op_id\x18\x01 \x01(\rR\x04opId\x12\x1f\n" +
-	"\x02op\x18\x02 \x01(\v2\x0f.millrace.v1.OpR\x02op\"Z\n" +
+	"\x02op\x18\x02 \x01(\v2\x0f.millrace.v1.OpR\x02op\"n\n" +
 	"\x04Peer\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12!\n" +
 	"\fdata_address\x18\x02 \x01(\tR\vdataAddress\x12\x12\n" +
-	"\x04name\x18\x03 \x01(\tR\x04name\"\xd7\x03\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
+	"\x04near\x18\x04 \x01(\bR\x04near\"\xd7\x03\n" +
 	"\n" +
 	"Assignment\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
