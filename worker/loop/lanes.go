@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"errors"
 	"slices"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -74,7 +75,8 @@ func (w *Worker) prepare(peer transfer.Peer) {
 	}
 	ctx := w.fetchCtx
 	w.fetching.Go(func() {
-		if _, err := path.Prepare(ctx, peer); err != nil && ctx.Err() == nil {
+		_, err := path.Prepare(ctx, peer)
+		if err != nil && ctx.Err() == nil && !errors.Is(err, transfer.ErrNoWay) {
 			w.log.Info("a worker near this one is not prepared for", "peer", peer.String(), "error", err)
 		}
 	})
