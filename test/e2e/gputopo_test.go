@@ -36,12 +36,16 @@ func TestGPUTopoAndExplainTellWhatCarriesBytes(t *testing.T) {
 	}
 	within(t, "topo says what carries the bytes", func() bool {
 		pairs, _ := c.succeed(t, "topo", "--json", "--probe=false")["pairs"].([]any)
-		if len(pairs) != 1 {
-			return false
+		if len(pairs) != 2 {
+			return false // they connect both ways, whoever fetches
 		}
-		p, _ := pairs[0].(map[string]any)
-		transport, _ := p["transport"].(string)
-		return p["path"] == "ipc" && carried(transport)
+		for _, p := range pairs {
+			p, _ := p.(map[string]any)
+			if transport, _ := p["transport"].(string); p["path"] != "ipc" || !carried(transport) {
+				return false
+			}
+		}
+		return true
 	})
 	here := use(full(), "gpu-0")
 	workers, _ := c.succeed(t, "explain", here.Key(), "--namespace", namespace(t), "-o", "json")["workers"].([]any)
