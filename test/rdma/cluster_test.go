@@ -232,13 +232,23 @@ func (c *cluster) lane(probe bool) (path, transport string, all string) {
 	return path, transport, string(out)
 }
 
-// proved fails unless a-0 reads from b-0 over rc. With probe, topo makes them read; else what has read is looked at.
-func (c *cluster) proved(probe bool) {
+// proved fails unless a-0 reads from b-0 over rc. It looks at what they have read; with use, they read until it is so, as a
+// lane that was slow to be made is left alone for half a minute.
+func (c *cluster) proved(use bool) {
 	c.t.Helper()
+	key := int64(1 << 40)
 	// Workers tell once a second.
 	c.until("a-0 reads from b-0 over rc_verbs", func() bool {
-		path, transport, _ := c.lane(probe)
-		return path == "ucx" && transport == "rc_verbs"
+		path, transport, _ := c.lane(false)
+		if path == "ucx" && transport == "rc_verbs" {
+			return true
+		}
+		if use {
+			key += 2
+			made := c.stamp(key, 1<<20, 0, nil, millrace.WithWorkers("b-0"))
+			c.check(c.stamp(key+1, 32, key, []*millrace.Future{made}, millrace.WithWorkers("a-0")), key+1)
+		}
+		return false
 	})
 }
 
