@@ -310,7 +310,7 @@ func TestMainJob(t *testing.T) {
 // TestWorkerIsKilledInTheMiddle: what it had is made again, and the reader has the right bytes.
 func TestWorkerIsKilledInTheMiddle(t *testing.T) {
 	c := start(t)
-	read, _ := c.reads(100, 1)
+	read, kept := c.reads(100, 1)
 	c.proved(false)
 	victim := c.find("b-0")
 	killed := time.Now()
@@ -325,6 +325,9 @@ func TestWorkerIsKilledInTheMiddle(t *testing.T) {
 		return w != nil && w.GetIncarnation() != victim.GetIncarnation()
 	})
 	t.Logf("b-0 is back %v after the kill", time.Since(killed).Round(time.Millisecond))
+	for _, f := range kept { // both do not fit into a-0
+		f.Release()
+	}
 	again := c.sources(200)
 	c.check(c.stamp(2, 32, 200, again, millrace.WithWorkers("a-0")), 2)
 	c.proved(false)
