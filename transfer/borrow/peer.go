@@ -1,0 +1,328 @@
+package borrow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/board"
+	"github.com/millrace/millrace/internal/dataproto"
+	"github.com/millrace/millrace/internal/slabshare"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+)
+
+// peer is a connection that is made or being made. conn, space, view and err are
+// fixed once ready is closed.
+type peer struct {
+	path  *Path
+	at    transfer.Peer // fixed
+	ready chan struct{}
+	conn  *slabshare.Conn
+	space Memory
+	// view is on the peer's board, nil if it has none.
+	view *board.View
+	err  error
+	// wake tells run of loans that ended. It has room for one.
+	wake chan struct{}
+	// buried: nothing is wanted from it once it is dead; guarded by path.mu.
+	buried bool
+
+	mu sync.Mutex
+	// All below is guarded by mu. ended are leases to give back.
+	loans map[*loan]struct{}
+	ended []uint64
+	// batches are those with leases that have not ended.
+	batches map[*Batch]struct{}
+	// glances counts those that have not ended.
+	glances int
+	// gone: the connection has ended, and who ends the last loan unmaps. dead: the
+	// peer's process is known to have ended as well.
+	gone, dead bool
+	unmapped   bool
+}
+
+// lease is one on an object.
+type lease struct {
+	// id is fixed; 0 none.
+	id uint64
+	// limit is when the lease ends by itself, in UnixNano: it moves on as the lease
+	// is renewed. 0: it did not hold.
+	limit atomic.Int64
+	// open: of a batch, and not ended; guarded by peer.mu.
+	open bool
+}
+
+// loan is one object.
+
+// over says whether a connection that was made has ended.
+func (c *peer) over() bool {
+	select {
+	case <-c.ready:
+		return c.err != nil || c.conn.Err() != nil
+	default:
+		return false
+	}
+}
+
+func (c *peer) connect(at transfer.Peer) error {
+	ctx, cancel := context.WithTimeoutCause(context.Background(), c.path.config.StallTimeout, transfer.ErrStalled)
+	defer cancel()
+	hello := &millracev1.BorrowHello{Token: c.path.config.Token, Device: c.path.config.Open != nil, Board: !c.path.config.NoBoard, Pinned: c.path.config.Pinned}
+	if c.path.config.Worker != nil {
+		hello.ReaderWorkerId = uint32(c.path.config.Worker())
+	}
+	conn, welcome, file, err := slabshare.Dial(ctx, at.Address, hello)
+	if err != nil {
+		if errors.Is(err, slabshare.ErrRefused) {
+			return fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
+		}
+		if errors.Is(err, slabshare.ErrNotHere) {
+			// Another host, or dead: from here these look the same.
+			return fmt.Errorf("%w: %w: %w", transfer.ErrNoWay, transfer.ErrPeerLost, err)
+		}
+		return fmt.Errorf("%w: %w", transfer.ErrPeerLost, err)
+	}
+	view, turn := see(conn)
+	open := c.path.config.Open
+	if open == nil {
+		open = mapped
+	}
+	space, err := open(at, welcome, file, turn)
+	if err != nil {
+		if file != nil {
+			_ = file.Close() // nothing was written
+		}
+		_ = conn.Close()
+		conn.Free()
+		if view != nil {
+			_ = view.Close() // nothing could be done about it
+		}
+		if turn != nil {
+			_ = turn.Close() // nor about this
+		}
+		return fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
+	}
+	if slabshare.Spins() {
+		conn.Spin = c.path.config.Spin
+	}
+	c.conn, c.space, c.view = conn, space, view
+	return nil
+}
+
+// giveBackEvery is how long a lease that ended may wait for others that do.
+const giveBackEvery = time.Millisecond
+
+// run connects, gives leases back and renews them, until the connection ends.
+func (c *peer) run(at transfer.Peer) {
+	defer c.path.wait.Done()
+	c.err = c.connect(at)
+	close(c.ready)
+	if c.err != nil {
+		return
+	}
+	every := c.path.config.LeaseTTL / 3
+	timer := time.NewTimer(every)
+	defer timer.Stop()
+	pause := time.NewTimer(giveBackEvery)
+	defer pause.Stop()
+	for {
+		select {
+		case <-c.wake:
+			c.giveBack()
+			// Who fetches one object after the other must not wake us for each.
+			pause.Reset(giveBackEvery)
+			select {
+			case <-pause.C:
+			case <-c.conn.Done():
+			}
+		case <-timer.C:
+			c.renew()
+			timer.Reset(every)
+		case <-c.conn.Done():
+			// NB: a process that has much memory on a GPU is there for a while after its
+			// sockets have gone.
+			c.linger()
+			dead := c.conn.Exited()
+			c.mu.Lock()
+			c.gone, c.dead = true, dead
+			c.unmapIfUnused()
+			c.mu.Unlock()
+			return
+		}
+	}
+}
+
+func (c *peer) giveBack() {
+	c.mu.Lock()
+	ended := c.ended
+	c.ended = nil
+	c.mu.Unlock()
+	if len(ended) == 0 {
+		return
+	}
+	// A connection that breaks gives everything back.
+	_ = c.conn.Send(&millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Release{
+		Release: &millracev1.ReleaseReadLeasesRequest{LeaseIds: ended},
+	}})
+}
+
+func (c *peer) renew() {
+	c.mu.Lock()
+	var leases []*lease
+	for l := range c.loans {
+		leases = append(leases, &l.lease)
+	}
+	for b := range c.batches {
+		for i := range b.leases {
+			if l := &b.leases[i]; l.open {
+				leases = append(leases, l)
+			}
+		}
+	}
+	c.mu.Unlock()
+	ctx, cancel := context.WithTimeoutCause(context.Background(), c.path.config.StallTimeout, transfer.ErrStalled)
+	defer cancel()
+	for part := range slices.Chunk(leases, maxRefs) {
+		numbers := make([]uint64, len(part))
+		for i, l := range part {
+			numbers[i] = l.id
+		}
+		asked := time.Now()
+		response, err := c.conn.Call(ctx, &millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Renew{
+			Renew: &millracev1.BorrowRenew{LeaseIds: numbers, TtlMillis: uint64(c.path.config.LeaseTTL / time.Millisecond)},
+		}}, nil)
+		if err != nil {
+			return // They run out, or the next time is in time.
+		}
+		held := response.GetRenewed().GetHeld()
+		for i, l := range part {
+			if i < len(held) && held[i] {
+				l.limit.Store(asked.Add(c.path.config.LeaseTTL).UnixNano())
+			} else {
+				l.limit.Store(0)
+			}
+		}
+	}
+}
+
+// unmapIfUnused ends the mapping after the last loan. REQUIRES: mu.
+func (c *peer) unmapIfUnused() {
+	if c.gone && len(c.loans) == 0 && len(c.batches) == 0 && c.glances == 0 && !c.unmapped {
+		c.unmapped = true
+		if c.view != nil {
+			_ = c.view.Close() // nothing could be done about it
+		}
+		c.space.Close(c.dead)
+		c.conn.Free()
+		if c.path.config.Unmapped != nil {
+			c.path.config.Unmapped(c.at, c.dead)
+		}
+	}
+}
+
+// end is Loan.End.
+func (l *loan) end() bool {
+	c := l.peer
+	limit := l.limit.Load()
+	held := limit != 0 && c.conn.Held(time.Unix(0, limit))
+	c.mu.Lock()
+	delete(c.loans, l)
+	c.ended = append(c.ended, l.id)
+	c.unmapIfUnused()
+	c.mu.Unlock()
+	c.wakeUp()
+	return held
+}
+
+// wakeUp has run look for ended leases.
+func (c *peer) wakeUp() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// acquire asks for leases.
+func (c *peer) acquire(ctx context.Context, at transfer.Peer, request *millracev1.BorrowRequest) (*millracev1.BorrowResponse, error) {
+	limited, cancel := context.WithTimeoutCause(ctx, c.path.config.StallTimeout, transfer.ErrStalled)
+	defer cancel()
+	response, err := c.conn.Call(limited, request, c.decline)
+	if err == nil {
+		return response, nil
+	}
+	if ctx.Err() == nil && errors.Is(err, transfer.ErrStalled) {
+		// What it grants after all is given back with the connection.
+		_ = c.conn.Close()
+	}
+	if ctx.Err() != nil || errors.Is(err, transfer.ErrStalled) {
+		return nil, fmt.Errorf("borrow from %s: %w", at, err)
+	}
+	return nil, fmt.Errorf("borrow from %s: %w: %w", at, transfer.ErrPeerLost, err)
+}
+
+// decline gives back what was granted when nobody waited for it any more.
+func (c *peer) decline(r *millracev1.BorrowResponse) {
+	c.mu.Lock()
+	for _, l := range r.GetAcquired().GetLeases() {
+		if l.GetLeaseId() != 0 {
+			c.ended = append(c.ended, l.GetLeaseId())
+		}
+	}
+	for _, id := range r.GetAcquiredMany().GetLeaseIds() {
+		if id != 0 {
+			c.ended = append(c.ended, id)
+		}
+	}
+	c.mu.Unlock()
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// lent makes a loan of what the peer said.
+func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *millracev1.ReadLease, limit time.Time) transfer.Loan {
+	if pb.GetLeaseId() == 0 {
+		err := transfer.ErrNotHere
+		if pb.GetRefusal() == reasonElsewhere {
+			err = transfer.ErrNoWay
+		}
+		return transfer.Loan{Err: fmt.Errorf("%s on %s: %w", ref, at, err)}
+	}
+	l := &loan{peer: c}
+	l.id = pb.GetLeaseId()
+	l.limit.Store(limit.UnixNano())
+	c.mu.Lock()
+	unmapped := c.unmapped
+	c.loans[l] = struct{}{}
+	c.mu.Unlock()
+	out := transfer.Loan{Head: dataproto.HeadFrom(pb.GetHead()), End: l.end}
+	switch {
+	case unmapped:
+		out.Err = transfer.ErrPeerLost
+	case out.Head.Ref.Task != ref.Task || ref.Generation != 0 && out.Head.Ref.Generation != ref.Generation,
+		len(pb.GetFrames()) != len(out.Head.FrameBytes):
+		out.Err = fmt.Errorf("%w: another object, %s with %d of %d frames", transfer.ErrProtocol, out.Head.Ref, len(pb.GetFrames()), len(out.Head.FrameBytes))
+	}
+	for i, f := range pb.GetFrames() {
+		frame := memory.Frame{Offset: f.GetOffset(), Bytes: f.GetBytes()}
+		if out.Err == nil && (!frame.Within(c.space.Size()) || frame.Bytes != out.Head.FrameBytes[i]) {
+			out.Err = fmt.Errorf("%w: frame %d is [%d, +%d) of %d bytes", transfer.ErrProtocol, i, frame.Offset, frame.Bytes, c.space.Size())
+		}
+		out.Regions = append(out.Regions, transfer.Region{Space: c.space, Frame: frame})
+	}
+	if out.Err != nil {
+		l.end()
+		return transfer.Loan{Err: fmt.Errorf("%s on %s: %w", ref, at, out.Err)}
+	}
+	return out
+}
+
+// copyBytes is how much Fetch copies between two looks at the context.
+const copyBytes = 4 << 20

@@ -1,0 +1,224 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/device/wire"
+	"github.com/millrace/millrace/worker/ops"
+)
+
+// errHost: the processor has to compute this.
+var errHost = errors.New("cuda: not for kernels")
+
+// Prepare is part of device.Device.
+func (d *Device) Prepare(call device.Call) (device.Prepared, error) {
+	op, err := d.ops.Lookup(call.Op)
+	if err != nil {
+		return nil, wire.Failure(err)
+	}
+	args, err := wire.Arguments(call, d.slab, view)
+	if err != nil {
+		return nil, err
+	}
+	return &prepared{device: d, op: op, args: args, attempt: call.Attempt}, nil
+}
+
+type prepared struct {
+	device  *Device
+	op      *ops.Op
+	args    ops.Args
+	attempt int
+	// planned or wrong is set by plan.
+	planned *ops.Planned
+	wrong   error
+}
+
+// plan checks the arguments, once.
+func (p *prepared) plan() (*ops.Planned, error) {
+	if p.planned == nil && p.wrong == nil {
+		p.planned, p.wrong = p.op.Plan(p.args)
+	}
+	return p.planned, p.wrong
+}
+
+// OutputBytes is part of device.Prepared.
+func (p *prepared) OutputBytes() []uint64 {
+	planned, err := p.plan()
+	if err != nil {
+		return nil
+	}
+	total, ok := planned.OutputBytes()
+	if !ok || total <= wire.InlineBytes {
+		return nil
+	}
+	return []uint64{uint64(total)}
+}
+
+// Run is part of device.Prepared. Kernels cannot be interrupted: once they were
+// submitted, it waits for them and then says that the context ended.
+func (p *prepared) Run(ctx context.Context, alloc device.Allocator) (device.Result, error) {
+	planned, err := p.plan()
+	if err != nil {
+		return device.Result{}, wire.Failure(err)
+	}
+	if err := ctx.Err(); err != nil {
+		return device.Result{}, fmt.Errorf("%s: %w", p.op.Name, err)
+	}
+	if planned.Work == nil {
+		result, err := p.unplanned(ctx, alloc)
+		if err != nil {
+			return device.Result{}, wire.Failure(err)
+		}
+		return result, nil
+	}
+	r, err := p.device.begin(ctx, p.op.Name)
+	if err != nil {
+		return device.Result{}, wire.Failure(err)
+	}
+	u, err := p.carry(ctx, r, alloc)
+	if err != nil {
+		return device.Result{}, wire.Failure(err)
+	}
+	return u.Finish()
+}
+
+// Start is part of device.Starter.
+func (p *prepared) Start(ctx context.Context, alloc device.Allocator) (device.Started, error) {
+	planned, err := p.plan()
+	if err != nil {
+		return nil, wire.Failure(err)
+	}
+	switch planned.Work.(type) {
+	case nil, *ops.FactoringQR, *ops.FactoringSVD:
+		return nil, nil // the processor looks at what comes out in between
+	}
+	// Whoever starts may be who has to finish before there is a slot again.
+	r, err := p.device.tryBegin(p.op.Name)
+	if r == nil || err != nil {
+		return nil, err
+	}
+	r.ahead = true
+	u, err := p.carry(ctx, r, alloc)
+	if err != nil {
+		return nil, wire.Failure(err)
+	}
+	return u, nil
+}
+
+// unplanned runs what is not for kernels.
+func (p *prepared) unplanned(ctx context.Context, alloc device.Allocator) (device.Result, error) {
+	result, err := p.byProcessor(ctx, p.planned)
+	if err != nil {
+		return device.Result{}, err
+	}
+	return p.encoder(alloc).Result(result)
+}
+
+func (p *prepared) encoder(alloc device.Allocator) *wire.Encoder {
+	d := p.device
+	return wire.NewEncoder(d.slab, alloc, view, func(f memory.Frame, b []byte) error { return d.slab.WriteFrom(f.Offset, b) })
+}
+
+// underway is a call whose work was submitted, or done.
+type underway struct {
+	*run
+	planned *ops.Planned
+	outs    []*ops.Tensor
+	out     *wire.Encoder
+}
+
+// carry submits the work of a call, and ends its run if that fails.
+func (p *prepared) carry(ctx context.Context, r *run, alloc device.Allocator) (_ *underway, err error) {
+	defer func() {
+		if err != nil {
+			r.end()
+		}
+	}()
+	u := &underway{run: r, planned: p.planned, outs: make([]*ops.Tensor, len(p.planned.Outputs)), out: p.encoder(alloc)}
+	for i, want := range u.planned.Outputs {
+		if u.outs[i], err = r.output(u.out, want); err != nil {
+			return nil, fmt.Errorf("%s: output of %v, shape %v: %w", p.op.Name, want.DType, want.Shape, err)
+		}
+	}
+	err = r.carryOut(ctx, u.planned.Work, u.outs)
+	if errors.Is(err, errHost) {
+		err = p.onHost(ctx, u.planned, u.outs)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return u, nil
+}
+
+// Done is part of device.Started.
+func (u *underway) Done() bool {
+	if !u.open {
+		return true
+	}
+	done, err := u.event.Query()
+	return done || err != nil // Finish says why
+}
+
+// Finish is part of device.Started.
+func (u *underway) Finish() (device.Result, error) {
+	defer u.end()
+	if u.open {
+		err := u.wait()
+		if err == nil && u.check != nil {
+			err = u.check()
+		}
+		if err != nil {
+			return device.Result{}, wire.Failure(u.explain(err))
+		}
+	}
+	u.takeSmall(u.outs)
+	result, err := u.out.Result(u.planned.Result(u.outs))
+	if err != nil {
+		return device.Result{}, wire.Failure(err)
+	}
+	return result, nil
+}
+
+// byProcessor is the result of an operation without kernels.
+func (p *prepared) byProcessor(ctx context.Context, planned *ops.Planned) (any, error) {
+	ctx = ops.WithAttempt(ctx, p.attempt)
+	if p.op.Blind {
+		return planned.Run(ctx, ops.NewTensor)
+	}
+	args, err := argsOnHost(p.args)
+	if err != nil {
+		return nil, err
+	}
+	return p.op.Run(ctx, args, ops.NewTensor)
+}
+
+// onHost computes the outputs on the processor and copies them to the device.
+func (p *prepared) onHost(ctx context.Context, planned *ops.Planned, outs []*ops.Tensor) error {
+	args, err := argsOnHost(p.args)
+	if err != nil {
+		return err
+	}
+	var made []*ops.Tensor
+	if _, err := p.op.Run(ops.WithAttempt(ctx, p.attempt), args, func(dtype ops.DType, shape []int64) (*ops.Tensor, error) {
+		t, err := ops.NewTensor(dtype, shape)
+		made = append(made, t)
+		return t, err
+	}); err != nil {
+		return err
+	}
+	for i, t := range made {
+		switch to := outs[i].Far.(type) {
+		case *far:
+			if err := p.device.slab.WriteFrom(to.frame.Offset, t.Data); err != nil {
+				return err
+			}
+		case *small:
+			copy(to.bytes, t.Data)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,268 @@
+package cuda
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/memory"
+	gpu "github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/ops"
+)
+
+// submission is what a call submits, in order and with nobody else in between. Its
+// methods keep the first error.
+type submission struct {
+	*run
+	err      error
+	launches []gpu.Launch
+	scratch  uint64 // bytes taken
+}
+
+// submit runs build under the lock, submits what it left, and waits for all of it, unless
+// that is for Finish to do.
+// need is the scratch memory that build will take.
+func (r *run) submit(ctx context.Context, need uint64, build func(s *submission)) error {
+	d := r.device
+	d.submitting.Lock()
+	s := &submission{run: r}
+	s.err = d.growScratch(need)
+	if s.err == nil {
+		build(s)
+	}
+	err := s.finish()
+	if err != nil {
+		if recordErr := r.event.Record(d.stream); recordErr != nil {
+			d.submitting.Unlock()
+			return errors.Join(err, recordErr)
+		}
+	}
+	d.submitting.Unlock()
+	if err == nil && r.ahead {
+		r.open = true
+		return nil
+	}
+	// Also after an error: what was submitted must be over before memory is used again.
+	if waitErr := r.wait(); waitErr != nil {
+		return errors.Join(err, waitErr)
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	return err
+}
+
+const (
+	// spinFor is how long a kernel may run that is not napped for: even the shortest nap
+	// takes 11 us on an H200's host.
+	spinFor  = 100 * time.Microsecond
+	napFirst = 5 * time.Microsecond
+	napLast  = 100 * time.Microsecond
+	// slack is how late the kernel may end a nap: 50 us if it is not told.
+	slack = 1000 // ns
+)
+
+// wait polls: an event that is waited for by the driver costs its thread, and is
+// noticed later.
+func (r *run) wait() error {
+	begin, nap := time.Now(), napFirst
+	if r.device.spins {
+		// In one call: to yield between two looks wakes other threads, which take what comes after to their processors.
+		if waited, err := r.event.Await(0, spinFor); waited.Done || err != nil {
+			return err
+		}
+	}
+	for {
+		done, err := r.event.Query()
+		if done || err != nil {
+			return err
+		}
+		if time.Since(begin) < spinFor {
+			runtime.Gosched()
+			continue
+		}
+		// Timers of Go wait for a millisecond where nothing else runs.
+		if err := unix.Prctl(unix.PR_SET_TIMERSLACK, slack, 0, 0, 0); err != nil {
+			return err
+		}
+		pause := unix.NsecToTimespec(int64(nap))
+		if err := unix.Nanosleep(&pause, nil); err != nil && !errors.Is(err, unix.EINTR) {
+			return err
+		}
+		nap = min(nap*5/4, napLast)
+	}
+}
+
+// scratchGranule is what the scratch memory is a multiple of.
+const scratchGranule = 2 << 20
+
+// growScratch makes the scratch memory large enough. REQUIRES: submitting is held.
+func (d *Device) growScratch(need uint64) error {
+	// NB: of a size that is no multiple of the granule NewSlab takes less.
+	need = (need + memory.HeaderBytes + scratchGranule - 1) / scratchGranule * scratchGranule
+	if need <= d.scratch.Size() {
+		return nil
+	}
+	began := time.Now()
+	if err := d.stream.Sync(); err != nil {
+		return err
+	}
+	old := d.scratch.Size()
+	if err := d.scratch.Close(); err != nil {
+		return err
+	}
+	grown, err := d.gpu.NewSlab(gpu.SlabConfig{Size: gpu.Size{Bytes: need}})
+	if err == nil {
+		d.scratch = grown
+		d.logf("cuda: the memory between kernels grows from %d to %d MiB, which took %v", old>>20, need>>20, time.Since(began).Round(time.Microsecond))
+		return nil
+	}
+	if errors.Is(err, gpu.ErrOutOfMemory) {
+		err = fmt.Errorf("%w: %d bytes beside the slab for what lies between kernels: use smaller chunks, or a smaller --device-memory-limit: %w", device.ErrNoRoom, need, err)
+	}
+	again, backErr := d.gpu.NewSlab(gpu.SlabConfig{Size: gpu.Size{Bytes: old}})
+	if backErr != nil {
+		return errors.Join(err, backErr)
+	}
+	d.scratch = again
+	return err
+}
+
+// take is scratch memory for the rest of the submission.
+func (s *submission) take(n uint64) uint64 {
+	at := memory.HeaderBytes + s.scratch
+	s.scratch += aligned(n)
+	if at+aligned(n) > s.device.scratch.Size() {
+		s.fail(fmt.Errorf("cuda: %s takes more scratch memory than it said", s.op))
+		return s.device.scratch.Pointer(memory.HeaderBytes, 0)
+	}
+	return s.device.scratch.Pointer(at, n)
+}
+
+// aligned rounds up to what take gives.
+func aligned(n uint64) uint64 { return (n + 255) &^ 255 }
+
+func (s *submission) fail(err error) {
+	if s.err == nil {
+		s.err = err
+	}
+}
+
+func (s *submission) flush() { s.flushThen(nil) }
+
+// flushThen submits what was gathered, and an event behind it if there is one.
+func (s *submission) flushThen(after *gpu.Event) {
+	if s.err == nil && s.used > s.sent {
+		base := uint64(s.slot) * slotBytes
+		n := s.used - s.sent
+		to := s.device.slots.device.Pointer(memory.HeaderBytes+base+s.sent, n)
+		s.err = s.device.stream.Copy([]gpu.Copy{gpu.ToDevice(to, s.device.slots.pinned.Address(base+s.sent, n), n)}, nil)
+		s.sent = s.used
+	}
+	if s.err == nil && (len(s.launches) > 0 || after != nil) {
+		s.err = s.device.stream.Launch(s.launches, after)
+	}
+	s.launches = s.launches[:0]
+}
+
+// finish submits the rest and the event that the call waits for. After an error the
+// event was not recorded.
+func (s *submission) finish() error {
+	s.flushThen(s.event)
+	return s.err
+}
+
+func (s *submission) launch(f *gpu.Function, blocks uint64, p *parameters) {
+	s.launchGrid(f, gpu.Dim{uint32(blocks)}, threads, p)
+	if blocks > maxBlocks {
+		s.fail(fmt.Errorf("cuda: %s: %d blocks are more than a grid has", s.op, blocks))
+	}
+}
+
+func (s *submission) launchGrid(f *gpu.Function, grid gpu.Dim, block uint32, p *parameters) {
+	s.launches = append(s.launches, gpu.Launch{Function: f, Grid: grid, Block: gpu.Dim{block}, Parameters: p.bytes})
+}
+
+func (s *submission) copy(c gpu.Copy) {
+	s.flush()
+	if s.err == nil {
+		s.err = s.device.stream.Copy([]gpu.Copy{c}, nil)
+	}
+}
+
+func (s *submission) memset(at uint64, value byte, n uint64) {
+	s.flush()
+	if s.err == nil {
+		s.err = s.device.stream.Memset(at, value, n)
+	}
+}
+
+// uploadBytes is the scratch memory that tensors in the processor's memory need.
+func uploadBytes(tensors ...*ops.Tensor) uint64 {
+	var n uint64
+	for _, t := range tensors {
+		if t != nil && t.Far == nil && t.Len() > 0 {
+			low, high := extent(t)
+			n += aligned(uint64(high-low) + 16)
+		}
+	}
+	return n
+}
+
+// nearBytes is up to which size near leaves a tensor where it is: a kernel reads it
+// there before a copy of it would have been submitted.
+const nearBytes = 256
+
+// near is at for kernels that read each element once: what is small is read in the
+// processor's memory.
+func (s *submission) near(t *ops.Tensor) uint64 {
+	if t.Len() == 0 || t.Far != nil {
+		return s.at(t)
+	}
+	low, high := extent(t)
+	n := uint64(high - low)
+	shift := uint64(16-(t.Offset-low)%16) % 16
+	if from := s.used + shift; n <= nearBytes && s.sent == s.used && from+n <= slotBytes-resultBytes {
+		// NB: what is not sent lies behind what is.
+		s.used = (from + n + 15) &^ 15
+		s.sent = s.used
+		at := uint64(s.slot)*slotBytes + from
+		copy(s.device.slots.host.Bytes(at, n), t.Data[low:high])
+		return s.device.slots.pinned.Address(at, n) + uint64(t.Offset-low)
+	}
+	return s.at(t)
+}
+
+// at is the device's address of a tensor's element with index zero. What lies in
+// the processor's memory is copied first.
+func (s *submission) at(t *ops.Tensor) uint64 {
+	if t.Len() == 0 {
+		return 0
+	}
+	if t.Far != nil {
+		return t.Far.Address() + uint64(t.Offset)
+	}
+	low, high := extent(t)
+	n := uint64(high - low)
+	// Element zero comes to lie where all types are aligned.
+	shift := uint64(16-(t.Offset-low)%16) % 16
+	if from := s.used + shift; from+n <= slotBytes-resultBytes {
+		s.used = (from + n + 15) &^ 15
+		at := uint64(s.slot)*slotBytes + from
+		copy(s.device.slots.host.Bytes(at, n), t.Data[low:high])
+		return s.device.slots.device.Pointer(memory.HeaderBytes+at, n) + uint64(t.Offset-low)
+	}
+	to := s.take(n+16) + shift
+	s.flush()
+	if s.err == nil {
+		// From memory that is not pinned the driver has copied the bytes when it returns.
+		s.err = s.device.stream.Copy([]gpu.Copy{gpu.ToDevice(to, addressOfBytes(t.Data[low:high]), n)}, nil)
+		runtime.KeepAlive(t.Data)
+	}
+	return to + uint64(t.Offset-low)
+}
