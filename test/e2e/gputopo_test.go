@@ -3,6 +3,7 @@
 package e2e
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -124,8 +125,9 @@ func TestGPUsThatDoNotReachEachOther(t *testing.T) {
 	if onRealGPU() {
 		return // they do
 	}
-	c, fake := startGPUs(t, 2, "--device-memory-limit", "32MiB", "--pinned-limit", "16MiB")
-	fake.RefusePeer.Store(1)
+	m := gpuMachine(t, 2, 256<<20)
+	m.fake.RefusePeer.Store(1) // before they try, which they do as they register
+	c := m.start(t, 2, "--device-memory-limit", "32MiB", "--pinned-limit", "16MiB")
 	client, ctx := c.dial(t), soon(t)
 	content := someBytes(3, 5<<20+1)
 	at0, err := client.Scatter(ctx, array(t, content), millrace.WithWorkers("gpu-0"))
@@ -139,10 +141,11 @@ func TestGPUsThatDoNotReachEachOther(t *testing.T) {
 	there(t, at1, content)
 	within(t, "topo tells the way, and why not a better one", func() bool {
 		pairs, _ := c.succeed(t, "topo", "--json", "--probe=false")["pairs"].([]any)
-		if len(pairs) != 1 {
+		at := slices.IndexFunc(pairs, func(x any) bool { p, _ := x.(map[string]any); return p["reader"] == "gpu-1" })
+		if at < 0 {
 			return false
 		}
-		p, _ := pairs[0].(map[string]any)
+		p, _ := pairs[at].(map[string]any)
 		better, _ := p["better"].([]any)
 		if p["path"] != "grpc" || len(better) == 0 {
 			return false
