@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/store"
+	"github.com/millrace/millrace/worker/workertest"
 )
 
 // stream is a device on which calls can be started. What happens is in its diary.
@@ -24,6 +25,8 @@ type stream struct {
 	device.Device
 	mu    sync.Mutex
 	diary []string
+	// noted is told of each line of the diary, and has room for all that a test writes.
+	noted chan struct{}
 	// gate is taken from by each call that is finished.
 	gate chan struct{}
 }
@@ -32,6 +35,24 @@ func (s *stream) note(format string, args ...any) {
 	s.mu.Lock()
 	s.diary = append(s.diary, fmt.Sprintf(format, args...))
 	s.mu.Unlock()
+	s.noted <- struct{}{}
+}
+
+func newStream() *stream {
+	return &stream{noted: make(chan struct{}, 1000), gate: make(chan struct{}, 100)}
+}
+
+// until waits for so many further lines of the diary.
+func (s *stream) until(t *testing.T, lines int) {
+	t.Helper()
+	late := time.After(workertest.Patience)
+	for range lines {
+		select {
+		case <-s.noted:
+		case <-late:
+			t.Fatalf("not within %v: %d further lines after %v", workertest.Patience, lines, s.happened())
+		}
+	}
 }
 
 func (s *stream) happened() []string {
@@ -125,7 +146,7 @@ func queue(n *native, names ...string) {
 
 func TestShortCallsAreStartedWithoutWaiting(t *testing.T) {
 	for _, linger := range []time.Duration{0, time.Hour} {
-		s := &stream{gate: make(chan struct{}, 100)}
+		s := newStream()
 		n, ended := laneOf(t, s, linger)
 		names := make([]string, maxOpen+2)
 		for i := range names {
@@ -150,16 +171,12 @@ func TestShortCallsAreStartedWithoutWaiting(t *testing.T) {
 }
 
 func TestWhatComesMeanwhileIsStartedBehindWhatIsOpen(t *testing.T) {
-	s := &stream{gate: make(chan struct{}, 100)}
+	s := newStream()
 	n, ended := laneOf(t, s, time.Hour)
 	queue(n, "a")
-	for len(s.happened()) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	s.until(t, 1)
 	queue(n, "b")
-	for len(s.happened()) == 1 {
-		time.Sleep(time.Millisecond)
-	}
+	s.until(t, 1)
 	s.gate <- struct{}{}
 	s.gate <- struct{}{}
 	<-ended
@@ -170,7 +187,7 @@ func TestWhatComesMeanwhileIsStartedBehindWhatIsOpen(t *testing.T) {
 }
 
 func TestCallsThatCannotBeStartedRunInTheirTurn(t *testing.T) {
-	s := &stream{gate: make(chan struct{}, 100)}
+	s := newStream()
 	n, ended := laneOf(t, s, 0)
 	queue(n, "a", "unable", "b", "large", "wrong", "fails", "c")
 	for range 4 {
@@ -192,12 +209,10 @@ func TestCallsThatCannotBeStartedRunInTheirTurn(t *testing.T) {
 }
 
 func TestOpenCallsEndBeforeTheLaneDoes(t *testing.T) {
-	s := &stream{gate: make(chan struct{}, 100)}
+	s := newStream()
 	n, _ := laneOf(t, s, 0)
 	queue(n, "a", "b")
-	for len(s.happened()) < 2 {
-		time.Sleep(time.Millisecond)
-	}
+	s.until(t, 2)
 	closed := make(chan struct{})
 	go func() {
 		n.lanes[0].mu.Lock()
