@@ -249,7 +249,8 @@ func (c *Client) read(ctx context.Context, address string, refs []*millracev1.Ob
 		switch parts := c.data.parts(sizes[i]); {
 		case got[i].Value != nil:
 		case parts > 1:
-			if bad, err = c.streamParts(ctx, address, refs[i], parts, &got[i], dst); err != nil {
+			worse, err := c.streamParts(ctx, address, refs[i], parts, &got[i], dst)
+			if bad = cmp.Or(worse, bad); err != nil {
 				return bad, err
 			}
 		default:

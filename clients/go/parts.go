@@ -35,9 +35,9 @@ func (c *Client) streamParts(ctx context.Context, address string, ref *millracev
 			if failed == nil && refused == nil {
 				return
 			}
-			cancel() // nothing comes of the others
 			mu.Lock()
 			defer mu.Unlock()
+			cancel() // nothing comes of the others; not before this one is noted, or they would be the cause
 			if refused != nil {
 				bad = refused
 			}

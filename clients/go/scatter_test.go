@@ -8,6 +8,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
 func TestScatterReturnsWhenTheSchedulerKnows(t *testing.T) {
@@ -103,5 +105,31 @@ func TestLargeObjectsComeInParts(t *testing.T) {
 	}
 	if _, err := future.ArrayInto(t.Context(), into[:100]); err == nil {
 		t.Error("there is room in a slice that is too small")
+	}
+}
+
+// Why a large object was not read is told, also if one behind it was.
+func TestPartsThatAreMissingAreTold(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(4))
+	f := newFake(t)
+	c := f.dial(t)
+	c.data.partBytes = 10_000
+	a, err := FromSlice(make([]uint8, 35_000))
+	if err != nil {
+		t.Fatal(err)
+	}
+	future, err := c.Scatter(t.Context(), a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	workers, err := c.Workers(t.Context())
+	if err != nil || len(workers) != 1 {
+		t.Fatalf("%d workers, %v", len(workers), err)
+	}
+	got := make([]Object, 2)
+	refs := []*millracev1.ObjectRef{{TaskId: 1 << 40}, {TaskId: future.TaskID()}}
+	bad, err := c.read(t.Context(), workers[0].GetDataAddress(), refs, []uint64{35_000, 35_000}, got, nil)
+	if err != nil || got[0].Value != nil || got[1].Value == nil || bad == nil || bad.Reason != "OBJECT_NOT_HERE" {
+		t.Errorf("%v, read %v and %v: %v", err, got[0].Value, got[1].Value != nil, bad)
 	}
 }
