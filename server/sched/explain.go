@@ -159,27 +159,23 @@ func (m *Machine) verdicts(e *Explanation, c *class, b *block, t *task) {
 		v.MissingBytes, v.TransferSeconds = missing, micros/1e6
 		v.FinishSeconds = max(v.QueueSeconds, v.TransferSeconds) + m.ops[t.op].estimate()/1e6
 		if missing > 0 {
-			v.Sources = m.cheapest(w, edges)
+			v.Sources = m.fetchSources(w, edges)
 		}
 		e.Workers = append(e.Workers, v)
 	}
 }
 
-// cheapest are the holders that fetchMicros reckons with: of each input that the worker lacks the fastest one.
-func (m *Machine) cheapest(w *worker, edges []edge) (out []Source) {
+// fetchSources are the holders that fetchMicros reckons with: of each input that the worker lacks the fastest one.
+func (m *Machine) fetchSources(w *worker, edges []edge) (out []Source) {
 	for i := range edges {
 		id := edges[i].input
 		pb, p := m.at(id)
-		if w.objects.has(id) || p.state != TaskSucceeded || p.replicas == 0 || w.coming.has(id) || pb.inlineOf(uint64(id&blockMask)) != nil {
+		if !m.lacks(w, id, pb, p) {
 			continue
 		}
-		var from ids.WorkerID
-		best := 0.0
-		for l := p.replicas; l != 0; l = pb.links[l].next {
-			holder := m.workers[pb.links[l].value].id
-			if r := m.rate(holder, w.id); from == 0 || r.bytesPerMicro > best {
-				from, best = holder, r.bytesPerMicro
-			}
+		from, _ := m.cheapest(w, pb, p)
+		if from == 0 {
+			continue
 		}
 		at := slices.IndexFunc(out, func(s Source) bool { return s.Worker == from })
 		if at < 0 && len(out) == explainedSources {

@@ -479,20 +479,11 @@ func (m *Machine) fetchMicros(w *worker, edges []edge) (missing uint64, micros f
 	for i := range edges {
 		id := edges[i].input
 		pb, p := m.at(id)
-		if w.objects.has(id) || p.state != TaskSucceeded || w.coming.has(id) || pb.inlineOf(uint64(id&blockMask)) != nil {
+		if !m.lacks(w, id, pb, p) {
 			continue
 		}
 		missing += p.output
-		best := rate{}
-		for l := p.replicas; l != 0; l = pb.links[l].next {
-			if r := m.rate(m.workers[pb.links[l].value].id, w.id); r.bytesPerMicro > best.bytesPerMicro {
-				best = r
-			}
-			if len(m.rates) == 0 {
-				break
-			}
-		}
-		if best.bytesPerMicro > 0 {
+		if _, best := m.cheapest(w, pb, p); best.bytesPerMicro > 0 {
 			micros += float64(p.output) / best.bytesPerMicro
 			latency = max(latency, best.latencyMicros)
 			fastest = max(fastest, best.bytesPerMicro)
@@ -502,6 +493,25 @@ func (m *Machine) fetchMicros(w *worker, edges []edge) (missing uint64, micros f
 		micros += float64(w.comingBytes) / fastest
 	}
 	return missing, micros + latency
+}
+
+// lacks says whether a worker would have to fetch an input that is there.
+func (m *Machine) lacks(w *worker, id ids.TaskID, pb *block, p *task) bool {
+	return !w.objects.has(id) && p.state == TaskSucceeded && !w.coming.has(id) && pb.inlineOf(uint64(id&blockMask)) == nil
+}
+
+// cheapest is the holder of an object that a worker would have it from soonest, and the rate between them; 0 if nobody holds it.
+func (m *Machine) cheapest(w *worker, pb *block, p *task) (from ids.WorkerID, best rate) {
+	for l := p.replicas; l != 0; l = pb.links[l].next {
+		holder := m.workers[pb.links[l].value].id
+		if r := m.rate(holder, w.id); from == 0 || r.bytesPerMicro > best.bytesPerMicro {
+			from, best = holder, r
+		}
+		if len(m.rates) == 0 {
+			break // they are all the same
+		}
+	}
+	return from, best
 }
 
 // assign sends a ready task to a worker as a new attempt, and what may follow it there.
