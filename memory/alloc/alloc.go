@@ -26,9 +26,12 @@ const (
 	// Granule is the unit of all sizes and offsets in bytes: the alignment that
 	// GPU loads want, and coarse enough for 32-bit block numbers up to 1 TiB.
 	Granule = 256
-	// BigBytes is where requests count as big: they are aligned to it, so that
-	// they cover whole huge pages and register with the fewest mappings.
-	BigBytes = 2 << 20
+	// BigBytes is where requests begin to be aligned to HugeBytes, so that they cover
+	// whole huge pages and register with the fewest mappings. As below, the gap costs a
+	// sixteenth of them at most: chunks of a little more than 2 MiB would else take 4.
+	BigBytes = 32 << 20
+	// HugeBytes is the size of a huge page.
+	HugeBytes = 2 << 20
 	// PagedBytes is where requests begin to be aligned to PageBytes, so that a disk
 	// can read and write them in place: the gap costs a sixteenth of them at most.
 	PagedBytes = 64 << 10
@@ -38,6 +41,7 @@ const (
 	MaxBytes = (1<<32 - 1) * Granule
 
 	bigGranules   = BigBytes / Granule
+	hugeGranules  = HugeBytes / Granule
 	pagedGranules = PagedBytes / Granule
 	pageGranules  = PageBytes / Granule
 
@@ -133,7 +137,7 @@ func granulesOf(bytes uint64) (g uint32, ok bool) {
 
 // Alloc takes a block of at least the given bytes; 0 asks for one granule. The
 // offset is a multiple of Granule, of PageBytes for requests of PagedBytes or more,
-// of BigBytes for those of BigBytes or more. ok is false when no free block can
+// of HugeBytes for those of BigBytes or more. ok is false when no free block can
 // hold the request.
 func (a *Allocator) Alloc(bytes uint64) (off uint64, ok bool) {
 	g, ok := granulesOf(bytes)
@@ -143,7 +147,7 @@ func (a *Allocator) Alloc(bytes uint64) (off uint64, ok bool) {
 	align := uint32(1)
 	switch {
 	case g >= bigGranules:
-		align = bigGranules
+		align = hugeGranules
 	case g >= pagedGranules:
 		align = pageGranules
 	}

@@ -20,7 +20,7 @@ func sizes(limit int) *rapid.Generator[uint64] {
 func TestAllocatorAgreesWithBitmap(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		// The larger spaces have room for several big, aligned blocks.
-		granules := rapid.SampledFrom([]int{1, 31, 257, 4096, 40_000}).Draw(t, "granules")
+		granules := rapid.SampledFrom([]int{1, 31, 257, 4096, 40_000, 300_000}).Draw(t, "granules")
 		m, err := newModel(granules)
 		if err != nil {
 			t.Fatal(err)
@@ -31,7 +31,10 @@ func TestAllocatorAgreesWithBitmap(t *testing.T) {
 			}
 		}
 		limit := 12
-		if granules > 8192 {
+		switch {
+		case granules > 100_000:
+			limit = 26
+		case granules > 8192:
 			limit = 22
 		}
 		t.Repeat(map[string]func(*rapid.T){
@@ -127,10 +130,10 @@ func TestLargestSpaceIsOneBlockToItsEnd(t *testing.T) {
 		t.Fatal("an empty space gave no block")
 	}
 	// Aligned, the biggest request that still fits begins at the second MiB pair.
-	if off, ok := a.Alloc(alloc.MaxBytes - alloc.BigBytes); !ok || off != alloc.BigBytes {
+	if off, ok := a.Alloc(alloc.MaxBytes - alloc.HugeBytes); !ok || off != alloc.HugeBytes {
 		t.Fatalf("big block behind a small one: got %d, %v", off, ok)
 	}
-	if _, ok := a.Alloc(alloc.BigBytes); ok {
+	if _, ok := a.Alloc(alloc.HugeBytes); ok {
 		t.Fatal("a big block fitted where only unaligned space is left")
 	}
 	if err := a.Check(); err != nil {
@@ -207,5 +210,25 @@ func BenchmarkAllocFree(b *testing.B) {
 			}
 			b.ReportMetric(100*a.Stats().Fragmentation(), "%frag")
 		})
+	}
+}
+
+// What alignment costs is a sixteenth at most, whatever the size.
+func TestBlocksOfOneSizeFillTheSpace(t *testing.T) {
+	const space = 1 << 30
+	for _, bytes := range []uint64{
+		alloc.PagedBytes + 1, 1<<20 + 1, alloc.HugeBytes + 1, 6<<20 + 1, 8_000_000, 16<<20 + 1, alloc.BigBytes - 1, alloc.BigBytes + 1,
+	} {
+		a, err := alloc.New(space)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := uint64(0)
+		for _, ok := a.Alloc(bytes); ok; _, ok = a.Alloc(bytes) {
+			n++
+		}
+		if left := space - n*bytes; left > space/16+bytes {
+			t.Errorf("blocks of %d bytes: %d find room and leave %d of %d bytes", bytes, n, left, space)
+		}
 	}
 }

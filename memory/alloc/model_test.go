@@ -29,7 +29,7 @@ func newModel(granules int) (*model, error) {
 func alignment(bytes uint64) uint64 {
 	switch bytes = alloc.Rounded(bytes); {
 	case bytes >= alloc.BigBytes:
-		return alloc.BigBytes
+		return alloc.HugeBytes
 	case bytes >= alloc.PagedBytes:
 		return alloc.PageBytes
 	}
