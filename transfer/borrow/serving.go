@@ -1,0 +1,418 @@
+package borrow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/status"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/board"
+	"github.com/millrace/millrace/internal/dataproto"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/slabshare"
+	"github.com/millrace/millrace/transfer"
+)
+
+// serving is one connection.
+type serving struct {
+	server *Server
+	unix   *net.UnixConn
+	reader transfer.Reader
+	write  bool
+	// lent is what the other side maps, and seat its place before the board, nil if it
+	// has none; both are set by the welcome.
+	lent Host
+	seat *board.Seat
+
+	writing sync.Mutex // Held while a message is written.
+	// creating counts the goroutines that wait for memory.
+	creating sync.WaitGroup
+
+	mu sync.Mutex
+	// All below is guarded by mu. leases have the bytes that count as kept.
+	leases    map[transfer.LeaseID]uint64
+	places    map[uint64]*place
+	lastPlace uint64
+	ended     bool
+}
+
+// place is an object that a client is writing.
+type place struct {
+	incoming transfer.Incoming
+	bytes    uint64
+}
+
+func (c *serving) run() {
+	s := c.server
+	defer s.wait.Done()
+	ctx, cancel := context.WithCancel(context.Background())
+	err := c.serve(ctx)
+	// NB: first the socket, then the leases: a reader that finds its end open knows
+	// that its leases hold.
+	_ = c.unix.Close()
+	if c.seat != nil {
+		err = errors.Join(err, c.seat.Leave())
+	}
+	cancel()
+	c.creating.Wait()
+	c.mu.Lock()
+	c.ended = true
+	var leases []transfer.LeaseID
+	var kept uint64
+	for id, bytes := range c.leases {
+		leases = append(leases, id)
+		kept += bytes
+	}
+	places := c.places
+	c.leases, c.places = nil, nil
+	c.mu.Unlock()
+	if len(leases) > 0 {
+		c.lent.Source.Release(leases)
+	}
+	for _, p := range places {
+		p.incoming.Abort()
+	}
+	s.mu.Lock()
+	s.kept -= kept
+	delete(s.conns, c)
+	closed := s.closed
+	s.mu.Unlock()
+	if !closed {
+		s.config.Log.Debug("a same-host reader ended", "reader", c.reader.Worker, "leases", len(leases), "places", len(places), "error", err)
+	}
+}
+
+// serve answers until the connection ends.
+func (c *serving) serve(ctx context.Context) error {
+	if err := c.unix.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
+		return err
+	}
+	var hello millracev1.BorrowRequest
+	if err := slabshare.Read(c.unix, &hello); err != nil {
+		return err
+	}
+	if err := c.unix.SetReadDeadline(time.Time{}); err != nil {
+		return err
+	}
+	if err := c.welcome(&hello); err != nil {
+		return err
+	}
+	inbox, err := slabshare.NewInbox(c.unix)
+	if err != nil {
+		return err
+	}
+	var requests []*millracev1.BorrowRequest
+	take := func(message []byte) error {
+		request := new(millracev1.BorrowRequest)
+		requests = append(requests, request)
+		return slabshare.Into(message, request)
+	}
+	spin := time.Duration(0)
+	for {
+		asked := time.Now()
+		requests = requests[:0]
+		err := inbox.Next(spin, take)
+		for _, request := range requests {
+			if err == nil {
+				err = c.answer(ctx, request)
+			}
+		}
+		if err != nil {
+			return err
+		}
+		// Peers of a GPU often ask several times in a row, and to be woken takes longer
+		// than what they ask for.
+		if spin = 0; c.server.config.Device != nil && slabshare.Spins() && time.Since(asked) < spinFor {
+			spin = spinFor
+		}
+	}
+}
+
+func (c *serving) welcome(request *millracev1.BorrowRequest) error {
+	refuse := func(reason, message string) error {
+		err := slabshare.Write(c.unix, refusal(request.GetCall(), reason, message))
+		return errors.Join(errors.New(message), err)
+	}
+	peer, err := slabshare.Peer(c.unix)
+	if err != nil {
+		return err
+	}
+	hello := request.GetHello()
+	config := &c.server.config
+	switch {
+	case int(peer.Uid) != os.Geteuid():
+		return refuse(reasonDenied, fmt.Sprintf("this worker lends to processes of user %d, not %d", os.Geteuid(), peer.Uid))
+	case hello == nil:
+		return refuse(reasonProtocol, "the first message must be a hello")
+	case config.Accept != nil && !config.Accept(hello.GetToken()):
+		return refuse(reasonDenied, "this is not the cluster's token; use the one that its scheduler printed")
+	case hello.GetWrite() && (hello.GetReaderWorkerId() != 0 || config.Receiver == nil):
+		return refuse(reasonDenied, "only clients write")
+	case hello.GetPinned() && (config.Device == nil || config.Host == nil || hello.GetWrite()):
+		return refuse(reasonDevice, "this worker has no pinned host memory below a GPU")
+	case config.Device != nil && config.Host == nil && (!hello.GetDevice() || hello.GetWrite()):
+		return refuse(reasonDevice, "this worker's memory lies on a GPU, and only its peers map it; read and write by DataService")
+	}
+	if c.lent = (Host{config.Space, config.Source, config.Receiver}); config.Device != nil && (!hello.GetDevice() || hello.GetWrite()) {
+		c.lent = *config.Host
+	}
+	if hello.GetPinned() {
+		// As it is: the bytes are not brought there for this reader.
+		c.lent = Host{Space: config.Host.Space, Source: config.Source}
+	}
+	c.reader, c.write = transfer.Reader{Worker: ids.WorkerID(hello.GetReaderWorkerId())}, hello.GetWrite()
+	id := c.lent.Space.Identity()
+	file := c.server.readOnly
+	if c.write {
+		file = c.server.writable
+	}
+	welcome := &millracev1.BorrowWelcome{
+		WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce, MemoryBytes: c.lent.Space.Size(),
+	}
+	if d := config.Device; d != nil && c.lent.Space == config.Space {
+		file = nil
+		welcome.Device = &millracev1.DeviceMemory{IpcHandle: d.Handle[:], DeviceUuid: d.UUID[:]}
+	}
+	files := []*os.File{file}
+	if hello.GetBoard() && !c.write && config.Board != nil && c.lent.Space == config.Space {
+		if c.seat, err = config.Board.Seat(); err == nil {
+			welcome.Board, files = true, append(files, config.Board.File(), c.seat.File(), config.Board.TurnFile())
+		} else {
+			config.Log.Warn("a same-host reader has to ask for every object", "error", err)
+		}
+	}
+	return slabshare.Write(c.unix, &millracev1.BorrowResponse{
+		Call: request.GetCall(), Answer: &millracev1.BorrowResponse_Welcome{Welcome: welcome},
+	}, files...)
+}
+
+func refusal(call uint64, reason, message string) *millracev1.BorrowResponse {
+	return &millracev1.BorrowResponse{Call: call, Error: &millracev1.TaskError{Reason: reason, Message: message}}
+}
+
+func (c *serving) send(m *millracev1.BorrowResponse) error {
+	c.writing.Lock()
+	defer c.writing.Unlock()
+	return slabshare.Write(c.unix, m)
+}
+
+func (c *serving) answer(ctx context.Context, request *millracev1.BorrowRequest) error {
+	response := &millracev1.BorrowResponse{Call: request.GetCall()}
+	switch order := request.GetOrder().(type) {
+	case *millracev1.BorrowRequest_Acquire:
+		return c.acquire(response, order.Acquire)
+	case *millracev1.BorrowRequest_AcquireMany:
+		return c.acquireMany(response, order.AcquireMany)
+	case *millracev1.BorrowRequest_Renew:
+		leases, err := leaseIDs(order.Renew.GetLeaseIds())
+		if err != nil {
+			return c.send(refusal(response.GetCall(), reasonProtocol, err.Error()))
+		}
+		renewer, ok := c.lent.Source.(transfer.Renewer)
+		if !ok {
+			return c.send(refusal(response.GetCall(), reasonProtocol, "leases are not renewed here"))
+		}
+		held := renewer.Renew(leases, lifetime(order.Renew.GetTtlMillis(), defaultTTL))
+		response.Answer = &millracev1.BorrowResponse_Renewed{Renewed: &millracev1.ReleaseReadLeasesResponse{Held: held}}
+	case *millracev1.BorrowRequest_Release:
+		leases, err := leaseIDs(order.Release.GetLeaseIds())
+		if err != nil {
+			return c.send(refusal(response.GetCall(), reasonProtocol, err.Error()))
+		}
+		response.Answer = &millracev1.BorrowResponse_Released{Released: &millracev1.ReleaseReadLeasesResponse{Held: c.release(leases)}}
+	case *millracev1.BorrowRequest_Create:
+		return c.create(ctx, request.GetCall(), order.Create.GetHead())
+	case *millracev1.BorrowRequest_Finish:
+		return c.finish(ctx, response, order.Finish)
+	default:
+		return c.send(refusal(response.GetCall(), reasonProtocol, "an order that this version does not know"))
+	}
+	return c.send(response)
+}
+
+func leaseIDs(numbers []uint64) ([]transfer.LeaseID, error) {
+	if len(numbers) > maxRefs {
+		return nil, fmt.Errorf("%d leases in one request; at most %d", len(numbers), maxRefs)
+	}
+	out := make([]transfer.LeaseID, len(numbers))
+	for i, n := range numbers {
+		out[i] = transfer.LeaseID(n)
+	}
+	return out, nil
+}
+
+func lifetime(millis uint64, otherwise time.Duration) time.Duration {
+	if millis == 0 {
+		return otherwise
+	}
+	return min(time.Duration(millis)*time.Millisecond, maxTTL)
+}
+
+// release gives back those leases that are this connection's.
+func (c *serving) release(leases []transfer.LeaseID) []bool {
+	mine := make([]transfer.LeaseID, 0, len(leases))
+	var kept uint64
+	c.mu.Lock()
+	for _, id := range leases {
+		if bytes, ok := c.leases[id]; ok {
+			delete(c.leases, id)
+			mine = append(mine, id)
+			kept += bytes
+		}
+	}
+	c.mu.Unlock()
+	c.server.mu.Lock()
+	c.server.kept -= kept
+	c.server.mu.Unlock()
+	got := c.lent.Source.Release(mine)
+	if len(mine) == len(leases) {
+		return got
+	}
+	by := make(map[transfer.LeaseID]bool, len(mine))
+	for i, id := range mine {
+		by[id] = got[i]
+	}
+	held := make([]bool, len(leases))
+	for i, id := range leases {
+		held[i] = by[id]
+	}
+	return held
+}
+
+func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1.AcquireReadLeasesRequest) error {
+	if len(order.GetObjects()) > maxRefs {
+		return c.send(refusal(response.GetCall(), reasonProtocol, fmt.Sprintf("%d objects in one request; at most %d", len(order.GetObjects()), maxRefs)))
+	}
+	refs := dataproto.RefsFrom(order.GetObjects())
+	out := &millracev1.AcquireReadLeasesResponse{Incarnation: c.server.config.Incarnation, Leases: make([]*millracev1.ReadLease, len(refs))}
+	lent := make(map[transfer.LeaseID]uint64)
+	var elsewhere []transfer.LeaseID
+	var bytes uint64
+	for i, l := range c.lent.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), 0)) {
+		lease := &millracev1.ReadLease{}
+		out.Leases[i] = lease
+		switch {
+		case l.Lease == 0 && errors.Is(l.Err, transfer.ErrNotHere):
+			lease.Refusal = reasonNotHere
+		case l.Lease == 0:
+			lease.Refusal = reasonElsewhere
+		case !c.lends(l.Regions) || !c.keep(l.Head.Bytes()):
+			elsewhere = append(elsewhere, l.Lease)
+			lease.Refusal = reasonElsewhere
+		default:
+			lent[l.Lease] = 0
+			if c.reader.Worker == 0 {
+				lent[l.Lease] = l.Head.Bytes()
+			}
+			lease.LeaseId, lease.Head = uint64(l.Lease), dataproto.HeadTo(l.Head)
+			lease.Frames = dataproto.FramesTo(l.Regions)
+			bytes += l.Head.Bytes()
+		}
+	}
+	c.lent.Source.Release(elsewhere)
+	c.mu.Lock()
+	maps.Copy(c.leases, lent)
+	c.mu.Unlock()
+	c.server.out.Add(bytes)
+	response.Answer = &millracev1.BorrowResponse_Acquired{Acquired: out}
+	return c.send(response)
+}
+
+// keep counts bytes that a client wants to use where they are: half of the memory
+// at most, for clients keep results for as long as they like, and nobody may take
+// the room of tasks. They are copied out beyond that.
+func (c *serving) keep(bytes uint64) bool {
+	if c.reader.Worker != 0 {
+		return true
+	}
+	s := c.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.kept+bytes > s.config.Space.Size()/2 {
+		return false
+	}
+	s.kept += bytes
+	return true
+}
+
+// lends says whether all of an object lies in what was passed on.
+func (c *serving) lends(regions []transfer.Region) bool {
+	for _, r := range regions {
+		if r.Frame.Bytes > 0 && r.Space != c.lent.Space {
+			return false
+		}
+	}
+	return true
+}
+
+// create finds a place for an object, in a goroutine of its own: it may wait for
+// memory.
+func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.ObjectHead) error {
+	head := dataproto.HeadFrom(pb)
+	if !c.write || head.Ref.Task == 0 {
+		return c.send(refusal(call, reasonProtocol, "only who said so in its hello writes, and names the object's task"))
+	}
+	c.creating.Add(1)
+	go func() {
+		defer c.creating.Done()
+		incoming, err := c.lent.Receiver.Create(ctx, head)
+		if err != nil {
+			_ = c.send(refusal(call, failure(err), err.Error())) // if it is gone, so is whoever asked
+			return
+		}
+		created := &millracev1.BorrowCreated{Frames: dataproto.FramesTo(incoming.Regions())}
+		c.mu.Lock()
+		if c.ended || ctx.Err() != nil {
+			c.mu.Unlock()
+			incoming.Abort()
+			return
+		}
+		c.lastPlace++
+		created.PlaceId = c.lastPlace
+		c.places[c.lastPlace] = &place{incoming, head.Bytes()}
+		c.mu.Unlock()
+		_ = c.send(&millracev1.BorrowResponse{Call: call, Answer: &millracev1.BorrowResponse_Created{Created: created}})
+	}()
+	return nil
+}
+
+// failure is the stable reason of an error of the receiver.
+func failure(err error) string {
+	if s, ok := status.FromError(err); ok {
+		return s.Code().String()
+	}
+	return reasonNoPlace
+}
+
+func (c *serving) finish(ctx context.Context, response *millracev1.BorrowResponse, order *millracev1.BorrowFinish) error {
+	c.mu.Lock()
+	p := c.places[order.GetPlaceId()]
+	delete(c.places, order.GetPlaceId())
+	c.mu.Unlock()
+	if p == nil {
+		return c.send(refusal(response.GetCall(), reasonProtocol, fmt.Sprintf("there is no place %d", order.GetPlaceId())))
+	}
+	if !order.GetCommit() {
+		p.incoming.Abort()
+		return c.send(response)
+	}
+	c.creating.Add(1)
+	go func() {
+		defer c.creating.Done()
+		if err := p.incoming.Commit(ctx); err != nil {
+			_ = c.send(refusal(response.GetCall(), failure(err), err.Error()))
+			return
+		}
+		c.server.in.Add(p.bytes)
+		response.Answer = &millracev1.BorrowResponse_Finished{Finished: &millracev1.WriteObjectResponse{Bytes: p.bytes}}
+		_ = c.send(response)
+	}()
+	return nil
+}
