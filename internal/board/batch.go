@@ -1,130 +1,156 @@
 package board
 
 import (
-	"encoding/binary"
 	"math/bits"
-	"runtime"
+	"slices"
 	"sync/atomic"
 
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 )
 
+// ahead is how many keys are looked for before the first of their entries is read: what
+// the processor has to fetch for them it then fetches at the same time.
+const ahead = 32
+
 // FindAll is Find for many objects: heads has those that are found, each in the place of its
-// key, and a zero Ref for others. frames are theirs, one behind the other, and are good until
-// Found is used for others; bytes is how many they have.
+// key, and a zero Ref for others; found is how many those are. frames are theirs, one behind
+// the other, and are good until Found is used for others; bytes is how many they have.
+//
+// Where the entry of a key may be is only guessed at first. That changes nothing of what
+// finding means: an entry says itself whose it is, before and after it was read, and where it
+// is not the key's the index is asked again.
+func (g Glance) FindAll(keys []transfer.Ref, size uint64, f *Found, heads []transfer.Head) (frames []memory.Frame, found int, bytes uint64) {
+	heads = heads[:len(keys)]
+	f.frames = f.frames[:0]
+	var at [ahead]uint32
+	for len(keys) > 0 {
+		n := min(len(keys), ahead)
+		g.view.guess(keys[:n], &at, f)
+		some, sum := g.view.take(keys[:n], &at, size, f, heads)
+		found, bytes = found+some, bytes+sum
+		keys, heads = keys[n:], heads[n:]
+	}
+	return f.frames, found, bytes
+}
+
+// An entry that was not guessed: there is none, or nobody knows.
+const (
+	nowhere = 1<<32 - 1 - iota
+	anywhere
+)
+
+// guess says in which entry each object should be. Nothing depends on the key before but for
+// what the processor predicts, so it has the lines of many of them under way.
 //
 // What was shown one after the other is often looked up so, and lies side by side. So
 // where two keys in a row were found in neighbouring entries, the third is looked for in
-// the next one before the index is asked. That changes nothing of what finding means: an
-// entry says itself whose it is, before and after it was read.
-func (g Glance) FindAll(keys []transfer.Ref, size uint64, f *Found, heads []transfer.Head) (frames []memory.Frame, bytes uint64) {
-	v := g.view
-	heads = heads[:len(keys)]
-	// Lists are the function's own while it runs: to write pointers costs far more into
-	// memory that the collector looks at.
-	headers, sizes, frames := f.headers, f.sizes, f.frames[:0]
+// the next one before the index is asked.
+func (v *View) guess(keys []transfer.Ref, at *[ahead]uint32, f *Found) {
+	list, entries, first := v.words.list, (v.mask+1)*ways, entryAt(v.mask+1, 0)
 	last, inRow := f.last, f.inRow
 	for i := range keys {
 		k := &keys[i]
-		heads[i].Ref = transfer.Ref{}
+		at[i%ahead] = nowhere
 		if k.Task == 0 || k.Generation == 0 {
 			continue
 		}
-		var entry entry
-		found := false
-		if inRow && last+1 < (v.mask+1)*ways {
+		if inRow && last+1 < entries && atomic.LoadUint64(&list[first+int(last+1)*entryWords+1]) == uint64(k.Task) {
 			last++
-			found = v.look(last, k, &entry)
+			at[i%ahead] = uint32(last)
+			continue
 		}
-		if !found {
-			var n uint64
-			if n, found = v.seek(k, &entry); !found {
+		tag := mix(uint64(k.Task), uint32(k.Generation))
+		n, ok := entryOf(atomic.LoadUint64(&list[indexAt(tag>>1&v.mask)+wayOf(tag)]), tag, entries)
+		if !ok {
+			match, a, b := v.matches(tag)
+			if match == 0 {
 				inRow = false
 				continue
 			}
-			inRow, last = n == last+1, n
+			// NB: it may be another word by now.
+			n, ok = entryOf(wordOf(match, a, b), tag, entries)
 		}
-		w := entry.words
-		if cap(headers)-len(headers) < (entry.header+7)&^7 {
-			headers = make([]byte, 0, (entry.header+7)&^7*max(f.left, 1))
-		}
-		if cap(sizes)-len(sizes) < entry.frames {
-			sizes = make([]uint64, 0, entry.frames*max(f.left, 1))
-		}
-		f.left--
-		first, firstSize, firstFrame := len(headers), len(sizes), len(frames)
-		from, inside, together := payloadAt, true, uint64(0)
-		for range entry.frames {
-			frame := memory.Frame{Offset: atomic.LoadUint64(&w[from]), Bytes: atomic.LoadUint64(&w[from+1])}
-			inside = inside && (frame.Bytes == 0 || frame.Within(size))
-			together += frame.Bytes
-			sizes, frames = append(sizes, frame.Bytes), append(frames, frame)
-			from += 2
-		}
-		for n := 0; n < entry.header; n += 8 {
-			headers = binary.LittleEndian.AppendUint64(headers, atomic.LoadUint64(&w[from]))
-			from++
-		}
-		if atomic.LoadUint64(&w[0]) != entry.seq || !inside {
-			headers, sizes, frames = headers[:first], sizes[:firstSize], frames[:firstFrame]
-			inRow = false
-			continue // it is being rewritten: nobody need find it any more, or is not to be believed
-		}
-		h := &heads[i]
-		h.Ref = *k
-		h.Header = headers[first : first+entry.header : first+entry.header]
-		h.FrameBytes = sizes[firstSize:len(sizes):len(sizes)]
-		bytes += together
-	}
-	f.headers, f.sizes, f.frames, f.last, f.inRow = headers, sizes, frames, last, inRow
-	return frames, bytes
-}
-
-// entry is one that was found to be a key's, and whole, at some sequence.
-type entry struct {
-	words          *[entryWords]uint64
-	seq            uint64
-	frames, header int
-}
-
-// look says whether an entry is a key's, and whole.
-func (v *View) look(n uint64, k *transfer.Ref, into *entry) bool {
-	at := entryAt(v.mask+1, n)
-	w := (*[entryWords]uint64)(v.words.list[at : at+entryWords])
-	for range 100 {
-		seq := atomic.LoadUint64(&w[0])
-		if atomic.LoadUint64(&w[1]) != uint64(k.Task) {
-			return false
-		}
-		if seq&1 != 0 {
-			// Its writer was interrupted, or is about to be through.
-			runtime.Gosched()
+		if !ok || atomic.LoadUint64(&list[first+int(n)*entryWords+1]) != uint64(k.Task) {
+			at[i%ahead], inRow = anywhere, false
 			continue
 		}
-		shape := atomic.LoadUint64(&w[2])
-		frames, header := int(shape>>32&0xFF), int(shape>>40)
-		if uint32(shape) != uint32(k.Generation) || frames > maxFrames || frames*16+header > MaxPayload || atomic.LoadUint64(&w[progressAt]) != whole {
-			return false
-		}
-		*into = entry{w, seq, frames, header}
-		return true
+		at[i%ahead] = uint32(n)
+		inRow, last = n == last+1, n
 	}
-	return false
+	f.last, f.inRow = last, inRow
 }
 
-// seek finds an entry by the index.
-func (v *View) seek(k *transfer.Ref, into *entry) (n uint64, ok bool) {
-	tag := mix(uint64(k.Task), uint32(k.Generation))
-	match, a, b := v.matches(tag)
-	for ; match != 0; match &= match - 1 {
-		// NB: it may be another word by now.
-		n, maybe := entryOf(wordOf(match, a, b), tag, (v.mask+1)*ways)
-		if maybe && v.look(n, k, into) {
-			return n, true
+// take reads the entries of keys that were guessed.
+func (v *View) take(keys []transfer.Ref, at *[ahead]uint32, size uint64, f *Found, heads []transfer.Head) (found int, bytes uint64) {
+	heads = heads[:len(keys)]
+	frames, room := slices.Grow(f.frames, len(keys)), f.room
+	for i := range keys {
+		k, h := &keys[i], &heads[i]
+		n := at[i%ahead]
+		if n < anywhere {
+			to := frames[:len(frames)+1]
+			if words := single(v.entry(uint64(n)), k, size, room, h, &to[len(frames)]); words > 0 {
+				frames, room = to, room[words:]
+				f.left--
+				bytes += to[len(to)-1].Bytes
+				found++
+				continue
+			}
 		}
+		f.frames, f.room = frames, room
+		var o Object
+		ok := false
+		if n < anywhere {
+			_, o, ok = v.read(entryAt(v.mask+1, uint64(n)), *k, size, f, false)
+		}
+		if !ok && n != nowhere {
+			at, _, other := v.find(*k, size, f, false)
+			o, ok = other, at > 0
+		}
+		frames, room = slices.Grow(f.frames, len(keys)-i), f.room
+		if !ok {
+			h.Ref = transfer.Ref{}
+			continue
+		}
+		h.Ref, h.Header, h.FrameBytes = *k, o.Header, o.Sizes
+		bytes += h.Bytes()
+		found++
 	}
-	return 0, false
+	f.frames, f.room = frames, room
+	return found, bytes
+}
+
+func (v *View) entry(n uint64) *[entryWords]uint64 {
+	at := entryAt(v.mask+1, n)
+	return (*[entryWords]uint64)(v.words.list[at : at+entryWords])
+}
+
+// single reads an entry if it is a key's, and whole, and has one frame, as most have. It returns how many words
+// of room it took; 0: it is not so simple.
+func single(w *[entryWords]uint64, k *transfer.Ref, size uint64, room []uint64, h *transfer.Head, frame *memory.Frame) (words int) {
+	seq, shape := atomic.LoadUint64(&w[0]), atomic.LoadUint64(&w[2])
+	odd := seq&1 | (atomic.LoadUint64(&w[1]) ^ uint64(k.Task)) | (shape<<24>>24 ^ (1<<32 | uint64(uint32(k.Generation)))) |
+		(atomic.LoadUint64(&w[progressAt]) ^ whole)
+	_, header := shapeOf(shape)
+	words = 1 + (header+7)/8
+	if odd != 0 || header > MaxPayload-16 || words > len(room) {
+		return 0
+	}
+	f := memory.Frame{Offset: atomic.LoadUint64(&w[payloadAt]), Bytes: atomic.LoadUint64(&w[payloadAt+1])}
+	own := room[:words]
+	own[0] = f.Bytes
+	for j := 1; j < len(own); j++ {
+		own[j] = atomic.LoadUint64(&w[(payloadAt+1+j)%entryWords])
+	}
+	if atomic.LoadUint64(&w[0]) != seq || f.Bytes != 0 && !f.Within(size) {
+		return 0
+	}
+	*frame = f
+	h.Ref = *k
+	h.Header = bytesOf(own[1:], header)
+	h.FrameBytes = own[:1:1]
+	return words
 }
 
 // matches are the words of the index that may be a tag's, as bits, those of its first bucket

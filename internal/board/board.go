@@ -54,6 +54,7 @@
 package board
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -183,13 +184,9 @@ func (b *Board) enter(k transfer.Ref, header []byte, frames []memory.Frame, prog
 		to += 2
 	}
 	for len(header) > 0 {
-		var v uint64
-		n := min(8, len(header))
-		for i, c := range header[:n] {
-			v |= uint64(c) << (8 * i)
-		}
-		w.store(to, v)
-		header = header[n:]
+		var v [8]byte
+		header = header[copy(v[:], header):]
+		w.store(to, binary.NativeEndian.Uint64(v[:]))
 		to++
 	}
 	w.store(at, seq+2)
@@ -197,24 +194,32 @@ func (b *Board) enter(k transfer.Ref, header []byte, frames []memory.Frame, prog
 	return true
 }
 
-// room returns a free place in the index for a tag: in the emptier of its buckets.
-// There are as many entries. REQUIRES: mu.
+// room returns a free place in the index for a tag: in the emptier of its buckets, or in the
+// first if that is half empty; there where it is looked for first, if that is free. There
+// are as many entries. REQUIRES: mu.
 func (b *Board) room(tag uint64) (index int, ok bool) {
-	most := 0
 	one, two := buckets(tag, b.mask)
-	for _, bucket := range [2]uint64{one, two} {
-		free, first := 0, 0
-		for i := ways - 1; i >= 0; i-- {
-			if b.words.load(indexAt(bucket)+i) == 0 {
-				free++
-				first = i
-			}
-		}
-		if free > most {
-			most, index = free, indexAt(bucket)+first
+	free, first := b.vacant(one)
+	if free < ways/2 {
+		if other, at := b.vacant(two); other > free {
+			return at, true
 		}
 	}
-	return index, most > 0
+	if at := indexAt(one) + wayOf(tag); b.words.load(at) == 0 {
+		first = at
+	}
+	return first, free > 0
+}
+
+// vacant returns how many places of a bucket are free, and the first of them. REQUIRES: mu.
+func (b *Board) vacant(bucket uint64) (free, first int) {
+	for i := ways - 1; i >= 0; i-- {
+		if at := indexAt(bucket) + i; b.words.load(at) == 0 {
+			free++
+			first = at
+		}
+	}
+	return free, first
 }
 
 // find returns where an object is shown. REQUIRES: mu.

@@ -269,7 +269,7 @@ func TestEachInterleavingOfOneReaderAndTheLender(t *testing.T) {
 // Many readers, some of which dawdle, and a lender that reuses its places as fast as it
 // may: each word that is delivered bears the stamp of what was asked for.
 func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
-	const places, wordsEach, readers = 24, 32, 4
+	const places, wordsEach, readers, most = 24, 32, 4, 40
 	ttl := 2 * time.Millisecond
 	b := newBoard(t, 64, ttl)
 	var memoryWords [places * wordsEach]atomic.Uint64
@@ -302,16 +302,16 @@ func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 					words []uint64
 				}
 				var all []got
-				var keys [4]transfer.Ref
-				var heads [4]transfer.Head
-				var frames [4][]memory.Frame
-				n := r.IntN(4) + 1
+				var keys [most]transfer.Ref
+				var heads [most]transfer.Head
+				var frames [most][]memory.Frame
+				n := r.IntN(r.IntN(most)+1) + 1
 				for j := range n {
 					keys[j] = ref(int(newest[r.IntN(places)].Load()))
 				}
 				together := r.IntN(2) == 0
 				if together {
-					list, _ := g.FindAll(keys[:n], size, &found, heads[:n])
+					list, _, _ := g.FindAll(keys[:n], size, &found, heads[:n])
 					for j := range n {
 						if heads[j].Ref == keys[j] {
 							frames[j], list = list[:1], list[1:]
@@ -332,7 +332,7 @@ func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 					one := got{task: uint64(k.Task)}
 					for w := range frames[j][0].Bytes / 8 {
 						one.words = append(one.words, memoryWords[frames[j][0].Offset/8+w].Load())
-						if r.IntN(2000) == 0 {
+						if r.IntN(5000) == 0 {
 							<-time.After(2 * ttl) // it was stopped
 						}
 					}

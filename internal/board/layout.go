@@ -140,6 +140,10 @@ func mix(task uint64, generation uint32) uint64 {
 // buckets are the two in which a key may be.
 func buckets(tag, mask uint64) (a, b uint64) { return tag >> 1 & mask, tag >> 33 & mask }
 
+// wayOf is where in the first of its buckets a key is looked for first, and is unless another
+// one was there when it was shown: nobody can predict which of many words it is.
+func wayOf(tag uint64) int { return int(tag >> 61) }
+
 // An index word has the number of an entry in its lower bits; shownBit makes it differ
 // from 0.
 const (
@@ -154,6 +158,9 @@ func entryOf(word, tag, entries uint64) (entry uint64, ok bool) {
 	entry = word & (shownBit - 1)
 	return entry, word>>numberBits == tag>>numberBits && word&shownBit != 0 && entry < entries
 }
+
+// shapeOf is how many frames a shape has, and bytes of header.
+func shapeOf(shape uint64) (frames, header int) { return int(shape >> 32 & 0xFF), int(shape >> 40) }
 
 func indexAt(bucket uint64) int { return int((pageBytes + bucket*bucketBytes) / 8) }
 

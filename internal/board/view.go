@@ -1,12 +1,12 @@
 package board
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"runtime"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
@@ -84,14 +84,13 @@ func (g Glance) End(bytes uint64) (held bool) {
 
 // Found are lists that hold what was looked up.
 type Found struct {
-	// headers and sizes are parts of lists that whoever got one keeps; frames are the
-	// finder's, to be used again.
-	headers []byte
-	sizes   []uint64
-	frames  []memory.Frame
+	// room is for the sizes of frames and the headers of more objects: whoever got what was before
+	// it keeps that. frames are the finder's, to be used again.
+	room   []uint64
+	frames []memory.Frame
 	// left is for how many objects more there should be room.
 	left int
-	// last is the entry that was found last, of FindAll; inRow: it was the next to the one before.
+	// last is the entry that was guessed last, of FindAll; inRow: it was the next to the one before.
 	last  uint64
 	inRow bool
 }
@@ -102,16 +101,24 @@ func (f *Found) Begin(objects int) {
 	*f = Found{frames: f.frames[:0], left: objects}
 }
 
-// room makes room for an object's header and sizes, and for those that will follow, if they
-// are like it.
-func (f *Found) room(header, frames int) {
-	if cap(f.headers)-len(f.headers) < header {
-		f.headers = make([]byte, 0, header*max(f.left, 1))
-	}
-	if cap(f.sizes)-len(f.sizes) < frames {
-		f.sizes = make([]uint64, 0, frames*max(f.left, 1))
+// mostWords is how much room there is at a time: what is larger is not had from the lists of
+// sizes that each processor of the runtime has.
+const mostWords = 2048
+
+// take is room for the words of an object; those that will follow are perhaps like it.
+func (f *Found) take(words int) []uint64 {
+	if len(f.room) < words {
+		f.room = make([]uint64, max(words, min(words*f.left, mostWords)))
 	}
 	f.left--
+	own := f.room[:words:words]
+	f.room = f.room[words:]
+	return own
+}
+
+// bytesOf are the first so many bytes of words.
+func bytesOf(words []uint64, bytes int) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), bytes)
 }
 
 // Object is one that was found. Header and Sizes may be kept, with those beside them;
@@ -161,32 +168,30 @@ func (v *View) read(at int, k transfer.Ref, size uint64, f *Found, arriving bool
 			return 0, Object{}, false
 		}
 		shape := atomic.LoadUint64(&w[2])
-		frames, header := int(shape>>32&0xFF), int(shape>>40)
+		frames, header := shapeOf(shape)
 		if uint32(shape) != uint32(k.Generation) || frames > maxFrames || frames*16+header > MaxPayload ||
 			!arriving && atomic.LoadUint64(&w[progressAt]) != whole {
 			return 0, Object{}, false // or it is being rewritten, for another one
 		}
-		f.room((header+7)&^7, frames)
-		sizes, places, headers := len(f.sizes), len(f.frames), len(f.headers)
+		own, places := f.take(frames+(header+7)/8), len(f.frames)
 		from, inside := payloadAt, true
-		for range frames {
+		for i := range frames {
 			frame := memory.Frame{Offset: atomic.LoadUint64(&w[from]), Bytes: atomic.LoadUint64(&w[from+1])}
 			inside = inside && (frame.Bytes == 0 || frame.Within(size))
-			f.sizes, f.frames = append(f.sizes, frame.Bytes), append(f.frames, frame)
+			own[i], f.frames = frame.Bytes, append(f.frames, frame)
 			from += 2
 		}
-		for n := 0; n < header; n += 8 {
-			f.headers = binary.LittleEndian.AppendUint64(f.headers, atomic.LoadUint64(&w[from]))
+		for i := frames; i < len(own); i++ {
+			own[i] = atomic.LoadUint64(&w[from])
 			from++
 		}
 		same := atomic.LoadUint64(&w[0]) == seq
 		if same && inside {
 			return seq, Object{
-				Header: f.headers[headers : headers+header : headers+header],
-				Sizes:  f.sizes[sizes:len(f.sizes):len(f.sizes)], Frames: f.frames[places:len(f.frames):len(f.frames)],
+				Header: bytesOf(own[frames:], header), Sizes: own[:frames:frames], Frames: f.frames[places:len(f.frames):len(f.frames)],
 			}, true
 		}
-		f.sizes, f.frames, f.headers = f.sizes[:sizes], f.frames[:places], f.headers[:headers]
+		f.frames = f.frames[:places]
 		if same {
 			return 0, Object{}, false
 		}

@@ -101,17 +101,17 @@ func (g *Glance) Find(ref transfer.Ref, into *Lent) bool {
 }
 
 // FindAll is Find for many objects: heads has those that are found, each in the place of its
-// ref, and a zero Ref for the others. frames are theirs, one behind the other, and bytes how
-// many they have; the list is good until the next call.
-func (g *Glance) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []memory.Frame, bytes uint64) {
-	frames, bytes = g.slot.FindAll(refs, g.Memory.Size(), &g.found, heads)
+// ref, and a zero Ref for the others; found is how many those are. frames are theirs, one behind
+// the other; the list is good until the next call.
+func (g *Glance) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []memory.Frame, found int) {
+	frames, found, bytes := g.slot.FindAll(refs, g.Memory.Size(), &g.found, heads)
 	if bytes <= g.limit-g.bytes {
 		g.bytes += bytes
-		return frames, bytes
+		return frames, found
 	}
 	// Some are too many for one glance.
 	all := frames
-	frames, bytes = frames[:0], 0
+	frames, found = frames[:0], 0
 	for i := range refs {
 		h := &heads[i]
 		if h.Ref.Generation == 0 {
@@ -120,13 +120,14 @@ func (g *Glance) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []m
 		own := all[:len(h.FrameBytes)]
 		all = all[len(own):]
 		if n := h.Bytes(); n <= g.limit-g.bytes {
-			g.bytes, bytes = g.bytes+n, bytes+n
+			g.bytes += n
+			found++
 			frames = append(frames, own...) // never beyond where it was read
 		} else {
 			h.Ref = transfer.Ref{}
 		}
 	}
-	return frames, bytes
+	return frames, found
 }
 
 // FindArriving is Find for what the peer has or is fetching; the watch says how far that

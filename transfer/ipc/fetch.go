@@ -12,10 +12,13 @@ import (
 )
 
 // What was placed is submitted when it has this many bytes: the first is little, so
-// that the link gets work while the rest is looked up.
+// that the link gets work while the rest is looked up. Of a batch that has no more than
+// that, the first three quarters go ahead if they have earlyBytes: to copy those takes
+// longer than the launch which that costs.
 const (
 	firstBytes = 4 << 20
 	laterBytes = 16 << 20
+	earlyBytes = 2 << 20
 )
 
 const (
@@ -143,10 +146,13 @@ func (f *fetch) run(ctx context.Context) error {
 			continue
 		default:
 		}
+		if f.submitted == 0 && f.bytes >= earlyBytes && n-first <= n/4 {
+			f.submit()
+		}
 		count := min(stretch, n-first)
-		frames := f.find(first, count)
+		frames, found := f.find(first, count)
 		var at int
-		if at, failed = f.place(ctx, first, f.heads[:count], frames); failed != nil {
+		if at, failed = f.place(ctx, first, f.heads[:count], frames, found); failed != nil {
 			f.endSpan(at, n-at)
 		}
 	}
@@ -163,16 +169,16 @@ func (f *fetch) run(ctx context.Context) error {
 }
 
 // find fills in the heads of objects, with a zero Ref of those that need no place: they were
-// not found, or why is told. frames are those of the others.
-func (f *fetch) find(first, count int) (frames []memory.Frame) {
+// not found, or why is told. frames are those of the others, and found is how many they are.
+func (f *fetch) find(first, count int) (frames []memory.Frame, found int) {
 	if f.glance != nil {
-		frames, _ = f.glance.FindAll(f.refs[first:first+count], f.heads[:count])
-		for i := range count {
+		frames, found = f.glance.FindAll(f.refs[first:first+count], f.heads[:count])
+		for i := 0; i < count && found < count; i++ {
 			if f.heads[i].Ref.Generation == 0 {
 				f.missed = append(f.missed, first+i)
 			}
 		}
-		return frames
+		return frames, found
 	}
 	f.frames = f.frames[:0]
 	for i := range count {
@@ -184,19 +190,23 @@ func (f *fetch) find(first, count int) (frames []memory.Frame) {
 		}
 		f.heads[i] = l.Head
 		f.frames = append(f.frames, l.Frames...)
+		found++
 	}
-	return f.frames
+	return f.frames, found
 }
 
-// place gets regions for objects that have a head, and cuts their copies. Its error ends
-// the fetch, at an object that got none.
-func (f *fetch) place(ctx context.Context, first int, heads []transfer.Head, frames []memory.Frame) (at int, err error) {
+// place gets regions for the objects that have a head, so many, and cuts their copies. Its
+// error ends the fetch, at an object that got none.
+func (f *fetch) place(ctx context.Context, first int, heads []transfer.Head, frames []memory.Frame, found int) (at int, err error) {
 	for i := 0; i < len(heads); {
 		if heads[i].Ref.Generation == 0 {
 			i++
 			continue
 		}
 		count := 1
+		if f.batcher != nil && found == len(heads) {
+			count = len(heads) - i
+		}
 		for f.batcher != nil && i+count < len(heads) && heads[i+count].Ref.Generation != 0 {
 			count++
 		}

@@ -1,0 +1,159 @@
+package board
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+)
+
+// Whatever the lender does between the guesses of a batch and the reading of its entries, an
+// object is found exactly where it is shown by then, and one that was shown all the time is
+// found.
+func TestWhatChangesBehindAGuess(t *testing.T) {
+	const size, count = 1 << 20, 24
+	key := func(n int) transfer.Ref { return transfer.Ref{Task: ids.TaskID(n), Generation: 1} }
+	place := func(n, times int) []memory.Frame {
+		return []memory.Frame{{Offset: uint64(n) * 4096, Bytes: uint64(times) + 1}}
+	}
+	changes := map[string]func(b *Board, n int){
+		"nothing": func(*Board, int) {},
+		"hidden":  func(b *Board, n int) { b.Hide(key(n)) },
+		"shown again, elsewhere": func(b *Board, n int) {
+			b.Hide(key(n))
+			b.Show(key(n), []byte("other"), place(n, 9))
+		},
+		"another one in its entry": func(b *Board, n int) {
+			b.Hide(key(n))
+			b.Show(key(n+100), nil, place(n+100, 1))
+		},
+		"its next generation in its entry": func(b *Board, n int) {
+			b.Hide(key(n))
+			b.Show(transfer.Ref{Task: key(n).Task, Generation: 2}, nil, place(n, 3))
+		},
+		"it arrives once more": func(b *Board, n int) {
+			b.Hide(key(n))
+			b.ShowArriving(key(n), nil, place(n, 4))
+		},
+		"two in each other's entry": func(b *Board, n int) {
+			b.Hide(key(n))
+			b.Hide(key(n%count + 1))
+			b.Show(key(n), []byte("one"), place(n, 5))
+			b.Show(key(n%count+1), []byte("two"), place(n, 6))
+		},
+		"with two frames": func(b *Board, n int) {
+			b.Hide(key(n))
+			b.Show(key(n), nil, append(place(n, 7), place(n, 8)...))
+		},
+		"with none": func(b *Board, n int) {
+			b.Hide(key(n))
+			b.Show(key(n), []byte("a small one"), nil)
+		},
+		"beyond the memory": func(b *Board, n int) {
+			b.Hide(key(n))
+			b.Show(key(n), nil, []memory.Frame{{Offset: size, Bytes: 1}})
+		},
+	}
+	for name, change := range changes {
+		for _, inOrder := range []bool{true, false} {
+			for at := 1; at <= count; at += 5 {
+				t.Run(fmt.Sprint(name, " ", inOrder, " ", at), func(t *testing.T) {
+					b, err := New(64, 0)
+					if err != nil {
+						t.Fatal(err)
+					}
+					seat, err := b.Seat()
+					if err != nil {
+						t.Fatal(err)
+					}
+					v, err := Open(b.File(), seat.File())
+					if err != nil {
+						t.Fatal(err)
+					}
+					defer func() {
+						if v.Close() != nil || seat.Leave() != nil || b.Close() != nil {
+							t.Error("it is not closed")
+						}
+					}()
+					var keys []transfer.Ref
+					for i := range count {
+						b.Show(key(i+1), []byte("the header"), place(i+1, 0))
+						if inOrder {
+							keys = append(keys, key(i+1))
+						} else {
+							keys = append(keys, key(i*7%count+1))
+						}
+					}
+					// One of those that are not found yet.
+					keys = append(keys, key(at+100))
+					g, _ := v.Look()
+					var found, alone Found
+					found.Begin(len(keys))
+					alone.Begin(len(keys))
+					var guesses [ahead]uint32
+					v.guess(keys, &guesses, &found)
+					change(b, at)
+					heads := make([]transfer.Head, len(keys))
+					n, bytes := v.take(keys, &guesses, size, &found, heads)
+					frames := found.frames
+					for i, k := range keys {
+						o, ok := g.Find(k, size, &alone)
+						if k.Task > 100 && heads[i].Ref != k {
+							continue // it was not shown before
+						}
+						if h := heads[i]; ok != (h.Ref == k) || ok && (string(h.Header) != string(o.Header) || len(h.FrameBytes) != len(o.Frames)) {
+							t.Fatalf("%s: %+v, alone %v, %+v", k, h, ok, o)
+						}
+						if !ok {
+							continue
+						}
+						n--
+						for j, frame := range o.Frames {
+							bytes -= frame.Bytes
+							if frames[0] != frame || heads[i].FrameBytes[j] != frame.Bytes {
+								t.Fatalf("%s: %v, %+v, alone %+v", k, frames[0], heads[i], o)
+							}
+							frames = frames[1:]
+						}
+					}
+					if n != 0 || bytes != 0 || len(frames) != 0 {
+						t.Errorf("%d objects, %d bytes and %d frames more than were found", n, bytes, len(frames))
+					}
+					if !g.End(0) {
+						t.Error("it did not hold")
+					}
+				})
+			}
+		}
+	}
+}
+
+// An index of which three quarters are used has room for all but a few.
+func TestABoardThreeQuartersFullHasRoom(t *testing.T) {
+	const entries, shown = 1 << 12, 1 << 12 * 3 / 4
+	b, err := New(entries, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := b.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	full := 0
+	// Those that go and those that come are not the same.
+	for n := range 8 * entries {
+		if n >= shown {
+			b.Hide(transfer.Ref{Task: ids.TaskID(n - shown + 1), Generation: 1})
+		}
+		if !b.Show(transfer.Ref{Task: ids.TaskID(n + 1), Generation: 1}, nil, nil) {
+			full++
+		}
+	}
+	t.Logf("%d of %d had no room", full, 8*entries)
+	if full > 8*entries/100 {
+		t.Errorf("%d of %d had no room, with %d of %d shown", full, 8*entries, shown, entries)
+	}
+}
