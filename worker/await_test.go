@@ -3,18 +3,21 @@ package worker_test
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// pair starts two workers that know each other.
-func pair(t *testing.T) (a, b *running) {
+// pair starts two workers that know each other, and look for what comes for so long.
+func pair(t *testing.T, looks time.Duration) (a, b *running) {
 	t.Helper()
 	s := workertest.NewScheduler(t)
 	with := func(name string) func(c *worker.Config) {
-		return func(c *worker.Config) { c.Name, c.Token, c.AcceptTokens = name, "secret", []string{"secret"} }
+		return func(c *worker.Config) {
+			c.Name, c.Token, c.AcceptTokens, c.LookFor = name, "secret", []string{"secret"}, looks
+		}
 	}
 	a, b = start(t, s, with("host-0")), start(t, s, with("host-1"))
 	for _, w := range []*running{a, b} {
@@ -45,7 +48,14 @@ func noop(task uint64, inputs ...*millracev1.Input) *millracev1.Assignment {
 
 // Two workers step a stencil without a word from the scheduler between the steps.
 func TestNeighboursTellEachOtherOfResults(t *testing.T) {
-	a, b := pair(t)
+	for _, looks := range []time.Duration{-1, time.Millisecond} {
+		t.Run(looks.String(), func(t *testing.T) { neighbours(t, looks) })
+	}
+}
+
+func neighbours(t *testing.T, looks time.Duration) {
+	t.Helper()
+	a, b := pair(t, looks)
 	const steps = 200
 	of := func(step int, w uint64) uint64 { return uint64(step)*2 + w }
 	// All but the first step are there before anything is made.
@@ -76,7 +86,7 @@ func TestNeighboursTellEachOtherOfResults(t *testing.T) {
 
 // What is large is told of, and fetched.
 func TestLargeResultsAreFetchedWhenToldOf(t *testing.T) {
-	a, b := pair(t)
+	a, b := pair(t, time.Millisecond)
 	for task := uint64(12); task <= 13; task++ {
 		b.Assign(&millracev1.Assignment{
 			TaskId: task, Attempt: 1, OpId: 3, Arguments: workertest.Arguments(workertest.Input(0), "sum"), Inputs: []*millracev1.Input{pending(11, a.ID)},
@@ -101,7 +111,7 @@ func TestLargeResultsAreFetchedWhenToldOf(t *testing.T) {
 
 // Whoever cannot be asked, or knows of nothing, fails nobody: the attempt is given back as one whose input did not come.
 func TestWhatNobodyTellsOfIsGivenBack(t *testing.T) {
-	a, b := pair(t)
+	a, b := pair(t, time.Millisecond)
 	check := func(r *millracev1.TaskReport, input uint64, at uint32) {
 		t.Helper()
 		u := r.GetUnreachable()

@@ -121,6 +121,10 @@ type Config struct {
 	// BorrowWait is how long a task waits for peers to lend what it could also fetch.
 	// Default 2 s.
 	BorrowWait time.Duration
+	// LookFor is for how long, at most, lanes and those who hear of results look for what
+	// comes next before they sleep. 0: a millisecond on machines with 8 processors or more,
+	// elsewhere not at all; negative: not at all.
+	LookFor time.Duration
 	// StopGrace is how long a run that is interrupted may take to end, before its
 	// process is killed. Default 1 s.
 	StopGrace time.Duration
@@ -145,8 +149,7 @@ type Config struct {
 // PinnedLimitBytes of one that keeps nothing in pinned memory.
 const NoSpill = ^uint64(0)
 
-// lookFor is for how long, at most, lanes and those who hear of results look for what comes
-// next before they sleep, on machines with processors enough: see internal/patience.
+// lookFor is Config.LookFor on machines with processors enough: see internal/patience.
 const lookFor = time.Millisecond
 
 // The values of Device.
@@ -309,15 +312,22 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 		return errors.Join(err, listener.Close(), path.Close())
 	}
 	data := &grpcpath.Server{Source: objects.Source(), Incarnation: registration.GetIncarnation(), Logs: logs.Read, Lane: lanes.accept}
-	looks := time.Duration(0)
-	if slabshare.Spins() {
+	looks := max(c.LookFor, 0)
+	if c.LookFor == 0 && slabshare.Spins() {
 		looks = lookFor
 	}
 	tells := herald.New(herald.Config{
-		Dial: streams.DialWords, Spin: looks,
-		Heard: func(words []herald.Word) { w.Heard(words) },
-		Asked: func(r *herald.Reader, asks []herald.Ask) { w.Asked(r, asks) },
-		Left:  func(r *herald.Reader) { w.Left(r) },
+		Dial: func(ctx context.Context, address string) (net.Conn, error) {
+			if conn, err := slabshare.DialWords(ctx, address, c.Token); err == nil {
+				return conn, nil
+			}
+			return streams.DialWords(ctx, address) // it is on another host, or cannot be reached at all
+		},
+		Spin:   looks,
+		Heard:  func(words []herald.Word) { w.Heard(words) },
+		Asked:  func(r *herald.Reader, asks []herald.Ask) { w.Asked(r, asks) },
+		Handle: func() { w.Handle() },
+		Left:   func(r *herald.Reader) { w.Left(r) },
 	})
 	defer tells.Close()
 	data.Words, registration.Awaits = tells.Serve, true
@@ -340,7 +350,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	data.Receiver, data.Memory = w.Receiver(), w.DescribeMemory
 	lender, err = borrow.Listen(registration.GetDataAddress(), borrow.ServerConfig{
 		Space: d.Space(), Device: m.lent, Host: m.shown(objects.Source(), data.Receiver), Source: objects.Source(), Receiver: data.Receiver, Incarnation: registration.GetIncarnation(),
-		Board: shown, Accept: accepts(c), Log: c.Log,
+		Words: tells.Serve, Board: shown, Accept: accepts(c), Log: c.Log,
 	})
 	if err != nil {
 		lender = nil
@@ -355,6 +365,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	pools.Begin()
 	watched, sampled := m.watch(w.Fail), health.watch(w.Fail)
 	err = w.Run(ctx)
+	tells.Close()
 	sampled()
 	watched()
 	// Peers that are reading get a moment; what they do not have then, they get

@@ -97,6 +97,28 @@ func Dial(ctx context.Context, dataAddress string, hello *millracev1.BorrowHello
 	return c, welcome, file, nil
 }
 
+// DialWords connects to the worker at the data address for what workers tell each other of results. It is not on this
+// host (ErrNotHere), or is of a version that tells by other ways (ErrRefused), or the connection is its caller's.
+func DialWords(ctx context.Context, dataAddress, token string) (*net.UnixConn, error) {
+	var d net.Dialer
+	raw, err := d.DialContext(ctx, "unix", Name(dataAddress))
+	if err != nil {
+		return nil, fmt.Errorf("worker at %s: %w: %w", dataAddress, ErrNotHere, err)
+	}
+	c := &Conn{unix: raw.(*net.UnixConn), pidfd: -1}
+	welcome, file, err := c.greet(ctx, &millracev1.BorrowHello{Token: token, Words: true})
+	c.Free()
+	closeAll(file)
+	if err == nil && !welcome.GetWords() {
+		err = fmt.Errorf("%w: it does not tell there", ErrRefused)
+	}
+	if err != nil {
+		_ = c.unix.Close() // it is of no use
+		return nil, fmt.Errorf("worker at %s: %w", dataAddress, err)
+	}
+	return c.unix, nil
+}
+
 func (c *Conn) greet(ctx context.Context, hello *millracev1.BorrowHello) (*millracev1.BorrowWelcome, *os.File, error) {
 	// NB: before the token leaves this process.
 	peer, err := Peer(c.unix)
@@ -124,7 +146,7 @@ func (c *Conn) greet(ctx context.Context, hello *millracev1.BorrowHello) (*millr
 	}
 	_ = c.unix.SetDeadline(time.Time{})
 	welcome, expected := response.GetWelcome(), 0
-	if welcome.GetDevice() == nil {
+	if welcome.GetDevice() == nil && !welcome.GetWords() {
 		expected++
 	}
 	if welcome.GetBoard() {
@@ -133,7 +155,7 @@ func (c *Conn) greet(ctx context.Context, hello *millracev1.BorrowHello) (*millr
 	switch {
 	case response.GetError() != nil:
 		err = fmt.Errorf("%w: %s: %s", ErrRefused, response.GetError().GetReason(), response.GetError().GetMessage())
-	case welcome == nil || len(files) != expected || welcome.GetBoard() && !hello.GetBoard():
+	case welcome == nil || len(files) != expected || welcome.GetBoard() && !hello.GetBoard() || welcome.GetWords() && !hello.GetWords():
 		err = fmt.Errorf("%w: it passed %d descriptors instead of %d", ErrRefused, len(files), expected)
 	}
 	if err != nil {

@@ -55,6 +55,8 @@ type ServerConfig struct {
 	// Board, if set, is where readers that map Space find what Source has. It is closed
 	// after the server.
 	Board *board.Board
+	// Words, if set, serves connections that are not for loans until they end; see slabshare.DialWords.
+	Words func(net.Conn)
 	// Incarnation is told with leases.
 	Incarnation string
 	// Accept says whether a token is one of the cluster. Nil: nobody is asked.

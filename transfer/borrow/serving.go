@@ -104,6 +104,10 @@ func (c *serving) serve(ctx context.Context) error {
 	if err := c.welcome(&hello); err != nil {
 		return err
 	}
+	if hello.GetHello().GetWords() {
+		c.server.config.Words(c.unix)
+		return nil
+	}
 	inbox, err := slabshare.NewInbox(c.unix)
 	if err != nil {
 		return err
@@ -153,6 +157,13 @@ func (c *serving) welcome(request *millracev1.BorrowRequest) error {
 		return refuse(reasonProtocol, "the first message must be a hello")
 	case config.Accept != nil && !config.Accept(hello.GetToken()):
 		return refuse(reasonDenied, "this is not the cluster's token; use the one that its scheduler printed")
+	case hello.GetWords() && config.Words == nil:
+		return refuse(reasonProtocol, "this worker tells nobody of results")
+	case hello.GetWords():
+		id := config.Space.Identity()
+		return slabshare.Write(c.unix, &millracev1.BorrowResponse{Call: request.GetCall(), Answer: &millracev1.BorrowResponse_Welcome{
+			Welcome: &millracev1.BorrowWelcome{WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce, Words: true},
+		}})
 	case hello.GetWrite() && (hello.GetReaderWorkerId() != 0 || config.Receiver == nil):
 		return refuse(reasonDenied, "only clients write")
 	case hello.GetPinned() && (config.Device == nil || config.Host == nil || hello.GetWrite()):

@@ -4,10 +4,15 @@
 // is small. So no message of the scheduler lies between the end of one task and
 // the start of the next.
 //
-// A connection serves one direction: its reader, who dialled it, asks, and hears. It
-// begins like a bare stream of package grpcpath, on the same port. What is said is
-// written where it is said, without a goroutine between, as long as the socket takes
-// it; whatever it does not take follows. Nothing waits for a peer.
+// A connection serves one direction: its reader, who dialled it, asks, and hears. What is
+// said is written where it is said, without a goroutine between, as long as the socket
+// takes it; whatever it does not take follows. Nothing waits for a peer.
+//
+// Within a host the connection is a unix socket (package slabshare), and what is said goes
+// through memory that both sides share (package ring): then nobody needs to be woken to
+// hear it. Who has nothing else to do looks for it, and handles it in its own thread
+// (Look); for others, the socket calls the connection's goroutine. From host to host it
+// begins like a bare stream of package grpcpath, on the same port.
 //
 // Word is about success. What else may become of an attempt is for the scheduler to
 // tell; only a connection that ends fails what was asked on it.
@@ -25,6 +30,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/ring"
 	"github.com/millrace/millrace/transfer"
 )
 
@@ -41,6 +47,10 @@ const (
 
 	wordMade  byte = 1
 	wordNever byte = 2
+
+	// askCall and wordCall say nothing but that something is in the ring.
+	askCall  byte = 3
+	wordCall byte = 3
 
 	// maxInline is the largest result that is sent along; the worker's limit may be lower.
 	maxInline = 64 << 10
@@ -71,7 +81,8 @@ type Ask struct {
 }
 
 // Config is fixed for the life of a herald. The functions are called from the
-// connections' goroutines.
+// connections' goroutines, Heard and Asked also by who looks: those must not wait, nor call
+// the herald.
 type Config struct {
 	// Dial opens a connection to a peer's serving side.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
@@ -81,9 +92,12 @@ type Config struct {
 	// Spin is for how long, at most, a peer's next word is looked for before the goroutine
 	// sleeps, while any is awaited. 0: it sleeps at once.
 	Spin time.Duration
-	// Asked takes what a reader asks for, and Left says that it is gone.
+	// Asked takes what a reader asks for, in order.
 	Asked func(*Reader, []Ask)
-	Left  func(*Reader)
+	// Handle is called when Heard or Asked have been, but by Look, to do what is to be done.
+	Handle func()
+	// Left says that a reader is gone.
+	Left func(*Reader)
 }
 
 // Herald is both sides. Await, Unawait, Tell and Flush belong to one goroutine at a time.
@@ -95,6 +109,10 @@ type Herald struct {
 
 	mu    sync.Mutex
 	peers map[string]*maker // by address; guarded by mu
+	// readers are those served; guarded by mu.
+	readers map[*Reader]struct{}
+
+	nearby nearby
 
 	// dirty have something to be flushed.
 	dirty []*writer
@@ -102,18 +120,21 @@ type Herald struct {
 
 // New returns a herald without connections.
 func New(c Config) *Herald {
-	h := &Herald{config: c, peers: make(map[string]*maker)}
+	h := &Herald{config: c, peers: make(map[string]*maker), readers: make(map[*Reader]struct{})}
 	h.ctx, h.cancel = context.WithCancel(context.Background())
 	return h
 }
 
-// Close ends all connections that were dialled here and waits for their goroutines. Nothing
+// Close ends all connections, and waits for the goroutines of those that were dialled here. Nothing
 // is said of what was awaited on them.
 func (h *Herald) Close() {
 	h.cancel()
 	h.mu.Lock()
 	for _, m := range h.peers {
 		m.writer.close()
+	}
+	for r := range h.readers {
+		r.writer.close()
 	}
 	h.mu.Unlock()
 	h.wait.Wait()
@@ -181,9 +202,10 @@ func (h *Herald) listen(address string, m *maker) {
 	dialling, cancel := context.WithTimeout(h.ctx, dialTimeout)
 	conn, err := h.config.Dial(dialling, address)
 	cancel()
+	var n *near
 	if err == nil {
-		if m.writer.open(conn) {
-			h.hear(m, conn)
+		if n, err = h.join(m, conn); err == nil {
+			h.hear(m, conn, n)
 		}
 		_ = conn.Close() // what was to come of it has come
 	}
@@ -191,6 +213,9 @@ func (h *Herald) listen(address string, m *maker) {
 	delete(h.peers, address)
 	h.mu.Unlock()
 	m.writer.close()
+	if n != nil {
+		h.leave(n)
+	}
 	m.mu.Lock()
 	m.ended = true
 	words := make([]Word, 0, len(m.awaited))
@@ -201,53 +226,114 @@ func (h *Herald) listen(address string, m *maker) {
 	m.mu.Unlock()
 	if len(words) > 0 && h.ctx.Err() == nil {
 		h.config.Heard(words)
+		h.config.Handle()
 	}
 }
 
-// hear reads words until the connection ends or makes no sense.
-func (h *Herald) hear(m *maker, conn net.Conn) {
-	in := bufio.NewReaderSize(newLooking(conn, h.config.Spin, &m.count), 32<<10)
+// join begins a connection, and returns what is shared with its other side, nil if nothing is.
+func (h *Herald) join(m *maker, conn net.Conn) (n *near, err error) {
+	var end *ring.End
+	if c, within := conn.(*net.UnixConn); within {
+		if end, err = accept(c); err != nil {
+			return nil, err
+		}
+	}
+	var out *ring.Writer
+	if end != nil {
+		n, out = &near{End: end, conn: conn, take: func(record []byte) error { return h.takeWord(m, record) }}, &end.Out
+		h.enter(n)
+	}
+	if !m.writer.open(conn, out, appendAsk(nil, askCall, transfer.Ref{}), true) {
+		err = net.ErrClosed
+	}
+	return n, err
+}
+
+// takeWord is near.take.
+func (h *Herald) takeWord(m *maker, record []byte) error {
+	if len(record) < wordBytes {
+		return errWord
+	}
+	word, n, err := wordOf(record)
+	if err != nil || n != len(record)-wordBytes {
+		return errWord
+	}
+	if n > 0 {
+		word.Inline = record[wordBytes:]
+	}
+	if m.wants(word.Ref) {
+		h.config.Heard([]Word{word})
+	}
+	return nil
+}
+
+// wants says whether a word was awaited, which it is not any more then.
+func (m *maker) wants(ref transfer.Ref) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	_, awaited := m.awaited[ref]
+	delete(m.awaited, ref)
+	m.note()
+	return awaited
+}
+
+// hear reads words until the connection ends or makes no sense. n is nil if it is used alone.
+func (h *Herald) hear(m *maker, conn net.Conn, n *near) {
+	var from io.Reader = conn
+	if n == nil {
+		from = newLooking(conn, h.config.Spin, &m.count)
+	}
+	in := bufio.NewReaderSize(from, 32<<10)
 	for {
 		var words []Word
+		called := false
 		for first := true; first || in.Buffered() >= wordBytes; first = false {
-			word, err := readWord(in)
+			word, call, err := readWord(in)
 			if err != nil {
 				return
 			}
-			m.mu.Lock()
-			_, awaited := m.awaited[word.Ref]
-			delete(m.awaited, word.Ref)
-			m.note()
-			m.mu.Unlock()
-			if awaited {
+			if called = called || call; !call && m.wants(word.Ref) {
 				words = append(words, word)
 			}
 		}
+		found := called && n != nil && h.called(n)
 		if len(words) > 0 {
 			h.config.Heard(words)
+			found = true
+		}
+		if found {
+			h.config.Handle()
 		}
 	}
 }
 
 var errWord = errors.New("herald: a word that makes no sense")
 
-func readWord(in *bufio.Reader) (word Word, err error) {
+// readWord reads one; call: it says nothing but that something is in the ring.
+func readWord(in *bufio.Reader) (word Word, call bool, err error) {
 	var b [wordBytes]byte
 	if _, err := io.ReadFull(in, b[:]); err != nil {
-		return word, err
+		return word, false, err
 	}
-	word.Ref = refOf(b[1:])
-	word.Bytes = binary.LittleEndian.Uint64(b[13:])
-	n := binary.LittleEndian.Uint32(b[21:])
-	if b[0] != wordMade && b[0] != wordNever || n > maxInline {
-		return word, errWord
+	if b[0] == wordCall {
+		return word, true, nil
 	}
-	word.Never = b[0] == wordNever
-	if n > 0 {
+	word, n, err := wordOf(b[:])
+	if err == nil && n > 0 {
 		word.Inline = make([]byte, n)
 		_, err = io.ReadFull(in, word.Inline)
 	}
-	return word, err
+	return word, false, err
+}
+
+// wordOf is a word but for what is inline: n bytes.
+func wordOf(b []byte) (word Word, n int, err error) {
+	word = Word{Ref: refOf(b[1:]), Never: b[0] == wordNever, Bytes: binary.LittleEndian.Uint64(b[13:])}
+	inline := binary.LittleEndian.Uint32(b[21:])
+	if b[0] != wordMade && b[0] != wordNever || inline > maxInline {
+		return word, 0, errWord
+	}
+	return word, int(inline), nil
 }
 
 // Reader is a peer that asks.
@@ -258,36 +344,99 @@ type Reader struct {
 // Serve serves one reader, until it goes or the connection is closed.
 func (h *Herald) Serve(conn net.Conn) {
 	r := new(Reader)
-	r.writer.open(conn)
-	in := bufio.NewReader(conn)
-	for {
-		asks, err := readAsks(in)
+	h.mu.Lock()
+	h.readers[r] = struct{}{}
+	h.mu.Unlock()
+	n, err := h.receive(r, conn)
+	for in := bufio.NewReader(conn); err == nil; {
+		var asks []Ask
+		var called bool
+		asks, called, err = readAsks(in)
+		found := n != nil && (called || len(asks) > 0) && h.called(n)
 		if len(asks) > 0 {
 			h.config.Asked(r, asks)
+			found = true
 		}
-		if err != nil {
-			break
+		if found {
+			h.config.Handle()
 		}
 	}
+	h.mu.Lock()
+	delete(h.readers, r)
+	h.mu.Unlock()
 	r.writer.close()
+	if n != nil {
+		h.leave(n)
+	}
 	h.config.Left(r)
 }
 
-func readAsks(in *bufio.Reader) (asks []Ask, err error) {
+// receive begins a connection that was accepted, and returns what is shared with its other side, nil if nothing is.
+func (h *Herald) receive(r *Reader, conn net.Conn) (n *near, err error) {
+	var out *ring.Writer
+	if c, within := conn.(*net.UnixConn); within {
+		end, err := offer(c)
+		if err != nil {
+			return nil, err
+		}
+		if end != nil {
+			n, out = &near{End: end, conn: conn, take: func(record []byte) error { return h.takeAsks(r, record) }}, &end.Out
+		}
+	}
+	if n != nil {
+		h.enter(n)
+	}
+	if h.ctx.Err() != nil || !r.writer.open(conn, out, (&Word{}).record(wordCall), false) {
+		err = net.ErrClosed
+	}
+	return n, err
+}
+
+// takeAsks is near.take.
+func (h *Herald) takeAsks(r *Reader, record []byte) error {
+	var asks []Ask
+	for ; len(record) >= askBytes; record = record[askBytes:] {
+		ask, err := askOf(record)
+		if err != nil {
+			return err
+		}
+		asks = append(asks, ask)
+	}
+	if len(record) > 0 {
+		return errWord
+	}
+	h.config.Asked(r, asks)
+	return nil
+}
+
+// readAsks reads what there is; called: something is in the ring as well.
+func readAsks(in *bufio.Reader) (asks []Ask, called bool, err error) {
 	for first := true; first || in.Buffered() >= askBytes; first = false {
 		var b [askBytes]byte
 		if _, err := io.ReadFull(in, b[:]); err != nil {
-			return asks, err
+			return asks, called, err
 		}
-		if b[0] != askAwait && b[0] != askUnawait {
-			return asks, errWord
+		if b[0] == askCall {
+			called = true
+			continue
 		}
-		asks = append(asks, Ask{Ref: refOf(b[1:]), End: b[0] == askUnawait})
+		ask, err := askOf(b[:])
+		if err != nil {
+			return asks, called, err
+		}
+		asks = append(asks, ask)
 	}
-	return asks, nil
+	return asks, called, nil
 }
 
-// Tell answers a reader.
+func askOf(b []byte) (Ask, error) {
+	if b[0] != askAwait && b[0] != askUnawait {
+		return Ask{}, errWord
+	}
+	return Ask{Ref: refOf(b[1:]), End: b[0] == askUnawait}, nil
+}
+
+// Tell answers a reader. Within a host it hears of it at once, unless it has to be called: see Flush.
 func (h *Herald) Tell(r *Reader, word Word) {
 	if len(word.Inline) > maxInline || r.writer.backlog() > maxBacklog {
 		word.Inline = nil
@@ -296,10 +445,15 @@ func (h *Herald) Tell(r *Reader, word Word) {
 	if word.Never {
 		kind = wordNever
 	}
-	b := appendAsk(make([]byte, 0, wordBytes+len(word.Inline)), kind, word.Ref)
-	b = binary.LittleEndian.AppendUint64(b, word.Bytes)
-	b = binary.LittleEndian.AppendUint32(b, uint32(len(word.Inline)))
-	h.append(&r.writer, append(b, word.Inline...))
+	h.append(&r.writer, word.record(kind))
+}
+
+// record is how a word is sent.
+func (w *Word) record(kind byte) []byte {
+	b := appendAsk(make([]byte, 0, wordBytes+len(w.Inline)), kind, w.Ref)
+	b = binary.LittleEndian.AppendUint64(b, w.Bytes)
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(w.Inline)))
+	return append(b, w.Inline...)
 }
 
 // Flush sends what was said since the last time.

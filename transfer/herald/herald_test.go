@@ -4,8 +4,11 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"net"
+	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -48,16 +51,32 @@ func newSide(t *testing.T, dial func(ctx context.Context, address string) (net.C
 				s.asked <- ask{r, a}
 			}
 		},
-		Left: func(r *herald.Reader) { s.left <- r },
+		Handle: func() {},
+		Left:   func(r *herald.Reader) { s.left <- r },
 	})
 	t.Cleanup(s.Close)
 	return s
 }
 
-// pair is a reader and the maker that it reaches over TCP; conns are the maker's ends.
-func pair(t *testing.T) (reader, maker *side, peer transfer.Peer, conns chan net.Conn) {
+// networks are how peers are reached: on other hosts, and on ours.
+var networks = []string{"tcp", "unix"}
+
+// eachNetwork runs a test on each of them.
+func eachNetwork(t *testing.T, test func(t *testing.T, network string)) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	for _, network := range networks {
+		t.Run(network, func(t *testing.T) { test(t, network) })
+	}
+}
+
+// pair is a reader and the maker that it reaches over a network; conns are the maker's ends.
+func pair(t *testing.T, network string) (reader, maker *side, peer transfer.Peer, conns chan net.Conn) {
+	t.Helper()
+	at := "127.0.0.1:0"
+	if network == "unix" {
+		at = fmt.Sprintf("@millrace-herald-%d-%d", os.Getpid(), pairs.Add(1))
+	}
+	listener, err := net.Listen(network, at)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -80,10 +99,13 @@ func pair(t *testing.T) (reader, maker *side, peer transfer.Peer, conns chan net
 	t.Cleanup(served.Wait)
 	t.Cleanup(func() { _ = listener.Close() })
 	reader = newSide(t, func(ctx context.Context, address string) (net.Conn, error) {
-		return new(net.Dialer).DialContext(ctx, "tcp", address)
+		return new(net.Dialer).DialContext(ctx, network, address)
 	})
 	return reader, maker, transfer.Peer{Worker: 2, Name: "b", Address: listener.Addr().String()}, conns
 }
+
+// pairs counts them, for their names.
+var pairs atomic.Int64
 
 func ref(task int) transfer.Ref { return transfer.Ref{Task: ids.TaskID(task), Generation: 3} }
 
@@ -97,8 +119,11 @@ func next[T any](t *testing.T, c chan T) (x T) {
 	return x
 }
 
-func TestWordsComeToWhoAsked(t *testing.T) {
-	reader, maker, peer, _ := pair(t)
+func TestWordsComeToWhoAsked(t *testing.T) { eachNetwork(t, wordsComeToWhoAsked) }
+
+func wordsComeToWhoAsked(t *testing.T, network string) {
+	t.Helper()
+	reader, maker, peer, _ := pair(t, network)
 	for task := range 5 {
 		reader.Await(peer, ref(task))
 	}
@@ -136,7 +161,12 @@ func TestWordsComeToWhoAsked(t *testing.T) {
 
 // Whatever was awaited on a connection that ends is never told of; the next question opens another one.
 func TestBrokenConnectionsFailWhatWasAwaited(t *testing.T) {
-	reader, maker, peer, conns := pair(t)
+	eachNetwork(t, brokenConnectionsFailWhatWasAwaited)
+}
+
+func brokenConnectionsFailWhatWasAwaited(t *testing.T, network string) {
+	t.Helper()
+	reader, maker, peer, conns := pair(t, network)
 	for round := range 3 {
 		reader.Await(peer, ref(round))
 		reader.Await(peer, ref(100+round))
@@ -173,14 +203,13 @@ func TestWhoCannotBeReachedNeverTells(t *testing.T) {
 
 // A reader that does not read holds nobody up, and hears all that fits afterwards, in order.
 func TestSlowReadersHoldNobodyUp(t *testing.T) {
-	reader, maker, _, _ := pair(t)
+	maker := newSide(t, nil)
 	here, there := net.Pipe()
 	var served sync.WaitGroup
 	served.Go(func() { maker.Serve(there) })
 	defer served.Wait()
 	const tasks = 2000
 	slow := newSide(t, func(context.Context, string) (net.Conn, error) { return here, nil })
-	_ = reader
 	for task := range tasks {
 		slow.Await(transfer.Peer{Address: "x"}, ref(task))
 	}

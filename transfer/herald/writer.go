@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/internal/ring"
 )
 
 // writer sends without waiting: what the socket does not take at once, a goroutine
@@ -16,6 +18,11 @@ type writer struct {
 	mu   sync.Mutex
 	conn net.Conn
 	raw  syscall.RawConn
+	// ring, if there is one, takes what fits before the socket does, and call is what wakes its reader. ordered: once
+	// something went by the socket all that follows does.
+	ring    *ring.Writer
+	call    []byte
+	ordered bool
 	// pending is what was not written. unread counts it, and what the goroutine is writing.
 	pending []byte
 	unread  int
@@ -23,14 +30,18 @@ type writer struct {
 	marked, busy, closed bool
 }
 
-// open gives it its connection, and says whether it was not closed before.
-func (w *writer) open(conn net.Conn) bool {
+// open gives it its connection, and the ring beside it or nil, and says whether it was not closed before.
+func (w *writer) open(conn net.Conn, out *ring.Writer, call []byte, ordered bool) bool {
 	w.mu.Lock()
 	if w.closed {
 		w.mu.Unlock()
 		return false
 	}
-	w.conn = conn
+	w.conn, w.ring, w.call, w.ordered = conn, out, call, ordered
+	if before := w.pending; len(before) > 0 {
+		w.pending, w.unread = nil, 0
+		w.put(before)
+	}
 	if c, ok := conn.(syscall.Conn); ok {
 		w.raw, _ = c.SyscallConn() // without one, the goroutine writes everything
 	}
@@ -42,7 +53,7 @@ func (w *writer) open(conn net.Conn) bool {
 func (w *writer) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.closed, w.pending, w.unread = true, nil, 0
+	w.closed, w.pending, w.unread, w.ring = true, nil, 0, nil
 	if w.conn != nil {
 		_ = w.conn.Close() // whoever reads or writes notices
 	}
@@ -52,16 +63,32 @@ func (w *writer) close() {
 func (w *writer) append(b []byte) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.closed {
+	if w.closed || !w.put(b) {
 		return false
+	}
+	first := !w.marked
+	w.marked = true
+	return first
+}
+
+// put says whether something is pending for the socket. REQUIRES: mu is held.
+func (w *writer) put(b []byte) bool {
+	if w.ring != nil {
+		ok, wake := w.ring.Put(b)
+		switch {
+		case wake:
+			b = w.call
+		case ok:
+			return false
+		case w.ordered:
+			w.ring = nil
+		}
 	}
 	w.pending = append(w.pending, b...)
 	if w.unread += len(b); w.unread > maxUnread && w.conn != nil {
 		_ = w.conn.Close() // its reader goroutine ends it
 	}
-	first := !w.marked
-	w.marked = true
-	return first
+	return true
 }
 
 func (w *writer) backlog() int {

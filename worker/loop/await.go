@@ -40,10 +40,17 @@ type (
 )
 
 // Heard takes what peers say of results; see herald.Config.
-func (w *Worker) Heard(words []herald.Word) { w.drive(heard(words)) }
+func (w *Worker) Heard(words []herald.Word) { w.put(heard(words)) }
 
 // Asked takes what a peer wants to hear of.
-func (w *Worker) Asked(r *herald.Reader, asks []herald.Ask) { w.drive(asked{r, asks}) }
+func (w *Worker) Asked(r *herald.Reader, asks []herald.Ask) { w.put(asked{r, asks}) }
+
+// Handle does what is to be done of what was Heard and Asked.
+func (w *Worker) Handle() {
+	if w.ownForAMoment() {
+		w.outbox.signal()
+	}
+}
 
 // Left says that a peer hears no more.
 func (w *Worker) Left(r *herald.Reader) { w.post(left{r}) }

@@ -4,11 +4,14 @@ package loop
 // machine with many processors that is more than a small task takes. So whoever brings what may be urgent, and has
 // nothing else to do, is the owner for the moment: a lane that has run out of work, and the session's receiver. Only one
 // can be at a time, and what comes meanwhile waits in the inbox, in order: who was the owner looks there
-// afterwards, and wakes the one whose business it is.
+// afterwards and goes on with it, but not for ever: then it wakes the one whose business it is.
 
 // maxDriven is how many assignments a message has that its receiver carries out itself: more of them are work, and the
 // owner does that beside the receiver.
 const maxDriven = 4
+
+// maxTurns bounds for how long one is the owner while others go on bringing something.
+const maxTurns = 4
 
 // post hands something to the owner. It may be called with locks held.
 func (w *Worker) post(x any) {
@@ -31,17 +34,29 @@ func (w *Worker) driveQuietly(x any) bool {
 		w.wakeOwner()
 		return false
 	}
-	if !w.owning.TryLock() {
-		return false // whoever holds it looks into the inbox afterwards
+	return w.ownForAMoment()
+}
+
+// ownForAMoment handles what is in the inbox, unless somebody else is the owner and will. It says whether it was the owner.
+func (w *Worker) ownForAMoment() (was bool) {
+	for range maxTurns {
+		if !w.owning.TryLock() {
+			return was // whoever holds it looks into the inbox afterwards
+		}
+		was = true
+		w.drainInbox()
+		w.settleQuietly()
+		// Ticks and the end are the owner's alone.
+		wake := w.stopped != nil || w.machine.Len() > 0 && !w.ticking
+		w.owning.Unlock()
+		if wake {
+			w.wakeOwner()
+		}
+		if !w.waiting() {
+			return true
+		}
 	}
-	w.drainInbox()
-	w.settleQuietly()
-	// Ticks and the end are the owner's alone.
-	wake := w.stopped != nil || w.machine.Len() > 0 && !w.ticking
-	w.owning.Unlock()
-	if wake || w.waiting() {
-		w.wakeOwner()
-	}
+	w.wakeOwner()
 	return true
 }
 

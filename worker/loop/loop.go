@@ -72,7 +72,7 @@ type Config struct {
 	// Path is how objects of peers are fetched.
 	Path transfer.Path
 	// Herald is how results are told to peers, and heard of from them; it calls Heard,
-	// Asked and Left. Nil: this worker does not tell, and its registration says so.
+	// Asked, Handle and Left. Nil: this worker does not tell, and its registration says so.
 	Herald *herald.Herald
 	// Executors may be nil: then there are native operations only. Posting its
 	// results is the caller's business: see Worker.PostResults.
@@ -251,7 +251,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w.fetchCtx = work
 	w.native = newNative(w.config.Device, w.config.Store, w.config.MemoryWait, w.config.Lifecycle.Slots, &w.inlineBytes, w.config.Linger, &w.busy,
-		w.deviceLost, func(runs []*nativeRun) { w.post(runs) }, func(runs []*nativeRun) { w.driveQuietly(runs) }, w.outbox.signal)
+		w.lookout(), w.deviceLost, func(runs []*nativeRun) { w.post(runs) }, func(runs []*nativeRun) { w.driveQuietly(runs) }, w.outbox.signal)
 	sessionDone := make(chan struct{})
 	go func() {
 		defer close(sessionDone)
@@ -296,6 +296,7 @@ func (w *Worker) own(ctx context.Context) error {
 	ticks := time.NewTicker(tick)
 	defer ticks.Stop()
 	done := ctx.Done()
+	look := w.lookout().look
 	w.owning.Lock()
 	w.ticking = true
 	for w.stopped == nil {
@@ -326,6 +327,7 @@ func (w *Worker) own(ctx context.Context) error {
 		case ticked:
 			w.step(lifecycle.Ticked{})
 			w.config.Store.Tick(time.Now())
+			look() // in case that the lanes which said that they would are held up
 			if w.machine.Len() == 0 {
 				w.ticking = false
 				ticks.Stop()

@@ -77,10 +77,11 @@ type native struct {
 	idle       func()
 	// linger is for how long a lane without work looks for more at most before it sleeps,
 	// while busy says that the worker has attempts: see Config.Linger.
-	linger time.Duration
-	busy   *atomic.Bool
-	lanes  []*nativeLane
-	wait   sync.WaitGroup
+	linger  time.Duration
+	busy    *atomic.Bool
+	lookout lookout
+	lanes   []*nativeLane
+	wait    sync.WaitGroup
 }
 
 type nativeLane struct {
@@ -102,15 +103,17 @@ type nativeLane struct {
 	// open are the calls that were started and not finished, in order.
 	open     []*calling
 	patience patience.Patience
+	// watching: peers need not call, the lane will look. It does while it waits for something, or runs something short.
+	watching bool
 }
 
 // maxOpen bounds them: enough for the device never to wait for the next of many small
 // calls.
 const maxOpen = 8
 
-func newNative(d device.Device, s *store.Store, memoryWait time.Duration, slots int, inlineBytes *atomic.Uint32, linger time.Duration, busy *atomic.Bool, lost func() bool, post, hand func([]*nativeRun), idle func()) *native {
+func newNative(d device.Device, s *store.Store, memoryWait time.Duration, slots int, inlineBytes *atomic.Uint32, linger time.Duration, busy *atomic.Bool, out lookout, lost func() bool, post, hand func([]*nativeRun), idle func()) *native {
 	n := &native{
-		device: d, store: s, memoryWait: memoryWait, inlineBytes: inlineBytes, linger: linger, busy: busy, lost: lost, post: post, hand: hand, idle: idle,
+		device: d, store: s, memoryWait: memoryWait, inlineBytes: inlineBytes, linger: linger, busy: busy, lookout: out, lost: lost, post: post, hand: hand, idle: idle,
 	}
 	for range slots {
 		l := &nativeLane{n: n, wake: make(chan struct{}, 1), patience: patience.New(linger)}
@@ -185,6 +188,7 @@ func (n *native) takeBack(lane int, r *nativeRun) {
 
 func (l *nativeLane) run() {
 	defer l.n.wait.Done()
+	defer l.rest()
 	for {
 		r := l.next()
 		switch {
@@ -214,17 +218,24 @@ func (l *nativeLane) finishOne() {
 	l.flush(l.n.hand) // nothing else is to be done now
 	l.n.idle()
 	c := l.open[0]
-	for !c.started.Done() && time.Since(c.begin) < l.n.linger {
-		if len(l.open) == maxOpen {
-			continue
-		}
-		select {
-		case _, open := <-l.wake:
-			if open {
-				return
+	done := c.started.Done()
+	for ; !done && time.Since(c.begin) < l.n.linger; done = c.started.Done() {
+		looked := l.look()
+		if len(l.open) < maxOpen {
+			select {
+			case _, open := <-l.wake:
+				if open {
+					return
+				}
+			default:
 			}
-		default:
 		}
+		if looked {
+			l.n.idle()
+		}
+	}
+	if !done {
+		l.rest() // nobody knows for how long
 	}
 	l.finish(c)
 	l.open = append(l.open[:0], l.open[1:]...)
@@ -284,14 +295,40 @@ func (l *nativeLane) sleep() (open bool) {
 	l.n.idle()
 	// Without yielding from here on, which would wake others to look for work.
 	for l.n.busy.Load() && time.Since(begin) < l.patience.Now() {
+		looked := l.look()
 		select {
 		case _, open = <-l.wake:
 			return open
 		default:
 		}
+		if looked {
+			l.n.idle()
+		}
 	}
+	l.rest()
 	_, open = <-l.wake
 	return open
+}
+
+// look handles what peers say, and says whether they said anything. They need not call from now on, until rest.
+func (l *nativeLane) look() bool {
+	if !l.watching {
+		l.watching = true
+		l.n.lookout.looking(true)
+	}
+	return l.n.lookout.look()
+}
+
+// rest makes peers call, and is for what may take long. What they said before is handled.
+func (l *nativeLane) rest() {
+	if !l.watching {
+		return
+	}
+	l.watching = false
+	l.n.lookout.looking(false)
+	if l.n.lookout.look() {
+		l.n.idle()
+	}
 }
 
 func (l *nativeLane) next() *nativeRun {
@@ -324,6 +361,9 @@ func (l *nativeLane) flush(to func([]*nativeRun)) {
 
 // execute runs what was begun, or starts it behind the calls that are open.
 func (l *nativeLane) execute(r *nativeRun) {
+	if !r.short {
+		l.rest()
+	}
 	c := &calling{n: l.n, run: r, ctx: l.ctx, begin: time.Now()}
 	if r.timeout > 0 {
 		limited, cancel := context.WithTimeoutCause(c.ctx, r.timeout, errTimeout)

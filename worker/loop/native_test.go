@@ -103,8 +103,14 @@ func (c *onStream) Finish() (device.Result, error) {
 	return device.Result{Header: []byte(c.name)}, nil
 }
 
-// lane is one lane of a device, and what it hands out.
+// laneOf is one lane of a device, and what it hands out.
 func laneOf(t *testing.T, s *stream, linger time.Duration) (n *native, ended chan *nativeRun) {
+	t.Helper()
+	return laneWith(t, s, linger, (&Worker{}).lookout())
+}
+
+// laneWith is a lane that looks for what peers say.
+func laneWith(t *testing.T, s *stream, linger time.Duration, out lookout) (n *native, ended chan *nativeRun) {
 	t.Helper()
 	slab, err := hostmemory.NewSlab(1<<20, memory.Identity{})
 	if err != nil {
@@ -123,7 +129,7 @@ func laneOf(t *testing.T, s *stream, linger time.Duration) (n *native, ended cha
 	busy, inline := new(atomic.Bool), new(atomic.Uint32)
 	busy.Store(true)
 	inline.Store(1 << 10)
-	n = newNative(s, objects, time.Minute, 1, inline, linger, busy, func() bool { return false }, take, take, func() {})
+	n = newNative(s, objects, time.Minute, 1, inline, linger, busy, out, func() bool { return false }, take, take, func() {})
 	t.Cleanup(func() {
 		n.close()
 		objects.Close()
@@ -228,4 +234,71 @@ func TestOpenCallsEndBeforeTheLaneDoes(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	n.lanes = nil // closed
+}
+
+// A lane that waits, for work or for the device, looks for what peers say, and starts what follows. Before what may take long, and in
+// the end, it has them call.
+func TestALaneThatWaitsLooksForWhatPeersSay(t *testing.T) {
+	s := newStream()
+	var n *native
+	said := make(chan string, 10)
+	var mu sync.Mutex
+	looking, wrong := 0, ""
+	check := func(ok bool, what string) {
+		if !ok {
+			wrong = what
+		}
+	}
+	out := lookout{
+		looking: func(yes bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			if yes {
+				looking++
+			} else {
+				looking--
+			}
+			check(looking == 0 || looking == 1, "it says twice what it does")
+		},
+		look: func() bool {
+			select {
+			case name := <-said:
+				// Whatever was said, a run of that name follows from it.
+				n.start(0, &nativeRun{ref: lifecycle.Ref{Task: 1, Attempt: 1}, call: device.Call{Op: name}, short: name != "long"})
+				return true
+			default:
+				return false
+			}
+		},
+	}
+	made := make(chan struct{})
+	gated := out
+	gated.look = func() bool {
+		<-made // n is not there before
+		return out.look()
+	}
+	n, ended := laneWith(t, s, time.Hour, gated)
+	close(made)
+	said <- "a"
+	s.until(t, 1)
+	said <- "b"
+	s.until(t, 1)
+	s.gate <- struct{}{}
+	s.gate <- struct{}{}
+	<-ended
+	<-ended
+	mu.Lock()
+	check(looking == 1, "it waits, and peers are to call")
+	mu.Unlock()
+	said <- "long"
+	<-ended
+	n.close()
+	n.lanes = nil // closed
+	if got, want := s.happened(), []string{"start a", "start b", "finish a", "finish b"}; !slices.Equal(got[:4], want) {
+		t.Errorf("%v", got)
+	}
+	check(looking == 0, "it has ended, and peers need not call")
+	if wrong != "" {
+		t.Error(wrong)
+	}
 }

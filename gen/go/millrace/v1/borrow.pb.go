@@ -411,7 +411,10 @@ type BorrowHello struct {
 	Board bool `protobuf:"varint,5,opt,name=board,proto3" json:"board,omitempty"`
 	// The reader wants the pinned host memory below the GPU on which the worker's memory lies: its descriptor comes with the welcome,
 	// and those objects can be leased that lie there. A worker without such memory refuses.
-	Pinned        bool `protobuf:"varint,6,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	Pinned bool `protobuf:"varint,6,opt,name=pinned,proto3" json:"pinned,omitempty"`
+	// The connection is to carry what workers tell each other of results, in place of loans: no descriptor comes with the welcome, and
+	// no message of this protocol follows it. Workers only.
+	Words         bool `protobuf:"varint,7,opt,name=words,proto3" json:"words,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -488,6 +491,13 @@ func (x *BorrowHello) GetPinned() bool {
 	return false
 }
 
+func (x *BorrowHello) GetWords() bool {
+	if x != nil {
+		return x.Words
+	}
+	return false
+}
+
 // BorrowWelcome says whose memory was passed.
 type BorrowWelcome struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -504,7 +514,9 @@ type BorrowWelcome struct {
 	// Three more descriptors come with the welcome, behind that of the memory: of the board on which objects are found without a
 	// lease, which is mapped for reading; of this connection's slots, and of the turn that all readers share, which are mapped for
 	// writing. Set only if the hello asked for it.
-	Board         bool `protobuf:"varint,6,opt,name=board,proto3" json:"board,omitempty"`
+	Board bool `protobuf:"varint,6,opt,name=board,proto3" json:"board,omitempty"`
+	// The connection is for words from now on.
+	Words         bool `protobuf:"varint,7,opt,name=words,proto3" json:"words,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -577,6 +589,13 @@ func (x *BorrowWelcome) GetDevice() *DeviceMemory {
 func (x *BorrowWelcome) GetBoard() bool {
 	if x != nil {
 		return x.Board
+	}
+	return false
+}
+
+func (x *BorrowWelcome) GetWords() bool {
+	if x != nil {
+		return x.Words
 	}
 	return false
 }
@@ -991,14 +1010,15 @@ const file_millrace_v1_borrow_proto_rawDesc = "" +
 	"\acreated\x18\a \x01(\v2\x1a.millrace.v1.BorrowCreatedH\x00R\acreated\x12>\n" +
 	"\bfinished\x18\b \x01(\v2 .millrace.v1.WriteObjectResponseH\x00R\bfinished\x12F\n" +
 	"\racquired_many\x18\t \x01(\v2\x1f.millrace.v1.BorrowAcquiredManyH\x00R\facquiredManyB\b\n" +
-	"\x06answer\"\xa9\x01\n" +
+	"\x06answer\"\xbf\x01\n" +
 	"\vBorrowHello\x12\x14\n" +
 	"\x05token\x18\x01 \x01(\tR\x05token\x12(\n" +
 	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\x14\n" +
 	"\x05write\x18\x03 \x01(\bR\x05write\x12\x16\n" +
 	"\x06device\x18\x04 \x01(\bR\x06device\x12\x14\n" +
 	"\x05board\x18\x05 \x01(\bR\x05board\x12\x16\n" +
-	"\x06pinned\x18\x06 \x01(\bR\x06pinned\"\xe6\x01\n" +
+	"\x06pinned\x18\x06 \x01(\bR\x06pinned\x12\x14\n" +
+	"\x05words\x18\a \x01(\bR\x05words\"\xfc\x01\n" +
 	"\rBorrowWelcome\x12(\n" +
 	"\vworker_uuid\x18\x01 \x01(\fB\a\xbaH\x04z\x02h\x10R\n" +
 	"workerUuid\x12)\n" +
@@ -1006,7 +1026,8 @@ const file_millrace_v1_borrow_proto_rawDesc = "" +
 	"\x05nonce\x18\x03 \x01(\x06R\x05nonce\x12!\n" +
 	"\fmemory_bytes\x18\x04 \x01(\x04R\vmemoryBytes\x121\n" +
 	"\x06device\x18\x05 \x01(\v2\x19.millrace.v1.DeviceMemoryR\x06device\x12\x14\n" +
-	"\x05board\x18\x06 \x01(\bR\x05board\"\x90\x01\n" +
+	"\x05board\x18\x06 \x01(\bR\x05board\x12\x14\n" +
+	"\x05words\x18\a \x01(\bR\x05words\"\x90\x01\n" +
 	"\x11BorrowAcquireMany\x12(\n" +
 	"\n" +
 	"ttl_millis\x18\x01 \x01(\x04B\t\xbaH\x062\x04\x18\xc0\xcf$R\tttlMillis\x12$\n" +

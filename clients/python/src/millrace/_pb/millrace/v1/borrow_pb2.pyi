@@ -51,36 +51,40 @@ class BorrowResponse(_message.Message):
     def __init__(self, call: _Optional[int] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., welcome: _Optional[_Union[BorrowWelcome, _Mapping]] = ..., acquired: _Optional[_Union[_data_service_pb2.AcquireReadLeasesResponse, _Mapping]] = ..., renewed: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesResponse, _Mapping]] = ..., released: _Optional[_Union[_data_service_pb2.ReleaseReadLeasesResponse, _Mapping]] = ..., created: _Optional[_Union[BorrowCreated, _Mapping]] = ..., finished: _Optional[_Union[_data_service_pb2.WriteObjectResponse, _Mapping]] = ..., acquired_many: _Optional[_Union[BorrowAcquiredMany, _Mapping]] = ...) -> None: ...
 
 class BorrowHello(_message.Message):
-    __slots__ = ("token", "reader_worker_id", "write", "device", "board", "pinned")
+    __slots__ = ("token", "reader_worker_id", "write", "device", "board", "pinned", "words")
     TOKEN_FIELD_NUMBER: _ClassVar[int]
     READER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     WRITE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     BOARD_FIELD_NUMBER: _ClassVar[int]
     PINNED_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
     token: str
     reader_worker_id: int
     write: bool
     device: bool
     board: bool
     pinned: bool
-    def __init__(self, token: _Optional[str] = ..., reader_worker_id: _Optional[int] = ..., write: bool = ..., device: bool = ..., board: bool = ..., pinned: bool = ...) -> None: ...
+    words: bool
+    def __init__(self, token: _Optional[str] = ..., reader_worker_id: _Optional[int] = ..., write: bool = ..., device: bool = ..., board: bool = ..., pinned: bool = ..., words: bool = ...) -> None: ...
 
 class BorrowWelcome(_message.Message):
-    __slots__ = ("worker_uuid", "incarnation", "nonce", "memory_bytes", "device", "board")
+    __slots__ = ("worker_uuid", "incarnation", "nonce", "memory_bytes", "device", "board", "words")
     WORKER_UUID_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     BOARD_FIELD_NUMBER: _ClassVar[int]
+    WORDS_FIELD_NUMBER: _ClassVar[int]
     worker_uuid: bytes
     incarnation: bytes
     nonce: int
     memory_bytes: int
     device: _data_service_pb2.DeviceMemory
     board: bool
-    def __init__(self, worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., device: _Optional[_Union[_data_service_pb2.DeviceMemory, _Mapping]] = ..., board: bool = ...) -> None: ...
+    words: bool
+    def __init__(self, worker_uuid: _Optional[bytes] = ..., incarnation: _Optional[bytes] = ..., nonce: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., device: _Optional[_Union[_data_service_pb2.DeviceMemory, _Mapping]] = ..., board: bool = ..., words: bool = ...) -> None: ...
 
 class BorrowAcquireMany(_message.Message):
     __slots__ = ("ttl_millis", "task_ids", "generations")

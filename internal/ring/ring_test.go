@@ -1,0 +1,268 @@
+package ring
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"math/rand/v2"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ends maps a file twice, as two processes do.
+func ends(t *testing.T) (a, b *End) {
+	t.Helper()
+	file, err := Make()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	open := func(first bool) *End {
+		e, err := Open(file, first)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			if err := e.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+		return e
+	}
+	return open(true), open(false)
+}
+
+// pattern is a record that can be told from all others of a test.
+func pattern(i uint64, n int) []byte {
+	b := make([]byte, max(n, 8))
+	for at := range b {
+		b[at] = byte(i + uint64(at)*7)
+	}
+	binary.LittleEndian.PutUint64(b, i)
+	return b
+}
+
+func TestRecordsComeInTheirOrderBothWays(t *testing.T) {
+	a, b := ends(t)
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, way := range []struct {
+		out *Writer
+		in  *Reader
+	}{{&a.Out, &b.In}, {&b.Out, &a.In}} {
+		way.in.Awake()
+		written, read := uint64(0), uint64(0)
+		sizes := map[uint64]int{}
+		for read < 20_000 {
+			for range random.IntN(50) {
+				n := random.IntN(100)
+				if random.IntN(20) == 0 {
+					n = random.IntN(64 << 10)
+				}
+				ok, wake := way.out.Put(pattern(written, n))
+				if wake {
+					t.Fatal("a reader that is awake was to be woken")
+				}
+				if !ok {
+					break
+				}
+				sizes[written] = n
+				written++
+			}
+			for range random.IntN(50) {
+				got, err := way.in.Take()
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got == nil {
+					if read != written || way.in.Waiting() {
+						t.Fatalf("%d of %d records came", read, written)
+					}
+					break
+				}
+				if want := pattern(read, sizes[read]); !bytes.Equal(got, want) {
+					t.Fatalf("record %d of %d bytes came as %d bytes", read, len(want), len(got))
+				}
+				delete(sizes, read)
+				read++
+			}
+		}
+	}
+}
+
+func TestWhatDoesNotFitIsNotWritten(t *testing.T) {
+	a, b := ends(t)
+	if ok, _ := a.Out.Put(make([]byte, Room)); ok {
+		t.Error("a record larger than the ring was written")
+	}
+	if ok, _ := a.Out.Put(make([]byte, Room-lengthBytes)); !ok {
+		t.Error("a record as large as the ring was not written")
+	}
+	if ok, wake := a.Out.Put([]byte("x")); ok || wake {
+		t.Errorf("into a full ring: %v %v", ok, wake)
+	}
+	if got, err := b.In.Take(); err != nil || len(got) != Room-lengthBytes {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if ok, _ := a.Out.Put([]byte("x")); !ok {
+		t.Error("what was read takes room")
+	}
+}
+
+// A reader that sleeps whenever there is nothing, and is woken only when the writer was told to, gets everything.
+func TestNoWakeUpIsLost(t *testing.T) {
+	a, b := ends(t)
+	const records = 200_000
+	wake := make(chan struct{}, 1)
+	var read atomic.Uint64
+	failed := make(chan error, 1)
+	go func() {
+		defer close(failed)
+		for turn := 0; read.Load() < records; turn++ {
+			b.In.Asleep()
+			for !b.In.Waiting() {
+				<-wake
+				b.In.Asleep() // from here on it is to be called again
+			}
+			if turn%2 == 0 {
+				b.In.Awake()
+			}
+			for {
+				record, err := b.In.Take()
+				if err != nil {
+					failed <- err
+					return
+				}
+				if record == nil {
+					break
+				}
+				read.Add(1)
+			}
+		}
+	}()
+	calls := 0
+	deadline := time.After(time.Minute)
+	for i := range uint64(records) {
+		for {
+			ok, call := a.Out.Put(pattern(i, 8))
+			if call {
+				calls++
+				wake <- struct{}{} // who was called is not called again before it has gone on
+			}
+			if ok {
+				break
+			}
+			select {
+			case <-deadline:
+				t.Fatalf("stuck after %d of %d records and %d calls", read.Load(), i, calls)
+			default:
+			}
+		}
+		if i%3 == 0 { // one at a time: each is the last one that wakes
+			for read.Load() <= i {
+				select {
+				case <-deadline:
+					t.Fatalf("stuck after %d of %d records and %d calls", read.Load(), i, calls)
+				default:
+				}
+			}
+		}
+	}
+	select {
+	case err := <-failed:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-deadline:
+		t.Fatalf("stuck after %d records and %d calls", read.Load(), calls)
+	}
+}
+
+func TestScribblingHarmsNobody(t *testing.T) {
+	a, b := ends(t)
+	random := rand.New(rand.NewPCG(3, 4))
+	scribble := func(e *End) {
+		for range 20 {
+			at := random.IntN(len(e.data)/8) * 8
+			switch random.IntN(3) {
+			case 0:
+				at = []int{headAt, tailAt, stateAt}[random.IntN(3)] + random.IntN(2)*ringBytes
+			case 1:
+				at = pageBytes + random.IntN(16)*8 + random.IntN(2)*ringBytes
+			}
+			binary.NativeEndian.PutUint64(e.data[at:], random.Uint64()>>random.IntN(64))
+		}
+	}
+	nonsense := 0
+	for range 2000 {
+		for i := range uint64(20) {
+			a.Out.Put(pattern(i, random.IntN(1000)))
+			scribble(b)
+			if record, err := b.In.Take(); err != nil {
+				if !errors.Is(err, ErrNonsense) {
+					t.Fatal(err)
+				}
+				nonsense++
+			} else if len(record) > Room {
+				t.Fatalf("a record of %d bytes", len(record))
+			}
+			scribble(a)
+		}
+	}
+	if nonsense == 0 {
+		t.Error("nothing was noticed")
+	}
+}
+
+func TestOtherFilesAreRefused(t *testing.T) {
+	sealed := func(n int64, seals int) *os.File {
+		fd, err := unix.MemfdCreate("x", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := os.NewFile(uintptr(fd), "x")
+		t.Cleanup(func() { _ = f.Close() })
+		if err := f.Truncate(n); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
+			t.Fatal(err)
+		}
+		return f
+	}
+	for name, f := range map[string]*os.File{
+		"too small": sealed(fileBytes-1, unix.F_SEAL_SHRINK), "it could shrink": sealed(fileBytes, unix.F_SEAL_GROW),
+		"empty": sealed(fileBytes, unix.F_SEAL_SHRINK),
+	} {
+		if e, err := Open(f, true); !errors.Is(err, ErrNonsense) {
+			t.Errorf("%s: %v %v", name, e, err)
+		}
+	}
+}
+
+func BenchmarkPutAndTake(b *testing.B) {
+	file, err := Make()
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer file.Close()
+	one, err := Open(file, true)
+	if err != nil {
+		b.Fatal(err)
+	}
+	two, err := Open(file, false)
+	if err != nil {
+		b.Fatal(err)
+	}
+	two.In.Awake()
+	record := make([]byte, 41)
+	for b.Loop() {
+		one.Out.Put(record)
+		if got, err := two.In.Take(); err != nil || len(got) != len(record) {
+			b.Fatal(err)
+		}
+	}
+}

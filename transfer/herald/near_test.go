@@ -1,0 +1,250 @@
+package herald_test
+
+import (
+	"bytes"
+	"context"
+	"math/rand/v2"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/internal/ring"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/herald"
+)
+
+// Whether somebody looks, nobody does, or that changes all the time: what is said comes, though nothing follows it that would bring it
+// along.
+func TestNothingIsLostWhoeverLooks(t *testing.T) {
+	for name, c := range map[string]struct {
+		lookers, glances, rounds int
+	}{
+		"nobody": {0, 0, 2000}, "one in turns": {1, 20, 20_000}, "three in turns": {3, 20, 20_000}, "one always": {1, 1 << 30, 20_000},
+	} {
+		t.Run(name, func(t *testing.T) {
+			reader, maker, peer, _ := pair(t, "unix")
+			var done atomic.Bool
+			var lookers sync.WaitGroup
+			for _, s := range []*side{reader, maker} {
+				for n := range c.lookers {
+					lookers.Go(func() {
+						random := rand.New(rand.NewPCG(uint64(n), 1))
+						for !done.Load() {
+							s.Looking(true)
+							for range random.IntN(c.glances) {
+								if s.Look(); done.Load() {
+									break
+								}
+								runtime.Gosched() // there may be more of them than processors
+							}
+							s.Looking(false)
+							s.Look()
+						}
+					})
+				}
+			}
+			defer lookers.Wait()
+			defer done.Store(true)
+			for i := range c.rounds {
+				reader.Await(peer, ref(i))
+				reader.Flush()
+				a := next(t, maker.asked)
+				if a.Ref != ref(i) {
+					t.Fatalf("asked for %v in place of %d", a.Ref, i)
+				}
+				maker.Tell(a.reader, herald.Word{Ref: a.Ref, Bytes: uint64(i), Inline: []byte("result")[:i%6]})
+				maker.Flush()
+				if word := next(t, reader.heard); word.Ref != ref(i) || word.Bytes != uint64(i) || string(word.Inline) != "result"[:i%6] {
+					t.Fatalf("heard %v in place of %d", word, i)
+				}
+			}
+		})
+	}
+}
+
+// What the ring has no room for goes by the socket; asks keep their order all the same.
+func TestMoreThanARingHolds(t *testing.T) {
+	reader, maker, peer, _ := pair(t, "unix")
+	const tasks = 40_000 // asks of them take more than a ring
+	for i := range tasks {
+		reader.Await(peer, ref(i))
+	}
+	reader.Flush()
+	var r *herald.Reader
+	for i := range tasks {
+		a := next(t, maker.asked)
+		if a.Ref != ref(i) {
+			t.Fatalf("asked for %v in place of %d", a.Ref, i)
+		}
+		r = a.reader
+	}
+	inline := bytes.Repeat([]byte("x"), 8<<10)
+	for i := range 1000 {
+		maker.Tell(r, herald.Word{Ref: ref(i), Bytes: 8 << 10, Inline: inline})
+	}
+	maker.Flush()
+	got := make(map[transfer.Ref]bool)
+	for range 1000 {
+		word := next(t, reader.heard)
+		if got[word.Ref] || word.Inline != nil && !bytes.Equal(word.Inline, inline) {
+			t.Fatalf("heard %v", word.Ref)
+		}
+		got[word.Ref] = true
+	}
+}
+
+// Words that a maker has written before its end are heard.
+func TestWhatADeadMakerHasSaidIsHeard(t *testing.T) {
+	reader, maker, peer, conns := pair(t, "unix")
+	reader.Looking(true) // and does not: nobody calls
+	for i := range 10 {
+		reader.Await(peer, ref(i))
+	}
+	reader.Flush()
+	var r *herald.Reader
+	for range 10 {
+		r = next(t, maker.asked).reader
+	}
+	for i := range 5 {
+		maker.Tell(r, herald.Word{Ref: ref(i), Bytes: 1})
+	}
+	maker.Flush()
+	_ = next(t, conns).Close()
+	never := 0
+	for i := range 10 {
+		word := next(t, reader.heard)
+		if word.Never {
+			never++
+		} else if word.Ref != ref(i) {
+			t.Errorf("heard %v as the %d.", word.Ref, i)
+		}
+	}
+	if never != 5 {
+		t.Errorf("%d of 5 were never made", never)
+	}
+	next(t, maker.left)
+}
+
+// A peer that writes nonsense into the ring, passes another file or none, or says something else is cut off, or told alone.
+func TestStrangersHarmNobody(t *testing.T) {
+	await := func(t *testing.T, stranger func(t *testing.T, conn *net.UnixConn)) *side {
+		t.Helper()
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ends [2]*net.UnixConn
+		for i, fd := range fds {
+			f := os.NewFile(uintptr(fd), "pair")
+			c, err := net.FileConn(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_ = f.Close()
+			ends[i] = c.(*net.UnixConn)
+		}
+		reader := newSide(t, func(context.Context, string) (net.Conn, error) { return ends[0], nil })
+		reader.Await(transfer.Peer{Address: "x"}, ref(1))
+		reader.Flush()
+		stranger(t, ends[1])
+		t.Cleanup(func() { _ = ends[1].Close() })
+		return reader
+	}
+	pass := func(t *testing.T, conn *net.UnixConn, kind byte, files ...*os.File) {
+		t.Helper()
+		var fds []int
+		for _, f := range files {
+			fds = append(fds, int(f.Fd()))
+		}
+		var rights []byte
+		if len(fds) > 0 {
+			rights = unix.UnixRights(fds...)
+		}
+		if _, _, err := conn.WriteMsgUnix([]byte{kind}, rights, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	made := func(t *testing.T) *os.File {
+		t.Helper()
+		f, err := ring.Make()
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		return f
+	}
+	for name, stranger := range map[string]func(t *testing.T, conn *net.UnixConn){
+		"another kind": func(t *testing.T, conn *net.UnixConn) {
+			t.Helper()
+			pass(t, conn, 'X', made(t))
+		},
+		"no file": func(t *testing.T, conn *net.UnixConn) {
+			t.Helper()
+			pass(t, conn, 'R')
+		},
+		"two files": func(t *testing.T, conn *net.UnixConn) {
+			t.Helper()
+			pass(t, conn, 'R', made(t), made(t))
+		},
+		"another file": func(t *testing.T, conn *net.UnixConn) {
+			t.Helper()
+			f, err := os.Create(t.TempDir() + "/file")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer f.Close()
+			pass(t, conn, 'R', f)
+		},
+		"a word that makes no sense": func(t *testing.T, conn *net.UnixConn) {
+			t.Helper()
+			f := made(t)
+			end, err := ring.Open(f, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			end.Out.Put([]byte("nonsense"))
+			if err := end.Close(); err != nil {
+				t.Fatal(err)
+			}
+			pass(t, conn, 'R', f)
+		},
+		"a ring that makes no sense": func(t *testing.T, conn *net.UnixConn) {
+			t.Helper()
+			f := made(t)
+			if _, err := f.WriteAt(bytes.Repeat([]byte{0xff}, 3000), 8); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := f.WriteAt(bytes.Repeat([]byte{0xff}, 3000), 4096+256<<10); err != nil {
+				t.Fatal(err)
+			}
+			pass(t, conn, 'R', f)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if word := next(t, await(t, stranger).heard); !word.Never {
+				t.Errorf("heard %v", word)
+			}
+		})
+	}
+	t.Run("alone", func(t *testing.T) {
+		reader := await(t, func(t *testing.T, conn *net.UnixConn) {
+			t.Helper()
+			pass(t, conn, 'N')
+			if n, err := conn.Read(make([]byte, 100)); n != 13 || err != nil {
+				t.Fatal(n, err)
+			}
+			record := append([]byte{1, 1, 0, 0, 0, 0, 0, 0, 0, 3}, make([]byte, 15)...)
+			if _, err := conn.Write(record); err != nil {
+				t.Fatal(err)
+			}
+		})
+		if word := next(t, reader.heard); word.Never || word.Ref != ref(1) {
+			t.Errorf("heard %v", word)
+		}
+	})
+}
