@@ -71,7 +71,8 @@ func (c Config) openGPU(ctx context.Context, identity memory.Identity, m *opened
 	m.then(d.Close)
 	export := slab.Export()
 	m.executors = &executor.Device{
-		UUID: info.UUID, Visible: info.UUID.String(), Handle: export.Handle[:], Driver: driver.Library(), ArenaBytes: c.ExecutorArenaBytes,
+		UUID: info.UUID, Visible: info.UUID.String(), Handle: export.Handle[:], Driver: driver.Library(),
+		ArenaBytes: c.ExecutorArenaBytes, ArenaLibraries: c.ExecutorArenaLibraries,
 	}
 	m.lent = &borrow.Device{Handle: export.Handle, UUID: info.UUID}
 	m.gpu = &millracev1.Gpu{Uuid: info.UUID.String(), Name: info.Name, PciBusId: info.PCIBusID, MemoryBytes: total}

@@ -91,6 +91,8 @@ type Config struct {
 	// ExecutorArenaBytes is how much of the slab on a GPU each executor process may
 	// keep for the allocators of its libraries. 0: those are left alone.
 	ExecutorArenaBytes uint64
+	// ExecutorArenaLibraries are these libraries by name, of those that executors know.
+	ExecutorArenaLibraries []string
 	// PythonCommand starts a Python executor. Default "python3 -m
 	// millrace.executor"; a single "" means that there is none.
 	PythonCommand []string

@@ -26,6 +26,8 @@ type Device struct {
 	// ArenaBytes is how much of the slab each process may keep for the allocators of
 	// libraries (--executor-arena); 0: those are left alone.
 	ArenaBytes uint64
+	// ArenaLibraries are the libraries that it is for (--executor-arena-for), by name.
+	ArenaLibraries []string
 }
 
 // writer is a Space whose bytes the processor cannot address.
@@ -39,7 +41,7 @@ func (d *Device) describe(space memory.Space, neighbours int) *millracev1.Execut
 	memory.Header{Identity: space.Identity(), SizeBytes: space.Size()}.Write(page)
 	return &millracev1.ExecutorDevice{
 		Uuid: d.UUID[:], MemoryHandle: d.Handle, Header: page, Alignment: frameAlignment, Driver: d.Driver,
-		ArenaBytes: d.ArenaBytes, Neighbours: uint32(neighbours),
+		ArenaBytes: d.ArenaBytes, ArenaLibraries: d.ArenaLibraries, Neighbours: uint32(neighbours),
 	}
 }
 

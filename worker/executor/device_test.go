@@ -93,7 +93,7 @@ func newRig(t *testing.T, env ...string) *rig {
 	r.Pools, err = executor.New(executor.Config{
 		Worker: "w", Commands: map[string][]string{"echo": {binary}}, Processes: 1, Env: env, Scratch: t.TempDir(), Store: r.objects,
 		Logs: new(tasklog.Logs), Log: log, MemoryWait: time.Millisecond,
-		Device: &executor.Device{UUID: [16]byte{1}, Visible: "GPU-x", Handle: []byte{0xab}, Driver: "libcuda.so.1", ArenaBytes: 77},
+		Device: &executor.Device{UUID: [16]byte{1}, Visible: "GPU-x", Handle: []byte{0xab}, Driver: "libcuda.so.1", ArenaBytes: 77, ArenaLibraries: []string{"cupy", "torch"}},
 		Done: func(results []executor.Result) {
 			for _, x := range results {
 				r.results <- x
@@ -151,7 +151,7 @@ func TestExecutorIsToldOfTheSlabOnAGPU(t *testing.T) {
 	r := newRig(t, "ECHO_DEVICE=yes")
 	out := r.call(t, 1, "device")
 	var v millracev1.Value
-	if out.Error != nil || proto.Unmarshal(out.Inline, &v) != nil || v.GetStringValue() != "ab MILLRACE 77 1 GPU-x" {
+	if out.Error != nil || proto.Unmarshal(out.Inline, &v) != nil || v.GetStringValue() != "ab MILLRACE 77 [cupy torch] 1 GPU-x" {
 		t.Errorf("it was told %q, %v", v.GetStringValue(), out.Error)
 	}
 }

@@ -377,9 +377,12 @@ type ExecutorDevice struct {
 	// a task. 0: they are left alone.
 	ArenaBytes uint64 `protobuf:"varint,7,opt,name=arena_bytes,json=arenaBytes,proto3" json:"arena_bytes,omitempty"`
 	// Executors of this worker, this one included, that may use the GPU at the same time.
-	Neighbours    uint32 `protobuf:"varint,8,opt,name=neighbours,proto3" json:"neighbours,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Neighbours uint32 `protobuf:"varint,8,opt,name=neighbours,proto3" json:"neighbours,omitempty"`
+	// The libraries whose allocators are to draw from there, by their names in the executor's language: cupy, torch. Those that
+	// it does not know are left alone.
+	ArenaLibraries []string `protobuf:"bytes,9,rep,name=arena_libraries,json=arenaLibraries,proto3" json:"arena_libraries,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *ExecutorDevice) Reset() {
@@ -466,6 +469,13 @@ func (x *ExecutorDevice) GetNeighbours() uint32 {
 		return x.Neighbours
 	}
 	return 0
+}
+
+func (x *ExecutorDevice) GetArenaLibraries() []string {
+	if x != nil {
+		return x.ArenaLibraries
+	}
+	return nil
 }
 
 // ExecutorReady introduces the executor.
@@ -1197,7 +1207,7 @@ const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\x11scheduler_address\x18\x06 \x01(\tR\x10schedulerAddress\x12+\n" +
 	"\x11scratch_directory\x18\a \x01(\tR\x10scratchDirectory\x123\n" +
 	"\x06device\x18\b \x01(\v2\x1b.millrace.v1.ExecutorDeviceR\x06device\x12\x18\n" +
-	"\apreload\x18\t \x03(\tR\apreload\"\xf2\x01\n" +
+	"\apreload\x18\t \x03(\tR\apreload\"\x9b\x02\n" +
 	"\x0eExecutorDevice\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\fR\x04uuid\x12\x18\n" +
 	"\aordinal\x18\x02 \x01(\rR\aordinal\x12#\n" +
@@ -1209,7 +1219,8 @@ const file_millrace_v1_executor_proto_rawDesc = "" +
 	"arenaBytes\x12\x1e\n" +
 	"\n" +
 	"neighbours\x18\b \x01(\rR\n" +
-	"neighbours\"\x8d\x01\n" +
+	"neighbours\x12'\n" +
+	"\x0farena_libraries\x18\t \x03(\tR\x0earenaLibraries\"\x8d\x01\n" +
 	"\rExecutorReady\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x1a\n" +

@@ -314,7 +314,7 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 		_, failed := e.allocate(r, 1<<40)
 		return &millracev1.ExecutorFinished{Error: failed}
 	case "device": // what it was told of the slab on a GPU
-		return text(fmt.Sprintf("%x %s %d %d %s", e.device.GetMemoryHandle(), e.device.GetHeader()[:8], e.device.GetArenaBytes(), e.device.GetNeighbours(), os.Getenv("CUDA_VISIBLE_DEVICES")))
+		return text(fmt.Sprintf("%x %s %d %v %d %s", e.device.GetMemoryHandle(), e.device.GetHeader()[:8], e.device.GetArenaBytes(), e.device.GetArenaLibraries(), e.device.GetNeighbours(), os.Getenv("CUDA_VISIBLE_DEVICES")))
 	case "lease": // a result in the middle of memory of the process's own, which is kept
 		frames, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
 		if failed != nil {

@@ -70,7 +70,7 @@ class ExecutorHello(_message.Message):
     def __init__(self, protocol: _Optional[int] = ..., worker_name: _Optional[str] = ..., worker_id: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., inline_bytes: _Optional[int] = ..., scheduler_address: _Optional[str] = ..., scratch_directory: _Optional[str] = ..., device: _Optional[_Union[ExecutorDevice, _Mapping]] = ..., preload: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExecutorDevice(_message.Message):
-    __slots__ = ("uuid", "ordinal", "memory_handle", "header", "alignment", "driver", "arena_bytes", "neighbours")
+    __slots__ = ("uuid", "ordinal", "memory_handle", "header", "alignment", "driver", "arena_bytes", "neighbours", "arena_libraries")
     UUID_FIELD_NUMBER: _ClassVar[int]
     ORDINAL_FIELD_NUMBER: _ClassVar[int]
     MEMORY_HANDLE_FIELD_NUMBER: _ClassVar[int]
@@ -79,6 +79,7 @@ class ExecutorDevice(_message.Message):
     DRIVER_FIELD_NUMBER: _ClassVar[int]
     ARENA_BYTES_FIELD_NUMBER: _ClassVar[int]
     NEIGHBOURS_FIELD_NUMBER: _ClassVar[int]
+    ARENA_LIBRARIES_FIELD_NUMBER: _ClassVar[int]
     uuid: bytes
     ordinal: int
     memory_handle: bytes
@@ -87,7 +88,8 @@ class ExecutorDevice(_message.Message):
     driver: str
     arena_bytes: int
     neighbours: int
-    def __init__(self, uuid: _Optional[bytes] = ..., ordinal: _Optional[int] = ..., memory_handle: _Optional[bytes] = ..., header: _Optional[bytes] = ..., alignment: _Optional[int] = ..., driver: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., neighbours: _Optional[int] = ...) -> None: ...
+    arena_libraries: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, uuid: _Optional[bytes] = ..., ordinal: _Optional[int] = ..., memory_handle: _Optional[bytes] = ..., header: _Optional[bytes] = ..., alignment: _Optional[int] = ..., driver: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., neighbours: _Optional[int] = ..., arena_libraries: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExecutorReady(_message.Message):
     __slots__ = ("protocol", "pid", "language", "segments", "device")
