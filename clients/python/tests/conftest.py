@@ -20,7 +20,9 @@ if not os.environ.get("MILLRACE_EXECUTOR"):  # tasks import this module, too
 #: For what must happen, on a machine however busy, in seconds.
 PATIENCE = 120.0
 #: These need a GPU.
-collect_ignore = [] if os.environ.get("MILLRACE_GPU_TESTS") else ["test_gpu.py", "test_gpu_cluster.py"]
+collect_ignore = (
+    [] if os.environ.get("MILLRACE_GPU_TESTS") else ["test_gpu.py", "test_gpu_torch.py", "test_gpu_cluster.py"]
+)
 
 
 class Gate:

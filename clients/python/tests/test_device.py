@@ -19,7 +19,7 @@ import pytest
 from conftest import PATIENCE, eventually
 from millrace import _serialize, arrays
 from millrace._pb.millrace.v1 import executor_pb2, value_pb2
-from test_executor import SLAB, Worker, text_of
+from test_executor import Worker, text_of
 
 FAKES = Path(__file__).parent / "fakes"
 DRIVER = Path(__file__).parents[3] / "memory/cuda/cudatest/driver/fake.c"
@@ -93,7 +93,7 @@ class DeviceWorker(Worker):
 
     def __init__(self, gpu: Any, **device: Any) -> None:
         self.gpu = gpu
-        self.at, handle = gpu.slab(SLAB)
+        self.at, handle = gpu.slab(self.size)
         gpu.put(self.at, HEADER)
         fields = {
             "uuid": gpu.uuid,
@@ -432,7 +432,7 @@ def test_modules_are_imported_while_there_is_nothing_to_do(
 def lending(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceWorker]:
     """A worker from whose slab CuPy takes its memory."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
-    w = DeviceWorker(fake, arena_bytes=1 << 20)
+    w = DeviceWorker(fake, arena_bytes=1 << 20, arena_libraries=["cupy"])
     w.call(import_cupy)
     yield w
     w.end()

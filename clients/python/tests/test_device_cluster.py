@@ -65,6 +65,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     path = [str(Path(test_device.__file__).parent), *sys.path]
     if REAL:
         limits = ["--device-memory-limit", "16GiB", "--pinned-limit", "1GiB", "--executor-arena", "2GiB"]
+        limits += ["--executor-arena-for", "cupy,torch"]
         limits += ["--slots", "1"]  # each Python process has a context of its own, of half a GiB
     else:
         fake = test_device.Fake(directory, devices=2)

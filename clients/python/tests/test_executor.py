@@ -39,6 +39,8 @@ class Worker:
 
     #: What `hello` says besides.
     hello: dict[str, Any] = {}  # noqa: RUF012
+    #: Of the slab, in bytes.
+    size = SLAB
 
     def __init__(self) -> None:
         self.link, theirs = socket.socketpair()
@@ -58,7 +60,7 @@ class Worker:
         self.link.settimeout(PATIENCE)
         self.send(
             hello=executor_pb2.ExecutorHello(
-                protocol=1, worker_name="w", slab_bytes=SLAB, inline_bytes=1024, **self.hello
+                protocol=1, worker_name="w", slab_bytes=self.size, inline_bytes=1024, **self.hello
             )
         )
         self.inbox: list[Any] = []

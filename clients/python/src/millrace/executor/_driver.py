@@ -82,6 +82,10 @@ class Driver:
                 return device.value
         raise RuntimeError(f"the worker's GPU, {uuid.hex()}, is not among the {count.value} that this process sees")
 
+    def addresses(self, *names: str) -> list[int]:
+        """Where functions of the driver are, for code that calls them itself."""
+        return [ctypes.cast(getattr(self._lib, name), c_void_p).value or 0 for name in names]
+
     def open(self, handle: bytes) -> int:
         """Maps another process's allocation; its address here."""
         at = c_uint64()

@@ -55,7 +55,7 @@ class _Owner:
         self._arena.free(self._lease)
 
 
-def _rounded(size: int) -> int:
+def rounded(size: int) -> int:
     """Sizes come in eight steps to each power of two, so that what was freed fits again."""
     step = max(1 << max(size.bit_length() - 4, 0), 512)
     return (size + step - 1) // step * step
@@ -104,7 +104,7 @@ class Arena:
         return cupy.cuda.MemoryPointer(memory, 0)
 
     def _take(self, size: int, stream: int) -> Lease | None:
-        size = _rounded(size)
+        size = rounded(size)
         with self._lock:
             self._settle()
             for offset, (fits, lease) in self._kept.items():
@@ -231,8 +231,8 @@ def give_back(e: BaseException | None = None) -> None:
         torch.cuda.empty_cache()
 
 
-def holders(device: Device) -> str:
-    """Who has the GPU's memory, largest first as far as this process knows."""
+def holders(device: Device, in_slab: int = 0) -> str:
+    """Who has the GPU's memory, largest first as far as this process knows. `in_slab`: bytes of torch's that the slab has."""
     free, total = device.driver.memory()
     cupy: Any = sys.modules.get("cupy")
     torch: Any = sys.modules.get("torch")
@@ -240,7 +240,7 @@ def holders(device: Device) -> str:
     if cupy is not None:
         ours += cupy.get_default_memory_pool().total_bytes()
     if torch is not None and torch.cuda.is_initialized():
-        ours += torch.cuda.memory_reserved()
+        ours += torch.cuda.memory_reserved() - in_slab
     others = _gib(max(total - free - ours, 0))
     parts = [f"of {_gib(total)}, {_gib(free)} are free, the slab takes {_gib(device.size)}, other processes {others}"]
     if cupy is not None:

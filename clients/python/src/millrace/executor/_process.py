@@ -38,6 +38,7 @@ from millrace.executor._memory import (
     is_out_of_memory,
 )
 from millrace.executor._output import Stream, drain
+from millrace.executor._torch import TorchArena
 
 PROTOCOL = 1
 #: An op whose runs took less than this lately may start while results of earlier runs wait to be sent, in seconds.
@@ -118,12 +119,21 @@ class Process:
         self._device: Device | None = None
         self._slab: Slab | None = None
         self._arena: Arena | None = None
+        self._torch: TorchArena | None = None
         self._gate: Gate | None = None
         # CuPy takes memory from the arena.
         self._lent = False
         if self.hello.HasField("device"):
             self._device = Device(self.hello.device, self.hello.slab_bytes)
             self._arena = Arena(self._device, self._lease, self.hello.device.arena_bytes)
+            if self.hello.device.arena_bytes and "torch" in self.hello.device.arena_libraries:
+                self._torch = TorchArena(
+                    self._device.driver,
+                    self._device.base,
+                    self.hello.device.arena_bytes,
+                    self._lease,
+                    self._lease_later,
+                )
             if self.hello.device.neighbours > 1:
                 self._gate = Gate(SLAB_FD)
         else:
@@ -143,7 +153,7 @@ class Process:
         self._pending: dict[tuple[int, int], tuple[int, executor_pb2.ExecutorRun]] = {}
         self._queue: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
         # Where answers to requests for memory go; None: nobody waits for it any more. Guarded by _lock.
-        self._answers: dict[int, SimpleQueue[executor_pb2.ExecutorAllocated] | None] = {}
+        self._answers: dict[int, Callable[[executor_pb2.ExecutorAllocated], None] | None] = {}
         self._requests = 0
         self._ordinal = 0
         # Guards _out, _since, _logged and _swept.
@@ -245,7 +255,7 @@ class Process:
                     self._out.release.add(request=allocated.request)  # ignored if it was for a run
                     self._since = self._since or time.monotonic()
             if waiting is not None:
-                waiting.put(allocated)
+                waiting(allocated)
         dropped = False
         for ref in message.cancellations:
             if self._pending.pop((ref.task_id, ref.attempt), None) is not None:
@@ -335,10 +345,12 @@ class Process:
             op.took(took)
             if took > 0.001:  # it may have started a program
                 drain()
+            if self._torch is not None and self._lost is None:
+                self._torch.settle()
             if self._gate is not None:
                 self._gate.leave()
             self._control.end(ordinal)
-            self._finish(finished, self._arena.released() if self._arena is not None else ())
+            self._finish(finished, self._released())
             if self._lost is not None:
                 self.flush()
                 print(f"the GPU is lost to this process: {self._lost}", file=sys.__stderr__)
@@ -353,12 +365,23 @@ class Process:
                 give_back()
                 assert self._arena is not None
                 self._arena.forget(all_of_it=True)
-                with self._lock:
-                    for request in self._arena.released():
-                        self._out.release.add(request=request)
-                        self._since = self._since or time.monotonic()
+                if self._torch is not None:
+                    self._torch.give_back()
+                self._release()
                 self.flush()
         return self._queue.get()
+
+    def _released(self) -> list[int]:
+        """Leases to be released now. REQUIRES: nothing that was submitted is still running."""
+        out = self._arena.released() if self._arena is not None else []
+        return out + self._torch.released() if self._torch is not None else out
+
+    def _release(self) -> None:
+        """Has leases released that nothing needs. REQUIRES: nothing that was submitted is still running."""
+        with self._lock:
+            for request in self._released():
+                self._out.release.add(request=request)
+                self._since = self._since or time.monotonic()
 
     def _preload(self) -> None:
         """Imports what most tasks need, while there is nothing to do."""
@@ -378,11 +401,20 @@ class Process:
             if name == "cupy" and self._device is not None:
                 self._lend()
                 threading.Thread(target=warm_up, name="millrace-warm-up", daemon=True).start()
+            if name == "torch" and self._torch is not None:
+                self._torch.begin(first=True)
+                self._torch.leave()
+                self._torch.settle()
 
     def _lend(self) -> None:
-        """Has CuPy take its memory from the slab, if it is to."""
+        """Has libraries take their memory from the slab, if they are to."""
+        if self._torch is not None:
+            assert self._device is not None
+            self._torch.begin(first=self._device.library == "torch")
         cupy: Any = sys.modules.get("cupy")
-        if self._arena is not None and self.hello.device.arena_bytes and cupy is not None and not self._lent:
+        device = self.hello.device
+        if "cupy" in device.arena_libraries and device.arena_bytes and cupy is not None and not self._lent:
+            assert self._arena is not None
             self._lent = True
             cupy.cuda.set_allocator(self._arena.malloc)
 
@@ -407,6 +439,8 @@ class Process:
                         raise
                     args, kwargs = (), {}
                     first = str(e)
+                    if self._torch is not None:
+                        self._torch.leave(for_good=True)
                     give_back(e)
                 else:
                     first = ""
@@ -414,6 +448,8 @@ class Process:
                     self._again(run, call, finished, first)
             finally:
                 self._stoppable = 0
+                if self._torch is not None:
+                    self._torch.leave()
         except _Refused as e:
             finished.error.reason, finished.error.message = e.reason, str(e)
         except _NoRoom as e:
@@ -435,6 +471,8 @@ class Process:
                 self._lost = e if e.lost else None
             if self._arena is not None:
                 self._arena.keep_all()
+            if self._torch is not None:
+                self._torch.keep_all()
         elif self._arena is not None:
             self._arena.forget()
         if finished.HasField("error"):
@@ -450,11 +488,15 @@ class Process:
         first: str,
     ) -> None:
         """Runs a function once more that found no memory on the GPU: alone there, and what CuPy has no room for is taken
-        from the slab, where the worker makes some by spilling."""
-        device, arena = self._device, self._arena
+        from the slab, where the worker makes some by spilling; so is what torch found none for, if its allocator is pointed
+        at the slab."""
+        device, arena, of_torch = self._device, self._arena, self._torch
         assert device is not None and arena is not None
         device.driver.wait_for_all()
         arena.forget(all_of_it=True)
+        if of_torch is not None:
+            of_torch.give_back()
+        self._release()
         alone = self._gate is None or self._gate.take()
         cupy: Any = sys.modules.get("cupy")
         before: Any = cupy.cuda.get_allocator() if cupy is not None else None
@@ -464,6 +506,12 @@ class Process:
             arena.overflow, arena.refused = True, ""
             if cupy is not None:
                 cupy.cuda.set_allocator(arena.malloc)
+            if of_torch is not None:
+                try:
+                    of_torch.lacked()
+                except NoLease as e:
+                    arena.refused = str(e)
+                of_torch.begin()
             args, kwargs = self._arguments(run)
             self._store(run, self._call(call, args, kwargs, finished), finished)
         except BaseException as e:
@@ -471,7 +519,8 @@ class Process:
                 raise
             how = "alone on the GPU" if alone else "while others were still using the GPU"
             slab = f"; the slab could not lend any: {arena.refused}" if arena.refused else ""
-            text = f"out of memory on the GPU, twice, the second time {how}: {e}; {holders(device)}{slab}"
+            found = holders(device, of_torch.in_slab() if of_torch is not None else 0)
+            text = f"out of memory on the GPU, twice, the second time {how}: {e}; {found}{slab}"
             if str(e) != first:
                 text += f"; the first time: {first}"
             raise _Refused("OUT_OF_MEMORY", _shortened(text)) from e
@@ -653,6 +702,8 @@ class Process:
                     return at
         if self._arena is not None and self._arena.holds(at, frame.nbytes):
             return at
+        if self._torch is not None and self._device is not None:
+            return at if self._torch.holds(self._device.base + at, frame.nbytes) else None
         return None
 
     def _at(self, frame: Any) -> int | None:
@@ -678,6 +729,18 @@ class Process:
             raise NoLease(answer.error.message)
         return Lease(answer.request, answer.frames[0].offset, size)
 
+    def _lease_later(self, size: int, arrived: Callable[[Lease | None], None]) -> None:
+        """The same without waiting: `arrived` is told in the reader's thread, None if there is no room."""
+
+        def put(answer: executor_pb2.ExecutorAllocated) -> None:
+            arrived(None if answer.HasField("error") else Lease(answer.request, answer.frames[0].offset, size))
+
+        with self._lock:
+            self._requests += 1
+            self._answers[self._requests] = put
+            self._out.allocate.add(request=self._requests, frame_bytes=[size], no_wait=True)
+            self._since = self._since or time.monotonic()
+
     def _ask(
         self, sizes: list[int], run: executor_pb2.ExecutorRun | None, *, no_wait: bool = False
     ) -> executor_pb2.ExecutorAllocated:
@@ -685,7 +748,7 @@ class Process:
         with self._lock:
             self._requests += 1
             number = self._requests
-            self._answers[number] = answers
+            self._answers[number] = answers.put
             request = self._out.allocate.add(request=number, frame_bytes=sizes, no_wait=no_wait)
             if run is not None:
                 request.task.task_id, request.task.attempt = run.task_id, run.attempt

@@ -1,0 +1,409 @@
+"""Torch's allocator on the arena: while a task runs, what it makes on the default stream lies in memory of the slab that was
+leased beforehand, so that results need no copy.
+
+Torch has two ways in. As a replacement for its allocator (`CUDAPluggableAllocator` and `change_current_allocator`) we could not
+refuse: what the function answers is not compared with null, so that out of memory would become an illegal address. There would
+also be no cache, no statistics, and graphs would be captured without a word, of memory that is then given to others. So it is
+the second one, a pool (`torch.cuda.MemPool`) for each run, whose segments come from `_torch_pool.c`: torch keeps its cache, its
+statistics and its own OutOfMemoryError, and the pool is gone when the run is over.
+
+Others may have pools of their own inside of a task: a CUDA graph that is captured, also by `torch.compile`, and `use_mem_pool`.
+Theirs must come first. Up to some version torch looks for the pool of an allocation among those that were begun in the order of
+their beginning, and ours, which was begun before the task, would win: there, ours is begun again behind each other one. Which
+order it is, and that a captured graph has nothing of our memory, is tried out once in each process. If any of it fails, torch is
+left alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import platform
+import sys
+import threading
+import warnings
+from collections import Counter, deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from millrace.executor._memory import Lease, is_out_of_memory, rounded
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millrace.executor._driver import Driver
+
+#: Torch asks for segments of 2 MiB to put small tensors in, 20 MiB for those from 1 MiB, and for one of its own size for each
+#: from 10 MiB: only the latter can be results that are taken where they are.
+SMALLEST = 10 << 20
+#: Memory of the driver that was not used in as many runs is given back to it.
+_UNUSED = 8
+#: Most numbers that one call returns.
+_MOST = 256
+#: References to a pool that are not a task's: the list, the variable and the argument.
+_OURS = 3
+
+_U64 = ctypes.c_uint64
+
+
+class Unsuitable(Exception):
+    """This torch cannot be pointed at the arena, and why."""
+
+
+def library() -> Path:
+    """The compiled `_torch_pool.c` for this machine."""
+    return Path(__file__).with_name(f"_torch_pool.{platform.machine()}.so")
+
+
+class Segments:
+    """Blocks that torch takes its segments from: `_torch_pool.c`."""
+
+    def __init__(self, driver: Driver) -> None:
+        self.path = library()
+        if not self.path.exists():
+            raise Unsuitable(f"there is no {self.path.name} for this machine")
+        self._lib = lib = ctypes.CDLL(str(self.path))
+        lib.millrace_pool_init.argtypes = [ctypes.c_void_p, ctypes.c_void_p, _U64]
+        lib.millrace_pool_add.argtypes = [_U64, _U64]
+        lib.millrace_pool_leave.argtypes = [_U64]
+        lib.millrace_pool_oldest.argtypes = [_U64]
+        lib.millrace_pool_oldest.restype = _U64
+        lib.millrace_pool_trim.argtypes = [_U64]
+        lib.millrace_pool_init(*driver.addresses("cuMemAlloc_v2", "cuMemFree_v2"), SMALLEST)
+
+    def add(self, at: int, size: int) -> bool:
+        return bool(self._lib.millrace_pool_add(at, size))
+
+    def leave(self, at: int) -> bool:
+        """Has a block forgotten as soon as torch does not have it; True: that was at once."""
+        return bool(self._lib.millrace_pool_leave(at))
+
+    def left(self) -> list[int]:
+        return self._all(self._lib.millrace_pool_left)
+
+    def oldest(self, before: int) -> int:
+        return self._lib.millrace_pool_oldest(before)
+
+    def trim(self, before: int = (1 << 64) - 1) -> None:
+        self._lib.millrace_pool_trim(before)
+
+    def missed(self) -> list[tuple[int, bool]]:
+        """Sizes that there was no block for; True: nor any other memory."""
+        return [(n & ~1, bool(n & 1)) for n in self._all(self._lib.millrace_pool_missed)]
+
+    def state(self) -> tuple[int, int, int, int, int]:
+        """Bytes of the slab in use and idle, of the driver in use and idle; how many blocks were handed out so far."""
+        out = (_U64 * 5)()
+        self._lib.millrace_pool_state(out)
+        return (out[0], out[1], out[2], out[3], out[4])
+
+    def _all(self, call: Callable[..., int]) -> list[int]:
+        out = (_U64 * _MOST)()
+        return out[: call(out, _MOST)]
+
+
+class TorchArena:
+    """Torch's share of the arena. The methods are the main thread's, except `_arrived`."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        base: int,
+        limit: int,
+        lease: Callable[[int], Lease],
+        lease_later: Callable[[int, Callable[[Lease | None], None]], None],
+    ) -> None:
+        self._driver, self._base, self._limit = driver, base, limit
+        self._lease, self._lease_later = lease, lease_later
+        self._segments: Segments | None = None
+        # Torch's name for _segments.
+        self._allocator: Any = None
+        # Begins a pool, and does nothing else.
+        self._begin_again: Any = None
+        # Of two pools, torch uses the one that was begun first.
+        self._first_wins: bool | None = None
+        #: Why torch is left alone; "": it is not, as far as is known.
+        self.unsuitable = ""
+        # That of the run at work, or of the last one while its tensors may be there.
+        self._pool: Any = None
+        # Allocations of the main thread go to _pool.
+        self._routed = False
+        self._main = threading.get_ident()
+        # Guards what follows.
+        self._lock = threading.Lock()
+        # Leases that torch may have blocks of, by address, those with results in them apart.
+        self._leases: dict[int, Lease] = {}
+        self._leaving: dict[int, Lease] = {}
+        self._held = self._asked = 0
+        self._released: list[int] = []
+        # Hand-outs when the last runs began, and the one at work.
+        self._began: deque[int] = deque([0], maxlen=_UNUSED)
+        # Bytes in use between runs at which it is found out whether torch just has not given them back.
+        self._many = 2 * limit
+        # Pools of others. Torch ends the process if one is destroyed while any is begun, ours for instance: they live on until
+        # the run is over.
+        self._others: list[Any] = []
+
+    # ---- before and after runs -------------------------------------------------------------------------------------
+
+    def begin(self, *, first: bool = False) -> None:
+        """Has torch take its memory from here until `leave`, if the process uses it on the GPU; `first`: if it is about to."""
+        torch: Any = sys.modules.get("torch")
+        cuda: Any = getattr(torch, "cuda", None)
+        if self.unsuitable or getattr(cuda, "MemPool", None) is None or not (first or cuda.is_initialized()):
+            return
+        if self._segments is None:
+            try:
+                cuda.init()
+                self._install(torch)
+            except Exception as e:  # torch's own, too: what we use of it may change
+                self._routed, self._pool = False, None
+                if is_out_of_memory(e):
+                    return  # the next run may find some
+                self.unsuitable = str(e) or type(e).__name__
+                print(f"--executor-arena: torch keeps its own memory: {self.unsuitable}", file=sys.__stderr__)
+                return
+        assert self._segments is not None
+        self._began.append(self._segments.state()[4])
+        self._pool = cuda.MemPool(self._allocator)
+        self._routed = True
+        self._begin_again(0, self._pool.id)
+
+    def _behind(self) -> None:
+        """Somebody else's pool was begun: ours is to come after it."""
+        if self._routed and threading.get_ident() == self._main:
+            torch: Any = sys.modules["torch"]
+            torch._C._cuda_endAllocateToPool(0, self._pool.id)
+            self._begin_again(0, self._pool.id)
+
+    def leave(self, *, for_good: bool = False) -> None:
+        """The task is over: torch takes its memory from elsewhere again. `for_good`: what it had is not needed, either."""
+        if self._routed:
+            torch: Any = sys.modules["torch"]
+            self._routed = False
+            try:
+                torch._C._cuda_endAllocateToPool(0, self._pool.id)
+            except RuntimeError:  # the run was stopped between two calls
+                pass
+            while self._pool.use_count() > 1:
+                torch._C._cuda_releasePool(0, self._pool.id)
+        if for_good:
+            self._pool = None
+
+    def settle(self) -> None:
+        """Takes back what the last run does not hold any more, and asks for what it lacked. REQUIRES: `leave`; nothing that it
+        submitted is still running, and its result was stored."""
+        if self._segments is None:
+            return
+        self._pool = None  # torch gives its segments back
+        self._others = [pool for pool in self._others if sys.getrefcount(pool) > _OURS]
+        self._look_after()
+        lacked = Counter(rounded(size) for size, _ in self._segments.missed() if size >= SMALLEST)
+        with self._lock:
+            for at in [at for at, lease in self._leases.items() if lease.given]:
+                lease = self._leases.pop(at)
+                self._held -= lease.size
+                lacked[lease.size] += 1
+                if self._segments.leave(at):
+                    self._released.append(lease.request)
+                else:
+                    self._leaving[at] = lease
+            for at in self._segments.left():
+                self._released.append(self._leaving.pop(at).request)
+            wanted = [size for size in lacked.elements() if self._make_room(size)]
+        self._segments.trim(self._began[0])
+        for size in wanted:
+            self._lease_later(size, functools.partial(self._arrived, size))
+
+    def _look_after(self) -> None:
+        """Tensors may outlive their run's pool. What they leave when they go, torch only gives back if it is told to."""
+        assert self._segments is not None
+        state = self._segments.state()
+        if state[0] + state[2] > self._many:
+            sys.modules["torch"].cuda.empty_cache()
+            state = self._segments.state()
+            self._many = 2 * (state[0] + state[2] + self._limit)
+
+    def _make_room(self, size: int) -> bool:
+        """There may be another block of that size, perhaps for old ones that the last run did not use. REQUIRES: the lock."""
+        assert self._segments is not None
+        while self._held + self._asked + size > self._limit:
+            if size > self._limit:
+                return False
+            at = self._segments.oldest(self._began[-1] + 1)
+            if not at:
+                return False
+            self._drop(at)
+        self._asked += size
+        return True
+
+    def _drop(self, at: int) -> None:
+        lease = self._leases.pop(at)
+        self._held -= lease.size
+        self._released.append(lease.request)
+
+    def _arrived(self, size: int, lease: Lease | None) -> None:
+        """What was asked for is here, or there is none. In the thread that reads the link."""
+        with self._lock:
+            self._asked -= size
+        if lease is not None:
+            self._add(lease)
+
+    def _add(self, lease: Lease) -> None:
+        assert self._segments is not None
+        at = self._base + lease.offset
+        with self._lock:
+            if self._segments.add(at, lease.size):
+                self._leases[at] = lease
+                self._held += lease.size
+            else:
+                self._released.append(lease.request)
+
+    def lacked(self) -> None:
+        """After a run that found no memory on the GPU: leases what it failed to get, which may take the worker's spilling."""
+        if self._segments is None:
+            return
+        for size in [size for size, failed in self._segments.missed() if failed]:
+            self._add(self._lease(rounded(size)))
+
+    def give_back(self) -> None:
+        """Releases everything that torch does not have. REQUIRES: `leave`; nothing that was submitted is still running."""
+        if self._segments is None:
+            return
+        self._pool = None
+        self._segments.trim()
+        with self._lock:
+            while at := self._segments.oldest((1 << 64) - 1):
+                self._drop(at)
+
+    # ---- results -------------------------------------------------------------------------------------------------
+
+    def holds(self, at: int, nbytes: int) -> bool:
+        """A result may lie at that address, in memory of this arena. It leaves it then, once torch gives it back: other tensors
+        may lie beside it."""
+        with self._lock:
+            for start, lease in self._leases.items():
+                if start <= at and at + nbytes <= start + lease.size:
+                    # Else a small part would keep all of it.
+                    lease.given = lease.given or 2 * nbytes >= lease.size
+                    return lease.given
+        return False
+
+    def keep_all(self) -> None:
+        """What was to leave with a result stays: there is none."""
+        with self._lock:
+            for lease in self._leases.values():
+                lease.given = False
+
+    def released(self) -> list[int]:
+        """Leases to be released now. REQUIRES: nothing that was submitted is still running."""
+        with self._lock:
+            out, self._released = self._released, []
+            return out
+
+    def in_slab(self) -> int:
+        """Bytes that torch counts as its own and that the slab has."""
+        return self._segments.state()[0] if self._segments is not None else 0
+
+    # ---- once ------------------------------------------------------------------------------------------------------
+
+    def _install(self, torch: Any) -> None:
+        """Makes torch's allocator of segments, and tries out whether others' pools come before ours."""
+        cuda, c = torch.cuda, torch._C
+        if cuda.get_allocator_backend() != "native":
+            raise Unsuitable(f"its allocator is {cuda.get_allocator_backend()}, which has no pools")
+        segments = Segments(self._driver)
+        if self._begin_again is None:
+            self._begin_again = c._cuda_beginAllocateCurrentThreadToPool
+            pluggable = cuda.memory.CUDAPluggableAllocator(
+                str(segments.path), "millrace_pool_alloc", "millrace_pool_free"
+            )
+            self._allocator = pluggable.allocator()
+            cuda.MemPool.__init__ = self._keeping(cuda.MemPool.__init__)
+        if self._first_wins is None:
+            self._first_wins = _first_wins(torch)
+            if self._first_wins:
+                for name in ("_cuda_beginAllocateCurrentThreadToPool", "_cuda_beginAllocateToPool"):
+                    for module in (c, cuda.memory):
+                        if hasattr(module, name):
+                            setattr(module, name, self._yielding(getattr(module, name)))
+                cuda.CUDAGraph.capture_begin = self._yielding(cuda.CUDAGraph.capture_begin)
+        self._pool = cuda.MemPool(self._allocator)
+        self._routed = True
+        self._begin_again(0, self._pool.id)
+        try:
+            self._try(torch, segments)
+        finally:
+            self.leave()
+            self._pool = None
+        segments.missed()
+        self._segments = segments
+
+    def _yielding(self, begin: Any) -> Any:
+        @functools.wraps(begin)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return begin(*args, **kwargs)
+            finally:
+                self._behind()
+
+        return wrapped
+
+    def _keeping(self, init: Any) -> Any:
+        @functools.wraps(init)
+        def wrapped(pool: Any, *args: Any, **kwargs: Any) -> None:
+            init(pool, *args, **kwargs)
+            if not any(a is self._allocator for a in args):
+                self._others.append(pool)
+
+        return wrapped
+
+    def _try(self, torch: Any, segments: Segments) -> None:
+        """Fails if something in a task would get memory of a wrong kind. REQUIRES: our pool is begun."""
+        cuda = torch.cuda
+        mine = torch.empty(SMALLEST, dtype=torch.uint8, device="cuda")
+        if not _has(self._pool, mine.data_ptr()):
+            raise Unsuitable("its tensors do not lie in a pool that was begun; is PYTORCH_CUDA_ALLOC_CONF set?")
+        other = cuda.MemPool()
+        with cuda.use_mem_pool(other):
+            theirs = torch.empty(SMALLEST, dtype=torch.uint8, device="cuda")
+            if not _has(other, theirs.data_ptr()):
+                raise Unsuitable("a pool that a task begins would not be used")
+            del theirs
+        graph, stream = cuda.CUDAGraph(), cuda.Stream()
+        with cuda.stream(stream), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # nothing is captured
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                at = torch.empty(SMALLEST, dtype=torch.uint8, device="cuda").data_ptr()
+            finally:
+                graph.capture_end()
+        graph.reset()
+        if _has(self._pool, at):
+            raise Unsuitable("a CUDA graph would keep memory of a task")
+        again = torch.empty(SMALLEST, dtype=torch.uint8, device="cuda")
+        if not _has(self._pool, again.data_ptr()):
+            raise Unsuitable("tensors do not lie in our pool after another one was used")
+        cuda.empty_cache()
+
+
+def _first_wins(torch: Any) -> bool:
+    """Of two pools, the one that was begun first is used."""
+    cuda, c = torch.cuda, torch._C
+    pools = [cuda.MemPool(), cuda.MemPool()]
+    at = 0
+    for pool in pools:
+        c._cuda_beginAllocateCurrentThreadToPool(0, pool.id)
+    try:
+        at = torch.empty(512, dtype=torch.uint8, device="cuda").data_ptr()
+    finally:
+        for pool in pools:
+            c._cuda_endAllocateToPool(0, pool.id)
+            c._cuda_releasePool(0, pool.id)
+
+    return _has(pools[0], at)
+
+
+def _has(pool: Any, at: int) -> bool:
+    """The address lies in a segment of the pool, whether it is in use or not."""
+    return any(s["address"] <= at < s["address"] + s["total_size"] for s in pool.snapshot())

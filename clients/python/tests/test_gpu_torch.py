@@ -1,0 +1,427 @@
+"""Torch's allocator pointed at the slab, on a real GPU. Runs with MILLRACE_GPU_TESTS=1, where CuPy and torch are."""
+
+# ruff: noqa: F811
+
+from __future__ import annotations
+
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import test_device
+from millrace import arrays
+from test_device import DeviceWorker
+from test_executor import text_of
+from test_gpu import Real
+from test_gpu import fake as fake
+
+test_device.cloudpickle.register_pickle_by_value(__import__(__name__))
+MIB = 1 << 20
+
+
+class Lender(DeviceWorker):
+    """A worker that lends what was given back to it again, after having written something else there."""
+
+    size = 3 << 30
+
+    def __init__(self, gpu: Real, **device: Any) -> None:
+        self._lent: dict[int, tuple[int, int]] = {}
+        self._free: list[tuple[int, int]] = []
+        #: Ranges that results lie in.
+        self.kept: list[tuple[int, int]] = []
+        fields = {"arena_bytes": 1 << 30, "arena_libraries": ["cupy", "torch"]}
+        super().__init__(gpu, **{**fields, **device})
+        self.room = MIB
+        self._top = MIB
+
+    def take(self) -> None:
+        message = self.receive()
+        for request in message.allocate:
+            frames = []
+            for n in request.frame_bytes:
+                frames.append({"offset": self._place(n), "bytes": n})
+            if not request.HasField("task"):
+                self.leased.append(request.request)
+                self._lent[request.request] = (frames[0]["offset"], frames[0]["bytes"])
+            self.send(allocated=[{"request": request.request, "frames": frames}])
+        for finished in message.finished:
+            self.kept += [(f.offset, f.bytes) for f in finished.frames]
+        self.inbox += message.finished
+        self.logs += message.logs
+        for r in message.release:
+            self.released.append(r.request)
+            at, n = self._lent.pop(r.request)
+            if not any(at < a + k and a < at + n for a, k in self.kept):
+                self.gpu.runtime.memset(self.at + at, 0xEE, n)
+                self.gpu.runtime.deviceSynchronize()
+                self._free.append((at, n))
+
+    def _place(self, n: int) -> int:
+        for entry in self._free:
+            if entry[1] == n:
+                self._free.remove(entry)
+                return entry[0]
+        at, self._top = self._top, self._top + (n + MIB - 1) // MIB * MIB
+        assert self._top <= self.size, "the slab of the test is full"
+        return at
+
+    def drop(self, finished: Any) -> None:
+        """Nobody wants a result any more."""
+        for f in finished.frames:
+            self.kept.remove((f.offset, f.bytes))
+            if not any(a <= f.offset < a + n for a, n in self._lent.values()):
+                self._free.append((f.offset, f.bytes))
+
+
+@pytest.fixture
+def lender(fake: Real) -> Iterator[Lender]:
+    yield from lending(fake)
+
+
+def lending(fake: Real, **device: Any) -> Iterator[Lender]:
+    w = Lender(fake, **device)
+    try:
+        w.value(w.call(ready))
+        yield w
+    finally:
+        w.end()
+        fake.runtime.free(w.at)
+
+
+@arrays("torch")
+def ready() -> str:
+    """The first task that uses torch: it is tried out."""
+    import torch
+    from millrace.executor import _process
+
+    torch.zeros(1, device="cuda")
+    ours = _process._process._torch
+    assert ours is None or not ours.unsuitable, ours.unsuitable
+    return "ready"
+
+
+def filled(n: int, value: float) -> Any:
+    """A tensor, and where it lies in the slab goes to the log."""
+    import torch
+    from millrace.executor import _process
+
+    made = torch.full((n,), value, device="cuda")
+    print(made.data_ptr() - _process._process._device.base)
+    return made
+
+
+def where(w: DeviceWorker) -> int:
+    return int(text_of(w, w.runs).split()[0])
+
+
+def test_results_of_torch_are_taken_where_they_are(lender: Lender) -> None:
+    n = 16 * MIB
+    made = lender.call(lambda: filled(n, 1.0))
+    # There was no block of that size yet.
+    assert not 0 <= where(lender) < lender.size
+    results = [made]
+    for i in range(2, 8):
+        results.append(lender.call(lambda i=i: filled(n, float(i))))
+        assert results[-1].frames[0].offset == where(lender)
+    for i, made in enumerate(results, 1):
+        assert (lender.value(made) == i).all()
+    assert len({r.frames[0].offset for r in results}) == len(results)
+
+
+def test_views_and_parts_of_tensors(lender: Lender) -> None:
+    def several() -> Any:
+        import torch
+        from millrace.executor import _process
+
+        x = torch.arange(16 * MIB, device="cuda", dtype=torch.float32).reshape(4096, 4096)
+        print(x.data_ptr() - _process._process._device.base)
+        return {"whole": x, "turned": x.T, "most": x[1024:], "part": x[:64], "gaps": x[:, ::2], "sum": x[:2].sum()}
+
+    lender.call(several)
+    made = lender.call(several)
+    x = np.arange(16 * MIB, dtype="float32").reshape(4096, 4096)
+    got = lender.value(made)
+    for name, expected in (("whole", x), ("turned", x.T), ("most", x[1024:]), ("part", x[:64]), ("gaps", x[:, ::2])):
+        assert (got[name] == expected).all(), name
+    assert got["sum"] == x[:2].sum()
+    at = where(lender)
+    inside = [f for f in made.frames if at <= f.offset < at + x.nbytes]
+    assert len(inside) >= 3 and {at, at + 1024 * 4096 * 4} <= {f.offset for f in inside}
+
+
+def test_tensors_that_outlive_their_run(lender: Lender) -> None:
+    def keep() -> Any:
+        import torch
+
+        torch.kept = [filled(16 * MIB, 5.0), torch.full((1000,), 7.0, device="cuda")]
+        return torch.kept[0]
+
+    lender.call(keep)
+    made = lender.call(keep)
+    assert made.frames[0].offset == where(lender)
+    for i in range(5):
+        lender.call(lambda i=i: filled(16 * MIB, float(i)))
+
+    def look() -> Any:
+        import torch
+
+        return float(torch.kept[0].sum()) / len(torch.kept[0]), float(torch.kept[1].sum())
+
+    assert lender.value(lender.call(look)) == (5.0, 7000.0)
+    assert (lender.value(made) == 5).all()
+
+
+def test_many_runs_on_several_streams(lender: Lender) -> None:
+    """What a run has left is used again, by other processes, too: nothing of it may still be written or read."""
+
+    @arrays("torch")
+    def run(seed: int) -> Any:
+        import torch
+
+        rng = np.random.default_rng(seed)
+        n = int(rng.choice([3, 4, 6, 8])) * MIB
+        side = torch.cuda.Stream()
+        x = torch.full((n,), float(seed), device="cuda")
+        for _ in range(int(rng.integers(1, 4))):
+            with torch.cuda.stream(side):
+                side.wait_stream(torch.cuda.default_stream())
+                y = x * 2
+                x.record_stream(side)
+                for _ in range(20):
+                    y = y + 1
+                y -= 20
+            torch.cuda.default_stream().wait_stream(side)
+            y.record_stream(torch.cuda.default_stream())
+            x = y / 2
+        return x + 1
+
+    results: list[tuple[int, Any]] = []
+    for seed in range(150):
+        results.append((seed, lender.call(lambda seed=seed: run(seed))))
+        if len(results) > 8:
+            old, made = results.pop(seed * 7 % len(results))
+            assert (lender.value(made) == old + 1).all(), old
+            lender.drop(made)
+    for old, made in results:
+        assert (lender.value(made) == old + 1).all(), old
+    print("REUSE", len(lender.leased), "leases,", len(lender.released), "given back")
+
+
+def test_graphs_have_memory_of_their_own(lender: Lender) -> None:
+    def capture() -> Any:
+        import torch
+        from millrace.executor import _process
+
+        static = torch.zeros(4 * MIB, device="cuda")
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            static.add(1).mul(2)
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            between = static.add(1)
+            out = between.mul(2)
+        ours = _process._process._torch
+        base, size = _process._process._device.base, _process._process._device.size
+        assert ours._routed and not base <= out.data_ptr() < base + size
+        assert not base <= between.data_ptr() < base + size
+        after = torch.zeros(4 * MIB, device="cuda")
+        assert any(s["address"] <= after.data_ptr() < s["address"] + s["total_size"] for s in ours._pool.snapshot())
+        del between
+        torch.captured = graph, static, out
+        return 1
+
+    def replay(value: float) -> Any:
+        import torch
+
+        graph, static, out = torch.captured
+        static.fill_(value)
+        others = [torch.full((4 * MIB,), -1.0, device="cuda") for _ in range(8)]
+        graph.replay()
+        torch.cuda.synchronize()
+        return out.mean().item(), others[0].mean().item(), others[-1].mean().item()
+
+    assert lender.value(lender.call(capture)) == 1
+    for value in (1.0, 5.0, 7.0):
+        for _ in range(3):
+            lender.call(lambda: filled(4 * MIB, 9.0))
+        assert lender.value(lender.call(lambda value=value: replay(value))) == (2 * (value + 1), -1, -1)
+
+
+def test_compiled_functions_capture_graphs_unasked(lender: Lender) -> None:
+    def compiled() -> Any:
+        import torch
+
+        torch._dynamo.reset()
+        f = torch.compile(lambda x: (x.sin() + 1).cos() * 2, mode="reduce-overhead")
+        got = []
+        for i in range(5):
+            torch.compiler.cudagraph_mark_step_begin()
+            x = torch.full((4 * MIB,), float(i), device="cuda")
+            got.append(f(x).mean().item())
+        torch.compiled = f
+        return got
+
+    def again() -> Any:
+        import torch
+
+        torch.compiler.cudagraph_mark_step_begin()
+        return torch.compiled(torch.full((4 * MIB,), 3.0, device="cuda")).mean().item()
+
+    expected = [2 * np.cos(np.sin(i) + 1) for i in range(5)]
+    began = time.perf_counter()
+    assert lender.value(lender.call(compiled)) == pytest.approx(expected, rel=1e-4)
+    print(f"COMPILED in {time.perf_counter() - began:.1f} s")
+    for i in range(4):
+        lender.call(lambda i=i: filled(4 * MIB, float(i)))
+        assert lender.value(lender.call(again)) == pytest.approx(expected[3], rel=1e-4)
+
+
+def test_pools_of_tasks_themselves(lender: Lender) -> None:
+    def use() -> Any:
+        import torch
+
+        pool = torch.cuda.MemPool()
+        with torch.cuda.use_mem_pool(pool):
+            x = torch.ones(16 * MIB, device="cuda")
+        assert any(s["address"] == x.data_ptr() for s in pool.snapshot())
+        total = float(x.sum())
+        del x, pool  # torch would end the process here, if nobody kept it
+        torch.cuda.empty_cache()
+        y = torch.ones(16 * MIB, device="cuda")
+        return total + float(y.sum()), torch.cuda.memory_allocated() >= y.nbytes, torch.cuda.max_memory_allocated() > 0
+
+    for _ in range(3):
+        assert lender.value(lender.call(use)) == (2.0 * 16 * MIB, True, True)
+
+
+def test_autograd_in_a_task(lender: Lender) -> None:
+    def train() -> Any:
+        import torch
+
+        torch.manual_seed(1)
+        model = torch.nn.Sequential(torch.nn.Linear(2048, 2048), torch.nn.ReLU(), torch.nn.Linear(2048, 64)).cuda()
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        x = torch.randn(4096, 2048, device="cuda")
+        losses = []
+        for _ in range(5):
+            optimiser.zero_grad()
+            loss = model(x).square().mean()
+            loss.backward()
+            optimiser.step()
+            losses.append(loss.item())
+        return losses, model[0].weight.detach()
+
+    first, weights = lender.value(lender.call(train))
+    for _ in range(3):
+        losses, again = lender.value(lender.call(train))
+        assert losses == pytest.approx(first, rel=1e-3) and np.allclose(weights, again, atol=1e-3)
+    assert first[-1] < first[0]
+
+
+def test_out_of_memory_is_torchs_own_and_then_comes_from_the_slab(fake: Real, lender: Lender) -> None:
+    def caught() -> Any:
+        import torch
+
+        try:
+            torch.empty(1 << 40, dtype=torch.uint8, device="cuda")
+        except torch.OutOfMemoryError as e:
+            return str(e)
+
+    assert "1024.00 GiB" in lender.value(lender.call(caught))
+
+    def much(nbytes: int) -> Any:
+        import torch
+        from millrace.executor import _process
+
+        made = torch.empty(nbytes, dtype=torch.uint8, device="cuda")
+        made.fill_(3)
+        print(made.data_ptr() - _process._process._device.base)
+        return made
+
+    free, _ = fake.runtime.memGetInfo()
+    filler = fake.runtime.malloc(free - (1 << 30))
+    try:
+        nbytes = 3 << 29  # 1.5 GiB
+        made = lender.call(lambda: much(nbytes))
+        assert not made.HasField("error"), made.error
+        assert made.frames[0].offset == int(text_of(lender, lender.runs).split()[-1])
+        assert lender.gpu.get(lender.at + made.frames[0].offset + nbytes - 8, 8) == b"\3" * 8
+    finally:
+        fake.runtime.free(filler)
+
+
+def test_killed_with_memory_of_the_slab(fake: Real, lender: Lender) -> None:
+    results = [lender.call(lambda i=i: filled(8 * MIB, float(i))) for i in range(4)]
+    for r in results[1:]:
+        assert 0 <= r.frames[0].offset < lender.size
+    lender.process.send_signal(signal.SIGKILL)
+    lender.process.wait(10)
+    for i, made in enumerate(results):
+        assert (lender.value(made) == i).all()
+
+
+def test_what_it_costs(fake: Real) -> None:
+    def timed(make: Callable[[], Any], w: Lender) -> float:
+        times = []
+        for i in range(30):
+            began = time.perf_counter()
+            made = w.call(make)
+            if i >= 5:
+                times.append((time.perf_counter() - began) * 1e6)
+            w.drop(made)
+        return statistics.median(times)
+
+    @arrays("torch")
+    def make() -> Any:
+        import torch
+
+        return torch.empty(64 * MIB, device="cuda")
+
+    @arrays("torch")
+    def inside() -> Any:
+        import torch
+
+        def each(n: int, times: int) -> float:
+            torch.cuda.synchronize()
+            began = time.perf_counter()
+            for _ in range(times):
+                torch.empty(n, dtype=torch.uint8, device="cuda")
+            return (time.perf_counter() - began) / times * 1e6
+
+        model = torch.nn.Sequential(*[torch.nn.Linear(512, 512) for _ in range(8)]).cuda()
+        x = torch.randn(64, 512, device="cuda")
+
+        def step() -> None:
+            model(x).square().mean().backward()
+
+        for _ in range(5):
+            step()
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        for _ in range(100):
+            step()
+        torch.cuda.synchronize()
+        took = (time.perf_counter() - began) * 1e4
+        return [each(n, 5000) for n in (1000, MIB, 64 * MIB)], took
+
+    @arrays("torch")
+    def nothing() -> None:
+        return None
+
+    for name, libraries in (("without", ["cupy"]), ("with", ["cupy", "torch"])):
+        for w in lending(fake, arena_libraries=libraries):
+            print(f"COST {name}: a tensor of 256 MiB made and returned: p50 {timed(make, w):.0f} us")
+            print(f"COST {name}: a task that does nothing: p50 {timed(nothing, w):.0f} us")
+            for _ in range(2):
+                allocations, step = w.value(w.call(inside))
+            small, middle, large = allocations
+            print(
+                f"COST {name}: empty and freed: 1 KB {small:.2f} us, 1 MiB {middle:.2f} us, 64 MiB {large:.2f} us; "
+                f"a step of a small model {step:.0f} us"
+            )
