@@ -13,25 +13,31 @@ import (
 // the processor has to fetch for them it then fetches at the same time.
 const ahead = 32
 
+// Sum is of what was found together: so many objects, of which so many have one frame, and their
+// bytes.
+type Sum struct {
+	Objects, Single int
+	Bytes           uint64
+}
+
 // FindAll is Find for many objects: heads has those that are found, each in the place of its
-// key, and a zero Ref for others; found is how many those are. frames are theirs, one behind
-// the other, and are good until Found is used for others; bytes is how many they have.
+// key, and a zero Ref for others. frames are theirs, one behind the other, and are good until
+// Found is used for others.
 //
 // Where the entry of a key may be is only guessed at first. That changes nothing of what
 // finding means: an entry says itself whose it is, before and after it was read, and where it
 // is not the key's the index is asked again.
-func (g Glance) FindAll(keys []transfer.Ref, size uint64, f *Found, heads []transfer.Head) (frames []memory.Frame, found int, bytes uint64) {
+func (g Glance) FindAll(keys []transfer.Ref, size uint64, f *Found, heads []transfer.Head) (frames []memory.Frame, sum Sum) {
 	heads = heads[:len(keys)]
 	f.frames = f.frames[:0]
 	var at [ahead]uint32
 	for len(keys) > 0 {
 		n := min(len(keys), ahead)
 		g.view.guess(keys[:n], &at, f)
-		some, sum := g.view.take(keys[:n], &at, size, f, heads)
-		found, bytes = found+some, bytes+sum
+		g.view.take(keys[:n], &at, size, f, heads, &sum)
 		keys, heads = keys[n:], heads[n:]
 	}
-	return f.frames, found, bytes
+	return f.frames, sum
 }
 
 // An entry that was not guessed: there is none, or nobody knows.
@@ -82,23 +88,24 @@ func (v *View) guess(keys []transfer.Ref, at *[ahead]uint32, f *Found) {
 }
 
 // take reads the entries of keys that were guessed.
-func (v *View) take(keys []transfer.Ref, at *[ahead]uint32, size uint64, f *Found, heads []transfer.Head) (found int, bytes uint64) {
+func (v *View) take(keys []transfer.Ref, at *[ahead]uint32, size uint64, f *Found, heads []transfer.Head, sum *Sum) {
 	heads = heads[:len(keys)]
+	single, bytes := 0, uint64(0)
 	frames, room := slices.Grow(f.frames, len(keys)), f.room
 	for i := range keys {
 		k, h := &keys[i], &heads[i]
 		n := at[i%ahead]
 		if n < anywhere {
 			to := frames[:len(frames)+1]
-			if words := single(v.entry(uint64(n)), k, size, room, h, &to[len(frames)]); words > 0 {
+			if words := readSingle(v.entry(uint64(n)), k, size, room, h, &to[len(frames)]); words > 0 {
 				frames, room = to, room[words:]
-				f.left--
 				bytes += to[len(to)-1].Bytes
-				found++
+				single++
 				continue
 			}
 		}
-		f.frames, f.room = frames, room
+		f.frames, f.room, f.left = frames, room, f.left-single
+		sum.Objects, sum.Single, sum.Bytes, single, bytes = sum.Objects+single, sum.Single+single, sum.Bytes+bytes, 0, 0
 		var o Object
 		ok := false
 		if n < anywhere {
@@ -114,11 +121,13 @@ func (v *View) take(keys []transfer.Ref, at *[ahead]uint32, size uint64, f *Foun
 			continue
 		}
 		h.Ref, h.Header, h.FrameBytes = *k, o.Header, o.Sizes
-		bytes += h.Bytes()
-		found++
+		sum.Objects, sum.Bytes = sum.Objects+1, sum.Bytes+h.Bytes()
+		if len(o.Sizes) == 1 {
+			sum.Single++
+		}
 	}
-	f.frames, f.room = frames, room
-	return found, bytes
+	f.frames, f.room, f.left = frames, room, f.left-single
+	sum.Objects, sum.Single, sum.Bytes = sum.Objects+single, sum.Single+single, sum.Bytes+bytes
 }
 
 func (v *View) entry(n uint64) *[entryWords]uint64 {
@@ -126,9 +135,9 @@ func (v *View) entry(n uint64) *[entryWords]uint64 {
 	return (*[entryWords]uint64)(v.words.list[at : at+entryWords])
 }
 
-// single reads an entry if it is a key's, and whole, and has one frame, as most have. It returns how many words
+// readSingle reads an entry if it is a key's, and whole, and has one frame, as most have. It returns how many words
 // of room it took; 0: it is not so simple.
-func single(w *[entryWords]uint64, k *transfer.Ref, size uint64, room []uint64, h *transfer.Head, frame *memory.Frame) (words int) {
+func readSingle(w *[entryWords]uint64, k *transfer.Ref, size uint64, room []uint64, h *transfer.Head, frame *memory.Frame) (words int) {
 	seq, shape := atomic.LoadUint64(&w[0]), atomic.LoadUint64(&w[2])
 	odd := seq&1 | (atomic.LoadUint64(&w[1]) ^ uint64(k.Task)) | (shape<<24>>24 ^ (1<<32 | uint64(uint32(k.Generation)))) |
 		(atomic.LoadUint64(&w[progressAt]) ^ whole)

@@ -60,8 +60,8 @@ func TestManyAreFoundAsEachAloneIs(t *testing.T) {
 		got, want := uint64(0), uint64(0)
 		for first := 0; first < len(keys); first += 100 {
 			last := min(first+100, len(keys))
-			some, _, n := g.FindAll(keys[first:last], size, &together, heads[first:last])
-			got, frames = got+n, append(frames, some...)
+			some, sum := g.FindAll(keys[first:last], size, &together, heads[first:last])
+			got, frames = got+sum.Bytes, append(frames, some...)
 		}
 		for i, k := range keys {
 			o, ok := g.Find(k, size, &alone)

@@ -311,7 +311,7 @@ func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 				}
 				together := r.IntN(2) == 0
 				if together {
-					list, _, _ := g.FindAll(keys[:n], size, &found, heads[:n])
+					list, _ := g.FindAll(keys[:n], size, &found, heads[:n])
 					for j := range n {
 						if heads[j].Ref == keys[j] {
 							frames[j], list = list[:1], list[1:]

@@ -96,7 +96,8 @@ func TestWhatChangesBehindAGuess(t *testing.T) {
 					v.guess(keys, &guesses, &found)
 					change(b, at)
 					heads := make([]transfer.Head, len(keys))
-					n, bytes := v.take(keys, &guesses, size, &found, heads)
+					var sum Sum
+					v.take(keys, &guesses, size, &found, heads, &sum)
 					frames := found.frames
 					for i, k := range keys {
 						o, ok := g.Find(k, size, &alone)
@@ -109,17 +110,20 @@ func TestWhatChangesBehindAGuess(t *testing.T) {
 						if !ok {
 							continue
 						}
-						n--
+						sum.Objects--
+						if len(o.Frames) == 1 {
+							sum.Single--
+						}
 						for j, frame := range o.Frames {
-							bytes -= frame.Bytes
+							sum.Bytes -= frame.Bytes
 							if frames[0] != frame || heads[i].FrameBytes[j] != frame.Bytes {
 								t.Fatalf("%s: %v, %+v, alone %+v", k, frames[0], heads[i], o)
 							}
 							frames = frames[1:]
 						}
 					}
-					if n != 0 || bytes != 0 || len(frames) != 0 {
-						t.Errorf("%d objects, %d bytes and %d frames more than were found", n, bytes, len(frames))
+					if sum != (Sum{}) || len(frames) != 0 {
+						t.Errorf("%+v and %d frames more than were found", sum, len(frames))
 					}
 					if !g.End(0) {
 						t.Error("it did not hold")

@@ -101,17 +101,17 @@ func (g *Glance) Find(ref transfer.Ref, into *Lent) bool {
 }
 
 // FindAll is Find for many objects: heads has those that are found, each in the place of its
-// ref, and a zero Ref for the others; found is how many those are. frames are theirs, one behind
-// the other; the list is good until the next call.
-func (g *Glance) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []memory.Frame, found int) {
-	frames, found, bytes := g.slot.FindAll(refs, g.Memory.Size(), &g.found, heads)
-	if bytes <= g.limit-g.bytes {
-		g.bytes += bytes
-		return frames, found
+// ref, and a zero Ref for the others. frames are theirs, one behind the other; the list is good
+// until the next call.
+func (g *Glance) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []memory.Frame, sum board.Sum) {
+	frames, sum = g.slot.FindAll(refs, g.Memory.Size(), &g.found, heads)
+	if sum.Bytes <= g.limit-g.bytes {
+		g.bytes += sum.Bytes
+		return frames, sum
 	}
 	// Some are too many for one glance.
 	all := frames
-	frames, found = frames[:0], 0
+	frames, sum = frames[:0], board.Sum{}
 	for i := range refs {
 		h := &heads[i]
 		if h.Ref.Generation == 0 {
@@ -121,13 +121,17 @@ func (g *Glance) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []m
 		all = all[len(own):]
 		if n := h.Bytes(); n <= g.limit-g.bytes {
 			g.bytes += n
-			found++
+			sum.Bytes += n
+			sum.Objects++
+			if len(own) == 1 {
+				sum.Single++
+			}
 			frames = append(frames, own...) // never beyond where it was read
 		} else {
 			h.Ref = transfer.Ref{}
 		}
 	}
-	return frames, found
+	return frames, sum
 }
 
 // FindArriving is Find for what the peer has or is fetching; the watch says how far that

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
@@ -150,9 +151,9 @@ func (f *fetch) run(ctx context.Context) error {
 			f.submit()
 		}
 		count := min(stretch, n-first)
-		frames, found := f.find(first, count)
+		frames, sum := f.find(first, count)
 		var at int
-		if at, failed = f.place(ctx, first, f.heads[:count], frames, found); failed != nil {
+		if at, failed = f.place(ctx, first, f.heads[:count], frames, sum); failed != nil {
 			f.endSpan(at, n-at)
 		}
 	}
@@ -169,16 +170,16 @@ func (f *fetch) run(ctx context.Context) error {
 }
 
 // find fills in the heads of objects, with a zero Ref of those that need no place: they were
-// not found, or why is told. frames are those of the others, and found is how many they are.
-func (f *fetch) find(first, count int) (frames []memory.Frame, found int) {
+// not found, or why is told. frames are those of the others, and sum says how many they are.
+func (f *fetch) find(first, count int) (frames []memory.Frame, sum board.Sum) {
 	if f.glance != nil {
-		frames, found = f.glance.FindAll(f.refs[first:first+count], f.heads[:count])
-		for i := 0; i < count && found < count; i++ {
+		frames, sum = f.glance.FindAll(f.refs[first:first+count], f.heads[:count])
+		for i := 0; i < count && sum.Objects < count; i++ {
 			if f.heads[i].Ref.Generation == 0 {
 				f.missed = append(f.missed, first+i)
 			}
 		}
-		return frames, found
+		return frames, sum
 	}
 	f.frames = f.frames[:0]
 	for i := range count {
@@ -190,21 +191,25 @@ func (f *fetch) find(first, count int) (frames []memory.Frame, found int) {
 		}
 		f.heads[i] = l.Head
 		f.frames = append(f.frames, l.Frames...)
-		found++
+		sum.Objects++
+		if len(l.Frames) == 1 {
+			sum.Single++
+		}
 	}
-	return f.frames, found
+	return f.frames, sum
 }
 
-// place gets regions for the objects that have a head, so many, and cuts their copies. Its
-// error ends the fetch, at an object that got none.
-func (f *fetch) place(ctx context.Context, first int, heads []transfer.Head, frames []memory.Frame, found int) (at int, err error) {
+// place gets regions for the objects that have a head, of which sum tells, and cuts their
+// copies. Its error ends the fetch, at an object that got none.
+func (f *fetch) place(ctx context.Context, first int, heads []transfer.Head, frames []memory.Frame, sum board.Sum) (at int, err error) {
+	simple := sum.Single == sum.Objects
 	for i := 0; i < len(heads); {
 		if heads[i].Ref.Generation == 0 {
 			i++
 			continue
 		}
 		count := 1
-		if f.batcher != nil && found == len(heads) {
+		if f.batcher != nil && sum.Objects == len(heads) {
 			count = len(heads) - i
 		}
 		for f.batcher != nil && i+count < len(heads) && heads[i+count].Ref.Generation != 0 {
@@ -214,13 +219,21 @@ func (f *fetch) place(ctx context.Context, first int, heads []transfer.Head, fra
 		if ctx.Err() != nil {
 			return first + i, context.Cause(ctx)
 		}
-		places := f.places
-		for end := i + placed; i < end; {
-			if n := f.cutSimple(first+i, heads[i:end], frames, places); n > 0 {
-				frames, places, i = frames[n:], places[n:], i+n
-				continue
+		places := placed.Frames
+		for end := i + placed.Objects; i < end; {
+			if placed.Space == memory.Space(f.path.config.Slab) {
+				if n := f.cutSimple(first+i, heads[i:end], frames, places, simple); n > 0 {
+					frames, places, i = frames[n:], places[n:], i+n
+					continue
+				}
 			}
-			n := len(heads[i].FrameBytes)
+			// NB: what it has no good places for is told below, and those behind it are asked for
+			// again.
+			sizes := heads[i].FrameBytes
+			if err = f.path.fitFirst(placed, places, sizes); err != nil {
+				break
+			}
+			n := len(sizes)
 			f.cut(first+i, frames[:n], places[:n])
 			frames, places = frames[n:], places[n:]
 			i++
@@ -235,43 +248,29 @@ func (f *fetch) place(ctx context.Context, first int, heads []transfer.Head, fra
 	return 0, nil
 }
 
-// regions asks the sink for places of objects side by side, and leaves those of so many in
-// places. An error is that of the next one.
-func (f *fetch) regions(ctx context.Context, first int, heads []transfer.Head) (placed int, err error) {
+// regions asks the sink for places of objects side by side, and returns those of so many, as
+// the sink has them. An error is that of the next one.
+func (f *fetch) regions(ctx context.Context, first int, heads []transfer.Head) (placed transfer.Placed, err error) {
 	f.places = f.places[:0]
-	if !f.together(first, len(heads)) {
-		into, err := f.sink.Place(ctx, f.index(first), heads[0])
-		if err != nil {
-			return 0, err
+	if f.together(first, len(heads)) {
+		placed, err = f.batcher.PlaceBatch(ctx, f.index(first), heads, f.places)
+		f.places = placed.Frames
+		if placed.Objects == 0 && err == nil {
+			err = errors.New("no places and no error")
 		}
-		if err := f.path.fitAll(into, heads[0].FrameBytes); err != nil {
-			return 0, err
-		}
-		for _, r := range into {
-			f.places = append(f.places, r.Frame)
-		}
-		return 1, nil
+		return placed, err
 	}
-	got, err := f.batcher.PlaceBatch(ctx, f.index(first), heads, f.places)
-	f.places = got.Frames
-	if got.Objects == 0 && err == nil {
-		err = errors.New("no places and no error")
+	into, err := f.sink.Place(ctx, f.index(first), heads[0])
+	if err != nil {
+		return placed, err
 	}
-	n, same, size := 0, got.Space == memory.Space(f.path.config.Slab), f.path.config.Slab.Size()
-	for object := range got.Objects {
-		for i, bytes := range heads[object].FrameBytes {
-			if n == len(f.places) {
-				return object, fmt.Errorf("%d regions for %d frames", i, len(heads[object].FrameBytes))
-			}
-			if p := &f.places[n]; p.Bytes != bytes || !same || !p.Within(size) {
-				if err := f.path.fits(got.Space, *p, bytes); err != nil {
-					return object, fmt.Errorf("region %d %w", i, err)
-				}
-			}
-			n++
-		}
+	if err := f.path.fitAll(into, heads[0].FrameBytes); err != nil {
+		return placed, err
 	}
-	return got.Objects, err
+	for _, r := range into {
+		f.places = append(f.places, r.Frame)
+	}
+	return transfer.Placed{Objects: 1, Space: f.path.config.Slab, Frames: f.places}, nil
 }
 
 var errElsewhere = errors.New("does not lie in the slab of this worker")
@@ -283,6 +282,19 @@ func (p *Path) fitAll(into []transfer.Region, frameBytes []uint64) error {
 	}
 	for i, r := range into {
 		if err := p.fits(r.Space, r.Frame, frameBytes[i]); err != nil {
+			return fmt.Errorf("region %d %w", i, err)
+		}
+	}
+	return nil
+}
+
+// fitFirst is fitAll for the first of places.
+func (p *Path) fitFirst(placed transfer.Placed, places []memory.Frame, frameBytes []uint64) error {
+	for i, bytes := range frameBytes {
+		if i == len(places) {
+			return fmt.Errorf("%d regions for %d frames", i, len(frameBytes))
+		}
+		if err := p.fits(placed.Space, places[i], bytes); err != nil {
 			return fmt.Errorf("region %d %w", i, err)
 		}
 	}
@@ -302,35 +314,47 @@ func (p *Path) fits(space memory.Space, frame memory.Frame, bytes uint64) error 
 	return nil
 }
 
-// cutSimple is cut for as many objects as have one frame each, which is small: most have, where
-// there are many. It returns how many.
-func (f *fetch) cutSimple(first int, heads []transfer.Head, from, to []memory.Frame) (count int) {
+// cutSimple is cut for as many objects as have one frame each, which is small, and a place in our
+// slab that fits it: most have, where there are many. simple: all have one frame. It returns how many.
+func (f *fetch) cutSimple(first int, heads []transfer.Head, from, to []memory.Frame, simple bool) (count int) {
 	m, c := f.memory.(*mapping), &f.cutting
-	most := min(m.chunk, smallBytes-1)
+	most, size := min(m.chunk, smallBytes-1), f.path.config.Slab.Size()
 	rows, began, sum := c.rows, c.began, uint64(0)
 	room := m.lane.pieceRows() - (len(rows) - began)
-	if c.open.count > 0 && c.open.object+c.open.count != first || len(heads) > len(from) || len(heads) > len(to) {
+	if c.open.count > 0 && c.open.object+c.open.count != first {
 		return 0 // the first of them closes what is open
 	}
-	base, slab := m.base, f.path.slab
-	for ; count < len(heads) && f.bytes+sum < f.enough; count++ {
-		bytes := from[count].Bytes
-		if len(heads[count].FrameBytes) != 1 || bytes == 0 || bytes > most {
+	heads = heads[:min(len(heads), len(from), len(to))]
+	from, to = from[:len(heads)], to[:len(heads)]
+	base, slab, left := m.base, f.path.slab, f.enough-f.bytes
+	var last row
+	if len(rows) > began {
+		last = rows[len(rows)-1]
+		rows = rows[:len(rows)-1]
+	}
+	for ; count < len(heads) && sum < left; count++ {
+		bytes, place := from[count].Bytes, to[count]
+		if !simple && len(heads[count].FrameBytes) != 1 || bytes == 0 || bytes > most || place.Bytes != bytes || !place.Within(size) {
 			break
 		}
-		r := row{slab + to[count].Offset, base + from[count].Offset, bytes}
+		r := row{slab + place.Offset, base + from[count].Offset, bytes}
+		if last.to+last.bytes == r.to && last.from+last.bytes == r.from && last.bytes+bytes <= maxRow {
+			last.bytes += bytes
+			sum += bytes
+			continue
+		}
+		if room <= 0 {
+			break
+		}
+		room--
+		if last.bytes > 0 {
+			rows = append(rows, last)
+		}
+		last = r
 		sum += bytes
-		if last := len(rows) - 1; last >= began {
-			if l := &rows[last]; l.to+l.bytes == r.to && l.from+l.bytes == r.from && l.bytes+bytes <= maxRow {
-				l.bytes += bytes
-				continue
-			}
-		}
-		if room--; room < 0 {
-			sum -= bytes
-			break
-		}
-		rows = append(rows, r)
+	}
+	if last.bytes > 0 {
+		rows = append(rows, last)
 	}
 	if count == 0 {
 		return 0
