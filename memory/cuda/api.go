@@ -95,5 +95,5 @@ type api interface {
 	moduleUnload(context, module uint64) result
 	moduleFunction(context, module uint64, name string) (uint64, result)
 	functionShared(context, function uint64, bytes int) result
-	launchBatch(context, stream uint64, launches []rawLaunch, parameters []byte, event uint64) (submitted int, r result)
+	launchBatch(context, stream uint64, copies []Copy, launches []rawLaunch, parameters []byte, event uint64) (submitted int, r result)
 }

@@ -296,11 +296,13 @@ func (shim) functionShared(context, function uint64, bytes int) result {
 	return result(C.mrc_function_shared(C.uint64_t(context), C.uint64_t(function), C.int(bytes)))
 }
 
-// launchBatch calls cuLaunchKernel and, with an event, cuEventRecord.
-func (shim) launchBatch(context, stream uint64, launches []rawLaunch, parameters []byte, event uint64) (int, result) {
+// launchBatch calls cuMemcpyHtoDAsync, cuMemcpyDtoHAsync, cuMemcpyDtoDAsync,
+// cuLaunchKernel and, with an event, cuEventRecord.
+func (shim) launchBatch(context, stream uint64, copies []Copy, launches []rawLaunch, parameters []byte, event uint64) (int, result) {
 	var submitted C.int
+	first := (*C.mrc_copy)(unsafe.Pointer(unsafe.SliceData(copies)))
 	list := (*C.mrc_launch)(unsafe.Pointer(unsafe.SliceData(launches)))
-	r := C.mrc_launch_batch(C.uint64_t(context), C.uint64_t(stream), list, C.int(len(launches)),
+	r := C.mrc_launch_batch(C.uint64_t(context), C.uint64_t(stream), first, C.int(len(copies)), list, C.int(len(launches)),
 		unsafe.Pointer(unsafe.SliceData(parameters)), C.uint64_t(event), &submitted)
 	return int(submitted), result(r)
 }

@@ -28,39 +28,73 @@ type rawLaunch struct {
 // parameterAlignment is that of the strictest parameter, a vector of 16 bytes.
 const parameterAlignment = 16
 
-// Launch submits kernels, in order, and returns at once; one call of the shim for
-// all of them. If after is not nil it is recorded behind the last. On an error
-// some may have been submitted, and after was not recorded: fence the stream
-// before the memory is used again.
+// Batch is what is submitted together: copies, then launches. It keeps its memory for
+// the next ones. The zero Batch is empty.
+type Batch struct {
+	copies     []Copy
+	functions  []*Function
+	launches   []rawLaunch
+	parameters []byte
+}
+
+// Reset empties the batch.
+func (b *Batch) Reset() {
+	clear(b.functions)
+	b.copies, b.functions, b.launches, b.parameters = b.copies[:0], b.functions[:0], b.launches[:0], b.parameters[:0]
+}
+
+// Len is how many copies and launches it has.
+func (b *Batch) Len() int { return len(b.copies) + len(b.launches) }
+
+// Copy adds a copy, in front of all launches.
+func (b *Batch) Copy(c Copy) { b.copies = append(b.copies, c) }
+
+// Launch adds a launch. It keeps a copy of the parameters.
+func (b *Batch) Launch(l Launch) {
+	for len(b.parameters)%parameterAlignment != 0 {
+		b.parameters = append(b.parameters, 0)
+	}
+	b.functions = append(b.functions, l.Function)
+	b.launches = append(b.launches, rawLaunch{
+		function: l.Function.handle, grid: l.Grid.atLeastOne(), block: l.Block.atLeastOne(), sharedBytes: l.SharedBytes,
+		parametersAt: uint32(len(b.parameters)), parametersBytes: uint32(len(l.Parameters)),
+	})
+	b.parameters = append(b.parameters, l.Parameters...)
+}
+
+// Launch submits kernels, in order, and returns at once; see Submit.
 func (s *Stream) Launch(launches []Launch, after *Event) error {
+	var b Batch
+	for _, l := range launches {
+		b.Launch(l)
+	}
+	return s.Submit(&b, after)
+}
+
+// Submit submits a batch and returns at once; one call of the shim for all of it. If
+// after is not nil it is recorded behind the last. On an error some may have been
+// submitted, and after was not recorded: fence the stream before the memory is used
+// again.
+func (s *Stream) Submit(b *Batch, after *Event) error {
 	if err := s.device.Health(); err != nil {
 		return err
-	}
-	raw := make([]rawLaunch, len(launches))
-	var parameters []byte
-	for i, l := range launches {
-		for len(parameters)%parameterAlignment != 0 {
-			parameters = append(parameters, 0)
-		}
-		raw[i] = rawLaunch{
-			function: l.Function.handle, grid: l.Grid.atLeastOne(), block: l.Block.atLeastOne(), sharedBytes: l.SharedBytes,
-			parametersAt: uint32(len(parameters)), parametersBytes: uint32(len(l.Parameters)),
-		}
-		parameters = append(parameters, l.Parameters...)
 	}
 	var event uint64
 	if after != nil {
 		event = after.handle
 	}
-	n, r := s.device.api.launchBatch(s.device.context, s.handle, raw, parameters, event)
+	n, r := s.device.api.launchBatch(s.device.context, s.handle, b.copies, b.launches, b.parameters, event)
 	if r == success {
 		return nil
 	}
 	call := "cuEventRecord"
-	if n < len(launches) {
-		l := launches[n]
+	switch i := n - len(b.copies); {
+	case i < 0:
+		call = fmt.Sprintf("copy %d of %d", n+1, len(b.copies))
+	case i < len(b.launches):
+		l := b.launches[i]
 		call = fmt.Sprintf("cuLaunchKernel of %s, launch %d of %d, grid %v, block %v, %d bytes of shared memory,",
-			l.Function.name, n+1, len(launches), raw[n].grid, raw[n].block, l.SharedBytes)
+			b.functions[i].name, i+1, len(b.launches), l.grid, l.block, l.sharedBytes)
 	}
 	return s.device.check(call, r)
 }

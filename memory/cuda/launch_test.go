@@ -57,6 +57,74 @@ func TestKernelsAreLaunchedInOrderWithTheirParameters(t *testing.T) {
 	}
 }
 
+// A batch is copies and then launches, and can be used again without what it had.
+func TestABatchCopiesBeforeItLaunchesAndIsUsedAgain(t *testing.T) {
+	if fake == nil {
+		t.Skip("a real driver wants real code")
+	}
+	d := open(t, 0)
+	m, err := d.Load(image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, m)
+	f, err := m.Function("kernel")
+	if err != nil {
+		t.Fatal(err)
+	}
+	slab, err := d.NewSlab(cuda.SlabConfig{Size: cuda.Size{Bytes: 8 << 20}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, slab)
+	event, err := d.NewPolledEvent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, event)
+	var b cuda.Batch
+	const at = 1 << 20
+	for i := range 3 {
+		if err := slab.WriteFrom(at, []byte{byte(i + 1)}); err != nil {
+			t.Fatal(err)
+		}
+		b.Reset()
+		for n := range i + 1 {
+			b.Launch(cuda.Launch{Function: f, Parameters: []byte{byte(i), byte(n)}})
+		}
+		b.Copy(cuda.OnDevice(slab.Pointer(2*at, 1), slab.Pointer(at, 1), 1))
+		if b.Len() != i+2 {
+			t.Errorf("round %d: %d parts", i, b.Len())
+		}
+		before := fake.Launches.Load()
+		if err := d.Stream(cuda.Compute).Submit(&b, event); err != nil {
+			t.Fatal(err)
+		}
+		for done := false; !done; {
+			if done, err = event.Done(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		launched := fake.Launched(before)
+		if len(launched) != i+1 {
+			t.Fatalf("round %d: %d launches", i, len(launched))
+		}
+		for n, l := range launched {
+			if l.ParameterBytes != 2 || l.Parameters[0] != byte(i) || l.Parameters[1] != byte(n) {
+				t.Errorf("round %d, launch %d: %d bytes %v", i, n, l.ParameterBytes, l.Parameters[:2])
+			}
+		}
+		var got [1]byte
+		if err := slab.ReadInto(2*at, got[:]); err != nil || got[0] != byte(i+1) {
+			t.Errorf("round %d: copied %d, %v", i, got[0], err)
+		}
+	}
+	b.Copy(cuda.OnDevice(0, 0, 16))
+	if err := d.Stream(cuda.Compute).Submit(&b, nil); err == nil || !strings.Contains(err.Error(), "copy 2 of 2") {
+		t.Errorf("a copy from nowhere: %v", err)
+	}
+}
+
 func TestLaunchErrorsNameTheKernel(t *testing.T) {
 	if fake == nil {
 		t.Skip("a real driver wants real code")

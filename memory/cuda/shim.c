@@ -383,9 +383,7 @@ int mrc_event_open(uint64_t context, const void *in, uint64_t *event) {
   return 0;
 }
 
-int mrc_copy_batch(uint64_t context, uint64_t stream, const mrc_copy *copies, int count, uint64_t event, int *submitted) {
-  *submitted = 0;
-  ENTER(context);
+static int copy_all(uint64_t stream, const mrc_copy *copies, int count, int *submitted) {
   for (int i = 0; i < count; i++) {
     const mrc_copy *c = &copies[i];
     if (c->bytes) switch (c->kind) {
@@ -401,8 +399,15 @@ int mrc_copy_batch(uint64_t context, uint64_t stream, const mrc_copy *copies, in
         default:
           return INVALID_VALUE;
       }
-    *submitted = i + 1;
+    ++*submitted;
   }
+  return 0;
+}
+
+int mrc_copy_batch(uint64_t context, uint64_t stream, const mrc_copy *copies, int count, uint64_t event, int *submitted) {
+  *submitted = 0;
+  ENTER(context);
+  TRY(copy_all(stream, copies, count, submitted));
   return event ? cu.cuEventRecord((handle)event, (handle)stream) : 0;
 }
 
@@ -467,10 +472,11 @@ int mrc_function_shared(uint64_t context, uint64_t function, int bytes) {
   return cu.cuFuncSetAttribute((handle)function, FUNCTION_DYNAMIC_SHARED_BYTES, bytes);
 }
 
-int mrc_launch_batch(uint64_t context, uint64_t stream, const mrc_launch *launches, int count, const void *parameters, uint64_t event,
-                     int *submitted) {
+int mrc_launch_batch(uint64_t context, uint64_t stream, const mrc_copy *copies, int copy_count, const mrc_launch *launches, int count,
+                     const void *parameters, uint64_t event, int *submitted) {
   *submitted = 0;
   ENTER(context);
+  TRY(copy_all(stream, copies, copy_count, submitted));
   for (int i = 0; i < count; i++) {
     const mrc_launch *l = &launches[i];
     size_t bytes = l->parameters_bytes;
@@ -478,7 +484,7 @@ int mrc_launch_batch(uint64_t context, uint64_t stream, const mrc_launch *launch
     void *extra[] = {(void *)1, (char *)(uintptr_t)parameters + l->parameters_at, (void *)2, &bytes, (void *)0};
     TRY(cu.cuLaunchKernel((handle)l->function, l->grid[0], l->grid[1], l->grid[2], l->block[0], l->block[1], l->block[2],
                           l->shared_bytes, (handle)stream, NULL, bytes ? extra : NULL));
-    *submitted = i + 1;
+    ++*submitted;
   }
   return event ? cu.cuEventRecord((handle)event, (handle)stream) : 0;
 }

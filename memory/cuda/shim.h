@@ -103,8 +103,9 @@ int mrc_module_unload(uint64_t context, uint64_t module);
 int mrc_module_function(uint64_t context, uint64_t module, const char *name, uint64_t *function);
 // Lets a kernel have more dynamic shared memory than the 48 KiB that all have.
 int mrc_function_shared(uint64_t context, uint64_t function, int bytes);
-// Submits the launches in order and then records event, if it is not 0.
-int mrc_launch_batch(uint64_t context, uint64_t stream, const mrc_launch *launches, int count, const void *parameters, uint64_t event,
-                     int *submitted);
+// Submits the copies and then the launches, in order, and then records event, if it is not
+// 0. submitted is how many copies and launches were.
+int mrc_launch_batch(uint64_t context, uint64_t stream, const mrc_copy *copies, int copy_count, const mrc_launch *launches, int count,
+                     const void *parameters, uint64_t event, int *submitted);
 
 #endif
