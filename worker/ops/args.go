@@ -2,7 +2,6 @@ package ops
 
 import (
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -49,17 +48,22 @@ type Param struct {
 type call struct {
 	op     *Op
 	data   bool           // tensors have their bytes, not only their type and shape
-	values map[string]any // by parameter; absent when nil
+	values []any          // by the place of the parameter; absent when nil
 	rest   []any          // further positional arguments of a variadic operation
 	extra  map[string]any // named arguments that no parameter has, where allowed
+	few    [8]any         // has values, but for operations with more parameters
 }
 
 // bind matches arguments to parameters. Without data, tensors are only looked at
 // for their type and shape.
 func (o *Op) bind(args Args, data bool) (*call, error) {
-	c := &call{op: o, data: data, values: make(map[string]any, len(o.Params))}
+	c := &call{op: o, data: data}
+	if c.values = c.few[:]; len(o.Params) > len(c.few) {
+		c.values = make([]any, len(o.Params))
+	}
 	positional := args.Positional
-	for i, p := range o.Params {
+	for i := range o.Params {
+		p := &o.Params[i]
 		named, given := args.Named[p.Name]
 		var value any
 		switch {
@@ -83,7 +87,7 @@ func (o *Op) bind(args Args, data bool) (*call, error) {
 		if err != nil {
 			return nil, err
 		}
-		c.values[p.Name] = converted
+		c.values[i] = converted
 	}
 	if len(positional) > o.positional() {
 		if o.Variadic == "" {
@@ -91,10 +95,7 @@ func (o *Op) bind(args Args, data bool) (*call, error) {
 		}
 		c.rest = positional[o.positional():]
 	}
-	for _, name := range slices.Sorted(maps.Keys(args.Named)) {
-		if slices.ContainsFunc(o.Params, func(p Param) bool { return p.Name == name }) {
-			continue
-		}
+	for _, name := range o.others(args.Named) {
 		if !o.Open {
 			return nil, c.bad(name, "no such parameter%s", suggest(name, o.paramNames()))
 		}
@@ -104,6 +105,17 @@ func (o *Op) bind(args Args, data bool) (*call, error) {
 		c.extra[name] = args.Named[name]
 	}
 	return c, nil
+}
+
+// others are the named arguments that no parameter has, sorted.
+func (o *Op) others(named map[string]any) (names []string) {
+	for name := range named {
+		if !slices.ContainsFunc(o.Params, func(p Param) bool { return p.Name == name }) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // positional is the number of parameters that can be given by position: in a
@@ -127,7 +139,7 @@ func (o *Op) paramNames() []string {
 	return names
 }
 
-func (p Param) expected() string {
+func (p *Param) expected() string {
 	switch p.Type {
 	case IntType:
 		return "an int"
@@ -141,9 +153,7 @@ func (p Param) expected() string {
 	return "a " + string(p.Type)
 }
 
-func (c *call) convert(p Param, value any) (any, error) {
-	// Not made before it is needed: it costs more than the rest.
-	wrong := func() error { return c.bad(p.Name, "expected %s, got %s", p.expected(), describe(value)) }
+func (c *call) convert(p *Param, value any) (any, error) {
 	switch p.Type {
 	case TensorType:
 		return c.tensorOf(p.Name, value)
@@ -152,37 +162,38 @@ func (c *call) convert(p Param, value any) (any, error) {
 		if err != nil {
 			return nil, err
 		}
+		// NB: what is returned is in its box already.
 		switch v := scalar.(type) {
 		case bool:
 			if p.Type == BoolType || p.Type == NumberType {
-				return v, nil
+				return scalar, nil
 			}
 		case int64:
 			if p.Type != BoolType {
-				return v, nil
+				return scalar, nil
 			}
 		case float64:
 			if n, ok := integral(v); ok && p.Type == IntType {
 				return n, nil
 			}
 			if p.Type == NumberType || p.Type == RealType {
-				return v, nil
+				return scalar, nil
 			}
 		case complex128:
 			if p.Type == NumberType {
-				return v, nil
+				return scalar, nil
 			}
 		}
-		return nil, wrong()
+		return nil, c.unexpected(p, value)
 	case StringType:
-		if s, ok := value.(string); ok {
-			return s, nil
+		if _, ok := value.(string); ok {
+			return value, nil
 		}
-		return nil, wrong()
+		return nil, c.unexpected(p, value)
 	case DTypeType:
 		s, ok := value.(string)
 		if !ok {
-			return nil, wrong()
+			return nil, c.unexpected(p, value)
 		}
 		d, err := ParseDType(s)
 		if err != nil {
@@ -205,20 +216,24 @@ func (c *call) convert(p Param, value any) (any, error) {
 				ints[i] = v
 			case float64:
 				if ints[i], ok = integral(v); !ok {
-					return nil, wrong()
+					return nil, c.unexpected(p, value)
 				}
 			default:
-				return nil, wrong()
+				return nil, c.unexpected(p, value)
 			}
 		}
 		return ints, nil
 	case ListType:
-		if list, ok := value.([]any); ok {
-			return list, nil
+		if _, ok := value.([]any); ok {
+			return value, nil
 		}
-		return nil, wrong()
+		return nil, c.unexpected(p, value)
 	}
 	return value, nil
+}
+
+func (c *call) unexpected(p *Param, value any) error {
+	return c.bad(p.Name, "expected %s, got %s", p.expected(), describe(value))
 }
 
 // scalarOf reads the value of a tensor with one element; other values are as they are.
@@ -251,14 +266,26 @@ func (c *call) tensorOf(name string, value any) (*Tensor, error) {
 	if t == nil {
 		return nil, c.bad(name, "expected a tensor, got null")
 	}
-	check := t.checkShape
-	if c.data {
-		check = t.Check
-	}
-	if err := check(); err != nil {
+	if err := c.sound(t); err != nil {
 		return nil, c.bad(name, "%v", err)
 	}
 	return t, nil
+}
+
+// tensorAt is tensorOf of one of several arguments.
+func (c *call) tensorAt(name string, i int, value any) (*Tensor, error) {
+	if t, ok := value.(*Tensor); ok && t != nil && c.sound(t) == nil {
+		return t, nil
+	}
+	return c.tensorOf(ordinal(name, i), value)
+}
+
+// sound says what is wrong with a tensor.
+func (c *call) sound(t *Tensor) error {
+	if c.data {
+		return t.Check()
+	}
+	return t.checkShape()
 }
 
 // fromList builds a tensor of a number or of nested lists of equal length.
@@ -380,18 +407,28 @@ func (c *call) bool(name string) bool      { return value[bool](c, name) }
 func (c *call) dtype(name string) DType    { return value[DType](c, name) }
 func (c *call) ints(name string) []int64   { return value[[]int64](c, name) }
 func (c *call) list(name string) []any     { return value[[]any](c, name) }
-func (c *call) has(name string) bool       { _, ok := c.values[name]; return ok }
+func (c *call) has(name string) bool       { return c.value(name) != nil }
+
+// value is nil where the argument is absent.
+func (c *call) value(name string) any {
+	for i := range c.op.Params {
+		if c.op.Params[i].Name == name {
+			return c.values[i]
+		}
+	}
+	return nil
+}
 
 // real is the value of a RealType parameter.
 func (c *call) real(name string) float64 {
-	if n, ok := c.values[name].(int64); ok {
+	if n, ok := c.value(name).(int64); ok {
 		return float64(n)
 	}
 	return value[float64](c, name)
 }
 
 func value[T any](c *call, name string) T {
-	v, _ := c.values[name].(T)
+	v, _ := c.value(name).(T)
 	return v
 }
 

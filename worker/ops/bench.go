@@ -25,7 +25,7 @@ func benchOps() []*Op {
 			Variadic: "args",
 			Open:     true,
 			Blind:    true,
-			plan: func(*call) (*plan, error) {
+			plan: func(*call) (*Planned, error) {
 				return scalar(func(context.Context) (any, error) { return nil, nil }), nil
 			},
 		},
@@ -33,7 +33,7 @@ func benchOps() []*Op {
 			Name:   "bench.sleep",
 			Doc:    "Waits without using a processor, then returns null.",
 			Params: []Param{{Name: "seconds", Type: RealType, Required: true}},
-			plan: func(c *call) (*plan, error) {
+			plan: func(c *call) (*Planned, error) {
 				d, err := duration(c, "seconds")
 				if err != nil {
 					return nil, err
@@ -74,7 +74,7 @@ func benchOps() []*Op {
 			Doc: "Hashes a tensor's bytes in C order to an int64: FNV-1a with 64-bit little-endian words in place of " +
 				"bytes, the last one filled with zeros, and the number of bytes as a further word.",
 			Params: []Param{{Name: "x", Type: TensorType, Required: true}},
-			plan: func(c *call) (*plan, error) {
+			plan: func(c *call) (*Planned, error) {
 				x := c.tensor("x")
 				return scalar(func(ctx context.Context) (any, error) { return checksum(ctx, x) }), nil
 			},
@@ -86,7 +86,7 @@ func benchOps() []*Op {
 				{Name: "message", Type: StringType, Default: "failed as asked"},
 				{Name: "times", Type: IntType, Doc: "attempts that fail; null means all"},
 			},
-			plan: func(c *call) (*plan, error) {
+			plan: func(c *call) (*Planned, error) {
 				return scalar(func(ctx context.Context) (any, error) {
 					attempt, known := ctx.Value(attemptKey{}).(int)
 					if !known {
@@ -110,7 +110,7 @@ func duration(c *call, name string) (time.Duration, error) {
 	return time.Duration(s * float64(time.Second)), nil
 }
 
-func planSpin(c *call) (*plan, error) {
+func planSpin(c *call) (*Planned, error) {
 	if c.has("seconds") == c.has("iterations") {
 		return nil, c.bad("seconds", "give either seconds or iterations")
 	}
@@ -145,7 +145,7 @@ func planSpin(c *call) (*plan, error) {
 	}), nil
 }
 
-func planBytes(c *call) (*plan, error) {
+func planBytes(c *call) (*Planned, error) {
 	n := c.int("bytes")
 	if n < 0 {
 		return nil, c.bad("bytes", "%d is negative", n)

@@ -179,7 +179,7 @@ func castOps() []*Op {
 			{Name: "x", Type: TensorType, Required: true},
 			{Name: "dtype", Type: DTypeType, Required: true},
 		},
-		plan: func(c *call) (*plan, error) {
+		plan: func(c *call) (*Planned, error) {
 			x := c.tensor("x")
 			return single(c.dtype("dtype"), x.Shape, castWork(c.dtype("dtype"), x), func(ctx context.Context, out *Tensor) error {
 				return castInto(ctx, out, x)

@@ -12,7 +12,7 @@ func coreOps() []*Op {
 			Name:   "core.identity",
 			Doc:    "Returns a copy of its argument, with the tensors in it.",
 			Params: []Param{{Name: "x", Type: AnyType, Required: true}},
-			plan:   func(c *call) (*plan, error) { return copyTree(c, c.values["x"]) },
+			plan:   func(c *call) (*Planned, error) { return copyTree(c, c.value("x")) },
 		},
 		{
 			Name:     "core.replicate",
@@ -20,7 +20,7 @@ func coreOps() []*Op {
 			Variadic: "xs",
 			Open:     true,
 			Blind:    true,
-			plan: func(*call) (*plan, error) {
+			plan: func(*call) (*Planned, error) {
 				return scalar(func(context.Context) (any, error) { return nil, nil }), nil
 			},
 		},
@@ -28,7 +28,7 @@ func coreOps() []*Op {
 			Name:     "core.list",
 			Doc:      "Returns its arguments as one list.",
 			Variadic: "xs",
-			plan:     func(c *call) (*plan, error) { return copyTree(c, slices.Clone(c.rest)) },
+			plan:     func(c *call) (*Planned, error) { return copyTree(c, slices.Clone(c.rest)) },
 		},
 		{
 			Name: "core.item",
@@ -42,11 +42,11 @@ func coreOps() []*Op {
 	}
 }
 
-func planItem(c *call) (*plan, error) {
-	if m, ok := c.values["x"].(map[string]any); ok {
-		key, ok := c.values["index"].(string)
+func planItem(c *call) (*Planned, error) {
+	if m, ok := c.value("x").(map[string]any); ok {
+		key, ok := c.value("index").(string)
 		if !ok {
-			return nil, c.bad("index", "expected a string, the key of a map, got %s", describe(c.values["index"]))
+			return nil, c.bad("index", "expected a string, the key of a map, got %s", describe(c.value("index")))
 		}
 		v, ok := m[key]
 		if !ok {
@@ -54,12 +54,12 @@ func planItem(c *call) (*plan, error) {
 		}
 		return copyTree(c, v)
 	}
-	v, err := c.convert(Param{Name: "index", Type: IntType}, c.values["index"])
+	v, err := c.convert(&Param{Name: "index", Type: IntType}, c.value("index"))
 	if err != nil {
 		return nil, err
 	}
 	index := v.(int64)
-	switch x := c.values["x"].(type) {
+	switch x := c.value("x").(type) {
 	case []any:
 		if index, err = wrapIndex(c, index, int64(len(x)), 0); err != nil {
 			return nil, err
@@ -77,12 +77,12 @@ func planItem(c *call) (*plan, error) {
 		}
 		return copyOf(matrixAt(x, []int64{index})), nil
 	}
-	return nil, c.bad("x", "expected a list, a map or a tensor, got %s", describe(c.values["x"]))
+	return nil, c.bad("x", "expected a list, a map or a tensor, got %s", describe(c.value("x")))
 }
 
 // copyTree plans a result like v, whose tensors are copied.
-func copyTree(c *call, v any) (*plan, error) {
-	var outputs []output
+func copyTree(c *call, v any) (*Planned, error) {
+	var outputs []Output
 	var tensors []*Tensor
 	var visit func(v any) error
 	visit = func(v any) error {
@@ -92,7 +92,7 @@ func copyTree(c *call, v any) (*plan, error) {
 			if err != nil {
 				return err
 			}
-			outputs, tensors = append(outputs, output{t.DType, t.Shape}), append(tensors, t)
+			outputs, tensors = append(outputs, Output{t.DType, t.Shape}), append(tensors, t)
 		case []any:
 			for _, x := range v {
 				if err := visit(x); err != nil {
@@ -136,7 +136,7 @@ func copyTree(c *call, v any) (*plan, error) {
 		}
 		return rebuild(v)
 	}
-	return &plan{outputs: outputs, work: &Copying{tensors}, result: rebuilt, run: func(ctx context.Context, outs []*Tensor) (any, error) {
+	return &Planned{Outputs: outputs, Work: &Copying{tensors}, Result: rebuilt, run: func(ctx context.Context, outs []*Tensor) (any, error) {
 		for i, t := range tensors {
 			if err := copyInto(ctx, outs[i], t); err != nil {
 				return nil, err

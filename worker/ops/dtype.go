@@ -70,11 +70,13 @@ func (d DType) kind() kind { return dtypes[d].kind }
 
 // ParseDType finds a type by NumPy's name for it.
 func ParseDType(name string) (DType, error) {
-	var names []string
 	for d := Bool; int(d) < len(dtypes); d++ {
 		if dtypes[d].name == name {
 			return d, nil
 		}
+	}
+	var names []string
+	for d := Bool; int(d) < len(dtypes); d++ {
 		names = append(names, dtypes[d].name)
 	}
 	return Invalid, fmt.Errorf("unknown dtype %q: use one of %s", name, strings.Join(names, ", "))

@@ -1,6 +1,7 @@
 package ops
 
 import (
+	"encoding/binary"
 	"fmt"
 	"math"
 	"slices"
@@ -285,11 +286,65 @@ func parseNumber(token string) (any, bool) {
 // exprCache keeps parsed expressions, which are never changed. One graph uses the
 // same few over and over; a flood of different ones only empties it.
 type exprCache struct {
-	mu     sync.Mutex // guards parsed
-	parsed map[string]*node
+	mu sync.Mutex // guards what follows
+	// parsed are by source, programs by all that they depend on: see programKey.
+	parsed   map[string]*node
+	programs map[string]*program
 }
 
-const maxCachedExprs = 1024
+const (
+	maxCachedExprs = 1024
+	// maxProgramKey is up to which size of their keys programs are kept.
+	maxProgramKey = 4 << 10
+)
+
+// compile compiles an expression for inputs, unless that was done before. Errors are not kept.
+func (c *exprCache) compile(source string, root *node, names []string, inputs []compiled, want DType) (*program, error) {
+	var room [256]byte
+	key := programKey(room[:0], source, names, inputs, want)
+	c.mu.Lock()
+	p := c.programs[string(key)]
+	c.mu.Unlock()
+	if p != nil {
+		return p, nil
+	}
+	p, err := compile(root, names, inputs, want)
+	if err != nil || len(key) > maxProgramKey {
+		return p, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.programs == nil || len(c.programs) >= maxCachedExprs {
+		c.programs = map[string]*program{}
+	}
+	c.programs[string(key)] = p
+	return p, nil
+}
+
+// programKey tells apart what compile makes another program of: source, the type that is wanted, names, and of each input
+// the type, or the value to the bit.
+func programKey(key []byte, source string, names []string, inputs []compiled, want DType) []byte {
+	key = append(key, byte(want), byte(len(names)))
+	key = binary.AppendUvarint(key, uint64(len(source)))
+	key = append(key, source...)
+	for i, name := range names {
+		key = append(append(binary.AppendUvarint(key, uint64(len(name))), name...), byte(inputs[i].dtype))
+		switch v := inputs[i].value.(type) {
+		case nil:
+			key = append(key, 't')
+		case bool:
+			key = append(key, 'b', truth(v))
+		case int64:
+			key = binary.LittleEndian.AppendUint64(append(key, 'i'), uint64(v))
+		case float64:
+			key = binary.LittleEndian.AppendUint64(append(key, 'f'), math.Float64bits(v))
+		case complex128:
+			key = binary.LittleEndian.AppendUint64(append(key, 'c'), math.Float64bits(real(v)))
+			key = binary.LittleEndian.AppendUint64(key, math.Float64bits(imag(v)))
+		}
+	}
+	return key
+}
 
 func (c *exprCache) parse(source string) (*node, error) {
 	c.mu.Lock()

@@ -60,7 +60,7 @@ func CUDAKernel() *Op {
 	}
 }
 
-func planKernel(c *call) (*plan, error) {
+func planKernel(c *call) (*Planned, error) {
 	w := &Launching{Source: c.string("source"), Entry: c.string("entry"), Zero: c.bool("zero")}
 	var err error
 	if w.Grid, err = c.dimensions("grid", [3]int64{maxGridWidth, maxGridHeight, maxGridHeight}); err != nil {
@@ -84,7 +84,7 @@ func planKernel(c *call) (*plan, error) {
 		}
 		w.Arguments = append(w.Arguments, argument)
 	}
-	var outputs []output
+	var outputs []Output
 	for i, v := range c.list("outputs") {
 		out, err := c.kernelOutput(ordinal("outputs", i), v)
 		if err != nil {
@@ -99,7 +99,7 @@ func planKernel(c *call) (*plan, error) {
 		return &Error{Kind: Failed, Op: c.op.Name, Reason: "this worker has no GPU"}
 	})
 	if len(outputs) == 1 {
-		p.result = func(outs []*Tensor) any { return outs[0] }
+		p.Result = func(outs []*Tensor) any { return outs[0] }
 	}
 	return p, nil
 }
@@ -131,7 +131,7 @@ func (c *call) kernelArgument(name string, v any) (KernelArgument, error) {
 		if dtype, err = ParseDType(named); err != nil {
 			return KernelArgument{}, c.bad(name, "%v", err)
 		}
-		if v, err = c.convert(Param{Name: name, Type: NumberType}, m["value"]); err != nil {
+		if v, err = c.convert(&Param{Name: name, Type: NumberType}, m["value"]); err != nil {
 			return KernelArgument{}, err
 		}
 		isNumber = true
@@ -147,21 +147,21 @@ func (c *call) kernelArgument(name string, v any) (KernelArgument, error) {
 	return KernelArgument{Tensor: t}, err
 }
 
-func (c *call) kernelOutput(name string, v any) (output, error) {
+func (c *call) kernelOutput(name string, v any) (Output, error) {
 	m, ok := v.(map[string]any)
 	if !ok || len(m) != 2 || m["dtype"] == nil || m["shape"] == nil {
-		return output{}, c.bad(name, "expected a map of dtype and shape, got %s", describe(v))
+		return Output{}, c.bad(name, "expected a map of dtype and shape, got %s", describe(v))
 	}
-	dtype, err := c.convert(Param{Name: name, Type: DTypeType}, m["dtype"])
+	dtype, err := c.convert(&Param{Name: name, Type: DTypeType}, m["dtype"])
 	if err != nil {
-		return output{}, err
+		return Output{}, err
 	}
-	shape, err := c.convert(Param{Name: name, Type: IntsType}, m["shape"])
+	shape, err := c.convert(&Param{Name: name, Type: IntsType}, m["shape"])
 	if err != nil {
-		return output{}, err
+		return Output{}, err
 	}
-	out := output{dtype.(DType), shape.([]int64)}
-	if _, err := countElements(out.shape); err != nil {
+	out := Output{dtype.(DType), shape.([]int64)}
+	if _, err := countElements(out.Shape); err != nil {
 		return out, c.bad(name, "%v", err)
 	}
 	return out, nil

@@ -16,14 +16,14 @@ func linalgOps() []*Op {
 			Doc: "Factors a matrix into [q, r] with q of orthonormal columns and r upper triangular, reduced: q is m by min(m, n). " +
 				"Signs are LAPACK's. float32 is computed in float64 and rounded; bool and integers give float64.",
 			Params: []Param{{Name: "x", Type: TensorType, Required: true}},
-			plan: func(c *call) (*plan, error) {
+			plan: func(c *call) (*Planned, error) {
 				x, dtype, err := realMatrix(c)
 				if err != nil {
 					return nil, err
 				}
 				m, n := x.Shape[0], x.Shape[1]
 				k := min(m, n)
-				return several([]output{{dtype, []int64{m, k}}, {dtype, []int64{k, n}}}, &FactoringQR{x}, func(ctx context.Context, outs []*Tensor) error {
+				return several([]Output{{dtype, []int64{m, k}}, {dtype, []int64{k, n}}}, &FactoringQR{x}, func(ctx context.Context, outs []*Tensor) error {
 					return qrInto(ctx, outs[0], outs[1], x)
 				}), nil
 			},
@@ -33,14 +33,14 @@ func linalgOps() []*Op {
 			Doc: "Factors a matrix into [u, s, vt], thin: x = u * diag(s) * vt with k = min(m, n) columns of u and rows of vt and s in " +
 				"descending order. float32 is computed in float64 and rounded; bool and integers give float64.",
 			Params: []Param{{Name: "x", Type: TensorType, Required: true}},
-			plan: func(c *call) (*plan, error) {
+			plan: func(c *call) (*Planned, error) {
 				x, dtype, err := realMatrix(c)
 				if err != nil {
 					return nil, err
 				}
 				m, n := x.Shape[0], x.Shape[1]
 				k := min(m, n)
-				return several([]output{{dtype, []int64{m, k}}, {dtype, []int64{k}}, {dtype, []int64{k, n}}}, &FactoringSVD{x}, func(ctx context.Context, outs []*Tensor) error {
+				return several([]Output{{dtype, []int64{m, k}}, {dtype, []int64{k}}, {dtype, []int64{k, n}}}, &FactoringSVD{x}, func(ctx context.Context, outs []*Tensor) error {
 					return svdInto(ctx, c, outs, x)
 				}), nil
 			},

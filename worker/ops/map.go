@@ -9,6 +9,7 @@ import (
 	"math/cmplx"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"unsafe"
 )
 
@@ -19,6 +20,8 @@ type program struct {
 	inputs    int
 	registers []register
 	out       int // the register that is the result; always the last instruction's
+	// told is it as devices are told.
+	told Program
 }
 
 type register struct {
@@ -109,17 +112,38 @@ func compile(root *node, names []string, inputs []compiled, want DType) (*progra
 		reg = c.emit("copy", want, want, reg)
 	}
 	c.out = reg
-	return &c.program, nil
+	return c.tell(), nil
 }
+
+// tell sets what devices are told, when the rest is complete.
+func (p *program) tell() *program {
+	p.told = Program{Inputs: p.inputs, Out: p.out}
+	for _, r := range p.registers {
+		p.told.Registers = append(p.told.Registers, Register{r.dtype, r.value})
+	}
+	for _, in := range p.code {
+		p.told.Code = append(p.told.Code, Instruction{in.function, in.work, in.registers[0], slices.Clone(in.registers[1 : 1+in.operands])})
+	}
+	return p
+}
+
+// identities are the programs of identityProgram.
+var identities [Complex128 + 1][Complex128 + 1]atomic.Pointer[program]
 
 // identityProgram only converts its one input.
 func identityProgram(to, from DType) *program {
-	return &program{
+	at := &identities[to][from]
+	if p := at.Load(); p != nil {
+		return p
+	}
+	p := &program{
 		inputs:    1,
 		registers: []register{{dtype: from}, {dtype: to}},
 		code:      []instruction{{castKernel(to, from), castFunction, from, [4]int{1, 0}, 1}},
 		out:       1,
 	}
+	at.CompareAndSwap(nil, p.tell())
+	return at.Load()
 }
 
 // emit appends an instruction. Its destination is never one of its operands, as
@@ -449,107 +473,4 @@ func mapProgram(p *program, ctx context.Context, out *Tensor, inputs []*Tensor) 
 		done += m
 	}
 	return nil
-}
-
-func mapOps() []*Op {
-	cache := &exprCache{}
-	return []*Op{{
-		Name: "array.map",
-		Doc: "Evaluates an element-wise expression over broadcast inputs, in one pass. Inputs are called " +
-			"x0, x1, … or as the list names says; inputs given by name go by that name. Operators are " +
-			"Python's + - * / // % ** == != < <= > >= & | ^ ~ with Python's precedence; functions are " +
-			"where, clip, minimum, maximum, power, arctan2, hypot, abs, sqrt, square, cbrt, reciprocal, sign, " +
-			"exp, exp2, expm1, log, log2, log10, log1p, sin, cos, tan and their arc- and -h forms, floor, " +
-			"ceil, trunc, round, isnan, isinf, isfinite, conj, real, imag, angle; constants are pi, e, nan, " +
-			"inf, True, False and numbers (2j is imaginary). Types are those that NumPy 2 gives the same " +
-			"expression, numbers being Python scalars; where that is int8 or float16 we say uint8 or float32.",
-		Params: []Param{
-			{Name: "expr", Type: StringType, Required: true, Doc: "such as where(x0 > 0, sqrt(x0), 0)"},
-			{Name: "names", Type: ListType, Doc: "names of the positional inputs"},
-			{Name: "dtype", Type: DTypeType, Doc: "of the result; by default what the expression gives"},
-		},
-		Variadic: "inputs",
-		Open:     true,
-		plan:     func(c *call) (*plan, error) { return planMap(c, cache) },
-	}}
-}
-
-func planMap(c *call, cache *exprCache) (*plan, error) {
-	source := c.string("expr")
-	root, err := cache.parse(source)
-	if err != nil {
-		return nil, c.bad("expr", "%q: %v", source, err)
-	}
-	names, values, err := mapInputs(c)
-	if err != nil {
-		return nil, err
-	}
-	inputs := make([]compiled, len(values))
-	tensors := make([]*Tensor, len(values))
-	shapes := make([][]int64, len(values))
-	for i, v := range values {
-		if _, ok := leafDType(v); ok {
-			inputs[i] = constant(v)
-			continue
-		}
-		if tensors[i], err = c.tensorOf(names[i], v); err != nil {
-			return nil, err
-		}
-		inputs[i] = compiled{operand: operand{dtype: tensors[i].DType}}
-		shapes[i] = tensors[i].Shape
-	}
-	shape, ok := broadcast(shapes...)
-	if !ok {
-		var parts []string
-		for i := range shapes {
-			parts = append(parts, fmt.Sprintf("%s %v", names[i], shapes[i]))
-		}
-		return nil, c.bad("", "shapes do not broadcast together: %s", strings.Join(parts, ", "))
-	}
-	p, err := compile(root, names, inputs, c.dtype("dtype"))
-	if err != nil {
-		return nil, c.bad("expr", "%q: %v", source, err)
-	}
-	negative := func() error { return c.bad("expr", "%q: %v", source, errNegativePower) }
-	return single(p.registers[p.out].dtype, shape, &Mapping{Inputs: tensors, Negative: negative, program: p}, func(ctx context.Context, out *Tensor) error {
-		err := mapProgram(p, ctx, out, tensors)
-		if errors.Is(err, errNegativePower) {
-			return negative()
-		}
-		return err
-	}), nil
-}
-
-// mapInputs names the inputs: positional ones first, then those given by name.
-func mapInputs(c *call) ([]string, []any, error) {
-	var names []string
-	if c.has("names") {
-		for i, v := range c.list("names") {
-			name, ok := v.(string)
-			if !ok {
-				return nil, nil, c.bad("names", "expected a list of strings, got %s at %d", describe(v), i)
-			}
-			names = append(names, name)
-		}
-		if len(names) != len(c.rest) {
-			return nil, nil, c.bad("names", "%d names for %d inputs", len(names), len(c.rest))
-		}
-	} else {
-		for i := range c.rest {
-			names = append(names, fmt.Sprintf("x%d", i))
-		}
-	}
-	values := slices.Clone(c.rest)
-	for _, name := range slices.Sorted(maps.Keys(c.extra)) {
-		names, values = append(names, name), append(values, c.extra[name])
-	}
-	for i, name := range names {
-		if name == "" || !isLetter(name[0]) || strings.IndexFunc(name, func(r rune) bool { return r > 127 || !isLetter(byte(r)) && !isDigit(byte(r)) }) >= 0 {
-			return nil, nil, c.bad("names", "%q is not a name: use letters, digits and _", name)
-		}
-		if slices.Contains(names[:i], name) {
-			return nil, nil, c.bad("names", "two inputs are called %s", name)
-		}
-	}
-	return names, values, nil
 }

@@ -28,7 +28,7 @@ func matmulOps() []*Op {
 	}}
 }
 
-func planMatmul(c *call) (*plan, error) {
+func planMatmul(c *call) (*Planned, error) {
 	a, b := c.tensor("a"), c.tensor("b")
 	for name, t := range map[string]*Tensor{"a": a, "b": b} {
 		if t.NDim() == 0 {

@@ -35,7 +35,7 @@ func pointOp() *Op {
 	}
 }
 
-func planPoint(c *call) (*plan, error) {
+func planPoint(c *call) (*Planned, error) {
 	w := &Pointing{Step: c.int("step"), Point: c.int("point"), Iterations: c.int("iterations"), From: c.ints("from")}
 	n := c.int("bytes")
 	switch {
@@ -47,7 +47,7 @@ func planPoint(c *call) (*plan, error) {
 		return nil, c.bad("from", "%d points for %d inputs", len(w.From), len(c.rest))
 	}
 	for i, v := range c.rest {
-		x, err := c.tensorOf(ordinal("inputs", i), v)
+		x, err := c.tensorAt("inputs", i, v)
 		if err != nil {
 			return nil, err
 		}

@@ -37,7 +37,7 @@ func randomOps() []*Op {
 // randomLen is the number of elements between two looks at the context.
 const randomLen = 1 << 14
 
-func planRandom(c *call) (*plan, error) {
+func planRandom(c *call) (*Planned, error) {
 	shape := c.ints("shape")
 	n, err := countElements(shape)
 	if err != nil {
@@ -127,7 +127,7 @@ func planUniform(c *call, dtype DType, w *Drawing) (func(*Tensor, wordSource, in
 	}
 	low, high := 0.0, 1.0
 	for name, at := range map[string]*float64{"low": &low, "high": &high} {
-		switch v := c.values[name].(type) {
+		switch v := c.value(name).(type) {
 		case nil:
 		case int64:
 			*at = float64(v)
@@ -207,7 +207,7 @@ func planIntegers(c *call, dtype DType, w *Drawing) (func(*Tensor, wordSource, i
 		bounds["high"] = 2
 	}
 	for _, name := range []string{"low", "high"} {
-		switch v := c.values[name].(type) {
+		switch v := c.value(name).(type) {
 		case nil:
 			if _, ok := bounds[name]; !ok {
 				return nil, c.bad(name, "missing: integers are drawn from low up to, but not including, high")
@@ -262,8 +262,8 @@ func createOps() []*Op {
 				{Name: "value", Type: NumberType, Required: true},
 				{Name: "dtype", Type: DTypeType},
 			},
-			plan: func(c *call) (*plan, error) {
-				value, dtype, shape := c.values["value"], c.dtype("dtype"), c.ints("shape")
+			plan: func(c *call) (*Planned, error) {
+				value, dtype, shape := c.value("value"), c.dtype("dtype"), c.ints("shape")
 				if _, err := countElements(shape); err != nil {
 					return nil, c.bad("shape", "%v", err)
 				}
@@ -297,8 +297,8 @@ func createOps() []*Op {
 	}
 }
 
-func planArange(c *call) (*plan, error) {
-	start, stop, step := c.values["start"], c.values["stop"], c.values["step"]
+func planArange(c *call) (*Planned, error) {
+	start, stop, step := c.value("start"), c.value("stop"), c.value("step")
 	if stop == nil {
 		start, stop = any(int64(0)), start
 	}

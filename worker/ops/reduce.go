@@ -196,7 +196,7 @@ func reduceOps() []*Op {
 	}}
 }
 
-func planReduce(c *call) (*plan, error) {
+func planReduce(c *call) (*Planned, error) {
 	x, op := c.tensor("x"), c.string("op")
 	work, outType, err := reduceTypes(c, op, x.DType, c.dtype("dtype"))
 	if err != nil {

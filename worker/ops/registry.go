@@ -21,38 +21,18 @@ type Op struct {
 	Open     bool   // named arguments beside Params are allowed
 	// Blind: it looks at no element of the tensors among its arguments, which may lie in Far memory then.
 	Blind bool
-	plan  func(c *call) (*plan, error)
-}
-
-// plan is a call of which everything is known but the data.
-type plan struct {
-	outputs []output
-	// work says what run computes, for devices that do it another way; nil where
-	// there is no such way.
-	work Work
-	// result builds the result around the outputs.
-	result func(outs []*Tensor) any
-	// run fills the outputs and builds the result; outs are in the order of outputs,
-	// C-contiguous and not zeroed.
-	run func(ctx context.Context, outs []*Tensor) (any, error)
-}
-
-type output struct {
-	dtype DType
-	shape []int64
+	plan  func(c *call) (*Planned, error)
 }
 
 // single plans an operation with one tensor as its result.
-func single(dtype DType, shape []int64, w Work, run func(ctx context.Context, out *Tensor) error) *plan {
-	return &plan{
-		outputs: []output{{dtype, shape}}, work: w,
-		result: func(outs []*Tensor) any { return outs[0] },
-		run:    func(ctx context.Context, outs []*Tensor) (any, error) { return outs[0], run(ctx, outs[0]) },
-	}
+func single(dtype DType, shape []int64, w Work, run func(ctx context.Context, out *Tensor) error) *Planned {
+	p := &Planned{Work: w, Result: func(outs []*Tensor) any { return outs[0] }, runSingle: run, one: [1]Output{{dtype, shape}}}
+	p.Outputs = p.one[:]
+	return p
 }
 
 // several plans an operation with a list of tensors as its result.
-func several(outputs []output, w Work, run func(ctx context.Context, outs []*Tensor) error) *plan {
+func several(outputs []Output, w Work, run func(ctx context.Context, outs []*Tensor) error) *Planned {
 	result := func(outs []*Tensor) any {
 		list := make([]any, len(outs))
 		for i, t := range outs {
@@ -60,14 +40,14 @@ func several(outputs []output, w Work, run func(ctx context.Context, outs []*Ten
 		}
 		return list
 	}
-	return &plan{outputs: outputs, work: w, result: result, run: func(ctx context.Context, outs []*Tensor) (any, error) {
+	return &Planned{Outputs: outputs, Work: w, Result: result, run: func(ctx context.Context, outs []*Tensor) (any, error) {
 		return result(outs), run(ctx, outs)
 	}}
 }
 
 // scalar plans an operation whose result takes no tensor memory.
-func scalar(run func(ctx context.Context) (any, error)) *plan {
-	return &plan{run: func(ctx context.Context, _ []*Tensor) (any, error) { return run(ctx) }}
+func scalar(run func(ctx context.Context) (any, error)) *Planned {
+	return &Planned{run: func(ctx context.Context, _ []*Tensor) (any, error) { return run(ctx) }}
 }
 
 // Run checks the arguments, takes memory for the results and fills it. Memory that
@@ -92,15 +72,7 @@ func (o *Op) OutputBytes(args Args) (int64, bool) {
 	if err != nil {
 		return 0, false
 	}
-	var total int64
-	for _, out := range p.outputs {
-		n, err := countElements(out.shape)
-		if err != nil || n > (1<<62-total)/out.dtype.Size() {
-			return 0, false
-		}
-		total += n * out.dtype.Size()
-	}
-	return total, true
+	return p.OutputBytes()
 }
 
 // Signature is the call as one would write it, with defaults.

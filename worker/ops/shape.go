@@ -52,13 +52,13 @@ func shapeOps() []*Op {
 }
 
 // copyOf plans a result that is a view, materialised.
-func copyOf(view *Tensor) *plan {
+func copyOf(view *Tensor) *Planned {
 	return single(view.DType, view.Shape, &Copying{[]*Tensor{view}}, func(ctx context.Context, out *Tensor) error {
 		return copyInto(ctx, out, view)
 	})
 }
 
-func planTranspose(c *call) (*plan, error) {
+func planTranspose(c *call) (*Planned, error) {
 	x, axes := c.tensor("x"), c.ints("axes")
 	if !c.has("axes") {
 		for i := x.NDim() - 1; i >= 0; i-- {
@@ -87,7 +87,7 @@ func planTranspose(c *call) (*plan, error) {
 // entries reads a list of ints and nulls, one for each axis at most.
 func (c *call) entries(name string, ndim int) ([]*int64, error) {
 	out := make([]*int64, ndim)
-	value := c.values[name]
+	value := c.value(name)
 	if value == nil {
 		return out, nil
 	}
@@ -102,7 +102,7 @@ func (c *call) entries(name string, ndim int) ([]*int64, error) {
 		if v == nil {
 			continue
 		}
-		n, err := c.convert(Param{Name: name, Type: IntType}, v)
+		n, err := c.convert(&Param{Name: name, Type: IntType}, v)
 		if err != nil {
 			return nil, err
 		}
@@ -112,7 +112,7 @@ func (c *call) entries(name string, ndim int) ([]*int64, error) {
 	return out, nil
 }
 
-func planSlice(c *call) (*plan, error) {
+func planSlice(c *call) (*Planned, error) {
 	x := c.tensor("x")
 	var given [4][]*int64
 	for i, name := range []string{"start", "stop", "step", "index"} {
@@ -190,7 +190,7 @@ func sliceIndices(start, stop, step *int64, length int64) (first, by, count int6
 	return first, by, countSteps(first, clamp(stop, low), by)
 }
 
-func planReshape(c *call) (*plan, error) {
+func planReshape(c *call) (*Planned, error) {
 	x, shape := c.tensor("x"), slices.Clone(c.ints("shape"))
 	open, known := -1, int64(1)
 	for i, d := range shape {
@@ -222,7 +222,7 @@ func planReshape(c *call) (*plan, error) {
 	}), nil
 }
 
-func planConcat(c *call) (*plan, error) {
+func planConcat(c *call) (*Planned, error) {
 	list := c.rest
 	if len(list) == 1 {
 		if inner, ok := list[0].([]any); ok {
@@ -236,7 +236,7 @@ func planConcat(c *call) (*plan, error) {
 	dtype := Invalid
 	for i, v := range list {
 		var err error
-		if xs[i], err = c.tensorOf(ordinal("xs", i), v); err != nil {
+		if xs[i], err = c.tensorAt("xs", i, v); err != nil {
 			return nil, err
 		}
 		dtype = Promote(dtype, xs[i].DType)

@@ -30,7 +30,7 @@ func stampOp() *Op {
 	}
 }
 
-func planStamp(c *call) (*plan, error) {
+func planStamp(c *call) (*Planned, error) {
 	key, n, keys := uint64(c.int("key")), c.int("bytes"), c.ints("keys")
 	if n < stampBytes {
 		return nil, c.bad("bytes", "%d is less than the %d that every stamp has", n, stampBytes)
@@ -41,7 +41,7 @@ func planStamp(c *call) (*plan, error) {
 	inputs := make([]*Tensor, len(keys))
 	for i, v := range c.rest {
 		var err error
-		if inputs[i], err = c.tensorOf(ordinal("inputs", i), v); err != nil {
+		if inputs[i], err = c.tensorAt("inputs", i, v); err != nil {
 			return nil, err
 		}
 	}

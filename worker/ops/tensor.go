@@ -53,10 +53,16 @@ func contiguous(dtype DType, shape []int64, data []byte) *Tensor {
 
 // ContiguousStrides are the byte strides of a C-ordered array.
 func ContiguousStrides(dtype DType, shape []int64) []int64 {
-	strides := make([]int64, len(shape))
+	return AppendStrides(make([]int64, 0, len(shape)), dtype, shape)
+}
+
+// AppendStrides appends ContiguousStrides.
+func AppendStrides(strides []int64, dtype DType, shape []int64) []int64 {
+	begin := len(strides)
+	strides = append(strides, shape...)
 	step := dtype.Size()
 	for i := len(shape) - 1; i >= 0; i-- {
-		strides[i] = step
+		strides[begin+i] = step
 		step *= max(shape[i], 1)
 	}
 	return strides

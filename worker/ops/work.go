@@ -123,17 +123,8 @@ type Instruction struct {
 	Operands []int
 }
 
-// Program is what to evaluate.
-func (m *Mapping) Program() Program {
-	p := Program{Inputs: m.program.inputs, Out: m.program.out}
-	for _, r := range m.program.registers {
-		p.Registers = append(p.Registers, Register{r.dtype, r.value})
-	}
-	for _, in := range m.program.code {
-		p.Code = append(p.Code, Instruction{in.function, in.work, in.registers[0], slices.Clone(in.registers[1 : 1+in.operands])})
-	}
-	return p
-}
+// Program is what to evaluate. It is never changed, and mostly the same for calls whose expressions, types and scalars are.
+func (m *Mapping) Program() *Program { return &m.program.told }
 
 // Convert is the work of copying x in another type.
 func Convert(to DType, x *Tensor) *Mapping { return castWork(to, x) }
@@ -172,8 +163,12 @@ type Planned struct {
 	// Result builds the result around outputs. It is nil where Work is.
 	Result func(outs []*Tensor) any
 
-	op  *Op
-	run func(ctx context.Context, outs []*Tensor) (any, error)
+	op *Op
+	// run fills the outputs and builds the result; outs are in the order of Outputs,
+	// C-contiguous and not zeroed. runSingle is for one output, which is the result.
+	run       func(ctx context.Context, outs []*Tensor) (any, error)
+	runSingle func(ctx context.Context, out *Tensor) error
+	one       [1]Output // has Outputs where there is one
 }
 
 // Plan checks the arguments of a call without running it. Their tensors may lie
@@ -187,14 +182,13 @@ func (o *Op) Plan(args Args) (*Planned, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &Planned{Work: p.work, Result: p.result, op: o, run: p.run}
-	for _, want := range p.outputs {
-		if _, err := countElements(want.shape); err != nil {
+	for _, want := range p.Outputs {
+		if _, err := countElements(want.Shape); err != nil {
 			return nil, c.bad("", "%v", err)
 		}
-		out.Outputs = append(out.Outputs, Output{want.dtype, want.shape})
 	}
-	return out, nil
+	p.op = o
+	return p, nil
 }
 
 // OutputBytes is what Run will ask of its allocator; false where that is more than
@@ -228,7 +222,7 @@ func (p *Planned) Run(ctx context.Context, alloc Allocator) (any, error) {
 		}
 		outs[i] = t
 	}
-	result, err := p.run(ctx, outs)
+	result, err := p.fill(ctx, outs)
 	if err != nil {
 		if ours := (*Error)(nil); errors.As(err, &ours) {
 			return nil, err
@@ -236,6 +230,13 @@ func (p *Planned) Run(ctx context.Context, alloc Allocator) (any, error) {
 		return nil, fmt.Errorf("%s: %w", p.op.Name, err)
 	}
 	return result, nil
+}
+
+func (p *Planned) fill(ctx context.Context, outs []*Tensor) (any, error) {
+	if p.runSingle != nil {
+		return outs[0], p.runSingle(ctx, outs[0])
+	}
+	return p.run(ctx, outs)
 }
 
 // Failure is an error of an operation that ran and could not finish.

@@ -213,7 +213,7 @@ func (r *run) multiply(ctx context.Context, w *ops.Multiplying, out *ops.Tensor)
 		}
 	}
 	batch := slicesProduct(w.Batch)
-	var prepare [2]*mapper
+	var prepare [2]*mapping
 	scratch := [2]*scratchMemory{{}, {}}
 	operands := [2]*ops.Tensor{w.A, w.B}
 	for i, x := range operands {
@@ -265,7 +265,7 @@ func (s *submission) integerProduct(f *gpu.Function, p product) error {
 		for i := int64(0); i < p.m; i += rows {
 			m := min(p.m-i, rows)
 			s.launchGrid(f, gpu.Dim{uint32((p.n + productTile - 1) / productTile), uint32((m + productTile - 1) / productTile), uint32(batch)}, threads,
-				new(parameters).u64(
+				s.parameters().u64(
 					p.a.at+uint64((done*p.a.next+i*aRow)*size), p.b.at+uint64(done*p.b.next*size), p.c.at+uint64((done*p.c.next+i*p.n)*size),
 				).i64(m, p.n, p.k, aRow, aColumn, bRow, bColumn, p.a.next, p.b.next, p.c.next))
 		}

@@ -3,11 +3,15 @@
 package cuda
 
 import (
+	"maps"
+	"slices"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/worker/device"
 )
 
@@ -58,17 +62,109 @@ func BenchmarkPrepare(b *testing.B) {
 	}
 }
 
-func BenchmarkSmallCall(b *testing.B) {
-	d := open(b, 8<<20, Options{})
-	call := pointCall(b, 3)
-	b.ReportAllocs()
-	for b.Loop() {
-		p, err := d.Prepare(call)
+// smallCalls are what short tasks call, with inputs that came with the call or lie in the slab.
+func (b *bench) smallCalls(tb testing.TB) map[string]device.Call {
+	tb.Helper()
+	words := func(op string, options map[string]*millracev1.Value, positional ...*millracev1.Value) device.Call {
+		arguments, err := proto.Marshal(&millracev1.Arguments{Positional: positional, Named: options})
 		if err != nil {
-			b.Fatal(err)
+			tb.Fatal(err)
 		}
-		if _, err := p.Run(b.Context(), d.alloc); err != nil {
-			b.Fatal(err)
+		return device.Call{Op: op, Arguments: arguments, Attempt: 1}
+	}
+	text := func(s string) *millracev1.Value {
+		return &millracev1.Value{Kind: &millracev1.Value_StringValue{StringValue: s}}
+	}
+	integer := func(n int64) *millracev1.Value {
+		return &millracev1.Value{Kind: &millracev1.Value_IntValue{IntValue: n}}
+	}
+	input := func(n uint32) *millracev1.Value { return &millracev1.Value{Kind: &millracev1.Value_Input{Input: n}} }
+	inSlab := func(dtype millracev1.DType, size int64, shape ...int64) device.Input {
+		n := size
+		for _, d := range shape {
+			n *= d
 		}
+		f, err := b.alloc(uint64(n))
+		if err != nil {
+			tb.Fatal(err)
+		}
+		header, err := proto.Marshal(&millracev1.Value{Kind: &millracev1.Value_TensorValue{TensorValue: &millracev1.Tensor{
+			Dtype: dtype, Shape: shape, Location: &millracev1.Tensor_Frame{},
+		}}})
+		if err != nil {
+			tb.Fatal(err)
+		}
+		return device.Input{Header: header, Frames: []memory.Frame{f}}
+	}
+	calls := map[string]device.Call{"point": pointCall(tb, 3)}
+	far := words("bench.point", nil, integer(2), integer(0),
+		&millracev1.Value{Kind: &millracev1.Value_ListValue{ListValue: &millracev1.ListValue{Values: []*millracev1.Value{integer(0), integer(1)}}}},
+		integer(1), integer(64<<10), input(0), input(1))
+	far.Inputs = []device.Input{inSlab(millracev1.DType_DTYPE_UINT8, 1, 64<<10), inSlab(millracev1.DType_DTYPE_UINT8, 1, 64<<10)}
+	calls["point64KiB"] = far
+	three := words("array.map", nil, text("x0*2+x1*x2"), input(0), input(1), input(2))
+	sum := words("array.reduce", map[string]*millracev1.Value{"axes": integer(1)}, input(0))
+	joined := words("array.concat", nil, input(0), input(1), input(2))
+	turned := words("array.transpose", nil, input(0))
+	for _, call := range []*device.Call{&three, &sum, &joined, &turned} {
+		for range 3 {
+			call.Inputs = append(call.Inputs, inSlab(millracev1.DType_DTYPE_FLOAT32, 4, 64, 64))
+		}
+	}
+	calls["map3"], calls["reduce"], calls["concat"], calls["transpose"] = three, sum, joined, turned
+	calls["full"] = words("array.full", nil, integer(10000), integer(3))
+	return calls
+}
+
+// BenchmarkCall tells apart what the parts of a call cost; the end waits for the device.
+func BenchmarkCall(b *testing.B) {
+	o := Options{}
+	if fake != nil {
+		o = Options{Libraries: []string{nvrtcFolder()}, Python: "none"}
+	}
+	d := open(b, 64<<20, o)
+	calls := d.smallCalls(b)
+	first := d.next
+	for _, name := range slices.Sorted(maps.Keys(calls)) {
+		call := calls[name]
+		b.Run(name, func(b *testing.B) {
+			if p, err := d.Prepare(call); err != nil {
+				b.Fatal(err)
+			} else if _, err := p.Run(b.Context(), d.alloc); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			var parts [3]time.Duration
+			for b.Loop() {
+				d.next = first
+				at := time.Now()
+				next := func(i int) {
+					now := time.Now()
+					parts[i] += now.Sub(at)
+					at = now
+				}
+				p, err := d.Prepare(call)
+				if err != nil {
+					b.Fatal(err)
+				}
+				p.OutputBytes()
+				next(0)
+				s, err := p.(device.Starter).Start(b.Context(), d.alloc)
+				if err != nil {
+					b.Fatal(err)
+				}
+				next(1)
+				for !s.Done() {
+					at = time.Now()
+				}
+				if _, err := s.Finish(); err != nil {
+					b.Fatal(err)
+				}
+				next(2)
+			}
+			for i, name := range []string{"prepare-ns/op", "start-ns/op", "finish-ns/op"} {
+				b.ReportMetric(float64(parts[i])/float64(b.N), name)
+			}
+		})
 	}
 }

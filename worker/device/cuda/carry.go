@@ -105,6 +105,18 @@ type move struct {
 
 // planMove finds how to copy a shape from strides to strides.
 func (d *Device) planMove(shape, from, to []int64, size int64, fromAt, toAt uint64) (*move, error) {
+	var room keyRoom
+	key := moveKey(room[:0], shape, from, to, size, fromAt, toAt)
+	return d.moves.get(key, func() (*move, error) { return d.decideMove(shape, from, to, size, fromAt, toAt) })
+}
+
+// moveKey tells apart what decideMove decides differently on.
+func moveKey(key []byte, shape, from, to []int64, size int64, fromAt, toAt uint64) []byte {
+	key = append(key, byte(size), byte(fromAt%16), byte(toAt%16))
+	return appendList(appendList(appendList(key, shape), from), to)
+}
+
+func (d *Device) decideMove(shape, from, to []int64, size int64, fromAt, toAt uint64) (*move, error) {
 	m := &move{size: size, tile: -1}
 	var joined [][]int64
 	m.shape, joined = joinAxes(shape, from, to)
@@ -119,7 +131,7 @@ func (d *Device) planMove(shape, from, to []int64, size int64, fromAt, toAt uint
 	if len(m.shape) > maxAxes {
 		return nil, errHost
 	}
-	name := "copy_"
+	names := copies
 	if axis := slices.Index(m.from[:last], m.size); m.to[last] == m.size && axis >= 0 && m.from[last] != m.size && m.shape[axis] >= 8 && m.shape[last] >= 8 {
 		others := int64(1)
 		for i, n := range m.shape {
@@ -128,13 +140,19 @@ func (d *Device) planMove(shape, from, to []int64, size int64, fromAt, toAt uint
 			}
 		}
 		if others <= 65535 && (m.shape[axis]+31)/32 <= 65535 {
-			m.tile, name = axis, "turn_"
+			m.tile, names = axis, turns
 		}
 	}
 	var err error
-	m.kernel, err = d.code.builtin(name + map[int64]string{1: "1", 4: "4", 8: "8", 16: "16"}[m.size])
+	m.kernel, err = d.code.builtin(names[m.size])
 	return m, err
 }
+
+// The kernels by the size of what they move.
+var (
+	copies = map[int64]string{1: "copy_1", 4: "copy_4", 8: "copy_8", 16: "copy_16"}
+	turns  = map[int64]string{1: "turn_1", 4: "turn_4", 8: "turn_8", 16: "turn_16"}
+)
 
 // widen makes units of up to 16 bytes of elements that lie together on both sides.
 func (m *move) widen(fromAt, toAt uint64) {
@@ -169,10 +187,10 @@ func (s *submission) move(m *move, from, to uint64) {
 		s.copy(gpu.OnDevice(to, from, uint64(n*m.size)))
 		return
 	}
-	p := new(parameters).u64(from, to, uint64(n)).i32(int32(len(m.shape)), int32(m.tile))
+	p := s.parameters().u64(from, to, uint64(n)).i32(int32(len(m.shape)), int32(m.tile))
 	for _, list := range [][]int64{m.shape, m.from, m.to} {
 		p.i64(list...)
-		p.i64(make([]int64, maxAxes-len(list))...)
+		p.fill(len(p.bytes) + 8*(maxAxes-len(list)))
 	}
 	if m.tile < 0 {
 		s.launch(m.kernel, min(blocksOf(n, threads), 1<<20), p)
@@ -219,7 +237,7 @@ func (r *run) join(ctx context.Context, w *ops.Joining, out *ops.Tensor) error {
 	type piece struct {
 		part   *ops.Tensor // of the output
 		move   *move
-		mapper *mapper
+		mapper *mapping
 	}
 	pieces := make([]piece, len(w.Xs))
 	offset := int64(0)
@@ -274,7 +292,7 @@ func (r *run) fill(ctx context.Context, w *ops.Filling, out *ops.Tensor) error {
 		return err
 	}
 	return r.submit(ctx, 0, func(s *submission) {
-		s.launch(f, blocksOf(n, 4*16*threads), new(parameters).u64(out.Far.Address(), uint64(n)).raw(16, bytes.Repeat(one.Data, 16/len(one.Data))))
+		s.launch(f, blocksOf(n, 4*16*threads), s.parameters().u64(out.Far.Address(), uint64(n)).raw(16, bytes.Repeat(one.Data, 16/len(one.Data))))
 	})
 }
 
@@ -296,7 +314,7 @@ func (r *run) count(ctx context.Context, w *ops.Counting, out *ops.Tensor) error
 		return err
 	}
 	return r.submit(ctx, 0, func(s *submission) {
-		s.launch(f, blocksOf(n, threads), new(parameters).u64(out.Far.Address(), uint64(n)).raw(len(first), first).raw(len(step), step))
+		s.launch(f, blocksOf(n, threads), s.parameters().u64(out.Far.Address(), uint64(n)).raw(len(first), first).raw(len(step), step))
 	})
 }
 
@@ -304,9 +322,15 @@ func (r *run) draw(ctx context.Context, w *ops.Drawing, out *ops.Tensor) error {
 	if w.Words == 0 {
 		return nil
 	}
-	name, ok := map[ops.DType]string{ops.Bool: "uint8", ops.Complex64: "float32", ops.Complex128: "float64"}[out.DType]
-	if !ok {
-		name = out.DType.String()
+	name := out.DType.String()
+	switch out.DType {
+	case ops.Bool:
+		name = "uint8"
+	case ops.Complex64:
+		name = "float32"
+	case ops.Complex128:
+		name = "float64"
+	case ops.Invalid, ops.Uint8, ops.Int32, ops.Int64, ops.Float32, ops.Float64:
 	}
 	f, err := r.device.code.builtin("draw_" + w.Distribution + "_" + name)
 	if err != nil {
@@ -316,9 +340,11 @@ func (r *run) draw(ctx context.Context, w *ops.Drawing, out *ops.Tensor) error {
 	if w.Distribution == "normal" {
 		a, b = w.Loc, w.Scale
 	}
-	p := new(parameters).u64(out.Far.Address(), w.FirstWord, uint64(w.Words), uint64(w.Seed)).f64(a, b).i64(w.First).u64(w.Span)
 	pairs := int64((w.FirstWord+uint64(w.Words)+1)/2 - w.FirstWord/2)
-	return r.submit(ctx, 0, func(s *submission) { s.launch(f, blocksOf(pairs, threads), p) })
+	return r.submit(ctx, 0, func(s *submission) {
+		s.launch(f, blocksOf(pairs, threads),
+			s.parameters().u64(out.Far.Address(), w.FirstWord, uint64(w.Words), uint64(w.Seed)).f64(a, b).i64(w.First).u64(w.Span))
+	})
 }
 
 func (r *run) scatter(ctx context.Context, w *ops.Scattering, out *ops.Tensor) error {
@@ -330,8 +356,9 @@ func (r *run) scatter(ctx context.Context, w *ops.Scattering, out *ops.Tensor) e
 	if err != nil {
 		return err
 	}
-	p := new(parameters).u64(out.Far.Address(), 0, uint64(n), uint64(w.Seed)).f64(0, 0).u64(0, 0)
-	return r.submit(ctx, 0, func(s *submission) { s.launch(f, blocksOf(n, 16*threads), p) })
+	return r.submit(ctx, 0, func(s *submission) {
+		s.launch(f, blocksOf(n, 16*threads), s.parameters().u64(out.Far.Address(), 0, uint64(n), uint64(w.Seed)).f64(0, 0).u64(0, 0))
+	})
 }
 
 // maxPointInputs are those of a point that fit its parameters.
@@ -350,12 +377,11 @@ func (r *run) point(ctx context.Context, w *ops.Pointing, out *ops.Tensor) error
 	blocks := uint64(max(r.device.gpu.Info().Attributes.Multiprocessors, 1))
 	return r.submit(ctx, uploadBytes(w.Inputs...), func(s *submission) {
 		const headBytes, inputBytes = 48, 24
-		p := &parameters{bytes: make([]byte, 0, headBytes+maxPointInputs*inputBytes)}
-		p.u64(out.Far.Address(), uint64(out.Bytes())/16).i64(w.Step, w.Point, w.Iterations).u64(uint64(len(w.Inputs)))
+		p := s.parameters().u64(out.Far.Address(), uint64(out.Bytes())/16).i64(w.Step, w.Point, w.Iterations).u64(uint64(len(w.Inputs)))
 		for i, x := range w.Inputs {
 			p.u64(s.near(x), uint64(x.Bytes())/16).i64(w.From[i])
 		}
-		p.bytes = p.bytes[:cap(p.bytes)] // of further inputs there are none
+		p.fill(headBytes + maxPointInputs*inputBytes) // of further inputs there are none
 		s.launch(f, blocks, p)
 	})
 }

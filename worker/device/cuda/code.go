@@ -73,9 +73,11 @@ type code struct {
 	device    *Device
 	compiler  once[*compiler]
 	disk      diskCache
-	mu        sync.Mutex // guards functions
+	mu        sync.Mutex // guards what follows
 	functions map[string]*entry
 	retired   []*entry
+	// builtins are those of the built-in kernels that were asked for.
+	builtins map[string]*gpu.Function
 }
 
 // maxModules is how many modules are loaded before all are given up.
@@ -123,6 +125,23 @@ func (c *code) compiled(file, signature, name string, flags []string, generate f
 
 // builtin finds one of the kernels of builtin.cu.
 func (c *code) builtin(name string) (*gpu.Function, error) {
+	c.mu.Lock()
+	f := c.builtins[name]
+	c.mu.Unlock()
+	if f != nil {
+		return f, nil
+	}
+	f, err := c.findBuiltin(name)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.builtins[name] = f
+	return f, nil
+}
+
+func (c *code) findBuiltin(name string) (*gpu.Function, error) {
 	if !slices.Contains(builtinArchs, c.device.arch) {
 		return c.kernel("builtin.cu", "", name, builtinSource)
 	}
@@ -196,6 +215,7 @@ func (c *code) close() error {
 		}
 	}
 	clear(c.functions)
+	clear(c.builtins)
 	c.retired = nil
 	return errors.Join(errs...)
 }

@@ -72,13 +72,20 @@ type Device struct {
 	blas   once[*blas]
 	solver once[*solver]
 
-	mu sync.Mutex // guards what follows
-	// idle are events without a run.
-	idle []*gpu.Event
+	// What was decided for calls of the usual kinds.
+	mappers  remembered[*mapper]
+	reducers remembered[*reducer]
+	moves    remembered[*move]
 
-	// submitting makes what a call submits one piece, and guards scratch.
+	// write copies to the slab.
+	write func(f memory.Frame, b []byte) error
+
+	// submitting makes what a call submits one piece, and guards what follows: batch is
+	// what is gathered of it, parameters those of the next launch.
 	submitting sync.Mutex
 	scratch    *gpu.Slab
+	batch      gpu.Batch
+	parameters parameters
 }
 
 var _ device.Device = (*Device)(nil)
@@ -110,7 +117,8 @@ func New(dev *gpu.Device, slab *gpu.Slab, o Options) (*Device, error) {
 		finder: finder{given: o.Libraries, python: o.Python}, spins: min(runtime.GOMAXPROCS(0), runtime.NumCPU()) >= 8,
 		arch: fmt.Sprintf("sm_%d%d", a.ComputeMajor, a.ComputeMinor),
 	}
-	d.code = code{device: d, functions: map[string]*entry{}, disk: diskCache{dir: cacheDir(o.CacheDir), maxBytes: defaultCacheBytes}}
+	d.write = func(f memory.Frame, b []byte) error { return slab.WriteFrom(f.Offset, b) }
+	d.code = code{device: d, functions: map[string]*entry{}, builtins: map[string]*gpu.Function{}, disk: diskCache{dir: cacheDir(o.CacheDir), maxBytes: defaultCacheBytes}}
 	if o.ScratchBytes == 0 {
 		o.ScratchBytes = defaultScratchBytes
 	}
@@ -161,12 +169,12 @@ func (d *Device) Close() error {
 	if d.blas.value != nil {
 		errs = append(errs, d.blas.value.close())
 	}
-	d.mu.Lock()
-	for _, e := range d.idle {
-		errs = append(errs, e.Close())
+	for i := range d.slots.runs {
+		if r := &d.slots.runs[i]; r.event != nil {
+			errs = append(errs, r.event.Close())
+			r.event = nil
+		}
 	}
-	d.idle = nil
-	d.mu.Unlock()
 	errs = append(errs, d.code.close(), d.slots.close(), d.scratch.Close(), d.slab.Close())
 	return errors.Join(errs...)
 }

@@ -50,7 +50,7 @@ func TestEveryFunctionCompiles(t *testing.T) {
 			}
 			out := &ops.Tensor{DType: p.Outputs[0].DType, Shape: p.Outputs[0].Shape, Far: &scratchMemory{}}
 			out.Strides = ops.ContiguousStrides(out.DType, out.Shape)
-			m, err := mapperOf(p.Work.(*ops.Mapping), out)
+			m, err := mapperFor(p.Work.(*ops.Mapping), out)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -58,7 +58,7 @@ func TestEveryFunctionCompiles(t *testing.T) {
 		}
 		for _, to := range dtypes {
 			out := &ops.Tensor{DType: to, Shape: x.Shape, Strides: ops.ContiguousStrides(to, x.Shape), Far: &scratchMemory{}}
-			m, err := mapperOf(ops.Convert(to, x), out)
+			m, err := mapperFor(ops.Convert(to, x), out)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,6 +74,10 @@ func TestEveryFunctionCompiles(t *testing.T) {
 			t.Errorf("%s: %.3000s", arch, err)
 		}
 	}
+}
+
+func mapperFor(w *ops.Mapping, out *ops.Tensor) (*mapper, error) {
+	return mapperOf(w.Program(), append([]*ops.Tensor{out}, w.Inputs...))
 }
 
 func TestEveryReductionCompiles(t *testing.T) {

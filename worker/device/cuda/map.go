@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unsafe"
 
 	gpu "github.com/millrace/millrace/memory/cuda"
 
@@ -27,18 +28,29 @@ const (
 // maxParameters is what the parameters of a kernel can take.
 const maxParameters = 4096
 
-// mapper is a fused kernel with what to run it on. Operand 0 is the output.
+// mapper is a fused kernel and how it is launched. Operand 0 is the output.
 type mapper struct {
-	program  ops.Program
-	operands []*ops.Tensor
-	negative func() error
+	program *ops.Program
+	// has says which operands are tensors.
+	has      []bool
 	shape    []int64
 	strides  [][]int64
 	layouts  []layout
 	perPack  int64 // elements that a thread loads at once
 	constant [][]byte
-	kernel   *gpu.Function
-	n        int64
+	// head is the first of the parameters, what depends on the call follows, then tail.
+	head   uint64
+	tail   []byte
+	kernel *gpu.Function
+	n      int64
+}
+
+// mapping is a mapper with what to run it on.
+type mapping struct {
+	*mapper
+	operands []*ops.Tensor
+	negative func() error
+	few      [5]*ops.Tensor // has operands, if there are not more
 }
 
 // mapFunctions are the functions of expressions whose names in prelude.cuh are not
@@ -82,25 +94,44 @@ func statement(p *ops.Program, in ops.Instruction) string {
 }
 
 // planMap finds the kernel that fills out, which may have any strides.
-func (d *Device) planMap(w *ops.Mapping, out *ops.Tensor) (*mapper, error) {
-	m, err := mapperOf(w, out)
-	if err != nil {
-		return nil, err
-	}
-	m.kernel, err = d.code.kernel("map.cu", m.signature(), "map", func() string { return kernelText("prelude.cuh") + m.source() })
+func (d *Device) planMap(w *ops.Mapping, out *ops.Tensor) (*mapping, error) {
+	m := &mapping{negative: w.Negative}
+	m.operands = append(append(m.few[:0], out), w.Inputs...)
+	p := w.Program()
+	var room keyRoom
+	var err error
+	m.mapper, err = d.mappers.get(mapKey(room[:0], p, m.operands), func() (*mapper, error) {
+		made, err := mapperOf(p, m.operands)
+		if err != nil {
+			return nil, err
+		}
+		made.kernel, err = d.code.kernel("map.cu", made.signature(), "map", func() string { return kernelText("prelude.cuh") + made.source() })
+		return made, err
+	})
 	return m, err
 }
 
+// mapKey tells apart what mapperOf decides differently on. NB: the program is not another
+// one's as long as the mapper that was made for the key is kept.
+func mapKey(key []byte, p *ops.Program, operands []*ops.Tensor) []byte {
+	key = le.AppendUint64(key, uint64(uintptr(unsafe.Pointer(p))))
+	for _, t := range operands {
+		key = appendTensor(key, t)
+	}
+	return key
+}
+
 // mapperOf decides on the layout of a kernel.
-func mapperOf(w *ops.Mapping, out *ops.Tensor) (*mapper, error) {
-	m := &mapper{program: w.Program(), negative: w.Negative, n: out.Len()}
-	m.operands = append([]*ops.Tensor{out}, w.Inputs...)
+func mapperOf(p *ops.Program, operands []*ops.Tensor) (*mapper, error) {
+	out := operands[0]
+	m := &mapper{program: p, has: make([]bool, len(operands)), n: out.Len()}
 	var strides [][]int64
 	var where []int
-	for i, t := range m.operands {
+	for i, t := range operands {
 		if t == nil {
 			continue
 		}
+		m.has[i] = true
 		list := make([]int64, len(out.Shape))
 		skip := len(out.Shape) - len(t.Shape)
 		for axis, n := range t.Shape {
@@ -112,10 +143,10 @@ func mapperOf(w *ops.Mapping, out *ops.Tensor) (*mapper, error) {
 	}
 	shape, joined := joinAxes(out.Shape, strides...)
 	m.shape = shape
-	m.strides, m.layouts = make([][]int64, len(m.operands)), make([]layout, len(m.operands))
+	m.strides, m.layouts = make([][]int64, len(operands)), make([]layout, len(operands))
 	m.perPack = 16
 	for k, i := range where {
-		t := m.operands[i]
+		t := operands[i]
 		m.strides[i] = joined[k]
 		size := t.DType.Size()
 		switch contiguous := slices.Equal(joined[k], ops.ContiguousStrides(t.DType, shape)); {
@@ -139,7 +170,7 @@ func mapperOf(w *ops.Mapping, out *ops.Tensor) (*mapper, error) {
 		}
 	}
 	if slices.Contains(m.layouts, strided) {
-		m.perPack = m.packsOfRows()
+		m.perPack = m.packsOfRows(operands)
 	}
 	for i, r := range m.program.Registers {
 		if r.Value == nil {
@@ -154,18 +185,15 @@ func mapperOf(w *ops.Mapping, out *ops.Tensor) (*mapper, error) {
 		}
 		m.constant = append(m.constant, append(append([]byte{}, c.Data...), make([]byte, 16-len(c.Data))...))
 	}
-	if len(m.parameters(make([]uint64, len(m.operands)), 0).bytes) > maxParameters {
-		return nil, errHost
-	}
-	return m, nil
+	return m, m.layParameters()
 }
 
 // packsOfRows is how many elements along the last axis a thread can compute at once:
 // all operands lie together there, or do not move.
-func (m *mapper) packsOfRows() int64 {
+func (m *mapper) packsOfRows(operands []*ops.Tensor) int64 {
 	last := len(m.shape) - 1
 	n := int64(16)
-	for i, t := range m.operands {
+	for i, t := range operands {
 		if t == nil || m.layouts[i] == single {
 			continue
 		}
@@ -180,7 +208,7 @@ func (m *mapper) packsOfRows() int64 {
 	}
 	for ; n > 1; n /= 2 {
 		fits := m.shape[last]%n == 0 && m.strides[0][last] != 0
-		for i, t := range m.operands {
+		for i, t := range operands {
 			if t == nil || m.layouts[i] == single || m.strides[i][last] == 0 {
 				continue
 			}
@@ -210,9 +238,9 @@ func (m *mapper) signature() string {
 	if m.wideIndex() {
 		b = append(b, 'w')
 	}
-	for i, t := range m.operands {
+	for i, has := range m.has {
 		b = append(b, '0'+byte(m.layouts[i]))
-		if t == nil {
+		if !has {
 			b = append(b, '-')
 		} else if s := m.strides[i]; m.perPack > 1 && s[len(s)-1] == 0 {
 			b = append(b, 'h')
@@ -251,19 +279,19 @@ func (m *mapper) wideIndex() bool { return m.n >= 1<<31 }
 func (m *mapper) source() string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
-	p := &m.program
+	p := m.program
 	typeOf := func(r int) string { return cType(p.Registers[r].DType.String()) }
 	axes := len(m.shape)
 	general := slices.Contains(m.layouts, strided)
 	line("struct args {\n  u64 n;\n  int *negative;")
-	for i, t := range m.operands {
-		if t != nil {
+	for i, has := range m.has {
+		if has {
 			line("  char *p%d;", i)
 		}
 	}
 	if general {
 		line("  i64 shape[%d];", axes)
-		for i := range m.operands {
+		for i := range m.has {
 			if m.layouts[i] != single {
 				line("  i64 s%d[%d];", i, axes)
 			}
@@ -277,7 +305,7 @@ func (m *mapper) source() string {
 	// The inputs' registers come first.
 	var list, loads []string
 	for i := range p.Inputs {
-		if m.operands[i+1] != nil {
+		if m.has[i+1] {
 			list = append(list, fmt.Sprintf("%s r%d", typeOf(i), i))
 		}
 	}
@@ -302,7 +330,7 @@ func (m *mapper) source() string {
 	line("  return r%d;\n}", p.Out)
 	line("extern \"C\" __global__ void __launch_bounds__(256) map(const args a) {")
 	for i := range p.Inputs {
-		if m.operands[i+1] != nil && m.layouts[i+1] == single {
+		if m.has[i+1] && m.layouts[i+1] == single {
 			line("  const %s x%d = *(const %s *)a.p%d;", typeOf(i), i, typeOf(i), i+1)
 		}
 	}
@@ -312,8 +340,8 @@ func (m *mapper) source() string {
 			index = "u64"
 		}
 		line("  u64 i = (u64)blockIdx.x * 256 + threadIdx.x;\n  if (i >= a.n) return;\n  %s r = (%s)i;", index, index)
-		for i := range m.operands {
-			if m.operands[i] != nil && m.layouts[i] != single {
+		for i := range m.has {
+			if m.has[i] && m.layouts[i] != single {
 				line("  i64 o%d = 0;", i)
 			}
 		}
@@ -323,8 +351,8 @@ func (m *mapper) source() string {
 			} else {
 				line("  { const %s k = r;", index)
 			}
-			for i := range m.operands {
-				if m.operands[i] != nil && m.layouts[i] != single {
+			for i := range m.has {
+				if m.has[i] && m.layouts[i] != single {
 					line("    o%d += (i64)k * a.s%d[%d];", i, i, axis)
 				}
 			}
@@ -337,7 +365,7 @@ func (m *mapper) source() string {
 			line("  const int V = %d;", m.perPack)
 			for i := range p.Inputs {
 				switch {
-				case m.operands[i+1] == nil:
+				case !m.has[i+1]:
 				case m.layouts[i+1] == single:
 					loads = append(loads, fmt.Sprintf("x%d", i))
 				case m.strides[i+1][axes-1] == 0:
@@ -354,7 +382,7 @@ func (m *mapper) source() string {
 		}
 		for i := range p.Inputs {
 			switch {
-			case m.operands[i+1] == nil:
+			case !m.has[i+1]:
 			case m.layouts[i+1] == single:
 				loads = append(loads, fmt.Sprintf("x%d", i))
 			default:
@@ -372,7 +400,7 @@ func (m *mapper) source() string {
 	var elements, packed []string
 	for i := range p.Inputs {
 		switch {
-		case m.operands[i+1] == nil:
+		case !m.has[i+1]:
 		case m.layouts[i+1] == single:
 			elements, packed = append(elements, fmt.Sprintf("x%d", i)), append(packed, fmt.Sprintf("x%d", i))
 		default:
@@ -382,7 +410,7 @@ func (m *mapper) source() string {
 	}
 	line("  if (i + V <= a.n) {")
 	for i := range p.Inputs {
-		if m.operands[i+1] != nil && m.layouts[i+1] == together {
+		if m.has[i+1] && m.layouts[i+1] == together {
 			line("    const pack<%s, V> v%d = *(const pack<%s, V> *)((const %s *)a.p%d + i);", typeOf(i), i, typeOf(i), typeOf(i), i+1)
 		}
 	}
@@ -392,23 +420,22 @@ func (m *mapper) source() string {
 	return b.String()
 }
 
-func (m *mapper) parameters(addresses []uint64, negative uint64) *parameters {
+// layParameters sets head and tail. errHost: they are more than a kernel can have.
+func (m *mapper) layParameters() error {
 	general := slices.Contains(m.layouts, strided)
 	n := m.n
 	if general {
 		n /= m.perPack // each thread does a pack, and no rest is left
 	}
-	p := new(parameters).u64(uint64(n), negative)
-	for i, t := range m.operands {
-		if t != nil {
-			p.u64(addresses[i])
-		}
-	}
+	m.head = uint64(n)
+	p := new(parameters)
+	m.parameters(p, func(int) uint64 { return 0 }, 0)
+	begin := len(p.bytes)
 	if general {
 		last := len(m.shape) - 1
 		p.i64(m.shape[:last]...).i64(m.shape[last] / m.perPack)
 		for i, s := range m.strides {
-			if m.operands[i] != nil && m.layouts[i] != single {
+			if m.has[i] && m.layouts[i] != single {
 				p.i64(s[:last]...).i64(s[last] * m.perPack)
 			}
 		}
@@ -416,18 +443,37 @@ func (m *mapper) parameters(addresses []uint64, negative uint64) *parameters {
 	for _, c := range m.constant {
 		p.raw(16, c)
 	}
+	if len(p.bytes) > maxParameters {
+		return errHost
+	}
+	m.tail = p.bytes[begin:]
+	return nil
+}
+
+// parameters are those of a launch, with what address says of each operand.
+func (m *mapper) parameters(p *parameters, address func(operand int) uint64, negative uint64) *parameters {
+	p.u64(m.head, negative)
+	for i, has := range m.has {
+		if has {
+			p.u64(address(i))
+		}
+	}
+	p.bytes = append(p.bytes, m.tail...)
 	return p
 }
 
+// nearElements is up to how many elements of the output kernels of expressions read small inputs in the processor's memory,
+// which they may do more than once.
+const nearElements = 1024
+
 // evaluate launches the kernel; negative is the flag for negative powers.
-func (s *submission) evaluate(m *mapper, negative uint64) {
-	addresses := make([]uint64, len(m.operands))
-	for i, t := range m.operands {
-		if t != nil {
-			addresses[i] = s.at(t)
-		}
+func (s *submission) evaluate(m *mapping, negative uint64) {
+	at := s.at
+	if m.n <= nearElements {
+		at = s.near
 	}
-	s.launch(m.kernel, blocksOf(m.n, threads*m.perPack), m.parameters(addresses, negative))
+	p := m.parameters(s.parameters(), func(i int) uint64 { return at(m.operands[i]) }, negative)
+	s.launch(m.kernel, blocksOf(m.n, threads*m.perPack), p)
 }
 
 func (r *run) evaluate(ctx context.Context, w *ops.Mapping, out *ops.Tensor) error {
@@ -443,10 +489,5 @@ func (r *run) evaluate(ctx context.Context, w *ops.Mapping, out *ops.Tensor) err
 	if err := r.submit(ctx, uploadBytes(w.Inputs...), func(s *submission) { s.evaluate(m, at) }); err != nil {
 		return err
 	}
-	return r.then(func() error {
-		if le.Uint32(flag) != 0 && m.negative != nil {
-			return m.negative()
-		}
-		return nil
-	})
+	return r.flagged(flag, m.negative)
 }

@@ -136,6 +136,7 @@ type slots struct {
 	pinned *gpu.Pinned
 	device *gpu.Slab
 	free   chan int // has room for all; never closed
+	runs   [slotCount]run
 }
 
 const (

@@ -3,6 +3,7 @@ package cuda
 import (
 	"encoding/binary"
 	"math"
+	"slices"
 )
 
 // parameters are those of a kernel, laid out as in a C structure.
@@ -42,6 +43,14 @@ func (p *parameters) f64(values ...float64) *parameters {
 		p.u64(math.Float64bits(v))
 	}
 	return p
+}
+
+// fill appends zeros until there are n bytes.
+func (p *parameters) fill(n int) {
+	if p.bytes = slices.Grow(p.bytes, max(n-len(p.bytes), 0)); n > len(p.bytes) {
+		clear(p.bytes[len(p.bytes):n])
+		p.bytes = p.bytes[:n]
+	}
 }
 
 // raw appends bytes at an alignment.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/device/wire"
 	"github.com/millrace/millrace/worker/ops"
@@ -79,11 +78,10 @@ func (p *prepared) Run(ctx context.Context, alloc device.Allocator) (device.Resu
 	if err != nil {
 		return device.Result{}, wire.Failure(err)
 	}
-	u, err := p.carry(ctx, r, alloc)
-	if err != nil {
+	if err := p.carry(ctx, r, alloc); err != nil {
 		return device.Result{}, wire.Failure(err)
 	}
-	return u.Finish()
+	return r.Finish()
 }
 
 // Start is part of device.Starter.
@@ -102,11 +100,10 @@ func (p *prepared) Start(ctx context.Context, alloc device.Allocator) (device.St
 		return nil, err
 	}
 	r.ahead = true
-	u, err := p.carry(ctx, r, alloc)
-	if err != nil {
+	if err := p.carry(ctx, r, alloc); err != nil {
 		return nil, wire.Failure(err)
 	}
-	return u, nil
+	return r, nil
 }
 
 // unplanned runs what is not for kernels.
@@ -115,68 +112,60 @@ func (p *prepared) unplanned(ctx context.Context, alloc device.Allocator) (devic
 	if err != nil {
 		return device.Result{}, err
 	}
-	return p.encoder(alloc).Result(result)
-}
-
-func (p *prepared) encoder(alloc device.Allocator) *wire.Encoder {
-	d := p.device
-	return wire.NewEncoder(d.slab, alloc, view, func(f memory.Frame, b []byte) error { return d.slab.WriteFrom(f.Offset, b) })
-}
-
-// underway is a call whose work was submitted, or done.
-type underway struct {
-	*run
-	planned *ops.Planned
-	outs    []*ops.Tensor
-	out     *wire.Encoder
+	out := wire.NewEncoder(p.device.slab, alloc, view, p.device.write)
+	return out.Result(result)
 }
 
 // carry submits the work of a call, and ends its run if that fails.
-func (p *prepared) carry(ctx context.Context, r *run, alloc device.Allocator) (_ *underway, err error) {
-	defer func() {
-		if err != nil {
-			r.end()
-		}
-	}()
-	u := &underway{run: r, planned: p.planned, outs: make([]*ops.Tensor, len(p.planned.Outputs)), out: p.encoder(alloc)}
-	for i, want := range u.planned.Outputs {
-		if u.outs[i], err = r.output(u.out, want); err != nil {
-			return nil, fmt.Errorf("%s: output of %v, shape %v: %w", p.op.Name, want.DType, want.Shape, err)
-		}
-	}
-	err = r.carryOut(ctx, u.planned.Work, u.outs)
-	if errors.Is(err, errHost) {
-		err = p.onHost(ctx, u.planned, u.outs)
-	}
+func (p *prepared) carry(ctx context.Context, r *run, alloc device.Allocator) error {
+	err := p.carryIn(ctx, r, alloc)
 	if err != nil {
-		return nil, err
+		r.end()
 	}
-	return u, nil
+	return err
+}
+
+func (p *prepared) carryIn(ctx context.Context, r *run, alloc device.Allocator) (err error) {
+	r.planned, r.out = p.planned, wire.NewEncoder(p.device.slab, alloc, view, p.device.write)
+	if r.outs = r.first.list[:]; len(p.planned.Outputs) != len(r.outs) {
+		r.outs = make([]*ops.Tensor, len(p.planned.Outputs))
+	}
+	for i := range r.outs {
+		want := &p.planned.Outputs[i]
+		if r.outs[i], err = r.output(i, want); err != nil {
+			return fmt.Errorf("%s: output of %v, shape %v: %w", p.op.Name, want.DType, want.Shape, err)
+		}
+	}
+	err = r.carryOut(ctx, p.planned.Work, r.outs)
+	if errors.Is(err, errHost) {
+		err = p.onHost(ctx, p.planned, r.outs)
+	}
+	return err
 }
 
 // Done is part of device.Started.
-func (u *underway) Done() bool {
-	if !u.open {
+func (r *run) Done() bool {
+	if !r.open {
 		return true
 	}
-	done, err := u.event.Query()
+	done, err := r.event.Query()
 	return done || err != nil // Finish says why
 }
 
 // Finish is part of device.Started.
-func (u *underway) Finish() (device.Result, error) {
-	defer u.end()
-	if u.open {
-		err := u.wait()
-		if err == nil && u.check != nil {
-			err = u.check()
+func (r *run) Finish() (device.Result, error) {
+	defer r.end()
+	if r.open {
+		err := r.wait()
+		if err == nil && r.flag != nil {
+			err = checkFlag(r.flag, r.negative)
 		}
 		if err != nil {
-			return device.Result{}, wire.Failure(u.explain(err))
+			return device.Result{}, wire.Failure(r.explain(err))
 		}
 	}
-	u.takeSmall(u.outs)
-	result, err := u.out.Result(u.planned.Result(u.outs))
+	r.takeSmall(r.outs)
+	result, err := r.out.Result(r.planned.Result(r.outs))
 	if err != nil {
 		return device.Result{}, wire.Failure(err)
 	}

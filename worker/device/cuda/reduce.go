@@ -13,8 +13,8 @@ import (
 // reducer is how a reduction runs: outs outputs of rows elements each, each output
 // cut into splits.
 type reducer struct {
-	w                     *ops.Reducing
-	out                   *ops.Tensor
+	function              string
+	from, work, to        ops.DType
 	kept, keptBy          []int64
 	rows, rowsBy          []int64
 	outs, count           int64
@@ -41,6 +41,24 @@ func accumulatorOf(function string, work ops.DType) ops.DType {
 }
 
 func (d *Device) planReduce(w *ops.Reducing, out *ops.Tensor) (*reducer, error) {
+	var room keyRoom
+	return d.reducers.get(reduceKey(room[:0], w, out), func() (*reducer, error) { return d.decideReduce(w, out) })
+}
+
+// reduceKey tells apart what decideReduce decides differently on.
+func reduceKey(key []byte, w *ops.Reducing, out *ops.Tensor) []byte {
+	key = append(append(key, w.Function...), byte(w.Accumulator), byte(out.DType))
+	key = appendList(key, out.Shape)
+	for _, folded := range w.Folded {
+		key = append(key, '0')
+		if folded {
+			key[len(key)-1] = '1'
+		}
+	}
+	return appendTensor(key, w.X)
+}
+
+func (d *Device) decideReduce(w *ops.Reducing, out *ops.Tensor) (*reducer, error) {
 	r, err := d.reducerOf(w, out)
 	if err != nil {
 		return nil, err
@@ -61,7 +79,7 @@ func (d *Device) planReduce(w *ops.Reducing, out *ops.Tensor) (*reducer, error) 
 
 // reducerOf decides how a reduction is cut into blocks.
 func (d *Device) reducerOf(w *ops.Reducing, out *ops.Tensor) (*reducer, error) {
-	r := &reducer{w: w, out: out, outs: out.Len(), count: w.Rows, group: 1, perPack: 1}
+	r := &reducer{function: w.Function, from: w.X.DType, work: w.Accumulator, to: out.DType, outs: out.Len(), count: w.Rows, group: 1, perPack: 1}
 	x := w.X
 	size := x.DType.Size()
 	var kept, keptBy, rows, rowsBy []int64
@@ -139,9 +157,8 @@ func (r *reducer) aligned(x *ops.Tensor, size int64) int64 {
 // source defines what reduce.cuh is about.
 func (r *reducer) source() string {
 	var b strings.Builder
-	w := r.w
-	in, acc, out := cType(w.X.DType.String()), r.accumulator, cType(r.out.DType.String())
-	work := cType(w.Accumulator.String())
+	in, acc, out := cType(r.from.String()), r.accumulator, cType(r.to.String())
+	work := cType(r.work.String())
 	fmt.Fprintf(&b, "typedef %s in_t;\ntypedef %s acc_t;\ntypedef %s out_t;\n", in, acc, out)
 	fmt.Fprintf(&b, "enum { V = %d, G = %d, NK = %d, NR = %d };\n", r.perPack, r.group, len(r.kept), len(r.rows))
 	run := 0
@@ -156,16 +173,16 @@ func (r *reducer) source() string {
 	case "c64", "c128":
 		identity = acc + "{-0.0, -0.0}"
 	}
-	switch w.Function {
+	switch r.function {
 	case "prod":
 		join, identity = "f_mul(a, b)", "cast<acc_t>((f64)1)"
 	case "min", "max":
-		join = "f_" + w.Function + "imum(a, b)"
+		join = "f_" + r.function + "imum(a, b)"
 		// Elements enter by themselves: there is no identity that suits NaN and infinity
 		// alike but one that is told apart.
-		identity = extreme(w.Accumulator, w.Function == "min")
-		if w.Accumulator == ops.Bool {
-			join = map[string]string{"min": "a & b", "max": "a | b"}[w.Function]
+		identity = extreme(r.work, r.function == "min")
+		if r.work == ops.Bool {
+			join = map[string]string{"min": "a & b", "max": "a | b"}[r.function]
 		}
 	case "any":
 		join = "a | b"
@@ -176,7 +193,7 @@ func (r *reducer) source() string {
 	fmt.Fprintf(&b, "__device__ __forceinline__ acc_t join(acc_t a, acc_t b) { return %s; }\n", join)
 	var load string
 	switch {
-	case w.Function == "count" || w.Accumulator == ops.Bool:
+	case r.function == "count" || r.work == ops.Bool:
 		load = "(acc_t)truth(x)"
 	case in == work:
 		load = "cast<acc_t>(x)"
@@ -185,7 +202,7 @@ func (r *reducer) source() string {
 	}
 	fmt.Fprintf(&b, "__device__ __forceinline__ acc_t load(in_t x) { return %s; }\n", load)
 	finish := "cast<out_t>(a)"
-	if w.Function == "mean" {
+	if r.function == "mean" {
 		finish = "cast<out_t>(f_div(a, cast<acc_t>(n)))"
 	}
 	fmt.Fprintf(&b, "__device__ __forceinline__ out_t finish(acc_t a, f64 n) { return %s; }\n", finish)
@@ -223,21 +240,21 @@ func (r *reducer) scratchBytes() uint64 {
 	return aligned(uint64(r.splits * r.outs * r.accumulatorBytes))
 }
 
-func (s *submission) reduce(r *reducer) {
-	from, to := s.at(r.w.X), r.out.Far.Address()
+func (s *submission) reduce(r *reducer, x, out *ops.Tensor) {
+	from, to := s.at(x), out.Far.Address()
 	parts := to
 	if r.splits > 1 {
 		parts = s.take(r.scratchBytes())
 	}
 	count := float64(r.count)
-	p := new(parameters).u64(from, parts).i64(r.outs, r.count, r.per, r.splits).f64(count).
+	p := s.parameters().u64(from, parts).i64(r.outs, r.count, r.per, r.splits).f64(count).
 		i64(r.kept...).i64(r.keptBy...).i64(r.rows...).i64(r.rowsBy...)
 	if r.foldBlocks > maxBlocks {
 		s.fail(fmt.Errorf("cuda: %s: %d blocks are more than a grid has", s.op, r.foldBlocks))
 	}
 	s.launchGrid(r.fold, gpu.Dim{uint32(r.foldBlocks), uint32(r.splits)}, threads, p)
 	if r.splits > 1 {
-		s.launch(r.joining, r.joinBlock, new(parameters).u64(parts, to).i64(r.outs, r.splits).f64(count))
+		s.launch(r.joining, r.joinBlock, s.parameters().u64(parts, to).i64(r.outs, r.splits).f64(count))
 	}
 }
 
@@ -252,5 +269,5 @@ func (r *run) reduce(ctx context.Context, w *ops.Reducing, out *ops.Tensor) erro
 	if err != nil {
 		return err
 	}
-	return r.submit(ctx, plan.scratchBytes()+uploadBytes(w.X), func(s *submission) { s.reduce(plan) })
+	return r.submit(ctx, plan.scratchBytes()+uploadBytes(w.X), func(s *submission) { s.reduce(plan, w.X, out) })
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// run is one call under way.
+// run is one call under way. There is one for each slot, which the next call in the slot
+// uses again.
 type run struct {
 	device *Device
 	op     string
@@ -20,20 +21,42 @@ type run struct {
 	sent  uint64
 	kept  uint64 // bytes at its end taken by results
 	event *gpu.Event
-	// ahead: what is submitted is not waited for. open: so it was. Then check is what is to
-	// be looked at afterwards, unless it is nil, and about what errors are said to be of.
+	// ahead: what is submitted is not waited for. open: so it was. Then flag is what is to
+	// be looked at afterwards, unless it is nil: negative is the error if a kernel has set
+	// it. about is what errors are said to be of.
 	ahead, open bool
-	check       func() error
+	flag        []byte
+	negative    func() error
 	about       string
+	submission  submission
+
+	planned *ops.Planned
+	outs    []*ops.Tensor
+	out     wire.Encoder
+	// first has the first of outs, most calls having one.
+	first struct {
+		list    [1]*ops.Tensor
+		tensor  ops.Tensor
+		strides [4]int64
+		far     far
+		small   small
+	}
 }
 
-// then looks at what a submission has left, when it is over.
-func (r *run) then(check func() error) error {
+// flagged looks at a flag of the kernels when the submission is over.
+func (r *run) flagged(flag []byte, negative func() error) error {
 	if r.open {
-		r.check = check
+		r.flag, r.negative = flag, negative
 		return nil
 	}
-	return check()
+	return checkFlag(flag, negative)
+}
+
+func checkFlag(flag []byte, negative func() error) error {
+	if negative != nil && le.Uint32(flag) != 0 {
+		return negative()
+	}
+	return nil
 }
 
 func (r *run) explain(err error) error {
@@ -78,16 +101,12 @@ func (d *Device) tryBegin(op string) (*run, error) {
 }
 
 func (d *Device) beginIn(slot int, op string) (*run, error) {
-	r := &run{device: d, op: op, slot: slot}
-	d.mu.Lock()
-	if n := len(d.idle); n > 0 {
-		r.event, d.idle = d.idle[n-1], d.idle[:n-1]
-	}
-	d.mu.Unlock()
+	r := &d.slots.runs[slot]
+	r.device, r.op, r.slot = d, op, slot
 	if r.event == nil {
 		var err error
 		if r.event, err = d.gpu.NewPolledEvent(); err != nil {
-			d.slots.free <- r.slot
+			d.slots.free <- slot
 			return nil, err
 		}
 	}
@@ -97,12 +116,11 @@ func (d *Device) beginIn(slot int, op string) (*run, error) {
 // Computing says whether kernels of an operation run, or are about to.
 func (d *Device) Computing() bool { return len(d.slots.free) < cap(d.slots.free) }
 
+// end gives the slot to others, and the run with it, which keeps nothing of the call.
 func (r *run) end() {
-	d := r.device
-	d.mu.Lock()
-	d.idle = append(d.idle, r.event)
-	d.mu.Unlock()
-	d.slots.free <- r.slot
+	free, slot := r.device.slots.free, r.slot
+	*r = run{event: r.event}
+	free <- slot
 }
 
 // pinned takes pinned memory at the end of the slot.
@@ -116,22 +134,37 @@ func (r *run) pinned(n uint64) (address uint64, bytes []byte) {
 }
 
 // output takes memory for a result: what is small comes back inside the header.
-func (r *run) output(e *wire.Encoder, want ops.Output) (*ops.Tensor, error) {
+func (r *run) output(i int, want *ops.Output) (*ops.Tensor, error) {
 	n := want.Bytes()
-	if !e.Inline(n) {
-		return e.Frame(want.DType, want.Shape)
+	o := &r.first
+	if i > 0 {
+		if !r.out.Inline(n) {
+			return r.out.Frame(want.DType, want.Shape)
+		}
+		at, bytes := r.pinned(uint64(n))
+		return &ops.Tensor{DType: want.DType, Shape: want.Shape, Strides: ops.ContiguousStrides(want.DType, want.Shape), Far: &small{at, bytes}}, nil
 	}
-	t := &ops.Tensor{DType: want.DType, Shape: want.Shape, Strides: ops.ContiguousStrides(want.DType, want.Shape)}
-	at, bytes := r.pinned(uint64(n))
-	t.Far = &small{at, bytes}
-	return t, nil
+	o.tensor = ops.Tensor{DType: want.DType, Shape: want.Shape, Strides: ops.AppendStrides(o.strides[:0], want.DType, want.Shape)}
+	if r.out.Inline(n) {
+		o.small.at, o.small.bytes = r.pinned(uint64(n))
+		o.tensor.Far = &o.small
+		return &o.tensor, nil
+	}
+	f, err := r.out.Take(uint64(n), &o.tensor)
+	if err != nil {
+		return nil, err
+	}
+	o.far = far{r.device.slab, f, r.device.slab.Pointer(f.Offset, f.Bytes)}
+	o.tensor.Far = &o.far
+	return &o.tensor, nil
 }
 
-// takeSmall makes the small results tensors of the heap.
+// takeSmall makes the small results tensors of the processor's memory, until the run
+// ends.
 func (r *run) takeSmall(outs []*ops.Tensor) {
 	for _, t := range outs {
 		if s, ok := t.Far.(*small); ok {
-			t.Data, t.Far = append([]byte{}, s.bytes...), nil
+			t.Data, t.Far = s.bytes, nil
 		}
 	}
 }

@@ -150,7 +150,7 @@ type factoring struct {
 	blas   *blas
 	solver *solver
 	// toWork copies x by rows to where work is.
-	toWork *mapper
+	toWork *mapping
 	work   *scratchMemory
 	upper  *gpu.Function
 	// refusal is why the last way that was tried is not the one.
@@ -177,13 +177,13 @@ func (r *run) newFactoring(x *ops.Tensor) (*factoring, error) {
 
 // copier plans to convert a tensor to float64, in the layout of strides, at memory
 // that is chosen later.
-func (f *factoring) copier(x *ops.Tensor, strides []int64, to *scratchMemory) (*mapper, error) {
+func (f *factoring) copier(x *ops.Tensor, strides []int64, to *scratchMemory) (*mapping, error) {
 	return f.device.planMap(ops.Convert(ops.Float64, x), &ops.Tensor{DType: ops.Float64, Shape: x.Shape, Strides: strides, Far: to})
 }
 
 // storer plans to round float64 results to the type of out; strides are those of
 // where they lie.
-func (f *factoring) storer(out *ops.Tensor, strides []int64, from *scratchMemory) (*mapper, error) {
+func (f *factoring) storer(out *ops.Tensor, strides []int64, from *scratchMemory) (*mapping, error) {
 	return f.device.planMap(ops.Convert(out.DType, &ops.Tensor{DType: ops.Float64, Shape: out.Shape, Strides: strides, Far: from}), out)
 }
 
@@ -217,7 +217,7 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 	if f.toWork, err = f.copier(f.x, byRows(f.x.Shape), place); err != nil {
 		return false, err
 	}
-	var store, storeR *mapper
+	var store, storeR *mapping
 	inPlace := q != nil && q.DType == ops.Float64
 	if q != nil && !inPlace {
 		if store, err = f.storer(q, byRows(q.Shape), place); err != nil {
@@ -256,7 +256,7 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 				})
 			})
 			if i == 1 {
-				s.launch(off, blocksOf(n*n, threads), new(parameters).u64(grams[i], flags+16).i64(n))
+				s.launch(off, blocksOf(n*n, threads), s.parameters().u64(grams[i], flags+16).i64(n))
 			}
 			s.calls(func() error {
 				var pinner runtime.Pinner
@@ -266,7 +266,7 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 				}
 				return f.divideBy(grams[i], place.at, 0, n, addressOf(&pinner, &one[0]))
 			})
-			s.launch(f.upper, blocksOf(n*n, threads), new(parameters).u64(grams[i], uppers[i]).i64(n, n, n))
+			s.launch(f.upper, blocksOf(n*n, threads), s.parameters().u64(grams[i], uppers[i]).i64(n, n, n))
 		}
 		s.calls(func() error {
 			return f.blas.multiply(product{
@@ -364,7 +364,7 @@ func (f *factoring) householder(ctx context.Context, q, r *ops.Tensor) error {
 		s.calls(func() error {
 			return f.solver.call("cusolverDnDgeqrf", f.solver.handle, uint64(m), uint64(n), place.at, uint64(m), tau, work, lwork, flags)
 		})
-		s.launch(f.upper, blocksOf(k*n, threads), new(parameters).u64(place.at, triangle.at).i64(k, n, m))
+		s.launch(f.upper, blocksOf(k*n, threads), s.parameters().u64(place.at, triangle.at).i64(k, n, m))
 		s.calls(func() error {
 			return f.solver.call("cusolverDnDorgqr", f.solver.handle, uint64(m), uint64(k), uint64(k), place.at, uint64(m), tau, work, lwork, flags+8)
 		})

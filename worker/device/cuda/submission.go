@@ -19,9 +19,8 @@ import (
 // methods keep the first error.
 type submission struct {
 	*run
-	err      error
-	launches []gpu.Launch
-	scratch  uint64 // bytes taken
+	err     error
+	scratch uint64 // bytes taken
 }
 
 // submit runs build under the lock, submits what it left, and waits for all of it, unless
@@ -30,7 +29,9 @@ type submission struct {
 func (r *run) submit(ctx context.Context, need uint64, build func(s *submission)) error {
 	d := r.device
 	d.submitting.Lock()
-	s := &submission{run: r}
+	d.batch.Reset()
+	r.submission = submission{run: r}
+	s := &r.submission
 	s.err = d.growScratch(need)
 	if s.err == nil {
 		build(s)
@@ -155,19 +156,20 @@ func (s *submission) fail(err error) {
 
 func (s *submission) flush() { s.flushThen(nil) }
 
-// flushThen submits what was gathered, and an event behind it if there is one.
+// flushThen submits what was gathered in one call, and an event behind it if there is one.
 func (s *submission) flushThen(after *gpu.Event) {
+	b := &s.device.batch
 	if s.err == nil && s.used > s.sent {
 		base := uint64(s.slot) * slotBytes
 		n := s.used - s.sent
 		to := s.device.slots.device.Pointer(memory.HeaderBytes+base+s.sent, n)
-		s.err = s.device.stream.Copy([]gpu.Copy{gpu.ToDevice(to, s.device.slots.pinned.Address(base+s.sent, n), n)}, nil)
+		b.Copy(gpu.ToDevice(to, s.device.slots.pinned.Address(base+s.sent, n), n))
 		s.sent = s.used
 	}
-	if s.err == nil && (len(s.launches) > 0 || after != nil) {
-		s.err = s.device.stream.Launch(s.launches, after)
+	if s.err == nil && (b.Len() > 0 || after != nil) {
+		s.err = s.device.stream.Submit(b, after)
 	}
-	s.launches = s.launches[:0]
+	b.Reset()
 }
 
 // finish submits the rest and the event that the call waits for. After an error the
@@ -185,7 +187,14 @@ func (s *submission) launch(f *gpu.Function, blocks uint64, p *parameters) {
 }
 
 func (s *submission) launchGrid(f *gpu.Function, grid gpu.Dim, block uint32, p *parameters) {
-	s.launches = append(s.launches, gpu.Launch{Function: f, Grid: grid, Block: gpu.Dim{block}, Parameters: p.bytes})
+	s.device.batch.Launch(gpu.Launch{Function: f, Grid: grid, Block: gpu.Dim{block}, Parameters: p.bytes})
+}
+
+// parameters are those of the next launch.
+func (s *submission) parameters() *parameters {
+	p := &s.device.parameters
+	p.bytes = p.bytes[:0]
+	return p
 }
 
 func (s *submission) copy(c gpu.Copy) {

@@ -198,7 +198,7 @@ func (f *factoring) anySVD(ctx context.Context, polar bool, u, sigma, vt *ops.Te
 	if err != nil {
 		return false, err
 	}
-	var storeU, storeVT *mapper
+	var storeU, storeVT *mapping
 	rightAs := byRows([]int64{k, k})
 	if polar == wide { // u is the right factor of the transpose, vt is x's transposed
 		rightAs = byColumns(k)

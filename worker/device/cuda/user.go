@@ -55,7 +55,7 @@ func (r *run) userKernel(ctx context.Context, w *ops.Launching, outs []*ops.Tens
 		}
 	}
 	err = r.submit(ctx, need, func(s *submission) {
-		p := new(parameters)
+		p := new(parameters) // others are launched in between
 		for i, a := range w.Arguments {
 			switch {
 			case a.Tensor == nil:
@@ -78,7 +78,7 @@ func (r *run) userKernel(ctx context.Context, w *ops.Launching, outs []*ops.Tens
 			s.fail(bad("inputs", "%d bytes of parameters are more than the %d that a kernel can have", len(p.bytes), maxParameters))
 			return
 		}
-		s.launches = append(s.launches, gpu.Launch{
+		s.device.batch.Launch(gpu.Launch{
 			Function: f, Grid: gpu.Dim(w.Grid), Block: gpu.Dim(w.Block), SharedBytes: w.SharedBytes, Parameters: p.bytes,
 		})
 	})

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"unsafe"
 
 	"google.golang.org/protobuf/proto"
 
@@ -38,7 +39,7 @@ func Arguments(call device.Call, own memory.Space, view View) (ops.Args, error) 
 	if len(call.Arguments) == 0 {
 		return ops.Args{}, nil
 	}
-	d := decoder{slab: own, view: view, inputs: call.Inputs, decoded: make([]any, len(call.Inputs)), known: make([]bool, len(call.Inputs))}
+	d := newDecoder(own, view, call.Inputs)
 	if args, ok := d.directly(call.Arguments); ok {
 		return args, nil
 	}
@@ -80,10 +81,57 @@ type decoder struct {
 	slab    memory.Space
 	view    View
 	inputs  []device.Input
-	decoded []any
-	known   []bool
+	decoded []decoded
 	// depth is that of the list that is read directly.
 	depth int
+}
+
+// decoded is what an input holds, with room for a tensor of the usual kind.
+type decoded struct {
+	value  any
+	known  bool
+	taken  bool // tensor is in use
+	tensor ops.Tensor
+	// numbers has the shape and the strides of it, word its elements.
+	numbers [2][3]int64
+	word    [2]uint64
+}
+
+func newDecoder(own memory.Space, view View, inputs []device.Input) decoder {
+	d := decoder{slab: own, view: view, inputs: inputs}
+	if len(inputs) > 0 {
+		d.decoded = make([]decoded, len(inputs))
+	}
+	return d
+}
+
+// room is where a tensor is decoded to.
+func (d *decoded) room() *ops.Tensor {
+	if d == nil || d.taken {
+		return new(ops.Tensor)
+	}
+	d.taken = true
+	return &d.tensor
+}
+
+// bytes are a copy of p where all types are aligned.
+func (d *decoded) bytes(p []byte) []byte {
+	if d == nil || d.taken || len(p) > len(d.word)*8 {
+		return append([]byte{}, p...)
+	}
+	to := unsafe.Slice((*byte)(unsafe.Pointer(&d.word)), len(d.word)*8)[:len(p):len(p)]
+	copy(to, p)
+	return to
+}
+
+const ofShape, ofStrides = 0, 1
+
+// list is room for n numbers of the tensor's shape, or of its strides.
+func (d *decoded) list(of, n int) []int64 {
+	if d == nil || d.taken || n > len(d.numbers[of]) {
+		return make([]int64, 0, n)
+	}
+	return d.numbers[of][:0:n]
 }
 
 func (d *decoder) byMessage(b []byte) (ops.Args, error) {
@@ -123,27 +171,29 @@ func (d *decoder) input(i uint32) (any, error) {
 	if int(i) >= len(d.inputs) {
 		return nil, fmt.Errorf("refers to input %d of %d", i, len(d.inputs))
 	}
-	if d.known[i] {
-		return d.decoded[i], nil
+	to := &d.decoded[i]
+	if to.known {
+		return to.value, nil
 	}
-	in := d.inputs[i]
-	at := &place{space: in.Space, frames: in.Frames}
+	in := &d.inputs[i]
+	at := place{space: in.Space, frames: in.Frames, to: to}
 	if at.space == nil {
 		at.space = d.slab
 	}
-	if x, ok, err := d.direct(in.Header, at); ok && err == nil {
-		d.decoded[i], d.known[i] = x, true
+	if x, ok, err := d.direct(in.Header, &at); ok && err == nil {
+		to.value, to.known = x, true
 		return x, nil
 	}
+	at.to = nil
 	var v millracev1.Value
 	if err := proto.Unmarshal(in.Header, &v); err != nil {
 		return nil, fmt.Errorf("input %d: its header is not a millrace.v1.Value: %w", i, err)
 	}
-	x, err := d.value(&v, at)
+	x, err := d.value(&v, &at)
 	if err != nil {
 		return nil, fmt.Errorf("input %d: %w", i, err)
 	}
-	d.decoded[i], d.known[i] = x, true
+	to.value, to.known = x, true
 	return x, nil
 }
 
@@ -151,6 +201,16 @@ func (d *decoder) input(i uint32) (any, error) {
 type place struct {
 	space  memory.Space
 	frames []memory.Frame
+	// to has room for a tensor; nil: none.
+	to *decoded
+}
+
+// room is that of the result, nil for arguments.
+func (at *place) room() *decoded {
+	if at == nil {
+		return nil
+	}
+	return at.to
 }
 
 // value decodes an argument (at is nil) or a result with frames.
@@ -204,20 +264,23 @@ func (d *decoder) value(v *millracev1.Value, at *place) (any, error) {
 }
 
 func (d *decoder) tensor(t *millracev1.Tensor, at *place) (*ops.Tensor, error) {
-	return d.lay(describe(t), at)
+	described := describe(t)
+	return d.lay(&described, at)
 }
 
 // lay makes a tensor of its description and of where it lies.
-func (d *decoder) lay(t described, at *place) (*ops.Tensor, error) {
-	out := &ops.Tensor{DType: t.dtype, Shape: t.shape, Strides: t.strides, Offset: int64(t.offset)}
+func (d *decoder) lay(t *described, at *place) (*ops.Tensor, error) {
+	room := at.room()
+	if len(t.strides) == 0 && t.dtype != ops.Invalid && t.dtype <= ops.Complex128 {
+		t.strides = ops.AppendStrides(room.list(ofStrides, len(t.shape)), t.dtype, t.shape)
+	}
+	out := room.room()
+	*out = ops.Tensor{DType: t.dtype, Shape: t.shape, Strides: t.strides, Offset: int64(t.offset)}
 	if out.DType == ops.Invalid || out.DType > ops.Complex128 {
 		return nil, fmt.Errorf("a tensor of an unknown dtype %d", t.dtype)
 	}
 	if out.Shape == nil {
 		out.Shape = []int64{}
-	}
-	if len(out.Strides) == 0 {
-		out.Strides = ops.ContiguousStrides(out.DType, out.Shape)
 	}
 	switch {
 	case !t.located:
@@ -234,146 +297,5 @@ func (d *decoder) lay(t described, at *place) (*ops.Tensor, error) {
 	if err := out.Check(); err != nil {
 		return nil, err
 	}
-	return out, nil
-}
-
-// Encoder gives an operation its output memory and describes its result.
-type Encoder struct {
-	space memory.Space
-	alloc device.Allocator
-	view  View
-	// write copies to a frame what lies elsewhere.
-	write  func(f memory.Frame, p []byte) error
-	frames []memory.Frame
-	// tensors lie over frames, in order.
-	tensors []*ops.Tensor
-	// inline is how many bytes of tensors lie outside of the slab.
-	inline int64
-}
-
-// NewEncoder is for one call. write fills a frame from the processor's memory.
-func NewEncoder(space memory.Space, alloc device.Allocator, view View, write func(f memory.Frame, p []byte) error) *Encoder {
-	return &Encoder{space: space, alloc: alloc, view: view, write: write}
-}
-
-// Inline says whether n more bytes are to lie in the header, and counts them if so.
-func (e *Encoder) Inline(n int64) bool {
-	if e.inline+n > InlineBytes {
-		return false
-	}
-	e.inline += n
-	return true
-}
-
-// Allocate is an ops.Allocator: what is small lies in the heap.
-func (e *Encoder) Allocate(dtype ops.DType, shape []int64) (*ops.Tensor, error) {
-	if t := (&ops.Tensor{DType: dtype, Shape: shape}); e.Inline(t.Bytes()) {
-		return ops.NewTensor(dtype, shape)
-	}
-	return e.Frame(dtype, shape)
-}
-
-// Frame allocates a tensor in the space.
-func (e *Encoder) Frame(dtype ops.DType, shape []int64) (*ops.Tensor, error) {
-	t := &ops.Tensor{DType: dtype, Shape: shape, Strides: ops.ContiguousStrides(dtype, shape)}
-	f, err := e.alloc(uint64(t.Bytes()))
-	if err != nil {
-		return nil, err
-	}
-	e.view(e.space, f, t)
-	e.frames = append(e.frames, f)
-	e.tensors = append(e.tensors, t)
-	return t, nil
-}
-
-// Result describes what an operation returned.
-func (e *Encoder) Result(x any) (device.Result, error) {
-	if x == nil {
-		return device.Result{Header: NullHeader(), Frames: e.frames}, nil
-	}
-	value, err := e.value(x)
-	if err != nil {
-		return device.Result{}, err
-	}
-	header, err := proto.Marshal(value)
-	return device.Result{Header: header, Frames: e.frames}, err
-}
-
-func (e *Encoder) value(x any) (*millracev1.Value, error) {
-	switch x := x.(type) {
-	case nil:
-		return &millracev1.Value{Kind: &millracev1.Value_NullValue{}}, nil
-	case bool:
-		return &millracev1.Value{Kind: &millracev1.Value_BoolValue{BoolValue: x}}, nil
-	case int64:
-		return &millracev1.Value{Kind: &millracev1.Value_IntValue{IntValue: x}}, nil
-	case float64:
-		return &millracev1.Value{Kind: &millracev1.Value_DoubleValue{DoubleValue: x}}, nil
-	case complex128:
-		return &millracev1.Value{Kind: &millracev1.Value_ComplexValue{ComplexValue: &millracev1.Complex{Real: real(x), Imaginary: imag(x)}}}, nil
-	case string:
-		return &millracev1.Value{Kind: &millracev1.Value_StringValue{StringValue: x}}, nil
-	case []byte:
-		return &millracev1.Value{Kind: &millracev1.Value_BytesValue{BytesValue: x}}, nil
-	case []any:
-		list := &millracev1.ListValue{Values: make([]*millracev1.Value, len(x))}
-		for i, v := range x {
-			var err error
-			if list.Values[i], err = e.value(v); err != nil {
-				return nil, err
-			}
-		}
-		return &millracev1.Value{Kind: &millracev1.Value_ListValue{ListValue: list}}, nil
-	case map[string]any:
-		m := &millracev1.MapValue{Fields: make(map[string]*millracev1.Value, len(x))}
-		for name, v := range x {
-			var err error
-			if m.Fields[name], err = e.value(v); err != nil {
-				return nil, err
-			}
-		}
-		return &millracev1.Value{Kind: &millracev1.Value_MapValue{MapValue: m}}, nil
-	case *ops.Tensor:
-		t, err := e.tensor(x)
-		if err != nil {
-			return nil, err
-		}
-		return &millracev1.Value{Kind: &millracev1.Value_TensorValue{TensorValue: t}}, nil
-	case opaque:
-		return nil, fmt.Errorf("the result would hold a payload of encoding %q, which only passes through functions of its own language", string(x))
-	}
-	return nil, fmt.Errorf("a result of type %T", x)
-}
-
-// tensor finds the frame that a tensor lies in. One that lies elsewhere, in the
-// heap, is copied into its header or a frame of its own.
-func (e *Encoder) tensor(t *ops.Tensor) (*millracev1.Tensor, error) {
-	out := &millracev1.Tensor{Dtype: millracev1.DType(t.DType), Shape: t.Shape, OffsetBytes: uint64(t.Offset)}
-	if !t.Contiguous() {
-		out.Strides = t.Strides
-	}
-	for i, known := range e.tensors {
-		if known.Far != nil && known.Far == t.Far || len(t.Data) > 0 && len(known.Data) == len(t.Data) && &known.Data[0] == &t.Data[0] {
-			out.Location = &millracev1.Tensor_Frame{Frame: uint32(i)}
-			return out, nil
-		}
-	}
-	if len(t.Data) == 0 {
-		return out, nil
-	}
-	if len(t.Data) <= InlineBytes {
-		out.Location = &millracev1.Tensor_InlineData{InlineData: t.Data}
-		return out, nil
-	}
-	f, err := e.alloc(uint64(len(t.Data)))
-	if err != nil {
-		return nil, err
-	}
-	if err := e.write(f, t.Data); err != nil {
-		return nil, err
-	}
-	e.frames = append(e.frames, f)
-	e.tensors = append(e.tensors, t)
-	out.Location = &millracev1.Tensor_Frame{Frame: uint32(len(e.frames) - 1)}
 	return out, nil
 }

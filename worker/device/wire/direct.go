@@ -40,6 +40,9 @@ func (d *decoder) directly(b []byte) (args ops.Args, ok bool) {
 			if !ok || err != nil {
 				return args, unusual // errors name the argument
 			}
+			if args.Positional == nil {
+				args.Positional = make([]any, 0, 1+fields(b, 1))
+			}
 			args.Positional = append(args.Positional, x)
 		case 2: // named
 			name, value, ok := entry(body)
@@ -59,6 +62,25 @@ func (d *decoder) directly(b []byte) (args ops.Args, ok bool) {
 		}
 	}
 	return args, true
+}
+
+// fields is how often a field follows, if all is as usual.
+func fields(b []byte, wanted protowire.Number) (count int) {
+	for len(b) > 0 {
+		field, kind, n := protowire.ConsumeTag(b)
+		if n < 0 || kind != protowire.BytesType {
+			break
+		}
+		_, size := protowire.ConsumeBytes(b[n:])
+		if size < 0 {
+			break
+		}
+		b = b[n+size:]
+		if field == wanted {
+			count++
+		}
+	}
+	return count
 }
 
 // entry reads an entry of a map of values.
@@ -133,11 +155,11 @@ func (d *decoder) direct(b []byte, at *place) (x any, ok bool, err error) {
 		case 7: // list_value
 			return d.directList(body, at)
 		case 9: // tensor_value
-			t, ok := directTensor(body)
-			if !ok {
+			var t described
+			if !t.read(body, at.room()) {
 				return nil, unusual, nil
 			}
-			x, err = d.lay(t, at)
+			x, err = d.lay(&t, at)
 			return x, true, err
 		}
 	}
@@ -150,7 +172,7 @@ func (d *decoder) directList(b []byte, at *place) (x any, ok bool, err error) {
 	}
 	d.depth++
 	defer func() { d.depth-- }()
-	list := []any{}
+	list := make([]any, 0, fields(b, 1))
 	for len(b) > 0 {
 		field, kind, n := protowire.ConsumeTag(b)
 		if n < 0 || kind != protowire.BytesType || field != 1 {
@@ -182,12 +204,14 @@ type described struct {
 	framed  bool
 }
 
-func directTensor(b []byte) (t described, ok bool) {
+// read sets a description that is empty.
+func (t *described) read(b []byte, room *decoded) bool {
 	var seen [7]bool
+	ok := false
 	for len(b) > 0 {
 		field, kind, n := protowire.ConsumeTag(b)
 		if n < 0 || field < 1 || int(field) >= len(seen) || seen[field] {
-			return t, unusual
+			return unusual
 		}
 		seen[field] = true
 		b = b[n:]
@@ -195,53 +219,63 @@ func directTensor(b []byte) (t described, ok bool) {
 		case kind == protowire.VarintType && (field == 1 || field == 4 || field == 5):
 			v, n := protowire.ConsumeVarint(b)
 			if n < 0 {
-				return t, unusual
+				return unusual
 			}
 			b = b[n:]
 			switch field {
 			case 1: // dtype
 				if v > uint64(ops.Complex128) {
-					return t, unusual
+					return unusual
 				}
 				t.dtype = ops.DType(v)
 			case 4: // offset_bytes
 				t.offset = v
 			case 5: // frame
 				if v > math.MaxUint32 || t.located {
-					return t, unusual
+					return unusual
 				}
 				t.frame, t.framed, t.located = uint32(v), true, true
 			}
 		case kind == protowire.BytesType && (field == 2 || field == 3 || field == 6):
 			body, n := protowire.ConsumeBytes(b)
 			if n < 0 {
-				return t, unusual
+				return unusual
 			}
 			b = b[n:]
 			switch field {
 			case 2: // shape
-				if t.shape, ok = packed(body); !ok {
-					return t, unusual
+				if t.shape, ok = packed(body, room.list(ofShape, varints(body))); !ok {
+					return unusual
 				}
 			case 3: // strides
-				if t.strides, ok = packed(body); !ok {
-					return t, unusual
+				if t.strides, ok = packed(body, room.list(ofStrides, varints(body))); !ok {
+					return unusual
 				}
 			case 6: // inline_data
 				if t.located {
-					return t, unusual
+					return unusual
 				}
-				t.inline, t.located = append([]byte{}, body...), true
+				t.inline, t.located = room.bytes(body), true
 			}
 		default:
-			return t, unusual
+			return unusual
 		}
 	}
-	return t, true
+	return true
 }
 
-func packed(b []byte) (out []int64, ok bool) {
-	out = make([]int64, 0, 4)
+// varints is how many lie in b.
+func varints(b []byte) (n int) {
+	for _, c := range b {
+		if c < 0x80 {
+			n++
+		}
+	}
+	return n
+}
+
+// packed reads a list of varints to behind out.
+func packed(b []byte, out []int64) (_ []int64, ok bool) {
 	for len(b) > 0 {
 		v, n := protowire.ConsumeVarint(b)
 		if n < 0 {

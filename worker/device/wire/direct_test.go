@@ -85,20 +85,20 @@ func placed(_ memory.Space, f memory.Frame, t *ops.Tensor) {
 	t.Data[0] = byte(f.Offset)
 }
 
-func newDecoder(tb testing.TB) *decoder {
+func decoderOf(tb testing.TB) *decoder {
 	tb.Helper()
-	inputs := inputsOf(tb)
-	return &decoder{view: placed, inputs: inputs, decoded: make([]any, len(inputs)), known: make([]bool, len(inputs))}
+	d := newDecoder(nil, placed, inputsOf(tb))
+	return &d
 }
 
 // compare says whether bytes were read directly, and fails if a message says something else.
 func compare(tb testing.TB, b []byte) bool {
 	tb.Helper()
-	got, ok := newDecoder(tb).directly(b)
+	got, ok := decoderOf(tb).directly(b)
 	if !ok {
 		return false
 	}
-	want, err := newDecoder(tb).byMessage(b)
+	want, err := decoderOf(tb).byMessage(b)
 	if err != nil {
 		tb.Errorf("%x: read as %v, and as a message: %v", b, got, err)
 	} else if !same(want.Positional, got.Positional) || !same(want.Named, got.Named) {
@@ -177,4 +177,67 @@ func FuzzArgumentsAreThoseOfTheMessage(f *testing.F) {
 		f.Add(encoded(f, &millracev1.Arguments{Positional: []*millracev1.Value{integer(1), v}, Named: map[string]*millracev1.Value{"x": v}}))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) { compare(t, b) })
+}
+
+// Results as inputs: laid in the room that their decoder has, they are what their messages say.
+func FuzzInputsAreThoseOfTheMessage(f *testing.F) {
+	for _, v := range append(usual(), unusually()...) {
+		f.Add(encoded(f, v))
+		f.Add(encoded(f, list(v, v)))
+	}
+	for _, x := range []*millracev1.Tensor{
+		{Dtype: millracev1.DType_DTYPE_INT32, Shape: []int64{1, 2, 3}, Location: &millracev1.Tensor_Frame{Frame: 0}},
+		{Dtype: millracev1.DType_DTYPE_INT32, Shape: []int64{1, 1, 2, 1}, Strides: []int64{4, 0, -4, 300}, OffsetBytes: 8, Location: &millracev1.Tensor_Frame{Frame: 0}},
+		{Dtype: millracev1.DType_DTYPE_UINT8, Shape: []int64{2, 2}, Strides: []int64{1}, Location: &millracev1.Tensor_Frame{Frame: 0}},
+		{Dtype: millracev1.DType_DTYPE_UINT8, Shape: []int64{17}, Location: &millracev1.Tensor_InlineData{InlineData: make([]byte, 17)}},
+	} {
+		f.Add(encoded(f, tensor(x)))
+		f.Add(encoded(f, list(tensor(x), tensor(x), integer(1))))
+	}
+	// Strides in front of the shape.
+	f.Add([]byte{0x4a, 0x0c, 0x08, 0x02, 0x1a, 0x02, 0x01, 0x01, 0x12, 0x02, 0x02, 0x03, 0x28, 0x00})
+	f.Fuzz(func(t *testing.T, header []byte) {
+		in := device.Input{Header: header, Frames: []memory.Frame{{Offset: 64, Bytes: 64}}}
+		d := newDecoder(nil, placed, []device.Input{in})
+		got, err := d.input(0)
+		var v millracev1.Value
+		if proto.Unmarshal(header, &v) != nil {
+			if err == nil {
+				t.Errorf("%x: %v, and no message", header, got)
+			}
+			return
+		}
+		m := newDecoder(nil, placed, nil)
+		want, wantErr := m.value(&v, &place{frames: in.Frames})
+		if (err == nil) != (wantErr == nil) || err == nil && !same(want, got) {
+			t.Errorf("%x: %v, %v as a message, %v, %v directly", header, want, wantErr, got, err)
+		}
+	})
+}
+
+func TestInputsDoNotShareTheirRoom(t *testing.T) {
+	three := func(n byte) device.Input {
+		return device.Input{Header: encoded(t, list(
+			tensor(&millracev1.Tensor{Dtype: millracev1.DType_DTYPE_UINT8, Shape: []int64{2}, Location: &millracev1.Tensor_InlineData{InlineData: []byte{n, 1}}}),
+			tensor(&millracev1.Tensor{Dtype: millracev1.DType_DTYPE_UINT8, Shape: []int64{1, 2}, Location: &millracev1.Tensor_InlineData{InlineData: []byte{n, 2}}}),
+		))}
+	}
+	d := newDecoder(nil, placed, []device.Input{three(5), three(6)})
+	var all []any
+	for i := range 2 {
+		x, err := d.input(uint32(i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, x.([]any)...)
+	}
+	for i, x := range all {
+		want := &ops.Tensor{DType: ops.Uint8, Shape: []int64{2}, Strides: []int64{1}, Data: []byte{byte(5 + i/2), byte(1 + i%2)}}
+		if i%2 == 1 {
+			want.Shape, want.Strides = []int64{1, 2}, []int64{2, 1}
+		}
+		if !reflect.DeepEqual(x, want) {
+			t.Errorf("tensor %d: %+v, want %+v", i, x, want)
+		}
+	}
 }

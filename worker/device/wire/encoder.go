@@ -1,0 +1,240 @@
+package wire
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/ops"
+)
+
+// Encoder gives an operation its output memory and describes its result.
+type Encoder struct {
+	space memory.Space
+	alloc device.Allocator
+	view  View
+	// write copies to a frame what lies elsewhere.
+	write  func(f memory.Frame, p []byte) error
+	frames []memory.Frame
+	// tensors lie over frames, in order.
+	tensors []*ops.Tensor
+	// inline is how many bytes of tensors lie outside of the slab.
+	inline int64
+}
+
+// NewEncoder is for one call. write fills a frame from the processor's memory.
+func NewEncoder(space memory.Space, alloc device.Allocator, view View, write func(f memory.Frame, p []byte) error) Encoder {
+	return Encoder{space: space, alloc: alloc, view: view, write: write}
+}
+
+// Inline says whether n more bytes are to lie in the header, and counts them if so.
+func (e *Encoder) Inline(n int64) bool {
+	if e.inline+n > InlineBytes {
+		return false
+	}
+	e.inline += n
+	return true
+}
+
+// Allocate is an ops.Allocator: what is small lies in the heap.
+func (e *Encoder) Allocate(dtype ops.DType, shape []int64) (*ops.Tensor, error) {
+	if t := (&ops.Tensor{DType: dtype, Shape: shape}); e.Inline(t.Bytes()) {
+		return ops.NewTensor(dtype, shape)
+	}
+	return e.Frame(dtype, shape)
+}
+
+// Frame allocates a tensor in the space.
+func (e *Encoder) Frame(dtype ops.DType, shape []int64) (*ops.Tensor, error) {
+	t := &ops.Tensor{DType: dtype, Shape: shape, Strides: ops.ContiguousStrides(dtype, shape)}
+	f, err := e.Take(uint64(t.Bytes()), t)
+	if err != nil {
+		return nil, err
+	}
+	e.view(e.space, f, t)
+	return t, nil
+}
+
+// Take allocates the frame that a tensor is to be laid over.
+func (e *Encoder) Take(bytes uint64, t *ops.Tensor) (memory.Frame, error) {
+	f, err := e.alloc(bytes)
+	if err != nil {
+		return memory.Frame{}, err
+	}
+	e.frames = append(e.frames, f)
+	e.tensors = append(e.tensors, t)
+	return f, nil
+}
+
+// Result describes what an operation returned.
+func (e *Encoder) Result(x any) (device.Result, error) {
+	if x == nil {
+		return device.Result{Header: NullHeader(), Frames: e.frames}, nil
+	}
+	header, ok, err := e.directly(x)
+	if err == nil && !ok {
+		header, err = e.byMessage(x)
+	}
+	if err != nil {
+		return device.Result{}, err
+	}
+	return device.Result{Header: header, Frames: e.frames}, nil
+}
+
+// directly is the header of what most operations return, one tensor, without messages in between; the same bytes.
+func (e *Encoder) directly(x any) (header []byte, ok bool, err error) {
+	t, ok := x.(*ops.Tensor)
+	if !ok {
+		return nil, false, nil
+	}
+	at, err := e.place(t)
+	if err != nil {
+		return nil, false, err
+	}
+	var room [128]byte
+	b := room[:0]
+	if t.DType != 0 {
+		b = protowire.AppendVarint(append(b, 1<<3), uint64(t.DType))
+	}
+	b = appendPacked(b, 2, t.Shape)
+	if !t.Contiguous() {
+		b = appendPacked(b, 3, t.Strides)
+	}
+	if t.Offset != 0 {
+		b = protowire.AppendVarint(append(b, 4<<3), uint64(t.Offset))
+	}
+	const data = 6<<3 | byte(protowire.BytesType)
+	size := len(b)
+	switch {
+	case at.framed:
+		b = protowire.AppendVarint(append(b, 5<<3), uint64(at.frame))
+		size = len(b)
+	case at.located:
+		size += 1 + protowire.SizeBytes(len(t.Data))
+	}
+	header = make([]byte, 0, 1+protowire.SizeBytes(size))
+	header = protowire.AppendVarint(append(header, 9<<3|byte(protowire.BytesType)), uint64(size))
+	header = append(header, b...)
+	if at.located && !at.framed {
+		header = protowire.AppendBytes(append(header, data), t.Data)
+	}
+	return header, true, nil
+}
+
+func appendPacked(b []byte, field byte, list []int64) []byte {
+	if len(list) == 0 {
+		return b
+	}
+	n := 0
+	for _, v := range list {
+		n += protowire.SizeVarint(uint64(v))
+	}
+	b = protowire.AppendVarint(append(b, field<<3|byte(protowire.BytesType)), uint64(n))
+	for _, v := range list {
+		b = protowire.AppendVarint(b, uint64(v))
+	}
+	return b
+}
+
+func (e *Encoder) byMessage(x any) ([]byte, error) {
+	value, err := e.value(x)
+	if err != nil {
+		return nil, err
+	}
+	return proto.Marshal(value)
+}
+
+func (e *Encoder) value(x any) (*millracev1.Value, error) {
+	switch x := x.(type) {
+	case nil:
+		return &millracev1.Value{Kind: &millracev1.Value_NullValue{}}, nil
+	case bool:
+		return &millracev1.Value{Kind: &millracev1.Value_BoolValue{BoolValue: x}}, nil
+	case int64:
+		return &millracev1.Value{Kind: &millracev1.Value_IntValue{IntValue: x}}, nil
+	case float64:
+		return &millracev1.Value{Kind: &millracev1.Value_DoubleValue{DoubleValue: x}}, nil
+	case complex128:
+		return &millracev1.Value{Kind: &millracev1.Value_ComplexValue{ComplexValue: &millracev1.Complex{Real: real(x), Imaginary: imag(x)}}}, nil
+	case string:
+		return &millracev1.Value{Kind: &millracev1.Value_StringValue{StringValue: x}}, nil
+	case []byte:
+		return &millracev1.Value{Kind: &millracev1.Value_BytesValue{BytesValue: x}}, nil
+	case []any:
+		list := &millracev1.ListValue{Values: make([]*millracev1.Value, len(x))}
+		for i, v := range x {
+			var err error
+			if list.Values[i], err = e.value(v); err != nil {
+				return nil, err
+			}
+		}
+		return &millracev1.Value{Kind: &millracev1.Value_ListValue{ListValue: list}}, nil
+	case map[string]any:
+		m := &millracev1.MapValue{Fields: make(map[string]*millracev1.Value, len(x))}
+		for name, v := range x {
+			var err error
+			if m.Fields[name], err = e.value(v); err != nil {
+				return nil, err
+			}
+		}
+		return &millracev1.Value{Kind: &millracev1.Value_MapValue{MapValue: m}}, nil
+	case *ops.Tensor:
+		t, err := e.tensor(x)
+		if err != nil {
+			return nil, err
+		}
+		return &millracev1.Value{Kind: &millracev1.Value_TensorValue{TensorValue: t}}, nil
+	case opaque:
+		return nil, fmt.Errorf("the result would hold a payload of encoding %q, which only passes through functions of its own language", string(x))
+	}
+	return nil, fmt.Errorf("a result of type %T", x)
+}
+
+func (e *Encoder) tensor(t *ops.Tensor) (*millracev1.Tensor, error) {
+	at, err := e.place(t)
+	if err != nil {
+		return nil, err
+	}
+	out := &millracev1.Tensor{Dtype: millracev1.DType(t.DType), Shape: t.Shape, OffsetBytes: uint64(t.Offset)}
+	if !t.Contiguous() {
+		out.Strides = t.Strides
+	}
+	switch {
+	case at.framed:
+		out.Location = &millracev1.Tensor_Frame{Frame: uint32(at.frame)}
+	case at.located:
+		out.Location = &millracev1.Tensor_InlineData{InlineData: t.Data}
+	}
+	return out, nil
+}
+
+// location is where a result's tensor lies: in a frame, in its header, or, without elements, nowhere.
+type location struct {
+	located, framed bool
+	frame           int
+}
+
+// place finds the frame that a tensor lies in. One that lies elsewhere, in the
+// heap, is copied into its header or a frame of its own.
+func (e *Encoder) place(t *ops.Tensor) (location, error) {
+	for i, known := range e.tensors {
+		if known.Far != nil && known.Far == t.Far || len(t.Data) > 0 && len(known.Data) == len(t.Data) && &known.Data[0] == &t.Data[0] {
+			return location{true, true, i}, nil
+		}
+	}
+	if len(t.Data) == 0 {
+		return location{}, nil
+	}
+	if len(t.Data) <= InlineBytes {
+		return location{located: true}, nil
+	}
+	f, err := e.Take(uint64(len(t.Data)), t)
+	if err != nil {
+		return location{}, err
+	}
+	return location{true, true, len(e.frames) - 1}, e.write(f, t.Data)
+}
