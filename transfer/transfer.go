@@ -142,6 +142,20 @@ type Borrower interface {
 	Borrow(ctx context.Context, peer Peer, refs []Ref) ([]Loan, error)
 }
 
+// Lender is a Path that lends at once what it has mapped, or not at all. Its methods
+// wait for nobody.
+type Lender interface {
+	// Shows says whether Lend would probably lend an object.
+	Shows(peer Peer, ref Ref) bool
+	// Lend makes into a loan of an object; false: it has none to give, and the object is
+	// to be fetched. As long as a loan lasts, its peer may have to wait for memory: who
+	// waits for anything itself must not hold one.
+	Lend(peer Peer, ref Ref, into *Loan) bool
+	// Read says how many bytes of a peer's loans were read in place, for the books. It
+	// is said before they end.
+	Read(peer Peer, bytes uint64)
+}
+
 // Rescuer is a Path that keeps the memory of a peer whose process has ended mapped for
 // a while, and can read it.
 type Rescuer interface {

@@ -105,6 +105,16 @@ func (p *Peer) Pointer(off, n uint64) uint64 {
 	return p.pointer + off
 }
 
+// ReadInto copies [off, off+len(p)) of the peer's slab to p, as Slab.ReadInto does.
+// REQUIRES: as for Pointer.
+func (p *Peer) ReadInto(off uint64, into []byte) error {
+	d := p.device
+	if err := d.Health(); err != nil {
+		return err
+	}
+	return d.check("cuMemcpyDtoHAsync", d.api.read(d.context, d.control, into, p.Pointer(off, uint64(len(into)))))
+}
+
 // Acquire keeps the mapping for a copy out of it; false once it is being
 // unmapped. Each true needs a Release.
 func (p *Peer) Acquire() bool {

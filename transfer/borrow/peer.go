@@ -32,6 +32,8 @@ type peer struct {
 	wake chan struct{}
 	// buried: nothing is wanted from it once it is dead; guarded by path.mu.
 	buried bool
+	// lending are loans without leases; see lend.go.
+	lending lending
 
 	mu sync.Mutex
 	// All below is guarded by mu. ended are leases to give back.

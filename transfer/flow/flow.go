@@ -270,6 +270,13 @@ func (m *Machine) Proved(name string, path int, latency time.Duration, rate floa
 	l.State, l.Latency, l.Rate = Open, latency, rate
 }
 
+// Read is the fact that bytes were read in place by way of a path: there was no fetch.
+func (m *Machine) Read(name string, path int, bytes uint64) {
+	if i, ok := m.find(name); ok {
+		m.peers[i].lanes[path].Bytes += bytes
+	}
+}
+
 // Forget drops what is known of a peer that is gone.
 func (m *Machine) Forget(name string) {
 	if i, ok := m.find(name); ok {

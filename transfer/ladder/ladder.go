@@ -40,8 +40,9 @@ type Config struct {
 // Path is all of them.
 type Path struct {
 	config Config
-	// lender is the rung that can lend, -1 if there is none.
-	lender int
+	// lender is the rung that can lend, and atOnce that which does at once; -1 if there
+	// is none.
+	lender, atOnce int
 
 	mu      sync.Mutex
 	machine *flow.Machine // Guarded by mu.
@@ -50,6 +51,7 @@ type Path struct {
 var (
 	_ transfer.Path     = (*Path)(nil)
 	_ transfer.Borrower = (*Path)(nil)
+	_ transfer.Lender   = (*Path)(nil)
 	_ transfer.Rescuer  = (*Path)(nil)
 	_ transfer.Follower = (*Path)(nil)
 	_ transfer.Preparer = (*Path)(nil)
@@ -57,11 +59,14 @@ var (
 
 // New returns a ladder, which closes its rungs.
 func New(c Config) *Path {
-	p := &Path{config: c, lender: -1}
+	p := &Path{config: c, lender: -1, atOnce: -1}
 	for i, r := range c.Rungs {
 		c.Flow.Paths = append(c.Flow.Paths, r.Path.Name())
 		if _, ok := r.Path.(transfer.Borrower); ok && p.lender < 0 {
 			p.lender = i
+		}
+		if _, ok := r.Path.(transfer.Lender); ok && p.atOnce < 0 {
+			p.atOnce = i
 		}
 	}
 	if p.config.Log == nil {

@@ -89,6 +89,27 @@ type Started interface {
 	Finish() (Result, error)
 }
 
+// Reading is how an operation reads the frames of its inputs.
+type Reading uint8
+
+// The ways. It says nothing of headers.
+const (
+	// ReadsAgain: some bytes many times, or that is not known. What is far is to be copied
+	// first.
+	ReadsAgain Reading = iota
+	// ReadsOnce: each byte about once.
+	ReadsOnce
+	// Moves: those bytes, about once, that its result is made of: of an input no more than
+	// the result has.
+	Moves
+)
+
+// InPlace is a Device that can read inputs in the memory of peers, which is an Input's
+// Space then.
+type InPlace interface {
+	Reads(op string) Reading
+}
+
 // Device is safe for concurrent use.
 type Device interface {
 	Kind() Kind

@@ -58,7 +58,8 @@ type (
 		// not here any more.
 		Admitted bool
 		// Inputs are those that are pinned for it already, and those that are not
-		// here. Inputs that came with the assignment are left out.
+		// here. Inputs that came with the assignment, and those that are read at a peer, are
+		// left out.
 		Inputs []Input
 	}
 	// AssignedAhead: the scheduler wants an attempt to run on results that others
@@ -95,6 +96,10 @@ type (
 	// InputAway: an attempt was handed to a lane and has not begun, because an input
 	// is not in place.
 	InputAway struct{ Ref Ref }
+	// NotLent: an attempt was handed to a lane and has not begun, because an input that
+	// it was to read at a peer, and that Assigned hence left out, cannot be read there.
+	// It is admitted anew: the answer lists that input.
+	NotLent struct{ Ref Ref }
 	// ReserveFailed: it cannot be.
 	ReserveFailed struct {
 		Reservation ReservationID
@@ -183,6 +188,7 @@ func (ReserveFailed) event()  {}
 func (Loaded) event()         {}
 func (InputLost) event()      {}
 func (InputAway) event()      {}
+func (NotLent) event()        {}
 func (InputFetched) event()   {}
 func (FetchFailed) event()    {}
 func (FetchEnded) event()     {}
@@ -236,8 +242,8 @@ func (o Outcome) String() string {
 type Effect interface{ effect() }
 
 type (
-	// Admit: all results that an attempt was ahead of are here, published: answer
-	// with Assigned, which can say now where its inputs are.
+	// Admit: all results that an attempt was ahead of are here, published, or it is to
+	// begin anew: answer with Assigned, which can say now where its inputs are.
 	Admit struct{ Ref Ref }
 	// Await: ask a peer to tell when it has made an object, and answer with Made or
 	// NeverMade.

@@ -174,6 +174,21 @@ func (m *Machine) onInputAway(now time.Time, e InputAway) {
 	m.bringIn(a)
 }
 
+// onNotLent makes an attempt what it was before it was admitted.
+func (m *Machine) onNotLent(now time.Time, e NotLent) {
+	a := m.attempts[e.Ref]
+	if a == nil || a.state != Running || m.notBegun(now, a) {
+		return
+	}
+	for _, o := range a.pinned {
+		m.do(Unpin{Ref: a.ref, Object: o})
+	}
+	a.pinned, a.loose, a.outputBytes = nil, false, 0
+	m.giveUp(a)
+	m.move(a, Ahead)
+	m.do(Admit{Ref: a.ref})
+}
+
 // notBegun takes an attempt that could not begin out of its lane. It returns true
 // if that was the end of it.
 func (m *Machine) notBegun(now time.Time, a *attempt) bool {

@@ -242,6 +242,8 @@ func (m *Machine) Step(now time.Time, e Event) []Effect {
 		m.onInputLost(now, e)
 	case InputAway:
 		m.onInputAway(now, e)
+	case NotLent:
+		m.onNotLent(now, e)
 	case InputFetched:
 		m.onFetched(e)
 	case FetchFailed:

@@ -314,6 +314,8 @@ func (w *world) answer(t *rapid.T) bool {
 				w.step(lifecycle.RunReturned{Ref: r})
 			case 4:
 				w.step(lifecycle.InputAway{Ref: r})
+			case 5:
+				w.step(lifecycle.NotLent{Ref: r})
 			case 1:
 				w.step(lifecycle.NoRoom{Ref: r, Bytes: []uint64{1}})
 			case 2:

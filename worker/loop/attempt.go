@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -97,7 +98,12 @@ type attempt struct {
 	loans []transfer.Loan
 	// admitted: the machine knew it when it began to wait for loans.
 	admitted bool
-	parked   time.Time
+	// readAt are the peers at which inputs are read in place, by input; those that are not
+	// have no address. reading is how. copies: not again, some were not lent.
+	readAt  []transfer.Peer
+	reading device.Reading
+	copies  bool
+	parked  time.Time
 }
 
 func (w *Worker) assign(pb *millracev1.Assignment) {
@@ -155,6 +161,7 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 	if n := len(pb.GetInputs()); n > 0 {
 		a.inputs = make([]device.Input, n)
 	}
+	w.chooseInPlace(a)
 	var wanted []ledger.ObjectID
 	for i, in := range pb.GetInputs() {
 		if len(in.GetInlineResult()) > 0 {
@@ -165,6 +172,9 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 			a.inputs[i] = lent
 			continue
 		}
+		if a.readsAt(i) {
+			continue
+		}
 		wanted = append(wanted, inputID(in))
 	}
 	if len(wanted) == 0 {
@@ -172,7 +182,7 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 	}
 	objects, loose := w.config.Store.Admit(a.ref.Task, a.ref.Attempt, e.Rank, wanted, e.OutputBytes > 0)
 	for i, in := range pb.GetInputs() {
-		if len(in.GetInlineResult()) > 0 || a.isLent(i) {
+		if len(in.GetInlineResult()) > 0 || a.isLent(i) || a.readsAt(i) {
 			continue
 		}
 		o := objects[0]
@@ -443,7 +453,7 @@ func (w *Worker) reservationTold(x told) {
 func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	a := w.attempts[e.Ref]
 	for i, in := range a.pb.GetInputs() {
-		if len(a.inputs[i].Frames) == 0 || a.isLent(i) {
+		if len(a.inputs[i].Frames) == 0 || a.isLent(i) || a.readsAt(i) {
 			continue // its header is all that there is
 		}
 		// Where it was when it was pinned need not be where it is.
@@ -455,6 +465,9 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 			return lifecycle.InputAway{Ref: e.Ref}
 		}
 		a.inputs[i] = device.Input{Header: o.Header, Frames: o.Frames}
+	}
+	if !w.lendInputs(a) {
+		return lifecycle.NotLent{Ref: e.Ref}
 	}
 	a.lane = e.Lane
 	timeout := time.Duration(a.pb.GetTimeoutMillis()) * time.Millisecond
@@ -505,14 +518,17 @@ func (w *Worker) nativeEnded(r *nativeRun) {
 	a.native = nil
 	switch {
 	case r.returned:
+		a.notBegun()
 		w.step(lifecycle.RunReturned{Ref: r.ref})
 		return
 	case r.noRoom != nil:
+		a.notBegun()
 		a.noRoom = true
 		w.step(lifecycle.NoRoom{Ref: r.ref, Bytes: r.noRoom})
 		return
 	}
 	a.op.observe(r.runTime)
+	w.readInPlace(a, cmp.Or(r.framed, r.bytes))
 	if broken := a.endLoans(); len(broken) > 0 {
 		w.discardBorrowed(a, broken)
 		return

@@ -152,6 +152,7 @@ type Worker struct {
 	// of each object.
 	borrowing     map[lifecycle.Ref]*attempt
 	borrowedTimes map[ledger.ObjectID]int
+	nearby        nearby
 	// rescuing are the objects that are being copied out of the memory of dead peers.
 	rescuing map[ledger.ObjectID]bool
 	awaits   awaits
@@ -189,6 +190,7 @@ func New(c Config) *Worker {
 		awaits:    awaits{waiting: make(map[ledger.ObjectID][]*attempt), readers: make(map[ledger.ObjectID][]reader)},
 		executors: make(map[string]bool),
 	}
+	w.nearby = newNearby(&w.config)
 	c.Store.OnGone(func(id ledger.ObjectID, _ error) { w.post(gone{id}) })
 	if c.Executors != nil {
 		for _, kind := range c.Executors.Kinds() {
@@ -270,6 +272,9 @@ func (w *Worker) Run(ctx context.Context) error {
 	<-sessionDone
 	w.native.close()
 	w.fetching.Wait()
+	for _, a := range w.attempts {
+		a.endLoans() // what ran is over, and who lent may have been told nothing
+	}
 	return err
 }
 

@@ -42,6 +42,7 @@ type nativeRun struct {
 	failure  *millracev1.TaskError
 	inline   []byte
 	bytes    uint64
+	framed   uint64 // bytes without the header, 0 if that has all
 	runTime  time.Duration
 	times    runTimes
 	// orphaned: the device was lost. Whoever repeats the attempt elsewhere is told by
@@ -515,8 +516,9 @@ func (c *calling) keep(result device.Result) error {
 		return nil
 	}
 	for _, f := range result.Frames {
-		r.bytes += f.Bytes
+		r.framed += f.Bytes
 	}
+	r.bytes += r.framed
 	if r.bytes <= uint64(n.inlineBytes.Load()) {
 		frames, err := n.store.Copies(result.Frames)
 		if err != nil {

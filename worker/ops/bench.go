@@ -71,6 +71,7 @@ func benchOps() []*Op {
 		},
 		{
 			Name: "bench.checksum",
+			Once: true,
 			Doc: "Hashes a tensor's bytes in C order to an int64: FNV-1a with 64-bit little-endian words in place of " +
 				"bytes, the last one filled with zeros, and the number of bytes as a further word.",
 			Params: []Param{{Name: "x", Type: TensorType, Required: true}},

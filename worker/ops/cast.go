@@ -172,6 +172,7 @@ func putScalar(t *Tensor, v any) error {
 func castOps() []*Op {
 	return []*Op{{
 		Name: "array.cast",
+		Once: true,
 		Doc: "Copies a tensor in another dtype, as NumPy's astype: floats are truncated towards zero, " +
 			"complex numbers lose their imaginary part, integers wrap around. A float that an integer " +
 			"cannot hold, NaN included, becomes the smallest int32 or int64.",

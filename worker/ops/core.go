@@ -10,6 +10,7 @@ func coreOps() []*Op {
 	return []*Op{
 		{
 			Name:   "core.identity",
+			Once:   true,
 			Doc:    "Returns a copy of its argument, with the tensors in it.",
 			Params: []Param{{Name: "x", Type: AnyType, Required: true}},
 			plan:   func(c *call) (*Planned, error) { return copyTree(c, c.value("x")) },
@@ -26,13 +27,15 @@ func coreOps() []*Op {
 		},
 		{
 			Name:     "core.list",
+			Once:     true,
 			Doc:      "Returns its arguments as one list.",
 			Variadic: "xs",
 			plan:     func(c *call) (*Planned, error) { return copyTree(c, slices.Clone(c.rest)) },
 		},
 		{
-			Name: "core.item",
-			Doc:  "Selects one element of a list or tensor, by a number that may be counted from the end, or of a map, by its key.",
+			Name:  "core.item",
+			Moves: true,
+			Doc:   "Selects one element of a list or tensor, by a number that may be counted from the end, or of a map, by its key.",
 			Params: []Param{
 				{Name: "x", Type: AnyType, Required: true},
 				{Name: "index", Type: AnyType, Required: true},

@@ -13,6 +13,7 @@ func mapOps() []*Op {
 	cache := &exprCache{}
 	return []*Op{{
 		Name: "array.map",
+		Once: true,
 		Doc: "Evaluates an element-wise expression over broadcast inputs, in one pass. Inputs are called " +
 			"x0, x1, … or as the list names says; inputs given by name go by that name. Operators are " +
 			"Python's + - * / // % ** == != < <= > >= & | ^ ~ with Python's precedence; functions are " +

@@ -20,6 +20,7 @@ const (
 func pointOp() *Op {
 	return &Op{
 		Name: "bench.point",
+		Once: true,
 		Doc: "A task of Task Bench: checks that input i is the output of point from[i] of the step before, runs iterations of " +
 			"64 multiplications and additions, and returns uint8 bytes that repeat (step, point). On a device every thread of " +
 			"the grid does the iterations, and a wrong input makes an output of ones, which every point after it passes on.",

@@ -182,6 +182,7 @@ func reduceTypes(c *call, op string, x, want DType) (work, out DType, err error)
 func reduceOps() []*Op {
 	return []*Op{{
 		Name: "array.reduce",
+		Once: true,
 		Doc: "Folds a tensor along axes, all of them if null; over all it has no axes left. Sums of floats are pairwise; NaN wins " +
 			"min and max; count is the number of elements that are not zero. Sums and products of bools and integers are int64, " +
 			"their means float64. Without elements min and max are an error.",

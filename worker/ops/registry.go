@@ -21,7 +21,10 @@ type Op struct {
 	Open     bool   // named arguments beside Params are allowed
 	// Blind: it looks at no element of the tensors among its arguments, which may lie in Far memory then.
 	Blind bool
-	plan  func(c *call) (*Planned, error)
+	// Once: it reads each byte of its tensors about once. Moves: and its result is made of
+	// the bytes that it reads.
+	Once, Moves bool
+	plan        func(c *call) (*Planned, error)
 }
 
 // single plans an operation with one tensor as its result.

@@ -11,6 +11,7 @@ func shapeOps() []*Op {
 	return []*Op{
 		{
 			Name: "array.transpose",
+			Once: true,
 			Doc:  "Copies a tensor with its axes in another order; in reverse order if axes is null.",
 			Params: []Param{
 				{Name: "x", Type: TensorType, Required: true},
@@ -19,7 +20,8 @@ func shapeOps() []*Op {
 			plan: planTranspose,
 		},
 		{
-			Name: "array.slice",
+			Name:  "array.slice",
+			Moves: true,
 			Doc: "Copies a part of a tensor, with start, stop and step for each axis as in Python's x[start:stop:step]: null and " +
 				"missing entries are left out there, negative ones count from the end. An entry of index takes one element of its axis and drops the axis.",
 			Params: []Param{
@@ -33,6 +35,7 @@ func shapeOps() []*Op {
 		},
 		{
 			Name: "array.reshape",
+			Once: true,
 			Doc:  "Copies a tensor's elements in C order into another shape, of which one entry may be -1: what is left.",
 			Params: []Param{
 				{Name: "x", Type: TensorType, Required: true},
@@ -41,7 +44,8 @@ func shapeOps() []*Op {
 			plan: planReshape,
 		},
 		{
-			Name: "array.concat",
+			Name:  "array.concat",
+			Moves: true,
 			Doc: "Joins tensors along an axis, which they have; on the other axes their lengths are equal. The dtype is the " +
 				"promotion of theirs. The tensors may also be given as one list.",
 			Params:   []Param{{Name: "axis", Type: IntType, Default: int64(0)}},

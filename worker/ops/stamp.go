@@ -18,6 +18,7 @@ const (
 func stampOp() *Op {
 	return &Op{
 		Name: "bench.stamp",
+		Once: true,
 		Doc: "Checks that each input is a whole stamped tensor of its key, and makes a stamped tensor: bytes of uint8, every " +
 			"word of which tells the key, the generation and its index. For tests that move many bytes while things break.",
 		Params: []Param{

@@ -466,13 +466,32 @@ func (m *mapper) parameters(p *parameters, address func(operand int) uint64, neg
 // which they may do more than once.
 const nearElements = 1024
 
+// readsAgain: an operand has less elements than the output, and is read for each.
+func (m *mapping) readsAgain(i int) bool { return i > 0 && m.operands[i].Len() < m.n }
+
+// scratchBytes is what evaluate takes.
+func (m *mapping) scratchBytes(d *Device) uint64 {
+	n := uploadBytes(m.operands[1:]...)
+	for i, t := range m.operands {
+		if t != nil && m.readsAgain(i) {
+			n += d.againBytes(t)
+		}
+	}
+	return n
+}
+
 // evaluate launches the kernel; negative is the flag for negative powers.
 func (s *submission) evaluate(m *mapping, negative uint64) {
 	at := s.at
 	if m.n <= nearElements {
 		at = s.near
 	}
-	p := m.parameters(s.parameters(), func(i int) uint64 { return at(m.operands[i]) }, negative)
+	p := m.parameters(s.parameters(), func(i int) uint64 {
+		if t := m.operands[i]; m.readsAgain(i) && s.device.remote(t) {
+			return s.again(t)
+		}
+		return at(m.operands[i])
+	}, negative)
 	s.launch(m.kernel, blocksOf(m.n, threads*m.perPack), p)
 }
 
@@ -486,7 +505,7 @@ func (r *run) evaluate(ctx context.Context, w *ops.Mapping, out *ops.Tensor) err
 	}
 	at, flag := r.pinned(4)
 	clear(flag)
-	if err := r.submit(ctx, uploadBytes(w.Inputs...), func(s *submission) { s.evaluate(m, at) }); err != nil {
+	if err := r.submit(ctx, m.scratchBytes(r.device), func(s *submission) { s.evaluate(m, at) }); err != nil {
 		return err
 	}
 	return r.flagged(flag, m.negative)

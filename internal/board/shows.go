@@ -1,0 +1,30 @@
+package board
+
+import (
+	"sync/atomic"
+
+	"github.com/millrace/millrace/transfer"
+)
+
+// Shows says whether an object was on the board a moment ago. It takes no slot, so nothing
+// is said of now.
+func (v *View) Shows(k transfer.Ref) bool {
+	w := &v.words
+	tag := mix(uint64(k.Task), uint32(k.Generation))
+	one, two := buckets(tag, v.mask)
+	for _, bucket := range [2]uint64{one, two} {
+		index := indexAt(bucket)
+		for i := range ways {
+			number, maybe := entryOf(w.load(index+i), tag, (v.mask+1)*ways)
+			if !maybe {
+				continue
+			}
+			entry := w.list[entryAt(v.mask+1, number):]
+			if atomic.LoadUint64(&entry[1]) == uint64(k.Task) && uint32(atomic.LoadUint64(&entry[2])) == uint32(k.Generation) &&
+				atomic.LoadUint64(&entry[progressAt]) == whole {
+				return true
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,193 @@
+//go:build cgo && linux
+
+package e2e
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// pair are two workers on GPUs, by name, and what is done with them.
+type pair struct {
+	*cluster
+	client *millrace.Client
+	a, b   *millracev1.Worker
+}
+
+func startPair(t *testing.T, args ...string) *pair {
+	t.Helper()
+	needs(t, 2)
+	c, _ := startGPUs(t, 2, args...)
+	p := &pair{cluster: c, client: c.dial(t)}
+	within(t, "two workers that know the way to each other", func() bool {
+		list, err := p.client.Workers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
+		if err != nil || len(list) != 2 || lanesTo(t, list[0], list[1])+lanesTo(t, list[1], list[0]) != 2 {
+			return false
+		}
+		slices.SortFunc(list, func(a, b *millracev1.Worker) int { return strings.Compare(a.GetName(), b.GetName()) })
+		p.a, p.b = list[0], list[1]
+		return true
+	})
+	return p
+}
+
+func (p *pair) run(t *testing.T, at *millracev1.Worker, name string, args millrace.Arguments) *millrace.Future {
+	t.Helper()
+	f, err := p.client.Submit(soon(t), millrace.Native(name), args, millrace.WithWorkers(at.GetName()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Wait(soon(t)); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+// came is how many bytes came to a worker by ipc so far, when it says that they are at least
+// so many.
+func (p *pair) came(t *testing.T, to *millracev1.Worker, least uint64) (bytes uint64) {
+	t.Helper()
+	within(t, fmt.Sprintf("%s tells of %d bytes", to.GetName(), least), func() bool {
+		list, err := p.client.Workers(soon(t))
+		if err != nil {
+			return false
+		}
+		for _, w := range list {
+			if w.GetWorkerId() != to.GetWorkerId() {
+				continue
+			}
+			for _, l := range w.GetLanes() {
+				if l.GetPath() == "ipc" {
+					bytes = l.GetBytes()
+				}
+			}
+		}
+		return bytes >= least
+	})
+	return bytes
+}
+
+// replicas are the workers that have a result.
+func (p *pair) replicas(t *testing.T, f *millrace.Future) []string {
+	t.Helper()
+	task, err := p.client.Task(soon(t), f.Key())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return task.GetReplicas()
+}
+
+// A slice of an array on another GPU, and pieces from there that are joined, travel as the
+// bytes that they have: the array stays where it is, and nowhere else.
+func TestGPUSliceOfARemoteArray(t *testing.T) {
+	p := startPair(t, "--device-memory-limit", "64MiB", "--pinned-limit", "16MiB")
+	const large, from, to = 20 << 20, 3 << 20, 5<<20 + 1000
+	array := p.run(t, p.a, "bench.stamp", millrace.Args(1, large, []int64{}))
+	whole, err := array.Array(soon(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	content, err := millrace.Slice[uint8](whole)
+	if err != nil {
+		t.Fatal(err)
+	}
+	slice, err := p.client.Submit(soon(t), millrace.Native("array.slice"), millrace.Args(array, from, to), millrace.WithWorkers(p.b.GetName()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	there(t, slice, content[from:to])
+	if got := p.came(t, p.b, to-from); got != to-from {
+		t.Errorf("%d bytes came for a slice of %d", got, to-from)
+	}
+	if at := p.replicas(t, array); !slices.Equal(at, []string{p.a.GetName()}) {
+		t.Errorf("the array is at %v", at)
+	}
+	joined := p.run(t, p.b, "array.concat", millrace.Args(array, slice))
+	there(t, joined, append(slices.Clone(content), content[from:to]...))
+	if got := p.came(t, p.b, to-from+large); got != to-from+large {
+		t.Errorf("%d bytes came for a slice of %d and all %d", got, to-from, large)
+	}
+	if at := p.replicas(t, array); !slices.Equal(at, []string{p.a.GetName()}) {
+		t.Errorf("the array is at %v", at)
+	}
+}
+
+// What is read often becomes a replica; what is large and read by an operation that does not
+// only move bytes does at once.
+func TestGPUReadOftenBecomesAReplica(t *testing.T) {
+	p := startPair(t, "--device-memory-limit", "64MiB", "--pinned-limit", "16MiB")
+	const small, large = 100 << 10, 8 << 20
+	one := p.run(t, p.a, "bench.stamp", millrace.Args(1, small, []int64{}))
+	for i := range 6 {
+		p.run(t, p.b, "bench.stamp", millrace.Args(10+i, 64, []int64{1}, one))
+		want := []string{p.a.GetName()}
+		if i >= 4 {
+			want = append(want, p.b.GetName())
+		}
+		if at := p.replicas(t, one); len(at) != len(want) {
+			t.Errorf("after it was read %d times it is at %v", i+1, at)
+		}
+	}
+	other := p.run(t, p.a, "bench.stamp", millrace.Args(2, large, []int64{}))
+	p.run(t, p.b, "bench.stamp", millrace.Args(20, 64, []int64{2}, other))
+	if at := p.replicas(t, other); len(at) != 2 {
+		t.Errorf("%d bytes are at %v", large, at)
+	}
+}
+
+// A ring of points on two GPUs hands small objects around, which are read in place, while
+// their sources are killed: whatever is read is what it should be, or read again.
+func TestGPUReadersInPlaceOutliveTheirSources(t *testing.T) {
+	p := startPair(t, "--device-memory-limit", "64MiB", "--pinned-limit", "16MiB")
+	const steps, width, bytes = 60, 4, 64 << 10
+	for round := range 3 {
+		list, err := p.client.Workers(soon(t), millracev1.WorkerState_WORKER_STATE_ACTIVE)
+		if err != nil {
+			t.Fatal(err)
+		}
+		g := p.client.NewGraph("ring")
+		key := func(step, point int) millrace.Key {
+			return millrace.Key(fmt.Sprintf("ring-%d-%d-%d", round, step, point))
+		}
+		number := func(step, point int) int64 { return int64(step*width + point) }
+		for step := range steps {
+			for point := range width {
+				args := []any{number(step, point), bytes, []int64{}}
+				if step > 0 {
+					left, right := (point+width-1)%width, (point+1)%width
+					args = []any{
+						number(step, point), bytes, []int64{number(step-1, left), number(step-1, point), number(step-1, right)},
+						key(step-1, left), key(step-1, point), key(step-1, right),
+					}
+				}
+				options := []millrace.TaskOption{millrace.WithPreferredWorkers([]string{p.a.GetName(), p.b.GetName()}[point%2])}
+				if step == steps-1 {
+					options = append(options, millrace.Hold())
+				}
+				g.Add(string(key(step, point)), millrace.Native("bench.stamp"), millrace.Args(args...), options...)
+			}
+		}
+		r, err := g.Submit(soon(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if round > 0 && len(list) > 0 {
+			if err := syscall.Kill(int(list[round%len(list)].GetPid()), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := r.Wait(soon(t)); err != nil {
+			t.Fatalf("round %d: %v\n%s", round, err, p.log.String())
+		}
+		if round == 0 && p.came(t, p.a, 1)+p.came(t, p.b, 1) < (steps-1)*width*bytes {
+			t.Errorf("less was read than there was between the two")
+		}
+		r.Release()
+	}
+}

@@ -1,0 +1,40 @@
+package ipc
+
+import (
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+)
+
+var (
+	_ transfer.Lender = (*Path)(nil)
+	_ memory.Reader   = (*mapping)(nil)
+)
+
+// lends says whether kernels of ours can read a peer's memory, as one did when the way
+// there was proved.
+func (p *Path) lends(at transfer.Peer) bool {
+	m, ok := p.lenders.Mapped(at).(*mapping)
+	return ok && m.peer != nil && m.lane.gather != nil
+}
+
+// Shows is part of transfer.Lender: a peer is mapped, and shows the object.
+func (p *Path) Shows(at transfer.Peer, ref transfer.Ref) bool {
+	return p.lends(at) && p.lenders.Shows(at, ref)
+}
+
+// Lend is part of transfer.Lender. The regions lie in a space that has the device's address
+// of each: Pointer. It stays mapped until the loan ends, also if the peer dies; kernels may
+// read what was its memory then, and what they made of it is good if the loan held.
+func (p *Path) Lend(at transfer.Peer, ref transfer.Ref, into *transfer.Loan) bool {
+	return p.lends(at) && p.lenders.Lend(at, ref, into)
+}
+
+// Read is part of transfer.Lender.
+func (p *Path) Read(at transfer.Peer, bytes uint64) { p.lenders.Read(at, bytes) }
+
+// Pointer is the device's address of [off, off+n). REQUIRES: the range lies within it, it is
+// on a GPU, and a loan or a glance keeps it.
+func (m *mapping) Pointer(off, n uint64) uint64 { return m.peer.Pointer(off, n) }
+
+// ReadInto is part of memory.Reader, of what is on a GPU.
+func (m *mapping) ReadInto(off uint64, p []byte) error { return m.peer.ReadInto(off, p) }

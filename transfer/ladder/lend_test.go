@@ -1,0 +1,60 @@
+package ladder_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/flow"
+	"github.com/millrace/millrace/transfer/inproc"
+	"github.com/millrace/millrace/transfer/ladder"
+)
+
+// generous lends everything.
+type generous struct {
+	*odd
+	read uint64
+}
+
+func (g *generous) Shows(transfer.Peer, transfer.Ref) bool                { return true }
+func (g *generous) Lend(transfer.Peer, transfer.Ref, *transfer.Loan) bool { return true }
+func (g *generous) Read(_ transfer.Peer, bytes uint64)                    { g.read += bytes }
+
+// What is lent is lent by the path that can, unless that has failed of late, and counts
+// among the bytes that came by it.
+func TestLendsByThePathThatCan(t *testing.T) {
+	f := newFixture()
+	lender := &generous{odd: &odd{Path: f.network.Path(2), name: "odd"}}
+	p := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: f.network.Path(3)}, {Path: lender}, {Path: f.network.Path(2)}}})
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	var loan transfer.Loan
+	if !p.Shows(f.peer, refs[0]) || !p.Lend(f.peer, refs[0], &loan) {
+		t.Error("nothing is lent")
+	}
+	p.Read(f.peer, 100)
+	p.Read(f.peer, 11)
+	if lanes := p.Lanes(); lender.read != 111 || lanes[1].Bytes != 111 || lanes[0].Bytes != 0 {
+		t.Errorf("%d bytes were read; lanes are %+v", lender.read, lanes)
+	}
+	without := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: inproc.NewNetwork().Path(3)}}})
+	if without.Shows(f.peer, refs[0]) || without.Lend(f.peer, refs[0], &loan) {
+		t.Error("it lends without a path that does")
+	}
+	without.Read(f.peer, 1)
+}
+
+func TestNothingIsLentByAPathThatFails(t *testing.T) {
+	f := newFixture()
+	lender := &generous{odd: &odd{Path: f.network.Path(2), name: "odd", fetch: func(context.Context, transfer.Path, transfer.Peer, []transfer.Ref, transfer.Sink) error {
+		return transfer.ErrStalled
+	}}}
+	p := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: lender}, {Path: f.network.Path(2)}}, Flow: flow.Config{Failures: 1}})
+	f.fetched(t, p)
+	if p.Shows(f.peer, refs[0]) {
+		t.Error("it is said to lend")
+	}
+}

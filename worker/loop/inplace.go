@@ -1,0 +1,160 @@
+package loop
+
+import (
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/worker/device"
+)
+
+// A kernel can read an input where it is, in the mapped memory of a peer's GPU. To fetch what
+// is small costs ten times what it takes to read it: memory is set aside, copied to, entered
+// into books, and goroutines hand it to each other. This file decides when that is done.
+//
+// An input that is not here is read in place if all of this is so:
+//
+//   - The operation is built in, and says that it reads each byte about once (device.ReadsOnce),
+//     and the input has at most inPlaceBytes; or that it only moves bytes (device.Moves): then
+//     its size does not matter, for it reads what it makes and no more.
+//   - The first holder that can be asked shows it, in memory that is mapped here.
+//   - It is not to be read behind another reader, nor by another one behind this worker: see
+//     the scheduler's relays.
+//   - What was read of it in place so far, by this worker, is less than inPlaceTimes its
+//     size. What is used more often becomes a replica, which the scheduler can count on.
+//
+// Nothing is held before the attempt is handed to a lane: a loan delays its lender's frees,
+// and the attempt may have to wait for memory itself until then. If the object is not lent at
+// that moment, as it was moved to another tier or too many read there, the attempt begins
+// anew and fetches. The loan ends when the run has, after the kernel; if it did not hold, the
+// result is thrown away (discardBorrowed).
+const (
+	inPlaceBytes = 4<<20 + 4<<10 // 4 MiB, and whatever the header has
+	inPlaceTimes = 4
+)
+
+// nearby is what the owner knows of inputs that are read in place.
+type nearby struct {
+	// lender and device are nil if either cannot.
+	lender transfer.Lender
+	device device.InPlace
+	// read are the bytes that were read of each object, or will be.
+	read map[ledger.ObjectID]uint64
+}
+
+func newNearby(c *Config) (n nearby) {
+	n.lender, _ = c.Path.(transfer.Lender)
+	n.device, _ = c.Device.(device.InPlace)
+	n.read = make(map[ledger.ObjectID]uint64)
+	return n
+}
+
+// chooseInPlace decides which inputs of an attempt are read in place, and notes at whom.
+func (w *Worker) chooseInPlace(a *attempt) {
+	a.readAt = nil
+	n := &w.nearby
+	if n.lender == nil || n.device == nil || a.copies || a.loans != nil || a.op.runner != nativeRunner {
+		return
+	}
+	if a.reading = n.device.Reads(a.op.pb.GetName()); a.reading == device.ReadsAgain {
+		return
+	}
+	for i, in := range a.pb.GetInputs() {
+		peer, ok := w.inPlace(a, in)
+		if !ok {
+			continue
+		}
+		if a.readAt == nil {
+			a.readAt = make([]transfer.Peer, len(a.pb.GetInputs()))
+		}
+		a.readAt[i] = peer
+	}
+}
+
+// inPlace says at whom an input is read, if it is.
+func (w *Worker) inPlace(a *attempt, in *millracev1.Input) (transfer.Peer, bool) {
+	bytes := in.GetBytes()
+	if bytes == 0 || len(in.GetInlineResult()) > 0 || in.GetRelayWorkerId() != 0 || in.GetRelayed() {
+		return transfer.Peer{}, false
+	}
+	if a.reading == device.ReadsOnce && bytes > inPlaceBytes {
+		return transfer.Peer{}, false
+	}
+	n, id := &w.nearby, inputID(in)
+	if n.read[id] >= inPlaceTimes*bytes {
+		return transfer.Peer{}, false
+	}
+	for _, h := range in.GetHolders() {
+		peer := w.peers[ids.WorkerID(h)]
+		if peer.Address == "" || !n.lender.Shows(peer, transfer.Ref{Task: id.Task, Generation: id.Generation}) {
+			continue
+		}
+		if _, here := w.config.Store.Lookup(id); here {
+			break
+		}
+		if a.reading == device.ReadsOnce {
+			n.note(id, bytes) // many may be admitted before the first has read
+		}
+		return peer, true
+	}
+	return transfer.Peer{}, false
+}
+
+// note counts bytes that are read of an object.
+func (n *nearby) note(id ledger.ObjectID, bytes uint64) {
+	if len(n.read) >= borrowKnown {
+		clear(n.read)
+	}
+	n.read[id] += bytes
+}
+
+// readsAt says whether an input is to be read in place.
+func (a *attempt) readsAt(i int) bool { return i < len(a.readAt) && a.readAt[i].Address != "" }
+
+// lendInputs gets loans of the inputs that an attempt reads in place, which is about to be
+// handed to a lane. If it does not get all of them it has none, and is to begin anew.
+func (w *Worker) lendInputs(a *attempt) bool {
+	if a.readAt == nil {
+		return true
+	}
+	a.loans = make([]transfer.Loan, len(a.readAt))
+	for i, in := range a.pb.GetInputs() {
+		if !a.readsAt(i) {
+			continue
+		}
+		id := inputID(in)
+		if !w.nearby.lender.Lend(a.readAt[i], transfer.Ref{Task: id.Task, Generation: id.Generation}, &a.loans[i]) {
+			a.endLoans()
+			a.copies, a.noRoom = true, false
+			return false
+		}
+		a.inputs[i], _ = a.lentInput(i)
+	}
+	return true
+}
+
+// notBegun ends the loans of an attempt that its lane has given back: it waits, and gets
+// others when it is handed to a lane again. What was borrowed before it was admitted stays.
+func (a *attempt) notBegun() {
+	if a.readAt != nil {
+		a.endLoans()
+	}
+}
+
+// readInPlace enters into the books what a run has read in place, of which made bytes came.
+// REQUIRES: its loans have not ended.
+func (w *Worker) readInPlace(a *attempt, made uint64) {
+	for i := range a.readAt {
+		if !a.isLent(i) {
+			continue
+		}
+		head := &a.loans[i].Head
+		bytes := head.Bytes()
+		if a.reading == device.Moves {
+			bytes = min(bytes, made)
+			w.nearby.note(ledger.ObjectID{Task: head.Ref.Task, Generation: head.Ref.Generation}, bytes)
+		}
+		w.borrowedBytes.Add(bytes)
+		w.nearby.lender.Read(a.readAt[i], bytes)
+	}
+}
