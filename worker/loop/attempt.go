@@ -449,6 +449,9 @@ func (w *Worker) reservationTold(x told) {
 	}
 }
 
+// brief is how long words of peers may lie: about as long as it takes to wake somebody for them.
+const brief = 50 * time.Microsecond
+
 // startRun hands an attempt to a lane, or says why it cannot begin.
 func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	a := w.attempts[e.Ref]
@@ -472,10 +475,11 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	a.lane = e.Lane
 	timeout := time.Duration(a.pb.GetTimeoutMillis()) * time.Millisecond
 	if a.op.runner == nativeRunner {
+		expected := a.op.estimate()
 		a.native = &nativeRun{
 			ref:   a.ref,
 			call:  device.Call{Op: a.op.pb.GetName(), Arguments: a.pb.GetArguments(), Inputs: a.inputs, Attempt: int(a.ref.Attempt)},
-			times: runTimes{known: a.known, handed: time.Now()}, timeout: timeout, short: a.op.estimate() > 0, reservation: w.reservations[e.Reservation], roomy: a.noRoom,
+			times: runTimes{known: a.known, handed: time.Now()}, timeout: timeout, short: expected > 0, brief: expected > 0 && expected < brief, reservation: w.reservations[e.Reservation], roomy: a.noRoom,
 		}
 		w.native.start(e.Lane, a.native)
 		return nil

@@ -87,6 +87,7 @@ func (w *Worker) borrow(a *attempt, admitted bool) bool {
 	w.borrowing[a.ref] = a
 	ctx := w.fetchCtx
 	w.fetching.Add(1)
+	w.going.Store(true)
 	go func() {
 		defer w.fetching.Done()
 		limited, cancel := context.WithTimeout(ctx, w.config.BorrowWait)

@@ -58,6 +58,7 @@ func (w *Worker) startFetch(e lifecycle.StartFetch) {
 	}
 	ctx := w.fetchCtx
 	w.fetching.Add(1)
+	w.going.Store(true)
 	go func() {
 		defer w.fetching.Done()
 		f.times.begun = time.Since(f.times.wanted)

@@ -9,15 +9,17 @@ type lookout struct {
 	// look handles what has come, and says whether there was anything. What the scheduler is to hear of it is for the
 	// caller to send off.
 	look func() bool
+	// going says whether the owner has set goroutines going since it was asked last, which whoever waits gives way to.
+	going func() bool
 }
 
 // lookout is that of a worker, which looks for nothing if it hears of nothing.
 func (w *Worker) lookout() lookout {
 	h := w.config.Herald
 	if h == nil {
-		return lookout{looking: func(bool) {}, look: func() bool { return false }}
+		return lookout{looking: func(bool) {}, look: func() bool { return false }, going: w.isGoing}
 	}
-	return lookout{looking: h.Looking, look: func() bool {
+	return lookout{looking: h.Looking, going: w.isGoing, look: func() bool {
 		found := h.Look()
 		if found {
 			w.ownForAMoment()
@@ -25,3 +27,5 @@ func (w *Worker) lookout() lookout {
 		return found
 	}}
 }
+
+func (w *Worker) isGoing() bool { return w.going.Load() && w.going.Swap(false) }

@@ -124,8 +124,9 @@ type Worker struct {
 	borrowedBytes atomic.Uint64
 	// self is the worker's number, 0 before it is registered.
 	self atomic.Uint32
-	// busy: the machine has attempts.
+	// busy: the machine has attempts. going: a fetch or a loan was begun, see lookout.
 	busy  atomic.Bool
+	going atomic.Bool
 	times timeBook
 
 	mu sync.Mutex

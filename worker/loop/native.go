@@ -26,7 +26,8 @@ type nativeRun struct {
 	ref     lifecycle.Ref
 	call    device.Call
 	timeout time.Duration
-	short   bool
+	// short: nothing waits while it runs. brief: so short that words of peers can wait for its end.
+	short, brief bool
 	// reservation is memory set aside by the loop, which gives it back; 0: none.
 	// roomy: the result fits in it; otherwise it is for the inputs alone.
 	reservation ledger.ReservationID
@@ -104,7 +105,8 @@ type nativeLane struct {
 	// open are the calls that were started and not finished, in order.
 	open     []*calling
 	patience patience.Patience
-	// watching: peers need not call, the lane will look. It does while it waits for something, or runs something short.
+	// watching: peers need not call, the lane will look. It does while it waits for something, and when it has run something
+	// brief or submitted something short.
 	watching bool
 }
 
@@ -288,27 +290,39 @@ func (l *nativeLane) sleep() (open bool) {
 	}
 	begin := time.Now()
 	defer func() { l.patience.Waited(time.Since(begin)) }()
-	if l.n.linger > 0 {
-		// What was set going goes on in this thread, and need not be fetched by another one,
-		// which may be asleep.
-		runtime.Gosched()
-	}
-	l.n.idle()
-	// Without yielding from here on, which would wake others to look for work.
-	for l.n.busy.Load() && time.Since(begin) < l.patience.Now() {
+	// Without yielding between two looks, which would wake others to look for work.
+	for told := false; l.n.busy.Load() && time.Since(begin) < l.patience.Now(); {
 		looked := l.look()
 		select {
 		case _, open = <-l.wake:
 			return open
 		default:
 		}
-		if looked {
+		switch {
+		case !told && time.Since(begin) > grace, l.n.lookout.going():
+			told = true
+			l.giveWay()
+		case looked && told:
 			l.n.idle()
 		}
 	}
+	l.giveWay()
 	l.rest()
 	_, open = <-l.wake
 	return open
+}
+
+// grace is how long the scheduler's report waits for what the lane is to do next: to send it wakes a thread, and
+// behind a call on the device that costs nothing.
+const grace = 20 * time.Microsecond
+
+// giveWay lets what the lane has set going go on in this thread, so that it need not be fetched by another one, which may be
+// asleep; and the scheduler hear.
+func (l *nativeLane) giveWay() {
+	if l.n.linger > 0 {
+		runtime.Gosched()
+	}
+	l.n.idle()
 }
 
 // look handles what peers say, and says whether they said anything. They need not call from now on, until rest.
@@ -387,6 +401,9 @@ func (l *nativeLane) execute(r *nativeRun) {
 		}
 		if err == nil {
 			l.finishAll()
+			if !r.brief {
+				l.rest()
+			}
 			l.n.idle()
 			c.begin = time.Now()
 			err = c.call(p)

@@ -250,6 +250,7 @@ func TestALaneThatWaitsLooksForWhatPeersSay(t *testing.T) {
 		}
 	}
 	out := lookout{
+		going: func() bool { return false },
 		looking: func(yes bool) {
 			mu.Lock()
 			defer mu.Unlock()
