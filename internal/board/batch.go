@@ -34,7 +34,7 @@ func (g Glance) FindAll(keys []transfer.Ref, size uint64, f *Found, heads []tran
 	for len(keys) > 0 {
 		n := min(len(keys), ahead)
 		g.view.guess(keys[:n], &at, f)
-		g.view.take(keys[:n], &at, size, f, heads, &sum)
+		g.view.take(keys[:n], at[:], size, f, heads, &sum)
 		keys, heads = keys[n:], heads[n:]
 	}
 	return f.frames, sum
@@ -57,13 +57,13 @@ func (v *View) guess(keys []transfer.Ref, at *[ahead]uint32, f *Found) {
 	last, inRow := f.last, f.inRow
 	for i := range keys {
 		k := &keys[i]
-		at[i%ahead] = nowhere
+		at[i&(ahead-1)] = nowhere
 		if k.Task == 0 || k.Generation == 0 {
 			continue
 		}
 		if inRow && last+1 < entries && atomic.LoadUint64(&list[first+int(last+1)*entryWords+1]) == uint64(k.Task) {
 			last++
-			at[i%ahead] = uint32(last)
+			at[i&(ahead-1)] = uint32(last)
 			continue
 		}
 		tag := mix(uint64(k.Task), uint32(k.Generation))
@@ -78,88 +78,87 @@ func (v *View) guess(keys []transfer.Ref, at *[ahead]uint32, f *Found) {
 			n, ok = entryOf(wordOf(match, a, b), tag, entries)
 		}
 		if !ok || atomic.LoadUint64(&list[first+int(n)*entryWords+1]) != uint64(k.Task) {
-			at[i%ahead], inRow = anywhere, false
+			at[i&(ahead-1)], inRow = anywhere, false
 			continue
 		}
-		at[i%ahead] = uint32(n)
+		at[i&(ahead-1)] = uint32(n)
 		inRow, last = n == last+1, n
 	}
 	f.last, f.inRow = last, inRow
 }
 
 // take reads the entries of keys that were guessed.
-func (v *View) take(keys []transfer.Ref, at *[ahead]uint32, size uint64, f *Found, heads []transfer.Head, sum *Sum) {
-	heads = heads[:len(keys)]
-	single, bytes := 0, uint64(0)
-	frames, room := slices.Grow(f.frames, len(keys)), f.room
-	for i := range keys {
-		k, h := &keys[i], &heads[i]
-		n := at[i%ahead]
-		if n < anywhere {
-			to := frames[:len(frames)+1]
-			if words := readSingle(v.entry(uint64(n)), k, size, room, h, &to[len(frames)]); words > 0 {
-				frames, room = to, room[words:]
-				bytes += to[len(to)-1].Bytes
-				single++
-				continue
-			}
+func (v *View) take(keys []transfer.Ref, at []uint32, size uint64, f *Found, heads []transfer.Head, sum *Sum) {
+	for len(keys) > 0 {
+		f.frames = slices.Grow(f.frames, len(keys))
+		n, words, bytes := v.takeSingle(keys, at, size, f.room, f.frames[len(f.frames):len(f.frames)+len(keys)], heads)
+		f.room, f.frames, f.left = f.room[words:], f.frames[:len(f.frames)+n], f.left-n
+		sum.Objects, sum.Single, sum.Bytes = sum.Objects+n, sum.Single+n, sum.Bytes+bytes
+		if n == len(keys) {
+			return
 		}
-		f.frames, f.room, f.left = frames, room, f.left-single
-		sum.Objects, sum.Single, sum.Bytes, single, bytes = sum.Objects+single, sum.Single+single, sum.Bytes+bytes, 0, 0
+		k, h, guessed := keys[n], &heads[n], at[n]
+		keys, at, heads = keys[n+1:], at[n+1:], heads[n+1:]
 		var o Object
 		ok := false
-		if n < anywhere {
-			_, o, ok = v.read(entryAt(v.mask+1, uint64(n)), *k, size, f, false)
+		if guessed < anywhere {
+			_, o, ok = v.read(entryAt(v.mask+1, uint64(guessed)), k, size, f, false)
 		}
-		if !ok && n != nowhere {
-			at, _, other := v.find(*k, size, f, false)
+		if !ok && guessed != nowhere {
+			at, _, other := v.find(k, size, f, false)
 			o, ok = other, at > 0
 		}
-		frames, room = slices.Grow(f.frames, len(keys)-i), f.room
 		if !ok {
 			h.Ref = transfer.Ref{}
 			continue
 		}
-		h.Ref, h.Header, h.FrameBytes = *k, o.Header, o.Sizes
+		h.Ref, h.Header, h.FrameBytes = k, o.Header, o.Sizes
 		sum.Objects, sum.Bytes = sum.Objects+1, sum.Bytes+h.Bytes()
 		if len(o.Sizes) == 1 {
 			sum.Single++
 		}
 	}
-	f.frames, f.room, f.left = frames, room, f.left-single
-	sum.Objects, sum.Single, sum.Bytes = sum.Objects+single, sum.Single+single, sum.Bytes+bytes
 }
 
-func (v *View) entry(n uint64) *[entryWords]uint64 {
-	at := entryAt(v.mask+1, n)
-	return (*[entryWords]uint64)(v.words.list[at : at+entryWords])
-}
-
-// readSingle reads an entry if it is a key's, and whole, and has one frame, as most have. It returns how many words
-// of room it took; 0: it is not so simple.
-func readSingle(w *[entryWords]uint64, k *transfer.Ref, size uint64, room []uint64, h *transfer.Head, frame *memory.Frame) (words int) {
-	seq, shape := atomic.LoadUint64(&w[0]), atomic.LoadUint64(&w[2])
-	odd := seq&1 | (atomic.LoadUint64(&w[1]) ^ uint64(k.Task)) | (shape<<24>>24 ^ (1<<32 | uint64(uint32(k.Generation)))) |
-		(atomic.LoadUint64(&w[progressAt]) ^ whole)
-	_, header := shapeOf(shape)
-	words = 1 + (header+7)/8
-	if odd != 0 || header > MaxPayload-16 || words > len(room) {
-		return 0
+// takeSingle reads entries as far as each is its key's, and whole, and has one frame, as most
+// have, and there is room. It returns how many, how many words of room they took, and their
+// bytes. It calls nothing: what a loop of so many variables has to save for that takes as long
+// as all else.
+func (v *View) takeSingle(keys []transfer.Ref, at []uint32, size uint64, room []uint64, frames []memory.Frame, heads []transfer.Head) (n, words int, bytes uint64) {
+	first, list := entryAt(v.mask+1, 0), v.words.list
+	at, frames, heads = at[:len(keys)], frames[:len(keys)], heads[:len(keys)]
+	for i := range keys {
+		k, h := &keys[i], &heads[i]
+		if at[i] >= anywhere {
+			return i, words, bytes
+		}
+		begin := first + int(at[i])*entryWords
+		w := (*[entryWords]uint64)(list[begin : begin+entryWords])
+		seq, shape := atomic.LoadUint64(&w[0]), atomic.LoadUint64(&w[2])
+		odd := seq&1 | (atomic.LoadUint64(&w[1]) ^ uint64(k.Task)) | (shape<<24>>24 ^ (1<<32 | uint64(uint32(k.Generation)))) |
+			(atomic.LoadUint64(&w[progressAt]) ^ whole)
+		_, header := shapeOf(shape)
+		more := 1 + (header+7)/8
+		if odd != 0 || header > MaxPayload-16 || more > len(room)-words {
+			return i, words, bytes
+		}
+		frame := memory.Frame{Offset: atomic.LoadUint64(&w[payloadAt]), Bytes: atomic.LoadUint64(&w[payloadAt+1])}
+		own := room[words : words+more : words+more]
+		own[0] = frame.Bytes
+		for j := uint(1); j < uint(len(own)); j++ {
+			own[j] = atomic.LoadUint64(&w[(payloadAt+1+j)%entryWords])
+		}
+		if atomic.LoadUint64(&w[0]) != seq || frame.Bytes != 0 && !frame.Within(size) {
+			return i, words, bytes
+		}
+		words += more
+		bytes += frame.Bytes
+		frames[i] = frame
+		h.Ref = *k
+		h.Header = bytesOf(own[1:], header)
+		h.FrameBytes = own[:1:1]
 	}
-	f := memory.Frame{Offset: atomic.LoadUint64(&w[payloadAt]), Bytes: atomic.LoadUint64(&w[payloadAt+1])}
-	own := room[:words]
-	own[0] = f.Bytes
-	for j := 1; j < len(own); j++ {
-		own[j] = atomic.LoadUint64(&w[(payloadAt+1+j)%entryWords])
-	}
-	if atomic.LoadUint64(&w[0]) != seq || f.Bytes != 0 && !f.Within(size) {
-		return 0
-	}
-	*frame = f
-	h.Ref = *k
-	h.Header = bytesOf(own[1:], header)
-	h.FrameBytes = own[:1:1]
-	return words
+	return len(keys), words, bytes
 }
 
 // matches are the words of the index that may be a tag's, as bits, those of its first bucket

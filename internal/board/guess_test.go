@@ -97,7 +97,7 @@ func TestWhatChangesBehindAGuess(t *testing.T) {
 					change(b, at)
 					heads := make([]transfer.Head, len(keys))
 					var sum Sum
-					v.take(keys, &guesses, size, &found, heads, &sum)
+					v.take(keys, guesses[:], size, &found, heads, &sum)
 					frames := found.frames
 					for i, k := range keys {
 						o, ok := g.Find(k, size, &alone)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/millrace/millrace/memory/cuda"
 )
@@ -24,8 +25,8 @@ const (
 	// many blocks busy, at most maxRow, so that tables stay short.
 	minRow = 16 << 10
 	maxRow = 64 << 10
-	// rowBytes is the size of struct row.
-	rowBytes = 24
+	// rowBytes is the size of a row, here as in the kernel.
+	rowBytes = uint64(unsafe.Sizeof(row{}))
 	// tableRows bounds the frames and pieces of one post, tableRoom is what a table
 	// has room for: cut finer than maxRow it has minRows more.
 	tableRows = 4096
@@ -115,10 +116,10 @@ func (g *gather) give(slot int) {
 	g.free = append(g.free, slot)
 }
 
-func appendRow(table []byte, r row) []byte {
-	table = binary.LittleEndian.AppendUint64(table, r.to)
-	table = binary.LittleEndian.AppendUint64(table, r.from)
-	return binary.LittleEndian.AppendUint64(table, r.bytes)
+// table is one as the kernel reads it, in memory of the host.
+func (g *gather) table(slot int) (rows []row, at uint64) {
+	at = uint64(slot) * tableRoom * rowBytes
+	return unsafe.Slice((*row)(unsafe.Pointer(&g.tables.Host()[at])), tableRoom), at
 }
 
 // launch submits a post, whose slot is its own.
@@ -128,22 +129,23 @@ func (g *gather) launch(s *cuda.Stream, p *post) error {
 		blocks = min(blocks, g.computeCap)
 	}
 	cut := min(max((p.bytes/uint64(blocks)+minRow-1)/minRow*minRow, minRow), maxRow)
-	at := uint64(p.slot) * tableRoom * rowBytes
-	table := g.tables.Host()[at : at : at+tableRoom*rowBytes]
+	table, at := g.table(p.slot)
+	rows := 0
 	for i := range p.pieces {
 		for _, r := range p.pieces[i].rows {
 			for ; r.bytes > cut; r.to, r.from, r.bytes = r.to+cut, r.from+cut, r.bytes-cut {
-				table = appendRow(table, row{r.to, r.from, cut})
+				table[rows] = row{r.to, r.from, cut}
+				rows++
 			}
-			table = appendRow(table, r)
+			table[rows] = r
+			rows++
 		}
 	}
 	g.launches.Add(1)
-	rows := uint32(len(table) / rowBytes)
 	var parameters [12]byte
 	binary.LittleEndian.PutUint64(parameters[:], g.tables.Mapped(at))
-	binary.LittleEndian.PutUint32(parameters[8:], rows)
-	return s.Launch([]cuda.Launch{{Function: g.function, Grid: cuda.Dim{min(rows, blocks)}, Block: cuda.Dim{threads}, Parameters: parameters[:]}}, p.event.(*cuda.Event))
+	binary.LittleEndian.PutUint32(parameters[8:], uint32(rows))
+	return s.Launch([]cuda.Launch{{Function: g.function, Grid: cuda.Dim{min(uint32(rows), blocks)}, Block: cuda.Dim{threads}, Parameters: parameters[:]}}, p.event.(*cuda.Event))
 }
 
 // close frees what the kernel needs. REQUIRES: it does not run.

@@ -2,7 +2,7 @@ package ipc
 
 import "github.com/millrace/millrace/memory/cuda"
 
-// row is a range to copy, as the gather kernel has it.
+// row is a range to copy, laid out as the gather kernel has it: three words.
 type row struct{ to, from, bytes uint64 }
 
 // piece is what is posted whole: all bytes of some small objects that are side by side in

@@ -48,6 +48,17 @@ func (r *rates) predict(p *post) time.Duration {
 	return p.base + max(time.Duration(p.copies-1)*r.engineCopy, over(p.bytes, r.engineRate))
 }
 
+// sooner is by how much a post may be over before it is predicted to be. Of gathers one rate
+// is not known well: it differs with their rows, and two that are under way share the
+// link. Who slept until a slow one should be over would be told that it was, whatever it was. None
+// is faster than the copy engine, though.
+func (r *rates) sooner(p *post) time.Duration {
+	if p.slot < 0 || r.engineRate <= r.gatherRate {
+		return 0
+	}
+	return over(p.bytes, r.gatherRate) - over(p.bytes, r.engineRate)
+}
+
 // base is what a post takes beside its bytes: little if it is queued behind another.
 func (r *rates) base(p *post, queued bool) time.Duration {
 	base := r.engineBase

@@ -163,7 +163,7 @@ func (l *lane) pause() {
 	post, behind := next.posted[0], next == &l.queues[large] && len(next.posted) == window && !l.queuesSmall()
 	behind = behind && !post.pieces[0].step
 	left := post.ends.Sub(l.now())
-	sleep, spin := max(left-l.alarm.lead(), 0), spinFor
+	sleep, spin := max(left-l.alarm.lead()-l.rates.sooner(post), 0), spinFor
 	switch {
 	case behind:
 		sleep, spin = max(left, 0)+slack, 0

@@ -18,6 +18,9 @@ type link struct {
 	// late is by how much sleeps end late, each in its turn.
 	late []time.Duration
 	naps int
+	// shared: what is under way is copied all at once, and ends with what came last.
+	shared bool
+	last   *done
 	// free is when what was submitted is over; slept is how long somebody slept.
 	free  time.Time
 	slept time.Duration
@@ -63,6 +66,10 @@ func (d *done) submit(p *post) {
 	d.posts++
 	d.at = begins.Add(d.turn + over(p.bytes, d.rate*(1+sway)))
 	d.free = d.at
+	if d.shared && d.last != nil && d.last != d && d.last.at.After(d.now) {
+		d.last.at = d.at.Add(-time.Microsecond)
+	}
+	d.last = d
 }
 
 // lane is one over the link.
@@ -136,6 +143,53 @@ func TestFetchesEndWhenTheirCopiesDo(t *testing.T) {
 							name, rate/1e9, known, bytes>>20, took, bare, awake, l.rates.engineRate/1e9)
 					}
 				}
+			}
+		}
+	}
+}
+
+// gathered is fetch for so many small objects, submitted as they are cut.
+func (k *link) gathered(t *testing.T, l *lane, count int, bytes uint64) (took time.Duration) {
+	t.Helper()
+	k.now = k.now.Add(20 * time.Microsecond)
+	began := k.now
+	g := newGroup()
+	for first, enough := 0, uint64(firstBytes); first < count; enough = min(2*enough, laterBytes) {
+		var c cutting
+		c.open = piece{group: g, object: first}
+		for ; first < count && c.open.bytes < enough; first++ {
+			k.now = k.now.Add(30 * time.Nanosecond)
+			c.small(uint64(2*first)*bytes, uint64(2*first)*bytes, bytes, chunkBytes)
+			c.open.count++
+			c.open.bytes += bytes
+		}
+		c.close()
+		l.add(c.pieces)
+	}
+	for {
+		ended, err := l.wait(t.Context(), g, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(ended) == 0 {
+			return k.now.Sub(began)
+		}
+	}
+}
+
+// However slow gathers were thought to be, nobody sleeps until they should be over then, and
+// finds them to be as slow.
+func TestGathersEndWhenTheyAreOver(t *testing.T) {
+	const truth, objects, bytes = 340e9, 1000, 64 << 10
+	for _, known := range []float64{100e9, 150e9, 190e9, 300e9, 600e9} {
+		k := &link{now: time.Unix(1, 0), rate: truth, base: 8 * time.Microsecond, turn: 2 * time.Microsecond, late: []time.Duration{5 * time.Microsecond}, sways: []float64{0}, shared: true}
+		l := k.lane()
+		l.gather = &gather{free: []int{0, 1, 2, 3}}
+		l.rates.gatherRate = known
+		bare := k.base + over(objects*bytes, truth)
+		for n := range 20 {
+			if took := k.gathered(t, l, objects, bytes); took > bare+bare/10+10*time.Microsecond {
+				t.Errorf("%.0f GB/s assumed: fetch %d took %v, the copies alone %v; now %.0f GB/s", known/1e9, n, took, bare, l.rates.gatherRate/1e9)
 			}
 		}
 	}
