@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from millrace.executor._process import TaskInfo, TaskStopped, get_task_info
+from millrace.executor._failure import TaskStopped
+from millrace.executor._process import TaskInfo, get_task_info
 
 __all__ = ["TaskInfo", "TaskStopped", "get_task_info"]

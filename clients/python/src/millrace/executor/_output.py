@@ -54,7 +54,7 @@ class Stream(io.TextIOBase):
     def flush(self) -> None:
         # Whoever asks may be about to die.
         if self._process.task_id:
-            self._process.flush()
+            self._process.out.flush()
         self._original.flush()
 
     def write(self, text: str, /) -> int:
@@ -62,7 +62,7 @@ class Stream(io.TextIOBase):
             raise TypeError(f"write() argument must be str, not {type(text).__name__}")
         task = self._process.task_id
         if task:
-            self._process.log(task, text, self._stderr)
+            self._process.out.log(task, text, self._stderr)
         else:
             self._original.write(text)
         return len(text)

@@ -1,0 +1,79 @@
+"""How runs fail, and how that is told to the worker."""
+
+from __future__ import annotations
+
+import pickle
+import traceback
+from typing import TYPE_CHECKING
+
+import cloudpickle
+
+if TYPE_CHECKING:
+    from millrace._pb.millrace.v1 import task_pb2
+
+#: Most that is kept of one text of an error, in characters.
+_TEXT = 64 << 10
+
+
+class TaskStopped(KeyboardInterrupt):
+    """Raised in a task that was cancelled or ran out of time. Catch it to clean up, and let it go on."""
+
+
+class Refused(Exception):
+    """A failure with a reason of its own."""
+
+    def __init__(self, reason: str, message: str) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
+class NoRoom(Exception):
+    """The worker has no room for a result, in its own words."""
+
+    def __init__(self, error: task_pb2.TaskError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+def describe(e: BaseException, error: task_pb2.TaskError, ours: str) -> None:
+    """What is known of an exception of a task. `ours`: file of the frames that it began with, which nobody wants to see."""
+    trace = e.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == ours:
+        trace = trace.tb_next
+    e = e.with_traceback(trace)
+    error.reason = "OUT_OF_MEMORY" if isinstance(e, MemoryError) else "PYTHON_EXCEPTION"
+    error.message = shortened("".join(traceback.format_exception_only(type(e), e)).strip())
+    error.traceback = shortened("".join(traceback.format_exception(type(e), e, trace)))
+    try:
+        data = cloudpickle.dumps(chain(e), protocol=5)
+        pickle.loads(data)  # some exceptions pickle and do not unpickle
+    except BaseException:
+        return  # clients then get the text only
+    if len(data) <= 1 << 20:
+        error.exception.encoding, error.exception.data = "pickle5", data
+        error.exception.type_name = _qualified(e)
+
+
+def chain(e: BaseException) -> list[tuple[BaseException, bool]]:
+    """The exception and its causes or contexts, outermost first, each with "the next one is its explicit cause".
+    Pickling an exception alone loses them."""
+    links: list[tuple[BaseException, bool]] = []
+    seen: set[int] = set()
+    current: BaseException | None = e
+    while current is not None and id(current) not in seen and len(links) < 32:
+        seen.add(id(current))
+        explicit = current.__cause__ is not None
+        links.append((current, explicit))
+        current = current.__cause__ or (None if current.__suppress_context__ else current.__context__)
+    return links
+
+
+def shortened(text: str) -> str:
+    """At most `_TEXT` characters: the beginning and the end, where Python names the error."""
+    if len(text) > _TEXT:
+        text = f"{text[: _TEXT // 2]}\n[... {len(text) - _TEXT} characters ...]\n{text[-(_TEXT // 2) :]}"
+    return text.encode(errors="replace").decode()
+
+
+def _qualified(e: BaseException) -> str:
+    return f"{type(e).__module__}.{type(e).__qualname__}"

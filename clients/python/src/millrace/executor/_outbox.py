@@ -1,0 +1,166 @@
+"""What goes to the worker."""
+
+from __future__ import annotations
+
+import threading
+import time
+from queue import SimpleQueue
+from typing import TYPE_CHECKING
+
+from millrace._pb.millrace.v1 import executor_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from millrace.executor._link import Link
+
+#: An op whose runs took less than this lately may start while results of earlier runs wait to be sent, in seconds.
+_SHORT = 0.0002
+#: Longest that a result or a printed line waits while a task runs, in seconds. Python's threads take turns as often.
+HELD = 0.0005
+#: Most that is kept of one printed text, in characters. Text that waits is sent when it reaches as much.
+_TEXT = 64 << 10
+
+
+class Outbox:
+    """Results, printed text and requests for memory, collected and sent together. Any thread may use it."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+        # Where answers to requests for memory go; None: nobody waits for it any more. Guarded by _lock.
+        self._answers: dict[int, Callable[[executor_pb2.ExecutorAllocated], None] | None] = {}
+        self._requests = 0
+        # Guards _out, since, _logged and _swept.
+        self._lock = threading.Lock()
+        self._out = executor_pb2.FromExecutor()
+        #: When the first of what waits to be sent was put there; 0: nothing waits.
+        self.since = 0.0
+        # Characters of logs that wait.
+        self._logged = 0
+        # Released to wake the sweeping thread; `_swept` says that it is awake.
+        self._sweeping = threading.Lock()
+        self._sweeping.acquire()
+        self._swept = False
+
+    def log(self, task: int, text: str, stderr: bool) -> None:
+        """Text that a task has printed."""
+        text = text[-_TEXT:]
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # lone surrogates
+            text = text.encode(errors="replace").decode()
+        with self._lock:
+            logs = self._out.logs
+            if logs and logs[-1].task_id == task and logs[-1].stderr == stderr:
+                logs[-1].text += text
+            else:
+                logs.add(task_id=task, text=text, stderr=stderr)
+            self._logged += len(text)
+            full = self._logged >= _TEXT
+            self.since = self.since or time.monotonic()
+            self._sweep_soon()
+        if full:
+            self.flush()
+
+    def finish(self, finished: executor_pb2.ExecutorFinished, released: Iterable[int] = ()) -> None:
+        """A run is over, and leases that nothing needs any more are released after it."""
+        with self._lock:
+            self._out.finished.append(finished)
+            for request in released:
+                self._out.release.add(request=request)
+            self.since = self.since or time.monotonic()
+
+    def _sweep_soon(self) -> None:
+        """Has what waits sent soon, whatever the main thread does. REQUIRES: the lock."""
+        if not self._swept:
+            self._swept = True
+            self._sweeping.release()
+
+    def flush(self) -> None:
+        """Sends what waits to be sent."""
+        with self._lock:
+            if not self.since:
+                return
+            out, self._out, self.since, self._logged = self._out, executor_pb2.FromExecutor(), 0.0, 0
+            # Sent under the lock: what is buffered later is also sent later.
+            self._link.send(out)
+
+    def release(self, requests: Iterable[int]) -> None:
+        """Has leases released that nothing needs."""
+        with self._lock:
+            for request in requests:
+                self._out.release.add(request=request)
+                self.since = self.since or time.monotonic()
+
+    def before_run(self, longest: float) -> None:
+        """Sends what waits, unless the run that begins is likely to be over before it would matter. REQUIRES: something waits."""
+        if longest > _SHORT or time.monotonic() - self.since > HELD:
+            self.flush()
+        elif not self._swept:  # in case that it is not as short as it used to be
+            with self._lock:
+                self._sweep_soon()
+
+    def sweep(self) -> None:
+        """Sends what waits while a task runs for long. Asleep while there is nothing."""
+        while True:
+            self._sweeping.acquire()
+            while True:
+                with self._lock:
+                    since = self.since
+                    if not since:
+                        self._swept = False
+                        break
+                left = since + HELD - time.monotonic()
+                if left > 0:
+                    time.sleep(left)
+                    continue
+                try:
+                    self.flush()
+                except OSError:
+                    return
+
+    # ---- requests for memory -----------------------------------------------------------------------------------------
+
+    def ask(
+        self, sizes: list[int], run: executor_pb2.ExecutorRun | None, *, no_wait: bool = False
+    ) -> executor_pb2.ExecutorAllocated:
+        """Asks the worker for memory of a run, or of the process, and waits for its answer, which may be an error."""
+        answers: SimpleQueue[executor_pb2.ExecutorAllocated] = SimpleQueue()
+        with self._lock:
+            self._requests += 1
+            number = self._requests
+            self._answers[number] = answers.put
+            request = self._out.allocate.add(request=number, frame_bytes=sizes, no_wait=no_wait)
+            if run is not None:
+                request.task.task_id, request.task.attempt = run.task_id, run.attempt
+            self.since = self.since or time.monotonic()
+        try:
+            self.flush()
+            return answers.get()
+        except BaseException:  # the run is stopped
+            with self._lock:
+                if number in self._answers:
+                    self._answers[number] = None
+                else:
+                    self._out.release.add(request=number)
+            raise
+
+    def ask_later(
+        self, sizes: list[int], put: Callable[[executor_pb2.ExecutorAllocated], None], *, no_wait: bool = False
+    ) -> None:
+        """The same without waiting: `put` is told in the reader's thread."""
+        with self._lock:
+            self._requests += 1
+            self._answers[self._requests] = put
+            self._out.allocate.add(request=self._requests, frame_bytes=sizes, no_wait=no_wait)
+            self.since = self.since or time.monotonic()
+
+    def answered(self, allocated: executor_pb2.ExecutorAllocated) -> None:
+        """An answer of the worker has arrived."""
+        with self._lock:
+            waiting = self._answers.pop(allocated.request, None)
+            if waiting is None:
+                self._out.release.add(request=allocated.request)  # ignored if it was for a run
+                self.since = self.since or time.monotonic()
+        if waiting is not None:
+            waiting(allocated)
