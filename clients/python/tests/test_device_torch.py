@@ -10,6 +10,8 @@ import itertools
 import os
 import platform
 import random
+import signal
+import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 import millrace.executor
 import numpy as np
 import pytest
+from conftest import eventually
 from test_device import FAKES, DeviceWorker, Fake, cloudpickle
 from test_device import fake as fake
 from test_executor import text_of
@@ -131,6 +134,21 @@ def test_what_outlives_its_run_is_not_given_to_others(worker: TorchWorker) -> No
     assert lease in worker.released
 
 
+def test_a_pool_is_kept_until_a_result_lies_in_it(worker: TorchWorker) -> None:
+    def use() -> Any:
+        from millrace.executor import _process
+
+        return [filled(4 * MIB, 1.0).data_ptr(), _process._process._torch._pool.id[1]]
+
+    first, second, third, fourth = [worker.value(worker.call(use)) for _ in range(4)]
+    assert first != second == third == fourth  # the first time there was no block
+    made = worker.call(lambda: filled(4 * MIB, 2.0))
+    assert made.frames[0].offset == where(worker)
+    at, pool = worker.value(worker.call(use))
+    assert at != fourth[0] and pool != fourth[1]
+    assert (worker.value(made) == 2).all()
+
+
 def test_a_failed_run_gives_nothing_away(worker: TorchWorker) -> None:
     def fails() -> Any:
         return filled(4 * MIB, 1.0), (i for i in ())  # which cannot be pickled
@@ -197,6 +215,42 @@ def test_out_of_memory_is_repeated_with_that_of_the_slab(worker: TorchWorker, fa
 
     fake.fail("cuMemAlloc_v2", 2, count=2)
     assert worker.value(worker.call(caught))
+
+
+def test_a_stopped_run_leaves_torch_as_it_was(worker: TorchWorker, tmp_path: Path) -> None:
+    def endless(started: str) -> None:
+        from millrace.executor import _process
+
+        while True:  # wherever it is stopped, ours may just have been ended to be begun again
+            _process._process._torch._behind()
+            if not Path(started).exists():
+                filled(4 * MIB, 1.0)
+                Path(started).touch()
+
+    for i in range(10):
+        started = tmp_path / str(i)
+        worker.runs += 1
+        worker.define(worker.runs, endless)
+        worker.runs -= 1
+        worker.start(worker.runs + 1, str(started))
+        eventually(started.exists)
+        struct.pack_into("<Q", worker.page, 16, worker.word(0))
+        worker.process.send_signal(signal.SIGINT)
+        assert worker.finished().error.reason == "STOPPED"
+        made = worker.call(lambda i=i: filled(5 * MIB, float(i)))
+        assert (worker.value(made) == i).all()
+    assert made.frames[0].offset == where(worker)
+
+
+def test_an_idle_process_gives_everything_back(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    for w in started(fake, monkeypatch, neighbours=2):
+        made = [w.call(lambda i=i: filled(4 * MIB, float(i))) for i in range(3)]
+        while len(w.leased) < 3 or set(w.released) != set(w.leased):
+            w.take()
+        for i, m in enumerate(made):
+            assert (w.value(m) == i).all()
+        made = [w.call(lambda i=i: filled(4 * MIB, float(i))) for i in range(3)]
+        assert made[-1].frames[0].offset == where(w)
 
 
 @pytest.mark.parametrize(("variable", "value"), [("MILLRACE_FAKE_TORCH_BACKEND", "cudaMallocAsync"), ("", "")])
@@ -300,6 +354,6 @@ def test_segments_never_overlap(fake: Fake, tmp_path: Path) -> None:
         else:
             lib.millrace_pool_trim(u64((1 << 64) - 1))
             assert driver == {at for at in used if at not in slab}
-    out = (u64 * 5)()
+    out = (u64 * 7)()
     lib.millrace_pool_state(out)
     assert out[0] == sum(slab[at] for at in slab if at in used) and out[1] == sum(slab[at] for at in idle)

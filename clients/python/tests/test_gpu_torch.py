@@ -411,13 +411,42 @@ def test_what_it_costs(fake: Real) -> None:
         return [each(n, 5000) for n in (1000, MIB, 64 * MIB)], took
 
     @arrays("torch")
+    def turns() -> Any:
+        """What a run costs besides, without and with a new pool."""
+        import torch
+        from millrace.executor import _process
+
+        ours = _process._process._torch
+        took = []
+        for fresh in (False, True):
+            times = []
+            for _ in range(200):
+                x = torch.empty(64 * MIB, device="cuda")
+                del x
+                began = time.perf_counter()
+                ours.leave(for_good=fresh)
+                ours.settle()
+                ours.begin()
+                times.append((time.perf_counter() - began) * 1e6)
+            took.append(statistics.median(times))
+        return took, ours._first_wins
+
+    @arrays("torch")
     def nothing() -> None:
         return None
+
+    def idle(w: Lender) -> float:
+        times = []
+        for _ in range(500):
+            began = time.perf_counter()
+            w.call(nothing)
+            times.append((time.perf_counter() - began) * 1e6)
+        return statistics.median(times)
 
     for name, libraries in (("without", ["cupy"]), ("with", ["cupy", "torch"])):
         for w in lending(fake, arena_libraries=libraries):
             print(f"COST {name}: a tensor of 256 MiB made and returned: p50 {timed(make, w):.0f} us")
-            print(f"COST {name}: a task that does nothing: p50 {timed(nothing, w):.0f} us")
+            print(f"COST {name}: a task that does nothing: p50 {idle(w):.0f} us")
             for _ in range(2):
                 allocations, step = w.value(w.call(inside))
             small, middle, large = allocations
@@ -425,3 +454,8 @@ def test_what_it_costs(fake: Real) -> None:
                 f"COST {name}: empty and freed: 1 KB {small:.2f} us, 1 MiB {middle:.2f} us, 64 MiB {large:.2f} us; "
                 f"a step of a small model {step:.0f} us"
             )
+            if "torch" in libraries:
+                (kept, fresh), first = w.value(w.call(turns))
+                print(
+                    f"COST with: a run besides: {kept:.1f} us, with a new pool {fresh:.1f} us; the first pool wins: {first}"
+                )

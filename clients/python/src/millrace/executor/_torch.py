@@ -4,8 +4,8 @@ leased beforehand, so that results need no copy.
 Torch has two ways in. As a replacement for its allocator (`CUDAPluggableAllocator` and `change_current_allocator`) we could not
 refuse: what the function answers is not compared with null, so that out of memory would become an illegal address. There would
 also be no cache, no statistics, and graphs would be captured without a word, of memory that is then given to others. So it is
-the second one, a pool (`torch.cuda.MemPool`) for each run, whose segments come from `_torch_pool.c`: torch keeps its cache, its
-statistics and its own OutOfMemoryError, and the pool is gone when the run is over.
+the second one, a pool (`torch.cuda.MemPool`) whose segments come from `_torch_pool.c`: torch keeps its cache, its statistics
+and its own OutOfMemoryError. A pool ends with the first run whose result lies in it, so that torch does not use that memory again.
 
 Others may have pools of their own inside of a task: a CUDA graph that is captured, also by `torch.compile`, and `use_mem_pool`.
 Theirs must come first. Up to some version torch looks for the pool of an allocation among those that were begun in the order of
@@ -24,7 +24,7 @@ import threading
 import warnings
 from collections import Counter, deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millrace.executor._memory import Lease, is_out_of_memory, rounded
 
@@ -40,8 +40,13 @@ SMALLEST = 10 << 20
 _UNUSED = 8
 #: Most numbers that one call returns.
 _MOST = 256
-#: References to a pool that are not a task's: the list, the variable and the argument.
-_OURS = 3
+
+#: Functions of torch that begin a pool, as far as it has them.
+_BEGINNING = (
+    "_cuda_beginAllocateCurrentThreadToPool",
+    "_cuda_beginAllocateCurrentStreamToPool",
+    "_cuda_beginAllocateToPool",
+)
 
 _U64 = ctypes.c_uint64
 
@@ -53,6 +58,19 @@ class Unsuitable(Exception):
 def library() -> Path:
     """The compiled `_torch_pool.c` for this machine."""
     return Path(__file__).with_name(f"_torch_pool.{platform.machine()}.so")
+
+
+class State(NamedTuple):
+    """Bytes of the slab and of the driver that torch has, and that lie idle; how many blocks were handed out so far; how many
+    sizes were missed, and how many blocks left, since somebody asked."""
+
+    slab: int
+    slab_idle: int
+    driver: int
+    driver_idle: int
+    handed_out: int
+    missed: int
+    left: int
 
 
 class Segments:
@@ -69,6 +87,7 @@ class Segments:
         lib.millrace_pool_oldest.argtypes = [_U64]
         lib.millrace_pool_oldest.restype = _U64
         lib.millrace_pool_trim.argtypes = [_U64]
+        self._state = (_U64 * len(State._fields))()
         lib.millrace_pool_init(*driver.addresses("cuMemAlloc_v2", "cuMemFree_v2"), SMALLEST)
 
     def add(self, at: int, size: int) -> bool:
@@ -91,11 +110,9 @@ class Segments:
         """Sizes that there was no block for; True: nor any other memory."""
         return [(n & ~1, bool(n & 1)) for n in self._all(self._lib.millrace_pool_missed)]
 
-    def state(self) -> tuple[int, int, int, int, int]:
-        """Bytes of the slab in use and idle, of the driver in use and idle; how many blocks were handed out so far."""
-        out = (_U64 * 5)()
-        self._lib.millrace_pool_state(out)
-        return (out[0], out[1], out[2], out[3], out[4])
+    def state(self) -> State:
+        self._lib.millrace_pool_state(self._state)
+        return State(*self._state)
 
     def _all(self, call: Callable[..., int]) -> list[int]:
         out = (_U64 * _MOST)()
@@ -124,7 +141,7 @@ class TorchArena:
         self._first_wins: bool | None = None
         #: Why torch is left alone; "": it is not, as far as is known.
         self.unsuitable = ""
-        # That of the run at work, or of the last one while its tensors may be there.
+        # That of the run at work, and of the runs before until one is over that lacked something or has its result there.
         self._pool: Any = None
         # Allocations of the main thread go to _pool.
         self._routed = False
@@ -136,6 +153,8 @@ class TorchArena:
         self._leaving: dict[int, Lease] = {}
         self._held = self._asked = 0
         self._released: list[int] = []
+        # A result lies in one of _leases.
+        self._given = False
         # Hand-outs when the last runs began, and the one at work.
         self._began: deque[int] = deque([0], maxlen=_UNUSED)
         # Bytes in use between runs at which it is found out whether torch just has not given them back.
@@ -164,8 +183,8 @@ class TorchArena:
                 print(f"--executor-arena: torch keeps its own memory: {self.unsuitable}", file=sys.__stderr__)
                 return
         assert self._segments is not None
-        self._began.append(self._segments.state()[4])
-        self._pool = cuda.MemPool(self._allocator)
+        if self._pool is None:
+            self._pool = cuda.MemPool(self._allocator)
         self._routed = True
         self._begin_again(0, self._pool.id)
 
@@ -195,8 +214,21 @@ class TorchArena:
         submitted is still running, and its result was stored."""
         if self._segments is None:
             return
-        self._pool = None  # torch gives its segments back
-        self._others = [pool for pool in self._others if sys.getrefcount(pool) > _OURS]
+        state = self._segments.state()
+        if self._others:
+            self._others = _held_elsewhere(self._others)
+        if state.missed or state.left or self._given:
+            self._exchange()
+        if state.driver_idle:
+            self._segments.trim(self._began[0])
+        self._began.append(state.handed_out)
+
+    def _exchange(self) -> None:
+        """Lets results leave, and asks for other blocks."""
+        assert self._segments is not None
+        self._given = False
+        # Torch gives its segments back. Otherwise it keeps them, and what it has made of them, for the next run.
+        self._pool = None
         self._look_after()
         lacked = Counter(rounded(size) for size, _ in self._segments.missed() if size >= SMALLEST)
         with self._lock:
@@ -211,7 +243,6 @@ class TorchArena:
             for at in self._segments.left():
                 self._released.append(self._leaving.pop(at).request)
             wanted = [size for size in lacked.elements() if self._make_room(size)]
-        self._segments.trim(self._began[0])
         for size in wanted:
             self._lease_later(size, functools.partial(self._arrived, size))
 
@@ -219,10 +250,10 @@ class TorchArena:
         """Tensors may outlive their run's pool. What they leave when they go, torch only gives back if it is told to."""
         assert self._segments is not None
         state = self._segments.state()
-        if state[0] + state[2] > self._many:
+        if state.slab + state.driver > self._many:
             sys.modules["torch"].cuda.empty_cache()
             state = self._segments.state()
-            self._many = 2 * (state[0] + state[2] + self._limit)
+            self._many = 2 * (state.slab + state.driver + self._limit)
 
     def _make_room(self, size: int) -> bool:
         """There may be another block of that size, perhaps for old ones that the last run did not use. REQUIRES: the lock."""
@@ -286,11 +317,13 @@ class TorchArena:
                 if start <= at and at + nbytes <= start + lease.size:
                     # Else a small part would keep all of it.
                     lease.given = lease.given or 2 * nbytes >= lease.size
+                    self._given = self._given or lease.given
                     return lease.given
         return False
 
     def keep_all(self) -> None:
         """What was to leave with a result stays: there is none."""
+        self._given = False
         with self._lock:
             for lease in self._leases.values():
                 lease.given = False
@@ -303,7 +336,7 @@ class TorchArena:
 
     def in_slab(self) -> int:
         """Bytes that torch counts as its own and that the slab has."""
-        return self._segments.state()[0] if self._segments is not None else 0
+        return self._segments.state().slab if self._segments is not None else 0
 
     # ---- once ------------------------------------------------------------------------------------------------------
 
@@ -323,7 +356,7 @@ class TorchArena:
         if self._first_wins is None:
             self._first_wins = _first_wins(torch)
             if self._first_wins:
-                for name in ("_cuda_beginAllocateCurrentThreadToPool", "_cuda_beginAllocateToPool"):
+                for name in _BEGINNING:
                     for module in (c, cuda.memory):
                         if hasattr(module, name):
                             setattr(module, name, self._yielding(getattr(module, name)))
@@ -352,9 +385,9 @@ class TorchArena:
     def _keeping(self, init: Any) -> Any:
         @functools.wraps(init)
         def wrapped(pool: Any, *args: Any, **kwargs: Any) -> None:
-            init(pool, *args, **kwargs)
             if not any(a is self._allocator for a in args):
-                self._others.append(pool)
+                self._others.append(pool)  # first: the task may be stopped anywhere
+            init(pool, *args, **kwargs)
 
         return wrapped
 
@@ -385,6 +418,15 @@ class TorchArena:
         if not _has(self._pool, again.data_ptr()):
             raise Unsuitable("tensors do not lie in our pool after another one was used")
         cuda.empty_cache()
+
+
+def _held_elsewhere(objects: list[Any]) -> list[Any]:
+    """Those that not only this list refers to."""
+    objects.append(object())
+    counts = [sys.getrefcount(o) for o in objects]
+    nobody = counts.pop()
+    objects.pop()
+    return [o for o, count in zip(objects, counts, strict=True) if count > nobody]
 
 
 def _first_wins(torch: Any) -> bool:

@@ -144,13 +144,18 @@ API int millrace_pool_missed(u64 *out, int most) {
   return n;
 }
 
-// Bytes: of the slab in use and idle, of the driver in use and idle; then the number of hand-outs.
+// Bytes: of the slab in use and idle, of the driver in use and idle; then the number of hand-outs, of sizes that the slab
+// lacked and of blocks that left.
 API void millrace_pool_state(u64 *out) {
   lock();
-  for (int i = 0; i < 4; i++) out[i] = 0;
-  for (int i = 0; i < top; i++)
-    if (blocks[i].state == IDLE || blocks[i].state == USED) out[2 * !blocks[i].slab + (blocks[i].state == IDLE)] += blocks[i].size;
+  for (int i = 0; i < 7; i++) out[i] = 0;
+  for (int i = 0; i < top; i++) {
+    const struct block *b = &blocks[i];
+    if (b->state == IDLE || b->state == USED) out[2 * !b->slab + (b->state == IDLE)] += b->size;
+    else if (b->state == LEFT) out[6]++;
+  }
   out[4] = handed_out;
+  out[5] = missed;
   unlock();
 }
 
