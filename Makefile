@@ -165,6 +165,10 @@ gpu-bundle: bootstrap-cc .tools/ucx/.stamp ## What a machine with GPUs runs, int
 cubins: bootstrap-cc .tools/nvrtc/.stamp ## Compile the built-in kernels again, after a change of their source
 	tools/cubins
 
+.PHONY: torch-pool
+torch-pool: bootstrap ## Compile the part of the Python executor that is in C again, after a change of its source
+	tools/torch-pool
+
 ##@ Python
 
 .PHONY: py
