@@ -53,6 +53,8 @@ type extent struct {
 	// those objects. refs is 0 only while a transfer keeps it.
 	refs   int
 	owners []*object
+	// one has owners, mostly.
+	one [1]*object
 	// busy is how many of its frames belong to objects that are held: while it is
 	// not 0, it does not leave the slab, nor the only place that it has.
 	busy int

@@ -29,9 +29,9 @@ type lease struct {
 // Lease gives a read lease on a sealed object until the deadline, which must
 // lie ahead.
 func (l *Ledger) Lease(now time.Time, id ObjectID, h Holder, deadline time.Time) (LeaseID, error) {
-	o, err := l.sealed(id, "read lease for "+h.String())
+	o, err := l.sealed(id)
 	if err != nil {
-		return 0, err
+		return 0, fmt.Errorf("ledger: read lease for %s: %w", h, err)
 	}
 	if !now.Before(deadline) {
 		return 0, fmt.Errorf("ledger: read lease for %s on object %s: its deadline has passed: %w; ask for a later one", h, id, ErrState)
@@ -43,7 +43,7 @@ func (l *Ledger) Lease(now time.Time, id ObjectID, h Holder, deadline time.Time)
 	o.leases++
 	l.countLease(o, 1)
 	l.hold(o)
-	l.log.add("leased to "+h.String(), id, 0, uint64(e.ID))
+	l.log.put(transition{verb: "leased to", by: leaser, pin: Pin{Holder: h}, object: id, n: uint64(e.ID)})
 	l.verify()
 	return e.ID, nil
 }

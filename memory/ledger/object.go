@@ -124,6 +124,13 @@ type object struct {
 	known bool
 	// builder is the reservation, exactly while Building.
 	builder *reservation
+	// one has the lists of an object with one frame and one pin.
+	one struct {
+		frame  [1]memory.Frame
+		extent [1]*extent
+		span   [1]uint64
+		pin    [1]Pin
+	}
 }
 
 // Away is the offset of frames that are not in the slab: no space reaches so far.
@@ -304,6 +311,7 @@ func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps
 // build creates an object. REQUIRES: the id is free.
 func (l *Ledger) build(r *reservation, id ObjectID) *object {
 	o := &object{id: id, state: Building, builder: r, next: UnknownUse, held: 1}
+	o.frames, o.extents, o.spans, o.pins = o.one.frame[:0], o.one.extent[:0], o.one.span[:0], o.one.pin[:0]
 	l.objects[id] = o
 	r.building = append(r.building, o)
 	l.log.add("building", id, r.id, 0)
@@ -380,9 +388,9 @@ func (l *Ledger) Seal(id ObjectID, header []byte) error {
 // Drop says that an object is not wanted any more. Its bytes are free once no
 // pin and no lease holds them; Freed tells.
 func (l *Ledger) Drop(id ObjectID) ([]Effect, error) {
-	o, err := l.sealed(id, "drop")
+	o, err := l.sealed(id)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("ledger: drop: %w", err)
 	}
 	o.state = Dropped
 	l.hide(o)
@@ -395,16 +403,16 @@ func (l *Ledger) Drop(id ObjectID) ([]Effect, error) {
 // Pin keeps a sealed object's bytes for a party. Doing it twice is doing it
 // once.
 func (l *Ledger) Pin(id ObjectID, p Pin) error {
-	o, err := l.sealed(id, "pin "+p.String())
+	o, err := l.sealed(id)
 	if err != nil {
-		return err
+		return fmt.Errorf("ledger: pin %s: %w", p, err)
 	}
 	if p.inPlace() && o.held == 0 && !o.inSlab() {
 		return fmt.Errorf("ledger: pin %s of object %s: %w", p, id, ErrAway)
 	}
 	if !slices.ContainsFunc(o.pins, p.same) {
 		o.pins = append(o.pins, p)
-		l.log.add("pinned "+p.String(), id, 0, 0)
+		l.log.pin("pinned", p, id)
 		if p.inPlace() {
 			l.hold(o)
 		} else {
@@ -413,6 +421,12 @@ func (l *Ledger) Pin(id ObjectID, p Pin) error {
 	}
 	l.verify()
 	return nil
+}
+
+// Pinned says whether a party keeps an object's bytes.
+func (l *Ledger) Pinned(id ObjectID, p Pin) bool {
+	o := l.objects[id]
+	return o != nil && slices.ContainsFunc(o.pins, p.same)
 }
 
 // Unpin takes a pin off. ErrUnknown means that it was not there (any more),
@@ -427,7 +441,7 @@ func (l *Ledger) Unpin(id ObjectID, p Pin) ([]Effect, error) {
 		return nil, fmt.Errorf("ledger: unpin %s of object %s: %w", p, id, ErrUnknown)
 	}
 	l.dropPin(o, i)
-	l.log.add("unpinned "+p.String(), id, 0, 0)
+	l.log.pin("unpinned", p, id)
 	out := l.serve(l.settle(o, nil))
 	l.verify()
 	return out, nil
@@ -452,13 +466,13 @@ func (l *Ledger) dropPins(o *object, h Holder) {
 }
 
 // sealed finds an object that must be Sealed for what is to be done.
-func (l *Ledger) sealed(id ObjectID, what string) (*object, error) {
+func (l *Ledger) sealed(id ObjectID) (*object, error) {
 	o := l.objects[id]
 	if o == nil {
-		return nil, fmt.Errorf("ledger: %s: object %s is %w; ask the scheduler who has it", what, id, ErrUnknown)
+		return nil, fmt.Errorf("object %s is %w; ask the scheduler who has it", id, ErrUnknown)
 	}
 	if o.state != Sealed {
-		return nil, fmt.Errorf("ledger: %s: object %s is %s: %w; only sealed objects can be used", what, id, o.state, ErrState)
+		return nil, fmt.Errorf("object %s is %s: %w; only sealed objects can be used", id, o.state, ErrState)
 	}
 	return o, nil
 }

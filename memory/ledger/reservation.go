@@ -53,6 +53,12 @@ type reservation struct {
 	blocks []memory.Frame
 	// building are exactly those Building objects allocated here.
 	building []*object
+	// one has the lists of a reservation for one object with one frame.
+	one struct {
+		size     [1]uint64
+		block    [1]memory.Frame
+		building [1]*object
+	}
 }
 
 // Standing is how far a reservation has come.
@@ -76,6 +82,7 @@ func (l *Ledger) Reserve(now time.Time, q Request) (s Standing, out []Effect, er
 		return Waiting, nil, fmt.Errorf("ledger: reservation %d for %s: %w; ids must not be reused", q.ID, q.Holder, ErrDuplicate)
 	}
 	r := &reservation{id: q.ID, holder: q.Holder, deadline: q.Deadline, inputs: q.Inputs, urgent: q.Urgent, since: now}
+	r.sizes, r.blocks, r.building = r.one.size[:0], r.one.block[:0], r.one.building[:0]
 	for _, n := range q.Bytes {
 		if n == 0 {
 			continue
@@ -515,6 +522,7 @@ func (l *Ledger) Allocate(id ReservationID, oid ObjectID, sizes ...uint64) ([]me
 		var e *extent
 		if f.Bytes > 0 {
 			e = &extent{bytes: f.Bytes}
+			e.owners = e.one[:0]
 			l.occupy(e, 0, f.Offset, Resident)
 		}
 		l.append(o, f, e)

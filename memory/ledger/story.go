@@ -29,6 +29,22 @@ type transition struct {
 	n uint64
 	// took is how long the object took to make, in that transition.
 	took time.Duration
+	// by says what of pin belongs to the verb: its text is made for who asks only.
+	by  party
+	pin Pin
+}
+
+// party is who did it.
+type party uint8
+
+const (
+	nobody party = iota
+	pinner       // pin
+	leaser       // the holder of pin
+)
+
+func (s *story) pin(verb string, p Pin, o ObjectID) {
+	s.put(transition{verb: verb, by: pinner, pin: p, object: o})
 }
 
 func (s *story) add(verb string, o ObjectID, r ReservationID, n uint64) {
@@ -59,6 +75,13 @@ func (l *Ledger) Story(id ObjectID) []string {
 			continue
 		}
 		line := fmt.Sprintf("#%d %s", t.seq, t.verb)
+		switch t.by {
+		case pinner:
+			line += " " + t.pin.String()
+		case leaser:
+			line += " " + t.pin.Holder.String()
+		case nobody:
+		}
 		if t.n != 0 {
 			line += fmt.Sprintf(" %d", t.n)
 		}

@@ -79,7 +79,10 @@ func (s *Store) Pin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) (O
 func (s *Store) Unpin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) {
 	s.mu.Lock()
 	var calls []func()
-	for _, p := range []ledger.Pin{inputPin(task, attempt), queuedPin(task, attempt, 0)} {
+	for _, p := range [...]ledger.Pin{inputPin(task, attempt), queuedPin(task, attempt, 0)} {
+		if !s.ledger.Pinned(id, p) {
+			continue
+		}
 		if effects, err := s.ledger.Unpin(id, p); err == nil {
 			calls = append(calls, s.apply(effects)...)
 		}

@@ -148,15 +148,22 @@ func (r *run) Done() bool {
 	if !r.open {
 		return true
 	}
-	done, err := r.event.Query()
-	return done || err != nil // Finish says why
+	if !r.over {
+		done, err := r.event.Query()
+		r.over = done && err == nil
+		return done || err != nil // Finish says why
+	}
+	return true
 }
 
 // Finish is part of device.Started.
 func (r *run) Finish() (device.Result, error) {
 	defer r.end()
 	if r.open {
-		err := r.wait()
+		var err error
+		if !r.over {
+			err = r.wait()
+		}
 		if err == nil && r.flag != nil {
 			err = checkFlag(r.flag, r.negative)
 		}

@@ -25,6 +25,7 @@ type run struct {
 	// be looked at afterwards, unless it is nil: negative is the error if a kernel has set
 	// it. about is what errors are said to be of.
 	ahead, open bool
+	over        bool // somebody has seen that it is
 	flag        []byte
 	negative    func() error
 	about       string
