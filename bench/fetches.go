@@ -31,7 +31,7 @@ func (c *Cluster) fetched(ctx context.Context, names ...string) (fetched, error)
 			return nil, fmt.Errorf("bench: the fetches of %s: %w", w.GetName(), err)
 		}
 		for _, f := range m.GetFetches() {
-			if f.GetObjects() > 0 {
+			if f.GetObjects() > 0 && f.GetReadByTaskId() == 0 {
 				out[f.GetTaskId()] = append(out[f.GetTaskId()], f)
 			}
 		}

@@ -254,6 +254,10 @@ func memoryFetches(w io.Writer, x workerMemory) {
 	}
 	for _, f := range x.memory.GetFetches() {
 		cells := []any{fmt.Sprintf("t%d/a%d", f.GetTaskId(), f.GetGeneration()), f.GetObjects(), size(f.GetBytes()), fmt.Sprintf("w%d", f.GetPeerWorkerId())}
+		if by := f.GetReadByTaskId(); by != 0 {
+			row(w, append(cells, fmt.Sprintf("read in place by t%d", by), "-", "-", time.Duration(f.GetUsableNanos()).Round(time.Microsecond).String())...)
+			continue
+		}
 		for _, nanos := range []uint64{f.GetBegunNanos(), f.GetPlacedNanos(), f.GetArrivedNanos(), f.GetUsableNanos()} {
 			cells = append(cells, time.Duration(nanos).Round(time.Microsecond).String())
 		}

@@ -1,7 +1,6 @@
 package loop
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -532,7 +531,7 @@ func (w *Worker) nativeEnded(r *nativeRun) {
 		return
 	}
 	a.op.observe(r.runTime)
-	w.readInPlace(a, cmp.Or(r.framed, r.bytes))
+	w.readInPlace(a, r)
 	if broken := a.endLoans(); len(broken) > 0 {
 		w.discardBorrowed(a, broken)
 		return

@@ -16,10 +16,12 @@ const bookedFetches = 256
 
 // fetchTimes is what is told of a fetch. Durations count from wanted.
 type fetchTimes struct {
-	first                          lifecycle.Object
-	peer                           ids.WorkerID
-	objects                        int
-	bytes                          uint64
+	first   lifecycle.Object
+	peer    ids.WorkerID
+	objects int
+	bytes   uint64
+	// readBy is the task that read it at the peer, 0: it was fetched.
+	readBy                         ids.TaskID
 	wanted                         time.Time
 	begun, placed, arrived, usable time.Duration
 }
@@ -52,7 +54,7 @@ func (b *fetchBook) last(limit int) (out []*millracev1.MemoryFetch) {
 	for i := b.written - min(limit, b.written, bookedFetches); i < b.written; i++ {
 		t := &b.ring[i%bookedFetches]
 		out = append(out, &millracev1.MemoryFetch{
-			TaskId: uint64(t.first.Task), Generation: uint32(t.first.Generation), Objects: uint32(t.objects), Bytes: t.bytes, PeerWorkerId: uint32(t.peer), Wanted: timestamppb.New(t.wanted),
+			TaskId: uint64(t.first.Task), Generation: uint32(t.first.Generation), Objects: uint32(t.objects), Bytes: t.bytes, PeerWorkerId: uint32(t.peer), ReadByTaskId: uint64(t.readBy), Wanted: timestamppb.New(t.wanted),
 			BegunNanos: uint64(t.begun), PlacedNanos: uint64(t.placed), ArrivedNanos: uint64(t.arrived), UsableNanos: uint64(t.usable),
 		})
 	}

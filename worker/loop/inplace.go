@@ -1,11 +1,15 @@
 package loop
 
 import (
+	"cmp"
+	"time"
+
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/lifecycle"
 )
 
 // A kernel can read an input where it is, in the mapped memory of a peer's GPU. To fetch what
@@ -141,20 +145,24 @@ func (a *attempt) notBegun() {
 	}
 }
 
-// readInPlace enters into the books what a run has read in place, of which made bytes came.
-// REQUIRES: its loans have not ended.
-func (w *Worker) readInPlace(a *attempt, made uint64) {
+// readInPlace enters into the books what a run has read in place. REQUIRES: its loans have
+// not ended.
+func (w *Worker) readInPlace(a *attempt, r *nativeRun) {
 	for i := range a.readAt {
 		if !a.isLent(i) {
 			continue
 		}
 		head := &a.loans[i].Head
-		bytes := head.Bytes()
+		id, bytes := ledger.ObjectID{Task: head.Ref.Task, Generation: head.Ref.Generation}, head.Bytes()
 		if a.reading == device.Moves {
-			bytes = min(bytes, made)
-			w.nearby.note(ledger.ObjectID{Task: head.Ref.Task, Generation: head.Ref.Generation}, bytes)
+			bytes = min(bytes, cmp.Or(r.framed, r.bytes))
+			w.nearby.note(id, bytes)
 		}
 		w.borrowedBytes.Add(bytes)
 		w.nearby.lender.Read(a.readAt[i], bytes)
+		w.fetches.write(&fetchTimes{
+			first: lifecycle.Object(id), peer: a.readAt[i].Worker, objects: 1, bytes: bytes, readBy: a.ref.Task,
+			wanted: r.times.handed, usable: time.Since(r.times.handed),
+		})
 	}
 }

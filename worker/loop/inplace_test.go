@@ -172,6 +172,12 @@ const shelfPeer = 77
 // readingWorker is a worker with such a device and such a path.
 func readingWorker(t *testing.T) (*shelf, *workertest.Session) {
 	t.Helper()
+	path, s, _ := describedWorker(t)
+	return path, s
+}
+
+func describedWorker(t *testing.T) (*shelf, *workertest.Session, *loop.Worker) {
+	t.Helper()
 	scheduler := workertest.NewScheduler(t)
 	conn, err := grpc.NewClient("passthrough:///"+scheduler.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -218,7 +224,7 @@ func readingWorker(t *testing.T) (*shelf, *workertest.Session) {
 	s.Op(1, millracev1.OpKind_OP_KIND_NATIVE, "bench.checksum")
 	s.Op(2, millracev1.OpKind_OP_KIND_NATIVE, "bench.stamp")
 	s.Send(&millracev1.SessionResponse{Peers: []*millracev1.Peer{{WorkerId: shelfPeer, Name: "host-1", DataAddress: "nowhere"}}})
-	return path, s
+	return path, s, w
 }
 
 // checksumOf is an assignment that reads an object of the shelf.
@@ -240,7 +246,7 @@ func value(t *testing.T, r *millracev1.TaskReport) int64 {
 // Inputs are read in place when the device can, and each loan lasts until its call is over:
 // also if calls are started behind each other.
 func TestInputsAreReadInPlace(t *testing.T) {
-	path, s := readingWorker(t)
+	path, s, w := describedWorker(t)
 	var want int64
 	for task := uint64(1); task <= 60; task++ {
 		s.Assign(checksumOf(1000+task, task))
@@ -267,6 +273,10 @@ func TestInputsAreReadInPlace(t *testing.T) {
 	defer path.mu.Unlock()
 	if path.read != 60*shelfBytes {
 		t.Errorf("%d bytes are said to have been read", path.read)
+	}
+	told := w.DescribeMemory(1, 0).GetFetches()
+	if len(told) != 1 || told[0].GetTaskId() != 60 || told[0].GetReadByTaskId() != 1060 || told[0].GetPeerWorkerId() != shelfPeer || told[0].GetBytes() != shelfBytes {
+		t.Errorf("it tells of %v", told)
 	}
 }
 

@@ -334,7 +334,10 @@ type MemoryFetch struct {
 	// When the last object was here and valid, in nanoseconds.
 	ArrivedNanos uint64 `protobuf:"varint,8,opt,name=arrived_nanos,json=arrivedNanos,proto3" json:"arrived_nanos,omitempty"`
 	// When the tasks that wait for it could go on, in nanoseconds.
-	UsableNanos   uint64 `protobuf:"varint,9,opt,name=usable_nanos,json=usableNanos,proto3" json:"usable_nanos,omitempty"`
+	UsableNanos uint64 `protobuf:"varint,9,opt,name=usable_nanos,json=usableNanos,proto3" json:"usable_nanos,omitempty"`
+	// The task whose kernel read the object where it is, at the other worker; then nothing came here, and the times are 0 but for
+	// usable_nanos, which is when it was done. 0: the objects came.
+	ReadByTaskId  uint64 `protobuf:"varint,11,opt,name=read_by_task_id,json=readByTaskId,proto3" json:"read_by_task_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -435,6 +438,13 @@ func (x *MemoryFetch) GetArrivedNanos() uint64 {
 func (x *MemoryFetch) GetUsableNanos() uint64 {
 	if x != nil {
 		return x.UsableNanos
+	}
+	return 0
+}
+
+func (x *MemoryFetch) GetReadByTaskId() uint64 {
+	if x != nil {
+		return x.ReadByTaskId
 	}
 	return 0
 }
@@ -840,7 +850,7 @@ const file_millrace_v1_memory_proto_rawDesc = "" +
 	"\fworked_nanos\x18\x05 \x01(\x04R\vworkedNanos\x12!\n" +
 	"\fstored_nanos\x18\x06 \x01(\x04R\vstoredNanos\x12\x1d\n" +
 	"\n" +
-	"told_nanos\x18\a \x01(\x04R\ttoldNanos\"\xdc\x02\n" +
+	"told_nanos\x18\a \x01(\x04R\ttoldNanos\"\x83\x03\n" +
 	"\vMemoryFetch\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +
@@ -855,7 +865,8 @@ const file_millrace_v1_memory_proto_rawDesc = "" +
 	"begunNanos\x12!\n" +
 	"\fplaced_nanos\x18\a \x01(\x04R\vplacedNanos\x12#\n" +
 	"\rarrived_nanos\x18\b \x01(\x04R\farrivedNanos\x12!\n" +
-	"\fusable_nanos\x18\t \x01(\x04R\vusableNanos\"\xed\x02\n" +
+	"\fusable_nanos\x18\t \x01(\x04R\vusableNanos\x12%\n" +
+	"\x0fread_by_task_id\x18\v \x01(\x04R\freadByTaskId\"\xed\x02\n" +
 	"\n" +
 	"MemoryTier\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +

@@ -60,7 +60,7 @@ class NativeTimes(_message.Message):
     def __init__(self, attempts: _Optional[int] = ..., admitted_nanos: _Optional[int] = ..., queued_nanos: _Optional[int] = ..., submitted_nanos: _Optional[int] = ..., worked_nanos: _Optional[int] = ..., stored_nanos: _Optional[int] = ..., told_nanos: _Optional[int] = ...) -> None: ...
 
 class MemoryFetch(_message.Message):
-    __slots__ = ("task_id", "generation", "objects", "bytes", "peer_worker_id", "wanted", "begun_nanos", "placed_nanos", "arrived_nanos", "usable_nanos")
+    __slots__ = ("task_id", "generation", "objects", "bytes", "peer_worker_id", "wanted", "begun_nanos", "placed_nanos", "arrived_nanos", "usable_nanos", "read_by_task_id")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
@@ -71,6 +71,7 @@ class MemoryFetch(_message.Message):
     PLACED_NANOS_FIELD_NUMBER: _ClassVar[int]
     ARRIVED_NANOS_FIELD_NUMBER: _ClassVar[int]
     USABLE_NANOS_FIELD_NUMBER: _ClassVar[int]
+    READ_BY_TASK_ID_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     generation: int
     objects: int
@@ -81,7 +82,8 @@ class MemoryFetch(_message.Message):
     placed_nanos: int
     arrived_nanos: int
     usable_nanos: int
-    def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., objects: _Optional[int] = ..., bytes: _Optional[int] = ..., peer_worker_id: _Optional[int] = ..., wanted: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., begun_nanos: _Optional[int] = ..., placed_nanos: _Optional[int] = ..., arrived_nanos: _Optional[int] = ..., usable_nanos: _Optional[int] = ...) -> None: ...
+    read_by_task_id: int
+    def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., objects: _Optional[int] = ..., bytes: _Optional[int] = ..., peer_worker_id: _Optional[int] = ..., wanted: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., begun_nanos: _Optional[int] = ..., placed_nanos: _Optional[int] = ..., arrived_nanos: _Optional[int] = ..., usable_nanos: _Optional[int] = ..., read_by_task_id: _Optional[int] = ...) -> None: ...
 
 class MemoryTier(_message.Message):
     __slots__ = ("name", "size_bytes", "used_bytes", "held_bytes", "clean_bytes", "evictable_bytes", "leaving_bytes", "coming_bytes", "written_bytes", "read_bytes", "failure")
