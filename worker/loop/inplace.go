@@ -24,6 +24,8 @@ import (
 //   - The first holder that can be asked shows it, in memory that is mapped here.
 //   - It is not to be read behind another reader, nor by another one behind this worker: see
 //     the scheduler's relays.
+//   - The attempt has at most inPlaceInputs: each is asked for by itself, where fetches go
+//     in batches.
 //   - What was read of it in place so far, by this worker, is less than inPlaceTimes its
 //     size. What is used more often becomes a replica, which the scheduler can count on.
 //
@@ -33,8 +35,9 @@ import (
 // anew and fetches. The loan ends when the run has, after the kernel; if it did not hold, the
 // result is thrown away (discardBorrowed).
 const (
-	inPlaceBytes = 4<<20 + 4<<10 // 4 MiB, and whatever the header has
-	inPlaceTimes = 4
+	inPlaceBytes  = 4<<20 + 4<<10 // 4 MiB, and whatever the header has
+	inPlaceTimes  = 4
+	inPlaceInputs = 1000
 )
 
 // nearby is what the owner knows of inputs that are read in place.
@@ -57,7 +60,7 @@ func newNearby(c *Config) (n nearby) {
 func (w *Worker) chooseInPlace(a *attempt) {
 	a.readAt = nil
 	n := &w.nearby
-	if n.lender == nil || n.device == nil || a.copies || a.loans != nil || a.op.runner != nativeRunner {
+	if n.lender == nil || n.device == nil || a.copies || a.loans != nil || a.op.runner != nativeRunner || len(a.pb.GetInputs()) > inPlaceInputs {
 		return
 	}
 	if a.reading = n.device.Reads(a.op.pb.GetName()); a.reading == device.ReadsAgain {

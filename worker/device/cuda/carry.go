@@ -224,22 +224,26 @@ func (r *run) copyViews(ctx context.Context, views, outs []*ops.Tensor) error {
 			return err
 		}
 	}
-	return r.submit(ctx, uploadBytes(views...), func(s *submission) {
+	g, kernel, err := r.device.gatherer(moves)
+	if err != nil {
+		return err
+	}
+	return r.submit(ctx, uploadBytes(views...)+g.scratchBytes(), func(s *submission) {
 		for i, m := range moves {
 			if m != nil {
-				s.move(m, s.at(views[i]), outs[i].Far.Address())
+				s.moveOrGather(&g, m, s.at(views[i]), outs[i].Far.Address())
 			}
 		}
+		s.gather(&g, kernel)
 	})
 }
 
 func (r *run) join(ctx context.Context, w *ops.Joining, out *ops.Tensor) error {
 	type piece struct {
 		part   *ops.Tensor // of the output
-		move   *move
 		mapper *mapping
 	}
-	pieces := make([]piece, len(w.Xs))
+	pieces, moves := make([]piece, len(w.Xs)), make([]*move, len(w.Xs))
 	offset := int64(0)
 	for i, x := range w.Xs {
 		part := *out
@@ -255,7 +259,7 @@ func (r *run) join(ctx context.Context, w *ops.Joining, out *ops.Tensor) error {
 			if x.Far != nil {
 				fromAt = x.Far.Address() + uint64(x.Offset)
 			}
-			pieces[i].move, err = r.device.planMove(x.Shape, x.Strides, out.Strides, out.DType.Size(), fromAt, out.Far.Address()+uint64(part.Offset))
+			moves[i], err = r.device.planMove(x.Shape, x.Strides, out.Strides, out.DType.Size(), fromAt, out.Far.Address()+uint64(part.Offset))
 		} else {
 			pieces[i].mapper, err = r.device.planMap(ops.Convert(out.DType, x), &part)
 		}
@@ -263,15 +267,20 @@ func (r *run) join(ctx context.Context, w *ops.Joining, out *ops.Tensor) error {
 			return err
 		}
 	}
-	return r.submit(ctx, uploadBytes(w.Xs...), func(s *submission) {
+	g, kernel, err := r.device.gatherer(moves)
+	if err != nil {
+		return err
+	}
+	return r.submit(ctx, uploadBytes(w.Xs...)+g.scratchBytes(), func(s *submission) {
 		for i, p := range pieces {
 			switch {
-			case p.move != nil:
-				s.move(p.move, s.at(w.Xs[i]), out.Far.Address()+uint64(p.part.Offset))
+			case moves[i] != nil:
+				s.moveOrGather(&g, moves[i], s.at(w.Xs[i]), out.Far.Address()+uint64(p.part.Offset))
 			case p.mapper != nil:
 				s.evaluate(p.mapper, 0)
 			}
 		}
+		s.gather(&g, kernel)
 	})
 }
 

@@ -916,7 +916,7 @@ int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
   st->launches++;
   pthread_mutex_unlock(&lock);
   work w = {.illegal = !strncmp(f->name, "illegal", 7)};
-  if (!strcmp(f->name, "millrace_gather")) {
+  if (!strcmp(f->name, "millrace_gather") || !strcmp(f->name, "gather")) {
     char *at = extra[1];
     w.table = *(struct row **)at;
     w.rows = *(unsigned *)(at + 8);

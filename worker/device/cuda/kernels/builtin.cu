@@ -303,3 +303,43 @@ PRODUCT(bool, u8, u32, true)
 PRODUCT(uint8, u8, u32, false)
 PRODUCT(int32, i32, u32, false)
 PRODUCT(int64, i64, u64, false)
+
+// Many copies of bytes at once, from wherever they lie: a block takes one row of the table after the other.
+struct gather_row {
+  char *to;
+  const char *from;
+  u64 bytes;
+};
+template <class W> __device__ __forceinline__ void gather_words(char *to, const char *from, u64 bytes) {
+  const u64 count = bytes / sizeof(W), step = blockDim.x;
+  u64 at = threadIdx.x;
+  for (; at + 3 * step < count; at += 4 * step) {
+    W w[4];  // loads under way, for memory that is far
+#pragma unroll
+    for (int k = 0; k < 4; k++) w[k] = ((const W *)from)[at + k * step];
+#pragma unroll
+    for (int k = 0; k < 4; k++) ((W *)to)[at + k * step] = w[k];
+  }
+  for (; at < count; at += step) ((W *)to)[at] = ((const W *)from)[at];
+}
+// Both sides are aligned alike, after some bytes.
+template <class W> __device__ __forceinline__ void gather_aligned(const gather_row &r) {
+  u64 head = (0 - (u64)r.to) & (sizeof(W) - 1);
+  if (head > r.bytes) head = r.bytes;
+  const u64 body = (r.bytes - head) / sizeof(W) * sizeof(W);
+  gather_words<u8>(r.to, r.from, head);
+  gather_words<W>(r.to + head, r.from + head, body);
+  gather_words<u8>(r.to + head + body, r.from + head + body, r.bytes - head - body);
+}
+extern "C" __global__ void __launch_bounds__(512) gather(const gather_row *table, u32 rows) {
+  for (u32 i = blockIdx.x; i < rows; i += gridDim.x) {
+    const gather_row r = table[i];
+    const u64 apart = (u64)r.to ^ (u64)r.from;
+    if (!(apart & 15))
+      gather_aligned<pack<u64, 2>>(r);
+    else if (!(apart & 3))
+      gather_aligned<u32>(r);
+    else
+      gather_words<u8>(r.to, r.from, r.bytes);
+  }
+}
