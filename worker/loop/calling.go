@@ -1,0 +1,149 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/value"
+)
+
+// calling is a call of the device for a run.
+type calling struct {
+	n   *native
+	run *nativeRun
+	ctx context.Context //nolint:containedctx // its lane's, or one that ends with its timeout
+	// begin is when it began, or when the one before it ended if it was started earlier.
+	begin time.Time
+	// reservation has its memory, 0: none yet. own: it is not the loop's to give back.
+	reservation ledger.ReservationID
+	own         bool
+	started     device.Started
+}
+
+func (c *calling) object() ledger.ObjectID {
+	return ledger.ObjectID{Task: c.run.ref.Task, Generation: c.run.ref.Attempt}
+}
+
+// prepare understands the call and has memory for what it is known to return, or sets
+// noRoom.
+func (c *calling) prepare() (device.Prepared, error) {
+	n, r := c.n, c.run
+	p, err := n.device.Prepare(r.call)
+	if err != nil {
+		return nil, err
+	}
+	if r.roomy {
+		c.reservation = r.reservation
+	}
+	if sizes := p.OutputBytes(); len(sizes) > 0 && c.reservation == 0 {
+		// No waiting here: whoever waits for memory must not occupy a lane.
+		reservation, granted, err := n.store.Reserve(holder(r.ref.Task), sizes, time.Time{}, nil)
+		if err != nil {
+			if errors.Is(err, ledger.ErrNoRoom) {
+				r.noRoom = sizes
+				return nil, nil
+			}
+			return nil, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
+		}
+		if !granted {
+			panic("loop: a reservation that may not wait was neither granted nor refused")
+		}
+		c.reservation, c.own = reservation, true
+	}
+	return p, nil
+}
+
+// errLater: memory is not there at once, and who starts calls does not wait for it.
+var errLater = fmt.Errorf("%w at once", device.ErrNoRoom)
+
+// allocNow is alloc that does not wait: of what is open, results may have the memory.
+func (c *calling) allocNow(bytes uint64) (memory.Frame, error) {
+	if c.reservation == 0 {
+		return memory.Frame{}, errLater
+	}
+	return c.alloc(bytes)
+}
+
+// alloc is a device.Allocator.
+func (c *calling) alloc(bytes uint64) (memory.Frame, error) {
+	n, task := c.n, holder(c.run.ref.Task)
+	if c.reservation == 0 {
+		reservation, err := n.store.ReserveMore(c.ctx, task, []uint64{bytes}, n.memoryWait)
+		if err != nil {
+			return memory.Frame{}, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
+		}
+		c.reservation, c.own = reservation, true
+	}
+	frames, err := n.store.Allocate(c.reservation, c.object(), bytes)
+	if errors.Is(err, ledger.ErrOutgrown) {
+		if err = n.store.Grow(c.ctx, c.reservation, task, []uint64{bytes}, n.memoryWait); err == nil {
+			frames, err = n.store.Allocate(c.reservation, c.object(), bytes)
+		}
+	}
+	if err != nil {
+		return memory.Frame{}, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
+	}
+	return frames[0], nil
+}
+
+// call runs it.
+func (c *calling) call(p device.Prepared) error {
+	result, err := p.Run(c.ctx, c.alloc)
+	c.run.times.submitted = time.Now()
+	c.run.times.worked = c.run.times.submitted
+	if err != nil {
+		return err
+	}
+	return c.keep(result)
+}
+
+// finish ends a call that was started.
+func (c *calling) finish() error {
+	defer c.release()
+	result, err := c.started.Finish()
+	c.run.times.worked = time.Now()
+	if err != nil {
+		return err
+	}
+	return c.keep(result)
+}
+
+// release gives back what is left of its memory.
+func (c *calling) release() {
+	if c.own {
+		c.n.store.Release(c.reservation)
+	}
+}
+
+// keep stores a result.
+func (c *calling) keep(result device.Result) error {
+	n, r, id := c.n, c.run, c.object()
+	r.bytes = uint64(len(result.Header))
+	if len(result.Frames) == 0 {
+		n.store.PutSmall(id, result.Header)
+		if len(result.Header) <= int(n.inlineBytes.Load()) {
+			r.inline = result.Header
+		}
+		return nil
+	}
+	for _, f := range result.Frames {
+		r.framed += f.Bytes
+	}
+	r.bytes += r.framed
+	if r.bytes <= uint64(n.inlineBytes.Load()) {
+		frames, err := n.store.Copies(result.Frames)
+		if err != nil {
+			return err
+		}
+		if inline, ok := value.Inline(result.Header, frames); ok {
+			r.inline = inline
+		}
+	}
+	n.store.Cost(id, time.Since(c.begin))
+	return n.store.Seal(id, result.Header)
+}
