@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -153,5 +154,55 @@ func TestOnlyDecisionsAreRemembered(t *testing.T) {
 	}
 	if n := len(r.plans); n == 0 || n > maxRemembered {
 		t.Errorf("%d decisions are kept", n)
+	}
+}
+
+// Calls that come again are launched as they were at first: by the same kernels, on the same grids, with the same parameters.
+func TestACallThatComesAgainIsLaunchedAlike(t *testing.T) {
+	b := onFake(t)
+	for range slotCount - 1 { // so that small results lie where they lay
+		slot := <-b.slots.free
+		defer func() { b.slots.free <- slot }()
+	}
+	g := golden(t)
+	alike := 0
+	for i := 0; i < len(g.Cases); i += 151 {
+		c := &g.Cases[i]
+		if c.Op == "array.matmul" || c.Op == "array.qr" || c.Op == "array.svd" {
+			continue // they want libraries
+		}
+		var first []string
+		var firstErr error
+		for round := range 3 {
+			b.reset()
+			args := g.args(t, c)
+			if i%2 != 0 {
+				for k, v := range args.Positional {
+					if x, ok := v.(*ops.Tensor); ok {
+						args.Positional[k] = b.onDevice(t, x)
+					}
+				}
+			}
+			before := fake.Launches.Load()
+			got, err := b.call(t.Context(), c.Op, args)
+			var seen []string
+			if x, ok := got.(*ops.Tensor); ok {
+				seen = append(seen, fmt.Sprint(x.DType, x.Shape, x.Strides, x.Offset))
+			}
+			for _, l := range fake.Launched(before) {
+				seen = append(seen, fmt.Sprintf("%s %v %v %d %x", l.Name(), l.Grid, l.Block, l.SharedBytes, l.Parameters[:min(int(l.ParameterBytes), len(l.Parameters))]))
+			}
+			if round == 0 {
+				first, firstErr = seen, err
+				continue
+			}
+			if fmt.Sprint(err) != fmt.Sprint(firstErr) || !slices.Equal(seen, first) {
+				t.Fatalf("case %d: %s %s %v: at first %v %v, in round %d %v %v", i, c.Op, c.Args, c.Named, first, firstErr, round, seen, err)
+			}
+			alike += len(seen)
+		}
+	}
+	if alike < 50 {
+		t.Errorf("only %d launches were compared", alike)
 	}
 }
