@@ -24,17 +24,29 @@ type Sum struct {
 // key, and a zero Ref for others. frames are theirs, one behind the other, and are good until
 // Found is used for others.
 //
-// Where the entry of a key may be is only guessed at first. That changes nothing of what
-// finding means: an entry says itself whose it is, before and after it was read, and where it
-// is not the key's the index is asked again.
+// What was shown one after the other is often looked up so, and lies side by side. So where
+// the last keys were found in neighbouring entries, the next ones are looked for in those that
+// follow; otherwise the index is asked where they should be. Either is only a guess. That changes nothing
+// of what finding means: an entry says itself whose it is, before and after it was read, and
+// where it is not the key's the index is asked again.
 func (g Glance) FindAll(keys []transfer.Ref, size uint64, f *Found, heads []transfer.Head) (frames []memory.Frame, sum Sum) {
 	heads = heads[:len(keys)]
 	f.frames = f.frames[:0]
-	var at [ahead]uint32
+	v := g.view
+	var list [ahead]uint32
 	for len(keys) > 0 {
 		n := min(len(keys), ahead)
-		g.view.guess(keys[:n], &at, f)
-		g.view.take(keys[:n], at[:], size, f, heads, &sum)
+		at, row := list[:n], f.inRow && f.last+uint64(n) < (v.mask+1)*ways
+		if row {
+			for i := range at {
+				at[i] = uint32(f.last) + 1 + uint32(i)
+			}
+			done := v.takeSome(keys[:n], at, size, f, heads, &sum)
+			f.last, f.inRow, n = f.last+uint64(done), done == n, done
+		} else {
+			v.guess(keys[:n], at, f)
+			v.take(keys[:n], at, size, f, heads, &sum)
+		}
 		keys, heads = keys[n:], heads[n:]
 	}
 	return f.frames, sum
@@ -48,22 +60,19 @@ const (
 
 // guess says in which entry each object should be. Nothing depends on the key before but for
 // what the processor predicts, so it has the lines of many of them under way.
-//
-// What was shown one after the other is often looked up so, and lies side by side. So
-// where two keys in a row were found in neighbouring entries, the third is looked for in
-// the next one before the index is asked.
-func (v *View) guess(keys []transfer.Ref, at *[ahead]uint32, f *Found) {
+func (v *View) guess(keys []transfer.Ref, at []uint32, f *Found) {
 	list, entries, first := v.words.list, (v.mask+1)*ways, entryAt(v.mask+1, 0)
-	last, inRow := f.last, f.inRow
+	at = at[:len(keys)]
+	last, inRow := f.last, false
 	for i := range keys {
 		k := &keys[i]
-		at[i&(ahead-1)] = nowhere
+		at[i] = nowhere
 		if k.Task == 0 || k.Generation == 0 {
 			continue
 		}
 		if inRow && last+1 < entries && atomic.LoadUint64(&list[first+int(last+1)*entryWords+1]) == uint64(k.Task) {
 			last++
-			at[i&(ahead-1)] = uint32(last)
+			at[i] = uint32(last)
 			continue
 		}
 		tag := mix(uint64(k.Task), uint32(k.Generation))
@@ -78,10 +87,10 @@ func (v *View) guess(keys []transfer.Ref, at *[ahead]uint32, f *Found) {
 			n, ok = entryOf(wordOf(match, a, b), tag, entries)
 		}
 		if !ok || atomic.LoadUint64(&list[first+int(n)*entryWords+1]) != uint64(k.Task) {
-			at[i&(ahead-1)], inRow = anywhere, false
+			at[i], inRow = anywhere, false
 			continue
 		}
-		at[i&(ahead-1)] = uint32(n)
+		at[i] = uint32(n)
 		inRow, last = n == last+1, n
 	}
 	f.last, f.inRow = last, inRow
@@ -89,11 +98,8 @@ func (v *View) guess(keys []transfer.Ref, at *[ahead]uint32, f *Found) {
 
 // take reads the entries of keys that were guessed.
 func (v *View) take(keys []transfer.Ref, at []uint32, size uint64, f *Found, heads []transfer.Head, sum *Sum) {
-	for len(keys) > 0 {
-		f.frames = slices.Grow(f.frames, len(keys))
-		n, words, bytes := v.takeSingle(keys, at, size, f.room, f.frames[len(f.frames):len(f.frames)+len(keys)], heads)
-		f.room, f.frames, f.left = f.room[words:], f.frames[:len(f.frames)+n], f.left-n
-		sum.Objects, sum.Single, sum.Bytes = sum.Objects+n, sum.Single+n, sum.Bytes+bytes
+	for {
+		n := v.takeSome(keys, at, size, f, heads, sum)
 		if n == len(keys) {
 			return
 		}
@@ -120,6 +126,15 @@ func (v *View) take(keys []transfer.Ref, at []uint32, size uint64, f *Found, hea
 	}
 }
 
+// takeSome is take as far as it is simple, and returns how far that was.
+func (v *View) takeSome(keys []transfer.Ref, at []uint32, size uint64, f *Found, heads []transfer.Head, sum *Sum) (n int) {
+	f.frames = slices.Grow(f.frames, len(keys))
+	n, words, bytes := v.takeSingle(keys, at, size, f.room, f.frames[len(f.frames):len(f.frames)+len(keys)], heads)
+	f.room, f.frames, f.left = f.room[words:], f.frames[:len(f.frames)+n], f.left-n
+	sum.Objects, sum.Single, sum.Bytes = sum.Objects+n, sum.Single+n, sum.Bytes+bytes
+	return n
+}
+
 // takeSingle reads entries as far as each is its key's, and whole, and has one frame, as most
 // have, and there is room. It returns how many, how many words of room they took, and their
 // bytes. It calls nothing: what a loop of so many variables has to save for that takes as long
@@ -139,7 +154,7 @@ func (v *View) takeSingle(keys []transfer.Ref, at []uint32, size uint64, room []
 			(atomic.LoadUint64(&w[progressAt]) ^ whole)
 		_, header := shapeOf(shape)
 		more := 1 + (header+7)/8
-		if odd != 0 || header > MaxPayload-16 || more > len(room)-words {
+		if odd != 0 || k.Task == 0 || header > MaxPayload-16 || more > len(room)-words {
 			return i, words, bytes
 		}
 		frame := memory.Frame{Offset: atomic.LoadUint64(&w[payloadAt]), Bytes: atomic.LoadUint64(&w[payloadAt+1])}

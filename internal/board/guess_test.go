@@ -93,7 +93,7 @@ func TestWhatChangesBehindAGuess(t *testing.T) {
 					found.Begin(len(keys))
 					alone.Begin(len(keys))
 					var guesses [ahead]uint32
-					v.guess(keys, &guesses, &found)
+					v.guess(keys, guesses[:], &found)
 					change(b, at)
 					heads := make([]transfer.Head, len(keys))
 					var sum Sum
@@ -160,4 +160,41 @@ func TestABoardThreeQuartersFullHasRoom(t *testing.T) {
 	if full > 8*entries/100 {
 		t.Errorf("%d of %d had no room, with %d of %d shown", full, 8*entries, shown, entries)
 	}
+}
+
+// An entry that is free has no task, and the generation of the object that it had.
+func TestNobodyIsFoundInAFreeEntry(t *testing.T) {
+	b, err := New(256, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seat, err := b.Seat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := Open(b.File(), seat.File())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if v.Close() != nil || seat.Leave() != nil || b.Close() != nil {
+			t.Error("it is not closed")
+		}
+	}()
+	const shown = 3*ahead + 5
+	var keys []transfer.Ref
+	for n := range shown {
+		keys = append(keys, transfer.Ref{Task: ids.TaskID(n + 1), Generation: 1})
+		b.Show(keys[n], nil, []memory.Frame{{Bytes: 8}})
+	}
+	b.Hide(keys[shown-1])
+	keys[shown-1].Task = 0
+	g, _ := v.Look()
+	var f Found
+	f.Begin(len(keys))
+	heads := make([]transfer.Head, len(keys))
+	if _, sum := g.FindAll(keys, 8, &f, heads); sum.Objects != shown-1 || sum.Single != shown-1 || heads[shown-1].Ref != (transfer.Ref{}) {
+		t.Errorf("%+v, and the last one is %+v", sum, heads[shown-1])
+	}
+	g.End(0)
 }
