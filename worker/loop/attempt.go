@@ -481,6 +481,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 			times: runTimes{known: a.known, handed: time.Now()}, timeout: timeout, short: expected > 0, brief: expected > 0 && expected < brief, reservation: w.reservations[e.Reservation], roomy: a.noRoom,
 		}
 		w.native.start(e.Lane, a.native)
+		w.going.Store(true)
 		return nil
 	}
 	r := &executor.Run{

@@ -9,7 +9,7 @@ type lookout struct {
 	// look handles what has come, and says whether there was anything. What the scheduler is to hear of it is for the
 	// caller to send off.
 	look func() bool
-	// going says whether the owner has set goroutines going since it was asked last, which whoever waits gives way to.
+	// going says whether the owner has set other goroutines going since it was asked last, which whoever waits gives way to.
 	going func() bool
 }
 

@@ -124,7 +124,7 @@ type Worker struct {
 	borrowedBytes atomic.Uint64
 	// self is the worker's number, 0 before it is registered.
 	self atomic.Uint32
-	// busy: the machine has attempts. going: a fetch or a loan was begun, see lookout.
+	// busy: the machine has attempts. going: a run, a fetch or a loan was begun, see lookout.
 	busy  atomic.Bool
 	going atomic.Bool
 	times timeBook

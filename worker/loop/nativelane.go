@@ -61,6 +61,7 @@ func (l *nativeLane) run() {
 			if !r.short || time.Since(l.flushed) > 200*time.Microsecond {
 				l.flush(l.n.post)
 			}
+			l.n.lookout.going() // this run, and whatever else is for other threads to fetch
 			l.execute(r)
 		}
 	}
@@ -165,7 +166,7 @@ func (l *nativeLane) sleep() (open bool) {
 
 // grace is how long the scheduler's report waits for what the lane is to do next: to send it wakes a thread, and
 // behind a call on the device that costs nothing.
-const grace = 20 * time.Microsecond
+const grace = 50 * time.Microsecond
 
 // giveWay lets what the lane has set going go on in this thread, so that it need not be fetched by another one, which may be
 // asleep; and the scheduler hear.
