@@ -23,8 +23,8 @@
 // internal/board, which says why that is safe) what lies in the memory that it
 // passed, and Glance finds objects there without any message. Fetch looks at the
 // board first, and asks for leases on what is not on it, or was named without a
-// generation. Loans that last always have leases: a glance is for copies, which end
-// soon, and delays whoever wants the memory. Whether a glance holds is told by its
+// generation. Loans that last always have leases: a glance is for copies, and for kernels that
+// read in place (Lend), which end soon, and delays whoever wants the memory. Whether a glance holds is told by its
 // slot alone, which the peer closes when the connection ends, if it lives.
 package borrow
 

@@ -25,6 +25,12 @@
 // lease held after the last of its copies; copies from a process that was killed or
 // stopped succeed like any other. The mapping of a peer whose connection ended is
 // given up after the last copy, so that the device gets the memory of the dead back.
+//
+// # In place
+//
+// What a kernel is to read once need not be copied: Lend gives the device's address of what a
+// peer shows, at once. A loan keeps the mapping as a copy does, and says at its end whether
+// what was read is worth anything.
 package ipc
 
 import (
