@@ -1,0 +1,68 @@
+package borrow_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/slabshare"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/transfer/borrow"
+)
+
+// A connection for words is whoever's serves them, for those of the cluster; it ends with the server, and when its serving does.
+func TestConnectionsForWords(t *testing.T) {
+	slab, err := host.NewSlab(1<<20, memory.Identity{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := slab.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	echo := func(conn net.Conn) {
+		b := make([]byte, 5)
+		if _, err := io.ReadFull(conn, b); err == nil {
+			_, _ = conn.Write(b)
+			_, _ = conn.Read(b)
+		}
+	}
+	accepts := func(token string) bool { return token == "secret" }
+	peer, end := listen(t, borrow.ServerConfig{Space: slab, Words: echo, Accept: accepts})
+	conn, err := slabshare.DialWords(ctx, peer.Address, "secret")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	b := make([]byte, 5)
+	if _, err := conn.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(conn, b); err != nil || string(b) != "hello" {
+		t.Errorf("heard %q, %v", b, err)
+	}
+	if _, err := slabshare.DialWords(ctx, peer.Address, "guessed"); !errors.Is(err, slabshare.ErrRefused) {
+		t.Errorf("with another token: %v", err)
+	}
+	end()
+	if _, err := conn.Read(b); !errors.Is(err, io.EOF) {
+		t.Errorf("after the end: %v", err)
+	}
+	if _, err := slabshare.DialWords(ctx, peer.Address, "secret"); !errors.Is(err, slabshare.ErrNotHere) {
+		t.Errorf("at one that has ended: %v", err)
+	}
+	silent, _ := listen(t, borrow.ServerConfig{Space: slab})
+	if _, err := slabshare.DialWords(ctx, silent.Address, ""); !errors.Is(err, slabshare.ErrRefused) {
+		t.Errorf("at one that tells nobody: %v", err)
+	}
+}
