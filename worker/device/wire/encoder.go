@@ -22,6 +22,7 @@ type Encoder struct {
 	frames []memory.Frame
 	// tensors lie over frames, in order.
 	tensors []*ops.Tensor
+	few     [1]*ops.Tensor // has tensors, mostly
 	// inline is how many bytes of tensors lie outside of the slab.
 	inline int64
 }
@@ -64,6 +65,9 @@ func (e *Encoder) Take(bytes uint64, t *ops.Tensor) (memory.Frame, error) {
 	f, err := e.alloc(bytes)
 	if err != nil {
 		return memory.Frame{}, err
+	}
+	if e.tensors == nil {
+		e.tensors = e.few[:0] // NB: an encoder is not copied any more when it has tensors
 	}
 	e.frames = append(e.frames, f)
 	e.tensors = append(e.tensors, t)
