@@ -139,11 +139,24 @@ type Writer struct {
 // Put appends a record. It does not if there is no room; wake: the reader sleeps and was not called yet, which is the
 // caller's to do.
 func (w *Writer) Put(record []byte) (ok, wake bool) {
+	if !w.publish(record) {
+		return false, false
+	}
+	return true, w.call()
+}
+
+// call says whether the reader is to be woken, and notes that it was. What it is woken for was published before.
+func (w *Writer) call() bool {
+	return atomic.LoadUint64(w.state) == asleep && atomic.CompareAndSwapUint64(w.state, asleep, called)
+}
+
+// publish shows a record to the reader.
+func (w *Writer) publish(record []byte) bool {
 	need := spaceOf(uint64(len(record)))
 	if w.at+need-w.read > Room {
 		read := atomic.LoadUint64(w.tail)
 		if w.at-read > Room || w.at+need-read > Room {
-			return false, false // it is full, or the reader claims to have read what was not written
+			return false // it is full, or the reader claims to have read what was not written
 		}
 		w.read = read
 	}
@@ -155,7 +168,7 @@ func (w *Writer) Put(record []byte) (ok, wake bool) {
 	}
 	w.at += need
 	atomic.StoreUint64(w.head, w.at)
-	return true, atomic.LoadUint64(w.state) == asleep && atomic.CompareAndSwapUint64(w.state, asleep, called)
+	return true
 }
 
 // spaceOf is what a record of n bytes takes.

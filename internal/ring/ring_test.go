@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"os"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -112,10 +113,83 @@ func TestWhatDoesNotFitIsNotWritten(t *testing.T) {
 	}
 }
 
+// All orders in which the steps of a writer and of a reader can follow each other: nobody sleeps over a record. A reader that looks before
+// it says that it sleeps, and not afterwards, would.
+func TestNobodySleepsOverARecord(t *testing.T) {
+	a, b := ends(t)
+	written, read, woken := 0, 0, false
+	publish := func() {
+		if !a.Out.publish([]byte("x")) {
+			t.Fatal("it is full")
+		}
+		written++
+	}
+	call := func() {
+		woken = a.Out.call() || woken
+	}
+	take := func() {
+		for b.In.Waiting() {
+			if _, err := b.In.Take(); err != nil {
+				t.Fatal(err)
+			}
+			read++
+		}
+	}
+	writer := []func(){publish, call, publish, call}
+	for name, c := range map[string]struct {
+		reader []func()
+		wrong  bool
+	}{
+		"sleeps": {[]func(){b.In.Asleep, take}, false}, "looks and sleeps": {[]func(){b.In.Awake, take, take, b.In.Asleep, take}, false},
+		"looks too soon": {[]func(){take, b.In.Asleep}, true}, "does not look": {[]func(){b.In.Awake, take, b.In.Asleep}, true},
+	} {
+		lost := 0
+		const steps = 12
+		for schedule := range 1 << steps {
+			a.In.Asleep() // nothing is left of the schedule before but how far both are
+			b.In.Asleep()
+			take()
+			written, read, woken = 0, 0, false
+			wrote, did := 0, 0
+			// goOn does the reader's next step. At the end of them it sleeps until it is called.
+			goOn := func() bool {
+				if did == len(c.reader) {
+					if !woken {
+						return false
+					}
+					woken, did = false, 0
+				}
+				c.reader[did]()
+				did++
+				return true
+			}
+			for step := range steps {
+				if schedule>>step&1 == 1 && wrote < len(writer) {
+					writer[wrote]()
+					wrote++
+				} else if schedule>>step&1 == 0 {
+					goOn()
+				}
+			}
+			for ; wrote < len(writer); wrote++ {
+				writer[wrote]()
+			}
+			for goOn() {
+			}
+			if read < written {
+				lost++
+			}
+		}
+		if lost > 0 != c.wrong {
+			t.Errorf("a reader that %s: it sleeps over a record in %d of %d orders", name, lost, 1<<steps)
+		}
+	}
+}
+
 // A reader that sleeps whenever there is nothing, and is woken only when the writer was told to, gets everything.
 func TestNoWakeUpIsLost(t *testing.T) {
 	a, b := ends(t)
-	const records = 200_000
+	const records = 30_000
 	wake := make(chan struct{}, 1)
 	var read atomic.Uint64
 	failed := make(chan error, 1)
@@ -144,7 +218,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 		}
 	}()
 	calls := 0
-	deadline := time.After(time.Minute)
+	deadline := time.After(5 * time.Minute)
 	for i := range uint64(records) {
 		for {
 			ok, call := a.Out.Put(pattern(i, 8))
@@ -159,6 +233,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 			case <-deadline:
 				t.Fatalf("stuck after %d of %d records and %d calls", read.Load(), i, calls)
 			default:
+				runtime.Gosched() // the reader may need this processor
 			}
 		}
 		if i%3 == 0 { // one at a time: each is the last one that wakes
@@ -167,6 +242,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 				case <-deadline:
 					t.Fatalf("stuck after %d of %d records and %d calls", read.Load(), i, calls)
 				default:
+					runtime.Gosched()
 				}
 			}
 		}
