@@ -254,6 +254,7 @@ func TestWhatIsWrongWithTheGPUsIsSaid(t *testing.T) {
 		"no driver":          {nil, []string{"up", "--device", "cuda", "--cuda-library", "/nonexistent/libcuda.so.1"}, "--device host"},
 		"too many visible":   {[]string{"CUDA_VISIBLE_DEVICES=0,1,9"}, []string{"up"}, `CUDA_VISIBLE_DEVICES="0,1,9" names 3 GPUs, of which the driver knows 2`},
 		"nonsense as a size": {nil, []string{"up", "--device-memory-limit", "much"}, "--device-memory-limit"},
+		"no such library":    {nil, []string{"up", "--executor-arena-for", "cupy,numba"}, "--executor-arena-for numba: cupy, torch, or both"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if text, err := says(t, c.env, c.args...); err == nil || !strings.Contains(text, c.want) {
