@@ -34,9 +34,8 @@ class TorchWorker(DeviceWorker):
     size = 256 << 20
 
 
-def started(fake: Fake, monkeypatch: pytest.MonkeyPatch, order: str = "first", **device: Any) -> Iterator[TorchWorker]:
+def started(fake: Fake, monkeypatch: pytest.MonkeyPatch, **device: Any) -> Iterator[TorchWorker]:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("MILLRACE_FAKE_TORCH", order)
     w = TorchWorker(fake, **{"arena_bytes": 64 * MIB, "arena_libraries": ["torch"], **device})
     w.call(prepared)
     yield w
@@ -44,9 +43,9 @@ def started(fake: Fake, monkeypatch: pytest.MonkeyPatch, order: str = "first", *
     fake.lib.cuMemFree_v2(ctypes.c_uint64(w.at))
 
 
-@pytest.fixture(params=["first", "last"])
-def worker(fake: Fake, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[TorchWorker]:
-    yield from started(fake, monkeypatch, request.param)
+@pytest.fixture
+def worker(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[TorchWorker]:
+    yield from started(fake, monkeypatch)
 
 
 def prepared() -> None:
@@ -219,13 +218,9 @@ def test_out_of_memory_is_repeated_with_that_of_the_slab(worker: TorchWorker, fa
 
 def test_a_stopped_run_leaves_torch_as_it_was(worker: TorchWorker, tmp_path: Path) -> None:
     def endless(started: str) -> None:
-        from millrace.executor import _process
-
-        while True:  # wherever it is stopped, ours may just have been ended to be begun again
-            _process._process._torch._behind()
-            if not Path(started).exists():
-                filled(4 * MIB, 1.0)
-                Path(started).touch()
+        while True:
+            filled(4 * MIB, 1.0)
+            Path(started).touch()
 
     for i in range(10):
         started = tmp_path / str(i)
@@ -253,24 +248,26 @@ def test_an_idle_process_gives_everything_back(fake: Fake, monkeypatch: pytest.M
         assert made[-1].frames[0].offset == where(w)
 
 
-@pytest.mark.parametrize(("variable", "value"), [("MILLRACE_FAKE_TORCH_BACKEND", "cudaMallocAsync"), ("", "")])
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("MILLRACE_FAKE_TORCH", "first", "a pool that a task begins would not be used"),
+        ("MILLRACE_FAKE_TORCH", "broken", "a CUDA graph would keep memory"),
+        ("MILLRACE_FAKE_TORCH", "aside", "do not lie in a pool"),
+        ("MILLRACE_FAKE_TORCH_BACKEND", "cudaMallocAsync", "cudaMallocAsync"),
+    ],
+)
 def test_a_torch_that_is_not_fit_is_left_alone(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, why: str
 ) -> None:
-    if variable:
-        monkeypatch.setenv(variable, value)
-    for w in started(fake, monkeypatch, "first" if variable else "broken"):
+    monkeypatch.setenv(variable, value)
+    for w in started(fake, monkeypatch):
         for i in range(3):
             made = w.call(lambda i=i: filled(4 * MIB, float(i)))
             assert (w.value(made) == i).all() and not 0 <= where(w) < w.size
+            said = text_of(w, w.runs, stderr=True)
+            assert (why in said) == (i == 0) and len(said.splitlines()) == (i == 0)
         assert not w.leased
-
-        def why() -> Any:
-            from millrace.executor import _process
-
-            return _process._process._torch.unsuitable
-
-        assert value in w.value(w.call(why)) and w.value(w.call(why))
 
 
 def test_torch_is_left_alone_unless_asked_for(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -273,6 +273,8 @@ class Process:
         if self._torch is not None:
             assert self._device is not None
             self._torch.begin(first=self._device.library == "torch")
+            if text := self._torch.warning():
+                print(text, file=sys.stderr)
         cupy: Any = sys.modules.get("cupy")
         device = self.hello.device
         if "cupy" in device.arena_libraries and device.arena_bytes and cupy is not None and not self._lent:

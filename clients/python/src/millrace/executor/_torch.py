@@ -8,10 +8,8 @@ the second one, a pool (`torch.cuda.MemPool`) whose segments come from `_torch_p
 and its own OutOfMemoryError. A pool ends with the first run whose result lies in it, so that torch does not use that memory again.
 
 Others may have pools of their own inside of a task: a CUDA graph that is captured, also by `torch.compile`, and `use_mem_pool`.
-Theirs must come first. Up to some version torch looks for the pool of an allocation among those that were begun in the order of
-their beginning, and ours, which was begun before the task, would win: there, ours is begun again behind each other one. Which
-order it is, and that a captured graph has nothing of our memory, is tried out once in each process. If any of it fails, torch is
-left alone.
+Theirs must come first, although ours was begun before. Torch 2.11 uses the pool that was begun last, as it should be; older
+ones used the first. So it is tried out once in each process what they get, and a torch that is not fit is left alone.
 """
 
 from __future__ import annotations
@@ -40,13 +38,6 @@ SMALLEST = 10 << 20
 _UNUSED = 8
 #: Most numbers that one call returns.
 _MOST = 256
-
-#: Functions of torch that begin a pool, as far as it has them.
-_BEGINNING = (
-    "_cuda_beginAllocateCurrentThreadToPool",
-    "_cuda_beginAllocateCurrentStreamToPool",
-    "_cuda_beginAllocateToPool",
-)
 
 _U64 = ctypes.c_uint64
 
@@ -135,17 +126,13 @@ class TorchArena:
         self._segments: Segments | None = None
         # Torch's name for _segments.
         self._allocator: Any = None
-        # Begins a pool, and does nothing else.
-        self._begin_again: Any = None
-        # Of two pools, torch uses the one that was begun first.
-        self._first_wins: bool | None = None
         #: Why torch is left alone; "": it is not, as far as is known.
         self.unsuitable = ""
+        self._warned = False
         # That of the run at work, and of the runs before until one is over that lacked something or has its result there.
         self._pool: Any = None
         # Allocations of the main thread go to _pool.
         self._routed = False
-        self._main = threading.get_ident()
         # Guards what follows.
         self._lock = threading.Lock()
         # Leases that torch may have blocks of, by address, those with results in them apart.
@@ -180,20 +167,19 @@ class TorchArena:
                 if is_out_of_memory(e):
                     return  # the next run may find some
                 self.unsuitable = str(e) or type(e).__name__
-                print(f"--executor-arena: torch keeps its own memory: {self.unsuitable}", file=sys.__stderr__)
                 return
         assert self._segments is not None
         if self._pool is None:
             self._pool = cuda.MemPool(self._allocator)
         self._routed = True
-        self._begin_again(0, self._pool.id)
+        torch._C._cuda_beginAllocateCurrentThreadToPool(0, self._pool.id)
 
-    def _behind(self) -> None:
-        """Somebody else's pool was begun: ours is to come after it."""
-        if self._routed and threading.get_ident() == self._main:
-            torch: Any = sys.modules["torch"]
-            torch._C._cuda_endAllocateToPool(0, self._pool.id)
-            self._begin_again(0, self._pool.id)
+    def warning(self) -> str:
+        """What the log of a task should say, once; "": nothing."""
+        if not self.unsuitable or self._warned:
+            return ""
+        self._warned = True
+        return f"--executor-arena-for torch: it keeps its own memory, and its results are copied: {self.unsuitable}"
 
     def leave(self, *, for_good: bool = False) -> None:
         """The task is over: torch takes its memory from elsewhere again. `for_good`: what it had is not needed, either."""
@@ -341,46 +327,26 @@ class TorchArena:
     # ---- once ------------------------------------------------------------------------------------------------------
 
     def _install(self, torch: Any) -> None:
-        """Makes torch's allocator of segments, and tries out whether others' pools come before ours."""
-        cuda, c = torch.cuda, torch._C
+        """Makes torch's allocator of segments, and tries it out."""
+        cuda = torch.cuda
         if cuda.get_allocator_backend() != "native":
             raise Unsuitable(f"its allocator is {cuda.get_allocator_backend()}, which has no pools")
         segments = Segments(self._driver)
-        if self._begin_again is None:
-            self._begin_again = c._cuda_beginAllocateCurrentThreadToPool
+        if self._allocator is None:
             pluggable = cuda.memory.CUDAPluggableAllocator(
                 str(segments.path), "millrace_pool_alloc", "millrace_pool_free"
             )
             self._allocator = pluggable.allocator()
             cuda.MemPool.__init__ = self._keeping(cuda.MemPool.__init__)
-        if self._first_wins is None:
-            self._first_wins = _first_wins(torch)
-            if self._first_wins:
-                for name in _BEGINNING:
-                    for module in (c, cuda.memory):
-                        if hasattr(module, name):
-                            setattr(module, name, self._yielding(getattr(module, name)))
-                cuda.CUDAGraph.capture_begin = self._yielding(cuda.CUDAGraph.capture_begin)
         self._pool = cuda.MemPool(self._allocator)
         self._routed = True
-        self._begin_again(0, self._pool.id)
+        torch._C._cuda_beginAllocateCurrentThreadToPool(0, self._pool.id)
         try:
-            self._try(torch, segments)
+            self._try(torch)
         finally:
-            self.leave()
-            self._pool = None
+            self.leave(for_good=True)
         segments.missed()
         self._segments = segments
-
-    def _yielding(self, begin: Any) -> Any:
-        @functools.wraps(begin)
-        def wrapped(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return begin(*args, **kwargs)
-            finally:
-                self._behind()
-
-        return wrapped
 
     def _keeping(self, init: Any) -> Any:
         @functools.wraps(init)
@@ -391,7 +357,7 @@ class TorchArena:
 
         return wrapped
 
-    def _try(self, torch: Any, segments: Segments) -> None:
+    def _try(self, torch: Any) -> None:
         """Fails if something in a task would get memory of a wrong kind. REQUIRES: our pool is begun."""
         cuda = torch.cuda
         mine = torch.empty(SMALLEST, dtype=torch.uint8, device="cuda")
@@ -401,7 +367,7 @@ class TorchArena:
         with cuda.use_mem_pool(other):
             theirs = torch.empty(SMALLEST, dtype=torch.uint8, device="cuda")
             if not _has(other, theirs.data_ptr()):
-                raise Unsuitable("a pool that a task begins would not be used")
+                raise Unsuitable("a pool that a task begins would not be used; those of newer ones are")
             del theirs
         graph, stream = cuda.CUDAGraph(), cuda.Stream()
         with cuda.stream(stream), warnings.catch_warnings():
@@ -427,23 +393,6 @@ def _held_elsewhere(objects: list[Any]) -> list[Any]:
     nobody = counts.pop()
     objects.pop()
     return [o for o, count in zip(objects, counts, strict=True) if count > nobody]
-
-
-def _first_wins(torch: Any) -> bool:
-    """Of two pools, the one that was begun first is used."""
-    cuda, c = torch.cuda, torch._C
-    pools = [cuda.MemPool(), cuda.MemPool()]
-    at = 0
-    for pool in pools:
-        c._cuda_beginAllocateCurrentThreadToPool(0, pool.id)
-    try:
-        at = torch.empty(512, dtype=torch.uint8, device="cuda").data_ptr()
-    finally:
-        for pool in pools:
-            c._cuda_endAllocateToPool(0, pool.id)
-            c._cuda_releasePool(0, pool.id)
-
-    return _has(pools[0], at)
 
 
 def _has(pool: Any, at: int) -> bool:

@@ -1,5 +1,6 @@
 """Test support: as much of torch as Millrace's tests use, on the fake CUDA driver of memory/cuda/cudatest: an allocator with
-pools as torch has them. MILLRACE_FAKE_TORCH=last has the pool that was begun last come first, as newer versions of it do."""
+pools as torch has them. MILLRACE_FAKE_TORCH=first has the pool that was begun first come first, as older versions did; with
+aside none is used, and with broken a graph that is captured has none of its own."""
 
 from __future__ import annotations
 

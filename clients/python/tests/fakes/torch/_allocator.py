@@ -84,7 +84,8 @@ def release(_device: int, pool: tuple[int, int]) -> None:
 
 def allocate(nbytes: int) -> Segment:
     size = 2 * _MIB if nbytes <= _MIB else 20 * _MIB if nbytes < 10 * _MIB else -(-nbytes // (2 * _MIB)) * 2 * _MIB
-    order = begun[::-1] if os.environ.get("MILLRACE_FAKE_TORCH") == "last" else begun
+    how = os.environ.get("MILLRACE_FAKE_TORCH")
+    order = {"first": begun, "aside": []}.get(how or "", begun[::-1])
     for pool, which in order:
         if which in (threading.get_ident(), capturing):
             return pools[pool].take(size)
