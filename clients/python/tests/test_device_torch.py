@@ -148,6 +148,22 @@ def test_a_pool_is_kept_until_a_result_lies_in_it(worker: TorchWorker) -> None:
     assert (worker.value(made) == 2).all()
 
 
+def test_what_is_made_when_a_result_goes_does_not_lie_where_it_lay(worker: TorchWorker) -> None:
+    class Leaving:
+        def __del__(self) -> None:
+            filled(4 * MIB, -1.0)
+
+    def make(value: float) -> Any:
+        made = filled(4 * MIB, value)
+        made.companion = Leaving()  # goes after the memory of the tensor
+        return made
+
+    for i in range(4):
+        made = worker.call(lambda i=i: make(float(i)))
+        assert (worker.value(made) == i).all()
+    assert made.frames[0].offset == int(text_of(worker, worker.runs).split()[0])
+
+
 def test_a_failed_run_gives_nothing_away(worker: TorchWorker) -> None:
     def fails() -> Any:
         return filled(4 * MIB, 1.0), (i for i in ())  # which cannot be pickled
@@ -218,9 +234,10 @@ def test_out_of_memory_is_repeated_with_that_of_the_slab(worker: TorchWorker, fa
 
 def test_a_stopped_run_leaves_torch_as_it_was(worker: TorchWorker, tmp_path: Path) -> None:
     def endless(started: str) -> None:
-        while True:
-            filled(4 * MIB, 1.0)
-            Path(started).touch()
+        kept = [filled(4 * MIB, 1.0)]
+        Path(started).touch()
+        while kept:  # nothing is freed here: what is raised in a __del__ would be ignored
+            pass
 
     for i in range(10):
         started = tmp_path / str(i)

@@ -297,7 +297,9 @@ class Process:
                 try:
                     args, kwargs = self._inputs.arguments(run)
                     self._lend()
-                    self._store(run, self._call(call, args, kwargs, finished), finished)
+                    # Held until torch is left: what is made when it goes must not lie where it lay.
+                    result = self._call(call, args, kwargs, finished)
+                    self._store(run, result, finished)
                 except BaseException as e:
                     if self._device is None or not is_out_of_memory(e):
                         raise
@@ -377,7 +379,10 @@ class Process:
                     arena.refused = str(e)
                 of_torch.begin()
             args, kwargs = self._inputs.arguments(run)
-            self._store(run, self._call(call, args, kwargs, finished), finished)
+            result = self._call(call, args, kwargs, finished)
+            self._store(run, result, finished)
+            if of_torch is not None:
+                of_torch.leave()
         except BaseException as e:
             if not is_out_of_memory(e):
                 raise
