@@ -205,6 +205,11 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 	return e
 }
 
+// call is that of a native operation. REQUIRES: its inputs are known.
+func (a *attempt) call() device.Call {
+	return device.Call{Op: a.op.pb.GetName(), Arguments: a.pb.GetArguments(), Inputs: a.inputs, Attempt: int(a.ref.Attempt)}
+}
+
 func inputID(in *millracev1.Input) ledger.ObjectID {
 	return ledger.ObjectID{Task: ids.TaskID(in.GetTaskId()), Generation: ids.Attempt(in.GetGeneration())}
 }
@@ -477,7 +482,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 		expected := a.op.estimate()
 		a.native = &nativeRun{
 			ref:   a.ref,
-			call:  device.Call{Op: a.op.pb.GetName(), Arguments: a.pb.GetArguments(), Inputs: a.inputs, Attempt: int(a.ref.Attempt)},
+			call:  a.call(),
 			times: runTimes{known: a.known, handed: time.Now()}, timeout: timeout, short: expected > 0, brief: expected > 0 && expected < brief, reservation: w.reservations[e.Reservation], roomy: a.noRoom,
 		}
 		w.native.start(e.Lane, a.native)

@@ -20,7 +20,10 @@ import (
 //
 //   - The operation is built in, and says that it reads each byte about once (device.ReadsOnce),
 //     and the input has at most inPlaceBytes; or that it only moves bytes (device.Moves): then
-//     its size does not matter, for it reads what it makes and no more.
+//     its size does not matter, for it reads what it makes and no more. But if both are
+//     larger than inPlaceMoved it is fetched: nothing is gained then, and the copy engine
+//     leaves the multiprocessors to others, where a kernel would have them all and wait
+//     for the link.
 //   - The first holder that can be asked shows it, in memory that is mapped here.
 //   - It is not to be read behind another reader, nor by another one behind this worker: see
 //     the scheduler's relays.
@@ -36,6 +39,7 @@ import (
 // result is thrown away (discardBorrowed).
 const (
 	inPlaceBytes  = 4<<20 + 4<<10 // 4 MiB, and whatever the header has
+	inPlaceMoved  = 64 << 20
 	inPlaceTimes  = 4
 	inPlaceInputs = 1000
 )
@@ -137,7 +141,34 @@ func (w *Worker) lendInputs(a *attempt) bool {
 		}
 		a.inputs[i], _ = a.lentInput(i)
 	}
+	if a.reading == device.Moves && w.movesMuch(a) {
+		a.endLoans()
+		a.copies, a.noRoom = true, false
+		return false
+	}
 	return true
+}
+
+// movesMuch says whether an attempt would bring more from its peers than is read in place.
+// That is known now, when the shapes of its inputs are.
+func (w *Worker) movesMuch(a *attempt) bool {
+	lent, result := uint64(0), uint64(0)
+	for i, in := range a.pb.GetInputs() {
+		if a.isLent(i) {
+			lent += in.GetBytes()
+		}
+	}
+	if lent <= inPlaceMoved {
+		return false
+	}
+	p, err := w.config.Device.Prepare(a.call())
+	if err != nil {
+		return false // its lane finds that as well, and says so
+	}
+	for _, n := range p.OutputBytes() {
+		result += n
+	}
+	return result > inPlaceMoved
 }
 
 // notBegun ends the loans of an attempt that its lane has given back: it waits, and gets

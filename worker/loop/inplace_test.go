@@ -36,7 +36,9 @@ type shelf struct {
 	diary []string
 	// refuses: nothing is lent, though it is shown. breaks: loans do not hold.
 	refuses, breaks bool
-	read            uint64
+	// makes is what calls that read here say that they return, in bytes; 0: the truth.
+	makes uint64
+	read  uint64
 }
 
 const shelfBytes = 4 << 10
@@ -122,8 +124,11 @@ type reader struct {
 }
 
 func (r *reader) Reads(op string) device.Reading {
-	if op == "bench.checksum" {
+	switch op {
+	case "bench.checksum":
 		return device.ReadsOnce
+	case "array.slice":
+		return device.Moves
 	}
 	return device.ReadsAgain
 }
@@ -141,6 +146,15 @@ type reading struct {
 	device.Prepared
 	shelf *shelf
 	task  uint64
+}
+
+func (r *reading) OutputBytes() []uint64 {
+	r.shelf.mu.Lock()
+	defer r.shelf.mu.Unlock()
+	if r.shelf.makes > 0 {
+		return []uint64{r.shelf.makes}
+	}
+	return r.Prepared.OutputBytes()
 }
 
 func (r *reading) Run(ctx context.Context, alloc device.Allocator) (device.Result, error) {
@@ -185,7 +199,7 @@ func describedWorker(t *testing.T) (*shelf, *workertest.Session, *loop.Worker) {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	newSlab := func() *hostmemory.Slab {
-		slab, err := hostmemory.NewSlab(8<<20, memory.Identity{})
+		slab, err := hostmemory.NewSlab(128<<20, memory.Identity{}) // of which little is touched
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -223,6 +237,7 @@ func describedWorker(t *testing.T) (*shelf, *workertest.Session, *loop.Worker) {
 	s := scheduler.Accept(t)
 	s.Op(1, millracev1.OpKind_OP_KIND_NATIVE, "bench.checksum")
 	s.Op(2, millracev1.OpKind_OP_KIND_NATIVE, "bench.stamp")
+	s.Op(3, millracev1.OpKind_OP_KIND_NATIVE, "array.slice")
 	s.Send(&millracev1.SessionResponse{Peers: []*millracev1.Peer{{WorkerId: shelfPeer, Name: "host-1", DataAddress: "nowhere"}}})
 	return path, s, w
 }
@@ -335,5 +350,34 @@ func TestInputsThatAreFetched(t *testing.T) {
 		if fetched := path.happened("fetched 5") >= 0; fetched != (n >= 4) {
 			t.Errorf("after %d reads: fetched is %v", n+1, fetched)
 		}
+	}
+}
+
+// Operations that only move bytes read inputs of any size in place, but not if they take
+// much of them: that is fetched, once it is known.
+func TestMuchOfALargeInputIsFetched(t *testing.T) {
+	path, s := readingWorker(t)
+	slice := func(task, object uint64) *millracev1.TaskReport {
+		a := checksumOf(task, object)
+		a.OpId, a.Inputs[0].Bytes = 3, 65<<20 // it says
+		a.Arguments = workertest.Arguments(workertest.Input(0), []any{0}, []any{16})
+		s.Assign(a)
+		r := s.Report(task)
+		if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+			t.Fatalf("%v", r)
+		}
+		return r
+	}
+	if r := slice(1001, 1); r.GetFetchedBytes() != 0 || path.happened("lent 1") < 0 {
+		t.Errorf("little of it: %d bytes were fetched", r.GetFetchedBytes())
+	}
+	path.mu.Lock()
+	path.makes = 65 << 20
+	path.mu.Unlock()
+	if r := slice(1002, 2); r.GetFetchedBytes() < shelfBytes || path.happened("over 2") >= 0 {
+		t.Errorf("much of it: %d bytes were fetched", r.GetFetchedBytes())
+	}
+	if lent, ended, fetched := path.happened("lent 2"), path.happened("ended 2"), path.happened("fetched 2"); lent < 0 || ended < lent || fetched < ended {
+		t.Errorf("lent at %d, loan ended at %d, fetched at %d", lent, ended, fetched)
 	}
 }
