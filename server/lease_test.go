@@ -178,6 +178,9 @@ func TestALeavingWorkerIsNoDeath(t *testing.T) {
 			t.Fatal(err)
 		}
 		<-w.done
+		if w.last.GetReregister() || w.last.GetStopReason() != "" {
+			t.Errorf("a worker that left is told %v", w.last)
+		}
 		if left := c.worker("w"); left.GetState() != pb.WorkerState_WORKER_STATE_LOST || len(left.GetDeaths()) != 0 {
 			t.Errorf("worker that left: %v", left)
 		}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -460,12 +461,33 @@ func TestStopReasonEndsTheWorker(t *testing.T) {
 }
 
 func TestEndOfContextLeavesProperly(t *testing.T) {
-	w := start(t, workertest.NewScheduler(t), nil)
+	warned := new(atomic.Bool)
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Log = slog.New(warnings{c.Log.Handler(), warned}) })
 	w.stop()
 	w.Until("the farewell", func() bool { return w.Leaving })
 	if err := <-w.ended; err != nil {
 		t.Errorf("ended with %v", err)
 	}
+	if warned.Load() {
+		t.Error("a worker that leaves warns of something")
+	}
+}
+
+// warnings notes whether there was any.
+type warnings struct {
+	slog.Handler
+	any *atomic.Bool
+}
+
+func (w warnings) Handle(ctx context.Context, r slog.Record) error {
+	if r.Level >= slog.LevelWarn {
+		w.any.Store(true)
+	}
+	return w.Handler.Handle(ctx, r)
+}
+
+func (w warnings) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return warnings{w.Handler.WithAttrs(attrs), w.any}
 }
 
 func TestSchedulerThatStaysAwayEndsTheWorker(t *testing.T) {
@@ -502,6 +524,23 @@ func TestZeroWorkerAnswersAtOnce(t *testing.T) {
 	w.Report(2, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED)
 	if r := w.Report(1); len(r.GetInlineResult()) == 0 {
 		t.Errorf("no result: %v", r)
+	}
+}
+
+// However it is told to end, a zero worker says that it leaves, and ends well.
+func TestZeroWorkerLeavesProperly(t *testing.T) {
+	for name, tell := range map[string]func(*running){
+		"by its context":   func(w *running) { w.stop() },
+		"by the scheduler": func(w *running) { w.Send(&millracev1.SessionResponse{Drain: true}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Zero = true })
+			tell(w)
+			w.Until("the farewell", func() bool { return w.Leaving })
+			if err := <-w.ended; err != nil {
+				t.Errorf("ended with %v", err)
+			}
+		})
 	}
 }
 

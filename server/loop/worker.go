@@ -198,9 +198,14 @@ func (l *Loop) ReportDeath(ctx context.Context, name string, death front.Death) 
 }
 
 // loseWorker gives an incarnation up. A death is recorded if there is one; stop, if not empty, is what a live session
-// is told, otherwise that it should register anew.
+// is told, otherwise that it should register anew. With neither the worker has left by itself, and its session just ends.
 func (l *Loop) loseWorker(w *worker, cause string, death *front.Death, stop string) {
-	l.log.Warn("a worker is lost", "worker", w.name, "id", w.id, "cause", cause)
+	left := death == nil && stop == ""
+	if left {
+		l.log.Info("a worker left", "worker", w.name, "id", w.id)
+	} else {
+		l.log.Warn("a worker is lost", "worker", w.name, "id", w.id, "cause", cause)
+	}
 	if death != nil {
 		if death.Incarnation == "" {
 			death.Incarnation = w.incarnation
@@ -222,11 +227,11 @@ func (l *Loop) loseWorker(w *worker, cause string, death *front.Death, stop stri
 	}
 	if s := w.session; s != nil {
 		w.session = nil
-		s.building.Reregister, s.building.StopReason = stop == "", stop
+		s.building.Reregister, s.building.StopReason = !left && stop == "", stop
 		s.end()
 	}
 	var survivors []ids.WorkerID
-	if death != nil || stop != "" { // Who left in an orderly way lives a little longer.
+	if !left { // Who left in an orderly way lives a little longer.
 		survivors = l.bury(w)
 	}
 	l.step(sched.WorkerLost{Worker: w.id, Cause: cause, Outside: fromOutside(death), Survivors: survivors})

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -52,6 +53,10 @@ func TestUpLeavesNothingBehind(t *testing.T) {
 			})
 			if _, err := os.Stat(c.file); signal != syscall.SIGKILL && !os.IsNotExist(err) {
 				t.Errorf("the scheduler file is still there: %v", err)
+			}
+			// What was told to end has nothing to warn of.
+			if log := c.log.String(); signal != syscall.SIGKILL && (strings.Contains(log, `"WARN"`) || strings.Contains(log, `"ERROR"`)) {
+				t.Errorf("it wrote:\n%s", log)
 			}
 		})
 	}

@@ -159,8 +159,11 @@ type Worker struct {
 	awaits   awaits
 	draining bool
 	// stopped ends the owner; nil while it goes on.
-	stopped   error
-	leaving   bool
+	stopped error
+	leaving bool
+	// staying ends, by quit, when the worker leaves.
+	staying   context.Context //nolint:containedctx // a state that the session's goroutine waits for
+	quit      context.CancelFunc
 	fetchCtx  context.Context //nolint:containedctx // it is Run's, for the goroutines that Run waits for
 	executors map[string]bool
 }
@@ -191,6 +194,7 @@ func New(c Config) *Worker {
 		awaits:    awaits{waiting: make(map[ledger.ObjectID][]*attempt), readers: make(map[ledger.ObjectID][]reader)},
 		executors: make(map[string]bool),
 	}
+	w.staying, w.quit = context.WithCancel(context.Background())
 	w.nearby = newNearby(&w.config)
 	c.Store.OnGone(func(id ledger.ObjectID, _ error) { w.post(gone{id}) })
 	if c.Executors != nil {
@@ -262,9 +266,10 @@ func (w *Worker) Run(ctx context.Context) error {
 	}()
 	err := w.own(ctx)
 	if w.leaving {
-		// The farewell goes out if the stream still takes it.
+		// The scheduler ends the session when it has heard the farewell; one that is cancelled
+		// takes back what it has not put on the wire.
 		select {
-		case <-w.outbox.flushed():
+		case <-sessionDone:
 		case <-time.After(farewell):
 		}
 	}
@@ -359,6 +364,7 @@ var errLeft = errors.New("left")
 
 func (w *Worker) leave(why string) {
 	w.log.Info("leaving", "reason", why)
+	w.quit()
 	w.outbox.leave()
 	w.leaving = true
 	w.stopped = errLeft
@@ -478,7 +484,7 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 		if first && w.config.Ready != nil {
 			w.config.Ready(ids.WorkerID(x.GetWorkerId()))
 		}
-		w.log.Info("registered", "id", x.GetWorkerId(), "cluster", x.GetClusterId())
+		w.log.Info("registered", "id", ids.WorkerID(x.GetWorkerId()), "cluster", x.GetClusterId())
 	}
 	for _, d := range r.GetOps() {
 		w.ops[d.GetOpId()] = w.newOp(d.GetOp())

@@ -33,15 +33,12 @@ type outbox struct {
 	rescues   []*millracev1.RescueReport
 	beat      *millracev1.WorkerStats
 	leaving   bool
-	// gone is closed when the farewell has been heard; farewell says that it was sent.
-	gone     chan struct{}
-	farewell bool
-	pending  bool
-	inFlight []*millracev1.TaskReport
+	pending   bool
+	inFlight  []*millracev1.TaskReport
 }
 
 func newOutbox() *outbox {
-	return &outbox{ready: make(chan struct{}, 1), closed: make(chan struct{}), gone: make(chan struct{})}
+	return &outbox{ready: make(chan struct{}, 1), closed: make(chan struct{})}
 }
 
 func (o *outbox) task(r *millracev1.TaskReport) {
@@ -93,10 +90,6 @@ func (o *outbox) leave() {
 	o.mu.Unlock()
 	o.signal()
 }
-
-// flushed returns a channel that is closed when the farewell has been heard: a session
-// that is cancelled takes back what it has not put on the wire.
-func (o *outbox) flushed() <-chan struct{} { return o.gone }
 
 func (o *outbox) close() { close(o.closed) }
 
@@ -163,24 +156,13 @@ func (o *outbox) take() (m *millracev1.SessionRequest, told []chan struct{}) {
 	return m, told
 }
 
-// sent says that a message from take was handed to the stream.
-func (o *outbox) sent(m *millracev1.SessionRequest, told []chan struct{}) {
+// sent says that the message from take was handed to the stream.
+func (o *outbox) sent(told []chan struct{}) {
 	o.mu.Lock()
 	o.inFlight = nil
-	o.farewell = o.farewell || m.GetLeaving()
 	o.mu.Unlock()
 	for _, c := range told {
 		close(c)
-	}
-}
-
-// sessionEnded says that the other side has ended the session.
-func (o *outbox) sessionEnded() {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.farewell {
-		o.farewell = false
-		close(o.gone)
 	}
 }
 

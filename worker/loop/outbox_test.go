@@ -35,13 +35,11 @@ func TestMessagesAreBounded(t *testing.T) {
 		if m.GetLeaving() != (next == tasks+1) {
 			t.Errorf("leaving: %v before task %d", m.GetLeaving(), next)
 		}
-		o.sent(m, told)
+		o.sent(told)
 	}
 	if next != tasks+1 {
 		t.Errorf("the last report is that of task %d", next-1)
 	}
-	o.sessionEnded()
-	<-o.flushed()
 }
 
 func TestWhatWasNotSentIsSaidAgain(t *testing.T) {
@@ -61,7 +59,7 @@ func TestWhatWasNotSentIsSaidAgain(t *testing.T) {
 	if len(m.GetTasks()) != 3 || len(m.GetObjects()) != 1 {
 		t.Errorf("said again: %v", m)
 	}
-	o.sent(m, waiting)
+	o.sent(waiting)
 	<-told
 	if m, _ := o.take(); m != nil {
 		t.Errorf("there is still %v", m)

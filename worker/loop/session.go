@@ -23,14 +23,15 @@ const (
 	MaxMessageBytes = 64 << 20
 )
 
-// sessions keeps a session with the scheduler until the context ends. When the
-// scheduler has been away for too long, or refuses us for good, it posts that.
+// sessions keeps a session with the scheduler until the context ends, or until the
+// worker leaves: then the last one ends with the farewell. When the scheduler has been
+// away for too long, or refuses us for good, it posts that.
 func (w *Worker) sessions(ctx context.Context) {
 	backoff := firstBackoff
 	lost := time.Now()
 	for ctx.Err() == nil {
 		registered, err := w.sessionOnce(ctx)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || w.staying.Err() != nil {
 			return
 		}
 		if registered {
@@ -48,6 +49,9 @@ func (w *Worker) sessions(ctx context.Context) {
 		pause := time.NewTimer(backoff)
 		select {
 		case <-pause.C:
+		case <-w.staying.Done():
+			pause.Stop()
+			return
 		case <-ctx.Done():
 			pause.Stop()
 			return
@@ -66,6 +70,9 @@ func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 	limit := min(registerTimeout, w.config.SchedulerTimeout)
 	deadline := time.AfterFunc(limit, func() { cancel(fmt.Errorf("not registered within %v", limit)) })
 	defer deadline.Stop()
+	// Who leaves does not register: the owner, which would say as what, has gone.
+	undo := context.AfterFunc(w.staying, func() { cancel(errLeft) })
+	defer undo()
 	stream, err := millracev1.NewWorkerServiceClient(w.config.Scheduler).Session(ctx,
 		grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes))
 	if err != nil {
@@ -79,6 +86,7 @@ func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 	case <-ctx.Done():
 		return false, context.Cause(ctx)
 	}
+	undo()
 	if err := stream.Send(&millracev1.SessionRequest{Register: session.registration}); err != nil && !errors.Is(err, io.EOF) {
 		return false, causeOf(ctx, err)
 	}
@@ -102,7 +110,6 @@ func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 	err = causeOf(ctx, err)
 	cancel(nil)
 	<-sending
-	w.outbox.sessionEnded()
 	return true, err
 }
 
@@ -137,7 +144,7 @@ func (w *Worker) send(ctx context.Context, stream millracev1.WorkerService_Sessi
 			// The stream's real error comes from Recv.
 			return nil
 		}
-		w.outbox.sent(m, told)
+		w.outbox.sent(told)
 		if m.GetLeaving() {
 			_ = stream.CloseSend() // it never fails
 		}

@@ -27,9 +27,14 @@ type ZeroConfig struct {
 
 // RunZero answers each assignment at once as succeeded, with a null result, and
 // forgets it: what then takes time is everything else. It ends when its stream
-// does: with nil if the context ended or the scheduler stopped it.
+// does: with nil if the context ended, which it tells the scheduler, or the scheduler
+// stopped it.
 func RunZero(ctx context.Context, c ZeroConfig) error {
-	stream, err := millracev1.NewWorkerServiceClient(c.Scheduler).Session(ctx, grpc.WaitForReady(true),
+	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	undo := context.AfterFunc(ctx, cancel)
+	defer undo()
+	stream, err := millracev1.NewWorkerServiceClient(c.Scheduler).Session(streaming, grpc.WaitForReady(true),
 		grpc.MaxCallRecvMsgSize(MaxMessageBytes), grpc.MaxCallSendMsgSize(MaxMessageBytes))
 	if err != nil {
 		return fmt.Errorf("zero worker: %w", err)
@@ -37,11 +42,12 @@ func RunZero(ctx context.Context, c ZeroConfig) error {
 	if err := stream.Send(&millracev1.SessionRequest{Register: c.Registration}); err != nil && !errors.Is(err, io.EOF) {
 		return fmt.Errorf("zero worker: register: %w", err)
 	}
+	undo()
 	replies := make(chan *millracev1.SessionRequest, 64)
 	sent := make(chan struct{})
 	go func() {
 		defer close(sent)
-		zeroSend(stream, replies)
+		zeroSend(ctx, stream, replies, cancel)
 	}()
 	err = zeroReceive(c, stream, replies)
 	close(replies)
@@ -52,8 +58,10 @@ func RunZero(ctx context.Context, c ZeroConfig) error {
 	return err
 }
 
-// zeroSend sends replies, and beats while there are none.
-func zeroSend(stream millracev1.WorkerService_SessionClient, replies <-chan *millracev1.SessionRequest) {
+// zeroSend sends replies, and beats while there are none. When the context ends it says
+// that the worker leaves. Who leaves ends the stream if the scheduler then does not.
+func zeroSend(ctx context.Context, stream millracev1.WorkerService_SessionClient, replies <-chan *millracev1.SessionRequest, end func()) {
+	told := ctx.Done()
 	beats := time.NewTicker(beat)
 	defer beats.Stop()
 	broken := false
@@ -68,32 +76,42 @@ func zeroSend(stream millracev1.WorkerService_SessionClient, replies <-chan *mil
 			}
 		case <-beats.C:
 			m = &millracev1.SessionRequest{Stats: &millracev1.WorkerStats{RssBytes: rss()}}
+		case <-told:
+			told = nil
+			m = &millracev1.SessionRequest{Leaving: true}
 		}
-		// A broken stream is Recv's to tell; replies are taken until it has.
+		// A broken stream is Recv's to tell, as one that was left; replies are taken until it has.
 		broken = broken || stream.Send(m) != nil
+		if m.GetLeaving() && !broken {
+			_ = stream.CloseSend() // it never fails
+			broken = true
+			defer time.AfterFunc(farewell, end).Stop()
+		}
 	}
 }
 
 func zeroReceive(c ZeroConfig, stream millracev1.WorkerService_SessionClient, replies chan<- *millracev1.SessionRequest) error {
 	null := value.Null()
+	leaving := false
 	m := new(millracev1.SessionResponse)
 	for {
 		// A message of one's own, used again, saves what Recv would allocate.
 		if err := stream.RecvMsg(m); err != nil {
-			if errors.Is(err, io.EOF) {
-				return err
+			if leaving || errors.Is(err, io.EOF) {
+				return io.EOF
 			}
 			return fmt.Errorf("zero worker: session: %w", err)
 		}
 		if r := m.GetRegistered(); r != nil {
-			c.Log.Info("registered", "worker", r.GetWorkerId(), "cluster", r.GetClusterId())
+			c.Log.Info("registered", "id", ids.WorkerID(r.GetWorkerId()), "cluster", r.GetClusterId())
 			if c.Ready != nil {
 				c.Ready(ids.WorkerID(r.GetWorkerId()))
 			}
 		}
 		if m.GetStopReason() != "" || m.GetDrain() {
+			leaving = true
 			replies <- &millracev1.SessionRequest{Leaving: true}
-			return io.EOF
+			continue
 		}
 		reply := &millracev1.SessionRequest{}
 		if n := len(m.GetAssignments()); n > 0 {

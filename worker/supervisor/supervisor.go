@@ -172,14 +172,14 @@ func (w *child) keep(ctx context.Context) error {
 		}
 		cause := l.live(ctx)
 		switch {
-		case ctx.Err() != nil:
-			log.Info("worker ended", "cause", cause.String())
-			return nil
 		case cause.ExitCode == 0:
 			log.Info("worker has left")
 			return nil
 		case cause.ExitCode == ExitStopped:
 			log.Info("worker was stopped by the scheduler")
+			return nil
+		case ctx.Err() != nil:
+			log.Warn("worker ended without leaving", "cause", cause.String())
 			return nil
 		}
 		if time.Since(begin) >= steady {
