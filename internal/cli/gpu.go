@@ -41,7 +41,7 @@ func (a *app) onDevice(c *worker.Config, p *placed) error {
 	if library, err := openNVML(s.String("nvml-library")); err == nil {
 		c.GPUMonitor = library
 	} else if !errors.Is(err, errNoNVML) {
-		c.Log.Info("health of the GPU is not known", "error", err)
+		c.Log.Info("health of the GPU is not known", "worker", c.Name, "error", err)
 	}
 	return a.gpuSizes(c)
 }

@@ -7,15 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"os/signal"
 	"strings"
 	"syscall"
 
-	"github.com/lmittmann/tint"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	millrace "github.com/millrace/millrace/clients/go"
 	"github.com/millrace/millrace/internal/version"
@@ -115,6 +112,7 @@ func (a *app) root() *cobra.Command {
 	f.String("token", "", "token of the cluster")
 	f.String("scheduler-file", "", "file that `millrace up` writes and the other commands read")
 	f.String("log-level", "info", "debug, info, warn or error")
+	f.String("log-format", "auto", "text (for people), json, or auto: text on a terminal, else json")
 	f.String("config", "", "configuration file, instead of the ones looked for")
 	root.AddGroup(&cobra.Group{ID: "run", Title: "Run:"}, &cobra.Group{ID: "use", Title: "Use and look:"}, &cobra.Group{ID: "more", Title: "More:"})
 	add := func(group string, commands ...*cobra.Command) {
@@ -129,20 +127,6 @@ func (a *app) root() *cobra.Command {
 	root.SetCompletionCommandGroupID("more")
 	root.SetHelpCommandGroupID("more")
 	return root
-}
-
-// logging sets the default logger: for people on a terminal, else JSON.
-func (a *app) logging() error {
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(a.settings.String("log-level"))); err != nil {
-		return usageError{fmt.Errorf("--log-level: %w", err)}
-	}
-	if term.IsTerminal(int(os.Stderr.Fd())) {
-		slog.SetDefault(slog.New(tint.NewTextHandler(a.err, &tint.Options{Level: level, TimeFormat: "15:04:05.000"})))
-	} else {
-		slog.SetDefault(slog.New(slog.NewJSONHandler(a.err, &slog.HandlerOptions{Level: level})))
-	}
-	return nil
 }
 
 func (a *app) version() *cobra.Command {

@@ -11,12 +11,9 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
-	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -33,7 +30,6 @@ import (
 	"github.com/millrace/millrace/memory/disk"
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/server"
-	"github.com/millrace/millrace/transfer/ucx"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/ops"
 	"github.com/millrace/millrace/worker/supervisor"
@@ -252,10 +248,15 @@ func (a *app) supervise(ctx context.Context, address, token string, children []s
 		return fmt.Errorf("scheduler address %q: %w", address, err)
 	}
 	defer func() { _ = scheduler.Close() }()
+	format, err := a.logFormat()
+	if err != nil {
+		return err
+	}
 	c := supervisor.Config{
 		Children: children, Scheduler: scheduler, Output: a.err, Log: slog.Default(), GivenUp: givenUp,
 		// The token is a secret: in the environment, not among the arguments that everybody can list.
-		Env: []string{millrace.EnvAddress + "=" + address, millrace.EnvToken + "=" + token},
+		// Their log is written by us, so it is for those who read ours.
+		Env: []string{millrace.EnvAddress + "=" + address, millrace.EnvToken + "=" + token, envPrefix + "LOG_FORMAT=" + format},
 	}
 	if args != nil {
 		if c.Executable, err = os.Executable(); err != nil {
@@ -365,153 +366,4 @@ worker --address ADDRESS" and the token in MILLRACE_TOKEN.`,
 	}
 	schedulerFlags(cmd.Flags())
 	return cmd
-}
-
-func (a *app) up() *cobra.Command {
-	cmd := &cobra.Command{
-		Use: "up", Short: "Start a whole cluster on this machine", Args: noArgs,
-		Long: `Starts a scheduler and workers, prints how to connect, and stops everything on Ctrl-C, SIGTERM, or when its
-terminal goes away. A line that starts with "ready" says that tasks can be submitted.`,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.runUp(cmd) },
-	}
-	workerFlags(cmd.Flags())
-	schedulerFlags(cmd.Flags())
-	return cmd
-}
-
-func (a *app) runUp(cmd *cobra.Command) error {
-	f, err := a.fleet()
-	if err != nil {
-		return err
-	}
-	workers, slots, err := a.workerCount(f)
-	if err != nil {
-		return err
-	}
-	children, err := a.children(f, workers, slots)
-	if err != nil {
-		return err
-	}
-	limit, err := a.memoryLimit(workers)
-	if err != nil {
-		return err
-	}
-	if err := a.demandUCX(cmd.Context()); err != nil {
-		return err
-	}
-	srv, token, err := a.newServer()
-	if err != nil {
-		return err
-	}
-	// The scheduler outlives the workers, so that they can leave properly.
-	serving, stopServing := context.WithCancel(context.WithoutCancel(cmd.Context()))
-	defer stopServing()
-	served := make(chan error, 1)
-	go func() { served <- srv.Run(serving) }()
-	working, stopWorking := context.WithCancel(cmd.Context())
-	defer stopWorking()
-	args := []string{"worker", "--workers", strconv.Itoa(workers), "--slots", strconv.Itoa(slots), "--memory-limit", strconv.FormatUint(limit, 10), "--log-level", a.settings.String("log-level")}
-	for _, name := range append(gpuFlagNames, "device", "python", "preload", "executors", "zero", "resources", "exec", "spill-limit", "local-directory", "protocol", "ucx-library", "ucx-tls", "ucx-net-devices") {
-		if f := cmd.Flags().Lookup(name); a.settings.origin[name] != "default" {
-			if values, ok := f.Value.(pflag.SliceValue); ok {
-				for _, v := range values.GetSlice() {
-					args = append(args, "--"+name+"="+v)
-				}
-				continue
-			}
-			if name == "resources" {
-				for k, v := range a.settings.StringMap(name) {
-					args = append(args, "--resources="+k+"="+v)
-				}
-				continue
-			}
-			args = append(args, "--"+name+"="+fmt.Sprint(a.settings.Get(name)))
-		}
-	}
-	supervised := make(chan error, 1)
-	missing := make(chan error, workers)
-	go func() {
-		supervised <- a.supervise(working, dialable(srv.Address()), token, children, args, func(err error) { missing <- err })
-	}()
-	remove := func() {}
-	defer func() { remove() }()
-	ready := make(chan error, 1)
-	go func() { ready <- waitForWorkers(working, dialable(srv.Address()), token, workers) }()
-	for {
-		select {
-		case err := <-ready:
-			ready = nil
-			if err != nil {
-				if cmd.Context().Err() != nil {
-					continue
-				}
-				return err
-			}
-			if remove, err = writeSchedulerFile(a.settings.String("scheduler-file"), srv, token); err != nil {
-				return err
-			}
-			a.greet(srv, token, workers, slots, a.memoryOf(f, limit), f.line)
-		case err := <-missing:
-			if ready == nil {
-				continue // the others go on
-			}
-			// It would never be ready: all end, and the supervisor says why.
-			slog.Error("a worker cannot be started, so nothing is", "error", err)
-			stopWorking()
-		case err := <-supervised:
-			// The workers have left: told to, or stopped by the scheduler (a shutdown by a client).
-			stopServing()
-			return errors.Join(err, <-served)
-		case err := <-served:
-			stopWorking()
-			return errors.Join(err, <-supervised)
-		}
-	}
-}
-
-// dialable replaces an unspecified host by loopback.
-func dialable(address string) string {
-	hostname, port, err := net.SplitHostPort(address)
-	if err == nil && slices.Contains([]string{"", "0.0.0.0", "::"}, hostname) {
-		return net.JoinHostPort("127.0.0.1", port)
-	}
-	return address
-}
-
-func waitForWorkers(ctx context.Context, address, token string, n int) error {
-	c, err := millrace.Dial(ctx, millrace.WithAddress(address), millrace.WithToken(token), millrace.WithoutLease())
-	if err != nil {
-		return err
-	}
-	defer func() { _ = c.Close() }()
-	return c.WaitForWorkers(ctx, n)
-}
-
-// carriers says in a line how objects will go between workers.
-func (a *app) carriers() string {
-	path, err := ucx.Locate(a.settings.String("ucx-library"))
-	if err != nil {
-		return fmt.Sprintf("in place on this host, by TCP streams between hosts; no UCX (%v; see millrace doctor)", err)
-	}
-	return fmt.Sprintf("in place on this host; between hosts by UCX where there is RDMA, else by TCP streams (%s)", path)
-}
-
-func (a *app) greet(srv *server.Server, token string, workers, slots int, memory, device string) {
-	w := func(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format+"\n", args...) }
-	w("Millrace %s: %d workers with %d slots and %s each", version.String(), workers, slots, memory)
-	w("  address  %s", srv.Address())
-	if srv.HTTPAddress() != "" {
-		w("  http     http://%s/metrics", srv.HTTPAddress())
-	}
-	w("  token    %s", token)
-	w("  device   %s", device)
-	w("  bytes    %s", a.carriers())
-	w("  shell    export MILLRACE_ADDRESS=%s MILLRACE_TOKEN=%s", dialable(srv.Address()), token)
-	w("  python   from millrace import Client; client = Client()")
-	w("  go       c, err := millrace.Dial(ctx)")
-	w("  grpcurl  grpcurl -plaintext -H 'authorization: Bearer %s' %s list", token, dialable(srv.Address()))
-	if _, err := exec.LookPath(a.python()[0]); err != nil {
-		w("  note     %s was not found: Python tasks will fail (--python)", a.python()[0])
-	}
-	w("ready %s", srv.Address())
 }

@@ -393,21 +393,3 @@ func (l *life) describe(cause exitcause.Cause) string {
 	}
 	return text
 }
-
-// lines writes whole lines of several children.
-type lines struct {
-	mu sync.Mutex
-	to io.Writer // guarded by mu
-}
-
-func (o *lines) write(name string, text []byte) {
-	var b bytes.Buffer
-	for line := range bytes.Lines(text) {
-		b.WriteString("[" + name + "] ")
-		b.Write(bytes.TrimSuffix(line, []byte("\n")))
-		b.WriteByte('\n')
-	}
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	_, _ = o.to.Write(b.Bytes()) // nobody is left to tell
-}

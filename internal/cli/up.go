@@ -1,0 +1,177 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os/exec"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/internal/version"
+	"github.com/millrace/millrace/server"
+	"github.com/millrace/millrace/transfer/ucx"
+)
+
+func (a *app) up() *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "up", Short: "Start a whole cluster on this machine", Args: noArgs,
+		Long: `Starts a scheduler and workers, prints how to connect, and stops everything on Ctrl-C, SIGTERM, or when its
+terminal goes away. A line that starts with "ready" says that tasks can be submitted.`,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.runUp(cmd) },
+	}
+	workerFlags(cmd.Flags())
+	schedulerFlags(cmd.Flags())
+	return cmd
+}
+
+func (a *app) runUp(cmd *cobra.Command) error {
+	f, err := a.fleet()
+	if err != nil {
+		return err
+	}
+	workers, slots, err := a.workerCount(f)
+	if err != nil {
+		return err
+	}
+	children, err := a.children(f, workers, slots)
+	if err != nil {
+		return err
+	}
+	limit, err := a.memoryLimit(workers)
+	if err != nil {
+		return err
+	}
+	if err := a.demandUCX(cmd.Context()); err != nil {
+		return err
+	}
+	srv, token, err := a.newServer()
+	if err != nil {
+		return err
+	}
+	// The scheduler outlives the workers, so that they can leave properly.
+	serving, stopServing := context.WithCancel(context.WithoutCancel(cmd.Context()))
+	defer stopServing()
+	served := make(chan error, 1)
+	go func() { served <- srv.Run(serving) }()
+	working, stopWorking := context.WithCancel(cmd.Context())
+	defer stopWorking()
+	args := []string{"worker", "--workers", strconv.Itoa(workers), "--slots", strconv.Itoa(slots), "--memory-limit", strconv.FormatUint(limit, 10), "--log-level", a.settings.String("log-level")}
+	for _, name := range append(gpuFlagNames, "device", "python", "preload", "executors", "zero", "resources", "exec", "spill-limit", "local-directory", "protocol", "ucx-library", "ucx-tls", "ucx-net-devices") {
+		if f := cmd.Flags().Lookup(name); a.settings.origin[name] != "default" {
+			if values, ok := f.Value.(pflag.SliceValue); ok {
+				for _, v := range values.GetSlice() {
+					args = append(args, "--"+name+"="+v)
+				}
+				continue
+			}
+			if name == "resources" {
+				for k, v := range a.settings.StringMap(name) {
+					args = append(args, "--resources="+k+"="+v)
+				}
+				continue
+			}
+			args = append(args, "--"+name+"="+fmt.Sprint(a.settings.Get(name)))
+		}
+	}
+	supervised := make(chan error, 1)
+	missing := make(chan error, workers)
+	go func() {
+		supervised <- a.supervise(working, dialable(srv.Address()), token, children, args, func(err error) { missing <- err })
+	}()
+	remove := func() {}
+	defer func() { remove() }()
+	ready := make(chan error, 1)
+	go func() { ready <- waitForWorkers(working, dialable(srv.Address()), token, workers) }()
+	for {
+		select {
+		case err := <-ready:
+			ready = nil
+			if err != nil {
+				if cmd.Context().Err() != nil {
+					continue
+				}
+				return err
+			}
+			if remove, err = writeSchedulerFile(a.settings.String("scheduler-file"), srv, token); err != nil {
+				return err
+			}
+			a.greet(srv, token, workers, slots, a.memoryOf(f, limit), f.line)
+		case err := <-missing:
+			if ready == nil {
+				continue // the others go on
+			}
+			// It would never be ready: all end, and the supervisor says why.
+			slog.Error("a worker cannot be started, so nothing is", "error", err)
+			stopWorking()
+		case err := <-supervised:
+			// The workers have left: told to, or stopped by the scheduler (a shutdown by a client).
+			stopServing()
+			return errors.Join(err, <-served)
+		case err := <-served:
+			stopWorking()
+			return errors.Join(err, <-supervised)
+		}
+	}
+}
+
+// several is a number of things.
+func several(n int, thing string) string {
+	if n == 1 {
+		return "1 " + thing
+	}
+	return fmt.Sprintf("%d %ss", n, thing)
+}
+
+// dialable replaces an unspecified host by loopback.
+func dialable(address string) string {
+	hostname, port, err := net.SplitHostPort(address)
+	if err == nil && slices.Contains([]string{"", "0.0.0.0", "::"}, hostname) {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return address
+}
+
+func waitForWorkers(ctx context.Context, address, token string, n int) error {
+	c, err := millrace.Dial(ctx, millrace.WithAddress(address), millrace.WithToken(token), millrace.WithoutLease())
+	if err != nil {
+		return err
+	}
+	defer func() { _ = c.Close() }()
+	return c.WaitForWorkers(ctx, n)
+}
+
+// carriers says in a line how objects will go between workers.
+func (a *app) carriers() string {
+	path, err := ucx.Locate(a.settings.String("ucx-library"))
+	if err != nil {
+		return fmt.Sprintf("in place on this host, by TCP streams between hosts (%v; see millrace doctor)", err)
+	}
+	return fmt.Sprintf("in place on this host; between hosts by UCX where there is RDMA, else by TCP streams (%s)", path)
+}
+
+func (a *app) greet(srv *server.Server, token string, workers, slots int, memory, device string) {
+	w := func(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format+"\n", args...) }
+	w("Millrace %s: %s with %s and %s each", version.String(), several(workers, "worker"), several(slots, "slot"), memory)
+	w("  address  %s", srv.Address())
+	if srv.HTTPAddress() != "" {
+		w("  http     http://%s/metrics", srv.HTTPAddress())
+	}
+	w("  token    %s", token)
+	w("  device   %s", device)
+	w("  bytes    %s", a.carriers())
+	w("  shell    export MILLRACE_ADDRESS=%s MILLRACE_TOKEN=%s", dialable(srv.Address()), token)
+	w("  python   from millrace import Client; client = Client()")
+	w("  go       c, err := millrace.Dial(ctx)")
+	w("  grpcurl  grpcurl -plaintext -H 'authorization: Bearer %s' %s list", token, dialable(srv.Address()))
+	if _, err := exec.LookPath(a.python()[0]); err != nil {
+		w("  note     %s was not found: Python tasks will fail (--python)", a.python()[0])
+	}
+	w("ready %s", srv.Address())
+}
