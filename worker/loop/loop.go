@@ -257,8 +257,11 @@ const (
 func (w *Worker) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w.fetchCtx = work
-	w.native = newNative(w.config.Device, w.config.Store, w.config.MemoryWait, w.config.Lifecycle.Slots, &w.inlineBytes, w.config.Linger, &w.busy,
-		w.lookout(), w.deviceLost, func(runs []*nativeRun) { w.post(runs) }, func(runs []*nativeRun) { w.driveQuietly(runs) }, w.outbox.signal)
+	w.native = newNative(nativeConfig{
+		device: w.config.Device, store: w.config.Store, memoryWait: w.config.MemoryWait, inlineBytes: &w.inlineBytes, lost: w.deviceLost,
+		post: func(runs []*nativeRun) { w.post(runs) }, hand: func(runs []*nativeRun) { w.driveQuietly(runs) }, idle: w.outbox.signal,
+		linger: w.config.Linger, busy: &w.busy, lookout: w.lookout(),
+	}, w.config.Lifecycle.Slots)
 	sessionDone := make(chan struct{})
 	go func() {
 		defer close(sessionDone)

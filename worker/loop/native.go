@@ -61,6 +61,13 @@ var (
 
 // native is the lanes that run built-in operations, a goroutine each.
 type native struct {
+	nativeConfig
+	lanes []*nativeLane
+	wait  sync.WaitGroup
+}
+
+// nativeConfig is what the lanes have of their worker.
+type nativeConfig struct {
 	device device.Device
 	store  *store.Store
 	// memoryWait is how long a run waits for more memory.
@@ -79,16 +86,13 @@ type native struct {
 	linger  time.Duration
 	busy    *atomic.Bool
 	lookout lookout
-	lanes   []*nativeLane
-	wait    sync.WaitGroup
 }
 
-func newNative(d device.Device, s *store.Store, memoryWait time.Duration, slots int, inlineBytes *atomic.Uint32, linger time.Duration, busy *atomic.Bool, out lookout, lost func() bool, post, hand func([]*nativeRun), idle func()) *native {
-	n := &native{
-		device: d, store: s, memoryWait: memoryWait, inlineBytes: inlineBytes, linger: linger, busy: busy, lookout: out, lost: lost, post: post, hand: hand, idle: idle,
-	}
+// newNative starts a lane for each slot.
+func newNative(c nativeConfig, slots int) *native {
+	n := &native{nativeConfig: c}
 	for range slots {
-		l := &nativeLane{n: n, wake: make(chan struct{}, 1), patience: patience.New(linger)}
+		l := &nativeLane{n: n, wake: make(chan struct{}, 1), patience: patience.New(c.linger)}
 		n.lanes = append(n.lanes, l)
 		n.wait.Add(1)
 		go l.run()

@@ -129,7 +129,10 @@ func laneWith(t *testing.T, s *stream, linger time.Duration, out lookout) (n *na
 	busy, inline := new(atomic.Bool), new(atomic.Uint32)
 	busy.Store(true)
 	inline.Store(1 << 10)
-	n = newNative(s, objects, time.Minute, 1, inline, linger, busy, out, func() bool { return false }, take, take, func() {})
+	n = newNative(nativeConfig{
+		device: s, store: objects, memoryWait: time.Minute, inlineBytes: inline, lost: func() bool { return false },
+		post: take, hand: take, idle: func() {}, linger: linger, busy: busy, lookout: out,
+	}, 1)
 	t.Cleanup(func() {
 		n.close()
 		objects.Close()
