@@ -1,4 +1,5 @@
-// Package descriptors is an Adapter to the kernel: what children inherit.
+// Package descriptors is an Adapter to the kernel: what children inherit, and
+// what other processes pass on.
 package descriptors
 
 import (

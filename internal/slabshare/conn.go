@@ -25,6 +25,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/descriptors"
 )
 
 // MaxMessageBytes bounds a message: heads of objects may have 16 MiB each.
@@ -448,23 +449,9 @@ func readBody(r io.Reader, prefix [4]byte, m proto.Message) error {
 // the first byte.
 func readWithFiles(c *net.UnixConn, m proto.Message) ([]*os.File, error) {
 	var prefix [4]byte
-	control := make([]byte, unix.CmsgSpace(4*8))
-	n, controlBytes, _, _, err := c.ReadMsgUnix(prefix[:], control)
+	n, files, err := descriptors.Receive(c, prefix[:], 4, "millrace-slab") // it and three of the board
 	if err != nil {
 		return nil, err
-	}
-	var files []*os.File
-	if messages, err := unix.ParseSocketControlMessage(control[:controlBytes]); err == nil {
-		for i := range messages {
-			fds, err := unix.ParseUnixRights(&messages[i])
-			if err != nil {
-				continue
-			}
-			for _, fd := range fds {
-				unix.CloseOnExec(fd)
-				files = append(files, os.NewFile(uintptr(fd), "millrace-slab"))
-			}
-		}
 	}
 	if n < len(prefix) {
 		_, err = io.ReadFull(c, prefix[n:])

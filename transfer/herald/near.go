@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"os"
 	"slices"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/internal/ring"
 )
 
@@ -164,12 +164,10 @@ func accept(conn *net.UnixConn) (*ring.End, error) {
 		return nil, err
 	}
 	var kind [1]byte
-	control := make([]byte, unix.CmsgSpace(4*4))
-	n, controlBytes, _, _, err := conn.ReadMsgUnix(kind[:], control)
+	n, files, err := descriptors.Receive(conn, kind[:], 1, "millrace-ring")
 	if err == nil {
 		err = conn.SetReadDeadline(time.Time{})
 	}
-	files := descriptors(control[:controlBytes])
 	defer func() {
 		for _, f := range files {
 			_ = f.Close() // the mapping does without
@@ -184,22 +182,4 @@ func accept(conn *net.UnixConn) (*ring.End, error) {
 		return nil, fmt.Errorf("%w: it began with %q and %d descriptors", errWord, kind[:n], len(files))
 	}
 	return ring.Open(files[0], false)
-}
-
-func descriptors(control []byte) (files []*os.File) {
-	messages, err := unix.ParseSocketControlMessage(control)
-	if err != nil {
-		return nil
-	}
-	for i := range messages {
-		fds, err := unix.ParseUnixRights(&messages[i])
-		if err != nil {
-			continue
-		}
-		for _, fd := range fds {
-			unix.CloseOnExec(fd)
-			files = append(files, os.NewFile(uintptr(fd), "millrace-ring"))
-		}
-	}
-	return files
 }

@@ -1,0 +1,86 @@
+package descriptors_test
+
+import (
+	"net"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/internal/descriptors"
+)
+
+// pair is a connection of two sockets.
+func pair(t *testing.T) (*net.UnixConn, *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		f := os.NewFile(uintptr(fd), "socket")
+		conn, err := net.FileConn(f)
+		if err := f.Close(); err != nil {
+			t.Fatal(err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends[i] = conn.(*net.UnixConn)
+		t.Cleanup(func() {
+			if err := conn.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return ends[0], ends[1]
+}
+
+func TestDescriptorsComeWithTheFirstByte(t *testing.T) {
+	for sent, want := range map[int]int{0: 0, 1: 1, 3: 3, 7: 4} { // of too many there is one too many
+		to, from := pair(t)
+		file, err := os.Open("/dev/null")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rights []byte
+		if sent > 0 {
+			fds := make([]int, sent)
+			for i := range fds {
+				fds[i] = int(file.Fd())
+			}
+			rights = unix.UnixRights(fds...)
+		}
+		if _, _, err := to.WriteMsgUnix([]byte("abc"), rights, nil); err != nil {
+			t.Fatal(err)
+		}
+		if err := file.Close(); err != nil {
+			t.Fatal(err)
+		}
+		var b [2]byte
+		n, files, err := descriptors.Receive(from, b[:], 3, "null")
+		if err != nil || n != 2 || string(b[:]) != "ab" || len(files) != want {
+			t.Errorf("%d sent: %q, %d files, %v; want %d", sent, b[:n], len(files), err, want)
+		}
+		for _, f := range files {
+			flags, err := unix.FcntlInt(f.Fd(), unix.F_GETFD, 0)
+			if err != nil || flags&unix.FD_CLOEXEC == 0 {
+				t.Errorf("%s is inherited: %#x, %v", f.Name(), flags, err)
+			}
+			if err := f.Close(); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}
+
+func TestTheEndOfAConnectionHasNone(t *testing.T) {
+	to, from := pair(t)
+	if err := to.CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	if n, files, err := descriptors.Receive(from, make([]byte, 4), 1, "none"); n != 0 || len(files) != 0 {
+		t.Errorf("%d bytes, %d files, %v", n, len(files), err)
+	}
+}
