@@ -17,7 +17,7 @@ var gpuFlagNames = []string{"device-memory-limit", "rmm-pool-size", "pinned-limi
 
 func gpuFlags(f *pflag.FlagSet) {
 	f.String("device-memory-limit", "auto", "slab of a worker on a GPU: bytes (80GiB), a share of its memory (0.8, 80%), or auto for 70%, of what is free if others use it")
-	f.String("rmm-pool-size", "", "the same, by the name that it has elsewhere")
+	f.String("rmm-pool-size", "", "the same as --device-memory-limit, by the name that RAPIDS has for it")
 	f.String("pinned-limit", "auto", "host memory of a worker on a GPU for what its slab has no room for: bytes (64GiB), none, or auto for its share of half of what there is")
 	f.String("gpu", "", "run one worker, on this GPU: its UUID, the beginning of it, or its number; default: one on each that CUDA_VISIBLE_DEVICES leaves")
 	f.String("cuda-library", "", "CUDA driver to use; default: the system's libcuda.so.1")

@@ -11,7 +11,7 @@ import (
 )
 
 // gpuColumns are those of a worker's GPU in wide lists.
-var gpuColumns = []any{"GPU", "MODEL", "GPU MEMORY", "BUSY", "GPU HEALTH"}
+var gpuColumns = []string{"GPU", "MODEL", "GPU MEMORY", "BUSY", "GPU HEALTH"}
 
 // gpuCells are those of one worker; the health of one without a GPU is not asked for.
 func gpuCells(w *millracev1.Worker) []any {

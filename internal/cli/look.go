@@ -41,7 +41,7 @@ func (a *app) get() *cobra.Command {
 	kinds := []string{"graphs", "tasks", "workers", "clients", "datasets", "result"}
 	cmd := &cobra.Command{
 		Use: "get graphs|tasks|workers|clients|datasets, or get result KEY", Short: "List what there is, or print a small result",
-		Args: cobra.RangeArgs(1, 2), ValidArgs: kinds,
+		Args: between(1, 2), ValidArgs: kinds,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
 				return a.list(ctx, s, args)
@@ -286,7 +286,10 @@ func taskText(w io.Writer, t *millracev1.Task) {
 }
 
 func workerText(w io.Writer, x *millracev1.Worker) {
-	workersTable(w, []*millracev1.Worker{x}, true)
+	cells := workerCells(x)
+	for i, name := range workerColumns {
+		row(w, strings.ToLower(name), cells[i])
+	}
 	for _, d := range x.GetDeaths() {
 		row(w)
 		row(w, "death", age(d.GetTime())+" ago")
@@ -315,10 +318,11 @@ func (a *app) explain() *cobra.Command {
 				out.Explanation += explainMemory(ctx, c, out.GetTask())
 				return a.print(out, func(w io.Writer, _ bool) {
 					row(w, out.GetReason()+": "+out.GetExplanation())
-					if len(out.GetWorkers()) > 0 {
-						row(w)
-						row(w, "WORKER", "MAY RUN IT", "QUEUE", "TO FETCH", "FETCH", "FINISH", "BY", "WHY NOT")
+					if len(out.GetWorkers()) == 0 || out.GetReason() == "ENDED" {
+						return // there is nothing to choose any more
 					}
+					row(w)
+					row(w, "WORKER", "MAY RUN IT", "QUEUE", "TO FETCH", "FETCH", "FINISH", "BY", "WHY NOT")
 					for _, v := range out.GetWorkers() {
 						row(w, v.GetWorker(), v.GetFeasible(), fmt.Sprintf("%.3f s", v.GetQueueSeconds()), size(v.GetMissingBytes()), fmt.Sprintf("%.3f s", v.GetTransferSeconds()), fmt.Sprintf("%.3f s", v.GetFinishSeconds()), v.GetFetchBy(), v.GetReason())
 					}
@@ -333,7 +337,7 @@ func (a *app) explain() *cobra.Command {
 
 func (a *app) cancel() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "cancel KEY|g3...", Short: "Stop tasks, or whole graphs", Args: cobra.MinimumNArgs(1),
+		Use: "cancel KEY|g3...", Short: "Stop tasks, or whole graphs", Args: atLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
 				request := &millracev1.CancelTasksRequest{Namespace: a.settings.String("namespace"), Reason: a.settings.String("reason"), Force: true}

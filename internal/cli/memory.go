@@ -191,8 +191,8 @@ func memoryWait(task uint64, m *millracev1.DescribeMemoryResponse) string {
 
 func memoryTable(w io.Writer, x workerMemory) {
 	m := x.memory
-	_, _ = fmt.Fprintf(w, "%s (w%d): %d small objects of %s beside the tiers, %s resident without the slab\n",
-		x.worker.GetName(), x.worker.GetWorkerId(), m.GetSmallObjects(), size(m.GetSmallBytes()), size(m.GetRssBytes()))
+	_, _ = fmt.Fprintf(w, "%s (w%d): %s of %s beside the tiers, %s resident without the slab\n",
+		x.worker.GetName(), x.worker.GetWorkerId(), several(int(m.GetSmallObjects()), "small object"), size(m.GetSmallBytes()), size(m.GetRssBytes()))
 	row(w, "TIER", "SIZE", "USED", "OBJECTS", "ALSO BELOW", "EVICTABLE", "LEAVING", "COMING", "WRITTEN", "READ", "STATE")
 	for _, t := range m.GetTiers() {
 		state := "ok"

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -127,25 +128,33 @@ func spilled(w *millracev1.Worker) string {
 	return text
 }
 
+// workerColumns are those of wide lists.
+var workerColumns = append([]string{
+	"ID", "NAME", "STATE", "HOST", "PID", "DEVICE", "SLOTS", "ASSIGNED", "FINISHED", "OBJECTS", "MEMORY", "LIMIT", "RSS", "SPILLED", "IN", "OUT", "AGE",
+	"DEATHS", "LAST DEATH", "EXECUTOR DEATHS", "LAST EXECUTOR DEATH", "ADDRESS", "VERSION",
+}, gpuColumns...)
+
+func workerCells(x *millracev1.Worker) []any {
+	return append([]any{
+		fmt.Sprintf("w%d", x.GetWorkerId()), x.GetName(), short(x.GetState(), "WORKER_STATE_"), x.GetHost(), x.GetPid(), short(x.GetDevice(), "DEVICE_KIND_"),
+		x.GetSlots(), x.GetAssignedTasks(), x.GetFinishedTasks(), x.GetObjects(), size(x.GetMemoryUsedBytes()), size(x.GetMemoryLimitBytes()), size(x.GetRssBytes()),
+		spilled(x), size(x.GetBytesIn()), size(x.GetBytesOut()), age(x.GetRegisterTime()),
+		len(x.GetDeaths()), death(x), x.GetExecutorDeaths(), cmp.Or(x.GetLastExecutorDeath(), "-"), x.GetDataAddress(), x.GetVersion(),
+	}, gpuCells(x)...)
+}
+
 func workersTable(w io.Writer, workers []*millracev1.Worker, wide bool) {
 	if wide {
-		row(w, append([]any{"ID", "NAME", "STATE", "HOST", "PID", "DEVICE", "SLOTS", "ASSIGNED", "FINISHED", "OBJECTS", "MEMORY", "LIMIT", "RSS", "SPILLED", "IN", "OUT", "AGE", "DEATHS", "LAST DEATH", "EXECUTOR DEATHS", "LAST EXECUTOR DEATH", "ADDRESS", "VERSION"}, gpuColumns...)...)
-	} else {
-		row(w, "ID", "NAME", "STATE", "SLOTS", "ASSIGNED", "FINISHED", "MEMORY", "LIMIT", "DEATHS", "AGE")
+		row(w, strings.Join(workerColumns, "\t"))
+		for _, x := range workers {
+			row(w, workerCells(x)...)
+		}
+		return
 	}
+	row(w, "ID", "NAME", "STATE", "SLOTS", "ASSIGNED", "FINISHED", "MEMORY", "LIMIT", "DEATHS", "AGE")
 	for _, x := range workers {
-		state := short(x.GetState(), "WORKER_STATE_")
-		if !wide {
-			row(w, fmt.Sprintf("w%d", x.GetWorkerId()), x.GetName(), state, x.GetSlots(), x.GetAssignedTasks(), x.GetFinishedTasks(), size(x.GetMemoryUsedBytes()), size(x.GetMemoryLimitBytes()), len(x.GetDeaths()), age(x.GetRegisterTime()))
-			continue
-		}
-		last := x.GetLastExecutorDeath()
-		if last == "" {
-			last = "-"
-		}
-		row(w, append([]any{fmt.Sprintf("w%d", x.GetWorkerId()), x.GetName(), state, x.GetHost(), x.GetPid(), short(x.GetDevice(), "DEVICE_KIND_"), x.GetSlots(), x.GetAssignedTasks(), x.GetFinishedTasks(), x.GetObjects(),
-			size(x.GetMemoryUsedBytes()), size(x.GetMemoryLimitBytes()), size(x.GetRssBytes()), spilled(x), size(x.GetBytesIn()), size(x.GetBytesOut()), age(x.GetRegisterTime()),
-			len(x.GetDeaths()), death(x), x.GetExecutorDeaths(), last, x.GetDataAddress(), x.GetVersion()}, gpuCells(x)...)...)
+		row(w, fmt.Sprintf("w%d", x.GetWorkerId()), x.GetName(), short(x.GetState(), "WORKER_STATE_"), x.GetSlots(), x.GetAssignedTasks(), x.GetFinishedTasks(),
+			size(x.GetMemoryUsedBytes()), size(x.GetMemoryLimitBytes()), len(x.GetDeaths()), age(x.GetRegisterTime()))
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"regexp"
 	"strings"
 	"syscall"
 
@@ -44,6 +45,9 @@ $XDG_CONFIG_HOME/millrace or in /etc/millrace; flags win over the environment, t
 Exit codes: 0 done; 1 failed; 2 wrong usage; 3 not found; 4 cluster unreachable; 5 not allowed; 6 out of time; 7 a task
 failed or was cancelled; 8 this machine lacks what was asked for (--protocol ucx).`
 
+// rpcPrefix is what gRPC puts before the words of the scheduler; the exit code says the same.
+var rpcPrefix = regexp.MustCompile(`rpc error: code = \w+ desc = `)
+
 // usageError is a mistake in the command line.
 type usageError struct{ error }
 
@@ -70,7 +74,7 @@ func Main(args []string) int {
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		return exitFailed
 	}
-	_, _ = fmt.Fprintln(a.err, "error:", err)
+	_, _ = fmt.Fprintln(a.err, "error:", rpcPrefix.ReplaceAllString(err.Error(), ""))
 	return exitCode(err)
 }
 
@@ -110,7 +114,7 @@ func (a *app) root() *cobra.Command {
 	f := root.PersistentFlags()
 	f.String("address", "", "scheduler, host:port")
 	f.String("token", "", "token of the cluster")
-	f.String("scheduler-file", "", "file that `millrace up` writes and the other commands read")
+	f.String("scheduler-file", "", "file that \"millrace up\" writes and the other commands read")
 	f.String("log-level", "info", "debug, info, warn or error")
 	f.String("log-format", "auto", "text (for people), json, or auto: text on a terminal, else json")
 	f.String("config", "", "configuration file, instead of the ones looked for")
@@ -118,6 +122,9 @@ func (a *app) root() *cobra.Command {
 	add := func(group string, commands ...*cobra.Command) {
 		for _, c := range commands {
 			c.GroupID = group
+			if c.HasSubCommands() {
+				c.Args, c.RunE = noArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+			}
 			root.AddCommand(c)
 		}
 	}
@@ -139,8 +146,16 @@ func (a *app) version() *cobra.Command {
 	}
 }
 
-// noArgs, exactly and atLeast are cobra's, as usage errors.
+// noArgs, exactly, atLeast and between are cobra's, as usage errors.
 func noArgs(cmd *cobra.Command, args []string) error { return usage(cobra.NoArgs(cmd, args)) }
+
+func atLeast(n int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error { return usage(cobra.MinimumNArgs(n)(cmd, args)) }
+}
+
+func between(least, most int) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error { return usage(cobra.RangeArgs(least, most)(cmd, args)) }
+}
 
 func exactly(n int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error { return usage(cobra.ExactArgs(n)(cmd, args)) }
@@ -153,6 +168,10 @@ func usage(err error) error {
 	return nil
 }
 
+// errNoCluster is for commands that are told no cluster.
+var errNoCluster = usageError{errors.New("no cluster named: give --address and --token, or --scheduler-file, or set MILLRACE_ADDRESS and " +
+	"MILLRACE_TOKEN, as \"millrace up\" prints them")}
+
 // dial connects to the cluster that the settings name.
 func (a *app) dial(ctx context.Context, options ...millrace.Option) (*millrace.Client, error) {
 	s := a.settings
@@ -162,6 +181,8 @@ func (a *app) dial(ctx context.Context, options ...millrace.Option) (*millrace.C
 		options = append(options, millrace.WithAddress(v), millrace.WithToken(s.String("token")))
 	} else if v := s.String("scheduler-file"); v != "" {
 		options = append(options, millrace.WithSchedulerFile(v))
+	} else {
+		return nil, errNoCluster
 	}
 	return millrace.Dial(ctx, options...)
 }

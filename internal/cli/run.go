@@ -37,17 +37,17 @@ import (
 
 // workerFlags are those that `worker` and `up` share.
 func workerFlags(f *pflag.FlagSet) {
-	f.Int("workers", 0, "worker processes; 0: one for each core, at most 8")
+	f.Int("workers", 0, "worker processes; 0: one for each GPU, or without GPUs for each core, 8 at most")
 	f.String("device", "auto", "memory that workers own: host, cuda (one worker for each GPU), or auto: cuda where there is a GPU, else host")
 	gpuFlags(f)
 	f.Int("slots", 0, "tasks that a worker runs at once; 0: its share of the cores; on a GPU one for each 16 GiB of its memory, 4 at most")
-	f.String("memory-limit", "auto", "slab of each worker: bytes (1GiB), a share of this machine's memory (0.2), or auto")
+	f.String("memory-limit", "auto", "slab of each worker in host memory: bytes (1GiB), a share of this machine's memory (0.2), or auto for half of it, shared by the workers")
 	f.String("protocol", "auto", "how workers fetch from each other: auto (the best that each pair has), ipc (GPUs), borrow, ucx or grpc")
 	f.String("ucx-library", "", "libucp.so.0 to use; default: the one found beside this program, else the system's")
 	f.String("ucx-tls", "", "UCX transports, as UCX_TLS")
 	f.String("ucx-net-devices", "", "UCX network devices, as UCX_NET_DEVICES")
 	f.String("spill-limit", "auto", "what each worker keeps on disk when its slab is full: bytes (10GiB), none, or auto for half of the free space, shared by the workers")
-	f.String("local-directory", "", "where that goes, and where executors get their scratch directories; default: the system's for temporary files")
+	f.String("local-directory", "", "where results go that there is no room for in memory, and where executors get their scratch directories; default: the system's for temporary files")
 	f.StringToString("resources", nil, "what each worker has of a resource: gpu_memory=8,license=1")
 	f.String("python", "", "interpreter of Python executors; default: .venv of the checkout, else python3")
 	f.StringArray("exec", nil, "further executor, name=command (repeat)")
@@ -164,7 +164,7 @@ func (a *app) schedulerAddress() (address, token string, err error) {
 	}
 	name := a.settings.String("scheduler-file")
 	if name == "" {
-		return "", "", usageError{errors.New("no scheduler named: give --address and --token, or --scheduler-file")}
+		return "", "", errNoCluster
 	}
 	file, err := millrace.ReadSchedulerFile(name)
 	if err != nil {

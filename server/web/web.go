@@ -4,6 +4,7 @@ package web
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"strings"
 	"time"
@@ -28,9 +29,19 @@ type Config struct {
 	Version string
 }
 
-// Handler serves /healthz (the process lives), /readyz (it takes work), /metrics and /api/v1/status.
+// index is for those who follow the link that clients show.
+const index = `Millrace %s
+
+/metrics        for Prometheus
+/api/v1/status  a summary as JSON; wants the header "Authorization: Bearer TOKEN"
+/healthz        the process lives
+/readyz         it takes work
+`
+
+// Handler serves what index lists.
 func Handler(config Config) http.Handler {
 	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, fmt.Sprintf(index, config.Version)) })
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { plain(w, http.StatusOK, "ok") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		select {
