@@ -134,17 +134,13 @@ def moments_graph(client: Client, rows: int, columns: int, chunks: int) -> tuple
 
 
 def progress(futures: list[Future], label: str, show: bool) -> None:
-    """Counts finished tasks on one line of the terminal."""
-    done = 0
-    for _ in as_completed(futures):
-        done += 1
-        if show:
-            print(
-                f"\r{label}: {done}/{len(futures)}",
-                end="" if done < len(futures) else "\n",
-                file=sys.stderr,
-                flush=True,
-            )
+    """Counts finished tasks: on one line of a terminal, elsewhere on ten lines at most."""
+    terminal, total = sys.stderr.isatty(), len(futures)
+    for done, _ in enumerate(as_completed(futures), 1):
+        if show and terminal:
+            print(f"\r{label}: {done}/{total}", end="" if done < total else "\n", file=sys.stderr, flush=True)
+        elif show and 10 * done // total > 10 * (done - 1) // total:
+            print(f"{label}: {done}/{total}", file=sys.stderr, flush=True)
 
 
 def worst(name: str, got: np.ndarray, want: np.ndarray, scale: float) -> float:

@@ -34,13 +34,16 @@ class Report:
         self._worst = 0.0
 
     def progress(self, futures: Iterable[Future[Any]], label: str) -> None:
-        """Counts tasks as they end. On a terminal only: who is asked after each takes part in what is measured."""
+        """Counts tasks as they end, if that is wanted: who is asked after each takes part in what is measured."""
         futures = list(futures)
         if not self._show:
             return
+        terminal, total = sys.stderr.isatty(), len(futures)
         for done, _ in enumerate(as_completed(futures), 1):
-            end = "" if done < len(futures) else "\n"
-            print(f"\r{label}: {done}/{len(futures)}", end=end, file=sys.stderr, flush=True)
+            if terminal:
+                print(f"\r{label}: {done}/{total}", end="" if done < total else "\n", file=sys.stderr, flush=True)
+            elif 10 * done // total > 10 * (done - 1) // total:
+                print(f"{label}: {done}/{total}", file=sys.stderr, flush=True)
 
     def timed(self, run: Callable[[int], tuple[float, float]]) -> tuple[list[float], float]:
         """Runs the repetitions: `run` returns seconds and a difference. The first one compiles and warms up."""

@@ -1,6 +1,6 @@
 // Package memory is an Interface: what the memory of a worker looks like to
-// those who move bytes. It names no kind of memory; the adapters (host, and
-// later cuda) implement Space, the ledger decides which bytes of it are whose.
+// those who move bytes. It names no kind of memory; the adapters (host and cuda)
+// implement Space, the ledger decides which bytes of it are whose.
 package memory
 
 import (

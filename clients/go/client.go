@@ -83,7 +83,7 @@ func WithDialOptions(options ...grpc.DialOption) Option {
 	return func(c *config) { c.dial = append(c.dial, options...) }
 }
 
-// WithoutLease opens no lease: the client can look and operate, but not hold results, so Submit, Scatter and Graph.Submit
+// WithoutLease opens no lease: the client can look and operate, but not hold results, so Submit, Scatter and GraphBuilder.Submit
 // do not work. For tools.
 func WithoutLease() Option { return func(c *config) { c.leaseless = true } }
 

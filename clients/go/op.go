@@ -48,7 +48,7 @@ type taskOptions struct {
 // the client makes up a unique one.
 func WithKey(key string) TaskOption { return func(o *taskOptions) { o.key = key } }
 
-// Hold keeps the result of a task of a Graph until its Future is released. Tasks from Submit are always held.
+// Hold keeps the result of a task of a graph until its Future is released. Tasks from Submit are always held.
 func Hold() TaskOption { return func(o *taskOptions) { o.hold = true } }
 
 // WithPriority lets tasks of a higher priority run first. The default is 0.

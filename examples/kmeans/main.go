@@ -138,7 +138,7 @@ func (c *cluster) release(but ...*millrace.Future) {
 }
 
 func (c *cluster) measure(ctx context.Context) error {
-	fmt.Printf("k-means of %d points in %d dimensions (%.2f GB of float32), %d clusters, %d iterations, %d chunks on %d workers\n",
+	fmt.Printf("k-means of %d points in %d dimensions (%.3g GB of float32), %d clusters, %d iterations, %d chunks on %d workers\n",
 		c.points, c.dimensions, float64(4*c.points*c.dimensions)/1e9, c.clusters, c.iterations, c.chunks, len(c.names))
 	chunks, means, err := c.generate(ctx)
 	if err != nil {

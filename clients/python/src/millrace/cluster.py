@@ -48,8 +48,8 @@ class LocalCluster:
     """A scheduler and workers on this machine, as child processes that end with this one.
 
     Args:
-        n_workers: workers; default one per device, or per two cores without devices.
-        memory_limit: size of each worker's slab ("1GiB"); default a share of this machine's memory.
+        n_workers: workers; default one for each GPU, or without GPUs for each core, 8 at most.
+        memory_limit: size of each worker's slab in host memory ("1GiB"); default half of this machine's memory, shared.
         device: "auto", "host" or "cuda".
         python: interpreter of the workers' Python executors; default this one, and then they find the modules that this
             process finds, through PYTHONPATH.
