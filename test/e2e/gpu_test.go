@@ -97,6 +97,27 @@ func (m *gpus) start(t *testing.T, workers int, args ...string) *cluster {
 	return watched(t, c, err)
 }
 
+// join adds a worker to a cluster until the test ends.
+func (m *gpus) join(t *testing.T, c *cluster, args ...string) {
+	t.Helper()
+	program, err := withCUDA()
+	if err != nil {
+		t.Fatal(err)
+	}
+	args = append([]string{"worker", "--device", "cuda", "--scheduler-file", c.file, "--slots", "2", "--local-directory", t.TempDir()}, args...)
+	cmd := exec.Command(program, args...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = m.env, c.log, c.log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(cmd.Process.Signal(syscall.SIGTERM), cmd.Wait()); err != nil {
+			t.Errorf("millrace worker: %v", err)
+		}
+	})
+}
+
 func someBytes(seed byte, n int) []byte {
 	b := make([]byte, n)
 	_, _ = rand.NewChaCha8([32]byte{seed}).Read(b) // it never fails

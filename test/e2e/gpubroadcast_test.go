@@ -14,15 +14,20 @@ import (
 )
 
 // A large object gets to all GPUs of a host in a chain, each reading at the one before it what is arriving there: those in the
-// middle give what they get. It is right everywhere, also if one of them dies meanwhile.
+// middle give what they get. It is right everywhere, also if one of them dies meanwhile. Of two real
+// GPUs, the first one has two workers.
 func TestGPUBroadcastGoesThroughAChain(t *testing.T) {
 	const gpus = 3 // one to give, one in the middle, one at the end
-	needs(t, gpus)
+	needs(t, gpus-1)
 	large, limits := 66<<20, []string{"--device-memory-limit", "200MiB", "--pinned-limit", "32MiB"}
 	if onRealGPU() {
-		large, limits = 256<<20, []string{"--pinned-limit", "1GiB"}
+		large, limits = 256<<20, []string{"--device-memory-limit", "16GiB", "--pinned-limit", "1GiB"}
 	}
-	c, _ := startGPUsOf(t, gpus, 1<<30, limits...)
+	m := gpuMachine(t, gpus, 1<<30)
+	c := m.start(t, most(t, gpus), limits...)
+	if most(t, gpus) < gpus {
+		m.join(t, c, append(limits, "--gpu", "0", "--name", "more")...)
+	}
 	client, ctx := c.dial(t), soon(t)
 	workers := func() []*millracev1.Worker {
 		list, err := client.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE)
@@ -32,10 +37,8 @@ func TestGPUBroadcastGoesThroughAChain(t *testing.T) {
 		slices.SortFunc(list, func(a, b *millracev1.Worker) int { return strings.Compare(a.GetName(), b.GetName()) })
 		return list
 	}
+	within(t, "all workers are there", func() bool { return len(workers()) == gpus })
 	all := workers()
-	if len(all) != gpus {
-		t.Fatalf("%d workers", len(all))
-	}
 	sum := func(f *millrace.Future, worker string) int64 {
 		done, err := client.Submit(ctx, millrace.Native("bench.checksum"), millrace.Args(f), millrace.WithWorkers(worker))
 		if err != nil {

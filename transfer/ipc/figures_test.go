@@ -211,16 +211,24 @@ func TestGPUAllToAllFigures(t *testing.T) {
 	})
 }
 
-// One object to all devices: each reads at the one before it what is arriving there.
+// One object to all devices, and to three readers at least: each reads at the one before it what
+// is arriving there. Where there are two devices, the first and the last of three ways are by
+// NVLink, each in a direction of its own, and the one between is on one device.
 func TestGPUChainFigures(t *testing.T) {
 	devices, bytes, slabBytes, rounds := len(driver.Devices()), uint64(256<<20), uint64(2<<30), 60
 	if fake != nil {
 		bytes, slabBytes, rounds = 48<<20, 128<<20, 3
 	}
-	n := max(devices, 3)
+	n := max(devices, 4)
+	on := func(i int) int {
+		if devices < n {
+			return (i + 1) / 2 % devices
+		}
+		return i
+	}
 	addresses, children := make([]string, n), make([]*child, n)
 	for i := range n {
-		o := order{Device: i % devices, Size: cuda.Size{Bytes: slabBytes}, Identity: newIdentity(), Address: freeAddress()}
+		o := order{Device: on(i), Size: cuda.Size{Bytes: slabBytes}, Identity: newIdentity(), Address: freeAddress()}
 		if addresses[i] = o.Address; i == 0 {
 			o.Sets = []set{{Count: 1, Bytes: bytes}}
 		}
@@ -258,7 +266,7 @@ func TestGPUChainFigures(t *testing.T) {
 			}
 		}
 		if rounds > 3 {
-			name = fmt.Sprintf("%s of %d MiB, %d GPUs", name, bytes>>20, n)
+			name = fmt.Sprintf("%s of %d MiB, %d readers on %d GPUs", name, bytes>>20, n-1, devices)
 			tell(t, name+": p50", float64(percentile(took, .5))/1e3, "us")
 			tell(t, name+": p99", float64(percentile(took, .99))/1e3, "us")
 			for i := 1; i < n; i++ {
