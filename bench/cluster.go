@@ -189,12 +189,29 @@ func StartCluster(ctx context.Context, c ClusterConfig) (_ *Cluster, err error) 
 	if out.Client, err = millrace.Dial(ctx, millrace.WithSchedulerFile(out.File), millrace.WithName("bench")); err != nil {
 		return nil, err
 	}
-	waiting, cancel := context.WithTimeout(ctx, startTimeout)
-	defer cancel()
-	if err := out.Client.WaitForWorkers(waiting, c.Workers); err != nil {
-		return nil, fmt.Errorf("%w; the workers said:\n%s", err, out.Supervisor.Log())
+	if err := out.waitForWorkers(ctx, c.Workers); err != nil {
+		return nil, err
 	}
 	return out, nil
+}
+
+// waitForWorkers returns when so many are active, or with what they said when they are not in time or have ended.
+func (c *Cluster) waitForWorkers(ctx context.Context, n int) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	active := make(chan error, 1)
+	go func() { active <- c.Client.WaitForWorkers(ctx, n) }()
+	select {
+	case err := <-active:
+		if err != nil {
+			return fmt.Errorf("%w; the workers said:\n%s", err, c.Supervisor.Log())
+		}
+		return nil
+	case <-c.Supervisor.Exited():
+		cancel()
+		<-active
+		return fmt.Errorf("bench: the workers ended:\n%s", c.Supervisor.Log())
+	}
 }
 
 func waitForFile(ctx context.Context, name string, p *Process) error {

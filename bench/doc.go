@@ -2,5 +2,5 @@
 // of this program, drives it with the Go client, and reads CPU time and memory of the processes from /proc.
 //
 // Every benchmark warms up, repeats, and reports the median with the lowest and the highest; the client's own work counts.
-// The fields of the results are the contract of DESIGN.md section 13; fields may be added, never renamed.
+// The fields of the results are a contract: fields may be added, never renamed.
 package bench

@@ -3,9 +3,11 @@ package e2e
 import (
 	"strings"
 	"testing"
+
+	"github.com/millrace/millrace/bench"
 )
 
-// TestBenchPrintsItsContract: the fields that DESIGN.md section 13 promises, and nothing else on stdout. No figure is
+// TestBenchPrintsItsContract: the fields that others rely on, and nothing else on stdout. No figure is
 // judged here.
 func TestBenchPrintsItsContract(t *testing.T) {
 	tasks := "bench workers tasks seconds tasks_per_second scheduler_cpu_us_per_task client_cpu_us_per_task peak_rss_bytes version"
@@ -43,6 +45,16 @@ func TestBenchPrintsItsContract(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// Workers that cannot start end a benchmark: it does not wait for them.
+func TestBenchEndsWithItsWorkers(t *testing.T) {
+	_, err := bench.StartCluster(soon(t), bench.ClusterConfig{
+		Executable: binary, Workers: 1, Arguments: []string{"--protocol", "ucx", "--ucx-library", "/nonexistent/libucp.so.0"},
+	})
+	if err == nil || !strings.Contains(err.Error(), "the workers ended") || !strings.Contains(err.Error(), "/nonexistent/libucp.so.0") {
+		t.Errorf("got %v", err)
 	}
 }
 
