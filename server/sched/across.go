@@ -18,6 +18,8 @@ import (
 const (
 	// maxAcross bounds the inputs that are still to be made.
 	maxAcross = 8
+	// maxBehind bounds the attempts that are looked at for a task's inputs.
+	maxBehind = 16
 	// acrossMicros is how long a task may take for the way of a message to count.
 	acrossMicros = 2000
 )
@@ -134,7 +136,7 @@ func (m *Machine) chooseAcross(b *block, t *task) *worker {
 		if !w.awaits || w.usedSlots >= uint64(w.slots)+minAhead || !slices.Contains(from, w) || !m.memoryFits(w, b, t) {
 			return
 		}
-		if f := w.load() + m.expectMicros(w, edges); best == nil || f < soonest {
+		if f := m.behind(w, edges) + m.expectMicros(w, edges); best == nil || f < soonest {
 			best, soonest = w, f
 		}
 	}
@@ -147,6 +149,28 @@ func (m *Machine) chooseAcross(b *block, t *task) *worker {
 		look(idle)
 	}
 	return best
+}
+
+// behind is how long a task would wait at a worker when all its inputs are made, in microseconds: for what the worker was given
+// behind the last of those that it makes itself. What lies before that is no reason to prefer another worker, since the task
+// waits for it wherever it is; and how much of it there is says who has reported last, not who is ahead. Where the worker
+// makes none of them, or has been given much since, it is the whole queue.
+func (m *Machine) behind(w *worker, edges []edge) float64 {
+	var micros uint64
+	for i := range min(len(w.queue), maxBehind) {
+		r := w.queue[len(w.queue)-1-i]
+		_, t := m.lookup(r.Task)
+		if t == nil || !t.current(w, r.Attempt) {
+			continue
+		}
+		for k := range edges {
+			if edges[k].input == r.Task {
+				return float64(micros) / float64(w.slots)
+			}
+		}
+		micros += uint64(t.runMicros)
+	}
+	return w.load()
 }
 
 // expectMicros is fetchMicros with inputs that are still to be made, which are as large as their op's were.
