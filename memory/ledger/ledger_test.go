@@ -67,6 +67,15 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 				}
 				x.l.Rebuild(id, o)
 			},
+			"adopt": func(t *rapid.T) {
+				id, from, to := pick(t, x.granted), anyObj(t), anyObj(t)
+				err := x.l.Adopt(id, from, to, holder(t))
+				soft(err)
+				if err == nil {
+					x.want[to] = x.want[from]
+					delete(x.want, from)
+				}
+			},
 			"merge": func(t *rapid.T) {
 				from := pick(t, x.granted)
 				err := x.l.Merge(from, pick(t, x.granted))
@@ -471,6 +480,47 @@ func TestRebuiltObjectTakesItsMemoryAgain(t *testing.T) {
 		t.Errorf("frames %v", o.Frames)
 	}
 	x.l.Rebuild(id, obj(1)) // no more
+	x.release(id)
+}
+
+func TestMemoryThatWasSetAsideIsAdopted(t *testing.T) {
+	x := newTester(t, 16*mib)
+	id, _ := x.reserve(Holder{Kind: HolderWorker}, 0, 3*mib)
+	frames, err := x.allocate(id, obj(7), 3*mib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := x.l.Stats()
+	for _, bad := range []struct {
+		in       ReservationID
+		from, to ObjectID
+		want     error
+	}{{id + 100, obj(7), obj(1), ErrUnknown}, {id, obj(8), obj(1), ErrUnknown}, {id, obj(7), obj(7), ErrDuplicate}} {
+		if err := x.l.Adopt(bad.in, bad.from, bad.to, task(1)); !errors.Is(err, bad.want) {
+			t.Errorf("%d, %s as %s: %v", bad.in, bad.from, bad.to, err)
+		}
+	}
+	if err := x.l.Adopt(id, obj(7), obj(1), task(1)); err != nil {
+		t.Fatal(err)
+	}
+	x.want[obj(1)] = x.want[obj(7)]
+	delete(x.want, obj(7))
+	x.check()
+	if after := x.l.Stats(); after != before {
+		t.Errorf("books %+v, before %+v", after, before)
+	}
+	if _, there := x.l.Lookup(obj(7)); there {
+		t.Error("it has its old name, too")
+	}
+	if err := x.l.Seal(obj(1), nil); err != nil {
+		t.Fatal(err)
+	}
+	if o, _ := x.l.Lookup(obj(1)); !slices.Equal(o.Frames, frames) {
+		t.Errorf("frames %v, had %v", o.Frames, frames)
+	}
+	if err := x.l.Adopt(id, obj(1), obj(2), task(1)); !errors.Is(err, ErrDuplicate) {
+		t.Errorf("a sealed object got another name: %v", err)
+	}
 	x.release(id)
 }
 

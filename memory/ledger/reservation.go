@@ -532,6 +532,27 @@ func (l *Ledger) Allocate(id ReservationID, oid ObjectID, sizes ...uint64) ([]me
 	return frames, nil
 }
 
+// Adopt gives a Building object a name, and its reservation a holder: memory for what was not known yet, set aside when there
+// was time for it. Nobody may know the object by its old name.
+func (l *Ledger) Adopt(id ReservationID, oid, name ObjectID, h Holder) error {
+	r, o, err := l.buildable(id, oid)
+	switch {
+	case err != nil:
+		return err
+	case o == nil:
+		return fmt.Errorf("ledger: object %s as %s: %w; allocate it first", oid, name, ErrUnknown)
+	case l.objects[name] != nil:
+		return fmt.Errorf("ledger: object %s as %s, which is %s: %w; a new attempt needs its own generation", oid, name, l.objects[name].state, ErrDuplicate)
+	}
+	l.hide(o)
+	delete(l.objects, oid)
+	o.id, r.holder = name, h
+	l.objects[name] = o
+	l.log.add("in memory set aside before", name, id, 0)
+	l.verify()
+	return nil
+}
+
 // Rebuild forgets a Building object, so that it can be made anew: its memory goes
 // back to its reservation. It does nothing if there is no such object.
 // REQUIRES: nobody writes to it any more.

@@ -85,6 +85,8 @@ type Starter interface {
 type Started interface {
 	// Done says whether Finish would not have to wait.
 	Done() bool
+	// Header is that of the result, if it is known before the end and all the rest lies in frames; else nil.
+	Header() []byte
 	// Finish waits for the end. REQUIRES: once, also for results that nobody wants any more.
 	Finish() (Result, error)
 }

@@ -82,6 +82,8 @@ type attempt struct {
 	pb     *millracev1.Assignment
 	op     *op
 	inputs []device.Input
+	// placed: all of them are here, pinned where they are.
+	placed bool
 	// fetched is how many bytes came from peers for it.
 	fetched uint64
 	lane    int
@@ -147,7 +149,7 @@ func (w *Worker) admit(a *attempt) {
 // assigned looks up what an attempt needs, and pins what is here.
 func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 	pb := a.pb
-	a.known = time.Now()
+	a.known, a.placed = time.Now(), false
 	e := &lifecycle.Assigned{
 		Ref: a.ref, Rank: pb.GetRank(), Slots: pb.GetSlots(), Resources: pb.GetResources(),
 		Runner: a.op.runner, Estimate: a.op.estimate(),
@@ -180,6 +182,7 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 		return e
 	}
 	objects, loose := w.config.Store.Admit(a.ref.Task, a.ref.Attempt, e.Rank, wanted, e.OutputBytes > 0)
+	a.placed = !loose
 	for i, in := range pb.GetInputs() {
 		if len(in.GetInlineResult()) > 0 || a.isLent(i) || a.readsAt(i) {
 			continue
@@ -201,6 +204,7 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 			missing.Holders = append(missing.Holders, ids.WorkerID(h))
 		}
 		e.Inputs = append(e.Inputs, missing)
+		a.placed = false
 	}
 	return e
 }
@@ -305,6 +309,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 	case lifecycle.PinInput:
 		w.pinInput(e)
 	case lifecycle.Loosen:
+		w.attempts[e.Ref].placed = false
 		w.config.Store.Loosen(ledger.ObjectID(e.Object), e.Ref.Task, e.Ref.Attempt, w.attempts[e.Ref].pb.GetRank())
 	case lifecycle.Drop:
 		w.config.Store.Drop(ledger.ObjectID(e.Object))
@@ -460,10 +465,10 @@ const brief = 50 * time.Microsecond
 func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	a := w.attempts[e.Ref]
 	for i, in := range a.pb.GetInputs() {
-		if len(a.inputs[i].Frames) == 0 || a.isLent(i) || a.readsAt(i) {
-			continue // its header is all that there is
+		if a.placed || len(a.inputs[i].Frames) == 0 || a.isLent(i) || a.readsAt(i) {
+			continue // where it was when it was pinned, or its header is all that there is
 		}
-		// Where it was when it was pinned need not be where it is.
+		// It need not be where it was when it was pinned.
 		o, ok := w.config.Store.Held(inputID(in))
 		switch {
 		case !ok:
@@ -537,8 +542,9 @@ func (w *Worker) nativeEnded(r *nativeRun) {
 		return
 	}
 	a.op.observe(r.runTime)
-	w.readInPlace(a, r)
+	loans := a.loans
 	if broken := a.endLoans(); len(broken) > 0 {
+		w.readInPlace(a, loans, r)
 		w.discardBorrowed(a, broken)
 		return
 	}
@@ -550,6 +556,7 @@ func (w *Worker) nativeEnded(r *nativeRun) {
 		a.report.Error = w.complete(r.failure, a)
 	}
 	w.step(lifecycle.RunEnded{Ref: r.ref, Succeeded: r.failure == nil, Outcome: lifecycle.Failed})
+	w.readInPlace(a, loans, r) // after the word to peers
 	if r.failure == nil {
 		w.times.write(&r.times, time.Now())
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/store"
 	"github.com/millrace/millrace/worker/value"
 )
 
@@ -22,7 +23,14 @@ type calling struct {
 	// reservation has its memory, 0: none yet. own: it is not the loop's to give back.
 	reservation ledger.ReservationID
 	own         bool
-	started     device.Started
+	// needs is the size of its result, 0 if that is small or not known. foreseen: see nativeLane.meanwhile.
+	needs    uint64
+	foreseen bool
+	// frame is the result's, if it was had beforehand and has not been asked for yet.
+	frame   memory.Frame
+	started device.Started
+	// took is how long its result took to make, 0 of what is small, or failed.
+	took time.Duration
 }
 
 func (c *calling) object() ledger.ObjectID {
@@ -30,8 +38,8 @@ func (c *calling) object() ledger.ObjectID {
 }
 
 // prepare understands the call and has memory for what it is known to return, or sets
-// noRoom.
-func (c *calling) prepare() (device.Prepared, error) {
+// noRoom. A spare is taken if it is what the result needs.
+func (c *calling) prepare(spare *store.Spare) (device.Prepared, error) {
 	n, r := c.n, c.run
 	p, err := n.device.Prepare(r.call)
 	if err != nil {
@@ -40,7 +48,19 @@ func (c *calling) prepare() (device.Prepared, error) {
 	if r.roomy {
 		c.reservation = r.reservation
 	}
-	if sizes := p.OutputBytes(); len(sizes) > 0 && c.reservation == 0 {
+	sizes := p.OutputBytes()
+	if len(sizes) == 1 {
+		c.needs = sizes[0]
+	}
+	if s := *spare; s.Reservation != 0 {
+		*spare = store.Spare{}
+		if c.reservation == 0 && c.needs == s.Frame.Bytes && n.store.Adopt(s, c.object(), holder(r.ref.Task)) == nil {
+			c.reservation, c.own, c.frame = s.Reservation, true, s.Frame
+			return p, nil
+		}
+		n.store.Release(s.Reservation)
+	}
+	if len(sizes) > 0 && c.reservation == 0 {
 		// No waiting here: whoever waits for memory must not occupy a lane.
 		reservation, granted, err := n.store.Reserve(holder(r.ref.Task), sizes, time.Time{}, nil)
 		if err != nil {
@@ -79,6 +99,12 @@ func (c *calling) alloc(bytes uint64) (memory.Frame, error) {
 		}
 		c.reservation, c.own = reservation, true
 	}
+	if f := c.frame; f.Bytes > 0 {
+		if c.frame = (memory.Frame{}); f.Bytes == bytes {
+			return f, nil
+		}
+		n.store.Rebuild(c.reservation, c.object()) // it has several
+	}
 	frames, err := n.store.Allocate(c.reservation, c.object(), bytes)
 	if errors.Is(err, ledger.ErrOutgrown) {
 		if err = n.store.Grow(c.ctx, c.reservation, task, []uint64{bytes}, n.memoryWait); err == nil {
@@ -102,9 +128,16 @@ func (c *calling) call(p device.Prepared) error {
 	return c.keep(result)
 }
 
-// finish ends a call that was started.
+// announce puts a result that is being made on the board, where it has memory of its own: readers do not find it before it is
+// sealed, which is then less to do.
+func (c *calling) announce() {
+	if header := c.started.Header(); header != nil {
+		c.n.store.ShowArriving(c.object(), header)
+	}
+}
+
+// finish ends a call that was started. Its memory is for the lane to release.
 func (c *calling) finish() error {
-	defer c.release()
 	result, err := c.started.Finish()
 	c.run.times.worked = time.Now()
 	if err != nil {
@@ -113,10 +146,13 @@ func (c *calling) finish() error {
 	return c.keep(result)
 }
 
-// release gives back what is left of its memory.
+// release gives back what is left of its memory, and says what the result cost.
 func (c *calling) release() {
 	if c.own {
 		c.n.store.Release(c.reservation)
+	}
+	if c.took > 0 {
+		c.n.store.Cost(c.object(), c.took)
 	}
 }
 
@@ -144,6 +180,6 @@ func (c *calling) keep(result device.Result) error {
 			r.inline = inline
 		}
 	}
-	n.store.Cost(id, time.Since(c.begin))
+	c.took = time.Since(c.begin)
 	return n.store.Seal(id, result.Header)
 }

@@ -67,6 +67,34 @@ func (w *Worker) put(x any) (waiting int) {
 	return len(w.inbox)
 }
 
+// urgent handles what ran and what peers have told, out of its turn: a message of the scheduler may bring a thousand
+// assignments, and a peer may wait for the result of the first. Neither depends on what was posted before it.
+func (w *Worker) urgent() {
+	if !w.waiting() {
+		return
+	}
+	var first []any
+	w.mu.Lock()
+	rest := w.inbox[:0]
+	for _, x := range w.inbox {
+		switch x.(type) {
+		case []*nativeRun, heard:
+			first = append(first, x)
+		default:
+			rest = append(rest, x)
+		}
+	}
+	clear(w.inbox[len(rest):])
+	w.inbox = rest
+	w.mu.Unlock()
+	for _, x := range first {
+		w.handle(x)
+	}
+	if len(first) > 0 && w.config.Herald != nil {
+		w.config.Herald.Flush()
+	}
+}
+
 func (w *Worker) waiting() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

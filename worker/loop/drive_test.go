@@ -3,12 +3,16 @@ package loop
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"testing"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/memory"
 	hostmemory "github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/store"
 )
 
@@ -72,5 +76,28 @@ func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
 	w.drive(gained{report: &millracev1.ObjectReport{Replica: &millracev1.Replica{}}})
 	if m, _ := w.outbox.take(); m != nil {
 		t.Errorf("a worker that has stopped said %v", m)
+	}
+}
+
+// Ended runs and words of peers are handled between the parts of a long message, everything else in its turn.
+func TestWhatIsUrgentDoesNotWaitForALongMessage(t *testing.T) {
+	w := &Worker{awaits: awaits{waiting: map[ledger.ObjectID][]*attempt{}, readers: map[ledger.ObjectID][]reader{}}}
+	word := ledger.ObjectID{Task: 3, Generation: 1}
+	w.awaits.waiting[word] = []*attempt{}
+	w.machine = lifecycle.New(lifecycle.Config{})
+	session, gone := message{session: 7}, left{}
+	for _, x := range []any{session, []*nativeRun{}, heard{{Ref: transfer.Ref{Task: 3, Generation: 1}}}, gone} {
+		w.put(x)
+	}
+	w.urgent()
+	if _, waits := w.awaits.waiting[word]; waits {
+		t.Error("a word was left for later")
+	}
+	if want := []any{session, gone}; !slices.Equal(w.inbox, want) {
+		t.Errorf("left for later are %v", w.inbox)
+	}
+	w.urgent()
+	if len(w.inbox) != 2 {
+		t.Errorf("left for later are %v", w.inbox)
 	}
 }

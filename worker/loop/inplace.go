@@ -179,14 +179,13 @@ func (a *attempt) notBegun() {
 	}
 }
 
-// readInPlace enters into the books what a run has read in place. REQUIRES: its loans have
-// not ended.
-func (w *Worker) readInPlace(a *attempt, r *nativeRun) {
+// readInPlace enters into the books what a run has read in place, by loans that have ended.
+func (w *Worker) readInPlace(a *attempt, loans []transfer.Loan, r *nativeRun) {
 	for i := range a.readAt {
-		if !a.isLent(i) {
+		if i >= len(loans) || loans[i].End == nil {
 			continue
 		}
-		head := &a.loans[i].Head
+		head := &loans[i].Head
 		id, bytes := ledger.ObjectID{Task: head.Ref.Task, Generation: head.Ref.Generation}, head.Bytes()
 		if a.reading == device.Moves {
 			bytes = min(bytes, cmp.Or(r.framed, r.bytes))

@@ -176,6 +176,13 @@ type readingAhead struct {
 
 func (r *readingAhead) Done() bool { return true }
 
+func (r *readingAhead) Header() []byte {
+	if r.err != nil || len(r.result.Frames) == 0 {
+		return nil
+	}
+	return r.result.Header
+}
+
 func (r *readingAhead) Finish() (device.Result, error) {
 	r.shelf.note("over %d", r.task)
 	return r.result, r.err

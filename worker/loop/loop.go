@@ -503,6 +503,7 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 	}
 	for _, a := range r.GetAssignments() {
 		w.assign(a)
+		w.urgent()
 	}
 	for _, ref := range r.GetRetractions() {
 		if a := w.takeParked(refOf(ref)); a != nil {
@@ -520,6 +521,7 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 	}
 	for _, o := range r.GetReleases() {
 		w.step(lifecycle.Released{Object: lifecycle.Object{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())}})
+		w.urgent()
 	}
 	for _, order := range r.GetRescues() {
 		w.rescue(order)

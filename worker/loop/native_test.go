@@ -92,6 +92,8 @@ func (c *onStream) Start(_ context.Context, alloc device.Allocator) (device.Star
 	return c, nil
 }
 
+func (c *onStream) Header() []byte { return nil }
+
 func (c *onStream) Done() bool { return len(c.s.gate) > 0 }
 
 func (c *onStream) Finish() (device.Result, error) {

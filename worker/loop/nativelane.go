@@ -9,6 +9,7 @@ import (
 
 	"github.com/millrace/millrace/internal/patience"
 	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/store"
 )
 
 // nativeLane runs what is handed to it, one after the other.
@@ -28,8 +29,11 @@ type nativeLane struct {
 	ctx     context.Context //nolint:containedctx // a new one per run would cost as much as a tiny op
 	done    []*nativeRun
 	flushed time.Time
-	// open are the calls that were started and not finished, in order.
-	open     []*calling
+	// open are the calls that were started and not finished, in order; spent have ended, and their memory is to be
+	// released: when what they made was told.
+	open, spent []*calling
+	// spare is memory for the result of the next call, while the lane is at short ones or looks for some.
+	spare    store.Spare
 	patience patience.Patience
 	// watching: peers need not call, the lane will look. It does while it waits for something, and when it has run something
 	// brief or submitted something short.
@@ -75,6 +79,7 @@ func (l *nativeLane) finishOne() {
 	c := l.open[0]
 	done := c.started.Done()
 	for ; !done && time.Since(c.begin) < l.n.linger; done = c.started.Done() {
+		l.meanwhile(c)
 		looked := l.look()
 		if len(l.open) < maxOpen {
 			select {
@@ -107,6 +112,7 @@ func (l *nativeLane) finishAll() {
 
 func (l *nativeLane) finish(c *calling) {
 	l.ended(c, c.finish())
+	l.spent = append(l.spent, c)
 }
 
 // ended notes what became of a call.
@@ -186,8 +192,30 @@ func (l *nativeLane) look() bool {
 	return l.n.lookout.look()
 }
 
-// rest makes peers call, and is for what may take long. What they said before is handled.
+// spareBytes is the largest spare.
+const spareBytes = 4 << 20
+
+// meanwhile does what follows from a call while the device is at it, once: it puts the result on the board, and has memory for the
+// next call, which is often like this one.
+func (l *nativeLane) meanwhile(c *calling) {
+	if c.foreseen {
+		return
+	}
+	c.foreseen = true
+	c.announce()
+	if l.spare.Reservation == 0 && c.needs > 0 && c.needs <= spareBytes {
+		l.spare = l.n.store.Spare(c.needs)
+	}
+}
+
+func (l *nativeLane) dropSpare() {
+	l.n.store.Release(l.spare.Reservation)
+	l.spare = store.Spare{}
+}
+
+// rest makes peers call, and is for what may take long: nothing is kept for calls that may follow. What peers said before is handled.
 func (l *nativeLane) rest() {
+	l.dropSpare()
 	if !l.watching {
 		return
 	}
@@ -223,6 +251,11 @@ func (l *nativeLane) flush(to func([]*nativeRun)) {
 		l.done = nil
 		to(done)
 	}
+	for _, c := range l.spent {
+		c.release()
+	}
+	clear(l.spent)
+	l.spent = l.spent[:0]
 	l.flushed = time.Now()
 }
 
@@ -238,7 +271,7 @@ func (l *nativeLane) execute(r *nativeRun) {
 		c.ctx = limited
 	}
 	r.times.begun = c.begin
-	p, err := c.prepare()
+	p, err := c.prepare(&l.spare)
 	if err == nil && r.noRoom == nil {
 		// Nobody waits for calls that are long, or that may be interrupted.
 		if s, able := p.(device.Starter); able && r.short && r.timeout == 0 && len(l.open) < maxOpen {

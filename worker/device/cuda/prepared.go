@@ -156,6 +156,21 @@ func (r *run) Done() bool {
 	return true
 }
 
+// Header is part of device.Started.
+func (r *run) Header() []byte {
+	if !r.open || len(r.out.Frames()) != len(r.outs) {
+		return nil // or some come back inside the header
+	}
+	if r.made.Header == nil {
+		made, err := r.out.Result(r.planned.Result(r.outs))
+		if err != nil {
+			return nil // Finish says so
+		}
+		r.made = made
+	}
+	return r.made.Header
+}
+
 // Finish is part of device.Started.
 func (r *run) Finish() (device.Result, error) {
 	defer r.end()
@@ -170,6 +185,9 @@ func (r *run) Finish() (device.Result, error) {
 		if err != nil {
 			return device.Result{}, wire.Failure(r.explain(err))
 		}
+	}
+	if r.made.Header != nil {
+		return r.made, nil
 	}
 	r.takeSmall(r.outs)
 	result, err := r.out.Result(r.planned.Result(r.outs))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	gpu "github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/device/wire"
 	"github.com/millrace/millrace/worker/ops"
 )
@@ -33,7 +34,9 @@ type run struct {
 
 	planned *ops.Planned
 	outs    []*ops.Tensor
-	out     wire.Encoder
+	// made is the result, once its header was asked for.
+	made device.Result
+	out  wire.Encoder
 	// first has the first of outs, most calls having one.
 	first struct {
 		list    [1]*ops.Tensor

@@ -74,6 +74,9 @@ func (e *Encoder) Take(bytes uint64, t *ops.Tensor) (memory.Frame, error) {
 	return f, nil
 }
 
+// Frames are those that were allocated so far.
+func (e *Encoder) Frames() []memory.Frame { return e.frames }
+
 // Result describes what an operation returned.
 func (e *Encoder) Result(x any) (device.Result, error) {
 	if x == nil {

@@ -1,0 +1,281 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/board"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	hostmemory "github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/store"
+)
+
+const madeBytes = 64 << 10
+
+// maker is a device whose calls make frames: "two" makes two of half the size, "fails" fails in the end, all others make one. A call is
+// over when the gate says so.
+type maker struct {
+	device.Device // the rest of one: none
+	gate          chan struct{}
+
+	mu sync.Mutex
+	// frames are those of each call, guarded by mu.
+	frames map[string][]memory.Frame
+}
+
+type making struct {
+	m      *maker
+	name   string
+	frames []memory.Frame
+}
+
+func (m *maker) Prepare(call device.Call) (device.Prepared, error) {
+	return &making{m: m, name: call.Op}, nil
+}
+
+func (c *making) OutputBytes() []uint64 {
+	if c.name == "small" {
+		return []uint64{madeBytes / 2}
+	}
+	return []uint64{madeBytes}
+}
+
+func (c *making) Run(context.Context, device.Allocator) (device.Result, error) {
+	return device.Result{}, errors.New("it was to be started")
+}
+
+func (c *making) Start(_ context.Context, alloc device.Allocator) (device.Started, error) {
+	sizes := c.OutputBytes()
+	if c.name == "two" {
+		sizes = []uint64{madeBytes / 2, madeBytes / 2}
+	}
+	for _, n := range sizes {
+		f, err := alloc(n)
+		if err != nil {
+			return nil, err
+		}
+		c.frames = append(c.frames, f)
+	}
+	c.m.mu.Lock()
+	c.m.frames[c.name] = c.frames
+	c.m.mu.Unlock()
+	return c, nil
+}
+
+func (c *making) Header() []byte { return []byte("head of " + c.name) }
+
+func (c *making) Done() bool { return len(c.m.gate) > 0 }
+
+func (c *making) Finish() (device.Result, error) {
+	<-c.m.gate
+	if strings.HasPrefix(c.name, "fails") {
+		return device.Result{}, errors.New("it failed")
+	}
+	return device.Result{Header: c.Header(), Frames: c.frames}, nil
+}
+
+// made is a lane of such a device, whose results are shown.
+type made struct {
+	*maker
+	t       *testing.T
+	n       *native
+	objects *store.Store
+	view    *board.View
+	ended   chan *nativeRun
+	// looks has one for each time that the lane has looked for words: it does after what it does meanwhile.
+	looks chan struct{}
+	tasks int
+}
+
+func newMade(t *testing.T) *made {
+	t.Helper()
+	slab, err := hostmemory.NewSlab(4<<20, memory.Identity{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	shown, err := board.New(0, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seat, err := shown.Seat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := &made{maker: &maker{gate: make(chan struct{}, 10), frames: map[string][]memory.Frame{}}, t: t, ended: make(chan *nativeRun, 10), looks: make(chan struct{})}
+	if x.view, err = board.Open(shown.File(), seat.File()); err != nil {
+		t.Fatal(err)
+	}
+	if x.objects, err = store.New(slab, slog.New(slog.DiscardHandler)); err != nil {
+		t.Fatal(err)
+	}
+	x.objects.ShowOn(shown)
+	busy, inline := new(atomic.Bool), new(atomic.Uint32)
+	busy.Store(true)
+	take := func(runs []*nativeRun) {
+		for _, r := range runs {
+			x.ended <- r
+		}
+	}
+	x.n = newNative(nativeConfig{
+		device: x.maker, store: x.objects, memoryWait: time.Minute, inlineBytes: inline, lost: func() bool { return false },
+		post: take, hand: take, idle: func() {}, linger: time.Hour, busy: busy, lookout: lookout{
+			looking: func(bool) {}, going: func() bool { return false },
+			look: func() bool {
+				select {
+				case x.looks <- struct{}{}:
+				default:
+				}
+				return false
+			},
+		},
+	}, 1)
+	t.Cleanup(func() {
+		x.close()
+		x.objects.Close()
+		if err := errors.Join(x.view.Close(), seat.Leave(), shown.Close(), slab.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return x
+}
+
+// close ends the lane. What it had for further calls is free then.
+func (x *made) close() {
+	x.n.close()
+	x.n.lanes = nil
+	books, _, _ := x.objects.Stats()
+	var sealed uint64
+	for _, o := range x.objects.Inventory() {
+		for _, f := range o.Frames {
+			sealed += f.Bytes
+		}
+	}
+	if books.ReservedBytes > 0 || books.HeldBytes != sealed {
+		x.t.Errorf("%d bytes are held and %d reserved, sealed objects have %d", books.HeldBytes, books.ReservedBytes, sealed)
+	}
+	if err := x.objects.Check(); err != nil {
+		x.t.Error(err)
+	}
+}
+
+// begin starts a call and waits until the lane has done what it does meanwhile.
+func (x *made) begin(name string) transfer.Ref {
+	x.t.Helper()
+	x.tasks++
+	r := &nativeRun{ref: lifecycle.Ref{Task: ids.TaskID(x.tasks), Attempt: 1}, call: device.Call{Op: name}, short: true}
+	x.n.start(0, r)
+	for began := false; !began; {
+		<-x.looks
+		x.mu.Lock()
+		_, began = x.frames[name]
+		x.mu.Unlock()
+	}
+	<-x.looks // the first one may have been before
+	<-x.looks
+	return transfer.Ref{Task: ids.TaskID(x.tasks), Generation: 1}
+}
+
+// end ends it.
+func (x *made) end(fails bool) {
+	x.t.Helper()
+	x.gate <- struct{}{}
+	if r := <-x.ended; (r.failure != nil) != fails {
+		x.t.Fatalf("%s ended with %v", r.call.Op, r.failure)
+	}
+}
+
+func (x *made) held() uint64 {
+	books, _, _ := x.objects.Stats()
+	return books.HeldBytes
+}
+
+// frame is where an object is found on the board, if it is.
+func (x *made) frame(ref transfer.Ref) (f memory.Frame, ok bool) {
+	x.t.Helper()
+	g, ok := x.view.Look()
+	if !ok {
+		x.t.Fatal("no slot")
+	}
+	defer g.End(0)
+	var found board.Found
+	found.Begin(1)
+	o, ok := g.Find(ref, 4<<20, &found)
+	if !ok {
+		return f, false
+	}
+	return o.Frames[0], true
+}
+
+// While the device is at a call, its lane has memory for the next one, which uses it if it needs as much.
+func TestMemoryForTheNextCallIsHadMeanwhile(t *testing.T) {
+	x := newMade(t)
+	x.begin("a")
+	if held := x.held(); held != 2*madeBytes {
+		t.Errorf("%d bytes are held for the first call and for the next", held)
+	}
+	x.end(false)
+	x.begin("b")
+	x.end(false)
+	if a, b := x.frames["a"][0], x.frames["b"][0]; a.Bytes != madeBytes || b.Bytes != madeBytes || a.Offset == b.Offset {
+		t.Errorf("a is at %+v, b at %+v", a, b)
+	}
+	if held := x.held(); held != 3*madeBytes {
+		t.Errorf("%d bytes are held after the second call", held)
+	}
+	// It is of another size.
+	x.begin("small")
+	x.end(false)
+	if held := x.held(); held != 2*madeBytes+2*madeBytes/2 {
+		t.Errorf("%d bytes are held after a call of half the size", held)
+	}
+	// As much, but not in one piece.
+	x.begin("c")
+	x.end(false)
+	x.begin("two")
+	x.end(false)
+	if f := x.frames["two"]; len(f) != 2 || f[0].Bytes != madeBytes/2 || f[1].Bytes != madeBytes/2 {
+		t.Errorf("two frames are %+v", f)
+	}
+	x.begin("fails")
+	x.end(true)
+	x.close()
+	if n := len(x.objects.Inventory()); n != 5 {
+		t.Errorf("%d results are there", n)
+	}
+}
+
+// What is put on the board beforehand is not found before it is sealed, and not at all if that never happens.
+func TestAResultThatIsBeingMadeIsNotFoundOnTheBoard(t *testing.T) {
+	x := newMade(t)
+	ref := x.begin("a")
+	if f, ok := x.frame(ref); ok || x.view.Shows(ref) {
+		t.Errorf("what is not made yet is found at %+v", f)
+	}
+	x.end(false)
+	if f, ok := x.frame(ref); !ok || f != x.frames["a"][0] || !x.view.Shows(ref) {
+		t.Errorf("the result is found at %+v, %v; it is at %+v", f, ok, x.frames["a"])
+	}
+	ref = x.begin("fails")
+	x.end(true)
+	if f, ok := x.frame(ref); ok {
+		t.Errorf("what was never made is found at %+v", f)
+	}
+	// Its memory is free for others, once the lane is through with it.
+	x.begin("b")
+	x.end(false)
+	id := ledger.ObjectID{Task: ref.Task, Generation: ref.Generation}
+	if _, there := x.objects.Held(id); there {
+		t.Error("what failed is still there")
+	}
+}
