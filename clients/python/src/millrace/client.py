@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import hashlib
-import io
 import json
 import os
 import pickle
 import threading
 import time
 import uuid
-import warnings
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from datetime import timedelta
@@ -23,8 +21,10 @@ import cloudpickle
 from google.protobuf.json_format import MessageToDict
 
 from millrace import _serialize, errors
+from millrace._arguments import Call, Key, name_of, pack_options, plain_names
 from millrace._async import AsyncClient as AsyncClient
-from millrace._pb.millrace.v1 import graph_pb2, scheduler_service_pb2, task_pb2, value_pb2, worker_pb2
+from millrace._nested import Nested, has_nested, identity, is_task, run_nested
+from millrace._pb.millrace.v1 import graph_pb2, scheduler_service_pb2, task_pb2, worker_pb2
 from millrace._session import Session
 from millrace._state import OpKey, Spec, State
 from millrace.cluster import LocalCluster
@@ -33,10 +33,6 @@ from millrace.ops import ExecutorOp, NativeOp
 
 T = TypeVar("T")
 
-#: Pickled arguments larger than this draw a warning, in bytes: they travel through the scheduler.
-LARGE_ARGUMENTS = 1 << 20
-#: Larger ones are refused: they and a full batch of other tasks must fit into one message of 64 MiB.
-MOST_ARGUMENTS = 40 << 20
 #: Scattered data up to this size is hashed if nobody says otherwise.
 _HASH_BYTES = 16 << 20
 
@@ -75,114 +71,6 @@ def _where(address: str | LocalCluster | None, token: str | None, file: str | os
         return info["address"], token or info.get("token", "")
     except (OSError, ValueError, KeyError) as e:
         raise ValueError(f"scheduler file {file}: {type(e).__name__}: {e}. Is the cluster running?") from e
-
-
-class _Call:
-    """Packs the arguments of one task: futures become inputs."""
-
-    __slots__ = ("_index", "_session", "inputs", "keys")
-
-    def __init__(self, session: Session, keys: Mapping[Any, str] | None = None) -> None:
-        self._session = session
-        self._index: dict[str, int] = {}
-        self.inputs: list[str] = []
-        #: Keys of a dict graph, as they appear in its tasks.
-        self.keys = keys
-
-    def reference(self, obj: Any) -> int | None:
-        if isinstance(obj, _Key):
-            key = obj.key
-        elif isinstance(obj, Future) and obj._session is self._session:
-            key = obj.key
-        else:
-            return None
-        index = self._index.get(key)
-        if index is None:
-            index = self._index[key] = len(self.inputs)
-            self.inputs.append(key)
-        return index
-
-    def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> bytes:
-        """A serialised Arguments message whose `call` is the pickle."""
-        if not args and not kwargs:
-            return b""
-        file = io.BytesIO()
-        try:
-            _serialize.CallPickler(file, self.reference).dump((args, kwargs))
-        except Exception as e:
-            raise errors.SerialisationError(
-                f"the arguments of {what} cannot be pickled: {type(e).__name__}: {e}"
-            ) from e
-        data = file.getvalue()
-        if len(data) > MOST_ARGUMENTS:
-            raise errors.InvalidRequestError(
-                f"the arguments of {what} are {len(data) / 1e6:.1f} MB: the limit is {MOST_ARGUMENTS / 1e6:.1f} MB. "
-                "Use client.scatter() and pass the future"
-            )
-        if len(data) > LARGE_ARGUMENTS:
-            warnings.warn(
-                f"the arguments of {what} are {len(data) / 1e6:.1f} MB and travel through the scheduler: "
-                "use client.scatter() and pass the future",
-                stacklevel=4,
-            )
-        return value_pb2.Arguments(call=value_pb2.Opaque(encoding="pickle5", data=data)).SerializeToString()
-
-    def pack_typed(self, args: Sequence[Any], kwargs: Mapping[str, Any], what: str) -> bytes:
-        """A serialised Arguments message of typed values."""
-        arguments = value_pb2.Arguments()
-        for place, obj in [*enumerate(args), *kwargs.items()]:
-            value = arguments.named[place] if isinstance(place, str) else arguments.positional.add()
-            try:
-                _serialize.fill_argument(value, obj, self.reference)
-            except _serialize.NotPlain:
-                raise errors.SerialisationError(
-                    f"argument {place} of {what}: a {type(obj).__module__}.{type(obj).__qualname__} is no typed value. "
-                    "Plain values, small arrays and futures are; scatter large arrays"
-                ) from None
-        return arguments.SerializeToString()
-
-
-class _Key:
-    """A key of a dict graph, inside of the arguments of another of its tasks."""
-
-    __slots__ = ("key",)
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-
-
-class _Nested:
-    """A task inside of a task of a dict graph: run where the outer one runs."""
-
-    __slots__ = ("args", "function")
-
-    def __init__(self, function: Callable[..., Any], args: list[Any]) -> None:
-        self.function, self.args = function, args
-
-
-def _evaluate(tree: Any) -> Any:
-    if isinstance(tree, _Nested):
-        return tree.function(*[_evaluate(a) for a in tree.args])
-    if type(tree) is list:
-        return [_evaluate(a) for a in tree]
-    return tree
-
-
-def _run_nested(tree: Any) -> Any:
-    return _evaluate(tree)
-
-
-def _identity(value: T) -> T:
-    return value
-
-
-def _name(function: Any) -> str:
-    if isinstance(function, str):
-        return function.rpartition(":")[2] or function
-    if isinstance(function, (NativeOp, ExecutorOp)):
-        return function.name
-    name = getattr(function, "__name__", None) or type(getattr(function, "func", function)).__name__
-    return "lambda" if name == "<lambda>" else str(name)[:64]
 
 
 class Client:
@@ -290,7 +178,7 @@ class Client:
 
         What the scheduler refuses (such as a key of another task) is raised by the future.
         """
-        options = _options(priority, retries, workers, allow_other_workers, resources, timeout, slots, no_wait)
+        options = pack_options(priority, retries, workers, allow_other_workers, resources, timeout, slots, no_wait)
         self.session.check_open()
         spec, state = self._spec(func, args, kwargs, key, pure, options)
         if spec is not None:
@@ -308,8 +196,8 @@ class Client:
     ) -> tuple[Spec | None, State]:
         """A task to be submitted; no task if this client has submitted it already."""
         op = self._op(func)
-        call = _Call(self.session)
-        name = _name(func)
+        call = Call(self.session)
+        name = name_of(func)
         typed = isinstance(func, (NativeOp, ExecutorOp))
         arguments = (call.pack_typed if typed else call.pack)(args, kwargs, name)
         body = self._token(op, arguments, call.inputs) if pure or key is not None else uuid.uuid4().hex
@@ -361,12 +249,12 @@ class Client:
             payload = cloudpickle.dumps(func, protocol=5)
         except Exception as e:
             raise errors.SerialisationError(
-                f"function {_name(func)} cannot be pickled: {type(e).__name__}: {e}. "
+                f"function {name_of(func)} cannot be pickled: {type(e).__name__}: {e}. "
                 "Does it refer to a lock, a file, a connection or a client? Make them inside of it"
             ) from e
         digest = hashlib.sha256(payload).digest()
         self.session.add_function(digest, payload)
-        op = (task_pb2.OP_KIND_PYTHON_PICKLE, _name(func), digest)
+        op = (task_pb2.OP_KIND_PYTHON_PICKLE, name_of(func), digest)
         try:
             self._pickled[func] = op
         except TypeError:
@@ -398,7 +286,7 @@ class Client:
 
         The other arguments are those of `submit`.
         """
-        options = _options(priority, retries, workers, allow_other_workers, resources, timeout, slots, no_wait)
+        options = pack_options(priority, retries, workers, allow_other_workers, resources, timeout, slots, no_wait)
         specs: list[Spec] = []
         futures: list[Future[T]] = []
         calls = list(zip(*iterables))  # noqa: B905 - the shortest ends it, as in map
@@ -422,7 +310,7 @@ class Client:
 
     def op(self, name: str, *args: Any, key: str | None = None, pure: bool = True, **named: Any) -> Future[Any]:
         """Runs a native op: ``client.op("array.matmul", a, b)``. Arguments are plain values, small arrays and futures."""
-        return self.submit(NativeOp(name), *args, key=key, pure=pure, **_plain_names(named))
+        return self.submit(NativeOp(name), *args, key=key, pure=pure, **plain_names(named))
 
     def get(
         self, dsk: Mapping[Hashable, Any], keys: Any, *, sync: bool = True, priority: int = 0, retries: int = 0
@@ -440,7 +328,7 @@ class Client:
         Raises:
             InvalidRequestError: the graph has a cycle; the message names the tasks on it.
         """
-        options = _options(priority, retries, None, False, None, None, 1, False)
+        options = pack_options(priority, retries, None, False, None, None, 1, False)
         token = uuid.uuid4().hex[:12]
         names = {
             k: f"{k if isinstance(k, str) else '-'.join(map(str, k)) if isinstance(k, tuple) else k}-{token}"
@@ -472,27 +360,27 @@ class Client:
     def _graph_spec(
         self, key: Hashable, body: Any, names: Mapping[Any, str], state: State | None, options: bytes
     ) -> Spec:
-        call = _Call(self.session)
+        call = Call(self.session)
 
         def convert(tree: Any) -> Any:
-            if _is_task(tree):
-                return _Nested(tree[0], [convert(a) for a in tree[1:]])
+            if is_task(tree):
+                return Nested(tree[0], [convert(a) for a in tree[1:]])
             if type(tree) is list:
                 return [convert(item) for item in tree]
             try:
-                return _Key(names[tree]) if tree in names else tree
+                return Key(names[tree]) if tree in names else tree
             except TypeError:  # not hashable: a constant
                 return tree
 
-        if _is_task(body):
+        if is_task(body):
             func, args = body[0], tuple(convert(a) for a in body[1:])
-            nested = any(_has_nested(a) for a in args)
+            nested = any(has_nested(a) for a in args)
         else:
-            func, args, nested = _identity, (convert(body),), False
+            func, args, nested = identity, (convert(body),), False
         if nested and isinstance(func, (NativeOp, ExecutorOp)):
             raise TypeError(f"task {key!r}: {func.name} takes no nested tasks: give them keys of their own")
         if nested:
-            func, args = _run_nested, (_Nested(func, list(args)),)
+            func, args = run_nested, (Nested(func, list(args)),)
         typed = isinstance(func, (NativeOp, ExecutorOp))
         arguments = (call.pack_typed if typed else call.pack)(args, {}, f"task {key!r}")
         return Spec(names[key], self._op(func), call.inputs, arguments, options, state)
@@ -638,7 +526,7 @@ class Client:
                 have = holders[future.key]
                 missing = [w for w in names if w not in have][: max(wanted - len(have & set(names)), 0)]
                 for name in missing if chained else missing[: max(len(have), 1)]:
-                    options = _options(0, 0, name, False, None, None, 1, False)
+                    options = pack_options(0, 0, name, False, None, None, 1, False)
                     spec, state = self._spec(NativeOp("core.replicate"), (future,), {}, None, False, options)
                     specs += [spec] if spec is not None else []
                     wave.append((future.key, name, Future(self.session, state)))
@@ -761,7 +649,7 @@ class Client:
         def strip(tree: Any) -> Any:
             if isinstance(tree, Future):
                 keys.append(tree.key)
-                return _Key(tree.key)
+                return Key(tree.key)
             if isinstance(tree, dict):
                 return {k: strip(v) for k, v in cast("dict[Any, Any]", tree).items()}
             if isinstance(tree, (list, tuple)):
@@ -783,7 +671,7 @@ class Client:
         found: graph_pb2.Dataset = self.session.call("GetDataset", request).dataset
 
         def restore(tree: Any) -> Any:
-            if isinstance(tree, _Key):
+            if isinstance(tree, Key):
                 return Future[Any](self.session, self.session.hold(tree.key))
             if isinstance(tree, dict):
                 return {k: restore(v) for k, v in cast("dict[Any, Any]", tree).items()}
@@ -896,52 +784,6 @@ def _rebuild(like: Any, items: list[Any]) -> Any:
     """A collection of the same kind with other items."""
     kind: Any = type(like)
     return kind(*items) if hasattr(kind, "_fields") else kind(items)  # a named tuple takes them one by one
-
-
-def _is_task(value: Any) -> bool:
-    return type(value) is tuple and bool(value) and (callable(value[0]) or isinstance(value[0], ExecutorOp))
-
-
-def _has_nested(tree: Any) -> bool:
-    return isinstance(tree, _Nested) or (type(tree) is list and any(_has_nested(item) for item in tree))
-
-
-def _plain_names(named: dict[str, Any]) -> dict[str, Any]:
-    rules = {"priority", "retries", "workers", "allow_other_workers", "resources", "timeout", "slots", "no_wait"}
-    taken = rules & set(named)
-    if taken:
-        raise TypeError(f"{', '.join(sorted(taken))}: rules go with client.submit(millrace.native(name), ...)")
-    return named
-
-
-def _options(
-    priority: int,
-    retries: int,
-    workers: str | Sequence[str] | None,
-    allow_other_workers: bool,
-    resources: Mapping[str, float] | None,
-    timeout: float | timedelta | None,
-    slots: int,
-    no_wait: bool,
-) -> bytes:
-    """A serialised TaskOptions message; empty for the defaults."""
-    if not (priority or retries or workers or resources or timeout is not None or slots != 1 or no_wait):
-        return b""
-    out = task_pb2.TaskOptions(priority=priority, max_retries=retries, allow_other_workers=allow_other_workers)
-    if workers:
-        out.workers.extend([workers] if isinstance(workers, str) else workers)
-    for name, amount in (resources or {}).items():
-        out.resources[name] = amount
-    if timeout is not None:
-        if not isinstance(timeout, timedelta):
-            timeout = timedelta(seconds=timeout)
-        if timeout <= timedelta():
-            raise ValueError(f"timeout must be positive, not {timeout}")
-        out.timeout.FromTimedelta(timeout)
-    if slots != 1:
-        out.slots = slots
-    out.no_wait = no_wait
-    return out.SerializeToString()
 
 
 def _matching(workers: Sequence[worker_pb2.Worker], wanted: str | Sequence[str] | None) -> list[worker_pb2.Worker]:

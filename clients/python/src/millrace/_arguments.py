@@ -1,0 +1,141 @@
+"""What a task is called with, and under which rules: packed into the bytes that are sent."""
+
+from __future__ import annotations
+
+import io
+import warnings
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import Any
+
+from millrace import _serialize, errors
+from millrace._pb.millrace.v1 import task_pb2, value_pb2
+from millrace._session import Session
+from millrace.future import Future
+from millrace.ops import ExecutorOp, NativeOp
+
+#: Pickled arguments larger than this draw a warning, in bytes: they travel through the scheduler.
+LARGE_ARGUMENTS = 1 << 20
+#: Larger ones are refused: they and a full batch of other tasks must fit into one message of 64 MiB.
+MOST_ARGUMENTS = 40 << 20
+
+
+class Call:
+    """Packs the arguments of one task: futures become inputs."""
+
+    __slots__ = ("_index", "_session", "inputs")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._index: dict[str, int] = {}
+        #: Keys of the inputs, in the order in which the arguments refer to them.
+        self.inputs: list[str] = []
+
+    def reference(self, obj: Any) -> int | None:
+        """The index of the input that an argument stands for; None if it is no future."""
+        if isinstance(obj, Key):
+            key = obj.key
+        elif isinstance(obj, Future) and obj._session is self._session:
+            key = obj.key
+        else:
+            return None
+        index = self._index.get(key)
+        if index is None:
+            index = self._index[key] = len(self.inputs)
+            self.inputs.append(key)
+        return index
+
+    def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> bytes:
+        """A serialised Arguments message whose `call` is the pickle."""
+        if not args and not kwargs:
+            return b""
+        file = io.BytesIO()
+        try:
+            _serialize.CallPickler(file, self.reference).dump((args, kwargs))
+        except Exception as e:
+            raise errors.SerialisationError(
+                f"the arguments of {what} cannot be pickled: {type(e).__name__}: {e}"
+            ) from e
+        data = file.getvalue()
+        if len(data) > MOST_ARGUMENTS:
+            raise errors.InvalidRequestError(
+                f"the arguments of {what} are {len(data) / 1e6:.1f} MB: the limit is {MOST_ARGUMENTS / 1e6:.1f} MB. "
+                "Use client.scatter() and pass the future"
+            )
+        if len(data) > LARGE_ARGUMENTS:
+            warnings.warn(
+                f"the arguments of {what} are {len(data) / 1e6:.1f} MB and travel through the scheduler: "
+                "use client.scatter() and pass the future",
+                stacklevel=4,
+            )
+        return value_pb2.Arguments(call=value_pb2.Opaque(encoding="pickle5", data=data)).SerializeToString()
+
+    def pack_typed(self, args: Sequence[Any], kwargs: Mapping[str, Any], what: str) -> bytes:
+        """A serialised Arguments message of typed values."""
+        arguments = value_pb2.Arguments()
+        for place, obj in [*enumerate(args), *kwargs.items()]:
+            value = arguments.named[place] if isinstance(place, str) else arguments.positional.add()
+            try:
+                _serialize.fill_argument(value, obj, self.reference)
+            except _serialize.NotPlain:
+                raise errors.SerialisationError(
+                    f"argument {place} of {what}: a {type(obj).__module__}.{type(obj).__qualname__} is no typed value. "
+                    "Plain values, small arrays and futures are; scatter large arrays"
+                ) from None
+        return arguments.SerializeToString()
+
+
+class Key:
+    """A key of a dict graph, inside of the arguments of another of its tasks."""
+
+    __slots__ = ("key",)
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+def name_of(function: Any) -> str:
+    if isinstance(function, str):
+        return function.rpartition(":")[2] or function
+    if isinstance(function, (NativeOp, ExecutorOp)):
+        return function.name
+    name = getattr(function, "__name__", None) or type(getattr(function, "func", function)).__name__
+    return "lambda" if name == "<lambda>" else str(name)[:64]
+
+
+def plain_names(named: dict[str, Any]) -> dict[str, Any]:
+    rules = {"priority", "retries", "workers", "allow_other_workers", "resources", "timeout", "slots", "no_wait"}
+    taken = rules & set(named)
+    if taken:
+        raise TypeError(f"{', '.join(sorted(taken))}: rules go with client.submit(millrace.native(name), ...)")
+    return named
+
+
+def pack_options(
+    priority: int,
+    retries: int,
+    workers: str | Sequence[str] | None,
+    allow_other_workers: bool,
+    resources: Mapping[str, float] | None,
+    timeout: float | timedelta | None,
+    slots: int,
+    no_wait: bool,
+) -> bytes:
+    """A serialised TaskOptions message; empty for the defaults."""
+    if not (priority or retries or workers or resources or timeout is not None or slots != 1 or no_wait):
+        return b""
+    out = task_pb2.TaskOptions(priority=priority, max_retries=retries, allow_other_workers=allow_other_workers)
+    if workers:
+        out.workers.extend([workers] if isinstance(workers, str) else workers)
+    for name, amount in (resources or {}).items():
+        out.resources[name] = amount
+    if timeout is not None:
+        if not isinstance(timeout, timedelta):
+            timeout = timedelta(seconds=timeout)
+        if timeout <= timedelta():
+            raise ValueError(f"timeout must be positive, not {timeout}")
+        out.timeout.FromTimedelta(timeout)
+    if slots != 1:
+        out.slots = slots
+    out.no_wait = no_wait
+    return out.SerializeToString()

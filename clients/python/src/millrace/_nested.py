@@ -1,0 +1,43 @@
+"""Tasks inside of tasks of a dict graph. Executors load this module, so it needs nothing of the client."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from millrace.ops import ExecutorOp
+
+T = TypeVar("T")
+
+
+class Nested:
+    """A task inside of a task of a dict graph: run where the outer one runs."""
+
+    __slots__ = ("args", "function")
+
+    def __init__(self, function: Callable[..., Any], args: list[Any]) -> None:
+        self.function, self.args = function, args
+
+
+def run_nested(tree: Any) -> Any:
+    """What such a task, or a list with some, comes to."""
+    if isinstance(tree, Nested):
+        return tree.function(*[run_nested(a) for a in tree.args])
+    if type(tree) is list:
+        return [run_nested(a) for a in tree]
+    return tree
+
+
+def identity(value: T) -> T:
+    """The task of a key whose value is a constant, another key, or a list of these."""
+    return value
+
+
+def is_task(value: Any) -> bool:
+    """Says whether a value in a dict graph is one: a tuple that begins with what can be run."""
+    return type(value) is tuple and bool(value) and (callable(value[0]) or isinstance(value[0], ExecutorOp))
+
+
+def has_nested(tree: Any) -> bool:
+    """Says whether an argument is such a task, or a list with one."""
+    return isinstance(tree, Nested) or (type(tree) is list and any(has_nested(item) for item in tree))
