@@ -1,0 +1,154 @@
+package executor
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// queue returns the message being filled. REQUIRES: lane.mu is held.
+func (p *process) queue() *millracev1.ToExecutor {
+	if p.pending == nil {
+		p.pending = new(millracev1.ToExecutor)
+	}
+	select {
+	case p.outgoing <- struct{}{}:
+	default:
+	}
+	return p.pending
+}
+
+// send queues a run. REQUIRES: lane.mu is held, and takes has said yes.
+func (p *process) send(q *queued) {
+	m := p.queue()
+	p.ordinal++
+	q.ordinal = p.ordinal
+	r := q.run
+	if f := r.Function; f != nil {
+		if hash := ids.FunctionHash(f.GetHash()); !p.sentFunc[hash] {
+			p.sentFunc[hash] = true
+			m.Functions = append(m.Functions, f)
+		}
+	}
+	m.Runs = append(m.Runs, &millracev1.ExecutorRun{
+		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), OpId: p.opNumber(m, r.Op), Arguments: r.Arguments, Inputs: p.locate(m, q),
+		Key: r.Key, Namespace: r.Namespace, TimeoutMillis: uint64(r.Timeout / time.Millisecond),
+	})
+	select {
+	case p.working <- struct{}{}:
+	default:
+	}
+}
+
+// opNumber defines an op at its first use. Sessions define ops anew, so that the
+// same one may come as several messages.
+func (p *process) opNumber(m *millracev1.ToExecutor, op *millracev1.Op) uint32 {
+	if n, ok := p.ops[op]; ok {
+		return n
+	}
+	name := fmt.Sprintf("%d %s %x", op.GetKind(), op.GetName(), op.GetFunction())
+	n, ok := p.opNames[name]
+	if !ok {
+		n = uint32(len(p.opNames) + 1)
+		p.opNames[name] = n
+		m.Ops = append(m.Ops, &millracev1.OpDefinition{OpId: n, Op: op})
+	}
+	p.ops[op] = n
+	return n
+}
+
+// cancel asks for a run to be dropped if it has not begun. REQUIRES: lane.mu is
+// held.
+func (p *process) cancel(q *queued) {
+	m := p.queue()
+	m.Cancellations = append(m.Cancellations, &millracev1.TaskRef{TaskId: uint64(q.run.Ref.Task), Attempt: uint32(q.run.Ref.Attempt)})
+}
+
+// write is the goroutine that sends what has accumulated.
+func (p *process) write() {
+	defer p.reading.Done()
+	var buffer []byte
+	for {
+		select {
+		case <-p.outgoing:
+		case <-p.broken:
+			return
+		}
+		p.lane.mu.Lock()
+		m, rights := p.pending, p.rights
+		p.pending, p.rights = nil, nil
+		p.lane.mu.Unlock()
+		if m == nil {
+			continue
+		}
+		var err error
+		buffer = append(buffer[:0], 0, 0, 0, 0)
+		if buffer, err = (proto.MarshalOptions{}).MarshalAppend(buffer, m); err != nil {
+			p.breakOff(fmt.Errorf("a message for it could not be encoded: %w", err))
+			return
+		}
+		binary.LittleEndian.PutUint32(buffer, uint32(len(buffer)-4))
+		if err := writeMessage(p.conn, buffer, rights); err != nil {
+			p.breakOff(nil) // it is gone, and its exit says why
+			return
+		}
+		if cap(buffer) > 4<<20 {
+			buffer = nil
+		}
+	}
+}
+
+// read is the goroutine that handles what the process says.
+func (p *process) read() {
+	defer p.reading.Done()
+	var head [4]byte
+	var buffer []byte
+	isReady := false
+	for {
+		if _, err := io.ReadFull(p.conn, head[:]); err != nil {
+			p.breakOff(nil)
+			return
+		}
+		n := binary.LittleEndian.Uint32(head[:])
+		if n > maxMessageBytes {
+			p.breakOff(fmt.Errorf("it announced a message of %d bytes, and %d are allowed", n, maxMessageBytes))
+			return
+		}
+		if uint32(cap(buffer)) < n {
+			buffer = make([]byte, n)
+		}
+		if _, err := io.ReadFull(p.conn, buffer[:n]); err != nil {
+			p.breakOff(nil)
+			return
+		}
+		var m millracev1.FromExecutor
+		if err := proto.Unmarshal(buffer[:n], &m); err != nil {
+			p.breakOff(fmt.Errorf("it sent what is not a FromExecutor message: %w", err))
+			return
+		}
+		if r := m.GetReady(); r != nil && !isReady {
+			if r.GetProtocol() != protocol {
+				p.breakOff(fmt.Errorf("it speaks version %d of the protocol, and %d is spoken here", r.GetProtocol(), protocol))
+				return
+			}
+			if p.lane.pools.config.Device != nil && !r.GetDevice() {
+				p.breakOff(errors.New("it did not say that it opened the slab, which lies on a GPU (ready.device); executors of that kind belong on workers with host memory"))
+				return
+			}
+			isReady, p.understands = true, r.GetSegments()
+			close(p.ready)
+			p.lane.pools.config.Log.Info("executor ready", "kind", p.lane.kind, "lane", p.lane.index, "pid", p.pid(), "language", r.GetLanguage())
+		}
+		if err := p.handle(&m); err != nil {
+			p.breakOff(err)
+			return
+		}
+	}
+}
