@@ -209,7 +209,7 @@ func (c *Cluster) waitForWorkers(ctx context.Context, n int) error {
 		return nil
 	case <-c.Supervisor.Exited():
 		cancel()
-		<-active
+		_ = <-active // what they said tells more
 		return fmt.Errorf("bench: the workers ended:\n%s", c.Supervisor.Log())
 	}
 }
