@@ -167,7 +167,7 @@ func (v validation) check(message any) error {
 	if !ok {
 		return nil
 	}
-	err := v.validator.Validate(checked)
+	err := withoutPlain(message, func() error { return v.validator.Validate(checked) })
 	if err == nil {
 		return nil
 	}
