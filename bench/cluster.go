@@ -199,17 +199,21 @@ func StartCluster(ctx context.Context, c ClusterConfig) (_ *Cluster, err error) 
 func (c *Cluster) waitForWorkers(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	active := make(chan error, 1)
-	go func() { active <- c.Client.WaitForWorkers(ctx, n) }()
+	var err error
+	active := make(chan struct{})
+	go func() {
+		defer close(active)
+		err = c.Client.WaitForWorkers(ctx, n)
+	}()
 	select {
-	case err := <-active:
+	case <-active:
 		if err != nil {
 			return fmt.Errorf("%w; the workers said:\n%s", err, c.Supervisor.Log())
 		}
 		return nil
 	case <-c.Supervisor.Exited():
 		cancel()
-		_ = <-active // what they said tells more
+		<-active
 		return fmt.Errorf("bench: the workers ended:\n%s", c.Supervisor.Log())
 	}
 }
