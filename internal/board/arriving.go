@@ -50,7 +50,7 @@ type Watch struct {
 // It returns ok as false for ever once the object is not what was found any more: what
 // was copied of it is to be thrown away, if it was not found to be whole before.
 func (w Watch) Progress() (bytes uint64, isWhole, ok bool) {
-	list := w.view.words.list[w.at : w.at+entryWords]
+	list := w.view.words.list[w.at : w.at+lineWords]
 	bytes = atomic.LoadUint64(&list[progressAt])
 	if atomic.LoadUint64(&list[0]) != w.seq {
 		return 0, false, false

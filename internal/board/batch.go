@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"slices"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
@@ -33,13 +34,14 @@ func (g Glance) FindAll(keys []transfer.Ref, size uint64, f *Found, heads []tran
 	heads = heads[:len(keys)]
 	f.frames = f.frames[:0]
 	v := g.view
-	var list [ahead]uint32
+	var list [ahead]*line
 	for len(keys) > 0 {
 		n := min(len(keys), ahead)
-		at, row := list[:n], f.inRow && f.last+uint64(n) < (v.mask+1)*ways
+		at, row := list[:n], f.inRow && f.last+uint64(n) < uint64(len(v.lines))
 		if row {
+			lines := v.lines[f.last+1:][:len(at)]
 			for i := range at {
-				at[i] = uint32(f.last) + 1 + uint32(i)
+				at[i] = &lines[i]
 			}
 			done := v.takeSome(keys[:n], at, size, f, heads, &sum)
 			f.last, f.inRow, n = f.last+uint64(done), done == n, done
@@ -52,27 +54,26 @@ func (g Glance) FindAll(keys []transfer.Ref, size uint64, f *Found, heads []tran
 	return f.frames, sum
 }
 
-// An entry that was not guessed: there is none, or nobody knows.
-const (
-	nowhere = 1<<32 - 1 - iota
-	anywhere
-)
+// A line that was not guessed is one of nobody: there is none, or nobody knows. Neither is ever
+// written.
+var nowhere, anywhere line
 
 // guess says in which entry each object should be. Nothing depends on the key before but for
 // what the processor predicts, so it has the lines of many of them under way.
-func (v *View) guess(keys []transfer.Ref, at []uint32, f *Found) {
-	list, entries, first := v.words.list, (v.mask+1)*ways, entryAt(v.mask+1, 0)
+func (v *View) guess(keys []transfer.Ref, at []*line, f *Found) {
+	list, lines := v.words.list, v.lines
+	entries := uint64(len(lines))
 	at = at[:len(keys)]
 	last, inRow := f.last, false
 	for i := range keys {
 		k := &keys[i]
-		at[i] = nowhere
+		at[i] = &nowhere
 		if k.Task == 0 || k.Generation == 0 {
 			continue
 		}
-		if inRow && last+1 < entries && atomic.LoadUint64(&list[first+int(last+1)*entryWords+1]) == uint64(k.Task) {
+		if inRow && last+1 < entries && atomic.LoadUint64(&lines[last+1][1]) == uint64(k.Task) {
 			last++
-			at[i] = uint32(last)
+			at[i] = &lines[last]
 			continue
 		}
 		tag := mix(uint64(k.Task), uint32(k.Generation))
@@ -86,18 +87,18 @@ func (v *View) guess(keys []transfer.Ref, at []uint32, f *Found) {
 			// NB: it may be another word by now.
 			n, ok = entryOf(wordOf(match, a, b), tag, entries)
 		}
-		if !ok || atomic.LoadUint64(&list[first+int(n)*entryWords+1]) != uint64(k.Task) {
-			at[i], inRow = anywhere, false
+		if !ok || atomic.LoadUint64(&lines[n][1]) != uint64(k.Task) {
+			at[i], inRow = &anywhere, false
 			continue
 		}
-		at[i] = uint32(n)
+		at[i] = &lines[n]
 		inRow, last = n == last+1, n
 	}
 	f.last, f.inRow = last, inRow
 }
 
 // take reads the entries of keys that were guessed.
-func (v *View) take(keys []transfer.Ref, at []uint32, size uint64, f *Found, heads []transfer.Head, sum *Sum) {
+func (v *View) take(keys []transfer.Ref, at []*line, size uint64, f *Found, heads []transfer.Head, sum *Sum) {
 	for {
 		n := v.takeSome(keys, at, size, f, heads, sum)
 		if n == len(keys) {
@@ -107,10 +108,10 @@ func (v *View) take(keys []transfer.Ref, at []uint32, size uint64, f *Found, hea
 		keys, at, heads = keys[n+1:], at[n+1:], heads[n+1:]
 		var o Object
 		ok := false
-		if guessed < anywhere {
-			_, o, ok = v.read(entryAt(v.mask+1, uint64(guessed)), k, size, f, false)
+		if guessed != &nowhere && guessed != &anywhere {
+			_, o, ok = v.read(v.number(guessed), k, size, f, false)
 		}
-		if !ok && guessed != nowhere {
+		if !ok && guessed != &nowhere {
 			at, _, other := v.find(k, size, f, false)
 			o, ok = other, at > 0
 		}
@@ -126,8 +127,13 @@ func (v *View) take(keys []transfer.Ref, at []uint32, size uint64, f *Found, hea
 	}
 }
 
+// number is the entry of a line.
+func (v *View) number(w *line) uint64 {
+	return uint64(uintptr(unsafe.Pointer(w))-uintptr(unsafe.Pointer(unsafe.SliceData(v.lines)))) / (lineWords * 8)
+}
+
 // takeSome is take as far as it is simple, and returns how far that was.
-func (v *View) takeSome(keys []transfer.Ref, at []uint32, size uint64, f *Found, heads []transfer.Head, sum *Sum) (n int) {
+func (v *View) takeSome(keys []transfer.Ref, at []*line, size uint64, f *Found, heads []transfer.Head, sum *Sum) (n int) {
 	f.frames = slices.Grow(f.frames, len(keys))
 	n, words, bytes := v.takeSingle(keys, at, size, f.room, f.frames[len(f.frames):len(f.frames)+len(keys)], heads)
 	f.room, f.frames, f.left = f.room[words:], f.frames[:len(f.frames)+n], f.left-n
@@ -135,45 +141,55 @@ func (v *View) takeSome(keys []transfer.Ref, at []uint32, size uint64, f *Found,
 	return n
 }
 
-// takeSingle reads entries as far as each is its key's, and whole, and has one frame, as most
-// have, and there is room. It returns how many, how many words of room they took, and their
-// bytes. It calls nothing: what a loop of so many variables has to save for that takes as long
-// as all else.
-func (v *View) takeSingle(keys []transfer.Ref, at []uint32, size uint64, room []uint64, frames []memory.Frame, heads []transfer.Head) (n, words int, bytes uint64) {
-	first, list := entryAt(v.mask+1, 0), v.words.list
+// takeSingle reads entries as far as each is its key's, and whole, and has one frame that is not
+// empty, as most have, and there is room. It returns how many, how many words of room they took,
+// and their bytes. It calls nothing: what a loop of so many variables has to save for that takes as
+// long as all else.
+func (v *View) takeSingle(keys []transfer.Ref, at []*line, size uint64, room []uint64, frames []memory.Frame, heads []transfer.Head) (n, words int, taken uint64) {
 	at, frames, heads = at[:len(keys)], frames[:len(keys)], heads[:len(keys)]
+	base := unsafe.Pointer(unsafe.SliceData(room))
 	for i := range keys {
-		k, h := &keys[i], &heads[i]
-		if at[i] >= anywhere {
-			return i, words, bytes
-		}
-		begin := first + int(at[i])*entryWords
-		w := (*[entryWords]uint64)(list[begin : begin+entryWords])
+		k, w := &keys[i], at[i]
 		seq, shape := atomic.LoadUint64(&w[0]), atomic.LoadUint64(&w[2])
+		header := shape >> 40
+		// NB: words of the header that are in the line are taken even if it has fewer.
+		if len(room)-words < inLine-1 {
+			return i, words, taken
+		}
+		if header > lineHeader && !v.takeRest(w, header, room[words:]) {
+			return i, words, taken
+		}
+		offset, bytes := atomic.LoadUint64(&w[payloadAt]), atomic.LoadUint64(&w[payloadAt+1])
+		one, two := atomic.LoadUint64(&w[payloadAt+2]), atomic.LoadUint64(&w[payloadAt+3])
 		odd := seq&1 | (atomic.LoadUint64(&w[1]) ^ uint64(k.Task)) | (shape<<24>>24 ^ (1<<32 | uint64(uint32(k.Generation)))) |
-			(atomic.LoadUint64(&w[progressAt]) ^ whole)
-		_, header := shapeOf(shape)
-		more := 1 + (header+7)/8
-		if odd != 0 || k.Task == 0 || header > MaxPayload-16 || more > len(room)-words {
-			return i, words, bytes
+			(atomic.LoadUint64(&w[progressAt]) ^ whole) | (atomic.LoadUint64(&w[0]) ^ seq)
+		if odd != 0 || k.Task == 0 || bytes-1 >= size || offset > size-bytes {
+			return i, words, taken
 		}
-		frame := memory.Frame{Offset: atomic.LoadUint64(&w[payloadAt]), Bytes: atomic.LoadUint64(&w[payloadAt+1])}
-		own := room[words : words+more : words+more]
-		own[0] = frame.Bytes
-		for j := uint(1); j < uint(len(own)); j++ {
-			own[j] = atomic.LoadUint64(&w[(payloadAt+1+j)%entryWords])
-		}
-		if atomic.LoadUint64(&w[0]) != seq || frame.Bytes != 0 && !frame.Within(size) {
-			return i, words, bytes
-		}
-		words += more
-		bytes += frame.Bytes
-		frames[i] = frame
-		h.Ref = *k
-		h.Header = bytesOf(own[1:], header)
+		own := (*[inLine - 1]uint64)(unsafe.Add(base, words*8))
+		own[0], own[1], own[2] = bytes, one, two
+		h, frame := &heads[i], &frames[i]
+		frame.Offset, frame.Bytes = offset, bytes
+		h.Ref.Task, h.Ref.Generation = k.Task, k.Generation
+		h.Header = unsafe.Slice((*byte)(unsafe.Pointer(&own[1])), header)
 		h.FrameBytes = own[:1:1]
+		words += 1 + int(header+7)/8
+		taken += bytes
 	}
-	return len(keys), words, bytes
+	return len(keys), words, taken
+}
+
+// takeRest reads those words of a header that are not in its line, for an object of one frame.
+func (v *View) takeRest(w *line, header uint64, room []uint64) bool {
+	words := 1 + int(header+7)/8
+	if header > MaxPayload-16 || words > len(room) {
+		return false
+	}
+	rest := restAt(v.mask+1, v.number(w))
+	for i := inLine - 1; i < words; i++ {
+		room[i] = v.words.load(rest + 1 + i)
+	}
+	return true
 }
 
 // matches are the words of the index that may be a tag's, as bits, those of its first bucket

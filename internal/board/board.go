@@ -171,23 +171,20 @@ func (b *Board) enter(k transfer.Ref, header []byte, frames []memory.Frame, prog
 		entry, b.free = uint64(b.free[last]), b.free[:last]
 	}
 	w := &b.words
-	at := entryAt(b.mask+1, entry)
+	at, rest := entryAt(b.mask+1, entry), restAt(b.mask+1, entry)
 	seq := w.load(at)
 	w.store(at, seq+1)
 	w.store(at+1, uint64(k.Task))
 	w.store(at+2, uint64(uint32(k.Generation))|uint64(len(frames))<<32|uint64(len(header))<<40)
 	w.store(at+progressAt, progress)
-	to := at + payloadAt
-	for _, f := range frames {
-		w.store(to, f.Offset)
-		w.store(to+1, f.Bytes)
-		to += 2
+	for i, f := range frames {
+		w.store(payload(at, rest, 2*i), f.Offset)
+		w.store(payload(at, rest, 2*i+1), f.Bytes)
 	}
-	for len(header) > 0 {
+	for i := 2 * len(frames); len(header) > 0; i++ {
 		var v [8]byte
 		header = header[copy(v[:], header):]
-		w.store(to, binary.NativeEndian.Uint64(v[:]))
-		to++
+		w.store(payload(at, rest, i), binary.NativeEndian.Uint64(v[:]))
 	}
 	w.store(at, seq+2)
 	w.store(index, indexWord(tag, entry))

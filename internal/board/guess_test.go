@@ -92,7 +92,7 @@ func TestWhatChangesBehindAGuess(t *testing.T) {
 					var found, alone Found
 					found.Begin(len(keys))
 					alone.Begin(len(keys))
-					var guesses [ahead]uint32
+					var guesses [ahead]*line
 					v.guess(keys, guesses[:], &found)
 					change(b, at)
 					heads := make([]transfer.Head, len(keys))

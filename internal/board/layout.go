@@ -16,25 +16,31 @@ import (
 //	page   magic, buckets
 //	index  buckets of 8 words, each bucket a cache line; a word is 0, or the number of
 //	       an entry below some bits of what mix made of its key
-//	entry  sequence, task, shape, progress, and words of payload: offset and size of
-//	       each frame, then the header
+//	entry  a line of 8 words: sequence, task, shape, progress, and words of payload: offset
+//	       and size of each frame, then the header
+//	rest   for each entry the words of payload that do not go into its line
 //
-// progress is whole, or how many bytes of an object have arrived that the lender is still
+// What has one frame and a short header is in its line, and lines lie side by side: what is
+// looked up in the order in which it was shown the processor reads ahead, and a thousand
+// entries are 16 pages. progress is whole, or how many bytes of an object have arrived that the lender is still
 // fetching itself: it alone changes while the sequence stays. shape is the generation, and above it the number of frames and of bytes of the
 // header. What is shown one after the other lies side by side, for it is often looked
 // up so, and a page that is not known to the processor costs more than all else. The sequence is odd while an entry is being written; an entry without a
 // task is free.
 const (
-	magic       = 0x3244524F424C4C4D // "MLLBORD2"
+	magic       = 0x3344524F424C4C4D // "MLLBORD3"
 	pageBytes   = 4096
 	ways        = 8
 	bucketBytes = ways * 8
-	entryWords  = 32
-	entryBytes  = entryWords * 8
+	lineWords   = 8
+	restWords   = 24
+	entryBytes  = (lineWords + restWords) * 8
 	progressAt  = 3
 	payloadAt   = 4
+	inLine      = lineWords - payloadAt // words of payload
+	lineHeader  = (inLine - 2) * 8      // bytes of the header of an object of one frame
 	// MaxPayload bounds 16 bytes for each frame together with the header.
-	MaxPayload = (entryWords - payloadAt) * 8
+	MaxPayload = (inLine + restWords) * 8
 	maxFrames  = 8
 	whole      = 1<<64 - 1
 )
@@ -164,8 +170,22 @@ func shapeOf(shape uint64) (frames, header int) { return int(shape >> 32 & 0xFF)
 
 func indexAt(bucket uint64) int { return int((pageBytes + bucket*bucketBytes) / 8) }
 
+// entryAt is where the line of an entry is, restAt where the rest of its payload would be if all
+// of it were there.
 func entryAt(buckets, entry uint64) int {
-	return int((pageBytes + buckets*bucketBytes + entry*entryBytes) / 8)
+	return int((pageBytes+buckets*bucketBytes)/8 + entry*lineWords)
+}
+
+func restAt(buckets, entry uint64) int {
+	return int((pageBytes+buckets*bucketBytes)/8 + buckets*ways*lineWords + entry*restWords - inLine)
+}
+
+// payload is where a word of the payload of an entry is, by the places of its line and of its rest.
+func payload(line, rest, word int) int {
+	if word < inLine {
+		return line + payloadAt + word
+	}
+	return rest + word
 }
 
 func fileBytes(buckets uint64) int64 {

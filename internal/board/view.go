@@ -18,8 +18,13 @@ type View struct {
 	words words
 	slots words
 	mask  uint64
+	// lines are those of the entries, in words.
+	lines []line
 	next  atomic.Uint32
 }
+
+// line is that of an entry.
+type line [lineWords]uint64
 
 // Open maps what a lender passed. The descriptors stay the caller's.
 func Open(board, seat *os.File) (*View, error) {
@@ -36,11 +41,15 @@ func Open(board, seat *os.File) (*View, error) {
 		return nil, errors.Join(fmt.Errorf("%w: %#x with %d buckets in %d bytes", ErrNotABoard, v.words.load(0), n, len(v.words.data)), v.Close())
 	}
 	v.mask = n - 1
+	v.lines = unsafe.Slice((*line)(unsafe.Pointer(v.words.at(entryAt(n, 0)))), n*ways)
 	return v, nil
 }
 
 // Close ends the mappings. REQUIRES: no glance is out.
-func (v *View) Close() error { return errors.Join(v.words.unmap(), v.slots.unmap()) }
+func (v *View) Close() error {
+	v.lines = nil
+	return errors.Join(v.words.unmap(), v.slots.unmap())
+}
 
 // Glance is a slot that was taken: what is found under it stays what it is until it
 // is given back, unless Held says otherwise. Its methods belong to one goroutine.
@@ -144,9 +153,8 @@ func (v *View) find(k transfer.Ref, size uint64, f *Found, arriving bool) (at in
 		index := indexAt(bucket)
 		for i := range ways {
 			if entry, maybe := entryOf(w.load(index+i), tag, (v.mask+1)*ways); maybe {
-				at := entryAt(v.mask+1, entry)
-				if seq, o, ok := v.read(at, k, size, f, arriving); ok {
-					return at, seq, o
+				if seq, o, ok := v.read(entry, k, size, f, arriving); ok {
+					return entryAt(v.mask+1, entry), seq, o
 				}
 			}
 		}
@@ -155,8 +163,9 @@ func (v *View) find(k transfer.Ref, size uint64, f *Found, arriving bool) (at in
 }
 
 // read takes an entry if it is the key's, and whole, or arriving is enough.
-func (v *View) read(at int, k transfer.Ref, size uint64, f *Found, arriving bool) (seq uint64, o Object, ok bool) {
-	w := v.words.list[at : at+entryWords]
+func (v *View) read(entry uint64, k transfer.Ref, size uint64, f *Found, arriving bool) (seq uint64, o Object, ok bool) {
+	at, rest := entryAt(v.mask+1, entry), restAt(v.mask+1, entry)
+	w := v.words.list[at : at+lineWords]
 	for range 100 {
 		seq := atomic.LoadUint64(&w[0])
 		if seq&1 != 0 {
@@ -173,17 +182,17 @@ func (v *View) read(at int, k transfer.Ref, size uint64, f *Found, arriving bool
 			!arriving && atomic.LoadUint64(&w[progressAt]) != whole {
 			return 0, Object{}, false // or it is being rewritten, for another one
 		}
-		own, places := f.take(frames+(header+7)/8), len(f.frames)
-		from, inside := payloadAt, true
+		own, places, inside := f.take(frames+(header+7)/8), len(f.frames), true
 		for i := range frames {
-			frame := memory.Frame{Offset: atomic.LoadUint64(&w[from]), Bytes: atomic.LoadUint64(&w[from+1])}
+			frame := memory.Frame{
+				Offset: v.words.load(payload(at, rest, 2*i)),
+				Bytes:  v.words.load(payload(at, rest, 2*i+1)),
+			}
 			inside = inside && (frame.Bytes == 0 || frame.Within(size))
 			own[i], f.frames = frame.Bytes, append(f.frames, frame)
-			from += 2
 		}
 		for i := frames; i < len(own); i++ {
-			own[i] = atomic.LoadUint64(&w[from])
-			from++
+			own[i] = v.words.load(payload(at, rest, frames+i))
 		}
 		same := atomic.LoadUint64(&w[0]) == seq
 		if same && inside {
