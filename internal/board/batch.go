@@ -61,35 +61,28 @@ var nowhere, anywhere line
 // guess says in which entry each object should be. Nothing depends on the key before but for
 // what the processor predicts, so it has the lines of many of them under way.
 func (v *View) guess(keys []transfer.Ref, at []*line, f *Found) {
-	list, lines := v.words.list, v.lines
+	list, lines, mask := v.words.list, v.lines, v.mask
 	entries := uint64(len(lines))
 	at = at[:len(keys)]
 	last, inRow := f.last, false
 	for i := range keys {
-		k := &keys[i]
-		at[i] = &nowhere
-		if k.Task == 0 || k.Generation == 0 {
-			continue
-		}
-		if inRow && last+1 < entries && atomic.LoadUint64(&lines[last+1][1]) == uint64(k.Task) {
-			last++
-			at[i] = &lines[last]
-			continue
-		}
-		tag := mix(uint64(k.Task), uint32(k.Generation))
-		n, ok := entryOf(atomic.LoadUint64(&list[indexAt(tag>>1&v.mask)+wayOf(tag)]), tag, entries)
-		if !ok {
-			match, a, b := v.matches(tag)
-			if match == 0 {
-				inRow = false
+		task, generation := uint64(keys[i].Task), uint32(keys[i].Generation)
+		n := last + 1
+		if !inRow || n >= entries || atomic.LoadUint64(&lines[n][1]) != task {
+			tag, ok := mix(task, generation), false
+			if n, ok = entryOf(atomic.LoadUint64(&list[indexAt(tag>>1&mask)+wayOf(tag)]), tag, entries); !ok {
+				match, a, b := v.matches(tag)
+				if match == 0 {
+					at[i], inRow = &nowhere, false
+					continue
+				}
+				// NB: it may be another word by now.
+				n, ok = entryOf(wordOf(match, a, b), tag, entries)
+			}
+			if !ok || atomic.LoadUint64(&lines[n][1]) != task {
+				at[i], inRow = &anywhere, false
 				continue
 			}
-			// NB: it may be another word by now.
-			n, ok = entryOf(wordOf(match, a, b), tag, entries)
-		}
-		if !ok || atomic.LoadUint64(&lines[n][1]) != uint64(k.Task) {
-			at[i], inRow = &anywhere, false
-			continue
 		}
 		at[i] = &lines[n]
 		inRow, last = n == last+1, n
@@ -135,61 +128,84 @@ func (v *View) number(w *line) uint64 {
 // takeSome is take as far as it is simple, and returns how far that was.
 func (v *View) takeSome(keys []transfer.Ref, at []*line, size uint64, f *Found, heads []transfer.Head, sum *Sum) (n int) {
 	f.frames = slices.Grow(f.frames, len(keys))
-	n, words, bytes := v.takeSingle(keys, at, size, f.room, f.frames[len(f.frames):len(f.frames)+len(keys)], heads)
-	f.room, f.frames, f.left = f.room[words:], f.frames[:len(f.frames)+n], f.left-n
+	n, bytes := v.takeSingle(keys, at, size, f, f.frames[len(f.frames):len(f.frames)+len(keys)], heads)
+	f.frames, f.left = f.frames[:len(f.frames)+n], f.left-n
 	sum.Objects, sum.Single, sum.Bytes = sum.Objects+n, sum.Single+n, sum.Bytes+bytes
 	return n
 }
 
+// likeness is what objects of one frame share that are alike: the size of the frame, and the header.
+type likeness struct {
+	// words are the size and the header, at least as many as a line has room for.
+	words  *[inLine - 1]uint64
+	header uint64
+}
+
+// nothing is like no object: nothing that is shared has a size of 0. It is never written.
+var nothing [inLine - 1]uint64
+
 // takeSingle reads entries as far as each is its key's, and whole, and has one frame that is not
-// empty, as most have, and there is room. It returns how many, how many words of room they took,
-// and their bytes. It calls nothing: what a loop of so many variables has to save for that takes as
-// long as all else.
-func (v *View) takeSingle(keys []transfer.Ref, at []*line, size uint64, room []uint64, frames []memory.Frame, heads []transfer.Head) (n, words int, taken uint64) {
+// empty, as most have. It returns how many, and their bytes. Objects of a batch are often alike, and
+// share what is kept of them then: memory that was not used for long costs more than to compare,
+// and somebody has to collect it.
+func (v *View) takeSingle(keys []transfer.Ref, at []*line, size uint64, f *Found, frames []memory.Frame, heads []transfer.Head) (n int, taken uint64) {
 	at, frames, heads = at[:len(keys)], frames[:len(keys)], heads[:len(keys)]
-	base := unsafe.Pointer(unsafe.SliceData(room))
+	own, length := f.like.words, f.like.header
+	if own == nil {
+		own = &nothing
+	}
 	for i := range keys {
 		k, w := &keys[i], at[i]
 		seq, shape := atomic.LoadUint64(&w[0]), atomic.LoadUint64(&w[2])
 		header := shape >> 40
-		// NB: words of the header that are in the line are taken even if it has fewer.
-		if len(room)-words < inLine-1 {
-			return i, words, taken
-		}
-		if header > lineHeader && !v.takeRest(w, header, room[words:]) {
-			return i, words, taken
-		}
 		offset, bytes := atomic.LoadUint64(&w[payloadAt]), atomic.LoadUint64(&w[payloadAt+1])
 		one, two := atomic.LoadUint64(&w[payloadAt+2]), atomic.LoadUint64(&w[payloadAt+3])
+		differs := header ^ length | own[0] ^ bytes | own[1] ^ one | own[2] ^ two
+		if header > lineHeader || differs != 0 {
+			// NB: a line of nobody is not one of the board.
+			if header > MaxPayload-16 || k.Task == 0 || atomic.LoadUint64(&w[1]) != uint64(k.Task) {
+				return i, taken
+			}
+			// NB: if the entry turns out to have changed meanwhile, that is what nobody is like.
+			own = v.takeOwn(w, header, own, differs, [...]uint64{bytes, one, two}, f)
+			length = header
+			f.like = likeness{own, length}
+		}
 		odd := seq&1 | (atomic.LoadUint64(&w[1]) ^ uint64(k.Task)) | (shape<<24>>24 ^ (1<<32 | uint64(uint32(k.Generation)))) |
 			(atomic.LoadUint64(&w[progressAt]) ^ whole) | (atomic.LoadUint64(&w[0]) ^ seq)
 		if odd != 0 || k.Task == 0 || bytes-1 >= size || offset > size-bytes {
-			return i, words, taken
+			return i, taken
 		}
-		own := (*[inLine - 1]uint64)(unsafe.Add(base, words*8))
-		own[0], own[1], own[2] = bytes, one, two
 		h, frame := &heads[i], &frames[i]
 		frame.Offset, frame.Bytes = offset, bytes
 		h.Ref.Task, h.Ref.Generation = k.Task, k.Generation
 		h.Header = unsafe.Slice((*byte)(unsafe.Pointer(&own[1])), header)
 		h.FrameBytes = own[:1:1]
-		words += 1 + int(header+7)/8
 		taken += bytes
 	}
-	return len(keys), words, taken
+	return len(keys), taken
 }
 
-// takeRest reads those words of a header that are not in its line, for an object of one frame.
-func (v *View) takeRest(w *line, header uint64, room []uint64) bool {
-	words := 1 + int(header+7)/8
-	if header > MaxPayload-16 || words > len(room) {
-		return false
+// takeOwn is what an object is like of which a line has been read: what the one before was like, if
+// that differs neither in the line nor in the rest, or something new.
+func (v *View) takeOwn(w *line, header uint64, before *[inLine - 1]uint64, differs uint64, first [inLine - 1]uint64, f *Found) *[inLine - 1]uint64 {
+	words := max(1+int(header+7)/8, len(first))
+	rest := v.words.list[restAt(v.mask+1, v.number(w))+inLine:][:words-len(first)]
+	if differs == 0 {
+		same := true
+		for i, word := range unsafe.Slice(&before[0], words)[len(first):] {
+			same = same && atomic.LoadUint64(&rest[i]) == word
+		}
+		if same {
+			return before
+		}
 	}
-	rest := restAt(v.mask+1, v.number(w))
-	for i := inLine - 1; i < words; i++ {
-		room[i] = v.words.load(rest + 1 + i)
+	own := f.take(words)
+	copy(own, first[:])
+	for i := range rest {
+		own[len(first)+i] = atomic.LoadUint64(&rest[i])
 	}
-	return true
+	return (*[inLine - 1]uint64)(own)
 }
 
 // matches are the words of the index that may be a tag's, as bits, those of its first bucket

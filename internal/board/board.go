@@ -181,10 +181,14 @@ func (b *Board) enter(k transfer.Ref, header []byte, frames []memory.Frame, prog
 		w.store(payload(at, rest, 2*i), f.Offset)
 		w.store(payload(at, rest, 2*i+1), f.Bytes)
 	}
-	for i := 2 * len(frames); len(header) > 0; i++ {
+	for i, left := 2*len(frames), header; len(left) > 0; i++ {
 		var v [8]byte
-		header = header[copy(v[:], header):]
+		left = left[copy(v[:], left):]
 		w.store(payload(at, rest, i), binary.NativeEndian.Uint64(v[:]))
+	}
+	// What another object has left in the line would make those differ that are alike.
+	for i := 2*len(frames) + (len(header)+7)/8; i < inLine; i++ {
+		w.store(payload(at, rest, i), 0)
 	}
 	w.store(at, seq+2)
 	w.store(index, indexWord(tag, entry))

@@ -2,6 +2,7 @@ package board
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -162,8 +163,46 @@ func TestABoardThreeQuartersFullHasRoom(t *testing.T) {
 	}
 }
 
-// An entry that is free has no task, and the generation of the object that it had.
+// An entry that is free has no task, and the generation of the object that it had: whether the
+// entry is guessed from those before or asked of the index.
 func TestNobodyIsFoundInAFreeEntry(t *testing.T) {
+	for _, shown := range []int{ahead / 2, 3*ahead + 5} {
+		b, err := New(256, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seat, err := b.Seat()
+		if err != nil {
+			t.Fatal(err)
+		}
+		v, err := Open(b.File(), seat.File())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var keys []transfer.Ref
+		for n := range shown {
+			keys = append(keys, transfer.Ref{Task: ids.TaskID(n + 1), Generation: 1})
+			b.Show(keys[n], nil, []memory.Frame{{Bytes: 8}})
+		}
+		b.Hide(keys[shown-1])
+		keys[shown-1].Task = 0
+		g, _ := v.Look()
+		var f Found
+		f.Begin(len(keys))
+		heads := make([]transfer.Head, len(keys))
+		if _, sum := g.FindAll(keys, 8, &f, heads); sum.Objects != shown-1 || sum.Single != shown-1 || heads[shown-1].Ref != (transfer.Ref{}) {
+			t.Errorf("%d shown: %+v, and the last one is %+v", shown, sum, heads[shown-1])
+		}
+		g.End(0)
+		if v.Close() != nil || seat.Leave() != nil || b.Close() != nil {
+			t.Error("it is not closed")
+		}
+	}
+}
+
+// Objects that are alike share what is kept of them, and nobody gets what another one's is:
+// neither where only the rest of a long header differs, nor where a line was another object's before.
+func TestWhatIsAlikeIsSharedAndNothingElse(t *testing.T) {
 	b, err := New(256, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -181,20 +220,42 @@ func TestNobodyIsFoundInAFreeEntry(t *testing.T) {
 			t.Error("it is not closed")
 		}
 	}()
-	const shown = 3*ahead + 5
-	var keys []transfer.Ref
-	for n := range shown {
-		keys = append(keys, transfer.Ref{Task: ids.TaskID(n + 1), Generation: 1})
-		b.Show(keys[n], nil, []memory.Frame{{Bytes: 8}})
+	long := strings.Repeat("0123456789", 6)
+	headers := []string{
+		"", "", "a", "a", "b", "12345678", "123456789", "123456789", "1234567890123456", "1234567890123456", "1234567890123457",
+		long, long, long[:59] + "x", long, long[:17], long[:17], long[:24], long[:25], "a", "a",
 	}
-	b.Hide(keys[shown-1])
-	keys[shown-1].Task = 0
+	// What is left in the lines must not matter.
+	for n := range headers {
+		b.Show(transfer.Ref{Task: ids.TaskID(n + 1), Generation: 7}, []byte(strings.Repeat(string(rune('A'+n)), 40)), []memory.Frame{{Bytes: 9}})
+		b.Hide(transfer.Ref{Task: ids.TaskID(n + 1), Generation: 7})
+	}
+	var keys []transfer.Ref
+	for n, header := range headers {
+		keys = append(keys, transfer.Ref{Task: ids.TaskID(n + 1), Generation: 1})
+		b.Show(keys[n], []byte(header), []memory.Frame{{Offset: uint64(n), Bytes: 8}})
+	}
 	g, _ := v.Look()
+	defer g.End(0)
 	var f Found
 	f.Begin(len(keys))
 	heads := make([]transfer.Head, len(keys))
-	if _, sum := g.FindAll(keys, 8, &f, heads); sum.Objects != shown-1 || sum.Single != shown-1 || heads[shown-1].Ref != (transfer.Ref{}) {
-		t.Errorf("%+v, and the last one is %+v", sum, heads[shown-1])
+	frames, sum := g.FindAll(keys, 1<<20, &f, heads)
+	if sum.Objects != len(keys) || sum.Single != len(keys) {
+		t.Fatalf("%+v", sum)
 	}
-	g.End(0)
+	for n, h := range heads {
+		if string(h.Header) != headers[n] || len(h.FrameBytes) != 1 || h.FrameBytes[0] != 8 || frames[n] != (memory.Frame{Offset: uint64(n), Bytes: 8}) {
+			t.Errorf("number %d: %+v at %+v", n, h, frames[n])
+		}
+		if n == 0 {
+			continue
+		}
+		if shared := &h.FrameBytes[0] == &heads[n-1].FrameBytes[0]; shared != (headers[n] == headers[n-1]) {
+			t.Errorf("number %d, %q behind %q: shared %v", n, headers[n], headers[n-1], shared)
+		}
+		if cap(h.Header) != len(h.Header) || cap(h.FrameBytes) != 1 {
+			t.Errorf("number %d: who appends to it writes into another one's", n)
+		}
+	}
 }

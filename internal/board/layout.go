@@ -159,16 +159,17 @@ const (
 
 func indexWord(tag, entry uint64) uint64 { return tag>>numberBits<<numberBits | shownBit | entry }
 
-// entryOf is the entry of an index word, if that may be a tag's.
+// entryOf is the entry of an index word, if that may be a tag's. There are fewer entries than
+// shownBit says, so what is not the tag's, or not shown, is none.
 func entryOf(word, tag, entries uint64) (entry uint64, ok bool) {
-	entry = word & (shownBit - 1)
-	return entry, word>>numberBits == tag>>numberBits && word&shownBit != 0 && entry < entries
+	entry = word ^ indexWord(tag, 0)
+	return entry, entry < entries
 }
 
 // shapeOf is how many frames a shape has, and bytes of header.
 func shapeOf(shape uint64) (frames, header int) { return int(shape >> 32 & 0xFF), int(shape >> 40) }
 
-func indexAt(bucket uint64) int { return int((pageBytes + bucket*bucketBytes) / 8) }
+func indexAt(bucket uint64) int { return int(pageBytes/8 + bucket*ways) }
 
 // entryAt is where the line of an entry is, restAt where the rest of its payload would be if all
 // of it were there.

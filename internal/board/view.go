@@ -97,8 +97,10 @@ type Found struct {
 	// it keeps that. frames are the finder's, to be used again.
 	room   []uint64
 	frames []memory.Frame
-	// left is for how many objects more there should be room.
-	left int
+	// left is for how many objects more there should be room, chunk how much there was at last.
+	left, chunk int
+	// like is what the object of one frame before was like.
+	like likeness
 	// last is the entry that was guessed last, of FindAll; inRow: it was the next to the one before.
 	last  uint64
 	inRow bool
@@ -110,16 +112,19 @@ func (f *Found) Begin(objects int) {
 	*f = Found{frames: f.frames[:0], left: objects}
 }
 
-// mostWords is how much room there is at a time: what is larger is not had from the lists of
-// sizes that each processor of the runtime has.
-const mostWords = 2048
+// There is little room at first, for objects are often alike, and then ever more, up to mostWords at a
+// time: what is larger is not had from the lists of sizes that each processor of the runtime has.
+const (
+	leastWords = 64
+	mostWords  = 2048
+)
 
 // take is room for the words of an object; those that will follow are perhaps like it.
 func (f *Found) take(words int) []uint64 {
 	if len(f.room) < words {
-		f.room = make([]uint64, max(words, min(words*f.left, mostWords)))
+		f.chunk = min(max(2*f.chunk, leastWords), mostWords)
+		f.room = make([]uint64, max(words, min(words*f.left, f.chunk)))
 	}
-	f.left--
 	own := f.room[:words:words]
 	f.room = f.room[words:]
 	return own
@@ -173,8 +178,8 @@ func (v *View) read(entry uint64, k transfer.Ref, size uint64, f *Found, arrivin
 			runtime.Gosched()
 			continue
 		}
-		if atomic.LoadUint64(&w[1]) != uint64(k.Task) {
-			return 0, Object{}, false
+		if k.Task == 0 || atomic.LoadUint64(&w[1]) != uint64(k.Task) {
+			return 0, Object{}, false // a free entry is nobody's
 		}
 		shape := atomic.LoadUint64(&w[2])
 		frames, header := shapeOf(shape)
