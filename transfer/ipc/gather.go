@@ -33,14 +33,23 @@ const (
 	tableRoom = tableRows + 1024
 	// blocksPerProcessor is what fits at once.
 	blocksPerProcessor = 4
+	// markedBytes is up to which size a gather writes a word when it is through: nobody sleeps
+	// before what is over so soon.
+	markedBytes = firstBytes
+	// markBytes keeps those words, and what blocks count, on lines of their own.
+	markBytes = 64
 )
 
 // gather copies many frames by one kernel.
 type gather struct {
-	device     *cuda.Device
-	module     *cuda.Module
-	function   *cuda.Function
-	tables     *cuda.Scratch
+	device   *cuda.Device
+	module   *cuda.Module
+	function *cuda.Function
+	// tables are in its host part, one for each slot, and behind them the words that kernels
+	// write; what their blocks count is in its device part.
+	tables *cuda.Scratch
+	// numbers are what was written last, by slot; each is that of whoever has the slot.
+	numbers    []uint64
 	blocks     uint32
 	computeCap uint32
 	computing  func() bool
@@ -82,9 +91,15 @@ func (g *gather) load(code []byte, slots int) (err error) {
 	if g.function, err = g.module.Function("millrace_gather"); err != nil {
 		return err
 	}
-	if g.tables, err = g.device.NewScratch(0, uint64(slots)*tableRoom*rowBytes); err != nil {
+	counters := uint64(slots) * markBytes
+	if g.tables, err = g.device.NewScratch(counters, uint64(slots)*(tableRoom*rowBytes+markBytes)); err != nil {
 		return err
 	}
+	s := g.device.Stream(cuda.In)
+	if err := errors.Join(s.Memset(g.tables.Pointer(0, counters), 0, counters), s.Sync()); err != nil {
+		return err
+	}
+	g.numbers = make([]uint64, slots)
 	for i := range slots {
 		g.free = append(g.free, i)
 	}
@@ -142,10 +157,38 @@ func (g *gather) launch(s *cuda.Stream, p *post) error {
 		}
 	}
 	g.launches.Add(1)
-	var parameters [12]byte
+	m := p.event.(*marker)
+	var parameters [parameterBytes]byte
 	binary.LittleEndian.PutUint64(parameters[:], g.tables.Mapped(at))
 	binary.LittleEndian.PutUint32(parameters[8:], uint32(rows))
-	return s.Launch([]cuda.Launch{{Function: g.function, Grid: cuda.Dim{min(uint32(rows), blocks)}, Block: cuda.Dim{threads}, Parameters: parameters[:]}}, p.event.(*cuda.Event))
+	after := m.event
+	m.recorded()
+	if p.bytes <= markedBytes {
+		after = nil
+		g.numbers[p.slot]++
+		word, mapped := g.word(p.slot)
+		binary.LittleEndian.PutUint64(parameters[16:], g.tables.Pointer(uint64(p.slot)*markBytes, markBytes))
+		binary.LittleEndian.PutUint64(parameters[24:], mapped)
+		binary.LittleEndian.PutUint64(parameters[32:], g.numbers[p.slot])
+		m.expect(word, g.numbers[p.slot])
+	}
+	m.batch.Reset()
+	m.batch.Launch(cuda.Launch{Function: g.function, Grid: cuda.Dim{min(uint32(rows), blocks)}, Block: cuda.Dim{threads}, Parameters: parameters[:]})
+	err := s.Submit(&m.batch, after)
+	if err != nil {
+		m.recorded()
+	}
+	return err
+}
+
+// parameterBytes is the size of the kernel's parameters: the table and how many rows it has, and,
+// all 0 if nothing is to be written, what blocks count, the word and its number.
+const parameterBytes = 40
+
+// word is what the kernel of a slot writes, here and for the kernel.
+func (g *gather) word(slot int) (word *uint64, mapped uint64) {
+	at := uint64(len(g.numbers))*tableRoom*rowBytes + uint64(slot)*markBytes
+	return (*uint64)(unsafe.Pointer(&g.tables.Host()[at])), g.tables.Mapped(at)
 }
 
 // close frees what the kernel needs. REQUIRES: it does not run.

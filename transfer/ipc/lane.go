@@ -126,7 +126,7 @@ type place struct {
 	event  event
 }
 
-// event is a *cuda.Event, but in tests.
+// event is a *marker, but in tests.
 type event interface {
 	Query() (bool, error)
 	Await(nap, spin time.Duration) (cuda.Waited, error)
@@ -246,18 +246,19 @@ func (l *lane) post(now time.Time, q *queue, p *post) {
 
 // toDevice submits a post. Its error is that nobody will find out when it is over. REQUIRES: mu.
 func (l *lane) toDevice(p *post) error {
-	event := p.event.(*cuda.Event)
+	m := p.event.(*marker)
 	if p.slot >= 0 {
 		p.err = l.gather.launch(p.stream, p)
 	} else {
+		m.recorded()
 		l.copies = copies(l.copies[:0], p.pieces, l.copy)
-		p.err = p.stream.Copy(l.copies, event)
+		p.err = p.stream.Copy(l.copies, m.event)
 	}
 	if p.err == nil {
 		return nil
 	}
 	// Some of it may run: it is over when the stream has got here.
-	if err := event.Record(p.stream); err != nil {
+	if err := m.event.Record(p.stream); err != nil {
 		return errors.Join(p.err, err)
 	}
 	return nil

@@ -113,6 +113,9 @@ type order struct {
 	// of the wall clock, in nanoseconds.
 	Hide, Relay, Behind bool
 	At                  int64
+
+	// Rewrite so many objects, of Bytes, on the board: its lines are the lender's again.
+	Rewrite int
 }
 
 // set are objects, numbered from First on, of so many bytes each. Those of 16 MiB
@@ -206,6 +209,9 @@ func fetchAsChild(d *cuda.Device, slab *cuda.Slab, room *transfertest.Room, o or
 			return a, err
 		}
 	}
+	if o.Rewrite > 0 {
+		return a, rewrite(o)
+	}
 	if o.Hide {
 		childBoard.Hide(ref(o.Ref))
 		return a, nil
@@ -239,6 +245,19 @@ func fetchAsChild(d *cuda.Device, slab *cuda.Slab, room *transfertest.Room, o or
 	a.Ended = time.Now().UnixNano()
 	a.Seconds, a.CPUSeconds = time.Since(began).Seconds(), (processorTime() - cpu).Seconds()
 	return a, errors.Join(errs...)
+}
+
+// rewrite hides objects, and shows them again in the same entries.
+func rewrite(o order) error {
+	for i := range o.Rewrite {
+		if !childBoard.Hide(ref(i)) {
+			return fmt.Errorf("object %d was not shown", i)
+		}
+	}
+	for i := o.Rewrite - 1; i >= 0; i-- {
+		childBoard.Show(ref(i), []byte("x"), []memory.Frame{{Offset: memory.HeaderBytes + uint64(i)*o.Bytes, Bytes: o.Bytes}})
+	}
+	return nil
 }
 
 func fetchOnce(o order, from transfer.Peer, sink *places) error {

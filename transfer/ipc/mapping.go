@@ -170,7 +170,7 @@ func (m *mapping) makePlaces() error {
 				return err
 			}
 			m.events = append(m.events, event)
-			m.places[kind] = append(m.places[kind], place{stream, event})
+			m.places[kind] = append(m.places[kind], place{stream, &marker{event: event, stream: stream}})
 		}
 	}
 	return nil
@@ -280,6 +280,7 @@ func (m *mapping) unmap() error {
 		errs = append(errs, m.turn.Close())
 	}
 	for _, s := range m.streams {
+		_ = s.Sync() // a gather that said it is through has not ended yet; on a lost device nothing runs
 		errs = append(errs, s.Close())
 	}
 	if m.peer != nil && m.dead {

@@ -517,6 +517,8 @@ typedef struct work {
   int staged;  // from is ours
   struct row *table;  // of a gather
   unsigned rows;
+  _Atomic uint64_t *over;  // what a gather writes when it is through
+  uint64_t number;
   int illegal;  // it uses an address that it may not
   struct point *point;  // of a point of Task Bench; ours
 } work;
@@ -585,6 +587,7 @@ static void *run(void *arg) {
     else if (w->to)
       memset(w->to, w->value, w->bytes);
     for (unsigned i = 0; i < w->rows; i++) memmove((void *)w->table[i].to, (void *)w->table[i].from, w->table[i].bytes);
+    if (w->over) *w->over = w->number;
     if (w->illegal) st->sticky_pid = getpid(), st->sticky_code = ILLEGAL_ADDRESS;
     if (w->point) {
       make_point(w->point);
@@ -920,6 +923,10 @@ int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
     char *at = extra[1];
     w.table = *(struct row **)at;
     w.rows = *(unsigned *)(at + 8);
+    if (*(size_t *)extra[3] == 40) {
+      w.over = *(_Atomic uint64_t **)(at + 24);
+      w.number = *(uint64_t *)(at + 32);
+    }
   }
   if (!strcmp(f->name, "bench_point") && extra && *(size_t *)extra[3] == sizeof *w.point) {
     w.point = malloc(sizeof *w.point);

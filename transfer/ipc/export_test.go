@@ -1,0 +1,27 @@
+package ipc
+
+import (
+	"context"
+
+	"github.com/millrace/millrace/transfer"
+)
+
+// Look does what Fetch does before anything is submitted, for what a peer shows.
+func (p *Path) Look(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	g, err := p.lenders.Glance(ctx, at, len(refs))
+	if err != nil {
+		return err
+	}
+	defer g.End()
+	f := p.newFetch(sink, g.Memory)
+	defer f.close()
+	f.glance, f.refs, f.enough = g, refs, 1<<62
+	for first := 0; first < len(refs); first += stretch {
+		count := min(stretch, len(refs)-first)
+		frames, sum := f.find(first, count)
+		if _, err := f.place(ctx, first, f.heads[:count], frames, sum); err != nil {
+			return err
+		}
+	}
+	return nil
+}
