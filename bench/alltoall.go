@@ -197,22 +197,22 @@ func (x *exchange) once(ctx context.Context, size int) (took time.Duration, task
 	for _, f := range made {
 		tasks = append(tasks, f.TaskID())
 	}
-	began := time.Now()
-	var uses []*millrace.Future
+	// One submission, so that no worker has its order while that of another one waits for an answer.
+	uses := x.client.NewGraph("exchange")
 	for to := range x.Workers {
-		f, err := x.client.Submit(ctx, noop, millrace.Args(meant[to]...), millrace.WithWorkers(worker(to)))
-		if err != nil {
-			return 0, nil, err
-		}
-		uses = append(uses, f)
+		uses.Add("", noop, millrace.Args(meant[to]...), millrace.WithWorkers(worker(to)), millrace.Hold())
 	}
-	for _, f := range uses {
-		if err := f.Wait(ctx); err != nil {
-			return 0, nil, err
-		}
+	began := time.Now()
+	run, err := uses.Submit(ctx)
+	if err == nil {
+		err = run.Wait(ctx)
+	}
+	if err != nil {
+		return 0, nil, err
 	}
 	took = time.Since(began)
-	x.client.Release(append(made, uses...)...)
+	run.Release()
+	x.client.Release(made...)
 	return took, tasks, nil
 }
 

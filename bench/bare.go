@@ -25,7 +25,7 @@ type bare struct {
 }
 
 // openBare takes so many bytes on the GPU of a worker.
-func (c *Cluster) openBare(driver *cuda.Driver, reader *millracev1.Worker, bytes int) (b *bare, err error) {
+func (c *Cluster) openBare(driver *cuda.Driver, reader *millracev1.Worker, bytes int) (_ *bare, err error) {
 	info, err := driver.Find(reader.GetGpu().GetUuid())
 	if err != nil {
 		return nil, err
@@ -34,7 +34,7 @@ func (c *Cluster) openBare(driver *cuda.Driver, reader *millracev1.Worker, bytes
 	if err != nil {
 		return nil, err
 	}
-	b = new(bare)
+	b := new(bare)
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, b.close())

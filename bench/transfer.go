@@ -35,25 +35,29 @@ type TransferConfig struct {
 	CUDALibrary string
 	Environment []string
 	Sizes       []int
+	// Objects is how many of them a task needs, of each that together fit; several only of sizes from severalFrom on. Default: 1.
+	Objects []int
 	// Samples of each size. 0: 200, and 20 of sizes above 4 MiB.
 	Samples  int
 	Progress func(done, of int)
 }
 
-// TransferRow is one size by one protocol: an object made by a task on one worker, used by a task on the other one. The
+// TransferRow is one size by one protocol: objects made by tasks on one worker, used by a task on the other one. The
 // times are those from the submission of the second task to its result, less the median of a task that needs nothing and is
 // submitted in the same rhythm: after a task on the other worker.
 type TransferRow struct {
+	// Bytes are those of one object, Rate and all that follows is of all Objects together.
 	Bytes    int     `json:"bytes"`
+	Objects  int     `json:"objects"`
 	Protocol string  `json:"protocol"`
 	Path     string  `json:"path"`
 	Rate     float64 `json:"gb_per_s"`
 	P50      float64 `json:"us_p50"`
 	P99      float64 `json:"us_p99"`
 	Samples  int     `json:"samples"`
-	// Of the same fetches as the reader saw them: from the want, when it ordered the object from the source, to the moment in
-	// which the task could use it; and the medians of when, on the way there, the fetch was begun, had a place for the object,
-	// and had it. 0 where nothing is fetched, as memory is used in place. WorkerRate and WorkerRatio are those of WorkerP50.
+	// Of the same fetches as the reader saw them: from the want, when it ordered the first object from the source, to the moment in
+	// which the task could use the last; and, of single objects, the medians of when, on the way there, the fetch was begun, had a
+	// place for the object, and had it. 0 where nothing is fetched, as memory is used in place. WorkerRate and WorkerRatio are those of WorkerP50.
 	WorkerRate float64 `json:"worker_gb_per_s,omitempty"`
 	WorkerP50  float64 `json:"worker_us_p50,omitempty"`
 	WorkerP99  float64 `json:"worker_us_p99,omitempty"`
@@ -85,7 +89,15 @@ type TransferResult struct {
 
 // Transfer measures how objects get from worker to worker.
 func Transfer(ctx context.Context, c TransferConfig) (out TransferResult, err error) {
-	largest := slices.Max(c.Sizes)
+	if len(c.Objects) == 0 {
+		c.Objects = []int{1}
+	}
+	largest := 0
+	for _, size := range c.Sizes {
+		for _, n := range c.counts(size) {
+			largest = max(largest, size*n)
+		}
+	}
 	for i, protocol := range c.Protocols {
 		if err := transferBy(ctx, c, protocol, largest, &out); err != nil {
 			return out, fmt.Errorf("bench transfer by %s: %w", protocol, err)
@@ -99,6 +111,27 @@ func Transfer(ctx context.Context, c TransferConfig) (out TransferResult, err er
 	}
 	out.Bench, out.Version, out.Machine = "transfer", version.String(), Machine()
 	return out, nil
+}
+
+const (
+	// severalFrom is the size from which on a task that needs several is measured, too.
+	severalFrom = 64 << 20
+	// severalBytes is how much they are together at most: two GPUs have that and more, a host that has two workers need not.
+	severalBytes, severalHostBytes = 8 << 30, 1 << 30
+)
+
+// counts are the numbers of objects of a size that are measured.
+func (c *TransferConfig) counts(size int) (counts []int) {
+	most := severalHostBytes
+	if c.GPUs {
+		most = severalBytes
+	}
+	for _, n := range c.Objects {
+		if n == 1 || size >= severalFrom && n*size <= most {
+			counts = append(counts, n)
+		}
+	}
+	return counts
 }
 
 func transferBy(ctx context.Context, c TransferConfig, protocol string, largest int, out *TransferResult) (err error) {
@@ -126,11 +159,13 @@ func transferBy(ctx context.Context, c TransferConfig, protocol string, largest 
 				samples = 20
 			}
 		}
-		row, err := t.measure(ctx, size, samples)
-		if err != nil {
-			return err
+		for _, n := range c.counts(size) {
+			row, err := t.measure(ctx, size, n, samples)
+			if err != nil {
+				return fmt.Errorf("%d of %d bytes: %w", n, size, err)
+			}
+			out.Rows = append(out.Rows, row)
 		}
-		out.Rows = append(out.Rows, row)
 	}
 	out.EmptyUS = percentiles(t.empty).P50
 	return nil
@@ -151,13 +186,16 @@ const (
 	warmUps        = 5
 )
 
-// make has the source make an object of so many elements, and waits for it.
-func (t *transferring) make(ctx context.Context, elements int, value float64) (*millrace.Future, error) {
-	made, err := t.client.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{elements}, value), millrace.WithWorkers(transferSource))
-	if err == nil {
-		err = made.Wait(ctx)
+// make has the source make objects of so many elements, and waits for them.
+func (t *transferring) make(ctx context.Context, objects, elements int, value float64) (made []*millrace.Future, err error) {
+	for range objects {
+		f, err := t.client.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{elements}, value), millrace.WithWorkers(transferSource))
+		if err != nil {
+			return nil, err
+		}
+		made = append(made, f)
 	}
-	return made, err
+	return made, millrace.WaitAll(ctx, made...)
 }
 
 // use runs a task that needs the inputs on the reader and returns how long that took.
@@ -172,35 +210,40 @@ func (t *transferring) use(ctx context.Context, inputs ...any) (time.Duration, e
 	return time.Since(began), err
 }
 
-// once times a task that needs an object of the source, and one that needs nothing.
-func (t *transferring) once(ctx context.Context, size, i int) (took, empty time.Duration, task uint64, err error) {
-	small, err := t.make(ctx, 1, float64(i+1))
+// once times a task that needs objects of the source, whose tasks it returns, and one that needs nothing.
+func (t *transferring) once(ctx context.Context, size, objects, i int) (took, empty time.Duration, tasks []uint64, err error) {
+	small, err := t.make(ctx, 1, 1, float64(i+1))
 	if err != nil {
-		return 0, 0, 0, err
+		return 0, 0, nil, err
 	}
-	defer small.Release()
+	defer t.client.Release(small...)
 	if empty, err = t.use(ctx); err != nil {
-		return 0, 0, 0, err
+		return 0, 0, nil, err
 	}
-	made, err := t.make(ctx, (size+7)/8, float64(i))
+	made, err := t.make(ctx, objects, (size+7)/8, float64(i))
 	if err != nil {
-		return 0, 0, 0, err
+		return 0, 0, nil, err
 	}
-	defer made.Release()
-	took, err = t.use(ctx, made)
-	return took, empty, made.TaskID(), err
+	defer t.client.Release(made...)
+	inputs := make([]any, len(made))
+	for n, f := range made {
+		inputs[n], tasks = f, append(tasks, f.TaskID())
+	}
+	took, err = t.use(ctx, inputs...)
+	return took, empty, tasks, err
 }
 
-func (t *transferring) measure(ctx context.Context, size, samples int) (row TransferRow, err error) {
+func (t *transferring) measure(ctx context.Context, size, objects, samples int) (row TransferRow, err error) {
 	var took, empties []time.Duration
-	var tasks []uint64
+	var tasks [][]uint64
+	bytes := size * objects
 	for i := range samples + warmUps {
-		d, empty, task, err := t.once(ctx, size, i)
+		d, empty, made, err := t.once(ctx, size, objects, i)
 		if err != nil {
 			return row, err
 		}
 		if i >= warmUps {
-			took, empties, tasks = append(took, d), append(empties, empty), append(tasks, task)
+			took, empties, tasks = append(took, d), append(empties, empty), append(tasks, made)
 		}
 		if err := t.cluster.settle(ctx); err != nil {
 			return row, err
@@ -212,7 +255,9 @@ func (t *transferring) measure(ctx context.Context, size, samples int) (row Tran
 		took[i] = max(took[i]-empties[len(empties)/2], time.Microsecond)
 	}
 	p := percentiles(took)
-	row = TransferRow{Bytes: size, Protocol: t.protocol, P50: p.P50, P99: p.P99, Samples: samples, Rate: float64(size) / p.P50 / 1e3}
+	row = TransferRow{
+		Bytes: size, Objects: objects, Protocol: t.protocol, P50: p.P50, P99: p.P99, Samples: samples, Rate: float64(bytes) / p.P50 / 1e3,
+	}
 	if row.Path, err = t.taken(ctx); err != nil {
 		return row, err
 	}
@@ -222,45 +267,43 @@ func (t *transferring) measure(ctx context.Context, size, samples int) (row Tran
 	var raw []time.Duration
 	switch row.Path {
 	case "ucx":
-		raw, err = t.rawUCX(ctx, size)
+		raw, err = t.rawUCX(ctx, bytes)
 	case "ipc":
 		pair := [2]string{transferSource, transferReader}
 		var hot, rested [][]time.Duration
-		if hot, err = t.cluster.bareCopies(ctx, t.library, size, 0, pair); err == nil {
-			rested, err = t.cluster.bareCopies(ctx, t.library, size, pollEvery, pair)
+		if hot, err = t.cluster.bareCopies(ctx, t.library, bytes, 0, pair); err == nil {
+			rested, err = t.cluster.bareCopies(ctx, t.library, bytes, pollEvery, pair)
 		}
 		if err == nil {
 			raw, row.RestedP50 = hot[0], percentiles(rested[0]).P50
 		}
 	case "grpc":
-		raw, err = rawTCP(size)
+		raw, err = rawTCP(bytes)
 	}
 	if err != nil || len(raw) == 0 {
 		return row, err
 	}
 	row.RawP50 = percentiles(raw).P50
-	row.RawRate = float64(size) / row.RawP50 / 1e3
+	row.RawRate = float64(bytes) / row.RawP50 / 1e3
 	row.Ratio, row.WorkerRatio = row.Rate/row.RawRate, row.WorkerRate/row.RawRate
 	return row, nil
 }
 
 // asSeen adds the reader's view of the last fetches.
-func (t *transferring) asSeen(ctx context.Context, row *TransferRow, tasks []uint64) error {
+func (t *transferring) asSeen(ctx context.Context, row *TransferRow, tasks [][]uint64) error {
 	seen, err := t.cluster.fetched(ctx, transferReader)
 	if err != nil {
 		return err
 	}
-	sets := make([][]uint64, len(tasks))
-	for i, task := range tasks {
-		sets[i] = []uint64{task}
-	}
-	spans := seen.spans(sets)
+	spans := seen.spans(tasks)
 	if len(spans) == 0 {
 		return nil
 	}
 	p := percentiles(spans)
-	row.WorkerP50, row.WorkerP99, row.WorkerRate = p.P50, p.P99, float64(row.Bytes)/p.P50/1e3
-	row.Begun, row.Placed, row.Arrived = seen.steps(tasks)
+	row.WorkerP50, row.WorkerP99, row.WorkerRate = p.P50, p.P99, float64(row.Bytes*row.Objects)/p.P50/1e3
+	if row.Objects == 1 {
+		row.Begun, row.Placed, row.Arrived = seen.steps(slices.Concat(tasks...))
+	}
 	return nil
 }
 

@@ -15,7 +15,7 @@ import (
 // gpus are two GPUs of the driver that computes nothing, and a program that uses them.
 func gpus(t *testing.T) (program, library string, environment []string) {
 	t.Helper()
-	fake, err := cudatest.Start(2, 1<<30)
+	fake, err := cudatest.Start(2, 2<<30)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,6 +38,22 @@ func gpus(t *testing.T) (program, library string, environment []string) {
 func TestBenchesBetweenGPUs(t *testing.T) {
 	program, library, environment := gpus(t)
 	sizes := []int{256 << 10, 1 << 20}
+	t.Run("several", func(t *testing.T) {
+		out, err := bench.Transfer(t.Context(), bench.TransferConfig{
+			Executable: program, Protocols: []string{"auto"}, GPUs: true, Sizes: []int{1 << 20, 64 << 20}, Objects: []int{1, 3}, Samples: 2, CUDALibrary: library,
+			Environment: environment,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		// Several small ones are another matter.
+		if len(out.Rows) != 3 || out.Rows[2].Objects != 3 || out.Rows[2].Bytes != 64<<20 {
+			t.Fatalf("%+v", out.Rows)
+		}
+		if row := out.Rows[2]; row.Path != "ipc" || row.WorkerP50 <= 0 || row.RawP50 <= 0 || row.Arrived != 0 {
+			t.Errorf("%+v", row)
+		}
+	})
 	t.Run("transfer", func(t *testing.T) {
 		out, err := bench.Transfer(t.Context(), bench.TransferConfig{
 			Executable: program, Protocols: []string{"auto"}, GPUs: true, Sizes: sizes, Samples: 3, CUDALibrary: library, Environment: environment,

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"reflect"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -256,11 +257,19 @@ func (a *app) benchTransfer() *cobra.Command {
 		if c.Samples < 0 {
 			return nil, usageError{fmt.Errorf("--samples %d: 0 or more", c.Samples)}
 		}
+		for _, text := range s.Strings("objects") {
+			n, err := strconv.Atoi(text)
+			if err != nil || n < 1 || n > 1000 {
+				return nil, usageError{fmt.Errorf("--objects %s: 1 to 1000", text)}
+			}
+			c.Objects = append(c.Objects, n)
+		}
 		return bench.Transfer(ctx, c)
 	})
 	memoryFlag(cmd)
 	cmd.Flags().String("protocol", "auto", "auto, borrow (ipc between GPUs), ucx or grpc; all: the last three, one after the other")
 	cmd.Flags().StringSlice("sizes", []string{"64KiB", "1MiB", "256MiB"}, "sizes of the object")
+	cmd.Flags().StringSlice("objects", []string{"1", "16"}, "how many a task needs; several only from 64MiB on, and up to 1GiB together, 8GiB on GPUs")
 	cmd.Flags().Int("samples", 0, "samples of each size; 0: 200, and 20 above 4MiB")
 	return cmd
 }
