@@ -115,6 +115,7 @@ func New(entries int, ttl time.Duration) (*Board, error) {
 	if b.words, err = mapFile(file, fileBytes(n), true); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
+	b.words.populate(n, unix.MADV_POPULATE_WRITE)
 	for i := range uint32(entries) {
 		b.free = append(b.free, uint32(entries)-1-i)
 	}

@@ -43,6 +43,8 @@ const (
 	MaxPayload = (inLine + restWords) * 8
 	maxFrames  = 8
 	whole      = 1<<64 - 1
+	// firstBytes of the entries are used first.
+	firstBytes = 64 << 10
 )
 
 // A page of slots has one word for each slot, on a cache line of its own: a count
@@ -123,6 +125,13 @@ func mapFile(file *os.File, bytes int64, write bool) (words, error) {
 		return words{}, fmt.Errorf("board: map %d bytes: %w", bytes, err)
 	}
 	return words{data: data, list: unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(data))), len(data)/8)}, nil
+}
+
+// populate has the pages of an index of so many buckets at hand, and those of the entries that are used first: to come to a page
+// for the first time takes longer than all else that is done there. Kernels before 5.14 do without.
+func (w *words) populate(buckets uint64, advice int) {
+	n := min(fileBytes(buckets), int64(pageBytes+buckets*bucketBytes+firstBytes))
+	_ = unix.Madvise(w.data[:n], advice) // nothing depends on it
 }
 
 func (w *words) unmap() error {

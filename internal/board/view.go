@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 )
@@ -40,6 +42,7 @@ func Open(board, seat *os.File) (*View, error) {
 	if v.words.load(0) != magic || n == 0 || n&(n-1) != 0 || n > maxFileBytes || fileBytes(n) != int64(len(v.words.data)) {
 		return nil, errors.Join(fmt.Errorf("%w: %#x with %d buckets in %d bytes", ErrNotABoard, v.words.load(0), n, len(v.words.data)), v.Close())
 	}
+	v.words.populate(n, unix.MADV_POPULATE_READ)
 	v.mask = n - 1
 	v.lines = unsafe.Slice((*line)(unsafe.Pointer(v.words.at(entryAt(n, 0)))), n*ways)
 	return v, nil
