@@ -66,6 +66,9 @@ func (p *Path) Mapped(at transfer.Peer) Memory {
 	return nil
 }
 
+// Prompt is part of transfer.Prompt: the peer is connected, and shows what it has.
+func (p *Path) Prompt(at transfer.Peer) bool { return p.at(at) != nil }
+
 // Shows is part of transfer.Lender.
 func (p *Path) Shows(at transfer.Peer, ref transfer.Ref) bool {
 	c := p.at(at)

@@ -188,6 +188,9 @@ func (m *Machine) Choose(now time.Time, name string, tried []bool) (path int, ok
 	return 0, false
 }
 
+// State is that of a path to a peer.
+func (m *Machine) State(name string, path int) State { return m.peer(name).lanes[path].State }
+
 // Promising says whether a path to a peer works, or should be tried.
 func (m *Machine) Promising(now time.Time, name string, path int) bool {
 	l := &m.peer(name).lanes[path]

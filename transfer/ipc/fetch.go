@@ -464,6 +464,9 @@ func (f *fetch) await(ctx context.Context, failed error) error {
 	if failed != nil {
 		f.lane.cancel(f.group, failed)
 	}
+	if w, ok := f.sink.(transfer.Waiter); ok {
+		f.group.waits = w.Waits
+	}
 	for {
 		ended, err := f.lane.wait(ctx, f.group, f.path.config.StallTimeout)
 		if failed == nil {

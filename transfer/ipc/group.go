@@ -9,7 +9,7 @@ type span struct {
 	err          error
 }
 
-// group are the objects of a fetch that are on their way on one lane. All but wake
+// group are the objects of a fetch that are on their way on one lane. All but waits, told and wake
 // is guarded by lane.mu.
 type group struct {
 	// open counts the pieces that are not over.
@@ -23,6 +23,10 @@ type group struct {
 	forwarded map[int]*progress
 	// moved is when a piece last ended, or the first began to wait.
 	moved time.Time
+	// waits, if not nil, is called by who waits: before that with how long it should take, which is told then, and
+	// once more if it takes longer.
+	waits func(left time.Duration)
+	told  time.Duration
 	// wake is told when something ended, or when the group should drive. It has room
 	// for one.
 	wake chan struct{}
@@ -45,7 +49,7 @@ func (g *group) reset() {
 	clear(g.parts)
 	clear(g.ended)
 	clear(g.seen)
-	g.open, g.parts, g.ended, g.seen, g.forwarded = 0, g.parts[:0], g.ended[:0], g.seen[:0], nil
+	g.open, g.parts, g.ended, g.seen, g.forwarded, g.waits, g.told = 0, g.parts[:0], g.ended[:0], g.seen[:0], nil, nil, 0
 	select {
 	case <-g.wake:
 	default:

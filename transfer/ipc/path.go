@@ -182,6 +182,7 @@ type Path struct {
 var (
 	_ transfer.Path     = (*Path)(nil)
 	_ transfer.Preparer = (*Path)(nil)
+	_ transfer.Prompt   = (*Path)(nil)
 )
 
 var errClosed = fmt.Errorf("ipc: %w: closed", transfer.ErrPeerLost)
@@ -318,6 +319,9 @@ func (p *Path) end(cancel *context.CancelCauseFunc) {
 	p.fetches.Done()
 }
 
+// Prompt is part of transfer.Prompt: the peer's memory is mapped, and it shows what lies there.
+func (p *Path) Prompt(at transfer.Peer) bool { return p.lenders.Prompt(at) }
+
 // Fetch is part of transfer.Path.
 func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	if len(refs) == 0 {
@@ -329,6 +333,9 @@ func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref,
 		return errClosed
 	}
 	defer p.end(&cancel)
+	if !p.Prompt(at) {
+		transfer.Waits(sink)
+	}
 	missed, err := p.fetchShown(ctx, at, refs, sink)
 	if err != nil {
 		return fmt.Errorf("ipc from %s: %w", at, err)
@@ -336,6 +343,7 @@ func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref,
 	if missed == nil {
 		return nil
 	}
+	transfer.Waits(sink)
 	rest := make([]transfer.Ref, len(missed))
 	for n, i := range missed {
 		rest[n] = refs[i]

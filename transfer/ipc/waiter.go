@@ -46,21 +46,26 @@ func (a *alarm) lead() time.Duration { return a.late + 2*a.spread + spinAhead }
 func (l *lane) wait(ctx context.Context, g *group, stall time.Duration) (ended []span, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for fresh := true; len(g.ended) == 0 && g.open > 0; fresh = false {
+	for fresh := true; len(g.ended) == 0 && g.open > 0; {
 		if err == nil {
 			if err = l.givenUp(ctx, g, stall); err != nil {
 				l.mu.Unlock()
 				l.cancel(g, err)
 				l.mu.Lock()
+				fresh = false
 				continue
 			}
 		}
 		if l.driving {
+			if l.tell(g, false) {
+				continue
+			}
 			l.waiting = append(l.waiting, g)
 			l.mu.Unlock()
 			await(ctx, g, err == nil, stall)
 			l.mu.Lock()
 			l.waiting = slices.DeleteFunc(l.waiting, func(w *group) bool { return w == g })
+			fresh = false
 			continue
 		}
 		l.driving = true
@@ -69,9 +74,10 @@ func (l *lane) wait(ctx context.Context, g *group, stall time.Duration) (ended [
 			l.poll(now)
 		}
 		if len(g.ended) == 0 && g.open > 0 {
+			l.tell(g, fresh)
 			l.pause()
 		}
-		l.driving = false
+		l.driving, fresh = false, false
 	}
 	ended, g.ended, g.seen = g.ended, g.seen[:0], g.ended
 	select {
@@ -126,6 +132,42 @@ func await(ctx context.Context, g *group, impatient bool, stall time.Duration) {
 // busy says whether something is under way, or waits for its turn. REQUIRES: mu.
 func (l *lane) busy() bool {
 	return len(l.queues[small].posted) > 0 || len(l.queues[large].posted) > 0 || l.queues[large].len() > 0
+}
+
+// tell tells for how long a group waits, if it is to be told and does not know: as long as the rates say, if it was posted
+// just now, else nobody knows. It says whether mu was given up for that. REQUIRES: mu.
+func (l *lane) tell(g *group, fresh bool) bool {
+	if g.waits == nil {
+		return false
+	}
+	left := transfer.Long
+	if fresh {
+		left = l.left()
+	}
+	if left <= g.told {
+		return false
+	}
+	g.told = left
+	l.mu.Unlock()
+	g.waits(left)
+	l.mu.Lock()
+	return true
+}
+
+// left is how long it takes until all that is posted should be over, more than nothing; what is not posted takes as
+// long as can be. REQUIRES: mu.
+func (l *lane) left() time.Duration {
+	left, now := time.Nanosecond, l.now()
+	for kind := range l.queues {
+		q := &l.queues[kind]
+		if q.len() > 0 {
+			return transfer.Long
+		}
+		if n := len(q.posted); n > 0 {
+			left = max(left, q.posted[n-1].ends.Sub(now))
+		}
+	}
+	return left
 }
 
 // due says whether something should be over by now, or could be posted. REQUIRES: mu.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/transfer"
 )
 
 // link is a device that copies one post after the other, in time of its own.
@@ -192,5 +193,55 @@ func TestGathersEndWhenTheyAreOver(t *testing.T) {
 				t.Errorf("%.0f GB/s assumed: fetch %d took %v, the copies alone %v; now %.0f GB/s", known/1e9, n, took, bare, l.rates.gatherRate/1e9)
 			}
 		}
+	}
+}
+
+// Who carries a fetch out hears before it waits how long that should take, and again if it takes longer; nothing if
+// there is nothing to wait for.
+func TestWaitsAreToldBeforehand(t *testing.T) {
+	k := &link{now: time.Unix(1, 0), rate: 390e9, base: 8 * time.Microsecond, turn: 2 * time.Microsecond, late: []time.Duration{5 * time.Microsecond}, sways: []float64{0}}
+	l := k.lane()
+	for range 20 {
+		k.fetch(t, l, 64<<20)
+	}
+	wait := func(g *group) (told []time.Duration) {
+		t.Helper()
+		g.waits = func(left time.Duration) {
+			if !l.mu.TryLock() {
+				t.Fatal("it is told under the lane's lock")
+			}
+			l.mu.Unlock()
+			told = append(told, left)
+		}
+		for {
+			ended, err := l.wait(t.Context(), g, time.Minute)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(ended) == 0 {
+				return told
+			}
+		}
+	}
+	post := func(bytes uint64) *group {
+		var c cutting
+		g := newGroup()
+		c.large(0, 0, bytes, chunkBytes, g, 0)
+		l.add(c.pieces)
+		return g
+	}
+	copied := over(64<<20, k.rate)
+	if told := wait(post(64 << 20)); len(told) != 1 || told[0] < copied-copied/10 || told[0] > copied+copied/5 {
+		t.Errorf("of a copy of %v it was told %v", copied, told)
+	}
+	k.rate /= 4
+	if told := wait(post(64 << 20)); len(told) != 2 || told[1] != transfer.Long {
+		t.Errorf("of a copy that took four times as long as it should it was told %v", told)
+	}
+	if told := wait(newGroup()); len(told) != 0 {
+		t.Errorf("of nothing it was told %v", told)
+	}
+	if told := wait(post(5 * chunkBytes)); len(told) == 0 || told[0] != transfer.Long {
+		t.Errorf("of what cannot be posted at once it was told %v", told)
 	}
 }

@@ -281,6 +281,9 @@ func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 			return errors.Join(errs...)
 		}
 		tried[at] = true
+		if at > 0 || p.prompt() == nil {
+			transfer.Waits(sink)
+		}
 		err := p.try(ctx, at, peer, refs, f)
 		if ctx.Err() != nil {
 			if err == nil {

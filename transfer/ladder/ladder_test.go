@@ -308,3 +308,68 @@ func TestWhatWasToldOfAFailedFetchIsWithdrawn(t *testing.T) {
 		t.Errorf("%d bytes had come; withdrawn were %v, %d of them in time", s.come, s.withdrawn, withdrawn)
 	}
 }
+
+// quick is a path that begins at once, as long as it says so.
+type quick struct {
+	*odd
+	prompt bool
+}
+
+func (q *quick) Prompt(transfer.Peer) bool { return q.prompt }
+
+// waiter is a sink that counts how often it hears that its fetch waits.
+type waiter struct {
+	*transfertest.Sink
+	waits []time.Duration
+}
+
+func (w *waiter) Waits(left time.Duration) { w.waits = append(w.waits, left) }
+
+// Only the best path can begin at once, and only once it is known to work. What is tried after it may
+// wait, and the sink hears of that before.
+func TestASinkHearsBeforePathsThatMayWait(t *testing.T) {
+	f := newFixture()
+	first := &quick{odd: &odd{Path: f.network.Path(2), name: "quick"}, prompt: true}
+	var seen []time.Duration
+	var failure error
+	first.fetch = func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+		sink.(transfer.Waiter).Waits(time.Microsecond)
+		if failure != nil {
+			return failure
+		}
+		return below.Fetch(ctx, peer, refs, sink)
+	}
+	p := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: first}, {Path: f.network.Path(2)}}})
+	defer func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	fetch := func() {
+		t.Helper()
+		sink := &waiter{Sink: transfertest.NewSink()}
+		if err := p.Fetch(t.Context(), f.peer, refs, sink); err != nil {
+			t.Fatal(err)
+		}
+		seen = sink.waits
+	}
+	if p.Prompt(f.peer) {
+		t.Error("nothing is known of the path, and it is said to begin at once")
+	}
+	fetch()
+	if !p.Prompt(f.peer) || len(seen) != 1 || seen[0] != time.Microsecond {
+		t.Errorf("a path that works does not begin at once, or the sink heard %v", seen)
+	}
+	first.prompt = false
+	if p.Prompt(f.peer) {
+		t.Error("the path has to wait, and the ladder does not say so")
+	}
+	first.prompt, failure = true, transfer.ErrNoWay
+	fetch()
+	if len(seen) != 2 || seen[1] != transfer.Long {
+		t.Errorf("before the next path the sink heard %v", seen)
+	}
+	if p.Prompt(f.peer) {
+		t.Error("a path that leads nowhere is said to begin at once")
+	}
+}

@@ -37,27 +37,59 @@ func (w *Worker) driveQuietly(x any) bool {
 	return w.ownForAMoment()
 }
 
+// driveAndTake is drive by one who can carry out a fetch: the first that is ordered is its own, and begins before
+// anything else that there is to do; what else there is it does in catchUp, which is the caller's to call.
+func (w *Worker) driveAndTake(x any) (taken *fetching) {
+	if waiting := w.put(x); waiting > 1 {
+		w.wakeOwner()
+		return nil
+	}
+	was, taken := w.ownAndTake(true)
+	if was && taken == nil {
+		w.outbox.signal()
+	}
+	return taken
+}
+
+// catchUp does what who took a fetch has left undone.
+func (f *fetching) catchUp() {
+	if f.wake || f.worker.waiting() {
+		f.worker.wakeOwner()
+	}
+	f.worker.outbox.signal()
+}
+
 // ownForAMoment handles what is in the inbox, unless somebody else is the owner and will. It says whether it was the owner.
 func (w *Worker) ownForAMoment() (was bool) {
+	was, _ = w.ownAndTake(false)
+	return was
+}
+
+func (w *Worker) ownAndTake(take bool) (was bool, taken *fetching) {
 	for range maxTurns {
 		if !w.owning.TryLock() {
-			return was // whoever holds it looks into the inbox afterwards
+			return was, nil // whoever holds it looks into the inbox afterwards
 		}
-		was = true
+		was, w.takes = true, take
 		w.drainInbox()
 		w.settleQuietly()
+		taken, w.taken, w.takes = w.taken, nil, false
 		// Ticks and the end are the owner's alone.
 		wake := w.stopped != nil || w.machine.Len() > 0 && !w.ticking
 		w.owning.Unlock()
+		if taken != nil {
+			taken.wake = wake
+			return true, taken
+		}
 		if wake {
 			w.wakeOwner()
 		}
 		if !w.waiting() {
-			return true
+			return true, nil
 		}
 	}
 	w.wakeOwner()
-	return true
+	return true, nil
 }
 
 func (w *Worker) put(x any) (waiting int) {

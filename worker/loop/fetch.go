@@ -30,6 +30,16 @@ type fetching struct {
 	forwarded []ledger.ObjectID
 	// open are the objects without a word yet.
 	open int
+	// peer and refs are what is asked of whom; follow: it fetches the same itself.
+	peer   transfer.Peer
+	refs   []transfer.Ref
+	follow bool
+	// leave, if not nil, has another goroutine do what its own one does besides; wake says that the owner
+	// has to be woken then. See receiving.
+	leave func()
+	wake  bool
+	// shown: see show.
+	shown bool
 	// times are what is told of it afterwards. The owner has them once no object is open.
 	times fetchTimes
 }
@@ -37,57 +47,114 @@ type fetching struct {
 var (
 	_ transfer.Forwarder = (*fetching)(nil)
 	_ transfer.Batcher   = (*fetching)(nil)
+	_ transfer.Waiter    = (*fetching)(nil)
 )
 
 // relayStep is how often those who read an object while it arrives here are told how far
 // it has come: the last of a chain of n is later by so many bytes for each.
 const relayStep = 16 << 20
 
+// takenObjects is how many objects a fetch has at most whose beginning keeps a goroutine from other things.
+const takenObjects = 64
+
 func (w *Worker) startFetch(e lifecycle.StartFetch) {
-	f := &fetching{worker: w, id: e.Fetch, objects: e.Objects, heads: make([]transfer.Head, len(e.Objects)), open: len(e.Objects)}
+	f := &fetching{worker: w, id: e.Fetch, objects: e.Objects, heads: make([]transfer.Head, len(e.Objects)), open: len(e.Objects), follow: e.Follow}
 	f.times = fetchTimes{first: e.Objects[0].Object, peer: e.Peer, wanted: time.Now()}
-	refs := make([]transfer.Ref, len(e.Objects))
+	f.refs = make([]transfer.Ref, len(e.Objects))
 	for i, o := range e.Objects {
-		refs[i] = transfer.Ref{Task: o.Object.Task, Generation: o.Object.Generation}
+		f.refs[i] = transfer.Ref{Task: o.Object.Task, Generation: o.Object.Generation}
 		f.reservations = append(f.reservations, w.reservations[o.Reservation])
 	}
-	peer := w.peers[e.Peer]
-	if peer.Address == "" {
+	f.peer = w.peers[e.Peer]
+	if f.peer.Address == "" {
 		w.post(lifecycle.FetchEnded{Fetch: e.Fetch, Message: fmt.Sprintf("worker %s is gone, or was never named", e.Peer)})
 		return
 	}
-	ctx := w.fetchCtx
 	w.fetching.Add(1)
 	w.going.Store(true)
-	go func() {
-		defer w.fetching.Done()
-		f.times.begun = time.Since(f.times.wanted)
-		err := f.run(ctx, e.Follow, peer, refs)
-		ended := lifecycle.FetchEnded{Fetch: e.Fetch}
-		if err != nil {
-			ended.Message = err.Error()
-			switch {
-			case ctx.Err() != nil:
-			case e.Follow: // a holder is asked now
-				w.log.Info("objects do not come by way of a worker that should get them as well", "peer", peer.String(), "objects", len(refs), "error", err)
-			default:
-				w.log.Warn("fetch failed", "peer", peer.String(), "objects", len(refs), "error", err)
-			}
+	if w.takes && w.taken == nil && f.prompt() {
+		w.taken = f
+		return
+	}
+	go f.carryOut()
+}
+
+// prompt says whether to carry it out means, at first, to do little and to wait for nothing.
+func (f *fetching) prompt() bool {
+	path, able := f.worker.config.Path.(transfer.Prompt)
+	return able && !f.follow && len(f.objects) <= takenObjects && path.Prompt(f.peer)
+}
+
+// briefWait is no longer than it takes until another goroutine does what this one is kept from.
+const briefWait = 50 * time.Microsecond
+
+// Waits is part of transfer.Waiter.
+func (f *fetching) Waits(left time.Duration) {
+	if leave := f.leave; leave != nil && left > briefWait {
+		f.leave = nil
+		leave()
+	}
+	f.show()
+}
+
+// shownEarly is how many objects a fetch has at most that are shown while they arrive though nobody is known to follow them: there
+// is time for it then, and less to do once they are here.
+const shownEarly = 8
+
+// show lets others follow what arrives, once. The copies did not wait for that.
+func (f *fetching) show() {
+	if f.shown || len(f.objects) > shownEarly {
+		return
+	}
+	f.shown = true
+	for i := range f.objects {
+		if len(f.heads[i].FrameBytes) > 0 {
+			f.showArriving(i)
 		}
-		w.drive(ended)
-	}()
+	}
+}
+
+// showArriving says whether others can follow an object from now on.
+func (f *fetching) showArriving(index int) bool {
+	id := f.object(index)
+	if !f.worker.config.Store.ShowArriving(id, f.heads[index].Header) {
+		return false
+	}
+	f.forwarded = append(f.forwarded, id)
+	return true
+}
+
+// carryOut does all of it.
+func (f *fetching) carryOut() {
+	w := f.worker
+	defer w.fetching.Done()
+	ctx := w.fetchCtx
+	f.times.begun = time.Since(f.times.wanted)
+	err := f.run(ctx)
+	ended := lifecycle.FetchEnded{Fetch: f.id}
+	if err != nil {
+		ended.Message = err.Error()
+		switch {
+		case ctx.Err() != nil:
+		case f.follow: // a holder is asked now
+			w.log.Info("objects do not come by way of a worker that should get them as well", "peer", f.peer.String(), "objects", len(f.refs), "error", err)
+		default:
+			w.log.Warn("fetch failed", "peer", f.peer.String(), "objects", len(f.refs), "error", err)
+		}
+	}
+	w.drive(ended)
 }
 
 // run fetches from a peer, or follows one, and returns when nobody is told of what did
 // not come.
-func (f *fetching) run(ctx context.Context, follow bool, peer transfer.Peer, refs []transfer.Ref) (err error) {
+func (f *fetching) run(ctx context.Context) (err error) {
 	path := f.worker.config.Path
-	if behind, able := path.(transfer.Follower); !follow {
-		err = path.Fetch(ctx, peer, refs, f)
+	if behind, able := path.(transfer.Follower); !f.follow {
+		err = path.Fetch(ctx, f.peer, f.refs, f)
 	} else if able {
-		err = behind.Follow(ctx, peer, refs, f)
+		err = behind.Follow(ctx, f.peer, f.refs, f)
 	} else {
-		err = fmt.Errorf("behind %s: %w", peer, transfer.ErrNoWay)
+		err = fmt.Errorf("behind %s: %w", f.peer, transfer.ErrNoWay)
 	}
 	for _, id := range f.forwarded {
 		f.worker.config.Store.Conceal(id)
@@ -98,13 +165,18 @@ func (f *fetching) run(ctx context.Context, follow bool, peer transfer.Peer, ref
 // Forward is part of transfer.Forwarder.
 func (f *fetching) Forward(index int) (arrived func(bytes uint64), step uint64) {
 	id, s := f.object(index), f.worker.config.Store
-	if !s.ShowArriving(id, f.heads[index].Header) {
-		return nil, 0
+	switch {
+	case f.objects[index].Relayed:
+		if step = relayStep; !f.showArriving(index) {
+			return nil, 0
+		}
+	case len(f.objects) > shownEarly || f.follow:
+		if !f.showArriving(index) {
+			return nil, 0
+		}
 	}
-	f.forwarded = append(f.forwarded, id)
-	if f.objects[index].Relayed {
-		step = relayStep
-	}
+	// NB: the others are shown when the fetch waits; what is told of one before then is lost, and told anew with
+	// what comes next.
 	return func(bytes uint64) { s.Arrived(id, bytes) }, step
 }
 
@@ -126,6 +198,7 @@ func (f *fetching) Place(ctx context.Context, index int, head transfer.Head) ([]
 	s.Rebuild(f.reservations[index], f.object(index))
 	frames, err := s.Allocate(f.reservations[index], f.object(index), head.FrameBytes...)
 	if errors.Is(err, ledger.ErrOutgrown) {
+		f.Waits(transfer.Long)
 		if err = s.Grow(ctx, f.reservations[index], holder(f.object(index).Task), head.FrameBytes, f.worker.config.MemoryWait); err == nil {
 			frames, err = s.Allocate(f.reservations[index], f.object(index), head.FrameBytes...)
 		}

@@ -200,6 +200,24 @@ func readingWorker(t *testing.T) (*shelf, *workertest.Session) {
 func describedWorker(t *testing.T) (*shelf, *workertest.Session, *loop.Worker) {
 	t.Helper()
 	scheduler := workertest.NewScheduler(t)
+	path, w := workerOf(t, scheduler, func(s *shelf) transfer.Path { return s }, nil)
+	return path, acceptWorker(t, scheduler), w
+}
+
+// acceptWorker is the next session of a worker, which knows ops and a peer.
+func acceptWorker(t *testing.T, scheduler *workertest.Scheduler) *workertest.Session {
+	t.Helper()
+	s := scheduler.Accept(t)
+	s.Op(1, millracev1.OpKind_OP_KIND_NATIVE, "bench.checksum")
+	s.Op(2, millracev1.OpKind_OP_KIND_NATIVE, "bench.stamp")
+	s.Op(3, millracev1.OpKind_OP_KIND_NATIVE, "array.slice")
+	s.Send(&millracev1.SessionResponse{Peers: []*millracev1.Peer{{WorkerId: shelfPeer, Name: "host-1", DataAddress: "nowhere"}}})
+	return s
+}
+
+// workerOf is a worker of a scheduler, whose path is made of a shelf, and whose objects are shown on a board, if it is not nil.
+func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) transfer.Path, shown store.Board) (*shelf, *loop.Worker) {
+	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+scheduler.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -227,9 +245,12 @@ func describedWorker(t *testing.T) (*shelf, *workertest.Session, *loop.Worker) {
 		t.Fatal(err)
 	}
 	t.Cleanup(objects.Close)
+	if shown != nil {
+		objects.ShowOn(shown)
+	}
 	w := loop.New(loop.Config{
 		Registration: &millracev1.Registration{Name: "host-0", Incarnation: "1", Slots: 1, NativeOps: d.Ops()},
-		Scheduler:    conn, Device: d, Store: objects, Path: path, Logs: new(tasklog.Logs), Log: log,
+		Scheduler:    conn, Device: d, Store: objects, Path: way(path), Logs: new(tasklog.Logs), Log: log,
 		Traffic: func() (in, out uint64) { return 0, 0 },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -241,12 +262,7 @@ func describedWorker(t *testing.T) (*shelf, *workertest.Session, *loop.Worker) {
 			t.Error(err)
 		}
 	})
-	s := scheduler.Accept(t)
-	s.Op(1, millracev1.OpKind_OP_KIND_NATIVE, "bench.checksum")
-	s.Op(2, millracev1.OpKind_OP_KIND_NATIVE, "bench.stamp")
-	s.Op(3, millracev1.OpKind_OP_KIND_NATIVE, "array.slice")
-	s.Send(&millracev1.SessionResponse{Peers: []*millracev1.Peer{{WorkerId: shelfPeer, Name: "host-1", DataAddress: "nowhere"}}})
-	return path, s, w
+	return path, w
 }
 
 // checksumOf is an assignment that reads an object of the shelf.

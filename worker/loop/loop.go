@@ -158,6 +158,9 @@ type Worker struct {
 	rescuing map[ledger.ObjectID]bool
 	awaits   awaits
 	draining bool
+	// takes: whoever is the owner carries out a fetch itself, which is taken then.
+	takes bool
+	taken *fetching
 	// stopped ends the owner; nil while it goes on.
 	stopped error
 	leaving bool

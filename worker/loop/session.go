@@ -106,28 +106,12 @@ func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 			cancel(err)
 		}
 	}()
-	err = w.receive(stream, session.session)
-	err = causeOf(ctx, err)
+	r := &receiving{worker: w, stream: stream, session: session.session, ended: make(chan error, 1)}
+	go r.run() // until it has told why it does not any more
+	err = causeOf(ctx, <-r.ended)
 	cancel(nil)
 	<-sending
 	return true, err
-}
-
-func (w *Worker) receive(stream millracev1.WorkerService_SessionClient, session uint64) error {
-	for {
-		m, err := stream.Recv()
-		if err != nil {
-			return err
-		}
-		if len(m.GetAssignments()) <= maxDriven {
-			w.drive(message{session, m})
-		} else {
-			w.post(message{session, m})
-		}
-		if m.GetReregister() {
-			return errReregister
-		}
-	}
 }
 
 func (w *Worker) send(ctx context.Context, stream millracev1.WorkerService_SessionClient) error {

@@ -1,0 +1,42 @@
+package ladder
+
+import (
+	"time"
+
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/flow"
+)
+
+var (
+	_ transfer.Prompt = (*Path)(nil)
+	_ transfer.Waiter = (*attempt)(nil)
+)
+
+// prompt is the best rung if it begins at once, nil if it does not.
+func (p *Path) prompt() transfer.Prompt {
+	if p.config.Rungs[0].Suits != nil {
+		return nil // to ask may mean to wait
+	}
+	path, _ := p.config.Rungs[0].Path.(transfer.Prompt)
+	return path
+}
+
+// Prompt is part of transfer.Prompt: the best path does, and is in use. Whichever is tried after it
+// may wait, so the sink hears of that.
+func (p *Path) Prompt(peer transfer.Peer) bool {
+	path := p.prompt()
+	if path == nil {
+		return false
+	}
+	p.mu.Lock()
+	state := p.machine.State(peer.Address, 0)
+	p.mu.Unlock()
+	return state == flow.Open && path.Prompt(peer)
+}
+
+// Waits is part of transfer.Waiter.
+func (a *attempt) Waits(left time.Duration) {
+	if w, ok := a.sink.(transfer.Waiter); ok {
+		w.Waits(left)
+	}
+}

@@ -1,0 +1,137 @@
+package loop_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/worker/workertest"
+)
+
+// promptShelf begins to fetch at once, and then waits: as long as it says for it.
+type promptShelf struct {
+	shelf *shelf
+	long  bool
+	// waits hears of each fetch that waits until its outcome is sent on what it gets.
+	waits chan chan error
+}
+
+func (p *promptShelf) Name() string              { return "prompt" }
+func (p *promptShelf) Close() error              { return nil }
+func (p *promptShelf) Prompt(transfer.Peer) bool { return true }
+
+func (p *promptShelf) Fetch(ctx context.Context, _ transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	heads := make([]transfer.Head, len(refs))
+	for i, r := range refs {
+		heads[i] = p.shelf.head(r)
+	}
+	batch := sink.(transfer.Batcher)
+	placed, err := batch.PlaceBatch(ctx, 0, heads, nil)
+	if err != nil || placed.Objects != len(refs) {
+		return fmt.Errorf("%d of %d have places: %w", placed.Objects, len(refs), err)
+	}
+	left := time.Microsecond
+	if p.long {
+		left = transfer.Long
+	}
+	sink.(transfer.Waiter).Waits(left)
+	outcome := make(chan error)
+	p.waits <- outcome
+	if err := <-outcome; err != nil {
+		return err
+	}
+	for i, r := range refs {
+		f := p.shelf.frame(r)
+		copy(transfer.Region{Space: placed.Space, Frame: placed.Frames[i]}.Bytes(), p.shelf.slab.Bytes(f.Offset, f.Bytes))
+	}
+	batch.DoneBatch(0, len(refs))
+	return nil
+}
+
+// shownBoard notes what is shown on it.
+type shownBoard struct {
+	mu    sync.Mutex
+	diary []string
+}
+
+func (b *shownBoard) note(what string, ref transfer.Ref) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.diary = append(b.diary, fmt.Sprintf("%s %d", what, ref.Task))
+	return true
+}
+
+func (b *shownBoard) Show(ref transfer.Ref, _ []byte, _ []memory.Frame) bool {
+	return b.note("shown", ref)
+}
+func (b *shownBoard) ShowArriving(ref transfer.Ref, _ []byte, _ []memory.Frame) bool {
+	return b.note("arriving", ref)
+}
+func (b *shownBoard) Arrived(transfer.Ref, uint64)                      {}
+func (b *shownBoard) Whole(ref transfer.Ref) bool                       { return b.note("whole", ref) }
+func (b *shownBoard) Hide(ref transfer.Ref) bool                        { return b.note("hidden", ref) }
+func (b *shownBoard) Readers(time.Time) (over func(now time.Time) bool) { return nil }
+func (b *shownBoard) Revoked() int                                      { return 0 }
+
+func (b *shownBoard) has(lines ...string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Equal(b.diary, lines)
+}
+
+// Whoever receives what the scheduler says fetches, too. That keeps nobody waiting: neither other orders of the
+// session, nor another session.
+func TestAFetchThatWaitsDoesNotKeepTheScheduler(t *testing.T) {
+	scheduler := workertest.NewScheduler(t)
+	path := &promptShelf{long: true, waits: make(chan chan error)}
+	workerOf(t, scheduler, func(s *shelf) transfer.Path { path.shelf = s; return path }, nil)
+	s := acceptWorker(t, scheduler)
+	s.Assign(checksumOf(101, 1))
+	first := <-path.waits
+	s.Assign(checksumOf(102, 2))
+	second := <-path.waits
+	second <- nil
+	value(t, s.Report(102, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+	s.Break(errors.New("the network is gone"))
+	<-s.Ended()
+	again := acceptWorker(t, scheduler)
+	again.Assign(checksumOf(103, 3))
+	third := <-path.waits
+	first <- nil
+	value(t, again.Report(101, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+	third <- nil
+	value(t, again.Report(103, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+}
+
+// A fetch that is over soon is carried out before anything else is received. What arrives is shown while there is
+// nothing else to do, and not if it does not arrive.
+func TestWhatArrivesIsShownWhileItDoes(t *testing.T) {
+	scheduler := workertest.NewScheduler(t)
+	path, shown := &promptShelf{waits: make(chan chan error)}, new(shownBoard)
+	workerOf(t, scheduler, func(s *shelf) transfer.Path { path.shelf = s; return path }, shown)
+	s := acceptWorker(t, scheduler)
+	s.Assign(checksumOf(101, 1))
+	outcome := <-path.waits
+	if !shown.has("arriving 1") {
+		t.Errorf("while an object arrives: %v", shown.diary)
+	}
+	outcome <- nil
+	value(t, s.Report(101, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+	if !shown.has("arriving 1", "whole 1") {
+		t.Errorf("when it has arrived: %v", shown.diary)
+	}
+	s.Assign(checksumOf(102, 2))
+	outcome = <-path.waits
+	outcome <- fmt.Errorf("%w: cut", transfer.ErrPeerLost)
+	s.Report(102, millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE)
+	if !shown.has("arriving 1", "whole 1", "arriving 2", "hidden 2") {
+		t.Errorf("when another one has not: %v", shown.diary)
+	}
+}
