@@ -1,6 +1,7 @@
 package board
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -9,6 +10,29 @@ import (
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 )
+
+// seen is a board of so many entries with one reader, until the test ends.
+func seen(t *testing.T, entries int) (*Board, *View) {
+	t.Helper()
+	b, err := New(entries, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	seat, err := b.Seat()
+	if err != nil {
+		t.Fatal(err)
+	}
+	v, err := Open(b.File(), seat.File())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := errors.Join(v.Close(), seat.Leave(), b.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return b, v
+}
 
 // Whatever the lender does between the guesses of a batch and the reading of its entries, an
 // object is found exactly where it is shown by then, and one that was shown all the time is
@@ -61,23 +85,7 @@ func TestWhatChangesBehindAGuess(t *testing.T) {
 		for _, inOrder := range []bool{true, false} {
 			for at := 1; at <= count; at += 5 {
 				t.Run(fmt.Sprint(name, " ", inOrder, " ", at), func(t *testing.T) {
-					b, err := New(64, 0)
-					if err != nil {
-						t.Fatal(err)
-					}
-					seat, err := b.Seat()
-					if err != nil {
-						t.Fatal(err)
-					}
-					v, err := Open(b.File(), seat.File())
-					if err != nil {
-						t.Fatal(err)
-					}
-					defer func() {
-						if v.Close() != nil || seat.Leave() != nil || b.Close() != nil {
-							t.Error("it is not closed")
-						}
-					}()
+					b, v := seen(t, 64)
 					var keys []transfer.Ref
 					for i := range count {
 						b.Show(key(i+1), []byte("the header"), place(i+1, 0))
@@ -167,18 +175,7 @@ func TestABoardThreeQuartersFullHasRoom(t *testing.T) {
 // entry is guessed from those before or asked of the index.
 func TestNobodyIsFoundInAFreeEntry(t *testing.T) {
 	for _, shown := range []int{ahead / 2, 3*ahead + 5} {
-		b, err := New(256, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		seat, err := b.Seat()
-		if err != nil {
-			t.Fatal(err)
-		}
-		v, err := Open(b.File(), seat.File())
-		if err != nil {
-			t.Fatal(err)
-		}
+		b, v := seen(t, 256)
 		var keys []transfer.Ref
 		for n := range shown {
 			keys = append(keys, transfer.Ref{Task: ids.TaskID(n + 1), Generation: 1})
@@ -194,32 +191,13 @@ func TestNobodyIsFoundInAFreeEntry(t *testing.T) {
 			t.Errorf("%d shown: %+v, and the last one is %+v", shown, sum, heads[shown-1])
 		}
 		g.End(0)
-		if v.Close() != nil || seat.Leave() != nil || b.Close() != nil {
-			t.Error("it is not closed")
-		}
 	}
 }
 
 // Objects that are alike share what is kept of them, and nobody gets what another one's is:
 // neither where only the rest of a long header differs, nor where a line was another object's before.
 func TestWhatIsAlikeIsSharedAndNothingElse(t *testing.T) {
-	b, err := New(256, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	seat, err := b.Seat()
-	if err != nil {
-		t.Fatal(err)
-	}
-	v, err := Open(b.File(), seat.File())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if v.Close() != nil || seat.Leave() != nil || b.Close() != nil {
-			t.Error("it is not closed")
-		}
-	}()
+	b, v := seen(t, 256)
 	long := strings.Repeat("0123456789", 6)
 	headers := []string{
 		"", "", "a", "a", "b", "12345678", "123456789", "123456789", "1234567890123456", "1234567890123456", "1234567890123457",
