@@ -60,7 +60,19 @@ func TestGPUTopoAndExplainTellWhatCarriesBytes(t *testing.T) {
 	if told["gpu-0"] != "" || !found || !carried(by) {
 		t.Errorf("explain says %q", told)
 	}
-	table, _, code := c.command(t, "", "explain", here.Key(), "--namespace", namespace(t))
+	// Nobody is to choose a worker for what has ended, so the table tells of what waits.
+	made := full()
+	if err := made.Wait(ctx); err != nil {
+		t.Fatal(err)
+	}
+	waits, err := client.Submit(ctx, millrace.Native("bench.noop"), millrace.Args(made), millrace.WithWorkers("gpu-9"))
+	if err == nil {
+		err = client.Flush(ctx)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, _, code := c.command(t, "", "explain", waits.Key(), "--namespace", namespace(t))
 	if code != 0 || !strings.Contains(table, "8.0 MiB from gpu-0 by ipc (copies ") {
 		t.Errorf("exit code %d:\n%s", code, table)
 	}
