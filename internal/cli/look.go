@@ -318,11 +318,10 @@ func (a *app) explain() *cobra.Command {
 				out.Explanation += explainMemory(ctx, c, out.GetTask())
 				return a.print(out, func(w io.Writer, _ bool) {
 					row(w, out.GetReason()+": "+out.GetExplanation())
-					if len(out.GetWorkers()) == 0 || out.GetReason() == "ENDED" {
-						return // there is nothing to choose any more
+					if len(out.GetWorkers()) > 0 {
+						row(w)
+						row(w, "WORKER", "MAY RUN IT", "QUEUE", "TO FETCH", "FETCH", "FINISH", "BY", "WHY NOT")
 					}
-					row(w)
-					row(w, "WORKER", "MAY RUN IT", "QUEUE", "TO FETCH", "FETCH", "FINISH", "BY", "WHY NOT")
 					for _, v := range out.GetWorkers() {
 						row(w, v.GetWorker(), v.GetFeasible(), fmt.Sprintf("%.3f s", v.GetQueueSeconds()), size(v.GetMissingBytes()), fmt.Sprintf("%.3f s", v.GetTransferSeconds()), fmt.Sprintf("%.3f s", v.GetFinishSeconds()), v.GetFetchBy(), v.GetReason())
 					}
