@@ -22,6 +22,8 @@ const (
 	maxBehind = 16
 	// acrossMicros is how long a task may take for the way of a message to count.
 	acrossMicros = 2000
+	// wordMicros is the way of a word from worker to worker.
+	wordMicros = 50
 )
 
 func (m *Machine) countAwaiting() {
@@ -180,6 +182,10 @@ func (m *Machine) expectMicros(w *worker, edges []edge) float64 {
 	for i := range edges {
 		_, p := m.at(edges[i].input)
 		if p.worker == 0 || p.worker == w.slot+1 {
+			continue
+		}
+		if m.ops[p.op].outputBytes <= float64(m.config.InlineResultBytes) {
+			latency = max(latency, wordMicros) // it comes with the word
 			continue
 		}
 		r := m.rate(m.workers[p.worker-1].id, w.id)
