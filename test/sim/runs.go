@@ -418,7 +418,12 @@ func (p *process) arrived(fetch lifecycle.FetchID, x *part) {
 			p.pump()
 			return
 		}
-		failed.NoRoom, failed.Message = true, "no room for a fetched object"
+		if before, there := p.books.Lookup(o); there && before.State == ledger.Dropped {
+			// It was not wanted here any more, and a run that nobody waits for either still uses it.
+			failed.Message = "it was dropped while it arrived"
+		} else {
+			failed.NoRoom, failed.Message = true, "no room for a fetched object"
+		}
 	}
 	p.push(failed)
 	p.pump()
