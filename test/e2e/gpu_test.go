@@ -86,9 +86,10 @@ func (m *gpus) arguments(t *testing.T, workers int, args ...string) []string {
 	return append([]string{"--device", "cuda", "--workers", fmt.Sprint(workers), "--slots", "2", "--local-directory", t.TempDir()}, args...)
 }
 
-// start starts a cluster on so many of them.
+// start starts a cluster on so many of them; without them the test means nothing.
 func (m *gpus) start(t *testing.T, workers int, args ...string) *cluster {
 	t.Helper()
+	needs(t, workers)
 	program, err := withCUDA()
 	if err != nil {
 		t.Fatal(err)

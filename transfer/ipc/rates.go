@@ -10,8 +10,8 @@ type rates struct {
 	engineBase, engineCopy, gatherBase time.Duration
 	// In bytes a second.
 	engineRate, gatherRate float64
-	// early is by how much a rate was last taken to be higher than it seemed, 0 if it was
-	// measured since.
+	// early is by how much a rate was last taken to be higher than it seemed, or a time to be
+	// shorter, 0 if it was measured since.
 	early float64
 }
 
@@ -106,8 +106,10 @@ func (r *rates) learn(p *post, now time.Time) {
 		}
 		*known += weight * (seen - *known)
 	}
+	// A stall of some milliseconds tells nothing of the next post, and who believed it would sleep
+	// through that one.
 	span := func(known *time.Duration, seen time.Duration) {
-		*known += time.Duration(weight * float64(max(seen, 500*time.Nanosecond)-*known))
+		*known += time.Duration(weight * float64(min(max(seen, leastSpan), mostOff**known)-*known))
 	}
 	switch {
 	case p.slot >= 0 && p.bytes >= rateBytes:
@@ -126,21 +128,39 @@ func (r *rates) learn(p *post, now time.Time) {
 
 // hurry takes in that a post was over when somebody woke who had slept until shortly before
 // it should be. How early it was nobody knows, and nobody finds out who goes on sleeping as
-// long: so the rate is taken to be higher, by more each time that it happens again.
+// long: so what much of its time was thought to come from is taken to be less, by more each time
+// that it happens again.
 func (r *rates) hurry(p *post, early bool) {
-	if !early || p.bytes < rateBytes || p.slot < 0 && p.bytes/uint64(p.copies) < rateBytes {
-		return // or it is not the rate that its time comes from
+	if !early {
+		return
 	}
 	r.early = min(max(2*r.early, leastHurry), mostHurry)
+	less := func(known *time.Duration) {
+		*known = max(time.Duration(float64(*known)/(1+r.early)), leastSpan)
+	}
+	rate, base, each := &r.engineRate, &r.engineBase, time.Duration(p.copies-1)*r.engineCopy
 	if p.slot >= 0 {
-		r.gatherRate *= 1 + r.early
-	} else {
-		r.engineRate *= 1 + r.early
+		rate, base, each = &r.gatherRate, &r.gatherBase, 0
+	}
+	switch bytes := over(p.bytes, *rate); {
+	case baseShare*p.base >= max(bytes, each):
+		less(base)
+	case each > bytes:
+		less(&r.engineCopy)
+	default:
+		*rate *= 1 + r.early
 	}
 }
 
 const (
-	// leastHurry and mostHurry bound by how much a rate is taken to be higher.
+	// leastSpan bounds what is learnt of times, and mostOff by how much one is believed to be longer
+	// than was known.
+	leastSpan = 500 * time.Nanosecond
+	mostOff   = 4
+	// baseShare is which part of the rest a base has that is thought to be what is wrong: a sound one is
+	// a tenth of what is long enough to sleep for.
+	baseShare = 4
+	// leastHurry and mostHurry bound by how much a rate is taken to be higher, or a time shorter.
 	leastHurry = 0.02
 	mostHurry  = 0.32
 	// rateBytes is from which size on a post tells a rate, latencyBytes up to which

@@ -28,6 +28,64 @@ func TestARateThatIsTooLowIsFoundOutAsleep(t *testing.T) {
 	}
 }
 
+// So it does of times that do not depend on the bytes, whichever it is that is too long; and
+// no rate grows instead.
+func TestATimeThatIsTooLongIsFoundOutAsleep(t *testing.T) {
+	const lead, wrong = 48 * time.Microsecond, 3 * time.Millisecond
+	for name, test := range map[string]struct {
+		slot, copies int
+		bytes        uint64
+		known        func(r *rates) *time.Duration
+	}{
+		"a small gather":    {0, 1000, 1000 * 4096, func(r *rates) *time.Duration { return &r.gatherBase }},
+		"a large gather":    {0, 1000, 1000 << 16, func(r *rates) *time.Duration { return &r.gatherBase }},
+		"one copy":          {-1, 1, 1 << 20, func(r *rates) *time.Duration { return &r.engineBase }},
+		"one large copy":    {-1, 1, chunkBytes, func(r *rates) *time.Duration { return &r.engineBase }},
+		"several copies":    {-1, 64, 64 * 4096, func(r *rates) *time.Duration { return &r.engineCopy }},
+		"several, base off": {-1, 64, 64 * 4096, func(r *rates) *time.Duration { return &r.engineBase }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			truth, r := assumed, assumed
+			*test.known(&r) = wrong
+			rounds := 0
+			for ; rounds < 60; rounds++ {
+				now := time.Unix(1, 0)
+				p := &post{slot: test.slot, copies: test.copies, bytes: test.bytes, began: now}
+				p.base = truth.base(p, false)
+				ends := now.Add(truth.predict(p))
+				p.base = r.base(p, false)
+				wakes := now.Add(r.predict(p) - lead - r.sooner(p))
+				if p.loose = wakes.After(ends); p.loose {
+					ends = wakes
+				}
+				r.learn(p, ends)
+				if !p.loose {
+					break // it was awake when the copy was over, so that all is learnt as ever
+				}
+			}
+			if rounds == 60 {
+				t.Errorf("after %d posts it sleeps too long as before: %v", rounds, *test.known(&r))
+			}
+			if r.gatherRate > 1.3*truth.gatherRate || r.engineRate > 1.3*truth.engineRate {
+				t.Errorf("rates of %.0f and %.0f GB/s", r.gatherRate/1e9, r.engineRate/1e9)
+			}
+		})
+	}
+}
+
+// A post that was held up for some milliseconds, by another program or by the device, does not make those after it wait.
+func TestAStallIsNotTakenForTheRule(t *testing.T) {
+	r, now := assumed, time.Unix(1, 0)
+	stalled := &post{slot: 0, copies: 100, bytes: 100 * 4096, began: now, base: r.gatherBase}
+	r.learn(stalled, now.Add(9*time.Millisecond))
+	if r.gatherBase > 5*assumed.gatherBase/4 {
+		t.Errorf("a gather is thought to take %v from now on, before %v", r.gatherBase, assumed.gatherBase)
+	}
+	if !r.gathers(100, 100*4096) {
+		t.Error("nothing is gathered any more")
+	}
+}
+
 // Copies that nobody saw end are measured with the next one that somebody did.
 func TestCopiesThatNobodySawEndAreMeasuredTogether(t *testing.T) {
 	const truth = 300e9
