@@ -53,7 +53,7 @@ func TestUnusableUCX(t *testing.T) {
 			kept := c.stamps(100, moved()/16, onlySource)
 			c.check(c.stamp(1, 32, kept[:8], onlyReader))
 			c.check(c.stamp(2, 32, kept, onlyReader))
-			if lines := c.says("[reader-0]", "gRPC"); len(lines) != 1 || !strings.Contains(lines[0], x.why) {
+			if lines := c.says(`"worker":"reader-0"`, "gRPC"); len(lines) != 1 || !strings.Contains(lines[0], x.why) {
 				t.Errorf("lines that say so, with %q:\n%s", x.why, strings.Join(lines, ""))
 			}
 		})
