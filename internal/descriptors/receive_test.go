@@ -1,6 +1,7 @@
 package descriptors_test
 
 import (
+	"errors"
 	"net"
 	"os"
 	"testing"
@@ -13,28 +14,20 @@ import (
 // pair is a connection of two sockets.
 func pair(t *testing.T) (*net.UnixConn, *net.UnixConn) {
 	t.Helper()
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	ours, file, err := descriptors.Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var ends [2]*net.UnixConn
-	for i, fd := range fds {
-		f := os.NewFile(uintptr(fd), "socket")
-		conn, err := net.FileConn(f)
-		if err := f.Close(); err != nil {
-			t.Fatal(err)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		ends[i] = conn.(*net.UnixConn)
-		t.Cleanup(func() {
-			if err := conn.Close(); err != nil {
-				t.Error(err)
-			}
-		})
+	theirs, err := net.FileConn(file)
+	if err := errors.Join(err, file.Close()); err != nil {
+		t.Fatal(err)
 	}
-	return ends[0], ends[1]
+	t.Cleanup(func() {
+		if err := errors.Join(ours.Close(), theirs.Close()); err != nil {
+			t.Error(err)
+		}
+	})
+	return ours, theirs.(*net.UnixConn)
 }
 
 func TestDescriptorsComeWithTheFirstByte(t *testing.T) {

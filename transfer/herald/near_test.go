@@ -3,6 +3,7 @@ package herald_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -13,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/internal/ring"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/herald"
@@ -134,25 +136,19 @@ func TestWhatADeadMakerHasSaidIsHeard(t *testing.T) {
 func TestStrangersHarmNobody(t *testing.T) {
 	await := func(t *testing.T, stranger func(t *testing.T, conn *net.UnixConn)) *side {
 		t.Helper()
-		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+		conn, file, err := descriptors.Pair()
 		if err != nil {
 			t.Fatal(err)
 		}
-		var ends [2]*net.UnixConn
-		for i, fd := range fds {
-			f := os.NewFile(uintptr(fd), "pair")
-			c, err := net.FileConn(f)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_ = f.Close()
-			ends[i] = c.(*net.UnixConn)
+		theirs, err := net.FileConn(file)
+		if err := errors.Join(err, file.Close()); err != nil {
+			t.Fatal(err)
 		}
-		reader := newSide(t, func(context.Context, string) (net.Conn, error) { return ends[0], nil })
+		reader := newSide(t, func(context.Context, string) (net.Conn, error) { return theirs, nil })
 		reader.Await(transfer.Peer{Address: "x"}, ref(1))
 		reader.Flush()
-		stranger(t, ends[1])
-		t.Cleanup(func() { _ = ends[1].Close() })
+		stranger(t, conn)
+		t.Cleanup(func() { _ = conn.Close() })
 		return reader
 	}
 	pass := func(t *testing.T, conn *net.UnixConn, kind byte, files ...*os.File) {

@@ -417,16 +417,11 @@ func startChild(tb testing.TB, order childOrder, objects *transfertest.Objects) 
 	if err != nil {
 		tb.Fatal(err)
 	}
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	conn, theirs, err := descriptors.Pair()
 	if err != nil {
 		tb.Fatal(err)
 	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
 	defer theirs.Close()
-	conn, err := net.FileConn(ours)
-	if err := errors.Join(err, ours.Close()); err != nil {
-		tb.Fatal(err)
-	}
 	server := rpc.NewServer()
 	if err := server.Register(&Source{objects}); err != nil {
 		tb.Fatal(err)

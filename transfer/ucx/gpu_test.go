@@ -18,7 +18,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -190,16 +189,11 @@ func startOnGPU(t *testing.T, o gpuOrder, source *Source) *gpuChild {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	conn, theirs, err := descriptors.Pair()
 	if err != nil {
 		t.Fatal(err)
 	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "ours"), os.NewFile(uintptr(fds[1]), "theirs")
 	defer theirs.Close()
-	conn, err := net.FileConn(ours)
-	if err := errors.Join(err, ours.Close()); err != nil {
-		t.Fatal(err)
-	}
 	server := rpc.NewServer()
 	if err := server.Register(source); err != nil {
 		t.Fatal(err)

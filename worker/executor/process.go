@@ -112,18 +112,12 @@ func startProcess(l *lane) (p *process, err error) {
 		return nil, err
 	}
 	cleanup = append(cleanup, p.page.close)
-	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return nil, fmt.Errorf("executor: socket pair: %w", err)
-	}
-	ours, theirs := os.NewFile(uintptr(fds[0]), "link"), os.NewFile(uintptr(fds[1]), "link")
-	defer theirs.Close()
-	conn, err := net.FileConn(ours)
-	_ = ours.Close() // FileConn has a duplicate
+	conn, theirs, err := descriptors.Pair()
 	if err != nil {
 		return nil, fmt.Errorf("executor: link: %w", err)
 	}
-	p.conn = conn.(*net.UnixConn)
+	defer theirs.Close()
+	p.conn = conn
 	cleanup = append(cleanup, func() { _ = conn.Close() }) // nothing was sent
 	slab, err := l.pools.fourth()
 	if err != nil {
