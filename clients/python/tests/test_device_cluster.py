@@ -212,7 +212,8 @@ def test_a_cluster_of_ones_own_is_on_the_gpus(client: Client, monkeypatch: pytes
     monkeypatch.setenv("MILLRACE_DEVICE_MEMORY_LIMIT", "16MiB")
     monkeypatch.setenv("MILLRACE_PINNED_LIMIT", "16MiB")
     with Client() as own:
-        assert workers(own) == workers(client) == ["gpu-0", "gpu-1"]
+        # The other cluster has two of the GPUs; this one takes all, of which a machine may have more.
+        assert workers(own)[:2] == workers(client) == ["gpu-0", "gpu-1"]
         assert own.submit(lambda x: x + 1, 1).result(PATIENCE) == 2
 
 
