@@ -67,8 +67,8 @@ type Lane struct {
 	State      State
 	// Why the path is shut or no way, or failed last; empty if it never did.
 	Why string
-	// Rate in bytes a second and Latency of small objects, smoothed; 0: not
-	// measured.
+	// Rate in bytes a second and Latency of small objects, smoothed so that a fetch that was
+	// held up says little; 0: not measured.
 	Rate    float64
 	Latency time.Duration
 	// Fetches that succeeded and failed, and the bytes that came.
@@ -111,6 +111,17 @@ type lane struct {
 	until time.Time
 	// probing: one fetch is out to see whether it works again.
 	probing bool
+	// opened is when it was last found to work.
+	opened time.Time
+	// small is what a small object takes, large what a byte of a large one does.
+	small, large figure
+}
+
+// figure is a time in nanoseconds as fetches tell it.
+type figure struct {
+	known float64 // 0: not measured
+	// seen are the fetches that told it and waited for no connection, up to firsts.
+	seen int
 }
 
 type peer struct {
@@ -215,8 +226,13 @@ const (
 	// which size on it measures the rate.
 	smallBytes = 128 << 10
 	largeBytes = 1 << 20
-	// gain of one measurement.
-	gain = 0.25
+	// gain of one measurement, and mostOff by how much one is believed to be longer than was known: one
+	// that was held up makes it half as long again at most, and a handful tell what has changed for
+	// good.
+	gain    = 0.5
+	mostOff = 2
+	// firsts are the fetches of which the best counts.
+	firsts = 3
 )
 
 // Ended is the fact that a fetch on a path has ended.
@@ -230,10 +246,13 @@ func (m *Machine) Ended(now time.Time, name string, path int, e End) {
 	switch e.Kind {
 	case GivenUp:
 	case OK:
+		if l.State != Open {
+			l.opened = now
+		}
 		l.State, l.Why, l.inARow, l.until = Open, "", 0, time.Time{}
 		l.Succeeded++
 		l.Bytes += e.Bytes
-		l.measure(e)
+		l.measure(now, e)
 	case LeadsNowhere:
 		l.State, l.Why, l.until = NoWay, e.Message, now.Add(m.config.AskAgain)
 	case Failed:
@@ -246,31 +265,71 @@ func (m *Machine) Ended(now time.Time, name string, path int, e End) {
 	}
 }
 
-func (l *lane) measure(e End) {
+func (l *lane) measure(now time.Time, e End) {
+	// Who began before the path was open has waited until it was.
+	waited := now.Add(-e.Took).Before(l.opened)
 	switch {
 	case e.Took <= 0:
 	case e.Bytes <= smallBytes:
-		l.Latency = smooth(l.Latency, e.Took)
+		l.small.learn(float64(e.Took), waited)
 	case e.Bytes >= largeBytes:
-		l.Rate = smooth(l.Rate, float64(e.Bytes)/e.Took.Seconds())
+		// Times and not rates are smoothed: they are what placement adds up.
+		l.large.learn(float64(e.Took)/float64(e.Bytes), waited)
+	}
+	l.tell()
+}
+
+// learn takes a fetch in. A stall of some milliseconds tells nothing of the next fetch, and who believed it
+// would send what is short elsewhere, so that no fetch would show that it is over.
+func (f *figure) learn(took float64, waited bool) {
+	switch {
+	case f.known == 0:
+		f.known = took // better than nothing
+	case waited || f.seen < firsts:
+		f.known = min(f.known, took)
+	default:
+		f.known += gain * (min(took, mostOff*f.known) - f.known)
+	}
+	if !waited {
+		f.seen = min(f.seen+1, firsts)
 	}
 }
 
-func smooth[T float64 | time.Duration](old, seen T) T {
-	if old == 0 {
-		return seen
+// prove takes in what a proof measured, which is the best of several; fetches know better.
+func (f *figure) prove(took float64) {
+	if took <= 0 || f.seen == firsts {
+		return
 	}
-	return old + T(gain*float64(seen-old))
+	if f.known == 0 || took < f.known {
+		f.known = took
+	}
+	f.seen = firsts
+}
+
+// tell shows what is known.
+func (l *lane) tell() {
+	l.Latency = time.Duration(l.small.known)
+	if l.large.known > 0 {
+		l.Rate = float64(time.Second) / l.large.known
+	}
 }
 
 // Proved is the fact that a path was found to lead to a peer without a fetch, with what was
-// measured then: 0 where it was not. It is no reason to take a path that failed.
-func (m *Machine) Proved(name string, path int, latency time.Duration, rate float64) {
+// measured then: 0 where it was not. It is no reason to take a path that failed. One that fetches have
+// opened meanwhile was measured by such as waited for the same connection.
+func (m *Machine) Proved(now time.Time, name string, path int, latency time.Duration, rate float64) {
 	l := &m.peer(name).lanes[path]
-	if l.State != Untried {
+	if l.State == Shut || l.State == NoWay {
 		return
 	}
-	l.State, l.Latency, l.Rate = Open, latency, rate
+	if l.State == Untried {
+		l.State, l.opened = Open, now
+	}
+	l.small.prove(float64(latency))
+	if rate > 0 {
+		l.large.prove(float64(time.Second) / rate)
+	}
+	l.tell()
 }
 
 // Read is the fact that bytes were read in place by way of a path: there was no fetch.

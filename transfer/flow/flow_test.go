@@ -108,6 +108,173 @@ func TestMeasures(t *testing.T) {
 	}
 }
 
+// pair is a machine with fetches from one peer on the best path, one after the other.
+type pair struct {
+	*flow.Machine
+	now time.Time
+}
+
+func newPair() *pair { return &pair{machine(), start} }
+
+// fetch is one that took so long.
+func (p *pair) fetch(bytes uint64, took time.Duration) {
+	p.Choose(p.now, "a", nil)
+	p.now = p.now.Add(took)
+	p.Ended(p.now, "a", 0, flow.End{Bytes: bytes, Took: took})
+	p.now = p.now.Add(time.Microsecond)
+}
+
+// takes is what the machine thinks that a fetch takes, as latency and rate tell it.
+func (p *pair) takes(bytes uint64) time.Duration {
+	l := p.Lanes()[0]
+	if bytes <= 128<<10 {
+		return l.Latency
+	}
+	return time.Duration(float64(bytes) / l.Rate * float64(time.Second))
+}
+
+// measuring are sizes of what tells the latency and the rate.
+var measuring = []uint64{0, 4096, 1 << 20, 64 << 20}
+
+// A fetch that was held up, by a page fault, another process or the device, says nothing of the next ones,
+// wherever it comes in a row, and several that were held up together do not say much more.
+func TestAStallIsNotTakenForTheRule(t *testing.T) {
+	const usual = 40 * time.Microsecond
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		bytes, p := measuring[r.IntN(len(measuring))], newPair()
+		if r.IntN(2) == 0 {
+			p.Proved(p.now, "a", 0, usual, float64(bytes)/usual.Seconds())
+		} else {
+			p.fetch(bytes, usual)
+		}
+		for range r.IntN(8) {
+			p.fetch(bytes, usual)
+		}
+		stall := time.Duration(1+r.IntN(1000)) * time.Millisecond
+		p.fetch(bytes, stall)
+		if took := p.takes(bytes); took < usual*99/100 || took > 2*usual {
+			t.Errorf("seed %d: after one of %v: %v, not %v", seed, stall, took, usual)
+		}
+		for range 2 {
+			p.fetch(bytes, stall)
+		}
+		if took := p.takes(bytes); took > 4*usual {
+			t.Errorf("seed %d: after three of %v: %v, not %v", seed, stall, took, usual)
+		}
+		for range 5 {
+			p.fetch(bytes, usual)
+		}
+		if took := p.takes(bytes); took < usual*99/100 || took > usual*5/4 {
+			t.Errorf("seed %d: %v after a stall of %v is over, not %v", seed, took, stall, usual)
+		}
+	}
+}
+
+// What has changed for good is known after a handful of fetches, for better and for worse.
+func TestALastingChangeIsFollowed(t *testing.T) {
+	const usual = 400 * time.Microsecond
+	for _, bytes := range measuring {
+		for _, now := range []time.Duration{usual / 10, usual / 3, usual / 2, usual * 2, usual * 3, usual * 10} {
+			p := newPair()
+			for range 10 {
+				p.fetch(bytes, usual)
+			}
+			for range 6 {
+				p.fetch(bytes, now)
+			}
+			if took := p.takes(bytes); took < now*3/4 || took > now*4/3 {
+				t.Errorf("%d bytes took %v, and %v six times since: %v", bytes, usual, now, took)
+			}
+		}
+	}
+}
+
+// The first fetches wait until there is a connection, all of them for the same. The next one
+// tells how long it takes, or who proved the path meanwhile.
+func TestToConnectIsNotTakenForTheLatency(t *testing.T) {
+	const connecting, usual = 20 * time.Millisecond, 40 * time.Microsecond
+	for _, bytes := range measuring {
+		for name, proof := range map[string]int{"never proved": -1, "proved before": 0, "proved between": 1, "proved after": 8} {
+			p := newPair()
+			for i := range 9 {
+				if i == proof {
+					p.Proved(start.Add(connecting), "a", 0, usual, float64(bytes)/usual.Seconds())
+				}
+				if i < 8 {
+					p.now = start
+					p.fetch(bytes, connecting+time.Duration(i)*usual)
+				}
+			}
+			if proof < 0 {
+				if took := p.takes(bytes); took < connecting*99/100 || took > connecting {
+					t.Errorf("%s: %d bytes: %v: all that is known is %v", name, bytes, took, connecting)
+				}
+				p.fetch(bytes, usual)
+			}
+			if took := p.takes(bytes); took < usual*99/100 || took > usual*101/100 {
+				t.Errorf("%s: %d bytes: %v, not %v", name, bytes, took, usual)
+			}
+		}
+	}
+}
+
+// So does the fetch that tries a path again that failed.
+func TestAProbeIsNotTakenForTheLatency(t *testing.T) {
+	const usual = 40 * time.Microsecond
+	p := newPair()
+	for range 3 {
+		p.fetch(1, usual)
+	}
+	for range 2 {
+		p.Ended(p.now, "a", 0, flow.End{Kind: flow.Failed, Message: "silent"})
+	}
+	p.now = p.now.Add(time.Minute)
+	p.fetch(1, 20*time.Millisecond)
+	if l := p.Lanes()[0]; l.State != flow.Open || l.Latency != usual {
+		t.Errorf("%+v", l)
+	}
+}
+
+// Of the first ones the best counts: of a peer that is new, pages are to be faulted in and kernels to be loaded.
+func TestTheBestOfTheFirstFetchesCounts(t *testing.T) {
+	const usual = 40 * time.Microsecond
+	for _, bytes := range measuring {
+		for quick := range 4 {
+			p := newPair()
+			for i := range 4 {
+				took := 20 * time.Millisecond
+				if i == quick {
+					took = usual
+				}
+				p.fetch(bytes, took)
+			}
+			if took := p.takes(bytes); took < usual*99/100 || took > usual*101/100 {
+				t.Errorf("%d bytes: %v when number %d took %v", bytes, took, quick, usual)
+			}
+		}
+	}
+}
+
+// A proof that comes late does not take the place of what many fetches told, nor opens a path that failed.
+func TestAProofSaysNothingOfAPathThatIsKnown(t *testing.T) {
+	p := newPair()
+	for range 10 {
+		p.fetch(1, 40*time.Microsecond)
+	}
+	p.Proved(p.now, "a", 0, time.Microsecond, 0)
+	if l := p.Lanes()[0]; l.Latency != 40*time.Microsecond || l.Rate != 0 {
+		t.Errorf("%+v", l)
+	}
+	for range 2 {
+		p.Ended(p.now, "a", 1, flow.End{Kind: flow.Failed, Message: "silent"})
+	}
+	p.Proved(p.now, "a", 1, time.Microsecond, 1e9)
+	if l := p.Lanes()[1]; l.State != flow.Shut || l.Latency != 0 || l.Rate != 0 {
+		t.Errorf("%+v", l)
+	}
+}
+
 func TestInvariantsUnderRandomEvents(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 1))

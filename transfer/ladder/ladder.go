@@ -259,7 +259,7 @@ func (p *Path) Prepare(ctx context.Context, peer transfer.Peer) (transfer.Measur
 		m, err := path.Prepare(ctx, peer)
 		if err == nil {
 			p.mu.Lock()
-			p.machine.Proved(peer.Address, i, m.Latency, m.BytesPerSecond)
+			p.machine.Proved(time.Now(), peer.Address, i, m.Latency, m.BytesPerSecond)
 			p.mu.Unlock()
 		}
 		return m, err
