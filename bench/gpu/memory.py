@@ -2,9 +2,11 @@
 
 Starts `millrace up --device cuda` with a slab of 4 GiB and 24 GiB of pinned memory below it, scatters and gathers
 256 MiB of NumPy, then makes 12.9 GB in chunks of 512 MiB by native ops, and reduces them twice: a working set of three
-times the slab. Each line is one figure. With "host" the worker has host memory, and everything is small.
+times the slab. Each line is one figure: of a scatter or gather the median of those after the first, which find memory that
+was used before. With "host" the worker has host memory, and everything is small.
 """
 
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -46,7 +48,7 @@ def main() -> None:
         for line in up.stdout:
             if line.startswith("ready"):
                 break
-        print(f"start: {time.perf_counter() - began:.2f} s", flush=True)
+        figure("start of a cluster", time.perf_counter() - began, "s")
         for shared in (True, False):
             with millrace.Client(scheduler_file=str(file), shared_memory=shared) as client:
                 clients(client, "shared memory" if shared else "streams", (256 << 20) // scale)
@@ -57,39 +59,43 @@ def main() -> None:
         up.wait(20)
 
 
+def figure(name: str, value: float, unit: str) -> None:
+    print(f"{'python client, ' + name:<55} {value:8.2f} {unit}", flush=True)
+
+
 def clients(client: millrace.Client, how: str, size: int) -> None:
     data = np.random.default_rng(1).integers(0, 255, size, np.uint8)
+    took: dict[str, list[float]] = {"scatter": [], "gather": [], "gather with copy": []}
     for _ in range(4):
         began = time.perf_counter()
         future = client.scatter(data, hash=False)
-        wrote = time.perf_counter() - began
+        took["scatter"].append(time.perf_counter() - began)
         began = time.perf_counter()
         back = client.gather(future)
-        read = time.perf_counter() - began
+        took["gather"].append(time.perf_counter() - began)
         began = time.perf_counter()
         copied = client.gather(future, copy=True)
-        copying = time.perf_counter() - began
+        took["gather with copy"].append(time.perf_counter() - began)
         assert np.array_equal(back, data) and np.array_equal(copied, data)
-        rates = [f"{size / s / 1e9:.2f}" for s in (wrote, read, copying)]
-        print(f"{how}: scatter, gather, gather with copy: {', '.join(rates)} GB/s", flush=True)
         del back, copied, future
+    for what, seconds in took.items():
+        figure(f"{how}: {what} {size >> 20} MiB", size / statistics.median(seconds[1:]) / 1e9, "GB/s")
 
 
 def streamed(client: millrace.Client, elements: int, chunks: int = 24) -> None:
     total = chunks * elements * 8
     began = time.perf_counter()
     made = [client.submit(native("array.full"), [elements], float(i + 1)) for i in range(chunks)]
-    for future in made:
-        future.result_wait() if hasattr(future, "result_wait") else client.wait([future])
+    client.wait(made)
     took = time.perf_counter() - began
-    print(f"create {total / 1e9:.1f} GB: {took:.3f} s, {total / took / 1e9:.1f} GB/s", flush=True)
-    for turn in range(2):
+    figure(f"create {total / 1e9:.2f} GB", total / took / 1e9, "GB/s")
+    for turn in ("first", "second"):
         began = time.perf_counter()
         sums = [client.submit(native("array.reduce"), f, "sum", key=f"sum-{turn}-{i}") for i, f in enumerate(made)]
         values = client.gather(sums)
         took = time.perf_counter() - began
         assert [float(v) for v in values] == [float(elements * (i + 1)) for i in range(chunks)], values
-        print(f"reduce {total / 1e9:.1f} GB: {took:.3f} s, {total / took / 1e9:.1f} GB/s", flush=True)
+        figure(f"reduce {total / 1e9:.2f} GB, {turn} time", total / took / 1e9, "GB/s")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,25 @@
-"""What NCCL needs, to compare transfers between GPUs with: python nccl.py [GPUs] [MiB per pair]. Needs torch."""
+"""What NCCL needs, to compare transfers between GPUs with: python nccl.py [GPUs] [MiB per pair].
+
+Each line is one figure: of a time, and of the bytes that all GPUs together receive. Ends with 77 where torch is not there.
+"""
 
 import os
+import socket
 import sys
 import time
 
-import torch
-import torch.distributed as dist
-import torch.multiprocessing as mp
+try:
+    import torch
+    import torch.distributed as dist
+    import torch.multiprocessing as mp
+except ImportError as error:
+    print(f"nccl: {error}", file=sys.stderr)
+    sys.exit(77)
 
 WARM, ROUNDS = 5, 60
 
 
-def timed(name: str, rank: int, world: int, moved: int, call) -> None:
+def timed(name: str, rank: int, world: int, pair: int, moved: int, call) -> None:
     """Print the time of a collective, and the bytes that all GPUs together received."""
     for _ in range(WARM):
         call()
@@ -23,10 +31,9 @@ def timed(name: str, rank: int, world: int, moved: int, call) -> None:
     torch.cuda.synchronize()
     took = (time.perf_counter() - began) / ROUNDS
     if rank == 0:
-        print(
-            f"nccl {name + ', ' + str(world) + ' GPUs:':<40} {took * 1e3:10.3f} ms {moved / took / 1e9:10.1f} GB/s in all",
-            flush=True,
-        )
+        what = f"nccl {name} of {pair >> 20} MiB, {world} GPUs"
+        print(f"{what:<55} {took * 1e3:8.3f} ms", flush=True)
+        print(f"{what + ', in all':<55} {moved / took / 1e9:8.1f} GB/s", flush=True)
 
 
 def run(rank: int, world: int, pair: int) -> None:
@@ -36,9 +43,9 @@ def run(rank: int, world: int, pair: int) -> None:
     ours = torch.empty(world * pair, dtype=torch.uint8, device="cuda")
     theirs = torch.empty_like(ours)
     one = torch.empty(pair, dtype=torch.uint8, device="cuda")
-    timed("all-to-all", rank, world, world * (world - 1) * pair, lambda: dist.all_to_all_single(theirs, ours))
-    timed("all-gather", rank, world, world * (world - 1) * pair, lambda: dist.all_gather_into_tensor(theirs, one))
-    timed("broadcast", rank, world, (world - 1) * pair, lambda: dist.broadcast(one, 0))
+    timed("all-to-all", rank, world, pair, world * (world - 1) * pair, lambda: dist.all_to_all_single(theirs, ours))
+    timed("all-gather", rank, world, pair, world * (world - 1) * pair, lambda: dist.all_gather_into_tensor(theirs, one))
+    timed("broadcast", rank, world, pair, (world - 1) * pair, lambda: dist.broadcast(one, 0))
     dist.destroy_process_group()
 
 
@@ -46,8 +53,10 @@ def main() -> None:
     """Start a process for each GPU."""
     world = int(sys.argv[1]) if len(sys.argv) > 1 else torch.cuda.device_count()
     pair = (int(sys.argv[2]) if len(sys.argv) > 2 else 256) << 20
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = str(free.getsockname()[1])
     # The multicast of switches is not what peers can do by copies.
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29511", NCCL_NVLS_ENABLE="0")
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=port, NCCL_NVLS_ENABLE="0")
     mp.spawn(run, args=(world, pair), nprocs=world)
 
 
