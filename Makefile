@@ -126,7 +126,7 @@ sim-seeds: bootstrap ## Many simulated runs: SEEDS=n
 .PHONY: e2e
 e2e: build bootstrap-net $(TOOLS)/grpcurl .tools/ucx-other/.stamp .tools/nvrtc/.stamp ## Real processes: grpcurl, two languages on one cluster, one chaos graph, partitioned networks
 	MILLRACE_BIN=$(CURDIR)/$(BIN) MILLRACE_PYTHON=$(CURDIR)/$(PY) \
-	  GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl go test -count=1 -timeout 40m ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/...
+	  GRPCURL=$(CURDIR)/$(TOOLS)/grpcurl go test -count=1 -timeout 40m ./test/e2e/... ./test/chaos/... ./test/netlab/... ./test/faults/... ./test/gpu/...
 
 .PHONY: rdma
 rdma: build bootstrap-rdma ## Two emulated hosts with Soft-RoCE: the transfer suite and a cluster over rc, kills in the middle; about 5 minutes
