@@ -23,8 +23,10 @@ type conn struct {
 	// what is read. Set when it is known which transports there are.
 	chunk     uint64
 	byMessage bool
-	// onFailure, if set, is called by the thread, and must not wait.
+	// onFailure, if set, is called by the thread, and must not wait. So is onSilence, when the peer has owed an answer for askAfter:
+	// it clears asking when it has one.
 	onFailure func()
+	onSilence func()
 	// lane is set by the goroutine that connects, before others see the conn.
 	lane Lane
 	// gone is closed when nothing of it is left in UCX.
@@ -51,6 +53,10 @@ type conn struct {
 	// calls are the requests without an answer, nil when the connection failed.
 	calls    map[uint64]*call
 	lastCall uint64
+	// quiet is since when the peer has owed an answer and has said nothing; zero: it
+	// has just spoken, or owes none. asking: onSilence was called and has no answer yet.
+	quiet  time.Time
+	asking bool
 	// leases are those that the peer holds here.
 	leases map[transfer.LeaseID]bool
 	// read are the objects that were read in this turn and whose leases are to be

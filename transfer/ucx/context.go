@@ -197,8 +197,9 @@ func newToken() uint64 {
 	}
 }
 
-// Accept is the serving side of the wire-up: DataService.ConnectLane. It makes
-// the endpoint through which answers go back. Its error is a gRPC status.
+// Accept is the serving side of the control connection: DataService.ConnectLane. It
+// makes the endpoint through which answers go back, ends it, or says whether it is
+// well. Its error is a gRPC status.
 func (c *Context) Accept(_ context.Context, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
 	if token := request.GetGiveUpToken(); token != 0 {
 		c.do(func(l *loop) {
@@ -208,6 +209,16 @@ func (c *Context) Accept(_ context.Context, request *millracev1.ConnectLaneReque
 			}
 		})
 		return new(millracev1.ConnectLaneResponse), nil
+	}
+	if token := request.GetServedToken(); token != 0 {
+		served, err := ask(c, func(l *loop) bool {
+			n := l.conns[token]
+			return n != nil && n.failure == nil && n.bytes == 0
+		})
+		if err != nil {
+			return nil, refusal(err)
+		}
+		return &millracev1.ConnectLaneResponse{LaneEnded: !served}, nil
 	}
 	reader := request.GetReader()
 	if err := c.acceptable(reader); err != nil {

@@ -33,6 +33,9 @@
 // so a late one from another life is dropped. Bytes count as valid only when the
 // source has confirmed, after the read, that the lease held throughout; objects
 // of at most InlineBytes travel inside the answer and were copied under the
-// lease. A fetch ends only when UCX has called back for each of its reads:
+// lease. UCX may fail one side's endpoint and not the other's: each side says over the
+// control connection what the other one cannot see. A reader tells which lane it has
+// given up, so that its leases end; and if a source owes an answer for a quarter of a
+// second, it is asked whether it serves the lane, which ends at once if not. A fetch ends only when UCX has called back for each of its reads:
 // until then they may still write.
 package ucx

@@ -2,6 +2,12 @@
 
 package ucx
 
+import (
+	"fmt"
+
+	"github.com/millrace/millrace/transfer"
+)
+
 // Allocations is the number of the shim's allocations that were not freed.
 func Allocations() int64 { return allocations() }
 
@@ -9,4 +15,27 @@ func Allocations() int64 { return allocations() }
 func (c *Context) Connections() int {
 	n, _ := ask(c, func(l *loop) int { return len(l.conns) })
 	return n
+}
+
+// LoseReaders has our endpoints to readers fail as UCX fails some when a connection in the other direction is closed: theirs are well. What
+// it returns closes ours, which is to be done before the context is closed.
+func (c *Context) LoseReaders() (end func()) {
+	lost, _ := ask(c, func(l *loop) (lost []*conn) {
+		for _, n := range l.conns {
+			if n.bytes == 0 && n.failure == nil {
+				n.failure = fmt.Errorf("%w: lost by a test", transfer.ErrPeerLost)
+				l.forgetLeases(n)
+				lost = append(lost, n)
+			}
+		}
+		return lost
+	})
+	return func() {
+		c.do(func(l *loop) {
+			for _, n := range lost {
+				n.failure = nil
+				l.fail(n, fmt.Errorf("%w: lost by a test", transfer.ErrPeerLost))
+			}
+		})
+	}
 }

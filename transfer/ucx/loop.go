@@ -30,6 +30,10 @@ const (
 	// A wait is bounded: should UCX ever miss a wake-up, it costs no more.
 	busyWait = 5 * time.Millisecond
 	idleWait = 50 * time.Millisecond
+	// askAfter is for how long a peer may owe an answer before it is asked, over the
+	// control connection, whether it serves the lane: more than answers take, and
+	// little beside the time in which a fetch stalls.
+	askAfter = 250 * time.Millisecond
 )
 
 // loop is what the thread owns. Nothing of it is touched by anything else.
@@ -128,7 +132,12 @@ func (l *loop) turn() {
 	for _, n := range l.conns {
 		l.confirm(n)
 		l.schedule(n)
-		outstanding = outstanding || len(n.calls)+len(n.asked) > 0
+		if len(n.calls)+len(n.asked) > 0 {
+			outstanding = true
+			n.listen(time.Now())
+		} else {
+			n.quiet = time.Time{}
+		}
 		expected = expected || len(n.leases) > 0
 	}
 	// With nothing to come the core is better left to others at once.
@@ -215,6 +224,17 @@ func (l *loop) connect(n *conn, address, key []byte) (*conn, error) {
 		n.chunk = copiedChunkBytes
 	}
 	return n, nil
+}
+
+// listen takes note that the peer owes an answer.
+func (n *conn) listen(now time.Time) {
+	switch {
+	case n.quiet.IsZero():
+		n.quiet = now
+	case now.Sub(n.quiet) >= askAfter && !n.asking && n.onSilence != nil:
+		n.quiet, n.asking = now, true
+		n.onSilence()
+	}
 }
 
 // fail ends a connection: nothing new is posted, what is queued fails now, and

@@ -178,6 +178,31 @@ func (p *Path) giveUp(peer transfer.Peer, n *conn) {
 	}()
 }
 
+// askServed asks a source that has been silent for a while whether it serves the
+// lane, over the control connection, and ends the lane if it does not. The source's
+// endpoint may have failed because a connection in the other direction was closed,
+// while ours is well: UCX tells us nothing then, and our messages reach nobody.
+func (p *Path) askServed(peer transfer.Peer, n *conn) {
+	if !p.enter() {
+		return
+	}
+	go func() {
+		defer p.wait.Done()
+		ctx, cancel := context.WithTimeout(p.ctx, p.config.StallTimeout)
+		defer cancel()
+		response, err := p.config.Connect(ctx, peer, &millracev1.ConnectLaneRequest{ServedToken: n.theirs})
+		if err != nil && errors.Is(dialError(ctx, err), ErrNoLane) {
+			return // it does not know the question, so it is not asked again: what is lost there stalls
+		}
+		p.c.do(func(l *loop) {
+			n.asking = false
+			if response.GetLaneEnded() {
+				l.fail(n, fmt.Errorf("%w: it does not serve this lane any more, whose endpoint failed or was closed there", transfer.ErrPeerLost))
+			}
+		})
+	}()
+}
+
 // drop removes a lane that is of no use any more.
 func (p *Path) drop(address string, l *lane) {
 	p.mu.Lock()
@@ -229,6 +254,7 @@ func (p *Path) dial(peer transfer.Peer) (*conn, error) {
 		p.dropConn(peer.Address, n)
 		p.giveUp(peer, n)
 	}
+	n.onSilence = func() { p.askServed(peer, n) }
 	err, closed := ask(p.c, func(l *loop) error {
 		_, err := l.connect(n, source.GetAddress(), source.GetMemoryKey())
 		return err

@@ -69,6 +69,7 @@ func (l *loop) message(e *event) {
 	if n == nil || n.failure != nil {
 		return // of another life, or too late
 	}
+	n.quiet = time.Time{}
 	switch p.kind {
 	case messageLease:
 		ttl := min(time.Duration(r.u32())*time.Millisecond, maxTTL)

@@ -965,13 +965,17 @@ func (x *DeviceMemory) GetDeviceUuid() []byte {
 // ConnectLaneRequest is the reading side's part.
 type ConnectLaneRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its endpoint. Not when a lane is given up.
+	// Its endpoint. Not when a lane is given up or asked for.
 	Reader *LaneEndpoint `protobuf:"bytes,1,opt,name=reader,proto3" json:"reader,omitempty"`
 	// Number of the reading worker; 0 for clients.
 	ReaderWorkerId uint32 `protobuf:"varint,2,opt,name=reader_worker_id,json=readerWorkerId,proto3" json:"reader_worker_id,omitempty"`
 	// Serving side's token of a lane that the reader has given up, so that its leases end now; everything else is ignored then,
 	// and the response is empty. 0: none.
-	GiveUpToken   uint64 `protobuf:"fixed64,3,opt,name=give_up_token,json=giveUpToken,proto3" json:"give_up_token,omitempty"`
+	GiveUpToken uint64 `protobuf:"fixed64,3,opt,name=give_up_token,json=giveUpToken,proto3" json:"give_up_token,omitempty"`
+	// Serving side's token of a lane on which the reader has waited in vain for a while, to ask whether it is served still; everything
+	// else is ignored then, and the response says only that. 0: none. Workers that do not know the question fail it with
+	// FAILED_PRECONDITION, as a request without an endpoint.
+	ServedToken   uint64 `protobuf:"fixed64,4,opt,name=served_token,json=servedToken,proto3" json:"served_token,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1027,11 +1031,20 @@ func (x *ConnectLaneRequest) GetGiveUpToken() uint64 {
 	return 0
 }
 
+func (x *ConnectLaneRequest) GetServedToken() uint64 {
+	if x != nil {
+		return x.ServedToken
+	}
+	return 0
+}
+
 // ConnectLaneResponse is the serving side's part.
 type ConnectLaneResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its endpoint.
-	Source        *LaneEndpoint `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	// Its endpoint. Not when a lane is given up or asked for.
+	Source *LaneEndpoint `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
+	// The lane that was asked for has ended on this side, or never was: what the reader sends through it reaches nobody.
+	LaneEnded     bool `protobuf:"varint,2,opt,name=lane_ended,json=laneEnded,proto3" json:"lane_ended,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1071,6 +1084,13 @@ func (x *ConnectLaneResponse) GetSource() *LaneEndpoint {
 		return x.Source
 	}
 	return nil
+}
+
+func (x *ConnectLaneResponse) GetLaneEnded() bool {
+	if x != nil {
+		return x.LaneEnded
+	}
+	return false
 }
 
 // GetTaskLogsRequest names a task.
@@ -1249,13 +1269,16 @@ const file_millrace_v1_data_service_proto_rawDesc = "" +
 	"\n" +
 	"ipc_handle\x18\x01 \x01(\fB\a\xbaH\x04z\x02h@R\tipcHandle\x12(\n" +
 	"\vdevice_uuid\x18\x02 \x01(\fB\a\xbaH\x04z\x02h\x10R\n" +
-	"deviceUuid\"\x95\x01\n" +
+	"deviceUuid\"\xb8\x01\n" +
 	"\x12ConnectLaneRequest\x121\n" +
 	"\x06reader\x18\x01 \x01(\v2\x19.millrace.v1.LaneEndpointR\x06reader\x12(\n" +
 	"\x10reader_worker_id\x18\x02 \x01(\rR\x0ereaderWorkerId\x12\"\n" +
-	"\rgive_up_token\x18\x03 \x01(\x06R\vgiveUpToken\"H\n" +
+	"\rgive_up_token\x18\x03 \x01(\x06R\vgiveUpToken\x12!\n" +
+	"\fserved_token\x18\x04 \x01(\x06R\vservedToken\"g\n" +
 	"\x13ConnectLaneResponse\x121\n" +
-	"\x06source\x18\x01 \x01(\v2\x19.millrace.v1.LaneEndpointR\x06source\"-\n" +
+	"\x06source\x18\x01 \x01(\v2\x19.millrace.v1.LaneEndpointR\x06source\x12\x1d\n" +
+	"\n" +
+	"lane_ended\x18\x02 \x01(\bR\tlaneEnded\"-\n" +
 	"\x12GetTaskLogsRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\"G\n" +
 	"\x13GetTaskLogsResponse\x12\x12\n" +

@@ -51,7 +51,7 @@ type DataServiceClient interface {
 	ReleaseReadLeases(ctx context.Context, in *ReleaseReadLeasesRequest, opts ...grpc.CallOption) (*ReleaseReadLeasesResponse, error)
 	// ConnectLane makes a connection for one-sided reads of this worker's memory: both sides tell how to reach each other. It fails
 	// with UNIMPLEMENTED where there is no such library, and with FAILED_PRECONDITION where both cannot work together; the message
-	// says why.
+	// says why. With a token of such a connection it ends that, or tells whether it is served still.
 	ConnectLane(ctx context.Context, in *ConnectLaneRequest, opts ...grpc.CallOption) (*ConnectLaneResponse, error)
 	// DescribeMemory tells what is in the worker's memory, what keeps it there, and who waits for room.
 	DescribeMemory(ctx context.Context, in *DescribeMemoryRequest, opts ...grpc.CallOption) (*DescribeMemoryResponse, error)
@@ -167,7 +167,7 @@ type DataServiceServer interface {
 	ReleaseReadLeases(context.Context, *ReleaseReadLeasesRequest) (*ReleaseReadLeasesResponse, error)
 	// ConnectLane makes a connection for one-sided reads of this worker's memory: both sides tell how to reach each other. It fails
 	// with UNIMPLEMENTED where there is no such library, and with FAILED_PRECONDITION where both cannot work together; the message
-	// says why.
+	// says why. With a token of such a connection it ends that, or tells whether it is served still.
 	ConnectLane(context.Context, *ConnectLaneRequest) (*ConnectLaneResponse, error)
 	// DescribeMemory tells what is in the worker's memory, what keeps it there, and who waits for room.
 	DescribeMemory(context.Context, *DescribeMemoryRequest) (*DescribeMemoryResponse, error)

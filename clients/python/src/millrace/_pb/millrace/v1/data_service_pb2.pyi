@@ -157,20 +157,24 @@ class DeviceMemory(_message.Message):
     def __init__(self, ipc_handle: _Optional[bytes] = ..., device_uuid: _Optional[bytes] = ...) -> None: ...
 
 class ConnectLaneRequest(_message.Message):
-    __slots__ = ("reader", "reader_worker_id", "give_up_token")
+    __slots__ = ("reader", "reader_worker_id", "give_up_token", "served_token")
     READER_FIELD_NUMBER: _ClassVar[int]
     READER_WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     GIVE_UP_TOKEN_FIELD_NUMBER: _ClassVar[int]
+    SERVED_TOKEN_FIELD_NUMBER: _ClassVar[int]
     reader: LaneEndpoint
     reader_worker_id: int
     give_up_token: int
-    def __init__(self, reader: _Optional[_Union[LaneEndpoint, _Mapping]] = ..., reader_worker_id: _Optional[int] = ..., give_up_token: _Optional[int] = ...) -> None: ...
+    served_token: int
+    def __init__(self, reader: _Optional[_Union[LaneEndpoint, _Mapping]] = ..., reader_worker_id: _Optional[int] = ..., give_up_token: _Optional[int] = ..., served_token: _Optional[int] = ...) -> None: ...
 
 class ConnectLaneResponse(_message.Message):
-    __slots__ = ("source",)
+    __slots__ = ("source", "lane_ended")
     SOURCE_FIELD_NUMBER: _ClassVar[int]
+    LANE_ENDED_FIELD_NUMBER: _ClassVar[int]
     source: LaneEndpoint
-    def __init__(self, source: _Optional[_Union[LaneEndpoint, _Mapping]] = ...) -> None: ...
+    lane_ended: bool
+    def __init__(self, source: _Optional[_Union[LaneEndpoint, _Mapping]] = ..., lane_ended: bool = ...) -> None: ...
 
 class GetTaskLogsRequest(_message.Message):
     __slots__ = ("task_id",)

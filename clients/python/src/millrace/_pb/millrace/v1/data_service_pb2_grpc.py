@@ -110,7 +110,7 @@ class DataServiceServicer(object):
     def ConnectLane(self, request, context):
         """ConnectLane makes a connection for one-sided reads of this worker's memory: both sides tell how to reach each other. It fails
         with UNIMPLEMENTED where there is no such library, and with FAILED_PRECONDITION where both cannot work together; the message
-        says why.
+        says why. With a token of such a connection it ends that, or tells whether it is served still.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
