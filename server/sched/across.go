@@ -1,7 +1,6 @@
 package sched
 
 import (
-	"cmp"
 	"slices"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -22,8 +21,12 @@ const (
 	maxBehind = 16
 	// acrossMicros is how long a task may take for the way of a message to count.
 	acrossMicros = 2000
-	// wordMicros is the way of a word from worker to worker.
-	wordMicros = 50
+	// wordMicros is the way of a word from worker to worker of one host, and farMicros that to another host, in round figures:
+	// 15 and 50 were measured (ADRs 11, 14). No object comes sooner.
+	wordMicros, farMicros = 20, 50
+	// tellMicros is from where on latencies count. Smaller ones differ more by how a few small fetches went than by the way, and
+	// would put neighbours together at whoever seems to be 10 µs nearer.
+	tellMicros = 100
 )
 
 func (m *Machine) countAwaiting() {
@@ -35,64 +38,137 @@ func (m *Machine) countAwaiting() {
 	}
 }
 
-// spread looks for tasks that may follow what was just assigned. While tasks are ready and wait for workers, nobody waits
-// for messages.
+// spread looks for tasks that may follow what was just assigned, lowest rank first: a choice among neighbours is the right one
+// only if those before it are made. While tasks are ready and wait for workers, nobody waits for messages.
 func (m *Machine) spread() {
-	for i := 0; i < len(m.across) && m.ready == 0; i++ {
-		r := m.across[i]
-		if _, t := m.lookup(r.Task); t != nil && t.state.assigned() && t.attempt == uint32(r.Attempt) {
-			m.spreadFrom(r, t)
+	var makers []maker
+	var next followers
+	if len(m.across) > 0 {
+		makers, next = m.scratch.makers[:0], m.scratch.followers[:0]
+	}
+	for m.ready == 0 {
+		for _, r := range m.across {
+			if _, t := m.lookup(r.Task); t != nil && t.state.assigned() && t.attempt == uint32(r.Attempt) {
+				m.followersOf(t, len(makers), &next)
+				makers = append(makers, maker{TaskRef: r})
+			}
 		}
+		if m.across = m.across[:0]; len(next) == 0 {
+			break
+		}
+		f := next.pop()
+		m.spreadTo(f.task, &makers[f.maker])
 	}
 	if m.across = m.across[:0]; cap(m.across) > keptWork {
 		m.across = nil
 	}
+	if makers != nil {
+		m.scratch.makers, m.scratch.followers = makers, next
+	}
 }
 
-// spreadFrom sends a task's dependents, lowest rank first, or notes where there was no room.
-func (m *Machine) spreadFrom(r TaskRef, t *task) {
-	next := m.scratch.dependents[:0]
+// maker is an attempt whose dependents are looked at. noted: one of them has found no room.
+type maker struct {
+	TaskRef
+	noted bool
+}
+
+// followersOf adds a task's dependents that may go out ahead of it.
+func (m *Machine) followersOf(t *task, maker int, to *followers) {
 	n := 0
 	for e := t.dependents; e != 0 && n < maxSkipped; n++ {
-		id, _, ct, link := m.consumerOf(e)
-		if ct.state == TaskWaiting && ct.missing <= maxAcross {
-			next = append(next, readyTask{ct.rank, id})
-		}
+		id, b, ct, link := m.consumerOf(e)
 		e = link.next
-	}
-	slices.SortFunc(next, func(x, y readyTask) int { return cmp.Or(cmp.Compare(x.rank, y.rank), cmp.Compare(x.task, y.task)) })
-	m.scratch.dependents = next
-	noted := false
-	for _, c := range next {
-		b, ct := m.at(c.task)
-		if ct.state != TaskWaiting || !m.maySpread(b, ct) {
-			continue // it may be there twice
+		if ct.state != TaskWaiting || ct.missing > maxAcross || !m.maySpread(b, ct) {
+			continue // should another input be what it lacks, it is found again with that
 		}
 		if t.unfinished == 1 && m.mayFollow(b, ct, m.workers[t.worker-1]) {
 			continue // it does so by itself, or waits in tails
 		}
-		w := m.chooseAcross(b, ct)
-		switch {
-		case w == nil:
-		case m.roomAhead(w):
-			m.send(c.task, b, ct, w)
-		case !noted:
-			// Once is enough: it is looked at with all its dependents. So an attempt is in one list at most.
-			w.full = append(w.full, r)
-			noted = true
-		}
+		to.push(follower{ct.rank, id, maker})
 	}
 }
 
-// spreadAgain goes on where spreadFrom found no room, once there is a good deal of it: neither workers nor their peers should
-// hear of one task at a time.
+// spreadTo sends a task that waits to a worker, or notes where there was no room.
+func (m *Machine) spreadTo(id ids.TaskID, from *maker) {
+	b, t := m.at(id)
+	if t.state != TaskWaiting {
+		return // it was there twice
+	}
+	w := m.chooseAcross(b, t)
+	switch {
+	case w == nil:
+	case m.roomAhead(w):
+		m.send(id, b, t, w)
+	case !from.noted:
+		// Once is enough: it is looked at with all its dependents. So an attempt is in one list at most.
+		w.full = append(w.full, from.TaskRef)
+		from.noted = true
+	}
+}
+
+// spreadAgain goes on where spread found no room, once there is a good deal of it: neither workers nor their peers should hear of
+// one task at a time. Whoever has some room goes on as well: where neighbours are placed one after the other, each takes
+// what is the next one's.
 func (m *Machine) spreadAgain(w *worker) {
 	slots := uint64(w.slots)
 	if len(w.full) == 0 || uint64(w.ahead) >= slots+minAhead && (w.queuedMicros >= aheadMicros*slots/2 || w.ahead >= maxAhead/2) {
 		return
 	}
-	m.across = append(m.across, w.full...)
-	w.full = w.full[:0]
+	for _, w := range m.order {
+		if len(w.full) > 0 && m.roomAhead(w) {
+			m.across = append(m.across, w.full...)
+			w.full = w.full[:0]
+		}
+	}
+}
+
+// follower is a task that may follow a maker, which is named by its index.
+type follower struct {
+	rank  uint64
+	task  ids.TaskID
+	maker int
+}
+
+func (f follower) before(g follower) bool {
+	return f.rank < g.rank || f.rank == g.rank && f.task < g.task
+}
+
+// followers is a heap.
+type followers []follower
+
+func (q *followers) push(f follower) {
+	h := append(*q, f)
+	i := len(h) - 1
+	for i > 0 && f.before(h[(i-1)/2]) {
+		h[i] = h[(i-1)/2]
+		i = (i - 1) / 2
+	}
+	h[i] = f
+	*q = h
+}
+
+// pop takes the first one. REQUIRES: there is one.
+func (q *followers) pop() follower {
+	h := *q
+	first, last := h[0], h[len(h)-1]
+	h = h[:len(h)-1]
+	*q = h
+	i := 0
+	for c := 1; c < len(h); c = 2*i + 1 {
+		if c+1 < len(h) && h[c+1].before(h[c]) {
+			c++
+		}
+		if !h[c].before(last) {
+			break
+		}
+		h[i] = h[c]
+		i = c
+	}
+	if len(h) > 0 {
+		h[i] = last
+	}
+	return first
 }
 
 // maySpread says whether a waiting task may be assigned ahead of inputs that are made at other workers: it is short, and all
@@ -121,42 +197,75 @@ func (m *Machine) maySpread(b *block, t *task) bool {
 	return true
 }
 
-// chooseAcross picks the worker that could have the task done first, among those that make its inputs and the least loaded.
-// A worker that has enough to run gets nothing: its tasks cover the way of a message.
+// chooseAcross picks the worker that could have the task done first, among those that make its inputs or hold them, and the least
+// loaded. Among equals it is the maker or holder for whose object the fewest others wait: those can still go elsewhere. A worker
+// that has enough to run gets nothing: its tasks cover the way of a message.
 func (m *Machine) chooseAcross(b *block, t *task) *worker {
 	c := m.classes[t.class]
 	from := m.feasible(c)
 	edges := b.edgesOf(t)
 	var best *worker
+	var input *task // what best has of the task
 	var soonest float64
 	m.stamp++
-	look := func(w *worker) {
-		if w.mark == m.stamp {
-			return
-		}
-		w.mark = m.stamp
+	look := func(w *worker, p *task, wait float64) {
 		if !w.awaits || w.usedSlots >= uint64(w.slots)+minAhead || !slices.Contains(from, w) || !m.memoryFits(w, b, t) {
 			return
 		}
-		if f := m.behind(w, edges) + m.expectMicros(w, edges); best == nil || f < soonest {
-			best, soonest = w, f
+		f := wait + m.expectMicros(w, edges)
+		if best == nil || f < soonest || f == soonest && m.waiters(p) < m.waiters(input) {
+			best, input, soonest = w, p, f
+		}
+	}
+	var made float64 // until the last input is, by the queues
+	for i := range edges {
+		_, p := m.at(edges[i].input)
+		if p.worker == 0 {
+			continue
+		}
+		if w := m.workers[p.worker-1]; w.mark != m.stamp {
+			w.mark = m.stamp
+			wait := m.behind(w, edges)
+			made = max(made, w.load()-wait)
+			look(w, p, wait)
 		}
 	}
 	for i := range edges {
-		if _, p := m.at(edges[i].input); p.worker != 0 {
-			look(m.workers[p.worker-1])
+		pb, p := m.at(edges[i].input)
+		if p.worker != 0 || p.replicas == 0 {
+			continue
+		}
+		if w := m.workers[pb.links[p.replicas].value]; w.mark != m.stamp {
+			w.mark = m.stamp
+			look(w, p, max(w.load()-made, 0))
 		}
 	}
-	if idle, _ := m.leastLoaded(from, c, 0, nil); idle != nil {
-		look(idle)
+	if idle, _ := m.leastLoaded(from, c, 0, nil); idle != nil && idle.mark != m.stamp {
+		look(idle, nil, max(idle.load()-made, 0))
 	}
 	return best
 }
 
+// waiters counts the dependents of a task that are at no worker yet; nil has more than any.
+func (m *Machine) waiters(t *task) (waiting int) {
+	if t == nil {
+		return maxSkipped + 1
+	}
+	n := 0
+	for e := t.dependents; e != 0 && n < maxSkipped; n++ {
+		_, _, ct, link := m.consumerOf(e)
+		if ct.state == TaskWaiting {
+			waiting++
+		}
+		e = link.next
+	}
+	return waiting
+}
+
 // behind is how long a task would wait at a worker when all its inputs are made, in microseconds: for what the worker was given
 // behind the last of those that it makes itself. What lies before that is no reason to prefer another worker, since the task
-// waits for it wherever it is; and how much of it there is says who has reported last, not who is ahead. Where the worker
-// makes none of them, or has been given much since, it is the whole queue.
+// waits for it wherever it is; and how much of it there is says who has reported last, not who is ahead. Where it
+// has been given much since, it is the whole queue. REQUIRES: it makes one of them.
 func (m *Machine) behind(w *worker, edges []edge) float64 {
 	var micros uint64
 	for i := range min(len(w.queue), maxBehind) {
@@ -184,12 +293,18 @@ func (m *Machine) expectMicros(w *worker, edges []edge) float64 {
 		if p.worker == 0 || p.worker == w.slot+1 {
 			continue
 		}
-		if m.ops[p.op].outputBytes <= float64(m.config.InlineResultBytes) {
-			latency = max(latency, wordMicros) // it comes with the word
-			continue
+		maker, word := m.workers[p.worker-1], float64(wordMicros)
+		if maker.host != w.host {
+			word = farMicros
 		}
-		r := m.rate(m.workers[p.worker-1].id, w.id)
-		latency = max(latency, r.latencyMicros)
+		latency = max(latency, word)
+		if m.ops[p.op].outputBytes <= float64(m.config.InlineResultBytes) {
+			continue // it comes with the word
+		}
+		r := m.rate(maker.id, w.id)
+		if r.latencyMicros >= tellMicros {
+			latency = max(latency, r.latencyMicros)
+		}
 		micros += m.ops[p.op].outputBytes / r.bytesPerMicro
 	}
 	return micros + latency

@@ -441,7 +441,8 @@ func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
 
 // scratch is memory reused between steps; nothing in it has a meaning across steps.
 type scratch struct {
-	dependents []readyTask
+	makers     []maker
+	followers  followers
 	candidates []*worker
 	submit     submitScratch
 }
