@@ -152,7 +152,7 @@ type Lender interface {
 	// waits for anything itself must not hold one.
 	Lend(peer Peer, ref Ref, into *Loan) bool
 	// Read says how many bytes of a peer's loans were read in place, for the books. It
-	// is said before they end.
+	// may be said when they have ended.
 	Read(peer Peer, bytes uint64)
 }
 

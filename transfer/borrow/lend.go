@@ -58,21 +58,13 @@ func (p *Path) at(peer transfer.Peer) *peer {
 	return c
 }
 
-// Mapped is the memory of a peer that is connected and shows what lies there, else nil.
-func (p *Path) Mapped(at transfer.Peer) Memory {
-	if c := p.at(at); c != nil {
-		return c.space
-	}
-	return nil
-}
-
 // Prompt is part of transfer.Prompt: the peer is connected, and shows what it has.
 func (p *Path) Prompt(at transfer.Peer) bool { return p.at(at) != nil }
 
 // Shows is part of transfer.Lender.
 func (p *Path) Shows(at transfer.Peer, ref transfer.Ref) bool {
 	c := p.at(at)
-	if c == nil || ref.Generation == 0 {
+	if c == nil || !c.lends || ref.Generation == 0 {
 		return false
 	}
 	c.mu.Lock()
@@ -84,7 +76,7 @@ func (p *Path) Shows(at transfer.Peer, ref transfer.Ref) bool {
 // has patience with its readers: End tells whether that was long enough.
 func (p *Path) Lend(at transfer.Peer, ref transfer.Ref, into *transfer.Loan) bool {
 	c := p.at(at)
-	if c == nil {
+	if c == nil || !c.lends {
 		return false
 	}
 	l := &c.lending

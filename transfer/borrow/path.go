@@ -74,6 +74,8 @@ type Config struct {
 	// its to close if there is no error, and so is the turn, which is nil if the peer
 	// has none.
 	Open func(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *board.Turn) (Memory, error)
+	// Lends, if set, says of what was opened whether it is for Lend. It is asked once.
+	Lends func(Memory) bool
 }
 
 // Memory is a peer's memory in this process.

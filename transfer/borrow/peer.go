@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// peer is a connection that is made or being made. conn, space, view and err are
+// peer is a connection that is made or being made. conn, space, view, lends and err are
 // fixed once ready is closed.
 type peer struct {
 	path  *Path
@@ -27,7 +27,9 @@ type peer struct {
 	space Memory
 	// view is on the peer's board, nil if it has none.
 	view *board.View
-	err  error
+	// lends: see lend.go.
+	lends bool
+	err   error
 	// wake tells run of loans that ended. It has room for one.
 	wake chan struct{}
 	// buried: nothing is wanted from it once it is dead; guarded by path.mu.
@@ -114,6 +116,7 @@ func (c *peer) connect(at transfer.Peer) error {
 		conn.Spin = c.path.config.Spin
 	}
 	c.conn, c.space, c.view = conn, space, view
+	c.lends = view != nil && (c.path.config.Lends == nil || c.path.config.Lends(space))
 	return nil
 }
 

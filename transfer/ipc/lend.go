@@ -3,6 +3,7 @@ package ipc
 import (
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/borrow"
 )
 
 var (
@@ -12,21 +13,19 @@ var (
 
 // lends says whether kernels of ours can read a peer's memory, as one did when the way
 // there was proved.
-func (p *Path) lends(at transfer.Peer) bool {
-	m, ok := p.lenders.Mapped(at).(*mapping)
-	return ok && m.peer != nil && m.lane.gather != nil
+func lends(space borrow.Memory) bool {
+	m := space.(*mapping)
+	return m.peer != nil && m.lane.gather != nil
 }
 
 // Shows is part of transfer.Lender: a peer is mapped, and shows the object.
-func (p *Path) Shows(at transfer.Peer, ref transfer.Ref) bool {
-	return p.lends(at) && p.lenders.Shows(at, ref)
-}
+func (p *Path) Shows(at transfer.Peer, ref transfer.Ref) bool { return p.lenders.Shows(at, ref) }
 
 // Lend is part of transfer.Lender. The regions lie in a space that has the device's address
 // of each: Pointer. It stays mapped until the loan ends, also if the peer dies; kernels may
 // read what was its memory then, and what they made of it is good if the loan held.
 func (p *Path) Lend(at transfer.Peer, ref transfer.Ref, into *transfer.Loan) bool {
-	return p.lends(at) && p.lenders.Lend(at, ref, into)
+	return p.lenders.Lend(at, ref, into)
 }
 
 // Read is part of transfer.Lender.

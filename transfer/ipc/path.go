@@ -209,7 +209,7 @@ func New(c Config) (*Path, error) {
 	p.slab = c.Slab.Pointer(0, c.Slab.Size())
 	p.lenders = borrow.New(borrow.Config{
 		Worker: c.Worker, Token: c.Token, StallTimeout: c.StallTimeout, LeaseTTL: c.LeaseTTL, NoBoard: c.NoBoard, Open: p.open, Spin: spinFor,
-		Linger: c.Linger, Unmapped: c.PeerUnmapped, Received: c.Received,
+		Linger: c.Linger, Unmapped: c.PeerUnmapped, Received: c.Received, Lends: lends,
 	})
 	if c.NoGather {
 		p.noGather = "switched off"

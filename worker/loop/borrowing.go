@@ -58,13 +58,13 @@ func (w *Worker) borrow(a *attempt, admitted bool) bool {
 		if in.GetBytes() < borrowBytes || len(in.GetInlineResult()) > 0 || w.borrowedTimes[id] >= borrowTimes {
 			continue
 		}
-		if _, here := w.config.Store.Lookup(id); here {
-			continue
-		}
 		for _, h := range in.GetHolders() {
 			peer := w.peers[ids.WorkerID(h)]
 			if peer.Address == "" || !lender.Lends(peer) {
 				continue
+			}
+			if _, here := w.config.Store.Lookup(id); here {
+				break
 			}
 			at := -1
 			for n := range orders {
