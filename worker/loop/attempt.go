@@ -112,7 +112,7 @@ func (w *Worker) assign(pb *millracev1.Assignment) {
 	if w.attempts[ref] != nil {
 		return
 	}
-	a := &attempt{ref: ref, pb: pb, op: w.ops[pb.GetOpId()]}
+	a := &attempt{ref: ref, pb: pb, op: w.ops[pb.GetOpId()], inputs: make([]device.Input, len(pb.GetInputs()))}
 	switch {
 	case a.op == nil:
 		w.fail(a, "PROTOCOL_VIOLATION", fmt.Sprintf("assignment %s names op %d, which this session has not defined", ref, pb.GetOpId()))
@@ -159,9 +159,7 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 		// calls would only be outgrown.
 		e.OutputBytes = pb.GetExpectedOutputBytes()
 	}
-	if n := len(pb.GetInputs()); n > 0 {
-		a.inputs = make([]device.Input, n)
-	}
+	clear(a.inputs)
 	w.chooseInPlace(a)
 	var wanted []ledger.ObjectID
 	for i, in := range pb.GetInputs() {

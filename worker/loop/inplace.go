@@ -49,14 +49,24 @@ type nearby struct {
 	// lender and device are nil if either cannot.
 	lender transfer.Lender
 	device device.InPlace
-	// read are the bytes that were read of each object, or will be.
-	read map[ledger.ObjectID]uint64
+	// read has the bytes that were read of objects, or will be: see reads.
+	read []reads
 }
+
+// reads is how much of an object is read in place. Each has its place in a list, and what was noted of another one that
+// has the same is forgotten: tasks that follow each other have places of their own.
+type reads struct {
+	object ledger.ObjectID
+	bytes  uint64
+}
+
+// readsKnown bounds the memory for that, to 96 KiB.
+const readsKnown = 4096
 
 func newNearby(c *Config) (n nearby) {
 	n.lender, _ = c.Path.(transfer.Lender)
 	n.device, _ = c.Device.(device.InPlace)
-	n.read = make(map[ledger.ObjectID]uint64)
+	n.read = make([]reads, readsKnown)
 	return n
 }
 
@@ -92,7 +102,8 @@ func (w *Worker) inPlace(a *attempt, in *millracev1.Input) (transfer.Peer, bool)
 		return transfer.Peer{}, false
 	}
 	n, id := &w.nearby, inputID(in)
-	if n.read[id] >= inPlaceTimes*bytes {
+	read := n.readOf(id)
+	if *read >= inPlaceTimes*bytes {
 		return transfer.Peer{}, false
 	}
 	for _, h := range in.GetHolders() {
@@ -104,19 +115,20 @@ func (w *Worker) inPlace(a *attempt, in *millracev1.Input) (transfer.Peer, bool)
 			break
 		}
 		if a.reading == device.ReadsOnce {
-			n.note(id, bytes) // many may be admitted before the first has read
+			*read += bytes // many may be admitted before the first has read
 		}
 		return peer, true
 	}
 	return transfer.Peer{}, false
 }
 
-// note counts bytes that are read of an object.
-func (n *nearby) note(id ledger.ObjectID, bytes uint64) {
-	if len(n.read) >= borrowKnown {
-		clear(n.read)
+// readOf is where it is noted how much of an object is read in place, until it is asked for another one.
+func (n *nearby) readOf(id ledger.ObjectID) *uint64 {
+	r := &n.read[id.Task%readsKnown]
+	if r.object != id {
+		*r = reads{object: id}
 	}
-	n.read[id] += bytes
+	return &r.bytes
 }
 
 // readsAt says whether an input is to be read in place.
@@ -189,7 +201,7 @@ func (w *Worker) readInPlace(a *attempt, loans []transfer.Loan, r *nativeRun) {
 		id, bytes := ledger.ObjectID{Task: head.Ref.Task, Generation: head.Ref.Generation}, head.Bytes()
 		if a.reading == device.Moves {
 			bytes = min(bytes, cmp.Or(r.framed, r.bytes))
-			w.nearby.note(id, bytes)
+			*w.nearby.readOf(id) += bytes
 		}
 		w.borrowedBytes.Add(bytes)
 		w.nearby.lender.Read(a.readAt[i], bytes)

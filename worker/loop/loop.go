@@ -145,7 +145,9 @@ type Worker struct {
 	ops       map[uint32]*op
 	functions map[ids.FunctionHash]*millracev1.Function
 	parked    []*attempt
-	peers     map[ids.WorkerID]transfer.Peer
+	// emptied is an inbox to be used again.
+	emptied []any
+	peers   map[ids.WorkerID]transfer.Peer
 	// told is what the scheduler knows of the paths to them.
 	told         []flow.Lane
 	reservations map[lifecycle.ReservationID]ledger.ReservationID
@@ -379,11 +381,13 @@ func (w *Worker) leave(why string) {
 func (w *Worker) drainInbox() {
 	w.mu.Lock()
 	batch := w.inbox
-	w.inbox = nil
+	w.inbox, w.emptied = w.emptied, nil
 	w.mu.Unlock()
 	for _, x := range batch {
 		w.handle(x)
 	}
+	clear(batch)
+	w.emptied = batch[:0]
 }
 
 func (w *Worker) handle(x any) {
