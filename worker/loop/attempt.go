@@ -297,12 +297,20 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 	case lifecycle.Publish:
 		a := w.take(e.Ref)
 		w.tell(a.report)
+		if r := w.ending; r != nil {
+			r.report, r.told = a.report, time.Now()
+			return nil
+		}
 		w.outbox.task(a.report)
 	case lifecycle.Discard:
 		w.config.Store.Drop(ledger.ObjectID{Task: e.Ref.Task, Generation: e.Ref.Attempt})
 	case lifecycle.Report:
 		w.report(e)
 	case lifecycle.Unpin:
+		if r := w.ending; r != nil && r.ref == e.Ref {
+			r.pinned = append(r.pinned, ledger.ObjectID(e.Object))
+			return nil
+		}
 		w.config.Store.Unpin(ledger.ObjectID(e.Object), e.Ref.Task, e.Ref.Attempt)
 	case lifecycle.PinInput:
 		w.pinInput(e)
@@ -540,9 +548,12 @@ func (w *Worker) nativeEnded(r *nativeRun) {
 		return
 	}
 	a.op.observe(r.runTime)
-	loans := a.loans
+	r.attempt, r.loans = a, a.loans
+	if a.reading == device.Moves {
+		r.readInPlace(func(id ledger.ObjectID, _ transfer.Peer, bytes uint64) { *w.nearby.readOf(id) += bytes })
+	}
 	if broken := a.endLoans(); len(broken) > 0 {
-		w.readInPlace(a, loans, r)
+		w.settleRun(r)
 		w.discardBorrowed(a, broken)
 		return
 	}
@@ -553,11 +564,12 @@ func (w *Worker) nativeEnded(r *nativeRun) {
 	if r.failure != nil {
 		a.report.Error = w.complete(r.failure, a)
 	}
+	w.ending = r
 	w.step(lifecycle.RunEnded{Ref: r.ref, Succeeded: r.failure == nil, Outcome: lifecycle.Failed})
-	w.readInPlace(a, loans, r) // after the word to peers
-	if r.failure == nil {
-		w.times.write(&r.times, time.Now())
-	}
+	w.ending = nil
+	w.mu.Lock()
+	w.ended = append(w.ended, r)
+	w.mu.Unlock()
 }
 
 // executorEnded takes a result of an executor.

@@ -48,7 +48,7 @@ func (w *Worker) Asked(r *herald.Reader, asks []herald.Ask) { w.put(asked{r, ask
 // Handle does what is to be done of what was Heard and Asked.
 func (w *Worker) Handle() {
 	if w.ownForAMoment() {
-		w.outbox.signal()
+		w.signal()
 	}
 }
 

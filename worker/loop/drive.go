@@ -23,11 +23,11 @@ func (w *Worker) post(x any) {
 // locks and is not waited for by what the owner does.
 func (w *Worker) drive(x any) {
 	if w.driveQuietly(x) {
-		w.outbox.signal()
+		w.signal()
 	}
 }
 
-// driveQuietly is drive but for the scheduler's word, which is for the caller to send off, by outbox.signal, as soon as
+// driveQuietly is drive but for the scheduler's word, which is for the caller to send off, by signal, as soon as
 // nothing else is urgent. It says whether it was the owner.
 func (w *Worker) driveQuietly(x any) bool {
 	if waiting := w.put(x); waiting > 1 {
@@ -46,7 +46,7 @@ func (w *Worker) driveAndTake(x any) (taken *fetching) {
 	}
 	was, taken := w.ownAndTake(true)
 	if was && taken == nil {
-		w.outbox.signal()
+		w.signal()
 	}
 	return taken
 }
@@ -56,7 +56,7 @@ func (f *fetching) catchUp() {
 	if f.wake || f.worker.waiting() {
 		f.worker.wakeOwner()
 	}
-	f.worker.outbox.signal()
+	f.worker.signal()
 }
 
 // ownForAMoment handles what is in the inbox, unless somebody else is the owner and will. It says whether it was the owner.
@@ -143,6 +143,12 @@ func (w *Worker) wakeOwner() {
 // settle is done after each piece of the owner's work.
 func (w *Worker) settle() {
 	w.settleQuietly()
+	w.signal()
+}
+
+// signal does what was left to do of runs that have ended, for which no peer waits, and sends off what the scheduler is to hear.
+func (w *Worker) signal() {
+	w.settleEnded()
 	w.outbox.signal()
 }
 

@@ -101,3 +101,46 @@ func TestWhatIsUrgentDoesNotWaitForALongMessage(t *testing.T) {
 		t.Errorf("left for later are %v", w.inbox)
 	}
 }
+
+// The scheduler hears of a run that has ended when all the rest is done. It is not forgotten meanwhile: neither by who registers anew,
+// nor by who leaves.
+func TestAnEndThatWasNotReportedYetIsNotForgotten(t *testing.T) {
+	for name, c := range map[string]struct {
+		next func(*Worker)
+		says func(*Worker, *millracev1.SessionRequest) bool
+	}{
+		"registers": {func(w *Worker) { w.handle(opening{make(chan *opened, 1)}) }, func(w *Worker, m *millracev1.SessionRequest) bool {
+			return len(w.open().registration.GetRunning()) == 1 && len(m.GetTasks()) == 1
+		}},
+		"leaves":   {func(w *Worker) { w.leave("told to") }, func(_ *Worker, m *millracev1.SessionRequest) bool { return m.GetLeaving() && len(m.GetTasks()) == 1 }},
+		"signals":  {func(w *Worker) { w.signal() }, func(_ *Worker, m *millracev1.SessionRequest) bool { return len(m.GetTasks()) == 1 }},
+		"does not": {func(*Worker) {}, func(_ *Worker, m *millracev1.SessionRequest) bool { return m == nil }},
+	} {
+		slab, err := hostmemory.NewSlab(1<<20, memory.Identity{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		objects, err := store.New(slab, slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := New(Config{Registration: &millracev1.Registration{Slots: 1}, Store: objects, Log: slog.New(slog.DiscardHandler)})
+		w.native = newNative(nativeConfig{}, 0)
+		lane := &nativeLane{wake: make(chan struct{}, 1)}
+		w.native.lanes = append(w.native.lanes, lane)
+		w.ops[1] = w.newOp(&millracev1.Op{Kind: millracev1.OpKind_OP_KIND_NATIVE, Name: "bench.noop"})
+		w.assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1})
+		w.handle([]*nativeRun{lane.next()})
+		if w.machine.Len() > 0 {
+			t.Fatal("its end was not handled")
+		}
+		c.next(w)
+		if m, _ := w.outbox.take(); !c.says(w, m) {
+			t.Errorf("who %s with a report to make says %v", name, m)
+		}
+		objects.Close()
+		if err := slab.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}

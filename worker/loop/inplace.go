@@ -2,14 +2,12 @@ package loop
 
 import (
 	"cmp"
-	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/device"
-	"github.com/millrace/millrace/worker/lifecycle"
 )
 
 // A kernel can read an input where it is, in the mapped memory of a peer's GPU. To fetch what
@@ -191,23 +189,18 @@ func (a *attempt) notBegun() {
 	}
 }
 
-// readInPlace enters into the books what a run has read in place, by loans that have ended.
-func (w *Worker) readInPlace(a *attempt, loans []transfer.Loan, r *nativeRun) {
+// readInPlace says of each input that a run has read in place at whom that was, and how much of it.
+func (r *nativeRun) readInPlace(of func(id ledger.ObjectID, at transfer.Peer, bytes uint64)) {
+	a := r.attempt
 	for i := range a.readAt {
-		if i >= len(loans) || loans[i].End == nil {
+		if i >= len(r.loans) || r.loans[i].End == nil {
 			continue
 		}
-		head := &loans[i].Head
-		id, bytes := ledger.ObjectID{Task: head.Ref.Task, Generation: head.Ref.Generation}, head.Bytes()
+		head := &r.loans[i].Head
+		bytes := head.Bytes()
 		if a.reading == device.Moves {
 			bytes = min(bytes, cmp.Or(r.framed, r.bytes))
-			*w.nearby.readOf(id) += bytes
 		}
-		w.borrowedBytes.Add(bytes)
-		w.nearby.lender.Read(a.readAt[i], bytes)
-		w.fetches.write(&fetchTimes{
-			first: lifecycle.Object(id), peer: a.readAt[i].Worker, objects: 1, bytes: bytes, readBy: a.ref.Task,
-			wanted: r.times.handed, usable: time.Since(r.times.handed),
-		})
+		of(ledger.ObjectID{Task: head.Ref.Task, Generation: head.Ref.Generation}, a.readAt[i], bytes)
 	}
 }

@@ -130,9 +130,14 @@ type Worker struct {
 	times timeBook
 
 	mu sync.Mutex
-	// inbox is guarded by mu. wake has room for one.
+	// inbox is guarded by mu, as is ended: the runs of which something is left to do, see settleEnded.
+	// wake has room for one.
 	inbox []any
+	ended []*nativeRun
 	wake  chan struct{}
+
+	// settling is held by who does that.
+	settling sync.Mutex
 
 	// owning is held by who is the owner, and for ever when the worker has stopped.
 	owning sync.Mutex
@@ -147,7 +152,9 @@ type Worker struct {
 	parked    []*attempt
 	// emptied is an inbox to be used again.
 	emptied []any
-	peers   map[ids.WorkerID]transfer.Peer
+	// ending is the run whose end is being told of, nil if there is none.
+	ending *nativeRun
+	peers  map[ids.WorkerID]transfer.Peer
 	// told is what the scheduler knows of the paths to them.
 	told         []flow.Lane
 	reservations map[lifecycle.ReservationID]ledger.ReservationID
@@ -264,7 +271,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.fetchCtx = work
 	w.native = newNative(nativeConfig{
 		device: w.config.Device, store: w.config.Store, memoryWait: w.config.MemoryWait, inlineBytes: &w.inlineBytes, lost: w.deviceLost,
-		post: func(runs []*nativeRun) { w.post(runs) }, hand: func(runs []*nativeRun) { w.driveQuietly(runs) }, idle: w.outbox.signal,
+		post: func(runs []*nativeRun) { w.post(runs) }, hand: func(runs []*nativeRun) { w.driveQuietly(runs) }, idle: w.signal,
 		linger: w.config.Linger, busy: &w.busy, lookout: w.lookout(),
 	}, w.config.Lifecycle.Slots)
 	sessionDone := make(chan struct{})
@@ -286,6 +293,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	<-sessionDone
 	w.native.close()
 	w.fetching.Wait()
+	w.settleEnded()
 	for _, a := range w.attempts {
 		a.endLoans() // what ran is over, and who lent may have been told nothing
 	}
@@ -373,6 +381,7 @@ var errLeft = errors.New("left")
 func (w *Worker) leave(why string) {
 	w.log.Info("leaving", "reason", why)
 	w.quit()
+	w.settleEnded()
 	w.outbox.leave()
 	w.leaving = true
 	w.stopped = errLeft
@@ -448,6 +457,7 @@ func (w *Worker) handle(x any) {
 // open begins a session: everything that is known goes into the registration.
 func (w *Worker) open() *opened {
 	w.session++
+	w.settleEnded() // what has ended is in the outbox, then
 	clear(w.ops)
 	w.told = nil
 	r := proto.Clone(w.config.Registration).(*millracev1.Registration)

@@ -12,6 +12,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/patience"
 	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/store"
@@ -46,6 +47,14 @@ type nativeRun struct {
 	// orphaned: the device was lost. Whoever repeats the attempt elsewhere is told by
 	// the worker's end, and nobody that the attempt has failed.
 	orphaned bool
+
+	// What is left to do when peers have their word, set by the owner; see Worker.settleEnded. The report is
+	// nil if there was none. pinned are the inputs that were pinned for the attempt.
+	attempt *attempt
+	loans   []transfer.Loan
+	pinned  []ledger.ObjectID
+	told    time.Time
+	report  *millracev1.TaskReport
 }
 
 const (

@@ -75,7 +75,7 @@ func (l *nativeLane) run() {
 // start behind them.
 func (l *nativeLane) finishOne() {
 	l.flush(l.n.hand) // nothing else is to be done now
-	l.n.idle()
+	l.idle()
 	c := l.open[0]
 	done := c.started.Done()
 	for ; !done && time.Since(c.begin) < l.n.linger; done = c.started.Done() {
@@ -91,7 +91,7 @@ func (l *nativeLane) finishOne() {
 			}
 		}
 		if looked {
-			l.n.idle()
+			l.idle()
 		}
 	}
 	if !done {
@@ -161,7 +161,7 @@ func (l *nativeLane) sleep() (open bool) {
 			told = true
 			l.giveWay()
 		case looked && told:
-			l.n.idle()
+			l.idle()
 		}
 	}
 	l.giveWay()
@@ -180,7 +180,21 @@ func (l *nativeLane) giveWay() {
 	if l.n.linger > 0 {
 		runtime.Gosched()
 	}
+	l.idle()
+}
+
+// idle does what nobody waits for: the scheduler hears, and memory of calls that have ended is released.
+func (l *nativeLane) idle() {
 	l.n.idle()
+	l.releaseSpent()
+}
+
+func (l *nativeLane) releaseSpent() {
+	for _, c := range l.spent {
+		c.release()
+	}
+	clear(l.spent)
+	l.spent = l.spent[:0]
 }
 
 // look handles what peers say, and says whether they said anything. They need not call from now on, until rest.
@@ -216,13 +230,14 @@ func (l *nativeLane) dropSpare() {
 // rest makes peers call, and is for what may take long: nothing is kept for calls that may follow. What peers said before is handled.
 func (l *nativeLane) rest() {
 	l.dropSpare()
+	l.releaseSpent()
 	if !l.watching {
 		return
 	}
 	l.watching = false
 	l.n.lookout.looking(false)
 	if l.n.lookout.look() {
-		l.n.idle()
+		l.idle()
 	}
 }
 
@@ -251,11 +266,6 @@ func (l *nativeLane) flush(to func([]*nativeRun)) {
 		l.done = nil
 		to(done)
 	}
-	for _, c := range l.spent {
-		c.release()
-	}
-	clear(l.spent)
-	l.spent = l.spent[:0]
 	l.flushed = time.Now()
 }
 
@@ -271,6 +281,9 @@ func (l *nativeLane) execute(r *nativeRun) {
 		c.ctx = limited
 	}
 	r.times.begun = c.begin
+	if l.spare.Reservation == 0 {
+		l.releaseSpent() // there may be no more than that
+	}
 	p, err := c.prepare(&l.spare)
 	if err == nil && r.noRoom == nil {
 		// Nobody waits for calls that are long, or that may be interrupted.
@@ -289,7 +302,7 @@ func (l *nativeLane) execute(r *nativeRun) {
 			if !r.brief {
 				l.rest()
 			}
-			l.n.idle()
+			l.idle()
 			c.begin = time.Now()
 			err = c.call(p)
 		}

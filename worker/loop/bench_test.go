@@ -1,0 +1,330 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/board"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	hostmemory "github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/borrow"
+	"github.com/millrace/millrace/transfer/herald"
+	"github.com/millrace/millrace/transfer/ladder"
+	"github.com/millrace/millrace/transfer/transfertest"
+	"github.com/millrace/millrace/worker/device"
+	"github.com/millrace/millrace/worker/store"
+	"github.com/millrace/millrace/worker/tasklog"
+)
+
+// atOnce is the way to what lies in host memory of peers as package ipc is to what lies on their GPUs.
+type atOnce struct{ lenders *borrow.Path }
+
+func (p *atOnce) Name() string { return "at once" }
+
+func (p *atOnce) Close() error { return p.lenders.Close() }
+
+func (p *atOnce) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
+	return p.lenders.Fetch(ctx, at, refs, sink)
+}
+
+func (p *atOnce) Shows(at transfer.Peer, ref transfer.Ref) bool {
+	return p.lenders.Shows(at, ref)
+}
+
+func (p *atOnce) Lend(at transfer.Peer, ref transfer.Ref, into *transfer.Loan) bool {
+	return p.lenders.Lend(at, ref, into)
+}
+
+func (p *atOnce) Read(at transfer.Peer, bytes uint64) { p.lenders.Read(at, bytes) }
+
+// instant is a device whose calls read each of their inputs once, make one frame, and take no time: they are found to be under
+// way once.
+type instant struct {
+	device.Device
+	bytes  uint64
+	header []byte
+	over   time.Time
+	looks  int
+	frames [1]memory.Frame
+}
+
+func (d *instant) Reads(string) device.Reading { return device.ReadsOnce }
+
+func (d *instant) Prepare(device.Call) (device.Prepared, error) { return d, nil }
+
+func (d *instant) OutputBytes() []uint64 { return []uint64{d.bytes} }
+
+func (d *instant) Run(context.Context, device.Allocator) (device.Result, error) {
+	return device.Result{}, errors.New("it was to be started")
+}
+
+func (d *instant) Start(_ context.Context, alloc device.Allocator) (s device.Started, err error) {
+	d.looks = 0
+	d.frames[0], err = alloc(d.bytes)
+	return d, err
+}
+
+func (d *instant) Done() bool {
+	d.over = time.Now()
+	d.looks++
+	return d.looks > 1
+}
+
+func (d *instant) Header() []byte { return d.header }
+
+func (d *instant) Finish() (device.Result, error) {
+	return device.Result{Header: d.header, Frames: d.frames[:]}, nil
+}
+
+// neighbour is a peer in this process that shows what it makes, tells of it and asks for ours.
+type neighbour struct {
+	peer  transfer.Peer
+	board *board.Board
+	*herald.Herald
+	reader atomic.Pointer[herald.Reader]
+	// asked and heard count what we said.
+	asked, heard atomic.Int64
+}
+
+// BenchmarkStep is what a worker does for one task of a stencil of short calls: an input is its own, the others are read in place at
+// peers, who wait for its result. Medians are told of what a lane's thread does: from the look that finds the last word to where it is known
+// (heard), handed over (admitted) and submitted; from the end of the call until the lane would look again (told); all of
+// these; and what it does while the device works (meanwhile).
+func BenchmarkStep(b *testing.B) {
+	for _, peers := range []int{1, 2} {
+		b.Run(fmt.Sprint(peers), func(b *testing.B) { benchmarkStep(b, peers) })
+	}
+}
+
+func benchmarkStep(b *testing.B, peers int) {
+	b.Helper()
+	const bytes = 1 << 20
+	check := func(err error) {
+		b.Helper()
+		if err != nil {
+			b.Fatal(err)
+		}
+	}
+	ended := func(end func() error) { b.Cleanup(func() { check(end()) }) }
+	slabOf := func(size uint64) *hostmemory.Slab {
+		slab, err := hostmemory.NewSlab(size, memory.Identity{})
+		check(err)
+		ended(slab.Close)
+		return slab
+	}
+	boardOf := func() *board.Board {
+		shown, err := board.New(0, 0)
+		check(err)
+		ended(shown.Close)
+		return shown
+	}
+	address := func(i int) string { return fmt.Sprintf("loop-bench-%d-%d-%d", os.Getpid(), peers, i) }
+	dial := func(_ context.Context, at string) (net.Conn, error) { return net.Dial("unix", "@words-"+at) }
+	serve := func(h *herald.Herald, at string) {
+		l, err := net.Listen("unix", "@words-"+at)
+		check(err)
+		ended(l.Close)
+		go func() {
+			for {
+				conn, err := l.Accept()
+				if err != nil {
+					return
+				}
+				go h.Serve(conn)
+			}
+		}()
+	}
+	log := slog.New(slog.DiscardHandler)
+	header := []byte("a header of as many bytes")
+	// The worker, whose lane is this goroutine.
+	d := &instant{bytes: bytes, header: header}
+	objects, err := store.New(slabOf(256<<20), log)
+	check(err)
+	b.Cleanup(objects.Close)
+	shown := boardOf()
+	objects.ShowOn(shown)
+	for range peers {
+		seat, err := shown.Seat()
+		check(err)
+		ended(seat.Leave)
+	}
+	mapped := borrow.New(borrow.Config{})
+	way := ladder.New(ladder.Config{Rungs: []ladder.Rung{{Path: &atOnce{mapped}}}})
+	ended(way.Close)
+	var w *Worker
+	words := herald.New(herald.Config{
+		Dial: dial, Heard: func(x []herald.Word) { w.Heard(x) }, Asked: func(r *herald.Reader, x []herald.Ask) { w.Asked(r, x) },
+		Handle: func() { w.Handle() }, Left: func(r *herald.Reader) { w.Left(r) },
+	})
+	b.Cleanup(words.Close)
+	w = New(Config{
+		Registration: &millracev1.Registration{Slots: 1}, Device: d, Store: objects, Path: way, Herald: words, Logs: new(tasklog.Logs), Log: log,
+	})
+	w.fetchCtx = context.Background()
+	w.busy.Store(true)
+	w.native = newNative(nativeConfig{
+		device: d, store: objects, memoryWait: time.Minute, inlineBytes: &w.inlineBytes, lost: func() bool { return false },
+		post: func(runs []*nativeRun) { w.post(runs) }, hand: func(runs []*nativeRun) { w.driveQuietly(runs) }, idle: w.signal,
+		linger: time.Hour, busy: &w.busy, lookout: w.lookout(),
+	}, 0)
+	l := &nativeLane{n: w.native, wake: make(chan struct{}, 1)}
+	w.native.lanes = append(w.native.lanes, l)
+	serve(words, address(0))
+	own := func(act func()) {
+		w.owning.Lock()
+		act()
+		w.settleQuietly()
+		w.owning.Unlock()
+	}
+	say := func(m *millracev1.SessionResponse) { own(func() { w.handle(message{w.session, m}) }) }
+	say(&millracev1.SessionResponse{
+		Registered: &millracev1.Registered{WorkerId: 1, InlineResultBytes: 16},
+		Ops:        []*millracev1.OpDefinition{{OpId: 1, Op: &millracev1.Op{Kind: millracev1.OpKind_OP_KIND_NATIVE, Name: "bench.point"}}},
+	})
+	us := transfer.Peer{Worker: 1, Name: "us", Address: address(0)}
+	all := make([]*neighbour, peers)
+	for i := range all {
+		n := &neighbour{board: boardOf()}
+		all[i] = n
+		n.peer = transfer.Peer{Worker: ids.WorkerID(i + 2), Name: "peer", Address: address(i + 1)}
+		slab := slabOf(16 << 20)
+		server, err := borrow.Listen(n.peer.Address, borrow.ServerConfig{
+			Space: slab, Source: transfertest.NewObjectsIn(transfertest.NewRoom(slab)), Board: n.board, Incarnation: "1",
+		})
+		check(err)
+		ended(server.Close)
+		check(mapped.Connect(b.Context(), n.peer))
+		n.Herald = herald.New(herald.Config{
+			Dial: dial, Heard: func(x []herald.Word) { n.heard.Add(int64(len(x))) }, Handle: func() {}, Left: func(*herald.Reader) {},
+			Asked: func(r *herald.Reader, x []herald.Ask) { n.reader.Store(r); n.asked.Add(int64(len(x))) },
+		})
+		b.Cleanup(n.Close)
+		serve(n.Herald, n.peer.Address)
+		say(&millracev1.SessionResponse{Peers: []*millracev1.Peer{{WorkerId: uint32(n.peer.Worker), Name: "peer", DataAddress: n.peer.Address}}})
+		n.Looking(true)
+	}
+	l.look()
+	taskOf := func(step, at int) uint64 { return uint64(step*(peers+1) + at + 1) }
+	refOf := func(step, at int) transfer.Ref {
+		return transfer.Ref{Task: ids.TaskID(taskOf(step, at)), Generation: 1}
+	}
+	var spent [6][]time.Duration // of which the median tells least of other processes
+	step := 0
+	once := func() {
+		step++
+		w.ops[1].runs, w.ops[1].mean, w.ops[1].deviation = 100, 5000, 0 // it is short, however often this thread loses its processor
+		a := &millracev1.Assignment{TaskId: taskOf(step, 0), Attempt: 1, OpId: 1, Rank: uint64(step), Key: "point"}
+		if step > 1 {
+			for at := range peers + 1 {
+				in := &millracev1.Input{TaskId: taskOf(step-1, at), Generation: 1, Bytes: bytes, Pending: at > 0, Holders: []uint32{uint32(at + 1)}}
+				a.Inputs = append(a.Inputs, in)
+			}
+		}
+		say(&millracev1.SessionResponse{Assignments: []*millracev1.Assignment{a}})
+		for at, n := range all {
+			n.Await(us, refOf(step, 0))
+			n.Flush()
+			if step > 1 {
+				for n.Look(); n.asked.Load() < int64(step-1); n.Look() {
+					runtime.Gosched() // the first takes a connection
+				}
+				n.board.Show(refOf(step-1, at+1), header, []memory.Frame{{Offset: 1 << 20, Bytes: bytes}})
+			}
+		}
+		for readers := 0; readers < peers; {
+			if !l.look() {
+				runtime.Gosched() // the same
+			}
+			own(func() { readers = len(w.awaits.readers[ledger.ObjectID(refOf(step, 0))]) })
+		}
+		for i, n := range all {
+			if step > 1 {
+				if i > 0 {
+					l.look()
+				}
+				n.Tell(n.reader.Load(), herald.Word{Ref: refOf(step-1, i+1), Bytes: bytes})
+				n.Flush()
+			}
+		}
+		t0 := time.Now()
+		l.look()
+		r := l.next()
+		if r == nil {
+			b.Fatal("it has nothing to run")
+		}
+		<-l.wake
+		r.state.CompareAndSwap(runQueued, runBegun)
+		l.n.lookout.going()
+		l.execute(r)
+		if len(l.open) != 1 {
+			b.Fatalf("it was not started: %v", r.failure)
+		}
+		t1 := time.Now()
+		l.finishOne()
+		l.next()
+		l.flush(l.n.hand)
+		t2 := time.Now()
+		if r.failure != nil {
+			b.Fatal(r.failure)
+		}
+		for i, part := range [...]time.Duration{
+			r.times.known.Sub(t0), r.times.handed.Sub(r.times.known), t1.Sub(r.times.handed), t2.Sub(d.over), t1.Sub(t0) + t2.Sub(d.over), d.over.Sub(t1),
+		} {
+			spent[i] = append(spent[i], part)
+		}
+		for _, n := range all {
+			for n.Look(); n.heard.Load() < int64(step); n.Look() {
+				runtime.Gosched() // the same
+			}
+		}
+		if step > 3 {
+			say(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: taskOf(step-3, 0), Generation: 1}}})
+			for i, n := range all {
+				n.board.Hide(refOf(step-3, i+1))
+			}
+		}
+		m, _ := w.outbox.take()
+		if m != nil {
+			w.outbox.sent(nil)
+			for _, t := range m.GetTasks() {
+				if t.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+					b.Fatal(t)
+				}
+			}
+		}
+	}
+	once()
+	once()
+	spent = [6][]time.Duration{}
+	b.ReportAllocs()
+	n := 0
+	for b.Loop() {
+		n++
+		once()
+	}
+	for i, name := range []string{"heard-ns", "admitted-ns", "submitted-ns", "told-ns", "all-ns", "meanwhile-ns"} {
+		slices.Sort(spent[i])
+		b.ReportMetric(float64(spent[i][n/2]), name)
+	}
+	w.signal()
+	if fetched := w.fetches.written; fetched != (n+1)*peers {
+		b.Errorf("%d inputs were read in place in %d steps", fetched, n)
+	}
+	if len(w.attempts) > 0 || w.machine.Len() > 0 {
+		b.Error("it has attempts")
+	}
+	l.rest()
+}
