@@ -41,11 +41,7 @@ func (m *Machine) countAwaiting() {
 // spread looks for tasks that may follow what was just assigned, lowest rank first: a choice among neighbours is the right one
 // only if those before it are made. While tasks are ready and wait for workers, nobody waits for messages.
 func (m *Machine) spread() {
-	var makers []maker
-	var next followers
-	if len(m.across) > 0 {
-		makers, next = m.scratch.makers[:0], m.scratch.followers[:0]
-	}
+	makers, next := m.scratch.makers[:0], m.scratch.followers[:0]
 	for m.ready == 0 {
 		for _, r := range m.across {
 			if _, t := m.lookup(r.Task); t != nil && t.state.assigned() && t.attempt == uint32(r.Attempt) {
@@ -59,11 +55,10 @@ func (m *Machine) spread() {
 		f := next.pop()
 		m.spreadTo(f.task, &makers[f.maker])
 	}
-	if m.across = m.across[:0]; cap(m.across) > keptWork {
-		m.across = nil
-	}
-	if makers != nil {
-		m.scratch.makers, m.scratch.followers = makers, next
+	m.across = m.across[:0]
+	m.scratch.makers, m.scratch.followers = makers, next
+	if cap(makers) > keptWork {
+		m.across, m.scratch.makers, m.scratch.followers = nil, nil, nil
 	}
 }
 
@@ -74,7 +69,7 @@ type maker struct {
 }
 
 // followersOf adds a task's dependents that may go out ahead of it.
-func (m *Machine) followersOf(t *task, maker int, to *followers) {
+func (m *Machine) followersOf(t *task, maker int, to *heap[follower]) {
 	n := 0
 	for e := t.dependents; e != 0 && n < maxSkipped; n++ {
 		id, b, ct, link := m.consumerOf(e)
@@ -130,45 +125,8 @@ type follower struct {
 	maker int
 }
 
-func (f follower) before(g follower) bool {
+func (f follower) Before(g follower) bool {
 	return f.rank < g.rank || f.rank == g.rank && f.task < g.task
-}
-
-// followers is a heap.
-type followers []follower
-
-func (q *followers) push(f follower) {
-	h := append(*q, f)
-	i := len(h) - 1
-	for i > 0 && f.before(h[(i-1)/2]) {
-		h[i] = h[(i-1)/2]
-		i = (i - 1) / 2
-	}
-	h[i] = f
-	*q = h
-}
-
-// pop takes the first one. REQUIRES: there is one.
-func (q *followers) pop() follower {
-	h := *q
-	first, last := h[0], h[len(h)-1]
-	h = h[:len(h)-1]
-	*q = h
-	i := 0
-	for c := 1; c < len(h); c = 2*i + 1 {
-		if c+1 < len(h) && h[c+1].before(h[c]) {
-			c++
-		}
-		if !h[c].before(last) {
-			break
-		}
-		h[i] = h[c]
-		i = c
-	}
-	if len(h) > 0 {
-		h[i] = last
-	}
-	return first
 }
 
 // maySpread says whether a waiting task may be assigned ahead of inputs that are made at other workers: it is short, and all

@@ -84,7 +84,7 @@ type Machine struct {
 	trouble map[ids.TaskID]*trouble
 	errors  map[ids.TaskID]*TaskError
 
-	timers         timerHeap
+	timers         heap[timer]
 	rebalanceArmed bool
 
 	// Work lists within a step; empty between steps.

@@ -442,7 +442,7 @@ func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
 // scratch is memory reused between steps; nothing in it has a meaning across steps.
 type scratch struct {
 	makers     []maker
-	followers  followers
+	followers  heap[follower]
 	candidates []*worker
 	submit     submitScratch
 }

@@ -177,9 +177,7 @@ type timer struct {
 	seq uint64
 }
 
-type timerHeap []timer
-
-func (a *timer) before(b *timer) bool {
+func (a timer) Before(b timer) bool {
 	if !a.at.Equal(b.at) {
 		return a.at.Before(b.at)
 	}
@@ -189,52 +187,13 @@ func (a *timer) before(b *timer) bool {
 func (m *Machine) arm(t timer) {
 	m.stamp++
 	t.seq = m.stamp
-	h := append(m.timers, t)
-	i := len(h) - 1
-	for i > 0 {
-		p := (i - 1) / 2
-		if !t.before(&h[p]) {
-			break
-		}
-		h[i] = h[p]
-		i = p
-	}
-	h[i] = t
-	m.timers = h
-}
-
-func (m *Machine) disarmFirst() {
-	n := len(m.timers) - 1
-	t := m.timers[n]
-	h := m.timers[:n]
-	m.timers = h
-	if n == 0 {
-		m.timers = nil
-		return
-	}
-	i := 0
-	for {
-		c := 2*i + 1
-		if c >= n {
-			break
-		}
-		if c+1 < n && h[c+1].before(&h[c]) {
-			c++
-		}
-		if !h[c].before(&t) {
-			break
-		}
-		h[i] = h[c]
-		i = c
-	}
-	h[i] = t
+	m.timers.push(t)
 }
 
 // timePassed runs the timers that are due.
 func (m *Machine) timePassed() {
 	for len(m.timers) > 0 && !m.timers[0].at.After(m.now) {
-		t := m.timers[0]
-		m.disarmFirst()
+		t := m.timers.pop()
 		switch t.kind {
 		case timerRetry:
 			m.retryDue(ids.TaskID(t.id), t.attempt)

@@ -85,7 +85,7 @@ func TestTimersComeInOrder(t *testing.T) {
 		slices.Sort(times)
 		last := uint64(0)
 		for i, want := range times {
-			got := m.timers[0]
+			got := m.timers.pop()
 			if got.at.Unix() != want {
 				t.Fatalf("got %d, want %d", got.at.Unix(), want)
 			}
@@ -93,7 +93,6 @@ func TestTimersComeInOrder(t *testing.T) {
 				t.Fatalf("timers of one moment are out of order")
 			}
 			last = got.seq
-			m.disarmFirst()
 		}
 	})
 }

@@ -129,12 +129,13 @@ func (l *loop) begin() error {
 // turn posts what is due, waits, and handles what happened.
 func (l *loop) turn() {
 	outstanding, expected := l.posted > 0 || l.stopping, l.c.active.Load() > 0
+	now := time.Now()
 	for _, n := range l.conns {
 		l.confirm(n)
 		l.schedule(n)
 		if len(n.calls)+len(n.asked) > 0 {
 			outstanding = true
-			n.listen(time.Now())
+			n.listen(now)
 		} else {
 			n.quiet = time.Time{}
 		}

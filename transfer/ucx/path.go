@@ -166,16 +166,8 @@ func (p *Path) conn(ctx context.Context, peer transfer.Peer) (*conn, error) {
 // two endpoints between two workers fails with which is its own affair. A source
 // that is gone, or a path that is closing, need not know.
 func (p *Path) giveUp(peer transfer.Peer, n *conn) {
-	if !p.enter() {
-		return
-	}
-	go func() {
-		defer p.wait.Done()
-		ctx, cancel := context.WithTimeout(p.ctx, p.config.StallTimeout)
-		defer cancel()
-		// A failure changes nothing: the leases end with their time.
-		_, _ = p.config.Connect(ctx, peer, &millracev1.ConnectLaneRequest{GiveUpToken: n.theirs})
-	}()
+	// A failure changes nothing: the leases end with their time.
+	p.tell(peer, &millracev1.ConnectLaneRequest{GiveUpToken: n.theirs}, func(*millracev1.ConnectLaneResponse, error) {})
 }
 
 // askServed asks a source that has been silent for a while whether it serves the
@@ -183,15 +175,8 @@ func (p *Path) giveUp(peer transfer.Peer, n *conn) {
 // endpoint may have failed because a connection in the other direction was closed,
 // while ours is well: UCX tells us nothing then, and our messages reach nobody.
 func (p *Path) askServed(peer transfer.Peer, n *conn) {
-	if !p.enter() {
-		return
-	}
-	go func() {
-		defer p.wait.Done()
-		ctx, cancel := context.WithTimeout(p.ctx, p.config.StallTimeout)
-		defer cancel()
-		response, err := p.config.Connect(ctx, peer, &millracev1.ConnectLaneRequest{ServedToken: n.theirs})
-		if err != nil && errors.Is(dialError(ctx, err), ErrNoLane) {
+	p.tell(peer, &millracev1.ConnectLaneRequest{ServedToken: n.theirs}, func(response *millracev1.ConnectLaneResponse, err error) {
+		if errors.Is(err, ErrNoLane) {
 			return // it does not know the question, so it is not asked again: what is lost there stalls
 		}
 		p.c.do(func(l *loop) {
@@ -200,6 +185,24 @@ func (p *Path) askServed(peer transfer.Peer, n *conn) {
 				l.fail(n, fmt.Errorf("%w: it does not serve this lane any more, whose endpoint failed or was closed there", transfer.ErrPeerLost))
 			}
 		})
+	})
+}
+
+// tell sends something about a lane over the control connection, waits for nobody,
+// and hands over the answer. Nothing is sent when the path is closing.
+func (p *Path) tell(peer transfer.Peer, request *millracev1.ConnectLaneRequest, answered func(*millracev1.ConnectLaneResponse, error)) {
+	if !p.enter() {
+		return
+	}
+	go func() {
+		defer p.wait.Done()
+		ctx, cancel := context.WithTimeout(p.ctx, p.config.StallTimeout)
+		defer cancel()
+		response, err := p.config.Connect(ctx, peer, request)
+		if err != nil {
+			err = dialError(ctx, err)
+		}
+		answered(response, err)
 	}()
 }
 

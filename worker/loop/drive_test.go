@@ -8,28 +8,15 @@ import (
 	"testing"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
-	"github.com/millrace/millrace/memory"
-	hostmemory "github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/lifecycle"
-	"github.com/millrace/millrace/worker/store"
 )
 
 // Whoever takes the owner's part, nothing is lost, each one's messages stay in their order, and nothing is handled once
 // the worker has stopped.
 func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
-	slab, err := hostmemory.NewSlab(1<<20, memory.Identity{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer slab.Close()
-	objects, err := store.New(slab, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer objects.Close()
-	w := New(Config{Registration: &millracev1.Registration{Slots: 1}, Store: objects, Log: slog.New(slog.DiscardHandler)})
+	w := New(Config{Registration: &millracev1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- w.own(ctx) }()
@@ -116,15 +103,7 @@ func TestAnEndThatWasNotReportedYetIsNotForgotten(t *testing.T) {
 		"signals":  {func(w *Worker) { w.signal() }, func(_ *Worker, m *millracev1.SessionRequest) bool { return len(m.GetTasks()) == 1 }},
 		"does not": {func(*Worker) {}, func(_ *Worker, m *millracev1.SessionRequest) bool { return m == nil }},
 	} {
-		slab, err := hostmemory.NewSlab(1<<20, memory.Identity{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		objects, err := store.New(slab, slog.New(slog.DiscardHandler))
-		if err != nil {
-			t.Fatal(err)
-		}
-		w := New(Config{Registration: &millracev1.Registration{Slots: 1}, Store: objects, Log: slog.New(slog.DiscardHandler)})
+		w := New(Config{Registration: &millracev1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 		w.native = newNative(nativeConfig{}, 0)
 		lane := &nativeLane{wake: make(chan struct{}, 1)}
 		w.native.lanes = append(w.native.lanes, lane)
@@ -137,10 +116,6 @@ func TestAnEndThatWasNotReportedYetIsNotForgotten(t *testing.T) {
 		c.next(w)
 		if m, _ := w.outbox.take(); !c.says(w, m) {
 			t.Errorf("who %s with a report to make says %v", name, m)
-		}
-		objects.Close()
-		if err := slab.Close(); err != nil {
-			t.Error(err)
 		}
 	}
 }

@@ -114,14 +114,7 @@ func laneOf(t *testing.T, s *stream, linger time.Duration) (n *native, ended cha
 // laneWith is a lane that looks for what peers say.
 func laneWith(t *testing.T, s *stream, linger time.Duration, out lookout) (n *native, ended chan *nativeRun) {
 	t.Helper()
-	slab, err := hostmemory.NewSlab(1<<20, memory.Identity{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	objects, err := store.New(slab, slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	objects := storeOf(t, 1<<20)
 	ended = make(chan *nativeRun, 1000)
 	take := func(runs []*nativeRun) {
 		for _, r := range runs {
@@ -135,14 +128,28 @@ func laneWith(t *testing.T, s *stream, linger time.Duration, out lookout) (n *na
 		device: s, store: objects, memoryWait: time.Minute, inlineBytes: inline, lost: func() bool { return false },
 		post: take, hand: take, idle: func() {}, linger: linger, busy: busy, lookout: out,
 	}, 1)
+	t.Cleanup(n.close)
+	return n, ended
+}
+
+// storeOf has a slab of so many bytes in host memory.
+func storeOf(t *testing.T, bytes uint64) *store.Store {
+	t.Helper()
+	slab, err := hostmemory.NewSlab(bytes, memory.Identity{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := store.New(slab, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
-		n.close()
 		objects.Close()
 		if err := slab.Close(); err != nil {
 			t.Error(err)
 		}
 	})
-	return n, ended
+	return objects
 }
 
 func queue(n *native, names ...string) {

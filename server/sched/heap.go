@@ -1,0 +1,43 @@
+package sched
+
+// heap gives out the first of what is in it. It is a binary one; container/heap would allocate for each value that goes in, and for
+// each that comes out. Ready tasks have a queue of their own, as they mostly come in order.
+type heap[T interface{ Before(other T) bool }] []T
+
+func (q *heap[T]) push(x T) {
+	h := append(*q, x)
+	i := len(h) - 1
+	for i > 0 && x.Before(h[(i-1)/2]) {
+		h[i] = h[(i-1)/2]
+		i = (i - 1) / 2
+	}
+	h[i] = x
+	*q = h
+}
+
+// pop takes the first one out. An empty heap keeps no room beyond keptWork. REQUIRES: there is one.
+func (q *heap[T]) pop() T {
+	h := *q
+	first, last := h[0], h[len(h)-1]
+	if h = h[:len(h)-1]; len(h) == 0 {
+		if cap(h) > keptWork {
+			h = nil
+		}
+		*q = h
+		return first
+	}
+	i := 0
+	for c := 1; c < len(h); c = 2*i + 1 {
+		if c+1 < len(h) && h[c+1].Before(h[c]) {
+			c++
+		}
+		if !h[c].Before(last) {
+			break
+		}
+		h[i] = h[c]
+		i = c
+	}
+	h[i] = last
+	*q = h
+	return first
+}
