@@ -82,12 +82,14 @@ type cluster struct {
 	client  *millrace.Client
 	other   *remote.Host
 	log     timedLog
+	// key is the last of an object that was only read to see how.
+	key int64
 }
 
 // start runs a scheduler and worker a-0 here, and worker b-0 there.
 func start(t *testing.T) *cluster {
 	t.Helper()
-	c := &cluster{t: t, binary: os.Getenv("MILLRACE_BIN"), address: net.JoinHostPort(here, "7000")}
+	c := &cluster{t: t, binary: os.Getenv("MILLRACE_BIN"), address: net.JoinHostPort(here, "7000"), key: 1 << 40}
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("the processes here wrote:\n%s", c.log.String())
@@ -211,8 +213,8 @@ func (c *cluster) check(f *millrace.Future, key int64) {
 	}
 }
 
-// lane is how topo says that a-0 reads from b-0.
-func (c *cluster) lane(probe bool) (path, transport string, all string) {
+// lane is how topo says that one reads from the other.
+func (c *cluster) lane(probe bool, reader, source string) (path, transport string, all string) {
 	c.t.Helper()
 	out, err := exec.Command(c.binary, "topo", "--json", fmt.Sprint("--probe=", probe), "--address", c.address, "--token", token, "--timeout", "80s").Output()
 	if err != nil {
@@ -225,28 +227,27 @@ func (c *cluster) lane(probe bool) (path, transport string, all string) {
 		c.t.Fatal(err)
 	}
 	for _, p := range answer.Pairs {
-		if p.Reader == "a-0" && p.Source == "b-0" {
+		if p.Reader == reader && p.Source == source {
 			path, transport = p.Path, p.Transport
 		}
 	}
 	return path, transport, string(out)
 }
 
-// proved fails unless a-0 reads from b-0 over rc. It looks at what they have read; with use, they read until it is so, as a
+// proved fails unless one reads from the other over rc. It looks at what they have read; with use, they read until it is so, as a
 // lane that was slow to be made is left alone for half a minute.
-func (c *cluster) proved(use bool) {
+func (c *cluster) proved(reader, source string, use bool) {
 	c.t.Helper()
-	key := int64(1 << 40)
 	// Workers tell once a second.
-	c.until("a-0 reads from b-0 over rc_verbs", func() bool {
-		path, transport, _ := c.lane(false)
+	c.until(reader+" reads from "+source+" over rc_verbs", func() bool {
+		path, transport, _ := c.lane(false, reader, source)
 		if path == "ucx" && transport == "rc_verbs" {
 			return true
 		}
 		if use {
-			key += 2
-			made := c.stamp(key, 1<<20, 0, nil, millrace.WithWorkers("b-0"))
-			c.check(c.stamp(key+1, 32, key, []*millrace.Future{made}, millrace.WithWorkers("a-0")), key+1)
+			c.key += 2
+			made := c.stamp(c.key, 1<<20, 0, nil, millrace.WithWorkers(source))
+			c.check(c.stamp(c.key+1, 32, c.key, []*millrace.Future{made}, millrace.WithWorkers(reader)), c.key+1)
 		}
 		return false
 	})
@@ -256,7 +257,7 @@ func (c *cluster) proved(use bool) {
 func (c *cluster) reads(first, key int64) (*millrace.Future, []*millrace.Future) {
 	c.t.Helper()
 	// Until the lane is made, which takes seconds on emulated processors, bytes would come by streams.
-	c.proved(true)
+	c.proved("a-0", "b-0", true)
 	kept := c.sources(first)
 	had := c.find("a-0").GetBytesIn()
 	read := c.stamp(key, 32, first, kept, millrace.WithWorkers("a-0"))
@@ -276,10 +277,14 @@ func TestLaneIsProved(t *testing.T) {
 			t.Logf("the last that topo said:\n%s", all)
 		}
 	})
-	c.until("both read from each other over rc_verbs", func() bool {
-		_, _, all = c.lane(true)
-		return strings.Count(all, `"rc_verbs"`) == 2
-	})
+	// That is enough if both have opened UCX by then.
+	_, _, all = c.lane(true, "a-0", "b-0")
+	for _, p := range [][2]string{{"a-0", "b-0"}, {"b-0", "a-0"}} {
+		c.proved(p[0], p[1], true)
+	}
+	if _, _, all = c.lane(false, "a-0", "b-0"); strings.Count(all, `"rc_verbs"`) != 2 {
+		t.Error("not over rc_verbs, both of them")
+	}
 	table, err := exec.Command(c.binary, "topo", "--address", c.address, "--token", token).CombinedOutput()
 	t.Logf("millrace topo: %v\n%s", err, table)
 	doctor, _ := exec.Command(c.binary, "doctor", "--ucx-library", os.Getenv("MILLRACE_UCX_LIBRARY"), "--ucx-net-devices", "rxe0:1").CombinedOutput()
@@ -304,14 +309,14 @@ func TestMainJob(t *testing.T) {
 			t.Errorf("worker %s had no part in it: %v", name, w)
 		}
 	}
-	c.proved(true)
+	c.proved("a-0", "b-0", true)
 }
 
 // TestWorkerIsKilledInTheMiddle: what it had is made again, and the reader has the right bytes.
 func TestWorkerIsKilledInTheMiddle(t *testing.T) {
 	c := start(t)
 	read, kept := c.reads(100, 1)
-	c.proved(false)
+	c.proved("a-0", "b-0", false)
 	victim := c.find("b-0")
 	killed := time.Now()
 	if err := c.other.SignalPid(int(victim.GetPid()), syscall.SIGKILL); err != nil {
@@ -330,7 +335,7 @@ func TestWorkerIsKilledInTheMiddle(t *testing.T) {
 	}
 	again := c.sources(200)
 	c.check(c.stamp(2, 32, 200, again, millrace.WithWorkers("a-0")), 2)
-	c.proved(false)
+	c.proved("a-0", "b-0", false)
 }
 
 // report logs when the reader's lane failed, which it must have: else nothing was on its way any more.
@@ -348,7 +353,7 @@ func (c *cluster) report(killed time.Time) {
 func TestNodeIsKilledInTheMiddle(t *testing.T) {
 	c := start(t)
 	read, _ := c.reads(100, 1)
-	c.proved(false)
+	c.proved("a-0", "b-0", false)
 	if err := os.WriteFile(lab+"/kill-1", nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
