@@ -335,7 +335,8 @@ func TestWorkerIsKilledInTheMiddle(t *testing.T) {
 	}
 	again := c.sources(200)
 	c.check(c.stamp(2, 32, 200, again, millrace.WithWorkers("a-0")), 2)
-	c.proved("a-0", "b-0", false)
+	// The new process may still have been opening UCX.
+	c.proved("a-0", "b-0", true)
 }
 
 // report logs when the reader's lane failed, which it must have: else nothing was on its way any more.
