@@ -48,9 +48,11 @@ type ToExecutor struct {
 	// `ready.segments`.
 	Attach []*ExecutorAttach `protobuf:"bytes,8,rep,name=attach,proto3" json:"attach,omitempty"`
 	// Segments that no run refers to any more.
-	Detach        []*ExecutorDetach `protobuf:"bytes,9,rep,name=detach,proto3" json:"detach,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Detach []*ExecutorDetach `protobuf:"bytes,9,rep,name=detach,proto3" json:"detach,omitempty"`
+	// Hashes of functions that no task refers to any more: the executor forgets them. Sent again before a later use.
+	DroppedFunctions [][]byte `protobuf:"bytes,10,rep,name=dropped_functions,json=droppedFunctions,proto3" json:"dropped_functions,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *ToExecutor) Reset() {
@@ -142,6 +144,13 @@ func (x *ToExecutor) GetAttach() []*ExecutorAttach {
 func (x *ToExecutor) GetDetach() []*ExecutorDetach {
 	if x != nil {
 		return x.Detach
+	}
+	return nil
+}
+
+func (x *ToExecutor) GetDroppedFunctions() [][]byte {
+	if x != nil {
+		return x.DroppedFunctions
 	}
 	return nil
 }
@@ -1177,7 +1186,7 @@ var File_millrace_v1_executor_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\n" +
-	"\x1amillrace/v1/executor.proto\x12\vmillrace.v1\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\x1a millrace/v1/worker_service.proto\"\xce\x03\n" +
+	"\x1amillrace/v1/executor.proto\x12\vmillrace.v1\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\x1a millrace/v1/worker_service.proto\"\xfb\x03\n" +
 	"\n" +
 	"ToExecutor\x120\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1a.millrace.v1.ExecutorHelloR\x05hello\x12+\n" +
@@ -1188,7 +1197,9 @@ const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\rcancellations\x18\x06 \x03(\v2\x14.millrace.v1.TaskRefR\rcancellations\x12\x1a\n" +
 	"\bshutdown\x18\a \x01(\bR\bshutdown\x123\n" +
 	"\x06attach\x18\b \x03(\v2\x1b.millrace.v1.ExecutorAttachR\x06attach\x123\n" +
-	"\x06detach\x18\t \x03(\v2\x1b.millrace.v1.ExecutorDetachR\x06detach\"\xcc\x02\n" +
+	"\x06detach\x18\t \x03(\v2\x1b.millrace.v1.ExecutorDetachR\x06detach\x12+\n" +
+	"\x11dropped_functions\x18\n" +
+	" \x03(\fR\x10droppedFunctions\"\xcc\x02\n" +
 	"\fFromExecutor\x120\n" +
 	"\x05ready\x18\x01 \x01(\v2\x1a.millrace.v1.ExecutorReadyR\x05ready\x12.\n" +
 	"\astarted\x18\x02 \x03(\v2\x14.millrace.v1.TaskRefR\astarted\x129\n" +

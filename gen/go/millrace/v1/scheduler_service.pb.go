@@ -36,7 +36,7 @@ const (
 // Client is one client lease. Output only.
 type Client struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the lease, never reused while the scheduler lives.
+	// Number of the lease: random, so that nobody can guess another's; never reused while the scheduler lives.
 	ClientId uint64 `protobuf:"varint,1,opt,name=client_id,json=clientId,proto3" json:"client_id,omitempty"`
 	// Name for people.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
@@ -892,7 +892,10 @@ type WatchRequest struct {
 	// Stream datasets.
 	Datasets bool `protobuf:"varint,6,opt,name=datasets,proto3" json:"datasets,omitempty"`
 	// End the stream once every graph in `graph_ids` has ended.
-	UntilEnded    bool `protobuf:"varint,7,opt,name=until_ended,json=untilEnded,proto3" json:"until_ended,omitempty"`
+	UntilEnded bool `protobuf:"varint,7,opt,name=until_ended,json=untilEnded,proto3" json:"until_ended,omitempty"`
+	// Life of the scheduler that `client_id` and `after_revision` are from (ClusterInfo.life). Another life than the scheduler's
+	// is an error (UNKNOWN_CLIENT). 0: not checked.
+	Life          uint64 `protobuf:"fixed64,8,opt,name=life,proto3" json:"life,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -976,6 +979,13 @@ func (x *WatchRequest) GetUntilEnded() bool {
 	return false
 }
 
+func (x *WatchRequest) GetLife() uint64 {
+	if x != nil {
+		return x.Life
+	}
+	return 0
+}
+
 // WatchResponse is a batch of changes.
 type WatchResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1001,7 +1011,12 @@ type WatchResponse struct {
 	// Datasets that are gone, by name.
 	RemovedDatasetNames []string `protobuf:"bytes,10,rep,name=removed_dataset_names,json=removedDatasetNames,proto3" json:"removed_dataset_names,omitempty"`
 	// The scheduler is stopping.
-	Draining      bool `protobuf:"varint,11,opt,name=draining,proto3" json:"draining,omitempty"`
+	Draining bool `protobuf:"varint,11,opt,name=draining,proto3" json:"draining,omitempty"`
+	// Life of the scheduler; set in the first message of a stream.
+	Life uint64 `protobuf:"fixed64,12,opt,name=life,proto3" json:"life,omitempty"`
+	// With `snapshot`: the snapshot goes on in the next message. What is in no message of it does not exist. The revisions count
+	// once the last message of it has arrived.
+	More          bool `protobuf:"varint,13,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1109,6 +1124,20 @@ func (x *WatchResponse) GetRemovedDatasetNames() []string {
 func (x *WatchResponse) GetDraining() bool {
 	if x != nil {
 		return x.Draining
+	}
+	return false
+}
+
+func (x *WatchResponse) GetLife() uint64 {
+	if x != nil {
+		return x.Life
+	}
+	return 0
+}
+
+func (x *WatchResponse) GetMore() bool {
+	if x != nil {
+		return x.More
 	}
 	return false
 }
@@ -3543,7 +3572,9 @@ type ClusterInfo struct {
 	// Address of the HTTP port (metrics, status), host:port; empty if there is none.
 	HttpAddress string `protobuf:"bytes,13,opt,name=http_address,json=httpAddress,proto3" json:"http_address,omitempty"`
 	// Native ops known to the scheduler, for checks and completion.
-	NativeOps     []string `protobuf:"bytes,14,rep,name=native_ops,json=nativeOps,proto3" json:"native_ops,omitempty"`
+	NativeOps []string `protobuf:"bytes,14,rep,name=native_ops,json=nativeOps,proto3" json:"native_ops,omitempty"`
+	// Random number of this scheduler's life, never 0. Client, task and worker numbers mean something in one life only.
+	Life          uint64 `protobuf:"fixed64,15,opt,name=life,proto3" json:"life,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3674,6 +3705,13 @@ func (x *ClusterInfo) GetNativeOps() []string {
 		return x.NativeOps
 	}
 	return nil
+}
+
+func (x *ClusterInfo) GetLife() uint64 {
+	if x != nil {
+		return x.Life
+	}
+	return 0
 }
 
 // GetClusterInfoRequest is empty.
@@ -3912,7 +3950,7 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\btask_ids\x18\x02 \x03(\x04R\ataskIds\x12!\n" +
 	"\fjoined_tasks\x18\x03 \x01(\x04R\vjoinedTasks\x12\x1a\n" +
 	"\brevision\x18\x04 \x01(\x04R\brevision\x12+\n" +
-	"\x11missing_functions\x18\x05 \x03(\fR\x10missingFunctions\"\xe9\x01\n" +
+	"\x11missing_functions\x18\x05 \x03(\fR\x10missingFunctions\"\xfd\x01\n" +
 	"\fWatchRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12%\n" +
 	"\x0eafter_revision\x18\x02 \x01(\x04R\rafterRevision\x12\x16\n" +
@@ -3921,7 +3959,8 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\aworkers\x18\x05 \x01(\bR\aworkers\x12\x1a\n" +
 	"\bdatasets\x18\x06 \x01(\bR\bdatasets\x12\x1f\n" +
 	"\vuntil_ended\x18\a \x01(\bR\n" +
-	"untilEnded\"\xd8\x03\n" +
+	"untilEnded\x12\x12\n" +
+	"\x04life\x18\b \x01(\x06R\x04life\"\x80\x04\n" +
 	"\rWatchResponse\x12\x1a\n" +
 	"\brevision\x18\x01 \x01(\x04R\brevision\x12)\n" +
 	"\x10catalog_revision\x18\x02 \x01(\x04R\x0fcatalogRevision\x12\x1a\n" +
@@ -3934,7 +3973,9 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\x12removed_worker_ids\x18\t \x03(\rR\x10removedWorkerIds\x122\n" +
 	"\x15removed_dataset_names\x18\n" +
 	" \x03(\tR\x13removedDatasetNames\x12\x1a\n" +
-	"\bdraining\x18\v \x01(\bR\bdraining\"O\n" +
+	"\bdraining\x18\v \x01(\bR\bdraining\x12\x12\n" +
+	"\x04life\x18\f \x01(\x06R\x04life\x12\x12\n" +
+	"\x04more\x18\r \x01(\bR\x04more\"O\n" +
 	"\x10HoldTasksRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12\x1e\n" +
 	"\x04keys\x18\x02 \x03(\tB\n" +
@@ -4095,7 +4136,7 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\x17UnpublishDatasetRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\"\x1a\n" +
-	"\x18UnpublishDatasetResponse\"\xab\x04\n" +
+	"\x18UnpublishDatasetResponse\"\xbf\x04\n" +
 	"\vClusterInfo\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x01 \x01(\tR\tclusterId\x12\x18\n" +
@@ -4116,7 +4157,8 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\x11max_message_bytes\x18\f \x01(\x04R\x0fmaxMessageBytes\x12!\n" +
 	"\fhttp_address\x18\r \x01(\tR\vhttpAddress\x12\x1d\n" +
 	"\n" +
-	"native_ops\x18\x0e \x03(\tR\tnativeOps\"\x17\n" +
+	"native_ops\x18\x0e \x03(\tR\tnativeOps\x12\x12\n" +
+	"\x04life\x18\x0f \x01(\x06R\x04life\"\x17\n" +
 	"\x15GetClusterInfoRequest\"L\n" +
 	"\x16GetClusterInfoResponse\x122\n" +
 	"\acluster\x18\x01 \x01(\v2\x18.millrace.v1.ClusterInfoR\acluster\"3\n" +

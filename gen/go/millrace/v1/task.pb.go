@@ -244,7 +244,10 @@ type Function struct {
 	// SHA-256 of `payload`, 32 bytes.
 	Hash []byte `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
 	// The cloudpickle. At most 32 MiB.
-	Payload       []byte `protobuf:"bytes,2,opt,name=payload,proto3" json:"payload,omitempty"`
+	Payload []byte `protobuf:"bytes,2,opt,name=payload,proto3" json:"payload,omitempty"`
+	// Language and version that can run `payload`, as far as it holds code by value: "python 3.13". An executor of another minor
+	// version fails the task with VERSION_MISMATCH instead of running it. Empty: not checked.
+	Language      string `protobuf:"bytes,3,opt,name=language,proto3" json:"language,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -293,6 +296,13 @@ func (x *Function) GetPayload() []byte {
 	return nil
 }
 
+func (x *Function) GetLanguage() string {
+	if x != nil {
+		return x.Language
+	}
+	return ""
+}
+
 // TaskOptions are the rules a task runs under. Interned: index 0 of the table means "all defaults".
 type TaskOptions struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -307,6 +317,7 @@ type TaskOptions struct {
 	Timeout *durationpb.Duration `protobuf:"bytes,4,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	// What the task takes of a worker while it runs, beside one slot, by resource name ("gpu_memory", "license").
 	// Absent: nothing. A worker that does not declare a resource has 0 of it.
+	// Amounts are finite and greater than 0.
 	Resources map[string]float64 `protobuf:"bytes,5,rep,name=resources,proto3" json:"resources,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	// Where it may run: worker names, ids ("w3"), or host names. Empty: anywhere.
 	Workers []string `protobuf:"bytes,6,rep,name=workers,proto3" json:"workers,omitempty"`
@@ -998,17 +1009,18 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\x04kind\x18\x01 \x01(\x0e2\x13.millrace.v1.OpKindB\n" +
 	"\xbaH\a\x82\x01\x04\x10\x01 \x00R\x04kind\x12\x1c\n" +
 	"\x04name\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x04R\x04name\x12#\n" +
-	"\bfunction\x18\x03 \x01(\fB\a\xbaH\x04z\x02\x18 R\bfunction\"O\n" +
+	"\bfunction\x18\x03 \x01(\fB\a\xbaH\x04z\x02\x18 R\bfunction\"t\n" +
 	"\bFunction\x12\x1b\n" +
 	"\x04hash\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\x04hash\x12&\n" +
-	"\apayload\x18\x02 \x01(\fB\f\xbaH\tz\a\x10\x01\x18\x80\x80\x80\x10R\apayload\"\xa6\x04\n" +
+	"\apayload\x18\x02 \x01(\fB\f\xbaH\tz\a\x10\x01\x18\x80\x80\x80\x10R\apayload\x12#\n" +
+	"\blanguage\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\blanguage\"\xbe\x04\n" +
 	"\vTaskOptions\x12\x1a\n" +
 	"\bpriority\x18\x01 \x01(\x11R\bpriority\x12*\n" +
 	"\vmax_retries\x18\x02 \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=R\n" +
 	"maxRetries\x12>\n" +
 	"\rretry_backoff\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\fretryBackoff\x12=\n" +
-	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\b\xbaH\x05\xaa\x01\x02*\x00R\atimeout\x12O\n" +
-	"\tresources\x18\x05 \x03(\v2'.millrace.v1.TaskOptions.ResourcesEntryB\b\xbaH\x05\x9a\x01\x02\x10 R\tresources\x12#\n" +
+	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\b\xbaH\x05\xaa\x01\x02*\x00R\atimeout\x12g\n" +
+	"\tresources\x18\x05 \x03(\v2'.millrace.v1.TaskOptions.ResourcesEntryB \xbaH\x1d\x9a\x01\x1a\x10 \"\ar\x05\x10\x01\x18\x80\x01*\r\x12\v@\x01!\x00\x00\x00\x00\x00\x00\x00\x00R\tresources\x12#\n" +
 	"\aworkers\x18\x06 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80 R\aworkers\x12.\n" +
 	"\x13allow_other_workers\x18\a \x01(\bR\x11allowOtherWorkers\x122\n" +
 	"\x15expected_output_bytes\x18\b \x01(\x04R\x13expectedOutputBytes\x12\x1f\n" +

@@ -695,7 +695,10 @@ type WorkerDeath struct {
 	// Bytes in use in its slab at death, as last reported.
 	MemoryUsedBytes uint64 `protobuf:"varint,9,opt,name=memory_used_bytes,json=memoryUsedBytes,proto3" json:"memory_used_bytes,omitempty"`
 	// Keys of tasks that were running on it; at most 16.
-	RunningKeys   []string `protobuf:"bytes,10,rep,name=running_keys,json=runningKeys,proto3" json:"running_keys,omitempty"`
+	RunningKeys []string `protobuf:"bytes,10,rep,name=running_keys,json=runningKeys,proto3" json:"running_keys,omitempty"`
+	// The GPU itself failed, or a kernel wrote where it must not: what its memory holds is not to be trusted, and reading it may
+	// fail the reader. Nothing is rescued from it.
+	DeviceFault   bool `protobuf:"varint,11,opt,name=device_fault,json=deviceFault,proto3" json:"device_fault,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -798,6 +801,13 @@ func (x *WorkerDeath) GetRunningKeys() []string {
 		return x.RunningKeys
 	}
 	return nil
+}
+
+func (x *WorkerDeath) GetDeviceFault() bool {
+	if x != nil {
+		return x.DeviceFault
+	}
+	return false
 }
 
 // Worker is one worker incarnation. Output only.
@@ -1187,7 +1197,7 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\tsucceeded\x18\t \x01(\x04R\tsucceeded\x12\x16\n" +
 	"\x06failed\x18\n" +
 	" \x01(\x04R\x06failed\x12\x1c\n" +
-	"\ttransport\x18\v \x01(\tR\ttransport\"\xca\x02\n" +
+	"\ttransport\x18\v \x01(\tR\ttransport\"\xed\x02\n" +
 	"\vWorkerDeath\x12 \n" +
 	"\vincarnation\x18\x01 \x01(\tR\vincarnation\x12\x14\n" +
 	"\x05cause\x18\x02 \x01(\tR\x05cause\x12\x1b\n" +
@@ -1199,7 +1209,8 @@ const file_millrace_v1_worker_proto_rawDesc = "" +
 	"\x03pid\x18\b \x01(\x03R\x03pid\x12*\n" +
 	"\x11memory_used_bytes\x18\t \x01(\x04R\x0fmemoryUsedBytes\x12!\n" +
 	"\frunning_keys\x18\n" +
-	" \x03(\tR\vrunningKeys\"\xbc\n" +
+	" \x03(\tR\vrunningKeys\x12!\n" +
+	"\fdevice_fault\x18\v \x01(\bR\vdeviceFault\"\xbc\n" +
 	"\n" +
 	"\x06Worker\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12\x12\n" +

@@ -119,7 +119,7 @@ type Registration struct {
 	Device DeviceKind `protobuf:"varint,6,opt,name=device,proto3,enum=millrace.v1.DeviceKind" json:"device,omitempty"`
 	// Tasks it runs at once; at least 1.
 	Slots uint32 `protobuf:"varint,7,opt,name=slots,proto3" json:"slots,omitempty"`
-	// Declared resources by name.
+	// Declared resources by name. Amounts are finite and at least 0.
 	Resources map[string]float64 `protobuf:"bytes,8,rep,name=resources,proto3" json:"resources,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
 	// Size of its slab in bytes.
 	MemoryLimitBytes uint64 `protobuf:"varint,9,opt,name=memory_limit_bytes,json=memoryLimitBytes,proto3" json:"memory_limit_bytes,omitempty"`
@@ -139,7 +139,13 @@ type Registration struct {
 	Gpu *Gpu `protobuf:"bytes,16,opt,name=gpu,proto3" json:"gpu,omitempty"`
 	// It tells other workers, at data_address, when results that they wait for have been made, and waits for theirs: it can be sent
 	// attempts ahead of inputs that are made elsewhere. See Input.pending.
-	Awaits        bool `protobuf:"varint,17,opt,name=awaits,proto3" json:"awaits,omitempty"`
+	Awaits bool `protobuf:"varint,17,opt,name=awaits,proto3" json:"awaits,omitempty"`
+	// Life of the scheduler that `inventory` and `running` belong to: Registered.life of the worker's last session. 0: the worker has
+	// had no session yet, and both lists are empty. The scheduler ignores both lists if they belong to another life.
+	Life uint64 `protobuf:"fixed64,18,opt,name=life,proto3" json:"life,omitempty"`
+	// Languages of its executors with their versions, by executor kind: {"python": "3.12.1"}. A kind is absent until one of its
+	// executors has started.
+	Languages     map[string]string `protobuf:"bytes,19,rep,name=languages,proto3" json:"languages,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -293,6 +299,20 @@ func (x *Registration) GetAwaits() bool {
 	return false
 }
 
+func (x *Registration) GetLife() uint64 {
+	if x != nil {
+		return x.Life
+	}
+	return 0
+}
+
+func (x *Registration) GetLanguages() map[string]string {
+	if x != nil {
+		return x.Languages
+	}
+	return nil
+}
+
 // Replica is one object on one worker.
 type Replica struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -428,7 +448,10 @@ type SessionRequest struct {
 	// Functions that assignments need and that it has not got.
 	MissingFunctions [][]byte `protobuf:"bytes,6,rep,name=missing_functions,json=missingFunctions,proto3" json:"missing_functions,omitempty"`
 	// What became of rescues, beside the objects that were copied: those are in `objects`.
-	Rescues       []*RescueReport `protobuf:"bytes,7,rep,name=rescues,proto3" json:"rescues,omitempty"`
+	Rescues []*RescueReport `protobuf:"bytes,7,rep,name=rescues,proto3" json:"rescues,omitempty"`
+	// The worker was asked to stop. The scheduler places nothing new on it, has other workers copy what only this one holds, and
+	// then sends `drained`. The worker may leave earlier, when its own time to stop is over.
+	Draining      bool `protobuf:"varint,8,opt,name=draining,proto3" json:"draining,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -510,6 +533,13 @@ func (x *SessionRequest) GetRescues() []*RescueReport {
 		return x.Rescues
 	}
 	return nil
+}
+
+func (x *SessionRequest) GetDraining() bool {
+	if x != nil {
+		return x.Draining
+	}
+	return false
 }
 
 // RescueReport is what a worker could not copy out of the memory of a dead one, or that it does not have that mapped any more.
@@ -793,7 +823,10 @@ type ObjectReport struct {
 	// It is no longer there.
 	Lost bool `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
 	// A serialised Value without frames, if a client scattered something small.
-	InlineResult  []byte `protobuf:"bytes,3,opt,name=inline_result,json=inlineResult,proto3" json:"inline_result,omitempty"`
+	InlineResult []byte `protobuf:"bytes,3,opt,name=inline_result,json=inlineResult,proto3" json:"inline_result,omitempty"`
+	// A client wrote it (DataService.WriteObject, borrow.proto). It may be read by nobody before the scheduler has accepted it
+	// (SessionResponse.accepted_writes); the scheduler refuses, by `releases`, what is not the first result of a DATA task.
+	Written       bool `protobuf:"varint,4,opt,name=written,proto3" json:"written,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -847,6 +880,13 @@ func (x *ObjectReport) GetInlineResult() []byte {
 		return x.InlineResult
 	}
 	return nil
+}
+
+func (x *ObjectReport) GetWritten() bool {
+	if x != nil {
+		return x.Written
+	}
+	return false
 }
 
 // WorkerStats is the state of a worker process.
@@ -1041,9 +1081,17 @@ type SessionResponse struct {
 	// When objects on the worker will be needed; sent while it reports memory_pressure.
 	NextUses []*NextUse `protobuf:"bytes,12,rep,name=next_uses,json=nextUses,proto3" json:"next_uses,omitempty"`
 	// Objects to be copied out of the memory of dead workers.
-	Rescues       []*Rescue `protobuf:"bytes,13,rep,name=rescues,proto3" json:"rescues,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Rescues []*Rescue `protobuf:"bytes,13,rep,name=rescues,proto3" json:"rescues,omitempty"`
+	// Hashes of functions that no task refers to any more: the worker and its executors forget them. A function that is needed
+	// again later is sent again.
+	DroppedFunctions [][]byte `protobuf:"bytes,14,rep,name=dropped_functions,json=droppedFunctions,proto3" json:"dropped_functions,omitempty"`
+	// Answer to SessionRequest.draining: nothing that is wanted is on this worker alone, or there is no other worker that could take
+	// it. The worker may leave now.
+	Drained bool `protobuf:"varint,15,opt,name=drained,proto3" json:"drained,omitempty"`
+	// Objects written by clients that may be read from now on: see ObjectReport.written.
+	AcceptedWrites []*Replica `protobuf:"bytes,16,rep,name=accepted_writes,json=acceptedWrites,proto3" json:"accepted_writes,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *SessionResponse) Reset() {
@@ -1163,6 +1211,27 @@ func (x *SessionResponse) GetNextUses() []*NextUse {
 func (x *SessionResponse) GetRescues() []*Rescue {
 	if x != nil {
 		return x.Rescues
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetDroppedFunctions() [][]byte {
+	if x != nil {
+		return x.DroppedFunctions
+	}
+	return nil
+}
+
+func (x *SessionResponse) GetDrained() bool {
+	if x != nil {
+		return x.Drained
+	}
+	return false
+}
+
+func (x *SessionResponse) GetAcceptedWrites() []*Replica {
+	if x != nil {
+		return x.AcceptedWrites
 	}
 	return nil
 }
@@ -1327,8 +1396,11 @@ type Registered struct {
 	Lease *durationpb.Duration `protobuf:"bytes,3,opt,name=lease,proto3" json:"lease,omitempty"`
 	// Largest result to send inline, in bytes.
 	InlineResultBytes uint32 `protobuf:"varint,4,opt,name=inline_result_bytes,json=inlineResultBytes,proto3" json:"inline_result_bytes,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// Random number of the scheduler's life, never 0. Task, worker and client numbers mean something in one life only: a worker that
+	// finds another life than in its last session drops all objects, attempts and reports that it has, before it says anything.
+	Life          uint64 `protobuf:"fixed64,5,opt,name=life,proto3" json:"life,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Registered) Reset() {
@@ -1385,6 +1457,13 @@ func (x *Registered) GetLease() *durationpb.Duration {
 func (x *Registered) GetInlineResultBytes() uint32 {
 	if x != nil {
 		return x.InlineResultBytes
+	}
+	return 0
+}
+
+func (x *Registered) GetLife() uint64 {
+	if x != nil {
+		return x.Life
 	}
 	return 0
 }
@@ -1881,7 +1960,7 @@ var File_millrace_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
-	" millrace/v1/worker_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xb3\x05\n" +
+	" millrace/v1/worker_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xf0\x06\n" +
 	"\fRegistration\x12\x1e\n" +
 	"\x04name\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04name\x12+\n" +
@@ -1890,8 +1969,8 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\x03pid\x18\x04 \x01(\x03R\x03pid\x12!\n" +
 	"\fdata_address\x18\x05 \x01(\tR\vdataAddress\x12/\n" +
 	"\x06device\x18\x06 \x01(\x0e2\x17.millrace.v1.DeviceKindR\x06device\x12\x1d\n" +
-	"\x05slots\x18\a \x01(\rB\a\xbaH\x04*\x02(\x01R\x05slots\x12F\n" +
-	"\tresources\x18\b \x03(\v2(.millrace.v1.Registration.ResourcesEntryR\tresources\x12,\n" +
+	"\x05slots\x18\a \x01(\rB\a\xbaH\x04*\x02(\x01R\x05slots\x12i\n" +
+	"\tresources\x18\b \x03(\v2(.millrace.v1.Registration.ResourcesEntryB!\xbaH\x1e\x9a\x01\x1b\x10\x80\x02\"\ar\x05\x10\x01\x18\x80\x01*\r\x12\v@\x01)\x00\x00\x00\x00\x00\x00\x00\x00R\tresources\x12,\n" +
 	"\x12memory_limit_bytes\x18\t \x01(\x04R\x10memoryLimitBytes\x12\x18\n" +
 	"\aversion\x18\n" +
 	" \x01(\tR\aversion\x122\n" +
@@ -1902,10 +1981,15 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"native_ops\x18\x0e \x03(\tR\tnativeOps\x12\x12\n" +
 	"\x04zero\x18\x0f \x01(\bR\x04zero\x12\"\n" +
 	"\x03gpu\x18\x10 \x01(\v2\x10.millrace.v1.GpuR\x03gpu\x12\x16\n" +
-	"\x06awaits\x18\x11 \x01(\bR\x06awaits\x1a<\n" +
+	"\x06awaits\x18\x11 \x01(\bR\x06awaits\x12\x12\n" +
+	"\x04life\x18\x12 \x01(\x06R\x04life\x12F\n" +
+	"\tlanguages\x18\x13 \x03(\v2(.millrace.v1.Registration.LanguagesEntryR\tlanguages\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\"X\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\x1a<\n" +
+	"\x0eLanguagesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"X\n" +
 	"\aReplica\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1e\n" +
 	"\n" +
@@ -1914,7 +1998,7 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\x05bytes\x18\x03 \x01(\x04R\x05bytes\"<\n" +
 	"\aTaskRef\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
-	"\aattempt\x18\x02 \x01(\rR\aattempt\"\xd7\x02\n" +
+	"\aattempt\x18\x02 \x01(\rR\aattempt\"\xf3\x02\n" +
 	"\x0eSessionRequest\x125\n" +
 	"\bregister\x18\x01 \x01(\v2\x19.millrace.v1.RegistrationR\bregister\x12-\n" +
 	"\x05tasks\x18\x02 \x03(\v2\x17.millrace.v1.TaskReportR\x05tasks\x123\n" +
@@ -1922,7 +2006,8 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\x05stats\x18\x04 \x01(\v2\x18.millrace.v1.WorkerStatsR\x05stats\x12\x18\n" +
 	"\aleaving\x18\x05 \x01(\bR\aleaving\x12+\n" +
 	"\x11missing_functions\x18\x06 \x03(\fR\x10missingFunctions\x123\n" +
-	"\arescues\x18\a \x03(\v2\x19.millrace.v1.RescueReportR\arescues\"\x8d\x01\n" +
+	"\arescues\x18\a \x03(\v2\x19.millrace.v1.RescueReportR\arescues\x12\x1a\n" +
+	"\bdraining\x18\b \x01(\bR\bdraining\"\x8d\x01\n" +
 	"\fRescueReport\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12,\n" +
 	"\x06failed\x18\x02 \x03(\v2\x14.millrace.v1.ReplicaR\x06failed\x12\x16\n" +
@@ -1948,11 +2033,12 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"generation\x12\x1b\n" +
 	"\tfailed_at\x18\x03 \x03(\rR\bfailedAt\x12\x1d\n" +
 	"\n" +
-	"missing_at\x18\x04 \x03(\rR\tmissingAt\"w\n" +
+	"missing_at\x18\x04 \x03(\rR\tmissingAt\"\x91\x01\n" +
 	"\fObjectReport\x12.\n" +
 	"\areplica\x18\x01 \x01(\v2\x14.millrace.v1.ReplicaR\areplica\x12\x12\n" +
 	"\x04lost\x18\x02 \x01(\bR\x04lost\x12#\n" +
-	"\rinline_result\x18\x03 \x01(\fR\finlineResult\"\xca\x04\n" +
+	"\rinline_result\x18\x03 \x01(\fR\finlineResult\x12\x18\n" +
+	"\awritten\x18\x04 \x01(\bR\awritten\"\xca\x04\n" +
 	"\vWorkerStats\x12*\n" +
 	"\x11memory_used_bytes\x18\x01 \x01(\x04R\x0fmemoryUsedBytes\x12\x1b\n" +
 	"\trss_bytes\x18\x02 \x01(\x04R\brssBytes\x12\x19\n" +
@@ -1969,7 +2055,7 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\rspill_failure\x18\f \x01(\tR\fspillFailure\x12'\n" +
 	"\x05lanes\x18\r \x03(\v2\x11.millrace.v1.LaneR\x05lanes\x125\n" +
 	"\n" +
-	"gpu_health\x18\x0e \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\"\xef\x04\n" +
+	"gpu_health\x18\x0e \x01(\v2\x16.millrace.v1.GpuHealthR\tgpuHealth\"\xf5\x05\n" +
 	"\x0fSessionResponse\x127\n" +
 	"\n" +
 	"registered\x18\x01 \x01(\v2\x17.millrace.v1.RegisteredR\n" +
@@ -1989,7 +2075,10 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"reregister\x18\v \x01(\bR\n" +
 	"reregister\x121\n" +
 	"\tnext_uses\x18\f \x03(\v2\x14.millrace.v1.NextUseR\bnextUses\x12-\n" +
-	"\arescues\x18\r \x03(\v2\x13.millrace.v1.RescueR\arescues\"\xae\x01\n" +
+	"\arescues\x18\r \x03(\v2\x13.millrace.v1.RescueR\arescues\x12+\n" +
+	"\x11dropped_functions\x18\x0e \x03(\fR\x10droppedFunctions\x12\x18\n" +
+	"\adrained\x18\x0f \x01(\bR\adrained\x12=\n" +
+	"\x0faccepted_writes\x18\x10 \x03(\v2\x14.millrace.v1.ReplicaR\x0eacceptedWrites\"\xae\x01\n" +
 	"\x06Rescue\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\tR\vincarnation\x12!\n" +
@@ -2001,14 +2090,15 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
 	"generation\x18\x02 \x01(\rR\n" +
 	"generation\x12\x12\n" +
-	"\x04rank\x18\x03 \x01(\x04R\x04rank\"\xa9\x01\n" +
+	"\x04rank\x18\x03 \x01(\x04R\x04rank\"\xbd\x01\n" +
 	"\n" +
 	"Registered\x12\x1b\n" +
 	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12\x1d\n" +
 	"\n" +
 	"cluster_id\x18\x02 \x01(\tR\tclusterId\x12/\n" +
 	"\x05lease\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\x05lease\x12.\n" +
-	"\x13inline_result_bytes\x18\x04 \x01(\rR\x11inlineResultBytes\"D\n" +
+	"\x13inline_result_bytes\x18\x04 \x01(\rR\x11inlineResultBytes\x12\x12\n" +
+	"\x04life\x18\x05 \x01(\x06R\x04life\"D\n" +
 	"\fOpDefinition\x12\x13\n" +
 	"\x05op_id\x18\x01 \x01(\rR\x04opId\x12\x1f\n" +
 	"\x02op\x18\x02 \x01(\v2\x0f.millrace.v1.OpR\x02op\"n\n" +
@@ -2081,7 +2171,7 @@ func file_millrace_v1_worker_service_proto_rawDescGZIP() []byte {
 }
 
 var file_millrace_v1_worker_service_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_millrace_v1_worker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_millrace_v1_worker_service_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_millrace_v1_worker_service_proto_goTypes = []any{
 	(TaskOutcome)(0),                  // 0: millrace.v1.TaskOutcome
 	(*Registration)(nil),              // 1: millrace.v1.Registration
@@ -2104,60 +2194,63 @@ var file_millrace_v1_worker_service_proto_goTypes = []any{
 	(*ReportWorkerDeathRequest)(nil),  // 18: millrace.v1.ReportWorkerDeathRequest
 	(*ReportWorkerDeathResponse)(nil), // 19: millrace.v1.ReportWorkerDeathResponse
 	nil,                               // 20: millrace.v1.Registration.ResourcesEntry
-	nil,                               // 21: millrace.v1.Assignment.ResourcesEntry
-	(DeviceKind)(0),                   // 22: millrace.v1.DeviceKind
-	(*Gpu)(nil),                       // 23: millrace.v1.Gpu
-	(*TaskError)(nil),                 // 24: millrace.v1.TaskError
-	(*Lane)(nil),                      // 25: millrace.v1.Lane
-	(*GpuHealth)(nil),                 // 26: millrace.v1.GpuHealth
-	(*Function)(nil),                  // 27: millrace.v1.Function
-	(*durationpb.Duration)(nil),       // 28: google.protobuf.Duration
-	(*Op)(nil),                        // 29: millrace.v1.Op
-	(*WorkerDeath)(nil),               // 30: millrace.v1.WorkerDeath
+	nil,                               // 21: millrace.v1.Registration.LanguagesEntry
+	nil,                               // 22: millrace.v1.Assignment.ResourcesEntry
+	(DeviceKind)(0),                   // 23: millrace.v1.DeviceKind
+	(*Gpu)(nil),                       // 24: millrace.v1.Gpu
+	(*TaskError)(nil),                 // 25: millrace.v1.TaskError
+	(*Lane)(nil),                      // 26: millrace.v1.Lane
+	(*GpuHealth)(nil),                 // 27: millrace.v1.GpuHealth
+	(*Function)(nil),                  // 28: millrace.v1.Function
+	(*durationpb.Duration)(nil),       // 29: google.protobuf.Duration
+	(*Op)(nil),                        // 30: millrace.v1.Op
+	(*WorkerDeath)(nil),               // 31: millrace.v1.WorkerDeath
 }
 var file_millrace_v1_worker_service_proto_depIdxs = []int32{
-	22, // 0: millrace.v1.Registration.device:type_name -> millrace.v1.DeviceKind
+	23, // 0: millrace.v1.Registration.device:type_name -> millrace.v1.DeviceKind
 	20, // 1: millrace.v1.Registration.resources:type_name -> millrace.v1.Registration.ResourcesEntry
 	2,  // 2: millrace.v1.Registration.inventory:type_name -> millrace.v1.Replica
 	3,  // 3: millrace.v1.Registration.running:type_name -> millrace.v1.TaskRef
-	23, // 4: millrace.v1.Registration.gpu:type_name -> millrace.v1.Gpu
-	1,  // 5: millrace.v1.SessionRequest.register:type_name -> millrace.v1.Registration
-	6,  // 6: millrace.v1.SessionRequest.tasks:type_name -> millrace.v1.TaskReport
-	8,  // 7: millrace.v1.SessionRequest.objects:type_name -> millrace.v1.ObjectReport
-	9,  // 8: millrace.v1.SessionRequest.stats:type_name -> millrace.v1.WorkerStats
-	5,  // 9: millrace.v1.SessionRequest.rescues:type_name -> millrace.v1.RescueReport
-	2,  // 10: millrace.v1.RescueReport.failed:type_name -> millrace.v1.Replica
-	0,  // 11: millrace.v1.TaskReport.outcome:type_name -> millrace.v1.TaskOutcome
-	24, // 12: millrace.v1.TaskReport.error:type_name -> millrace.v1.TaskError
-	7,  // 13: millrace.v1.TaskReport.unreachable:type_name -> millrace.v1.Unreachable
-	2,  // 14: millrace.v1.ObjectReport.replica:type_name -> millrace.v1.Replica
-	25, // 15: millrace.v1.WorkerStats.lanes:type_name -> millrace.v1.Lane
-	26, // 16: millrace.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
-	13, // 17: millrace.v1.SessionResponse.registered:type_name -> millrace.v1.Registered
-	14, // 18: millrace.v1.SessionResponse.ops:type_name -> millrace.v1.OpDefinition
-	27, // 19: millrace.v1.SessionResponse.functions:type_name -> millrace.v1.Function
-	15, // 20: millrace.v1.SessionResponse.peers:type_name -> millrace.v1.Peer
-	16, // 21: millrace.v1.SessionResponse.assignments:type_name -> millrace.v1.Assignment
-	3,  // 22: millrace.v1.SessionResponse.retractions:type_name -> millrace.v1.TaskRef
-	3,  // 23: millrace.v1.SessionResponse.cancellations:type_name -> millrace.v1.TaskRef
-	2,  // 24: millrace.v1.SessionResponse.releases:type_name -> millrace.v1.Replica
-	12, // 25: millrace.v1.SessionResponse.next_uses:type_name -> millrace.v1.NextUse
-	11, // 26: millrace.v1.SessionResponse.rescues:type_name -> millrace.v1.Rescue
-	2,  // 27: millrace.v1.Rescue.objects:type_name -> millrace.v1.Replica
-	28, // 28: millrace.v1.Registered.lease:type_name -> google.protobuf.Duration
-	29, // 29: millrace.v1.OpDefinition.op:type_name -> millrace.v1.Op
-	17, // 30: millrace.v1.Assignment.inputs:type_name -> millrace.v1.Input
-	21, // 31: millrace.v1.Assignment.resources:type_name -> millrace.v1.Assignment.ResourcesEntry
-	30, // 32: millrace.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
-	4,  // 33: millrace.v1.WorkerService.Session:input_type -> millrace.v1.SessionRequest
-	18, // 34: millrace.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.v1.ReportWorkerDeathRequest
-	10, // 35: millrace.v1.WorkerService.Session:output_type -> millrace.v1.SessionResponse
-	19, // 36: millrace.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.v1.ReportWorkerDeathResponse
-	35, // [35:37] is the sub-list for method output_type
-	33, // [33:35] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	24, // 4: millrace.v1.Registration.gpu:type_name -> millrace.v1.Gpu
+	21, // 5: millrace.v1.Registration.languages:type_name -> millrace.v1.Registration.LanguagesEntry
+	1,  // 6: millrace.v1.SessionRequest.register:type_name -> millrace.v1.Registration
+	6,  // 7: millrace.v1.SessionRequest.tasks:type_name -> millrace.v1.TaskReport
+	8,  // 8: millrace.v1.SessionRequest.objects:type_name -> millrace.v1.ObjectReport
+	9,  // 9: millrace.v1.SessionRequest.stats:type_name -> millrace.v1.WorkerStats
+	5,  // 10: millrace.v1.SessionRequest.rescues:type_name -> millrace.v1.RescueReport
+	2,  // 11: millrace.v1.RescueReport.failed:type_name -> millrace.v1.Replica
+	0,  // 12: millrace.v1.TaskReport.outcome:type_name -> millrace.v1.TaskOutcome
+	25, // 13: millrace.v1.TaskReport.error:type_name -> millrace.v1.TaskError
+	7,  // 14: millrace.v1.TaskReport.unreachable:type_name -> millrace.v1.Unreachable
+	2,  // 15: millrace.v1.ObjectReport.replica:type_name -> millrace.v1.Replica
+	26, // 16: millrace.v1.WorkerStats.lanes:type_name -> millrace.v1.Lane
+	27, // 17: millrace.v1.WorkerStats.gpu_health:type_name -> millrace.v1.GpuHealth
+	13, // 18: millrace.v1.SessionResponse.registered:type_name -> millrace.v1.Registered
+	14, // 19: millrace.v1.SessionResponse.ops:type_name -> millrace.v1.OpDefinition
+	28, // 20: millrace.v1.SessionResponse.functions:type_name -> millrace.v1.Function
+	15, // 21: millrace.v1.SessionResponse.peers:type_name -> millrace.v1.Peer
+	16, // 22: millrace.v1.SessionResponse.assignments:type_name -> millrace.v1.Assignment
+	3,  // 23: millrace.v1.SessionResponse.retractions:type_name -> millrace.v1.TaskRef
+	3,  // 24: millrace.v1.SessionResponse.cancellations:type_name -> millrace.v1.TaskRef
+	2,  // 25: millrace.v1.SessionResponse.releases:type_name -> millrace.v1.Replica
+	12, // 26: millrace.v1.SessionResponse.next_uses:type_name -> millrace.v1.NextUse
+	11, // 27: millrace.v1.SessionResponse.rescues:type_name -> millrace.v1.Rescue
+	2,  // 28: millrace.v1.SessionResponse.accepted_writes:type_name -> millrace.v1.Replica
+	2,  // 29: millrace.v1.Rescue.objects:type_name -> millrace.v1.Replica
+	29, // 30: millrace.v1.Registered.lease:type_name -> google.protobuf.Duration
+	30, // 31: millrace.v1.OpDefinition.op:type_name -> millrace.v1.Op
+	17, // 32: millrace.v1.Assignment.inputs:type_name -> millrace.v1.Input
+	22, // 33: millrace.v1.Assignment.resources:type_name -> millrace.v1.Assignment.ResourcesEntry
+	31, // 34: millrace.v1.ReportWorkerDeathRequest.death:type_name -> millrace.v1.WorkerDeath
+	4,  // 35: millrace.v1.WorkerService.Session:input_type -> millrace.v1.SessionRequest
+	18, // 36: millrace.v1.WorkerService.ReportWorkerDeath:input_type -> millrace.v1.ReportWorkerDeathRequest
+	10, // 37: millrace.v1.WorkerService.Session:output_type -> millrace.v1.SessionResponse
+	19, // 38: millrace.v1.WorkerService.ReportWorkerDeath:output_type -> millrace.v1.ReportWorkerDeathResponse
+	37, // [37:39] is the sub-list for method output_type
+	35, // [35:37] is the sub-list for method input_type
+	35, // [35:35] is the sub-list for extension type_name
+	35, // [35:35] is the sub-list for extension extendee
+	0,  // [0:35] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_worker_service_proto_init() }
@@ -2173,7 +2266,7 @@ func file_millrace_v1_worker_service_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_worker_service_proto_rawDesc), len(file_millrace_v1_worker_service_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   21,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ToExecutor(_message.Message):
-    __slots__ = ("hello", "ops", "functions", "runs", "allocated", "cancellations", "shutdown", "attach", "detach")
+    __slots__ = ("hello", "ops", "functions", "runs", "allocated", "cancellations", "shutdown", "attach", "detach", "dropped_functions")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class ToExecutor(_message.Message):
     SHUTDOWN_FIELD_NUMBER: _ClassVar[int]
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     DETACH_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     hello: ExecutorHello
     ops: _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.OpDefinition]
     functions: _containers.RepeatedCompositeFieldContainer[_task_pb2.Function]
@@ -29,7 +30,8 @@ class ToExecutor(_message.Message):
     shutdown: bool
     attach: _containers.RepeatedCompositeFieldContainer[ExecutorAttach]
     detach: _containers.RepeatedCompositeFieldContainer[ExecutorDetach]
-    def __init__(self, hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[_worker_service_pb2.OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[ExecutorRun, _Mapping]]] = ..., allocated: _Optional[_Iterable[_Union[ExecutorAllocated, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., shutdown: bool = ..., attach: _Optional[_Iterable[_Union[ExecutorAttach, _Mapping]]] = ..., detach: _Optional[_Iterable[_Union[ExecutorDetach, _Mapping]]] = ...) -> None: ...
+    dropped_functions: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[_worker_service_pb2.OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[ExecutorRun, _Mapping]]] = ..., allocated: _Optional[_Iterable[_Union[ExecutorAllocated, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., shutdown: bool = ..., attach: _Optional[_Iterable[_Union[ExecutorAttach, _Mapping]]] = ..., detach: _Optional[_Iterable[_Union[ExecutorDetach, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class FromExecutor(_message.Message):
     __slots__ = ("ready", "started", "allocate", "finished", "logs", "release")

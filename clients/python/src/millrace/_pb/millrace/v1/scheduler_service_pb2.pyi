@@ -152,7 +152,7 @@ class SubmitBatchResponse(_message.Message):
     def __init__(self, graph_id: _Optional[int] = ..., task_ids: _Optional[_Iterable[int]] = ..., joined_tasks: _Optional[int] = ..., revision: _Optional[int] = ..., missing_functions: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
-    __slots__ = ("client_id", "after_revision", "graphs", "graph_ids", "workers", "datasets", "until_ended")
+    __slots__ = ("client_id", "after_revision", "graphs", "graph_ids", "workers", "datasets", "until_ended", "life")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     AFTER_REVISION_FIELD_NUMBER: _ClassVar[int]
     GRAPHS_FIELD_NUMBER: _ClassVar[int]
@@ -160,6 +160,7 @@ class WatchRequest(_message.Message):
     WORKERS_FIELD_NUMBER: _ClassVar[int]
     DATASETS_FIELD_NUMBER: _ClassVar[int]
     UNTIL_ENDED_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     client_id: int
     after_revision: int
     graphs: bool
@@ -167,10 +168,11 @@ class WatchRequest(_message.Message):
     workers: bool
     datasets: bool
     until_ended: bool
-    def __init__(self, client_id: _Optional[int] = ..., after_revision: _Optional[int] = ..., graphs: bool = ..., graph_ids: _Optional[_Iterable[int]] = ..., workers: bool = ..., datasets: bool = ..., until_ended: bool = ...) -> None: ...
+    life: int
+    def __init__(self, client_id: _Optional[int] = ..., after_revision: _Optional[int] = ..., graphs: bool = ..., graph_ids: _Optional[_Iterable[int]] = ..., workers: bool = ..., datasets: bool = ..., until_ended: bool = ..., life: _Optional[int] = ...) -> None: ...
 
 class WatchResponse(_message.Message):
-    __slots__ = ("revision", "catalog_revision", "snapshot", "tasks", "graphs", "workers", "datasets", "removed_graph_ids", "removed_worker_ids", "removed_dataset_names", "draining")
+    __slots__ = ("revision", "catalog_revision", "snapshot", "tasks", "graphs", "workers", "datasets", "removed_graph_ids", "removed_worker_ids", "removed_dataset_names", "draining", "life", "more")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     CATALOG_REVISION_FIELD_NUMBER: _ClassVar[int]
     SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
@@ -182,6 +184,8 @@ class WatchResponse(_message.Message):
     REMOVED_WORKER_IDS_FIELD_NUMBER: _ClassVar[int]
     REMOVED_DATASET_NAMES_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     revision: int
     catalog_revision: int
     snapshot: bool
@@ -193,7 +197,9 @@ class WatchResponse(_message.Message):
     removed_worker_ids: _containers.RepeatedScalarFieldContainer[int]
     removed_dataset_names: _containers.RepeatedScalarFieldContainer[str]
     draining: bool
-    def __init__(self, revision: _Optional[int] = ..., catalog_revision: _Optional[int] = ..., snapshot: bool = ..., tasks: _Optional[_Iterable[_Union[_task_pb2.TaskUpdate, _Mapping]]] = ..., graphs: _Optional[_Iterable[_Union[_graph_pb2.Graph, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[_worker_pb2.Worker, _Mapping]]] = ..., datasets: _Optional[_Iterable[_Union[_graph_pb2.Dataset, _Mapping]]] = ..., removed_graph_ids: _Optional[_Iterable[int]] = ..., removed_worker_ids: _Optional[_Iterable[int]] = ..., removed_dataset_names: _Optional[_Iterable[str]] = ..., draining: bool = ...) -> None: ...
+    life: int
+    more: bool
+    def __init__(self, revision: _Optional[int] = ..., catalog_revision: _Optional[int] = ..., snapshot: bool = ..., tasks: _Optional[_Iterable[_Union[_task_pb2.TaskUpdate, _Mapping]]] = ..., graphs: _Optional[_Iterable[_Union[_graph_pb2.Graph, _Mapping]]] = ..., workers: _Optional[_Iterable[_Union[_worker_pb2.Worker, _Mapping]]] = ..., datasets: _Optional[_Iterable[_Union[_graph_pb2.Dataset, _Mapping]]] = ..., removed_graph_ids: _Optional[_Iterable[int]] = ..., removed_worker_ids: _Optional[_Iterable[int]] = ..., removed_dataset_names: _Optional[_Iterable[str]] = ..., draining: bool = ..., life: _Optional[int] = ..., more: bool = ...) -> None: ...
 
 class HoldTasksRequest(_message.Message):
     __slots__ = ("client_id", "keys")
@@ -560,7 +566,7 @@ class UnpublishDatasetResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class ClusterInfo(_message.Message):
-    __slots__ = ("cluster_id", "version", "api_version", "start_time", "active_workers", "total_slots", "memory_limit_bytes", "memory_used_bytes", "tasks", "clients", "inline_result_bytes", "max_message_bytes", "http_address", "native_ops")
+    __slots__ = ("cluster_id", "version", "api_version", "start_time", "active_workers", "total_slots", "memory_limit_bytes", "memory_used_bytes", "tasks", "clients", "inline_result_bytes", "max_message_bytes", "http_address", "native_ops", "life")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     API_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -575,6 +581,7 @@ class ClusterInfo(_message.Message):
     MAX_MESSAGE_BYTES_FIELD_NUMBER: _ClassVar[int]
     HTTP_ADDRESS_FIELD_NUMBER: _ClassVar[int]
     NATIVE_OPS_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     version: str
     api_version: str
@@ -589,7 +596,8 @@ class ClusterInfo(_message.Message):
     max_message_bytes: int
     http_address: str
     native_ops: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., api_version: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., active_workers: _Optional[int] = ..., total_slots: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., tasks: _Optional[_Union[_graph_pb2.TaskCounts, _Mapping]] = ..., clients: _Optional[int] = ..., inline_result_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., http_address: _Optional[str] = ..., native_ops: _Optional[_Iterable[str]] = ...) -> None: ...
+    life: int
+    def __init__(self, cluster_id: _Optional[str] = ..., version: _Optional[str] = ..., api_version: _Optional[str] = ..., start_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., active_workers: _Optional[int] = ..., total_slots: _Optional[int] = ..., memory_limit_bytes: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., tasks: _Optional[_Union[_graph_pb2.TaskCounts, _Mapping]] = ..., clients: _Optional[int] = ..., inline_result_bytes: _Optional[int] = ..., max_message_bytes: _Optional[int] = ..., http_address: _Optional[str] = ..., native_ops: _Optional[_Iterable[str]] = ..., life: _Optional[int] = ...) -> None: ...
 
 class GetClusterInfoRequest(_message.Message):
     __slots__ = ()

@@ -61,12 +61,14 @@ class Op(_message.Message):
     def __init__(self, kind: _Optional[_Union[OpKind, str]] = ..., name: _Optional[str] = ..., function: _Optional[bytes] = ...) -> None: ...
 
 class Function(_message.Message):
-    __slots__ = ("hash", "payload")
+    __slots__ = ("hash", "payload", "language")
     HASH_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     hash: bytes
     payload: bytes
-    def __init__(self, hash: _Optional[bytes] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    language: str
+    def __init__(self, hash: _Optional[bytes] = ..., payload: _Optional[bytes] = ..., language: _Optional[str] = ...) -> None: ...
 
 class TaskOptions(_message.Message):
     __slots__ = ("priority", "max_retries", "retry_backoff", "timeout", "resources", "workers", "allow_other_workers", "expected_output_bytes", "slots", "no_wait")

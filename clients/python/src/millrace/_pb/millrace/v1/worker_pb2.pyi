@@ -134,7 +134,7 @@ class Lane(_message.Message):
     def __init__(self, peer_worker_id: _Optional[int] = ..., peer: _Optional[str] = ..., path: _Optional[str] = ..., state: _Optional[_Union[LaneState, str]] = ..., why: _Optional[str] = ..., bytes_per_second: _Optional[float] = ..., latency_nanos: _Optional[int] = ..., bytes: _Optional[int] = ..., succeeded: _Optional[int] = ..., failed: _Optional[int] = ..., transport: _Optional[str] = ...) -> None: ...
 
 class WorkerDeath(_message.Message):
-    __slots__ = ("incarnation", "cause", "exit_code", "signal", "out_of_memory", "log_tail", "time", "pid", "memory_used_bytes", "running_keys")
+    __slots__ = ("incarnation", "cause", "exit_code", "signal", "out_of_memory", "log_tail", "time", "pid", "memory_used_bytes", "running_keys", "device_fault")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +145,7 @@ class WorkerDeath(_message.Message):
     PID_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     RUNNING_KEYS_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FAULT_FIELD_NUMBER: _ClassVar[int]
     incarnation: str
     cause: str
     exit_code: int
@@ -155,7 +156,8 @@ class WorkerDeath(_message.Message):
     pid: int
     memory_used_bytes: int
     running_keys: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, incarnation: _Optional[str] = ..., cause: _Optional[str] = ..., exit_code: _Optional[int] = ..., signal: _Optional[str] = ..., out_of_memory: bool = ..., log_tail: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., pid: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., running_keys: _Optional[_Iterable[str]] = ...) -> None: ...
+    device_fault: bool
+    def __init__(self, incarnation: _Optional[str] = ..., cause: _Optional[str] = ..., exit_code: _Optional[int] = ..., signal: _Optional[str] = ..., out_of_memory: bool = ..., log_tail: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., pid: _Optional[int] = ..., memory_used_bytes: _Optional[int] = ..., running_keys: _Optional[_Iterable[str]] = ..., device_fault: bool = ...) -> None: ...
 
 class Worker(_message.Message):
     __slots__ = ("worker_id", "name", "incarnation", "state", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "memory_used_bytes", "assigned_tasks", "objects", "finished_tasks", "register_time", "last_seen_time", "deaths", "version", "revision", "executors", "rss_bytes", "executor_deaths", "last_executor_death", "bytes_in", "bytes_out", "lanes", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "gpu", "gpu_health")

@@ -34,7 +34,7 @@ TASK_OUTCOME_RETRACT_REFUSED: TaskOutcome
 TASK_OUTCOME_EXECUTOR_DIED: TaskOutcome
 
 class Registration(_message.Message):
-    __slots__ = ("name", "incarnation", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "version", "inventory", "running", "executors", "native_ops", "zero", "gpu", "awaits")
+    __slots__ = ("name", "incarnation", "host", "pid", "data_address", "device", "slots", "resources", "memory_limit_bytes", "version", "inventory", "running", "executors", "native_ops", "zero", "gpu", "awaits", "life", "languages")
     class ResourcesEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +42,13 @@ class Registration(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class LanguagesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     NAME_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
@@ -59,6 +66,8 @@ class Registration(_message.Message):
     ZERO_FIELD_NUMBER: _ClassVar[int]
     GPU_FIELD_NUMBER: _ClassVar[int]
     AWAITS_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
+    LANGUAGES_FIELD_NUMBER: _ClassVar[int]
     name: str
     incarnation: str
     host: str
@@ -76,7 +85,9 @@ class Registration(_message.Message):
     zero: bool
     gpu: _worker_pb2.Gpu
     awaits: bool
-    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[_worker_pb2.DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., version: _Optional[str] = ..., inventory: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., executors: _Optional[_Iterable[str]] = ..., native_ops: _Optional[_Iterable[str]] = ..., zero: bool = ..., gpu: _Optional[_Union[_worker_pb2.Gpu, _Mapping]] = ..., awaits: bool = ...) -> None: ...
+    life: int
+    languages: _containers.ScalarMap[str, str]
+    def __init__(self, name: _Optional[str] = ..., incarnation: _Optional[str] = ..., host: _Optional[str] = ..., pid: _Optional[int] = ..., data_address: _Optional[str] = ..., device: _Optional[_Union[_worker_pb2.DeviceKind, str]] = ..., slots: _Optional[int] = ..., resources: _Optional[_Mapping[str, float]] = ..., memory_limit_bytes: _Optional[int] = ..., version: _Optional[str] = ..., inventory: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., running: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., executors: _Optional[_Iterable[str]] = ..., native_ops: _Optional[_Iterable[str]] = ..., zero: bool = ..., gpu: _Optional[_Union[_worker_pb2.Gpu, _Mapping]] = ..., awaits: bool = ..., life: _Optional[int] = ..., languages: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Replica(_message.Message):
     __slots__ = ("task_id", "generation", "bytes")
@@ -97,7 +108,7 @@ class TaskRef(_message.Message):
     def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
 
 class SessionRequest(_message.Message):
-    __slots__ = ("register", "tasks", "objects", "stats", "leaving", "missing_functions", "rescues")
+    __slots__ = ("register", "tasks", "objects", "stats", "leaving", "missing_functions", "rescues", "draining")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     TASKS_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +116,7 @@ class SessionRequest(_message.Message):
     LEAVING_FIELD_NUMBER: _ClassVar[int]
     MISSING_FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
     RESCUES_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
     register: Registration
     tasks: _containers.RepeatedCompositeFieldContainer[TaskReport]
     objects: _containers.RepeatedCompositeFieldContainer[ObjectReport]
@@ -112,7 +124,8 @@ class SessionRequest(_message.Message):
     leaving: bool
     missing_functions: _containers.RepeatedScalarFieldContainer[bytes]
     rescues: _containers.RepeatedCompositeFieldContainer[RescueReport]
-    def __init__(self, register: _Optional[_Union[Registration, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., objects: _Optional[_Iterable[_Union[ObjectReport, _Mapping]]] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., leaving: bool = ..., missing_functions: _Optional[_Iterable[bytes]] = ..., rescues: _Optional[_Iterable[_Union[RescueReport, _Mapping]]] = ...) -> None: ...
+    draining: bool
+    def __init__(self, register: _Optional[_Union[Registration, _Mapping]] = ..., tasks: _Optional[_Iterable[_Union[TaskReport, _Mapping]]] = ..., objects: _Optional[_Iterable[_Union[ObjectReport, _Mapping]]] = ..., stats: _Optional[_Union[WorkerStats, _Mapping]] = ..., leaving: bool = ..., missing_functions: _Optional[_Iterable[bytes]] = ..., rescues: _Optional[_Iterable[_Union[RescueReport, _Mapping]]] = ..., draining: bool = ...) -> None: ...
 
 class RescueReport(_message.Message):
     __slots__ = ("worker_id", "failed", "reason", "unmapped")
@@ -163,14 +176,16 @@ class Unreachable(_message.Message):
     def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., failed_at: _Optional[_Iterable[int]] = ..., missing_at: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ObjectReport(_message.Message):
-    __slots__ = ("replica", "lost", "inline_result")
+    __slots__ = ("replica", "lost", "inline_result", "written")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     LOST_FIELD_NUMBER: _ClassVar[int]
     INLINE_RESULT_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_FIELD_NUMBER: _ClassVar[int]
     replica: Replica
     lost: bool
     inline_result: bytes
-    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., lost: bool = ..., inline_result: _Optional[bytes] = ...) -> None: ...
+    written: bool
+    def __init__(self, replica: _Optional[_Union[Replica, _Mapping]] = ..., lost: bool = ..., inline_result: _Optional[bytes] = ..., written: bool = ...) -> None: ...
 
 class WorkerStats(_message.Message):
     __slots__ = ("memory_used_bytes", "rss_bytes", "bytes_in", "bytes_out", "executor_deaths", "last_executor_death", "memory_evictable_bytes", "memory_pressure", "spilled_bytes", "spill_written_bytes", "spill_read_bytes", "spill_failure", "lanes", "gpu_health")
@@ -205,7 +220,7 @@ class WorkerStats(_message.Message):
     def __init__(self, memory_used_bytes: _Optional[int] = ..., rss_bytes: _Optional[int] = ..., bytes_in: _Optional[int] = ..., bytes_out: _Optional[int] = ..., executor_deaths: _Optional[int] = ..., last_executor_death: _Optional[str] = ..., memory_evictable_bytes: _Optional[int] = ..., memory_pressure: bool = ..., spilled_bytes: _Optional[int] = ..., spill_written_bytes: _Optional[int] = ..., spill_read_bytes: _Optional[int] = ..., spill_failure: _Optional[str] = ..., lanes: _Optional[_Iterable[_Union[_worker_pb2.Lane, _Mapping]]] = ..., gpu_health: _Optional[_Union[_worker_pb2.GpuHealth, _Mapping]] = ...) -> None: ...
 
 class SessionResponse(_message.Message):
-    __slots__ = ("registered", "ops", "functions", "peers", "assignments", "retractions", "cancellations", "releases", "drain", "stop_reason", "reregister", "next_uses", "rescues")
+    __slots__ = ("registered", "ops", "functions", "peers", "assignments", "retractions", "cancellations", "releases", "drain", "stop_reason", "reregister", "next_uses", "rescues", "dropped_functions", "drained", "accepted_writes")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -219,6 +234,9 @@ class SessionResponse(_message.Message):
     REREGISTER_FIELD_NUMBER: _ClassVar[int]
     NEXT_USES_FIELD_NUMBER: _ClassVar[int]
     RESCUES_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
+    DRAINED_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_WRITES_FIELD_NUMBER: _ClassVar[int]
     registered: Registered
     ops: _containers.RepeatedCompositeFieldContainer[OpDefinition]
     functions: _containers.RepeatedCompositeFieldContainer[_task_pb2.Function]
@@ -232,7 +250,10 @@ class SessionResponse(_message.Message):
     reregister: bool
     next_uses: _containers.RepeatedCompositeFieldContainer[NextUse]
     rescues: _containers.RepeatedCompositeFieldContainer[Rescue]
-    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., retractions: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., drain: bool = ..., stop_reason: _Optional[str] = ..., reregister: bool = ..., next_uses: _Optional[_Iterable[_Union[NextUse, _Mapping]]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ...) -> None: ...
+    dropped_functions: _containers.RepeatedScalarFieldContainer[bytes]
+    drained: bool
+    accepted_writes: _containers.RepeatedCompositeFieldContainer[Replica]
+    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., peers: _Optional[_Iterable[_Union[Peer, _Mapping]]] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., retractions: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[TaskRef, _Mapping]]] = ..., releases: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., drain: bool = ..., stop_reason: _Optional[str] = ..., reregister: bool = ..., next_uses: _Optional[_Iterable[_Union[NextUse, _Mapping]]] = ..., rescues: _Optional[_Iterable[_Union[Rescue, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., drained: bool = ..., accepted_writes: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ...) -> None: ...
 
 class Rescue(_message.Message):
     __slots__ = ("worker_id", "incarnation", "data_address", "name", "objects")
@@ -259,16 +280,18 @@ class NextUse(_message.Message):
     def __init__(self, task_id: _Optional[int] = ..., generation: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class Registered(_message.Message):
-    __slots__ = ("worker_id", "cluster_id", "lease", "inline_result_bytes")
+    __slots__ = ("worker_id", "cluster_id", "lease", "inline_result_bytes", "life")
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     INLINE_RESULT_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LIFE_FIELD_NUMBER: _ClassVar[int]
     worker_id: int
     cluster_id: str
     lease: _duration_pb2.Duration
     inline_result_bytes: int
-    def __init__(self, worker_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., inline_result_bytes: _Optional[int] = ...) -> None: ...
+    life: int
+    def __init__(self, worker_id: _Optional[int] = ..., cluster_id: _Optional[str] = ..., lease: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., inline_result_bytes: _Optional[int] = ..., life: _Optional[int] = ...) -> None: ...
 
 class OpDefinition(_message.Message):
     __slots__ = ("op_id", "op")
