@@ -11,6 +11,7 @@ import (
 	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -394,5 +395,48 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 	if left, err := os.ReadDir(scratch); err != nil || len(left) != 0 {
 		t.Errorf("left in the scratch directory: %v, %v", left, err)
+	}
+}
+
+// Programs write what they like, and it is cut anywhere. Whatever it is, the reports on their tasks arrive, in the session that there is.
+func TestNoTextEndsTheSession(t *testing.T) {
+	w := echo(t, func(c *worker.Config) { c.StopGrace = time.Second }, "noise", "upper")
+	task := uint64(0)
+	for _, c := range []struct {
+		bytes string
+		times int
+	}{{"ff0a", 1}, {"e29688", 5000}, {"e29688", 5001}, {"61e29688", 5001}, {"6162e29688", 30001}, {"e9", 9000}, {"f09f9880", 3001}, {"80", 70000}, {"eda080", 3001}} {
+		for _, end := range []string{"fail", "exit"} {
+			task++
+			w.call(task, 1, c.bytes, c.times, end)
+			e := w.Report(task).GetError()
+			if e.GetReason() == "" || !utf8.ValidString(e.GetLogTail()) || len(e.GetLogTail()) > 8<<10 || len(e.GetMessage()) > 4<<10 {
+				t.Errorf("%d times %s, then %s: %v", c.times, c.bytes, end, e)
+			}
+		}
+	}
+	w.call(task+1, 2, "abc")
+	if got := w.text(t, task+1); got != "ABC" {
+		t.Errorf("got %q", got)
+	}
+	w.Stats = nil
+	w.Until("a beat that tells of the last death", func() bool { return w.Stats.GetLastExecutorDeath() != "" })
+}
+
+// An error that quotes what a client sent is cut, and the session goes on.
+func TestLongErrorsAreCut(t *testing.T) {
+	w := echo(t, nil, "fail")
+	w.call(1, 1, strings.Repeat("x", 1<<19))
+	if e := w.Report(1).GetError(); len(e.GetMessage()) > 4<<10 || !strings.Contains(e.GetMessage(), "told to fail: xxx") || !strings.Contains(e.GetMessage(), "cut: 524") {
+		t.Errorf("got a message of %d bytes, which ends with %q", len(e.GetMessage()), e.GetMessage()[max(0, len(e.GetMessage())-60):])
+	}
+	w.Op(2, native, "array.map")
+	w.Op(3, native, "bench.fail")
+	w.call(2, 2, strings.Repeat("\x01", 20<<20))
+	w.call(3, 3, strings.Repeat("y", 30<<20))
+	for task := uint64(2); task <= 3; task++ {
+		if e := w.Report(task).GetError(); e.GetReason() == "" || len(e.GetMessage()) > 4<<10 {
+			t.Errorf("task %d: %s with a message of %d bytes", task, e.GetReason(), len(e.GetMessage()))
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package executor
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/internal/exitcause"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/texts"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 )
@@ -315,11 +317,11 @@ func (p *process) describe() string {
 func (p *process) lastWords() string {
 	p.tailMu.Lock()
 	defer p.tailMu.Unlock()
-	tail := strings.TrimSpace(string(p.tail))
+	tail := bytes.TrimSpace(p.tail)
 	if len(tail) > quotedBytes {
-		tail = "…" + tail[len(tail)-quotedBytes:]
+		return "…" + texts.Tail(tail, quotedBytes)
 	}
-	return tail
+	return texts.Valid(string(tail))
 }
 
 // deathError blames a run for the process's death.

@@ -296,9 +296,9 @@ func benchmarkStep(b *testing.B, peers int) {
 				n.board.Hide(refOf(step-3, i+1))
 			}
 		}
-		m, _ := w.outbox.take()
+		m := w.outbox.take()
 		if m != nil {
-			w.outbox.sent(nil)
+			w.outbox.sent()
 			for _, t := range m.GetTasks() {
 				if t.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
 					b.Fatal(t)

@@ -41,7 +41,7 @@ func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
 	next := [drivers + 1]uint32{}
 	for next[drivers] == 0 {
 		w.outbox.wait(ctx)
-		m, _ := w.outbox.take()
+		m := w.outbox.take()
 		for _, o := range m.GetObjects() {
 			r := o.GetReplica()
 			if r.GetGeneration() != next[r.GetTaskId()] {
@@ -61,7 +61,7 @@ func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
 	}
 	w.outbox.take() // the farewell
 	w.drive(gained{report: &millracev1.ObjectReport{Replica: &millracev1.Replica{}}})
-	if m, _ := w.outbox.take(); m != nil {
+	if m := w.outbox.take(); m != nil {
 		t.Errorf("a worker that has stopped said %v", m)
 	}
 }
@@ -114,7 +114,7 @@ func TestAnEndThatWasNotReportedYetIsNotForgotten(t *testing.T) {
 			t.Fatal("its end was not handled")
 		}
 		c.next(w)
-		if m, _ := w.outbox.take(); !c.says(w, m) {
+		if m := w.outbox.take(); !c.says(w, m) {
 			t.Errorf("who %s with a report to make says %v", name, m)
 		}
 	}

@@ -4,16 +4,22 @@ import (
 	"context"
 	"sync"
 
+	"google.golang.org/protobuf/proto"
+
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
-// maxReports and maxReportBytes bound one message, the latter but for its last
-// report; the rest follows in the next.
+// These bound one message; the rest follows in the next. A message has one report at least, and each was made to fit by the time it
+// was queued, so that no message comes near to MaxMessageBytes.
 const (
 	maxReports     = 4096
 	maxReportBytes = 8 << 20
+	maxObjects     = 1 << 16
+	maxFunctions   = 1 << 16
+	// maxFailed objects are named by one report on a rescue.
+	maxFailed = 1 << 17
 )
 
 // outbox is what the scheduler is to be told. The owner fills it, the session
@@ -27,14 +33,21 @@ type outbox struct {
 	mu sync.Mutex
 	// All below is guarded by mu.
 	tasks     []*millracev1.TaskReport
-	objects   []*millracev1.ObjectReport
-	told      []chan struct{}
+	objects   []queuedObject
 	functions [][]byte
 	rescues   []*millracev1.RescueReport
 	beat      *millracev1.WorkerStats
 	leaving   bool
 	pending   bool
-	inFlight  []*millracev1.TaskReport
+	// inFlight and inFlightObjects are in the message that is being sent.
+	inFlight        []*millracev1.TaskReport
+	inFlightObjects []queuedObject
+}
+
+// queuedObject is a report on an object; told, if not nil, is closed when it has been sent.
+type queuedObject struct {
+	report *millracev1.ObjectReport
+	told   chan struct{}
 }
 
 func newOutbox() *outbox {
@@ -42,6 +55,7 @@ func newOutbox() *outbox {
 }
 
 func (o *outbox) task(r *millracev1.TaskReport) {
+	fitReport(r)
 	o.mu.Lock()
 	o.tasks = append(o.tasks, r)
 	o.pending = true
@@ -51,16 +65,18 @@ func (o *outbox) task(r *millracev1.TaskReport) {
 // object queues a report; told, if not nil, is closed when it has been sent.
 func (o *outbox) object(r *millracev1.ObjectReport, told chan struct{}) {
 	o.mu.Lock()
-	o.objects = append(o.objects, r)
-	if told != nil {
-		o.told = append(o.told, told)
-	}
+	o.objects = append(o.objects, queuedObject{r, told})
 	o.pending = true
 	o.mu.Unlock()
 }
 
 func (o *outbox) rescue(r *millracev1.RescueReport) {
+	fitTexts(r.ProtoReflect())
 	o.mu.Lock()
+	for failed := r.GetFailed(); len(failed) > maxFailed; failed = r.GetFailed() {
+		o.rescues = append(o.rescues, &millracev1.RescueReport{WorkerId: r.GetWorkerId(), Reason: r.GetReason(), Failed: failed[:maxFailed]})
+		r.Failed = failed[maxFailed:]
+	}
 	o.rescues = append(o.rescues, r)
 	o.pending = true
 	o.mu.Unlock()
@@ -74,6 +90,7 @@ func (o *outbox) missing(function []byte) {
 }
 
 func (o *outbox) stats(s *millracev1.WorkerStats) {
+	fitTexts(s.ProtoReflect())
 	o.mu.Lock()
 	if o.beat != nil && len(s.GetLanes()) == 0 {
 		s.Lanes = o.beat.GetLanes() // they are told once
@@ -126,54 +143,76 @@ func (o *outbox) reopen() []lifecycle.Ref {
 	return refs
 }
 
-// take returns the next message and whom to tell when it has been sent; nil if
-// there is nothing.
-func (o *outbox) take() (m *millracev1.SessionRequest, told []chan struct{}) {
+// take returns the next message, nil if there is nothing.
+func (o *outbox) take() *millracev1.SessionRequest {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.pending {
-		return nil, nil
+		return nil
 	}
-	m = &millracev1.SessionRequest{Stats: o.beat, MissingFunctions: o.functions, Objects: o.objects, Rescues: o.rescues}
-	told = o.told
-	o.beat, o.functions, o.objects, o.rescues, o.told = nil, nil, nil, nil, nil
-	n, bytes := 0, 0
-	for ; n < len(o.tasks) && n < maxReports && bytes < maxReportBytes; n++ {
+	m := &millracev1.SessionRequest{Stats: o.beat}
+	o.beat = nil
+	bytes, n := 0, 0
+	for ; n < len(o.objects) && n < maxObjects && bytes < maxReportBytes; n++ {
+		m.Objects = append(m.Objects, o.objects[n].report)
+		bytes += len(o.objects[n].report.GetInlineResult())
+	}
+	o.inFlightObjects, o.objects = split(o.objects, n)
+	m.MissingFunctions, o.functions = split(o.functions, maxFunctions)
+	// A rescue that failed altogether is as large as many reports.
+	n = 0
+	for failed := 0; n < len(o.rescues) && failed < maxFailed; n++ {
+		failed += 1 + len(o.rescues[n].GetFailed())
+	}
+	m.Rescues, o.rescues = split(o.rescues, n)
+	for n = 0; n < len(o.tasks) && n < maxReports && bytes < maxReportBytes; n++ {
 		r := o.tasks[n]
-		bytes += len(r.GetInlineResult()) + len(r.GetLogTail())
-		if e := r.GetError(); e != nil {
-			bytes += len(e.GetMessage()) + len(e.GetTraceback()) + len(e.GetException().GetData()) + len(e.GetLogTail())
+		bytes += len(r.GetInlineResult()) + len(r.GetLogTail()) + 16*len(r.GetUnreachable())
+		if r.GetError() != nil {
+			bytes += proto.Size(r.GetError())
 		}
 	}
-	if n < len(o.tasks) {
-		m.Tasks, o.tasks = o.tasks[:n:n], o.tasks[n:]
-	} else {
-		m.Tasks, o.tasks = o.tasks, nil
+	m.Tasks, o.tasks = split(o.tasks, n)
+	if len(o.tasks)+len(o.objects)+len(o.functions)+len(o.rescues) == 0 {
 		m.Leaving = o.leaving
 		o.pending = false
 	}
 	o.inFlight = m.Tasks
-	return m, told
+	return m
+}
+
+// split returns the first n, and the others.
+func split[T any](list []T, n int) (first, rest []T) {
+	if n >= len(list) {
+		return list, nil
+	}
+	return list[:n:n], list[n:]
 }
 
 // sent says that the message from take was handed to the stream.
-func (o *outbox) sent(told []chan struct{}) {
+func (o *outbox) sent() {
 	o.mu.Lock()
-	o.inFlight = nil
+	objects := o.inFlightObjects
+	o.inFlight, o.inFlightObjects = nil, nil
 	o.mu.Unlock()
-	for _, c := range told {
-		close(c)
+	for _, x := range objects {
+		if x.told != nil {
+			close(x.told)
+		}
 	}
 }
 
 // unsent puts back what could not be sent, except for the task reports: reopen
-// does that.
-func (o *outbox) unsent(m *millracev1.SessionRequest, told []chan struct{}) {
+// does that. REQUIRES: m is from take; reports in it may have been replaced.
+func (o *outbox) unsent(m *millracev1.SessionRequest) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.objects = append(m.GetObjects(), o.objects...)
+	for i, r := range m.GetObjects() {
+		o.inFlightObjects[i].report = r
+	}
+	o.objects = append(o.inFlightObjects, o.objects...)
+	o.inFlightObjects = nil
 	o.rescues = append(m.GetRescues(), o.rescues...)
-	o.told = append(told, o.told...)
 	o.pending = true
 }
 

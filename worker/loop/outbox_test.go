@@ -19,7 +19,7 @@ func TestMessagesAreBounded(t *testing.T) {
 	o.leave()
 	next := uint64(1)
 	for {
-		m, told := o.take()
+		m := o.take()
 		if m == nil {
 			break
 		}
@@ -35,7 +35,7 @@ func TestMessagesAreBounded(t *testing.T) {
 		if m.GetLeaving() != (next == tasks+1) {
 			t.Errorf("leaving: %v before task %d", m.GetLeaving(), next)
 		}
-		o.sent(told)
+		o.sent()
 	}
 	if next != tasks+1 {
 		t.Errorf("the last report is that of task %d", next-1)
@@ -48,20 +48,20 @@ func TestWhatWasNotSentIsSaidAgain(t *testing.T) {
 	o.task(report(1, 0, millracev1.TaskOutcome_TASK_OUTCOME_STARTED))
 	o.task(report(1, 0, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
 	o.object(&millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: 7}}, told)
-	m, waiting := o.take()
-	o.unsent(m, waiting)
+	m := o.take()
+	o.unsent(m)
 	o.task(report(2, 0, millracev1.TaskOutcome_TASK_OUTCOME_FAILED))
 	// A new session counts them as running, so that they are not placed again.
 	if refs := o.reopen(); len(refs) != 2 || refs[0].Task != 1 || refs[1].Task != 2 {
 		t.Errorf("final reports of %v", refs)
 	}
-	m, waiting = o.take()
+	m = o.take()
 	if len(m.GetTasks()) != 3 || len(m.GetObjects()) != 1 {
 		t.Errorf("said again: %v", m)
 	}
-	o.sent(waiting)
+	o.sent()
 	<-told
-	if m, _ := o.take(); m != nil {
+	if m := o.take(); m != nil {
 		t.Errorf("there is still %v", m)
 	}
 }

@@ -116,7 +116,7 @@ func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 
 func (w *Worker) send(ctx context.Context, stream millracev1.WorkerService_SessionClient) error {
 	for {
-		m, told := w.outbox.take()
+		m := w.outbox.take()
 		if m == nil {
 			if !w.outbox.wait(ctx) {
 				return nil
@@ -124,11 +124,15 @@ func (w *Worker) send(ctx context.Context, stream millracev1.WorkerService_Sessi
 			continue
 		}
 		if err := stream.Send(m); err != nil {
-			w.outbox.unsent(m, told)
+			// What this end refuses to send is not the link's fault: it would be refused in the next session, too.
+			if code := status.Code(err); code == codes.Internal || code == codes.ResourceExhausted {
+				w.log.Error("a message to the scheduler cannot be sent; what is wrong with it is left out", "error", err, "what", sendable(m))
+			}
+			w.outbox.unsent(m)
 			// The stream's real error comes from Recv.
 			return nil
 		}
-		w.outbox.sent(told)
+		w.outbox.sent()
 		if m.GetLeaving() {
 			_ = stream.CloseSend() // it never fails
 		}

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/texts"
 )
 
 const (
@@ -28,6 +29,7 @@ type Logs struct {
 	bytes int
 }
 
+// entry is the output of one task. text is what was written, UTF-8 or not: a character may come in two pieces.
 type entry struct {
 	task      ids.TaskID
 	text      []byte
@@ -55,7 +57,7 @@ func (l *Logs) Write(task ids.TaskID, text []byte) {
 	l.bytes -= len(e.text)
 	e.text = append(e.text, text...)
 	if over := len(e.text) - TaskBytes; over > 0 {
-		e.text = append(e.text[:0], e.text[over:]...)
+		e.text = append(e.text[:0], texts.CutFront(e.text, over)...)
 		e.truncated = true
 	}
 	l.bytes += len(e.text)
@@ -66,7 +68,7 @@ func (l *Logs) Write(task ids.TaskID, text []byte) {
 	}
 }
 
-// Read returns what is kept of a task's output, and whether something was cut
+// Read returns what is kept of a task's output, as valid UTF-8, and whether something was cut
 // from its beginning.
 func (l *Logs) Read(task ids.TaskID) (text string, truncated bool) {
 	l.mu.Lock()
@@ -76,10 +78,10 @@ func (l *Logs) Read(task ids.TaskID) (text string, truncated bool) {
 		return "", false
 	}
 	e := at.Value.(*entry)
-	return string(e.text), e.truncated
+	return texts.Tail(e.text, TaskBytes), e.truncated
 }
 
-// Tail returns the end of a task's output.
+// Tail returns the end of a task's output, as valid UTF-8.
 func (l *Logs) Tail(task ids.TaskID) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -88,5 +90,5 @@ func (l *Logs) Tail(task ids.TaskID) string {
 		return ""
 	}
 	e := at.Value.(*entry)
-	return string(e.text[max(0, len(e.text)-TailBytes):])
+	return texts.Tail(e.text, TailBytes)
 }

@@ -3,6 +3,7 @@ package tasklog
 import (
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/millrace/millrace/internal/ids"
 )
@@ -43,4 +44,34 @@ func TestLeastRecentTasksGoFirst(t *testing.T) {
 			t.Errorf("task %d is kept: %v", task, got)
 		}
 	}
+}
+
+// Texts are cut at limits in bytes. What is read must be whole characters, or the message that it is in cannot be sent.
+func FuzzTextIsValidWhereverItIsCut(f *testing.F) {
+	f.Add([]byte(strings.Repeat("█", 30000)), uint(0))
+	f.Add([]byte(strings.Repeat("█", 30000)+"x"), uint(1))
+	f.Add([]byte("\xff\n"), uint(0))
+	f.Add([]byte("caf\xe9 "), uint(9000))
+	f.Add([]byte(strings.Repeat("😀", 3000)), uint(7))
+	f.Fuzz(func(t *testing.T, text []byte, at uint) {
+		var l Logs
+		cut := 0
+		if len(text) > 0 {
+			cut = int(at % uint(len(text)))
+		}
+		l.Write(1, text[:cut])
+		l.Write(1, text[cut:]) // also in the middle of a character
+		whole, _ := l.Read(1)
+		for name, got := range map[string]string{"text": whole, "tail": l.Tail(1)} {
+			if !utf8.ValidString(got) {
+				t.Errorf("the %s of %q is not UTF-8: %q", name, text, got)
+			}
+		}
+		if utf8.Valid(text) && len(text) <= TaskBytes && whole != string(text) {
+			t.Errorf("%q became %q", text, whole)
+		}
+		if len(whole) > TaskBytes || len(l.Tail(1)) > TailBytes {
+			t.Errorf("%d bytes, %d of them in the tail", len(whole), len(l.Tail(1)))
+		}
+	})
 }

@@ -9,7 +9,9 @@
 package main
 
 import (
+	"bytes"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -17,6 +19,7 @@ import (
 	"os"
 	"os/signal"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -341,6 +344,26 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 		fmt.Println("printed", arg)
 		_ = e.send(&millracev1.FromExecutor{Logs: []*millracev1.ExecutorLog{{TaskId: r.GetTaskId(), Text: "logged " + arg + "\n"}}})
 		return text("")
+	case "noise": // the first argument, in hexadecimal digits, so many times on stdout; then it fails
+		b, err := hex.DecodeString(arg)
+		if err != nil {
+			return failure("INVALID_ARGUMENT", "%v", err)
+		}
+		n, err := strconv.Atoi(string(in[1]))
+		if err != nil {
+			return failure("INVALID_ARGUMENT", "%v", err)
+		}
+		_, _ = os.Stdout.Write(bytes.Repeat(b, n)) // the worker is gone otherwise
+		for {                                      // the worker reads it before the end of the run
+			if unread, err := unix.IoctlGetInt(1, unix.TIOCINQ); err != nil || unread == 0 {
+				break
+			}
+			time.Sleep(time.Millisecond)
+		}
+		if len(in) > 2 && string(in[2]) == "exit" {
+			os.Exit(7)
+		}
+		return failure("EXECUTOR_ERROR", "made noise")
 	case "sleep", "stubborn":
 		d, err := time.ParseDuration(arg)
 		if err != nil {

@@ -1,0 +1,170 @@
+package loop
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/texts"
+	"github.com/millrace/millrace/worker/tasklog"
+)
+
+// How much of what others wrote goes into a report, in bytes. A message that cannot be sent ends the session, and its reports
+// would be sent again in the next one: so everything is made to fit where it enters the outbox.
+const (
+	messageBytes   = 4 << 10
+	tracebackBytes = 64 << 10
+	// detailBytes are for each short text: a reason, a name, a detail.
+	detailBytes = 1 << 10
+	// keyBytes are for the key of a task.
+	keyBytes = 8 << 10
+	// exceptionBytes are for the pickled exception; a larger one is left out.
+	exceptionBytes = 2 << 20
+	maxDetails     = 32
+	// maxUnreachable inputs are named by a report, each with maxTried workers: the others are found when the task runs again.
+	maxUnreachable = 1 << 17
+	maxTried       = 64
+	// textBytes are for every other text of a message.
+	textBytes = 8 << 10
+)
+
+// fitReport makes a report fit to be sent.
+func fitReport(r *millracev1.TaskReport) {
+	if r.LogTail != "" {
+		r.LogTail = texts.Tail([]byte(r.LogTail), tasklog.TailBytes)
+	}
+	if r.Error != nil {
+		fitError(r.Error)
+	}
+	if len(r.Unreachable) > 0 {
+		r.Unreachable = r.Unreachable[:min(len(r.Unreachable), maxUnreachable)]
+		for _, u := range r.Unreachable {
+			u.FailedAt, u.MissingAt = u.FailedAt[:min(len(u.FailedAt), maxTried)], u.MissingAt[:min(len(u.MissingAt), maxTried)]
+		}
+	}
+}
+
+func fitError(e *millracev1.TaskError) {
+	e.Reason, e.Worker = texts.Head(e.Reason, detailBytes), texts.Head(e.Worker, detailBytes)
+	e.Message = texts.Head(e.Message, messageBytes)
+	e.OriginKey = texts.Head(e.OriginKey, keyBytes)
+	e.Traceback = texts.Head(e.Traceback, tracebackBytes)
+	if e.LogTail != "" {
+		e.LogTail = texts.Tail([]byte(e.LogTail), tasklog.TailBytes)
+	}
+	if x := e.Exception; x != nil {
+		fitTexts(x.ProtoReflect())
+		if proto.Size(x) > exceptionBytes {
+			e.Exception = nil // the message and the traceback say what it was
+		}
+	}
+	if len(e.Metadata) > 0 {
+		fitted := make(map[string]string, min(len(e.Metadata), maxDetails))
+		for name, detail := range e.Metadata {
+			if len(fitted) < maxDetails {
+				fitted[texts.Head(name, detailBytes)] = texts.Head(detail, detailBytes)
+			}
+		}
+		e.Metadata = fitted
+	}
+}
+
+// fitTexts makes all texts of a message, and of those inside of it, valid and short.
+func fitTexts(m protoreflect.Message) {
+	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch {
+		case f.IsMap():
+			fitted := m.NewField(f)
+			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
+				if f.MapKey().Kind() == protoreflect.StringKind {
+					k = protoreflect.ValueOfString(texts.Head(k.String(), textBytes)).MapKey()
+				}
+				fitted.Map().Set(k, fitValue(f.MapValue(), v))
+				return true
+			})
+			m.Set(f, fitted)
+		case f.IsList():
+			for i := range v.List().Len() {
+				if x := fitValue(f, v.List().Get(i)); f.Kind() == protoreflect.StringKind {
+					v.List().Set(i, x)
+				}
+			}
+		case f.Kind() == protoreflect.StringKind:
+			if s := v.String(); texts.Head(s, textBytes) != s {
+				m.Set(f, fitValue(f, v))
+			}
+		default:
+			fitValue(f, v)
+		}
+		return true
+	})
+}
+
+func fitValue(f protoreflect.FieldDescriptor, v protoreflect.Value) protoreflect.Value {
+	switch {
+	case f.Kind() == protoreflect.StringKind:
+		return protoreflect.ValueOfString(texts.Head(v.String(), textBytes))
+	case f.Message() != nil:
+		fitTexts(v.Message())
+	}
+	return v
+}
+
+// unsendable says why a message cannot be sent by itself, nil if it can.
+func unsendable(m *millracev1.SessionRequest) error {
+	b, err := proto.Marshal(m)
+	if err == nil && len(b) > MaxMessageBytes {
+		err = fmt.Errorf("it has %d bytes, and %d are allowed", len(b), MaxMessageBytes)
+	}
+	return err
+}
+
+// sendable takes what cannot be sent out of a message that the stream has refused, and returns what was wrong: an attempt is
+// told with a reason in the place of its report, everything else is left out. Nothing that was refused is sent again.
+func sendable(m *millracev1.SessionRequest) (wrong []string) {
+	for i, r := range m.GetTasks() {
+		err := unsendable(&millracev1.SessionRequest{Tasks: []*millracev1.TaskReport{r}})
+		if err == nil {
+			continue
+		}
+		wrong = append(wrong, fmt.Sprintf("the report on t%d/a%d: %v", r.GetTaskId(), r.GetAttempt(), err))
+		bare := &millracev1.TaskReport{
+			TaskId: r.GetTaskId(), Attempt: r.GetAttempt(), Outcome: r.GetOutcome(), OutputBytes: r.GetOutputBytes(),
+			RunNanos: r.GetRunNanos(), FetchedBytes: r.GetFetchedBytes(),
+		}
+		if r.GetError() != nil || r.GetOutcome() == millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE {
+			bare.Outcome = millracev1.TaskOutcome_TASK_OUTCOME_FAILED
+			bare.Error = &millracev1.TaskError{
+				Reason:  "REPORT_NOT_SENDABLE",
+				Message: texts.Head(fmt.Sprintf("the task ended with %s, but the report on it could not be sent: %v", r.GetOutcome(), err), messageBytes),
+				Attempt: r.GetAttempt(),
+			}
+		}
+		m.Tasks[i] = bare
+	}
+	objects := m.Objects[:0]
+	for _, o := range m.GetObjects() {
+		if err := unsendable(&millracev1.SessionRequest{Objects: []*millracev1.ObjectReport{o}}); err != nil {
+			wrong = append(wrong, fmt.Sprintf("what is known of the result of t%d: %v", o.GetReplica().GetTaskId(), err))
+			o = &millracev1.ObjectReport{Replica: o.GetReplica(), Lost: o.GetLost(), Written: o.GetWritten()}
+		}
+		objects = append(objects, o)
+	}
+	m.Objects = objects
+	rescues := m.Rescues[:0]
+	for _, r := range m.GetRescues() {
+		if err := unsendable(&millracev1.SessionRequest{Rescues: []*millracev1.RescueReport{r}}); err != nil {
+			wrong = append(wrong, fmt.Sprintf("what became of a rescue: %v", err))
+			r = &millracev1.RescueReport{WorkerId: r.GetWorkerId(), Unmapped: r.GetUnmapped()}
+		}
+		rescues = append(rescues, r)
+	}
+	m.Rescues = rescues
+	if err := unsendable(&millracev1.SessionRequest{Stats: m.GetStats()}); err != nil {
+		wrong = append(wrong, fmt.Sprintf("the state of the worker: %v", err))
+		m.Stats = nil
+	}
+	return wrong
+}

@@ -1,0 +1,194 @@
+package loop
+
+import (
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"testing"
+	"unicode/utf8"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/worker/tasklog"
+)
+
+// pieces are what texts of programs are made of: characters of every length, bytes that are none, halves of characters.
+var pieces = []string{"a", "\n", "é", "█", "😀", "\xff", "\xe9", "\xe2\x96", "\x96\x88", "\xf0\x9f", "\xed\xa0\x80", "\x00", "\x1b[31m"}
+
+func noise(r *rand.Rand) string {
+	var b strings.Builder
+	for size := 1 << r.IntN(18); b.Len() < size; {
+		b.WriteString(strings.Repeat(pieces[r.IntN(len(pieces))], 1+r.IntN(1<<r.IntN(12))))
+	}
+	return b.String()
+}
+
+// Whatever programs write, however it is cut, and wherever in a report it stands: the message can be sent, and is small.
+func TestEveryTextCanBeSent(t *testing.T) {
+	for seed := range uint64(60) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		var logs tasklog.Logs
+		o := newOutbox()
+		for task := range uint64(20) {
+			for range 1 + r.IntN(3) {
+				logs.Write(ids.TaskID(task), []byte(noise(r)))
+			}
+			if text, _ := logs.Read(ids.TaskID(task)); !utf8.ValidString(text) {
+				t.Fatalf("seed %d: a log is not UTF-8", seed)
+			}
+			o.task(&millracev1.TaskReport{
+				TaskId: task, Attempt: 1, Outcome: millracev1.TaskOutcome_TASK_OUTCOME_FAILED, LogTail: noise(r),
+				Error: &millracev1.TaskError{
+					Reason: noise(r), Message: noise(r), OriginKey: noise(r), Worker: noise(r), Traceback: noise(r), LogTail: logs.Tail(ids.TaskID(task)),
+					Exception: &millracev1.Opaque{Encoding: noise(r), Data: []byte(noise(r))}, Metadata: map[string]string{noise(r): noise(r), "b": noise(r)},
+				},
+			})
+		}
+		o.stats(&millracev1.WorkerStats{
+			LastExecutorDeath: noise(r), SpillFailure: noise(r), Lanes: []*millracev1.Lane{{Why: noise(r)}},
+		})
+		o.rescue(&millracev1.RescueReport{Reason: noise(r), Failed: make([]*millracev1.Replica, 10)})
+		for m := o.take(); m != nil; m = o.take() {
+			if b, err := proto.Marshal(m); err != nil || len(b) > 2*maxReportBytes {
+				t.Fatalf("seed %d: a message of %d bytes: %v", seed, len(b), err)
+			}
+			for _, r := range m.GetTasks() {
+				if e := r.GetError(); len(e.GetMessage()) > messageBytes || len(e.GetTraceback()) > tracebackBytes || len(e.GetLogTail()) > tasklog.TailBytes {
+					t.Errorf("seed %d: texts of %d, %d and %d bytes", seed, len(e.GetMessage()), len(e.GetTraceback()), len(e.GetLogTail()))
+				}
+			}
+			o.sent()
+		}
+	}
+}
+
+// However much is to be said, no message is too large, and all of it is said in its order.
+func TestMessagesOfManyKindsAreBounded(t *testing.T) {
+	o := newOutbox()
+	const objects, functions, failed = 300_000, 100_000, 500_000
+	for i := range uint64(objects) {
+		o.object(&millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: i + 1, Generation: 1}, Lost: i%2 == 0}, nil)
+	}
+	for range functions {
+		o.missing(make([]byte, 32))
+	}
+	o.rescue(&millracev1.RescueReport{WorkerId: 1, Reason: "no room", Failed: make([]*millracev1.Replica, failed)})
+	o.leave()
+	next, hashes, lost := uint64(1), 0, 0
+	for m := o.take(); m != nil; m = o.take() {
+		if n := proto.Size(m); n > 2*maxReportBytes {
+			t.Errorf("a message of %d bytes", n)
+		}
+		for _, x := range m.GetObjects() {
+			if x.GetReplica().GetTaskId() != next {
+				t.Fatalf("object %d comes where %d is next", x.GetReplica().GetTaskId(), next)
+			}
+			next++
+		}
+		hashes += len(m.GetMissingFunctions())
+		for _, x := range m.GetRescues() {
+			lost += len(x.GetFailed())
+		}
+		o.sent()
+	}
+	if next != objects+1 || hashes != functions || lost != failed {
+		t.Errorf("said were %d objects, %d functions and %d failed copies", next-1, hashes, lost)
+	}
+}
+
+// refusing hears a session out until the client ends it.
+type refusing struct {
+	millracev1.UnimplementedWorkerServiceServer
+	heard chan *millracev1.SessionRequest
+}
+
+func (r refusing) Session(stream grpc.BidiStreamingServer[millracev1.SessionRequest, millracev1.SessionResponse]) error {
+	for {
+		m, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		r.heard <- m
+	}
+}
+
+// What the stream refuses to send is not sent again: it is taken out, and what it belongs to is told with a reason.
+func TestWhatCannotBeSentIsTakenOut(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server, heard := grpc.NewServer(grpc.MaxRecvMsgSize(MaxMessageBytes)), make(chan *millracev1.SessionRequest, 10)
+	millracev1.RegisterWorkerServiceServer(server, refusing{heard: heard})
+	go func() { _ = server.Serve(listener) }() // until Stop
+	t.Cleanup(server.Stop)
+	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() }) // nothing is under way
+	for name, bad := range map[string]func(*outbox){
+		"invalid text": func(o *outbox) {
+			o.tasks = append(o.tasks, &millracev1.TaskReport{
+				TaskId: 1, Attempt: 2, Outcome: millracev1.TaskOutcome_TASK_OUTCOME_FAILED, Error: &millracev1.TaskError{Reason: "X", Message: "\xff"},
+			})
+		},
+		"too long": func(o *outbox) {
+			o.tasks = append(o.tasks, &millracev1.TaskReport{
+				TaskId: 1, Attempt: 2, Outcome: millracev1.TaskOutcome_TASK_OUTCOME_FAILED, Error: &millracev1.TaskError{Reason: "X", Message: strings.Repeat("x", 80<<20)},
+			})
+		},
+		"everything else": func(o *outbox) {
+			o.beat = &millracev1.WorkerStats{LastExecutorDeath: "\xff"}
+			o.rescues = append(o.rescues, &millracev1.RescueReport{WorkerId: 3, Reason: "\xff"})
+			o.objects = append(o.objects, queuedObject{report: &millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: 9, Generation: 1}, InlineResult: make([]byte, 80<<20)}})
+			o.tasks = append(o.tasks, &millracev1.TaskReport{
+				TaskId: 1, Attempt: 2, Outcome: millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED, InlineResult: []byte{8, 0}, LogTail: "\xff",
+			})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := New(Config{Registration: &millracev1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
+			w.outbox.task(report(7, 10, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
+			w.outbox.mu.Lock()
+			bad(w.outbox)
+			w.outbox.mu.Unlock()
+			var tasks []*millracev1.TaskReport
+			for sessions := 0; len(tasks) < 2; sessions++ {
+				if sessions == 3 {
+					t.Fatalf("it was sent again; heard of %v", tasks)
+				}
+				ctx, cancel := context.WithCancel(t.Context())
+				stream, err := millracev1.NewWorkerServiceClient(conn).Session(ctx, grpc.MaxCallSendMsgSize(MaxMessageBytes))
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.outbox.reopen()
+				sent := make(chan error, 1)
+				go func() { sent <- w.send(ctx, stream) }()
+				select {
+				case m := <-heard:
+					tasks = append(tasks, m.GetTasks()...)
+				case err := <-sent:
+					if err != nil {
+						t.Error(err)
+					}
+				}
+				cancel()
+			}
+			for _, r := range tasks {
+				failed := r.GetOutcome() == millracev1.TaskOutcome_TASK_OUTCOME_FAILED
+				if r.GetTaskId() == 1 && name != "everything else" && (!failed || r.GetError().GetReason() != "REPORT_NOT_SENDABLE" || r.GetError().GetMessage() == "") ||
+					r.GetTaskId() == 7 && len(r.GetInlineResult()) != 10 {
+					t.Errorf("heard %v", r)
+				}
+			}
+		})
+	}
+}
