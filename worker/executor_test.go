@@ -440,3 +440,69 @@ func TestLongErrorsAreCut(t *testing.T) {
 		}
 	}
 }
+
+// What a task needs without being frames travels in messages, however much that is.
+func TestManySmallInputsAndLargeArguments(t *testing.T) {
+	w := echo(t, nil, "upper", "lengths", "pid")
+	w.call(1, 3)
+	pid := w.text(t, 1)
+	const inputs, each = 1500, 60_000
+	letters := strings.Repeat("a", each)
+	many := &millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0))}
+	for i := range uint64(inputs) {
+		w.call(1000+i, 1, letters)
+		many.Inputs = append(many.Inputs, &millracev1.Input{TaskId: 1000 + i, Generation: 1, Bytes: each})
+	}
+	for i := range uint64(inputs) {
+		if r := w.Report(1000 + i); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+			t.Fatal(r)
+		}
+	}
+	w.Assign(many)
+	if got, want := w.text(t, 2), fmt.Sprintf("%d inputs, %d bytes, ", inputs, inputs*(each+4)); !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	// Short runs are sent ahead, and add up.
+	large := workertest.Arguments(strings.Repeat("b", 4<<20))
+	const queued = 40
+	for i := range uint64(queued) {
+		w.Assign(&millracev1.Assignment{TaskId: 5000 + i, Attempt: 1, OpId: 2, Rank: i, Arguments: large})
+	}
+	for i := range uint64(queued) {
+		if got := w.text(t, 5000+i); got != fmt.Sprintf("0 inputs, 0 bytes, %d of arguments", len(large)) {
+			t.Errorf("got %q", got)
+		}
+	}
+	// What can never be sent fails with its size, and no executor dies of it.
+	w.call(3, 2, strings.Repeat("c", 63<<20+1000))
+	if e := w.Report(3).GetError(); e.GetReason() != "MESSAGE_TOO_LARGE" || !strings.Contains(e.GetMessage(), "its arguments have 660") {
+		t.Errorf("got %v", e)
+	}
+	w.call(4, 3)
+	if got := w.text(t, 4); got != pid {
+		t.Errorf("process %s died, and %s took its place", pid, got)
+	}
+}
+
+// An executor that does not understand runs in pieces is not sent any.
+func TestExecutorThatTakesNoPieces(t *testing.T) {
+	w := echo(t, func(c *worker.Config) { c.ExecutorEnv = []string{"ECHO_PIECES=no"} }, "upper", "lengths", "pid")
+	w.call(1, 3)
+	pid := w.text(t, 1)
+	const inputs, each = 70, 1_000_000
+	letters := strings.Repeat("a", each)
+	many := &millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0))}
+	for i := range uint64(inputs) {
+		w.call(1000+i, 1, letters)
+		w.Report(1000 + i)
+		many.Inputs = append(many.Inputs, &millracev1.Input{TaskId: 1000 + i, Generation: 1, Bytes: each})
+	}
+	w.Assign(many)
+	if e := w.Report(2).GetError(); e.GetReason() != "MESSAGE_TOO_LARGE" || !strings.Contains(e.GetMessage(), "its 70 inputs have 700") {
+		t.Errorf("got %v", e)
+	}
+	w.call(3, 3)
+	if got := w.text(t, 3); got != pid {
+		t.Errorf("process %s died, and %s took its place", pid, got)
+	}
+}

@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"google.golang.org/grpc"
@@ -42,7 +43,11 @@ func (s *workerService) Session(stream sessionStream) error {
 	if first.GetRegister() == nil {
 		return invalid("register", "it is absent: the first message of a session must register the worker")
 	}
-	session, err := s.scheduler.Register(stream.Context(), registrationFrom(first.GetRegister()))
+	registration, err := wholeRegistration(first.GetRegister(), stream.Recv)
+	if err != nil {
+		return err
+	}
+	session, err := s.scheduler.Register(stream.Context(), registrationFrom(registration))
 	if dead := (*front.Error)(nil); errors.As(err, &dead) && dead.Kind == front.ErrDead {
 		return stream.Send(&pb.SessionResponse{StopReason: dead.Message})
 	}
@@ -75,6 +80,30 @@ func (s *workerService) Session(stream sessionStream) error {
 	}
 	session.Disconnect()
 	return err
+}
+
+// mostRegistered is how many objects or attempts a worker can register with: more than fit in its memory.
+const mostRegistered = 1 << 28
+
+// wholeRegistration returns a registration with what further messages say of its inventory.
+func wholeRegistration(whole *pb.Registration, recv func() (*pb.SessionRequest, error)) (*pb.Registration, error) {
+	for more := whole.GetMore(); more; {
+		next, err := recv()
+		if err != nil {
+			return nil, err
+		}
+		piece := next.GetRegister()
+		if piece == nil || piece.GetIncarnation() != whole.GetIncarnation() {
+			return nil, invalid("register", "it is absent or of another incarnation, and the registration before it goes on (more)")
+		}
+		whole.Inventory = append(whole.Inventory, piece.GetInventory()...)
+		whole.Running = append(whole.Running, piece.GetRunning()...)
+		if n := max(len(whole.Inventory), len(whole.Running)); n > mostRegistered {
+			return nil, invalid("register.inventory", fmt.Sprintf("it has %d entries, and a worker can register with %d", n, mostRegistered))
+		}
+		more = piece.GetMore()
+	}
+	return whole, nil
 }
 
 // readSession returns when the worker ends the stream or the link breaks.

@@ -81,10 +81,12 @@ func (l *lane) start(r *Run) {
 	q := &queued{run: r}
 	l.mu.Lock()
 	p := l.process
-	if p != nil && !p.takes(r) {
-		l.mu.Unlock()
-		l.pools.config.Done([]Result{{Ref: r.Ref, NoSegments: true}})
-		return
+	if p != nil {
+		if refused := p.refuses(r); refused != nil {
+			l.mu.Unlock()
+			l.pools.config.Done([]Result{*refused})
+			return
+		}
 	}
 	l.queue = append(l.queue, q)
 	if p != nil {
@@ -104,8 +106,8 @@ func (l *lane) ready(p *process) {
 	queue := l.queue
 	l.queue = nil
 	for _, q := range queue {
-		if !p.takes(q.run) {
-			refused = append(refused, Result{Ref: q.run.Ref, NoSegments: true})
+		if no := p.refuses(q.run); no != nil {
+			refused = append(refused, *no)
 			continue
 		}
 		l.queue = append(l.queue, q)

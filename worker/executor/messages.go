@@ -25,7 +25,7 @@ func (p *process) queue() *millracev1.ToExecutor {
 	return p.pending
 }
 
-// send queues a run. REQUIRES: lane.mu is held, and takes has said yes.
+// send queues a run. REQUIRES: lane.mu is held, and refuses has said nothing.
 func (p *process) send(q *queued) {
 	m := p.queue()
 	p.ordinal++
@@ -37,10 +37,15 @@ func (p *process) send(q *queued) {
 			m.Functions = append(m.Functions, f)
 		}
 	}
-	m.Runs = append(m.Runs, &millracev1.ExecutorRun{
+	run := &millracev1.ExecutorRun{
 		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), OpId: p.opNumber(m, r.Op), Arguments: r.Arguments, Inputs: p.locate(m, q),
 		Key: r.Key, Namespace: r.Namespace, TimeoutMillis: uint64(r.Timeout / time.Millisecond),
-	})
+	}
+	if p.pieces && messageSize(r) > partBytes {
+		m.Runs = append(m.Runs, inPieces(run)...)
+	} else {
+		m.Runs = append(m.Runs, run)
+	}
 	select {
 	case p.working <- struct{}{}:
 	default:
@@ -88,21 +93,33 @@ func (p *process) write() {
 		if m == nil {
 			continue
 		}
-		var err error
-		buffer = append(buffer[:0], 0, 0, 0, 0)
-		if buffer, err = (proto.MarshalOptions{}).MarshalAppend(buffer, m); err != nil {
-			p.breakOff(fmt.Errorf("a message for it could not be encoded: %w", err))
-			return
-		}
-		binary.LittleEndian.PutUint32(buffer, uint32(len(buffer)-4))
-		if err := writeMessage(p.conn, buffer, rights); err != nil {
-			p.breakOff(nil) // it is gone, and its exit says why
-			return
+		for _, part := range parts(m) {
+			if buffer = p.writePart(part, rights, buffer); buffer == nil {
+				return
+			}
+			rights = nil // they went with the first
 		}
 		if cap(buffer) > 4<<20 {
 			buffer = nil
 		}
 	}
+}
+
+// writePart sends one message, and returns the buffer to be used again, nil if the link is broken. REQUIRES: the sizes of the message
+// were counted.
+func (p *process) writePart(m *millracev1.ToExecutor, rights []int, buffer []byte) []byte {
+	buffer = append(buffer[:0], 0, 0, 0, 0)
+	buffer, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(buffer, m)
+	if err != nil {
+		p.breakOff(fmt.Errorf("a message for it could not be encoded: %w", err))
+		return nil
+	}
+	binary.LittleEndian.PutUint32(buffer, uint32(len(buffer)-4))
+	if err := writeMessage(p.conn, buffer, rights); err != nil {
+		p.breakOff(nil) // it is gone, and its exit says why
+		return nil
+	}
+	return buffer
 }
 
 // read is the goroutine that handles what the process says.
@@ -142,7 +159,7 @@ func (p *process) read() {
 				p.breakOff(errors.New("it did not say that it opened the slab, which lies on a GPU (ready.device); executors of that kind belong on workers with host memory"))
 				return
 			}
-			isReady, p.understands = true, r.GetSegments()
+			isReady, p.understands, p.pieces = true, r.GetSegments(), r.GetPieces()
 			close(p.ready)
 			p.lane.pools.config.Log.Info("executor ready", "kind", p.lane.kind, "lane", p.lane.index, "pid", p.pid(), "language", r.GetLanguage())
 		}

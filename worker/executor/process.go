@@ -59,8 +59,8 @@ type process struct {
 	// outgoing has room for one: pending is not empty.
 	outgoing chan struct{}
 
-	// understands says whether it said that it knows segments. Fixed once ready.
-	understands bool
+	// understands says whether it said that it knows segments, pieces whether it takes runs in pieces. Fixed once ready.
+	understands, pieces bool
 
 	// pending is what to send next, rights the descriptors that go with it, one for
 	// each of its attach. Guarded by lane.mu, as is what follows.

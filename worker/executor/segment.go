@@ -114,6 +114,3 @@ func writeMessage(c *net.UnixConn, b []byte, rights []int) error {
 	_, err := c.Write(b)
 	return err
 }
-
-// takes says whether the process can read a run's inputs.
-func (p *process) takes(r *Run) bool { return p.understands || len(r.Spaces) == 0 }

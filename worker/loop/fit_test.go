@@ -18,13 +18,13 @@ import (
 	"github.com/millrace/millrace/worker/tasklog"
 )
 
-// pieces are what texts of programs are made of: characters of every length, bytes that are none, halves of characters.
-var pieces = []string{"a", "\n", "é", "█", "😀", "\xff", "\xe9", "\xe2\x96", "\x96\x88", "\xf0\x9f", "\xed\xa0\x80", "\x00", "\x1b[31m"}
+// bits are what texts of programs are made of: characters of every length, bytes that are none, halves of characters.
+var bits = []string{"a", "\n", "é", "█", "😀", "\xff", "\xe9", "\xe2\x96", "\x96\x88", "\xf0\x9f", "\xed\xa0\x80", "\x00", "\x1b[31m"}
 
 func noise(r *rand.Rand) string {
 	var b strings.Builder
 	for size := 1 << r.IntN(18); b.Len() < size; {
-		b.WriteString(strings.Repeat(pieces[r.IntN(len(pieces))], 1+r.IntN(1<<r.IntN(12))))
+		b.WriteString(strings.Repeat(bits[r.IntN(len(bits))], 1+r.IntN(1<<r.IntN(12))))
 	}
 	return b.String()
 }
@@ -190,5 +190,30 @@ func TestWhatCannotBeSentIsTakenOut(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A worker that holds millions of objects says so in several messages, each within the limit.
+func TestRegistrationsOfManyObjectsGoInPieces(t *testing.T) {
+	const objects = 2*maxRegistered + 5
+	whole := &millracev1.Registration{Name: "host-0", Incarnation: "1", Slots: 3, Life: 7}
+	replica := &millracev1.Replica{TaskId: 1 << 60, Generation: 1 << 31, Bytes: 1 << 40}
+	for range objects {
+		whole.Inventory = append(whole.Inventory, replica)
+	}
+	whole.Running = []*millracev1.TaskRef{{TaskId: 1, Attempt: 1}}
+	all := pieces(whole)
+	n := 0
+	for i, p := range all {
+		if size := proto.Size(p); size > MaxMessageBytes/2 || p.GetName() != "host-0" || p.GetSlots() != 3 || p.GetLife() != 7 || p.GetMore() != (i < len(all)-1) || len(p.GetRunning()) > 0 != (i == 0) {
+			t.Errorf("piece %d of %d has %d bytes, more %v", i, len(all), size, p.GetMore())
+		}
+		n += len(p.GetInventory())
+	}
+	if n != objects || len(all) != 3 {
+		t.Errorf("%d objects in %d pieces", n, len(all))
+	}
+	if one := pieces(&millracev1.Registration{Name: "host-0"}); len(one) != 1 || one[0].GetMore() {
+		t.Errorf("got %v", one)
 	}
 }

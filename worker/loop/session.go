@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
@@ -87,8 +88,12 @@ func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 		return false, context.Cause(ctx)
 	}
 	undo()
-	if err := stream.Send(&millracev1.SessionRequest{Register: session.registration}); err != nil && !errors.Is(err, io.EOF) {
-		return false, causeOf(ctx, err)
+	for _, piece := range pieces(session.registration) {
+		if err := stream.Send(&millracev1.SessionRequest{Register: piece}); errors.Is(err, io.EOF) {
+			break // Recv says why
+		} else if err != nil {
+			return false, causeOf(ctx, err)
+		}
 	}
 	first, err := stream.Recv()
 	if err != nil {
@@ -112,6 +117,24 @@ func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 	cancel(nil)
 	<-sending
 	return true, err
+}
+
+// maxRegistered is how many objects and attempts one message of a registration names, about 20 MiB of them.
+const maxRegistered = 1 << 20
+
+// pieces divides a registration into messages, each with a part of what the worker holds and does.
+func pieces(whole *millracev1.Registration) (out []*millracev1.Registration) {
+	inventory, running := whole.GetInventory(), whole.GetRunning()
+	whole.Inventory, whole.Running = nil, nil
+	for {
+		piece := proto.Clone(whole).(*millracev1.Registration)
+		piece.Inventory, inventory = split(inventory, maxRegistered)
+		piece.Running, running = split(running, maxRegistered)
+		piece.More = len(inventory)+len(running) > 0
+		if out = append(out, piece); !piece.More {
+			return out
+		}
+	}
 }
 
 func (w *Worker) send(ctx context.Context, stream millracev1.WorkerService_SessionClient) error {

@@ -84,6 +84,15 @@ func (s *Scheduler) Session(stream grpc.BidiStreamingServer[millracev1.SessionRe
 	if err != nil {
 		return err
 	}
+	for more := first.GetRegister().GetMore(); more; {
+		next, err := stream.Recv()
+		if err != nil {
+			return err
+		}
+		whole, piece := first.GetRegister(), next.GetRegister()
+		whole.Inventory, whole.Running = append(whole.Inventory, piece.GetInventory()...), append(whole.Running, piece.GetRunning()...)
+		more = piece.GetMore()
+	}
 	s.mu.Lock()
 	s.workers++
 	id := s.workers

@@ -499,7 +499,9 @@ type ExecutorReady struct {
 	// It understands ToExecutor.attach. False: all inputs have to lie in the slab, and are copied there.
 	Segments bool `protobuf:"varint,4,opt,name=segments,proto3" json:"segments,omitempty"`
 	// It opened the slab of ExecutorHello.device. Without it a worker whose slab lies on a GPU ends the process.
-	Device        bool `protobuf:"varint,5,opt,name=device,proto3" json:"device,omitempty"`
+	Device bool `protobuf:"varint,5,opt,name=device,proto3" json:"device,omitempty"`
+	// It understands ExecutorRun.more. False: a run whose inputs do not fit in one message fails.
+	Pieces        bool `protobuf:"varint,6,opt,name=pieces,proto3" json:"pieces,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -565,6 +567,13 @@ func (x *ExecutorReady) GetSegments() bool {
 func (x *ExecutorReady) GetDevice() bool {
 	if x != nil {
 		return x.Device
+	}
+	return false
+}
+
+func (x *ExecutorReady) GetPieces() bool {
+	if x != nil {
+		return x.Pieces
 	}
 	return false
 }
@@ -689,7 +698,10 @@ type ExecutorRun struct {
 	// Longest run time in milliseconds; 0: no limit. The worker enforces it; the executor may do so earlier and kinder.
 	TimeoutMillis uint64 `protobuf:"varint,7,opt,name=timeout_millis,json=timeoutMillis,proto3" json:"timeout_millis,omitempty"`
 	// Namespace of the key.
-	Namespace     string `protobuf:"bytes,8,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	Namespace string `protobuf:"bytes,8,opt,name=namespace,proto3" json:"namespace,omitempty"`
+	// Its inputs go on in the next run of the link, in this message or the one behind it, which has the same task and attempt and
+	// nothing but inputs: together they are one run. Only for executors that said `ready.pieces`.
+	More          bool `protobuf:"varint,9,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -778,6 +790,13 @@ func (x *ExecutorRun) GetNamespace() string {
 		return x.Namespace
 	}
 	return ""
+}
+
+func (x *ExecutorRun) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 // ExecutorInput is one input: a header and its frames, in the slab or in a segment.
@@ -1231,18 +1250,19 @@ const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\n" +
 	"neighbours\x18\b \x01(\rR\n" +
 	"neighbours\x12'\n" +
-	"\x0farena_libraries\x18\t \x03(\tR\x0earenaLibraries\"\x8d\x01\n" +
+	"\x0farena_libraries\x18\t \x03(\tR\x0earenaLibraries\"\xa5\x01\n" +
 	"\rExecutorReady\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x1a\n" +
 	"\blanguage\x18\x03 \x01(\tR\blanguage\x12\x1a\n" +
 	"\bsegments\x18\x04 \x01(\bR\bsegments\x12\x16\n" +
-	"\x06device\x18\x05 \x01(\bR\x06device\"@\n" +
+	"\x06device\x18\x05 \x01(\bR\x06device\x12\x16\n" +
+	"\x06pieces\x18\x06 \x01(\bR\x06pieces\"@\n" +
 	"\x0eExecutorAttach\x12\x18\n" +
 	"\asegment\x18\x01 \x01(\rR\asegment\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"*\n" +
 	"\x0eExecutorDetach\x12\x18\n" +
-	"\asegment\x18\x01 \x01(\rR\asegment\"\xfe\x01\n" +
+	"\asegment\x18\x01 \x01(\rR\asegment\"\x92\x02\n" +
 	"\vExecutorRun\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12\x13\n" +
@@ -1251,7 +1271,8 @@ const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\x06inputs\x18\x05 \x03(\v2\x1a.millrace.v1.ExecutorInputR\x06inputs\x12\x10\n" +
 	"\x03key\x18\x06 \x01(\tR\x03key\x12%\n" +
 	"\x0etimeout_millis\x18\a \x01(\x04R\rtimeoutMillis\x12\x1c\n" +
-	"\tnamespace\x18\b \x01(\tR\tnamespace\"[\n" +
+	"\tnamespace\x18\b \x01(\tR\tnamespace\x12\x12\n" +
+	"\x04more\x18\t \x01(\bR\x04more\"[\n" +
 	"\rExecutorInput\x12\x16\n" +
 	"\x06header\x18\x01 \x01(\fR\x06header\x122\n" +
 	"\x06frames\x18\x02 \x03(\v2\x1a.millrace.v1.FrameLocationR\x06frames\"\x90\x01\n" +

@@ -145,7 +145,10 @@ type Registration struct {
 	Life uint64 `protobuf:"fixed64,18,opt,name=life,proto3" json:"life,omitempty"`
 	// Languages of its executors with their versions, by executor kind: {"python": "3.12.1"}. A kind is absent until one of its
 	// executors has started.
-	Languages     map[string]string `protobuf:"bytes,19,rep,name=languages,proto3" json:"languages,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Languages map[string]string `protobuf:"bytes,19,rep,name=languages,proto3" json:"languages,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// `inventory` and `running` go on in the next message's `register`, which is the same but for them: the worker is registered by
+	// the last one. For workers that hold more than fits in one message.
+	More          bool `protobuf:"varint,20,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -311,6 +314,13 @@ func (x *Registration) GetLanguages() map[string]string {
 		return x.Languages
 	}
 	return nil
+}
+
+func (x *Registration) GetMore() bool {
+	if x != nil {
+		return x.More
+	}
+	return false
 }
 
 // Replica is one object on one worker.
@@ -1960,7 +1970,7 @@ var File_millrace_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
-	" millrace/v1/worker_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xf0\x06\n" +
+	" millrace/v1/worker_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\x84\a\n" +
 	"\fRegistration\x12\x1e\n" +
 	"\x04name\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04name\x12+\n" +
@@ -1983,7 +1993,8 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\x03gpu\x18\x10 \x01(\v2\x10.millrace.v1.GpuR\x03gpu\x12\x16\n" +
 	"\x06awaits\x18\x11 \x01(\bR\x06awaits\x12\x12\n" +
 	"\x04life\x18\x12 \x01(\x06R\x04life\x12F\n" +
-	"\tlanguages\x18\x13 \x03(\v2(.millrace.v1.Registration.LanguagesEntryR\tlanguages\x1a<\n" +
+	"\tlanguages\x18\x13 \x03(\v2(.millrace.v1.Registration.LanguagesEntryR\tlanguages\x12\x12\n" +
+	"\x04more\x18\x14 \x01(\bR\x04more\x1a<\n" +
 	"\x0eResourcesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01\x1a<\n" +

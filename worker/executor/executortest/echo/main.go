@@ -5,7 +5,7 @@
 // Operations: upper, slab, alias, sum and the like return something; the rest fail,
 // wait, write logs or die. It understands segments if ECHO_SEGMENTS says so: "yes",
 // or the name of a pipe in which that is written when it starts. Told of a slab on a
-// GPU it says that it opened it if ECHO_DEVICE is "yes", and never touches it.
+// GPU it says that it opened it if ECHO_DEVICE is "yes", and never touches it. It does not understand runs in pieces if ECHO_PIECES is "no".
 package main
 
 import (
@@ -68,6 +68,8 @@ type executor struct {
 	wake       chan struct{}
 
 	sending sync.Mutex
+	// piece is the beginning of a run whose inputs go on, nil if there is none. Of the reading goroutine.
+	piece *millracev1.ExecutorRun
 	// dying: the process ends after the answer that it sends next. Of the main goroutine.
 	dying bool
 
@@ -111,7 +113,7 @@ func (e *executor) run() error {
 		}
 		segments = string(b)
 	}
-	if err := e.send(&millracev1.FromExecutor{Ready: &millracev1.ExecutorReady{Protocol: 1, Pid: int64(os.Getpid()), Language: runtime.Version(), Segments: segments == "yes", Device: device && os.Getenv("ECHO_DEVICE") == "yes"}}); err != nil {
+	if err := e.send(&millracev1.FromExecutor{Ready: &millracev1.ExecutorReady{Protocol: 1, Pid: int64(os.Getpid()), Language: runtime.Version(), Segments: segments == "yes", Pieces: os.Getenv("ECHO_PIECES") != "no", Device: device && os.Getenv("ECHO_DEVICE") == "yes"}}); err != nil {
 		return err
 	}
 	go e.read()
@@ -181,6 +183,14 @@ func (e *executor) read() {
 			e.ops[d.GetOpId()] = d.GetOp().GetName()
 		}
 		for _, r := range m.GetRuns() {
+			if e.piece != nil {
+				r.Inputs = append(e.piece.GetInputs(), r.GetInputs()...)
+				e.piece.Inputs, e.piece.More, r = r.GetInputs(), r.GetMore(), e.piece
+			}
+			if e.piece = nil; r.GetMore() {
+				e.piece = r
+				continue
+			}
 			e.ordinal++
 			e.queue = append(e.queue, pending{r, e.ordinal})
 		}
@@ -277,6 +287,12 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 	switch name {
 	case "upper":
 		return text(strings.ToUpper(arg))
+	case "lengths": // how many inputs there are, and how long their headers are together
+		n := 0
+		for _, i := range r.GetInputs() {
+			n += len(i.GetHeader())
+		}
+		return text(fmt.Sprintf("%d inputs, %d bytes, %d of arguments", len(r.GetInputs()), n, len(r.GetArguments())))
 	case "sum": // the checksum of an input
 		return text(fmt.Sprint(crc32.ChecksumIEEE(in[0])))
 	case "wait": // the same, once somebody has written to a pipe
@@ -457,7 +473,11 @@ func (e *executor) receive() (*millracev1.ToExecutor, error) {
 	if _, err := io.ReadFull(e.link, head[:]); err != nil {
 		return nil, err
 	}
-	b := make([]byte, binary.LittleEndian.Uint32(head[:]))
+	n := binary.LittleEndian.Uint32(head[:])
+	if n > 64<<20 {
+		return nil, fmt.Errorf("a message of %d bytes", n)
+	}
+	b := make([]byte, n)
 	if _, err := io.ReadFull(e.link, b); err != nil {
 		return nil, err
 	}

@@ -108,6 +108,8 @@ class Process:
         self._pending: dict[tuple[int, int], tuple[int, executor_pb2.ExecutorRun]] = {}
         self._queue: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
         self._ordinal = 0
+        # The beginning of a run whose inputs go on in the next one of the link.
+        self._piece: executor_pb2.ExecutorRun | None = None
         # Ordinal of the run that may be stopped now; 0: none. Read by the signal handler, in the main thread.
         self._stoppable = 0
         self.task_id = 0
@@ -142,6 +144,13 @@ class Process:
         for function in message.functions:
             self._functions[function.hash] = function.payload
         for run in message.runs:
+            if self._piece is not None:
+                self._piece.inputs.extend(run.inputs)
+                self._piece.more = run.more
+                run = self._piece
+            self._piece = run if run.more else None
+            if run.more:
+                continue
             self._ordinal += 1
             key = (run.task_id, run.attempt)
             self._pending[key] = (self._ordinal, run)
@@ -184,6 +193,7 @@ class Process:
             language=f"python {platform.python_version()}",
             segments=self._device is None,
             device=self._device is not None,
+            pieces=True,
         )
         self._link.send(executor_pb2.FromExecutor(ready=ready))
         threading.Thread(target=self._read, name="millrace-link", daemon=True).start()

@@ -94,18 +94,20 @@ class ExecutorDevice(_message.Message):
     def __init__(self, uuid: _Optional[bytes] = ..., ordinal: _Optional[int] = ..., memory_handle: _Optional[bytes] = ..., header: _Optional[bytes] = ..., alignment: _Optional[int] = ..., driver: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., neighbours: _Optional[int] = ..., arena_libraries: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExecutorReady(_message.Message):
-    __slots__ = ("protocol", "pid", "language", "segments", "device")
+    __slots__ = ("protocol", "pid", "language", "segments", "device", "pieces")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
+    PIECES_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     pid: int
     language: str
     segments: bool
     device: bool
-    def __init__(self, protocol: _Optional[int] = ..., pid: _Optional[int] = ..., language: _Optional[str] = ..., segments: bool = ..., device: bool = ...) -> None: ...
+    pieces: bool
+    def __init__(self, protocol: _Optional[int] = ..., pid: _Optional[int] = ..., language: _Optional[str] = ..., segments: bool = ..., device: bool = ..., pieces: bool = ...) -> None: ...
 
 class ExecutorAttach(_message.Message):
     __slots__ = ("segment", "bytes")
@@ -122,7 +124,7 @@ class ExecutorDetach(_message.Message):
     def __init__(self, segment: _Optional[int] = ...) -> None: ...
 
 class ExecutorRun(_message.Message):
-    __slots__ = ("task_id", "attempt", "op_id", "arguments", "inputs", "key", "timeout_millis", "namespace")
+    __slots__ = ("task_id", "attempt", "op_id", "arguments", "inputs", "key", "timeout_millis", "namespace", "more")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     OP_ID_FIELD_NUMBER: _ClassVar[int]
@@ -131,6 +133,7 @@ class ExecutorRun(_message.Message):
     KEY_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MILLIS_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     attempt: int
     op_id: int
@@ -139,7 +142,8 @@ class ExecutorRun(_message.Message):
     key: str
     timeout_millis: int
     namespace: str
-    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., op_id: _Optional[int] = ..., arguments: _Optional[bytes] = ..., inputs: _Optional[_Iterable[_Union[ExecutorInput, _Mapping]]] = ..., key: _Optional[str] = ..., timeout_millis: _Optional[int] = ..., namespace: _Optional[str] = ...) -> None: ...
+    more: bool
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., op_id: _Optional[int] = ..., arguments: _Optional[bytes] = ..., inputs: _Optional[_Iterable[_Union[ExecutorInput, _Mapping]]] = ..., key: _Optional[str] = ..., timeout_millis: _Optional[int] = ..., namespace: _Optional[str] = ..., more: bool = ...) -> None: ...
 
 class ExecutorInput(_message.Message):
     __slots__ = ("header", "frames")

@@ -1,0 +1,52 @@
+package server_test
+
+import (
+	"context"
+	"testing"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/server"
+)
+
+// A registration may come in several messages: its inventory is that of all of them.
+func TestRegistrationInPieces(t *testing.T) {
+	c := start(t, server.Config{})
+	stream, err := pb.NewWorkerServiceClient(c.conn).Session(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := registration("w")
+	const unknown = 1 << 40
+	for i := range uint64(3) {
+		r.Inventory, r.More = []*pb.Replica{{TaskId: unknown + i, Generation: 1, Bytes: 1}}, i < 2
+		if err := stream.Send(&pb.SessionRequest{Register: r}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	released := map[uint64]bool{}
+	for len(released) < 3 {
+		m, err := stream.Recv()
+		if err != nil {
+			t.Fatalf("released were %v: %v", released, err)
+		}
+		for _, o := range m.GetReleases() {
+			released[o.GetTaskId()-unknown] = true
+		}
+	}
+	// What goes on must be the same worker's.
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if stream, err = pb.NewWorkerServiceClient(c.conn).Session(ctx); err != nil {
+		t.Fatal(err)
+	}
+	r = registration("v")
+	r.More = true
+	for _, m := range []*pb.SessionRequest{{Register: r}, {Stats: &pb.WorkerStats{}}} {
+		if err := stream.Send(m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if m, err := stream.Recv(); err == nil {
+		t.Errorf("got %v", m)
+	}
+}

@@ -1,0 +1,28 @@
+package e2e
+
+import (
+	"bytes"
+	"os/exec"
+	"strings"
+	"testing"
+
+	millrace "github.com/millrace/millrace/clients/go"
+)
+
+// endsWithOK runs a script in Python against the shared cluster.
+func endsWithOK(t *testing.T, script string) {
+	t.Helper()
+	cmd := exec.CommandContext(soon(t), python(), "testdata/"+script)
+	cmd.Env = environment(millrace.EnvSchedulerFile + "=" + shared.file)
+	var out, errors bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errors
+	if err := cmd.Run(); err != nil || strings.TrimSpace(out.String()) != "ok" {
+		t.Fatalf("%v\n%s%s", err, out.String(), errors.String())
+	}
+}
+
+// What tasks print, in whatever encoding and however it is cut, ends no worker's session, and every task ends.
+func TestTasksMayPrintAnything(t *testing.T) { endsWithOK(t, "printing.py") }
+
+// Small inputs, and arguments, travel in messages: all of them, however many there are.
+func TestInputsAndArgumentsLargerThanAMessage(t *testing.T) { endsWithOK(t, "many_inputs.py") }

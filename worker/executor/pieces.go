@@ -1,0 +1,128 @@
+package executor
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/worker/lifecycle"
+)
+
+const (
+	// partBytes is about how large a message to a process gets before the rest goes into a further one.
+	partBytes = 8 << 20
+	// oneBytes is the most that one thing may have which cannot be divided: arguments, a header, a function.
+	oneBytes = maxMessageBytes - 1<<20
+	// frameBytes and runBytes are about what a place of a frame and the rest of a run take.
+	frameBytes = 24
+	runBytes   = 64
+)
+
+// tooLarge says why a run can never be sent to the process, nil if it can: what belongs to it without being frames travels in messages.
+// pieces: the process understands runs in several of them.
+func tooLarge(r *Run, pieces bool) *millracev1.TaskError {
+	if n := len(r.Arguments); n > oneBytes {
+		return excess("its arguments have %d bytes, and %d can be sent to an executor: pass what is large as the result of a task, or scatter it", n, oneBytes)
+	}
+	if n := len(r.Function.GetPayload()); n > oneBytes {
+		return excess("its function has %d bytes, and %d can be sent to an executor: pass what it captures as arguments", n, oneBytes)
+	}
+	for i, in := range r.Inputs {
+		if n := len(in.GetHeader()); n > oneBytes {
+			return excess("its input %d has a header of %d bytes, and %d can be sent to an executor: return arrays or bytes in place of lists", i, n, oneBytes)
+		}
+	}
+	if n := messageSize(r); n > oneBytes && !pieces {
+		return excess("its arguments and the headers of its %d inputs have %d bytes together, of which this executor can be sent %d: it does not say "+
+			"that it understands runs in pieces (ready.pieces)", len(r.Inputs), n, oneBytes)
+	}
+	return nil
+}
+
+func excess(format string, values ...any) *millracev1.TaskError {
+	return &millracev1.TaskError{Reason: "MESSAGE_TOO_LARGE", Message: "the task cannot be sent to its executor: " + fmt.Sprintf(format, values...)}
+}
+
+// messageSize is about how many bytes a run takes in messages.
+func messageSize(r *Run) int {
+	n := runBytes + len(r.Arguments) + len(r.Key) + len(r.Namespace)
+	for _, in := range r.Inputs {
+		n += inputSize(in)
+	}
+	return n
+}
+
+func inputSize(in *millracev1.ExecutorInput) int {
+	return 8 + len(in.GetHeader()) + frameBytes*len(in.GetFrames())
+}
+
+// inPieces divides a run by its inputs, so that no piece with several of them has much more than partBytes.
+func inPieces(whole *millracev1.ExecutorRun) []*millracev1.ExecutorRun {
+	inputs := whole.GetInputs()
+	pieces := []*millracev1.ExecutorRun{whole}
+	first, bytes := 0, runBytes+len(whole.GetArguments())
+	for i, in := range inputs {
+		n := inputSize(in)
+		if bytes+n > partBytes && bytes > runBytes {
+			last := pieces[len(pieces)-1]
+			last.Inputs, last.More = inputs[first:i:i], true
+			pieces = append(pieces, &millracev1.ExecutorRun{TaskId: whole.GetTaskId(), Attempt: whole.GetAttempt()})
+			first, bytes = i, runBytes
+		}
+		bytes += n
+	}
+	pieces[len(pieces)-1].Inputs = inputs[first:]
+	return pieces
+}
+
+// parts divides what is to be sent into messages that are not much larger than partBytes, but for one thing in each. What is handled
+// first is in the first of them. It counts their sizes, so that they need not be counted again.
+func parts(m *millracev1.ToExecutor) []*millracev1.ToExecutor {
+	if proto.Size(m) <= 2*partBytes {
+		return []*millracev1.ToExecutor{m}
+	}
+	var out []*millracev1.ToExecutor
+	part := &millracev1.ToExecutor{Hello: m.GetHello(), Attach: m.GetAttach()}
+	bytes := 0
+	take := func(n int) {
+		if bytes += n; bytes > partBytes && bytes > n {
+			out, part, bytes = append(out, part), new(millracev1.ToExecutor), n
+		}
+	}
+	for _, x := range m.GetOps() {
+		take(proto.Size(x))
+		part.Ops = append(part.Ops, x)
+	}
+	for _, x := range m.GetFunctions() {
+		take(len(x.GetPayload()) + 64)
+		part.Functions = append(part.Functions, x)
+	}
+	for _, x := range m.GetRuns() {
+		take(proto.Size(x))
+		part.Runs = append(part.Runs, x)
+	}
+	for _, x := range m.GetAllocated() {
+		take(proto.Size(x))
+		part.Allocated = append(part.Allocated, x)
+	}
+	// All of these are small, and there are no more of them than of runs and functions.
+	part.Cancellations, part.Detach, part.Shutdown, part.DroppedFunctions = m.GetCancellations(), m.GetDetach(), m.GetShutdown(), m.GetDroppedFunctions()
+	out = append(out, part)
+	for _, x := range out {
+		proto.Size(x)
+	}
+	return out
+}
+
+// refuses says why the process cannot be given a run, nil if it can.
+func (p *process) refuses(r *Run) *Result {
+	if !p.understands && len(r.Spaces) > 0 {
+		return &Result{Ref: r.Ref, NoSegments: true}
+	}
+	if e := tooLarge(r, p.pieces); e != nil {
+		out := failed(r, lifecycle.Failed, e)
+		return &out
+	}
+	return nil
+}
