@@ -33,6 +33,8 @@ type Session interface {
 	// Done is closed when the scheduler has ended the session; what can still be taken should be sent before the link
 	// is closed.
 	Done() <-chan struct{}
+	// Undeliverable says that an attempt cannot be sent, and why: its task fails, TOO_LARGE.
+	Undeliverable(task ids.TaskID, attempt ids.Attempt, reason string)
 	// Disconnect says that the link broke.
 	Disconnect()
 }

@@ -70,6 +70,17 @@ func (s *session) Report(ctx context.Context, said front.Inbound) error {
 	return s.drive(ctx, said)
 }
 
+func (s *session) Undeliverable(task ids.TaskID, attempt ids.Attempt, reason string) {
+	// The stream may have ended by it, and its context with it.
+	_ = s.loop.post(context.Background(), func() {
+		l := s.loop
+		l.log.Warn("an attempt cannot be sent", "task", task, "attempt", attempt, "worker", s.worker.name, "reason", reason)
+		l.step(sched.TasksReported{Worker: s.worker.id, Reports: []sched.Report{{
+			Task: task, Attempt: attempt, Outcome: sched.OutcomeFailed, Err: &sched.TaskError{Reason: "TOO_LARGE", Message: reason},
+		}}})
+	})
+}
+
 func (s *session) Disconnect() {
 	// The stream is gone: its context would refuse to carry the news.
 	_ = s.loop.post(context.Background(), func() { s.loop.disconnected(s) })

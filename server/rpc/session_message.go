@@ -1,8 +1,17 @@
 package rpc
 
 import (
+	"fmt"
+	"slices"
+
+	"github.com/dustin/go-humanize"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
 )
@@ -51,39 +60,162 @@ func (s *slab[T]) next() *T {
 // messageBytes is about how large a message gets before the rest goes into a further one.
 const messageBytes = 16 << 20
 
-// send sends an outbound, in as many messages as its functions and arguments need; nearly always that is one.
-func (m *sessionMessage) send(o *front.Outbound, send func(*pb.SessionResponse) error) error {
-	bytes := 0
-	functions, assignments := o.Functions, o.Assignments
-	defer func() { o.Functions, o.Assignments = functions, assignments }()
-	for i := range functions {
-		if bytes += len(functions[i].Payload); bytes > messageBytes {
-			// Ahead of everything that needs them.
-			if err := send(&pb.SessionResponse{Functions: convertAll(o.Functions[:1], functionTo)}); err != nil {
-				return err
-			}
-			bytes -= len(o.Functions[0].Payload)
-			o.Functions = o.Functions[1:]
+// unsendable is told of an assignment that no message can carry, with the reason.
+type unsendable func(task ids.TaskID, attempt ids.Attempt, reason string)
+
+// send sends an outbound in its order, in as many messages as its size asks for; nearly always that is one. An assignment
+// that is beyond the size of a message, or that cannot be serialised, is given to refuse in place of being sent: sent once
+// more it would break the session once more.
+func (m *sessionMessage) send(o *front.Outbound, send func(*pb.SessionResponse) error, refuse unsendable) error {
+	s := splitter{message: m, send: send, refuse: refuse, part: *o}
+	s.empty()
+	split(&s, o.Ops, &s.part.Ops, func(op *front.OpDefinition) int { return itemBytes + len(op.Op.Name) })
+	split(&s, o.Functions, &s.part.Functions, func(f *front.Function) int { return itemBytes + len(f.Payload) })
+	split(&s, o.Peers, &s.part.Peers, func(p *front.Peer) int { return itemBytes + len(p.Address) + len(p.Name) })
+	s.assignments(o)
+	split(&s, o.Retractions, &s.part.Retractions, fixedBytes[sched.TaskRef])
+	split(&s, o.Cancellations, &s.part.Cancellations, fixedBytes[sched.TaskRef])
+	split(&s, o.Releases, &s.part.Releases, fixedBytes[sched.Replica])
+	split(&s, o.NextUses, &s.part.NextUses, fixedBytes[sched.NextUse])
+	split(&s, shortRescues(o.Rescues), &s.part.Rescues, func(r *front.Rescue) int {
+		return 2*itemBytes + len(r.Dead.Address) + len(r.Dead.Name) + itemBytes*len(r.Objects)
+	})
+	s.part.Drain, s.part.StopReason, s.part.Reregister = o.Drain, text.Valid(o.StopReason), o.Reregister
+	if !s.part.Empty() { // It is if all was refused.
+		s.flush()
+	}
+	return s.err
+}
+
+const (
+	// itemBytes is more than any item of a message takes, beside its texts and lists.
+	itemBytes = 64
+	// holderBytes is the most that the number of a worker takes.
+	holderBytes = 5
+)
+
+func fixedBytes[T any](*T) int { return itemBytes }
+
+// assignmentBytes is at least what an assignment takes in a message.
+func assignmentBytes(o *front.Outbound, a *front.Assignment) int {
+	bytes := 2*itemBytes + len(o.Arguments(a)) + len(a.Key) + len(a.Namespace)
+	for name := range a.Resources {
+		bytes += itemBytes + len(name)
+	}
+	inputs := o.Inputs(a)
+	for i := range inputs {
+		bytes += itemBytes + len(inputs[i].Inline) + holderBytes*len(inputs[i].Holders)
+	}
+	return bytes
+}
+
+// rescuedAtOnce bounds the objects of one Rescue: more of one dead worker are told in several.
+const rescuedAtOnce = messageBytes / itemBytes / 2
+
+func shortRescues(rescues []front.Rescue) []front.Rescue {
+	if !slices.ContainsFunc(rescues, func(r front.Rescue) bool { return len(r.Objects) > rescuedAtOnce }) {
+		return rescues
+	}
+	var short []front.Rescue
+	for _, r := range rescues {
+		for objects := range slices.Chunk(r.Objects, rescuedAtOnce) {
+			r.Objects = objects
+			short = append(short, r)
 		}
 	}
-	for first, i := 0, 0; i < len(assignments); i++ {
-		size := len(o.Arguments(&assignments[i]))
-		for _, input := range o.Inputs(&assignments[i]) {
-			size += len(input.Inline)
-		}
-		if bytes += size; bytes > messageBytes && i > first {
-			head := *o
-			head.Assignments = assignments[first:i]
-			head.Retractions, head.Cancellations, head.Releases, head.NextUses, head.Rescues = nil, nil, nil, nil, nil
-			head.Drain, head.StopReason, head.Reregister = false, "", false
-			if err := send(m.build(&head)); err != nil {
-				return err
+	return short
+}
+
+// splitter sends an outbound by parts, which refer to what lies in the whole.
+type splitter struct {
+	message *sessionMessage
+	part    front.Outbound
+	bytes   int // about, of the part
+	send    func(*pb.SessionResponse) error
+	refuse  unsendable
+	err     error // the first of send
+}
+
+// empty forgets what the part lists.
+func (s *splitter) empty() {
+	p := &s.part
+	p.Ops, p.Functions, p.Peers, p.Assignments, p.Retractions = nil, nil, nil, nil, nil
+	p.Cancellations, p.Releases, p.NextUses, p.Rescues = nil, nil, nil, nil
+	p.Drain, p.StopReason, p.Reregister = false, "", false
+	s.bytes = 0
+}
+
+// flush sends the part, unless sending has failed before.
+func (s *splitter) flush() {
+	if s.err == nil {
+		message := s.message.build(&s.part)
+		s.err = s.send(message)
+		if code := status.Code(s.err); code == codes.Internal || code == codes.ResourceExhausted {
+			// The stream has ended by it. What could not be sent must not be sent again on the next one.
+			for i, a := range message.GetAssignments() {
+				if why := unsendableReason(a); why != "" {
+					s.refuse(s.part.Assignments[i].Task, s.part.Assignments[i].Attempt, why)
+				}
 			}
-			o.Ops, o.Functions, o.Peers, o.Assignments = nil, nil, nil, assignments[i:]
-			first, bytes = i, size
 		}
 	}
-	return send(m.build(o))
+	s.empty()
+}
+
+// split adds a list to the part, and sends the part whenever it is full.
+func split[T any](s *splitter, list []T, into *[]T, size func(*T) int) {
+	first := 0
+	for i := range list {
+		bytes := size(&list[i])
+		if s.bytes > 0 && s.bytes+bytes > messageBytes {
+			*into = list[first:i]
+			s.flush()
+			first = i
+		}
+		s.bytes += bytes
+	}
+	*into = list[first:]
+}
+
+// assignments is split of those, without what no message can carry.
+func (s *splitter) assignments(o *front.Outbound) {
+	all, first := o.Assignments, 0
+	flush := func(until int) {
+		s.part.Assignments = all[first:until]
+		if !s.part.Empty() {
+			s.flush()
+		}
+		first = until
+	}
+	for i := range all {
+		bytes := assignmentBytes(o, &all[i])
+		if s.bytes > 0 && s.bytes+bytes > messageBytes {
+			flush(i)
+		}
+		if s.bytes += bytes; bytes < MaxMessageBytes {
+			continue
+		}
+		// By the rough count it may be too large: it goes by itself, if it can go at all.
+		s.part.Assignments = all[i : i+1]
+		if why := unsendableReason(s.message.build(&s.part).GetAssignments()[0]); why != "" {
+			s.refuse(all[i].Task, all[i].Attempt, why)
+			s.empty()
+			first = i + 1
+		}
+	}
+	s.part.Assignments = all[first:]
+}
+
+// unsendableReason says why an assignment cannot be sent; empty if it can.
+func unsendableReason(a *pb.Assignment) string {
+	if bytes := proto.Size(a); bytes > MaxMessageBytes-itemBytes {
+		return fmt.Sprintf("its assignment has %s (%d inputs, %s of arguments), a message at most %s: pass large arguments as data of their own, and sum up many inputs in steps",
+			humanize.IBytes(uint64(bytes)), len(a.GetInputs()), humanize.IBytes(uint64(len(a.GetArguments()))), humanize.IBytes(MaxMessageBytes))
+	}
+	if _, err := proto.Marshal(a); err != nil {
+		return fmt.Sprintf("its assignment cannot be serialised: %v", err)
+	}
+	return ""
 }
 
 func functionTo(f front.Function) *pb.Function {

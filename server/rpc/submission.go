@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/dustin/go-humanize"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -96,6 +97,13 @@ func (s *submission) end() front.Submission {
 	return s.result
 }
 
+const (
+	// mostAssigned is the most that one task may take of the message that assigns it, which has MaxMessageBytes, and
+	// inputBytes about what each of its inputs does.
+	mostAssigned = 60 << 20
+	inputBytes   = 40
+)
+
 func (s *submission) task(task *pb.TaskSpec) (sched.TaskSpec, error) {
 	where := func(field, message string, args ...any) error {
 		return invalid(fmt.Sprintf("tasks[%d].%s", len(s.result.Graph.Tasks), field),
@@ -135,6 +143,17 @@ func (s *submission) task(task *pb.TaskSpec) (sched.TaskSpec, error) {
 			return spec, where("arguments", "%v", err)
 		}
 		spec.Arguments = packed
+	}
+	if len(spec.Arguments)+inputBytes*len(spec.Inputs) > mostAssigned {
+		field := "packed_arguments"
+		switch {
+		case len(spec.Arguments) < inputBytes*len(spec.Inputs):
+			field = "inputs"
+		case task.GetArguments() != nil:
+			field = "arguments"
+		}
+		return spec, where(field, "arguments of %s and %d inputs are more than one assignment can carry (%s, an input counts %d bytes): scatter large arguments, and sum up many inputs in steps",
+			humanize.IBytes(uint64(len(spec.Arguments))), len(spec.Inputs), humanize.IBytes(mostAssigned), inputBytes)
 	}
 	return spec, nil
 }

@@ -133,7 +133,7 @@ func writeSession(stream sessionStream, session front.Session) error {
 			return nil
 		}
 		if session.Take(&outbound) {
-			if err := message.send(&outbound, stream.Send); err != nil {
+			if err := message.send(&outbound, stream.Send, session.Undeliverable); err != nil {
 				return err
 			}
 		}

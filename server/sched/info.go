@@ -9,6 +9,15 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
+const (
+	// assignedInlineBytes bounds the results that go along with one assignment: its other inputs are fetched from those that
+	// hold them. It keeps the assignment far below the size of a message, here and from the worker to its executor.
+	assignedInlineBytes = 4 << 20
+	// manyInputs have only the best fewHolders of each told, for the same reason.
+	manyInputs = 10_000
+	fewHolders = 4
+)
+
 // AssignmentOf fills in what the worker must be told about the current attempt of a task; false if there is none. Slices of
 // into are reused, and what they hold is valid until the next step.
 func (m *Machine) AssignmentOf(id ids.TaskID, into *Assignment) bool {
@@ -33,6 +42,7 @@ func (m *Machine) AssignmentOf(id ids.TaskID, into *Assignment) bool {
 		ExpectedOutputBytes: m.outputBytes(t),
 	}
 	edges := b.edgesOf(t)
+	inline := 0
 	for i := range edges {
 		in := edges[i].input
 		pb, p := m.at(in)
@@ -51,8 +61,15 @@ func (m *Machine) AssignmentOf(id ids.TaskID, into *Assignment) bool {
 		if a.Pending || target.objects.has(in) {
 			continue
 		}
-		a.Inline = pb.inlineOf(uint64(in & blockMask))
 		a.Holders = m.sources(in, pb, p, target, a.Holders)
+		if len(edges) > manyInputs {
+			a.Holders = a.Holders[:min(len(a.Holders), fewHolders)]
+		}
+		// Without a holder there is nowhere else to have it from.
+		if known := pb.inlineOf(uint64(in & blockMask)); inline+len(known) <= assignedInlineBytes || p.replicas == 0 {
+			a.Inline = known
+			inline += len(known)
+		}
 		if len(m.relays) > 0 && a.Inline == nil {
 			a.Relay, a.Relayed = m.relayOf(in, p, target)
 		}

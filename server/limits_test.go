@@ -1,0 +1,95 @@
+package server_test
+
+import (
+	"fmt"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/server"
+)
+
+// A task whose small inputs are together beyond the size of a message runs: what does not go along is fetched.
+func TestInputsBeyondAMessageAreFetchedInPlaceOfSentAlong(t *testing.T) {
+	c := start(t, server.Config{})
+	ctx := timeout(t)
+	result, err := proto.Marshal(&pb.Value{Kind: &pb.Value_BytesValue{BytesValue: make([]byte, 60_000)}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	sums := make(chan *pb.Assignment, 1)
+	answer := func(a *pb.Assignment) *pb.TaskReport {
+		report := succeed(a)
+		if a.GetKey() == "sum" {
+			sums <- proto.CloneOf(a)
+			return report
+		}
+		report.InlineResult, report.OutputBytes = result, uint64(len(result))
+		return report
+	}
+	var workers []*zero
+	for i := range 8 {
+		workers = append(workers, c.join(c.conn, registration(fmt.Sprintf("w-%d", i)), answer))
+	}
+	id := c.open(ctx)
+	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
+	tasks := noops("in", 3000)
+	sum := &pb.TaskSpec{Key: "sum", Op: "array.sum", Hold: true}
+	for _, task := range tasks {
+		sum.Inputs = append(sum.Inputs, task.GetKey())
+	}
+	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: append(tasks, sum)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := c.final(watch, submitted.GetTaskIds())
+	if update := ended[submitted.GetTaskIds()[3000]]; update.GetState() != pb.TaskState_TASK_STATE_SUCCEEDED {
+		t.Errorf("sum: %v", update)
+	}
+	inline, fetched := 0, 0
+	for _, input := range (<-sums).GetInputs() {
+		if len(input.GetInlineResult()) > 0 {
+			inline++
+		} else if len(input.GetHolders()) > 0 {
+			fetched++
+		}
+	}
+	if inline == 0 || fetched == 0 || inline*60_000 > 8<<20 {
+		t.Errorf("%d inputs came along, %d are to be fetched", inline, fetched)
+	}
+	for i, w := range workers {
+		select {
+		case <-w.done:
+			t.Errorf("the session of worker %d broke", i)
+		default:
+		}
+	}
+}
+
+// What no assignment could carry is refused when it is submitted, and by name.
+func TestArgumentsBeyondAMessageAreRefused(t *testing.T) {
+	c := start(t, server.Config{})
+	ctx := timeout(t)
+	c.join(c.conn, registration("w-0"), succeed)
+	id := c.open(ctx)
+	stream, err := c.client.Submit(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	task := &pb.TaskSpec{Key: "trap", Op: "bench.noop", Hold: true, PackedArguments: make([]byte, 64<<20-100)}
+	if err := stream.Send(&pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: []*pb.TaskSpec{task}}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = stream.CloseAndRecv()
+	wantReason(t, err, "INVALID_FIELD", "tasks[0].packed_arguments", `"trap"`, "60 MiB")
+	watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
+	task.PackedArguments = task.PackedArguments[:60<<20-1<<10]
+	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: []*pb.TaskSpec{task}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if update := c.final(watch, submitted.GetTaskIds())[submitted.GetTaskIds()[0]]; update.GetState() != pb.TaskState_TASK_STATE_SUCCEEDED {
+		t.Errorf("largest arguments: %v", update)
+	}
+}

@@ -1,0 +1,116 @@
+package rpc
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/server/front"
+	"github.com/millrace/millrace/server/sched"
+)
+
+// carrier is a stream that takes what a real one takes.
+type carrier struct {
+	t       *testing.T
+	whole   pb.SessionResponse
+	refused []ids.TaskID
+	reasons []string
+	sent    int
+}
+
+func (c *carrier) send(message *pb.SessionResponse) error {
+	wire, err := proto.Marshal(message)
+	if err != nil {
+		return status.Error(codes.Internal, err.Error())
+	}
+	if len(wire) > MaxMessageBytes {
+		c.t.Errorf("a message of %d bytes", len(wire))
+		return status.Error(codes.ResourceExhausted, "trying to send message larger than max")
+	}
+	c.sent++
+	if err := (proto.UnmarshalOptions{Merge: true}).Unmarshal(wire, &c.whole); err != nil {
+		c.t.Fatal(err)
+	}
+	return nil
+}
+
+func (c *carrier) refuse(task ids.TaskID, _ ids.Attempt, reason string) {
+	c.refused, c.reasons = append(c.refused, task), append(c.reasons, reason)
+}
+
+func TestWhatIsInAnOutboundIsSplitBySize(t *testing.T) {
+	const many = 400_000
+	var o front.Outbound
+	for i := range many {
+		o.Releases = append(o.Releases, sched.Replica{Task: ids.TaskID(1<<40 + i), Generation: 1 << 30, Bytes: 1 << 50})
+		o.Retractions = append(o.Retractions, sched.TaskRef{Task: ids.TaskID(1<<40 + i), Attempt: 1 << 30})
+		o.Cancellations = append(o.Cancellations, sched.TaskRef{Task: ids.TaskID(1<<40 + i), Attempt: 1 << 30})
+		o.NextUses = append(o.NextUses, sched.NextUse{Task: ids.TaskID(1<<40 + i), Generation: 1 << 30, Rank: 1 << 60})
+	}
+	for i := range 40 {
+		o.Rescues = append(o.Rescues, front.Rescue{Dead: front.Peer{Worker: ids.WorkerID(i + 1), Name: "dead"}, Objects: o.Releases[:100_000]})
+	}
+	o.Rescues = append(o.Rescues, front.Rescue{Dead: front.Peer{Worker: 99, Name: "large"}, Objects: o.Releases})
+	for i := range 800 {
+		o.Ops = append(o.Ops, front.OpDefinition{ID: ids.OpID(i), Op: sched.OpSpec{Kind: sched.OpNative, Name: strings.Repeat("o", 50_000)}})
+		o.Peers = append(o.Peers, front.Peer{Worker: ids.WorkerID(i), Address: strings.Repeat("a", 50_000), Name: "n"})
+		inputs := make([]sched.AssignedInput, 100)
+		for j := range inputs {
+			inputs[j] = sched.AssignedInput{Replica: sched.Replica{Task: ids.TaskID(j)}, Holders: slices.Repeat([]ids.WorkerID{1 << 30}, 100)}
+		}
+		o.Assign(&sched.Assignment{Task: ids.TaskID(i), Key: strings.Repeat("k", 1024), Inputs: inputs})
+	}
+	o.Drain, o.StopReason, o.Reregister = true, "a reason with \xff in it", true
+	c := carrier{t: t}
+	if err := new(sessionMessage).send(&o, c.send, c.refuse); err != nil || len(c.refused) > 0 || c.sent < 10 {
+		t.Fatalf("%d messages, refused %v, %v", c.sent, c.refused, err)
+	}
+	w := &c.whole
+	rescued := 0
+	for _, r := range w.GetRescues() {
+		rescued += len(r.GetObjects())
+	}
+	if len(w.GetReleases()) != many || len(w.GetRetractions()) != many || len(w.GetCancellations()) != many || len(w.GetNextUses()) != many ||
+		rescued != 11*many || len(w.GetOps()) != 800 || len(w.GetPeers()) != 800 || len(w.GetAssignments()) != 800 ||
+		!w.GetDrain() || !w.GetReregister() || !strings.HasPrefix(w.GetStopReason(), "a reason with \uFFFD") {
+		t.Errorf("arrived: %d releases, %d rescued, %d ops, %d peers, %d assignments, stop %q", len(w.GetReleases()), rescued,
+			len(w.GetOps()), len(w.GetPeers()), len(w.GetAssignments()), w.GetStopReason())
+	}
+}
+
+func TestAnAssignmentThatCannotBeSentIsTakenOut(t *testing.T) {
+	inline := make([]sched.AssignedInput, 1200)
+	for i := range inline {
+		inline[i] = sched.AssignedInput{Replica: sched.Replica{Task: ids.TaskID(i)}, Inline: make([]byte, 60_000)}
+	}
+	for _, test := range []struct {
+		name string
+		bad  sched.Assignment
+		word string
+	}{
+		{"inputs of 70 MB", sched.Assignment{Task: 2, Inputs: inline}, "1200 inputs"},
+		{"arguments of 70 MB", sched.Assignment{Task: 2, Arguments: make([]byte, 70<<20)}, "70 MiB of arguments"},
+		{"a key that is no UTF-8", sched.Assignment{Task: 2, Key: "\xff"}, "UTF-8"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			var o front.Outbound
+			o.Assign(&sched.Assignment{Task: 1, Key: "before"})
+			o.Assign(&test.bad)
+			o.Assign(&sched.Assignment{Task: 3, Key: "after", Arguments: make([]byte, 17<<20)})
+			c := carrier{t: t}
+			err := new(sessionMessage).send(&o, c.send, c.refuse)
+			if !slices.Equal(c.refused, []ids.TaskID{2}) || !strings.Contains(c.reasons[0], test.word) {
+				t.Fatalf("refused %v (%v)", c.refused, c.reasons)
+			}
+			if broken := test.word == "UTF-8"; broken != (err != nil) || !broken && len(c.whole.GetAssignments()) != 2 {
+				t.Errorf("%d assignments arrived, %v", len(c.whole.GetAssignments()), err)
+			}
+		})
+	}
+}
