@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"testing"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -91,5 +93,28 @@ func TestArgumentsBeyondAMessageAreRefused(t *testing.T) {
 	}
 	if update := c.final(watch, submitted.GetTaskIds())[submitted.GetTaskIds()[0]]; update.GetState() != pb.TaskState_TASK_STATE_SUCCEEDED {
 		t.Errorf("largest arguments: %v", update)
+	}
+}
+
+// Without a token nothing of a request is read: the answer comes while it is still to be sent, and the 40 times 60 MiB that
+// come nevertheless are not kept.
+func TestWithoutATokenARequestIsNotRead(t *testing.T) {
+	c := start(t, server.Config{Tokens: map[string]server.Role{"secret": server.RoleOperator}})
+	ctx := timeout(t)
+	both := &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}
+	for range 40 {
+		stream, err := c.conn.NewStream(ctx, both, pb.SchedulerService_SubmitBatch_FullMethodName)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = stream.RecvMsg(&pb.SubmitBatchResponse{})
+		wantReason(t, err, "UNAUTHENTICATED", "MILLRACE_TOKEN")
+	}
+	large := &pb.SubmitBatchRequest{Functions: []*pb.Function{{Hash: make([]byte, 32), Payload: make([]byte, 60<<20)}}}
+	_, err := c.client.SubmitBatch(ctx, large)
+	wantReason(t, err, "UNAUTHENTICATED")
+	if _, err := c.client.SubmitBatch(metadata.AppendToOutgoingContext(ctx, "authorization", "Bearer secret"),
+		&pb.SubmitBatchRequest{Tasks: noops("a", 1)}); err != nil {
+		t.Error(err)
 	}
 }

@@ -3,14 +3,14 @@ package worker
 import (
 	"context"
 	"crypto/subtle"
-	"strings"
 	"time"
 
-	"google.golang.org/grpc"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+
+	"github.com/millrace/millrace/internal/admission"
 )
 
 // reconnect is how a lost scheduler is looked for.
@@ -47,40 +47,21 @@ func accepts(c Config) func(token string) bool {
 	}
 }
 
-// authentication returns the interceptors that ask for a token, none if there is
-// none to ask for.
-func authentication(c Config) []grpc.ServerOption {
+// authentication is what the data service asks of calls before it reads their
+// requests; without a token to ask for all may be made.
+func authentication(c Config) admission.Check {
 	accepted := accepts(c)
-	if accepted == nil {
-		return nil
-	}
-	check := func(ctx context.Context) error {
-		shown := ""
-		if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) > 0 {
-			if scheme, token, ok := strings.Cut(values[0], " "); ok && strings.EqualFold(scheme, "bearer") {
-				shown = token
-			}
+	return func(ctx context.Context, _ string) (open bool, err error) {
+		if accepted == nil {
+			return false, nil
 		}
+		shown, _ := auth.AuthFromMD(ctx, "bearer") // its error says less than ours
 		if shown == "" {
-			return status.Error(codes.Unauthenticated, `no token: send the cluster's as metadata "authorization: Bearer TOKEN"`)
+			return false, status.Error(codes.Unauthenticated, `no token: send the cluster's as metadata "authorization: Bearer TOKEN"`)
 		}
 		if !accepted(shown) {
-			return status.Error(codes.Unauthenticated, "this is not the cluster's token; use the one that its scheduler printed")
+			return false, status.Error(codes.Unauthenticated, "this is not the cluster's token; use the one that its scheduler printed")
 		}
-		return nil
-	}
-	return []grpc.ServerOption{
-		grpc.UnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, next grpc.UnaryHandler) (any, error) {
-			if err := check(ctx); err != nil {
-				return nil, err
-			}
-			return next(ctx, request)
-		}),
-		grpc.StreamInterceptor(func(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
-			if err := check(stream.Context()); err != nil {
-				return err
-			}
-			return next(server, stream)
-		}),
+		return false, nil
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/admission"
 	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
@@ -358,11 +359,12 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 		lender = nil
 		c.Log.Warn("nobody on this host can borrow from this worker", "error", err)
 	}
-	options := append(rawframe.ServerOptions(), grpc.Creds(data.Credentials(accepts(c))))
-	server := grpc.NewServer(append(options, append(authentication(c), keepaliveServer()...)...)...)
+	options := append(rawframe.ServerOptions(), grpc.Creds(admission.Credentials(data.Credentials(accepts(c)))))
+	options = append(options, admission.ServerOptions(authentication(c))...)
+	server := grpc.NewServer(append(options, keepaliveServer()...)...)
 	millracev1.RegisterDataServiceServer(server, data)
 	served := make(chan error, 1)
-	go func() { served <- server.Serve(listener) }()
+	go func() { served <- server.Serve(admission.Listen(listener, admission.Limits{})) }()
 
 	pools.Begin()
 	watched, sampled := m.watch(w.Fail), health.watch(w.Fail)

@@ -513,6 +513,21 @@ func TestDataServiceAsksForTheToken(t *testing.T) {
 			t.Errorf("token %q: %v", token, err)
 		}
 	}
+	// It does before it reads the request: none was sent here.
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	conn, err := grpc.NewClient("passthrough:///"+w.Registration.GetDataAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, millracev1.DataService_GetTaskLogs_FullMethodName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.RecvMsg(new(millracev1.GetTaskLogsResponse)); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("without a request: %v", err)
+	}
 }
 
 func TestZeroWorkerAnswersAtOnce(t *testing.T) {

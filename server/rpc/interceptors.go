@@ -35,7 +35,8 @@ const (
 	RoleReader   Role = "read-only"
 )
 
-// interceptors are, from the outside in: metrics, log, statuses, authentication, validation, recovery.
+// interceptors are, from the outside in: metrics, log, statuses, validation, recovery. Tokens are looked at before, while
+// nothing of the request was read: see gate.admit.
 func interceptors(config Config, validator protovalidate.Validator, metrics *grpcprom.ServerMetrics) (unary, stream grpc.ServerOption) {
 	log := logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
 		config.Log.Log(ctx, slog.Level(level), message, fields...)
@@ -45,7 +46,6 @@ func interceptors(config Config, validator protovalidate.Validator, metrics *grp
 		logging.WithLogOnEvents(logging.FinishCall),
 		logging.WithLevels(callLevel),
 	}
-	authenticate := gate(config.Tokens).check
 	check := validation{validator}
 	recovered := recovery.WithRecoveryHandlerContext(func(ctx context.Context, cause any) error {
 		method, _ := grpc.Method(ctx)
@@ -56,7 +56,6 @@ func interceptors(config Config, validator protovalidate.Validator, metrics *grp
 		metrics.UnaryServerInterceptor(),
 		logging.UnaryServerInterceptor(log, logged...),
 		unaryStatus,
-		auth.UnaryServerInterceptor(authenticate),
 		check.unary,
 		recovery.UnaryServerInterceptor(recovered),
 	)
@@ -64,7 +63,6 @@ func interceptors(config Config, validator protovalidate.Validator, metrics *grp
 		metrics.StreamServerInterceptor(),
 		logging.StreamServerInterceptor(log, logged...),
 		streamStatus,
-		auth.StreamServerInterceptor(authenticate),
 		check.stream,
 		recovery.StreamServerInterceptor(recovered),
 	)
@@ -83,28 +81,34 @@ func streamStatus(service any, stream grpc.ServerStream, _ *grpc.StreamServerInf
 // gate checks tokens.
 type gate map[string]Role
 
-// check lets a call pass if its token's role allows the method. Health is open: load balancers have no tokens.
-func (g gate) check(ctx context.Context) (context.Context, error) {
-	method, _ := grpc.Method(ctx)
-	if len(g) == 0 || strings.HasPrefix(method, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
-		return ctx, nil
+// admit lets a call pass if its token's role allows the method. Health is open: load balancers have no tokens.
+func (g gate) admit(ctx context.Context, method string) (open bool, err error) {
+	if len(g) == 0 {
+		return false, nil
 	}
+	if strings.HasPrefix(method, "/"+healthpb.Health_ServiceDesc.ServiceName+"/") {
+		return true, nil
+	}
+	return false, statusOf(g.check(ctx, method))
+}
+
+func (g gate) check(ctx context.Context, method string) error {
 	token, err := auth.AuthFromMD(ctx, "bearer")
 	if err != nil || token == "" {
-		return nil, &front.Error{Kind: front.ErrUnauthenticated, Object: method,
+		return &front.Error{Kind: front.ErrUnauthenticated, Object: method,
 			Message: "the call carries no token: send the metadata \"authorization: Bearer TOKEN\" (the command and the clients read it from MILLRACE_TOKEN or the scheduler file)"}
 	}
 	role, known := g.role(token)
 	if !known {
-		return nil, &front.Error{Kind: front.ErrUnauthenticated, Object: method,
+		return &front.Error{Kind: front.ErrUnauthenticated, Object: method,
 			Message: "the token is not one of this scheduler's: it may be of another cluster, or of one that was restarted"}
 	}
 	if !allowed(role, method) {
-		return nil, &front.Error{Kind: front.ErrPermissionDenied, Object: method,
+		return &front.Error{Kind: front.ErrPermissionDenied, Object: method,
 			Message:  fmt.Sprintf("a token of role %q may not call %s: use one of a role that may", role, method),
 			Metadata: map[string]string{"role": string(role)}}
 	}
-	return ctx, nil
+	return nil
 }
 
 // Knows says whether a token is one of those given. Without any, everything is.

@@ -20,6 +20,8 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/admission"
+	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/server/front"
 )
 
@@ -30,8 +32,6 @@ const (
 	window = 4 << 20
 	// buffers are the sizes of the read and write buffers of a connection.
 	buffers = 256 << 10
-	// maxStreams bounds the streams of one connection.
-	maxStreams = 10_000
 )
 
 // Config sets up a server.
@@ -79,7 +79,6 @@ func New(config Config, scheduler front.Scheduler) (*Server, error) {
 		grpc.WaitForHandlers(true),
 		grpc.MaxRecvMsgSize(MaxMessageBytes),
 		grpc.MaxSendMsgSize(MaxMessageBytes),
-		grpc.MaxConcurrentStreams(maxStreams),
 		grpc.InitialWindowSize(window),
 		grpc.InitialConnWindowSize(4 * window),
 		grpc.ReadBufferSize(buffers),
@@ -87,6 +86,13 @@ func New(config Config, scheduler front.Scheduler) (*Server, error) {
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 20 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
 	}
+	options = append(options, admission.ServerOptions(func(ctx context.Context, method string) (bool, error) {
+		open, err := gate(config.Tokens).admit(ctx, method)
+		if err != nil {
+			config.Log.Warn("a call was refused", "method", text.Cut(method, 200), "error", err)
+		}
+		return open, err
+	})...)
 	if config.Credentials != nil {
 		options = append(options, grpc.Creds(config.Credentials))
 	}
@@ -109,7 +115,7 @@ func (s *Server) setHealth(state healthpb.HealthCheckResponse_ServingStatus) {
 // Serve answers on a listener until Stop, and closes it.
 func (s *Server) Serve(listener net.Listener) error {
 	s.setHealth(healthpb.HealthCheckResponse_SERVING)
-	return s.grpc.Serve(listener)
+	return s.grpc.Serve(admission.Listen(listener, admission.Limits{}))
 }
 
 // Stop ends the service: new calls are refused, those under way may finish until ctx ends. REQUIRES: the scheduler

@@ -1,0 +1,241 @@
+// Package admission is an Adapter: it bounds what connections cost a server that have not shown a token yet. gRPC reads a
+// whole request before any interceptor runs, and waits two minutes for a client that says nothing; so the token is looked
+// at when the headers of a call are there (Tap), and connections without one are few, short and small.
+package admission
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/tap"
+)
+
+const (
+	// handshakeTime is how long a client may take until the connection is one of HTTP/2.
+	handshakeTime = 5 * time.Second
+	// headerBytes bounds the headers of one call.
+	headerBytes = 64 << 10
+	// maxStreams bounds the calls of one connection at a time; further ones wait at the client.
+	maxStreams = 2000
+
+	// userTimeout is how long sent bytes may stay without an acknowledgement; that of keepalive.
+	userTimeout = 10 * time.Second
+
+	// defaultStrangers and defaultPatience are those of Limits.
+	defaultStrangers = 128
+	defaultPatience  = 10 * time.Second
+	// guestBytes is what a connection may send that makes calls which need no token, and guestRate how much more in a second.
+	guestBytes = 64 << 10
+	guestRate  = 1 << 10
+)
+
+// Limits are those of connections that have not shown a token. Zero fields mean the defaults named here.
+type Limits struct {
+	// Strangers bounds their number: one more ends the oldest. 128.
+	Strangers int
+	// Patience is how long one may take until its first call. 10 s.
+	Patience time.Duration
+}
+
+// Check says whether a call may be made, by its method and the metadata in its context. open: without a token. The error
+// is a status.
+type Check func(ctx context.Context, method string) (open bool, err error)
+
+// ServerOptions make a server ask check before it reads the request of a call.
+func ServerOptions(check Check) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ConnectionTimeout(handshakeTime),
+		grpc.MaxHeaderListSize(headerBytes),
+		grpc.MaxConcurrentStreams(maxStreams),
+		grpc.InTapHandle(func(ctx context.Context, call *tap.Info) (context.Context, error) {
+			open, err := check(ctx, call.FullMethodName)
+			if err != nil {
+				return ctx, err
+			}
+			if from, ok := peer.FromContext(ctx); ok {
+				if at, ok := from.Addr.(address); ok {
+					at.stranger.known(!open)
+				}
+			}
+			return ctx, nil
+		}),
+	}
+}
+
+// Listener counts the connections that it has accepted until they are known.
+type Listener struct {
+	net.Listener
+	limits Limits
+
+	mu        sync.Mutex
+	strangers list.List // of *stranger, the oldest first; guarded by mu
+}
+
+// Listen wraps a listener of a server with ServerOptions.
+func Listen(l net.Listener, limits Limits) *Listener {
+	if limits.Strangers == 0 {
+		limits.Strangers = defaultStrangers
+	}
+	if limits.Patience == 0 {
+		limits.Patience = defaultPatience
+	}
+	return &Listener{Listener: l, limits: limits}
+}
+
+// Accept is part of net.Listener.
+func (l *Listener) Accept() (net.Conn, error) {
+	accepted, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	boundUnacknowledged(accepted)
+	s := &stranger{listener: l, conn: accepted}
+	l.mu.Lock()
+	s.place = l.strangers.PushBack(s)
+	var oldest *stranger
+	if l.strangers.Len() > l.limits.Strangers {
+		oldest = l.strangers.Remove(l.strangers.Front()).(*stranger)
+		oldest.place = nil
+	}
+	s.timer = time.AfterFunc(l.limits.Patience, s.expire)
+	l.mu.Unlock()
+	if oldest != nil {
+		_ = oldest.conn.Close() // its server notices
+	}
+	return &conn{Conn: accepted, stranger: s}, nil
+}
+
+// stranger is a connection of which is not known yet whose it is.
+type stranger struct {
+	listener *Listener
+	conn     net.Conn
+	// state says how much may be read; see its values.
+	state atomic.Int32
+	// read are the bytes of a guest since it has been one.
+	read  atomic.Int64
+	since time.Time // set before state becomes guest
+
+	place *list.Element // guarded by listener.mu; nil: no longer counted
+	timer *time.Timer   // guarded by listener.mu
+}
+
+const (
+	silent   = iota // no call yet
+	guest           // calls that need no token
+	admitted        // a token was shown
+)
+
+// known says that a call was accepted, with a token or without one.
+func (s *stranger) known(token bool) {
+	if s.state.Load() == admitted {
+		return
+	}
+	l := s.listener
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s.timer.Stop()
+	switch {
+	case token:
+		s.state.Store(admitted)
+		s.forget()
+	case s.state.Load() == silent:
+		s.since = time.Now()
+		s.state.Store(guest)
+	}
+}
+
+// forget takes it off the list. REQUIRES: listener.mu is held.
+func (s *stranger) forget() {
+	if s.place != nil {
+		s.listener.strangers.Remove(s.place)
+		s.place = nil
+	}
+}
+
+func (s *stranger) expire() {
+	if s.state.Load() == silent {
+		_ = s.conn.Close() // its server notices
+	}
+}
+
+func (s *stranger) closed() {
+	s.listener.mu.Lock()
+	defer s.listener.mu.Unlock()
+	s.timer.Stop()
+	s.forget()
+}
+
+var errTooMuch = errors.New("a connection without a token sent more than calls without one need")
+
+// conn is what gRPC reads from.
+type conn struct {
+	net.Conn
+	stranger *stranger
+}
+
+// Read is part of net.Conn.
+func (c *conn) Read(b []byte) (int, error) {
+	s := c.stranger
+	if s.state.Load() != guest {
+		return c.Conn.Read(b)
+	}
+	if s.read.Load() > guestBytes+guestRate*int64(time.Since(s.since).Seconds()) {
+		return 0, errTooMuch
+	}
+	n, err := c.Conn.Read(b)
+	s.read.Add(int64(n))
+	return n, err
+}
+
+// Close is part of net.Conn.
+func (c *conn) Close() error {
+	c.stranger.closed()
+	return c.Conn.Close()
+}
+
+// RemoteAddr is part of net.Conn. By it a call finds its connection.
+func (c *conn) RemoteAddr() net.Addr { return address{c.Conn.RemoteAddr(), c.stranger} }
+
+type address struct {
+	net.Addr
+	stranger *stranger
+}
+
+// Credentials let others see the connection itself in their handshake: bulk bytes go faster that way. What they take out of
+// gRPC's hands has shown a token to them.
+func Credentials(next credentials.TransportCredentials) credentials.TransportCredentials {
+	return &unwrapping{next}
+}
+
+type unwrapping struct {
+	credentials.TransportCredentials
+}
+
+// Clone is part of credentials.TransportCredentials.
+func (u *unwrapping) Clone() credentials.TransportCredentials {
+	return &unwrapping{u.TransportCredentials.Clone()}
+}
+
+// ServerHandshake is part of credentials.TransportCredentials.
+func (u *unwrapping) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	ours, ok := raw.(*conn)
+	if !ok {
+		return u.TransportCredentials.ServerHandshake(raw)
+	}
+	shaken, info, err := u.TransportCredentials.ServerHandshake(ours.Conn)
+	if errors.Is(err, credentials.ErrConnDispatched) {
+		ours.stranger.known(true)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return &conn{Conn: shaken, stranger: ours.stranger}, info, nil
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package admission
+
+import "net"
+
+func boundUnacknowledged(net.Conn) {}
