@@ -49,6 +49,15 @@ type Call struct {
 	Arguments []byte
 	Inputs    []Input
 	Attempt   int
+	// Scratch provides working memory; see Scratch. Nil: what the Go heap gives, up to a few GiB.
+	Scratch Scratch
+}
+
+// Scratch provides memory that a call needs beside its result while it runs. It counts against the worker's memory like
+// results do, and is taken back when the call has ended.
+type Scratch interface {
+	// Scratch returns a frame in the device's space. Its error matches ErrNoRoom where there was none.
+	Scratch(bytes uint64) (memory.Frame, error)
 }
 
 // Allocator gives a call memory for its result.

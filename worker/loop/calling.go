@@ -31,6 +31,8 @@ type calling struct {
 	started device.Started
 	// took is how long its result took to make, 0 of what is small, or failed.
 	took time.Duration
+	// scratch are reservations for working memory, given back with release.
+	scratch []ledger.ReservationID
 }
 
 func (c *calling) object() ledger.ObjectID {
@@ -41,6 +43,7 @@ func (c *calling) object() ledger.ObjectID {
 // noRoom. A spare is taken if it is what the result needs.
 func (c *calling) prepare(spare *store.Spare) (device.Prepared, error) {
 	n, r := c.n, c.run
+	r.call.Scratch = c
 	p, err := n.device.Prepare(r.call)
 	if err != nil {
 		return nil, err
@@ -117,6 +120,21 @@ func (c *calling) alloc(bytes uint64) (memory.Frame, error) {
 	return frames[0], nil
 }
 
+// Scratch is part of device.Scratch.
+func (c *calling) Scratch(bytes uint64) (memory.Frame, error) {
+	n := c.n
+	reservation, err := n.store.ReserveMore(c.ctx, holder(c.run.ref.Task), []uint64{bytes}, n.memoryWait)
+	if err != nil {
+		return memory.Frame{}, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
+	}
+	c.scratch = append(c.scratch, reservation)
+	frames, err := n.store.Allocate(reservation, n.store.Temporary(), bytes)
+	if err != nil {
+		return memory.Frame{}, fmt.Errorf("%w: %w", device.ErrNoRoom, err)
+	}
+	return frames[0], nil
+}
+
 // call runs it.
 func (c *calling) call(p device.Prepared) error {
 	result, err := p.Run(c.ctx, c.alloc)
@@ -148,6 +166,10 @@ func (c *calling) finish() error {
 
 // release gives back what is left of its memory, and says what the result cost.
 func (c *calling) release() {
+	for _, reservation := range c.scratch {
+		c.n.store.Release(reservation)
+	}
+	c.scratch = nil
 	if c.own {
 		c.n.store.Release(c.reservation)
 	}

@@ -444,14 +444,26 @@ func (c *call) axis(name string, axis int64, ndim int) (int, error) {
 	return int(axis), nil
 }
 
+// The time of a comparison is proportional to the product of both lengths: long names and long lists get no suggestion.
+const (
+	maxSuggested  = 64
+	maxCandidates = 4096
+)
+
 // suggest names up to three of the candidates that resemble a misspelt name.
 func suggest(name string, candidates []string) string {
+	if len(name) > maxSuggested || len(candidates) > maxCandidates {
+		return ""
+	}
 	type scored struct {
 		name     string
 		distance int
 	}
 	var near []scored
 	for _, c := range candidates {
+		if len(c) > maxSuggested {
+			continue
+		}
 		d := spelling.Distance(strings.ToLower(name), strings.ToLower(c))
 		// A namespace left out or taken for another is the commonest slip.
 		if _, tail, ok := strings.Cut(c, "."); ok {

@@ -7,14 +7,6 @@ import (
 	"time"
 )
 
-type attemptKey struct{}
-
-// WithAttempt tells the operations run under the context which attempt of their
-// task this is, counted from one. Only bench.fail and bench.stamp look at it.
-func WithAttempt(ctx context.Context, attempt int) context.Context {
-	return context.WithValue(ctx, attemptKey{}, attempt)
-}
-
 func benchOps() []*Op {
 	return []*Op{
 		stampOp(),
@@ -89,11 +81,7 @@ func benchOps() []*Op {
 			},
 			plan: func(c *call) (*Planned, error) {
 				return scalar(func(ctx context.Context) (any, error) {
-					attempt, known := ctx.Value(attemptKey{}).(int)
-					if !known {
-						attempt = 1
-					}
-					if c.has("times") && int64(attempt) > c.int("times") {
+					if c.has("times") && int64(envOf(ctx).Attempt) > c.int("times") {
 						return nil, nil
 					}
 					return nil, &Error{Kind: Failed, Op: c.op.Name, Reason: c.string("message")}
@@ -181,12 +169,7 @@ func checksum(ctx context.Context, x *Tensor) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	all := data.Data[data.Offset:]
-	if x.Len() == 0 {
-		all = nil
-	} else {
-		all = all[:x.Bytes()]
-	}
+	all := data.raw()
 	for i := 0; i < len(all); i += 8 {
 		if i%checkEvery == 0 {
 			if err := ctx.Err(); err != nil {

@@ -136,12 +136,12 @@ func castInto(ctx context.Context, dst, src *Tensor) error {
 	return mapProgram(identityProgram(dst.DType, src.DType), ctx, dst, []*Tensor{src})
 }
 
-// inType is t if it is contiguous and of the type, else a copy in the Go heap.
+// inType is t if it is contiguous and of the type, else a copy in working memory.
 func inType(ctx context.Context, t *Tensor, dtype DType) (*Tensor, error) {
 	if t.DType == dtype && t.Contiguous() {
 		return t, nil
 	}
-	scratch, err := NewTensor(dtype, t.Shape)
+	scratch, err := scratchTensor(ctx, dtype, t.Shape)
 	if err != nil {
 		return nil, err
 	}

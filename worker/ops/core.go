@@ -83,12 +83,20 @@ func planItem(c *call) (*Planned, error) {
 	return nil, c.bad("x", "expected a list, a map or a tensor, got %s", describe(c.value("x")))
 }
 
+// maxLeaves bounds the values of one result. Arguments may refer to one input many times, so what is small as a message can
+// be huge when it is written out.
+const maxLeaves = 8 << 20
+
 // copyTree plans a result like v, whose tensors are copied.
 func copyTree(c *call, v any) (*Planned, error) {
 	var outputs []Output
 	var tensors []*Tensor
 	var visit func(v any) error
+	leaves := 0
 	visit = func(v any) error {
+		if leaves++; leaves > maxLeaves {
+			return c.bad("", "the result would hold more than %d values: put numbers into tensors", maxLeaves)
+		}
 		switch v := v.(type) {
 		case *Tensor:
 			t, err := c.tensorOf("x", v)

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"fmt"
+	"runtime/debug"
 	"strings"
 )
 
@@ -37,12 +38,40 @@ func (e *Error) Error() string {
 	if e.Cause != nil {
 		b.WriteString(": " + e.Cause.Error())
 	}
-	return b.String()
+	return cut(b.String(), maxErrorBytes)
+}
+
+const (
+	// maxErrorBytes bounds the text of an error, which may quote arguments of any size.
+	maxErrorBytes = 2 << 10
+	// maxQuotedBytes bounds what it quotes of one, so that the rest of the text is not cut off.
+	maxQuotedBytes = 256
+)
+
+// cut shortens a text to about that many bytes, and says how long it was.
+func cut(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	return strings.ToValidUTF8(text[:most], "") + fmt.Sprintf("… (%d bytes in all)", len(text))
+}
+
+// recovered turns a panic while an operation is planned or run into its error, so that a fault of one operation fails one
+// task. REQUIRES: deferred itself.
+func recovered(op string, err *error) {
+	if cause := recover(); cause != nil {
+		*err = &Error{Kind: Failed, Op: op, Reason: fmt.Sprintf("internal error, please report it with the arguments: %v\n%s", cause, debug.Stack())}
+	}
 }
 
 func (e *Error) Unwrap() error { return e.Cause }
 
 // bad reports an argument of this call.
 func (c *call) bad(argument, format string, values ...any) error {
+	for i, v := range values {
+		if text, ok := v.(string); ok {
+			values[i] = cut(text, maxQuotedBytes)
+		}
+	}
 	return &Error{Kind: BadArgument, Op: c.op.Name, Argument: argument, Reason: fmt.Sprintf(format, values...)}
 }

@@ -93,9 +93,15 @@ func numbered(n int) []string {
 	return names
 }
 
+// maxMapInputs bounds the inputs of one expression, whose names are compared with each other.
+const maxMapInputs = 1024
+
 // mapInputs names the inputs: positional ones first, then those given by name.
 func mapInputs(c *call) ([]string, []any, error) {
 	var names []string
+	if n := len(c.rest) + len(c.extra); n > maxMapInputs {
+		return nil, nil, c.bad("", "%d inputs: at most %d are supported", n, maxMapInputs)
+	}
 	if c.has("names") {
 		for i, v := range c.list("names") {
 			name, ok := v.(string)

@@ -2,12 +2,8 @@ package ops
 
 import (
 	"context"
-
-	"gonum.org/v1/gonum/lapack"
-	lapackgonum "gonum.org/v1/gonum/lapack/gonum"
+	"errors"
 )
-
-var factor lapackgonum.Implementation
 
 func linalgOps() []*Op {
 	return []*Op{
@@ -62,7 +58,7 @@ func realMatrix(c *call) (*Tensor, DType, error) {
 	return x, x.DType, nil
 }
 
-// float64Copy is the matrix in the Go heap, to be factored in place.
+// float64Copy is the matrix in working memory, to be factored in place.
 func float64Copy(ctx context.Context, x *Tensor) ([]float64, error) {
 	t, err := contiguousIn(ctx, x, Float64)
 	if err != nil {
@@ -99,45 +95,66 @@ func qrInto(ctx context.Context, q, r, x *Tensor) error {
 // qr factors the m by n matrix a, which it destroys, into m by k and k by n.
 func qr(ctx context.Context, a []float64, m, n int) (q, r []float64, err error) {
 	k := min(m, n)
-	tau := make([]float64, k)
-	work := make([]float64, 1)
-	factor.Dgeqrf(m, n, a, n, tau, work, -1)
-	work = make([]float64, int(work[0]))
-	factor.Dgeqrf(m, n, a, n, tau, work, len(work))
-	if err := ctx.Err(); err != nil {
+	tau, err := scratchFloats(ctx, k)
+	if err != nil {
 		return nil, nil, err
 	}
-	r = make([]float64, k*n)
+	if r, err = scratchFloats(ctx, k*n); err != nil {
+		return nil, nil, err
+	}
+	if err := reflectors(ctx, m, n, a, tau); err != nil {
+		return nil, nil, err
+	}
+	clear(r)
 	for i := range k {
 		copy(r[i*n+i:(i+1)*n], a[i*n+i:(i+1)*n])
 	}
 	q = a
 	if n > k { // the columns behind the first k hold no reflectors
-		q = make([]float64, m*k)
+		if q, err = scratchFloats(ctx, m*k); err != nil {
+			return nil, nil, err
+		}
 		for i := range m {
 			copy(q[i*k:(i+1)*k], a[i*n:i*n+k])
 		}
 	}
-	work = make([]float64, 1)
-	factor.Dorgqr(m, k, k, q, k, tau, work, -1)
-	work = make([]float64, int(work[0]))
-	factor.Dorgqr(m, k, k, q, k, tau, work, len(work))
-	return q, r, ctx.Err()
+	return q, r, orthogonal(ctx, m, k, q, k, tau)
 }
 
 func svdInto(ctx context.Context, c *call, outs []*Tensor, x *Tensor) error {
 	m, n := int(x.Shape[0]), int(x.Shape[1])
+	if m == 0 || n == 0 {
+		return nil
+	}
+	if finite, err := allFinite(ctx, x); err != nil {
+		return err
+	} else if !finite {
+		return &Error{Kind: Failed, Op: c.op.Name, Argument: "x", Reason: "the singular values would not converge: there is NaN or infinity in x"}
+	}
+	flat := m < n
+	if flat { // the factors of the transposed matrix are these, transposed
+		x = &Tensor{DType: x.DType, Shape: []int64{x.Shape[1], x.Shape[0]}, Strides: []int64{x.Strides[1], x.Strides[0]}, Offset: x.Offset, Data: x.Data}
+		m, n = n, m
+	}
 	a, err := float64Copy(ctx, x)
-	if err != nil || len(a) == 0 {
+	if err != nil {
 		return err
 	}
-	k := min(m, n)
-	u, s, vt := make([]float64, m*k), make([]float64, k), make([]float64, k*n)
-	work := make([]float64, 1)
-	factor.Dgesvd(lapack.SVDStore, lapack.SVDStore, m, n, a, n, s, u, k, vt, n, work, -1)
-	work = make([]float64, int(work[0]))
-	if !factor.Dgesvd(lapack.SVDStore, lapack.SVDStore, m, n, a, n, s, u, k, vt, n, work, len(work)) {
-		return &Error{Kind: Failed, Op: c.op.Name, Reason: "the singular values did not converge: is there NaN or infinity in x?"}
+	u, s, vt, err := svd(ctx, a, m, n)
+	if errors.Is(err, errNoConvergence) {
+		return &Error{Kind: Failed, Op: c.op.Name, Reason: err.Error()}
+	}
+	if err != nil {
+		return err
+	}
+	if flat {
+		if err := castInto(ctx, outs[0], transposed(vt, n, n)); err != nil {
+			return err
+		}
+		if err := castInto(ctx, outs[2], transposed(u, m, n)); err != nil {
+			return err
+		}
+		return store(ctx, outs[1], s)
 	}
 	for i, values := range [][]float64{u, s, vt} {
 		if err := store(ctx, outs[i], values); err != nil {
@@ -145,4 +162,9 @@ func svdInto(ctx context.Context, c *call, outs []*Tensor, x *Tensor) error {
 		}
 	}
 	return nil
+}
+
+// transposed views the m by n matrix as n by m.
+func transposed(a []float64, m, n int) *Tensor {
+	return &Tensor{DType: Float64, Shape: []int64{int64(n), int64(m)}, Strides: []int64{8, 8 * int64(n)}, Data: block[byte](slicePointer(a), 8*len(a))}
 }

@@ -65,7 +65,7 @@ func planMatmul(c *call) (*Planned, error) {
 			return nil
 		}
 		if k == 0 {
-			clear(out.Data[out.Offset : out.Offset+out.Bytes()])
+			clear(out.raw())
 			return nil
 		}
 		var matrices [2]*Tensor
@@ -92,7 +92,7 @@ func planMatmul(c *call) (*Planned, error) {
 
 // contiguousIn copies t; the copy is contiguous even if t is one matrix broadcast.
 func contiguousIn(ctx context.Context, t *Tensor, dtype DType) (*Tensor, error) {
-	out, err := NewTensor(dtype, t.Shape)
+	out, err := scratchTensor(ctx, dtype, t.Shape)
 	if err != nil {
 		return nil, err
 	}

@@ -199,7 +199,7 @@ func TestFailStopsFailingAfterTheGivenAttempts(t *testing.T) {
 		t.Fatal(err)
 	}
 	for attempt, fails := range map[int]bool{1: true, 2: true, 3: false} {
-		_, err := op.Run(WithAttempt(t.Context(), attempt), Args{Positional: list[any]("m", int64(2))}, NewTensor)
+		_, err := op.Run(WithEnv(t.Context(), Env{Attempt: attempt}), Args{Positional: list[any]("m", int64(2))}, NewTensor)
 		if (err != nil) != fails {
 			t.Errorf("attempt %d: %v", attempt, err)
 		}

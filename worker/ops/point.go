@@ -59,7 +59,7 @@ func planPoint(c *call) (*Planned, error) {
 	}
 	return single(Uint8, []int64{n}, w, func(ctx context.Context, out *Tensor) error {
 		for i, x := range w.Inputs {
-			if err := checkPairs(x.Data[x.Offset:][:x.Bytes()], w.Step-1, w.From[i]); err != nil {
+			if err := checkPairs(x.raw(), w.Step-1, w.From[i]); err != nil {
 				return &Error{Kind: Failed, Op: c.op.Name, Argument: ordinal("inputs", i), Reason: err.Error()}
 			}
 		}

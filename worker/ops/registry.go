@@ -66,7 +66,9 @@ func (o *Op) Run(ctx context.Context, args Args, alloc Allocator) (any, error) {
 // OutputBytes is what Run will ask of its allocator, from the arguments' types and
 // shapes: their Data may be nil. It is false where that does not suffice, or where
 // the arguments are wrong: Run tells why.
-func (o *Op) OutputBytes(args Args) (int64, bool) {
+func (o *Op) OutputBytes(args Args) (bytes int64, known bool) {
+	var failure error
+	defer recovered(o.Name, &failure)
 	c, err := o.bind(args, false)
 	if err != nil {
 		return 0, false

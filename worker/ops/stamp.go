@@ -52,15 +52,11 @@ func planStamp(c *call) (*Planned, error) {
 			if err != nil {
 				return err
 			}
-			if err := checkStamp(data.Data[data.Offset:][:x.Bytes()], uint64(keys[i])); err != nil {
+			if err := checkStamp(data.raw(), uint64(keys[i])); err != nil {
 				return &Error{Kind: Failed, Op: c.op.Name, Argument: ordinal("inputs", i), Reason: err.Error()}
 			}
 		}
-		attempt, known := ctx.Value(attemptKey{}).(int)
-		if !known {
-			attempt = 1
-		}
-		stamp(elements[byte](out), key, uint64(attempt))
+		stamp(elements[byte](out), key, uint64(envOf(ctx).Attempt))
 		return nil
 	}), nil
 }

@@ -8,7 +8,7 @@ import (
 
 func TestStampsTellWrongBytes(t *testing.T) {
 	stampOf := func(key, bytes int64, attempt int) *Tensor {
-		ctx := WithAttempt(t.Context(), attempt)
+		ctx := WithEnv(t.Context(), Env{Attempt: attempt})
 		return stamped(ctx, t, key, bytes, []any{})
 	}
 	for _, bytes := range []int64{32, 33, 39, 40, 1000} {

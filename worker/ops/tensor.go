@@ -40,10 +40,7 @@ func NewTensor(dtype DType, shape []int64) (*Tensor, error) {
 	if n > math.MaxInt64/16 {
 		return nil, fmt.Errorf("shape %v of %v is larger than any memory", shape, dtype)
 	}
-	// Words rather than bytes make the heap align the data for every type.
-	words := make([]uint64, (n*dtype.Size()+7)/8)
-	data := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), n*dtype.Size())
-	return contiguous(dtype, shape, data), nil
+	return contiguous(dtype, shape, heapBytes(n*dtype.Size())), nil
 }
 
 // contiguous lays a C-ordered tensor over data.
@@ -68,16 +65,23 @@ func AppendStrides(strides []int64, dtype DType, shape []int64) []int64 {
 	return strides
 }
 
-// countElements multiplies a shape out.
+// maxAxes is NumPy's limit as well. Work on shapes is proportional to their length, and some of it to its square.
+const maxAxes = 64
+
+// countElements multiplies a shape out. All axes are checked, also behind one of length 0.
 func countElements(shape []int64) (int64, error) {
-	n := int64(1)
+	if len(shape) > maxAxes {
+		return 0, fmt.Errorf("a shape of %d axes: at most %d are supported", len(shape), maxAxes)
+	}
+	n, empty := int64(1), false
 	for _, d := range shape {
 		if d < 0 {
 			return 0, fmt.Errorf("shape %v has a negative dimension", shape)
 		}
-		if d == 0 {
-			return 0, nil
-		}
+		empty = empty || d == 0
+	}
+	if empty {
+		return 0, nil
 	}
 	for _, d := range shape {
 		if n > math.MaxInt64/d {
@@ -179,6 +183,15 @@ func (t *Tensor) Check() error {
 // REQUIRES: Check passed and there is at least one element.
 func (t *Tensor) base() unsafe.Pointer {
 	return unsafe.Add(unsafe.Pointer(unsafe.SliceData(t.Data)), t.Offset)
+}
+
+// raw views a contiguous tensor as bytes. One without elements has none, wherever its offset points.
+func (t *Tensor) raw() []byte {
+	n := t.Bytes()
+	if n == 0 {
+		return nil
+	}
+	return unsafe.Slice((*byte)(t.base()), n)
 }
 
 // elements views a contiguous tensor as a slice.

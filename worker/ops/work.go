@@ -173,12 +173,13 @@ type Planned struct {
 
 // Plan checks the arguments of a call without running it. Their tensors may lie
 // in Far memory.
-func (o *Op) Plan(args Args) (*Planned, error) {
+func (o *Op) Plan(args Args) (p *Planned, err error) {
+	defer recovered(o.Name, &err)
 	c, err := o.bind(args, true)
 	if err != nil {
 		return nil, err
 	}
-	p, err := o.plan(c)
+	p, err = o.plan(c)
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +208,8 @@ func (p *Planned) OutputBytes() (total int64, ok bool) {
 // Run carries the call out on the processor: it takes memory for the results and
 // fills it. Memory that alloc gave stays the caller's to free, also when Run fails.
 // REQUIRES: no tensor among the arguments is Far, or the operation is Blind.
-func (p *Planned) Run(ctx context.Context, alloc Allocator) (any, error) {
+func (p *Planned) Run(ctx context.Context, alloc Allocator) (result any, err error) {
+	defer recovered(p.op.Name, &err)
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("%s: %w", p.op.Name, err)
 	}
@@ -222,7 +224,7 @@ func (p *Planned) Run(ctx context.Context, alloc Allocator) (any, error) {
 		}
 		outs[i] = t
 	}
-	result, err := p.fill(ctx, outs)
+	result, err = p.fill(ctx, outs)
 	if err != nil {
 		if ours := (*Error)(nil); errors.As(err, &ours) {
 			return nil, err

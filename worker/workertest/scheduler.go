@@ -271,3 +271,13 @@ func Decode(tb testing.TB, b []byte) *millracev1.Value {
 	}
 	return v
 }
+
+// ValueBytes serialises a value.
+func ValueBytes(tb testing.TB, v *millracev1.Value) []byte {
+	tb.Helper()
+	b, err := proto.Marshal(v)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return b
+}

@@ -199,7 +199,7 @@ func (r *run) Finish() (device.Result, error) {
 
 // byProcessor is the result of an operation without kernels.
 func (p *prepared) byProcessor(ctx context.Context, planned *ops.Planned) (any, error) {
-	ctx = ops.WithAttempt(ctx, p.attempt)
+	ctx = ops.WithEnv(ctx, ops.Env{Attempt: p.attempt})
 	if p.op.Blind {
 		return planned.Run(ctx, ops.NewTensor)
 	}
@@ -217,7 +217,7 @@ func (p *prepared) onHost(ctx context.Context, planned *ops.Planned, outs []*ops
 		return err
 	}
 	var made []*ops.Tensor
-	if _, err := p.op.Run(ops.WithAttempt(ctx, p.attempt), args, func(dtype ops.DType, shape []int64) (*ops.Tensor, error) {
+	if _, err := p.op.Run(ops.WithEnv(ctx, ops.Env{Attempt: p.attempt}), args, func(dtype ops.DType, shape []int64) (*ops.Tensor, error) {
 		t, err := ops.NewTensor(dtype, shape)
 		made = append(made, t)
 		return t, err

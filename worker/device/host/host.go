@@ -51,7 +51,7 @@ func (d *Device) Prepare(call device.Call) (device.Prepared, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := &prepared{slab: d.slab, attempt: call.Attempt}
+	p := &prepared{slab: d.slab, attempt: call.Attempt, scratch: call.Scratch}
 	p.planned, p.wrong = op.Plan(args)
 	return p, nil
 }
@@ -62,6 +62,16 @@ type prepared struct {
 	// wrong is why there is no plan, which Run says.
 	wrong   error
 	attempt int
+	scratch device.Scratch
+}
+
+// Scratch is part of ops.Scratch: working memory in the slab.
+func (p *prepared) Scratch(bytes int64) ([]byte, error) {
+	f, err := p.scratch.Scratch(uint64(bytes))
+	if err != nil {
+		return nil, err
+	}
+	return p.slab.Bytes(f.Offset, f.Bytes), nil
 }
 
 // OutputBytes is part of device.Prepared.
@@ -85,7 +95,11 @@ func (p *prepared) Run(ctx context.Context, alloc device.Allocator) (device.Resu
 		copy(p.slab.Bytes(f.Offset, f.Bytes), b)
 		return nil
 	})
-	result, err := p.planned.Run(ops.WithAttempt(ctx, p.attempt), out.Allocate)
+	env := ops.Env{Attempt: p.attempt}
+	if p.scratch != nil {
+		env.Scratch = p
+	}
+	result, err := p.planned.Run(ops.WithEnv(ctx, env), out.Allocate)
 	if err != nil {
 		return device.Result{}, wire.Failure(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"unsafe"
 
 	"google.golang.org/protobuf/proto"
@@ -35,15 +36,21 @@ func InPlace(space memory.Space, f memory.Frame, t *ops.Tensor) {
 // Arguments are those of a call, with tensors as view lays them over the frames of
 // its inputs; own is the space of frames that name none. Errors are of type
 // *device.Error.
-func Arguments(call device.Call, own memory.Space, view View) (ops.Args, error) {
+func Arguments(call device.Call, own memory.Space, view View) (args ops.Args, err error) {
 	if len(call.Arguments) == 0 {
 		return ops.Args{}, nil
 	}
+	defer func() {
+		if cause := recover(); cause != nil {
+			args, err = ops.Args{}, &device.Error{Reason: "INTERNAL", Message: fmt.Sprintf(
+				"%s: internal error while the arguments were read, please report it with them: %v\n%s", call.Op, cause, debug.Stack())}
+		}
+	}()
 	d := newDecoder(own, view, call.Inputs)
 	if args, ok := d.directly(call.Arguments); ok {
 		return args, nil
 	}
-	args, err := d.byMessage(call.Arguments)
+	args, err = d.byMessage(call.Arguments)
 	if err != nil {
 		return ops.Args{}, &device.Error{Reason: "INVALID_ARGUMENT", Message: fmt.Sprintf("%s: %v", call.Op, err)}
 	}
@@ -59,6 +66,9 @@ func Failure(err error) error {
 	}
 	var e *ops.Error
 	reason := "OP_FAILED"
+	if errors.Is(err, ops.ErrNoScratch) {
+		reason = "OUT_OF_MEMORY"
+	}
 	if errors.As(err, &e) {
 		switch e.Kind {
 		case ops.UnknownOp:
@@ -84,7 +94,13 @@ type decoder struct {
 	decoded []decoded
 	// depth is that of the list that is read directly.
 	depth int
+	// headers is the size of those headers of inputs that were read so far.
+	headers int
 }
+
+// maxHeaders bounds the headers of one call's inputs. Decoded values take some ten times as much of the Go heap, which no
+// memory limit counts.
+const maxHeaders = 32 << 20
 
 // decoded is what an input holds, with room for a tensor of the usual kind.
 type decoded struct {
@@ -176,6 +192,10 @@ func (d *decoder) input(i uint32) (any, error) {
 		return to.value, nil
 	}
 	in := &d.inputs[i]
+	if d.headers += len(in.Header); d.headers > maxHeaders {
+		return nil, fmt.Errorf("the inputs hold more than %d MiB of values that are not tensors: "+
+			"put numbers into tensors, or give the task fewer inputs", maxHeaders>>20)
+	}
 	at := place{space: in.Space, frames: in.Frames, to: to}
 	if at.space == nil {
 		at.space = d.slab

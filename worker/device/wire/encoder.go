@@ -25,6 +25,8 @@ type Encoder struct {
 	few     [1]*ops.Tensor // has tensors, mostly
 	// inline is how many bytes of tensors lie outside of the slab.
 	inline int64
+	// header is about the size of the header so far, counted while it is made of messages, which take ten times as much.
+	header int
 }
 
 // NewEncoder is for one call. write fills a frame from the processor's memory.
@@ -89,7 +91,18 @@ func (e *Encoder) Result(x any) (device.Result, error) {
 	if err != nil {
 		return device.Result{}, err
 	}
+	if len(header) > MaxHeaderBytes {
+		return device.Result{}, tooLarge(len(header))
+	}
 	return device.Result{Header: header, Frames: e.frames}, nil
+}
+
+// MaxHeaderBytes is the limit of ObjectHead.header.
+const MaxHeaderBytes = 16 << 20
+
+func tooLarge(bytes int) error {
+	return &device.Error{Reason: "RESULT_TOO_LARGE", Message: fmt.Sprintf("the result holds at least %d bytes of values that are not tensors, "+
+		"the limit is %d: put numbers into tensors, or return less", bytes, MaxHeaderBytes)}
 }
 
 // directly is the header of what most operations return, one tensor, without messages in between; the same bytes.
@@ -156,6 +169,10 @@ func (e *Encoder) byMessage(x any) ([]byte, error) {
 }
 
 func (e *Encoder) value(x any) (*millracev1.Value, error) {
+	// Each value takes 2 bytes at least in a list, its tag and its length, and mostly 2 more.
+	if e.header += 2; e.header > MaxHeaderBytes {
+		return nil, tooLarge(e.header)
+	}
 	switch x := x.(type) {
 	case nil:
 		return &millracev1.Value{Kind: &millracev1.Value_NullValue{}}, nil
@@ -168,10 +185,15 @@ func (e *Encoder) value(x any) (*millracev1.Value, error) {
 	case complex128:
 		return &millracev1.Value{Kind: &millracev1.Value_ComplexValue{ComplexValue: &millracev1.Complex{Real: real(x), Imaginary: imag(x)}}}, nil
 	case string:
+		e.header += len(x)
 		return &millracev1.Value{Kind: &millracev1.Value_StringValue{StringValue: x}}, nil
 	case []byte:
+		e.header += len(x)
 		return &millracev1.Value{Kind: &millracev1.Value_BytesValue{BytesValue: x}}, nil
 	case []any:
+		if e.header+2*len(x) > MaxHeaderBytes {
+			return nil, tooLarge(e.header + 2*len(x))
+		}
 		list := &millracev1.ListValue{Values: make([]*millracev1.Value, len(x))}
 		for i, v := range x {
 			var err error

@@ -1,0 +1,275 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"math"
+
+	"gonum.org/v1/gonum/blas"
+	"gonum.org/v1/gonum/lapack"
+	lapackgonum "gonum.org/v1/gonum/lapack/gonum"
+)
+
+// factor has LAPACK's building blocks. The drivers in this file call them in pieces of at most about a second and look at the
+// context in between, so that a cancelled or timed-out task ends soon: Dgeqrf, Dorgqr and Dgesvd themselves cannot be
+// interrupted. The algorithms are LAPACK's dgeqrf, dorgqr, dgebrd and dbdsqr. Matrices are row-major.
+var factor lapackgonum.Implementation
+
+const (
+	// panelColumns is how many reflectors are applied together.
+	panelColumns = 32
+	// pieceFlops bounds the work between two looks at the context: a second or less.
+	pieceFlops = 1e9
+	// tallRatio is from how many rows for each column on a QR factorisation first makes an SVD cheaper; LAPACK's is 1.6, too.
+	tallRatio = 1.6
+)
+
+var errNoConvergence = errors.New("the singular values did not converge")
+
+// pieceOf is how many rows or columns fit a piece, if one of them costs that many operations: at least least.
+func pieceOf(flopsEach float64, least int) int {
+	return max(least, int(min(pieceFlops/max(flopsEach, 1), math.MaxInt32)))
+}
+
+// reflectors overwrites the m by n matrix a with R and, below its diagonal, the reflectors of a QR factorisation, whose factors
+// go to tau.
+func reflectors(ctx context.Context, m, n int, a, tau []float64) error {
+	k := min(m, n)
+	var triangle [panelColumns * panelColumns]float64
+	work := make([]float64, max(n, panelColumns)*panelColumns)
+	for i := 0; i < k; i += panelColumns {
+		width := min(panelColumns, k-i)
+		for j := i; j < i+width; j++ {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			a[j*n+j], tau[j] = factor.Dlarfg(m-j, a[j*n+j], a[min(j+1, m-1)*n+j:], n)
+			if right := i + width - j - 1; right > 0 {
+				diagonal := a[j*n+j]
+				a[j*n+j] = 1
+				factor.Dlarf(blas.Left, m-j, right, a[j*n+j:], n, tau[j], a[j*n+j+1:], n, work)
+				a[j*n+j] = diagonal
+			}
+		}
+		if i+width < n {
+			factor.Dlarft(lapack.Forward, lapack.ColumnWise, m-i, width, a[i*n+i:], n, tau[i:], triangle[:], panelColumns)
+			if err := applyBlock(ctx, blas.Trans, m-i, n-i-width, width, a[i*n+i:], n, triangle[:], a[i*n+i+width:], n, work); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// applyBlock multiplies the m by n matrix c from the left by a block of reflectors, some columns at a time.
+func applyBlock(ctx context.Context, transpose blas.Transpose, m, n, width int, v []float64, ldv int, triangle, c []float64, ldc int, work []float64) error {
+	piece := min(pieceOf(4*float64(m)*float64(width), 8), len(work)/panelColumns)
+	for from := 0; from < n; from += piece {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		columns := min(piece, n-from)
+		factor.Dlarfb(blas.Left, transpose, lapack.Forward, lapack.ColumnWise, m, columns, width, v, ldv, triangle, panelColumns, c[from:], ldc, work, panelColumns)
+	}
+	return nil
+}
+
+// orthogonal overwrites k reflectors below the diagonal of the m by k matrix q with the columns that they stand for.
+func orthogonal(ctx context.Context, m, k int, q []float64, ldq int, tau []float64) error {
+	if k == 0 {
+		return ctx.Err()
+	}
+	var triangle [panelColumns * panelColumns]float64
+	work := make([]float64, max(k, panelColumns)*panelColumns)
+	for i := (k - 1) / panelColumns * panelColumns; i >= 0; i -= panelColumns {
+		width := min(panelColumns, k-i)
+		if i+width < k {
+			factor.Dlarft(lapack.Forward, lapack.ColumnWise, m-i, width, q[i*ldq+i:], ldq, tau[i:], triangle[:], panelColumns)
+			if err := applyBlock(ctx, blas.NoTrans, m-i, k-i-width, width, q[i*ldq+i:], ldq, triangle[:], q[i*ldq+i+width:], ldq, work); err != nil {
+				return err
+			}
+		}
+		for j := i + width - 1; j >= i; j-- {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			if right := i + width - j - 1; right > 0 {
+				q[j*ldq+j] = 1
+				factor.Dlarf(blas.Left, m-j, right, q[j*ldq+j:], ldq, tau[j], q[j*ldq+j+1:], ldq, work)
+			}
+			for row := j + 1; row < m; row++ {
+				q[row*ldq+j] *= -tau[j]
+			}
+			q[j*ldq+j] = 1 - tau[j]
+			for row := range j {
+				q[row*ldq+j] = 0
+			}
+		}
+	}
+	return nil
+}
+
+// svd factors the m by n matrix a, which it destroys, into u, m by n, s and vt, n by n.
+// REQUIRES: m >= n >= 1, and all elements are finite.
+func svd(ctx context.Context, a []float64, m, n int) (u, s, vt []float64, err error) {
+	scale := rescale(a)
+	if float64(m) >= tallRatio*float64(n) {
+		q, r, err := qr(ctx, a, m, n)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		var inner []float64
+		if inner, s, vt, err = bidiagonalSVD(ctx, r, n, n); err != nil {
+			return nil, nil, nil, err
+		}
+		if u, err = scratchFloats(ctx, m*n); err != nil {
+			return nil, nil, nil, err
+		}
+		piece := pieceOf(2*float64(n)*float64(n), 1)
+		for from := 0; from < m; from += piece {
+			if err := ctx.Err(); err != nil {
+				return nil, nil, nil, err
+			}
+			rows := min(piece, m-from)
+			kernels.Dgemm(blas.NoTrans, blas.NoTrans, rows, n, n, 1, q[from*n:], n, inner, n, 0, u[from*n:], n)
+		}
+	} else if u, s, vt, err = bidiagonalSVD(ctx, a, m, n); err != nil {
+		return nil, nil, nil, err
+	}
+	for i := range s {
+		s[i] /= scale
+	}
+	return u, s, vt, nil
+}
+
+// rescale multiplies by a power of two, which it returns, where squares of the elements would overflow or vanish.
+func rescale(a []float64) float64 {
+	const large, small = 0x1p400, 0x1p-400
+	most := 0.0
+	for _, x := range a {
+		most = max(most, math.Abs(x))
+	}
+	if most == 0 || most >= small && most <= large {
+		return 1
+	}
+	_, exponent := math.Frexp(most)
+	exponent = min(max(-exponent, -1000), 1000)
+	for i, x := range a {
+		a[i] = math.Ldexp(x, exponent)
+	}
+	return math.Ldexp(1, exponent)
+}
+
+// bidiagonalSVD is svd by way of an upper bidiagonal matrix.
+func bidiagonalSVD(ctx context.Context, a []float64, m, n int) (u, s, vt []float64, err error) {
+	s = make([]float64, n)
+	e, tauQ, tauP := make([]float64, n), make([]float64, n), make([]float64, n)
+	if err := bidiagonal(ctx, m, n, a, s, e, tauQ, tauP); err != nil {
+		return nil, nil, nil, err
+	}
+	if u, err = scratchFloats(ctx, m*n); err != nil {
+		return nil, nil, nil, err
+	}
+	copy(u, a)
+	if err := orthogonal(ctx, m, n, u, n, tauQ); err != nil {
+		return nil, nil, nil, err
+	}
+	// The reflectors from the right lie in rows, one column off the diagonal: transposed they are those of an n-1 by n-1 matrix.
+	p, err := scratchFloats(ctx, (n-1)*(n-1))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	for row := range n - 1 {
+		for column := range n - 1 {
+			p[row*(n-1)+column] = a[column*n+row+1]
+		}
+	}
+	if err := orthogonal(ctx, n-1, n-1, p, n-1, tauP); err != nil {
+		return nil, nil, nil, err
+	}
+	if vt, err = scratchFloats(ctx, n*n); err != nil {
+		return nil, nil, nil, err
+	}
+	clear(vt)
+	vt[0] = 1
+	for row := 1; row < n; row++ {
+		for column := 1; column < n; column++ {
+			vt[row*n+column] = p[(column-1)*(n-1)+row-1]
+		}
+	}
+	return u, s, vt, diagonalise(ctx, m, n, s, e, u, vt)
+}
+
+// bidiagonal overwrites the m by n matrix a, m >= n, with reflectors from both sides; d and e become the diagonal and the one
+// above it.
+func bidiagonal(ctx context.Context, m, n int, a, d, e, tauQ, tauP []float64) error {
+	x, err := scratchFloats(ctx, m*panelColumns)
+	if err != nil {
+		return err
+	}
+	y := make([]float64, n*panelColumns)
+	i := 0
+	for n-i > 2*panelColumns {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		width := min(panelColumns, pieceOf(8*float64(m-i)*float64(n-i), 1))
+		below, right := m-i-width, n-i-width
+		factor.Dlabrd(m-i, n-i, width, a[i*n+i:], n, d[i:], e[i:], tauQ[i:], tauP[i:], x, panelColumns, y, panelColumns)
+		piece := pieceOf(4*float64(right)*float64(width), 1)
+		for from := 0; from < below; from += piece {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			rows := min(piece, below-from)
+			at := i + width + from
+			kernels.Dgemm(blas.NoTrans, blas.Trans, rows, right, width, -1, a[at*n+i:], n, y[width*panelColumns:], panelColumns, 1, a[at*n+i+width:], n)
+			kernels.Dgemm(blas.NoTrans, blas.NoTrans, rows, right, width, -1, x[(width+from)*panelColumns:], panelColumns, a[i*n+i+width:], n, 1, a[at*n+i+width:], n)
+		}
+		i += width
+	}
+	factor.Dgebd2(m-i, n-i, a[i*n+i:], n, d[i:], e[i:], tauQ[i:], tauP[i:], make([]float64, max(m, n)))
+	return ctx.Err()
+}
+
+// diagonalise rotates the bidiagonal matrix of d and e to its singular values, in d, and applies the rotations to u, m by n,
+// and vt, n by n. The rotations depend on d and e alone, so a part of the rows of u, or of the columns of vt, gets the same
+// ones in a call of its own.
+func diagonalise(ctx context.Context, m, n int, d, e, u, vt []float64) error {
+	// About 2n² rotations, each 20 ns to find and 3 ns for an element of each row.
+	piece := max(16, int(5e8/(2*float64(n)*float64(n)*3)))
+	work := make([]float64, 4*n)
+	ds, es := make([]float64, n), make([]float64, n)
+	call := func(columns int, part []float64, ldp, rows int, below []float64) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		copy(ds, d)
+		copy(es, e)
+		if !factor.Dbdsqr(blas.Upper, n, columns, rows, 0, ds, es[:n-1], part, max(ldp, 1), below, n, nil, 1, work) {
+			return errNoConvergence
+		}
+		return nil
+	}
+	for from := 0; from < m; from += piece {
+		rows := min(piece, m-from)
+		if err := call(0, nil, 1, rows, u[from*n:(from+rows)*n]); err != nil {
+			return err
+		}
+	}
+	part := make([]float64, n*min(piece, n))
+	for from := 0; from < n; from += piece {
+		columns := min(piece, n-from)
+		for row := range n {
+			copy(part[row*columns:(row+1)*columns], vt[row*n+from:])
+		}
+		if err := call(columns, part, columns, 0, nil); err != nil {
+			return err
+		}
+		for row := range n {
+			copy(vt[row*n+from:row*n+from+columns], part[row*columns:])
+		}
+	}
+	copy(d, ds)
+	return nil
+}

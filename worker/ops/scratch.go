@@ -1,0 +1,98 @@
+package ops
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"unsafe"
+)
+
+// ErrNoScratch is matched by the error of an operation that needs more working memory than it may have.
+var ErrNoScratch = errors.New("no room for working memory")
+
+// Scratch provides working memory: bytes beside the outputs that an operation needs while it runs.
+type Scratch interface {
+	// Scratch returns that many bytes, aligned to 16, with any content. They belong to the call until Planned.Run has
+	// returned; the provider takes them back then.
+	Scratch(bytes int64) ([]byte, error)
+}
+
+// Env is what an operation knows of the attempt that runs it. The zero Env is a first attempt with working memory from the
+// Go heap.
+type Env struct {
+	// Attempt counts from one; 0 means one. Only bench.fail and bench.stamp look at it.
+	Attempt int
+	// Scratch provides working memory of more than a few KiB. Nil: the Go heap, up to heapScratchBytes a piece.
+	Scratch Scratch
+}
+
+type envKey struct{}
+
+// WithEnv gives operations that run under the context their Env.
+func WithEnv(ctx context.Context, env Env) context.Context {
+	return context.WithValue(ctx, envKey{}, env)
+}
+
+func envOf(ctx context.Context) Env {
+	env, _ := ctx.Value(envKey{}).(Env)
+	env.Attempt = max(env.Attempt, 1)
+	return env
+}
+
+const (
+	// smallScratchBytes is the size up to which working memory always comes from the Go heap.
+	smallScratchBytes = 64 << 10
+	// heapScratchBytes bounds a piece of working memory from the Go heap where no Scratch is given. A broadcast input of a few
+	// bytes may ask for any size.
+	heapScratchBytes = 4 << 30
+)
+
+// scratchBytes returns working memory that is aligned for every type. Its content is undefined.
+func scratchBytes(ctx context.Context, bytes int64) ([]byte, error) {
+	env := envOf(ctx)
+	switch {
+	case bytes < 0 || bytes > math.MaxInt64/16:
+		return nil, fmt.Errorf("%w: %d bytes are more than any memory", ErrNoScratch, bytes)
+	case bytes > smallScratchBytes && env.Scratch != nil:
+		data, err := env.Scratch.Scratch(bytes)
+		if err != nil {
+			return nil, fmt.Errorf("%w of %d bytes: %w", ErrNoScratch, bytes, err)
+		}
+		return data, nil
+	case bytes > heapScratchBytes:
+		return nil, fmt.Errorf("%w: %d bytes are needed beside the result, %d at a time may be used", ErrNoScratch, bytes, int64(heapScratchBytes))
+	}
+	return heapBytes(bytes), nil
+}
+
+// heapBytes are zeros in the Go heap. Words rather than bytes make the heap align them for every type.
+func heapBytes(bytes int64) []byte {
+	words := make([]complex128, (bytes+15)/16)
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), bytes)
+}
+
+// scratchTensor is a C-contiguous tensor in working memory, with any content.
+func scratchTensor(ctx context.Context, dtype DType, shape []int64) (*Tensor, error) {
+	n, err := countElements(shape)
+	if err != nil {
+		return nil, err
+	}
+	if n > math.MaxInt64/16 {
+		return nil, fmt.Errorf("%w: shape %v of %v is larger than any memory", ErrNoScratch, shape, dtype)
+	}
+	data, err := scratchBytes(ctx, n*dtype.Size())
+	if err != nil {
+		return nil, err
+	}
+	return contiguous(dtype, shape, data), nil
+}
+
+// scratchFloats are n numbers in working memory, with any content.
+func scratchFloats(ctx context.Context, n int) ([]float64, error) {
+	t, err := scratchTensor(ctx, Float64, []int64{int64(n)})
+	if err != nil {
+		return nil, err
+	}
+	return elements[float64](t), nil
+}
