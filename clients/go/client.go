@@ -69,7 +69,8 @@ func WithNamespace(namespace string) Option { return func(c *config) { c.namespa
 // WithLease is how long the cluster keeps what the client holds after it has lost touch with it. The default is 30 s.
 func WithLease(d time.Duration) Option { return func(c *config) { c.lease = d } }
 
-// WithRetryTimeout is how long calls are tried again while the scheduler cannot be reached. The default is 30 s.
+// WithRetryTimeout is how long calls are tried again while the scheduler cannot be reached, or has no memory for more tasks
+// (ErrSchedulerFull). The default is 30 s.
 func WithRetryTimeout(d time.Duration) Option { return func(c *config) { c.retry = d } }
 
 // WithTLS encrypts the connections.
@@ -202,8 +203,11 @@ func (c *Client) openLease(ctx context.Context) error {
 	return nil
 }
 
-// retry makes a call until it succeeds, the scheduler refuses it, or it could not be reached for the retry timeout. call
-// must be idempotent.
+// fullBackoff is the first wait after SCHEDULER_FULL; it doubles up to a second.
+const fullBackoff = 100 * time.Millisecond
+
+// retry makes a call until it succeeds, the scheduler refuses it, or it could not be reached, or had no memory for it, for
+// the retry timeout. call must be idempotent.
 func (c *Client) retry(ctx context.Context, op string, call func(context.Context) error) error {
 	deadline := time.Now().Add(c.config.retry)
 	wait := 5 * time.Millisecond
@@ -212,8 +216,12 @@ func (c *Client) retry(ctx context.Context, op string, call func(context.Context
 		if err == nil {
 			return nil
 		}
-		if status.Code(err) != codes.Unavailable || time.Now().Add(wait).After(deadline) {
+		full := status.Code(err) == codes.ResourceExhausted && errors.Is(callError(nil, op, err), ErrSchedulerFull)
+		if !full && status.Code(err) != codes.Unavailable || time.Now().Add(wait).After(deadline) {
 			return callError(ctx, op, err)
+		}
+		if full {
+			wait = max(wait, fullBackoff)
 		}
 		if !sleep(ctx, wait) {
 			return fmt.Errorf("millrace: %s: %w (the scheduler at %s does not answer: %s)", op, context.Cause(ctx), c.config.address, status.Convert(err).Message())

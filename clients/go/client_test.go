@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -393,6 +394,78 @@ func TestFarResultsAndScatter(t *testing.T) {
 	}
 	if v, err := s.Value(ctx); err != nil || !reflect.DeepEqual(v, map[string]any{"a": int64(1)}) {
 		t.Errorf("scattered map: %v, %v", v, err)
+	}
+}
+
+func TestSlicesOfNumbersAreScatteredAsArrays(t *testing.T) {
+	c := newFake(t).dial(t)
+	ctx := soon(t)
+	numbers := make([]float64, 5_000_000) // 40 MB: as a list of values more than a message may have
+	numbers[4_999_999] = 7
+	f, err := c.Scatter(ctx, numbers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if back, err := Get[[]float64](ctx, f); err != nil || !slices.Equal(back, numbers) {
+		t.Errorf("%d numbers came back as %d, %v", len(numbers), len(back), err)
+	}
+	for _, value := range []any{[]int{1, -2}, []int64{1, -2}} {
+		f, err := c.Scatter(ctx, value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if back, err := Get[[]int64](ctx, f); err != nil || !slices.Equal(back, []int64{1, -2}) {
+			t.Errorf("%T came back as %v, %v", value, back, err)
+		}
+	}
+	words := make([]string, 20)
+	for i := range words {
+		words[i] = strings.Repeat("x", 1<<20)
+	}
+	if _, err := c.Scatter(ctx, words); err == nil || !strings.Contains(err.Error(), "21.0 MB") || !strings.Contains(err.Error(), "scatter parts") {
+		t.Errorf("a value of 21 MB that is no Array: %v", err)
+	}
+}
+
+func TestArgumentsThatCannotBeSentAreRefusedByTheCall(t *testing.T) {
+	c := newFake(t).dial(t)
+	ctx := soon(t)
+	var none *Future
+	for _, args := range []Arguments{Args(none), Args([]*Future{none}), Args(map[string]any{"a": []any{none}})} {
+		if _, err := c.Submit(ctx, Native("echo"), args); err == nil || !strings.Contains(err.Error(), "nil *Future") {
+			t.Errorf("a nil future: %v", err)
+		}
+	}
+	if _, err := c.Submit(ctx, Native("echo"), Args(make([]float64, 5_000_000))); err == nil || !strings.Contains(err.Error(), "Scatter") {
+		t.Errorf("40 MB of numbers as an argument: %v", err)
+	}
+	if f, err := c.Submit(ctx, Native("echo"), Args(1)); err != nil {
+		t.Error(err)
+	} else if v, err := f.Value(ctx); err != nil || v != int64(1) {
+		t.Errorf("the next call: %v, %v", v, err)
+	}
+}
+
+func TestAFullSchedulerIsAskedAgain(t *testing.T) {
+	cluster := newFake(t)
+	cluster.full = 2
+	c := cluster.dial(t)
+	f, err := c.Submit(soon(t), Native("echo"), Args(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if v, err := f.Value(soon(t)); err != nil || v != int64(1) {
+		t.Errorf("%v, %v", v, err)
+	}
+	cluster.mu.Lock()
+	cluster.full = 1 << 20
+	cluster.mu.Unlock()
+	short := cluster.dial(t, WithRetryTimeout(time.Millisecond))
+	if f, err = short.Submit(soon(t), Native("echo"), Args(2)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := f.Value(soon(t)); !errors.Is(err, ErrSchedulerFull) {
+		t.Errorf("%v", err)
 	}
 }
 

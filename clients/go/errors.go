@@ -50,6 +50,8 @@ var (
 	ErrDatasetExists    error = reasonError("DATASET_EXISTS")
 	ErrRevisionTooOld   error = reasonError("REVISION_TOO_OLD")
 	ErrDraining         error = reasonError("DRAINING")
+	// ErrSchedulerFull: the scheduler holds as many bytes of tasks as it may. Results that are released make room.
+	ErrSchedulerFull    error = reasonError("SCHEDULER_FULL")
 	ErrPythonException  error = reasonError("PYTHON_EXCEPTION")
 	ErrFunctionNotFound error = reasonError("FUNCTION_NOT_FOUND")
 	ErrWorkerDied       error = reasonError("WORKER_DIED")

@@ -49,6 +49,8 @@ type fakeCluster struct {
 	// dropSubmits makes that many submissions fail with UNAVAILABLE after they were applied.
 	dropSubmits int
 	breakWatch  chan struct{}
+	// full makes that many submissions fail with SCHEDULER_FULL.
+	full int
 	// worker is the number of the only worker, 1 if 0. loseWrites makes it die that many times after it has taken an
 	// object and before it reports it: another one with the next number takes its place.
 	worker, loseWrites uint32
@@ -117,8 +119,10 @@ func (f *fakeCluster) CloseClient(context.Context, *millracev1.CloseClientReques
 	return &millracev1.CloseClientResponse{}, nil
 }
 
-func refuse(reason, message string) error {
-	s, err := status.New(codes.InvalidArgument, message).WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: errorDomain})
+func refuse(reason, message string) error { return refuseAs(codes.InvalidArgument, reason, message) }
+
+func refuseAs(code codes.Code, reason, message string) error {
+	s, err := status.New(code, message).WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: errorDomain})
 	if err != nil {
 		return err
 	}
@@ -128,6 +132,13 @@ func refuse(reason, message string) error {
 func (f *fakeCluster) SubmitBatch(_ context.Context, in *millracev1.SubmitBatchRequest) (*millracev1.SubmitBatchResponse, error) {
 	if f.gate != nil {
 		<-f.gate
+	}
+	f.mu.Lock()
+	full := f.full > 0
+	f.full--
+	f.mu.Unlock()
+	if full {
+		return nil, refuseAs(codes.ResourceExhausted, "SCHEDULER_FULL", "no memory for more tasks")
 	}
 	return f.apply(in)
 }

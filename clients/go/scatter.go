@@ -19,7 +19,8 @@ import (
 const scatterPause = 100 * time.Millisecond
 
 // Scatter stores a value on a worker, without a task, and returns its Future, which other tasks can be called with. An
-// Array goes to the worker without another copy; its bytes must not change until Scatter returns. That is when the
+// Array, or a slice of one number type, which becomes an Array of one axis, goes to the worker without another copy; its bytes
+// must not change until Scatter returns. That is when the
 // scheduler knows where they are: should the worker die before, they go to another one. WithKey names the value,
 // WithWorkers says where it may go.
 func (c *Client) Scatter(ctx context.Context, value any, options ...TaskOption) (*Future, error) {
@@ -29,8 +30,11 @@ func (c *Client) Scatter(ctx context.Context, value any, options ...TaskOption) 
 	}
 	head := &millracev1.ObjectHead{}
 	var frames [][]byte
-	var err error
-	if a, ok := value.(Array); ok {
+	a, ok, err := arrayOf(value)
+	if err != nil {
+		return nil, fmt.Errorf("millrace: scatter: %w", err)
+	}
+	if ok {
 		if _, err := a.Len(); err != nil {
 			return nil, err
 		}
@@ -42,6 +46,10 @@ func (c *Client) Scatter(ctx context.Context, value any, options ...TaskOption) 
 		frames = [][]byte{a.Data}
 	} else if head.Header, err = appendValue(nil, value, nil); err != nil {
 		return nil, fmt.Errorf("millrace: scatter: %w", err)
+	}
+	if len(head.Header) > maxHeaderBytes {
+		return nil, fmt.Errorf("millrace: scatter: a %T takes %.1f MB, values that are no Array may take %.1f MB: "+
+			"scatter numbers as a slice of one number type or an Array, or scatter parts", value, float64(len(head.Header))/1e6, float64(maxHeaderBytes)/1e6)
 	}
 	f, err := c.Submit(ctx, dataOp, Arguments{}, options...)
 	if err != nil {
@@ -62,6 +70,37 @@ func (c *Client) Scatter(ctx context.Context, value any, options ...TaskOption) 
 		return nil, err
 	}
 	return f, nil
+}
+
+// arrayOf is the Array that a value is or, for slices of numbers, can be seen as; ok is false for all other values.
+func arrayOf(value any) (a Array, ok bool, err error) {
+	switch v := value.(type) {
+	case Array:
+		return v, true, nil
+	case []bool:
+		a, err = FromSlice(v)
+	case []int:
+		wide := make([]int64, len(v))
+		for i, n := range v {
+			wide[i] = int64(n)
+		}
+		a, err = FromSlice(wide)
+	case []int32:
+		a, err = FromSlice(v)
+	case []int64:
+		a, err = FromSlice(v)
+	case []float32:
+		a, err = FromSlice(v)
+	case []float64:
+		a, err = FromSlice(v)
+	case []complex64:
+		a, err = FromSlice(v)
+	case []complex128:
+		a, err = FromSlice(v)
+	default:
+		return Array{}, false, nil
+	}
+	return a, err == nil, err
 }
 
 // place writes an object to one worker after another, until the scheduler has its task as succeeded. A worker that has

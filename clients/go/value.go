@@ -1,6 +1,7 @@
 package millrace
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -13,6 +14,13 @@ import (
 
 // maxInlineBytes is the largest tensor that may travel inside an argument; larger ones are scattered.
 const maxInlineBytes = 64 << 10
+
+const (
+	// maxArgumentBytes bounds the encoded arguments of one call: they stay with the scheduler as long as the task may run again.
+	maxArgumentBytes = 40 << 20
+	// maxHeaderBytes is ObjectHead.header's limit: all of a scattered value that is no Array.
+	maxHeaderBytes = 16 << 20
+)
 
 // Key names a task's result. As an argument it stands for that result.
 type Key string
@@ -96,6 +104,15 @@ const (
 // appendArguments appends an Arguments message. Named arguments are sorted: equal calls have equal bytes, which is what
 // makes a task the same task.
 func appendArguments(b []byte, a Arguments, in *inputList) ([]byte, error) {
+	b, err := encodeArguments(b, a, in)
+	if err == nil && len(b) > maxArgumentBytes {
+		return nil, fmt.Errorf("the arguments take %.1f MB, the limit is %.1f MB: Scatter what is large and pass its Future",
+			float64(len(b))/1e6, float64(maxArgumentBytes)/1e6)
+	}
+	return b, err
+}
+
+func encodeArguments(b []byte, a Arguments, in *inputList) ([]byte, error) {
 	var err error
 	for i, v := range a.positional {
 		var start int
@@ -194,6 +211,9 @@ func appendValue(b []byte, v any, in *inputList) ([]byte, error) {
 		}
 		return appendVarintField(b, fieldValueInput, uint64(in.add(string(v)))), nil
 	case *Future:
+		if v == nil {
+			return nil, errors.New("a nil *Future refers to no task")
+		}
 		if in == nil {
 			return nil, fmt.Errorf("a reference to task %q is not allowed here", v.key)
 		}

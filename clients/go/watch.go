@@ -196,7 +196,7 @@ func (c *Client) watchTasks(after *uint64) error {
 	if err != nil {
 		return callError(c.ctx, "Watch", err)
 	}
-	if err := stream.SendMsg(&millracev1.WatchRequest{ClientId: c.lease.Load(), AfterRevision: *after}); err != nil && !errors.Is(err, io.EOF) {
+	if err := stream.SendMsg(&millracev1.WatchRequest{ClientId: c.lease.Load(), AfterRevision: *after, Life: c.cluster.Load().GetLife()}); err != nil && !errors.Is(err, io.EOF) {
 		return callError(c.ctx, "Watch", err)
 	}
 	if err := stream.CloseSend(); err != nil {
