@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
-from millrace import _serialize, errors
+from millrace import _check, _serialize, errors
 from millrace._pb.millrace.v1 import task_pb2, value_pb2
 from millrace._session import Session
 from millrace.future import Future
@@ -18,6 +18,8 @@ from millrace.ops import ExecutorOp, NativeOp
 LARGE_ARGUMENTS = 1 << 20
 #: Larger ones are refused: they and a full batch of other tasks must fit into one message of 64 MiB.
 MOST_ARGUMENTS = 40 << 20
+#: Longest timeout of a task, in seconds: 100 years.
+_LONGEST = 3_153_600_000
 
 
 class Call:
@@ -36,7 +38,7 @@ class Call:
         if isinstance(obj, Key):
             key = obj.key
         elif isinstance(obj, Future) and obj._session is self._session:
-            key = obj.key
+            key = obj._state.key
         else:
             return None
         index = self._index.get(key)
@@ -57,14 +59,10 @@ class Call:
                 f"the arguments of {what} cannot be pickled: {type(e).__name__}: {e}"
             ) from e
         data = file.getvalue()
-        if len(data) > MOST_ARGUMENTS:
-            raise errors.InvalidRequestError(
-                f"the arguments of {what} are {len(data) / 1e6:.1f} MB: the limit is {MOST_ARGUMENTS / 1e6:.1f} MB. "
-                "Use client.scatter() and pass the future"
-            )
+        _check_size(len(data), what)
         if len(data) > LARGE_ARGUMENTS:
             warnings.warn(
-                f"the arguments of {what} are {len(data) / 1e6:.1f} MB and travel through the scheduler: "
+                f"the arguments of {what} are {_check.size(len(data))} and travel through the scheduler: "
                 "use client.scatter() and pass the future",
                 stacklevel=4,
             )
@@ -82,11 +80,24 @@ class Call:
                     f"argument {place} of {what}: a {type(obj).__module__}.{type(obj).__qualname__} is no typed value. "
                     "Plain values, small arrays and futures are; scatter large arrays"
                 ) from None
-        return arguments.SerializeToString()
+        data = arguments.SerializeToString()
+        _check_size(len(data), what)
+        return data
+
+
+def _check_size(size: int, what: str) -> None:
+    if size > MOST_ARGUMENTS:
+        error = errors.InvalidRequestError(
+            f"the arguments of {what} are {_check.size(size)}, and the limit is {_check.size(MOST_ARGUMENTS)}: "
+            "use client.scatter() and pass the future"
+        )
+        error.reason = "TOO_LARGE"
+        raise error
 
 
 class Key:
-    """A key of a dict graph, inside of the arguments of another of its tasks."""
+    """A key as it is on the wire, in the place of its result: of a dict graph, in the arguments of another of its tasks;
+    or of a dataset."""
 
     __slots__ = ("key",)
 
@@ -96,9 +107,9 @@ class Key:
 
 def name_of(function: Any) -> str:
     if isinstance(function, str):
-        return function.rpartition(":")[2] or function
+        return (function.rpartition(":")[2] or function)[:64]
     if isinstance(function, (NativeOp, ExecutorOp)):
-        return function.name
+        return function.name[:64]
     name = getattr(function, "__name__", None) or type(getattr(function, "func", function)).__name__
     return "lambda" if name == "<lambda>" else str(name)[:64]
 
@@ -117,25 +128,44 @@ def pack_options(
     workers: str | Sequence[str] | None,
     allow_other_workers: bool,
     resources: Mapping[str, float] | None,
-    timeout: float | timedelta | None,
+    timeout: _check.Seconds | None,
     slots: int,
     no_wait: bool,
 ) -> bytes:
     """A serialised TaskOptions message; empty for the defaults."""
-    if not (priority or retries or workers or resources or timeout is not None or slots != 1 or no_wait):
+    if (
+        priority == 0
+        and retries == 0
+        and workers is None
+        and not resources
+        and timeout is None
+        and slots == 1
+        and not no_wait
+    ):
         return b""
-    out = task_pb2.TaskOptions(priority=priority, max_retries=retries, allow_other_workers=allow_other_workers)
-    if workers:
-        out.workers.extend([workers] if isinstance(workers, str) else workers)
-    for name, amount in (resources or {}).items():
+    out = task_pb2.TaskOptions(
+        priority=_check.integer(priority, "priority", -(1 << 31), (1 << 31) - 1),
+        max_retries=_check.integer(retries, "retries", 0, 1_000_000),
+        allow_other_workers=bool(allow_other_workers),
+        no_wait=bool(no_wait),
+    )
+    listed = _check.names(workers, "workers")
+    if listed is not None:
+        if not 1 <= len(listed) <= 4096:
+            raise ValueError(
+                f"workers has {len(listed)} names: give 1 to 4,096, or leave it out for a task that may run anywhere"
+            )
+        out.workers.extend(listed)
+    for name, amount in _check.resources(resources).items():
         out.resources[name] = amount
     if timeout is not None:
-        if not isinstance(timeout, timedelta):
-            timeout = timedelta(seconds=timeout)
-        if timeout <= timedelta():
-            raise ValueError(f"timeout must be positive, not {timeout}")
-        out.timeout.FromTimedelta(timeout)
-    if slots != 1:
-        out.slots = slots
-    out.no_wait = no_wait
+        limit = _check.seconds(timeout, "timeout")
+        if not 1e-6 <= limit <= _LONGEST:
+            raise ValueError(
+                f"timeout must be positive and at most {_LONGEST} s, not {timeout!r}: leave it out for none"
+            )
+        out.timeout.FromTimedelta(timedelta(seconds=limit))
+    number = _check.integer(slots, "slots", 1, 65536)
+    if number != 1:
+        out.slots = number
     return out.SerializeToString()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from millrace._keys import UserKey
 from millrace.future import ClientExecutor, DoneAndNotDone, Future, as_completed
 from millrace.ops import ExecutorOp, NativeOp
 
@@ -99,11 +100,11 @@ class AsyncClient:
         """See `Client.replicate`."""
         await self._call("replicate", futures, **kwargs)
 
-    async def who_has(self, futures: Any) -> dict[str, list[str]]:
+    async def who_has(self, futures: Any) -> dict[Any, list[str]]:
         """See `Client.who_has`."""
         return await self._call("who_has", futures)
 
-    async def has_what(self, workers: str | Sequence[str] | None = None) -> dict[str, list[str]]:
+    async def has_what(self, workers: str | Sequence[str] | None = None) -> dict[str, list[Any]]:
         """See `Client.has_what`."""
         return await self._call("has_what", workers)
 
@@ -115,7 +116,7 @@ class AsyncClient:
         """See `Client.wait_for_workers`."""
         await self._call("wait_for_workers", n_workers, timeout=timeout)
 
-    async def explain(self, future: Future[Any] | str) -> str:
+    async def explain(self, future: Future[Any] | UserKey) -> str:
         """See `Client.explain`."""
         return await self._call("explain", future)
 

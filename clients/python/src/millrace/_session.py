@@ -207,6 +207,10 @@ class Session:
             if unit.failure is not None:
                 raise unit.failure
 
+    def abandon(self, states: list[State], error: BaseException) -> None:
+        """Fails states that were made for tasks which are not submitted after all: nobody must wait for them."""
+        self._fail(states, error)
+
     def flush(self) -> None:
         """Returns when everything queued so far was sent and answered."""
         done = threading.Event()
@@ -267,19 +271,17 @@ class Session:
                 event.set()
 
     def _send(self, units: list[Unit]) -> None:
+        """Sends units, each of which succeeds or fails alone, whatever is wrong with it."""
         try:
             self._transmit([spec for unit in units for spec in unit.specs])
-        except errors.MillraceError as e:
-            refused = not isinstance(e, errors.SchedulerLostError)
-            if len(units) > 1 and refused:
-                for unit in units:  # find the guilty one; the others are innocent
-                    self._send([unit])
-                return
-            self._fail(units[0].specs if refused else [s for u in units for s in u.specs], e)
-            for unit in units:
-                unit.failure = e
         except BaseException as e:
-            self._fail([s for u in units for s in u.specs], e)
+            if len(units) > 1 and not isinstance(e, errors.SchedulerLostError):
+                # One of them is guilty. The halves in order: a later one may need what an earlier one makes.
+                half = len(units) // 2
+                self._send(units[:half])
+                self._send(units[half:])
+                return
+            self._fail([s.state for u in units for s in u.specs if s.state is not None], e)
             for unit in units:
                 unit.failure = e
         for unit in units:
@@ -389,16 +391,15 @@ class Session:
                 self.changed.notify_all()
         _run(calls)
 
-    def _fail(self, specs: Iterable[Spec], error: BaseException) -> None:
+    def _fail(self, states: Iterable[State], error: BaseException) -> None:
         calls: list[Callable[[], object]] = []
         with self.changed:
-            for spec in specs:
-                if spec.state is not None:
-                    spec.state.failure = error
-                    if self._states.get(spec.key) is spec.state:
-                        del self._states[spec.key]
-                    calls += spec.state.callbacks
-                    spec.state.callbacks = []
+            for state in states:
+                state.failure = error
+                if self._states.get(state.key) is state:
+                    del self._states[state.key]
+                calls += state.callbacks
+                state.callbacks = []
             self.changed.notify_all()
         _run(calls)
 
@@ -521,7 +522,7 @@ class Session:
             answer = self.call("HoldTasks", request)
             self._acknowledge([Spec(key, (0, "", b""), [], b"", b"", state)], answer.task_ids)
         except errors.MillraceError as e:
-            self._fail([Spec(key, (0, "", b""), [], b"", b"", state)], e)
+            self._fail([state], e)
             raise
         finally:
             self._end_flight()

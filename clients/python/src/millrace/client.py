@@ -12,7 +12,6 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar, cast, overload
@@ -20,11 +19,13 @@ from typing import Any, Literal, TypeVar, cast, overload
 import cloudpickle
 from google.protobuf.json_format import MessageToDict
 
-from millrace import _serialize, errors
+from millrace import _check, _keys, _serialize, errors
 from millrace._arguments import Call, Key, name_of, pack_options, plain_names
 from millrace._async import AsyncClient as AsyncClient
+from millrace._check import Seconds
+from millrace._keys import UserKey
 from millrace._nested import Nested, has_nested, identity, is_task, run_nested
-from millrace._pb.millrace.v1 import graph_pb2, scheduler_service_pb2, task_pb2, worker_pb2
+from millrace._pb.millrace.v1 import graph_pb2, scheduler_service_pb2, task_pb2, value_pb2, worker_pb2
 from millrace._session import Session
 from millrace._state import OpKey, Spec, State
 from millrace.cluster import LocalCluster
@@ -145,14 +146,14 @@ class Client:
         self,
         func: Callable[..., T] | str | NativeOp | ExecutorOp,
         *args: Any,
-        key: str | None = None,
+        key: UserKey | None = None,
         pure: bool = True,
         priority: int = 0,
         retries: int = 0,
         workers: str | Sequence[str] | None = None,
         allow_other_workers: bool = False,
         resources: Mapping[str, float] | None = None,
-        timeout: float | timedelta | None = None,
+        timeout: Seconds | None = None,
         slots: int = 1,
         no_wait: bool = False,
         **kwargs: Any,
@@ -162,14 +163,15 @@ class Client:
         Args:
             func: a function; "package.module:function", imported where it runs; or an op.
             args, kwargs: arguments; futures anywhere inside of them become their results.
-            key: name of the result. Default: made from the function and the arguments.
+            key: name of the result: a str, bytes, int or float, or a tuple of these; ("x", 1) and "x-1" are two. Default: made
+                from the function and the arguments.
             pure: equal calls are one task. Otherwise every call is a task of its own.
             priority: higher runs first.
             retries: how often to try again if it raises.
             workers: names, ids or hosts where it may run.
             allow_other_workers: `workers` is only a wish.
             resources: what it takes of a worker, by name.
-            timeout: longest run time, in seconds or as a timedelta; then the function is stopped.
+            timeout: longest run time, in seconds, as a timedelta or as text ("5 min"); then the function is stopped.
             slots: how many of a worker's slots it occupies.
             no_wait: fail at once with NoWorkerFitsError if no worker of the cluster could ever run it.
 
@@ -190,20 +192,21 @@ class Client:
         func: Any,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
-        key: str | None,
+        key: UserKey | None,
         pure: bool,
         options: bytes,
     ) -> tuple[Spec | None, State]:
         """A task to be submitted; no task if this client has submitted it already."""
+        wire = None if key is None else _keys.to_wire(key)
         op = self._op(func)
         call = Call(self.session)
         name = name_of(func)
         typed = isinstance(func, (NativeOp, ExecutorOp))
         arguments = (call.pack_typed if typed else call.pack)(args, kwargs, name)
-        body = self._token(op, arguments, call.inputs) if pure or key is not None else uuid.uuid4().hex
-        if key is None:
-            return self._known(f"{name}-{body}", "", op, call.inputs, arguments, options)
-        return self._known(key, body, op, call.inputs, arguments, options)
+        body = self._token(op, arguments, call.inputs) if pure or wire is not None else uuid.uuid4().hex
+        if wire is None:
+            return self._known(_keys.to_wire(f"{name}-{body}"), "", op, call.inputs, arguments, options)
+        return self._known(wire, body, op, call.inputs, arguments, options)
 
     def _known(
         self, key: str, body: str, op: OpKey, inputs: list[str], arguments: bytes, options: bytes
@@ -214,11 +217,7 @@ class Client:
         elif body and state.body and body != state.body:
             self.session.release(state)
             state = State(key)
-            state.failure = errors.InvalidRequestError(
-                f"key {key} is taken by a task that this client submitted with another function or other arguments: "
-                "choose another key, or release the futures of the first one [KEY_CONFLICT]"
-            )
-            state.failure.reason = "KEY_CONFLICT"
+            state.failure = _conflict(key, "a task that this client submitted with another function or other arguments")
         return (Spec(key, op, inputs, arguments, options, state) if new else None), state
 
     def _token(self, op: OpKey, arguments: bytes, inputs: list[str]) -> str:
@@ -265,14 +264,14 @@ class Client:
         self,
         func: Callable[..., T] | str | NativeOp | ExecutorOp,
         *iterables: Iterable[Any],
-        key: str | Sequence[str] | None = None,
+        key: UserKey | Sequence[UserKey] | None = None,
         pure: bool = True,
         priority: int = 0,
         retries: int = 0,
         workers: str | Sequence[str] | None = None,
         allow_other_workers: bool = False,
         resources: Mapping[str, float] | None = None,
-        timeout: float | timedelta | None = None,
+        timeout: Seconds | None = None,
         slots: int = 1,
         no_wait: bool = False,
         **kwargs: Any,
@@ -281,7 +280,7 @@ class Client:
 
         Args:
             func, iterables: as in `map`.
-            key: a prefix for the keys, or a list of keys.
+            key: a prefix for the keys, or a list of keys, one for each call.
             kwargs: the same for all calls.
 
         The other arguments are those of `submit`.
@@ -290,25 +289,22 @@ class Client:
         specs: list[Spec] = []
         futures: list[Future[T]] = []
         calls = list(zip(*iterables))  # noqa: B905 - the shortest ends it, as in map
-        if not (key is None or isinstance(key, str)) and len(key) != len(calls):
-            raise ValueError(f"map of {len(calls)} elements got {len(key)} keys: give one for each, or a prefix")
+        own = _map_keys(key, len(calls))
         self.session.check_open()
-        for number, args in enumerate(calls):
-            if key is None:
-                own = None
-            elif isinstance(key, str):
-                own = f"{key}-{number}"
-            else:
-                own = key[number]
-            spec, state = self._spec(func, args, kwargs, own, pure, options)
-            if spec is not None:
-                specs.append(spec)
-            futures.append(Future(self.session, state))
-        if specs:
-            self.session.submit(specs)
+        try:
+            for args, one in zip(calls, own, strict=True):
+                spec, state = self._spec(func, args, kwargs, one, pure, options)
+                if spec is not None:
+                    specs.append(spec)
+                futures.append(Future(self.session, state))
+            if specs:
+                self.session.submit(specs)
+        except BaseException as e:
+            self.session.abandon([s.state for s in specs if s.state is not None], e)
+            raise
         return futures
 
-    def op(self, name: str, *args: Any, key: str | None = None, pure: bool = True, **named: Any) -> Future[Any]:
+    def op(self, name: str, *args: Any, key: UserKey | None = None, pure: bool = True, **named: Any) -> Future[Any]:
         """Runs a native op: ``client.op("array.matmul", a, b)``. Arguments are plain values, small arrays and futures."""
         return self.submit(NativeOp(name), *args, key=key, pure=pure, **plain_names(named))
 
@@ -330,11 +326,8 @@ class Client:
         """
         options = pack_options(priority, retries, None, False, None, None, 1, False)
         token = uuid.uuid4().hex[:12]
-        names = {
-            k: f"{k if isinstance(k, str) else '-'.join(map(str, k)) if isinstance(k, tuple) else k}-{token}"
-            for k in dsk
-        }
-        wanted: dict[Hashable, State] = {}
+        names = {k: _keys.marked(k, token, n) for n, k in enumerate(dsk)}
+        futures: dict[Hashable, Future[Any]] = {}
 
         def collect(tree: Any) -> None:
             if isinstance(tree, list):
@@ -342,13 +335,19 @@ class Client:
                     collect(item)
             elif tree not in names:
                 raise KeyError(f"key {tree!r} is not in the graph")
-            elif tree not in wanted:
-                wanted[tree] = self.session.state(names[tree])[0]
+            elif tree not in futures:
+                futures[tree] = Future(self.session, self.session.state(names[tree])[0])
 
-        collect(keys)
-        specs = [self._graph_spec(k, v, names, wanted.get(k), options) for k, v in dsk.items()]
-        futures = {k: Future(self.session, state) for k, state in wanted.items()}
-        self.session.submit(specs, wait=True)
+        specs: list[Spec] = []
+        try:
+            collect(keys)
+            for k, v in dsk.items():
+                future = futures.get(k)
+                specs.append(self._graph_spec(k, v, names, None if future is None else future._state, options))
+            self.session.submit(specs, wait=True)
+        except BaseException as e:
+            self.session.abandon([f._state for f in futures.values()], e)
+            raise
 
         def spread(tree: Any, values: Mapping[Hashable, Any]) -> Any:
             return [spread(item, values) for item in tree] if isinstance(tree, list) else values[tree]
@@ -429,32 +428,43 @@ class Client:
         *,
         workers: str | Sequence[str] | None = None,
         broadcast: bool = False,
-        key: str | None = None,
+        key: UserKey | None = None,
         hash: bool | None = None,
     ) -> Any:
-        """Puts data on workers and returns futures for it: for a list a list, for a dict a dict, else one.
+        """Puts data on workers and returns futures for it: for a list a list, for a dict a dict whose keys name them, else one.
 
         Args:
             data: what to send.
             workers: names, ids or hosts. Default: all, in turn.
             broadcast: a copy on each of them, by way of each other.
-            key: name for a single object. Default: made from its type.
+            key: name for a single object, as for `submit`. Default: made from its type.
             hash: equal data gets the same key. Default: if it is not larger than 16 MiB, for looking at every byte takes
                 longer than sending it.
+
+        Raises:
+            InvalidRequestError: a key names other data already (KEY_CONFLICT): release its futures first.
         """
+        if key is not None and isinstance(data, (dict, list, tuple, set)):
+            raise ValueError(
+                f"key: {_keys.short(key)} cannot name each element of a {type(data).__name__}: scatter a dict, whose keys do, or "
+                "one object"
+            )
         if isinstance(data, dict):
             mapping = cast("dict[Any, Any]", data)
-            return dict(
-                zip(mapping, self._scatter(list(mapping.values()), workers, broadcast, None, hash), strict=True)
-            )
+            own = [_key_or_none(k) for k in mapping]
+            return dict(zip(mapping, self._scatter(list(mapping.values()), workers, broadcast, own, hash), strict=True))
         if isinstance(data, (list, tuple, set)):
             items = list(cast("Iterable[Any]", data))
-            return _rebuild(data, self._scatter(items, workers, broadcast, None, hash))
-        return self._scatter([data], workers, broadcast, key, hash)[0]
+            return _rebuild(data, self._scatter(items, workers, broadcast, [None] * len(items), hash))
+        wire = None if key is None else _keys.to_wire(key)
+        return self._scatter([data], workers, broadcast, [wire], hash)[0]
 
     def _scatter(
-        self, items: list[Any], workers: Any, broadcast: bool, key: str | None, by_hash: bool | None
+        self, items: list[Any], workers: Any, broadcast: bool, keys: list[str | None], by_hash: bool | None
     ) -> list[Future[Any]]:
+        if _check.names(workers, "workers") == []:
+            raise ValueError("workers is empty: name the workers that shall have the data, or leave it out for all")
+
         def targets() -> list[worker_pb2.Worker]:
             deadline = time.monotonic() + 30.0
             while not (found := _matching(self.session.workers(fresh=False), workers)):
@@ -466,28 +476,39 @@ class Client:
             return found
 
         targets()
-        states: list[State] = []
+        futures: list[Future[Any]] = []
         fresh: list[tuple[Spec, _serialize.Encoded]] = []
-        for item in items:
-            try:
-                encoded = _serialize.encode(item)
-            except Exception as e:
-                raise errors.SerialisationError(
-                    f"a {type(item).__module__}.{type(item).__qualname__} cannot be scattered: {type(e).__name__}: {e}"
-                ) from e
-            if key is None:
+        try:
+            for item, key in zip(items, keys, strict=True):
+                try:
+                    encoded = _serialize.encode(item)
+                except Exception as e:
+                    raise errors.SerialisationError(
+                        f"a {type(item).__module__}.{type(item).__qualname__} cannot be scattered: {type(e).__name__}: {e}"
+                    ) from e
                 hashed = encoded.nbytes <= _HASH_BYTES if by_hash is None else by_hash
                 token = _digest(encoded) if hashed else uuid.uuid4().hex
-                name = f"{type(item).__name__}-{token}"
-            else:
-                name = key
-            state, new = self.session.state(name)
-            states.append(state)
-            if new:
-                fresh.append((Spec(name, (task_pb2.OP_KIND_DATA, "data", b""), [], b"", b"", state), encoded))
-        futures = [Future[Any](self.session, state) for state in states]
+                name = _keys.to_wire(f"{type(item).__name__[:64]}-{token}") if key is None else key
+                state, new = self.session.state(name)
+                futures.append(Future[Any](self.session, state))
+                if new:
+                    state.body = token
+                    # The digest makes other data under the same key, from whatever client, another body.
+                    body = (
+                        b""
+                        if key is None
+                        else value_pb2.Arguments(positional=[value_pb2.Value(string_value=token)]).SerializeToString()
+                    )
+                    spec = Spec(name, (task_pb2.OP_KIND_DATA, "data", b""), [], body, b"", state)
+                    fresh.append((spec, encoded))
+                elif state.body != token:
+                    raise _conflict(name, "other data, or a task")
+            if fresh:
+                self.session.submit([spec for spec, _ in fresh], wait=True)
+        except BaseException as e:
+            self.session.abandon([s.state for s, _ in fresh if s.state is not None], e)
+            raise
         if fresh:
-            self.session.submit([spec for spec, _ in fresh], wait=True)
             # Another client may have put equal data there already.
             todo = [(cast(State, spec.state), encoded) for spec, encoded in fresh if not cast(State, spec.state).done]
             self.session.scatter([state for state, _ in todo], [encoded for _, encoded in todo], targets)
@@ -563,7 +584,7 @@ class Client:
         futures = {n: self.submit(function, *args, workers=n, pure=False, priority=1 << 20, **kwargs) for n in names}
         return cast("dict[str, T]", self.gather(futures))
 
-    def who_has(self, futures: Future[Any] | Iterable[Future[Any]]) -> dict[str, list[str]]:
+    def who_has(self, futures: Future[Any] | Iterable[Future[Any]]) -> dict[Any, list[str]]:
         """Names of the workers that hold each result, by key."""
         listed = [futures] if isinstance(futures, Future) else list(futures)
         self.session.flush()
@@ -575,10 +596,10 @@ class Client:
             for f, place in zip(listed, located.objects, strict=True)
         }
 
-    def has_what(self, workers: str | Sequence[str] | None = None) -> dict[str, list[str]]:
+    def has_what(self, workers: str | Sequence[str] | None = None) -> dict[str, list[Any]]:
         """Keys of the results that each worker holds, by worker name."""
         self.session.flush()
-        out: dict[str, list[str]] = {}
+        out: dict[str, list[Any]] = {}
         for worker in _matching(self.session.workers(), workers):
             keys = out.setdefault(worker.name, [])
             token = ""
@@ -593,7 +614,7 @@ class Client:
                         namespace=self.session.namespace,
                     ),
                 )
-                keys += [t.key for t in page.tasks if worker.name in t.replicas]
+                keys += [_keys.from_wire(t.key) for t in page.tasks if worker.name in t.replicas]
                 token = page.next_page_token
                 if not token:
                     break
@@ -611,10 +632,10 @@ class Client:
             "workers": {w.name: _worker(w) for w in self.session.workers()},
         }
 
-    def explain(self, future: Future[Any] | str) -> str:
+    def explain(self, future: Future[Any] | UserKey) -> str:
         """Says in words why a task is not running, or what became of it."""
         self.session.flush()
-        key = future if isinstance(future, str) else future.key
+        key = future._state.key if isinstance(future, Future) else _keys.to_wire(future)
         request = scheduler_service_pb2.ExplainTaskRequest(key=key, namespace=self.session.namespace)
         found = self.session.call("ExplainTask", request)
         return f"{found.reason}: {found.explanation}"
@@ -648,8 +669,8 @@ class Client:
 
         def strip(tree: Any) -> Any:
             if isinstance(tree, Future):
-                keys.append(tree.key)
-                return Key(tree.key)
+                keys.append(tree._state.key)
+                return Key(tree._state.key)
             if isinstance(tree, dict):
                 return {k: strip(v) for k, v in cast("dict[Any, Any]", tree).items()}
             if isinstance(tree, (list, tuple)):
@@ -749,6 +770,38 @@ class Client:
     def _repr_html_(self) -> str:
         link = self.dashboard_link
         return f"<b>Client</b> {self._summary()}" + (f' &middot; <a href="{link}">{link}</a>' if link else "")
+
+
+def _conflict(key: str, other: str) -> errors.InvalidRequestError:
+    error = errors.InvalidRequestError(
+        f"key {_keys.from_wire(key)!r} is taken by {other}: choose another key, or release the futures of the first one "
+        "[KEY_CONFLICT]"
+    )
+    error.reason = "KEY_CONFLICT"
+    return error
+
+
+def _key_or_none(key: Any) -> str | None:
+    """The name of an element of a dict that is scattered; None if its key is of a kind that keys are not."""
+    try:
+        return _keys.to_wire(key)
+    except TypeError:
+        return None
+
+
+def _map_keys(key: Any, count: int) -> list[Any]:
+    if key is None:
+        return [None] * count
+    if isinstance(key, str):
+        return [f"{key}-{n}" for n in range(count)]
+    if isinstance(key, (bytes, int, float)):
+        return [(key, n) for n in range(count)]
+    own = list(key)
+    if len(own) != count:
+        raise ValueError(f"map of {count} elements got {len(own)} keys: give one for each, or a prefix")
+    for n, one in enumerate(own):
+        _keys.to_wire(one, f"key[{n}]")
+    return own
 
 
 # NB: functions that call themselves and lie inside of another one are garbage that only the collector finds, and with it

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc
 
+from millrace import _keys
 from millrace._pb.millrace.v1 import task_pb2
 
 
@@ -46,7 +47,7 @@ class SerialisationError(MillraceError, TypeError):
 class TaskFailedError(MillraceError, RuntimeError):
     """A task failed for a reason that is not an exception of its own."""
 
-    def __init__(self, message: str, *, reason: str = "", key: str = "", worker: str = "", log_tail: str = "") -> None:
+    def __init__(self, message: str, *, reason: str = "", key: Any = "", worker: str = "", log_tail: str = "") -> None:
         super().__init__(message)
         self.reason = reason
         #: Key of the task that failed first.
@@ -115,7 +116,7 @@ class RemoteTraceback(Exception):
         return "\n" + self.text
 
 
-def _restore(cls: type[TaskFailedError], message: str, reason: str, key: str, worker: str, log: str) -> TaskFailedError:
+def _restore(cls: type[TaskFailedError], message: str, reason: str, key: Any, worker: str, log: str) -> TaskFailedError:
     return cls(message, reason=reason, key=key, worker=worker, log_tail=log)
 
 
@@ -160,7 +161,13 @@ def from_task(error: task_pb2.TaskError, key: str, cancelled: bool) -> BaseExcep
     if error.traceback:
         message += f"\n{error.traceback}"
     cls = _TASK_REASONS.get(error.reason, RemoteError if error.reason == "PYTHON_EXCEPTION" else TaskFailedError)
-    return cls(message, reason=error.reason, key=error.origin_key or key, worker=error.worker, log_tail=error.log_tail)
+    return cls(
+        message,
+        reason=error.reason,
+        key=_keys.from_wire(error.origin_key or key),
+        worker=error.worker,
+        log_tail=error.log_tail,
+    )
 
 
 def _link(links: list[tuple[BaseException, bool]], text: str) -> BaseException:

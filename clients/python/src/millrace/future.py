@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterat
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
-from millrace import errors
+from millrace import _keys, errors
 from millrace._pb.millrace.v1 import task_pb2
 from millrace._session import Session
 from millrace._state import State
@@ -38,9 +38,9 @@ class Future(Generic[T]):
         self._released = False
 
     @property
-    def key(self) -> str:
-        """Name of the result, unique in the namespace."""
-        return self._state.key
+    def key(self) -> Any:
+        """Name of the result, unique in the namespace: as it was given, a str, bytes, int, float or tuple."""
+        return _keys.from_wire(self._state.key)
 
     @property
     def status(self) -> Status:
@@ -126,7 +126,7 @@ class Future(Generic[T]):
             self._session.release(self._state)
 
     def __reduce__(self) -> Any:
-        return _restore, (self.key,)
+        return _restore, (self._state.key,)
 
     def __repr__(self) -> str:
         size = f", {self._state.nbytes:,} bytes" if self._state.nbytes else ""
@@ -152,7 +152,7 @@ def _refs(futures: Iterable[Future[Any]]) -> tuple[list[int], list[str]]:
         if future._state.id:
             ids.append(future._state.id)
         else:
-            keys.append(future.key)
+            keys.append(future._state.key)
     return ids, keys
 
 

@@ -1,0 +1,123 @@
+"""Keys: what users name results by, and what stands for it on the wire.
+
+A user's key is a str, bytes, int, float, bool or None, or a tuple of these, nested; Dask names chunks ("x", 0, 1). The
+cluster's keys are text. `to_wire` gives each user's key a text of its own, so that ("x", 1), "('x', 1)" and "x-1" are
+three keys, and 1, 1.0 and "1" as well:
+
+- a str is itself, unless it is empty, begins with "=" or is not valid Unicode;
+- everything else is "=" and its Python literal: ("x", 1) is "=('x', 1)".
+
+`from_wire` is the way back. What only is equal in Python (1, 1.0 and True) is not one key here.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import math
+import sys
+from typing import Any, TypeAlias
+
+#: What a user may name a result by. In a tuple None is allowed as well.
+UserKey: TypeAlias = "str | bytes | int | float | tuple[Any, ...]"
+
+#: Longest key on the wire, in bytes.
+MOST_BYTES = 1024
+_KINDS = "a key is a str, bytes, int or float, or a tuple of these"
+
+
+def to_wire(key: Any, what: str = "key") -> str:
+    """The text that stands for a key.
+
+    Args:
+        key: the user's key.
+        what: the argument's name, for the error.
+
+    Raises:
+        TypeError: it is of no kind that keys are.
+        ValueError: it is too long, or not equal to itself.
+    """
+    if isinstance(key, str) and type(key) is not str:
+        key = str.__str__(key)
+    if type(key) is str and key and key[0] != "=":
+        try:
+            size = len(key) if key.isascii() else len(key.encode())
+        except UnicodeEncodeError:  # lone surrogates
+            pass
+        else:
+            if size > MOST_BYTES:
+                raise too_long(what, key, size)
+            return key
+    text = "=" + _literal(key, what)
+    size = len(text) if text.isascii() else len(text.encode())
+    if size > MOST_BYTES:
+        raise too_long(what, key, size)
+    return text
+
+
+def too_long(what: str, key: Any, size: int) -> ValueError:
+    return ValueError(
+        f"{what}: {short(key)} takes {size:,} bytes, and a key has at most {MOST_BYTES:,}: choose a shorter one, "
+        "for example a digest of it"
+    )
+
+
+def short(key: Any) -> str:
+    """A key in an error."""
+    text = repr(key)
+    return text if len(text) <= 80 else f"{text[:60]}...{text[-12:]}"
+
+
+def _literal(key: Any, what: str) -> str:
+    kind = type(key)
+    if kind is tuple:
+        parts = [_literal(k, what) for k in key]
+        return f"({parts[0]},)" if len(parts) == 1 else f"({', '.join(parts)})"
+    if key is None or kind is bool or kind is int or kind is bytes:
+        return repr(key)
+    if kind is str:
+        return repr(key).encode("utf-8", "backslashreplace").decode()
+    if kind is float:
+        if math.isnan(key):
+            raise ValueError(f"{what}: nan is not equal to itself, so it cannot name anything")
+        return repr(key) if math.isfinite(key) else "1e999" if key > 0 else "-1e999"
+    if isinstance(key, str):
+        return _literal(str.__str__(key), what)
+    if isinstance(key, bytes):
+        return repr(bytes(key))
+    if isinstance(key, tuple):  # a named one
+        return _literal(tuple(key), what)
+    np = sys.modules.get("numpy")
+    if np is not None and isinstance(key, (np.integer, np.floating, np.bool_)):
+        return _literal(key.item(), what)
+    if isinstance(key, int):
+        return repr(int(key))
+    if isinstance(key, float):
+        return _literal(float(key), what)
+    raise TypeError(f"{what}: a {kind.__module__}.{kind.__qualname__} cannot name a result: {_KINDS}")
+
+
+@functools.lru_cache(4096)
+def _parsed(wire: str) -> Any:
+    try:
+        return ast.literal_eval(wire[1:])
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # another client's: it is a text like any other
+        return wire
+
+
+def from_wire(wire: str) -> Any:
+    """The user's key."""
+    return _parsed(wire) if wire.startswith("=") else wire
+
+
+def marked(key: Any, token: str, number: int) -> str:
+    """A key of one dict graph on the wire: marked with the graph's token, so that graphs do not share names. A key of a kind
+    that keys are not, or a very long one, becomes its type and number."""
+    try:
+        if type(key) is str:
+            return to_wire(f"{key}-{token}")
+        if type(key) is tuple and key and type(key[0]) is str:
+            return to_wire((f"{key[0]}-{token}", *key[1:]))
+        return to_wire((key, token))
+    except (TypeError, ValueError):
+        return f"{type(key).__name__[:64]}-{number}-{token}"
