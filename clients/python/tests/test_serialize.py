@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import pickle
+import random
 import tracemalloc
 from collections.abc import Callable
 from typing import Any
@@ -219,3 +220,81 @@ def test_clients_may_write_and_tasks_may_not(n: int, wrap: Callable[[Any], Any],
     value.tensor_value.inline_data = bytes(8)
     assert _serialize.from_value(value, (), ()).flags.writeable
     assert not _serialize.decode(value.SerializeToString(), (), readonly=True).flags.writeable
+
+
+# ---- headers are small and not deep ------------------------------------------------------------------------------
+
+
+def _nested(kind: type, depth: int) -> object:
+    tree: object = 1
+    for _ in range(depth):
+        tree = [tree] if kind is list else {"k": tree}
+    return tree
+
+
+@pytest.mark.parametrize("depth", [1, 29, 30, 31, 40, 60, 100, 400])
+@pytest.mark.parametrize("kind", [list, dict])
+def test_nested_collections_of_any_depth(kind: type, depth: int) -> None:
+    tree = _nested(kind, depth)
+    assert there_and_back(tree) == tree
+
+
+def test_a_list_that_holds_itself() -> None:
+    tree: list[object] = []
+    tree.append(tree)
+    again = there_and_back(tree)
+    assert again[0] is again
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ["x" * 1000] * 100,
+        ["\U0001f600" * 65_000],
+        "\U0001f600" * 20_000,
+        [b"x" * 65_000] * 200,
+        {"k" * 60_000: 1, "l" * 60_000: 2},
+        {f"{n}": "表" * 5000 for n in range(20)},
+        ["é" * 32_768, "é"],
+        {"z" * 30_000: 1, "a" * 30_000: 2},
+    ],
+)
+def test_large_headers_become_frames(data: object) -> None:
+    encoded = _serialize.encode(data)
+    assert len(encoded.header) < 80 << 10
+    assert _serialize.decode(encoded.header, encoded.frames) == data
+
+
+def test_no_header_is_large() -> None:
+    """Whatever mix of leaves: a property of the encoder."""
+    dice = random.Random(5)
+
+    def make(depth: int) -> object:
+        kind = dice.randrange(8 if depth else 5)
+        if kind == 0:
+            return dice.choice("aé表\U0001f600") * dice.randrange(40_000)
+        if kind == 1:
+            return bytes(dice.randrange(70_000))
+        if kind == 2:
+            return dice.randrange(1 << 60)
+        if kind == 3:
+            return 1.5
+        if kind == 4:
+            return None
+        if kind == 5:
+            return {f"{dice.randrange(1 << 30)}" * dice.randrange(1, 2000): make(depth - 1) for _ in range(3)}
+        return [make(depth - 1) for _ in range(dice.randrange(6))]
+
+    for _ in range(300):
+        tree = make(3)
+        encoded = _serialize.encode(tree)
+        assert len(encoded.header) < 80 << 10
+        assert _serialize.decode(encoded.header, encoded.frames) == tree
+
+
+def test_arrays_beside_functions_are_frames_as_well() -> None:
+    array = np.arange(40_000.0).reshape(200, 200)[:, ::2]
+    encoded = _serialize.encode((lambda: 1, array), strided=True)
+    assert any(f is array or getattr(f, "base", None) is array.base for f in encoded.frames)
+    back = there_and_back((lambda: 1, array))
+    np.testing.assert_array_equal(back[1], array)

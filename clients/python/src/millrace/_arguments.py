@@ -25,11 +25,12 @@ _LONGEST = 3_153_600_000
 class Call:
     """Packs the arguments of one task: futures become inputs."""
 
-    __slots__ = ("_index", "_session", "inputs")
+    __slots__ = ("_index", "_input_bytes", "_session", "inputs")
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._index: dict[str, int] = {}
+        self._input_bytes = 0
         #: Keys of the inputs, in the order in which the arguments refer to them.
         self.inputs: list[str] = []
 
@@ -45,6 +46,7 @@ class Call:
         if index is None:
             index = self._index[key] = len(self.inputs)
             self.inputs.append(key)
+            self._input_bytes += len(key)
         return index
 
     def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> bytes:
@@ -59,7 +61,7 @@ class Call:
                 f"the arguments of {what} cannot be pickled: {type(e).__name__}: {e}"
             ) from e
         data = file.getvalue()
-        _check_size(len(data), what)
+        _check_size(len(data) + self._input_bytes, what)
         if len(data) > LARGE_ARGUMENTS:
             warnings.warn(
                 f"the arguments of {what} are {_check.size(len(data))} and travel through the scheduler: "
@@ -81,15 +83,15 @@ class Call:
                     "Plain values, small arrays and futures are; scatter large arrays"
                 ) from None
         data = arguments.SerializeToString()
-        _check_size(len(data), what)
+        _check_size(len(data) + self._input_bytes, what)
         return data
 
 
 def _check_size(size: int, what: str) -> None:
     if size > MOST_ARGUMENTS:
         error = errors.InvalidRequestError(
-            f"the arguments of {what} are {_check.size(size)}, and the limit is {_check.size(MOST_ARGUMENTS)}: "
-            "use client.scatter() and pass the future"
+            f"the arguments of {what} are {_check.size(size)} with the keys of its inputs, and the limit is "
+            f"{_check.size(MOST_ARGUMENTS)}: use client.scatter() and pass the future"
         )
         error.reason = "TOO_LARGE"
         raise error

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from millrace import _serialize, _share, errors
 from millrace._pb.millrace.v1 import (
@@ -251,7 +252,7 @@ class DataPlane:
                     raise exception
                 inline = states[i].inline
                 if inline is not None:
-                    out[i] = _serialize.decode(inline, ())
+                    out[i] = _decode(states[i], inline, ())
                 else:
                     far.append(i)
             left = self._fetch_far(states, far, out, deadline, copy) if far else []
@@ -287,7 +288,7 @@ class DataPlane:
         failed: list[list[int]] = []
 
         def read(address: str, group: list[tuple[int, Any]]) -> None:
-            failed.append(self._read(address, group, out, deadline, copy))
+            failed.append(self._read(address, states, group, out, deadline, copy))
 
         threads = [threading.Thread(target=read, args=item, daemon=True) for item in list(groups.items())[1:]]
         for thread in threads:
@@ -316,10 +317,12 @@ class DataPlane:
             else:
                 rest.append(i)
         for address, group in groups.items():
-            rest += [i for i, _ in self._borrow(address, group, out, copy)]
+            rest += [i for i, _ in self._borrow(address, states, group, out, copy)]
         return rest
 
-    def _borrow(self, address: str, group: list[tuple[int, Any]], out: list[Any], copy: bool) -> list[tuple[int, Any]]:
+    def _borrow(
+        self, address: str, states: Sequence[State], group: list[tuple[int, Any]], out: list[Any], copy: bool
+    ) -> list[tuple[int, Any]]:
         """Takes what lies in the memory of a worker on this host; returns what must be read otherwise."""
         share = self._shared(address, write=False)
         if share is None:
@@ -335,7 +338,7 @@ class DataPlane:
                         continue
                     number = lease.lease_id
                     frames = share.frames(lease, lambda number=number: self._ended.put((share, number)), copy=copy)
-                    out[i] = _serialize.decode(lease.head.header, frames)
+                    out[i] = _decode(states[i], lease.head.header, frames)
         except (OSError, _share.RefusedError) as e:
             _log.info("the memory of %s is out of reach: %s", address, e)
             return [item for item in group if out[item[0]] is None]
@@ -344,12 +347,13 @@ class DataPlane:
     def _read(
         self,
         address: str,
+        states: Sequence[State],
         group: list[tuple[int, Any]],
         out: list[Any],
         deadline: float | None,
         copy: bool,
     ) -> list[int]:
-        group = self._borrow(address, group, out, copy)
+        group = self._borrow(address, states, group, out, copy)
         if not group:
             return []
         request = data_service_pb2.ReadObjectsRequest(
@@ -378,10 +382,20 @@ class DataPlane:
         bad: list[int] = []
         for n, (i, _) in enumerate(group):
             if n in heads and missing[n] == 0:
-                out[i] = _serialize.decode(heads[n].header, frames[n])
+                out[i] = _decode(states[i], heads[n].header, frames[n])
             else:
                 bad.append(i)
         return bad
+
+
+def _decode(state: State, header: bytes, frames: Sequence[Any]) -> Any:
+    try:
+        return _serialize.decode(header, frames)
+    except DecodeError as e:  # not Python's: no client of ours writes one
+        raise errors.ResultUnreadableError(
+            f"the result of {state.key} cannot be read: its header is no Value, or has more than 100 messages inside of each "
+            f"other ({e})"
+        ) from e
 
 
 class _Piece:

@@ -23,11 +23,13 @@ were. A client gets copies, and may write into all of them.
 
 from __future__ import annotations
 
+import collections
 import copyreg
 import io
 import pickle
 import sys
 import threading
+import types
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
@@ -47,12 +49,16 @@ if TYPE_CHECKING:
 
 # NumPy is only imported when there is an array: executors get ready in half the time.
 
-#: Largest byte string that travels in a header, in bytes; also the largest in-band pickle.
+#: Most text, byte strings and keys in one header, in bytes; also the largest in-band pickle. What is larger gets frames, which
+#: count against a worker's memory, spill, and travel by themselves.
 INLINE_BYTES = 64 << 10
 #: Smallest buffer of a pickle that gets a frame of its own, in bytes.
 OUT_OF_BAND_BYTES = 4 << 10
 #: Most leaves of a list or dict that travels as typed values.
 PLAIN_LIMIT = 256
+#: Most lists and dicts inside of each other that travel as typed values. Readers take 100 messages inside of each other, and
+#: a dict is three.
+DEPTH_LIMIT = 30
 
 _NAMES = {
     "bool": value_pb2.DTYPE_BOOL,
@@ -102,20 +108,26 @@ class Encoded:
 class _Frames:
     """Collects frames while a value is built."""
 
-    __slots__ = ("device", "leaves", "list", "strided")
+    __slots__ = ("device", "leaves", "list", "room", "strided")
 
     def __init__(self, strided: bool = False, device: Device | None = None) -> None:
         self.list: list[Frame] = []
         self.leaves = 0
+        #: Bytes of text and byte strings that the header may still take.
+        self.room = INLINE_BYTES
         self.strided = strided
         self.device = device
 
 
 def _fill(
-    value: value_pb2.Value, obj: Any, frames: _Frames, reference: Callable[[Any], int | None] | None = None
+    value: value_pb2.Value,
+    obj: Any,
+    frames: _Frames,
+    reference: Callable[[Any], int | None] | None = None,
+    depth: int = 0,
 ) -> None:
     """Writes a typed value, or raises NotPlain. With `reference` it is an argument: arrays travel inside of the value,
-    tuples are lists, and what has a reference becomes an input."""
+    tuples are lists, what has a reference becomes an input, and only all of them together have a limit."""
     small = reference is not None
     if reference is not None and (index := reference(obj)) is not None:
         value.input = index
@@ -131,26 +143,26 @@ def _fill(
     elif kind is float:
         value.double_value = obj
     elif kind is str:
-        if len(obj) > INLINE_BYTES:
-            raise NotPlain
+        _take(frames, obj)
         try:
             value.string_value = obj
         except (UnicodeEncodeError, ValueError):  # lone surrogates
             raise NotPlain from None
-    elif kind is bytes and len(obj) <= INLINE_BYTES:
+    elif kind is bytes:
+        _take(frames, obj)
         value.bytes_value = obj
     elif kind is complex:
         value.complex_value.real, value.complex_value.imaginary = obj.real, obj.imag
     elif _is_array(obj, kind):
         _fill_tensor(value, obj, frames, small)
     elif kind is list or (small and kind is tuple):
-        if not small and frames.leaves + len(obj) > PLAIN_LIMIT:
+        if depth == DEPTH_LIMIT or (not small and frames.leaves + len(obj) > PLAIN_LIMIT):
             raise NotPlain
         value.list_value.SetInParent()
         for item in obj:
-            _fill(value.list_value.values.add(), item, frames, reference)
+            _fill(value.list_value.values.add(), item, frames, reference, depth + 1)
     elif kind is dict:
-        if not small and frames.leaves + len(obj) > PLAIN_LIMIT:
+        if depth == DEPTH_LIMIT or (not small and frames.leaves + len(obj) > PLAIN_LIMIT):
             raise NotPlain
         fields = value.map_value
         fields.SetInParent()
@@ -159,18 +171,34 @@ def _fill(
         for key, item in obj.items():
             if type(key) is not str:
                 raise NotPlain
+            if not small:
+                _take(frames, key)
             try:
-                _fill(fields.fields[key], item, frames, reference)
+                field = fields.fields[key]
             except (UnicodeEncodeError, ValueError):  # lone surrogates
                 raise NotPlain from None
+            _fill(field, item, frames, reference, depth + 1)
             ordered = ordered or key < last
             last = key
         if ordered:
+            if not small:
+                for key in obj:
+                    _take(frames, key)
             fields.order.extend(obj)
     elif (view := _arrays.view_of(obj)) is not None:
         _fill_view(value, view, frames, small)
     else:
         raise NotPlain
+
+
+def _take(frames: _Frames, text: str | bytes) -> None:
+    """Counts what a header is to hold; raises NotPlain if that is too much."""
+    size = len(text)
+    if type(text) is str and size <= frames.room and not text.isascii():
+        size = len(text.encode("utf-8", "replace"))
+    if size > frames.room:
+        raise NotPlain
+    frames.room -= size
 
 
 def _fill_view(value: value_pb2.Value, view: DeviceView, frames: _Frames, small: bool) -> None:
@@ -258,7 +286,9 @@ def fill_argument(value: value_pb2.Value, obj: Any, reference: Callable[[Any], i
     np = sys.modules.get("numpy")
     if np is not None and (isinstance(obj, np.dtype) or (isinstance(obj, type) and issubclass(obj, np.generic))):
         obj = np.dtype(obj).name
-    _fill(value, obj, _Frames(), reference)
+    frames = _Frames()
+    frames.room = sys.maxsize  # all arguments together have a limit
+    _fill(value, obj, frames, reference)
 
 
 # ---- pickles -----------------------------------------------------------------------------------------------------
@@ -390,9 +420,70 @@ def _restore_array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any) 
     return array
 
 
+# ---- code --------------------------------------------------------------------------------------------------------
+# Bytecode means something to one minor version of Python only; another one runs it as something else, or crashes. So
+# each code object in a pickle says which version made it.
+
+
+def version() -> tuple[int, int]:
+    """The version of Python that can run the code objects of this process."""
+    return sys.version_info[:2]
+
+
+def language() -> str:
+    """The same, as it is told to executors."""
+    return "python {}.{}".format(*version())
+
+
+def _reduce_code(code: types.CodeType) -> Any:
+    made: Any = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
+    return _restore_code, (version(), made[0], *made[1])
+
+
+def _restore_code(made_by: tuple[int, int], make: Any, *arguments: Any) -> Any:
+    here = sys.version_info[:2]
+    if tuple(made_by) != here:
+        raise pickle.UnpicklingError(
+            "VERSION_MISMATCH: a function in it was sent as bytecode by Python {}.{}, which Python {}.{} cannot run: use the "
+            "same minor version for clients and workers, or put the function into a module that is installed on both "
+            "sides".format(*made_by, *here)
+        )
+    return make(*arguments)
+
+
+def _reducing(code: Callable[[types.CodeType], Any]) -> Any:
+    known: Any = cloudpickle.Pickler.dispatch_table
+    return collections.ChainMap({types.CodeType: code}, *known.maps)
+
+
+class CodePickler(cloudpickle.Pickler):
+    """Cloudpickle, with the version in each code object."""
+
+    dispatch_table = _reducing(_reduce_code)
+
+
+def dump_function(function: Any) -> tuple[bytes, str]:
+    """The pickle of a function, and the language that an executor must have: empty if no code travels with it, but names of
+    what both sides import."""
+    file = io.BytesIO()
+    by_value = False
+
+    def reduce(code: types.CodeType) -> Any:
+        nonlocal by_value
+        by_value = True
+        return _reduce_code(code)
+
+    pickler: Any = CodePickler.__new__(CodePickler)
+    pickler.dispatch_table = _reducing(reduce)
+    pickler.__init__(file, protocol=5)
+    pickler.dump(function)
+    return file.getvalue(), language() if by_value else ""
+
+
 def _pickle(kind: Any, obj: Any, buffers: _Buffers) -> bytes:
     file = io.BytesIO()
-    pickler = kind(file, protocol=5, buffer_callback=buffers.keep)
+    # NB: a pickler in C looks for its table when it is initialised.
+    pickler = kind.__new__(kind)
     np = sys.modules.get("numpy")
     if np is not None:
         # Looked up by exact type: subclasses pickle as they like.
@@ -403,6 +494,7 @@ def _pickle(kind: Any, obj: Any, buffers: _Buffers) -> bytes:
             if known is not None:
                 table[known] = buffers.reduce_known
         pickler.dispatch_table = table
+    pickler.__init__(file, protocol=5, buffer_callback=buffers.keep)
     pickler.dump(obj)
     return file.getvalue()
 
@@ -419,7 +511,7 @@ def _dumps(obj: Any, device: Device | None = None) -> tuple[bytes, list[Frame]]:
         pass
     buffers = _Buffers(device)
 
-    class Pickler(cloudpickle.Pickler):
+    class Pickler(CodePickler):
         """Takes what is on a GPU, of whatever library, for what it is: the handles in it mean nothing elsewhere."""
 
         def reducer_override(self, obj: Any) -> Any:
@@ -551,7 +643,7 @@ def from_opaque(opaque: value_pb2.Opaque, frames: Sequence[Any]) -> Any:
     return pickle.loads(own[0], buffers=own[1:])
 
 
-class CallPickler(cloudpickle.Pickler):
+class CallPickler(CodePickler):
     """Pickles (args, kwargs); what `reference` returns an index for becomes the persistent id ("input", index)."""
 
     def __init__(self, file: io.BytesIO, reference: Callable[[Any], int | None]) -> None:

@@ -7,6 +7,7 @@ settles the states of tasks. Everything that waits, waits on one condition.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import logging
 import os
@@ -28,7 +29,7 @@ from millrace._pb.millrace.v1 import (
     task_pb2,
     worker_pb2,
 )
-from millrace._state import OpKey, Spec, State, Unit
+from millrace._state import Function, OpKey, Spec, State, Unit
 
 _log = logging.getLogger("millrace")
 
@@ -43,6 +44,10 @@ CHANNEL_OPTIONS = [
 ]
 #: Tasks and bytes of one request; a larger submission is streamed in chunks.
 _BATCH_TASKS, _BATCH_BYTES = 50_000, 16 << 20
+#: Functions of one request, and those that are known to have been sent.
+_BATCH_FUNCTIONS, _SENT_FUNCTIONS = 5_000, 100_000
+#: Pickles of functions that are kept for their next use, in bytes. Others are pickled again.
+_FUNCTION_BYTES = 64 << 20
 #: Releases wait for others, and for submissions to go first: so long (in seconds) while nothing else is to be sent, ten
 #: times as long in any case, and until there are so many.
 _LINGER, _RELEASES = 0.005, 10_000
@@ -99,7 +104,9 @@ class Session:
         # Updates that overtook the answer to their submission. Kept while calls are out that bring ids of tasks.
         self._early: dict[int, task_pb2.TaskUpdate] = {}
         self._in_flight = 0
-        self._functions: dict[bytes, bytes] = {}
+        # By digest, the one that was used last at the end.
+        self._functions: collections.OrderedDict[bytes, Function] = collections.OrderedDict()
+        self._function_bytes = 0
         self._sent_functions: set[bytes] = set()
         # NB: SimpleQueue.put is reentrant: futures are released by the garbage collector at any instruction.
         self._commands: SimpleQueue[Unit | State | threading.Event | None] = SimpleQueue()
@@ -193,9 +200,22 @@ class Session:
         if not self._closed:
             self._commands.put(state)
 
-    def add_function(self, digest: bytes, payload: bytes) -> None:
+    def add_function(self, digest: bytes, function: Function) -> None:
+        """Keeps a pickle for later uses, instead of those that were not used for the longest time."""
         with self.changed:
-            self._functions[digest] = payload
+            if digest not in self._functions:
+                self._functions[digest] = function
+                self._function_bytes += len(function[0])
+            while self._function_bytes > _FUNCTION_BYTES and len(self._functions) > 1:
+                self._function_bytes -= len(self._functions.popitem(last=False)[1][0])
+
+    def function(self, digest: bytes) -> Function | None:
+        """A pickle that was kept."""
+        with self.changed:
+            found = self._functions.get(digest)
+            if found is not None:
+                self._functions.move_to_end(digest)
+            return found
 
     def submit(self, specs: list[Spec], *, wait: bool = False) -> None:
         """Queues tasks that are accepted or refused together. With `wait`, raises why they were refused."""
@@ -295,9 +315,21 @@ class Session:
         chunk.header.client_id, chunk.header.request_id = self.client_id, uuid.uuid4().hex
         chunk.header.graph_id = self._graph
         size = count = 0
-        functions: dict[bytes, bytes] = {}
+        functions: dict[bytes, Function] = {}
         for spec in specs:
-            if count == _BATCH_TASKS or size > _BATCH_BYTES:
+            weight = len(spec.arguments) + len(spec.key) + sum(map(len, spec.inputs)) + 16
+            digest = spec.op[2]
+            if digest and digest not in functions:
+                assert spec.function is not None
+                functions[digest] = spec.function
+                if digest not in self._sent_functions:
+                    payload, language = spec.function
+                    if size + len(payload) > _BATCH_BYTES or len(chunk.functions) == _BATCH_FUNCTIONS:
+                        chunks.append(chunk)
+                        chunk, size, count = scheduler_service_pb2.SubmitRequest(), 0, 0
+                    chunk.functions.add(hash=digest, payload=payload, language=language)
+                    size += len(payload)
+            if count == _BATCH_TASKS or (size and size + weight > _BATCH_BYTES):
                 chunks.append(chunk)
                 chunk, size, count = scheduler_service_pb2.SubmitRequest(), 0, 0
             op = ops.get(spec.op)
@@ -305,11 +337,6 @@ class Session:
                 op = ops[spec.op] = len(ops)
                 kind, name, digest = spec.op
                 chunk.ops.add(kind=kind, name=name, function=digest)  # pyright: ignore[reportArgumentType]
-                if digest and digest not in self._sent_functions:
-                    payload = self._functions[digest]
-                    chunk.functions.add(hash=digest, payload=payload)
-                    size += len(payload)
-                    functions[digest] = payload
             rules = 0
             if spec.options:
                 rules = options.get(spec.options, 0)
@@ -324,7 +351,7 @@ class Session:
                 options_index=rules,
                 hold=spec.state is not None,
             )
-            size += len(spec.arguments) + len(spec.key) + 16
+            size += weight
             count += 1
         chunks.append(chunk)
         self._begin_flight()
@@ -332,9 +359,10 @@ class Session:
             answer = self._submit(chunks)
             if answer.missing_functions:
                 # The scheduler forgot them: nothing was accepted.
-                for digest in answer.missing_functions:
-                    chunks[0].functions.add(hash=digest, payload=self._functions[digest])
+                chunks[1:1] = _carrying((digest, *functions[digest]) for digest in answer.missing_functions)
                 answer = self._submit(chunks)
+            if len(self._sent_functions) > _SENT_FUNCTIONS:
+                self._sent_functions.clear()
             self._sent_functions.update(functions)
             self._graph = self._graph or answer.graph_id
             self._acknowledge(specs, answer.task_ids)
@@ -632,6 +660,19 @@ class Session:
     def closed(self) -> bool:
         """The lease has ended."""
         return self._closed
+
+
+def _carrying(functions: Iterable[tuple[bytes, bytes, str]]) -> list[scheduler_service_pb2.SubmitRequest]:
+    """Chunks of a submission that carry functions."""
+    chunks: list[scheduler_service_pb2.SubmitRequest] = []
+    size = 0
+    for digest, payload, language in functions:
+        if not chunks or size + len(payload) > _BATCH_BYTES or len(chunks[-1].functions) == _BATCH_FUNCTIONS:
+            chunks.append(scheduler_service_pb2.SubmitRequest())
+            size = 0
+        chunks[-1].functions.add(hash=digest, payload=payload, language=language)
+        size += len(payload)
+    return chunks
 
 
 def _run(calls: list[Callable[[], object]]) -> None:

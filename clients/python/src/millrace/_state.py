@@ -12,7 +12,10 @@ _DONE = frozenset(
     {task_pb2.TASK_STATE_SUCCEEDED, task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED},
 )
 
+#: Kind, name, digest of the function.
 OpKey = tuple[int, str, bytes]
+#: Pickle of a function, and the language that it needs.
+Function = tuple[bytes, str]
 
 
 class State:
@@ -65,12 +68,21 @@ class State:
 class Spec:
     """One task to be submitted."""
 
-    __slots__ = ("arguments", "inputs", "key", "op", "options", "state")
+    __slots__ = ("arguments", "function", "inputs", "key", "op", "options", "state")
 
     def __init__(
-        self, key: str, op: OpKey, inputs: list[str], arguments: bytes, options: bytes, state: State | None
+        self,
+        key: str,
+        op: OpKey,
+        inputs: list[str],
+        arguments: bytes,
+        options: bytes,
+        state: State | None,
+        function: Function | None = None,
     ) -> None:
         self.key, self.op, self.inputs, self.arguments, self.options = key, op, inputs, arguments, options
+        #: What `op` names, if it is a function by value.
+        self.function = function
         #: None: an intermediate task that nobody holds.
         self.state = state
 

@@ -27,7 +27,7 @@ from millrace._keys import UserKey
 from millrace._nested import Nested, has_nested, identity, is_task, run_nested
 from millrace._pb.millrace.v1 import graph_pb2, scheduler_service_pb2, task_pb2, value_pb2, worker_pb2
 from millrace._session import Session
-from millrace._state import OpKey, Spec, State
+from millrace._state import Function, OpKey, Spec, State
 from millrace.cluster import LocalCluster
 from millrace.future import ClientExecutor, DoneAndNotDone, Future, as_completed, cancel, retry, wait
 from millrace.ops import ExecutorOp, NativeOp
@@ -36,6 +36,10 @@ T = TypeVar("T")
 
 #: Scattered data up to this size is hashed if nobody says otherwise.
 _HASH_BYTES = 16 << 20
+#: Largest description of a dataset, in bytes.
+_MOST_METADATA = 1 << 20
+#: Largest pickle of a function, in bytes.
+_MOST_FUNCTION = 32 << 20
 
 _current: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
 _clients = threading.Lock()
@@ -135,6 +139,8 @@ class Client:
                 self.cluster.close()
             raise
         self._pickled: weakref.WeakKeyDictionary[Any, OpKey] = weakref.WeakKeyDictionary()
+        # Modules that cloudpickle was told to pickle by value, as of the last function.
+        self._by_value: set[str] = set()
         with _clients:
             _current["last"] = self
         if self.cluster is not None:
@@ -198,18 +204,25 @@ class Client:
     ) -> tuple[Spec | None, State]:
         """A task to be submitted; no task if this client has submitted it already."""
         wire = None if key is None else _keys.to_wire(key)
-        op = self._op(func)
+        op, function = self._op(func)
         call = Call(self.session)
         name = name_of(func)
         typed = isinstance(func, (NativeOp, ExecutorOp))
         arguments = (call.pack_typed if typed else call.pack)(args, kwargs, name)
         body = self._token(op, arguments, call.inputs) if pure or wire is not None else uuid.uuid4().hex
         if wire is None:
-            return self._known(_keys.to_wire(f"{name}-{body}"), "", op, call.inputs, arguments, options)
-        return self._known(wire, body, op, call.inputs, arguments, options)
+            return self._known(_keys.to_wire(f"{name}-{body}"), "", op, function, call.inputs, arguments, options)
+        return self._known(wire, body, op, function, call.inputs, arguments, options)
 
     def _known(
-        self, key: str, body: str, op: OpKey, inputs: list[str], arguments: bytes, options: bytes
+        self,
+        key: str,
+        body: str,
+        op: OpKey,
+        function: Function | None,
+        inputs: list[str],
+        arguments: bytes,
+        options: bytes,
     ) -> tuple[Spec | None, State]:
         state, new = self.session.state(key)
         if new:
@@ -218,7 +231,7 @@ class Client:
             self.session.release(state)
             state = State(key)
             state.failure = _conflict(key, "a task that this client submitted with another function or other arguments")
-        return (Spec(key, op, inputs, arguments, options, state) if new else None), state
+        return (Spec(key, op, inputs, arguments, options, state, function) if new else None), state
 
     def _token(self, op: OpKey, arguments: bytes, inputs: list[str]) -> str:
         digest = hashlib.blake2b(op[1].encode() + op[2] + b"\0", digest_size=16)
@@ -227,38 +240,51 @@ class Client:
             digest.update(b"\0" + key.encode())
         return digest.hexdigest()
 
-    def _op(self, func: Any) -> OpKey:
+    def _op(self, func: Any) -> tuple[OpKey, Function | None]:
         if isinstance(func, NativeOp):
-            return task_pb2.OP_KIND_NATIVE, func.name, b""
+            return (task_pb2.OP_KIND_NATIVE, _check.text(func.name, "op", 512), b""), None
         if isinstance(func, ExecutorOp):
-            return task_pb2.OP_KIND_EXEC, func.name, b""
+            return (task_pb2.OP_KIND_EXEC, _check.text(func.name, "op", 512), b""), None
         if isinstance(func, str):
             if ":" not in func:
                 raise ValueError(f"{func!r} is no import path: write package.module:function, or use millrace.native()")
-            return task_pb2.OP_KIND_PYTHON_IMPORT, func, b""
+            return (task_pb2.OP_KIND_PYTHON_IMPORT, _check.text(func, "func", 512), b""), None
         if not callable(func):
             raise TypeError(f"a {type(func).__name__} cannot be called")
+        by_value = cloudpickle.list_registry_pickle_by_value()
+        if by_value != self._by_value:  # what was pickled by its module's name may now have to go by value
+            self._by_value = by_value
+            self._pickled.clear()
         try:
             known = self._pickled.get(func)
         except TypeError:  # neither hashable nor weakly referable: pickled each time
             known = None
         if known is not None:
-            return known
+            function = self.session.function(known[2])
+            if function is not None:
+                return known, function
         try:
-            payload = cloudpickle.dumps(func, protocol=5)
+            function = _serialize.dump_function(func)
         except Exception as e:
             raise errors.SerialisationError(
                 f"function {name_of(func)} cannot be pickled: {type(e).__name__}: {e}. "
                 "Does it refer to a lock, a file, a connection or a client? Make them inside of it"
             ) from e
-        digest = hashlib.sha256(payload).digest()
-        self.session.add_function(digest, payload)
+        if len(function[0]) > _MOST_FUNCTION:
+            error = errors.InvalidRequestError(
+                f"function {name_of(func)} takes {_check.size(len(function[0]))} pickled, and the limit is "
+                f"{_check.size(_MOST_FUNCTION)}: it refers to data; scatter that and pass the future as an argument"
+            )
+            error.reason = "TOO_LARGE"
+            raise error
+        digest = hashlib.sha256(function[0]).digest()
+        self.session.add_function(digest, function)
         op = (task_pb2.OP_KIND_PYTHON_PICKLE, name_of(func), digest)
         try:
             self._pickled[func] = op
         except TypeError:
             pass
-        return op
+        return op, function
 
     def map(
         self,
@@ -382,7 +408,8 @@ class Client:
             func, args = run_nested, (Nested(func, list(args)),)
         typed = isinstance(func, (NativeOp, ExecutorOp))
         arguments = (call.pack_typed if typed else call.pack)(args, {}, f"task {key!r}")
-        return Spec(names[key], self._op(func), call.inputs, arguments, options, state)
+        op, function = self._op(func)
+        return Spec(names[key], op, call.inputs, arguments, options, state, function)
 
     # ---- results -------------------------------------------------------------------------------------------------
 
@@ -678,6 +705,13 @@ class Client:
             return tree
 
         shape = pickle.dumps(strip(data))
+        if len(shape) > _MOST_METADATA:
+            error = errors.InvalidRequestError(
+                f"dataset {name}: what is around its futures takes {_check.size(len(shape))}, and the limit is "
+                f"{_check.size(_MOST_METADATA)}: scatter the data, and publish the futures"
+            )
+            error.reason = "TOO_LARGE"
+            raise error
         self.session.flush()
         self.session.call(
             "PublishDataset",

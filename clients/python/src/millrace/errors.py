@@ -97,6 +97,15 @@ class InputUnreachableError(TaskFailedError):
     """The worker that must run the task could not fetch an input from the only worker that may have it."""
 
 
+class ResultUnreadableError(MillraceError):
+    """A result is in a form that this client cannot read."""
+
+
+class VersionMismatchError(TaskFailedError):
+    """A function was sent as bytecode by another minor version of Python than the worker's; the message has both. Use the
+    same version for clients and workers, or give the function by import path ("package.module:function")."""
+
+
 class RemoteError(TaskFailedError):
     """The task raised an exception that could not be sent; the message has its traceback."""
 
@@ -129,6 +138,7 @@ _TASK_REASONS: dict[str, type[TaskFailedError]] = {
     "OUT_OF_MEMORY": OutOfMemoryError,
     "OBJECT_LOST": ObjectLostError,
     "FUNCTION_NOT_FOUND": FunctionNotFoundError,
+    "VERSION_MISMATCH": VersionMismatchError,
     "RESULT_NOT_SERIALISABLE": ResultNotSerialisableError,
     "INPUT_UNREADABLE": InputUnreadableError,
     "INPUT_UNREACHABLE": InputUnreachableError,
