@@ -62,6 +62,14 @@ func (s *Scratch) allocate(hostBytes uint64) error {
 	return d.check("cuMemHostGetDevicePointer", r)
 }
 
+// Size is that of the device part. A nil Scratch has none.
+func (s *Scratch) Size() uint64 {
+	if s == nil {
+		return 0
+	}
+	return s.bytes
+}
+
 // Pointer is the device address of [off, off+n). REQUIRES: the range lies within
 // the device part.
 func (s *Scratch) Pointer(off, n uint64) uint64 {
@@ -91,9 +99,10 @@ func (s *Scratch) Address(off uint64) uint64 {
 // Mapped is where a kernel finds the pinned part's byte at off.
 func (s *Scratch) Mapped(off uint64) uint64 { return s.mapped + off }
 
-// Close frees the memory. REQUIRES: nothing that runs on the device uses it.
+// Close frees the memory. A nil Scratch has nothing to free. REQUIRES: nothing that runs on the
+// device uses it.
 func (s *Scratch) Close() error {
-	if !s.closed.CompareAndSwap(false, true) {
+	if s == nil || !s.closed.CompareAndSwap(false, true) {
 		return nil
 	}
 	d := s.device

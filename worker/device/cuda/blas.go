@@ -8,7 +8,6 @@ import (
 
 	gpu "github.com/millrace/millrace/memory/cuda"
 
-	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/worker/ops"
 )
 
@@ -36,7 +35,7 @@ type blas struct {
 	device    *Device
 	lib       *library
 	handle    uint64
-	workspace *gpu.Slab
+	workspace *gpu.Scratch
 }
 
 // enter runs calls of a library with the device's context current.
@@ -56,7 +55,7 @@ func (d *Device) openBLAS() (*blas, error) {
 		return nil, err
 	}
 	b := &blas{device: d, lib: lib}
-	if b.workspace, err = d.gpu.NewSlab(gpu.SlabConfig{Size: gpu.Size{Bytes: blasWorkspace + 2<<20}}); err != nil {
+	if b.workspace, err = d.gpu.NewScratch(blasWorkspace, 0); err != nil {
 		return nil, err
 	}
 	err = d.enter(func() error {
@@ -69,7 +68,7 @@ func (d *Device) openBLAS() (*blas, error) {
 			return err
 		}
 		// 256 bytes are the alignment that cuBLAS asks for.
-		return b.call("cublasSetWorkspace_v2", b.handle, b.workspace.Pointer(memory.HeaderBytes, blasWorkspace), blasWorkspace)
+		return b.call("cublasSetWorkspace_v2", b.handle, b.workspace.Pointer(0, blasWorkspace), blasWorkspace)
 	})
 	if err != nil {
 		return nil, errors.Join(err, b.workspace.Close())

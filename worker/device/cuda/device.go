@@ -83,7 +83,9 @@ type Device struct {
 	// submitting makes what a call submits one piece, and guards what follows: batch is
 	// what is gathered of it, parameters those of the next launch.
 	submitting sync.Mutex
-	scratch    *gpu.Slab
+	// scratch is nil when there was room neither for what a call needed nor for what was there
+	// before: the next call that needs some asks again.
+	scratch    *gpu.Scratch
 	batch      gpu.Batch
 	parameters parameters
 }
@@ -126,7 +128,7 @@ func New(dev *gpu.Device, slab *gpu.Slab, o Options) (*Device, error) {
 	if d.slots, err = newSlots(dev); err != nil {
 		return nil, err
 	}
-	if d.scratch, err = dev.NewSlab(gpu.SlabConfig{Size: gpu.Size{Bytes: o.ScratchBytes}}); err != nil {
+	if d.scratch, err = dev.NewScratch(o.ScratchBytes, 0); err != nil {
 		return nil, errors.Join(err, d.slots.close())
 	}
 	return d, nil

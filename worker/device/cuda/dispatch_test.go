@@ -255,7 +255,7 @@ func TestWithoutRoomTheErrorSaysSo(t *testing.T) {
 	if err := b.growScratch(1 << 40); !errors.Is(err, device.ErrNoRoom) || b.scratch == nil {
 		t.Errorf("got %v", err)
 	}
-	if err := b.growScratch(100 << 20); err != nil || b.scratch.Size() < 100<<20+memory.HeaderBytes {
+	if err := b.growScratch(100 << 20); err != nil || b.scratch.Size() < 100<<20 {
 		t.Errorf("%d bytes, %v", b.scratch.Size(), err)
 	}
 }
@@ -265,11 +265,34 @@ func TestScratchMemoryGrowsOnce(t *testing.T) {
 	b := onFake(t)
 	for _, need := range []uint64{20<<20 + 12345, 20<<20 + 12345, 20 << 20, 40 << 20, 40 << 20} {
 		before := b.scratch
-		if err := b.growScratch(need); err != nil || b.scratch.Size() < need+memory.HeaderBytes {
+		if err := b.growScratch(need); err != nil || b.scratch.Size() < need {
 			t.Fatalf("%d bytes for %d: %v", b.scratch.Size(), need, err)
 		}
-		if before.Size() >= need+memory.HeaderBytes && b.scratch != before {
+		if before.Size() >= need && b.scratch != before {
 			t.Errorf("%d bytes were there, and allocated again for %d", before.Size(), need)
+		}
+	}
+}
+
+// Others take the room while scratch memory grows: the calls after it must not use what was given back.
+func TestScratchMemoryThatCouldNotGrowIsNotUsed(t *testing.T) {
+	b := onFake(t)
+	// What is copied to the device first goes through scratch memory.
+	x := tensor(t, "float64", 100_000)
+	for _, refused := range []int{1, 2, 3, 4} {
+		fake.Fail("cuMemAlloc_v2", cudatest.OutOfMemory, 0, refused)
+		err := b.growScratch(b.scratch.Size() + 1)
+		if (err == nil) != (refused == 1) || err != nil && !errors.Is(err, device.ErrNoRoom) {
+			t.Errorf("%d allocations refused: %v", refused, err)
+		}
+		fake.Heal()
+		before := fake.Allocations.Load()
+		got, err := b.call(t.Context(), "array.map", ops.Args{Positional: []any{"x0+1", x}})
+		if err != nil {
+			t.Fatalf("after %d allocations were refused: %v", refused, err)
+		}
+		if got.(*ops.Tensor).Len() != x.Len() || fake.Allocations.Load() > before+1 {
+			t.Errorf("after %d refused allocations: %d elements, %d allocations, before %d", refused, got.(*ops.Tensor).Len(), fake.Allocations.Load(), before)
 		}
 	}
 }

@@ -135,11 +135,12 @@ func TestBroadcastInputsOfPeersAreCopied(t *testing.T) {
 	}
 	// n, the flag, the output, x, the row.
 	parameters := launches[0].Parameters[:]
-	in := func(s *gpu.Slab, address uint64) bool { _, within := s.Frame(address, 1); return within }
-	if at := le.Uint64(parameters[24:]); !in(far.Slab, at) {
+	if at := le.Uint64(parameters[24:]); !within(far.Pointer(0, 0), far.Size(), at) {
 		t.Errorf("x is read at %#x, which is not where it is", at)
 	}
-	if at := le.Uint64(parameters[32:]); !in(b.scratch, at) {
+	if at := le.Uint64(parameters[32:]); !within(b.scratch.Pointer(0, 0), b.scratch.Size(), at) {
 		t.Errorf("the row is read at %#x, which is not in the memory between kernels", at)
 	}
 }
+
+func within(base, size, at uint64) bool { return at >= base && at-base < size }

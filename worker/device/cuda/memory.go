@@ -134,7 +134,7 @@ func argsOnHost(args ops.Args) (ops.Args, error) {
 type slots struct {
 	host   pages
 	pinned *gpu.Pinned
-	device *gpu.Slab
+	device *gpu.Scratch
 	free   chan int // has room for all; never closed
 	runs   [slotCount]run
 }
@@ -156,8 +156,7 @@ func newSlots(dev *gpu.Device) (*slots, error) {
 	if s.pinned, err = dev.Register(s.host, gpu.RegisterConfig{}); err != nil {
 		return nil, errors.Join(err, unix.Munmap(bytes))
 	}
-	// The first page of a slab is its header's.
-	if s.device, err = dev.NewSlab(gpu.SlabConfig{Size: gpu.Size{Bytes: slotCount*slotBytes + memory.HeaderBytes}}); err != nil {
+	if s.device, err = dev.NewScratch(slotCount*slotBytes, 0); err != nil {
 		return nil, errors.Join(err, s.pinned.Close(), unix.Munmap(bytes))
 	}
 	for i := range slotCount {

@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/millrace/millrace/memory"
 	gpu "github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/worker/device"
 	"github.com/millrace/millrace/worker/ops"
@@ -102,22 +101,31 @@ func (r *run) wait() error {
 // scratchGranule is what the scratch memory is a multiple of.
 const scratchGranule = 2 << 20
 
-// growScratch makes the scratch memory large enough. REQUIRES: submitting is held.
+// growScratch makes the scratch memory large enough. It keeps what there is until the larger one is
+// there; where both do not fit together, it gives the old one back first. If that does not help and
+// others have taken the room meanwhile, there is none: the next call asks again.
+// REQUIRES: submitting is held.
 func (d *Device) growScratch(need uint64) error {
-	// NB: of a size that is no multiple of the granule NewSlab takes less.
-	need = (need + memory.HeaderBytes + scratchGranule - 1) / scratchGranule * scratchGranule
-	if need <= d.scratch.Size() {
+	need = (need + scratchGranule - 1) / scratchGranule * scratchGranule
+	old := d.scratch.Size()
+	if need <= old {
 		return nil
 	}
 	began := time.Now()
 	if err := d.stream.Sync(); err != nil {
 		return err
 	}
-	old := d.scratch.Size()
-	if err := d.scratch.Close(); err != nil {
-		return err
+	grown, err := d.gpu.NewScratch(need, 0)
+	before := d.scratch
+	if before != nil && (err == nil || errors.Is(err, gpu.ErrOutOfMemory)) {
+		d.scratch = nil
+		if closed := before.Close(); closed != nil {
+			return errors.Join(closed, grown.Close())
+		}
+		if err != nil {
+			grown, err = d.gpu.NewScratch(need, 0)
+		}
 	}
-	grown, err := d.gpu.NewSlab(gpu.SlabConfig{Size: gpu.Size{Bytes: need}})
 	if err == nil {
 		d.scratch = grown
 		d.logf("cuda: the memory between kernels grows from %d to %d MiB, which took %v", old>>20, need>>20, time.Since(began).Round(time.Microsecond))
@@ -126,21 +134,23 @@ func (d *Device) growScratch(need uint64) error {
 	if errors.Is(err, gpu.ErrOutOfMemory) {
 		err = fmt.Errorf("%w: %d bytes beside the slab for what lies between kernels: use smaller chunks, or a smaller --device-memory-limit: %w", device.ErrNoRoom, need, err)
 	}
-	again, backErr := d.gpu.NewSlab(gpu.SlabConfig{Size: gpu.Size{Bytes: old}})
-	if backErr != nil {
-		return errors.Join(err, backErr)
+	if d.scratch == nil && old > 0 {
+		if again, failed := d.gpu.NewScratch(old, 0); failed == nil {
+			d.scratch = again
+		} else {
+			err = errors.Join(err, failed)
+		}
 	}
-	d.scratch = again
 	return err
 }
 
 // take is scratch memory for the rest of the submission.
 func (s *submission) take(n uint64) uint64 {
-	at := memory.HeaderBytes + s.scratch
+	at := s.scratch
 	s.scratch += aligned(n)
 	if at+aligned(n) > s.device.scratch.Size() {
 		s.fail(fmt.Errorf("cuda: %s takes more scratch memory than it said", s.op))
-		return s.device.scratch.Pointer(memory.HeaderBytes, 0)
+		return 0
 	}
 	return s.device.scratch.Pointer(at, n)
 }
@@ -162,7 +172,7 @@ func (s *submission) flushThen(after *gpu.Event) {
 	if s.err == nil && s.used > s.sent {
 		base := uint64(s.slot) * slotBytes
 		n := s.used - s.sent
-		to := s.device.slots.device.Pointer(memory.HeaderBytes+base+s.sent, n)
+		to := s.device.slots.device.Pointer(base+s.sent, n)
 		b.Copy(gpu.ToDevice(to, s.device.slots.pinned.Address(base+s.sent, n), n))
 		s.sent = s.used
 	}
@@ -264,7 +274,7 @@ func (s *submission) at(t *ops.Tensor) uint64 {
 		s.used = (from + n + 15) &^ 15
 		at := uint64(s.slot)*slotBytes + from
 		copy(s.device.slots.host.Bytes(at, n), t.Data[low:high])
-		return s.device.slots.device.Pointer(memory.HeaderBytes+at, n) + uint64(t.Offset-low)
+		return s.device.slots.device.Pointer(at, n) + uint64(t.Offset-low)
 	}
 	to := s.take(n+16) + shift
 	s.flush()
