@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"sync"
 	"time"
@@ -42,7 +43,7 @@ func (c Config) openGPU(ctx context.Context, identity memory.Identity, m *opened
 	gpu, err := driver.Open(info.Ordinal)
 	if errors.Is(err, cuda.ErrOutOfMemory) && !c.Restarted {
 		return fmt.Errorf("worker: %w: there is no room for a context on %s, whose memory others use (%s): end them, or choose another GPU (--gpu, CUDA_VISIBLE_DEVICES): %w",
-			cuda.ErrTaken, info.UUID, cmp.Or(c.others(info.UUID.String()), "nvidia-smi may tell who"), err)
+			cuda.ErrTaken, info.ID(), cmp.Or(c.others(info.ID()), "nvidia-smi may tell who"), err)
 	}
 	if err != nil {
 		return fmt.Errorf("worker: %w", err)
@@ -53,7 +54,7 @@ func (c Config) openGPU(ctx context.Context, identity memory.Identity, m *opened
 		return fmt.Errorf("worker: %w", err)
 	}
 	if used := total - free; used > foreignBytes {
-		c.Log.Warn("others use memory of this GPU", "gpu", gpu.String(), "used_bytes", used, "total_bytes", total, "processes", c.others(info.UUID.String()))
+		c.Log.Warn("others use memory of this GPU", "gpu", gpu.String(), "used_bytes", used, "total_bytes", total, "processes", c.others(info.ID()))
 	}
 	slab, err := c.gpuSlab(ctx, gpu, identity)
 	if err != nil {
@@ -69,13 +70,25 @@ func (c Config) openGPU(ctx context.Context, identity memory.Identity, m *opened
 	}
 	m.device = d
 	m.then(d.Close)
-	export := slab.Export()
+	var visible *string
+	if given, set := os.LookupEnv("CUDA_VISIBLE_DEVICES"); set {
+		visible = &given
+	}
+	export, err := slab.Export()
 	m.executors = &executor.Device{
-		UUID: info.UUID, Visible: info.UUID.String(), Handle: export.Handle[:], Driver: driver.Library(),
+		UUID: info.UUID, Visible: info.Visible(visible), Handle: export.Handle[:], Driver: driver.Library(),
 		ArenaBytes: c.ExecutorArenaBytes, ArenaLibraries: c.ExecutorArenaLibraries,
 	}
 	m.lent = &borrow.Device{Handle: export.Handle, UUID: info.UUID}
-	m.gpu = &millracev1.Gpu{Uuid: info.UUID.String(), Name: info.Name, PciBusId: info.PCIBusID, MemoryBytes: total}
+	switch {
+	case errors.Is(err, cuda.ErrNotShared):
+		m.executors.Refused, m.lent = err, nil
+		c.Log.Warn("this system does not share a GPU's memory between processes: native operations run, Python tasks do not, and "+
+			"other workers read results as streams; run Python tasks on workers with --device host", "gpu", gpu.String(), "error", err)
+	case err != nil:
+		return fmt.Errorf("worker: %w", err)
+	}
+	m.gpu = &millracev1.Gpu{Uuid: info.ID(), Name: info.Name, PciBusId: info.PCIBusID, MemoryBytes: total}
 	m.health, m.watch = gpu.Health, func(fail func(error)) func() { return watchGPU(gpu, fail) }
 	c.Log.Info("the slab lies on a GPU", "gpu", gpu.String(), "slab_bytes", slab.Size(), "total_bytes", total, "driver_cuda", driver.Version())
 	return c.openPinned(driver, gpu, identity, m)

@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"io"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -31,6 +32,7 @@ func onGPU(t *testing.T) (f *cudatest.Fake, change func(*worker.Config)) {
 	f.Heal()
 	t.Cleanup(func() {
 		f.Heal()
+		f.Reap()
 		if left := f.Left(); left != "" {
 			t.Errorf("left in the driver: %s", left)
 		}
@@ -145,6 +147,65 @@ func describe(t *testing.T, d millracev1.DataServiceClient) []*millracev1.Memory
 		t.Fatal(err)
 	}
 	return m.GetTiers()
+}
+
+// Where the driver shares no memory of a GPU the worker serves alone: native operations run, what cannot is told.
+func TestWorkerWhoseGPUCannotBeSharedSaysSo(t *testing.T) {
+	f, change := onGPU(t)
+	f.NoSharing.Store(1)
+	w := echo(t, change, "upper")
+	d := data(t, w.Registration.GetDataAddress())
+	content := random(1, 1<<20)
+	if err := write(t, d, 101, bytesTensor(len(content)), content); err != nil {
+		t.Fatal(err)
+	}
+	if _, back, failed := read(t, d, 101); failed != nil || !bytes.Equal(back, content) {
+		t.Errorf("%d bytes came back: %v", len(back), failed)
+	}
+	w.release(101, 1)
+	w.call(7, 1, "abc")
+	if m := w.Report(7).GetError().GetMessage(); !strings.Contains(m, "cannot be shared with other processes") || !strings.Contains(m, "CUDA_ERROR_NOT_SUPPORTED") {
+		t.Errorf("a task of an executor ends with %q", m)
+	}
+	w.end(t)
+}
+
+// The UUID of a MIG instance behind GPU- names no device: every task of an executor would fail.
+func TestExecutorsSeeTheInstanceThatTheirWorkerHas(t *testing.T) {
+	const instance = "MIG-fafafafa-fafa-fafa-fafa-fafafafafa00"
+	for name, c := range map[string]struct {
+		given *string
+		want  string
+	}{
+		"nothing is hidden":       {nil, instance},
+		"the older notation":      {new("MIG-GPU-fafafafa-fafa-fafa-fafa-fafafafafa00/1/0"), "MIG-GPU-fafafafa-fafa-fafa-fafa-fafafafafa00/1/0"},
+		"an instance of the host": {new(instance), instance},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Setenv("CUDA_VISIBLE_DEVICES", "") // so that it is put back
+			if c.given == nil {
+				if err := os.Unsetenv("CUDA_VISIBLE_DEVICES"); err != nil {
+					t.Fatal(err)
+				}
+			} else {
+				t.Setenv("CUDA_VISIBLE_DEVICES", *c.given)
+			}
+			f, change := onGPU(t)
+			f.MIG.Store(1)
+			w := echo(t, func(c *worker.Config) {
+				change(c)
+				c.ExecutorEnv = []string{"ECHO_DEVICE=yes"}
+			}, "env")
+			if got := w.Registration.GetGpu().GetUuid(); got != instance {
+				t.Errorf("registered as %s", got)
+			}
+			w.call(1, 1, "CUDA_VISIBLE_DEVICES")
+			if got := w.text(t, 1); got != c.want {
+				t.Errorf("executors are shown %q, want %q", got, c.want)
+			}
+			w.end(t)
+		})
+	}
 }
 
 func TestWorkerWithoutItsGPUSaysWhatIsMissing(t *testing.T) {

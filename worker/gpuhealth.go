@@ -150,7 +150,7 @@ func (c Config) facts(g *millracev1.Gpu) {
 		return
 	}
 	if uuid := c.GPUFacts.GetUuid(); strings.HasPrefix(uuid, "MIG-") {
-		g.Uuid = uuid // CUDA has the same, and NVML wants the prefix
+		g.Uuid = uuid // an older driver's CUDA has the GPU's
 	}
 	g.NumaNode, g.Placement, g.NetDevices, g.Links = c.GPUFacts.NumaNode, c.GPUFacts.GetPlacement(), c.GPUFacts.GetNetDevices(), c.GPUFacts.GetLinks()
 }

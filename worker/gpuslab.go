@@ -73,7 +73,7 @@ func (c Config) smallerSlab(gpu *cuda.Device, identity memory.Identity) (*cuda.S
 	slab, err := gpu.NewSlab(cuda.SlabConfig{Size: cuda.Size{Bytes: uint64(cuda.DefaultFraction * float64(free))}, Identity: identity})
 	if err == nil {
 		c.Log.Warn("others use this GPU, so that the slab is smaller than usual; --device-memory-limit sets its size", "gpu", gpu.String(),
-			"slab_bytes", slab.Size(), "free_bytes", free, "total_bytes", total, "processes", c.others(gpu.Info().UUID.String()))
+			"slab_bytes", slab.Size(), "free_bytes", free, "total_bytes", total, "processes", c.others(gpu.Info().ID()))
 	}
 	return slab, err
 }
@@ -85,7 +85,7 @@ func (c Config) taken(gpu *cuda.Device, cause error) error {
 		return errors.Join(cause, err)
 	}
 	who := ""
-	if others := c.others(gpu.Info().UUID.String()); others != "" {
+	if others := c.others(gpu.Info().ID()); others != "" {
 		who = ", by " + others
 	}
 	remedy := "end what else uses the GPU"

@@ -74,7 +74,7 @@ func (a *app) askDriver(c *topology.Config) {
 	}
 	for _, d := range driver.Devices() {
 		c.Known = append(c.Known, topology.GPU{
-			Index: d.Ordinal, UUID: d.UUID.String(), Name: d.Name, PCIBusID: d.PCIBusID, TotalBytes: d.TotalBytes,
+			Index: d.Ordinal, UUID: d.ID(), Name: d.Name, PCIBusID: d.PCIBusID, TotalBytes: d.TotalBytes,
 			ComputeMajor: d.Attributes.ComputeMajor, ComputeMinor: d.Attributes.ComputeMinor,
 		})
 	}

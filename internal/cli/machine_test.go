@@ -271,6 +271,12 @@ func TestDoctorLooksAtGPUs(t *testing.T) {
 			t.Errorf("%q is missing in\n%s", want, text)
 		}
 	}
+	gpus.NoSharing.Store(1)
+	text, _ = says(t, nil, "doctor")
+	gpus.Heal()
+	if !strings.Contains(text, "cannot be shared with other processes") || !strings.Contains(text, "--device host") {
+		t.Errorf("it does not say that memory cannot be shared:\n%s", text)
+	}
 	text, err := says(t, []string{"CUDA_VISIBLE_DEVICES=0,1,9"}, "doctor")
 	if err == nil || !strings.Contains(text, "correct or unset CUDA_VISIBLE_DEVICES") {
 		t.Errorf("%v: %s", err, text)

@@ -24,6 +24,10 @@ type Device struct {
 	lost   atomic.Pointer[Error]
 	failed chan struct{} // closed by whoever sets lost
 
+	// leaves: a slab that others may have mapped is left to the end of the process, and with it the
+	// context, whose release would free it.
+	leaves atomic.Bool
+
 	mapping sync.Mutex // makes opening a slab, and the two closes of Retire, one step each
 
 	mu sync.Mutex // guards what follows
@@ -43,7 +47,7 @@ func (d *Driver) Open(ordinal int) (*Device, error) {
 	}
 	info := d.devices[ordinal]
 	v := &Device{
-		driver: d, api: d.api, info: info, name: fmt.Sprintf("%s (%s)", info.UUID, info.Name),
+		driver: d, api: d.api, info: info, name: fmt.Sprintf("%s (%s)", info.ID(), info.Name),
 		failed: make(chan struct{}), peers: map[Handle]*Peer{}, children: map[string]int{},
 	}
 	context, r := d.api.retain(ordinal)
@@ -194,7 +198,9 @@ func (d *Device) release() error {
 	if d.control != 0 {
 		undo("cuStreamDestroy", d.api.streamDestroy(d.context, d.control))
 	}
-	undo("cuDevicePrimaryCtxRelease", d.api.release(d.info.Ordinal))
+	if !d.leaves.Load() {
+		undo("cuDevicePrimaryCtxRelease", d.api.release(d.info.Ordinal))
+	}
 	return errors.Join(errs...)
 }
 

@@ -14,7 +14,7 @@
 //	pinned, err := device.Register(hostSlab, cuda.RegisterConfig{})  // the tier below
 //	... slab.Close(); pinned.Close(); device.Close()
 //
-// A peer on the same host gets slab.Export over the control plane and calls
+// A peer on the same host gets what slab.Export returns over the control plane and calls
 // Device.OpenPeer, which reads the header page through the mapping and refuses a
 // slab that is not the one it was told of.
 //

@@ -19,7 +19,7 @@ type Config struct {
 // UUID names a GPU, or a MIG instance of one, for ever.
 type UUID [16]byte
 
-// String is the form of nvidia-smi for a whole GPU.
+// String is the form of nvidia-smi for a whole GPU; Info.ID is that of any device.
 func (u UUID) String() string {
 	h := hex.EncodeToString(u[:])
 	return "GPU-" + strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
@@ -49,6 +49,11 @@ type Attributes struct {
 	// ReadOnlyRegistration: host memory can be registered that this process may
 	// only read.
 	ReadOnlyRegistration bool
+	// Shareable: the driver says that other processes can be given the device's memory. Slab.Export tells for sure.
+	Shareable bool
+	// Pageable: the device reads the host's pageable memory itself (GH200, HMM): what a copy was told to read
+	// from there may be read after the call has returned.
+	Pageable bool
 }
 
 // Info describes a device that this process can see.
@@ -62,6 +67,37 @@ type Info struct {
 	PCIBusID   string
 	TotalBytes uint64
 	Attributes Attributes
+}
+
+// Instance says whether the device is a MIG instance of a GPU. CUDA tells that by the name alone
+// ("NVIDIA H200 MIG 1g.18gb"), and the UUID is then the instance's.
+func (i Info) Instance() bool { return strings.Contains(i.Name, " MIG ") }
+
+// ID is the UUID as nvidia-smi, NVML and CUDA_VISIBLE_DEVICES write it. What of a MIG instance is written
+// with GPU- names nothing, or another device.
+func (i Info) ID() string {
+	id := i.UUID.String()
+	if i.Instance() {
+		id = "MIG-" + strings.TrimPrefix(id, "GPU-")
+	}
+	return id
+}
+
+// Visible is the CUDA_VISIBLE_DEVICES that leaves another process this device alone. given is the value that
+// this process has, nil if it is not set: what names the device by a UUID there has proved to work, in
+// whatever notation it is (MIG-GPU-…/1/0 of older drivers).
+func (i Info) Visible(given *string) string {
+	if given == nil {
+		return i.ID()
+	}
+	// The driver counts the entries in their order.
+	entries := strings.Split(*given, ",")
+	if i.Ordinal < len(entries) {
+		if entry := strings.TrimSpace(entries[i.Ordinal]); strings.HasPrefix(entry, "GPU-") || strings.HasPrefix(entry, "MIG-") {
+			return entry
+		}
+	}
+	return i.ID()
 }
 
 // Driver is the loaded library.

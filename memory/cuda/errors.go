@@ -19,6 +19,8 @@ var (
 	ErrUnhealthy = errors.New("cuda: device context is lost")
 	// ErrPeerAccess: one GPU cannot reach the memory of the other.
 	ErrPeerAccess = errors.New("cuda: no peer access")
+	// ErrNotShared: the driver lets no other process map memory of the device.
+	ErrNotShared = errors.New("cuda: memory of this device cannot be shared with other processes")
 	// ErrIdentity: what is mapped is not the slab that was asked for.
 	ErrIdentity = errors.New("cuda: not the slab that was announced")
 	// ErrClosed: the object was closed.

@@ -41,7 +41,7 @@ func TestDriverDescribesItsDevices(t *testing.T) {
 		Ordinal: 1, UUID: got.UUID, Name: "Fake GPU 1", PCIBusID: "0000:1c:00.0", TotalBytes: fakeMemory,
 		Attributes: cuda.Attributes{
 			ComputeMajor: 9, Multiprocessors: 132, CopyEngines: 3, L2Bytes: 50 << 20, SharedBytes: 227 << 10, UnifiedAddressing: true,
-			ReadOnlyRegistration: true,
+			ReadOnlyRegistration: true, Shareable: true,
 		},
 	}
 	if got != want {
@@ -122,7 +122,7 @@ func TestErrorsHaveCudasNameAndText(t *testing.T) {
 	if e.Sticky() || !errors.Is(err, cuda.ErrOutOfMemory) || errors.Is(err, cuda.ErrUnhealthy) || d.Health() != nil {
 		t.Errorf("out of memory is not what it should be: %v", err)
 	}
-	fake.Fail("cuIpcGetMemHandle", 12345, 0, 1)
+	fake.Fail("cuMemAlloc_v2", 12345, 0, 1)
 	_, err = d.NewSlab(cuda.SlabConfig{Size: cuda.Size{Bytes: 4 << 20}})
 	if err == nil || !strings.Contains(err.Error(), "CUDA_ERROR_UNRECOGNIZED (12345)") {
 		t.Errorf("got %v", err)
@@ -148,7 +148,7 @@ func TestEveryStepOfTheStartCanFailWithoutALeak(t *testing.T) {
 		}
 	}
 	d := open(t, 0)
-	for _, call := range []string{"cuMemGetInfo_v2", "cuMemAlloc_v2", "cuMemcpyHtoDAsync_v2", "cuStreamSynchronize", "cuIpcGetMemHandle"} {
+	for _, call := range []string{"cuMemGetInfo_v2", "cuMemAlloc_v2", "cuMemcpyHtoDAsync_v2", "cuStreamSynchronize"} {
 		fake.Fail(call, 999, 0, 1)
 		if _, err := d.NewSlab(cuda.SlabConfig{Size: cuda.Size{Bytes: 4 << 20}}); err == nil {
 			t.Errorf("%s failed and the slab did not", call)
@@ -198,12 +198,13 @@ func TestAStickyErrorMakesTheDeviceUnhealthyForGood(t *testing.T) {
 	stream := d.Stream(cuda.In)
 	_, sharedErr := d.NewSharedEvent()
 	_, slabErr := d.NewSlab(cuda.SlabConfig{})
-	_, peerErr := d.OpenPeer(s.Export())
+	_, exportErr := s.Export()
+	_, peerErr := d.OpenPeer(cuda.Export{})
 	_, streamErr := d.NewStream(cuda.In)
 	_, markErr := d.Mark(stream)
 	for i, err := range []error{
 		stream.Copy(nil, nil), stream.Memset(s.Pointer(0, 1), 0, 1), stream.Wait(e), stream.Sync(), e.Record(stream), e.Sync(),
-		s.ReadInto(0, make([]byte, 1)), s.WriteFrom(0, make([]byte, 1)), sharedErr, slabErr, peerErr, streamErr, markErr,
+		s.ReadInto(0, make([]byte, 1)), s.WriteFrom(0, make([]byte, 1)), exportErr, sharedErr, slabErr, peerErr, streamErr, markErr,
 	} {
 		if !errors.Is(err, health) {
 			t.Errorf("call %d: %v", i, err)
@@ -340,10 +341,43 @@ func TestStreamsHavePurposes(t *testing.T) {
 	}
 }
 
+// GPU- with the UUID of an instance names nothing: CUDA then sees no device, or another one.
+func TestInstancesAreNamedAsInstances(t *testing.T) {
+	const whole, part = "GPU-fafafafa-fafa-fafa-fafa-fafafafafa01", "MIG-fafafafa-fafa-fafa-fafa-fafafafafa01"
+	text := func(s string) *string { return &s }
+	for _, c := range []struct {
+		name, id string
+		given    *string
+		want     string
+	}{
+		{"NVIDIA H200", whole, nil, whole},
+		{"NVIDIA H200", whole, text("3,1"), whole},
+		{"NVIDIA H200", whole, text("GPU-aa, GPU-fafafafa"), "GPU-fafafafa"},
+		{"NVIDIA H200", whole, text("GPU-aa"), whole},
+		{"NVIDIA H200 MIG 1g.18gb", part, nil, part},
+		{"NVIDIA H200 MIG 1g.18gb", part, text("0,1"), part},
+		{"NVIDIA H200 MIG 1g.18gb", part, text("MIG-aa,MIG-GPU-bb/1/0"), "MIG-GPU-bb/1/0"},
+	} {
+		info := driver.Devices()[1]
+		info.Name = c.name
+		if got := info.ID(); got != c.id {
+			t.Errorf("%s is %s", c.name, got)
+		}
+		if got := info.Visible(c.given); got != c.want {
+			t.Errorf("%s: others are shown %s, want %s", c.name, got, c.want)
+		}
+	}
+}
+
 func TestAProcessDoesNotMapItsOwnSlab(t *testing.T) {
+	t.Cleanup(fake.Reap)
 	d := open(t, 0)
 	s := newSlab(t, d, 4<<20)
-	if _, err := d.OpenPeer(s.Export()); err == nil || !strings.Contains(err.Error(), "must be different ones") {
+	export, err := s.Export()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.OpenPeer(export); err == nil || !strings.Contains(err.Error(), "must be different ones") {
 		t.Errorf("got %v", err)
 	}
 }
@@ -494,6 +528,109 @@ func TestASecondOpeningInTheProcessIsClosedToo(t *testing.T) {
 	if n := fake.Mappings.Load(); n != 0 {
 		t.Errorf("%d mappings are left", n)
 	}
+}
+
+// WSL, some virtual GPUs and Tegra cannot share a device's memory: one GPU must serve all the same.
+func TestASlabThatCannotBeSharedServesItsProcess(t *testing.T) {
+	d := open(t, 0)
+	fake.NoSharing.Store(1)
+	s := newSlab(t, d, 4<<20)
+	if _, err := s.Export(); !errors.Is(err, cuda.ErrNotShared) || !strings.Contains(err.Error(), "CUDA_ERROR_NOT_SUPPORTED (801)") || d.Health() != nil {
+		t.Errorf("got %v, health %v", err, d.Health())
+	}
+	if err := s.WriteFrom(memory.HeaderBytes, []byte{7}); err != nil {
+		t.Error(err)
+	}
+	got := make([]byte, 1)
+	if err := s.ReadInto(memory.HeaderBytes, got); err != nil || got[0] != 7 {
+		t.Errorf("read %d: %v", got[0], err)
+	}
+}
+
+// To free memory that others have mapped is not defined: a worker that leaves properly must not do what one that
+// is killed does not.
+func TestASlabThatOthersReadOutlivesItsOwnersClose(t *testing.T) {
+	c := startChild(t)
+	a := c.ask(t, order{Do: "slab", Device: 1, Size: cuda.Size{Bytes: 4 << 20}, Identity: identity, Fill: 9})
+	d := open(t, 0)
+	p, err := d.OpenPeer(a.Export)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := fake.FreedInUse.Load()
+	c.ask(t, order{Do: "close"})
+	got := make([]byte, 100)
+	if err := p.ReadInto(memory.HeaderBytes, got); err != nil || got[0] != 9 || got[99] != 9 || fake.FreedInUse.Load() != before {
+		t.Errorf("read %d to %d, %v; %d allocations were freed in use", got[0], got[99], err, fake.FreedInUse.Load()-before)
+	}
+	c.kill()
+	if err := p.ReadInto(memory.HeaderBytes, got); err != nil || got[99] != 9 {
+		t.Errorf("after the end of the process: %d, %v", got[99], err)
+	}
+	p.Retire(func(err error) {
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if free, _, err := d.Memory(); err != nil || free != fakeMemory {
+		t.Errorf("%d bytes are free, %v", free, err)
+	}
+}
+
+// A slab that was never exported is this process's alone.
+func TestASlabThatNobodyElseCanHaveIsFreed(t *testing.T) {
+	d := open(t, 0)
+	s := newSlab(t, d, 4<<20)
+	at := s.Pointer(0, 1)
+	closing(t, s)
+	if free, _, err := d.Memory(); err != nil || free != fakeMemory {
+		t.Errorf("%d bytes are free, %v", free, err)
+	}
+	// The driver gives the same addresses again: who kept one would read what is another's.
+	if again := newSlab(t, d, 4<<20); again.Pointer(0, 1) != at {
+		t.Errorf("the next slab lies at %#x, the last one lay at %#x", again.Pointer(0, 1), at)
+	}
+}
+
+func TestAnErrorThatShowsLateLosesTheDevice(t *testing.T) {
+	d := open(t, 0)
+	s := newSlab(t, d, 4<<20)
+	e, err := d.NewEvent()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, e)
+	fake.LateCalls.Store(3)
+	fake.LateCode.Store(cudatest.IllegalAddress)
+	stream, calls := d.Stream(cuda.Compute), 0
+	for ; err == nil && calls < 100; calls++ {
+		if err = stream.Memset(s.Pointer(0, 1), 0, 1); err == nil {
+			_, err = e.Query()
+		}
+	}
+	if !errors.Is(err, cuda.ErrUnhealthy) || d.Health() == nil {
+		t.Errorf("after %d calls: %v", calls, err)
+	}
+	fake.Heal()
+}
+
+func TestPairsOfDevicesMayBeRefused(t *testing.T) {
+	defer fake.Heal()
+	fake.RefusedPairs.Store(1 << (8*0 + 1))
+	m, err := driver.PeerAccess()
+	if err != nil || m[0][1] || !m[1][0] {
+		t.Errorf("%v, %v", m, err)
+	}
+	a := startChild(t).ask(t, order{Do: "slab", Device: 1, Size: cuda.Size{Bytes: 4 << 20}, Identity: identity})
+	if _, err := open(t, 0).OpenPeer(a.Export); !errors.Is(err, cuda.ErrPeerAccess) {
+		t.Errorf("the pair that is refused: %v", err)
+	}
+	fake.RefusedPairs.Store(1 << (8*0 + 1))
+	p, err := open(t, 1).OpenPeer(a.Export)
+	if err != nil {
+		t.Fatal(err)
+	}
+	closing(t, p)
 }
 
 func TestWaitingForRoomEndsWithTheContext(t *testing.T) {

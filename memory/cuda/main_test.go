@@ -128,7 +128,7 @@ func closing(t *testing.T, c io.Closer) {
 }
 
 // order is what a child process does: "slab" makes one, "await" does so as soon
-// as there is room, "fill" writes the slab anew; "quit" ends it.
+// as there is room, "fill" writes the slab anew, "close" closes it and the device; "quit" ends it.
 type order struct {
 	Do       string
 	Device   int
@@ -187,6 +187,8 @@ func carryOut(o order, answers *json.Encoder) (a answer, err error) {
 	}
 	d, config := childDevice, cuda.SlabConfig{Size: o.Size, Identity: o.Identity}.WithThrowaways(o.Throwaways)
 	switch o.Do {
+	case "close":
+		return a, errors.Join(childEvent.Close(), childSlab.Close(), childDevice.Close())
 	case "await":
 		childSlab, err = d.AwaitSlab(context.Background(), config, func(error) {
 			if a.Refused++; a.Refused == 1 {
@@ -204,7 +206,9 @@ func carryOut(o order, answers *json.Encoder) (a answer, err error) {
 			return a, err
 		}
 	}
-	a.Export = childSlab.Export()
+	if a.Export, err = childSlab.Export(); err != nil {
+		return a, err
+	}
 	stream, n := d.Stream(cuda.Compute), childSlab.Size()-memory.HeaderBytes
 	if err := errors.Join(stream.Memset(childSlab.Pointer(memory.HeaderBytes, n), o.Fill, n), childEvent.Record(stream)); err != nil {
 		return a, err

@@ -38,7 +38,9 @@ enum {
   DEVICE_MAJOR = 75,
   DEVICE_MINOR = 76,
   DEVICE_SHARED_BYTES_OPTIN = 97,
+  DEVICE_PAGEABLE_ACCESS = 88,
   DEVICE_READ_ONLY_REGISTRATION = 113,
+  DEVICE_IPC = 125,
   FUNCTION_DYNAMIC_SHARED_BYTES = 8,
 };
 
@@ -195,6 +197,8 @@ int mrc_describe(int ordinal, mrc_device *out) {
       {DEVICE_L2_BYTES, &out->l2_bytes},
       {DEVICE_SHARED_BYTES_OPTIN, &out->shared_bytes},
       {DEVICE_READ_ONLY_REGISTRATION, &out->read_only_registration},
+      {DEVICE_IPC, &out->ipc},
+      {DEVICE_PAGEABLE_ACCESS, &out->pageable},
   };
   for (size_t i = 0; i < sizeof list / sizeof *list; i++) TRY(cu.cuDeviceGetAttribute(list[i].to, list[i].attribute, d));
   return 0;

@@ -41,6 +41,7 @@ typedef struct {
   int32_t l2_bytes;
   int32_t shared_bytes;
   int32_t read_only_registration;
+  int32_t ipc, pageable;
   int32_t pad;
 } mrc_device;
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,9 +36,13 @@ type Slab struct {
 	pointer  uint64
 	size     uint64
 	identity memory.Identity
-	handle   Handle
 	stage    stage
 	closed   atomic.Bool
+
+	exporting sync.Mutex
+	// handle is what others map the slab by, once exported. Both are guarded by exporting.
+	handle   Handle
+	exported bool
 }
 
 var _ memory.Staged = (*Slab)(nil)
@@ -80,9 +85,7 @@ func (s *Slab) prepare() error {
 	if err := s.WriteFrom(0, page); err != nil {
 		return fmt.Errorf("cuda: write the header page: %w", err)
 	}
-	h, r := s.device.api.ipcExport(s.device.context, s.pointer)
-	s.handle = h
-	return s.device.check("cuIpcGetMemHandle", r)
+	return nil
 }
 
 // The waits of AwaitSlab: an attempt that fails costs the driver 0.3 s with 100
@@ -177,19 +180,41 @@ func (s *Slab) BufferID() (uint64, error) {
 	return id, s.device.check("cuPointerGetAttribute", r)
 }
 
-// Export is what a peer or an executor needs to map the slab.
-func (s *Slab) Export() Export {
-	return Export{Handle: s.handle, SizeBytes: s.size, Device: s.device.info.UUID, Identity: s.identity}
+// Export is what a peer or an executor needs to map the slab. Some systems cannot share memory of a
+// device (WSL, some virtual GPUs, Tegra): ErrNotShared; the slab serves this process all the same.
+func (s *Slab) Export() (Export, error) {
+	s.exporting.Lock()
+	defer s.exporting.Unlock()
+	if !s.exported {
+		if err := s.device.Health(); err != nil {
+			return Export{}, err
+		}
+		h, r := s.device.api.ipcExport(s.device.context, s.pointer)
+		if err := s.device.check("cuIpcGetMemHandle", r); err != nil {
+			return Export{}, fmt.Errorf("%w: %w", ErrNotShared, err)
+		}
+		s.handle, s.exported = h, true
+	}
+	return Export{Handle: s.handle, SizeBytes: s.size, Device: s.device.info.UUID, Identity: s.identity}, nil
 }
 
-// Close frees the memory. Processes that have it mapped keep it allocated.
+// Close frees the memory, unless it was exported: what happens to those who read memory that its owner
+// frees is not defined, and this process cannot know whether they are done. The end of the process gives
+// it back, which leaves them what they have mapped; until then the device's context stays, too.
 // REQUIRES: nothing that runs on the device uses it: wait for the Gate.
 func (s *Slab) Close() error {
 	if !s.closed.CompareAndSwap(false, true) {
 		return nil
 	}
 	defer s.device.forget(kindSlab)
-	err := errors.Join(s.stage.close(s.device), s.device.check("cuMemFree", s.device.api.free(s.device.context, s.pointer)))
+	err := s.stage.close(s.device)
+	s.exporting.Lock()
+	defer s.exporting.Unlock()
+	if s.exported {
+		s.device.leaves.Store(true)
+	} else {
+		err = errors.Join(err, s.device.check("cuMemFree", s.device.api.free(s.device.context, s.pointer)))
+	}
 	if s.device.lost.Load() != nil {
 		return nil
 	}

@@ -166,12 +166,14 @@ func (c *serving) welcome(request *millracev1.BorrowRequest) error {
 		}})
 	case hello.GetWrite() && (hello.GetReaderWorkerId() != 0 || config.Receiver == nil):
 		return refuse(reasonDenied, "only clients write")
-	case hello.GetPinned() && (config.Device == nil || config.Host == nil || hello.GetWrite()):
+	case hello.GetPinned() && (config.Host == nil || hello.GetWrite()):
 		return refuse(reasonDevice, "this worker has no pinned host memory below a GPU")
+	case config.Device == nil && config.Host != nil && hello.GetDevice():
+		return refuse(reasonDevice, "this worker's memory lies on a GPU, and its system does not share that with other processes")
 	case config.Device != nil && config.Host == nil && (!hello.GetDevice() || hello.GetWrite()):
 		return refuse(reasonDevice, "this worker's memory lies on a GPU, and only its peers map it; read and write by DataService")
 	}
-	if c.lent = (Host{config.Space, config.Source, config.Receiver}); config.Device != nil && (!hello.GetDevice() || hello.GetWrite()) {
+	if c.lent = (Host{config.Space, config.Source, config.Receiver}); config.Host != nil && (config.Device == nil || !hello.GetDevice() || hello.GetWrite()) {
 		c.lent = *config.Host
 	}
 	if hello.GetPinned() {

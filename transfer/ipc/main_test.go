@@ -155,6 +155,10 @@ func serve(in io.Reader, out io.Writer) error {
 	if err != nil {
 		return errors.Join(err, answers.Encode(answer{Error: err.Error()}))
 	}
+	export, err := slab.Export()
+	if err != nil {
+		return err
+	}
 	room := transfertest.NewRoom(slab)
 	if o.Address != "" {
 		objects := transfertest.NewObjectsIn(room)
@@ -173,11 +177,11 @@ func serve(in io.Reader, out io.Writer) error {
 				objects.Put(ref(s.First+i), "x", backing)
 			}
 		}
-		if _, err := borrow.Listen(o.Address, lending(slab, slab.Export(), objects)); err != nil {
+		if _, err := borrow.Listen(o.Address, lending(slab, export, objects)); err != nil {
 			return err
 		}
 	}
-	if err := answers.Encode(answer{Export: slab.Export()}); err != nil {
+	if err := answers.Encode(answer{Export: export}); err != nil {
 		return err
 	}
 	for {

@@ -238,7 +238,10 @@ func (c *Context) Accept(_ context.Context, request *millracev1.ConnectLaneReque
 	answer := c.local(token)
 	answer.MemoryKey, answer.MemoryBase, answer.MemoryBytes = c.key, c.base, c.config.Space.Size()
 	if c.slab != nil {
-		e := c.slab.Export()
+		e, err := c.slab.Export()
+		if err != nil {
+			return nil, refusal(err)
+		}
 		answer.Device = &millracev1.DeviceMemory{IpcHandle: e.Handle[:], DeviceUuid: e.Device[:]}
 	}
 	return &millracev1.ConnectLaneResponse{Source: answer}, nil

@@ -164,7 +164,11 @@ func serveOnGPU(text string) error {
 	if err != nil {
 		return err
 	}
-	if err := json.NewEncoder(os.Stdout).Encode(gpuTold{listener.Addr().String(), slab.Export()}); err != nil {
+	export, err := slab.Export()
+	if err != nil {
+		return err
+	}
+	if err := json.NewEncoder(os.Stdout).Encode(gpuTold{listener.Addr().String(), export}); err != nil {
 		return err
 	}
 	go func() {

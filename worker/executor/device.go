@@ -19,6 +19,8 @@ type Device struct {
 	// Visible is the CUDA_VISIBLE_DEVICES that leaves processes this GPU alone, so
 	// that it is number 0 for them.
 	Visible string
+	// Refused is why processes cannot open the slab; nil: they can. Then their runs fail with it.
+	Refused error
 	// Handle is the slab's CUipcMemHandle.
 	Handle []byte
 	// Driver is the library that was loaded.

@@ -210,6 +210,10 @@ func (l *lane) keep() {
 			return
 		default:
 		}
+		if d := l.pools.config.Device; d != nil && d.Refused != nil {
+			l.fail(fmt.Sprintf("the executor %q cannot use the memory of this worker: %v", l.kind, d.Refused))
+			continue
+		}
 		ready, cause := l.once()
 		if ready {
 			failures = 0

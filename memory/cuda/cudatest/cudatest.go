@@ -30,6 +30,8 @@ const (
 	OutOfMemory      = 2
 	ECCUncorrectable = 214
 	IllegalAddress   = 700
+	NotSupported     = 801
+	Unknown          = 999
 )
 
 const (
@@ -55,7 +57,22 @@ type State struct {
 	// StickyCode, once set, is what every call returns in the process StickyPID,
 	// or in all of them if that is 0.
 	StickyCode, StickyPID atomic.Uint64
-	watch                 atomic.Uint64
+	// LateCode, once set, becomes the sticky code of the process StickyPID, or of all, at the call behind
+	// LateCalls more: as an error of work that was submitted shows in some later call.
+	LateCode, LateCalls atomic.Uint64
+	// NoSharing: no memory is exported to other processes. NoRegistration: no host memory is pinned.
+	NoSharing, NoRegistration atomic.Uint64
+	// RefusedPairs has the bits 8*i+j of the pairs in which device i does not reach device j.
+	RefusedPairs atomic.Uint64
+	// MIG: the devices are instances of GPUs. CUDA_VISIBLE_DEVICES must name them, not their GPUs.
+	MIG atomic.Uint64
+	// Pageable: the devices read the host's pageable memory themselves, when a copy's turn comes.
+	Pageable atomic.Uint64
+	// Capability is the compute capability, ten times the major one plus the minor; 0 is 90.
+	Capability atomic.Uint64
+	// FreedInUse is how many allocations were freed that another process had mapped.
+	FreedInUse atomic.Uint64
+	watch      atomic.Uint64
 	// What this process made and has not given back.
 	Contexts, Streams, Events, Registrations, Allocations, Mappings, Modules atomic.Int64
 	// Launches is how many kernels were launched.
@@ -180,9 +197,22 @@ func (f *Fake) Fail(call string, code, skip, count int) {
 // Heal ends all holding up and failing.
 func (f *Fake) Heal() {
 	f.failCount.Store(0)
-	for _, s := range []*atomic.Uint64{&f.Hold, &f.DelayMicros, &f.RefusePeer, &f.StickyCode, &f.StickyPID} {
+	for _, s := range []*atomic.Uint64{&f.Hold, &f.DelayMicros, &f.RefusePeer, &f.StickyCode, &f.StickyPID,
+		&f.LateCode, &f.LateCalls, &f.NoSharing, &f.NoRegistration, &f.RefusedPairs, &f.MIG, &f.Pageable, &f.Capability} {
 		s.Store(0)
 	}
+}
+
+// Reap stands for the end of this process: it gives back the slabs that are left to that since they were
+// exported, and their contexts. REQUIRES: all devices are closed.
+func (f *Fake) Reap() {
+	for i := range f.entries {
+		if e := &f.entries[i]; atomic.LoadUint64(&e.taken) != 0 && atomic.LoadUint64(&e.owner) == uint64(os.Getpid()) {
+			atomic.StoreUint64(&e.owner, 0)
+			f.Allocations.Add(-1)
+		}
+	}
+	f.Contexts.Store(0)
 }
 
 // Left names what this process has not given back, "" if there is nothing.

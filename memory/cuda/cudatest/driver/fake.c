@@ -4,7 +4,9 @@
 // the tests write into. Only what memory/cuda calls is here.
 //
 // As with the real driver, an allocation stays taken as long as any process that
-// mapped it lives, whatever became of its owner.
+// mapped it lives, whatever became of its owner; what is not defined there is made
+// bad here: memory that its owner frees under others is overwritten, what was freed
+// faults, and its addresses are the next allocation's.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -39,6 +41,7 @@ enum {
   ILLEGAL_ADDRESS = 700,
   ALREADY_REGISTERED = 712,
   NOT_REGISTERED = 713,
+  NOT_SUPPORTED = 801,
 };
 
 enum { MAGIC = 0x4D52464B, PEOPLE = 16, ENTRIES = 256, SMALL = 64 << 10 };
@@ -66,6 +69,9 @@ typedef struct {
   _Atomic uint64_t fail_code, fail_skip, fail_count;
   char fail_call[64];
   _Atomic uint64_t sticky_code, sticky_pid;
+  _Atomic uint64_t late_code, late_calls;
+  _Atomic uint64_t no_sharing, no_registration, refused_pairs, mig, pageable, capability;
+  _Atomic uint64_t freed_in_use;
   // What the process watch_pid has and has not given back.
   _Atomic uint64_t watch_pid;
   _Atomic int64_t contexts, streams, events, registrations, allocations, mappings, modules;
@@ -99,6 +105,12 @@ static void count(_Atomic int64_t *what, int by) {
 
 static int enter(const char *name) {
   if (!st) return NOT_INITIALIZED;
+  if (st->late_code && (!st->sticky_pid || st->sticky_pid == (uint64_t)getpid())) {
+    if (st->late_calls)
+      st->late_calls--;
+    else
+      st->sticky_code = st->late_code;
+  }
   if (st->sticky_code && (!st->sticky_pid || st->sticky_pid == (uint64_t)getpid())) return (int)st->sticky_code;
   if (st->fail_count && !strcmp(name, st->fail_call)) {
     if (st->fail_skip) {
@@ -159,15 +171,38 @@ static allocation *find(uint64_t at, uint64_t bytes) {
   return NULL;
 }
 
+// Address ranges that were freed, the last one last.
+enum { FREED = 64 };
+typedef struct {
+  uint64_t at, bytes;
+} span;
+static span freed[FREED];
+static int freed_count;
+
 static void drop(allocation *gone) {
   for (allocation **p = &all; *p; p = &(*p)->next)
     if (*p == gone) {
       *p = gone->next;
       break;
     }
-  munmap((void *)gone->at, gone->bytes);
+  if (gone->fd >= 0 && freed_count < FREED && mmap((void *)gone->at, gone->bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED)
+    freed[freed_count++] = (span){gone->at, gone->bytes};
+  else
+    munmap((void *)gone->at, gone->bytes);
   if (gone->fd >= 0) close(gone->fd);
   free(gone);
+}
+
+// Where an allocation of that many bytes comes to lie: where the last one was freed that was as large.
+static void *place(uint64_t bytes) {
+  for (int i = freed_count - 1; i >= 0; i--)
+    if (freed[i].bytes == bytes) {
+      void *at = (void *)freed[i].at;
+      memmove(&freed[i], &freed[i + 1], (freed_count - i - 1) * sizeof *freed);
+      freed_count--;
+      return at;
+    }
+  return NULL;
 }
 
 int cuInit(unsigned flags) {
@@ -192,6 +227,8 @@ int cuInit(unsigned flags) {
   pthread_mutex_unlock(&lock);
   if (!st) return NO_DEVICE;
   CALL;
+  const char *visible = getenv("CUDA_VISIBLE_DEVICES");
+  if (st->mig && visible && strncmp(visible, "MIG-", 4)) return NO_DEVICE;
   return st->devices ? OK : NO_DEVICE;
 }
 
@@ -220,6 +257,8 @@ static const struct {
     {ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access was encountered"},
     {ALREADY_REGISTERED, "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED", "part or all of the requested memory range is already mapped"},
     {NOT_REGISTERED, "CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED", "pointer does not correspond to a registered memory region"},
+    {NOT_SUPPORTED, "CUDA_ERROR_NOT_SUPPORTED", "operation not supported"},
+    {999, "CUDA_ERROR_UNKNOWN", "unknown error"},
     {719, "CUDA_ERROR_LAUNCH_FAILED", "unspecified launch failure"},
 };
 
@@ -250,7 +289,7 @@ int cuDeviceGet(int *d, int i) {
 
 int cuDeviceGetName(char *s, int room, int d) {
   CALL;
-  snprintf(s, room, "Fake GPU %d", d);
+  snprintf(s, room, st->mig ? "Fake GPU %d MIG 1g.12gb" : "Fake GPU %d", d);
   return OK;
 }
 
@@ -282,9 +321,12 @@ int cuDeviceGetAttribute(int *v, int attribute, int d) {
     case 38: *v = 50 << 20; break;
     case 40: *v = 3; break;
     case 41: *v = 1; break;
-    case 75: *v = 9; break;
+    case 75: *v = st->capability ? (int)st->capability / 10 : 9; break;
+    case 76: *v = (int)st->capability % 10; break;
+    case 88: *v = st->pageable != 0; break;
     case 97: *v = 227 << 10; break;
     case 113: *v = 1; break;
+    case 125: *v = !st->no_sharing; break;
     default: *v = 0;
   }
   return OK;
@@ -292,7 +334,7 @@ int cuDeviceGetAttribute(int *v, int attribute, int d) {
 
 int cuDeviceCanAccessPeer(int *can, int a, int b) {
   CALL;
-  *can = a != b && !st->refuse_peer;
+  *can = a != b && !st->refuse_peer && !st->mig && !(st->refused_pairs >> (8 * a + b) & 1);
   return OK;
 }
 
@@ -359,8 +401,10 @@ int cuMemAlloc_v2(uint64_t *p, size_t n) {
     while (++a->entry < ENTRIES && st->entries[a->entry].taken)
       ;
     a->fd = memfd_create("fake-gpu", MFD_CLOEXEC);
-    if (a->entry < ENTRIES && a->fd >= 0 && !ftruncate(a->fd, n))
-      at = mmap(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, a->fd, 0);
+    if (a->entry < ENTRIES && a->fd >= 0 && !ftruncate(a->fd, n)) {
+      void *again = place(n);
+      at = mmap(again, n, PROT_READ | PROT_WRITE, MAP_SHARED | (again ? MAP_FIXED : 0), a->fd, 0);
+    }
   }
   if (!r && at == MAP_FAILED) r = OUT_OF_MEMORY;
   if (r) {
@@ -388,7 +432,16 @@ int cuMemFree_v2(uint64_t p) {
   begin();
   allocation *a = find(p, 1);
   if (a && a->at == p && !a->pid) {
-    if (a->entry >= 0) st->entries[a->entry].owner = 0;
+    if (a->entry >= 0) {
+      entry *e = &st->entries[a->entry];
+      int mapped = 0;
+      for (int k = 0; k < PEOPLE; k++) mapped |= alive(e->importers[k]);
+      if (mapped) {
+        memset((void *)a->at, 0xDF, a->bytes);
+        st->freed_in_use++;
+      }
+      e->owner = 0;
+    }
     drop(a);
     count(&st->allocations, -1);
     r = OK;
@@ -416,6 +469,7 @@ typedef union {
 
 int cuIpcGetMemHandle(ipc_handle *h, uint64_t p) {
   IN_CONTEXT;
+  if (st->no_sharing) return NOT_SUPPORTED;
   memset(h, 0, sizeof *h);
   pthread_mutex_lock(&lock);
   allocation *a = find(p, 1);
@@ -439,7 +493,8 @@ int cuIpcOpenMemHandle_v2(uint64_t *p, ipc_handle h, unsigned flags) {
   IN_CONTEXT;
   if (h.of.magic != MAGIC) return INVALID_VALUE;
   if (h.of.pid == (uint64_t)getpid()) return INVALID_CONTEXT;
-  if (h.of.device != current - 1 && st->refuse_peer) return PEER_UNSUPPORTED;
+  if (h.of.device != current - 1 && (st->refuse_peer || st->mig || st->refused_pairs >> (8 * (current - 1) + h.of.device) & 1))
+    return PEER_UNSUPPORTED;
   int r = INVALID_VALUE;
   begin();
   for (allocation *a = all; a; a = a->next)
@@ -771,11 +826,11 @@ static int is_registered(const void *at) {
   return known;
 }
 
-// Host memory that is not registered is not looked at after the call.
+// Host memory that is not registered is not looked at after the call, unless devices read it themselves.
 int cuMemcpyHtoDAsync_v2(uint64_t to, const void *from, size_t n, stream *s) {
   IN_CONTEXT;
   if (!on_device(to, n)) return INVALID_VALUE;
-  if (is_registered(from)) return submit(s, (work){.to = (void *)to, .from = from, .bytes = n});
+  if (st->pageable || is_registered(from)) return submit(s, (work){.to = (void *)to, .from = from, .bytes = n});
   void *copy = malloc(n);
   memcpy(copy, from, n);
   return submit(s, (work){.to = (void *)to, .from = copy, .bytes = n, .staged = 1});
@@ -804,6 +859,7 @@ int cuMemsetD8Async(uint64_t to, unsigned char value, size_t n, stream *s) {
 int cuMemHostRegister_v2(void *at, size_t n, unsigned flags) {
   (void)flags;
   IN_CONTEXT;
+  if (st->no_registration) return NOT_SUPPORTED;
   int r = OUT_OF_MEMORY, spot = -1;
   pthread_mutex_lock(&lock);
   for (int i = 0; i < 64; i++) {
