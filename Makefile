@@ -14,7 +14,11 @@ export MILLRACE_UCX_LIBRARY := $(CURDIR)/.tools/ucx/lib/libucp.so.0
 export MILLRACE_NVRTC := $(CURDIR)/.tools/nvrtc/lib
 
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS := -X github.com/millrace/millrace/internal/version.version=$(VERSION)
+# go-nvml leaves it to the dynamic linker to find the functions of NVML, each at its first call. A compiler that binds all
+# of them at the start makes a program that does not start where there is no driver.
+LAZY    := -extldflags=-Wl,-z,lazy
+export GOFLAGS := $(strip $(GOFLAGS) -ldflags=$(LAZY))
+LDFLAGS := $(LAZY) -X github.com/millrace/millrace/internal/version.version=$(VERSION)
 BIN     := bin/millrace
 TOOLS   := .tools/bin
 GOTOOL  := CGO_ENABLED=0 go build -trimpath -buildvcs=false -ldflags='-s -w'

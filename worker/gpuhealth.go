@@ -79,7 +79,7 @@ func (h *gpuHealth) watch(fail func(error)) (stop func()) {
 // happened takes note of an event. One that names no GPU is counted by all workers,
 // and ends none: whether their own GPU lives they ask it themselves.
 func (h *gpuHealth) happened(e topology.Event, fail func(error)) {
-	if e.UUID != "" && e.UUID != h.uuid {
+	if e.UUID != "" && !e.Of(h.uuid) {
 		return
 	}
 	h.config.Log.Warn("the driver reports an error of the GPU", "gpu", h.uuid, "event", e.String(), "fatal", e.Fatal())

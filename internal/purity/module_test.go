@@ -19,7 +19,7 @@ const modulePath = "github.com/millrace/millrace"
 var machines = []string{"server/sched", "worker/lifecycle", "transfer/flow", "memory/alloc", "memory/ledger"}
 
 // cgoAllowed may import "C".
-var cgoAllowed = []string{"transfer/ucx", "transfer/gather", "memory/cuda", "worker/device/cuda", "worker/device/nvml", "worker/topology/nvml", "worker/ops/cuda"}
+var cgoAllowed = []string{"transfer/ucx", "transfer/gather", "memory/cuda", "worker/device/cuda", "worker/ops/cuda"}
 
 // goPackage is one directory of Go files, as far as the rules look at it.
 type goPackage struct {

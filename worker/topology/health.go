@@ -1,6 +1,9 @@
 package topology
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // EventKind is what happened to a GPU.
 type EventKind int
@@ -16,9 +19,17 @@ const (
 type Event struct {
 	// UUID is the GPU's, "" for all of them.
 	UUID string
-	Kind EventKind
+	// Instances are the UUIDs of the MIG instances that it is about, if the GPU is cut up.
+	Instances []string
+	Kind      EventKind
 	// Xid is the number of one.
 	Xid uint64
+}
+
+// Of says whether it is about a device, which may be a MIG instance, and names it. What is about all of them
+// is not: each asks its own device.
+func (e Event) Of(uuid string) bool {
+	return e.UUID != "" && (e.UUID == uuid || slices.Contains(e.Instances, uuid))
 }
 
 // Fatal says whether work on the GPU must end. An Xid that a program's own fault

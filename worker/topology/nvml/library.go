@@ -2,23 +2,25 @@
 
 package nvml
 
-// #cgo LDFLAGS: -ldl
-// #include <stdlib.h>
-// #include "shim.h"
-import "C"
-
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"unsafe"
+
+	"github.com/NVIDIA/go-nvml/pkg/dl"
+	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
 const defaultLibrary = "libnvidia-ml.so.1"
 
-// loaded is the library of this process: C code has one table of functions.
+// loaded is the library of this process: go-nvml's calls are bound to the first one that is loaded.
 var loaded struct {
 	sync.Mutex
-	name string // guarded by Mutex
+	name    string              // guarded by Mutex
+	symbols *dl.DynamicLibrary  // guarded by Mutex; never closed
+	missing map[string]struct{} // written before name is set
+	calls   nvml.Interface      // written before name is set
 }
 
 // Open loads and initialises the library; "" is libnvidia-ml.so.1.
@@ -32,217 +34,355 @@ func Open(library string) (*NVML, error) {
 		return nil, fmt.Errorf("%w: %s: this process has loaded %s", ErrUnavailable, library, loaded.name)
 	}
 	if loaded.name == "" {
-		name := C.CString(library)
-		defer C.free(unsafe.Pointer(name))
-		if why := C.mrn_load(name); why != nil {
-			return nil, fmt.Errorf("%w: %s; install NVIDIA's driver or, in a container, let its runtime mount libnvidia-ml.so.1", ErrUnavailable, C.GoString(why))
+		if err := load(library); err != nil {
+			return nil, fmt.Errorf("%w: %w; install NVIDIA's driver or, in a container, let its runtime mount libnvidia-ml.so.1", ErrUnavailable, err)
 		}
 		loaded.name = library
 	}
-	return open(real{})
+	return open(real{calls: loaded.calls, missing: loaded.missing})
 }
 
-type real struct{}
+// needed are the functions without which a library is no NVML.
+var needed = []string{"nvmlInit_v2", "nvmlShutdown", "nvmlErrorString"}
 
-func (real) init() code         { return code(C.mrn_init()) }
-func (real) shutdown() code     { return code(C.mrn_shutdown()) }
-func (real) text(c code) string { return C.GoString(C.mrn_text(C.int(c))) }
-
-// textBytes is more than NVML ever writes.
-const textBytes = 96
-
-func text(call func(*C.char, C.uint) C.int) (string, code) {
-	var buffer [textBytes]C.char
-	r := code(call(&buffer[0], textBytes))
-	return C.GoString(&buffer[0]), r
+// used are the functions that may be missing in an old driver's library: to call one of those ends the process,
+// since go-nvml leaves it to the dynamic linker to find them. Where there are several versions, go-nvml takes the
+// newest, and any will do.
+var used = [][]string{
+	{"nvmlSystemGetDriverVersion"}, {"nvmlSystemGetCudaDriverVersion_v2"},
+	{"nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"}, {"nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"},
+	{"nvmlDeviceGetHandleByUUID"}, {"nvmlDeviceGetUUID"}, {"nvmlDeviceGetName"},
+	{"nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo"}, {"nvmlDeviceGetMemoryInfo"},
+	{"nvmlDeviceGetCudaComputeCapability"}, {"nvmlDeviceGetMigMode"}, {"nvmlDeviceGetMaxMigDeviceCount"},
+	{"nvmlDeviceGetMigDeviceHandleByIndex"}, {"nvmlDeviceGetGpuInstanceId"}, {"nvmlDeviceGetComputeInstanceId"},
+	{"nvmlDeviceGetCpuAffinityWithinScope"}, {"nvmlDeviceGetNvLinkState"}, {"nvmlDeviceGetNvLinkRemoteDeviceType"},
+	{"nvmlDeviceGetNvLinkRemotePciInfo_v2", "nvmlDeviceGetNvLinkRemotePciInfo"}, {"nvmlDeviceGetP2PStatus"},
+	{"nvmlDeviceGetUtilizationRates"}, {"nvmlDeviceGetClockInfo"}, {"nvmlDeviceGetCurrentClocksThrottleReasons"},
+	{"nvmlDeviceGetPowerUsage"}, {"nvmlDeviceGetTemperature"}, {"nvmlDeviceGetTotalEccErrors"},
+	{"nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2", "nvmlDeviceGetComputeRunningProcesses"},
+	{"nvmlDeviceGetSupportedEventTypes"}, {"nvmlDeviceRegisterEvents"}, {"nvmlEventSetCreate"}, {"nvmlEventSetFree"},
+	{"nvmlEventSetWait_v2", "nvmlEventSetWait"},
 }
 
-func number(call func(*C.uint) C.int) (int, code) {
-	var n C.uint
-	r := code(call(&n))
-	return int(n), r
+// load finds out what the library has, before go-nvml calls any of it. REQUIRES: loaded is locked.
+func load(library string) error {
+	symbols := dl.New(library, dl.RTLD_LAZY|dl.RTLD_GLOBAL)
+	if err := symbols.Open(); err != nil {
+		return err
+	}
+	for _, name := range needed {
+		if symbols.Lookup(name) != nil {
+			_ = symbols.Close() // nothing of it is used
+			return fmt.Errorf("%s has no %s: it is no NVML", library, name)
+		}
+	}
+	missing := map[string]struct{}{}
+	for _, versions := range used {
+		if !slices.ContainsFunc(versions, func(name string) bool { return symbols.Lookup(name) == nil }) {
+			missing[versions[0]] = struct{}{}
+		}
+	}
+	loaded.symbols, loaded.missing, loaded.calls = symbols, missing, nvml.New(nvml.WithLibraryPath(library))
+	return nil
 }
 
-func (real) driverVersion() (string, code) {
-	return text(func(p *C.char, n C.uint) C.int { return C.mrn_SystemGetDriverVersion(p, n) })
+// real is the library by go-nvml.
+type real struct {
+	calls   nvml.Interface
+	missing map[string]struct{}
 }
 
-func (real) cudaDriverVersion() (int, code) {
-	var n C.int
-	r := code(C.mrn_SystemGetCudaDriverVersion_v2(&n))
-	return int(n), r
+// functionNotFound is what NVML itself returns for a function that a driver lacks.
+const functionNotFound = code(nvml.ERROR_FUNCTION_NOT_FOUND)
+
+// has says whether a function can be called, by the newest of its versions.
+func (l real) has(name string) bool {
+	_, missing := l.missing[name]
+	return !missing
 }
 
-func (real) count() (int, code) {
-	return number(func(n *C.uint) C.int { return C.mrn_DeviceGetCount_v2(n) })
+func (l real) init() code         { return code(l.calls.Init()) }
+func (l real) shutdown() code     { return code(l.calls.Shutdown()) }
+func (l real) text(c code) string { return nvml.Return(c).Error() }
+
+func (l real) driverVersion() (string, code) {
+	if !l.has("nvmlSystemGetDriverVersion") {
+		return "", functionNotFound
+	}
+	v, r := l.calls.SystemGetDriverVersion()
+	return v, code(r)
 }
 
-func (real) byIndex(i int) (card, code) {
-	var d C.mrn_device
-	r := code(C.mrn_DeviceGetHandleByIndex_v2(C.uint(i), &d))
-	return realCard{d}, r
+func (l real) cudaDriverVersion() (int, code) {
+	if !l.has("nvmlSystemGetCudaDriverVersion_v2") {
+		return 0, functionNotFound
+	}
+	v, r := l.calls.SystemGetCudaDriverVersion_v2()
+	return v, code(r)
 }
 
-func (real) byUUID(uuid string) (card, code) {
-	name := C.CString(uuid)
-	defer C.free(unsafe.Pointer(name))
-	var d C.mrn_device
-	r := code(C.mrn_DeviceGetHandleByUUID(name, &d))
-	return realCard{d}, r
+func (l real) count() (int, code) {
+	if !l.has("nvmlDeviceGetCount_v2") {
+		return 0, functionNotFound
+	}
+	n, r := l.calls.DeviceGetCount()
+	return n, code(r)
 }
 
-func (real) newEvents() (events, code) {
-	var set C.mrn_set
-	r := code(C.mrn_EventSetCreate(&set))
-	return realEvents{set}, r
+func (l real) byIndex(i int) (card, code) {
+	if !l.has("nvmlDeviceGetHandleByIndex_v2") {
+		return nil, functionNotFound
+	}
+	d, r := l.calls.DeviceGetHandleByIndex(i)
+	return realCard{l, d}, code(r)
 }
 
-type realCard struct{ d C.mrn_device }
+func (l real) byUUID(uuid string) (card, code) {
+	if !l.has("nvmlDeviceGetHandleByUUID") {
+		return nil, functionNotFound
+	}
+	d, r := l.calls.DeviceGetHandleByUUID(uuid)
+	return realCard{l, d}, code(r)
+}
+
+func (l real) newEvents() (events, code) {
+	for _, name := range []string{"nvmlEventSetCreate", "nvmlEventSetFree", "nvmlEventSetWait_v2"} {
+		if !l.has(name) {
+			return nil, functionNotFound
+		}
+	}
+	set, r := l.calls.EventSetCreate()
+	return realEvents{l, set}, code(r)
+}
+
+// realCard is a card by go-nvml.
+type realCard struct {
+	library real
+	d       nvml.Device
+}
 
 func (g realCard) uuid() (string, code) {
-	return text(func(p *C.char, n C.uint) C.int { return C.mrn_DeviceGetUUID(g.d, p, n) })
+	if !g.library.has("nvmlDeviceGetUUID") {
+		return "", functionNotFound
+	}
+	s, r := g.d.GetUUID()
+	return s, code(r)
 }
 
 func (g realCard) name() (string, code) {
-	return text(func(p *C.char, n C.uint) C.int { return C.mrn_DeviceGetName(g.d, p, n) })
+	if !g.library.has("nvmlDeviceGetName") {
+		return "", functionNotFound
+	}
+	s, r := g.d.GetName()
+	return s, code(r)
 }
 
 func (g realCard) pciBusID() (string, code) {
-	var pci C.mrn_pci
-	r := code(C.mrn_DeviceGetPciInfo_v3(g.d, &pci))
-	return C.GoString(&pci.bus_id[0]), r
+	if !g.library.has("nvmlDeviceGetPciInfo_v3") {
+		return "", functionNotFound
+	}
+	pci, r := g.d.GetPciInfo()
+	return textOf(pci.BusId), code(r)
+}
+
+// textOf is what C wrote into an array of characters.
+func textOf(b [32]uint8) string {
+	n := slices.Index(b[:], 0)
+	if n < 0 {
+		n = len(b)
+	}
+	return string(b[:n])
 }
 
 func (g realCard) memory() (used, total uint64, c code) {
-	var m C.mrn_memory
-	c = code(C.mrn_DeviceGetMemoryInfo(g.d, &m))
-	return uint64(m.used), uint64(m.total), c
+	if !g.library.has("nvmlDeviceGetMemoryInfo") {
+		return 0, 0, functionNotFound
+	}
+	m, r := g.d.GetMemoryInfo()
+	return m.Used, m.Total, code(r)
 }
 
 func (g realCard) computeCapability() (major, minor int, c code) {
-	var a, b C.int
-	c = code(C.mrn_DeviceGetCudaComputeCapability(g.d, &a, &b))
-	return int(a), int(b), c
+	if !g.library.has("nvmlDeviceGetCudaComputeCapability") {
+		return 0, 0, functionNotFound
+	}
+	major, minor, r := g.d.GetCudaComputeCapability()
+	return major, minor, code(r)
 }
 
 func (g realCard) migMode() (bool, code) {
-	var now, pending C.uint
-	r := code(C.mrn_DeviceGetMigMode(g.d, &now, &pending))
-	return now == 1, r
+	if !g.library.has("nvmlDeviceGetMigMode") {
+		return false, functionNotFound
+	}
+	now, _, r := g.d.GetMigMode()
+	return now == nvml.DEVICE_MIG_ENABLE, code(r)
 }
 
 func (g realCard) maxMigDevices() (int, code) {
-	return number(func(n *C.uint) C.int { return C.mrn_DeviceGetMaxMigDeviceCount(g.d, n) })
+	if !g.library.has("nvmlDeviceGetMaxMigDeviceCount") {
+		return 0, functionNotFound
+	}
+	n, r := g.d.GetMaxMigDeviceCount()
+	return n, code(r)
 }
 
 func (g realCard) migDevice(i int) (card, code) {
-	var d C.mrn_device
-	r := code(C.mrn_DeviceGetMigDeviceHandleByIndex(g.d, C.uint(i), &d))
-	return realCard{d}, r
+	if !g.library.has("nvmlDeviceGetMigDeviceHandleByIndex") {
+		return nil, functionNotFound
+	}
+	d, r := g.d.GetMigDeviceHandleByIndex(i)
+	return realCard{g.library, d}, code(r)
 }
 
 func (g realCard) gpuInstance() (int, code) {
-	return number(func(n *C.uint) C.int { return C.mrn_DeviceGetGpuInstanceId(g.d, n) })
+	if !g.library.has("nvmlDeviceGetGpuInstanceId") {
+		return 0, functionNotFound
+	}
+	n, r := g.d.GetGpuInstanceId()
+	return n, code(r)
 }
 
 func (g realCard) computeInstance() (int, code) {
-	return number(func(n *C.uint) C.int { return C.mrn_DeviceGetComputeInstanceId(g.d, n) })
+	if !g.library.has("nvmlDeviceGetComputeInstanceId") {
+		return 0, functionNotFound
+	}
+	n, r := g.d.GetComputeInstanceId()
+	return n, code(r)
 }
 
 func (g realCard) nearCPUs() ([]uint64, code) {
-	// 16 words are 1024 processors; scope 0 is the memory node.
-	var words [16]C.ulong
-	r := code(C.mrn_DeviceGetCpuAffinityWithinScope(g.d, 16, &words[0], 0))
-	out := make([]uint64, len(words))
-	for i, w := range words {
+	if !g.library.has("nvmlDeviceGetCpuAffinityWithinScope") {
+		return nil, functionNotFound
+	}
+	// 16 words are 1024 processors. NB: go-nvml divides the number by the bytes of a word, not by its bits.
+	const words = 16
+	set, r := g.d.GetCpuAffinityWithinScope(words*int(unsafe.Sizeof(uint(0))), nvml.AFFINITY_SCOPE_NODE)
+	out := make([]uint64, len(set))
+	for i, w := range set {
 		out[i] = uint64(w)
 	}
-	return out, r
+	return out, code(r)
 }
 
 func (g realCard) nvLinkEnabled(link int) (bool, code) {
-	n, r := number(func(n *C.uint) C.int { return C.mrn_DeviceGetNvLinkState(g.d, C.uint(link), n) })
-	return n == 1, r
+	if !g.library.has("nvmlDeviceGetNvLinkState") {
+		return false, notSupported
+	}
+	s, r := g.d.GetNvLinkState(link)
+	return s == nvml.FEATURE_ENABLED, code(r)
 }
 
 func (g realCard) nvLinkRemoteKind(link int) (int, code) {
-	return number(func(n *C.uint) C.int { return C.mrn_DeviceGetNvLinkRemoteDeviceType(g.d, C.uint(link), n) })
+	if !g.library.has("nvmlDeviceGetNvLinkRemoteDeviceType") {
+		return 0, functionNotFound
+	}
+	kind, r := g.d.GetNvLinkRemoteDeviceType(link)
+	return int(kind), code(r)
 }
 
 func (g realCard) nvLinkRemoteBusID(link int) (string, code) {
-	var pci C.mrn_pci
-	r := code(C.mrn_DeviceGetNvLinkRemotePciInfo_v2(g.d, C.uint(link), &pci))
-	return C.GoString(&pci.bus_id[0]), r
+	if !g.library.has("nvmlDeviceGetNvLinkRemotePciInfo_v2") {
+		return "", functionNotFound
+	}
+	pci, r := g.d.GetNvLinkRemotePciInfo(link)
+	return textOf(pci.BusId), code(r)
 }
 
 func (g realCard) p2pStatus(other card, caps int) (int, code) {
-	return number(func(n *C.uint) C.int { return C.mrn_DeviceGetP2PStatus(g.d, other.(realCard).d, C.uint(caps), n) })
+	if !g.library.has("nvmlDeviceGetP2PStatus") {
+		return 0, functionNotFound
+	}
+	status, r := g.d.GetP2PStatus(other.(realCard).d, nvml.GpuP2PCapsIndex(caps))
+	return int(status), code(r)
 }
 
 func (g realCard) utilization() (gpu, memory int, c code) {
-	var u C.mrn_utilization
-	c = code(C.mrn_DeviceGetUtilizationRates(g.d, &u))
-	return int(u.gpu), int(u.memory), c
+	if !g.library.has("nvmlDeviceGetUtilizationRates") {
+		return 0, 0, functionNotFound
+	}
+	u, r := g.d.GetUtilizationRates()
+	return int(u.Gpu), int(u.Memory), code(r)
 }
 
 func (g realCard) clockMHz(kind int) (int, code) {
-	return number(func(n *C.uint) C.int { return C.mrn_DeviceGetClockInfo(g.d, C.uint(kind), n) })
+	if !g.library.has("nvmlDeviceGetClockInfo") {
+		return 0, functionNotFound
+	}
+	n, r := g.d.GetClockInfo(nvml.ClockType(kind))
+	return int(n), code(r)
 }
 
 func (g realCard) throttleReasons() (uint64, code) {
-	var n C.ulonglong
-	r := code(C.mrn_DeviceGetCurrentClocksThrottleReasons(g.d, &n))
-	return uint64(n), r
+	if !g.library.has("nvmlDeviceGetCurrentClocksThrottleReasons") {
+		return 0, functionNotFound
+	}
+	bits, r := g.d.GetCurrentClocksThrottleReasons()
+	return bits, code(r)
 }
 
 func (g realCard) milliwatts() (int, code) {
-	return number(func(n *C.uint) C.int { return C.mrn_DeviceGetPowerUsage(g.d, n) })
+	if !g.library.has("nvmlDeviceGetPowerUsage") {
+		return 0, functionNotFound
+	}
+	n, r := g.d.GetPowerUsage()
+	return int(n), code(r)
 }
 
 func (g realCard) celsius() (int, code) {
-	return number(func(n *C.uint) C.int { return C.mrn_DeviceGetTemperature(g.d, 0, n) })
+	if !g.library.has("nvmlDeviceGetTemperature") {
+		return 0, functionNotFound
+	}
+	n, r := g.d.GetTemperature(nvml.TEMPERATURE_GPU)
+	return int(n), code(r)
 }
 
 func (g realCard) eccErrors(kind int) (uint64, code) {
-	var n C.ulonglong
-	r := code(C.mrn_DeviceGetTotalEccErrors(g.d, C.uint(kind), 0, &n)) // 0: since the driver was loaded
-	return uint64(n), r
+	if !g.library.has("nvmlDeviceGetTotalEccErrors") {
+		return 0, functionNotFound
+	}
+	// Volatile: since the driver was loaded.
+	n, r := g.d.GetTotalEccErrors(nvml.MemoryErrorType(kind), nvml.VOLATILE_ECC)
+	return n, code(r)
 }
 
 func (g realCard) processes() ([]process, code) {
-	var list [256]C.mrn_process
-	n := C.uint(len(list))
-	r := code(C.mrn_DeviceGetComputeRunningProcesses_v3(g.d, &n, &list[0]))
-	if r != success {
-		return nil, r
+	if !g.library.has("nvmlDeviceGetComputeRunningProcesses_v3") {
+		return nil, functionNotFound
 	}
+	list, r := g.d.GetComputeRunningProcesses()
 	var out []process
-	for _, p := range list[:min(int(n), len(list))] {
-		out = append(out, process{int(p.pid), uint64(p.used)})
+	for _, p := range list {
+		out = append(out, process{int(p.Pid), p.UsedGpuMemory})
 	}
-	return out, r
+	return out, code(r)
 }
 
 func (g realCard) eventTypes() (uint64, code) {
-	var n C.ulonglong
-	r := code(C.mrn_DeviceGetSupportedEventTypes(g.d, &n))
-	return uint64(n), r
+	if !g.library.has("nvmlDeviceGetSupportedEventTypes") || !g.library.has("nvmlDeviceRegisterEvents") {
+		return 0, functionNotFound
+	}
+	kinds, r := g.d.GetSupportedEventTypes()
+	return kinds, code(r)
 }
 
-type realEvents struct{ set C.mrn_set }
+// realEvents is an event set by go-nvml.
+type realEvents struct {
+	library real
+	set     nvml.EventSet
+}
 
 func (e realEvents) register(of card, kinds uint64) code {
-	return code(C.mrn_DeviceRegisterEvents(of.(realCard).d, C.ulonglong(kinds), e.set))
+	return code(of.(realCard).d.RegisterEvents(kinds, e.set))
 }
 
 func (e realEvents) wait(millis int) (event, code) {
-	var data C.mrn_event
-	r := code(C.mrn_EventSetWait_v2(e.set, &data, C.uint(millis)))
-	out := event{kind: uint64(data._type), data: uint64(data.data)}
-	if data.device != nil {
-		out.of = realCard{data.device}
+	data, r := e.set.Wait(uint32(millis))
+	out := event{kind: data.EventType, data: data.EventData, instance: int(int32(data.GpuInstanceId))}
+	if code(r) == success {
+		// It may be none: then it has no UUID.
+		out.of = realCard{e.library, data.Device}
 	}
-	return out, r
+	return out, code(r)
 }
 
-func (e realEvents) free() { C.mrn_EventSetFree(e.set) }
+func (e realEvents) free() { e.set.Free() }

@@ -260,6 +260,19 @@ func (n *NVML) Sample(uuid string) (topology.Sample, error) {
 	return s, nil
 }
 
+// instancesOf are the UUIDs of the MIG instances that an event is about, none for a whole card.
+func (n *NVML) instancesOf(e event) (uuids []string) {
+	if enabled, r := e.of.migMode(); r != success || !enabled {
+		return nil
+	}
+	for _, i := range n.instances(e.of, func(string, ...any) {}) {
+		if e.instance < 0 || i.GPUInstance == e.instance {
+			uuids = append(uuids, i.UUID)
+		}
+	}
+	return uuids
+}
+
 func throttled(bits uint64) (names []string) {
 	for _, reason := range []struct {
 		bit  uint64
@@ -324,6 +337,7 @@ func (n *NVML) Watch(ctx context.Context, report func(topology.Event)) error {
 		}
 		if data.of != nil {
 			event.UUID, _ = data.of.uuid() // a lost GPU has none: then it is all of them
+			event.Instances = n.instancesOf(data)
 		}
 		report(event)
 	}

@@ -241,6 +241,30 @@ func TestWatchTellsOfXidAndECCErrors(t *testing.T) {
 	}
 }
 
+// A worker on a MIG instance knows its own UUID only; events name the card.
+func TestEventsNameTheInstancesThatTheyAreAbout(t *testing.T) {
+	s := dgx()
+	g := s.cards[3]
+	g.mig, g.parts = true, []*fakeCard{{id: "MIG-a", gi: 1}, nil, {id: "MIG-b", gi: 2}}
+	ctx, cancel := context.WithCancel(t.Context())
+	s.set = &fakeEvents{end: cancel, script: []told{
+		{event{of: g, kind: eventXid, data: 94, instance: 2}, success},
+		{event{of: g, kind: eventXid, data: 79, instance: -1}, success},
+		{event{of: s.cards[2], kind: eventXid, data: 79, instance: -1}, success},
+	}}
+	n := &NVML{library: s}
+	var got []string
+	if err := n.Watch(ctx, func(e topology.Event) {
+		got = append(got, fmt.Sprint(e.Xid, e.Instances, e.Of("MIG-a"), e.Of("MIG-b"), e.Of(g.id), e.Of(s.cards[2].id)))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"94 [MIG-b] false true true false", "79 [MIG-a MIG-b] true true true false", "79 [] false false false true"}
+	if !slices.Equal(got, want) {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
 func TestBusIDsAreSysfs(t *testing.T) {
 	for in, want := range map[string]string{"00000000:1B:00.0": "0000:1b:00.0", "00010000:1B:00.0": "00010000:1b:00.0", "0001:1b:00.0": "0001:1b:00.0", "": ""} {
 		if got := busID(in); got != want {

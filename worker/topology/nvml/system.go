@@ -45,7 +45,7 @@ type card interface {
 // events is an event set.
 type events interface {
 	register(of card, kinds uint64) code
-	// wait returns a card only if the event is of one.
+	// wait returns a card only if the event is of one; it has no UUID then, or is nil.
 	wait(millis int) (event, code)
 	free()
 }
@@ -58,6 +58,8 @@ type process struct {
 type event struct {
 	of         card
 	kind, data uint64
+	// instance is the GPU instance of a card that is cut up, negative if it is about all of the card.
+	instance int
 }
 
 // code is an nvmlReturn_t.
