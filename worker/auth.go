@@ -47,6 +47,21 @@ func accepts(c Config) func(token string) bool {
 	}
 }
 
+// workerTokens returns what says whether a token is one that workers show each other: the cluster's, and not that of tasks. Nil
+// if there are no tokens.
+func workerTokens(c Config) func(token string) bool {
+	if c.Token == "" {
+		return nil
+	}
+	return func(shown string) bool { return subtle.ConstantTimeCompare([]byte(c.Token), []byte(shown)) == 1 }
+}
+
+// shownToken is what a call came with, empty if nothing.
+func shownToken(ctx context.Context) string {
+	shown, _ := auth.AuthFromMD(ctx, "bearer") // its error says no more than an empty token
+	return shown
+}
+
 // authentication is what the data service asks of calls before it reads their
 // requests; without a token to ask for all may be made.
 func authentication(c Config) admission.Check {

@@ -8,7 +8,9 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -28,7 +30,11 @@ type oneSided struct {
 	path   ucx.PathConfig
 	// forced: lanes that are emulated are taken, too.
 	forced bool
-	log    *slog.Logger
+	// chosen: a person has said which transports there are.
+	chosen bool
+	// workers says whether a token is one that workers show, not that of tasks. Nil: the cluster has no tokens.
+	workers func(token string) bool
+	log     *slog.Logger
 
 	mu sync.Mutex
 	// All below is guarded by mu. opened and err are fixed once tried.
@@ -73,8 +79,23 @@ func (o *oneSided) open() (*ucx.Context, *ucx.Path, error) {
 	return o.context, o.opened, o.err
 }
 
-// accept is the serving side.
+// accept is the serving side. What it refuses opens nothing: UCX listens where it is open, and asks for no token.
 func (o *oneSided) accept(ctx context.Context, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
+	if o.workers != nil && !o.workers(shownToken(ctx)) {
+		return nil, status.Error(codes.PermissionDenied, "only workers connect lanes, and this is not a worker's token: a lane reaches all of this worker's memory; read by ReadObjects")
+	}
+	if live := o.live.Load(); live != nil {
+		return live.context.Accept(ctx, request)
+	}
+	switch {
+	case request.GetGiveUpToken() != 0:
+		return new(millracev1.ConnectLaneResponse), nil
+	case request.GetServedToken() != 0:
+		return &millracev1.ConnectLaneResponse{LaneEnded: true}, nil
+	}
+	if err := o.config.Acceptable(request.GetReader()); err != nil {
+		return nil, err
+	}
 	c, _, err := o.open()
 	if err != nil {
 		return nil, status.Error(codes.Unimplemented, err.Error())
@@ -84,7 +105,7 @@ func (o *oneSided) accept(ctx context.Context, request *millracev1.ConnectLaneRe
 
 // suits says why a peer should not be read from this way, nil if it should.
 func (o *oneSided) suits(ctx context.Context, peer transfer.Peer) error {
-	if !o.forced && o.config.TLS == "" && os.Getenv("UCX_TLS") == "" && !reach().laneTo(peer.Address) {
+	if !o.forced && !o.chosen && !reach().laneTo(peer.Address) {
 		return fmt.Errorf("%w: another host, and no RDMA device here: ucx would send messages over TCP", transfer.ErrNoWay)
 	}
 	_, path, err := o.open()
@@ -110,6 +131,70 @@ type lanesOf struct {
 	// rdma: there are RDMA devices. own are the host's addresses.
 	rdma bool
 	own  []net.Addr
+}
+
+// chosen says whether a person has chosen UCX's transports. If not, TCP, which listens on a port that asks nobody for a token,
+// is among them only with --protocol ucx: no lane by TCP is ever taken otherwise.
+func (c Config) chosen() bool { return c.UCXTLS != "" || os.Getenv("UCX_TLS") != "" }
+
+// netDevices returns which network devices UCX may use, empty for all. A worker that serves at one address listens there only:
+// UCX gets the interface that has the address, and the RDMA devices.
+func (c Config) netDevices() string {
+	if c.UCXNetDevices != "" || os.Getenv("UCX_NET_DEVICES") != "" {
+		return c.UCXNetDevices
+	}
+	host, _, err := net.SplitHostPort(c.Listen)
+	if err != nil {
+		return ""
+	}
+	ip := net.ParseIP(host)
+	switch {
+	case ip == nil || ip.IsUnspecified():
+		return ""
+	case ip.IsLoopback():
+		return "lo"
+	}
+	device := deviceOf(ip)
+	if device == "" {
+		return ""
+	}
+	return strings.Join(append([]string{device}, activePorts("/sys/class/infiniband")...), ",")
+}
+
+// deviceOf returns the network interface that has an address, empty if none has.
+func deviceOf(ip net.IP) string {
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return ""
+	}
+	for _, i := range interfaces {
+		addresses, err := i.Addrs()
+		if err != nil {
+			continue
+		}
+		for _, a := range addresses {
+			if n, ok := a.(*net.IPNet); ok && n.IP.Equal(ip) {
+				return i.Name
+			}
+		}
+	}
+	return ""
+}
+
+// activePorts are the ports of RDMA devices that are up, as UCX names them.
+func activePorts(rdma string) (out []string) {
+	states, err := filepath.Glob(filepath.Join(rdma, "*", "ports", "*", "state"))
+	if err != nil {
+		return nil
+	}
+	for _, path := range states {
+		state, err := os.ReadFile(path)
+		if err == nil && strings.Contains(string(state), "ACTIVE") {
+			port := filepath.Dir(path)
+			out = append(out, filepath.Base(filepath.Dir(filepath.Dir(port)))+":"+filepath.Base(port))
+		}
+	}
+	return out
 }
 
 // reach is asked for each fetch, and looks once.

@@ -3,8 +3,6 @@ package worker
 import (
 	"errors"
 	"fmt"
-	"net"
-	"os"
 	"slices"
 	"time"
 
@@ -25,17 +23,12 @@ const linger = 2500 * time.Millisecond
 // paths are the ways to the objects of other workers, best first. computing says whether tasks use the GPU now.
 func (c Config) paths(space memory.Space, source transfer.Source, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool), computing func() bool) (*ladder.Path, *oneSided, *grpcpath.Path, error) {
 	streams := grpcpath.New(grpcpath.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
-	devices := c.UCXNetDevices
-	if host, _, err := net.SplitHostPort(c.Listen); err == nil && devices == "" && os.Getenv("UCX_NET_DEVICES") == "" && net.ParseIP(host).IsLoopback() {
-		// Who serves this machine only must not listen on its network.
-		devices = "lo"
-	}
 	lanes := &oneSided{
 		config: ucx.Config{
-			Library: c.UCXLibrary, TLS: c.UCXTLS, NetDevices: devices, Space: space, Source: source, SourceIsQuick: true, Log: c.Log,
+			Library: c.UCXLibrary, TLS: c.UCXTLS, NoTCP: c.Protocol != ProtocolUCX, NetDevices: c.netDevices(), Space: space, Source: source, SourceIsQuick: true, Log: c.Log,
 		},
 		path:   ucx.PathConfig{Connect: streams.ConnectLane, Worker: self, StallTimeout: c.StallTimeout, Received: received},
-		forced: c.Protocol == ProtocolUCX, log: c.Log,
+		forced: c.Protocol == ProtocolUCX, chosen: c.chosen(), workers: workerTokens(c), log: c.Log,
 	}
 	if lanes.forced {
 		if _, _, err := lanes.open(); err != nil {

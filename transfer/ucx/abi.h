@@ -54,7 +54,9 @@ enum {
   MR_AM_HANDLER_CB = 1 << 2,
   MR_AM_HANDLER_ARG = 1 << 3,
   MR_AM_SEND_EAGER = 1 << 1,
+  MR_AM_SEND_RNDV = 1 << 2,
   MR_AM_RECV_DATA = 1 << 16,
+  MR_AM_RECV_RNDV = 1 << 17,
 };
 
 #define MR_ROOM uint64_t room_[32]

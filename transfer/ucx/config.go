@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer"
 )
 
@@ -35,6 +37,8 @@ type Config struct {
 	// UCX_NET_DEVICES do; empty leaves it to those.
 	TLS        string
 	NetDevices string
+	// NoTCP takes TCP out of the transports that UCX chooses from if neither TLS nor UCX_TLS is set: then it listens on no port.
+	NoTCP bool
 	// LogFile is where UCX writes warnings; empty: stderr.
 	LogFile string
 	// Keepalive is how often UCX looks whether idle peers live. 0: 1 s.
@@ -70,6 +74,9 @@ func (c Config) withDefaults() Config {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}
+	if _, device := c.Space.(*cuda.Slab); !device && c.TLS == "" && os.Getenv("UCX_TLS") == "" && c.NoTCP {
+		c.TLS = "^tcp"
+	}
 	return c
 }
 
@@ -95,9 +102,6 @@ func (c Config) environment() [][2]string {
 		{"UCX_CMA_MEMORY_INVALIDATE", "y"},
 		{"UCX_KEEPALIVE_INTERVAL", "1s"},
 		{"UCX_CUDA_IPC_ENABLE_GET_ZCOPY", "on"},
-		// A dead peer is noticed within 0.6 s; by UCX's own settings, after 30 s.
-		{"UCX_RC_TIMEOUT", "100ms"},
-		{"UCX_RC_RETRY_COUNT", "3"},
 		{"UCX_LOG_FILE", log},
 		{"UCX_LOG_LEVEL", "warn"},
 		{"UCX_WARN_UNUSED_ENV_VARS", "n"},

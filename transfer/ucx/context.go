@@ -79,13 +79,9 @@ func Open(config Config) (*Context, error) {
 		return nil, errors.New("ucx: the slab is neither host memory nor that of a GPU, which is all that this build reads")
 	}
 	library := config.library()
-	var v version
-	err := errors.Join(checkFiles(library), checkDescriptors())
-	if err == nil {
-		v, err = loadLibrary(library, config.environment())
-	}
+	v, err := config.load()
 	if err != nil {
-		return nil, fmt.Errorf("ucx: load %s: %w", library, err)
+		return nil, err
 	}
 	scratch, err := newScratch(slab)
 	if err != nil {
@@ -105,6 +101,20 @@ func Open(config Config) (*Context, error) {
 		return nil, errors.Join(fmt.Errorf("ucx %s from %s: %w: %w", v, library, ErrUnavailable, err), scratch.close())
 	}
 	return c, nil
+}
+
+// load loads the library if this process has not yet. With it nothing is open.
+func (c Config) load() (version, error) {
+	library := c.library()
+	err := errors.Join(checkFiles(library), checkDescriptors())
+	var v version
+	if err == nil {
+		v, err = loadLibrary(library, c.environment())
+	}
+	if err != nil {
+		return v, fmt.Errorf("ucx: load %s: %w", library, err)
+	}
+	return v, nil
 }
 
 // Version is that of the library, as in "1.19.0".
@@ -171,22 +181,9 @@ func ask[T any](c *Context, f func(*loop) T) (T, error) {
 func (c *Context) local(token uint64) *millracev1.LaneEndpoint {
 	id := c.config.Space.Identity()
 	return &millracev1.LaneEndpoint{
-		Version: c.version.String(), Address: c.address, Token: token,
+		Version: c.version.String(), Address: seal(contentAddress, c.version, c.address), Token: token,
 		WorkerUuid: id.WorkerUUID[:], Incarnation: id.Incarnation[:], Nonce: id.Nonce,
 	}
-}
-
-// checkVersion compares major and minor: releases of one minor version work
-// together.
-func (c *Context) checkVersion(theirs string) error {
-	var v version
-	if _, err := fmt.Sscanf(theirs, "%d.%d.%d", &v.major, &v.minor, &v.release); err != nil {
-		return fmt.Errorf("%w: the peer says %q", ErrVersion, theirs)
-	}
-	if v.major != c.version.major || v.minor != c.version.minor {
-		return fmt.Errorf("%w: %s here, %s there; give both the same libucp.so.0", ErrVersion, c.version, v)
-	}
-	return nil
 }
 
 func newToken() uint64 {
@@ -221,7 +218,11 @@ func (c *Context) Accept(_ context.Context, request *millracev1.ConnectLaneReque
 		return &millracev1.ConnectLaneResponse{LaneEnded: !served}, nil
 	}
 	reader := request.GetReader()
-	if err := c.acceptable(reader); err != nil {
+	if err := c.config.wellFormed(reader); err != nil {
+		return nil, err
+	}
+	address, err := c.version.acceptable(reader)
+	if err != nil {
 		return nil, err
 	}
 	token := newToken()
@@ -229,14 +230,14 @@ func (c *Context) Accept(_ context.Context, request *millracev1.ConnectLaneReque
 		_, err := l.connect(&conn{
 			token: token, theirs: reader.GetToken(), peer: fmt.Sprintf("reader w%d", request.GetReaderWorkerId()),
 			reader: readerOf(request),
-		}, reader.GetAddress(), nil)
+		}, address, nil)
 		return err
 	})
 	if err := errors.Join(closed, err); err != nil {
 		return nil, refusal(err)
 	}
 	answer := c.local(token)
-	answer.MemoryKey, answer.MemoryBase, answer.MemoryBytes = c.key, c.base, c.config.Space.Size()
+	answer.MemoryKey, answer.MemoryBase, answer.MemoryBytes = seal(contentKey, c.version, c.key), c.base, c.config.Space.Size()
 	if c.slab != nil {
 		e, err := c.slab.Export()
 		if err != nil {

@@ -16,7 +16,10 @@ import (
 
 // deviceTLS are the transports of a slab on a GPU: the last reads, the others carry
 // messages.
-const deviceTLS = "self,posix,sysv,cma,tcp,cuda_copy,cuda_ipc"
+const (
+	deviceTLS    = "self,posix,sysv,cma,cuda_copy,cuda_ipc"
+	deviceTLSTCP = deviceTLS + ",tcp"
+)
 
 // deviceKeepalive is how often UCX looks whether peers on this host live: a look at
 // /proc.
@@ -25,7 +28,9 @@ const deviceKeepalive = 100 * time.Millisecond
 // onDevice are the defaults of a slab on a GPU.
 func (c Config) onDevice() Config {
 	if c.TLS == "" && os.Getenv("UCX_TLS") == "" {
-		c.TLS = deviceTLS
+		if c.TLS = deviceTLSTCP; c.NoTCP {
+			c.TLS = deviceTLS
+		}
 	}
 	if c.Keepalive == 0 {
 		c.Keepalive = deviceKeepalive

@@ -46,8 +46,9 @@ type op struct {
 	kind     opKind
 	endpoint int32
 	memory   int32
-	_        int32
-	header   header
+	// rendezvous: a send that announces its bytes and has the receiver fetch them. 0, eager, for all of ours: receivers refuse others.
+	rendezvous int32
+	header     header
 }
 
 // header is what every message begins with.

@@ -39,3 +39,21 @@ func (c *Context) LoseReaders() (end func()) {
 		})
 	}
 }
+
+// SendByRendezvous sends each peer that we read from a message by rendezvous, as only others do, and returns to how many.
+func (c *Context) SendByRendezvous(bytes int) int {
+	n, _ := ask(c, func(l *loop) (sent int) {
+		for _, n := range l.conns {
+			if n.bytes == 0 {
+				continue
+			}
+			m := composed(l.engine, preamble{token: n.theirs, request: 1, kind: messageLease, count: 1}, bytes, func(b []byte) []byte { return b[:bytes] })
+			l.orders = append(l.orders, op{
+				kind: opSend, endpoint: n.endpoint, header: m.header, local: m.handle, length: uint64(m.bytes), remote: m.handle, rendezvous: 1,
+			})
+			sent++
+		}
+		return sent
+	})
+	return n
+}

@@ -2,6 +2,7 @@ package ucx
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -243,7 +244,10 @@ func (p *Path) dial(peer transfer.Peer) (*conn, error) {
 		return nil, fmt.Errorf("ucx path: %s: %w", peer, dialError(ctx, err))
 	}
 	source := response.GetSource()
-	if err := p.c.checkVersion(source.GetVersion()); err != nil {
+	v := p.c.version
+	address, unsuitable := v.unsealed(contentAddress, source.GetAddress())
+	key, foreign := v.unsealed(contentKey, source.GetMemoryKey())
+	if err := cmp.Or(v.check(source.GetVersion()), unsuitable, foreign); err != nil {
 		return nil, fmt.Errorf("ucx path: %s: %w", peer, err)
 	}
 	if source.GetMemoryBytes() < memory.HeaderBytes || source.GetMemoryBase()+source.GetMemoryBytes() < source.GetMemoryBase() || source.GetToken() == 0 {
@@ -259,7 +263,7 @@ func (p *Path) dial(peer transfer.Peer) (*conn, error) {
 	}
 	n.onSilence = func() { p.askServed(peer, n) }
 	err, closed := ask(p.c, func(l *loop) error {
-		_, err := l.connect(n, source.GetAddress(), source.GetMemoryKey())
+		_, err := l.connect(n, address, key)
 		return err
 	})
 	if err := errors.Join(closed, err); err != nil {

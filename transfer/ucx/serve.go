@@ -29,19 +29,6 @@ func readerOf(r *millracev1.ConnectLaneRequest) transfer.Reader {
 	return transfer.Reader{Worker: ids.WorkerID(r.GetReaderWorkerId())}
 }
 
-func (c *Context) acceptable(reader *millracev1.LaneEndpoint) error {
-	if c.config.Source == nil {
-		return status.Error(codes.Unimplemented, "ucx: nothing is served here")
-	}
-	if err := c.checkVersion(reader.GetVersion()); err != nil {
-		return refusal(err)
-	}
-	if len(reader.GetAddress()) == 0 || reader.GetToken() == 0 {
-		return status.Error(codes.InvalidArgument, "ucx: a reader without address or token")
-	}
-	return nil
-}
-
 // refusal makes a status of an error.
 func refusal(err error) error {
 	code := codes.Unavailable
@@ -89,7 +76,8 @@ func (l *loop) message(e *event) {
 		}
 	case messageRead:
 		frame := memory.Frame{Offset: r.u64(), Bytes: r.u64()}
-		if r.err == nil && frame.Within(l.c.config.Space.Size()) && frame.Bytes <= messageChunkBytes && n.bytes == 0 {
+		// Only out of host memory: UCX copies what is short with the processor, which faults on a GPU's addresses.
+		if r.err == nil && l.c.slab == nil && frame.Within(l.c.config.Space.Size()) && frame.Bytes <= messageChunkBytes && n.bytes == 0 {
 			// Out of the slab as it is. What the reader makes of it is decided when it
 			// gives the lease back, like with reads that we do not see.
 			l.orders = append(l.orders, op{

@@ -181,8 +181,9 @@ static void free_holding(mr_engine *e, uint64_t handle) {
   free_memory(h);
 }
 
-// The engine whose mr_wait or mr_destroy is on this thread's stack: UCX hands
-// callbacks one word, and that is the tag.
+// The engine that this thread was last told to do something with: UCX hands
+// callbacks one word, and that is the tag. Callbacks come in all of its functions,
+// not only while it is asked for progress, so each of ours that calls it sets this.
 static _Thread_local mr_engine *running;
 
 static int on_message(void *arg, const void *header, size_t header_length, void *data, size_t length,
@@ -191,6 +192,12 @@ static int on_message(void *arg, const void *header, size_t header_length, void 
   mr_engine *e = arg;
   holding *h = get_memory(sizeof *h);
   if (!h) abort();
+  if (param->recv_attr & MR_AM_RECV_RNDV) {
+    // data is what to fetch the bytes by, not the bytes. No peer of ours sends like that: the message is handed on without
+    // bytes, which fails its connection, and UCX gives the descriptor back.
+    memcpy(push(e, MR_EVENT_MESSAGE, (uintptr_t)h, 0, NULL, 0)->header, header, MR_HEADER_BYTES);
+    return MR_UCS_OK;
+  }
   h->lent = (param->recv_attr & MR_AM_RECV_DATA) != 0;
   h->data = data;
   if (!h->lent) {
@@ -215,6 +222,7 @@ mr_engine *mr_create(const char *const *settings, uint64_t *memory_types, int *s
     return NULL;
   }
   e->efd = -1;
+  running = e;
   prctl(PR_SET_TIMERSLACK, 1000, 0, 0, 0);  // of this thread, in ns; or naps are longer
   void *config;
   *step = "ucp_config_read";
@@ -276,6 +284,7 @@ void mr_destroy(mr_engine *e) {
   free_memory(e->ops);
   free_memory(e->events);
   free_memory(e);
+  running = NULL;
 }
 
 const void *mr_address(mr_engine *e, uint64_t *length) {
@@ -308,6 +317,7 @@ int mr_pack_key(mr_engine *e, int memory, void **key, uint64_t *length) {
 void mr_free_key(void *key) { ucx.ucp_rkey_buffer_release(key); }
 
 int mr_connect(mr_engine *e, const void *address, const void *key, uint64_t tag, int *index, const char **step) {
+  running = e;
   int at = 0;
   while (at < e->endpoint_count && e->endpoints[at]) at++;
   if (at == e->endpoint_count) {
@@ -350,6 +360,7 @@ int mr_connect(mr_engine *e, const void *address, const void *key, uint64_t tag,
 void mr_release_endpoint(mr_engine *e, int index) {
   endpoint *p = e->endpoints[index];
   if (!p) return;
+  running = e;
   if (p->key) ucx.ucp_rkey_destroy(p->key);
   e->endpoints[index] = NULL;
   free_memory(p);
@@ -430,7 +441,7 @@ static void post(mr_engine *e, const mr_op *o) {
       return;
     case MR_OP_SEND:;
       param.op_attr_mask |= MR_OP_FLAGS | MR_OP_MEMORY_TYPE;
-      param.flags = MR_AM_SEND_EAGER;
+      param.flags = o->rendezvous ? MR_AM_SEND_RNDV : MR_AM_SEND_EAGER;
       param.cb = on_sent;
       sending *s = get_memory(sizeof *s);
       if (!s) abort();
@@ -491,7 +502,6 @@ int mr_wait(mr_engine *e, int count, int64_t spin_ns, int64_t timeout_ns, int64_
     }
     atomic_store(&e->sleeping, 0);
   }
-  running = NULL;
   if (e->event_count) e->last_activity = now_ns();
   e->returned = e->event_count;
   *events = e->events;

@@ -20,7 +20,7 @@ typedef struct {
   int32_t kind;
   int32_t endpoint;
   int32_t memory;
-  int32_t pad;
+  int32_t rendezvous;      // MR_OP_SEND: 0 for eager, as all of ours are
   unsigned char header[MR_HEADER_BYTES];  // MR_OP_SEND
 } mr_op;
 

@@ -1,0 +1,150 @@
+package ucx
+
+import (
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// UCX takes the addresses and keys of peers apart without checks: it aborts its process on an address of another version, and
+// reads beyond the end of one that was cut. So they travel in an envelope of ours, which says what is in it, which UCX made it
+// and how long it is, with a checksum over all of that. Only the content of a good envelope reaches UCX. An envelope is no
+// signature: DataService.ConnectLane asks for the token of a worker first.
+//
+// Its layout, little-endian: envelopeMagic, kind (1 byte), major, minor and release of UCX (2 bytes each), length of the content
+// (4 bytes), CRC-32C of all that comes before it and of the content (4 bytes), content.
+const (
+	envelopeMagic = "MILLLANE"
+	envelopeBytes = len(envelopeMagic) + 1 + 3*2 + 4 + 4
+	// maxContentBytes is more than an address has with hundreds of devices.
+	maxContentBytes = 1 << 20
+)
+
+type contentKind byte
+
+const (
+	contentAddress contentKind = iota + 1
+	contentKey
+)
+
+// String names it in errors.
+func (k contentKind) String() string {
+	switch k {
+	case contentAddress:
+		return "an address"
+	case contentKey:
+		return "a key of memory"
+	}
+	return fmt.Sprintf("content of kind %d", byte(k))
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// seal puts what UCX made into an envelope.
+func seal(kind contentKind, v version, content []byte) []byte {
+	b := append(make([]byte, 0, envelopeBytes+len(content)), envelopeMagic...)
+	b = append(b, byte(kind))
+	for _, n := range []uint{v.major, v.minor, v.release} {
+		b = binary.LittleEndian.AppendUint16(b, uint16(n))
+	}
+	b = binary.LittleEndian.AppendUint32(b, uint32(len(content)))
+	b = binary.LittleEndian.AppendUint32(b, crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, content))
+	return append(b, content...)
+}
+
+// unseal returns the content of a good envelope, and which UCX made it.
+func unseal(kind contentKind, envelope []byte) (content []byte, v version, err error) {
+	if len(envelope) < envelopeBytes || string(envelope[:len(envelopeMagic)]) != envelopeMagic {
+		return nil, v, fmt.Errorf("%w: %d bytes that are not %s as a worker of this version sends it", ErrNoLane, len(envelope), kind)
+	}
+	fields, sum := envelope[len(envelopeMagic):envelopeBytes-4], envelope[envelopeBytes-4:envelopeBytes]
+	content = envelope[envelopeBytes:]
+	v = version{uint(binary.LittleEndian.Uint16(fields[1:])), uint(binary.LittleEndian.Uint16(fields[3:])), uint(binary.LittleEndian.Uint16(fields[5:]))}
+	length := binary.LittleEndian.Uint32(fields[7:])
+	crc := crc32.Update(crc32.Checksum(envelope[:envelopeBytes-4], castagnoli), castagnoli, content)
+	switch {
+	case contentKind(fields[0]) != kind:
+		return nil, v, fmt.Errorf("%w: %s in place of %s", ErrNoLane, contentKind(fields[0]), kind)
+	case length == 0 || length > maxContentBytes || uint64(length) != uint64(len(content)):
+		return nil, v, fmt.Errorf("%w: %s that should have %d bytes has %d", ErrNoLane, kind, length, len(content))
+	case binary.LittleEndian.Uint32(sum) != crc:
+		return nil, v, fmt.Errorf("%w: %s whose checksum is wrong", ErrNoLane, kind)
+	}
+	return content, v, nil
+}
+
+// unsealed is unseal for a peer that must have a version which works together with ours.
+func (v version) unsealed(kind contentKind, envelope []byte) ([]byte, error) {
+	content, theirs, err := unseal(kind, envelope)
+	if err != nil {
+		return nil, err
+	}
+	return content, v.suits(theirs)
+}
+
+// suits compares major and minor: releases of one minor version work together.
+func (v version) suits(theirs version) error {
+	if theirs.major != v.major || theirs.minor != v.minor {
+		return fmt.Errorf("%w: %s here, %s there; give both the same libucp.so.0", ErrVersion, v, theirs)
+	}
+	return nil
+}
+
+// Acceptable says whether a context with this configuration would take a request for a new lane: what can be told without
+// opening one. So junk and peers of other versions are refused before UCX listens. The error is a gRPC status.
+func (c Config) Acceptable(reader *millracev1.LaneEndpoint) error {
+	if err := c.wellFormed(reader); err != nil {
+		return err
+	}
+	// Loading the library opens nothing: no device, socket or thread.
+	v, err := c.load()
+	if err != nil {
+		return status.Error(codes.Unimplemented, err.Error())
+	}
+	_, err = v.acceptable(reader)
+	return err
+}
+
+// wellFormed is what can be told without the library. Its error is a gRPC status.
+func (c Config) wellFormed(reader *millracev1.LaneEndpoint) error {
+	if c.Source == nil {
+		return status.Error(codes.Unimplemented, "ucx: nothing is served here")
+	}
+	if reader == nil {
+		// By this readers tell a source that does not know a question of theirs.
+		return status.Error(codes.FailedPrecondition, "ucx: a request without an endpoint, and nothing else that is known here")
+	}
+	if len(reader.GetAddress()) == 0 || reader.GetToken() == 0 {
+		return status.Error(codes.InvalidArgument, "ucx: a reader without address or token")
+	}
+	if _, _, err := unseal(contentAddress, reader.GetAddress()); err != nil {
+		return refusal(err)
+	}
+	return nil
+}
+
+// acceptable returns the address in a reader's endpoint. Its error is a gRPC status.
+func (v version) acceptable(reader *millracev1.LaneEndpoint) ([]byte, error) {
+	if err := v.check(reader.GetVersion()); err != nil {
+		return nil, refusal(err)
+	}
+	address, err := v.unsealed(contentAddress, reader.GetAddress())
+	if err != nil {
+		return nil, refusal(err)
+	}
+	return address, nil
+}
+
+// check compares a version as peers tell it.
+func (v version) check(theirs string) error {
+	var other version
+	if _, err := fmt.Sscanf(theirs, "%d.%d.%d", &other.major, &other.minor, &other.release); err != nil {
+		return fmt.Errorf("%w: the peer says %.40q", ErrVersion, theirs)
+	}
+	return v.suits(other)
+}
