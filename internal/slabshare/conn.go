@@ -11,6 +11,7 @@
 package slabshare
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -28,8 +29,12 @@ import (
 	"github.com/millrace/millrace/internal/descriptors"
 )
 
-// MaxMessageBytes bounds a message: heads of objects may have 16 MiB each.
-const MaxMessageBytes = 256 << 20
+const (
+	// MaxMessageBytes bounds a message: heads of objects may have 16 MiB each.
+	MaxMessageBytes = 256 << 20
+	// MaxHelloBytes bounds the first one, of which is not known yet who sends it: a token and some numbers.
+	MaxHelloBytes = 8 << 10
+)
 
 var (
 	// ErrNotHere: no such worker on this host, or none that shares its memory.
@@ -424,25 +429,26 @@ func Write(c *net.UnixConn, m proto.Message, files ...*os.File) error {
 	return err
 }
 
-// Read receives one message.
-func Read(r io.Reader, m proto.Message) error {
+// ReadHello receives the first message.
+func ReadHello(r io.Reader, m proto.Message) error {
 	var prefix [4]byte
 	if _, err := io.ReadFull(r, prefix[:]); err != nil {
 		return err
 	}
-	return readBody(r, prefix, m)
+	return readBody(r, prefix, MaxHelloBytes, m)
 }
 
-func readBody(r io.Reader, prefix [4]byte, m proto.Message) error {
+func readBody(r io.Reader, prefix [4]byte, most uint32, m proto.Message) error {
 	n := binary.LittleEndian.Uint32(prefix[:])
-	if n > MaxMessageBytes {
-		return fmt.Errorf("a message of %d bytes; at most %d are allowed", n, MaxMessageBytes)
+	if n > most {
+		return fmt.Errorf("a message of %d bytes; at most %d are allowed", n, most)
 	}
-	b := make([]byte, n)
-	if _, err := io.ReadFull(r, b); err != nil {
+	// Room grows with what comes, not with what was announced.
+	var b bytes.Buffer
+	if _, err := io.CopyN(&b, r, int64(n)); err != nil {
 		return err
 	}
-	return proto.Unmarshal(b, m)
+	return proto.Unmarshal(b.Bytes(), m)
 }
 
 // readWithFiles receives the message that descriptors come with. They travel with
@@ -457,7 +463,7 @@ func readWithFiles(c *net.UnixConn, m proto.Message) ([]*os.File, error) {
 		_, err = io.ReadFull(c, prefix[n:])
 	}
 	if err == nil {
-		err = readBody(c, prefix, m)
+		err = readBody(c, prefix, MaxMessageBytes, m)
 	}
 	if err != nil {
 		closeAll(files...)

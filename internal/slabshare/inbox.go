@@ -15,6 +15,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
+const (
+	// inboxBytes is the room that an inbox begins with, keptBytes what it may keep after a large message.
+	inboxBytes = 64 << 10
+	keptBytes  = 1 << 20
+)
+
 // Inbox takes messages out of a socket. One goroutine waits for them in Next; others
 // may look for them meanwhile, with Poll, without the detour of being woken.
 type Inbox struct {
@@ -32,7 +38,7 @@ func NewInbox(c *net.UnixConn) (*Inbox, error) {
 	if err != nil {
 		return nil, fmt.Errorf("unix socket: %w", err)
 	}
-	return &Inbox{raw: raw, buffer: make([]byte, 64<<10)}, nil
+	return &Inbox{raw: raw, buffer: make([]byte, inboxBytes)}, nil
 }
 
 // Spins says whether there are processors enough to look for answers, in place of
@@ -110,8 +116,9 @@ func (i *Inbox) messages(take func(message []byte) error) error {
 			return fmt.Errorf("a message of %d bytes; at most %d are allowed", n, MaxMessageBytes)
 		}
 		if i.have-at < 4+n {
-			if 4+n > len(i.buffer) {
-				grown := make([]byte, 4+n+4096)
+			if 4+n > len(i.buffer) && i.have-at > len(i.buffer)/2 {
+				// Twice what has come, at most: a message that was only announced takes no memory.
+				grown := make([]byte, min(4+n+4096, 2*len(i.buffer)))
 				copy(grown, i.buffer[at:i.have])
 				i.buffer, i.have, at = grown, i.have-at, 0
 			}
@@ -124,6 +131,9 @@ func (i *Inbox) messages(take func(message []byte) error) error {
 	}
 	copy(i.buffer, i.buffer[at:i.have])
 	i.have -= at
+	if i.have == 0 && len(i.buffer) > keptBytes {
+		i.buffer = make([]byte, inboxBytes) // a large message is rare
+	}
 	return nil
 }
 

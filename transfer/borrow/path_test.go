@@ -29,6 +29,9 @@ func TestMain(m *testing.M) {
 	if address := os.Getenv(readEnv); address != "" {
 		readUntilKilled(address)
 	}
+	if address := os.Getenv(strangerEnv); address != "" {
+		lookAsStranger(address)
+	}
 	goleak.VerifyTestMain(transfertest.Goroutines{M: m})
 }
 

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,8 +36,10 @@ const (
 	// spinFor is how long the server of a GPU's memory looks for the next request of
 	// a reader that is busy.
 	spinFor = 100 * time.Microsecond
-	// helloTimeout is how long a new connection may be silent.
+	// helloTimeout is how long a new connection may be silent, and maxGreeting how many may be new at a time: one more ends the
+	// oldest of them, so that silent ones do not use up descriptors.
 	helloTimeout = 5 * time.Second
+	maxGreeting  = 64
 )
 
 // ServerConfig is fixed for the life of a server.
@@ -94,6 +97,8 @@ type Server struct {
 	conns  map[*serving]struct{}
 	closed bool
 	kept   uint64
+	// greeting are the connections without a good hello, the oldest first.
+	greeting []*serving
 }
 
 // Listen begins to lend under the name that belongs to the address of the
@@ -187,6 +192,9 @@ func (s *Server) accept() {
 			continue
 		}
 		refusing = false
+		if !s.sameUser(conn) {
+			continue
+		}
 		c := &serving{server: s, unix: conn, leases: make(map[transfer.LeaseID]uint64), places: make(map[uint64]*place)}
 		s.mu.Lock()
 		if s.closed {
@@ -195,8 +203,33 @@ func (s *Server) accept() {
 			return
 		}
 		s.conns[c] = struct{}{}
+		if s.greeting = append(s.greeting, c); len(s.greeting) > maxGreeting {
+			_ = s.greeting[0].unix.Close() // who serves it notices
+			s.greeting = slices.Delete(s.greeting, 0, 1)
+		}
 		s.wait.Add(1)
 		s.mu.Unlock()
 		go c.run()
 	}
+}
+
+// sameUser says whether a connection is of this user, before anything is read from it. It closes others.
+func (s *Server) sameUser(conn *net.UnixConn) bool {
+	peer, err := slabshare.Peer(conn)
+	if err == nil && int(peer.Uid) == os.Geteuid() {
+		return true
+	}
+	if err == nil {
+		// It fits into the socket, whatever the other side does.
+		_ = slabshare.Write(conn, refusal(1, reasonDenied, fmt.Sprintf("this worker lends to processes of user %d, not %d", os.Geteuid(), peer.Uid)))
+	}
+	_ = conn.Close() // nothing was taken from it
+	return false
+}
+
+// greeted says that it is known whose a connection is, or that it has ended.
+func (s *Server) greeted(c *serving) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.greeting = slices.DeleteFunc(s.greeting, func(other *serving) bool { return other == c })
 }

@@ -10,12 +10,14 @@ import (
 	"sync"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/dataproto"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/mishap"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/transfer"
 )
@@ -53,7 +55,7 @@ func (c *serving) run() {
 	s := c.server
 	defer s.wait.Done()
 	ctx, cancel := context.WithCancel(context.Background())
-	err := c.serve(ctx)
+	err := c.guarded(ctx)
 	// NB: first the socket, then the leases: a reader that finds its end open knows
 	// that its leases hold.
 	_ = c.unix.Close()
@@ -89,13 +91,20 @@ func (c *serving) run() {
 	}
 }
 
+// guarded is serve; a panic ends the connection.
+func (c *serving) guarded(ctx context.Context) (err error) {
+	defer mishap.Caught(c.server.config.Log, "a same-host connection", func(e error) { err = e })
+	return c.serve(ctx)
+}
+
 // serve answers until the connection ends.
 func (c *serving) serve(ctx context.Context) error {
+	defer c.server.greeted(c)
 	if err := c.unix.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
 		return err
 	}
 	var hello millracev1.BorrowRequest
-	if err := slabshare.Read(c.unix, &hello); err != nil {
+	if err := slabshare.ReadHello(c.unix, &hello); err != nil {
 		return err
 	}
 	if err := c.unix.SetReadDeadline(time.Time{}); err != nil {
@@ -104,6 +113,7 @@ func (c *serving) serve(ctx context.Context) error {
 	if err := c.welcome(&hello); err != nil {
 		return err
 	}
+	c.server.greeted(c)
 	if hello.GetHello().GetWords() {
 		c.server.config.Words(c.unix)
 		return nil
@@ -144,15 +154,9 @@ func (c *serving) welcome(request *millracev1.BorrowRequest) error {
 		err := slabshare.Write(c.unix, refusal(request.GetCall(), reason, message))
 		return errors.Join(errors.New(message), err)
 	}
-	peer, err := slabshare.Peer(c.unix)
-	if err != nil {
-		return err
-	}
-	hello := request.GetHello()
+	hello, err := request.GetHello(), error(nil)
 	config := &c.server.config
 	switch {
-	case int(peer.Uid) != os.Geteuid():
-		return refuse(reasonDenied, fmt.Sprintf("this worker lends to processes of user %d, not %d", os.Geteuid(), peer.Uid))
 	case hello == nil:
 		return refuse(reasonProtocol, "the first message must be a hello")
 	case config.Accept != nil && !config.Accept(hello.GetToken()):
@@ -265,7 +269,7 @@ func lifetime(millis uint64, otherwise time.Duration) time.Duration {
 	if millis == 0 {
 		return otherwise
 	}
-	return min(time.Duration(millis)*time.Millisecond, maxTTL)
+	return time.Duration(min(millis, uint64(maxTTL/time.Millisecond))) * time.Millisecond
 }
 
 // release gives back those leases that are this connection's.
@@ -375,6 +379,9 @@ func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.Object
 	c.creating.Add(1)
 	go func() {
 		defer c.creating.Done()
+		defer mishap.Caught(c.server.config.Log, fmt.Sprintf("a place for object %s", head.Ref), func(err error) {
+			_ = c.send(refusal(call, codes.Internal.String(), err.Error())) // as below
+		})
 		incoming, err := c.lent.Receiver.Create(ctx, head)
 		if err != nil {
 			_ = c.send(refusal(call, failure(err), err.Error())) // if it is gone, so is whoever asked
@@ -419,6 +426,9 @@ func (c *serving) finish(ctx context.Context, response *millracev1.BorrowRespons
 	c.creating.Add(1)
 	go func() {
 		defer c.creating.Done()
+		defer mishap.Caught(c.server.config.Log, "the end of a write", func(err error) {
+			_ = c.send(refusal(response.GetCall(), codes.Internal.String(), err.Error())) // if it is gone, so is whoever asked
+		})
 		if err := p.incoming.Commit(ctx); err != nil {
 			_ = c.send(refusal(response.GetCall(), failure(err), err.Error()))
 			return

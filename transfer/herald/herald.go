@@ -24,12 +24,14 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"log/slog"
 	"net"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/mishap"
 	"github.com/millrace/millrace/internal/ring"
 	"github.com/millrace/millrace/transfer"
 )
@@ -98,6 +100,8 @@ type Config struct {
 	Handle func()
 	// Left says that a reader is gone.
 	Left func(*Reader)
+	// Log is told of panics, which end their connection. Nil: the default one.
+	Log *slog.Logger
 }
 
 // Herald is both sides. Await, Unawait, Tell and Flush belong to one goroutine at a time.
@@ -205,7 +209,7 @@ func (h *Herald) listen(address string, m *maker) {
 	var n *near
 	if err == nil {
 		if n, err = h.join(m, conn); err == nil {
-			h.hear(m, conn, n)
+			h.guarded("words from "+address, func() { h.hear(m, conn, n) })
 		}
 		_ = conn.Close() // what was to come of it has come
 	}
@@ -228,6 +232,12 @@ func (h *Herald) listen(address string, m *maker) {
 		h.config.Heard(words)
 		h.config.Handle()
 	}
+}
+
+// guarded does what a connection's goroutine does; a panic ends it.
+func (h *Herald) guarded(what string, do func()) {
+	defer mishap.Caught(h.config.Log, what, nil)
+	do()
 }
 
 // join begins a connection, and returns what is shared with its other side, nil if nothing is.
@@ -348,6 +358,22 @@ func (h *Herald) Serve(conn net.Conn) {
 	h.readers[r] = struct{}{}
 	h.mu.Unlock()
 	n, err := h.receive(r, conn)
+	if err == nil {
+		h.guarded("the asks of a peer", func() { h.answer(r, conn, n) })
+	}
+	h.mu.Lock()
+	delete(h.readers, r)
+	h.mu.Unlock()
+	r.writer.close()
+	if n != nil {
+		h.leave(n)
+	}
+	h.config.Left(r)
+}
+
+// answer takes what a reader asks until the connection ends or makes no sense. n is nil if it is used alone.
+func (h *Herald) answer(r *Reader, conn net.Conn, n *near) {
+	var err error
 	for in := bufio.NewReader(conn); err == nil; {
 		var asks []Ask
 		var called bool
@@ -361,14 +387,6 @@ func (h *Herald) Serve(conn net.Conn) {
 			h.config.Handle()
 		}
 	}
-	h.mu.Lock()
-	delete(h.readers, r)
-	h.mu.Unlock()
-	r.writer.close()
-	if n != nil {
-		h.leave(n)
-	}
-	h.config.Left(r)
 }
 
 // receive begins a connection that was accepted, and returns what is shared with its other side, nil if nothing is.
