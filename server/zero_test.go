@@ -76,6 +76,7 @@ type zero struct {
 	t           testing.TB
 	stream      grpc.BidiStreamingClient[pb.SessionRequest, pb.SessionResponse]
 	id          uint32
+	registered  *pb.Registered
 	incarnation string
 	cancel      context.CancelFunc
 	// done is closed when the session has ended; last is the last message then.
@@ -127,7 +128,8 @@ func (c *cluster) joinSeen(conn grpc.ClientConnInterface, r *pb.Registration, an
 		c.t.Fatal(err)
 	}
 	w.last = first
-	w.id = first.GetRegistered().GetWorkerId()
+	w.registered = first.GetRegistered()
+	w.id = w.registered.GetWorkerId()
 	if w.id == 0 {
 		cancel()
 		close(w.done)

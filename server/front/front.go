@@ -111,7 +111,9 @@ type DatasetSpec struct {
 
 // Cluster is what never changes in a scheduler's life.
 type Cluster struct {
-	ID                string
+	ID string
+	// Life is random and never 0. Numbers of tasks, workers and clients mean something in one life only.
+	Life              uint64
 	StartedAt         time.Time
 	InlineResultBytes uint32
 	MaxMessageBytes   uint64

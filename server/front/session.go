@@ -11,7 +11,9 @@ import (
 // Registration introduces a worker incarnation.
 type Registration struct {
 	// Worker is what the machine needs to know; its number is chosen by the loop.
-	Worker      sched.WorkerRegistered
+	Worker sched.WorkerRegistered
+	// Life of the scheduler that the inventory and the running attempts are from; 0: it does not say.
+	Life        uint64
 	PID         int64
 	DataAddress string
 	Device      uint8

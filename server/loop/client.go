@@ -29,7 +29,6 @@ type client struct {
 
 type clients struct {
 	byID  map[ids.ClientID]*client
-	last  ids.ClientID
 	dirty []*client
 	// recent is the client looked up last: effects come in runs for one client.
 	recent *client
@@ -74,8 +73,7 @@ func (l *Loop) openClient(spec front.ClientSpec) *client {
 	if spec.TTL == 0 {
 		spec.TTL = defaultTTL
 	}
-	l.clients.last++
-	c := &client{id: l.clients.last, spec: spec, openedAt: l.now, lastSeen: l.now}
+	c := &client{id: l.newClientID(), spec: spec, openedAt: l.now, lastSeen: l.now}
 	l.clients.byID[c.id] = c
 	l.step(sched.ClientOpened{Client: c.id, Namespace: spec.Namespace, TTL: spec.TTL})
 	l.dirty.client(c, l.now)

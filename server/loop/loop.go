@@ -24,7 +24,7 @@ const mailboxLength = 1024
 // Config sets up a loop.
 type Config struct {
 	Machine sched.Config
-	// Cluster says who this scheduler is. WorkerLease is how long a silent worker is waited for; 0: 5 s.
+	// Cluster says who this scheduler is. WorkerLease is how long a silent worker is waited for; 0: 5 s. Life 0: drawn at random.
 	Cluster front.Cluster
 	// ReconnectGrace is how long a worker whose connection broke may take to come back. 0: 2 s.
 	ReconnectGrace time.Duration
@@ -82,6 +82,12 @@ func New(config Config) *Loop {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
 	config.Machine.ReconnectGrace = config.ReconnectGrace
+	for config.Cluster.Life == 0 {
+		config.Cluster.Life = random64()
+	}
+	if config.Machine.FirstTask == 0 {
+		config.Machine.FirstTask = firstTask(config.Cluster.Life)
+	}
 	l := &Loop{
 		config:    config,
 		log:       config.Log,

@@ -107,13 +107,15 @@ func (l *Loop) Register(ctx context.Context, r front.Registration) (front.Sessio
 
 func (l *Loop) register(r front.Registration) (*session, error) {
 	name, incarnation := r.Worker.Name, r.Worker.Incarnation
+	w := l.workers.byName[name]
+	met := w != nil && w.incarnation == incarnation
 	for _, death := range l.workers.deaths[name] {
+		met = met || death.Incarnation == incarnation
 		if death.Incarnation == incarnation && death.Reaped {
 			return nil, &front.Error{Kind: front.ErrDead, Object: name, Message: fmt.Sprintf(
 				"worker %s: incarnation %s was declared dead (%s): stop, and start a new one", name, incarnation, death.Cause)}
 		}
 	}
-	w := l.workers.byName[name]
 	if w != nil && w.incarnation != incarnation {
 		l.loseWorker(w, "a new incarnation registered under its name", nil,
 			fmt.Sprintf("another incarnation (%s) registered as %s", incarnation, name))
@@ -131,15 +133,22 @@ func (l *Loop) register(r front.Registration) (*session, error) {
 		}
 	}
 	moved := w.registration.DataAddress != r.DataAddress && w.registration.DataAddress != ""
-	w.registration = r
 	w.lastSeen = l.now
 	w.session = newSession(l, w)
+	if l.foreign(&r, met) {
+		l.log.Warn("a worker comes from another life of the scheduler: what it holds and runs is given up", "worker", name, "id", w.id,
+			"objects", len(r.Worker.Inventory), "running", len(r.Worker.Running))
+		out := &l.touchSession(w.session).building
+		out.Releases, out.Cancellations = disown(&r)
+	}
+	event := r.Worker
+	event.Worker = w.id
+	r.Worker.Inventory, r.Worker.Running = nil, nil // The machine has them; they are long.
+	w.registration = r
 	l.learnOps(r.NativeOps)
 	if moved {
 		l.tellPeers(w.peer(), nil)
 	}
-	event := r.Worker
-	event.Worker = w.id
 	l.step(event)
 	l.introduceNear(w)
 	l.watchLease(w.session, l.now.Add(l.config.Cluster.WorkerLease))

@@ -238,7 +238,7 @@ func registrationFrom(r *pb.Registration) front.Registration {
 				return sched.TaskRef{Task: ids.TaskID(ref.GetTaskId()), Attempt: ids.Attempt(ref.GetAttempt())}
 			}),
 		},
-		PID: r.GetPid(), DataAddress: r.GetDataAddress(), Device: uint8(r.GetDevice()), Version: r.GetVersion(),
+		Life: r.GetLife(), PID: r.GetPid(), DataAddress: r.GetDataAddress(), Device: uint8(r.GetDevice()), Version: r.GetVersion(),
 		NativeOps: r.GetNativeOps(), GPU: gpuFrom(r.GetGpu()),
 	}
 }

@@ -129,6 +129,8 @@ func fill(message protoreflect.Message) {
 				return protoreflect.ValueOfUint32(7)
 			case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
 				return protoreflect.ValueOfUint64(7)
+			case protoreflect.Fixed64Kind:
+				return protoreflect.ValueOfUint64(7)
 			case protoreflect.Int32Kind:
 				return protoreflect.ValueOfInt32(7)
 			case protoreflect.Int64Kind:
@@ -197,7 +199,7 @@ func TestWhatWorkersSayIsTakenWhole(t *testing.T) {
 		t.Errorf("stats: %+v", inbound.Stats)
 	}
 	r := registrationFrom(said.GetRegister())
-	if r.PID != 7 || r.DataAddress != "s" || r.Device != 2 || r.Version != "s" || r.NativeOps[0] != "s" || r.Worker.Slots != 7 ||
+	if r.Life != 7 || r.PID != 7 || r.DataAddress != "s" || r.Device != 2 || r.Version != "s" || r.NativeOps[0] != "s" || r.Worker.Slots != 7 ||
 		r.Worker.MemoryBytes != 7 || r.Worker.Inventory[0].Task != 7 || r.Worker.Running[0].Attempt != 7 || r.Worker.Executors[0] != "s" {
 		t.Errorf("registration: %+v", r)
 	}

@@ -418,6 +418,7 @@ func (s *Server) cluster(ctx context.Context) (*pb.ClusterInfo, error) {
 		ClusterId: cluster.ID, Version: s.config.Version, ApiVersion: apiVersion, StartTime: timeTo(cluster.StartedAt),
 		Tasks: countsTo(totals.Counts), InlineResultBytes: cluster.InlineResultBytes,
 		MaxMessageBytes: cluster.MaxMessageBytes, HttpAddress: cluster.HTTPAddress, NativeOps: s.scheduler.NativeOps(),
+		Life: cluster.Life,
 	}
 	for after, more := ids.WorkerID(0), true; more; {
 		var workers []*front.Worker

@@ -26,6 +26,8 @@ type watcher struct {
 	// revisions of the last batches.
 	revision, catalogRevision uint64
 	mixed                     bool
+	// greeted: the first message was sent, which carries the scheduler's life.
+	greeted bool
 	updates                   updateMessage
 }
 
@@ -36,6 +38,11 @@ func (s *schedulerService) Watch(r *pb.WatchRequest, stream watchStream) error {
 		Workers:  r.GetWorkers(), Datasets: r.GetDatasets(),
 	}}
 	client := ids.ClientID(r.GetClientId())
+	if life := s.scheduler.Cluster().Life; r.GetLife() != 0 && r.GetLife() != life {
+		return &sched.Error{Kind: sched.ErrUnknownClient, Object: client.String(), Message: fmt.Sprintf(
+			"client %d and revision %d are from another life of the scheduler, %x; this one is %x: open a new client and submit again",
+			uint64(client), r.GetAfterRevision(), r.GetLife(), life)}
+	}
 	w.mixed = client != 0 && !w.selection.Empty()
 	if client == 0 && w.selection.Empty() {
 		return invalid("client_id", "nothing is watched: set it, or graphs, workers or datasets")
@@ -120,7 +127,7 @@ func (w *watcher) run(ctx context.Context, tasks front.TaskWatch, ready <-chan *
 			if !open {
 				return &front.Error{Kind: front.ErrWatchEnded, Message: "the client's lease ended while it was watched: open a new client"}
 			}
-			err := w.updates.send(batch, w.revision, w.catalogRevision, w.stream.Send)
+			err := w.updates.send(batch, w.revision, w.catalogRevision, w.send)
 			w.revision = batch.Revision
 			tasks.Done(batch)
 			if err != nil {
@@ -130,15 +137,24 @@ func (w *watcher) run(ctx context.Context, tasks front.TaskWatch, ready <-chan *
 			if w.mixed && some.Snapshot {
 				return &front.Error{Kind: front.ErrRevisionTooOld, Message: "the stream fell too far behind the catalogue: watch again, for a snapshot"}
 			}
-			if err := w.stream.Send(w.catalogMessage(&some)); err != nil {
+			if err := w.send(w.catalogMessage(&some)); err != nil {
 				return err
 			}
 		case <-w.scheduler.Draining():
-			return w.stream.Send(&pb.WatchResponse{Draining: true, Revision: w.revision, CatalogRevision: w.catalogRevision})
+			return w.send(&pb.WatchResponse{Draining: true, Revision: w.revision, CatalogRevision: w.catalogRevision})
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// send sends a message, the first one with the scheduler's life.
+func (w *watcher) send(message *pb.WatchResponse) error {
+	message.Life = 0
+	if !w.greeted {
+		w.greeted, message.Life = true, w.scheduler.Cluster().Life
+	}
+	return w.stream.Send(message)
 }
 
 // both sends the first message of a stream of tasks and of catalogue resources. The catalogue comes whole; the tasks do
@@ -160,11 +176,11 @@ func (w *watcher) both(ctx context.Context, tasks front.TaskWatch, ready <-chan 
 		first := w.updates.build(batch, 0, len(batch.Updates), w.catalogRevision)
 		message.Tasks, message.Snapshot, message.Revision = first.Tasks, batch.Snapshot, batch.Revision
 		w.revision = batch.Revision
-		err := w.stream.Send(message)
+		err := w.send(message)
 		tasks.Done(batch)
 		return err
 	default:
-		return w.stream.Send(message)
+		return w.send(message)
 	}
 }
 

@@ -58,6 +58,7 @@ func (s *workerService) Session(stream sessionStream) error {
 	err = stream.Send(&pb.SessionResponse{Registered: &pb.Registered{
 		WorkerId: uint32(session.Worker()), ClusterId: cluster.ID,
 		Lease: durationpb.New(cluster.WorkerLease), InlineResultBytes: cluster.InlineResultBytes,
+		Life: cluster.Life,
 	}})
 	if err != nil {
 		session.Disconnect()

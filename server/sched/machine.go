@@ -104,9 +104,11 @@ type Machine struct {
 
 // New makes an empty machine.
 func New(c Config) *Machine {
+	c = c.withDefaults()
 	m := &Machine{
-		config:      c.withDefaults(),
-		nextID:      1,
+		config:      c,
+		tasks:       dir{trimmed: uint64(c.FirstTask) >> (blockBits + dirBits)},
+		nextID:      c.FirstTask,
 		nextGraph:   1,
 		namespaces:  make(map[string]*namespace),
 		graphs:      make([]*graph, 1),

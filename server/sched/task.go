@@ -128,7 +128,7 @@ const dirBits = 10
 // dir is the directory of blocks: two levels, so that an old task does not keep more than one leaf alive.
 type dir struct {
 	leaves []*dirLeaf
-	// trimmed counts leaves dropped from the front.
+	// trimmed counts leaves dropped from the front, or never made: those before the first task's.
 	trimmed uint64
 	pool    []*block
 }

@@ -8,6 +8,9 @@ import (
 
 // Config sets the machine's limits. The zero value of every field means its default.
 type Config struct {
+	// FirstTask is the number of the first task. 0: 1. Two lives of a scheduler that begin at numbers far apart never call two
+	// tasks by one number.
+	FirstTask ids.TaskID
 	// AssignAhead is how many tasks a worker gets beyond its slots. 0: adaptive, at least 2, and as many as cover 5 ms of
 	// the learned run time, at most 1024.
 	AssignAhead int
@@ -34,6 +37,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
+	c.FirstTask = max(c.FirstTask, 1)
 	if c.InlineResultBytes == 0 {
 		c.InlineResultBytes = 64 << 10
 	}

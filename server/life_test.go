@@ -1,0 +1,111 @@
+package server_test
+
+import (
+	"testing"
+	"testing/synctest"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+)
+
+// TestWhatIsOfAnotherLifeIsNotBelieved: a worker that comes back to a scheduler that was started anew holds objects by numbers that
+// mean something else by now. They become nobody's result, and the worker is told to let go of them.
+func TestWhatIsOfAnotherLifeIsNotBelieved(t *testing.T) {
+	virtual(t, func(c *cluster) {
+		t := c.t
+		ctx := timeout(t)
+		first := c.join(c.conn, registration("first"), func(a *pb.Assignment) *pb.TaskReport {
+			r := succeed(a)
+			r.InlineResult, r.OutputBytes = nil, 8
+			return r
+		})
+		first.beat()
+		id := c.open(ctx)
+		watch := c.watch(ctx, &pb.WatchRequest{ClientId: id})
+		submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("a", 1)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		task := submitted.GetTaskIds()[0]
+		c.final(watch, submitted.GetTaskIds())
+		info, err := c.client.GetClusterInfo(ctx, &pb.GetClusterInfoRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		life := info.GetCluster().GetLife()
+		if life == 0 || first.registered.GetLife() != life {
+			t.Fatalf("the cluster's life is %x, the worker was told %x", life, first.registered.GetLife())
+		}
+		replicas := func() int {
+			got, err := c.client.GetTask(ctx, &pb.GetTaskRequest{TaskId: task})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return len(got.GetTask().GetReplicas())
+		}
+		held := []*pb.Replica{{TaskId: task, Generation: 1, Bytes: 8}}
+		running := []*pb.TaskRef{{TaskId: task + 1, Attempt: 1}}
+		for _, from := range []struct {
+			name string
+			life uint64
+		}{{"of another life", life + 1}, {"of no life", 0}} {
+			r := registration(from.name)
+			r.Life, r.Inventory, r.Running = from.life, held, running
+			w := c.join(c.conn, r, never)
+			synctest.Wait()
+			if n := replicas(); n != 1 {
+				t.Errorf("worker %s: its object became one of %d replicas", from.name, n)
+			}
+			if got := w.last; len(got.GetReleases()) != 1 || got.GetReleases()[0].GetTaskId() != task ||
+				len(got.GetCancellations()) != 1 || got.GetCancellations()[0].GetTaskId() != task+1 {
+				t.Errorf("worker %s was told %v", from.name, got)
+			}
+			w.leave()
+		}
+		// One that this scheduler has met in this life is believed, whether it says the life or not.
+		for _, said := range []uint64{life, 0} {
+			r := registration("met")
+			c.join(c.conn, r, never).leave()
+			synctest.Wait()
+			r.Life, r.Inventory = said, held
+			back := c.join(c.conn, r, never)
+			synctest.Wait()
+			if n := replicas(); n != 2 {
+				t.Errorf("a worker that came back with life %x: its object is not one of the replicas, of which there are %d", said, n)
+			}
+			back.leave()
+		}
+	})
+}
+
+// TestClientsOfAnotherLifeAreUnknown: numbers of leases cannot be guessed, and a watch that is resumed at another scheduler says so.
+func TestClientsOfAnotherLifeAreUnknown(t *testing.T) {
+	virtual(t, func(c *cluster) {
+		t := c.t
+		ctx := timeout(t)
+		one, other := c.open(ctx), c.open(ctx)
+		if near := one - other; near < 1<<20 || -near < 1<<20 || one>>63 != 0 || other>>63 != 0 {
+			t.Errorf("client numbers %d and %d", one, other)
+		}
+		stream, err := c.client.Watch(ctx, &pb.WatchRequest{ClientId: one})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, err := stream.Recv()
+		if err != nil || first.GetLife() == 0 {
+			t.Fatalf("the first message of a watch: %v, %v", first, err)
+		}
+		resumed, err := c.client.Watch(ctx, &pb.WatchRequest{ClientId: one, AfterRevision: first.GetRevision(), Life: first.GetLife() + 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = resumed.Recv()
+		wantReason(t, err, "UNKNOWN_CLIENT", "another life")
+		again, err := c.client.Watch(ctx, &pb.WatchRequest{ClientId: one, Life: first.GetLife()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := again.Recv(); err != nil {
+			t.Errorf("a watch of the same life: %v", err)
+		}
+	})
+}
