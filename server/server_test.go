@@ -289,6 +289,42 @@ func TestFunctionsTravelOnce(t *testing.T) {
 			break
 		}
 	}
+	// Once no task refers to it the worker is told to forget it, and the scheduler has forgotten it as well.
+	release := func(tasks []uint64) {
+		if _, err := c.client.ReleaseTasks(ctx, &pb.ReleaseTasksRequest{ClientId: id, TaskIds: tasks}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	release(response.GetTaskIds())
+	release(again.GetTaskIds())
+	for message := range w.seen {
+		if n := len(message.GetDroppedFunctions()); n > 0 {
+			if n != 1 || string(message.GetDroppedFunctions()[0]) != string(hash[:]) {
+				t.Errorf("dropped functions: %x", message.GetDroppedFunctions())
+			}
+			break
+		}
+	}
+	last, err := c.client.SubmitBatch(ctx, request("c"))
+	if err != nil || len(last.GetMissingFunctions()) != 1 {
+		t.Fatalf("once it is forgotten: %v, %v", last, err)
+	}
+	if last, err = c.client.SubmitBatch(ctx, request("c", &pb.Function{Hash: hash[:], Payload: payload})); err != nil {
+		t.Fatal(err)
+	}
+	for message := range w.seen {
+		if len(message.GetFunctions()) == 1 {
+			break
+		}
+	}
+	// A worker whose connection is broken when the last task goes hears of it when it is back.
+	c.final(watch, last.GetTaskIds())
+	w.leave()
+	release(last.GetTaskIds())
+	back := c.joinSeen(c.conn, w.mine, succeed, make(chan *pb.SessionResponse, 100))
+	if message := <-back.seen; len(message.GetDroppedFunctions()) == 0 {
+		t.Errorf("the first message after the worker is back: %v", message)
+	}
 }
 
 func TestAWatchResumesWhereItBroke(t *testing.T) {

@@ -78,6 +78,7 @@ type zero struct {
 	id          uint32
 	registered  *pb.Registered
 	incarnation string
+	mine        *pb.Registration
 	cancel      context.CancelFunc
 	// done is closed when the session has ended; last is the last message then.
 	done chan struct{}
@@ -119,7 +120,7 @@ func (c *cluster) joinSeen(conn grpc.ClientConnInterface, r *pb.Registration, an
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	w := &zero{t: c.t, stream: stream, incarnation: r.Incarnation, cancel: cancel, answer: answer, seen: seen, done: make(chan struct{})}
+	w := &zero{t: c.t, stream: stream, incarnation: r.Incarnation, mine: r, cancel: cancel, answer: answer, seen: seen, done: make(chan struct{})}
 	if err := stream.Send(&pb.SessionRequest{Register: r}); err != nil {
 		c.t.Fatal(err)
 	}

@@ -78,6 +78,8 @@ type ClientSpec struct {
 type Function struct {
 	Hash    ids.FunctionHash
 	Payload []byte
+	// Language that can run it, with its version; empty: not said.
+	Language string
 }
 
 // Submission is a graph with the functions that came along.

@@ -56,11 +56,13 @@ type Graph struct {
 
 // Death says how one life of a worker ended.
 type Death struct {
-	Incarnation     string
-	Cause           string
-	ExitCode        int32
-	Signal          string
-	OutOfMemory     bool
+	Incarnation string
+	Cause       string
+	ExitCode    int32
+	Signal      string
+	OutOfMemory bool
+	// DeviceFault: the GPU itself failed, or a kernel wrote where it must not. Its memory is not to be read.
+	DeviceFault     bool
 	LogTail         string
 	Time            time.Time
 	PID             int64

@@ -2,6 +2,7 @@ package front
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -43,11 +44,13 @@ type Session interface {
 
 // Inbound is one message of a worker.
 type Inbound struct {
-	Reports          []sched.Report
-	Gained           []sched.Stored
-	Lost             []sched.Replica
-	Stats            *WorkerStats
-	Leaving          bool
+	Reports []sched.Report
+	Gained  []sched.Stored
+	Lost    []sched.Replica
+	Stats   *WorkerStats
+	Leaving bool
+	// Draining: the worker was asked to stop, and waits for Outbound.Drained.
+	Draining         bool
 	MissingFunctions []ids.FunctionHash
 	Rescues          []RescueReport
 }
@@ -109,9 +112,16 @@ type Outbound struct {
 	Releases      []sched.Replica
 	NextUses      []sched.NextUse
 	Rescues       []Rescue
-	Drain         bool
-	StopReason    string
-	Reregister    bool
+	// Accepted are objects that clients wrote to the worker and that count from now on.
+	Accepted []sched.Replica
+	// Dropped are functions that no task refers to any more. They are told before the functions of the same outbound: one that is
+	// dropped and needed again is in both.
+	Dropped []ids.FunctionHash
+	Drain   bool
+	// Drained answers Inbound.Draining: nothing that is wanted is there alone.
+	Drained    bool
+	StopReason string
+	Reregister bool
 
 	inputs    []sched.AssignedInput
 	holders   []ids.WorkerID
@@ -165,7 +175,7 @@ const copiedBytes = 4096
 // Empty says that there is nothing to send.
 func (o *Outbound) Empty() bool {
 	return len(o.Ops)+len(o.Functions)+len(o.Peers)+len(o.Assignments)+len(o.Retractions)+len(o.Cancellations)+
-		len(o.Releases)+len(o.NextUses)+len(o.Rescues) == 0 && !o.Drain && o.StopReason == "" && !o.Reregister
+		len(o.Releases)+len(o.NextUses)+len(o.Rescues)+len(o.Accepted)+len(o.Dropped) == 0 && !o.Drain && !o.Drained && o.StopReason == "" && !o.Reregister
 }
 
 // Reset forgets everything but the memory.
@@ -177,8 +187,15 @@ func (o *Outbound) Reset() {
 	*o = Outbound{
 		Ops: o.Ops[:0], Functions: o.Functions[:0], Peers: o.Peers[:0], Assignments: o.Assignments[:0],
 		Retractions: o.Retractions[:0], Cancellations: o.Cancellations[:0], Releases: o.Releases[:0], NextUses: o.NextUses[:0], Rescues: o.Rescues[:0],
+		Accepted: o.Accepted[:0], Dropped: o.Dropped[:0],
 		inputs: o.inputs[:0], holders: o.holders[:0], arguments: o.arguments[:0],
 	}
+}
+
+// Drop says that no task refers to a function any more, also if it is in the outbound itself: what would need it has ended.
+func (o *Outbound) Drop(hash ids.FunctionHash) {
+	o.Functions = slices.DeleteFunc(o.Functions, func(f Function) bool { return f.Hash == hash })
+	o.Dropped = append(o.Dropped, hash)
 }
 
 // Assign copies an assignment, of which nothing is referred to afterwards but strings and inline results.
@@ -223,7 +240,11 @@ func (o *Outbound) Append(from *Outbound) {
 	inputs, arguments := uint32(len(o.inputs)), uint32(len(o.arguments))
 	o.NextUses = append(o.NextUses, from.NextUses...)
 	o.Rescues = append(o.Rescues, from.Rescues...)
+	o.Accepted = append(o.Accepted, from.Accepted...)
 	o.Ops = append(o.Ops, from.Ops...)
+	for _, hash := range from.Dropped {
+		o.Drop(hash)
+	}
 	o.Functions = append(o.Functions, from.Functions...)
 	o.Peers = append(o.Peers, from.Peers...)
 	for _, a := range from.Assignments {
@@ -242,6 +263,7 @@ func (o *Outbound) Append(from *Outbound) {
 	o.Cancellations = append(o.Cancellations, from.Cancellations...)
 	o.Releases = append(o.Releases, from.Releases...)
 	o.Drain = o.Drain || from.Drain
+	o.Drained = o.Drained || from.Drained
 	o.Reregister = o.Reregister || from.Reregister
 	if from.StopReason != "" {
 		o.StopReason = from.StopReason

@@ -52,9 +52,9 @@ func (l *Loop) submit(s *front.Submission) (front.Accepted, error) {
 
 // takeFunctions keeps the functions that a submission needs and brings. If some are missing nothing is kept.
 func (l *Loop) takeFunctions(s *front.Submission) (added, missing []ids.FunctionHash) {
-	brought := map[ids.FunctionHash][]byte{}
+	brought := map[ids.FunctionHash]front.Function{}
 	for _, f := range s.Functions {
-		brought[f.Hash] = f.Payload
+		brought[f.Hash] = f
 	}
 	for _, hash := range s.Needed {
 		if _, known := l.functions[hash]; known {
@@ -70,7 +70,7 @@ func (l *Loop) takeFunctions(s *front.Submission) (added, missing []ids.Function
 		return nil, missing
 	}
 	for _, hash := range added {
-		l.functions[hash] = brought[hash]
+		l.functions[hash] = &function{Function: brought[hash]}
 	}
 	return added, nil
 }

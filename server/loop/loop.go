@@ -60,7 +60,7 @@ type Loop struct {
 	workers workers
 	clients clients
 
-	functions map[ids.FunctionHash][]byte
+	functions map[ids.FunctionHash]*function
 	datasets  uint64 // last number given out
 	// nativeOps is sorted; replaced whole, read by anyone.
 	nativeOps atomic.Pointer[[]string]
@@ -99,7 +99,7 @@ func New(config Config) *Loop {
 		shutdown:  make(chan struct{}),
 		workers:   newWorkers(),
 		clients:   newClients(),
-		functions: map[ids.FunctionHash][]byte{},
+		functions: map[ids.FunctionHash]*function{},
 	}
 	l.dirty.graphs = map[ids.GraphID]struct{}{}
 	ops := slices.Sorted(slices.Values(config.NativeOps))
@@ -259,8 +259,12 @@ func (l *Loop) carryOut() {
 			l.dirty.graph(effect.Graph, l.now)
 		case sched.EffectGraphRemoved:
 			l.dirty.graph(effect.Graph, l.now)
+		case sched.EffectAccept:
+			if s := l.sessionOf(effect.Worker); s != nil {
+				s.building.Accepted = append(s.building.Accepted, sched.Replica{Task: effect.Task, Generation: effect.Attempt})
+			}
 		case sched.EffectFunctionUnused:
-			delete(l.functions, effect.Function)
+			l.dropFunction(effect.Function)
 		case sched.EffectRescue:
 			l.rescue(effect)
 		case sched.EffectUnmap:

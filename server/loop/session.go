@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -194,14 +195,65 @@ func (l *Loop) sendFunction(s *session, hash ids.FunctionHash, again bool) {
 	if _, sent := s.functions[hash]; sent && !again {
 		return
 	}
-	payload, known := l.functions[hash]
+	f, known := l.functions[hash]
 	if !known {
-		l.log.Error("a worker needs a function that the scheduler does not have", "function", hash, "worker", s.worker.name)
+		// An attempt that it was given has ended meanwhile, and was the last that referred to the function.
+		l.log.Debug("a worker asks for a function that no task refers to", "function", hash, "worker", s.worker.name)
 		return
 	}
 	s.functions[hash] = struct{}{}
+	if !slices.Contains(f.at, s.worker) {
+		f.at = append(f.at, s.worker)
+	}
 	l.touchSession(s)
-	s.building.Functions = append(s.building.Functions, front.Function{Hash: hash, Payload: payload})
+	s.building.Functions = append(s.building.Functions, f.Function)
+}
+
+// function is a pickled function that tasks refer to.
+type function struct {
+	front.Function
+	// at are the workers that it was sent to, lost ones included.
+	at []*worker
+}
+
+// dropsKept bounds the functions that a worker is told again to forget once its connection has broken.
+const dropsKept = 4096
+
+// dropFunction forgets a function that no task refers to, and has the workers forget it that it was sent to. A message may be lost
+// with its connection, so a worker that comes back is told again.
+func (l *Loop) dropFunction(hash ids.FunctionHash) {
+	f := l.functions[hash]
+	if f == nil {
+		return
+	}
+	delete(l.functions, hash)
+	for _, w := range f.at {
+		if l.workers.get(w.id) != w {
+			continue
+		}
+		if s := w.session; s != nil {
+			delete(s.functions, hash)
+			for i := range s.ops {
+				if s.ops[i].Function == hash {
+					s.ops[i] = sched.OpSpec{} // The function travels with the next definition of its op.
+				}
+			}
+			l.touchSession(s).building.Drop(hash)
+		}
+		if w.dropped = append(w.dropped, hash); len(w.dropped) > dropsKept {
+			w.dropped = w.dropped[1:]
+		}
+	}
+}
+
+// dropAgain repeats what a worker that is back may not have heard.
+func (l *Loop) dropAgain(s *session) {
+	for _, hash := range s.worker.dropped {
+		if l.functions[hash] == nil {
+			l.touchSession(s).building.Drop(hash)
+		}
+	}
+	s.worker.dropped = nil
 }
 
 // heard carries a worker's message to the machine.

@@ -35,6 +35,8 @@ type worker struct {
 	// session is nil while the worker is disconnected; disconnectedAt is since when.
 	session        *session
 	disconnectedAt time.Time
+	// dropped are functions that it is to forget, since it has registered; the oldest first.
+	dropped []ids.FunctionHash
 	// queued and stale say that the row waits for a commit; see dirty.
 	queued, stale bool
 }
@@ -141,6 +143,7 @@ func (l *Loop) register(r front.Registration) (*session, error) {
 		out := &l.touchSession(w.session).building
 		out.Releases, out.Cancellations = disown(&r)
 	}
+	l.dropAgain(w.session)
 	event := r.Worker
 	event.Worker = w.id
 	r.Worker.Inventory, r.Worker.Running = nil, nil // The machine has them; they are long.
@@ -240,10 +243,11 @@ func (l *Loop) loseWorker(w *worker, cause string, death *front.Death, stop stri
 		s.end()
 	}
 	var survivors []ids.WorkerID
-	if !left { // Who left in an orderly way lives a little longer.
+	fault := death != nil && death.DeviceFault
+	if !left && !fault { // One that left in an orderly way lives a little longer; one whose device failed must not be read.
 		survivors = l.bury(w)
 	}
-	l.step(sched.WorkerLost{Worker: w.id, Cause: cause, Outside: fromOutside(death), Survivors: survivors})
+	l.step(sched.WorkerLost{Worker: w.id, Cause: cause, Outside: fromOutside(death), DeviceFault: fault, Survivors: survivors})
 	l.tellPeers(front.Peer{Worker: w.id, Name: w.name}, survivors)
 	last.State, last.AssignedTasks, last.Objects = front.WorkerLost, 0, 0
 	last.Deaths = l.workers.deaths[w.name]

@@ -179,6 +179,7 @@ func deathTo(d front.Death) *pb.WorkerDeath {
 	return &pb.WorkerDeath{
 		Incarnation: d.Incarnation, Cause: d.Cause, ExitCode: d.ExitCode, Signal: d.Signal, OutOfMemory: d.OutOfMemory,
 		LogTail: d.LogTail, Time: timeTo(d.Time), Pid: d.PID, MemoryUsedBytes: d.MemoryUsedBytes, RunningKeys: d.RunningKeys,
+		DeviceFault: d.DeviceFault,
 	}
 }
 
@@ -186,7 +187,7 @@ func deathFrom(d *pb.WorkerDeath) front.Death {
 	return front.Death{
 		Incarnation: d.GetIncarnation(), Cause: d.GetCause(), ExitCode: d.GetExitCode(), Signal: d.GetSignal(),
 		OutOfMemory: d.GetOutOfMemory(), LogTail: d.GetLogTail(), Time: timeFrom(d.GetTime()), PID: d.GetPid(),
-		MemoryUsedBytes: d.GetMemoryUsedBytes(),
+		MemoryUsedBytes: d.GetMemoryUsedBytes(), DeviceFault: d.GetDeviceFault(),
 	}
 }
 
@@ -248,7 +249,7 @@ func replicaFrom(r *pb.Replica) sched.Replica {
 }
 
 func inboundFrom(said *pb.SessionRequest) front.Inbound {
-	inbound := front.Inbound{Leaving: said.GetLeaving()}
+	inbound := front.Inbound{Leaving: said.GetLeaving(), Draining: said.GetDraining()}
 	if tasks := said.GetTasks(); len(tasks) > 0 {
 		inbound.Reports = make([]sched.Report, len(tasks))
 		for i, report := range tasks {
@@ -260,7 +261,7 @@ func inboundFrom(said *pb.SessionRequest) front.Inbound {
 		if object.GetLost() {
 			inbound.Lost = append(inbound.Lost, replica)
 		} else {
-			inbound.Gained = append(inbound.Gained, sched.Stored{Replica: replica, Inline: object.GetInlineResult()})
+			inbound.Gained = append(inbound.Gained, sched.Stored{Replica: replica, Inline: object.GetInlineResult(), Written: object.GetWritten()})
 		}
 	}
 	if stats := said.GetStats(); stats != nil {

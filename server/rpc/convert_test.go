@@ -47,6 +47,7 @@ var (
 func TestConversionsSetEveryField(t *testing.T) {
 	names := func(ids.WorkerID) string { return "w" }
 	death := front.Death{
+		DeviceFault: true,
 		Incarnation: "i", Cause: "c", ExitCode: 1, Signal: "S", OutOfMemory: true, LogTail: "l", Time: someTime, PID: 2,
 		MemoryUsedBytes: 3, RunningKeys: []string{"k"},
 	}
@@ -54,14 +55,16 @@ func TestConversionsSetEveryField(t *testing.T) {
 	updateTo(&sched.Update{Task: 1, State: sched.TaskFailed, OutputBytes: 2, Inline: []byte{1}, Err: someError, Worker: 3, Generation: 4}, update)
 	var outbound front.Outbound
 	outbound.Ops = []front.OpDefinition{{ID: 1, Op: sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}}}
-	outbound.Functions = []front.Function{{Hash: someHash, Payload: []byte("p")}}
+	outbound.Functions = []front.Function{{Hash: someHash, Payload: []byte("p"), Language: "l"}}
 	outbound.Peers = []front.Peer{{Worker: 1, Address: "a", Name: "n", Near: true}}
 	outbound.Retractions = []sched.TaskRef{{Task: 1, Attempt: 2}}
 	outbound.Cancellations = []sched.TaskRef{{Task: 1, Attempt: 2}}
 	outbound.Releases = []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}
 	outbound.NextUses = []sched.NextUse{{Task: 1, Generation: 2, Rank: 3}}
 	outbound.Rescues = []front.Rescue{{Dead: front.Peer{Worker: 1, Address: "a", Name: "n"}, Incarnation: "i", Objects: []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}}}
-	outbound.Drain, outbound.StopReason, outbound.Reregister = true, "s", true
+	outbound.Dropped = []ids.FunctionHash{someHash}
+	outbound.Accepted = []sched.Replica{{Task: 1, Generation: 2, Bytes: 3}}
+	outbound.Drain, outbound.Drained, outbound.StopReason, outbound.Reregister = true, true, "s", true
 	outbound.Assign(&sched.Assignment{
 		Task: 1, Attempt: 2, Op: 3, Arguments: []byte("a"), Rank: 4, Timeout: time.Second, Key: "k", Namespace: "n", Slots: 5,
 		Resources: map[string]float64{"r": 1}, ExpectedOutputBytes: 6,
@@ -129,8 +132,6 @@ func fill(message protoreflect.Message) {
 				return protoreflect.ValueOfUint32(7)
 			case protoreflect.Uint64Kind, protoreflect.Fixed64Kind:
 				return protoreflect.ValueOfUint64(7)
-			case protoreflect.Fixed64Kind:
-				return protoreflect.ValueOfUint64(7)
 			case protoreflect.Int32Kind:
 				return protoreflect.ValueOfInt32(7)
 			case protoreflect.Int64Kind:
@@ -182,7 +183,7 @@ func TestWhatWorkersSayIsTakenWhole(t *testing.T) {
 		report.Unreachable[0].Task != 7 || report.Unreachable[0].Generation != 7 || report.Unreachable[0].FailedAt[0] != 7 || report.Unreachable[0].MissingAt[0] != 7 {
 		t.Errorf("report: %+v", report)
 	}
-	if len(inbound.Lost) != 1 || len(inbound.Gained) != 0 || !inbound.Leaving || len(inbound.MissingFunctions) != 1 {
+	if len(inbound.Lost) != 1 || len(inbound.Gained) != 0 || !inbound.Leaving || !inbound.Draining || len(inbound.MissingFunctions) != 1 {
 		t.Errorf("inbound: %+v", inbound)
 	}
 	rescue := front.RescueReport{Dead: 7, Failed: []sched.Replica{{Task: 7, Generation: 7, Bytes: 7}}, Reason: "s", Unmapped: true}

@@ -69,6 +69,7 @@ type unsendable func(task ids.TaskID, attempt ids.Attempt, reason string)
 func (m *sessionMessage) send(o *front.Outbound, send func(*pb.SessionResponse) error, refuse unsendable) error {
 	s := splitter{message: m, send: send, refuse: refuse, part: *o}
 	s.empty()
+	split(&s, o.Dropped, &s.part.Dropped, fixedBytes[ids.FunctionHash])
 	split(&s, o.Ops, &s.part.Ops, func(op *front.OpDefinition) int { return itemBytes + len(op.Op.Name) })
 	split(&s, o.Functions, &s.part.Functions, func(f *front.Function) int { return itemBytes + len(f.Payload) })
 	split(&s, o.Peers, &s.part.Peers, func(p *front.Peer) int { return itemBytes + len(p.Address) + len(p.Name) })
@@ -76,10 +77,12 @@ func (m *sessionMessage) send(o *front.Outbound, send func(*pb.SessionResponse) 
 	split(&s, o.Retractions, &s.part.Retractions, fixedBytes[sched.TaskRef])
 	split(&s, o.Cancellations, &s.part.Cancellations, fixedBytes[sched.TaskRef])
 	split(&s, o.Releases, &s.part.Releases, fixedBytes[sched.Replica])
+	split(&s, o.Accepted, &s.part.Accepted, fixedBytes[sched.Replica])
 	split(&s, o.NextUses, &s.part.NextUses, fixedBytes[sched.NextUse])
 	split(&s, shortRescues(o.Rescues), &s.part.Rescues, func(r *front.Rescue) int {
 		return 2*itemBytes + len(r.Dead.Address) + len(r.Dead.Name) + itemBytes*len(r.Objects)
 	})
+	s.part.Drained = o.Drained
 	s.part.Drain, s.part.StopReason, s.part.Reregister = o.Drain, text.Valid(o.StopReason), o.Reregister
 	if !s.part.Empty() { // It is if all was refused.
 		s.flush()
@@ -141,7 +144,8 @@ func (s *splitter) empty() {
 	p := &s.part
 	p.Ops, p.Functions, p.Peers, p.Assignments, p.Retractions = nil, nil, nil, nil, nil
 	p.Cancellations, p.Releases, p.NextUses, p.Rescues = nil, nil, nil, nil
-	p.Drain, p.StopReason, p.Reregister = false, "", false
+	p.Dropped, p.Accepted = nil, nil
+	p.Drain, p.Drained, p.StopReason, p.Reregister = false, false, "", false
 	s.bytes = 0
 }
 
@@ -219,7 +223,7 @@ func unsendableReason(a *pb.Assignment) string {
 }
 
 func functionTo(f front.Function) *pb.Function {
-	return &pb.Function{Hash: f.Hash[:], Payload: f.Payload}
+	return &pb.Function{Hash: f.Hash[:], Payload: f.Payload, Language: f.Language}
 }
 
 // build converts an outbound. The message is valid until the next build.
@@ -249,21 +253,25 @@ func (m *sessionMessage) build(o *front.Outbound) *pb.SessionResponse {
 		replica.TaskId, replica.Generation, replica.Bytes = uint64(r.Task), uint32(r.Generation), r.Bytes
 		message.Releases = append(message.Releases, replica)
 	}
+	message.DroppedFunctions = hashesTo(o.Dropped)
+	message.AcceptedWrites = convertAll(o.Accepted, replicaTo)
 	message.NextUses = convertAll(o.NextUses, func(u sched.NextUse) *pb.NextUse {
 		return &pb.NextUse{TaskId: uint64(u.Task), Generation: uint32(u.Generation), Rank: u.Rank}
 	})
 	message.Rescues = convertAll(o.Rescues, rescueTo)
-	message.Drain, message.StopReason, message.Reregister = o.Drain, o.StopReason, o.Reregister
+	message.Drain, message.Drained, message.StopReason, message.Reregister = o.Drain, o.Drained, o.StopReason, o.Reregister
 	return message
 }
 
 func rescueTo(r front.Rescue) *pb.Rescue {
 	return &pb.Rescue{
 		WorkerId: uint32(r.Dead.Worker), Incarnation: r.Incarnation, DataAddress: r.Dead.Address, Name: r.Dead.Name,
-		Objects: convertAll(r.Objects, func(o sched.Replica) *pb.Replica {
-			return &pb.Replica{TaskId: uint64(o.Task), Generation: uint32(o.Generation), Bytes: o.Bytes}
-		}),
+		Objects: convertAll(r.Objects, replicaTo),
 	}
+}
+
+func replicaTo(o sched.Replica) *pb.Replica {
+	return &pb.Replica{TaskId: uint64(o.Task), Generation: uint32(o.Generation), Bytes: o.Bytes}
 }
 
 func (m *sessionMessage) assignment(o *front.Outbound, a *front.Assignment) *pb.Assignment {

@@ -67,7 +67,7 @@ func (s *submission) add(part chunk) error {
 		if sha256.Sum256(f.GetPayload()) != hash {
 			return invalid("functions", fmt.Sprintf("function %s: the hash is not the SHA-256 of the payload", hash))
 		}
-		s.result.Functions = append(s.result.Functions, front.Function{Hash: hash, Payload: f.GetPayload()})
+		s.result.Functions = append(s.result.Functions, front.Function{Hash: hash, Payload: f.GetPayload(), Language: f.GetLanguage()})
 	}
 	for _, options := range part.GetOptions() {
 		graph.Options = append(graph.Options, optionsFrom(options))

@@ -28,7 +28,7 @@ type watcher struct {
 	mixed                     bool
 	// greeted: the first message was sent, which carries the scheduler's life.
 	greeted bool
-	updates                   updateMessage
+	updates updateMessage
 }
 
 func (s *schedulerService) Watch(r *pb.WatchRequest, stream watchStream) error {

@@ -36,6 +36,8 @@ const (
 	// EffectUnmap tells Worker that nothing more is wanted from the memory of Dead. Each of WorkerLost.Survivors that can
 	// hear is told so once.
 	EffectUnmap
+	// EffectAccept tells Worker that the object (Task, generation Attempt), which a client wrote to it, is the result of Task.
+	EffectAccept
 	// EffectTaskForgotten says that Task is gone altogether; late messages about it are dropped from now on.
 	EffectTaskForgotten
 )

@@ -119,6 +119,8 @@ type WorkerLost struct {
 	// Outside: what ended it came from outside, as far as is known (a kill that was not for lack of memory, a network that
 	// broke, an orderly end): what ran there is hardly to blame.
 	Outside bool
+	// DeviceFault: its memory is not to be trusted, and reading it may cost its reader: nothing is rescued.
+	DeviceFault bool
 	// Survivors are workers that may have the memory of its process mapped, and read it after its end. Each makes sure by
 	// itself that the process has ended.
 	Survivors []ids.WorkerID
@@ -249,6 +251,8 @@ type Stored struct {
 	Replica
 	// Inline is the object itself if it is small, else nil.
 	Inline []byte
+	// Written: a client wrote it, and the worker waits for EffectAccept before anybody may read it.
+	Written bool
 }
 
 // TaskRef names one attempt.

@@ -281,10 +281,14 @@ func (m *Machine) adopt(w *worker, s Stored) {
 	generation := uint32(s.Generation)
 	switch {
 	case t == nil:
+	case s.Written && !m.mayWrite(w, s.Task, t, generation):
 	case t.state == TaskSucceeded && t.attempt == generation:
 		if w.objects.add(s.Task) {
 			b.push(&t.replicas, w.slot)
 			m.came(s.Task, t, w)
+		}
+		if s.Written {
+			m.tell(EffectAccept, w, s.Task, generation)
 		}
 		return
 	case t.state == TaskRescuing && t.attempt == generation:
@@ -293,6 +297,7 @@ func (m *Machine) adopt(w *worker, s Stored) {
 	case m.ops[t.op].spec.Kind == OpData:
 		if t.state == TaskWaiting && generation == 1 {
 			t.attempt = 1
+			m.tell(EffectAccept, w, s.Task, generation)
 			m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
 			return
 		}
@@ -306,6 +311,21 @@ func (m *Machine) adopt(w *worker, s Stored) {
 		return
 	}
 	m.tell(EffectRelease, w, s.Task, generation)
+	if t != nil && t.state == TaskSucceeded && t.attempt == generation && w.objects.has(s.Task) {
+		// A client wrote where the worker has the object itself: nobody knows which of the two is there.
+		if m.removeReplica(s.Task, w) {
+			m.recover([]ids.TaskID{s.Task})
+		}
+	}
+}
+
+// mayWrite says whether a client may have written a task's object to a worker. Clients write the bytes of DATA tasks, each once:
+// what is computed, and what has its bytes already, is nobody's to replace. A worker whose connection broke says the same again.
+func (m *Machine) mayWrite(w *worker, id ids.TaskID, t *task, generation uint32) bool {
+	if m.ops[t.op].spec.Kind != OpData {
+		return false
+	}
+	return t.state == TaskWaiting || t.state == TaskSucceeded && t.attempt == generation && w.objects.has(id)
 }
 
 // removeReplica says whether the object is lost with it: then the task is RELEASED, and recover must be called.

@@ -201,6 +201,9 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	refs := m.underWay(w)
 	// Replicas go first, so that an attempt that needs one is not sent out again without it.
 	var lost []ids.TaskID
+	if ev.DeviceFault {
+		ev.Survivors = nil
+	}
 	saved := m.newRescue(w, ev.Survivors)
 	for _, id := range w.objects.members(nil) {
 		if saved != nil && m.save(id, w, saved) {

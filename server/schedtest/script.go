@@ -19,13 +19,13 @@ import (
 //
 //	client id=1 ttl=30s [ns=x] | renew client=1 | close client=1
 //	worker id=1 [slots=1 mem=0 gpu=0 name=n1 host=h1 executors=(native,python) awaits relays] with lines "holds KEY BYTES [GEN]", "runs KEY [ATTEMPT]"
-//	disconnect|drain|lose worker=1 [cause=... survivors=(2,3)] | measured worker=1 bytes=9 | rate from=1 to=2 mb=100 [latency=1ms]
+//	disconnect|drain|lose worker=1 [cause=... survivors=(2,3) outside fault] | measured worker=1 bytes=9 | rate from=1 to=2 mb=100 [latency=1ms]
 //	submit [client=1 graph=0 request=r retention=1m] with a line for each task:
 //	    KEY [op=f] [kind=native|python|data|exec] [hold] [args=x] [priority=1] [retries=1] [gpu=1] [slots=2] [bytes=9] [workers=a+b]
 //	    [others] [nowait] [timeout=1s] [< INPUT...]
 //	report worker=1 with lines "started|ok|failed|unreachable|retracted|cancelled|refused|died KEY [attempt=1] [bytes=8] [run=1ms]
 //	    [inline=x] [reason=R] [missing=INPUT@1] [failing=INPUT@1]"
-//	objects worker=1 with lines "gained|lost KEY [GEN] [BYTES]" | rescue-failed worker=2 dead=1 with lines "KEY [GEN]"
+//	objects worker=1 with lines "gained|lost KEY [GEN] [BYTES] [written=1]" | rescue-failed worker=2 dead=1 with lines "KEY [GEN]"
 //	hold|release|cancel|retry [client=1] keys=(a,b) [graph=1] [force] | publish dataset=1 keys=(a) | unpublish dataset=1
 //	release-graph graph=1 [cancel] | time 5s | deadline | states | totals | task KEY | explain KEY | story KEY | graph 1 |
 //	assignment KEY | worker-info 1 | list [state=5 limit=2 after=0 graph=0 prefix=f keys=a] | update KEY | held client=1
@@ -72,7 +72,7 @@ func (s *Script) run(t *testing.T, d *datadriven.TestData) string {
 	case "drain":
 		return s.step(sched.WorkerDraining{Worker: a.worker()})
 	case "lose":
-		return s.step(sched.WorkerLost{Worker: a.worker(), Cause: a.text("cause", ""), Outside: a.d.HasArg("outside"), Survivors: a.workers("survivors")})
+		return s.step(sched.WorkerLost{Worker: a.worker(), Cause: a.text("cause", ""), Outside: a.d.HasArg("outside"), DeviceFault: a.d.HasArg("fault"), Survivors: a.workers("survivors")})
 	case "measured":
 		return s.step(sched.WorkerMeasured{Worker: a.worker(), MemoryUsedBytes: a.number("bytes", 0)})
 	case "rate":
@@ -445,7 +445,7 @@ func (s *Script) objects(a args) sched.ObjectsReported {
 			r.Bytes = number(a.t, a.d, l.word(3))
 		}
 		if l.word(0) == "gained" {
-			ev.Gained = append(ev.Gained, sched.Stored{Replica: r})
+			ev.Gained = append(ev.Gained, sched.Stored{Replica: r, Written: l.values["written"] != ""})
 		} else {
 			ev.Lost = append(ev.Lost, r)
 		}

@@ -473,7 +473,7 @@ func (w *World) receive(f *fakeWorker, e sched.Effect, a sched.Assignment) {
 	case sched.EffectUnmap:
 		delete(f.maps, e.Dead)
 	case sched.EffectNotify, sched.EffectClientExpired, sched.EffectGraphChanged, sched.EffectGraphRemoved,
-		sched.EffectFunctionUnused, sched.EffectTaskForgotten:
+		sched.EffectFunctionUnused, sched.EffectAccept, sched.EffectTaskForgotten:
 		// These are for clients and the catalogue.
 	}
 }

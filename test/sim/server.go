@@ -149,7 +149,7 @@ func (s *server) deepCheck() {
 	}
 }
 
-var effectNames = [...]string{"?", "assign", "retract", "cancel", "release", "notify", "expired", "graph", "graphgone", "unused", "rescue", "unmap", "forgotten"}
+var effectNames = [...]string{"?", "assign", "retract", "cancel", "release", "notify", "expired", "graph", "graphgone", "unused", "rescue", "unmap", "accept", "forgotten"}
 
 // carryOut does what a step ordered.
 func (s *server) carryOut() {
@@ -188,6 +188,8 @@ func (s *server) carryOut() {
 		case sched.EffectUnmap:
 			o := s.outOf(e.Worker)
 			o.peers = append(o.peers, peer{e.Dead, nil})
+		case sched.EffectAccept:
+			// Processes read what clients wrote at once: they trust them.
 		case sched.EffectTaskForgotten:
 			if _, ok := s.m.Task(e.Task); ok {
 				w.fail([]ids.TaskID{e.Task}, "%s is forgotten and still there", e.Task)
