@@ -2,7 +2,9 @@ package worker
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/subtle"
+	"slices"
 	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
@@ -31,17 +33,20 @@ func (bearer) RequireTransportSecurity() bool { return false }
 // accepts returns what says whether a token is one of the cluster's, nil if there
 // is none to ask for.
 func accepts(c Config) func(token string) bool {
-	accept := c.AcceptTokens
+	accept := slices.Clone(c.AcceptSums)
+	for _, token := range c.AcceptTokens {
+		accept = append(accept, sha256.Sum256([]byte(token)))
+	}
 	if c.Token != "" {
-		accept = append(accept[:len(accept):len(accept)], c.Token)
+		accept = append(accept, sha256.Sum256([]byte(c.Token)))
 	}
 	if len(accept) == 0 {
 		return nil
 	}
-	return func(shown string) bool {
-		found := 0
-		for _, token := range accept {
-			found |= subtle.ConstantTimeCompare([]byte(token), []byte(shown))
+	return func(token string) bool {
+		found, shown := 0, sha256.Sum256([]byte(token))
+		for _, sum := range accept {
+			found |= subtle.ConstantTimeCompare(sum[:], shown[:])
 		}
 		return found != 0
 	}

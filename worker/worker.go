@@ -6,6 +6,7 @@ package worker
 import (
 	"context"
 	"crypto/rand"
+	"crypto/sha256"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -54,8 +55,10 @@ type Config struct {
 	// Empty: none.
 	Token string
 	// AcceptTokens are those that clients and other workers may show to this
-	// one, Token among them in any case. Both empty: nobody is asked for one.
+	// one, Token among them in any case; AcceptSums are further ones by their SHA-256, so that a worker need not
+	// know what it accepts. All empty: nobody is asked for one.
 	AcceptTokens []string
+	AcceptSums   [][sha256.Size]byte
 	// Listen is where the DataService listens. Default "127.0.0.1:0".
 	Listen string
 	// Advertise is the host:port at which others reach it, if that is not where
@@ -137,6 +140,11 @@ type Config struct {
 	// UCXLibrary is libucp.so.0; UCXTLS and UCXNetDevices choose its transports and
 	// devices. Empty: what is found and what it chooses.
 	UCXLibrary, UCXTLS, UCXNetDevices string
+	// Drain, if closed, has the worker leave as soon as what runs has ended and others have copied what only it has, or after
+	// DrainGrace. May be nil. Alive, if set, is called every second or so while the worker does not hang.
+	Drain      <-chan struct{}
+	DrainGrace time.Duration
+	Alive      func()
 	// Zero makes a worker that answers each assignment at once and runs nothing:
 	// it measures the rest of the system.
 	Zero bool
@@ -169,6 +177,11 @@ const (
 	ProtocolGRPC   = "grpc"
 	ProtocolIPC    = "ipc"
 )
+
+// ConfigError says what is wrong with a Config.
+type ConfigError struct{ error }
+
+func (e *ConfigError) Unwrap() error { return e.error }
 
 func (c Config) validated() (Config, error) {
 	var errs []error
@@ -215,7 +228,10 @@ func (c Config) validated() (Config, error) {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	return c, errors.Join(errs...)
+	if len(errs) > 0 {
+		return c, &ConfigError{errors.Join(errs...)}
+	}
+	return c, nil
 }
 
 // Run runs one worker until the context ends (it leaves properly, nil), the
@@ -248,6 +264,16 @@ func Run(ctx context.Context, config Config) (err error) {
 		return fmt.Errorf("worker: %w", err)
 	}
 	if c.Zero {
+		// It has nothing that could be handed over.
+		ctx, leave := context.WithCancel(ctx)
+		defer leave()
+		go func() {
+			select {
+			case <-c.Drain:
+				leave()
+			case <-ctx.Done():
+			}
+		}()
 		return loop.RunZero(ctx, loop.ZeroConfig{
 			Registration: registration, Scheduler: scheduler, SchedulerTimeout: c.SchedulerTimeout, Log: c.Log,
 			Ready: func(id ids.WorkerID) { c.ready(id, "") },
@@ -349,6 +375,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 		},
 		SchedulerTimeout: c.SchedulerTimeout, MemoryWait: c.MemoryWait, BorrowWait: c.BorrowWait, Linger: looks, Log: c.Log, Lifecycle: lifecycle.Config{},
 		Ready: func(id ids.WorkerID) { c.ready(id, registration.GetDataAddress()) },
+		Alive: c.Alive, Drain: c.Drain, DrainGrace: c.DrainGrace,
 	})
 	data.Receiver, data.Memory = w.Receiver(), w.DescribeMemory
 	lender, err = borrow.Listen(registration.GetDataAddress(), borrow.ServerConfig{

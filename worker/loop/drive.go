@@ -153,7 +153,7 @@ func (w *Worker) signal() {
 }
 
 func (w *Worker) settleQuietly() {
-	if w.draining && w.machine.Len() == 0 && len(w.parked) == 0 && len(w.borrowing) == 0 && w.stopped == nil {
+	if w.draining && w.machine.Len() == 0 && len(w.parked) == 0 && len(w.borrowing) == 0 && w.stopped == nil && w.mayLeave() {
 		w.leave("drained")
 	}
 	w.busy.Store(w.machine.Len() > 0)

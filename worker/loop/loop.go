@@ -93,6 +93,12 @@ type Config struct {
 	Log    *slog.Logger
 	// Ready, if set, is called by the owner when it is first registered.
 	Ready func(ids.WorkerID)
+	// Alive, if set, is called by the owner every second or so: as long as it is, the worker does not hang.
+	Alive func()
+	// Drain, if closed, has the worker take nothing new, end what it has, and leave when the scheduler says that nothing is lost
+	// with it; DrainGrace later it leaves in any case. May be nil.
+	Drain      <-chan struct{}
+	DrainGrace time.Duration
 	// Lifecycle are the machine's limits; slots and resources come from the
 	// registration.
 	Lifecycle lifecycle.Config
@@ -106,6 +112,14 @@ type StoppedError struct{ Reason string }
 
 // Error is part of error.
 func (e *StoppedError) Error() string { return "stopped by the scheduler: " + e.Reason }
+
+// RefusedError says that the scheduler does not take this worker, and will not.
+type RefusedError struct{ Err error }
+
+// Error is part of error.
+func (e *RefusedError) Error() string { return "the scheduler refuses this worker: " + e.Err.Error() }
+
+func (e *RefusedError) Unwrap() error { return e.Err }
 
 // Worker is one incarnation at work.
 type Worker struct {
@@ -166,7 +180,8 @@ type Worker struct {
 	// rescuing are the objects that are being copied out of the memory of dead peers.
 	rescuing map[ledger.ObjectID]bool
 	awaits   awaits
-	draining bool
+	// draining: nothing new comes. asked: since it was asked to leave, and drained says that the scheduler agrees.
+	draining, asked, drained bool
 	// takes: whoever is the owner carries out a fetch itself, which is taken then.
 	takes bool
 	taken *fetching
@@ -322,7 +337,8 @@ func (w *Worker) own(ctx context.Context) error {
 	// ticks run only while something else does: an idle worker costs nothing.
 	ticks := time.NewTicker(tick)
 	defer ticks.Stop()
-	done := ctx.Done()
+	done, drain := ctx.Done(), w.config.Drain
+	var graceEnds <-chan time.Time
 	look := w.lookout().look
 	w.owning.Lock()
 	w.ticking = true
@@ -335,7 +351,7 @@ func (w *Worker) own(ctx context.Context) error {
 		if w.waiting() {
 			w.wakeOwner() // what came while we were the owner was left to us
 		}
-		var ticked, beaten, ended bool
+		var ticked, beaten, ended, asked, late bool
 		select {
 		case <-w.wake:
 		case <-ticks.C:
@@ -344,6 +360,11 @@ func (w *Worker) own(ctx context.Context) error {
 			beaten = true
 		case <-done:
 			done, ended = nil, true
+		case <-drain:
+			drain, asked = nil, true
+			graceEnds = time.After(w.config.DrainGrace)
+		case <-graceEnds:
+			graceEnds, late = nil, true
 		}
 		w.owning.Lock()
 		if w.stopped != nil {
@@ -365,8 +386,15 @@ func (w *Worker) own(ctx context.Context) error {
 			w.outbox.stats(w.stats())
 			w.expireParked()
 			w.expireReaders(time.Now())
+			if w.config.Alive != nil {
+				w.config.Alive()
+			}
 		case ended:
 			w.leave("told to stop")
+		case asked:
+			w.askToLeave()
+		case late:
+			w.leave(fmt.Sprintf("its time to leave, %v, is over", w.config.DrainGrace))
 		}
 		w.settle()
 	}
@@ -378,8 +406,27 @@ func (w *Worker) own(ctx context.Context) error {
 
 var errLeft = errors.New("left")
 
+// askToLeave asks the scheduler for leave: it places nothing new here, and has others copy what only this worker has.
+func (w *Worker) askToLeave() {
+	w.log.Info("asked to leave: ending what runs, and handing over what no other worker has",
+		"running", w.machine.Len(), "objects", len(w.config.Store.Inventory()), "grace", w.config.DrainGrace)
+	w.draining, w.asked = true, true
+	w.outbox.drain()
+}
+
+// mayLeave says whether nothing is lost if a worker leaves that has nothing to do: the scheduler has told it to go or agrees,
+// or it has nothing.
+func (w *Worker) mayLeave() bool {
+	return !w.asked || w.drained || len(w.config.Store.Inventory()) == 0
+}
+
 func (w *Worker) leave(why string) {
-	w.log.Info("leaving", "reason", why)
+	if running, objects := w.machine.Len(), len(w.config.Store.Inventory()); !w.asked || w.drained || running+objects == 0 {
+		w.log.Info("leaving", "reason", why)
+	} else {
+		// The scheduler makes that again of which it knows how.
+		w.log.Warn("leaving before all was handed over", "reason", why, "running", running, "objects", objects)
+	}
 	w.quit()
 	w.settleEnded()
 	w.outbox.leave()
@@ -505,6 +552,9 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 			w.config.Ready(ids.WorkerID(x.GetWorkerId()))
 		}
 		w.log.Info("registered", "id", ids.WorkerID(x.GetWorkerId()), "cluster", x.GetClusterId())
+		if w.drained = false; w.asked {
+			w.outbox.drain() // another session does not know
+		}
 	}
 	for _, d := range r.GetOps() {
 		w.ops[d.GetOpId()] = w.newOp(d.GetOp())
@@ -553,6 +603,7 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 	if r.GetDrain() {
 		w.draining = true
 	}
+	w.drained = w.drained || r.GetDrained()
 	if r.GetStopReason() != "" && w.stopped == nil {
 		w.stopped = &StoppedError{Reason: r.GetStopReason()}
 	}

@@ -38,6 +38,7 @@ type outbox struct {
 	rescues   []*millracev1.RescueReport
 	beat      *millracev1.WorkerStats
 	leaving   bool
+	draining  bool
 	pending   bool
 	// inFlight and inFlightObjects are in the message that is being sent.
 	inFlight        []*millracev1.TaskReport
@@ -100,6 +101,14 @@ func (o *outbox) stats(s *millracev1.WorkerStats) {
 	o.mu.Unlock()
 }
 
+// drain asks for leave. The caller signals.
+func (o *outbox) drain() {
+	o.mu.Lock()
+	o.draining = true
+	o.pending = true
+	o.mu.Unlock()
+}
+
 func (o *outbox) leave() {
 	o.mu.Lock()
 	o.leaving = true
@@ -150,8 +159,8 @@ func (o *outbox) take() *millracev1.SessionRequest {
 	if !o.pending {
 		return nil
 	}
-	m := &millracev1.SessionRequest{Stats: o.beat}
-	o.beat = nil
+	m := &millracev1.SessionRequest{Stats: o.beat, Draining: o.draining}
+	o.beat, o.draining = nil, false
 	bytes, n := 0, 0
 	for ; n < len(o.objects) && n < maxObjects && bytes < maxReportBytes; n++ {
 		m.Objects = append(m.Objects, o.objects[n].report)

@@ -19,6 +19,8 @@ const (
 	registerTimeout = 10 * time.Second
 	firstBackoff    = 50 * time.Millisecond
 	longestBackoff  = time.Second
+	// takenPatience is for how long a worker comes back while another has its name.
+	takenPatience = 20 * time.Second
 	// MaxMessageBytes is how large a message of the scheduler may be: functions
 	// of 32 MiB come in them.
 	MaxMessageBytes = 64 << 20
@@ -29,7 +31,7 @@ const (
 // away for too long, or refuses us for good, it posts that.
 func (w *Worker) sessions(ctx context.Context) {
 	backoff := firstBackoff
-	lost := time.Now()
+	lost, taken := time.Now(), 0
 	for ctx.Err() == nil {
 		registered, err := w.sessionOnce(ctx)
 		if ctx.Err() != nil || w.staying.Err() != nil {
@@ -38,9 +40,26 @@ func (w *Worker) sessions(ctx context.Context) {
 		if registered {
 			backoff, lost = firstBackoff, time.Now()
 		}
-		if code := status.Code(err); code == codes.Unauthenticated || code == codes.PermissionDenied || code == codes.InvalidArgument {
-			w.post(sessionFailed{fmt.Errorf("the scheduler refuses this worker: %w", err)})
+		switch code := status.Code(err); code {
+		case codes.Unauthenticated, codes.PermissionDenied, codes.InvalidArgument:
+			if registered {
+				w.post(sessionFailed{fmt.Errorf("the scheduler ended the session: %w", err)})
+				return
+			}
+			w.post(sessionFailed{&RefusedError{err}})
 			return
+		case codes.AlreadyExists:
+			// Another worker has the name. If that one has died, and nobody could tell the scheduler, its lease ends soon.
+			if taken++; time.Since(lost) >= takenPatience && taken > 1 {
+				w.post(sessionFailed{&RefusedError{err}})
+				return
+			}
+		case codes.FailedPrecondition:
+			// This incarnation is over; the next one is not.
+			w.post(sessionFailed{&StoppedError{err.Error()}})
+			return
+		default:
+			taken = 0
 		}
 		if away := time.Since(lost); away > w.config.SchedulerTimeout {
 			w.post(sessionFailed{fmt.Errorf("%w for %v: %w; start it, or look at --address", ErrSchedulerLost, away.Round(time.Second), err)})

@@ -26,6 +26,8 @@ type Scheduler struct {
 	Address string
 	// InlineResultBytes is what workers are told.
 	InlineResultBytes uint32
+	// Refuse, if set before there are workers, is what they get for a session.
+	Refuse error
 	// Deaths are the reports of supervisors.
 	Deaths chan *millracev1.ReportWorkerDeathRequest
 
@@ -76,6 +78,8 @@ type Session struct {
 	Rescues []*millracev1.RescueReport
 	Stats   *millracev1.WorkerStats
 	Leaving bool
+	// Draining counts how often it asked for leave.
+	Draining int
 }
 
 // Session is part of WorkerServiceServer.
@@ -92,6 +96,9 @@ func (s *Scheduler) Session(stream grpc.BidiStreamingServer[millracev1.SessionRe
 		whole, piece := first.GetRegister(), next.GetRegister()
 		whole.Inventory, whole.Running = append(whole.Inventory, piece.GetInventory()...), append(whole.Running, piece.GetRunning()...)
 		more = piece.GetMore()
+	}
+	if s.Refuse != nil {
+		return s.Refuse
 	}
 	s.mu.Lock()
 	s.workers++
@@ -171,6 +178,9 @@ func (s *Session) take(m *millracev1.SessionRequest) {
 		s.Stats = m.GetStats()
 	}
 	s.Leaving = s.Leaving || m.GetLeaving()
+	if m.GetDraining() {
+		s.Draining++
+	}
 }
 
 // Until hears the worker out until done says so.

@@ -1,0 +1,91 @@
+package worker_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/worker"
+	"github.com/millrace/millrace/worker/loop"
+	"github.com/millrace/millrace/worker/workertest"
+)
+
+// A worker that is asked to leave ends what runs, asks the scheduler, in each session anew, and goes when that agrees.
+func TestAskedToLeaveItWaitsForTheScheduler(t *testing.T) {
+	drain := make(chan struct{})
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Drain, c.DrainGrace = drain, workertest.Patience })
+	w.Op(1, native, "bench.noop")
+	w.Op(2, native, "bench.sleep")
+	w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1}, &millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(3600.0)})
+	w.Report(1)
+	w.Report(2, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
+	close(drain)
+	w.Until("its asking for leave", func() bool { return w.Draining > 0 })
+	w.Break(status.Error(codes.Unavailable, "the scheduler restarts"))
+	again := w.scheduler.Accept(t)
+	again.Until("its asking once more", func() bool { return again.Draining > 0 })
+	again.Send(&millracev1.SessionResponse{Drained: true})
+	again.Send(&millracev1.SessionResponse{Cancellations: again.Registration.GetRunning()})
+	// With that, nothing runs.
+	again.Until("the farewell", func() bool { return again.Leaving })
+	if len(again.Tasks) != 1 || again.Tasks[0].GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED {
+		t.Errorf("reported before the farewell: %v", again.Tasks)
+	}
+	if err := <-w.ended; err != nil {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+// Its grace ends all the same; a worker that has nothing needs none.
+func TestGraceToLeaveEnds(t *testing.T) {
+	for _, busy := range []bool{true, false} {
+		drain := make(chan struct{})
+		w := start(t, workertest.NewScheduler(t), func(c *worker.Config) {
+			c.Drain, c.DrainGrace = drain, workertest.Patience
+			if busy {
+				c.DrainGrace = 300 * time.Millisecond
+			}
+		})
+		if busy {
+			w.Op(1, native, "bench.sleep")
+			w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: workertest.Arguments(3600.0)})
+			w.Report(1, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
+		}
+		close(drain)
+		w.Until("the farewell", func() bool { return w.Leaving })
+		if err := <-w.ended; err != nil {
+			t.Errorf("ended with %v", err)
+		}
+	}
+}
+
+// What the scheduler does not take is not tried for ever, and says so; an incarnation that is over makes place for the next.
+func TestRefusalsOfTheScheduler(t *testing.T) {
+	for code, wrong := range map[codes.Code]bool{codes.Unauthenticated: true, codes.PermissionDenied: true, codes.InvalidArgument: true, codes.FailedPrecondition: false} {
+		s := workertest.NewScheduler(t)
+		s.Refuse = status.Error(code, "because")
+		err := worker.Run(t.Context(), worker.Config{Name: "host-0", Scheduler: s.Address, MemoryLimitBytes: 1 << 20, PythonCommand: []string{""}, LocalDirectory: t.TempDir()})
+		var refused *loop.RefusedError
+		var stopped *loop.StoppedError
+		if errors.As(err, &refused) != wrong || errors.As(err, &stopped) == wrong {
+			t.Errorf("%v: ended with %v", code, err)
+		}
+	}
+}
+
+// A worker tells that it is alive, as long as it is.
+func TestWorkerGivesSignsOfLife(t *testing.T) {
+	signs := make(chan struct{}, 1000)
+	start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Alive = func() { signs <- struct{}{} } })
+	for range 2 {
+		select {
+		case <-signs:
+		case <-time.After(workertest.Patience):
+			t.Fatal("no sign of life")
+		}
+	}
+}
