@@ -70,9 +70,12 @@ func (e *RetiredError) Error() string {
 		e.Name, e.Device, e.Failures, deviceMemory, e.Cause)
 }
 
-// UnusableError says that a worker is given up, since its machine lacks what it was told to use.
+// UnusableError says that a worker is given up, since it would end again: its machine lacks what it was told to use, the
+// scheduler refuses it or is away, or its settings are wrong.
 type UnusableError struct {
 	Name, Cause string
+	// ExitCode is that of its process: ExitUnusable, ExitRefused and so on.
+	ExitCode int
 }
 
 // Error says what it said.

@@ -44,17 +44,43 @@ func members(leader int) []int {
 		if err != nil {
 			continue
 		}
-		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
-		if err != nil {
-			continue
-		}
-		// The name, in parentheses, may hold anything. Behind it: state, parent,
-		// group, session.
-		line := string(stat)
-		fields := strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
+		// State, parent, group, session.
+		fields := statOf(pid)
 		if len(fields) > 3 && fields[3] == strconv.Itoa(leader) && fields[0] != "Z" && fields[0] != "X" {
 			found = append(found, pid)
 		}
 	}
 	return found
+}
+
+// statOf is what the kernel says of a process behind its name, beginning with its state; nil if it is gone.
+func statOf(pid int) []string {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if err != nil {
+		return nil
+	}
+	// The name, in parentheses, may hold anything.
+	line := string(stat)
+	return strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
+}
+
+// tracing is the state of a process that a debugger has stopped.
+const tracing = "t, stopped by a debugger"
+
+// stateOf is the state of a process, for people.
+func stateOf(pid int) string {
+	fields := statOf(pid)
+	if len(fields) == 0 {
+		return "unknown"
+	}
+	switch state := fields[0]; state {
+	case "t":
+		return tracing
+	case "T":
+		return "T, stopped by a signal"
+	case "D":
+		return "D, waiting for a device"
+	default:
+		return state
+	}
 }

@@ -9,6 +9,7 @@ package supervisor
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,20 +45,34 @@ const (
 	IncarnationEnv = "MILLRACE_WORKER_INCARNATION"
 	// RestartedEnv is set for a child that had a life before.
 	RestartedEnv = "MILLRACE_WORKER_RESTARTED"
-	// ExitStopped is how a child exits that the scheduler told to stop: it is not
-	// started again.
+	// ExitStopped is how a child exits that the scheduler told to stop: this incarnation of the worker is over.
 	ExitStopped = 10
 	// ExitDevice is how a child exits whose device is lost or cannot be used.
 	ExitDevice = 11
 	// ExitUnusable is how a child exits that was told to use what this machine
 	// lacks: it is not started again, since it would end in the same way.
 	ExitUnusable = 12
+	// ExitRefused is how a child exits that the scheduler does not take: it is not started again, nor are the next two.
+	ExitRefused = 13
+	// ExitSchedulerLost is how a child exits whose scheduler was away for too long.
+	ExitSchedulerLost = 14
+	// ExitUsage is how a child exits whose settings are wrong.
+	ExitUsage = 15
 
 	firstBackoff   = 100 * time.Millisecond
 	longestBackoff = 10 * time.Second
 	// steady is how long a worker must live for its earlier deaths to be forgotten.
 	steady    = 10 * time.Second
 	tailBytes = 8 << 10
+	// headBytes of what follows the first line of a crash are kept as well: the list of its goroutines is long.
+	headBytes = 4 << 10
+	// neverBegun times in a row may a child end before one of its lives was registered; then it is given up.
+	neverBegun = 5
+	// leavePatience is how long a child may take to leave at once.
+	leavePatience = 5 * time.Second
+	// silent is the longest silence of a child, by default: more than the usual lease, after which the scheduler does
+	// without the worker.
+	silent = 20 * time.Second
 	// reportPatience is how long a restart waits for the report of the death.
 	reportPatience = 200 * time.Millisecond
 	reportTimeout  = 5 * time.Second
@@ -66,6 +81,7 @@ const (
 // ExitCode is what a child exits with after its worker returned err.
 func ExitCode(err error) int {
 	var stopped *loop.StoppedError
+	var refused *loop.RefusedError
 	switch {
 	case err == nil:
 		return 0
@@ -75,6 +91,10 @@ func ExitCode(err error) int {
 		return ExitDevice
 	case errors.Is(err, ucx.ErrUnavailable), errors.Is(err, cuda.ErrTaken):
 		return ExitUnusable
+	case errors.Is(err, loop.ErrSchedulerLost):
+		return ExitSchedulerLost
+	case errors.As(err, &refused):
+		return ExitRefused
 	}
 	return 1
 }
@@ -101,9 +121,20 @@ type Config struct {
 	// Output takes what the children write, line by line, with their names.
 	// Default: stderr.
 	Output io.Writer
-	// StopGrace is how long children may take to leave. Default 5 s.
+	// Secret is handed to each child through a pipe: see Link.
+	Secret []byte
+	// Without are variables of this process that children do not get.
+	Without []string
+	// DrainGrace is how long children may take to end what runs and to hand over what only they have. Then, or when Hurry is
+	// closed, they are told to leave at once. 0: they are told so at first.
+	DrainGrace time.Duration
+	// Hurry, if closed, ends that grace. May be nil.
+	Hurry <-chan struct{}
+	// StopGrace is how long children may then take to leave. Default 5 s.
 	StopGrace time.Duration
-	Log       *slog.Logger
+	// Silence is for how long a child may give no sign of life before it is killed, and another started. Default 20 s.
+	Silence time.Duration
+	Log     *slog.Logger
 	// GivenUp, if set, is called when a worker will not be started again for a reason that
 	// Run will return, which it does only when all have ended.
 	GivenUp func(error)
@@ -112,8 +143,8 @@ type Config struct {
 }
 
 // Run keeps the children alive until the context ends; then they leave, or are
-// killed after StopGrace. It returns before that when all of them have left by
-// themselves, or were told to stop by the scheduler.
+// killed after the graces. It returns before that when all of them have left by
+// themselves, or were given up; the error says why.
 func Run(ctx context.Context, c Config) error {
 	if c.Executable == "" {
 		self, err := os.Executable()
@@ -126,7 +157,10 @@ func Run(ctx context.Context, c Config) error {
 		}
 	}
 	if c.StopGrace <= 0 {
-		c.StopGrace = 5 * time.Second
+		c.StopGrace = leavePatience
+	}
+	if c.Silence <= 0 {
+		c.Silence = silent
 	}
 	if c.Output == nil {
 		c.Output = os.Stderr
@@ -162,7 +196,7 @@ type child struct {
 func (w *child) keep(ctx context.Context) error {
 	defer w.reports.Wait()
 	log := w.config.Log.With("worker", w.Name)
-	deaths := 0
+	deaths, unborn := 0, 0
 	var lost failures
 	for lives := 0; ; lives++ {
 		begin := time.Now()
@@ -174,9 +208,6 @@ func (w *child) keep(ctx context.Context) error {
 		switch {
 		case cause.ExitCode == 0:
 			log.Info("worker has left")
-			return nil
-		case cause.ExitCode == ExitStopped:
-			log.Info("worker was stopped by the scheduler")
 			return nil
 		case ctx.Err() != nil:
 			log.Warn("worker ended without leaving", "cause", cause.String())
@@ -198,8 +229,15 @@ func (w *child) keep(ctx context.Context) error {
 			<-w.report(ctx, l, cause, retired.Error(), false)
 			return retired
 		}
-		if cause.ExitCode == ExitUnusable {
-			unusable := &UnusableError{Name: w.Name, Cause: text}
+		if unborn++; l.signs.registered.Load() || cause.Signal != "" {
+			unborn = 0
+		}
+		if neverAgain(cause.ExitCode) || unborn >= neverBegun {
+			unusable := &UnusableError{Name: w.Name, Cause: cmp.Or(l.farewell(), text), ExitCode: cause.ExitCode}
+			if !neverAgain(cause.ExitCode) {
+				unusable.Cause = fmt.Sprintf("it ended %d times before it had registered, at last: %s", unborn, text)
+			}
+			log.Error("worker is not started again", "error", unusable)
 			<-w.report(ctx, l, cause, unusable.Error(), false)
 			return unusable
 		}
@@ -225,6 +263,9 @@ func (w *child) keep(ctx context.Context) error {
 	}
 }
 
+// neverAgain says whether a child that exits so would do so in its next life.
+func neverAgain(code int) bool { return code >= ExitUnusable && code <= ExitUsage }
+
 // life is one process.
 type life struct {
 	child       *child
@@ -232,10 +273,15 @@ type life struct {
 	incarnation string
 	oom         uint64
 	outputs     []*os.File
+	signs       signs
 	reading     sync.WaitGroup
+	// silence is why it was killed: it gave no sign of life. Empty: it was not.
+	silence string
 
 	mu   sync.Mutex
 	tail []byte // guarded by mu
+	// head begins with the first line of a crash; guarded by mu.
+	head []byte
 }
 
 func (w *child) start(again bool) (*life, error) {
@@ -245,26 +291,30 @@ func (w *child) start(again bool) (*life, error) {
 	}
 	l := &life{child: w, incarnation: incarnation.String(), oom: exitcause.OOMKills()}
 	l.cmd = exec.Command(w.config.Executable, w.config.Args...)
-	l.cmd.Env = append(slices.Concat(os.Environ(), w.config.Env, w.Env), ChildEnv+"="+w.Name, IncarnationEnv+"="+l.incarnation)
+	inherited := slices.DeleteFunc(os.Environ(), func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return slices.Contains(w.config.Without, name)
+	})
+	l.cmd.Env = append(slices.Concat(inherited, w.config.Env, w.Env), ChildEnv+"="+w.Name, IncarnationEnv+"="+l.incarnation)
 	if again {
 		l.cmd.Env = append(l.cmd.Env, RestartedEnv+"=1")
 	}
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Pdeathsig: syscall.SIGKILL}
-	// Pipes of our own: children of the worker that outlive it and keep them open
-	// must not keep us from seeing its end.
-	for _, to := range []*io.Writer{&l.cmd.Stdout, &l.cmd.Stderr} {
-		r, writer, err := os.Pipe()
-		if err != nil {
-			return nil, fmt.Errorf("supervisor: pipe: %w", err)
+	theirs, err := l.pipes()
+	defer func() {
+		for _, f := range theirs {
+			_ = f.Close() // the child has its own
 		}
-		defer writer.Close()
-		*to = writer
-		l.outputs = append(l.outputs, r)
+	}()
+	var refused error
+	if err == nil {
+		refused, err = w.place(l.cmd.Start)
 	}
-	refused, err := w.place(l.cmd.Start)
 	if err != nil {
-		for _, r := range l.outputs {
-			_ = r.Close() // only read from
+		for _, r := range append(l.outputs, l.signs.file) {
+			if r != nil {
+				_ = r.Close() // only read from
+			}
 		}
 		return nil, fmt.Errorf("supervisor: start worker %s: %w", w.Name, err)
 	}
@@ -275,46 +325,129 @@ func (w *child) start(again bool) (*life, error) {
 		l.reading.Add(1)
 		go l.read(r)
 	}
+	l.reading.Add(1)
+	go func() {
+		defer l.reading.Done()
+		l.signs.read()
+	}()
 	if w.config.Started != nil {
 		w.config.Started(w.Name, l.cmd.Process.Pid)
 	}
 	return l, nil
 }
 
+// pipes makes those between the supervisor and a child, and returns the child's ends, also where there is an error. They
+// are of our own: children of the worker that outlive it and keep them open must not keep us from seeing its end.
+func (l *life) pipes() (theirs []*os.File, err error) {
+	for _, to := range []*io.Writer{&l.cmd.Stdout, &l.cmd.Stderr} {
+		r, writer, err := os.Pipe()
+		if err != nil {
+			return theirs, err
+		}
+		theirs, l.outputs, *to = append(theirs, writer), append(l.outputs, r), writer
+	}
+	secret, writer, err := os.Pipe()
+	if err != nil {
+		return theirs, err
+	}
+	theirs = append(theirs, secret)
+	// It fits into the pipe.
+	_, err = writer.Write(l.child.config.Secret)
+	if err = errors.Join(err, writer.Close()); err != nil {
+		return theirs, err
+	}
+	r, writer, err := os.Pipe()
+	if err != nil {
+		return theirs, err
+	}
+	l.signs.file = r
+	theirs = append(theirs, writer)
+	l.cmd.ExtraFiles = []*os.File{secret, writer}
+	return theirs, nil
+}
+
 // live returns when the process has ended. If the context ends first, the worker
-// is asked to leave, and killed if it takes too long.
+// is asked to leave, and killed if it takes too long; as it is if it is silent for too long.
 func (l *life) live(ctx context.Context) exitcause.Cause {
 	exited := make(chan struct{})
 	go func() {
 		defer close(exited)
 		_ = l.cmd.Wait() // the state says it
 	}()
-	select {
-	case <-exited:
-	case <-ctx.Done():
-		_ = l.cmd.Process.Signal(syscall.SIGTERM) // it may have ended just now
-		grace := time.NewTimer(l.child.config.StopGrace)
-		defer grace.Stop()
-		select {
-		case <-exited:
-		case <-grace.C:
-			l.child.config.Log.Warn("worker does not leave, and is killed", "worker", l.child.Name)
-			_ = l.cmd.Process.Kill()
-			<-exited
-		}
-	}
+	l.attend(ctx, exited)
 	if left := endSession(l.cmd.Process.Pid); len(left) > 0 {
 		l.child.config.Log.Warn("processes of a dead worker do not end, and keep its memory", "worker", l.child.Name, "pids", left)
 	}
 	cause := exitcause.Of(l.cmd.ProcessState, l.oom)
-	for _, r := range l.outputs {
+	for _, r := range append(l.outputs, l.signs.file) {
 		_ = r.SetReadDeadline(time.Now().Add(50 * time.Millisecond)) // pipes can
 	}
 	l.reading.Wait()
-	for _, r := range l.outputs {
+	cause.OutOfMemory = cause.OutOfMemory || cause.Signal == "" && l.outOfMemory()
+	for _, r := range append(l.outputs, l.signs.file) {
 		_ = r.Close() // only read from
 	}
 	return cause
+}
+
+// attend returns when the process has ended. It asks it to leave, and kills it, when that has to be.
+func (l *life) attend(ctx context.Context, exited <-chan struct{}) {
+	c := l.child.config
+	tell := func(s os.Signal) { _ = l.cmd.Process.Signal(s) } // it may have ended just now
+	tick := c.Silence / silenceTicks
+	ticks := time.NewTicker(tick)
+	defer ticks.Stop()
+	limit := time.NewTimer(0)
+	<-limit.C
+	defer limit.Stop()
+	var quiet silence
+	var hurry <-chan struct{}
+	done, left := ctx.Done(), false
+	leave := func() {
+		hurry, left = nil, true
+		tell(syscall.SIGINT)
+		limit.Reset(c.StopGrace)
+	}
+	for {
+		select {
+		case <-exited:
+			return
+		case <-done:
+			done = nil
+			if c.DrainGrace <= 0 {
+				leave()
+				continue
+			}
+			tell(syscall.SIGTERM)
+			hurry = c.Hurry
+			limit.Reset(c.DrainGrace)
+		case <-hurry:
+			leave()
+		case <-limit.C:
+			if !left {
+				leave()
+				continue
+			}
+			c.Log.Warn("worker does not leave, and is killed", "worker", l.child.Name)
+			tell(syscall.SIGKILL)
+			<-exited
+			return
+		case <-ticks.C:
+			if !quiet.tick(l.signs.heard.Load()) {
+				continue
+			}
+			state := stateOf(l.cmd.Process.Pid)
+			if state == tracing {
+				quiet = silence{heard: quiet.heard} // a debugger has it
+				continue
+			}
+			l.silence = fmt.Sprintf("it gave no sign of life for %v (state %s)", quiet.length(tick).Round(time.Millisecond), state)
+			c.Log.Warn("worker hangs, and is killed", "worker", l.child.Name, "pid", l.cmd.Process.Pid, "why", l.silence)
+			tell(syscall.SIGKILL)
+			<-exited
+			return
+		}
+	}
 }
 
 // read passes a stream on, line by line, and keeps its end.
@@ -326,6 +459,7 @@ func (l *life) read(r *os.File) {
 	for {
 		n, err := output.Read(buffer)
 		l.mu.Lock()
+		l.keepCrash(buffer[:n])
 		l.tail = append(l.tail, buffer[:n]...)
 		if over := len(l.tail) - tailBytes; over > 0 {
 			l.tail = append(l.tail[:0], l.tail[over:]...)
@@ -345,6 +479,52 @@ func (l *life) read(r *os.File) {
 	}
 }
 
+// keepCrash keeps the beginning of what Go says when a program crashes. The lists of goroutines behind it push it out of the
+// tail. REQUIRES: mu is held.
+func (l *life) keepCrash(text []byte) {
+	if len(l.head) == 0 {
+		at := -1
+		for _, first := range crashes {
+			// One that two reads tear apart is still in the tail of most.
+			if i := bytes.Index(text, []byte(first)); i >= 0 && (at < 0 || i < at) && (i == 0 || text[i-1] == '\n') {
+				at = i
+			}
+		}
+		if at < 0 {
+			return
+		}
+		text = text[at:]
+	}
+	l.head = append(l.head, text[:min(len(text), headBytes-len(l.head))]...)
+}
+
+// crashes begin the first line of what Go says when a program crashes.
+var crashes = []string{"panic: ", "fatal error: ", "runtime: out of memory", "runtime: cannot allocate memory"}
+
+// words are its last ones, for reports: those of a crash from their beginning.
+func (l *life) words() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	tail := string(l.tail)
+	if len(l.head) == 0 || strings.Contains(tail, string(l.head)) {
+		return tail
+	}
+	if keep := tailBytes - len(l.head); len(tail) > keep {
+		tail = tail[len(tail)-keep:]
+	}
+	return string(l.head) + "\n[...]\n" + tail
+}
+
+// outOfMemory says whether Go got no more memory. REQUIRES: all that it said has been read.
+func (l *life) outOfMemory() bool {
+	for _, words := range []string{"runtime: out of memory", "cannot allocate memory"} {
+		if first, _, _ := bytes.Cut(l.head, []byte("\n\n")); bytes.Contains(first, []byte(words)) {
+			return true
+		}
+	}
+	return false
+}
+
 // report tells the scheduler of a death. The returned channel is closed when it
 // knows, or cannot be told.
 func (w *child) report(ctx context.Context, l *life, cause exitcause.Cause, text string, restarting bool) <-chan struct{} {
@@ -353,9 +533,7 @@ func (w *child) report(ctx context.Context, l *life, cause exitcause.Cause, text
 		close(told)
 		return told
 	}
-	l.mu.Lock()
-	tail := string(l.tail)
-	l.mu.Unlock()
+	tail := l.words()
 	request := &millracev1.ReportWorkerDeathRequest{
 		Name: w.Name, Restarting: restarting,
 		Death: &millracev1.WorkerDeath{
@@ -376,19 +554,32 @@ func (w *child) report(ctx context.Context, l *life, cause exitcause.Cause, text
 	return told
 }
 
+// farewell is what it said itself of why it ends; empty if it said nothing.
+func (l *life) farewell() string {
+	tail := l.words()
+	at := strings.LastIndex(tail, lastWords)
+	if at < 0 {
+		return ""
+	}
+	words, _, _ := strings.Cut(tail[at+len(lastWords):], "\n")
+	return strings.TrimSpace(words)
+}
+
 // describe says how it died, with what it said itself of that.
 func (l *life) describe(cause exitcause.Cause) string {
-	l.mu.Lock()
-	tail := string(l.tail)
-	l.mu.Unlock()
+	if l.silence != "" {
+		return "killed by its supervisor: " + l.silence
+	}
+	tail := l.words()
 	text := cause.String()
-	if at := strings.LastIndex(tail, lastWords); at >= 0 {
-		words, _, _ := strings.Cut(tail[at+len(lastWords):], "\n")
-		return text + ": " + strings.TrimSpace(words)
+	if words := l.farewell(); words != "" {
+		return text + ": " + words
 	}
 	for line := range strings.Lines(tail) {
-		if strings.HasPrefix(line, "panic: ") || strings.HasPrefix(line, "fatal error: ") {
-			return text + ": " + strings.TrimSpace(line)
+		for _, first := range crashes {
+			if strings.HasPrefix(line, first) {
+				return text + ": " + strings.TrimSpace(line)
+			}
 		}
 	}
 	return text

@@ -44,11 +44,11 @@ func TestMain(m *testing.M) {
 
 func childMain(name string) int {
 	terminated := make(chan os.Signal, 1)
-	signal.Notify(terminated, syscall.SIGTERM)
+	signal.Notify(terminated, syscall.SIGTERM, syscall.SIGINT)
 	fmt.Println("child", name, "is up")
 	switch mode := os.Getenv(modeEnv); mode {
 	case "worker":
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 		defer stop()
 		return supervisor.ExitCode(worker.Run(ctx, worker.Config{
 			Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Scheduler: os.Getenv("SUPERVISOR_TEST_SCHEDULER"),
@@ -57,8 +57,45 @@ func childMain(name string) int {
 	case "polite":
 		<-terminated
 		return 0
+	case "patient":
+		// It leaves in its own time, unless it is told to hurry.
+		for s := range terminated {
+			fmt.Println("told", s)
+			if s == syscall.SIGINT {
+				return 0
+			}
+		}
+		return 1
 	case "stubborn":
 		select {}
+	case "hangs", "stops", "steady":
+		link, err := supervisor.Inherited()
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		fmt.Printf("secret: %q\n", link.Secret())
+		link.Alive()
+		if mode == "stops" && os.Getenv(supervisor.RestartedEnv) == "" {
+			_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) // it cannot fail
+		}
+		for mode != "hangs" || os.Getenv(supervisor.RestartedEnv) != "" {
+			select {
+			case <-terminated:
+				return 0
+			case <-time.After(5 * time.Millisecond):
+				link.Alive()
+			}
+		}
+		select {}
+	case "crash":
+		fmt.Fprintln(os.Stderr, "fatal error: runtime: out of memory")
+		fmt.Fprintln(os.Stderr, strings.Repeat("goroutine 1 [running]:\n", 1000))
+		return 2
+	case "refused":
+		err := &loop.RefusedError{Err: errors.New("the token is of another cluster")}
+		supervisor.Tell(os.Stderr, err)
+		return supervisor.ExitCode(err)
 	case "parent":
 		program := exec.Command("/bin/sleep", "1000")
 		program.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -134,6 +171,11 @@ func children(names []string) (list []supervisor.Child) {
 
 func start(t *testing.T, mode string, names ...string) *supervised {
 	t.Helper()
+	return startWith(t, mode, func(*supervisor.Config) {}, names...)
+}
+
+func startWith(t *testing.T, mode string, change func(*supervisor.Config), names ...string) *supervised {
+	t.Helper()
 	s := &supervised{scheduler: workertest.NewScheduler(t), output: &buffer{}, started: make(chan int, 100), ended: make(chan error, 1)}
 	conn, err := grpc.NewClient("passthrough:///"+s.scheduler.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
@@ -148,11 +190,13 @@ func start(t *testing.T, mode string, names ...string) *supervised {
 	exited := make(chan struct{})
 	go func() {
 		defer close(exited)
-		s.ended <- supervisor.Run(ctx, supervisor.Config{
+		c := supervisor.Config{
 			Children: children(names), Args: []string{"-test.run=^$"}, Executable: os.Args[0], Scheduler: conn, Output: s.output, StopGrace: grace,
 			Env: []string{modeEnv + "=" + mode, "SUPERVISOR_TEST_SCHEDULER=" + s.scheduler.Address},
 			Log: slog.New(slog.DiscardHandler), Started: func(_ string, pid int) { s.started <- pid },
-		})
+		}
+		change(&c)
+		s.ended <- supervisor.Run(ctx, c)
 	}()
 	t.Cleanup(func() {
 		cancel()
@@ -248,14 +292,104 @@ func TestExitCodeAndLastLinesAreReported(t *testing.T) {
 }
 
 func TestChildrenThatLeaveAreNotStartedAgain(t *testing.T) {
-	for _, mode := range []string{"leave", "stopped"} {
-		s := start(t, mode, "host-0", "host-1")
+	s := start(t, "leave", "host-0", "host-1")
+	if err := wait(t, s.ended, "the end"); err != nil {
+		t.Error(err)
+	}
+	if n := len(s.started); n != 2 {
+		t.Errorf("%d starts", n)
+	}
+}
+
+// An incarnation that the scheduler has given up is over, the worker is not.
+func TestStoppedByTheSchedulerIsStartedAgain(t *testing.T) {
+	s := start(t, "stopped", "host-0")
+	for range 3 {
+		wait(t, s.started, "a start")
+	}
+}
+
+// A child that would end in the same way again and again is given up, and the reason is told.
+func TestChildThatNeverBeginsIsGivenUp(t *testing.T) {
+	for mode, want := range map[string]string{
+		"exit":    "host-0 is not started again: it ended 5 times before it had registered, at last: exited with code 3",
+		"refused": "host-0 is not started again: the scheduler refuses this worker: the token is of another cluster",
+	} {
+		s := start(t, mode, "host-0")
+		var unusable *supervisor.UnusableError
+		if err := wait(t, s.ended, "the end"); !errors.As(err, &unusable) || err.Error() != want {
+			t.Errorf("%s: it ended with %v, want %s", mode, err, want)
+		}
+		if n := len(s.started); mode == "refused" && (n != 1 || unusable.ExitCode != supervisor.ExitRefused) {
+			t.Errorf("%d starts, %+v", n, unusable)
+		}
+	}
+}
+
+func TestChildThatHangsIsKilledAndReplaced(t *testing.T) {
+	for mode, want := range map[string]string{"hangs": "(state S)", "stops": "(state T, stopped by a signal)"} {
+		s := startWith(t, mode, func(c *supervisor.Config) { c.Silence, c.Secret = time.Second, []byte("between us") }, "host-0")
+		first := wait(t, s.started, "the start")
+		d := wait(t, s.scheduler.Deaths, "the report").GetDeath()
+		if d.GetPid() != int64(first) || d.GetSignal() != "SIGKILL" || !strings.HasPrefix(d.GetCause(), "killed by its supervisor: it gave no sign of life for ") ||
+			!strings.HasSuffix(d.GetCause(), want) {
+			t.Errorf("%s: reported %v", mode, d)
+		}
+		wait(t, s.started, "the next one")
+		s.stop()
 		if err := wait(t, s.ended, "the end"); err != nil {
-			t.Errorf("%s: %v", mode, err)
+			t.Error(err)
 		}
-		if n := len(s.started); n != 2 {
-			t.Errorf("%s: %d starts", mode, n)
+		if !strings.Contains(s.output.String(), `secret: "between us"`) {
+			t.Errorf("it said %s", s.output)
 		}
+	}
+}
+
+// What is being debugged, or stood still together with its supervisor, is not killed: see TestSilenceIsCountedInTicks.
+func TestSteadyChildLives(t *testing.T) {
+	s := startWith(t, "steady", func(c *supervisor.Config) { c.Silence = 2 * time.Second }, "host-0")
+	wait(t, s.started, "the start")
+	select {
+	case d := <-s.scheduler.Deaths:
+		t.Errorf("reported %v", d)
+	case <-time.After(5 * time.Second): // longer than a silence may be
+	}
+}
+
+// A supervisor that drains asks first, and tells them to leave when it is to hurry, or when the grace is over.
+func TestGraceOfDrainingEnds(t *testing.T) {
+	hurry := make(chan struct{})
+	s := startWith(t, "patient", func(c *supervisor.Config) { c.DrainGrace, c.Hurry = time.Hour, hurry }, "host-0")
+	wait(t, s.started, "the start")
+	said := func(words string) {
+		t.Helper()
+		for limit := time.Now().Add(workertest.Patience); !strings.Contains(s.output.String(), words); time.Sleep(time.Millisecond) {
+			if time.Now().After(limit) {
+				t.Fatalf("not %q: %s", words, s.output)
+			}
+		}
+	}
+	said("is up")
+	s.stop()
+	said("told terminated")
+	if len(s.ended) > 0 {
+		t.Error("it has ended")
+	}
+	close(hurry)
+	if err := wait(t, s.ended, "the end"); err != nil {
+		t.Error(err)
+	}
+	said("told interrupt")
+}
+
+// The beginning of a crash is what says why; the list of goroutines behind it is long.
+func TestCrashIsToldFromItsBeginning(t *testing.T) {
+	s := start(t, "crash", "host-0")
+	d := wait(t, s.scheduler.Deaths, "the report").GetDeath()
+	if d.GetCause() != "exited with code 2: fatal error: runtime: out of memory" || !strings.HasPrefix(d.GetLogTail(), "fatal error: runtime: out of memory\n") ||
+		!d.GetOutOfMemory() {
+		t.Errorf("reported %v", d)
 	}
 }
 
