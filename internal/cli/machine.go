@@ -192,14 +192,34 @@ func (a *app) chosen(t *topology.Topology) ([]topology.Device, error) {
 	return nil, usageError{fmt.Errorf("--gpu %s: there are %s", want, cmp.Or(strings.Join(there, ", "), "none"))}
 }
 
+// prefix begins the names of workers. Those of "up" are alone in their cluster, and those of "worker" carry the name of
+// their machine, so that the same command works on each.
+func (a *app) prefix(f *fleet) (string, error) {
+	if name := a.settings.String("name"); name != "" {
+		return name, nil
+	}
+	kind := "host"
+	if len(f.gpus) > 0 {
+		kind = "gpu"
+	}
+	if a.alone {
+		return kind, nil
+	}
+	machine, err := os.Hostname()
+	if err != nil {
+		return "", fmt.Errorf("the name of this machine, for those of its workers: %w; give --name", err)
+	}
+	return machine + "-" + kind, nil
+}
+
 // children are the processes to keep: one for each GPU, or so many on the host.
 func (a *app) children(f *fleet, workers, slots int) ([]supervisor.Child, error) {
-	prefix := a.settings.String("name")
+	prefix, err := a.prefix(f)
+	if err != nil {
+		return nil, err
+	}
 	if len(f.gpus) == 0 {
 		return supervisor.Hosts(prefix, workers), nil
-	}
-	if a.settings.origin["name"] == "default" {
-		prefix = "gpu"
 	}
 	// What each child would refuse is refused before there are any.
 	if err := a.gpuSizes(new(worker.Config)); err != nil {

@@ -43,7 +43,8 @@ $XDG_CONFIG_HOME/millrace or in /etc/millrace; flags win over the environment, t
 --origin" tells what is in force and from where.
 
 Exit codes: 0 done; 1 failed; 2 wrong usage; 3 not found; 4 cluster unreachable; 5 not allowed; 6 out of time; 7 a task
-failed or was cancelled; 8 this machine lacks what was asked for (--protocol ucx).`
+failed or was cancelled; 8 this machine lacks what was asked for (--protocol ucx, --memory-limit), or a worker ends again and
+again before it has begun.`
 
 // rpcPrefix is what gRPC puts before the words of the scheduler; the exit code says the same.
 var rpcPrefix = regexp.MustCompile(`rpc error: code = \w+ desc = `)
@@ -57,19 +58,38 @@ func (e usageError) Unwrap() error { return e.error }
 type app struct {
 	settings *settings
 	out, err io.Writer
+	// args are those of the command line.
+	args []string
+	// hurry is closed when a second signal says to end now.
+	hurry <-chan struct{}
+	// alone: its workers are the first of their cluster. child: this is the process of one worker.
+	alone, child bool
 }
 
 // Main runs the command line and returns the exit code.
 func Main(args []string) int {
 	// SIGHUP: the terminal is gone, and nobody is left to use what we run.
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(signals)
+	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
-	a := &app{out: os.Stdout, err: os.Stderr}
+	hurry := make(chan struct{})
+	go func() {
+		<-signals
+		stop()
+		<-signals
+		close(hurry)
+	}()
+	a := &app{out: os.Stdout, err: os.Stderr, args: args, hurry: hurry}
 	root := a.root()
 	root.SetArgs(args)
 	err := root.ExecuteContext(ctx)
 	if err == nil {
 		return exitOK
+	}
+	if a.child {
+		return a.childExit(err)
 	}
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		return exitFailed
@@ -85,7 +105,17 @@ func exitCode(err error) int {
 	var unusable unusableError
 	var given *supervisor.UnusableError
 	switch {
-	case errors.As(err, &unusable), errors.As(err, &given):
+	case errors.As(err, &unusable):
+		return exitUnusable
+	case errors.As(err, &given):
+		switch given.ExitCode {
+		case supervisor.ExitRefused:
+			return exitUnauthenticated
+		case supervisor.ExitSchedulerLost:
+			return exitUnreachable
+		case supervisor.ExitUsage:
+			return exitUsage
+		}
 		return exitUnusable
 	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command "): // cobra's own, which has no type
 		return exitUsage
@@ -102,6 +132,7 @@ func (a *app) root() *cobra.Command {
 		Use: "millrace", Short: "A distributed task service", Long: rootHelp,
 		SilenceErrors: true, SilenceUsage: true, Version: version.String(),
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			a.child = cmd.Name() == "worker" && os.Getenv(supervisor.ChildEnv) != ""
 			s, err := loadSettings(cmd)
 			if err != nil {
 				return usageError{err}
@@ -113,7 +144,8 @@ func (a *app) root() *cobra.Command {
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	f := root.PersistentFlags()
 	f.String("address", "", "scheduler, host:port")
-	f.String("token", "", "token of the cluster")
+	f.String("token", "", "token of the cluster; better in MILLRACE_TOKEN or a file: others may list arguments")
+	f.String("token-file", "", "file with the token of the cluster")
 	f.String("scheduler-file", "", "file that \"millrace up\" writes and the other commands read")
 	f.String("log-level", "info", "debug, info, warn or error")
 	f.String("log-format", "auto", "text (for people), json, or auto: text on a terminal, else json")
@@ -178,7 +210,11 @@ func (a *app) dial(ctx context.Context, options ...millrace.Option) (*millrace.C
 	options = append(options, millrace.WithName("millrace command"))
 	// What a flag, the environment or a file of settings says is in the settings; the client's own search adds nothing.
 	if v := s.String("address"); v != "" {
-		options = append(options, millrace.WithAddress(v), millrace.WithToken(s.String("token")))
+		token, err := a.token()
+		if err != nil {
+			return nil, err
+		}
+		options = append(options, millrace.WithAddress(v), millrace.WithToken(token))
 	} else if v := s.String("scheduler-file"); v != "" {
 		options = append(options, millrace.WithSchedulerFile(v))
 	} else {

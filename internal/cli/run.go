@@ -2,20 +2,21 @@ package cli
 
 import (
 	"context"
-	"crypto/hmac"
 	"crypto/rand"
-	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
+	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -25,6 +26,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/localdir"
 	"github.com/millrace/millrace/internal/version"
 	"github.com/millrace/millrace/memory/disk"
@@ -53,7 +55,7 @@ func workerFlags(f *pflag.FlagSet) {
 	f.StringArray("exec", nil, "further executor, name=command (repeat)")
 	f.StringSlice("preload", nil, "modules that Python executors import while they have nothing to do (--preload pandas,torch); on a GPU cupy is one anyway")
 	f.Int("executors", 0, "Python processes to start at once, instead of at their first use")
-	f.String("name", "host", "prefix of the workers' names: host-0, host-1, ...; on GPUs the default is gpu")
+	f.String("name", "", "prefix of the workers' names, which are unique in a cluster: NAME-0, NAME-1, ...; default: host, or gpu on GPUs, and for \"millrace worker\" the name of this machine before that")
 	f.Bool("zero", false, "workers that run nothing and answer at once, for measurements")
 }
 
@@ -73,6 +75,10 @@ func (a *app) memoryLimit(n int) (uint64, error) {
 	bytes, err := humanize.ParseBytes(text)
 	if err != nil || bytes < 1<<20 {
 		return 0, usageError{fmt.Errorf("--memory-limit %s: bytes such as 1GiB (at least 1MiB), a share up to 1, or auto", text)}
+	}
+	if bytes > limit.Bytes {
+		return 0, unusableError{fmt.Errorf("--memory-limit %s: one worker would have more than there is: %s (%s); give each of %s less",
+			text, size(limit.Bytes), limit.Source, several(n, "worker"))}
 	}
 	return bytes, nil
 }
@@ -122,16 +128,24 @@ func (a *app) python() []string {
 func (a *app) worker() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "worker", Short: "Run workers of a cluster on this machine", Args: noArgs,
-		Long: `Runs worker processes and keeps them alive: one that dies is started again, and its cause of death reported.
-Ctrl-C and SIGTERM let them leave properly. The scheduler is found as by every other command.`,
+		Long: `Runs worker processes and keeps them alive: one that dies or hangs is started again, and its cause of death reported.
+One that would end in the same way again is not: the exit code says why, and the last line on stderr.
+
+Ctrl-C and SIGTERM let them leave properly: they take nothing new, end what runs, and other workers copy what only they
+have, for --stop-grace at most. A second signal has them leave at once. A worker's process that gets SIGTERM itself does the
+same, and is not started again.
+
+The scheduler is found as by every other command. The names of workers are unique in a cluster: with --name you choose
+them, and two commands on one machine need different ones.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if name := os.Getenv(supervisor.ChildEnv); name != "" {
+				return a.runChild(cmd.Context(), name)
+			}
 			address, token, err := a.schedulerAddress()
 			if err != nil {
 				return err
 			}
-			if name := os.Getenv(supervisor.ChildEnv); name != "" {
-				return a.runChild(cmd.Context(), name, address, token)
-			}
+			withdraw()
 			f, err := a.fleet()
 			if err != nil {
 				return err
@@ -139,6 +153,12 @@ Ctrl-C and SIGTERM let them leave properly. The scheduler is found as by every o
 			workers, slots, err := a.workerCount(f)
 			if err != nil {
 				return err
+			}
+			if _, err := a.memoryLimit(workers); err != nil {
+				return err
+			}
+			if _, port, err := net.SplitHostPort(a.settings.String("listen")); err == nil && port != "0" && workers > 1 {
+				return usageError{fmt.Errorf("--listen %s: %d workers cannot share one port; use port 0, or --workers 1", a.settings.String("listen"), workers)}
 			}
 			if err := a.demandUCX(cmd.Context()); err != nil {
 				return err
@@ -148,19 +168,23 @@ Ctrl-C and SIGTERM let them leave properly. The scheduler is found as by every o
 			if err != nil {
 				return err
 			}
-			return a.supervise(cmd.Context(), address, token, children, nil, nil)
+			// A child leaves when its grace is over, which takes a moment.
+			grace := a.settings.Duration("stop-grace")
+			return a.supervise(cmd.Context(), address, token, children, supervisor.Config{Args: withoutToken(a.args), DrainGrace: grace + grace/10, Hurry: a.hurry})
 		},
 	}
 	workerFlags(cmd.Flags())
 	cmd.Flags().String("listen", "127.0.0.1:0", "where the DataService listens")
 	cmd.Flags().String("advertise", "", "host or host:port at which others reach it; default: where it listens")
-	cmd.Flags().Duration("death-timeout", time.Minute, "end when the scheduler was away for so long")
+	cmd.Flags().Duration("death-timeout", time.Minute, "end, with exit code 4, when the scheduler was away for so long")
+	cmd.Flags().Duration("stop-grace", 30*time.Second, "how long a worker that is told to stop may take to end what runs, and to hand over what no other has")
 	return cmd
 }
 
 func (a *app) schedulerAddress() (address, token string, err error) {
 	if address = a.settings.String("address"); address != "" {
-		return address, a.settings.String("token"), nil
+		token, err = a.token()
+		return address, token, err
 	}
 	name := a.settings.String("scheduler-file")
 	if name == "" {
@@ -179,7 +203,26 @@ func (a *app) schedulerAddress() (address, token string, err error) {
 const ballastBytes = 32 << 20
 
 // runChild is one worker process.
-func (a *app) runChild(ctx context.Context, name, address, token string) error {
+func (a *app) runChild(ctx context.Context, name string) error {
+	link, secret, err := inherited()
+	if err != nil {
+		return err
+	}
+	// A supervisor that is asked to stop says when: SIGTERM is to leave when nothing is lost, a second one and any other
+	// signal to leave at once.
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	told := make(chan os.Signal, 4)
+	signal.Notify(told, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer signal.Stop(told)
+	drain := make(chan struct{})
+	go func() {
+		if s := <-told; s == syscall.SIGTERM {
+			close(drain)
+			<-told
+		}
+		stop()
+	}()
 	ballast := make([]byte, ballastBytes)
 	defer runtime.KeepAlive(ballast)
 	s := a.settings
@@ -188,6 +231,7 @@ func (a *app) runChild(ctx context.Context, name, address, token string) error {
 		return err
 	}
 	var workers, slots int
+	address := s.String("address")
 	if gpu != nil {
 		workers, slots = gpu.Workers, gpu.Slots
 	} else if workers, slots, err = a.workerCount(&fleet{}); err != nil {
@@ -204,18 +248,18 @@ func (a *app) runChild(ctx context.Context, name, address, token string) error {
 	c := worker.Config{
 		SpillLimitBytes: spill,
 		Protocol:        s.String("protocol"), UCXLibrary: s.String("ucx-library"), UCXTLS: s.String("ucx-tls"), UCXNetDevices: s.String("ucx-net-devices"),
-		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Restarted: os.Getenv(supervisor.RestartedEnv) != "", Scheduler: address, Token: token,
+		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Restarted: os.Getenv(supervisor.RestartedEnv) != "", Scheduler: address, Token: secret.Token, AcceptSums: secret.Accept,
+		Drain: drain, DrainGrace: s.Duration("stop-grace"), Alive: link.Alive,
 		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, MemoryLimitBytes: limit,
 		PythonCommand: a.python(), Preload: s.Strings("preload"), Executors: s.Int("executors"), LocalDirectory: s.String("local-directory"),
 		SchedulerTimeout: s.Duration("death-timeout"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
 		Resources: map[string]float64{}, Exec: map[string][]string{},
 		// Functions that open a client find their own cluster, and may not stop it.
 		ExecutorEnv: []string{millrace.EnvAddress + "=" + address},
+		Ready:       func(ids.WorkerID, string) { link.Registered() },
 	}
-	if token != "" {
-		own := taskToken(token)
-		c.AcceptTokens = []string{own}
-		c.ExecutorEnv = append(c.ExecutorEnv, millrace.EnvToken+"="+own)
+	if secret.Task != "" {
+		c.ExecutorEnv = append(c.ExecutorEnv, millrace.EnvToken+"="+secret.Task)
 	}
 	for k, v := range s.StringMap("resources") {
 		if c.Resources[k], err = strconv.ParseFloat(v, 64); err != nil || c.Resources[k] < 0 {
@@ -234,16 +278,38 @@ func (a *app) runChild(ctx context.Context, name, address, token string) error {
 			return err
 		}
 	}
-	if err := worker.Run(ctx, c); err != nil {
-		supervisor.Tell(a.err, err)
-		os.Exit(supervisor.ExitCode(err))
-	}
-	return nil
+	return worker.Run(ctx, c)
 }
 
-// supervise runs workers until the context ends. givenUp may be nil.
-func (a *app) supervise(ctx context.Context, address, token string, children []supervisor.Child, args []string, givenUp func(error)) error {
-	scheduler, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(bearer(token)))
+// childExit says why a worker's process ends, and returns its exit code.
+func (a *app) childExit(err error) int {
+	supervisor.Tell(a.err, err)
+	var usage usageError
+	var config *worker.ConfigError
+	if errors.As(err, &usage) || errors.As(err, &config) {
+		return supervisor.ExitUsage
+	}
+	return supervisor.ExitCode(err)
+}
+
+// withoutToken are arguments without the token, for processes that get it otherwise.
+func withoutToken(args []string) []string {
+	var rest []string
+	for i := 0; i < len(args); i++ {
+		switch {
+		case args[i] == "--token" || args[i] == "--token-file":
+			i++
+		case strings.HasPrefix(args[i], "--token=") || strings.HasPrefix(args[i], "--token-file="):
+		default:
+			rest = append(rest, args[i])
+		}
+	}
+	return rest
+}
+
+// supervise runs workers until the context ends; c says what is special about them.
+func (a *app) supervise(ctx context.Context, address, token string, children []supervisor.Child, c supervisor.Config) error {
+	scheduler, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(bearer(workerToken(token))))
 	if err != nil {
 		return fmt.Errorf("scheduler address %q: %w", address, err)
 	}
@@ -252,17 +318,15 @@ func (a *app) supervise(ctx context.Context, address, token string, children []s
 	if err != nil {
 		return err
 	}
-	c := supervisor.Config{
-		Children: children, Scheduler: scheduler, Output: a.err, Log: slog.Default(), GivenUp: givenUp,
-		// The token is a secret: in the environment, not among the arguments that everybody can list.
-		// Their log is written by us, so it is for those who read ours.
-		Env: []string{millrace.EnvAddress + "=" + address, millrace.EnvToken + "=" + token, envPrefix + "LOG_FORMAT=" + format},
+	c.Children, c.Scheduler, c.Output, c.Log = children, scheduler, a.err, slog.Default()
+	// Their log is written by us, so it is for those who read ours.
+	c.Env = []string{millrace.EnvAddress + "=" + address, envPrefix + "LOG_FORMAT=" + format}
+	c.Without = []string{millrace.EnvToken, millrace.EnvSchedulerFile, envPrefix + "TOKEN_FILE"}
+	if c.Secret, err = hand(token); err != nil {
+		return err
 	}
-	if args != nil {
-		if c.Executable, err = os.Executable(); err != nil {
-			return err
-		}
-		c.Args = args
+	if c.Executable, err = os.Executable(); err != nil {
+		return err
 	}
 	// Workers that were killed leave their directories.
 	defer localdir.Clean(a.settings.String("local-directory"))
@@ -296,7 +360,10 @@ func (a *app) newServer() (*server.Server, string, error) {
 	if err != nil || inline > 1<<20 {
 		return nil, "", usageError{fmt.Errorf("--inline-result %s: bytes, at most 1MiB", s.String("inline-result"))}
 	}
-	token := s.String("token")
+	token, err := a.token()
+	if err != nil {
+		return nil, "", err
+	}
 	if token == "" {
 		var random [16]byte
 		if _, err := rand.Read(random[:]); err != nil {
@@ -306,19 +373,13 @@ func (a *app) newServer() (*server.Server, string, error) {
 	}
 	srv, err := server.New(server.Config{
 		Address: s.String("listen"), HTTPAddress: s.String("http"),
-		Tokens:      map[string]server.Role{token: server.RoleOperator, taskToken(token): server.RoleClient},
+		Tokens: map[string]server.Role{
+			token: server.RoleOperator, workerToken(token): server.RoleWorker, taskToken(token): server.RoleClient,
+		},
 		WorkerLease: s.Duration("worker-lease"), ReconnectGrace: s.Duration("reconnect-grace"),
 		InlineResultBytes: uint32(inline), NativeOps: ops.NewRegistry().Names(), Log: slog.Default(),
 	})
 	return srv, token, err
-}
-
-// taskToken is the token of clients that tasks open. It is made from the cluster's, so that scheduler and workers agree
-// on it without a word, and tells nothing about it.
-func taskToken(token string) string {
-	mac := hmac.New(sha256.New, []byte(token))
-	mac.Write([]byte("millrace: clients inside of tasks"))
-	return hex.EncodeToString(mac.Sum(nil)[:16])
 }
 
 // writeSchedulerFile writes the file that clients read, atomically and for this user only. It returns how to remove it.
@@ -351,6 +412,7 @@ func (a *app) scheduler() *cobra.Command {
 		Long: `Runs a scheduler until Ctrl-C or SIGTERM. Without --token it makes one, and prints it. Workers join with "millrace
 worker --address ADDRESS" and the token in MILLRACE_TOKEN.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			withdraw()
 			srv, token, err := a.newServer()
 			if err != nil {
 				return err

@@ -17,6 +17,7 @@ import (
 	"github.com/millrace/millrace/internal/version"
 	"github.com/millrace/millrace/server"
 	"github.com/millrace/millrace/transfer/ucx"
+	"github.com/millrace/millrace/worker/supervisor"
 )
 
 func (a *app) up() *cobra.Command {
@@ -32,6 +33,8 @@ terminal goes away. A line that starts with "ready" says that tasks can be submi
 }
 
 func (a *app) runUp(cmd *cobra.Command) error {
+	a.alone = true
+	withdraw()
 	f, err := a.fleet()
 	if err != nil {
 		return err
@@ -83,11 +86,11 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	supervised := make(chan error, 1)
 	missing := make(chan error, workers)
 	go func() {
-		supervised <- a.supervise(working, dialable(srv.Address()), token, children, args, func(err error) { missing <- err })
+		supervised <- a.supervise(working, dialable(srv.Address()), token, children, supervisor.Config{Args: args, GivenUp: func(err error) { missing <- err }})
 	}()
 	remove := func() {}
 	defer func() { remove() }()
-	ready := make(chan error, 1)
+	ready, done := make(chan error, 1), cmd.Context().Done()
 	go func() { ready <- waitForWorkers(working, dialable(srv.Address()), token, workers) }()
 	for {
 		select {
@@ -109,14 +112,28 @@ func (a *app) runUp(cmd *cobra.Command) error {
 			}
 			// It would never be ready: all end, and the supervisor says why.
 			slog.Error("a worker cannot be started, so nothing is", "error", err)
+			ready = nil
 			stopWorking()
 		case err := <-supervised:
-			// The workers have left: told to, or stopped by the scheduler (a shutdown by a client).
+			supervised = nil
+			if ready == nil && working.Err() == nil {
+				// Workers may join from elsewhere, and clients look at what there is.
+				slog.Warn("no worker is left here; the scheduler goes on, until Ctrl-C or SIGTERM", "error", err)
+				continue
+			}
 			stopServing()
 			return errors.Join(err, <-served)
 		case err := <-served:
 			stopWorking()
+			if supervised == nil {
+				return err
+			}
 			return errors.Join(err, <-supervised)
+		case <-done:
+			done = nil
+			if supervised == nil {
+				stopServing()
+			}
 		}
 	}
 }

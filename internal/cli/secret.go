@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"log/slog"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/worker/supervisor"
+)
+
+// A cluster has one token, the operator's, which may do everything. Two others are made from it, so that scheduler and
+// workers agree on them without a word, and tell nothing about it: workers and clients inside of tasks show those. A task
+// runs as the same user as its worker and can read what that knows: so a worker knows only what may not stop the cluster.
+
+// workerToken is what workers show.
+func workerToken(token string) string { return derived(token, "millrace: workers") }
+
+// taskToken is what clients show that tasks open.
+func taskToken(token string) string { return derived(token, "millrace: clients inside of tasks") }
+
+func derived(token, of string) string {
+	if token == "" {
+		return ""
+	}
+	mac := hmac.New(sha256.New, []byte(token))
+	mac.Write([]byte(of))
+	return hex.EncodeToString(mac.Sum(nil)[:16])
+}
+
+// handed is what a supervisor hands to a child through a pipe: neither among its arguments, which everybody can list, nor in
+// its environment, which its tasks can read.
+type handed struct {
+	// Token is the child's own, Task that of its tasks.
+	Token string `json:"token"`
+	Task  string `json:"task"`
+	// Accept are the SHA-256 of those that others may show to it beside its own.
+	Accept [][sha256.Size]byte `json:"accept"`
+}
+
+// hand is what children get that work with a cluster's token.
+func hand(token string) ([]byte, error) {
+	h := handed{Token: workerToken(token), Task: taskToken(token)}
+	if token != "" {
+		h.Accept = [][sha256.Size]byte{sha256.Sum256([]byte(token)), sha256.Sum256([]byte(h.Task))}
+	}
+	return json.Marshal(h)
+}
+
+// inherited is what this child was handed.
+func inherited() (*supervisor.Link, *handed, error) {
+	link, err := supervisor.Inherited()
+	if err != nil {
+		return nil, nil, err
+	}
+	h := new(handed)
+	if err := json.Unmarshal(link.Secret(), h); err != nil {
+		return nil, nil, fmt.Errorf("what the supervisor handed over: %w", err)
+	}
+	return link, h, nil
+}
+
+// token is the token that the settings name; empty if they name none.
+func (a *app) token() (string, error) {
+	name := a.settings.String("token-file")
+	if token := a.settings.String("token"); token != "" || name == "" {
+		return token, nil
+	}
+	text, err := os.ReadFile(name)
+	if err != nil {
+		return "", usageError{fmt.Errorf("--token-file: %w", err)}
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" || strings.ContainsAny(token, " \t\n") {
+		return "", usageError{fmt.Errorf("--token-file %s: it holds one line with the token, and nothing else", name)}
+	}
+	return token, nil
+}
+
+// Guard returns the arguments of this program, and hides the cluster's token, if it is among them or in the environment, from
+// those who list arguments and environments of processes. It is called before anything else.
+func Guard(args []string) []string {
+	own := make([]string, len(args))
+	for i, arg := range args {
+		own[i] = strings.Clone(arg) // the memory of the original is about to be written to
+	}
+	var secrets []string
+	for i, arg := range own {
+		if strings.HasPrefix(arg, "--token=") {
+			secrets = append(secrets, arg)
+		} else if arg == "--token" && i+1 < len(own) {
+			secrets = append(secrets, "--token\x00"+own[i+1])
+		}
+	}
+	if token := os.Getenv(millrace.EnvToken); token != "" {
+		secrets = append(secrets, millrace.EnvToken+"="+token)
+	}
+	if len(secrets) > 0 {
+		// It is a precaution: where a sandbox forbids it, the program works all the same.
+		_ = hide(secrets)
+	}
+	return own
+}
+
+// hide overwrites, in what the kernel shows of this process, what follows the name in each of the secrets.
+func hide(secrets []string) error {
+	stat, err := os.ReadFile("/proc/self/stat")
+	if err != nil {
+		return err
+	}
+	// Fields 48 to 51 are where arguments and environment begin and end; the name in parentheses is field 2.
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	const first = 48 - 3
+	if len(fields) < first+4 {
+		return fmt.Errorf("/proc/self/stat has %d fields", len(fields))
+	}
+	memory, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer memory.Close()
+	for i := first; i < first+4; i += 2 {
+		from, err := strconv.ParseInt(fields[i], 10, 64)
+		if err != nil {
+			return err
+		}
+		to, err := strconv.ParseInt(fields[i+1], 10, 64)
+		if err != nil || to <= from {
+			continue
+		}
+		text := make([]byte, to-from)
+		if _, err := memory.ReadAt(text, from); err != nil {
+			return err
+		}
+		before := slices.Clone(text)
+		for _, secret := range secrets {
+			name := strings.IndexAny(secret, "=\x00") + 1
+			for at := 0; ; at += len(secret) {
+				next := bytes.Index(text[at:], []byte(secret))
+				if next < 0 {
+					break
+				}
+				at += next
+				for j := at + name; j < at+len(secret); j++ {
+					text[j] = '*'
+				}
+			}
+		}
+		if bytes.Equal(before, text) {
+			continue
+		}
+		if _, err := memory.WriteAt(text, from); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// withdraw keeps other processes of the same user from reading this one's memory, environment and open files, where they
+// are not root. Those that hold the operator's token do it; workers do not: UCX reads their memory in the same way.
+func withdraw() {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		slog.Warn("other processes of this user can read the token in this one's memory", "error", err)
+	}
+}
