@@ -236,8 +236,21 @@ func TestADeviceThatDiesIsReplacedThenRetired(t *testing.T) {
 		}
 	}
 	f.StickyPID.Store(uint64(worker.pid(t)))
-	// The only worker is given up, and with it the cluster.
-	if err := c.cmd.Wait(); err == nil || !strings.Contains(c.log.String(), "gpu-0 is retired: "+worker.Workers[0].Gpu.UUID) {
+	// The only worker is given up; the cluster goes on, and tells why.
+	retired := "gpu-0 is retired: " + worker.Workers[0].Gpu.UUID
+	for deadline := time.Now().Add(patience / 2); ; {
+		text, err := says(t, c.env, "get", "workers", "-o", "wide")
+		if err == nil && strings.Contains(text, retired) {
+			break
+		}
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("the retirement is not shown: %v: %s", err, text)
+		}
+	}
+	if err := c.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.cmd.Wait(); err != nil || !strings.Contains(c.log.String(), retired) {
 		t.Errorf("%v: %s", err, c.log.String())
 	}
 }
