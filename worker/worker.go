@@ -154,6 +154,9 @@ type Config struct {
 	Log *slog.Logger
 	// Ready, if set, is called once, when the worker is first registered.
 	Ready func(id ids.WorkerID, dataAddress string)
+
+	// suspects are the GPUs of the host whose memory is not read; made when the configuration is checked.
+	suspects *suspects
 }
 
 // NoSpill is the SpillLimitBytes of a worker that uses no disk, and the
@@ -228,6 +231,7 @@ func (c Config) validated() (Config, error) {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
+	c.suspects = new(suspects)
 	if len(errs) > 0 {
 		return c, &ConfigError{errors.Join(errs...)}
 	}
@@ -361,7 +365,12 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	defer tells.Close()
 	data.Words, registration.Awaits = tells.Serve, true
 	var lender *borrow.Server
-	health := &gpuHealth{config: c, uuid: registration.GetGpu().GetUuid()}
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	health := &gpuHealth{config: c, uuid: registration.GetGpu().GetUuid(), doubt: m.doubt, leave: func(why error) {
+		c.Log.Error("the worker leaves, so that its GPU can be seen to", "gpu", registration.GetGpu().GetUuid(), "error", why)
+		leave(why)
+	}}
 	w = loop.New(loop.Config{
 		Registration: registration, Scheduler: scheduler, Device: d, Health: m.health, GPUHealth: health.current, Store: objects, Path: path, Herald: tells, Executors: pools, Logs: logs,
 		Traffic: func() (uint64, uint64) {
