@@ -166,7 +166,7 @@ func (l *Loop) watchLease(s *session, at time.Time) {
 		if s.ended || w.session != s {
 			return
 		}
-		w.lastSeen = time.Unix(0, s.lastSeen.Load())
+		w.lastSeen = s.seen()
 		if end := w.lastSeen.Add(l.config.Cluster.WorkerLease); end.After(l.now) {
 			l.watchLease(s, end)
 			return
@@ -183,16 +183,40 @@ func (l *Loop) disconnected(s *session) {
 	}
 	s.end()
 	w.session, w.disconnectedAt = nil, l.now
-	w.lastSeen = time.Unix(0, s.lastSeen.Load())
+	w.lastSeen = s.seen()
 	l.log.Warn("the connection of a worker broke", "worker", w.name, "id", w.id, "grace", l.config.ReconnectGrace)
 	l.step(sched.WorkerDisconnected{Worker: w.id})
 	l.dirty.worker(w, l.now)
+	l.awaitReturn(w)
+}
+
+// awaitReturn gives a disconnected worker up unless it is back within the grace.
+func (l *Loop) awaitReturn(w *worker) {
 	since := w.disconnectedAt
 	l.timers.at(since.Add(l.config.ReconnectGrace), func(time.Time) {
 		if l.workers.get(w.id) == w && w.session == nil && w.disconnectedAt.Equal(since) {
 			l.loseWorker(w, "connection lost", &front.Death{}, "")
 		}
 	})
+}
+
+// forgive gives all leases anew. The loop has stood still (it was stopped, its machine was, or it had no processor) for so long that
+// what the others said meanwhile may still be on its way: their silence is the loop's own.
+func (l *Loop) forgive(gap time.Duration) {
+	l.log.Warn("the scheduler has stood still: all leases begin anew", "for", gap)
+	for _, w := range l.workers.byID {
+		switch {
+		case w == nil:
+		case w.session != nil:
+			w.session.saw(l.now)
+		default:
+			w.disconnectedAt = l.now
+			l.awaitReturn(w)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(l.clients.byID)) {
+		l.step(sched.ClientRenewed{Client: id})
+	}
 }
 
 // ReportDeath records how an incarnation ended and gives its worker up at once.
