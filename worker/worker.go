@@ -344,7 +344,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	if registration.DataAddress, err = advertised(c.Advertise, listener.Addr()); err != nil {
 		return errors.Join(err, listener.Close(), path.Close())
 	}
-	data := &grpcpath.Server{Source: objects.Source(), Incarnation: registration.GetIncarnation(), Logs: logs.Read, Lane: lanes.accept}
+	data := &grpcpath.Server{Source: objects.Source(), Incarnation: registration.GetIncarnation(), Logs: logs.Read, Lane: lanes.accept, Log: c.Log}
 	looks := max(c.LookFor, 0)
 	if c.LookFor == 0 && slabshare.Spins() {
 		looks = lookFor
@@ -361,6 +361,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 		Asked:  func(r *herald.Reader, asks []herald.Ask) { w.Asked(r, asks) },
 		Handle: func() { w.Handle() },
 		Left:   func(r *herald.Reader) { w.Left(r) },
+		Log:    c.Log,
 	})
 	defer tells.Close()
 	data.Words, registration.Awaits = tells.Serve, true
@@ -397,6 +398,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	}
 	options := append(rawframe.ServerOptions(), grpc.Creds(admission.Credentials(data.Credentials(accepts(c)))))
 	options = append(options, admission.ServerOptions(authentication(c))...)
+	options = append(options, recovering(c.Log)...)
 	server := grpc.NewServer(append(options, keepaliveServer()...)...)
 	millracev1.RegisterDataServiceServer(server, data)
 	served := make(chan error, 1)
