@@ -119,6 +119,9 @@ func (l *Loop) register(r front.Registration) (*session, error) {
 		}
 	}
 	if w != nil && w.incarnation != incarnation {
+		if w.session != nil {
+			return nil, nameTaken(w, &r)
+		}
 		l.loseWorker(w, "a new incarnation registered under its name", nil,
 			fmt.Sprintf("another incarnation (%s) registered as %s", incarnation, name))
 		w = nil
@@ -157,6 +160,15 @@ func (l *Loop) register(r front.Registration) (*session, error) {
 	l.watchLease(w.session, l.now.Add(l.config.Cluster.WorkerLease))
 	l.dirty.worker(w, l.now)
 	return w.session, nil
+}
+
+// nameTaken is the error of a registration under the name of a worker that lives, as far as one can tell: its session is
+// open, its lease has not ended. If it has died that is known soon: its stream breaks, its supervisor tells, or the lease ends.
+func nameTaken(holder *worker, r *front.Registration) error {
+	return &front.Error{Kind: front.ErrNameTaken, Object: holder.name, Message: fmt.Sprintf(
+		"worker %s: the name is taken by a worker that lives, on host %s with pid %d (incarnation %s): give this one, on host %s with pid %d, another name (--name), or stop that one first",
+		holder.name, holder.registration.Worker.Host, holder.registration.PID, holder.incarnation, r.Worker.Host, r.PID),
+		Metadata: map[string]string{"host": holder.registration.Worker.Host, "pid": fmt.Sprint(holder.registration.PID), "incarnation": holder.incarnation}}
 }
 
 // watchLease gives a session's worker up once it has been silent for the lease.
