@@ -400,6 +400,33 @@ func (l *Ledger) Drop(id ObjectID) ([]Effect, error) {
 	return out, nil
 }
 
+// Rename gives each object that was dropped, and that something still holds, the id that name returns: its old one is
+// free then for another object. REQUIRES: name returns ids that are free, each once, or the same id to leave it as it is.
+func (l *Ledger) Rename(name func(ObjectID) ObjectID) {
+	renamed := make(map[ObjectID]ObjectID)
+	for _, o := range l.sorted() {
+		if o.state != Dropped {
+			continue
+		}
+		to := name(o.id)
+		if to == o.id {
+			continue
+		}
+		l.log.add("renamed", o.id, 0, uint64(to.Task))
+		renamed[o.id] = to
+		delete(l.objects, o.id)
+		o.id = to
+		l.objects[to] = o
+	}
+	// order-free: each is changed for itself.
+	for _, e := range l.leases {
+		if to, ok := renamed[e.Object]; ok {
+			e.Object = to
+		}
+	}
+	l.verify()
+}
+
 // Pin keeps a sealed object's bytes for a party. Doing it twice is doing it
 // once.
 func (l *Ledger) Pin(id ObjectID, p Pin) error {

@@ -23,9 +23,7 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 	}
 	info, _ := m.Task(id)
 	e := Explanation{Task: info}
-	edges := b.edgesOf(t)
-	for i := range edges {
-		in := edges[i].input
+	for _, in := range info.InputTasks {
 		if _, p := m.at(in); p.state != TaskSucceeded && len(e.Missing) < explainedInputs {
 			missing, _ := m.Task(in)
 			e.Missing = append(e.Missing, missing)
@@ -40,7 +38,7 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 			break
 		}
 		e.Reason = "INPUTS_MISSING"
-		e.Text = fmt.Sprintf("%d of %d inputs do not exist yet: %s", info.MissingInputs, info.InputCount, inputList(e.Missing))
+		e.Text = fmt.Sprintf("%d of %d inputs do not exist yet: %s", info.MissingInputs, len(info.Inputs), inputList(e.Missing))
 	case TaskReady:
 		m.explainReady(&e, c, t, now)
 	case TaskAssigned:

@@ -2,7 +2,6 @@ package grpcpath
 
 import (
 	"bufio"
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -34,9 +33,6 @@ const (
 	// wordMagic begins in its place, as long, the connections of Server.Words, which end there.
 	wordMagic = "MILLWRD1"
 
-	// maxTokenBytes bounds the token, of which is not known yet who shows it.
-	maxTokenBytes = 4 << 10
-
 	rawPing byte = 0
 	rawAsk  byte = 1
 
@@ -63,11 +59,7 @@ func readToken(r io.Reader) (string, error) {
 	if _, err := io.ReadFull(r, n[:]); err != nil {
 		return "", err
 	}
-	length := binary.LittleEndian.Uint16(n[:])
-	if length > maxTokenBytes {
-		return "", fmt.Errorf("a token of %d bytes; at most %d are allowed", length, maxTokenBytes)
-	}
-	token := make([]byte, length)
+	token := make([]byte, binary.LittleEndian.Uint16(n[:]))
 	_, err := io.ReadFull(r, token)
 	return string(token), err
 }
@@ -88,13 +80,12 @@ func readAsk(r io.Reader) (*millracev1.ReadObjectsRequest, error) {
 	if n > rawframe.MaxMessageBytes {
 		return nil, fmt.Errorf("a request of %d bytes; at most %d are allowed", n, rawframe.MaxMessageBytes)
 	}
-	// Room grows with what comes, not with what was announced.
-	var b bytes.Buffer
-	if _, err := io.CopyN(&b, r, int64(n)); err != nil {
+	b := make([]byte, n)
+	if _, err := io.ReadFull(r, b); err != nil {
 		return nil, err
 	}
 	request := new(millracev1.ReadObjectsRequest)
-	return request, proto.Unmarshal(b.Bytes(), request)
+	return request, proto.Unmarshal(b, request)
 }
 
 // rawWriter writes records. Data is not kept beyond write, unless it was copied.

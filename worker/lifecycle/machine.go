@@ -196,6 +196,11 @@ func New(c Config) *Machine {
 // Len is the number of attempts that are not finished.
 func (m *Machine) Len() int { return len(m.attempts) }
 
+// Busy says whether anything is under way: attempts, fetches that nobody waits for any more, memory that was asked for.
+func (m *Machine) Busy() bool {
+	return len(m.attempts)+len(m.wanted)+len(m.fetches)+len(m.reserved) > 0
+}
+
 // Attempts returns the attempts that are not finished, by task and attempt.
 func (m *Machine) Attempts() []Ref {
 	refs := make([]Ref, 0, len(m.attempts))

@@ -322,7 +322,7 @@ func (w *Worker) carryOut(e lifecycle.Effect) (next lifecycle.Event) {
 	case lifecycle.Gained:
 		w.outbox.object(&millracev1.ObjectReport{Replica: &millracev1.Replica{
 			TaskId: uint64(e.Object.Task), Generation: uint32(e.Object.Generation), Bytes: e.Bytes,
-		}}, nil)
+		}})
 	case lifecycle.Admit:
 		if w.borrow(w.attempts[e.Ref], true) {
 			return nil

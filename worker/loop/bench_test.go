@@ -173,7 +173,8 @@ func benchmarkStep(b *testing.B, peers int) {
 	w = New(Config{
 		Registration: &millracev1.Registration{Slots: 1}, Device: d, Store: objects, Path: way, Herald: words, Logs: new(tasklog.Logs), Log: log,
 	})
-	w.fetchCtx = context.Background()
+	w.running = context.Background()
+	w.beginFetches()
 	w.busy.Store(true)
 	w.native = newNative(nativeConfig{
 		device: d, store: objects, memoryWait: time.Minute, inlineBytes: &w.inlineBytes, lost: func() bool { return false },

@@ -87,6 +87,7 @@ func (w *Worker) borrow(a *attempt, admitted bool) bool {
 	w.borrowing[a.ref] = a
 	ctx := w.fetchCtx
 	w.fetching.Add(1)
+	w.lending++
 	w.going.Store(true)
 	go func() {
 		defer w.fetching.Done()
@@ -127,6 +128,7 @@ func passable(l *transfer.Loan) bool {
 func (w *Worker) lent(x borrowed) {
 	a := x.attempt
 	a.loans = x.loans
+	w.lending--
 	waited := w.borrowing[a.ref] == a
 	if waited {
 		delete(w.borrowing, a.ref)

@@ -153,6 +153,9 @@ func (w *Worker) signal() {
 }
 
 func (w *Worker) settleQuietly() {
+	if w.renewing != nil {
+		w.renewed()
+	}
 	if w.draining && w.machine.Len() == 0 && len(w.parked) == 0 && len(w.borrowing) == 0 && w.stopped == nil && w.mayLeave() {
 		w.leave("drained")
 	}

@@ -35,9 +35,8 @@ func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
 		})
 	}
 	all.Wait()
-	told := make(chan struct{})
 	w.post(opening{reply: make(chan *opened, 1)})
-	w.drive(gained{report: &millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: drivers}}, told: told})
+	w.drive(gained{report: &millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: drivers}}})
 	next := [drivers + 1]uint32{}
 	for next[drivers] == 0 {
 		w.outbox.wait(ctx)

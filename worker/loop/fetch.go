@@ -22,6 +22,7 @@ var errNoRoom = errors.New("no room for the object")
 // goroutine.
 type fetching struct {
 	worker       *Worker
+	ctx          context.Context //nolint:containedctx // the owner's when it was ordered
 	id           lifecycle.FetchID
 	objects      []lifecycle.FetchObject
 	reservations []ledger.ReservationID
@@ -58,7 +59,7 @@ const relayStep = 16 << 20
 const takenObjects = 64
 
 func (w *Worker) startFetch(e lifecycle.StartFetch) {
-	f := &fetching{worker: w, id: e.Fetch, objects: e.Objects, heads: make([]transfer.Head, len(e.Objects)), open: len(e.Objects), follow: e.Follow}
+	f := &fetching{worker: w, ctx: w.fetchCtx, id: e.Fetch, objects: e.Objects, heads: make([]transfer.Head, len(e.Objects)), open: len(e.Objects), follow: e.Follow}
 	f.times = fetchTimes{first: e.Objects[0].Object, peer: e.Peer, wanted: time.Now()}
 	f.refs = make([]transfer.Ref, len(e.Objects))
 	for i, o := range e.Objects {
@@ -128,7 +129,7 @@ func (f *fetching) showArriving(index int) bool {
 func (f *fetching) carryOut() {
 	w := f.worker
 	defer w.fetching.Done()
-	ctx := w.fetchCtx
+	ctx := f.ctx
 	f.times.begun = time.Since(f.times.wanted)
 	err := f.run(ctx)
 	ended := lifecycle.FetchEnded{Fetch: f.id}

@@ -73,7 +73,7 @@ func TestMessagesOfManyKindsAreBounded(t *testing.T) {
 	o := newOutbox()
 	const objects, functions, failed = 300_000, 100_000, 500_000
 	for i := range uint64(objects) {
-		o.object(&millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: i + 1, Generation: 1}, Lost: i%2 == 0}, nil)
+		o.object(&millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: i + 1, Generation: 1}, Lost: i%2 == 0})
 	}
 	for range functions {
 		o.missing(make([]byte, 32))
@@ -147,7 +147,7 @@ func TestWhatCannotBeSentIsTakenOut(t *testing.T) {
 		"everything else": func(o *outbox) {
 			o.beat = &millracev1.WorkerStats{LastExecutorDeath: "\xff"}
 			o.rescues = append(o.rescues, &millracev1.RescueReport{WorkerId: 3, Reason: "\xff"})
-			o.objects = append(o.objects, queuedObject{report: &millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: 9, Generation: 1}, InlineResult: make([]byte, 80<<20)}})
+			o.objects = append(o.objects, &millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: 9, Generation: 1}, InlineResult: make([]byte, 80<<20)})
 			o.tasks = append(o.tasks, &millracev1.TaskReport{
 				TaskId: 1, Attempt: 2, Outcome: millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED, InlineResult: []byte{8, 0}, LogTail: "\xff",
 			})
@@ -169,7 +169,7 @@ func TestWhatCannotBeSentIsTakenOut(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				w.outbox.reopen()
+				w.outbox.reopen(nil)
 				sent := make(chan error, 1)
 				go func() { sent <- w.send(ctx, stream) }()
 				select {

@@ -136,8 +136,9 @@ type Worker struct {
 	fetches fetchBook
 	// borrowedBytes were used in place at peers.
 	borrowedBytes atomic.Uint64
-	// self is the worker's number, 0 before it is registered.
+	// self is the worker's number, 0 before it is registered; life is that of the scheduler which gave it, 0 if that has none.
 	self atomic.Uint32
+	life atomic.Uint64
 	// busy: the machine has attempts. going: a run, a fetch or a loan was begun, see lookout.
 	busy  atomic.Bool
 	going atomic.Bool
@@ -189,9 +190,17 @@ type Worker struct {
 	stopped error
 	leaving bool
 	// staying ends, by quit, when the worker leaves.
-	staying   context.Context //nolint:containedctx // a state that the session's goroutine waits for
-	quit      context.CancelFunc
-	fetchCtx  context.Context //nolint:containedctx // it is Run's, for the goroutines that Run waits for
+	staying context.Context //nolint:containedctx // a state that the session's goroutine waits for
+	quit    context.CancelFunc
+	// fetchCtx bounds what belongs to one life of the scheduler, and is made of running, which is Run's.
+	fetchCtx, running context.Context //nolint:containedctx // for the goroutines that Run waits for
+	cancelFetches     context.CancelFunc
+	// renewing is nil but for a worker that gives up what is of another life of the scheduler. lending counts the goroutines
+	// that ask for loans.
+	renewing *renewal
+	lending  int
+	// writes are the objects of clients that the scheduler has not accepted.
+	writes    map[ledger.ObjectID]*writing
 	executors map[string]bool
 }
 
@@ -218,6 +227,7 @@ func New(c Config) *Worker {
 		reservations: make(map[lifecycle.ReservationID]ledger.ReservationID),
 		borrowing:    make(map[lifecycle.Ref]*attempt), borrowedTimes: make(map[ledger.ObjectID]int),
 		rescuing:  make(map[ledger.ObjectID]bool),
+		writes:    make(map[ledger.ObjectID]*writing),
 		awaits:    awaits{waiting: make(map[ledger.ObjectID][]*attempt), readers: make(map[ledger.ObjectID][]reader)},
 		executors: make(map[string]bool),
 	}
@@ -250,14 +260,13 @@ type (
 	opened  struct {
 		session      uint64
 		registration *millracev1.Registration
+		// life is what the last session was in, 0 if there was none.
+		life uint64
 	}
 	// sessionFailed: the session loop gave up.
 	sessionFailed struct{ err error }
-	// gained: a client wrote an object. told is closed when the scheduler was told.
-	gained struct {
-		report *millracev1.ObjectReport
-		told   chan struct{}
-	}
+	// gained: an object is here that nobody was told of.
+	gained struct{ report *millracev1.ObjectReport }
 	// told is what became of a reservation that was not ready at once.
 	told struct {
 		ref         lifecycle.Ref
@@ -283,7 +292,8 @@ const (
 // it is away for too long. It returns nil after leaving properly.
 func (w *Worker) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	w.fetchCtx = work
+	w.running = work
+	w.beginFetches()
 	w.native = newNative(nativeConfig{
 		device: w.config.Device, store: w.config.Store, memoryWait: w.config.MemoryWait, inlineBytes: &w.inlineBytes, lost: w.deviceLost,
 		post: func(runs []*nativeRun) { w.post(runs) }, hand: func(runs []*nativeRun) { w.driveQuietly(runs) }, idle: w.signal,
@@ -479,7 +489,11 @@ func (w *Worker) handle(x any) {
 	case borrowed:
 		w.lent(x)
 	case gained:
-		w.outbox.object(x.report, x.told)
+		w.outbox.object(x.report)
+	case *writing:
+		w.written(x)
+	case *renewal:
+		w.renew(x)
 	case told:
 		w.reservationTold(x)
 	case rescued:
@@ -489,7 +503,7 @@ func (w *Worker) handle(x any) {
 	case gone:
 		w.outbox.object(&millracev1.ObjectReport{Replica: &millracev1.Replica{
 			TaskId: uint64(x.object.Task), Generation: uint32(x.object.Generation),
-		}, Lost: true}, nil)
+		}, Lost: true})
 	case lastFetched:
 		w.step(x.event)
 		x.times.usable = time.Since(x.times.wanted)
@@ -513,7 +527,12 @@ func (w *Worker) open() *opened {
 	}
 	// What is reported and not sent counts as running, or it would be placed
 	// again.
-	for _, ref := range w.outbox.reopen() {
+	written := make([]*millracev1.ObjectReport, 0, len(w.writes))
+	// order-free: they know nothing of each other.
+	for _, x := range w.writes {
+		written = append(written, x.report)
+	}
+	for _, ref := range w.outbox.reopen(written) {
 		r.Running = append(r.Running, taskRef(ref))
 	}
 	for _, ref := range w.machine.Attempts() {
@@ -527,7 +546,8 @@ func (w *Worker) open() *opened {
 			r.Running = append(r.Running, taskRef(ref))
 		}
 	}
-	return &opened{w.session, r}
+	r.Life = w.life.Load()
+	return &opened{w.session, r, r.Life}
 }
 
 func taskRef(r lifecycle.Ref) *millracev1.TaskRef {
@@ -542,6 +562,7 @@ func refOf(r *millracev1.TaskRef) lifecycle.Ref {
 func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 	if x := r.GetRegistered(); x != nil {
 		first := w.self.Load() == 0
+		w.life.Store(x.GetLife())
 		w.self.Store(x.GetWorkerId())
 		w.inlineBytes.Store(x.GetInlineResultBytes())
 		w.step(lifecycle.Registered{Self: ids.WorkerID(x.GetWorkerId())})
@@ -586,7 +607,10 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 		}
 		w.step(lifecycle.Cancelled{Ref: refOf(ref)})
 	}
+	w.accept(r.GetAcceptedWrites())
 	for _, o := range r.GetReleases() {
+		w.refuse(ledger.ObjectID{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())},
+			"it is not the first result of a DATA task that the scheduler waits for")
 		w.step(lifecycle.Released{Object: lifecycle.Object{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())}})
 		w.urgent()
 	}

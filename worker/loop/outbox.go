@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"google.golang.org/protobuf/proto"
@@ -33,22 +34,17 @@ type outbox struct {
 	mu sync.Mutex
 	// All below is guarded by mu.
 	tasks     []*millracev1.TaskReport
-	objects   []queuedObject
+	objects   []*millracev1.ObjectReport
 	functions [][]byte
 	rescues   []*millracev1.RescueReport
 	beat      *millracev1.WorkerStats
 	leaving   bool
 	draining  bool
 	pending   bool
-	// inFlight and inFlightObjects are in the message that is being sent.
-	inFlight        []*millracev1.TaskReport
-	inFlightObjects []queuedObject
-}
-
-// queuedObject is a report on an object; told, if not nil, is closed when it has been sent.
-type queuedObject struct {
-	report *millracev1.ObjectReport
-	told   chan struct{}
+	// mute: what is queued is of a life of the scheduler that is over, and dropped.
+	mute bool
+	// inFlight are in the message that is being sent.
+	inFlight []*millracev1.TaskReport
 }
 
 func newOutbox() *outbox {
@@ -58,47 +54,61 @@ func newOutbox() *outbox {
 func (o *outbox) task(r *millracev1.TaskReport) {
 	fitReport(r)
 	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.mute {
+		return
+	}
 	o.tasks = append(o.tasks, r)
 	o.pending = true
-	o.mu.Unlock()
 }
 
-// object queues a report; told, if not nil, is closed when it has been sent.
-func (o *outbox) object(r *millracev1.ObjectReport, told chan struct{}) {
+func (o *outbox) object(r *millracev1.ObjectReport) {
 	o.mu.Lock()
-	o.objects = append(o.objects, queuedObject{r, told})
+	defer o.mu.Unlock()
+	if o.mute {
+		return
+	}
+	o.objects = append(o.objects, r)
 	o.pending = true
-	o.mu.Unlock()
 }
 
 func (o *outbox) rescue(r *millracev1.RescueReport) {
 	fitTexts(r.ProtoReflect())
 	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.mute {
+		return
+	}
 	for failed := r.GetFailed(); len(failed) > maxFailed; failed = r.GetFailed() {
 		o.rescues = append(o.rescues, &millracev1.RescueReport{WorkerId: r.GetWorkerId(), Reason: r.GetReason(), Failed: failed[:maxFailed]})
 		r.Failed = failed[maxFailed:]
 	}
 	o.rescues = append(o.rescues, r)
 	o.pending = true
-	o.mu.Unlock()
 }
 
 func (o *outbox) missing(function []byte) {
 	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.mute {
+		return
+	}
 	o.functions = append(o.functions, function)
 	o.pending = true
-	o.mu.Unlock()
 }
 
 func (o *outbox) stats(s *millracev1.WorkerStats) {
 	fitTexts(s.ProtoReflect())
 	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.mute {
+		return
+	}
 	if o.beat != nil && len(s.GetLanes()) == 0 {
 		s.Lanes = o.beat.GetLanes() // they are told once
 	}
 	o.beat = s
 	o.pending = true
-	o.mu.Unlock()
 }
 
 // drain asks for leave. The caller signals.
@@ -119,6 +129,14 @@ func (o *outbox) leave() {
 
 func (o *outbox) close() { close(o.closed) }
 
+// forget drops everything that is queued, and while mute everything that would be.
+func (o *outbox) forget(mute bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.tasks, o.objects, o.functions, o.rescues, o.beat, o.inFlight = nil, nil, nil, nil, nil, nil
+	o.mute, o.pending = mute, o.leaving || o.draining
+}
+
 // signal wakes the session. The owner calls it once per batch of its own.
 func (o *outbox) signal() {
 	o.mu.Lock()
@@ -135,14 +153,16 @@ func (o *outbox) signal() {
 
 // reopen prepares for a new session: what was being sent when the last one broke
 // is to be sent again. It returns the attempts whose final reports are queued.
-// What was queued of objects is in the inventory, but for the copies that small
-// scattered objects carry: it is said again, which does no harm.
-func (o *outbox) reopen() []lifecycle.Ref {
+// What was queued of objects is in the inventory: it is said again, which does no harm. Those that clients wrote, and that
+// are not accepted, are in no inventory; all of them are said again, and only once: written lists them.
+func (o *outbox) reopen(written []*millracev1.ObjectReport) []lifecycle.Ref {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.tasks = append(o.inFlight, o.tasks...)
 	o.inFlight = nil
 	o.functions = nil
+	o.objects = append(slices.DeleteFunc(slices.Clone(o.objects), (*millracev1.ObjectReport).GetWritten), written...)
+	o.pending = o.pending || len(written) > 0
 	var refs []lifecycle.Ref
 	for _, r := range o.tasks {
 		if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_STARTED && r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED {
@@ -163,10 +183,9 @@ func (o *outbox) take() *millracev1.SessionRequest {
 	o.beat, o.draining = nil, false
 	bytes, n := 0, 0
 	for ; n < len(o.objects) && n < maxObjects && bytes < maxReportBytes; n++ {
-		m.Objects = append(m.Objects, o.objects[n].report)
-		bytes += len(o.objects[n].report.GetInlineResult())
+		bytes += len(o.objects[n].GetInlineResult())
 	}
-	o.inFlightObjects, o.objects = split(o.objects, n)
+	m.Objects, o.objects = split(o.objects, n)
 	m.MissingFunctions, o.functions = split(o.functions, maxFunctions)
 	// A rescue that failed altogether is as large as many reports.
 	n = 0
@@ -201,26 +220,19 @@ func split[T any](list []T, n int) (first, rest []T) {
 // sent says that the message from take was handed to the stream.
 func (o *outbox) sent() {
 	o.mu.Lock()
-	objects := o.inFlightObjects
-	o.inFlight, o.inFlightObjects = nil, nil
+	o.inFlight = nil
 	o.mu.Unlock()
-	for _, x := range objects {
-		if x.told != nil {
-			close(x.told)
-		}
-	}
 }
 
 // unsent puts back what could not be sent, except for the task reports: reopen
-// does that. REQUIRES: m is from take; reports in it may have been replaced.
+// does that.
 func (o *outbox) unsent(m *millracev1.SessionRequest) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for i, r := range m.GetObjects() {
-		o.inFlightObjects[i].report = r
+	if o.mute {
+		return
 	}
-	o.objects = append(o.inFlightObjects, o.objects...)
-	o.inFlightObjects = nil
+	o.objects = append(m.GetObjects(), o.objects...)
 	o.rescues = append(m.GetRescues(), o.rescues...)
 	o.pending = true
 }

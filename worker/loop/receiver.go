@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
@@ -23,8 +25,8 @@ type receiver struct{ worker *Worker }
 // Create is part of transfer.Receiver.
 func (r receiver) Create(ctx context.Context, head transfer.Head) (transfer.Incoming, error) {
 	w := r.worker
-	in := &written{worker: w, head: head, id: ledger.ObjectID{Task: head.Ref.Task, Generation: max(head.Ref.Generation, 1)}}
-	if _, held := w.config.Store.Lookup(in.id); held {
+	in := &written{worker: w, life: w.life.Load(), head: head, id: ledger.ObjectID{Task: head.Ref.Task, Generation: max(head.Ref.Generation, 1)}}
+	if w.config.Store.Here(in.id) {
 		return nil, status.Errorf(codes.AlreadyExists, "object %s is here already; an object is written once", in.id)
 	}
 	if len(head.FrameBytes) == 0 {
@@ -50,7 +52,9 @@ func (r receiver) Create(ctx context.Context, head transfer.Head) (transfer.Inco
 
 // written is an object that a client is writing.
 type written struct {
-	worker      *Worker
+	worker *Worker
+	// life of the scheduler when it was begun, 0 before the first session.
+	life        uint64
 	head        transfer.Head
 	id          ledger.ObjectID
 	reservation ledger.ReservationID
@@ -63,33 +67,97 @@ func (in *written) Regions() []transfer.Region { return in.regions }
 // Abort is part of transfer.Incoming.
 func (in *written) Abort() { in.worker.config.Store.Release(in.reservation) }
 
-// Commit is part of transfer.Incoming: it returns when the scheduler was told.
+// Commit is part of transfer.Incoming: it returns when the scheduler has accepted the object, or refused it: until then nobody finds it.
 func (in *written) Commit(ctx context.Context) error {
 	w := in.worker
 	bytes := in.head.Bytes() + uint64(len(in.head.Header))
-	report := &millracev1.ObjectReport{Replica: &millracev1.Replica{
+	x := &writing{id: in.id, life: in.life, answer: make(chan error, 1), report: &millracev1.ObjectReport{Replica: &millracev1.Replica{
 		TaskId: uint64(in.id.Task), Generation: uint32(in.id.Generation), Bytes: bytes,
-	}}
+	}, Written: true}}
 	if bytes <= uint64(w.inlineBytes.Load()) {
 		// Before it is sealed: then it may leave for another tier.
-		report.InlineResult = in.inline()
+		x.report.InlineResult = in.inline()
 	}
 	if in.reservation == 0 {
-		w.config.Store.PutSmall(in.id, in.head.Header)
+		if err := w.config.Store.PutWritten(in.id, in.head.Header); err != nil {
+			return status.Errorf(codes.AlreadyExists, "object %s is here already; an object is written once", in.id)
+		}
 	} else {
-		err := w.config.Store.Seal(in.id, in.head.Header)
+		err := w.config.Store.SealWritten(in.id, in.head.Header)
 		w.config.Store.Release(in.reservation)
 		if err != nil {
 			return status.Errorf(codes.Internal, "object %s: %v", in.id, err)
 		}
 	}
-	told := make(chan struct{})
-	w.post(gained{report, told})
+	w.post(x)
 	select {
-	case <-told:
-		return nil
+	case err := <-x.answer:
+		return err
 	case <-ctx.Done():
-		return fmt.Errorf("object %s is stored, and the scheduler could not be told in time: %w", in.id, context.Cause(ctx))
+		return fmt.Errorf("object %s is stored, and the scheduler did not accept it in time: %w", in.id, context.Cause(ctx))
+	}
+}
+
+// writing is an object that a client wrote, and that the scheduler has not accepted.
+type writing struct {
+	id     ledger.ObjectID
+	life   uint64
+	report *millracev1.ObjectReport
+	// answer has room for one: nil when it was accepted, else why not.
+	answer chan error
+}
+
+// written tells the scheduler of an object that a client wrote, unless it is plain that it can be nobody's result.
+func (w *Worker) written(x *writing) {
+	refusal := ""
+	switch {
+	case w.renewing != nil || x.life != 0 && x.life != w.life.Load():
+		refusal = "the scheduler was started anew since it was begun; scatter it again"
+	case w.runs(x.id.Task):
+		refusal = "it is the result of a task that runs here, and is for that task to make: only DATA tasks are written to"
+	}
+	if refusal != "" {
+		w.config.Store.Drop(x.id)
+		x.answer <- status.Errorf(codes.FailedPrecondition, "object %s was refused: %s", x.id, refusal)
+		return
+	}
+	w.outbox.object(x.report)
+	if w.life.Load() == 0 { // a scheduler that does not accept, but takes everything
+		w.config.Store.Accept(x.id)
+		x.answer <- nil
+		return
+	}
+	w.writes[x.id] = x
+}
+
+// runs says whether the worker was assigned a task.
+func (w *Worker) runs(task ids.TaskID) bool {
+	// order-free: any will do.
+	for ref := range w.attempts {
+		if ref.Task == task {
+			return true
+		}
+	}
+	return slices.ContainsFunc(w.parked, func(a *attempt) bool { return a.ref.Task == task })
+}
+
+// accept has objects be found that clients wrote.
+func (w *Worker) accept(accepted []*millracev1.Replica) {
+	for _, pb := range accepted {
+		id := ledger.ObjectID{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())}
+		w.config.Store.Accept(id)
+		if x := w.writes[id]; x != nil {
+			delete(w.writes, id)
+			x.answer <- nil
+		}
+	}
+}
+
+// refuse answers a client whose object the scheduler has released before it accepted it. The object is for the caller to drop.
+func (w *Worker) refuse(id ledger.ObjectID, why string) {
+	if x := w.writes[id]; x != nil {
+		delete(w.writes, id)
+		x.answer <- status.Errorf(codes.FailedPrecondition, "object %s was refused: %s", id, why)
 	}
 }
 

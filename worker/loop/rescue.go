@@ -52,7 +52,7 @@ func (w *Worker) rescue(order *millracev1.Rescue) {
 	for _, pb := range order.GetObjects() {
 		id := ledger.ObjectID{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())}
 		if o, here := w.config.Store.Lookup(id); here {
-			w.outbox.object(objectHere(o.ID, o.Bytes()), nil)
+			w.outbox.object(objectHere(o.ID, o.Bytes()))
 			continue
 		}
 		if !w.rescuing[id] {

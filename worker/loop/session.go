@@ -82,6 +82,22 @@ func (w *Worker) sessions(ctx context.Context) {
 
 var errReregister = errors.New("the scheduler asked to register anew")
 
+var errOtherLife = errors.New("the scheduler was started anew; registering with nothing")
+
+// renewFor returns when nothing of another life of the scheduler is left.
+func (w *Worker) renewFor(ctx context.Context, life uint64) error {
+	r := &renewal{life: life, done: make(chan struct{})}
+	w.post(r)
+	select {
+	case <-r.done:
+		return errOtherLife
+	case <-w.staying.Done():
+		return errLeft
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
 // sessionOnce runs one session to its end.
 func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
@@ -122,6 +138,9 @@ func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 		return false, status.Error(codes.Internal, "the scheduler's first message does not say that we are registered")
 	}
 	deadline.Stop()
+	if life := first.GetRegistered().GetLife(); life != session.life && session.life != 0 && life != 0 {
+		return true, w.renewFor(ctx, life)
+	}
 	w.post(message{session.session, first})
 	sending := make(chan struct{})
 	go func() {

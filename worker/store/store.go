@@ -16,6 +16,7 @@ import (
 	"cmp"
 	"fmt"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -50,6 +51,8 @@ type Store struct {
 	// small are the headers of the objects without frames.
 	small      map[ledger.ObjectID][]byte
 	smallBytes uint64
+	// written are objects of clients that the scheduler has not accepted: they are here for nobody.
+	written map[ledger.ObjectID]bool
 	// telling are the reservations that are not ready and whom to tell.
 	telling         map[ledger.ReservationID]func(Told)
 	lastReservation ledger.ReservationID
@@ -105,6 +108,7 @@ func New(space memory.Space, log *slog.Logger, below ...memory.Tier) (*Store, er
 		space: space, below: below, log: log,
 		latest:  make(map[ids.TaskID]ids.Attempt),
 		small:   make(map[ledger.ObjectID][]byte),
+		written: make(map[ledger.ObjectID]bool),
 		telling: make(map[ledger.ReservationID]func(Told)),
 		gone:    func(ledger.ObjectID, error) {},
 	}
@@ -173,6 +177,7 @@ func (s *Store) apply(effects []ledger.Effect) (calls []func()) {
 				calls = append(calls, func() { tell(Told{Err: e.Err}) })
 			}
 		case ledger.Lost:
+			delete(s.written, e.Object)
 			s.log.Error("spilled object is lost", "object", e.Object.String(), "error", e.Err)
 			s.forgetLatest(e.Object)
 			calls = append(calls, func() { s.gone(e.Object, e.Err) })
@@ -256,6 +261,9 @@ func (s *Store) lookup(id ledger.ObjectID) (Object, bool) {
 			return Object{}, false
 		}
 	}
+	if s.written[id] {
+		return Object{}, false
+	}
 	if header, ok := s.small[id]; ok {
 		return Object{ID: id, Header: header, InSlab: true}, true
 	}
@@ -284,10 +292,66 @@ func (s *Store) Cost(id ledger.ObjectID, took time.Duration) {
 // PutSmall stores an object without frames.
 func (s *Store) PutSmall(id ledger.ObjectID, header []byte) {
 	s.mu.Lock()
-	s.smallBytes += uint64(len(header)) - uint64(len(s.small[id]))
-	s.small[id] = header
+	s.putSmall(id, header)
 	s.latest[id.Task] = max(s.latest[id.Task], id.Generation)
 	s.mu.Unlock()
+}
+
+func (s *Store) putSmall(id ledger.ObjectID, header []byte) {
+	s.smallBytes += uint64(len(header)) - uint64(len(s.small[id]))
+	s.small[id] = header
+	delete(s.written, id)
+}
+
+// Here says whether there is anything by that name, also if nobody may read it yet.
+func (s *Store) Here(id ledger.ObjectID) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.here(id)
+}
+
+func (s *Store) here(id ledger.ObjectID) bool {
+	_, small := s.small[id]
+	_, ok := s.ledger.Lookup(id)
+	return small || ok
+}
+
+// PutWritten is PutSmall for what a client wrote: nobody finds it before Accept. It returns an error if there is
+// something by that name.
+func (s *Store) PutWritten(id ledger.ObjectID, header []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.here(id) {
+		return fmt.Errorf("store: object %s: %w", id, ledger.ErrDuplicate)
+	}
+	s.putSmall(id, header)
+	s.written[id] = true
+	return nil
+}
+
+// SealWritten is Seal for what a client wrote: nobody finds it before Accept.
+func (s *Store) SealWritten(id ledger.ObjectID, header []byte) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	err := s.ledger.Seal(id, header)
+	if err == nil {
+		s.written[id] = true
+	}
+	return err
+}
+
+// Accept has an object be found that a client wrote. It does nothing if it is not here.
+func (s *Store) Accept(id ledger.ObjectID) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.written[id] {
+		return
+	}
+	delete(s.written, id)
+	s.latest[id.Task] = max(s.latest[id.Task], id.Generation)
+	if o, ok := s.ledger.Lookup(id); ok && o.InSlab {
+		s.show(id)
+	}
 }
 
 // Drop says that an object is not wanted any more. It returns whether it was
@@ -295,6 +359,7 @@ func (s *Store) PutSmall(id ledger.ObjectID, header []byte) {
 func (s *Store) Drop(id ledger.ObjectID) bool {
 	s.mu.Lock()
 	s.forgetLatest(id)
+	delete(s.written, id)
 	if header, ok := s.small[id]; ok {
 		s.smallBytes -= uint64(len(header))
 		delete(s.small, id)
@@ -313,17 +378,44 @@ func (s *Store) Drop(id ledger.ObjectID) bool {
 	return err == nil
 }
 
-// Inventory returns all objects that can be read, by task.
+// Forget drops all objects, also those that clients wrote and those that readers still have leases on: these keep their bytes, but not their numbers, so
+// that other objects may have them. What belongs to executors stays theirs.
+func (s *Store) Forget() {
+	for _, o := range s.Inventory() {
+		s.Drop(o.ID)
+	}
+	s.mu.Lock()
+	written := slices.Collect(maps.Keys(s.written))
+	s.mu.Unlock()
+	for _, id := range written {
+		s.Drop(id)
+	}
+	s.mu.Lock()
+	clear(s.latest)
+	s.ledger.Rename(func(id ledger.ObjectID) ledger.ObjectID {
+		if id.Task >= temporaryTasks {
+			return id
+		}
+		s.lastTemporary++
+		return ledger.ObjectID{Task: temporaryTasks + ids.TaskID(s.lastTemporary), Generation: 1}
+	})
+	s.mu.Unlock()
+}
+
+// Inventory returns all objects that can be read, by task: those that clients wrote once they are accepted.
 func (s *Store) Inventory() []Object {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []Object
 	for _, o := range s.ledger.Objects() {
-		if o.State == ledger.Sealed && o.ID.Task < temporaryTasks {
+		if o.State == ledger.Sealed && o.ID.Task < temporaryTasks && !s.written[o.ID] {
 			out = append(out, Object{ID: o.ID, Header: o.Header, Frames: o.Frames, InSlab: o.InSlab})
 		}
 	}
 	for id, header := range s.small {
+		if s.written[id] {
+			continue
+		}
 		out = append(out, Object{ID: id, Header: header, InSlab: true})
 	}
 	slices.SortFunc(out, func(a, b Object) int {

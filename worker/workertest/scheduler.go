@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,6 +29,9 @@ type Scheduler struct {
 	InlineResultBytes uint32
 	// Refuse, if set before there are workers, is what they get for a session.
 	Refuse error
+	// Life is that of the scheduler: without it workers wait for nobody to accept what clients write. With it that is for the
+	// test to do. Set between sessions.
+	Life atomic.Uint64
 	// Deaths are the reports of supervisors.
 	Deaths chan *millracev1.ReportWorkerDeathRequest
 
@@ -111,7 +115,7 @@ func (s *Scheduler) Session(stream grpc.BidiStreamingServer[millracev1.SessionRe
 	}
 	defer close(session.ended)
 	if err := stream.Send(&millracev1.SessionResponse{Registered: &millracev1.Registered{
-		WorkerId: id, ClusterId: "test", Lease: durationpb.New(5 * time.Second), InlineResultBytes: s.InlineResultBytes,
+		WorkerId: id, ClusterId: "test", Lease: durationpb.New(5 * time.Second), InlineResultBytes: s.InlineResultBytes, Life: s.Life.Load(),
 	}}); err != nil {
 		return err
 	}

@@ -1,0 +1,194 @@
+package worker_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/worker"
+	"github.com/millrace/millrace/worker/workertest"
+)
+
+const (
+	lifeOne = 0x1111_0000_0000_0001
+	lifeTwo = 0x2222_0000_0000_0002
+)
+
+// startIn runs a worker with the echo executor in a life of the scheduler.
+func startIn(t *testing.T, life uint64, slots int) *running {
+	t.Helper()
+	binary, err := buildEcho()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := workertest.NewScheduler(t)
+	s.Life.Store(life)
+	return start(t, s, func(c *worker.Config) {
+		c.Exec = map[string][]string{"echo": {binary}}
+		c.Slots, c.StopGrace = slots, time.Second
+	})
+}
+
+// A scheduler that was started anew counts its tasks from 1 again: nothing that a worker has of the life before may be taken for theirs.
+func TestAnotherLifeOfTheSchedulerStartsWithNothing(t *testing.T) {
+	w := startIn(t, lifeOne, 1)
+	if r := w.Registration; r.GetLife() != 0 {
+		t.Errorf("registered with life %x before any session", r.GetLife())
+	}
+	d := data(t, w.Registration.GetDataAddress())
+	w.Op(1, exec, "echo/upper")
+	w.Op(2, exec, "echo/slab")
+	w.Op(3, exec, "echo/sleep")
+	w.call(1, 1, "old")
+	w.call(2, 2, strings.Repeat("o", 100_000))
+	w.Report(1)
+	w.Report(2)
+	// A reader that never ends keeps the bytes of an object, but not its number.
+	lease, err := d.AcquireReadLeases(t.Context(), &millracev1.AcquireReadLeasesRequest{Objects: []*millracev1.ObjectRef{{TaskId: 2, Generation: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = lease
+	w.call(5, 3, "10m") // runs
+	w.Report(5, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
+	w.call(6, 1, "queued behind it")
+	w.scheduler.Life.Store(lifeTwo)
+	w.Break(errors.New("killed"))
+	// It cannot know yet.
+	found := w.scheduler.Accept(t)
+	if r := found.Registration; r.GetLife() != lifeOne || len(r.GetInventory()) != 2 || len(r.GetRunning()) < 1 {
+		t.Errorf("registered as of life %x with %v and %v", r.GetLife(), r.GetInventory(), r.GetRunning())
+	}
+	next := w.scheduler.Accept(t)
+	if r := next.Registration; r.GetLife() != lifeTwo || len(r.GetInventory())+len(r.GetRunning()) > 0 {
+		t.Errorf("registered as of life %x with %v and %v", r.GetLife(), r.GetInventory(), r.GetRunning())
+	}
+	if len(found.Tasks)+len(found.Objects) > 0 {
+		t.Errorf("in a session of another life it told %v, %v", found.Tasks, found.Objects)
+	}
+	for _, task := range []uint64{1, 2, 5} {
+		if _, b, e := read(t, d, task); e == nil {
+			t.Errorf("task %d of the life before is still read: %d bytes", task, len(b))
+		}
+	}
+	// The same numbers, in any order, mean other tasks.
+	w.Session = next
+	next.Op(7, exec, "echo/upper")
+	next.Op(8, exec, "echo/slab")
+	for _, task := range []uint64{5, 6, 1} {
+		w.call(task, 7, "new")
+		if got := w.text(t, task); got != "NEW" {
+			t.Errorf("task %d: %q", task, got)
+		}
+	}
+	w.call(2, 8, strings.Repeat("n", 100_000))
+	if r := w.Report(2); r.GetError() != nil {
+		t.Fatal(r)
+	}
+	if _, b, e := read(t, d, 2); e != nil || string(b) != strings.Repeat("n", 100_000) {
+		t.Errorf("other bytes came back, or %v", e)
+	}
+	if len(next.Tasks) > 0 {
+		t.Errorf("it told of %v as well", next.Tasks)
+	}
+	// The same life again loses nothing.
+	next.Break(errors.New("the link broke"))
+	again := w.scheduler.Accept(t)
+	if r := again.Registration; r.GetLife() != lifeTwo || len(r.GetInventory()) != 4 {
+		t.Errorf("registered as of life %x with %v", r.GetLife(), r.GetInventory())
+	}
+	w.Session = again
+}
+
+// What a client writes is found by nobody before the scheduler has accepted it.
+func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
+	w := startIn(t, lifeOne, 1)
+	d := data(t, w.Registration.GetDataAddress())
+	text := &millracev1.Value{Kind: &millracev1.Value_StringValue{StringValue: "small"}}
+	writing := func(task uint64, v *millracev1.Value, frames ...[]byte) chan error {
+		done := make(chan error, 1)
+		go func() { done <- write(t, d, task, v, frames...) }()
+		return done
+	}
+	reported := func(task uint64) {
+		t.Helper()
+		w.Until("a report on what was written", func() bool {
+			for _, o := range w.Objects {
+				if o.GetReplica().GetTaskId() == task && o.GetWritten() {
+					w.Objects = nil
+					return true
+				}
+			}
+			return false
+		})
+	}
+	for task := uint64(10); task <= 11; task++ {
+		v, frames := text, [][]byte(nil)
+		if task == 11 {
+			v, frames = bytesTensor(100_000), [][]byte{random(1, 100_000)}
+		}
+		done := writing(task, v, frames...)
+		reported(task)
+		if _, _, e := read(t, d, task); e.GetReason() != "OBJECT_NOT_HERE" {
+			t.Errorf("before it was accepted: %v", e)
+		}
+		select {
+		case err := <-done:
+			t.Fatalf("the client is told %v before the scheduler has said anything", err)
+		default:
+		}
+		if err := write(t, d, task, text); status.Code(err) != codes.AlreadyExists {
+			t.Errorf("written twice: %v", err)
+		}
+		// It is not in the inventory either, and said again.
+		w.Break(errors.New("the link broke"))
+		w.Session = w.scheduler.Accept(t)
+		for _, o := range w.Registration.GetInventory() {
+			if o.GetTaskId() == task {
+				t.Errorf("in the inventory is %v", o)
+			}
+		}
+		reported(task)
+		w.Send(&millracev1.SessionResponse{AcceptedWrites: []*millracev1.Replica{{TaskId: task, Generation: 1}}})
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		if _, _, e := read(t, d, task); e != nil {
+			t.Errorf("after it was accepted: %v", e)
+		}
+	}
+	// The scheduler refuses one.
+	done := writing(12, text)
+	reported(12)
+	w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 12, Generation: 1}}})
+	if err := <-done; status.Code(err) != codes.FailedPrecondition {
+		t.Errorf("refused with %v", err)
+	}
+	if _, _, e := read(t, d, 12); e.GetReason() != "OBJECT_NOT_HERE" {
+		t.Errorf("after it was refused: %v", e)
+	}
+	// The result of a task that runs here is for that task to make.
+	w.Op(1, exec, "echo/sleep")
+	w.call(13, 1, "10m")
+	w.Report(13, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
+	if err := write(t, d, 13, text); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "for that task to make") {
+		t.Errorf("refused with %v", err)
+	}
+	w.Send(&millracev1.SessionResponse{Cancellations: []*millracev1.TaskRef{{TaskId: 13, Attempt: 1}}})
+	w.Report(13)
+	// Another life refuses what was begun before.
+	done = writing(14, text)
+	reported(14)
+	w.scheduler.Life.Store(lifeTwo)
+	w.Break(errors.New("killed"))
+	w.scheduler.Accept(t)
+	if err := <-done; status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "started anew") {
+		t.Errorf("refused with %v", err)
+	}
+	w.Session = w.scheduler.Accept(t)
+}
