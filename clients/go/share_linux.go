@@ -112,7 +112,7 @@ func (s *share) acquire(ctx context.Context, refs []*millracev1.ObjectRef) ([]le
 			continue
 		}
 		out[i] = lease{head: pb.GetHead(), frames: frames, end: func() bool {
-			held := s.conn.Held(time.Time{})
+			held := s.conn.Held(0)
 			s.giveBack(pb.GetLeaseId())
 			s.done()
 			return held

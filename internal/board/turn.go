@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/millrace/millrace/internal/monotonic"
 )
 
 // Turn is a word that all readers of a lender share: who of them reads large frames
@@ -25,8 +27,8 @@ type Turn struct {
 	taken uint64
 }
 
-// A turn's word is when it ends, in units of 16 µs of the wall clock, above a number
-// for its holder; 0: it is free.
+// A turn's word is when it ends, in units of 16 µs of the clock that all processes of the
+// host share and nobody sets, above a number for its holder; 0: it is free.
 const (
 	ownerBits = 16
 	turnUnit  = 16 * time.Microsecond
@@ -55,7 +57,7 @@ func OpenTurn(file *os.File, owner uint64) (*Turn, error) {
 }
 
 func turnWord(until time.Time, owner uint64) uint64 {
-	return uint64(until.UnixNano()/int64(turnUnit))<<ownerBits | owner
+	return uint64(max(monotonic.Of(until), 0)/monotonic.Time(turnUnit))<<ownerBits | owner
 }
 
 // Take takes the turn until the given time, or prolongs it, and says whether it is

@@ -3,6 +3,8 @@ package board
 import (
 	"testing"
 	"time"
+
+	"github.com/millrace/millrace/internal/monotonic"
 )
 
 func openTurns(t *testing.T, n int) []*Turn {
@@ -61,6 +63,15 @@ func TestATurnIsOnesUntilItEnds(t *testing.T) {
 	b.Give() // late
 	if b.Take(at(5), at(6)) {
 		t.Error("a late end took the next one's turn away")
+	}
+}
+
+// TestATurnEndsByTheClockThatNobodySets: its holder may be dead when the wall clock is set back.
+func TestATurnEndsByTheClockThatNobodySets(t *testing.T) {
+	now := time.Now()
+	ends := time.Duration(turnWord(now, 1)>>ownerBits) * turnUnit
+	if off := ends - time.Duration(monotonic.Of(now)); off > turnUnit || off < -turnUnit {
+		t.Errorf("it ends at %v, %v from now by that clock", ends, off)
 	}
 }
 

@@ -27,6 +27,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/descriptors"
+	"github.com/millrace/millrace/internal/monotonic"
 )
 
 const (
@@ -71,7 +72,7 @@ type Conn struct {
 	// All below is guarded by mu.
 	calls    uint64
 	pending  map[uint64]func(*millracev1.BorrowResponse)
-	closedAt time.Time
+	closedAt monotonic.Time
 	why      error
 }
 
@@ -294,7 +295,7 @@ func (c *Conn) end(err error) {
 	first := c.why == nil
 	if first {
 		c.why = fmt.Errorf("%w: %w", ErrClosed, err)
-		c.closedAt = time.Now()
+		c.closedAt = monotonic.Now()
 	}
 	c.mu.Unlock()
 	if first {
@@ -327,34 +328,34 @@ func (c *Conn) Free() {
 	}
 }
 
-// Held says whether leases that end at the limit (zero: with the connection)
+// Held says whether leases that end at the limit (0: with the connection)
 // protect their bytes until now. The worker closes its end before it takes leases
 // back, so an end that is open proves that it has not. After its death they hold
 // for ever: nobody writes to a dead worker's memory.
-func (c *Conn) Held(limit time.Time) bool {
+func (c *Conn) Held(limit monotonic.Time) bool {
 	end, open := c.open()
-	return (limit.IsZero() || end.Before(limit)) && (open || c.Exited())
+	return (limit == 0 || end < limit) && (open || c.Exited())
 }
 
 // open says whether the other end is, and until when that is known.
-func (c *Conn) open() (end time.Time, open bool) {
+func (c *Conn) open() (end monotonic.Time, open bool) {
 	c.mu.Lock()
 	end = c.closedAt
 	c.mu.Unlock()
-	if !end.IsZero() {
+	if end != 0 {
 		return end, false
 	}
-	end = time.Now()
+	end = monotonic.Now()
 	return end, !c.hungUp()
 }
 
 // Look is Held for many leases: the system is asked once, now, and what is
 // returned answers for each limit.
-func (c *Conn) Look() func(limit time.Time) bool {
+func (c *Conn) Look() func(limit monotonic.Time) bool {
 	end, open := c.open()
 	dead := sync.OnceValue(c.Exited)
-	return func(limit time.Time) bool {
-		return (limit.IsZero() || end.Before(limit)) && (open || dead())
+	return func(limit monotonic.Time) bool {
+		return (limit == 0 || end < limit) && (open || dead())
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/monotonic"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 )
@@ -66,7 +67,7 @@ func (p *Path) Batch(ctx context.Context, at transfer.Peer, refs []transfer.Ref)
 	}
 	pb := response.GetAcquiredMany()
 	b := &Batch{Memory: c.space, Objects: make([]Lent, len(refs)), peer: c, leases: make([]lease, len(refs))}
-	limit := asked.Add(p.config.LeaseTTL).UnixNano()
+	limit := int64(monotonic.Of(asked.Add(p.config.LeaseTTL)))
 	for i, id := range pb.GetLeaseIds() {
 		if i < len(refs) && id != 0 {
 			b.leases[i].id, b.leases[i].open = id, true
@@ -142,7 +143,7 @@ func (b *Batch) End(indices []int) []bool {
 	holds := c.conn.Look()
 	for n, i := range indices {
 		limit := b.leases[i].limit.Load()
-		held[n] = limit != 0 && holds(time.Unix(0, limit))
+		held[n] = limit != 0 && holds(monotonic.Time(limit))
 	}
 	c.mu.Lock()
 	for _, i := range indices {

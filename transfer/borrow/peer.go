@@ -12,6 +12,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/board"
 	"github.com/millrace/millrace/internal/dataproto"
+	"github.com/millrace/millrace/internal/monotonic"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
@@ -55,7 +56,7 @@ type peer struct {
 type lease struct {
 	// id is fixed; 0 none.
 	id uint64
-	// limit is when the lease ends by itself, in UnixNano: it moves on as the lease
+	// limit is when the lease ends by itself, a monotonic.Time: it moves on as the lease
 	// is renewed. 0: it did not hold.
 	limit atomic.Int64
 	// open: of a batch, and not ended; guarded by peer.mu.
@@ -208,7 +209,7 @@ func (c *peer) renew() {
 		held := response.GetRenewed().GetHeld()
 		for i, l := range part {
 			if i < len(held) && held[i] {
-				l.limit.Store(asked.Add(c.path.config.LeaseTTL).UnixNano())
+				l.limit.Store(int64(monotonic.Of(asked.Add(c.path.config.LeaseTTL))))
 			} else {
 				l.limit.Store(0)
 			}
@@ -235,7 +236,7 @@ func (c *peer) unmapIfUnused() {
 func (l *loan) end() bool {
 	c := l.peer
 	limit := l.limit.Load()
-	held := limit != 0 && c.conn.Held(time.Unix(0, limit))
+	held := limit != 0 && c.conn.Held(monotonic.Time(limit))
 	c.mu.Lock()
 	delete(c.loans, l)
 	c.ended = append(c.ended, l.id)
@@ -302,7 +303,7 @@ func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *millracev1.ReadLease
 	}
 	l := &loan{peer: c}
 	l.id = pb.GetLeaseId()
-	l.limit.Store(limit.UnixNano())
+	l.limit.Store(int64(monotonic.Of(limit)))
 	c.mu.Lock()
 	unmapped := c.unmapped
 	c.loans[l] = struct{}{}

@@ -1,0 +1,31 @@
+package monotonic
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+func clock(t *testing.T) Time {
+	t.Helper()
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		t.Fatal(err)
+	}
+	return Time(ts.Nano())
+}
+
+// TestItIsTheClockOfAllProcesses: not only of this one.
+func TestItIsTheClockOfAllProcesses(t *testing.T) {
+	first := clock(t)
+	now := time.Now()
+	last := clock(t)
+	// begin reads two clocks one after the other: the later one counts for the earlier.
+	if got := Of(now); got > last || got < first-Time(time.Minute) {
+		t.Errorf("%d is not between %d and %d", got, first, last)
+	}
+	if d := Of(now.Add(time.Hour)) - Of(now); d != Time(time.Hour) {
+		t.Errorf("an hour is %d", d)
+	}
+}
