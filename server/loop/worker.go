@@ -206,6 +206,9 @@ func (l *Loop) ReportDeath(ctx context.Context, name string, death front.Death) 
 			return
 		}
 		l.recordDeath(name, death)
+		if death.Incarnation != "" {
+			l.step(sched.WorkerEnded{Incarnation: death.Incarnation, Cause: death.Cause})
+		}
 	})
 }
 
@@ -247,7 +250,7 @@ func (l *Loop) loseWorker(w *worker, cause string, death *front.Death, stop stri
 	if !left && !fault { // One that left in an orderly way lives a little longer; one whose device failed must not be read.
 		survivors = l.bury(w)
 	}
-	l.step(sched.WorkerLost{Worker: w.id, Cause: cause, Outside: fromOutside(death), DeviceFault: fault, Survivors: survivors})
+	l.step(sched.WorkerLost{Worker: w.id, Cause: cause, Outside: fromOutside(death), Gone: death == nil || death.Reaped, DeviceFault: fault, Survivors: survivors})
 	l.tellPeers(front.Peer{Worker: w.id, Name: w.name}, survivors)
 	last.State, last.AssignedTasks, last.Objects = front.WorkerLost, 0, 0
 	last.Deaths = l.workers.deaths[w.name]

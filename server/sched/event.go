@@ -119,12 +119,17 @@ type WorkerLost struct {
 	// Outside: what ended it came from outside, as far as is known (a kill that was not for lack of memory, a network that
 	// broke, an orderly end): what ran there is hardly to blame.
 	Outside bool
+	// Gone: its process has ended, and will not come back with what it had.
+	Gone bool
 	// DeviceFault: its memory is not to be trusted, and reading it may cost its reader: nothing is rescued.
 	DeviceFault bool
 	// Survivors are workers that may have the memory of its process mapped, and read it after its end. Each makes sure by
 	// itself that the process has ended.
 	Survivors []ids.WorkerID
 }
+
+// WorkerEnded says that the process of a worker that was lost before has ended.
+type WorkerEnded struct{ Incarnation, Cause string }
 
 // RescueFailed says that a worker could not copy objects out of the memory of a dead one.
 type RescueFailed struct {
@@ -181,6 +186,7 @@ func (DatasetUnpublished) event() {}
 func (WorkerRegistered) event()   {}
 func (WorkerDisconnected) event() {}
 func (WorkerLost) event()         {}
+func (WorkerEnded) event()        {}
 func (RescueFailed) event()       {}
 func (WorkerDraining) event()     {}
 func (WorkerMeasured) event()     {}

@@ -78,6 +78,8 @@ type Machine struct {
 	// rescues are by the dead worker, and saving has exactly the tasks in RESCUING.
 	rescues map[ids.WorkerID]*rescue
 	saving  map[ids.TaskID]saving
+	// strays are scattered objects of lost workers.
+	strays map[ids.TaskID]stray
 	// relays are the chains by object: see relay.
 	relays map[ids.TaskID][]relay
 
@@ -124,6 +126,7 @@ func New(c Config) *Machine {
 		workerIndex: make(map[ids.WorkerID]uint32),
 		rates:       make(map[ratePair]rate),
 		rescues:     make(map[ids.WorkerID]*rescue),
+		strays:      make(map[ids.TaskID]stray),
 		relays:      make(map[ids.TaskID][]relay),
 		saving:      make(map[ids.TaskID]saving),
 		trouble:     make(map[ids.TaskID]*trouble),
@@ -182,6 +185,8 @@ func (m *Machine) Step(now time.Time, ev Event, out []Effect) []Effect {
 		m.workerDisconnected(ev)
 	case WorkerLost:
 		m.workerLost(ev)
+	case WorkerEnded:
+		m.workerEnded(ev)
 	case RescueFailed:
 		m.rescueFailed(ev)
 	case WorkerDraining:

@@ -165,6 +165,7 @@ const (
 	timerRetention
 	timerRebalance
 	timerRescue
+	timerStray
 )
 
 // timer is a deadline. Timers are never taken out early: what they refer to is looked at again when they are due.
@@ -206,6 +207,8 @@ func (m *Machine) timePassed() {
 			m.rebalanceDue()
 		case timerRescue:
 			m.rescueDue(ids.WorkerID(t.id))
+		case timerStray:
+			m.straysDue()
 		}
 	}
 }

@@ -79,6 +79,7 @@ func (m *Machine) inputFailed(from ids.TaskID, e *TaskError) *TaskError {
 // end gives a task an outcome without an object. REQUIRES: no worker has it.
 func (m *Machine) end(id ids.TaskID, b *block, t *task, state TaskState, err *TaskError) {
 	m.dequeue(t)
+	m.found(id)
 	active := t.state.active()
 	t.flags &^= flagBackoff | flagRunHold
 	t.missing = 0
@@ -140,6 +141,11 @@ func (m *Machine) revive(r revival) {
 		if t.state != TaskReleased {
 			m.setState(r.task, t, TaskReleased)
 		}
+		if m.awaited(r.task) {
+			m.setState(r.task, t, TaskWaiting)
+			m.notify(r.task, b, t)
+			return
+		}
 		m.end(r.task, b, t, TaskFailed, m.objectLost(r.task, b, t))
 		return
 	}
@@ -153,7 +159,8 @@ func (m *Machine) revive(r revival) {
 func (m *Machine) objectLost(id ids.TaskID, b *block, t *task) *TaskError {
 	key := string(b.keyOf(t))
 	return &TaskError{Reason: "OBJECT_LOST", OriginKey: key, Attempt: ids.Attempt(t.attempt),
-		Message: fmt.Sprintf("the bytes of %s came from a client and no worker holds them any more; scatter it again, to several workers if it must outlive one", key)}
+		Message: fmt.Sprintf("the bytes of %s came from a client and no worker holds them any more%s; scatter it again, to several workers if it must outlive one",
+			key, m.whereLost(id))}
 }
 
 // start counts the missing inputs of an active task without a worker, has them made, and readies it after a delay if
@@ -209,7 +216,7 @@ func (m *Machine) settle(id ids.TaskID) {
 	}
 	t.flags &^= flagSettling
 	if t.wanted() {
-		if m.orphaned(t) {
+		if m.orphaned(t) && !m.awaited(id) {
 			m.doomed = append(m.doomed, doom{task: id, state: TaskFailed, err: m.objectLost(id, b, t)})
 		}
 		return
@@ -273,6 +280,7 @@ func (m *Machine) forget(id ids.TaskID, b *block, t *task) {
 		m.setState(id, t, TaskReleased)
 	}
 	m.absolve(id, t)
+	m.found(id)
 	m.story.add(m, id, TaskReleased, 0, t.attempt, 0)
 	g.ns.keys.remove(m, hashKeyBytes(b.keyOf(t)), id)
 	m.totals.Counts[TaskReleased]--

@@ -105,6 +105,8 @@ func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes ui
 	m.keepInline(id, b, inline)
 	if o := &m.ops[t.op]; o.spec.Kind != OpData {
 		o.learn(run, bytes)
+	} else {
+		m.found(id)
 	}
 	p := &m.graphs[t.graph].prefixes[t.prefix]
 	p.RunTime += run
@@ -295,6 +297,11 @@ func (m *Machine) adopt(w *worker, s Stored) {
 		m.rescued(s.Task, b, t, w)
 		return
 	case m.ops[t.op].spec.Kind == OpData:
+		if t.state == TaskFailed && t.attempt == generation && !s.Written && t.wanted() && m.errors[s.Task].Reason == "OBJECT_LOST" {
+			// It was given up, and the worker is back after all.
+			m.absolve(s.Task, t)
+			m.setState(s.Task, t, TaskWaiting)
+		}
 		if t.state == TaskWaiting && generation == 1 {
 			t.attempt = 1
 			m.tell(EffectAccept, w, s.Task, generation)

@@ -163,6 +163,7 @@ func (m *Machine) answered(id ids.TaskID, r *rescue, s *saving) {
 // rescued enters the copy of an object, whoever made it.
 func (m *Machine) rescued(id ids.TaskID, b *block, t *task, w *worker) {
 	m.saved(id)
+	m.found(id)
 	w.objects.add(id)
 	b.push(&t.replicas, w.slot)
 	m.totals.Rescued++

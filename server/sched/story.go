@@ -65,7 +65,7 @@ func causeOf(ev Event) cause {
 		return causeRegistered
 	case WorkerDisconnected:
 		return causeDisconnected
-	case WorkerLost:
+	case WorkerLost, WorkerEnded:
 		return causeLost
 	case WorkerMeasured, RatesMeasured:
 		return causeMeasured

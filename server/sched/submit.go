@@ -472,6 +472,7 @@ func (s *submission) renew() {
 		}
 		m.absolve(id, t)
 		if data {
+			m.found(id)
 			m.setState(id, t, TaskWaiting)
 			m.notify(id, b, t)
 		} else {

@@ -32,6 +32,9 @@ type Config struct {
 	// RescueTimeout is how long objects of a dead worker may take to be copied by those that have its memory mapped, beside
 	// the time that their bytes need. Default 2 s. Negative: they are computed again at once.
 	RescueTimeout time.Duration
+	// DataGrace is how long scattered data that only a lost worker had is waited for, if that worker's process is not known to have
+	// ended. Default 60 s. Negative: it is lost at once.
+	DataGrace time.Duration
 	// RelayBytes is from which size on workers read an object at each other while it arrives. Default 64 MiB.
 	RelayBytes uint64
 }
@@ -55,6 +58,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.RescueTimeout == 0 {
 		c.RescueTimeout = 2 * time.Second
+	}
+	if c.DataGrace == 0 {
+		c.DataGrace = time.Minute
 	}
 	if c.RelayBytes == 0 {
 		c.RelayBytes = 64 << 20

@@ -204,6 +204,7 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	if ev.DeviceFault {
 		ev.Survivors = nil
 	}
+	m.noteStrays(w, cause, ev.Gone)
 	saved := m.newRescue(w, ev.Survivors)
 	for _, id := range w.objects.members(nil) {
 		if saved != nil && m.save(id, w, saved) {

@@ -55,7 +55,15 @@ func (w *World) loseWorker() {
 	}
 	w.loseData(f)
 	delete(w.workers, f.id)
-	ev := sched.WorkerLost{Worker: f.id, Cause: "killed by SIGKILL", Outside: w.chance(50)}
+	ev := sched.WorkerLost{Worker: f.id, Cause: "killed by SIGKILL", Outside: w.chance(50), Gone: w.chance(70)}
+	if !ev.Gone && w.chance(50) {
+		// It was only cut off, and comes back with what it has.
+		w.feed(ev)
+		f.id, f.inbox, f.assigned, f.outbox = w.nextWorker, nil, nil, nil
+		w.nextWorker++
+		w.absent = append(w.absent, f)
+		return
+	}
 	if w.chance(60) {
 		for _, o := range w.sorted() {
 			if w.chance(30) {
@@ -93,6 +101,13 @@ func (w *World) disconnect() {
 }
 
 func (w *World) reconnect() {
+	if n := len(w.absent); n > 0 && w.chance(50) {
+		f := w.absent[n-1]
+		w.absent = w.absent[:n-1]
+		w.workers[f.id] = f
+		w.bringBack(f)
+		return
+	}
 	for _, f := range w.sorted() {
 		if !f.connected {
 			w.bringBack(f)

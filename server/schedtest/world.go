@@ -25,6 +25,8 @@ type World struct {
 	out    []sched.Effect
 
 	workers map[ids.WorkerID]*fakeWorker
+	// absent are workers that are lost and will come back under another number.
+	absent []*fakeWorker
 	// graves are the objects of lost workers, as long as anybody has their memory mapped.
 	graves     map[ids.WorkerID]map[ids.TaskID]sched.Replica
 	nextWorker ids.WorkerID

@@ -435,8 +435,10 @@ func (s *server) died(name, incarnation string) {
 	s.dead[incarnation] = true
 	if r := s.byName[name]; r != nil && r.incarnation == incarnation {
 		s.lose(r, "killed by SIGKILL", "this incarnation was declared dead")
-		s.flush()
+	} else {
+		s.step(sched.WorkerEnded{Incarnation: incarnation, Cause: "killed by SIGKILL"})
 	}
+	s.flush()
 }
 
 func (s *server) lose(r *remote, cause, stop string) {
@@ -454,7 +456,7 @@ func (s *server) lose(r *remote, cause, stop string) {
 	}
 	s.graves[r.id] = r
 	survivors := s.survivors(r, cause)
-	s.step(sched.WorkerLost{Worker: r.id, Cause: cause, Survivors: survivors})
+	s.step(sched.WorkerLost{Worker: r.id, Cause: cause, Survivors: survivors, Gone: s.dead[r.incarnation] || stop != "" || cause == "left the cluster"})
 	for _, o := range s.byID {
 		if o != nil && o.session != nil && o.session.peers[r.id] && !slices.Contains(survivors, o.id) {
 			out := o.session.building(s)

@@ -1,0 +1,90 @@
+package sched
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// What a client scattered cannot be computed again. A worker that is lost is not always dead: its connection may have broken, or its
+// machine may have stood still. So the bytes that only it had are waited for: the task is WAITING again, in the same
+// generation, and with it what needs it, until the worker is back with them or Config.DataGrace is over. Of a worker whose process is
+// known to have ended nothing is waited for.
+
+// stray is scattered data on a worker that is lost.
+type stray struct {
+	name, incarnation, cause string
+	// until is when the bytes are given up; in the past if the worker is dead.
+	until time.Time
+}
+
+// noteStrays remembers where scattered data was. REQUIRES: the worker's replicas are still entered.
+func (m *Machine) noteStrays(w *worker, cause string, gone bool) {
+	s := stray{name: w.name, incarnation: w.incarnation, cause: cause, until: m.now}
+	if !gone && m.config.DataGrace > 0 {
+		s.until = m.now.Add(m.config.DataGrace)
+	}
+	noted := false
+	for _, id := range w.objects.members(nil) {
+		if _, t := m.at(id); m.ops[t.op].spec.Kind == OpData {
+			m.strays[id] = s
+			noted = true
+		}
+	}
+	if noted {
+		m.arm(timer{at: s.until, kind: timerStray})
+	}
+}
+
+// awaited says whether the bytes of a task are waited for.
+func (m *Machine) awaited(id ids.TaskID) bool {
+	return len(m.strays) > 0 && m.strays[id].until.After(m.now)
+}
+
+// found forgets that a task's bytes were lost, since they are there or are not waited for any more.
+func (m *Machine) found(id ids.TaskID) {
+	if len(m.strays) > 0 {
+		delete(m.strays, id)
+	}
+}
+
+// workerEnded gives up what was waited for from a lost worker whose process has now been seen to end.
+func (m *Machine) workerEnded(ev WorkerEnded) {
+	for _, id := range sortedKeys(m.strays) {
+		if s := m.strays[id]; s.incarnation == ev.Incarnation && s.until.After(m.now) {
+			s.until, s.cause = m.now, ev.Cause
+			m.strays[id] = s
+			m.strayDue(id, &s)
+		}
+	}
+}
+
+// straysDue gives up what was waited for long enough.
+func (m *Machine) straysDue() {
+	for _, id := range sortedKeys(m.strays) {
+		if s := m.strays[id]; !s.until.After(m.now) {
+			m.strayDue(id, &s)
+		}
+	}
+}
+
+func (m *Machine) strayDue(id ids.TaskID, s *stray) {
+	b, t := m.lookup(id)
+	switch {
+	case t != nil && t.state == TaskWaiting && t.attempt > 0:
+		m.end(id, b, t, TaskFailed, m.objectLost(id, b, t))
+	case t != nil && t.state == TaskRescuing:
+		return // It needs the cause if that fails.
+	}
+	delete(m.strays, id)
+}
+
+// whereLost says in words where the bytes of a task were lost; empty if that is not known.
+func (m *Machine) whereLost(id ids.TaskID) string {
+	s, ok := m.strays[id]
+	if !ok {
+		return ""
+	}
+	return fmt.Sprintf(" (worker %s had them: %s)", s.name, s.cause)
+}
