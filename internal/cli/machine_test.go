@@ -239,7 +239,7 @@ func TestADeviceThatDiesIsReplacedThenRetired(t *testing.T) {
 	// The only worker is given up; the cluster goes on, and tells why.
 	retired := "gpu-0 is retired: " + worker.Workers[0].Gpu.UUID
 	for deadline := time.Now().Add(patience / 2); ; {
-		text, err := says(t, c.env, "get", "workers", "-o", "wide")
+		text, err := says(t, c.env, "get", "workers", "--state", "LOST", "-o", "wide")
 		if err == nil && strings.Contains(text, retired) {
 			break
 		}
