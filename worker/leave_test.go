@@ -89,3 +89,22 @@ func TestWorkerGivesSignsOfLife(t *testing.T) {
 		}
 	}
 }
+
+// A scheduler that is away is not waited for by a worker that has nothing to do, however long its grace is.
+func TestAskedToLeaveWithoutAScheduler(t *testing.T) {
+	drain := make(chan struct{})
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Drain, c.DrainGrace, c.SchedulerTimeout = drain, time.Hour, time.Hour })
+	w.Op(1, native, "bench.noop")
+	w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1})
+	w.Report(1)
+	w.scheduler.Stop()
+	close(drain)
+	select {
+	case err := <-w.ended:
+		if err != nil {
+			t.Errorf("ended with %v", err)
+		}
+	case <-time.After(workertest.Patience):
+		t.Error("it stays")
+	}
+}

@@ -265,6 +265,8 @@ type (
 	}
 	// sessionFailed: the session loop gave up.
 	sessionFailed struct{ err error }
+	// alone: for how long there has been no session.
+	alone struct{ since time.Duration }
 	// gained: an object is here that nobody was told of.
 	gained struct{ report *millracev1.ObjectReport }
 	// told is what became of a reservation that was not ready at once.
@@ -280,6 +282,8 @@ type (
 const (
 	beat = time.Second
 	tick = 5 * time.Millisecond
+	// aloneGrace is how long a worker that was asked to leave, and runs nothing, waits for a scheduler that is away.
+	aloneGrace = 5 * time.Second
 	// farewell is how long a worker that leaves tries to say so.
 	farewell = 2 * time.Second
 	// keepBytes of free memory keep their pages.
@@ -467,6 +471,10 @@ func (w *Worker) handle(x any) {
 	case sessionFailed:
 		if w.stopped == nil {
 			w.stopped = x.err
+		}
+	case alone:
+		if w.asked && x.since >= aloneGrace && w.machine.Len() == 0 && w.stopped == nil {
+			w.leave("the scheduler is away, and nothing runs")
 		}
 	case []*nativeRun:
 		for _, r := range x {

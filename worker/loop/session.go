@@ -65,6 +65,7 @@ func (w *Worker) sessions(ctx context.Context) {
 			w.post(sessionFailed{fmt.Errorf("%w for %v: %w; start it, or look at --address", ErrSchedulerLost, away.Round(time.Second), err)})
 			return
 		}
+		w.post(alone{time.Since(lost)})
 		w.log.Warn("session ended, trying again", "error", err, "in", backoff)
 		pause := time.NewTimer(backoff)
 		select {

@@ -65,6 +65,9 @@ func NewScheduler(tb testing.TB) *Scheduler {
 	return s
 }
 
+// Stop ends the scheduler before the test does.
+func (s *Scheduler) Stop() { s.server.Stop() }
+
 // Session is one stream of one worker.
 type Session struct {
 	Registration *millracev1.Registration
