@@ -253,7 +253,7 @@ func (a *app) runChild(ctx context.Context, name string) error {
 		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, MemoryLimitBytes: limit,
 		PythonCommand: a.python(), Preload: s.Strings("preload"), Executors: s.Int("executors"), LocalDirectory: s.String("local-directory"),
 		SchedulerTimeout: s.Duration("death-timeout"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
-		Resources: map[string]float64{}, Exec: map[string][]string{},
+		Exec: map[string][]string{},
 		// Functions that open a client find their own cluster, and may not stop it.
 		ExecutorEnv: []string{millrace.EnvAddress + "=" + address},
 		Ready:       func(ids.WorkerID, string) { link.Registered() },
@@ -261,10 +261,8 @@ func (a *app) runChild(ctx context.Context, name string) error {
 	if secret.Task != "" {
 		c.ExecutorEnv = append(c.ExecutorEnv, millrace.EnvToken+"="+secret.Task)
 	}
-	for k, v := range s.StringMap("resources") {
-		if c.Resources[k], err = strconv.ParseFloat(v, 64); err != nil || c.Resources[k] < 0 {
-			return usageError{fmt.Errorf("--resources %s=%s: an amount of 0 or more", k, v)}
-		}
+	if c.Resources, err = amounts(s.StringMap("resources")); err != nil {
+		return usageError{fmt.Errorf("--resources %w", err)}
 	}
 	for _, e := range s.Strings("exec") {
 		name, command, ok := strings.Cut(e, "=")

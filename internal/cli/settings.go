@@ -11,12 +11,12 @@ import (
 	"strings"
 
 	"github.com/knadh/koanf/parsers/yaml"
-	"github.com/knadh/koanf/providers/env/v2"
-	"github.com/knadh/koanf/providers/file"
 	"github.com/knadh/koanf/providers/posflag"
 	"github.com/knadh/koanf/v2"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/millrace/millrace/internal/spelling"
 )
 
 const envPrefix = "MILLRACE_"
@@ -40,56 +40,185 @@ func configFiles() []string {
 	return append(files, "/etc/millrace/millrace.yaml")
 }
 
+// otherVariables begin with the prefix and are no settings: they are for clients, for tasks and for tests of the program. A
+// task finds MILLRACE_WORKER set, which is not the --worker that it wants to list.
+var otherVariables = []string{
+	"binary", "bin", "worker", "executor", "sysfs", "nvrtc", "config", "worker-child", "worker-incarnation", "worker-restarted", "worker-placed",
+}
+
+// otherPrefixes begin further ones.
+var otherPrefixes = []string{"test-", "fake-", "cli-test-", "gpu-tests", "cuda-real", "rates", "golden", "examples", "alloc-trace", "netlab-"}
+
 func loadSettings(cmd *cobra.Command) (*settings, error) {
 	s := &settings{Koanf: koanf.New("."), origin: map[string]string{}}
 	flags := cmd.Flags()
-	files := configFiles()
-	if f := flags.Lookup("config"); f != nil && f.Value.String() != "" {
-		files = []string{f.Value.String()}
-	} else if v := os.Getenv(envPrefix + "CONFIG"); v != "" {
-		files = []string{v}
-	} else {
-		files = slices.DeleteFunc(files, func(name string) bool { _, err := os.Stat(name); return errors.Is(err, fs.ErrNotExist) })
+	known := flagNames(cmd.Root())
+	variables, err := fromEnvironment(known)
+	if err != nil {
+		return nil, err
 	}
-	if len(files) > 0 {
-		if err := s.from("file "+files[0], file.Provider(files[0]), yaml.Parser()); err != nil {
-			return nil, fmt.Errorf("configuration file %s: %w", files[0], err)
-		}
+	name, fromFile, err := readConfig(flags, known)
+	if err != nil {
+		return nil, err
 	}
-	known := func(name string) bool { return flags.Lookup(name) != nil }
-	environment := env.Provider(".", env.Opt{Prefix: envPrefix, TransformFunc: func(k, v string) (string, any) {
-		name := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(k, envPrefix), "_", "-"))
-		if !known(name) {
-			return "", nil // other programs' variables, such as the client's
-		}
-		return name, v
-	}})
-	if err := s.from("environment", environment, nil); err != nil {
-		return nil, fmt.Errorf("environment: %w", err)
-	}
-	// posflag lets the value of an unset flag stand back behind what is loaded already.
-	if err := s.Load(posflag.Provider(flags, ".", s.Koanf), nil); err != nil {
-		return nil, fmt.Errorf("flags: %w", err)
-	}
+	var errs []error
 	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Changed {
+		place := "--" + f.Name + " "
+		text, inEnvironment := variables[f.Name]
+		value, inFile := fromFile[f.Name]
+		var err error
+		switch {
+		case f.Changed:
 			s.origin[f.Name] = "flag"
-		} else if s.origin[f.Name] == "" {
+		// An empty variable is none, but where empty is a value as any.
+		case inEnvironment && (text != "" || f.Value.Type() == "string" && checks[f.Name] == nil):
+			s.origin[f.Name], place = "environment", variable(f.Name)+": "
+			err = set(f, text)
+		case inFile:
+			s.origin[f.Name], place = "file "+name, f.Name+" in "+name+": "
+			err = set(f, value)
+		default:
 			s.origin[f.Name] = "default"
+			return
+		}
+		if check := checks[f.Name]; err == nil && check != nil {
+			err = check(f.Value.String())
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s%w", place, err))
 		}
 	})
-	return s, nil
+	if len(errs) > 0 {
+		return nil, errors.Join(errs...)
+	}
+	flags.VisitAll(func(f *pflag.Flag) { errs = append(errs, s.Set(f.Name, posflag.FlagVal(flags, f))) })
+	return s, errors.Join(errs...)
 }
 
-func (s *settings) from(origin string, p koanf.Provider, parser koanf.Parser) error {
-	k := koanf.New(".")
-	if err := k.Load(p, parser); err != nil {
-		return err
+func variable(name string) string {
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+}
+
+// flagNames are the flags of all commands: files and environments are shared by them.
+func flagNames(root *cobra.Command) map[string]bool {
+	names := map[string]bool{}
+	var walk func(*cobra.Command)
+	walk = func(c *cobra.Command) {
+		for _, set := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
+			set.VisitAll(func(f *pflag.Flag) { names[f.Name] = true })
+		}
+		for _, below := range c.Commands() {
+			walk(below)
+		}
 	}
-	for _, name := range k.Keys() {
-		s.origin[name] = origin
+	walk(root)
+	for _, name := range []string{"help", "version", "config", "origin"} {
+		delete(names, name) // they are no settings
 	}
-	return s.Merge(k)
+	return names
+}
+
+// fromEnvironment are the values of variables, by the flag that each is for.
+func fromEnvironment(known map[string]bool) (map[string]string, error) {
+	values := map[string]string{}
+	var errs []error
+	for _, line := range os.Environ() {
+		key, value, _ := strings.Cut(line, "=")
+		rest, ours := strings.CutPrefix(key, envPrefix)
+		if !ours {
+			continue
+		}
+		name := strings.ToLower(strings.ReplaceAll(rest, "_", "-"))
+		switch {
+		case slices.Contains(otherVariables, name) || slices.ContainsFunc(otherPrefixes, func(p string) bool { return strings.HasPrefix(name, p) }):
+		case known[name]:
+			values[name] = value
+		default:
+			// Others may have variables of their own that begin so; Kubernetes makes some for each service. A slip of the pen
+			// looks like one of ours.
+			if meant := nearest(name, known); meant != "" {
+				errs = append(errs, fmt.Errorf("%s: there is no such setting; did you mean %s?", key, variable(meant)))
+			}
+		}
+	}
+	return values, errors.Join(errs...)
+}
+
+// readConfig reads the configuration file that counts, if there is one.
+func readConfig(flags *pflag.FlagSet, known map[string]bool) (name string, values map[string]any, err error) {
+	if f := flags.Lookup("config"); f != nil && f.Value.String() != "" {
+		name = f.Value.String()
+	} else if name = os.Getenv(envPrefix + "CONFIG"); name == "" {
+		files := slices.DeleteFunc(configFiles(), func(name string) bool { _, err := os.Stat(name); return errors.Is(err, fs.ErrNotExist) })
+		if len(files) == 0 {
+			return "", nil, nil
+		}
+		name = files[0]
+	}
+	text, err := os.ReadFile(name)
+	if err == nil {
+		values, err = yaml.Parser().Unmarshal(text)
+	}
+	if err != nil {
+		return "", nil, fmt.Errorf("configuration file %s: %w", name, err)
+	}
+	var errs []error
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if known[key] {
+			continue
+		}
+		hint := ""
+		if meant := nearest(key, known); meant != "" {
+			hint = "; did you mean " + meant + "?"
+		}
+		errs = append(errs, fmt.Errorf("configuration file %s: %s: there is no such setting%s", name, key, hint))
+	}
+	return name, values, errors.Join(errs...)
+}
+
+// nearest is what was meant by a name, empty if nothing is like it.
+func nearest(name string, known map[string]bool) string {
+	best, least := "", min(2, len(name)/3)+1
+	for _, candidate := range slices.Sorted(maps.Keys(known)) {
+		if d := spelling.Distance(name, candidate); d < least {
+			best, least = candidate, d
+		}
+	}
+	return best
+}
+
+// set gives a flag a value from elsewhere.
+func set(f *pflag.Flag, value any) error {
+	switch v := value.(type) {
+	case nil:
+		return errors.New("it has no value")
+	case []any:
+		list, ok := f.Value.(pflag.SliceValue)
+		if !ok {
+			return fmt.Errorf("a list, and it wants one %s", f.Value.Type())
+		}
+		var texts []string
+		for _, item := range v {
+			texts = append(texts, fmt.Sprint(item))
+		}
+		return list.Replace(texts)
+	case map[string]any:
+		if f.Value.Type() != "stringToString" {
+			return fmt.Errorf("a map, and it wants %s", f.Value.Type())
+		}
+		for _, key := range slices.Sorted(maps.Keys(v)) {
+			if err := f.Value.Set(key + "=" + fmt.Sprint(v[key])); err != nil {
+				return err
+			}
+		}
+		return nil
+	default:
+		text := fmt.Sprint(v)
+		if err := f.Value.Set(text); err != nil {
+			return fmt.Errorf("%q is no value of type %s: %w", text, f.Value.Type(), err)
+		}
+		return nil
+	}
 }
 
 func (a *app) config() *cobra.Command {

@@ -1,0 +1,187 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/millrace/millrace/memory/cuda"
+	"github.com/millrace/millrace/worker"
+)
+
+// checks say what is wrong with the text of a setting, beyond what its type says: wherever it came from, it is refused with
+// the place. A name means the same in all commands.
+var checks = map[string]func(text string) error{
+	"device":     oneOf("auto", worker.DeviceHost, worker.DeviceCUDA),
+	"protocol":   oneOf(worker.ProtocolAuto, worker.ProtocolIPC, worker.ProtocolBorrow, worker.ProtocolUCX, worker.ProtocolGRPC),
+	"log-format": oneOf("auto", logText, logJSON),
+	"output":     oneOf("table", "wide", "json", "yaml"),
+	"log-level": func(text string) error {
+		if new(slog.Level).UnmarshalText([]byte(text)) != nil {
+			return fmt.Errorf("%q: debug, info, warn or error", text)
+		}
+		return nil
+	},
+	"memory-limit":        isMemoryLimit,
+	"spill-limit":         isBytes(1<<20, math.MaxUint64, "auto", "none", ""),
+	"pinned-limit":        isBytes(8<<20, math.MaxUint64, "auto", "none", ""),
+	"executor-arena":      isBytes(0, math.MaxUint64),
+	"inline-result":       isBytes(0, 1<<20),
+	"device-memory-limit": isDeviceMemory,
+	"rmm-pool-size":       isDeviceMemory,
+	"executor-arena-for": func(text string) error {
+		for _, name := range strings.Split(strings.Trim(text, "[]"), ",") {
+			if name != "cupy" && name != "torch" {
+				return fmt.Errorf("%s: cupy, torch, or both with a comma between them", name)
+			}
+		}
+		return nil
+	},
+	"resources":       areAmounts,
+	"exec":            areCommands,
+	"workers":         isNumber(0, 4096),
+	"slots":           isNumber(0, 1<<16),
+	"executors":       isNumber(0, 1<<16),
+	"listen":          isAddress,
+	"http":            func(text string) error { return cond(text != "", isAddress, text) },
+	"worker-lease":    isDuration(time.Millisecond),
+	"reconnect-grace": isDuration(0),
+	"death-timeout":   isDuration(time.Millisecond),
+	"stop-grace":      isDuration(0),
+	"timeout":         isDuration(time.Nanosecond),
+}
+
+func cond(apply bool, check func(string) error, text string) error {
+	if apply {
+		return check(text)
+	}
+	return nil
+}
+
+func oneOf(values ...string) func(string) error {
+	return func(text string) error {
+		if !slices.Contains(values, text) {
+			last := len(values) - 1
+			return fmt.Errorf("%s: %s or %s", text, strings.Join(values[:last], ", "), values[last])
+		}
+		return nil
+	}
+}
+
+// isBytes is for amounts of memory, and words instead of one.
+func isBytes(least, most uint64, words ...string) func(string) error {
+	return func(text string) error {
+		if slices.Contains(words, text) {
+			return nil
+		}
+		n, err := humanize.ParseBytes(text)
+		if err != nil || n < least || n > most {
+			limits := ""
+			if least > 0 {
+				limits = ", at least " + size(least)
+			}
+			if most < math.MaxUint64 {
+				limits += ", at most " + size(most)
+			}
+			or := ""
+			for _, w := range words {
+				if w != "" {
+					or += ", or " + w
+				}
+			}
+			return fmt.Errorf("%s: bytes such as 1GiB%s%s", text, limits, or)
+		}
+		return nil
+	}
+}
+
+func isMemoryLimit(text string) error {
+	if text == "auto" || text == "" {
+		return nil
+	}
+	if share, err := strconv.ParseFloat(text, 64); err == nil && share > 0 && share <= 1 {
+		return nil
+	}
+	if n, err := humanize.ParseBytes(text); err != nil || n < 1<<20 {
+		return fmt.Errorf("%s: bytes such as 1GiB (at least 1MiB), a share up to 1, or auto", text)
+	}
+	return nil
+}
+
+func isDeviceMemory(text string) error {
+	_, err := cuda.ParseSize(text)
+	return err
+}
+
+// amounts reads --resources.
+func amounts(texts map[string]string) (map[string]float64, error) {
+	out := map[string]float64{}
+	for name, text := range texts {
+		amount, err := strconv.ParseFloat(text, 64)
+		if err != nil || math.IsNaN(amount) || math.IsInf(amount, 0) || amount < 0 || name == "" || len(name) > 128 {
+			return nil, fmt.Errorf("%s=%s: a name of 1 to 128 bytes and a finite amount of 0 or more", name, text)
+		}
+		out[name] = amount
+	}
+	return out, nil
+}
+
+// areAmounts checks resources as pflag writes them: [name=amount,...].
+func areAmounts(text string) error {
+	texts := map[string]string{}
+	for _, pair := range strings.Split(strings.Trim(text, "[]"), ",") {
+		if name, amount, ok := strings.Cut(pair, "="); ok {
+			texts[name] = amount
+		}
+	}
+	_, err := amounts(texts)
+	return err
+}
+
+// areCommands checks executors as pflag writes them: [name=command,...]. Commands may hold commas, so that only the first is
+// looked at; the worker looks at all.
+func areCommands(text string) error {
+	text = strings.Trim(text, "[]")
+	if name, command, ok := strings.Cut(text, "="); text != "" && (!ok || name == "" || command == "") {
+		return fmt.Errorf("%s: name=command", text)
+	}
+	return nil
+}
+
+func isNumber(least, most int) func(string) error {
+	return func(text string) error {
+		if n, err := strconv.Atoi(text); err != nil || n < least || n > most {
+			return fmt.Errorf("%s: %d to %d", text, least, most)
+		}
+		return nil
+	}
+}
+
+func isDuration(least time.Duration) func(string) error {
+	return func(text string) error {
+		d, err := time.ParseDuration(text)
+		if err != nil || d < least {
+			return fmt.Errorf("%s: a time such as 10s, of at least %v", text, least)
+		}
+		return nil
+	}
+}
+
+func isAddress(text string) error {
+	_, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return fmt.Errorf("%s: host:port, and port 0 for a free one: %w", text, err)
+	}
+	if n, err := net.LookupPort("tcp", port); err != nil || n < 0 {
+		return errors.New(text + ": its port is a number up to 65535, or 0 for a free one")
+	}
+	return nil
+}

@@ -1,0 +1,154 @@
+package cli
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// commands are all that there are, each made anew.
+func commands(t *testing.T, visit func(name string, again func() *cobra.Command)) {
+	t.Helper()
+	fresh := func() *cobra.Command { return (&app{out: io.Discard, err: io.Discard}).root() }
+	var walk func(c *cobra.Command, path []string)
+	walk = func(c *cobra.Command, path []string) {
+		for _, below := range c.Commands() {
+			walk(below, append(path[:len(path):len(path)], below.Name()))
+		}
+		if len(path) > 0 {
+			visit(strings.Join(path, " "), func() *cobra.Command {
+				found, _, err := fresh().Find(path)
+				if err != nil {
+					t.Fatal(err)
+				}
+				found.InheritedFlags()
+				return found
+			})
+		}
+	}
+	walk(fresh(), nil)
+}
+
+// wrong is a value that a flag cannot have; empty where it takes any text.
+func wrong(f *pflag.Flag) string {
+	switch f.Value.Type() {
+	case "string", "stringSlice", "stringArray":
+		if checks[f.Name] != nil {
+			return "nonsense!"
+		}
+		return ""
+	case "stringToString":
+		return "nonsense"
+	}
+	return "nonsense!"
+}
+
+// A value that a setting cannot have is an error wherever it is from, and the error says where.
+func TestWrongValuesAreRefusedWhereverTheyAreFrom(t *testing.T) {
+	t.Chdir(t.TempDir())
+	tried := 0
+	commands(t, func(name string, again func() *cobra.Command) {
+		again().Flags().VisitAll(func(f *pflag.Flag) {
+			bad := wrong(f)
+			if bad == "" || f.Name == "help" || f.Name == "version" || f.Name == "origin" {
+				return
+			}
+			tried++
+			file := filepath.Join(t.TempDir(), "some.yaml")
+			if err := os.WriteFile(file, []byte(f.Name+": "+bad+"\n"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cmd := again()
+			if err := cmd.ParseFlags([]string{"--config=" + file}); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := loadSettings(cmd); err == nil || !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), f.Name) {
+				t.Errorf("%s: %s in a file: %v", name, f.Name, err)
+			}
+			t.Run("environment", func(t *testing.T) {
+				t.Setenv(variable(f.Name), bad)
+				_, err := loadSettings(again())
+				// A name of the environment can be for a task, not for us: MILLRACE_WORKER.
+				if f.Name != "worker" && (err == nil || !strings.Contains(err.Error(), variable(f.Name))) {
+					t.Errorf("%s: %s: %v", name, variable(f.Name), err)
+				}
+			})
+			cmd = again()
+			err := cmd.ParseFlags([]string{"--" + f.Name + "=" + bad})
+			if err == nil {
+				_, err = loadSettings(cmd)
+			}
+			if err == nil || !strings.Contains(err.Error(), "--"+f.Name) {
+				t.Errorf("%s: --%s: %v", name, f.Name, err)
+			}
+		})
+	})
+	if tried < 100 {
+		t.Errorf("only %d settings tried", tried)
+	}
+}
+
+// What a command has by default passes its own checks.
+func TestDefaultsAreRight(t *testing.T) {
+	commands(t, func(name string, again func() *cobra.Command) {
+		again().Flags().VisitAll(func(f *pflag.Flag) {
+			if check := checks[f.Name]; check != nil {
+				if err := check(f.DefValue); err != nil {
+					t.Errorf("%s: --%s: %v", name, f.Name, err)
+				}
+			}
+		})
+	})
+}
+
+func TestUnknownSettingsAreRefused(t *testing.T) {
+	t.Chdir(t.TempDir())
+	var up func() *cobra.Command
+	commands(t, func(name string, again func() *cobra.Command) {
+		if name == "up" {
+			up = again
+		}
+	})
+	for text, want := range map[string]string{
+		"resource: {gpu: 1}\n": "resource: there is no such setting; did you mean resources?",
+		"colour: red\n":        "colour: there is no such setting",
+		"slots: [1, 2]\n":      "slots in millrace.yaml: a list, and it wants one int",
+		"slots:\n":             "slots in millrace.yaml: it has no value",
+		"slots: {a: 1}\n":      "slots in millrace.yaml: a map, and it wants int",
+		"- slots\n":            "configuration file millrace.yaml: ",
+	} {
+		if err := os.WriteFile("millrace.yaml", []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := loadSettings(up()); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
+	}
+	// What is right is taken, and that for other commands left alone.
+	if err := os.WriteFile("millrace.yaml", []byte("slots: 3\npage-size: 7\nresources: {gpu: 1.5, disk: 2}\npreload: [a, b]\nno-affinity: true\nworker-lease: 7s\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("MILLRACE_SLOTS", "4")
+	t.Setenv("MILLRACE_PRELOAD", "c,d")
+	t.Setenv("MILLRACE_PORT", "tcp://10.0.0.1:7786") // as Kubernetes has it for a service
+	t.Setenv("MILLRACE_SERVICE_HOST", "10.0.0.1")
+	t.Setenv("MILLRACE_EXECUTOR", "python")
+	t.Setenv("MILLRACE_TIMEOUT", "")
+	s, err := loadSettings(up())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Int("slots") != 4 || s.StringMap("resources")["gpu"] != "1.5" || strings.Join(s.Strings("preload"), " ") != "c d" || !s.Bool("no-affinity") ||
+		s.Duration("worker-lease").Seconds() != 7 || s.origin["slots"] != "environment" || s.origin["resources"] != "file millrace.yaml" {
+		t.Errorf("slots %d, resources %v, preload %q, %v", s.Int("slots"), s.StringMap("resources"), s.Strings("preload"), s.origin)
+	}
+	t.Setenv("MILLRACE_SLOT", "4")
+	if _, err := loadSettings(up()); err == nil || !strings.Contains(err.Error(), "MILLRACE_SLOT: there is no such setting; did you mean MILLRACE_SLOTS?") {
+		t.Errorf("a slip of the pen: %v", err)
+	}
+}
