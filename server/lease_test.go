@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 	"google.golang.org/protobuf/types/known/durationpb"
 
@@ -155,17 +157,62 @@ func TestAReportedDeathIsBelievedAtOnce(t *testing.T) {
 	})
 }
 
-func TestANewIncarnationTakesTheNameOver(t *testing.T) {
+// register tries to open a session, and returns what the scheduler says.
+func (c *cluster) register(r *pb.Registration) (*pb.SessionResponse, error) {
+	c.t.Helper()
+	ctx, cancel := context.WithCancel(timeout(c.t))
+	defer cancel()
+	stream, err := c.workers.Session(ctx)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	if err := stream.Send(&pb.SessionRequest{Register: r}); err != nil {
+		c.t.Fatal(err)
+	}
+	return stream.Recv()
+}
+
+func TestAWorkerThatLivesKeepsItsName(t *testing.T) {
 	virtual(t, func(c *cluster) {
 		t := c.t
-		old := c.join(c.conn, registration("w"), never)
-		young := c.join(c.conn, registration("w"), never)
-		<-old.done
-		if !strings.Contains(old.last.GetStopReason(), "another incarnation") || young.id == old.id {
-			t.Errorf("old %v, new id %d", old.last, young.id)
+		holder := registration("w")
+		holder.Host, holder.Pid = "first", 1234
+		old := c.join(c.conn, holder, never)
+		old.beat()
+		newcomer := registration("w")
+		newcomer.Host = "second"
+		time.Sleep(10 * time.Second) // virtual: two leases
+		_, err := c.register(newcomer)
+		wantReason(t, err, "NAME_TAKEN", "first", "1234", "--name")
+		if status.Code(err) != codes.AlreadyExists || c.worker("w").GetWorkerId() != old.id {
+			t.Errorf("%v; the name belongs to %v", err, c.worker("w"))
 		}
-		if got := c.worker("w").GetWorkerId(); got != young.id {
-			t.Errorf("the name belongs to %d, want %d", got, young.id)
+		// It is killed, and started again at once: the broken stream is enough.
+		old.leave()
+		synctest.Wait()
+		if young := c.join(c.conn, newcomer, never); young.id == 0 || c.worker("w").GetWorkerId() != young.id {
+			t.Errorf("the name belongs to %v, want %d", c.worker("w"), young.id)
+		}
+	})
+}
+
+func TestTheNameOfADeadWorkerIsFree(t *testing.T) {
+	virtual(t, func(c *cluster) {
+		t := c.t
+		// Its supervisor has reaped it, and the stream is open still.
+		first := registration("w")
+		c.join(c.conn, first, never)
+		if _, err := c.workers.ReportWorkerDeath(timeout(t), &pb.ReportWorkerDeathRequest{Name: "w", Death: &pb.WorkerDeath{Incarnation: first.GetIncarnation()}}); err != nil {
+			t.Fatal(err)
+		}
+		second := c.join(c.conn, registration("w"), never)
+		if second.id == 0 {
+			t.Fatalf("after a reported death: %v", second.last)
+		}
+		// Its host is gone without a word: the lease ends.
+		time.Sleep(6 * time.Second) // virtual
+		if third := c.join(c.conn, registration("w"), never); third.id == 0 {
+			t.Errorf("after the lease: %v", third.last)
 		}
 	})
 }

@@ -4,10 +4,15 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
+	"fmt"
+	"log/slog"
+	"runtime/debug"
 	"slices"
 	"time"
 
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
+	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -83,5 +88,17 @@ func authentication(c Config) admission.Check {
 			return false, status.Error(codes.Unauthenticated, "this is not the cluster's token; use the one that its scheduler printed")
 		}
 		return false, nil
+	}
+}
+
+// recovering has a panic fail its call with INTERNAL, and not end the worker, which has the results of others in its memory.
+func recovering(log *slog.Logger) []grpc.ServerOption {
+	recovered := recovery.WithRecoveryHandlerContext(func(_ context.Context, cause any) error {
+		log.Error("a panic was caught", "in", "the data service", "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
+		return status.Errorf(codes.Internal, "internal error: %v; the log of the worker has more", cause)
+	})
+	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(recovery.UnaryServerInterceptor(recovered)),
+		grpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(recovered)),
 	}
 }

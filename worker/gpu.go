@@ -25,6 +25,11 @@ import (
 const (
 	// probeEvery is how often a GPU is asked whether it lives.
 	probeEvery = time.Second
+	// probeFailures is how often in a row, whatever the error, it may fail to answer before the worker ends:
+	// one that fails every task at once attracts all of them.
+	probeFailures = 5
+	// checkWithin is how long the GPU may take for a small copy when there is reason to doubt it.
+	checkWithin = 30 * time.Second
 	// foreignBytes is how much memory of a GPU others may use before a worker says so:
 	// more than contexts and a desktop take.
 	foreignBytes = 2 << 30
@@ -89,7 +94,19 @@ func (c Config) openGPU(ctx context.Context, identity memory.Identity, m *opened
 		return fmt.Errorf("worker: %w", err)
 	}
 	m.gpu = &millracev1.Gpu{Uuid: info.ID(), Name: info.Name, PciBusId: info.PCIBusID, MemoryBytes: total}
-	m.health, m.watch = gpu.Health, func(fail func(error)) func() { return watchGPU(gpu, fail) }
+	check, err := gpu.NewCheck()
+	if err != nil {
+		return fmt.Errorf("worker: %w", err)
+	}
+	m.then(check.Close)
+	doubts := make(chan struct{}, 1)
+	m.doubt = func() {
+		select {
+		case doubts <- struct{}{}:
+		default: // it will be checked
+		}
+	}
+	m.health, m.watch = gpu.Health, func(fail func(error)) func() { return watchGPU(gpu, check, doubts, fail) }
 	c.Log.Info("the slab lies on a GPU", "gpu", gpu.String(), "slab_bytes", slab.Size(), "total_bytes", total, "driver_cuda", driver.Version())
 	return c.openPinned(driver, gpu, identity, m)
 }
@@ -169,14 +186,15 @@ const (
 	pinAhead = 4 << 30
 )
 
-// watchGPU tells fail, once, when the GPU is lost: it asks it now and then, since
-// nobody else may.
-func watchGPU(gpu *cuda.Device, fail func(error)) (stop func()) {
+// watchGPU tells fail, once, when the GPU is lost, does not answer or fails a check that doubts ask for. It asks
+// it now and then, since nobody else may.
+func watchGPU(gpu *cuda.Device, check *cuda.Check, doubts <-chan struct{}, fail func(error)) (stop func()) {
 	done := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		probes := time.NewTicker(probeEvery)
 		defer probes.Stop()
+		failures := 0
 		for {
 			select {
 			case <-done:
@@ -184,8 +202,19 @@ func watchGPU(gpu *cuda.Device, fail func(error)) (stop func()) {
 			case <-gpu.Failed():
 				fail(fmt.Errorf("worker: %s is lost: %w", gpu, gpu.Health()))
 				return
+			case <-doubts:
+				if err := check.Run(checkWithin); err != nil && gpu.Health() == nil {
+					fail(fmt.Errorf("worker: %w: %s fails a check: %w", cuda.ErrUnhealthy, gpu, err))
+					return
+				}
 			case <-probes.C:
-				_ = gpu.Probe() // Failed tells
+				err := gpu.Probe()
+				if err == nil {
+					failures = 0
+				} else if failures++; failures >= probeFailures && gpu.Health() == nil {
+					fail(fmt.Errorf("worker: %w: %s does not answer, %d times in a row: %w", cuda.ErrUnhealthy, gpu, failures, err))
+					return
+				}
 			}
 		}
 	})

@@ -32,12 +32,16 @@ const sampleEvery = 2 * time.Second
 type gpuHealth struct {
 	config Config
 	uuid   string
+	// doubt has the GPU checked soon, leave lets the worker leave properly.
+	doubt func()
+	leave func(error)
 
 	mu        sync.Mutex
 	last      *millracev1.GpuHealth // guarded by mu; nil before the first sample
 	xids      uint64                // guarded by mu
 	lastEvent string                // guarded by mu
 	warned    bool                  // guarded by mu
+	nvlink    int                   // errors of NVLink; guarded by mu
 }
 
 // current may be called from any goroutine.
@@ -76,21 +80,40 @@ func (h *gpuHealth) watch(fail func(error)) (stop func()) {
 	}
 }
 
-// happened takes note of an event. One that names no GPU is counted by all workers,
-// and ends none: whether their own GPU lives they ask it themselves.
+// maxNVLinkErrors is how often an error of NVLink is one that passes.
+const maxNVLinkErrors = 3
+
+// happened takes note of an event. One that names no GPU is counted by all workers, and ends none by itself:
+// each has its own GPU checked. The memory of others is left alone where it may be broken.
 func (h *gpuHealth) happened(e topology.Event, fail func(error)) {
 	if e.UUID != "" && !e.Of(h.uuid) {
+		h.config.suspects.add(e, time.Now())
 		return
 	}
-	h.config.Log.Warn("the driver reports an error of the GPU", "gpu", h.uuid, "event", e.String(), "fatal", e.Fatal())
+	verdict := e.Verdict()
 	h.mu.Lock()
 	if e.Kind == topology.Xid {
 		h.xids++
 	}
+	if e.Kind == topology.Xid && e.Xid == 74 {
+		if h.nvlink++; h.nvlink >= maxNVLinkErrors {
+			verdict = topology.Drain
+		}
+	}
 	h.lastEvent = e.String()
 	h.mu.Unlock()
-	if e.UUID != "" && e.Fatal() {
+	if e.UUID == "" {
+		verdict = topology.Doubtful
+	}
+	h.config.Log.Warn("the driver reports an error of the GPU", "gpu", h.uuid, "event", e.String(), "verdict", verdict.String())
+	switch verdict {
+	case topology.Fatal:
 		fail(fmt.Errorf("worker: %w: %s", cuda.ErrUnhealthy, e))
+	case topology.Drain:
+		h.leave(fmt.Errorf("worker: the GPU needs a reset (nvidia-smi --gpu-reset, when nothing uses it): %s", e))
+	case topology.Doubtful:
+		h.doubt()
+	case topology.Harmless:
 	}
 }
 

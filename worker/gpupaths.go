@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
@@ -22,7 +23,7 @@ func (c Config) gpuRungs(space memory.Space, self func() ids.WorkerID, received 
 	path, err := ipc.New(ipc.Config{
 		Device: slab.Device(), Slab: slab, Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received, Log: c.Log,
 		Computing: computing,
-		Linger:    linger, PeerUnmapped: unmapped,
+		Linger:    linger, PeerUnmapped: unmapped, Suspect: func(gpu cuda.UUID) error { return c.suspects.why(gpu, time.Now()) },
 	})
 	if err != nil {
 		return nil, fmt.Errorf("worker: %w", err)

@@ -38,13 +38,15 @@ type opened struct {
 	health func() error
 	// watch tells fail when the device is lost, until stop.
 	watch func(fail func(error)) (stop func())
+	// doubt has the device checked soon, by what watch has started.
+	doubt func()
 	// undo is what close does, last first.
 	undo []func() error
 }
 
 // open opens the device and the tiers.
 func (c Config) open(ctx context.Context, identity memory.Identity) (m *opened, err error) {
-	m = &opened{health: func() error { return nil }, watch: func(func(error)) func() { return func() {} }}
+	m = &opened{doubt: func() {}, health: func() error { return nil }, watch: func(func(error)) func() { return func() {} }}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, m.close())

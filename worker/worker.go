@@ -154,6 +154,9 @@ type Config struct {
 	Log *slog.Logger
 	// Ready, if set, is called once, when the worker is first registered.
 	Ready func(id ids.WorkerID, dataAddress string)
+
+	// suspects are the GPUs of the host whose memory is not read; made when the configuration is checked.
+	suspects *suspects
 }
 
 // NoSpill is the SpillLimitBytes of a worker that uses no disk, and the
@@ -228,6 +231,7 @@ func (c Config) validated() (Config, error) {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
+	c.suspects = new(suspects)
 	if len(errs) > 0 {
 		return c, &ConfigError{errors.Join(errs...)}
 	}
@@ -340,7 +344,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	if registration.DataAddress, err = advertised(c.Advertise, listener.Addr()); err != nil {
 		return errors.Join(err, listener.Close(), path.Close())
 	}
-	data := &grpcpath.Server{Source: objects.Source(), Incarnation: registration.GetIncarnation(), Logs: logs.Read, Lane: lanes.accept}
+	data := &grpcpath.Server{Source: objects.Source(), Incarnation: registration.GetIncarnation(), Logs: logs.Read, Lane: lanes.accept, Log: c.Log}
 	looks := max(c.LookFor, 0)
 	if c.LookFor == 0 && slabshare.Spins() {
 		looks = lookFor
@@ -357,11 +361,17 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 		Asked:  func(r *herald.Reader, asks []herald.Ask) { w.Asked(r, asks) },
 		Handle: func() { w.Handle() },
 		Left:   func(r *herald.Reader) { w.Left(r) },
+		Log:    c.Log,
 	})
 	defer tells.Close()
 	data.Words, registration.Awaits = tells.Serve, true
 	var lender *borrow.Server
-	health := &gpuHealth{config: c, uuid: registration.GetGpu().GetUuid()}
+	ctx, leave := context.WithCancelCause(ctx)
+	defer leave(nil)
+	health := &gpuHealth{config: c, uuid: registration.GetGpu().GetUuid(), doubt: m.doubt, leave: func(why error) {
+		c.Log.Error("the worker leaves, so that its GPU can be seen to", "gpu", registration.GetGpu().GetUuid(), "error", why)
+		leave(why)
+	}}
 	w = loop.New(loop.Config{
 		Registration: registration, Scheduler: scheduler, Device: d, Health: m.health, GPUHealth: health.current, Store: objects, Path: path, Herald: tells, Executors: pools, Logs: logs,
 		Traffic: func() (uint64, uint64) {
@@ -388,6 +398,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	}
 	options := append(rawframe.ServerOptions(), grpc.Creds(admission.Credentials(data.Credentials(accepts(c)))))
 	options = append(options, admission.ServerOptions(authentication(c))...)
+	options = append(options, recovering(c.Log)...)
 	server := grpc.NewServer(append(options, keepaliveServer()...)...)
 	millracev1.RegisterDataServiceServer(server, data)
 	served := make(chan error, 1)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -466,6 +467,32 @@ func TestAFullSchedulerIsAskedAgain(t *testing.T) {
 	}
 	if _, err := f.Value(soon(t)); !errors.Is(err, ErrSchedulerFull) {
 		t.Errorf("%v", err)
+	}
+}
+
+// TestSnapshotInSeveralMessages: what is not in the first part of a snapshot is not gone.
+func TestSnapshotInSeveralMessages(t *testing.T) {
+	cluster := newFake(t)
+	cluster.inParts = true
+	c := cluster.dial(t)
+	var calls []Arguments
+	for i := range 20 {
+		calls = append(calls, Args(i))
+	}
+	futures, err := c.Map(soon(t), Native("echo"), slices.Values(calls))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range futures {
+		for f.State() == Queued {
+			runtime.Gosched()
+		}
+	}
+	cluster.tell()
+	for i, f := range futures {
+		if v, err := f.Value(soon(t)); err != nil || v != int64(i) {
+			t.Errorf("task %d: %v, %v", i, v, err)
+		}
 	}
 }
 

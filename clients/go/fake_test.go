@@ -49,6 +49,7 @@ type fakeCluster struct {
 	// dropSubmits makes that many submissions fail with UNAVAILABLE after they were applied.
 	dropSubmits int
 	breakWatch  chan struct{}
+	inParts     bool // Each batch is a snapshot, a task in each message, and comes when the test says so.
 	// full makes that many submissions fail with SCHEDULER_FULL.
 	full int
 	// worker is the number of the only worker, 1 if 0. loseWrites makes it die that many times after it has taken an
@@ -253,6 +254,13 @@ func (f *fakeCluster) Submit(stream grpc.ClientStreamingServer[millracev1.Submit
 }
 
 func (f *fakeCluster) ring() {
+	if f.inParts {
+		return
+	}
+	f.tell()
+}
+
+func (f *fakeCluster) tell() {
 	select {
 	case f.bell <- struct{}{}:
 	default:
@@ -280,6 +288,13 @@ func (f *fakeCluster) Watch(_ *millracev1.WatchRequest, stream grpc.ServerStream
 		if len(out.GetTasks()) == 0 {
 			continue
 		}
+		for f.inParts && len(out.GetTasks()) > 1 {
+			if err := stream.Send(&millracev1.WatchResponse{Revision: out.GetRevision(), Snapshot: true, More: true, Tasks: out.GetTasks()[:1]}); err != nil {
+				return err
+			}
+			out.Tasks = out.GetTasks()[1:]
+		}
+		out.Snapshot = f.inParts
 		if err := stream.Send(out); err != nil {
 			return err
 		}

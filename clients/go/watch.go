@@ -20,6 +20,7 @@ const (
 	fieldWatchRevision   = 1
 	fieldWatchSnapshot   = 3
 	fieldWatchTasks      = 4
+	fieldWatchMore       = 13
 	fieldUpdateTask      = 1
 	fieldUpdateState     = 2
 	fieldUpdateBytes     = 3
@@ -36,6 +37,7 @@ const (
 type taskBatch struct {
 	revision uint64
 	snapshot bool
+	more     bool // The snapshot goes on in the next one.
 	updates  []taskUpdate
 	outcomes []outcome // Where the outcomes of this batch lie; not used again.
 }
@@ -44,7 +46,7 @@ var errWire = errors.New("malformed WatchResponse")
 
 // decodeWire implements wireDecoder.
 func (b *taskBatch) decodeWire(data []byte) error {
-	b.revision, b.snapshot, b.updates, b.outcomes = 0, false, b.updates[:0], nil
+	b.revision, b.snapshot, b.more, b.updates, b.outcomes = 0, false, false, b.updates[:0], nil
 	for len(data) > 0 {
 		field, kind, n := protowire.ConsumeTag(data)
 		if n < 0 {
@@ -75,6 +77,12 @@ func (b *taskBatch) decodeWire(data []byte) error {
 				return errWire
 			}
 			b.snapshot = v != 0
+		case field == fieldWatchMore && kind == protowire.VarintType:
+			v, n := protowire.ConsumeVarint(data)
+			if n < 0 {
+				return errWire
+			}
+			b.more = v != 0
 		}
 		if n = protowire.ConsumeFieldValue(field, kind, data); n < 0 {
 			return errWire
@@ -203,13 +211,19 @@ func (c *Client) watchTasks(after *uint64) error {
 		return callError(c.ctx, "Watch", err)
 	}
 	var b taskBatch
+	var parts []taskUpdate // of a snapshot that goes on
 	for {
 		if err := stream.RecvMsg(&b); err != nil {
 			return callError(c.ctx, "Watch", err)
 		}
-		if b.snapshot {
-			c.futures.snapshot(b.updates, b.revision)
-		} else {
+		switch {
+		case b.snapshot && b.more:
+			parts = append(parts, b.updates...)
+			continue // What is in none of the parts is gone, and the revision is that of the last.
+		case b.snapshot:
+			c.futures.snapshot(append(parts, b.updates...), b.revision)
+			parts = nil
+		default:
 			c.futures.update(b.updates)
 		}
 		if b.revision != 0 {
@@ -275,6 +289,7 @@ func (c *Client) watchCatalog(ctx context.Context, o WatchOptions, after uint64,
 	if err != nil {
 		return callError(ctx, "Watch", err)
 	}
+	var whole *millracev1.WatchResponse // A snapshot of several messages, as one.
 	for {
 		r, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -282,6 +297,17 @@ func (c *Client) watchCatalog(ctx context.Context, o WatchOptions, after uint64,
 		}
 		if err != nil {
 			return callError(ctx, "Watch", err)
+		}
+		if more := r.GetMore(); more || whole != nil {
+			if whole == nil {
+				whole = new(millracev1.WatchResponse)
+			}
+			proto.Merge(whole, r)
+			if more {
+				continue
+			}
+			r, whole = whole, nil
+			r.More = false
 		}
 		if !visit(r) {
 			return nil

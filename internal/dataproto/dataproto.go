@@ -3,10 +3,43 @@
 package dataproto
 
 import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/transfer"
 )
+
+const (
+	maxHeader = 16 << 20
+	maxFrames = 1 << 20
+)
+
+// WrittenHead reads the head of an object that a client wants to write. What is accepted here can be read by everybody.
+func WrittenHead(pb *millracev1.ObjectHead) (transfer.Head, error) {
+	head := HeadFrom(pb)
+	switch {
+	case head.Ref.Task == 0:
+		return head, fmt.Errorf("the object to be written has no head that names its task")
+	case len(head.Header) > maxHeader:
+		return head, fmt.Errorf("object %s: its header has %d bytes, at most %d are allowed; put bulk into frames", head.Ref, len(head.Header), maxHeader)
+	case len(head.FrameBytes) > maxFrames:
+		return head, fmt.Errorf("object %s has %d frames, at most %d are allowed; pack small ones together", head.Ref, len(head.FrameBytes), maxFrames)
+	case proto.Size(pb) > rawframe.MaxHeadBytes:
+		return head, fmt.Errorf("object %s: its head has %d bytes with the sizes of %d frames, at most %d are allowed; put bulk into frames, and pack small ones together",
+			head.Ref, proto.Size(pb), len(head.FrameBytes), rawframe.MaxHeadBytes)
+	}
+	var sum uint64
+	for _, n := range head.FrameBytes {
+		if sum += n; sum < n || sum > 1<<62 {
+			return head, fmt.Errorf("object %s: its frames are larger than any memory", head.Ref)
+		}
+	}
+	return head, nil
+}
 
 // HeadTo makes the message of a head. They share the header and the sizes.
 func HeadTo(h transfer.Head) *millracev1.ObjectHead {

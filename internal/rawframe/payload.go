@@ -56,6 +56,9 @@ func (p *Payload) Free() {
 // Outgoing counts the chunks that were handed to gRPC and not yet sent, for
 // their bytes must stay what they are until then.
 type Outgoing struct {
+	// Sent, if set, is called for each chunk that was sent. It must not wait.
+	Sent func()
+
 	mu      sync.Mutex
 	pending int
 	// idle is closed when pending falls to 0; nil while nobody waits. Drained
@@ -97,6 +100,9 @@ func (o *Outgoing) Drained() <-chan struct{} {
 }
 
 func (o *Outgoing) release() {
+	if o.Sent != nil {
+		o.Sent()
+	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.pending--

@@ -31,6 +31,8 @@ const (
 	ChunkBytes = 1 << 20
 	// MaxMessageBytes bounds a message: a head of 16 MiB, or a chunk of 4 MiB.
 	MaxMessageBytes = 20 << 20
+	// MaxHeadBytes bounds an ObjectHead: a message has room for it and for a chunk.
+	MaxHeadBytes = MaxMessageBytes - 2<<20
 
 	windowBytes = 16 << 20
 	// Reads beyond the buffer go straight into the pooled buffers of the frames, so

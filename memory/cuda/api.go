@@ -25,6 +25,7 @@ const (
 	success            result = 0
 	invalidValue       result = 1
 	outOfMemory        result = 2
+	deinitialized      result = 4
 	eccUncorrectable   result = 214
 	peerUnsupported    result = 217
 	nvlinkError        result = 220
@@ -45,6 +46,10 @@ const (
 	invalidPC          result = 718
 	launchFailed       result = 719
 	tensorLeak         result = 721
+	systemNotReady     result = 802
+	mpsConnection      result = 805
+	mpsRPC             result = 806
+	mpsClientEnded     result = 810
 )
 
 // api is the driver, as the shim offers it. Contexts, streams, events and

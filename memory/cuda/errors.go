@@ -47,14 +47,18 @@ func (e *Error) Error() string {
 	switch {
 	case e.Sticky():
 		remedy = "; the process must be replaced"
+	case result(e.Code) == systemNotReady:
+		remedy = "; the NVSwitches are not set up: look at nvidia-fabricmanager (systemctl status nvidia-fabricmanager)"
 	case e.Is(ErrOutOfMemory):
 		remedy = "; lower --device-memory-limit, or end what else uses the device"
 	}
 	return fmt.Sprintf("cuda: %s%s: %s (%d): %s%s", e.Call, on, e.Name, e.Code, e.Text, remedy)
 }
 
-// sticky are the codes after which a context answers nothing but them.
+// sticky are the codes after which a context answers nothing but them. What else may be the end of it
+// (999 unknown, 46 device unavailable, 100, 101, 201, 304) can pass as well: whoever keeps a device probes it.
 var sticky = []result{
+	deinitialized, mpsConnection, mpsRPC, mpsClientEnded,
 	eccUncorrectable, nvlinkError, contained, illegalAddress, launchTimeout, contextDestroyed, deviceAssert,
 	stackError, illegalInstruction, misalignedAddress, invalidSpace, invalidPC, launchFailed, tensorLeak,
 }

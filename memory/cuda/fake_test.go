@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -612,6 +613,37 @@ func TestAnErrorThatShowsLateLosesTheDevice(t *testing.T) {
 		t.Errorf("after %d calls: %v", calls, err)
 	}
 	fake.Heal()
+}
+
+func TestACheckComparesWhatComesBack(t *testing.T) {
+	d := open(t, 0)
+	c, err := d.NewCheck()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, c)
+	for range 3 {
+		if err := c.Run(time.Minute); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fake.Fail("cuMemcpyDtoDAsync_v2", cudatest.Unknown, 0, 1)
+	if err := c.Run(time.Minute); err == nil || d.Health() != nil {
+		t.Errorf("a copy that fails: %v, health %v", err, d.Health())
+	}
+	fake.Corrupt.Store(1)
+	if err := c.Run(time.Minute); err == nil || !strings.Contains(err.Error(), "not to be relied on") {
+		t.Errorf("a copy that changes a byte: %v", err)
+	}
+	fake.Corrupt.Store(0)
+	fake.Hold.Store(1)
+	if err := c.Run(time.Millisecond); !errors.Is(err, cuda.ErrNoAnswer) {
+		t.Errorf("a copy that does not end: %v", err)
+	}
+	fake.Hold.Store(0)
+	if err := c.Run(time.Minute); err != nil {
+		t.Errorf("afterwards: %v", err)
+	}
 }
 
 func TestPairsOfDevicesMayBeRefused(t *testing.T) {

@@ -28,6 +28,8 @@ const (
 	ErrWatchEnded
 	// ErrDead: the incarnation was declared dead by its supervisor.
 	ErrDead
+	// ErrNameTaken: a worker that lives has the name.
+	ErrNameTaken
 
 	// ErrorKinds is one more than the last kind.
 	ErrorKinds

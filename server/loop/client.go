@@ -21,6 +21,8 @@ type client struct {
 	lastSeen time.Time
 	changes  changeLog
 	watches  []*watch
+	// kept: a timer renews the lease for the sake of the watches.
+	kept bool
 	// await is the waiter of a lease that Await opened for itself; such leases are in no list.
 	await chan sched.Update
 	// dirty: in clients.dirty. queued and stale say that the row waits for a commit; see dirty.

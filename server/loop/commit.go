@@ -223,7 +223,7 @@ func (l *Loop) workerRow(w *worker) *front.Worker {
 	}
 	if w.session != nil {
 		row.State = front.WorkerActive
-		row.LastSeenAt = time.Unix(0, w.session.lastSeen.Load())
+		row.LastSeenAt = w.session.seen()
 	}
 	if info, ok := l.machine.Worker(w.id); ok {
 		row.State = front.WorkerState(info.State)

@@ -51,11 +51,16 @@ type Loop struct {
 	// owning is held by who does the loop's work, and for ever once it has ended.
 	owning sync.Mutex
 	// armed is when the loop wakes by itself.
-	armed      time.Time
-	now        time.Time
-	effects    []sched.Effect
-	assignment sched.Assignment
-	timers     timers
+	armed time.Time
+	// start never changes. All times that are compared have, as it has, a reading of the monotonic clock: that one does not jump.
+	start time.Time
+	now   time.Time
+	// alive is when the loop last had its turn, beat by when it wakes to have it, and idle by when it does although nothing
+	// is to be done.
+	alive, beat, idle time.Time
+	effects           []sched.Effect
+	assignment        sched.Assignment
+	timers            timers
 
 	workers workers
 	clients clients
@@ -88,7 +93,9 @@ func New(config Config) *Loop {
 	if config.Machine.FirstTask == 0 {
 		config.Machine.FirstTask = firstTask(config.Cluster.Life)
 	}
+	start := time.Now()
 	l := &Loop{
+		start: start, now: start, alive: start, beat: start,
 		config:    config,
 		log:       config.Log,
 		catalog:   catalog.New(),
@@ -157,7 +164,16 @@ func (l *Loop) Run(ctx context.Context) {
 
 // nextAlarm is when there is something to do even if nothing arrives.
 func (l *Loop) nextAlarm() time.Time {
-	next := time.Now().Add(time.Hour).Truncate(time.Hour)
+	if !l.idle.After(l.now.Add(time.Minute)) {
+		l.idle = l.now.Add(time.Hour)
+	}
+	next := l.idle
+	if len(l.workers.byName)+len(l.clients.byID) > 0 {
+		if !l.beat.After(l.now) {
+			l.beat = l.now.Add(l.config.Cluster.WorkerLease / 4)
+		}
+		next = l.beat
+	}
 	if at, ok := l.timers.next(); ok && at.Before(next) {
 		next = at
 	}
@@ -173,6 +189,11 @@ func (l *Loop) nextAlarm() time.Time {
 // fire runs what is due: the loop's timers first, since they renew leases that the machine would find ended after a long
 // step.
 func (l *Loop) fire() {
+	// Twice the beat would be late by one beat; a client's lease is not shorter than a worker's by much.
+	if gap := l.now.Sub(l.alive); gap > l.config.Cluster.WorkerLease*3/4 && len(l.workers.byName)+len(l.clients.byID) > 0 {
+		l.forgive(gap)
+	}
+	l.alive = l.now
 	for {
 		at, ok := l.timers.next()
 		if !ok || at.After(l.now) {

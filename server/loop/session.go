@@ -19,8 +19,8 @@ type session struct {
 	worker *worker
 	wake   chan struct{}
 	done   chan struct{}
-	// lastSeen is when the last message arrived, in Unix nanoseconds. Set by the stream's goroutine, so that a busy loop
-	// does not make workers look silent.
+	// lastSeen is when the last message arrived, in nanoseconds since the loop's start: the clock on the wall may be set. Set by the
+	// stream's goroutine, so that a busy loop does not make workers look silent.
 	lastSeen atomic.Int64
 	// posted counts the messages that wait for the loop.
 	posted atomic.Int32
@@ -46,9 +46,13 @@ func newSession(l *Loop, w *worker) *session {
 		wake: make(chan struct{}, 1), done: make(chan struct{}),
 		functions: map[ids.FunctionHash]struct{}{},
 	}
-	s.lastSeen.Store(l.now.UnixNano())
+	s.saw(l.now)
 	return s
 }
+
+// saw notes that the worker lives; seen is when it was last known to.
+func (s *session) saw(now time.Time) { s.lastSeen.Store(int64(now.Sub(s.loop.start))) }
+func (s *session) seen() time.Time   { return s.loop.start.Add(time.Duration(s.lastSeen.Load())) }
 
 // Worker returns the number of the incarnation, which never changes.
 func (s *session) Worker() ids.WorkerID  { return s.worker.id }
@@ -67,7 +71,7 @@ func (s *session) Take(into *front.Outbound) bool {
 }
 
 func (s *session) Report(ctx context.Context, said front.Inbound) error {
-	s.lastSeen.Store(time.Now().UnixNano())
+	s.saw(time.Now())
 	return s.drive(ctx, said)
 }
 

@@ -45,15 +45,7 @@ func (l *Loop) WatchTasks(ctx context.Context, id ids.ClientID, after uint64) (f
 		if err != nil {
 			return err
 		}
-		w = &watch{loop: l, client: c, ready: make(chan *front.TaskBatch, 1), cursor: after, batch: &front.TaskBatch{}}
-		if after == 0 || !c.changes.canResume(after) {
-			w.snapshot, w.cursor = true, c.changes.revision
-		}
-		c.watches = append(c.watches, w)
-		if len(c.watches) == 1 {
-			l.keepAlive(c)
-		}
-		w.feed()
+		w = l.openWatch(c, after)
 		return nil
 	})
 	if err != nil {
@@ -62,10 +54,25 @@ func (l *Loop) WatchTasks(ctx context.Context, id ids.ClientID, after uint64) (f
 	return w, nil
 }
 
+func (l *Loop) openWatch(c *client, after uint64) *watch {
+	w := &watch{loop: l, client: c, ready: make(chan *front.TaskBatch, 1), cursor: after, batch: &front.TaskBatch{}}
+	if after == 0 || !c.changes.canResume(after) {
+		w.snapshot, w.cursor = true, c.changes.revision
+	}
+	c.watches = append(c.watches, w)
+	if !c.kept {
+		c.kept = true
+		l.keepAlive(c)
+	}
+	w.feed()
+	return w
+}
+
 // keepAlive renews the lease of a client as long as one of its watches is open.
 func (l *Loop) keepAlive(c *client) {
 	l.timers.at(l.now.Add(c.spec.TTL/3), func(time.Time) {
 		if len(c.watches) == 0 || l.clients.get(c.id) != c {
+			c.kept = false
 			return
 		}
 		if _, err := l.heardFrom(c.id); err == nil {

@@ -119,6 +119,9 @@ func (l *Loop) register(r front.Registration) (*session, error) {
 		}
 	}
 	if w != nil && w.incarnation != incarnation {
+		if w.session != nil {
+			return nil, nameTaken(w, &r)
+		}
 		l.loseWorker(w, "a new incarnation registered under its name", nil,
 			fmt.Sprintf("another incarnation (%s) registered as %s", incarnation, name))
 		w = nil
@@ -159,6 +162,15 @@ func (l *Loop) register(r front.Registration) (*session, error) {
 	return w.session, nil
 }
 
+// nameTaken is the error of a registration under the name of a worker that lives, as far as one can tell: its session is
+// open, its lease has not ended. If it has died that is known soon: its stream breaks, its supervisor tells, or the lease ends.
+func nameTaken(holder *worker, r *front.Registration) error {
+	return &front.Error{Kind: front.ErrNameTaken, Object: holder.name, Message: fmt.Sprintf(
+		"worker %s: the name is taken by a worker that lives, on host %s with pid %d (incarnation %s): give this one, on host %s with pid %d, another name (--name), or stop that one first",
+		holder.name, holder.registration.Worker.Host, holder.registration.PID, holder.incarnation, r.Worker.Host, r.PID),
+		Metadata: map[string]string{"host": holder.registration.Worker.Host, "pid": fmt.Sprint(holder.registration.PID), "incarnation": holder.incarnation}}
+}
+
 // watchLease gives a session's worker up once it has been silent for the lease.
 func (l *Loop) watchLease(s *session, at time.Time) {
 	l.timers.at(at, func(time.Time) {
@@ -166,7 +178,7 @@ func (l *Loop) watchLease(s *session, at time.Time) {
 		if s.ended || w.session != s {
 			return
 		}
-		w.lastSeen = time.Unix(0, s.lastSeen.Load())
+		w.lastSeen = s.seen()
 		if end := w.lastSeen.Add(l.config.Cluster.WorkerLease); end.After(l.now) {
 			l.watchLease(s, end)
 			return
@@ -183,16 +195,40 @@ func (l *Loop) disconnected(s *session) {
 	}
 	s.end()
 	w.session, w.disconnectedAt = nil, l.now
-	w.lastSeen = time.Unix(0, s.lastSeen.Load())
+	w.lastSeen = s.seen()
 	l.log.Warn("the connection of a worker broke", "worker", w.name, "id", w.id, "grace", l.config.ReconnectGrace)
 	l.step(sched.WorkerDisconnected{Worker: w.id})
 	l.dirty.worker(w, l.now)
+	l.awaitReturn(w)
+}
+
+// awaitReturn gives a disconnected worker up unless it is back within the grace.
+func (l *Loop) awaitReturn(w *worker) {
 	since := w.disconnectedAt
 	l.timers.at(since.Add(l.config.ReconnectGrace), func(time.Time) {
 		if l.workers.get(w.id) == w && w.session == nil && w.disconnectedAt.Equal(since) {
 			l.loseWorker(w, "connection lost", &front.Death{}, "")
 		}
 	})
+}
+
+// forgive gives all leases anew. The loop has stood still (it was stopped, its machine was, or it had no processor) for so long that
+// what the others said meanwhile may still be on its way: their silence is the loop's own.
+func (l *Loop) forgive(gap time.Duration) {
+	l.log.Warn("the scheduler has stood still: all leases begin anew", "for", gap)
+	for _, w := range l.workers.byID {
+		switch {
+		case w == nil:
+		case w.session != nil:
+			w.session.saw(l.now)
+		default:
+			w.disconnectedAt = l.now
+			l.awaitReturn(w)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(l.clients.byID)) {
+		l.step(sched.ClientRenewed{Client: id})
+	}
 }
 
 // ReportDeath records how an incarnation ended and gives its worker up at once.

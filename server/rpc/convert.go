@@ -4,11 +4,13 @@ import (
 	"cmp"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
 )
@@ -85,10 +87,34 @@ func opTo(op sched.OpSpec) *pb.Op {
 	return converted
 }
 
-// taskErrorFrom keeps the message as it came for those parts that only clients read.
+const (
+	// The most that is kept of what a task failed with: for people, so that many failures cost little.
+	keptMessage   = 8 << 10
+	keptTraceback = 64 << 10
+	keptLog       = 8 << 10
+	keptName      = 1 << 10
+	keptMetadata  = 32
+	// keptException is what a pickled exception may have. Half of one would be none.
+	keptException = 1 << 20
+)
+
+// taskErrorFrom keeps the message as it came for those parts that only clients read, but shortens what is long in it.
 func taskErrorFrom(e *pb.TaskError) *sched.TaskError {
 	if e == nil {
 		return nil
+	}
+	e.Reason, e.Message = text.Cut(e.GetReason(), keptName), text.Cut(e.GetMessage(), keptMessage)
+	e.OriginKey, e.Worker = text.Cut(e.GetOriginKey(), 4*keptName), text.Cut(e.GetWorker(), keptName)
+	e.Traceback, e.LogTail = text.Tail(e.GetTraceback(), keptTraceback), text.Tail(e.GetLogTail(), keptLog)
+	if proto.Size(e.GetException()) > keptException+keptName {
+		e.Exception = nil
+	}
+	for name, value := range e.GetMetadata() {
+		if len(name) > keptName || len(e.Metadata) > keptMetadata {
+			delete(e.Metadata, name)
+		} else if len(value) > keptName {
+			e.Metadata[name] = text.Cut(value, keptName)
+		}
 	}
 	return &sched.TaskError{
 		Reason: e.GetReason(), Message: e.GetMessage(), OriginKey: e.GetOriginKey(), Worker: e.GetWorker(),
@@ -169,7 +195,7 @@ func laneTo(l front.Lane) *pb.Lane {
 
 func laneFrom(l *pb.Lane) front.Lane {
 	return front.Lane{
-		Peer: ids.WorkerID(l.GetPeerWorkerId()), PeerName: l.GetPeer(), Path: l.GetPath(), State: uint8(l.GetState()), Why: l.GetWhy(),
+		Peer: ids.WorkerID(l.GetPeerWorkerId()), PeerName: l.GetPeer(), Path: l.GetPath(), State: uint8(l.GetState()), Why: text.Cut(l.GetWhy(), keptName),
 		BytesPerSecond: l.GetBytesPerSecond(), Latency: time.Duration(l.GetLatencyNanos()),
 		Bytes: l.GetBytes(), Succeeded: l.GetSucceeded(), Failed: l.GetFailed(), Transport: l.GetTransport(),
 	}
@@ -185,8 +211,8 @@ func deathTo(d front.Death) *pb.WorkerDeath {
 
 func deathFrom(d *pb.WorkerDeath) front.Death {
 	return front.Death{
-		Incarnation: d.GetIncarnation(), Cause: d.GetCause(), ExitCode: d.GetExitCode(), Signal: d.GetSignal(),
-		OutOfMemory: d.GetOutOfMemory(), LogTail: d.GetLogTail(), Time: timeFrom(d.GetTime()), PID: d.GetPid(),
+		Incarnation: d.GetIncarnation(), Cause: text.Cut(d.GetCause(), keptMessage), ExitCode: d.GetExitCode(), Signal: text.Cut(d.GetSignal(), keptName),
+		OutOfMemory: d.GetOutOfMemory(), LogTail: text.Tail(d.GetLogTail(), keptLog), Time: timeFrom(d.GetTime()), PID: d.GetPid(),
 		MemoryUsedBytes: d.GetMemoryUsedBytes(), DeviceFault: d.GetDeviceFault(),
 	}
 }
@@ -201,7 +227,7 @@ func clientTo(c *front.Client) *pb.Client {
 func datasetTo(d *front.Dataset) *pb.Dataset {
 	return &pb.Dataset{
 		Name: d.Name, Namespace: d.Namespace, Keys: d.Keys, Metadata: d.Metadata,
-		CreateTime: timeTo(d.CreatedAt), Revision: d.Revision,
+		CreateTime: timeTo(d.CreatedAt), Revision: d.Revision, KeyCount: uint64(len(d.Keys)), MetadataBytes: uint64(len(d.Metadata)),
 	}
 }
 
@@ -210,7 +236,7 @@ func taskTo(t *sched.TaskInfo, names func(ids.WorkerID) string) *pb.Task {
 	return &pb.Task{
 		TaskId: uint64(t.Task), Key: t.Key, Namespace: t.Namespace, GraphId: uint64(t.Graph), Op: opTo(t.Op),
 		State: pb.TaskState(t.State), Attempt: uint32(t.Attempt), Worker: names(t.Worker),
-		Replicas: convertAll(t.Replicas, names), OutputBytes: t.OutputBytes, Inputs: t.Inputs,
+		Replicas: convertAll(t.Replicas, names), OutputBytes: t.OutputBytes, Inputs: t.Inputs, InputCount: t.InputCount,
 		MissingInputs: t.MissingInputs, WaitingDependents: t.WaitingDependents, Holders: t.Holders,
 		Error: taskErrorTo(t.Err), Options: optionsTo(&t.Options), RunTime: durationTo(t.RunTime),
 		SubmitTime: timeTo(t.SubmittedAt), RetriesUsed: t.RetriesUsed, WorkerDeaths: t.WorkerDeaths,
@@ -268,9 +294,9 @@ func inboundFrom(said *pb.SessionRequest) front.Inbound {
 		inbound.Stats = &front.WorkerStats{
 			MemoryUsedBytes: stats.GetMemoryUsedBytes(), RSSBytes: stats.GetRssBytes(),
 			BytesIn: stats.GetBytesIn(), BytesOut: stats.GetBytesOut(),
-			ExecutorDeaths: stats.GetExecutorDeaths(), LastExecutorDeath: stats.GetLastExecutorDeath(),
+			ExecutorDeaths: stats.GetExecutorDeaths(), LastExecutorDeath: text.Cut(stats.GetLastExecutorDeath(), keptMessage),
 			MemoryPressure: stats.GetMemoryPressure(), SpilledBytes: stats.GetSpilledBytes(), SpillWrittenBytes: stats.GetSpillWrittenBytes(),
-			SpillReadBytes: stats.GetSpillReadBytes(), SpillFailure: stats.GetSpillFailure(),
+			SpillReadBytes: stats.GetSpillReadBytes(), SpillFailure: text.Cut(stats.GetSpillFailure(), keptMessage),
 			Lanes: nil, GPU: gpuHealthFrom(stats.GetGpuHealth()),
 		}
 		if lanes := stats.GetLanes(); len(lanes) > 0 {
@@ -284,7 +310,7 @@ func inboundFrom(said *pb.SessionRequest) front.Inbound {
 	}
 	for _, r := range said.GetRescues() {
 		inbound.Rescues = append(inbound.Rescues, front.RescueReport{
-			Dead: ids.WorkerID(r.GetWorkerId()), Failed: convertAll(r.GetFailed(), replicaFrom), Reason: r.GetReason(), Unmapped: r.GetUnmapped(),
+			Dead: ids.WorkerID(r.GetWorkerId()), Failed: convertAll(r.GetFailed(), replicaFrom), Reason: text.Cut(r.GetReason(), keptMessage), Unmapped: r.GetUnmapped(),
 		})
 	}
 	return inbound
@@ -298,7 +324,7 @@ func reportFrom(r *pb.TaskReport, into *sched.Report) {
 	into.Inline = r.GetInlineResult()
 	into.RunTime = time.Duration(r.GetRunNanos())
 	into.Err = taskErrorFrom(r.GetError())
-	into.LogTail = r.GetLogTail()
+	into.LogTail = text.Tail(r.GetLogTail(), keptLog)
 	for _, u := range r.GetUnreachable() {
 		into.Unreachable = append(into.Unreachable, sched.Unreachable{
 			Task: ids.TaskID(u.GetTaskId()), Generation: ids.Attempt(u.GetGeneration()),

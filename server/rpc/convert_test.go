@@ -96,7 +96,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 		{datasetTo(&front.Dataset{Name: "n", Namespace: "s", Keys: []string{"k"}, Metadata: []byte{1}, CreatedAt: someTime, Revision: 1}), ""},
 		{taskTo(&sched.TaskInfo{
 			Task: 1, Key: "k", Namespace: "n", Graph: 1, Op: sched.OpSpec{Kind: sched.OpNative, Name: "o"}, State: sched.TaskFailed, Attempt: 1,
-			Worker: 1, Replicas: []ids.WorkerID{1}, OutputBytes: 1, Inputs: []string{"i"}, MissingInputs: 1, WaitingDependents: 1, Holders: 1,
+			Worker: 1, Replicas: []ids.WorkerID{1}, OutputBytes: 1, Inputs: []string{"i"}, InputCount: 1, MissingInputs: 1, WaitingDependents: 1, Holders: 1,
 			Err: someError, Options: someOptions, RunTime: 1, SubmittedAt: someTime, RetriesUsed: 1, WorkerDeaths: 1,
 		}, names), "story log_tail"}, // GetTask sets these
 		{opTo(sched.OpSpec{Kind: sched.OpPythonPickle, Name: "f", Function: someHash}), ""},
@@ -298,9 +298,17 @@ func TestLargeMessagesAreSplitInOrder(t *testing.T) {
 	if err := updates.send(batch, 4, 1, collect); err != nil || tasks != 5 || len(revisions) < 2 || revisions[0] != 4 || revisions[len(revisions)-1] != 9 {
 		t.Errorf("%d updates with revisions %v (%v)", tasks, revisions, err)
 	}
-	batch.Snapshot, revisions = true, nil
-	if err := updates.send(batch, 4, 1, collect); err != nil || len(revisions) != 1 || proto.Size(&updates.message) > messageBytes+(6<<20) {
-		t.Errorf("a snapshot in %d messages (%v)", len(revisions), err)
+	batch.Snapshot, revisions, tasks = true, nil, 0
+	more := []bool{}
+	err = updates.send(batch, 4, 1, func(part *pb.WatchResponse) error {
+		more = append(more, part.GetMore() && part.GetSnapshot())
+		if size := proto.Size(part); size > watchBytes+(6<<20) {
+			t.Errorf("a part of %d bytes", size)
+		}
+		return collect(part)
+	})
+	if n := len(revisions); err != nil || tasks != 5 || n < 2 || revisions[0] != 0 || revisions[n-1] != 9 || !more[0] || more[n-1] {
+		t.Errorf("a snapshot of %d tasks with revisions %v, more %v (%v)", tasks, revisions, more, err)
 	}
 }
 

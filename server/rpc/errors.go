@@ -86,6 +86,8 @@ func frontError(kind front.ErrorKind) errorClass {
 		return errorClass{codes.NotFound, "UNKNOWN_CLIENT"}
 	case front.ErrDead:
 		return errorClass{codes.FailedPrecondition, "WORKER_DIED"}
+	case front.ErrNameTaken:
+		return errorClass{codes.AlreadyExists, "NAME_TAKEN"}
 	case front.ErrorKinds:
 	}
 	return errorClass{codes.Internal, "INTERNAL"}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"google.golang.org/protobuf/proto"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
@@ -76,7 +77,9 @@ func (s *schedulerService) GetGraph(ctx context.Context, r *pb.GetGraphRequest) 
 	if graph == nil {
 		return nil, unknownGraph(id)
 	}
-	return &pb.GetGraphResponse{Graph: graphTo(graph)}, nil
+	shown := graphTo(graph)
+	shown.Prefixes = shown.Prefixes[:min(len(shown.Prefixes), shownPrefixes)]
+	return &pb.GetGraphResponse{Graph: shown}, nil
 }
 
 func (s *schedulerService) ListGraphs(ctx context.Context, r *pb.ListGraphsRequest) (*pb.ListGraphsResponse, error) {
@@ -92,10 +95,8 @@ func (s *schedulerService) ListGraphs(ctx context.Context, r *pb.ListGraphsReque
 		States:    convertAll(r.GetStates(), func(state pb.GraphState) front.GraphState { return front.GraphState(state) }),
 		Namespace: r.GetNamespace(), Client: ids.ClientID(r.GetClientId()),
 	}, ids.GraphID(after), pageSize(r.GetPageSize()))
-	return &pb.ListGraphsResponse{
-		Graphs:        convertAll(graphs, graphTo),
-		NextPageToken: nextPage(graphs, more, func(g *front.Graph) uint64 { return uint64(g.ID) }),
-	}, nil
+	listed := page(graphs, listedGraph)
+	return &pb.ListGraphsResponse{Graphs: listed, NextPageToken: nextPage(listed, more || len(listed) < len(graphs), (*pb.Graph).GetGraphId)}, nil
 }
 
 func (s *schedulerService) GetWorker(ctx context.Context, r *pb.GetWorkerRequest) (*pb.GetWorkerResponse, error) {
@@ -127,9 +128,10 @@ func (s *schedulerService) ListWorkers(ctx context.Context, r *pb.ListWorkersReq
 	}
 	states := convertAll(r.GetStates(), func(state pb.WorkerState) front.WorkerState { return front.WorkerState(state) })
 	workers, more := snapshot.Workers(states, ids.WorkerID(after), pageSize(r.GetPageSize()))
+	listed := page(workers, workerTo)
 	return &pb.ListWorkersResponse{
-		Workers:       convertAll(workers, workerTo),
-		NextPageToken: nextPage(workers, more, func(w *front.Worker) uint64 { return uint64(w.ID) }),
+		Workers:       listed,
+		NextPageToken: nextPage(listed, more || len(listed) < len(workers), func(w *pb.Worker) uint64 { return uint64(w.GetWorkerId()) }),
 	}, nil
 }
 
@@ -143,10 +145,8 @@ func (s *schedulerService) ListClients(ctx context.Context, r *pb.ListClientsReq
 		return nil, err
 	}
 	clients, more := snapshot.Clients(ids.ClientID(after), pageSize(r.GetPageSize()))
-	return &pb.ListClientsResponse{
-		Clients:       convertAll(clients, clientTo),
-		NextPageToken: nextPage(clients, more, func(c *front.Client) uint64 { return uint64(c.ID) }),
-	}, nil
+	listed := page(clients, clientTo)
+	return &pb.ListClientsResponse{Clients: listed, NextPageToken: nextPage(listed, more || len(listed) < len(clients), (*pb.Client).GetClientId)}, nil
 }
 
 func (s *schedulerService) GetDataset(ctx context.Context, r *pb.GetDatasetRequest) (*pb.GetDatasetResponse, error) {
@@ -177,9 +177,9 @@ func (s *schedulerService) ListDatasets(ctx context.Context, r *pb.ListDatasetsR
 		return nil, err
 	}
 	datasets, more := snapshot.Datasets(r.GetNamespace(), afterNamespace, afterName, pageSize(r.GetPageSize()))
-	response := &pb.ListDatasetsResponse{Datasets: convertAll(datasets, datasetTo)}
-	if more {
-		last := datasets[len(datasets)-1]
+	response := &pb.ListDatasetsResponse{Datasets: page(datasets, listedDataset)}
+	if n := len(response.GetDatasets()); more || n < len(datasets) {
+		last := datasets[n-1]
 		response.NextPageToken = pageToken(last.Namespace + "\x00" + last.Name)
 	}
 	return response, nil
@@ -277,11 +277,11 @@ func (s *schedulerService) ListTasks(ctx context.Context, r *pb.ListTasksRequest
 			(on == 0 || t.Worker == on || slices.Contains(t.Replicas, on))
 	}
 	limit := pageSize(r.GetPageSize())
-	var found []sched.TaskInfo
-	more := true
-	for more && len(found) <= limit {
+	names := workerNames(snapshot)
+	response, bytes := &pb.ListTasksResponse{}, 0
+	// One more than a page tells whether there is a next one.
+	for more := true; more; {
 		var some []sched.TaskInfo
-		// One more than a page tells whether there is a next one.
 		err := s.scheduler.Read(ctx, func(reader front.Reader) {
 			some, more = reader.Tasks(filter, ids.TaskID(after), min(scanned, limit+1))
 		})
@@ -293,18 +293,18 @@ func (s *schedulerService) ListTasks(ctx context.Context, r *pb.ListTasksRequest
 		}
 		after = uint64(some[len(some)-1].Task)
 		for i := range some {
-			if wanted(&some[i]) {
-				found = append(found, some[i])
+			if !wanted(&some[i]) {
+				continue
 			}
+			task := listedTask(taskTo(&some[i], names))
+			if bytes += proto.Size(task); len(response.Tasks) == limit || bytes > pageBytes && len(response.Tasks) > 0 {
+				response.NextPageToken = nextPage(response.Tasks, true, (*pb.Task).GetTaskId)
+				return response, nil
+			}
+			response.Tasks = append(response.Tasks, task)
 		}
 	}
-	more = len(found) > limit
-	found = found[:min(len(found), limit)]
-	names := workerNames(snapshot)
-	return &pb.ListTasksResponse{
-		Tasks:         convertAll(found, func(t sched.TaskInfo) *pb.Task { return taskTo(&t, names) }),
-		NextPageToken: nextPage(found, more, func(t sched.TaskInfo) uint64 { return uint64(t.Task) }),
-	}, nil
+	return response, nil
 }
 
 func (s *schedulerService) ExplainTask(ctx context.Context, r *pb.ExplainTaskRequest) (*pb.ExplainTaskResponse, error) {
@@ -323,7 +323,7 @@ func (s *schedulerService) ExplainTask(ctx context.Context, r *pb.ExplainTaskReq
 	names := workerNames(snapshot)
 	return &pb.ExplainTaskResponse{
 		Task: taskTo(&explanation.Task, names), Reason: explanation.Reason, Explanation: explanation.Text,
-		Missing: convertAll(explanation.Missing, func(t sched.TaskInfo) *pb.Task { return taskTo(&t, names) }),
+		Missing: convertAll(explanation.Missing, func(t sched.TaskInfo) *pb.Task { return listedTask(taskTo(&t, names)) }),
 		Workers: convertAll(explanation.Workers, func(v sched.Verdict) *pb.WorkerVerdict {
 			return &pb.WorkerVerdict{
 				Worker: v.Name, Feasible: v.Feasible, Reason: v.Reason, QueueSeconds: v.QueueSeconds,
@@ -364,9 +364,13 @@ func fetchBy(snapshot front.Snapshot, v *sched.Verdict) string {
 const locatedAtOnce = 4096
 
 func (s *schedulerService) LocateObjects(ctx context.Context, r *pb.LocateObjectsRequest) (*pb.LocateObjectsResponse, error) {
-	response := &pb.LocateObjectsResponse{}
+	response, bytes := &pb.LocateObjectsResponse{}, 0
 	named := map[uint32]bool{}
 	for tasks := range slices.Chunk(r.GetTaskIds(), locatedAtOnce) {
+		if bytes > locateBytes {
+			return nil, invalid("task_ids", fmt.Sprintf("the places of the first %d of %d objects are too much for one answer: ask for fewer at once",
+				len(response.Objects), len(r.GetTaskIds())))
+		}
 		err := s.scheduler.Read(ctx, func(reader front.Reader) {
 			for _, id := range tasks {
 				location := &pb.ObjectLocation{TaskId: id}
@@ -377,6 +381,7 @@ func (s *schedulerService) LocateObjects(ctx context.Context, r *pb.LocateObject
 					location.WorkerIds = append(location.WorkerIds, uint32(worker))
 					named[uint32(worker)] = true
 				}
+				bytes += itemBytes + holderBytes*len(holders)
 			}
 		})
 		if err != nil {
@@ -389,7 +394,7 @@ func (s *schedulerService) LocateObjects(ctx context.Context, r *pb.LocateObject
 	}
 	for id := range named {
 		if worker := snapshot.Worker(ids.WorkerID(id)); worker != nil {
-			response.Workers = append(response.Workers, workerTo(worker))
+			response.Workers = append(response.Workers, reachedWorker(worker))
 		}
 	}
 	slices.SortFunc(response.Workers, func(a, b *pb.Worker) int { return int(a.GetWorkerId()) - int(b.GetWorkerId()) })

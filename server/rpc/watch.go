@@ -137,7 +137,7 @@ func (w *watcher) run(ctx context.Context, tasks front.TaskWatch, ready <-chan *
 			if w.mixed && some.Snapshot {
 				return &front.Error{Kind: front.ErrRevisionTooOld, Message: "the stream fell too far behind the catalogue: watch again, for a snapshot"}
 			}
-			if err := w.send(w.catalogMessage(&some)); err != nil {
+			if err := w.sendCatalog(&some); err != nil {
 				return err
 			}
 		case <-w.scheduler.Draining():
@@ -157,8 +157,8 @@ func (w *watcher) send(message *pb.WatchResponse) error {
 	return w.stream.Send(message)
 }
 
-// both sends the first message of a stream of tasks and of catalogue resources. The catalogue comes whole; the tasks do
-// too unless they are resumed, and then their changes follow.
+// both begins a stream of tasks and of catalogue resources. The catalogue comes whole; the tasks do too unless they are
+// resumed, and then their changes follow.
 func (w *watcher) both(ctx context.Context, tasks front.TaskWatch, ready <-chan *front.TaskBatch, changes <-chan front.Changes) error {
 	var catalog front.Changes
 	select {
@@ -166,37 +166,94 @@ func (w *watcher) both(ctx context.Context, tasks front.TaskWatch, ready <-chan 
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	message := w.catalogMessage(&catalog)
-	message.Snapshot = false
+	catalog.Snapshot = false // That of the tasks counts.
 	select {
 	case batch, open := <-ready:
 		if !open {
 			return &front.Error{Kind: front.ErrWatchEnded, Message: "the client's lease ended while it was watched: open a new client"}
 		}
-		first := w.updates.build(batch, 0, len(batch.Updates), w.catalogRevision)
-		message.Tasks, message.Snapshot, message.Revision = first.Tasks, batch.Snapshot, batch.Revision
+		catalog.Snapshot = batch.Snapshot
+		last, err := w.catalogMessage(&catalog)
+		if err == nil {
+			w.updates.beside = last
+			err = w.updates.send(batch, w.revision, w.catalogRevision, w.send)
+		}
 		w.revision = batch.Revision
-		err := w.send(message)
 		tasks.Done(batch)
 		return err
 	default:
-		return w.send(message)
+		return w.sendCatalog(&catalog)
 	}
 }
 
-func (w *watcher) catalogMessage(changes *front.Changes) *pb.WatchResponse {
+// watchBytes is about the most that one message of a stream has.
+const watchBytes = 8 << 20
+
+// sendCatalog sends changes, in several messages if they are long.
+func (w *watcher) sendCatalog(changes *front.Changes) error {
+	last, err := w.catalogMessage(changes)
+	if err != nil {
+		return err
+	}
+	last.Revision, last.CatalogRevision, last.Snapshot = w.revision, w.catalogRevision, changes.Snapshot
+	return w.send(last)
+}
+
+// catalogMessage sends changes but for those in the last message, which it returns without its revisions. The messages
+// before carry the revisions before, or none if they are parts of a snapshot: a stream that breaks between them is resumed
+// as of before.
+func (w *watcher) catalogMessage(changes *front.Changes) (*pb.WatchResponse, error) {
+	message, bytes := &pb.WatchResponse{}, 0
+	var err error
+	flush := func() {
+		if message.Snapshot = changes.Snapshot; changes.Snapshot {
+			message.More = true
+		} else {
+			message.Revision, message.CatalogRevision = w.revision, w.catalogRevision
+		}
+		if err == nil {
+			err = w.send(message)
+		}
+		message, bytes = &pb.WatchResponse{}, 0
+	}
+	room := func(size int) {
+		if bytes > 0 && bytes+size > watchBytes {
+			flush()
+		}
+		bytes += size
+	}
+	for _, g := range changes.Graphs {
+		converted := listedGraph(g)
+		room(itemBytes + proto.Size(converted))
+		message.Graphs = append(message.Graphs, converted)
+	}
+	for _, worker := range changes.Workers {
+		converted := workerTo(worker)
+		room(itemBytes + proto.Size(converted))
+		message.Workers = append(message.Workers, converted)
+	}
+	for _, d := range changes.Datasets {
+		converted := listedDataset(d)
+		room(itemBytes + proto.Size(converted))
+		message.Datasets = append(message.Datasets, converted)
+	}
+	for _, id := range changes.RemovedGraphs {
+		room(itemBytes)
+		message.RemovedGraphIds = append(message.RemovedGraphIds, uint64(id))
+	}
+	for _, id := range changes.RemovedWorkers {
+		room(itemBytes)
+		message.RemovedWorkerIds = append(message.RemovedWorkerIds, uint32(id))
+	}
+	for _, name := range changes.RemovedDatasets {
+		room(itemBytes + len(name))
+		message.RemovedDatasetNames = append(message.RemovedDatasetNames, name)
+	}
 	w.catalogRevision = changes.Revision
 	if !w.mixed {
 		w.revision = changes.Revision
 	}
-	return &pb.WatchResponse{
-		Revision: w.revision, CatalogRevision: w.catalogRevision, Snapshot: changes.Snapshot,
-		Graphs: convertAll(changes.Graphs, graphTo), Workers: convertAll(changes.Workers, workerTo),
-		Datasets:            convertAll(changes.Datasets, datasetTo),
-		RemovedGraphIds:     convertAll(changes.RemovedGraphs, number[uint64, ids.GraphID]),
-		RemovedWorkerIds:    convertAll(changes.RemovedWorkers, number[uint32, ids.WorkerID]),
-		RemovedDatasetNames: changes.RemovedDatasets,
-	}
+	return message, err
 }
 
 // ended says that no watched graph runs any more, as of what was sent.
@@ -221,44 +278,57 @@ func unknownGraph(id ids.GraphID) error {
 type updateMessage struct {
 	message pb.WatchResponse
 	updates slab[pb.TaskUpdate]
+	// beside are changes of the catalogue that go along with the next message.
+	beside *pb.WatchResponse
 }
 
-// send sends a batch, in several messages if what tasks failed with is large: those before the last carry the revision
-// before. A snapshot must be one message: it leaves out tracebacks and exceptions beyond the size.
+// send sends a batch, in several messages if it is large. Those before the last carry the revisions before, or none if they
+// are parts of a snapshot.
 func (m *updateMessage) send(batch *front.TaskBatch, before, catalogRevision uint64, send func(*pb.WatchResponse) error) error {
-	first, bytes := 0, 0
+	first, bytes := 0, proto.Size(m.beside)
 	for i := range batch.Updates {
-		detail, ok := errorDetail(batch.Updates[i].Err)
-		if !ok || batch.Snapshot {
-			continue
-		}
-		if bytes += proto.Size(detail); bytes > messageBytes && i > first {
+		size := updateBytes(&batch.Updates[i])
+		if bytes > 0 && bytes+size > watchBytes {
 			part := m.build(batch, first, i, catalogRevision)
 			part.Revision = before
+			if batch.Snapshot {
+				part.Revision, part.CatalogRevision, part.More = 0, 0, true
+			}
 			if err := send(part); err != nil {
 				return err
 			}
 			first, bytes = i, 0
 		}
+		bytes += size
 	}
 	return send(m.build(batch, first, len(batch.Updates), catalogRevision))
+}
+
+// updateBytes is at least what an update takes in a message.
+func updateBytes(u *sched.Update) int {
+	bytes := itemBytes + len(u.Inline)
+	if e := u.Err; e != nil {
+		bytes += 2*itemBytes + len(e.Reason) + len(e.Message) + len(e.OriginKey) + len(e.Worker) + len(e.LogTail)
+		if detail, ok := errorDetail(e); ok {
+			bytes += proto.Size(detail)
+		}
+	}
+	return bytes
 }
 
 func (m *updateMessage) build(batch *front.TaskBatch, from, to int, catalogRevision uint64) *pb.WatchResponse {
 	m.updates.reset()
 	m.message.Tasks = m.message.Tasks[:0]
-	bytes := 0
 	for i := from; i < to; i++ {
 		update := m.updates.next()
 		updateTo(&batch.Updates[i], update)
-		if detail, ok := errorDetail(batch.Updates[i].Err); ok && batch.Snapshot {
-			if bytes += proto.Size(detail); bytes > messageBytes {
-				update.Error.Exception, update.Error.Traceback = nil, ""
-			}
-		}
 		m.message.Tasks = append(m.message.Tasks, update)
 	}
 	m.message.Revision, m.message.CatalogRevision = batch.Revision, catalogRevision
-	m.message.Snapshot = batch.Snapshot
+	m.message.Snapshot, m.message.More = batch.Snapshot, false
+	b := m.beside
+	m.beside = nil
+	m.message.Graphs, m.message.Workers, m.message.Datasets = b.GetGraphs(), b.GetWorkers(), b.GetDatasets()
+	m.message.RemovedGraphIds, m.message.RemovedWorkerIds, m.message.RemovedDatasetNames = b.GetRemovedGraphIds(), b.GetRemovedWorkerIds(), b.GetRemovedDatasetNames()
 	return &m.message
 }

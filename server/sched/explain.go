@@ -23,7 +23,9 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 	}
 	info, _ := m.Task(id)
 	e := Explanation{Task: info}
-	for _, in := range info.InputTasks {
+	edges := b.edgesOf(t)
+	for i := range edges {
+		in := edges[i].input
 		if _, p := m.at(in); p.state != TaskSucceeded && len(e.Missing) < explainedInputs {
 			missing, _ := m.Task(in)
 			e.Missing = append(e.Missing, missing)
@@ -42,7 +44,7 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 			break
 		}
 		e.Reason = "INPUTS_MISSING"
-		e.Text = fmt.Sprintf("%d of %d inputs do not exist yet: %s", info.MissingInputs, len(info.Inputs), inputList(e.Missing))
+		e.Text = fmt.Sprintf("%d of %d inputs do not exist yet: %s", info.MissingInputs, info.InputCount, inputList(e.Missing))
 	case TaskReady:
 		m.explainReady(&e, c, t, now)
 	case TaskAssigned:

@@ -205,13 +205,17 @@ func (m *Machine) Task(id ids.TaskID) (TaskInfo, bool) {
 	}
 	slices.Reverse(info.Replicas)
 	edges := b.edgesOf(t)
+	info.InputCount = uint32(len(edges))
 	for i := range edges {
 		pb, p := m.at(edges[i].input)
-		info.Inputs = append(info.Inputs, string(pb.keyOf(p)))
-		info.InputTasks = append(info.InputTasks, edges[i].input)
 		if p.state != TaskSucceeded {
 			info.MissingInputs++
 		}
+		if i >= shownInputs {
+			continue
+		}
+		info.Inputs = append(info.Inputs, string(pb.keyOf(p)))
+		info.InputTasks = append(info.InputTasks, edges[i].input)
 	}
 	if tr := m.troubleIf(id, t); tr != nil {
 		info.RetriesUsed, info.WorkerDeaths, info.LogTail = tr.retries, tr.deaths+tr.kills, tr.logTail
@@ -219,17 +223,27 @@ func (m *Machine) Task(id ids.TaskID) (TaskInfo, bool) {
 	return info, true
 }
 
-// Tasks lists tasks by id from the one after the given id on; more says that limit cut the list.
+const (
+	// shownInputs bounds the inputs that a TaskInfo lists, and listedKeys the bytes of their keys in one list of tasks.
+	shownInputs = 1000
+	listedKeys  = 4 << 20
+)
+
+// Tasks lists tasks by id from the one after the given id on; more says that limit cut the list, or that it is long.
 func (m *Machine) Tasks(f TaskFilter, after ids.TaskID, limit int) (tasks []TaskInfo, more bool) {
+	bytes := 0
 	visit := func(id ids.TaskID, b *block, t *task) bool {
 		if id <= after || !m.selects(&f, id, b, t) {
 			return true
 		}
-		if len(tasks) >= limit {
+		if len(tasks) >= limit || bytes > listedKeys {
 			more = true
 			return false
 		}
 		info, _ := m.Task(id)
+		for _, key := range info.Inputs {
+			bytes += len(key)
+		}
 		tasks = append(tasks, info)
 		return true
 	}

@@ -100,7 +100,9 @@ type TaskInfo struct {
 	OutputBytes uint64
 	// Inline says that the scheduler holds the object itself.
 	Inline bool
-	Inputs []string
+	// Inputs are the first 1,000 of InputCount.
+	Inputs     []string
+	InputCount uint32
 	// InputTasks are the tasks of Inputs, in the same order.
 	InputTasks []ids.TaskID
 	// MissingInputs counts inputs that have no object now; a duplicate input counts twice.

@@ -371,6 +371,10 @@ func (s *server) register(l *link, p *process, ev sched.WorkerRegistered) {
 	}
 	r := s.byName[ev.Name]
 	if r != nil && r.incarnation != ev.Incarnation {
+		if r.session != nil {
+			l.breaks() // The name is taken: it tries again.
+			return
+		}
 		s.lose(r, "a new incarnation registered under its name", "another incarnation registered")
 		r = nil
 	}

@@ -372,9 +372,12 @@ func (c *serving) lends(regions []transfer.Region) bool {
 // create finds a place for an object, in a goroutine of its own: it may wait for
 // memory.
 func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.ObjectHead) error {
-	head := dataproto.HeadFrom(pb)
-	if !c.write || head.Ref.Task == 0 {
-		return c.send(refusal(call, reasonProtocol, "only who said so in its hello writes, and names the object's task"))
+	if !c.write {
+		return c.send(refusal(call, reasonProtocol, "only who said so in its hello writes"))
+	}
+	head, err := dataproto.WrittenHead(pb)
+	if err != nil {
+		return c.send(refusal(call, reasonProtocol, err.Error()))
 	}
 	c.creating.Add(1)
 	go func() {

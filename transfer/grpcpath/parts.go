@@ -54,17 +54,16 @@ func (p *Path) fetchParts(ctx context.Context, peer transfer.Peer, ref transfer.
 		return o
 	}}
 	err := p.fetch(ctx, peer, []transfer.Ref{ref}, first, part{0, uint32(p.config.Streams)})
-	if err != nil || first.err != nil {
-		cancel(errors.Join(err, first.err))
+	failed := errors.Join(err, first.err)
+	if failed != nil {
+		cancel(failed)
 	}
 	if o := first.others; o != nil {
 		o.wait.Wait()
 		// What another part met is the cause; what this one says then is that it was
 		// stopped.
-		for _, other := range o.errs {
-			if other != nil && !errors.Is(other, context.Canceled) {
-				return other
-			}
+		if err := first.others.cause(); err != nil && (!errors.Is(err, context.Canceled) || failed == nil) {
+			return err
 		}
 	}
 	if err != nil {
@@ -72,6 +71,16 @@ func (p *Path) fetchParts(ctx context.Context, peer transfer.Peer, ref transfer.
 	}
 	sink.Done(0, first.err)
 	return nil
+}
+
+// cause returns why a part did not come, best of all one that was not stopped for another's sake; nil: all have.
+func (o *others) cause() (cause error) {
+	for _, err := range o.errs {
+		if err != nil && (cause == nil || errors.Is(cause, context.Canceled)) {
+			cause = err
+		}
+	}
+	return cause
 }
 
 // needed says whether a part has anything of an object.

@@ -219,7 +219,7 @@ func (p *Path) fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 	if cause := context.Cause(ctx); errors.Is(cause, transfer.ErrStalled) {
 		return cause
 	}
-	return fmt.Errorf("grpc path: %s: %w", peer, failure(err))
+	return fmt.Errorf("grpc path: %s: %w", peer, failure(ctx, err))
 }
 
 func (f *fetch) overGRPC(ctx context.Context, request *millracev1.ReadObjectsRequest) error {
@@ -242,17 +242,17 @@ func lost(err error) error {
 	return fmt.Errorf("%w: %w", transfer.ErrPeerLost, err)
 }
 
-// failure says which kind of error a status is.
-func failure(err error) error {
+// failure says which kind of error a status is. It is a cancellation only if we have cancelled: a peer may say so as well.
+func failure(ctx context.Context, err error) error {
 	s, ok := status.FromError(err)
 	if !ok {
 		return err
 	}
 	switch s.Code() {
-	case codes.Canceled:
-		return fmt.Errorf("%w: %s", context.Canceled, s.Message())
-	case codes.DeadlineExceeded:
-		return fmt.Errorf("%w: %s", context.DeadlineExceeded, s.Message())
+	case codes.Canceled, codes.DeadlineExceeded:
+		if ctx.Err() != nil {
+			return fmt.Errorf("%w: %s", ctx.Err(), s.Message())
+		}
 	case codes.Unauthenticated, codes.PermissionDenied:
 		return fmt.Errorf("%w: %s", transfer.ErrDenied, s.Message())
 	}

@@ -2,6 +2,7 @@ package grpcpath
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -33,6 +34,9 @@ const (
 	// wordMagic begins in its place, as long, the connections of Server.Words, which end there.
 	wordMagic = "MILLWRD1"
 
+	// maxTokenBytes bounds the token, of which is not known yet who shows it.
+	maxTokenBytes = 4 << 10
+
 	rawPing byte = 0
 	rawAsk  byte = 1
 
@@ -59,7 +63,11 @@ func readToken(r io.Reader) (string, error) {
 	if _, err := io.ReadFull(r, n[:]); err != nil {
 		return "", err
 	}
-	token := make([]byte, binary.LittleEndian.Uint16(n[:]))
+	length := binary.LittleEndian.Uint16(n[:])
+	if length > maxTokenBytes {
+		return "", fmt.Errorf("a token of %d bytes; at most %d are allowed", length, maxTokenBytes)
+	}
+	token := make([]byte, length)
 	_, err := io.ReadFull(r, token)
 	return string(token), err
 }
@@ -80,12 +88,13 @@ func readAsk(r io.Reader) (*millracev1.ReadObjectsRequest, error) {
 	if n > rawframe.MaxMessageBytes {
 		return nil, fmt.Errorf("a request of %d bytes; at most %d are allowed", n, rawframe.MaxMessageBytes)
 	}
-	b := make([]byte, n)
-	if _, err := io.ReadFull(r, b); err != nil {
+	// Room grows with what comes, not with what was announced.
+	var b bytes.Buffer
+	if _, err := io.CopyN(&b, r, int64(n)); err != nil {
 		return nil, err
 	}
 	request := new(millracev1.ReadObjectsRequest)
-	return request, proto.Unmarshal(b, request)
+	return request, proto.Unmarshal(b.Bytes(), request)
 }
 
 // rawWriter writes records. Data is not kept beyond write, unless it was copied.

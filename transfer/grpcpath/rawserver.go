@@ -3,6 +3,7 @@ package grpcpath
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net"
 	"sync"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/mishap"
 	"github.com/millrace/millrace/internal/rawframe"
 )
 
@@ -48,9 +50,10 @@ func (s *sniffer) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo
 	switch {
 	case string(begin) == rawMagic:
 	case string(begin) == wordMagic && s.server.Words != nil:
-		serve = func() { s.server.Words(conn) }
+		serve = func() { s.server.guarded("the words of a peer", func() { s.server.Words(conn) }) }
 	default:
-		return s.TransportCredentials.ServerHandshake(&replayed{Conn: conn, begin: begin})
+		ours, info, err := s.TransportCredentials.ServerHandshake(&replayed{Conn: conn, begin: begin})
+		return ours, connInfo{info, conn}, err
 	}
 	token, err := readToken(conn)
 	if err != nil || s.accepts != nil && !s.accepts(token) {
@@ -142,13 +145,14 @@ func (r *rawConns) stop(all bool) {
 // serveRaw answers until the connection ends, by either side.
 func (s *Server) serveRaw(conn net.Conn) {
 	ctx, cancel := context.WithCancel(context.Background())
-	reader := newSilence(s.ReaderPatience, conn)
+	reader := newSilence(s.ReaderPatience, defaultReaderPatience, func() { _ = conn.Close() })
 	asked := make(chan *millracev1.ReadObjectsRequest)
 	var listening sync.WaitGroup
 	listening.Go(func() {
 		defer close(asked)
 		// A reader that is gone ends the answer to it at once.
 		defer func() { _ = conn.Close() }()
+		defer mishap.Caught(s.Log, "what the reader of a bare stream asks", nil)
 		in := bufio.NewReader(conn)
 		for {
 			kind, err := in.ReadByte()
@@ -178,7 +182,8 @@ func (s *Server) serveRaw(conn net.Conn) {
 		if !s.raw.busy(conn, true) {
 			break
 		}
-		err := s.answer(w, request)
+		err := errors.New("it did not end well")
+		s.guarded(nameOf(len(request.GetObjects())), func() { err = s.answer(w, request) })
 		if !s.raw.busy(conn, false) || err != nil {
 			break
 		}
@@ -186,50 +191,6 @@ func (s *Server) serveRaw(conn net.Conn) {
 	cancel()
 	_ = conn.Close() // so that the listening ends
 	listening.Wait()
-}
-
-// silence closes a connection while it is written to whose reader takes nothing, and says
-// nothing, for longer than its patience. A write deadline would not do: gRPC clears those
-// of a connection that it has handed over, some time after it has.
-type silence struct {
-	patience time.Duration
-	timer    *time.Timer
-
-	mu      sync.Mutex
-	writing bool // guarded by mu
-}
-
-func newSilence(patience time.Duration, conn net.Conn) *silence {
-	if patience <= 0 {
-		patience = defaultReaderPatience
-	}
-	s := &silence{patience: patience, timer: time.AfterFunc(patience, func() { _ = conn.Close() })}
-	s.timer.Stop()
-	return s
-}
-
-// begin and end enclose a wait for the socket.
-func (s *silence) begin() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.writing = true
-	s.timer.Reset(s.patience)
-}
-
-func (s *silence) end() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.writing = false
-	s.timer.Stop()
-}
-
-// alive: the reader said that it is there.
-func (s *silence) alive() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.writing {
-		s.timer.Reset(s.patience)
-	}
 }
 
 // answer sends what was asked for. The bytes have left the slab when it returns.

@@ -4,14 +4,18 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net"
+	"strings"
 	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/dataproto"
@@ -26,10 +30,10 @@ const (
 	ReasonNotHere = "OBJECT_NOT_HERE"
 	// ReasonUnreadable is that of an object that is here and cannot be read.
 	ReasonUnreadable = "OBJECT_UNREADABLE"
+	// reasonElsewhere is the refusal of a lease on what ReadObjects can read.
+	reasonElsewhere = "OBJECT_ELSEWHERE"
 
 	maxObjects = 10000
-	maxHeader  = 16 << 20
-	maxFrames  = 1 << 20
 	defaultTTL = 30 * time.Second
 	maxTTL     = 10 * time.Minute
 )
@@ -45,6 +49,11 @@ type Server struct {
 	// ReaderPatience is how long the reader of a bare stream may neither take bytes nor
 	// say that it is alive. Default 20 s.
 	ReaderPatience time.Duration
+	// StreamPatience is how long the reader of a gRPC stream may take no bytes. Default 60 s. WriterPatience is how long a
+	// writer may send none. Default 30 s.
+	StreamPatience, WriterPatience time.Duration
+	// Log is told of panics. Nil: the default one.
+	Log *slog.Logger
 	// Words, if set, serves the connections of DialWords until they end; Drain and Close close them.
 	Words func(net.Conn)
 	// Lane, if set, is the serving side of the path of one-sided reads.
@@ -57,6 +66,7 @@ type Server struct {
 
 	in, out atomic.Uint64
 	raw     rawConns
+	leases  leaseTable
 }
 
 // Traffic returns the bytes received and sent so far.
@@ -71,12 +81,22 @@ func refsFromProto(objects []*millracev1.ObjectRef) ([]transfer.Ref, error) {
 
 // ReadObjects is part of DataServiceServer.
 func (s *Server) ReadObjects(request *millracev1.ReadObjectsRequest, stream grpc.ServerStreamingServer[millracev1.ReadObjectsResponse]) error {
+	patience, end := s.StreamPatience, hangUp(stream.Context())
+	if end == nil {
+		patience = forEver
+	}
+	return s.watched(patience, defaultStreamPatience, nameOf(len(request.GetObjects())), end, func(reader *silence) error {
+		return s.readObjects(request, watchedStream{stream, reader})
+	})
+}
+
+func (s *Server) readObjects(request *millracev1.ReadObjectsRequest, stream watchedStream) error {
 	leased, part, release, err := s.lease(request)
 	if err != nil {
 		return err
 	}
 	defer release()
-	var outgoing rawframe.Outgoing
+	outgoing := rawframe.Outgoing{Sent: stream.peer.alive}
 	// Data in place stays what it is until the leases end, that of a buffer does not.
 	send := func(m rawframe.Message, data []byte, buffered bool) error {
 		if buffered {
@@ -91,6 +111,8 @@ func (s *Server) ReadObjects(request *millracev1.ReadObjectsRequest, stream grpc
 		}
 	}
 	// The leases hold until the last byte has left the slab.
+	stream.peer.begin()
+	defer stream.peer.end()
 	select {
 	case <-outgoing.Drained():
 		return nil
@@ -113,7 +135,7 @@ func (s *Server) lease(request *millracev1.ReadObjectsRequest) (leased []transfe
 		return nil, part{}, nil, status.Errorf(codes.InvalidArgument, "part %d of %d: at most %d, counted from 0", request.GetPart(), parts, maxParts)
 	}
 	// No time limit: the lease ends with the stream, and a stream whose reader is
-	// dead or stopped is ended by the connection's keepalive. A lease that ran out
+	// dead or takes nothing is ended. A lease that ran out
 	// in its middle would let another object's bytes pass as this one's.
 	leased = s.Source.Lease(transfer.Reader{Worker: ids.WorkerID(request.GetReaderWorkerId())}, refs, 0)
 	var leases []transfer.LeaseID
@@ -139,6 +161,10 @@ func (s *Server) send(index uint32, l *transfer.Leased, part part, chunkBytes ui
 		return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: reason, Message: l.Err.Error()}}, nil, false)
 	}
 	head := dataproto.HeadTo(l.Head)
+	if n := proto.Size(head); n > rawframe.MaxHeadBytes {
+		return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: ReasonUnreadable, Message: fmt.Sprintf(
+			"object %s: its head has %d bytes with the sizes of %d frames, more than the %d that can be sent", l.Head.Ref, n, len(l.Head.FrameBytes), rawframe.MaxHeadBytes)}}, nil, false)
+	}
 	chunk := func(frame int, offset uint64, data []byte, buffered bool) error {
 		err := send(rawframe.Message{Index: index, Head: head, Frame: uint32(frame), Offset: offset}, data, buffered)
 		head = nil
@@ -226,15 +252,24 @@ func eachChunk(r transfer.Region, part part, chunkBytes uint64, do func(offset, 
 
 // WriteObject is part of DataServiceServer.
 func (s *Server) WriteObject(stream grpc.ClientStreamingServer[millracev1.WriteObjectRequest, millracev1.WriteObjectResponse]) error {
+	return s.watched(s.WriterPatience, defaultWriterPatience, "a write of an object", nil, func(writer *silence) error {
+		return s.writeObject(watchedStream{stream, writer})
+	})
+}
+
+func (s *Server) writeObject(stream watchedStream) error {
 	ctx := stream.Context()
 	var m rawframe.WriteRequest
-	if err := stream.RecvMsg(&m); err != nil {
+	switch err := stream.RecvMsg(&m); {
+	case errors.Is(err, io.EOF):
+		return status.Error(codes.InvalidArgument, "no message came; the first one of WriteObject has the object's head")
+	case err != nil:
 		return err
 	}
 	defer func() { m.Data.Free() }()
-	head, err := checkedHead(m.Head)
+	head, err := dataproto.WrittenHead(m.Head)
 	if err != nil {
-		return err
+		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	incoming, err := s.Receiver.Create(ctx, head)
 	if err != nil {
@@ -247,26 +282,7 @@ func (s *Server) WriteObject(stream grpc.ClientStreamingServer[millracev1.WriteO
 	if err := incoming.Commit(ctx); err != nil {
 		return err
 	}
-	return stream.SendAndClose(&millracev1.WriteObjectResponse{Bytes: head.Bytes()})
-}
-
-func checkedHead(pb *millracev1.ObjectHead) (transfer.Head, error) {
-	head := dataproto.HeadFrom(pb)
-	switch {
-	case pb == nil || head.Ref.Task == 0:
-		return head, status.Error(codes.InvalidArgument, "the first message of WriteObject must have a head that names the object's task")
-	case len(head.Header) > maxHeader:
-		return head, status.Errorf(codes.InvalidArgument, "object %s: its header has %d bytes, at most %d are allowed; put bulk into frames", head.Ref, len(head.Header), maxHeader)
-	case len(head.FrameBytes) > maxFrames:
-		return head, status.Errorf(codes.InvalidArgument, "object %s has %d frames, at most %d are allowed; pack small ones together", head.Ref, len(head.FrameBytes), maxFrames)
-	}
-	var sum uint64
-	for _, n := range head.FrameBytes {
-		if sum += n; sum < n || sum > 1<<62 {
-			return head, status.Errorf(codes.InvalidArgument, "object %s: its frames are larger than any memory", head.Ref)
-		}
-	}
-	return head, nil
+	return stream.SendMsg(&millracev1.WriteObjectResponse{Bytes: head.Bytes()})
 }
 
 // fill copies the stream's chunks into the regions. The first message has been
@@ -286,7 +302,6 @@ func (s *Server) fill(stream grpc.ServerStream, m *rawframe.WriteRequest, head t
 			s.in.Add(uint64(n))
 			m.Data.Free()
 		}
-		// NB: a writer that falls silent is ended by the connection's keepalive.
 		err := stream.RecvMsg(m)
 		if errors.Is(err, io.EOF) {
 			break
@@ -308,7 +323,7 @@ func (s *Server) fill(stream grpc.ServerStream, m *rawframe.WriteRequest, head t
 }
 
 // AcquireReadLeases is part of DataServiceServer.
-func (s *Server) AcquireReadLeases(_ context.Context, request *millracev1.AcquireReadLeasesRequest) (*millracev1.AcquireReadLeasesResponse, error) {
+func (s *Server) AcquireReadLeases(ctx context.Context, request *millracev1.AcquireReadLeasesRequest) (*millracev1.AcquireReadLeasesResponse, error) {
 	refs, err := refsFromProto(request.GetObjects())
 	if err != nil {
 		return nil, err
@@ -320,28 +335,50 @@ func (s *Server) AcquireReadLeases(_ context.Context, request *millracev1.Acquir
 	case request.GetTtlMillis() > uint64(maxTTL/time.Millisecond):
 		return nil, status.Errorf(codes.InvalidArgument, "a read lease of %d ms; ask for at most %v and renew by asking again", request.GetTtlMillis(), maxTTL)
 	}
-	response := &millracev1.AcquireReadLeasesResponse{Incarnation: s.Incarnation}
-	for _, l := range s.Source.Lease(transfer.Reader{Worker: ids.WorkerID(request.GetReaderWorkerId())}, refs, ttl) {
-		lease := &millracev1.ReadLease{LeaseId: uint64(l.Lease)}
-		if l.Lease != 0 {
-			lease.Head = dataproto.HeadTo(l.Head)
-			lease.Frames = dataproto.FramesTo(l.Regions)
-		}
-		response.Leases = append(response.Leases, lease)
+	token, from := caller(ctx)
+	now := time.Now()
+	if err := s.leases.room(from, len(refs), now); err != nil {
+		return nil, err
 	}
+	response := &millracev1.AcquireReadLeasesResponse{Incarnation: s.Incarnation}
+	var spare []transfer.LeaseID
+	size := 0
+	for _, l := range s.Source.Lease(transfer.Reader{Worker: ids.WorkerID(request.GetReaderWorkerId())}, refs, ttl) {
+		lease := new(millracev1.ReadLease)
+		response.Leases = append(response.Leases, lease)
+		if l.Lease == 0 {
+			continue
+		}
+		head := dataproto.HeadTo(l.Head)
+		if size += proto.Size(head) + 16*len(l.Regions); size > answerBytes {
+			spare, lease.Refusal = append(spare, l.Lease), reasonElsewhere
+			continue
+		}
+		lease.Head, lease.Frames = head, dataproto.FramesTo(l.Regions)
+		lease.LeaseId = s.leases.add(heldLease{lease: l.Lease, token: token, from: from, ends: now.Add(ttl)})
+	}
+	s.Source.Release(spare)
 	return response, nil
 }
 
 // ReleaseReadLeases is part of DataServiceServer.
-func (s *Server) ReleaseReadLeases(_ context.Context, request *millracev1.ReleaseReadLeasesRequest) (*millracev1.ReleaseReadLeasesResponse, error) {
+func (s *Server) ReleaseReadLeases(ctx context.Context, request *millracev1.ReleaseReadLeasesRequest) (*millracev1.ReleaseReadLeasesResponse, error) {
 	if len(request.GetLeaseIds()) > maxObjects {
 		return nil, status.Errorf(codes.InvalidArgument, "%d leases in one request; give back at most %d", len(request.GetLeaseIds()), maxObjects)
 	}
-	leases := make([]transfer.LeaseID, len(request.GetLeaseIds()))
-	for i, id := range request.GetLeaseIds() {
-		leases[i] = transfer.LeaseID(id)
+	token, _ := caller(ctx)
+	var leases []transfer.LeaseID
+	var index []int
+	for i, id := range s.leases.take(request.GetLeaseIds(), token) {
+		if id != 0 {
+			leases, index = append(leases, id), append(index, i)
+		}
 	}
-	return &millracev1.ReleaseReadLeasesResponse{Held: s.Source.Release(leases)}, nil
+	held := make([]bool, len(request.GetLeaseIds()))
+	for i, ok := range s.Source.Release(leases) {
+		held[index[i]] = ok
+	}
+	return &millracev1.ReleaseReadLeasesResponse{Held: held}, nil
 }
 
 // ConnectLane is part of DataServiceServer.
@@ -373,5 +410,5 @@ func (s *Server) GetTaskLogs(_ context.Context, request *millracev1.GetTaskLogsR
 		return nil, status.Error(codes.Unimplemented, "this server keeps no logs")
 	}
 	text, truncated := s.Logs(ids.TaskID(request.GetTaskId()))
-	return &millracev1.GetTaskLogsResponse{Text: text, Truncated: truncated}, nil
+	return &millracev1.GetTaskLogsResponse{Text: strings.ToValidUTF8(text, "\uFFFD"), Truncated: truncated}, nil
 }

@@ -37,6 +37,9 @@ func (p *Path) Follow(ctx context.Context, at transfer.Peer, refs []transfer.Ref
 		return errClosed
 	}
 	defer p.end(&cancel)
+	if err := p.trusted(at); err != nil {
+		return err
+	}
 	for i, r := range refs {
 		if err := p.follow(ctx, at, i, r, sink); err != nil {
 			return fmt.Errorf("ipc behind %s: %s: %w", at, r, err)

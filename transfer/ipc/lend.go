@@ -25,7 +25,15 @@ func (p *Path) Shows(at transfer.Peer, ref transfer.Ref) bool { return p.lenders
 // of each: Pointer. It stays mapped until the loan ends, also if the peer dies; kernels may
 // read what was its memory then, and what they made of it is good if the loan held.
 func (p *Path) Lend(at transfer.Peer, ref transfer.Ref, into *transfer.Loan) bool {
-	return p.lenders.Lend(at, ref, into)
+	if !p.lenders.Lend(at, ref, into) {
+		return false
+	}
+	if len(into.Regions) > 0 && into.Regions[0].Space.(*mapping).suspect() != nil {
+		into.End()
+		*into = transfer.Loan{}
+		return false
+	}
+	return true
 }
 
 // Read is part of transfer.Lender.

@@ -78,6 +78,11 @@ func (p *Path) open(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *o
 		}
 		p.mu.Unlock()
 	}
+	if p.config.Suspect != nil && file == nil {
+		if why := p.config.Suspect(export.Device); why != nil {
+			return nil, fmt.Errorf("ipc: %s: %w: %w", at, transfer.ErrNoWay, why)
+		}
+	}
 	m := &mapping{path: p, export: export, identity: export.Identity, chunk: chunkBytes, uses: 1}
 	var err error
 	if file == nil {
@@ -103,6 +108,25 @@ func (p *Path) open(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *o
 	p.mu.Unlock()
 	p.config.Log.Info("a peer's memory is mapped for copies by the device", "peer", at.String(), "lane", m.proof.String())
 	return m, nil
+}
+
+// trusted says why the memory of a peer must not be read, nil if it may be, or is not mapped yet.
+func (p *Path) trusted(at transfer.Peer) error {
+	p.mu.Lock()
+	m := p.lanes[at.Address]
+	p.mu.Unlock()
+	if why := m.suspect(); why != nil {
+		return fmt.Errorf("ipc: %s: %w: %w", at, transfer.ErrNoWay, why)
+	}
+	return nil
+}
+
+// suspect says why the memory must not be read, nil if it may be.
+func (m *mapping) suspect() error {
+	if m == nil || m.peer == nil || m.path.config.Suspect == nil {
+		return nil
+	}
+	return m.path.config.Suspect(m.export.Device)
 }
 
 // take makes the turn the lane's. REQUIRES: nobody uses the lane yet.

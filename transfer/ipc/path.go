@@ -92,6 +92,9 @@ type Config struct {
 	// it is not mapped any more, of live peers as well.
 	Linger       time.Duration
 	PeerUnmapped func(at transfer.Peer, dead bool)
+	// Suspect, if set, says why the memory of a GPU must not be read, nil if it may be. It is asked before each
+	// fetch, rescue and loan, and must be quick.
+	Suspect func(gpu cuda.UUID) error
 	// Unmapped, if set, is told when a peer's memory is mapped here no more; dead
 	// says that its process had ended.
 	Unmapped func(identity memory.Identity, dead bool)
@@ -333,6 +336,9 @@ func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref,
 		return errClosed
 	}
 	defer p.end(&cancel)
+	if err := p.trusted(at); err != nil {
+		return err
+	}
 	if !p.Prompt(at) {
 		transfer.Waits(sink)
 	}

@@ -26,6 +26,9 @@ func (p *Path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byt
 	}
 	defer g.End()
 	m := g.Memory.(*mapping)
+	if why := m.suspect(); why != nil {
+		return fmt.Errorf("ipc: rescue from %s: %w: %w", at, transfer.ErrNoWay, why)
+	}
 	if err := m.verify(); err != nil {
 		return fmt.Errorf("ipc: rescue from %s: %w: %w", at, transfer.ErrNoWay, err)
 	}

@@ -5,6 +5,8 @@ package ipc_test
 import (
 	"bytes"
 	"errors"
+	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +15,58 @@ import (
 	"github.com/millrace/millrace/transfer/ipc"
 	"github.com/millrace/millrace/transfer/transfertest"
 )
+
+// What lies on a GPU that the driver has reported an error of is not read: not while its worker lives, and not after.
+func TestGPUMemoryThatIsSuspectIsLeftAlone(t *testing.T) {
+	slab := sized(64<<20, 64<<20)
+	c, peer := lender(t, slab, set{Count: 2, Bytes: 1 << 20})
+	var suspect atomic.Bool
+	r := newReader(t, slab, func(c *ipc.Config) {
+		c.Linger = time.Hour
+		c.Suspect = func(cuda.UUID) error {
+			if suspect.Load() {
+				return errors.New("Xid 94")
+			}
+			return nil
+		}
+	})
+	fetch := func() error {
+		return r.path.Fetch(t.Context(), peer, []transfer.Ref{ref(0)}, transfertest.NewSinkIn(r.room))
+	}
+	suspect.Store(true)
+	if err := fetch(); !errors.Is(err, transfer.ErrNoWay) {
+		t.Errorf("mapped anew: %v", err)
+	}
+	suspect.Store(false)
+	if err := fetch(); err != nil {
+		t.Fatal(err)
+	}
+	var loan transfer.Loan
+	if !r.path.Lend(peer, ref(0), &loan) || !loan.End() {
+		t.Fatal("it lends nothing")
+	}
+	suspect.Store(true)
+	if err := fetch(); !errors.Is(err, transfer.ErrNoWay) || !strings.Contains(err.Error(), "Xid 94") {
+		t.Errorf("fetched: %v", err)
+	}
+	if err := r.path.Follow(t.Context(), peer, []transfer.Ref{ref(0)}, transfertest.NewSinkIn(r.room)); !errors.Is(err, transfer.ErrNoWay) {
+		t.Errorf("followed: %v", err)
+	}
+	if r.path.Lend(peer, ref(0), &loan) {
+		t.Error("lent")
+	}
+	c.kill()
+	rescue := func() error {
+		return r.path.Rescue(t.Context(), peer, c.export.Identity.Incarnation, []transfer.Ref{ref(1)}, transfertest.NewSinkIn(r.room))
+	}
+	if err := rescue(); !errors.Is(err, transfer.ErrNoWay) {
+		t.Errorf("rescued: %v", err)
+	}
+	suspect.Store(false)
+	if err := rescue(); err != nil {
+		t.Errorf("rescue from a GPU that is well: %v", err)
+	}
+}
 
 // What a killed source showed is copied out of its slab, which stays allocated until it is forgotten; then the next one has
 // room on its device.

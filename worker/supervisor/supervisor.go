@@ -58,6 +58,9 @@ const (
 	ExitSchedulerLost = 14
 	// ExitUsage is how a child exits whose settings are wrong.
 	ExitUsage = 15
+	// ExitFault is how a child exits whose device a kernel has faulted: the device is well, what lies in its
+	// memory may have been overwritten.
+	ExitFault = 16
 
 	firstBackoff   = 100 * time.Millisecond
 	longestBackoff = 10 * time.Second
@@ -89,6 +92,8 @@ func ExitCode(err error) int {
 		return ExitStopped
 	case errors.Is(err, cuda.ErrUnhealthy) && !faultOfProgram(err), errors.Is(err, cuda.ErrUnavailable):
 		return ExitDevice
+	case errors.Is(err, cuda.ErrUnhealthy):
+		return ExitFault
 	case errors.Is(err, ucx.ErrUnavailable), errors.Is(err, cuda.ErrTaken):
 		return ExitUnusable
 	case errors.Is(err, loop.ErrSchedulerLost):
@@ -538,6 +543,7 @@ func (w *child) report(ctx context.Context, l *life, cause exitcause.Cause, text
 		Name: w.Name, Restarting: restarting,
 		Death: &millracev1.WorkerDeath{
 			Incarnation: l.incarnation, Cause: text, ExitCode: int32(cause.ExitCode), Signal: cause.Signal,
+			DeviceFault: cause.ExitCode == ExitDevice || cause.ExitCode == ExitFault,
 			OutOfMemory: cause.OutOfMemory, LogTail: strings.ToValidUTF8(tail, "�"), Time: timestamppb.Now(), Pid: int64(l.cmd.Process.Pid),
 		},
 	}

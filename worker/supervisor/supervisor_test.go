@@ -116,6 +116,10 @@ func childMain(name string) int {
 		err := fmt.Errorf("worker: %w", &cuda.Error{Call: "cuCtxSynchronize", Device: "GPU-1", Code: cudatest.ECCUncorrectable, Name: "CUDA_ERROR_ECC_UNCORRECTABLE"})
 		supervisor.Tell(os.Stderr, err)
 		return supervisor.ExitCode(err)
+	case "faulted":
+		err := fmt.Errorf("worker: %w", &cuda.Error{Call: "cuEventQuery", Device: "GPU-1", Code: cudatest.IllegalAddress, Name: "CUDA_ERROR_ILLEGAL_ADDRESS"})
+		supervisor.Tell(os.Stderr, err)
+		return supervisor.ExitCode(err)
 	case "one unusable", "unusable":
 		if mode != "unusable" && name != "host-1" {
 			<-terminated
@@ -516,8 +520,21 @@ func TestLaterLivesKnowThatTheyAre(t *testing.T) {
 	}
 }
 
+// Nothing must be rescued from memory that may be broken, or that a kernel gone wild may have written to.
+func TestDeathsByTheDevicesOwnFaultAreToldAsSuch(t *testing.T) {
+	for mode, want := range map[string]bool{"exit": false, "panic": false, "broken": true, "faulted": true} {
+		t.Run(mode, func(t *testing.T) {
+			s := start(t, mode, "gpu-0")
+			death := wait(t, s.scheduler.Deaths, "the report").GetDeath()
+			if death.GetDeviceFault() != want {
+				t.Errorf("reported as %v", death)
+			}
+		})
+	}
+}
+
 func TestFaultsOfProgramsDoNotRetireADevice(t *testing.T) {
-	for _, c := range []struct{ cuda, exit int }{{cudatest.IllegalAddress, 1}, {719, 1}, {cudatest.ECCUncorrectable, supervisor.ExitDevice}} {
+	for _, c := range []struct{ cuda, exit int }{{cudatest.IllegalAddress, supervisor.ExitFault}, {719, supervisor.ExitFault}, {cudatest.ECCUncorrectable, supervisor.ExitDevice}} {
 		err := fmt.Errorf("worker: %w", &cuda.Error{Code: c.cuda})
 		if got := supervisor.ExitCode(err); got != c.exit {
 			t.Errorf("CUDA's %d: exit code %d, want %d", c.cuda, got, c.exit)

@@ -32,19 +32,84 @@ func (e Event) Of(uuid string) bool {
 	return e.UUID != "" && (e.UUID == uuid || slices.Contains(e.Instances, uuid))
 }
 
-// Fatal says whether work on the GPU must end. An Xid that a program's own fault
-// causes kills that program's context only.
-func (e Event) Fatal() bool {
-	if e.Kind != Xid {
-		return true
-	}
-	switch e.Xid {
-	case 13, 31, 43, 45, 68, 109:
-		return false
-	default:
-		return true
-	}
+// Verdict is what a worker does about an event of its GPU.
+type Verdict int
+
+const (
+	// Harmless: a program's own fault, which ends that program's context alone, or for information.
+	Harmless Verdict = iota
+	// Doubtful: the worker finds out whether its own context and memory are as they were. What the table
+	// does not know is doubtful.
+	Doubtful
+	// Drain: the GPU works, and needs a reset before it is to be relied on: the worker leaves properly.
+	Drain
+	// Fatal: nothing that runs on the GPU can go on.
+	Fatal
+)
+
+// String is for logs.
+func (v Verdict) String() string {
+	return [...]string{"harmless", "doubtful", "drain", "fatal"}[v]
 }
+
+// xid is what is known of one number.
+type xid struct {
+	verdict Verdict
+	// poison: memory of the GPU may be wrong, or fail those who read it, also other GPUs.
+	poison bool
+	text   string
+}
+
+// xids follow NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/ : what it says to do at once
+// (nothing, restart the application, reset the GPU), seen by a worker that is one application of several.
+var xids = map[uint64]xid{
+	13:  {Harmless, false, "a program's kernel failed"},
+	31:  {Harmless, false, "a program used an address that is not mapped"},
+	32:  {Harmless, false, "a program's commands were not valid"},
+	43:  {Harmless, false, "a program's work was stopped"},
+	45:  {Harmless, false, "a program's work was cleaned up"},
+	46:  {Doubtful, false, "the GPU stopped processing"},
+	48:  {Doubtful, true, "a memory error that ECC could not correct"}, // who read it has lost its context
+	61:  {Doubtful, false, "a breakpoint of the GPU's own processor"},
+	62:  {Fatal, true, "the GPU's own processor has halted"},
+	63:  {Harmless, false, "a row of memory will be remapped at the next reset"},
+	64:  {Drain, true, "a row of memory could not be remapped: the GPU needs a reset"},
+	68:  {Harmless, false, "video decoder"},
+	69:  {Harmless, false, "a program's graphics commands failed"},
+	73:  {Harmless, false, "video encoder"},
+	74:  {Doubtful, true, "NVLink error"},
+	79:  {Fatal, true, "the GPU has fallen off the bus"},
+	92:  {Harmless, false, "many memory errors that ECC has corrected"},
+	94:  {Doubtful, true, "a contained memory error: the program that met it has lost its context"},
+	95:  {Fatal, true, "an uncontained memory error"},
+	109: {Doubtful, false, "a context switch timed out"},
+	110: {Doubtful, false, "a security fault"},
+	119: {Doubtful, false, "the GPU's own processor does not answer"},
+	120: {Doubtful, false, "the GPU's own processor failed"},
+	121: {Harmless, false, "an error of the link to the processor was corrected"},
+	137: {Harmless, false, "a program read over NVLink what was not mapped any more"},
+	140: {Drain, true, "a memory error that was not recovered from: the GPU needs a reset"},
+	143: {Fatal, true, "the GPU could not be initialised"},
+	154: {Doubtful, false, "what the driver advises for the GPU has changed: see nvidia-smi -q, GPU Recovery Action"},
+	156: {Harmless, false, "a resource of the GPU will be retired at the next reset"},
+	157: {Drain, true, "a resource of the GPU could not be retired: the GPU needs a reset"},
+	158: {Fatal, true, "a fatal timeout of the GPU"},
+}
+
+// Verdict says what a worker does about an event of its own GPU.
+func (e Event) Verdict() Verdict {
+	if e.Kind != Xid {
+		return Doubtful // an Xid says how far it went
+	}
+	if x, known := xids[e.Xid]; known {
+		return x.verdict
+	}
+	return Doubtful
+}
+
+// Poisons says whether others must not read the GPU's memory: it may be wrong, and to read it may cost the
+// reader its own context.
+func (e Event) Poisons() bool { return e.Kind != Xid || xids[e.Xid].poison }
 
 // String is for people.
 func (e Event) String() string {
@@ -55,13 +120,7 @@ func (e Event) String() string {
 	if e.Kind != Xid {
 		return gpu + ": a memory error that ECC could not correct"
 	}
-	text := map[uint64]string{
-		13: "a program's kernel failed", 31: "a program used an address that is not mapped", 43: "a program's work was stopped",
-		45: "a program's work was cleaned up", 48: "a memory error that ECC could not correct", 63: "rows of memory were remapped",
-		64: "rows of memory could not be remapped", 68: "video processor", 74: "NVLink error", 79: "the GPU has fallen off the bus",
-		94: "a contained memory error", 95: "an uncontained memory error", 109: "a context switch timed out", 119: "the GPU's own processor does not answer",
-		120: "the GPU's own processor failed",
-	}[e.Xid]
+	text := xids[e.Xid].text
 	if text == "" {
 		text = "see NVIDIA's catalogue of Xid errors"
 	}

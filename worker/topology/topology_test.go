@@ -425,15 +425,25 @@ func TestCPUSetsAreReadAndWritten(t *testing.T) {
 	}
 }
 
-func TestOnlySomeXidsEndTheWorkOnAGPU(t *testing.T) {
-	for xid, fatal := range map[uint64]bool{13: false, 31: false, 43: false, 45: false, 48: true, 79: true, 95: true, 12345: true} {
+func TestWhatAnXidMeansForAWorker(t *testing.T) {
+	for xid, want := range map[uint64]struct {
+		verdict topology.Verdict
+		poison  bool
+	}{
+		13: {topology.Harmless, false}, 31: {topology.Harmless, false}, 43: {topology.Harmless, false}, 45: {topology.Harmless, false},
+		63: {topology.Harmless, false}, 92: {topology.Harmless, false},
+		48: {topology.Doubtful, true}, 74: {topology.Doubtful, true}, 94: {topology.Doubtful, true},
+		119: {topology.Doubtful, false}, 120: {topology.Doubtful, false}, 154: {topology.Doubtful, false}, 12345: {topology.Doubtful, false},
+		64: {topology.Drain, true}, 140: {topology.Drain, true},
+		79: {topology.Fatal, true}, 95: {topology.Fatal, true},
+	} {
 		e := topology.Event{UUID: "GPU-1", Kind: topology.Xid, Xid: xid}
-		if e.Fatal() != fatal || !strings.HasPrefix(e.String(), fmt.Sprintf("GPU-1: Xid %d: ", xid)) {
-			t.Errorf("%v: fatal %v", e, e.Fatal())
+		if e.Verdict() != want.verdict || e.Poisons() != want.poison || !strings.HasPrefix(e.String(), fmt.Sprintf("GPU-1: Xid %d: ", xid)) {
+			t.Errorf("%v: %v, others keep away: %v", e, e.Verdict(), e.Poisons())
 		}
 	}
-	if e := (topology.Event{Kind: topology.ECC}); !e.Fatal() || !strings.Contains(e.String(), "all GPUs: a memory error") {
-		t.Errorf("%v", e)
+	if e := (topology.Event{Kind: topology.ECC}); e.Verdict() != topology.Doubtful || !e.Poisons() || !strings.Contains(e.String(), "all GPUs: a memory error") {
+		t.Errorf("%v: %v", e, e.Verdict())
 	}
 }
 

@@ -324,17 +324,67 @@ def test_exceptions_travel_with_traceback_and_chain(client: Client) -> None:
 def test_an_exception_that_does_not_pickle(client: Client) -> None:
     def fail() -> None:
         class Odd(Exception):
-            def __init__(self, a: int, b: int) -> None:
+            def __init__(self) -> None:
                 super().__init__("odd one")
+                self.lock = threading.Lock()
 
-            def __reduce__(self) -> str:
-                raise TypeError("never")
-
-        raise Odd(1, 2)
+        raise Odd
 
     with pytest.raises(errors.RemoteError, match="odd one") as caught:
         client.submit(fail).result()
     assert "in fail" in str(caught.value)
+
+
+class OfTwo(Exception):
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(f"{a} and {b}")
+        self.a, self.b = a, b
+
+
+class Unwilling(OfTwo):
+    def __reduce__(self) -> str:
+        raise TypeError("never")
+
+
+@pytest.mark.parametrize("kind", [OfTwo, Unwilling])
+def test_an_exception_whose_init_takes_other_arguments(client: Client, kind: type[OfTwo]) -> None:
+    def fail() -> None:
+        try:
+            raise kind(1, 2)
+        except OfTwo as e:
+            raise KeyError("outer") from e
+
+    with pytest.raises(KeyError, match="outer") as caught:
+        client.submit(fail, pure=False).result(PATIENCE)
+    cause = caught.value.__cause__
+    assert isinstance(cause, kind)
+    assert (str(cause), cause.a, cause.b) == ("1 and 2", 1, 2)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SystemExit(0),
+        SystemExit(3),
+        KeyboardInterrupt(),
+        GeneratorExit(),
+        asyncio.CancelledError(),
+        BaseException("own"),
+    ],
+    ids=repr,
+)
+def test_what_would_end_the_program_is_told_as_a_remote_error(client: Client, error: BaseException) -> None:
+    def fail() -> None:
+        raise error
+
+    future = client.submit(fail, pure=False)
+    with pytest.raises(errors.RemoteError, match=type(error).__name__) as caught:
+        future.result(PATIENCE)
+    assert "in fail" in str(caught.value)
+    assert isinstance(future.exception(), errors.RemoteError)
+    assert type(error).__name__ in (future.traceback() or "")
+    with client.get_executor() as pool:
+        assert isinstance(pool.submit(fail).exception(PATIENCE), errors.RemoteError)
 
 
 def test_retry(client: Client, tmp_path: Path) -> None:

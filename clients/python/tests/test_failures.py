@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -60,8 +61,8 @@ def test_output_is_told_with_the_error(client: Client) -> None:
         raise SystemExit("gives up")
 
     error = client.submit(loud, pure=False).exception(PATIENCE)
-    assert isinstance(error, SystemExit), error
-    text = str(error.__cause__)
+    assert isinstance(error, errors.RemoteError), error
+    text = str(error)
     assert "to stdout" in text and "to stderr" in text, text
 
 
@@ -269,9 +270,32 @@ def test_executor_that_dies_at_import(tmp_path: Path) -> None:
         assert client.op("array.arange", 0, 3, 1).result(PATIENCE).sum() == 3
 
 
-def test_cluster_that_does_not_start() -> None:
-    with pytest.raises(RuntimeError, match="memory"):
-        LocalCluster(1, memory_limit="nonsense")
+@pytest.mark.parametrize("limit", ["nonsense", "10TiB"])
+@pytest.mark.parametrize("start", [LocalCluster, Client])
+def test_a_cluster_that_cannot_start_says_the_reason(
+    limit: str, start: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(errors.ClusterStartError, match=r"(?s)ended with exit code \d+: .*memory.*log: ") as caught:
+        start(n_workers=1, memory_limit=limit, device="host")
+    # Nothing is left but the log that the message names.
+    (log,) = tmp_path.iterdir()
+    assert str(log) in str(caught.value) and "memory" in log.read_text()
+    assert isinstance(caught.value, RuntimeError)
+
+
+def test_a_program_that_is_not_there_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("MILLRACE_BINARY", str(tmp_path / "missing"))
+    with pytest.raises(FileNotFoundError, match="missing"):
+        LocalCluster(1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_cluster_that_is_closed_shows_no_address() -> None:
+    with LocalCluster(1, memory_limit="64MiB", device="host") as own:
+        assert own.address in own._repr_html_()
+    assert own.address not in own._repr_html_() and "closed" in own._repr_html_()
 
 
 def test_wrong_token(cluster: LocalCluster) -> None:

@@ -70,6 +70,8 @@ type State struct {
 	Pageable atomic.Uint64
 	// Capability is the compute capability, ten times the major one plus the minor; 0 is 90.
 	Capability atomic.Uint64
+	// Corrupt: copies from device to device change a byte.
+	Corrupt atomic.Uint64
 	// FreedInUse is how many allocations were freed that another process had mapped.
 	FreedInUse atomic.Uint64
 	watch      atomic.Uint64
@@ -198,7 +200,7 @@ func (f *Fake) Fail(call string, code, skip, count int) {
 func (f *Fake) Heal() {
 	f.failCount.Store(0)
 	for _, s := range []*atomic.Uint64{&f.Hold, &f.DelayMicros, &f.RefusePeer, &f.StickyCode, &f.StickyPID,
-		&f.LateCode, &f.LateCalls, &f.NoSharing, &f.NoRegistration, &f.RefusedPairs, &f.MIG, &f.Pageable, &f.Capability} {
+		&f.LateCode, &f.LateCalls, &f.NoSharing, &f.NoRegistration, &f.RefusedPairs, &f.MIG, &f.Pageable, &f.Capability, &f.Corrupt} {
 		s.Store(0)
 	}
 }

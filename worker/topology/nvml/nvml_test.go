@@ -214,13 +214,13 @@ func TestWatchTellsOfXidAndECCErrors(t *testing.T) {
 	s.cards[7].kinds = func() (uint64, code) { return 0, notSupported }
 	n := &NVML{library: s}
 	var got []string
-	if err := n.Watch(ctx, func(e topology.Event) { got = append(got, fmt.Sprint(e, e.Fatal())) }); err != nil {
+	if err := n.Watch(ctx, func(e topology.Event) { got = append(got, fmt.Sprint(e, " ", e.Verdict())) }); err != nil {
 		t.Fatal(err)
 	}
 	want := []string{
-		"GPU-00000001-0000-0000-0000-000000000000: Xid 79: the GPU has fallen off the bus true",
-		"GPU-00000002-0000-0000-0000-000000000000: a memory error that ECC could not correct true",
-		"all GPUs: Xid 31: a program used an address that is not mapped false",
+		"GPU-00000001-0000-0000-0000-000000000000: Xid 79: the GPU has fallen off the bus fatal",
+		"GPU-00000002-0000-0000-0000-000000000000: a memory error that ECC could not correct doubtful",
+		"all GPUs: Xid 31: a program used an address that is not mapped harmless",
 	}
 	if set.registered != 7 || set.freed != 1 || !slices.Equal(got, want) {
 		t.Errorf("%d registered, %d freed, got %q", set.registered, set.freed, got)

@@ -25,7 +25,7 @@ _LONGEST = 3_153_600_000
 class Call:
     """Packs the arguments of one task: futures become inputs."""
 
-    __slots__ = ("_index", "_input_bytes", "_session", "inputs")
+    __slots__ = ("_index", "_input_bytes", "_session", "inputs", "kept")
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -33,13 +33,15 @@ class Call:
         self._input_bytes = 0
         #: Keys of the inputs, in the order in which the arguments refer to them.
         self.inputs: list[str] = []
+        #: Futures of this client for those of other ones: to live until the task was submitted.
+        self.kept: list[Future[Any]] = []
 
     def reference(self, obj: Any) -> int | None:
         """The index of the input that an argument stands for; None if it is no future."""
         if isinstance(obj, Key):
             key = obj.key
-        elif isinstance(obj, Future) and obj._session is self._session:
-            key = obj._state.key
+        elif isinstance(obj, Future):
+            key = obj._state.key if obj._session is self._session else self._adopt(obj)
         else:
             return None
         index = self._index.get(key)
@@ -49,6 +51,22 @@ class Call:
             self._input_bytes += len(key)
         return index
 
+    def _adopt(self, future: Future[Any]) -> str:
+        """Makes a future of another client an input."""
+        theirs, ours = future._session, self._session
+        if theirs.life != ours.life or theirs.namespace != ours.namespace:
+            error = errors.InvalidRequestError(
+                f"future {future.key!r} belongs to a client of another "
+                + ("namespace" if theirs.life == ours.life else "cluster")
+                + ": pass its result(), or scatter that with this client"
+            )
+            error.reason = "FOREIGN_FUTURE"
+            raise error
+        theirs.check_open()
+        theirs.flush()
+        self.kept.append(Future[Any](ours, ours.hold(future._state.key)))
+        return future._state.key
+
     def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], what: str) -> bytes:
         """A serialised Arguments message whose `call` is the pickle."""
         if not args and not kwargs:
@@ -56,6 +74,8 @@ class Call:
         file = io.BytesIO()
         try:
             _serialize.CallPickler(file, self.reference).dump((args, kwargs))
+        except errors.MillraceError:
+            raise
         except Exception as e:
             raise errors.SerialisationError(
                 f"the arguments of {what} cannot be pickled: {type(e).__name__}: {e}"
@@ -66,7 +86,7 @@ class Call:
             warnings.warn(
                 f"the arguments of {what} are {_check.size(len(data))} and travel through the scheduler: "
                 "use client.scatter() and pass the future",
-                stacklevel=4,
+                stacklevel=_check.outside_stacklevel(),
             )
         return value_pb2.Arguments(call=value_pb2.Opaque(encoding="pickle5", data=data)).SerializeToString()
 
@@ -135,15 +155,8 @@ def pack_options(
     no_wait: bool,
 ) -> bytes:
     """A serialised TaskOptions message; empty for the defaults."""
-    if (
-        priority == 0
-        and retries == 0
-        and workers is None
-        and not resources
-        and timeout is None
-        and slots == 1
-        and not no_wait
-    ):
+    plain = type(priority) is type(retries) is type(slots) is int and (priority, retries, slots) == (0, 0, 1)
+    if plain and workers is None and not resources and timeout is None and not no_wait:
         return b""
     out = task_pb2.TaskOptions(
         priority=_check.integer(priority, "priority", -(1 << 31), (1 << 31) - 1),

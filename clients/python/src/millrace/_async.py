@@ -8,8 +8,9 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from millrace._check import Seconds
 from millrace._keys import UserKey
-from millrace.future import ClientExecutor, DoneAndNotDone, Future, as_completed
+from millrace.future import ClientExecutor, DoneAndNotDone, Future, as_completed, listed
 from millrace.ops import ExecutorOp, NativeOp
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class AsyncClient:
         """See `Client.scheduler_info`."""
         return await self._call("scheduler_info")
 
-    async def wait_for_workers(self, n_workers: int = 1, *, timeout: float | None = None) -> None:
+    async def wait_for_workers(self, n_workers: int = 1, *, timeout: Seconds | None = None) -> None:
         """See `Client.wait_for_workers`."""
         await self._call("wait_for_workers", n_workers, timeout=timeout)
 
@@ -122,12 +123,12 @@ class AsyncClient:
 
     async def wait(
         self,
-        futures: Iterable[Future[Any]],
-        timeout: float | None = None,
+        futures: Future[Any] | Iterable[Future[Any]],
+        timeout: Seconds | None = None,
         return_when: str = concurrent.futures.ALL_COMPLETED,
     ) -> DoneAndNotDone:
         """See `millrace.wait`."""
-        return await self._call("wait", list(futures), timeout, return_when)
+        return await self._call("wait", listed(futures), timeout, return_when)
 
     def as_completed(self, futures: Iterable[Future[Any]] = (), **options: Any) -> as_completed:
         """See `millrace.as_completed`; to be used with `async for`."""

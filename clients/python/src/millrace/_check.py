@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import operator
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, TypeAlias
 
 #: A time: seconds, a timedelta, or text with a unit ("500 ms", "5s", "2 min").
@@ -118,3 +120,14 @@ def text(value: Any, what: str, most: int | None = None) -> str:
 def size(count: int) -> str:
     """Bytes for people, in the units that limits are given in."""
     return f"{count / 2**20:.1f} MiB" if count >= 1 << 20 else f"{count / 2**10:.1f} KiB"
+
+
+_HERE = str(Path(__file__).parent)
+
+
+def outside_stacklevel() -> int:
+    """For a warning of the caller: the level of the first frame that is not of this package."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_HERE):
+        frame, level = frame.f_back, level + 1
+    return level

@@ -462,6 +462,22 @@ class CodePickler(cloudpickle.Pickler):
     dispatch_table = _reducing(_reduce_code)
 
 
+class ExceptionPickler(CodePickler):
+    """Pickles exceptions by what they hold, and not as calls of their classes."""
+
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, BaseException):
+            return _restore_exception, (type(obj), obj.args, dict(vars(obj)))
+        return super().reducer_override(obj)
+
+
+def _restore_exception(kind: type[BaseException], args: tuple[Any, ...], state: dict[str, Any]) -> BaseException:
+    exception = kind.__new__(kind, *args)
+    exception.args = args
+    vars(exception).update(state)
+    return exception
+
+
 def dump_function(function: Any) -> tuple[bytes, str]:
     """The pickle of a function, and the language that an executor must have: empty if no code travels with it, but names of
     what both sides import."""

@@ -14,6 +14,7 @@ import os
 import threading
 import time
 import uuid
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from queue import Empty, SimpleQueue
@@ -21,7 +22,7 @@ from typing import Any
 
 import grpc
 
-from millrace import _serialize, errors
+from millrace import _check, _keys, _serialize, errors
 from millrace._data import DataPlane
 from millrace._pb.millrace.v1 import (
     scheduler_service_pb2,
@@ -41,6 +42,8 @@ CHANNEL_OPTIONS = [
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
 ]
 #: Tasks and bytes of one request; a larger submission is streamed in chunks.
 _BATCH_TASKS, _BATCH_BYTES = 50_000, 16 << 20
@@ -51,6 +54,11 @@ _FUNCTION_BYTES = 64 << 20
 #: Releases wait for others, and for submissions to go first: so long (in seconds) while nothing else is to be sent, ten
 #: times as long in any case, and until there are so many.
 _LINGER, _RELEASES = 0.005, 10_000
+#: After so many seconds somebody who waits asks whether the task can run at all.
+NOTICE_SECONDS = 5.0
+#: So often a client in a task's process asks which results are still there that futures were handed over with, in seconds.
+HANDED_SECONDS = 5.0
+_DONE_STATES = (task_pb2.TASK_STATE_SUCCEEDED, task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED)
 
 #: Why nothing works in a child of fork. gRPC's threads are not there, and nothing wakes those who wait for them.
 _FORKED = (
@@ -116,6 +124,12 @@ class Session:
         # Why calls are refused once it is closed.
         self._why = "the client is closed"
         self._watch: Any = None
+        # Set when it is closed.
+        self._ended = threading.Event()
+        # What tasks that ran in this process have in their results, by task.
+        self._handed: dict[int, dict[int, State]] = {}
+        self._keeper: threading.Thread | None = None
+        self._explained_at = 0.0
         self._workers: dict[int, worker_pb2.Worker] = {}
         self._workers_at = 0.0
         self._data = DataPlane(self, share=shared_memory)
@@ -130,6 +144,8 @@ class Session:
         self.client_id: int = opened.client.client_id
         self.namespace: str = opened.client.namespace
         self.cluster = opened.cluster
+        #: Random number of the scheduler's life: numbers of clients and tasks mean something in one life only.
+        self.life: int = opened.cluster.life
         self._threads = [
             threading.Thread(target=self._send_loop, name="millrace-send", daemon=True),
             threading.Thread(target=self._watch_loop, name="millrace-watch", daemon=True),
@@ -140,14 +156,18 @@ class Session:
 
     def _until_reachable(self, request: Any) -> Any:
         deadline = time.monotonic() + self.timeout
+        pause = 0.05
         while True:
             left = deadline - time.monotonic()
             try:
-                return self.stub.OpenClient(
-                    request, metadata=self.metadata, timeout=max(left, 0.1), wait_for_ready=True
-                )
+                return self.stub.OpenClient(request, metadata=self.metadata, timeout=max(left, 0.1))
             except grpc.RpcError as e:
-                raise errors.from_rpc(e, f"cannot join the cluster at {self.address}") from None
+                # Not by wait_for_ready: that would tell of the time only, and not what is wrong.
+                refused = isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.UNAVAILABLE
+                if not refused or time.monotonic() + pause > deadline:
+                    raise errors.from_rpc(e, f"cannot join the cluster at {self.address}") from None
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.5)
 
     def call(self, method: str, request: Any, *, timeout: float | None = None) -> Any:
         """One unary call, errors translated."""
@@ -523,19 +543,139 @@ class Session:
         _run([callback])
 
     def wait(self, states: Sequence[State], timeout: float | None, first: bool = False) -> bool:
-        """Waits until all (or the first) have ended; False if the time is up."""
+        """Waits until all (or the first) have ended; False if the time is up. Warns of what can never run."""
         deadline = None if timeout is None else time.monotonic() + timeout
+        notice = time.monotonic() + NOTICE_SECONDS
         left = list(states)
+        while True:
+            with self.changed:
+                while True:
+                    pending = [s for s in left if not s.done]
+                    if not pending or (first and len(pending) < len(states)):
+                        return True
+                    left = pending
+                    now = time.monotonic()
+                    if deadline is not None and now >= deadline:
+                        return False
+                    if now >= notice:
+                        break
+                    self.changed.wait((notice if deadline is None else min(notice, deadline)) - now)
+            self._warn(left)
+            notice = time.monotonic() + 6 * NOTICE_SECONDS
+
+    def _warn(self, pending: Sequence[State]) -> None:
+        """Warns, once for each, of tasks that no worker can run. Looks at the first ones only."""
+        if threading.current_thread() in self._threads:
+            return
+        for state in pending[:3]:
+            why = self._explain(state, 2.0)
+            if why and not state.warned:
+                state.warned = True
+                warnings.warn(
+                    f"still waiting for {_keys.from_wire(state.key)!r}: {why}", stacklevel=_check.outside_stacklevel()
+                )
+
+    def why(self, state: State) -> str:
+        """Why a task can never run; empty if it may, or if nobody has asked for long enough."""
+        if state.done or self._closed:
+            return ""
+        now = time.monotonic()
+        if now - state.since > 1.0 and now - self._explained_at > 0.1:
+            self._explained_at = now
+            self._explain(state, 0.5)
+        return "" if state.done else state.why
+
+    def _explain(self, state: State, timeout: float) -> str:
+        """Asks the scheduler what a task waits for, and for that what it waits for."""
+        task = state.id
+        for _ in range(8):
+            if not task:
+                break
+            request = scheduler_service_pb2.ExplainTaskRequest(task_id=task)
+            try:
+                found = self.stub.ExplainTask(request, metadata=self.metadata, timeout=timeout)
+            except (grpc.RpcError, ValueError):
+                return state.why
+            if found.reason == "INPUTS_MISSING" and found.missing:
+                task = found.missing[0].task_id
+                continue
+            blocked = found.reason in ("NO_WORKER_FITS", "NO_WORKERS")
+            input_ = "" if task == state.id else f"its input {_keys.from_wire(found.task.key)!r}: "
+            state.why = f"{input_}{found.reason}: {found.explanation}" if blocked else ""
+            return state.why
+        state.why = ""
+        return ""
+
+    def settle_cancelled(self, states: Sequence[State], reason: str) -> None:
+        """Returns when states whose tasks were cancelled say so. A task that others want goes on for them: nothing will
+        come of it here, as this client's hold has ended."""
+        if threading.current_thread() in self._threads:
+            return  # it would wait for itself
+        if self.wait(states, 0.05):
+            return
+        pending = [s for s in states if not s.done and s.id]
+        for at in range(0, len(pending), 100_000):
+            some = pending[at : at + 100_000]
+            request = scheduler_service_pb2.LocateObjectsRequest(task_ids=[s.id for s in some])
+            ended = _DONE_STATES
+            gone = [
+                s
+                for s, o in zip(some, self.call("LocateObjects", request).objects, strict=True)
+                if o.state not in ended
+            ]
+            calls: list[Callable[[], object]] = []
+            with self.changed:
+                for state in gone:
+                    if state.done:
+                        continue
+                    self._by_id.pop(state.id, None)
+                    error = task_pb2.TaskError(reason="CANCELLED", message=reason or "cancelled by request")
+                    update = task_pb2.TaskUpdate(state=task_pb2.TASK_STATE_CANCELLED, error=error)
+                    self._apply(state, update, calls)
+                self.changed.notify_all()
+            _run(calls)
+        self.wait(states, max(self.timeout, 5.0))
+
+    def hand_over(self, task: int, state: State) -> None:
+        """Holds what a task refers to in its result, as long as that exists: who reads it takes holds of his own."""
         with self.changed:
-            while True:
-                pending = [s for s in left if not s.done]
-                if not pending or (first and len(pending) < len(states)):
-                    return True
-                left = pending
-                remaining = None if deadline is None else deadline - time.monotonic()
-                if remaining is not None and remaining <= 0:
-                    return False
-                self.changed.wait(remaining)
+            kept = self._handed.setdefault(task, {})
+            if id(state) in kept:
+                return
+            kept[id(state)] = state
+            state.refs += 1
+            if self._keeper is None:
+                self._keeper = threading.Thread(target=self._keep_handed, name="millrace-handed", daemon=True)
+                self._keeper.start()
+
+    def _keep_handed(self) -> None:
+        while not self._ended.wait(HANDED_SECONDS):
+            with self.changed:
+                tasks = list(self._handed)[:100_000]
+                life = self.life
+            if not tasks:
+                continue
+            try:
+                located = self.call("LocateObjects", scheduler_service_pb2.LocateObjectsRequest(task_ids=tasks))
+            except errors.MillraceError:
+                continue
+            gone = (
+                task_pb2.TASK_STATE_UNSPECIFIED,
+                task_pb2.TASK_STATE_RELEASED,
+                task_pb2.TASK_STATE_FAILED,
+                task_pb2.TASK_STATE_CANCELLED,
+            )
+            with self.changed:
+                if life != self.life:
+                    continue
+                states = [
+                    s
+                    for t, o in zip(tasks, located.objects, strict=True)
+                    if o.state in gone
+                    for s in self._handed.pop(t, {}).values()
+                ]
+            for state in states:
+                self.release(state)
 
     def hold(self, key: str) -> State:
         """A state for a key that another process submitted."""
@@ -602,13 +742,14 @@ class Session:
         """See `DataPlane.paths`."""
         return self._data.paths()
 
-    def close(self, *, shutdown: bool = False) -> None:
-        """Ends the lease and the threads. Waiting futures fail."""
+    def close(self, *, shutdown: bool = False, patience: float = 5.0) -> None:
+        """Ends the lease and the threads. Waiting futures fail. What does not answer is left alone after `patience` seconds."""
         with self.changed:
             if self._closed:
                 return
             # At once: the streams end by our own doing from now on.
             self._closed = True
+        self._ended.set()
         self._lose("the client was closed")
         refused: errors.MillraceError | None = None
         try:
@@ -616,13 +757,13 @@ class Session:
                 self.stub.Shutdown(
                     scheduler_service_pb2.ShutdownRequest(reason="asked by a client"),
                     metadata=self.metadata,
-                    timeout=5.0,
+                    timeout=patience,
                 )
             else:
                 self.stub.CloseClient(
                     scheduler_service_pb2.CloseClientRequest(client_id=self.client_id),
                     metadata=self.metadata,
-                    timeout=5.0,
+                    timeout=patience,
                 )
         except grpc.RpcError as e:
             if isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.PERMISSION_DENIED:
@@ -634,7 +775,7 @@ class Session:
             self._watch.cancel()
         for thread in self._threads:
             if thread is not threading.current_thread():
-                thread.join(5.0)
+                thread.join(patience)
         while True:  # whoever waits for an answer that will not come
             try:
                 command = self._commands.get_nowait()

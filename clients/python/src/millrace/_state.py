@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from typing import Any
 
 from millrace import errors
 from millrace._pb.millrace.v1 import task_pb2
@@ -29,10 +31,14 @@ class State:
         "generation",
         "id",
         "inline",
+        "kept",
         "key",
         "nbytes",
         "refs",
+        "since",
         "state",
+        "warned",
+        "why",
         "worker",
     )
 
@@ -50,6 +56,13 @@ class State:
         self.refs = 0
         #: Digest of what computes it, if this client submitted it under a key of the user's choice; else empty.
         self.body = ""
+        #: Futures inside of scattered data: they live as long as it.
+        self.kept: Any = None
+        #: When it was made.
+        self.since = time.monotonic()
+        #: Why it cannot run, when that was asked last; and whether the user was warned of it.
+        self.why = ""
+        self.warned = False
         self.callbacks: list[Callable[[], object]] = []
 
     @property
@@ -68,7 +81,7 @@ class State:
 class Spec:
     """One task to be submitted."""
 
-    __slots__ = ("arguments", "function", "inputs", "key", "op", "options", "state")
+    __slots__ = ("arguments", "function", "inputs", "kept", "key", "op", "options", "state")
 
     def __init__(
         self,
@@ -79,10 +92,13 @@ class Spec:
         options: bytes,
         state: State | None,
         function: Function | None = None,
+        kept: Any = None,
     ) -> None:
         self.key, self.op, self.inputs, self.arguments, self.options = key, op, inputs, arguments, options
         #: What `op` names, if it is a function by value.
         self.function = function
+        #: Inputs of other clients: they live until the task was submitted.
+        self.kept = kept
         #: None: an intermediate task that nobody holds.
         self.state = state
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
 import concurrent.futures
+import contextlib
 import hashlib
 import json
 import os
 import pickle
+import re
+import sys
 import threading
 import time
 import uuid
@@ -29,34 +33,115 @@ from millrace._pb.millrace.v1 import graph_pb2, scheduler_service_pb2, task_pb2,
 from millrace._session import Session
 from millrace._state import Function, OpKey, Spec, State
 from millrace.cluster import LocalCluster
-from millrace.future import ClientExecutor, DoneAndNotDone, Future, as_completed, cancel, retry, wait
+from millrace.future import (
+    ClientExecutor,
+    DoneAndNotDone,
+    Future,
+    as_completed,
+    by_session,
+    cancel,
+    listed,
+    pickled_futures,
+    retry,
+    wait,
+    wait_for,
+)
 from millrace.ops import ExecutorOp, NativeOp
 
 T = TypeVar("T")
 
 #: Scattered data up to this size is hashed if nobody says otherwise.
 _HASH_BYTES = 16 << 20
+_NAMESPACE = re.compile(r"[a-zA-Z0-9._-]*")
+#: What Dask passes to `get` of its own schedulers, or of distributed's.
+_FROM_DASK = frozenset({
+    "num_workers", "pool", "cache", "chunksize", "optimize_graph", "rerun_exceptions_locally", "raise_exception",
+    "callbacks", "asynchronous", "direct", "fifo_timeout", "actors", "scheduler", "func_loads", "func_dumps", "initializer",
+})  # fmt: skip
 #: Largest description of a dataset, in bytes.
 _MOST_METADATA = 1 << 20
 #: Largest pickle of a function, in bytes.
 _MOST_FUNCTION = 32 << 20
 
-_current: weakref.WeakValueDictionary[str, Client] = weakref.WeakValueDictionary()
+# Open clients, the last one at the end. Guarded by _clients.
+_open: list[weakref.ref[Client]] = []
 _clients = threading.Lock()
+# Those that were opened for somebody's futures in a task, by namespace: kept as long as the process.
+_kept: dict[str, Client] = {}
+
+
+def _opened() -> list[Client]:
+    """Open clients, the last one first."""
+    with _clients:
+        alive = [(r, c) for r in _open if (c := r()) is not None and (not c.session.closed or c.session.forked)]
+        _open[:] = [r for r, _ in alive]
+    return [c for _, c in reversed(alive)]
 
 
 def get_client() -> Client:
-    """The client opened last in this process; inside a task one of its worker's cluster."""
-    client = _current.get("last")
-    if client is not None and client.session.forked:
-        client.session.check_open()
-    if client is None or client.session.closed:
-        if not os.environ.get("MILLRACE_ADDRESS"):
-            raise ValueError("there is no client in this process: open one with millrace.Client(...)")
-        client = Client()
-        # Kept as long as the process: somebody's futures depend on it.
-        globals()["_kept"] = client
+    """The client opened last in this process, of those that are open; inside a task one of its worker's cluster."""
+    return _opened_or_new(None, None)
+
+
+def client_of(life: int, namespace: str) -> Client:
+    """The client that a future which was pickled elsewhere belongs to."""
+    return _opened_or_new(life, namespace)
+
+
+def _opened_or_new(life: int | None, namespace: str | None) -> Client:
+    others = False
+    for client in _opened():
+        if client.session.forked:
+            client.session.check_open()
+        if life is None or (client.session.life == life and client.session.namespace == namespace):
+            return client
+        others = True
+    if not os.environ.get("MILLRACE_ADDRESS"):
+        if others:
+            raise errors.NotFoundError(
+                f"the future is of a cluster, or of a namespace ({namespace}), that no client in this process has joined: open "
+                "a client there first"
+            )
+        raise ValueError("there is no client in this process: open one with millrace.Client(...)")
+    client = Client(namespace=namespace or "")
+    if life is not None and client.session.life != life:
+        client.close()
+        raise errors.NotFoundError(
+            "the future is of another cluster than this task, or of an earlier life of its scheduler"
+        )
+    with _clients:
+        _kept[client.session.namespace] = client
     return client
+
+
+def _close_all() -> None:
+    """At the interpreter's end: the scheduler need not wait for the leases to run out, and runs nothing for nobody."""
+    for client in _opened():
+        with contextlib.suppress(Exception):
+            client.session.close(patience=1.0)
+
+
+atexit.register(_close_all)
+
+
+def _address(text: Any) -> str:
+    """The host and port of an address; "tcp://host:port" is one, too."""
+    if not isinstance(text, str):
+        raise TypeError(f'address must be "host:port" or a LocalCluster, not {text!r}')
+    scheme, mark, rest = text.partition("://")
+    if not mark:
+        rest = text
+    elif scheme not in ("tcp", "grpc"):
+        raise ValueError(f'address: {text!r} has the scheme {scheme}: clients speak gRPC, give "host:port"')
+    rest = rest.strip().rstrip("/")
+    if rest.startswith("unix:"):
+        return rest
+    host, _, port = rest.rpartition(":")
+    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+        raise ValueError(
+            f'address: {text!r} is no address of a scheduler: give "host:port", as `millrace up` prints it'
+        )
+    return rest
 
 
 def _where(address: str | LocalCluster | None, token: str | None, file: str | os.PathLike[str] | None) -> Any:
@@ -64,10 +149,10 @@ def _where(address: str | LocalCluster | None, token: str | None, file: str | os
     if isinstance(address, LocalCluster):
         return address.address, address.token
     if address is not None:
-        return address, token if token is not None else os.environ.get("MILLRACE_TOKEN", "")
+        return _address(address), token if token is not None else os.environ.get("MILLRACE_TOKEN", "")
     if file is None:
         if os.environ.get("MILLRACE_ADDRESS"):
-            return os.environ["MILLRACE_ADDRESS"], token or os.environ.get("MILLRACE_TOKEN", "")
+            return _address(os.environ["MILLRACE_ADDRESS"]), token or os.environ.get("MILLRACE_TOKEN", "")
         file = os.environ.get("MILLRACE_SCHEDULER_FILE")
     if file is None:
         return None
@@ -88,7 +173,7 @@ class Client:
         scheduler_file: file that `millrace up` wrote.
         name: for people.
         namespace: of keys; "default" if empty. Clients of one namespace share equal keys.
-        timeout: longest wait for the scheduler to be reachable, in seconds.
+        timeout: longest wait for the scheduler to be reachable, in seconds, as a timedelta or as text ("10s").
         n_workers, memory_limit, device: for a cluster that is started.
         shared_memory: use the memory of workers on this host in place: large arrays that are gathered keep their room on
             the worker until they are garbage; pages that are written to are copied. Without it, all bytes travel by gRPC.
@@ -118,33 +203,47 @@ class Client:
         scheduler_file: str | os.PathLike[str] | None = None,
         name: str = "",
         namespace: str = "",
-        timeout: float = 30.0,
+        timeout: Seconds = 30.0,
         n_workers: int | None = None,
         memory_limit: str | int | None = None,
         device: str = "auto",
         shared_memory: bool = True,
         asynchronous: bool = False,
     ) -> None:
+        patience = _check.seconds(timeout, "timeout")
+        if token is not None:
+            _check.text(token, "token")
+        _check.text(name, "name", 256)
+        if not _NAMESPACE.fullmatch(_check.text(namespace, "namespace", 64)):
+            raise ValueError(f"namespace: {namespace!r} has characters other than letters, digits, '.', '_' and '-'")
         where = _where(address, token, scheduler_file)
-        #: The cluster that this client started; None if it joined one.
-        self.cluster: LocalCluster | None = None
+        #: The LocalCluster that this client was given or has started; None if it joined another one.
+        self.cluster: LocalCluster | None = address if isinstance(address, LocalCluster) else None
+        # It ends with this client.
+        self._own_cluster = where is None
         if where is None:
             self.cluster = LocalCluster(n_workers, memory_limit=memory_limit, device=device)
             where = self.cluster.address, self.cluster.token
         try:
             #: The plumbing; not part of the stable interface.
-            self.session = Session(*where, name=name, namespace=namespace, timeout=timeout, shared_memory=shared_memory)
+            self.session = Session(
+                *where, name=name, namespace=namespace, timeout=patience, shared_memory=shared_memory
+            )
         except BaseException:
-            if self.cluster is not None:
+            if self._own_cluster and self.cluster is not None:
                 self.cluster.close()
             raise
         self._pickled: weakref.WeakKeyDictionary[Any, OpKey] = weakref.WeakKeyDictionary()
         # Modules that cloudpickle was told to pickle by value, as of the last function.
         self._by_value: set[str] = set()
         with _clients:
-            _current["last"] = self
-        if self.cluster is not None:
-            self.wait_for_workers(n_workers or 1)
+            _open.append(weakref.ref(self))
+        if self._own_cluster and self.cluster is not None:
+            try:
+                self._await_workers(n_workers or 1, None, self.cluster)
+            except BaseException:
+                self.close()
+                raise
 
     # ---- submitting ----------------------------------------------------------------------------------------------
 
@@ -211,8 +310,10 @@ class Client:
         arguments = (call.pack_typed if typed else call.pack)(args, kwargs, name)
         body = self._token(op, arguments, call.inputs) if pure or wire is not None else uuid.uuid4().hex
         if wire is None:
-            return self._known(_keys.to_wire(f"{name}-{body}"), "", op, function, call.inputs, arguments, options)
-        return self._known(wire, body, op, function, call.inputs, arguments, options)
+            wire, known = _keys.to_wire(f"{name}-{body}"), ""
+        else:
+            known = body
+        return self._known(wire, known, op, function, call, arguments, options)
 
     def _known(
         self,
@@ -220,7 +321,7 @@ class Client:
         body: str,
         op: OpKey,
         function: Function | None,
-        inputs: list[str],
+        call: Call,
         arguments: bytes,
         options: bytes,
     ) -> tuple[Spec | None, State]:
@@ -231,7 +332,9 @@ class Client:
             self.session.release(state)
             state = State(key)
             state.failure = _conflict(key, "a task that this client submitted with another function or other arguments")
-        return (Spec(key, op, inputs, arguments, options, state, function) if new else None), state
+        if not new:
+            return None, state
+        return Spec(key, op, call.inputs, arguments, options, state, function, call.kept), state
 
     def _token(self, op: OpKey, arguments: bytes, inputs: list[str]) -> str:
         digest = hashlib.blake2b(op[1].encode() + op[2] + b"\0", digest_size=16)
@@ -335,7 +438,17 @@ class Client:
         return self.submit(NativeOp(name), *args, key=key, pure=pure, **plain_names(named))
 
     def get(
-        self, dsk: Mapping[Hashable, Any], keys: Any, *, sync: bool = True, priority: int = 0, retries: int = 0
+        self,
+        dsk: Mapping[Hashable, Any],
+        keys: Any,
+        *,
+        sync: bool = True,
+        priority: int = 0,
+        retries: int = 0,
+        workers: str | Sequence[str] | None = None,
+        allow_other_workers: bool = False,
+        resources: Mapping[str, float] | None = None,
+        **ignored: Any,
     ) -> Any:
         """Computes a dict graph: ``{"x": 1, "y": (inc, "x"), "z": (sum, ["x", "y"])}``.
 
@@ -345,12 +458,22 @@ class Client:
         Args:
             dsk: the graph.
             keys: a key, or nested lists of keys.
-            sync: return results; otherwise futures.
+            sync: return results; otherwise futures. Their keys are those of the graph with a mark of this call.
+            priority, retries, workers, allow_other_workers, resources: as for `submit`, for all tasks.
+            ignored: what Dask passes on to schedulers of threads and processes (num_workers, pool, optimize_graph, ...).
 
         Raises:
             InvalidRequestError: the graph has a cycle; the message names the tasks on it.
+            TypeError: it is no dict, or has Dask's own Task objects in it, which this method does not run.
         """
-        options = pack_options(priority, retries, None, False, None, None, 1, False)
+        unknown = set(ignored) - _FROM_DASK
+        if unknown:
+            raise TypeError(f"get() has no argument {', '.join(sorted(unknown))}")
+        if not isinstance(dsk, Mapping):
+            raise TypeError(
+                f"dsk must be a dict of tasks by key, not a {type(dsk).__module__}.{type(dsk).__qualname__}"
+            )
+        options = pack_options(priority, retries, workers, allow_other_workers, resources, None, 1, False)
         token = uuid.uuid4().hex[:12]
         names = {k: _keys.marked(k, token, n) for n, k in enumerate(dsk)}
         futures: dict[Hashable, Future[Any]] = {}
@@ -387,7 +510,15 @@ class Client:
     ) -> Spec:
         call = Call(self.session)
 
+        node = getattr(sys.modules.get("dask._task_spec"), "GraphNode", ())
+
         def convert(tree: Any) -> Any:
+            if isinstance(tree, node) or (type(tree) is tuple and tree and isinstance(tree[0], node)):
+                kind = type(tree[0] if type(tree) is tuple else tree)
+                raise TypeError(
+                    f"task {key!r} is, or holds, a {kind.__module__}.{kind.__qualname__}: get() runs graphs of tuples, "
+                    '{"y": (function, "x")}, and none of Dask\'s Task objects'
+                )
             if is_task(tree):
                 return Nested(tree[0], [convert(a) for a in tree[1:]])
             if type(tree) is list:
@@ -397,7 +528,7 @@ class Client:
             except TypeError:  # not hashable: a constant
                 return tree
 
-        if is_task(body):
+        if is_task(body) and not isinstance(body[0], node):
             func, args = body[0], tuple(convert(a) for a in body[1:])
             nested = any(has_nested(a) for a in args)
         else:
@@ -409,17 +540,17 @@ class Client:
         typed = isinstance(func, (NativeOp, ExecutorOp))
         arguments = (call.pack_typed if typed else call.pack)(args, {}, f"task {key!r}")
         op, function = self._op(func)
-        return Spec(names[key], op, call.inputs, arguments, options, state, function)
+        return Spec(names[key], op, call.inputs, arguments, options, state, function, call.kept)
 
     # ---- results -------------------------------------------------------------------------------------------------
 
-    def gather(self, futures: Any, *, errors: str = "raise", timeout: float | None = None, copy: bool = False) -> Any:
+    def gather(self, futures: Any, *, errors: str = "raise", timeout: Seconds | None = None, copy: bool = False) -> Any:
         """Results of futures, in any nesting of lists, tuples, sets and dicts.
 
         Args:
-            futures: the futures. Other leaves are returned as they are.
+            futures: the futures, of this client or others. Other leaves are returned as they are.
             errors: "raise" the first error, or "skip" failed ones in lists.
-            timeout: longest wait in seconds.
+            timeout: longest wait, in seconds, as a timedelta or as text ("5s").
             copy: arrays of this process alone, rather than views of the memory of a worker on this host.
         """
         if errors not in ("raise", "skip"):
@@ -427,24 +558,37 @@ class Client:
         found: list[Future[Any]] = []
         _collect(futures, found)
         bad: set[int] = set()
+        limit = _check.patience(timeout)
+        deadline = None if limit is None else time.monotonic() + limit
+        groups = by_session({id(f): f for f in found}.values())
+        if found and (errors == "skip" or len(groups) > 1) and not wait_for(found, limit):
+            left = sum(not f.done() for f in found)
+            raise TimeoutError(f"{left} of {len(found)} results did not arrive in {limit:g} s")
         if errors == "skip":
-            self.session.wait([f._state for f in found], timeout)
             bad = {id(f) for f in found if f._state.exception() is not None}
-        good = list({id(f): f for f in found if id(f) not in bad}.values())
-        fetched = self.session.fetch([f._state for f in good], timeout, copy)
-        return _spread(futures, dict(zip((id(f) for f in good), fetched, strict=True)), bad)
+        results: dict[int, Any] = {}
+        for session, group in groups.items():
+            good = [f for f in group if id(f) not in bad]
+            left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+            fetched = session.fetch([f._state for f in good], limit if len(groups) == 1 else left, copy)
+            results.update(zip((id(f) for f in good), fetched, strict=True))
+        return _spread(futures, results, bad)
 
     def wait(
         self,
-        futures: Iterable[Future[Any]],
-        timeout: float | None = None,
+        futures: Future[Any] | Iterable[Future[Any]],
+        timeout: Seconds | None = None,
         return_when: str = concurrent.futures.ALL_COMPLETED,
     ) -> DoneAndNotDone:
         """Waits for futures: see `millrace.wait`."""
         return wait(futures, timeout, return_when)
 
     def as_completed(
-        self, futures: Iterable[Future[Any]] = (), *, with_results: bool = False, timeout: float | None = None
+        self,
+        futures: Future[Any] | Iterable[Future[Any]] = (),
+        *,
+        with_results: bool = False,
+        timeout: Seconds | None = None,
     ) -> as_completed:
         """Iterates over futures in the order in which they end: see `millrace.as_completed`."""
         return as_completed(futures, with_results=with_results, timeout=timeout)
@@ -508,7 +652,8 @@ class Client:
         try:
             for item, key in zip(items, keys, strict=True):
                 try:
-                    encoded = _serialize.encode(item)
+                    with pickled_futures() as inside:
+                        encoded = _serialize.encode(item)
                 except Exception as e:
                     raise errors.SerialisationError(
                         f"a {type(item).__module__}.{type(item).__qualname__} cannot be scattered: {type(e).__name__}: {e}"
@@ -519,7 +664,7 @@ class Client:
                 state, new = self.session.state(name)
                 futures.append(Future[Any](self.session, state))
                 if new:
-                    state.body = token
+                    state.body, state.kept = token, inside
                     # The digest makes other data under the same key, from whatever client, another body.
                     body = (
                         b""
@@ -559,18 +704,20 @@ class Client:
             n: how many workers shall have each of them. Default: all.
             workers: names, ids or hosts that may. Default: all.
         """
-        listed = [futures] if isinstance(futures, Future) else list(futures)
+        copied = listed(futures)
+        if n is not None:
+            n = _check.integer(n, "n", 0, 1 << 32)
         self.session.flush()
-        self.session.wait([f._state for f in listed], None)
+        wait_for(copied, None)
         found = _matching(self.session.workers(), workers)
         names = [w.name for w in found]
         chained = all(w.device == worker_pb2.DEVICE_KIND_CUDA for w in found)
         wanted = len(names) if n is None else min(n, len(names))
-        holders = {f.key: set(who) for f, who in zip(listed, self.who_has(listed).values(), strict=True)}
+        holders = {key: set(who) for key, who in self.who_has(copied).items()}
         while True:
             wave: list[tuple[str, str, Future[Any]]] = []
             specs: list[Spec] = []
-            for future in listed:
+            for future in copied:
                 have = holders[future.key]
                 missing = [w for w in names if w not in have][: max(wanted - len(have & set(names)), 0)]
                 for name in missing if chained else missing[: max(len(have), 1)]:
@@ -594,34 +741,43 @@ class Client:
     def cancel(self, futures: Future[Any] | Iterable[Future[Any]], *, force: bool = False, reason: str = "") -> None:
         """Stops tasks: queued ones are dropped, running functions are really stopped.
 
-        The futures are cancelled when this returns. The word reaches the tasks' workers a moment later: what begins in
-        that moment is stopped again, and its result dropped.
+        The futures have ended when this returns: they are cancelled, but for those that had ended before. A task that other
+        clients hold as well goes on for them, unless `force` is given. The word reaches the tasks' workers a moment later:
+        what begins in that moment is stopped again, and its result dropped.
         """
-        cancel(self.session, [futures] if isinstance(futures, Future) else list(futures), force=force, reason=reason)
+        cancel(listed(futures), force=force, reason=reason)
 
     def retry(self, futures: Future[Any] | Iterable[Future[Any]]) -> None:
         """Runs failed or cancelled tasks again, with the inputs that failed."""
-        retry(self.session, [futures] if isinstance(futures, Future) else list(futures))
+        retry(listed(futures))
 
     def run(
         self, function: Callable[..., T], *args: Any, workers: str | Sequence[str] | None = None, **kwargs: Any
     ) -> dict[str, T]:
-        """Calls a function once on each worker (or on those named); returns results by worker name."""
-        names = [w.name for w in _matching(self.session.workers(), workers)]
+        """Calls a function once on each worker (or on those named, be it none); returns results by worker name."""
+        active = self.session.workers()
+        names = [w.name for w in _matching(active, workers)]
+        for name in _check.names(workers, "workers") or ():
+            if not _matching(active, name):
+                there = ", ".join(sorted(w.name for w in active)) or "none"
+                raise ValueError(f"workers: no active worker has the name, id or host {name!r}; there are: {there}")
         futures = {n: self.submit(function, *args, workers=n, pure=False, priority=1 << 20, **kwargs) for n in names}
         return cast("dict[str, T]", self.gather(futures))
 
     def who_has(self, futures: Future[Any] | Iterable[Future[Any]]) -> dict[Any, list[str]]:
         """Names of the workers that hold each result, by key."""
-        listed = [futures] if isinstance(futures, Future) else list(futures)
-        self.session.flush()
-        request = scheduler_service_pb2.LocateObjectsRequest(task_ids=[f._state.id for f in listed])
-        located = self.session.call("LocateObjects", request)
-        names = {w.worker_id: w.name for w in located.workers}
-        return {
-            f.key: [names[w] for w in place.worker_ids if w in names]
-            for f, place in zip(listed, located.objects, strict=True)
-        }
+        all_of_them = listed(futures)
+        out: dict[Any, list[str]] = {f.key: [] for f in all_of_them}
+        for session, group in by_session(all_of_them).items():
+            session.flush()
+            for at in range(0, len(group), 100_000):
+                some = [f for f in group[at : at + 100_000] if f._state.id]
+                request = scheduler_service_pb2.LocateObjectsRequest(task_ids=[f._state.id for f in some])
+                located = session.call("LocateObjects", request)
+                names = {w.worker_id: w.name for w in located.workers}
+                for f, place in zip(some, located.objects, strict=True):
+                    out[f.key] = [names[w] for w in place.worker_ids if w in names]
+        return out
 
     def has_what(self, workers: str | Sequence[str] | None = None) -> dict[str, list[Any]]:
         """Keys of the results that each worker holds, by worker name."""
@@ -667,12 +823,15 @@ class Client:
         found = self.session.call("ExplainTask", request)
         return f"{found.reason}: {found.explanation}"
 
-    def wait_for_workers(self, n_workers: int = 1, *, timeout: float | None = None) -> None:
+    def wait_for_workers(self, n_workers: int = 1, *, timeout: Seconds | None = None) -> None:
         """Waits until that many workers are active.
 
         Raises:
             TimeoutError: the time is up.
         """
+        self._await_workers(_check.integer(n_workers, "n_workers", 1, 1 << 32), _check.patience(timeout), None)
+
+    def _await_workers(self, n_workers: int, timeout: float | None, cluster: LocalCluster | None) -> None:
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = 0.005
         while True:
@@ -681,6 +840,8 @@ class Client:
                 return
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError(f"{found} of {n_workers} workers came within {timeout:g} s")
+            if cluster is not None:
+                cluster.check()
             time.sleep(pause)
             pause = min(pause * 1.5, 0.2)
 
@@ -692,10 +853,13 @@ class Client:
 
     def publish_dataset(self, name: str, data: Any, *, override: bool = False) -> None:
         """Names a future, or futures in lists and dicts, and keeps their results until unpublished."""
+        _check.text(name, "name", 256)
         keys: list[str] = []
 
         def strip(tree: Any) -> Any:
             if isinstance(tree, Future):
+                if tree._session is not self.session:
+                    raise ValueError(f"data: future {tree.key!r} belongs to another client: publish it there")
                 keys.append(tree._state.key)
                 return Key(tree._state.key)
             if isinstance(tree, dict):
@@ -762,7 +926,7 @@ class Client:
     def close(self) -> None:
         """Ends the lease: what only this client holds is freed. A cluster that it started ends too."""
         self.session.close()
-        if self.cluster is not None:
+        if self._own_cluster and self.cluster is not None:
             self.cluster.close()
 
     def shutdown(self) -> None:
@@ -874,9 +1038,10 @@ def _rebuild(like: Any, items: list[Any]) -> Any:
 
 
 def _matching(workers: Sequence[worker_pb2.Worker], wanted: str | Sequence[str] | None) -> list[worker_pb2.Worker]:
-    if not wanted:
+    listed_names = _check.names(wanted, "workers")
+    if listed_names is None:
         return sorted(workers, key=lambda w: w.name)
-    names = {wanted} if isinstance(wanted, str) else set(wanted)
+    names = set(listed_names)
     return sorted((w for w in workers if names & {w.name, w.host, f"w{w.worker_id}"}), key=lambda w: w.name)
 
 

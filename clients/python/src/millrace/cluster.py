@@ -13,6 +13,9 @@ import time
 from pathlib import Path
 from types import TracebackType
 
+from millrace import _check, errors
+from millrace._check import Seconds
+
 
 def find_binary() -> str:
     """The millrace program: MILLRACE_BINARY, else beside this package, else in a checkout's bin, else on PATH."""
@@ -53,7 +56,12 @@ class LocalCluster:
         device: "auto", "host" or "cuda".
         python: interpreter of the workers' Python executors; default this one, and then they find the modules that this
             process finds, through PYTHONPATH.
-        start_timeout: longest wait for the cluster, in seconds.
+        start_timeout: longest wait for the cluster, in seconds, as a timedelta or as text ("2 min").
+
+    Raises:
+        ClusterStartError: it ended before it was ready, or was not ready in time; the message has the reason, and names the
+            log that is kept.
+        FileNotFoundError: the millrace program was not found.
     """
 
     def __init__(
@@ -63,21 +71,44 @@ class LocalCluster:
         memory_limit: str | int | None = None,
         device: str = "auto",
         python: str | None = None,
-        start_timeout: float = 60.0,
+        start_timeout: Seconds = 60.0,
     ) -> None:
+        patience = _check.seconds(start_timeout, "start_timeout")
+        if n_workers is not None:
+            n_workers = _check.integer(n_workers, "n_workers", 1, 4096)
+        if memory_limit is not None and (isinstance(memory_limit, bool) or not isinstance(memory_limit, (str, int))):
+            raise TypeError(f'memory_limit must be text such as "1GiB", or bytes, not {memory_limit!r}')
+        if device not in ("auto", "host", "cuda"):
+            raise ValueError(f'device is "auto", "host" or "cuda", not {device!r}')
+        binary = find_binary()
         # A child of fork has a copy of this object, and must not end the cluster.
         self._owner = os.getpid()
         self._process: subprocess.Popen[bytes] | None = None
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._directory = tempfile.mkdtemp(prefix="millrace-")
         file = Path(self._directory) / "scheduler.json"
-        command = [find_binary(), "up", "--device", device, "--scheduler-file", str(file)]
+        command = [binary, "up", "--device", device, "--scheduler-file", str(file)]
         command += ["--python", python or sys.executable]
         if n_workers is not None:
             command += ["--workers", str(n_workers)]
         if memory_limit is not None:
             command += ["--memory-limit", str(memory_limit)]
         self._log = Path(self._directory) / "cluster.log"
+        try:
+            self._start(command, python)
+            self._await_file(file, patience)
+            info = json.loads(file.read_text())
+        except BaseException:
+            self.close()
+            raise
+        #: host:port of the scheduler.
+        self.address: str = info["address"]
+        #: Token that clients need.
+        self.token: str = info.get("token", "")
+        #: host:port of metrics and status, or empty.
+        self.http: str = info.get("http", "")
+
+    def _start(self, command: list[str], python: str | None) -> None:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
@@ -95,23 +126,36 @@ class LocalCluster:
             stderr=subprocess.DEVNULL,
             start_new_session=True,
         )
-        deadline = time.monotonic() + start_timeout
+
+    def _await_file(self, file: Path, patience: float) -> None:
+        deadline = time.monotonic() + patience
         while not file.exists():
-            if self._process.poll() is not None:
-                text = self._log.read_text(errors="replace")[-4096:]
-                self.close()
-                raise RuntimeError(f"the cluster ended before it was ready; its last lines:\n{text}")
+            self.check()
             if time.monotonic() > deadline:
-                self.close()
-                raise TimeoutError(f"the cluster was not ready after {start_timeout:g} s")
+                raise self._failed(f"was not ready after {patience:g} s")
             time.sleep(0.01)
-        info = json.loads(file.read_text())
-        #: host:port of the scheduler.
-        self.address: str = info["address"]
-        #: Token that clients need.
-        self.token: str = info.get("token", "")
-        #: host:port of metrics and status, or empty.
-        self.http: str = info.get("http", "")
+
+    def check(self) -> None:
+        """Raises ClusterStartError if the cluster's process has ended."""
+        if self._process is None:
+            raise errors.ClusterStartError("the cluster is closed")
+        code = self._process.poll()
+        if code is not None:
+            raise self._failed(f"ended with exit code {code}" if code >= 0 else f"was killed by signal {-code}")
+
+    def _failed(self, what: str) -> errors.ClusterStartError:
+        """Why it did not start: the last line that is no progress, the lines before it, and the log, which stays."""
+        text = self._log.read_text(errors="replace").strip()
+        lines = text.splitlines()
+        number, kept = tempfile.mkstemp(prefix="millrace-", suffix=".log")
+        with os.fdopen(number, "w") as copy:
+            copy.write(text + "\n")
+        reason = lines[-1] if lines else "it wrote nothing"
+        before = "\n".join(lines[-20:-1])[-4096:]
+        return errors.ClusterStartError(
+            f"the cluster {what}: {reason}\nlog: {kept}"
+            + (f"\nits last lines before that:\n{before}" if before else "")
+        )
 
     @property
     def log(self) -> str:
@@ -120,8 +164,12 @@ class LocalCluster:
 
     def close(self) -> None:
         """Ends the cluster. Its processes are gone when this returns."""
+        if os.getpid() != self._owner:
+            self._process = None
+            return
         process, self._process = self._process, None
-        if process is None or os.getpid() != self._owner:
+        if process is None:
+            shutil.rmtree(self._directory, ignore_errors=True)
             return
         watchdog, self._watchdog = self._watchdog, None
         if watchdog is not None:
@@ -154,4 +202,4 @@ class LocalCluster:
         return f"<LocalCluster {self.address}>" if self._process else "<LocalCluster closed>"
 
     def _repr_html_(self) -> str:
-        return f"<b>LocalCluster</b> <code>{self.address}</code>"
+        return f"<b>LocalCluster</b> {f'<code>{self.address}</code>' if self._process else 'closed'}"

@@ -40,6 +40,10 @@ class SchedulerLostError(MillraceError, ConnectionError):
     """The scheduler could not be reached, or does not know this client any more."""
 
 
+class ClusterStartError(MillraceError, RuntimeError):
+    """A cluster of one's own did not start; the message has the reason and names the log, which is kept."""
+
+
 class SerialisationError(MillraceError, TypeError):
     """A function, an argument or a result cannot be pickled."""
 
@@ -160,8 +164,10 @@ def from_task(error: task_pb2.TaskError, key: str, cancelled: bool) -> BaseExcep
                 text += f"\nlast lines of its output:\n{error.log_tail}"
             exception = _link(pickle.loads(error.exception.data), text)
         except Exception:  # the class is not importable here: the text must do
-            pass
-        else:
+            exception = None
+        # What ends a program or a coroutine where it is raised (SystemExit, KeyboardInterrupt, GeneratorExit,
+        # asyncio.CancelledError) must not end this one: it is told as a RemoteError.
+        if isinstance(exception, Exception):
             note = f"in task {error.origin_key or key}" + (f" on worker {error.worker}" if error.worker else "")
             if hasattr(exception, "add_note"):
                 exception.add_note(note)  # pyright: ignore[reportAttributeAccessIssue]

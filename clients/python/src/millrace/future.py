@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
+import html
+import sys
+import threading
 import time
 import traceback as _traceback
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
-from millrace import _keys, errors
+from millrace import _check, _keys, errors
+from millrace._check import Seconds
 from millrace._pb.millrace.v1 import task_pb2
 from millrace._session import Session
 from millrace._state import State
@@ -28,7 +33,8 @@ class Future(Generic[T]):
 
     The cluster keeps the result as long as some future for it exists, in this client or another. A future can be an
     argument of other tasks, be awaited in any event loop, and be pickled: unpickled in another process, it holds the
-    result through that process's client.
+    result through that process's client. One that a task returns, also inside of something, is held for whoever reads
+    the task's result, as long as that result exists and the process that made it lives.
     """
 
     def __init__(self, session: Session, state: State) -> None:
@@ -62,21 +68,23 @@ class Future(Generic[T]):
         """The task was cancelled."""
         return self.status == "cancelled"
 
-    def result(self, timeout: float | None = None) -> T:
+    def result(self, timeout: Seconds | None = None) -> T:
         """Waits for the task and returns its result, or raises its exception.
 
         Args:
-            timeout: longest wait in seconds; then TimeoutError, and the task goes on.
+            timeout: longest wait, in seconds, as a timedelta or as text ("5s", "2 min"); then TimeoutError, and the task
+                goes on.
         """
-        return self._session.fetch([self._state], timeout)[0]
+        return self._session.fetch([self._state], _check.patience(timeout))[0]
 
-    def exception(self, timeout: float | None = None) -> BaseException | None:
+    def exception(self, timeout: Seconds | None = None) -> BaseException | None:
         """Waits for the task and returns its exception; None if it succeeded."""
-        if not self._session.wait([self._state], timeout):
-            raise TimeoutError(f"{self.key} did not end in {timeout:g} s")
+        limit = _check.patience(timeout)
+        if not self._session.wait([self._state], limit):
+            raise TimeoutError(f"{self.key!r} did not end in {limit:g} s")
         return self._state.exception()
 
-    def traceback(self, timeout: float | None = None) -> str | None:
+    def traceback(self, timeout: Seconds | None = None) -> str | None:
         """Waits for the task and returns the text of its exception's traceback, as it was on the worker."""
         exception = self.exception(timeout)
         if exception is None:
@@ -86,12 +94,13 @@ class Future(Generic[T]):
         return "".join(_traceback.format_exception(type(exception), exception, exception.__traceback__))
 
     def cancel(self, *, force: bool = False, reason: str = "") -> None:
-        """Stops the task. If other clients hold it too, only this one's hold ends, unless `force` is given."""
-        cancel(self._session, [self], force=force, reason=reason)
+        """Stops the task; this future is cancelled when it returns, unless the task had ended before. If other clients hold
+        the task too, it goes on for them, and only this client's hold ends, unless `force` is given."""
+        cancel([self], force=force, reason=reason)
 
     def retry(self) -> None:
         """Runs the failed or cancelled task again, with the inputs that failed."""
-        retry(self._session, [self])
+        retry([self])
 
     def release(self) -> None:
         """Gives up this future; the result is freed once nobody holds it. Done by the garbage collector as well."""
@@ -126,23 +135,94 @@ class Future(Generic[T]):
             self._session.release(self._state)
 
     def __reduce__(self) -> Any:
-        return _restore, (self._state.key,)
+        session, state = self._session, self._state
+        if not state.id and not state.done:
+            session.flush()  # the reader must find the task
+        if _pickled.futures is not None:
+            _pickled.futures.append(self)
+        else:
+            executor = sys.modules.get("millrace.executor")
+            info = None if executor is None else executor.get_task_info()
+            if info is not None:
+                session.hand_over(info.task_id, state)
+        return _restore, (state.key, session.life, session.namespace)
 
     def __repr__(self) -> str:
         size = f", {self._state.nbytes:,} bytes" if self._state.nbytes else ""
-        return f"<Future: {self.status}, key: {self.key}{size}>"
+        why = self._session.why(self._state)
+        return f"<Future: {self.status}, key: {self.key}{size}{why and ', ' + why}>"
 
     def _repr_html_(self) -> str:
         colour = {"finished": "#2a7", "error": "#c33", "lost": "#c33", "cancelled": "#888"}.get(self.status, "#36c")
         size = f" &middot; {self._state.nbytes:,} bytes" if self._state.nbytes else ""
-        return f'<b>Future</b> <span style="color:{colour}">{self.status}</span> <code>{self.key}</code>{size}'
+        key, why = html.escape(str(self.key)), html.escape(self._session.why(self._state))
+        text = f'<b>Future</b> <span style="color:{colour}">{self.status}</span> <code>{key}</code>{size}'
+        return text + (f"<br>{why}" if why else "")
 
 
-def _restore(key: str) -> Future[Any]:
-    from millrace.client import get_client
+class _Pickled(threading.local):
+    #: Futures that this thread has pickled, for those who keep them; None: nobody does.
+    futures: list[Future[Any]] | None = None
 
-    session = get_client().session
+
+_pickled = _Pickled()
+
+
+@contextlib.contextmanager
+def pickled_futures() -> Iterator[list[Future[Any]]]:
+    """Collects the futures that are pickled meanwhile."""
+    before, _pickled.futures = _pickled.futures, []
+    try:
+        yield _pickled.futures
+    finally:
+        _pickled.futures = before
+
+
+def _restore(key: str, life: int, namespace: str) -> Future[Any]:
+    from millrace.client import client_of
+
+    session = client_of(life, namespace).session
     return Future(session, session.hold(key))
+
+
+def by_session(futures: Iterable[Future[Any]]) -> dict[Session, list[Future[Any]]]:
+    """Futures by the client that they belong to."""
+    groups: dict[Session, list[Future[Any]]] = {}
+    for future in futures:
+        groups.setdefault(future._session, []).append(future)
+    return groups
+
+
+def listed(futures: Any, what: str = "futures") -> list[Future[Any]]:
+    """One future or several, as a list."""
+    if isinstance(futures, Future):
+        return [futures]
+    try:
+        out = list(futures)
+    except TypeError:
+        raise TypeError(f"{what} must be a future or several, not {futures!r}") from None
+    for future in out:
+        if not isinstance(future, Future):
+            raise TypeError(f"{what} must be futures, and among them is {future!r}")
+    return out
+
+
+def wait_for(futures: list[Future[Any]], timeout: float | None, first: bool = False) -> bool:
+    """Waits until all (or the first) have ended, of whatever clients they are; False if the time is up."""
+    groups = by_session(futures)
+    if len(groups) == 1:
+        return next(iter(groups)).wait([f._state for f in futures], timeout, first)
+    deadline = None if timeout is None else time.monotonic() + timeout
+    if first:
+        ended = threading.Event()
+        for future in futures:
+            future._session.when_done(future._state, ended.set)
+        return not futures or ended.wait(timeout)
+    for session, group in groups.items():
+        left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+        if not session.wait([f._state for f in group], left):
+            return False
+    return True
 
 
 def _refs(futures: Iterable[Future[Any]]) -> tuple[list[int], list[str]]:
@@ -156,24 +236,39 @@ def _refs(futures: Iterable[Future[Any]]) -> tuple[list[int], list[str]]:
     return ids, keys
 
 
-def cancel(session: Session, futures: Iterable[Future[Any]], *, force: bool, reason: str) -> int:
-    """Cancels the tasks of futures; returns how many ended by it."""
+def cancel(futures: Iterable[Future[Any]], *, force: bool, reason: str) -> None:
+    """Cancels the tasks of futures. They have ended when this returns."""
+    from millrace._pb.millrace.v1 import scheduler_service_pb2
+
+    _check.text(reason, "reason", 1024)
+    for session, group in by_session(futures).items():
+        session.check_open()
+        session.flush()
+        active = [f for f in group if not f.done()]
+        if not active:
+            continue
+        ids, keys = _refs(active)
+        request = scheduler_service_pb2.CancelTasksRequest(
+            client_id=session.client_id, task_ids=ids, keys=keys, force=force, reason=reason
+        )
+        try:
+            session.call("CancelTasks", request)
+        except errors.NotFoundError:
+            if not all(f.done() for f in active):
+                raise
+        session.settle_cancelled([f._state for f in active], reason)
+
+
+def retry(futures: Iterable[Future[Any]]) -> None:
+    """Runs failed tasks again."""
+    for session, group in by_session(futures).items():
+        _retry(session, group)
+
+
+def _retry(session: Session, futures: list[Future[Any]]) -> int:
     from millrace._pb.millrace.v1 import scheduler_service_pb2
 
     session.flush()
-    ids, keys = _refs(futures)
-    request = scheduler_service_pb2.CancelTasksRequest(
-        client_id=session.client_id, task_ids=ids, keys=keys, force=force, reason=reason
-    )
-    return session.call("CancelTasks", request).cancelled_tasks
-
-
-def retry(session: Session, futures: Iterable[Future[Any]]) -> int:
-    """Runs failed tasks again; returns how many."""
-    from millrace._pb.millrace.v1 import scheduler_service_pb2
-
-    session.flush()
-    futures = list(futures)
     ids, keys = _refs(futures)
     with session.changed:
         # From now on they are pending: a wait that starts after this call must not see the old end.
@@ -202,23 +297,30 @@ class DoneAndNotDone(NamedTuple):
 
 
 def wait(
-    futures: Iterable[Future[Any]],
-    timeout: float | None = None,
+    futures: Future[Any] | Iterable[Future[Any]],
+    timeout: Seconds | None = None,
     return_when: str = concurrent.futures.ALL_COMPLETED,
 ) -> DoneAndNotDone:
     """Waits until all futures are done (ALL_COMPLETED), or one is (FIRST_COMPLETED).
 
+    Args:
+        futures: one or several, of whatever clients.
+        timeout: longest wait, in seconds, as a timedelta or as text ("5s").
+        return_when: which of the two.
+
     Raises:
         TimeoutError: the time is up.
     """
-    listed = list(futures)
+    all_of_them = listed(futures)
+    limit = _check.patience(timeout)
     if return_when not in (concurrent.futures.ALL_COMPLETED, concurrent.futures.FIRST_COMPLETED):
         raise ValueError(f"return_when is ALL_COMPLETED or FIRST_COMPLETED, not {return_when!r}")
     first = return_when == concurrent.futures.FIRST_COMPLETED
-    if listed and not listed[0]._session.wait([f._state for f in listed], timeout, first):
-        raise TimeoutError(f"{sum(not f.done() for f in listed)} of {len(listed)} tasks did not end in {timeout:g} s")
-    done = {f for f in listed if f.done()}
-    return DoneAndNotDone(done, set(listed) - done)
+    if all_of_them and not wait_for(all_of_them, limit, first):
+        left = sum(not f.done() for f in all_of_them)
+        raise TimeoutError(f"{left} of {len(all_of_them)} tasks did not end in {limit:g} s")
+    done = {f for f in all_of_them if f.done()}
+    return DoneAndNotDone(done, set(all_of_them) - done)
 
 
 class as_completed:
@@ -227,20 +329,24 @@ class as_completed:
     Args:
         futures: the futures; more can be added while iterating.
         with_results: yield (future, result) pairs; the first error is raised.
-        timeout: longest wait for the next one in seconds.
+        timeout: longest wait for the next one, in seconds, as a timedelta or as text ("5s").
     """
 
     def __init__(
-        self, futures: Iterable[Future[Any]] = (), *, with_results: bool = False, timeout: float | None = None
+        self,
+        futures: Future[Any] | Iterable[Future[Any]] = (),
+        *,
+        with_results: bool = False,
+        timeout: Seconds | None = None,
     ) -> None:
         self._queue: SimpleQueue[Future[Any]] = SimpleQueue()
         self._left = 0
-        self._with_results, self._timeout = with_results, timeout
+        self._with_results, self._timeout = with_results, _check.patience(timeout)
         self.update(futures)
 
-    def update(self, futures: Iterable[Future[Any]]) -> None:
+    def update(self, futures: Future[Any] | Iterable[Future[Any]]) -> None:
         """Adds futures."""
-        for future in futures:
+        for future in listed(futures):
             self.add(future)
 
     def add(self, future: Future[Any]) -> None:
@@ -322,23 +428,34 @@ class _Bridge(concurrent.futures.Future[Any]):
     def __init__(self, remote: Future[Any]) -> None:
         super().__init__()
         self._remote = remote
+        self._lock = threading.Lock()
+        # Somebody has begun to settle it. Guarded by _lock.
+        self._taken = False
         remote.add_done_callback(self._follow)
 
+    def _take(self) -> bool:
+        with self._lock:
+            taken, self._taken = self._taken, True
+            return not taken
+
+    def _end_cancelled(self) -> None:
+        super().cancel()
+        self.set_running_or_notify_cancel()  # those in concurrent.futures.wait and as_completed hear of it by this
+
     def _follow(self, remote: Future[Any]) -> None:
+        if not self._take():
+            return
         exception = remote.exception(0)
         if exception is not None and isinstance(exception, errors.CancelledError):
-            super().cancel()
+            self._end_cancelled()
             return
-        if not self.set_running_or_notify_cancel():
-            return
+        self.set_running_or_notify_cancel()
         if exception is not None:
             self.set_exception(exception)
             return
         if remote._state.inline is not None:
             self._settle(remote)
         else:  # bulk is not fetched on the thread that reads the stream
-            import threading
-
             threading.Thread(target=self._settle, args=(remote,), daemon=True).start()
 
     def _settle(self, remote: Future[Any]) -> None:
@@ -348,7 +465,8 @@ class _Bridge(concurrent.futures.Future[Any]):
             self.set_exception(e)
 
     def cancel(self) -> bool:
-        if self.done():
+        if not self._take():
             return self.cancelled()
+        self._end_cancelled()
         self._remote.cancel()
-        return super().cancel()
+        return True

@@ -435,7 +435,11 @@ type Dataset struct {
 	// When it was published.
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Catalogue revision of the last change.
-	Revision      uint64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
+	Revision uint64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
+	// Number of keys, and size of the metadata. ListDatasets and Watch show at most 1,000 keys, fewer where they are long,
+	// and leave out metadata beyond 16 KiB; GetDataset shows all.
+	KeyCount      uint64 `protobuf:"varint,7,opt,name=key_count,json=keyCount,proto3" json:"key_count,omitempty"`
+	MetadataBytes uint64 `protobuf:"varint,8,opt,name=metadata_bytes,json=metadataBytes,proto3" json:"metadata_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -512,6 +516,20 @@ func (x *Dataset) GetRevision() uint64 {
 	return 0
 }
 
+func (x *Dataset) GetKeyCount() uint64 {
+	if x != nil {
+		return x.KeyCount
+	}
+	return 0
+}
+
+func (x *Dataset) GetMetadataBytes() uint64 {
+	if x != nil {
+		return x.MetadataBytes
+	}
+	return 0
+}
+
 var File_millrace_v1_graph_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_graph_proto_rawDesc = "" +
@@ -550,7 +568,7 @@ const file_millrace_v1_graph_proto_rawDesc = "" +
 	"\vfirst_error\x18\v \x01(\tR\n" +
 	"firstError\x12;\n" +
 	"\vexpire_time\x18\f \x01(\v2\x1a.google.protobuf.TimestampR\n" +
-	"expireTime\"\xc4\x01\n" +
+	"expireTime\"\x88\x02\n" +
 	"\aDataset\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x12\n" +
@@ -558,7 +576,9 @@ const file_millrace_v1_graph_proto_rawDesc = "" +
 	"\bmetadata\x18\x04 \x01(\fR\bmetadata\x12;\n" +
 	"\vcreate_time\x18\x05 \x01(\v2\x1a.google.protobuf.TimestampR\n" +
 	"createTime\x12\x1a\n" +
-	"\brevision\x18\x06 \x01(\x04R\brevision*\x90\x01\n" +
+	"\brevision\x18\x06 \x01(\x04R\brevision\x12\x1b\n" +
+	"\tkey_count\x18\a \x01(\x04R\bkeyCount\x12%\n" +
+	"\x0emetadata_bytes\x18\b \x01(\x04R\rmetadataBytes*\x90\x01\n" +
 	"\n" +
 	"GraphState\x12\x1b\n" +
 	"\x17GRAPH_STATE_UNSPECIFIED\x10\x00\x12\x17\n" +

@@ -1015,7 +1015,7 @@ type WatchResponse struct {
 	// Life of the scheduler; set in the first message of a stream.
 	Life uint64 `protobuf:"fixed64,12,opt,name=life,proto3" json:"life,omitempty"`
 	// With `snapshot`: the snapshot goes on in the next message. What is in no message of it does not exist. The revisions count
-	// once the last message of it has arrived.
+	// once the last message of it has arrived; they are 0 in those before.
 	More          bool `protobuf:"varint,13,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3975,45 +3975,45 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	" \x03(\tR\x13removedDatasetNames\x12\x1a\n" +
 	"\bdraining\x18\v \x01(\bR\bdraining\x12\x12\n" +
 	"\x04life\x18\f \x01(\x06R\x04life\x12\x12\n" +
-	"\x04more\x18\r \x01(\bR\x04more\"O\n" +
+	"\x04more\x18\r \x01(\bR\x04more\"X\n" +
 	"\x10HoldTasksRequest\x12\x1b\n" +
-	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12\x1e\n" +
-	"\x04keys\x18\x02 \x03(\tB\n" +
-	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\x04keys\".\n" +
+	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12'\n" +
+	"\x04keys\x18\x02 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\xa0\x8d\x06\"\ar\x05\x10\x01\x18\x80\bR\x04keys\".\n" +
 	"\x11HoldTasksResponse\x12\x19\n" +
 	"\btask_ids\x18\x01 \x03(\x04R\ataskIds\"M\n" +
 	"\x13ReleaseTasksRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12\x19\n" +
 	"\btask_ids\x18\x02 \x03(\x04R\ataskIds\"\x16\n" +
-	"\x14ReleaseTasksResponse\"\xd3\x01\n" +
+	"\x14ReleaseTasksResponse\"\x90\x02\n" +
 	"\x12CancelTasksRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12\x19\n" +
-	"\btask_ids\x18\x02 \x03(\x04R\ataskIds\x12\x12\n" +
-	"\x04keys\x18\x03 \x03(\tR\x04keys\x12\x1b\n" +
-	"\tgraph_ids\x18\x04 \x03(\x04R\bgraphIds\x12 \n" +
+	"\btask_ids\x18\x02 \x03(\x04R\ataskIds\x12'\n" +
+	"\x04keys\x18\x03 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\xa0\x8d\x06\"\ar\x05\x10\x01\x18\x80\bR\x04keys\x12'\n" +
+	"\tgraph_ids\x18\x04 \x03(\x04B\n" +
+	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\bgraphIds\x12 \n" +
 	"\x06reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12\x14\n" +
-	"\x05force\x18\x06 \x01(\bR\x05force\x12\x1c\n" +
-	"\tnamespace\x18\a \x01(\tR\tnamespace\">\n" +
+	"\x05force\x18\x06 \x01(\bR\x05force\x128\n" +
+	"\tnamespace\x18\a \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\">\n" +
 	"\x13CancelTasksResponse\x12'\n" +
-	"\x0fcancelled_tasks\x18\x01 \x01(\x04R\x0ecancelledTasks\"}\n" +
+	"\x0fcancelled_tasks\x18\x01 \x01(\x04R\x0ecancelledTasks\"\xae\x01\n" +
 	"\x11RetryTasksRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12\x19\n" +
-	"\btask_ids\x18\x02 \x03(\x04R\ataskIds\x12\x12\n" +
-	"\x04keys\x18\x03 \x03(\tR\x04keys\x12\x1c\n" +
-	"\tnamespace\x18\x04 \x01(\tR\tnamespace\"9\n" +
+	"\btask_ids\x18\x02 \x03(\x04R\ataskIds\x12'\n" +
+	"\x04keys\x18\x03 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\xa0\x8d\x06\"\ar\x05\x10\x01\x18\x80\bR\x04keys\x128\n" +
+	"\tnamespace\x18\x04 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"9\n" +
 	"\x12RetryTasksResponse\x12#\n" +
 	"\rretried_tasks\x18\x01 \x01(\x04R\fretriedTasks\",\n" +
 	"\x0fGetGraphRequest\x12\x19\n" +
 	"\bgraph_id\x18\x01 \x01(\x04R\agraphId\"<\n" +
 	"\x10GetGraphResponse\x12(\n" +
-	"\x05graph\x18\x01 \x01(\v2\x12.millrace.v1.GraphR\x05graph\"\xc7\x01\n" +
+	"\x05graph\x18\x01 \x01(\v2\x12.millrace.v1.GraphR\x05graph\"\x80\x02\n" +
 	"\x11ListGraphsRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12\x1d\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\x12/\n" +
-	"\x06states\x18\x03 \x03(\x0e2\x17.millrace.v1.GraphStateR\x06states\x12\x1c\n" +
-	"\tnamespace\x18\x04 \x01(\tR\tnamespace\x12\x1b\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\tpageToken\x12B\n" +
+	"\x06states\x18\x03 \x03(\x0e2\x17.millrace.v1.GraphStateB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\a\x82\x01\x04\x10\x01 \x00R\x06states\x128\n" +
+	"\tnamespace\x18\x04 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\x12\x1b\n" +
 	"\tclient_id\x18\x05 \x01(\x04R\bclientId\"h\n" +
 	"\x12ListGraphsResponse\x12*\n" +
 	"\x06graphs\x18\x01 \x03(\v2\x12.millrace.v1.GraphR\x06graphs\x12&\n" +
@@ -4021,32 +4021,32 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\x13ReleaseGraphRequest\x12\x19\n" +
 	"\bgraph_id\x18\x01 \x01(\x04R\agraphId\x12\x16\n" +
 	"\x06cancel\x18\x02 \x01(\bR\x06cancel\"\x16\n" +
-	"\x14ReleaseGraphResponse\"o\n" +
+	"\x14ReleaseGraphResponse\"\x95\x01\n" +
 	"\x0eGetTaskRequest\x12\x17\n" +
-	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n" +
-	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12\x14\n" +
+	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1a\n" +
+	"\x03key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03key\x128\n" +
+	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\x12\x14\n" +
 	"\x05story\x18\x04 \x01(\bR\x05story\"8\n" +
 	"\x0fGetTaskResponse\x12%\n" +
-	"\x04task\x18\x01 \x01(\v2\x11.millrace.v1.TaskR\x04task\"\xfa\x01\n" +
+	"\x04task\x18\x01 \x01(\v2\x11.millrace.v1.TaskR\x04task\"\xc7\x02\n" +
 	"\x10ListTasksRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12\x1d\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x19\n" +
-	"\bgraph_id\x18\x03 \x01(\x04R\agraphId\x12.\n" +
-	"\x06states\x18\x04 \x03(\x0e2\x16.millrace.v1.TaskStateR\x06states\x12\x16\n" +
-	"\x06worker\x18\x05 \x01(\tR\x06worker\x12\x1c\n" +
-	"\tnamespace\x18\x06 \x01(\tR\tnamespace\x12\x1d\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\tpageToken\x12\x19\n" +
+	"\bgraph_id\x18\x03 \x01(\x04R\agraphId\x12A\n" +
+	"\x06states\x18\x04 \x03(\x0e2\x16.millrace.v1.TaskStateB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\a\x82\x01\x04\x10\x01 \x00R\x06states\x12 \n" +
+	"\x06worker\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06worker\x128\n" +
+	"\tnamespace\x18\x06 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\x12'\n" +
 	"\n" +
-	"key_prefix\x18\a \x01(\tR\tkeyPrefix\"d\n" +
+	"key_prefix\x18\a \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\tkeyPrefix\"d\n" +
 	"\x11ListTasksResponse\x12'\n" +
 	"\x05tasks\x18\x01 \x03(\v2\x11.millrace.v1.TaskR\x05tasks\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"]\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x83\x01\n" +
 	"\x12ExplainTaskRequest\x12\x17\n" +
-	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n" +
-	"\tnamespace\x18\x03 \x01(\tR\tnamespace\"\x92\x02\n" +
+	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1a\n" +
+	"\x03key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03key\x128\n" +
+	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"\x92\x02\n" +
 	"\rWorkerVerdict\x12\x16\n" +
 	"\x06worker\x18\x01 \x01(\tR\x06worker\x12\x1a\n" +
 	"\bfeasible\x18\x02 \x01(\bR\bfeasible\x12\x16\n" +
@@ -4061,11 +4061,11 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12 \n" +
 	"\vexplanation\x18\x03 \x01(\tR\vexplanation\x12+\n" +
 	"\amissing\x18\x04 \x03(\v2\x11.millrace.v1.TaskR\amissing\x124\n" +
-	"\aworkers\x18\x05 \x03(\v2\x1a.millrace.v1.WorkerVerdictR\aworkers\"\x99\x01\n" +
+	"\aworkers\x18\x05 \x03(\v2\x1a.millrace.v1.WorkerVerdictR\aworkers\"\xbf\x01\n" +
 	"\x10GetResultRequest\x12\x17\n" +
-	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x10\n" +
-	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n" +
-	"\tnamespace\x18\x03 \x01(\tR\tnamespace\x12<\n" +
+	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x1a\n" +
+	"\x03key\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x03key\x128\n" +
+	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\x12<\n" +
 	"\x04wait\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\r\xbaH\n" +
 	"\xaa\x01\a\"\x03\b\xd8\x04*\x00R\x04wait\"i\n" +
 	"\x11GetResultResponse\x12(\n" +
@@ -4085,57 +4085,55 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"worker_ids\x18\x05 \x03(\rR\tworkerIds\"}\n" +
 	"\x15LocateObjectsResponse\x125\n" +
 	"\aobjects\x18\x01 \x03(\v2\x1b.millrace.v1.ObjectLocationR\aobjects\x12-\n" +
-	"\aworkers\x18\x02 \x03(\v2\x13.millrace.v1.WorkerR\aworkers\"C\n" +
+	"\aworkers\x18\x02 \x03(\v2\x13.millrace.v1.WorkerR\aworkers\"M\n" +
 	"\x10GetWorkerRequest\x12\x1b\n" +
-	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"@\n" +
+	"\tworker_id\x18\x01 \x01(\rR\bworkerId\x12\x1c\n" +
+	"\x04name\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04name\"@\n" +
 	"\x11GetWorkerResponse\x12+\n" +
-	"\x06worker\x18\x01 \x01(\v2\x13.millrace.v1.WorkerR\x06worker\"\x8e\x01\n" +
+	"\x06worker\x18\x01 \x01(\v2\x13.millrace.v1.WorkerR\x06worker\"\xab\x01\n" +
 	"\x12ListWorkersRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12\x1d\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\x120\n" +
-	"\x06states\x18\x03 \x03(\x0e2\x18.millrace.v1.WorkerStateR\x06states\"l\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\tpageToken\x12C\n" +
+	"\x06states\x18\x03 \x03(\x0e2\x18.millrace.v1.WorkerStateB\x11\xbaH\x0e\x92\x01\v\x10\x10\"\a\x82\x01\x04\x10\x01 \x00R\x06states\"l\n" +
 	"\x13ListWorkersResponse\x12-\n" +
 	"\aworkers\x18\x01 \x03(\v2\x13.millrace.v1.WorkerR\aworkers\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\\\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"f\n" +
 	"\x12ListClientsRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12\x1d\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\"l\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\tpageToken\"l\n" +
 	"\x13ListClientsResponse\x12-\n" +
 	"\aclients\x18\x01 \x03(\v2\x13.millrace.v1.ClientR\aclients\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xd3\x01\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\x8d\x02\n" +
 	"\x15PublishDatasetRequest\x12\x1b\n" +
-	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12\x1e\n" +
-	"\x04name\x18\x02 \x01(\tB\n" +
-	"\xbaH\ar\x05\x10\x01\x18\x80\x02R\x04name\x12\x1e\n" +
-	"\x04keys\x18\x03 \x03(\tB\n" +
-	"\xbaH\a\x92\x01\x04\x10\xc0\x84=R\x04keys\x12%\n" +
+	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x123\n" +
+	"\x04name\x18\x02 \x01(\tB\x1f\xbaH\x1cr\x1a\x10\x01\x18\x80\x022\x13^[^\\x00-\\x1f\\x7f]*$R\x04name\x12'\n" +
+	"\x04keys\x18\x03 \x03(\tB\x13\xbaH\x10\x92\x01\r\x10\xc0\x84=\"\ar\x05\x10\x01\x18\x80\bR\x04keys\x12%\n" +
 	"\bmetadata\x18\x04 \x01(\fB\t\xbaH\x06z\x04\x18\x80\x80@R\bmetadata\x12\x18\n" +
-	"\areplace\x18\x05 \x01(\bR\areplace\x12\x1c\n" +
-	"\tnamespace\x18\x06 \x01(\tR\tnamespace\"H\n" +
+	"\areplace\x18\x05 \x01(\bR\areplace\x128\n" +
+	"\tnamespace\x18\x06 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"H\n" +
 	"\x16PublishDatasetResponse\x12.\n" +
-	"\adataset\x18\x01 \x01(\v2\x14.millrace.v1.DatasetR\adataset\"E\n" +
-	"\x11GetDatasetRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
-	"\tnamespace\x18\x02 \x01(\tR\tnamespace\"D\n" +
+	"\adataset\x18\x01 \x01(\v2\x14.millrace.v1.DatasetR\adataset\"k\n" +
+	"\x11GetDatasetRequest\x12\x1c\n" +
+	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x04name\x128\n" +
+	"\tnamespace\x18\x02 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"D\n" +
 	"\x12GetDatasetResponse\x12.\n" +
-	"\adataset\x18\x01 \x01(\v2\x14.millrace.v1.DatasetR\adataset\"{\n" +
+	"\adataset\x18\x01 \x01(\v2\x14.millrace.v1.DatasetR\adataset\"\xa1\x01\n" +
 	"\x13ListDatasetsRequest\x12'\n" +
 	"\tpage_size\x18\x01 \x01(\x05B\n" +
-	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12\x1d\n" +
+	"\xbaH\a\x1a\x05\x18\xe8\a(\x00R\bpageSize\x12'\n" +
 	"\n" +
-	"page_token\x18\x02 \x01(\tR\tpageToken\x12\x1c\n" +
-	"\tnamespace\x18\x03 \x01(\tR\tnamespace\"p\n" +
+	"page_token\x18\x02 \x01(\tB\b\xbaH\x05r\x03\x18\x80 R\tpageToken\x128\n" +
+	"\tnamespace\x18\x03 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"p\n" +
 	"\x14ListDatasetsResponse\x120\n" +
 	"\bdatasets\x18\x01 \x03(\v2\x14.millrace.v1.DatasetR\bdatasets\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"K\n" +
-	"\x17UnpublishDatasetRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
-	"\tnamespace\x18\x02 \x01(\tR\tnamespace\"\x1a\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"q\n" +
+	"\x17UnpublishDatasetRequest\x12\x1c\n" +
+	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x04name\x128\n" +
+	"\tnamespace\x18\x02 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"\x1a\n" +
 	"\x18UnpublishDatasetResponse\"\xbf\x04\n" +
 	"\vClusterInfo\x12\x1d\n" +
 	"\n" +

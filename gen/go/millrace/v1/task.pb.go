@@ -548,7 +548,7 @@ func (x *TaskSpec) GetHold() bool {
 // TaskError says why a task failed.
 type TaskError struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Stable machine-readable reason: "PYTHON_EXCEPTION", "WORKER_DIED", "POISON_TASK", "TIMEOUT", "INVALID_ARGUMENT",
+	// Stable machine-readable reason: "PYTHON_EXCEPTION", "WORKER_DIED", "POISON_TASK", "TIMEOUT", "TOO_LARGE", "INVALID_ARGUMENT",
 	// "OUT_OF_MEMORY", "NO_WORKER_FITS", "OBJECT_LOST", "INPUT_FAILED", "FUNCTION_NOT_FOUND", "EXECUTOR_DIED", ...
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	// For people: what failed, where, why, and what to do.
@@ -710,7 +710,9 @@ type Task struct {
 	// Deaths of workers that it was running on.
 	WorkerDeaths uint32 `protobuf:"varint,21,opt,name=worker_deaths,json=workerDeaths,proto3" json:"worker_deaths,omitempty"`
 	// Last lines that it wrote to stdout and stderr; at most 8 KiB. Only set by GetTask.
-	LogTail       string `protobuf:"bytes,22,opt,name=log_tail,json=logTail,proto3" json:"log_tail,omitempty"`
+	LogTail string `protobuf:"bytes,22,opt,name=log_tail,json=logTail,proto3" json:"log_tail,omitempty"`
+	// Number of inputs. GetTask and ExplainTask show 1,000 of them at most, ListTasks fewer where they are long.
+	InputCount    uint32 `protobuf:"varint,23,opt,name=input_count,json=inputCount,proto3" json:"input_count,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -899,6 +901,13 @@ func (x *Task) GetLogTail() string {
 	return ""
 }
 
+func (x *Task) GetInputCount() uint32 {
+	if x != nil {
+		return x.InputCount
+	}
+	return 0
+}
+
 // TaskUpdate tells a watching client about one task that it holds.
 type TaskUpdate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1013,17 +1022,17 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\bFunction\x12\x1b\n" +
 	"\x04hash\x18\x01 \x01(\fB\a\xbaH\x04z\x02h R\x04hash\x12&\n" +
 	"\apayload\x18\x02 \x01(\fB\f\xbaH\tz\a\x10\x01\x18\x80\x80\x80\x10R\apayload\x12#\n" +
-	"\blanguage\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\blanguage\"\xbe\x04\n" +
+	"\blanguage\x18\x03 \x01(\tB\a\xbaH\x04r\x02\x18@R\blanguage\"\xee\x04\n" +
 	"\vTaskOptions\x12\x1a\n" +
 	"\bpriority\x18\x01 \x01(\x11R\bpriority\x12*\n" +
 	"\vmax_retries\x18\x02 \x01(\rB\t\xbaH\x06*\x04\x18\xc0\x84=R\n" +
-	"maxRetries\x12>\n" +
-	"\rretry_backoff\x18\x03 \x01(\v2\x19.google.protobuf.DurationR\fretryBackoff\x12=\n" +
-	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\b\xbaH\x05\xaa\x01\x02*\x00R\atimeout\x12g\n" +
-	"\tresources\x18\x05 \x03(\v2'.millrace.v1.TaskOptions.ResourcesEntryB \xbaH\x1d\x9a\x01\x1a\x10 \"\ar\x05\x10\x01\x18\x80\x01*\r\x12\v@\x01!\x00\x00\x00\x00\x00\x00\x00\x00R\tresources\x12#\n" +
-	"\aworkers\x18\x06 \x03(\tB\t\xbaH\x06\x92\x01\x03\x10\x80 R\aworkers\x12.\n" +
-	"\x13allow_other_workers\x18\a \x01(\bR\x11allowOtherWorkers\x122\n" +
-	"\x15expected_output_bytes\x18\b \x01(\x04R\x13expectedOutputBytes\x12\x1f\n" +
+	"maxRetries\x12N\n" +
+	"\rretry_backoff\x18\x03 \x01(\v2\x19.google.protobuf.DurationB\x0e\xbaH\v\xaa\x01\b\"\x04\b\x80\xa3\x052\x00R\fretryBackoff\x12D\n" +
+	"\atimeout\x18\x04 \x01(\v2\x19.google.protobuf.DurationB\x0f\xbaH\f\xaa\x01\t\"\x05\b\x80\xe7\x84\x0f*\x00R\atimeout\x12g\n" +
+	"\tresources\x18\x05 \x03(\v2'.millrace.v1.TaskOptions.ResourcesEntryB \xbaH\x1d\x9a\x01\x1a\x10 \"\ar\x05\x10\x01\x18\x80\x01*\r\x12\v@\x01!\x00\x00\x00\x00\x00\x00\x00\x00R\tresources\x12,\n" +
+	"\aworkers\x18\x06 \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10\x80 \"\ar\x05\x10\x01\x18\x80\x01R\aworkers\x12.\n" +
+	"\x13allow_other_workers\x18\a \x01(\bR\x11allowOtherWorkers\x12B\n" +
+	"\x15expected_output_bytes\x18\b \x01(\x04B\x0e\xbaH\v2\t\x18\x80\x80\x80\x80\x80\x80\x80\x02R\x13expectedOutputBytes\x12\x1f\n" +
 	"\x05slots\x18\t \x01(\rB\t\xbaH\x06*\x04\x18\x80\x80\x04R\x05slots\x12\x17\n" +
 	"\ano_wait\x18\n" +
 	" \x01(\bR\x06noWait\x1a<\n" +
@@ -1053,7 +1062,7 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\bmetadata\x18\t \x03(\v2$.millrace.v1.TaskError.MetadataEntryR\bmetadata\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x80\x06\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa1\x06\n" +
 	"\x04Task\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x10\n" +
 	"\x03key\x18\x02 \x01(\tR\x03key\x12\x1c\n" +
@@ -1078,7 +1087,9 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\x05story\x18\x13 \x03(\tR\x05story\x12!\n" +
 	"\fretries_used\x18\x14 \x01(\rR\vretriesUsed\x12#\n" +
 	"\rworker_deaths\x18\x15 \x01(\rR\fworkerDeaths\x12\x19\n" +
-	"\blog_tail\x18\x16 \x01(\tR\alogTail\"\x86\x02\n" +
+	"\blog_tail\x18\x16 \x01(\tR\alogTail\x12\x1f\n" +
+	"\vinput_count\x18\x17 \x01(\rR\n" +
+	"inputCount\"\x86\x02\n" +
 	"\n" +
 	"TaskUpdate\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12,\n" +

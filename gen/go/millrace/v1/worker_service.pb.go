@@ -1970,25 +1970,25 @@ var File_millrace_v1_worker_service_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\n" +
-	" millrace/v1/worker_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\x84\a\n" +
+	" millrace/v1/worker_service.proto\x12\vmillrace.v1\x1a\x1bbuf/validate/validate.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x16millrace/v1/task.proto\x1a\x18millrace/v1/worker.proto\"\xd8\a\n" +
 	"\fRegistration\x12\x1e\n" +
 	"\x04name\x18\x01 \x01(\tB\n" +
 	"\xbaH\ar\x05\x10\x01\x18\x80\x01R\x04name\x12+\n" +
-	"\vincarnation\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\vincarnation\x12\x12\n" +
-	"\x04host\x18\x03 \x01(\tR\x04host\x12\x10\n" +
-	"\x03pid\x18\x04 \x01(\x03R\x03pid\x12!\n" +
-	"\fdata_address\x18\x05 \x01(\tR\vdataAddress\x12/\n" +
-	"\x06device\x18\x06 \x01(\x0e2\x17.millrace.v1.DeviceKindR\x06device\x12\x1d\n" +
-	"\x05slots\x18\a \x01(\rB\a\xbaH\x04*\x02(\x01R\x05slots\x12i\n" +
+	"\vincarnation\x18\x02 \x01(\tB\t\xbaH\x06r\x04\x10\x01\x18@R\vincarnation\x12\x1c\n" +
+	"\x04host\x18\x03 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x04host\x12\x10\n" +
+	"\x03pid\x18\x04 \x01(\x03R\x03pid\x12+\n" +
+	"\fdata_address\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\vdataAddress\x129\n" +
+	"\x06device\x18\x06 \x01(\x0e2\x17.millrace.v1.DeviceKindB\b\xbaH\x05\x82\x01\x02\x10\x01R\x06device\x12!\n" +
+	"\x05slots\x18\a \x01(\rB\v\xbaH\b*\x06\x18\x80\x80\x04(\x01R\x05slots\x12i\n" +
 	"\tresources\x18\b \x03(\v2(.millrace.v1.Registration.ResourcesEntryB!\xbaH\x1e\x9a\x01\x1b\x10\x80\x02\"\ar\x05\x10\x01\x18\x80\x01*\r\x12\v@\x01)\x00\x00\x00\x00\x00\x00\x00\x00R\tresources\x12,\n" +
-	"\x12memory_limit_bytes\x18\t \x01(\x04R\x10memoryLimitBytes\x12\x18\n" +
+	"\x12memory_limit_bytes\x18\t \x01(\x04R\x10memoryLimitBytes\x12\"\n" +
 	"\aversion\x18\n" +
-	" \x01(\tR\aversion\x122\n" +
+	" \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\aversion\x122\n" +
 	"\tinventory\x18\v \x03(\v2\x14.millrace.v1.ReplicaR\tinventory\x12.\n" +
-	"\arunning\x18\f \x03(\v2\x14.millrace.v1.TaskRefR\arunning\x12\x1c\n" +
-	"\texecutors\x18\r \x03(\tR\texecutors\x12\x1d\n" +
+	"\arunning\x18\f \x03(\v2\x14.millrace.v1.TaskRefR\arunning\x120\n" +
+	"\texecutors\x18\r \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10\x80\x02\"\ar\x05\x10\x01\x18\x80\x01R\texecutors\x121\n" +
 	"\n" +
-	"native_ops\x18\x0e \x03(\tR\tnativeOps\x12\x12\n" +
+	"native_ops\x18\x0e \x03(\tB\x12\xbaH\x0f\x92\x01\f\x10\x90N\"\ar\x05\x10\x01\x18\x80\x04R\tnativeOps\x12\x12\n" +
 	"\x04zero\x18\x0f \x01(\bR\x04zero\x12\"\n" +
 	"\x03gpu\x18\x10 \x01(\v2\x10.millrace.v1.GpuR\x03gpu\x12\x16\n" +
 	"\x06awaits\x18\x11 \x01(\bR\x06awaits\x12\x12\n" +
@@ -2146,9 +2146,9 @@ const file_millrace_v1_worker_service_proto_rawDesc = "" +
 	"\rinline_result\x18\x05 \x01(\fR\finlineResult\x12\x18\n" +
 	"\apending\x18\x06 \x01(\bR\apending\x12&\n" +
 	"\x0frelay_worker_id\x18\a \x01(\rR\rrelayWorkerId\x12\x18\n" +
-	"\arelayed\x18\b \x01(\bR\arelayed\"~\n" +
-	"\x18ReportWorkerDeathRequest\x12\x12\n" +
-	"\x04name\x18\x01 \x01(\tR\x04name\x12.\n" +
+	"\arelayed\x18\b \x01(\bR\arelayed\"\x88\x01\n" +
+	"\x18ReportWorkerDeathRequest\x12\x1c\n" +
+	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x04name\x12.\n" +
 	"\x05death\x18\x02 \x01(\v2\x18.millrace.v1.WorkerDeathR\x05death\x12\x1e\n" +
 	"\n" +
 	"restarting\x18\x03 \x01(\bR\n" +

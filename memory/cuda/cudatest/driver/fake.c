@@ -70,7 +70,7 @@ typedef struct {
   char fail_call[64];
   _Atomic uint64_t sticky_code, sticky_pid;
   _Atomic uint64_t late_code, late_calls;
-  _Atomic uint64_t no_sharing, no_registration, refused_pairs, mig, pageable, capability;
+  _Atomic uint64_t no_sharing, no_registration, refused_pairs, mig, pageable, capability, corrupt;
   _Atomic uint64_t freed_in_use;
   // What the process watch_pid has and has not given back.
   _Atomic uint64_t watch_pid;
@@ -570,6 +570,7 @@ typedef struct work {
   event *reach, *wait;
   uint64_t sequence;
   int staged;  // from is ours
+  int between;  // from device to device
   struct row *table;  // of a gather
   unsigned rows;
   _Atomic uint64_t *over;  // what a gather writes when it is through
@@ -637,10 +638,12 @@ static void *run(void *arg) {
     pthread_mutex_unlock(&s->lock);
     while (st->hold) usleep(20);
     if (st->delay_us) usleep(st->delay_us);
-    if (w->from)
+    if (w->from) {
       memmove(w->to, w->from, w->bytes);
-    else if (w->to)
+      if (w->between && w->bytes && st->corrupt) *(unsigned char *)w->to ^= 1;
+    } else if (w->to) {
       memset(w->to, w->value, w->bytes);
+    }
     for (unsigned i = 0; i < w->rows; i++) memmove((void *)w->table[i].to, (void *)w->table[i].from, w->table[i].bytes);
     if (w->over) *w->over = w->number;
     if (w->illegal) st->sticky_pid = getpid(), st->sticky_code = ILLEGAL_ADDRESS;
@@ -847,7 +850,7 @@ int cuMemcpyDtoHAsync_v2(void *to, uint64_t from, size_t n, stream *s) {
 int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t n, stream *s) {
   IN_CONTEXT;
   if (!on_device(to, n) || !on_device(from, n)) return INVALID_VALUE;
-  return submit(s, (work){.to = (void *)to, .from = (void *)from, .bytes = n});
+  return submit(s, (work){.to = (void *)to, .from = (void *)from, .bytes = n, .between = 1});
 }
 
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t n, stream *s) {

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import pickle
 import traceback
 from typing import TYPE_CHECKING
 
-import cloudpickle
+from millrace import _serialize
 
 if TYPE_CHECKING:
     from millrace._pb.millrace.v1 import task_pb2
@@ -44,14 +45,26 @@ def describe(e: BaseException, error: task_pb2.TaskError, ours: str) -> None:
     error.reason = "OUT_OF_MEMORY" if isinstance(e, MemoryError) else "PYTHON_EXCEPTION"
     error.message = shortened("".join(traceback.format_exception_only(type(e), e)).strip())
     error.traceback = shortened("".join(traceback.format_exception(type(e), e, trace)))
-    try:
-        data = cloudpickle.dumps(chain(e), protocol=5)
-        pickle.loads(data)  # some exceptions pickle and do not unpickle
-    except BaseException:
+    data = dumped(chain(e))
+    if data is None:
         return  # clients then get the text only
     if len(data) <= 1 << 20:
         error.exception.encoding, error.exception.data = "pickle5", data
         error.exception.type_name = _qualified(e)
+
+
+def dumped(links: list[tuple[BaseException, bool]]) -> bytes | None:
+    """Pickles exceptions; None if that cannot be. Some pickle and do not unpickle, as their __init__ takes other arguments
+    than it passes on: these are made again without it."""
+    for kind in (_serialize.CodePickler, _serialize.ExceptionPickler):
+        try:
+            file = io.BytesIO()
+            kind(file, protocol=5).dump(links)
+            pickle.loads(file.getvalue())
+        except BaseException:
+            continue
+        return file.getvalue()
+    return None
 
 
 def chain(e: BaseException) -> list[tuple[BaseException, bool]]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from millrace import _arrays, _serialize
+from millrace import _arrays, _keys, _serialize
 from millrace._arrays import DeviceFrame
 from millrace._pb.millrace.v1 import executor_pb2, task_pb2
 from millrace.executor._device import CudaError, Device
@@ -48,8 +48,8 @@ PROTOCOL = 1
 class TaskInfo:
     """What a task can know about itself."""
 
-    #: Name of its result.
-    key: str
+    #: Name of its result: a str, bytes, int, float or tuple.
+    key: Any
     #: Number of the task.
     task_id: int
     #: Attempt, from 1.
@@ -295,7 +295,9 @@ class Process:
     def _run(self, ordinal: int, run: executor_pb2.ExecutorRun, op: Op) -> executor_pb2.ExecutorFinished:
         finished = executor_pb2.ExecutorFinished(task_id=run.task_id, attempt=run.attempt)
         self.task_id = run.task_id
-        self.info = TaskInfo(run.key, run.task_id, run.attempt, self.hello.worker_name, run.namespace or "default")
+        self.info = TaskInfo(
+            _keys.from_wire(run.key), run.task_id, run.attempt, self.hello.worker_name, run.namespace or "default"
+        )
         try:
             try:
                 self._stoppable = ordinal

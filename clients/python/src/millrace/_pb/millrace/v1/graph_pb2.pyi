@@ -86,17 +86,21 @@ class Graph(_message.Message):
     def __init__(self, graph_id: _Optional[int] = ..., name: _Optional[str] = ..., namespace: _Optional[str] = ..., client_id: _Optional[int] = ..., state: _Optional[_Union[GraphState, str]] = ..., counts: _Optional[_Union[TaskCounts, _Mapping]] = ..., prefixes: _Optional[_Iterable[_Union[PrefixSummary, _Mapping]]] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revision: _Optional[int] = ..., first_error: _Optional[str] = ..., expire_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Dataset(_message.Message):
-    __slots__ = ("name", "namespace", "keys", "metadata", "create_time", "revision")
+    __slots__ = ("name", "namespace", "keys", "metadata", "create_time", "revision", "key_count", "metadata_bytes")
     NAME_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
     CREATE_TIME_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    KEY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    METADATA_BYTES_FIELD_NUMBER: _ClassVar[int]
     name: str
     namespace: str
     keys: _containers.RepeatedScalarFieldContainer[str]
     metadata: bytes
     create_time: _timestamp_pb2.Timestamp
     revision: int
-    def __init__(self, name: _Optional[str] = ..., namespace: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., metadata: _Optional[bytes] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revision: _Optional[int] = ...) -> None: ...
+    key_count: int
+    metadata_bytes: int
+    def __init__(self, name: _Optional[str] = ..., namespace: _Optional[str] = ..., keys: _Optional[_Iterable[str]] = ..., metadata: _Optional[bytes] = ..., create_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., revision: _Optional[int] = ..., key_count: _Optional[int] = ..., metadata_bytes: _Optional[int] = ...) -> None: ...

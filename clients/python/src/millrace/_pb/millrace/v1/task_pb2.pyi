@@ -151,7 +151,7 @@ class TaskError(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ..., origin_key: _Optional[str] = ..., worker: _Optional[str] = ..., traceback: _Optional[str] = ..., exception: _Optional[_Union[_value_pb2.Opaque, _Mapping]] = ..., log_tail: _Optional[str] = ..., attempt: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "key", "namespace", "graph_id", "op", "state", "attempt", "worker", "replicas", "output_bytes", "inputs", "missing_inputs", "waiting_dependents", "holders", "error", "options", "run_time", "submit_time", "story", "retries_used", "worker_deaths", "log_tail")
+    __slots__ = ("task_id", "key", "namespace", "graph_id", "op", "state", "attempt", "worker", "replicas", "output_bytes", "inputs", "missing_inputs", "waiting_dependents", "holders", "error", "options", "run_time", "submit_time", "story", "retries_used", "worker_deaths", "log_tail", "input_count")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
@@ -174,6 +174,7 @@ class Task(_message.Message):
     RETRIES_USED_FIELD_NUMBER: _ClassVar[int]
     WORKER_DEATHS_FIELD_NUMBER: _ClassVar[int]
     LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
+    INPUT_COUNT_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     key: str
     namespace: str
@@ -196,7 +197,8 @@ class Task(_message.Message):
     retries_used: int
     worker_deaths: int
     log_tail: str
-    def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., graph_id: _Optional[int] = ..., op: _Optional[_Union[Op, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., output_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., missing_inputs: _Optional[int] = ..., waiting_dependents: _Optional[int] = ..., holders: _Optional[int] = ..., error: _Optional[_Union[TaskError, _Mapping]] = ..., options: _Optional[_Union[TaskOptions, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., submit_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., story: _Optional[_Iterable[str]] = ..., retries_used: _Optional[int] = ..., worker_deaths: _Optional[int] = ..., log_tail: _Optional[str] = ...) -> None: ...
+    input_count: int
+    def __init__(self, task_id: _Optional[int] = ..., key: _Optional[str] = ..., namespace: _Optional[str] = ..., graph_id: _Optional[int] = ..., op: _Optional[_Union[Op, _Mapping]] = ..., state: _Optional[_Union[TaskState, str]] = ..., attempt: _Optional[int] = ..., worker: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., output_bytes: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., missing_inputs: _Optional[int] = ..., waiting_dependents: _Optional[int] = ..., holders: _Optional[int] = ..., error: _Optional[_Union[TaskError, _Mapping]] = ..., options: _Optional[_Union[TaskOptions, _Mapping]] = ..., run_time: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., submit_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., story: _Optional[_Iterable[str]] = ..., retries_used: _Optional[int] = ..., worker_deaths: _Optional[int] = ..., log_tail: _Optional[str] = ..., input_count: _Optional[int] = ...) -> None: ...
 
 class TaskUpdate(_message.Message):
     __slots__ = ("task_id", "state", "output_bytes", "inline_result", "error", "worker_id", "generation")

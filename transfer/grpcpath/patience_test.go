@@ -1,0 +1,288 @@
+package grpcpath_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/rawframe"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/transfer/grpcpath"
+	"github.com/millrace/millrace/transfer/transfertest"
+)
+
+// taken is a receiver whose places are told when they are given back.
+type taken struct {
+	space transfertest.Heap
+	ended chan string
+}
+
+func (r taken) Create(_ context.Context, head transfer.Head) (transfer.Incoming, error) {
+	in := &place{r, nil}
+	for _, n := range head.FrameBytes {
+		in.regions = append(in.regions, transfer.Region{Space: r.space, Frame: memory.Frame{Offset: 1, Bytes: n}})
+	}
+	return in, nil
+}
+
+type place struct {
+	taken
+	regions []transfer.Region
+}
+
+func (p *place) Regions() []transfer.Region   { return p.regions }
+func (p *place) Commit(context.Context) error { p.ended <- "committed"; return nil }
+func (p *place) Abort()                       { p.ended <- "aborted" }
+
+func callers(t *testing.T, peer transfer.Peer, options ...grpc.DialOption) millracev1.DataServiceClient {
+	t.Helper()
+	conn, err := grpc.NewClient(peer.Address, append(options, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	return millracev1.NewDataServiceClient(conn)
+}
+
+// TestAWriterThatFallsSilentLosesItsPlace: two of them kept a slab for as long as they liked.
+func TestAWriterThatFallsSilentLosesItsPlace(t *testing.T) {
+	receiver := taken{make(transfertest.Heap, 1<<20), make(chan string, 2)}
+	peer, _ := serveWith(t, &grpcpath.Server{Source: transfertest.NewObjects(), Receiver: receiver, WriterPatience: 50 * time.Millisecond})
+	stream, err := callers(t, peer).WriteObject(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	head := &millracev1.ObjectHead{Object: &millracev1.ObjectRef{TaskId: 7, Generation: 1}, FrameBytes: []uint64{1000}}
+	if err := stream.Send(&millracev1.WriteObjectRequest{Head: head, Data: []byte("begun")}); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-receiver.ended; got != "aborted" {
+		t.Error(got)
+	}
+	if _, err := stream.CloseAndRecv(); status.Code(err) != codes.Aborted || !strings.Contains(err.Error(), "50ms") {
+		t.Error(err)
+	}
+}
+
+// TestAReaderThatTakesNothingLosesItsLeases: and its connection before, as gRPC would still send what it was given.
+func TestAReaderThatTakesNothingLosesItsLeases(t *testing.T) {
+	objects := transfertest.NewObjects()
+	objects.Put(one, "h", make([]byte, 64<<20))
+	data := &grpcpath.Server{Source: objects, StreamPatience: 50 * time.Millisecond}
+	peer, _ := serveWith(t, data, grpc.Creds(data.Credentials(nil)))
+	stream, err := callers(t, peer, grpc.WithInitialWindowSize(64<<10)).ReadObjects(t.Context(), &millracev1.ReadObjectsRequest{
+		Objects: []*millracev1.ObjectRef{{TaskId: 1, Generation: 1}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stream.Recv(); err != nil {
+		t.Fatal(err)
+	}
+	transfertest.NoLeases(t, objects)
+	for err == nil {
+		_, err = stream.Recv()
+	}
+	if errors.Is(err, io.EOF) {
+		t.Error("the stream ended well")
+	}
+}
+
+// TestAPanicFailsOneCall: the worker has the results of others in its memory.
+func TestAPanicFailsOneCall(t *testing.T) {
+	objects := transfertest.NewObjects()
+	objects.Put(one, "h", make([]byte, 1000))
+	data := &grpcpath.Server{Source: unlucky{objects}}
+	peer, _ := serveWith(t, data, grpc.Creds(data.Credentials(nil)))
+	thirteen := transfer.Ref{Task: 13, Generation: 1}
+	stream, err := callers(t, peer).ReadObjects(t.Context(), &millracev1.ReadObjectsRequest{Objects: []*millracev1.ObjectRef{{TaskId: 13}}})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "thirteen") {
+		t.Errorf("by gRPC: %v", err)
+	}
+	path := newPath(t, transfertest.Patience)
+	if err := path.Fetch(t.Context(), peer, []transfer.Ref{thirteen, thirteen}, transfertest.NewSink()); err == nil {
+		t.Error("by a bare stream: no error")
+	}
+	if err := path.Fetch(t.Context(), peer, []transfer.Ref{one}, transfertest.NewSink()); err != nil {
+		t.Errorf("another one: %v", err)
+	}
+}
+
+type unlucky struct{ *transfertest.Objects }
+
+func (u unlucky) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
+	for _, r := range refs {
+		if r.Task == 13 {
+			panic("thirteen")
+		}
+	}
+	return u.Objects.Lease(reader, refs, ttl)
+}
+
+// TestLeasesBelongToWhoTookThem: their numbers cannot be guessed, another token does not give them back, and one connection cannot
+// hold any number of them.
+func TestLeasesBelongToWhoTookThem(t *testing.T) {
+	objects := transfertest.NewObjects()
+	objects.Put(one, "h", make([]byte, 1000))
+	peer, _ := serve(t, objects, nil)
+	c := callers(t, peer)
+	as := func(token string) context.Context {
+		return metadata.AppendToOutgoingContext(t.Context(), "authorization", "Bearer "+token)
+	}
+	refs := []*millracev1.ObjectRef{{TaskId: 1, Generation: 1}}
+	acquired, err := c.AcquireReadLeases(as("one"), &millracev1.AcquireReadLeasesRequest{Objects: refs})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := acquired.GetLeases()[0].GetLeaseId()
+	if id < 1<<20 {
+		t.Errorf("lease %d", id)
+	}
+	for _, try := range []struct {
+		token string
+		id    uint64
+		want  bool
+	}{{"one", 1, false}, {"two", id, false}, {"one", id, true}, {"one", id, false}} {
+		released, err := c.ReleaseReadLeases(as(try.token), &millracev1.ReleaseReadLeasesRequest{LeaseIds: []uint64{try.id}})
+		if err != nil || len(released.GetHeld()) != 1 || released.GetHeld()[0] != try.want {
+			t.Errorf("%s gives back %d: %v, %v", try.token, try.id, released, err)
+		}
+	}
+	transfertest.NoLeases(t, objects)
+	many := make([]*millracev1.ObjectRef, 10000)
+	for i := range many {
+		many[i] = refs[0]
+	}
+	for range 1000 {
+		if _, err = c.AcquireReadLeases(as("one"), &millracev1.AcquireReadLeasesRequest{Objects: many}); err != nil {
+			break
+		}
+	}
+	if status.Code(err) != codes.ResourceExhausted {
+		t.Errorf("ten million leases: %v", err)
+	}
+}
+
+// TestHeadsThatTogetherAreTooLargeAreReadInstead: one answer has room for so many.
+func TestHeadsThatTogetherAreTooLargeAreReadInstead(t *testing.T) {
+	objects := transfertest.NewObjects()
+	objects.Put(one, strings.Repeat("h", 1<<20), []byte("x"))
+	peer, _ := serve(t, objects, nil)
+	many := make([]*millracev1.ObjectRef, 40)
+	for i := range many {
+		many[i] = &millracev1.ObjectRef{TaskId: 1, Generation: 1}
+	}
+	acquired, err := callers(t, peer).AcquireReadLeases(t.Context(), &millracev1.AcquireReadLeasesRequest{Objects: many})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leased := 0
+	for _, l := range acquired.GetLeases() {
+		if l.GetLeaseId() != 0 {
+			leased++
+		} else if l.GetRefusal() != "OBJECT_ELSEWHERE" {
+			t.Errorf("refused with %q", l.GetRefusal())
+		}
+	}
+	if leased == 0 || leased == len(many) {
+		t.Errorf("%d of %d are leased", leased, len(many))
+	}
+}
+
+// TestAHeadThatCannotBeSentFailsItsObjectAlone: and what can be written can be read.
+func TestAHeadThatCannotBeSentFailsItsObjectAlone(t *testing.T) {
+	objects := transfertest.NewObjects()
+	objects.Put(one, strings.Repeat("h", rawframe.MaxHeadBytes), []byte("x"))
+	two := transfer.Ref{Task: 2, Generation: 1}
+	objects.Put(two, strings.Repeat("h", 16<<20), []byte("x"))
+	for name, data := range map[string]*grpcpath.Server{"bare": {Source: objects}, "gRPC": {Source: objects}} {
+		var options []grpc.ServerOption
+		if name == "bare" {
+			options = append(options, grpc.Creds(data.Credentials(nil)))
+		}
+		peer, _ := serveWith(t, data, options...)
+		sink := transfertest.NewSink()
+		if err := newPath(t, transfertest.Patience).Fetch(t.Context(), peer, []transfer.Ref{one, two}, sink); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, _, done, err := sink.Result(0); !done || err == nil || !strings.Contains(err.Error(), "OBJECT_UNREADABLE") {
+			t.Errorf("%s: the first: %v, %v", name, done, err)
+		}
+		if _, _, done, err := sink.Result(1); !done || err != nil {
+			t.Errorf("%s: the second: %v, %v", name, done, err)
+		}
+	}
+}
+
+// TestAPartThatIsMissingIsAnError: a peer that ends the stream of one part as if we had, when another part has come.
+func TestAPartThatIsMissingIsAnError(t *testing.T) {
+	objects := transfertest.NewObjects()
+	objects.Put(one, "h", make([]byte, 16<<20))
+	for _, code := range []codes.Code{codes.Canceled, codes.DeadlineExceeded, codes.Unavailable} {
+		come := make(chan struct{})
+		peer, _ := serveWith(t, &grpcpath.Server{Source: objects}, grpc.StreamInterceptor(func(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+			return next(server, &lacking{stream, code, come})
+		}))
+		told := sync.OnceFunc(func() { close(come) })
+		path := grpcpath.New(grpcpath.Config{StallTimeout: transfertest.Patience, Streams: 2, DialOptions: []grpc.DialOption{
+			grpc.WithStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, c *grpc.ClientConn, method string, next grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+				stream, err := next(ctx, d, c, method, options...)
+				return &ending{stream, told}, err
+			}),
+		}})
+		sink := transfertest.NewSink()
+		err := path.Fetch(t.Context(), peer, []transfer.Ref{one}, sink)
+		if _, _, done, _ := sink.Result(0); err == nil || done {
+			t.Errorf("%s: %v, done %v", code, err, done)
+		}
+		if err := path.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// lacking ends the stream of part 1 when another one has come.
+type lacking struct {
+	grpc.ServerStream
+	code codes.Code
+	come chan struct{}
+}
+
+func (l *lacking) RecvMsg(m any) error {
+	err := l.ServerStream.RecvMsg(m)
+	if r, ok := m.(*millracev1.ReadObjectsRequest); ok && err == nil && r.GetPart() == 1 {
+		<-l.come
+		return status.Error(l.code, "the part is gone")
+	}
+	return err
+}
+
+// ending tells of a stream that has ended well.
+type ending struct {
+	grpc.ClientStream
+	told func()
+}
+
+func (e *ending) RecvMsg(m any) error {
+	err := e.ClientStream.RecvMsg(m)
+	if errors.Is(err, io.EOF) {
+		e.told()
+	}
+	return err
+}

@@ -1,0 +1,142 @@
+package grpcpath
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"github.com/millrace/millrace/internal/mishap"
+)
+
+const (
+	// defaultWriterPatience is for how long a writer may send nothing: its object's memory is reserved meanwhile.
+	defaultWriterPatience = 30 * time.Second
+	// defaultStreamPatience is for how long the reader of a gRPC stream may take nothing: what it reads is leased meanwhile. It is
+	// more than ReaderPatience, as such a reader cannot say that it is alive.
+	defaultStreamPatience = 60 * time.Second
+	// forEver is the patience with readers whose connection cannot be closed: servers without Credentials.
+	forEver = 1000 * time.Hour
+)
+
+// silence runs out while a peer is waited for that does nothing, and says nothing, for longer than its patience. A write
+// deadline would not do for connections: gRPC clears those of a connection that it has handed over, some time after it has.
+type silence struct {
+	patience time.Duration
+	timer    *time.Timer
+
+	mu      sync.Mutex
+	waiting bool // guarded by mu
+}
+
+// newSilence calls expire when it runs out, which may be more than once.
+func newSilence(patience, otherwise time.Duration, expire func()) *silence {
+	if patience <= 0 {
+		patience = otherwise
+	}
+	s := &silence{patience: patience, timer: time.AfterFunc(patience, expire)}
+	s.timer.Stop()
+	return s
+}
+
+// begin and end enclose a wait for the peer.
+func (s *silence) begin() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = true
+	s.timer.Reset(s.patience)
+}
+
+func (s *silence) end() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = false
+	s.timer.Stop()
+}
+
+// alive: the peer did something.
+func (s *silence) alive() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.waiting {
+		s.timer.Reset(s.patience)
+	}
+}
+
+// watched does what a handler of a stream does. A peer that is silent for too long loses its stream: end, unless nil, is called
+// and the handler returns, which is what ends a wait of gRPC. A panic fails the call with INTERNAL.
+func (s *Server) watched(patience, otherwise time.Duration, what string, end func(), body func(other *silence) error) error {
+	expired := make(chan struct{})
+	other := newSilence(patience, otherwise, sync.OnceFunc(func() { close(expired) }))
+	done := make(chan error, 1)
+	// It ends soon after the call has, if not before.
+	go func() {
+		err := status.Errorf(codes.Internal, "%s ended without a reason", what)
+		defer func() { done <- err }()
+		defer mishap.Caught(s.Log, what, func(e error) { err = status.Error(codes.Internal, e.Error()) })
+		err = body(other)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-expired:
+		if end != nil {
+			end()
+		}
+		return status.Errorf(codes.Aborted, "%s: the other side did nothing for %v; begin again", what, other.patience)
+	}
+}
+
+// connInfo is the AuthInfo of connections that a sniffer has left to gRPC: by it a handler reaches its connection.
+type connInfo struct {
+	credentials.AuthInfo
+	conn net.Conn
+}
+
+// hangUp returns what closes the connection of a call, nil if it is not known.
+//
+// gRPC cannot take back what it was given to send on one stream: it stays in line, where the bytes lie, until the peer makes room
+// for it, also when the handler has returned. So before the leases on these bytes end their connection does.
+func hangUp(ctx context.Context) func() {
+	if p, ok := peer.FromContext(ctx); ok {
+		if info, ok := p.AuthInfo.(connInfo); ok {
+			return func() { _ = info.conn.Close() } // its server notices
+		}
+	}
+	return nil
+}
+
+// watchedStream waits for a peer with its silence.
+type watchedStream struct {
+	grpc.ServerStream
+	peer *silence
+}
+
+// SendMsg is part of grpc.ServerStream.
+func (w watchedStream) SendMsg(m any) error {
+	w.peer.begin()
+	defer w.peer.end()
+	return w.ServerStream.SendMsg(m)
+}
+
+// RecvMsg is part of grpc.ServerStream.
+func (w watchedStream) RecvMsg(m any) error {
+	w.peer.begin()
+	defer w.peer.end()
+	return w.ServerStream.RecvMsg(m)
+}
+
+// guarded does what concerns one bare connection; a panic ends that.
+func (s *Server) guarded(what string, do func()) {
+	defer mishap.Caught(s.Log, what, nil)
+	do()
+}
+
+func nameOf(n int) string { return fmt.Sprintf("a read of %d objects", n) }
