@@ -284,6 +284,11 @@ func (l *Loop) carryOut() {
 			if s := l.sessionOf(effect.Worker); s != nil {
 				s.building.Accepted = append(s.building.Accepted, sched.Replica{Task: effect.Task, Generation: effect.Attempt})
 			}
+		case sched.EffectDrained:
+			if s := l.sessionOf(effect.Worker); s != nil {
+				l.log.Info("a worker may leave: nothing that is wanted is there alone", "worker", s.worker.name, "id", s.worker.id)
+				s.building.Drained = true
+			}
 		case sched.EffectFunctionUnused:
 			l.dropFunction(effect.Function)
 		case sched.EffectRescue:

@@ -294,6 +294,11 @@ func (l *Loop) heard(s *session, said front.Inbound) {
 		}
 	}
 	l.dirty.counters(w)
+	if said.Draining {
+		l.log.Info("a worker is to leave", "worker", w.name, "id", w.id)
+		l.step(sched.WorkerDraining{Worker: w.id})
+		l.dirty.worker(w, l.now)
+	}
 	if said.Leaving {
 		l.loseWorker(w, "left the cluster", nil, "")
 	}

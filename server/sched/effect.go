@@ -38,6 +38,9 @@ const (
 	EffectUnmap
 	// EffectAccept tells Worker that the object (Task, generation Attempt), which a client wrote to it, is the result of Task.
 	EffectAccept
+	// EffectDrained tells Worker, which is draining, that it may leave: nothing runs there, and what is wanted is elsewhere, or nobody
+	// else can take it.
+	EffectDrained
 	// EffectTaskForgotten says that Task is gone altogether; late messages about it are dropped from now on.
 	EffectTaskForgotten
 )

@@ -137,7 +137,7 @@ type RescueFailed struct {
 	Objects      []Replica
 }
 
-// WorkerDraining says that a worker must get nothing new.
+// WorkerDraining says that a worker is to leave: it gets nothing new, and what is only there is copied by others. See leave.go.
 type WorkerDraining struct{ Worker ids.WorkerID }
 
 // WorkerMeasured updates what placement knows about a worker.

@@ -78,6 +78,8 @@ type Machine struct {
 	// rescues are by the dead worker, and saving has exactly the tasks in RESCUING.
 	rescues map[ids.WorkerID]*rescue
 	saving  map[ids.TaskID]saving
+	// copied counts the copies that were ordered for workers that leave.
+	copied uint64
 	// strays are scattered objects of lost workers.
 	strays map[ids.TaskID]stray
 	// relays are the chains by object: see relay.

@@ -166,6 +166,7 @@ const (
 	timerRebalance
 	timerRescue
 	timerStray
+	timerLeave
 )
 
 // timer is a deadline. Timers are never taken out early: what they refer to is looked at again when they are due.
@@ -209,6 +210,8 @@ func (m *Machine) timePassed() {
 			m.rescueDue(ids.WorkerID(t.id))
 		case timerStray:
 			m.straysDue()
+		case timerLeave:
+			m.leaveDue(ids.WorkerID(t.id))
 		}
 	}
 }

@@ -35,6 +35,8 @@ type Config struct {
 	// DataGrace is how long scattered data that only a lost worker had is waited for, if that worker's process is not known to have
 	// ended. Default 60 s. Negative: it is lost at once.
 	DataGrace time.Duration
+	// NoCopies: what is only at a worker that is to leave is not copied by others.
+	NoCopies bool
 	// RelayBytes is from which size on workers read an object at each other while it arrives. Default 64 MiB.
 	RelayBytes uint64
 }

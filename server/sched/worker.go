@@ -39,6 +39,8 @@ type worker struct {
 	// the list of one worker at most.
 	awaits bool
 	full   []TaskRef
+	// leaving is set while the worker is draining.
+	leaving *leaving
 	// retracting counts retracts under way.
 	retracting int
 	// reportedAt is when the last report came.
@@ -93,7 +95,7 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 		m.order = slices.Insert(m.order, at, w)
 	}
 	w.name, w.incarnation, w.host = ev.Name, ev.Incarnation, ev.Host
-	w.state = WorkerStateActive
+	w.state, w.leaving = WorkerStateActive, nil
 	w.slots = max(ev.Slots, 1)
 	w.resources, w.memory = ev.Resources, ev.MemoryBytes
 	w.executors, w.relays = ev.Executors, ev.Relays
@@ -179,6 +181,8 @@ func (m *Machine) workerDraining(ev WorkerDraining) {
 			m.retract(w, r.Task, t)
 		}
 	}
+	w.leaving = &leaving{copies: make(map[ids.TaskID]*copying)}
+	m.leaveDue(w.id)
 }
 
 func (m *Machine) workerMeasured(ev WorkerMeasured) {

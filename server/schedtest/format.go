@@ -46,6 +46,8 @@ func formatEffect(m *sched.Machine, e sched.Effect, name func(ids.TaskID) string
 		return fmt.Sprintf("rescue %s %s of %s by %s", task, e.Attempt, e.Dead, e.Worker)
 	case sched.EffectUnmap:
 		return fmt.Sprintf("unmap %s at %s", e.Dead, e.Worker)
+	case sched.EffectDrained:
+		return fmt.Sprintf("drained %s", e.Worker)
 	case sched.EffectAccept:
 		return fmt.Sprintf("accept %s %s at %s", task, e.Attempt, e.Worker)
 	case sched.EffectTaskForgotten:

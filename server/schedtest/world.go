@@ -84,7 +84,7 @@ type attempt struct {
 // NewWorld makes an empty world.
 func NewWorld(source Source) *World {
 	return &World{
-		M: sched.New(sched.Config{InlineResultBytes: 8, InlineBudgetBytes: 64, MaxWorkerDeaths: 3, RelayBytes: 1}), source: source,
+		M: sched.New(sched.Config{InlineResultBytes: 8, InlineBudgetBytes: 64, MaxWorkerDeaths: 3, RelayBytes: 1, NoCopies: true}), source: source,
 		now: time.Unix(1_700_000_000, 0), workers: make(map[ids.WorkerID]*fakeWorker), graves: make(map[ids.WorkerID]map[ids.TaskID]sched.Replica), nextWorker: 1, nextClient: 1,
 		tasks: make(map[ids.TaskID]*modelTask), byKey: make(map[string]ids.TaskID),
 	}
@@ -475,7 +475,8 @@ func (w *World) receive(f *fakeWorker, e sched.Effect, a sched.Assignment) {
 	case sched.EffectUnmap:
 		delete(f.maps, e.Dead)
 	case sched.EffectNotify, sched.EffectClientExpired, sched.EffectGraphChanged, sched.EffectGraphRemoved,
-		sched.EffectFunctionUnused, sched.EffectAccept, sched.EffectTaskForgotten:
+		sched.EffectFunctionUnused, sched.EffectAccept, sched.EffectDrained,
+		sched.EffectTaskForgotten:
 		// These are for clients and the catalogue.
 	}
 }

@@ -108,7 +108,7 @@ func (m inbound) clone() inbound {
 
 func newServer(w *world, checkEvery int) *server {
 	return &server{
-		w: w, m: sched.New(sched.Config{InlineResultBytes: 4 << 10, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8, RelayBytes: 8 << 10}),
+		w: w, m: sched.New(sched.Config{InlineResultBytes: 4 << 10, InlineBudgetBytes: 1 << 10, MaxWorkerDeaths: 8, RelayBytes: 8 << 10, NoCopies: true}),
 		byID: make([]*remote, 1), byName: map[string]*remote{}, dead: map[string]bool{}, graves: map[ids.WorkerID]*remote{},
 		leases: map[ids.ClientID]*lease{}, functions: map[ids.FunctionHash]bool{},
 		answered: map[string]ids.GraphID{}, assigned: map[sched.TaskRef]ids.WorkerID{}, checkEvery: checkEvery,
@@ -149,7 +149,7 @@ func (s *server) deepCheck() {
 	}
 }
 
-var effectNames = [...]string{"?", "assign", "retract", "cancel", "release", "notify", "expired", "graph", "graphgone", "unused", "rescue", "unmap", "accept", "forgotten"}
+var effectNames = [...]string{"?", "assign", "retract", "cancel", "release", "notify", "expired", "graph", "graphgone", "unused", "rescue", "unmap", "accept", "drained", "forgotten"}
 
 // carryOut does what a step ordered.
 func (s *server) carryOut() {
@@ -188,6 +188,8 @@ func (s *server) carryOut() {
 		case sched.EffectUnmap:
 			o := s.outOf(e.Worker)
 			o.peers = append(o.peers, peer{e.Dead, nil})
+		case sched.EffectDrained:
+			// Processes that are drained stay until they are told to leave.
 		case sched.EffectAccept:
 			// Processes read what clients wrote at once: they trust them.
 		case sched.EffectTaskForgotten:
