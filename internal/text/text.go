@@ -26,6 +26,21 @@ func Cut(s string, limit int) string {
 	return begin(s, limit-len(note)) + note
 }
 
+// Middle is Cut for texts whose end says as much as their beginning: what is left out is a piece before the end.
+func Middle(s string, limit int) string {
+	if len(s) <= limit {
+		if s = Valid(s); len(s) <= limit {
+			return s
+		}
+	}
+	note := fmt.Sprintf(" ... (%d bytes in all) ... ", len(s))
+	if 2*len(note) > limit {
+		return Cut(s, limit)
+	}
+	end := Tail(s, (limit-len(note))/3)
+	return begin(s, limit-len(note)-len(end)) + note + end
+}
+
 // Tail returns at most limit bytes of the end of s, as valid UTF-8.
 func Tail(s string, limit int) string {
 	if len(s) > limit {

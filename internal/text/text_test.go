@@ -18,7 +18,7 @@ func FuzzWhatIsCutIsValidAndShort(f *testing.F) {
 		if limit < 0 || limit > 1<<20 {
 			return
 		}
-		for name, got := range map[string]string{"Cut": text.Cut(s, limit), "Tail": text.Tail(s, limit)} {
+		for name, got := range map[string]string{"Cut": text.Cut(s, limit), "Tail": text.Tail(s, limit), "Middle": text.Middle(s, limit)} {
 			if len(got) > limit || !utf8.ValidString(got) {
 				t.Errorf("%s(%q, %d) = %q", name, s, limit, got)
 			}
@@ -36,6 +36,9 @@ func TestWhatWasCutSaysSo(t *testing.T) {
 	got := text.Cut(strings.Repeat("█", 100), 64)
 	if !strings.HasPrefix(got, "██") || !strings.HasSuffix(got, "(300 bytes in all)") {
 		t.Errorf("Cut: %q", got)
+	}
+	if got := text.Middle("the "+strings.Repeat("█", 100)+" end", 90); !strings.HasPrefix(got, "the █") || !strings.HasSuffix(got, "█ end") {
+		t.Errorf("Middle: %q", got)
 	}
 	if got := text.Tail("ab█", 4); got != "b█" {
 		t.Errorf("Tail: %q", got)

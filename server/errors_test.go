@@ -1,0 +1,83 @@
+package server_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/server"
+)
+
+// However long the names in a request are, the error reaches the client, with its reason.
+func TestLongErrorsReachTheClient(t *testing.T) {
+	c := start(t, server.Config{})
+	ctx := timeout(t)
+	c.join(c.conn, registration("w-0"), func(a *pb.Assignment) *pb.TaskReport {
+		return &pb.TaskReport{TaskId: a.TaskId, Attempt: a.Attempt, Outcome: pb.TaskOutcome_TASK_OUTCOME_FAILED,
+			Error: &pb.TaskError{Reason: "PYTHON_EXCEPTION", Message: strings.Repeat("😀", 100_000)}}
+	})
+	id := c.open(ctx)
+	submit := func(tasks []*pb.TaskSpec) error {
+		stream, err := c.client.Submit(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := stream.Send(&pb.SubmitRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: tasks}); err != nil {
+			t.Fatal(err)
+		}
+		_, err = stream.CloseAndRecv()
+		return err
+	}
+	emoji := func(i int) string { return strings.Repeat("😀", 1000) + fmt.Sprint(i) }
+	ring := func(n int, key func(int) string) []*pb.TaskSpec {
+		tasks := make([]*pb.TaskSpec, n)
+		for i := range tasks {
+			tasks[i] = &pb.TaskSpec{Key: key(i), Op: "bench.noop", Inputs: []string{key((i + 1) % n)}}
+		}
+		return tasks
+	}
+	noop := func(key string, inputs ...string) *pb.TaskSpec {
+		return &pb.TaskSpec{Key: key, Op: "bench.noop", Inputs: inputs, Hold: true}
+	}
+	failing, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: []*pb.TaskSpec{noop(emoji(7))}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := noop(emoji(7))
+	other.PackedArguments = []byte("other")
+	_, namespace := c.client.CancelTasks(ctx, &pb.CancelTasksRequest{Namespace: strings.Repeat("n", 1<<20), Keys: []string{"k"}})
+	_, worker := c.client.GetWorker(ctx, &pb.GetWorkerRequest{Name: strings.Repeat("w", 128)})
+	_, key := c.client.GetTask(ctx, &pb.GetTaskRequest{Key: emoji(1)})
+	unknownOp := noop("o")
+	unknownOp.Op = strings.Repeat("\n", 512)
+	c.final(c.watch(ctx, &pb.WatchRequest{ClientId: id}), failing.GetTaskIds())
+	_, failed := c.client.GetResult(ctx, &pb.GetResultRequest{Key: emoji(7), Namespace: "default"})
+	for _, test := range []struct {
+		name   string
+		err    error
+		reason string
+		word   string
+	}{
+		{"cycle of 100,000", submit(ring(100_000, func(i int) string { return fmt.Sprintf("%0500d", i)[400:] })), "GRAPH_HAS_CYCLE", "circle"},
+		{"cycle of emoji", submit(ring(100, func(i int) string { return emoji(1000 + i) })), "GRAPH_HAS_CYCLE", "circle"},
+		{"duplicate of emoji", submit([]*pb.TaskSpec{noop(emoji(1)), noop(emoji(1), emoji(7))}), "DUPLICATE_KEY", ""},
+		{"another body of emoji", submit([]*pb.TaskSpec{other}), "KEY_CONFLICT", "another key"},
+		{"unknown input of emoji", submit([]*pb.TaskSpec{noop("a", emoji(1))}), "UNKNOWN_INPUT", ""},
+		{"unknown op of newlines", submit([]*pb.TaskSpec{unknownOp}), "UNKNOWN_OP", "GetClusterInfo"},
+		{"namespace of 1 MB", namespace, "INVALID_FIELD", "namespace"},
+		{"worker", worker, "UNKNOWN_WORKER", "ListWorkers"},
+		{"key of emoji", key, "UNKNOWN_TASK", "ListTasks"},
+		{"failure of 400 KB", failed, "TASK_FAILED", "task"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			wantReason(t, test.err, test.reason, test.word)
+			if n := proto.Size(status.Convert(test.err).Proto()); n > 8<<10 {
+				t.Errorf("a status of %d bytes", n)
+			}
+		})
+	}
+}
