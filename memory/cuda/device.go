@@ -24,6 +24,9 @@ type Device struct {
 	lost   atomic.Pointer[Error]
 	failed chan struct{} // closed by whoever sets lost
 
+	// opened: a library of this process opens memory of other processes on its own; see OpenedByOthers.
+	opened atomic.Bool
+
 	// leaves: a slab that others may have mapped is left to the end of the process, and with it the
 	// context, whose release would free it.
 	leaves atomic.Bool

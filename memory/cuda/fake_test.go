@@ -520,6 +520,21 @@ func TestASecondOpeningInTheProcessIsClosedToo(t *testing.T) {
 	if err := retire(ours); err != nil {
 		t.Errorf("one opening: %v", err)
 	}
+	// The second opening is somebody else's of this process, who goes on using it.
+	if p, err := theirs.OpenPeer(a.Export); err != nil {
+		t.Error(err)
+	} else {
+		if err := retire(ours); err == nil || !strings.Contains(err.Error(), "is still mapped") {
+			t.Errorf("another's opening, without UCX: %v", err)
+		}
+		if err := p.ReadInto(0, make([]byte, 1)); err != nil {
+			t.Errorf("the other opening was closed as well: %v", err)
+		}
+		closing(t, p)
+	}
+	for _, d := range []*cuda.Device{ours, theirs, third} {
+		d.OpenedByOthers()
+	}
 	if err := retire(ours, theirs); err != nil {
 		t.Errorf("two openings: %v", err)
 	}
@@ -663,6 +678,30 @@ func TestPairsOfDevicesMayBeRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	closing(t, p)
+}
+
+// Where the slab was mapped another one may be by the time that ours is closed.
+func TestAnotherMappingAtTheSameAddressStays(t *testing.T) {
+	a := startChild(t).ask(t, order{Do: "slab", Device: 0, Size: cuda.Size{Bytes: 4 << 20}, Identity: identity})
+	d := open(t, 0)
+	d.OpenedByOthers()
+	p, err := d.OpenPeer(a.Export)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := p.Pointer(0, 1)
+	fake.TakeOver.Store(1) // the next close of a mapping leaves another one at its address
+	p.Retire(func(err error) {
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	if fake.TakeOver.Load() != 0 {
+		t.Fatal("nothing was mapped at the address")
+	}
+	if n := fake.TakenOver.Load(); n != at {
+		t.Errorf("what was mapped at %#x was closed with the slab: %#x", at, n)
+	}
 }
 
 func TestWaitingForRoomEndsWithTheContext(t *testing.T) {

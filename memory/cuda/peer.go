@@ -141,9 +141,9 @@ func (p *Peer) Release() {
 // Retire unmaps the slab of a dead worker, so that the device gets its memory
 // back: at once if the mapping is not in use, else from the last Release. Then it
 // calls unmapped, once, whose error means that the memory is still held; the
-// supervisor of the dead worker waits for that. The handle is closed twice, since
-// UCX keeps an opening of its own for ever: its copies out of the slab must be
-// over too, each by its own callback.
+// supervisor of the dead worker waits for that. After OpenedByOthers the handle is
+// closed twice, since UCX keeps an opening of its own for ever: its copies out of
+// the slab must be over too, each by its own callback.
 func (p *Peer) Retire(unmapped func(error)) {
 	p.mu.Lock()
 	if p.ending {
@@ -168,9 +168,14 @@ func (p *Peer) finish() {
 	unmapped(p.unmap())
 }
 
-// unmap closes our opening and, if the memory is still mapped then, UCX's. Where
-// the driver does not tell, it closes twice and does not mind if the second has
-// nothing to close.
+// OpenedByOthers says that a library in this process, UCX, opens memory of other processes on its own and never
+// closes it. Without it nobody has openings but Peers.
+func (d *Device) OpenedByOthers() { d.opened.Store(true) }
+
+// unmap closes our opening and, if that very memory is still mapped then and UCX may
+// have it, UCX's. What lies at the address by then may be another mapping: the driver's
+// number of the memory tells. Where the driver tells no number, it closes UCX's without
+// knowing, and does not mind if there is nothing to close.
 func (p *Peer) unmap() error {
 	defer p.forget()
 	d := p.device
@@ -178,16 +183,19 @@ func (p *Peer) unmap() error {
 	// the same address, and lose its mapping to the second.
 	d.mapping.Lock()
 	defer d.mapping.Unlock()
-	_, known := d.api.bufferID(d.context, p.pointer)
+	id, known := d.api.bufferID(d.context, p.pointer)
 	if err := d.check("cuIpcCloseMemHandle", d.api.ipcClose(d.context, p.pointer)); err != nil {
 		return err
 	}
 	mapped := func() bool {
-		_, r := d.api.bufferID(d.context, p.pointer)
-		return r == success
+		now, r := d.api.bufferID(d.context, p.pointer)
+		return r == success && now == id
 	}
-	if known == success && !mapped() {
+	if known == success && !mapped() || known != success && !d.opened.Load() {
 		return nil
+	}
+	if !d.opened.Load() {
+		return fmt.Errorf("cuda: the slab on %s is still mapped: something else in this process opened it; the memory stays allocated until this process ends", p.export.Device)
 	}
 	if r := d.api.ipcClose(d.context, p.pointer); r != success && r != invalidValue && r != invalidHandle {
 		return d.check("cuIpcCloseMemHandle", r)

@@ -79,6 +79,9 @@ func Open(config Config) (*Context, error) {
 		return nil, errors.New("ucx: the slab is neither host memory nor that of a GPU, which is all that this build reads")
 	}
 	library := config.library()
+	if slab != nil {
+		slab.Device().OpenedByOthers()
+	}
 	v, err := config.load()
 	if err != nil {
 		return nil, err

@@ -72,6 +72,9 @@ type State struct {
 	Capability atomic.Uint64
 	// Corrupt: copies from device to device change a byte.
 	Corrupt atomic.Uint64
+	// TakeOver: where the next mapping is closed another one comes to lie at once; then it is 0 again, and
+	// TakenOver that address as long as it is mapped.
+	TakeOver, TakenOver atomic.Uint64
 	// FreedInUse is how many allocations were freed that another process had mapped.
 	FreedInUse atomic.Uint64
 	watch      atomic.Uint64
@@ -200,7 +203,7 @@ func (f *Fake) Fail(call string, code, skip, count int) {
 func (f *Fake) Heal() {
 	f.failCount.Store(0)
 	for _, s := range []*atomic.Uint64{&f.Hold, &f.DelayMicros, &f.RefusePeer, &f.StickyCode, &f.StickyPID,
-		&f.LateCode, &f.LateCalls, &f.NoSharing, &f.NoRegistration, &f.RefusedPairs, &f.MIG, &f.Pageable, &f.Capability, &f.Corrupt} {
+		&f.LateCode, &f.LateCalls, &f.NoSharing, &f.NoRegistration, &f.RefusedPairs, &f.MIG, &f.Pageable, &f.Capability, &f.Corrupt, &f.TakeOver} {
 		s.Store(0)
 	}
 }

@@ -70,7 +70,7 @@ typedef struct {
   char fail_call[64];
   _Atomic uint64_t sticky_code, sticky_pid;
   _Atomic uint64_t late_code, late_calls;
-  _Atomic uint64_t no_sharing, no_registration, refused_pairs, mig, pageable, capability, corrupt;
+  _Atomic uint64_t no_sharing, no_registration, refused_pairs, mig, pageable, capability, corrupt, take_over, taken_over;
   _Atomic uint64_t freed_in_use;
   // What the process watch_pid has and has not given back.
   _Atomic uint64_t watch_pid;
@@ -535,13 +535,22 @@ int cuIpcCloseMemHandle(uint64_t p) {
     r = OK;
     count(&st->mappings, -1);
     if (!--a->refs) {
-      entry *e = &st->entries[a->entry];
-      for (int k = 0; k < PEOPLE; k++)
+      entry *e = a->entry < 0 ? NULL : &st->entries[a->entry];
+      for (int k = 0; e && k < PEOPLE; k++)
         if (e->importers[k] == (uint64_t)getpid()) {
           e->importers[k] = 0;
           break;
         }
+      uint64_t bytes = a->bytes;
+      if (st->taken_over == p) st->taken_over = 0;
       drop(a);
+      if (st->take_over && mmap((void *)p, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED) {
+        a = calloc(1, sizeof *a);
+        *a = (allocation){.next = all, .at = p, .bytes = bytes, .id = ++last_id, .fd = -1, .entry = -1, .refs = 1, .pid = 1};
+        all = a;
+        st->take_over = 0;
+        st->taken_over = p;
+      }
     }
   }
   end();
