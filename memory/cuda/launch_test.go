@@ -3,6 +3,7 @@
 package cuda_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -147,6 +148,10 @@ func TestLaunchErrorsNameTheKernel(t *testing.T) {
 	}
 	if err := f.AllowShared(1 << 20); err == nil || !strings.Contains(err.Error(), "wide") {
 		t.Errorf("too much shared memory: %v", err)
+	}
+	// Two calls of a kernel allow what each needs before either is launched.
+	if err := errors.Join(f.AllowShared(100<<10), f.AllowShared(64<<10), d.Stream(cuda.Compute).Launch([]cuda.Launch{{Function: f, SharedBytes: 100 << 10}}, nil)); err != nil {
+		t.Errorf("what was allowed has been taken away: %v", err)
 	}
 	err = d.Stream(cuda.Compute).Launch([]cuda.Launch{{Function: f}, {Function: f, Block: cuda.Dim{2048}}}, nil)
 	if err == nil || !strings.Contains(err.Error(), "wide, launch 2 of 2") {

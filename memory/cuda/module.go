@@ -2,6 +2,7 @@ package cuda
 
 import (
 	"fmt"
+	"sync"
 	"sync/atomic"
 )
 
@@ -17,6 +18,10 @@ type Function struct {
 	device *Device
 	handle uint64
 	name   string
+
+	mu sync.Mutex
+	// shared is the most that AllowShared was asked for; guarded by mu.
+	shared uint32
 }
 
 // Load loads a CUBIN that was made for the device's architecture. What the
@@ -69,10 +74,20 @@ func (m *Module) Close() error {
 func (f *Function) Name() string { return f.name }
 
 // AllowShared lets launches have that much dynamic shared memory where it is more
-// than 48 KiB; Attributes.SharedBytes is the most that can be had.
+// than 48 KiB; Attributes.SharedBytes is the most that can be had. What was allowed
+// once stays allowed: another launch may be about to have it.
 func (f *Function) AllowShared(bytes uint32) error {
 	if err := f.device.Health(); err != nil {
 		return err
 	}
-	return f.device.check("cuFuncSetAttribute of "+f.name, f.device.api.functionShared(f.device.context, f.handle, int(bytes)))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if bytes <= f.shared {
+		return nil
+	}
+	if err := f.device.check("cuFuncSetAttribute of "+f.name, f.device.api.functionShared(f.device.context, f.handle, int(bytes))); err != nil {
+		return err
+	}
+	f.shared = bytes
+	return nil
 }

@@ -63,6 +63,7 @@ func (d *Device) NewSlab(c SlabConfig) (*Slab, error) {
 		return nil, err
 	}
 	s := &Slab{device: d, size: size, identity: c.Identity}
+	s.stage.free = make(chan *buffer, stageMost)
 	throwaways := c.throwaways
 	if throwaways == 0 {
 		throwaways = 1 + rand.IntN(maxThrowaways)

@@ -4,26 +4,57 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/millrace/millrace/memory"
 )
 
-// stagePinned is how many buffers of a slab are pinned: two for each stream of a
-// peer or client, of which few are busy at once.
-const stagePinned = 16
+const (
+	// stagePinned is how many buffers of a slab are pinned at a time, when all others are lent: two for each stream
+	// of a peer or client, of which few are busy at once. stageMost bounds them.
+	stagePinned = 16
+	stageMost   = 64
+	// stageWait is how long one is waited for when there are no more: most are lent for less. One that a slow client
+	// holds could be lent for ever.
+	stageWait = 5 * time.Millisecond
+	// stageRetry is how long no more are pinned after that has failed.
+	stageRetry = time.Second
+)
 
-// stage are a slab's buffers, made when the first one is asked for.
+// stage are a slab's buffers, made when they are asked for.
 type stage struct {
+	// free are the pinned buffers that nobody has: room for all.
+	free chan *buffer
+	// pageable counts the buffers that were not pinned.
+	pageable atomic.Uint64
+
 	mu sync.Mutex
 	// All below is guarded by mu.
-	made   bool
 	closed bool
-	pinned bool
-	arena  []byte
-	// all are the pinned buffers, free those of them that nobody has.
-	all, free []*buffer
+	arenas [][]byte
+	all    []*buffer
+	// err is why no more could be pinned, retry until when that is not tried again.
+	err   error
+	retry time.Time
+}
+
+// Staging tells how copies through the processor's memory go.
+type Staging struct {
+	// Pinned is how many buffers are pinned, Pageable how often one was lent that is not: its copies take the
+	// processor's time, and a thread's. Err is why no more are pinned, nil if they are, or need not be.
+	Pinned   int
+	Pageable uint64
+	Err      error
+}
+
+// Staging may be called from any goroutine.
+func (s *Slab) Staging() Staging {
+	s.stage.mu.Lock()
+	defer s.stage.mu.Unlock()
+	return Staging{len(s.stage.all), s.stage.pageable.Load(), s.stage.err}
 }
 
 // buffer is a memory.Buffer.
@@ -38,53 +69,86 @@ type buffer struct {
 
 var _ memory.Buffer = (*buffer)(nil)
 
-// Buffer is part of memory.Staged. When all pinned ones are lent, the copies of
-// what is lent then are made by the processor and waited for at once.
+// Buffer is part of memory.Staged. When all pinned ones are lent, and no more can be pinned, it waits a little for one;
+// else the copies of what is lent are made by the processor and waited for at once.
 func (s *Slab) Buffer() (memory.Buffer, error) {
 	if err := s.device.Health(); err != nil {
 		return nil, err
 	}
-	s.stage.mu.Lock()
-	defer s.stage.mu.Unlock()
-	if s.stage.closed {
-		return nil, fmt.Errorf("%w: the slab on %s", ErrClosed, s.device.name)
+	select {
+	case b := <-s.stage.free:
+		return b, nil
+	default:
 	}
-	if !s.stage.made {
-		s.stage.made = true
-		if err := s.makeStage(); err != nil {
-			return nil, errors.Join(err, s.stage.release(s.device))
+	some, err := s.moreStage()
+	if err != nil {
+		return nil, err
+	}
+	if some {
+		timer := time.NewTimer(stageWait)
+		defer timer.Stop()
+		select {
+		case b := <-s.stage.free:
+			return b, nil
+		case <-timer.C:
 		}
 	}
-	if n := len(s.stage.free); n > 0 {
-		b := s.stage.free[n-1]
-		s.stage.free = s.stage.free[:n-1]
-		return b, nil
-	}
+	s.stage.pageable.Add(1)
 	return &buffer{slab: s, data: make([]byte, memory.StageBytes)}, nil
 }
 
-// makeStage pins the buffers. REQUIRES: mu is held.
+// moreStage pins more buffers unless some are free by now or there are enough, and says whether there are any.
+func (s *Slab) moreStage() (some bool, err error) {
+	st := &s.stage
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	if st.closed {
+		return false, fmt.Errorf("%w: the slab on %s", ErrClosed, s.device.name)
+	}
+	if len(st.free) == 0 && len(st.all) < stageMost && !time.Now().Before(st.retry) {
+		if st.err = s.makeStage(); st.err != nil {
+			st.retry = time.Now().Add(stageRetry)
+			if health := s.device.Health(); health != nil {
+				return false, health
+			}
+		}
+	}
+	return len(st.all) > 0, nil
+}
+
+// makeStage pins buffers, all or none. REQUIRES: mu is held.
 func (s *Slab) makeStage() (err error) {
 	const bytes = stagePinned * memory.StageBytes
-	if s.stage.arena, err = unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE); err != nil {
+	arena, err := unix.Mmap(-1, 0, bytes, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
 		return fmt.Errorf("cuda: %d bytes for copies to and from %s: %w", bytes, s.device.name, err)
 	}
-	if err := touch(s.stage.arena, RegisterConfig{Touchers: 4}); err != nil {
+	var made []*buffer
+	pinned := false
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, releaseStage(s.device, made, arena, pinned))
+		}
+	}()
+	if err := touch(arena, RegisterConfig{Touchers: 4}); err != nil {
 		return fmt.Errorf("cuda: %d bytes for copies to and from %s: %w", bytes, s.device.name, err)
 	}
-	if err := s.device.pin(s.stage.arena, false); err != nil {
+	if err := s.device.pin(arena, false); err != nil {
 		return err
 	}
-	s.stage.pinned = true
+	pinned = true
 	for i := range stagePinned {
 		event, err := s.device.NewEvent()
 		if err != nil {
 			return err
 		}
-		b := &buffer{slab: s, data: s.stage.arena[i*memory.StageBytes : (i+1)*memory.StageBytes : (i+1)*memory.StageBytes], event: event}
-		s.stage.all = append(s.stage.all, b)
+		made = append(made, &buffer{slab: s, data: arena[i*memory.StageBytes : (i+1)*memory.StageBytes : (i+1)*memory.StageBytes], event: event})
 	}
-	s.stage.free = append(s.stage.free, s.stage.all...)
+	s.stage.arenas = append(s.stage.arenas, arena)
+	s.stage.all = append(s.stage.all, made...)
+	for _, b := range made {
+		s.stage.free <- b
+	}
 	return nil
 }
 
@@ -93,22 +157,23 @@ func (s *stage) close(d *Device) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
-	return s.release(d)
+	var errs []error
+	for i, arena := range s.arenas {
+		errs = append(errs, releaseStage(d, s.all[i*stagePinned:(i+1)*stagePinned], arena, true))
+	}
+	s.all, s.arenas = nil, nil
+	return errors.Join(errs...)
 }
 
-func (s *stage) release(d *Device) error {
+func releaseStage(d *Device, made []*buffer, arena []byte, pinned bool) error {
 	var errs []error
-	for _, b := range s.all {
+	for _, b := range made {
 		errs = append(errs, b.event.Close())
 	}
-	if s.pinned {
-		errs = append(errs, d.unpin(s.arena))
+	if pinned {
+		errs = append(errs, d.unpin(arena))
 	}
-	if s.arena != nil {
-		errs = append(errs, unix.Munmap(s.arena))
-	}
-	s.all, s.free, s.arena, s.pinned = nil, nil, nil, false
-	return errors.Join(errs...)
+	return errors.Join(append(errs, unix.Munmap(arena))...)
 }
 
 // Bytes is part of memory.Buffer.
@@ -167,6 +232,6 @@ func (b *buffer) Free() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.closed {
-		s.free = append(s.free, b)
+		s.free <- b // there is room for all
 	}
 }

@@ -74,11 +74,22 @@ type Tier struct {
 
 // chunk is pinned as a whole.
 type chunk struct {
-	once   sync.Once
 	used   atomic.Bool
-	pinned bool
-	err    error
+	pinned atomic.Bool
+
+	mu sync.Mutex // is held while it is being pinned, and guards what follows
+	// err is why it could not be pinned the last time, again when it is tried the next time, after a pause that doubles.
+	err   error
+	again time.Time
+	pause time.Duration
 }
+
+const (
+	// firstPinPause and lastPinPause are how long a chunk that could not be pinned is left alone: memory that others
+	// had for a moment must not be missing for good.
+	firstPinPause = 100 * time.Millisecond
+	lastPinPause  = 30 * time.Second
+)
 
 var _ memory.DirectTier = (*Tier)(nil)
 
@@ -214,19 +225,33 @@ func (t *Tier) bytes(i int) []byte {
 	return t.data[from:min(from+t.chunk, uint64(len(t.data)))]
 }
 
-// pin returns when a chunk is pinned.
+// pin returns when a chunk is pinned. What has failed is tried again when some time has passed.
 func (t *Tier) pin(i int) error {
 	c := &t.chunks[i]
-	c.once.Do(func() {
-		data := t.bytes(i)
-		if c.err = touch(data, RegisterConfig{Touchers: 1}); c.err != nil {
-			c.err = fmt.Errorf("cuda: %d more bytes of pinned memory: %w; lower --pinned-limit", len(data), c.err)
-			return
-		}
+	if c.pinned.Load() {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.pinned.Load() {
+		return nil
+	}
+	if c.err != nil && time.Now().Before(c.again) {
+		return c.err
+	}
+	data := t.bytes(i)
+	if c.err = touch(data, RegisterConfig{Touchers: 1}); c.err != nil {
+		c.err = fmt.Errorf("cuda: %d more bytes of pinned memory: %w; lower --pinned-limit", len(data), c.err)
+	} else {
 		c.err = t.device.pin(data, false)
-		c.pinned = c.err == nil
-	})
-	return c.err
+	}
+	if c.err != nil {
+		c.pause = min(max(2*c.pause, firstPinPause), lastPinPause)
+		c.again = time.Now().Add(c.pause)
+		return c.err
+	}
+	c.pinned.Store(true)
+	return nil
 }
 
 // Name is part of memory.Tier.
@@ -397,7 +422,7 @@ func (t *Tier) Close() error {
 	for range min(t.touchers, len(t.chunks)) {
 		group.Go(func() {
 			for i := int(next.Add(1)) - 1; i < len(t.chunks); i = int(next.Add(1)) - 1 {
-				if t.chunks[i].pinned {
+				if t.chunks[i].pinned.Load() {
 					unpinned[i] = t.device.unpin(t.bytes(i))
 				}
 			}

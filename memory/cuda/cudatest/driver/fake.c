@@ -921,6 +921,7 @@ typedef struct {
 typedef struct function {
   struct function *next;
   char name[128];
+  unsigned shared;  // that launches may have, if more than 48 KiB
 } function;
 
 static function *functions;  // never freed: kernels outlive their modules
@@ -960,9 +961,10 @@ int cuModuleGetFunction(function **out, module *m, const char *name) {
 }
 
 int cuFuncSetAttribute(function *f, int attribute, int value) {
-  (void)f;
   IN_CONTEXT;
-  return attribute == 8 && value <= 227 << 10 ? OK : INVALID_VALUE;
+  if (attribute != 8 || value > 227 << 10) return INVALID_VALUE;
+  f->shared = value;
+  return OK;
 }
 
 // A launch takes its turn in the stream and computes nothing, but for the gather
@@ -972,7 +974,7 @@ int cuLaunchKernel(function *f, unsigned gx, unsigned gy, unsigned gz, unsigned 
                    stream *s, void **parameters, void **extra) {
   IN_CONTEXT;
   if (!f || parameters || !gx || !gy || !gz || !bx || !by || !bz || (uint64_t)bx * by * bz > 1024) return INVALID_VALUE;
-  if (shared > 227 << 10) return INVALID_VALUE;
+  if (shared > 48 << 10 && shared > f->shared) return INVALID_VALUE;
   pthread_mutex_lock(&lock);
   launch *l = &st->launched[st->launches % LAUNCHES];
   memset(l, 0, sizeof *l);
