@@ -3,6 +3,7 @@
 package cuda
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -293,6 +294,60 @@ func TestScratchMemoryThatCouldNotGrowIsNotUsed(t *testing.T) {
 		}
 		if got.(*ops.Tensor).Len() != x.Len() || fake.Allocations.Load() > before+1 {
 			t.Errorf("after %d refused allocations: %d elements, %d allocations, before %d", refused, got.(*ops.Tensor).Len(), fake.Allocations.Load(), before)
+		}
+	}
+}
+
+// A device that reads pageable memory itself may do so when the call that gave it has returned.
+func TestInputsOfTheProcessorAreReadBeforeTheyAreGivenBack(t *testing.T) {
+	if fake == nil {
+		t.Skip("needs a device that reads pageable memory")
+	}
+	fake.Pageable.Store(1)
+	defer fake.Heal()
+	before := driver
+	defer func() { driver = before }()
+	var err error
+	if driver, err = gpu.Load(gpu.Config{Library: fake.Library}); err != nil {
+		t.Fatal(err)
+	}
+	b := open(t, 64<<20, Options{Libraries: []string{nvrtcFolder()}, Python: "none"})
+	x := tensor(t, "uint8", 100_000)
+	for i := range x.Data {
+		x.Data[i] = byte(i) | 1
+	}
+	want := bytes.Clone(x.Data)
+	fake.DelayMicros.Store(2000)
+	r, err := b.begin(t.Context(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.end()
+	r.ahead = true
+	if err := r.submit(t.Context(), uploadBytes(x), func(s *submission) { s.at(x) }); err != nil {
+		t.Fatal(err)
+	}
+	clear(x.Data)
+	if err := r.wait(); err != nil {
+		t.Fatal(err)
+	}
+	got := make([]byte, len(want)+16)
+	if err := b.scratch.ReadInto(0, got); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Contains(got, want) {
+		t.Error("the device has read what was there later")
+	}
+}
+
+func TestMatricesThatCuSOLVERCannotCountAreRefused(t *testing.T) {
+	for _, c := range []struct {
+		rows, columns int64
+		refused       bool
+	}{{1, 1, false}, {0, 5, false}, {46340, 46340, false}, {46341, 46341, true}, {1 << 31, 1, true}, {1<<31 - 1, 1, false}, {1 << 20, 1 << 11, true}} {
+		var failed *ops.Error
+		if err := narrow("array.svd", c.rows, c.columns); errors.As(err, &failed) != c.refused || err != nil && !strings.Contains(err.Error(), "use chunks with fewer rows") {
+			t.Errorf("%d x %d: %v", c.rows, c.columns, err)
 		}
 	}
 }

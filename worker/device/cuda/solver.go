@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"strings"
 
 	gpu "github.com/millrace/millrace/memory/cuda"
 
@@ -112,7 +113,18 @@ func (v *solver) workSize(function string, arguments ...uint64) (uint64, error) 
 		defer pinner.Unpin()
 		return v.call(function, append(append([]uint64{v.handle}, arguments...), addressOf(&pinner, &n))...)
 	})
-	return uint64(n), err
+	if err == nil && n < 0 {
+		err = fmt.Errorf("cuSOLVER's %s wants to work in 2^31 elements or more, which it cannot count; use chunks with fewer rows", strings.TrimSuffix(function, "_bufferSize"))
+	}
+	return uint64(max(n, 0)), err
+}
+
+// narrow refuses a matrix whose elements the 32-bit routines of cuSOLVER cannot count.
+func narrow(op string, rows, columns int64) error {
+	if rows > 0 && columns > math.MaxInt32/rows {
+		return ops.Failure(op, "%d x %d are 2^31 elements or more, which cuSOLVER cannot count; use chunks with fewer rows", rows, columns)
+	}
+	return nil
 }
 
 // solverError is what a routine says by its info.
@@ -201,6 +213,9 @@ type afterwards func(s *submission, q, r uint64)
 func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterwards, more ...uint64) (done bool, err error) {
 	m, n := f.m, f.n
 	bytes := uint64(8 * n * n)
+	if err := narrow(f.op, n, n); err != nil {
+		return false, err
+	}
 	lwork, err := f.solver.workSize("cusolverDnDpotrf_bufferSize", solverUpper, uint64(n), 8, uint64(n))
 	if err != nil {
 		return false, err
@@ -330,6 +345,9 @@ func (f *factoring) divideBy(r, x uint64, from, to int64, one uint64) error {
 func (f *factoring) householder(ctx context.Context, q, r *ops.Tensor) error {
 	m, n := f.m, f.n
 	k := min(m, n)
+	if err := narrow(f.op, m, n); err != nil {
+		return err
+	}
 	place, triangle := &scratchMemory{}, &scratchMemory{}
 	// By columns, as LAPACK has them.
 	toWork, err := f.copier(f.x, byColumns(m), place)

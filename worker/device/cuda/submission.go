@@ -279,8 +279,12 @@ func (s *submission) at(t *ops.Tensor) uint64 {
 	to := s.take(n+16) + shift
 	s.flush()
 	if s.err == nil {
-		// From memory that is not pinned the driver has copied the bytes when it returns.
+		// From memory that is not pinned the driver has copied the bytes when it returns, unless the device reads such
+		// memory itself: then they may be read when the copy's turn comes.
 		s.err = s.device.stream.Copy([]gpu.Copy{gpu.ToDevice(to, addressOfBytes(t.Data[low:high]), n)}, nil)
+		if s.err == nil && s.device.gpu.Info().Attributes.Pageable {
+			s.err = s.device.stream.Sync()
+		}
 		runtime.KeepAlive(t.Data)
 	}
 	return to + uint64(t.Offset-low)

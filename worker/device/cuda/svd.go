@@ -62,6 +62,9 @@ func (f *factoring) newRoutine(pinner *runtime.Pinner, polar bool, rows, columns
 	v.errorAt, v.error = f.pinned(8)
 	clear(v.error)
 	if !polar {
+		if err := narrow(f.op, rows, columns); err != nil {
+			return nil, err
+		}
 		n, err := f.solver.workSize("cusolverDnDgesvd_bufferSize", uint64(rows), uint64(columns))
 		v.workBytes = 8*n + infoBytes
 		return v, err
