@@ -117,6 +117,12 @@ func object(task int) ledger.ObjectID {
 
 func (r *rig) call(t *testing.T, task int, op string, arguments ...string) executor.Result {
 	t.Helper()
+	return r.callOn(t, task, op, 0, arguments...)
+}
+
+// callOn is call with the object of another task as the only input; 0: none.
+func (r *rig) callOn(t *testing.T, task int, op string, input int, arguments ...string) executor.Result {
+	t.Helper()
 	var a millracev1.Arguments
 	for _, s := range arguments {
 		a.Positional = append(a.Positional, &millracev1.Value{Kind: &millracev1.Value_StringValue{StringValue: s}})
@@ -125,11 +131,23 @@ func (r *rig) call(t *testing.T, task int, op string, arguments ...string) execu
 	if err != nil {
 		t.Fatal(err)
 	}
-	r.Start("echo", 0, &executor.Run{
+	run := &executor.Run{
 		Ref:       lifecycle.Ref{Task: ids.TaskID(task), Attempt: 1},
 		Op:        &millracev1.Op{Kind: millracev1.OpKind_OP_KIND_EXEC, Name: "echo/" + op},
 		Arguments: b,
-	})
+	}
+	if input != 0 {
+		o, ok := r.objects.Lookup(object(input))
+		if !ok {
+			t.Fatalf("task %d has no object", input)
+		}
+		in := &millracev1.ExecutorInput{Header: o.Header}
+		for _, f := range o.Frames {
+			in.Frames = append(in.Frames, &millracev1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
+		}
+		run.Inputs, run.InputObjects = append(run.Inputs, in), append(run.InputObjects, object(input))
+	}
+	r.Start("echo", 0, run)
 	ticks := time.NewTicker(5 * time.Millisecond)
 	defer ticks.Stop()
 	for {
@@ -218,6 +236,59 @@ func TestLeasesEndWhenReleasedOrWithTheProcess(t *testing.T) {
 	}
 }
 
+func TestInputThatOutlivesItsRunStays(t *testing.T) {
+	r := newRig(t, "ECHO_DEVICE=yes")
+	const size = 100_000
+	if out := r.call(t, 1, "inline", strings.Repeat("x", size)); out.Error != nil {
+		t.Fatal(out.Error)
+	}
+	for _, task := range []int{2, 3} {
+		if out := r.callOn(t, task, "keep", 1); out.Error != nil {
+			t.Fatal(out.Error)
+		}
+	}
+	o, _ := r.objects.Lookup(object(1))
+	at := o.Frames[0]
+	full := r.held()
+	r.objects.Drop(object(1))
+	if held := r.held(); held != full {
+		t.Fatalf("%d of %d bytes are held of an input that the process looks at", held, full)
+	}
+	if out := r.call(t, 4, "unkeep", "2"); out.Error != nil {
+		t.Fatal(out.Error)
+	}
+	if held := r.held(); held != full {
+		t.Fatalf("%d of %d bytes are held of an input that was kept twice and given back once", held, full)
+	}
+	var there [3]byte
+	if err := r.space.ReadInto(at.Offset, there[:]); err != nil || string(there[:]) != "xxx" {
+		t.Errorf("%q lies there: %v", there, err)
+	}
+	if out := r.call(t, 5, "unkeep", "3"); out.Error != nil {
+		t.Fatal(out.Error)
+	}
+	if held := r.held(); held != 0 {
+		t.Fatalf("%d bytes are held after all was given back", held)
+	}
+	// The death of the process ends it as well.
+	if out := r.call(t, 6, "inline", strings.Repeat("y", size)); out.Error != nil {
+		t.Fatal(out.Error)
+	}
+	if out := r.callOn(t, 7, "keep", 6); out.Error != nil {
+		t.Fatal(out.Error)
+	}
+	r.objects.Drop(object(6))
+	if held := r.held(); held != full {
+		t.Fatalf("%d of %d bytes are held", held, full)
+	}
+	if out := r.call(t, 8, "kill"); out.Outcome != lifecycle.ExecutorDied {
+		t.Fatalf("got %+v", out)
+	}
+	if held := r.held(); held != 0 {
+		t.Errorf("%d bytes are held by nobody", held)
+	}
+}
+
 func TestLeaseThatFindsNoRoomIsRefused(t *testing.T) {
 	r := newRig(t, "ECHO_DEVICE=yes")
 	for i := range 64 {
@@ -229,6 +300,23 @@ func TestLeaseThatFindsNoRoomIsRefused(t *testing.T) {
 		}
 	}
 	t.Error("64 leases of 64 KiB fit into 4 MiB with a header")
+}
+
+func TestProcessesAreAskedForWhatTheyDoNotUse(t *testing.T) {
+	r := newRig(t, "ECHO_DEVICE=yes")
+	r.GiveBack() // nobody has anything
+	if out := r.call(t, 1, "lease"); out.Error != nil {
+		t.Fatal(out.Error)
+	}
+	r.objects.Drop(object(1))
+	r.GiveBack()
+	// The order travels before this run, and the answer before its result.
+	if out := r.call(t, 2, "env", "HOME"); out.Error != nil {
+		t.Fatal(out.Error)
+	}
+	if held := r.held(); held != 0 {
+		t.Errorf("%d bytes are held after the process was asked to give them back", held)
+	}
 }
 
 func TestLeaseThatDoesNotWait(t *testing.T) {

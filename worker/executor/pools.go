@@ -219,6 +219,20 @@ func (p *Pools) Close() {
 
 func (p *Pools) lane(kind string, index int) *lane { return p.lanes[kind][index] }
 
+// GiveBack asks processes that have memory of their own in the slab to release what
+// nothing in them uses: somebody waits for room. It does not wait for them.
+func (p *Pools) GiveBack() {
+	for _, lanes := range p.lanes {
+		for _, l := range lanes {
+			l.mu.Lock()
+			if l.process != nil && len(l.process.leases) > 0 {
+				l.process.queue().GiveBack = true
+			}
+			l.mu.Unlock()
+		}
+	}
+}
+
 // Start hands a run to a lane.
 func (p *Pools) Start(kind string, index int, r *Run) { p.lane(kind, index).start(r) }
 

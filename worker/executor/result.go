@@ -57,6 +57,9 @@ func (p *process) handle(m *millracev1.FromExecutor) error {
 func (p *process) finish(q *queued, f *millracev1.ExecutorFinished) Result {
 	r := q.run
 	defer p.dropTemporary(q)
+	if len(f.GetKept()) > 0 {
+		p.keepInputs(r, f.GetKept())
+	}
 	out := Result{Ref: r.Ref, Outcome: lifecycle.Succeeded, RunTime: time.Duration(f.GetRunNanos())}
 	e := f.GetError()
 	switch {
@@ -74,6 +77,55 @@ func (p *process) finish(q *queued, f *millracev1.ExecutorFinished) Result {
 	}
 	p.lane.pools.config.Store.Cost(ledger.ObjectID{Task: r.Ref.Task, Generation: r.Ref.Attempt}, out.RunTime)
 	return out
+}
+
+// keepInputs holds inputs that the process still looks at, under a lease of the process for each. REQUIRES: the
+// run's own hold on its inputs has not ended: Done was not called.
+func (p *process) keepInputs(r *Run, kept []*millracev1.ExecutorKept) {
+	for _, k := range kept {
+		if err := p.keepInput(r, k); err != nil {
+			p.lane.pools.config.Log.Error("an input that the executor still looks at is not kept: it will see other bytes",
+				"task", r.Ref, "input", k.GetInput(), "pid", p.pid(), "error", err)
+		}
+	}
+}
+
+func (p *process) keepInput(r *Run, k *millracev1.ExecutorKept) error {
+	i := int(k.GetInput())
+	if i >= len(r.Inputs) {
+		return fmt.Errorf("executor: input %d of a run with %d", i, len(r.Inputs))
+	}
+	if len(r.Spaces) > 0 && r.Spaces[i] != nil {
+		return fmt.Errorf("executor: input %d lies in the memory of another worker, and is only lent", i)
+	}
+	objects := p.lane.pools.config.Store
+	reservation, _, err := objects.Reserve(p.holder(), nil, time.Time{}, nil)
+	if err != nil {
+		return err
+	}
+	defer objects.Release(reservation)
+	id := objects.Temporary()
+	for _, l := range r.Inputs[i].GetFrames() {
+		if err := p.adoptFrame(reservation, id, memory.Frame{Offset: l.GetOffset(), Bytes: l.GetBytes()}, r.InputObjects); err != nil {
+			objects.Drop(id)
+			return err
+		}
+	}
+	if err := objects.Seal(id, nil); err != nil {
+		objects.Drop(id)
+		return err
+	}
+	p.lane.mu.Lock()
+	_, taken := p.leases[k.GetRequest()]
+	if !taken {
+		p.leases[k.GetRequest()] = id
+	}
+	p.lane.mu.Unlock()
+	if taken {
+		objects.Drop(id)
+		return fmt.Errorf("executor: it has something by number %d already", k.GetRequest())
+	}
+	return nil
 }
 
 func (p *process) dropTemporary(q *queued) {
@@ -255,6 +307,7 @@ func (p *process) allocate(a *millracev1.ExecutorAllocate) {
 		settle(fmt.Errorf("executor: %d bytes of the slab are not free at once", sum(a.GetFrameBytes())))
 		return
 	}
+	p.lane.pools.GiveBack()
 	p.reading.Add(1)
 	go func() {
 		defer p.reading.Done()

@@ -51,8 +51,11 @@ type ToExecutor struct {
 	Detach []*ExecutorDetach `protobuf:"bytes,9,rep,name=detach,proto3" json:"detach,omitempty"`
 	// Hashes of functions that no task refers to any more: the executor forgets them. Sent again before a later use.
 	DroppedFunctions [][]byte `protobuf:"bytes,10,rep,name=dropped_functions,json=droppedFunctions,proto3" json:"dropped_functions,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// Others lack room in the slab: the executor releases what was allocated for it and nothing here uses, as soon as it is
+	// between two runs.
+	GiveBack      bool `protobuf:"varint,11,opt,name=give_back,json=giveBack,proto3" json:"give_back,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ToExecutor) Reset() {
@@ -153,6 +156,13 @@ func (x *ToExecutor) GetDroppedFunctions() [][]byte {
 		return x.DroppedFunctions
 	}
 	return nil
+}
+
+func (x *ToExecutor) GetGiveBack() bool {
+	if x != nil {
+		return x.GiveBack
+	}
+	return false
 }
 
 // FromExecutor is what an executor sends: a batch.
@@ -267,7 +277,10 @@ type ExecutorHello struct {
 	Device *ExecutorDevice `protobuf:"bytes,8,opt,name=device,proto3" json:"device,omitempty"`
 	// What tasks are likely to need, in the language's own terms (Python: names of modules): to be loaded while there is
 	// nothing else to do. What is not there is left out without a word.
-	Preload       []string `protobuf:"bytes,9,rep,name=preload,proto3" json:"preload,omitempty"`
+	Preload []string `protobuf:"bytes,9,rep,name=preload,proto3" json:"preload,omitempty"`
+	// The process waits for the day that another one dies, and may not be given a run for long: it loads what tasks need, and
+	// leaves everything else that costs memory, a context on a GPU above all, to its first run.
+	Spare         bool `protobuf:"varint,10,opt,name=spare,proto3" json:"spare,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -363,6 +376,13 @@ func (x *ExecutorHello) GetPreload() []string {
 		return x.Preload
 	}
 	return nil
+}
+
+func (x *ExecutorHello) GetSpare() bool {
+	if x != nil {
+		return x.Spare
+	}
+	return false
 }
 
 // ExecutorDevice tells an executor how to open a slab on a GPU. The process is started with CUDA_VISIBLE_DEVICES naming
@@ -991,10 +1011,10 @@ func (x *ExecutorAllocated) GetError() *TaskError {
 	return nil
 }
 
-// ExecutorRelease gives room of the process back. Results that were taken from it keep theirs.
+// ExecutorRelease gives room of the process back, or an input that it kept. Results that were taken from it keep theirs.
 type ExecutorRelease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The request that it was allocated by.
+	// The request that it was allocated by, or the number that it was kept by.
 	Request       uint64 `protobuf:"varint,1,opt,name=request,proto3" json:"request,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1053,7 +1073,10 @@ type ExecutorFinished struct {
 	// The frames themselves, if they are small.
 	InlineFrames [][]byte `protobuf:"bytes,6,rep,name=inline_frames,json=inlineFrames,proto3" json:"inline_frames,omitempty"`
 	// Run time of the function in nanoseconds.
-	RunNanos      uint64 `protobuf:"varint,7,opt,name=run_nanos,json=runNanos,proto3" json:"run_nanos,omitempty"`
+	RunNanos uint64 `protobuf:"varint,7,opt,name=run_nanos,json=runNanos,proto3" json:"run_nanos,omitempty"`
+	// Inputs in the slab that something in the process still looks at: a cache, a thread. They stay where and what they are
+	// until their numbers come in `release`, or the process has died.
+	Kept          []*ExecutorKept `protobuf:"bytes,8,rep,name=kept,proto3" json:"kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1137,6 +1160,68 @@ func (x *ExecutorFinished) GetRunNanos() uint64 {
 	return 0
 }
 
+func (x *ExecutorFinished) GetKept() []*ExecutorKept {
+	if x != nil {
+		return x.Kept
+	}
+	return nil
+}
+
+// ExecutorKept is an input that outlives its run.
+type ExecutorKept struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Chosen by the executor like the number of an ExecutorAllocate, and different from all that are in use.
+	Request uint64 `protobuf:"varint,1,opt,name=request,proto3" json:"request,omitempty"`
+	// Index of the input in ExecutorRun.inputs.
+	Input         uint32 `protobuf:"varint,2,opt,name=input,proto3" json:"input,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecutorKept) Reset() {
+	*x = ExecutorKept{}
+	mi := &file_millrace_v1_executor_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecutorKept) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecutorKept) ProtoMessage() {}
+
+func (x *ExecutorKept) ProtoReflect() protoreflect.Message {
+	mi := &file_millrace_v1_executor_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecutorKept.ProtoReflect.Descriptor instead.
+func (*ExecutorKept) Descriptor() ([]byte, []int) {
+	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ExecutorKept) GetRequest() uint64 {
+	if x != nil {
+		return x.Request
+	}
+	return 0
+}
+
+func (x *ExecutorKept) GetInput() uint32 {
+	if x != nil {
+		return x.Input
+	}
+	return 0
+}
+
 // ExecutorLog is text that a task wrote.
 type ExecutorLog struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1152,7 +1237,7 @@ type ExecutorLog struct {
 
 func (x *ExecutorLog) Reset() {
 	*x = ExecutorLog{}
-	mi := &file_millrace_v1_executor_proto_msgTypes[13]
+	mi := &file_millrace_v1_executor_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1164,7 +1249,7 @@ func (x *ExecutorLog) String() string {
 func (*ExecutorLog) ProtoMessage() {}
 
 func (x *ExecutorLog) ProtoReflect() protoreflect.Message {
-	mi := &file_millrace_v1_executor_proto_msgTypes[13]
+	mi := &file_millrace_v1_executor_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1177,7 +1262,7 @@ func (x *ExecutorLog) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecutorLog.ProtoReflect.Descriptor instead.
 func (*ExecutorLog) Descriptor() ([]byte, []int) {
-	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{13}
+	return file_millrace_v1_executor_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ExecutorLog) GetTaskId() uint64 {
@@ -1205,7 +1290,7 @@ var File_millrace_v1_executor_proto protoreflect.FileDescriptor
 
 const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\n" +
-	"\x1amillrace/v1/executor.proto\x12\vmillrace.v1\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\x1a millrace/v1/worker_service.proto\"\xfb\x03\n" +
+	"\x1amillrace/v1/executor.proto\x12\vmillrace.v1\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\x1a millrace/v1/worker_service.proto\"\x98\x04\n" +
 	"\n" +
 	"ToExecutor\x120\n" +
 	"\x05hello\x18\x01 \x01(\v2\x1a.millrace.v1.ExecutorHelloR\x05hello\x12+\n" +
@@ -1218,14 +1303,15 @@ const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\x06attach\x18\b \x03(\v2\x1b.millrace.v1.ExecutorAttachR\x06attach\x123\n" +
 	"\x06detach\x18\t \x03(\v2\x1b.millrace.v1.ExecutorDetachR\x06detach\x12+\n" +
 	"\x11dropped_functions\x18\n" +
-	" \x03(\fR\x10droppedFunctions\"\xcc\x02\n" +
+	" \x03(\fR\x10droppedFunctions\x12\x1b\n" +
+	"\tgive_back\x18\v \x01(\bR\bgiveBack\"\xcc\x02\n" +
 	"\fFromExecutor\x120\n" +
 	"\x05ready\x18\x01 \x01(\v2\x1a.millrace.v1.ExecutorReadyR\x05ready\x12.\n" +
 	"\astarted\x18\x02 \x03(\v2\x14.millrace.v1.TaskRefR\astarted\x129\n" +
 	"\ballocate\x18\x03 \x03(\v2\x1d.millrace.v1.ExecutorAllocateR\ballocate\x129\n" +
 	"\bfinished\x18\x04 \x03(\v2\x1d.millrace.v1.ExecutorFinishedR\bfinished\x12,\n" +
 	"\x04logs\x18\x05 \x03(\v2\x18.millrace.v1.ExecutorLogR\x04logs\x126\n" +
-	"\arelease\x18\x06 \x03(\v2\x1c.millrace.v1.ExecutorReleaseR\arelease\"\xd4\x02\n" +
+	"\arelease\x18\x06 \x03(\v2\x1c.millrace.v1.ExecutorReleaseR\arelease\"\xea\x02\n" +
 	"\rExecutorHello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x1f\n" +
 	"\vworker_name\x18\x02 \x01(\tR\n" +
@@ -1237,7 +1323,9 @@ const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\x11scheduler_address\x18\x06 \x01(\tR\x10schedulerAddress\x12+\n" +
 	"\x11scratch_directory\x18\a \x01(\tR\x10scratchDirectory\x123\n" +
 	"\x06device\x18\b \x01(\v2\x1b.millrace.v1.ExecutorDeviceR\x06device\x12\x18\n" +
-	"\apreload\x18\t \x03(\tR\apreload\"\x9b\x02\n" +
+	"\apreload\x18\t \x03(\tR\apreload\x12\x14\n" +
+	"\x05spare\x18\n" +
+	" \x01(\bR\x05spare\"\x9b\x02\n" +
 	"\x0eExecutorDevice\x12\x12\n" +
 	"\x04uuid\x18\x01 \x01(\fR\x04uuid\x12\x18\n" +
 	"\aordinal\x18\x02 \x01(\rR\aordinal\x12#\n" +
@@ -1287,7 +1375,7 @@ const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\x06frames\x18\x02 \x03(\v2\x1a.millrace.v1.FrameLocationR\x06frames\x12,\n" +
 	"\x05error\x18\x03 \x01(\v2\x16.millrace.v1.TaskErrorR\x05error\"+\n" +
 	"\x0fExecutorRelease\x12\x18\n" +
-	"\arequest\x18\x01 \x01(\x04R\arequest\"\x81\x02\n" +
+	"\arequest\x18\x01 \x01(\x04R\arequest\"\xb0\x02\n" +
 	"\x10ExecutorFinished\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n" +
 	"\aattempt\x18\x02 \x01(\rR\aattempt\x12,\n" +
@@ -1295,7 +1383,11 @@ const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\x06header\x18\x04 \x01(\fR\x06header\x122\n" +
 	"\x06frames\x18\x05 \x03(\v2\x1a.millrace.v1.FrameLocationR\x06frames\x12#\n" +
 	"\rinline_frames\x18\x06 \x03(\fR\finlineFrames\x12\x1b\n" +
-	"\trun_nanos\x18\a \x01(\x04R\brunNanos\"R\n" +
+	"\trun_nanos\x18\a \x01(\x04R\brunNanos\x12-\n" +
+	"\x04kept\x18\b \x03(\v2\x19.millrace.v1.ExecutorKeptR\x04kept\">\n" +
+	"\fExecutorKept\x12\x18\n" +
+	"\arequest\x18\x01 \x01(\x04R\arequest\x12\x14\n" +
+	"\x05input\x18\x02 \x01(\rR\x05input\"R\n" +
 	"\vExecutorLog\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x04R\x06taskId\x12\x16\n" +
 	"\x06stderr\x18\x02 \x01(\bR\x06stderr\x12\x12\n" +
@@ -1314,7 +1406,7 @@ func file_millrace_v1_executor_proto_rawDescGZIP() []byte {
 	return file_millrace_v1_executor_proto_rawDescData
 }
 
-var file_millrace_v1_executor_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_millrace_v1_executor_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_millrace_v1_executor_proto_goTypes = []any{
 	(*ToExecutor)(nil),        // 0: millrace.v1.ToExecutor
 	(*FromExecutor)(nil),      // 1: millrace.v1.FromExecutor
@@ -1329,41 +1421,43 @@ var file_millrace_v1_executor_proto_goTypes = []any{
 	(*ExecutorAllocated)(nil), // 10: millrace.v1.ExecutorAllocated
 	(*ExecutorRelease)(nil),   // 11: millrace.v1.ExecutorRelease
 	(*ExecutorFinished)(nil),  // 12: millrace.v1.ExecutorFinished
-	(*ExecutorLog)(nil),       // 13: millrace.v1.ExecutorLog
-	(*OpDefinition)(nil),      // 14: millrace.v1.OpDefinition
-	(*Function)(nil),          // 15: millrace.v1.Function
-	(*TaskRef)(nil),           // 16: millrace.v1.TaskRef
-	(*FrameLocation)(nil),     // 17: millrace.v1.FrameLocation
-	(*TaskError)(nil),         // 18: millrace.v1.TaskError
+	(*ExecutorKept)(nil),      // 13: millrace.v1.ExecutorKept
+	(*ExecutorLog)(nil),       // 14: millrace.v1.ExecutorLog
+	(*OpDefinition)(nil),      // 15: millrace.v1.OpDefinition
+	(*Function)(nil),          // 16: millrace.v1.Function
+	(*TaskRef)(nil),           // 17: millrace.v1.TaskRef
+	(*FrameLocation)(nil),     // 18: millrace.v1.FrameLocation
+	(*TaskError)(nil),         // 19: millrace.v1.TaskError
 }
 var file_millrace_v1_executor_proto_depIdxs = []int32{
 	2,  // 0: millrace.v1.ToExecutor.hello:type_name -> millrace.v1.ExecutorHello
-	14, // 1: millrace.v1.ToExecutor.ops:type_name -> millrace.v1.OpDefinition
-	15, // 2: millrace.v1.ToExecutor.functions:type_name -> millrace.v1.Function
+	15, // 1: millrace.v1.ToExecutor.ops:type_name -> millrace.v1.OpDefinition
+	16, // 2: millrace.v1.ToExecutor.functions:type_name -> millrace.v1.Function
 	7,  // 3: millrace.v1.ToExecutor.runs:type_name -> millrace.v1.ExecutorRun
 	10, // 4: millrace.v1.ToExecutor.allocated:type_name -> millrace.v1.ExecutorAllocated
-	16, // 5: millrace.v1.ToExecutor.cancellations:type_name -> millrace.v1.TaskRef
+	17, // 5: millrace.v1.ToExecutor.cancellations:type_name -> millrace.v1.TaskRef
 	5,  // 6: millrace.v1.ToExecutor.attach:type_name -> millrace.v1.ExecutorAttach
 	6,  // 7: millrace.v1.ToExecutor.detach:type_name -> millrace.v1.ExecutorDetach
 	4,  // 8: millrace.v1.FromExecutor.ready:type_name -> millrace.v1.ExecutorReady
-	16, // 9: millrace.v1.FromExecutor.started:type_name -> millrace.v1.TaskRef
+	17, // 9: millrace.v1.FromExecutor.started:type_name -> millrace.v1.TaskRef
 	9,  // 10: millrace.v1.FromExecutor.allocate:type_name -> millrace.v1.ExecutorAllocate
 	12, // 11: millrace.v1.FromExecutor.finished:type_name -> millrace.v1.ExecutorFinished
-	13, // 12: millrace.v1.FromExecutor.logs:type_name -> millrace.v1.ExecutorLog
+	14, // 12: millrace.v1.FromExecutor.logs:type_name -> millrace.v1.ExecutorLog
 	11, // 13: millrace.v1.FromExecutor.release:type_name -> millrace.v1.ExecutorRelease
 	3,  // 14: millrace.v1.ExecutorHello.device:type_name -> millrace.v1.ExecutorDevice
 	8,  // 15: millrace.v1.ExecutorRun.inputs:type_name -> millrace.v1.ExecutorInput
-	17, // 16: millrace.v1.ExecutorInput.frames:type_name -> millrace.v1.FrameLocation
-	16, // 17: millrace.v1.ExecutorAllocate.task:type_name -> millrace.v1.TaskRef
-	17, // 18: millrace.v1.ExecutorAllocated.frames:type_name -> millrace.v1.FrameLocation
-	18, // 19: millrace.v1.ExecutorAllocated.error:type_name -> millrace.v1.TaskError
-	18, // 20: millrace.v1.ExecutorFinished.error:type_name -> millrace.v1.TaskError
-	17, // 21: millrace.v1.ExecutorFinished.frames:type_name -> millrace.v1.FrameLocation
-	22, // [22:22] is the sub-list for method output_type
-	22, // [22:22] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	18, // 16: millrace.v1.ExecutorInput.frames:type_name -> millrace.v1.FrameLocation
+	17, // 17: millrace.v1.ExecutorAllocate.task:type_name -> millrace.v1.TaskRef
+	18, // 18: millrace.v1.ExecutorAllocated.frames:type_name -> millrace.v1.FrameLocation
+	19, // 19: millrace.v1.ExecutorAllocated.error:type_name -> millrace.v1.TaskError
+	19, // 20: millrace.v1.ExecutorFinished.error:type_name -> millrace.v1.TaskError
+	18, // 21: millrace.v1.ExecutorFinished.frames:type_name -> millrace.v1.FrameLocation
+	13, // 22: millrace.v1.ExecutorFinished.kept:type_name -> millrace.v1.ExecutorKept
+	23, // [23:23] is the sub-list for method output_type
+	23, // [23:23] is the sub-list for method input_type
+	23, // [23:23] is the sub-list for extension type_name
+	23, // [23:23] is the sub-list for extension extendee
+	0,  // [0:23] is the sub-list for field type_name
 }
 
 func init() { file_millrace_v1_executor_proto_init() }
@@ -1380,7 +1474,7 @@ func file_millrace_v1_executor_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_millrace_v1_executor_proto_rawDesc), len(file_millrace_v1_executor_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

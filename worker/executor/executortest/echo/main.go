@@ -206,6 +206,9 @@ func (e *executor) read() {
 		e.allocs = append(e.allocs, m.GetAllocated()...)
 		e.shutdown = e.shutdown || m.GetShutdown()
 		e.answered.Broadcast()
+		if m.GetGiveBack() { // before anything else is answered
+			_ = e.send(&millracev1.FromExecutor{Release: []*millracev1.ExecutorRelease{{Request: 1001}}})
+		}
 		e.mu.Unlock()
 		if len(drops) > 0 {
 			_ = e.send(&millracev1.FromExecutor{Finished: drops})
@@ -351,6 +354,19 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 		return &millracev1.ExecutorFinished{Error: failed}
 	case "release": // what the first run leased
 		if err := e.send(&millracev1.FromExecutor{Release: []*millracev1.ExecutorRelease{{Request: 1001}, {Request: 4711}}}); err != nil {
+			return failure("EXECUTOR_ERROR", "%v", err)
+		}
+		return text("")
+	case "keep": // the input is looked at for longer than the run
+		f := text("")
+		f.Kept = []*millracev1.ExecutorKept{{Request: 2000 + r.ordinal}, {Request: 3000, Input: 7}}
+		return f
+	case "unkeep": // not any more; the argument is the ordinal of the run that kept it
+		var n uint64
+		if _, err := fmt.Sscan(arg, &n); err != nil {
+			return failure("EXECUTOR_ERROR", "%v", err)
+		}
+		if err := e.send(&millracev1.FromExecutor{Release: []*millracev1.ExecutorRelease{{Request: 2000 + n}}}); err != nil {
 			return failure("EXECUTOR_ERROR", "%v", err)
 		}
 		return text("")

@@ -27,7 +27,7 @@ from millrace._pb.millrace.v1 import task_pb2 as millrace_dot_v1_dot_task__pb2
 from millrace._pb.millrace.v1 import worker_service_pb2 as millrace_dot_v1_dot_worker__service__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1amillrace/v1/executor.proto\x12\x0bmillrace.v1\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\x1a millrace/v1/worker_service.proto\"\xfb\x03\n\nToExecutor\x12\x30\n\x05hello\x18\x01 \x01(\x0b\x32\x1a.millrace.v1.ExecutorHelloR\x05hello\x12+\n\x03ops\x18\x02 \x03(\x0b\x32\x19.millrace.v1.OpDefinitionR\x03ops\x12\x33\n\tfunctions\x18\x03 \x03(\x0b\x32\x15.millrace.v1.FunctionR\tfunctions\x12,\n\x04runs\x18\x04 \x03(\x0b\x32\x18.millrace.v1.ExecutorRunR\x04runs\x12<\n\tallocated\x18\x05 \x03(\x0b\x32\x1e.millrace.v1.ExecutorAllocatedR\tallocated\x12:\n\rcancellations\x18\x06 \x03(\x0b\x32\x14.millrace.v1.TaskRefR\rcancellations\x12\x1a\n\x08shutdown\x18\x07 \x01(\x08R\x08shutdown\x12\x33\n\x06\x61ttach\x18\x08 \x03(\x0b\x32\x1b.millrace.v1.ExecutorAttachR\x06\x61ttach\x12\x33\n\x06\x64\x65tach\x18\t \x03(\x0b\x32\x1b.millrace.v1.ExecutorDetachR\x06\x64\x65tach\x12+\n\x11\x64ropped_functions\x18\n \x03(\x0cR\x10\x64roppedFunctions\"\xcc\x02\n\x0c\x46romExecutor\x12\x30\n\x05ready\x18\x01 \x01(\x0b\x32\x1a.millrace.v1.ExecutorReadyR\x05ready\x12.\n\x07started\x18\x02 \x03(\x0b\x32\x14.millrace.v1.TaskRefR\x07started\x12\x39\n\x08\x61llocate\x18\x03 \x03(\x0b\x32\x1d.millrace.v1.ExecutorAllocateR\x08\x61llocate\x12\x39\n\x08\x66inished\x18\x04 \x03(\x0b\x32\x1d.millrace.v1.ExecutorFinishedR\x08\x66inished\x12,\n\x04logs\x18\x05 \x03(\x0b\x32\x18.millrace.v1.ExecutorLogR\x04logs\x12\x36\n\x07release\x18\x06 \x03(\x0b\x32\x1c.millrace.v1.ExecutorReleaseR\x07release\"\xd4\x02\n\rExecutorHello\x12\x1a\n\x08protocol\x18\x01 \x01(\rR\x08protocol\x12\x1f\n\x0bworker_name\x18\x02 \x01(\tR\nworkerName\x12\x1b\n\tworker_id\x18\x03 \x01(\rR\x08workerId\x12\x1d\n\nslab_bytes\x18\x04 \x01(\x04R\tslabBytes\x12!\n\x0cinline_bytes\x18\x05 \x01(\x04R\x0binlineBytes\x12+\n\x11scheduler_address\x18\x06 \x01(\tR\x10schedulerAddress\x12+\n\x11scratch_directory\x18\x07 \x01(\tR\x10scratchDirectory\x12\x33\n\x06\x64\x65vice\x18\x08 \x01(\x0b\x32\x1b.millrace.v1.ExecutorDeviceR\x06\x64\x65vice\x12\x18\n\x07preload\x18\t \x03(\tR\x07preload\"\x9b\x02\n\x0e\x45xecutorDevice\x12\x12\n\x04uuid\x18\x01 \x01(\x0cR\x04uuid\x12\x18\n\x07ordinal\x18\x02 \x01(\rR\x07ordinal\x12#\n\rmemory_handle\x18\x03 \x01(\x0cR\x0cmemoryHandle\x12\x16\n\x06header\x18\x04 \x01(\x0cR\x06header\x12\x1c\n\talignment\x18\x05 \x01(\rR\talignment\x12\x16\n\x06\x64river\x18\x06 \x01(\tR\x06\x64river\x12\x1f\n\x0b\x61rena_bytes\x18\x07 \x01(\x04R\narenaBytes\x12\x1e\n\nneighbours\x18\x08 \x01(\rR\nneighbours\x12\'\n\x0f\x61rena_libraries\x18\t \x03(\tR\x0e\x61renaLibraries\"\xa5\x01\n\rExecutorReady\x12\x1a\n\x08protocol\x18\x01 \x01(\rR\x08protocol\x12\x10\n\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x1a\n\x08language\x18\x03 \x01(\tR\x08language\x12\x1a\n\x08segments\x18\x04 \x01(\x08R\x08segments\x12\x16\n\x06\x64\x65vice\x18\x05 \x01(\x08R\x06\x64\x65vice\x12\x16\n\x06pieces\x18\x06 \x01(\x08R\x06pieces\"@\n\x0e\x45xecutorAttach\x12\x18\n\x07segment\x18\x01 \x01(\rR\x07segment\x12\x14\n\x05\x62ytes\x18\x02 \x01(\x04R\x05\x62ytes\"*\n\x0e\x45xecutorDetach\x12\x18\n\x07segment\x18\x01 \x01(\rR\x07segment\"\x92\x02\n\x0b\x45xecutorRun\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\rR\x07\x61ttempt\x12\x13\n\x05op_id\x18\x03 \x01(\rR\x04opId\x12\x1c\n\targuments\x18\x04 \x01(\x0cR\targuments\x12\x32\n\x06inputs\x18\x05 \x03(\x0b\x32\x1a.millrace.v1.ExecutorInputR\x06inputs\x12\x10\n\x03key\x18\x06 \x01(\tR\x03key\x12%\n\x0etimeout_millis\x18\x07 \x01(\x04R\rtimeoutMillis\x12\x1c\n\tnamespace\x18\x08 \x01(\tR\tnamespace\x12\x12\n\x04more\x18\t \x01(\x08R\x04more\"[\n\rExecutorInput\x12\x16\n\x06header\x18\x01 \x01(\x0cR\x06header\x12\x32\n\x06\x66rames\x18\x02 \x03(\x0b\x32\x1a.millrace.v1.FrameLocationR\x06\x66rames\"\x90\x01\n\x10\x45xecutorAllocate\x12\x18\n\x07request\x18\x01 \x01(\x04R\x07request\x12(\n\x04task\x18\x02 \x01(\x0b\x32\x14.millrace.v1.TaskRefR\x04task\x12\x1f\n\x0b\x66rame_bytes\x18\x03 \x03(\x04R\nframeBytes\x12\x17\n\x07no_wait\x18\x04 \x01(\x08R\x06noWait\"\x8f\x01\n\x11\x45xecutorAllocated\x12\x18\n\x07request\x18\x01 \x01(\x04R\x07request\x12\x32\n\x06\x66rames\x18\x02 \x03(\x0b\x32\x1a.millrace.v1.FrameLocationR\x06\x66rames\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\"+\n\x0f\x45xecutorRelease\x12\x18\n\x07request\x18\x01 \x01(\x04R\x07request\"\x81\x02\n\x10\x45xecutorFinished\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\rR\x07\x61ttempt\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\x12\x16\n\x06header\x18\x04 \x01(\x0cR\x06header\x12\x32\n\x06\x66rames\x18\x05 \x03(\x0b\x32\x1a.millrace.v1.FrameLocationR\x06\x66rames\x12#\n\rinline_frames\x18\x06 \x03(\x0cR\x0cinlineFrames\x12\x1b\n\trun_nanos\x18\x07 \x01(\x04R\x08runNanos\"R\n\x0b\x45xecutorLog\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x16\n\x06stderr\x18\x02 \x01(\x08R\x06stderr\x12\x12\n\x04text\x18\x03 \x01(\tR\x04textb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1amillrace/v1/executor.proto\x12\x0bmillrace.v1\x1a\x1emillrace/v1/data_service.proto\x1a\x16millrace/v1/task.proto\x1a millrace/v1/worker_service.proto\"\x98\x04\n\nToExecutor\x12\x30\n\x05hello\x18\x01 \x01(\x0b\x32\x1a.millrace.v1.ExecutorHelloR\x05hello\x12+\n\x03ops\x18\x02 \x03(\x0b\x32\x19.millrace.v1.OpDefinitionR\x03ops\x12\x33\n\tfunctions\x18\x03 \x03(\x0b\x32\x15.millrace.v1.FunctionR\tfunctions\x12,\n\x04runs\x18\x04 \x03(\x0b\x32\x18.millrace.v1.ExecutorRunR\x04runs\x12<\n\tallocated\x18\x05 \x03(\x0b\x32\x1e.millrace.v1.ExecutorAllocatedR\tallocated\x12:\n\rcancellations\x18\x06 \x03(\x0b\x32\x14.millrace.v1.TaskRefR\rcancellations\x12\x1a\n\x08shutdown\x18\x07 \x01(\x08R\x08shutdown\x12\x33\n\x06\x61ttach\x18\x08 \x03(\x0b\x32\x1b.millrace.v1.ExecutorAttachR\x06\x61ttach\x12\x33\n\x06\x64\x65tach\x18\t \x03(\x0b\x32\x1b.millrace.v1.ExecutorDetachR\x06\x64\x65tach\x12+\n\x11\x64ropped_functions\x18\n \x03(\x0cR\x10\x64roppedFunctions\x12\x1b\n\tgive_back\x18\x0b \x01(\x08R\x08giveBack\"\xcc\x02\n\x0c\x46romExecutor\x12\x30\n\x05ready\x18\x01 \x01(\x0b\x32\x1a.millrace.v1.ExecutorReadyR\x05ready\x12.\n\x07started\x18\x02 \x03(\x0b\x32\x14.millrace.v1.TaskRefR\x07started\x12\x39\n\x08\x61llocate\x18\x03 \x03(\x0b\x32\x1d.millrace.v1.ExecutorAllocateR\x08\x61llocate\x12\x39\n\x08\x66inished\x18\x04 \x03(\x0b\x32\x1d.millrace.v1.ExecutorFinishedR\x08\x66inished\x12,\n\x04logs\x18\x05 \x03(\x0b\x32\x18.millrace.v1.ExecutorLogR\x04logs\x12\x36\n\x07release\x18\x06 \x03(\x0b\x32\x1c.millrace.v1.ExecutorReleaseR\x07release\"\xea\x02\n\rExecutorHello\x12\x1a\n\x08protocol\x18\x01 \x01(\rR\x08protocol\x12\x1f\n\x0bworker_name\x18\x02 \x01(\tR\nworkerName\x12\x1b\n\tworker_id\x18\x03 \x01(\rR\x08workerId\x12\x1d\n\nslab_bytes\x18\x04 \x01(\x04R\tslabBytes\x12!\n\x0cinline_bytes\x18\x05 \x01(\x04R\x0binlineBytes\x12+\n\x11scheduler_address\x18\x06 \x01(\tR\x10schedulerAddress\x12+\n\x11scratch_directory\x18\x07 \x01(\tR\x10scratchDirectory\x12\x33\n\x06\x64\x65vice\x18\x08 \x01(\x0b\x32\x1b.millrace.v1.ExecutorDeviceR\x06\x64\x65vice\x12\x18\n\x07preload\x18\t \x03(\tR\x07preload\x12\x14\n\x05spare\x18\n \x01(\x08R\x05spare\"\x9b\x02\n\x0e\x45xecutorDevice\x12\x12\n\x04uuid\x18\x01 \x01(\x0cR\x04uuid\x12\x18\n\x07ordinal\x18\x02 \x01(\rR\x07ordinal\x12#\n\rmemory_handle\x18\x03 \x01(\x0cR\x0cmemoryHandle\x12\x16\n\x06header\x18\x04 \x01(\x0cR\x06header\x12\x1c\n\talignment\x18\x05 \x01(\rR\talignment\x12\x16\n\x06\x64river\x18\x06 \x01(\tR\x06\x64river\x12\x1f\n\x0b\x61rena_bytes\x18\x07 \x01(\x04R\narenaBytes\x12\x1e\n\nneighbours\x18\x08 \x01(\rR\nneighbours\x12\'\n\x0f\x61rena_libraries\x18\t \x03(\tR\x0e\x61renaLibraries\"\xa5\x01\n\rExecutorReady\x12\x1a\n\x08protocol\x18\x01 \x01(\rR\x08protocol\x12\x10\n\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x1a\n\x08language\x18\x03 \x01(\tR\x08language\x12\x1a\n\x08segments\x18\x04 \x01(\x08R\x08segments\x12\x16\n\x06\x64\x65vice\x18\x05 \x01(\x08R\x06\x64\x65vice\x12\x16\n\x06pieces\x18\x06 \x01(\x08R\x06pieces\"@\n\x0e\x45xecutorAttach\x12\x18\n\x07segment\x18\x01 \x01(\rR\x07segment\x12\x14\n\x05\x62ytes\x18\x02 \x01(\x04R\x05\x62ytes\"*\n\x0e\x45xecutorDetach\x12\x18\n\x07segment\x18\x01 \x01(\rR\x07segment\"\x92\x02\n\x0b\x45xecutorRun\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\rR\x07\x61ttempt\x12\x13\n\x05op_id\x18\x03 \x01(\rR\x04opId\x12\x1c\n\targuments\x18\x04 \x01(\x0cR\targuments\x12\x32\n\x06inputs\x18\x05 \x03(\x0b\x32\x1a.millrace.v1.ExecutorInputR\x06inputs\x12\x10\n\x03key\x18\x06 \x01(\tR\x03key\x12%\n\x0etimeout_millis\x18\x07 \x01(\x04R\rtimeoutMillis\x12\x1c\n\tnamespace\x18\x08 \x01(\tR\tnamespace\x12\x12\n\x04more\x18\t \x01(\x08R\x04more\"[\n\rExecutorInput\x12\x16\n\x06header\x18\x01 \x01(\x0cR\x06header\x12\x32\n\x06\x66rames\x18\x02 \x03(\x0b\x32\x1a.millrace.v1.FrameLocationR\x06\x66rames\"\x90\x01\n\x10\x45xecutorAllocate\x12\x18\n\x07request\x18\x01 \x01(\x04R\x07request\x12(\n\x04task\x18\x02 \x01(\x0b\x32\x14.millrace.v1.TaskRefR\x04task\x12\x1f\n\x0b\x66rame_bytes\x18\x03 \x03(\x04R\nframeBytes\x12\x17\n\x07no_wait\x18\x04 \x01(\x08R\x06noWait\"\x8f\x01\n\x11\x45xecutorAllocated\x12\x18\n\x07request\x18\x01 \x01(\x04R\x07request\x12\x32\n\x06\x66rames\x18\x02 \x03(\x0b\x32\x1a.millrace.v1.FrameLocationR\x06\x66rames\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\"+\n\x0f\x45xecutorRelease\x12\x18\n\x07request\x18\x01 \x01(\x04R\x07request\"\xb0\x02\n\x10\x45xecutorFinished\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x18\n\x07\x61ttempt\x18\x02 \x01(\rR\x07\x61ttempt\x12,\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x16.millrace.v1.TaskErrorR\x05\x65rror\x12\x16\n\x06header\x18\x04 \x01(\x0cR\x06header\x12\x32\n\x06\x66rames\x18\x05 \x03(\x0b\x32\x1a.millrace.v1.FrameLocationR\x06\x66rames\x12#\n\rinline_frames\x18\x06 \x03(\x0cR\x0cinlineFrames\x12\x1b\n\trun_nanos\x18\x07 \x01(\x04R\x08runNanos\x12-\n\x04kept\x18\x08 \x03(\x0b\x32\x19.millrace.v1.ExecutorKeptR\x04kept\">\n\x0c\x45xecutorKept\x12\x18\n\x07request\x18\x01 \x01(\x04R\x07request\x12\x14\n\x05input\x18\x02 \x01(\rR\x05input\"R\n\x0b\x45xecutorLog\x12\x17\n\x07task_id\x18\x01 \x01(\x04R\x06taskId\x12\x16\n\x06stderr\x18\x02 \x01(\x08R\x06stderr\x12\x12\n\x04text\x18\x03 \x01(\tR\x04textb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,31 +35,33 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'millrace.v1.executor_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TOEXECUTOR']._serialized_start=134
-  _globals['_TOEXECUTOR']._serialized_end=641
-  _globals['_FROMEXECUTOR']._serialized_start=644
-  _globals['_FROMEXECUTOR']._serialized_end=976
-  _globals['_EXECUTORHELLO']._serialized_start=979
-  _globals['_EXECUTORHELLO']._serialized_end=1319
-  _globals['_EXECUTORDEVICE']._serialized_start=1322
-  _globals['_EXECUTORDEVICE']._serialized_end=1605
-  _globals['_EXECUTORREADY']._serialized_start=1608
-  _globals['_EXECUTORREADY']._serialized_end=1773
-  _globals['_EXECUTORATTACH']._serialized_start=1775
-  _globals['_EXECUTORATTACH']._serialized_end=1839
-  _globals['_EXECUTORDETACH']._serialized_start=1841
-  _globals['_EXECUTORDETACH']._serialized_end=1883
-  _globals['_EXECUTORRUN']._serialized_start=1886
-  _globals['_EXECUTORRUN']._serialized_end=2160
-  _globals['_EXECUTORINPUT']._serialized_start=2162
-  _globals['_EXECUTORINPUT']._serialized_end=2253
-  _globals['_EXECUTORALLOCATE']._serialized_start=2256
-  _globals['_EXECUTORALLOCATE']._serialized_end=2400
-  _globals['_EXECUTORALLOCATED']._serialized_start=2403
-  _globals['_EXECUTORALLOCATED']._serialized_end=2546
-  _globals['_EXECUTORRELEASE']._serialized_start=2548
-  _globals['_EXECUTORRELEASE']._serialized_end=2591
-  _globals['_EXECUTORFINISHED']._serialized_start=2594
-  _globals['_EXECUTORFINISHED']._serialized_end=2851
-  _globals['_EXECUTORLOG']._serialized_start=2853
-  _globals['_EXECUTORLOG']._serialized_end=2935
+  _globals['_TOEXECUTOR']._serialized_end=670
+  _globals['_FROMEXECUTOR']._serialized_start=673
+  _globals['_FROMEXECUTOR']._serialized_end=1005
+  _globals['_EXECUTORHELLO']._serialized_start=1008
+  _globals['_EXECUTORHELLO']._serialized_end=1370
+  _globals['_EXECUTORDEVICE']._serialized_start=1373
+  _globals['_EXECUTORDEVICE']._serialized_end=1656
+  _globals['_EXECUTORREADY']._serialized_start=1659
+  _globals['_EXECUTORREADY']._serialized_end=1824
+  _globals['_EXECUTORATTACH']._serialized_start=1826
+  _globals['_EXECUTORATTACH']._serialized_end=1890
+  _globals['_EXECUTORDETACH']._serialized_start=1892
+  _globals['_EXECUTORDETACH']._serialized_end=1934
+  _globals['_EXECUTORRUN']._serialized_start=1937
+  _globals['_EXECUTORRUN']._serialized_end=2211
+  _globals['_EXECUTORINPUT']._serialized_start=2213
+  _globals['_EXECUTORINPUT']._serialized_end=2304
+  _globals['_EXECUTORALLOCATE']._serialized_start=2307
+  _globals['_EXECUTORALLOCATE']._serialized_end=2451
+  _globals['_EXECUTORALLOCATED']._serialized_start=2454
+  _globals['_EXECUTORALLOCATED']._serialized_end=2597
+  _globals['_EXECUTORRELEASE']._serialized_start=2599
+  _globals['_EXECUTORRELEASE']._serialized_end=2642
+  _globals['_EXECUTORFINISHED']._serialized_start=2645
+  _globals['_EXECUTORFINISHED']._serialized_end=2949
+  _globals['_EXECUTORKEPT']._serialized_start=2951
+  _globals['_EXECUTORKEPT']._serialized_end=3013
+  _globals['_EXECUTORLOG']._serialized_start=3015
+  _globals['_EXECUTORLOG']._serialized_end=3097
 # @@protoc_insertion_point(module_scope)

@@ -10,7 +10,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ToExecutor(_message.Message):
-    __slots__ = ("hello", "ops", "functions", "runs", "allocated", "cancellations", "shutdown", "attach", "detach", "dropped_functions")
+    __slots__ = ("hello", "ops", "functions", "runs", "allocated", "cancellations", "shutdown", "attach", "detach", "dropped_functions", "give_back")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     OPS_FIELD_NUMBER: _ClassVar[int]
     FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,7 @@ class ToExecutor(_message.Message):
     ATTACH_FIELD_NUMBER: _ClassVar[int]
     DETACH_FIELD_NUMBER: _ClassVar[int]
     DROPPED_FUNCTIONS_FIELD_NUMBER: _ClassVar[int]
+    GIVE_BACK_FIELD_NUMBER: _ClassVar[int]
     hello: ExecutorHello
     ops: _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.OpDefinition]
     functions: _containers.RepeatedCompositeFieldContainer[_task_pb2.Function]
@@ -31,7 +32,8 @@ class ToExecutor(_message.Message):
     attach: _containers.RepeatedCompositeFieldContainer[ExecutorAttach]
     detach: _containers.RepeatedCompositeFieldContainer[ExecutorDetach]
     dropped_functions: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[_worker_service_pb2.OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[ExecutorRun, _Mapping]]] = ..., allocated: _Optional[_Iterable[_Union[ExecutorAllocated, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., shutdown: bool = ..., attach: _Optional[_Iterable[_Union[ExecutorAttach, _Mapping]]] = ..., detach: _Optional[_Iterable[_Union[ExecutorDetach, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    give_back: bool
+    def __init__(self, hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[_worker_service_pb2.OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[ExecutorRun, _Mapping]]] = ..., allocated: _Optional[_Iterable[_Union[ExecutorAllocated, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., shutdown: bool = ..., attach: _Optional[_Iterable[_Union[ExecutorAttach, _Mapping]]] = ..., detach: _Optional[_Iterable[_Union[ExecutorDetach, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., give_back: bool = ...) -> None: ...
 
 class FromExecutor(_message.Message):
     __slots__ = ("ready", "started", "allocate", "finished", "logs", "release")
@@ -50,7 +52,7 @@ class FromExecutor(_message.Message):
     def __init__(self, ready: _Optional[_Union[ExecutorReady, _Mapping]] = ..., started: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., allocate: _Optional[_Iterable[_Union[ExecutorAllocate, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[ExecutorFinished, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[ExecutorLog, _Mapping]]] = ..., release: _Optional[_Iterable[_Union[ExecutorRelease, _Mapping]]] = ...) -> None: ...
 
 class ExecutorHello(_message.Message):
-    __slots__ = ("protocol", "worker_name", "worker_id", "slab_bytes", "inline_bytes", "scheduler_address", "scratch_directory", "device", "preload")
+    __slots__ = ("protocol", "worker_name", "worker_id", "slab_bytes", "inline_bytes", "scheduler_address", "scratch_directory", "device", "preload", "spare")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     WORKER_NAME_FIELD_NUMBER: _ClassVar[int]
     WORKER_ID_FIELD_NUMBER: _ClassVar[int]
@@ -60,6 +62,7 @@ class ExecutorHello(_message.Message):
     SCRATCH_DIRECTORY_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     PRELOAD_FIELD_NUMBER: _ClassVar[int]
+    SPARE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     worker_name: str
     worker_id: int
@@ -69,7 +72,8 @@ class ExecutorHello(_message.Message):
     scratch_directory: str
     device: ExecutorDevice
     preload: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, protocol: _Optional[int] = ..., worker_name: _Optional[str] = ..., worker_id: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., inline_bytes: _Optional[int] = ..., scheduler_address: _Optional[str] = ..., scratch_directory: _Optional[str] = ..., device: _Optional[_Union[ExecutorDevice, _Mapping]] = ..., preload: _Optional[_Iterable[str]] = ...) -> None: ...
+    spare: bool
+    def __init__(self, protocol: _Optional[int] = ..., worker_name: _Optional[str] = ..., worker_id: _Optional[int] = ..., slab_bytes: _Optional[int] = ..., inline_bytes: _Optional[int] = ..., scheduler_address: _Optional[str] = ..., scratch_directory: _Optional[str] = ..., device: _Optional[_Union[ExecutorDevice, _Mapping]] = ..., preload: _Optional[_Iterable[str]] = ..., spare: bool = ...) -> None: ...
 
 class ExecutorDevice(_message.Message):
     __slots__ = ("uuid", "ordinal", "memory_handle", "header", "alignment", "driver", "arena_bytes", "neighbours", "arena_libraries")
@@ -182,7 +186,7 @@ class ExecutorRelease(_message.Message):
     def __init__(self, request: _Optional[int] = ...) -> None: ...
 
 class ExecutorFinished(_message.Message):
-    __slots__ = ("task_id", "attempt", "error", "header", "frames", "inline_frames", "run_nanos")
+    __slots__ = ("task_id", "attempt", "error", "header", "frames", "inline_frames", "run_nanos", "kept")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
@@ -190,6 +194,7 @@ class ExecutorFinished(_message.Message):
     FRAMES_FIELD_NUMBER: _ClassVar[int]
     INLINE_FRAMES_FIELD_NUMBER: _ClassVar[int]
     RUN_NANOS_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
     task_id: int
     attempt: int
     error: _task_pb2.TaskError
@@ -197,7 +202,16 @@ class ExecutorFinished(_message.Message):
     frames: _containers.RepeatedCompositeFieldContainer[_data_service_pb2.FrameLocation]
     inline_frames: _containers.RepeatedScalarFieldContainer[bytes]
     run_nanos: int
-    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[_data_service_pb2.FrameLocation, _Mapping]]] = ..., inline_frames: _Optional[_Iterable[bytes]] = ..., run_nanos: _Optional[int] = ...) -> None: ...
+    kept: _containers.RepeatedCompositeFieldContainer[ExecutorKept]
+    def __init__(self, task_id: _Optional[int] = ..., attempt: _Optional[int] = ..., error: _Optional[_Union[_task_pb2.TaskError, _Mapping]] = ..., header: _Optional[bytes] = ..., frames: _Optional[_Iterable[_Union[_data_service_pb2.FrameLocation, _Mapping]]] = ..., inline_frames: _Optional[_Iterable[bytes]] = ..., run_nanos: _Optional[int] = ..., kept: _Optional[_Iterable[_Union[ExecutorKept, _Mapping]]] = ...) -> None: ...
+
+class ExecutorKept(_message.Message):
+    __slots__ = ("request", "input")
+    REQUEST_FIELD_NUMBER: _ClassVar[int]
+    INPUT_FIELD_NUMBER: _ClassVar[int]
+    request: int
+    input: int
+    def __init__(self, request: _Optional[int] = ..., input: _Optional[int] = ...) -> None: ...
 
 class ExecutorLog(_message.Message):
     __slots__ = ("task_id", "stderr", "text")
