@@ -13,7 +13,7 @@ import (
 )
 
 // gpuFlagNames are the flags of workers on GPUs.
-var gpuFlagNames = []string{"device-memory-limit", "rmm-pool-size", "pinned-limit", "gpu", "cuda-library", "executor-arena", "executor-arena-for", "nvml-library", "no-affinity"}
+var gpuFlagNames = []string{"device-memory-limit", "rmm-pool-size", "pinned-limit", "gpu", "cuda-library", "executor-arena", "executor-arena-for", "check-inputs", "nvml-library", "no-affinity"}
 
 func gpuFlags(f *pflag.FlagSet) {
 	f.String("device-memory-limit", "auto", "slab of a worker on a GPU: bytes (80GiB), a share of its memory (0.8, 80%), or auto for 70%, of what is free if others use it")
@@ -25,6 +25,7 @@ func gpuFlags(f *pflag.FlagSet) {
 	f.Bool("no-affinity", false, "leave workers on GPUs all processors and memory nodes, instead of those near their GPUs")
 	f.String("executor-arena", "0", "how much of the slab on a GPU each executor process may keep for the allocators of libraries: their results are taken where they are")
 	f.StringSlice("executor-arena-for", []string{"cupy"}, "the libraries that --executor-arena is for: cupy, torch")
+	f.Bool("check-inputs", false, "for tests: read inputs on a GPU before and after each Python task, and fail one that has changed an input in place")
 }
 
 // onDevice completes the configuration of a worker that its supervisor has placed on a GPU.
@@ -64,6 +65,9 @@ func (a *app) gpuSizes(c *worker.Config) (err error) {
 	}
 	if c.ExecutorArenaBytes, err = humanize.ParseBytes(s.String("executor-arena")); err != nil {
 		return usageError{fmt.Errorf("--executor-arena %s: bytes such as 2GiB", s.String("executor-arena"))}
+	}
+	if s.Bool("check-inputs") {
+		c.ExecutorEnv = append(c.ExecutorEnv, "MILLRACE_CHECK_INPUTS=1")
 	}
 	for _, name := range s.Strings("executor-arena-for") {
 		if name != "cupy" && name != "torch" {

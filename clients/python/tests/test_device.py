@@ -124,12 +124,14 @@ class DeviceWorker(Worker):
         assert not finished.HasField("error"), finished.error
         return executor_pb2.ExecutorInput(header=finished.header, frames=finished.frames)
 
-    def call(self, function: Callable[..., Any], *inputs: executor_pb2.ExecutorInput) -> Any:
+    def call(self, function: Callable[..., Any], *inputs: Any) -> Any:
+        """Runs a function with these inputs; what is none is an argument as it is."""
         self.runs += 1
         self.define(self.runs, function)
         file = io.BytesIO()
-        refs = tuple(Reference() for _ in inputs)
-        places = {id(r): i for i, r in enumerate(refs)}
+        given, inputs = inputs, tuple(i for i in inputs if isinstance(i, executor_pb2.ExecutorInput))
+        refs = tuple(Reference() if isinstance(i, executor_pb2.ExecutorInput) else i for i in given)
+        places = {id(r): i for i, r in enumerate(r for r in refs if isinstance(r, Reference))}
         _serialize.CallPickler(file, lambda o: places.get(id(o))).dump((refs, {}))
         call = value_pb2.Opaque(encoding="pickle5", data=file.getvalue())
         arguments = value_pb2.Arguments(call=call).SerializeToString()
@@ -151,10 +153,64 @@ class Reference:
     """Stands for an input."""
 
 
+class Recycling(DeviceWorker):
+    """A worker whose slab is nearly full: what nobody holds any more is overwritten at once, and what was freed last is
+    handed out first."""
+
+    def __init__(self, gpu: Any, **device: Any) -> None:
+        # Ranges of the slab: offset, bytes, and who holds them: ("lease", request) or ("result", task).
+        self._held: dict[int, tuple[int, set[tuple[str, int]]]] = {}
+        self._free: list[tuple[int, int]] = []
+        super().__init__(gpu, **device)
+
+    def take(self) -> None:
+        before = len(self.released)
+        super().take()
+        for finished in self.inbox:
+            for f in finished.frames:
+                for at, (n, holders) in self._held.items():
+                    if at <= f.offset < at + n:
+                        holders.add(("result", finished.task_id))
+            self._let_go(("run", finished.task_id))
+        for request in self.released[before:]:
+            self._let_go(("lease", request))
+
+    def place(self, request: Any, n: int) -> int:
+        holder = ("run", request.task.task_id) if request.HasField("task") else ("lease", request.request)
+        for i in range(len(self._free) - 1, -1, -1):
+            at, there = self._free[i]
+            if n <= there:
+                del self._free[i]
+                self._held[at] = there, {holder}
+                return at
+        at = super().place(request, n)
+        self._held[at] = n, {holder}
+        return at
+
+    def drop(self, finished: Any) -> None:
+        """The last client that wanted a result has dropped it."""
+        self._let_go(("result", finished.task_id))
+
+    def _let_go(self, holder: tuple[str, int]) -> None:
+        for at, (n, holders) in list(self._held.items()):
+            holders.discard(holder)
+            if not holders:
+                del self._held[at]
+                self.gpu.put(self.at + at, b"\xee" * n)
+                self._free.append((at, n))
+
+
+def setup(fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The environment of an executor: the fakes where there is no GPU, and a look at its inputs after each run."""
+    if isinstance(fake, Fake):
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("MILLRACE_CHECK_INPUTS", "1")
+
+
 @pytest.fixture
-def worker(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceWorker]:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
-    w = DeviceWorker(fake)
+def worker(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recycling]:
+    setup(fake, monkeypatch)
+    w = Recycling(fake)
     yield w
     fake.set(_DELAY, 0)
     fake.set(_FAIL_COUNT, 0)
@@ -380,8 +436,9 @@ class Foreign:
     def __dlpack_device__(self) -> tuple[int, int]:
         return 2, 0
 
-    def __dlpack__(self, **_: Any) -> Any:
-        return self.array
+    def __dlpack__(self, **how: Any) -> Any:
+        capsule = getattr(self.array, "__dlpack__", None)  # the fake has none
+        return self.array if capsule is None else capsule(**how)
 
 
 def test_arrays_are_recognised_by_dlpack(worker: DeviceWorker) -> None:
@@ -429,12 +486,13 @@ def test_modules_are_imported_while_there_is_nothing_to_do(
 
 
 @pytest.fixture
-def lending(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceWorker]:
+def lending(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recycling]:
     """A worker from whose slab CuPy takes its memory."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")]))
-    w = DeviceWorker(fake, arena_bytes=1 << 20, arena_libraries=["cupy"])
+    setup(fake, monkeypatch)
+    w = Recycling(fake, arena_bytes=1 << 20, arena_libraries=["cupy"])
     w.call(import_cupy)
     yield w
+    fake.set(_DELAY, 0)
     w.end()
 
 
@@ -501,6 +559,341 @@ def test_what_outlives_its_run_is_not_given_to_others(lending: DeviceWorker) -> 
     made = lending.call(keep)
     assert lending.value(lending.call(look)) == (3 * 65_536, 65_536)
     assert (lending.value(made) == 1).all()
+
+
+def ones() -> Any:
+    import cupy
+
+    return cupy.ones(65_536)
+
+
+def fill(n: int) -> Any:
+    """Results on the GPU that fill it up."""
+    import cupy
+
+    return [cupy.asarray(np.full(65_536, 7.0)) for _ in range(n)]
+
+
+def test_what_python_still_holds_is_not_given_away(lending: Recycling) -> None:
+    def weights(value: float = 0) -> Any:
+        import cupy
+
+        if not hasattr(cupy, "weights"):
+            cupy.weights = cupy.ones(65_536)
+        if value:  # its owner may write to it
+            cupy.weights[...] = cupy.ones(65_536) * value
+        return cupy.weights
+
+    first = lending.call(weights)
+    assert (lending.value(first) == 1).all()
+    lending.drop(first)
+    for _ in range(3):
+        lending.drop(lending.call(fill, 4))
+    second = lending.call(weights)
+    assert (lending.value(second) == 1).all()
+    third = lending.call(weights, 5.0)
+    assert (lending.value(third) == 5).all()
+    assert (lending.value(second) == 1).all(), "a result was changed after it was stored"
+    assert not set(lending.leased[:1]) & set(lending.released)
+
+    def forget() -> None:
+        import cupy
+
+        del cupy.weights
+
+    def look() -> Any:
+        import cupy
+
+        return float((cupy.ones(65_536) * 3).sum().get())
+
+    lending.call(forget)
+    assert lending.value(lending.call(look)) == 3 * 65_536
+
+
+def test_a_result_that_is_held_in_part_is_copied_in_part(lending: Recycling) -> None:
+    def make() -> Any:
+        import cupy
+
+        cupy.weights = cupy.ones(65_536)
+        return {"kept": cupy.weights, "mine": cupy.ones(65_536) * 2, "small": cupy.ones(1024), "n": 3}
+
+    made = lending.call(make)
+    for _ in range(3):
+        lending.drop(lending.call(fill, 4))
+    got = lending.value(made)
+    assert (got["kept"] == 1).all() and (got["mine"] == 2).all() and (got["small"] == 1).all() and got["n"] == 3
+
+
+def test_the_same_array_twice_in_a_result(lending: Recycling) -> None:
+    def make() -> Any:
+        import cupy
+
+        x = cupy.ones(65_536)
+        return [x, x, {1: x, "f": lambda: x}]
+
+    for _ in range(2):
+        made = lending.call(make)
+        lending.call(fill, 4)
+        got = lending.value(made)
+        assert (got[0] == 1).all() and (got[1] == 1).all() and (got[2][1] == 1).all()
+
+
+def test_a_block_is_used_again_on_the_stream_that_it_was_allocated_for(lending: Recycling) -> None:
+    def use() -> Any:
+        import threading
+
+        import cupy
+
+        def where(stream: Any = None) -> int:
+            if stream is None:
+                return cupy.ones(32_768).data.ptr
+            with stream:
+                return cupy.ones(32_768).data.ptr
+
+        side, other = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+        with side:
+            t = cupy.ones(32_768)
+            at = t.data.ptr
+        # Freed where another stream is current, and in another thread: kernels of its own may still use it.
+        del t
+        first = where(), where(other)
+        with side:
+            again = cupy.ones(32_768)
+        held = [again]
+        del again
+
+        def let_go() -> None:
+            with other:
+                held.clear()
+
+        thread = threading.Thread(target=let_go)
+        thread.start()
+        thread.join()
+        second = where(), where(other)
+        return at in first, at in second, where(side) == at
+
+    assert lending.value(lending.call(use)) == (False, False, True)
+
+
+def test_an_executor_gives_back_what_is_free(lending: Recycling) -> None:
+    made = lending.call(fill, 1)
+
+    def use() -> float:
+        return float(fill(1)[0].sum().get())
+
+    lending.call(use)
+    assert set(lending.leased) - set(lending.released), "nothing was kept for the next run"
+    lending.send(give_back=True)
+    while set(lending.leased) - set(lending.released):
+        lending.take()
+    assert (lending.value(made)[0] == 7).all()
+    assert (lending.value(lending.call(fill, 1))[0] == 7).all()
+
+
+# ---- order on the GPU --------------------------------------------------------------------------------------------
+
+
+class Lazy:
+    """Computes what is stored while it is encoded."""
+
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+    def __reduce__(self) -> Any:
+        return list, ([self.x * 2],)  # in one step: what is freed on a GPU waits for it
+
+
+class Queued:
+    """An array on the GPU that another stream is about to write."""
+
+    def __init__(self, array: Any, stream: Any) -> None:
+        self.array, self.stream = array, stream
+
+    @property
+    def __cuda_array_interface__(self) -> Any:
+        return {
+            "version": 3,
+            "typestr": self.array.dtype.str,
+            "shape": self.array.shape,
+            "data": (self.array.data.ptr, False),
+            "stream": self.stream.ptr,
+        }
+
+
+def test_what_encoding_computes_is_done_when_it_is_copied(worker: Recycling, fake: Fake) -> None:
+    data = np.arange(50_000.0)
+    given = worker.given(ROOM, data)
+    worker.call(import_cupy)
+    fake.set(_DELAY, 20_000)
+    made = worker.call(lambda x: Lazy(x), given)
+    assert len(made.frames) == 1 and (worker.value(made)[0] == data * 2).all()
+    # A small one is read, by another way.
+    made = worker.call(lambda x: Lazy(x[:10]), given)
+    assert (worker.value(made)[0] == data[:10] * 2).all()
+
+    def by_dlpack(x: Any) -> Any:
+        return Foreign(x + 1)
+
+    assert (worker.value(worker.call(by_dlpack, given)) == data + 1).all()
+
+
+def on_a_side_stream(x: Any) -> Any:
+    import cupy
+
+    with cupy.cuda.Stream(non_blocking=True):
+        y = x + 1
+    return y
+
+
+def queued(x: Any) -> Any:
+    import cupy
+
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with stream:
+        y = x + 1
+    return Queued(y, stream)
+
+
+@pytest.mark.parametrize("make", [on_a_side_stream, queued, arrays("cupy", streams="current")(queued)])
+@pytest.mark.parametrize("n", [10, 50_000])
+def test_a_run_ends_when_all_that_it_started_on_the_gpu_is_done(
+    worker: Recycling, fake: Fake, make: Callable[..., Any], n: int
+) -> None:
+    data = np.arange(n * 1.0)
+    given = worker.given(ROOM, np.arange(50_000.0))
+    worker.call(import_cupy)
+    fake.set(_DELAY, 20_000)
+    assert (worker.value(worker.call(_with_streams(make, n), given)) == data + 1).all()
+
+
+def _with_streams(make: Callable[..., Any], n: int) -> Callable[..., Any]:
+    """The function with a shorter input, and what it says of streams."""
+
+    def call(x: Any) -> Any:
+        return make(x[:n])
+
+    return arrays("cupy", streams=getattr(make, "__millrace_streams__", "all"))(call)
+
+
+def test_only_current_streams_are_waited_for_if_a_function_wants_it(worker: Recycling) -> None:
+    def count() -> Any:
+        from millrace.executor import _process
+
+        driver = _process._process._device.driver
+        if not hasattr(driver, "waits"):
+            driver.waits, wait = [], driver.wait_for_all
+            driver.wait_for_all = lambda: (driver.waits.append(1), wait())[1]
+        driver.waits.clear()
+
+    def look() -> int:
+        from millrace.executor import _process
+
+        return len(_process._process._device.driver.waits)
+
+    for streams, waits in (("current", 0), ("all", 1)):
+        worker.call(arrays("cupy", streams="current")(count))
+        worker.call(arrays("cupy", streams=streams)(lambda: 5))
+        assert worker.value(worker.call(arrays("cupy", streams="current")(look))) == waits
+    with pytest.raises(ValueError, match="all or current"):
+        arrays("cupy", streams="mine")
+
+
+# ---- inputs ------------------------------------------------------------------------------------------------------
+
+
+def test_a_change_of_an_input_is_an_error(worker: Recycling) -> None:
+    data = np.arange(50_000.0)
+    given, other = worker.given(ROOM, data), worker.given(1 << 19, np.arange(10_000.0))
+
+    def change(x: Any, y: Any) -> Any:
+        y[...] = x[:10_000] + 1
+        return 5
+
+    error = worker.call(change, given, other).error
+    assert error.reason == "INPUT_CHANGED"
+    for word in ("argument 1", "input 1", "in place", "copy()"):
+        assert word in error.message, error.message
+    assert worker.value(worker.call(lambda x, y: float(x.sum().get()), given, other)) == data.sum()
+
+
+@pytest.mark.parametrize("library", ["cupy", "none"])
+def test_an_input_on_the_gpu_that_outlives_its_run_is_kept(worker: Recycling, library: str) -> None:
+    check_kept(worker, library)
+
+
+def test_an_input_of_numba_that_outlives_its_run_is_kept(worker: Recycling) -> None:
+    check_kept(worker, "numba")
+
+
+def check_kept(worker: Recycling, library: str) -> None:
+    given, other = worker.given(ROOM, np.arange(5_000.0)), worker.given(1 << 19, {1: np.arange(5_000.0)})
+
+    def keep(x: Any, d: Any) -> None:
+        import cupy
+
+        cupy.kept = x if library == "numba" else x[10:]
+
+    def through_an_interface(x: Any, d: Any) -> None:
+        import cupy
+        from millrace.executor._device import DeviceArray
+
+        assert type(x) is DeviceArray
+        cupy.kept = [x]
+
+    if library == "none":
+        marked: Any = through_an_interface
+        setattr(marked, "__millrace_arrays__", "")  # noqa: B010
+    else:
+        marked = arrays(library)(keep)
+    finished = worker.call(marked, given, other)
+    assert [k.input for k in finished.kept] == [0]
+    assert not worker.call(
+        lambda x, d: (x[5:], d[1] + 1), given, other
+    ).kept  # a result shares it, and nothing keeps it
+
+    def forget() -> None:
+        import cupy
+
+        del cupy.kept
+
+    worker.call(forget)
+    while not worker.released:
+        worker.take()
+    assert worker.released == [finished.kept[0].request]
+
+
+# ---- a process in reserve ----------------------------------------------------------------------------------------
+
+
+class Spare(Recycling):
+    """Tells the process that it may never be needed."""
+
+    preload: tuple[str, ...] = ("cupy",)
+
+    def send(self, **fields: Any) -> None:
+        if "hello" in fields:
+            fields["hello"].spare = True
+            fields["hello"].preload.extend(self.preload)
+        super().send(**fields)
+
+
+def test_a_process_in_reserve_does_not_touch_the_gpu(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup(fake, monkeypatch)
+    # It is ready, and does not know yet that the slab is another one's.
+    w = Spare(fake, header=b"MILLRACE" + bytes(56))
+    w.define(50, import_cupy)
+    w.start(50)
+    with pytest.raises(EOFError):
+        w.finished()
+    assert w.process.wait(PATIENCE) == 1
+    assert w.word(0) == 0, "it began a run without the slab"
+    w = Spare(fake)
+    data = np.arange(3000.0)
+    assert (w.value(w.call(lambda x: x + 1, w.given(ROOM, data))) == data + 1).all()
+    w.end()
+
+
+# ---- memory ------------------------------------------------------------------------------------------------------
 
 
 def test_without_memory_a_run_is_repeated_with_that_of_the_slab(worker: DeviceWorker, fake: Fake) -> None:

@@ -11,6 +11,7 @@ import socket
 import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +23,10 @@ import pytest
 from conftest import PATIENCE, Gate, eventually
 from millrace import _serialize
 from millrace._pb.millrace.v1 import executor_pb2, task_pb2, value_pb2
+from millrace.executor._op import Functions, Op
+from millrace.executor._outbox import Outbox
 
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 SLAB = 8 << 20
 LAUNCH = """
 import os, socket, sys
@@ -124,9 +128,14 @@ class Worker:
             if not request.HasField("task"):
                 self.leased.append(request.request)
             for n in request.frame_bytes:
-                frames.append({"offset": self.room, "bytes": n})
-                self.room += (n + 4095) // 4096 * 4096
+                frames.append({"offset": self.place(request, n), "bytes": n})
             self.send(allocated=[{"request": request.request, "frames": frames}])
+
+    def place(self, request: Any, n: int) -> int:
+        """Where in the slab there is room."""
+        at = self.room
+        self.room += (n + 4095) // 4096 * 4096
+        return at
 
     def value(self, finished: Any) -> Any:
         assert not finished.HasField("error"), finished.error
@@ -591,10 +600,19 @@ def test_a_mapping_lives_as_long_as_what_looks_at_it(worker: Worker) -> None:
 
     for op, function in enumerate((keep, look, forget), 1):
         worker.define(op, function)
-    worker.value(run(worker, 1, arguments(Pid()), given))
+    finished = run(worker, 1, arguments(Pid()), given)
+    # What is only lent cannot be kept by the worker: the process has a copy by now, at the same addresses.
+    assert worker.value(finished) is None and not finished.kept
+    lender.memory[:] = bytes(LENT)
+    assert worker.value(run(worker, 2, arguments())) == 20_000.0
+    # Others that lie there are as fresh as ever.
+    lender.memory[4096 : 4096 + 80_000] = np.full(10_000, 3.0).tobytes()
+    given = executor_pb2.ExecutorInput(header=given.header, frames=given.frames)
+    worker.define(4, lambda x: float(x.sum()))
+    assert worker.value(run(worker, 4, arguments(Pid()), given)) == 30_000.0
     worker.send(detach=[{"segment": 1}])
     assert worker.value(run(worker, 2, arguments())) == 20_000.0
-    assert lender.mappings() == 1
+    assert lender.mappings()
     worker.value(run(worker, 3, arguments()))
     eventually(lambda: lender.mappings() == 0)
 
@@ -618,3 +636,331 @@ def test_a_thousand_segments_leave_nothing_behind(worker: Worker) -> None:
         once(number)
     eventually(lambda: lender.mappings() == 0)
     eventually(lambda: open_files() == before)
+
+
+# ---- inputs that outlive their run -------------------------------------------------------------------------------
+
+
+def stored(worker: Worker, at: int, obj: Any) -> Any:
+    """An object in the slab, as an input."""
+    encoded = _serialize.encode(obj)
+    frames = []
+    for frame in encoded.frames:
+        worker.slab[at : at + frame.nbytes] = frame.tobytes()
+        frames.append({"offset": at, "bytes": frame.nbytes})
+        at += (frame.nbytes + 255) // 256 * 256
+    return executor_pb2.ExecutorInput(header=encoded.header, frames=frames)
+
+
+def kept(finished: Any) -> list[int]:
+    assert not finished.HasField("error"), finished.error
+    return [k.input for k in finished.kept]
+
+
+def keep_in_a_global(x: Any) -> None:
+    sys.kept = x  # type: ignore[attr-defined]
+
+
+def keep_in_an_exception(x: Any) -> None:
+    try:
+        raise ValueError(x)
+    except ValueError as e:
+        sys.kept = e  # type: ignore[attr-defined]
+
+
+def keep_a_part(x: Any) -> None:
+    sys.kept = memoryview(x[5:].reshape(-1, 5).T)  # type: ignore[attr-defined]
+
+
+def keep_in_a_closure(x: Any) -> None:
+    y = x[::2]
+    sys.kept = lambda: y.sum()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("keep", [keep_in_a_global, keep_in_an_exception, keep_a_part, keep_in_a_closure])
+def test_an_input_that_outlives_its_run_is_kept(worker: Worker, keep: Callable[[Any], None]) -> None:
+    given = stored(worker, 4096, np.arange(10_000.0))
+    other = stored(worker, 400_000, np.arange(5.0))
+    worker.define(1, lambda x, y: keep(y))
+    worker.define(2, lambda: delattr(sys, "kept"))
+    finished = run(worker, 1, arguments(Pid(0), Pid(1)), other, given)
+    # An exception has frames, which have all arguments.
+    assert kept(finished) == ([0, 1] if keep is keep_in_an_exception else [1])
+    # As long as it is looked at.
+    again = run(worker, 1, arguments(Pid(0), Pid(1)), given, other)
+    assert 1 in kept(again)
+    numbers = {k.request for k in finished.kept}
+    while not numbers <= set(worker.released):
+        worker.take()
+    assert set(worker.released) == numbers
+    run(worker, 2, arguments())
+    numbers |= {k.request for k in again.kept}
+    while not numbers <= set(worker.released):
+        worker.take()
+    assert len(worker.released) == len(numbers)
+
+
+def test_inputs_of_pickles_with_several_buffers_are_kept(worker: Worker) -> None:
+    given = stored(worker, 4096, {1: np.arange(2000.0), 2: np.arange(3000.0), 3: "x"})
+    assert len(given.frames) == 2
+    worker.define(1, lambda d: keep_in_a_global([d[1][:10], d[2][:10]]))
+
+    def forget_one() -> None:
+        del sys.kept[0]  # type: ignore[attr-defined]
+
+    worker.define(2, forget_one)
+    finished = run(worker, 1, arguments(Pid(0)), given)
+    assert kept(finished) == [0]
+    run(worker, 2, arguments())
+    assert not worker.released  # the other half is looked at
+    run(worker, 2, arguments())
+    while not worker.released:
+        worker.take()
+    assert worker.released == [finished.kept[0].request]
+
+
+def result_is_a_view(x: Any) -> Any:
+    return x[100:]
+
+
+def result_is_pickled(x: Any) -> Any:
+    return {1: x, "f": lambda: 3}
+
+
+def arguments_in_a_cycle(x: Any) -> Any:
+    cycle: list[Any] = [x]
+    cycle.append(cycle)
+
+
+def an_exception_with_its_frames(x: Any) -> Any:
+    try:
+        raise ValueError(x)
+    except ValueError as e:
+        f = e  # noqa: F841
+
+
+@pytest.mark.parametrize(
+    "use", [result_is_a_view, result_is_pickled, arguments_in_a_cycle, an_exception_with_its_frames]
+)
+def test_an_input_that_nothing_looks_at_is_not_kept(worker: Worker, use: Callable[[Any], Any]) -> None:
+    given = stored(worker, 4096, np.arange(10_000.0))
+    worker.define(1, use)
+    for _ in range(3):
+        assert kept(run(worker, 1, arguments(Pid(0)), given)) == []
+    worker.define(2, lambda x: 1 // 0)
+    finished = run(worker, 2, arguments(Pid(0)), given)
+    assert finished.error.reason == "PYTHON_EXCEPTION" and not finished.kept
+
+
+def test_a_failed_run_keeps_its_inputs_as_well(worker: Worker) -> None:
+    def fail(x: Any) -> None:
+        keep_in_a_global(x)
+        raise ValueError
+
+    worker.define(1, fail)
+    finished = run(worker, 1, arguments(Pid(0)), stored(worker, 4096, np.arange(10_000.0)))
+    assert finished.error.reason == "PYTHON_EXCEPTION" and [k.input for k in finished.kept] == [0]
+
+
+def test_a_thread_that_ends_while_nothing_runs_gives_its_input_back(worker: Worker, gate: Gate) -> None:
+    def start(x: Any, path: str) -> None:
+        def use(x: Any) -> None:
+            Path(path + ".here").write_bytes(b"x")
+            with Path(path + ".open").open("rb") as pipe:
+                pipe.read(1)
+
+        threading.Thread(target=use, args=(x,)).start()
+
+    worker.define(1, start)
+    finished = run(worker, 1, arguments(Pid(0), gate.path), stored(worker, 4096, np.arange(10_000.0)))
+    assert kept(finished) == [0]
+    gate.wait()
+    gate.open()
+    while not worker.released:
+        worker.take()
+    assert worker.released == [finished.kept[0].request]
+
+
+def test_an_idle_process_looks_for_cycles(worker: Worker) -> None:
+    def old(x: Any) -> None:
+        cycle: list[Any] = [x]
+        cycle.append(cycle)
+        sys.kept = cycle  # type: ignore[attr-defined]
+
+    def drop() -> None:
+        import gc
+
+        gc.collect()  # it is an old one
+        gc.collect()
+        del sys.kept  # type: ignore[attr-defined]
+
+    worker.define(1, old)
+    worker.define(2, drop)
+    assert kept(run(worker, 1, arguments(Pid(0)), stored(worker, 4096, np.arange(10_000.0)))) == [0]
+    run(worker, 2, arguments())
+    while not worker.released:
+        worker.take()
+
+
+# ---- functions ---------------------------------------------------------------------------------------------------
+
+
+def test_a_function_of_another_minor_version_is_not_run(worker: Worker) -> None:
+    major, minor = sys.version_info[:2]
+    ours, other = f"{major}.{minor}", f"{major}.{minor + 1}"
+
+    def define(op: int, language: str) -> None:
+        spec = {"kind": task_pb2.OP_KIND_PYTHON_PICKLE, "name": "f", "function": b"h%d" % op}
+        function = {"hash": b"h%d" % op, "payload": cloudpickle.dumps(lambda: 7), "language": language}
+        worker.send(ops=[{"op_id": op, "op": spec}], functions=[function])
+
+    for op, language in enumerate(("", f"python {ours}", f"python {ours}.99"), 1):
+        define(op, language)
+        assert worker.value(run(worker, op, arguments())) == 7
+    for op, language in ((4, f"python {other}.1"), (5, f"python {other}"), (6, "ruby 3.4")):
+        define(op, language)
+        error = run(worker, op, arguments()).error
+        assert error.reason == "VERSION_MISMATCH", error
+        for word in ("function f", f"Python {ours}", language.rpartition(" ")[2][:4], "worker w", "import path"):
+            assert word in error.message, error.message
+
+
+def test_functions_are_forgotten(worker: Worker) -> None:
+    def look() -> Any:
+        from millrace.executor import _process
+
+        process: Any = _process._process
+        return sorted(process._ops), sorted(process._functions._known), len(process._functions._unpickled)
+
+    worker.define(1, look)
+    for op in range(2, 12):
+        worker.define(op, lambda op=op: op)
+        assert worker.value(run(worker, op, arguments())) == op
+    assert worker.value(run(worker, 1, arguments())) == (
+        list(range(1, 12)),
+        sorted(b"h%d" % n for n in range(1, 12)),
+        11,
+    )
+    worker.send(dropped_functions=[b"h%d" % n for n in range(2, 12)])
+    assert worker.value(run(worker, 1, arguments()))[:2] == ([1], [b"h1"])
+    # The number is used again, for another function.
+    worker.define(2, lambda: "new")
+    assert worker.value(run(worker, 2, arguments())) == "new"
+    assert worker.value(run(worker, 1, arguments())) == ([1, 2], [b"h1", b"h2"], 2)
+    # A run that comes too late is told so, and takes nothing along.
+    error = run(worker, 7, arguments()).error
+    assert error.reason == "FUNCTION_NOT_FOUND"
+
+
+def test_unpickled_functions_are_bounded() -> None:
+    made = [Op(task_pb2.Op(kind=task_pb2.OP_KIND_PYTHON_PICKLE, name="f", function=bytes([n]))) for n in range(4)]
+    functions = Functions()
+    payload = cloudpickle.dumps(lambda data=bytes(100 << 20): len(data))
+    for n in range(4):
+        functions.add(task_pb2.Function(hash=bytes([n]), payload=payload))
+        assert made[n].resolve(functions, "w")() == 100 << 20
+        assert made[0].resolve(functions, "w")() == 100 << 20
+    # Two of 100 MiB fit; the first was used again and again.
+    assert [op.call is not None for op in made] == [True, False, False, True]
+
+
+# ---- messages ----------------------------------------------------------------------------------------------------
+
+
+def test_messages_are_bounded() -> None:
+    sent: list[Any] = []
+
+    class Kept:
+        def send(self, message: Any) -> None:
+            sent.append(message)
+
+    out = Outbox(Kept())  # type: ignore[arg-type]
+    sizes = [50 << 20, 1, 3 << 20, 3 << 20, 3 << 20, 1 << 20, 50 << 20]
+    for n, size in enumerate(sizes):
+        out.log(n + 1, "x" * 100, False)
+        out.finish(executor_pb2.ExecutorFinished(task_id=n + 1, attempt=1, header=bytes(size)), nbytes=size)
+    out.flush()
+    assert [f.task_id for m in sent for f in m.finished] == [1, 2, 3, 4, 5, 6, 7]
+    assert max(m.ByteSize() for m in sent) < 60 << 20 and len(sent) < 6
+    # Text of a task is never behind its end.
+    ended: set[int] = set()
+    for m in sent:
+        assert not ended & {log.task_id for log in m.logs}
+        ended |= {f.task_id for f in m.finished}
+
+
+def test_a_result_that_no_message_can_take_fails_alone(worker: Worker) -> None:
+    def limit(to: int) -> None:
+        from millrace.executor import _process
+
+        _process.LARGEST = to  # type: ignore[attr-defined]
+
+    worker.define(1, limit)
+    worker.define(2, lambda: ["text"] * 100)
+    worker.value(run(worker, 1, arguments(200)))
+    error = run(worker, 2, arguments()).error
+    assert error.reason == "RESULT_TOO_LARGE" and " 200 are allowed" in error.message
+    worker.value(run(worker, 1, arguments(1 << 20)))
+    assert worker.value(run(worker, 2, arguments())) == ["text"] * 100
+
+
+# ---- how tasks end -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "name"),
+    [
+        (SystemExit(0), "SystemExit: 0"),
+        (SystemExit("bye"), "SystemExit: bye"),
+        (KeyboardInterrupt(), "KeyboardInterrupt"),
+        (GeneratorExit(), "GeneratorExit"),
+    ],
+)
+def test_what_would_end_a_program_ends_a_task(worker: Worker, what: BaseException, name: str) -> None:
+    def end() -> None:
+        raise what
+
+    class Ending:
+        """Ends whoever encodes it."""
+
+        def __reduce__(self) -> Any:
+            raise what
+
+    worker.define(1, end)
+    worker.define(2, lambda: Ending())
+    worker.define(3, lambda: "alive")
+    for op in (1, 2):
+        error = run(worker, op, arguments()).error
+        assert error.reason == "PYTHON_EXCEPTION" and error.message.startswith(name), error
+        assert "the process" in error.message and error.traceback
+        assert not error.HasField("exception"), "a client would raise it, and end"
+    assert worker.value(run(worker, 3, arguments())) == "alive"
+
+
+def test_a_write_to_an_input_says_what_to_do(worker: Worker) -> None:
+    def write(x: Any) -> None:
+        x[0] = 1
+
+    worker.define(1, write)
+    error = run(worker, 1, arguments(Pid(0)), stored(worker, 4096, np.arange(10.0))).error
+    if sys.version_info >= (3, 11):
+        assert "read-only" in error.message and "Copy first" in error.message, error.message
+
+
+def test_a_flood_of_exceptions_that_nobody_can_catch_is_cut(worker: Worker) -> None:
+    def flood(n: int) -> None:
+        class Bad:
+            def __del__(self) -> None:
+                raise ValueError("in __del__")
+
+        for _ in range(n):
+            Bad()
+
+    worker.define(1, flood)
+    worker.start(1, 100_000)
+    worker.value(worker.finished())
+    text = text_of(worker, worker.runs, stderr=True)
+    assert text.count("ValueError: in __del__") == 20 and text.endswith("99980 more exceptions were ignored\n")
+    worker.start(1, 3)
+    worker.value(worker.finished())
+    assert text_of(worker, worker.runs, stderr=True).count("ValueError: in") == 3

@@ -14,14 +14,36 @@ import numpy as np
 import pytest
 import test_device
 from millrace import arrays
-from test_device import ROOM, DeviceWorker
+from test_device import ROOM, DeviceWorker, Recycling, import_cupy, setup
+from test_device import (
+    test_a_block_is_used_again_on_the_stream_that_it_was_allocated_for as test_a_block_is_used_again_on_the_stream_that_it_was_allocated_for,
+)
+from test_device import test_a_change_of_an_input_is_an_error as test_a_change_of_an_input_is_an_error
+from test_device import (
+    test_a_result_that_is_held_in_part_is_copied_in_part as test_a_result_that_is_held_in_part_is_copied_in_part,
+)
+from test_device import (
+    test_a_run_ends_when_all_that_it_started_on_the_gpu_is_done as test_a_run_ends_when_all_that_it_started_on_the_gpu_is_done,
+)
+from test_device import test_an_executor_gives_back_what_is_free as test_an_executor_gives_back_what_is_free
+from test_device import (
+    test_an_input_on_the_gpu_that_outlives_its_run_is_kept as test_an_input_on_the_gpu_that_outlives_its_run_is_kept,
+)
 from test_device import test_failed_runs_are_waited_for as test_failed_runs_are_waited_for
 from test_device import test_inputs_are_arrays_of_cupy_in_the_slab as test_inputs_are_arrays_of_cupy_in_the_slab
+from test_device import (
+    test_only_current_streams_are_waited_for_if_a_function_wants_it as test_only_current_streams_are_waited_for_if_a_function_wants_it,
+)
 from test_device import test_pickles_with_buffers_on_the_host as test_pickles_with_buffers_on_the_host
 from test_device import test_small_and_odd_results as test_small_and_odd_results
 from test_device import test_tasks_that_want_numpy_get_copies as test_tasks_that_want_numpy_get_copies
+from test_device import test_the_same_array_twice_in_a_result as test_the_same_array_twice_in_a_result
 from test_device import test_the_wrong_memory_is_refused as test_the_wrong_memory_is_refused
 from test_device import test_views_of_inputs_cost_nothing as test_views_of_inputs_cost_nothing
+from test_device import (
+    test_what_encoding_computes_is_done_when_it_is_copied as test_what_encoding_computes_is_done_when_it_is_copied,
+)
+from test_device import test_what_python_still_holds_is_not_given_away as test_what_python_still_holds_is_not_given_away
 
 test_device.cloudpickle.register_pickle_by_value(__import__(__name__))
 
@@ -60,8 +82,26 @@ def fake() -> Real:
 
 
 @pytest.fixture
-def worker(fake: Real) -> Iterator[DeviceWorker]:
+def worker(fake: Real, monkeypatch: pytest.MonkeyPatch) -> Iterator[DeviceWorker]:
+    setup(fake, monkeypatch)
+    w = Recycling(fake)
+    yield w
+    w.end()
+
+
+@pytest.fixture
+def plain(fake: Real) -> Iterator[DeviceWorker]:
+    """Without a look at the inputs after each run."""
     w = DeviceWorker(fake)
+    yield w
+    w.end()
+
+
+@pytest.fixture
+def lending(fake: Real, monkeypatch: pytest.MonkeyPatch) -> Iterator[Recycling]:
+    setup(fake, monkeypatch)
+    w = Recycling(fake, arena_bytes=1 << 20, arena_libraries=["cupy"])
+    w.call(import_cupy)
     yield w
     w.end()
 
@@ -110,9 +150,9 @@ def test_torch_in_the_slab(worker: DeviceWorker) -> None:
     assert made.frames[0].offset == ROOM and (worker.value(made) == data.T).all()
 
 
-def test_what_a_run_costs(worker: DeviceWorker) -> None:
+def test_what_a_run_costs(plain: DeviceWorker) -> None:
     data = np.arange(8192.0)  # 64 KiB
-    given = worker.given(ROOM, data)
+    given = plain.given(ROOM, data)
 
     def same(x: Any) -> Any:
         return x
@@ -124,19 +164,19 @@ def test_what_a_run_costs(worker: DeviceWorker) -> None:
         return None
 
     def cost(function: Any) -> str:
-        worker.call(function, given)
+        plain.call(function, given)
         times = []
         for _ in range(200):
-            worker.room = 1 << 20
+            plain.room = 1 << 20
             began = time.perf_counter()
-            made = worker.call(function, given)
+            made = plain.call(function, given)
             times.append((time.perf_counter() - began) * 1e6)
             assert not made.HasField("error")
         return f"{function.__name__}: p50 {statistics.median(times):.0f} us, p90 {sorted(times)[180]:.0f} us"
 
     for function in (nothing, same, add, arrays("numpy")(lambda x: x)):
         print("COST", cost(function))
-    print("START", f"{worker.started:.2f} s")
+    print("START", f"{plain.started:.2f} s")
 
 
 def test_killed_in_the_middle_of_a_kernel(fake: Real, worker: DeviceWorker) -> None:

@@ -15,21 +15,29 @@ if TYPE_CHECKING:
 LIBRARIES = ("cupy", "torch", "numba", "numpy")
 #: Attribute of a function that says which it wants.
 WANTS = "__millrace_arrays__"
+#: Attribute of a function that says which streams the end of its task waits for.
+STREAMS = "__millrace_streams__"
 _CUDA = 2  # kDLCUDA
 
 
-def arrays(library: str) -> Callable[[Function], Function]:
+def arrays(library: str, *, streams: str = "all") -> Callable[[Function], Function]:
     """Decorator of a function that is to run as a task: on a worker with a GPU its inputs are arrays of this library.
 
     Args:
         library: "cupy", the default where it is installed; "torch" or "numba", without a copy as well; "numpy": copied
             to host memory.
+        streams: what the end of the task waits for before its result counts and its inputs may go: "all", whatever this
+            process has submitted to the GPU; "current", only the default stream and the current streams of CuPy and
+            torch. With the latter a function that uses others has to join them before it returns.
     """
     if library not in LIBRARIES:
         raise ValueError(f"arrays of {library!r}: one of {', '.join(LIBRARIES)}")
+    if streams not in ("all", "current"):
+        raise ValueError(f"streams={streams!r}: all or current")
 
     def mark(function: Function) -> Function:
         setattr(function, WANTS, library)
+        setattr(function, STREAMS, streams)
         return function
 
     return mark
@@ -38,10 +46,18 @@ def arrays(library: str) -> Callable[[Function], Function]:
 class DeviceView:
     """Where the elements of an array on a GPU are, and how they lie there."""
 
-    __slots__ = ("dtype", "itemsize", "library", "owner", "pointer", "shape", "strides")
+    __slots__ = ("dtype", "itemsize", "library", "owner", "pointer", "shape", "stream", "strides")
 
     def __init__(
-        self, owner: Any, library: str, pointer: int, dtype: str, itemsize: int, shape: tuple[int, ...], strides: Any
+        self,
+        owner: Any,
+        library: str,
+        pointer: int,
+        dtype: str,
+        itemsize: int,
+        shape: tuple[int, ...],
+        strides: Any,
+        stream: int = 0,
     ) -> None:
         #: The array; it keeps the memory.
         self.owner = owner
@@ -54,6 +70,9 @@ class DeviceView:
         self.shape = shape
         #: In bytes.
         self.strides: tuple[int, ...] = tuple(strides) if strides is not None else _dense(shape, itemsize)
+        #: The elements are there once what was submitted to this stream is done, in the numbers of
+        #: `__cuda_array_interface__`; 0: there is none to wait for.
+        self.stream = stream
 
     @property
     def nbytes(self) -> int:
@@ -134,7 +153,14 @@ def _of_interface(obj: Any, interface: dict[str, Any]) -> DeviceView:
     if interface.get("mask") is not None:
         raise TypeError("a masked array on a GPU cannot be stored: fill it first")
     return DeviceView(
-        obj, "", interface["data"][0] or 0, dtype.name, dtype.itemsize, interface["shape"], interface.get("strides")
+        obj,
+        "",
+        interface["data"][0] or 0,
+        dtype.name,
+        dtype.itemsize,
+        interface["shape"],
+        interface.get("strides"),
+        interface.get("stream") or 0,
     )
 
 

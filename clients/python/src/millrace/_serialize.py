@@ -500,6 +500,8 @@ def _pickle(kind: Any, obj: Any, buffers: _Buffers) -> bytes:
     file = io.BytesIO()
     # NB: a pickler in C looks for its table when it is initialised.
     pickler = kind.__new__(kind)
+    if kind is _DevicePickler:
+        pickler.buffers = buffers
     np = sys.modules.get("numpy")
     if np is not None:
         # Looked up by exact type: subclasses pickle as they like.
@@ -526,19 +528,21 @@ def _dumps(obj: Any, device: Device | None = None) -> tuple[bytes, list[Frame]]:
     except Exception:  # whatever a __reduce__ raises: cloudpickle may know better, and else names the trouble
         pass
     buffers = _Buffers(device)
+    return _pickle(_DevicePickler, obj, buffers), buffers.list
 
-    class Pickler(CodePickler):
-        """Takes what is on a GPU, of whatever library, for what it is: the handles in it mean nothing elsewhere."""
 
-        def reducer_override(self, obj: Any) -> Any:
-            kind = type(obj)
-            if hasattr(kind, "__cuda_array_interface__") or hasattr(kind, "__dlpack_device__"):
-                made = buffers.reduce_view(obj)
-                if made is not None:
-                    return made
-            return super().reducer_override(obj)
+class _DevicePickler(CodePickler):
+    """Takes what is on a GPU, of whatever library, for what it is: the handles in it mean nothing elsewhere."""
 
-    return _pickle(Pickler, obj, buffers), buffers.list
+    buffers: _Buffers
+
+    def reducer_override(self, obj: Any) -> Any:
+        kind = type(obj)
+        if hasattr(kind, "__cuda_array_interface__") or hasattr(kind, "__dlpack_device__"):
+            made = self.buffers.reduce_view(obj)
+            if made is not None:
+                return made
+        return super().reducer_override(obj)
 
 
 def encode(obj: Any, *, strided: bool = False, device: Device | None = None) -> Encoded:

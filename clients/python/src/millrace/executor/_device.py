@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import sys
+import zlib
 from typing import TYPE_CHECKING, Any
 
 from millrace._arrays import DeviceFrame, DeviceView
@@ -19,13 +20,26 @@ __all__ = ["CudaError", "Device", "DeviceArray", "DeviceRange"]
 INLINE_BYTES = 4 << 10
 
 
+#: Bytes that are copied to the host at once for a checksum.
+_PIECE = 16 << 20
+
+
+class Owner:
+    """Kept by every array that lies in one input: as long as there is one, the input is looked at."""
+
+    __slots__ = ("__weakref__", "device")
+
+    def __init__(self, device: Device) -> None:
+        self.device = device
+
+
 class DeviceRange:
     """A frame of an input, by where it lies in the slab. Read only."""
 
-    __slots__ = ("device", "nbytes", "offset")
+    __slots__ = ("device", "nbytes", "offset", "owner")
 
-    def __init__(self, device: Device, offset: int, nbytes: int) -> None:
-        self.device, self.offset, self.nbytes = device, offset, nbytes
+    def __init__(self, device: Device, offset: int, nbytes: int, owner: Owner | None = None) -> None:
+        self.device, self.offset, self.nbytes, self.owner = device, offset, nbytes, owner
 
 
 class DeviceArray:
@@ -102,14 +116,17 @@ class Device:
         self.inline_bytes = INLINE_BYTES
         #: Library whose arrays the run at work is given; "": DeviceArray.
         self.library = ""
+        # The run at work wants only the current streams of libraries waited for.
+        self._only_current = False
         self._default: str | None = None
         # CuPy's name for all of the slab.
         self._unowned: Any = None
 
     # ---- inputs --------------------------------------------------------------------------------------------------
 
-    def choose(self, wanted: str | None) -> None:
-        """Sets the library for the next run."""
+    def choose(self, wanted: str | None, streams: str = "all") -> None:
+        """Sets the library for the next run, and which streams its end waits for."""
+        self._only_current = streams == "current"
         if wanted is None:
             if self._default is None:
                 found = (n for n in ("cupy", "torch") if n in sys.modules or importlib.util.find_spec(n) is not None)
@@ -131,25 +148,33 @@ class Device:
         if not isinstance(data, DeviceRange):
             array = np.empty(shape, dtype) if data is None else np.ndarray(shape, dtype, data, offset, strides)
             return self.upload(array)
-        return self.wrap(self.library, self.base + data.offset + offset, dtype.name, shape, strides)
+        return self.wrap(self.library, self.base + data.offset + offset, dtype.name, shape, strides, data.owner)
 
     def wrap(
-        self, library: str, pointer: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...] | None
+        self,
+        library: str,
+        pointer: int,
+        dtype: str,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None,
+        owner: Owner | None = None,
     ) -> Any:
-        """Memory of the slab as an array."""
+        """Memory of the slab as an array, which keeps `owner`."""
         if library == "cupy":
             import cupy  # pyright: ignore[reportMissingImports]
 
-            if self._unowned is None:
-                self._unowned = cupy.cuda.UnownedMemory(self.base, self.size, self, 0)
-            return cupy.ndarray(
-                shape, dtype, cupy.cuda.MemoryPointer(self._unowned, pointer - self.base), strides or None
-            )
+            if owner is not None:
+                memory = cupy.cuda.UnownedMemory(self.base, self.size, owner, 0)
+            else:
+                if self._unowned is None:
+                    self._unowned = cupy.cuda.UnownedMemory(self.base, self.size, self, 0)
+                memory = self._unowned
+            return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, pointer - self.base), strides or None)
         if library == "torch":
-            return self._torch(pointer, dtype, shape, strides)
+            return self._torch(pointer, dtype, shape, strides, owner)
         import numpy as np
 
-        array = DeviceArray(self, pointer, np.dtype(dtype), shape, strides or None)
+        array = DeviceArray(self, pointer, np.dtype(dtype), shape, strides or None, owner)
         if library == "numba":
             from numba import cuda  # pyright: ignore[reportMissingImports]
 
@@ -173,9 +198,11 @@ class Device:
                 strides.append(step)
                 step *= n
             strides = tuple(strides)
-        return self.wrap(library or self.library, self.base + data.offset, dtype, shape, strides)
+        return self.wrap(library or self.library, self.base + data.offset, dtype, shape, strides, data.owner)
 
-    def _torch(self, pointer: int, name: str, shape: tuple[int, ...], strides: tuple[int, ...] | None) -> Any:
+    def _torch(
+        self, pointer: int, name: str, shape: tuple[int, ...], strides: tuple[int, ...] | None, owner: Owner | None
+    ) -> Any:
         import numpy as np
         import torch  # pyright: ignore[reportMissingImports]
 
@@ -187,7 +214,10 @@ class Device:
         if 0 in shape:
             return torch.empty(shape, dtype=dtype, device="cuda")
         extent = itemsize + sum((n - 1) * s for n, s in zip(shape, view.strides, strict=True))
-        flat = torch.as_tensor(DeviceArray(self, pointer, np.dtype("u1"), (extent,), None), device="cuda").view(dtype)
+        # The tensor keeps the DeviceArray, and that the owner.
+        flat = torch.as_tensor(DeviceArray(self, pointer, np.dtype("u1"), (extent,), None, owner), device="cuda").view(
+            dtype
+        )
         return flat.as_strided(shape, [s // itemsize for s in view.strides])
 
     def upload(self, array: Any, library: str | None = None) -> Any:
@@ -215,10 +245,21 @@ class Device:
             self.driver.read(ctypes.addressof(room), self.base + frame.offset, len(data))
         return memoryview(data).toreadonly()
 
+    def checksum(self, offset: int, nbytes: int) -> int:
+        """Of memory of the slab that nobody is supposed to write to."""
+        room = (ctypes.c_ubyte * min(nbytes, _PIECE))()
+        found = 0
+        for at in range(offset, offset + nbytes, _PIECE):
+            n = min(_PIECE, offset + nbytes - at)
+            self.driver.read(ctypes.addressof(room), self.base + at, n)
+            found = zlib.crc32(memoryview(room)[:n], found)
+        return found
+
     def fetch(self, view: DeviceView, dtype: Any) -> Any:
-        """A NumPy copy of an array that nobody writes to any more."""
+        """A NumPy copy of an array, once what was submitted so far is done: kernels that are to write it, too."""
         import numpy as np
 
+        self.wait(view.stream)
         low = sum((n - 1) * s for n, s in zip(view.shape, view.strides, strict=True) if s < 0)
         high = sum((n - 1) * s for n, s in zip(view.shape, view.strides, strict=True) if s > 0)
         if 0 in view.shape:
@@ -238,7 +279,8 @@ class Device:
         return at if 0 <= at and at + frame.nbytes <= self.size else None
 
     def write(self, frame: Any, at: int) -> None:
-        """Begins to copy a frame of a result to where it is to lie. REQUIRES: it stays until `wait`."""
+        """Begins to copy a frame of a result to where it is to lie, on a stream that waits for no other. REQUIRES: what
+        writes to the frame is done; it stays until `wait`."""
         if not frame.nbytes:
             return
         if not isinstance(frame, DeviceFrame):
@@ -265,13 +307,17 @@ class Device:
 
     # ---- order ---------------------------------------------------------------------------------------------------
 
-    def wait(self) -> None:
-        """Returns once what the task submitted to its current streams is done, and the copies of this object."""
-        streams = {0}
+    def wait(self, *others: int) -> None:
+        """Returns once what the task submitted to the GPU is done, and the copies of this object. If the function wants it
+        so, only its current streams are waited for, and those named here."""
+        streams = {0, *others}
         cupy: Any = sys.modules.get("cupy")
         if cupy is not None:
             streams.add(cupy.cuda.get_current_stream().ptr)
         torch: Any = getattr(sys.modules.get("torch"), "cuda", None)  # another thread may be importing it
         if torch is not None and torch.is_initialized():
             streams.add(torch.current_stream().cuda_stream)
+        # Looked at from outside first, since a run cannot be interrupted inside of the driver.
         self.driver.wait(*streams)
+        if not self._only_current:
+            self.driver.wait_for_all()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 import traceback
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from millrace import _serialize
 
@@ -42,9 +42,18 @@ def describe(e: BaseException, error: task_pb2.TaskError, ours: str) -> None:
     while trace is not None and trace.tb_frame.f_code.co_filename == ours:
         trace = trace.tb_next
     e = e.with_traceback(trace)
+    add_note: Any = getattr(e, "add_note", None)  # since Python 3.11
+    if isinstance(e, ValueError) and "read-only" in str(e) and add_note is not None:
+        add_note(
+            "inputs of tasks are read-only: other tasks read the same memory. Copy first, for instance x = x.copy()"
+        )
     error.reason = "OUT_OF_MEMORY" if isinstance(e, MemoryError) else "PYTHON_EXCEPTION"
     error.message = shortened("".join(traceback.format_exception_only(type(e), e)).strip())
     error.traceback = shortened("".join(traceback.format_exception(type(e), e, trace)))
+    if not isinstance(e, Exception):
+        # SystemExit, KeyboardInterrupt: raised again by a client, it would end the client's program.
+        error.message += " (the function ended itself so: that ends the task, not the process)"
+        return
     data = dumped(chain(e))
     if data is None:
         return  # clients then get the text only

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from collections import deque
 from typing import TYPE_CHECKING, Any, cast
 
 from millrace import _serialize
 from millrace._pb.millrace.v1 import value_pb2
-from millrace.executor._device import Device, DeviceRange
+from millrace.executor._device import Device, DeviceRange, Owner
 from millrace.executor._failure import Refused, TaskStopped
 from millrace.executor._link import Segment, Slab
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from millrace._pb.millrace.v1 import data_service_pb2, executor_pb2
 
@@ -27,6 +30,16 @@ class Inputs:
         self._worker, self._slab, self._device = worker, slab, device
         # Address of the mapping that inputs are served from; 0 until it is needed.
         self._base = 0
+        # What keeps each input of the run at work, as the number of the input and a reference to an object that everything
+        # that looks at it keeps. An input with several frames in host memory has one for each.
+        self._given: list[tuple[int, weakref.ref[Any]]] = []
+        # Inputs of earlier runs that are still looked at, by the number that the worker keeps them by: how many objects keep
+        # each, and the references, which tell when one goes, in whatever thread, in the middle of anything.
+        self._kept: dict[int, int] = {}
+        self._watched: dict[int, list[weakref.ref[Any]]] = {}
+        #: Called when one goes, anywhere.
+        self.on_gone: Callable[[], None] | None = None
+        self._gone: deque[int] = deque()
         #: Memory of other workers by number; what could not be mapped says why. Changed by the reader, never while a run
         #: that refers to it is pending or working.
         self.segments: dict[int, Segment | OSError] = {}
@@ -37,7 +50,7 @@ class Inputs:
         bad = 0
         for number, given in enumerate(run.inputs):
             try:
-                frames = [self._frame(f) for f in given.frames]
+                frames = self._frames(number, given.frames) if given.frames else ()
                 inputs.append(_serialize.decode(given.header, frames, readonly=True, device=self._device))
             except TaskStopped:
                 raise
@@ -60,7 +73,7 @@ class Inputs:
             args, kwargs = (), {}
         if trouble is None:
             return args, kwargs
-        where = next((f"argument {n}" for n, a in [*enumerate(args), *kwargs.items()] if _within(a)), "an argument")
+        where = self._where(args, kwargs)
         raise Refused(
             "INPUT_UNREADABLE",
             f"{where} of {run.key}, {_type_of(run.inputs[bad].header)}, cannot be decoded on worker "
@@ -68,18 +81,126 @@ class Inputs:
             "where it was made?",
         ) from trouble
 
-    def _frame(self, at: data_service_pb2.FrameLocation) -> memoryview | DeviceRange:
+    def _frames(
+        self, number: int, places: Iterable[data_service_pb2.FrameLocation]
+    ) -> list[memoryview] | list[DeviceRange]:
         if self._device is not None:
-            return DeviceRange(self._device, at.offset, at.bytes)
-        if not at.segment:
+            owner = Owner(self._device)
+            self._given.append((number, weakref.ref(owner)))
+            return [DeviceRange(self._device, at.offset, at.bytes, owner) for at in places]
+        import numpy as np
+
+        out: list[memoryview] = []
+        for at in places:
+            view = self._memory(at.segment)[at.offset : at.offset + at.bytes]
+            if at.bytes:
+                # Whatever is made of it, by whatever library, keeps this array: NumPy replaces a base that is an array by that
+                # one's base if this is an array, too, and here it is none.
+                owner: Any = np.frombuffer(view, np.uint8)
+                self._given.append((number, weakref.ref(owner)))
+                view = memoryview(owner)
+            out.append(view)
+        return out
+
+    def _memory(self, number: int) -> memoryview:
+        """All of the slab, or of a segment."""
+        if not number:
             assert self._slab is not None
-            return self._slab.readable[at.offset : at.offset + at.bytes]
-        segment = self.segments[at.segment]
+            return self._slab.readable
+        segment = self.segments[number]
         if isinstance(segment, OSError):
             raise OSError(
                 f"memory of another worker cannot be mapped: {segment}; look at ulimit -v and -n"
             ) from segment
-        return segment.readable[at.offset : at.offset + at.bytes]
+        return segment.readable
+
+    # ---- what is looked at for longer than the run ---------------------------------------------------------------
+
+    def keep(
+        self, run: executor_pb2.ExecutorRun, finished: executor_pb2.ExecutorFinished, number: Callable[[], int]
+    ) -> None:
+        """Finds out which inputs of a run something still looks at: the worker is to keep those in the slab; what lies in a
+        segment, which is only lent, is copied. `number` makes numbers for the worker to keep them by. REQUIRES: the run is
+        over, nothing of ours refers to its arguments or its result, and `finished` was not sent."""
+        looked_at = any(ref() is not None for _, ref in self._given)
+        if looked_at:
+            gc.collect(1)  # an exception and its frames, for instance, refer to each other
+        given, self._given = self._given, []
+        if not looked_at:
+            return
+        by_input: dict[int, list[weakref.ref[Any]]] = {}
+        for n, ref in given:
+            if ref() is not None:
+                by_input.setdefault(n, []).append(ref)
+        lent: dict[int, list[tuple[int, int]]] = {}
+        for n, refs in by_input.items():
+            places = run.inputs[n].frames
+            if places[0].segment:
+                for at in places:
+                    lent.setdefault(at.segment, []).append((at.offset, at.bytes))
+                continue
+            request = number()
+            finished.kept.add(request=request, input=n)
+            self._watch(request, refs)
+        for segment, ranges in lent.items():
+            there = self.segments[segment]
+            assert isinstance(there, Segment)
+            there.part_with(ranges)
+
+    def _watch(self, request: int, refs: list[weakref.ref[Any]]) -> None:
+        def gone(_: Any) -> None:
+            self._gone.append(request)
+            if self.on_gone is not None:
+                self.on_gone()
+
+        self._kept[request] = len(refs)
+        watched: list[weakref.ref[Any]] = []
+        for ref in refs:
+            owner = ref()
+            if owner is None:  # it went just now
+                self._gone.append(request)
+            else:
+                watched.append(weakref.ref(owner, gone))
+        self._watched[request] = watched
+
+    @property
+    def keeps(self) -> bool:
+        """Inputs of earlier runs are looked at."""
+        return bool(self._kept)
+
+    def released(self) -> list[int]:
+        """Numbers of inputs that nothing looks at any more. REQUIRES: nothing that was submitted is still running."""
+        out: list[int] = []
+        while self._gone:
+            request = self._gone.popleft()
+            self._kept[request] -= 1
+            if not self._kept[request]:
+                del self._kept[request], self._watched[request]
+                out.append(request)
+        return out
+
+    # ---- inputs that were changed --------------------------------------------------------------------------------
+
+    def checksums(self, run: executor_pb2.ExecutorRun) -> list[list[int]]:
+        """Of all frames of all inputs on the GPU; in host memory they cannot be written to."""
+        device = self._device
+        if device is None:
+            return []
+        return [[device.checksum(f.offset, f.bytes) for f in given.frames] for given in run.inputs]
+
+    def changed(self, run: executor_pb2.ExecutorRun, before: list[list[int]]) -> str:
+        """Which input a function has changed, in words; "": none."""
+        for number, (was, now) in enumerate(zip(before, self.checksums(run), strict=True)):
+            if was != now:
+                inputs: list[Any] = [None] * len(run.inputs)
+                inputs[number] = _Undecodable()
+                return f"{self._where(*self._decoded(run.arguments, inputs))} (input {number})"
+        return ""
+
+    @staticmethod
+    def _where(args: Any, kwargs: Any) -> str:
+        """The argument that a stand-in is in."""
+        return next((f"argument {n}" for n, a in [*enumerate(args), *kwargs.items()] if _within(a)), "an argument")
 
     @staticmethod
     def _decoded(serialised: bytes, inputs: list[Any]) -> tuple[Any, Any]:
@@ -96,8 +217,7 @@ class Inputs:
             return None
         import numpy as np
 
-        assert self._slab is not None
-        self._base = self._base or np.frombuffer(self._slab.readable, np.uint8).ctypes.data
+        self._base = self._base or np.frombuffer(self._memory(0), np.uint8).ctypes.data
         return np.frombuffer(frame, np.uint8).ctypes.data - self._base
 
 

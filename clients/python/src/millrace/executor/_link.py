@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import socket
@@ -85,10 +86,55 @@ class Segment:
 
     def __init__(self, fd: int, size: int) -> None:
         # Views keep the mapping alive, whoever forgets the segment.
-        try:
-            self.readable = memoryview(mmap.mmap(fd, size, mmap.MAP_SHARED, mmap.PROT_READ))
-        finally:
-            os.close(fd)
+        self._fd, self._size = fd, size
+        self._map()
+
+    def _map(self) -> None:
+        #: All of it.
+        self.readable = memoryview(mmap.mmap(self._fd, self._size, mmap.MAP_SHARED, mmap.PROT_READ))
+
+    def __del__(self) -> None:
+        os.close(self._fd)
+
+    def part_with(self, ranges: list[tuple[int, int]]) -> None:
+        """Has views of these (offset, bytes), and their neighbours in the same pages, keep what they hold now, whatever becomes
+        of the memory: it is copied to pages of this process at the same addresses. Views that are made later are of another
+        mapping. REQUIRES: the ranges have not been given back yet, and nothing else that was viewed is looked at."""
+        import numpy as np
+
+        base: int = np.frombuffer(self.readable, np.uint8).ctypes.data
+        self._map()
+        page = mmap.PAGESIZE
+        done = 0
+        for offset, nbytes in sorted(ranges):
+            begin = max(offset // page * page, done)
+            done = max(-(-(offset + nbytes) // page) * page, done)
+            if begin < done:
+                _own_pages(base + begin, done - begin)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = _libc.mremap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+_libc.mremap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_int, ctypes.c_void_p]
+_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_FAILED = ctypes.c_void_p(-1).value
+_MAYMOVE, _FIXED = 1, 2
+
+
+def _own_pages(at: int, n: int) -> None:
+    """Replaces mapped pages by read-only copies of the process's own, in one step: a thread that reads there sees no gap."""
+    kind = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    copy = _libc.mmap(None, n, mmap.PROT_READ | mmap.PROT_WRITE, kind, -1, 0)
+    if copy == _FAILED:
+        raise OSError(ctypes.get_errno(), f"no memory for a copy of {n} bytes that outlive their run")
+    ctypes.memmove(copy, at, n)
+    _libc.mprotect(copy, n, mmap.PROT_READ)
+    if _libc.mremap(copy, n, n, _MAYMOVE | _FIXED, at) == _FAILED:
+        error = ctypes.get_errno()
+        _libc.munmap(copy, n)
+        raise OSError(error, f"the copy of {n} bytes that outlive their run cannot take their place")
 
 
 class ControlPage:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from millrace.executor._driver import OUT_OF_MEMORY, CudaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from millrace.executor._device import Device
 
@@ -35,12 +35,14 @@ class NoLease(Exception):
 class Lease:
     """Memory of the slab that is this process's until it is released."""
 
-    __slots__ = ("given", "offset", "request", "size")
+    __slots__ = ("given", "offset", "request", "size", "stream")
 
     def __init__(self, request: int, offset: int, size: int) -> None:
         self.request, self.offset, self.size = request, offset, size
         #: A result lies in it, which keeps the memory from then on.
         self.given = False
+        #: The stream that it was last handed out for, where it may be handed out again without waiting.
+        self.stream = 0
 
 
 class _Owner:
@@ -70,13 +72,14 @@ class Arena:
 
     def __init__(self, device: Device, lease: Callable[[int], Lease], limit: int) -> None:
         self._device, self._lease, self._limit = device, lease, limit
-        # Arrays are freed in any thread, also by the garbage collector in the middle of anything: that only puts them here,
-        # with the stream that they may still be used on.
-        self._freed: deque[tuple[Lease, int]] = deque()
+        # Arrays are freed in any thread, also by the garbage collector in the middle of anything: that only puts them here.
+        self._freed: deque[Lease] = deque()
         # Guards what follows.
         self._lock = threading.Lock()
+        # What arrays lie in, and what was freed, the latter by the stream that it was allocated for: what was submitted there
+        # may still use it. Which stream is current where it was freed says nothing.
         self._live: dict[int, Lease] = {}
-        self._kept: OrderedDict[int, tuple[tuple[int, int], Lease]] = OrderedDict()
+        self._kept: OrderedDict[int, Lease] = OrderedDict()
         self._kept_bytes = 0
         # Numbers of leases that nothing refers to, to be released once no kernel can use them any more.
         self._released: list[int] = []
@@ -107,8 +110,8 @@ class Arena:
         size = rounded(size)
         with self._lock:
             self._settle()
-            for offset, (fits, lease) in self._kept.items():
-                if fits == (stream, size):
+            for offset, lease in self._kept.items():
+                if lease.stream == stream and lease.size == size:
                     del self._kept[offset]
                     self._kept_bytes -= size
                     self._live[offset] = lease
@@ -118,47 +121,56 @@ class Arena:
         except NoLease as e:
             self.refused = str(e)
             return None
+        lease.stream = stream
         with self._lock:
             self._live[lease.offset] = lease
         return lease
 
     def free(self, lease: Lease) -> None:
-        cupy: Any = sys.modules.get("cupy")
-        self._freed.append((lease, cupy.cuda.get_current_stream().ptr if cupy is not None else 0))
+        self._freed.append(lease)
 
     def _settle(self) -> None:
-        """Keeps what was freed, up to the limit. REQUIRES: the lock."""
+        """Keeps what was freed, up to the limit; what leaves with a result is released. REQUIRES: the lock."""
         while self._freed:
-            lease, stream = self._freed.popleft()
-            if self._live.get(lease.offset) is not lease:
-                continue  # given away
+            lease = self._freed.popleft()
             del self._live[lease.offset]
-            self._kept[lease.offset] = (stream, lease.size), lease
+            if lease.given:
+                self._released.append(lease.request)
+                continue
+            self._kept[lease.offset] = lease
             self._kept_bytes += lease.size
             while self._kept_bytes > self._limit:
-                _, (_, old) = self._kept.popitem(last=False)
+                _, old = self._kept.popitem(last=False)
                 self._kept_bytes -= old.size
                 self._released.append(old.request)
 
-    def holds(self, at: int, nbytes: int) -> bool:
-        """A result may lie where it is, in memory of this arena. It leaves it then."""
+    def holds(self, at: int, nbytes: int) -> Lease | None:
+        """The memory of this arena that a result lies in, if it may stay there: a small part would keep all of it."""
         with self._lock:
             for lease in self._live.values():
                 if lease.offset <= at and at + nbytes <= lease.offset + lease.size:
-                    # Else a small part would keep all of it.
-                    lease.given = lease.given or 2 * nbytes >= lease.size
-                    return lease.given
-        return False
+                    return lease if 2 * nbytes >= lease.size else None
+        return None
+
+    def give(self, leases: Iterable[Lease]) -> None:
+        """These are to leave with a result, as soon as no array lies in them: nothing takes them for the next one."""
+        with self._lock:
+            for lease in leases:
+                lease.given = True
+
+    def left(self, lease: Lease) -> bool:
+        """No array lies in what was given any more. Else something still has one, may read it and write to it for as long as
+        it likes, and no result can have that memory."""
+        with self._lock:
+            self._settle()
+            return self._live.get(lease.offset) is not lease
 
     def forget(self, *, all_of_it: bool = False) -> None:
-        """Has what was given away, or everything that is kept, released."""
+        """Takes back what was freed, and has everything that is kept released if asked to."""
         with self._lock:
-            for lease in [lease for lease in self._live.values() if lease.given]:
-                del self._live[lease.offset]
-                self._released.append(lease.request)
             self._settle()
             if all_of_it:
-                self._released += [lease.request for _, lease in self._kept.values()]
+                self._released += [lease.request for lease in self._kept.values()]
                 self._kept.clear()
                 self._kept_bytes = 0
 

@@ -6,6 +6,7 @@ import importlib
 import pickle
 import platform
 import sys
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
 from millrace._pb.millrace.v1 import task_pb2
@@ -13,6 +14,52 @@ from millrace.executor._failure import Refused, TaskStopped
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+
+#: Most that unpickled functions may have weighed as pickles, in bytes: beyond it the one that was used longest ago is
+#: forgotten, and unpickled again when it is needed.
+_MOST = 256 << 20
+
+
+class Functions:
+    """Pickled functions by their hash. The reader adds and forgets, the main thread does the rest."""
+
+    def __init__(self) -> None:
+        # Payload and language.
+        self._known: dict[bytes, tuple[bytes, str]] = {}
+        # Ops whose function was unpickled, and its size as a pickle: what was used last comes last.
+        self._unpickled: OrderedDict[Op, int] = OrderedDict()
+        self._weight = 0
+        # Ops that nobody will use again.
+        self._gone: deque[Op] = deque()
+
+    def add(self, function: task_pb2.Function) -> None:
+        self._known[function.hash] = function.payload, function.language
+
+    def forget(self, hashes: set[bytes], ops: list[Op]) -> None:
+        """No task refers to these functions any more, nor to the ops that they are called by."""
+        for one in hashes:
+            self._known.pop(one, None)
+        self._gone += ops
+
+    def get(self, one: bytes) -> tuple[bytes, str] | None:
+        return self._known.get(one)
+
+    def used(self, op: Op, size: int = 0) -> None:
+        """An op is about to be called; `size` of its pickle if it was unpickled just now. REQUIRES: the main thread."""
+        if not size:
+            self._unpickled.move_to_end(op)
+            return
+        self._unpickled[op] = size
+        self._weight += size
+        while self._gone:
+            self._drop(self._gone.popleft())
+        while self._weight > _MOST and len(self._unpickled) > 1:
+            self._drop(next(iter(self._unpickled)))
+
+    def _drop(self, op: Op) -> None:
+        op.call = None
+        self._weight -= self._unpickled.pop(op, 0)
 
 
 class Op:
@@ -29,15 +76,26 @@ class Op:
     def took(self, seconds: float) -> None:
         self.longest = max(seconds, 0.7 * self.longest)
 
-    def resolve(self, functions: dict[bytes, bytes], worker: str) -> Callable[..., Any]:
-        """What is to be called. `functions` are pickles by their hash."""
+    def resolve(self, functions: Functions, worker: str) -> Callable[..., Any]:
+        """What is to be called."""
         spec = self.spec
-        if spec.kind == task_pb2.OP_KIND_PYTHON_PICKLE:
-            payload = functions.get(spec.function)
-            if payload is None:
+        pickled = spec.kind == task_pb2.OP_KIND_PYTHON_PICKLE
+        if self.call is not None:
+            if pickled:
+                functions.used(self)
+            return self.call
+        payload = b""
+        if pickled:
+            known = functions.get(spec.function)
+            if known is None:
                 raise Refused("FUNCTION_NOT_FOUND", f"the worker did not send the function {spec.name}")
+            payload, language = known
+            _compare(language, spec.name, worker)
             try:
                 self.call = pickle.loads(payload)
+                if not callable(self.call):
+                    self.call, found = None, type(self.call).__name__
+                    raise TypeError(f"it is a {found}, not a function")
             except TaskStopped:
                 raise
             except BaseException as e:
@@ -48,8 +106,27 @@ class Op:
                 ) from e
         else:
             self.call = _import(spec.name, worker)
-        assert self.call is not None
-        return self.call
+        call = self.call
+        assert call is not None
+        if pickled:
+            functions.used(self, len(payload))
+        return call
+
+
+def _compare(language: str, name: str, worker: str) -> None:
+    """Code by value is of one minor version of Python: another one calls it anything from a TypeError to a crash."""
+    theirs = language.removeprefix("python ").split(".")[:2]
+    ours = [str(n) for n in sys.version_info[:2]]
+    if not language or theirs == ours:
+        return
+    there = ".".join(theirs) if language.startswith("python ") else language
+    raise Refused(
+        "VERSION_MISMATCH",
+        f"function {name} was pickled by {'Python ' * language.startswith('python ')}{there}, and worker {worker} runs Python "
+        f"{'.'.join(ours)}: code that travels by value runs with the minor version that made it. Use Python {'.'.join(ours)} "
+        f"in the client, start the worker with --python and an interpreter of {there}, or put the function into a module "
+        "that is installed on both sides: then only its import path travels",
+    )
 
 
 def _import(path: str, worker: str) -> Callable[..., Any]:

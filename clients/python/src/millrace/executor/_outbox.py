@@ -8,6 +8,7 @@ from queue import SimpleQueue
 from typing import TYPE_CHECKING
 
 from millrace._pb.millrace.v1 import executor_pb2
+from millrace.executor._link import MAX_MESSAGE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,6 +21,10 @@ _SHORT = 0.0002
 HELD = 0.0005
 #: Most that is kept of one printed text, in characters. Text that waits is sent when it reaches as much.
 _TEXT = 64 << 10
+#: Results that wait are sent when they reach as much, in bytes, so that a message has always room for one more.
+_BATCH = 8 << 20
+#: Largest result that one message can take, without what lies in the slab, in bytes.
+LARGEST = MAX_MESSAGE - _BATCH - (4 << 20)
 
 
 class Outbox:
@@ -30,13 +35,18 @@ class Outbox:
         # Where answers to requests for memory go; None: nobody waits for it any more. Guarded by _lock.
         self._answers: dict[int, Callable[[executor_pb2.ExecutorAllocated], None] | None] = {}
         self._requests = 0
-        # Guards _out, since, _logged and _swept.
-        self._lock = threading.Lock()
+        # Guards _out, since, _texts, _logged, _bytes and _swept.
+        # A thread may come here again while it holds it: what is printed in a __del__, that the garbage collector calls.
+        self._lock = threading.RLock()
         self._out = executor_pb2.FromExecutor()
         #: When the first of what waits to be sent was put there; 0: nothing waits.
         self.since = 0.0
-        # Characters of logs that wait.
+        # Printed text that waits: of which task, whether it went to stderr, and its pieces.
+        self._texts: list[tuple[int, bool, list[str]]] = []
+        # Characters of it.
         self._logged = 0
+        # Bytes of results that wait, about.
+        self._bytes = 0
         # Released to wake the sweeping thread; `_swept` says that it is awake.
         self._sweeping = threading.Lock()
         self._sweeping.acquire()
@@ -50,11 +60,11 @@ class Outbox:
         except UnicodeEncodeError:  # lone surrogates
             text = text.encode(errors="replace").decode()
         with self._lock:
-            logs = self._out.logs
-            if logs and logs[-1].task_id == task and logs[-1].stderr == stderr:
-                logs[-1].text += text
+            texts = self._texts
+            if texts and texts[-1][0] == task and texts[-1][1] == stderr:
+                texts[-1][2].append(text)
             else:
-                logs.add(task_id=task, text=text, stderr=stderr)
+                texts.append((task, stderr, [text]))
             self._logged += len(text)
             full = self._logged >= _TEXT
             self.since = self.since or time.monotonic()
@@ -62,9 +72,13 @@ class Outbox:
         if full:
             self.flush()
 
-    def finish(self, finished: executor_pb2.ExecutorFinished, released: Iterable[int] = ()) -> None:
-        """A run is over, and leases that nothing needs any more are released after it."""
+    def finish(self, finished: executor_pb2.ExecutorFinished, released: Iterable[int] = (), nbytes: int = 0) -> None:
+        """A run is over, and leases that nothing needs any more are released after it. `nbytes`: about its size, at most
+        LARGEST, if it is not small."""
         with self._lock:
+            if self._bytes + nbytes > _BATCH and self._bytes:
+                self._send()
+            self._bytes += nbytes + 100
             self._out.finished.append(finished)
             for request in released:
                 self._out.release.add(request=request)
@@ -79,11 +93,17 @@ class Outbox:
     def flush(self) -> None:
         """Sends what waits to be sent."""
         with self._lock:
-            if not self.since:
-                return
-            out, self._out, self.since, self._logged = self._out, executor_pb2.FromExecutor(), 0.0, 0
-            # Sent under the lock: what is buffered later is also sent later.
-            self._link.send(out)
+            self._send()
+
+    def _send(self) -> None:
+        """Sends what waits. REQUIRES: the lock, so that what is buffered later is also sent later."""
+        if not self.since:
+            return
+        out, self._out, self.since, self._logged, self._bytes = self._out, executor_pb2.FromExecutor(), 0.0, 0, 0
+        texts, self._texts = self._texts, []
+        for task, stderr, pieces in texts:
+            out.logs.add(task_id=task, text="".join(pieces), stderr=stderr)
+        self._link.send(out)
 
     def release(self, requests: Iterable[int]) -> None:
         """Has leases released that nothing needs."""
@@ -120,6 +140,12 @@ class Outbox:
                     return
 
     # ---- requests for memory -----------------------------------------------------------------------------------------
+
+    def number(self) -> int:
+        """One by which the worker can be asked for something, and which nothing else has."""
+        with self._lock:
+            self._requests += 1
+            return self._requests
 
     def ask(
         self, sizes: list[int], run: executor_pb2.ExecutorRun | None, *, no_wait: bool = False

@@ -4,9 +4,11 @@ process's own descriptors, which the worker reads."""
 from __future__ import annotations
 
 import codecs
+import ctypes
 import fcntl
 import io
 import struct
+import sys
 import termios
 import time
 from typing import TYPE_CHECKING, Any
@@ -99,8 +101,34 @@ class _Bytes(io.BufferedIOBase):
         return view.nbytes
 
 
+class Unraisable:
+    """`sys.unraisablehook`: exceptions that Python can only print, of a __del__ for instance. The first of a run are, and how
+    many others there were: a hundred thousand would take longer than the run."""
+
+    #: Most that are printed of one run.
+    MOST = 20
+
+    def __init__(self) -> None:
+        self._seen = 0
+
+    def __call__(self, unraisable: Any, /) -> None:
+        self._seen += 1
+        if self._seen <= self.MOST:
+            sys.__unraisablehook__(unraisable)
+
+    def end_of_run(self) -> None:
+        if self._seen > self.MOST:
+            print(f"{self._seen - self.MOST} more exceptions were ignored", file=sys.stderr)
+        self._seen = 0
+
+
+_libc = ctypes.CDLL(None)
+
+
 def drain() -> None:
-    """Waits a moment for the worker to read what is in the pipes, so that it puts it down to the run at work."""
+    """Has C code write what it has buffered, and waits a moment for the worker to read what is in the pipes, so that it puts it
+    down to the run at work."""
+    _libc.fflush(None)
     deadline = 0.0
     for fd in (1, 2):
         try:

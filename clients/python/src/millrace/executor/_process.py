@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import importlib
 import importlib.util
 import inspect
@@ -36,9 +37,9 @@ from millrace.executor._memory import (
     holders,
     is_out_of_memory,
 )
-from millrace.executor._op import Op
-from millrace.executor._outbox import HELD, Outbox
-from millrace.executor._output import Stream, drain
+from millrace.executor._op import Functions, Op
+from millrace.executor._outbox import HELD, LARGEST, Outbox
+from millrace.executor._output import Stream, Unraisable, drain
 from millrace.executor._torch import TorchArena
 
 PROTOCOL = 1
@@ -82,40 +83,56 @@ class Process:
         self._gate: Gate | None = None
         # CuPy takes memory from the arena.
         self._lent = False
-        if self.hello.HasField("device"):
-            self._device = Device(self.hello.device, self.hello.slab_bytes)
-            self._arena = Arena(self._device, self._lease, self.hello.device.arena_bytes)
-            if self.hello.device.arena_bytes and "torch" in self.hello.device.arena_libraries:
-                self._torch = TorchArena(
-                    self._device.driver,
-                    self._device.base,
-                    self.hello.device.arena_bytes,
-                    self._lease,
-                    self._lease_later,
-                )
-            if self.hello.device.neighbours > 1:
-                self._gate = Gate(SLAB_FD)
-        else:
+        if not self.hello.HasField("device"):
             self._slab = Slab(SLAB_FD, self.hello.slab_bytes)
+        elif self.hello.device.neighbours > 1:
+            self._gate = Gate(SLAB_FD)
         # The GPU does not answer this process any more: another one is to go on.
         self._lost: CudaError | None = None
-        self._inputs = Inputs(self.hello.worker_name, self._slab, self._device)
+        self._inputs = Inputs(self.hello.worker_name, self._slab, None)
+        self._inputs.on_gone = self._wake
+        # Before `ready`, but for a spare process, which may never need it.
+        if not self.hello.spare:
+            self._open_device()
+        # Inputs on the GPU are looked at before and after each run: whether a function has changed one.
+        self._checks = os.environ.get("MILLRACE_CHECK_INPUTS", "") not in ("", "0", "false")
         self._control = ControlPage(CONTROL_FD)
+        # Others lack room in the slab. Set by the reader.
+        self._give_back = False
         self._ops: dict[int, Op] = {}
-        self._functions: dict[bytes, bytes] = {}
+        self._functions = Functions()
         # Runs by (task, attempt) that have neither begun nor been dropped. Whoever pops one answers for it: dict.pop is
         # atomic, so that the reader's drop and the main thread's begin exclude each other.
-        self._pending: dict[tuple[int, int], tuple[int, executor_pb2.ExecutorRun]] = {}
+        self._pending: dict[tuple[int, int], tuple[int, executor_pb2.ExecutorRun, Op]] = {}
+        # None: there is something to do besides.
         self._queue: SimpleQueue[tuple[int, int] | None] = SimpleQueue()
+        self._shut_down = False
         self._ordinal = 0
         # The beginning of a run whose inputs go on in the next one of the link.
         self._piece: executor_pb2.ExecutorRun | None = None
+        # About how large the result of the run at work is besides what lies in the slab, in bytes, if it is not small.
+        self._large = 0
+        # Inputs were kept since the garbage collector last looked at everything.
+        self._collect = False
+        self._unraisable = Unraisable()
         # Ordinal of the run that may be stopped now; 0: none. Read by the signal handler, in the main thread.
         self._stoppable = 0
         self.task_id = 0
         self.info: TaskInfo | None = None
         if not os.environ.get("MILLRACE_ADDRESS"):
             os.environ["MILLRACE_ADDRESS"] = self.hello.scheduler_address
+
+    def _open_device(self) -> None:
+        """Opens the slab if it lies on a GPU, which costs the GPU some memory."""
+        if not self.hello.HasField("device"):
+            return
+        hello = self.hello.device
+        self._device = device = Device(hello, self.hello.slab_bytes)
+        self._arena = Arena(device, self._lease, hello.arena_bytes)
+        if hello.arena_bytes and "torch" in hello.arena_libraries:
+            self._torch = TorchArena(device.driver, device.base, hello.arena_bytes, self._lease, self._lease_later)
+        self._inputs = Inputs(self.hello.worker_name, None, device)
+        self._inputs.on_gone = self._wake
 
     # ---- the reader thread ---------------------------------------------------------------------------------------
 
@@ -142,7 +159,7 @@ class Process:
         for definition in message.ops:
             self._ops[definition.op_id] = Op(definition.op)
         for function in message.functions:
-            self._functions[function.hash] = function.payload
+            self._functions.add(function)
         for run in message.runs:
             if self._piece is not None:
                 self._piece.inputs.extend(run.inputs)
@@ -153,7 +170,8 @@ class Process:
                 continue
             self._ordinal += 1
             key = (run.task_id, run.attempt)
-            self._pending[key] = (self._ordinal, run)
+            # The op is that of this number now: the number may be another one's later.
+            self._pending[key] = (self._ordinal, run, self._ops.get(run.op_id) or Op(task_pb2.Op()))
             self._queue.put(key)
         for allocated in message.allocated:
             self.out.answered(allocated)
@@ -167,13 +185,27 @@ class Process:
             self.out.flush()
         for detach in message.detach:
             self._inputs.segments.pop(detach.segment, None)
+        if message.dropped_functions:
+            self._forget(set(message.dropped_functions))
+        if message.give_back:
+            self._give_back = True
+            self._queue.put(None)
         if message.shutdown:
             for task, attempt in list(self._pending):
                 if self._pending.pop((task, attempt), None) is not None:
                     error = task_pb2.TaskError(reason="DROPPED", message="the executor shuts down")
                     self.out.finish(executor_pb2.ExecutorFinished(task_id=task, attempt=attempt, error=error))
             self.out.flush()
+            self._shut_down = True
             self._queue.put(None)
+
+    def _forget(self, hashes: set[bytes]) -> None:
+        """Nobody refers to these functions any more."""
+        numbers = [number for number, op in self._ops.items() if op.spec.function in hashes]
+        self._functions.forget(hashes, [self._ops.pop(number) for number in numbers])
+
+    def _wake(self) -> None:
+        self._queue.put(None)
 
     # ---- the main thread -----------------------------------------------------------------------------------------
 
@@ -187,12 +219,13 @@ class Process:
         sys.setswitchinterval(HELD)
         sys.stdout = Stream(self, sys.stdout, stderr=False)
         sys.stderr = Stream(self, sys.stderr, stderr=True)
+        sys.unraisablehook = self._unraisable
         ready = executor_pb2.ExecutorReady(
             protocol=PROTOCOL,
             pid=os.getpid(),
             language=f"python {platform.python_version()}",
-            segments=self._device is None,
-            device=self._device is not None,
+            segments=self._slab is not None,
+            device=self.hello.HasField("device"),
             pieces=True,
         )
         self._link.send(executor_pb2.FromExecutor(ready=ready))
@@ -206,13 +239,18 @@ class Process:
                 self.out.flush()
             key = self._next()
             if key is None:
-                self.out.flush()
-                return 0
+                if self._shut_down:
+                    self.out.flush()
+                    return 0
+                self._release_free()
+                continue
             entry = pending.pop(key, None)
             if entry is None:
                 continue  # dropped
-            ordinal, run = entry
-            op = self._ops[run.op_id]
+            ordinal, run, op = entry
+            if self._device is None and self.hello.HasField("device"):
+                self._open_device()
+                self._prepare()
             if self.out.since:
                 self.out.before_run(op.longest)
             if self._gate is not None:
@@ -222,6 +260,10 @@ class Process:
             finished = self._run(ordinal, run, op)
             took = time.perf_counter() - began
             op.took(took)
+            if run.inputs:
+                self._keep(run, finished)
+            self._unraisable.end_of_run()
+            self.task_id, self.info = 0, None
             if took > 0.001:  # it may have started a program
                 drain()
             if self._torch is not None and self._lost is None:
@@ -229,14 +271,23 @@ class Process:
             if self._gate is not None:
                 self._gate.leave()
             self._control.end(ordinal)
-            self.out.finish(finished, self._released())
+            self.out.finish(finished, self._released(), self._large)
+            self._large = 0
             if self._lost is not None:
                 self.out.flush()
                 print(f"the GPU is lost to this process: {self._lost}", file=sys.__stderr__)
                 return 70
 
     def _next(self) -> tuple[int, int] | None:
-        """The next run. A process among others that has none gives back what its libraries keep."""
+        """The next run; None: there is something else to do. A process among others that has no run gives back what its
+        libraries keep; one that has none for a while looks whether something still needs the inputs that outlived theirs."""
+        if self._gate is None and self._collect:
+            try:
+                return self._queue.get(timeout=IDLE)
+            except Empty:
+                self._collect = False
+                gc.collect()
+                return None
         if self._gate is not None and self._queue.empty():
             try:
                 return self._queue.get(timeout=IDLE)
@@ -252,13 +303,42 @@ class Process:
 
     def _released(self) -> list[int]:
         """Leases to be released now. REQUIRES: nothing that was submitted is still running."""
-        out = self._arena.released() if self._arena is not None else []
-        return out + self._torch.released() if self._torch is not None else out
+        out = self._inputs.released()
+        if self._arena is not None:
+            out += self._arena.released()
+        if self._torch is not None:
+            out += self._torch.released()
+        return out
+
+    def _release_free(self) -> None:
+        """Between two runs: releases what nothing needs any more, and what was kept for later if others lack room."""
+        if self._give_back:
+            self._give_back = False
+            gc.collect()
+            if self._arena is not None:
+                self._arena.forget(all_of_it=True)
+            if self._torch is not None:
+                self._torch.give_back()
+        if self._device is not None:
+            self._device.driver.wait_for_all()  # threads of earlier runs may have submitted something
+        self.out.release(self._released())
+        self.out.flush()
+
+    def _keep(self, run: executor_pb2.ExecutorRun, finished: executor_pb2.ExecutorFinished) -> None:
+        """Has inputs kept that something still looks at."""
+        try:
+            self._inputs.keep(run, finished, self.out.number)
+        except OSError as e:
+            finished.Clear()
+            finished.task_id, finished.attempt = run.task_id, run.attempt
+            finished.error.reason = "OUT_OF_MEMORY"
+            finished.error.message = f"an input of {run.key} is still looked at after its run, and cannot be kept: {e}"
+        self._collect = self._collect or bool(finished.kept)
 
     def _preload(self) -> None:
         """Imports what most tasks need, while there is nothing to do."""
         names = ["numpy", *self.hello.preload]
-        if self._device is not None and importlib.util.find_spec("cupy") is None:
+        if self.hello.HasField("device") and importlib.util.find_spec("cupy") is None:
             names.append("torch")  # whose tensors tasks are given instead
         for name in names:
             if not self._queue.empty():
@@ -270,13 +350,21 @@ class Process:
             except Exception:  # whoever needs it will say so
                 traceback.print_exc()
                 continue
-            if name == "cupy" and self._device is not None:
-                self._lend()
-                threading.Thread(target=warm_up, name="millrace-warm-up", daemon=True).start()
-            if name == "torch" and self._torch is not None:
-                self._torch.begin(first=True)
-                self._torch.leave()
-                self._torch.settle()
+            if name in ("cupy", "torch"):
+                self._prepare(name)
+
+    def _prepare(self, *names: str) -> None:
+        """Has libraries do, once, what else the first task that uses them would wait for. By default, all that are there."""
+        if self._device is None:
+            return  # a spare process, so far
+        names = names or tuple(name for name in ("cupy", "torch") if name in sys.modules)
+        if "cupy" in names:
+            self._lend()
+            threading.Thread(target=warm_up, name="millrace-warm-up", daemon=True).start()
+        if "torch" in names and self._torch is not None:
+            self._torch.begin(first=True)
+            self._torch.leave()
+            self._torch.settle()
 
     def _lend(self) -> None:
         """Has libraries take their memory from the slab, if they are to."""
@@ -303,19 +391,14 @@ class Process:
                 self._stoppable = ordinal
                 if self._control.stop == ordinal:
                     raise TaskStopped("the task was stopped before it began")
-                call = op.call or op.resolve(self._functions, self.hello.worker_name)
+                call = op.resolve(self._functions, self.hello.worker_name)
                 if self._device is not None:
-                    self._device.choose(getattr(call, _arrays.WANTS, None))
+                    self._device.choose(getattr(call, _arrays.WANTS, None), getattr(call, _arrays.STREAMS, "all"))
                 try:
-                    args, kwargs = self._inputs.arguments(run)
-                    self._lend()
-                    # Held until torch is left: what is made when it goes must not lie where it lay.
-                    result = self._call(call, args, kwargs, finished)
-                    self._store(run, result, finished)
+                    self._once(run, call, finished, first=True)
                 except BaseException as e:
                     if self._device is None or not is_out_of_memory(e):
                         raise
-                    args, kwargs = (), {}
                     first = str(e)
                     if self._torch is not None:
                         self._torch.leave(for_good=True)
@@ -339,8 +422,6 @@ class Process:
             finished.error.reason, finished.error.message = "STOPPED", "the function was stopped"
         except BaseException as e:  # SystemExit too: a task that calls sys.exit fails, the executor lives
             describe(e, finished.error, __file__)
-        finally:
-            self.task_id, self.info = 0, None
         if self._device is not None and finished.HasField("error"):
             # Whatever it had submitted may still use its inputs, and what was allocated.
             try:
@@ -356,7 +437,32 @@ class Process:
         if finished.HasField("error"):
             finished.ClearField("header")
             del finished.frames[:], finished.inline_frames[:]
+            self._large = finished.ByteSize()
         return finished
+
+    def _once(
+        self,
+        run: executor_pb2.ExecutorRun,
+        call: Callable[..., Any],
+        finished: executor_pb2.ExecutorFinished,
+        first: bool,
+    ) -> None:
+        """Calls a function and stores its result. Not for the first time, libraries were told already where to take memory."""
+        given = [self._inputs.arguments(run)]
+        before = self._inputs.checksums(run) if self._checks else []
+        if first:
+            self._lend()
+        # In a list, so that nobody else has it. Held until torch is left: what is made when it goes must not lie where it lay.
+        result = [self._call(call, given, finished)]
+        self._store(run, result, finished)
+        if self._torch is not None:
+            self._torch.leave()
+        if before and (changed := self._inputs.changed(run, before)):
+            raise Refused(
+                "INPUT_CHANGED",
+                f"{changed} of {run.key} was changed in place by the function. Inputs are read-only: others read the same "
+                "memory, and see what was written there. Copy first, for instance x = x.copy(), or x.clone() with torch",
+            )
 
     def _again(
         self,
@@ -390,11 +496,7 @@ class Process:
                 except NoLease as e:
                     arena.refused = str(e)
                 of_torch.begin()
-            args, kwargs = self._inputs.arguments(run)
-            result = self._call(call, args, kwargs, finished)
-            self._store(run, result, finished)
-            if of_torch is not None:
-                of_torch.leave()
+            self._once(run, call, finished, first=False)
         except BaseException as e:
             if not is_out_of_memory(e):
                 raise
@@ -410,7 +512,9 @@ class Process:
             if cupy is not None:
                 cupy.cuda.set_allocator(before)
 
-    def _call(self, call: Callable[..., Any], args: Any, kwargs: Any, finished: executor_pb2.ExecutorFinished) -> Any:
+    def _call(self, call: Callable[..., Any], given: list[Any], finished: executor_pb2.ExecutorFinished) -> Any:
+        """Calls a function with what is taken out of `given`: its arguments are nobody's else."""
+        args, kwargs = given.pop()
         began = time.perf_counter_ns()
         try:
             result = call(*args, **kwargs)
@@ -424,10 +528,37 @@ class Process:
         finally:
             finished.run_nanos = time.perf_counter_ns() - began
 
-    def _store(self, run: executor_pb2.ExecutorRun, result: Any, finished: executor_pb2.ExecutorFinished) -> None:
+    def _store(self, run: executor_pb2.ExecutorRun, result: list[Any], finished: executor_pb2.ExecutorFinished) -> None:
+        """Stores what is in `result`, and may empty it."""
+        lent = self._write(run, result[0], finished)
+        if not lent:
+            return
+        # These frames lie in memory of the process, and stay there if nothing of the process refers to it any more.
+        assert self._arena is not None and self._device is not None
+        if self._torch is not None:
+            self._torch.leave()
+        self._arena.give({lease.offset: lease for _, lease in lent}.values())
+        result.clear()
+        held = {lease.offset for _, lease in lent if not self._arena.left(lease)}
+        frames = [finished.frames[n] for n, lease in lent if lease.offset in held]
+        if not frames:
+            return
+        for frame, place in zip(frames, self._allocate(run, [f.bytes for f in frames]), strict=True):
+            self._device.driver.copy(self._device.base + place.offset, self._device.base + frame.offset, frame.bytes)
+            frame.offset = place.offset
+        self._device.wait()
+        self._arena.keep_all()
+
+    def _write(
+        self, run: executor_pb2.ExecutorRun, result: Any, finished: executor_pb2.ExecutorFinished
+    ) -> list[tuple[int, Lease]]:
+        """Encodes a result, and writes its frames to memory that is allocated for them. Returns those, by number, that lie
+        in leases and might stay there; `finished` says where."""
         try:
             encoded = _serialize.encode(result, strided=True, device=self._device)
         except TaskStopped:
+            raise
+        except CudaError:
             raise
         except Exception as e:
             kind = type(result)
@@ -436,31 +567,51 @@ class Process:
                 f"the result of {run.key}, a {kind.__module__}.{kind.__qualname__}, cannot be pickled: "
                 f"{type(e).__name__}: {e}. Return its data instead",
             ) from e
+        frames = encoded.frames
+        # What travels over the link: the header, and where each frame lies.
+        self._large = len(encoded.header) + 32 * len(frames)
+        if self._large > LARGEST:
+            raise Refused(
+                "RESULT_TOO_LARGE",
+                f"the result of {run.key} has {self._large:,} bytes besides its arrays and buffers, in {len(frames):,} of "
+                f"these, and {LARGEST:,} are allowed. Return fewer and larger arrays, or one bytes object",
+            )
         finished.header = encoded.header
-        if not encoded.frames:
-            return
-        if encoded.nbytes <= self.hello.inline_bytes and not any(isinstance(f, DeviceFrame) for f in encoded.frames):
-            finished.inline_frames.extend(f.tobytes() for f in encoded.frames)
-            return
+        if not frames:
+            return []
+        on_gpu = [f for f in frames if isinstance(f, DeviceFrame)]
+        if encoded.nbytes <= self.hello.inline_bytes and not on_gpu:
+            finished.inline_frames.extend(f.tobytes() for f in frames)
+            return []
+        if on_gpu:
+            # Encoding may have run something on the GPU, and the stream that copies waits for no other.
+            assert self._device is not None
+            self._device.wait(*{f.view.stream for f in on_gpu})
         # Frames that lie in an input need no room: the result shares them.
-        shared = [self._shared(f, run) for f in encoded.frames]
-        wanted = [f for f, at in zip(encoded.frames, shared, strict=True) if at is None]
+        shared = [self._shared(f, run) for f in frames]
+        wanted = [f for f, at in zip(frames, shared, strict=True) if at is None]
         places = iter(self._allocate(run, [f.nbytes for f in wanted]) if wanted else ())
-        for frame, at in zip(encoded.frames, shared, strict=True):
-            if at is None:
-                place = next(places)
-                at = place.offset
+        lent: list[tuple[int, Lease]] = []
+        for n, (frame, known) in enumerate(zip(frames, shared, strict=True)):
+            if known is None:
+                at = next(places).offset
                 if self._device is not None:
                     self._device.write(frame, at)
                 elif frame.nbytes:
                     assert self._slab is not None
                     _serialize.write(frame, self._slab.writable[at : at + frame.nbytes])
+            else:
+                at, lease = known
+                if lease is not None:
+                    lent.append((n, lease))
             finished.frames.add(offset=at, bytes=frame.nbytes)
         if self._device is not None and wanted:
             self._device.wait()
+        return lent
 
-    def _shared(self, frame: Any, run: executor_pb2.ExecutorRun) -> int | None:
-        """Where a frame lies in the slab, if it lies in an input there. What lies in a segment is only lent."""
+    def _shared(self, frame: Any, run: executor_pb2.ExecutorRun) -> tuple[int, Lease | None] | None:
+        """Where a frame lies in the slab, if it lies in an input there, or in a lease, which comes with it if the frame must
+        not stay there while something refers to that. What lies in a segment is only lent."""
         if not frame.nbytes:
             return None
         if self._device is not None:
@@ -474,11 +625,11 @@ class Process:
         for i in run.inputs:
             for f in i.frames:
                 if not f.segment and f.offset <= at and at + frame.nbytes <= f.offset + f.bytes:
-                    return at
-        if self._arena is not None and self._arena.holds(at, frame.nbytes):
-            return at
+                    return at, None
+        if self._arena is not None and (lease := self._arena.holds(at, frame.nbytes)) is not None:
+            return at, lease
         if self._torch is not None and self._device is not None:
-            return at if self._torch.holds(self._device.base + at, frame.nbytes) else None
+            return (at, None) if self._torch.holds(self._device.base + at, frame.nbytes) else None
         return None
 
     def _allocate(self, run: executor_pb2.ExecutorRun, sizes: list[int]) -> Any:
