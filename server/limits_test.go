@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"testing"
 
@@ -117,4 +118,40 @@ func TestWithoutATokenARequestIsNotRead(t *testing.T) {
 		&pb.SubmitBatchRequest{Tasks: noops("a", 1)}); err != nil {
 		t.Error(err)
 	}
+}
+
+// A submission that never ends is refused before it has filled the memory.
+func TestASubmissionHasALimit(t *testing.T) {
+	c := start(t, server.Config{SubmissionBytes: 64 << 20})
+	ctx := timeout(t)
+	stream, err := c.client.Submit(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// What is sent again and again is one part of a megabyte: it counts as often as it comes.
+	chunk := &pb.SubmitRequest{Options: []*pb.TaskOptions{{}}}
+	for range 8 {
+		chunk.Functions = append(chunk.Functions, &pb.Function{Hash: payloadHash(), Payload: payload})
+	}
+	sent := 0
+	for ; sent < 1000; sent++ {
+		if err := stream.Send(chunk); err != nil {
+			break
+		}
+	}
+	_, err = stream.CloseAndRecv()
+	wantReason(t, err, "INVALID_FIELD", "64 MiB")
+	if sent == 1000 {
+		t.Error("all of it was taken")
+	}
+	if _, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Tasks: noops("a", 1)}); err != nil {
+		t.Error(err)
+	}
+}
+
+var payload = make([]byte, 1<<20)
+
+func payloadHash() []byte {
+	hash := sha256.Sum256(payload)
+	return hash[:]
 }

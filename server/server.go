@@ -61,6 +61,8 @@ type Config struct {
 	StopGrace time.Duration
 	// InlineResultBytes is the largest result that the scheduler itself holds. 64 KiB.
 	InlineResultBytes uint32
+	// SubmissionBytes bounds one submission. 1 GiB.
+	SubmissionBytes int64
 	// NativeOps are known before any worker has registered.
 	NativeOps []string
 	// Machine are the limits of the scheduler machine.
@@ -109,6 +111,7 @@ func New(config Config) (*Server, error) {
 	var err error
 	s.rpc, err = rpc.New(rpc.Config{
 		Tokens: config.Tokens, Credentials: config.Credentials, Log: config.Log, Metrics: metrics, Version: version.String(),
+		SubmissionBytes: config.SubmissionBytes,
 	}, s.loop)
 	if err != nil {
 		s.close()

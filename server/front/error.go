@@ -30,6 +30,8 @@ const (
 	ErrDead
 	// ErrNameTaken: a worker that lives has the name.
 	ErrNameTaken
+	// ErrSchedulerFull: there is no room for what was submitted, now.
+	ErrSchedulerFull
 
 	// ErrorKinds is one more than the last kind.
 	ErrorKinds

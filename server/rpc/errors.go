@@ -93,6 +93,8 @@ func frontError(kind front.ErrorKind) errorClass {
 		return errorClass{codes.FailedPrecondition, "WORKER_DIED"}
 	case front.ErrNameTaken:
 		return errorClass{codes.AlreadyExists, "NAME_TAKEN"}
+	case front.ErrSchedulerFull:
+		return errorClass{codes.ResourceExhausted, "SCHEDULER_FULL"}
 	case front.ErrorKinds:
 	}
 	return errorClass{codes.Internal, "INTERNAL"}

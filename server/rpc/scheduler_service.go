@@ -77,6 +77,8 @@ func (s *schedulerService) CloseClient(ctx context.Context, r *pb.CloseClientReq
 
 func (s *schedulerService) Submit(stream grpc.ClientStreamingServer[pb.SubmitRequest, pb.SubmitResponse]) error {
 	whole := newSubmission(s.scheduler.NativeOps())
+	bytes := int64(0)
+	defer func() { s.submitting.Add(-bytes) }()
 	for first := true; ; first = false {
 		part, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -90,6 +92,11 @@ func (s *schedulerService) Submit(stream grpc.ClientStreamingServer[pb.SubmitReq
 		} else if part.GetHeader() != nil {
 			return invalid("header", "it is set again: only the first chunk of a submission carries it")
 		}
+		more := chunkBytes(part)
+		if err := s.room(bytes, more); err != nil {
+			return err
+		}
+		bytes += more
 		if err := whole.add(part); err != nil {
 			return err
 		}

@@ -3,10 +3,12 @@
 package rpc
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"buf.build/go/protovalidate"
@@ -45,6 +47,8 @@ type Config struct {
 	Metrics prometheus.Registerer
 	// Version of the program, for ClusterInfo.
 	Version string
+	// SubmissionBytes bounds one submission; 0: 1 GiB.
+	SubmissionBytes int64
 }
 
 // Server serves the API.
@@ -55,6 +59,8 @@ type Server struct {
 	health    *health.Server
 	// streams counts the goroutines of open sessions and watches.
 	streams sync.WaitGroup
+	// submitting are the bytes of submissions whose chunks are coming.
+	submitting atomic.Int64
 }
 
 // New returns a server that answers once Serve is called.
@@ -62,6 +68,7 @@ func New(config Config, scheduler front.Scheduler) (*Server, error) {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
+	config.SubmissionBytes = cmp.Or(config.SubmissionBytes, defaultSubmission)
 	validator, err := protovalidate.New()
 	if err != nil {
 		return nil, err

@@ -51,6 +51,54 @@ func (s *submission) begin(header *pb.SubmitHeader) {
 	}
 }
 
+const (
+	// defaultSubmission bounds one submission, and submissionsUnderWay times that all of those whose chunks are still coming:
+	// nothing of them has been looked at by the scheduler, which has a budget of its own for what it has accepted.
+	defaultSubmission   = 1 << 30
+	submissionsUnderWay = 4
+	// taskBytes is about what a task takes beside its texts and arguments.
+	taskBytes = 128
+)
+
+// chunkBytes is about what a chunk takes until the submission is accepted.
+func chunkBytes(part chunk) int64 {
+	bytes := 0
+	for _, op := range part.GetOps() {
+		bytes += taskBytes + len(op.GetName())
+	}
+	for _, f := range part.GetFunctions() {
+		bytes += taskBytes + len(f.GetPayload())
+	}
+	for _, o := range part.GetOptions() {
+		bytes += taskBytes + proto.Size(o)
+	}
+	for _, task := range part.GetTasks() {
+		bytes += taskBytes + len(task.GetKey()) + len(task.GetPackedArguments())
+		if task.GetArguments() != nil {
+			bytes += proto.Size(task.GetArguments())
+		}
+		for _, input := range task.GetInputs() {
+			bytes += itemBytes/4 + len(input)
+		}
+	}
+	return int64(bytes)
+}
+
+// room makes sure that a submission of so many bytes may go on by more. The caller gives them all back.
+func (s *Server) room(bytes, more int64) error {
+	most := s.config.SubmissionBytes
+	if bytes+more > most {
+		return invalid("tasks", fmt.Sprintf("a submission may have %s, this one has more: submit it in several, which may refer to each other's tasks by key",
+			humanize.IBytes(uint64(most))))
+	}
+	if s.submitting.Add(more) > submissionsUnderWay*most {
+		s.submitting.Add(-more)
+		return &front.Error{Kind: front.ErrSchedulerFull, Message: fmt.Sprintf(
+			"submissions of %s are on their way already: try again in a moment, or in smaller ones", humanize.IBytes(uint64(submissionsUnderWay*most)))}
+	}
+	return nil
+}
+
 func (s *submission) add(part chunk) error {
 	graph := &s.result.Graph
 	for _, op := range part.GetOps() {

@@ -70,7 +70,8 @@ type SchedulerServiceClient interface {
 	// CloseClient ends a lease at once and releases everything the client held.
 	CloseClient(ctx context.Context, in *CloseClientRequest, opts ...grpc.CallOption) (*CloseClientResponse, error)
 	// Submit adds tasks to a graph. The chunks of one call are one submission: nothing runs, and nothing is kept, unless
-	// the client half-closes the stream and the whole is valid. Idempotent by `request_id`.
+	// the client half-closes the stream and the whole is valid. Idempotent by `request_id`. A submission
+	// may have 1 GiB; all that are on their way together 4 GiB, beyond which calls end with SCHEDULER_FULL.
 	Submit(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[SubmitRequest, SubmitResponse], error)
 	// SubmitBatch is Submit for a submission that fits one message: one round trip, and easy to type into grpcurl.
 	SubmitBatch(ctx context.Context, in *SubmitBatchRequest, opts ...grpc.CallOption) (*SubmitBatchResponse, error)
@@ -427,7 +428,8 @@ type SchedulerServiceServer interface {
 	// CloseClient ends a lease at once and releases everything the client held.
 	CloseClient(context.Context, *CloseClientRequest) (*CloseClientResponse, error)
 	// Submit adds tasks to a graph. The chunks of one call are one submission: nothing runs, and nothing is kept, unless
-	// the client half-closes the stream and the whole is valid. Idempotent by `request_id`.
+	// the client half-closes the stream and the whole is valid. Idempotent by `request_id`. A submission
+	// may have 1 GiB; all that are on their way together 4 GiB, beyond which calls end with SCHEDULER_FULL.
 	Submit(grpc.ClientStreamingServer[SubmitRequest, SubmitResponse]) error
 	// SubmitBatch is Submit for a submission that fits one message: one round trip, and easy to type into grpcurl.
 	SubmitBatch(context.Context, *SubmitBatchRequest) (*SubmitBatchResponse, error)

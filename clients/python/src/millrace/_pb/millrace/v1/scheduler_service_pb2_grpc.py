@@ -200,7 +200,8 @@ class SchedulerServiceServicer(object):
 
     def Submit(self, request_iterator, context):
         """Submit adds tasks to a graph. The chunks of one call are one submission: nothing runs, and nothing is kept, unless
-        the client half-closes the stream and the whole is valid. Idempotent by `request_id`.
+        the client half-closes the stream and the whole is valid. Idempotent by `request_id`. A submission
+        may have 1 GiB; all that are on their way together 4 GiB, beyond which calls end with SCHEDULER_FULL.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
