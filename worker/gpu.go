@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"math/bits"
 	"os"
 	"strconv"
 	"sync"
@@ -14,6 +16,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/alloc"
 	"github.com/millrace/millrace/memory/cuda"
 	hostmemory "github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/transfer/borrow"
@@ -75,6 +78,9 @@ func (c Config) openGPU(ctx context.Context, identity memory.Identity, m *opened
 	}
 	m.device = d
 	m.then(d.Close)
+	if err := c.arenasFit(slab.Size()); err != nil {
+		return err
+	}
 	var visible *string
 	if given, set := os.LookupEnv("CUDA_VISIBLE_DEVICES"); set {
 		visible = &given
@@ -106,9 +112,35 @@ func (c Config) openGPU(ctx context.Context, identity memory.Identity, m *opened
 		default: // it will be checked
 		}
 	}
-	m.health, m.watch = gpu.Health, func(fail func(error)) func() { return watchGPU(gpu, check, doubts, fail) }
+	m.health, m.watch = gpu.Health, func(fail func(error)) func() { return watchGPU(gpu, check, doubts, c.stagingTold(slab), fail) }
 	c.Log.Info("the slab lies on a GPU", "gpu", gpu.String(), "slab_bytes", slab.Size(), "total_bytes", total, "driver_cuda", driver.Version())
 	return c.openPinned(driver, gpu, identity, m)
+}
+
+// arenaShare of a slab is what the arenas of executors may have together: their memory is theirs alone, and what is
+// fetched, computed by native operations or brought back from below needs room as well.
+const arenaShare = 0.75
+
+// arenasFit refuses arenas that leave the rest of the slab too little.
+func (c Config) arenasFit(slabBytes uint64) error {
+	high, sum := bits.Mul64(c.ExecutorArenaBytes, uint64(c.Slots))
+	if high > 0 {
+		sum = math.MaxUint64
+	}
+	if float64(sum) <= arenaShare*float64(slabBytes) {
+		return nil
+	}
+	return &ConfigError{fmt.Errorf("worker: %d executors with %s each (--executor-arena) are %s together: at most %d %% of the slab of %s, so that other results have room; "+
+		"use --executor-arena %s or less, fewer --slots, or a larger --device-memory-limit", c.Slots, humanize.IBytes(c.ExecutorArenaBytes),
+		humanize.IBytes(sum), int(100*arenaShare), humanize.IBytes(slabBytes), roughly(uint64(arenaShare*float64(slabBytes))/uint64(c.Slots)))}
+}
+
+// roughly is an amount as a flag takes it, rounded down.
+func roughly(bytes uint64) string {
+	if bytes >= 8<<30 {
+		return fmt.Sprintf("%dGiB", bytes>>30)
+	}
+	return fmt.Sprintf("%dMiB", bytes>>20)
 }
 
 // chooseGPU finds the GPU by its number or UUID.
@@ -147,7 +179,7 @@ func (c Config) openPinned(driver *cuda.Driver, gpu *cuda.Device, identity memor
 		if sharing <= 0 {
 			sharing = len(driver.Devices())
 		}
-		bytes, source = limit.Bytes/2/uint64(sharing), "half of "+limit.Source+", shared by the workers"
+		bytes, source = min(limit.Bytes/2/uint64(sharing), alloc.MaxBytes), "half of "+limit.Source+", shared by the workers"
 	}
 	host, err := hostmemory.NewSlab(bytes/hugePage*hugePage, identity)
 	if err != nil {
@@ -186,9 +218,25 @@ const (
 	pinAhead = 4 << 30
 )
 
+// stagingTold says in the log how many copies of streams had to do without pinned memory, whenever they have
+// become twice as many.
+func (c Config) stagingTold(slab *cuda.Slab) func() {
+	told := uint64(0)
+	return func() {
+		s := slab.Staging()
+		if s.Pageable <= 2*told {
+			return
+		}
+		told = s.Pageable
+		c.Log.Warn("copies between the GPU and streams go by memory that is not pinned, at a part of the speed", "gpu", slab.Device().String(),
+			"times", s.Pageable, "pinned_buffers", s.Pinned, "error", s.Err)
+	}
+}
+
 // watchGPU tells fail, once, when the GPU is lost, does not answer or fails a check that doubts ask for. It asks
 // it now and then, since nobody else may.
-func watchGPU(gpu *cuda.Device, check *cuda.Check, doubts <-chan struct{}, fail func(error)) (stop func()) {
+// look is called as often.
+func watchGPU(gpu *cuda.Device, check *cuda.Check, doubts <-chan struct{}, look func(), fail func(error)) (stop func()) {
 	done := make(chan struct{})
 	var watching sync.WaitGroup
 	watching.Go(func() {
@@ -208,6 +256,7 @@ func watchGPU(gpu *cuda.Device, check *cuda.Check, doubts <-chan struct{}, fail 
 					return
 				}
 			case <-probes.C:
+				look()
 				err := gpu.Probe()
 				if err == nil {
 					failures = 0

@@ -18,6 +18,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/google/uuid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
@@ -30,6 +31,7 @@ import (
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/internal/slabshare"
 	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/alloc"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
@@ -214,6 +216,14 @@ func (c Config) validated() (Config, error) {
 	for name, command := range c.Exec {
 		if name == "" || name == "native" || name == "python" || strings.Contains(name, "/") || len(command) == 0 {
 			errs = append(errs, fmt.Errorf("worker: executor %q with command %q (--exec): a name other than native and python, without a slash, and a command", name, command))
+		}
+	}
+	for _, limit := range []struct {
+		flag  string
+		bytes uint64
+	}{{"--memory-limit", c.MemoryLimitBytes}, {"--pinned-limit", c.PinnedLimitBytes}, {"--device-memory-limit", c.DeviceMemoryLimit.Bytes}} {
+		if limit.bytes > alloc.MaxBytes && limit.bytes != NoSpill {
+			errs = append(errs, fmt.Errorf("worker: %s %s: a worker manages 1 TiB at most in each tier; start more workers (--workers), each with its part", limit.flag, humanize.IBytes(limit.bytes)))
 		}
 	}
 	c.Slots = max(c.Slots, 1)

@@ -3,6 +3,7 @@ package worker_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -23,6 +24,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/rawframe"
+	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/workertest"
 )
@@ -556,6 +558,20 @@ func TestZeroWorkerLeavesProperly(t *testing.T) {
 				t.Errorf("ended with %v", err)
 			}
 		})
+	}
+}
+
+func TestSizesThatAWorkerCannotManageAreRefused(t *testing.T) {
+	for flag, c := range map[string]worker.Config{
+		"--memory-limit":        {MemoryLimitBytes: 2 << 40},
+		"--pinned-limit":        {PinnedLimitBytes: 2 << 40},
+		"--device-memory-limit": {DeviceMemoryLimit: cuda.Size{Bytes: 2 << 40}},
+	} {
+		c.Name, c.Scheduler = "host-0", "127.0.0.1:1"
+		var refused *worker.ConfigError
+		if err := worker.Run(t.Context(), c); !errors.As(err, &refused) || !strings.Contains(err.Error(), flag+" 2.0 TiB: a worker manages 1 TiB at most") {
+			t.Errorf("%s: %v", flag, err)
+		}
 	}
 }
 

@@ -29,6 +29,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/localdir"
 	"github.com/millrace/millrace/internal/version"
+	"github.com/millrace/millrace/memory/alloc"
 	"github.com/millrace/millrace/memory/disk"
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/server"
@@ -67,7 +68,7 @@ func (a *app) memoryLimit(n int) (uint64, error) {
 		return 0, err
 	}
 	if text == "auto" || text == "" {
-		return limit.Bytes / 2 / uint64(n), nil
+		return min(limit.Bytes/2/uint64(n), alloc.MaxBytes), nil
 	}
 	if share, err := strconv.ParseFloat(text, 64); err == nil && share > 0 && share <= 1 {
 		return uint64(math.Round(share * float64(limit.Bytes))), nil
