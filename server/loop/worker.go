@@ -63,8 +63,9 @@ type workers struct {
 	// byID is indexed by number; nil where the worker is lost.
 	byID   []*worker
 	byName map[string]*worker
-	// deaths of each name, newest first.
+	// deaths of each name, newest first; dead are these names, in the order of their first deaths.
 	deaths        map[string][]front.Death
+	dead          []string
 	lost          []ids.WorkerID
 	dirtySessions []*session
 	graves        map[ids.WorkerID]*grave
@@ -265,10 +266,7 @@ func (l *Loop) loseWorker(w *worker, cause string, death *front.Death, stop stri
 			death.Cause = cause
 		}
 		death.MemoryUsedBytes = cmp.Or(death.MemoryUsedBytes, w.stats.MemoryUsedBytes)
-		running, _ := l.machine.Tasks(sched.TaskFilter{Worker: w.id}, 0, runningKeysKept)
-		for _, task := range running {
-			death.RunningKeys = append(death.RunningKeys, task.Key)
-		}
+		death.RunningKeys = l.machine.KeysAt(w.id, runningKeysKept)
 		l.recordDeath(w.name, *death)
 	}
 	last := l.workerRow(w)
@@ -286,7 +284,8 @@ func (l *Loop) loseWorker(w *worker, cause string, death *front.Death, stop stri
 	if !left && !fault { // One that left in an orderly way lives a little longer; one whose device failed must not be read.
 		survivors = l.bury(w)
 	}
-	l.step(sched.WorkerLost{Worker: w.id, Cause: cause, Outside: fromOutside(death), Gone: death == nil || death.Reaped, DeviceFault: fault, Survivors: survivors})
+	l.step(sched.WorkerLost{Worker: w.id, Cause: cause, Outside: fromOutside(death),
+		Killed: death != nil && death.Signal == "SIGKILL", Gone: death == nil || death.Reaped, DeviceFault: fault, Survivors: survivors})
 	l.tellPeers(front.Peer{Worker: w.id, Name: w.name}, survivors)
 	last.State, last.AssignedTasks, last.Objects = front.WorkerLost, 0, 0
 	last.Deaths = l.workers.deaths[w.name]
@@ -317,8 +316,11 @@ func (l *Loop) recordDeath(name string, death front.Death) {
 	}
 	// Rows of the catalogue share the slice: it is never changed in place.
 	deaths = append([]front.Death{death}, deaths[:min(len(deaths), deathsKept-1)]...)
-	if _, known := l.workers.deaths[name]; !known && len(l.workers.deaths) >= deadNames {
-		l.workers.deaths = map[string][]front.Death{}
+	if _, known := l.workers.deaths[name]; !known {
+		if l.workers.dead = append(l.workers.dead, name); len(l.workers.dead) > deadNames {
+			delete(l.workers.deaths, l.workers.dead[0])
+			l.workers.dead = l.workers.dead[1:]
+		}
 	}
 	l.workers.deaths[name] = deaths
 	if w := l.workers.byName[name]; w != nil {

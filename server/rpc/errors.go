@@ -51,6 +51,10 @@ func machineError(kind sched.ErrorKind) errorClass {
 		return errorClass{codes.InvalidArgument, "INVALID_FIELD"}
 	case sched.ErrUnknownDataset:
 		return errorClass{codes.NotFound, "UNKNOWN_DATASET"}
+	case sched.ErrRequestConflict:
+		return errorClass{codes.AlreadyExists, "REQUEST_CONFLICT"}
+	case sched.ErrFull:
+		return errorClass{codes.ResourceExhausted, "SCHEDULER_FULL"}
 	}
 	return errorClass{codes.Internal, "INTERNAL"}
 }

@@ -49,8 +49,8 @@ func TestEveryKindOfErrorHasACodeAndAReason(t *testing.T) {
 		check(fmt.Sprint("sched kind ", kind), &sched.Error{Kind: kind, Object: "thing", Message: "m"})
 		kinds++
 	}
-	if kinds != int(sched.ErrUnknownDataset) {
-		t.Errorf("%d kinds of the machine have a reason, want %d", kinds, sched.ErrUnknownDataset)
+	if kinds != int(sched.ErrFull) {
+		t.Errorf("%d kinds of the machine have a reason, want %d", kinds, sched.ErrFull)
 	}
 	for kind := front.ErrUnknownWorker; kind < front.ErrorKinds; kind++ {
 		check(fmt.Sprint("front kind ", kind), &front.Error{Kind: kind, Object: "thing", Message: "m"})

@@ -46,7 +46,7 @@ func (m *Machine) tasksCancelled(ev TasksCancelled) (int, *Error) {
 	err := cancelError(ev.Reason)
 	var foreign map[ids.TaskID]bool
 	if c != nil && !ev.Force {
-		foreign = m.foreign(tasks, c.holder)
+		foreign = m.foreign(tasks, c.holder, c.id)
 	}
 	for _, id := range tasks {
 		_, t := m.at(id)
@@ -65,9 +65,10 @@ func unknownTask(id ids.TaskID) *Error {
 		Message: fmt.Sprintf("task %s is not known: everybody released it, or it was never submitted to this scheduler", id)}
 }
 
-// foreign finds those of the tasks that somebody but the holder wants, directly or through tasks that need them.
-func (m *Machine) foreign(tasks []ids.TaskID, holder uint32) map[ids.TaskID]bool {
-	if len(m.clients)+len(m.datasets) == 1 && len(m.holders)-len(m.freeHolders) == 2 {
+// foreign finds those of the tasks that somebody but the holder wants, directly or through tasks that need them: others hold them, or
+// have them run for their own sake. The holder is that of a client, or of a detached graph, whose client is 0.
+func (m *Machine) foreign(tasks []ids.TaskID, holder uint32, client ids.ClientID) map[ids.TaskID]bool {
+	if len(m.clients)+len(m.datasets) <= 1 && len(m.holders)-len(m.freeHolders) == 2 {
 		return nil
 	}
 	// seen has the tasks that were walked to, with whether somebody else wants them.
@@ -82,7 +83,7 @@ func (m *Machine) foreign(tasks []ids.TaskID, holder uint32) map[ids.TaskID]bool
 			return
 		}
 		b, t := m.at(id)
-		others := false
+		others := t.flags&flagRunHold != 0 && m.graphs[t.graph].client != client
 		for i := t.holders; i != 0; i = b.links[i].next {
 			others = others || b.links[i].value != holder
 		}

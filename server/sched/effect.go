@@ -146,6 +146,10 @@ const (
 	ErrNoWorkerFits
 	ErrInvalidField
 	ErrUnknownDataset
+	// ErrRequestConflict: a request id comes again with other tasks.
+	ErrRequestConflict
+	// ErrFull: what the scheduler may hold is used up. The same may be accepted later.
+	ErrFull
 )
 
 // Error is a request that was refused whole; nothing changed.

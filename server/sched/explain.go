@@ -25,6 +25,9 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 	e := Explanation{Task: info}
 	edges := b.edgesOf(t)
 	for i := range edges {
+		if !t.state.active() {
+			break // What has ended needs nothing, and its inputs may have been released.
+		}
 		in := edges[i].input
 		if _, p := m.at(in); p.state != TaskSucceeded && len(e.Missing) < explainedInputs {
 			missing, _ := m.Task(in)

@@ -260,8 +260,20 @@ func (m *Machine) graphReleased(ev GraphReleased) *Error {
 			Message: "graph " + g.id.String() + " has tasks that have not ended; wait for them, or release it with cancel"}
 	}
 	if ev.Cancel {
+		var tasks []ids.TaskID
 		m.eachTask(g, func(id ids.TaskID, _ *block, t *task) bool {
 			if t.state.active() {
+				tasks = append(tasks, id)
+			}
+			return true
+		})
+		holder := g.holder
+		if c := m.clients[g.client]; c != nil {
+			holder = c.holder
+		}
+		foreign := m.foreign(tasks, holder, g.client)
+		m.eachTask(g, func(id ids.TaskID, _ *block, t *task) bool {
+			if t.state.active() && !foreign[id] {
 				m.doomed = append(m.doomed, doom{task: id, state: TaskCancelled, err: cancelError("graph released")})
 			}
 			return true

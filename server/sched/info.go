@@ -310,6 +310,22 @@ func (m *Machine) Worker(id ids.WorkerID) (WorkerInfo, bool) {
 	}, true
 }
 
+// KeysAt lists the keys of up to limit tasks that a worker has, in the order in which it got them.
+func (m *Machine) KeysAt(id ids.WorkerID, limit int) (keys []string) {
+	w := m.workerOf(id)
+	if w == nil {
+		return nil
+	}
+	for _, r := range m.underWay(w) {
+		if len(keys) == limit {
+			break
+		}
+		b, t := m.at(r.Task)
+		keys = append(keys, string(b.keyOf(t)))
+	}
+	return keys
+}
+
 // WorkerIDs lists the workers that are not lost, in order.
 func (m *Machine) WorkerIDs() []ids.WorkerID {
 	out := make([]ids.WorkerID, len(m.order))

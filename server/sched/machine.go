@@ -85,6 +85,8 @@ type Machine struct {
 	// relays are the chains by object: see relay.
 	relays map[ids.TaskID][]relay
 
+	// kills counts the workers that were killed while they ran something.
+	kills   uint64
 	trouble map[ids.TaskID]*trouble
 	errors  map[ids.TaskID]*TaskError
 
@@ -133,7 +135,7 @@ func New(c Config) *Machine {
 		saving:      make(map[ids.TaskID]saving),
 		trouble:     make(map[ids.TaskID]*trouble),
 		errors:      make(map[ids.TaskID]*TaskError),
-		requests:    requestLog{index: make(map[requestKey]SubmitResult)},
+		requests:    requestLog{index: make(map[requestKey]answered)},
 	}
 	return m.init()
 }

@@ -10,8 +10,8 @@ import (
 const (
 	// worthMoving is the queue below which a busy worker is left alone: its tasks are done before they could be moved.
 	worthMoving = 4000 // microseconds
-	// stuckAfter is how long a worker that has tasks waiting may say nothing before they are offered to an idle one,
-	// whatever their estimates.
+	// stuckAfter is how long a worker that has tasks waiting may say nothing before they are offered to an idle one, whatever
+	// their estimates: once it is silent for as long as it would take the idle one to fetch their inputs.
 	stuckAfter = 10 * time.Millisecond
 	// maxVain bounds the idle workers for which nothing is found in one step.
 	maxVain = 4
@@ -103,7 +103,7 @@ func (m *Machine) steal(to *worker, n int) (moved int, early bool) {
 		}
 		_, fetch := m.fetchMicros(to, b.edgesOf(t))
 		long := m.ops[t.op].samples == 0 || victim.load() >= worthMoving+fetch
-		if !long && !stuck {
+		if !long && !(stuck && float64(m.now.Sub(victim.reportedAt).Microseconds()) >= fetch) {
 			early = true
 			continue
 		}

@@ -159,15 +159,15 @@ func TestFunctionsThatNobodyUsesAreForgotten(t *testing.T) {
 }
 
 func TestAnswersToOldRequestsAreDropped(t *testing.T) {
-	l := requestLog{index: make(map[requestKey]SubmitResult)}
+	l := requestLog{index: make(map[requestKey]answered)}
 	for i := range keptRequests + 5 {
-		l.add(requestKey{1, fmt.Sprint(i)}, SubmitResult{Tasks: make([]ids.TaskID, 2)})
+		l.add(requestKey{client: 1, request: fmt.Sprint(i)}, answered{SubmitResult: SubmitResult{Tasks: make([]ids.TaskID, 2)}})
 	}
 	if len(l.index) != keptRequests || l.tasks != 2*keptRequests {
 		t.Fatalf("%d answers with %d tasks are kept", len(l.index), l.tasks)
 	}
-	l.add(requestKey{1, "large"}, SubmitResult{Tasks: make([]ids.TaskID, keptRequestTasks)})
-	if _, ok := l.index[requestKey{1, "large"}]; !ok || len(l.index) != 1 {
+	l.add(requestKey{client: 1, request: "large"}, answered{SubmitResult: SubmitResult{Tasks: make([]ids.TaskID, keptRequestTasks)}})
+	if _, ok := l.index[requestKey{client: 1, request: "large"}]; !ok || len(l.index) != 1 {
 		t.Fatalf("beside a large answer %d are kept, the large one %v", len(l.index)-1, ok)
 	}
 }

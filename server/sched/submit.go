@@ -3,6 +3,7 @@ package sched
 import (
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -24,11 +25,21 @@ const maxKeyBytes = math.MaxUint16
 // finds duplicates, joins and inputs; nothing refers to the new records until everything is known to be right, and until
 // then rollback takes them out again.
 func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
-	request := requestKey{ev.Client, ev.RequestID}
+	request := requestKey{ev.Client, "", ev.RequestID}
+	var body uint64
 	if ev.RequestID != "" {
+		if ev.Client == 0 {
+			request.namespace = ev.Namespace
+		}
+		body = bodyOf(&ev)
 		if done, ok := m.requests.index[request]; ok {
+			if done.body != body {
+				return SubmitResult{}, &Error{Kind: ErrRequestConflict, Object: ev.RequestID, Message: fmt.Sprintf(
+					"request %q was accepted before with other tasks (graph %s): a request id belongs to one submission; use another one",
+					ev.RequestID, done.Graph)}
+			}
 			m.tellUnused(ev.Ops)
-			return done, nil
+			return done.SubmitResult, nil
 		}
 	}
 	var holder uint32
@@ -68,7 +79,7 @@ func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 	}
 	result := s.apply(g, holder)
 	if ev.RequestID != "" {
-		m.requests.add(request, result)
+		m.requests.add(request, answered{result, body})
 	}
 	m.tellUnused(ev.Ops)
 	return result, nil
@@ -512,14 +523,51 @@ func (m *Machine) notifyOne(id ids.TaskID, t *task, c ids.ClientID) {
 
 // requestLog remembers the answers to recent submissions, so that one that is sent again is applied once.
 type requestLog struct {
-	index map[requestKey]SubmitResult
+	index map[requestKey]answered
 	order []requestKey
 	tasks int
 }
 
+// requestKey is what a request id belongs to: a client, or a namespace where there is none.
 type requestKey struct {
-	client  ids.ClientID
-	request string
+	client    ids.ClientID
+	namespace string
+	request   string
+}
+
+// answered is an accepted submission, with the hash of what it said.
+type answered struct {
+	SubmitResult
+	body uint64
+}
+
+// bodyOf hashes what a submission says of its tasks, to tell one that is sent again from another one.
+func bodyOf(ev *GraphSubmitted) uint64 {
+	var h uint64
+	mix := func(x uint64) { h = bits.RotateLeft64(h^x, 29) * 0x9e3779b97f4a7c15 }
+	mix(uint64(ev.Graph))
+	for i := range ev.Ops {
+		mix(uint64(ev.Ops[i].Kind))
+		mix(hashKey(ev.Ops[i].Name))
+		mix(hashKeyBytes(ev.Ops[i].Function[:]))
+	}
+	for i := range ev.Options {
+		text, place := canonical(&ev.Options[i])
+		mix(hashKey(text))
+		mix(hashKey(place))
+	}
+	for i := range ev.Tasks {
+		t := &ev.Tasks[i]
+		mix(hashKey(t.Key))
+		mix(uint64(t.Op)<<32 | uint64(t.Options))
+		if len(t.Arguments) > 0 {
+			mix(hashKeyBytes(t.Arguments))
+		}
+		for _, in := range t.Inputs {
+			mix(hashKey(in))
+		}
+	}
+	return h
 }
 
 const (
@@ -528,7 +576,7 @@ const (
 	keptRequestTasks = 2 << 20
 )
 
-func (l *requestLog) add(k requestKey, r SubmitResult) {
+func (l *requestLog) add(k requestKey, r answered) {
 	l.index[k] = r
 	l.order = append(l.order, k)
 	l.tasks += len(r.Tasks)

@@ -27,7 +27,7 @@ type Config struct {
 	DefaultBytesPerSecond float64
 	DefaultLatency        time.Duration
 	// MaxWorkerDeaths is how many deaths of a worker or executor a task may be running on before it is stopped; workers that
-	// were ended from outside count a quarter. Default 3.
+	// were ended from outside count a quarter, unless the task was alone on each of them; see Machine.suspect. Default 3.
 	MaxWorkerDeaths uint32
 	// RescueTimeout is how long objects of a dead worker may take to be copied by those that have its memory mapped, beside
 	// the time that their bytes need. Default 2 s. Negative: they are computed again at once.

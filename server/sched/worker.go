@@ -113,8 +113,10 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
 	held := make(map[ids.TaskID]bool, len(inventory))
 	for _, r := range inventory {
-		held[r.Task] = true
 		m.adopt(w, Stored{Replica: r})
+		if _, t := m.lookup(r.Task); t != nil && t.attempt == uint32(r.Generation) {
+			held[r.Task] = true // Another generation than the replica's is none of it.
+		}
 	}
 	var lost []ids.TaskID
 	for _, id := range w.objects.members(nil) {
@@ -225,6 +227,15 @@ func (m *Machine) workerLost(ev WorkerLost) {
 		blame[i] = t.state == TaskRunning
 		any = any || blame[i]
 	}
+	blamed := 0
+	for _, b := range blame {
+		if b {
+			blamed++
+		}
+	}
+	if ev.Killed && any {
+		m.kills++
+	}
 	for i := 0; !any && !ev.Outside && i < len(refs) && i < int(w.slots); i++ {
 		_, t := m.at(refs[i].Task)
 		blame[i] = t.missing == 0
@@ -232,6 +243,9 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	for i, r := range refs {
 		b, t := m.at(r.Task)
 		m.leave(b, t)
+		if blame[i] {
+			m.suspect(r.Task, t, ev.Killed && blamed == 1)
+		}
 		if blame[i] && m.blame(r.Task, b, t, fmt.Sprintf("worker %s: %s", w.name, cause), w, "WORKER_DIED", ev.Outside) {
 			continue
 		}
@@ -256,6 +270,9 @@ type trouble struct {
 	retries, deaths uint32
 	// kills are deaths that came from outside.
 	kills uint32
+	// streak counts the kills in a row, of any workers, at which this task alone was running; lastKill numbers the last of them.
+	streak   uint32
+	lastKill uint64
 	// unreachable counts attempts in a row that could not fetch their inputs.
 	unreachable uint32
 	// causes of the deaths, oldest first.
@@ -289,6 +306,23 @@ func (m *Machine) troubleIf(id ids.TaskID, t *task) *trouble {
 // worker by a signal, too.
 const outsideFactor = 4
 
+// suspect notes a death that the task was running at. A kill says nothing of who sent it, and hardly ever it was a task: so kills count a
+// quarter. But where each of the last workers to be killed, whichever they were, was running this task and nothing else, the
+// task is what they have in common. Kills by people and by the system hit others in between, or tasks that run beside it, and begin the
+// count anew; an orderly end does not count.
+func (m *Machine) suspect(id ids.TaskID, t *task, alone bool) {
+	tr := m.troubleOf(id, t)
+	switch {
+	case !alone:
+		tr.streak = 0
+	case tr.streak > 0 && tr.lastKill == m.kills-1:
+		tr.streak++
+	default:
+		tr.streak = 1
+	}
+	tr.lastKill = m.kills
+}
+
 // blame counts a death that the task was running at, and fails the task if that was one too many.
 func (m *Machine) blame(id ids.TaskID, b *block, t *task, cause string, w *worker, reason string, outside bool) bool {
 	tr := m.troubleOf(id, t)
@@ -299,7 +333,7 @@ func (m *Machine) blame(id ids.TaskID, b *block, t *task, cause string, w *worke
 	}
 	tr.causes = append(tr.causes, cause)
 	tr.avoid = w.id
-	if tr.deaths < m.config.MaxWorkerDeaths && tr.kills < outsideFactor*m.config.MaxWorkerDeaths {
+	if tr.deaths < m.config.MaxWorkerDeaths && tr.kills < outsideFactor*m.config.MaxWorkerDeaths && tr.streak < m.config.MaxWorkerDeaths {
 		return false
 	}
 	key := string(b.keyOf(t))

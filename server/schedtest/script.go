@@ -19,7 +19,7 @@ import (
 //
 //	client id=1 ttl=30s [ns=x] | renew client=1 | close client=1
 //	worker id=1 [slots=1 mem=0 gpu=0 name=n1 host=h1 executors=(native,python) awaits relays] with lines "holds KEY BYTES [GEN]", "runs KEY [ATTEMPT]"
-//	disconnect|drain|lose worker=1 [cause=... survivors=(2,3) outside gone fault] | ended incarnation=x [cause=...] | measured worker=1 bytes=9 | rate from=1 to=2 mb=100 [latency=1ms]
+//	disconnect|drain|lose worker=1 [cause=... survivors=(2,3) outside killed gone fault] | ended incarnation=x [cause=...] | measured worker=1 bytes=9 | rate from=1 to=2 mb=100 [latency=1ms]
 //	submit [client=1 graph=0 request=r retention=1m] with a line for each task:
 //	    KEY [op=f] [kind=native|python|data|exec] [hold] [args=x] [priority=1] [retries=1] [gpu=1] [slots=2] [bytes=9] [workers=a+b]
 //	    [others] [nowait] [timeout=1s] [< INPUT...]
@@ -72,7 +72,7 @@ func (s *Script) run(t *testing.T, d *datadriven.TestData) string {
 	case "drain":
 		return s.step(sched.WorkerDraining{Worker: a.worker()})
 	case "lose":
-		return s.step(sched.WorkerLost{Worker: a.worker(), Cause: a.text("cause", ""), Outside: a.d.HasArg("outside"), Gone: a.d.HasArg("gone"), DeviceFault: a.d.HasArg("fault"), Survivors: a.workers("survivors")})
+		return s.step(sched.WorkerLost{Worker: a.worker(), Cause: a.text("cause", ""), Outside: a.d.HasArg("outside") || a.d.HasArg("killed"), Killed: a.d.HasArg("killed"), Gone: a.d.HasArg("gone"), DeviceFault: a.d.HasArg("fault"), Survivors: a.workers("survivors")})
 	case "ended":
 		return s.step(sched.WorkerEnded{Incarnation: a.text("incarnation", ""), Cause: a.text("cause", "")})
 	case "measured":
@@ -362,7 +362,7 @@ func (s *Script) worker(a args) sched.WorkerRegistered {
 
 func (s *Script) submission(a args) sched.GraphSubmitted {
 	ev := sched.GraphSubmitted{Client: ids.ClientID(a.number("client", 1)), Graph: ids.GraphID(a.number("graph", 0)),
-		RequestID: a.text("request", ""), Retention: a.duration("retention", 0), Name: a.text("name", "")}
+		RequestID: a.text("request", ""), Namespace: a.text("ns", ""), Retention: a.duration("retention", 0), Name: a.text("name", "")}
 	kinds := map[string]sched.OpKind{"native": sched.OpNative, "python": sched.OpPythonImport, "data": sched.OpData, "exec": sched.OpExec, "pickle": sched.OpPythonPickle}
 	for _, l := range lines(a.d.Input) {
 		op := sched.OpSpec{Kind: sched.OpNative, Name: "f"}
