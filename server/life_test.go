@@ -73,6 +73,7 @@ func TestWhatIsOfAnotherLifeIsNotBelieved(t *testing.T) {
 				t.Errorf("a worker that came back with life %x: its object is not one of the replicas, of which there are %d", said, n)
 			}
 			back.leave()
+			synctest.Wait() // the name is free again
 		}
 	})
 }

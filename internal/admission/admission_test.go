@@ -67,6 +67,7 @@ func client(t *testing.T, address string) (healthpb.HealthClient, *atomic.Int32)
 }
 
 func with(t *testing.T, token string) context.Context {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	if token == "" {

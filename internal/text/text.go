@@ -1,4 +1,4 @@
-// Package text is a Library: it makes texts fit for messages. A protobuf string must be valid UTF-8, or the message that
+// Package text is an Adapter: it makes texts of any origin fit for messages. A protobuf string must be valid UTF-8, or the message that
 // carries it cannot be sent; and a text that others made has no length that one can rely on.
 package text
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"runtime/debug"
 	"strings"
+
+	"github.com/millrace/millrace/internal/text"
 )
 
 // ErrorKind says whose fault an Error is.
@@ -38,7 +40,7 @@ func (e *Error) Error() string {
 	if e.Cause != nil {
 		b.WriteString(": " + e.Cause.Error())
 	}
-	return cut(b.String(), maxErrorBytes)
+	return text.Cut(b.String(), maxErrorBytes)
 }
 
 const (
@@ -47,14 +49,6 @@ const (
 	// maxQuotedBytes bounds what it quotes of one, so that the rest of the text is not cut off.
 	maxQuotedBytes = 256
 )
-
-// cut shortens a text to about that many bytes, and says how long it was.
-func cut(text string, most int) string {
-	if len(text) <= most {
-		return text
-	}
-	return strings.ToValidUTF8(text[:most], "") + fmt.Sprintf("… (%d bytes in all)", len(text))
-}
 
 // recovered turns a panic while an operation is planned or run into its error, so that a fault of one operation fails one
 // task. REQUIRES: deferred itself.
@@ -69,8 +63,8 @@ func (e *Error) Unwrap() error { return e.Cause }
 // bad reports an argument of this call.
 func (c *call) bad(argument, format string, values ...any) error {
 	for i, v := range values {
-		if text, ok := v.(string); ok {
-			values[i] = cut(text, maxQuotedBytes)
+		if s, ok := v.(string); ok {
+			values[i] = text.Cut(s, maxQuotedBytes)
 		}
 	}
 	return &Error{Kind: BadArgument, Op: c.op.Name, Argument: argument, Reason: fmt.Sprintf(format, values...)}

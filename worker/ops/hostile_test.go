@@ -215,7 +215,7 @@ func FuzzAnyArguments(f *testing.F) { f.Fuzz(rapid.MakeFuzz(anyArguments)) }
 
 // asked counts how often an operation looks whether it was cancelled, and cancels it after some of these.
 type asked struct {
-	context.Context
+	context.Context //nolint:containedctx // it is one itself
 	times atomic.Int64
 	until int64
 }
