@@ -506,3 +506,31 @@ func TestExecutorThatTakesNoPieces(t *testing.T) {
 		t.Errorf("process %s died, and %s took its place", pid, got)
 	}
 }
+
+// Results without frames count against the worker's memory, and every one that is accepted can be read.
+func TestHeadersOfResultsAreBounded(t *testing.T) {
+	w := echo(t, func(c *worker.Config) { c.MemoryLimitBytes, c.SpillLimitBytes = 8<<20, worker.NoSpill }, "texts")
+	d := data(t, w.Registration.GetDataAddress())
+	w.call(1, 1, 100)
+	if r := w.Report(1); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED || r.GetOutputBytes() < 3_000_000 {
+		t.Fatal(r)
+	}
+	if v, _, e := read(t, d, 1); e != nil || len(v.GetListValue().GetValues()) != 100 {
+		t.Errorf("it cannot be read: %v", e)
+	}
+	w.call(2, 1, 100)
+	w.Report(2)
+	w.call(3, 1, 100)
+	if e := w.Report(3).GetError(); e.GetReason() != "OUT_OF_MEMORY" {
+		t.Errorf("9 MB of headers in 8 MiB: %v", e)
+	}
+	w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 1, Generation: 1}, {TaskId: 2, Generation: 1}}})
+	w.call(4, 1, 100)
+	if r := w.Report(4); r.GetError() != nil {
+		t.Error(r)
+	}
+	w.call(5, 1, 600)
+	if e := w.Report(5).GetError(); e.GetReason() != "RESULT_TOO_LARGE" || !strings.Contains(e.GetMessage(), "180") {
+		t.Errorf("18 MB: %v", e)
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/store"
 	"github.com/millrace/millrace/worker/value"
 )
 
@@ -148,6 +149,9 @@ func (p *process) keep(r *Run, q *queued, f *millracev1.ExecutorFinished, out *R
 	}
 	limit := p.lane.pools.inlineLimit()
 	out.Bytes = uint64(len(header))
+	if e := tooLong(len(header)); e != nil {
+		return e
+	}
 	var views [][]byte
 	switch {
 	case len(f.GetFrames()) > 0 && len(f.GetInlineFrames()) > 0:
@@ -157,7 +161,12 @@ func (p *process) keep(r *Run, q *queued, f *millracev1.ExecutorFinished, out *R
 			out.Bytes += uint64(len(b))
 		}
 		if whole, ok := value.Inline(header, f.GetInlineFrames()); ok {
-			objects.PutSmall(id, whole)
+			if e := tooLong(len(whole)); e != nil {
+				return e
+			}
+			if err := objects.PutSmall(id, whole); err != nil {
+				return memoryError(err)
+			}
 			out.Header, out.Bytes = whole, uint64(len(whole))
 			if out.Bytes <= limit {
 				out.Inline = whole
@@ -191,6 +200,15 @@ func (p *process) keep(r *Run, q *queued, f *millracev1.ExecutorFinished, out *R
 		}
 	}
 	return nil
+}
+
+// tooLong refuses a result whose header no reader could be sent.
+func tooLong(header int) *millracev1.TaskError {
+	if header <= store.MaxHeader {
+		return nil
+	}
+	return &millracev1.TaskError{Reason: "RESULT_TOO_LARGE", Message: fmt.Sprintf(
+		"the result has %d bytes outside of arrays and other bulk, and %d are allowed: return arrays, bytes or a pickle in place of nested lists and texts", header, store.MaxHeader)}
 }
 
 func invalid(message string) *millracev1.TaskError {

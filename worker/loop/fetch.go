@@ -284,7 +284,7 @@ func (f *fetching) Done(index int, err error) {
 	s := f.worker.config.Store
 	if err == nil {
 		if len(f.heads[index].FrameBytes) == 0 {
-			s.PutSmall(id, f.heads[index].Header)
+			err = s.PutSmall(id, f.heads[index].Header)
 		} else {
 			if err = s.Seal(id, f.heads[index].Header); err == nil {
 				s.Copied(id)

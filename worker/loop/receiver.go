@@ -79,8 +79,10 @@ func (in *written) Commit(ctx context.Context) error {
 		x.report.InlineResult = in.inline()
 	}
 	if in.reservation == 0 {
-		if err := w.config.Store.PutWritten(in.id, in.head.Header); err != nil {
+		if err := w.config.Store.PutWritten(in.id, in.head.Header); errors.Is(err, ledger.ErrDuplicate) {
 			return status.Errorf(codes.AlreadyExists, "object %s is here already; an object is written once", in.id)
+		} else if err != nil {
+			return status.Errorf(codes.ResourceExhausted, "object %s: %v", in.id, err)
 		}
 	} else {
 		err := w.config.Store.SealWritten(in.id, in.head.Header)

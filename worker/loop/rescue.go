@@ -145,7 +145,7 @@ func (r *rescuing) Done(index int, err error) {
 	id, s := r.ids[index], r.worker.config.Store
 	if err == nil {
 		if head := &r.heads[index]; len(head.FrameBytes) == 0 {
-			s.PutSmall(id, head.Header)
+			err = s.PutSmall(id, head.Header)
 		} else {
 			err = s.Seal(id, head.Header)
 		}

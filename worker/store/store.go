@@ -8,12 +8,14 @@
 // of magnitude cheaper than a message there and back. The store adds what IO
 // needs: waiting, leases without a process behind them, pages given back.
 //
-// Results without frames never touch the slab: they are kept as what they are, a
-// header in the Go heap.
+// Results without frames are kept as what they are, a header in the Go heap. A large one
+// is counted against the slab all the same: room of its size is set aside there, so that
+// the worker's limit holds, and its pages stay untouched.
 package store
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -51,6 +53,8 @@ type Store struct {
 	// small are the headers of the objects without frames.
 	small      map[ledger.ObjectID][]byte
 	smallBytes uint64
+	// weights are the room in the slab that stands for large headers.
+	weights map[ledger.ObjectID]ledger.ObjectID
 	// written are objects of clients that the scheduler has not accepted: they are here for nobody.
 	written map[ledger.ObjectID]bool
 	// telling are the reservations that are not ready and whom to tell.
@@ -109,6 +113,7 @@ func New(space memory.Space, log *slog.Logger, below ...memory.Tier) (*Store, er
 		latest:  make(map[ids.TaskID]ids.Attempt),
 		small:   make(map[ledger.ObjectID][]byte),
 		written: make(map[ledger.ObjectID]bool),
+		weights: make(map[ledger.ObjectID]ledger.ObjectID),
 		telling: make(map[ledger.ReservationID]func(Told)),
 		gone:    func(ledger.ObjectID, error) {},
 	}
@@ -289,18 +294,77 @@ func (s *Store) Cost(id ledger.ObjectID, took time.Duration) {
 	s.mu.Unlock()
 }
 
-// PutSmall stores an object without frames.
-func (s *Store) PutSmall(id ledger.ObjectID, header []byte) {
-	s.mu.Lock()
-	s.putSmall(id, header)
-	s.latest[id.Task] = max(s.latest[id.Task], id.Generation)
-	s.mu.Unlock()
+// LargeHeader is the size from which on a header without frames counts against the slab. MaxHeader is the largest that an object
+// may have: messages to readers have room for it.
+const (
+	LargeHeader = 64 << 10
+	MaxHeader   = 16 << 20
+)
+
+// weighing is how long room for a large header may take to be made.
+const weighing = 2 * time.Second
+
+// PutSmall stores an object without frames. It waits for room if the header is large, and fails if there is none.
+func (s *Store) PutSmall(id ledger.ObjectID, header []byte) error {
+	return s.put(id, header, func() error {
+		s.latest[id.Task] = max(s.latest[id.Task], id.Generation)
+		return nil
+	})
 }
 
-func (s *Store) putSmall(id ledger.ObjectID, header []byte) {
-	s.smallBytes += uint64(len(header)) - uint64(len(s.small[id]))
-	s.small[id] = header
-	delete(s.written, id)
+// put stores an object without frames, if and as accept says under the lock.
+func (s *Store) put(id ledger.ObjectID, header []byte, accept func() error) error {
+	weight, err := s.weigh(id, header)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	old := s.weights[id]
+	if err = accept(); err != nil {
+		old = weight
+	} else {
+		s.smallBytes += s.light(header) - s.light(s.small[id])
+		s.small[id] = header
+		if delete(s.weights, id); weight.Task != 0 {
+			s.weights[id] = weight
+		}
+	}
+	s.mu.Unlock()
+	if old.Task != 0 {
+		s.Drop(old)
+	}
+	return err
+}
+
+// light is what a header counts for beside the slab.
+func (s *Store) light(header []byte) uint64 {
+	if len(header) >= LargeHeader {
+		return 0
+	}
+	return uint64(len(header))
+}
+
+// weigh sets room aside that stands for a large header; there is none for others.
+func (s *Store) weigh(id ledger.ObjectID, header []byte) (weight ledger.ObjectID, err error) {
+	n := uint64(len(header))
+	switch {
+	case n < LargeHeader:
+		return weight, nil
+	case n > MaxHeader:
+		return weight, fmt.Errorf("store: object %s has a header of %d bytes without frames, and %d are allowed; put bulk into arrays or bytes", id, n, MaxHeader)
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), 2*weighing, fmt.Errorf("nothing left within %v: %w", 2*weighing, ledger.ErrNoRoom))
+	defer cancel()
+	r, err := s.ReserveWait(ctx, ledger.Holder{Kind: ledger.HolderTask, ID: uint64(id.Task)}, []uint64{n}, weighing)
+	if err != nil {
+		return weight, fmt.Errorf("store: no room for a header of %d bytes: %w", n, err)
+	}
+	defer s.Release(r)
+	weight = s.Temporary()
+	if _, err = s.Allocate(r, weight, n); err == nil {
+		err = s.Seal(weight, nil)
+	}
+	return weight, err
 }
 
 // Here says whether there is anything by that name, also if nobody may read it yet.
@@ -319,14 +383,13 @@ func (s *Store) here(id ledger.ObjectID) bool {
 // PutWritten is PutSmall for what a client wrote: nobody finds it before Accept. It returns an error if there is
 // something by that name.
 func (s *Store) PutWritten(id ledger.ObjectID, header []byte) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.here(id) {
-		return fmt.Errorf("store: object %s: %w", id, ledger.ErrDuplicate)
-	}
-	s.putSmall(id, header)
-	s.written[id] = true
-	return nil
+	return s.put(id, header, func() error {
+		if s.here(id) {
+			return fmt.Errorf("store: object %s: %w", id, ledger.ErrDuplicate)
+		}
+		s.written[id] = true
+		return nil
+	})
 }
 
 // SealWritten is Seal for what a client wrote: nobody finds it before Accept.
@@ -361,9 +424,14 @@ func (s *Store) Drop(id ledger.ObjectID) bool {
 	s.forgetLatest(id)
 	delete(s.written, id)
 	if header, ok := s.small[id]; ok {
-		s.smallBytes -= uint64(len(header))
+		s.smallBytes -= s.light(header)
 		delete(s.small, id)
+		weight := s.weights[id]
+		delete(s.weights, id)
 		s.mu.Unlock()
+		if weight.Task != 0 {
+			s.Drop(weight)
+		}
 		return true
 	}
 	effects, err := s.ledger.Drop(id)

@@ -67,12 +67,20 @@ func put(t *testing.T, s *store.Store, o ledger.ObjectID, content string) {
 	}
 }
 
+// putSmall stores an object without frames.
+func putSmall(t *testing.T, s *store.Store, o ledger.ObjectID, header []byte) {
+	t.Helper()
+	if err := s.PutSmall(o, header); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestNewestGenerationIsFound(t *testing.T) {
 	s := newStore(t, 1<<20)
 	put(t, s, id(1, 1), "one")
 	put(t, s, id(1, 3), "three")
-	s.PutSmall(id(2, 1), []byte("small"))
-	s.PutSmall(id(2, 2), []byte("smaller"))
+	putSmall(t, s, id(2, 1), []byte("small"))
+	putSmall(t, s, id(2, 2), []byte("smaller"))
 	for _, c := range []struct {
 		ask  ledger.ObjectID
 		want ledger.ObjectID
@@ -176,7 +184,7 @@ func TestReadLeases(t *testing.T) {
 	s := newStore(t, 1<<20)
 	source := s.Source()
 	put(t, s, id(1, 1), "content")
-	s.PutSmall(id(2, 1), []byte("small"))
+	putSmall(t, s, id(2, 1), []byte("small"))
 	l := source.Lease(transfer.Reader{Worker: 3}, []transfer.Ref{{Task: 1}, {Task: 2, Generation: 1}, {Task: 3}}, 0)
 	if l[0].Err != nil || l[0].Head.Ref.Generation != 1 || !bytes.Equal(l[0].Regions[0].Bytes(), []byte("content")) {
 		t.Errorf("got %+v", l[0])

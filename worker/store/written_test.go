@@ -6,13 +6,14 @@ import (
 
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
+	"github.com/millrace/millrace/worker/store"
 )
 
 // After Forget every number is free, though a reader still has the bytes that one of them named.
 func TestForgottenObjectsLeaveTheirNumbers(t *testing.T) {
 	s := newStore(t, 1<<20)
 	put(t, s, id(3, 1), "old")
-	s.PutSmall(id(4, 1), []byte{8, 0})
+	putSmall(t, s, id(4, 1), []byte{8, 0})
 	if err := s.PutWritten(id(5, 1), []byte{8, 0}); err != nil {
 		t.Fatal(err)
 	}
@@ -85,5 +86,42 @@ func TestWrittenObjectsAreFoundOnceAccepted(t *testing.T) {
 	s.Accept(id(1, 1)) // too late
 	if _, ok := s.Lookup(id(1, 1)); ok {
 		t.Error("a dropped object is found")
+	}
+}
+
+// A large header is no way around the worker's limit.
+func TestLargeHeadersCount(t *testing.T) {
+	s := newStore(t, 4<<20)
+	free := func() uint64 {
+		books, _, _ := s.Stats()
+		return books.FreeBytes
+	}
+	all, large := free(), make([]byte, 1<<20)
+	n := 0
+	for ; ; n++ {
+		if err := s.PutSmall(id(n+1, 1), large); errors.Is(err, ledger.ErrNoRoom) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		if got := free(); got > all-uint64(n+1)<<20 {
+			t.Errorf("%d bytes are free beside %d headers", got, n+1)
+		}
+	}
+	if n != 3 { // of the 4 MiB some are the slab's own
+		t.Errorf("%d headers of 1 MiB found room in 4 MiB", n)
+	}
+	if o, ok := s.Lookup(id(1, 1)); !ok || len(o.Header) != len(large) || len(o.Frames) != 0 {
+		t.Errorf("found %v, %v", o, ok)
+	}
+	putSmall(t, s, id(1, 1), large[:10]) // in its place
+	putSmall(t, s, id(9, 1), large)
+	s.Drop(id(2, 1))
+	s.Forget()
+	if got := free(); got != all {
+		t.Errorf("%d bytes are free, and were %d before", got, all)
+	}
+	if err := s.PutSmall(id(1, 1), make([]byte, store.MaxHeader+1)); err == nil {
+		t.Error("a header that no reader could be sent was taken")
 	}
 }

@@ -290,6 +290,20 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 	switch name {
 	case "upper":
 		return text(strings.ToUpper(arg))
+	case "texts": // so many of 30 KB
+		n, err := strconv.Atoi(arg)
+		if err != nil {
+			return failure("INVALID_ARGUMENT", "%v", err)
+		}
+		list := &millracev1.ListValue{}
+		for range n {
+			list.Values = append(list.Values, &millracev1.Value{Kind: &millracev1.Value_StringValue{StringValue: strings.Repeat("я", 15_000)}})
+		}
+		header, err := proto.Marshal(&millracev1.Value{Kind: &millracev1.Value_ListValue{ListValue: list}})
+		if err != nil {
+			return failure("EXECUTOR_ERROR", "%v", err)
+		}
+		return &millracev1.ExecutorFinished{Header: header}
 	case "lengths": // how many inputs there are, and how long their headers are together
 		n := 0
 		for _, i := range r.GetInputs() {
