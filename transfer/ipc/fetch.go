@@ -384,6 +384,14 @@ func (f *fetch) cut(object int, from, to []memory.Frame) {
 	case bytes == 0:
 		f.whole = append(f.whole, span{first: object, count: 1})
 		return
+	case bytes < smallBytes && len(from) > m.lane.pieceRows():
+		c.close()
+		for i := range from {
+			if n := from[i].Bytes; n > 0 {
+				c.small(slab+to[i].Offset, m.base+from[i].Offset, n, m.chunk)
+			}
+		}
+		c.parts(f.group, object, m.lane.pieceRows())
 	case bytes < smallBytes:
 		if c.open.count == 0 || c.open.object+c.open.count != object || len(c.rows)-c.began >= m.lane.pieceRows() {
 			c.close()

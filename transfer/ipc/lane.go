@@ -79,9 +79,10 @@ type post struct {
 	base   time.Duration
 	queued bool
 	// asked is when it was last known not to be over. done: it is known to be. loose: that may
-	// have been for some time.
+	// have been for some time. unsure: its event may be that of the post before, so it tells nothing.
 	asked       time.Time
 	done, loose bool
+	unsure      bool
 }
 
 // lane copies from one peer's memory. It has no goroutine: of those who wait for
@@ -90,9 +91,11 @@ type lane struct {
 	gather *gather // nil: the copy engine only
 	// copy is one by the copy engine.
 	copy func(to, from, bytes uint64) cuda.Copy
-	// submit is toDevice, and now time.Now, but in tests.
+	// submit is toDevice, and now time.Now, but in tests. quiet waits until nothing that was posted runs any more. Its error is that it
+	// could not find that out; lost: the device is, so nothing runs.
 	submit func(p *post) error
 	now    func() time.Time
+	quiet  func() (lost bool, err error)
 	ingress
 
 	mu sync.Mutex
@@ -102,15 +105,19 @@ type lane struct {
 	alarm   alarm
 	driving bool
 	waiting []*group
-	// lost is why nothing is posted any more.
-	lost error
+	// moved is when a post was last over.
+	moved time.Time
+	// lost is why nothing is posted any more: nobody finds out when a post is over. still: nothing of what was posted runs.
+	// gone: the device is lost, so it stays like that; else the lane goes on when all that was posted has ended.
+	lost        error
+	still, gone bool
 	// spare are posts, and copies the list of one, to be used again.
 	spare  []*post
 	copies []cuda.Copy
 }
 
 func newLane(places [2][]place) *lane {
-	l := &lane{rates: assumed, alarm: assumedAlarm, copy: cuda.OnDevice, now: time.Now}
+	l := &lane{rates: assumed, alarm: assumedAlarm, copy: cuda.OnDevice, now: time.Now, quiet: func() (bool, error) { return false, nil }}
 	l.submit = l.toDevice
 	for kind := range l.queues {
 		l.queues[kind].free = places[kind]
@@ -160,7 +167,10 @@ func (l *lane) add(pieces []piece) {
 func (l *lane) fill(now time.Time) {
 	if l.lost != nil {
 		l.flush()
-		return
+		if l.gone || !l.still || len(l.queues[small].posted)+len(l.queues[large].posted) > 0 {
+			return
+		}
+		l.lost, l.still = nil, false
 	}
 	for q := &l.queues[small]; len(q.posted) < window && q.len() > 0; {
 		l.post(now, q, l.nextSmall())
@@ -233,7 +243,7 @@ func (l *lane) post(now time.Time, q *queue, p *post) {
 	last := len(q.free) - 1
 	p.place, q.free = q.free[last], q.free[:last]
 	if err := l.submit(p); err != nil {
-		l.lost = err
+		l.lost, p.unsure = err, true
 	}
 	p.began, p.asked = now, now
 	if n := len(q.posted); n > 0 && q.posted[n-1].ends.After(now) {
@@ -296,17 +306,20 @@ func (p *post) follow(before *post, now time.Time, r *rates) {
 // tells a rate. REQUIRES: mu.
 func (l *lane) over(p *post, now time.Time, alone bool) bool {
 	if !p.done {
-		done, err := p.event.Query()
+		done, err := false, error(nil)
+		if !p.unsure {
+			done, err = p.event.Query()
+		}
 		if err != nil && l.lost == nil {
 			l.lost = err
 		}
-		if !done && l.lost == nil {
+		if !done && (l.lost == nil || !l.stopped()) {
 			p.asked = now
 			return false
 		}
 		p.loose = now.Sub(p.asked) > looseAfter
 	}
-	// NB: of a device that is lost nothing runs any more.
+	l.moved = now
 	if p.slot >= 0 {
 		l.gather.give(p.slot)
 	}
@@ -323,7 +336,19 @@ func (l *lane) over(p *post, now time.Time, alone bool) bool {
 	return true
 }
 
-// flush ends all that is not posted: the device is lost. REQUIRES: mu.
+// stopped says whether nothing of what was posted runs any more, and waits for that. An error of a call says nothing of the
+// copies: they go on writing until they are over, and their memory would be another object's. Of a device that is lost nothing
+// runs. REQUIRES: mu, and lost.
+func (l *lane) stopped() bool {
+	if !l.still {
+		lost, err := l.quiet()
+		l.gone = l.gone || lost
+		l.still = lost || err == nil
+	}
+	return l.still
+}
+
+// flush ends all that is not posted: nobody would find out when it is over. REQUIRES: mu.
 func (l *lane) flush() { l.drop(func(*piece) bool { return true }, l.lost) }
 
 // cancel drops what a group has not posted. What is posted is over when its event

@@ -165,6 +165,7 @@ func (m *mapping) prepare() (err error) {
 		return err
 	}
 	m.lane = newLane([2][]place{slices.Clone(m.places[small]), slices.Clone(m.places[large])})
+	m.lane.quiet = m.quiet
 	if m.peer != nil {
 		m.lane.entrance = &m.path.entrance
 	}
@@ -173,6 +174,17 @@ func (m *mapping) prepare() (err error) {
 		m.lane.rates = assumedOfHost
 	}
 	return m.prove()
+}
+
+// quiet is lane.quiet.
+func (m *mapping) quiet() (lost bool, err error) {
+	for _, s := range m.streams {
+		if m.path.config.Device.Health() != nil {
+			return true, nil // what would be waited for never ends
+		}
+		err = errors.Join(err, s.Sync())
+	}
+	return m.path.config.Device.Health() != nil, err
 }
 
 // makePlaces gives each place of small frames a stream of its own, and those of

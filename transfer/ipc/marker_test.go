@@ -39,8 +39,9 @@ func TestAGatherIsWaitedForHoweverLongItTakes(t *testing.T) {
 	}
 }
 
-// Who waits for a gather that never ends finds out why.
-func TestAGatherOnALostDeviceEnds(t *testing.T) {
+// Who waits for a gather of which nobody can tell when it ends finds out why, when the device is through with it and not before: until
+// then it writes.
+func TestAGatherThatCannotBeAskedAboutEndsWithItsStream(t *testing.T) {
 	if fake == nil {
 		return // a driver cannot be made to fail
 	}
@@ -49,8 +50,22 @@ func TestAGatherOnALostDeviceEnds(t *testing.T) {
 	fake.Hold.Store(1)
 	fake.Fail("cuEventRecord", 999, 0, 1)
 	sink := transfertest.NewSinkIn(r.room)
-	err := r.path.Fetch(t.Context(), peer, refs, sink)
+	ended := make(chan error, 1)
+	go func() { ended <- r.path.Fetch(t.Context(), peer, refs, sink) }()
+	for fake.Failing() {
+		select {
+		case err := <-ended:
+			t.Fatalf("the fetch ended with %v and nothing had failed", err)
+		case <-time.After(time.Millisecond):
+		}
+	}
+	select {
+	case err := <-ended:
+		t.Errorf("the fetch ended with %v while the device was at it", err)
+	default:
+	}
 	fake.Heal()
+	err := <-ended
 	if err == nil {
 		_, _, _, err = sink.Result(0)
 	}
@@ -59,6 +74,13 @@ func TestAGatherOnALostDeviceEnds(t *testing.T) {
 	}
 	if fake.Launches.Load() == before {
 		t.Error("nothing was gathered")
+	}
+	again := transfertest.NewSinkIn(r.room)
+	if err := r.path.Fetch(t.Context(), peer, refs, again); err != nil {
+		t.Errorf("the next one: %v", err)
+	}
+	if _, _, done, err := again.Result(0); !done || err != nil {
+		t.Errorf("the next one: %v, %v", done, err)
 	}
 }
 

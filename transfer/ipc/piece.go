@@ -79,6 +79,21 @@ func (c *cutting) close() {
 	c.began, c.open = len(c.rows), piece{}
 }
 
+// parts makes pieces of at most so many rows each of the one small object that was added since the last piece: what is posted at
+// once keeps others from posting.
+func (c *cutting) parts(g *group, object, most int) {
+	for c.began < len(c.rows) {
+		end := min(c.began+most, len(c.rows))
+		p := piece{rows: c.rows[c.began:end:end], group: g, object: object, count: 1, part: true}
+		for i := range p.rows {
+			p.bytes += p.rows[i].bytes
+		}
+		c.pieces = append(c.pieces, p)
+		c.began = end
+	}
+	c.open = piece{}
+}
+
 // large adds a frame of an object that has pieces of its own. REQUIRES: closed.
 func (c *cutting) large(to, from, bytes, chunk uint64, g *group, object int) {
 	for at := uint64(0); at < bytes; at += chunk {

@@ -100,7 +100,16 @@ func (l *lane) look(g *group) (open bool, moved time.Time, err error) {
 		l.poll(l.now())
 	}
 	g.ended = g.ended[:0]
-	return g.open > 0, g.moved, g.part(0).err
+	return g.open > 0, l.progress(g), g.part(0).err
+}
+
+// progress is when something last ended that a group waits for: of its own, or of what is before it on the lane, which all
+// fetches from one peer share. REQUIRES: mu.
+func (l *lane) progress(g *group) time.Time {
+	if l.moved.After(g.moved) {
+		return l.moved
+	}
+	return g.moved
 }
 
 // givenUp says why a group should not wait any longer. REQUIRES: mu.
@@ -108,7 +117,7 @@ func (l *lane) givenUp(ctx context.Context, g *group, stall time.Duration) error
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	if quiet := l.now().Sub(g.moved); quiet > stall {
+	if quiet := l.now().Sub(l.progress(g)); quiet > stall {
 		return fmt.Errorf("%w: no copy ended for %v", transfer.ErrStalled, quiet.Round(time.Millisecond))
 	}
 	return nil
@@ -193,8 +202,8 @@ func (l *lane) pause() {
 	}
 	// Who has no more than one chunk under way looks for a turn.
 	waits := l.queues[large].len() > 0 && len(l.queues[large].posted) < window
-	if next == nil {
-		if waits {
+	if next == nil || next.posted[0].unsure {
+		if waits || next != nil {
 			l.mu.Unlock()
 			nap(turnPoll)
 			l.mu.Lock()

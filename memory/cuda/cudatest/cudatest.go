@@ -199,6 +199,9 @@ func (f *Fake) Fail(call string, code, skip, count int) {
 	f.failCount.Store(uint64(count))
 }
 
+// Failing says whether there are calls left that are to fail.
+func (f *Fake) Failing() bool { return f.failCount.Load() != 0 }
+
 // Heal ends all holding up and failing.
 func (f *Fake) Heal() {
 	f.failCount.Store(0)

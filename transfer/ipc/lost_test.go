@@ -1,0 +1,149 @@
+package ipc
+
+import (
+	"errors"
+	"math"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/memory"
+)
+
+// unasked is the event of a copy about which the driver tells nothing.
+type unasked struct {
+	*done
+	err *error
+}
+
+func (u unasked) Query() (bool, error) {
+	if *u.err != nil {
+		return false, *u.err
+	}
+	return u.done.Query()
+}
+
+func (u unasked) lane(fails *error) *lane {
+	l := u.link.lane()
+	for kind := range l.queues {
+		for i, p := range l.queues[kind].free {
+			l.queues[kind].free[i].event = unasked{p.event.(*done), fails}
+		}
+	}
+	l.submit = func(p *post) error {
+		p.event.(unasked).submit(p)
+		return nil
+	}
+	return l
+}
+
+func (k *link) pieces(objects int) (*group, []piece) {
+	var c cutting
+	g := newGroup()
+	for i := range objects {
+		c.large(uint64(i)<<30, 0, 64<<20, chunkBytes, g, i)
+	}
+	return g, c.pieces
+}
+
+func newLink() *link {
+	return &link{now: time.Unix(1, 0), rate: 100e9, sways: []float64{0}, late: []time.Duration{0}}
+}
+
+// TestACopyThatNobodyCanAskAboutIsOverWhenItsStreamIs: the memory it writes to is given to other objects as soon as it counts as over.
+// The lane goes on afterwards, unless the device is lost.
+func TestACopyThatNobodyCanAskAboutIsOverWhenItsStreamIs(t *testing.T) {
+	for name, lost := range map[string]bool{"healthy": false, "lost": true} {
+		t.Run(name, func(t *testing.T) {
+			k, fails, tries := newLink(), error(nil), 0
+			l := unasked{&done{link: k}, nil}.lane(&fails)
+			g, pieces := k.pieces(5)
+			l.quiet = func() (bool, error) {
+				if g.open < window {
+					t.Errorf("of %d that were posted %d are open when the streams have not been waited for", window, g.open)
+				}
+				if tries++; tries == 1 && !lost {
+					return false, errors.New("the wait fails as well")
+				}
+				return lost, nil
+			}
+			l.add(pieces)
+			fails = errors.New("a query fails")
+			for ended := 0; ended < 5; {
+				spans, err := l.wait(t.Context(), g, time.Minute)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, s := range spans {
+					if ended += s.count; s.err == nil {
+						t.Errorf("object %d is good", s.first)
+					}
+				}
+			}
+			if want := map[bool]int{false: 2, true: 1}[lost]; tries != want {
+				t.Errorf("the streams were waited for %d times, not %d", tries, want)
+			}
+			fails = nil
+			again, pieces := k.pieces(1)
+			l.add(pieces)
+			spans, err := l.wait(t.Context(), again, time.Minute)
+			if err != nil || len(spans) != 1 || (spans[0].err != nil) != lost {
+				t.Errorf("the next one: %v, %v", spans, err)
+			}
+		})
+	}
+}
+
+// TestAPostThatWasNotRecordedIsNotAskedAbout: its event may still be that of the post before, which is over.
+func TestAPostThatWasNotRecordedIsNotAskedAbout(t *testing.T) {
+	k, fails, quiet := newLink(), error(nil), false
+	l := unasked{&done{link: k}, nil}.lane(&fails)
+	l.submit = func(*post) error { return errors.New("a record fails") }
+	l.quiet = func() (bool, error) { quiet = true; return false, nil }
+	g, pieces := k.pieces(1)
+	l.add(pieces)
+	if spans, err := l.wait(t.Context(), g, time.Minute); err != nil || len(spans) != 1 || spans[0].err == nil || !quiet {
+		t.Errorf("%v, %v, waited for: %v", spans, err, quiet)
+	}
+}
+
+// TestWhoWaitsBehindOthersIsNotStalled: all fetches from one peer share a lane, and what is before on it may take longer than any of
+// its copies.
+func TestWhoWaitsBehindOthersIsNotStalled(t *testing.T) {
+	k := newLink()
+	k.rate = 64 << 20 // a second for each
+	l := k.lane()
+	before, pieces := k.pieces(10)
+	l.add(pieces)
+	g, pieces := k.pieces(1)
+	l.add(pieces)
+	spans, err := l.wait(t.Context(), g, 5*time.Second)
+	if err != nil || len(spans) != 1 || spans[0].err != nil {
+		t.Errorf("%v, %v with %d open before it", spans, err, before.open)
+	}
+}
+
+// TestOneObjectOfManyFramesIsPostedInParts: a post keeps others from posting, and each copy costs the driver 3 µs.
+func TestOneObjectOfManyFramesIsPostedInParts(t *testing.T) {
+	k := newLink()
+	l := k.lane()
+	most := 0
+	l.submit = func(p *post) error {
+		most = max(most, p.copies)
+		p.event.(*done).submit(p)
+		return nil
+	}
+	f := &fetch{path: &Path{}, group: newGroup(), enough: math.MaxUint64, memory: &mapping{lane: l, chunk: chunkBytes}}
+	var from []memory.Frame
+	for i := range uint64(5000) {
+		from = append(from, memory.Frame{Offset: 8192 * i, Bytes: 1000})
+	}
+	f.cut(0, from, from)
+	l.add(f.cutting.pieces)
+	spans, err := l.wait(t.Context(), f.group, time.Minute)
+	if err != nil || len(spans) != 1 || spans[0].bytes != 5000*1000 || spans[0].count != 1 {
+		t.Errorf("%v, %v", spans, err)
+	}
+	if most > maxCopies {
+		t.Errorf("%d copies in one post, at most %d", most, maxCopies)
+	}
+}
