@@ -190,13 +190,14 @@ func (c *serving) acquireMany(response *millracev1.BorrowResponse, order *millra
 	lent := make(map[transfer.LeaseID]uint64, n)
 	var elsewhere []transfer.LeaseID
 	var bytes uint64
+	answer := c.answering()
 	for i, l := range c.server.config.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), defaultTTL)) {
 		switch {
 		case l.Lease == 0 && errors.Is(l.Err, transfer.ErrNotHere):
 			out.Refusals[i] = lentNotHere
 		case l.Lease == 0:
 			out.Refusals[i] = lentElsewhere
-		case !c.lends(l.Regions) || !c.keep(l.Head.Bytes()):
+		case !c.lends(l.Regions) || !answer.has(l.Head) || !c.keep(l.Head.Bytes()):
 			elsewhere = append(elsewhere, l.Lease)
 			out.Refusals[i] = lentElsewhere
 		default:

@@ -1,6 +1,7 @@
 package borrow_test
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"io"
@@ -13,8 +14,13 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/slabshare"
+	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/transfer/borrow"
 	"github.com/millrace/millrace/transfer/transfertest"
@@ -132,4 +138,139 @@ func TestAPanicEndsOneConnection(t *testing.T) {
 	if err := path.Fetch(t.Context(), peer, []transfer.Ref{one}, transfertest.NewSink()); err != nil {
 		t.Errorf("another one: %v", err)
 	}
+}
+
+// upload is a receiver with one place, of which is told what became of it.
+type upload struct {
+	space   memory.Space
+	ended   chan string
+	refusal error
+}
+
+func (u *upload) Create(_ context.Context, head transfer.Head) (transfer.Incoming, error) {
+	return &uploading{u, head}, nil
+}
+
+type uploading struct {
+	*upload
+	head transfer.Head
+}
+
+func (u *uploading) Regions() (out []transfer.Region) {
+	for _, n := range u.head.FrameBytes {
+		out = append(out, transfer.Region{Space: u.space, Frame: memory.Frame{Offset: memory.HeaderBytes, Bytes: n}})
+	}
+	return out
+}
+func (u *uploading) Commit(context.Context) error { u.ended <- "committed"; return u.refusal }
+func (u *uploading) Abort()                       { u.ended <- "aborted" }
+
+// asks sends a request and returns the answer.
+func asks(t *testing.T, conn *net.UnixConn, request *millracev1.BorrowRequest) *millracev1.BorrowResponse {
+	t.Helper()
+	if err := slabshare.Write(conn, request); err != nil {
+		t.Fatal(err)
+	}
+	inbox, err := slabshare.NewInbox(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var response millracev1.BorrowResponse
+	if err := inbox.Next(0, func(m []byte) error { return slabshare.Into(m, &response) }); err != nil {
+		t.Fatal(err)
+	}
+	return &response
+}
+
+// writing begins an object of 1000 bytes.
+func writing(t *testing.T, u *upload, patience time.Duration) (conn *net.UnixConn, placeID uint64) {
+	t.Helper()
+	objects := newSlabbed(t, transfertest.NewObjects())
+	u.space, u.ended = objects.slab, make(chan string, 1)
+	peer, _ := listen(t, borrow.ServerConfig{Space: objects.slab, Source: objects, Receiver: u, WriterPatience: patience})
+	conn = call(t, peer)
+	welcome := asks(t, conn, &millracev1.BorrowRequest{Call: 1, Order: &millracev1.BorrowRequest_Hello{Hello: &millracev1.BorrowHello{Write: true}}})
+	if welcome.GetWelcome() == nil {
+		t.Fatal(welcome)
+	}
+	created := asks(t, conn, &millracev1.BorrowRequest{Call: 2, Order: &millracev1.BorrowRequest_Create{Create: &millracev1.BorrowCreate{
+		Head: &millracev1.ObjectHead{Object: &millracev1.ObjectRef{TaskId: 5, Generation: 1}, FrameBytes: []uint64{1000}},
+	}}})
+	if created.GetCreated().GetPlaceId() == 0 {
+		t.Fatal(created)
+	}
+	return conn, created.GetCreated().GetPlaceId()
+}
+
+// TestAWriterThatIsNotDoneInTimeLosesItsPlace: it is told by the end of its connection, and cut off if it does not end that.
+func TestAWriterThatIsNotDoneInTimeLosesItsPlace(t *testing.T) {
+	u := new(upload)
+	conn, _ := writing(t, u, 50*time.Millisecond)
+	ended(t, conn) // and it keeps its own end open
+	if got := <-u.ended; got != "aborted" {
+		t.Error(got)
+	}
+}
+
+// TestARefusedWriteSaysWhy: a client writes what is its to write, which the scheduler decides.
+func TestARefusedWriteSaysWhy(t *testing.T) {
+	refusal, err := status.New(codes.PermissionDenied, "it is the result of a task").WithDetails(&errdetails.ErrorInfo{Reason: "NOT_A_DATA_TASK", Domain: "millrace"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, refused := range []error{nil, refusal.Err()} {
+		u := &upload{refusal: refused}
+		conn, place := writing(t, u, 0)
+		answer := asks(t, conn, &millracev1.BorrowRequest{Call: 3, Order: &millracev1.BorrowRequest_Finish{Finish: &millracev1.BorrowFinish{PlaceId: place, Commit: true}}})
+		if got := <-u.ended; got != "committed" {
+			t.Error(got)
+		}
+		if (answer.GetError().GetReason() == "NOT_A_DATA_TASK") != (refused != nil) || (answer.GetFinished() == nil) != (refused != nil) {
+			t.Errorf("%v", answer)
+		}
+	}
+}
+
+// TestAHugeObjectIsNoPlace: sizes that overflow, and heads that nobody could read.
+func TestAHugeObjectIsNoPlace(t *testing.T) {
+	conn, _ := writing(t, new(upload), 0)
+	for name, head := range map[string]*millracev1.ObjectHead{
+		"no task":  {FrameBytes: []uint64{1}},
+		"overflow": {Object: &millracev1.ObjectRef{TaskId: 5}, FrameBytes: []uint64{1 << 63, 1 << 63, 8}},
+		"header":   {Object: &millracev1.ObjectRef{TaskId: 5}, Header: make([]byte, 17<<20)},
+		"frames":   {Object: &millracev1.ObjectRef{TaskId: 5}, FrameBytes: make([]uint64, 1<<20+1)},
+	} {
+		answer := asks(t, conn, &millracev1.BorrowRequest{Call: 3, Order: &millracev1.BorrowRequest_Create{Create: &millracev1.BorrowCreate{Head: head}}})
+		if answer.GetError().GetReason() != "PROTOCOL_VIOLATION" {
+			t.Errorf("%s: %v", name, answer)
+		}
+	}
+}
+
+// TestAnswersToReadersAreBounded: what has no room in one is to be read elsewhere.
+func TestAnswersToReadersAreBounded(t *testing.T) {
+	objects := transfertest.NewObjects()
+	objects.Put(one, strings.Repeat("h", 1<<20), make([]byte, 10))
+	peer, _ := serve(t, objects, borrow.ServerConfig{})
+	path := open(t, borrow.Config{NoBoard: true})
+	refs := make([]transfer.Ref, 300)
+	for i := range refs {
+		refs[i] = one
+	}
+	b, err := path.Batch(t.Context(), peer, refs)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lent := 0
+	for _, o := range b.Objects {
+		if o.Err == nil {
+			lent++
+		} else if !errors.Is(o.Err, transfer.ErrNoWay) {
+			t.Error(o.Err)
+		}
+	}
+	if lent == 0 || lent > 64 {
+		t.Errorf("%d were lent", lent)
+	}
+	b.EndAll()
 }

@@ -39,7 +39,13 @@ const (
 	// helloTimeout is how long a new connection may be silent, and maxGreeting how many may be new at a time: one more ends the
 	// oldest of them, so that silent ones do not use up descriptors.
 	helloTimeout = 5 * time.Second
-	maxGreeting  = 64
+	// maxLeases is how many leases one connection may hold, and answerBytes bounds the heads in one answer.
+	maxLeases   = 1 << 18
+	answerBytes = 64 << 20
+	// writerPatience is the default of WriterPatience, slowestWriter how many bytes a second a writer has to write besides.
+	writerPatience = 30 * time.Second
+	slowestWriter  = 32 << 20
+	maxGreeting    = 64
 )
 
 // ServerConfig is fixed for the life of a server.
@@ -60,6 +66,8 @@ type ServerConfig struct {
 	Board *board.Board
 	// Words, if set, serves connections that are not for loans until they end; see slabshare.DialWords.
 	Words func(net.Conn)
+	// WriterPatience is how long a client may take to write an object, and a second more for each 32 MiB. Default 30 s.
+	WriterPatience time.Duration
 	// Incarnation is told with leases.
 	Incarnation string
 	// Accept says whether a token is one of the cluster. Nil: nobody is asked.
@@ -106,6 +114,9 @@ type Server struct {
 func Listen(dataAddress string, c ServerConfig) (*Server, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
+	}
+	if c.WriterPatience <= 0 {
+		c.WriterPatience = writerPatience
 	}
 	s := &Server{config: c, conns: make(map[*serving]struct{})}
 	if err := s.open(); err != nil {

@@ -1,15 +1,18 @@
 package borrow
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -43,12 +46,16 @@ type serving struct {
 	places    map[uint64]*place
 	lastPlace uint64
 	ended     bool
+	// cut are the timers of writers that were told to give up.
+	cut []*time.Timer
 }
 
-// place is an object that a client is writing.
+// place is an object that a client is writing. late ends the connection of a writer that is not done in time; guarded by
+// serving.mu.
 type place struct {
 	incoming transfer.Incoming
 	bytes    uint64
+	late     *time.Timer
 }
 
 func (c *serving) run() {
@@ -74,11 +81,15 @@ func (c *serving) run() {
 	}
 	places := c.places
 	c.leases, c.places = nil, nil
+	for _, t := range c.cut {
+		t.Stop()
+	}
 	c.mu.Unlock()
 	if len(leases) > 0 {
 		c.lent.Source.Release(leases)
 	}
 	for _, p := range places {
+		p.late.Stop()
 		p.incoming.Abort()
 	}
 	s.mu.Lock()
@@ -312,6 +323,7 @@ func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1
 	lent := make(map[transfer.LeaseID]uint64)
 	var elsewhere []transfer.LeaseID
 	var bytes uint64
+	answer := c.answering()
 	for i, l := range c.lent.Source.Lease(c.reader, refs, lifetime(order.GetTtlMillis(), 0)) {
 		lease := &millracev1.ReadLease{}
 		out.Leases[i] = lease
@@ -320,7 +332,7 @@ func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1
 			lease.Refusal = reasonNotHere
 		case l.Lease == 0:
 			lease.Refusal = reasonElsewhere
-		case !c.lends(l.Regions) || !c.keep(l.Head.Bytes()):
+		case !c.lends(l.Regions) || !answer.has(l.Head) || !c.keep(l.Head.Bytes()):
 			elsewhere = append(elsewhere, l.Lease)
 			lease.Refusal = reasonElsewhere
 		default:
@@ -340,6 +352,25 @@ func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1
 	c.server.out.Add(bytes)
 	response.Answer = &millracev1.BorrowResponse_Acquired{Acquired: out}
 	return c.send(response)
+}
+
+// answering is what an answer to a request for leases has room for.
+type answering struct{ leases, bytes int }
+
+func (c *serving) answering() answering {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return answering{leases: maxLeases - len(c.leases), bytes: answerBytes}
+}
+
+// has says whether a lease on an object has room, and takes it. What has none is to be had by DataService.
+func (a *answering) has(h transfer.Head) bool {
+	n := 64 + len(h.Header) + 32*len(h.FrameBytes)
+	if a.leases == 0 || n > a.bytes {
+		return false
+	}
+	a.leases, a.bytes = a.leases-1, a.bytes-n
+	return true
 }
 
 // keep counts bytes that a client wants to use where they are: half of the memory
@@ -399,15 +430,59 @@ func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.Object
 		}
 		c.lastPlace++
 		created.PlaceId = c.lastPlace
-		c.places[c.lastPlace] = &place{incoming, head.Bytes()}
+		patience := c.server.config.WriterPatience + time.Duration(head.Bytes()/slowestWriter)*time.Second
+		c.places[c.lastPlace] = &place{incoming, head.Bytes(), time.AfterFunc(patience, func() { c.hangUp(head.Ref, patience) })}
 		c.mu.Unlock()
 		_ = c.send(&millracev1.BorrowResponse{Call: call, Answer: &millracev1.BorrowResponse_Created{Created: created}})
 	}()
 	return nil
 }
 
+// hangUp ends the connection of a writer that has not finished an object in time: others wait for its memory. It is told first, and
+// ends the connection itself when it writes no more. One that does not is cut off as long afterwards, unless its process is stopped:
+// that would go on writing into what is another object's then.
+func (c *serving) hangUp(ref transfer.Ref, patience time.Duration) {
+	c.server.config.Log.Warn("a client has not finished writing an object in time, and is to give up its memory", "object", ref.String(), "after", patience)
+	_ = c.unix.CloseWrite() // it fails if the connection has ended, which is all that is wanted
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return
+	}
+	var cut *time.Timer
+	cut = time.AfterFunc(c.server.config.WriterPatience, func() {
+		if c.stopped() {
+			cut.Reset(c.server.config.WriterPatience)
+			return
+		}
+		_ = c.unix.Close() // who serves it gives the memory back
+	})
+	c.cut = append(c.cut, cut)
+}
+
+// stopped says whether the process at the other end is.
+func (c *serving) stopped() bool {
+	peer, err := slabshare.Peer(c.unix)
+	if err != nil {
+		return false // the connection has ended
+	}
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", peer.Pid))
+	if err != nil {
+		return false // it has ended
+	}
+	_, state, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
+	return strings.HasPrefix(state, "T") || strings.HasPrefix(state, "t")
+}
+
 // failure is the stable reason of an error of the receiver.
 func failure(err error) string {
+	if s, ok := status.FromError(err); ok {
+		for _, detail := range s.Details() {
+			if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetReason() != "" {
+				return info.GetReason()
+			}
+		}
+	}
 	if s, ok := status.FromError(err); ok {
 		return s.Code().String()
 	}
@@ -418,6 +493,9 @@ func (c *serving) finish(ctx context.Context, response *millracev1.BorrowRespons
 	c.mu.Lock()
 	p := c.places[order.GetPlaceId()]
 	delete(c.places, order.GetPlaceId())
+	if p != nil {
+		p.late.Stop()
+	}
 	c.mu.Unlock()
 	if p == nil {
 		return c.send(refusal(response.GetCall(), reasonProtocol, fmt.Sprintf("there is no place %d", order.GetPlaceId())))
