@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import itertools
 import logging
 import os
+import random
 import threading
 import time
 import uuid
@@ -58,6 +60,16 @@ _LINGER, _RELEASES = 0.005, 10_000
 NOTICE_SECONDS = 5.0
 #: So often a client in a task's process asks which results are still there that futures were handed over with, in seconds.
 HANDED_SECONDS = 5.0
+#: For so long a submission is tried again that the scheduler has no room for, in seconds.
+FULL_SECONDS = 300.0
+_MAY_PASS = (
+    grpc.StatusCode.UNAVAILABLE,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.ABORTED,
+    grpc.StatusCode.INTERNAL,
+    grpc.StatusCode.UNKNOWN,
+)
 _DONE_STATES = (task_pb2.TASK_STATE_SUCCEEDED, task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED)
 
 #: Why nothing works in a child of fork. gRPC's threads are not there, and nothing wakes those who wait for them.
@@ -118,6 +130,23 @@ class Session:
         self._sent_functions: set[bytes] = set()
         # NB: SimpleQueue.put is reentrant: futures are released by the garbage collector at any instruction.
         self._commands: SimpleQueue[Unit | State | threading.Event | None] = SimpleQueue()
+        # What was taken out of `_commands`, to be sent before the rest; what is being sent; and what is to be released.
+        # Touched by the sending thread only.
+        self._backlog: collections.deque[Unit | State | threading.Event | None] = collections.deque()
+        self._sending: list[Unit] = []
+        self._released: list[State] = []
+        # Tasks whose release did not arrive, by number, with their keys; and when to try again. Guarded by _renewing.
+        self._owed: dict[int, str] = {}
+        self._owed_again, self._owed_pause = 0.0, 0.0
+        # Held while a lease is renewed, while tasks are held by key, and while a release is repeated: none of them may come
+        # between the steps of another.
+        self._renewing = threading.RLock()
+        #: How often the lease was opened anew, and why the last time.
+        self.renewals, self.renewed_because = 0, ""
+        #: Since when the scheduler does not answer; 0: it does.
+        self.silent_since = 0.0
+        # Tasks of the snapshot that is arriving.
+        self._snapshot: set[int] = set()
         self._graph = 0
         self._revision = 0
         self._closed = False
@@ -133,11 +162,11 @@ class Session:
         self._workers: dict[int, worker_pb2.Worker] = {}
         self._workers_at = 0.0
         self._data = DataPlane(self, share=shared_memory)
-        request = scheduler_service_pb2.OpenClientRequest(
+        self._opening = scheduler_service_pb2.OpenClientRequest(
             name=name, namespace=namespace, api_version=API_VERSION, origin="python"
         )
         try:
-            opened = self._until_reachable(request)
+            opened = self._until_reachable(self._opening)
         except BaseException:
             self._channel.close()
             raise
@@ -177,6 +206,9 @@ class Session:
                 request, metadata=self.metadata, timeout=timeout or max(self.timeout, 30.0), wait_for_ready=True
             )
         except grpc.RpcError as e:
+            if errors.reason_of(e) == "UNKNOWN_CLIENT" and getattr(request, "client_id", 0) == self.client_id:
+                with contextlib.suppress(grpc.RpcError):
+                    self._renew(self.client_id)  # for what comes next
             raise errors.from_rpc(e, method) from None
         except ValueError as e:  # grpcio's way to say that the channel is closed
             raise errors.SchedulerLostError(f"{method}: the client is closed") from e
@@ -264,14 +296,12 @@ class Session:
                 self.check_open()
 
     def _send_loop(self) -> None:
-        released: list[State] = []
-        since = 0.0  # when the first of them was
+        since = 0.0  # when the first of those to be released was
         while True:
             try:
-                command = self._commands.get(timeout=_LINGER if released else None)
+                command = self._next(self._linger())
             except Empty:
-                self._release(released)
-                released = []
+                self._release()
                 continue
             units: list[Unit] = []
             flushed: list[threading.Event] = []
@@ -285,37 +315,50 @@ class Session:
                     units.append(command)
                     tasks += len(command.specs)
                 elif isinstance(command, State):
-                    if not released:
+                    if not self._released:
                         since = time.monotonic()
-                    released.append(command)
+                    self._released.append(command)
                 else:
                     flushed.append(command)
-                if tasks >= _BATCH_TASKS or len(released) >= _BATCH_TASKS:
+                if tasks >= _BATCH_TASKS or len(self._released) >= _BATCH_TASKS:
                     break
                 try:
-                    command = self._commands.get_nowait()
+                    command = self._next(0)
                 except Empty:
                     break
             if units:
+                self._sending = units
                 self._send(units)
+                self._sending = []
             if end:
                 for unit in units:
                     unit.acknowledged.set()
                 for event in flushed:
                     event.set()
                 return
+            released = self._released
             if released and (flushed or len(released) >= _RELEASES or time.monotonic() - since > 10 * _LINGER):
-                self._release(released)
-                released = []
+                self._release()
             for event in flushed:
                 event.set()
+
+    def _next(self, timeout: float | None) -> Unit | State | threading.Event | None:
+        if self._backlog:
+            return self._backlog.popleft()
+        return self._commands.get(timeout=timeout) if timeout != 0 else self._commands.get_nowait()
+
+    def _linger(self) -> float | None:
+        """How long to wait for what is to be sent before releases are."""
+        if self._released:
+            return _LINGER
+        return max(self._owed_again - time.monotonic(), 0.001) if self._owed else None
 
     def _send(self, units: list[Unit]) -> None:
         """Sends units, each of which succeeds or fails alone, whatever is wrong with it."""
         try:
             self._transmit([spec for unit in units for spec in unit.specs])
         except BaseException as e:
-            if len(units) > 1 and not isinstance(e, errors.SchedulerLostError):
+            if len(units) > 1 and not isinstance(e, (errors.SchedulerLostError, errors.SchedulerFullError)):
                 # One of them is guilty. The halves in order: a later one may need what an earlier one makes.
                 half = len(units) // 2
                 self._send(units[:half])
@@ -328,11 +371,28 @@ class Session:
             unit.acknowledged.set()
 
     def _transmit(self, specs: list[Spec]) -> None:
+        client_id = self.client_id
+        try:
+            self._transmit_as(client_id, specs)
+        except errors.MillraceError as e:
+            if e.reason != "UNKNOWN_CLIENT" or self._closed:
+                raise
+        else:
+            return
+        try:
+            self._renew(client_id)
+        except grpc.RpcError as e:
+            raise errors.from_rpc(e, f"opening a new lease for {len(specs)} tasks") from None
+        self._transmit_as(self.client_id, specs)
+
+    def _transmit_as(self, client_id: int, specs: list[Spec]) -> None:
+        if self._owed:
+            self._settle_releases({spec.key for spec in specs})
         ops: dict[OpKey, int] = {}
         options: dict[bytes, int] = {}
         chunks: list[scheduler_service_pb2.SubmitRequest] = []
         chunk = scheduler_service_pb2.SubmitRequest()
-        chunk.header.client_id, chunk.header.request_id = self.client_id, uuid.uuid4().hex
+        chunk.header.client_id, chunk.header.request_id = client_id, uuid.uuid4().hex
         chunk.header.graph_id = self._graph
         size = count = 0
         functions: dict[bytes, Function] = {}
@@ -381,13 +441,16 @@ class Session:
                 # The scheduler forgot them: nothing was accepted.
                 chunks[1:1] = _carrying((digest, *functions[digest]) for digest in answer.missing_functions)
                 answer = self._submit(chunks)
+            self._acknowledge(client_id, specs, answer.task_ids, answer.revision)
             if len(self._sent_functions) > _SENT_FUNCTIONS:
                 self._sent_functions.clear()
             self._sent_functions.update(functions)
             self._graph = self._graph or answer.graph_id
-            self._acknowledge(specs, answer.task_ids)
         except grpc.RpcError as e:
-            raise errors.from_rpc(e, f"submitting {len(specs)} tasks") from None
+            what = f"submitting {len(specs)} tasks"
+            if errors.reason_of(e) == "SCHEDULER_FULL":
+                what += f", tried for {FULL_SECONDS:g} s"
+            raise errors.from_rpc(e, what) from None
         except ValueError as e:
             if self._closed:
                 raise errors.SchedulerLostError("the client is closed") from e
@@ -406,8 +469,9 @@ class Session:
                 self._early.clear()
 
     def _submit(self, chunks: list[scheduler_service_pb2.SubmitRequest]) -> Any:
-        """Sends a submission; again with the same request_id if the scheduler cannot be reached."""
-        deadline = time.monotonic() + self.timeout
+        """Sends a submission; again with the same request_id if the scheduler cannot be reached, or has no room now."""
+        now = time.monotonic()
+        deadline, full_deadline = now + self.timeout, now + FULL_SECONDS
         pause = 0.05
         while True:
             try:
@@ -416,21 +480,52 @@ class Session:
                     return self._submit_batch(chunks[0], metadata=self.metadata, timeout=300.0)
                 return self.stub.Submit(iter(chunks), metadata=self.metadata, timeout=600.0)
             except grpc.RpcError as e:
+                now = time.monotonic()
+                full = errors.reason_of(e) == "SCHEDULER_FULL"
                 code = e.code() if isinstance(e, grpc.Call) else None
-                if code != grpc.StatusCode.UNAVAILABLE or time.monotonic() > deadline or self._closed:
+                if self._closed or not (full or code == grpc.StatusCode.UNAVAILABLE):
                     raise
-            time.sleep(pause)
+                if now > (full_deadline if full else deadline):
+                    raise
+                if full:
+                    deadline = now + self.timeout
+            if full:
+                self._make_room()
+            # Between half of it and all: clients that were refused together must not come back together.
+            self._ended.wait(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, 1.0)
 
-    def _acknowledge(self, specs: list[Spec], task_ids: Sequence[int]) -> None:
+    def _make_room(self) -> None:
+        """Releases what was queued for it behind a submission that the scheduler has no room for, but for what the submission
+        and those behind it need."""
+        with contextlib.suppress(Empty):
+            while True:
+                self._backlog.append(self._commands.get_nowait())
+        waiting = [*self._sending, *(c for c in self._backlog if isinstance(c, Unit))]
+        needed = {key for unit in waiting for spec in unit.specs for key in (spec.key, *spec.inputs)}
+        rest: list[Unit | State | threading.Event | None] = []
+        for command in self._backlog:
+            if isinstance(command, State) and command.id and command.key not in needed:
+                self._released.append(command)
+            else:
+                rest.append(command)
+        self._backlog = collections.deque(rest)
+        kept = [s for s in self._released if s.key in needed]
+        self._released = [s for s in self._released if s.key not in needed]
+        self._release()
+        self._released = kept
+
+    def _acknowledge(self, client_id: int, specs: list[Spec], task_ids: Sequence[int], revision: int) -> None:
         calls: list[Callable[[], object]] = []
         ended = False
         with self.changed:
+            if client_id != self.client_id:  # the lease that held them is gone
+                raise errors.SchedulerLostError(self._gone())
             for spec, task_id in zip(specs, task_ids, strict=True):
                 state = spec.state
                 if state is None:
                     continue
-                state.id = task_id
+                state.id, state.revision = task_id, revision
                 self._by_id[task_id] = state
                 update = self._early.pop(task_id, None)
                 if update is not None:
@@ -451,8 +546,9 @@ class Session:
             self.changed.notify_all()
         _run(calls)
 
-    def _release(self, released: list[State]) -> None:
-        ids: list[int] = []
+    def _release(self) -> None:
+        ids: dict[int, str] = {}
+        released, self._released = self._released, []
         with self.changed:
             for state in released:
                 state.refs -= 1
@@ -462,55 +558,175 @@ class Session:
                     del self._states[state.key]
                 if state.id and self._by_id.get(state.id) is state:
                     del self._by_id[state.id]
-                    ids.append(state.id)
-        if ids:
-            request = scheduler_service_pb2.ReleaseTasksRequest(client_id=self.client_id, task_ids=ids)
-            # Lost releases cost memory until the lease ends, never an answer.
-            with contextlib.suppress(grpc.RpcError, ValueError):
-                self.stub.ReleaseTasks(request, metadata=self.metadata, timeout=30.0)
+                    ids[state.id] = state.key
+        if ids and not self._give_up(list(ids)):
+            with self._renewing:
+                self._owed.update(ids)
+                self._owed_pause = self._owed_pause or 0.1
+                self._owed_again = time.monotonic() + self._owed_pause
+        elif self._owed and time.monotonic() >= self._owed_again:
+            self._repeat()
+
+    def _give_up(self, ids: Sequence[int]) -> bool:
+        """Releases tasks; says whether that is settled, one way or another."""
+        request = scheduler_service_pb2.ReleaseTasksRequest(client_id=self.client_id, task_ids=ids)
+        try:
+            self.stub.ReleaseTasks(request, metadata=self.metadata, timeout=30.0)
+        except grpc.RpcError as e:
+            return not isinstance(e, grpc.Call) or e.code() not in _MAY_PASS or self._closed
+        except ValueError:  # the channel is closed
+            pass
+        return True
+
+    def _repeat(self) -> None:
+        """Tries again what could not be released. A task that is held anew meanwhile must stay."""
+        with self._renewing:
+            with self.changed:
+                self._owed = {i: key for i, key in self._owed.items() if i not in self._by_id}
+            while self._owed:
+                some = list(itertools.islice(self._owed, _BATCH_TASKS))
+                if not self._give_up(some):
+                    self._owed_pause = min(2 * self._owed_pause, 5.0) or 0.1
+                    self._owed_again = time.monotonic() + self._owed_pause
+                    return
+                for task in some:
+                    del self._owed[task]
+            self._owed_pause = 0.0
+
+    def _settle_releases(self, keys: set[str]) -> None:
+        """Has the release of these keys arrive before they are held again: the scheduler would take the new hold for the old
+        one, and tell nothing of a task that has ended."""
+        deadline = time.monotonic() + self.timeout
+        while not keys.isdisjoint(self._owed.values()):
+            self._repeat()
+            if not self._owed:
+                return
+            if self._closed or time.monotonic() > deadline:
+                raise errors.SchedulerLostError(f"the scheduler at {self.address} does not take releases of tasks")
+            self._ended.wait(min(self._owed_pause, 0.5))
 
     # ---- in ------------------------------------------------------------------------------------------------------
 
     def _watch_loop(self) -> None:
-        lost_at = 0.0
         pause = 0.05
+        told = False  # futures have heard that the scheduler is away
         while not self._closed:
-            request = scheduler_service_pb2.WatchRequest(client_id=self.client_id, after_revision=self._revision)
+            client_id = self.client_id
+            request = scheduler_service_pb2.WatchRequest(
+                client_id=client_id, after_revision=self._revision, life=self.life
+            )
+            code, reason = grpc.StatusCode.UNAVAILABLE, ""
             try:
+                self._snapshot = set()
                 self._watch = self.stub.Watch(request, metadata=self.metadata)
                 for response in self._watch:
-                    lost_at, pause = 0.0, 0.05
-                    self._receive(response)
-                code = grpc.StatusCode.UNAVAILABLE
+                    if response.life and response.life != self.life:
+                        reason = "UNKNOWN_CLIENT"
+                        self._watch.cancel()
+                        break
+                    self.silent_since, pause, told = 0.0, 0.05, False
+                    self._receive(response, client_id)
             except grpc.RpcError as e:
-                code = e.code() if isinstance(e, grpc.Call) else None
+                code, reason = e.code() if isinstance(e, grpc.Call) else None, errors.reason_of(e)
             except ValueError:
                 return  # the channel was closed
             if self._closed:
                 return
+            if reason == "UNKNOWN_CLIENT" or code == grpc.StatusCode.NOT_FOUND:
+                try:
+                    self._renew(client_id)
+                    continue
+                except grpc.RpcError as e:
+                    code = e.code() if isinstance(e, grpc.Call) else None
+                except ValueError:
+                    return
+            if code == grpc.StatusCode.OUT_OF_RANGE:
+                self._revision = 0  # too long ago: from a snapshot on
+                continue
             now = time.monotonic()
-            lost_at = lost_at or now
-            if code in (grpc.StatusCode.NOT_FOUND, grpc.StatusCode.UNAUTHENTICATED) or now - lost_at > self.timeout:
-                self._lose(f"the scheduler at {self.address} is gone, or does not know this client any more ({code})")
-                return
-            time.sleep(pause)
+            self.silent_since = self.silent_since or now
+            refused = code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED)
+            if not told and (refused or now - self.silent_since > self.timeout):
+                told = True
+                self._lose(f"the scheduler at {self.address} is gone, or does not take this client any more ({code})")
+            self._ended.wait(pause)
             pause = min(pause * 2, 1.0)
 
-    def _receive(self, response: scheduler_service_pb2.WatchResponse) -> None:
+    def _renew(self, client_id: int) -> None:
+        """Opens a lease in place of one that the scheduler does not know: it was started anew, or the lease ran out. What the
+        old one held is lost; what was not sent yet goes to the new one."""
+        with self._renewing:
+            if self._closed or client_id != self.client_id:
+                return  # another thread did
+            opened = self.stub.OpenClient(self._opening, metadata=self.metadata, timeout=max(self.timeout, 1.0))
+            calls: list[Callable[[], object]] = []
+            with self.changed:
+                anew = opened.cluster.life != self.life
+                self.renewals += 1
+                self.renewed_because = "the scheduler was started anew" if anew else "its lease had run out"
+                lost = {id(s): s for s in (*self._states.values(), *self._by_id.values()) if s.id}
+                for state in lost.values():
+                    state.id = 0
+                    if self._states.get(state.key) is state:
+                        del self._states[state.key]
+                    if not state.done or (state.state == task_pb2.TASK_STATE_SUCCEEDED and state.inline is None):
+                        state.failure = errors.SchedulerLostError(f"{_keys.from_wire(state.key)!r}: {self._gone()}")
+                        calls += state.callbacks
+                        state.callbacks = []
+                self._by_id.clear()
+                self._early.clear()
+                self._handed.clear()
+                self._sent_functions.clear()
+                self._owed.clear()
+                self._workers = {}
+                self._graph = self._revision = 0
+                self._snapshot = set()
+                self.client_id, self.life, self.cluster = opened.client.client_id, opened.cluster.life, opened.cluster
+                self.silent_since = 0.0
+                self.changed.notify_all()
+            if self._watch is not None:
+                self._watch.cancel()  # it may still wait for the old lease
+        _log.warning("client %s at %s: new lease, because %s", self._opening.name, self.address, self.renewed_because)
+        _run(calls)
+
+    def _gone(self) -> str:
+        return (
+            f"the scheduler at {self.address} does not know it any more, because {self.renewed_because or 'it was released'}: "
+            "submit it again"
+        )
+
+    def _receive(self, response: scheduler_service_pb2.WatchResponse, client_id: int) -> None:
         calls: list[Callable[[], object]] = []
         ended = False
         with self.changed:
+            if client_id != self.client_id:
+                return  # of a lease that was given up
             for update in response.tasks:
                 state = self._by_id.get(update.task_id)
                 if state is not None:
                     ended = self._apply(state, update, calls) or ended
                 elif self._in_flight:
                     self._early[update.task_id] = update
-            if response.revision:
-                self._revision = response.revision
+            if response.snapshot:
+                self._snapshot.update(u.task_id for u in response.tasks)
+            if not response.more:
+                if response.snapshot:
+                    ended = self._forget_others(response.revision, calls) or ended
+                if response.revision:
+                    self._revision = response.revision
             if ended:
                 self.changed.notify_all()
         _run(calls)
+
+    def _forget_others(self, revision: int, calls: list[Callable[[], object]]) -> bool:
+        """A snapshot is complete: what was known as of its revision, and is not in it, does not exist. REQUIRES: the lock."""
+        seen, self._snapshot = self._snapshot, set()
+        gone = [s for i, s in self._by_id.items() if i not in seen and 0 <= s.revision < revision and not s.done]
+        for state in gone:
+            state.failure = errors.SchedulerLostError(f"{_keys.from_wire(state.key)!r}: {self._gone()}")
+            calls += state.callbacks
+            state.callbacks = []
+        return bool(gone)
 
     def _apply(self, state: State, update: task_pb2.TaskUpdate, calls: list[Callable[[], object]]) -> bool:
         """Takes over what the scheduler says; returns whether the task has ended. REQUIRES: the lock."""
@@ -682,18 +898,22 @@ class Session:
         state, new = self.state(key)
         if not new:
             return state
-        request = scheduler_service_pb2.HoldTasksRequest(client_id=self.client_id, keys=[key])
         # A release of the same key that is still queued must not end the hold that begins here.
         self.flush()
-        self._begin_flight()
-        try:
-            answer = self.call("HoldTasks", request)
-            self._acknowledge([Spec(key, (0, "", b""), [], b"", b"", state)], answer.task_ids)
-        except errors.MillraceError as e:
-            self._fail([state], e)
-            raise
-        finally:
-            self._end_flight()
+        with self._renewing:
+            self._settle_releases({key})
+            client_id = self.client_id
+            request = scheduler_service_pb2.HoldTasksRequest(client_id=client_id, keys=[key])
+            self._begin_flight()
+            try:
+                answer = self.call("HoldTasks", request)
+                spec = Spec(key, (0, "", b""), [], b"", b"", state)
+                self._acknowledge(client_id, [spec], answer.task_ids, -1)
+            except errors.MillraceError as e:
+                self._fail([state], e)
+                raise
+            finally:
+                self._end_flight()
         return state
 
     # ---- data ----------------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ class State:
         "key",
         "nbytes",
         "refs",
+        "revision",
         "since",
         "state",
         "warned",
@@ -54,6 +55,8 @@ class State:
         self.generation = 0
         self.nbytes = 0
         self.refs = 0
+        #: Revision of Watch when the task was accepted; below 0: unknown.
+        self.revision = -1
         #: Digest of what computes it, if this client submitted it under a key of the user's choice; else empty.
         self.body = ""
         #: Futures inside of scattered data: they live as long as it.

@@ -952,15 +952,20 @@ class Client:
     def _summary(self) -> str:
         if self.session.closed:
             return "closed"
+        silent = self.session.silent_since
+        if silent:
+            return f"{self.session.address}, no answer for {time.monotonic() - silent:.0f} s"
         try:
             workers = self.session.workers(fresh=False)
         except errors.MillraceError:
             return f"{self.session.address}, unreachable"
         slots = sum(w.slots for w in workers)
-        memory = sum(w.memory_limit_bytes for w in workers) / 2**30
+        memory = sum(w.memory_limit_bytes for w in workers)
         paths = sorted(set(self.session.paths().values()))
         data = f", data by {' and '.join(paths)}" if paths else ""
-        return f"{self.session.address}, {len(workers)} workers, {slots} slots, {memory:.1f} GiB{data}"
+        renewed = self.session.renewals
+        anew = f", lease {renewed + 1}: {self.session.renewed_because}" if renewed else ""
+        return f"{self.session.address}, {len(workers)} workers, {slots} slots, {_memory(memory)}{data}{anew}"
 
     def __repr__(self) -> str:
         return f"<Client: {self._summary()}>"
@@ -977,6 +982,10 @@ def _conflict(key: str, other: str) -> errors.InvalidRequestError:
     )
     error.reason = "KEY_CONFLICT"
     return error
+
+
+def _memory(size: int) -> str:
+    return f"{size / 2**30:.1f} GiB" if size >= 1 << 30 else f"{size / 2**20:.0f} MiB"
 
 
 def _key_or_none(key: Any) -> str | None:

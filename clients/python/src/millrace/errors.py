@@ -44,6 +44,11 @@ class ClusterStartError(MillraceError, RuntimeError):
     """A cluster of one's own did not start; the message has the reason and names the log, which is kept."""
 
 
+class SchedulerFullError(MillraceError):
+    """The scheduler holds as many bytes of tasks as it may, and made no room within 5 minutes. Results that are released, by
+    dropping their futures, make room; large arguments take less as scattered data."""
+
+
 class SerialisationError(MillraceError, TypeError):
     """A function, an argument or a result cannot be pickled."""
 
@@ -214,21 +219,26 @@ _CODES: dict[Any, type[MillraceError]] = {
 
 
 # Reasons that say more than the code.
-_REASONS: dict[str, type[MillraceError]] = {"VERSION_TOO_NEW": VersionError, "NO_WORKER_FITS": NoWorkerFitsError}
+_REASONS: dict[str, type[MillraceError]] = {
+    "VERSION_TOO_NEW": VersionError,
+    "NO_WORKER_FITS": NoWorkerFitsError,
+    "SCHEDULER_FULL": SchedulerFullError,
+    "UNKNOWN_CLIENT": SchedulerLostError,
+}
 
 
 def from_rpc(error: grpc.RpcError, what: str) -> MillraceError:
     """The exception of a failed call."""
     code = error.code() if isinstance(error, grpc.Call) else None
     details = error.details() if isinstance(error, grpc.Call) else str(error)
-    reason = _reason(error)
+    reason = reason_of(error)
     cls = _REASONS.get(reason) or _CODES.get(code, MillraceError)
     out = cls(f"{what}: {details}" + (f" [{reason}]" if reason else ""))
     out.reason = reason
     return out
 
 
-def _reason(error: grpc.RpcError) -> str:
+def reason_of(error: grpc.RpcError) -> str:
     """Reason of the google.rpc.ErrorInfo in the status details. Parsed by hand, to save a dependency for one string:
     Status.details is field 3, Any.value is field 2, ErrorInfo.reason is field 1."""
     if not isinstance(error, grpc.Call):

@@ -231,6 +231,12 @@ def _refs(futures: Iterable[Future[Any]]) -> tuple[list[int], list[str]]:
     for future in futures:
         if future._state.id:
             ids.append(future._state.id)
+        elif future._state.failure is not None:
+            raise future._state.failure
+        elif future.done():
+            raise errors.SchedulerLostError(
+                f"{future.key!r} is from before the scheduler was started anew, or the lease ran out: submit it again"
+            )
         else:
             keys.append(future._state.key)
     return ids, keys

@@ -1,0 +1,79 @@
+"""A server between clients and a real scheduler: passes calls on, and fails or changes those that a test names."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import queue
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+
+
+def _bytes(data: bytes) -> bytes:
+    return data
+
+
+def _field(number: int, data: bytes) -> bytes:
+    size, out = len(data), bytearray()
+    while size > 0x7F:
+        out.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes([number << 3 | 2, *out, size]) + data
+
+
+def with_reason(reason: str) -> tuple[tuple[str, bytes], ...]:
+    """Trailers of an error with a google.rpc.ErrorInfo."""
+    info = _field(1, b"type.googleapis.com/google.rpc.ErrorInfo") + _field(2, _field(1, reason.encode()))
+    return (("grpc-status-details-bin", _field(3, info)),)
+
+
+class Between(grpc.GenericRpcHandler):
+    """Methods are named without their service: "Watch"."""
+
+    def __init__(self, target: str) -> None:
+        self._channel = grpc.insecure_channel(target, options=[("grpc.max_receive_message_length", 64 << 20)])
+        #: Errors to answer next calls with: code and reason, by method.
+        self.errors: dict[str, queue.SimpleQueue[tuple[grpc.StatusCode, str]]] = {}
+        #: What to make of each response, by method.
+        self.responses: dict[str, Callable[[bytes], list[bytes]]] = {}
+        #: How often each method was called.
+        self.calls: dict[str, int] = {}
+        options = [("grpc.max_receive_message_length", 64 << 20)]
+        self._server = grpc.server(concurrent.futures.ThreadPoolExecutor(32), handlers=(self,), options=options)
+        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        self._server.start()
+
+    def fail(self, method: str, code: grpc.StatusCode, reason: str = "", times: int = 1) -> None:
+        for _ in range(times):
+            self.errors.setdefault(method, queue.SimpleQueue()).put((code, reason))
+
+    def close(self) -> None:
+        self._server.stop(0).wait()
+        self._channel.close()
+
+    def service(self, handler_call_details: Any) -> Any:
+        name = handler_call_details.method
+        method = name.rpartition("/")[2]
+
+        def serve(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+            self.calls[method] = self.calls.get(method, 0) + 1
+            with contextlib.suppress(KeyError, queue.Empty):
+                code, reason = self.errors[method].get_nowait()
+                for _ in requests:
+                    pass
+                context.set_trailing_metadata(with_reason(reason))
+                context.abort(code, f"as the test asked for {reason}")
+            metadata = [m for m in handler_call_details.invocation_metadata if m.key == "authorization"]
+            call: Any = self._channel.stream_stream(name, _bytes, _bytes)(requests, metadata=metadata)
+            context.add_callback(call.cancel)
+            change = self.responses.get(method, lambda data: [data])
+            try:
+                for response in call:
+                    yield from change(response)
+            except grpc.RpcError:
+                context.set_trailing_metadata(call.trailing_metadata())
+                context.abort(call.code(), call.details())
+
+        return grpc.stream_stream_rpc_method_handler(serve, _bytes, _bytes)

@@ -1,0 +1,334 @@
+"""What becomes of a client when the scheduler is started anew, forgets its lease, is full, or answers in parts."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from between import Between
+from conftest import PATIENCE, Gate, eventually
+from millrace import Client, LocalCluster, _session, errors
+from millrace._pb.millrace.v1 import scheduler_service_pb2, task_pb2
+from millrace.cluster import _python_path, find_binary
+
+
+def inc(x: int) -> int:
+    return x + 1
+
+
+def pass_through(gate: Gate) -> str:
+    gate.pass_through()
+    return "through"
+
+
+class Restartable:
+    """A scheduler and a worker as processes of their own."""
+
+    token = "for-the-test"
+
+    def __init__(self, directory: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self._environment = {**os.environ, "MILLRACE_TOKEN": self.token, "PYTHONPATH": _python_path()}
+        self._directory = directory
+        self.scheduler = self._run("scheduler", "--listen", self.address, "--http", "")
+        self.worker = self._run(
+            "worker", "--address", self.address, "--workers", "1", "--memory-limit", "128MiB", "--device", "host",
+            "--local-directory", str(directory), "--stop-grace", "1s", "--python", sys.executable,
+        )  # fmt: skip
+
+    def _run(self, *command: str) -> subprocess.Popen[bytes]:
+        log = (self._directory / f"{command[0]}.log").open("ab")
+        with log:
+            return subprocess.Popen(
+                [find_binary(), *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._environment
+            )
+
+    def stop(self) -> None:
+        self.scheduler.kill()
+        self.scheduler.wait()
+
+    def start(self) -> None:
+        self.scheduler = self._run("scheduler", "--listen", self.address, "--http", "")
+
+    def close(self) -> None:
+        for process in (self.worker, self.scheduler):
+            process.terminate()
+        for process in (self.worker, self.scheduler):
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(20)
+            process.kill()
+            process.wait()
+
+
+@pytest.fixture
+def restartable(tmp_path: Path) -> Iterator[Restartable]:
+    made = Restartable(tmp_path)
+    yield made
+    made.close()
+
+
+def test_a_scheduler_that_is_started_anew(restartable: Restartable, gate: Gate) -> None:
+    with Client(restartable.address, token=restartable.token, timeout=60) as client:
+        client.wait_for_workers(1, timeout=PATIENCE)
+        small = client.submit(inc, 1)
+        assert small.result(PATIENCE) == 2
+        large = client.submit(np.ones, 100_000)
+        failed = client.submit(lambda: 1 / 0)
+        assert large.exception(PATIENCE) is None and isinstance(failed.exception(PATIENCE), ZeroDivisionError)
+        running = client.submit(pass_through, gate, pure=False)
+        waiting = client.submit(str.upper, running)
+        gate.wait()
+        before, life = client.session.client_id, client.session.life
+        restartable.stop()
+        eventually(lambda: "no answer for" in repr(client))
+        restartable.start()
+        for future in (running, waiting):
+            with pytest.raises(errors.SchedulerLostError, match=r"started anew.*submit it again"):
+                future.result(PATIENCE)
+            assert future.status == "lost"
+        with pytest.raises(errors.SchedulerLostError, match="started anew"):
+            large.result(PATIENCE)
+        # What had arrived is still known.
+        assert small.result(PATIENCE) == 2
+        assert isinstance(failed.exception(), ZeroDivisionError)
+        assert client.session.client_id != before and client.session.life != life
+        gate.open()
+        # Later work runs, with the keys of earlier one too.
+        client.wait_for_workers(1, timeout=PATIENCE)
+        assert client.submit(inc, 1).result(PATIENCE) == 2
+        assert client.submit(inc, 41).result(PATIENCE) == 42
+        assert client.submit(np.sum, client.scatter(np.ones(100_000))).result(PATIENCE) == 100_000
+        assert "lease 2: the scheduler was started anew" in repr(client)
+        for future in (failed, small, large):
+            with pytest.raises(errors.SchedulerLostError):
+                client.retry(future)
+        running.cancel()
+        del running, waiting, large, small, failed, future
+        gc.collect()
+        client.session.flush()
+        assert client.submit(inc, 42).result(PATIENCE) == 43
+
+
+def test_submissions_while_the_scheduler_is_away(restartable: Restartable) -> None:
+    with Client(restartable.address, token=restartable.token, timeout=60) as client:
+        client.wait_for_workers(1, timeout=PATIENCE)
+        assert client.submit(inc, 1).result(PATIENCE) == 2
+        restartable.stop()
+        futures = client.map(inc, range(100, 120))
+        restartable.start()
+        assert client.gather(futures, timeout=PATIENCE) == list(range(101, 121))
+
+
+def test_two_clients_do_not_become_each_other(restartable: Restartable, gate: Gate) -> None:
+    """Numbers of the new life are not taken for those of the old one."""
+    with contextlib.ExitStack() as stack:
+        clients = [
+            stack.enter_context(Client(restartable.address, token=restartable.token, timeout=60)) for _ in range(3)
+        ]
+        clients[0].wait_for_workers(1, timeout=PATIENCE)
+        old = [c.submit(pass_through, gate, pure=False) for c in clients]
+        for c in clients:
+            c.session.flush()
+        restartable.stop()
+        restartable.start()
+        for future in old:
+            with pytest.raises(errors.SchedulerLostError):
+                future.result(PATIENCE)
+        clients[0].wait_for_workers(1, timeout=PATIENCE)
+        new = [c.map(inc, range(10 * n, 10 * n + 5)) for n, c in enumerate(clients)]
+        del old
+        gc.collect()
+        for n, (c, futures) in enumerate(zip(clients, new, strict=True)):
+            assert c.gather(futures, timeout=PATIENCE) == list(range(10 * n + 1, 10 * n + 6))
+        assert len({c.session.client_id for c in clients}) == 3
+        gate.open(3)
+
+
+@pytest.fixture
+def between(cluster: LocalCluster) -> Iterator[Between]:
+    made = Between(cluster.address)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def through(between: Between, cluster: LocalCluster) -> Iterator[Client]:
+    """A client behind it."""
+    with Client(between.address, token=cluster.token) as made:
+        made.wait_for_workers(2, timeout=PATIENCE)
+        yield made
+
+
+def forget(cluster: LocalCluster, client: Client) -> None:
+    """Ends a client's lease behind its back, as the scheduler does with those that are silent for too long."""
+    with Client(cluster) as other:
+        request = scheduler_service_pb2.CloseClientRequest(client_id=client.session.client_id)
+        other.session.call("CloseClient", request)
+
+
+def test_a_lease_that_ran_out(cluster: LocalCluster, gate: Gate) -> None:
+    with Client(cluster) as client:
+        running = client.submit(pass_through, gate, pure=False)
+        gate.wait()
+        forget(cluster, client)
+        with pytest.raises(errors.SchedulerLostError, match="its lease had run out"):
+            running.result(PATIENCE)
+        assert client.submit(inc, 1).result(PATIENCE) == 2
+        assert "its lease had run out" in repr(client)
+        for _ in range(20):
+            forget(cluster, client)
+            client.submit(inc, 1, pure=False).exception(PATIENCE)  # done, or lost with the lease
+        eventually(lambda: client.submit(inc, 1, pure=False).exception(PATIENCE) is None)
+
+
+def test_a_lease_that_ran_out_in_the_middle_of_a_submission(through: Client, between: Between) -> None:
+    between.fail("SubmitBatch", grpc.StatusCode.NOT_FOUND, "UNKNOWN_CLIENT")
+    assert through.submit(inc, 1, pure=False).result(PATIENCE) == 2
+    assert through.session.renewals == 1
+
+
+def test_a_full_scheduler_is_tried_again(through: Client, between: Between) -> None:
+    between.fail("SubmitBatch", grpc.StatusCode.RESOURCE_EXHAUSTED, "SCHEDULER_FULL", times=3)
+    futures = through.map(inc, range(10), pure=False)
+    assert through.gather(futures, timeout=PATIENCE) == list(range(1, 11))
+    assert between.calls["SubmitBatch"] == 4
+
+
+def test_a_scheduler_that_stays_full(through: Client, between: Between, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_session, "FULL_SECONDS", 0.2)
+    between.fail("SubmitBatch", grpc.StatusCode.RESOURCE_EXHAUSTED, "SCHEDULER_FULL", times=10_000)
+    with through.session.changed:
+        futures = [through.submit(inc, n, pure=False) for n in range(5)]
+    for future in futures:
+        with pytest.raises(errors.SchedulerFullError, match=r"for 0\.2 s.*SCHEDULER_FULL"):
+            future.result(PATIENCE)
+    between.errors.clear()
+    assert through.submit(inc, 1, pure=False).result(PATIENCE) == 2
+
+
+def test_releases_make_room_for_what_waits_for_it(through: Client, between: Between) -> None:
+    """They are sent while a submission is tried again, but for what it needs."""
+    kept, dropped = through.submit(inc, 1, pure=False), through.submit(inc, 2, pure=False)
+    assert through.gather([kept, dropped], timeout=PATIENCE) == [2, 3]
+    between.fail("SubmitBatch", grpc.StatusCode.RESOURCE_EXHAUSTED, "SCHEDULER_FULL", times=10_000)
+    after = through.submit(inc, kept, pure=False)
+    tried = between.calls["SubmitBatch"]
+    eventually(lambda: between.calls["SubmitBatch"] > tried + 1)
+    behind = through.submit(inc, after, pure=False)
+    released = between.calls.get("ReleaseTasks", 0)
+    key = dropped.key
+    del kept, dropped
+    gc.collect()
+    eventually(lambda: between.calls.get("ReleaseTasks", 0) > released)
+    eventually(lambda: key not in through.session._states)
+    between.errors.clear()
+    assert through.gather([after, behind], timeout=PATIENCE) == [3, 4]
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED])
+def test_a_release_that_fails_is_repeated(through: Client, between: Between, code: grpc.StatusCode) -> None:
+    future = through.submit(inc, 1, pure=False)
+    assert future.result(PATIENCE) == 2
+    number = future._state.id
+    between.fail("ReleaseTasks", code, times=3)
+    del future
+    gc.collect()
+    through.session.flush()
+
+    def state() -> int:
+        request = scheduler_service_pb2.LocateObjectsRequest(task_ids=[number])
+        return through.session.call("LocateObjects", request).objects[0].state
+
+    eventually(lambda: state() in (task_pb2.TASK_STATE_UNSPECIFIED, task_pb2.TASK_STATE_RELEASED))
+    assert between.calls["ReleaseTasks"] >= 4
+
+
+def test_a_release_that_is_repeated_spares_what_is_held_anew(through: Client, between: Between) -> None:
+    between.fail("ReleaseTasks", grpc.StatusCode.UNAVAILABLE, times=2)
+    for _ in range(20):
+        first = through.submit(np.ones, 100_000, key="held-anew")
+        assert first.exception(PATIENCE) is None
+        del first
+        gc.collect()
+        again = through.submit(np.ones, 100_000, key="held-anew")
+        assert again.result(PATIENCE).sum() == 100_000
+        del again
+        between.fail("ReleaseTasks", grpc.StatusCode.UNAVAILABLE)
+
+
+def test_a_snapshot_in_parts(between: Between, cluster: LocalCluster, gate: Gate) -> None:
+    """What is in none of its parts does not exist; what is in the last one does."""
+    hidden: set[int] = set()
+    whole: list[Any] = []
+
+    def divide(data: bytes) -> list[bytes]:
+        response = scheduler_service_pb2.WatchResponse.FromString(data)
+        if not response.snapshot or not response.tasks:
+            return [data]
+        whole.append(len(response.tasks))
+        tasks = [t for t in response.tasks if t.task_id not in hidden]
+        parts: list[bytes] = []
+        for n, task in enumerate(tasks):
+            part = scheduler_service_pb2.WatchResponse(
+                revision=response.revision, snapshot=True, tasks=[task], more=n + 1 < len(tasks), life=response.life
+            )
+            parts.append(part.SerializeToString())
+        return parts
+
+    between.responses["Watch"] = divide
+    with Client(between.address, token=cluster.token) as client:
+        first = client.submit(pass_through, gate, pure=False)
+        futures = client.map(str.upper, [first] * 6, pure=False)
+        client.submit(inc, 1, pure=False).cancel()  # a change after they were accepted: a later snapshot has them
+        client.session.flush()
+        hidden.add(futures[3]._state.id)
+        # The stream breaks, and what it would resume with is too old: a snapshot comes.
+        between.fail("Watch", grpc.StatusCode.OUT_OF_RANGE, "REVISION_TOO_OLD")
+        client.session._watch.cancel()
+        with pytest.raises(errors.SchedulerLostError, match="does not know it any more"):
+            futures[3].result(PATIENCE)
+        gate.open()
+        assert client.gather(futures[:3] + futures[4:], timeout=PATIENCE) == ["THROUGH"] * 5
+        assert whole and max(whole) >= 6
+
+
+def test_a_scheduler_that_comes_back_late(cluster: LocalCluster) -> None:
+    """After the time limit waiting futures have failed, and the client goes on all the same."""
+    between = Between(cluster.address)
+    try:
+        with Client(between.address, token=cluster.token) as client:
+            never = client.submit(inc, 1, workers="nobody")
+            client.session.flush()
+            client.session.timeout = 0.1
+            between.fail("Watch", grpc.StatusCode.UNAVAILABLE, times=10_000)
+            client.session._watch.cancel()
+            with pytest.raises(errors.SchedulerLostError, match="is gone"):
+                never.result(PATIENCE)
+            between.errors.clear()
+            eventually(lambda: not client.session.silent_since)
+            assert client.submit(inc, 1, pure=False).result(PATIENCE) == 2
+    finally:
+        between.close()
+
+
+def test_closing_does_not_wait_for_a_scheduler_that_is_away(restartable: Restartable) -> None:
+    client = Client(restartable.address, token=restartable.token)
+    client.wait_for_workers(1, timeout=PATIENCE)
+    futures = client.map(inc, range(3))
+    restartable.stop()
+    began = time.monotonic()
+    client.close()
+    assert time.monotonic() - began < PATIENCE
+    assert all(f.done() for f in futures)
