@@ -84,9 +84,9 @@ func (a *app) printFindings(findings []doctor.Finding) error {
 	}
 	w := tabwriter.NewWriter(a.out, 0, 8, 2, ' ', 0)
 	for _, f := range findings {
-		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", f.State, f.Check, f.Found) // a tabwriter fails in Flush
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", f.State, plain(f.Check), plain(f.Found)) // a tabwriter fails in Flush
 		if f.Remedy != "" {
-			_, _ = fmt.Fprintf(w, "\t\t-> %s\n", f.Remedy)
+			_, _ = fmt.Fprintf(w, "\t\t-> %s\n", plain(f.Remedy))
 		}
 	}
 	return w.Flush()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -190,7 +191,7 @@ func (a *app) list(ctx context.Context, s millracev1.SchedulerServiceClient, arg
 			if err != nil {
 				text = []byte(err.Error())
 			}
-			_, _ = fmt.Fprintln(w, string(text))
+			_, _ = fmt.Fprintln(w, plain(string(text)))
 		})
 	}
 	return usageError{fmt.Errorf("get %s: graphs, tasks, workers, clients, datasets, or result KEY", kind)}
@@ -281,7 +282,11 @@ func taskText(w io.Writer, t *millracev1.Task) {
 		row(w, title, line)
 	}
 	if log := strings.TrimSpace(t.GetLogTail()); log != "" {
-		row(w, "output", strings.ReplaceAll(log, "\n", "\n\t"))
+		title := "output"
+		for line := range strings.Lines(log) {
+			row(w, title, strings.TrimRight(line, "\r\n"))
+			title = ""
+		}
 	}
 }
 
@@ -411,11 +416,23 @@ func (e graphError) Error() string {
 	return text
 }
 
+// reachedAs is an address of a process that is reached at another: what listens everywhere is where that is.
+func reachedAs(address, other string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || !unspecified(host) {
+		return address
+	}
+	if host, _, err = net.SplitHostPort(other); err != nil {
+		return address
+	}
+	return net.JoinHostPort(host, port)
+}
+
 func (a *app) status() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", Short: "Sum up the cluster", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
+			return a.call(cmd, func(ctx context.Context, c *millrace.Client, s millracev1.SchedulerServiceClient) error {
 				out, err := s.GetClusterInfo(ctx, &millracev1.GetClusterInfoRequest{})
 				if err != nil {
 					return err
@@ -425,7 +442,7 @@ func (a *app) status() *cobra.Command {
 					row(w, "cluster", x.GetClusterId())
 					row(w, "version", x.GetVersion())
 					row(w, "up", age(x.GetStartTime()))
-					row(w, "http", x.GetHttpAddress())
+					row(w, "http", reachedAs(x.GetHttpAddress(), c.Address()))
 					row(w, "workers", x.GetActiveWorkers())
 					row(w, "slots", x.GetTotalSlots())
 					row(w, "memory", size(x.GetMemoryUsedBytes())+" of "+size(x.GetMemoryLimitBytes()))

@@ -6,10 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 	"google.golang.org/protobuf/encoding/protojson"
 
@@ -192,7 +194,7 @@ func memoryWait(task uint64, m *millracev1.DescribeMemoryResponse) string {
 func memoryTable(w io.Writer, x workerMemory) {
 	m := x.memory
 	_, _ = fmt.Fprintf(w, "%s (w%d): %s of %s beside the tiers, %s resident without the slab\n",
-		x.worker.GetName(), x.worker.GetWorkerId(), several(int(m.GetSmallObjects()), "small object"), size(m.GetSmallBytes()), size(m.GetRssBytes()))
+		plain(x.worker.GetName()), x.worker.GetWorkerId(), several(int(m.GetSmallObjects()), "small object"), size(m.GetSmallBytes()), size(m.GetRssBytes()))
 	row(w, "TIER", "SIZE", "USED", "OBJECTS", "ALSO BELOW", "EVICTABLE", "LEAVING", "COMING", "WRITTEN", "READ", "STATE")
 	for _, t := range m.GetTiers() {
 		state := "ok"
@@ -206,6 +208,7 @@ func memoryTable(w io.Writer, x workerMemory) {
 	for _, t := range m.GetTiers() {
 		tiers = append(tiers, "IN "+strings.ToUpper(t.GetName()))
 	}
+	order := usesInOrder(m)
 	for _, list := range []struct {
 		title    string
 		holdings []*millracev1.MemoryHolding
@@ -214,7 +217,7 @@ func memoryTable(w io.Writer, x workerMemory) {
 			continue
 		}
 		row(w, "")
-		row(w, list.title, strings.Join(tiers, "\t"), "STATE", "NEXT USE", "KEPT BY")
+		row(w, anys(slices.Concat([]string{list.title}, tiers, []string{"STATE", "NEXT USE", "KEPT BY"}))...)
 		for _, h := range list.holdings {
 			name, state := fmt.Sprintf("t%d/a%d", h.GetTaskId(), h.GetGeneration()), h.GetState()
 			if h.GetReservationId() != 0 {
@@ -227,7 +230,7 @@ func memoryTable(w io.Writer, x workerMemory) {
 			for _, n := range h.GetTierBytes() {
 				cells = append(cells, size(n))
 			}
-			row(w, append(cells, state, nextUse(h), keptBy(h))...)
+			row(w, append(cells, state, nextUse(h, order), keptBy(h))...)
 		}
 	}
 	if len(m.GetReservations()) > 0 {
@@ -271,16 +274,36 @@ func memoryStory(w io.Writer, x workerMemory) {
 	}
 }
 
-func nextUse(h *millracev1.MemoryHolding) string {
+// usesInOrder are the ranks at which what is listed is needed. They say what comes first, and nothing else.
+func usesInOrder(m *millracev1.DescribeMemoryResponse) []uint64 {
+	var ranks []uint64
+	for _, h := range slices.Concat(m.GetLargest(), m.GetPinned()) {
+		if n := h.GetNextUse(); h.GetReservationId() == 0 && n < unknownUse {
+			ranks = append(ranks, n)
+		}
+	}
+	slices.Sort(ranks)
+	return slices.Compact(ranks)
+}
+
+// unknownUse and neverUsed are no ranks.
+const (
+	unknownUse = 1<<64 - 2
+	neverUsed  = 1<<64 - 1
+)
+
+// nextUse says whether an object is needed, and as which of those that are listed.
+func nextUse(h *millracev1.MemoryHolding, order []uint64) string {
 	switch n := h.GetNextUse(); {
 	case h.GetReservationId() != 0:
 		return "-"
-	case n == 1<<64-1:
+	case n == neverUsed:
 		return "never"
-	case n == 1<<64-2:
+	case n == unknownUse:
 		return "unknown"
 	default:
-		return fmt.Sprint(n)
+		at, _ := slices.BinarySearch(order, n)
+		return humanize.Ordinal(at + 1)
 	}
 }
 

@@ -86,12 +86,21 @@ func rpcExitCode(err error) int {
 	}
 }
 
+// row writes a line of a table. What is in the cells may be anybody's: see plain.
 func row(w io.Writer, cells ...any) {
 	text := make([]string, len(cells))
 	for i, c := range cells {
-		text[i] = fmt.Sprint(c)
+		text[i] = plain(fmt.Sprint(c))
 	}
 	_, _ = fmt.Fprintln(w, strings.Join(text, "\t"))
+}
+
+func anys(texts []string) []any {
+	cells := make([]any, len(texts))
+	for i, t := range texts {
+		cells[i] = t
+	}
+	return cells
 }
 
 // short cuts the prefix off an enum's name: TASK_STATE_WAITING becomes WAITING.
@@ -145,7 +154,7 @@ func workerCells(x *millracev1.Worker) []any {
 
 func workersTable(w io.Writer, workers []*millracev1.Worker, wide bool) {
 	if wide {
-		row(w, strings.Join(workerColumns, "\t"))
+		row(w, anys(workerColumns)...)
 		for _, x := range workers {
 			row(w, workerCells(x)...)
 		}

@@ -94,7 +94,7 @@ func Main(args []string) int {
 	if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 		return exitFailed
 	}
-	_, _ = fmt.Fprintln(a.err, "error:", rpcPrefix.ReplaceAllString(err.Error(), ""))
+	_, _ = fmt.Fprintln(a.err, "error:", errorText(err))
 	return exitCode(err)
 }
 

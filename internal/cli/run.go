@@ -386,7 +386,7 @@ func writeSchedulerFile(name string, srv *server.Server, token string) (remove f
 	if name == "" {
 		return func() {}, nil
 	}
-	text, err := json.Marshal(millrace.SchedulerFile{ID: srv.ID(), Address: srv.Address(), HTTP: srv.HTTPAddress(), Token: token, PID: os.Getpid()})
+	text, err := json.Marshal(millrace.SchedulerFile{ID: srv.ID(), Address: pastable(srv.Address()), HTTP: pastable(srv.HTTPAddress()), Token: token, PID: os.Getpid()})
 	if err != nil {
 		return nil, err
 	}
@@ -421,7 +421,7 @@ worker --address ADDRESS" and the token in MILLRACE_TOKEN.`,
 				return err
 			}
 			defer remove()
-			_, _ = fmt.Fprintf(a.out, "address %s\nhttp    %s\ntoken   %s\nready\n", srv.Address(), srv.HTTPAddress(), token)
+			_, _ = fmt.Fprintf(a.out, "address %s\nhttp    %s\ntoken   %s\nready\n", pastable(srv.Address()), pastable(srv.HTTPAddress()), token)
 			return srv.Run(cmd.Context())
 		},
 	}

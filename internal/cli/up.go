@@ -178,19 +178,19 @@ func (a *app) carriers() string {
 func (a *app) greet(srv *server.Server, token string, workers, slots int, memory, device string) {
 	w := func(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format+"\n", args...) }
 	w("Millrace %s: %s with %s and %s each", version.String(), several(workers, "worker"), several(slots, "slot"), memory)
-	w("  address  %s", srv.Address())
+	w("  address  %s", pastable(srv.Address()))
 	if srv.HTTPAddress() != "" {
-		w("  http     http://%s/metrics", srv.HTTPAddress())
+		w("  http     http://%s/metrics", pastable(srv.HTTPAddress()))
 	}
 	w("  token    %s", token)
 	w("  device   %s", device)
 	w("  bytes    %s", a.carriers())
-	w("  shell    export MILLRACE_ADDRESS=%s MILLRACE_TOKEN=%s", dialable(srv.Address()), token)
+	w("  shell    export MILLRACE_ADDRESS=%s MILLRACE_TOKEN=%s", pastable(srv.Address()), token)
 	w("  python   from millrace import Client; client = Client()")
 	w("  go       c, err := millrace.Dial(ctx)")
-	w("  grpcurl  grpcurl -plaintext -H 'authorization: Bearer %s' %s list", token, dialable(srv.Address()))
+	w("  grpcurl  grpcurl -plaintext -H 'authorization: Bearer %s' %s list", token, pastable(srv.Address()))
 	if _, err := exec.LookPath(a.python()[0]); err != nil {
 		w("  note     %s was not found: Python tasks will fail (--python)", a.python()[0])
 	}
-	w("ready %s", srv.Address())
+	w("ready %s", pastable(srv.Address()))
 }

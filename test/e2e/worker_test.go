@@ -259,3 +259,19 @@ func TestTasksDoNotSeeTheToken(t *testing.T) {
 		})
 	}
 }
+
+// A worker that lives keeps its name: the command that wants it says so, at first in its log, and ends with that.
+func TestWorkerKeepsItsName(t *testing.T) {
+	c := startCluster(t, "--workers", "1", "--memory-limit", "64MiB")
+	client := c.dial(t)
+	before := active(t, client, "host-0")["host-0"]
+	second := c.worker(t, "--name", "host")
+	within(t, "the log says why it waits", func() bool { return strings.Contains(second.log.String(), "the name is taken by a worker that lives") })
+	if code := second.code(t); code != 5 || !strings.HasPrefix(second.lastLine(), "error: host-0 is not started again: the scheduler refuses this worker: ") ||
+		!strings.Contains(second.lastLine(), "--name") {
+		t.Errorf("exit code %d, at last: %s", code, second.lastLine())
+	}
+	if after := active(t, client, "host-0")["host-0"]; after.GetIncarnation() != before.GetIncarnation() {
+		t.Errorf("before %v, after %v", before, after)
+	}
+}

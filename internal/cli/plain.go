@@ -1,0 +1,87 @@
+package cli
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// plain is a text for a terminal. Keys, names and errors are what somebody else has written: what moves the cursor, changes
+// the clipboard or turns the direction of writing is shown as an escape.
+func plain(text string) string { return escaped(text, "") }
+
+// plainLines is plain for texts of several lines.
+func plainLines(text string) string { return escaped(text, "\n\t") }
+
+func escaped(text, except string) string {
+	if strings.IndexFunc(text, func(r rune) bool { return hidden(r) && !strings.ContainsRune(except, r) }) < 0 && utf8.ValidString(text) {
+		return text
+	}
+	var b strings.Builder
+	for len(text) > 0 {
+		r, n := utf8.DecodeRuneInString(text)
+		switch {
+		case r == utf8.RuneError && n == 1:
+			fmt.Fprintf(&b, `\x%02x`, text[0])
+		case hidden(r) && !strings.ContainsRune(except, r):
+			if r > 0xffff {
+				fmt.Fprintf(&b, `\U%08x`, r)
+			} else {
+				fmt.Fprintf(&b, `\u%04x`, r) // as JSON has it
+			}
+		default:
+			b.WriteString(text[:n])
+		}
+		text = text[n:]
+	}
+	return b.String()
+}
+
+// hidden says whether a character is an order to the terminal rather than something to see. The joiners of emoji and of some
+// scripts order nothing.
+func hidden(r rune) bool {
+	const nonJoiner, joiner = '\u200c', '\u200d'
+	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp) && r != nonJoiner && r != joiner
+}
+
+// inCommands says in words of the command line what the scheduler's errors say in those of its API, behind what the
+// transport puts before them.
+var inCommands = strings.NewReplacer(
+	"see ListWorkers, with states for those that are lost", "see `millrace get workers`, with --state LOST for those that are lost",
+	"set wait, or see ExplainTask for why it is not done", "give --wait, or see `millrace explain` for why it is not done",
+	"fetch it from a worker (LocateObjects, then DataService.ReadObjects)", "fetch it with a client",
+	"see ListWorkers", "see `millrace get workers`",
+	"see ListTasks", "see `millrace get tasks`",
+	"see ListGraphs", "see `millrace get graphs`",
+	"see ListDatasets", "see `millrace get datasets`",
+	"see ExplainTask", "see `millrace explain`",
+)
+
+// errorText is an error for the terminal.
+func errorText(err error) string {
+	return plainLines(inCommands.Replace(rpcPrefix.ReplaceAllString(err.Error(), "")))
+}
+
+// pastable is an address that others can use: one that listens everywhere is reached by the name of this machine.
+func pastable(address string) string {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || !unspecified(host) {
+		return address
+	}
+	name, err := os.Hostname()
+	if err == nil {
+		_, err = net.LookupHost(name)
+	}
+	if err != nil {
+		name = "127.0.0.1"
+	}
+	return net.JoinHostPort(name, port)
+}
+
+func unspecified(host string) bool {
+	ip := net.ParseIP(host)
+	return host == "" || ip != nil && ip.IsUnspecified()
+}
