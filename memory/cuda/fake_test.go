@@ -636,6 +636,19 @@ func TestAnErrorThatShowsLateLosesTheDevice(t *testing.T) {
 	fake.Heal()
 }
 
+func TestGPUPassesACheck(t *testing.T) {
+	c, err := open(t, 0).NewCheck()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closing(t, c)
+	for range 3 {
+		if err := c.Run(time.Minute); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestACheckComparesWhatComesBack(t *testing.T) {
 	d := open(t, 0)
 	c, err := d.NewCheck()

@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"bytes"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -24,20 +25,25 @@ type Function struct {
 	shared uint32
 }
 
-// Load loads a CUBIN that was made for the device's architecture. What the
-// driver would have to translate first is not for it: that takes 90 ms and more.
-func (d *Device) Load(cubin []byte) (*Module, error) {
+// Load loads a CUBIN that was made for the device's architecture, or PTX, which the
+// driver translates first: that takes 90 ms and more, so it is for devices that
+// there is no CUBIN for.
+func (d *Device) Load(code []byte) (*Module, error) {
 	if err := d.Health(); err != nil {
 		return nil, err
 	}
-	// The driver takes the length from the image itself.
-	if len(cubin) < 64 || string(cubin[:4]) != "\x7fELF" {
-		return nil, fmt.Errorf("cuda: %d bytes that are no CUBIN", len(cubin))
+	// The driver takes the length from the image itself: PTX ends with a zero.
+	switch elf := len(code) >= 64 && string(code[:4]) == "\x7fELF"; {
+	case elf:
+	case bytes.Contains(code[:min(len(code), 4096)], []byte(".version")):
+		code = append(bytes.TrimRight(bytes.Clone(code), "\x00"), 0)
+	default:
+		return nil, fmt.Errorf("cuda: %d bytes that are no CUBIN and no PTX", len(code))
 	}
 	if err := d.adopt(kindModule); err != nil {
 		return nil, err
 	}
-	handle, r := d.api.moduleLoad(d.context, cubin)
+	handle, r := d.api.moduleLoad(d.context, code)
 	if err := d.check("cuModuleLoadData", r); err != nil {
 		d.forget(kindModule)
 		return nil, err

@@ -169,7 +169,7 @@ func TestGPUStagingBuffersCarryPieces(t *testing.T) {
 }
 
 // Three peers with four streams of two buffers each want more than there were: none goes by pageable memory.
-func TestManyStreamsHavePinnedBuffers(t *testing.T) {
+func TestGPUManyStreamsHavePinnedBuffers(t *testing.T) {
 	d := open(t, 0)
 	s := newSlab(t, d, 8<<20)
 	var lent []memory.Buffer

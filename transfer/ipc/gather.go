@@ -14,7 +14,7 @@ import (
 
 // The kernels, as kernel/build.py makes them of kernel/gather.cu.
 //
-//go:embed kernel/gather.sm_*.cubin
+//go:embed kernel/gather.sm_*.cubin kernel/gather.compute_80.ptx
 var cubins embed.FS
 
 const (
@@ -74,12 +74,15 @@ func newGather(d *cuda.Device, slots int, computeBlocks uint32, computing func()
 }
 
 // cubinFor returns the code for an architecture: that of the same major version and
-// the highest minor version that is not above it.
+// the highest minor version that is not above it, else PTX, which the driver translates.
 func cubinFor(major, minor int) ([]byte, error) {
 	for m := minor; m >= 0; m-- {
 		if code, err := cubins.ReadFile(fmt.Sprintf("kernel/gather.sm_%d%d.cubin", major, m)); err == nil {
 			return code, nil
 		}
+	}
+	if major >= 8 {
+		return cubins.ReadFile("kernel/gather.compute_80.ptx")
 	}
 	return nil, fmt.Errorf("there is no gather kernel for devices of compute capability %d.%d; kernel/build.py makes them", major, minor)
 }

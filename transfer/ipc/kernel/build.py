@@ -1,4 +1,4 @@
-"""Compiles gather.cu to CUBINs beside it: python build.py. Needs no GPU, but NVIDIA's NVRTC, from the wheel
+"""Compiles gather.cu to CUBINs and PTX beside it: python build.py. Needs no GPU, but NVIDIA's NVRTC, from the wheel
 nvidia-cuda-nvrtc (checked with 13.0) or the library named by MILLRACE_NVRTC."""
 
 import ctypes
@@ -7,7 +7,7 @@ import pathlib
 import site
 import sys
 
-ARCHITECTURES = (80, 90, 100)
+ARCHITECTURES = ("sm_80", "sm_90", "sm_100", "compute_80")
 HERE = pathlib.Path(__file__).parent
 
 
@@ -23,32 +23,33 @@ def library() -> ctypes.CDLL:
     sys.exit("there is no NVRTC; pip install nvidia-cuda-nvrtc, or set MILLRACE_NVRTC to its libnvrtc.so")
 
 
-def compiled(nvrtc: ctypes.CDLL, source: bytes, architecture: int) -> bytes:
-    """Return the CUBIN of a source."""
+def compiled(nvrtc: ctypes.CDLL, source: bytes, architecture: str) -> bytes:
+    """Return the CUBIN of a source, or PTX for an architecture that is no device's."""
     program = ctypes.c_void_p()
     if r := nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"gather.cu", 0, None, None):
         sys.exit(f"nvrtcCreateProgram: {r}")
-    options = [f"--gpu-architecture=sm_{architecture}".encode(), b"--std=c++17"]
+    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
     r = nvrtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*options))
     size = ctypes.c_size_t()
     if r:
         nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
         log = ctypes.create_string_buffer(size.value)
         nvrtc.nvrtcGetProgramLog(program, log)
-        sys.exit(f"sm_{architecture}: {log.value.decode()}")
-    nvrtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
-    cubin = ctypes.create_string_buffer(size.value)
-    nvrtc.nvrtcGetCUBIN(program, cubin)
-    return cubin.raw
+        sys.exit(f"{architecture}: {log.value.decode()}")
+    kind = "PTX" if architecture.startswith("compute") else "CUBIN"
+    getattr(nvrtc, f"nvrtcGet{kind}Size")(program, ctypes.byref(size))
+    code = ctypes.create_string_buffer(size.value)
+    getattr(nvrtc, f"nvrtcGet{kind}")(program, code)
+    return code.raw
 
 
 def main() -> None:
-    """Write one CUBIN for each architecture."""
+    """Write one file for each architecture: PTX is for devices that no CUBIN is for."""
     nvrtc, source = library(), (HERE / "gather.cu").read_bytes()
     for architecture in ARCHITECTURES:
-        cubin = compiled(nvrtc, source, architecture)
-        (HERE / f"gather.sm_{architecture}.cubin").write_bytes(cubin)
-        print(f"sm_{architecture}: {len(cubin)} bytes")
+        code = compiled(nvrtc, source, architecture)
+        (HERE / f"gather.{architecture}.{'ptx' if architecture.startswith('compute') else 'cubin'}").write_bytes(code)
+        print(f"{architecture}: {len(code)} bytes")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,20 @@ var kernelFiles embed.FS
 // BuiltinArchs are those that built-in kernels are compiled for beforehand.
 var builtinArchs = []string{"sm_80", "sm_90", "sm_100"}
 
+// builtinPTX is what devices get that none of those runs on: the driver translates it.
+const builtinPTX = "compute_80"
+
+// builtinFile is the code for an architecture: a CUBIN of the same major version and the highest minor version that is
+// not above it, else PTX.
+func builtinFile(major, minor int) string {
+	for m := minor; m >= 0; m-- {
+		if arch := fmt.Sprintf("sm_%d%d", major, m); slices.Contains(builtinArchs, arch) {
+			return "builtin." + arch + ".cubin"
+		}
+	}
+	return "builtin." + builtinPTX + ".ptx"
+}
+
 func kernelText(name string) string {
 	b, err := kernelFiles.ReadFile("kernels/" + name)
 	if err != nil {
@@ -142,13 +156,21 @@ func (c *code) builtin(name string) (*gpu.Function, error) {
 }
 
 func (c *code) findBuiltin(name string) (*gpu.Function, error) {
-	if !slices.Contains(builtinArchs, c.device.arch) {
+	a := c.device.gpu.Info().Attributes
+	if a.ComputeMajor < 8 {
+		// Older than what the PTX is for.
 		return c.kernel("builtin.cu", "", name, builtinSource)
 	}
 	// Each reading is a copy of some hundred KiB: only to load it.
-	return c.function("builtin", name, func() ([]byte, error) {
-		return kernelFiles.ReadFile("kernels/builtin." + c.device.arch + ".cubin")
-	})
+	file := builtinFile(a.ComputeMajor, a.ComputeMinor)
+	f, err := c.function("builtin", name, func() ([]byte, error) { return kernelFiles.ReadFile("kernels/" + file) })
+	if err != nil && strings.HasSuffix(file, ".ptx") && c.device.gpu.Health() == nil {
+		// A driver that is older than our NVRTC does not know its PTX.
+		if compiled, failed := c.kernel("builtin.cu", "", name, builtinSource); failed == nil {
+			return compiled, nil
+		}
+	}
+	return f, err
 }
 
 func (c *code) function(key, name string, cubin func() ([]byte, error)) (*gpu.Function, error) {

@@ -13,6 +13,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	gpu "github.com/millrace/millrace/memory/cuda"
 )
 
 var writeCUBINs = flag.Bool("cubins", false, "write the built-in kernels' CUBINs and their manifest")
@@ -43,7 +45,7 @@ func TestBuiltinKernelsAreThoseOfTheirSource(t *testing.T) {
 	source := builtinSource()
 	want := manifest{SourceSHA256: sha256Hex([]byte(source)), Flags: compileFlags, NVRTC: c.version, CUBINs: map[string]string{}}
 	cubins := map[string][]byte{}
-	for _, arch := range builtinArchs {
+	for _, arch := range append([]string{builtinPTX}, builtinArchs...) {
 		cubin, err := c.compile("builtin.cu", source, arch, compileFlags)
 		if err != nil {
 			t.Fatalf("%s: %v", arch, err)
@@ -60,7 +62,7 @@ func TestBuiltinKernelsAreThoseOfTheirSource(t *testing.T) {
 			t.Fatal(err)
 		}
 		for arch, cubin := range cubins {
-			if err := os.WriteFile(filepath.Join("kernels", "builtin."+arch+".cubin"), cubin, 0o600); err != nil {
+			if err := os.WriteFile(filepath.Join("kernels", codeFile(arch)), cubin, 0o600); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -77,9 +79,62 @@ func TestBuiltinKernelsAreThoseOfTheirSource(t *testing.T) {
 		t.Errorf("CUBINs of %v, want %v", got.CUBINs, builtinArchs)
 	}
 	for arch, sum := range got.CUBINs {
-		if cubin := []byte(kernelText("builtin." + arch + ".cubin")); sha256Hex(cubin) != sum {
-			t.Errorf("builtin.%s.cubin is not the one that the manifest names: run tools/cubins", arch)
+		if cubin := []byte(kernelText(codeFile(arch))); sha256Hex(cubin) != sum {
+			t.Errorf("%s is not the one that the manifest names: run tools/cubins", codeFile(arch))
 		}
+	}
+}
+
+func codeFile(arch string) string {
+	if arch == builtinPTX {
+		return "builtin." + arch + ".ptx"
+	}
+	return "builtin." + arch + ".cubin"
+}
+
+// An A10 or L4 runs what an A100 does; what is newer than all of them has the driver translate.
+func TestEachDeviceHasBuiltinKernelsWithoutACompiler(t *testing.T) {
+	for capability, want := range map[[2]int]string{
+		{8, 0}: "builtin.sm_80.cubin", {8, 6}: "builtin.sm_80.cubin", {8, 9}: "builtin.sm_80.cubin", {9, 0}: "builtin.sm_90.cubin",
+		{10, 0}: "builtin.sm_100.cubin", {10, 3}: "builtin.sm_100.cubin", {12, 0}: "builtin.compute_80.ptx", {12, 1}: "builtin.compute_80.ptx",
+	} {
+		if got := builtinFile(capability[0], capability[1]); got != want {
+			t.Errorf("%v gets %s, want %s", capability, got, want)
+		}
+	}
+	if fake == nil {
+		t.Skip("the driver of this machine has one kind of device")
+	}
+	before := driver
+	defer func() { driver = before }()
+	defer fake.Heal()
+	for _, capability := range []uint64{86, 120} {
+		fake.Capability.Store(capability)
+		var err error
+		if driver, err = gpu.Load(gpu.Config{Library: fake.Library}); err != nil {
+			t.Fatal(err)
+		}
+		b := open(t, 16<<20, Options{Libraries: []string{t.TempDir()}, Python: "none"})
+		if _, err := b.code.builtin("turn_4"); err != nil {
+			t.Errorf("compute capability %d, without a compiler: %v", capability, err)
+		}
+	}
+}
+
+// The driver translates the PTX for what it has, and finds all kernels of the CUBINs in it.
+func TestGPUTakesThePTXOfDevicesToCome(t *testing.T) {
+	b := open(t, 16<<20, Options{})
+	m, err := b.gpu.Load([]byte(kernelText("builtin." + builtinPTX + ".ptx")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"fill", "turn_4", "bench_point", "upper_float64"} {
+		if _, err := m.Function(name); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
 	}
 }
 

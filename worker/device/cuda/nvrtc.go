@@ -48,7 +48,7 @@ func openCompiler(f *finder) (*compiler, error) {
 // contracted, so that both round as they do on the host.
 var compileFlags = []string{"--std=c++17", "--fmad=false", "--device-as-default-execution-space", "-DNDEBUG"}
 
-// compile returns a CUBIN. name stands for the file in messages.
+// compile returns a CUBIN for sm_ architectures, PTX for compute_ ones. name stands for the file in messages.
 func (c *compiler) compile(name, source, arch string, flags []string) ([]byte, error) {
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
@@ -74,6 +74,9 @@ func (c *compiler) compile(name, source, arch string, flags []string) ([]byte, e
 			return nil, err
 		}
 		return nil, &compileError{strings.TrimSpace(strings.TrimRight(string(log), "\x00"))}
+	}
+	if strings.HasPrefix(arch, "compute_") {
+		return c.take(&pinner, program, "nvrtcGetPTX")
 	}
 	return c.take(&pinner, program, "nvrtcGetCUBIN")
 }
