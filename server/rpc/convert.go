@@ -274,6 +274,32 @@ func replicaFrom(r *pb.Replica) sched.Replica {
 	return sched.Replica{Task: ids.TaskID(r.GetTaskId()), Generation: ids.Attempt(r.GetGeneration()), Bytes: r.GetBytes()}
 }
 
+type objectKey struct {
+	task       uint64
+	generation uint32
+}
+
+func objectOf(o *pb.ObjectReport) objectKey {
+	return objectKey{o.GetReplica().GetTaskId(), o.GetReplica().GetGeneration()}
+}
+
+// lastWords says which report is the last one of each object, if a message has both gains and losses: an object that was
+// lost and is there again is there. nil: the reports say no more than one thing.
+func lastWords(objects []*pb.ObjectReport) map[objectKey]int {
+	gained, lost := false, false
+	for _, o := range objects {
+		gained, lost = gained || !o.GetLost(), lost || o.GetLost()
+	}
+	if !gained || !lost {
+		return nil
+	}
+	last := make(map[objectKey]int, len(objects))
+	for i, o := range objects {
+		last[objectOf(o)] = i
+	}
+	return last
+}
+
 func inboundFrom(said *pb.SessionRequest) front.Inbound {
 	inbound := front.Inbound{Leaving: said.GetLeaving(), Draining: said.GetDraining()}
 	if tasks := said.GetTasks(); len(tasks) > 0 {
@@ -282,8 +308,12 @@ func inboundFrom(said *pb.SessionRequest) front.Inbound {
 			reportFrom(report, &inbound.Reports[i])
 		}
 	}
-	for _, object := range said.GetObjects() {
+	last := lastWords(said.GetObjects())
+	for i, object := range said.GetObjects() {
 		replica := replicaFrom(object.GetReplica())
+		if last != nil && last[objectOf(object)] != i {
+			continue // A later word about the same object follows.
+		}
 		if object.GetLost() {
 			inbound.Lost = append(inbound.Lost, replica)
 		} else {

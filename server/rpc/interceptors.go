@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/server/front"
@@ -171,6 +172,9 @@ func (v validation) check(message any) error {
 	if !ok {
 		return nil
 	}
+	if field := badDuration(message); field != "" {
+		return invalid(field, "it is no duration: seconds and nanoseconds have one sign, nanoseconds are below a second")
+	}
 	err := withoutPlain(message, func() error { return v.validator.Validate(checked) })
 	if err == nil {
 		return nil
@@ -181,6 +185,40 @@ func (v validation) check(message any) error {
 	}
 	first := violations.Violations[0]
 	return invalid(protovalidate.FieldPathString(first.Proto.GetField()), first.Proto.GetMessage())
+}
+
+// badDuration names a duration in a request that means nothing. The rules in the protos compare durations, and take
+// {seconds: 1, nanos: -5} for one.
+func badDuration(message any) string {
+	bad := func(d *durationpb.Duration) bool { return d != nil && d.CheckValid() != nil }
+	var options []*pb.TaskOptions
+	var header *pb.SubmitHeader
+	switch m := message.(type) {
+	case *pb.OpenClientRequest:
+		if bad(m.GetLeaseTtl()) {
+			return "lease_ttl"
+		}
+	case *pb.GetResultRequest:
+		if bad(m.GetWait()) {
+			return "wait"
+		}
+	case *pb.SubmitRequest:
+		options, header = m.GetOptions(), m.GetHeader()
+	case *pb.SubmitBatchRequest:
+		options, header = m.GetOptions(), m.GetHeader()
+	}
+	if bad(header.GetRetention()) {
+		return "header.retention"
+	}
+	for i, o := range options {
+		switch {
+		case bad(o.GetTimeout()):
+			return fmt.Sprintf("options[%d].timeout", i)
+		case bad(o.GetRetryBackoff()):
+			return fmt.Sprintf("options[%d].retry_backoff", i)
+		}
+	}
+	return ""
 }
 
 // validatedStream checks every message but those of workers, of which only the registration has rules: their reports

@@ -51,11 +51,11 @@ func checkVersion(version string) error {
 		return nil
 	}
 	majorText, minorText, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
-	major, err := strconv.Atoi(majorText)
+	major, err := strconv.ParseUint(majorText, 10, 16)
 	if err != nil {
 		return invalid("api_version", fmt.Sprintf("%q is no version: write it as %q", version, apiVersion))
 	}
-	minor, err := strconv.Atoi(minorText)
+	minor, err := strconv.ParseUint(minorText, 10, 16)
 	if err != nil && minorText != "" {
 		return invalid("api_version", fmt.Sprintf("%q is no version: write it as %q", version, apiVersion))
 	}
@@ -104,7 +104,11 @@ func (s *schedulerService) Submit(stream grpc.ClientStreamingServer[pb.SubmitReq
 	if whole.result.Graph.Namespace == "" {
 		whole.begin(nil) // Not even one chunk came.
 	}
-	accepted, err := s.scheduler.Submit(stream.Context(), whole.end())
+	submission, err := whole.end()
+	if err != nil {
+		return err
+	}
+	accepted, err := s.scheduler.Submit(stream.Context(), submission)
 	if err != nil {
 		return err
 	}
@@ -120,7 +124,11 @@ func (s *schedulerService) SubmitBatch(ctx context.Context, r *pb.SubmitBatchReq
 	if err := whole.add(r); err != nil {
 		return nil, err
 	}
-	accepted, err := s.scheduler.Submit(ctx, whole.end())
+	submission, err := whole.end()
+	if err != nil {
+		return nil, err
+	}
+	accepted, err := s.scheduler.Submit(ctx, submission)
 	if err != nil {
 		return nil, err
 	}

@@ -3,6 +3,7 @@ package rpc
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/dustin/go-humanize"
 	"google.golang.org/grpc/codes"
@@ -281,7 +282,7 @@ func (m *sessionMessage) assignment(o *front.Outbound, a *front.Assignment) *pb.
 	into.OpId = uint32(a.Op)
 	into.Arguments = o.Arguments(a)
 	into.Rank = a.Rank
-	into.TimeoutMillis = uint64(a.Timeout.Milliseconds())
+	into.TimeoutMillis = uint64((a.Timeout + time.Millisecond - 1) / time.Millisecond) // 0 is none at all.
 	into.Key = a.Key
 	into.Slots = a.Slots
 	into.ExpectedOutputBytes = a.ExpectedOutputBytes

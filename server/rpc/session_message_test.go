@@ -114,3 +114,15 @@ func TestAnAssignmentThatCannotBeSentIsTakenOut(t *testing.T) {
 		})
 	}
 }
+
+func TestTheLastWordAboutAnObjectCounts(t *testing.T) {
+	report := func(task uint64, lost bool) *pb.ObjectReport {
+		return &pb.ObjectReport{Replica: &pb.Replica{TaskId: task, Generation: 1}, Lost: lost}
+	}
+	said := inboundFrom(&pb.SessionRequest{Objects: []*pb.ObjectReport{
+		report(1, true), report(1, false), report(2, false), report(2, true), report(3, false), report(4, true),
+	}})
+	if len(said.Gained) != 2 || said.Gained[0].Task != 1 || said.Gained[1].Task != 3 || len(said.Lost) != 2 || said.Lost[0].Task != 2 || said.Lost[1].Task != 4 {
+		t.Errorf("gained %v, lost %v", said.Gained, said.Lost)
+	}
+}

@@ -133,8 +133,12 @@ func (s *submission) add(part chunk) error {
 	return nil
 }
 
-// end returns the whole, with the functions that its tasks need.
-func (s *submission) end() front.Submission {
+// end returns the whole, with the functions that its tasks need. Nothing at all is no submission: detached, it would be a
+// graph that stays for an hour.
+func (s *submission) end() (front.Submission, error) {
+	if g := &s.result.Graph; len(g.Tasks) == 0 && g.Client == 0 && g.Graph == 0 {
+		return s.result, invalid("tasks", "there are none: submit one at least")
+	}
 	needed := map[ids.FunctionHash]bool{}
 	for i, op := range s.result.Graph.Ops {
 		if s.used[i] && op.Kind == sched.OpPythonPickle && !needed[op.Function] {
@@ -142,7 +146,7 @@ func (s *submission) end() front.Submission {
 			s.result.Needed = append(s.result.Needed, op.Function)
 		}
 	}
-	return s.result
+	return s.result, nil
 }
 
 const (

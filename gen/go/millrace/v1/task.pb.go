@@ -438,6 +438,7 @@ type TaskSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the result, unique in the namespace. The same key is the same task: submitting it again with an equal body
 	// joins it, with another body is an error (KEY_CONFLICT).
+	// Any characters of Unicode, compared byte by byte; a program that shows keys on a terminal escapes control characters.
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// What to run, for people who type JSON: a native op ("array.sum") or a Python import path ("pkg.mod:fn").
 	// If empty, `op_index` counts.
