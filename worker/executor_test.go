@@ -486,7 +486,7 @@ func TestManySmallInputsAndLargeArguments(t *testing.T) {
 
 // An executor that does not understand runs in pieces is not sent any.
 func TestExecutorThatTakesNoPieces(t *testing.T) {
-	w := echo(t, func(c *worker.Config) { c.ExecutorEnv = []string{"ECHO_PIECES=no"} }, "upper", "lengths", "pid")
+	w := echo(t, func(c *worker.Config) { c.ExecutorEnv, c.MemoryLimitBytes = []string{"ECHO_PIECES=no"}, 256<<20 }, "upper", "lengths", "pid")
 	w.call(1, 3)
 	pid := w.text(t, 1)
 	const inputs, each = 70, 1_000_000
@@ -532,5 +532,18 @@ func TestHeadersOfResultsAreBounded(t *testing.T) {
 	w.call(5, 1, 600)
 	if e := w.Report(5).GetError(); e.GetReason() != "RESULT_TOO_LARGE" || !strings.Contains(e.GetMessage(), "180") {
 		t.Errorf("18 MB: %v", e)
+	}
+}
+
+// A run that its process had not begun when it died is not to blame for that, unless it happens again and again.
+func TestProcessThatDiesBeforeItHasBegun(t *testing.T) {
+	w := echo(t, nil, "early")
+	w.call(1, 1, filepath.Join(t.TempDir(), "there"))
+	if got := w.text(t, 1); got != "it has begun" {
+		t.Errorf("got %q", got)
+	}
+	w.call(2, 1, "")
+	if e := w.Report(2).GetError(); e.GetReason() != "EXECUTOR_DIED" || !strings.Contains(e.GetMessage(), "code 6") {
+		t.Errorf("got %v", e)
 	}
 }

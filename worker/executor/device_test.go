@@ -1,6 +1,7 @@
 package executor_test
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
 	"os"
@@ -338,5 +339,45 @@ func TestExecutorThatDidNotOpenTheSlabIsRefused(t *testing.T) {
 	out := r.call(t, 1, "device")
 	if out.Outcome != lifecycle.ExecutorDied || !strings.Contains(out.Error.GetMessage(), "ready.device") {
 		t.Errorf("got %+v", out)
+	}
+}
+
+// Processes forget functions that no task refers to any more, and get those again that are needed again.
+func TestFunctionsAreForgotten(t *testing.T) {
+	r := newRig(t, "ECHO_DEVICE=yes")
+	task := 0
+	functions := func(f *millracev1.Function) string {
+		t.Helper()
+		task++
+		r.Start("echo", 0, &executor.Run{
+			Ref: lifecycle.Ref{Task: ids.TaskID(task), Attempt: 1}, Function: f,
+			Op: &millracev1.Op{Kind: millracev1.OpKind_OP_KIND_EXEC, Name: "echo/functions", Function: f.GetHash()},
+		})
+		out := <-r.results
+		var v millracev1.Value
+		if out.Error != nil || proto.Unmarshal(out.Inline, &v) != nil {
+			t.Fatal(out.Error)
+		}
+		return v.GetStringValue()
+	}
+	var hashes [][]byte
+	for i := range 5 {
+		f := &millracev1.Function{Hash: bytes.Repeat([]byte{byte(i)}, 32), Payload: []byte("x")}
+		hashes = append(hashes, f.Hash)
+		if got := functions(f); got != fmt.Sprint(i+1) {
+			t.Errorf("it has %s functions", got)
+		}
+	}
+	r.DropFunctions(hashes[1:])
+	if got := functions(nil); got != "1" {
+		t.Errorf("it has %s functions", got)
+	}
+	if got := functions(&millracev1.Function{Hash: hashes[3], Payload: []byte("x")}); got != "2" {
+		t.Errorf("it has %s functions", got)
+	}
+	// Dropped, and needed again before it was told.
+	r.DropFunctions(hashes)
+	if got := functions(&millracev1.Function{Hash: hashes[3], Payload: []byte("x")}); got != "1" {
+		t.Errorf("it has %s functions", got)
 	}
 }

@@ -299,7 +299,7 @@ func (l *lane) bury(p *process) {
 	wanted := closing
 	cause := p.describe()
 	l.mu.Lock()
-	blamed := l.atWork(p)
+	blamed, first := l.guilty(p)
 	queue := l.queue
 	l.queue = nil
 	var results []Result
@@ -307,7 +307,7 @@ func (l *lane) bury(p *process) {
 	for _, q := range queue {
 		temporary = append(temporary, q.temporary...)
 		q.temporary, q.segments = nil, nil
-		if blamed == nil && q.ordinal != 0 {
+		if blamed == nil && q.ordinal != 0 && (first == nil || q == first) {
 			q.deaths++
 		}
 		interrupted := !q.stopAt.IsZero()
@@ -352,6 +352,17 @@ func (l *lane) atWork(p *process) *queued {
 		}
 	}
 	return nil
+}
+
+// guilty returns the run that a dead process had begun and not ended, nil if there is none. If it never said that it began one,
+// first is the first that it was sent: it may have died of it, if it does not write the control page, or before it began, of
+// something else. So it is tried again, and blamed when maxDeaths processes have died like that. REQUIRES: mu is held.
+func (l *lane) guilty(p *process) (blamed, first *queued) {
+	q := l.atWork(p)
+	if q != nil && p.page.begun() == 0 && q.stopAt.IsZero() {
+		return nil, q
+	}
+	return q, nil
 }
 
 // stopError says why and how a run was stopped.

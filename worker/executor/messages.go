@@ -1,10 +1,13 @@
 package executor
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/protobuf/proto"
@@ -34,7 +37,11 @@ func (p *process) send(q *queued) {
 	if f := r.Function; f != nil {
 		if hash := ids.FunctionHash(f.GetHash()); !p.sentFunc[hash] {
 			p.sentFunc[hash] = true
-			m.Functions = append(m.Functions, f)
+			was := len(m.DroppedFunctions)
+			m.DroppedFunctions = slices.DeleteFunc(m.DroppedFunctions, func(dropped []byte) bool { return bytes.Equal(dropped, f.GetHash()) })
+			if len(m.DroppedFunctions) == was { // else it was not told to forget it yet
+				m.Functions = append(m.Functions, f)
+			}
 		}
 	}
 	run := &millracev1.ExecutorRun{
@@ -58,15 +65,37 @@ func (p *process) opNumber(m *millracev1.ToExecutor, op *millracev1.Op) uint32 {
 	if n, ok := p.ops[op]; ok {
 		return n
 	}
-	name := fmt.Sprintf("%d %s %x", op.GetKind(), op.GetName(), op.GetFunction())
+	name := opName{op.GetKind(), op.GetName(), string(op.GetFunction())}
 	n, ok := p.opNames[name]
 	if !ok {
-		n = uint32(len(p.opNames) + 1)
+		p.lastOp++
+		n = p.lastOp
 		p.opNames[name] = n
 		m.Ops = append(m.Ops, &millracev1.OpDefinition{OpId: n, Op: op})
 	}
 	p.ops[op] = n
 	return n
+}
+
+// opName tells ops apart; function is the hash of what is pickled.
+type opName struct {
+	kind           millracev1.OpKind
+	name, function string
+}
+
+// dropFunctions has the process forget functions that nobody refers to. REQUIRES: lane.mu is held.
+func (p *process) dropFunctions(hashes [][]byte) {
+	for _, hash := range hashes {
+		if len(hash) != len(ids.FunctionHash{}) || !p.sentFunc[ids.FunctionHash(hash)] {
+			continue
+		}
+		delete(p.sentFunc, ids.FunctionHash(hash))
+		// The process forgets the ops that run it as well: they get other numbers if they come again.
+		maps.DeleteFunc(p.opNames, func(name opName, _ uint32) bool { return name.function == string(hash) })
+		maps.DeleteFunc(p.ops, func(op *millracev1.Op, _ uint32) bool { return bytes.Equal(op.GetFunction(), hash) })
+		m := p.queue()
+		m.DroppedFunctions = append(m.DroppedFunctions, hash)
+	}
 }
 
 // cancel asks for a run to be dropped if it has not begun. REQUIRES: lane.mu is

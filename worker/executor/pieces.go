@@ -108,6 +108,7 @@ func parts(m *millracev1.ToExecutor) []*millracev1.ToExecutor {
 	}
 	// All of these are small, and there are no more of them than of runs and functions.
 	part.Cancellations, part.Detach, part.Shutdown, part.DroppedFunctions = m.GetCancellations(), m.GetDetach(), m.GetShutdown(), m.GetDroppedFunctions()
+	part.GiveBack = m.GetGiveBack()
 	out = append(out, part)
 	for _, x := range out {
 		proto.Size(x)

@@ -26,7 +26,7 @@ func TestMessagesToAnExecutorAreWithinTheLimit(t *testing.T) {
 			}
 			return blank[:n]
 		}
-		whole := &millracev1.ToExecutor{Attach: []*millracev1.ExecutorAttach{{Segment: 1}}, Shutdown: true}
+		whole := &millracev1.ToExecutor{Attach: []*millracev1.ExecutorAttach{{Segment: 1}}, Shutdown: true, GiveBack: true, DroppedFunctions: [][]byte{{1}}}
 		for i := range r.IntN(3) {
 			whole.Functions = append(whole.Functions, &millracev1.Function{Hash: []byte{byte(i)}, Payload: some()})
 			whole.Ops = append(whole.Ops, &millracev1.OpDefinition{OpId: uint32(i)})
@@ -63,7 +63,7 @@ func TestMessagesToAnExecutorAreWithinTheLimit(t *testing.T) {
 			if err != nil || len(b) > maxMessageBytes {
 				t.Fatalf("seed %d: a message of %d bytes: %v", seed, len(b), err)
 			}
-			if len(m.GetAttach()) > 0 != (n == 0) || m.GetShutdown() != (n == len(messages)-1) {
+			if len(m.GetAttach()) > 0 != (n == 0) || m.GetShutdown() != (n == len(messages)-1) || m.GetGiveBack() != m.GetShutdown() || len(m.GetDroppedFunctions()) > 0 != m.GetShutdown() {
 				t.Errorf("seed %d: message %d of %d attaches %v, and ends %v", seed, n, len(messages), m.GetAttach(), m.GetShutdown())
 			}
 			if len(got) > 0 && len(m.GetFunctions())+len(m.GetOps()) > 0 {

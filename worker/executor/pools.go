@@ -244,6 +244,20 @@ func (p *Pools) TakeBack(kind string, index int, ref lifecycle.Ref) {
 	p.lane(kind, index).takeBack(ref)
 }
 
+// DropFunctions has all processes forget functions, by their hashes, that no task refers to.
+func (p *Pools) DropFunctions(hashes [][]byte) {
+	// order-free: each lane for itself.
+	for _, lanes := range p.lanes {
+		for _, l := range lanes {
+			l.mu.Lock()
+			if l.process != nil {
+				l.process.dropFunctions(hashes)
+			}
+			l.mu.Unlock()
+		}
+	}
+}
+
 // failed makes the result of a run that ended without one of its own.
 func failed(r *Run, outcome lifecycle.Outcome, e *millracev1.TaskError) Result {
 	return Result{Ref: r.Ref, Outcome: outcome, Error: e}

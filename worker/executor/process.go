@@ -68,7 +68,8 @@ type process struct {
 	rights   []int
 	ordinal  uint64
 	ops      map[*millracev1.Op]uint32
-	opNames  map[string]uint32
+	opNames  map[opName]uint32
+	lastOp   uint32
 	sentFunc map[ids.FunctionHash]bool
 	// segments are attached, or are about to be; lastSegment is the number given last.
 	segments    map[memory.Space]*segment
@@ -91,7 +92,7 @@ func startProcess(l *lane) (p *process, err error) {
 	c := &l.pools.config
 	p = &process{
 		lane: l, ready: make(chan struct{}), broken: make(chan struct{}), outgoing: make(chan struct{}, 1), working: make(chan struct{}, 1),
-		ops: make(map[*millracev1.Op]uint32), opNames: make(map[string]uint32), sentFunc: make(map[ids.FunctionHash]bool),
+		ops: make(map[*millracev1.Op]uint32), opNames: make(map[opName]uint32), sentFunc: make(map[ids.FunctionHash]bool),
 		segments: make(map[memory.Space]*segment), leases: make(map[uint64]ledger.ObjectID),
 		oom: exitcause.OOMKills(),
 	}
@@ -202,8 +203,12 @@ func (p *process) pid() int { return p.cmd.Process.Pid }
 
 // wait reaps the process, with whatever it left in its group.
 func (p *process) wait(exited chan<- struct{}) {
-	_ = p.cmd.Wait() // the state says it
+	// While it is not reaped its number is nobody else's, so that the group is still its own.
+	for unix.Waitid(unix.P_PID, p.pid(), nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
+		continue
+	}
 	_ = unix.Kill(-p.pid(), unix.SIGKILL)
+	_ = p.cmd.Wait() // the state says it
 	p.cause = exitcause.Of(p.cmd.ProcessState, p.oom)
 	close(exited)
 }

@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
+	"strings"
 	"time"
 
+	"github.com/millrace/millrace/internal/texts"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/device"
@@ -44,7 +47,7 @@ func (c *calling) object() ledger.ObjectID {
 func (c *calling) prepare(spare *store.Spare) (device.Prepared, error) {
 	n, r := c.n, c.run
 	r.call.Scratch = c
-	p, err := n.device.Prepare(r.call)
+	p, err := guarded(func() (device.Prepared, error) { return n.device.Prepare(r.call) })
 	if err != nil {
 		return nil, err
 	}
@@ -135,9 +138,23 @@ func (c *calling) Scratch(bytes uint64) (memory.Frame, error) {
 	return frames[0], nil
 }
 
+// guarded turns a panic of a device into the failure of one task: what a client sends must not end a worker. A broken invariant of the
+// worker's books is another matter, and ends it as ever.
+func guarded[T any](do func() (T, error)) (result T, err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			if broken, is := cause.(error); is && strings.HasPrefix(broken.Error(), "ledger: ") {
+				panic(cause)
+			}
+			err = &device.Error{Reason: "INTERNAL_PANIC", Message: texts.Head(fmt.Sprintf("internal error, please report it: %v\n%s", cause, debug.Stack()), messageBytes)}
+		}
+	}()
+	return do()
+}
+
 // call runs it.
 func (c *calling) call(p device.Prepared) error {
-	result, err := p.Run(c.ctx, c.alloc)
+	result, err := guarded(func() (device.Result, error) { return p.Run(c.ctx, c.alloc) })
 	c.run.times.submitted = time.Now()
 	c.run.times.worked = c.run.times.submitted
 	if err != nil {
@@ -156,7 +173,7 @@ func (c *calling) announce() {
 
 // finish ends a call that was started. Its memory is for the lane to release.
 func (c *calling) finish() error {
-	result, err := c.started.Finish()
+	result, err := guarded(c.started.Finish)
 	c.run.times.worked = time.Now()
 	if err != nil {
 		return err

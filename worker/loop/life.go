@@ -66,7 +66,12 @@ func (w *Worker) renewed() {
 	}
 	w.settleEnded()
 	w.config.Store.Forget()
-	clear(w.functions)
+	var hashes [][]byte
+	// order-free: each is forgotten for itself.
+	for hash := range w.functions {
+		hashes = append(hashes, hash[:])
+	}
+	w.dropFunctions(hashes)
 	clear(w.borrowedTimes)
 	w.nearby = newNearby(&w.config)
 	// order-free: each is forgotten for itself.

@@ -51,6 +51,8 @@ type Executors interface {
 	GiveBack()
 	// Registered tells the worker's number and the limit of inline results.
 	Registered(worker ids.WorkerID, inlineBytes uint64)
+	// DropFunctions has processes forget functions, by their hashes.
+	DropFunctions(hashes [][]byte)
 	// Deaths is how many processes died, and why the last one did.
 	Deaths() (n uint64, last string)
 	// Close ends all processes and waits for them.
@@ -593,6 +595,9 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 	for _, p := range r.GetPeers() {
 		w.setPeer(p)
 	}
+	if dropped := r.GetDroppedFunctions(); len(dropped) > 0 {
+		w.dropFunctions(dropped)
+	}
 	for _, f := range r.GetFunctions() {
 		w.functions[ids.FunctionHash(hash32(f.GetHash()))] = f
 	}
@@ -640,6 +645,17 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 	w.drained = w.drained || r.GetDrained()
 	if r.GetStopReason() != "" && w.stopped == nil {
 		w.stopped = &StoppedError{Reason: r.GetStopReason()}
+	}
+}
+
+// dropFunctions forgets functions that no task refers to. Those of one message that are sent in it as well are needed again: they
+// are taken in afterwards.
+func (w *Worker) dropFunctions(hashes [][]byte) {
+	for _, hash := range hashes {
+		delete(w.functions, hash32(hash))
+	}
+	if w.config.Executors != nil {
+		w.config.Executors.DropFunctions(hashes)
 	}
 }
 

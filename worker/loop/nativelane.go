@@ -288,7 +288,7 @@ func (l *nativeLane) execute(r *nativeRun) {
 	if err == nil && r.noRoom == nil {
 		// Nobody waits for calls that are long, or that may be interrupted.
 		if s, able := p.(device.Starter); able && r.short && r.timeout == 0 && len(l.open) < maxOpen {
-			if c.started, err = s.Start(c.ctx, c.allocNow); c.started != nil {
+			if c.started, err = guarded(func() (device.Started, error) { return s.Start(c.ctx, c.allocNow) }); c.started != nil {
 				l.open = append(l.open, c)
 				r.times.submitted = time.Now()
 				return

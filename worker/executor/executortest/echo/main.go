@@ -41,7 +41,7 @@ func main() {
 	for _, fd := range []int{3, 4, 5} {
 		unix.CloseOnExec(fd)
 	}
-	e := &executor{link: &link{File: os.NewFile(3, "link")}, segments: make(map[uint32][]byte), ops: make(map[uint32]string), dropped: make(map[ref]bool), wake: make(chan struct{}, 1), interrupts: make(chan os.Signal, 1)}
+	e := &executor{link: &link{File: os.NewFile(3, "link")}, segments: make(map[uint32][]byte), ops: make(map[uint32]string), functions: make(map[string]bool), dropped: make(map[ref]bool), wake: make(chan struct{}, 1), interrupts: make(chan os.Signal, 1)}
 	e.answered = sync.NewCond(&e.mu)
 	if err := e.run(); err != nil && !errors.Is(err, io.EOF) {
 		fmt.Fprintln(os.Stderr, "echo:", err)
@@ -81,8 +81,10 @@ type executor struct {
 	ordinal  uint64
 	dropped  map[ref]bool
 	allocs   []*millracev1.ExecutorAllocated
-	shutdown bool
-	closed   error
+	// functions are the hashes of those that it was sent.
+	functions map[string]bool
+	shutdown  bool
+	closed    error
 }
 
 func (e *executor) run() error {
@@ -136,6 +138,11 @@ func (e *executor) run() error {
 		if gone {
 			continue
 		}
+		if _, name, _ := strings.Cut(op, "/"); name == "early" { // it dies before it has begun, unless a directory is there by now
+			if in, err := e.inputs(r); err != nil || os.Mkdir(string(in[0]), 0o700) == nil || string(in[0]) == "" {
+				os.Exit(6)
+			}
+		}
 		e.store(0, r.ordinal)
 		begin := time.Now()
 		f := e.execute(op, r)
@@ -181,6 +188,12 @@ func (e *executor) read() {
 		}
 		for _, d := range m.GetOps() {
 			e.ops[d.GetOpId()] = d.GetOp().GetName()
+		}
+		for _, f := range m.GetFunctions() {
+			e.functions[string(f.GetHash())] = true
+		}
+		for _, hash := range m.GetDroppedFunctions() { // runs of this message came after it was needed
+			delete(e.functions, string(hash))
 		}
 		for _, r := range m.GetRuns() {
 			if e.piece != nil {
@@ -325,6 +338,12 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return text(fmt.Sprintf("%d descriptors, %d segments", len(entries), len(e.segments)))
+	case "early":
+		return text("it has begun")
+	case "functions": // how many it has
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		return text(fmt.Sprint(len(e.functions)))
 	case "pid":
 		return text(fmt.Sprint(os.Getpid()))
 	case "env":

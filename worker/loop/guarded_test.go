@@ -1,0 +1,30 @@
+package loop
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/millrace/millrace/worker/device"
+)
+
+// A panic in what a client asked for fails its task with where it was.
+func TestPanicsOfADeviceFailOneTask(t *testing.T) {
+	_, err := guarded(func() (device.Result, error) {
+		var sizes []int
+		return device.Result{Header: make([]byte, sizes[3])}, nil
+	})
+	var failed *device.Error
+	if !errors.As(err, &failed) || failed.Reason != "INTERNAL_PANIC" || !strings.Contains(failed.Message, "index out of range") || !strings.Contains(failed.Message, "guarded_test.go") || len(failed.Message) > messageBytes {
+		t.Errorf("got %v", err)
+	}
+	if _, err := guarded(func() (int, error) { return 1, errors.New("as ever") }); err == nil || err.Error() != "as ever" {
+		t.Errorf("got %v", err)
+	}
+	defer func() {
+		if recover() == nil {
+			t.Error("the worker goes on with broken books")
+		}
+	}()
+	_, _ = guarded(func() (int, error) { panic(errors.New("ledger: object t1/a1 counts 2 leases and has 1")) }) // it does not return
+}
