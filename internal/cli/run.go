@@ -349,7 +349,7 @@ func schedulerFlags(f *pflag.FlagSet) {
 	f.String("listen", "127.0.0.1:0", "where the scheduler listens; port 0 takes a free one")
 	f.String("http", "127.0.0.1:0", "where metrics and status are served; empty: nowhere")
 	f.Duration("worker-lease", 5*time.Second, "how long a silent worker is waited for")
-	f.Duration("reconnect-grace", 2*time.Second, "how long a worker whose connection broke is waited for")
+	f.Duration("reconnect-grace", 5*time.Second, "how long a worker whose connection broke is waited for; a network may take seconds to find another way")
 	f.String("inline-result", "64KiB", "largest result that travels with updates instead of from a worker")
 }
 

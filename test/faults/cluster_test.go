@@ -129,6 +129,7 @@ func (c *cluster) processWith(host int, env []string, line ...string) *exec.Cmd 
 	c.t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGCONT) // in case the test stopped it
 		_ = cmd.Process.Signal(syscall.SIGTERM)
+		_ = cmd.Process.Signal(syscall.SIGINT) // at once: what it has is of no use any more
 		killer := time.AfterFunc(30*time.Second, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 		_ = cmd.Wait() // what it died of is the test's doing
 		killer.Stop()
