@@ -42,7 +42,7 @@ def test_a_function_of_another_python_is_not_run(client: Client, monkeypatch: py
     monkeypatch.setattr(_serialize, "version", lambda: (3, 2))
     here = r"{}\.{}".format(*sys.version_info[:2])
     failed = client.submit(lambda: 1)
-    with pytest.raises(errors.TaskFailedError, match=rf"(?i)(?s)python 3\.2.*python {here}"):
+    with pytest.raises(errors.VersionMismatchError, match=rf"(?i)(?s)python 3\.2.*python {here}"):
         failed.result(PATIENCE)
     assert client.submit(operator.add, 1, 2).result(PATIENCE) == 3
     assert client.submit("operator:mul", 2, 3).result(PATIENCE) == 6
