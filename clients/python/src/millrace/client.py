@@ -300,20 +300,19 @@ class Client:
         key: UserKey | None,
         pure: bool,
         options: bytes,
+        known: tuple[OpKey, Function | None] | None = None,
     ) -> tuple[Spec | None, State]:
-        """A task to be submitted; no task if this client has submitted it already."""
+        """A task to be submitted; no task if this client has submitted it already. `known`: what `_op` made of `func`."""
         wire = None if key is None else _keys.to_wire(key)
-        op, function = self._op(func)
+        op, function = known or self._op(func)
         call = Call(self.session)
         name = name_of(func)
         typed = isinstance(func, (NativeOp, ExecutorOp))
         arguments = (call.pack_typed if typed else call.pack)(args, kwargs, name)
         body = self._token(op, arguments, call.inputs) if pure or wire is not None else uuid.uuid4().hex
         if wire is None:
-            wire, known = _keys.to_wire(f"{name}-{body}"), ""
-        else:
-            known = body
-        return self._known(wire, known, op, function, call, arguments, options)
+            wire, body = _keys.to_wire(f"{name}-{body}"), ""
+        return self._known(wire, body, op, function, call, arguments, options)
 
     def _known(
         self,
@@ -420,9 +419,10 @@ class Client:
         calls = list(zip(*iterables))  # noqa: B905 - the shortest ends it, as in map
         own = _map_keys(key, len(calls))
         self.session.check_open()
+        known = self._op(func) if calls else None
         try:
             for args, one in zip(calls, own, strict=True):
-                spec, state = self._spec(func, args, kwargs, one, pure, options)
+                spec, state = self._spec(func, args, kwargs, one, pure, options, known)
                 if spec is not None:
                     specs.append(spec)
                 futures.append(Future(self.session, state))
