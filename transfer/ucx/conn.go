@@ -35,9 +35,12 @@ type conn struct {
 	// pace predicts when reads from a GPU are over.
 	pace pace
 	// unmap, if set, gives up our own mapping of a peer's GPU memory; dead says that
-	// its process has ended. The thread calls it when nothing reads there any more.
+	// its process has ended, which watch tells. The thread calls it when nothing reads there any more, and UCX not either.
 	unmap func(dead bool)
-	dead  bool
+	watch *watched
+	// lost: the endpoint failed, or the peer is said to be gone. That is no proof that its process has ended: UCX gives up
+	// peers on a host that is overloaded, too.
+	lost bool
 
 	endpoint int32
 	// failure is set once; from then on nothing is posted.

@@ -117,7 +117,7 @@ func (c *Context) mapOurselves(n *conn, source *millracev1.LaneEndpoint) error {
 		if l.conns[n.token] != n {
 			return false // it failed meanwhile
 		}
-		n.unmap = unmap
+		n.unmap, n.watch = unmap, sender(source.GetAddress()).watch()
 		return true
 	})
 	if closed != nil || !set {

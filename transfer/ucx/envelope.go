@@ -16,11 +16,12 @@ import (
 // and how long it is, with a checksum over all of that. Only the content of a good envelope reaches UCX. An envelope is no
 // signature: DataService.ConnectLane asks for the token of a worker first.
 //
-// Its layout, little-endian: envelopeMagic, kind (1 byte), major, minor and release of UCX (2 bytes each), length of the content
-// (4 bytes), CRC-32C of all that comes before it and of the content (4 bytes), content.
+// Its layout, little-endian: envelopeMagic, kind (1 byte), major, minor and release of UCX (2 bytes each), number of the process
+// (4 bytes) and of its pid namespace (8 bytes), length of the content (4 bytes), CRC-32C of all that comes before it and of the
+// content (4 bytes), content.
 const (
 	envelopeMagic = "MILLLANE"
-	envelopeBytes = len(envelopeMagic) + 1 + 3*2 + 4 + 4
+	envelopeBytes = len(envelopeMagic) + 1 + 3*2 + 4 + 8 + 4 + 4
 	// maxContentBytes is more than an address has with hundreds of devices.
 	maxContentBytes = 1 << 20
 )
@@ -52,6 +53,9 @@ func seal(kind contentKind, v version, content []byte) []byte {
 	for _, n := range []uint{v.major, v.minor, v.release} {
 		b = binary.LittleEndian.AppendUint16(b, uint16(n))
 	}
+	own := thisProcess()
+	b = binary.LittleEndian.AppendUint32(b, own.pid)
+	b = binary.LittleEndian.AppendUint64(b, own.namespace)
 	b = binary.LittleEndian.AppendUint32(b, uint32(len(content)))
 	b = binary.LittleEndian.AppendUint32(b, crc32.Update(crc32.Checksum(b, castagnoli), castagnoli, content))
 	return append(b, content...)
@@ -65,7 +69,7 @@ func unseal(kind contentKind, envelope []byte) (content []byte, v version, err e
 	fields, sum := envelope[len(envelopeMagic):envelopeBytes-4], envelope[envelopeBytes-4:envelopeBytes]
 	content = envelope[envelopeBytes:]
 	v = version{uint(binary.LittleEndian.Uint16(fields[1:])), uint(binary.LittleEndian.Uint16(fields[3:])), uint(binary.LittleEndian.Uint16(fields[5:]))}
-	length := binary.LittleEndian.Uint32(fields[7:])
+	length := binary.LittleEndian.Uint32(fields[19:])
 	crc := crc32.Update(crc32.Checksum(envelope[:envelopeBytes-4], castagnoli), castagnoli, content)
 	switch {
 	case contentKind(fields[0]) != kind:
@@ -76,6 +80,12 @@ func unseal(kind contentKind, envelope []byte) (content []byte, v version, err e
 		return nil, v, fmt.Errorf("%w: %s whose checksum is wrong", ErrNoLane, kind)
 	}
 	return content, v, nil
+}
+
+// sender returns which process made a good envelope.
+func sender(envelope []byte) process {
+	fields := envelope[len(envelopeMagic):]
+	return process{pid: binary.LittleEndian.Uint32(fields[7:]), namespace: binary.LittleEndian.Uint64(fields[11:])}
 }
 
 // unsealed is unseal for a peer that must have a version which works together with ours.

@@ -180,7 +180,7 @@ func (l *loop) handle(e *event) {
 		l.message(e)
 	case eventEndpointError:
 		if n := l.conns[e.tag]; n != nil {
-			n.dead = true
+			n.lost = true
 			l.fail(n, fmt.Errorf("%w: %s", transfer.ErrPeerLost, l.engine.statusText(e.status)))
 		}
 	case eventClosed:
@@ -311,10 +311,33 @@ func (l *loop) settle(n *conn) {
 		l.engine.release(n.endpoint)
 		delete(l.conns, n.token)
 		if n.unmap != nil {
-			n.unmap(n.dead)
+			l.giveUp(n)
 		}
 		close(n.gone)
 	}
+}
+
+// deathTakes is how long the process of a lost peer may take to end: one that has much memory on a GPU does.
+const deathTakes = 2500 * time.Millisecond
+
+// giveUp unmaps the memory of a peer. If it was lost, whether its process has ended is waited for: the memory of the dead is closed
+// under UCX, which would go on reading that of a live one through what was closed.
+func (l *loop) giveUp(n *conn) {
+	if !n.lost || n.watch == nil || l.stopping {
+		n.unmap(n.watch.ended(0))
+		n.watch.close()
+		return
+	}
+	l.c.serving.Add(1)
+	go func() {
+		defer l.c.serving.Done()
+		dead := n.watch.ended(deathTakes)
+		n.watch.close()
+		if !l.c.do(func(*loop) { n.unmap(dead) }) {
+			<-l.c.ended
+			n.unmap(dead) // UCX is closed
+		}
+	}()
 }
 
 func (l *loop) stop() {

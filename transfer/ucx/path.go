@@ -96,7 +96,7 @@ func (p *Path) Forget(address string) {
 	<-l.ready
 	if n := l.conn; n != nil {
 		p.c.do(func(l *loop) {
-			n.dead = true
+			n.lost = true
 			l.hangUp(n, fmt.Errorf("ucx: %w: forgotten", transfer.ErrPeerLost))
 		})
 	}

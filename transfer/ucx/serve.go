@@ -23,6 +23,8 @@ const (
 	inlineRoom = 1 << 20
 	answerRoom = 8 << 20
 	maxTTL     = 10 * time.Minute
+	// maxLeases is how many leases one connection may hold.
+	maxLeases = 1 << 18
 )
 
 func readerOf(r *millracev1.ConnectLaneRequest) transfer.Reader {
@@ -61,7 +63,7 @@ func (l *loop) message(e *event) {
 	case messageLease:
 		ttl := min(time.Duration(r.u32())*time.Millisecond, maxTTL)
 		refs := r.refs(p.count)
-		if r.err == nil && len(refs) > 0 && len(refs) <= maxRefs && ttl > 0 && n.bytes == 0 {
+		if r.err == nil && len(refs) > 0 && len(refs) <= maxRefs && len(n.leases)+len(refs) <= maxLeases && ttl > 0 && n.bytes == 0 {
 			l.serve(func() { l.c.lease(l, n, p.request, ttl, refs) })
 			return
 		}

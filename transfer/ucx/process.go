@@ -1,0 +1,60 @@
+package ucx
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// process is one of a host: its number, and the pid namespace in which it has it. 0: unknown.
+type process struct {
+	pid       uint32
+	namespace uint64
+}
+
+var thisProcess = sync.OnceValue(func() process {
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
+		return process{} // then nobody is sure of our end
+	}
+	return process{uint32(os.Getpid()), st.Ino}
+})
+
+// watch returns what tells of the end of a process, nil if that cannot be told: it is of another pid namespace, or has ended.
+func (p process) watch() *watched {
+	own := thisProcess()
+	if p.pid == 0 || p.namespace == 0 || p.namespace != own.namespace {
+		return nil
+	}
+	fd, err := unix.PidfdOpen(int(p.pid), 0)
+	if err != nil {
+		return nil
+	}
+	return &watched{fd}
+}
+
+// watched is a process that is watched. A nil one never ends.
+type watched struct{ fd int }
+
+// ended waits for the end of the process for so long, and says whether it has come.
+func (w *watched) ended(wait time.Duration) bool {
+	if w == nil {
+		return false
+	}
+	fds := []unix.PollFd{{Fd: int32(w.fd), Events: unix.POLLIN}}
+	for until := time.Now().Add(wait); ; {
+		n, err := unix.Poll(fds, int(max(time.Until(until), 0).Milliseconds()))
+		if !errors.Is(err, unix.EINTR) {
+			return n > 0 && fds[0].Revents&unix.POLLIN != 0
+		}
+	}
+}
+
+func (w *watched) close() {
+	if w != nil {
+		_ = unix.Close(w.fd) // nothing was written
+	}
+}
