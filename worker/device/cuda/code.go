@@ -1,6 +1,7 @@
 package cuda
 
 import (
+	"container/list"
 	"crypto/sha256"
 	"embed"
 	"encoding/hex"
@@ -81,8 +82,8 @@ type entry struct {
 	functions map[string]*gpu.Function
 }
 
-// code keeps what was loaded onto the device: by source, without end, since a
-// program uses few kernels; a flood of different ones empties it.
+// code keeps what was loaded onto the device. Generated kernels are kept by source, without end, since a
+// program uses few of them; a flood of different ones empties it.
 type code struct {
 	device    *Device
 	compiler  once[*compiler]
@@ -92,6 +93,79 @@ type code struct {
 	retired   []*entry
 	// builtins are those of the built-in kernels that were asked for.
 	builtins map[string]*gpu.Function
+	// users are the modules of users' sources, and recent the same ones, the last used first; at most maxUsers and
+	// those in use.
+	users    map[string]*userModule
+	recent   list.List
+	maxUsers int
+}
+
+// userModule is made of a source that a user has sent. Programs that generate sources have any number of them, and each
+// takes memory beside the slab: what was not used for long is unloaded.
+type userModule struct {
+	entry
+	key  string
+	uses int // by calls that are under way; guarded by code.mu
+	at   *list.Element
+}
+
+// maxUserModules is how many users' modules stay loaded: of some 100 KiB each.
+const maxUserModules = 256
+
+// user finds a kernel in a user's source. Its module stays until release, which the call owes when the kernel is over.
+func (c *code) user(source, name string) (f *gpu.Function, release func(), err error) {
+	c.mu.Lock()
+	u := c.users[source]
+	if u == nil {
+		u = &userModule{entry: entry{functions: map[string]*gpu.Function{}}, key: source}
+		u.at = c.recent.PushFront(u)
+		c.users[source] = u
+	}
+	c.recent.MoveToFront(u.at)
+	u.uses++
+	var unused []*userModule
+	for at := c.recent.Back(); at != nil && len(c.users) > c.maxUsers; {
+		old, before := at.Value.(*userModule), at.Prev()
+		if old.uses == 0 {
+			c.drop(old)
+			unused = append(unused, old)
+		}
+		at = before
+	}
+	c.mu.Unlock()
+	release = func() {
+		c.mu.Lock()
+		u.uses--
+		c.mu.Unlock()
+	}
+	for _, old := range unused {
+		if old.module != nil {
+			if err := old.module.Close(); err != nil {
+				c.device.logf("cuda: a kernel's code is not unloaded: %v", err)
+			}
+		}
+	}
+	f, err = c.find(&u.entry, name, c.image("source", userFlags, func() string { return source }))
+	if err != nil {
+		release()
+		var bad *compileError
+		if u.err != nil && !errors.As(u.err, &bad) {
+			// It may go well the next time.
+			c.mu.Lock()
+			if c.users[source] == u {
+				c.drop(u)
+			}
+			c.mu.Unlock()
+		}
+		return nil, nil, err
+	}
+	return f, release, nil
+}
+
+// drop forgets a user's module. REQUIRES: mu is held.
+func (c *code) drop(u *userModule) {
+	delete(c.users, u.key)
+	c.recent.Remove(u.at)
 }
 
 // maxModules is how many modules are loaded before all are given up.
@@ -116,7 +190,12 @@ func (c *code) kernel(file, signature, name string, source func() string) (*gpu.
 }
 
 func (c *code) compiled(file, signature, name string, flags []string, generate func() string) (*gpu.Function, error) {
-	return c.function(file+"\x00"+signature, name, func() ([]byte, error) {
+	return c.function(file+"\x00"+signature, name, c.image(file, flags, generate))
+}
+
+// image compiles a source, unless it is on the disk.
+func (c *code) image(file string, flags []string, generate func() string) func() ([]byte, error) {
+	return func() ([]byte, error) {
 		k, err := c.getCompiler()
 		if err != nil {
 			return nil, err
@@ -134,7 +213,7 @@ func (c *code) compiled(file, signature, name string, flags []string, generate f
 			c.device.logf("cuda: a compiled kernel is not kept: %v", err)
 		}
 		return cubin, nil
-	})
+	}
 }
 
 // builtin finds one of the kernels of builtin.cu.
@@ -187,6 +266,15 @@ func (c *code) function(key, name string, cubin func() ([]byte, error)) (*gpu.Fu
 		c.functions[key] = e
 	}
 	c.mu.Unlock()
+	f, err := c.find(e, name, cubin)
+	if e.err != nil {
+		c.forget(key, e)
+	}
+	return f, err
+}
+
+// find loads a module unless it is, and finds one of its kernels.
+func (c *code) find(e *entry, name string, cubin func() ([]byte, error)) (*gpu.Function, error) {
 	e.once.Do(func() {
 		var image []byte
 		if image, e.err = cubin(); e.err == nil {
@@ -194,7 +282,6 @@ func (c *code) function(key, name string, cubin func() ([]byte, error)) (*gpu.Fu
 		}
 	})
 	if e.err != nil {
-		c.forget(key, e)
 		return nil, e.err
 	}
 	e.mu.Lock()
@@ -236,6 +323,13 @@ func (c *code) close() error {
 			errs = append(errs, e.module.Close())
 		}
 	}
+	for _, u := range c.users {
+		if u.module != nil {
+			errs = append(errs, u.module.Close())
+		}
+	}
+	clear(c.users)
+	c.recent.Init()
 	clear(c.functions)
 	clear(c.builtins)
 	c.retired = nil

@@ -387,6 +387,46 @@ func TestUserKernelsGetTheirParameters(t *testing.T) {
 	}
 }
 
+// A program that generates sources must not fill the GPU with code that nobody runs any more.
+func TestModulesOfUsersAreUnloaded(t *testing.T) {
+	b := onFake(t)
+	b.code.maxUsers = 4
+	run := func(i int) {
+		t.Helper()
+		source := fmt.Sprintf("extern \"C\" __global__ void f(double *x) { x[0] = %d; }", i)
+		outputs := []any{map[string]any{"dtype": "float64", "shape": ints(1000)}}
+		if _, err := b.call(t.Context(), "cuda.kernel", ops.Args{Positional: []any{source, "f", int64(1), int64(1), outputs}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := fake.Modules.Load()
+	for i := range 12 {
+		run(i)
+		run(0) // is in use all the time
+	}
+	if n := fake.Modules.Load() - before; n != 4 {
+		t.Errorf("%d modules are loaded, 4 are kept", n)
+	}
+	if u := b.code.recent.Front().Value.(*userModule); !strings.Contains(u.key, "x[0] = 0") || u.uses != 0 || len(b.code.users) != 4 {
+		t.Errorf("the last used is %q, used by %d; %d are kept", u.key, u.uses, len(b.code.users))
+	}
+	// What a call has is not unloaded under it.
+	f, release, err := b.code.user("extern \"C\" __global__ void g() {}", "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 8 {
+		run(100 + i)
+	}
+	if err := b.stream.Launch([]gpu.Launch{{Function: f}}, nil); err != nil {
+		t.Error(err)
+	}
+	if b.code.users["extern \"C\" __global__ void g() {}"] == nil {
+		t.Error("it was given up while it was in use")
+	}
+	release()
+}
+
 func TestUserKernelsAreRefusedWithTheReason(t *testing.T) {
 	b := onFake(t)
 	outputs := []any{map[string]any{"dtype": "float64", "shape": ints(4)}}

@@ -31,6 +31,8 @@ type run struct {
 	negative    func() error
 	about       string
 	submission  submission
+	// release, if set, is called when the call is over: then its kernel's code may be unloaded.
+	release func()
 
 	planned *ops.Planned
 	outs    []*ops.Tensor
@@ -123,6 +125,9 @@ func (d *Device) Computing() bool { return len(d.slots.free) < cap(d.slots.free)
 // end gives the slot to others, and the run with it, which keeps nothing of the call.
 func (r *run) end() {
 	free, slot := r.device.slots.free, r.slot
+	if r.release != nil {
+		r.release()
+	}
 	*r = run{event: r.event}
 	free <- slot
 }

@@ -24,7 +24,7 @@ func (r *run) userKernel(ctx context.Context, w *ops.Launching, outs []*ops.Tens
 	if most := r.device.gpu.Info().Attributes.SharedBytes; uint64(w.SharedBytes) > most {
 		return bad("shared", "%d bytes are more than the %d that a block of %v can have", w.SharedBytes, most, r.device.gpu)
 	}
-	f, err := r.device.code.compiled("source", w.Source, w.Entry, userFlags, func() string { return w.Source })
+	f, release, err := r.device.code.user(w.Source, w.Entry)
 	var refused *compileError
 	var driver *gpu.Error
 	switch {
@@ -35,6 +35,7 @@ func (r *run) userKernel(ctx context.Context, w *ops.Launching, outs []*ops.Tens
 	case err != nil:
 		return err
 	}
+	r.release = release
 	if w.SharedBytes > freeShared {
 		if err := f.AllowShared(w.SharedBytes); err != nil {
 			return bad("shared", "%v", err)
