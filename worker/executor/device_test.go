@@ -7,6 +7,7 @@ import (
 	"os"
 	osexec "os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -55,6 +56,7 @@ type rig struct {
 	space   *distant
 	objects *store.Store
 	results chan executor.Result
+	logs    *tasklog.Logs
 }
 
 var buildEcho = sync.OnceValues(func() (binary string, err error) {
@@ -86,14 +88,14 @@ func newRig(t *testing.T, env ...string) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{space: &distant{data: make([]byte, 4<<20)}, results: make(chan executor.Result, 100)}
+	r := &rig{space: &distant{data: make([]byte, 4<<20)}, results: make(chan executor.Result, 100), logs: new(tasklog.Logs)}
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	if r.objects, err = store.New(r.space, log); err != nil {
 		t.Fatal(err)
 	}
 	r.Pools, err = executor.New(executor.Config{
 		Worker: "w", Commands: map[string][]string{"echo": {binary}}, Processes: 1, Env: env, Scratch: t.TempDir(), Store: r.objects,
-		Logs: new(tasklog.Logs), Log: log, MemoryWait: time.Millisecond,
+		Logs: r.logs, Log: log, MemoryWait: time.Millisecond,
 		Device: &executor.Device{UUID: [16]byte{1}, Visible: "GPU-x", Handle: []byte{0xab}, Driver: "libcuda.so.1", ArenaBytes: 77, ArenaLibraries: []string{"cupy", "torch"}},
 		Done: func(results []executor.Result) {
 			for _, x := range results {
@@ -331,6 +333,23 @@ func TestLeaseThatDoesNotWait(t *testing.T) {
 	books, _, _ := r.objects.Stats()
 	if books.Waiting != 0 || books.ReservedBytes != 0 {
 		t.Errorf("something is left: %+v", books)
+	}
+}
+
+func TestLastWordsAreThoseOfTheRunThatDied(t *testing.T) {
+	r := newRig(t, "ECHO_DEVICE=yes")
+	// What the first one printed may be read between its end and its result, when no task has ended yet.
+	for task := 1; task <= 2; task++ {
+		if out := r.call(t, task, "log", "by another task"); out.Error != nil {
+			t.Fatal(out.Error)
+		}
+	}
+	for !strings.Contains(r.logs.Tail(1)+r.logs.Tail(2), "printed by another task") { // it comes by a pipe
+		runtime.Gosched()
+	}
+	out := r.call(t, 3, "kill")
+	if out.Outcome != lifecycle.ExecutorDied || strings.Contains(out.Error.GetMessage(), "another task") {
+		t.Errorf("got %+v", out)
 	}
 }
 

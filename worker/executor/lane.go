@@ -273,7 +273,7 @@ func (l *lane) once() (ready bool, cause string) {
 		<-exited
 		p.close()
 		p.page.close()
-		return false, p.describe()
+		return false, p.describe(nil)
 	}
 	l.ready(p)
 	p.serve(exited)
@@ -297,9 +297,9 @@ func (l *lane) bury(p *process) {
 	default:
 	}
 	wanted := closing
-	cause := p.describe()
 	l.mu.Lock()
 	blamed, first := l.guilty(p)
+	cause := p.describe(blamed)
 	queue := l.queue
 	l.queue = nil
 	var results []Result

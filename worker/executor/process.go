@@ -83,9 +83,11 @@ type process struct {
 	working chan struct{}
 
 	tailMu sync.Mutex
-	// tail is the end of what it wrote, guarded by tailMu.
-	tail  []byte
-	cause exitcause.Cause
+	// tail is the end of what it wrote while tailOf, a task, was at work or had ended last, 0 before
+	// the first. Guarded by tailMu.
+	tail   []byte
+	tailOf ids.TaskID
+	cause  exitcause.Cause
 }
 
 func startProcess(l *lane) (p *process, err error) {
@@ -307,21 +309,25 @@ func (p *process) breakOff(fault error) {
 	})
 }
 
-// describe says in words how it ended. REQUIRES: close has returned.
-func (p *process) describe() string {
+// describe says in words how it ended; blamed is the run that it died in, nil if none. What
+// others wrote before that is not quoted. REQUIRES: close has returned.
+func (p *process) describe(blamed *queued) string {
 	text := p.cause.String()
 	if p.fault != nil {
 		text += ", after " + p.fault.Error()
 	}
-	if tail := p.lastWords(); tail != "" {
+	if tail := p.lastWords(blamed); tail != "" {
 		text += "; its last words: " + tail
 	}
 	return text
 }
 
-func (p *process) lastWords() string {
+func (p *process) lastWords(blamed *queued) string {
 	p.tailMu.Lock()
 	defer p.tailMu.Unlock()
+	if blamed != nil && blamed.run.Ref.Task != p.tailOf {
+		return ""
+	}
 	tail := bytes.TrimSpace(p.tail)
 	if len(tail) > quotedBytes {
 		return "…" + texts.Tail(tail, quotedBytes)
@@ -356,18 +362,21 @@ func (p *process) readOutput(r *os.File) {
 	for {
 		n, err := output.Read(buffer)
 		if n > 0 {
-			p.tailMu.Lock()
-			p.tail = append(p.tail, buffer[:n]...)
-			if over := len(p.tail) - tailBytes; over > 0 {
-				p.tail = append(p.tail[:0], p.tail[over:]...)
-			}
-			p.tailMu.Unlock()
 			p.lane.mu.Lock()
 			task := p.last
 			if q := p.lane.atWork(p); q != nil {
 				task = q.run.Ref.Task
 			}
 			p.lane.mu.Unlock()
+			p.tailMu.Lock()
+			if task != p.tailOf {
+				p.tail, p.tailOf = p.tail[:0], task
+			}
+			p.tail = append(p.tail, buffer[:n]...)
+			if over := len(p.tail) - tailBytes; over > 0 {
+				p.tail = append(p.tail[:0], p.tail[over:]...)
+			}
+			p.tailMu.Unlock()
 			if task != 0 {
 				p.lane.pools.config.Logs.Write(task, buffer[:n])
 			}

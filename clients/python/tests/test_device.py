@@ -6,6 +6,7 @@ import ctypes
 import fcntl
 import io
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -19,6 +20,7 @@ import pytest
 from conftest import PATIENCE, eventually
 from millrace import _serialize, arrays
 from millrace._pb.millrace.v1 import executor_pb2, value_pb2
+from millrace.executor._driver import LOST
 from test_executor import Worker, text_of
 
 FAKES = Path(__file__).parent / "fakes"
@@ -370,6 +372,27 @@ def test_a_lost_gpu_ends_the_process_and_nothing_else(fake: Fake, worker: Device
     assert error.reason == "DEVICE_ERROR" and "CUDA_ERROR_ILLEGAL_ADDRESS" in error.message
     assert worker.process.wait(PATIENCE) == 70
     assert worker.word(0) == worker.word(1) == 1
+
+
+def test_a_gpu_that_fails_again_and_again_is_lost(worker: Recycling, fake: Fake) -> None:
+    def bad() -> None:
+        raise ValueError
+
+    worker.call(bad)
+    fake.fail("cuCtxSynchronize", 999, count=2)  # the end of the function, and once more
+    assert worker.call(lambda: 5).error.reason == "DEVICE_ERROR"
+    assert worker.value(worker.call(lambda: 5)) == 5
+    fake.fail("cuCtxSynchronize", 999, count=3)
+    assert worker.call(lambda: 5).error.reason == "DEVICE_ERROR"
+    assert worker.process.wait(PATIENCE) == 70
+
+
+def test_both_sides_know_the_same_errors() -> None:
+    folder = Path(__file__).parents[3] / "memory" / "cuda"
+    numbers = dict(re.findall(r"^\s+(\w+)\s+result = (\d+)$", (folder / "api.go").read_text(), re.MULTILINE))
+    listed = re.search(r"var sticky = \[\]result\{(.*?)\}", (folder / "errors.go").read_text(), re.DOTALL)
+    assert listed is not None
+    assert {int(numbers[name]) for name in re.findall(r"\w+", listed[1])} == LOST
 
 
 def test_the_wrong_memory_is_refused(fake: Fake) -> None:

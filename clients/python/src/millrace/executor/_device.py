@@ -305,6 +305,19 @@ class Device:
                 return
             self.wrap("cupy", self.base + at, view.dtype, view.shape, None)[...] = cupy.asarray(view.owner)
 
+    def trouble(self) -> CudaError | None:
+        """Waits for all that was submitted; an error if the GPU answers this process no more. Some errors pass, and others are
+        of a call before: those count if the next call fails as well."""
+        for last in (False, True):
+            try:
+                self.driver.wait_for_all()
+            except CudaError as e:
+                if e.lost or last:
+                    return e
+            else:
+                break
+        return None
+
     # ---- order ---------------------------------------------------------------------------------------------------
 
     def wait(self, *others: int) -> None:

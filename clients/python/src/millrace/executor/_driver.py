@@ -12,8 +12,8 @@ _NON_BLOCKING = 1
 _BLOCKING_SYNC, _NO_TIMING = 1, 2
 _LAZY_PEER_ACCESS = 1
 OUT_OF_MEMORY = 2
-#: Codes after which a context answers nothing but them; as in memory/cuda.
-_LOST = frozenset({214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721})
+#: Codes after which a context answers nothing but them; as in memory/cuda/errors.go.
+LOST = frozenset({4, 214, 220, 226, 700, 702, 709, 710, 714, 715, 716, 717, 718, 719, 721, 805, 806, 810})
 #: How long a wait spins before it sleeps between looks, in seconds, and how long it sleeps.
 _SPIN, _NAP = 0.0002, 0.00005
 
@@ -28,7 +28,7 @@ class CudaError(RuntimeError):
     @property
     def lost(self) -> bool:
         """Nothing on the GPU will work in this process any more."""
-        return self.code in _LOST
+        return self.code in LOST
 
 
 class _Handle(ctypes.Structure):

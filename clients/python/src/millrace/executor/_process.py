@@ -424,10 +424,7 @@ class Process:
             describe(e, finished.error, __file__)
         if self._device is not None and finished.HasField("error"):
             # Whatever it had submitted may still use its inputs, and what was allocated.
-            try:
-                self._device.driver.wait_for_all()
-            except CudaError as e:
-                self._lost = e if e.lost else None
+            self._lost = self._device.trouble()
             if self._arena is not None:
                 self._arena.keep_all()
             if self._torch is not None:
