@@ -179,3 +179,48 @@ def test_large_copies_by_threads_are_complete(nbytes: int, monkeypatch: pytest.M
     to = np.zeros(nbytes, np.uint8)
     _share._copy(to, data)
     assert np.array_equal(to, data)
+
+
+def test_an_input_that_a_task_keeps_stays_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache in a task, while the memory of the worker is filled again and again."""
+    monkeypatch.setenv("MILLRACE_SLOTS", "1")
+    size = 32 << 20
+
+    def make(value: int) -> np.ndarray:
+        return np.full(size // 8, float(value))
+
+    def keep(x: np.ndarray) -> float:
+        import sys
+
+        sys.kept = x  # type: ignore[attr-defined]
+        return float(x.sum())
+
+    def look() -> float:
+        import sys
+
+        return float(sys.kept.sum())  # type: ignore[attr-defined]
+
+    def forget() -> None:
+        import sys
+
+        del sys.kept  # type: ignore[attr-defined]
+
+    with LocalCluster(1, memory_limit="256MiB", device="host") as cluster, Client(cluster) as client:
+        model = client.submit(make, 3)
+        told = client.submit(keep, model).result(PATIENCE)
+        assert told == 3 * size / 8
+        del model
+        gc.collect()
+        for round in range(3):
+            futures = [client.submit(make, 100 * round + i) for i in range(6)]
+            for future in futures:
+                future.result(PATIENCE)
+            assert client.submit(look, pure=False).result(PATIENCE) == told
+            del futures, future
+            gc.collect()
+        client.submit(forget).result(PATIENCE)
+        # All of the memory is there again: seven of these at once, with what the slab needs itself.
+        total = client.submit(
+            lambda *parts: sum(p[0] for p in parts), *[client.submit(make, 1000 + i) for i in range(7)]
+        )
+        assert total.result(PATIENCE) == sum(range(1000, 1007))
