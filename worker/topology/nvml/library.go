@@ -385,4 +385,4 @@ func (e realEvents) wait(millis int) (event, code) {
 	return out, code(r)
 }
 
-func (e realEvents) free() { e.set.Free() }
+func (e realEvents) free() { _ = e.set.Free() } // nobody waits for it any more
