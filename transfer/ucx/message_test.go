@@ -35,6 +35,7 @@ func (q *quiet) fill(_ uint64, b []byte) {
 
 // laneOf returns a thread with two connections: token 1 is that of a reader, 2 that to a source.
 func laneOf(t *testing.T, c *Context) (*loop, *quiet) {
+	t.Helper()
 	q := &quiet{t: t, asked: 10}
 	c.engine = q
 	l := &loop{c: c, engine: q, conns: make(map[uint64]*conn)}
