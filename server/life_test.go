@@ -1,6 +1,7 @@
 package server_test
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 
@@ -63,14 +64,15 @@ func TestWhatIsOfAnotherLifeIsNotBelieved(t *testing.T) {
 		}
 		// One that this scheduler has met in this life is believed, whether it says the life or not.
 		for _, said := range []uint64{life, 0} {
-			r := registration("met")
+			r := registration(fmt.Sprintf("met with life %x", said))
 			c.join(c.conn, r, never).leave()
 			synctest.Wait()
+			before := replicas()
 			r.Life, r.Inventory = said, held
 			back := c.join(c.conn, r, never)
 			synctest.Wait()
-			if n := replicas(); n != 2 {
-				t.Errorf("a worker that came back with life %x: its object is not one of the replicas, of which there are %d", said, n)
+			if n := replicas(); n != before+1 {
+				t.Errorf("a worker that came back with life %x: its object is not one of the replicas, of which there are %d after %d", said, n, before)
 			}
 			back.leave()
 			synctest.Wait() // the name is free again

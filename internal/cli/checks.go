@@ -31,6 +31,7 @@ var checks = map[string]func(text string) error{
 		return nil
 	},
 	"memory-limit":        isMemoryLimit,
+	"scheduler-memory":    isMemoryLimit,
 	"spill-limit":         isBytes(1<<20, math.MaxUint64, "auto", "none", ""),
 	"pinned-limit":        isBytes(8<<20, math.MaxUint64, "auto", "none", ""),
 	"executor-arena":      isBytes(0, math.MaxUint64),

@@ -33,6 +33,7 @@ import (
 	"github.com/millrace/millrace/memory/disk"
 	"github.com/millrace/millrace/memory/host"
 	"github.com/millrace/millrace/server"
+	"github.com/millrace/millrace/server/sched"
 	"github.com/millrace/millrace/worker"
 	"github.com/millrace/millrace/worker/ops"
 	"github.com/millrace/millrace/worker/supervisor"
@@ -82,6 +83,26 @@ func (a *app) memoryLimit(n int) (uint64, error) {
 			text, size(limit.Bytes), limit.Source, several(n, "worker"))}
 	}
 	return bytes, nil
+}
+
+// schedulerMemory reads --scheduler-memory.
+func (a *app) schedulerMemory() (uint64, error) {
+	text := a.settings.String("scheduler-memory")
+	if bytes, err := humanize.ParseBytes(text); err == nil && bytes >= 1<<20 {
+		return bytes, nil
+	}
+	share := 0.25
+	if text != "auto" && text != "" {
+		var err error
+		if share, err = strconv.ParseFloat(text, 64); err != nil || share <= 0 || share > 1 {
+			return 0, usageError{fmt.Errorf("--scheduler-memory %s: bytes such as 1GiB (at least 1MiB), a share up to 1, or auto", text)}
+		}
+	}
+	limit, err := host.MemoryLimit()
+	if err != nil {
+		return 0, err
+	}
+	return uint64(share * float64(limit.Bytes)), nil
 }
 
 // spillLimit reads --spill-limit, for each of n workers.
@@ -350,6 +371,7 @@ func schedulerFlags(f *pflag.FlagSet) {
 	f.String("http", "127.0.0.1:0", "where metrics and status are served; empty: nowhere")
 	f.Duration("worker-lease", 5*time.Second, "how long a silent worker is waited for")
 	f.Duration("reconnect-grace", 5*time.Second, "how long a worker whose connection broke is waited for; a network may take seconds to find another way")
+	f.String("scheduler-memory", "auto", "what the scheduler may hold for tasks before it refuses submissions: bytes (1GiB), a share of this machine's memory (0.2), or auto for a quarter of it")
 	f.String("inline-result", "64KiB", "largest result that travels with updates instead of from a worker")
 }
 
@@ -358,6 +380,10 @@ func (a *app) newServer() (*server.Server, string, error) {
 	inline, err := humanize.ParseBytes(s.String("inline-result"))
 	if err != nil || inline > 1<<20 {
 		return nil, "", usageError{fmt.Errorf("--inline-result %s: bytes, at most 1MiB", s.String("inline-result"))}
+	}
+	budget, err := a.schedulerMemory()
+	if err != nil {
+		return nil, "", err
 	}
 	token, err := a.token()
 	if err != nil {
@@ -376,6 +402,7 @@ func (a *app) newServer() (*server.Server, string, error) {
 			token: server.RoleOperator, workerToken(token): server.RoleWorker, taskToken(token): server.RoleClient,
 		},
 		WorkerLease: s.Duration("worker-lease"), ReconnectGrace: s.Duration("reconnect-grace"),
+		Machine:           sched.Config{MemoryBytes: budget},
 		InlineResultBytes: uint32(inline), NativeOps: ops.NewRegistry().Names(), Log: slog.Default(),
 	})
 	return srv, token, err

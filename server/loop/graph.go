@@ -33,11 +33,12 @@ func (l *Loop) submit(s *front.Submission) (front.Accepted, error) {
 	if len(missing) > 0 {
 		return front.Accepted{MissingFunctions: missing}, nil
 	}
+	s.Graph.Beside = l.functionBytes
 	result, effects, refused := l.machine.Submit(l.now, s.Graph, l.effects[:0])
 	l.effects = effects
 	if refused != nil {
 		for _, hash := range added {
-			delete(l.functions, hash)
+			l.forgetFunction(hash)
 		}
 		return front.Accepted{}, refused
 	}
@@ -71,6 +72,7 @@ func (l *Loop) takeFunctions(s *front.Submission) (added, missing []ids.Function
 	}
 	for _, hash := range added {
 		l.functions[hash] = &function{Function: brought[hash]}
+		l.functionBytes += uint64(len(brought[hash].Payload))
 	}
 	return added, nil
 }

@@ -65,8 +65,9 @@ type Loop struct {
 	workers workers
 	clients clients
 
-	functions map[ids.FunctionHash]*function
-	datasets  uint64 // last number given out
+	functions     map[ids.FunctionHash]*function
+	functionBytes uint64
+	datasets      uint64 // last number given out
 	// nativeOps is sorted; replaced whole, read by anyone.
 	nativeOps atomic.Pointer[[]string]
 

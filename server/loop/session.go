@@ -230,7 +230,7 @@ func (l *Loop) dropFunction(hash ids.FunctionHash) {
 	if f == nil {
 		return
 	}
-	delete(l.functions, hash)
+	l.forgetFunction(hash)
 	for _, w := range f.at {
 		if l.workers.get(w.id) != w {
 			continue
@@ -247,6 +247,13 @@ func (l *Loop) dropFunction(hash ids.FunctionHash) {
 		if w.dropped = append(w.dropped, hash); len(w.dropped) > dropsKept {
 			w.dropped = w.dropped[1:]
 		}
+	}
+}
+
+func (l *Loop) forgetFunction(hash ids.FunctionHash) {
+	if f := l.functions[hash]; f != nil {
+		l.functionBytes -= uint64(len(f.Payload))
+		delete(l.functions, hash)
 	}
 }
 

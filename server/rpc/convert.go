@@ -118,7 +118,7 @@ func taskErrorFrom(e *pb.TaskError) *sched.TaskError {
 	}
 	return &sched.TaskError{
 		Reason: e.GetReason(), Message: e.GetMessage(), OriginKey: e.GetOriginKey(), Worker: e.GetWorker(),
-		Attempt: ids.Attempt(e.GetAttempt()), Detail: e,
+		Attempt: ids.Attempt(e.GetAttempt()), Detail: e, DetailBytes: uint64(proto.Size(e)),
 	}
 }
 

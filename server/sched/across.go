@@ -42,7 +42,7 @@ func (m *Machine) countAwaiting() {
 // only if those before it are made. While tasks are ready and wait for workers, nobody waits for messages.
 func (m *Machine) spread() {
 	makers, next := m.scratch.makers[:0], m.scratch.followers[:0]
-	for m.ready == 0 {
+	for !m.crowded() {
 		for _, r := range m.across {
 			if _, t := m.lookup(r.Task); t != nil && t.state.assigned() && t.attempt == uint32(r.Attempt) {
 				m.followersOf(t, len(makers), &next)
@@ -60,6 +60,20 @@ func (m *Machine) spread() {
 	if cap(makers) > keptWork {
 		m.across, m.scratch.makers, m.scratch.followers = nil, nil, nil
 	}
+}
+
+// crowded says whether tasks are ready and wait for room at a worker. Those that no worker may run, or whose memory fits none, do not
+// count: one of them would otherwise have all others wait for messages for as long as it is there.
+func (m *Machine) crowded() bool {
+	if m.ready == 0 {
+		return false
+	}
+	for _, c := range m.waiting {
+		if c.ready > len(c.parked) && len(m.feasible(c)) > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // maker is an attempt whose dependents are looked at. noted: one of them has found no room.

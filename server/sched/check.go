@@ -132,6 +132,11 @@ func (k *checker) task(id ids.TaskID, b *block, t *task) {
 	k.prefixes[t.graph][t.prefix][t.state]++
 	k.totals.Counts[t.state]++
 	k.totals.Tasks++
+	k.totals.HeldBytes += t.heldBytes()
+	k.totals.TailBytes += uint64(len(m.tails[id]))
+	if err := m.errors[id]; err != nil {
+		k.totals.DetailBytes += err.DetailBytes
+	}
 	k.ops[t.op]++
 	k.options[t.options]++
 	k.classes[t.class]++
@@ -291,6 +296,10 @@ func (k *checker) compare() {
 	m := k.m
 	if k.totals.Counts != m.totals.Counts || k.totals.Tasks != m.totals.Tasks || k.inline != m.totals.InlineBytes {
 		k.fail("totals: %d tasks %v, inline %d; kept %d %v, %d", k.totals.Tasks, k.totals.Counts, k.inline, m.totals.Tasks, m.totals.Counts, m.totals.InlineBytes)
+	}
+	if k.totals.HeldBytes != m.totals.HeldBytes || k.totals.TailBytes != m.totals.TailBytes || k.totals.DetailBytes != m.totals.DetailBytes {
+		k.fail("bytes: %d held, %d in tails, %d in details; kept %d, %d, %d", k.totals.HeldBytes, k.totals.TailBytes, k.totals.DetailBytes,
+			m.totals.HeldBytes, m.totals.TailBytes, m.totals.DetailBytes)
 	}
 	if len(m.errors) != k.errored || len(m.trouble) != k.troubles {
 		k.fail("%d errors and %d troubles of tasks that are gone", len(m.errors)-k.errored, len(m.trouble)-k.troubles)

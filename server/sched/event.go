@@ -42,6 +42,8 @@ type GraphSubmitted struct {
 	// Options is the submission's options table. TaskSpec.Options indexes it, counted from 1; 0 means defaults.
 	Options []Options
 	Tasks   []TaskSpec
+	// Beside is what the caller holds beside the machine, in bytes: it counts against Config.MemoryBytes.
+	Beside uint64
 }
 
 // TasksHeld makes a client hold tasks by key. All or none; answered by HoldResult.
@@ -321,4 +323,6 @@ type TaskError struct {
 	LogTail string
 	// Detail carries what only clients read: traceback, exception, log tail, metadata. Never looked at.
 	Detail any
+	// DetailBytes is the size of Detail; 0 where it is another error's.
+	DetailBytes uint64
 }

@@ -218,8 +218,9 @@ func (m *Machine) Task(id ids.TaskID) (TaskInfo, bool) {
 		info.InputTasks = append(info.InputTasks, edges[i].input)
 	}
 	if tr := m.troubleIf(id, t); tr != nil {
-		info.RetriesUsed, info.WorkerDeaths, info.LogTail = tr.retries, tr.deaths+tr.kills, tr.logTail
+		info.RetriesUsed, info.WorkerDeaths = tr.retries, tr.deaths+tr.kills
 	}
+	info.LogTail = m.tails[id]
 	return info, true
 }
 

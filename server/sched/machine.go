@@ -89,6 +89,11 @@ type Machine struct {
 	kills   uint64
 	trouble map[ids.TaskID]*trouble
 	errors  map[ids.TaskID]*TaskError
+	// detailed are tasks whose errors have details, in the order in which they failed; some may have none by now.
+	detailed []ids.TaskID
+	// tails is what tasks wrote last; tailed has them in the order in which that came, some of them more than once or in vain.
+	tails  map[ids.TaskID]string
+	tailed []ids.TaskID
 
 	timers         heap[timer]
 	rebalanceArmed bool
@@ -130,6 +135,7 @@ func New(c Config) *Machine {
 		workerIndex: make(map[ids.WorkerID]uint32),
 		rates:       make(map[ratePair]rate),
 		rescues:     make(map[ids.WorkerID]*rescue),
+		tails:       make(map[ids.TaskID]string),
 		strays:      make(map[ids.TaskID]stray),
 		relays:      make(map[ids.TaskID][]relay),
 		saving:      make(map[ids.TaskID]saving),

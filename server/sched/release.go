@@ -83,7 +83,7 @@ func (m *Machine) end(id ids.TaskID, b *block, t *task, state TaskState, err *Ta
 	active := t.state.active()
 	t.flags &^= flagBackoff | flagRunHold
 	t.missing = 0
-	m.errors[id] = err
+	m.keepError(id, err)
 	m.setState(id, t, state)
 	var passed *TaskError
 	if state == TaskFailed {
@@ -114,7 +114,8 @@ func (m *Machine) end(id ids.TaskID, b *block, t *task, state TaskState, err *Ta
 
 // absolve forgets what went wrong with a task.
 func (m *Machine) absolve(id ids.TaskID, t *task) {
-	delete(m.errors, id)
+	m.dropError(id)
+	m.dropTail(id)
 	if t.flags&flagTrouble != 0 {
 		t.flags &^= flagTrouble
 		delete(m.trouble, id)
@@ -290,6 +291,7 @@ func (m *Machine) forget(id ids.TaskID, b *block, t *task) {
 		m.touch(t.graph, g)
 	}
 	m.emit(Effect{Kind: EffectTaskForgotten, Task: id, Graph: g.id})
+	m.totals.HeldBytes -= t.heldBytes()
 	c := t.class
 	m.classes[c].tasks--
 	m.freeUnusedClass(c)

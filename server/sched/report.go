@@ -37,7 +37,7 @@ func (m *Machine) tasksReported(ev TasksReported) {
 			continue
 		}
 		if r.LogTail != "" {
-			m.troubleOf(r.Task, t).logTail = r.LogTail
+			m.keepTail(r.Task, r.LogTail)
 		}
 		switch r.Outcome {
 		case OutcomeStarted:

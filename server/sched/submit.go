@@ -42,6 +42,9 @@ func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 			return done.SubmitResult, nil
 		}
 	}
+	if err := m.checkMemory(&ev); err != nil {
+		return SubmitResult{}, err
+	}
 	var holder uint32
 	var ns *namespace
 	if ev.Client != 0 {
@@ -229,6 +232,7 @@ func (s *submission) enter(spec *TaskSpec) *Error {
 	for range spec.Inputs {
 		b.edges = append(b.edges, edge{consumer: uint32(id & blockMask)})
 	}
+	m.totals.HeldBytes += t.heldBytes()
 	s.ns.keys.insert(m, hash, id)
 	sc.ids = append(sc.ids, id)
 	return nil
@@ -350,6 +354,7 @@ func (s *submission) rollback() {
 		}
 		t := &b.tasks[id&blockMask]
 		s.ns.keys.remove(m, hashKeyBytes(b.keyOf(t)), id)
+		m.totals.HeldBytes -= t.heldBytes()
 		b.bytes, b.edges = b.bytes[:t.key], b.edges[:t.edge]
 		if t.flags&flagBlob != 0 {
 			b.blobs[id&blockMask] = nil

@@ -35,6 +35,11 @@ type Config struct {
 	// DataGrace is how long scattered data that only a lost worker had is waited for, if that worker's process is not known to have
 	// ended. Default 60 s. Negative: it is lost at once.
 	DataGrace time.Duration
+	// MemoryBytes bounds what the machine holds for tasks: their records, keys, arguments, inline results, errors and log tails, and
+	// what the caller holds beside it (GraphSubmitted.Beside). Submissions beyond it are refused until tasks are forgotten. 0: no bound.
+	MemoryBytes uint64
+	// DetailBytes bounds tracebacks and exceptions of failed tasks, TailBytes what tasks wrote last. The oldest go first. Default 256 and 64 MiB.
+	DetailBytes, TailBytes uint64
 	// NoCopies: what is only at a worker that is to leave is not copied by others.
 	NoCopies bool
 	// RelayBytes is from which size on workers read an object at each other while it arrives. Default 64 MiB.
@@ -60,6 +65,12 @@ func (c Config) withDefaults() Config {
 	}
 	if c.RescueTimeout == 0 {
 		c.RescueTimeout = 2 * time.Second
+	}
+	if c.DetailBytes == 0 {
+		c.DetailBytes = 256 << 20
+	}
+	if c.TailBytes == 0 {
+		c.TailBytes = 64 << 20
 	}
 	if c.DataGrace == 0 {
 		c.DataGrace = time.Minute
@@ -234,6 +245,8 @@ type Totals struct {
 	// ReadyQueued counts ready tasks that wait for a worker.
 	ReadyQueued uint64
 	InlineBytes uint64
+	// HeldBytes are those of records, keys and arguments, about; DetailBytes and TailBytes see Config.
+	HeldBytes, DetailBytes, TailBytes uint64
 	// Submitted and the following only grow.
 	Submitted, Forgotten, Assigned, Succeeded, Failed, Cancelled, Retracted, Recomputed uint64
 	// Rescued counts objects that were copied out of the memory of dead workers.

@@ -282,8 +282,7 @@ type trouble struct {
 	// unread counts by worker how often this task's object could not be fetched there; ordered by worker.
 	unread []unread
 	// blind counts by source and reader how often this task's inputs could not be fetched.
-	blind   []blind
-	logTail string
+	blind []blind
 }
 
 func (m *Machine) troubleOf(id ids.TaskID, t *task) *trouble {
@@ -344,7 +343,7 @@ func (m *Machine) blame(id ids.TaskID, b *block, t *task, cause string, w *worke
 		OriginKey: key,
 		Worker:    w.name,
 		Attempt:   ids.Attempt(t.attempt),
-		LogTail:   tr.logTail,
+		LogTail:   m.tails[id],
 	})
 	return true
 }
