@@ -2,6 +2,7 @@ package worker_test
 
 import (
 	"bytes"
+	"encoding/hex"
 	"fmt"
 	"os"
 	osexec "os/exec"
@@ -544,6 +545,24 @@ func TestProcessThatDiesBeforeItHasBegun(t *testing.T) {
 	}
 	w.call(2, 1, "")
 	if e := w.Report(2).GetError(); e.GetReason() != "EXECUTOR_DIED" || !strings.Contains(e.GetMessage(), "code 6") {
+		t.Errorf("got %v", e)
+	}
+}
+
+// The last words of a process are those of the task that it died in, not of the one before.
+func TestLastWordsAreTheTasksOwn(t *testing.T) {
+	w := echo(t, nil, "noise", "kill", "upper")
+	words := hex.EncodeToString([]byte("words of the first task"))
+	w.call(1, 1, words, 1, "fail")
+	if e := w.Report(1).GetError(); !strings.Contains(e.GetLogTail(), "words of the first") {
+		t.Errorf("got %v", e)
+	}
+	w.call(2, 2)
+	if e := w.Report(2).GetError(); !strings.Contains(e.GetMessage(), "SIGKILL") || strings.Contains(e.GetMessage(), "first task") {
+		t.Errorf("got %v", e)
+	}
+	w.call(3, 1, words, 1, "exit")
+	if e := w.Report(3).GetError(); !strings.Contains(e.GetMessage(), "its last words: words of the first task") {
 		t.Errorf("got %v", e)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
 	"slices"
 	"time"
 
@@ -151,6 +152,9 @@ func (p *process) writePart(m *millracev1.ToExecutor, rights []int, buffer []byt
 	return buffer
 }
 
+// restLimit is how long the rest of a message may take whose beginning has come. A task can write to the link.
+const restLimit = 30 * time.Second
+
 // read is the goroutine that handles what the process says.
 func (p *process) read() {
 	defer p.reading.Done()
@@ -170,10 +174,15 @@ func (p *process) read() {
 		if uint32(cap(buffer)) < n {
 			buffer = make([]byte, n)
 		}
-		if _, err := io.ReadFull(p.conn, buffer[:n]); err != nil {
+		p.readWithin(time.Now().Add(restLimit))
+		if got, err := io.ReadFull(p.conn, buffer[:n]); errors.Is(err, os.ErrDeadlineExceeded) {
+			p.breakOff(fmt.Errorf("it announced a message of %d bytes, and %d came within %v", n, got, restLimit))
+			return
+		} else if err != nil {
 			p.breakOff(nil)
 			return
 		}
+		p.readWithin(time.Time{})
 		var m millracev1.FromExecutor
 		if err := proto.Unmarshal(buffer[:n], &m); err != nil {
 			p.breakOff(fmt.Errorf("it sent what is not a FromExecutor message: %w", err))

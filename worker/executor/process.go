@@ -87,7 +87,9 @@ type process struct {
 	// the first. Guarded by tailMu.
 	tail   []byte
 	tailOf ids.TaskID
-	cause  exitcause.Cause
+	// closing: the reader has got its last deadline. Guarded by tailMu.
+	closing bool
+	cause   exitcause.Cause
 }
 
 func startProcess(l *lane) (p *process, err error) {
@@ -286,7 +288,10 @@ func (p *process) close() {
 		_ = r.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // pipes can
 	}
 	// What it sent before it died is in the socket, and is read to the end.
+	p.tailMu.Lock()
+	p.closing = true
 	_ = p.conn.SetReadDeadline(time.Now().Add(time.Second))
+	p.tailMu.Unlock()
 	p.breakOff(nil)
 	p.reading.Wait()
 	for _, r := range p.outputs {
@@ -307,6 +312,15 @@ func (p *process) breakOff(fault error) {
 		p.fault = fault
 		close(p.broken)
 	})
+}
+
+// readWithin bounds the reading of the rest of a message; the zero time ends that.
+func (p *process) readWithin(limit time.Time) {
+	p.tailMu.Lock()
+	defer p.tailMu.Unlock()
+	if !p.closing {
+		_ = p.conn.SetReadDeadline(limit) // sockets can
+	}
 }
 
 // describe says in words how it ended; blamed is the run that it died in, nil if none. What
