@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 import random
 from typing import Any
 
@@ -133,10 +134,25 @@ def test_other_data_under_a_key_is_a_conflict(client: Client, cluster: LocalClus
         assert other.scatter(1, key="mine").result(PATIENCE) == 1
     assert first.result(PATIENCE) == 1
     first.release()
-    client.session.flush()
     assert client.scatter(2, key="mine").result(PATIENCE) == 2
     with pytest.raises(ValueError, match="key: 'mine' cannot name each element of a list"):
         client.scatter([1, 2], key="mine")
+
+
+def test_a_key_that_was_just_released_is_free(client: Client) -> None:
+    for n in range(50):
+        assert client.submit(inc, n, key="again").result(PATIENCE) == n + 1
+        assert client.scatter(n, key="again-scattered").result(PATIENCE) == n
+    # Data that came here by a pickled future is the same as what is scattered.
+    put = client.scatter(1234)
+    data = pickle.dumps(put)
+    del put
+    with pytest.raises(errors.NotFoundError):
+        client.session.flush()
+        pickle.loads(data)
+    put = client.scatter(1234)
+    again = pickle.loads(pickle.dumps(put))
+    assert client.scatter(1234).key == again.key
 
 
 def test_graphs_with_keys_of_all_kinds(client: Client) -> None:

@@ -126,6 +126,18 @@ def test_cancel_in_a_callback(client: Client, gate: Gate) -> None:
     assert isinstance(blocking.exception(PATIENCE), errors.CancelledError)
 
 
+def test_callbacks_of_what_ends_in_its_submission(client: Client) -> None:
+    """A callback may wait for the thread that sends, so it must not run there."""
+    before = client.submit(inc, 1)
+    assert before.result(PATIENCE) == 2
+    for _ in range(200):
+        ended = threading.Event()
+        # It fails as it is sent, or ends before the answer to its submission is read.
+        future = client.submit(inc, 1, key=f"callback-{_}") if _ % 2 else client.op("no.such", pure=False)
+        future.add_done_callback(lambda f, ended=ended: (f._session.flush(), ended.set()))
+        assert ended.wait(PATIENCE)
+
+
 def test_cancel_what_has_ended(client: Client) -> None:
     done = client.submit(inc, 1)
     assert done.result(PATIENCE) == 2

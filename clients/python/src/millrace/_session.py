@@ -532,7 +532,7 @@ class Session:
                     ended = self._apply(state, update, calls) or ended
             if ended:
                 self.changed.notify_all()
-        _run(calls)
+        self._call_back(calls)
 
     def _fail(self, states: Iterable[State], error: BaseException) -> None:
         calls: list[Callable[[], object]] = []
@@ -544,7 +544,7 @@ class Session:
                 calls += state.callbacks
                 state.callbacks = []
             self.changed.notify_all()
-        _run(calls)
+        self._call_back(calls)
 
     def _release(self) -> None:
         ids: dict[int, str] = {}
@@ -687,7 +687,7 @@ class Session:
             if self._watch is not None:
                 self._watch.cancel()  # it may still wait for the old lease
         _log.warning("client %s at %s: new lease, because %s", self._opening.name, self.address, self.renewed_because)
-        _run(calls)
+        self._call_back(calls)
 
     def _gone(self) -> str:
         return (
@@ -716,7 +716,7 @@ class Session:
                     self._revision = response.revision
             if ended:
                 self.changed.notify_all()
-        _run(calls)
+        self._call_back(calls)
 
     def _forget_others(self, revision: int, calls: list[Callable[[], object]]) -> bool:
         """A snapshot is complete: what was known as of its revision, and is not in it, does not exist. REQUIRES: the lock."""
@@ -748,7 +748,14 @@ class Session:
                     calls += state.callbacks
                     state.callbacks = []
             self.changed.notify_all()
-        _run(calls)
+        self._call_back(calls)
+
+    def _call_back(self, calls: list[Callable[[], object]]) -> None:
+        """Runs callbacks: on another thread if this is the one that sends, for which a callback may wait (`flush`)."""
+        if calls and threading.current_thread() is self._threads[0]:
+            threading.Thread(target=_run, args=(calls,), name="millrace-callbacks", daemon=True).start()
+        else:
+            _run(calls)
 
     def when_done(self, state: State, callback: Callable[[], object]) -> None:
         """Calls back once the task has ended: now, or from the thread that reads the stream."""
@@ -849,7 +856,7 @@ class Session:
                     update = task_pb2.TaskUpdate(state=task_pb2.TASK_STATE_CANCELLED, error=error)
                     self._apply(state, update, calls)
                 self.changed.notify_all()
-            _run(calls)
+            self._call_back(calls)
         self.wait(states, max(self.timeout, 5.0))
 
     def hand_over(self, task: int, state: State) -> None:

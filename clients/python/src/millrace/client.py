@@ -324,7 +324,7 @@ class Client:
         arguments: bytes,
         options: bytes,
     ) -> tuple[Spec | None, State]:
-        state, new = self.session.state(key)
+        state, new = self._state_of(key, body)
         if new:
             state.body = body
         elif body and state.body and body != state.body:
@@ -334,6 +334,15 @@ class Client:
         if not new:
             return None, state
         return Spec(key, op, call.inputs, arguments, options, state, function, call.kept), state
+
+    def _state_of(self, key: str, body: str) -> tuple[State, bool]:
+        """As `Session.state`; if the key is that of something else, what was released of it is released first."""
+        state, new = self.session.state(key)
+        if not new and body and state.body and body != state.body:
+            self.session.release(state)
+            self.session.flush()
+            state, new = self.session.state(key)
+        return state, new
 
     def _token(self, op: OpKey, arguments: bytes, inputs: list[str]) -> str:
         digest = hashlib.blake2b(op[1].encode() + op[2] + b"\0", digest_size=16)
@@ -661,7 +670,7 @@ class Client:
                 hashed = encoded.nbytes <= _HASH_BYTES if by_hash is None else by_hash
                 token = _digest(encoded) if hashed else uuid.uuid4().hex
                 name = _keys.to_wire(f"{type(item).__name__[:64]}-{token}") if key is None else key
-                state, new = self.session.state(name)
+                state, new = self._state_of(name, token)
                 futures.append(Future[Any](self.session, state))
                 if new:
                     state.body, state.kept = token, inside
@@ -673,7 +682,7 @@ class Client:
                     )
                     spec = Spec(name, (task_pb2.OP_KIND_DATA, "data", b""), [], body, b"", state)
                     fresh.append((spec, encoded))
-                elif state.body != token:
+                elif state.body and state.body != token:
                     raise _conflict(name, "other data, or a task")
             if fresh:
                 self.session.submit([spec for spec, _ in fresh], wait=True)
