@@ -354,7 +354,9 @@ func reportFrom(r *pb.TaskReport, into *sched.Report) {
 	into.Inline = r.GetInlineResult()
 	into.RunTime = time.Duration(r.GetRunNanos())
 	into.Err = taskErrorFrom(r.GetError())
-	into.LogTail = text.Tail(r.GetLogTail(), keptLog)
+	if tail := r.GetLogTail(); tail != "" {
+		into.LogTail = text.Tail(tail, keptLog)
+	}
 	for _, u := range r.GetUnreachable() {
 		into.Unreachable = append(into.Unreachable, sched.Unreachable{
 			Task: ids.TaskID(u.GetTaskId()), Generation: ids.Attempt(u.GetGeneration()),

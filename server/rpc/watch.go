@@ -287,6 +287,9 @@ type updateMessage struct {
 func (m *updateMessage) send(batch *front.TaskBatch, before, catalogRevision uint64, send func(*pb.WatchResponse) error) error {
 	first, bytes := 0, proto.Size(m.beside)
 	for i := range batch.Updates {
+		if !batch.Snapshot && batch.Updates[i].Err == nil {
+			continue // The results of a batch are bounded by the loop that made it.
+		}
 		size := updateBytes(&batch.Updates[i])
 		if bytes > 0 && bytes+size > watchBytes {
 			part := m.build(batch, first, i, catalogRevision)
