@@ -216,7 +216,7 @@ func (c *Client) retry(ctx context.Context, op string, call func(context.Context
 		if err == nil {
 			return nil
 		}
-		full := status.Code(err) == codes.ResourceExhausted && errors.Is(callError(nil, op, err), ErrSchedulerFull)
+		full := status.Code(err) == codes.ResourceExhausted && errors.Is(callError(context.Background(), op, err), ErrSchedulerFull)
 		if !full && status.Code(err) != codes.Unavailable || time.Now().Add(wait).After(deadline) {
 			return callError(ctx, op, err)
 		}

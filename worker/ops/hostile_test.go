@@ -216,8 +216,8 @@ func FuzzAnyArguments(f *testing.F) { f.Fuzz(rapid.MakeFuzz(anyArguments)) }
 // asked counts how often an operation looks whether it was cancelled, and cancels it after some of these.
 type asked struct {
 	context.Context //nolint:containedctx // it is one itself
-	times atomic.Int64
-	until int64
+	times           atomic.Int64
+	until           int64
 }
 
 func (a *asked) Err() error {
