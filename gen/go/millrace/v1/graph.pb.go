@@ -436,9 +436,9 @@ type Dataset struct {
 	CreateTime *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=create_time,json=createTime,proto3" json:"create_time,omitempty"`
 	// Catalogue revision of the last change.
 	Revision uint64 `protobuf:"varint,6,opt,name=revision,proto3" json:"revision,omitempty"`
-	// Number of keys, and size of the metadata. ListDatasets and Watch show at most 1,000 keys, fewer where they are long,
-	// and leave out metadata beyond 16 KiB; GetDataset shows all.
-	KeyCount      uint64 `protobuf:"varint,7,opt,name=key_count,json=keyCount,proto3" json:"key_count,omitempty"`
+	// Number of keys. ListDatasets and Watch show at most 1,000 keys, fewer where they are long; GetDataset shows all.
+	KeyCount uint64 `protobuf:"varint,7,opt,name=key_count,json=keyCount,proto3" json:"key_count,omitempty"`
+	// Size of the metadata. ListDatasets and Watch leave out metadata of more than 16 KiB; GetDataset shows it.
 	MetadataBytes uint64 `protobuf:"varint,8,opt,name=metadata_bytes,json=metadataBytes,proto3" json:"metadata_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
