@@ -1,5 +1,6 @@
-// Package text is an Adapter: it makes texts of any origin fit for messages. A protobuf string must be valid UTF-8, or the message that
-// carries it cannot be sent; and a text that others made has no length that one can rely on.
+// Package text is an Interface: texts that come from elsewhere (output of tasks, messages of libraries, errors that quote what a
+// client sent), made fit for messages. A protobuf string must be valid UTF-8, or the message that carries it cannot be sent; and a
+// text that others made has no length that one can rely on.
 package text
 
 import (
@@ -42,18 +43,33 @@ func Middle(s string, limit int) string {
 }
 
 // Tail returns at most limit bytes of the end of s, as valid UTF-8.
-func Tail(s string, limit int) string {
-	if len(s) > limit {
-		s = s[len(s)-limit:]
-		for i := 0; i < utf8.UTFMax-1 && s != "" && !utf8.RuneStart(s[0]); i++ {
-			s = s[1:]
-		}
+func Tail[T string | []byte](s T, limit int) string {
+	end := string(s[len(s)-min(len(s), max(limit, 0)):])
+	if len(end) < len(s) {
+		end = end[restAt(end):]
 	}
-	for s = Valid(s); len(s) > limit; { // A replacement is longer than what it replaces.
-		_, n := utf8.DecodeRuneInString(s)
-		s = s[n:]
+	for end = Valid(end); len(end) > limit && end != ""; { // A replacement is longer than what it replaces.
+		_, n := utf8.DecodeRuneInString(end)
+		end = end[n:]
 	}
-	return s
+	return end
+}
+
+// CutFront removes at least so many bytes from the front of s, and the rest of the character that is cut by it.
+func CutFront(s []byte, bytes int) []byte {
+	if bytes <= 0 {
+		return s
+	}
+	s = s[min(bytes, len(s)):]
+	return s[restAt(s):]
+}
+
+// restAt is where the first character begins of a text that may begin within one.
+func restAt[T string | []byte](s T) (i int) {
+	for i < min(len(s), utf8.UTFMax-1) && !utf8.RuneStart(s[i]) {
+		i++
+	}
+	return i
 }
 
 // begin returns at most limit bytes of the beginning of s, as valid UTF-8.

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/internal/exitcause"
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/internal/texts"
+	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 )
@@ -344,9 +344,9 @@ func (p *process) lastWords(blamed *queued) string {
 	}
 	tail := bytes.TrimSpace(p.tail)
 	if len(tail) > quotedBytes {
-		return "…" + texts.Tail(tail, quotedBytes)
+		return "…" + text.Tail(tail, quotedBytes)
 	}
-	return texts.Valid(string(tail))
+	return text.Valid(string(tail))
 }
 
 // deathError blames a run for the process's death.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/millrace/millrace/internal/texts"
+	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/worker/device"
@@ -146,7 +146,7 @@ func guarded[T any](do func() (T, error)) (result T, err error) {
 			if broken, is := cause.(error); is && strings.HasPrefix(broken.Error(), "ledger: ") {
 				panic(cause)
 			}
-			err = &device.Error{Reason: "INTERNAL_PANIC", Message: texts.Head(fmt.Sprintf("internal error, please report it: %v\n%s", cause, debug.Stack()), messageBytes)}
+			err = &device.Error{Reason: "INTERNAL_PANIC", Message: text.Cut(fmt.Sprintf("internal error, please report it: %v\n%s", cause, debug.Stack()), messageBytes)}
 		}
 	}()
 	return do()

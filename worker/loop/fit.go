@@ -7,7 +7,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
-	"github.com/millrace/millrace/internal/texts"
+	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/worker/tasklog"
 )
 
@@ -33,7 +33,7 @@ const (
 // fitReport makes a report fit to be sent.
 func fitReport(r *millracev1.TaskReport) {
 	if r.LogTail != "" {
-		r.LogTail = texts.Tail([]byte(r.LogTail), tasklog.TailBytes)
+		r.LogTail = text.Tail(r.LogTail, tasklog.TailBytes)
 	}
 	if r.Error != nil {
 		fitError(r.Error)
@@ -47,12 +47,12 @@ func fitReport(r *millracev1.TaskReport) {
 }
 
 func fitError(e *millracev1.TaskError) {
-	e.Reason, e.Worker = texts.Head(e.Reason, detailBytes), texts.Head(e.Worker, detailBytes)
-	e.Message = texts.Head(e.Message, messageBytes)
-	e.OriginKey = texts.Head(e.OriginKey, keyBytes)
-	e.Traceback = texts.Head(e.Traceback, tracebackBytes)
+	e.Reason, e.Worker = text.Cut(e.Reason, detailBytes), text.Cut(e.Worker, detailBytes)
+	e.Message = text.Cut(e.Message, messageBytes)
+	e.OriginKey = text.Cut(e.OriginKey, keyBytes)
+	e.Traceback = text.Cut(e.Traceback, tracebackBytes)
 	if e.LogTail != "" {
-		e.LogTail = texts.Tail([]byte(e.LogTail), tasklog.TailBytes)
+		e.LogTail = text.Tail(e.LogTail, tasklog.TailBytes)
 	}
 	if x := e.Exception; x != nil {
 		fitTexts(x.ProtoReflect())
@@ -64,7 +64,7 @@ func fitError(e *millracev1.TaskError) {
 		fitted := make(map[string]string, min(len(e.Metadata), maxDetails))
 		for name, detail := range e.Metadata {
 			if len(fitted) < maxDetails {
-				fitted[texts.Head(name, detailBytes)] = texts.Head(detail, detailBytes)
+				fitted[text.Cut(name, detailBytes)] = text.Cut(detail, detailBytes)
 			}
 		}
 		e.Metadata = fitted
@@ -79,7 +79,7 @@ func fitTexts(m protoreflect.Message) {
 			fitted := m.NewField(f)
 			v.Map().Range(func(k protoreflect.MapKey, v protoreflect.Value) bool {
 				if f.MapKey().Kind() == protoreflect.StringKind {
-					k = protoreflect.ValueOfString(texts.Head(k.String(), textBytes)).MapKey()
+					k = protoreflect.ValueOfString(text.Cut(k.String(), textBytes)).MapKey()
 				}
 				fitted.Map().Set(k, fitValue(f.MapValue(), v))
 				return true
@@ -92,7 +92,7 @@ func fitTexts(m protoreflect.Message) {
 				}
 			}
 		case f.Kind() == protoreflect.StringKind:
-			if s := v.String(); texts.Head(s, textBytes) != s {
+			if s := v.String(); text.Cut(s, textBytes) != s {
 				m.Set(f, fitValue(f, v))
 			}
 		default:
@@ -105,7 +105,7 @@ func fitTexts(m protoreflect.Message) {
 func fitValue(f protoreflect.FieldDescriptor, v protoreflect.Value) protoreflect.Value {
 	switch {
 	case f.Kind() == protoreflect.StringKind:
-		return protoreflect.ValueOfString(texts.Head(v.String(), textBytes))
+		return protoreflect.ValueOfString(text.Cut(v.String(), textBytes))
 	case f.Message() != nil:
 		fitTexts(v.Message())
 	}
@@ -138,7 +138,7 @@ func sendable(m *millracev1.SessionRequest) (wrong []string) {
 			bare.Outcome = millracev1.TaskOutcome_TASK_OUTCOME_FAILED
 			bare.Error = &millracev1.TaskError{
 				Reason:  "REPORT_NOT_SENDABLE",
-				Message: texts.Head(fmt.Sprintf("the task ended with %s, but the report on it could not be sent: %v", r.GetOutcome(), err), messageBytes),
+				Message: text.Cut(fmt.Sprintf("the task ended with %s, but the report on it could not be sent: %v", r.GetOutcome(), err), messageBytes),
 				Attempt: r.GetAttempt(),
 			}
 		}

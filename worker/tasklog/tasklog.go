@@ -7,7 +7,7 @@ import (
 	"sync"
 
 	"github.com/millrace/millrace/internal/ids"
-	"github.com/millrace/millrace/internal/texts"
+	"github.com/millrace/millrace/internal/text"
 )
 
 const (
@@ -37,8 +37,8 @@ type entry struct {
 }
 
 // Write appends to a task's output.
-func (l *Logs) Write(task ids.TaskID, text []byte) {
-	if len(text) == 0 {
+func (l *Logs) Write(task ids.TaskID, output []byte) {
+	if len(output) == 0 {
 		return
 	}
 	l.mu.Lock()
@@ -55,9 +55,9 @@ func (l *Logs) Write(task ids.TaskID, text []byte) {
 	}
 	e := at.Value.(*entry)
 	l.bytes -= len(e.text)
-	e.text = append(e.text, text...)
+	e.text = append(e.text, output...)
 	if over := len(e.text) - TaskBytes; over > 0 {
-		e.text = append(e.text[:0], texts.CutFront(e.text, over)...)
+		e.text = append(e.text[:0], text.CutFront(e.text, over)...)
 		e.truncated = true
 	}
 	l.bytes += len(e.text)
@@ -70,7 +70,7 @@ func (l *Logs) Write(task ids.TaskID, text []byte) {
 
 // Read returns what is kept of a task's output, as valid UTF-8, and whether something was cut
 // from its beginning.
-func (l *Logs) Read(task ids.TaskID) (text string, truncated bool) {
+func (l *Logs) Read(task ids.TaskID) (output string, truncated bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := l.tasks[task]
@@ -78,7 +78,7 @@ func (l *Logs) Read(task ids.TaskID) (text string, truncated bool) {
 		return "", false
 	}
 	e := at.Value.(*entry)
-	return texts.Tail(e.text, TaskBytes), e.truncated
+	return text.Tail(e.text, TaskBytes), e.truncated
 }
 
 // Tail returns the end of a task's output, as valid UTF-8.
@@ -90,5 +90,5 @@ func (l *Logs) Tail(task ids.TaskID) string {
 		return ""
 	}
 	e := at.Value.(*entry)
-	return texts.Tail(e.text, TailBytes)
+	return text.Tail(e.text, TailBytes)
 }
