@@ -32,7 +32,8 @@ type leaving struct {
 
 // copying is one object that only the worker has.
 type copying struct {
-	task  ids.TaskID // that copies it last; 0: none yet
+	task  ids.TaskID   // that copies it last; 0: none yet
+	to    ids.WorkerID // where that task is sent
 	tries int
 }
 
@@ -68,6 +69,7 @@ func (m *Machine) leaveDue(id ids.WorkerID) {
 			c = &copying{}
 			w.leaving.copies[id] = c
 		}
+		m.abandonCopy(c)
 		if m.underCopy(c) != nil {
 			holds++
 			continue
@@ -116,6 +118,18 @@ func (m *Machine) stopCopy(c *copying) {
 	if m.underCopy(c) != nil {
 		m.doomed = append(m.doomed, doom{task: c.task, state: TaskCancelled, err: cancelError("the copy is there, or is not wanted any more")})
 	}
+}
+
+// abandonCopy gives up a copy whose worker has gone, or is to leave itself: its task may run nowhere else, and would wait for ever. That
+// says nothing of the object, so it does not count as a try.
+func (m *Machine) abandonCopy(c *copying) {
+	to := m.workerOf(c.to)
+	if m.underCopy(c) == nil || to != nil && to.state == WorkerStateActive {
+		return
+	}
+	m.doomed = append(m.doomed, doom{task: c.task, state: TaskCancelled, err: cancelError("the worker that was to copy it is not there any more")})
+	c.task, c.to = 0, 0
+	c.tries--
 }
 
 // copyTargets lists the workers that may take copies.
@@ -178,7 +192,7 @@ func (m *Machine) copyTo(to, from *worker, c *copying, id ids.TaskID, b *block, 
 	if err != nil {
 		return
 	}
-	c.task = result.Tasks[0]
+	c.task, c.to = result.Tasks[0], to.id
 	if cb, ct := m.at(c.task); ct.state == TaskReady {
 		m.assign(c.task, cb, ct, to)
 	}
