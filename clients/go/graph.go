@@ -202,6 +202,11 @@ func (g *GraphBuilder) Submit(ctx context.Context) (*GraphRun, error) {
 		slab[i].client, slab[i].key = c, h.key
 		futures[i] = &slab[i]
 	}
+	done, err := c.takeHolds(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	c.futures.begin()
 	defer c.futures.end()
 	var out millracev1.SubmitResponse

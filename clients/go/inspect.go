@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
 const pageSize = 1000
+
+// maxLocate is how many tasks one LocateObjects may ask for.
+const maxLocate = 100_000
 
 // ClusterInfo sums up the cluster.
 func (c *Client) ClusterInfo(ctx context.Context) (*millracev1.ClusterInfo, error) {
@@ -102,14 +106,67 @@ func (c *Client) acknowledged(ctx context.Context, futures []*Future) ([]uint64,
 }
 
 // Cancel stops tasks and everything that needs their results, and returns how many were stopped. What other clients hold
-// as well goes on; only this client's hold ends.
+// as well goes on; only this client's hold ends. The futures have ended when this returns: they are cancelled, but for those
+// that had ended before.
 func (c *Client) Cancel(ctx context.Context, futures ...*Future) (uint64, error) {
-	ids, err := c.acknowledged(ctx, futures)
+	active := slices.DeleteFunc(slices.Clone(futures), ended)
+	ids, err := c.acknowledged(ctx, active)
 	if err != nil || len(ids) == 0 {
 		return 0, err
 	}
 	out, err := c.service.CancelTasks(ctx, &millracev1.CancelTasksRequest{ClientId: c.lease.Load(), TaskIds: ids})
-	return out.GetCancelledTasks(), callError(ctx, "CancelTasks", err)
+	if err != nil {
+		if active = slices.DeleteFunc(active, ended); len(active) == 0 {
+			return 0, nil // They ended, or were released, in the meantime.
+		}
+		return 0, callError(ctx, "CancelTasks", err)
+	}
+	return out.GetCancelledTasks(), c.settleCancelled(ctx, active)
+}
+
+func ended(f *Future) bool { return f.end.Load() != nil }
+
+// settlePatience bounds the wait for the news of a task that has ended. It is long: they come unless the task ended for
+// others just when this client's hold was given up.
+const settlePatience = 5 * time.Second
+
+// settleCancelled returns when futures whose tasks were cancelled say so. Of a task that goes on for others nothing will be
+// heard, since this client does not hold it any more.
+func (c *Client) settleCancelled(ctx context.Context, futures []*Future) error {
+	futures = slices.DeleteFunc(futures, ended)
+	for part := range slices.Chunk(futures, maxLocate) {
+		in := &millracev1.LocateObjectsRequest{}
+		asked := make([]*Future, 0, len(part))
+		for _, f := range part {
+			if id := f.TaskID(); id != 0 {
+				in.TaskIds, asked = append(in.TaskIds, id), append(asked, f)
+			}
+		}
+		located, err := c.service.LocateObjects(ctx, in)
+		if err != nil {
+			return callError(ctx, "LocateObjects", err)
+		}
+		var gone []*Future
+		for i, o := range located.GetObjects() {
+			if s := o.GetState(); s != Succeeded && s != Failed && s != Cancelled {
+				gone = append(gone, asked[i])
+			}
+		}
+		c.futures.abandon(gone)
+	}
+	patience, cancel := context.WithTimeout(ctx, settlePatience)
+	defer cancel()
+	for _, f := range futures {
+		select {
+		case <-f.Done():
+		case <-patience.Done():
+			if ctx.Err() != nil {
+				return fmt.Errorf("millrace: cancel: task %q is %s: %w", f.key, stateName(f.State()), context.Cause(ctx))
+			}
+			c.futures.abandon([]*Future{f})
+		}
+	}
+	return nil
 }
 
 // CancelGraph stops all tasks of a graph.
@@ -145,6 +202,11 @@ func (c *Client) HoldKeys(ctx context.Context, keys ...string) ([]*Future, error
 	if err := c.Flush(ctx); err != nil && ctx.Err() != nil {
 		return nil, err
 	}
+	done, err := c.takeHolds(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	c.futures.begin()
 	defer c.futures.end()
 	out, err := c.service.HoldTasks(ctx, &millracev1.HoldTasksRequest{ClientId: c.lease.Load(), Keys: keys})

@@ -35,6 +35,7 @@ type batch struct {
 	// needs holds the futures that tasks were called with, so that a task whose input never reached the scheduler
 	// fails for that reason.
 	needs []need
+	keyed bool // Some of the keys are of the program's choice.
 	// done is closed when the batch was acknowledged or refused; nil if nobody flushes.
 	done chan struct{}
 }
@@ -94,11 +95,12 @@ func (c *Client) Submit(ctx context.Context, op Op, args Arguments, options ...T
 	if s.packed, err = appendArguments(s.packed, args, &s.inputs); err != nil {
 		return nil, fmt.Errorf("millrace: submit %s: %w", op, err)
 	}
-	if o.key == "" {
+	keyed := o.key != ""
+	if !keyed {
 		o.key = c.newKey(op)
 	}
 	f := &Future{client: c, key: o.key}
-	if err := c.enqueue(ctx, f, op, s, rules); err != nil {
+	if err := c.enqueue(ctx, f, op, s, rules, keyed); err != nil {
 		return nil, err
 	}
 	return f, nil
@@ -133,7 +135,7 @@ func (c *Client) Map(ctx context.Context, op Op, calls iter.Seq[Arguments], opti
 		f := &slab[0]
 		slab = slab[1:]
 		f.client, f.key = c, c.newKey(op)
-		if err := c.enqueue(ctx, f, op, s, rules); err != nil {
+		if err := c.enqueue(ctx, f, op, s, rules, false); err != nil {
 			return futures, err
 		}
 		futures = append(futures, f)
@@ -142,7 +144,7 @@ func (c *Client) Map(ctx context.Context, op Op, calls iter.Seq[Arguments], opti
 }
 
 // enqueue puts one encoded task into the open batch.
-func (c *Client) enqueue(ctx context.Context, f *Future, op Op, s *scratch, rules []byte) error {
+func (c *Client) enqueue(ctx context.Context, f *Future, op Op, s *scratch, rules []byte, keyed bool) error {
 	if c.config.leaseless {
 		return fmt.Errorf("millrace: submit %s: the client has no lease (WithoutLease), so it cannot hold results", op)
 	}
@@ -179,6 +181,7 @@ func (c *Client) enqueue(ctx context.Context, f *Future, op Op, s *scratch, rule
 	b.tasks = appendSpec(b.tasks, f.key, b.tables.op(op), s.inputs.keys, s.packed, b.tables.option(rules), true)
 	b.ends = append(b.ends, len(b.tasks))
 	b.futures = append(b.futures, f)
+	b.keyed = b.keyed || keyed
 	q.mu.Unlock()
 	if first {
 		select {
@@ -277,6 +280,14 @@ func (c *Client) submitLoop() {
 
 func (c *Client) sendBatch(b *batch) {
 	c.failOrphans(b)
+	if b.keyed {
+		done, err := c.takeHolds(c.ctx)
+		if err != nil {
+			c.futures.failUnbound(b.futures, ErrClosed)
+			return
+		}
+		defer done()
+	}
 	c.sendTasks(b, 0, len(b.futures))
 }
 
@@ -403,9 +414,17 @@ type releaseQueue struct {
 	mu   sync.Mutex
 	ids  []uint64
 	bell chan struct{}
+
+	// order holds a token while releases are sent, and while a call is under way that takes holds by keys which the program
+	// chose. Such a key may be that of a task just released: a release that came after the new hold would end it, and nothing
+	// more be heard of the task.
+	order chan struct{}
 }
 
-func (q *releaseQueue) init() { q.bell = make(chan struct{}, 1) }
+func (q *releaseQueue) init() {
+	q.bell = make(chan struct{}, 1)
+	q.order = make(chan struct{}, 1)
+}
 
 func (c *Client) releaseIDs(ids []uint64) {
 	if len(ids) == 0 {
@@ -428,32 +447,60 @@ func (c *Client) Release(futures ...*Future) { c.releaseFutures(futures) }
 
 // releaseLoop sends what is to be released until the client closes, which releases everything anyway.
 func (c *Client) releaseLoop() {
-	q := &c.releases
-	const most = 20_000 // The scheduler does one request in one step, during which it does nothing else.
 	for {
 		select {
 		case <-c.ctx.Done():
 			return
-		case <-q.bell:
+		case <-c.releases.bell:
 		}
-		for {
-			q.mu.Lock()
-			ids := q.ids[:min(len(q.ids), most)]
-			q.ids = q.ids[len(ids):]
-			q.mu.Unlock()
-			if len(ids) == 0 {
-				break
-			}
-			in := &millracev1.ReleaseTasksRequest{ClientId: c.lease.Load(), TaskIds: ids}
-			err := c.retry(c.ctx, "ReleaseTasks", func(ctx context.Context) error {
-				_, err := c.service.ReleaseTasks(ctx, in)
-				return err
-			})
-			if err != nil {
-				// The scheduler was away for longer than a lease lasts, or does not know the lease any more: what it
-				// held is released in either case.
-				break
-			}
+		if done, err := c.takeHolds(c.ctx); err == nil {
+			done()
+		}
+	}
+}
+
+// takeHolds is called before a call that holds tasks by keys of the program's choice, and done when their futures are bound.
+// What was released before is given up first, so that its keys are free.
+func (c *Client) takeHolds(ctx context.Context) (done func(), err error) {
+	select {
+	case c.releases.order <- struct{}{}:
+	case <-ctx.Done():
+		return nil, fmt.Errorf("millrace: wait for another submission: %w", context.Cause(ctx))
+	case <-c.ctx.Done():
+		return nil, ErrClosed
+	}
+	c.sendReleases(ctx)
+	return func() { <-c.releases.order }, nil
+}
+
+// sendReleases sends what is to be released. REQUIRES: the token of releases.order.
+func (c *Client) sendReleases(ctx context.Context) {
+	q := &c.releases
+	const most = 20_000 // The scheduler does one request in one step, during which it does nothing else.
+	for {
+		q.mu.Lock()
+		ids := q.ids[:min(len(q.ids), most)]
+		q.ids = q.ids[len(ids):]
+		q.mu.Unlock()
+		if len(ids) == 0 {
+			return
+		}
+		if ids = c.futures.unheld(ids); len(ids) == 0 {
+			continue
+		}
+		in := &millracev1.ReleaseTasksRequest{ClientId: c.lease.Load(), TaskIds: ids}
+		err := c.retry(ctx, "ReleaseTasks", func(ctx context.Context) error {
+			_, err := c.service.ReleaseTasks(ctx, in)
+			return err
+		})
+		if ctx.Err() != nil {
+			c.releaseIDs(ids)
+			return
+		}
+		if err != nil {
+			// The scheduler was away for longer than a lease lasts, or does not know the lease any more: what it held is
+			// released in either case.
+			return
 		}
 	}
 }

@@ -2,6 +2,7 @@ package millrace
 
 import (
 	"errors"
+	"slices"
 	"sync"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -90,7 +91,8 @@ func (t *futureTable) bind(futures []*Future, ids []uint64, since uint64) (relea
 		f.next = *s
 		*s = f
 		if f.next != nil {
-			if end := f.next.end.Load(); end != nil {
+			// A cancelled task is submitted in order to run again.
+			if end := f.next.end.Load(); end != nil && f.next.State() != Cancelled {
 				f.state.Store(f.next.state.Load())
 				f.finish(end)
 				continue
@@ -173,23 +175,66 @@ func (t *futureTable) forget(futures []*Future) (released []uint64) {
 		if s == nil {
 			continue
 		}
-		for at := s; *at != nil; at = &(*at).next {
-			if *at == f {
-				*at = f.next
-				break
-			}
+		at := s
+		for *at != nil && *at != f {
+			at = &(*at).next
 		}
+		if *at == nil {
+			continue // Of an earlier lease: the place is another task's.
+		}
+		*at = f.next
 		f.next = nil
 		if *s != nil {
 			continue
 		}
 		released = append(released, f.id)
-		if page.used--; page.used == 0 {
-			delete(t.pages, f.id/pageFutures)
-			t.last = nil
-		}
+		t.vacate(page, f.id)
 	}
 	return released
+}
+
+// vacate counts a place less. REQUIRES: mu.
+func (t *futureTable) vacate(page *futurePage, id uint64) {
+	if page.used--; page.used == 0 {
+		delete(t.pages, id/pageFutures)
+		t.last = nil
+	}
+}
+
+// unheld leaves out the tasks that have a future again since they were to be released.
+func (t *futureTable) unheld(ids []uint64) []uint64 {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.DeleteFunc(ids, func(id uint64) bool {
+		_, s := t.slot(id, false)
+		return s != nil && *s != nil
+	})
+}
+
+// abandon ends futures whose tasks this client does not hold any more, though they may go on for others: nothing will be
+// heard of them. All futures of such a task end, and have no task from now on.
+func (t *futureTable) abandon(futures []*Future) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, f := range futures {
+		if f.id == 0 || f.end.Load() != nil {
+			continue
+		}
+		page, s := t.slot(f.id, false)
+		if s == nil || *s == nil {
+			continue
+		}
+		id, chain := f.id, *s
+		*s = nil
+		t.vacate(page, id)
+		for chain != nil {
+			at := chain
+			chain, at.next, at.id = at.next, nil, 0
+			at.state.Store(int32(Cancelled))
+			at.finish(&outcome{err: taskError(at.key, Cancelled, &millracev1.TaskError{
+				Reason: "CANCELLED", Message: "cancelled by request; it may go on for other clients, which hold it too"})})
+		}
+	}
 }
 
 // failAll ends all futures that have not ended, and forgets them all.

@@ -104,11 +104,13 @@ func unknownKey(namespace, key string) *Error {
 func (m *Machine) holdAll(holder uint32, tasks []ids.TaskID) {
 	for _, id := range tasks {
 		_, t := m.at(id)
-		if !m.hold(holder, id) {
-			continue
-		}
+		isNew := m.hold(holder, id)
 		if t.state == TaskReleased {
-			m.reviving = append(m.reviving, revival{task: id})
+			if isNew {
+				m.reviving = append(m.reviving, revival{task: id})
+			}
+			// NB: a client that holds the task already is told again: it may have lost the answer to its first call, and
+			// with it what it was told then.
 		} else if h := &m.holders[holder]; h.kind == holderClient && ended(t.state) {
 			m.notifyOne(id, t, h.client)
 		}

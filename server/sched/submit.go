@@ -503,7 +503,8 @@ func (s *submission) want(g *graph, clientHolder uint32, id ids.TaskID, t *task,
 	m := s.m
 	switch {
 	case clientHolder != 0 && hold:
-		if m.hold(clientHolder, id) && ended(t.state) {
+		m.hold(clientHolder, id)
+		if ended(t.state) { // Told again, even if it held the task before: it may have forgotten it in between.
 			m.notifyOne(id, t, m.holders[clientHolder].client)
 		}
 	case g.holder != 0 && (hold || t.dependents == 0):
