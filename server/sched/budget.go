@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"math"
 
 	"github.com/millrace/millrace/internal/ids"
 )
@@ -29,27 +30,33 @@ func (m *Machine) held() uint64 {
 	return m.totals.HeldBytes + m.totals.InlineBytes + m.totals.DetailBytes + m.totals.TailBytes
 }
 
-// checkMemory refuses a submission that there is no memory for.
-func (m *Machine) checkMemory(ev *GraphSubmitted) *Error {
+// recordRoom is how much the records of all tasks may take, those of a submission included.
+func (m *Machine) recordRoom(beside uint64) uint64 {
 	limit := m.config.MemoryBytes
 	if limit == 0 {
-		return nil
+		return math.MaxUint64
 	}
+	if other := m.held() - m.totals.HeldBytes + beside; other < limit {
+		return limit - other
+	}
+	return 0
+}
+
+// noMemory is the error of a submission whose records do not fit. held is what was held before it.
+func (m *Machine) noMemory(ev *GraphSubmitted, held uint64) *Error {
+	limit := m.config.MemoryBytes
 	var needs uint64
 	for i := range ev.Tasks {
 		s := &ev.Tasks[i]
 		needs += taskBytes + uint64(len(s.Key)+len(s.Arguments)) + inputBytes*uint64(len(s.Inputs))
 	}
-	switch {
-	case needs > limit:
+	if needs > limit {
 		return invalid("tasks", "the submission needs %d bytes of the scheduler's memory, which may use %d: submit less at once, and put large arguments into objects (scatter)",
 			needs, limit)
-	case m.held()+ev.Beside+needs > limit:
-		return &Error{Kind: ErrFull, Object: "memory", Message: fmt.Sprintf(
-			"the scheduler holds %d of %d bytes for %d tasks, and the submission needs %d: submit it again when tasks have ended and been released, pass large arguments as objects (scatter), or give the scheduler more memory",
-			m.held()+ev.Beside, limit, m.totals.Tasks, needs)}
 	}
-	return nil
+	return &Error{Kind: ErrFull, Object: "memory", Message: fmt.Sprintf(
+		"the scheduler holds %d of %d bytes for %d tasks, and the submission needs %d: submit it again when tasks have ended and been released, pass large arguments as objects (scatter), or give the scheduler more memory",
+		held+ev.Beside, limit, m.totals.Tasks, needs)}
 }
 
 // keepTail keeps what a task wrote last.

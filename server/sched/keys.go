@@ -21,6 +21,18 @@ const (
 	tombstone   = maxTaskID // an id that is never handed out
 )
 
+// fewSlots is the size up to which a segment places keys by what its slots have of their hashes, so that changing its size does not
+// read the tasks; five bits are left then to tell keys apart. Larger ones place them by other bits.
+const fewSlots = 1 << 11
+
+// placeOf is where the search for a key begins in a segment of so many slots.
+func placeOf(hash uint64, slots int) uint64 {
+	if slots > fewSlots {
+		hash >>= 16
+	}
+	return hash & uint64(slots-1)
+}
+
 // keySegment is an open-addressed table with linear probing; 0 is an empty slot.
 type keySegment struct {
 	slots []uint64
@@ -39,7 +51,7 @@ func (x *keyIndex) find(m *Machine, key string, hash uint64) ids.TaskID {
 	}
 	mask := uint64(len(s.slots) - 1)
 	tag := hash & 0xffff
-	for i := hash >> 16 & mask; ; i = (i + 1) & mask {
+	for i := placeOf(hash, len(s.slots)); ; i = (i + 1) & mask {
 		v := s.slots[i]
 		if v == 0 {
 			return 0
@@ -62,7 +74,7 @@ func (x *keyIndex) insert(m *Machine, hash uint64, id ids.TaskID) {
 		s.resize(m)
 	}
 	mask := uint64(len(s.slots) - 1)
-	i := hash >> 16 & mask
+	i := placeOf(hash, len(s.slots))
 	for s.slots[i] != 0 {
 		i = (i + 1) & mask
 	}
@@ -77,7 +89,7 @@ func (x *keyIndex) remove(m *Machine, hash uint64, id ids.TaskID) {
 	s := &x.segments[hash>>keySegShift]
 	mask := uint64(len(s.slots) - 1)
 	want := hash&0xffff<<keyTagShift | uint64(id)
-	i := hash >> 16 & mask
+	i := placeOf(hash, len(s.slots))
 	for s.slots[i] != want {
 		i = (i + 1) & mask
 	}
@@ -116,8 +128,12 @@ func (s *keySegment) resize(m *Machine) {
 		if v == 0 || v&maxTaskID == tombstone {
 			continue
 		}
-		b, t := m.at(ids.TaskID(v & maxTaskID))
-		i := hashKeyBytes(b.keyOf(t)) >> 16 & mask
+		hash := v >> keyTagShift
+		if size > fewSlots {
+			b, t := m.at(ids.TaskID(v & maxTaskID))
+			hash = hashKeyBytes(b.keyOf(t))
+		}
+		i := placeOf(hash, size)
 		for s.slots[i] != 0 {
 			i = (i + 1) & mask
 		}

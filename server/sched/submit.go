@@ -26,14 +26,12 @@ const maxKeyBytes = math.MaxUint16
 // then rollback takes them out again.
 func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 	request := requestKey{ev.Client, "", ev.RequestID}
-	var body uint64
 	if ev.RequestID != "" {
 		if ev.Client == 0 {
 			request.namespace = ev.Namespace
 		}
-		body = bodyOf(&ev)
 		if done, ok := m.requests.index[request]; ok {
-			if done.body != body {
+			if done.body != bodyOf(&ev) {
 				return SubmitResult{}, &Error{Kind: ErrRequestConflict, Object: ev.RequestID, Message: fmt.Sprintf(
 					"request %q was accepted before with other tasks (graph %s): a request id belongs to one submission; use another one",
 					ev.RequestID, done.Graph)}
@@ -41,9 +39,6 @@ func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 			m.tellUnused(ev.Ops)
 			return done.SubmitResult, nil
 		}
-	}
-	if err := m.checkMemory(&ev); err != nil {
-		return SubmitResult{}, err
 	}
 	var holder uint32
 	var ns *namespace
@@ -82,7 +77,7 @@ func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 	}
 	result := s.apply(g, holder)
 	if ev.RequestID != "" {
-		m.requests.add(request, answered{result, body})
+		m.requests.add(request, answered{result, s.body.end(&ev)})
 	}
 	m.tellUnused(ev.Ops)
 	return result, nil
@@ -121,11 +116,16 @@ type submission struct {
 	sorted bool
 	// deep: some input is within the submission.
 	deep bool
+	// body hashes what the tasks say, while they are looked at.
+	body bodyHash
+	// held is what the machine held before, and most what the records of all tasks may take.
+	held, most uint64
 }
 
 // prepare checks everything and makes the records.
 func (s *submission) prepare() *Error {
 	m, ev := s.m, s.ev
+	s.held, s.most = m.held(), m.recordRoom(ev.Beside)
 	sc := &m.scratch.submit
 	sc.ids, sc.ops, sc.opts = sc.ids[:0], sc.ops[:0], sc.opts[:0]
 	for i := range ev.Ops {
@@ -181,6 +181,7 @@ func (s *submission) enter(spec *TaskSpec) *Error {
 		return invalid("arguments", "task %s: %d bytes of arguments; put large values into an object and name it as an input", spec.Key, len(spec.Arguments))
 	}
 	hash := hashKey(spec.Key)
+	s.body.task(spec, hash)
 	if id := s.ns.keys.find(m, spec.Key, hash); id != 0 {
 		if id >= s.first {
 			return duplicateKey(spec.Key)
@@ -235,6 +236,9 @@ func (s *submission) enter(spec *TaskSpec) *Error {
 	m.totals.HeldBytes += t.heldBytes()
 	s.ns.keys.insert(m, hash, id)
 	sc.ids = append(sc.ids, id)
+	if m.totals.HeldBytes > s.most {
+		return m.noMemory(s.ev, s.held)
+	}
 	return nil
 }
 
@@ -286,7 +290,9 @@ func (s *submission) resolve(i int) *Error {
 				spec.Key, m.ops[t.op].spec.Name, m.graphs[t.graph].id, stateName(t.state))}
 	}
 	for k, key := range spec.Inputs {
-		in := s.ns.keys.find(m, key, hashKey(key))
+		hash := hashKey(key)
+		s.body.input(hash)
+		in := s.ns.keys.find(m, key, hash)
 		if in == 0 {
 			return &Error{Kind: ErrUnknownInput, Object: key,
 				Message: fmt.Sprintf("task %s needs %s, which is neither in the submission nor known in namespace %q; submit it first, or correct the name",
@@ -547,33 +553,52 @@ type answered struct {
 	body uint64
 }
 
-// bodyOf hashes what a submission says of its tasks, to tell one that is sent again from another one.
-func bodyOf(ev *GraphSubmitted) uint64 {
-	var h uint64
-	mix := func(x uint64) { h = bits.RotateLeft64(h^x, 29) * 0x9e3779b97f4a7c15 }
-	mix(uint64(ev.Graph))
+// bodyHash hashes what a submission says of its tasks, to tell one that is sent again from another one. The hashes of keys are those
+// that the index of keys needs anyway.
+type bodyHash struct{ tasks, inputs uint64 }
+
+func mix(h *uint64, x uint64) { *h = bits.RotateLeft64(*h^x, 29) * 0x9e3779b97f4a7c15 }
+
+func (h *bodyHash) task(t *TaskSpec, key uint64) {
+	mix(&h.tasks, key)
+	mix(&h.tasks, uint64(t.Op)<<32|uint64(t.Options))
+	mix(&h.tasks, uint64(len(t.Inputs)))
+	if len(t.Arguments) > 0 {
+		mix(&h.tasks, hashKeyBytes(t.Arguments))
+	}
+}
+
+func (h *bodyHash) input(key uint64) { mix(&h.inputs, key) }
+
+// end is the hash of it all. REQUIRES: all tasks were added, and all inputs, in their order.
+func (h *bodyHash) end(ev *GraphSubmitted) uint64 {
+	body := h.tasks
+	mix(&body, h.inputs)
+	mix(&body, uint64(ev.Graph))
 	for i := range ev.Ops {
-		mix(uint64(ev.Ops[i].Kind))
-		mix(hashKey(ev.Ops[i].Name))
-		mix(hashKeyBytes(ev.Ops[i].Function[:]))
+		mix(&body, uint64(ev.Ops[i].Kind))
+		mix(&body, hashKey(ev.Ops[i].Name))
+		mix(&body, hashKeyBytes(ev.Ops[i].Function[:]))
 	}
 	for i := range ev.Options {
 		text, place := canonical(&ev.Options[i])
-		mix(hashKey(text))
-		mix(hashKey(place))
+		mix(&body, hashKey(text))
+		mix(&body, hashKey(place))
 	}
+	return body
+}
+
+// bodyOf hashes a submission whose tasks are not looked at otherwise.
+func bodyOf(ev *GraphSubmitted) uint64 {
+	var h bodyHash
 	for i := range ev.Tasks {
 		t := &ev.Tasks[i]
-		mix(hashKey(t.Key))
-		mix(uint64(t.Op)<<32 | uint64(t.Options))
-		if len(t.Arguments) > 0 {
-			mix(hashKeyBytes(t.Arguments))
-		}
+		h.task(t, hashKey(t.Key))
 		for _, in := range t.Inputs {
-			mix(hashKey(in))
+			h.input(hashKey(in))
 		}
 	}
-	return h
+	return h.end(ev)
 }
 
 const (
