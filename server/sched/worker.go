@@ -227,24 +227,26 @@ func (m *Machine) workerLost(ev WorkerLost) {
 		blame[i] = t.state == TaskRunning
 		any = any || blame[i]
 	}
+	// A task may end its worker before anybody hears that it has begun: the first of the queue are what ran, as far as is known.
+	for i := 0; !any && (!ev.Outside || ev.Killed) && i < len(refs) && i < int(w.slots); i++ {
+		_, t := m.at(refs[i].Task)
+		blame[i] = t.missing == 0
+	}
 	blamed := 0
 	for _, b := range blame {
 		if b {
 			blamed++
 		}
 	}
-	if ev.Killed && any {
+	alone := ev.Killed && blamed == 1 && (any || len(refs) == 1)
+	if ev.Killed && blamed > 0 {
 		m.kills++
-	}
-	for i := 0; !any && !ev.Outside && i < len(refs) && i < int(w.slots); i++ {
-		_, t := m.at(refs[i].Task)
-		blame[i] = t.missing == 0
 	}
 	for i, r := range refs {
 		b, t := m.at(r.Task)
 		m.leave(b, t)
 		if blame[i] {
-			m.suspect(r.Task, t, ev.Killed && blamed == 1)
+			m.suspect(r.Task, t, alone)
 		}
 		if blame[i] && m.blame(r.Task, b, t, fmt.Sprintf("worker %s: %s", w.name, cause), w, "WORKER_DIED", ev.Outside) {
 			continue
