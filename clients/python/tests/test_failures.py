@@ -102,6 +102,77 @@ def test_what_cannot_be_pickled(client: Client) -> None:
         client.submit(5)  # type: ignore[arg-type]
 
 
+class Unpicklable:
+    def __reduce__(self) -> Any:
+        raise ValueError("\udc80")
+
+
+class Undecodable:
+    def __reduce__(self) -> Any:
+        return raise_odd, ()
+
+
+def raise_odd() -> None:
+    raise ValueError("\udc80")
+
+
+def raise_odd_type() -> None:
+    raise type("\x1b", (Exception,), {"__qualname__": "\udc80", "__module__": "\udc80"})("\udc80")
+
+
+def raise_no_text() -> None:
+    class Text(str):
+        def __str__(self) -> Any:
+            return 3
+
+    raise ValueError(Text("x"))
+
+
+def raise_odd_notes() -> None:
+    e = ValueError("x")
+    e.__notes__ = 5  # type: ignore[assignment]
+    raise e
+
+
+def raise_hostile() -> None:
+    class Hostile(Exception):
+        def __getattr__(self, name: str) -> Any:
+            raise BaseException("\udc80")
+
+    raise Hostile("x")
+
+
+def return_odd_type() -> Any:
+    odd = type("Odd", (Unpicklable,), {})
+    odd.__qualname__ = odd.__module__ = "\udc80"
+    return odd()
+
+
+def take(x: Any) -> Any:
+    return x
+
+
+@pytest.mark.parametrize(
+    ("reason", "run", "given"),
+    [
+        ("RESULT_NOT_SERIALISABLE", Unpicklable, ()),
+        ("RESULT_NOT_SERIALISABLE", return_odd_type, ()),
+        ("INVALID_ARGUMENT", take, (Undecodable(),)),
+        ("PYTHON_EXCEPTION", raise_odd, ()),
+        ("PYTHON_EXCEPTION", raise_odd_type, ()),
+        ("PYTHON_EXCEPTION", raise_no_text, ()),
+        ("PYTHON_EXCEPTION", raise_odd_notes, ()),
+        ("PYTHON_EXCEPTION", raise_hostile, ()),
+    ],
+)
+def test_failures_that_are_hard_to_tell(client: Client, reason: str, run: Any, given: tuple[Any, ...]) -> None:
+    error = client.submit(run, *given, pure=False).exception(PATIENCE)
+    if isinstance(error, errors.TaskFailedError):
+        assert error.reason == reason, error
+    else:
+        assert reason == "PYTHON_EXCEPTION" and not isinstance(error, TypeError), type(error)
+
+
 def test_function_that_is_not_there(client: Client) -> None:
     with pytest.raises(errors.FunctionNotFoundError, match="no_such_module"):
         client.submit("no_such_module:f").result(PATIENCE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import itertools
 import pickle
 from typing import Any
@@ -174,7 +175,7 @@ def from_task(error: task_pb2.TaskError, key: str, cancelled: bool) -> BaseExcep
         # asyncio.CancelledError) must not end this one: it is told as a RemoteError.
         if isinstance(exception, Exception):
             note = f"in task {error.origin_key or key}" + (f" on worker {error.worker}" if error.worker else "")
-            if hasattr(exception, "add_note"):
+            with contextlib.suppress(Exception):  # before Python 3.11, and of exceptions with notes of their own
                 exception.add_note(note)  # pyright: ignore[reportAttributeAccessIssue]
             return exception
     if error.log_tail:

@@ -37,18 +37,32 @@ class NoRoom(Exception):
 
 
 def describe(e: BaseException, error: task_pb2.TaskError, ours: str) -> None:
-    """What is known of an exception of a task. `ours`: file of the frames that it began with, which nobody wants to see."""
+    """What is known of an exception of a task. `ours`: file of the frames that it began with, which nobody wants to see.
+    The exception's own methods may fail, too; then its type alone is told."""
+    try:
+        _describe(e, error, ours)
+    except BaseException as other:
+        error.Clear()
+        error.reason = "PYTHON_EXCEPTION"
+        error.message = shortened(
+            f"{qualified(type(e))} was raised, and asking it for more raised {qualified(type(other))}"
+        )
+
+
+def _describe(e: BaseException, error: task_pb2.TaskError, ours: str) -> None:
     trace = e.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename == ours:
         trace = trace.tb_next
     e = e.with_traceback(trace)
+    message = _message(e)
     add_note: Any = getattr(e, "add_note", None)  # since Python 3.11
-    if isinstance(e, ValueError) and "read-only" in str(e) and add_note is not None:
+    if isinstance(e, ValueError) and "read-only" in message and add_note is not None:
         add_note(
             "inputs of tasks are read-only: other tasks read the same memory. Copy first, for instance x = x.copy()"
         )
+        message = _message(e)
     error.reason = "OUT_OF_MEMORY" if isinstance(e, MemoryError) else "PYTHON_EXCEPTION"
-    error.message = shortened("".join(traceback.format_exception_only(type(e), e)).strip())
+    error.message = message
     error.traceback = shortened("".join(traceback.format_exception(type(e), e, trace)))
     if not isinstance(e, Exception):
         # SystemExit, KeyboardInterrupt: raised again by a client, it would end the client's program.
@@ -59,7 +73,11 @@ def describe(e: BaseException, error: task_pb2.TaskError, ours: str) -> None:
         return  # clients then get the text only
     if len(data) <= 1 << 20:
         error.exception.encoding, error.exception.data = "pickle5", data
-        error.exception.type_name = _qualified(e)
+        error.exception.type_name = qualified(type(e))
+
+
+def _message(e: BaseException) -> str:
+    return shortened("".join(traceback.format_exception_only(type(e), e)).strip())
 
 
 def dumped(links: list[tuple[BaseException, bool]]) -> bytes | None:
@@ -97,5 +115,9 @@ def shortened(text: str) -> str:
     return text.encode(errors="replace").decode()
 
 
-def _qualified(e: BaseException) -> str:
-    return f"{type(e).__module__}.{type(e).__qualname__}"
+def qualified(kind: type) -> str:
+    """A type's module and name, whatever its program made of these."""
+    try:
+        return shortened(f"{kind.__module__}.{kind.__qualname__}")
+    except Exception:
+        return shortened(type.__repr__(kind))

@@ -23,7 +23,7 @@ from millrace import _arrays, _keys, _serialize
 from millrace._arrays import DeviceFrame
 from millrace._pb.millrace.v1 import executor_pb2, task_pb2
 from millrace.executor._device import CudaError, Device
-from millrace.executor._failure import NoRoom, Refused, TaskStopped, describe, shortened
+from millrace.executor._failure import NoRoom, Refused, TaskStopped, describe, qualified, shortened
 from millrace.executor._inputs import Inputs
 from millrace.executor._kernels import warm_up
 from millrace.executor._link import CONTROL_FD, SLAB_FD, ControlPage, Link, Segment, Slab, open_socket
@@ -412,12 +412,12 @@ class Process:
                 if self._torch is not None:
                     self._torch.leave()
         except Refused as e:
-            finished.error.reason, finished.error.message = e.reason, str(e)
+            finished.error.reason, finished.error.message = e.reason, shortened(str(e))
         except NoRoom as e:
             finished.error.CopyFrom(e.error)
         except CudaError as e:
             finished.error.reason = "DEVICE_ERROR"
-            finished.error.message = f"something that the function ran on the GPU failed: {e}"
+            finished.error.message = shortened(f"something that the function ran on the GPU failed: {e}")
         except TaskStopped:
             finished.error.reason, finished.error.message = "STOPPED", "the function was stopped"
         except BaseException as e:  # SystemExit too: a task that calls sys.exit fails, the executor lives
@@ -558,10 +558,9 @@ class Process:
         except CudaError:
             raise
         except Exception as e:
-            kind = type(result)
             raise Refused(
                 "RESULT_NOT_SERIALISABLE",
-                f"the result of {run.key}, a {kind.__module__}.{kind.__qualname__}, cannot be pickled: "
+                f"the result of {run.key}, a {qualified(type(result))}, cannot be pickled: "
                 f"{type(e).__name__}: {e}. Return its data instead",
             ) from e
         frames = encoded.frames
