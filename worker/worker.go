@@ -107,6 +107,8 @@ type Config struct {
 	// Executors is how many Python processes are started at once, rather than at
 	// their first use. Default 0.
 	Executors int
+	// SpareExecutors is how many processes of each kind of executor wait for the death of another one. 0: none.
+	SpareExecutors int
 	// Preload are modules that those import while they have nothing to do.
 	Preload []string
 	// ExecutorEnv is added to the environment of executors: NAME=value.
@@ -212,6 +214,9 @@ func (c Config) validated() (Config, error) {
 	}
 	if c.Slots < 0 {
 		errs = append(errs, fmt.Errorf("worker: %d slots (--slots): at least 1", c.Slots))
+	}
+	if c.SpareExecutors < 0 {
+		errs = append(errs, fmt.Errorf("worker: %d spare executors (--spare-executors): at least 0", c.SpareExecutors))
 	}
 	for name, command := range c.Exec {
 		if name == "" || name == "native" || name == "python" || strings.Contains(name, "/") || len(command) == 0 {
@@ -507,6 +512,6 @@ func (c Config) executors(scratch string, objects *store.Store, logs *tasklog.Lo
 	return executor.New(executor.Config{
 		Worker: c.Name, Scheduler: c.Scheduler, Commands: commands, Processes: c.Slots, StartAtOnce: start,
 		Env: c.ExecutorEnv, Scratch: scratch, Store: objects, Logs: logs, Done: done, Log: c.Log, MemoryWait: c.MemoryWait,
-		StopGrace: c.StopGrace, Device: on, Preload: c.Preload,
+		StopGrace: c.StopGrace, Device: on, Preload: c.Preload, Spares: c.SpareExecutors,
 	})
 }

@@ -51,6 +51,7 @@ var checks = map[string]func(text string) error{
 	"workers":         isNumber(0, 4096),
 	"slots":           isNumber(0, 1<<16),
 	"executors":       isNumber(0, 1<<16),
+	"spare-executors": isNumber(0, 64),
 	"listen":          isAddress,
 	"http":            func(text string) error { return cond(text != "", isAddress, text) },
 	"worker-lease":    isDuration(time.Millisecond),

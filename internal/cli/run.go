@@ -57,6 +57,7 @@ func workerFlags(f *pflag.FlagSet) {
 	f.StringArray("exec", nil, "further executor, name=command (repeat)")
 	f.StringSlice("preload", nil, "modules that Python executors import while they have nothing to do (--preload pandas,torch); on a GPU cupy is one anyway")
 	f.Int("executors", 0, "Python processes to start at once, instead of at their first use")
+	f.Int("spare-executors", 1, "processes of each kind of executor that wait, with everything imported, to take the place of one that dies; each costs the memory of its imports; 0: none")
 	f.String("name", "", "prefix of the workers' names, which are unique in a cluster: NAME-0, NAME-1, ...; default: host, or gpu on GPUs, and for \"millrace worker\" the name of this machine before that")
 	f.Bool("zero", false, "workers that run nothing and answer at once, for measurements")
 }
@@ -273,7 +274,7 @@ func (a *app) runChild(ctx context.Context, name string) error {
 		Name: name, Incarnation: os.Getenv(supervisor.IncarnationEnv), Restarted: os.Getenv(supervisor.RestartedEnv) != "", Scheduler: address, Token: secret.Token, AcceptSums: secret.Accept,
 		Drain: drain, DrainGrace: s.Duration("stop-grace"), Alive: link.Alive,
 		Listen: s.String("listen"), Advertise: s.String("advertise"), Slots: slots, MemoryLimitBytes: limit,
-		PythonCommand: a.python(), Preload: s.Strings("preload"), Executors: s.Int("executors"), LocalDirectory: s.String("local-directory"),
+		PythonCommand: a.python(), Preload: s.Strings("preload"), Executors: s.Int("executors"), SpareExecutors: s.Int("spare-executors"), LocalDirectory: s.String("local-directory"),
 		SchedulerTimeout: s.Duration("death-timeout"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
 		Exec: map[string][]string{},
 		// Functions that open a client find their own cluster, and may not stop it.

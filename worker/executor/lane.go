@@ -191,7 +191,6 @@ func (l *lane) drop(q *queued) {
 // keep is the lane's goroutine: it starts a process when one is needed, and the
 // next one when that has died.
 func (l *lane) keep() {
-	defer l.pools.wait.Done()
 	failures := 0
 	for {
 		l.mu.Lock()
@@ -229,11 +228,7 @@ func (l *lane) keep() {
 		if failures >= maxFailedStarts {
 			l.fail(fmt.Sprintf("the executor %q did not get ready, %d times in a row; the last one %s", l.kind, failures, cause))
 		}
-		pause := time.NewTimer(min(firstBackoff<<min(failures-1, 10), longestBackoff))
-		select {
-		case <-pause.C:
-		case <-l.pools.closing:
-			pause.Stop()
+		if !l.pools.pause(min(firstBackoff<<min(failures-1, 10), longestBackoff)) {
 			return
 		}
 	}
@@ -262,21 +257,28 @@ func (l *lane) fail(message string) {
 // once runs one process from its start to its end. ready says whether it ever
 // got ready; if not, cause says why.
 func (l *lane) once() (ready bool, cause string) {
-	p, err := startProcess(l)
-	if err != nil {
-		return false, err.Error()
+	p := l.pools.takeSpare(l.kind)
+	spare := p != nil
+	if !spare {
+		var err error
+		if p, err = l.pools.startProcess(l.kind, l.command, false, nil); err != nil {
+			return false, err.Error()
+		}
 	}
-	exited := make(chan struct{})
-	go p.wait(exited)
-	if !p.getReady(exited) {
+	p.join(l)
+	if !p.getReady() {
 		p.kill()
-		<-exited
+		<-p.exited
 		p.close()
 		p.page.close()
 		return false, p.describe(nil)
 	}
+	if p.knowsSpares {
+		l.pools.wantSpare(l.kind)
+	}
 	l.ready(p)
-	p.serve(exited)
+	l.pools.config.Log.Info("executor ready", "kind", l.kind, "lane", l.index, "pid", p.pid(), "language", p.language, "spare", spare)
+	p.serve()
 	// The process is gone and nobody writes to the slab any more.
 	l.mu.Lock()
 	l.process = nil

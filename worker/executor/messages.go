@@ -15,6 +15,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/text"
 )
 
 // queue returns the message being filled. REQUIRES: lane.mu is held.
@@ -106,10 +107,15 @@ func (p *process) cancel(q *queued) {
 	m.Cancellations = append(m.Cancellations, &millracev1.TaskRef{TaskId: uint64(q.run.Ref.Task), Attempt: uint32(q.run.Ref.Attempt)})
 }
 
-// write is the goroutine that sends what has accumulated.
-func (p *process) write() {
+// write is the goroutine that sends hello, and then what has accumulated.
+func (p *process) write(hello *millracev1.ExecutorHello) {
 	defer p.reading.Done()
-	var buffer []byte
+	first := &millracev1.ToExecutor{Hello: hello}
+	_ = proto.Size(first) // counts what is in it
+	buffer := p.writePart(first, nil, nil)
+	if buffer == nil {
+		return
+	}
 	for {
 		select {
 		case <-p.outgoing:
@@ -193,13 +199,22 @@ func (p *process) read() {
 				p.breakOff(fmt.Errorf("it speaks version %d of the protocol, and %d is spoken here", r.GetProtocol(), protocol))
 				return
 			}
-			if p.lane.pools.config.Device != nil && !r.GetDevice() {
+			if p.pools.config.Device != nil && !r.GetDevice() {
 				p.breakOff(errors.New("it did not say that it opened the slab, which lies on a GPU (ready.device); executors of that kind belong on workers with host memory"))
 				return
 			}
-			isReady, p.understands, p.pieces = true, r.GetSegments(), r.GetPieces()
+			isReady, p.understands, p.pieces, p.knowsSpares = true, r.GetSegments(), r.GetPieces(), r.GetSpare()
+			p.language = text.Valid(r.GetLanguage())
 			close(p.ready)
-			p.lane.pools.config.Log.Info("executor ready", "kind", p.lane.kind, "lane", p.lane.index, "pid", p.pid(), "language", r.GetLanguage())
+		}
+		select {
+		case <-p.joined:
+		default:
+			select {
+			case <-p.joined:
+			case <-p.broken:
+				return // it was a spare process to its end
+			}
 		}
 		if err := p.handle(&m); err != nil {
 			p.breakOff(err)

@@ -57,6 +57,9 @@ type Config struct {
 	// Preload are what processes load while they have nothing else to do; with a device
 	// cupy comes first.
 	Preload []string
+	// Spares is how many processes of each kind wait, with everything loaded, for the death of another one; 0: none. They are
+	// started when the first process of their kind has got ready.
+	Spares int
 }
 
 // Pools are the processes of all kinds. Its methods may be called from any
@@ -64,6 +67,7 @@ type Config struct {
 type Pools struct {
 	config Config
 	lanes  map[string][]*lane
+	spares map[string][]*spare
 	wait   sync.WaitGroup
 	// gate is shared by all processes when the slab lies on a GPU, else nil.
 	gate *os.File
@@ -74,8 +78,10 @@ type Pools struct {
 	// All below is guarded by mu.
 	workerID    ids.WorkerID
 	inlineBytes uint64
-	deaths      uint64
-	lastDeath   string
+	// load are names, by kind, of what tasks made processes load.
+	load      map[string]map[string]struct{}
+	deaths    uint64
+	lastDeath string
 }
 
 // New returns pools without processes.
@@ -89,7 +95,10 @@ func New(c Config) (*Pools, error) {
 	if c.StopGrace <= 0 {
 		c.StopGrace = time.Second
 	}
-	p := &Pools{config: c, lanes: make(map[string][]*lane), closing: make(chan struct{})}
+	p := &Pools{
+		config: c, lanes: make(map[string][]*lane), spares: make(map[string][]*spare), load: make(map[string]map[string]struct{}),
+		closing: make(chan struct{}),
+	}
 	if c.Device != nil {
 		if _, ok := c.Store.Space().(writer); !ok {
 			return nil, fmt.Errorf("executor: memory on a device that cannot be written to: %T", c.Store.Space())
@@ -102,17 +111,30 @@ func New(c Config) (*Pools, error) {
 	} else if c.Store.Space().FD() < 0 {
 		return nil, fmt.Errorf("executor: memory without a file descriptor cannot be shared with processes")
 	}
+	commands := make(map[string][]string, len(c.Commands))
 	for kind, command := range c.Commands {
-		command, err := fromHere(command)
-		if err != nil {
+		var err error
+		if commands[kind], err = fromHere(command); err != nil {
 			p.Close()
 			return nil, err
+		}
+	}
+	// The maps are complete before anything reads them.
+	for kind, command := range commands {
+		for range c.Spares {
+			p.spares[kind] = append(p.spares[kind], &spare{pools: p, kind: kind, command: command, need: make(chan struct{}, 1)})
 		}
 		for i := range c.Processes {
 			l := &lane{pools: p, kind: kind, command: command, index: i, need: make(chan struct{}, 1)}
 			p.lanes[kind] = append(p.lanes[kind], l)
-			p.wait.Add(1)
-			go l.keep()
+		}
+	}
+	for kind := range commands {
+		for _, l := range p.lanes[kind] {
+			p.wait.Go(l.keep)
+		}
+		for _, s := range p.spares[kind] {
+			p.wait.Go(s.keep)
 		}
 	}
 	return p, nil

@@ -8,8 +8,10 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -40,12 +42,21 @@ const (
 
 // process is one life of an executor process.
 type process struct {
-	lane    *lane
+	pools *Pools
+	kind  string
+	// lane is set when joined is closed: until then it is a spare process, which nobody sends anything but hello.
+	lane   *lane
+	joined chan struct{}
+	// taken is closed when a lane has taken it, a spare process, and is about to adopt it.
+	taken chan struct{}
+	// exited is closed when it was reaped, with what it left in its group.
+	exited  chan struct{}
 	cmd     *exec.Cmd
 	conn    *net.UnixConn
 	page    *page
 	scratch string
-	oom     uint64
+	// oom is what exitcause.OOMKills said when it began to run tasks.
+	oom atomic.Uint64
 	// outputs are the reading ends of its stdout and stderr.
 	outputs []*os.File
 	reading sync.WaitGroup
@@ -59,8 +70,10 @@ type process struct {
 	// outgoing has room for one: pending is not empty.
 	outgoing chan struct{}
 
-	// understands says whether it said that it knows segments, pieces whether it takes runs in pieces. Fixed once ready.
-	understands, pieces bool
+	// understands says whether it said that it knows segments, pieces whether it takes runs in pieces, knowsSpares whether others of
+	// its kind can be spare ones; language is what it is written in. Fixed once ready.
+	understands, pieces, knowsSpares bool
+	language                         string
 
 	// pending is what to send next, rights the descriptors that go with it, one for
 	// each of its attach. Guarded by lane.mu, as is what follows.
@@ -92,14 +105,20 @@ type process struct {
 	cause   exitcause.Cause
 }
 
-func startProcess(l *lane) (p *process, err error) {
-	c := &l.pools.config
+// startProcess starts a process that nobody has joined. A spare one is told that it is, and what to load beside what all do.
+func (p *Pools) startProcess(kind string, command []string, spare bool, load []string) (*process, error) {
+	return startProcess(p, kind, command, &millracev1.ExecutorHello{Preload: slices.Concat(p.config.Preload, load), Spare: spare})
+}
+
+func startProcess(pools *Pools, kind string, command []string, hello *millracev1.ExecutorHello) (p *process, err error) {
+	c := &pools.config
 	p = &process{
-		lane: l, ready: make(chan struct{}), broken: make(chan struct{}), outgoing: make(chan struct{}, 1), working: make(chan struct{}, 1),
+		pools: pools, kind: kind, joined: make(chan struct{}), taken: make(chan struct{}), exited: make(chan struct{}),
+		ready: make(chan struct{}), broken: make(chan struct{}), outgoing: make(chan struct{}, 1), working: make(chan struct{}, 1),
 		ops: make(map[*millracev1.Op]uint32), opNames: make(map[opName]uint32), sentFunc: make(map[ids.FunctionHash]bool),
 		segments: make(map[memory.Space]*segment), leases: make(map[uint64]ledger.ObjectID),
-		oom: exitcause.OOMKills(),
 	}
+	p.oom.Store(exitcause.OOMKills())
 	var cleanup []func()
 	defer func() {
 		if err != nil {
@@ -126,15 +145,15 @@ func startProcess(l *lane) (p *process, err error) {
 	defer theirs.Close()
 	p.conn = conn
 	cleanup = append(cleanup, func() { _ = conn.Close() }) // nothing was sent
-	slab, err := l.pools.fourth()
+	slab, err := pools.fourth()
 	if err != nil {
 		return nil, err
 	}
 	defer slab.Close()
 
-	p.cmd = exec.Command(l.command[0], l.command[1:]...)
+	p.cmd = exec.Command(command[0], command[1:]...)
 	p.cmd.Dir = p.scratch
-	env := append([]string{"MILLRACE_EXECUTOR=" + l.kind, "MILLRACE_WORKER=" + c.Worker}, c.Env...)
+	env := append([]string{"MILLRACE_EXECUTOR=" + kind, "MILLRACE_WORKER=" + c.Worker}, c.Env...)
 	if c.Device != nil {
 		env = append(env, "CUDA_VISIBLE_DEVICES="+c.Device.Visible)
 	}
@@ -155,28 +174,42 @@ func startProcess(l *lane) (p *process, err error) {
 		return nil, fmt.Errorf("executor: %w", err)
 	}
 	if err := p.cmd.Start(); err != nil {
-		return nil, fmt.Errorf("could not be started: %w; the command is %q", err, strings.Join(l.command, " "))
+		return nil, fmt.Errorf("could not be started: %w; the command is %q", err, strings.Join(command, " "))
 	}
 	for _, r := range p.outputs {
 		p.reading.Add(1)
 		go p.readOutput(r)
 	}
 	p.reading.Add(2)
-	l.pools.mu.Lock()
-	hello := &millracev1.ExecutorHello{
-		Protocol: protocol, WorkerName: c.Worker, WorkerId: uint32(l.pools.workerID), SlabBytes: c.Store.Space().Size(),
-		InlineBytes: l.pools.inlineBytes, SchedulerAddress: c.Scheduler, ScratchDirectory: p.scratch,
-		Preload: c.Preload,
-	}
+	pools.mu.Lock()
+	hello.WorkerId, hello.InlineBytes = uint32(pools.workerID), pools.inlineBytes
+	pools.mu.Unlock()
+	hello.Protocol, hello.WorkerName, hello.SlabBytes = protocol, c.Worker, c.Store.Space().Size()
+	hello.SchedulerAddress, hello.ScratchDirectory = c.Scheduler, p.scratch
 	if c.Device != nil {
 		hello.Device = c.Device.describe(c.Store.Space(), c.Processes)
 	}
-	l.pools.mu.Unlock()
-	p.pending = &millracev1.ToExecutor{Hello: hello}
-	p.outgoing <- struct{}{}
-	go p.write()
+	go p.write(hello)
 	go p.read()
+	go p.wait()
 	return p, nil
+}
+
+// join gives the process to a lane, which can have it handed runs from then on.
+func (p *process) join(l *lane) {
+	p.oom.Store(exitcause.OOMKills())
+	p.lane = l
+	close(p.joined)
+}
+
+// own says whether a lane has it.
+func (p *process) own() bool {
+	select {
+	case <-p.joined:
+		return true
+	default:
+		return false
+	}
 }
 
 // environment is the worker's without what is the worker's alone. Processes
@@ -206,57 +239,57 @@ func environment(from, add []string) []string {
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
 // wait reaps the process, with whatever it left in its group.
-func (p *process) wait(exited chan<- struct{}) {
+func (p *process) wait() {
 	// While it is not reaped its number is nobody else's, so that the group is still its own.
 	for unix.Waitid(unix.P_PID, p.pid(), nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 		continue
 	}
 	_ = unix.Kill(-p.pid(), unix.SIGKILL)
 	_ = p.cmd.Wait() // the state says it
-	p.cause = exitcause.Of(p.cmd.ProcessState, p.oom)
-	close(exited)
+	p.cause = exitcause.Of(p.cmd.ProcessState, p.oom.Load())
+	close(p.exited)
 }
 
 // kill ends the process and its group.
 func (p *process) kill() { _ = unix.Kill(-p.pid(), unix.SIGKILL) }
 
 // getReady waits for the process to say that it is ready.
-func (p *process) getReady(exited <-chan struct{}) bool {
-	limit := time.NewTimer(p.lane.pools.config.ReadyTimeout)
+func (p *process) getReady() bool {
+	limit := time.NewTimer(p.pools.config.ReadyTimeout)
 	defer limit.Stop()
 	select {
 	case <-p.ready:
 		return true
 	case <-limit.C:
-		p.breakOff(fmt.Errorf("it said nothing for %v", p.lane.pools.config.ReadyTimeout))
+		p.breakOff(fmt.Errorf("it said nothing for %v", p.pools.config.ReadyTimeout))
 	case <-p.broken:
 		// It is about to exit, or speaks nonsense; give it a moment to say why.
 		select {
-		case <-exited:
+		case <-p.exited:
 		case <-time.After(farewell):
 		}
-	case <-exited:
-	case <-p.lane.pools.closing:
+	case <-p.exited:
+	case <-p.pools.closing:
 	}
 	return false
 }
 
 // serve lets a ready process work until it has ended.
-func (p *process) serve(exited <-chan struct{}) {
+func (p *process) serve() {
 	watched := make(chan struct{})
-	go p.watch(exited, watched)
+	go p.watch(watched)
 	select {
-	case <-exited:
+	case <-p.exited:
 	case <-p.broken:
 		if p.fault != nil {
 			p.kill()
 		}
 		select {
-		case <-exited:
+		case <-p.exited:
 		case <-time.After(farewell):
 			p.kill()
 		}
-	case <-p.lane.pools.closing:
+	case <-p.pools.closing:
 		p.lane.mu.Lock()
 		p.queue().Shutdown = true
 		p.lane.mu.Unlock()
@@ -265,12 +298,12 @@ func (p *process) serve(exited <-chan struct{}) {
 			p.kill()
 		}
 		select {
-		case <-exited:
+		case <-p.exited:
 		case <-time.After(farewell):
 			p.kill()
 		}
 	}
-	<-exited
+	<-p.exited
 	<-watched
 }
 
@@ -299,7 +332,7 @@ func (p *process) close() {
 	}
 	// Whatever the process had submitted to a GPU ended before its exit was seen.
 	for _, id := range p.leases {
-		p.lane.pools.config.Store.Drop(id)
+		p.pools.config.Store.Drop(id)
 	}
 	clear(p.leases)
 	_ = p.conn.Close()          // the other end is gone
@@ -353,7 +386,7 @@ func (p *process) lastWords(blamed *queued) string {
 func (p *process) deathError(cause string) *millracev1.TaskError {
 	e := &millracev1.TaskError{
 		Reason:   "EXECUTOR_DIED",
-		Message:  fmt.Sprintf("the executor process (%s, pid %d) that ran the task died: %s", p.lane.kind, p.pid(), cause),
+		Message:  fmt.Sprintf("the executor process (%s, pid %d) that ran the task died: %s", p.kind, p.pid(), cause),
 		Metadata: map[string]string{"pid": fmt.Sprint(p.pid())},
 	}
 	if p.cause.Signal != "" {
@@ -376,12 +409,15 @@ func (p *process) readOutput(r *os.File) {
 	for {
 		n, err := output.Read(buffer)
 		if n > 0 {
-			p.lane.mu.Lock()
-			task := p.last
-			if q := p.lane.atWork(p); q != nil {
-				task = q.run.Ref.Task
+			var task ids.TaskID
+			if p.own() {
+				p.lane.mu.Lock()
+				task = p.last
+				if q := p.lane.atWork(p); q != nil {
+					task = q.run.Ref.Task
+				}
+				p.lane.mu.Unlock()
 			}
-			p.lane.mu.Unlock()
 			p.tailMu.Lock()
 			if task != p.tailOf {
 				p.tail, p.tailOf = p.tail[:0], task
@@ -392,7 +428,7 @@ func (p *process) readOutput(r *os.File) {
 			}
 			p.tailMu.Unlock()
 			if task != 0 {
-				p.lane.pools.config.Logs.Write(task, buffer[:n])
+				p.pools.config.Logs.Write(task, buffer[:n])
 			}
 		}
 		if err != nil {
@@ -403,13 +439,13 @@ func (p *process) readOutput(r *os.File) {
 
 // watch looks at the process while it has runs: it keeps the time, and stops
 // what is to be stopped.
-func (p *process) watch(exited <-chan struct{}, watched chan<- struct{}) {
+func (p *process) watch(watched chan<- struct{}) {
 	defer close(watched)
 	ticks := time.NewTicker(watchEvery)
 	defer ticks.Stop()
 	for {
 		select {
-		case <-exited:
+		case <-p.exited:
 			return
 		case <-ticks.C:
 		}
@@ -419,7 +455,7 @@ func (p *process) watch(exited <-chan struct{}, watched chan<- struct{}) {
 		// Nothing to watch: sleep until there is.
 		ticks.Stop()
 		select {
-		case <-exited:
+		case <-p.exited:
 			return
 		case <-p.working:
 		}
@@ -451,9 +487,9 @@ func (p *process) look(now time.Time) bool {
 		q.stopAt = now
 		p.page.setStop(q.ordinal)
 		if err := p.cmd.Process.Signal(syscall.SIGINT); err != nil && !errors.Is(err, os.ErrProcessDone) {
-			p.lane.pools.config.Log.Error("executor cannot be interrupted", "pid", p.pid(), "error", err)
+			p.pools.config.Log.Error("executor cannot be interrupted", "pid", p.pid(), "error", err)
 		}
-	case now.Sub(q.stopAt) >= p.lane.pools.config.StopGrace:
+	case now.Sub(q.stopAt) >= p.pools.config.StopGrace:
 		q.killed = true
 		p.kill()
 	}

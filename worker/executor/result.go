@@ -17,7 +17,7 @@ import (
 
 // handle takes a message. Its error ends the process.
 func (p *process) handle(m *millracev1.FromExecutor) error {
-	logs := p.lane.pools.config.Logs
+	logs := p.pools.config.Logs
 	for _, l := range m.GetLogs() {
 		if l.GetTaskId() != 0 {
 			logs.Write(ids.TaskID(l.GetTaskId()), []byte(l.GetText()))
@@ -26,6 +26,7 @@ func (p *process) handle(m *millracev1.FromExecutor) error {
 	for _, a := range m.GetAllocate() {
 		p.allocate(a)
 	}
+	p.pools.loaded(p.kind, m.GetLoaded())
 	// Results may lie in what is released, so that it is held for a little longer.
 	defer p.release(m.GetRelease())
 	if len(m.GetFinished()) == 0 {
@@ -50,7 +51,7 @@ func (p *process) handle(m *millracev1.FromExecutor) error {
 			results = append(results, p.finish(q, f))
 		}
 	}
-	p.lane.pools.config.Done(results)
+	p.pools.config.Done(results)
 	return nil
 }
 
@@ -67,7 +68,7 @@ func (p *process) finish(q *queued, f *millracev1.ExecutorFinished) Result {
 	case e.GetReason() == "DROPPED":
 		return Result{Ref: r.Ref, Returned: true}
 	case q.stopping == stopCancelled, q.stopping == stopTimeout:
-		e = stopError(q, "an interrupt", p.lane.pools.config.StopGrace)
+		e = stopError(q, "an interrupt", p.pools.config.StopGrace)
 		e.Traceback = f.GetError().GetTraceback()
 	case e == nil:
 		e = p.keep(r, q, f, &out)
@@ -76,7 +77,7 @@ func (p *process) finish(q *queued, f *millracev1.ExecutorFinished) Result {
 		out.Outcome, out.Error = lifecycle.Failed, e
 		return out
 	}
-	p.lane.pools.config.Store.Cost(ledger.ObjectID{Task: r.Ref.Task, Generation: r.Ref.Attempt}, out.RunTime)
+	p.pools.config.Store.Cost(ledger.ObjectID{Task: r.Ref.Task, Generation: r.Ref.Attempt}, out.RunTime)
 	return out
 }
 
@@ -85,7 +86,7 @@ func (p *process) finish(q *queued, f *millracev1.ExecutorFinished) Result {
 func (p *process) keepInputs(r *Run, kept []*millracev1.ExecutorKept) {
 	for _, k := range kept {
 		if err := p.keepInput(r, k); err != nil {
-			p.lane.pools.config.Log.Error("an input that the executor still looks at is not kept: it will see other bytes",
+			p.pools.config.Log.Error("an input that the executor still looks at is not kept: it will see other bytes",
 				"task", r.Ref, "input", k.GetInput(), "pid", p.pid(), "error", err)
 		}
 	}
@@ -99,7 +100,7 @@ func (p *process) keepInput(r *Run, k *millracev1.ExecutorKept) error {
 	if len(r.Spaces) > 0 && r.Spaces[i] != nil {
 		return fmt.Errorf("executor: input %d lies in the memory of another worker, and is only lent", i)
 	}
-	objects := p.lane.pools.config.Store
+	objects := p.pools.config.Store
 	reservation, _, err := objects.Reserve(p.holder(), nil, time.Time{}, nil)
 	if err != nil {
 		return err
@@ -135,19 +136,19 @@ func (p *process) dropTemporary(q *queued) {
 	q.temporary = nil
 	p.lane.mu.Unlock()
 	for _, id := range temporary {
-		p.lane.pools.config.Store.Drop(id)
+		p.pools.config.Store.Drop(id)
 	}
 }
 
 // keep stores a result.
 func (p *process) keep(r *Run, q *queued, f *millracev1.ExecutorFinished, out *Result) *millracev1.TaskError {
-	objects := p.lane.pools.config.Store
+	objects := p.pools.config.Store
 	id := ledger.ObjectID{Task: r.Ref.Task, Generation: r.Ref.Attempt}
 	header := f.GetHeader()
 	if len(header) == 0 {
 		header = value.Null()
 	}
-	limit := p.lane.pools.inlineLimit()
+	limit := p.pools.inlineLimit()
 	out.Bytes = uint64(len(header))
 	if e := tooLong(len(header)); e != nil {
 		return e
@@ -189,7 +190,7 @@ func (p *process) keep(r *Run, q *queued, f *millracev1.ExecutorFinished, out *R
 		if err := p.adopt(id, header, frames, q, r); err != nil {
 			return invalid(err.Error())
 		}
-		if p.lane.pools.config.Device == nil {
+		if p.pools.config.Device == nil {
 			views = objects.Views(frames)
 		}
 	}
@@ -221,7 +222,7 @@ func memoryError(err error) *millracev1.TaskError {
 
 // storeInline copies frames that came over the link into the slab.
 func (p *process) storeInline(id ledger.ObjectID, header []byte, frames [][]byte) error {
-	objects := p.lane.pools.config.Store
+	objects := p.pools.config.Store
 	sizes := make([]uint64, len(frames))
 	for i, f := range frames {
 		sizes[i] = uint64(len(f))
@@ -236,7 +237,7 @@ func (p *process) storeInline(id ledger.ObjectID, header []byte, frames [][]byte
 		return err
 	}
 	for i, f := range placed {
-		if err := p.lane.pools.put(f, frames[i]); err != nil {
+		if err := p.pools.put(f, frames[i]); err != nil {
 			return err
 		}
 	}
@@ -250,7 +251,7 @@ func (p *process) holder() ledger.Holder {
 // adopt makes an object out of ranges of what the run allocated, and of its
 // inputs.
 func (p *process) adopt(id ledger.ObjectID, header []byte, frames []memory.Frame, q *queued, r *Run) error {
-	objects := p.lane.pools.config.Store
+	objects := p.pools.config.Store
 	reservation, _, err := objects.Reserve(p.holder(), nil, time.Time{}, nil)
 	if err != nil {
 		return err
@@ -271,7 +272,7 @@ func (p *process) adopt(id ledger.ObjectID, header []byte, frames []memory.Frame
 }
 
 func (p *process) adoptFrame(reservation ledger.ReservationID, id ledger.ObjectID, f memory.Frame, sources []ledger.ObjectID) error {
-	objects := p.lane.pools.config.Store
+	objects := p.pools.config.Store
 	if f.Bytes == 0 {
 		_, err := objects.Allocate(reservation, id, 0)
 		return err
@@ -295,7 +296,7 @@ func (p *process) allocate(a *millracev1.ExecutorAllocate) {
 		p.answer(a, nil, invalid(refused))
 		return
 	}
-	objects := p.lane.pools.config.Store
+	objects := p.pools.config.Store
 	id := objects.Temporary()
 	if q != nil && q.run.Reservation != 0 {
 		if frames, err := objects.Allocate(q.run.Reservation, id, a.GetFrameBytes()...); err == nil {
@@ -315,7 +316,7 @@ func (p *process) allocate(a *millracev1.ExecutorAllocate) {
 		}
 	}
 	decided := make(chan error, 1)
-	reservation, granted, err := objects.Reserve(p.holder(), a.GetFrameBytes(), time.Now().Add(p.lane.pools.config.MemoryWait), func(err error) { decided <- err })
+	reservation, granted, err := objects.Reserve(p.holder(), a.GetFrameBytes(), time.Now().Add(p.pools.config.MemoryWait), func(err error) { decided <- err })
 	if granted || err != nil {
 		settle(err)
 		return
@@ -325,7 +326,7 @@ func (p *process) allocate(a *millracev1.ExecutorAllocate) {
 		settle(fmt.Errorf("executor: %d bytes of the slab are not free at once", sum(a.GetFrameBytes())))
 		return
 	}
-	p.lane.pools.GiveBack()
+	p.pools.GiveBack()
 	p.reading.Add(1)
 	go func() {
 		defer p.reading.Done()
@@ -365,7 +366,7 @@ func (p *process) applicant(a *millracev1.ExecutorAllocate) (q *queued, refused 
 
 // take makes the frames of a granted allocation.
 func (p *process) take(a *millracev1.ExecutorAllocate, q *queued, reservation ledger.ReservationID, id ledger.ObjectID) error {
-	objects := p.lane.pools.config.Store
+	objects := p.pools.config.Store
 	frames, err := objects.Allocate(reservation, id, a.GetFrameBytes()...)
 	if err == nil {
 		err = p.allocated(a, q, id, frames)
@@ -377,7 +378,7 @@ func (p *process) take(a *millracev1.ExecutorAllocate, q *queued, reservation le
 // allocated hands frames to the executor. From here on they are an object of
 // their own, which ends with the run or with the process.
 func (p *process) allocated(a *millracev1.ExecutorAllocate, q *queued, id ledger.ObjectID, frames []memory.Frame) error {
-	objects := p.lane.pools.config.Store
+	objects := p.pools.config.Store
 	if err := objects.Seal(id, nil); err != nil {
 		return err
 	}
@@ -409,7 +410,7 @@ func (p *process) release(released []*millracev1.ExecutorRelease) {
 		delete(p.leases, r.GetRequest())
 		p.lane.mu.Unlock()
 		if known {
-			p.lane.pools.config.Store.Drop(id)
+			p.pools.config.Store.Drop(id)
 		}
 	}
 }

@@ -72,6 +72,8 @@ class Worker:
         #: Requests for memory of the process, and those that it gave back.
         self.leased: list[int] = []
         self.released: list[int] = []
+        #: What tasks had the process import.
+        self.loaded: list[str] = []
         assert self.receive().ready.protocol == 1
         #: How long the process took to get ready, in seconds.
         self.started = time.monotonic() - began
@@ -123,6 +125,7 @@ class Worker:
         self.inbox += message.finished
         self.logs += message.logs
         self.released += [r.request for r in message.release]
+        self.loaded += message.loaded
         for request in message.allocate:
             frames = []
             if not request.HasField("task"):
@@ -184,6 +187,22 @@ def test_import_path_with_typed_arguments(worker: Worker) -> None:
         ]
     )
     assert worker.value(worker.finished()) == 42
+
+
+def test_what_tasks_import_is_told_once(worker: Worker) -> None:
+    def imports(name: str) -> None:
+        import importlib
+
+        sys.modules["no module name"] = os
+        importlib.import_module(name)
+
+    worker.define(1, imports)
+    for name in ("this", "xml.dom.minidom", "this"):
+        worker.start(1, name)
+        worker.value(worker.finished())
+    assert {"this", "xml"} <= set(worker.loaded)
+    assert not {"xml.dom.minidom", "no module name"} & set(worker.loaded)
+    assert len(worker.loaded) == len(set(worker.loaded))
 
 
 def test_inputs_are_read_only_views_of_the_slab_and_results_go_there(worker: Worker) -> None:

@@ -179,7 +179,10 @@ type FromExecutor struct {
 	// Lines that tasks wrote.
 	Logs []*ExecutorLog `protobuf:"bytes,5,rep,name=logs,proto3" json:"logs,omitempty"`
 	// Room that was allocated for the process, and that it gives back.
-	Release       []*ExecutorRelease `protobuf:"bytes,6,rep,name=release,proto3" json:"release,omitempty"`
+	Release []*ExecutorRelease `protobuf:"bytes,6,rep,name=release,proto3" json:"release,omitempty"`
+	// What tasks have made the process load, each once, in the terms of `hello.preload` (Python: names of modules). A spare
+	// process is told to load it as well.
+	Loaded        []string `protobuf:"bytes,7,rep,name=loaded,proto3" json:"loaded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -252,6 +255,13 @@ func (x *FromExecutor) GetLogs() []*ExecutorLog {
 func (x *FromExecutor) GetRelease() []*ExecutorRelease {
 	if x != nil {
 		return x.Release
+	}
+	return nil
+}
+
+func (x *FromExecutor) GetLoaded() []string {
+	if x != nil {
+		return x.Loaded
 	}
 	return nil
 }
@@ -521,7 +531,9 @@ type ExecutorReady struct {
 	// It opened the slab of ExecutorHello.device. Without it a worker whose slab lies on a GPU ends the process.
 	Device bool `protobuf:"varint,5,opt,name=device,proto3" json:"device,omitempty"`
 	// It understands ExecutorRun.more. False: a run whose inputs do not fit in one message fails.
-	Pieces        bool `protobuf:"varint,6,opt,name=pieces,proto3" json:"pieces,omitempty"`
+	Pieces bool `protobuf:"varint,6,opt,name=pieces,proto3" json:"pieces,omitempty"`
+	// It understands ExecutorHello.spare. False: no spare process of its kind is started.
+	Spare         bool `protobuf:"varint,7,opt,name=spare,proto3" json:"spare,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -594,6 +606,13 @@ func (x *ExecutorReady) GetDevice() bool {
 func (x *ExecutorReady) GetPieces() bool {
 	if x != nil {
 		return x.Pieces
+	}
+	return false
+}
+
+func (x *ExecutorReady) GetSpare() bool {
+	if x != nil {
+		return x.Spare
 	}
 	return false
 }
@@ -1304,14 +1323,15 @@ const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\x06detach\x18\t \x03(\v2\x1b.millrace.v1.ExecutorDetachR\x06detach\x12+\n" +
 	"\x11dropped_functions\x18\n" +
 	" \x03(\fR\x10droppedFunctions\x12\x1b\n" +
-	"\tgive_back\x18\v \x01(\bR\bgiveBack\"\xcc\x02\n" +
+	"\tgive_back\x18\v \x01(\bR\bgiveBack\"\xe4\x02\n" +
 	"\fFromExecutor\x120\n" +
 	"\x05ready\x18\x01 \x01(\v2\x1a.millrace.v1.ExecutorReadyR\x05ready\x12.\n" +
 	"\astarted\x18\x02 \x03(\v2\x14.millrace.v1.TaskRefR\astarted\x129\n" +
 	"\ballocate\x18\x03 \x03(\v2\x1d.millrace.v1.ExecutorAllocateR\ballocate\x129\n" +
 	"\bfinished\x18\x04 \x03(\v2\x1d.millrace.v1.ExecutorFinishedR\bfinished\x12,\n" +
 	"\x04logs\x18\x05 \x03(\v2\x18.millrace.v1.ExecutorLogR\x04logs\x126\n" +
-	"\arelease\x18\x06 \x03(\v2\x1c.millrace.v1.ExecutorReleaseR\arelease\"\xea\x02\n" +
+	"\arelease\x18\x06 \x03(\v2\x1c.millrace.v1.ExecutorReleaseR\arelease\x12\x16\n" +
+	"\x06loaded\x18\a \x03(\tR\x06loaded\"\xea\x02\n" +
 	"\rExecutorHello\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x1f\n" +
 	"\vworker_name\x18\x02 \x01(\tR\n" +
@@ -1338,14 +1358,15 @@ const file_millrace_v1_executor_proto_rawDesc = "" +
 	"\n" +
 	"neighbours\x18\b \x01(\rR\n" +
 	"neighbours\x12'\n" +
-	"\x0farena_libraries\x18\t \x03(\tR\x0earenaLibraries\"\xa5\x01\n" +
+	"\x0farena_libraries\x18\t \x03(\tR\x0earenaLibraries\"\xbb\x01\n" +
 	"\rExecutorReady\x12\x1a\n" +
 	"\bprotocol\x18\x01 \x01(\rR\bprotocol\x12\x10\n" +
 	"\x03pid\x18\x02 \x01(\x03R\x03pid\x12\x1a\n" +
 	"\blanguage\x18\x03 \x01(\tR\blanguage\x12\x1a\n" +
 	"\bsegments\x18\x04 \x01(\bR\bsegments\x12\x16\n" +
 	"\x06device\x18\x05 \x01(\bR\x06device\x12\x16\n" +
-	"\x06pieces\x18\x06 \x01(\bR\x06pieces\"@\n" +
+	"\x06pieces\x18\x06 \x01(\bR\x06pieces\x12\x14\n" +
+	"\x05spare\x18\a \x01(\bR\x05spare\"@\n" +
 	"\x0eExecutorAttach\x12\x18\n" +
 	"\asegment\x18\x01 \x01(\rR\asegment\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\"*\n" +

@@ -112,6 +112,11 @@ class Outbox:
                 self._out.release.add(request=request)
                 self.since = self.since or time.monotonic()
 
+    def loaded(self, modules: Iterable[str]) -> None:
+        """Tasks have imported these; sent with what is sent next."""
+        with self._lock:
+            self._out.loaded.extend(modules)
+
     def before_run(self, longest: float) -> None:
         """Sends what waits, unless the run that begins is likely to be over before it would matter. REQUIRES: something waits."""
         if longest > _SHORT or time.monotonic() - self.since > HELD:

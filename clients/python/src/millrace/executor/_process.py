@@ -61,6 +61,11 @@ class TaskInfo:
     namespace: str
 
 
+def _loaded() -> set[str]:
+    """Names of modules that another process could import, but for what lies inside of packages. Tasks can put anything there."""
+    return {name for name in list(sys.modules) if isinstance(name, str) and name.isidentifier() and name[:2] != "__"}
+
+
 class Process:
     """One executor process."""
 
@@ -119,6 +124,9 @@ class Process:
         self._stoppable = 0
         self.task_id = 0
         self.info: TaskInfo | None = None
+        # Modules that were imported before the first run, or that the worker was told of; and how many there were in all.
+        self._loaded: set[str] = set()
+        self._modules = 0
         if not os.environ.get("MILLRACE_ADDRESS"):
             os.environ["MILLRACE_ADDRESS"] = self.hello.scheduler_address
 
@@ -227,6 +235,7 @@ class Process:
             segments=self._slab is not None,
             device=self.hello.HasField("device"),
             pieces=True,
+            spare=True,
         )
         self._link.send(executor_pb2.FromExecutor(ready=ready))
         threading.Thread(target=self._read, name="millrace-link", daemon=True).start()
@@ -234,6 +243,8 @@ class Process:
         queue, pending = self._queue, self._pending
         if queue.empty():
             self._preload()
+        self._loaded = _loaded()
+        self._modules = len(sys.modules)
         while True:
             if queue.empty():
                 self.out.flush()
@@ -271,6 +282,8 @@ class Process:
             if self._gate is not None:
                 self._gate.leave()
             self._control.end(ordinal)
+            if len(sys.modules) != self._modules:
+                self._tell_loaded()
             self.out.finish(finished, self._released(), self._large)
             self._large = 0
             if self._lost is not None:
@@ -335,6 +348,13 @@ class Process:
             finished.error.message = f"an input of {run.key} is still looked at after its run, and cannot be kept: {e}"
         self._collect = self._collect or bool(finished.kept)
 
+    def _tell_loaded(self) -> None:
+        """Tells which modules tasks have imported since the last time."""
+        self._modules = len(sys.modules)
+        loaded = _loaded()
+        self.out.loaded(sorted(loaded - self._loaded))
+        self._loaded |= loaded
+
     def _preload(self) -> None:
         """Imports what most tasks need, while there is nothing to do."""
         names = ["numpy", *self.hello.preload]
@@ -347,7 +367,7 @@ class Process:
                 importlib.import_module(name)
             except ImportError:
                 continue
-            except Exception:  # whoever needs it will say so
+            except (Exception, SystemExit):  # whoever needs it will say so
                 traceback.print_exc()
                 continue
             if name in ("cupy", "torch"):

@@ -36,20 +36,22 @@ class ToExecutor(_message.Message):
     def __init__(self, hello: _Optional[_Union[ExecutorHello, _Mapping]] = ..., ops: _Optional[_Iterable[_Union[_worker_service_pb2.OpDefinition, _Mapping]]] = ..., functions: _Optional[_Iterable[_Union[_task_pb2.Function, _Mapping]]] = ..., runs: _Optional[_Iterable[_Union[ExecutorRun, _Mapping]]] = ..., allocated: _Optional[_Iterable[_Union[ExecutorAllocated, _Mapping]]] = ..., cancellations: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., shutdown: bool = ..., attach: _Optional[_Iterable[_Union[ExecutorAttach, _Mapping]]] = ..., detach: _Optional[_Iterable[_Union[ExecutorDetach, _Mapping]]] = ..., dropped_functions: _Optional[_Iterable[bytes]] = ..., give_back: bool = ...) -> None: ...
 
 class FromExecutor(_message.Message):
-    __slots__ = ("ready", "started", "allocate", "finished", "logs", "release")
+    __slots__ = ("ready", "started", "allocate", "finished", "logs", "release", "loaded")
     READY_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
     ALLOCATE_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     LOGS_FIELD_NUMBER: _ClassVar[int]
     RELEASE_FIELD_NUMBER: _ClassVar[int]
+    LOADED_FIELD_NUMBER: _ClassVar[int]
     ready: ExecutorReady
     started: _containers.RepeatedCompositeFieldContainer[_worker_service_pb2.TaskRef]
     allocate: _containers.RepeatedCompositeFieldContainer[ExecutorAllocate]
     finished: _containers.RepeatedCompositeFieldContainer[ExecutorFinished]
     logs: _containers.RepeatedCompositeFieldContainer[ExecutorLog]
     release: _containers.RepeatedCompositeFieldContainer[ExecutorRelease]
-    def __init__(self, ready: _Optional[_Union[ExecutorReady, _Mapping]] = ..., started: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., allocate: _Optional[_Iterable[_Union[ExecutorAllocate, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[ExecutorFinished, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[ExecutorLog, _Mapping]]] = ..., release: _Optional[_Iterable[_Union[ExecutorRelease, _Mapping]]] = ...) -> None: ...
+    loaded: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, ready: _Optional[_Union[ExecutorReady, _Mapping]] = ..., started: _Optional[_Iterable[_Union[_worker_service_pb2.TaskRef, _Mapping]]] = ..., allocate: _Optional[_Iterable[_Union[ExecutorAllocate, _Mapping]]] = ..., finished: _Optional[_Iterable[_Union[ExecutorFinished, _Mapping]]] = ..., logs: _Optional[_Iterable[_Union[ExecutorLog, _Mapping]]] = ..., release: _Optional[_Iterable[_Union[ExecutorRelease, _Mapping]]] = ..., loaded: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExecutorHello(_message.Message):
     __slots__ = ("protocol", "worker_name", "worker_id", "slab_bytes", "inline_bytes", "scheduler_address", "scratch_directory", "device", "preload", "spare")
@@ -98,20 +100,22 @@ class ExecutorDevice(_message.Message):
     def __init__(self, uuid: _Optional[bytes] = ..., ordinal: _Optional[int] = ..., memory_handle: _Optional[bytes] = ..., header: _Optional[bytes] = ..., alignment: _Optional[int] = ..., driver: _Optional[str] = ..., arena_bytes: _Optional[int] = ..., neighbours: _Optional[int] = ..., arena_libraries: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExecutorReady(_message.Message):
-    __slots__ = ("protocol", "pid", "language", "segments", "device", "pieces")
+    __slots__ = ("protocol", "pid", "language", "segments", "device", "pieces", "spare")
     PROTOCOL_FIELD_NUMBER: _ClassVar[int]
     PID_FIELD_NUMBER: _ClassVar[int]
     LANGUAGE_FIELD_NUMBER: _ClassVar[int]
     SEGMENTS_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FIELD_NUMBER: _ClassVar[int]
     PIECES_FIELD_NUMBER: _ClassVar[int]
+    SPARE_FIELD_NUMBER: _ClassVar[int]
     protocol: int
     pid: int
     language: str
     segments: bool
     device: bool
     pieces: bool
-    def __init__(self, protocol: _Optional[int] = ..., pid: _Optional[int] = ..., language: _Optional[str] = ..., segments: bool = ..., device: bool = ..., pieces: bool = ...) -> None: ...
+    spare: bool
+    def __init__(self, protocol: _Optional[int] = ..., pid: _Optional[int] = ..., language: _Optional[str] = ..., segments: bool = ..., device: bool = ..., pieces: bool = ..., spare: bool = ...) -> None: ...
 
 class ExecutorAttach(_message.Message):
     __slots__ = ("segment", "bytes")
