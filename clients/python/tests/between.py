@@ -36,7 +36,7 @@ class Between(grpc.GenericRpcHandler):
         self._channel = grpc.insecure_channel(target, options=[("grpc.max_receive_message_length", 64 << 20)])
         #: Errors to answer next calls with: code and reason, by method.
         self.errors: dict[str, queue.SimpleQueue[tuple[grpc.StatusCode, str]]] = {}
-        #: What to make of each response, by method.
+        #: Functions that replace each response by a list of responses, by method.
         self.responses: dict[str, Callable[[bytes], list[bytes]]] = {}
         #: How often each method was called.
         self.calls: dict[str, int] = {}

@@ -127,7 +127,7 @@ class DeviceWorker(Worker):
         return executor_pb2.ExecutorInput(header=finished.header, frames=finished.frames)
 
     def call(self, function: Callable[..., Any], *inputs: Any) -> Any:
-        """Runs a function with these inputs; what is none is an argument as it is."""
+        """Runs a function. An ExecutorInput becomes an input of the run; any other value is passed as an argument."""
         self.runs += 1
         self.define(self.runs, function)
         file = io.BytesIO()
@@ -723,7 +723,7 @@ class Lazy:
         self.x = x
 
     def __reduce__(self) -> Any:
-        return list, ([self.x * 2],)  # in one step: what is freed on a GPU waits for it
+        return list, ([self.x * 2],)  # in one expression: freeing GPU memory would wait for the kernel
 
 
 class Queued:

@@ -279,7 +279,7 @@ def test_a_release_that_is_repeated_spares_what_is_held_anew(through: Client, be
 
 
 def test_a_snapshot_in_parts(between: Between, cluster: LocalCluster, gate: Gate) -> None:
-    """What is in none of its parts does not exist; what is in the last one does."""
+    """A task that is in no part of a snapshot does not exist; a task that is only in the last part does."""
     hidden: set[int] = set()
     whole: list[Any] = []
 

@@ -26,9 +26,10 @@ def arrays(library: str, *, streams: str = "all") -> Callable[[Function], Functi
     Args:
         library: "cupy", the default where it is installed; "torch" or "numba", without a copy as well; "numpy": copied
             to host memory.
-        streams: what the end of the task waits for before its result counts and its inputs may go: "all", whatever this
-            process has submitted to the GPU; "current", only the default stream and the current streams of CuPy and
-            torch. With the latter a function that uses others has to join them before it returns.
+        streams: the GPU work that must be complete before the task ends. Until then its result is not valid and its
+            inputs are kept. "all": all work that this process has submitted to the GPU. "current": only the work in the
+            default stream and in the current streams of CuPy and torch; a function that uses other streams must join
+            them to one of these before it returns.
     """
     if library not in LIBRARIES:
         raise ValueError(f"arrays of {library!r}: one of {', '.join(LIBRARIES)}")

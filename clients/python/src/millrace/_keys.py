@@ -7,7 +7,8 @@ three keys, and 1, 1.0 and "1" as well:
 - a str is itself, unless it is empty, begins with "=" or is not valid Unicode;
 - everything else is "=" and its Python literal: ("x", 1) is "=('x', 1)".
 
-`from_wire` is the way back. What only is equal in Python (1, 1.0 and True) is not one key here.
+`from_wire` converts the text back to the key. Values that are equal in Python but have different types (1, 1.0 and
+True) are different keys.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import math
 import sys
 from typing import Any, TypeAlias
 
-#: What a user may name a result by. In a tuple None is allowed as well.
+#: The types that a key of a result may have. Inside a tuple, None is allowed as well.
 UserKey: TypeAlias = "str | bytes | int | float | tuple[Any, ...]"
 
 #: Longest key on the wire, in bytes.

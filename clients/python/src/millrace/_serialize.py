@@ -49,8 +49,9 @@ if TYPE_CHECKING:
 
 # NumPy is only imported when there is an array: executors get ready in half the time.
 
-#: Most text, byte strings and keys in one header, in bytes; also the largest in-band pickle. What is larger gets frames, which
-#: count against a worker's memory, spill, and travel by themselves.
+#: The most bytes of text, byte strings and dict keys in one header, and the size of the largest pickle inside a header.
+#: Larger data are put into frames: frames count against a worker's memory, can be spilled, and are sent apart from the
+#: header.
 INLINE_BYTES = 64 << 10
 #: Smallest buffer of a pickle that gets a frame of its own, in bytes.
 OUT_OF_BAND_BYTES = 4 << 10

@@ -130,8 +130,8 @@ class Session:
         self._sent_functions: set[bytes] = set()
         # NB: SimpleQueue.put is reentrant: futures are released by the garbage collector at any instruction.
         self._commands: SimpleQueue[Unit | State | threading.Event | None] = SimpleQueue()
-        # What was taken out of `_commands`, to be sent before the rest; what is being sent; and what is to be released.
-        # Touched by the sending thread only.
+        # Three lists that only the sending thread uses. `_backlog`: commands that were taken out of `_commands` and
+        # must be sent before the rest. `_sending`: units that are being sent. `_released`: states to release.
         self._backlog: collections.deque[Unit | State | threading.Event | None] = collections.deque()
         self._sending: list[Unit] = []
         self._released: list[State] = []
@@ -653,8 +653,9 @@ class Session:
             pause = min(pause * 2, 1.0)
 
     def _renew(self, client_id: int) -> None:
-        """Opens a lease in place of one that the scheduler does not know: it was started anew, or the lease ran out. What the
-        old one held is lost; what was not sent yet goes to the new one."""
+        """Opens a new lease when the scheduler does not know the old one: the scheduler was restarted, or the lease
+        expired. Tasks that the old lease held are lost; submissions that were not sent yet are sent with the new
+        lease."""
         with self._renewing:
             if self._closed or client_id != self.client_id:
                 return  # another thread did
@@ -719,7 +720,8 @@ class Session:
         self._call_back(calls)
 
     def _forget_others(self, revision: int, calls: list[Callable[[], object]]) -> bool:
-        """A snapshot is complete: what was known as of its revision, and is not in it, does not exist. REQUIRES: the lock."""
+        """Called when a snapshot is complete. It lists every task of this client as of its revision, so a task that was
+        known before that revision and is not in the snapshot does not exist any more. REQUIRES: the lock."""
         seen, self._snapshot = self._snapshot, set()
         gone = [s for i, s in self._by_id.items() if i not in seen and 0 <= s.revision < revision and not s.done]
         for state in gone:
@@ -860,7 +862,8 @@ class Session:
         self.wait(states, max(self.timeout, 5.0))
 
     def hand_over(self, task: int, state: State) -> None:
-        """Holds what a task refers to in its result, as long as that exists: who reads it takes holds of his own."""
+        """Holds a task that the result of another task refers to, as long as that result exists. Each reader of the
+        result takes a hold of its own."""
         with self.changed:
             kept = self._handed.setdefault(task, {})
             if id(state) in kept:
@@ -970,7 +973,8 @@ class Session:
         return self._data.paths()
 
     def close(self, *, shutdown: bool = False, patience: float = 5.0) -> None:
-        """Ends the lease and the threads. Waiting futures fail. What does not answer is left alone after `patience` seconds."""
+        """Ends the lease and the threads. Waiting futures fail. It stops waiting for a scheduler, a worker or a thread
+        that does not answer within `patience` seconds."""
         with self.changed:
             if self._closed:
                 return

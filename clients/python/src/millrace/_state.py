@@ -98,7 +98,7 @@ class Spec:
         kept: Any = None,
     ) -> None:
         self.key, self.op, self.inputs, self.arguments, self.options = key, op, inputs, arguments, options
-        #: What `op` names, if it is a function by value.
+        #: The function that `op` names, if it is sent by value (pickled); None otherwise.
         self.function = function
         #: Inputs of other clients: they live until the task was submitted.
         self.kept = kept

@@ -53,7 +53,7 @@ T = TypeVar("T")
 #: Scattered data up to this size is hashed if nobody says otherwise.
 _HASH_BYTES = 16 << 20
 _NAMESPACE = re.compile(r"[a-zA-Z0-9._-]*")
-#: What Dask passes to `get` of its own schedulers, or of distributed's.
+#: Parameters that Dask passes to `get` of its own schedulers or of `distributed`. `get` here accepts and ignores them.
 _FROM_DASK = frozenset({
     "num_workers", "pool", "cache", "chunksize", "optimize_graph", "rerun_exceptions_locally", "raise_exception",
     "callbacks", "asynchronous", "direct", "fifo_timeout", "actors", "scheduler", "func_loads", "func_dumps", "initializer",

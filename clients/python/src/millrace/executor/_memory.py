@@ -76,8 +76,9 @@ class Arena:
         self._freed: deque[Lease] = deque()
         # Guards what follows.
         self._lock = threading.Lock()
-        # What arrays lie in, and what was freed, the latter by the stream that it was allocated for: what was submitted there
-        # may still use it. Which stream is current where it was freed says nothing.
+        # `_live`: leases whose memory holds an array. `_kept`: leases of freed memory, to be used again for the stream
+        # that the memory was allocated for, because work submitted to that stream may still use it. The stream that is
+        # current when an array is freed does not matter.
         self._live: dict[int, Lease] = {}
         self._kept: OrderedDict[int, Lease] = OrderedDict()
         self._kept_bytes = 0

@@ -27,7 +27,8 @@ class Functions:
     def __init__(self) -> None:
         # Payload and language.
         self._known: dict[bytes, tuple[bytes, str]] = {}
-        # Ops whose function was unpickled, and its size as a pickle: what was used last comes last.
+        # Ops whose function was unpickled, with the size of the pickle. Ordered by use: the most recently used op is
+        # last.
         self._unpickled: OrderedDict[Op, int] = OrderedDict()
         self._weight = 0
         # Ops that nobody will use again.

@@ -35,8 +35,8 @@ class Outbox:
         # Where answers to requests for memory go; None: nobody waits for it any more. Guarded by _lock.
         self._answers: dict[int, Callable[[executor_pb2.ExecutorAllocated], None] | None] = {}
         self._requests = 0
-        # Guards _out, since, _texts, _logged, _bytes and _swept.
-        # A thread may come here again while it holds it: what is printed in a __del__, that the garbage collector calls.
+        # Guards _out, since, _texts, _logged, _bytes and _swept. Reentrant: the garbage collector can call a __del__
+        # while a thread holds the lock, and a print in it needs the lock.
         self._lock = threading.RLock()
         self._out = executor_pb2.FromExecutor()
         #: When the first of what waits to be sent was put there; 0: nothing waits.

@@ -469,7 +469,8 @@ class Process:
         before = self._inputs.checksums(run) if self._checks else []
         if first:
             self._lend()
-        # In a list, so that nobody else has it. Held until torch is left: what is made when it goes must not lie where it lay.
+        # The result is in a list so that no other reference to it exists. It is kept until torch is left: objects that
+        # are made when it is destroyed must not reuse its memory before.
         result = [self._call(call, given, finished)]
         self._store(run, result, finished)
         if self._torch is not None:
@@ -626,8 +627,9 @@ class Process:
         return lent
 
     def _shared(self, frame: Any, run: executor_pb2.ExecutorRun) -> tuple[int, Lease | None] | None:
-        """Where a frame lies in the slab, if it lies in an input there, or in a lease, which comes with it if the frame must
-        not stay there while something refers to that. What lies in a segment is only lent."""
+        """Returns where a frame lies in the slab, if it lies in an input or in a lease there. The lease is returned
+        with it if the frame may stay there only when nothing else refers to the lease. Inputs in another worker's
+        segment are only lent to this worker: frames in them are not shared."""
         if not frame.nbytes:
             return None
         if self._device is not None:
