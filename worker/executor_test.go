@@ -399,7 +399,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-// Programs write what they like, and it is cut anywhere. Whatever it is, the reports on their tasks arrive, in the session that there is.
+// A task may print any bytes, and the text may be cut at any byte. The reports on such tasks still arrive, in the same
+// session.
 func TestNoTextEndsTheSession(t *testing.T) {
 	w := echo(t, func(c *worker.Config) { c.StopGrace = time.Second }, "noise", "upper")
 	task := uint64(0)

@@ -79,7 +79,8 @@ func (o *oneSided) open() (*ucx.Context, *ucx.Path, error) {
 	return o.context, o.opened, o.err
 }
 
-// accept is the serving side. What it refuses opens nothing: UCX listens where it is open, and asks for no token.
+// accept is the serving side. It opens UCX only for a request that it accepts: an open UCX listens for peers, and asks
+// for no token.
 func (o *oneSided) accept(ctx context.Context, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
 	if o.workers != nil && !o.workers(shownToken(ctx)) {
 		return nil, status.Error(codes.PermissionDenied, "only workers connect lanes, and this is not a worker's token: a lane reaches all of this worker's memory; read by ReadObjects")

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/worker/topology"
 )
 
-// suspectFor is how long the memory of another GPU is left alone after an error there that its worker may have
-// survived. What is fatal there is so for good.
+// suspectFor is how long this worker does not read the memory of another GPU after an error there that the other worker
+// may have survived. After a fatal error it never reads it again.
 const suspectFor = 10 * time.Minute
 
 // suspects are the GPUs of this host whose memory must not be read from here, as NVML told: it may be wrong, and a

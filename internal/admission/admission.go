@@ -209,8 +209,9 @@ type address struct {
 	stranger *stranger
 }
 
-// Credentials let others see the connection itself in their handshake: bulk bytes go faster that way. What they take out of
-// gRPC's hands has shown a token to them.
+// Credentials wraps transport credentials so that their handshake sees the accepted connection itself, not our wrapper:
+// bulk transfers need the socket. A connection that the handshake takes over from gRPC (ErrConnDispatched) has shown a
+// token there, and counts as known.
 func Credentials(next credentials.TransportCredentials) credentials.TransportCredentials {
 	return &unwrapping{next}
 }

@@ -42,7 +42,7 @@ func TestErrorsSpeakOfCommands(t *testing.T) {
 	}
 }
 
-// Ranks are an order; what is shown is the place in it.
+// NextUse is a rank, of which only the order counts. The command shows the place in that order.
 func TestNextUseIsAPlaceInTheOrder(t *testing.T) {
 	m := &millracev1.DescribeMemoryResponse{
 		Largest: []*millracev1.MemoryHolding{{NextUse: 9223090561878065172}, {NextUse: 7}, {NextUse: unknownUse}, {NextUse: neverUsed}, {NextUse: 7}, {NextUse: 3, ReservationId: 1}},

@@ -86,7 +86,7 @@ func rpcExitCode(err error) int {
 	}
 }
 
-// row writes a line of a table. What is in the cells may be anybody's: see plain.
+// row writes a line of a table. Any user may have chosen the text of a cell, so it is escaped: see plain.
 func row(w io.Writer, cells ...any) {
 	text := make([]string, len(cells))
 	for i, c := range cells {

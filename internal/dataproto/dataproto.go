@@ -18,7 +18,8 @@ const (
 	maxFrames = 1 << 20
 )
 
-// WrittenHead reads the head of an object that a client wants to write. What is accepted here can be read by everybody.
+// WrittenHead reads the head of an object that a client wants to write. It accepts only objects that every reader can
+// read.
 func WrittenHead(pb *millracev1.ObjectHead) (transfer.Head, error) {
 	head := HeadFrom(pb)
 	switch {

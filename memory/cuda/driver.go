@@ -51,8 +51,8 @@ type Attributes struct {
 	ReadOnlyRegistration bool
 	// Shareable: the driver says that other processes can be given the device's memory. Slab.Export tells for sure.
 	Shareable bool
-	// Pageable: the device reads the host's pageable memory itself (GH200, HMM): what a copy was told to read
-	// from there may be read after the call has returned.
+	// Pageable: the device reads the host's pageable memory itself (GH200, HMM). A copy from there may then still
+	// read its source after the call has returned.
 	Pageable bool
 }
 
@@ -73,8 +73,8 @@ type Info struct {
 // ("NVIDIA H200 MIG 1g.18gb"), and the UUID is then the instance's.
 func (i Info) Instance() bool { return strings.Contains(i.Name, " MIG ") }
 
-// ID is the UUID as nvidia-smi, NVML and CUDA_VISIBLE_DEVICES write it. What of a MIG instance is written
-// with GPU- names nothing, or another device.
+// ID is the UUID as nvidia-smi, NVML and CUDA_VISIBLE_DEVICES write it. The UUID of a MIG instance must begin with
+// MIG-: with GPU- it names no device, or another one.
 func (i Info) ID() string {
 	id := i.UUID.String()
 	if i.Instance() {

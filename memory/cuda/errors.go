@@ -55,8 +55,9 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("cuda: %s%s: %s (%d): %s%s", e.Call, on, e.Name, e.Code, e.Text, remedy)
 }
 
-// sticky are the codes after which a context answers nothing but them. What else may be the end of it
-// (999 unknown, 46 device unavailable, 100, 101, 201, 304) can pass as well: whoever keeps a device probes it.
+// sticky are the codes after which every later call in the context fails with the same code. Other codes (999 unknown,
+// 46 device unavailable, 100, 101, 201, 304) may mean the end of the context or may be temporary: the worker probes the
+// device.
 var sticky = []result{
 	deinitialized, mpsConnection, mpsRPC, mpsClientEnded,
 	eccUncorrectable, nvlinkError, contained, illegalAddress, launchTimeout, contextDestroyed, deviceAssert,

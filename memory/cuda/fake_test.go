@@ -608,7 +608,7 @@ func TestASlabThatNobodyElseCanHaveIsFreed(t *testing.T) {
 	if free, _, err := d.Memory(); err != nil || free != fakeMemory {
 		t.Errorf("%d bytes are free, %v", free, err)
 	}
-	// The driver gives the same addresses again: who kept one would read what is another's.
+	// The driver gives the same addresses again: a reader that kept an old one would read another allocation.
 	if again := newSlab(t, d, 4<<20); again.Pointer(0, 1) != at {
 		t.Errorf("the next slab lies at %#x, the last one lay at %#x", again.Pointer(0, 1), at)
 	}

@@ -80,8 +80,8 @@ func (m *Module) Close() error {
 func (f *Function) Name() string { return f.name }
 
 // AllowShared lets launches have that much dynamic shared memory where it is more
-// than 48 KiB; Attributes.SharedBytes is the most that can be had. What was allowed
-// once stays allowed: another launch may be about to have it.
+// than 48 KiB; Attributes.SharedBytes is the most that can be had. It never lowers
+// the limit: another launch may be about to use the memory that was allowed before.
 func (f *Function) AllowShared(bytes uint32) error {
 	if err := f.device.Health(); err != nil {
 		return err

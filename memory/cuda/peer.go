@@ -172,10 +172,11 @@ func (p *Peer) finish() {
 // closes it. Without it nobody has openings but Peers.
 func (d *Device) OpenedByOthers() { d.opened.Store(true) }
 
-// unmap closes our opening and, if that very memory is still mapped then and UCX may
-// have it, UCX's. What lies at the address by then may be another mapping: the driver's
-// number of the memory tells. Where the driver tells no number, it closes UCX's without
-// knowing, and does not mind if there is nothing to close.
+// unmap closes our opening of the memory, and then UCX's opening if the same memory is
+// still mapped and UCX may have opened it. By then another mapping may lie at the
+// address: the driver's number of the memory (its buffer id) shows that. If the driver
+// gives no number, unmap closes UCX's opening without that check, and ignores the error
+// if there is none.
 func (p *Peer) unmap() error {
 	defer p.forget()
 	d := p.device

@@ -225,7 +225,7 @@ func (t *Tier) bytes(i int) []byte {
 	return t.data[from:min(from+t.chunk, uint64(len(t.data)))]
 }
 
-// pin returns when a chunk is pinned. What has failed is tried again when some time has passed.
+// pin returns when a chunk is pinned. After a failure it returns the same error for some time, then tries again.
 func (t *Tier) pin(i int) error {
 	c := &t.chunks[i]
 	if c.pinned.Load() {

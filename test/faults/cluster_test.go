@@ -129,9 +129,9 @@ func (c *cluster) processWith(host int, env []string, line ...string) *exec.Cmd 
 	c.t.Cleanup(func() {
 		_ = cmd.Process.Signal(syscall.SIGCONT) // in case the test stopped it
 		_ = cmd.Process.Signal(syscall.SIGTERM)
-		_ = cmd.Process.Signal(syscall.SIGINT) // at once: what it has is of no use any more
+		_ = cmd.Process.Signal(syscall.SIGINT) // stop at once: nobody needs its objects any more
 		killer := time.AfterFunc(30*time.Second, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
-		_ = cmd.Wait() // what it died of is the test's doing
+		_ = cmd.Wait() // the test caused its end
 		killer.Stop()
 	})
 	return cmd

@@ -60,7 +60,8 @@ func ended(t *testing.T, conn net.Conn) {
 	}
 }
 
-// TestNobodyOfAnotherUserIsReadFrom: who it is is known before anything is read, and told without a hello.
+// TestNobodyOfAnotherUserIsReadFrom: the server knows the peer's user before it reads anything, and refuses the peer
+// without a hello.
 func TestNobodyOfAnotherUserIsReadFrom(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
@@ -247,7 +248,7 @@ func TestAHugeObjectIsNoPlace(t *testing.T) {
 	}
 }
 
-// TestAnswersToReadersAreBounded: what has no room in one is to be read elsewhere.
+// TestAnswersToReadersAreBounded: objects that do not fit into an answer must be read by another path.
 func TestAnswersToReadersAreBounded(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, strings.Repeat("h", 1<<20), make([]byte, 10))

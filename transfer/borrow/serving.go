@@ -363,7 +363,8 @@ func (c *serving) answering() answering {
 	return answering{leases: maxLeases - len(c.leases), bytes: answerBytes}
 }
 
-// has says whether a lease on an object has room, and takes it. What has none is to be had by DataService.
+// has says whether the answer has room for a lease on an object, and takes the room. Readers get other objects by
+// DataService.
 func (a *answering) has(h transfer.Head) bool {
 	n := 64 + len(h.Header) + 32*len(h.FrameBytes)
 	if a.leases == 0 || n > a.bytes {

@@ -20,12 +20,12 @@ const (
 	maxLeases = 100000
 	// sweepEvery is how often leases that ran out are forgotten, at most.
 	sweepEvery = 10 * time.Second
-	// answerBytes bounds the heads in one answer; what has no room in it is to be read by ReadObjects.
+	// answerBytes bounds the heads in one answer; objects beyond it must be read by ReadObjects.
 	answerBytes = 8 << 20
 )
 
 // leaseTable knows the leases that callers of AcquireReadLeases hold, by numbers that nobody can guess: those of the source are
-// counted up from 1. Only who shows the same token gives a lease back.
+// counted up from 1. A lease can be given back only with the token that took it.
 type leaseTable struct {
 	mu   sync.Mutex
 	held map[uint64]heldLease // guarded by mu

@@ -19,8 +19,8 @@ import (
 const (
 	// defaultWriterPatience is for how long a writer may send nothing: its object's memory is reserved meanwhile.
 	defaultWriterPatience = 30 * time.Second
-	// defaultStreamPatience is for how long the reader of a gRPC stream may take nothing: what it reads is leased meanwhile. It is
-	// more than ReaderPatience, as such a reader cannot say that it is alive.
+	// defaultStreamPatience is for how long the reader of a gRPC stream may take nothing; its objects stay leased
+	// meanwhile. It is more than ReaderPatience, because such a reader cannot say that it is alive.
 	defaultStreamPatience = 60 * time.Second
 	// forEver is the patience with readers whose connection cannot be closed: servers without Credentials.
 	forEver = 1000 * time.Hour

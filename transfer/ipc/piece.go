@@ -79,8 +79,8 @@ func (c *cutting) close() {
 	c.began, c.open = len(c.rows), piece{}
 }
 
-// parts makes pieces of at most so many rows each of the one small object that was added since the last piece: what is posted at
-// once keeps others from posting.
+// parts divides the small object that was added since the last piece into pieces of at most `most` rows: while one
+// piece is posted, other fetches cannot post.
 func (c *cutting) parts(g *group, object, most int) {
 	for c.began < len(c.rows) {
 		end := min(c.began+most, len(c.rows))

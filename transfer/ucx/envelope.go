@@ -105,8 +105,8 @@ func (v version) suits(theirs version) error {
 	return nil
 }
 
-// Acceptable says whether a context with this configuration would take a request for a new lane: what can be told without
-// opening one. So junk and peers of other versions are refused before UCX listens. The error is a gRPC status.
+// Acceptable makes all checks of a request for a new lane that need no open context. So malformed requests and peers
+// with another version are refused before UCX listens. The error is a gRPC status.
 func (c Config) Acceptable(reader *millracev1.LaneEndpoint) error {
 	if err := c.wellFormed(reader); err != nil {
 		return err

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// quiet is an engine without a library, for the thread's side of messages: what the thread orders is looked at, and what it would
-// write into memory must be as long as was asked for.
+// quiet is an engine without the UCX library, to test how the progress thread handles messages. The test looks at the
+// calls that the thread makes; each write into memory must have the length that was asked for.
 type quiet struct {
 	engine
 	t *testing.T

@@ -49,7 +49,7 @@ type Call struct {
 	Arguments []byte
 	Inputs    []Input
 	Attempt   int
-	// Scratch provides working memory; see Scratch. Nil: what the Go heap gives, up to a few GiB.
+	// Scratch provides working memory; see Scratch. Nil: the working memory comes from the Go heap, up to a few GiB.
 	Scratch Scratch
 }
 

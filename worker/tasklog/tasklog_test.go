@@ -46,7 +46,7 @@ func TestLeastRecentTasksGoFirst(t *testing.T) {
 	}
 }
 
-// Texts are cut at limits in bytes. What is read must be whole characters, or the message that it is in cannot be sent.
+// Texts are cut at limits in bytes. The result must be valid UTF-8, otherwise its message cannot be sent.
 func FuzzTextIsValidWhereverItIsCut(f *testing.F) {
 	f.Add([]byte(strings.Repeat("█", 30000)), uint(0))
 	f.Add([]byte(strings.Repeat("█", 30000)+"x"), uint(1))

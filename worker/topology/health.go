@@ -26,8 +26,8 @@ type Event struct {
 	Xid uint64
 }
 
-// Of says whether it is about a device, which may be a MIG instance, and names it. What is about all of them
-// is not: each asks its own device.
+// Of says whether the event names this device, which may be a MIG instance. An event without a UUID concerns all
+// devices, and Of is false for it: each worker then checks its own device.
 func (e Event) Of(uuid string) bool {
 	return e.UUID != "" && (e.UUID == uuid || slices.Contains(e.Instances, uuid))
 }
@@ -38,8 +38,8 @@ type Verdict int
 const (
 	// Harmless: a program's own fault, which ends that program's context alone, or for information.
 	Harmless Verdict = iota
-	// Doubtful: the worker finds out whether its own context and memory are as they were. What the table
-	// does not know is doubtful.
+	// Doubtful: the worker checks whether its own context and memory are undamaged. Xids that the table does not have
+	// are doubtful.
 	Doubtful
 	// Drain: the GPU works, and needs a reset before it is to be relied on: the worker leaves properly.
 	Drain
@@ -60,8 +60,8 @@ type xid struct {
 	text   string
 }
 
-// xids follow NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/ : what it says to do at once
-// (nothing, restart the application, reset the GPU), seen by a worker that is one application of several.
+// xids follow NVIDIA's catalogue, https://docs.nvidia.com/deploy/xid-errors/ : its immediate action (nothing, restart
+// the application, reset the GPU), applied to a worker that is one of several applications on the GPU.
 var xids = map[uint64]xid{
 	13:  {Harmless, false, "a program's kernel failed"},
 	31:  {Harmless, false, "a program used an address that is not mapped"},

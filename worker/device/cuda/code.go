@@ -100,8 +100,8 @@ type code struct {
 	maxUsers int
 }
 
-// userModule is made of a source that a user has sent. Programs that generate sources have any number of them, and each
-// takes memory beside the slab: what was not used for long is unloaded.
+// userModule is made of a source that a user has sent. Programs that generate sources can make any number of them,
+// and each takes GPU memory outside of the slab: the least recently used modules are unloaded.
 type userModule struct {
 	entry
 	key  string

@@ -92,7 +92,7 @@ func codeFile(arch string) string {
 	return "builtin." + arch + ".cubin"
 }
 
-// An A10 or L4 runs what an A100 does; what is newer than all of them has the driver translate.
+// An A10 or L4 runs the machine code for an A100. For GPUs newer than all known ones the driver compiles the PTX code.
 func TestEachDeviceHasBuiltinKernelsWithoutACompiler(t *testing.T) {
 	for capability, want := range map[[2]int]string{
 		{8, 0}: "builtin.sm_80.cubin", {8, 6}: "builtin.sm_80.cubin", {8, 9}: "builtin.sm_80.cubin", {9, 0}: "builtin.sm_90.cubin",

@@ -3,10 +3,11 @@
 // whom, what is to fail) lies in a file that MILLRACE_FAKE_CUDA names and that
 // the tests write into. Only what memory/cuda calls is here.
 //
-// As with the real driver, an allocation stays taken as long as any process that
-// mapped it lives, whatever became of its owner; what is not defined there is made
-// bad here: memory that its owner frees under others is overwritten, what was freed
-// faults, and its addresses are the next allocation's.
+// As with the real driver, an allocation stays in use as long as any process that
+// mapped it lives, even if its owner has ended. Where the real driver's behaviour is
+// undefined, this one makes the error visible: memory that its owner frees while
+// others have it mapped is overwritten, an access to freed memory faults, and the
+// next allocation gets the same addresses.
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
