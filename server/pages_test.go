@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/server"
@@ -148,7 +149,12 @@ func TestASnapshotOfManyFailedTasksComesInParts(t *testing.T) {
 			Error: &pb.TaskError{Reason: "PYTHON_EXCEPTION", Message: strings.Repeat("m", 1<<20), Traceback: traceback,
 				Metadata: map[string]string{strings.Repeat("n", 10_000): strings.Repeat("v", 10_000)}}}
 	})
-	id := c.open(ctx)
+	// Its lease outlives the time in which nothing is heard of the client, on a machine however busy.
+	opened, err := c.client.OpenClient(ctx, &pb.OpenClientRequest{Name: "test", LeaseTtl: durationpb.New(patience)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := opened.GetClient().GetClientId()
 	const tasks = 600
 	submitted, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: noops("f", tasks)})
 	if err != nil {
