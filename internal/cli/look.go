@@ -187,6 +187,10 @@ func (a *app) list(ctx context.Context, s millracev1.SchedulerServiceClient, arg
 			return err
 		}
 		return a.print(out, func(w io.Writer, _ bool) {
+			if out.GetJson() == nil {
+				_, _ = fmt.Fprintln(w, "the result is too large, or nested too deeply, to be shown: read it with a client")
+				return
+			}
 			text, err := out.GetJson().MarshalJSON()
 			if err != nil {
 				text = []byte(err.Error())

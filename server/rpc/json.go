@@ -3,6 +3,7 @@ package rpc
 import (
 	"encoding/base64"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -15,12 +16,25 @@ import (
 // maxExactInt is the largest integer whose neighbours are all distinct as JSON numbers; larger ones become strings.
 const maxExactInt = 1 << 53
 
-// maxJSONElements bounds what is shown of one tensor.
-const maxJSONElements = 1 << 20
+const (
+	// maxJSONElements bounds what is shown of one tensor.
+	maxJSONElements = 1 << 20
+	// maxJSONLevels bounds the lists and maps inside of each other. A map is three messages inside of each other, and protobuf's readers in
+	// Python and C++ refuse more than 100.
+	maxJSONLevels = 30
+)
+
+// errNotShown: the value is in order, and too large or too deep for JSON.
+var errNotShown = errors.New("it is too large or too deep to be shown as JSON")
 
 // valueJSON makes a value readable: tensors as nested lists, complex numbers as [re, im], what JSON has no number for
 // (NaN, infinities, large integers) as strings.
-func valueJSON(v *pb.Value) (*structpb.Value, error) {
+func valueJSON(v *pb.Value) (*structpb.Value, error) { return valueJSONAt(v, 0) }
+
+func valueJSONAt(v *pb.Value, level int) (*structpb.Value, error) {
+	if level > maxJSONLevels {
+		return nil, errNotShown
+	}
 	switch kind := v.GetKind().(type) {
 	case nil, *pb.Value_NullValue:
 		return structpb.NewNullValue(), nil
@@ -37,7 +51,7 @@ func valueJSON(v *pb.Value) (*structpb.Value, error) {
 	case *pb.Value_ListValue:
 		list := &structpb.ListValue{}
 		for _, element := range kind.ListValue.GetValues() {
-			converted, err := valueJSON(element)
+			converted, err := valueJSONAt(element, level+1)
 			if err != nil {
 				return nil, err
 			}
@@ -47,7 +61,7 @@ func valueJSON(v *pb.Value) (*structpb.Value, error) {
 	case *pb.Value_MapValue:
 		fields := &structpb.Struct{Fields: map[string]*structpb.Value{}}
 		for name, element := range kind.MapValue.GetFields() {
-			converted, err := valueJSON(element)
+			converted, err := valueJSONAt(element, level+1)
 			if err != nil {
 				return nil, err
 			}
@@ -55,7 +69,7 @@ func valueJSON(v *pb.Value) (*structpb.Value, error) {
 		}
 		return structpb.NewStructValue(fields), nil
 	case *pb.Value_TensorValue:
-		return tensorJSON(kind.TensorValue)
+		return tensorJSON(kind.TensorValue, level)
 	case *pb.Value_OpaqueValue:
 		return structpb.NewStructValue(&structpb.Struct{Fields: map[string]*structpb.Value{
 			"opaque": structpb.NewStringValue(kind.OpaqueValue.GetTypeName()),
@@ -133,7 +147,7 @@ func elementJSON(dtype pb.DType, b []byte) *structpb.Value {
 }
 
 // tensorJSON reads a tensor's elements. Whoever sent it may be wrong: every element must lie within the data.
-func tensorJSON(t *pb.Tensor) (*structpb.Value, error) {
+func tensorJSON(t *pb.Tensor, level int) (*structpb.Value, error) {
 	size := elementBytes(t.GetDtype())
 	if size == 0 {
 		return nil, fmt.Errorf("a tensor has the element type %v", t.GetDtype())
@@ -153,10 +167,13 @@ func tensorJSON(t *pb.Tensor) (*structpb.Value, error) {
 	// Broadcast axes (stride 0) could make a short message endless.
 	elements := int64(1)
 	for _, length := range t.GetShape() {
-		if length < 0 || length > maxJSONElements || elements*max(length, 1) > maxJSONElements {
-			return nil, fmt.Errorf("a tensor of shape %v cannot be shown: lengths are 0 or more, and at most %d elements together", t.GetShape(), maxJSONElements)
+		if length < 0 {
+			return nil, fmt.Errorf("a tensor has the shape %v: lengths are 0 or more", t.GetShape())
 		}
-		elements *= max(length, 1)
+		elements = min(elements*min(max(length, 1), maxJSONElements+1), maxJSONElements+1)
+	}
+	if elements > maxJSONElements || level+len(strides) > maxJSONLevels {
+		return nil, errNotShown
 	}
 	return tensorAxis(t, strides, 0, int64(t.GetOffsetBytes()), size)
 }

@@ -70,7 +70,7 @@ func resultOf(info *sched.TaskInfo, update *sched.Update) (*pb.GetResultResponse
 		return nil, fmt.Errorf("the inline result of task %q is no Value: %w", info.Key, err)
 	}
 	readable, err := valueJSON(value)
-	if err != nil {
+	if err != nil && !errors.Is(err, errNotShown) {
 		return nil, fmt.Errorf("the result of task %q: %w", info.Key, err)
 	}
 	return &pb.GetResultResponse{Value: value, Json: readable}, nil

@@ -87,13 +87,20 @@ func planItem(c *call) (*Planned, error) {
 // be huge when it is written out.
 const maxLeaves = 8 << 20
 
+// maxLevels bounds the lists and maps inside of each other in one result. A map is three messages inside of each other, and protobuf's
+// readers in Python and C++ refuse more than 100: nobody there could read the result.
+const maxLevels = 30
+
 // copyTree plans a result like v, whose tensors are copied.
 func copyTree(c *call, v any) (*Planned, error) {
 	var outputs []Output
 	var tensors []*Tensor
-	var visit func(v any) error
+	var visit func(v any, level int) error
 	leaves := 0
-	visit = func(v any) error {
+	visit = func(v any, level int) error {
+		if level > maxLevels {
+			return c.bad("", "the result would have more than %d lists and maps inside of each other", maxLevels)
+		}
 		if leaves++; leaves > maxLeaves {
 			return c.bad("", "the result would hold more than %d values: put numbers into tensors", maxLeaves)
 		}
@@ -106,20 +113,20 @@ func copyTree(c *call, v any) (*Planned, error) {
 			outputs, tensors = append(outputs, Output{t.DType, t.Shape}), append(tensors, t)
 		case []any:
 			for _, x := range v {
-				if err := visit(x); err != nil {
+				if err := visit(x, level+1); err != nil {
 					return err
 				}
 			}
 		case map[string]any:
 			for _, key := range slices.Sorted(maps.Keys(v)) {
-				if err := visit(v[key]); err != nil {
+				if err := visit(v[key], level+1); err != nil {
 					return err
 				}
 			}
 		}
 		return nil
 	}
-	if err := visit(v); err != nil {
+	if err := visit(v, 0); err != nil {
 		return nil, err
 	}
 	rebuilt := func(outs []*Tensor) any {

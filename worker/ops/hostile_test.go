@@ -123,6 +123,8 @@ func TestHostileArgumentsAreRefused(t *testing.T) {
 		{"array.full", []any{list(2), int64(1)}, named{"dtype": long}, ""},
 		{"core.item", []any{manyKeys, long}, nil, "no key"},
 		{"core.list", []any{half, half}, nil, "values"},
+		{"core.list", []any{deep(maxLevels)}, nil, "inside of each other"},
+		{"core.identity", []any{deep(maxLevels + 1)}, nil, "inside of each other"},
 		{"bench.fail", []any{long}, nil, "bytes in all"},
 	} {
 		op, err := NewRegistry().Lookup(c.op)
@@ -283,4 +285,13 @@ func TestFactorsOfExtremeMatricesMultiplyToThem(t *testing.T) {
 			}
 		}
 	}
+}
+
+// deep is a number inside of so many lists.
+func deep(levels int) any {
+	var v any = int64(1)
+	for range levels {
+		v = []any{v}
+	}
+	return v
 }

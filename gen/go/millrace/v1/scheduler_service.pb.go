@@ -2531,6 +2531,7 @@ type GetResultResponse struct {
 	// The value, tensors inline.
 	Value *Value `protobuf:"bytes,1,opt,name=value,proto3" json:"value,omitempty"`
 	// The same as plain JSON: tensors as nested lists; complex numbers as [re, im]; opaque payloads as {"opaque": type}.
+	// Absent if that would have more than 30 lists and maps inside of each other, or 2^20 elements of one tensor.
 	Json          *structpb.Value `protobuf:"bytes,2,opt,name=json,proto3" json:"json,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
