@@ -1,6 +1,10 @@
-// Package admission is an Adapter: it bounds what connections cost a server that have not shown a token yet. gRPC reads a
-// whole request before any interceptor runs, and waits two minutes for a client that says nothing; so the token is looked
-// at when the headers of a call are there (Tap), and connections without one are few, short and small.
+// Package admission is an Adapter: it bounds the memory, time and number of connections that have not shown a token
+// yet. gRPC reads a whole request before any interceptor runs, and waits two minutes for a silent client. So this
+// package checks the token when the headers of a call have arrived (gRPC's InTapHandle), and limits connections without
+// a token.
+//
+// A new connection is a "stranger" until a call with a token is accepted on it. A stranger whose calls need no token
+// (health checks) is a "guest": it may read only a bounded number of bytes.
 package admission
 
 import (
@@ -26,13 +30,15 @@ const (
 	// maxStreams bounds the calls of one connection at a time; further ones wait at the client.
 	maxStreams = 2000
 
-	// userTimeout is how long sent bytes may stay without an acknowledgement; that of keepalive.
+	// userTimeout is how long sent bytes may stay without an acknowledgement (TCP_USER_TIMEOUT); gRPC's keepalive has
+	// the same.
 	userTimeout = 10 * time.Second
 
 	// defaultStrangers and defaultPatience are those of Limits.
 	defaultStrangers = 128
 	defaultPatience  = 10 * time.Second
-	// guestBytes is what a connection may send that makes calls which need no token, and guestRate how much more in a second.
+	// guestBytes is how much a guest may send at first: a connection whose calls need no token. guestRate is how much
+	// more it may send in each second.
 	guestBytes = 64 << 10
 	guestRate  = 1 << 10
 )
@@ -45,8 +51,8 @@ type Limits struct {
 	Patience time.Duration
 }
 
-// Check says whether a call may be made, by its method and the metadata in its context. open: without a token. The error
-// is a status.
+// Check decides whether a call may be made, by its method and the metadata in its context. open: the method needs no
+// token. The error is a gRPC status.
 type Check func(ctx context.Context, method string) (open bool, err error)
 
 // ServerOptions make a server ask check before it reads the request of a call.
@@ -70,7 +76,7 @@ func ServerOptions(check Check) []grpc.ServerOption {
 	}
 }
 
-// Listener counts the connections that it has accepted until they are known.
+// Listener counts the connections that it has accepted until they show a token.
 type Listener struct {
 	net.Listener
 	limits Limits
@@ -113,13 +119,13 @@ func (l *Listener) Accept() (net.Conn, error) {
 	return &conn{Conn: accepted, stranger: s}, nil
 }
 
-// stranger is a connection of which is not known yet whose it is.
+// stranger is a connection that has not shown a token yet.
 type stranger struct {
 	listener *Listener
 	conn     net.Conn
 	// state says how much may be read; see its values.
 	state atomic.Int32
-	// read are the bytes of a guest since it has been one.
+	// read is the number of bytes that were read since it became a guest.
 	read  atomic.Int64
 	since time.Time // set before state becomes guest
 
@@ -128,12 +134,12 @@ type stranger struct {
 }
 
 const (
-	silent   = iota // no call yet
-	guest           // calls that need no token
-	admitted        // a token was shown
+	silent   = iota // it has made no call yet
+	guest           // it has made only calls that need no token
+	admitted        // it has shown a token: no limits any more
 )
 
-// known says that a call was accepted, with a token or without one.
+// known is called when a call was accepted; token says whether the call had a token.
 func (s *stranger) known(token bool) {
 	if s.state.Load() == admitted {
 		return
@@ -201,7 +207,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// RemoteAddr is part of net.Conn. By it a call finds its connection.
+// RemoteAddr is part of net.Conn. The handler of a call finds its connection by this address.
 func (c *conn) RemoteAddr() net.Addr { return address{c.Conn.RemoteAddr(), c.stranger} }
 
 type address struct {

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// boundUnacknowledged ends a connection whose client acknowledges nothing. gRPC does it by itself for connections that it
-// knows; ours are wrapped.
+// boundUnacknowledged sets a limit after which a connection ends whose client acknowledges no data. gRPC sets it itself
+// for TCP connections, but not for ours, which are wrapped.
 func boundUnacknowledged(c net.Conn) {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
@@ -17,7 +17,8 @@ func boundUnacknowledged(c net.Conn) {
 	if err != nil {
 		return // It is closed.
 	}
-	_ = raw.Control(func(fd uintptr) { // Without it the keepalive finds out, later.
+	// An error is harmless: without the limit, gRPC's keepalive detects such a client later.
+	_ = raw.Control(func(fd uintptr) {
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(userTimeout.Milliseconds()))
 	})
 }

@@ -17,9 +17,9 @@ import (
 // sources lie idle: on four H200s a third of the rate of an all-to-all is lost to
 // that, and given back by taking turns (docs/adr/0007).
 //
-// It is advice. Who has waited long enough reads without it, and a turn ends by
-// itself when its holder has not prolonged it. So a reader that dies, or writes
-// nonsense, costs time and nothing else.
+// A turn is advice. A reader that has waited long enough reads without it, and a turn
+// ends by itself when its holder has not prolonged it. So a reader that dies, or writes
+// an invalid word, costs the others time and nothing else.
 type Turn struct {
 	words words
 	owner uint64
@@ -27,8 +27,8 @@ type Turn struct {
 	taken uint64
 }
 
-// A turn's word is when it ends, in units of 16 µs of the clock that all processes of the
-// host share and nobody sets, above a number for its holder; 0: it is free.
+// A turn is stored in one 64-bit word: the time at which it ends, in units of 16 µs of CLOCK_MONOTONIC, which all
+// processes of the host share, in the upper bits; a number for its holder in the lower 16 bits. 0: the turn is free.
 const (
 	ownerBits = 16
 	turnUnit  = 16 * time.Microsecond

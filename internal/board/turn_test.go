@@ -66,7 +66,8 @@ func TestATurnIsOnesUntilItEnds(t *testing.T) {
 	}
 }
 
-// TestATurnEndsByTheClockThatNobodySets: its holder may be dead when the wall clock is set back.
+// TestATurnEndsByTheClockThatNobodySets: a turn must end by the monotonic clock. Its holder may be dead, and the wall
+// clock may be set back.
 func TestATurnEndsByTheClockThatNobodySets(t *testing.T) {
 	now := time.Now()
 	ends := time.Duration(turnWord(now, 1)>>ownerBits) * turnUnit

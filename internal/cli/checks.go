@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/worker"
 )
 
-// checks say what is wrong with the text of a setting, beyond what its type says: wherever it came from, it is refused with
-// the place. A name means the same in all commands.
+// checks validate the text of a setting beyond its type, by the name of the setting. They apply to flags, environment
+// and files alike; the error names the place of the value. A name means the same setting in all commands.
 var checks = map[string]func(text string) error{
 	"device":     oneOf("auto", worker.DeviceHost, worker.DeviceCUDA),
 	"protocol":   oneOf(worker.ProtocolAuto, worker.ProtocolIPC, worker.ProtocolBorrow, worker.ProtocolUCX, worker.ProtocolGRPC),

@@ -274,7 +274,7 @@ func memoryStory(w io.Writer, x workerMemory) {
 	}
 }
 
-// usesInOrder are the ranks at which what is listed is needed. They say what comes first, and nothing else.
+// usesInOrder returns the sorted ranks of the next use of all listed objects. Only the order of ranks has a meaning.
 func usesInOrder(m *millracev1.DescribeMemoryResponse) []uint64 {
 	var ranks []uint64
 	for _, h := range slices.Concat(m.GetLargest(), m.GetPinned()) {
@@ -286,13 +286,13 @@ func usesInOrder(m *millracev1.DescribeMemoryResponse) []uint64 {
 	return slices.Compact(ranks)
 }
 
-// unknownUse and neverUsed are no ranks.
+// unknownUse and neverUsed are special values of NextUse, not ranks.
 const (
 	unknownUse = 1<<64 - 2
 	neverUsed  = 1<<64 - 1
 )
 
-// nextUse says whether an object is needed, and as which of those that are listed.
+// nextUse returns the place of an object in the order of next uses ("1st"), or why it has none.
 func nextUse(h *millracev1.MemoryHolding, order []uint64) string {
 	switch n := h.GetNextUse(); {
 	case h.GetReservationId() != 0:

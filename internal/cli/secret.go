@@ -19,14 +19,15 @@ import (
 	"github.com/millrace/millrace/worker/supervisor"
 )
 
-// A cluster has one token, the operator's, which may do everything. Two others are made from it, so that scheduler and
-// workers agree on them without a word, and tell nothing about it: workers and clients inside of tasks show those. A task
-// runs as the same user as its worker and can read what that knows: so a worker knows only what may not stop the cluster.
+// A cluster has one token, the operator's, which allows everything. Two other tokens are derived from it by HMAC, so
+// that the scheduler and the workers can compute them, and nobody can compute the operator's token from them: one for
+// workers, one for clients inside tasks. A task runs as the same user as its worker and can read the worker's memory.
+// So a worker has only its derived token, which does not allow it to stop the cluster.
 
-// workerToken is what workers show.
+// workerToken is the token of workers.
 func workerToken(token string) string { return derived(token, "millrace: workers") }
 
-// taskToken is what clients show that tasks open.
+// taskToken is the token of clients that tasks open.
 func taskToken(token string) string { return derived(token, "millrace: clients inside of tasks") }
 
 func derived(token, of string) string {
@@ -38,17 +39,17 @@ func derived(token, of string) string {
 	return hex.EncodeToString(mac.Sum(nil)[:16])
 }
 
-// handed is what a supervisor hands to a child through a pipe: neither among its arguments, which everybody can list, nor in
-// its environment, which its tasks can read.
+// handed is the secret that a supervisor gives to a child through a pipe. It is not passed in arguments, which every
+// user can list, nor in the environment, which tasks can read.
 type handed struct {
 	// Token is the child's own, Task that of its tasks.
 	Token string `json:"token"`
 	Task  string `json:"task"`
-	// Accept are the SHA-256 of those that others may show to it beside its own.
+	// Accept are the SHA-256 sums of the tokens, besides its own, that the child accepts from others.
 	Accept [][sha256.Size]byte `json:"accept"`
 }
 
-// hand is what children get that work with a cluster's token.
+// hand returns the secret for the children of a cluster with this token.
 func hand(token string) ([]byte, error) {
 	h := handed{Token: workerToken(token), Task: taskToken(token)}
 	if token != "" {
@@ -57,7 +58,7 @@ func hand(token string) ([]byte, error) {
 	return json.Marshal(h)
 }
 
-// inherited is what this child was handed.
+// inherited returns the secret that this child got from its supervisor.
 func inherited() (*supervisor.Link, *handed, error) {
 	link, err := supervisor.Inherited()
 	if err != nil {

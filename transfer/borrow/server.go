@@ -215,7 +215,7 @@ func (s *Server) accept() {
 		}
 		s.conns[c] = struct{}{}
 		if s.greeting = append(s.greeting, c); len(s.greeting) > maxGreeting {
-			_ = s.greeting[0].unix.Close() // who serves it notices
+			_ = s.greeting[0].unix.Close() // its goroutine gets an error and ends
 			s.greeting = slices.Delete(s.greeting, 0, 1)
 		}
 		s.wait.Add(1)
@@ -224,7 +224,8 @@ func (s *Server) accept() {
 	}
 }
 
-// sameUser says whether a connection is of this user, before anything is read from it. It closes others.
+// sameUser says whether the peer of a connection runs as the same user as this process. It reads nothing from the
+// connection, and closes it if not.
 func (s *Server) sameUser(conn *net.UnixConn) bool {
 	peer, err := slabshare.Peer(conn)
 	if err == nil && int(peer.Uid) == os.Geteuid() {
@@ -238,7 +239,7 @@ func (s *Server) sameUser(conn *net.UnixConn) bool {
 	return false
 }
 
-// greeted says that it is known whose a connection is, or that it has ended.
+// greeted takes a connection off the list of new ones: its hello was accepted, or it has ended.
 func (s *Server) greeted(c *serving) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

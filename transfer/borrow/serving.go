@@ -439,9 +439,10 @@ func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.Object
 	return nil
 }
 
-// hangUp ends the connection of a writer that has not finished an object in time: others wait for its memory. It is told first, and
-// ends the connection itself when it writes no more. One that does not is cut off as long afterwards, unless its process is stopped:
-// that would go on writing into what is another object's then.
+// hangUp ends the connection of a writer that has not finished an object in time, because others wait for its memory.
+// First it closes its own side, so that the writer stops writing and closes the connection. If the writer has not done
+// so after WriterPatience, hangUp closes the connection. It waits longer while the writer's process is stopped: the
+// process still has the memory mapped, and would write into another object when it continues.
 func (c *serving) hangUp(ref transfer.Ref, patience time.Duration) {
 	c.server.config.Log.Warn("a client has not finished writing an object in time, and is to give up its memory", "object", ref.String(), "after", patience)
 	_ = c.unix.CloseWrite() // it fails if the connection has ended, which is all that is wanted
@@ -456,12 +457,12 @@ func (c *serving) hangUp(ref transfer.Ref, patience time.Duration) {
 			cut.Reset(c.server.config.WriterPatience)
 			return
 		}
-		_ = c.unix.Close() // who serves it gives the memory back
+		_ = c.unix.Close() // its goroutine gives the memory back
 	})
 	c.cut = append(c.cut, cut)
 }
 
-// stopped says whether the process at the other end is.
+// stopped says whether the process at the other end is stopped (by SIGSTOP or a debugger).
 func (c *serving) stopped() bool {
 	peer, err := slabshare.Peer(c.unix)
 	if err != nil {

@@ -26,8 +26,9 @@ const (
 	forEver = 1000 * time.Hour
 )
 
-// silence runs out while a peer is waited for that does nothing, and says nothing, for longer than its patience. A write
-// deadline would not do for connections: gRPC clears those of a connection that it has handed over, some time after it has.
+// silence is a timer that runs while we wait for a peer, and expires when the peer has done nothing for longer than its
+// patience. A write deadline on the connection would not work: gRPC clears the deadlines of a connection some time
+// after it has handed it over.
 type silence struct {
 	patience time.Duration
 	timer    *time.Timer
@@ -70,8 +71,9 @@ func (s *silence) alive() {
 	}
 }
 
-// watched does what a handler of a stream does. A peer that is silent for too long loses its stream: end, unless nil, is called
-// and the handler returns, which is what ends a wait of gRPC. A panic fails the call with INTERNAL.
+// watched runs body, the handler of a stream, on a goroutine of its own. If the peer is silent for too long, watched
+// calls end, unless it is nil, and returns: then gRPC ends the stream, and with it body's wait. A panic fails the call
+// with INTERNAL.
 func (s *Server) watched(patience, otherwise time.Duration, what string, end func(), body func(other *silence) error) error {
 	expired := make(chan struct{})
 	other := newSilence(patience, otherwise, sync.OnceFunc(func() { close(expired) }))
@@ -94,16 +96,17 @@ func (s *Server) watched(patience, otherwise time.Duration, what string, end fun
 	}
 }
 
-// connInfo is the AuthInfo of connections that a sniffer has left to gRPC: by it a handler reaches its connection.
+// connInfo is the AuthInfo of connections that are served by gRPC. A handler finds its connection in it.
 type connInfo struct {
 	credentials.AuthInfo
 	conn net.Conn
 }
 
-// hangUp returns what closes the connection of a call, nil if it is not known.
+// hangUp returns a function that closes the connection of a call, nil if the connection is not known.
 //
-// gRPC cannot take back what it was given to send on one stream: it stays in line, where the bytes lie, until the peer makes room
-// for it, also when the handler has returned. So before the leases on these bytes end their connection does.
+// gRPC cannot take back data that it was given to send on a stream: it keeps referring to the bytes in place until the
+// peer makes room for them, even after the handler has returned. So the connection must be closed before the leases on
+// these bytes end.
 func hangUp(ctx context.Context) func() {
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(connInfo); ok {

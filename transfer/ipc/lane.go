@@ -91,8 +91,9 @@ type lane struct {
 	gather *gather // nil: the copy engine only
 	// copy is one by the copy engine.
 	copy func(to, from, bytes uint64) cuda.Copy
-	// submit is toDevice, and now time.Now, but in tests. quiet waits until nothing that was posted runs any more. Its error is that it
-	// could not find that out; lost: the device is, so nothing runs.
+	// submit is toDevice, and now is time.Now; tests replace them. quiet waits until no copy that was posted runs any
+	// more. It returns an error if it could not find that out; lost says that the device is lost, so that nothing runs
+	// on it.
 	submit func(p *post) error
 	now    func() time.Time
 	quiet  func() (lost bool, err error)
@@ -107,8 +108,9 @@ type lane struct {
 	waiting []*group
 	// moved is when a post was last over.
 	moved time.Time
-	// lost is why nothing is posted any more: nobody finds out when a post is over. still: nothing of what was posted runs.
-	// gone: the device is lost, so it stays like that; else the lane goes on when all that was posted has ended.
+	// lost, if set, is the error after which nothing is posted: the driver could not tell when a post is over. still:
+	// no copy that was posted runs any more. gone: the device is lost, so the lane never works again. Otherwise it
+	// continues when all posted copies have ended.
 	lost        error
 	still, gone bool
 	// spare are posts, and copies the list of one, to be used again.
@@ -336,9 +338,9 @@ func (l *lane) over(p *post, now time.Time, alone bool) bool {
 	return true
 }
 
-// stopped says whether nothing of what was posted runs any more, and waits for that. An error of a call says nothing of the
-// copies: they go on writing until they are over, and their memory would be another object's. Of a device that is lost nothing
-// runs. REQUIRES: mu, and lost.
+// stopped waits until no posted copy runs any more, and says whether that is known. A driver call that failed does not
+// stop the copies: they still write, and their memory must not be given to another object before they end. On a lost
+// device nothing runs. REQUIRES: mu is held, and lost is set.
 func (l *lane) stopped() bool {
 	if !l.still {
 		lost, err := l.quiet()
@@ -348,7 +350,7 @@ func (l *lane) stopped() bool {
 	return l.still
 }
 
-// flush ends all that is not posted: nobody would find out when it is over. REQUIRES: mu.
+// flush fails all pieces that are not posted yet. REQUIRES: mu is held.
 func (l *lane) flush() { l.drop(func(*piece) bool { return true }, l.lost) }
 
 // cancel drops what a group has not posted. What is posted is over when its event

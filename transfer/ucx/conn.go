@@ -34,8 +34,8 @@ type conn struct {
 
 	// pace predicts when reads from a GPU are over.
 	pace pace
-	// unmap, if set, gives up our own mapping of a peer's GPU memory; dead says that
-	// its process has ended, which watch tells. The thread calls it when nothing reads there any more, and UCX not either.
+	// unmap, if set, gives up our own mapping of a peer's GPU memory; dead says that the peer's process has ended (see
+	// watch). The progress thread calls it when neither we nor UCX read that memory any more.
 	unmap func(dead bool)
 	watch *watched
 	// lost: the endpoint failed, or the peer is said to be gone. That is no proof that its process has ended: UCX gives up

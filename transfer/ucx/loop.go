@@ -317,11 +317,12 @@ func (l *loop) settle(n *conn) {
 	}
 }
 
-// deathTakes is how long the process of a lost peer may take to end: one that has much memory on a GPU does.
+// deathTakes is how long giveUp waits for the process of a lost peer to end: a process with much GPU memory ends
+// slowly.
 const deathTakes = 2500 * time.Millisecond
 
-// giveUp unmaps the memory of a peer. If it was lost, whether its process has ended is waited for: the memory of the dead is closed
-// under UCX, which would go on reading that of a live one through what was closed.
+// giveUp unmaps the memory of a peer. If the peer was lost, giveUp first waits whether its process has ended. Only then
+// may UCX's own mapping of that memory be closed too: UCX would still use it for reads from a live process.
 func (l *loop) giveUp(n *conn) {
 	if !n.lost || n.watch == nil || l.stopping {
 		n.unmap(n.watch.ended(0))

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// process is one of a host: its number, and the pid namespace in which it has it. 0: unknown.
+// process names a process of this host: its pid, and the pid namespace of that pid. 0: unknown.
 type process struct {
 	pid       uint32
 	namespace uint64
@@ -18,12 +18,13 @@ type process struct {
 var thisProcess = sync.OnceValue(func() process {
 	var st unix.Stat_t
 	if err := unix.Stat("/proc/self/ns/pid", &st); err != nil {
-		return process{} // then nobody is sure of our end
+		return process{} // then peers cannot watch this process
 	}
 	return process{uint32(os.Getpid()), st.Ino}
 })
 
-// watch returns what tells of the end of a process, nil if that cannot be told: it is of another pid namespace, or has ended.
+// watch opens a pidfd, by which the end of the process is seen. It returns nil if that is not possible: the process has
+// ended, or is in another pid namespace.
 func (p process) watch() *watched {
 	own := thisProcess()
 	if p.pid == 0 || p.namespace == 0 || p.namespace != own.namespace {
@@ -36,10 +37,10 @@ func (p process) watch() *watched {
 	return &watched{fd}
 }
 
-// watched is a process that is watched. A nil one never ends.
+// watched is a process that is watched by a pidfd. A nil *watched never reports an end.
 type watched struct{ fd int }
 
-// ended waits for the end of the process for so long, and says whether it has come.
+// ended waits for the end of the process, for at most `wait`, and says whether it has ended.
 func (w *watched) ended(wait time.Duration) bool {
 	if w == nil {
 		return false

@@ -18,13 +18,13 @@ const (
 	signsFile
 )
 
-// What a child writes into the latter.
+// The bytes that a child writes into the pipe for its signs of life.
 const (
 	signAlive      = 'a'
 	signRegistered = 'r'
 )
 
-// Link is a child's end of what it shares with its supervisor.
+// Link is a child's side of the two pipes between it and its supervisor.
 type Link struct {
 	secret []byte
 	signs  int
@@ -53,15 +53,16 @@ func Inherited() (*Link, error) {
 // Secret is Config.Secret of the supervisor.
 func (l *Link) Secret() []byte { return l.secret }
 
-// Alive tells the supervisor that the worker is. From the first time on it has to be told at least every few seconds:
+// Alive tells the supervisor that the worker does not hang. After the first call it must be called every few seconds:
 // see Config.Silence.
 func (l *Link) Alive() { l.sign(signAlive) }
 
-// Registered tells the supervisor that the worker could begin.
+// Registered tells the supervisor that the scheduler has registered the worker.
 func (l *Link) Registered() { l.sign(signRegistered) }
 
 func (l *Link) sign(s byte) {
-	_, _ = unix.Write(l.signs, []byte{s}) // a full pipe has signs enough; without a supervisor nobody is to be told
+	// An error is harmless: a full pipe has enough signs, and a closed one means that the supervisor has ended.
+	_, _ = unix.Write(l.signs, []byte{s})
 }
 
 // signs are what a supervisor has heard of one life of a child.

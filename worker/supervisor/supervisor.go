@@ -52,7 +52,8 @@ const (
 	// ExitUnusable is how a child exits that was told to use what this machine
 	// lacks: it is not started again, since it would end in the same way.
 	ExitUnusable = 12
-	// ExitRefused is how a child exits that the scheduler does not take: it is not started again, nor are the next two.
+	// ExitRefused is the exit code of a child that the scheduler refuses. Such a child is not started again; the same
+	// holds for ExitSchedulerLost and ExitUsage.
 	ExitRefused = 13
 	// ExitSchedulerLost is how a child exits whose scheduler was away for too long.
 	ExitSchedulerLost = 14
@@ -69,12 +70,13 @@ const (
 	tailBytes = 8 << 10
 	// headBytes of what follows the first line of a crash are kept as well: the list of its goroutines is long.
 	headBytes = 4 << 10
-	// neverBegun times in a row may a child end before one of its lives was registered; then it is given up.
+	// neverBegun is how many processes of a child may end in a row without having registered; then the child is given
+	// up.
 	neverBegun = 5
 	// leavePatience is how long a child may take to leave at once.
 	leavePatience = 5 * time.Second
-	// silent is the longest silence of a child, by default: more than the usual lease, after which the scheduler does
-	// without the worker.
+	// silent is the default of Config.Silence. It is longer than the usual lease, after which the scheduler has given
+	// the worker up.
 	silent = 20 * time.Second
 	// reportPatience is how long a restart waits for the report of the death.
 	reportPatience = 200 * time.Millisecond
@@ -130,8 +132,9 @@ type Config struct {
 	Secret []byte
 	// Without are variables of this process that children do not get.
 	Without []string
-	// DrainGrace is how long children may take to end what runs and to hand over what only they have. Then, or when Hurry is
-	// closed, they are told to leave at once. 0: they are told so at first.
+	// DrainGrace is how long children may take to finish their running tasks and to hand over the objects that only
+	// they have. After it, or when Hurry is closed, they are told to leave at once. 0: they are told to leave at once
+	// immediately.
 	DrainGrace time.Duration
 	// Hurry, if closed, ends that grace. May be nil.
 	Hurry <-chan struct{}
@@ -268,10 +271,10 @@ func (w *child) keep(ctx context.Context) error {
 	}
 }
 
-// neverAgain says whether a child that exits so would do so in its next life.
+// neverAgain says whether a child with this exit code would end in the same way if it were started again.
 func neverAgain(code int) bool { return code >= ExitUnusable && code <= ExitUsage }
 
-// life is one process.
+// life is one process of a child; when the process ends, the child may be started again, which begins another life.
 type life struct {
 	child       *child
 	cmd         *exec.Cmd
@@ -395,7 +398,8 @@ func (l *life) live(ctx context.Context) exitcause.Cause {
 	return cause
 }
 
-// attend returns when the process has ended. It asks it to leave, and kills it, when that has to be.
+// attend waits until the process has ended. When the context ends it asks the process to leave, and kills it if it does
+// not leave in time. It also kills a process that gives no sign of life.
 func (l *life) attend(ctx context.Context, exited <-chan struct{}) {
 	c := l.child.config
 	tell := func(s os.Signal) { _ = l.cmd.Process.Signal(s) } // it may have ended just now

@@ -66,14 +66,14 @@ type State struct {
 	RefusedPairs atomic.Uint64
 	// MIG: the devices are instances of GPUs. CUDA_VISIBLE_DEVICES must name them, not their GPUs.
 	MIG atomic.Uint64
-	// Pageable: the devices read the host's pageable memory themselves, when a copy's turn comes.
+	// Pageable, if not 0: the devices read the host's pageable memory themselves, when the stream executes the copy.
 	Pageable atomic.Uint64
 	// Capability is the compute capability, ten times the major one plus the minor; 0 is 90.
 	Capability atomic.Uint64
 	// Corrupt: copies from device to device change a byte.
 	Corrupt atomic.Uint64
-	// TakeOver: where the next mapping is closed another one comes to lie at once; then it is 0 again, and
-	// TakenOver that address as long as it is mapped.
+	// TakeOver, if not 0: when the next mapping is closed, another mapping appears at the same address at once. Then
+	// TakeOver is 0 again, and TakenOver is that address as long as it is mapped.
 	TakeOver, TakenOver atomic.Uint64
 	// FreedInUse is how many allocations were freed that another process had mapped.
 	FreedInUse atomic.Uint64
