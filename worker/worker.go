@@ -45,6 +45,9 @@ import (
 	"github.com/millrace/millrace/worker/tasklog"
 )
 
+// WorkingDirectoryEnv tells executors where functions run; without it that is their scratch directory.
+const WorkingDirectoryEnv = "MILLRACE_WORKING_DIRECTORY"
+
 // Config is one worker. Zero values are the defaults that each field names.
 type Config struct {
 	// Name is stable over restarts and unique in the cluster. Required.

@@ -218,10 +218,13 @@ func (a *app) children(f *fleet, workers, slots int) ([]supervisor.Child, error)
 	if err != nil {
 		return nil, err
 	}
+	// What each child would refuse is refused before there are any.
+	if _, err := a.workingDirectory(); err != nil {
+		return nil, err
+	}
 	if len(f.gpus) == 0 {
 		return supervisor.Hosts(prefix, workers), nil
 	}
-	// What each child would refuse is refused before there are any.
 	if err := a.gpuSizes(new(worker.Config)); err != nil {
 		return nil, err
 	}

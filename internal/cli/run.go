@@ -52,6 +52,7 @@ func workerFlags(f *pflag.FlagSet) {
 	f.String("ucx-net-devices", "", "UCX network devices, as UCX_NET_DEVICES")
 	f.String("spill-limit", "auto", "what each worker keeps on disk when its slab is full: bytes (10GiB), none, or auto for half of the free space, shared by the workers")
 	f.String("local-directory", "", "where results go that there is no room for in memory, and where executors get their scratch directories; default: the system's for temporary files")
+	f.String("working-directory", "", "where Python functions run, which relative paths in them begin at; default: a scratch directory of each process")
 	f.StringToString("resources", nil, "what each worker has of a resource: gpu_memory=8,license=1")
 	f.String("python", "", "interpreter of Python executors; default: .venv of the checkout, else python3")
 	f.StringArray("exec", nil, "further executor, name=command (repeat)")
@@ -284,6 +285,11 @@ func (a *app) runChild(ctx context.Context, name string) error {
 	if secret.Task != "" {
 		c.ExecutorEnv = append(c.ExecutorEnv, millrace.EnvToken+"="+secret.Task)
 	}
+	if dir, err := a.workingDirectory(); err != nil {
+		return err
+	} else if dir != "" {
+		c.ExecutorEnv = append(c.ExecutorEnv, worker.WorkingDirectoryEnv+"="+dir)
+	}
 	if c.Resources, err = amounts(s.StringMap("resources")); err != nil {
 		return usageError{fmt.Errorf("--resources %w", err)}
 	}
@@ -455,4 +461,23 @@ worker --address ADDRESS" and the token in MILLRACE_TOKEN.`,
 	}
 	schedulerFlags(cmd.Flags())
 	return cmd
+}
+
+// workingDirectory reads --working-directory, which must exist; it is empty, or absolute.
+func (a *app) workingDirectory() (string, error) {
+	name := a.settings.String("working-directory")
+	if name == "" {
+		return "", nil
+	}
+	info, err := os.Stat(name)
+	if err == nil && !info.IsDir() {
+		err = fmt.Errorf("%s is no directory", name)
+	}
+	if err == nil {
+		name, err = filepath.Abs(name)
+	}
+	if err != nil {
+		return "", usageError{fmt.Errorf("--working-directory: %w; name a directory of this machine", err)}
+	}
+	return name, nil
 }

@@ -150,8 +150,8 @@ func (l *Ledger) tooLarge(q Request) error {
 		}
 		most = max(most, e.bytes)
 	}
-	return fmt.Errorf("ledger: reservation %d for %s: %s in %d blocks and its inputs, the largest %s: %w of %s even when it is empty (blocks of %s or more are aligned to %s); use smaller chunks or raise --memory-limit",
-		q.ID, q.Holder, size(sum), len(q.Bytes), size(most), ErrTooLarge, size(l.config.SizeBytes), size(alloc.BigBytes), size(alloc.HugeBytes))
+	return fmt.Errorf("%s at once for %s, inputs included, the largest block %s: %w of %s even when it is empty (blocks of %s or more are aligned to %s); use smaller chunks or raise --memory-limit",
+		size(sum), q.Holder, size(most), ErrTooLarge, size(l.config.SizeBytes), size(alloc.BigBytes), size(alloc.HugeBytes))
 }
 
 // fitsEmpty says whether an empty slab could grant the reservation, by trying:

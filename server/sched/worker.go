@@ -3,6 +3,7 @@ package sched
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -350,11 +351,20 @@ func (m *Machine) blame(id ids.TaskID, b *block, t *task, cause string, w *worke
 	return true
 }
 
+// joinCauses lists causes by number. What follows the first line, such as the stack of a crash, is told once: the same
+// function mostly dies in the same place.
 func joinCauses(causes []string) string {
 	text := ""
+	told := make(map[string]int)
 	for i, c := range causes {
 		if i > 0 {
 			text += "; "
+		}
+		line, rest, _ := strings.Cut(c, "\n")
+		if n := told[rest]; rest != "" && n != 0 {
+			c = fmt.Sprintf("%s (the other lines are those of %d.)", line, n)
+		} else {
+			told[rest] = i + 1
 		}
 		text += fmt.Sprintf("%d. %s", i+1, c)
 	}

@@ -20,7 +20,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from millrace import _serialize, _share, errors
+from millrace import _keys, _serialize, _share, errors
 from millrace._pb.millrace.v1 import (
     data_service_pb2,
     scheduler_service_pb2,
@@ -396,6 +396,14 @@ def _decode(state: State, header: bytes, frames: Sequence[Any]) -> Any:
             f"the result of {state.key} cannot be read: its header is no Value, or has more than 100 messages inside of each "
             f"other ({e})"
         ) from e
+    except Exception as e:
+        add_note: Any = getattr(e, "add_note", None)  # since Python 3.11
+        if add_note is not None:
+            remedy = ": install it for the client, too" if isinstance(e, ImportError) else ""
+            add_note(
+                f"in decoding the result of {_keys.from_wire(state.key)!r} in this process, after its task succeeded{remedy}"
+            )
+        raise
 
 
 class _Piece:

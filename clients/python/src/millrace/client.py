@@ -361,7 +361,7 @@ class Client:
                 raise ValueError(f"{func!r} is no import path: write package.module:function, or use millrace.native()")
             return (task_pb2.OP_KIND_PYTHON_IMPORT, _check.text(func, "func", 512), b""), None
         if not callable(func):
-            raise TypeError(f"a {type(func).__name__} cannot be called")
+            raise TypeError(f"{func!r:.100} cannot be called: give a function, and then its arguments")
         by_value = cloudpickle.list_registry_pickle_by_value()
         if by_value != self._by_value:  # what was pickled by its module's name may now have to go by value
             self._by_value = by_value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -21,6 +22,10 @@ def find_binary() -> str:
     """The millrace program: MILLRACE_BINARY, else beside this package, else in a checkout's bin, else on PATH."""
     named = os.environ.get("MILLRACE_BINARY")
     if named:
+        if shutil.which(named) is None:
+            raise FileNotFoundError(
+                f"MILLRACE_BINARY: {named!r} is no program: give the path of the millrace program, or unset it"
+            )
         return named
     here = Path(__file__).resolve()
     for candidate in (here.parent / "bin" / "millrace", *(p / "bin" / "millrace" for p in here.parents[2:6])):
@@ -48,7 +53,8 @@ def _python_path() -> str:
 
 
 class LocalCluster:
-    """A scheduler and workers on this machine, as child processes that end with this one.
+    """A scheduler and workers on this machine, as child processes that end with this one. Functions run in the directory that this
+    process is in when the cluster starts, so that relative paths mean the same in them.
 
     Args:
         n_workers: workers; default one for each GPU, or without GPUs for each core, 8 at most.
@@ -80,6 +86,10 @@ class LocalCluster:
             raise TypeError(f'memory_limit must be text such as "1GiB", or bytes, not {memory_limit!r}')
         if device not in ("auto", "host", "cuda"):
             raise ValueError(f'device is "auto", "host" or "cuda", not {device!r}')
+        if python is not None and shutil.which(python) is None:
+            raise FileNotFoundError(
+                f"python: {python!r} is no program: give the path of a Python interpreter of this machine"
+            )
         binary = find_binary()
         # A child of fork has a copy of this object, and must not end the cluster.
         self._owner = os.getpid()
@@ -89,6 +99,9 @@ class LocalCluster:
         file = Path(self._directory) / "scheduler.json"
         command = [binary, "up", "--device", device, "--scheduler-file", str(file)]
         command += ["--python", python or sys.executable]
+        if "MILLRACE_WORKING_DIRECTORY" not in os.environ:
+            with contextlib.suppress(OSError):  # this process's own may be gone
+                command += ["--working-directory", str(Path.cwd())]
         if n_workers is not None:
             command += ["--workers", str(n_workers)]
         if memory_limit is not None:

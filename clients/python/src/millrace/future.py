@@ -250,7 +250,7 @@ def cancel(futures: Iterable[Future[Any]], *, force: bool, reason: str) -> None:
     for session, group in by_session(futures).items():
         session.check_open()
         session.flush()
-        active = [f for f in group if not f.done()]
+        active = [f for f in group if not f._released and not f.done()]
         if not active:
             continue
         ids, keys = _refs(active)

@@ -686,6 +686,16 @@ def main() -> int:
     # A crash leaves the stack of its thread in the worker's report of it.
     faulthandler.enable(sys.__stderr__ or 2, all_threads=False)
     _process = Process()
+    directory = os.environ.get("MILLRACE_WORKING_DIRECTORY")
+    if directory:
+        # NB: not before the imports: what lies there must not take the place of modules.
+        try:
+            os.chdir(directory)
+        except OSError as e:
+            print(
+                f"millrace: functions run in a scratch directory, not in --working-directory: {e}",
+                file=sys.stderr,
+            )
     status = _process.run()
     sys.stdout.flush()
     sys.stderr.flush()
