@@ -19,6 +19,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/orphans"
 	"github.com/millrace/millrace/worker/lifecycle"
 	"github.com/millrace/millrace/worker/store"
 	"github.com/millrace/millrace/worker/tasklog"
@@ -69,6 +70,8 @@ type Pools struct {
 	lanes  map[string][]*lane
 	spares map[string][]*spare
 	wait   sync.WaitGroup
+	// release ends orphans.Keep.
+	release func()
 	// gate is shared by all processes when the slab lies on a GPU, else nil.
 	gate *os.File
 	// closing is closed by Close.
@@ -96,7 +99,7 @@ func New(c Config) (*Pools, error) {
 		c.StopGrace = time.Second
 	}
 	p := &Pools{
-		config: c, lanes: make(map[string][]*lane), spares: make(map[string][]*spare), load: make(map[string]map[string]struct{}),
+		config: c, release: func() {}, lanes: make(map[string][]*lane), spares: make(map[string][]*spare), load: make(map[string]map[string]struct{}),
 		closing: make(chan struct{}),
 	}
 	if c.Device != nil {
@@ -128,6 +131,13 @@ func New(c Config) (*Pools, error) {
 			l := &lane{pools: p, kind: kind, command: command, index: i, need: make(chan struct{}, 1)}
 			p.lanes[kind] = append(p.lanes[kind], l)
 		}
+	}
+	// What tasks start outlives no process, wherever it moved itself.
+	var err error
+	if p.release, err = orphans.Keep(); err != nil {
+		p.release = func() {}
+		p.Close()
+		return nil, fmt.Errorf("executor: %w", err)
 	}
 	for kind := range commands {
 		for _, l := range p.lanes[kind] {
@@ -234,6 +244,7 @@ func (p *Pools) died(cause string) {
 func (p *Pools) Close() {
 	close(p.closing)
 	p.wait.Wait()
+	p.release()
 	if p.gate != nil {
 		_ = p.gate.Close() // nothing was written
 	}

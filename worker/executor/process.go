@@ -21,6 +21,7 @@ import (
 	"github.com/millrace/millrace/internal/descriptors"
 	"github.com/millrace/millrace/internal/exitcause"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/orphans"
 	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
@@ -34,6 +35,8 @@ const (
 	watchEvery = 5 * time.Millisecond
 	// farewell is how long a process may take to shut down.
 	farewell = 2 * time.Second
+	// orphanPatience is how long what a process left behind may take to end when it is killed.
+	orphanPatience = 500 * time.Millisecond
 	// tailBytes of its output are kept, and quotedBytes of them quoted when a
 	// process dies: room for the stack of a fault handler.
 	tailBytes   = 8 << 10
@@ -153,7 +156,7 @@ func startProcess(pools *Pools, kind string, command []string, hello *millracev1
 
 	p.cmd = exec.Command(command[0], command[1:]...)
 	p.cmd.Dir = p.scratch
-	env := append([]string{"MILLRACE_EXECUTOR=" + kind, "MILLRACE_WORKER=" + c.Worker}, c.Env...)
+	env := append([]string{p.mark(), "MILLRACE_EXECUTOR=" + kind, "MILLRACE_WORKER=" + c.Worker}, c.Env...)
 	if c.Device != nil {
 		env = append(env, "CUDA_VISIBLE_DEVICES="+c.Device.Visible)
 	}
@@ -173,7 +176,7 @@ func startProcess(pools *Pools, kind string, command []string, hello *millracev1
 	if err := descriptors.CloseOnExec(); err != nil {
 		return nil, fmt.Errorf("executor: %w", err)
 	}
-	if err := p.cmd.Start(); err != nil {
+	if err := orphans.Start(p.cmd, p.cmd.Start); err != nil {
 		return nil, fmt.Errorf("could not be started: %w; the command is %q", err, strings.Join(command, " "))
 	}
 	for _, r := range p.outputs {
@@ -238,7 +241,10 @@ func environment(from, add []string) []string {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// wait reaps the process, with whatever it left in its group.
+// mark is a variable in the environment of this process and of all that it starts, and of nothing else.
+func (p *process) mark() string { return "MILLRACE_EXECUTOR_DIRECTORY=" + p.scratch }
+
+// wait reaps the process, with whatever it left: its group, and what has left that.
 func (p *process) wait() {
 	// While it is not reaped its number is nobody else's, so that the group is still its own.
 	for unix.Waitid(unix.P_PID, p.pid(), nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
@@ -247,6 +253,10 @@ func (p *process) wait() {
 	_ = unix.Kill(-p.pid(), unix.SIGKILL)
 	_ = p.cmd.Wait() // the state says it
 	p.cause = exitcause.Of(p.cmd.ProcessState, p.oom.Load())
+	orphans.Waited(p.cmd)
+	if left := orphans.End(func(pid int) bool { return orphans.Marked(pid, p.mark()+"\x00") }, orphanPatience); len(left) > 0 {
+		p.pools.config.Log.Warn("processes that an executor has left do not end", "kind", p.kind, "pid", p.pid(), "left", left)
+	}
 	close(p.exited)
 }
 

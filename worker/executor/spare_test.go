@@ -73,7 +73,7 @@ func newPools(t *testing.T, spares int) *pools {
 		p.Close()
 		objects.Close()
 		if left := p.processes(); len(left) > 0 {
-			t.Errorf("%v outlive their pools", left)
+			t.Errorf("%v outlive their pools", left) // with all that they started
 		}
 		_ = slab.Close() // nothing was kept
 	})

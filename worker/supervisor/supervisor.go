@@ -30,6 +30,7 @@ import (
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/exitcause"
+	"github.com/millrace/millrace/internal/orphans"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/transfer/ucx"
 	"github.com/millrace/millrace/worker/loop"
@@ -176,6 +177,11 @@ func Run(ctx context.Context, c Config) error {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
+	release, err := orphans.Keep()
+	if err != nil {
+		return fmt.Errorf("supervisor: %w", err)
+	}
+	defer release()
 	output := &lines{to: c.Output}
 	group := new(errgroup.Group)
 	for _, one := range c.Children {
@@ -316,7 +322,7 @@ func (w *child) start(again bool) (*life, error) {
 	}()
 	var refused error
 	if err == nil {
-		refused, err = w.place(l.cmd.Start)
+		refused, err = w.place(func() error { return orphans.Start(l.cmd, l.cmd.Start) })
 	}
 	if err != nil {
 		for _, r := range append(l.outputs, l.signs.file) {
@@ -381,9 +387,12 @@ func (l *life) live(ctx context.Context) exitcause.Cause {
 	go func() {
 		defer close(exited)
 		_ = l.cmd.Wait() // the state says it
+		orphans.Waited(l.cmd)
 	}()
 	l.attend(ctx, exited)
-	if left := endSession(l.cmd.Process.Pid); len(left) > 0 {
+	left := endSession(l.cmd.Process.Pid)
+	// What left the session is ours since the worker, and the executors with it, ended.
+	if left = append(left, orphans.End(orphans.Any, sessionPatience)...); len(left) > 0 {
 		l.child.config.Log.Warn("processes of a dead worker do not end, and keep its memory", "worker", l.child.Name, "pids", left)
 	}
 	cause := exitcause.Of(l.cmd.ProcessState, l.oom)

@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"regexp"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -96,9 +95,13 @@ func childMain(name string) int {
 		err := &loop.RefusedError{Err: errors.New("the token is of another cluster")}
 		supervisor.Tell(os.Stderr, err)
 		return supervisor.ExitCode(err)
-	case "parent":
+	case "parent", "parent of a session":
 		program := exec.Command("/bin/sleep", "1000")
 		program.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if mode != "parent" {
+			// Nothing tells any more where it came from.
+			program.SysProcAttr, program.Env = &syscall.SysProcAttr{Setsid: true}, []string{"A=b"}
+		}
 		if err := program.Start(); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
@@ -255,26 +258,17 @@ func TestDeathIsReportedAndTheWorkerIsBackAtOnce(t *testing.T) {
 }
 
 func TestProgramsOfAWorkerDieWithIt(t *testing.T) {
-	s := start(t, "parent", "host-0")
-	wait(t, s.started, "the start")
-	// The next one is started when the first one's programs have been killed.
-	wait(t, s.started, "the restart")
-	found := regexp.MustCompile(`program (\d+)`).FindStringSubmatch(s.output.String())
-	if found == nil {
-		t.Fatalf("the program was not started: %s", s.output)
-	}
-	program, err := strconv.Atoi(found[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	for limit := time.Now().Add(workertest.Patience); ; time.Sleep(time.Millisecond) {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", program))
-		if err != nil || !strings.Contains(string(stat), ") S ") {
-			break
+	for _, mode := range []string{"parent", "parent of a session"} {
+		s := start(t, mode, "host-0")
+		wait(t, s.started, "the start")
+		// The next one is started when the first one's programs have been killed.
+		wait(t, s.started, "the restart")
+		found := regexp.MustCompile(`program (\d+)`).FindStringSubmatch(s.output.String())
+		if found == nil {
+			t.Fatalf("the program was not started: %s", s.output)
 		}
-		if time.Now().After(limit) {
-			_ = syscall.Kill(program, syscall.SIGKILL) // it may be gone by now
-			t.Fatalf("the program sleeps on: %s", stat)
+		if stat, err := os.ReadFile(fmt.Sprintf("/proc/%s/stat", found[1])); err == nil {
+			t.Errorf("%s: the program is there when the next worker is: %s", mode, stat)
 		}
 	}
 }

@@ -1,0 +1,94 @@
+package executor_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/worker/workertest"
+)
+
+// leaves has functions of tasks that leave processes behind. Each returns the number of one that is no child of its executor
+// and in another session.
+const leaves = `
+import os, signal
+
+def leave(*command):
+    r, w = os.pipe()
+    if os.fork() == 0:
+        os.setsid()
+        pid = os.fork()
+        if pid == 0:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            for fd in (0, 1, 2):
+                os.dup2(os.open(os.devnull, os.O_RDWR), fd)
+            os.execv(command[0], command)
+        os.write(w, b"%d" % pid)
+        os._exit(0)
+    os.wait()
+    return int(os.read(r, 20))
+
+def stays():
+    return leave("/bin/sleep", "97")
+
+def ends():
+    return leave("/bin/true")
+
+def children():
+    pids = [os.fork() or os.execv("/bin/sleep", ["sleep", "97"]) for _ in range(20)]
+    pids += [os.fork() or os._exit(0) for _ in range(20)]
+    return pids[0]
+`
+
+func newLeaving(t *testing.T) *pools {
+	p := newPools(t, 0)
+	if err := os.WriteFile(filepath.Join(p.modules, "leaves.py"), []byte(leaves), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// isGone waits until a process has ended and been reaped.
+func isGone(t *testing.T, pid int) {
+	t.Helper()
+	for limit := time.Now().Add(workertest.Patience); time.Now().Before(limit); time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(fmt.Sprint("/proc/", pid)); err != nil {
+			return
+		}
+	}
+	t.Errorf("%d is there", pid)
+}
+
+func TestNothingOutlivesAnExecutor(t *testing.T) {
+	p := newLeaving(t)
+	first := p.pid(t)
+	left := int(p.call(t, "python", "leaves:stays").GetIntValue())
+	p.call(t, "python", "leaves:children")
+	if !slices.Contains(p.processes(), left) {
+		t.Fatal("the program does not outlive its task: this tests nothing")
+	}
+	p.end(t, first)
+	// The next one begins when nothing of the one before is left.
+	if now := p.pid(t); now == first {
+		t.Fatal("the dead process works")
+	} else if all := p.processes(); !slices.Equal(all, []int{now}) {
+		t.Errorf("processes %v, and only %d should live", all, now)
+	}
+	isGone(t, left)
+	// The end of the pools leaves nothing either: see newPools.
+	p.call(t, "python", "leaves:stays")
+	p.call(t, "python", "leaves:children")
+}
+
+func TestOrphansOfALivingExecutorAreReapedAndNotKilled(t *testing.T) {
+	p := newLeaving(t)
+	stays := int(p.call(t, "python", "leaves:stays").GetIntValue())
+	isGone(t, int(p.call(t, "python", "leaves:ends").GetIntValue()))
+	p.call(t, "echo", "upper", "x")
+	if !slices.Contains(p.processes(), stays) {
+		t.Error("a program that a task has left behind was ended before its executor")
+	}
+}
