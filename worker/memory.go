@@ -53,7 +53,7 @@ func (c Config) open(ctx context.Context, identity memory.Identity) (m *opened, 
 		}
 	}()
 	if err := c.openLocal(m); err != nil {
-		return nil, err
+		return m, err
 	}
 	if c.Device == DeviceCUDA {
 		err = c.openGPU(ctx, identity, m)

@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -278,6 +279,20 @@ func TestFailuresNameTheirReason(t *testing.T) {
 		if e.GetWorker() != "host-0" || e.GetOriginKey() != "the-key" || e.GetAttempt() != 3 {
 			t.Errorf("error does not say where: %v", e)
 		}
+	}
+}
+
+// A directory for local files that cannot be made ends a worker with the reason.
+func TestAWorkerWithoutADirectorySaysSo(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	err := worker.Run(t.Context(), worker.Config{
+		Name: "host-0", Scheduler: workertest.NewScheduler(t).Address, MemoryLimitBytes: 1 << 20, PythonCommand: []string{""}, LocalDirectory: file,
+	})
+	if err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("got %v", err)
 	}
 }
 

@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/dustin/go-humanize"
 
@@ -46,6 +48,7 @@ var checks = map[string]func(text string) error{
 		}
 		return nil
 	},
+	"name":            isName,
 	"resources":       areAmounts,
 	"exec":            areCommands,
 	"workers":         isNumber(0, 4096),
@@ -134,6 +137,17 @@ func amounts(texts map[string]string) (map[string]float64, error) {
 		out[name] = amount
 	}
 	return out, nil
+}
+
+// maxNamePrefix leaves room for the number behind it: the names of workers have 128 characters at most.
+const maxNamePrefix = 120
+
+// isName checks the prefix of workers' names, which stands in messages, tables and logs.
+func isName(text string) error {
+	if !utf8.ValidString(text) || len(text) > maxNamePrefix || strings.ContainsFunc(text, unicode.IsControl) {
+		return fmt.Errorf("%q: up to %d bytes of UTF-8, without control characters", text[:min(len(text), maxNamePrefix)], maxNamePrefix)
+	}
+	return nil
 }
 
 // areAmounts checks resources as pflag writes them: [name=amount,...].
