@@ -63,6 +63,12 @@ func (l *Ledger) Tiers() []TierState {
 	return states
 }
 
+// Available is how much of the slab is free, or could leave it at once if there is somewhere to go.
+func (l *Ledger) Available() uint64 {
+	t := l.tiers[0]
+	return l.space.Size() - l.space.Used() + t.cheap.bytes + t.costly.bytes
+}
+
 // Snapshot describes everything, with the n largest of each kind.
 func (l *Ledger) Snapshot(n int) Snapshot {
 	all := l.Largest(-1)

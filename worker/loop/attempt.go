@@ -190,7 +190,7 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 		id := inputID(in)
 		if o.ID == id {
 			a.inputs[i] = device.Input{Header: o.Header, Frames: o.Frames}
-			if len(o.Frames) > 0 {
+			if o.HasPlace() {
 				e.Inputs = append(e.Inputs, lifecycle.Input{Object: lifecycle.Object(id), Pinned: true, Away: loose})
 			}
 			continue
@@ -474,8 +474,8 @@ const brief = 50 * time.Microsecond
 func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	a := w.attempts[e.Ref]
 	for i, in := range a.pb.GetInputs() {
-		if a.placed || len(a.inputs[i].Frames) == 0 || a.isLent(i) || a.readsAt(i) {
-			continue // where it was when it was pinned, or its header is all that there is
+		if has := &a.inputs[i]; a.isLent(i) || a.readsAt(i) || len(has.Frames) == 0 && has.Header != nil || a.placed && len(has.Frames) > 0 {
+			continue // its header is all that there is, or it is where it was when it was pinned
 		}
 		// It need not be where it was when it was pinned.
 		o, ok := w.config.Store.Held(inputID(in))
@@ -485,7 +485,12 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 		case !o.InSlab:
 			return lifecycle.InputAway{Ref: e.Ref}
 		}
-		a.inputs[i] = device.Input{Header: o.Header, Frames: o.Frames}
+		header, err := w.config.Store.ReadHeader(o)
+		if err != nil {
+			w.log.Error("an input cannot be read", "task", a.ref.String(), "object", o.ID.String(), "error", err)
+			return lifecycle.InputLost{Ref: e.Ref, Object: lifecycle.Object(o.ID)}
+		}
+		a.inputs[i] = device.Input{Header: header, Frames: o.Frames}
 	}
 	if !w.lendInputs(a) {
 		return lifecycle.NotLent{Ref: e.Ref}

@@ -122,7 +122,7 @@ func (w *Worker) ask(r *herald.Reader, x herald.Ask) {
 	}
 	if o, here := w.config.Store.Lookup(id); here && w.attempts[lifecycle.Ref{Task: id.Task, Attempt: id.Generation}] == nil {
 		word := herald.Word{Ref: x.Ref, Bytes: o.Bytes()}
-		if len(o.Frames) == 0 && len(o.Header) <= int(w.inlineBytes.Load()) {
+		if !o.HasPlace() && len(o.Header) <= int(w.inlineBytes.Load()) {
 			word.Bytes, word.Inline = uint64(len(o.Header)), o.Header
 		}
 		w.config.Herald.Tell(r, word)

@@ -200,7 +200,7 @@ func (c *calling) keep(result device.Result) error {
 	n, r, id := c.n, c.run, c.object()
 	r.bytes = uint64(len(result.Header))
 	if len(result.Frames) == 0 {
-		if err := n.store.PutSmall(id, result.Header); err != nil {
+		if err := n.store.PutWithin(c.reservation, id, result.Header); err != nil {
 			return fmt.Errorf("%w: %w", device.ErrNoRoom, err)
 		}
 		if len(result.Header) <= int(n.inlineBytes.Load()) {

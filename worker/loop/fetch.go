@@ -10,6 +10,7 @@ import (
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/store"
 )
 
 // errHeld: an object of a fetch is here already.
@@ -284,11 +285,12 @@ func (f *fetching) Done(index int, err error) {
 	s := f.worker.config.Store
 	if err == nil {
 		if len(f.heads[index].FrameBytes) == 0 {
-			err = s.PutSmall(id, f.heads[index].Header)
+			err = s.PutWithin(f.reservations[index], id, f.heads[index].Header)
 		} else {
-			if err = s.Seal(id, f.heads[index].Header); err == nil {
-				s.Copied(id)
-			}
+			err = s.Seal(id, f.heads[index].Header)
+		}
+		if h := &f.heads[index]; err == nil && (len(h.FrameBytes) > 0 || len(h.Header) >= store.LargeHeader) {
+			s.Copied(id)
 		}
 	}
 	if err == nil || errors.Is(err, errHeld) {

@@ -23,19 +23,17 @@ func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs 
 			continue
 		}
 		objects[i] = o
-		for _, f := range o.Frames {
-			bytes += f.Bytes
-		}
+		bytes += o.Placed()
 		loose = loose || !o.InSlab
 	}
 	// Without a tier below nothing moves.
-	loose = len(s.below) > 0 && (loose || bytes > s.space.Size()/smallShare)
+	loose = len(s.below) > 0 && (loose || bytes > s.space.Size()/smallShare || s.ledger.Available() < s.space.Size()/spareShare)
 	p := inputPin(task, attempt)
 	if loose {
 		p = queuedPin(task, attempt, rank)
 	}
 	for i := range objects {
-		if o := &objects[i]; len(o.Frames) > 0 && s.ledger.Pin(o.ID, p) != nil {
+		if o := &objects[i]; o.HasPlace() && s.ledger.Pin(o.ID, p) != nil {
 			*o = Object{}
 		}
 	}
@@ -43,8 +41,12 @@ func (s *Store) Admit(task ids.TaskID, attempt ids.Attempt, rank uint64, inputs 
 }
 
 // smallShare is the part of the slab up to which the inputs of an attempt are kept
-// in place without a reservation.
-const smallShare = 256
+// in place without a reservation, spareShare that which all such attempts leave to
+// others: many of them may wait for a lane, and the run before them for room.
+const (
+	smallShare = 256
+	spareShare = 4
+)
 
 // Queue finds a sealed object and keeps it for an attempt whose turn comes at a
 // rank: in whichever tier, until a reservation with it as input is granted.
@@ -75,7 +77,7 @@ func (s *Store) Pin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) (O
 	return s.pin(id, inputPin(task, attempt))
 }
 
-// Unpin takes the pins of an attempt off. Objects without frames have none.
+// Unpin takes the pins of an attempt off. Small headers have none.
 func (s *Store) Unpin(id ledger.ObjectID, task ids.TaskID, attempt ids.Attempt) {
 	s.mu.Lock()
 	var calls []func()
@@ -95,7 +97,7 @@ func (s *Store) pin(id ledger.ObjectID, p ledger.Pin) (Object, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	o, ok := s.lookup(id)
-	if ok && len(o.Frames) > 0 {
+	if ok && o.HasPlace() {
 		ok = s.ledger.Pin(o.ID, p) == nil
 	}
 	return o, ok
@@ -121,7 +123,7 @@ func (s *Store) Held(id ledger.ObjectID) (o Object, ok bool) {
 	if _, have := s.ledger.Copies(id); !ok || !have || v.State == ledger.Building {
 		return Object{}, false
 	}
-	return Object{ID: id, Header: v.Header, Frames: v.Frames, InSlab: v.InSlab}, true
+	return objectOf(v), true
 }
 
 // Hold keeps an object in the slab for a granted reservation, as if it had been

@@ -48,8 +48,9 @@ func (s *Store) show(id ledger.ObjectID) {
 	if s.board == nil || id.Task >= temporaryTasks || s.ledger.IsShown(id) {
 		return
 	}
-	o, ok := s.ledger.Lookup(id)
-	if ok && o.State == ledger.Sealed && o.InSlab && len(o.Frames) > 0 && s.board.Show(refOf(id), o.Header, o.Frames) {
+	v, ok := s.ledger.Lookup(id)
+	o := objectOf(v)
+	if ok && v.State == ledger.Sealed && o.InSlab && len(o.Frames) > 0 && s.board.Show(refOf(id), o.Header, o.Frames) {
 		s.ledger.Shown(id)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
 	"github.com/millrace/millrace/transfer"
 )
@@ -45,6 +46,12 @@ func (s *Store) lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dura
 	}
 	now := time.Now()
 	out := make([]transfer.Leased, len(refs))
+	var large []int // those of refs whose headers have to be read
+	defer func() {
+		for _, i := range large {
+			s.leaseHeader(&out[i])
+		}
+	}()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i, r := range refs {
@@ -55,7 +62,11 @@ func (s *Store) lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dura
 		}
 		lease := headerLease
 		regions := s.Regions(o.Frames)
-		if len(o.Frames) > 0 {
+		if o.HeaderAt.Bytes > 0 {
+			regions = s.Regions([]memory.Frame{o.HeaderAt})
+			large = append(large, i)
+		}
+		if o.HasPlace() {
 			id, err := s.ledger.Lease(now, o.ID, holder, now.Add(ttl))
 			if err != nil {
 				out[i].Err = fmt.Errorf("store: %s: %w: %w", r, transfer.ErrNotHere, err)
@@ -78,6 +89,25 @@ func (s *Store) lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dura
 		}
 	}
 	return out
+}
+
+// leaseHeader makes a lease of a large header one of any other: the header is copied, and needs no protection then. REQUIRES: mu is
+// free, since it may have to be read from a tier below.
+func (s *Store) leaseHeader(l *transfer.Leased) {
+	if l.Err != nil {
+		return
+	}
+	header, err := copyOf(l.Regions[0])
+	held := s.releaseLeases([]transfer.LeaseID{l.Lease})[0]
+	ref := l.Head.Ref
+	switch {
+	case err != nil:
+		*l = transfer.Leased{Err: fmt.Errorf("store: %s: %w: %w", ref, transfer.ErrNotHere, err)}
+	case !held:
+		*l = transfer.Leased{Err: fmt.Errorf("store: %s: %w: its lease ran out while its header was read", ref, transfer.ErrNotHere)}
+	default:
+		*l = transfer.Leased{Lease: headerLease, Head: transfer.Head{Ref: ref, Header: header}}
+	}
 }
 
 func (s *Store) releaseLeases(leases []transfer.LeaseID) []bool {

@@ -9,13 +9,15 @@
 // needs: waiting, leases without a process behind them, pages given back.
 //
 // Results without frames are kept as what they are, a header in the Go heap. A large one
-// is counted against the slab all the same: room of its size is set aside there, so that
-// the worker's limit holds, and its pages stay untouched.
+// lies in the slab as the only frame of its object, so that it counts against the worker's
+// limit and leaves for the tiers below as others do. Readers see it as a header all the same:
+// it is copied into the heap for each of them.
 package store
 
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -53,8 +55,6 @@ type Store struct {
 	// small are the headers of the objects without frames.
 	small      map[ledger.ObjectID][]byte
 	smallBytes uint64
-	// weights are the room in the slab that stands for large headers.
-	weights map[ledger.ObjectID]ledger.ObjectID
 	// written are objects of clients that the scheduler has not accepted: they are here for nobody.
 	written map[ledger.ObjectID]bool
 	// telling are the reservations that are not ready and whom to tell.
@@ -78,20 +78,64 @@ type Store struct {
 // Object is what a reader needs of a sealed object. Its header never changes; the
 // bytes stay while they are pinned, and where they are while something holds them.
 type Object struct {
-	ID     ledger.ObjectID
+	ID ledger.ObjectID
+	// Header is nil exactly if HeaderAt says where it is.
 	Header []byte
 	// Frames are in the slab, unless InSlab says otherwise: then only their sizes
 	// are right.
 	Frames []memory.Frame
-	InSlab bool
+	// HeaderAt is a large header in place of frames: where they would be. Its size is 0 for
+	// all other objects. See ReadHeader.
+	HeaderAt memory.Frame
+	InSlab   bool
 }
 
 // Bytes is the size that the scheduler counts: frames and header.
 func (o Object) Bytes() (n uint64) {
+	return o.Placed() + uint64(len(o.Header))
+}
+
+// Placed is how much of it has a place in the slab or in a tier below, and needs a pin to stay there; 0 for a small header.
+func (o Object) Placed() (n uint64) {
 	for _, f := range o.Frames {
 		n += f.Bytes
 	}
-	return n + uint64(len(o.Header))
+	return n + o.HeaderAt.Bytes
+}
+
+// HasPlace says whether the ledger knows it: all but small headers.
+func (o Object) HasPlace() bool { return len(o.Frames) > 0 || o.HeaderAt.Bytes > 0 }
+
+// inFrame is the header, for the ledger, of the objects whose frame is their header.
+var inFrame = []byte("the frame")
+
+// objectOf is what readers need of what the ledger knows.
+func objectOf(v ledger.Object) Object {
+	if len(v.Header) > 0 && &v.Header[0] == &inFrame[0] {
+		return Object{ID: v.ID, HeaderAt: v.Frames[0], InSlab: v.InSlab}
+	}
+	return Object{ID: v.ID, Header: v.Header, Frames: v.Frames, InSlab: v.InSlab}
+}
+
+// ReadHeader returns the header of an object. REQUIRES: a large one is in the slab, and stays there meanwhile.
+func (s *Store) ReadHeader(o Object) ([]byte, error) {
+	if o.HeaderAt.Bytes == 0 {
+		return o.Header, nil
+	}
+	return copyOf(transfer.Region{Space: s.space, Frame: o.HeaderAt})
+}
+
+// copyOf returns the bytes of a region in memory of their own.
+func copyOf(r transfer.Region) ([]byte, error) {
+	out := make([]byte, r.Frame.Bytes)
+	if from, ok := r.Space.(memory.Reader); ok {
+		if err := from.ReadInto(r.Frame.Offset, out); err != nil {
+			return nil, fmt.Errorf("store: %w", err)
+		}
+		return out, nil
+	}
+	copy(out, r.Space.Bytes(r.Frame.Offset, r.Frame.Bytes))
+	return out, nil
 }
 
 // New returns an empty store over a space and the tiers below it, fastest first.
@@ -113,7 +157,6 @@ func New(space memory.Space, log *slog.Logger, below ...memory.Tier) (*Store, er
 		latest:  make(map[ids.TaskID]ids.Attempt),
 		small:   make(map[ledger.ObjectID][]byte),
 		written: make(map[ledger.ObjectID]bool),
-		weights: make(map[ledger.ObjectID]ledger.ObjectID),
 		telling: make(map[ledger.ReservationID]func(Told)),
 		gone:    func(ledger.ObjectID, error) {},
 	}
@@ -276,7 +319,7 @@ func (s *Store) lookup(id ledger.ObjectID) (Object, bool) {
 	if !ok || o.State != ledger.Sealed {
 		return Object{}, false
 	}
-	return Object{ID: id, Header: o.Header, Frames: o.Frames, InSlab: o.InSlab}, true
+	return objectOf(o), true
 }
 
 // Copied says that an object is a copy of one that its worker keeps: it may be
@@ -294,77 +337,93 @@ func (s *Store) Cost(id ledger.ObjectID, took time.Duration) {
 	s.mu.Unlock()
 }
 
-// LargeHeader is the size from which on a header without frames counts against the slab. MaxHeader is the largest that an object
+// LargeHeader is the size from which on a header without frames lies in the slab. MaxHeader is the largest that an object
 // may have: messages to readers have room for it.
 const (
 	LargeHeader = 64 << 10
 	MaxHeader   = 16 << 20
 )
 
-// weighing is how long room for a large header may take to be made.
-const weighing = 2 * time.Second
+// headerWait is how long room for a large header may take to be made: others may have to be written to disk for it.
+const headerWait = 10 * time.Second
 
-// PutSmall stores an object without frames. It waits for room if the header is large, and fails if there is none.
-func (s *Store) PutSmall(id ledger.ObjectID, header []byte) error {
-	return s.put(id, header, func() error {
-		s.latest[id.Task] = max(s.latest[id.Task], id.Generation)
-		return nil
-	})
+// PutSmall stores an object without frames. It waits for room if the header is large, and fails if there is none. One that is large
+// and here already stays as it is: one attempt has one result.
+func (s *Store) PutSmall(id ledger.ObjectID, header []byte) error { return s.put(0, id, header, false) }
+
+// PutWithin is PutSmall, with room out of a reservation if that has enough.
+func (s *Store) PutWithin(r ledger.ReservationID, id ledger.ObjectID, header []byte) error {
+	return s.put(r, id, header, false)
 }
 
-// put stores an object without frames, if and as accept says under the lock.
-func (s *Store) put(id ledger.ObjectID, header []byte, accept func() error) error {
-	weight, err := s.weigh(id, header)
-	if err != nil {
+// PutWritten is PutSmall for what a client wrote: nobody finds it before Accept. It returns an error if there is
+// something by that name.
+func (s *Store) PutWritten(id ledger.ObjectID, header []byte) error {
+	return s.put(0, id, header, true)
+}
+
+func (s *Store) put(r ledger.ReservationID, id ledger.ObjectID, header []byte, written bool) error {
+	if len(header) >= LargeHeader {
+		err := s.putLarge(r, id, header, written)
+		if _, here := s.Lookup(id); here && !written && errors.Is(err, ledger.ErrDuplicate) {
+			return nil
+		}
 		return err
 	}
 	s.mu.Lock()
-	old := s.weights[id]
-	if err = accept(); err != nil {
-		old = weight
-	} else {
-		s.smallBytes += s.light(header) - s.light(s.small[id])
-		s.small[id] = header
-		if delete(s.weights, id); weight.Task != 0 {
-			s.weights[id] = weight
-		}
-	}
-	s.mu.Unlock()
-	if old.Task != 0 {
-		s.Drop(old)
-	}
-	return err
-}
-
-// light is what a header counts for beside the slab.
-func (s *Store) light(header []byte) uint64 {
-	if len(header) >= LargeHeader {
-		return 0
-	}
-	return uint64(len(header))
-}
-
-// weigh sets room aside that stands for a large header; there is none for others.
-func (s *Store) weigh(id ledger.ObjectID, header []byte) (weight ledger.ObjectID, err error) {
-	n := uint64(len(header))
+	defer s.mu.Unlock()
 	switch {
-	case n < LargeHeader:
-		return weight, nil
-	case n > MaxHeader:
-		return weight, fmt.Errorf("store: object %s has a header of %d bytes without frames, and %d are allowed; put bulk into arrays or bytes", id, n, MaxHeader)
+	case !written:
+		s.latest[id.Task] = max(s.latest[id.Task], id.Generation)
+	case s.here(id):
+		return fmt.Errorf("store: object %s: %w", id, ledger.ErrDuplicate)
+	default:
+		s.written[id] = true
 	}
-	ctx, cancel := context.WithTimeoutCause(context.Background(), 2*weighing, fmt.Errorf("nothing left within %v: %w", 2*weighing, ledger.ErrNoRoom))
-	defer cancel()
-	r, err := s.ReserveWait(ctx, ledger.Holder{Kind: ledger.HolderTask, ID: uint64(id.Task)}, []uint64{n}, weighing)
+	s.smallBytes += uint64(len(header)) - uint64(len(s.small[id]))
+	s.small[id] = header
+	return nil
+}
+
+// putLarge stores an object whose only frame is its header.
+func (s *Store) putLarge(r ledger.ReservationID, id ledger.ObjectID, header []byte, written bool) error {
+	n := uint64(len(header))
+	if n > MaxHeader {
+		return fmt.Errorf("store: object %s has a header of %d bytes without frames, and %d are allowed; put bulk into arrays or bytes", id, n, MaxHeader)
+	}
+	if s.Here(id) {
+		return fmt.Errorf("store: object %s: %w", id, ledger.ErrDuplicate)
+	}
+	frames, err := s.Allocate(r, id, n)
+	if errors.Is(err, ledger.ErrUnknown) || errors.Is(err, ledger.ErrOutgrown) {
+		ctx, cancel := context.WithTimeoutCause(context.Background(), 2*headerWait, fmt.Errorf("nothing left within %v: %w", 2*headerWait, ledger.ErrNoRoom))
+		defer cancel()
+		reserve := s.ReserveMore // A task or a fetch that ends holds memory that others may wait for.
+		if written {
+			reserve = s.ReserveWait
+		}
+		if r, err = reserve(ctx, ledger.Holder{Kind: ledger.HolderTask, ID: uint64(id.Task)}, []uint64{n}, headerWait); err != nil {
+			return fmt.Errorf("store: no room for a header of %d bytes: %w", n, err)
+		}
+		defer s.Release(r)
+		frames, err = s.Allocate(r, id, n)
+	}
 	if err != nil {
-		return weight, fmt.Errorf("store: no room for a header of %d bytes: %w", n, err)
+		return err
 	}
-	defer s.Release(r)
-	weight = s.Temporary()
-	if _, err = s.Allocate(r, weight, n); err == nil {
-		err = s.Seal(weight, nil)
+	if to, ok := s.space.(memory.Staged); ok {
+		err = to.WriteFrom(frames[0].Offset, header)
+	} else {
+		copy(s.View(frames[0]), header)
 	}
-	return weight, err
+	switch {
+	case err != nil:
+		s.Rebuild(r, id)
+		return fmt.Errorf("store: header of object %s: %w", id, err)
+	case written:
+		return s.SealWritten(id, inFrame)
+	}
+	return s.Seal(id, inFrame)
 }
 
 // Here says whether there is anything by that name, also if nobody may read it yet.
@@ -378,18 +437,6 @@ func (s *Store) here(id ledger.ObjectID) bool {
 	_, small := s.small[id]
 	_, ok := s.ledger.Lookup(id)
 	return small || ok
-}
-
-// PutWritten is PutSmall for what a client wrote: nobody finds it before Accept. It returns an error if there is
-// something by that name.
-func (s *Store) PutWritten(id ledger.ObjectID, header []byte) error {
-	return s.put(id, header, func() error {
-		if s.here(id) {
-			return fmt.Errorf("store: object %s: %w", id, ledger.ErrDuplicate)
-		}
-		s.written[id] = true
-		return nil
-	})
 }
 
 // SealWritten is Seal for what a client wrote: nobody finds it before Accept.
@@ -424,14 +471,9 @@ func (s *Store) Drop(id ledger.ObjectID) bool {
 	s.forgetLatest(id)
 	delete(s.written, id)
 	if header, ok := s.small[id]; ok {
-		s.smallBytes -= s.light(header)
+		s.smallBytes -= uint64(len(header))
 		delete(s.small, id)
-		weight := s.weights[id]
-		delete(s.weights, id)
 		s.mu.Unlock()
-		if weight.Task != 0 {
-			s.Drop(weight)
-		}
 		return true
 	}
 	effects, err := s.ledger.Drop(id)
@@ -477,7 +519,7 @@ func (s *Store) Inventory() []Object {
 	var out []Object
 	for _, o := range s.ledger.Objects() {
 		if o.State == ledger.Sealed && o.ID.Task < temporaryTasks && !s.written[o.ID] {
-			out = append(out, Object{ID: o.ID, Header: o.Header, Frames: o.Frames, InSlab: o.InSlab})
+			out = append(out, objectOf(o))
 		}
 	}
 	for id, header := range s.small {
