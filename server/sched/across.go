@@ -68,9 +68,11 @@ func (m *Machine) crowded() bool {
 	if m.ready == 0 {
 		return false
 	}
-	for _, c := range m.waiting {
-		if c.ready > len(c.parked) && len(m.feasible(c)) > 0 {
-			return true
+	for _, classes := range [][]*class{m.line.waiting, m.line.passed} {
+		for i, c := range classes {
+			if i == maxClasses || c.ready > len(c.parked) && len(m.feasible(c)) > 0 {
+				return true
+			}
 		}
 	}
 	return false

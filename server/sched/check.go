@@ -317,10 +317,11 @@ func (k *checker) compare() {
 			continue
 		}
 		ready += c.ready
-		if c.ready != k.ready[slot] || c.tasks != k.classes[slot] || c.ready > 0 && !c.listed {
-			k.fail("class %d: %d ready of %d, kept %d of %d, listed %v", slot, k.ready[slot], k.classes[slot], c.ready, c.tasks, c.listed)
+		if c.ready != k.ready[slot] || c.tasks != k.classes[slot] || c.ready > 0 && c.list == 0 {
+			k.fail("class %d: %d ready of %d, kept %d of %d, in list %d", slot, k.ready[slot], k.classes[slot], c.ready, c.tasks, c.list)
 		}
 	}
+	k.line()
 	if ready != m.ready {
 		k.fail("%d tasks are ready, not %d", ready, m.ready)
 	}
@@ -406,5 +407,39 @@ func (k *checker) graph(slot int, g *graph) {
 	}
 	if (g.active == 0) == g.endedAt.IsZero() {
 		k.fail("%s: %d active tasks, ended at %v", g.id, g.active, g.endedAt)
+	}
+}
+
+// line checks the order of classes, and what is known of tasks with many inputs.
+func (k *checker) line() {
+	m := k.m
+	for list, classes := range map[list][]*class{listWaiting: m.line.waiting, listPassed: m.line.passed} {
+		for i, c := range classes {
+			if c.list != list || c.at != i || m.classes[c.slot] != c {
+				k.fail("class %d is at place %d of list %d, and takes itself to be at %d of %d", c.slot, i, list, c.at, c.list)
+			}
+			if list == listWaiting && i > 0 && c.before(classes[(i-1)/2]) {
+				k.fail("class %d is behind one that it is before", c.slot)
+			}
+			if r, ok := c.queue.first(); ok && r.rank < c.lowest {
+				k.fail("class %d: rank %d is below %d", c.slot, r.rank, c.lowest)
+			}
+		}
+	}
+	// order-free: all are checked.
+	for id, total := range m.wide {
+		b, t := m.lookup(id)
+		if t == nil || t.flags&flagQueued == 0 {
+			k.fail("task %s is known for its many inputs, and is not ready", id)
+			continue
+		}
+		var sum uint64
+		for _, e := range b.edgesOf(t) {
+			_, p := m.at(e.input)
+			sum += p.output
+		}
+		if sum != total {
+			k.fail("the inputs of task %s have %d bytes, not %d", id, sum, total)
+		}
 	}
 }

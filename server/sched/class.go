@@ -17,8 +17,15 @@ type class struct {
 	tasks   uint64
 	queue   readyQueue
 	// ready counts valid entries in queue and parked.
-	ready  int
-	listed bool
+	ready int
+	// list is where it waits, and at its place there; see line.
+	list list
+	at   int
+	// lowest is at most the rank of its first task, order the place of classes whose ranks are equal.
+	lowest, order uint64
+	// full is the first task of which a worker version said that no worker has room for it, after all its inputs were looked at.
+	full        ids.TaskID
+	fullVersion uint64
 	// parked are ready tasks whose memory fits no registered worker; they are queued again when the workers change.
 	parked []readyTask
 	// blocked is the stamp of the dispatch in which no worker could take more.
@@ -58,9 +65,7 @@ func (m *Machine) freeUnusedClass(i uint32) {
 	if c.tasks > 0 || c.key.place == m.options[0].place {
 		return
 	}
-	if c.listed {
-		m.waiting = slices.DeleteFunc(m.waiting, func(o *class) bool { return o == c })
-	}
+	m.line.remove(c)
 	delete(m.classIndex, c.key)
 	m.classes[i] = nil
 	m.freeClasses = append(m.freeClasses, i)
@@ -122,6 +127,7 @@ func (m *Machine) feasible(c *class) []*worker {
 	}
 	for _, r := range c.parked {
 		c.queue.push(r)
+		m.line.lower(c, r.rank)
 	}
 	c.parked = c.parked[:0]
 	return c.workers
@@ -135,7 +141,7 @@ func (m *Machine) failUnfit(c *class) {
 			return
 		}
 		c.queue.pop()
-		m.dequeue(t)
+		m.dequeue(r.task, t)
 		m.end(r.task, b, t, TaskFailed, m.unfitError(r.task, b, t))
 	}
 }

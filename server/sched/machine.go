@@ -60,10 +60,14 @@ type Machine struct {
 	classes     []*class // by slot; nil: free
 	freeClasses []uint32
 	classIndex  map[classKey]uint32
-	// waiting are exactly the classes with tasks in their queues, and some that just lost their last.
-	waiting []*class
-	ready   int
-	stamp   uint64
+	// line has exactly the classes with tasks in their queues, and some that just lost their last.
+	line  line
+	ready int
+	stamp uint64
+	// wide has the sums of the inputs of ready tasks with more than maxCounted of them, as far as they were needed.
+	wide map[ids.TaskID]uint64
+	// looked counts classes and inputs that were looked at to place tasks.
+	looked struct{ classes, inputs uint64 }
 
 	workers     []*worker // by slot; nil: free
 	freeWorkers []uint32
@@ -95,8 +99,10 @@ type Machine struct {
 	tails  map[ids.TaskID]string
 	tailed []ids.TaskID
 
-	timers         heap[timer]
-	rebalanceArmed bool
+	timers                    heap[timer]
+	rebalanceArmed, lookArmed bool
+	// wideAt is from when on tasks with very many inputs may be looked at again for idle workers.
+	wideAt time.Time
 
 	// Work lists within a step; empty between steps.
 	doomed   []doom
@@ -137,6 +143,7 @@ func New(c Config) *Machine {
 		rescues:     make(map[ids.WorkerID]*rescue),
 		tails:       make(map[ids.TaskID]string),
 		strays:      make(map[ids.TaskID]stray),
+		wide:        make(map[ids.TaskID]uint64),
 		relays:      make(map[ids.TaskID][]relay),
 		saving:      make(map[ids.TaskID]saving),
 		trouble:     make(map[ids.TaskID]*trouble),

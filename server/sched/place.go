@@ -3,6 +3,7 @@ package sched
 import (
 	"math"
 	"slices"
+	"time"
 
 	"github.com/millrace/millrace/internal/ids"
 )
@@ -16,15 +17,20 @@ const (
 
 // room says whether the worker should get another task of the class now.
 func (m *Machine) room(w *worker, c *class) bool {
+	return m.roomBeside(w) && (len(c.options.Resources) == 0 || w.hasFree(c))
+}
+
+// roomBeside is room for tasks that need no resources.
+func (m *Machine) roomBeside(w *worker) bool {
 	slots := uint64(w.slots)
 	if a := m.config.AssignAhead; a > 0 {
-		if w.usedSlots >= slots+uint64(a) {
-			return false
-		}
-	} else if w.usedSlots >= slots+minAhead && (w.queuedMicros >= aheadMicros*slots || w.usedSlots >= slots+maxAhead) {
-		return false
+		return w.usedSlots < slots+uint64(a)
 	}
-	return len(c.options.Resources) == 0 || w.hasFree(c)
+	return w.usedSlots < slots+minAhead || w.queuedMicros < aheadMicros*slots && w.usedSlots < slots+maxAhead
+}
+
+func (m *Machine) anyRoom(c *class, among []*worker) bool {
+	return slices.ContainsFunc(among, func(w *worker) bool { return m.room(w, c) })
 }
 
 // stretch is room for tasks whose inputs are here: the queue may be somewhat longer.
@@ -79,46 +85,108 @@ func (m *Machine) leastLoaded(from []*worker, c *class, avoid ids.WorkerID, fits
 	return best, open
 }
 
+// maxClasses bounds the classes that one dispatch finds no room for. With as many classes or fewer, tasks go in the order of their
+// ranks. Beyond that the dispatches take turns with all of them: each class has the amounts of its tasks, so there may be one
+// for each task.
+const maxClasses = 256
+
+// lookAgain is when a look at very many classes goes on while nothing happens.
+const lookAgain = time.Millisecond
+
 // dispatch sends ready tasks to workers, lowest rank first, until all workers are full or no task is left.
 func (m *Machine) dispatch() {
 	if m.ready == 0 {
 		return
 	}
+	l := &m.line
+	if l.version != m.workerVersion || len(l.waiting) == 0 || l.round <= 0 || len(l.waiting)+len(l.passed) <= maxClasses {
+		m.newRound()
+	}
 	m.stamp++
 	stamp := m.stamp
-	for m.ready > 0 {
-		var best *class
-		var lowest, second uint64 = math.MaxUint64, math.MaxUint64
-		keep := m.waiting[:0]
-		for _, c := range m.waiting {
-			if c.ready == 0 {
-				c.listed = false
-				continue
-			}
-			keep = append(keep, c)
-			if c.blocked == stamp {
-				continue
-			}
-			if c.version != m.workerVersion {
-				m.feasible(c)
-			}
-			r, _, t := m.head(c)
-			switch {
-			case t == nil:
-				c.blocked = stamp
-			case r.rank < lowest:
-				second, lowest, best = lowest, r.rank, c
-			case r.rank < second:
-				second = r.rank
-			}
+	for visits := 0; m.ready > 0 && len(l.waiting) > 0; {
+		c := l.waiting[0]
+		if c.ready == 0 {
+			l.remove(c)
+			continue
 		}
-		clear(m.waiting[len(keep):])
-		m.waiting = keep
-		if best == nil {
+		if visits == maxClasses {
+			m.lookLater()
 			return
 		}
-		m.fill(best, second, stamp)
+		r, _, t := m.head(c)
+		if t != nil && r.rank > c.lowest {
+			c.lowest = r.rank
+			l.down(0)
+			continue
+		}
+		if t != nil {
+			m.fill(c, m.second(), stamp)
+		}
+		if t == nil || c.blocked == stamp {
+			visits++
+			m.looked.classes++
+			l.round--
+			l.pass(c)
+		}
 	}
+	l.round = 0
+}
+
+// newRound has all classes looked at again.
+func (m *Machine) newRound() {
+	l := &m.line
+	if l.version != m.workerVersion {
+		l.version = m.workerVersion
+		for len(l.waiting) > 0 {
+			l.pass(l.waiting[len(l.waiting)-1])
+		}
+		for _, c := range l.passed {
+			m.feasible(c)
+		}
+	}
+	for _, c := range l.passed {
+		l.push(c)
+	}
+	clear(l.passed)
+	l.passed = l.passed[:0]
+	l.round = 2*len(l.waiting) + maxClasses
+}
+
+// lookLater goes on with the look at the classes by itself, unless all workers are full: then one of them reports.
+func (m *Machine) lookLater() {
+	open := func(w *worker) bool { return w.state == WorkerStateActive && m.roomBeside(w) }
+	if !m.lookArmed && slices.ContainsFunc(m.order, open) {
+		m.lookArmed = true
+		m.arm(timer{at: m.now.Add(lookAgain), kind: timerLook})
+	}
+}
+
+// second is the lowest rank of the classes after the first.
+func (m *Machine) second() uint64 {
+	l := &m.line
+	lowest := uint64(math.MaxUint64)
+	for _, i := range [...]int{1, 2} {
+		for i < len(l.waiting) {
+			c := l.waiting[i]
+			r, _, t := m.head(c)
+			switch {
+			case c.ready == 0:
+				l.remove(c)
+				continue
+			case t == nil:
+				l.pass(c)
+				continue
+			case r.rank > c.lowest:
+				c.lowest = r.rank
+				l.down(i)
+				continue
+			}
+			lowest = min(lowest, r.rank)
+			break
+		}
+	}
+	return lowest
 }
 
 // fill assigns tasks of a class, as long as their rank is below limit. It blocks the class if no worker has room.
@@ -150,10 +218,15 @@ func (m *Machine) fill(c *class, limit, stamp uint64) {
 			m.batch(c, w, limit, share)
 			continue
 		}
+		if c.full == r.task && c.fullVersion == m.workerVersion && !m.anyRoom(c, from) {
+			c.blocked = stamp
+			break
+		}
 		w, verdict := m.choose(c, from, r.task, b, t)
 		switch verdict {
 		case placeHere:
 			c.queue.pop()
+			c.full = 0
 			m.assign(r.task, b, t, w)
 		case placeLater:
 			c.queue.pop()
@@ -161,17 +234,18 @@ func (m *Machine) fill(c *class, limit, stamp uint64) {
 		case placeNowhere:
 			c.queue.pop()
 			if c.options.NoWait {
-				m.dequeue(t)
+				m.dequeue(r.task, t)
 				m.end(r.task, b, t, TaskFailed, m.unfitError(r.task, b, t))
 			} else {
 				c.parked = append(c.parked, r)
 			}
 		case placeInVain:
 			c.queue.pop()
-			m.dequeue(t)
+			m.dequeue(r.task, t)
 			m.end(r.task, b, t, TaskFailed, m.unreachableError(r.task, b, t))
 		case placeFull:
 			c.blocked = stamp
+			c.full, c.fullVersion = r.task, m.workerVersion
 		}
 		if verdict == placeFull {
 			break
@@ -242,15 +316,11 @@ const (
 func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *task) (*worker, placement) {
 	m.stamp++
 	stamp := m.stamp
-	var total uint64
 	edges := b.edgesOf(t)
+	total := m.inputBytes(id, edges)
 	candidates := m.scratch.candidates[:0]
-	for i := range edges {
+	for i := range edges[:min(len(edges), maxCounted)] {
 		pb, p := m.at(edges[i].input)
-		total += p.output
-		if i >= maxCounted {
-			continue
-		}
 		for l := p.replicas; l != 0; l = pb.links[l].next {
 			w := m.workers[pb.links[l].value]
 			if w.mark != stamp {
@@ -337,6 +407,24 @@ func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *t
 	return best, placeHere
 }
 
+// inputBytes is the sum of the inputs of a ready task; that of many is kept while the task is ready.
+func (m *Machine) inputBytes(id ids.TaskID, edges []edge) (total uint64) {
+	if len(edges) > maxCounted {
+		if known, ok := m.wide[id]; ok {
+			return known
+		}
+	}
+	m.looked.inputs += uint64(len(edges))
+	for i := range edges {
+		_, p := m.at(edges[i].input)
+		total += p.output
+	}
+	if len(edges) > maxCounted {
+		m.wide[id] = total
+	}
+	return total
+}
+
 // finishMicros estimates when a task could have run on the worker, its own run time aside: the end of the queue, the time
 // to fetch the inputs that are neither there nor coming, and the time to make room for what does not fit beside what the
 // worker holds now.
@@ -395,7 +483,7 @@ func (m *Machine) cheapest(w *worker, pb *block, p *task) (from ids.WorkerID, be
 
 // assign sends a ready task to a worker as a new attempt, and what may follow it there.
 func (m *Machine) assign(id ids.TaskID, b *block, t *task, w *worker) {
-	m.dequeue(t)
+	m.dequeue(id, t)
 	m.send(id, b, t, w)
 	m.follow(id, t, w)
 }

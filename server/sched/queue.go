@@ -113,21 +113,25 @@ func (m *Machine) enqueue(id ids.TaskID, t *task) {
 	c := m.classes[t.class]
 	t.flags |= flagQueued
 	c.queue.push(readyTask{t.rank, id})
-	if c.ready++; !c.listed {
-		c.listed = true
-		m.waiting = append(m.waiting, c)
+	if c.ready++; c.list == 0 {
+		m.line.add(c, t.rank)
+	} else {
+		m.line.lower(c, t.rank)
 	}
 	m.ready++
 }
 
 // dequeue takes a task out of its queue; the entry stays and is stale.
-func (m *Machine) dequeue(t *task) {
+func (m *Machine) dequeue(id ids.TaskID, t *task) {
 	if t.flags&flagQueued == 0 {
 		return
 	}
 	t.flags &^= flagQueued
 	c := m.classes[t.class]
 	m.ready--
+	if t.inputs > maxCounted {
+		delete(m.wide, id)
+	}
 	if c.ready--; c.ready == 0 {
 		c.queue.reset()
 		c.parked = c.parked[:0]
@@ -167,6 +171,7 @@ const (
 	timerRescue
 	timerStray
 	timerLeave
+	timerLook
 )
 
 // timer is a deadline. Timers are never taken out early: what they refer to is looked at again when they are due.
@@ -206,6 +211,8 @@ func (m *Machine) timePassed() {
 		case timerRebalance:
 			m.rebalanceArmed = false
 			m.rebalanceDue()
+		case timerLook:
+			m.lookArmed = false // Each step ends with a look.
 		case timerRescue:
 			m.rescueDue(ids.WorkerID(t.id))
 		case timerStray:

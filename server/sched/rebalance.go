@@ -15,7 +15,8 @@ const (
 	stuckAfter = 10 * time.Millisecond
 	// maxVain bounds the idle workers for which nothing is found in one step.
 	maxVain = 4
-	// maxScan bounds the tasks looked at from the end of one queue.
+	// maxScan bounds the tasks looked at from the end of one queue. Those with more than maxCounted inputs are looked at now and then only,
+	// the seldomer the more inputs they have.
 	maxScan = 64
 )
 
@@ -96,6 +97,14 @@ func (m *Machine) steal(to *worker, n int) (moved int, early bool) {
 		if t.state != TaskAssigned || t.missing > 0 || t.flags&(flagRetracting|flagPinned) != 0 {
 			continue
 		}
+		if t.inputs > maxCounted {
+			if m.now.Before(m.wideAt) {
+				early = true
+				continue
+			}
+			m.wideAt = m.now.Add(max(stuckAfter, time.Duration(t.inputs)*time.Microsecond))
+		}
+		m.looked.inputs += uint64(t.inputs)
 		c := m.classes[t.class]
 		fits := func(w *worker) bool { return m.memoryFits(w, b, t) }
 		if !m.room(to, c) || !slices.Contains(m.usable(c, m.feasible(c), ref.Task, b, t, fits), to) || !fits(to) {

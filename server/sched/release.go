@@ -78,7 +78,7 @@ func (m *Machine) inputFailed(from ids.TaskID, e *TaskError) *TaskError {
 
 // end gives a task an outcome without an object. REQUIRES: no worker has it.
 func (m *Machine) end(id ids.TaskID, b *block, t *task, state TaskState, err *TaskError) {
-	m.dequeue(t)
+	m.dequeue(id, t)
 	m.found(id)
 	active := t.state.active()
 	t.flags &^= flagBackoff | flagRunHold
@@ -224,7 +224,7 @@ func (m *Machine) settle(id ids.TaskID) {
 	}
 	switch t.state {
 	case TaskWaiting, TaskReady, TaskAssigned, TaskRunning:
-		m.dequeue(t)
+		m.dequeue(id, t)
 		t.flags &^= flagBackoff
 		if t.state.assigned() {
 			w := m.workers[t.worker-1]

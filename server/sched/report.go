@@ -91,7 +91,7 @@ func (m *Machine) holds(w *worker, b *block, t *task, generation ids.Attempt) bo
 
 // complete gives a task its object. REQUIRES: no worker has the task; its state is active.
 func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes uint64, inline []byte, run time.Duration) {
-	m.dequeue(t)
+	m.dequeue(id, t)
 	t.flags &^= flagBackoff | flagRunHold
 	if tr := m.troubleIf(id, t); tr != nil {
 		tr.unreachable, tr.blind = 0, nil
@@ -356,7 +356,7 @@ func (m *Machine) withdraw(id ids.TaskID, t *task, to TaskState) {
 		case TaskWaiting:
 			ct.missing++
 		case TaskReady:
-			m.dequeue(ct)
+			m.dequeue(cid, ct)
 			ct.flags &^= flagBackoff
 			ct.missing = 1
 			m.setState(cid, ct, TaskWaiting)

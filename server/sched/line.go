@@ -1,0 +1,112 @@
+package sched
+
+// line is where classes with ready tasks wait for workers. Those in waiting have not been looked at in this round; those in passed have, and
+// no worker had room. A round ends when all have been looked at; or once it has taken far longer than that should take, as others
+// keep coming.
+type line struct {
+	waiting []*class // a binary heap, see class.before
+	passed  []*class
+	// round is how many more classes this round may look at; 0: it has ended.
+	round int
+	// version is that of the workers when the last round began.
+	version uint64
+	added   uint64
+}
+
+// list says in which list of the line a class is; 0: in none.
+type list uint8
+
+const (
+	listWaiting list = iota + 1
+	listPassed
+)
+
+// before orders classes: by the ranks of their first tasks, and those with equal ones as they came.
+func (c *class) before(d *class) bool {
+	return c.lowest < d.lowest || c.lowest == d.lowest && c.order < d.order
+}
+
+// add lists a class that is not listed.
+func (l *line) add(c *class, lowest uint64) {
+	l.added++
+	c.lowest, c.order = lowest, l.added
+	l.push(c)
+}
+
+// lower takes note of a task that came into the queue of a class, listed or not.
+func (l *line) lower(c *class, rank uint64) {
+	if rank >= c.lowest {
+		return
+	}
+	if c.lowest = rank; c.list == listWaiting {
+		l.up(c.at)
+	}
+}
+
+// push puts a class into the heap, wherever it was.
+func (l *line) push(c *class) {
+	c.list, c.at = listWaiting, len(l.waiting)
+	l.waiting = append(l.waiting, c)
+	l.up(c.at)
+}
+
+// pass puts a class aside until the next round. REQUIRES: it is in the heap, or nowhere any more.
+func (l *line) pass(c *class) {
+	if c.list != listWaiting {
+		return
+	}
+	l.remove(c)
+	c.list, c.at = listPassed, len(l.passed)
+	l.passed = append(l.passed, c)
+}
+
+// remove takes a class out of its list, if it is in one.
+func (l *line) remove(c *class) {
+	switch c.list {
+	case listWaiting:
+		last := l.waiting[len(l.waiting)-1]
+		l.waiting[len(l.waiting)-1] = nil
+		if l.waiting = l.waiting[:len(l.waiting)-1]; last != c {
+			l.set(c.at, last)
+			l.down(c.at)
+			l.up(c.at)
+		}
+	case listPassed:
+		last := l.passed[len(l.passed)-1]
+		l.passed[len(l.passed)-1] = nil
+		l.passed = l.passed[:len(l.passed)-1]
+		if last != c {
+			l.passed[c.at], last.at = last, c.at
+		}
+	}
+	c.list = 0
+}
+
+func (l *line) set(i int, c *class) { l.waiting[i], c.at = c, i }
+
+func (l *line) up(i int) {
+	c := l.waiting[i]
+	for ; i > 0 && c.before(l.waiting[(i-1)/2]); i = (i - 1) / 2 {
+		l.set(i, l.waiting[(i-1)/2])
+	}
+	l.set(i, c)
+}
+
+func (l *line) down(i int) {
+	c := l.waiting[i]
+	for {
+		next := 2*i + 1
+		if next >= len(l.waiting) {
+			break
+		}
+		if next+1 < len(l.waiting) && l.waiting[next+1].before(l.waiting[next]) {
+			next++
+		}
+		if !l.waiting[next].before(c) {
+			break
+		}
+		l.set(i, l.waiting[next])
+		i = next
+	}
+	l.set(i, c)
+}

@@ -1,0 +1,244 @@
+package sched
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// crowd is a machine whose workers run what they are told to.
+type crowd struct {
+	t    *testing.T
+	m    *Machine
+	now  time.Time
+	runs map[ids.TaskID]ids.WorkerID // assigned
+	sent []ids.TaskID
+	most struct{ classes, inputs uint64 }
+	// steps is how many there were since most was set to zero.
+	steps int
+}
+
+func newCrowd(t *testing.T, workers ...WorkerRegistered) *crowd {
+	c := &crowd{t: t, m: New(Config{}), now: time.Unix(1, 0), runs: map[ids.TaskID]ids.WorkerID{}}
+	c.step(ClientOpened{Client: 1, TTL: 24 * time.Hour})
+	for i, w := range workers {
+		w.Worker, w.Name, w.Executors = ids.WorkerID(i+1), fmt.Sprint("w", i), []string{"native"}
+		c.step(w)
+	}
+	return c
+}
+
+func (c *crowd) step(ev Event) {
+	before := c.m.looked
+	c.took(c.m.Step(c.now, ev, nil), before)
+}
+
+func (c *crowd) took(effects []Effect, before struct{ classes, inputs uint64 }) {
+	c.steps++
+	c.most.classes = max(c.most.classes, c.m.looked.classes-before.classes)
+	c.most.inputs = max(c.most.inputs, c.m.looked.inputs-before.inputs)
+	for _, e := range effects {
+		if e.Kind == EffectAssign {
+			c.runs[e.Task] = e.Worker
+			c.sent = append(c.sent, e.Task)
+		}
+	}
+}
+
+func (c *crowd) submit(ev GraphSubmitted) []ids.TaskID {
+	c.t.Helper()
+	ev.Client, ev.Ops = 1, []OpSpec{{Kind: OpNative, Name: "f"}}
+	before := c.m.looked
+	r, effects, err := c.m.Submit(c.now, ev, nil)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.took(effects, before)
+	return r.Tasks
+}
+
+func (c *crowd) succeed(id ids.TaskID, bytes uint64) {
+	w := c.runs[id]
+	delete(c.runs, id)
+	c.now = c.now.Add(time.Microsecond)
+	c.step(TasksReported{Worker: w, Reports: []Report{{Task: id, Attempt: 1, Outcome: OutcomeSucceeded, OutputBytes: bytes, RunTime: time.Second}}})
+}
+
+// next is the running task with the lowest id.
+func (c *crowd) next() ids.TaskID {
+	least := ids.TaskID(0)
+	for id := range c.runs {
+		if least == 0 || id < least {
+			least = id
+		}
+	}
+	return least
+}
+
+// wake lets time pass to the machine's next deadline.
+func (c *crowd) wake() bool {
+	at, ok := c.m.NextDeadline()
+	if !ok || at.Sub(c.now) > time.Minute {
+		return false
+	}
+	c.now = at
+	c.step(TimePassed{})
+	return true
+}
+
+func TestTasksOfDistinctAmountsAreLookedAtInTurns(t *testing.T) {
+	const tasks = 5000
+	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1000, Resources: map[string]float64{"mem": tasks}})
+	var graph GraphSubmitted
+	for i := range tasks {
+		graph.Options = append(graph.Options, Options{Resources: map[string]float64{"mem": float64(tasks - i)}})
+		graph.Tasks = append(graph.Tasks, TaskSpec{Key: fmt.Sprint(i), Options: uint32(i + 1), Hold: true})
+	}
+	ids := c.submit(graph)
+	if w := c.runs[ids[0]]; w == 0 || len(c.runs) != 1 {
+		t.Fatalf("the first task takes all, and %d run", len(c.runs))
+	}
+	for c.wake() {
+	}
+	if len(c.runs) != 1 {
+		t.Fatalf("the first task takes all, and %d run", len(c.runs))
+	}
+	looked := c.m.looked.classes
+	if c.wake() || looked > 3*tasks {
+		t.Errorf("%d classes were looked at while nothing happened", looked)
+	}
+	for ended := 0; ended < tasks; {
+		if id := c.next(); id != 0 {
+			c.succeed(id, 0)
+			ended++
+		} else if !c.wake() {
+			t.Fatalf("%d of %d tasks have ended, and nothing goes on", ended, tasks)
+		}
+		if ended%500 == 0 {
+			if err := c.m.Check(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if c.most.classes > maxClasses {
+		t.Errorf("one step looked at %d classes; at most %d", c.most.classes, maxClasses)
+	}
+}
+
+// What fits is found, however many come before it that do not.
+func TestATaskThatFitsIsFoundBehindManyThatDoNot(t *testing.T) {
+	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 8, Resources: map[string]float64{"mem": 10000}})
+	hold := c.submit(GraphSubmitted{Options: []Options{{Resources: map[string]float64{"mem": 9999}}}, Tasks: []TaskSpec{{Key: "hold", Options: 1, Hold: true}}})
+	var graph GraphSubmitted
+	for i := range 3000 {
+		graph.Options = append(graph.Options, Options{Resources: map[string]float64{"mem": float64(5000 - i)}})
+		graph.Tasks = append(graph.Tasks, TaskSpec{Key: fmt.Sprint(i), Options: uint32(i + 1), Hold: true})
+	}
+	graph.Options = append(graph.Options, Options{Resources: map[string]float64{"mem": 1}})
+	graph.Tasks = append(graph.Tasks, TaskSpec{Key: "small", Options: uint32(len(graph.Options)), Hold: true})
+	all := c.submit(graph)
+	for c.runs[all[3000]] == 0 && c.wake() {
+	}
+	if c.runs[all[3000]] == 0 || len(c.runs) != 2 || c.runs[hold[0]] == 0 {
+		t.Errorf("the task that fits does not run; %d run", len(c.runs))
+	}
+}
+
+func TestClassesGoInTheOrderOfTheirFirstTasks(t *testing.T) {
+	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1})
+	type tid = ids.TaskID
+	var ids []tid
+	for i := range maxClasses / 2 {
+		// Each class has two tasks, and later classes come first.
+		ids = append(ids, c.submit(GraphSubmitted{Options: []Options{{Priority: int32(i), Resources: map[string]float64{fmt.Sprint("r", i): 0}}},
+			Tasks: []TaskSpec{{Key: fmt.Sprint(i, "a"), Options: 1, Hold: true}, {Key: fmt.Sprint(i, "b"), Options: 1, Hold: true}}})...)
+	}
+	first := len(c.sent)
+	for range ids {
+		if len(c.runs) == 0 {
+			t.Fatalf("%d of %d tasks were sent, and nothing goes on", len(c.sent), len(ids))
+		}
+		c.succeed(c.next(), 0)
+	}
+	rest := c.sent[first:]
+	if !slices.IsSortedFunc(rest, func(x, y tid) int { return slices.Index(ids, y)/2 - slices.Index(ids, x)/2 }) || len(rest) < len(ids)-10 {
+		t.Errorf("after %v, the order was %v", c.sent[:first], rest)
+	}
+}
+
+func TestInputsOfAWaitingTaskAreNotReadInEachStep(t *testing.T) {
+	const inputs = 20_000
+	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1}, WorkerRegistered{Host: "h", Slots: 1})
+	var graph GraphSubmitted
+	reduce := TaskSpec{Key: "reduce", Hold: true}
+	for i := range inputs {
+		graph.Tasks = append(graph.Tasks, TaskSpec{Key: fmt.Sprint(i), Hold: true})
+		reduce.Inputs = append(reduce.Inputs, fmt.Sprint(i))
+	}
+	graph.Options = []Options{{Priority: -100}}
+	made := c.submit(graph)
+	for range made {
+		c.succeed(c.next(), 1<<20)
+	}
+	// Both workers are full of urgent tasks when the wide one is ready, and stay so.
+	var urgent GraphSubmitted
+	urgent.Options = []Options{{Priority: 100}}
+	for i := range 1000 {
+		urgent.Tasks = append(urgent.Tasks, TaskSpec{Key: fmt.Sprint("urgent", i), Options: 1, Hold: true, Inputs: []string{"0"}})
+	}
+	c.submit(urgent)
+	c.submit(GraphSubmitted{Tasks: []TaskSpec{reduce}})
+	for range 500 {
+		c.most.inputs = 0
+		c.succeed(c.next(), 0)
+		if c.most.inputs > 1000 {
+			t.Fatalf("a step read %d inputs", c.most.inputs)
+		}
+	}
+	// Then only it is left, and it runs.
+	before := c.m.looked.inputs
+	var wide ids.TaskID
+	for wide == 0 {
+		id := c.next()
+		if id > made[len(made)-1]+1000 {
+			wide = id
+		}
+		c.succeed(id, 0)
+	}
+	if read := c.m.looked.inputs - before; read > 4*inputs {
+		t.Errorf("%d inputs were read until a task of %d ran", read, inputs)
+	}
+	if err := c.m.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A worker without work does not have the inputs of all the tasks of another one read in each step.
+func TestIdleWorkersDoNotHaveTheInputsOfWideTasksReadInEachStep(t *testing.T) {
+	const inputs = 5000
+	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1})
+	var graph GraphSubmitted
+	var names []string
+	for i := range inputs {
+		graph.Tasks = append(graph.Tasks, TaskSpec{Key: fmt.Sprint(i), Hold: true})
+		names = append(names, fmt.Sprint(i))
+	}
+	for range c.submit(graph) {
+		c.succeed(c.next(), 8)
+	}
+	c.submit(GraphSubmitted{Tasks: []TaskSpec{
+		{Key: "a", Inputs: names, Hold: true}, {Key: "b", Inputs: names, Hold: true}, {Key: "c", Inputs: names, Hold: true},
+	}})
+	c.step(WorkerRegistered{Worker: 2, Name: "idle", Host: "far", Slots: 4, Executors: []string{"native"}})
+	before := c.m.looked.inputs
+	for range 200 {
+		c.now = c.now.Add(10 * time.Microsecond)
+		c.step(TasksReported{Worker: 1})
+	}
+	if read := c.m.looked.inputs - before; read > 4*inputs {
+		t.Errorf("%d inputs were read in 200 steps in 2 ms", read)
+	}
+}
