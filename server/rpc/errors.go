@@ -6,12 +6,15 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/protoadapt"
 	"google.golang.org/protobuf/types/known/anypb"
+	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/server/front"
@@ -198,12 +201,19 @@ func unbounded(err error) error {
 	return status.Error(codes.Internal, err.Error())
 }
 
+// fullDelay is after what time one that was refused for lack of room may try again.
+const fullDelay = time.Second
+
 func withInfo(class errorClass, message, object string, metadata map[string]string) error {
 	if object != "" {
 		metadata["object"] = object
 	}
 	plain := status.New(class.code, message)
-	detailed, err := plain.WithDetails(&errdetails.ErrorInfo{Reason: class.reason, Domain: errorDomain, Metadata: metadata})
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: class.reason, Domain: errorDomain, Metadata: metadata}}
+	if class.reason == "SCHEDULER_FULL" {
+		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(fullDelay)})
+	}
+	detailed, err := plain.WithDetails(details...)
 	if err != nil {
 		return plain.Err()
 	}

@@ -80,3 +80,18 @@ func TestOtherErrorsKeepTheirMeaning(t *testing.T) {
 		}
 	}
 }
+
+func TestOnesThatAreRefusedForLackOfRoomHearWhenToTryAgain(t *testing.T) {
+	for _, full := range []error{&sched.Error{Kind: sched.ErrFull, Message: "m"}, &front.Error{Kind: front.ErrSchedulerFull, Message: "m"}} {
+		code, detail := info(t, statusOf(full))
+		delay := false
+		for _, other := range status.Convert(statusOf(full)).Details() {
+			if retry, ok := other.(*errdetails.RetryInfo); ok {
+				delay = retry.GetRetryDelay().AsDuration() == fullDelay
+			}
+		}
+		if code != codes.ResourceExhausted || detail.GetReason() != "SCHEDULER_FULL" || !delay {
+			t.Errorf("%v: %v with %v", full, code, status.Convert(statusOf(full)).Details())
+		}
+	}
+}
