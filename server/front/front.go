@@ -57,7 +57,7 @@ type Scheduler interface {
 type Reader interface {
 	Lookup(namespace, key string) (ids.TaskID, bool)
 	Task(ids.TaskID) (sched.TaskInfo, bool)
-	Tasks(filter sched.TaskFilter, after ids.TaskID, limit int) ([]sched.TaskInfo, bool)
+	Tasks(filter sched.TaskFilter, after ids.TaskID, limit int) (tasks []sched.TaskInfo, next ids.TaskID)
 	UpdateOf(ids.TaskID) (sched.Update, bool)
 	Explain(now time.Time, task ids.TaskID) (sched.Explanation, bool)
 	Story(ids.TaskID) []string

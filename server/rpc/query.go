@@ -280,18 +280,13 @@ func (s *schedulerService) ListTasks(ctx context.Context, r *pb.ListTasksRequest
 	names := workerNames(snapshot)
 	response, bytes := &pb.ListTasksResponse{}, 0
 	// One more than a page tells whether there is a next one.
-	for more := true; more; {
+	for next, more := ids.TaskID(after), true; more; more = next != 0 {
 		var some []sched.TaskInfo
-		err := s.scheduler.Read(ctx, func(reader front.Reader) {
-			some, more = reader.Tasks(filter, ids.TaskID(after), min(scanned, limit+1))
-		})
+		// Each turn is short, however few tasks are selected: others have theirs in between.
+		err := s.scheduler.Read(ctx, func(reader front.Reader) { some, next = reader.Tasks(filter, next, min(scanned, limit+1)) })
 		if err != nil {
 			return nil, err
 		}
-		if len(some) == 0 {
-			break
-		}
-		after = uint64(some[len(some)-1].Task)
 		for i := range some {
 			if !wanted(&some[i]) {
 				continue

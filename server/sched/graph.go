@@ -148,8 +148,14 @@ func (m *Machine) eachIn(r idRange, visit func(ids.TaskID, *block, *task) bool) 
 
 // eachTask visits the tasks of a graph in order.
 func (m *Machine) eachTask(g *graph, visit func(ids.TaskID, *block, *task) bool) {
+	m.eachTaskAfter(g, 0, visit)
+}
+
+// eachTaskAfter visits those after a given one.
+func (m *Machine) eachTaskAfter(g *graph, after ids.TaskID, visit func(ids.TaskID, *block, *task) bool) {
 	stop := false
 	for _, r := range g.ranges {
+		r.first = max(r.first, after+1)
 		m.eachIn(r, func(id ids.TaskID, b *block, t *task) bool {
 			if t.graph == g.slot {
 				stop = !visit(id, b, t)

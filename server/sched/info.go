@@ -230,17 +230,32 @@ const (
 	listedKeys  = 4 << 20
 )
 
-// Tasks lists tasks by id from the one after the given id on; more says that limit cut the list, or that it is long.
-func (m *Machine) Tasks(f TaskFilter, after ids.TaskID, limit int) (tasks []TaskInfo, more bool) {
-	bytes := 0
+// visitedTasks bounds the tasks that one call of Tasks looks at.
+const visitedTasks = 50_000
+
+// Tasks lists tasks by id from the one after the given id on. Unless next is 0 there may be more, and it is the id after which to go on:
+// limit has cut the list, it is long, or very many tasks were looked at; then it may even be empty.
+func (m *Machine) Tasks(f TaskFilter, after ids.TaskID, limit int) (tasks []TaskInfo, next ids.TaskID) {
+	bytes, visited := 0, 0
+	last := after
 	visit := func(id ids.TaskID, b *block, t *task) bool {
-		if id <= after || !m.selects(&f, id, b, t) {
+		if id <= after {
+			return true
+		}
+		if visited == visitedTasks {
+			next = last
+			return false
+		}
+		visited++
+		if !m.selects(&f, id, b, t) {
+			last = id
 			return true
 		}
 		if len(tasks) >= limit || bytes > listedKeys {
-			more = true
+			next = last
 			return false
 		}
+		last = id
 		info, _ := m.Task(id)
 		for _, key := range info.Inputs {
 			bytes += len(key)
@@ -250,12 +265,12 @@ func (m *Machine) Tasks(f TaskFilter, after ids.TaskID, limit int) (tasks []Task
 	}
 	if f.Graph != 0 {
 		if g := m.graphOf(f.Graph); g != nil {
-			m.eachTask(g, visit)
+			m.eachTaskAfter(g, after, visit)
 		}
-		return tasks, more
+		return tasks, next
 	}
 	m.eachLive(uint64(after)>>blockBits, visit)
-	return tasks, more
+	return tasks, next
 }
 
 // eachLive visits all tasks from the block with the given number on, in order of ids.

@@ -24,11 +24,11 @@ func (s *Script) show(a args) string {
 		if a.d.HasArg("client") {
 			f.Client = a.client()
 		}
-		tasks, more := s.M.Tasks(f, ids.TaskID(a.number("after", 0)), int(a.number("limit", 1000)))
+		tasks, next := s.M.Tasks(f, ids.TaskID(a.number("after", 0)), int(a.number("limit", 1000)))
 		for i := range tasks {
 			b.WriteString(formatTask(&tasks[i]) + "\n")
 		}
-		if more {
+		if next != 0 {
 			b.WriteString("more\n")
 		}
 		if b.Len() == 0 {

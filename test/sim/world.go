@@ -330,9 +330,8 @@ func (w *world) agree() {
 	believed := map[place]bool{}
 	after := ids.TaskID(0)
 	for {
-		tasks, more := m.Tasks(sched.TaskFilter{}, after, 500)
+		tasks, next := m.Tasks(sched.TaskFilter{}, after, 500)
 		for _, t := range tasks {
-			after = t.Task
 			for _, id := range t.Replicas {
 				p := w.server.process(id)
 				if p == nil {
@@ -344,7 +343,7 @@ func (w *world) agree() {
 				believed[place{t.Task, p.host.index}] = true
 			}
 		}
-		if !more {
+		if after = next; after == 0 {
 			break
 		}
 	}
