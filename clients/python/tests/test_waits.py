@@ -462,3 +462,23 @@ def test_a_script_ends_though_nobody_answers(tmp_path: Path) -> None:
 
 def test_names_are_exported() -> None:
     assert millrace.wait is wait
+
+
+def test_a_callback_may_wait_for_another_future(client: Client, gate: Gate) -> None:
+    """Callbacks ran on the thread that brings the news of all tasks, which they then waited for."""
+    results: list[str] = []
+    called = threading.Event()
+
+    def callback(future: millrace.Future[str]) -> None:
+        try:
+            results.extend(
+                f.result(20) for f in as_completed([client.submit(str.upper, future, pure=False)], timeout=20)
+            )
+        finally:
+            called.set()
+
+    first = client.submit(pass_through, gate, pure=False)
+    first.add_done_callback(callback)
+    gate.open()
+    assert called.wait(PATIENCE)
+    assert results == ["THROUGH"]

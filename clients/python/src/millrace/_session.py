@@ -19,6 +19,7 @@ import uuid
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -158,6 +159,10 @@ class Session:
         # What tasks that ran in this process have in their results, by task.
         self._handed: dict[int, dict[int, State]] = {}
         self._keeper: threading.Thread | None = None
+        # Callbacks of the user's, and the thread that runs them; None after the last.
+        self._calls: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+        self._caller: threading.Thread | None = None
+        self._calls_ended = False
         self._explained_at = 0.0
         self._workers: dict[int, worker_pb2.Worker] = {}
         self._workers_at = 0.0
@@ -532,7 +537,7 @@ class Session:
                     ended = self._apply(state, update, calls) or ended
             if ended:
                 self.changed.notify_all()
-        self._call_back(calls)
+        _run(calls)
 
     def _fail(self, states: Iterable[State], error: BaseException) -> None:
         calls: list[Callable[[], object]] = []
@@ -544,7 +549,7 @@ class Session:
                 calls += state.callbacks
                 state.callbacks = []
             self.changed.notify_all()
-        self._call_back(calls)
+        _run(calls)
 
     def _release(self) -> None:
         ids: dict[int, str] = {}
@@ -688,7 +693,7 @@ class Session:
             if self._watch is not None:
                 self._watch.cancel()  # it may still wait for the old lease
         _log.warning("client %s at %s: new lease, because %s", self._opening.name, self.address, self.renewed_because)
-        self._call_back(calls)
+        _run(calls)
 
     def _gone(self) -> str:
         return (
@@ -717,7 +722,7 @@ class Session:
                     self._revision = response.revision
             if ended:
                 self.changed.notify_all()
-        self._call_back(calls)
+        _run(calls)
 
     def _forget_others(self, revision: int, calls: list[Callable[[], object]]) -> bool:
         """Called when a snapshot is complete. It lists every task of this client as of its revision, so a task that was
@@ -750,22 +755,30 @@ class Session:
                     calls += state.callbacks
                     state.callbacks = []
             self.changed.notify_all()
-        self._call_back(calls)
+        _run(calls)
 
-    def _call_back(self, calls: list[Callable[[], object]]) -> None:
-        """Runs callbacks: on another thread if this is the one that sends, for which a callback may wait (`flush`)."""
-        if calls and threading.current_thread() is self._threads[0]:
-            threading.Thread(target=_run, args=(calls,), name="millrace-callbacks", daemon=True).start()
-        else:
-            _run(calls)
-
-    def when_done(self, state: State, callback: Callable[[], object]) -> None:
-        """Calls back once the task has ended: now, or from the thread that reads the stream."""
+    def when_done(self, state: State, callback: Callable[[], object], *, may_wait: bool = False) -> None:
+        """Calls back once the task has ended: now, or from a thread that the session needs itself. A callback that may wait,
+        for another future say, which that thread would bring, runs on a thread for such."""
         with self.changed:
             if not state.done:
-                state.callbacks.append(callback)
+                state.callbacks.append(partial(self._call_soon, callback) if may_wait else callback)
                 return
         _run([callback])
+
+    def _call_soon(self, callback: Callable[[], object]) -> None:
+        with self.changed:
+            if not self._calls_ended:
+                self._calls.put(callback)
+                if self._caller is None:
+                    self._caller = threading.Thread(target=self._run_calls, name="millrace-callbacks", daemon=True)
+                    self._caller.start()
+                return
+        _run([callback])
+
+    def _run_calls(self) -> None:
+        while (call := self._calls.get()) is not None:
+            _run([call])
 
     def wait(self, states: Sequence[State], timeout: float | None, first: bool = False) -> bool:
         """Waits until all (or the first) have ended; False if the time is up. Warns of what can never run."""
@@ -858,7 +871,7 @@ class Session:
                     update = task_pb2.TaskUpdate(state=task_pb2.TASK_STATE_CANCELLED, error=error)
                     self._apply(state, update, calls)
                 self.changed.notify_all()
-            self._call_back(calls)
+            _run(calls)
         self.wait(states, max(self.timeout, 5.0))
 
     def hand_over(self, task: int, state: State) -> None:
@@ -1007,6 +1020,11 @@ class Session:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(patience)
+        with self.changed:
+            self._calls_ended = True
+            self._calls.put(None)
+        if self._caller is not None and self._caller is not threading.current_thread():
+            self._caller.join(patience)
         while True:  # whoever waits for an answer that will not come
             try:
                 command = self._commands.get_nowait()

@@ -109,8 +109,9 @@ class Future(Generic[T]):
             self._session.release(self._state)
 
     def add_done_callback(self, callback: Callable[[Future[T]], Any]) -> None:
-        """Calls back with this future once it is done, from a thread of the client. Keep it short."""
-        self._session.when_done(self._state, lambda: callback(self))
+        """Calls back with this future once it is done: at once if it is, else from a thread of the client that runs such
+        callbacks, one after the other. A callback may wait for other futures; the next ones wait for it."""
+        self._session.when_done(self._state, lambda: callback(self), may_wait=True)
 
     def __await__(self) -> Generator[Any, None, T]:
         return self._awaited().__await__()
@@ -358,7 +359,7 @@ class as_completed:
     def add(self, future: Future[Any]) -> None:
         """Adds a future."""
         self._left += 1
-        future.add_done_callback(self._queue.put)
+        future._session.when_done(future._state, lambda: self._queue.put(future))
 
     def __iter__(self) -> Iterator[Any]:
         while self._left:
@@ -437,7 +438,7 @@ class _Bridge(concurrent.futures.Future[Any]):
         self._lock = threading.Lock()
         # Somebody has begun to settle it. Guarded by _lock.
         self._taken = False
-        remote.add_done_callback(self._follow)
+        remote._session.when_done(remote._state, lambda: self._follow(remote))
 
     def _take(self) -> bool:
         with self._lock:
