@@ -1,4 +1,5 @@
-"""Arguments of the user's, checked where they are given: an error names the parameter, the value and what it may be."""
+"""Checks of arguments that a user passes, at the call: an error names the parameter, its value and the allowed
+values."""
 
 from __future__ import annotations
 

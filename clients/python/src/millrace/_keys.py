@@ -1,4 +1,4 @@
-"""Keys: what users name results by, and what stands for it on the wire.
+"""Keys: the names that users give to results, and the text that stands for such a name on the wire.
 
 A user's key is a str, bytes, int, float, bool or None, or a tuple of these, nested; Dask names chunks ("x", 0, 1). The
 cluster's keys are text. `to_wire` gives each user's key a text of its own, so that ("x", 1), "('x', 1)" and "x-1" are

@@ -57,11 +57,11 @@ _FUNCTION_BYTES = 64 << 20
 #: Releases wait for others, and for submissions to go first: so long (in seconds) while nothing else is to be sent, ten
 #: times as long in any case, and until there are so many.
 _LINGER, _RELEASES = 0.005, 10_000
-#: After so many seconds somebody who waits asks whether the task can run at all.
+#: Seconds after which a thread that waits for a task asks the scheduler whether the task can run at all.
 NOTICE_SECONDS = 5.0
-#: So often a client in a task's process asks which results are still there that futures were handed over with, in seconds.
+#: Interval in seconds at which a client in a task's process asks which results with futures in them still exist.
 HANDED_SECONDS = 5.0
-#: For so long a submission is tried again that the scheduler has no room for, in seconds.
+#: How long a submission is tried again while the scheduler has no room for it, in seconds.
 FULL_SECONDS = 300.0
 _MAY_PASS = (
     grpc.StatusCode.UNAVAILABLE,

@@ -25,7 +25,7 @@ _PIECE = 16 << 20
 
 
 class Owner:
-    """Kept by every array that lies in one input: as long as there is one, the input is looked at."""
+    """Every array over the memory of one input refers to its Owner: while the Owner is alive, the input is in use."""
 
     __slots__ = ("__weakref__", "device")
 

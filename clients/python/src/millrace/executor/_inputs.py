@@ -30,14 +30,15 @@ class Inputs:
         self._worker, self._slab, self._device = worker, slab, device
         # Address of the mapping that inputs are served from; 0 until it is needed.
         self._base = 0
-        # What keeps each input of the run at work, as the number of the input and a reference to an object that everything
-        # that looks at it keeps. An input with several frames in host memory has one for each.
+        # For each input of the current run: its number, and a weak reference to its owner, an object that every array
+        # over the input's memory refers to. An input with several frames in host memory has one owner for each frame.
         self._given: list[tuple[int, weakref.ref[Any]]] = []
-        # Inputs of earlier runs that are still looked at, by the number that the worker keeps them by: how many objects keep
-        # each, and the references, which tell when one goes, in whatever thread, in the middle of anything.
+        # Inputs of earlier runs that are still in use, by the number under which the worker keeps them. `_kept`: how
+        # many owners of each are alive. `_watched`: weak references whose callbacks run when an owner is freed, in any
+        # thread.
         self._kept: dict[int, int] = {}
         self._watched: dict[int, list[weakref.ref[Any]]] = {}
-        #: Called when one goes, anywhere.
+        #: Called when an owner is freed, in any thread.
         self.on_gone: Callable[[], None] | None = None
         self._gone: deque[int] = deque()
         #: Memory of other workers by number; what could not be mapped says why. Changed by the reader, never while a run
@@ -114,7 +115,7 @@ class Inputs:
             ) from segment
         return segment.readable
 
-    # ---- what is looked at for longer than the run ---------------------------------------------------------------
+    # ---- inputs that are used for longer than the run -------------------------------------------------------------
 
     def keep(
         self, run: executor_pb2.ExecutorRun, finished: executor_pb2.ExecutorFinished, number: Callable[[], int]
@@ -165,11 +166,11 @@ class Inputs:
 
     @property
     def keeps(self) -> bool:
-        """Inputs of earlier runs are looked at."""
+        """Says whether inputs of earlier runs are still in use."""
         return bool(self._kept)
 
     def released(self) -> list[int]:
-        """Numbers of inputs that nothing looks at any more. REQUIRES: nothing that was submitted is still running."""
+        """Numbers of inputs that nothing uses any more. REQUIRES: all work submitted to the GPU is complete."""
         out: list[int] = []
         while self._gone:
             request = self._gone.popleft()
@@ -182,14 +183,15 @@ class Inputs:
     # ---- inputs that were changed --------------------------------------------------------------------------------
 
     def checksums(self, run: executor_pb2.ExecutorRun) -> list[list[int]]:
-        """Of all frames of all inputs on the GPU; in host memory they cannot be written to."""
+        """Checksums of all frames of all inputs on the GPU. Inputs in host memory are mapped read-only and need
+        none."""
         device = self._device
         if device is None:
             return []
         return [[device.checksum(f.offset, f.bytes) for f in given.frames] for given in run.inputs]
 
     def changed(self, run: executor_pb2.ExecutorRun, before: list[list[int]]) -> str:
-        """Which input a function has changed, in words; "": none."""
+        """Names the first input that a function has changed; "" if there is none."""
         for number, (was, now) in enumerate(zip(before, self.checksums(run), strict=True)):
             if was != now:
                 inputs: list[Any] = [None] * len(run.inputs)

@@ -78,7 +78,7 @@ class Op:
         self.longest = max(seconds, 0.7 * self.longest)
 
     def resolve(self, functions: Functions, worker: str) -> Callable[..., Any]:
-        """What is to be called."""
+        """Returns the function to call."""
         spec = self.spec
         pickled = spec.kind == task_pb2.OP_KIND_PYTHON_PICKLE
         if self.call is not None:

@@ -102,7 +102,7 @@ class Process:
         # Inputs on the GPU are looked at before and after each run: whether a function has changed one.
         self._checks = os.environ.get("MILLRACE_CHECK_INPUTS", "") not in ("", "0", "false")
         self._control = ControlPage(CONTROL_FD)
-        # Others lack room in the slab. Set by the reader.
+        # The slab is short of memory: give back what is unused. Set by the reader.
         self._give_back = False
         self._ops: dict[int, Op] = {}
         self._functions = Functions()
@@ -208,7 +208,7 @@ class Process:
             self._queue.put(None)
 
     def _forget(self, hashes: set[bytes]) -> None:
-        """Nobody refers to these functions any more."""
+        """Forgets functions that no task refers to any more."""
         numbers = [number for number, op in self._ops.items() if op.spec.function in hashes]
         self._functions.forget(hashes, [self._ops.pop(number) for number in numbers])
 
@@ -338,7 +338,7 @@ class Process:
         self.out.flush()
 
     def _keep(self, run: executor_pb2.ExecutorRun, finished: executor_pb2.ExecutorFinished) -> None:
-        """Has inputs kept that something still looks at."""
+        """Asks the worker to keep the inputs that something in this process still uses."""
         try:
             self._inputs.keep(run, finished, self.out.number)
         except OSError as e:
@@ -367,7 +367,7 @@ class Process:
                 importlib.import_module(name)
             except ImportError:
                 continue
-            except (Exception, SystemExit):  # whoever needs it will say so
+            except (Exception, SystemExit):  # a task that needs the module fails with the error
                 traceback.print_exc()
                 continue
             if name in ("cupy", "torch"):
