@@ -9,8 +9,8 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// Check finds out whether a device still does what it is told: bytes are written to it, copied there, and read
-// back. Its memory is taken at the start, so that a device without room passes.
+// Check tests whether a device still copies bytes correctly: it writes bytes to the device, copies them there, and
+// reads them back. Its memory is taken at the start, so that a device without room passes.
 type Check struct {
 	device  *Device
 	scratch *Scratch
@@ -22,7 +22,7 @@ type Check struct {
 // checkBytes is what a check copies.
 const checkBytes = 256 << 10
 
-// ErrNoAnswer: the device did not do in time what it was told.
+// ErrNoAnswer: the device did not finish a check in time.
 var ErrNoAnswer = errors.New("cuda: the device does not answer")
 
 // NewCheck takes the memory.

@@ -17,10 +17,10 @@ const (
 	// of a peer or client, of which few are busy at once. stageMost bounds them.
 	stagePinned = 16
 	stageMost   = 64
-	// stageWait is how long one is waited for when there are no more: most are lent for less. One that a slow client
-	// holds could be lent for ever.
+	// stageWait is how long Buffer waits for a pinned buffer when all are lent: most are given back sooner, but a slow
+	// client could hold one for ever.
 	stageWait = 5 * time.Millisecond
-	// stageRetry is how long no more are pinned after that has failed.
+	// stageRetry is how long no more buffers are pinned after pinning has failed.
 	stageRetry = time.Second
 )
 
@@ -36,7 +36,7 @@ type stage struct {
 	closed bool
 	arenas [][]byte
 	all    []*buffer
-	// err is why no more could be pinned, retry until when that is not tried again.
+	// err is why pinning failed the last time, retry when it is tried again.
 	err   error
 	retry time.Time
 }

@@ -10,8 +10,8 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// A scheduler that was killed and started again counts its tasks from 1. The workers that are still there hold objects, and run tasks, of
-// the same numbers: none of their bytes is ever taken for a result of the new tasks.
+// A scheduler is killed and started again, while workers of its earlier life still hold objects and run tasks. None of
+// their bytes is ever used as a result of the new tasks, even where task numbers of the two lives are equal.
 func TestNothingOutlivesTheLifeOfAScheduler(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
