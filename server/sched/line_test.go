@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -240,5 +241,35 @@ func TestIdleWorkersDoNotHaveTheInputsOfWideTasksReadInEachStep(t *testing.T) {
 	}
 	if read := c.m.looked.inputs - before; read > 4*inputs {
 		t.Errorf("%d inputs were read in 200 steps in 2 ms", read)
+	}
+}
+
+// What was lost when a small amount was added to a large one is there again when the large one has gone, whatever the order.
+func TestUsedResourcesDoNotDrift(t *testing.T) {
+	const has = 1e17
+	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 8, Resources: map[string]float64{"r": has}})
+	amounts := []float64{1e16, 1, 0.1, 5e16, 0.3, 1e-9, 3, 0.7}
+	var graph GraphSubmitted
+	for i, amount := range amounts {
+		graph.Options = append(graph.Options, Options{Resources: map[string]float64{"r": amount}})
+		graph.Tasks = append(graph.Tasks, TaskSpec{Key: fmt.Sprint(i), Options: uint32(i + 1), Hold: true})
+	}
+	all := c.submit(graph)
+	if len(c.runs) != len(all) {
+		t.Fatalf("%d of %d tasks run", len(c.runs), len(all))
+	}
+	for _, i := range []int{3, 0, 6, 1, 7, 2, 4, 5} {
+		c.succeed(all[i], 0)
+		amounts[i] = 0
+		want := 0.0
+		for _, amount := range amounts {
+			want += amount
+		}
+		if used := c.m.order[0].usedResources["r"]; math.Abs(used-want) > 1e-9*want {
+			t.Errorf("after task %d, %g is used, and the machine takes it for %g", i, want, used)
+		}
+	}
+	if left := c.m.order[0].usedResources; len(left) > 0 {
+		t.Errorf("%v is left of what has ended", left)
 	}
 }

@@ -2,6 +2,7 @@ package sched
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -378,6 +379,36 @@ func (m *Machine) leave(b *block, t *task) {
 	m.strand(t, at)
 }
 
+// giveBack takes what a task used from what its worker uses. Sums of whole numbers are exact; others are summed up anew, since what
+// was lost when a small amount was added to a large one does not come back by subtraction.
+func (m *Machine) giveBack(w *worker, amounts map[string]float64) {
+	exact := true
+	// order-free: each name has its own sum.
+	for name, amount := range amounts {
+		used := w.usedResources[name]
+		if exact = exact && used < 1<<53 && amount == math.Trunc(amount) && used == math.Trunc(used); !exact {
+			break
+		}
+	}
+	if exact {
+		// order-free: each name has its own sum.
+		for name, amount := range amounts {
+			if w.usedResources[name] -= amount; w.usedResources[name] <= 0 {
+				delete(w.usedResources, name)
+			}
+		}
+		return
+	}
+	clear(w.usedResources)
+	for _, r := range m.underWay(w) {
+		_, t := m.at(r.Task)
+		// order-free: each name has its own sum.
+		for name, amount := range m.options[t.options].Resources {
+			w.usedResources[name] += amount
+		}
+	}
+}
+
 // depart ends the current attempt, which may have made its object, in the worker's books.
 func (m *Machine) depart(b *block, t *task) {
 	w := m.workers[t.worker-1]
@@ -393,18 +424,15 @@ func (m *Machine) depart(b *block, t *task) {
 		w.usedSlots -= uint64(max(o.Slots, 1))
 	}
 	w.queuedMicros -= uint64(t.runMicros)
-	// order-free: each name has its own sum.
-	for name, amount := range o.Resources {
-		if w.usedResources[name] -= amount; w.usedResources[name] < 1e-9 {
-			delete(w.usedResources, name)
-		}
-	}
 	if t.flags&flagRetracting != 0 {
 		w.retracting--
 	}
 	t.flags &^= flagRetracting | flagPinned
 	t.worker = 0
 	t.runMicros = 0
+	if len(o.Resources) > 0 {
+		m.giveBack(w, o.Resources)
+	}
 	if w.coming.count > 0 {
 		edges := b.edgesOf(t)
 		for i := range edges {
