@@ -470,7 +470,7 @@ func TestAFullSchedulerIsAskedAgain(t *testing.T) {
 	}
 }
 
-// TestSnapshotInSeveralMessages: what is not in the first part of a snapshot is not gone.
+// TestSnapshotInSeveralMessages: a task that is not in the first part of a snapshot still exists.
 func TestSnapshotInSeveralMessages(t *testing.T) {
 	cluster := newFake(t)
 	cluster.inParts = true

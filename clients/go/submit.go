@@ -415,9 +415,9 @@ type releaseQueue struct {
 	ids  []uint64
 	bell chan struct{}
 
-	// order holds a token while releases are sent, and while a call is under way that takes holds by keys which the program
-	// chose. Such a key may be that of a task just released: a release that came after the new hold would end it, and nothing
-	// more be heard of the task.
+	// order is a lock (a channel with room for one token). It is held while releases are sent, and during a call that
+	// takes holds by keys which the program chose. Such a key may belong to a task that was just released: a release
+	// that arrived after the new hold would end it, and no news of the task would come any more.
 	order chan struct{}
 }
 
@@ -459,8 +459,8 @@ func (c *Client) releaseLoop() {
 	}
 }
 
-// takeHolds is called before a call that holds tasks by keys of the program's choice, and done when their futures are bound.
-// What was released before is given up first, so that its keys are free.
+// takeHolds is called before a call that holds tasks by keys of the program's choice; done must be called when their
+// futures are bound. It first sends all queued releases, so that the keys of released tasks are free.
 func (c *Client) takeHolds(ctx context.Context) (done func(), err error) {
 	select {
 	case c.releases.order <- struct{}{}:
@@ -498,8 +498,8 @@ func (c *Client) sendReleases(ctx context.Context) {
 			return
 		}
 		if err != nil {
-			// The scheduler was away for longer than a lease lasts, or does not know the lease any more: what it held is
-			// released in either case.
+			// The scheduler was away for longer than a lease lasts, or does not know the lease any more. Either way it
+			// has released all tasks that the lease held.
 			return
 		}
 	}

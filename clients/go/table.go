@@ -193,7 +193,7 @@ func (t *futureTable) forget(futures []*Future) (released []uint64) {
 	return released
 }
 
-// vacate counts a place less. REQUIRES: mu.
+// vacate counts one used place of a page less, and drops the page when none is left. REQUIRES: mu is held.
 func (t *futureTable) vacate(page *futurePage, id uint64) {
 	if page.used--; page.used == 0 {
 		delete(t.pages, id/pageFutures)
@@ -201,7 +201,7 @@ func (t *futureTable) vacate(page *futurePage, id uint64) {
 	}
 }
 
-// unheld leaves out the tasks that have a future again since they were to be released.
+// unheld returns the tasks without those that got a new future after their release was queued.
 func (t *futureTable) unheld(ids []uint64) []uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -1,6 +1,6 @@
-// Package text is an Interface: texts that come from elsewhere (output of tasks, messages of libraries, errors that quote what a
-// client sent), made fit for messages. A protobuf string must be valid UTF-8, or the message that carries it cannot be sent; and a
-// text that others made has no length that one can rely on.
+// Package text is an Interface: texts that come from elsewhere (output of tasks, messages of libraries, errors that
+// quote what a client sent), made fit for messages. A protobuf string must be valid UTF-8, or the message that carries
+// it cannot be sent; and texts from elsewhere may have any length.
 package text
 
 import (
@@ -12,8 +12,8 @@ import (
 // Valid returns s with U+FFFD in place of bytes that are no UTF-8; s itself if there are none.
 func Valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// Cut returns at most limit bytes of s, as valid UTF-8: its beginning, and how much was left out. A limit that has no room
-// for the note leaves it out.
+// Cut returns at most limit bytes of s, as valid UTF-8: its beginning, and a note with the length of all of s. A limit
+// that has no room for the note leaves it out.
 func Cut(s string, limit int) string {
 	if len(s) <= limit {
 		if s = Valid(s); len(s) <= limit {
@@ -27,7 +27,7 @@ func Cut(s string, limit int) string {
 	return begin(s, limit-len(note)) + note
 }
 
-// Middle is Cut for texts whose end says as much as their beginning: what is left out is a piece before the end.
+// Middle is Cut for texts whose end is as important as their beginning: it leaves out a piece in the middle.
 func Middle(s string, limit int) string {
 	if len(s) <= limit {
 		if s = Valid(s); len(s) <= limit {

@@ -10,15 +10,17 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// A scheduler that starts anew knows nothing of what the one before it handed out, but workers and clients of that one are still
-// there, and come back with its numbers. Three things keep a number of one life from being taken for one of another:
+// A life of the scheduler is the time from its start to its end. A restarted scheduler does not know the numbers of
+// tasks, workers and clients that the life before gave out, but workers and clients of that life still use them. Three
+// things prevent that a number of one life is mistaken for a number of another:
 //
-//   - Each life has a random number, which workers and clients send with what they know. What is of another life is not believed.
-//   - A life's first task has a number that depends on the life, so that a report or a release that does not say its life, and
-//     comes late, is about a task that is not known.
-//   - Clients get random numbers: nobody can come upon another's lease, by chance or by counting.
+// - Each life has a random number. Workers and clients send it with their state, and state of another life is ignored.
+// - The number of a life's first task depends on the life, so that a late report or release that does not name its life
+// is about
+//     an unknown task.
+//   - Clients get random numbers: nobody can use the lease of another client, by chance or by counting.
 
-// random64 is 64 bits that nobody can guess.
+// random64 returns 64 random bits that nobody can guess.
 func random64() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // It never fails: see its documentation.
@@ -55,8 +57,8 @@ func (l *Loop) foreign(r *front.Registration, met bool) bool {
 	return !met && len(r.Worker.Inventory)+len(r.Worker.Running) > 0
 }
 
-// disown takes what is from another life out of a registration, and returns the orders that have the worker let go of it. A worker
-// that knows of lives has done so before it reads them.
+// disown removes the objects and attempts of another life from a registration, and returns the orders by which the
+// worker drops them. A worker that knows of lives has dropped them before it reads these orders.
 func disown(r *front.Registration) (releases []sched.Replica, cancellations []sched.TaskRef) {
 	releases, cancellations = slices.Clone(r.Worker.Inventory), slices.Clone(r.Worker.Running)
 	r.Worker.Inventory, r.Worker.Running = nil, nil

@@ -55,8 +55,8 @@ type Loop struct {
 	// start never changes. All times that are compared have, as it has, a reading of the monotonic clock: that one does not jump.
 	start time.Time
 	now   time.Time
-	// alive is when the loop last had its turn, beat by when it wakes to have it, and idle by when it does although nothing
-	// is to be done.
+	// alive is when the loop last ran, beat the time at which it must wake again, and idle the time at which it wakes
+	// even if there is nothing to do. A longer gap means that the process stood still: see forgive.
 	alive, beat, idle time.Time
 	effects           []sched.Effect
 	assignment        sched.Assignment

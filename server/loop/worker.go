@@ -213,8 +213,8 @@ func (l *Loop) awaitReturn(w *worker) {
 	})
 }
 
-// forgive gives all leases anew. The loop has stood still (it was stopped, its machine was, or it had no processor) for so long that
-// what the others said meanwhile may still be on its way: their silence is the loop's own.
+// forgive renews all leases. The loop has stood still (its process or its machine was stopped, or it got no processor)
+// for so long that messages of workers and clients may still be unread: they were not silent, the loop did not read.
 func (l *Loop) forgive(gap time.Duration) {
 	l.log.Warn("the scheduler has stood still: all leases begin anew", "for", gap)
 	for _, w := range l.workers.byID {

@@ -283,8 +283,8 @@ func objectOf(o *pb.ObjectReport) objectKey {
 	return objectKey{o.GetReplica().GetTaskId(), o.GetReplica().GetGeneration()}
 }
 
-// lastWords says which report is the last one of each object, if a message has both gains and losses: an object that was
-// lost and is there again is there. nil: the reports say no more than one thing.
+// lastWords returns the index of the last report of each object, if a message has both gains and losses: an object that
+// was lost and then gained exists. nil: the reports are all gains or all losses, so their order does not matter.
 func lastWords(objects []*pb.ObjectReport) map[objectKey]int {
 	gained, lost := false, false
 	for _, o := range objects {

@@ -14,7 +14,7 @@ const (
 	// locateBytes bounds an answer that has no pages.
 	locateBytes = 32 << 20
 
-	// listedBytes is what one long field of a row shows of itself in a list, listedText what a text does.
+	// listedBytes bounds one long field of a row in a list, listedText one text of it.
 	listedBytes = 16 << 10
 	listedText  = 2 << 10
 	// shownKeys, listedPrefixes and shownPrefixes are the most that are shown of a dataset's keys in a list, and of a graph's

@@ -61,7 +61,7 @@ func (s *slab[T]) next() *T {
 // messageBytes is about how large a message gets before the rest goes into a further one.
 const messageBytes = 16 << 20
 
-// unsendable is told of an assignment that no message can carry, with the reason.
+// unsendable is called for an assignment that no message can carry, with the reason.
 type unsendable func(task ids.TaskID, attempt ids.Attempt, reason string)
 
 // send sends an outbound in its order, in as many messages as its size asks for; nearly always that is one. An assignment
@@ -156,7 +156,7 @@ func (s *splitter) flush() {
 		message := s.message.build(&s.part)
 		s.err = s.send(message)
 		if code := status.Code(s.err); code == codes.Internal || code == codes.ResourceExhausted {
-			// The stream has ended by it. What could not be sent must not be sent again on the next one.
+			// The failed send has ended the stream. The same message must not be sent again on the next stream.
 			for i, a := range message.GetAssignments() {
 				if why := unsendableReason(a); why != "" {
 					s.refuse(s.part.Assignments[i].Task, s.part.Assignments[i].Attempt, why)

@@ -199,9 +199,9 @@ func (w *watcher) sendCatalog(changes *front.Changes) error {
 	return w.send(last)
 }
 
-// catalogMessage sends changes but for those in the last message, which it returns without its revisions. The messages
-// before carry the revisions before, or none if they are parts of a snapshot: a stream that breaks between them is resumed
-// as of before.
+// catalogMessage sends all messages of the changes except the last one, which it returns without revisions. The
+// messages that it sends carry the old revisions, or none if they are parts of a snapshot: if the stream breaks between
+// them, the client resumes from the old revisions.
 func (w *watcher) catalogMessage(changes *front.Changes) (*pb.WatchResponse, error) {
 	message, bytes := &pb.WatchResponse{}, 0
 	var err error

@@ -7,9 +7,9 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// The scheduler's memory is bounded: were it to end for lack of it, everything that it knows would be gone. What is only told to people
-// (tracebacks, exceptions, last output) has bounds of its own, and gives way to what is newer. What tasks need is counted, and
-// submissions beyond the bound are refused: clients try again later.
+// The scheduler's memory is bounded: if it ended for lack of memory, all state would be lost. Details for people
+// (tracebacks, exceptions, last output) have bounds of their own, beyond which the oldest are dropped. The data that
+// tasks need is counted, and submissions beyond Config.MemoryBytes are refused: clients try again later.
 //
 // Lineage is not cut: a record stays as long as a known task needs its result, since the result could have to be computed again. A chain of
 // which only the head is held keeps some 300 bytes and its arguments for each step, which count; a program that goes on for ever has

@@ -38,8 +38,8 @@ const (
 	EffectUnmap
 	// EffectAccept tells Worker that the object (Task, generation Attempt), which a client wrote to it, is the result of Task.
 	EffectAccept
-	// EffectDrained tells Worker, which is draining, that it may leave: nothing runs there, and what is wanted is elsewhere, or nobody
-	// else can take it.
+	// EffectDrained tells Worker, which is draining, that it may leave: nothing runs there, and all wanted objects have
+	// copies elsewhere, or no other worker can take them.
 	EffectDrained
 	// EffectTaskForgotten says that Task is gone altogether; late messages about it are dropped from now on.
 	EffectTaskForgotten
@@ -148,7 +148,7 @@ const (
 	ErrUnknownDataset
 	// ErrRequestConflict: a request id comes again with other tasks.
 	ErrRequestConflict
-	// ErrFull: what the scheduler may hold is used up. The same may be accepted later.
+	// ErrFull: the scheduler holds as many bytes as it may. The same request may be accepted later.
 	ErrFull
 )
 

@@ -121,7 +121,7 @@ type WorkerLost struct {
 	// Outside: what ended it came from outside, as far as is known (a kill that was not for lack of memory, a network that
 	// broke, an orderly end): what ran there is hardly to blame.
 	Outside bool
-	// Killed: by a signal that cannot be caught. Whoever has the right may send it, tasks too.
+	// Killed: it ended by SIGKILL. A person, the system or a task may have sent the signal.
 	Killed bool
 	// Gone: its process has ended, and will not come back with what it had.
 	Gone bool

@@ -9,10 +9,11 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// A worker that is to leave gets nothing new, gives back what it has not begun, and finishes what it runs. What is wanted and lies on
-// it alone is copied by others meanwhile: each copy is a task of its own that takes the object as its input and is sent to
-// one worker, which fetches it as it fetches all inputs, once it has room (law 5). So copies are retried, cancelled and explained like other tasks.
-// When nothing is there alone any more, or nobody can take it, the worker hears that it may leave.
+// A worker that is to leave gets nothing new, gives back what it has not begun, and finishes what it runs. Meanwhile
+// other workers copy the wanted objects that only it has: each copy is a task of its own that takes the object as its
+// input and is sent to one worker, which fetches it as it fetches all inputs, once it has room (law 5). So copies are
+// retried, cancelled and explained like other tasks. When it has no such object any more, or no worker can take the
+// rest, the worker is told that it may leave.
 
 const (
 	// leaveEvery is how often it is looked whether a worker may leave, at most; each of its objects adds a microsecond.
@@ -93,7 +94,8 @@ func (m *Machine) leaveDue(id ids.WorkerID) {
 	m.arm(timer{at: m.now.Add(leaveEvery + time.Duration(w.objects.count)*time.Microsecond), kind: timerLeave, id: uint64(w.id)})
 }
 
-// isolated says whether an object is wanted and no worker has it that stays; what the scheduler holds itself is safe.
+// isolated says whether an object is wanted and only workers that leave have it. An object whose bytes the scheduler
+// holds is not isolated.
 func (m *Machine) isolated(id ids.TaskID, b *block, t *task) bool {
 	if t.state != TaskSucceeded || !t.wanted() || b.inlineOf(uint64(id&blockMask)) != nil {
 		return false

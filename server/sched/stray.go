@@ -7,10 +7,10 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// What a client scattered cannot be computed again. A worker that is lost is not always dead: its connection may have broken, or its
-// machine may have stood still. So the bytes that only it had are waited for: the task is WAITING again, in the same
-// generation, and with it what needs it, until the worker is back with them or Config.DataGrace is over. Of a worker whose process is
-// known to have ended nothing is waited for.
+// Scattered data cannot be computed again. A lost worker is not always dead: its connection may have broken, or its
+// machine may have stood still. So the scheduler waits for bytes that only that worker had: the task is WAITING again,
+// in the same generation, and so are the tasks that need it, until the worker is back with the bytes or
+// Config.DataGrace is over. If the worker's process is known to have ended, the scheduler does not wait.
 
 // stray is scattered data on a worker that is lost.
 type stray struct {
@@ -49,7 +49,7 @@ func (m *Machine) found(id ids.TaskID) {
 	}
 }
 
-// workerEnded gives up what was waited for from a lost worker whose process has now been seen to end.
+// workerEnded gives up the bytes of a lost worker whose process is now known to have ended.
 func (m *Machine) workerEnded(ev WorkerEnded) {
 	for _, id := range sortedKeys(m.strays) {
 		if s := m.strays[id]; s.incarnation == ev.Incarnation && s.until.After(m.now) {
@@ -60,7 +60,7 @@ func (m *Machine) workerEnded(ev WorkerEnded) {
 	}
 }
 
-// straysDue gives up what was waited for long enough.
+// straysDue gives up the bytes whose waiting time is over.
 func (m *Machine) straysDue() {
 	for _, id := range sortedKeys(m.strays) {
 		if s := m.strays[id]; !s.until.After(m.now) {

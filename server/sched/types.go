@@ -40,7 +40,7 @@ type Config struct {
 	MemoryBytes uint64
 	// DetailBytes bounds tracebacks and exceptions of failed tasks, TailBytes what tasks wrote last. The oldest go first. Default 256 and 64 MiB.
 	DetailBytes, TailBytes uint64
-	// NoCopies: what is only at a worker that is to leave is not copied by others.
+	// NoCopies: objects that only a leaving worker has are not copied to others.
 	NoCopies bool
 	// RelayBytes is from which size on workers read an object at each other while it arrives. Default 64 MiB.
 	RelayBytes uint64

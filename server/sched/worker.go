@@ -309,10 +309,10 @@ func (m *Machine) troubleIf(id ids.TaskID, t *task) *trouble {
 // worker by a signal, too.
 const outsideFactor = 4
 
-// suspect notes a death that the task was running at. A kill says nothing of who sent it, and hardly ever it was a task: so kills count a
-// quarter. But where each of the last workers to be killed, whichever they were, was running this task and nothing else, the
-// task is what they have in common. Kills by people and by the system hit others in between, or tasks that run beside it, and begin the
-// count anew; an orderly end does not count.
+// suspect records the kill of a worker at which the task was running. The sender of a kill is not known, and it is
+// seldom a task: so blame counts a kill as a quarter of a death. But if each of the last killed workers was running
+// only this task, the task is the likely cause: streak counts these kills. Kills by people and by the system also hit
+// workers with other tasks, and these begin the count anew. An orderly end does not count.
 func (m *Machine) suspect(id ids.TaskID, t *task, alone bool) {
 	tr := m.troubleOf(id, t)
 	switch {

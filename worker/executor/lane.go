@@ -356,9 +356,10 @@ func (l *lane) atWork(p *process) *queued {
 	return nil
 }
 
-// guilty returns the run that a dead process had begun and not ended, nil if there is none. If it never said that it began one,
-// first is the first that it was sent: it may have died of it, if it does not write the control page, or before it began, of
-// something else. So it is tried again, and blamed when maxDeaths processes have died like that. REQUIRES: mu is held.
+// guilty returns the run that a dead process had begun and not ended, nil if there is none. If the control page names
+// no begun run, first is the first run that was sent: the process does not write the page and may have died of that
+// run, or it died before it began one. So that run is tried again, and blamed when maxDeaths processes have died like
+// that. REQUIRES: mu is held.
 func (l *lane) guilty(p *process) (blamed, first *queued) {
 	q := l.atWork(p)
 	if q != nil && p.page.begun() == 0 && q.stopAt.IsZero() {

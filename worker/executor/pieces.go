@@ -12,15 +12,15 @@ import (
 const (
 	// partBytes is about how large a message to a process gets before the rest goes into a further one.
 	partBytes = 8 << 20
-	// oneBytes is the most that one thing may have which cannot be divided: arguments, a header, a function.
+	// oneBytes bounds one item that cannot be divided: arguments, a header, a function.
 	oneBytes = maxMessageBytes - 1<<20
 	// frameBytes and runBytes are about what a place of a frame and the rest of a run take.
 	frameBytes = 24
 	runBytes   = 64
 )
 
-// tooLarge says why a run can never be sent to the process, nil if it can: what belongs to it without being frames travels in messages.
-// pieces: the process understands runs in several of them.
+// tooLarge returns the error of a run that can never be sent to the process, nil if it can: arguments and headers of
+// inputs are sent in messages, whose size is limited. pieces: the process accepts a run in several messages.
 func tooLarge(r *Run, pieces bool) *millracev1.TaskError {
 	if n := len(r.Arguments); n > oneBytes {
 		return excess("its arguments have %d bytes, and %d can be sent to an executor: pass what is large as the result of a task, or scatter it", n, oneBytes)
@@ -76,8 +76,9 @@ func inPieces(whole *millracev1.ExecutorRun) []*millracev1.ExecutorRun {
 	return pieces
 }
 
-// parts divides what is to be sent into messages that are not much larger than partBytes, but for one thing in each. What is handled
-// first is in the first of them. It counts their sizes, so that they need not be counted again.
+// parts divides a message into several that are not much larger than partBytes, unless a single item is larger. The
+// fields that the executor handles first are in the first one. It computes the sizes of the messages, so that they need
+// not be computed again.
 func parts(m *millracev1.ToExecutor) []*millracev1.ToExecutor {
 	if proto.Size(m) <= 2*partBytes {
 		return []*millracev1.ToExecutor{m}

@@ -366,8 +366,8 @@ func (p *process) readWithin(limit time.Time) {
 	}
 }
 
-// describe says in words how it ended; blamed is the run that it died in, nil if none. What
-// others wrote before that is not quoted. REQUIRES: close has returned.
+// describe says in words how it ended; blamed is the run that it died in, nil if none. It quotes
+// only output of that run, not of earlier ones. REQUIRES: close has returned.
 func (p *process) describe(blamed *queued) string {
 	text := p.cause.String()
 	if p.fault != nil {

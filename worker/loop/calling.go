@@ -138,8 +138,8 @@ func (c *calling) Scratch(bytes uint64) (memory.Frame, error) {
 	return frames[0], nil
 }
 
-// guarded turns a panic of a device into the failure of one task: what a client sends must not end a worker. A broken invariant of the
-// worker's books is another matter, and ends it as ever.
+// guarded turns a panic in a device's code into the failure of one task: input of a client must not end a worker. A
+// panic of the ledger (a broken invariant of the worker's own records) still ends the worker.
 func guarded[T any](do func() (T, error)) (result T, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {

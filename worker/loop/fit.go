@@ -11,8 +11,9 @@ import (
 	"github.com/millrace/millrace/worker/tasklog"
 )
 
-// How much of what others wrote goes into a report, in bytes. A message that cannot be sent ends the session, and its reports
-// would be sent again in the next one: so everything is made to fit where it enters the outbox.
+// Limits in bytes for texts in a report that tasks, libraries or clients wrote. A message that cannot be sent ends the
+// session, and its reports would be sent again in the next one: so each report is made to fit before it enters the
+// outbox.
 const (
 	messageBytes   = 4 << 10
 	tracebackBytes = 64 << 10

@@ -11,12 +11,13 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
-// A scheduler that was started anew gives the numbers of its tasks again, from 1: an object, an attempt or a report of the life before
-// would be taken for one of a task that happens to have the same number. So whoever finds another life than in its last session ends
-// that session without a word, gives up everything, and registers anew with nothing. It is renewing until whatever ran has ended:
-// until then nothing is assigned to it, so that nothing of one life ever meets anything of another.
+// A restarted scheduler (another life of it) may give the same numbers to other tasks: an object, an attempt or a
+// report of the life before could be mistaken for one of a new task. So a worker that meets another life than in its
+// last session ends that session without sending anything, drops everything, and registers anew with nothing. It is
+// "renewing" until all that ran has ended; until then it gets no assignments, so that state of two lives never meets.
 
-// renewLimit is how long what ran may take to end. A worker that is held up for longer ends, and the next incarnation has nothing.
+// renewLimit is how long running attempts may take to end. After it the worker ends itself; its next incarnation begins
+// with nothing.
 const renewLimit = 30 * time.Second
 
 // renewal is posted by the session that has found another life. done is closed when nothing of the one before is left.

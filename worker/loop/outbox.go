@@ -23,7 +23,7 @@ const (
 	maxFailed = 1 << 17
 )
 
-// outbox is what the scheduler is to be told. The owner fills it, the session
+// outbox queues the messages for the scheduler. The owner fills it, the session
 // empties it.
 type outbox struct {
 	// ready has room for one: something is to be sent.
@@ -41,7 +41,7 @@ type outbox struct {
 	leaving   bool
 	draining  bool
 	pending   bool
-	// mute: what is queued is of a life of the scheduler that is over, and dropped.
+	// mute: all entries are of an earlier life of the scheduler, and are dropped.
 	mute bool
 	// inFlight are in the message that is being sent.
 	inFlight []*millracev1.TaskReport

@@ -55,7 +55,7 @@ type Store struct {
 	// small are the headers of the objects without frames.
 	small      map[ledger.ObjectID][]byte
 	smallBytes uint64
-	// written are objects of clients that the scheduler has not accepted: they are here for nobody.
+	// written are objects of clients that the scheduler has not accepted yet: nobody can read them.
 	written map[ledger.ObjectID]bool
 	// telling are the reservations that are not ready and whom to tell.
 	telling         map[ledger.ReservationID]func(Told)
@@ -488,8 +488,8 @@ func (s *Store) Drop(id ledger.ObjectID) bool {
 	return err == nil
 }
 
-// Forget drops all objects, also those that clients wrote and those that readers still have leases on: these keep their bytes, but not their numbers, so
-// that other objects may have them. What belongs to executors stays theirs.
+// Forget drops all objects, also those that clients wrote and those that readers still have leases on: these keep their
+// bytes, but not their numbers, which other objects may then get. Memory of executors stays allocated.
 func (s *Store) Forget() {
 	for _, o := range s.Inventory() {
 		s.Drop(o.ID)
