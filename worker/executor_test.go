@@ -7,6 +7,7 @@ import (
 	"os"
 	osexec "os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -565,5 +566,33 @@ func TestLastWordsAreTheTasksOwn(t *testing.T) {
 	w.call(3, 1, words, 1, "exit")
 	if e := w.Report(3).GetError(); !strings.Contains(e.GetMessage(), "its last words: words of the first task") {
 		t.Errorf("got %v", e)
+	}
+}
+
+// People are told which process keeps memory of its own, by kind and number.
+func TestMemoryOfExecutorsHasAName(t *testing.T) {
+	w := echo(t, nil, "lease", "pid", "release")
+	d := data(t, w.Registration.GetDataAddress())
+	w.call(1, 1)
+	w.Report(1)
+	w.call(2, 2)
+	want := "executor echo, pid " + w.text(t, 2)
+	kept := func() (pins []string) {
+		m, err := d.DescribeMemory(t.Context(), &millracev1.DescribeMemoryRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range m.GetPinned() {
+			pins = append(pins, h.GetPins()...)
+		}
+		return pins
+	}
+	if got := kept(); !slices.Equal(got, []string{want}) {
+		t.Errorf("memory is kept by %q, want %q", got, want)
+	}
+	w.call(3, 3)
+	w.Report(3)
+	if got := kept(); len(got) > 0 {
+		t.Errorf("what was given back is kept by %q", got)
 	}
 }

@@ -166,6 +166,21 @@ func fromHere(command []string) ([]string, error) {
 // Kinds returns the names of the kinds, sorted.
 func (p *Pools) Kinds() []string { return slices.Sorted(maps.Keys(p.lanes)) }
 
+// KindOf returns which kind of executor a process is, "" if it is none that runs tasks now.
+func (p *Pools) KindOf(pid int) string {
+	for kind, lanes := range p.lanes { // order-free: a process is in one lane
+		for _, l := range lanes {
+			l.mu.Lock()
+			found := l.process != nil && l.process.pid() == pid
+			l.mu.Unlock()
+			if found {
+				return kind
+			}
+		}
+	}
+	return ""
+}
+
 // Segments says whether processes of a kind can read memory besides the slab, as
 // far as is known: each lane's last process said so.
 func (p *Pools) Segments(kind string) bool {

@@ -113,7 +113,7 @@ func (p *process) keepInput(r *Run, k *millracev1.ExecutorKept) error {
 			return err
 		}
 	}
-	if err := objects.Seal(id, nil); err != nil {
+	if err := objects.SealTemporary(id, ledger.Holder{Kind: ledger.HolderExecutor, ID: uint64(p.pid())}); err != nil {
 		objects.Drop(id)
 		return err
 	}
@@ -379,7 +379,7 @@ func (p *process) take(a *millracev1.ExecutorAllocate, q *queued, reservation le
 // their own, which ends with the run or with the process.
 func (p *process) allocated(a *millracev1.ExecutorAllocate, q *queued, id ledger.ObjectID, frames []memory.Frame) error {
 	objects := p.pools.config.Store
-	if err := objects.Seal(id, nil); err != nil {
+	if err := objects.SealTemporary(id, ledger.Holder{Kind: ledger.HolderExecutor, ID: uint64(p.pid())}); err != nil {
 		return err
 	}
 	p.lane.mu.Lock()

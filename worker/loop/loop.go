@@ -41,6 +41,8 @@ type Executors interface {
 	Kinds() []string
 	// Segments says whether processes of a kind can read memory besides the slab.
 	Segments(kind string) bool
+	// KindOf returns which kind of executor a process is, "" if it is none that runs tasks now.
+	KindOf(pid int) string
 	// Start hands a run to a lane.
 	Start(kind string, lane int, r *executor.Run)
 	// Stop ends a run, begun or not; its result follows.

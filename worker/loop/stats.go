@@ -2,6 +2,7 @@ package loop
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"strconv"
 	"time"
@@ -45,7 +46,7 @@ func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.Describe
 	snapshot := w.config.Store.Snapshot(limit)
 	_, objects, small := w.config.Store.Stats()
 	r := &millracev1.DescribeMemoryResponse{
-		Largest: holdings(snapshot.Largest, len(snapshot.Tiers)), Pinned: holdings(snapshot.Pinned, len(snapshot.Tiers)),
+		Largest: w.holdings(snapshot.Largest, len(snapshot.Tiers)), Pinned: w.holdings(snapshot.Pinned, len(snapshot.Tiers)),
 		SmallObjects: uint64(objects), SmallBytes: small, RssBytes: rss(), Fetches: w.fetches.last(limit), NativeTimes: w.times.read(),
 	}
 	if task != 0 {
@@ -70,7 +71,7 @@ func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.Describe
 	return r
 }
 
-func holdings(list []ledger.Holding, tiers int) (out []*millracev1.MemoryHolding) {
+func (w *Worker) holdings(list []ledger.Holding, tiers int) (out []*millracev1.MemoryHolding) {
 	for i := range list {
 		h := &list[i]
 		x := &millracev1.MemoryHolding{
@@ -83,11 +84,23 @@ func holdings(list []ledger.Holding, tiers int) (out []*millracev1.MemoryHolding
 			x.State = h.State.String()
 		}
 		for _, p := range h.Pins {
-			x.Pins = append(x.Pins, p.String())
+			x.Pins = append(x.Pins, w.pinName(p))
 		}
 		out = append(out, x)
 	}
 	return out
+}
+
+// pinName says who keeps an object, as in "input t42/a1" or "executor python, pid 4711".
+func (w *Worker) pinName(p ledger.Pin) string {
+	if p.Reason != ledger.PinExecutor || w.config.Executors == nil {
+		return p.String()
+	}
+	kind := w.config.Executors.KindOf(int(p.Holder.ID))
+	if kind == "" {
+		kind = "that is ending"
+	}
+	return fmt.Sprintf("executor %s, pid %d", kind, p.Holder.ID)
 }
 
 // rss is the resident set size without shared memory, which is the slab; 0 if the

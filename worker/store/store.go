@@ -477,9 +477,9 @@ func (s *Store) Drop(id ledger.ObjectID) bool {
 		return true
 	}
 	effects, err := s.ledger.Drop(id)
-	if id.Task >= temporaryTasks && err == nil {
-		// Its last pin is that of Seal.
-		more, _ := s.ledger.Unpin(id, temporaryPin)
+	if o, held := s.ledger.Lookup(id); id.Task >= temporaryTasks && err == nil && held && len(o.Pins) > 0 {
+		// Its last pin is that of SealTemporary.
+		more, _ := s.ledger.Unpin(id, o.Pins[0])
 		effects = append(effects, more...)
 	}
 	calls := s.apply(effects)
@@ -613,14 +613,19 @@ func (s *Store) seal(id ledger.ObjectID, header []byte) error {
 		} else {
 			s.show(id)
 		}
-	default:
-		// An executor writes to it as long as it is here.
-		err = s.ledger.Pin(id, temporaryPin)
 	}
 	return err
 }
 
-var temporaryPin = ledger.Pin{Reason: ledger.PinExecutor}
+// SealTemporary is Seal for memory that a process writes to as long as it is here. The holder says which one, for people.
+func (s *Store) SealTemporary(id ledger.ObjectID, process ledger.Holder) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.ledger.Seal(id, nil); err != nil {
+		return err
+	}
+	return s.ledger.Pin(id, ledger.Pin{Reason: ledger.PinExecutor, Holder: process})
+}
 
 // temporaryTasks is where the numbers of Temporary begin: far beyond those that
 // a scheduler hands out.
