@@ -14,10 +14,9 @@ import (
 // tasks, workers and clients that the life before gave out, but workers and clients of that life still use them. Three
 // things prevent that a number of one life is mistaken for a number of another:
 //
-// - Each life has a random number. Workers and clients send it with their state, and state of another life is ignored.
-// - The number of a life's first task depends on the life, so that a late report or release that does not name its life
-// is about
-//     an unknown task.
+//   - Each life has a random number. Workers and clients send it with their state, and state of another life is ignored.
+//   - The number of a life's first task depends on the life, so that a late report or release that does not name its life
+//     is about an unknown task.
 //   - Clients get random numbers: nobody can use the lease of another client, by chance or by counting.
 
 // random64 returns 64 random bits that nobody can guess.
