@@ -51,8 +51,8 @@ type ToExecutor struct {
 	Detach []*ExecutorDetach `protobuf:"bytes,9,rep,name=detach,proto3" json:"detach,omitempty"`
 	// Hashes of functions that no task refers to any more: the executor forgets them. Sent again before a later use.
 	DroppedFunctions [][]byte `protobuf:"bytes,10,rep,name=dropped_functions,json=droppedFunctions,proto3" json:"dropped_functions,omitempty"`
-	// Others lack room in the slab: the executor releases what was allocated for it and nothing here uses, as soon as it is
-	// between two runs.
+	// The slab is short of memory. Between two runs the executor must release the memory that was allocated for it and
+	// that nothing in its process uses.
 	GiveBack      bool `protobuf:"varint,11,opt,name=give_back,json=giveBack,proto3" json:"give_back,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -180,8 +180,8 @@ type FromExecutor struct {
 	Logs []*ExecutorLog `protobuf:"bytes,5,rep,name=logs,proto3" json:"logs,omitempty"`
 	// Room that was allocated for the process, and that it gives back.
 	Release []*ExecutorRelease `protobuf:"bytes,6,rep,name=release,proto3" json:"release,omitempty"`
-	// What tasks have made the process load, each once, in the terms of `hello.preload` (Python: names of modules). A spare
-	// process is told to load it as well.
+	// Names of modules that tasks have made the process load, each once, in the form of `hello.preload`. The worker tells
+	// spare processes to load them as well.
 	Loaded        []string `protobuf:"bytes,7,rep,name=loaded,proto3" json:"loaded,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -288,8 +288,9 @@ type ExecutorHello struct {
 	// What tasks are likely to need, in the language's own terms (Python: names of modules): to be loaded while there is
 	// nothing else to do. What is not there is left out without a word.
 	Preload []string `protobuf:"bytes,9,rep,name=preload,proto3" json:"preload,omitempty"`
-	// The process waits for the day that another one dies, and may not be given a run for long: it loads what tasks need, and
-	// leaves everything else that costs memory, a context on a GPU above all, to its first run.
+	// The process is a spare one: it replaces a process that dies, and may wait long for its first run. It loads the
+	// modules that tasks need. Everything else that costs memory, such as a context on a GPU, it must leave to its first
+	// run.
 	Spare         bool `protobuf:"varint,10,opt,name=spare,proto3" json:"spare,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -738,8 +739,9 @@ type ExecutorRun struct {
 	TimeoutMillis uint64 `protobuf:"varint,7,opt,name=timeout_millis,json=timeoutMillis,proto3" json:"timeout_millis,omitempty"`
 	// Namespace of the key.
 	Namespace string `protobuf:"bytes,8,opt,name=namespace,proto3" json:"namespace,omitempty"`
-	// Its inputs go on in the next run of the link, in this message or the one behind it, which has the same task and attempt and
-	// nothing but inputs: together they are one run. Only for executors that said `ready.pieces`.
+	// More inputs of this run follow in the next ExecutorRun on the link, in this message or in the next one. That run
+	// has the same task and attempt, and only inputs; both together are one run. Only for executors that have set
+	// `ready.pieces`.
 	More          bool `protobuf:"varint,9,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1030,10 +1032,11 @@ func (x *ExecutorAllocated) GetError() *TaskError {
 	return nil
 }
 
-// ExecutorRelease gives room of the process back, or an input that it kept. Results that were taken from it keep theirs.
+// ExecutorRelease gives back memory that was allocated for the process, or an input that it kept. Results in that
+// memory, which the worker has taken over, keep their part of it.
 type ExecutorRelease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The request that it was allocated by, or the number that it was kept by.
+	// The number of the request that allocated the memory, or the number of the kept input (ExecutorKept).
 	Request       uint64 `protobuf:"varint,1,opt,name=request,proto3" json:"request,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1093,8 +1096,8 @@ type ExecutorFinished struct {
 	InlineFrames [][]byte `protobuf:"bytes,6,rep,name=inline_frames,json=inlineFrames,proto3" json:"inline_frames,omitempty"`
 	// Run time of the function in nanoseconds.
 	RunNanos uint64 `protobuf:"varint,7,opt,name=run_nanos,json=runNanos,proto3" json:"run_nanos,omitempty"`
-	// Inputs in the slab that something in the process still looks at: a cache, a thread. They stay where and what they are
-	// until their numbers come in `release`, or the process has died.
+	// Inputs in the slab that something in the process (a cache, a thread) still refers to. The worker keeps them in
+	// place and unchanged until their numbers come in `release`, or the process has died.
 	Kept          []*ExecutorKept `protobuf:"bytes,8,rep,name=kept,proto3" json:"kept,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1189,7 +1192,7 @@ func (x *ExecutorFinished) GetKept() []*ExecutorKept {
 // ExecutorKept is an input that outlives its run.
 type ExecutorKept struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Chosen by the executor like the number of an ExecutorAllocate, and different from all that are in use.
+	// A number that the executor chooses, like the number of an ExecutorAllocate. It must differ from all numbers in use.
 	Request uint64 `protobuf:"varint,1,opt,name=request,proto3" json:"request,omitempty"`
 	// Index of the input in ExecutorRun.inputs.
 	Input         uint32 `protobuf:"varint,2,opt,name=input,proto3" json:"input,omitempty"`

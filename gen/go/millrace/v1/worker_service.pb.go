@@ -146,8 +146,9 @@ type Registration struct {
 	// Languages of its executors with their versions, by executor kind: {"python": "3.12.1"}. A kind is absent until one of its
 	// executors has started.
 	Languages map[string]string `protobuf:"bytes,19,rep,name=languages,proto3" json:"languages,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// `inventory` and `running` go on in the next message's `register`, which is the same but for them: the worker is registered by
-	// the last one. For workers that hold more than fits in one message.
+	// `inventory` and `running` continue in the next message's `register`, in which all other fields are the same. The
+	// worker is registered when the last one, without `more`, has arrived. For workers that hold more objects than one
+	// message can name.
 	More          bool `protobuf:"varint,20,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -451,7 +452,8 @@ type SessionRequest struct {
 	Tasks []*TaskReport `protobuf:"bytes,2,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	// Objects gained or lost other than by tasks: scattered by clients, fetched copies kept, losses.
 	Objects []*ObjectReport `protobuf:"bytes,3,rep,name=objects,proto3" json:"objects,omitempty"`
-	// State of the process, about once a second, and whenever nothing else was said for a second: the beat.
+	// State of the process: the heartbeat. It is sent about once a second, and whenever nothing else was sent for a
+	// second.
 	Stats *WorkerStats `protobuf:"bytes,4,opt,name=stats,proto3" json:"stats,omitempty"`
 	// The worker is leaving for good; its objects go with it.
 	Leaving bool `protobuf:"varint,5,opt,name=leaving,proto3" json:"leaving,omitempty"`
