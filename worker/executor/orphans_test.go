@@ -44,6 +44,7 @@ def children():
 `
 
 func newLeaving(t *testing.T) *pools {
+	t.Helper()
 	p := newPools(t, 0)
 	if err := os.WriteFile(filepath.Join(p.modules, "leaves.py"), []byte(leaves), 0o600); err != nil {
 		t.Fatal(err)
