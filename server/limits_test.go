@@ -13,7 +13,8 @@ import (
 	"github.com/millrace/millrace/server"
 )
 
-// A task whose small inputs are together beyond the size of a message runs: what does not go along is fetched.
+// A task whose small inputs are together beyond the size of a message runs: inputs that are not sent with the task are
+// fetched.
 func TestInputsBeyondAMessageAreFetchedInPlaceOfSentAlong(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
@@ -70,7 +71,7 @@ func TestInputsBeyondAMessageAreFetchedInPlaceOfSentAlong(t *testing.T) {
 	}
 }
 
-// What no assignment could carry is refused when it is submitted, and by name.
+// A task that no assignment message could carry is refused at submission, and the error names it.
 func TestArgumentsBeyondAMessageAreRefused(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)

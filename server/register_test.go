@@ -33,7 +33,7 @@ func TestRegistrationInPieces(t *testing.T) {
 			released[o.GetTaskId()-unknown] = true
 		}
 	}
-	// What goes on must be the same worker's.
+	// Further messages must be of the same worker.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	if stream, err = pb.NewWorkerServiceClient(c.conn).Session(ctx); err != nil {

@@ -444,7 +444,7 @@ func TestLongErrorsAreCut(t *testing.T) {
 	}
 }
 
-// What a task needs without being frames travels in messages, however much that is.
+// Arguments and headers of inputs are sent in messages, however large they are together.
 func TestManySmallInputsAndLargeArguments(t *testing.T) {
 	w := echo(t, nil, "upper", "lengths", "pid")
 	w.call(1, 3)
@@ -476,7 +476,7 @@ func TestManySmallInputsAndLargeArguments(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 	}
-	// What can never be sent fails with its size, and no executor dies of it.
+	// A run that can never be sent fails with its size, and no executor dies of it.
 	w.call(3, 2, strings.Repeat("c", 63<<20+1000))
 	if e := w.Report(3).GetError(); e.GetReason() != "MESSAGE_TOO_LARGE" || !strings.Contains(e.GetMessage(), "its arguments have 660") {
 		t.Errorf("got %v", e)

@@ -18,7 +18,7 @@ func everywhere(shape ...int64) *millracev1.Value {
 	}}}
 }
 
-// What one task asks for fails that task alone: the worker goes on, in the same life.
+// A hostile task fails alone: the worker continues in the same process.
 func TestHostileNativeTasksFailAlone(t *testing.T) {
 	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.SpillLimitBytes, c.MemoryWait = worker.NoSpill, shortWait })
 	list := workertest.ValueOf([]any{1, 2, 3, 4, 5, 6, 7, 8, 9, 10})

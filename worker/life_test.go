@@ -34,7 +34,8 @@ func startIn(t *testing.T, life uint64, slots int) *running {
 	})
 }
 
-// A scheduler that was started anew counts its tasks from 1 again: nothing that a worker has of the life before may be taken for theirs.
+// A scheduler that was restarted may use the same task numbers again: nothing that a worker has of the life before may
+// be taken for theirs.
 func TestAnotherLifeOfTheSchedulerStartsWithNothing(t *testing.T) {
 	w := startIn(t, lifeOne, 1)
 	if r := w.Registration; r.GetLife() != 0 {
@@ -105,7 +106,7 @@ func TestAnotherLifeOfTheSchedulerStartsWithNothing(t *testing.T) {
 	w.Session = again
 }
 
-// What a client writes is found by nobody before the scheduler has accepted it.
+// Nobody can read an object of a client before the scheduler has accepted it.
 func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 	w := startIn(t, lifeOne, 1)
 	d := data(t, w.Registration.GetDataAddress())

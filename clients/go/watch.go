@@ -219,7 +219,7 @@ func (c *Client) watchTasks(after *uint64) error {
 		switch {
 		case b.snapshot && b.more:
 			parts = append(parts, b.updates...)
-			continue // What is in none of the parts is gone, and the revision is that of the last.
+			continue // Only after the last part are missing tasks gone, and only the last part has the revision.
 		case b.snapshot:
 			c.futures.snapshot(append(parts, b.updates...), b.revision)
 			parts = nil

@@ -420,7 +420,8 @@ func (e graphError) Error() string {
 	return text
 }
 
-// reachedAs is an address of a process that is reached at another: what listens everywhere is where that is.
+// reachedAs is the address at which a process can be reached: one that listens on all addresses is reached at the host
+// of the other.
 func reachedAs(address, other string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || !unspecified(host) {

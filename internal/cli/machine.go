@@ -218,7 +218,7 @@ func (a *app) children(f *fleet, workers, slots int) ([]supervisor.Child, error)
 	if err != nil {
 		return nil, err
 	}
-	// What each child would refuse is refused before there are any.
+	// Settings that each child would refuse are refused before a child is started.
 	if _, err := a.workingDirectory(); err != nil {
 		return nil, err
 	}

@@ -96,7 +96,7 @@ func TestWrongValuesAreRefusedWhereverTheyAreFrom(t *testing.T) {
 	}
 }
 
-// What a command has by default passes its own checks.
+// The default values of a command pass its own checks.
 func TestDefaultsAreRight(t *testing.T) {
 	commands(t, func(name string, again func() *cobra.Command) {
 		again().Flags().VisitAll(func(f *pflag.Flag) {
@@ -132,7 +132,7 @@ func TestUnknownSettingsAreRefused(t *testing.T) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
-	// What is right is taken, and that for other commands left alone.
+	// Valid values are used; values for other commands are ignored.
 	if err := os.WriteFile("millrace.yaml", []byte("slots: 3\npage-size: 7\nresources: {gpu: 1.5, disk: 2}\npreload: [a, b]\nno-affinity: true\nworker-lease: 7s\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	working, stopWorking := context.WithCancel(cmd.Context())
 	defer stopWorking()
 	args := []string{"worker", "--workers", strconv.Itoa(workers), "--slots", strconv.Itoa(slots), "--memory-limit", strconv.FormatUint(limit, 10), "--log-level", a.settings.String("log-level"),
-		// What files and the environment say of these is meant for the scheduler.
+		// Values of these in files and the environment are meant for the scheduler.
 		"--listen", "127.0.0.1:0", "--advertise", ""}
 	for _, name := range append(gpuFlagNames, "device", "python", "preload", "executors", "spare-executors", "zero", "resources", "exec", "spill-limit", "local-directory", "working-directory", "protocol", "ucx-library", "ucx-tls", "ucx-net-devices") {
 		if f := cmd.Flags().Lookup(name); a.settings.origin[name] != "default" {

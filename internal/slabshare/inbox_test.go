@@ -91,7 +91,7 @@ func TestInboxGrowsWithWhatComes(t *testing.T) {
 	}
 }
 
-// FuzzInbox: whatever comes in whatever pieces, the messages are those that were framed, and nothing else is handed out.
+// FuzzInbox: for any bytes in any pieces, the inbox returns exactly the messages that were framed.
 func FuzzInbox(f *testing.F) {
 	f.Add(framed([]byte("one"), nil, []byte("two")), 3)
 	f.Add(binary.LittleEndian.AppendUint32(nil, MaxMessageBytes+1), 1)

@@ -26,7 +26,7 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 	edges := b.edgesOf(t)
 	for i := range edges {
 		if !t.state.active() {
-			break // What has ended needs nothing, and its inputs may have been released.
+			break // A task that has ended needs no inputs, and they may have been released.
 		}
 		in := edges[i].input
 		if _, p := m.at(in); p.state != TaskSucceeded && len(e.Missing) < explainedInputs {

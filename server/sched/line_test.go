@@ -129,7 +129,7 @@ func TestTasksOfDistinctAmountsAreLookedAtInTurns(t *testing.T) {
 	}
 }
 
-// What fits is found, however many come before it that do not.
+// A task that fits is found, however many tasks before it do not fit.
 func TestATaskThatFitsIsFoundBehindManyThatDoNot(t *testing.T) {
 	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 8, Resources: map[string]float64{"mem": 10000}})
 	hold := c.submit(GraphSubmitted{Options: []Options{{Resources: map[string]float64{"mem": 9999}}}, Tasks: []TaskSpec{{Key: "hold", Options: 1, Hold: true}}})

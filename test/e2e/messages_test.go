@@ -21,7 +21,7 @@ func endsWithOK(t *testing.T, script string) {
 	}
 }
 
-// What tasks print, in whatever encoding and however it is cut, ends no worker's session, and every task ends.
+// Output of tasks, in any encoding and cut at any byte, ends no worker's session, and every task ends.
 func TestTasksMayPrintAnything(t *testing.T) { endsWithOK(t, "printing.py") }
 
 // Small inputs, and arguments, travel in messages: all of them, however many there are.

@@ -133,7 +133,7 @@ func TestWorkersJoinAndLeaveACluster(t *testing.T) {
 	}
 }
 
-// What can never work ends with its reason in the last line, and with the exit code that the help names.
+// A worker that can never start ends with the reason in the last line, and with the exit code that the help names.
 func TestWhatCannotWorkEndsWithTheReason(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

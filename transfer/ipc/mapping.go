@@ -180,7 +180,7 @@ func (m *mapping) prepare() (err error) {
 func (m *mapping) quiet() (lost bool, err error) {
 	for _, s := range m.streams {
 		if m.path.config.Device.Health() != nil {
-			return true, nil // what would be waited for never ends
+			return true, nil // on a lost device the wait would never end
 		}
 		err = errors.Join(err, s.Sync())
 	}

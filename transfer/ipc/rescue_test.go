@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// What lies on a GPU that the driver has reported an error of is not read: not while its worker lives, and not after.
+// Memory of a GPU with a reported error is not read, neither while its worker lives nor afterwards.
 func TestGPUMemoryThatIsSuspectIsLeftAlone(t *testing.T) {
 	slab := sized(64<<20, 64<<20)
 	c, peer := lender(t, slab, set{Count: 2, Bytes: 1 << 20})

@@ -42,7 +42,7 @@ func TestOnlyTheContentOfAGoodEnvelopeReachesUCX(t *testing.T) {
 	}
 }
 
-// TestRefusedRequestsNeedNoLibrary: what makes no sense is refused before anything of UCX is touched.
+// TestRefusedRequestsNeedNoLibrary: a malformed request is refused before the UCX library is used.
 func TestRefusedRequestsNeedNoLibrary(t *testing.T) {
 	c := Config{Library: "/nonexistent/libucp.so.0", Source: nobody{}}
 	for name, e := range map[string]*millracev1.LaneEndpoint{

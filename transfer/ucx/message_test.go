@@ -86,8 +86,8 @@ func (lender) Lease(_ transfer.Reader, refs []transfer.Ref, _ time.Duration) []t
 }
 func (lender) Release(leases []transfer.LeaseID) []bool { return make([]bool, len(leases)) }
 
-// FuzzLaneMessages: whatever comes on a lane, the thread answers or ends the connection; it reads nothing outside of the slab and
-// writes nothing but what was asked for.
+// FuzzLaneMessages: for any message on a lane, the thread answers or ends the connection; it reads nothing outside of
+// the slab and writes nothing but what was asked for.
 func FuzzLaneMessages(f *testing.F) {
 	data := flat(make([]byte, 1000))
 	f.Add(uint64(1), uint64(9), byte(messageLease), uint32(1), append([]byte{100, 0, 0, 0}, make([]byte, 12)...))

@@ -338,7 +338,7 @@ func TestLeaseThatDoesNotWait(t *testing.T) {
 
 func TestLastWordsAreThoseOfTheRunThatDied(t *testing.T) {
 	r := newRig(t, "ECHO_DEVICE=yes")
-	// What the first one printed may be read between its end and its result, when no task has ended yet.
+	// Output of the first one may be read between its end and its result, when no task has ended yet.
 	for task := 1; task <= 2; task++ {
 		if out := r.call(t, task, "log", "by another task"); out.Error != nil {
 			t.Fatal(out.Error)

@@ -29,7 +29,7 @@ func noise(r *rand.Rand) string {
 	return b.String()
 }
 
-// Whatever programs write, however it is cut, and wherever in a report it stands: the message can be sent, and is small.
+// For any text of a program, cut at any byte, in any field of a report: the message can be sent, and is small.
 func TestEveryTextCanBeSent(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -118,7 +118,7 @@ func (r refusing) Session(stream grpc.BidiStreamingServer[millracev1.SessionRequ
 	}
 }
 
-// What the stream refuses to send is not sent again: it is taken out, and what it belongs to is told with a reason.
+// A report that the stream refuses is not sent again: it is removed, and its attempt is reported with a reason.
 func TestWhatCannotBeSentIsTakenOut(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

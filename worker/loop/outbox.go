@@ -151,10 +151,10 @@ func (o *outbox) signal() {
 	}
 }
 
-// reopen prepares for a new session: what was being sent when the last one broke
-// is to be sent again. It returns the attempts whose final reports are queued.
-// What was queued of objects is in the inventory: it is said again, which does no harm. Those that clients wrote, and that
-// are not accepted, are in no inventory; all of them are said again, and only once: written lists them.
+// reopen prepares for a new session: what was being sent when the last one broke is to be sent again. It returns the
+// attempts whose final reports are queued. Queued reports on objects are in the inventory, too: objects are reported
+// twice, which does no harm. Those that clients wrote, and that are not accepted, are in no inventory; all of them are
+// said again, and only once: written lists them.
 func (o *outbox) reopen(written []*millracev1.ObjectReport) []lifecycle.Ref {
 	o.mu.Lock()
 	defer o.mu.Unlock()

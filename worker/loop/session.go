@@ -186,7 +186,8 @@ func (w *Worker) send(ctx context.Context, stream millracev1.WorkerService_Sessi
 			continue
 		}
 		if err := stream.Send(m); err != nil {
-			// What this end refuses to send is not the link's fault: it would be refused in the next session, too.
+			// A message that our side refuses to send would be refused in the next session, too: the link is not the
+			// cause.
 			if code := status.Code(err); code == codes.Internal || code == codes.ResourceExhausted {
 				w.log.Error("a message to the scheduler cannot be sent; what is wrong with it is left out", "error", err, "what", sendable(m))
 			}

@@ -344,7 +344,8 @@ func TestChildThatHangsIsKilledAndReplaced(t *testing.T) {
 	}
 }
 
-// What is being debugged, or stood still together with its supervisor, is not killed: see TestSilenceIsCountedInTicks.
+// A child that is being debugged, or that stood still together with its supervisor, is not killed: see
+// TestSilenceIsCountedInTicks.
 func TestSteadyChildLives(t *testing.T) {
 	s := startWith(t, "steady", func(c *supervisor.Config) { c.Silence = 2 * time.Second }, "host-0")
 	wait(t, s.started, "the start")

@@ -69,7 +69,7 @@ var xids = map[uint64]xid{
 	43:  {Harmless, false, "a program's work was stopped"},
 	45:  {Harmless, false, "a program's work was cleaned up"},
 	46:  {Doubtful, false, "the GPU stopped processing"},
-	48:  {Doubtful, true, "a memory error that ECC could not correct"}, // who read it has lost its context
+	48:  {Doubtful, true, "a memory error that ECC could not correct"}, // the program that read it has lost its context
 	61:  {Doubtful, false, "a breakpoint of the GPU's own processor"},
 	62:  {Fatal, true, "the GPU's own processor has halted"},
 	63:  {Harmless, false, "a row of memory will be remapped at the next reset"},

@@ -72,7 +72,7 @@ class Worker:
         #: Requests for memory of the process, and those that it gave back.
         self.leased: list[int] = []
         self.released: list[int] = []
-        #: What tasks had the process import.
+        #: Modules that tasks have made the process import.
         self.loaded: list[str] = []
         assert self.receive().ready.protocol == 1
         #: How long the process took to get ready, in seconds.

@@ -110,7 +110,7 @@ def test_a_scheduler_that_is_started_anew(restartable: Restartable, gate: Gate) 
             assert future.status == "lost"
         with pytest.raises(errors.SchedulerLostError, match="started anew"):
             large.result(PATIENCE)
-        # What had arrived is still known.
+        # Tasks that had arrived are still known.
         assert small.result(PATIENCE) == 2
         assert isinstance(failed.exception(), ZeroDivisionError)
         assert client.session.client_id != before and client.session.life != life

@@ -278,7 +278,7 @@ func TestScratchMemoryGrowsOnce(t *testing.T) {
 // Others take the room while scratch memory grows: the calls after it must not use what was given back.
 func TestScratchMemoryThatCouldNotGrowIsNotUsed(t *testing.T) {
 	b := onFake(t)
-	// What is copied to the device first goes through scratch memory.
+	// Inputs that must be copied to the device first go through scratch memory.
 	x := tensor(t, "float64", 100_000)
 	for _, refused := range []int{1, 2, 3, 4} {
 		fake.Fail("cuMemAlloc_v2", cudatest.OutOfMemory, 0, refused)
@@ -410,7 +410,7 @@ func TestModulesOfUsersAreUnloaded(t *testing.T) {
 	if u := b.code.recent.Front().Value.(*userModule); !strings.Contains(u.key, "x[0] = 0") || u.uses != 0 || len(b.code.users) != 4 {
 		t.Errorf("the last used is %q, used by %d; %d are kept", u.key, u.uses, len(b.code.users))
 	}
-	// What a call has is not unloaded under it.
+	// A module that a call uses is not unloaded.
 	f, release, err := b.code.user("extern \"C\" __global__ void g() {}", "g")
 	if err != nil {
 		t.Fatal(err)

@@ -156,7 +156,7 @@ class Session:
         self._watch: Any = None
         # Set when it is closed.
         self._ended = threading.Event()
-        # What tasks that ran in this process have in their results, by task.
+        # Futures in the results of tasks that ran in this process, by task.
         self._handed: dict[int, dict[int, State]] = {}
         self._keeper: threading.Thread | None = None
         # Callbacks of the user's, and the thread that runs them; None after the last.

@@ -363,7 +363,7 @@ class Client:
         if not callable(func):
             raise TypeError(f"{func!r:.100} cannot be called: give a function, and then its arguments")
         by_value = cloudpickle.list_registry_pickle_by_value()
-        if by_value != self._by_value:  # what was pickled by its module's name may now have to go by value
+        if by_value != self._by_value:  # functions pickled by module name may now go by value
             self._by_value = by_value
             self._pickled.clear()
         try:

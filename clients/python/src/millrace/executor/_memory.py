@@ -131,7 +131,7 @@ class Arena:
         self._freed.append(lease)
 
     def _settle(self) -> None:
-        """Keeps what was freed, up to the limit; what leaves with a result is released. REQUIRES: the lock."""
+        """Keeps freed leases up to the limit; leases that a result takes over are released. REQUIRES: the lock."""
         while self._freed:
             lease = self._freed.popleft()
             del self._live[lease.offset]

@@ -585,7 +585,7 @@ class Process:
                 f"{type(e).__name__}: {e}. Return its data instead",
             ) from e
         frames = encoded.frames
-        # What travels over the link: the header, and where each frame lies.
+        # Sent over the link: the header, and the place of each frame.
         self._large = len(encoded.header) + 32 * len(frames)
         if self._large > LARGEST:
             raise Refused(
