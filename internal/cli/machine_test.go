@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -256,6 +257,8 @@ func TestADeviceThatDiesIsReplacedThenRetired(t *testing.T) {
 }
 
 func TestWhatIsWrongWithTheGPUsIsSaid(t *testing.T) {
+	// It is below a directory of this test: a fixed name, such as /nonexistent, may exist on a machine.
+	missing := filepath.Join(t.TempDir(), "missing")
 	for name, c := range map[string]struct {
 		env  []string
 		args []string
@@ -267,7 +270,7 @@ func TestWhatIsWrongWithTheGPUsIsSaid(t *testing.T) {
 		"no driver":          {nil, []string{"up", "--device", "cuda", "--cuda-library", "/nonexistent/libcuda.so.1"}, "--device host"},
 		"too many visible":   {[]string{"CUDA_VISIBLE_DEVICES=0,1,9"}, []string{"up"}, `CUDA_VISIBLE_DEVICES="0,1,9" names 3 GPUs, of which the driver knows 2`},
 		"nonsense as a size": {nil, []string{"up", "--device-memory-limit", "much"}, "--device-memory-limit"},
-		"no such directory":  {nil, []string{"up", "--device", "host", "--working-directory", "/nonexistent"}, "--working-directory: stat /nonexistent: no such file or directory; name"},
+		"no such directory":  {nil, []string{"up", "--device", "host", "--working-directory", missing}, "--working-directory: stat " + missing + ": no such file or directory; name"},
 		"no directory":       {nil, []string{"up", "--device", "host", "--working-directory", "/dev/null"}, "--working-directory: /dev/null is no directory; name"},
 		"no such library":    {nil, []string{"up", "--executor-arena-for", "cupy,numba"}, "--executor-arena-for numba: cupy, torch, or both"},
 	} {
