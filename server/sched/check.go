@@ -413,6 +413,7 @@ func (k *checker) graph(slot int, g *graph) {
 // line checks the order of classes, and what is known of tasks with many inputs.
 func (k *checker) line() {
 	m := k.m
+	// order-free: all are checked.
 	for list, classes := range map[list][]*class{listWaiting: m.line.waiting, listPassed: m.line.passed} {
 		for i, c := range classes {
 			if c.list != list || c.at != i || m.classes[c.slot] != c {

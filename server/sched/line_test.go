@@ -23,6 +23,7 @@ type crowd struct {
 }
 
 func newCrowd(t *testing.T, workers ...WorkerRegistered) *crowd {
+	t.Helper()
 	c := &crowd{t: t, m: New(Config{}), now: time.Unix(1, 0), runs: map[ids.TaskID]ids.WorkerID{}}
 	c.step(ClientOpened{Client: 1, TTL: 24 * time.Hour})
 	for i, w := range workers {
