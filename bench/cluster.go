@@ -164,9 +164,9 @@ func StartCluster(ctx context.Context, c ClusterConfig) (_ *Cluster, err error) 
 	if err := waitForFile(ctx, out.File, out.Scheduler); err != nil {
 		return nil, err
 	}
-	args := []string{"worker", "--scheduler-file", out.File, "--workers", strconv.Itoa(c.Workers), "--log-level", "warn"}
+	args := []string{"worker", "--scheduler-file", out.File, "--workers", strconv.Itoa(c.Workers), "--log-level", "warn", "--name", "host"}
 	if c.GPUs {
-		args = append(args, "--device", "cuda", "--device-memory-limit", c.MemoryLimit, "--pinned-limit", cmp.Or(c.PinnedLimit, "none"), "--name", "host")
+		args = append(args, "--device", "cuda", "--device-memory-limit", c.MemoryLimit, "--pinned-limit", cmp.Or(c.PinnedLimit, "none"))
 	} else {
 		args = append(args, "--device", "host", "--memory-limit", c.MemoryLimit)
 	}
