@@ -129,7 +129,7 @@ func TestASubmissionHasALimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// What is sent again and again is one part of a megabyte: it counts as often as it comes.
+	// The stream repeats one part of a megabyte: it counts each time.
 	chunk := &pb.SubmitRequest{Options: []*pb.TaskOptions{{}}}
 	for range 8 {
 		chunk.Functions = append(chunk.Functions, &pb.Function{Hash: payloadHash(), Payload: payload})

@@ -2,8 +2,8 @@
 // they moved themselves (fork, setsid, exec), becomes a child of this process instead of the system's first one,
 // so that it can be ended and reaped.
 //
-// A process of ours is told from an orphan by Start, or by its process group: what is started by other means must
-// be in that of this process.
+// A process of ours is told from an orphan by Start, or by its process group: processes that are started
+// by other means must be in the group of this process.
 package orphans
 
 import (

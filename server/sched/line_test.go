@@ -245,7 +245,7 @@ func TestIdleWorkersDoNotHaveTheInputsOfWideTasksReadInEachStep(t *testing.T) {
 	}
 }
 
-// What was lost when a small amount was added to a large one is there again when the large one has gone, whatever the order.
+// A large amount swallows a small one that is added to it. The small one counts again when the large one has gone, in any order.
 func TestUsedResourcesDoNotDrift(t *testing.T) {
 	const has = 1e17
 	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 8, Resources: map[string]float64{"r": has}})

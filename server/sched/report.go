@@ -327,7 +327,7 @@ func (m *Machine) adopt(w *worker, s Stored) {
 }
 
 // mayWrite says whether a client may have written a task's object to a worker. Clients write the bytes of DATA tasks, each once:
-// what is computed, and what has its bytes already, is nobody's to replace. A worker whose connection broke says the same again.
+// nobody may replace a computed result, or bytes that are there already. A worker whose connection broke reports the same again.
 func (m *Machine) mayWrite(w *worker, id ids.TaskID, t *task, generation uint32) bool {
 	if m.ops[t.op].spec.Kind != OpData {
 		return false

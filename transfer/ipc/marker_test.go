@@ -39,8 +39,8 @@ func TestAGatherIsWaitedForHoweverLongItTakes(t *testing.T) {
 	}
 }
 
-// Who waits for a gather of which nobody can tell when it ends finds out why, when the device is through with it and not before: until
-// then it writes.
+// A gather whose end cannot be queried fails its reader with the cause, but not before the device has finished: until then the
+// gather writes.
 func TestAGatherThatCannotBeAskedAboutEndsWithItsStream(t *testing.T) {
 	if fake == nil {
 		return // a driver cannot be made to fail

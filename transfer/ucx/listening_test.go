@@ -41,7 +41,7 @@ func listening(t *testing.T) map[string]bool {
 	return out
 }
 
-// TestWithoutTCPNothingListens: UCX's port asks for no token, and who reaches it writes anywhere in this process's memory.
+// TestWithoutTCPNothingListens: UCX's port asks for no token, and its callers can write anywhere in this process's memory.
 func TestWithoutTCPNothingListens(t *testing.T) {
 	if os.Getenv("UCX_TLS") != "" || elsewhere != nil {
 		t.Skip("the transports are chosen from outside")

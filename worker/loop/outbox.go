@@ -151,7 +151,7 @@ func (o *outbox) signal() {
 	}
 }
 
-// reopen prepares for a new session: what was being sent when the last one broke is to be sent again. It returns the
+// reopen prepares for a new session: it queues again the message that was being sent when the last one broke. It returns the
 // attempts whose final reports are queued. Queued reports on objects are in the inventory, too: objects are reported
 // twice, which does no harm. Those that clients wrote, and that are not accepted, are in no inventory; all of them are
 // said again, and only once: written lists them.

@@ -620,7 +620,7 @@ def test_a_mapping_lives_as_long_as_what_looks_at_it(worker: Worker) -> None:
     for op, function in enumerate((keep, look, forget), 1):
         worker.define(op, function)
     finished = run(worker, 1, arguments(Pid()), given)
-    # What is only lent cannot be kept by the worker: the process has a copy by now, at the same addresses.
+    # The worker cannot keep borrowed memory: the process has a copy by now, at the same addresses.
     assert worker.value(finished) is None and not finished.kept
     lender.memory[:] = bytes(LENT)
     assert worker.value(run(worker, 2, arguments())) == 20_000.0
