@@ -1014,7 +1014,7 @@ type WatchResponse struct {
 	Draining bool `protobuf:"varint,11,opt,name=draining,proto3" json:"draining,omitempty"`
 	// Life of the scheduler; set in the first message of a stream.
 	Life uint64 `protobuf:"fixed64,12,opt,name=life,proto3" json:"life,omitempty"`
-	// With `snapshot`: the snapshot goes on in the next message. What is in no message of it does not exist. The revisions count
+	// With `snapshot`: the snapshot goes on in the next message. Resources that no message of it names do not exist. The revisions count
 	// once the last message of it has arrived; they are 0 in those before.
 	More          bool `protobuf:"varint,13,opt,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
