@@ -87,8 +87,10 @@ type spec struct {
 	listen string
 	// around is a command that runs what is put after it.
 	around []string
-	env    []string
-	args   []string
+	// child is the name of the worker that this process is, if it is started as a supervisor starts its child; else "".
+	child string
+	env   []string
+	args  []string
 }
 
 // worker runs one worker on a host, and waits until it is registered.
@@ -107,20 +109,28 @@ func (c *cluster) run(s spec) *exec.Cmd {
 		"--memory-limit", cmp.Or(s.limit, "256MiB"))
 	line = append(line, s.by.flags...)
 	line = append(line, s.args...)
-	cmd := c.processWith(s.host, s.env, line...)
+	env := s.env
+	var files []*os.File
+	if s.child != "" {
+		env = append(slices.Clone(env), "MILLRACE_WORKER_CHILD="+s.child, "MILLRACE_WORKER_INCARNATION=")
+		files = supervised(c.t, token)
+	}
+	cmd := c.processWith(s.host, env, files, line...)
 	c.until("worker "+name+" is registered", func() bool { return c.find(name+"-0") != nil })
 	return cmd
 }
 
 func (c *cluster) process(host int, args ...string) *exec.Cmd {
 	c.t.Helper()
-	return c.processWith(host, nil, append([]string{c.binary}, args...)...)
+	return c.processWith(host, nil, nil, append([]string{c.binary}, args...)...)
 }
 
-func (c *cluster) processWith(host int, env []string, line ...string) *exec.Cmd {
+// processWith runs a program on a host with these variables and open files beside the usual ones.
+func (c *cluster) processWith(host int, env []string, files []*os.File, line ...string) *exec.Cmd {
 	c.t.Helper()
 	cmd := c.lab.Host(host).Command(context.Background(), line[0], line[1:]...)
 	cmd.Env = append(append(os.Environ(), "MILLRACE_SCHEDULER_FILE=", "MILLRACE_DEVICE=host"), env...)
+	cmd.ExtraFiles = files
 	cmd.Stdout, cmd.Stderr = &c.log, &c.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	if err := cmd.Start(); err != nil {

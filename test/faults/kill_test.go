@@ -136,7 +136,7 @@ func TestSourceRestartsWithTheSameProcessID(t *testing.T) {
 		source := spec{
 			host: 1, name: "source", by: p, listen: "7100",
 			around: []string{"unshare", "--pid", "--fork", "--mount-proc", "--kill-child"},
-			env:    []string{"MILLRACE_WORKER_CHILD=source-0", "MILLRACE_WORKER_INCARNATION="},
+			child:  "source-0",
 		}
 		var kept []object
 		for life := range int64(3) {

@@ -84,7 +84,7 @@ func TestForcedUCXIsUnusable(t *testing.T) {
 				if command == "one worker" {
 					// What the supervisor starts, if it was well when that looked.
 					cmd.Env, code = append(cmd.Env, "MILLRACE_WORKER_CHILD=host-0"), 12
-					cmd.ExtraFiles = supervised(t)
+					cmd.ExtraFiles = supervised(t, "")
 				}
 				out, err := cmd.CombinedOutput()
 				lines := strings.Split(strings.TrimSpace(string(out)), "\n")
@@ -98,28 +98,6 @@ func TestForcedUCXIsUnusable(t *testing.T) {
 			})
 		}
 	}
-}
-
-// supervised are the descriptors of a child that its supervisor hands no token: its secret, and where its signs of life go.
-func supervised(t *testing.T) []*os.File {
-	t.Helper()
-	secret := filepath.Join(t.TempDir(), "secret")
-	if err := os.WriteFile(secret, []byte("{}"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	read, err := os.Open(secret)
-	if err != nil {
-		t.Fatal(err)
-	}
-	signs, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = read.Close()
-		_ = signs.Close()
-	})
-	return []*os.File{read, signs}
 }
 
 // TestAnotherVersionOfUCX: workers whose UCX differs do not talk through it, though they were told to, but by gRPC.

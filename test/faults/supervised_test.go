@@ -1,0 +1,49 @@
+package faults
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// supervised returns the descriptors that a supervisor gives to its child: a file with the secret for a cluster with
+// this token ("" means that the cluster has none), and one that takes the child's signs of life. The test starts the
+// child itself. The secret has the form that internal/cli reads.
+func supervised(t *testing.T, token string) []*os.File {
+	t.Helper()
+	var secret struct {
+		Token  string              `json:"token"`
+		Accept [][sha256.Size]byte `json:"accept"`
+	}
+	if token != "" {
+		mac := hmac.New(sha256.New, []byte(token))
+		mac.Write([]byte("millrace: workers"))
+		secret.Token = hex.EncodeToString(mac.Sum(nil)[:16])
+		secret.Accept = append(secret.Accept, sha256.Sum256([]byte(token)))
+	}
+	text, err := json.Marshal(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(name, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	signs, err := os.OpenFile(os.DevNull, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = read.Close()
+		_ = signs.Close()
+	})
+	return []*os.File{read, signs}
+}
