@@ -115,23 +115,11 @@ func TestSilentConnectionsAreFew(t *testing.T) {
 	}
 }
 
-// unlucky panics when it is asked for task 13.
-type unlucky struct{ *transfertest.Objects }
-
-func (u unlucky) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
-	for _, r := range refs {
-		if r.Task == 13 {
-			panic("thirteen")
-		}
-	}
-	return u.Objects.Lease(reader, refs, ttl)
-}
-
 // TestAPanicEndsOneConnection: the worker has the results of others in its memory.
 func TestAPanicEndsOneConnection(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "h", make([]byte, 1000))
-	peer, _ := serve(t, unlucky{objects}, borrow.ServerConfig{})
+	peer, _ := serve(t, transfertest.Panicking{Objects: objects}, borrow.ServerConfig{})
 	path := open(t, borrow.Config{NoBoard: true})
 	if err := path.Fetch(t.Context(), peer, []transfer.Ref{{Task: 13, Generation: 1}}, transfertest.NewSink()); !errors.Is(err, transfer.ErrPeerLost) {
 		t.Errorf("the fetch that met it: %v", err)

@@ -105,7 +105,7 @@ func TestAReaderThatTakesNothingLosesItsLeases(t *testing.T) {
 func TestAPanicFailsOneCall(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "h", make([]byte, 1000))
-	data := &grpcpath.Server{Source: unlucky{objects}}
+	data := &grpcpath.Server{Source: transfertest.Panicking{Objects: objects}}
 	peer, _ := serveWith(t, data, grpc.Creds(data.Credentials(nil)))
 	thirteen := transfer.Ref{Task: 13, Generation: 1}
 	stream, err := callers(t, peer).ReadObjects(t.Context(), &millracev1.ReadObjectsRequest{Objects: []*millracev1.ObjectRef{{TaskId: 13}}})
@@ -122,17 +122,6 @@ func TestAPanicFailsOneCall(t *testing.T) {
 	if err := path.Fetch(t.Context(), peer, []transfer.Ref{one}, transfertest.NewSink()); err != nil {
 		t.Errorf("another one: %v", err)
 	}
-}
-
-type unlucky struct{ *transfertest.Objects }
-
-func (u unlucky) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
-	for _, r := range refs {
-		if r.Task == 13 {
-			panic("thirteen")
-		}
-	}
-	return u.Objects.Lease(reader, refs, ttl)
 }
 
 // TestLeasesBelongToWhoTookThem: their numbers cannot be guessed, another token does not give them back, and one connection cannot
