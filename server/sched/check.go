@@ -204,7 +204,7 @@ func (k *checker) edges(id ids.TaskID, b *block, t *task) {
 			k.fail("%s is %s, but its input %s is %s and will never come", id, t.state, e.input, p.state)
 		}
 	}
-	if t.state == TaskWaiting && t.missing != missing {
+	if (t.state == TaskWaiting || t.state.assigned() && t.missing > 0) && t.missing != missing {
 		k.fail("%s misses %d inputs, not %d", id, missing, t.missing)
 	}
 	if t.state == TaskReady && missing > 0 {

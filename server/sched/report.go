@@ -360,7 +360,11 @@ func (m *Machine) withdraw(id ids.TaskID, t *task, to TaskState) {
 			ct.flags &^= flagBackoff
 			ct.missing = 1
 			m.setState(cid, ct, TaskWaiting)
-		case TaskAssigned, TaskRunning, TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased, TaskRescuing:
+		case TaskAssigned, TaskRunning:
+			if ct.missing > 0 {
+				ct.missing++ // It is ahead of this one as well, until arrived.
+			}
+		case TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased, TaskRescuing:
 		}
 		r = e.next
 	}
