@@ -16,6 +16,8 @@ import (
 	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/invariant"
@@ -367,6 +369,34 @@ func TestFunctionsAreSentOnceAndAskedForIfMissing(t *testing.T) {
 	}
 	w.Send(&millracev1.SessionResponse{Retractions: []*millracev1.TaskRef{{TaskId: 2, Attempt: 1}}})
 	w.Report(2, millracev1.TaskOutcome_TASK_OUTCOME_RETRACTED)
+	w.Send(&millracev1.SessionResponse{Functions: []*millracev1.Function{{Hash: hash, Payload: []byte("p")}}})
+	if got := w.text(t, 1); got != "ABC" {
+		t.Errorf("got %q", got)
+	}
+}
+
+// The request for a function, or the answer, may be lost with the session: the next session begins with the request.
+func TestAFunctionIsAskedForInEachSession(t *testing.T) {
+	binary, err := buildEcho()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.PythonCommand = []string{binary}; c.Executors = 1 })
+	hash := bytes.Repeat([]byte{7}, 32)
+	w.Send(&millracev1.SessionResponse{Ops: []*millracev1.OpDefinition{{OpId: 1, Op: &millracev1.Op{
+		Kind: millracev1.OpKind_OP_KIND_PYTHON_PICKLE, Name: "x/upper", Function: hash,
+	}}}})
+	w.call(1, 1, "abc")
+	w.Until("the question", func() bool { return len(w.Missing) > 0 })
+	w.Break(status.Error(codes.Unavailable, "the connection breaks"))
+	w.Session = w.scheduler.Accept(t)
+	if r := w.Registration.GetRunning(); len(r) != 1 || r[0].GetTaskId() != 1 {
+		t.Errorf("registered as running %v", r)
+	}
+	w.Until("the question again", func() bool { return len(w.Missing) > 0 })
+	if len(w.Missing) != 1 || !bytes.Equal(w.Missing[0], hash) {
+		t.Errorf("asked for %x", w.Missing)
+	}
 	w.Send(&millracev1.SessionResponse{Functions: []*millracev1.Function{{Hash: hash, Payload: []byte("p")}}})
 	if got := w.text(t, 1); got != "ABC" {
 		t.Errorf("got %q", got)

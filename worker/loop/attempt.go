@@ -1,7 +1,9 @@
 package loop
 
 import (
+	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -104,7 +106,8 @@ type attempt struct {
 	readAt  []transfer.Peer
 	reading device.Reading
 	copies  bool
-	parked  time.Time
+	// parked is since when its function has been awaited in this session; zero while there is none.
+	parked time.Time
 }
 
 func (w *Worker) assign(pb *millracev1.Assignment) {
@@ -121,12 +124,20 @@ func (w *Worker) assign(pb *millracev1.Assignment) {
 		w.fail(a, a.op.wrong.GetReason(), a.op.wrong.GetMessage())
 		return
 	case a.op.pb.GetKind() == millracev1.OpKind_OP_KIND_PYTHON_PICKLE && w.functions[hash32(a.op.pb.GetFunction())] == nil:
-		a.parked = time.Now()
 		w.parked = append(w.parked, a)
-		w.outbox.missing(a.op.pb.GetFunction())
+		w.park(a)
 		return
 	}
 	w.admit(a)
+}
+
+// park asks for the function of an attempt that waits for it, unless that was asked for in this session.
+func (w *Worker) park(a *attempt) {
+	hash := a.op.pb.GetFunction()
+	if !slices.ContainsFunc(w.parked, func(p *attempt) bool { return !p.parked.IsZero() && bytes.Equal(p.op.pb.GetFunction(), hash) }) {
+		w.outbox.missing(hash)
+	}
+	a.parked = time.Now()
 }
 
 // admit hands an attempt to the machine.
@@ -268,7 +279,7 @@ func (w *Worker) takeParked(ref lifecycle.Ref) *attempt {
 }
 
 func (w *Worker) expireParked() {
-	for len(w.parked) > 0 && time.Since(w.parked[0].parked) > parkTime {
+	for len(w.parked) > 0 && !w.parked[0].parked.IsZero() && time.Since(w.parked[0].parked) > parkTime {
 		a := w.parked[0]
 		w.parked = w.parked[1:]
 		w.fail(a, "FUNCTION_NOT_FOUND", fmt.Sprintf("the function %s (%x) did not arrive within %v", a.op.pb.GetName(), a.op.pb.GetFunction(), parkTime))

@@ -479,6 +479,9 @@ func (w *Worker) handle(x any) {
 			w.stopped = x.err
 		}
 	case alone:
+		for _, a := range w.parked {
+			a.parked = time.Time{} // The request is lost with the session; the next one begins with it.
+		}
 		if w.asked && x.since >= aloneGrace && w.machine.Len() == 0 && w.stopped == nil {
 			w.leave("the scheduler is away, and nothing runs")
 		}
@@ -589,6 +592,9 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 		w.log.Info("registered", "id", ids.WorkerID(x.GetWorkerId()), "cluster", x.GetClusterId())
 		if w.drained = false; w.asked {
 			w.outbox.drain() // another session does not know
+		}
+		for _, a := range w.parked {
+			w.park(a)
 		}
 	}
 	for _, d := range r.GetOps() {
