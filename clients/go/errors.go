@@ -154,6 +154,9 @@ type TaskError struct {
 	LogTail string
 	// Attempt is the attempt that failed, counted from 1.
 	Attempt uint32
+	// Attempts counts the attempts that failed or ended with the death of a worker or an executor, this one included; 0 if the
+	// error is of no attempt.
+	Attempts uint32
 	// Cancelled tells a cancelled task from a failed one.
 	Cancelled bool
 	// Metadata holds details by name: "signal", "exit_code".
@@ -173,6 +176,9 @@ func (e *TaskError) Error() string {
 	}
 	if e.Worker != "" {
 		fmt.Fprintf(&b, " on worker %s", e.Worker)
+	}
+	if e.Attempts > 1 {
+		fmt.Fprintf(&b, " after %d attempts", e.Attempts)
 	}
 	fmt.Fprintf(&b, ": %s (%s)", e.Message, e.Reason)
 	if e.Traceback != "" {
@@ -209,6 +215,7 @@ func taskError(key string, state millracev1.TaskState, e *millracev1.TaskError) 
 		Traceback: e.GetTraceback(),
 		LogTail:   e.GetLogTail(),
 		Attempt:   e.GetAttempt(),
+		Attempts:  e.GetAttempts(),
 		Metadata:  e.GetMetadata(),
 		Cancelled: state == millracev1.TaskState_TASK_STATE_CANCELLED,
 	}

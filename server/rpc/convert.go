@@ -137,7 +137,7 @@ func taskErrorTo(e *sched.TaskError) *pb.TaskError {
 	}
 	converted := &pb.TaskError{
 		Reason: e.Reason, Message: e.Message, OriginKey: e.OriginKey, Worker: e.Worker, Attempt: uint32(e.Attempt),
-		LogTail: e.LogTail,
+		Attempts: e.Attempts, LogTail: e.LogTail,
 	}
 	if detail, ok := errorDetail(e); ok {
 		converted.Traceback = detail.GetTraceback()

@@ -34,7 +34,7 @@ var (
 	someTime   = time.Unix(1_700_000_000, 0)
 	someCounts = sched.Counts{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}
 	someHash   = ids.FunctionHash{1, 2, 3}
-	someError  = &sched.TaskError{Reason: "R", Message: "m", OriginKey: "k", Worker: "w", Attempt: 3, Detail: &pb.TaskError{
+	someError  = &sched.TaskError{Reason: "R", Message: "m", OriginKey: "k", Worker: "w", Attempt: 3, Attempts: 4, Detail: &pb.TaskError{
 		Traceback: "t", Exception: &pb.Opaque{Encoding: "pickle5"}, LogTail: "l", Metadata: map[string]string{"a": "b"},
 	}}
 	someOptions = sched.Options{

@@ -319,6 +319,8 @@ type TaskError struct {
 	OriginKey string
 	Worker    string
 	Attempt   ids.Attempt
+	// Attempts counts the attempts that failed or ended with a death, this one included; 0: the error is of no attempt.
+	Attempts uint32
 	// LogTail is what the task wrote last, where Detail does not say it; may be empty.
 	LogTail string
 	// Detail carries what only clients read: traceback, exception, log tail, metadata. Never looked at.

@@ -72,6 +72,7 @@ func (m *Machine) inputFailed(from ids.TaskID, e *TaskError) *TaskError {
 		OriginKey: e.OriginKey,
 		Worker:    e.Worker,
 		Attempt:   e.Attempt,
+		Attempts:  e.Attempts,
 		Detail:    e.Detail,
 	}
 }

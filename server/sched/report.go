@@ -185,6 +185,10 @@ func (m *Machine) attemptFailed(r *Report, b *block, t *task, w *worker) {
 	if err.Attempt == 0 {
 		err.Attempt = r.Attempt
 	}
+	err.Attempts = 1
+	if tr := m.troubleIf(r.Task, t); tr != nil {
+		err.Attempts += tr.retries + uint32(len(tr.causes))
+	}
 	m.end(r.Task, b, t, TaskFailed, &err)
 }
 

@@ -209,10 +209,10 @@ func TestOldTasksDoNotKeepTheDirectory(t *testing.T) {
 	}
 }
 
-func TestTheSameStackIsToldOnce(t *testing.T) {
+func TestOneStackIsTold(t *testing.T) {
 	crash := func(pid int, stack string) string { return fmt.Sprintf("pid %d died\n%s", pid, stack) }
 	got := joinCauses([]string{crash(1, "stack\nof f"), crash(2, "stack\nof f"), crash(3, "stack\nof g"), "left", "left"})
-	want := "1. pid 1 died\nstack\nof f; 2. pid 2 died (the other lines are those of 1.); 3. pid 3 died\nstack\nof g; 4. left; 5. left"
+	want := "1. pid 1 died; 2. pid 2 died; 3. pid 3 died\nstack\nof g; 4. left; 5. left"
 	if got != want {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}

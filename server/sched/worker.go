@@ -342,34 +342,35 @@ func (m *Machine) blame(id ids.TaskID, b *block, t *task, cause string, w *worke
 	key := string(b.keyOf(t))
 	m.end(id, b, t, TaskFailed, &TaskError{
 		Reason: "POISON_TASK",
-		Message: fmt.Sprintf("task %s was running at %d deaths and is not tried again (%s): %s; look into the first cause, then retry the task",
+		Message: fmt.Sprintf("task %s was running at %d deaths and is not tried again (%s): %s; look into the causes, then retry the task",
 			key, len(tr.causes), reason, joinCauses(tr.causes)),
 		OriginKey: key,
 		Worker:    w.name,
 		Attempt:   ids.Attempt(t.attempt),
+		Attempts:  tr.retries + uint32(len(tr.causes)),
 		LogTail:   m.tails[id],
 	})
 	return true
 }
 
-// joinCauses lists causes by number. What follows the first line, such as the stack of a crash, is told once: the same
-// function mostly dies in the same place.
+// joinCauses lists causes by number. Only the last one of several lines has more than its first line, such as the stack of a
+// crash: the same function mostly dies in the same place.
 func joinCauses(causes []string) string {
-	text := ""
-	told := make(map[string]int)
+	full := len(causes) - 1
+	for full > 0 && !strings.Contains(causes[full], "\n") {
+		full--
+	}
+	var b strings.Builder
 	for i, c := range causes {
 		if i > 0 {
-			text += "; "
+			b.WriteString("; ")
 		}
-		line, rest, _ := strings.Cut(c, "\n")
-		if n := told[rest]; rest != "" && n != 0 {
-			c = fmt.Sprintf("%s (the other lines are those of %d.)", line, n)
-		} else {
-			told[rest] = i + 1
+		if i != full {
+			c, _, _ = strings.Cut(c, "\n")
 		}
-		text += fmt.Sprintf("%d. %s", i+1, c)
+		fmt.Fprintf(&b, "%d. %s", i+1, c)
 	}
-	return text
+	return b.String()
 }
 
 // leave ends the current attempt, which made no object, in the worker's books. The task's state is the caller's business.

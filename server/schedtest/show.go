@@ -42,7 +42,11 @@ func (s *Script) show(a args) string {
 		fmt.Fprintf(&b, "%s\n", formatTask(&info))
 		fmt.Fprintf(&b, "inputs %v missing %d, needed %d times, holders %d\n", info.Inputs, info.MissingInputs, info.WaitingDependents, info.Holders)
 		if info.Err != nil {
-			fmt.Fprintf(&b, "%s: %s (origin %s, worker %s, %s)\n", info.Err.Reason, info.Err.Message, info.Err.OriginKey, info.Err.Worker, info.Err.Attempt)
+			attempts := ""
+			if n := info.Err.Attempts; n > 1 {
+				attempts = fmt.Sprintf(" of %d", n)
+			}
+			fmt.Fprintf(&b, "%s: %s (origin %s, worker %s, %s%s)\n", info.Err.Reason, info.Err.Message, info.Err.OriginKey, info.Err.Worker, info.Err.Attempt, attempts)
 		}
 		if info.RetriesUsed+info.WorkerDeaths > 0 {
 			fmt.Fprintf(&b, "retries %d, deaths %d\n", info.RetriesUsed, info.WorkerDeaths)

@@ -344,7 +344,7 @@ func TestLastWordsAreThoseOfTheRunThatDied(t *testing.T) {
 			t.Fatal(out.Error)
 		}
 	}
-	for !strings.Contains(r.logs.Tail(1)+r.logs.Tail(2), "printed by another task") { // it comes by a pipe
+	for !strings.Contains(r.logs.Tail(1, 1)+r.logs.Tail(2, 1), "printed by another task") { // it comes by a pipe
 		runtime.Gosched()
 	}
 	out := r.call(t, 3, "kill")

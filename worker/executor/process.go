@@ -25,6 +25,7 @@ import (
 	"github.com/millrace/millrace/internal/text"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/worker/lifecycle"
 )
 
 const (
@@ -92,17 +93,17 @@ type process struct {
 	lastSegment uint32
 	// leases are what is allocated for the process itself, by request.
 	leases map[uint64]ledger.ObjectID
-	// last is the task that ended last, 0 before: what is written between two runs
+	// last is the run that ended last, zero before: what is written between two runs
 	// is its children's.
-	last ids.TaskID
+	last lifecycle.Ref
 	// working has room for one: the watcher has something to watch.
 	working chan struct{}
 
 	tailMu sync.Mutex
-	// tail is the end of what it wrote while tailOf, a task, was at work or had ended last, 0 before
+	// tail is the end of what it wrote while tailOf, a run, was at work or had ended last, zero before
 	// the first. Guarded by tailMu.
 	tail   []byte
-	tailOf ids.TaskID
+	tailOf lifecycle.Ref
 	// closing: the reader has got its last deadline. Guarded by tailMu.
 	closing bool
 	cause   exitcause.Cause
@@ -382,7 +383,7 @@ func (p *process) describe(blamed *queued) string {
 func (p *process) lastWords(blamed *queued) string {
 	p.tailMu.Lock()
 	defer p.tailMu.Unlock()
-	if blamed != nil && blamed.run.Ref.Task != p.tailOf {
+	if blamed != nil && blamed.run.Ref != p.tailOf {
 		return ""
 	}
 	tail := bytes.TrimSpace(p.tail)
@@ -419,26 +420,26 @@ func (p *process) readOutput(r *os.File) {
 	for {
 		n, err := output.Read(buffer)
 		if n > 0 {
-			var task ids.TaskID
+			var of lifecycle.Ref
 			if p.own() {
 				p.lane.mu.Lock()
-				task = p.last
+				of = p.last
 				if q := p.lane.atWork(p); q != nil {
-					task = q.run.Ref.Task
+					of = q.run.Ref
 				}
 				p.lane.mu.Unlock()
 			}
 			p.tailMu.Lock()
-			if task != p.tailOf {
-				p.tail, p.tailOf = p.tail[:0], task
+			if of != p.tailOf {
+				p.tail, p.tailOf = p.tail[:0], of
 			}
 			p.tail = append(p.tail, buffer[:n]...)
 			if over := len(p.tail) - tailBytes; over > 0 {
 				p.tail = append(p.tail[:0], p.tail[over:]...)
 			}
 			p.tailMu.Unlock()
-			if task != 0 {
-				p.pools.config.Logs.Write(task, buffer[:n])
+			if of.Task != 0 {
+				p.pools.config.Logs.Write(of.Task, of.Attempt, buffer[:n])
 			}
 		}
 		if err != nil {

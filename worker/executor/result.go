@@ -20,7 +20,8 @@ func (p *process) handle(m *millracev1.FromExecutor) error {
 	logs := p.pools.config.Logs
 	for _, l := range m.GetLogs() {
 		if l.GetTaskId() != 0 {
-			logs.Write(ids.TaskID(l.GetTaskId()), []byte(l.GetText()))
+			task := ids.TaskID(l.GetTaskId())
+			logs.Write(task, p.attemptOf(task), []byte(l.GetText()))
 		}
 	}
 	for _, a := range m.GetAllocate() {
@@ -43,7 +44,7 @@ func (p *process) handle(m *millracev1.FromExecutor) error {
 			p.lane.remove(q)
 			p.unuse(q)
 			if f.GetError().GetReason() != "DROPPED" {
-				p.last = q.run.Ref.Task
+				p.last = q.run.Ref
 			}
 		}
 		p.lane.mu.Unlock()
@@ -53,6 +54,21 @@ func (p *process) handle(m *millracev1.FromExecutor) error {
 	}
 	p.pools.config.Done(results)
 	return nil
+}
+
+// attemptOf returns the attempt of a task that the process has, or had last; 0 if it has none.
+func (p *process) attemptOf(task ids.TaskID) ids.Attempt {
+	p.lane.mu.Lock()
+	defer p.lane.mu.Unlock()
+	for _, q := range p.lane.queue {
+		if q.run.Ref.Task == task && q.ordinal != 0 {
+			return q.run.Ref.Attempt
+		}
+	}
+	if p.last.Task == task {
+		return p.last.Attempt
+	}
+	return 0
 }
 
 // finish makes the result of a run that is out of the queue.

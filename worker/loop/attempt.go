@@ -245,7 +245,7 @@ func (w *Worker) complete(e *millracev1.TaskError, a *attempt) *millracev1.TaskE
 		e.OriginKey = a.pb.GetKey()
 	}
 	if e.LogTail == "" {
-		e.LogTail = w.config.Logs.Tail(a.ref.Task)
+		e.LogTail = w.config.Logs.Tail(a.ref.Task, a.ref.Attempt)
 	}
 	return e
 }
@@ -608,7 +608,7 @@ func (w *Worker) executorEnded(r *executor.Result) {
 	a.report = &millracev1.TaskReport{
 		TaskId: uint64(r.Ref.Task), Attempt: uint32(r.Ref.Attempt), Outcome: millracev1.TaskOutcome(r.Outcome),
 		OutputBytes: r.Bytes, InlineResult: r.Inline, RunNanos: uint64(r.RunTime), FetchedBytes: a.fetched,
-		LogTail: w.config.Logs.Tail(r.Ref.Task),
+		LogTail: w.config.Logs.Tail(r.Ref.Task, r.Ref.Attempt),
 	}
 	if r.Error != nil {
 		a.report.Error = w.complete(r.Error, a)

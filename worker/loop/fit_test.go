@@ -37,7 +37,7 @@ func TestEveryTextCanBeSent(t *testing.T) {
 		o := newOutbox()
 		for task := range uint64(20) {
 			for range 1 + r.IntN(3) {
-				logs.Write(ids.TaskID(task), []byte(noise(r)))
+				logs.Write(ids.TaskID(task), 1, []byte(noise(r)))
 			}
 			if text, _ := logs.Read(ids.TaskID(task)); !utf8.ValidString(text) {
 				t.Fatalf("seed %d: a log is not UTF-8", seed)
@@ -45,7 +45,7 @@ func TestEveryTextCanBeSent(t *testing.T) {
 			o.task(&millracev1.TaskReport{
 				TaskId: task, Attempt: 1, Outcome: millracev1.TaskOutcome_TASK_OUTCOME_FAILED, LogTail: noise(r),
 				Error: &millracev1.TaskError{
-					Reason: noise(r), Message: noise(r), OriginKey: noise(r), Worker: noise(r), Traceback: noise(r), LogTail: logs.Tail(ids.TaskID(task)),
+					Reason: noise(r), Message: noise(r), OriginKey: noise(r), Worker: noise(r), Traceback: noise(r), LogTail: logs.Tail(ids.TaskID(task), 1),
 					Exception: &millracev1.Opaque{Encoding: noise(r), Data: []byte(noise(r))}, Metadata: map[string]string{noise(r): noise(r), "b": noise(r)},
 				},
 			})

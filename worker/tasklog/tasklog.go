@@ -1,9 +1,10 @@
-// Package tasklog is an Interface: the last output of each task that ran here, in
+// Package tasklog is an Interface: the last output of each task that ran here, of all its attempts, in
 // bounded memory. Executors write it, the loop reads it, neither knows the other.
 package tasklog
 
 import (
 	"container/list"
+	"slices"
 	"sync"
 
 	"github.com/millrace/millrace/internal/ids"
@@ -31,13 +32,16 @@ type Logs struct {
 
 // entry is the output of one task. text is what was written, UTF-8 or not: a character may come in two pieces.
 type entry struct {
-	task      ids.TaskID
-	text      []byte
+	task ids.TaskID
+	text []byte
+	// attempt is the latest one that wrote; its output begins at from.
+	attempt   ids.Attempt
+	from      int
 	truncated bool
 }
 
-// Write appends to a task's output.
-func (l *Logs) Write(task ids.TaskID, output []byte) {
+// Write appends the output of an attempt to its task's.
+func (l *Logs) Write(task ids.TaskID, attempt ids.Attempt, output []byte) {
 	if len(output) == 0 {
 		return
 	}
@@ -48,16 +52,26 @@ func (l *Logs) Write(task ids.TaskID, output []byte) {
 	}
 	at := l.tasks[task]
 	if at == nil {
-		at = l.order.PushBack(&entry{task: task})
+		at = l.order.PushBack(&entry{task: task, attempt: attempt})
 		l.tasks[task] = at
 	} else {
 		l.order.MoveToBack(at)
 	}
 	e := at.Value.(*entry)
 	l.bytes -= len(e.text)
-	e.text = append(e.text, output...)
-	if over := len(e.text) - TaskBytes; over > 0 {
-		e.text = append(e.text[:0], text.CutFront(e.text, over)...)
+	switch {
+	case attempt > e.attempt:
+		e.attempt, e.from = attempt, len(e.text)
+		e.text = append(e.text, output...)
+	case attempt == e.attempt:
+		e.text = append(e.text, output...)
+	default: // it is read late: the process had ended
+		e.text = slices.Insert(e.text, e.from, output...)
+		e.from += len(output)
+	}
+	if before := len(e.text); before > TaskBytes {
+		e.text = append(e.text[:0], text.CutFront(e.text, before-TaskBytes)...)
+		e.from = max(0, e.from-(before-len(e.text)))
 		e.truncated = true
 	}
 	l.bytes += len(e.text)
@@ -81,8 +95,8 @@ func (l *Logs) Read(task ids.TaskID) (output string, truncated bool) {
 	return text.Tail(e.text, TaskBytes), e.truncated
 }
 
-// Tail returns the end of a task's output, as valid UTF-8.
-func (l *Logs) Tail(task ids.TaskID) string {
+// Tail returns the end of an attempt's output, as valid UTF-8; empty if a later attempt has written.
+func (l *Logs) Tail(task ids.TaskID, attempt ids.Attempt) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	at := l.tasks[task]
@@ -90,5 +104,8 @@ func (l *Logs) Tail(task ids.TaskID) string {
 		return ""
 	}
 	e := at.Value.(*entry)
-	return text.Tail(e.text, TailBytes)
+	if e.attempt != attempt {
+		return ""
+	}
+	return text.Tail(e.text[e.from:], TailBytes)
 }

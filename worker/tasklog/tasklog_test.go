@@ -13,18 +13,40 @@ func TestEndOfEachTaskIsKept(t *testing.T) {
 	if text, cut := l.Read(1); text != "" || cut {
 		t.Errorf("got %q, %v of nothing", text, cut)
 	}
-	l.Write(1, []byte("hello "))
-	l.Write(2, []byte("other"))
-	l.Write(1, []byte("world"))
+	l.Write(1, 1, []byte("hello "))
+	l.Write(2, 1, []byte("other"))
+	l.Write(1, 1, []byte("world"))
 	if text, cut := l.Read(1); text != "hello world" || cut {
 		t.Errorf("got %q, %v", text, cut)
 	}
-	l.Write(1, []byte(strings.Repeat("x", TaskBytes-3)+"end"))
+	l.Write(1, 1, []byte(strings.Repeat("x", TaskBytes-3)+"end"))
 	if text, cut := l.Read(1); len(text) != TaskBytes || !cut || !strings.HasSuffix(text, "xend") {
 		t.Errorf("got %d bytes, %v", len(text), cut)
 	}
-	if tail := l.Tail(1); len(tail) != TailBytes || !strings.HasSuffix(tail, "end") {
+	if tail := l.Tail(1, 1); len(tail) != TailBytes || !strings.HasSuffix(tail, "end") {
 		t.Errorf("tail of %d bytes", len(tail))
+	}
+}
+
+// The output of all attempts is kept, and the tail is the one attempt's.
+func TestTailsAreOfOneAttempt(t *testing.T) {
+	var l Logs
+	l.Write(1, 1, []byte("first\n"))
+	l.Write(1, 2, []byte("second\n"))
+	l.Write(1, 1, []byte("late\n"))
+	l.Write(1, 2, []byte("end\n"))
+	if all, _ := l.Read(1); all != "first\nlate\nsecond\nend\n" {
+		t.Errorf("all: %q", all)
+	}
+	for attempt, want := range map[ids.Attempt]string{1: "", 2: "second\nend\n", 3: ""} {
+		if got := l.Tail(1, attempt); got != want {
+			t.Errorf("attempt %d: %q, want %q", attempt, got, want)
+		}
+	}
+	l.Write(1, 3, []byte(strings.Repeat("x", TaskBytes-4)))
+	l.Write(1, 2, []byte("later\n"))
+	if all, cut := l.Read(1); !cut || len(all) != TaskBytes || !strings.HasSuffix(all[:4], "r\n") || l.Tail(1, 3) != strings.Repeat("x", TailBytes) {
+		t.Errorf("%d bytes that begin with %q", len(all), all[:10])
 	}
 }
 
@@ -33,14 +55,14 @@ func TestLeastRecentTasksGoFirst(t *testing.T) {
 	text := []byte(strings.Repeat("x", TaskBytes))
 	n := totalBytes/TaskBytes + 10
 	for i := range n {
-		l.Write(ids.TaskID(i+1), text)
-		l.Write(1, []byte("still here"))
+		l.Write(ids.TaskID(i+1), 1, text)
+		l.Write(1, 1, []byte("still here"))
 	}
 	if l.bytes > totalBytes {
 		t.Errorf("%d bytes are kept", l.bytes)
 	}
 	for task, want := range map[ids.TaskID]bool{1: true, 2: false, ids.TaskID(n): true} {
-		if got := l.Tail(task) != ""; got != want {
+		if got := l.Tail(task, 1) != ""; got != want {
 			t.Errorf("task %d is kept: %v", task, got)
 		}
 	}
@@ -59,10 +81,10 @@ func FuzzTextIsValidWhereverItIsCut(f *testing.F) {
 		if len(text) > 0 {
 			cut = int(at % uint(len(text)))
 		}
-		l.Write(1, text[:cut])
-		l.Write(1, text[cut:]) // also in the middle of a character
+		l.Write(1, 1, text[:cut])
+		l.Write(1, 1, text[cut:]) // also in the middle of a character
 		whole, _ := l.Read(1)
-		for name, got := range map[string]string{"text": whole, "tail": l.Tail(1)} {
+		for name, got := range map[string]string{"text": whole, "tail": l.Tail(1, 1)} {
 			if !utf8.ValidString(got) {
 				t.Errorf("the %s of %q is not UTF-8: %q", name, text, got)
 			}
@@ -70,8 +92,8 @@ func FuzzTextIsValidWhereverItIsCut(f *testing.F) {
 		if utf8.Valid(text) && len(text) <= TaskBytes && whole != string(text) {
 			t.Errorf("%q became %q", text, whole)
 		}
-		if len(whole) > TaskBytes || len(l.Tail(1)) > TailBytes {
-			t.Errorf("%d bytes, %d of them in the tail", len(whole), len(l.Tail(1)))
+		if len(whole) > TaskBytes || len(l.Tail(1, 1)) > TailBytes {
+			t.Errorf("%d bytes, %d of them in the tail", len(whole), len(l.Tail(1, 1)))
 		}
 	})
 }

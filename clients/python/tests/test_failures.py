@@ -6,12 +6,14 @@ import concurrent.futures
 import contextlib
 import ctypes
 import os
+import pickle
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +54,33 @@ def test_a_crash_takes_nothing_along(client: Client, crash: Any) -> None:
         assert "Segmentation fault" in str(error) and "in by_segfault" in str(error), error
     assert client.submit(np.sum, data, pure=False).result(PATIENCE) == 200_000
     assert client.submit(inc, 1, pure=False).result(PATIENCE) == 2
+
+
+def test_a_stack_is_told_once(client: Client) -> None:
+    error = client.submit(by_segfault, pure=False, retries=1).exception(PATIENCE)
+    assert isinstance(error, errors.WorkerDiedError), error
+    assert error.attempts == 3 and ", after 3 attempts]" in str(error), error
+    text = "".join(traceback.format_exception(error))
+    assert text.count("in by_segfault") == 1, text
+    assert error.log_tail.count("in by_segfault") == 1, error.log_tail
+    again = pickle.loads(pickle.dumps(error))
+    assert again.attempts == 3 and again.log_tail == error.log_tail
+
+
+def test_output_is_that_of_the_last_attempt(client: Client) -> None:
+    def loud() -> None:
+        print("said once")
+        raise ValueError("each time")
+
+    error = client.submit(loud, pure=False, retries=3).exception(PATIENCE)
+    assert isinstance(error, ValueError), error
+    text = "".join(traceback.format_exception(error))
+    assert text.count("said once\n") == 1 and text.count("in loud") == 1, text
+    assert text.rstrip().endswith(", after 4 attempts"), text
+    follower = client.submit(inc, client.submit(loud, key="loud", pure=False, retries=1), pure=False)
+    assert ", after 2 attempts" in "".join(traceback.format_exception(follower.exception(PATIENCE)))
+    once = client.submit(loud, pure=False).exception(PATIENCE)
+    assert "attempt" not in "".join(traceback.format_exception(once))
 
 
 def test_output_is_told_with_the_error(client: Client) -> None:

@@ -57,18 +57,22 @@ class SerialisationError(MillraceError, TypeError):
 class TaskFailedError(MillraceError, RuntimeError):
     """A task failed for a reason that is not an exception of its own."""
 
-    def __init__(self, message: str, *, reason: str = "", key: Any = "", worker: str = "", log_tail: str = "") -> None:
+    def __init__(
+        self, message: str, *, reason: str = "", key: Any = "", worker: str = "", log_tail: str = "", attempts: int = 0
+    ) -> None:
         super().__init__(message)
         self.reason = reason
         #: Key of the task that failed first.
         self.key = key
         #: Worker that it failed on.
         self.worker = worker
-        #: Last lines that it wrote.
+        #: Last lines that its last attempt wrote.
         self.log_tail = log_tail
+        #: How many attempts failed or ended with the death of a worker or an executor; 0 if the error is of no attempt.
+        self.attempts = attempts
 
     def __reduce__(self) -> Any:
-        return _restore, (type(self), str(self), self.reason, self.key, self.worker, self.log_tail)
+        return _restore, (type(self), str(self), self.reason, self.key, self.worker, self.log_tail, self.attempts)
 
 
 class WorkerDiedError(TaskFailedError):
@@ -135,8 +139,10 @@ class RemoteTraceback(Exception):
         return "\n" + self.text
 
 
-def _restore(cls: type[TaskFailedError], message: str, reason: str, key: Any, worker: str, log: str) -> TaskFailedError:
-    return cls(message, reason=reason, key=key, worker=worker, log_tail=log)
+def _restore(
+    cls: type[TaskFailedError], message: str, reason: str, key: Any, worker: str, log: str, attempts: int = 0
+) -> TaskFailedError:
+    return cls(message, reason=reason, key=key, worker=worker, log_tail=log, attempts=attempts)
 
 
 _TASK_REASONS: dict[str, type[TaskFailedError]] = {
@@ -157,8 +163,12 @@ _TASK_REASONS: dict[str, type[TaskFailedError]] = {
 
 def from_task(error: task_pb2.TaskError, key: str, cancelled: bool) -> BaseException:
     """The exception of a failed or cancelled task: the user's own one if it travelled, with the remote traceback."""
-    where = f" [task {error.origin_key or key}" + (f" on worker {error.worker}]" if error.worker else "]")
-    message = (error.message or error.reason or "failed") + where
+    where = f"task {error.origin_key or key}"
+    if error.worker:
+        where += f" on worker {error.worker}"
+    if error.attempts > 1:
+        where += f", after {error.attempts} attempts"
+    message = f"{error.message or error.reason or 'failed'} [{where}]"
     if cancelled:
         cancel = CancelledError(message)
         cancel.reason = error.reason
@@ -174,11 +184,11 @@ def from_task(error: task_pb2.TaskError, key: str, cancelled: bool) -> BaseExcep
         # What ends a program or a coroutine where it is raised (SystemExit, KeyboardInterrupt, GeneratorExit,
         # asyncio.CancelledError) must not end this one: it is told as a RemoteError.
         if isinstance(exception, Exception):
-            note = f"in task {error.origin_key or key}" + (f" on worker {error.worker}" if error.worker else "")
             with contextlib.suppress(Exception):  # before Python 3.11, and of exceptions with notes of their own
-                exception.add_note(note)  # pyright: ignore[reportAttributeAccessIssue]
+                exception.add_note(f"in {where}")  # pyright: ignore[reportAttributeAccessIssue]
             return exception
-    if error.log_tail:
+    # The message about a process that died has its last words.
+    if error.log_tail and error.log_tail.strip()[-1000:] not in error.message:
         message += f"\nlast lines of its output:\n{error.log_tail}"
     if error.traceback:
         message += f"\n{error.traceback}"
@@ -189,6 +199,7 @@ def from_task(error: task_pb2.TaskError, key: str, cancelled: bool) -> BaseExcep
         key=_keys.from_wire(error.origin_key or key),
         worker=error.worker,
         log_tail=error.log_tail,
+        attempts=error.attempts,
     )
 
 

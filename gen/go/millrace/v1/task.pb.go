@@ -567,7 +567,10 @@ type TaskError struct {
 	// Attempt that failed.
 	Attempt uint32 `protobuf:"varint,8,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// Details by name ("signal": "SIGKILL", "exit_code": "139", "limit_bytes": "1073741824").
-	Metadata      map[string]string `protobuf:"bytes,9,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Metadata map[string]string `protobuf:"bytes,9,rep,name=metadata,proto3" json:"metadata,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// How many attempts of the task failed or ended with the death of a worker or an executor, this one included. 0: the
+	// error is of no attempt (a cancelled task, a task that fits no worker). Set by the scheduler; workers leave it 0.
+	Attempts      uint32 `protobuf:"varint,10,opt,name=attempts,proto3" json:"attempts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -663,6 +666,13 @@ func (x *TaskError) GetMetadata() map[string]string {
 		return x.Metadata
 	}
 	return nil
+}
+
+func (x *TaskError) GetAttempts() uint32 {
+	if x != nil {
+		return x.Attempts
+	}
+	return 0
 }
 
 // Task is what the scheduler knows about a task. Output only.
@@ -1049,7 +1059,7 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\targuments\x18\x05 \x01(\v2\x16.millrace.v1.ArgumentsR\targuments\x12)\n" +
 	"\x10packed_arguments\x18\x06 \x01(\fR\x0fpackedArguments\x12#\n" +
 	"\roptions_index\x18\a \x01(\rR\foptionsIndex\x12\x12\n" +
-	"\x04hold\x18\b \x01(\bR\x04hold\"\xf9\x02\n" +
+	"\x04hold\x18\b \x01(\bR\x04hold\"\x95\x03\n" +
 	"\tTaskError\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x1d\n" +
@@ -1060,7 +1070,9 @@ const file_millrace_v1_task_proto_rawDesc = "" +
 	"\texception\x18\x06 \x01(\v2\x13.millrace.v1.OpaqueR\texception\x12\x19\n" +
 	"\blog_tail\x18\a \x01(\tR\alogTail\x12\x18\n" +
 	"\aattempt\x18\b \x01(\rR\aattempt\x12@\n" +
-	"\bmetadata\x18\t \x03(\v2$.millrace.v1.TaskError.MetadataEntryR\bmetadata\x1a;\n" +
+	"\bmetadata\x18\t \x03(\v2$.millrace.v1.TaskError.MetadataEntryR\bmetadata\x12\x1a\n" +
+	"\battempts\x18\n" +
+	" \x01(\rR\battempts\x1a;\n" +
 	"\rMetadataEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa1\x06\n" +

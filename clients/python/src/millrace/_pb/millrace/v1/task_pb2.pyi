@@ -122,7 +122,7 @@ class TaskSpec(_message.Message):
     def __init__(self, key: _Optional[str] = ..., op: _Optional[str] = ..., op_index: _Optional[int] = ..., inputs: _Optional[_Iterable[str]] = ..., arguments: _Optional[_Union[_value_pb2.Arguments, _Mapping]] = ..., packed_arguments: _Optional[bytes] = ..., options_index: _Optional[int] = ..., hold: bool = ...) -> None: ...
 
 class TaskError(_message.Message):
-    __slots__ = ("reason", "message", "origin_key", "worker", "traceback", "exception", "log_tail", "attempt", "metadata")
+    __slots__ = ("reason", "message", "origin_key", "worker", "traceback", "exception", "log_tail", "attempt", "metadata", "attempts")
     class MetadataEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -139,6 +139,7 @@ class TaskError(_message.Message):
     LOG_TAIL_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     METADATA_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     reason: str
     message: str
     origin_key: str
@@ -148,7 +149,8 @@ class TaskError(_message.Message):
     log_tail: str
     attempt: int
     metadata: _containers.ScalarMap[str, str]
-    def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ..., origin_key: _Optional[str] = ..., worker: _Optional[str] = ..., traceback: _Optional[str] = ..., exception: _Optional[_Union[_value_pb2.Opaque, _Mapping]] = ..., log_tail: _Optional[str] = ..., attempt: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ...) -> None: ...
+    attempts: int
+    def __init__(self, reason: _Optional[str] = ..., message: _Optional[str] = ..., origin_key: _Optional[str] = ..., worker: _Optional[str] = ..., traceback: _Optional[str] = ..., exception: _Optional[_Union[_value_pb2.Opaque, _Mapping]] = ..., log_tail: _Optional[str] = ..., attempt: _Optional[int] = ..., metadata: _Optional[_Mapping[str, str]] = ..., attempts: _Optional[int] = ...) -> None: ...
 
 class Task(_message.Message):
     __slots__ = ("task_id", "key", "namespace", "graph_id", "op", "state", "attempt", "worker", "replicas", "output_bytes", "inputs", "missing_inputs", "waiting_dependents", "holders", "error", "options", "run_time", "submit_time", "story", "retries_used", "worker_deaths", "log_tail", "input_count")
