@@ -401,6 +401,9 @@ func (l *Ledger) Stats() Stats {
 	return s
 }
 
+// Waits says whether a reservation waits for room.
+func (l *Ledger) Waits() bool { return len(l.waiting) > 0 }
+
 // NextDeadline returns when Expire has something to do at the earliest; ok is
 // false when nothing has a deadline.
 func (l *Ledger) NextDeadline() (at time.Time, ok bool) {

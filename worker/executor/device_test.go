@@ -322,6 +322,80 @@ func TestProcessesAreAskedForWhatTheyDoNotUse(t *testing.T) {
 	}
 }
 
+// rest is all of the rig's slab but for its header, if nothing else is there.
+var rest = []uint64{2 << 20, 2<<20 - 8<<10}
+
+// wait asks for memory as neither a task nor an executor does, and returns where the answer comes. The request waits when it returns.
+func (r *rig) wait(t *testing.T, sizes ...uint64) <-chan store.Told {
+	t.Helper()
+	told := make(chan store.Told, 2)
+	id, standing, err := r.objects.Acquire(store.Request{Holder: ledger.Holder{Kind: ledger.HolderWorker, ID: 7}, Bytes: sizes, Deadline: time.Now().Add(time.Hour)},
+		func(x store.Told) { told <- x })
+	if err != nil || standing != ledger.Waiting {
+		t.Fatalf("a request for all memory stands %v, %v", standing, err)
+	}
+	t.Cleanup(func() { r.objects.Release(id) })
+	return told
+}
+
+// granted waits until a request for memory was granted, while time passes for the store.
+func (r *rig) granted(t *testing.T, told <-chan store.Told) {
+	t.Helper()
+	ticks := time.NewTicker(5 * time.Millisecond)
+	defer ticks.Stop()
+	for limit := time.After(time.Minute); ; {
+		select {
+		case x := <-told:
+			if x.Err != nil || !x.Ready {
+				t.Fatalf("told %+v", x)
+			}
+			return
+		case now := <-ticks.C:
+			r.objects.Tick(now)
+		case <-limit:
+			t.Fatalf("nobody asked the executor for what it keeps: %+v", r.objects.Snapshot(3))
+		}
+	}
+}
+
+func TestAnybodyWhoWaitsHasExecutorsAskedForWhatTheyKeep(t *testing.T) {
+	r := newRig(t, "ECHO_DEVICE=yes")
+	if out := r.call(t, 1, "spare"); out.Error != nil {
+		t.Fatal(out.Error)
+	}
+	r.granted(t, r.wait(t, rest...))
+}
+
+func TestExecutorsAreAskedAgainWhileSomebodyWaits(t *testing.T) {
+	r := newRig(t, "ECHO_DEVICE=yes")
+	first, granted, err := r.objects.Reserve(ledger.Holder{Kind: ledger.HolderWorker, ID: 8}, rest[1:], time.Time{}, nil)
+	if !granted || err != nil {
+		t.Fatal(err)
+	}
+	told := r.wait(t, rest...) // no executor has anything yet
+	if out := r.call(t, 1, "lease"); out.Error != nil {
+		t.Fatal(out.Error)
+	}
+	r.objects.Drop(object(1))
+	r.objects.Release(first)
+	r.granted(t, told)
+}
+
+func TestMemoryThatAnExecutorKeepsIsNotTakenFromThoseWhoWait(t *testing.T) {
+	r := newRig(t, "ECHO_DEVICE=yes")
+	first, granted, err := r.objects.Reserve(ledger.Holder{Kind: ledger.HolderWorker, ID: 8}, rest[1:], time.Time{}, nil)
+	if !granted || err != nil {
+		t.Fatal(err)
+	}
+	told := r.wait(t, rest...)
+	out := r.call(t, 1, "spare")
+	if out.Error.GetReason() != "OUT_OF_MEMORY" || !strings.Contains(out.Error.GetMessage(), "not free at once") {
+		t.Errorf("it got memory before those who wait for it: %v", out.Error)
+	}
+	r.objects.Release(first)
+	r.granted(t, told)
+}
+
 func TestLeaseThatDoesNotWait(t *testing.T) {
 	r := newRig(t, "ECHO_DEVICE=yes")
 	if out := r.call(t, 1, "greedy"); out.Error != nil {

@@ -122,6 +122,7 @@ func New(c Config) (*Pools, error) {
 			return nil, err
 		}
 	}
+	c.Store.OnShort(p.GiveBack)
 	// The maps are complete before anything reads them.
 	for kind, command := range commands {
 		for range c.Spares {

@@ -331,6 +331,15 @@ func (p *process) allocate(a *millracev1.ExecutorAllocate) {
 			p.answer(a, nil, memoryError(err))
 		}
 	}
+	if q == nil && a.GetNoWait() {
+		// It takes nothing that tasks wait for, nor the room that those who hold memory may need.
+		var err error
+		if reservation, err = objects.ReserveIdle(p.holder(), a.GetFrameBytes()); err != nil {
+			err = fmt.Errorf("executor: %d bytes of the slab are not free at once: %w", sum(a.GetFrameBytes()), err)
+		}
+		settle(err)
+		return
+	}
 	decided := make(chan error, 1)
 	reservation, granted, err := objects.Reserve(p.holder(), a.GetFrameBytes(), time.Now().Add(p.pools.config.MemoryWait), func(err error) { decided <- err })
 	if granted || err != nil {
@@ -342,7 +351,6 @@ func (p *process) allocate(a *millracev1.ExecutorAllocate) {
 		settle(fmt.Errorf("executor: %d bytes of the slab are not free at once", sum(a.GetFrameBytes())))
 		return
 	}
-	p.pools.GiveBack()
 	p.reading.Add(1)
 	go func() {
 		defer p.reading.Done()

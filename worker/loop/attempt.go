@@ -454,9 +454,6 @@ func (w *Worker) reserve(e lifecycle.Reserve) lifecycle.Event {
 	}
 	w.reservations[e.Reservation] = id
 	if standing == ledger.Waiting {
-		if w.config.Executors != nil {
-			w.config.Executors.GiveBack()
-		}
 		return nil
 	}
 	return lifecycle.Reserved{Reservation: e.Reservation, Loading: standing == ledger.Loading}

@@ -49,8 +49,6 @@ type Executors interface {
 	Stop(kind string, lane int, ref lifecycle.Ref)
 	// TakeBack has a run returned if it has not begun.
 	TakeBack(kind string, lane int, ref lifecycle.Ref)
-	// GiveBack asks processes for memory of the slab that they have and do not use.
-	GiveBack()
 	// Registered tells the worker's number and the limit of inline results.
 	Registered(worker ids.WorkerID, inlineBytes uint64)
 	// DropFunctions has processes forget functions, by their hashes.

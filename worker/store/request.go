@@ -39,7 +39,7 @@ func (s *Store) Acquire(q Request, tell func(Told)) (ledger.ReservationID, ledge
 	s.lastReservation++
 	id := s.lastReservation
 	// An executor asks for its run, whose inputs it holds.
-	q.Urgent = q.Urgent || q.Holder.Kind == ledger.HolderExecutor
+	q.Urgent = q.Urgent || q.Holder.Kind == ledger.HolderExecutor && !q.Deadline.IsZero()
 	standing, effects, err := s.ledger.Reserve(time.Now(), ledger.Request{
 		ID: id, Holder: q.Holder, Bytes: q.Bytes, Inputs: q.Inputs, Urgent: q.Urgent, Deadline: q.Deadline,
 	})
@@ -47,12 +47,39 @@ func (s *Store) Acquire(q Request, tell func(Told)) (ledger.ReservationID, ledge
 		s.telling[id] = tell
 	}
 	calls := s.apply(effects)
+	if err == nil && standing == ledger.Waiting {
+		calls = append(calls, s.askForRoom(time.Now()))
+	}
 	s.mu.Unlock()
 	run(calls)
 	if err != nil {
 		return 0, 0, err
 	}
 	return id, standing, nil
+}
+
+// askEvery is how often those who keep memory that they may not need are asked for it while somebody waits for room.
+const askEvery = time.Second
+
+// OnShort says whom to tell that somebody waits for room in the slab: at once, and again while that goes on, because
+// those who are asked may keep memory anew meanwhile. short does not wait.
+func (s *Store) OnShort(short func()) {
+	s.mu.Lock()
+	s.short = short
+	s.mu.Unlock()
+}
+
+// askForRoom returns the call of OnShort. REQUIRES: mu.
+func (s *Store) askForRoom(now time.Time) func() {
+	s.asked = now
+	return s.short
+}
+
+// ReserveIdle sets memory aside that nobody waits for and that is free, or can be without a transfer; it fails at once if
+// there is none. It leaves the room that those who hold memory may need.
+func (s *Store) ReserveIdle(holder ledger.Holder, bytes []uint64) (ledger.ReservationID, error) {
+	id, _, err := s.Acquire(Request{Holder: holder, Bytes: bytes}, nil)
+	return id, err
 }
 
 // Reserve sets memory aside for a holder. If it has to wait, until the deadline,

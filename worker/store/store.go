@@ -61,8 +61,10 @@ type Store struct {
 	telling         map[ledger.ReservationID]func(Told)
 	lastReservation ledger.ReservationID
 	lastTemporary   uint64
-	// gone is told of objects that the store gave up by itself.
-	gone func(ledger.ObjectID, error)
+	// gone is told of objects that the store gave up by itself, short of waiting for room, the last time when asked says.
+	gone  func(ledger.ObjectID, error)
+	short func()
+	asked time.Time
 	mover
 	// board is nil if readers must ask for leases; recalling is what they may still
 	// read of it, and watching says that a goroutine waits for that.
@@ -159,6 +161,7 @@ func New(space memory.Space, log *slog.Logger, below ...memory.Tier) (*Store, er
 		written: make(map[ledger.ObjectID]bool),
 		telling: make(map[ledger.ReservationID]func(Told)),
 		gone:    func(ledger.ObjectID, error) {},
+		short:   func() {},
 	}
 	c.Board = hider{s}
 	if s.ledger, err = ledger.New(c); err != nil {
@@ -279,6 +282,9 @@ func (s *Store) Tick(now time.Time) {
 	var calls []func()
 	if at, ok := s.ledger.NextDeadline(); ok && !now.Before(at) {
 		calls = s.apply(s.ledger.Expire(now))
+	}
+	if s.ledger.Waits() && now.Sub(s.asked) >= askEvery {
+		calls = append(calls, s.askForRoom(now))
 	}
 	s.mu.Unlock()
 	run(calls)

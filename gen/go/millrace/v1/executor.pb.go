@@ -52,7 +52,7 @@ type ToExecutor struct {
 	// Hashes of functions that no task refers to any more: the executor forgets them. Sent again before a later use.
 	DroppedFunctions [][]byte `protobuf:"bytes,10,rep,name=dropped_functions,json=droppedFunctions,proto3" json:"dropped_functions,omitempty"`
 	// The slab is short of memory. Between two runs the executor must release the memory that was allocated for it and
-	// that nothing in its process uses.
+	// that nothing in its process uses. The worker repeats this about once a second while anybody waits for room.
 	GiveBack      bool `protobuf:"varint,11,opt,name=give_back,json=giveBack,proto3" json:"give_back,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -904,7 +904,8 @@ type ExecutorAllocate struct {
 	Task *TaskRef `protobuf:"bytes,2,opt,name=task,proto3" json:"task,omitempty"`
 	// Size of each frame in bytes.
 	FrameBytes []uint64 `protobuf:"varint,3,rep,packed,name=frame_bytes,json=frameBytes,proto3" json:"frame_bytes,omitempty"`
-	// Only what is there at once: otherwise the answer is an error, and nobody waits for others to finish.
+	// Only memory that is free at once: otherwise the answer is an error, and nobody waits for others to finish. Memory of
+	// the process is not given in this way while a task waits for room.
 	NoWait        bool `protobuf:"varint,4,opt,name=no_wait,json=noWait,proto3" json:"no_wait,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -379,6 +379,12 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 	case "greedy": // more than there is, now
 		_, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{2 << 20}, NoWait: true})
 		return &millracev1.ExecutorFinished{Error: failed}
+	case "spare": // memory of the process's own, if there is some that nobody waits for
+		_, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}, NoWait: true})
+		if failed != nil {
+			return &millracev1.ExecutorFinished{Error: failed}
+		}
+		return text("")
 	case "twice": // memory by a number that is in use
 		_, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
 		if failed == nil {
