@@ -245,6 +245,118 @@ func TestIdleWorkersDoNotHaveTheInputsOfWideTasksReadInEachStep(t *testing.T) {
 	}
 }
 
+// While all workers are full there is nothing to look for, however many classes wait: a report of one of them is what goes on.
+func TestNobodyLooksForRoomWhileAllWorkersAreFull(t *testing.T) {
+	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1, Resources: map[string]float64{"mem": 10000}})
+	fill := GraphSubmitted{Options: []Options{{Priority: 1}}}
+	for i := range 1000 {
+		fill.Tasks = append(fill.Tasks, TaskSpec{Key: fmt.Sprint("fill", i), Options: 1, Hold: true})
+	}
+	c.submit(fill)
+	c.submit(distinct(4*maxClasses, 1))
+	looked := c.m.looked.classes
+	for c.wake() {
+	}
+	if more := c.m.looked.classes - looked; more > 0 || len(c.runs) == 0 {
+		t.Errorf("%d classes were looked at while all workers were full of %d tasks", more, len(c.runs))
+	}
+}
+
+// A look that goes on later has one timer, however many steps end before it.
+func TestALookThatGoesOnHasOneTimer(t *testing.T) {
+	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 8, Resources: map[string]float64{"mem": 10000}})
+	c.submit(GraphSubmitted{Options: []Options{{Resources: map[string]float64{"mem": 10000}}}, Tasks: []TaskSpec{{Key: "hold", Options: 1, Hold: true}}})
+	c.submit(distinct(50*maxClasses, 1))
+	for range 20 {
+		c.step(TasksReported{Worker: 1})
+	}
+	timers := 0
+	for _, x := range c.m.timers {
+		if x.kind == timerLook {
+			timers++
+		}
+	}
+	if timers != 1 {
+		t.Errorf("%d timers after 20 steps that each left classes for later", timers)
+	}
+}
+
+// Tasks whose memory fits no worker are put aside, and there may be very many classes of them, too.
+func TestTasksThatFitNoMemoryAreLookedAtInTurns(t *testing.T) {
+	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 8, MemoryBytes: 1 << 20, Resources: map[string]float64{"mem": 10000}})
+	graph := distinct(4*maxClasses, 1)
+	for i := range graph.Options {
+		graph.Options[i].ExpectedOutputBytes = 1 << 30
+	}
+	c.submit(graph)
+	for range 20 {
+		c.step(TasksReported{Worker: 1})
+		c.wake()
+	}
+	if c.most.classes > maxClasses || len(c.runs) > 0 {
+		t.Errorf("one step looked at %d classes; at most %d", c.most.classes, maxClasses)
+	}
+	if err := c.m.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// A class that was passed because there was no room comes again, though in each step more others come than one step looks at.
+func TestAClassThatWasPassedComesAgain(t *testing.T) {
+	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 8, Resources: map[string]float64{"mem": 10000}})
+	hold := c.submit(GraphSubmitted{
+		Options: []Options{{Resources: map[string]float64{"mem": 5000}}, {Resources: map[string]float64{"mem": 100}}},
+		Tasks:   []TaskSpec{{Key: "hold", Options: 1, Hold: true}, {Key: "stays", Options: 2, Hold: true}},
+	})
+	first := c.submit(GraphSubmitted{
+		Options: []Options{{Priority: 9, Resources: map[string]float64{"mem": 5500}}}, Tasks: []TaskSpec{{Key: "first", Options: 1, Hold: true}},
+	})
+	others := 0
+	more := func() {
+		graph := distinct(maxClasses+50, 1)
+		for i := range graph.Tasks {
+			// They do not fit beside the task that stays.
+			graph.Tasks[i].Key = fmt.Sprint("other", others)
+			graph.Options[i].Resources = map[string]float64{"mem": 9950 + float64(others)/1e6}
+			others++
+		}
+		c.submit(graph)
+	}
+	for range 10 {
+		more()
+	}
+	c.succeed(hold[0], 0)
+	for range 50 {
+		if c.runs[first[0]] != 0 {
+			return
+		}
+		more()
+	}
+	t.Errorf("the first task was not looked at again in 50 steps, while %d others came", others)
+}
+
+// A new worker begins a round, so that the first task is not behind those that are still to be looked at for the others.
+func TestANewWorkerBeginsWithTheFirstTask(t *testing.T) {
+	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 8, Resources: map[string]float64{"mem": 10}})
+	first := c.submit(GraphSubmitted{
+		Options: []Options{{Priority: 9, Resources: map[string]float64{"mem": 50}}}, Tasks: []TaskSpec{{Key: "first", Options: 1, Hold: true}},
+	})
+	c.submit(distinct(4*maxClasses, 1000))
+	c.step(WorkerRegistered{Worker: 2, Name: "new", Host: "h", Executors: []string{"native"}, Slots: 8, Resources: map[string]float64{"mem": 60}})
+	if c.runs[first[0]] != 2 {
+		t.Error("the first task was not given to the worker that came")
+	}
+}
+
+// distinct is a submission of tasks that are a class each, as their amounts differ.
+func distinct(tasks int, from float64) (graph GraphSubmitted) {
+	for i := range tasks {
+		graph.Options = append(graph.Options, Options{Resources: map[string]float64{"mem": from + float64(i)/float64(tasks)}})
+		graph.Tasks = append(graph.Tasks, TaskSpec{Key: fmt.Sprint(i), Options: uint32(i + 1), Hold: true})
+	}
+	return graph
+}
+
 // A large amount swallows a small one that is added to it. The small one counts again when the large one has gone, in any order.
 func TestUsedResourcesDoNotDrift(t *testing.T) {
 	const has = 1e17
