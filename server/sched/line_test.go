@@ -3,6 +3,7 @@ package sched
 import (
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"time"
@@ -345,6 +346,78 @@ func TestANewWorkerBeginsWithTheFirstTask(t *testing.T) {
 	c.step(WorkerRegistered{Worker: 2, Name: "new", Host: "h", Executors: []string{"native"}, Slots: 8, Resources: map[string]float64{"mem": 60}})
 	if c.runs[first[0]] != 2 {
 		t.Error("the first task was not given to the worker that came")
+	}
+}
+
+// Tasks go in the order of their ranks, whichever classes they are in and however those lie in the heap.
+func TestTasksOfManyClassesGoInTheOrderOfTheirRanks(t *testing.T) {
+	const classes, tasks = 31, 1200
+	for seed := range uint64(20) {
+		c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 20})
+		random := rand.New(rand.NewPCG(seed, 0))
+		var graph GraphSubmitted
+		for i := range classes {
+			graph.Options = append(graph.Options, Options{Resources: map[string]float64{fmt.Sprint("r", i): 0}})
+		}
+		for i := range tasks {
+			graph.Tasks = append(graph.Tasks, TaskSpec{Key: fmt.Sprint(i), Options: uint32(random.IntN(classes) + 1), Hold: true})
+		}
+		all := c.submit(graph)
+		gone := map[ids.TaskID]bool{}
+		for len(c.runs) > 0 {
+			// Tasks that are taken out leave their classes with later ones, wherever those are.
+			cancel := TasksCancelled{Force: true}
+			for range 20 {
+				if id := all[random.IntN(tasks)]; !slices.Contains(c.sent, id) && !gone[id] {
+					gone[id] = true
+					cancel.Tasks = append(cancel.Tasks, id)
+				}
+			}
+			c.step(cancel)
+			var ended []Report
+			for id := range c.runs {
+				ended = append(ended, Report{Task: id, Attempt: 1, Outcome: OutcomeSucceeded, RunTime: time.Second})
+			}
+			clear(c.runs)
+			c.now = c.now.Add(time.Microsecond)
+			c.step(TasksReported{Worker: 1, Reports: ended})
+		}
+		if len(c.sent)+len(gone) != tasks || !slices.IsSorted(c.sent) {
+			t.Fatalf("seed %d: %d tasks were sent and %d cancelled, not by rank: %v", seed, len(c.sent), len(gone), c.sent)
+		}
+	}
+}
+
+// While no worker has room the inputs of the first task of a class are read once, and not in each step.
+func TestInputsOfTheFirstTasksAreReadOnceWhileThereIsNoRoom(t *testing.T) {
+	const classes = 100
+	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1})
+	var inputs, urgent, graph GraphSubmitted
+	var names []string
+	for i := range maxCounted {
+		names = append(names, fmt.Sprint("in", i))
+		inputs.Tasks = append(inputs.Tasks, TaskSpec{Key: names[i], Hold: true})
+	}
+	for range c.submit(inputs) {
+		c.succeed(c.next(), 1<<20)
+	}
+	urgent.Options = []Options{{Priority: 9}}
+	for i := range 1000 {
+		urgent.Tasks = append(urgent.Tasks, TaskSpec{Key: fmt.Sprint("urgent", i), Options: 1, Hold: true})
+	}
+	c.submit(urgent)
+	for i := range classes {
+		graph.Options = append(graph.Options, Options{Resources: map[string]float64{fmt.Sprint("r", i): 0}})
+		graph.Tasks = append(graph.Tasks, TaskSpec{Key: fmt.Sprint("reduce", i), Options: uint32(i + 1), Inputs: names, Hold: true})
+	}
+	before := c.m.looked.inputs
+	c.submit(graph)
+	for range 100 {
+		c.now = c.now.Add(time.Microsecond)
+		c.step(TasksReported{Worker: 1})
+	}
+	if read := c.m.looked.inputs - before; read > 2*classes*maxCounted {
+		t.Errorf("%d inputs were read, of %d tasks with %d", read, classes, maxCounted)
 	}
 }
 
