@@ -184,7 +184,23 @@ func (v validation) check(message any) error {
 		return invalid("request", err.Error())
 	}
 	first := violations.Violations[0]
-	return invalid(protovalidate.FieldPathString(first.Proto.GetField()), first.Proto.GetMessage())
+	return invalid(protovalidate.FieldPathString(first.Proto.GetField()), inWords(first))
+}
+
+// patterns says in words what breaks each pattern of a text in the protos, and the remedy.
+var patterns = map[string]string{
+	"^[a-zA-Z0-9._-]*$":      "it has characters other than letters, digits, '.', '_' and '-': leave those out",
+	"^[^\\x00-\\x1f\\x7f]*$": "it has control characters: leave those out",
+}
+
+// inWords says what is wrong with a field.
+func inWords(v *protovalidate.Violation) string {
+	if v.Proto.GetRuleId() == "string.pattern" && v.RuleValue.IsValid() {
+		if words, ok := patterns[v.RuleValue.String()]; ok {
+			return words
+		}
+	}
+	return v.Proto.GetMessage()
 }
 
 // badDuration names a duration in a request that means nothing. The rules in the protos compare durations, and take

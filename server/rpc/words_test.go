@@ -1,0 +1,51 @@
+package rpc
+
+import (
+	"strings"
+	"testing"
+
+	"buf.build/gen/go/bufbuild/protovalidate/protocolbuffers/go/buf/validate"
+	"buf.build/go/protovalidate"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/dynamicpb"
+)
+
+// A text that breaks a pattern is told what it has that it must not have, and not a regular expression.
+func TestPatternsAreSaidInWords(t *testing.T) {
+	validator, err := protovalidate.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := 0
+	protoregistry.GlobalFiles.RangeFilesByPackage("millrace.v1", func(file protoreflect.FileDescriptor) bool {
+		messages := file.Messages()
+		for i := range messages.Len() {
+			fields := messages.Get(i).Fields()
+			for j := range fields.Len() {
+				f := fields.Get(j)
+				rules, _ := proto.GetExtension(f.Options(), validate.E_Field).(*validate.FieldRules)
+				if rules.GetString().GetPattern() == "" {
+					continue
+				}
+				found++
+				m := dynamicpb.NewMessage(messages.Get(i))
+				for k := range fields.Len() {
+					if other := fields.Get(k); other.Kind() == protoreflect.StringKind && !other.IsList() && !other.IsMap() {
+						m.Set(other, protoreflect.ValueOfString("x")) // it may have to be there
+					}
+				}
+				m.Set(f, protoreflect.ValueOfString("a\nb"))
+				err := validation{validator}.check(m)
+				if err == nil || !strings.Contains(err.Error(), string(f.Name())+": it has ") || !strings.Contains(err.Error(), "leave those out") {
+					t.Errorf("%s: %v", f.FullName(), err)
+				}
+			}
+		}
+		return true
+	})
+	if found == 0 {
+		t.Error("no field has a pattern")
+	}
+}
