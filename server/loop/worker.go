@@ -244,7 +244,7 @@ func (l *Loop) ReportDeath(ctx context.Context, name string, death front.Death) 
 		}
 		l.recordDeath(name, death)
 		if death.Incarnation != "" {
-			l.step(sched.WorkerEnded{Incarnation: death.Incarnation, Cause: death.Cause})
+			l.step(sched.WorkerEnded{Incarnation: death.Incarnation, Cause: death.Cause, Killed: death.Signal == "SIGKILL" && !death.OutOfMemory})
 		}
 	})
 }

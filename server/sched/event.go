@@ -133,7 +133,11 @@ type WorkerLost struct {
 }
 
 // WorkerEnded says that the process of a worker that was lost before has ended.
-type WorkerEnded struct{ Incarnation, Cause string }
+type WorkerEnded struct {
+	Incarnation, Cause string
+	// Killed: by SIGKILL, as a supervisor ends a worker that hangs.
+	Killed bool
+}
 
 // RescueFailed says that a worker could not copy objects out of the memory of a dead one.
 type RescueFailed struct {

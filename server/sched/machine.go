@@ -91,6 +91,7 @@ type Machine struct {
 
 	// kills counts the workers that were killed while they ran something.
 	kills   uint64
+	silent  silent
 	trouble map[ids.TaskID]*trouble
 	errors  map[ids.TaskID]*TaskError
 	// detailed are tasks whose errors have details, in the order in which they failed; some may have none by now.

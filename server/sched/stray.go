@@ -51,6 +51,7 @@ func (m *Machine) found(id ids.TaskID) {
 
 // workerEnded gives up the bytes of a lost worker whose process is now known to have ended.
 func (m *Machine) workerEnded(ev WorkerEnded) {
+	m.silentEnded(ev)
 	for _, id := range sortedKeys(m.strays) {
 		if s := m.strays[id]; s.incarnation == ev.Incarnation && s.until.After(m.now) {
 			s.until, s.cause = m.now, ev.Cause

@@ -98,6 +98,7 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 	}
 	w.name, w.incarnation, w.host = ev.Name, ev.Incarnation, ev.Host
 	w.state, w.leaving = WorkerStateActive, nil
+	m.silent.drop(ev.Incarnation)
 	w.slots = max(ev.Slots, 1)
 	w.resources, w.memory = ev.Resources, ev.MemoryBytes
 	w.executors, w.relays = ev.Executors, ev.Relays
@@ -229,8 +230,9 @@ func (m *Machine) workerLost(ev WorkerLost) {
 		blame[i] = t.state == TaskRunning
 		any = any || blame[i]
 	}
+	mayHang := ev.Outside && !ev.Killed && !ev.Gone
 	// A task may end its worker before anybody hears that it has begun: the first of the queue are what ran, as far as is known.
-	for i := 0; !any && (!ev.Outside || ev.Killed) && i < len(refs) && i < int(w.slots); i++ {
+	for i := 0; !any && (!ev.Outside || ev.Killed || mayHang) && i < len(refs) && i < int(w.slots); i++ {
 		_, t := m.at(refs[i].Task)
 		blame[i] = t.missing == 0
 	}
@@ -240,21 +242,26 @@ func (m *Machine) workerLost(ev WorkerLost) {
 			blamed++
 		}
 	}
-	alone := ev.Killed && blamed == 1 && (any || len(refs) == 1)
+	alone := blamed == 1 && (any || len(refs) == 1)
 	if ev.Killed && blamed > 0 {
 		m.kills++
 	}
+	hung := suspects{worker: w.name, alone: alone, counted: any}
 	for i, r := range refs {
 		b, t := m.at(r.Task)
 		m.leave(b, t)
-		if blame[i] {
-			m.suspect(r.Task, t, alone)
+		if blame[i] && mayHang {
+			hung.tasks = append(hung.tasks, r.Task)
+			blame[i] = any
+		} else if blame[i] {
+			m.suspect(r.Task, t, alone && ev.Killed)
 		}
 		if blame[i] && m.blame(r.Task, b, t, fmt.Sprintf("worker %s: %s", w.name, cause), w, "WORKER_DIED", ev.Outside) {
 			continue
 		}
 		m.requeue(r.Task, b, t)
 	}
+	m.silent.add(w.incarnation, hung)
 	delete(m.workerIndex, w.id)
 	m.workers[w.slot] = nil
 	m.freeWorkers = append(m.freeWorkers, w.slot)
@@ -336,21 +343,32 @@ func (m *Machine) blame(id ids.TaskID, b *block, t *task, cause string, w *worke
 	}
 	tr.causes = append(tr.causes, cause)
 	tr.avoid = w.id
-	if tr.deaths < m.config.MaxWorkerDeaths && tr.kills < outsideFactor*m.config.MaxWorkerDeaths && tr.streak < m.config.MaxWorkerDeaths {
+	if !m.poisonous(tr) {
 		return false
 	}
-	key := string(b.keyOf(t))
+	m.poison(id, b, t, w.name, reason)
+	return true
+}
+
+// poisonous says whether a task was running at one death too many.
+func (m *Machine) poisonous(tr *trouble) bool {
+	most := m.config.MaxWorkerDeaths
+	return tr.deaths >= most || tr.kills >= outsideFactor*most || tr.streak >= most
+}
+
+// poison fails a task for the deaths that it was running at. REQUIRES: no worker has it.
+func (m *Machine) poison(id ids.TaskID, b *block, t *task, worker, reason string) {
+	key, tr := string(b.keyOf(t)), m.trouble[id]
 	m.end(id, b, t, TaskFailed, &TaskError{
 		Reason: "POISON_TASK",
 		Message: fmt.Sprintf("task %s was running at %d deaths and is not tried again (%s): %s; look into the causes, then retry the task",
 			key, len(tr.causes), reason, joinCauses(tr.causes)),
 		OriginKey: key,
-		Worker:    w.name,
+		Worker:    worker,
 		Attempt:   ids.Attempt(t.attempt),
 		Attempts:  tr.retries + uint32(len(tr.causes)),
 		LogTail:   m.tails[id],
 	})
-	return true
 }
 
 // joinCauses lists causes by number. Only the last one of several lines has more than its first line, such as the stack of a

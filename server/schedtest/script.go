@@ -19,7 +19,7 @@ import (
 //
 //	client id=1 ttl=30s [ns=x] | renew client=1 | close client=1
 //	worker id=1 [slots=1 mem=0 gpu=0 name=n1 host=h1 executors=(native,python) awaits relays] with lines "holds KEY BYTES [GEN]", "runs KEY [ATTEMPT]"
-//	disconnect|drain|lose worker=1 [cause=... survivors=(2,3) outside killed gone fault] | ended incarnation=x [cause=...] | measured worker=1 bytes=9 | rate from=1 to=2 mb=100 [latency=1ms]
+//	disconnect|drain|lose worker=1 [cause=... survivors=(2,3) outside killed gone fault] | ended incarnation=x [cause=... killed] | measured worker=1 bytes=9 | rate from=1 to=2 mb=100 [latency=1ms]
 //	submit [client=1 graph=0 request=r retention=1m] with a line for each task:
 //	    KEY [op=f] [kind=native|python|data|exec] [hold] [args=x] [priority=1] [retries=1] [gpu=1] [slots=2] [bytes=9] [workers=a+b]
 //	    [others] [nowait] [timeout=1s] [< INPUT...]
@@ -74,7 +74,7 @@ func (s *Script) run(t *testing.T, d *datadriven.TestData) string {
 	case "lose":
 		return s.step(sched.WorkerLost{Worker: a.worker(), Cause: a.text("cause", ""), Outside: a.d.HasArg("outside") || a.d.HasArg("killed"), Killed: a.d.HasArg("killed"), Gone: a.d.HasArg("gone"), DeviceFault: a.d.HasArg("fault"), Survivors: a.workers("survivors")})
 	case "ended":
-		return s.step(sched.WorkerEnded{Incarnation: a.text("incarnation", ""), Cause: a.text("cause", "")})
+		return s.step(sched.WorkerEnded{Incarnation: a.text("incarnation", ""), Cause: a.text("cause", ""), Killed: a.d.HasArg("killed")})
 	case "measured":
 		return s.step(sched.WorkerMeasured{Worker: a.worker(), MemoryUsedBytes: a.number("bytes", 0)})
 	case "rate":

@@ -442,7 +442,7 @@ func (s *server) died(name, incarnation string) {
 	if r := s.byName[name]; r != nil && r.incarnation == incarnation {
 		s.lose(r, "killed by SIGKILL", "this incarnation was declared dead")
 	} else {
-		s.step(sched.WorkerEnded{Incarnation: incarnation, Cause: "killed by SIGKILL"})
+		s.step(sched.WorkerEnded{Incarnation: incarnation, Cause: "killed by SIGKILL", Killed: true})
 	}
 	s.flush()
 }

@@ -1,0 +1,85 @@
+package sched
+
+import (
+	"slices"
+
+	"github.com/millrace/millrace/internal/ids"
+)
+
+// A function that stops its worker (SIGSTOP, a C library that never returns while it has the runtime) makes it silent. When
+// a worker is lost by its silence nobody knows whether it hangs or only its network is broken. Its supervisor knows: it kills
+// a worker that hangs, some seconds later. Until then this machine remembers what the worker was running. If the worker was
+// killed, this counts like any other kill, see suspect; if it comes back, the network was to blame.
+
+// maxSilent bounds the lost workers that are remembered.
+const maxSilent = 1024
+
+// suspects are the tasks that a worker was running, as far as is known, when it fell silent.
+type suspects struct {
+	worker string
+	tasks  []ids.TaskID
+	// alone: there was one task, and no other that it could have been.
+	alone bool
+	// counted: the tasks were blamed when the worker was lost.
+	counted bool
+}
+
+// silent are the suspects of workers that were lost and may be alive, by incarnation. order has the incarnations, the oldest
+// first; some may not be in the map any more.
+type silent struct {
+	by    map[string]suspects
+	order []string
+}
+
+func (s *silent) add(incarnation string, x suspects) {
+	if len(x.tasks) == 0 {
+		return
+	}
+	if s.by == nil {
+		s.by = make(map[string]suspects)
+	}
+	s.drop(incarnation)
+	s.by[incarnation] = x
+	s.order = append(s.order, incarnation)
+	if len(s.order) > maxSilent {
+		s.drop(s.order[0])
+	}
+}
+
+func (s *silent) drop(incarnation string) (x suspects, known bool) {
+	if x, known = s.by[incarnation]; known {
+		delete(s.by, incarnation)
+		s.order = slices.DeleteFunc(s.order, func(i string) bool { return i == incarnation })
+	}
+	return x, known
+}
+
+// silentEnded counts the end of a lost worker against what it was running.
+func (m *Machine) silentEnded(ev WorkerEnded) {
+	x, known := m.silent.drop(ev.Incarnation)
+	if !known || !ev.Killed {
+		return
+	}
+	m.kills++
+	for _, id := range x.tasks {
+		b, t := m.lookup(id)
+		if t == nil || !t.state.active() {
+			continue
+		}
+		m.suspect(id, t, x.alone)
+		tr := m.trouble[id]
+		if !x.counted {
+			tr.kills++
+			tr.causes = append(tr.causes, "worker "+x.worker+": "+ev.Cause)
+		}
+		if !m.poisonous(tr) {
+			continue
+		}
+		if t.state.assigned() {
+			w := m.workers[t.worker-1]
+			m.leave(b, t)
+			m.tell(EffectCancel, w, id, t.attempt)
+		}
+		m.poison(id, b, t, x.worker, "WORKER_DIED")
+	}
+}
