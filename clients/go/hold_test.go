@@ -3,6 +3,7 @@ package millrace
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,6 +32,26 @@ func submitTo(t *testing.T, c *Client, op string, args Arguments, options ...Tas
 		t.Fatal(err)
 	}
 	return f
+}
+
+// The caller is told of tasks that are not there; the others are cancelled.
+func TestCancelOfUnknownTasksSaysSo(t *testing.T) {
+	c := dialCluster(t)
+	ctx := soon(t)
+	lost, kept := submitTo(t, c, "bench.sleep", Args(long), WithKey("lost")), submitTo(t, c, "bench.sleep", Args(long))
+	if err := c.Flush(ctx); err != nil {
+		t.Fatal(err)
+	}
+	// Behind its back, as another connection with this lease could do.
+	if _, err := c.service.ReleaseTasks(ctx, &millracev1.ReleaseTasksRequest{ClientId: c.lease.Load(), TaskIds: []uint64{lost.TaskID()}}); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Cancel(ctx, lost, kept); n != 1 || !errors.Is(err, ErrUnknownTask) || !strings.Contains(err.Error(), "lost") {
+		t.Errorf("cancelled %d, %v", n, err)
+	}
+	if kept.State() != Cancelled {
+		t.Errorf("the other one is %s", stateName(kept.State()))
+	}
 }
 
 const long = 600.0 // seconds of a task that only ends because it is cancelled

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc/codes"
+
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
@@ -107,7 +109,8 @@ func (c *Client) acknowledged(ctx context.Context, futures []*Future) ([]uint64,
 
 // Cancel stops tasks and everything that needs their results, and returns how many were stopped. What other clients hold
 // as well goes on; only this client's hold ends. The futures have ended when this returns: they are cancelled, but for those
-// that had ended before.
+// that had ended before. If the scheduler does not know a task of them any more, the others are cancelled and the error is
+// ErrUnknownTask.
 func (c *Client) Cancel(ctx context.Context, futures ...*Future) (uint64, error) {
 	active := slices.DeleteFunc(slices.Clone(futures), ended)
 	ids, err := c.acknowledged(ctx, active)
@@ -121,7 +124,36 @@ func (c *Client) Cancel(ctx context.Context, futures ...*Future) (uint64, error)
 		}
 		return 0, callError(ctx, "CancelTasks", err)
 	}
-	return out.GetCancelledTasks(), c.settleCancelled(ctx, active)
+	unknown := make(map[uint64]bool)
+	for _, id := range out.GetUnknownTaskIds() {
+		unknown[id] = true
+	}
+	lost := func(f *Future) bool { return unknown[f.TaskID()] }
+	if err := c.settleCancelled(ctx, slices.DeleteFunc(slices.Clone(active), lost)); err != nil || len(unknown) == 0 {
+		return out.GetCancelledTasks(), err
+	}
+	return out.GetCancelledTasks(), settleUnknown(ctx, slices.DeleteFunc(active, func(f *Future) bool { return !lost(f) }))
+}
+
+// unknownPatience bounds the wait for the news of tasks that the scheduler does not know: they may have ended.
+const unknownPatience = time.Second
+
+// settleUnknown is the error of futures whose tasks could not be cancelled, since the scheduler does not know them.
+func settleUnknown(ctx context.Context, futures []*Future) error {
+	patience, cancel := context.WithTimeout(ctx, unknownPatience)
+	defer cancel()
+	for _, f := range futures {
+		select {
+		case <-f.Done():
+		case <-patience.Done():
+			if ctx.Err() != nil {
+				return fmt.Errorf("millrace: cancel: task %q is %s: %w", f.key, stateName(f.State()), context.Cause(ctx))
+			}
+			return &Error{Op: "CancelTasks", Code: codes.NotFound, Reason: "UNKNOWN_TASK", Metadata: map[string]string{"key": f.key}, Message: fmt.Sprintf(
+				"the scheduler has no task %q any more, or others alone hold it: submit it again if its result is wanted", f.key)}
+		}
+	}
+	return nil
 }
 
 func ended(f *Future) bool { return f.end.Load() != nil }

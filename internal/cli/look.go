@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -345,13 +347,15 @@ func (a *app) explain() *cobra.Command {
 
 func (a *app) cancel() *cobra.Command {
 	cmd := &cobra.Command{
-		Use: "cancel KEY|g3...", Short: "Stop tasks, or whole graphs", Args: atLeast(1),
+		Use: "cancel KEY|t5|g3...", Short: "Stop tasks, or whole graphs", Args: atLeast(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return a.call(cmd, func(ctx context.Context, _ *millrace.Client, s millracev1.SchedulerServiceClient) error {
 				request := &millracev1.CancelTasksRequest{Namespace: a.settings.String("namespace"), Reason: a.settings.String("reason"), Force: true}
 				for _, name := range args {
 					if n, ok := number(name, 'g'); ok && name[0] == 'g' {
 						request.GraphIds = append(request.GraphIds, n)
+					} else if n, ok := number(name, 't'); ok && name[0] == 't' && !known(ctx, s, request.GetNamespace(), name) {
+						request.TaskIds = append(request.TaskIds, n)
 					} else {
 						request.Keys = append(request.Keys, name)
 					}
@@ -360,7 +364,14 @@ func (a *app) cancel() *cobra.Command {
 				if err != nil {
 					return err
 				}
-				return a.print(out, func(w io.Writer, _ bool) { row(w, out.GetCancelledTasks(), "tasks cancelled") })
+				if err := a.print(out, func(w io.Writer, _ bool) { row(w, out.GetCancelledTasks(), "tasks cancelled") }); err != nil {
+					return err
+				}
+				if unknown := out.GetUnknownTaskIds(); len(unknown) > 0 {
+					return status.Errorf(codes.NotFound, "%d of the tasks named are unknown, the first is t%d: look for them with `millrace get tasks`",
+						len(unknown), unknown[0])
+				}
+				return nil
 			})
 		},
 	}
@@ -368,6 +379,12 @@ func (a *app) cancel() *cobra.Command {
 	addCall(cmd)
 	addOutput(cmd)
 	return cmd
+}
+
+// known says whether a task has a key.
+func known(ctx context.Context, s millracev1.SchedulerServiceClient, namespace, key string) bool {
+	_, err := s.GetTask(ctx, &millracev1.GetTaskRequest{Key: key, Namespace: namespace})
+	return status.Code(err) != codes.NotFound
 }
 
 func (a *app) wait() *cobra.Command {

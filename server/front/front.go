@@ -24,7 +24,7 @@ type Scheduler interface {
 	Hold(context.Context, sched.TasksHeld) ([]ids.TaskID, error)
 	Release(context.Context, sched.TasksReleased) error
 	// Cancel and Retry take tasks by number, and by key in a namespace (that of the client, if one is given).
-	Cancel(ctx context.Context, what sched.TasksCancelled, namespace string, keys []string) (uint64, error)
+	Cancel(ctx context.Context, what sched.TasksCancelled, namespace string, keys []string) (sched.Cancelled, error)
 	Retry(ctx context.Context, client ids.ClientID, tasks []ids.TaskID, namespace string, keys []string) (uint64, error)
 	ReleaseGraph(context.Context, sched.GraphReleased) error
 	Publish(context.Context, DatasetSpec) (*Dataset, error)

@@ -113,23 +113,23 @@ func (l *Loop) Release(ctx context.Context, event sched.TasksReleased) error {
 }
 
 // Cancel stops tasks.
-func (l *Loop) Cancel(ctx context.Context, event sched.TasksCancelled, namespace string, keys []string) (cancelled uint64, err error) {
+func (l *Loop) Cancel(ctx context.Context, event sched.TasksCancelled, namespace string, keys []string) (done sched.Cancelled, err error) {
 	err = l.do(ctx, func() error {
 		tasks, err := l.named(event.Client, event.Tasks, namespace, keys)
 		if err != nil {
 			return err
 		}
 		event.Tasks = tasks
-		count, effects, refused := l.machine.Cancel(l.now, event, l.effects[:0])
+		cancelled, effects, refused := l.machine.Cancel(l.now, event, l.effects[:0])
 		l.effects = effects
 		if refused != nil {
 			return refused
 		}
-		cancelled = count
+		done = cancelled
 		l.carryOut()
 		return nil
 	})
-	return cancelled, err
+	return done, err
 }
 
 // Retry runs failed or cancelled tasks again.

@@ -168,7 +168,7 @@ func (s *schedulerService) CancelTasks(ctx context.Context, r *pb.CancelTasksReq
 	if err != nil {
 		return nil, err
 	}
-	return &pb.CancelTasksResponse{CancelledTasks: cancelled}, nil
+	return &pb.CancelTasksResponse{CancelledTasks: cancelled.Tasks, UnknownTaskIds: convertAll(cancelled.Unknown, number[uint64, ids.TaskID])}, nil
 }
 
 func (s *schedulerService) RetryTasks(ctx context.Context, r *pb.RetryTasksRequest) (*pb.RetryTasksResponse, error) {

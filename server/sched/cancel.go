@@ -14,50 +14,55 @@ func cancelError(reason string) *TaskError {
 }
 
 // tasksCancelled stops tasks and everything that needs them. On a client's behalf and without force, a task that others
-// want as well goes on for them, and only the client's hold ends. Unknown tasks are ignored beside known ones: they may
-// just have been released.
-func (m *Machine) tasksCancelled(ev TasksCancelled) (int, *Error) {
+// want as well goes on for them, and only the client's hold ends. Unknown tasks are told beside known ones, which are
+// stopped: they may just have been released. A task that the client does not hold and others want is unknown to it.
+func (m *Machine) tasksCancelled(ev TasksCancelled) (unknown []ids.TaskID, err *Error) {
 	var c *client
 	if ev.Client != 0 {
 		if c = m.clients[ev.Client]; c == nil {
-			return 0, unknownClient(ev.Client)
+			return nil, unknownClient(ev.Client)
 		}
 	}
 	for _, g := range ev.Graphs {
 		if m.graphOf(g) == nil {
-			return 0, unknownGraph(g)
+			return nil, unknownGraph(g)
 		}
 	}
 	var tasks []ids.TaskID
 	for _, id := range ev.Tasks {
 		if _, t := m.lookup(id); t != nil {
 			tasks = append(tasks, id)
+		} else {
+			unknown = append(unknown, id)
 		}
 	}
-	if len(tasks) == 0 && len(ev.Tasks) > 0 && len(ev.Graphs) == 0 {
-		return 0, unknownTask(ev.Tasks[0])
-	}
+	named := len(tasks)
 	for _, g := range ev.Graphs {
 		m.eachTask(m.graphOf(g), func(id ids.TaskID, _ *block, _ *task) bool {
 			tasks = append(tasks, id)
 			return true
 		})
 	}
-	err := cancelError(ev.Reason)
+	reason := cancelError(ev.Reason)
 	var foreign map[ids.TaskID]bool
 	if c != nil && !ev.Force {
 		foreign = m.foreign(tasks, c.holder, c.id)
 	}
-	for _, id := range tasks {
+	for i, id := range tasks {
 		_, t := m.at(id)
 		switch {
 		case foreign[id]:
-			m.unhold(c.holder, id)
+			if !m.unhold(c.holder, id) && i < named {
+				unknown = append(unknown, id)
+			}
 		case t.state.active():
-			m.doomed = append(m.doomed, doom{task: id, state: TaskCancelled, err: err})
+			m.doomed = append(m.doomed, doom{task: id, state: TaskCancelled, err: reason})
 		}
 	}
-	return len(tasks), nil
+	if n := len(ev.Tasks); n > 0 && len(unknown) == n && len(ev.Graphs) == 0 {
+		return nil, unknownTask(ev.Tasks[0]) // Nothing was changed.
+	}
+	return unknown, nil
 }
 
 func unknownTask(id ids.TaskID) *Error {

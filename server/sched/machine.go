@@ -235,13 +235,21 @@ func (m *Machine) Hold(now time.Time, ev TasksHeld, out []Effect) ([]ids.TaskID,
 	return tasks, m.finishUnless(err), err
 }
 
-// Cancel is Step for TasksCancelled; the answer is how many tasks became CANCELLED.
-func (m *Machine) Cancel(now time.Time, ev TasksCancelled, out []Effect) (cancelled uint64, effects []Effect, err *Error) {
+// Cancelled tells how many tasks became CANCELLED, and which of those that were named are unknown: there is no such task, or
+// others alone hold it.
+type Cancelled struct {
+	Tasks   uint64
+	Unknown []ids.TaskID
+}
+
+// Cancel is Step for TasksCancelled.
+func (m *Machine) Cancel(now time.Time, ev TasksCancelled, out []Effect) (done Cancelled, effects []Effect, err *Error) {
 	m.begin(now, ev, out)
 	before := m.totals.Cancelled
-	_, err = m.tasksCancelled(ev)
+	done.Unknown, err = m.tasksCancelled(ev)
 	effects = m.finishUnless(err)
-	return m.totals.Cancelled - before, effects, err
+	done.Tasks = m.totals.Cancelled - before
+	return done, effects, err
 }
 
 // Retry is Step for TasksRetried; the answer is how many tasks run again, inputs included.

@@ -120,8 +120,12 @@ func (s *Script) run(t *testing.T, d *datadriven.TestData) string {
 		if g := a.number("graph", 0); g != 0 {
 			ev.Graphs = []ids.GraphID{ids.GraphID(g)}
 		}
-		n, effects, err := s.M.Cancel(s.now, ev, nil)
-		return s.counted("cancelled", n, err, effects)
+		done, effects, err := s.M.Cancel(s.now, ev, nil)
+		what := ""
+		for _, id := range done.Unknown {
+			what += "unknown " + s.nameOf(id) + "\n"
+		}
+		return what + s.counted("cancelled", done.Tasks, err, effects)
 	case "retry":
 		n, effects, err := s.M.Retry(s.now, sched.TasksRetried{Tasks: s.tasks(a.list("keys"))}, nil)
 		return s.counted("retried", n, err, effects)

@@ -340,6 +340,7 @@ func TestCommandExitCodes(t *testing.T) {
 		{"too few names", []string{"cancel"}, 2, "at least 1"},
 		{"bad file", []string{"submit", "-f", bad}, 2, "bad.yaml"},
 		{"no such task", []string{"describe", "task", "no-such-task"}, 3, "error: there is no task no-such-task"},
+		{"no such number to cancel", []string{"cancel", "t999999999"}, 3, "t999999999"},
 		{"nobody there", []string{"status", "--address", "127.0.0.1:1", "--timeout", "2s"}, 4, "127.0.0.1:1"},
 		{"wrong token", []string{"status", "--address", shared.Address, "--token", "wrong"}, 5, "token"},
 		{"result not ready", []string{"get", "result", "no-such-key"}, 3, "no-such-key"},

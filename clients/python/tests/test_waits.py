@@ -18,6 +18,7 @@ import millrace
 import pytest
 from conftest import PATIENCE, Gate, eventually
 from millrace import Client, LocalCluster, _session, as_completed, errors, get_client, wait
+from millrace._pb.millrace.v1 import scheduler_service_pb2
 
 
 def inc(x: int) -> int:
@@ -118,6 +119,18 @@ def test_a_task_that_others_want_goes_on_for_them(cluster: LocalCluster, client:
         assert theirs.result(PATIENCE) == "through"
         # Nothing is left of it: it may be submitted again.
         assert client.submit(pass_through, gate, key="wanted-by-two").result(PATIENCE) == "through"
+
+
+def test_cancel_of_an_unknown_task(client: Client, gate: Gate) -> None:
+    lost = client.submit(pass_through, gate, key="lost", pure=False)
+    kept = client.submit(pass_through, gate, pure=False)
+    client.session.flush()
+    # Behind its back, as another connection with this lease could do.
+    request = scheduler_service_pb2.ReleaseTasksRequest(client_id=client.session.client_id, task_ids=[lost._state.id])
+    client.session.call("ReleaseTasks", request)
+    with pytest.raises(errors.NotFoundError, match="lost"):
+        client.cancel([lost, kept])
+    assert kept.status == "cancelled"
 
 
 def test_cancel_in_a_callback(client: Client, gate: Gate) -> None:

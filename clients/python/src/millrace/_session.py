@@ -874,6 +874,18 @@ class Session:
             _run(calls)
         self.wait(states, max(self.timeout, 5.0))
 
+    def settle_unknown(self, states: Sequence[State]) -> None:
+        """Raises for states whose tasks could not be cancelled, since the scheduler does not know them; unless they have ended,
+        of which word may still be on its way."""
+        if threading.current_thread() in self._threads or self.wait(states, 1.0):
+            return
+        for state in states:
+            if not state.done:
+                raise errors.NotFoundError(
+                    f"cannot cancel {state.key!r}: the scheduler has no such task any more, or others alone hold it; submit it again "
+                    f"if its result is wanted"
+                )
+
     def hand_over(self, task: int, state: State) -> None:
         """Holds a task that the result of another task refers to, as long as that result exists. Each reader of the
         result takes a hold of its own."""

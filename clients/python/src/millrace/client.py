@@ -753,6 +753,9 @@ class Client:
         The futures have ended when this returns: they are cancelled, but for those that had ended before. A task that other
         clients hold as well goes on for them, unless `force` is given. The word reaches the tasks' workers a moment later:
         what begins in that moment is stopped again, and its result dropped.
+
+        Raises:
+            NotFoundError: The scheduler has no such task any more. The others are cancelled.
         """
         cancel(listed(futures), force=force, reason=reason)
 

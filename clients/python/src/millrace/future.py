@@ -258,12 +258,14 @@ def cancel(futures: Iterable[Future[Any]], *, force: bool, reason: str) -> None:
         request = scheduler_service_pb2.CancelTasksRequest(
             client_id=session.client_id, task_ids=ids, keys=keys, force=force, reason=reason
         )
+        unknown: set[int] = set()
         try:
-            session.call("CancelTasks", request)
+            unknown.update(session.call("CancelTasks", request).unknown_task_ids)
         except errors.NotFoundError:
             if not all(f.done() for f in active):
                 raise
-        session.settle_cancelled([f._state for f in active], reason)
+        session.settle_cancelled([f._state for f in active if f._state.id not in unknown], reason)
+        session.settle_unknown([f._state for f in active if f._state.id in unknown])
 
 
 def retry(futures: Iterable[Future[Any]]) -> None:

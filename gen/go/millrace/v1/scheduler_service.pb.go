@@ -1440,6 +1440,10 @@ type CancelTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Tasks that were cancelled, dependents included.
 	CancelledTasks uint64 `protobuf:"varint,1,opt,name=cancelled_tasks,json=cancelledTasks,proto3" json:"cancelled_tasks,omitempty"`
+	// Those of the tasks in the request, by number or key, that are unknown: there is no such task, or it has been released;
+	// or, with client_id and without force, this client does not hold it and others do. The others of the request were
+	// cancelled all the same. If all are unknown and no graph is named, the call fails with UNKNOWN_TASK.
+	UnknownTaskIds []uint64 `protobuf:"varint,2,rep,packed,name=unknown_task_ids,json=unknownTaskIds,proto3" json:"unknown_task_ids,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -1479,6 +1483,13 @@ func (x *CancelTasksResponse) GetCancelledTasks() uint64 {
 		return x.CancelledTasks
 	}
 	return 0
+}
+
+func (x *CancelTasksResponse) GetUnknownTaskIds() []uint64 {
+	if x != nil {
+		return x.UnknownTaskIds
+	}
+	return nil
 }
 
 // RetryTasksRequest runs failed or cancelled tasks again.
@@ -3994,9 +4005,10 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\xbaH\a\x92\x01\x04\x10\xa0\x8d\x06R\bgraphIds\x12 \n" +
 	"\x06reason\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\bR\x06reason\x12\x14\n" +
 	"\x05force\x18\x06 \x01(\bR\x05force\x128\n" +
-	"\tnamespace\x18\a \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\">\n" +
+	"\tnamespace\x18\a \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\"h\n" +
 	"\x13CancelTasksResponse\x12'\n" +
-	"\x0fcancelled_tasks\x18\x01 \x01(\x04R\x0ecancelledTasks\"\xae\x01\n" +
+	"\x0fcancelled_tasks\x18\x01 \x01(\x04R\x0ecancelledTasks\x12(\n" +
+	"\x10unknown_task_ids\x18\x02 \x03(\x04R\x0eunknownTaskIds\"\xae\x01\n" +
 	"\x11RetryTasksRequest\x12\x1b\n" +
 	"\tclient_id\x18\x01 \x01(\x04R\bclientId\x12\x19\n" +
 	"\btask_ids\x18\x02 \x03(\x04R\ataskIds\x12'\n" +

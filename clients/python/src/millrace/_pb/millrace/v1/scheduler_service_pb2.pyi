@@ -246,10 +246,12 @@ class CancelTasksRequest(_message.Message):
     def __init__(self, client_id: _Optional[int] = ..., task_ids: _Optional[_Iterable[int]] = ..., keys: _Optional[_Iterable[str]] = ..., graph_ids: _Optional[_Iterable[int]] = ..., reason: _Optional[str] = ..., force: bool = ..., namespace: _Optional[str] = ...) -> None: ...
 
 class CancelTasksResponse(_message.Message):
-    __slots__ = ("cancelled_tasks",)
+    __slots__ = ("cancelled_tasks", "unknown_task_ids")
     CANCELLED_TASKS_FIELD_NUMBER: _ClassVar[int]
+    UNKNOWN_TASK_IDS_FIELD_NUMBER: _ClassVar[int]
     cancelled_tasks: int
-    def __init__(self, cancelled_tasks: _Optional[int] = ...) -> None: ...
+    unknown_task_ids: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, cancelled_tasks: _Optional[int] = ..., unknown_task_ids: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RetryTasksRequest(_message.Message):
     __slots__ = ("client_id", "task_ids", "keys", "namespace")
