@@ -177,6 +177,14 @@ func target(address string) string {
 	return "passthrough:///" + address
 }
 
+// taskWorker names the worker if this process runs its tasks.
+func taskWorker() string {
+	if os.Getenv("MILLRACE_EXECUTOR") == "" {
+		return ""
+	}
+	return os.Getenv("MILLRACE_WORKER")
+}
+
 func (c *Client) openLease(ctx context.Context) error {
 	host, err := os.Hostname()
 	if err != nil {
@@ -188,6 +196,7 @@ func (c *Client) openLease(ctx context.Context) error {
 		LeaseTtl:   durationpb.New(c.config.lease),
 		ApiVersion: apiVersion,
 		Origin:     fmt.Sprintf("%s, %s, go, pid %d", host, filepath.Base(os.Args[0]), os.Getpid()),
+		Worker:     taskWorker(),
 	}
 	var out *millracev1.OpenClientResponse
 	err = c.retry(ctx, "OpenClient", func(ctx context.Context) error {

@@ -71,7 +71,9 @@ type ClientSpec struct {
 	Name      string
 	Namespace string
 	Origin    string
-	TTL       time.Duration
+	// Worker is the name of the one in whose task the client was opened; empty: in none.
+	Worker string
+	TTL    time.Duration
 }
 
 // Function is a pickled function.

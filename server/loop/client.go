@@ -77,7 +77,7 @@ func (l *Loop) openClient(spec front.ClientSpec) *client {
 	}
 	c := &client{id: l.newClientID(), spec: spec, openedAt: l.now, lastSeen: l.now}
 	l.clients.byID[c.id] = c
-	l.step(sched.ClientOpened{Client: c.id, Namespace: spec.Namespace, TTL: spec.TTL})
+	l.step(sched.ClientOpened{Client: c.id, Namespace: spec.Namespace, Worker: spec.Worker, TTL: spec.TTL})
 	l.dirty.client(c, l.now)
 	return c
 }

@@ -33,7 +33,7 @@ func (s *schedulerService) OpenClient(ctx context.Context, r *pb.OpenClientReque
 		return nil, err
 	}
 	client, err := s.scheduler.OpenClient(ctx, front.ClientSpec{
-		Name: r.GetName(), Namespace: namespaceOf(r.GetNamespace()), Origin: r.GetOrigin(), TTL: r.GetLeaseTtl().AsDuration(),
+		Name: r.GetName(), Namespace: namespaceOf(r.GetNamespace()), Origin: r.GetOrigin(), Worker: r.GetWorker(), TTL: r.GetLeaseTtl().AsDuration(),
 	})
 	if err != nil {
 		return nil, err

@@ -12,6 +12,8 @@ type client struct {
 	id     ids.ClientID
 	ns     *namespace
 	holder uint32
+	// worker is the name of the one in whose task the client was opened; empty: in none.
+	worker string
 	ttl    time.Duration
 	// expires is when the lease ends unless renewed. A timer at or before it exists.
 	expires time.Time
@@ -31,7 +33,7 @@ func (m *Machine) clientOpened(ev ClientOpened) {
 		c = &client{id: ev.Client, ns: ns, prune: 16, holder: m.addHolder(holder{kind: holderClient, client: ev.Client})}
 		m.clients[ev.Client] = c
 	}
-	c.ttl = ev.TTL
+	c.ttl, c.worker = ev.TTL, ev.Worker
 	c.expires = m.now.Add(ev.TTL)
 	m.arm(timer{at: c.expires, kind: timerLease, id: uint64(ev.Client)})
 }

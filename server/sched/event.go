@@ -14,6 +14,8 @@ type Event interface{ event() }
 type ClientOpened struct {
 	Client    ids.ClientID
 	Namespace string
+	// Worker is the name of the one in whose task the client was opened; empty: in none.
+	Worker string
 	// TTL is how long the lease outlives the last ClientRenewed.
 	TTL time.Duration
 }

@@ -50,6 +50,7 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 		e.Text = fmt.Sprintf("%d of %d inputs do not exist yet: %s", info.MissingInputs, info.InputCount, inputList(e.Missing))
 	case TaskReady:
 		m.explainReady(&e, c, t, now)
+		e.Text += m.explainNesting(b, t)
 	case TaskAssigned:
 		w := m.workers[t.worker-1]
 		e.Reason = "ASSIGNED"
@@ -58,12 +59,17 @@ func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 			e.Reason = "ASSIGNED_AHEAD"
 			e.Text = fmt.Sprintf("attempt %d was sent to worker %s (%s) ahead of %d inputs that are being made: %s", t.attempt, w.name, w.id, t.missing, inputList(e.Missing))
 		}
+		e.Text += m.explainNesting(b, t)
 		if !w.reachable() {
 			e.Text += "; the worker is disconnected, and the task goes elsewhere if it does not come back"
 		}
 	case TaskRunning:
 		w := m.workers[t.worker-1]
 		e.Reason, e.Text = "RUNNING", fmt.Sprintf("attempt %d runs on worker %s (%s)", t.attempt, w.name, w.id)
+		if since := m.story.since(id, t.attempt, TaskRunning); !since.IsZero() {
+			e.Text += fmt.Sprintf(" for %s", now.Sub(since).Round(time.Millisecond))
+		}
+		e.Text += m.explainNested(w)
 	case TaskRescuing:
 		e.Reason, e.Text = "RESCUING", m.explainRescue(id, now)
 	case TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased:
@@ -103,6 +109,50 @@ func (m *Machine) explainReady(e *Explanation, c *class, t *task, now time.Time)
 		e.Reason = "ALL_WORKERS_BUSY"
 		e.Text = fmt.Sprintf("%d workers could run it, and all have full queues; %d tasks wait for a worker", fits, m.ready)
 	}
+}
+
+// explainedHeld bounds the tasks that are looked at for what a task may wait for.
+const explainedHeld = 10_000
+
+const nestedRemedy = "a task keeps its slot while it waits for another one inside: if none of the slots comes free, give the workers more (--slots), " +
+	"add workers, or return futures in place of waiting for them"
+
+// explainNested names the tasks that a running one may be waiting for: those that clients hold which tasks of its worker opened,
+// and that have not begun. Empty: there are none.
+func (m *Machine) explainNested(w *worker) string {
+	held, first := 0, ""
+	for _, id := range sortedKeys(m.clients) {
+		c := m.clients[id]
+		if c.worker != w.name {
+			continue
+		}
+		tasks := m.holders[c.holder].held.members(nil)
+		for _, id := range tasks[:min(len(tasks), explainedHeld)] {
+			b, t := m.at(id)
+			if t.state != TaskReady && t.state != TaskAssigned && t.state != TaskWaiting {
+				continue
+			}
+			if held++; first == "" {
+				first = string(b.keyOf(t))
+			}
+		}
+	}
+	if held == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; tasks of this worker have submitted %d tasks that have not begun (%s): this one may be waiting for them; %s", held, first, nestedRemedy)
+}
+
+// explainNesting says that a task which runs may be waiting for this one, which does not.
+func (m *Machine) explainNesting(b *block, t *task) string {
+	for i := t.holders; i != 0; i = b.links[i].next {
+		h := &m.holders[b.links[i].value]
+		if h.kind != holderClient || m.clients[h.client] == nil || m.clients[h.client].worker == "" {
+			continue
+		}
+		return fmt.Sprintf("; a task of worker %s has submitted this one, and may be waiting for it: %s", m.clients[h.client].worker, nestedRemedy)
+	}
+	return ""
 }
 
 // whyUnfit says in words why no worker may run the class.

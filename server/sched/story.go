@@ -110,6 +110,16 @@ func (s *story) add(m *Machine, id ids.TaskID, from, to TaskState, attempt, slot
 	}
 }
 
+// since is when an attempt of a task came into a state; zero if that is forgotten.
+func (s *story) since(id ids.TaskID, attempt uint32, state TaskState) (at time.Time) {
+	for i := range s.ring {
+		if tr := &s.ring[i]; tr.task == id && tr.attempt == attempt && tr.to == state {
+			at = tr.at
+		}
+	}
+	return at
+}
+
 // Story tells the last transitions of a task, oldest first, with the event that caused each. Older ones are forgotten as
 // other tasks change.
 func (m *Machine) Story(id ids.TaskID) []string {

@@ -17,7 +17,7 @@ import (
 // Script carries out the verbs of golden scripts on one machine. Each verb prints the effects, after which all invariants
 // are checked. Keys are in the namespace of client 1, or the default one.
 //
-//	client id=1 ttl=30s [ns=x] | renew client=1 | close client=1
+//	client id=1 ttl=30s [ns=x of=WORKER] | renew client=1 | close client=1
 //	worker id=1 [slots=1 mem=0 gpu=0 name=n1 host=h1 executors=(native,python) awaits relays] with lines "holds KEY BYTES [GEN]", "runs KEY [ATTEMPT]"
 //	disconnect|drain|lose worker=1 [cause=... survivors=(2,3) outside killed gone fault] | ended incarnation=x [cause=... killed] | measured worker=1 bytes=9 | rate from=1 to=2 mb=100 [latency=1ms]
 //	submit [client=1 graph=0 request=r retention=1m] with a line for each task:
@@ -60,7 +60,7 @@ func (s *Script) run(t *testing.T, d *datadriven.TestData) string {
 	switch d.Cmd {
 	case "client":
 		s.namespace = a.text("ns", "")
-		return s.step(sched.ClientOpened{Client: a.client(), Namespace: s.namespace, TTL: a.duration("ttl", 30*time.Second)})
+		return s.step(sched.ClientOpened{Client: a.client(), Namespace: s.namespace, Worker: a.text("of", ""), TTL: a.duration("ttl", 30*time.Second)})
 	case "renew":
 		return s.step(sched.ClientRenewed{Client: a.client()})
 	case "close":

@@ -173,6 +173,22 @@ def test_cancelled_futures_of_the_executor_are_told(client: Client, gate: Gate) 
         assert not done.cancel()
 
 
+# ---- tasks that wait for tasks -----------------------------------------------------------------------------------
+
+
+def waits_inside(x: int) -> int:
+    return get_client().submit(inc, x, pure=False).result()
+
+
+def test_explain_names_the_wait_for_a_task_that_finds_no_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MILLRACE_SLOTS", "1")
+    with LocalCluster(1, memory_limit="64MiB", device="host") as cluster, Client(cluster) as client:
+        outer = client.submit(waits_inside, 1, key="outer")
+        eventually(lambda: "may be waiting for" in str(client.explain(outer)))
+        outer.cancel()
+        assert client.submit(inc, 1).result(PATIENCE) == 2
+
+
 # ---- times and other arguments -----------------------------------------------------------------------------------
 
 

@@ -168,7 +168,11 @@ class Session:
         self._workers_at = 0.0
         self._data = DataPlane(self, share=shared_memory)
         self._opening = scheduler_service_pb2.OpenClientRequest(
-            name=name, namespace=namespace, api_version=API_VERSION, origin="python"
+            name=name,
+            namespace=namespace,
+            api_version=API_VERSION,
+            origin="python",
+            worker=os.environ.get("MILLRACE_WORKER", "") if os.environ.get("MILLRACE_EXECUTOR") else "",
         )
         try:
             opened = self._until_reachable(self._opening)

@@ -164,7 +164,10 @@ type OpenClientRequest struct {
 	// (VERSION_TOO_NEW). Empty: not checked.
 	ApiVersion string `protobuf:"bytes,4,opt,name=api_version,json=apiVersion,proto3" json:"api_version,omitempty"`
 	// Host and program, for people.
-	Origin        string `protobuf:"bytes,5,opt,name=origin,proto3" json:"origin,omitempty"`
+	Origin string `protobuf:"bytes,5,opt,name=origin,proto3" json:"origin,omitempty"`
+	// Name of the worker if the client is opened inside a task: MILLRACE_WORKER there. ExplainTask then says that a task
+	// may be waiting for what this client holds. Empty: the client is outside of the cluster.
+	Worker        string `protobuf:"bytes,6,opt,name=worker,proto3" json:"worker,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -230,6 +233,13 @@ func (x *OpenClientRequest) GetApiVersion() string {
 func (x *OpenClientRequest) GetOrigin() string {
 	if x != nil {
 		return x.Origin
+	}
+	return ""
+}
+
+func (x *OpenClientRequest) GetWorker() string {
+	if x != nil {
+		return x.Worker
 	}
 	return ""
 }
@@ -3907,7 +3917,7 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\x0elast_seen_time\x18\a \x01(\v2\x1a.google.protobuf.TimestampR\flastSeenTime\x12\x1d\n" +
 	"\n" +
 	"held_tasks\x18\b \x01(\x04R\theldTasks\x12\x1a\n" +
-	"\brevision\x18\t \x01(\x04R\brevision\"\x81\x02\n" +
+	"\brevision\x18\t \x01(\x04R\brevision\"\xa3\x02\n" +
 	"\x11OpenClientRequest\x12\x1c\n" +
 	"\x04name\x18\x01 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x04name\x128\n" +
 	"\tnamespace\x18\x02 \x01(\tB\x1a\xbaH\x17r\x15\x18@2\x11^[a-zA-Z0-9._-]*$R\tnamespace\x12H\n" +
@@ -3915,7 +3925,8 @@ const file_millrace_v1_scheduler_service_proto_rawDesc = "" +
 	"\"\x04\b\x80\xa3\x052\x02\b\x01R\bleaseTtl\x12(\n" +
 	"\vapi_version\x18\x04 \x01(\tB\a\xbaH\x04r\x02\x18 R\n" +
 	"apiVersion\x12 \n" +
-	"\x06origin\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x06origin\"u\n" +
+	"\x06origin\x18\x05 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x02R\x06origin\x12 \n" +
+	"\x06worker\x18\x06 \x01(\tB\b\xbaH\x05r\x03\x18\x80\x01R\x06worker\"u\n" +
 	"\x12OpenClientResponse\x12+\n" +
 	"\x06client\x18\x01 \x01(\v2\x13.millrace.v1.ClientR\x06client\x122\n" +
 	"\acluster\x18\x02 \x01(\v2\x18.millrace.v1.ClusterInfoR\acluster\"1\n" +

@@ -38,18 +38,20 @@ class Client(_message.Message):
     def __init__(self, client_id: _Optional[int] = ..., name: _Optional[str] = ..., namespace: _Optional[str] = ..., origin: _Optional[str] = ..., lease_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., open_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., last_seen_time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., held_tasks: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class OpenClientRequest(_message.Message):
-    __slots__ = ("name", "namespace", "lease_ttl", "api_version", "origin")
+    __slots__ = ("name", "namespace", "lease_ttl", "api_version", "origin", "worker")
     NAME_FIELD_NUMBER: _ClassVar[int]
     NAMESPACE_FIELD_NUMBER: _ClassVar[int]
     LEASE_TTL_FIELD_NUMBER: _ClassVar[int]
     API_VERSION_FIELD_NUMBER: _ClassVar[int]
     ORIGIN_FIELD_NUMBER: _ClassVar[int]
+    WORKER_FIELD_NUMBER: _ClassVar[int]
     name: str
     namespace: str
     lease_ttl: _duration_pb2.Duration
     api_version: str
     origin: str
-    def __init__(self, name: _Optional[str] = ..., namespace: _Optional[str] = ..., lease_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., api_version: _Optional[str] = ..., origin: _Optional[str] = ...) -> None: ...
+    worker: str
+    def __init__(self, name: _Optional[str] = ..., namespace: _Optional[str] = ..., lease_ttl: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., api_version: _Optional[str] = ..., origin: _Optional[str] = ..., worker: _Optional[str] = ...) -> None: ...
 
 class OpenClientResponse(_message.Message):
     __slots__ = ("client", "cluster")
