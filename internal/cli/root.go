@@ -146,7 +146,7 @@ func (a *app) root() *cobra.Command {
 	f.String("address", "", "scheduler, host:port")
 	f.String("token", "", "token of the cluster; better in MILLRACE_TOKEN or a file: others may list arguments")
 	f.String("token-file", "", "file with the token of the cluster")
-	f.String("scheduler-file", "", "file that \"millrace up\" writes and the other commands read")
+	f.String("scheduler-file", "", "file that \"millrace up\" and \"millrace scheduler\" write and the other commands read")
 	f.String("log-level", "info", "debug, info, warn or error")
 	f.String("log-format", "auto", "text (for people), json, or auto: text on a terminal, else json")
 	f.String("config", "", "configuration file, instead of the ones looked for")

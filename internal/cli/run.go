@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -415,30 +414,6 @@ func (a *app) newServer() (*server.Server, string, error) {
 	return srv, token, err
 }
 
-// writeSchedulerFile writes the file that clients read, atomically and for this user only. It returns how to remove it.
-func writeSchedulerFile(name string, srv *server.Server, token string) (remove func(), err error) {
-	if name == "" {
-		return func() {}, nil
-	}
-	text, err := json.Marshal(millrace.SchedulerFile{ID: srv.ID(), Address: pastable(srv.Address()), HTTP: pastable(srv.HTTPAddress()), Token: token, PID: os.Getpid()})
-	if err != nil {
-		return nil, err
-	}
-	temporary, err := os.CreateTemp(filepath.Dir(name), ".scheduler-*") // 0600
-	if err != nil {
-		return nil, fmt.Errorf("--scheduler-file: %w", err)
-	}
-	_, err = temporary.Write(append(text, '\n'))
-	if err = errors.Join(err, temporary.Close()); err == nil {
-		err = os.Rename(temporary.Name(), name)
-	}
-	if err != nil {
-		_ = os.Remove(temporary.Name())
-		return nil, fmt.Errorf("--scheduler-file: %w", err)
-	}
-	return func() { _ = os.Remove(name) }, nil
-}
-
 func (a *app) scheduler() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "scheduler", Short: "Run a scheduler", Args: noArgs,
@@ -446,15 +421,19 @@ func (a *app) scheduler() *cobra.Command {
 worker --address ADDRESS" and the token in MILLRACE_TOKEN.`,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			withdraw()
+			name, err := a.schedulerFile()
+			if err != nil {
+				return err
+			}
 			srv, token, err := a.newServer()
 			if err != nil {
 				return err
 			}
-			remove, err := writeSchedulerFile(a.settings.String("scheduler-file"), srv, token)
+			file, err := writeSchedulerFile(name, srv, token)
 			if err != nil {
 				return err
 			}
-			defer remove()
+			defer file.remove()
 			_, _ = fmt.Fprintf(a.out, "address %s\nhttp    %s\ntoken   %s\nready\n", pastable(srv.Address()), pastable(srv.HTTPAddress()), token)
 			return srv.Run(cmd.Context())
 		},

@@ -54,6 +54,10 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	if err := a.demandUCX(cmd.Context()); err != nil {
 		return err
 	}
+	name, err := a.schedulerFile()
+	if err != nil {
+		return err
+	}
 	srv, token, err := a.newServer()
 	if err != nil {
 		return err
@@ -90,8 +94,8 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	go func() {
 		supervised <- a.supervise(working, dialable(srv.Address()), token, children, supervisor.Config{Args: args, GivenUp: func(err error) { missing <- err }})
 	}()
-	remove := func() {}
-	defer func() { remove() }()
+	var file *heldFile
+	defer func() { file.remove() }()
 	ready, done := make(chan error, 1), cmd.Context().Done()
 	go func() { ready <- waitForWorkers(working, dialable(srv.Address()), token, workers) }()
 	for {
@@ -104,7 +108,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 				}
 				return err
 			}
-			if remove, err = writeSchedulerFile(a.settings.String("scheduler-file"), srv, token); err != nil {
+			if file, err = writeSchedulerFile(name, srv, token); err != nil {
 				return err
 			}
 			a.greet(srv, token, workers, slots, a.memoryOf(f, limit), f.line)

@@ -3,6 +3,8 @@ package e2e
 import (
 	"fmt"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -86,5 +88,35 @@ func TestShutdownByAClientEndsUp(t *testing.T) {
 	case <-c.ended:
 	case <-time.After(patience):
 		t.Fatal("up goes on after Shutdown")
+	}
+}
+
+// The scheduler file of a cluster that runs is its own: a second one is refused and changes nothing. The file of a cluster that
+// was killed is replaced.
+func TestASchedulerFileHasOneCluster(t *testing.T) {
+	c := startCluster(t, "--workers", "1", "--memory-limit", "64MiB")
+	for _, args := range [][]string{{"up", "--workers", "1", "--memory-limit", "64MiB"}, {"scheduler"}} {
+		cmd := exec.CommandContext(soon(t), binary, append(args, "--scheduler-file", c.file)...)
+		cmd.Env = environment()
+		out, err := cmd.CombinedOutput()
+		if code := cmd.ProcessState.ExitCode(); code != 2 || strings.Contains(string(out), "ready") {
+			t.Errorf("%v: exit code %d, %v:\n%s", args, code, err, out)
+		}
+		for _, want := range []string{c.Address, fmt.Sprintf("pid %d", c.cmd.Process.Pid), c.file} {
+			if !strings.Contains(string(out), want) {
+				t.Errorf("%v: %q is not in\n%s", args, want, out)
+			}
+		}
+		if now, err := millrace.ReadSchedulerFile(c.file); err != nil || now != c.SchedulerFile {
+			t.Errorf("%v: the file is now %+v, %v", args, now, err)
+		}
+	}
+	if err := c.stop(syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	next, err := startUp(filepath.Dir(c.file), "--workers", "1", "--memory-limit", "64MiB")
+	watched(t, next, err)
+	if next.ID == c.ID || next.PID != next.cmd.Process.Pid {
+		t.Errorf("the file is of %+v", next.SchedulerFile)
 	}
 }
