@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
+	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -100,7 +101,9 @@ type Client struct {
 	wg     sync.WaitGroup
 	closed atomic.Bool
 
-	lease   atomic.Uint64 // Number of the lease; 0 without one.
+	lease atomic.Uint64 // Number of the lease; 0 without one.
+	// nonce is in each key that the client makes up, and tells it from other clients' keys; nextKey counts them.
+	nonce   string
 	nextKey atomic.Uint64
 	cluster atomic.Pointer[millracev1.ClusterInfo]
 
@@ -129,7 +132,7 @@ func Dial(ctx context.Context, options ...Option) (*Client, error) {
 	if conf.tls != nil {
 		transport = credentials.NewTLS(conf.tls)
 	}
-	c := &Client{config: conf}
+	c := &Client{config: conf, nonce: newNonce()}
 	dial := []grpc.DialOption{
 		grpc.WithTransportCredentials(transport),
 		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(wireCodec{}), grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
@@ -282,18 +285,28 @@ func (c *Client) ID() uint64 { return c.lease.Load() }
 // Scheduler is the raw service, for what the Client has no method for.
 func (c *Client) Scheduler() millracev1.SchedulerServiceClient { return c.service }
 
-// newKey makes a key up. It is unique because lease numbers are never used twice while a scheduler lives.
+// newKey makes a key up: the name of the op, the client's nonce and a count.
 func (c *Client) newKey(op Op) string {
 	var buf [96]byte
 	b := append(buf[:0], op.name...)
 	if len(b) > 64 {
 		b = b[:64]
 	}
-	b = append(b, '-', 'c')
-	b = strconv.AppendUint(b, c.lease.Load(), 10)
+	b = append(b, '-')
+	b = append(b, c.nonce...)
 	b = append(b, '-')
 	b = strconv.AppendUint(b, c.nextKey.Add(1), 10)
 	return string(b)
+}
+
+// newNonce returns eight random characters. The scheduler keeps the key of each task, so a nonce is short: of a million
+// clients in one namespace, two have the same with a probability of 1 in 560.
+func newNonce() string {
+	var id [6]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		panic(err) // NB: crypto/rand.Read is documented never to fail.
+	}
+	return base64.RawURLEncoding.EncodeToString(id[:])
 }
 
 // newRequestID makes the name under which a submission is applied once, however often it is sent.

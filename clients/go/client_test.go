@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -51,6 +52,29 @@ func TestSubmitReturnsValues(t *testing.T) {
 		}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("got %#v, want %#v", got, want)
+		}
+	}
+}
+
+// TestKeysDoNotShowTheLease: a client's number allows to release what it holds, and every user of the cluster can list keys.
+func TestKeysDoNotShowTheLease(t *testing.T) {
+	cluster := newFake(t)
+	seen := map[string]bool{}
+	for range 3 {
+		c := cluster.dial(t)
+		for range 2 {
+			f, err := c.Submit(soon(t), Native("echo"), Args(1))
+			if err != nil {
+				t.Fatal(err)
+			}
+			key := f.Key()
+			if strings.Contains(key, strconv.FormatUint(c.ID(), 10)) {
+				t.Errorf("key %s shows the number of its client, %d", key, c.ID())
+			}
+			if seen[key] {
+				t.Errorf("key %s was made up twice", key)
+			}
+			seen[key] = true
 		}
 	}
 }

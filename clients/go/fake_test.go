@@ -113,7 +113,7 @@ func (f *fakeCluster) dial(tb testing.TB, options ...Option) *Client {
 }
 
 func (f *fakeCluster) OpenClient(context.Context, *millracev1.OpenClientRequest) (*millracev1.OpenClientResponse, error) {
-	return &millracev1.OpenClientResponse{Client: &millracev1.Client{ClientId: 7}, Cluster: &millracev1.ClusterInfo{}}, nil
+	return &millracev1.OpenClientResponse{Client: &millracev1.Client{ClientId: 7_000_000_007}, Cluster: &millracev1.ClusterInfo{}}, nil
 }
 
 func (f *fakeCluster) CloseClient(context.Context, *millracev1.CloseClientRequest) (*millracev1.CloseClientResponse, error) {
