@@ -713,6 +713,70 @@ def test_an_executor_gives_back_what_is_free(lending: Recycling) -> None:
     assert (lending.value(lending.call(fill, 1))[0] == 7).all()
 
 
+class Short(Recycling):
+    """A worker that has no room for a result before the process has given back what it keeps."""
+
+    def place(self, request: Any, n: int) -> int:
+        if request.HasField("task") and set(self.leased) - set(self.released):
+            self.send(give_back=True)
+            while set(self.leased) - set(self.released):
+                self.take()
+        return super().place(request, n)
+
+
+def test_a_run_that_waits_for_room_gives_back_what_its_process_keeps(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup(fake, monkeypatch)
+    w = Short(fake, arena_bytes=1 << 20, arena_libraries=["cupy"])
+    w.call(import_cupy)
+
+    def use() -> float:
+        return float(fill(1)[0].sum().get())
+
+    for _ in range(3):
+        w.call(use)
+        assert set(w.leased) - set(w.released), "nothing was kept for the next run"
+        assert (w.value(w.call(lambda: np.ones(5000))) == 1).all()
+    w.end()
+
+
+class Counting(Recycling):
+    """A worker that knows how many leases a process had at most at one moment."""
+
+    most = 0
+
+    def take(self) -> None:
+        super().take()
+        self.most = max(self.most, len(set(self.leased) - set(self.released)))
+
+
+def test_the_arena_takes_no_more_than_its_limit(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    setup(fake, monkeypatch)
+    lending = Counting(fake, arena_bytes=1 << 20, arena_libraries=["cupy"])
+    lending.call(import_cupy)
+
+    def several(n: int) -> Any:
+        kept = fill(n)
+        return [float(x.sum().get()) for x in kept], kept[-1]
+
+    for n in (3, 5, 1, 4):
+        sums, last = lending.value(lending.call(several, n))
+        assert sums == [7.0 * 65_536] * n and (last == 7).all()
+    # Two arrays of 512 KiB. The others lie in memory of CuPy's own.
+    assert lending.most == 2
+
+    def larger() -> Any:
+        import cupy
+
+        return float(cupy.ones(131_072).sum().get())
+
+    for _ in range(2):  # the first time, blocks of another size make room
+        assert lending.value(lending.call(larger)) == 131_072
+    assert len(set(lending.leased) - set(lending.released)) == 1 and lending.most == 2
+    lending.end()
+
+
 # ---- order on the GPU --------------------------------------------------------------------------------------------
 
 

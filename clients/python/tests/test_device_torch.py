@@ -88,6 +88,21 @@ def test_results_in_the_arena_are_not_copied(worker: TorchWorker) -> None:
     assert worker.released == worker.leased[:4]
 
 
+def test_a_result_with_several_tensors_takes_their_memory_along(worker: TorchWorker) -> None:
+    def several() -> Any:
+        x, y = filled(4 * MIB, 1.0), filled(5 * MIB, 2.0)
+        return {"x": x, "most": x[: 3 * MIB], "y": [y, {"again": y}], "part": y[:2000]}
+
+    worker.call(several)
+    made = worker.call(several)
+    got = worker.value(made)
+    assert (got["x"] == 1).all() and (got["y"][0] == 2).all() and (got["part"] == 2).all()
+    places = {int(text) for text in text_of(worker, worker.runs).split()}
+    assert len(places) == 2 and places <= {f.offset for f in made.frames}
+    while set(worker.released) < set(worker.leased[:2]):
+        worker.take()
+
+
 def test_a_part_is_copied_and_the_block_stays(worker: TorchWorker) -> None:
     def part() -> Any:
         return filled(4 * MIB, 3.0)[:2000]
@@ -114,23 +129,46 @@ def test_what_outlives_its_run_is_not_given_to_others(worker: TorchWorker) -> No
 
     worker.call(keep)
     made = worker.call(keep)
-    assert made.frames[0].offset == where(worker)
+    # The function has it, and may write to it: the result is a copy. A result never lies in memory that a process keeps.
+    assert 0 <= where(worker) < worker.size and made.frames[0].offset != where(worker)
     for _ in range(3):
         assert worker.value(worker.call(look)) == 5
     assert (worker.value(made) == 5).all()
-    # Torch has it, so that its lease is not released, although the result has that memory, too.
     lease = worker.leased[0]
     assert lease not in worker.released
+
+    def change() -> None:
+        import torch
+
+        torch.cuda.write(torch.kept.data_ptr(), np.full(4 * MIB, 9.0, "float32").tobytes())
+
+    worker.call(change)
+    assert (worker.value(made) == 5).all(), "a result was changed after it was stored"
 
     def drop() -> None:
         import torch
 
         del torch.kept
-        torch.cuda.empty_cache()
 
     worker.call(drop)
-    worker.call(prepared)
-    assert lease in worker.released
+    assert lease not in worker.released, "torch gives it back when it is told to"
+    worker.send(give_back=True)
+    while lease not in worker.released:
+        worker.take()
+
+
+def test_what_torch_does_not_give_back_counts(worker: TorchWorker) -> None:
+    def keep() -> Any:
+        import torch
+
+        torch.all = [*getattr(torch, "all", []), filled(4 * MIB, 5.0)]
+        return torch.all[-1]
+
+    results = [worker.call(keep) for _ in range(9)]
+    for made in results:
+        assert (worker.value(made) == 5).all()
+    # 4 of 16 MiB are the limit. Torch has the other tensors in memory of its own.
+    assert len(worker.leased) == 4 and not worker.released
 
 
 def test_a_pool_is_kept_until_a_result_lies_in_it(worker: TorchWorker) -> None:

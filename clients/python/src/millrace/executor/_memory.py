@@ -81,7 +81,8 @@ class Arena:
         # current when an array is freed does not matter.
         self._live: dict[int, Lease] = {}
         self._kept: OrderedDict[int, Lease] = OrderedDict()
-        self._kept_bytes = 0
+        # Bytes of leases: in use or asked for, kept, and to be released. Together they are at most the limit.
+        self._live_bytes = self._kept_bytes = self._released_bytes = 0
         # Numbers of leases that nothing refers to, to be released once no kernel can use them any more.
         self._released: list[int] = []
         # Everything that the pool of CuPy refuses is taken here, whatever its size.
@@ -116,12 +117,23 @@ class Arena:
                     del self._kept[offset]
                     self._kept_bytes -= size
                     self._live[offset] = lease
+                    self._live_bytes += size
                     return lease
+            while self._kept and self._live_bytes + self._kept_bytes + size > self._limit:
+                self._drop_oldest()
+            # What is dropped has left when the run is over. Until then it counts.
+            if not self.overflow and self._live_bytes + self._kept_bytes + self._released_bytes + size > self._limit:
+                return None
+            self._live_bytes += size  # here and not below: another thread may take some
         try:
             lease = self._lease(size)
-        except NoLease as e:
-            self.refused = str(e)
-            return None
+        except BaseException as e:
+            with self._lock:
+                self._live_bytes -= size
+            if isinstance(e, NoLease):
+                self.refused = str(e)
+                return None
+            raise
         lease.stream = stream
         with self._lock:
             self._live[lease.offset] = lease
@@ -135,15 +147,21 @@ class Arena:
         while self._freed:
             lease = self._freed.popleft()
             del self._live[lease.offset]
-            if lease.given:
+            self._live_bytes -= lease.size
+            if lease.given:  # the result has that memory from now on
                 self._released.append(lease.request)
                 continue
             self._kept[lease.offset] = lease
             self._kept_bytes += lease.size
             while self._kept_bytes > self._limit:
-                _, old = self._kept.popitem(last=False)
-                self._kept_bytes -= old.size
-                self._released.append(old.request)
+                self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Releases what was freed first of all that is kept. REQUIRES: the lock, and that something is kept."""
+        _, old = self._kept.popitem(last=False)
+        self._kept_bytes -= old.size
+        self._released_bytes += old.size
+        self._released.append(old.request)
 
     def holds(self, at: int, nbytes: int) -> Lease | None:
         """The memory of this arena that a result lies in, if it may stay there: a small part would keep all of it."""
@@ -171,9 +189,8 @@ class Arena:
         with self._lock:
             self._settle()
             if all_of_it:
-                self._released += [lease.request for lease in self._kept.values()]
-                self._kept.clear()
-                self._kept_bytes = 0
+                while self._kept:
+                    self._drop_oldest()
 
     def keep_all(self) -> None:
         """What was to leave with a result stays: there is none."""
@@ -185,6 +202,7 @@ class Arena:
         """Leases to be released now. REQUIRES: nothing that was submitted is still running."""
         with self._lock:
             out, self._released = self._released, []
+            self._released_bytes = 0
             return out
 
 

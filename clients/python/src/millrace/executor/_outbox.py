@@ -35,6 +35,8 @@ class Outbox:
         # Where answers to requests for memory go; None: nobody waits for it any more. Guarded by _lock.
         self._answers: dict[int, Callable[[executor_pb2.ExecutorAllocated], None] | None] = {}
         self._requests = 0
+        # Where those wait that asked for memory. Guarded by _lock.
+        self._asking: list[SimpleQueue[executor_pb2.ExecutorAllocated | None]] = []
         # Guards _out, since, _texts, _logged, _bytes and _swept. Reentrant: the garbage collector can call a __del__
         # while a thread holds the lock, and a print in it needs the lock.
         self._lock = threading.RLock()
@@ -152,22 +154,39 @@ class Outbox:
             self._requests += 1
             return self._requests
 
+    def nudge(self) -> None:
+        """Has those who wait for memory call their `meanwhile`."""
+        with self._lock:
+            for answers in self._asking:
+                answers.put(None)
+
     def ask(
-        self, sizes: list[int], run: executor_pb2.ExecutorRun | None, *, no_wait: bool = False
+        self,
+        sizes: list[int],
+        run: executor_pb2.ExecutorRun | None,
+        *,
+        no_wait: bool = False,
+        meanwhile: Callable[[], None] | None = None,
     ) -> executor_pb2.ExecutorAllocated:
-        """Asks the worker for memory of a run, or of the process, and waits for its answer, which may be an error."""
-        answers: SimpleQueue[executor_pb2.ExecutorAllocated] = SimpleQueue()
+        """Asks the worker for memory of a run, or of the process, and waits for its answer, which may be an error.
+        `meanwhile` is called in this thread for each `nudge` before the answer."""
+        answers: SimpleQueue[executor_pb2.ExecutorAllocated | None] = SimpleQueue()
         with self._lock:
             self._requests += 1
             number = self._requests
             self._answers[number] = answers.put
+            if meanwhile is not None:
+                self._asking.append(answers)
             request = self._out.allocate.add(request=number, frame_bytes=sizes, no_wait=no_wait)
             if run is not None:
                 request.task.task_id, request.task.attempt = run.task_id, run.attempt
             self.since = self.since or time.monotonic()
         try:
             self.flush()
-            return answers.get()
+            while (answer := answers.get()) is None:
+                assert meanwhile is not None
+                meanwhile()
+            return answer
         except BaseException:  # the run is stopped
             with self._lock:
                 if number in self._answers:
@@ -175,6 +194,10 @@ class Outbox:
                 else:
                     self._out.release.add(request=number)
             raise
+        finally:
+            if meanwhile is not None:
+                with self._lock:
+                    self._asking.remove(answers)
 
     def ask_later(
         self, sizes: list[int], put: Callable[[executor_pb2.ExecutorAllocated], None], *, no_wait: bool = False

@@ -104,6 +104,8 @@ class Process:
         self._control = ControlPage(CONTROL_FD)
         # The slab is short of memory: give back what is unused. Set by the reader.
         self._give_back = False
+        # Leases to be released once nothing that was submitted is running.
+        self._due: list[int] = []
         self._ops: dict[int, Op] = {}
         self._functions = Functions()
         # Runs by (task, attempt) that have neither begun nor been dropped. Whoever pops one answers for it: dict.pop is
@@ -198,6 +200,7 @@ class Process:
         if message.give_back:
             self._give_back = True
             self._queue.put(None)
+            self.out.nudge()
         if message.shutdown:
             for task, attempt in list(self._pending):
                 if self._pending.pop((task, attempt), None) is not None:
@@ -316,12 +319,28 @@ class Process:
 
     def _released(self) -> list[int]:
         """Leases to be released now. REQUIRES: nothing that was submitted is still running."""
-        out = self._inputs.released()
+        out, self._due = self._due, []
+        out += self._inputs.released()
         if self._arena is not None:
             out += self._arena.released()
         if self._torch is not None:
             out += self._torch.released()
         return out
+
+    def _give_back_now(self) -> None:
+        """In the middle of a run, which waits for memory: releases what nothing uses. Others may wait for that memory while
+        they keep what this run waits for."""
+        if self._device is None:
+            return
+        assert self._arena is not None
+        self._arena.forget(all_of_it=True)
+        if self._torch is not None:
+            self._torch.drop_idle()
+        self._due = self._released()
+        if self._due:
+            self._device.driver.wait_for_all()
+            self.out.release(self._released())
+            self.out.flush()
 
     def _release_free(self) -> None:
         """Between two runs: releases what nothing needs any more, and what was kept for later if others lack room."""
@@ -557,7 +576,13 @@ class Process:
             self._torch.leave()
         self._arena.give({lease.offset: lease for _, lease in lent}.values())
         result.clear()
-        held = {lease.offset for _, lease in lent if not self._arena.left(lease)}
+        if self._torch is not None:
+            ordinal, self._stoppable = self._stoppable, 0  # its books would be left half done
+            self._torch.let_go()
+            self._stoppable = ordinal
+            if self._control.stop == ordinal:
+                raise TaskStopped("the task was stopped")
+        held = {lease.offset for _, lease in lent if not self._left(lease)}
         frames = [finished.frames[n] for n, lease in lent if lease.offset in held]
         if not frames:
             return
@@ -566,6 +591,11 @@ class Process:
             frame.offset = place.offset
         self._device.wait()
         self._arena.keep_all()
+
+    def _left(self, lease: Lease) -> bool:
+        """Nothing in this process refers to the memory of a lease that was given, or can get it again."""
+        assert self._arena is not None
+        return self._arena.left(lease) and (self._torch is None or self._torch.left(lease))
 
     def _write(
         self, run: executor_pb2.ExecutorRun, result: Any, finished: executor_pb2.ExecutorFinished
@@ -647,11 +677,12 @@ class Process:
         if self._arena is not None and (lease := self._arena.holds(at, frame.nbytes)) is not None:
             return at, lease
         if self._torch is not None and self._device is not None:
-            return (at, None) if self._torch.holds(self._device.base + at, frame.nbytes) else None
+            lease = self._torch.holds(self._device.base + at, frame.nbytes)
+            return (at, lease) if lease is not None else None
         return None
 
     def _allocate(self, run: executor_pb2.ExecutorRun, sizes: list[int]) -> Any:
-        answer = self.out.ask(sizes, run)
+        answer = self.out.ask(sizes, run, meanwhile=self._give_back_now)
         if answer.HasField("error"):
             raise NoRoom(answer.error)
         return answer.frames
@@ -659,7 +690,10 @@ class Process:
     def _lease(self, size: int) -> Lease:
         """Memory for the process, whatever runs in it."""
         assert self._arena is not None
-        answer = self.out.ask([size], None, no_wait=not self._arena.overflow)
+        main = threading.current_thread() is threading.main_thread()
+        answer = self.out.ask(
+            [size], None, no_wait=not self._arena.overflow, meanwhile=self._give_back_now if main else None
+        )
         if answer.HasField("error"):
             raise NoLease(answer.error.message)
         return Lease(answer.request, answer.frames[0].offset, size)

@@ -135,13 +135,16 @@ class TorchArena:
         self._routed = False
         # Guards what follows.
         self._lock = threading.Lock()
-        # Leases that torch may have blocks of, by address, those with results in them apart.
+        # Leases that torch may have blocks of, by address, those apart that are released as soon as it has none: a result
+        # lay in them.
         self._leases: dict[int, Lease] = {}
         self._leaving: dict[int, Lease] = {}
         self._held = self._asked = 0
+        # Bytes of _leaving.
+        self._kept_back = 0
         self._released: list[int] = []
-        # A result lies in one of _leases.
-        self._given = False
+        # Sizes of leases that results have taken along since the last `settle`.
+        self._parted: Counter[int] = Counter()
         # Hand-outs when the last runs began, and the one at work.
         self._began: deque[int] = deque([0], maxlen=_UNUSED)
         # Bytes in use between runs at which it is found out whether torch just has not given them back.
@@ -203,34 +206,34 @@ class TorchArena:
         state = self._segments.state()
         if self._others:
             self._others = _held_elsewhere(self._others)
-        if state.missed or state.left or self._given:
+        if state.missed or state.left or self._parted:
             self._exchange()
         if state.driver_idle:
             self._segments.trim(self._began[0])
         self._began.append(state.handed_out)
 
     def _exchange(self) -> None:
-        """Lets results leave, and asks for other blocks."""
+        """Asks for other blocks in place of those that left or were missing."""
         assert self._segments is not None
-        self._given = False
         # Torch gives its segments back. Otherwise it keeps them, and what it has made of them, for the next run.
         self._pool = None
         self._look_after()
         lacked = Counter(rounded(size) for size, _ in self._segments.missed() if size >= SMALLEST)
+        lacked += self._parted
+        self._parted.clear()
         with self._lock:
-            for at in [at for at, lease in self._leases.items() if lease.given]:
-                lease = self._leases.pop(at)
-                self._held -= lease.size
-                lacked[lease.size] += 1
-                if self._segments.leave(at):
-                    self._released.append(lease.request)
-                else:
-                    self._leaving[at] = lease
-            for at in self._segments.left():
-                self._released.append(self._leaving.pop(at).request)
+            self._collect()
             wanted = [size for size in lacked.elements() if self._make_room(size)]
         for size in wanted:
             self._lease_later(size, functools.partial(self._arrived, size))
+
+    def _collect(self) -> None:
+        """Releases the blocks that were to leave and that torch has given back. REQUIRES: the lock."""
+        assert self._segments is not None
+        for at in self._segments.left():
+            lease = self._leaving.pop(at)
+            self._kept_back -= lease.size
+            self._released.append(lease.request)
 
     def _look_after(self) -> None:
         """Tensors may outlive their run's pool. What they leave when they go, torch only gives back if it is told to."""
@@ -244,7 +247,7 @@ class TorchArena:
     def _make_room(self, size: int) -> bool:
         """There may be another block of that size, perhaps for old ones that the last run did not use. REQUIRES: the lock."""
         assert self._segments is not None
-        while self._held + self._asked + size > self._limit:
+        while self._held + self._kept_back + self._asked + size > self._limit:
             if size > self._limit:
                 return False
             at = self._segments.oldest(self._began[-1] + 1)
@@ -288,28 +291,62 @@ class TorchArena:
         if self._segments is None:
             return
         self._pool = None
+        if self._leaving:
+            # Tensors that lay beside a result may have gone since; torch gives their segments back only if it is told to.
+            sys.modules["torch"].cuda.empty_cache()
         self._segments.trim()
+        self.drop_idle()
+
+    def drop_idle(self) -> None:
+        """The same for what torch has given back already, also in the middle of a run. REQUIRES: before these are released,
+        all that was submitted so far is done."""
+        if self._segments is None:
+            return
         with self._lock:
+            self._collect()
             while at := self._segments.oldest((1 << 64) - 1):
                 self._drop(at)
 
     # ---- results -------------------------------------------------------------------------------------------------
 
-    def holds(self, at: int, nbytes: int) -> bool:
-        """A result may lie at that address, in memory of this arena. It leaves it then, once torch gives it back: other tensors
-        may lie beside it."""
+    def holds(self, at: int, nbytes: int) -> Lease | None:
+        """The memory of this arena that a result lies in, if it may leave with that: a small part would take all of it along."""
         with self._lock:
             for start, lease in self._leases.items():
                 if start <= at and at + nbytes <= start + lease.size:
-                    # Else a small part would keep all of it.
                     lease.given = lease.given or 2 * nbytes >= lease.size
-                    self._given = self._given or lease.given
-                    return lease.given
-        return False
+                    return lease if lease.given else None
+        return None
+
+    def let_go(self) -> None:
+        """Lets leases leave that results lie in. Torch gives all segments of the pool back in which no tensor lies; the
+        others, too, leave later, when none does. REQUIRES: `leave`; nothing that was submitted is still running."""
+        if self._segments is None:
+            return
+        with self._lock:
+            given = {at: lease for at, lease in self._leases.items() if lease.given}
+        if not given:
+            return
+        self._pool = None
+        with self._lock:
+            for at, lease in given.items():
+                del self._leases[at]
+                self._held -= lease.size
+                self._parted[lease.size] += 1
+                if self._segments.leave(at):
+                    self._released.append(lease.request)
+                else:
+                    self._leaving[at] = lease
+                    self._kept_back += lease.size
+
+    def left(self, lease: Lease) -> bool:
+        """Torch has nothing in that memory any more, and does not get it again."""
+        with self._lock:
+            at = self._base + lease.offset
+            return at not in self._leases and at not in self._leaving
 
     def keep_all(self) -> None:
         """What was to leave with a result stays: there is none."""
-        self._given = False
         with self._lock:
             for lease in self._leases.values():
                 lease.given = False
