@@ -87,6 +87,9 @@ func silence(t *testing.T, address string) net.Conn {
 	return conn
 }
 
+// preface begins a connection of HTTP/2.
+const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
 // drained waits until the server has closed a connection.
 func drained(t *testing.T, conn net.Conn) {
 	t.Helper()
@@ -106,7 +109,9 @@ func TestStrangersAreFewAndTheOldestGoes(t *testing.T) {
 	}
 	var silent []net.Conn
 	for range 100 {
+		// They have shaken hands, so that only their number ends them. The server may have closed one before it can.
 		silent = append(silent, silence(t, address))
+		_, _ = io.WriteString(silent[len(silent)-1], preface)
 	}
 	for _, conn := range silent[:96] {
 		drained(t, conn)
@@ -124,11 +129,11 @@ func TestAStrangerHasToSpeak(t *testing.T) {
 	address := serve(t, admission.Limits{Patience: 10 * time.Millisecond})
 	drained(t, silence(t, address))
 	// HTTP/2 without a call is silence, too.
-	preface := silence(t, address)
-	if _, err := preface.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil {
+	polite := silence(t, address)
+	if _, err := io.WriteString(polite, preface); err != nil {
 		t.Fatal(err)
 	}
-	drained(t, preface)
+	drained(t, polite)
 }
 
 func TestAGuestMaySayLittle(t *testing.T) {
