@@ -139,6 +139,57 @@ func TestDatasetsWithMuchMetadataAreListedAndWatched(t *testing.T) {
 	}
 }
 
+// Rows that are shortened are many, too: a page ends at its size, however many rows were asked for.
+func TestListedPagesEndAtTheirSize(t *testing.T) {
+	c := start(t, server.Config{})
+	ctx := timeout(t)
+	id := c.open(ctx)
+	const rows = 600
+	specs := noops("k", 30)
+	names := make([]string, len(specs))
+	for i, spec := range specs {
+		spec.Key += strings.Repeat("x", 1000)
+		names[i] = spec.GetKey()
+	}
+	for i := range rows {
+		specs = append(specs, &pb.TaskSpec{Key: fmt.Sprint("wide", i), Op: "bench.noop", Inputs: names, Hold: true})
+	}
+	if _, err := c.client.SubmitBatch(ctx, &pb.SubmitBatchRequest{Header: &pb.SubmitHeader{ClientId: id}, Tasks: specs}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range rows {
+		if _, err := c.client.PublishDataset(ctx, &pb.PublishDatasetRequest{ClientId: id, Name: fmt.Sprint("d", i), Keys: names}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tasks, datasets := 0, 0
+	for token := ""; ; {
+		page, err := c.client.ListTasks(ctx, &pb.ListTasksRequest{PageSize: 1000, PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		small(t, page)
+		tasks += len(page.GetTasks())
+		if token = page.GetNextPageToken(); token == "" {
+			break
+		}
+	}
+	for token := ""; ; {
+		page, err := c.client.ListDatasets(ctx, &pb.ListDatasetsRequest{PageSize: 1000, PageToken: token})
+		if err != nil {
+			t.Fatal(err)
+		}
+		small(t, page)
+		datasets += len(page.GetDatasets())
+		if token = page.GetNextPageToken(); token == "" {
+			break
+		}
+	}
+	if tasks != len(specs) || datasets != rows {
+		t.Errorf("%d of %d tasks and %d of %d datasets were listed", tasks, len(specs), datasets, rows)
+	}
+}
+
 // A snapshot that is too long for one message comes in several; each says whether more follows.
 func TestASnapshotOfManyFailedTasksComesInParts(t *testing.T) {
 	c := start(t, server.Config{})

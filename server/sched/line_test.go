@@ -18,7 +18,9 @@ type crowd struct {
 	now  time.Time
 	runs map[ids.TaskID]ids.WorkerID // assigned
 	sent []ids.TaskID
-	most struct{ classes, inputs uint64 }
+	// retracted counts tasks that were asked back.
+	retracted int
+	most      struct{ classes, inputs uint64 }
 	// steps is how many there were since most was set to zero.
 	steps int
 }
@@ -48,6 +50,9 @@ func (c *crowd) took(effects []Effect, before struct{ classes, inputs uint64 }) 
 			c.runs[e.Task] = e.Worker
 			c.sent = append(c.sent, e.Task)
 		}
+		if e.Kind == EffectRetract {
+			c.retracted++
+		}
 	}
 }
 
@@ -63,11 +68,13 @@ func (c *crowd) submit(ev GraphSubmitted) []ids.TaskID {
 	return r.Tasks
 }
 
-func (c *crowd) succeed(id ids.TaskID, bytes uint64) {
+func (c *crowd) succeed(id ids.TaskID, bytes uint64) { c.succeedAfter(id, bytes, time.Second) }
+
+func (c *crowd) succeedAfter(id ids.TaskID, bytes uint64, run time.Duration) {
 	w := c.runs[id]
 	delete(c.runs, id)
 	c.now = c.now.Add(time.Microsecond)
-	c.step(TasksReported{Worker: w, Reports: []Report{{Task: id, Attempt: 1, Outcome: OutcomeSucceeded, OutputBytes: bytes, RunTime: time.Second}}})
+	c.step(TasksReported{Worker: w, Reports: []Report{{Task: id, Attempt: 1, Outcome: OutcomeSucceeded, OutputBytes: bytes, RunTime: run}}})
 }
 
 // next is the running task with the lowest id.
@@ -221,7 +228,7 @@ func TestInputsOfAWaitingTaskAreNotReadInEachStep(t *testing.T) {
 
 // A worker without work does not have the inputs of all the tasks of another one read in each step.
 func TestIdleWorkersDoNotHaveTheInputsOfWideTasksReadInEachStep(t *testing.T) {
-	const inputs = 5000
+	const inputs = 20_000
 	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1})
 	var graph GraphSubmitted
 	var names []string
@@ -230,19 +237,28 @@ func TestIdleWorkersDoNotHaveTheInputsOfWideTasksReadInEachStep(t *testing.T) {
 		names = append(names, fmt.Sprint(i))
 	}
 	for range c.submit(graph) {
-		c.succeed(c.next(), 8)
+		c.succeedAfter(c.next(), 8, time.Microsecond) // The operation is known to be short: its tasks are not worth moving.
 	}
 	c.submit(GraphSubmitted{Tasks: []TaskSpec{
 		{Key: "a", Inputs: names, Hold: true}, {Key: "b", Inputs: names, Hold: true}, {Key: "c", Inputs: names, Hold: true},
 	}})
 	c.step(WorkerRegistered{Worker: 2, Name: "idle", Host: "far", Slots: 4, Executors: []string{"native"}})
 	before := c.m.looked.inputs
+	if c.retracted > 0 || len(c.runs) != 3 {
+		t.Fatalf("%d tasks are at the worker, and %d were asked back", len(c.runs), c.retracted)
+	}
 	for range 200 {
 		c.now = c.now.Add(10 * time.Microsecond)
 		c.step(TasksReported{Worker: 1})
 	}
 	if read := c.m.looked.inputs - before; read > 4*inputs {
 		t.Errorf("%d inputs were read in 200 steps in 2 ms", read)
+	}
+	// The worker falls silent: then they are moved, although they are looked at seldom.
+	for c.retracted == 0 && c.wake() {
+	}
+	if c.retracted == 0 {
+		t.Error("no task was asked back from a silent worker")
 	}
 }
 
@@ -418,6 +434,94 @@ func TestInputsOfTheFirstTasksAreReadOnceWhileThereIsNoRoom(t *testing.T) {
 	}
 	if read := c.m.looked.inputs - before; read > 2*classes*maxCounted {
 		t.Errorf("%d inputs were read, of %d tasks with %d", read, classes, maxCounted)
+	}
+}
+
+// Tasks that wait for room are seen whether they were looked at in this round or not; those that nobody may run do not count, unless
+// there are too many to look at.
+func TestOnlyTasksThatWaitForRoomAreACrowd(t *testing.T) {
+	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1, Resources: map[string]float64{"mem": 10}})
+	c.submit(distinct(1, 20))
+	if c.m.crowded() {
+		t.Error("a task that nobody may run is a crowd")
+	}
+	some := distinct(3, 5)
+	for i := range some.Tasks {
+		some.Tasks[i].Key = fmt.Sprint("some", i)
+	}
+	c.submit(some)
+	if len(c.runs) != 1 || !c.m.crowded() {
+		t.Error("two tasks wait for what another one has, and are no crowd")
+	}
+	for len(c.runs) > 0 {
+		c.succeed(c.next(), 0)
+	}
+	if c.m.crowded() {
+		t.Error("all that can run has, and there is a crowd")
+	}
+	many := distinct(4*maxClasses, 20)
+	for i := range many.Tasks {
+		many.Tasks[i].Key = fmt.Sprint("many", i)
+	}
+	c.submit(many)
+	if !c.m.crowded() {
+		t.Error("very many classes were all looked at")
+	}
+}
+
+// A worker that is silent has its tasks taken once that has lasted for as long as it takes to fetch what they need.
+func TestTasksAreMovedFromASilentWorkerOnceThatIsWorthTheFetch(t *testing.T) {
+	c := newCrowd(t, WorkerRegistered{Host: "near", Slots: 1})
+	// The operation is known to take no time, so that only silence speaks for a move.
+	input := c.submit(GraphSubmitted{Tasks: []TaskSpec{{Key: "input", Hold: true}}})
+	c.step(TasksReported{Worker: 1, Reports: []Report{{Task: input[0], Attempt: 1, Outcome: OutcomeSucceeded, OutputBytes: 10 << 30, RunTime: time.Microsecond}}})
+	clear(c.runs)
+	c.submit(GraphSubmitted{Tasks: []TaskSpec{
+		{Key: "a", Inputs: []string{"input"}, Hold: true}, {Key: "b", Inputs: []string{"input"}, Hold: true}, {Key: "c", Inputs: []string{"input"}, Hold: true},
+	}})
+	c.step(WorkerRegistered{Worker: 2, Name: "idle", Host: "far", Slots: 1, Executors: []string{"native"}})
+	began := c.now
+	for c.retracted == 0 && c.wake() {
+	}
+	_, micros := c.m.fetchMicros(c.m.workerOf(2), []edge{{input: input[0]}})
+	fetch := time.Duration(micros) * time.Microsecond
+	if waited := c.now.Sub(began); c.retracted == 0 || fetch < time.Second || waited < fetch {
+		t.Errorf("%d tasks were moved after %v of silence; to fetch the input takes %v", c.retracted, waited, fetch)
+	}
+}
+
+// The heap is one whatever is taken out of it, and wherever.
+func TestTheLineIsAHeap(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	var l line
+	var all []*class
+	for step := range 20_000 {
+		if len(all) < 100 {
+			all = append(all, new(class))
+		}
+		c := all[random.IntN(len(all))]
+		switch random.IntN(5) {
+		case 0, 1:
+			if c.list == 0 {
+				l.add(c, random.Uint64N(1000))
+			}
+		case 2:
+			l.lower(c, random.Uint64N(1000))
+		case 3:
+			l.pass(c)
+		case 4:
+			l.remove(c)
+		}
+		for i, c := range l.waiting {
+			if c.at != i || c.list != listWaiting || i > 0 && c.before(l.waiting[(i-1)/2]) {
+				t.Fatalf("step %d: class %d is at %d, and before the one above it", step, i, c.at)
+			}
+		}
+		for i, c := range l.passed {
+			if c.at != i || c.list != listPassed {
+				t.Fatalf("step %d: class %d of those passed is at %d", step, i, c.at)
+			}
+		}
 	}
 }
 

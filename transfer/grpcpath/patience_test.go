@@ -246,11 +246,36 @@ func TestAPartThatIsMissingIsAnError(t *testing.T) {
 	}
 }
 
+// A reader that gives up when one part has come, and another has not, has no object.
+func TestAReaderThatGivesUpBetweenPartsHasNoObject(t *testing.T) {
+	objects := transfertest.NewObjects()
+	objects.Put(one, "h", make([]byte, 16<<20))
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	peer, _ := serveWith(t, &grpcpath.Server{Source: objects}, grpc.StreamInterceptor(func(server any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
+		return next(server, &lacking{stream, codes.Canceled, ctx.Done()})
+	}))
+	path := grpcpath.New(grpcpath.Config{StallTimeout: transfertest.Patience, Streams: 2, DialOptions: []grpc.DialOption{
+		grpc.WithStreamInterceptor(func(ctx context.Context, d *grpc.StreamDesc, c *grpc.ClientConn, method string, next grpc.Streamer, options ...grpc.CallOption) (grpc.ClientStream, error) {
+			stream, err := next(ctx, d, c, method, options...)
+			return &ending{stream, cancel}, err
+		}),
+	}})
+	sink := transfertest.NewSink()
+	err := path.Fetch(ctx, peer, []transfer.Ref{one}, sink)
+	if _, _, done, _ := sink.Result(0); err == nil || done {
+		t.Errorf("%v, done %v", err, done)
+	}
+	if err := path.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 // lacking ends the stream of part 1 when another one has come.
 type lacking struct {
 	grpc.ServerStream
 	code codes.Code
-	come chan struct{}
+	come <-chan struct{}
 }
 
 func (l *lacking) RecvMsg(m any) error {
