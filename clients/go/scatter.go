@@ -58,6 +58,10 @@ func (c *Client) Scatter(ctx context.Context, value any, options ...TaskOption) 
 	if err := c.Flush(ctx); err != nil && ctx.Err() != nil {
 		return nil, err
 	}
+	if end := f.end.Load(); end != nil && errors.Is(end.err, ErrObjectLost) {
+		// An older future of the key knows that the bytes were lost. By the submission the scheduler waits for them again.
+		c.futures.revive([]*Future{f}, []*outcome{end})
+	}
 	if end := f.end.Load(); end != nil && end.err != nil {
 		return nil, end.err
 	}

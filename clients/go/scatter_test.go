@@ -52,6 +52,43 @@ func TestScatterGoesToAnotherWorkerIfOneDiesBeforeItReports(t *testing.T) {
 	}
 }
 
+// A lost object is known by its key for as long as a future of it is held: scattering it again sends the bytes again.
+func TestLostDataMayBeScatteredAgain(t *testing.T) {
+	fake := newFake(t)
+	c := fake.dial(t)
+	ctx := soon(t)
+	lost, err := c.Scatter(ctx, "text", WithKey("k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fake.mu.Lock()
+	fake.queue = append(fake.queue, &millracev1.TaskUpdate{TaskId: lost.TaskID(), State: Failed, Generation: 1,
+		Error: &millracev1.TaskError{Reason: "OBJECT_LOST", Message: "no worker holds it", OriginKey: "k"}})
+	fake.mu.Unlock()
+	fake.tell()
+	for lost.State() != Failed {
+		if err := ctx.Err(); err != nil {
+			t.Fatal(err)
+		}
+		runtime.Gosched()
+	}
+	if err := lost.Wait(ctx); !errors.Is(err, ErrObjectLost) {
+		t.Fatalf("lost: %v", err)
+	}
+	again, err := c.Scatter(ctx, "text", WithKey("k"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.State() != Succeeded {
+		t.Errorf("state %s, want SUCCEEDED", stateName(again.State()))
+	}
+	fake.mu.Lock()
+	defer fake.mu.Unlock()
+	if fake.writes != 2 {
+		t.Errorf("%d writes, want 2", fake.writes)
+	}
+}
+
 func TestScatterThatNobodyReportsEndsWithItsContext(t *testing.T) {
 	fake := newFake(t)
 	fake.loseWrites = 1 << 30

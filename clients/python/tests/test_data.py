@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 from conftest import PATIENCE, eventually
-from millrace import Client, LocalCluster, _share
+from millrace import Client, LocalCluster, _share, errors
 from millrace._pb.millrace.v1 import data_service_pb2, worker_pb2
 
 
@@ -139,6 +139,24 @@ def test_gathered_results_outlive_the_worker() -> None:
         eventually(lambda: [w for w in client.session.workers() if w.worker_id != worker["id"]])
         assert np.array_equal(mine, data)
         assert np.array_equal(client.scatter(data, hash=False).result(), data)
+
+
+def test_lost_data_may_be_scattered_again() -> None:
+    with LocalCluster(1, memory_limit="64MiB", device="host") as cluster, Client(cluster) as client:
+        client.wait_for_workers(1, timeout=PATIENCE)
+        data = np.arange(300_000)
+        lost = [client.scatter(data), client.scatter(data + 1, key="named")]
+        (worker,) = client.scheduler_info()["workers"].values()
+        os.kill(worker["pid"], signal.SIGKILL)
+        for future in lost:
+            eventually(lambda future=future: future.status == "error")
+            assert isinstance(future.exception(), errors.ObjectLostError)
+        again = [client.scatter(data), client.scatter(data + 1, key="named")]
+        assert np.array_equal(again[0].result(PATIENCE), data)
+        assert np.array_equal(again[1].result(PATIENCE), data + 1)
+        assert [f.status for f in lost] == ["error", "error"]
+        lost.clear()  # this gives up nothing of the new ones
+        assert client.submit(np.sum, again[0], pure=False).result(PATIENCE) == data.sum()
 
 
 def test_without_shared_memory_all_bytes_travel(cluster: LocalCluster) -> None:

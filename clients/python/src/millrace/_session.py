@@ -239,12 +239,17 @@ class Session:
 
     # ---- out -----------------------------------------------------------------------------------------------------
 
-    def state(self, key: str) -> tuple[State, bool]:
+    def state(self, key: str, *, data: bool = False) -> tuple[State, bool]:
         """State of a key with one more reference; True if it is new and must be submitted."""
         with self.changed:
             state = self._states.get(key)
-            # A cancelled key may be submitted again; so may one whose submission was refused.
-            if state is None or state.failure is not None or state.state == task_pb2.TASK_STATE_CANCELLED:
+            # A cancelled key may be submitted again; so may one whose submission was refused, and data that were lost.
+            if (
+                state is None
+                or state.failure is not None
+                or state.state == task_pb2.TASK_STATE_CANCELLED
+                or (data and state.error is not None and state.error.reason == "OBJECT_LOST")
+            ):
                 state = self._states[key] = State(key)
                 state.refs = 1
                 return state, True
@@ -713,6 +718,13 @@ class Session:
                 return  # of a lease that was given up
             for update in response.tasks:
                 state = self._by_id.get(update.task_id)
+                if (
+                    state is not None
+                    and self._in_flight
+                    and state.done
+                    and self._states.get(state.key, state) is not state
+                ):
+                    state = None  # it is submitted anew: this is for the state that takes its place
                 if state is not None:
                     ended = self._apply(state, update, calls) or ended
                 elif self._in_flight:

@@ -335,13 +335,13 @@ class Client:
             return None, state
         return Spec(key, op, call.inputs, arguments, options, state, function, call.kept), state
 
-    def _state_of(self, key: str, body: str) -> tuple[State, bool]:
+    def _state_of(self, key: str, body: str, *, data: bool = False) -> tuple[State, bool]:
         """As `Session.state`; if the key is that of something else, what was released of it is released first."""
-        state, new = self.session.state(key)
+        state, new = self.session.state(key, data=data)
         if not new and body and state.body and body != state.body:
             self.session.release(state)
             self.session.flush()
-            state, new = self.session.state(key)
+            state, new = self.session.state(key, data=data)
         return state, new
 
     def _token(self, op: OpKey, arguments: bytes, inputs: list[str]) -> str:
@@ -670,7 +670,7 @@ class Client:
                 hashed = encoded.nbytes <= _HASH_BYTES if by_hash is None else by_hash
                 token = _digest(encoded) if hashed else uuid.uuid4().hex
                 name = _keys.to_wire(f"{type(item).__name__[:64]}-{token}") if key is None else key
-                state, new = self._state_of(name, token)
+                state, new = self._state_of(name, token, data=True)
                 futures.append(Future[Any](self.session, state))
                 if new:
                     state.body, state.kept = token, inside
