@@ -4,6 +4,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -27,6 +28,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/admission"
 	"github.com/millrace/millrace/internal/board"
+	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/rawframe"
 	"github.com/millrace/millrace/internal/slabshare"
@@ -483,10 +485,11 @@ func advertised(wanted string, listening net.Addr) (string, error) {
 		return "", fmt.Errorf("worker: listening on %s: %w", listening, err)
 	}
 	if wanted != "" {
-		if _, _, err := net.SplitHostPort(wanted); err == nil {
-			return wanted, nil
+		host, other, err := hostport.Advertise(wanted)
+		if err != nil {
+			return "", &ConfigError{fmt.Errorf("--advertise %w", err)}
 		}
-		return net.JoinHostPort(wanted, port), nil
+		return net.JoinHostPort(host, cmp.Or(other, port)), nil
 	}
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
 		if host, err = os.Hostname(); err != nil {

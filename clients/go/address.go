@@ -1,10 +1,12 @@
 package millrace
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"os"
-	"strings"
+
+	"github.com/millrace/millrace/internal/hostport"
 )
 
 // Environment variables that name a cluster where the program does not.
@@ -29,12 +31,21 @@ func ReadSchedulerFile(path string) (SchedulerFile, error) {
 	if err != nil {
 		return SchedulerFile{}, fmt.Errorf("millrace: scheduler file: %w; is the cluster up?", err)
 	}
+	wrong := func(format string, args ...any) (SchedulerFile, error) {
+		return SchedulerFile{}, fmt.Errorf("millrace: scheduler file %s: %w; name the file that `millrace up` wrote", path, fmt.Errorf(format, args...))
+	}
+	if len(bytes.TrimSpace(data)) == 0 {
+		return wrong("it is empty")
+	}
 	var f SchedulerFile
 	if err := json.Unmarshal(data, &f); err != nil {
-		return SchedulerFile{}, fmt.Errorf("millrace: scheduler file %s: %w", path, err)
+		return wrong("it is not the JSON of a scheduler: %w", err)
 	}
 	if f.Address == "" {
-		return SchedulerFile{}, fmt.Errorf("millrace: scheduler file %s has no address", path)
+		return wrong("it has no \"address\"")
+	}
+	if f.Address, err = hostport.Dial(f.Address); err != nil {
+		return wrong("address: %w", err)
 	}
 	return f, nil
 }
@@ -46,14 +57,14 @@ func findCluster(address, token, file string) (string, string, error) {
 		if token == "" {
 			token = os.Getenv(EnvToken)
 		}
-		return trimScheme(address), token, nil
+		return given("WithAddress", address, token)
 	}
 	if file == "" {
 		if a := os.Getenv(EnvAddress); a != "" {
 			if token == "" {
 				token = os.Getenv(EnvToken)
 			}
-			return trimScheme(a), token, nil
+			return given(EnvAddress, a, token)
 		}
 		file = os.Getenv(EnvSchedulerFile)
 	}
@@ -70,6 +81,11 @@ func findCluster(address, token, file string) (string, string, error) {
 	return f.Address, token, nil
 }
 
-func trimScheme(address string) string {
-	return strings.TrimPrefix(strings.TrimPrefix(address, "millrace://"), "grpc://")
+// given checks an address; place is what it is from.
+func given(place, address, token string) (string, string, error) {
+	address, err := hostport.Dial(address)
+	if err != nil {
+		return "", "", fmt.Errorf("millrace: %s: %w", place, err)
+	}
+	return address, token, nil
 }

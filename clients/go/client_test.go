@@ -573,6 +573,10 @@ func TestFindCluster(t *testing.T) {
 		{name: "file in environment", envFile: file, wantAddress: "h:1", wantToken: "secret"},
 		{name: "nothing", fails: true},
 		{name: "missing file", file: file + "x", fails: true},
+		{name: "scheme", address: "tcp://a:1", wantAddress: "a:1"},
+		{name: "no port", address: "a", fails: true},
+		{name: "control characters", address: "\x1b:1", fails: true},
+		{name: "port in the environment", envAddress: "a:99999", fails: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Setenv(EnvAddress, tc.envAddress)
@@ -583,6 +587,25 @@ func TestFindCluster(t *testing.T) {
 				t.Errorf("%q, %q, %v", address, token, err)
 			}
 		})
+	}
+}
+
+// What is wrong with a scheduler file is said with its name.
+func TestWrongSchedulerFiles(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "s.json")
+	for text, want := range map[string]string{
+		"":                        "it is empty",
+		"hello":                   "it is not the JSON of a scheduler",
+		"{}":                      `it has no "address"`,
+		`{"address":"h:99999"}`:   `the port "99999"`,
+		`{"address":"\u001b[2J"}`: `"\x1b[2J" is not an address`,
+	} {
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := ReadSchedulerFile(file); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
+			t.Errorf("%q: %v, want %q", text, err, want)
+		}
 	}
 }
 

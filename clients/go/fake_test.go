@@ -93,7 +93,7 @@ func newFake(tb testing.TB) *fakeCluster {
 func (f *fakeCluster) dial(tb testing.TB, options ...Option) *Client {
 	tb.Helper()
 	dialer := grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return f.listener.DialContext(ctx) })
-	c, err := Dial(tb.Context(), append([]Option{WithAddress("fake"), WithDialOptions(dialer)}, options...)...)
+	c, err := Dial(tb.Context(), append([]Option{WithAddress("fake:1"), WithDialOptions(dialer)}, options...)...)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -1,11 +1,9 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"math"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,6 +13,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/memory/cuda"
 	"github.com/millrace/millrace/worker"
 )
@@ -55,8 +54,10 @@ var checks = map[string]func(text string) error{
 	"slots":           isNumber(0, 1<<16),
 	"executors":       isNumber(0, 1<<16),
 	"spare-executors": isNumber(0, 64),
-	"listen":          isAddress,
-	"http":            func(text string) error { return cond(text != "", isAddress, text) },
+	"listen":          hostport.Listen,
+	"http":            func(text string) error { return cond(text != "", hostport.Listen, text) },
+	"address":         func(text string) error { return cond(text != "", isReachable, text) },
+	"advertise":       func(text string) error { return cond(text != "", isAdvertised, text) },
 	"worker-lease":    isDuration(time.Millisecond),
 	"reconnect-grace": isDuration(0),
 	"death-timeout":   isDuration(time.Millisecond),
@@ -191,13 +192,12 @@ func isDuration(least time.Duration) func(string) error {
 	}
 }
 
-func isAddress(text string) error {
-	_, port, err := net.SplitHostPort(text)
-	if err != nil {
-		return fmt.Errorf("%s: host:port, and port 0 for a free one: %w", text, err)
-	}
-	if n, err := net.LookupPort("tcp", port); err != nil || n < 0 {
-		return errors.New(text + ": its port is a number up to 65535, or 0 for a free one")
-	}
-	return nil
+func isReachable(text string) error {
+	_, err := hostport.Dial(text)
+	return err
+}
+
+func isAdvertised(text string) error {
+	_, _, err := hostport.Advertise(text)
+	return err
 }

@@ -25,6 +25,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/localdir"
 	"github.com/millrace/millrace/internal/version"
@@ -206,6 +207,9 @@ them, and two commands on one machine need different ones.`,
 
 func (a *app) schedulerAddress() (address, token string, err error) {
 	if address = a.settings.String("address"); address != "" {
+		if address, err = hostport.Dial(address); err != nil {
+			return "", "", usageError{fmt.Errorf("--address %w", err)}
+		}
 		token, err = a.token()
 		return address, token, err
 	}

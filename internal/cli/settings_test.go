@@ -96,6 +96,45 @@ func TestWrongValuesAreRefusedWhereverTheyAreFrom(t *testing.T) {
 	}
 }
 
+// Addresses are checked where they are given: flags, environment and files.
+func TestAddressesAreChecked(t *testing.T) {
+	t.Chdir(t.TempDir())
+	for name, values := range map[string][]string{
+		"listen":    {"h", "h:65536", "\x1b:1", "h:-1", "a b:1"},
+		"http":      {"h", "h:65536", "\x1b:1"},
+		"advertise": {"\x1b[31mred:99999", "h:0", "h:65536", "0.0.0.0", "a:b:c"},
+		"address":   {"h", "h:0", "\x1b:1", "http://h:1", ":7786"},
+	} {
+		for _, value := range values {
+			for _, place := range []string{"--" + name, variable(name)} {
+				var cmd *cobra.Command
+				commands(t, func(path string, again func() *cobra.Command) {
+					if path == "worker" && name != "http" || path == "up" && name == "http" {
+						cmd = again()
+					}
+				})
+				if place == variable(name) {
+					t.Setenv(place, value)
+				} else {
+					if err := os.Unsetenv(variable(name)); err != nil {
+						t.Fatal(err)
+					}
+					if err := cmd.ParseFlags([]string{place + "=" + value}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				_, err := loadSettings(cmd)
+				if err == nil || !strings.Contains(err.Error(), place) || !strings.Contains(err.Error(), "give ") || strings.ContainsRune(err.Error(), '\x1b') {
+					t.Errorf("%s=%q: %v", place, value, err)
+				}
+				if err := os.Unsetenv(variable(name)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+}
+
 // The default values of a command pass its own checks.
 func TestDefaultsAreRight(t *testing.T) {
 	commands(t, func(name string, again func() *cobra.Command) {

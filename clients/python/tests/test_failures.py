@@ -418,6 +418,44 @@ def test_nobody_at_the_address(tmp_path: Path) -> None:
         Client(scheduler_file=tmp_path / "missing")
 
 
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("{}", 'no "address"'),
+        ("[]", 'no "address"'),
+        ('{"address": 7}', 'no "address"'),
+        ('{"address": ""}', 'no "address"'),
+        ('{"address": "h:99999"}', "'h:99999' is not an address"),
+        ('{"address": "\\u001b:1"}', r"'\\x1b:1' is not an address"),
+        ('{"address": "h:1", "token": 7}', '"token" is not a text'),
+        ("", "it is empty"),
+        ("hello", "it is not JSON"),
+        (b"\xff\xfe", "it is not text"),
+        (None, "Is a directory"),
+    ],
+)
+def test_scheduler_files_that_are_none(tmp_path: Path, text: str | bytes | None, wanted: str) -> None:
+    file = tmp_path / "s.json"
+    if text is None:
+        file.mkdir()
+    else:
+        file.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(ValueError, match=wanted) as caught:
+        Client(scheduler_file=file)
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "address", ["h", ":1", "h:0", "h:99999", "h:²", "\x1b[2J:1", "a b:1", "http://h:1", "[::1", "h:1\n2"]
+)
+def test_addresses_that_are_none(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match=r"^address: "):
+        Client(address)
+    monkeypatch.setenv("MILLRACE_ADDRESS", address)
+    with pytest.raises(ValueError, match=r"^MILLRACE_ADDRESS: "):
+        Client()
+
+
 def test_executors_do_not_import_grpc() -> None:
     # Tasks of dict graphs bring the second with them.
     code = "import sys, millrace.executor, millrace._nested; print(*sorted({'grpc', 'asyncio', 'millrace.client'} & set(sys.modules)))"

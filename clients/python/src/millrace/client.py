@@ -53,6 +53,8 @@ T = TypeVar("T")
 #: Scattered data up to this size is hashed if nobody says otherwise.
 _HASH_BYTES = 16 << 20
 _NAMESPACE = re.compile(r"[a-zA-Z0-9._-]*")
+#: A name or an address; IPv6 in brackets.
+_HOST = re.compile(r"[\w.-]{1,253}|\[[0-9A-Fa-f:.]+(%\w+)?\]")
 #: Parameters that Dask passes to `get` of its own schedulers or of `distributed`. `get` here accepts and ignores them.
 _FROM_DASK = frozenset({
     "num_workers", "pool", "cache", "chunksize", "optimize_graph", "rerun_exceptions_locally", "raise_exception",
@@ -124,22 +126,22 @@ def _close_all() -> None:
 atexit.register(_close_all)
 
 
-def _address(text: Any) -> str:
-    """The host and port of an address; "tcp://host:port" is one, too."""
+def _address(text: Any, place: str = "address") -> str:
+    """The host and port of an address; "tcp://host:port" is one, too. Errors name the place that the address is from."""
     if not isinstance(text, str):
-        raise TypeError(f'address must be "host:port" or a LocalCluster, not {text!r}')
+        raise TypeError(f'{place} must be "host:port" or a LocalCluster, not {text!r}')
     scheme, mark, rest = text.partition("://")
     if not mark:
         rest = text
-    elif scheme not in ("tcp", "grpc"):
-        raise ValueError(f'address: {text!r} has the scheme {scheme}: clients speak gRPC, give "host:port"')
+    elif scheme not in ("tcp", "grpc", "millrace"):
+        raise ValueError(f'{place}: {text!r} has the scheme {scheme}: clients speak gRPC, give "host:port"')
     rest = rest.strip().rstrip("/")
     if rest.startswith("unix:"):
         return rest
     host, _, port = rest.rpartition(":")
-    if not host or not port.isdecimal() or not 1 <= int(port) <= 65535:
+    if not _HOST.fullmatch(host) or not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
         raise ValueError(
-            f'address: {text!r} is no address of a scheduler: give "host:port", as `millrace up` prints it'
+            f'{place}: {text!r} is not an address of a scheduler: give "host:port", as `millrace up` prints it'
         )
     return rest
 
@@ -152,15 +154,37 @@ def _where(address: str | LocalCluster | None, token: str | None, file: str | os
         return _address(address), token if token is not None else os.environ.get("MILLRACE_TOKEN", "")
     if file is None:
         if os.environ.get("MILLRACE_ADDRESS"):
-            return _address(os.environ["MILLRACE_ADDRESS"]), token or os.environ.get("MILLRACE_TOKEN", "")
+            return _address(os.environ["MILLRACE_ADDRESS"], "MILLRACE_ADDRESS"), token or os.environ.get(
+                "MILLRACE_TOKEN", ""
+            )
         file = os.environ.get("MILLRACE_SCHEDULER_FILE")
     if file is None:
         return None
+    return _from_file(file, token)
+
+
+def _from_file(file: str | os.PathLike[str], token: str | None) -> tuple[str, str]:
+    """Address and token in a scheduler file."""
+    place = f"scheduler file {os.fspath(file)!r}"
+    remedy = "name the file that `millrace up` wrote"
     try:
-        info = json.loads(Path(file).read_text())
-        return info["address"], token or info.get("token", "")
-    except (OSError, ValueError, KeyError) as e:
-        raise ValueError(f"scheduler file {file}: {type(e).__name__}: {e}. Is the cluster running?") from e
+        text = Path(file).read_text(encoding="utf-8")
+    except OSError as e:
+        raise ValueError(f"{place}: {e.strerror or e}. Is the cluster running?") from e
+    except ValueError as e:
+        raise ValueError(f"{place}: it is not text: {e}; {remedy}") from e
+    if not text.strip():
+        raise ValueError(f"{place}: it is empty; {remedy}")
+    try:
+        info = json.loads(text)
+    except ValueError as e:
+        raise ValueError(f"{place}: it is not JSON: {e}; {remedy}") from e
+    if not isinstance(info, dict) or not isinstance(info.get("address"), str) or not info["address"]:
+        raise ValueError(f'{place}: it has no "address"; {remedy}')
+    found = token or info.get("token") or ""
+    if not isinstance(found, str):
+        raise ValueError(f'{place}: its "token" is not a text; {remedy}')
+    return _address(info["address"], place), found
 
 
 class Client:

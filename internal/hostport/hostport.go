@@ -1,0 +1,105 @@
+// Package hostport is an Adapter: it reads the addresses that people write, "host:port", and says what is wrong with one.
+// Errors do not name the flag or file that the address is from: callers do.
+package hostport
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"unicode"
+)
+
+// maxHost is how long names of hosts may be in the DNS, in bytes.
+const maxHost = 253
+
+// Listen checks an address to listen at: an empty host is all addresses, and port 0 a free one.
+func Listen(text string) error {
+	const want = "give host:port, such as 127.0.0.1:7786, with port 0 for a free one"
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return fmt.Errorf("%q is not an address to listen at: %s", text, want)
+	}
+	if host != "" && !validHost(host) {
+		return fmt.Errorf("%q: %q is neither the name of a host nor an IP address: %s", text, host, want)
+	}
+	if _, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return fmt.Errorf("%q: the port %q is not a number from 0 to 65535: %s", text, port, want)
+	}
+	return nil
+}
+
+// Dial checks the address of a scheduler, and returns it without "tcp://" and the like. Addresses with the scheme of another
+// resolver of gRPC, such as unix:, are returned as they are.
+func Dial(text string) (string, error) {
+	const want = "give host:port, as `millrace up` prints it"
+	rest := strings.TrimSpace(text)
+	scheme, after, found := strings.Cut(rest, "://")
+	switch {
+	case !found:
+	case scheme == "millrace" || scheme == "grpc" || scheme == "tcp":
+		rest = after
+	case scheme == "http" || scheme == "https":
+		return "", fmt.Errorf("%q is an address of web pages, and clients speak gRPC: %s", text, want)
+	}
+	if strings.HasPrefix(rest, "unix:") || strings.Contains(rest, ":///") {
+		if strings.ContainsFunc(rest, func(r rune) bool { return !unicode.IsGraphic(r) }) {
+			return "", fmt.Errorf("%q has control characters: %s", text, want)
+		}
+		return rest, nil
+	}
+	rest = strings.TrimSuffix(rest, "/")
+	host, port, err := net.SplitHostPort(rest)
+	if err != nil {
+		return "", fmt.Errorf("%q is not an address of a scheduler: %s", text, want)
+	}
+	if err := reachable(host, port); err != nil {
+		return "", fmt.Errorf("%q: %w: %s", text, err, want)
+	}
+	return rest, nil
+}
+
+// Advertise checks an address that others are told, with or without a port. It returns host and port; the port is empty if
+// there is none.
+func Advertise(text string) (host, port string, err error) {
+	const want = "give the host, or host:port, at which other machines reach this one"
+	host, port = strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"), ""
+	if _, err := netip.ParseAddr(host); err != nil && strings.Contains(text, ":") { // an IPv6 address alone has colons, too
+		if host, port, err = net.SplitHostPort(text); err != nil {
+			return "", "", fmt.Errorf("%q is not an address: %s", text, want)
+		}
+		err = reachable(host, port)
+		if err != nil {
+			return "", "", fmt.Errorf("%q: %w: %s", text, err, want)
+		}
+	}
+	if !validHost(host) {
+		return "", "", fmt.Errorf("%q: %q is neither the name of a host nor an IP address: %s", text, host, want)
+	}
+	if ip, err := netip.ParseAddr(host); err == nil && ip.IsUnspecified() {
+		return "", "", fmt.Errorf("%q: nobody can reach %s: %s", text, host, want)
+	}
+	return host, port, nil
+}
+
+func reachable(host, port string) error {
+	if !validHost(host) {
+		return fmt.Errorf("%q is neither the name of a host nor an IP address", host)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("the port %q is not a number from 1 to 65535", port)
+	}
+	return nil
+}
+
+// validHost says whether a name could be that of a host. Underscores and letters beyond ASCII are not in the DNS, but in
+// /etc/hosts and in the names of containers.
+func validHost(host string) bool {
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	return host != "" && len(host) <= maxHost && !strings.ContainsFunc(host, func(r rune) bool {
+		return r == unicode.ReplacementChar || !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_.", r)
+	})
+}
