@@ -741,6 +741,41 @@ def test_a_run_that_waits_for_room_gives_back_what_its_process_keeps(
     w.end()
 
 
+class Pressed(Recycling):
+    """A worker that asks a process that wants room for a result for what it keeps, and answers when it got some."""
+
+    def place(self, request: Any, n: int) -> int:
+        if request.HasField("task"):
+            before = len(self.released)
+            self.send(give_back=True)
+            while len(self.released) == before:
+                self.take()
+        return super().place(request, n)
+
+
+def test_memory_that_a_result_takes_over_is_not_given_back_before_it(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup(fake, monkeypatch)
+    w = Pressed(fake, arena_bytes=4 << 20, arena_libraries=["cupy"])
+    w.call(import_cupy)
+
+    def use() -> float:
+        return sum(float(x.sum().get()) for x in fill(6))
+
+    def make() -> Any:
+        import cupy
+
+        cupy.weights = cupy.ones(65_536)
+        return {"kept": cupy.weights, "mine": cupy.ones(65_536) * 2}
+
+    for _ in range(3):
+        w.call(use)
+        got = w.value(w.call(make))
+        assert (got["kept"] == 1).all() and (got["mine"] == 2).all()
+    w.end()
+
+
 class Counting(Recycling):
     """A worker that knows how many leases a process had at most at one moment."""
 

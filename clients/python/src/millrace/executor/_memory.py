@@ -85,6 +85,8 @@ class Arena:
         self._live_bytes = self._kept_bytes = self._released_bytes = 0
         # Numbers of leases that nothing refers to, to be released once no kernel can use them any more.
         self._released: list[int] = []
+        # Numbers of leases that results have taken over, to be released with those.
+        self._taken: list[int] = []
         # Everything that the pool of CuPy refuses is taken here, whatever its size.
         self.overflow = False
         #: Why there was no lease, the last time.
@@ -149,7 +151,7 @@ class Arena:
             del self._live[lease.offset]
             self._live_bytes -= lease.size
             if lease.given:  # the result has that memory from now on
-                self._released.append(lease.request)
+                self._taken.append(lease.request)
                 continue
             self._kept[lease.offset] = lease
             self._kept_bytes += lease.size
@@ -198,8 +200,14 @@ class Arena:
             for lease in self._live.values():
                 lease.given = False
 
+    def taken(self) -> list[int]:
+        """Leases that results have taken over. REQUIRES: they are released in the message that tells the result, or there is none."""
+        with self._lock:
+            out, self._taken = self._taken, []
+            return out
+
     def released(self) -> list[int]:
-        """Leases to be released now. REQUIRES: nothing that was submitted is still running."""
+        """Leases to be released now, but for those of `taken`. REQUIRES: nothing that was submitted is still running."""
         with self._lock:
             out, self._released = self._released, []
             self._released_bytes = 0

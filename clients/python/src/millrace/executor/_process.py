@@ -287,7 +287,7 @@ class Process:
             self._control.end(ordinal)
             if len(sys.modules) != self._modules:
                 self._tell_loaded()
-            self.out.finish(finished, self._released(), self._large)
+            self.out.finish(finished, self._released() + self._taken(), self._large)
             self._large = 0
             if self._lost is not None:
                 self.out.flush()
@@ -325,6 +325,13 @@ class Process:
             out += self._arena.released()
         if self._torch is not None:
             out += self._torch.released()
+        return out
+
+    def _taken(self) -> list[int]:
+        """Leases that the result of the run has taken over: to be released with it, not sooner."""
+        out = self._arena.taken() if self._arena is not None else []
+        if self._torch is not None:
+            out += self._torch.taken()
         return out
 
     def _give_back_now(self) -> None:
@@ -517,7 +524,7 @@ class Process:
         arena.forget(all_of_it=True)
         if of_torch is not None:
             of_torch.give_back()
-        self.out.release(self._released())
+        self.out.release(self._released() + self._taken())  # there is no result
         alone = self._gate is None or self._gate.take()
         cupy: Any = sys.modules.get("cupy")
         before: Any = cupy.cuda.get_allocator() if cupy is not None else None
@@ -580,7 +587,7 @@ class Process:
             ordinal, self._stoppable = self._stoppable, 0  # its books would be left half done
             self._torch.let_go()
             self._stoppable = ordinal
-            if self._control.stop == ordinal:
+            if ordinal and self._control.stop == ordinal:
                 raise TaskStopped("the task was stopped")
         held = {lease.offset for _, lease in lent if not self._left(lease)}
         frames = [finished.frames[n] for n, lease in lent if lease.offset in held]

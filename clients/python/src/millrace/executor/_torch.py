@@ -143,6 +143,8 @@ class TorchArena:
         # Bytes of _leaving.
         self._kept_back = 0
         self._released: list[int] = []
+        # Those that results have taken over.
+        self._taken: list[int] = []
         # Sizes of leases that results have taken along since the last `settle`.
         self._parted: Counter[int] = Counter()
         # Hand-outs when the last runs began, and the one at work.
@@ -295,15 +297,17 @@ class TorchArena:
             # Tensors that lay beside a result may have gone since; torch gives their segments back only if it is told to.
             sys.modules["torch"].cuda.empty_cache()
         self._segments.trim()
+        with self._lock:
+            self._collect()
         self.drop_idle()
 
     def drop_idle(self) -> None:
-        """The same for what torch has given back already, also in the middle of a run. REQUIRES: before these are released,
-        all that was submitted so far is done."""
+        """The same for blocks that torch has given back already, also in the middle of a run. It spares those that are to leave,
+        from which a result may be about to be copied. REQUIRES: before these are released, all that was submitted so far is
+        done."""
         if self._segments is None:
             return
         with self._lock:
-            self._collect()
             while at := self._segments.oldest((1 << 64) - 1):
                 self._drop(at)
 
@@ -334,7 +338,7 @@ class TorchArena:
                 self._held -= lease.size
                 self._parted[lease.size] += 1
                 if self._segments.leave(at):
-                    self._released.append(lease.request)
+                    self._taken.append(lease.request)
                 else:
                     self._leaving[at] = lease
                     self._kept_back += lease.size
@@ -351,8 +355,14 @@ class TorchArena:
             for lease in self._leases.values():
                 lease.given = False
 
+    def taken(self) -> list[int]:
+        """Leases that results have taken over. REQUIRES: they are released in the message that tells the result, or there is none."""
+        with self._lock:
+            out, self._taken = self._taken, []
+            return out
+
     def released(self) -> list[int]:
-        """Leases to be released now. REQUIRES: nothing that was submitted is still running."""
+        """Leases to be released now, but for those of `taken`. REQUIRES: nothing that was submitted is still running."""
         with self._lock:
             out, self._released = self._released, []
             return out
