@@ -149,7 +149,7 @@ func TestExecutorResultsLieInTheSlab(t *testing.T) {
 		t.Errorf("%d bytes of an inline result", len(b))
 	}
 	w.call(6, 4)
-	if e := w.Report(6).GetError(); e.GetReason() != "EXECUTOR_ERROR" || !strings.Contains(e.GetMessage(), "neither in what it allocated") {
+	if e := w.Report(6).GetError(); e.GetReason() != "EXECUTOR_ERROR" || !strings.Contains(e.GetMessage(), "neither in memory that it allocated") {
 		t.Errorf("got %v", e)
 	}
 	w.call(7, 5)
@@ -601,7 +601,7 @@ func TestLastWordsAreTheTasksOwn(t *testing.T) {
 
 // People are told which process keeps memory of its own, by kind and number.
 func TestMemoryOfExecutorsHasAName(t *testing.T) {
-	w := echo(t, nil, "lease", "pid", "release")
+	w := echo(t, nil, "hoard", "pid", "release")
 	d := data(t, w.Registration.GetDataAddress())
 	w.call(1, 1)
 	w.Report(1)

@@ -200,13 +200,9 @@ func TestResultsOnAGPUAreNotLookedAt(t *testing.T) {
 
 func TestLeasesEndWhenReleasedOrWithTheProcess(t *testing.T) {
 	r := newRig(t, "ECHO_DEVICE=yes")
-	if out := r.call(t, 1, "lease"); out.Error != nil {
+	if out := r.call(t, 1, "hoard"); out.Error != nil {
 		t.Fatal(out.Error)
 	}
-	if held := r.held(); held != 1<<16 {
-		t.Fatalf("%d bytes are held by a lease of 64 KiB and a result in it", held)
-	}
-	r.objects.Drop(object(1))
 	if held := r.held(); held != 1<<16 {
 		t.Fatalf("%d bytes are held by a lease of 64 KiB", held)
 	}
@@ -224,7 +220,7 @@ func TestLeasesEndWhenReleasedOrWithTheProcess(t *testing.T) {
 		t.Fatal(out.Error)
 	}
 	if held := r.held(); held != 2<<16 {
-		t.Fatalf("%d bytes are held by two leases of 64 KiB", held)
+		t.Fatalf("%d bytes are held by a lease of 64 KiB and a result that was one", held)
 	}
 	if out := r.call(t, 5, "kill"); out.Outcome != lifecycle.ExecutorDied {
 		t.Fatalf("got %+v", out)
@@ -292,6 +288,14 @@ func TestInputThatOutlivesItsRunStays(t *testing.T) {
 	}
 }
 
+func TestNoResultLiesInMemoryThatItsProcessKeeps(t *testing.T) {
+	r := newRig(t, "ECHO_DEVICE=yes")
+	out := r.call(t, 1, "retain")
+	if out.Error.GetReason() != "EXECUTOR_ERROR" || !strings.Contains(out.Error.GetMessage(), "releases in the same message") {
+		t.Errorf("a result was taken that its process can still write to: %+v", out)
+	}
+}
+
 func TestLeaseThatFindsNoRoomIsRefused(t *testing.T) {
 	r := newRig(t, "ECHO_DEVICE=yes")
 	for i := range 64 {
@@ -308,10 +312,9 @@ func TestLeaseThatFindsNoRoomIsRefused(t *testing.T) {
 func TestProcessesAreAskedForWhatTheyDoNotUse(t *testing.T) {
 	r := newRig(t, "ECHO_DEVICE=yes")
 	r.GiveBack() // nobody has anything
-	if out := r.call(t, 1, "lease"); out.Error != nil {
+	if out := r.call(t, 1, "hoard"); out.Error != nil {
 		t.Fatal(out.Error)
 	}
-	r.objects.Drop(object(1))
 	r.GiveBack()
 	// The order travels before this run, and the answer before its result.
 	if out := r.call(t, 2, "env", "HOME"); out.Error != nil {
@@ -373,10 +376,9 @@ func TestExecutorsAreAskedAgainWhileSomebodyWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	told := r.wait(t, rest...) // no executor has anything yet
-	if out := r.call(t, 1, "lease"); out.Error != nil {
+	if out := r.call(t, 1, "hoard"); out.Error != nil {
 		t.Fatal(out.Error)
 	}
-	r.objects.Drop(object(1))
 	r.objects.Release(first)
 	r.granted(t, told)
 }

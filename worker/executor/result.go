@@ -28,9 +28,8 @@ func (p *process) handle(m *millracev1.FromExecutor) error {
 		p.allocate(a)
 	}
 	p.pools.loaded(p.kind, m.GetLoaded())
-	// Results may lie in what is released, so that it is held for a little longer.
-	defer p.release(m.GetRelease())
 	if len(m.GetFinished()) == 0 {
+		p.release(m.GetRelease())
 		return nil
 	}
 	results := make([]Result, 0, len(m.GetFinished()))
@@ -49,9 +48,11 @@ func (p *process) handle(m *millracev1.FromExecutor) error {
 		}
 		p.lane.mu.Unlock()
 		if q != nil {
-			results = append(results, p.finish(q, f))
+			results = append(results, p.finish(q, f, m.GetRelease()))
 		}
 	}
+	// Results may lie in memory that is released: they have it by now.
+	p.release(m.GetRelease())
 	p.pools.config.Done(results)
 	return nil
 }
@@ -71,8 +72,8 @@ func (p *process) attemptOf(task ids.TaskID) ids.Attempt {
 	return 0
 }
 
-// finish makes the result of a run that is out of the queue.
-func (p *process) finish(q *queued, f *millracev1.ExecutorFinished) Result {
+// finish makes the result of a run that is out of the queue, with the releases of the same message.
+func (p *process) finish(q *queued, f *millracev1.ExecutorFinished, released []*millracev1.ExecutorRelease) Result {
 	r := q.run
 	defer p.dropTemporary(q)
 	if len(f.GetKept()) > 0 {
@@ -87,7 +88,7 @@ func (p *process) finish(q *queued, f *millracev1.ExecutorFinished) Result {
 		e = stopError(q, "an interrupt", p.pools.config.StopGrace)
 		e.Traceback = f.GetError().GetTraceback()
 	case e == nil:
-		e = p.keep(r, q, f, &out)
+		e = p.keep(r, q, f, released, &out)
 	}
 	if e != nil {
 		out.Outcome, out.Error = lifecycle.Failed, e
@@ -157,7 +158,7 @@ func (p *process) dropTemporary(q *queued) {
 }
 
 // keep stores a result.
-func (p *process) keep(r *Run, q *queued, f *millracev1.ExecutorFinished, out *Result) *millracev1.TaskError {
+func (p *process) keep(r *Run, q *queued, f *millracev1.ExecutorFinished, released []*millracev1.ExecutorRelease, out *Result) *millracev1.TaskError {
 	objects := p.pools.config.Store
 	id := ledger.ObjectID{Task: r.Ref.Task, Generation: r.Ref.Attempt}
 	header := f.GetHeader()
@@ -203,7 +204,7 @@ func (p *process) keep(r *Run, q *queued, f *millracev1.ExecutorFinished, out *R
 			frames[i] = memory.Frame{Offset: l.GetOffset(), Bytes: l.GetBytes()}
 			out.Bytes += l.GetBytes()
 		}
-		if err := p.adopt(id, header, frames, q, r); err != nil {
+		if err := p.adopt(id, header, frames, q, r, released); err != nil {
 			return invalid(err.Error())
 		}
 		if p.pools.config.Device == nil {
@@ -264,9 +265,9 @@ func (p *process) holder() ledger.Holder {
 	return ledger.Holder{Kind: ledger.HolderExecutor, ID: uint64(p.lane.index)}
 }
 
-// adopt makes an object out of ranges of what the run allocated, and of its
-// inputs.
-func (p *process) adopt(id ledger.ObjectID, header []byte, frames []memory.Frame, q *queued, r *Run) error {
+// adopt makes an object out of ranges of what the run allocated, of its inputs, and of memory of the process that is
+// released with it. What the process keeps does not leave the slab, and may be written to: no result lies there.
+func (p *process) adopt(id ledger.ObjectID, header []byte, frames []memory.Frame, q *queued, r *Run, released []*millracev1.ExecutorRelease) error {
 	objects := p.pools.config.Store
 	reservation, _, err := objects.Reserve(p.holder(), nil, time.Time{}, nil)
 	if err != nil {
@@ -275,8 +276,10 @@ func (p *process) adopt(id ledger.ObjectID, header []byte, frames []memory.Frame
 	defer objects.Release(reservation)
 	p.lane.mu.Lock()
 	sources := append(append([]ledger.ObjectID(nil), q.temporary...), r.InputObjects...)
-	for _, id := range p.leases { // the order does not matter: they do not overlap
-		sources = append(sources, id)
+	for _, x := range released {
+		if id, known := p.leases[x.GetRequest()]; known {
+			sources = append(sources, id)
+		}
 	}
 	p.lane.mu.Unlock()
 	for _, f := range frames {
@@ -302,7 +305,8 @@ func (p *process) adoptFrame(reservation ledger.ReservationID, id ledger.ObjectI
 			return err
 		}
 	}
-	return fmt.Errorf("frame [%d, +%d) of its result lies neither in what it allocated nor in an input", f.Offset, f.Bytes)
+	return fmt.Errorf("frame [%d, +%d) of its result lies neither in memory that it allocated for the run, nor in an input, nor in "+
+		"memory of the process that it releases in the same message; copy it into memory for the run", f.Offset, f.Bytes)
 }
 
 // allocate gives a run room, or the process, now or as soon as there is some.

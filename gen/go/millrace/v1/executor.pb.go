@@ -1033,8 +1033,8 @@ func (x *ExecutorAllocated) GetError() *TaskError {
 	return nil
 }
 
-// ExecutorRelease gives back memory that was allocated for the process, or an input that it kept. Results in that
-// memory, which the worker has taken over, keep their part of it.
+// ExecutorRelease gives back memory that was allocated for the process, or an input that it kept. A result of the same
+// message may lie in that memory and takes it over.
 type ExecutorRelease struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The number of the request that allocated the memory, or the number of the kept input (ExecutorKept).

@@ -72,6 +72,8 @@ type executor struct {
 	piece *millracev1.ExecutorRun
 	// dying: the process ends after the answer that it sends next. Of the main goroutine.
 	dying bool
+	// releasing are numbers that are released with the answer. Of the main goroutine.
+	releasing []*millracev1.ExecutorRelease
 
 	mu       sync.Mutex
 	segments map[uint32][]byte
@@ -148,9 +150,10 @@ func (e *executor) run() error {
 		f := e.execute(op, r)
 		f.TaskId, f.Attempt, f.RunNanos = r.GetTaskId(), r.GetAttempt(), uint64(time.Since(begin))
 		e.store(8, r.ordinal)
-		if err := e.send(&millracev1.FromExecutor{Finished: []*millracev1.ExecutorFinished{f}}); err != nil {
+		if err := e.send(&millracev1.FromExecutor{Finished: []*millracev1.ExecutorFinished{f}, Release: e.releasing}); err != nil {
 			return err
 		}
+		e.releasing = nil
 		if e.dying {
 			os.Exit(9)
 		}
@@ -370,12 +373,30 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 		return &millracev1.ExecutorFinished{Error: failed}
 	case "device": // what it was told of the slab on a GPU
 		return text(fmt.Sprintf("%x %s %d %v %d %s", e.device.GetMemoryHandle(), e.device.GetHeader()[:8], e.device.GetArenaBytes(), e.device.GetArenaLibraries(), e.device.GetNeighbours(), os.Getenv("CUDA_VISIBLE_DEVICES")))
-	case "lease": // a result in the middle of memory of the process's own, which is kept
+	case "lease", "retain": // a result in the middle of memory of the process's own, which is released with it, or kept; of the argument's letters
+		n := uint64(4096 + max(4096, len(arg)))
+		frames, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{max(n, 1<<16)}})
+		if failed != nil {
+			return &millracev1.ExecutorFinished{Error: failed}
+		}
+		at := &millracev1.FrameLocation{Offset: frames[0].GetOffset() + 4096, Bytes: n - 4096}
+		if arg != "" {
+			at.Bytes = uint64(len(arg))
+			copy(e.bytes(at), arg)
+		}
+		if name == "lease" {
+			e.releasing = append(e.releasing, &millracev1.ExecutorRelease{Request: 1000 + r.ordinal})
+		}
+		return tensors([]*millracev1.FrameLocation{at})
+	case "hoard": // memory of the process's own, which is kept; it is written to
 		frames, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
 		if failed != nil {
 			return &millracev1.ExecutorFinished{Error: failed}
 		}
-		return tensors([]*millracev1.FrameLocation{{Offset: frames[0].GetOffset() + 4096, Bytes: 4096}})
+		if e.slab != nil {
+			copy(e.bytes(frames[0]), bytes.Repeat([]byte{'h'}, 1<<16))
+		}
+		return text("")
 	case "greedy": // more than there is, now
 		_, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{2 << 20}, NoWait: true})
 		return &millracev1.ExecutorFinished{Error: failed}
@@ -391,8 +412,14 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 			_, failed = e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
 		}
 		return &millracev1.ExecutorFinished{Error: failed}
-	case "release": // what the first run leased
-		if err := e.send(&millracev1.FromExecutor{Release: []*millracev1.ExecutorRelease{{Request: 1001}, {Request: 4711}}}); err != nil {
+	case "release": // what the first run leased, or that of the argument
+		n := uint64(1)
+		if arg != "" {
+			if _, err := fmt.Sscan(arg, &n); err != nil {
+				return failure("EXECUTOR_ERROR", "%v", err)
+			}
+		}
+		if err := e.send(&millracev1.FromExecutor{Release: []*millracev1.ExecutorRelease{{Request: 1000 + n}, {Request: 4711}}}); err != nil {
 			return failure("EXECUTOR_ERROR", "%v", err)
 		}
 		return text("")

@@ -1,0 +1,260 @@
+package executor_test
+
+import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory"
+	"github.com/millrace/millrace/memory/disk"
+	"github.com/millrace/millrace/memory/host"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/worker/executor"
+	"github.com/millrace/millrace/worker/lifecycle"
+	"github.com/millrace/millrace/worker/store"
+	"github.com/millrace/millrace/worker/tasklog"
+)
+
+// spilling is a process that has memory of its own in a slab of 4 MiB above a disk, and what its results should be.
+type spilling struct {
+	t *testing.T
+	*executor.Pools
+	objects *store.Store
+	results chan executor.Result
+	tasks   int
+	// ordinal counts the runs of the process that lives.
+	ordinal int
+	// content is that of results, by task. hoards and looks are the runs of the process in which it took memory of its own, and
+	// kept an input.
+	content       map[int][]byte
+	hoards, looks []int
+}
+
+func newSpilling(t *testing.T) *spilling {
+	t.Helper()
+	binary, err := buildEcho()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slab, err := host.NewSlab(4<<20, memory.Identity{Nonce: 5})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := slab.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	tier, err := disk.Open(disk.Config{Directory: t.TempDir(), SizeBytes: 256 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := tier.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	log := slog.New(slog.DiscardHandler)
+	l := &spilling{t: t, results: make(chan executor.Result, 100), content: make(map[int][]byte)}
+	if l.objects, err = store.New(slab, log, tier); err != nil {
+		t.Fatal(err)
+	}
+	l.Pools, err = executor.New(executor.Config{
+		Worker: "w", Commands: map[string][]string{"echo": {binary}}, Processes: 1, Scratch: t.TempDir(), Store: l.objects,
+		Logs: new(tasklog.Logs), Log: log, MemoryWait: time.Minute,
+		Done: func(results []executor.Result) {
+			for _, x := range results {
+				l.results <- x
+			}
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Registered(1, 1<<10)
+	t.Cleanup(func() {
+		l.Close()
+		l.objects.Close()
+	})
+	return l
+}
+
+// await waits for something while time passes for the store.
+func await[T any](l *spilling, from <-chan T) T {
+	l.t.Helper()
+	ticks := time.NewTicker(5 * time.Millisecond)
+	defer ticks.Stop()
+	for limit := time.After(time.Minute); ; {
+		select {
+		case x := <-from:
+			return x
+		case now := <-ticks.C:
+			l.objects.Tick(now)
+		case <-limit:
+			l.t.Fatalf("the work has stopped: %+v", l.objects.Snapshot(10))
+		}
+	}
+}
+
+// room sets memory aside, with inputs in the slab, and returns what gives it back.
+func (l *spilling) room(inputs []ledger.ObjectID, sizes ...uint64) func() {
+	l.t.Helper()
+	told := make(chan store.Told, 4)
+	id, standing, err := l.objects.Acquire(store.Request{
+		Holder: ledger.Holder{Kind: ledger.HolderWorker, ID: 7}, Bytes: sizes, Inputs: inputs, Deadline: time.Now().Add(time.Hour),
+	}, func(x store.Told) { told <- x })
+	for standing != ledger.Ready {
+		if err != nil {
+			l.t.Fatal(err)
+		}
+		x := await(l, told)
+		if err = x.Err; x.Ready {
+			standing = ledger.Ready
+		}
+	}
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return func() { l.objects.Release(id) }
+}
+
+// run calls an operation with a text, or with the result of a task as the input; 0: none.
+func (l *spilling) run(op, text string, input int) executor.Result {
+	l.t.Helper()
+	l.tasks++
+	l.ordinal++
+	a := &millracev1.Arguments{}
+	if text != "" {
+		a.Positional = append(a.Positional, &millracev1.Value{Kind: &millracev1.Value_StringValue{StringValue: text}})
+	}
+	b, err := proto.Marshal(a)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	run := &executor.Run{
+		Ref:       lifecycle.Ref{Task: ids.TaskID(l.tasks), Attempt: 1},
+		Op:        &millracev1.Op{Kind: millracev1.OpKind_OP_KIND_EXEC, Name: "echo/" + op},
+		Arguments: b,
+	}
+	if input != 0 {
+		defer l.room([]ledger.ObjectID{object(input)})()
+		o, ok := l.objects.Lookup(object(input))
+		if !ok || !o.InSlab {
+			l.t.Fatalf("the input of task %d is %+v, %v", l.tasks, o, ok)
+		}
+		in := &millracev1.ExecutorInput{Header: o.Header}
+		for _, f := range o.Frames {
+			in.Frames = append(in.Frames, &millracev1.FrameLocation{Offset: f.Offset, Bytes: f.Bytes})
+		}
+		run.Inputs, run.InputObjects = append(run.Inputs, in), append(run.InputObjects, object(input))
+	}
+	l.Start("echo", 0, run)
+	return await(l, l.results)
+}
+
+func (l *spilling) must(op, text string, input int) {
+	l.t.Helper()
+	if out := l.run(op, text, input); out.Error != nil {
+		l.t.Fatalf("%s: %v", op, out.Error)
+	}
+}
+
+// read compares a result with what it should be.
+func (l *spilling) read(task int) {
+	l.t.Helper()
+	defer l.room([]ledger.ObjectID{object(task)})()
+	o, ok := l.objects.Lookup(object(task))
+	if !ok || !o.InSlab {
+		l.t.Fatalf("the result of task %d is %+v, %v", task, o, ok)
+	}
+	if got := bytes.Join(l.objects.Views(o.Frames), nil); !bytes.Equal(got, l.content[task]) {
+		l.t.Fatalf("the result of task %d has other bytes than were written", task)
+	}
+}
+
+// Results in memory that an executor had leased leave the slab as others do and come back as they were, whatever the
+// executor has leased and keeps besides, and whenever it dies.
+func TestResultsInLeasesLeaveTheSlab(t *testing.T) {
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { leaveAndComeBack(t, seed) })
+	}
+}
+
+func leaveAndComeBack(t *testing.T, seed uint64) {
+	t.Helper()
+	l := newSpilling(t)
+	rng := rand.New(rand.NewPCG(seed, 15))
+	some := func() int {
+		tasks := slices.Sorted(maps.Keys(l.content))
+		if len(tasks) == 0 {
+			return 0
+		}
+		return tasks[rng.IntN(len(tasks))]
+	}
+	for range 250 {
+		task := some()
+		switch n := rng.IntN(100); {
+		case n < 45 || task == 0:
+			op := []string{"lease", "slab"}[rng.IntN(2)]
+			text := string(bytes.Repeat([]byte{'a' + byte(rng.IntN(26))}, 20_000+rng.IntN(300_000)))
+			l.must(op, text, 0)
+			l.content[l.tasks] = []byte(text)
+		case n < 55:
+			l.must("alias", "", task)
+			l.content[l.tasks] = l.content[task][len(l.content[task])/2:]
+		case n < 62 && len(l.hoards) < 4:
+			l.must("hoard", "", 0)
+			l.hoards = append(l.hoards, l.ordinal)
+		case n < 67 && len(l.hoards) > 0:
+			l.must("release", fmt.Sprint(l.hoards[0]), 0)
+			l.hoards = l.hoards[1:]
+		case n < 72 && len(l.looks) < 2:
+			l.must("keep", "", task)
+			l.looks = append(l.looks, l.ordinal)
+		case n < 77 && len(l.looks) > 0:
+			l.must("unkeep", fmt.Sprint(l.looks[0]), 0)
+			l.looks = l.looks[1:]
+		case n < 80:
+			if out := l.run("kill", "", 0); out.Outcome != lifecycle.ExecutorDied {
+				t.Fatalf("got %+v", out)
+			}
+			l.ordinal, l.hoards, l.looks = 0, nil, nil
+		case n < 86:
+			l.room(nil, 1<<20)()
+		case n < 91:
+			l.objects.Drop(object(task))
+			delete(l.content, task)
+		default:
+			l.read(task)
+		}
+		if err := l.objects.Check(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, n := range l.looks {
+		l.must("unkeep", fmt.Sprint(n), 0)
+	}
+	for _, n := range l.hoards {
+		l.must("release", fmt.Sprint(n), 0)
+	}
+	// Nothing of the results has to stay.
+	l.room(nil, rest...)()
+	for task := range l.content {
+		l.read(task)
+	}
+	if err := l.objects.Check(); err != nil {
+		t.Fatal(err)
+	}
+	if tiers := l.objects.Tiers(); tiers[0].InBytes+tiers[1].InBytes == 0 || tiers[1].OutBytes == 0 {
+		t.Errorf("nothing has left the slab and come back: %+v", tiers)
+	}
+}
