@@ -121,18 +121,27 @@ func (c Config) openGPU(ctx context.Context, identity memory.Identity, m *opened
 // fetched, computed by native operations or brought back from below needs room as well.
 const arenaShare = 0.75
 
-// arenasFit refuses arenas that leave the rest of the slab too little.
+// arenasFit refuses arenas that leave the rest of the slab too little. Each library has an arena of its own.
 func (c Config) arenasFit(slabBytes uint64) error {
-	high, sum := bits.Mul64(c.ExecutorArenaBytes, uint64(c.Slots))
+	distinct := make(map[string]bool)
+	for _, name := range c.ExecutorArenaLibraries {
+		distinct[name] = true
+	}
+	libraries := max(len(distinct), 1)
+	high, sum := bits.Mul64(c.ExecutorArenaBytes, uint64(c.Slots*libraries))
 	if high > 0 {
 		sum = math.MaxUint64
 	}
 	if float64(sum) <= arenaShare*float64(slabBytes) {
 		return nil
 	}
-	return &ConfigError{fmt.Errorf("worker: %d executors with %s each (--executor-arena) are %s together: at most %d %% of the slab of %s, so that other results have room; "+
-		"use --executor-arena %s or less, fewer --slots, or a larger --device-memory-limit", c.Slots, humanize.IBytes(c.ExecutorArenaBytes),
-		humanize.IBytes(sum), int(100*arenaShare), humanize.IBytes(slabBytes), roughly(uint64(arenaShare*float64(slabBytes))/uint64(c.Slots)))}
+	each, fewer := "each (--executor-arena)", "fewer --slots"
+	if libraries > 1 {
+		each, fewer = fmt.Sprintf("for each of %d libraries (--executor-arena, --executor-arena-for)", libraries), "fewer --slots or libraries"
+	}
+	return &ConfigError{fmt.Errorf("worker: %d executors with %s %s are %s together: at most %d %% of the slab of %s, so that other results have room; "+
+		"use --executor-arena %s or less, %s, or a larger --device-memory-limit", c.Slots, humanize.IBytes(c.ExecutorArenaBytes), each,
+		humanize.IBytes(sum), int(100*arenaShare), humanize.IBytes(slabBytes), roughly(uint64(arenaShare*float64(slabBytes))/uint64(c.Slots*libraries)), fewer)}
 }
 
 // roughly is an amount as a flag takes it, rounded down.

@@ -217,8 +217,11 @@ func TestWorkerWithoutItsGPUSaysWhatIsMissing(t *testing.T) {
 		"no such GPU":               {func(c *worker.Config) { c.GPU = "7" }, "CUDA_VISIBLE_DEVICES"},
 		"no such UUID":              {func(c *worker.Config) { c.GPU = "GPU-00000000-0000-0000-0000-000000000000" }, "GPU-0000"},
 		"arenas that fill the slab": {func(c *worker.Config) { c.ExecutorArenaBytes, c.Slots = 4<<20, 4 }, "4 executors with 4.0 MiB each (--executor-arena) are 16 MiB together: at most 75 % of the slab of 16 MiB"},
-		"arenas without end":        {func(c *worker.Config) { c.ExecutorArenaBytes, c.Slots = 1<<63, 4 }, "--executor-arena 3MiB or less"},
-		"tiny pinned":               {func(c *worker.Config) { c.PinnedLimitBytes = 1 << 20 }, "--pinned-limit"},
+		"arenas of two libraries": {func(c *worker.Config) {
+			c.ExecutorArenaBytes, c.Slots, c.ExecutorArenaLibraries = 2<<20, 4, []string{"cupy", "torch"}
+		}, "4 executors with 2.0 MiB for each of 2 libraries (--executor-arena, --executor-arena-for) are 16 MiB together"},
+		"arenas without end": {func(c *worker.Config) { c.ExecutorArenaBytes, c.Slots = 1<<63, 4 }, "--executor-arena 3MiB or less"},
+		"tiny pinned":        {func(c *worker.Config) { c.PinnedLimitBytes = 1 << 20 }, "--pinned-limit"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			config := worker.Config{

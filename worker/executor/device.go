@@ -25,8 +25,8 @@ type Device struct {
 	Handle []byte
 	// Driver is the library that was loaded.
 	Driver string
-	// ArenaBytes is how much of the slab each process may keep for the allocators of
-	// libraries (--executor-arena); 0: those are left alone.
+	// ArenaBytes is how much of the slab each process may keep for the allocator of each
+	// library (--executor-arena); 0: those are left alone.
 	ArenaBytes uint64
 	// ArenaLibraries are the libraries that it is for (--executor-arena-for), by name.
 	ArenaLibraries []string
