@@ -342,3 +342,12 @@ def test_closing_does_not_wait_for_a_scheduler_that_is_away(restartable: Restart
     client.close()
     assert time.monotonic() - began < PATIENCE
     assert all(f.done() for f in futures)
+
+
+def test_a_scheduler_that_does_not_answer_is_named(client: Client) -> None:
+    with pytest.raises(errors.SchedulerLostError) as caught:
+        client.session.call("LocateObjects", scheduler_service_pb2.LocateObjectsRequest(), timeout=1e-6)
+    text = str(caught.value)
+    assert client.session.address in text
+    assert "no answer within 1e-06 s" in text
+    assert "millrace status" in text

@@ -210,11 +210,15 @@ class Session:
     def call(self, method: str, request: Any, *, timeout: float | None = None) -> Any:
         """One unary call, errors translated."""
         self.check_open()
+        limit = timeout or max(self.timeout, 30.0)
         try:
-            return getattr(self.stub, method)(
-                request, metadata=self.metadata, timeout=timeout or max(self.timeout, 30.0), wait_for_ready=True
-            )
+            return getattr(self.stub, method)(request, metadata=self.metadata, timeout=limit, wait_for_ready=True)
         except grpc.RpcError as e:
+            if isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.DEADLINE_EXCEEDED and not errors.reason_of(e):
+                raise errors.SchedulerLostError(
+                    f"{method}: the scheduler at {self.address} gave no answer within {limit:g} s: "
+                    "see with 'millrace status' whether it runs and can be reached"
+                ) from None
             if errors.reason_of(e) == "UNKNOWN_CLIENT" and getattr(request, "client_id", 0) == self.client_id:
                 with contextlib.suppress(grpc.RpcError):
                     self._renew(self.client_id)  # for what comes next
