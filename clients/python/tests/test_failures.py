@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import ctypes
@@ -21,6 +22,7 @@ import numpy as np
 import pytest
 from conftest import PATIENCE, Gate, eventually
 from millrace import Client, LocalCluster, _session, errors, native
+from millrace._pb.millrace.v1 import task_pb2
 
 
 def inc(x: int) -> int:
@@ -200,6 +202,15 @@ def test_failures_that_are_hard_to_tell(client: Client, reason: str, run: Any, g
         assert error.reason == reason, error
     else:
         assert reason == "PYTHON_EXCEPTION" and not isinstance(error, TypeError), type(error)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, GeneratorExit, asyncio.CancelledError])
+def test_what_would_end_the_program_is_told_and_not_raised(kind: type[BaseException]) -> None:
+    error = task_pb2.TaskError(reason="PYTHON_EXCEPTION", message=f"{kind.__name__}: 0")
+    error.exception.encoding, error.exception.data = "pickle5", pickle.dumps([(kind(0), False)])
+    told = errors.from_task(error, "key", cancelled=False)
+    assert type(told) is errors.RemoteError
+    assert kind.__name__ in str(told)
 
 
 def test_function_that_is_not_there(client: Client) -> None:

@@ -145,6 +145,8 @@ def test_what_is_too_large_is_refused_at_the_call(client: Client) -> None:
     assert caught.value.reason == "TOO_LARGE"
     with pytest.raises(errors.InvalidRequestError, match=r"41\.0 MiB.*limit is 40\.0 MiB.*scatter"):
         client.submit(len, bytes(41 << 20))
+    with pytest.raises(errors.InvalidRequestError, match=r"419430\d\d bytes with.*limit is 41943040: "):
+        client.submit(len, bytes(40 << 20))
     with pytest.raises(errors.InvalidRequestError, match=r"limit is 40\.0 MiB.*scatter"):
         client.submit(native("bench.noop"), *[np.zeros(8000)] * 700)
     with pytest.raises(errors.InvalidRequestError, match=r"dataset big.*2\.0 MiB.*limit is 1\.0 MiB"):

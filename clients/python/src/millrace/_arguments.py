@@ -110,8 +110,8 @@ class Call:
 def _check_size(size: int, what: str) -> None:
     if size > MOST_ARGUMENTS:
         error = errors.InvalidRequestError(
-            f"the arguments of {what} are {_check.size(size)} with the keys of its inputs, and the limit is "
-            f"{_check.size(MOST_ARGUMENTS)}: use client.scatter() and pass the future"
+            f"the arguments of {what} are {_check.above(size, MOST_ARGUMENTS, ' with the keys of its inputs')}: "
+            "use client.scatter() and pass the future"
         )
         error.reason = "TOO_LARGE"
         raise error

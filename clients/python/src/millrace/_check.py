@@ -123,6 +123,13 @@ def size(count: int) -> str:
     return f"{count / 2**20:.1f} MiB" if count >= 1 << 20 else f"{count / 2**10:.1f} KiB"
 
 
+def above(count: int, limit: int, what: str = "") -> str:
+    """A size of something, and the limit that it exceeds, for people: not the same number twice."""
+    if size(count) == size(limit):
+        return f"{count} bytes{what}, and the limit is {limit}"
+    return f"{size(count)}{what}, and the limit is {size(limit)}"
+
+
 _HERE = str(Path(__file__).parent)
 
 

@@ -407,8 +407,8 @@ class Client:
             ) from e
         if len(function[0]) > _MOST_FUNCTION:
             error = errors.InvalidRequestError(
-                f"function {name_of(func)} takes {_check.size(len(function[0]))} pickled, and the limit is "
-                f"{_check.size(_MOST_FUNCTION)}: it refers to data; scatter that and pass the future as an argument"
+                f"function {name_of(func)} takes {_check.above(len(function[0]), _MOST_FUNCTION, ' pickled')}: "
+                "it refers to data; scatter that and pass the future as an argument"
             )
             error.reason = "TOO_LARGE"
             raise error
@@ -907,8 +907,8 @@ class Client:
         shape = pickle.dumps(strip(data))
         if len(shape) > _MOST_METADATA:
             error = errors.InvalidRequestError(
-                f"dataset {name}: what is around its futures takes {_check.size(len(shape))}, and the limit is "
-                f"{_check.size(_MOST_METADATA)}: scatter the data, and publish the futures"
+                f"dataset {name}: what is around its futures takes {_check.above(len(shape), _MOST_METADATA)}: "
+                "scatter the data, and publish the futures"
             )
             error.reason = "TOO_LARGE"
             raise error
