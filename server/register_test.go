@@ -2,6 +2,7 @@ package server_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
@@ -48,5 +49,34 @@ func TestRegistrationInPieces(t *testing.T) {
 	}
 	if m, err := stream.Recv(); err == nil {
 		t.Errorf("got %v", m)
+	}
+}
+
+// Names are shown to people, on terminals as well: a registration with control characters in one is refused, and the field is named.
+func TestRegistrationWithControlCharacters(t *testing.T) {
+	c := start(t, server.Config{})
+	for field, change := range map[string]func(*pb.Registration){
+		"name":               func(r *pb.Registration) { r.Name = "host\x1b[2J" },
+		"incarnation":        func(r *pb.Registration) { r.Incarnation = "a\x00b" },
+		"host":               func(r *pb.Registration) { r.Host = "line\nfeed" },
+		"data_address":       func(r *pb.Registration) { r.DataAddress = "127.0.0.1:1\r" },
+		"version":            func(r *pb.Registration) { r.Version = "\x7f" },
+		"executors[0]":       func(r *pb.Registration) { r.Executors = []string{"py\tthon"} },
+		"native_ops[0]":      func(r *pb.Registration) { r.NativeOps = []string{"array\x07sum"} },
+		`resources["gpu\n"]`: func(r *pb.Registration) { r.Resources = map[string]float64{"gpu\n": 1} },
+	} {
+		stream, err := pb.NewWorkerServiceClient(c.conn).Session(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := registration("w")
+		change(r)
+		if err := stream.Send(&pb.SessionRequest{Register: r}); err != nil {
+			t.Fatal(err)
+		}
+		_, err = stream.Recv()
+		if reason, _ := reason(t, err); reason != "INVALID_FIELD" || !strings.Contains(err.Error(), field+": it has control characters") {
+			t.Errorf("%s: %v", field, err)
+		}
 	}
 }

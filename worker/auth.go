@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"buf.build/go/protovalidate"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/auth"
 	"github.com/grpc-ecosystem/go-grpc-middleware/v2/interceptors/recovery"
 	"google.golang.org/grpc"
@@ -18,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/millrace/millrace/internal/admission"
+	"github.com/millrace/millrace/internal/edge"
 )
 
 // reconnect is how a lost scheduler is looked for.
@@ -91,14 +93,20 @@ func authentication(c Config) admission.Check {
 	}
 }
 
-// recovering has a panic fail its call with INTERNAL, and not end the worker, which has the results of others in its memory.
-func recovering(log *slog.Logger) []grpc.ServerOption {
+// checking has the calls of the data service end in statuses that can be sent, refuses requests against the rules in the protos, and has
+// a panic fail its call with INTERNAL, and not end the worker, which has the results of others in its memory.
+func checking(log *slog.Logger) ([]grpc.ServerOption, error) {
+	validator, err := protovalidate.New()
+	if err != nil {
+		return nil, fmt.Errorf("worker: rules of requests: %w", err)
+	}
+	check := edge.Check{Validator: validator}
 	recovered := recovery.WithRecoveryHandlerContext(func(_ context.Context, cause any) error {
 		log.Error("a panic was caught", "in", "the data service", "panic", fmt.Sprint(cause), "stack", string(debug.Stack()))
 		return status.Errorf(codes.Internal, "internal error: %v; the log of the worker has more", cause)
 	})
 	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(recovery.UnaryServerInterceptor(recovered)),
-		grpc.ChainStreamInterceptor(recovery.StreamServerInterceptor(recovered)),
-	}
+		grpc.ChainUnaryInterceptor(edge.UnaryStatus, check.Unary, recovery.UnaryServerInterceptor(recovered)),
+		grpc.ChainStreamInterceptor(edge.StreamStatus, check.Stream, recovery.StreamServerInterceptor(recovered)),
+	}, nil
 }

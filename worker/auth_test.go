@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -16,16 +17,31 @@ import (
 	"github.com/millrace/millrace/transfer/grpcpath"
 )
 
+// refused is what an error is about, and its reason.
+func refused(t *testing.T, err error) (object, reason string) {
+	t.Helper()
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok {
+			return info.GetMetadata()["object"], info.GetReason()
+		}
+	}
+	return "", ""
+}
+
 // TestAPanicOfTheDataServiceFailsOneCall: the worker has the results of others in its memory.
 func TestAPanicOfTheDataServiceFailsOneCall(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := grpc.NewServer(recovering(slog.New(slog.DiscardHandler))...)
+	checks, err := checking(slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer(checks...)
 	millracev1.RegisterDataServiceServer(server, &grpcpath.Server{Logs: func(id ids.TaskID) (string, bool) {
 		if id == 13 {
-			panic("thirteen")
+			panic("thirteen" + strings.Repeat("!", 1<<20))
 		}
 		return "cut in the middle of \xe2\x96", true
 	}})
@@ -45,6 +61,19 @@ func TestAPanicOfTheDataServiceFailsOneCall(t *testing.T) {
 	client := millracev1.NewDataServiceClient(conn)
 	if _, err := client.GetTaskLogs(t.Context(), &millracev1.GetTaskLogsRequest{TaskId: 13}); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "thirteen") {
 		t.Error(err)
+	}
+	// The rules in the protos hold here as well, and the field is named.
+	_, err = client.AcquireReadLeases(t.Context(), &millracev1.AcquireReadLeasesRequest{TtlMillis: 1 << 40})
+	if field, reason := refused(t, err); field != "ttl_millis" || reason != "INVALID_FIELD" {
+		t.Errorf("a lease of 35 years: %v", err)
+	}
+	stream, err := client.ReadObjects(t.Context(), &millracev1.ReadObjectsRequest{Parts: 17, Objects: []*millracev1.ObjectRef{{TaskId: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = stream.Recv()
+	if field, reason := refused(t, err); field != "parts" || reason != "INVALID_FIELD" {
+		t.Errorf("17 parts: %v", err)
 	}
 	logs, err := client.GetTaskLogs(t.Context(), &millracev1.GetTaskLogsRequest{TaskId: 1})
 	if err != nil || logs.GetText() != "cut in the middle of \uFFFD" {

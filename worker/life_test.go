@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -167,7 +168,7 @@ func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 	done := writing(12, text)
 	reported(12)
 	w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 12, Generation: 1}}})
-	if err := <-done; status.Code(err) != codes.FailedPrecondition {
+	if err := <-done; status.Code(err) != codes.FailedPrecondition || reasonOf(err) != "NOT_A_DATA_TASK" {
 		t.Errorf("refused with %v", err)
 	}
 	if _, _, e := read(t, d, 12); e.GetReason() != "OBJECT_NOT_HERE" {
@@ -177,7 +178,7 @@ func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 	w.Op(1, exec, "echo/sleep")
 	w.call(13, 1, "10m")
 	w.Report(13, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
-	if err := write(t, d, 13, text); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "for that task to make") {
+	if err := write(t, d, 13, text); reasonOf(err) != "NOT_A_DATA_TASK" || !strings.Contains(err.Error(), "for that task to make") {
 		t.Errorf("refused with %v", err)
 	}
 	w.Send(&millracev1.SessionResponse{Cancellations: []*millracev1.TaskRef{{TaskId: 13, Attempt: 1}}})
@@ -188,8 +189,18 @@ func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 	w.scheduler.Life.Store(lifeTwo)
 	w.Break(errors.New("killed"))
 	w.scheduler.Accept(t)
-	if err := <-done; status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "started anew") {
+	if err := <-done; reasonOf(err) != "SCHEDULER_RESTARTED" || !strings.Contains(err.Error(), "started anew") {
 		t.Errorf("refused with %v", err)
 	}
 	w.Session = w.scheduler.Accept(t)
+}
+
+// reasonOf is the stable reason of an error; empty if it has none.
+func reasonOf(err error) string {
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == "millrace.dev" {
+			return info.GetReason()
+		}
+	}
+	return ""
 }

@@ -418,7 +418,11 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	}
 	options := append(rawframe.ServerOptions(), grpc.Creds(admission.Credentials(data.Credentials(accepts(c)))))
 	options = append(options, admission.ServerOptions(authentication(c))...)
-	options = append(options, recovering(c.Log)...)
+	checks, err := checking(c.Log)
+	if err != nil {
+		return err
+	}
+	options = append(options, checks...)
 	server := grpc.NewServer(append(options, keepaliveServer()...)...)
 	millracev1.RegisterDataServiceServer(server, data)
 	served := make(chan error, 1)

@@ -3,26 +3,19 @@ package rpc
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/protoadapt"
-	"google.golang.org/protobuf/types/known/anypb"
 	"google.golang.org/protobuf/types/known/durationpb"
 
-	"github.com/millrace/millrace/internal/text"
+	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
 )
-
-// errorDomain is the domain of every ErrorInfo.
-const errorDomain = "millrace.dev"
 
 // errorClass is what a kind of error becomes on the wire. Reasons are stable: clients match on them.
 type errorClass struct {
@@ -107,81 +100,19 @@ func frontError(kind front.ErrorKind) errorClass {
 	return errorClass{codes.Internal, "INTERNAL"}
 }
 
-// statusOf is the only place where errors become gRPC statuses. They fit into trailers: see fitting.
+// statusOf is the only place where errors become gRPC statuses. They fit into trailers: see edge.Fit.
 func statusOf(err error) error {
 	if err == nil {
 		return nil
 	}
-	return fitting(status.Convert(unbounded(err)))
-}
-
-const (
-	// trailerBytes bounds what a status takes in the trailers of a call. Clients refuse longer ones, and then nobody hears why.
-	trailerBytes = 8 << 10
-	// messageLength, metadataLength and metadataSum bound the message of a status, a value of its ErrorInfo and all of them.
-	messageLength  = 4 << 10
-	metadataLength = 1 << 10
-	metadataSum    = 2 << 10
-)
-
-// fitting returns a status whose texts are cut so that its trailers can be sent.
-func fitting(s *status.Status) error {
-	p := s.Proto()
-	var details []proto.Message
-	for _, detail := range s.Details() {
-		if info, ok := detail.(*errdetails.ErrorInfo); ok {
-			details = append(details, shortInfo(info))
-		} else if other, ok := detail.(proto.Message); ok {
-			details = append(details, other)
-		}
-	}
-	p.Details = nil
-	for _, detail := range details {
-		if packed, err := anypb.New(detail); err == nil && proto.Size(packed) < trailerBytes/2 {
-			p.Details = append(p.Details, packed)
-		}
-	}
-	whole := p.GetMessage()
-	for limit := messageLength; ; limit -= limit / 8 {
-		p.Message = text.Middle(whole, limit)
-		// The message goes twice: with % for what is not ASCII, and in base64 with the details.
-		if percentLength(p.GetMessage())+proto.Size(p)*4/3 < trailerBytes || limit < metadataLength/4 {
-			return status.FromProto(p).Err()
-		}
-	}
-}
-
-// shortInfo cuts what is long in the metadata, the later names first.
-func shortInfo(info *errdetails.ErrorInfo) *errdetails.ErrorInfo {
-	short := &errdetails.ErrorInfo{Reason: text.Cut(info.GetReason(), metadataLength/8), Domain: info.GetDomain(), Metadata: map[string]string{}}
-	room := metadataSum
-	for _, name := range slices.Sorted(maps.Keys(info.GetMetadata())) {
-		value := text.Cut(info.GetMetadata()[name], min(metadataLength, room))
-		if room -= len(name) + len(value); room < 0 {
-			break
-		}
-		short.Metadata[name] = value
-	}
-	return short
-}
-
-// percentLength is how long a text is as a header.
-func percentLength(s string) int {
-	n := 0
-	for i := range len(s) {
-		if c := s[i]; c < ' ' || c > '~' || c == '%' {
-			n += 2
-		}
-		n++
-	}
-	return n
+	return edge.Fit(unbounded(err))
 }
 
 func unbounded(err error) error {
 	if ours := (*sched.Error)(nil); errors.As(err, &ours) {
 		metadata := map[string]string{}
 		if len(ours.Keys) > 0 {
-			metadata["tasks"] = strings.Join(few(ours.Keys, len(ours.Keys), metadataLength), ",")
+			metadata["tasks"] = strings.Join(few(ours.Keys, len(ours.Keys), edge.MetadataBytes), ",")
 		}
 		return withInfo(machineError(ours.Kind), err.Error(), ours.Object, metadata)
 	}
@@ -209,7 +140,7 @@ func withInfo(class errorClass, message, object string, metadata map[string]stri
 		metadata["object"] = object
 	}
 	plain := status.New(class.code, message)
-	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: class.reason, Domain: errorDomain, Metadata: metadata}}
+	details := []protoadapt.MessageV1{&errdetails.ErrorInfo{Reason: class.reason, Domain: edge.Domain, Metadata: metadata}}
 	if class.reason == "SCHEDULER_FULL" {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(fullDelay)})
 	}

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/server/front"
 	"github.com/millrace/millrace/server/sched"
 )
@@ -40,7 +41,7 @@ func TestEveryKindOfErrorHasACodeAndAReason(t *testing.T) {
 		if code == codes.Internal || code == codes.OK || code == codes.Unknown {
 			t.Errorf("%s: code %v", name, code)
 		}
-		if !stable.MatchString(detail.GetReason()) || detail.GetDomain() != errorDomain || detail.GetMetadata()["object"] != "thing" {
+		if !stable.MatchString(detail.GetReason()) || detail.GetDomain() != edge.Domain || detail.GetMetadata()["object"] != "thing" {
 			t.Errorf("%s: %v", name, detail)
 		}
 	}

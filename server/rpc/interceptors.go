@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
-	"errors"
 	"fmt"
 	"log/slog"
 	"runtime/debug"
@@ -21,6 +20,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/server/front"
 )
 
@@ -179,28 +179,7 @@ func (v validation) check(message any) error {
 	if err == nil {
 		return nil
 	}
-	violations := (*protovalidate.ValidationError)(nil)
-	if !errors.As(err, &violations) || len(violations.Violations) == 0 {
-		return invalid("request", err.Error())
-	}
-	first := violations.Violations[0]
-	return invalid(protovalidate.FieldPathString(first.Proto.GetField()), inWords(first))
-}
-
-// patterns says in words what breaks each pattern of a text in the protos, and the remedy.
-var patterns = map[string]string{
-	"^[a-zA-Z0-9._-]*$":      "it has characters other than letters, digits, '.', '_' and '-': leave those out",
-	"^[^\\x00-\\x1f\\x7f]*$": "it has control characters: leave those out",
-}
-
-// inWords says what is wrong with a field.
-func inWords(v *protovalidate.Violation) string {
-	if v.Proto.GetRuleId() == "string.pattern" && v.RuleValue.IsValid() {
-		if words, ok := patterns[v.RuleValue.String()]; ok {
-			return words
-		}
-	}
-	return v.Proto.GetMessage()
+	return invalid(edge.Violation(err))
 }
 
 // badDuration names a duration in a request that means nothing. The rules in the protos compare durations, and take

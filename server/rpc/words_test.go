@@ -32,8 +32,12 @@ func TestPatternsAreSaidInWords(t *testing.T) {
 				found++
 				m := dynamicpb.NewMessage(messages.Get(i))
 				for k := range fields.Len() {
-					if other := fields.Get(k); other.Kind() == protoreflect.StringKind && !other.IsList() && !other.IsMap() {
-						m.Set(other, protoreflect.ValueOfString("x")) // it may have to be there
+					switch other := fields.Get(k); { // It may have to be there.
+					case other.IsList() || other.IsMap():
+					case other.Kind() == protoreflect.StringKind:
+						m.Set(other, protoreflect.ValueOfString("x"))
+					case other.Kind() == protoreflect.Uint32Kind:
+						m.Set(other, protoreflect.ValueOfUint32(1))
 					}
 				}
 				m.Set(f, protoreflect.ValueOfString("a\nb"))

@@ -48,7 +48,7 @@ func (w *Worker) renew(r *renewal) {
 	}
 	// order-free: each is answered for itself.
 	for id := range w.writes {
-		w.refuse(id, "the scheduler was started anew since it was begun; scatter it again")
+		w.refuse(id, otherLife, otherLifeWords)
 	}
 	w.cancelFetches()
 	for _, ref := range w.machine.Attempts() {

@@ -631,7 +631,7 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 	w.accept(r.GetAcceptedWrites())
 	for _, o := range r.GetReleases() {
 		w.refuse(ledger.ObjectID{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())},
-			"it is not the first result of a DATA task that the scheduler waits for")
+			noDataTask, "it is not the first result of a DATA task that the scheduler waits for")
 		w.step(lifecycle.Released{Object: lifecycle.Object{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())}})
 		w.urgent()
 	}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/edge"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/ledger"
@@ -111,16 +112,16 @@ type writing struct {
 
 // written tells the scheduler of an object that a client wrote, unless it is plain that it can be nobody's result.
 func (w *Worker) written(x *writing) {
-	refusal := ""
+	var refusal error
 	switch {
 	case w.renewing != nil || x.life != 0 && x.life != w.life.Load():
-		refusal = "the scheduler was started anew since it was begun; scatter it again"
+		refusal = refusalOf(x.id, otherLife, otherLifeWords)
 	case w.runs(x.id.Task):
-		refusal = "it is the result of a task that runs here, and is for that task to make: only DATA tasks are written to"
+		refusal = refusalOf(x.id, noDataTask, "it is the result of a task that runs here, and is for that task to make: only DATA tasks are written to")
 	}
-	if refusal != "" {
+	if refusal != nil {
 		w.config.Store.Drop(x.id)
-		x.answer <- status.Errorf(codes.FailedPrecondition, "object %s was refused: %s", x.id, refusal)
+		x.answer <- refusal
 		return
 	}
 	w.outbox.object(x.report)
@@ -156,11 +157,22 @@ func (w *Worker) accept(accepted []*millracev1.Replica) {
 }
 
 // refuse answers a client whose object the scheduler has released before it accepted it. The object is for the caller to drop.
-func (w *Worker) refuse(id ledger.ObjectID, why string) {
+func (w *Worker) refuse(id ledger.ObjectID, reason, why string) {
 	if x := w.writes[id]; x != nil {
 		delete(w.writes, id)
-		x.answer <- status.Errorf(codes.FailedPrecondition, "object %s was refused: %s", id, why)
+		x.answer <- refusalOf(id, reason, why)
 	}
+}
+
+// Reasons of refusals.
+const (
+	noDataTask     = "NOT_A_DATA_TASK"
+	otherLife      = "SCHEDULER_RESTARTED"
+	otherLifeWords = "the scheduler was started anew since it was begun; scatter it again"
+)
+
+func refusalOf(id ledger.ObjectID, reason, why string) error {
+	return edge.Refusal(codes.FailedPrecondition, reason, fmt.Sprintf("object %s was refused: %s", id, why), map[string]string{"object": id.String()})
 }
 
 // inline returns the object as one value, nil if it cannot be: then it is fetched

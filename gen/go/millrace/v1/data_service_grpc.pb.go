@@ -43,7 +43,8 @@ type DataServiceClient interface {
 	// a read lease until the stream ends.
 	ReadObjects(ctx context.Context, in *ReadObjectsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadObjectsResponse], error)
 	// WriteObject stores the object of a DATA task: a head, then the frames in order. It is visible only when the
-	// stream has ended and the response has arrived.
+	// stream has ended and the response has arrived. What the scheduler does not accept is refused with FAILED_PRECONDITION: the
+	// reason in ErrorInfo is NOT_A_DATA_TASK if it waits for no such object, and SCHEDULER_RESTARTED if it was started anew.
 	WriteObject(ctx context.Context, opts ...grpc.CallOption) (grpc.ClientStreamingClient[WriteObjectRequest, WriteObjectResponse], error)
 	// AcquireReadLeases keeps objects from being freed, in batches; for readers that map the slab.
 	AcquireReadLeases(ctx context.Context, in *AcquireReadLeasesRequest, opts ...grpc.CallOption) (*AcquireReadLeasesResponse, error)
@@ -159,7 +160,8 @@ type DataServiceServer interface {
 	// a read lease until the stream ends.
 	ReadObjects(*ReadObjectsRequest, grpc.ServerStreamingServer[ReadObjectsResponse]) error
 	// WriteObject stores the object of a DATA task: a head, then the frames in order. It is visible only when the
-	// stream has ended and the response has arrived.
+	// stream has ended and the response has arrived. What the scheduler does not accept is refused with FAILED_PRECONDITION: the
+	// reason in ErrorInfo is NOT_A_DATA_TASK if it waits for no such object, and SCHEDULER_RESTARTED if it was started anew.
 	WriteObject(grpc.ClientStreamingServer[WriteObjectRequest, WriteObjectResponse]) error
 	// AcquireReadLeases keeps objects from being freed, in batches; for readers that map the slab.
 	AcquireReadLeases(context.Context, *AcquireReadLeasesRequest) (*AcquireReadLeasesResponse, error)

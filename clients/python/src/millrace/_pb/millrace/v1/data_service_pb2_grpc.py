@@ -87,7 +87,8 @@ class DataServiceServicer(object):
 
     def WriteObject(self, request_iterator, context):
         """WriteObject stores the object of a DATA task: a head, then the frames in order. It is visible only when the
-        stream has ended and the response has arrived.
+        stream has ended and the response has arrived. What the scheduler does not accept is refused with FAILED_PRECONDITION: the
+        reason in ErrorInfo is NOT_A_DATA_TASK if it waits for no such object, and SCHEDULER_RESTARTED if it was started anew.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,0 +1,181 @@
+// Package edge is an Adapter: what every gRPC server of ours does where calls come in and answers go out. Requests are checked
+// by the rules in the protos, and statuses have a reason and fit into the trailers of a call.
+package edge
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+
+	"buf.build/go/protovalidate"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/anypb"
+
+	"github.com/millrace/millrace/internal/text"
+)
+
+// Domain is the domain of every ErrorInfo.
+const Domain = "millrace.dev"
+
+// Refusal is an error with a reason, which clients match on, and a message for people.
+func Refusal(code codes.Code, reason, message string, metadata map[string]string) error {
+	plain := status.New(code, message)
+	detailed, err := plain.WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: Domain, Metadata: metadata})
+	if err != nil {
+		return plain.Err()
+	}
+	return detailed.Err()
+}
+
+const (
+	// trailerBytes bounds what a status takes in the trailers of a call. Clients refuse longer ones, and then nobody hears why.
+	trailerBytes = 8 << 10
+	// messageBytes and metadataSum bound the message of a status, and the values of its ErrorInfo together.
+	messageBytes = 4 << 10
+	metadataSum  = 2 << 10
+)
+
+// MetadataBytes bounds a value in the metadata of an ErrorInfo.
+const MetadataBytes = 1 << 10
+
+// Fit returns the status of an error, with texts cut so that its trailers can be sent; nil stays nil.
+func Fit(err error) error {
+	if err == nil {
+		return nil
+	}
+	s := status.Convert(err)
+	p := s.Proto()
+	var details []proto.Message
+	for _, detail := range s.Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok {
+			details = append(details, shortInfo(info))
+		} else if other, ok := detail.(proto.Message); ok {
+			details = append(details, other)
+		}
+	}
+	p.Details = nil
+	for _, detail := range details {
+		if packed, err := anypb.New(detail); err == nil && proto.Size(packed) < trailerBytes/2 {
+			p.Details = append(p.Details, packed)
+		}
+	}
+	whole := p.GetMessage()
+	for limit := messageBytes; ; limit -= limit / 8 {
+		p.Message = text.Middle(whole, limit)
+		// The message goes twice: with % for what is not ASCII, and in base64 with the details.
+		if percentLength(p.GetMessage())+proto.Size(p)*4/3 < trailerBytes || limit < MetadataBytes/4 {
+			return status.FromProto(p).Err()
+		}
+	}
+}
+
+// shortInfo cuts what is long in the metadata, the later names first.
+func shortInfo(info *errdetails.ErrorInfo) *errdetails.ErrorInfo {
+	short := &errdetails.ErrorInfo{Reason: text.Cut(info.GetReason(), MetadataBytes/8), Domain: info.GetDomain(), Metadata: map[string]string{}}
+	room := metadataSum
+	for _, name := range slices.Sorted(maps.Keys(info.GetMetadata())) {
+		value := text.Cut(info.GetMetadata()[name], min(MetadataBytes, room))
+		if room -= len(name) + len(value); room < 0 {
+			break
+		}
+		short.Metadata[name] = value
+	}
+	return short
+}
+
+// percentLength is how long a text is as a header.
+func percentLength(s string) int {
+	n := 0
+	for i := range len(s) {
+		if c := s[i]; c < ' ' || c > '~' || c == '%' {
+			n += 2
+		}
+		n++
+	}
+	return n
+}
+
+// UnaryStatus and StreamStatus are interceptors that have calls end in statuses that fit.
+func UnaryStatus(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	response, err := handler(ctx, request)
+	return response, Fit(err)
+}
+
+// StreamStatus is UnaryStatus for streams.
+func StreamStatus(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return Fit(handler(service, stream))
+}
+
+// Check refuses requests that break the rules in the protos, with INVALID_FIELD. Messages that are no protobuf, as those of raw
+// frames, are for their handlers to check.
+type Check struct{ Validator protovalidate.Validator }
+
+// Unary is an interceptor.
+func (c Check) Unary(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	if err := c.message(request); err != nil {
+		return nil, err
+	}
+	return handler(ctx, request)
+}
+
+// Stream is an interceptor that checks each message.
+func (c Check) Stream(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	return handler(service, checkedStream{stream, c})
+}
+
+func (c Check) message(m any) error {
+	checked, ok := m.(proto.Message)
+	if !ok {
+		return nil
+	}
+	err := c.Validator.Validate(checked)
+	if err == nil {
+		return nil
+	}
+	field, words := Violation(err)
+	return Refusal(codes.InvalidArgument, "INVALID_FIELD", field+": "+words, map[string]string{"object": field})
+}
+
+type checkedStream struct {
+	grpc.ServerStream
+	check Check
+}
+
+func (s checkedStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	return s.check.message(m)
+}
+
+// Violation says which field of a request breaks a rule of the protos first, and what is wrong with it, given the error of
+// the validator.
+func Violation(err error) (field, words string) {
+	violations := (*protovalidate.ValidationError)(nil)
+	if !errors.As(err, &violations) || len(violations.Violations) == 0 {
+		return "request", err.Error()
+	}
+	first := violations.Violations[0]
+	return protovalidate.FieldPathString(first.Proto.GetField()), inWords(first)
+}
+
+// patterns says in words what breaks each pattern of a text in the protos, and the remedy.
+var patterns = map[string]string{
+	"^[a-zA-Z0-9._-]*$":      "it has characters other than letters, digits, '.', '_' and '-': leave those out",
+	"^[^\\x00-\\x1f\\x7f]*$": "it has control characters: leave those out",
+}
+
+// inWords says what is wrong with a field.
+func inWords(v *protovalidate.Violation) string {
+	if v.Proto.GetRuleId() == "string.pattern" && v.RuleValue.IsValid() {
+		if words, ok := patterns[v.RuleValue.String()]; ok {
+			return words
+		}
+	}
+	return v.Proto.GetMessage()
+}
