@@ -54,7 +54,7 @@ func workerFlags(f *pflag.FlagSet) {
 	f.String("local-directory", "", "where results go that there is no room for in memory, and where executors get their scratch directories; default: the system's for temporary files")
 	f.String("working-directory", "", "where Python functions run, which relative paths in them begin at; default: a scratch directory of each process")
 	f.StringToString("resources", nil, "what each worker has of a resource: gpu_memory=8,license=1")
-	f.String("python", "", "interpreter of Python executors; default: .venv of the checkout, else python3")
+	f.String("python", "", "interpreter of Python executors, which must have the package millrace; default: .venv of the checkout, else python3")
 	f.StringArray("exec", nil, "further executor, name=command (repeat)")
 	f.StringSlice("preload", nil, "modules that Python executors import while they have nothing to do (--preload pandas,torch); on a GPU cupy is one anyway")
 	f.Int("executors", 0, "Python processes to start at once, instead of at their first use")
@@ -134,21 +134,6 @@ func (a *app) spillLimit(n int) (uint64, error) {
 	}
 }
 
-// python is the command of Python executors.
-func (a *app) python() []string {
-	name := a.settings.String("python")
-	if name == "" {
-		name = "python3"
-		if self, err := os.Executable(); err == nil {
-			beside := filepath.Join(filepath.Dir(filepath.Dir(self)), ".venv", "bin", "python")
-			if _, err := os.Stat(beside); err == nil {
-				name = beside
-			}
-		}
-	}
-	return []string{name, "-m", "millrace.executor"}
-}
-
 func (a *app) worker() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "worker", Short: "Run workers of a cluster on this machine", Args: noArgs,
@@ -186,6 +171,11 @@ them, and two commands on one machine need different ones.`,
 			}
 			if err := a.demandUCX(cmd.Context()); err != nil {
 				return err
+			}
+			if warning, err := a.demandPython(cmd.Context()); err != nil {
+				return err
+			} else if warning != "" {
+				slog.Warn(warning)
 			}
 			slog.Info("workers start", "workers", workers, "device", f.line)
 			children, err := a.children(f, workers, slots)

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"os/exec"
 	"slices"
 	"strconv"
 
@@ -89,6 +88,15 @@ func (a *app) runUp(cmd *cobra.Command) error {
 			args = append(args, "--"+name+"="+fmt.Sprint(a.settings.Get(name)))
 		}
 	}
+	// The workers start meanwhile.
+	var warning string
+	var failed error
+	tried := make(chan error, 1)
+	go func() {
+		var err error
+		warning, err = a.demandPython(working)
+		tried <- err
+	}()
 	supervised := make(chan error, 1)
 	missing := make(chan error, workers)
 	go func() {
@@ -108,10 +116,17 @@ func (a *app) runUp(cmd *cobra.Command) error {
 				}
 				return err
 			}
+			if err := <-tried; err != nil {
+				if working.Err() == nil {
+					failed = err
+				}
+				stopWorking()
+				continue
+			}
 			if file, err = writeSchedulerFile(name, srv, token); err != nil {
 				return err
 			}
-			a.greet(srv, token, workers, slots, a.memoryOf(f, limit), f.line)
+			a.greet(srv, token, workers, slots, a.memoryOf(f, limit), f.line, warning)
 		case err := <-missing:
 			if ready == nil {
 				continue // the others go on
@@ -128,7 +143,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 				continue
 			}
 			stopServing()
-			return errors.Join(err, <-served)
+			return errors.Join(failed, err, <-served)
 		case err := <-served:
 			stopWorking()
 			if supervised == nil {
@@ -179,7 +194,7 @@ func (a *app) carriers() string {
 	return fmt.Sprintf("in place on this host; between hosts by UCX where there is RDMA, else by TCP streams (%s)", path)
 }
 
-func (a *app) greet(srv *server.Server, token string, workers, slots int, memory, device string) {
+func (a *app) greet(srv *server.Server, token string, workers, slots int, memory, device, warning string) {
 	w := func(format string, args ...any) { _, _ = fmt.Fprintf(a.out, format+"\n", args...) }
 	w("Millrace %s: %s with %s and %s each", version.String(), several(workers, "worker"), several(slots, "slot"), memory)
 	w("  address  %s", pastable(srv.Address()))
@@ -193,8 +208,8 @@ func (a *app) greet(srv *server.Server, token string, workers, slots int, memory
 	w("  python   from millrace import Client; client = Client()")
 	w("  go       c, err := millrace.Dial(ctx)")
 	w("  grpcurl  grpcurl -plaintext -H 'authorization: Bearer %s' %s list", token, pastable(srv.Address()))
-	if _, err := exec.LookPath(a.python()[0]); err != nil {
-		w("  note     %s was not found: Python tasks will fail (--python)", a.python()[0])
+	if warning != "" {
+		w("  note     %s", plain(warning))
 	}
 	w("ready %s", pastable(srv.Address()))
 }

@@ -89,6 +89,8 @@ type cluster struct {
 	cmd   *exec.Cmd
 	log   *lockedBuffer
 	ended chan struct{}
+	// said is what it wrote to stdout before the line "ready".
+	said *lockedBuffer
 	// readyAfter is how long it took from the start to the line "ready".
 	readyAfter time.Duration
 }
@@ -129,7 +131,7 @@ func startUp(dir string, args ...string) (*cluster, error) {
 
 // startUpOf starts a cluster of another program, or with another environment.
 func startUpOf(binary string, env []string, dir string, args ...string) (*cluster, error) {
-	c := &cluster{file: filepath.Join(dir, "scheduler.json"), log: new(lockedBuffer), ended: make(chan struct{})}
+	c := &cluster{file: filepath.Join(dir, "scheduler.json"), log: new(lockedBuffer), said: new(lockedBuffer), ended: make(chan struct{})}
 	c.cmd = exec.Command(binary, append([]string{"up", "--scheduler-file", c.file, "--python", python()}, args...)...)
 	c.cmd.Env = env
 	c.cmd.Stderr = c.log
@@ -151,6 +153,7 @@ func startUpOf(binary string, env []string, dir string, args ...string) (*cluste
 				ready <- nil
 				break
 			}
+			_, _ = fmt.Fprintln(c.said, lines.Text())
 		}
 		_, err := io.Copy(c.log, out)
 		ready <- cmp.Or(lines.Err(), err, io.EOF)

@@ -120,3 +120,45 @@ func TestASchedulerFileHasOneCluster(t *testing.T) {
 		t.Errorf("the file is of %+v", next.SchedulerFile)
 	}
 }
+
+// A --python that cannot run tasks ends `up` and `worker` with the reason. Without --python it is said in a line.
+func TestAPythonThatCannotRunTasks(t *testing.T) {
+	bare := filepath.Join(t.TempDir(), "python")
+	if err := os.WriteFile(bare, []byte("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'millrace'\" >&2\nexit 1\n"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for _, args := range [][]string{
+		{"up", "--workers", "1", "--memory-limit", "64MiB"},
+		{"worker", "--workers", "1", "--memory-limit", "64MiB", "--address", shared.Address, "--token", shared.Token},
+	} {
+		for python, want := range map[string]string{"/no/such/python": "there is no such program", bare: "No module named 'millrace'"} {
+			cmd := exec.CommandContext(soon(t), binary, append(args, "--python", python)...)
+			cmd.Env = environment()
+			out, err := cmd.CombinedOutput()
+			lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+			if last := lines[len(lines)-1]; cmd.ProcessState.ExitCode() != 8 || !strings.HasPrefix(last, "error: --python "+python+": ") || !strings.Contains(last, want) {
+				t.Errorf("%s: %v:\n%s", args[0], err, out)
+			}
+		}
+	}
+	// The one of the settings, which tests have, is an explicit one.
+	env := append(environment(), "PATH="+filepath.Dir(bare)+":"+os.Getenv("PATH"))
+	if err := os.Rename(bare, bare+"3"); err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(t.TempDir(), "millrace") // beside it there is no .venv
+	if err := os.Link(binary, copied); err != nil {
+		text, err := os.ReadFile(binary)
+		if err == nil {
+			err = os.WriteFile(copied, text, 0o700)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := startUpOf(copied, env, t.TempDir(), "--python", "", "--workers", "1", "--memory-limit", "64MiB")
+	watched(t, c, err)
+	if said := c.said.String(); !strings.Contains(said, "note     Python tasks will fail, as python3 cannot run them: ModuleNotFoundError") {
+		t.Errorf("it said:\n%s", said)
+	}
+}
