@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -15,8 +16,8 @@ import (
 )
 
 const (
-	// rescueWait is how long the memory for one object is waited for: the scheduler waits
-	// not much longer.
+	// rescueWait is for how long a rescue waits for memory in vain, for all of its objects together: the scheduler
+	// waits not much longer.
 	rescueWait = time.Second
 	// rescueLimit ends a rescue that does not end: long after the scheduler has given it
 	// up.
@@ -47,7 +48,7 @@ func (w *Worker) Unmapped(at transfer.Peer, dead bool) {
 // while it is being copied is answered once.
 func (w *Worker) rescue(order *millracev1.Rescue) {
 	peer := transfer.Peer{Worker: ids.WorkerID(order.GetWorkerId()), Name: order.GetName(), Address: order.GetDataAddress()}
-	r := &rescuing{worker: w}
+	r := &rescuing{worker: w, peer: peer.Worker}
 	var refs []transfer.Ref
 	for _, pb := range order.GetObjects() {
 		id := ledger.ObjectID{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())}
@@ -64,7 +65,7 @@ func (w *Worker) rescue(order *millracev1.Rescue) {
 	if len(refs) == 0 {
 		return
 	}
-	r.reservations, r.heads, r.here = make([]ledger.ReservationID, len(refs)), make([]transfer.Head, len(refs)), make([]bool, len(refs))
+	r.prepare()
 	incarnation, err := uuid.Parse(order.GetIncarnation())
 	path, able := w.config.Path.(transfer.Rescuer)
 	ctx := w.fetchCtx
@@ -80,7 +81,7 @@ func (w *Worker) rescue(order *millracev1.Rescue) {
 			defer cancel()
 			err = path.Rescue(limited, peer, incarnation, refs, r)
 		}
-		w.post(r.end(peer.Worker, err))
+		w.post(r.end(err))
 		w.log.Info("a rescue from the memory of a dead peer has ended", "peer", peer.String(), "copied", r.copied, "bytes", r.bytes,
 			"failed", len(refs)-r.copied, "took", time.Since(began).Round(time.Microsecond))
 	})
@@ -116,20 +117,39 @@ type rescuing struct {
 	bytes        uint64
 	// reason is why the first that failed did.
 	reason string
+	// peer is who died. failed are objects that could not be copied, and of which the scheduler was not told; told are those
+	// of which it was.
+	peer   ids.WorkerID
+	failed []ledger.ObjectID
+	told   []bool
+	// waited is how long memory was waited for in vain.
+	waited time.Duration
 }
 
 var _ transfer.Sink = (*rescuing)(nil)
 
+// prepare makes the lists of a rescue of ids.
+func (r *rescuing) prepare() {
+	n := len(r.ids)
+	r.reservations, r.heads, r.here, r.told = make([]ledger.ReservationID, n), make([]transfer.Head, n), make([]bool, n), make([]bool, n)
+}
+
 // Place is part of transfer.Sink. Each object has a reservation of its own, so that
-// those for which there is no room cost the others nothing.
+// those for which there is no room cost the others nothing but a wait, and not much of that: memory for
+// which others wait, or that they are at work in, may not be there for long.
 func (r *rescuing) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
 	id, s := r.ids[index], r.worker.config.Store
 	r.heads[index] = head
 	if len(head.FrameBytes) == 0 {
 		return nil, nil
 	}
-	reservation, err := s.ReserveWait(ctx, holder(id.Task), head.FrameBytes, rescueWait)
+	r.report()
+	began, wait := time.Now(), max(rescueWait-r.waited, 0)
+	limited, cancel := context.WithTimeoutCause(ctx, wait, fmt.Errorf("none was free within %v: %w", rescueWait, ledger.ErrNoRoom))
+	reservation, err := s.ReserveWait(limited, holder(id.Task), head.FrameBytes, wait)
+	cancel()
 	if err != nil {
+		r.waited += time.Since(began)
 		return nil, fmt.Errorf("%w: %w", errNoRoom, err)
 	}
 	r.reservations[index] = reservation
@@ -155,6 +175,7 @@ func (r *rescuing) Done(index int, err error) {
 	o, here := s.Lookup(id)
 	if !here { // A fetch that was under way when the peer died may have brought it.
 		r.fail(fmt.Errorf("object %s: %w", id, err))
+		r.failed, r.told[index] = append(r.failed, id), true
 		return
 	}
 	r.here[index] = true
@@ -169,14 +190,27 @@ func (r *rescuing) fail(err error) {
 	}
 }
 
+// report tells the scheduler what could not be copied so far, so that others are asked for it, or it is computed,
+// while the rest is being copied.
+func (r *rescuing) report() {
+	if len(r.failed) > 0 {
+		r.worker.post(rescued{peer: r.peer, objects: r.failed, failed: r.failed, reason: r.reason})
+		r.failed = nil
+	}
+}
+
 // end sums up a rescue. The error is that of all that was not done.
-func (r *rescuing) end(peer ids.WorkerID, err error) rescued {
+func (r *rescuing) end(err error) rescued {
 	if err != nil {
 		r.fail(err)
 	}
-	x := rescued{peer: peer, objects: r.ids}
+	x := rescued{peer: r.peer, objects: r.failed, failed: slices.Clone(r.failed)}
 	for i, id := range r.ids {
 		r.worker.config.Store.Release(r.reservations[i])
+		if r.told[i] {
+			continue
+		}
+		x.objects = append(x.objects, id)
 		if !r.here[i] {
 			x.failed = append(x.failed, id)
 		}

@@ -1,0 +1,82 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"testing"
+	"time"
+
+	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
+	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/memory/ledger"
+	"github.com/millrace/millrace/transfer"
+)
+
+// Objects of a dead worker that are not there, or for which there is no room, cost the others neither their rescue nor
+// much time, and are told at once.
+func TestObjectsThatCannotBeRescuedDoNotHoldUpOthers(t *testing.T) {
+	const objects, last = 100, 99
+	w := New(Config{Registration: &millracev1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+	defer cancel()
+	// Somebody is at work in all of the memory.
+	full, granted, err := w.config.Store.Reserve(ledger.Holder{Kind: ledger.HolderTask, ID: 1000}, []uint64{1<<20 - 8<<10}, time.Time{}, nil)
+	if !granted || err != nil {
+		t.Fatal(err)
+	}
+	stopped := make(chan struct{})
+	go func() {
+		defer close(stopped)
+		for ctx.Err() == nil {
+			w.config.Store.Tick(time.Now())
+			select {
+			case <-time.After(20 * time.Millisecond):
+			case <-ctx.Done():
+			}
+		}
+	}()
+	r := &rescuing{worker: w, peer: 9}
+	for i := range objects {
+		r.ids = append(r.ids, ledger.ObjectID{Task: ids.TaskID(i + 1), Generation: 1})
+	}
+	r.prepare()
+	head := transfer.Head{Header: []byte("head"), FrameBytes: []uint64{64 << 10}}
+	for i := range last {
+		if i%10 == 0 {
+			r.Done(i, fmt.Errorf("object %d: %w", i, transfer.ErrNotHere))
+			continue
+		}
+		into, err := r.Place(ctx, i, head)
+		if err == nil || !errors.Is(err, ledger.ErrNoRoom) || len(into) > 0 {
+			t.Fatalf("object %d has a place in a full slab: %v, %v", i, into, err)
+		}
+		r.Done(i, err)
+	}
+	if ctx.Err() != nil {
+		t.Fatal("each object was waited for")
+	}
+	// All but those since the last wait are told already.
+	told := 0
+	for _, x := range w.inbox {
+		told += len(x.(rescued).failed)
+	}
+	if told != last-1 {
+		t.Errorf("%d of %d failures are told", told, last)
+	}
+	w.config.Store.Release(full)
+	if _, err := r.Place(ctx, last, head); err != nil {
+		t.Errorf("there is room now: %v", err)
+	}
+	r.Done(last, nil)
+	x := r.end(nil)
+	if len(x.failed) != 0 || len(x.objects) != 1 || x.objects[0] != r.ids[last] || r.copied != 1 || x.reason == "" {
+		t.Errorf("it ended as %+v", x)
+	}
+	if _, here := w.config.Store.Lookup(r.ids[last]); !here {
+		t.Error("the last object is not here")
+	}
+	cancel()
+	<-stopped
+}
