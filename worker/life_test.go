@@ -164,8 +164,24 @@ func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 			t.Errorf("after it was accepted: %v", e)
 		}
 	}
+	// A task that waited for one is assigned in the message that accepts it.
+	w.Op(2, native, "core.identity")
+	done := writing(20, bytesTensor(100_000), random(2, 100_000))
+	reported(20)
+	w.Send(&millracev1.SessionResponse{
+		AcceptedWrites: []*millracev1.Replica{{TaskId: 20, Generation: 1}},
+		Assignments: []*millracev1.Assignment{{TaskId: 21, Attempt: 1, OpId: 2, Rank: 21,
+			Inputs:    []*millracev1.Input{{TaskId: 20, Generation: 1, Bytes: 100_000, Holders: []uint32{w.ID}}},
+			Arguments: workertest.Arguments(workertest.Input(0))}},
+	})
+	if r := w.Report(21); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {
+		t.Errorf("a task that was assigned with it: %v", r)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 	// The scheduler refuses one.
-	done := writing(12, text)
+	done = writing(12, text)
 	reported(12)
 	w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 12, Generation: 1}}})
 	if err := <-done; status.Code(err) != codes.FailedPrecondition || reasonOf(err) != "NOT_A_DATA_TASK" {

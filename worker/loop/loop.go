@@ -610,6 +610,7 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 	if len(r.GetFunctions()) > 0 {
 		w.unpark()
 	}
+	w.accept(r.GetAcceptedWrites()) // before the assignments that waited for them
 	for _, a := range r.GetAssignments() {
 		w.assign(a)
 		w.urgent()
@@ -628,7 +629,6 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 		}
 		w.step(lifecycle.Cancelled{Ref: refOf(ref)})
 	}
-	w.accept(r.GetAcceptedWrites())
 	for _, o := range r.GetReleases() {
 		w.refuse(ledger.ObjectID{Task: ids.TaskID(o.GetTaskId()), Generation: ids.Attempt(o.GetGeneration())},
 			noDataTask, "it is not the first result of a DATA task that the scheduler waits for")
