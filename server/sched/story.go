@@ -90,6 +90,7 @@ type transition struct {
 	at       time.Time
 	task     ids.TaskID
 	worker   ids.WorkerID
+	name     string // of the worker, which may be gone when the story is told
 	attempt  uint32
 	from, to TaskState
 	cause    cause
@@ -98,7 +99,7 @@ type transition struct {
 func (s *story) add(m *Machine, id ids.TaskID, from, to TaskState, attempt, slot uint32) {
 	tr := transition{at: m.now, task: id, attempt: attempt, from: from, to: to, cause: m.cause}
 	if slot != 0 {
-		tr.worker = m.workers[slot-1].id
+		tr.worker, tr.name = m.workers[slot-1].id, m.workers[slot-1].name
 	}
 	if len(s.ring) < storyLength {
 		s.ring = append(s.ring, tr)
@@ -135,7 +136,7 @@ func (m *Machine) Story(id ids.TaskID) []string {
 			line += fmt.Sprintf(", attempt %d", tr.attempt)
 		}
 		if tr.worker != 0 {
-			line += fmt.Sprintf(" on %s", tr.worker)
+			line += fmt.Sprintf(" on worker %s (%s)", tr.name, tr.worker)
 		}
 		lines = append(lines, line)
 	}

@@ -371,7 +371,10 @@ def test_result_that_is_too_large() -> None:
 
 def test_executor_that_dies_at_import(tmp_path: Path) -> None:
     python = tmp_path / "python"
-    python.write_text("#!/bin/sh\necho no module named millrace >&2\nexit 7\n")
+    # It has the package, as the cluster sees at its start, and executors die in it.
+    python.write_text(
+        f'#!/bin/sh\n[ "$1" = -c ] && exec {sys.executable} "$@"\necho no module named millrace >&2\nexit 7\n'
+    )
     python.chmod(0o755)
     cluster = LocalCluster(1, memory_limit="64MiB", device="host", python=str(python))
     with cluster, Client(cluster) as client:
@@ -379,6 +382,14 @@ def test_executor_that_dies_at_import(tmp_path: Path) -> None:
         assert isinstance(error, errors.TaskFailedError)
         assert "no module named millrace" in str(error), error
         assert client.op("array.arange", 0, 3, 1).result(PATIENCE).sum() == 3
+
+
+def test_a_python_without_the_package(tmp_path: Path) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho no module named millrace >&2\nexit 7\n")
+    python.chmod(0o755)
+    with pytest.raises(errors.ClusterStartError, match=r"exit code 8: error: --python .*no module named millrace"):
+        LocalCluster(1, memory_limit="64MiB", device="host", python=str(python))
 
 
 @pytest.mark.parametrize("limit", ["nonsense", "10TiB"])

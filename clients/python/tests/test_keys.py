@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import pickle
 import random
+import threading
+import traceback
 from typing import Any
 
 import numpy as np
@@ -137,6 +139,29 @@ def test_other_data_under_a_key_is_a_conflict(client: Client, cluster: LocalClus
     assert client.scatter(2, key="mine").result(PATIENCE) == 2
     with pytest.raises(ValueError, match="key: 'mine' cannot name each element of a list"):
         client.scatter([1, 2], key="mine")
+
+
+@pytest.mark.parametrize("key", [5, ("x", 1), b"b", "=5", 1.5])
+def test_texts_have_keys_as_users_write_them(client: Client, key: Any) -> None:
+    with pytest.raises(errors.NotFoundError) as caught:
+        client.explain(key)
+    text = str(caught.value)
+    assert f"no task {key!r} with that key" in text and f"={key!r}" not in text, text
+    assert text.startswith("explain: ") and "client.has_what()" in text and "ListTasks" not in text, text
+
+    def fail() -> None:
+        raise ValueError("x == 5 =5")
+
+    future = client.submit(fail, key=key)
+    error = future.exception(PATIENCE)
+    assert error is not None and str(error) == "x == 5 =5"
+    assert f"in task {key!r} on worker" in "".join(traceback.format_exception(error))
+    follower = client.submit(inc, future, key=("after", key))
+    error = follower.exception(PATIENCE)
+    assert error is not None and f"in task {key!r} on worker" in "".join(traceback.format_exception(error))
+    assert f"input {key!r} failed" in client.explain(follower), client.explain(follower)
+    lock = client.submit(threading.Lock, key=("lock", key))
+    assert f"the result of ('lock', {key!r}), a" in str(lock.exception(PATIENCE)), lock.exception()
 
 
 def test_a_key_that_was_just_released_is_free(client: Client) -> None:

@@ -183,13 +183,13 @@ class DataPlane:
                     took[i] = worker.worker_id
                 except grpc.RpcError as e:
                     if not isinstance(e, grpc.Call) or e.code() != grpc.StatusCode.UNAVAILABLE:
-                        raise errors.from_rpc(e, f"scattering {states[i].key} to {worker.name}") from None
+                        raise errors.from_rpc(e, f"scattering {_keys.name(states[i].key)} to {worker.name}") from None
                     lost.add(worker.worker_id)
             left = self._unreported(states, left, took, lost)
             if left:
                 if time.monotonic() > deadline:
                     raise errors.MillraceError(
-                        f"scattering {states[left[0]].key}: no worker kept its bytes for long enough to report them"
+                        f"scattering {_keys.name(states[left[0]].key)}: no worker kept its bytes for long enough to report them"
                     )
                 time.sleep(pause)
                 pause = min(2 * pause, 1.0)
@@ -281,7 +281,7 @@ class DataPlane:
             holders = [w for w in place.worker_ids if addresses.get(w)]
             if not holders:
                 if place.state == task_pb2.TASK_STATE_UNSPECIFIED:
-                    raise errors.NotFoundError(f"the scheduler does not know {states[i].key} any more")
+                    raise errors.NotFoundError(f"the scheduler does not know {_keys.name(states[i].key)} any more")
                 again.append(i)
                 continue
             groups.setdefault(addresses[holders[next(self._turn) % len(holders)]], []).append((i, place))
@@ -393,7 +393,7 @@ def _decode(state: State, header: bytes, frames: Sequence[Any]) -> Any:
         return _serialize.decode(header, frames)
     except DecodeError as e:  # not Python's: no client of ours writes one
         raise errors.ResultUnreadableError(
-            f"the result of {state.key} cannot be read: its header is no Value, or has more than 100 messages inside of each "
+            f"the result of {_keys.name(state.key)} cannot be read: its header is no Value, or has more than 100 messages inside of each "
             f"other ({e})"
         ) from e
     except Exception as e:

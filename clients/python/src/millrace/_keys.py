@@ -16,7 +16,9 @@ from __future__ import annotations
 import ast
 import functools
 import math
+import re
 import sys
+from collections.abc import Iterable
 from typing import Any, TypeAlias
 
 #: The types that a key of a result may have. Inside a tuple, None is allowed as well.
@@ -109,6 +111,19 @@ def _parsed(wire: str) -> Any:
 def from_wire(wire: str) -> Any:
     """The user's key."""
     return _parsed(wire) if wire.startswith("=") else wire
+
+
+def name(wire: str) -> str:
+    """The key in texts: as the user wrote it, ("x", 1) and not =('x', 1)."""
+    return wire[1:] if wire.startswith("=") and _parsed(wire) != wire else wire
+
+
+def named(text: str, wires: Iterable[str]) -> str:
+    """A text of the cluster's, with keys as users write them."""
+    for wire in sorted(wires, key=len, reverse=True):
+        if wire.startswith("="):
+            text = re.sub(rf"(?<![\w=]){re.escape(wire)}(?!\w)", lambda _, w=wire: name(w), text)
+    return text
 
 
 def marked(key: Any, token: str, number: int) -> str:

@@ -211,20 +211,21 @@ class Session:
         """One unary call, errors translated."""
         self.check_open()
         limit = timeout or max(self.timeout, 30.0)
+        name = errors.call_name(method)
         try:
             return getattr(self.stub, method)(request, metadata=self.metadata, timeout=limit, wait_for_ready=True)
         except grpc.RpcError as e:
             if isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.DEADLINE_EXCEEDED and not errors.reason_of(e):
                 raise errors.SchedulerLostError(
-                    f"{method}: the scheduler at {self.address} gave no answer within {limit:g} s: "
+                    f"{name}: the scheduler at {self.address} gave no answer within {limit:g} s: "
                     "see with 'millrace status' whether it runs and can be reached"
                 ) from None
             if errors.reason_of(e) == "UNKNOWN_CLIENT" and getattr(request, "client_id", 0) == self.client_id:
                 with contextlib.suppress(grpc.RpcError):
                     self._renew(self.client_id)  # for what comes next
-            raise errors.from_rpc(e, method) from None
+            raise errors.from_rpc(e, name, [getattr(request, "key", "")]) from None
         except ValueError as e:  # grpcio's way to say that the channel is closed
-            raise errors.SchedulerLostError(f"{method}: the client is closed") from e
+            raise errors.SchedulerLostError(f"{name}: the client is closed") from e
 
     def check_open(self) -> None:
         """Raises if the lease has ended."""
@@ -859,7 +860,8 @@ class Session:
                 continue
             blocked = found.reason in ("NO_WORKER_FITS", "NO_WORKERS")
             input_ = "" if task == state.id else f"its input {_keys.from_wire(found.task.key)!r}: "
-            state.why = f"{input_}{found.reason}: {found.explanation}" if blocked else ""
+            said = _keys.named(found.explanation, (m.key for m in found.missing))
+            state.why = f"{input_}{found.reason}: {said}" if blocked else ""
             return state.why
         state.why = ""
         return ""
@@ -902,7 +904,7 @@ class Session:
         for state in states:
             if not state.done:
                 raise errors.NotFoundError(
-                    f"cannot cancel {state.key!r}: the scheduler has no such task any more, or others alone hold it; submit it again "
+                    f"cannot cancel {_keys.from_wire(state.key)!r}: the scheduler has no such task any more, or others alone hold it; submit it again "
                     f"if its result is wanted"
                 )
 

@@ -857,7 +857,8 @@ class Client:
         key = future._state.key if isinstance(future, Future) else _keys.to_wire(future)
         request = scheduler_service_pb2.ExplainTaskRequest(key=key, namespace=self.session.namespace)
         found = self.session.call("ExplainTask", request)
-        return f"{found.reason}: {found.explanation}"
+        keys = {key, found.task.error.origin_key, *found.task.inputs, *(m.key for m in found.missing)}
+        return f"{found.reason}: {_keys.named(found.explanation, keys)}"
 
     def wait_for_workers(self, n_workers: int = 1, *, timeout: Seconds | None = None) -> None:
         """Waits until that many workers are active.

@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import itertools
 import pickle
+from collections.abc import Iterable
 from typing import Any
 
 import grpc
@@ -163,12 +164,14 @@ _TASK_REASONS: dict[str, type[TaskFailedError]] = {
 
 def from_task(error: task_pb2.TaskError, key: str, cancelled: bool) -> BaseException:
     """The exception of a failed or cancelled task: the user's own one if it travelled, with the remote traceback."""
-    where = f"task {error.origin_key or key}"
+    where = f"task {_keys.name(error.origin_key or key)}"
     if error.worker:
         where += f" on worker {error.worker}"
     if error.attempts > 1:
         where += f", after {error.attempts} attempts"
-    message = f"{error.message or error.reason or 'failed'} [{where}]"
+    # The text of an exception is its own; others are the cluster's.
+    said = error.message if error.exception.data else _keys.named(error.message, (error.origin_key, key))
+    message = f"{said or error.reason or 'failed'} [{where}]"
     if cancelled:
         cancel = CancelledError(message)
         cancel.reason = error.reason
@@ -239,10 +242,47 @@ _REASONS: dict[str, type[MillraceError]] = {
 }
 
 
-def from_rpc(error: grpc.RpcError, what: str) -> MillraceError:
-    """The exception of a failed call."""
+# What the scheduler says in words of its API, in those of this package. Longer texts come first.
+_WORDS = (
+    ("see ListWorkers, with states for those that are lost", "see client.scheduler_info()"),
+    ("set wait, or see ExplainTask for why it is not done", "see client.explain() for why it is not done"),
+    ("fetch it from a worker (LocateObjects, then DataService.ReadObjects)", "fetch it with Future.result()"),
+    ("see ListWorkers", "see client.scheduler_info()"),
+    ("see ListTasks", "client.has_what() lists the results that there are"),
+    ("see ListGraphs", "see `millrace get graphs`"),
+    ("see ListDatasets", "see client.list_datasets()"),
+    ("see ExplainTask", "see client.explain()"),
+)
+
+# What a call of the API is for.
+_CALLS = {
+    "CancelTasks": "cancel",
+    "ExplainTask": "explain",
+    "GetClusterInfo": "asking for the state of the cluster",
+    "GetDataset": "get_dataset",
+    "HoldTasks": "holding results",
+    "ListDatasets": "list_datasets",
+    "ListTasks": "asking for the states of tasks",
+    "ListWorkers": "asking for the workers",
+    "LocateObjects": "asking where results are",
+    "PublishDataset": "publish_dataset",
+    "RetryTasks": "retry",
+    "UnpublishDataset": "unpublish_dataset",
+}
+
+
+def call_name(method: str) -> str:
+    """What users know a call of the API as."""
+    return _CALLS.get(method, method)
+
+
+def from_rpc(error: grpc.RpcError, what: str, keys: Iterable[str] = ()) -> MillraceError:
+    """The exception of a failed call; `keys` are those that the call was about."""
     code = error.code() if isinstance(error, grpc.Call) else None
-    details = error.details() if isinstance(error, grpc.Call) else str(error)
+    details = (error.details() if isinstance(error, grpc.Call) else str(error)) or ""
+    for theirs, ours in _WORDS:
+        details = details.replace(theirs, ours)
+    details = _keys.named(details, keys)
     reason = reason_of(error)
     cls = _REASONS.get(reason) or _CODES.get(code, MillraceError)
     out = cls(f"{what}: {details}" + (f" [{reason}]" if reason else ""))
