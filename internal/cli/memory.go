@@ -13,6 +13,8 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/encoding/protojson"
 
 	millrace "github.com/millrace/millrace/clients/go"
@@ -79,7 +81,7 @@ func (a *app) describeMemory(ctx context.Context, c *millrace.Client, names []st
 		all = append(all, workerMemory{w, m})
 	}
 	for name := range wanted {
-		errs = append(errs, fmt.Errorf("worker %s: there is none of that name", name))
+		errs = append(errs, status.Errorf(codes.NotFound, "there is no worker %q: see `millrace get workers`", name))
 	}
 	return errors.Join(append(errs, a.printMemory(all))...)
 }

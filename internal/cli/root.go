@@ -178,28 +178,6 @@ func (a *app) version() *cobra.Command {
 	}
 }
 
-// noArgs, exactly, atLeast and between are cobra's, as usage errors.
-func noArgs(cmd *cobra.Command, args []string) error { return usage(cobra.NoArgs(cmd, args)) }
-
-func atLeast(n int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error { return usage(cobra.MinimumNArgs(n)(cmd, args)) }
-}
-
-func between(least, most int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error { return usage(cobra.RangeArgs(least, most)(cmd, args)) }
-}
-
-func exactly(n int) cobra.PositionalArgs {
-	return func(cmd *cobra.Command, args []string) error { return usage(cobra.ExactArgs(n)(cmd, args)) }
-}
-
-func usage(err error) error {
-	if err != nil {
-		return usageError{err}
-	}
-	return nil
-}
-
 // errNoCluster is for commands that are told no cluster.
 var errNoCluster = usageError{errors.New("no cluster named: give --address and --token, or --scheduler-file, or set MILLRACE_ADDRESS and " +
 	"MILLRACE_TOKEN, as \"millrace up\" prints them")}

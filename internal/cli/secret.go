@@ -77,7 +77,7 @@ func (a *app) token() (string, error) {
 	if token := a.settings.String("token"); token != "" || name == "" {
 		return token, nil
 	}
-	text, err := os.ReadFile(name)
+	text, err := readFile(name, mostToken, false)
 	if err != nil {
 		return "", usageError{fmt.Errorf("--token-file: %w", err)}
 	}

@@ -155,7 +155,7 @@ func readConfig(flags *pflag.FlagSet, known map[string]bool) (name string, value
 		}
 		name = files[0]
 	}
-	text, err := os.ReadFile(name)
+	text, err := readFile(name, mostConfiguration, false)
 	if err == nil {
 		values, err = yaml.Parser().Unmarshal(text)
 	}

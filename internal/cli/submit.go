@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -87,16 +86,13 @@ func readGraph(name string) (*millracev1.SubmitBatchRequest, error) {
 	if name == "" {
 		return nil, errors.New("submit: -f FILE is missing (- for standard input)")
 	}
-	text, err := os.ReadFile(name)
-	if name == "-" {
-		text, err = io.ReadAll(os.Stdin)
-	}
+	text, err := readFile(name, mostGraph, true)
 	if err != nil {
 		return nil, err
 	}
 	var g graphFile
 	if err := yaml.UnmarshalStrict(text, &g); err != nil {
-		return nil, fmt.Errorf("%s: %w", name, err)
+		return nil, fmt.Errorf("%s: %w", name, undecoded(err))
 	}
 	if len(g.Tasks) == 0 {
 		return nil, fmt.Errorf("%s: no tasks", name)
