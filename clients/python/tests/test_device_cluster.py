@@ -7,6 +7,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -80,6 +81,83 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
         cluster.close()
         os.environ.clear()
         os.environ.update(before)
+        print(cluster.log.read_text()[-20_000:])
+
+
+#: Elements of the smallest array that an arena takes, and of one MiB of float64.
+SMALL, MEBI = 32 << 10, 128 << 10
+
+
+def stamp(value: float, n: int, *inputs: Any) -> Any:
+    """An array of one number, which depends on all inputs, each of which is looked at as a whole."""
+    import cupy
+
+    for x in inputs:
+        first = float(x[:1].sum())
+        assert float(x.sum()) == first * x.size, "an input has elements of two objects"
+        value += first
+    return cupy.ones(n) * (value % 1021)
+
+
+@arrays("torch")
+def stamp_by_torch(value: float, n: int, *inputs: Any) -> Any:
+    """The same as a tensor."""
+    import torch
+
+    for x in inputs:
+        first = float(x[0])
+        assert bool((x == first).all()), "an input has elements of two objects"
+        value += first
+    return torch.full((n,), value % 1021, dtype=torch.float64, device="cuda")
+
+
+def executors_of(pid: int) -> list[int]:
+    """Executors of a worker that have got ready, spare ones too."""
+    out = []
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        with contextlib.suppress(OSError):
+            if b"millrace.executor" in Path(f"/proc/{child}/cmdline").read_bytes():
+                out.append(int(child))
+    return out
+
+
+def test_work_goes_on_under_kills_with_arenas_in_most_of_the_slab(client: Client, tmp_path: Path) -> None:
+    """Arrays that executors keep, results in arenas, and spilling of everything, while executors and workers are killed."""
+    scale = 16 if REAL else 1
+    limits = ["--device-memory-limit", f"{64 * scale}MiB", "--pinned-limit", f"{32 * scale}MiB"]
+    # Together three quarters of the slab, by one library or by two.
+    limits += ["--executor-arena", f"{(6 if REAL else 12) * scale}MiB", "--slots", "4"]
+    limits += ["--executor-arena-for", "cupy,torch" if REAL else "cupy"]
+    path = [str(Path(test_device.__file__).parent), *([] if REAL else [str(test_device.FAKES)]), *sys.path]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in path if p)}
+    if not REAL:
+        limits += ["--cuda-library", os.environ["FAKE_LIBCUDA"]]
+    cluster = Cluster(tmp_path, env, *limits)
+    rng = random.Random(15)
+    try:
+        with Client(cluster.address, token=cluster.token) as own:
+            own.wait_for_workers(2, timeout=PATIENCE)
+            window: list[tuple[Any, float, int]] = []
+            for i in range(200 if REAL else 120):
+                chosen = rng.sample(window, min(len(window), rng.randint(0, 3)))
+                n = rng.choice([1, SMALL, MEBI, MEBI, 3 * MEBI, 5 * MEBI, 7 * MEBI]) * (scale if i % 2 else 1)
+                function = stamp_by_torch if REAL and i % 4 > 1 else stamp
+                future = own.submit(function, float(i), n, *(f for f, _, _ in chosen), pure=False)
+                window.append((future, (i + sum(v for _, v, _ in chosen)) % 1021, n))
+                if len(window) > 60:
+                    future, value, n = window.pop(0)
+                    got = np.asarray(future.result(PATIENCE))
+                    assert got.shape == (n,) and (got == value).all(), i
+                if i % 40 == 39:
+                    pids = [w["pid"] for w in own.scheduler_info()["workers"].values()]
+                    executors = [pid for worker in pids for pid in executors_of(worker)]
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(rng.choice(pids if i % 80 == 39 else executors or pids), signal.SIGKILL)
+            for future, value, n in window:
+                got = np.asarray(future.result(PATIENCE))
+                assert got.shape == (n,) and (got == value).all()
+    finally:
+        cluster.close()
         print(cluster.log.read_text()[-20_000:])
 
 
