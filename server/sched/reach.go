@@ -69,9 +69,9 @@ func (m *Machine) countUnread(id ids.TaskID, t *task, at ids.WorkerID) int {
 }
 
 // countBlind counts what an attempt could not fetch at a reader.
-func (m *Machine) countBlind(r *Report, t *task, reader ids.WorkerID) {
-	tr := m.troubleOf(r.Task, t)
-	for _, u := range r.Unreachable {
+func (m *Machine) countBlind(unreachable []Unreachable, id ids.TaskID, t *task, reader ids.WorkerID) {
+	tr := m.troubleOf(id, t)
+	for _, u := range unreachable {
 		for _, source := range u.FailedAt {
 			if m.workerOf(source) == nil {
 				continue

@@ -194,13 +194,14 @@ func (m *Machine) attemptFailed(r *Report, b *block, t *task, w *worker) {
 
 // inputUnreachable notes which replicas are gone or do not answer, and makes the attempt again.
 func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker) {
-	m.countBlind(r, t, reader.id)
+	unreachable := m.doubted(r.Unreachable)
+	m.countBlind(unreachable, r.Task, t, reader.id)
 	var lost []ids.TaskID
 	c := m.classes[t.class]
 	fits := func(w *worker) bool { return m.memoryFits(w, b, t) }
 	// here: it has to be at this worker.
 	here, stays := slices.Contains(m.usable(c, m.feasible(c), r.Task, b, t, fits), reader), false
-	for _, u := range r.Unreachable {
+	for _, u := range unreachable {
 		pb, p := m.lookup(u.Task)
 		if p == nil || p.state != TaskSucceeded || p.attempt != uint32(u.Generation) {
 			continue
@@ -250,6 +251,19 @@ func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker)
 	}
 	m.start(r.Task, b, t, false, delay)
 	m.recover(lost)
+}
+
+// doubted has what others miss at a worker count as not read, if it cannot be computed again. A worker shows an object that a
+// client wrote when it hears that it is accepted, and a reader may come before; whether it has the bytes, it alone says.
+func (m *Machine) doubted(unreachable []Unreachable) []Unreachable {
+	out := slices.Clone(unreachable)
+	for i := range out {
+		u := &out[i]
+		if _, p := m.lookup(u.Task); p != nil && len(u.MissingAt) > 0 && m.ops[p.op].spec.Kind == OpData {
+			u.FailedAt, u.MissingAt = slices.Concat(u.FailedAt, u.MissingAt), nil
+		}
+	}
+	return out
 }
 
 // retryDue ends a back-off.
