@@ -669,6 +669,15 @@ func (c *client) publish() {
 func (c *client) scatter(task ids.TaskID, s *spec) {
 	w := c.w
 	c.pending++
+	answered := func(p *process) func(bool) {
+		return func(accepted bool) {
+			w.counts.writes++
+			if !accepted {
+				w.counts.refused++
+				w.log("%s/%s is refused at %s", task, dataGeneration, p.host.name)
+			}
+		}
+	}
 	var try func()
 	try = func() {
 		p := pick(w, w.hosts).proc
@@ -685,11 +694,19 @@ func (c *client) scatter(task ids.TaskID, s *spec) {
 			ok := false
 			p.run(func() {
 				w.log("client %s scatters %s/%s to %s", c.id, task, dataGeneration, p.host.name)
-				ok = p.scattered(task, s)
+				ok = p.scattered(task, s, answered(p))
 			})
 			if !ok {
 				again()
 				return
+			}
+			if w.chance(0.15) { // A client that has not heard of its first try makes another one: one of both is refused.
+				second := pick(w, w.hosts).proc
+				c.after(w.between(0, 5*time.Millisecond), func() {
+					if second != nil && !second.dead && !second.stopped {
+						second.run(func() { second.scattered(task, s, answered(second)) })
+					}
+				})
 			}
 			// The worker may die before the scheduler hears of it.
 			c.after(w.between(500*time.Millisecond, 2*time.Second), func() {

@@ -3,7 +3,8 @@
 // ledgers of 50 workers are the real ones; what is around them (streams, leases,
 // processes, executors, clients) is played here as the loops do it, and made to
 // fail: streams break with everything in flight, old messages come again, workers
-// crash, stop and come back, those of their machine copy what they leave, executors die, functions fail, clients disappear.
+// crash, stop and come back, ask to leave and are drained, those of their machine copy what they leave, executors die, functions
+// fail, clients disappear. What clients write is hidden until the scheduler has accepted it, and some of it is refused.
 //
 // Results are numbers computed from those of the inputs, so that a stale or wrong
 // input shows. A run ends in calm: every wanted task must have come to the outcome

@@ -48,7 +48,7 @@ func (h *host) start() {
 			Slots: int(h.slots), Resources: h.resources, StartedAfter: 60 * time.Millisecond, ReserveBytes: 64 << 10,
 			LaneDepth: 8, FetchObjects: 5, Fetches: 6,
 		}),
-		books: books, small: map[object]uint64{}, values: map[object]uint64{},
+		books: books, small: map[object]uint64{}, values: map[object]uint64{}, written: map[object]*written{},
 		jobs: map[lifecycle.Ref]*job{}, peers: map[ids.WorkerID]*process{}, maps: map[ids.WorkerID]*process{}, lanes: map[laneKey]*lane{},
 		reserved: map[lifecycle.ReservationID]ledger.ReservationID{}, waits: map[ledger.ReservationID]lifecycle.ReservationID{},
 	}
@@ -95,6 +95,35 @@ func (h *host) leave() {
 	h.end()
 }
 
+// askToLeave is SIGTERM: the process leaves when the scheduler lets it, and nothing runs, or when the patience for that is over.
+func (h *host) askToLeave() {
+	p := h.proc
+	h.w.log("%s is told to leave", h.name)
+	p.run(func() {
+		p.asked = true
+		p.said.draining = true
+	})
+	h.w.after(h.w.between(100*time.Millisecond, 4*time.Second), func() {
+		if h.proc == p {
+			h.leave()
+		}
+	})
+}
+
+// mayLeave leaves if the scheduler has said so and nothing runs here.
+func (p *process) mayLeave() {
+	if p.asked && p.drained && !p.dead && len(p.life.Attempts()) == 0 {
+		p.w.log("%s is drained", p.host.name)
+		p.host.leave()
+	}
+}
+
+// written is an object that a client wrote. answer tells the client whether the scheduler took it.
+type written struct {
+	report sched.Stored
+	answer func(accepted bool)
+}
+
 func (h *host) end() {
 	w := h.w
 	h.proc.dead = true
@@ -120,6 +149,10 @@ type process struct {
 	small map[object]uint64
 	// values are the bytes of the objects in the ledger.
 	values map[object]uint64
+	// written are objects that clients wrote and that the scheduler has not accepted. Nobody finds them.
+	written map[object]*written
+	// asked: it wants to leave; drained: it may.
+	asked, drained bool
 
 	self ids.WorkerID
 	link *link
@@ -241,6 +274,14 @@ func (p *process) connect() {
 			ev.Running = append(ev.Running, sched.TaskRef{Task: r.Task, Attempt: r.Attempt})
 		}
 	}
+	// What is not accepted is in no inventory, and said again, once.
+	p.said.gained = slices.DeleteFunc(p.said.gained, func(g sched.Stored) bool { return g.Written })
+	for _, o := range sortedObjects(p.written) {
+		p.said.gained = append(p.said.gained, p.written[o].report)
+	}
+	if p.asked {
+		p.drained, p.said.draining = false, true
+	}
 	register := func() { w.server.register(l, p, ev) }
 	l.send(true, register, nil)
 	if l.broken && w.trouble(w.plan.lateRegister) {
@@ -324,6 +365,7 @@ func (p *process) beat() {
 		p.send(inbound{}, 1+p.books.Stats().HeldBytes)
 	}
 	p.pump()
+	p.mayLeave()
 	p.after(beatEvery, p.beat)
 }
 
@@ -374,6 +416,9 @@ func (p *process) heard(l *link, said *outbound) {
 			delete(p.maps, e.worker)
 		}
 	}
+	for _, r := range said.accepted {
+		p.judged(object{Task: r.Task, Generation: r.Generation}, true)
+	}
 	for i := range said.assignments {
 		p.assigned(&said.assignments[i])
 	}
@@ -384,12 +429,34 @@ func (p *process) heard(l *link, said *outbound) {
 		p.push(lifecycle.Cancelled{Ref: lifecycle.Ref(r)})
 	}
 	for _, r := range said.releases {
+		p.judged(object{Task: r.Task, Generation: r.Generation}, false)
 		p.push(lifecycle.Released{Object: lifecycle.Object{Task: r.Task, Generation: r.Generation}})
 	}
 	for _, r := range said.rescues {
 		p.rescue(r)
 	}
+	p.drained = p.drained || said.drained
 	p.pump()
+	p.mayLeave()
+}
+
+// judged is what the scheduler says of an object that a client wrote.
+func (p *process) judged(o object, accepted bool) {
+	if x := p.written[o]; x != nil {
+		delete(p.written, o)
+		x.answer(accepted)
+	}
+}
+
+func sortedObjects[V any](m map[object]V) []object {
+	out := make([]object, 0, len(m))
+	for o := range m {
+		out = append(out, o)
+	}
+	slices.SortFunc(out, func(a, b object) int {
+		return cmp.Or(cmp.Compare(a.Task, b.Task), cmp.Compare(a.Generation, b.Generation))
+	})
+	return out
 }
 
 func (p *process) push(e lifecycle.Event) { p.events = append(p.events, e) }
@@ -437,6 +504,9 @@ func (p *process) tick() {
 
 // find returns an object that can be read.
 func (p *process) find(o object) (uint64, bool) {
+	if p.written[o] != nil {
+		return 0, false
+	}
 	if v, ok := p.small[o]; ok {
 		return v, true
 	}
@@ -462,12 +532,14 @@ func (p *process) size(o object) uint64 {
 func (p *process) inventory() []object {
 	var out []object
 	for _, v := range p.books.Objects() {
-		if v.State == ledger.Sealed {
+		if v.State == ledger.Sealed && p.written[v.ID] == nil {
 			out = append(out, v.ID)
 		}
 	}
 	for o := range p.small {
-		out = append(out, o)
+		if p.written[o] == nil {
+			out = append(out, o)
+		}
 	}
 	slices.SortFunc(out, func(a, b object) int {
 		return cmp.Or(cmp.Compare(a.Task, b.Task), cmp.Compare(a.Generation, b.Generation))
@@ -719,18 +791,23 @@ func (p *process) reserve(e lifecycle.Reserve) {
 	p.waits[id] = e.Reservation
 }
 
-// scattered stores what a client sent for a task.
-func (p *process) scattered(task ids.TaskID, s *spec) bool {
+// scattered stores what a client sent for a task, and tells it whether the scheduler takes it. False: there is no room.
+func (p *process) scattered(task ids.TaskID, s *spec, answer func(accepted bool)) bool {
 	o := object{Task: task, Generation: dataGeneration}
-	if _, here := p.find(o); !here {
-		if !p.store(o, s, 0) {
-			return false
-		}
+	if x := p.written[o]; x != nil {
+		return true // An object is written once; who writes it again looks whether it is known.
 	}
-	stored := sched.Stored{Replica: sched.Replica{Task: task, Generation: dataGeneration, Bytes: p.size(o)}}
+	if _, here := p.find(o); here {
+		return true
+	}
+	if !p.store(o, s, 0) {
+		return false
+	}
+	stored := sched.Stored{Replica: sched.Replica{Task: task, Generation: dataGeneration, Bytes: p.size(o)}, Written: true}
 	if s.bytes <= inlineBytes {
 		stored.Inline = encode(s.value)
 	}
+	p.written[o] = &written{stored, answer}
 	p.said.gained = append(p.said.gained, stored)
 	p.pump()
 	return true
@@ -785,7 +862,7 @@ func (p *process) leftovers() string {
 		return "not running"
 	}
 	s := p.books.Stats()
-	if s.Objects+s.Leases+s.Waiting+p.life.Len()+len(p.small)+len(p.jobs)+len(p.values)+len(p.reserved) == 0 && s.HeldBytes+s.ReservedBytes == 0 {
+	if s.Objects+s.Leases+s.Waiting+p.life.Len()+len(p.small)+len(p.written)+len(p.jobs)+len(p.values)+len(p.reserved) == 0 && s.HeldBytes+s.ReservedBytes == 0 {
 		return ""
 	}
 	return fmt.Sprintf("%+v, attempts %v, %d small, %d jobs, %d values, %d reservations", s, p.life.Attempts(), len(p.small), len(p.jobs), len(p.values), len(p.reserved))

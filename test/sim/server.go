@@ -73,6 +73,8 @@ type outbound struct {
 	cancellations []sched.TaskRef
 	releases      []sched.Replica
 	rescues       []rescue
+	accepted      []sched.Replica
+	drained       bool
 	reregister    bool
 	stop          string
 }
@@ -94,16 +96,17 @@ type inbound struct {
 	gained  []sched.Stored
 	lost    []sched.Replica
 	failed  []sched.RescueFailed
-	leaving bool
+	// draining: the worker asks to leave.
+	draining, leaving bool
 }
 
 func (m *inbound) empty() bool {
-	return len(m.reports)+len(m.gained)+len(m.lost)+len(m.failed) == 0 && !m.leaving
+	return len(m.reports)+len(m.gained)+len(m.lost)+len(m.failed) == 0 && !m.draining && !m.leaving
 }
 
 // clone makes what the machine may keep.
 func (m inbound) clone() inbound {
-	return inbound{slices.Clone(m.reports), slices.Clone(m.gained), slices.Clone(m.lost), slices.Clone(m.failed), m.leaving}
+	return inbound{slices.Clone(m.reports), slices.Clone(m.gained), slices.Clone(m.lost), slices.Clone(m.failed), m.draining, m.leaving}
 }
 
 func newServer(w *world, checkEvery int) *server {
@@ -189,9 +192,10 @@ func (s *server) carryOut() {
 			o := s.outOf(e.Worker)
 			o.peers = append(o.peers, peer{e.Dead, nil})
 		case sched.EffectDrained:
-			// Processes that are drained stay until they are told to leave.
+			s.outOf(e.Worker).drained = true
 		case sched.EffectAccept:
-			// Processes read what clients wrote at once: they trust them.
+			o := s.outOf(e.Worker)
+			o.accepted = append(o.accepted, sched.Replica{Task: e.Task, Generation: e.Attempt})
 		case sched.EffectTaskForgotten:
 			if _, ok := s.m.Task(e.Task); ok {
 				w.fail([]ids.TaskID{e.Task}, "%s is forgotten and still there", e.Task)
@@ -333,6 +337,12 @@ func (o *outbound) String() string {
 	for _, r := range o.rescues {
 		b = fmt.Appendf(b, "rescue %s of %s ", r.object, r.dead)
 	}
+	for _, r := range o.accepted {
+		b = fmt.Appendf(b, "accept %s/%s ", r.Task, r.Generation)
+	}
+	if o.drained {
+		b = append(b, "drained "...)
+	}
 	if o.reregister {
 		b = append(b, "reregister "...)
 	}
@@ -357,6 +367,9 @@ func (m *inbound) String() string {
 	}
 	for _, f := range m.failed {
 		b = fmt.Appendf(b, "not rescued %v of %s ", f.Objects, f.Dead)
+	}
+	if m.draining {
+		b = append(b, "draining "...)
 	}
 	if m.leaving {
 		b = append(b, "leaving"...)
@@ -495,6 +508,10 @@ func (s *server) heard(x *session, said inbound, stats uint64) {
 	for _, f := range said.failed {
 		f.Worker, f.Objects = r.id, slices.Clone(f.Objects)
 		s.step(f)
+	}
+	if said.draining {
+		s.w.log("%s (%s) asks to leave", r.name, r.id)
+		s.step(sched.WorkerDraining{Worker: r.id})
 	}
 	if said.leaving {
 		s.lose(r, "left the cluster", "")

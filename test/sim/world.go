@@ -47,6 +47,7 @@ type world struct {
 // counts are for the summary.
 type counts struct {
 	messages, broken, duplicates, crashes, stops, leaves, executorDeaths, clientCrashes, rescued, awaits, words int
+	writes, refused                                                                                             int
 	runs, tasks, followed, missed                                                                               int
 }
 
@@ -94,8 +95,8 @@ func Run(seed uint64, checkEvery int, whole io.Writer) (result Result, err error
 	c := w.counts
 	return Result{
 		Hash: w.trace.hash.Sum64(), Lines: w.trace.lines,
-		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, client crashes %d, rescued %d, awaits %d, words %d, followed %d, not there %d",
-			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.clientCrashes, c.rescued, c.awaits, c.words, c.followed, c.missed),
+		Summary: fmt.Sprintf("virtual %.1fs, events %d, tasks %d, runs %d, messages %d, broken streams %d, duplicates %d, crashes %d, stops %d, leaves %d, executor deaths %d, client crashes %d, rescued %d, awaits %d, words %d, writes %d, refused %d, followed %d, not there %d",
+			w.elapsed().Seconds(), w.events, c.tasks, c.runs, c.messages, c.broken, c.duplicates, c.crashes, c.stops, c.leaves, c.executorDeaths, c.clientCrashes, c.rescued, c.awaits, c.words, c.writes, c.refused, c.followed, c.missed),
 	}, nil
 }
 
@@ -252,10 +253,14 @@ func (w *world) regularly(mean time.Duration, run func()) {
 	})
 }
 
-// retire makes a worker leave, at once or drained before.
+// retire makes a worker leave: at once, when it may, or drained by an operator before.
 func (w *world) retire(h *host) {
-	if w.chance(0.5) {
+	switch {
+	case w.chance(0.3):
 		h.leave()
+		return
+	case w.chance(0.5):
+		h.askToLeave()
 		return
 	}
 	p := h.proc
