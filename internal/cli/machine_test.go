@@ -271,7 +271,7 @@ func TestWhatIsWrongWithTheGPUsIsSaid(t *testing.T) {
 		"too many visible":   {[]string{"CUDA_VISIBLE_DEVICES=0,1,9"}, []string{"up"}, `CUDA_VISIBLE_DEVICES="0,1,9" names 3 GPUs, of which the driver knows 2`},
 		"nonsense as a size": {nil, []string{"up", "--device-memory-limit", "much"}, "--device-memory-limit"},
 		"no such directory":  {nil, []string{"up", "--device", "host", "--working-directory", missing}, "--working-directory: stat " + missing + ": no such file or directory; name"},
-		"no directory":       {nil, []string{"up", "--device", "host", "--working-directory", "/dev/null"}, "--working-directory: /dev/null is no directory; name"},
+		"no directory":       {nil, []string{"up", "--device", "host", "--working-directory", "/dev/null"}, "--working-directory: /dev/null is not a directory; name"},
 		"no such library":    {nil, []string{"up", "--executor-arena-for", "cupy,numba"}, "--executor-arena-for numba: cupy, torch, or both"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// plain is a text for a terminal. Keys, names and errors are what somebody else has written: what moves the cursor, changes
-// the clipboard or turns the direction of writing is shown as an escape.
+// plain makes a text fit for a terminal. Keys, names and errors come from other people: characters that move the cursor,
+// change the clipboard or turn the direction of writing are shown as escapes.
 func plain(text string) string { return escaped(text, "") }
 
 // plainLines is plain for texts of several lines.
@@ -40,15 +40,14 @@ func escaped(text, except string) string {
 	return b.String()
 }
 
-// hidden says whether a character is an order to the terminal rather than something to see. The joiners of emoji and of some
-// scripts order nothing.
+// hidden says whether a character is a command to the terminal instead of a visible character. The joiners of emoji and of
+// some scripts are no commands.
 func hidden(r rune) bool {
 	const nonJoiner, joiner = '\u200c', '\u200d'
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp) && r != nonJoiner && r != joiner
 }
 
-// inCommands says in words of the command line what the scheduler's errors say in those of its API, behind what the
-// transport puts before them.
+// inCommands replaces the names of API methods in the scheduler's errors by commands of this program.
 var inCommands = strings.NewReplacer(
 	"see ListWorkers, with states for those that are lost", "see `millrace get workers`, with --state LOST for those that are lost",
 	"set wait, or see ExplainTask for why it is not done", "give --wait, or see `millrace explain` for why it is not done",

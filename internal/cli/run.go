@@ -52,7 +52,7 @@ func workerFlags(f *pflag.FlagSet) {
 	f.String("ucx-net-devices", "", "UCX network devices, as UCX_NET_DEVICES")
 	f.String("spill-limit", "auto", "what each worker keeps on disk when its slab is full: bytes (10GiB), none, or auto for half of the free space, shared by the workers")
 	f.String("local-directory", "", "where results go that there is no room for in memory, and where executors get their scratch directories; default: the system's for temporary files")
-	f.String("working-directory", "", "where Python functions run, which relative paths in them begin at; default: a scratch directory of each process")
+	f.String("working-directory", "", "directory in which Python functions run, and at which relative paths in them begin; default: a scratch directory of each process")
 	f.StringToString("resources", nil, "what each worker has of a resource: gpu_memory=8,license=1")
 	f.String("python", "", "interpreter of Python executors, which must have the package millrace; default: .venv of the checkout, else python3")
 	f.StringArray("exec", nil, "further executor, name=command (repeat)")
@@ -191,7 +191,7 @@ them, and two commands on one machine need different ones.`,
 	cmd.Flags().String("listen", "127.0.0.1:0", "where the DataService listens")
 	cmd.Flags().String("advertise", "", "host or host:port at which others reach it; default: where it listens")
 	cmd.Flags().Duration("death-timeout", time.Minute, "end, with exit code 4, when the scheduler was away for so long")
-	cmd.Flags().Duration("stop-grace", 30*time.Second, "how long a worker that is told to stop may take to end what runs, and to hand over what no other has")
+	cmd.Flags().Duration("stop-grace", 30*time.Second, "how long a worker that is told to stop may take to finish its running tasks, and to hand over the objects that only it has")
 	return cmd
 }
 
@@ -339,7 +339,7 @@ func (a *app) supervise(ctx context.Context, address, token string, children []s
 		return err
 	}
 	c.Children, c.Scheduler, c.Output, c.Log = children, scheduler, a.err, slog.Default()
-	// Their log is written by us, so it is for those who read ours.
+	// Children write their log through this process, so it has the format of this one's.
 	c.Env = []string{millrace.EnvAddress + "=" + address, envPrefix + "LOG_FORMAT=" + format}
 	c.Without = []string{millrace.EnvToken, millrace.EnvSchedulerFile, envPrefix + "TOKEN_FILE"}
 	if c.Secret, err = hand(token); err != nil {
@@ -444,7 +444,7 @@ func (a *app) workingDirectory() (string, error) {
 	}
 	info, err := os.Stat(name)
 	if err == nil && !info.IsDir() {
-		err = fmt.Errorf("%s is no directory", name)
+		err = fmt.Errorf("%s is not a directory", name)
 	}
 	if err == nil {
 		name, err = filepath.Abs(name)

@@ -66,7 +66,7 @@ func inherited() (*supervisor.Link, *handed, error) {
 	}
 	h := new(handed)
 	if err := json.Unmarshal(link.Secret(), h); err != nil {
-		return nil, nil, fmt.Errorf("what the supervisor handed over: %w", err)
+		return nil, nil, fmt.Errorf("read the secret of the supervisor: %w", err)
 	}
 	return link, h, nil
 }
@@ -113,7 +113,7 @@ func Guard(args []string) []string {
 	return own
 }
 
-// hide overwrites, in what the kernel shows of this process, what follows the name in each of the secrets.
+// hide overwrites the values of the secrets in the arguments and the environment that the kernel shows of this process.
 func hide(secrets []string) error {
 	stat, err := os.ReadFile("/proc/self/stat")
 	if err != nil {

@@ -70,7 +70,7 @@ func loadSettings(cmd *cobra.Command) (*settings, error) {
 		switch {
 		case f.Changed:
 			s.origin[f.Name] = "flag"
-		// An empty variable is none, but where empty is a value as any.
+		// An empty variable counts as not set, unless the empty text is a value of the setting.
 		case inEnvironment && (text != "" || f.Value.Type() == "string" && checks[f.Name] == nil):
 			s.origin[f.Name], place = "environment", variable(f.Name)+": "
 			err = set(f, text)
@@ -134,8 +134,8 @@ func fromEnvironment(known map[string]bool) (map[string]string, error) {
 		case known[name]:
 			values[name] = value
 		default:
-			// Others may have variables of their own that begin so; Kubernetes makes some for each service. A slip of the pen
-			// looks like one of ours.
+			// Others may have variables of their own that begin so; Kubernetes makes some for each service. A misspelled
+			// setting is close to the name of one of ours.
 			if meant := nearest(name, known); meant != "" {
 				errs = append(errs, fmt.Errorf("%s: there is no such setting; did you mean %s?", key, variable(meant)))
 			}
@@ -176,7 +176,7 @@ func readConfig(flags *pflag.FlagSet, known map[string]bool) (name string, value
 	return name, values, errors.Join(errs...)
 }
 
-// nearest is what was meant by a name, empty if nothing is like it.
+// nearest returns the known name that is most like this one; empty if none is.
 func nearest(name string, known map[string]bool) string {
 	best, least := "", min(2, len(name)/3)+1
 	for _, candidate := range slices.Sorted(maps.Keys(known)) {
@@ -195,7 +195,7 @@ func set(f *pflag.Flag, value any) error {
 	case []any:
 		list, ok := f.Value.(pflag.SliceValue)
 		if !ok {
-			return fmt.Errorf("a list, and it wants one %s", f.Value.Type())
+			return fmt.Errorf("it is a list; give one %s", f.Value.Type())
 		}
 		var texts []string
 		for _, item := range v {
@@ -204,7 +204,7 @@ func set(f *pflag.Flag, value any) error {
 		return list.Replace(texts)
 	case map[string]any:
 		if f.Value.Type() != "stringToString" {
-			return fmt.Errorf("a map, and it wants %s", f.Value.Type())
+			return fmt.Errorf("it is a map; give %s", f.Value.Type())
 		}
 		for _, key := range slices.Sorted(maps.Keys(v)) {
 			if err := f.Value.Set(key + "=" + fmt.Sprint(v[key])); err != nil {
@@ -215,7 +215,7 @@ func set(f *pflag.Flag, value any) error {
 	default:
 		text := fmt.Sprint(v)
 		if err := f.Value.Set(text); err != nil {
-			return fmt.Errorf("%q is no value of type %s: %w", text, f.Value.Type(), err)
+			return fmt.Errorf("%q is not a value of type %s: %w", text, f.Value.Type(), err)
 		}
 		return nil
 	}

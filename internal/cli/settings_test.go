@@ -159,9 +159,9 @@ func TestUnknownSettingsAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		"resource: {gpu: 1}\n": "resource: there is no such setting; did you mean resources?",
 		"colour: red\n":        "colour: there is no such setting",
-		"slots: [1, 2]\n":      "slots in millrace.yaml: a list, and it wants one int",
+		"slots: [1, 2]\n":      "slots in millrace.yaml: it is a list; give one int",
 		"slots:\n":             "slots in millrace.yaml: it has no value",
-		"slots: {a: 1}\n":      "slots in millrace.yaml: a map, and it wants int",
+		"slots: {a: 1}\n":      "slots in millrace.yaml: it is a map; give int",
 		"- slots\n":            "configuration file millrace.yaml: ",
 	} {
 		if err := os.WriteFile("millrace.yaml", []byte(text), 0o600); err != nil {

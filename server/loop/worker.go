@@ -142,7 +142,7 @@ func (l *Loop) register(r front.Registration) (*session, error) {
 	w.lastSeen = l.now
 	w.session = newSession(l, w)
 	if l.foreign(&r, met) {
-		l.log.Warn("a worker comes from another life of the scheduler: what it holds and runs is given up", "worker", name, "id", w.id,
+		l.log.Warn("a worker comes from another life of the scheduler: its objects and running tasks are given up", "worker", name, "id", w.id,
 			"objects", len(r.Worker.Inventory), "running", len(r.Worker.Running))
 		out := &l.touchSession(w.session).building
 		out.Releases, out.Cancellations = disown(&r)

@@ -20,7 +20,7 @@ import (
 // with nothing.
 const renewLimit = 30 * time.Second
 
-// renewal is posted by the session that has found another life. done is closed when nothing of the one before is left.
+// renewal is posted by the session that has found another life. done is closed when nothing of the earlier life is left.
 type renewal struct {
 	life uint64
 	done chan struct{}
@@ -28,18 +28,19 @@ type renewal struct {
 	since time.Time
 }
 
-// renew gives up everything that is of the life before.
+// renew gives up everything that belongs to the earlier life.
 func (w *Worker) renew(r *renewal) {
 	r.since = time.Now()
 	if w.renewing != nil {
 		r.since = w.renewing.since // the session in which that began has ended
 	}
-	w.log.Warn("the scheduler was started anew: what this worker has of the one before is given up", "objects", len(w.config.Store.Inventory()),
+	w.log.Warn("the scheduler was started anew: this worker gives up the objects and tasks of the earlier one", "objects", len(w.config.Store.Inventory()),
 		"attempts", w.machine.Len())
 	w.renewing = r
 	w.outbox.forget(true)
 	w.parked = nil
-	// Those that wait for loans and are not the machine's; the loans end when they come. order-free: each is dropped for itself.
+	// Attempts that wait for loans are unknown to the machine; their loans end when they arrive. order-free: each is dropped
+	// for itself.
 	for ref, a := range w.borrowing {
 		delete(w.borrowing, ref)
 		if !a.admitted {
@@ -91,7 +92,7 @@ func (w *Worker) renewed() {
 	w.beginFetches()
 	w.life.Store(r.life)
 	w.renewing = nil
-	w.log.Info("nothing of the scheduler before is left", "took", time.Since(r.since).Round(time.Millisecond))
+	w.log.Info("everything of the earlier scheduler is given up", "took", time.Since(r.since).Round(time.Millisecond))
 	close(r.done)
 }
 

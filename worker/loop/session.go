@@ -55,7 +55,7 @@ func (w *Worker) sessions(ctx context.Context) {
 				return
 			}
 		case codes.FailedPrecondition:
-			// This incarnation is over; the next one is not.
+			// This incarnation ends; the supervisor starts the next one.
 			w.post(sessionFailed{&StoppedError{err.Error()}})
 			return
 		default:
@@ -189,7 +189,7 @@ func (w *Worker) send(ctx context.Context, stream millracev1.WorkerService_Sessi
 			// A message that our side refuses to send would be refused in the next session, too: the link is not the
 			// cause.
 			if code := status.Code(err); code == codes.Internal || code == codes.ResourceExhausted {
-				w.log.Error("a message to the scheduler cannot be sent; what is wrong with it is left out", "error", err, "what", sendable(m))
+				w.log.Error("a message to the scheduler cannot be sent; the parts that cannot be sent are left out", "error", err, "what", sendable(m))
 			}
 			w.outbox.unsent(m)
 			// The stream's real error comes from Recv.

@@ -1,4 +1,4 @@
-"""Arrays on a GPU, of whatever library, seen without importing any: what a library makes says itself where it lies."""
+"""Arrays on a GPU, of any library, recognised without importing it: each array has an attribute that says where it lies."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def _fill(
 
 
 def _take(frames: _Frames, text: str | bytes) -> None:
-    """Counts what a header is to hold; raises NotPlain if that is too much."""
+    """Counts the bytes and levels of a header; raises NotPlain if there are too many."""
     size = len(text)
     if type(text) is str and size <= frames.room and not text.isascii():
         size = len(text.encode("utf-8", "replace"))
@@ -422,8 +422,8 @@ def _restore_array(buffer: Any, dtype: Any, shape: tuple[int, ...], order: Any) 
 
 
 # ---- code --------------------------------------------------------------------------------------------------------
-# Bytecode means something to one minor version of Python only; another one runs it as something else, or crashes. So
-# each code object in a pickle says which version made it.
+# Bytecode is valid in one minor version of Python only; another version runs other instructions, or crashes. So each code
+# object in a pickle has the version that made it.
 
 
 def version() -> tuple[int, int]:
@@ -432,7 +432,7 @@ def version() -> tuple[int, int]:
 
 
 def language() -> str:
-    """The same, as it is told to executors."""
+    """The same version, in the form that executors get."""
     return "python {}.{}".format(*version())
 
 
@@ -464,7 +464,7 @@ class CodePickler(cloudpickle.Pickler):
 
 
 class ExceptionPickler(CodePickler):
-    """Pickles exceptions by what they hold, and not as calls of their classes."""
+    """Pickles exceptions by their attributes, and not as calls of their classes."""
 
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, BaseException):
@@ -533,7 +533,7 @@ def _dumps(obj: Any, device: Device | None = None) -> tuple[bytes, list[Frame]]:
 
 
 class _DevicePickler(CodePickler):
-    """Takes what is on a GPU, of whatever library, for what it is: the handles in it mean nothing elsewhere."""
+    """Recognises arrays on a GPU of any library. Their own pickles hold handles, which mean nothing in another process."""
 
     buffers: _Buffers
 

@@ -73,7 +73,7 @@ _MAY_PASS = (
 )
 _DONE_STATES = (task_pb2.TASK_STATE_SUCCEEDED, task_pb2.TASK_STATE_FAILED, task_pb2.TASK_STATE_CANCELLED)
 
-#: Why nothing works in a child of fork. gRPC's threads are not there, and nothing wakes those who wait for them.
+#: The reason why a client cannot be used in a child of fork: gRPC's threads do not exist there, and a wait for them does not end.
 _FORKED = (
     "this process was forked from one that has used a Millrace client, and gRPC does not work in such a child: "
     'start processes by the method "spawn" or "forkserver" (multiprocessing.set_start_method), and open a client there'
@@ -136,15 +136,15 @@ class Session:
         self._backlog: collections.deque[Unit | State | threading.Event | None] = collections.deque()
         self._sending: list[Unit] = []
         self._released: list[State] = []
-        # Tasks whose release did not arrive, by number, with their keys; and when to try again. Guarded by _renewing.
+        # Tasks whose release did not arrive, by number, with their keys; and the time of the next try. Guarded by _renewing.
         self._owed: dict[int, str] = {}
         self._owed_again, self._owed_pause = 0.0, 0.0
         # Held while a lease is renewed, while tasks are held by key, and while a release is repeated: none of them may come
         # between the steps of another.
         self._renewing = threading.RLock()
-        #: How often the lease was opened anew, and why the last time.
+        #: How many times the lease was opened anew, and the reason of the last time.
         self.renewals, self.renewed_because = 0, ""
-        #: Since when the scheduler does not answer; 0: it does.
+        #: Time since which the scheduler has not answered; 0: it answers.
         self.silent_since = 0.0
         # Tasks of the snapshot that is arriving.
         self._snapshot: set[int] = set()
@@ -200,7 +200,7 @@ class Session:
             try:
                 return self.stub.OpenClient(request, metadata=self.metadata, timeout=max(left, 0.1))
             except grpc.RpcError as e:
-                # Not by wait_for_ready: that would tell of the time only, and not what is wrong.
+                # Not by wait_for_ready, whose error would be that the time is up, without the cause.
                 refused = isinstance(e, grpc.Call) and e.code() == grpc.StatusCode.UNAVAILABLE
                 if not refused or time.monotonic() + pause > deadline:
                     raise errors.from_rpc(e, f"cannot join the cluster at {self.address}") from None
@@ -222,7 +222,7 @@ class Session:
                 ) from None
             if errors.reason_of(e) == "UNKNOWN_CLIENT" and getattr(request, "client_id", 0) == self.client_id:
                 with contextlib.suppress(grpc.RpcError):
-                    self._renew(self.client_id)  # for what comes next
+                    self._renew(self.client_id)  # later calls then succeed
             raise errors.from_rpc(e, name, [getattr(request, "key", "")]) from None
         except ValueError as e:  # grpcio's way to say that the channel is closed
             raise errors.SchedulerLostError(f"{name}: the client is closed") from e
@@ -272,7 +272,7 @@ class Session:
             self._commands.put(state)
 
     def add_function(self, digest: bytes, function: Function) -> None:
-        """Keeps a pickle for later uses, instead of those that were not used for the longest time."""
+        """Keeps a pickle for later uses. The pickles that were not used for the longest time are dropped for it."""
         with self.changed:
             if digest not in self._functions:
                 self._functions[digest] = function
@@ -299,7 +299,7 @@ class Session:
                 raise unit.failure
 
     def abandon(self, states: list[State], error: BaseException) -> None:
-        """Fails states that were made for tasks which are not submitted after all: nobody must wait for them."""
+        """Fails states whose tasks are not submitted after all, so that waits for them end."""
         self._fail(states, error)
 
     def flush(self) -> None:
@@ -315,7 +315,7 @@ class Session:
                 self.check_open()
 
     def _send_loop(self) -> None:
-        since = 0.0  # when the first of those to be released was
+        since = 0.0  # when the first state was queued for its release
         while True:
             try:
                 command = self._next(self._linger())
@@ -367,18 +367,18 @@ class Session:
         return self._commands.get(timeout=timeout) if timeout != 0 else self._commands.get_nowait()
 
     def _linger(self) -> float | None:
-        """How long to wait for what is to be sent before releases are."""
+        """How long releases wait for the submissions that must be sent before them."""
         if self._released:
             return _LINGER
         return max(self._owed_again - time.monotonic(), 0.001) if self._owed else None
 
     def _send(self, units: list[Unit]) -> None:
-        """Sends units, each of which succeeds or fails alone, whatever is wrong with it."""
+        """Sends units. Each succeeds or fails alone."""
         try:
             self._transmit([spec for unit in units for spec in unit.specs])
         except BaseException as e:
             if len(units) > 1 and not isinstance(e, (errors.SchedulerLostError, errors.SchedulerFullError)):
-                # One of them is guilty. The halves in order: a later one may need what an earlier one makes.
+                # One of them is the cause. The halves are sent in order: a later unit may need the result of an earlier one.
                 half = len(units) // 2
                 self._send(units[:half])
                 self._send(units[half:])
@@ -587,7 +587,7 @@ class Session:
             self._repeat()
 
     def _give_up(self, ids: Sequence[int]) -> bool:
-        """Releases tasks; says whether that is settled, one way or another."""
+        """Releases tasks. True if the release has arrived or is not needed any more."""
         request = scheduler_service_pb2.ReleaseTasksRequest(client_id=self.client_id, task_ids=ids)
         try:
             self.stub.ReleaseTasks(request, metadata=self.metadata, timeout=30.0)
@@ -598,7 +598,7 @@ class Session:
         return True
 
     def _repeat(self) -> None:
-        """Tries again what could not be released. A task that is held anew meanwhile must stay."""
+        """Repeats the releases that failed, except of tasks that are held anew meanwhile."""
         with self._renewing:
             with self.changed:
                 self._owed = {i: key for i, key in self._owed.items() if i not in self._by_id}
@@ -613,8 +613,8 @@ class Session:
             self._owed_pause = 0.0
 
     def _settle_releases(self, keys: set[str]) -> None:
-        """Has the release of these keys arrive before they are held again: the scheduler would take the new hold for the old
-        one, and tell nothing of a task that has ended."""
+        """Sends the releases of these keys before the keys are held again. Otherwise the scheduler would take the new hold for
+        the old one, and report nothing of a task that has ended."""
         deadline = time.monotonic() + self.timeout
         while not keys.isdisjoint(self._owed.values()):
             self._repeat()
@@ -660,7 +660,7 @@ class Session:
                 except ValueError:
                     return
             if code == grpc.StatusCode.OUT_OF_RANGE:
-                self._revision = 0  # too long ago: from a snapshot on
+                self._revision = 0  # the revision is too old: begin with a snapshot
                 continue
             now = time.monotonic()
             self.silent_since = self.silent_since or now
@@ -720,7 +720,7 @@ class Session:
         ended = False
         with self.changed:
             if client_id != self.client_id:
-                return  # of a lease that was given up
+                return  # the message belongs to a lease that was given up
             for update in response.tasks:
                 state = self._by_id.get(update.task_id)
                 if (
@@ -729,7 +729,7 @@ class Session:
                     and state.done
                     and self._states.get(state.key, state) is not state
                 ):
-                    state = None  # it is submitted anew: this is for the state that takes its place
+                    state = None  # the task is submitted anew, and the news are for the new state
                 if state is not None:
                     ended = self._apply(state, update, calls) or ended
                 elif self._in_flight:
@@ -780,7 +780,7 @@ class Session:
 
     def when_done(self, state: State, callback: Callable[[], object], *, may_wait: bool = False) -> None:
         """Calls back once the task has ended: now, or from a thread that the session needs itself. A callback that may wait,
-        for another future say, which that thread would bring, runs on a thread for such."""
+        for example for another future, runs on a thread for callbacks: the session's thread brings the news of futures."""
         with self.changed:
             if not state.done:
                 state.callbacks.append(partial(self._call_soon, callback) if may_wait else callback)
@@ -802,7 +802,7 @@ class Session:
             _run([call])
 
     def wait(self, states: Sequence[State], timeout: float | None, first: bool = False) -> bool:
-        """Waits until all (or the first) have ended; False if the time is up. Warns of what can never run."""
+        """Waits until all states (or the first one) have ended; False if the time is up. Warns of tasks that can never run."""
         deadline = None if timeout is None else time.monotonic() + timeout
         notice = time.monotonic() + NOTICE_SECONDS
         left = list(states)
@@ -835,7 +835,7 @@ class Session:
                 )
 
     def why(self, state: State) -> str:
-        """Why a task can never run; empty if it may, or if nobody has asked for long enough."""
+        """The reason why a task can never run. Empty if it may run, or if no thread has waited long enough to ask."""
         if state.done or self._closed:
             return ""
         now = time.monotonic()
@@ -845,7 +845,7 @@ class Session:
         return "" if state.done else state.why
 
     def _explain(self, state: State, timeout: float) -> str:
-        """Asks the scheduler what a task waits for, and for that what it waits for."""
+        """Asks the scheduler why a task waits; if it waits for an input, also why the input waits."""
         task = state.id
         for _ in range(8):
             if not task:
@@ -867,10 +867,10 @@ class Session:
         return ""
 
     def settle_cancelled(self, states: Sequence[State], reason: str) -> None:
-        """Returns when states whose tasks were cancelled say so. A task that others want goes on for them: nothing will
-        come of it here, as this client's hold has ended."""
+        """Returns when the states of cancelled tasks are cancelled. A task that other clients hold goes on for them; here its
+        state is cancelled too, as this client's hold has ended."""
         if threading.current_thread() in self._threads:
-            return  # it would wait for itself
+            return  # the thread would wait for itself
         if self.wait(states, 0.05):
             return
         pending = [s for s in states if not s.done and s.id]
@@ -897,8 +897,8 @@ class Session:
         self.wait(states, max(self.timeout, 5.0))
 
     def settle_unknown(self, states: Sequence[State]) -> None:
-        """Raises for states whose tasks could not be cancelled, since the scheduler does not know them; unless they have ended,
-        of which word may still be on its way."""
+        """Raises if the scheduler does not know tasks that are to be cancelled, unless they have ended: the report of that may
+        still be on its way."""
         if threading.current_thread() in self._threads or self.wait(states, 1.0):
             return
         for state in states:

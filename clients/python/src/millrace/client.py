@@ -68,7 +68,7 @@ _MOST_FUNCTION = 32 << 20
 # Open clients, the last one at the end. Guarded by _clients.
 _open: list[weakref.ref[Client]] = []
 _clients = threading.Lock()
-# Those that were opened for somebody's futures in a task, by namespace: kept as long as the process.
+# Clients that were opened for futures inside of a task's arguments, by namespace. They stay open until the process ends.
 _kept: dict[str, Client] = {}
 
 
@@ -86,7 +86,7 @@ def get_client() -> Client:
 
 
 def client_of(life: int, namespace: str) -> Client:
-    """The client that a future which was pickled elsewhere belongs to."""
+    """The client of a future that was pickled in another process."""
     return _opened_or_new(life, namespace)
 
 
@@ -117,7 +117,7 @@ def _opened_or_new(life: int | None, namespace: str | None) -> Client:
 
 
 def _close_all() -> None:
-    """At the interpreter's end: the scheduler need not wait for the leases to run out, and runs nothing for nobody."""
+    """Closes all clients when the interpreter ends. Otherwise the scheduler would run their tasks until the leases end."""
     for client in _opened():
         with contextlib.suppress(Exception):
             client.session.close(patience=1.0)
@@ -326,7 +326,7 @@ class Client:
         options: bytes,
         known: tuple[OpKey, Function | None] | None = None,
     ) -> tuple[Spec | None, State]:
-        """A task to be submitted; no task if this client has submitted it already. `known`: what `_op` made of `func`."""
+        """A task to be submitted; no task if this client has submitted it already. `known` is the result of `_op(func)`."""
         wire = None if key is None else _keys.to_wire(key)
         op, function = known or self._op(func)
         call = Call(self.session)
@@ -360,7 +360,7 @@ class Client:
         return Spec(key, op, call.inputs, arguments, options, state, function, call.kept), state
 
     def _state_of(self, key: str, body: str, *, data: bool = False) -> tuple[State, bool]:
-        """As `Session.state`; if the key is that of something else, what was released of it is released first."""
+        """As `Session.state`. If another task has the key, the queued release of that task is sent first."""
         state, new = self.session.state(key, data=data)
         if not new and body and state.body and body != state.body:
             self.session.release(state)
@@ -698,7 +698,7 @@ class Client:
                 futures.append(Future[Any](self.session, state))
                 if new:
                     state.body, state.kept = token, inside
-                    # The digest makes other data under the same key, from whatever client, another body.
+                    # Other data under the same key has another digest, so that the scheduler sees another body.
                     body = (
                         b""
                         if key is None
@@ -746,7 +746,7 @@ class Client:
         names = [w.name for w in found]
         chained = all(w.device == worker_pb2.DEVICE_KIND_CUDA for w in found)
         wanted = len(names) if n is None else min(n, len(names))
-        holders = {key: set(who) for key, who in self.who_has(copied).items()}
+        holders = {key: set(workers) for key, workers in self.who_has(copied).items()}
         while True:
             wave: list[tuple[str, str, Future[Any]]] = []
             specs: list[Spec] = []
@@ -908,7 +908,7 @@ class Client:
         shape = pickle.dumps(strip(data))
         if len(shape) > _MOST_METADATA:
             error = errors.InvalidRequestError(
-                f"dataset {name}: what is around its futures takes {_check.above(len(shape), _MOST_METADATA)}: "
+                f"dataset {name}: the lists, dicts and values that hold its futures take {_check.above(len(shape), _MOST_METADATA)}: "
                 "scatter the data, and publish the futures"
             )
             error.reason = "TOO_LARGE"

@@ -33,8 +33,8 @@ class Future(Generic[T]):
 
     The cluster keeps the result as long as some future for it exists, in this client or another. A future can be an
     argument of other tasks, be awaited in any event loop, and be pickled: unpickled in another process, it holds the
-    result through that process's client. One that a task returns, also inside of something, is held for whoever reads
-    the task's result, as long as that result exists and the process that made it lives.
+    result through that process's client. The result of a future that a task returns, also inside of a list or dict, is kept
+    for the readers of the task's result: as long as that result exists and the process that made the future lives.
     """
 
     def __init__(self, session: Session, state: State) -> None:
@@ -162,7 +162,7 @@ class Future(Generic[T]):
 
 
 class _Pickled(threading.local):
-    #: Futures that this thread has pickled, for those who keep them; None: nobody does.
+    #: Futures that this thread has pickled, so that they can be kept alive; None: they are not collected.
     futures: list[Future[Any]] | None = None
 
 
@@ -209,7 +209,7 @@ def listed(futures: Any, what: str = "futures") -> list[Future[Any]]:
 
 
 def wait_for(futures: list[Future[Any]], timeout: float | None, first: bool = False) -> bool:
-    """Waits until all (or the first) have ended, of whatever clients they are; False if the time is up."""
+    """Waits until all futures (or the first one) have ended; they may be of several clients. False if the time is up."""
     groups = by_session(futures)
     if len(groups) == 1:
         return next(iter(groups)).wait([f._state for f in futures], timeout, first)
@@ -313,7 +313,7 @@ def wait(
     """Waits until all futures are done (ALL_COMPLETED), or one is (FIRST_COMPLETED).
 
     Args:
-        futures: one or several, of whatever clients.
+        futures: one or several, of one client or of several.
         timeout: longest wait, in seconds, as a timedelta or as text ("5s").
         return_when: which of the two.
 
@@ -438,7 +438,7 @@ class _Bridge(concurrent.futures.Future[Any]):
         super().__init__()
         self._remote = remote
         self._lock = threading.Lock()
-        # Somebody has begun to settle it. Guarded by _lock.
+        # A thread has begun to settle it. Guarded by _lock.
         self._taken = False
         remote._session.when_done(remote._state, lambda: self._follow(remote))
 

@@ -246,7 +246,7 @@ class Device:
         return memoryview(data).toreadonly()
 
     def checksum(self, offset: int, nbytes: int) -> int:
-        """Of memory of the slab that nobody is supposed to write to."""
+        """The checksum of memory of the slab that should not change."""
         room = (ctypes.c_ubyte * min(nbytes, _PIECE))()
         found = 0
         for at in range(offset, offset + nbytes, _PIECE):
@@ -256,7 +256,7 @@ class Device:
         return found
 
     def fetch(self, view: DeviceView, dtype: Any) -> Any:
-        """A NumPy copy of an array, once what was submitted so far is done: kernels that are to write it, too."""
+        """A NumPy copy of an array. It waits for the kernels that were submitted before: they may write the array."""
         import numpy as np
 
         self.wait(view.stream)

@@ -37,8 +37,8 @@ class NoRoom(Exception):
 
 
 def describe(e: BaseException, error: task_pb2.TaskError, ours: str) -> None:
-    """What is known of an exception of a task. `ours`: file of the frames that it began with, which nobody wants to see.
-    The exception's own methods may fail, too; then its type alone is told."""
+    """Describes an exception of a task. `ours` is the file of its first frames, which are left out of the traceback. The
+    exception's own methods may fail, too; then only its type is reported."""
     try:
         _describe(e, error, ours)
     except BaseException as other:
@@ -116,7 +116,7 @@ def shortened(text: str) -> str:
 
 
 def qualified(kind: type) -> str:
-    """A type's module and name, whatever its program made of these."""
+    """A type's module and name. A program may have replaced either by something that is no text."""
     try:
         return shortened(f"{kind.__module__}.{kind.__qualname__}")
     except Exception:

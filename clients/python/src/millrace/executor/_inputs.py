@@ -95,8 +95,8 @@ class Inputs:
         for at in places:
             view = self._memory(at.segment)[at.offset : at.offset + at.bytes]
             if at.bytes:
-                # Whatever is made of it, by whatever library, keeps this array: NumPy replaces a base that is an array by that
-                # one's base if this is an array, too, and here it is none.
+                # Every array that a library makes of this one keeps it alive. NumPy replaces a base that is an array by the base
+                # of that array, if it is an array, too; here it is not one.
                 owner: Any = np.frombuffer(view, np.uint8)
                 self._given.append((number, weakref.ref(owner)))
                 view = memoryview(owner)
@@ -120,8 +120,8 @@ class Inputs:
     def keep(
         self, run: executor_pb2.ExecutorRun, finished: executor_pb2.ExecutorFinished, number: Callable[[], int]
     ) -> None:
-        """Finds out which inputs of a run something still looks at: the worker is to keep those in the slab; what lies in a
-        segment, which is only lent, is copied. `number` makes numbers for the worker to keep them by. REQUIRES: the run is
+        """Finds the inputs of a run that other objects still refer to. The worker is asked to keep those in the slab; those in a
+        segment, which is only lent, are copied. `number` makes numbers by which the worker keeps them. REQUIRES: the run is
         over, nothing of ours refers to its arguments or its result, and `finished` was not sent."""
         looked_at = any(ref() is not None for _, ref in self._given)
         if looked_at:

@@ -97,8 +97,8 @@ class Segment:
         os.close(self._fd)
 
     def part_with(self, ranges: list[tuple[int, int]]) -> None:
-        """Has views of these (offset, bytes), and their neighbours in the same pages, keep what they hold now, whatever becomes
-        of the memory: it is copied to pages of this process at the same addresses. Views that are made later are of another
+        """Makes views of these (offset, bytes), and their neighbours in the same pages, keep their present contents when the
+        memory is used again: the contents are copied to pages of this process at the same addresses. Views that are made later are of another
         mapping. REQUIRES: the ranges have not been given back yet, and nothing else that was viewed is looked at."""
         import numpy as np
 

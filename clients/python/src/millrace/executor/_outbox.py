@@ -98,7 +98,7 @@ class Outbox:
             self._send()
 
     def _send(self) -> None:
-        """Sends what waits. REQUIRES: the lock, so that what is buffered later is also sent later."""
+        """Sends the messages that wait. REQUIRES: the lock, so that messages leave in the order in which they were buffered."""
         if not self.since:
             return
         out, self._out, self.since, self._logged, self._bytes = self._out, executor_pb2.FromExecutor(), 0.0, 0, 0
@@ -115,7 +115,7 @@ class Outbox:
                 self.since = self.since or time.monotonic()
 
     def loaded(self, modules: Iterable[str]) -> None:
-        """Tasks have imported these; sent with what is sent next."""
+        """Notes modules that tasks have imported. The next message to the worker has them."""
         with self._lock:
             self._out.loaded.extend(modules)
 
@@ -155,7 +155,7 @@ class Outbox:
             return self._requests
 
     def nudge(self) -> None:
-        """Has those who wait for memory call their `meanwhile`."""
+        """Makes the threads that wait for memory call their `meanwhile`."""
         with self._lock:
             for answers in self._asking:
                 answers.put(None)

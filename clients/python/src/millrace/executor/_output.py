@@ -126,8 +126,8 @@ _libc = ctypes.CDLL(None)
 
 
 def drain() -> None:
-    """Has C code write what it has buffered, and waits a moment for the worker to read what is in the pipes, so that it puts it
-    down to the run at work."""
+    """Flushes the buffers of C code, and waits a moment until the worker has read the pipes, so that it assigns the text to
+    the run at work."""
     _libc.fflush(None)
     deadline = 0.0
     for fd in (1, 2):

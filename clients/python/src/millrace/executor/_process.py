@@ -557,7 +557,7 @@ class Process:
                 cupy.cuda.set_allocator(before)
 
     def _call(self, call: Callable[..., Any], given: list[Any], finished: executor_pb2.ExecutorFinished) -> Any:
-        """Calls a function with what is taken out of `given`: its arguments are nobody's else."""
+        """Takes the arguments out of `given` and calls a function with them. Nothing else refers to them then."""
         args, kwargs = given.pop()
         began = time.perf_counter_ns()
         try:
