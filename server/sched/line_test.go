@@ -525,6 +525,29 @@ func TestTheLineIsAHeap(t *testing.T) {
 	}
 }
 
+// A task that was put aside comes back with its rank when the workers change, before those of its class that have a higher one.
+func TestATaskThatWasPutAsideComesBackWithItsRank(t *testing.T) {
+	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1, MemoryBytes: 1 << 20, Resources: map[string]float64{"mem": 10}})
+	urgent := GraphSubmitted{Options: []Options{{Priority: 9}}}
+	for i := range 2000 {
+		urgent.Tasks = append(urgent.Tasks, TaskSpec{Key: fmt.Sprint("urgent", i), Options: 1, Hold: true})
+	}
+	c.submit(urgent)
+	mem := map[string]float64{"mem": 1}
+	c.submit(GraphSubmitted{
+		Options: []Options{{Resources: mem, ExpectedOutputBytes: 1 << 30}, {Resources: mem, ExpectedOutputBytes: 1}},
+		Tasks:   []TaskSpec{{Key: "large", Options: 1, Hold: true}, {Key: "small", Options: 2, Hold: true}},
+	})
+	for range 3 {
+		c.step(TasksReported{Worker: 1})
+	}
+	// The large one fits here, but the worker is full of urgent ones at once.
+	c.step(WorkerRegistered{Worker: 2, Name: "large", Host: "h", Executors: []string{"native"}, Slots: 1, MemoryBytes: 1 << 40, Resources: map[string]float64{"mem": 10}})
+	if err := c.m.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
 // distinct is a submission of tasks that are a class each, as their amounts differ.
 func distinct(tasks int, from float64) (graph GraphSubmitted) {
 	for i := range tasks {
