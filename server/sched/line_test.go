@@ -180,7 +180,7 @@ func TestClassesGoInTheOrderOfTheirFirstTasks(t *testing.T) {
 }
 
 func TestInputsOfAWaitingTaskAreNotReadInEachStep(t *testing.T) {
-	const inputs = 20_000
+	const inputs = 4_000
 	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1}, WorkerRegistered{Host: "h", Slots: 1})
 	var graph GraphSubmitted
 	reduce := TaskSpec{Key: "reduce", Hold: true}
@@ -228,7 +228,7 @@ func TestInputsOfAWaitingTaskAreNotReadInEachStep(t *testing.T) {
 
 // A worker without work does not have the inputs of all the tasks of another one read in each step.
 func TestIdleWorkersDoNotHaveTheInputsOfWideTasksReadInEachStep(t *testing.T) {
-	const inputs = 20_000
+	const inputs = 4_000
 	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1})
 	var graph GraphSubmitted
 	var names []string
