@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import os
 import pickle
+import re
 import signal
 import socket
 import subprocess
@@ -78,7 +79,7 @@ def test_output_is_that_of_the_last_attempt(client: Client) -> None:
     assert isinstance(error, ValueError), error
     text = "".join(traceback.format_exception(error))
     assert text.count("said once\n") == 1 and text.count("in loud") == 1, text
-    assert text.rstrip().endswith(", after 4 attempts"), text
+    assert re.search(r"^ *in task .*, after 4 attempts$", text, re.MULTILINE), text
     follower = client.submit(inc, client.submit(loud, key="loud", pure=False, retries=1), pure=False)
     assert ", after 2 attempts" in "".join(traceback.format_exception(follower.exception(PATIENCE)))
     once = client.submit(loud, pure=False).exception(PATIENCE)

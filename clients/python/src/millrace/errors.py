@@ -6,6 +6,7 @@ import concurrent.futures
 import contextlib
 import itertools
 import pickle
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -181,13 +182,15 @@ def from_task(error: task_pb2.TaskError, key: str, cancelled: bool) -> BaseExcep
             text = error.traceback
             if error.log_tail:
                 text += f"\nlast lines of its output:\n{error.log_tail}"
+            if sys.version_info < (3, 11):  # no notes: see below
+                text += f"\nin {where}"
             exception = _link(pickle.loads(error.exception.data), text)
         except Exception:  # the class is not importable here: the text must do
             exception = None
         # What ends a program or a coroutine where it is raised (SystemExit, KeyboardInterrupt, GeneratorExit,
         # asyncio.CancelledError) must not end this one: it is told as a RemoteError.
         if isinstance(exception, Exception):
-            with contextlib.suppress(Exception):  # before Python 3.11, and of exceptions with notes of their own
+            with contextlib.suppress(Exception):  # before Python 3.11, and where __notes__ is no list
                 exception.add_note(f"in {where}")  # pyright: ignore[reportAttributeAccessIssue]
             return exception
     # The message about a process that died has its last words.
