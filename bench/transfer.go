@@ -15,6 +15,7 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 	"github.com/millrace/millrace/internal/ids"
+	"github.com/millrace/millrace/internal/roletoken"
 	"github.com/millrace/millrace/internal/version"
 	"github.com/millrace/millrace/memory"
 	"github.com/millrace/millrace/memory/host"
@@ -334,7 +335,7 @@ func (t *transferring) taken(ctx context.Context) (string, error) {
 	}
 }
 
-// token is what workers want to be shown.
+// token is the token of the cluster's workers: a benchmark that reads a worker's memory by a lane does as a worker does.
 func (c *Cluster) token() (string, error) {
 	text, err := os.ReadFile(c.File)
 	if err != nil {
@@ -344,7 +345,7 @@ func (c *Cluster) token() (string, error) {
 		Token string `json:"token"`
 	}
 	err = json.Unmarshal(text, &file)
-	return file.Token, err
+	return roletoken.Worker(file.Token), err
 }
 
 const rawTimes = 50

@@ -28,6 +28,7 @@ import (
 	"github.com/millrace/millrace/internal/hostport"
 	"github.com/millrace/millrace/internal/ids"
 	"github.com/millrace/millrace/internal/localdir"
+	"github.com/millrace/millrace/internal/roletoken"
 	"github.com/millrace/millrace/internal/version"
 	"github.com/millrace/millrace/memory/alloc"
 	"github.com/millrace/millrace/memory/disk"
@@ -329,7 +330,7 @@ func withoutToken(args []string) []string {
 
 // supervise runs workers until the context ends; c says what is special about them.
 func (a *app) supervise(ctx context.Context, address, token string, children []supervisor.Child, c supervisor.Config) error {
-	scheduler, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(bearer(workerToken(token))))
+	scheduler, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(bearer(roletoken.Worker(token))))
 	if err != nil {
 		return fmt.Errorf("scheduler address %q: %w", address, err)
 	}
@@ -399,7 +400,7 @@ func (a *app) newServer() (*server.Server, string, error) {
 	srv, err := server.New(server.Config{
 		Address: s.String("listen"), HTTPAddress: s.String("http"),
 		Tokens: map[string]server.Role{
-			token: server.RoleOperator, workerToken(token): server.RoleWorker, taskToken(token): server.RoleClient,
+			token: server.RoleOperator, roletoken.Worker(token): server.RoleWorker, roletoken.Task(token): server.RoleClient,
 		},
 		WorkerLease: s.Duration("worker-lease"), ReconnectGrace: s.Duration("reconnect-grace"),
 		Machine:           sched.Config{MemoryBytes: budget},

@@ -2,9 +2,7 @@ package cli
 
 import (
 	"bytes"
-	"crypto/hmac"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -16,28 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	millrace "github.com/millrace/millrace/clients/go"
+	"github.com/millrace/millrace/internal/roletoken"
 	"github.com/millrace/millrace/worker/supervisor"
 )
-
-// A cluster has one token, the operator's, which allows everything. Two other tokens are derived from it by HMAC, so
-// that the scheduler and the workers can compute them, and nobody can compute the operator's token from them: one for
-// workers, one for clients inside tasks. A task runs as the same user as its worker and can read the worker's memory.
-// So a worker has only its derived token, which does not allow it to stop the cluster.
-
-// workerToken is the token of workers.
-func workerToken(token string) string { return derived(token, "millrace: workers") }
-
-// taskToken is the token of clients that tasks open.
-func taskToken(token string) string { return derived(token, "millrace: clients inside of tasks") }
-
-func derived(token, of string) string {
-	if token == "" {
-		return ""
-	}
-	mac := hmac.New(sha256.New, []byte(token))
-	mac.Write([]byte(of))
-	return hex.EncodeToString(mac.Sum(nil)[:16])
-}
 
 // handed is the secret that a supervisor gives to a child through a pipe. It is not passed in arguments, which every
 // user can list, nor in the environment, which tasks can read.
@@ -51,7 +30,7 @@ type handed struct {
 
 // hand returns the secret for the children of a cluster with this token.
 func hand(token string) ([]byte, error) {
-	h := handed{Token: workerToken(token), Task: taskToken(token)}
+	h := handed{Token: roletoken.Worker(token), Task: roletoken.Task(token)}
 	if token != "" {
 		h.Accept = [][sha256.Size]byte{sha256.Sum256([]byte(token)), sha256.Sum256([]byte(h.Task))}
 	}

@@ -29,6 +29,8 @@ func TestBenchPrintsItsContract(t *testing.T) {
 		{"broadcast --workers 3 --sizes 64KiB --repetitions 1", "rows"},
 		{"transfer --protocol borrow --sizes 64KiB --samples 3", "rows"},
 		{"transfer --protocol grpc --sizes 64KiB --samples 3", "rows"},
+		{"transfer --protocol ucx --sizes 64KiB --samples 3", "rows"},
+		{"alltoall --protocol ucx --workers 2 --sizes 64KiB --repetitions 1", "rows"},
 		{"data --client python --bytes 4MiB --repetitions 1 --python " + python(), "bytes write_gb_per_s read_gb_per_s client_peak_bytes worker_peak_bytes"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {

@@ -1,13 +1,13 @@
 package faults
 
 import (
-	"crypto/hmac"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/millrace/millrace/internal/roletoken"
 )
 
 // supervised returns the descriptors that a supervisor gives to its child: a file with the secret for a cluster with
@@ -20,9 +20,7 @@ func supervised(t *testing.T, token string) []*os.File {
 		Accept [][sha256.Size]byte `json:"accept"`
 	}
 	if token != "" {
-		mac := hmac.New(sha256.New, []byte(token))
-		mac.Write([]byte("millrace: workers"))
-		secret.Token = hex.EncodeToString(mac.Sum(nil)[:16])
+		secret.Token = roletoken.Worker(token)
 		secret.Accept = append(secret.Accept, sha256.Sum256([]byte(token)))
 	}
 	text, err := json.Marshal(secret)
