@@ -351,6 +351,21 @@ func TestExecutorThatIsNotThereFailsItsTasks(t *testing.T) {
 	}
 }
 
+// unsent starts a worker that knows op 1, a function of which it has the hash and no bytes.
+func unsent(t *testing.T) (w *running, hash []byte) {
+	t.Helper()
+	binary, err := buildEcho()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w = start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.PythonCommand = []string{binary}; c.Executors = 1 })
+	hash = bytes.Repeat([]byte{7}, 32)
+	w.Send(&millracev1.SessionResponse{Ops: []*millracev1.OpDefinition{{OpId: 1, Op: &millracev1.Op{
+		Kind: millracev1.OpKind_OP_KIND_PYTHON_PICKLE, Name: "x/upper", Function: hash,
+	}}}})
+	return w, hash
+}
+
 func TestFunctionsAreSentOnceAndAskedForIfMissing(t *testing.T) {
 	binary, err := buildEcho()
 	if err != nil {

@@ -590,7 +590,7 @@ func TestFindCluster(t *testing.T) {
 	}
 }
 
-// What is wrong with a scheduler file is said with its name.
+// The error of a wrong scheduler file names the file.
 func TestWrongSchedulerFiles(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "s.json")
 	for text, want := range map[string]string{

@@ -143,17 +143,29 @@ func settleUnknown(ctx context.Context, futures []*Future) error {
 	patience, cancel := context.WithTimeout(ctx, unknownPatience)
 	defer cancel()
 	for _, f := range futures {
-		select {
-		case <-f.Done():
-		case <-patience.Done():
-			if ctx.Err() != nil {
-				return fmt.Errorf("millrace: cancel: task %q is %s: %w", f.key, stateName(f.State()), context.Cause(ctx))
-			}
+		ended, err := endedBy(ctx, patience, f)
+		if err != nil {
+			return err
+		}
+		if !ended {
 			return &Error{Op: "CancelTasks", Code: codes.NotFound, Reason: "UNKNOWN_TASK", Metadata: map[string]string{"key": f.key}, Message: fmt.Sprintf(
 				"the scheduler has no task %q any more, or others alone hold it: submit it again if its result is wanted", f.key)}
 		}
 	}
 	return nil
+}
+
+// endedBy waits for the end of a future, at most until the end of patience. It fails if the caller's context ends.
+func endedBy(ctx, patience context.Context, f *Future) (bool, error) {
+	select {
+	case <-f.Done():
+		return true, nil
+	case <-patience.Done():
+		if ctx.Err() != nil {
+			return false, fmt.Errorf("millrace: cancel: task %q is %s: %w", f.key, stateName(f.State()), context.Cause(ctx))
+		}
+		return false, nil
+	}
 }
 
 func ended(f *Future) bool { return f.end.Load() != nil }
@@ -189,12 +201,11 @@ func (c *Client) settleCancelled(ctx context.Context, futures []*Future) error {
 	patience, cancel := context.WithTimeout(ctx, settlePatience)
 	defer cancel()
 	for _, f := range futures {
-		select {
-		case <-f.Done():
-		case <-patience.Done():
-			if ctx.Err() != nil {
-				return fmt.Errorf("millrace: cancel: task %q is %s: %w", f.key, stateName(f.State()), context.Cause(ctx))
-			}
+		ended, err := endedBy(ctx, patience, f)
+		if err != nil {
+			return err
+		}
+		if !ended {
 			c.futures.abandon([]*Future{f})
 		}
 	}

@@ -24,8 +24,8 @@ type suspects struct {
 	counted bool
 }
 
-// silent are the suspects of workers that were lost and may be alive, by incarnation. order has the incarnations, the oldest
-// first; some may not be in the map any more.
+// silent has the suspects of workers that were lost and may be alive, by incarnation. order has the same incarnations, the
+// oldest first.
 type silent struct {
 	by    map[string]suspects
 	order []string

@@ -274,7 +274,7 @@ func (p *process) connect() {
 			ev.Running = append(ev.Running, sched.TaskRef{Task: r.Task, Attempt: r.Attempt})
 		}
 	}
-	// What is not accepted is in no inventory, and said again, once.
+	// Objects that were not accepted yet are in no inventory; the worker reports each of them again, once.
 	p.said.gained = slices.DeleteFunc(p.said.gained, func(g sched.Stored) bool { return g.Written })
 	for _, o := range sortedObjects(p.written) {
 		p.said.gained = append(p.said.gained, p.written[o].report)
@@ -795,7 +795,7 @@ func (p *process) reserve(e lifecycle.Reserve) {
 func (p *process) scattered(task ids.TaskID, s *spec, answer func(accepted bool)) bool {
 	o := object{Task: task, Generation: dataGeneration}
 	if x := p.written[o]; x != nil {
-		return true // An object is written once; who writes it again looks whether it is known.
+		return true // An object is written once. A client that writes it again asks whether the worker has it.
 	}
 	if _, here := p.find(o); here {
 		return true

@@ -93,8 +93,7 @@ type process struct {
 	lastSegment uint32
 	// leases are what is allocated for the process itself, by request.
 	leases map[uint64]ledger.ObjectID
-	// last is the run that ended last, zero before: what is written between two runs
-	// is its children's.
+	// last is the run that ended last, zero before the first end. Its children may write output between two runs.
 	last lifecycle.Ref
 	// working has room for one: the watcher has something to watch.
 	working chan struct{}

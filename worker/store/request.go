@@ -61,8 +61,8 @@ func (s *Store) Acquire(q Request, tell func(Told)) (ledger.ReservationID, ledge
 // askEvery is how often those who keep memory that they may not need are asked for it while somebody waits for room.
 const askEvery = time.Second
 
-// OnShort says whom to tell that somebody waits for room in the slab: at once, and again while that goes on, because
-// those who are asked may keep memory anew meanwhile. short does not wait.
+// OnShort sets the function that the store calls while a request waits for room in the slab: at once, and again every
+// askEvery, because executors may keep memory anew meanwhile. The function must not block.
 func (s *Store) OnShort(short func()) {
 	s.mu.Lock()
 	s.short = short

@@ -123,7 +123,7 @@ class Arena:
                     return lease
             while self._kept and self._live_bytes + self._kept_bytes + size > self._limit:
                 self._drop_oldest()
-            # What is dropped has left when the run is over. Until then it counts.
+            # Dropped leases leave at the end of the run, and count until then.
             if not self.overflow and self._live_bytes + self._kept_bytes + self._released_bytes + size > self._limit:
                 return None
             self._live_bytes += size  # here and not below: another thread may take some
