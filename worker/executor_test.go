@@ -367,15 +367,7 @@ func unsent(t *testing.T) (w *running, hash []byte) {
 }
 
 func TestFunctionsAreSentOnceAndAskedForIfMissing(t *testing.T) {
-	binary, err := buildEcho()
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.PythonCommand = []string{binary}; c.Executors = 1 })
-	hash := bytes.Repeat([]byte{7}, 32)
-	w.Send(&millracev1.SessionResponse{Ops: []*millracev1.OpDefinition{{OpId: 1, Op: &millracev1.Op{
-		Kind: millracev1.OpKind_OP_KIND_PYTHON_PICKLE, Name: "x/upper", Function: hash,
-	}}}})
+	w, hash := unsent(t)
 	w.call(1, 1, "abc")
 	w.call(2, 1, "def")
 	w.Until("the question", func() bool { return len(w.Missing) > 0 })
@@ -392,15 +384,7 @@ func TestFunctionsAreSentOnceAndAskedForIfMissing(t *testing.T) {
 
 // The request for a function, or the answer, may be lost with the session: the next session begins with the request.
 func TestAFunctionIsAskedForInEachSession(t *testing.T) {
-	binary, err := buildEcho()
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.PythonCommand = []string{binary}; c.Executors = 1 })
-	hash := bytes.Repeat([]byte{7}, 32)
-	w.Send(&millracev1.SessionResponse{Ops: []*millracev1.OpDefinition{{OpId: 1, Op: &millracev1.Op{
-		Kind: millracev1.OpKind_OP_KIND_PYTHON_PICKLE, Name: "x/upper", Function: hash,
-	}}}})
+	w, hash := unsent(t)
 	w.call(1, 1, "abc")
 	w.Until("the question", func() bool { return len(w.Missing) > 0 })
 	w.Break(status.Error(codes.Unavailable, "the connection breaks"))
