@@ -1,6 +1,5 @@
-// Package device is an Interface: what owns a worker's memory and runs the
-// operations that are built in. Host memory is one device; a CUDA device is
-// another one.
+// Package device is an Interface: the owner of a worker's memory, which also runs the built-in
+// operations. Host memory is one kind of device; a CUDA device is another.
 package device
 
 import (
@@ -19,10 +18,10 @@ const (
 	CUDA Kind = 2
 )
 
-// ErrNoRoom is what an Allocator's error matches when there was no memory.
+// ErrNoRoom is matched by the error of an Allocator or a Scratch that found no free memory.
 var ErrNoRoom = errors.New("no room for the result")
 
-// Error is why an operation failed, in the terms of the API.
+// Error says why an operation failed, in the terms of the API.
 type Error struct {
 	// Reason is stable: "INVALID_ARGUMENT", "FUNCTION_NOT_FOUND", ...
 	Reason  string
@@ -32,13 +31,13 @@ type Error struct {
 // Error returns the message.
 func (e *Error) Error() string { return e.Message }
 
-// Input is an object that a call refers to.
+// Input is an object that is an argument of a call.
 type Input struct {
 	// Header is a serialised Value.
 	Header []byte
-	// Frames are read only.
+	// Frames hold the object's data. They are read only.
 	Frames []memory.Frame
-	// Space is where they lie. Nil: in the device's own.
+	// Space is the memory that holds the frames; nil means the device's own.
 	Space memory.Space
 }
 
@@ -49,83 +48,88 @@ type Call struct {
 	Arguments []byte
 	Inputs    []Input
 	Attempt   int
-	// Scratch provides working memory; see Scratch. Nil: the working memory comes from the Go heap, up to a few GiB.
+	// Scratch provides working memory for the call. If it is nil, the working memory comes from the
+	// Go heap, up to a few GiB.
 	Scratch Scratch
 }
 
-// Scratch provides memory that a call needs beside its result while it runs. It counts against the worker's memory like
-// results do, and is taken back when the call has ended.
+// Scratch provides the memory that a call needs in addition to its result while it runs. This
+// memory counts against the worker's memory limit, as results do, and is released when the call has
+// ended.
 type Scratch interface {
-	// Scratch returns a frame in the device's space. Its error matches ErrNoRoom where there was none.
+	// Scratch returns a frame in the device's space. The error matches ErrNoRoom if there was no
+	// free memory.
 	Scratch(bytes uint64) (memory.Frame, error)
 }
 
 // Allocator gives a call memory for its result.
 type Allocator func(bytes uint64) (memory.Frame, error)
 
-// Result is what a call returned.
+// Result is the result of a call.
 type Result struct {
 	// Header is a serialised Value that refers to Frames by index.
 	Header []byte
-	// Frames are those that came from the allocator, in the order in which they
-	// came. All of them belong to the result.
+	// Frames are the frames that came from the allocator, in allocation order. All of them belong
+	// to the result.
 	Frames []memory.Frame
 }
 
-// Prepared is a call whose arguments have been understood.
+// Prepared is a call whose arguments have been decoded.
 type Prepared interface {
-	// OutputBytes are the sizes that Run will ask its allocator for, as far as
-	// that can be known; nil if there are none.
+	// OutputBytes returns the sizes that Run will request from its allocator, as far as they can be
+	// known; nil if there are none.
 	OutputBytes() []uint64
-	// Run carries the call out. It ends soon after the context does.
+	// Run executes the call. It returns soon after the context ends.
 	Run(ctx context.Context, alloc Allocator) (Result, error)
 }
 
-// Starter is a Prepared whose calls can follow each other on the device without
-// anybody waiting in between.
+// Starter is a Prepared whose calls can be queued on the device one behind the other, without a
+// wait of the caller between them.
 type Starter interface {
 	Prepared
-	// Start submits the call, behind those that were started before. It returns nil if
-	// that is not possible now: then the call is to be Run.
+	// Start submits the call behind the calls that were started before. It returns nil if that is
+	// not possible now: the caller must then use Run.
 	Start(ctx context.Context, alloc Allocator) (Started, error)
 }
 
 // Started is a call that was submitted.
 type Started interface {
-	// Done says whether Finish would not have to wait.
+	// Done reports whether Finish would return without a wait.
 	Done() bool
-	// Header is that of the result, if it is known before the end and all the rest lies in frames; else nil.
+	// Header returns the header of the result if it is known before the call ends and if all
+	// tensors of the result lie in frames; otherwise nil.
 	Header() []byte
-	// Finish waits for the end. REQUIRES: once, also for results that nobody wants any more.
+	// Finish waits for the end of the call. REQUIRES: called exactly once, even if the result is
+	// not needed any more.
 	Finish() (Result, error)
 }
 
-// Reading is how an operation reads the frames of its inputs.
+// Reading says how an operation reads the frames of its inputs.
 type Reading uint8
 
-// The ways. It says nothing of headers.
+// The values of Reading. They do not apply to headers.
 const (
-	// ReadsAgain: some bytes many times, or that is not known. What is far is to be copied
-	// first.
+	// ReadsAgain: the operation reads some bytes many times, or this is not known. Inputs in the
+	// memory of a peer should be copied to the device first.
 	ReadsAgain Reading = iota
-	// ReadsOnce: each byte about once.
+	// ReadsOnce: the operation reads each byte about once.
 	ReadsOnce
-	// Moves: those bytes, about once, that its result is made of: of an input no more than
-	// the result has.
+	// Moves: the operation reads, about once, only the bytes that its result is made of. It
+	// therefore reads no more bytes of an input than the result has.
 	Moves
 )
 
-// InPlace is a Device that can read inputs in the memory of peers, which is an Input's
-// Space then.
+// InPlace is a Device that can read inputs in place in the memory of peers. The Space of such an
+// Input is the peer's memory.
 type InPlace interface {
 	Reads(op string) Reading
 }
 
-// Device is safe for concurrent use.
+// Device owns memory and runs operations on it. It is safe for concurrent use.
 type Device interface {
 	Kind() Kind
 	Space() memory.Space
-	// Ops are the names of the built-in operations, sorted.
+	// Ops returns the names of the built-in operations, sorted.
 	Ops() []string
 	// Prepare checks a call. Errors are of type *Error.
 	Prepare(call Call) (Prepared, error)

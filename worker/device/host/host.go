@@ -1,6 +1,6 @@
-// Package host is an Adapter: host memory as a worker's device, that is a slab
-// together with the operations of worker/ops. They run in place on it; results of a few hundred bytes stay out of it, inside
-// their header.
+// Package host is an Adapter: host memory as a worker's device, that is a slab together with the
+// operations of worker/ops. The operations run in place on the slab. Results of at most
+// wire.InlineBytes stay out of the slab: they are stored inside their header.
 package host
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// Slab is a space that the processor can address.
+// Slab is a memory space that the CPU can address.
 type Slab interface {
 	memory.Space
 	Close() error
@@ -26,7 +26,7 @@ type Device struct {
 
 var _ device.Device = (*Device)(nil)
 
-// New makes a device of the slab, which it closes at its own end.
+// New creates a device on the slab. The device closes the slab in Close.
 func New(slab Slab) *Device { return &Device{slab: slab, ops: ops.NewRegistry()} }
 
 // Kind is part of device.Device.
@@ -59,7 +59,7 @@ func (d *Device) Prepare(call device.Call) (device.Prepared, error) {
 type prepared struct {
 	slab    memory.Space
 	planned *ops.Planned
-	// wrong is why there is no plan, which Run says.
+	// wrong is the reason why there is no plan; Run returns it.
 	wrong   error
 	attempt int
 	scratch device.Scratch
