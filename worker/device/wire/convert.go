@@ -1,6 +1,6 @@
-// Package wire is an Adapter: calls and results as the API sends them, and as
-// operations take them. It is the same on every device; only where tensors lie
-// differs.
+// Package wire is an Adapter: it converts calls and results between the messages of the API and the
+// values that operations take and return. It is the same on every device; only the memory that
+// holds the tensors differs.
 package wire
 
 import (
@@ -18,24 +18,24 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// InlineBytes is up to which size the tensors of a result lie in its header: a
-// frame costs a block of the slab, books and a second message.
+// InlineBytes is the largest total size of a result's tensors that are stored in its header. Above
+// it they get frames: a frame costs a block of the slab, bookkeeping and a second message.
 const InlineBytes = 1024
 
-// NullHeader is the null value, spelt out: an empty header would look like none.
+// NullHeader returns the encoded null value, with its field written out: an empty header would look
+// like a missing one.
 func NullHeader() []byte { return []byte{0x08, 0x00} }
 
-// View lays a tensor over a frame: it sets Data, or Far.
+// View attaches the memory of a frame to a tensor: it sets the tensor's Data or its Far.
 type View func(space memory.Space, f memory.Frame, t *ops.Tensor)
 
-// InPlace is the View of memory that the processor can address.
+// InPlace is the View for memory that the CPU can address.
 func InPlace(space memory.Space, f memory.Frame, t *ops.Tensor) {
 	t.Data = space.Bytes(f.Offset, f.Bytes)
 }
 
-// Arguments are those of a call, with tensors as view lays them over the frames of
-// its inputs; own is the space of frames that name none. Errors are of type
-// *device.Error.
+// Arguments decodes the arguments of a call. Its tensors refer to the frames of the inputs, as set
+// by view; own is the space of inputs that name no space. Errors are of type *device.Error.
 func Arguments(call device.Call, own memory.Space, view View) (args ops.Args, err error) {
 	if len(call.Arguments) == 0 {
 		return ops.Args{}, nil
@@ -57,8 +57,9 @@ func Arguments(call device.Call, own memory.Space, view View) (args ops.Args, er
 	return args, nil
 }
 
-// Failure puts an error of an operation into the terms of the API. Those of memory
-// and of contexts stay what they are.
+// Failure converts an error of an operation to a *device.Error. Errors about memory
+// (device.ErrNoRoom), context errors and errors that already are a *device.Error are returned
+// unchanged.
 func Failure(err error) error {
 	var known *device.Error
 	if errors.Is(err, device.ErrNoRoom) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) || errors.As(err, &known) {
@@ -81,34 +82,34 @@ func Failure(err error) error {
 	return &device.Error{Reason: reason, Message: err.Error()}
 }
 
-// opaque stands for a payload of another language: operations that only pass
-// arguments by may be given one.
+// opaque stands for a payload that is encoded by another language. An operation that only passes
+// its arguments on can take one.
 type opaque string
 
-// decoder turns arguments into what operations take. Tensors become views of the
-// slab.
+// decoder decodes arguments. Tensors become views of the slab or of the inputs' spaces.
 type decoder struct {
 	slab    memory.Space
 	view    View
 	inputs  []device.Input
 	decoded []decoded
-	// depth is that of the list that is read directly.
+	// depth is the nesting depth of the list that is now decoded without messages; see directList.
 	depth int
-	// headers is the size of those headers of inputs that were read so far.
+	// headers is the total size of the input headers that were decoded so far.
 	headers int
 }
 
-// maxHeaders bounds the headers of one call's inputs. Decoded values take some ten times as much of the Go heap, which no
-// memory limit counts.
+// maxHeaders limits the total size of the headers of one call's inputs. Decoded values take some
+// ten times as much of the Go heap, which no memory limit counts.
 const maxHeaders = 32 << 20
 
-// decoded is what an input holds, with room for a tensor of the usual kind.
+// decoded is the decoded value of one input. It has preallocated room for one tensor of the usual
+// size, so that most inputs need no further allocation.
 type decoded struct {
 	value  any
 	known  bool
 	taken  bool // tensor is in use
 	tensor ops.Tensor
-	// numbers has the shape and the strides of it, word its elements.
+	// numbers has room for the shape and the strides of the tensor, word for its elements.
 	numbers [2][3]int64
 	word    [2]uint64
 }
@@ -121,7 +122,7 @@ func newDecoder(own memory.Space, view View, inputs []device.Input) decoder {
 	return d
 }
 
-// room is where a tensor is decoded to.
+// room returns the tensor to decode into: the preallocated one if it is free, otherwise a new one.
 func (d *decoded) room() *ops.Tensor {
 	if d == nil || d.taken {
 		return new(ops.Tensor)
@@ -130,7 +131,7 @@ func (d *decoded) room() *ops.Tensor {
 	return &d.tensor
 }
 
-// bytes are a copy of p where all types are aligned.
+// bytes returns a copy of p that is aligned for all element types.
 func (d *decoded) bytes(p []byte) []byte {
 	if d == nil || d.taken || len(p) > len(d.word)*8 {
 		return append([]byte{}, p...)
@@ -142,7 +143,7 @@ func (d *decoded) bytes(p []byte) []byte {
 
 const ofShape, ofStrides = 0, 1
 
-// list is room for n numbers of the tensor's shape, or of its strides.
+// list returns an empty slice with room for n numbers: of the tensor's shape or of its strides.
 func (d *decoded) list(of, n int) []int64 {
 	if d == nil || d.taken || n > len(d.numbers[of]) {
 		return make([]int64, 0, n)
@@ -217,15 +218,15 @@ func (d *decoder) input(i uint32) (any, error) {
 	return x, nil
 }
 
-// place is where the frames of a result are.
+// place describes the frames of a result that is decoded.
 type place struct {
 	space  memory.Space
 	frames []memory.Frame
-	// to has room for a tensor; nil: none.
+	// to has room for a tensor; nil means no preallocated room.
 	to *decoded
 }
 
-// room is that of the result, nil for arguments.
+// room returns the room of the result; nil for arguments.
 func (at *place) room() *decoded {
 	if at == nil {
 		return nil
@@ -233,7 +234,7 @@ func (at *place) room() *decoded {
 	return at.to
 }
 
-// value decodes an argument (at is nil) or a result with frames.
+// value decodes an argument (if at is nil) or a result with frames.
 func (d *decoder) value(v *millracev1.Value, at *place) (any, error) {
 	switch k := v.GetKind().(type) {
 	case nil, *millracev1.Value_NullValue:
@@ -288,7 +289,7 @@ func (d *decoder) tensor(t *millracev1.Tensor, at *place) (*ops.Tensor, error) {
 	return d.lay(&described, at)
 }
 
-// lay makes a tensor of its description and of where it lies.
+// lay creates a tensor from its description and its location.
 func (d *decoder) lay(t *described, at *place) (*ops.Tensor, error) {
 	room := at.room()
 	if len(t.strides) == 0 && t.dtype != ops.Invalid && t.dtype <= ops.Complex128 {

@@ -10,19 +10,19 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// Small tasks spend a good part of their time on messages that only become what
-// operations take: a message for each value, and one for each kind of it. So values
-// of the usual kinds are read from the bytes, without messages in between. Whatever
-// is unusual (maps, payloads of a language, fields that are unknown or come twice,
-// bytes that are wrong) is left to the messages, whose word counts: see unusual.
+// For small tasks, decoding into protobuf messages takes a good part of the total time: one message
+// for each value, and one more for its kind. Therefore values of the usual kinds are decoded from
+// the bytes without messages. The unusual cases (maps, payloads of a language, unknown or repeated
+// fields, malformed bytes) are left to the protobuf decoder, whose result is decisive: see unusual.
 
-// unusual says that the bytes have to be read as a message; nothing else was decided.
+// unusual is returned in place of "ok": the bytes must be decoded as a message. Nothing else was
+// decided about them.
 const unusual = false
 
-// maxDepth is how deep lists may lie in lists.
+// maxDepth is the largest nesting depth of lists that is decoded directly.
 const maxDepth = 64
 
-// directly reads a millrace.v1.Arguments.
+// directly decodes a millrace.v1.Arguments.
 func (d *decoder) directly(b []byte) (args ops.Args, ok bool) {
 	for len(b) > 0 {
 		field, kind, n := protowire.ConsumeTag(b)
@@ -38,7 +38,7 @@ func (d *decoder) directly(b []byte) (args ops.Args, ok bool) {
 		case 1: // positional
 			x, ok, err := d.direct(body, nil)
 			if !ok || err != nil {
-				return args, unusual // errors name the argument
+				return args, unusual // only the message decoder names the argument in errors
 			}
 			if args.Positional == nil {
 				args.Positional = make([]any, 0, 1+fields(b, 1))
@@ -64,7 +64,8 @@ func (d *decoder) directly(b []byte) (args ops.Args, ok bool) {
 	return args, true
 }
 
-// fields is how often a field follows, if all is as usual.
+// fields counts how often the wanted field occurs in b. It stops at the first unusual field; the
+// count is only used as a capacity.
 func fields(b []byte, wanted protowire.Number) (count int) {
 	for len(b) > 0 {
 		field, kind, n := protowire.ConsumeTag(b)
@@ -83,7 +84,7 @@ func fields(b []byte, wanted protowire.Number) (count int) {
 	return count
 }
 
-// entry reads an entry of a map of values.
+// entry decodes an entry of a map of values.
 func entry(b []byte) (name string, value []byte, ok bool) {
 	seen := 0
 	for len(b) > 0 {
@@ -108,7 +109,7 @@ func entry(b []byte) (name string, value []byte, ok bool) {
 	return name, value, seen == 2
 }
 
-// direct reads a millrace.v1.Value that has at most one field.
+// direct decodes a millrace.v1.Value that has at most one field.
 func (d *decoder) direct(b []byte, at *place) (x any, ok bool, err error) {
 	if len(b) == 0 {
 		return nil, true, nil
@@ -192,19 +193,19 @@ func (d *decoder) directList(b []byte, at *place) (x any, ok bool, err error) {
 	return list, true, nil
 }
 
-// described is a millrace.v1.Tensor.
+// described is a decoded millrace.v1.Tensor.
 type described struct {
 	dtype          ops.DType
 	shape, strides []int64
 	offset         uint64
-	// inline or frame is where it lies, if located.
+	// inline or frame is the location of the data, if located is true. framed says which one.
 	located bool
 	inline  []byte
 	frame   uint32
 	framed  bool
 }
 
-// read sets a description that is empty.
+// read decodes b into a description that must be empty.
 func (t *described) read(b []byte, room *decoded) bool {
 	var seen [7]bool
 	ok := false
@@ -264,7 +265,7 @@ func (t *described) read(b []byte, room *decoded) bool {
 	return true
 }
 
-// varints is how many lie in b.
+// varints counts the varints in b.
 func varints(b []byte) (n int) {
 	for _, c := range b {
 		if c < 0x80 {
@@ -274,7 +275,7 @@ func varints(b []byte) (n int) {
 	return n
 }
 
-// packed reads a list of varints to behind out.
+// packed decodes a list of varints and appends them to out.
 func packed(b []byte, out []int64) (_ []int64, ok bool) {
 	for len(b) > 0 {
 		v, n := protowire.ConsumeVarint(b)
@@ -286,7 +287,7 @@ func packed(b []byte, out []int64) (_ []int64, ok bool) {
 	return out, true
 }
 
-// describe is the message as described.
+// describe converts the message to a description.
 func describe(t *millracev1.Tensor) described {
 	out := described{dtype: ops.DType(t.GetDtype()), shape: t.GetShape(), strides: t.GetStrides(), offset: t.GetOffsetBytes()}
 	switch l := t.GetLocation().(type) {

@@ -25,7 +25,8 @@ func tensor(t *millracev1.Tensor) *millracev1.Value {
 	return &millracev1.Value{Kind: &millracev1.Value_TensorValue{TensorValue: t}}
 }
 
-// usual are values that are read directly, each with itself in a list and by name.
+// usual returns values that are decoded directly, also as an element of a list and as a named
+// argument.
 func usual() []*millracev1.Value {
 	deep := integer(1)
 	for range maxDepth - 2 {
@@ -45,7 +46,8 @@ func usual() []*millracev1.Value {
 	}
 }
 
-// unusually are those that are left to messages, and what is no argument at all.
+// unusually returns values that are left to the message decoder, and values that are not valid
+// arguments.
 func unusually() []*millracev1.Value {
 	deep := integer(1)
 	for range maxDepth + 1 {
@@ -79,7 +81,7 @@ func encoded(tb testing.TB, m proto.Message) []byte {
 	return b
 }
 
-// placed is a View that notes where a tensor lies in its data.
+// placed is a View that records the offset of the frame in the tensor's data.
 func placed(_ memory.Space, f memory.Frame, t *ops.Tensor) {
 	t.Data = make([]byte, f.Bytes)
 	t.Data[0] = byte(f.Offset)
@@ -91,7 +93,8 @@ func decoderOf(tb testing.TB) *decoder {
 	return &d
 }
 
-// compare says whether bytes were read directly, and fails if a message says something else.
+// compare reports whether the bytes were decoded directly. The test fails if the message decoder
+// returns something else.
 func compare(tb testing.TB, b []byte) bool {
 	tb.Helper()
 	got, ok := decoderOf(tb).directly(b)
@@ -107,7 +110,7 @@ func compare(tb testing.TB, b []byte) bool {
 	return true
 }
 
-// same is reflect.DeepEqual by the bits of floats.
+// same is reflect.DeepEqual, but compares floats by their bits.
 func same(x, y any) bool {
 	switch x := x.(type) {
 	case float64:
@@ -179,7 +182,8 @@ func FuzzArgumentsAreThoseOfTheMessage(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) { compare(t, b) })
 }
 
-// Results as inputs: laid in the room that their decoder has, they are what their messages say.
+// FuzzInputsAreThoseOfTheMessage decodes results as inputs, into the preallocated room of the
+// decoder. The values must equal those of the message decoder.
 func FuzzInputsAreThoseOfTheMessage(f *testing.F) {
 	for _, v := range append(usual(), unusually()...) {
 		f.Add(encoded(f, v))
@@ -194,7 +198,7 @@ func FuzzInputsAreThoseOfTheMessage(f *testing.F) {
 		f.Add(encoded(f, tensor(x)))
 		f.Add(encoded(f, list(tensor(x), tensor(x), integer(1))))
 	}
-	// Strides in front of the shape.
+	// The strides come before the shape.
 	f.Add([]byte{0x4a, 0x0c, 0x08, 0x02, 0x1a, 0x02, 0x01, 0x01, 0x12, 0x02, 0x02, 0x03, 0x28, 0x00})
 	f.Fuzz(func(t *testing.T, header []byte) {
 		in := device.Input{Header: header, Frames: []memory.Frame{{Offset: 64, Bytes: 64}}}

@@ -12,29 +12,31 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// Encoder gives an operation its output memory and describes its result.
+// Encoder allocates the output memory of an operation and describes its result.
 type Encoder struct {
 	space memory.Space
 	alloc device.Allocator
 	view  View
-	// write copies to a frame what lies elsewhere.
+	// write copies to a frame the bytes that lie elsewhere.
 	write  func(f memory.Frame, p []byte) error
 	frames []memory.Frame
-	// tensors lie over frames, in order.
+	// tensors are the tensors of frames, in the same order.
 	tensors []*ops.Tensor
-	few     [1]*ops.Tensor // has tensors, mostly
-	// inline is how many bytes of tensors lie outside of the slab.
+	few     [1]*ops.Tensor // backs tensors for the first one; mostly enough
+	// inline is the total size of the tensors that are stored in the header, in bytes.
 	inline int64
-	// header is about the size of the header so far, counted while it is made of messages, which take ten times as much.
+	// header is a lower bound of the header's size so far. It is counted while the messages are
+	// built, because they take ten times as much memory as the header.
 	header int
 }
 
-// NewEncoder is for one call. write fills a frame from the processor's memory.
+// NewEncoder returns an encoder for one call. The function write copies bytes from the CPU's memory
+// to a frame.
 func NewEncoder(space memory.Space, alloc device.Allocator, view View, write func(f memory.Frame, p []byte) error) Encoder {
 	return Encoder{space: space, alloc: alloc, view: view, write: write}
 }
 
-// Inline says whether n more bytes are to lie in the header, and counts them if so.
+// Inline reports whether n more bytes are stored in the header; if so, it counts them.
 func (e *Encoder) Inline(n int64) bool {
 	if e.inline+n > InlineBytes {
 		return false
@@ -43,7 +45,7 @@ func (e *Encoder) Inline(n int64) bool {
 	return true
 }
 
-// Allocate is an ops.Allocator: what is small lies in the heap.
+// Allocate is an ops.Allocator. Small tensors are allocated on the heap, others in the space.
 func (e *Encoder) Allocate(dtype ops.DType, shape []int64) (*ops.Tensor, error) {
 	if t := (&ops.Tensor{DType: dtype, Shape: shape}); e.Inline(t.Bytes()) {
 		return ops.NewTensor(dtype, shape)
@@ -51,7 +53,7 @@ func (e *Encoder) Allocate(dtype ops.DType, shape []int64) (*ops.Tensor, error) 
 	return e.Frame(dtype, shape)
 }
 
-// Frame allocates a tensor in the space.
+// Frame allocates a tensor in the space, with a frame of its own.
 func (e *Encoder) Frame(dtype ops.DType, shape []int64) (*ops.Tensor, error) {
 	t := &ops.Tensor{DType: dtype, Shape: shape, Strides: ops.ContiguousStrides(dtype, shape)}
 	f, err := e.Take(uint64(t.Bytes()), t)
@@ -62,24 +64,25 @@ func (e *Encoder) Frame(dtype ops.DType, shape []int64) (*ops.Tensor, error) {
 	return t, nil
 }
 
-// Take allocates the frame that a tensor is to be laid over.
+// Take allocates a frame for the tensor t. The caller attaches the frame's memory to t.
 func (e *Encoder) Take(bytes uint64, t *ops.Tensor) (memory.Frame, error) {
 	f, err := e.alloc(bytes)
 	if err != nil {
 		return memory.Frame{}, err
 	}
 	if e.tensors == nil {
-		e.tensors = e.few[:0] // NB: an encoder is not copied any more when it has tensors
+		// NB: the encoder must not be copied once it has tensors: tensors refers to its field few.
+		e.tensors = e.few[:0]
 	}
 	e.frames = append(e.frames, f)
 	e.tensors = append(e.tensors, t)
 	return f, nil
 }
 
-// Frames are those that were allocated so far.
+// Frames returns the frames that were allocated so far.
 func (e *Encoder) Frames() []memory.Frame { return e.frames }
 
-// Result describes what an operation returned.
+// Result describes the value that an operation returned.
 func (e *Encoder) Result(x any) (device.Result, error) {
 	if x == nil {
 		return device.Result{Header: NullHeader(), Frames: e.frames}, nil
@@ -105,7 +108,8 @@ func tooLarge(bytes int) error {
 		"the limit is %d: put numbers into tensors, or return less", bytes, MaxHeaderBytes)}
 }
 
-// directly is the header of what most operations return, one tensor, without messages in between; the same bytes.
+// directly encodes the header of a single tensor, which is the result of most operations, without
+// messages. It writes the same bytes as the message encoder.
 func (e *Encoder) directly(x any) (header []byte, ok bool, err error) {
 	t, ok := x.(*ops.Tensor)
 	if !ok {
@@ -169,7 +173,7 @@ func (e *Encoder) byMessage(x any) ([]byte, error) {
 }
 
 func (e *Encoder) value(x any) (*millracev1.Value, error) {
-	// Each value takes 2 bytes at least in a list, its tag and its length, and mostly 2 more.
+	// In a list each value takes at least 2 bytes, its tag and its length, and mostly 2 more.
 	if e.header += 2; e.header > MaxHeaderBytes {
 		return nil, tooLarge(e.header)
 	}
@@ -241,14 +245,15 @@ func (e *Encoder) tensor(t *ops.Tensor) (*millracev1.Tensor, error) {
 	return out, nil
 }
 
-// location is where a result's tensor lies: in a frame, in its header, or, without elements, nowhere.
+// location says where the data of a result's tensor lies: in a frame, in the header, or (for a
+// tensor without elements) nowhere.
 type location struct {
 	located, framed bool
 	frame           int
 }
 
-// place finds the frame that a tensor lies in. One that lies elsewhere, in the
-// heap, is copied into its header or a frame of its own.
+// place finds the frame of a tensor. A tensor that lies on the heap is copied into the header if it
+// has at most InlineBytes, otherwise into a new frame.
 func (e *Encoder) place(t *ops.Tensor) (location, error) {
 	for i, known := range e.tensors {
 		if known.Far != nil && known.Far == t.Far || len(t.Data) > 0 && len(known.Data) == len(t.Data) && &known.Data[0] == &t.Data[0] {

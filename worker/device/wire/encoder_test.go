@@ -14,7 +14,7 @@ import (
 
 var errFull = errors.New("full")
 
-// encoderOf has a frame for each of its first tensors.
+// encoderOf returns an encoder and its first tensors, which have a frame each.
 func encoderOf(frames int) (*Encoder, []*ops.Tensor) {
 	var next uint64
 	alloc := func(bytes uint64) (memory.Frame, error) {
