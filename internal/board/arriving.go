@@ -7,18 +7,18 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// ShowArriving lets readers follow an object that is not shown, and that is being
-// written where the frames say: see Show, which takes the same. Nothing has arrived yet.
+// ShowArriving publishes an object that is still being written to the given frames, so that readers
+// can follow it. The arguments are those of Show. The initial progress is 0 bytes.
 func (b *Board) ShowArriving(k transfer.Ref, header []byte, frames []memory.Frame) bool {
 	return b.enter(k, header, frames, 0)
 }
 
-// Arrived says that the first so many bytes of an object that is shown as arriving are in
-// place, over its frames in their order. It never takes anything back.
+// Arrived sets the progress of an arriving object: the first bytes are in place, counted over its
+// frames in order. The progress never decreases.
 func (b *Board) Arrived(k transfer.Ref, bytes uint64) { b.advance(k, min(bytes, whole-1)) }
 
-// Whole says that an object that was shown as arriving is all there, and valid. It
-// returns false if the object is not on the board.
+// Whole marks an arriving object as complete and valid. It returns false if the object is not in
+// the index.
 func (b *Board) Whole(k transfer.Ref) bool { return b.advance(k, whole) }
 
 func (b *Board) advance(k transfer.Ref, progress uint64) bool {
@@ -38,17 +38,16 @@ func (b *Board) advance(k transfer.Ref, progress uint64) bool {
 	return true
 }
 
-// Watch tells how far one object has come that was found. It is good as long as the
-// glance.
+// Watch observes the progress of one found object. It is valid as long as its Glance.
 type Watch struct {
 	view *View
 	at   int
 	seq  uint64
 }
 
-// Progress is how many bytes are in place, of an object that is whole as many as it has.
-// It returns ok as false for ever once the object is not what was found any more: what
-// was copied of it is to be thrown away, if it was not found to be whole before.
+// Progress returns the number of bytes that are in place. If isWhole is true, all of them are, and
+// bytes has no meaning. ok is false, for ever, once the entry is no longer the one that was found;
+// a follower then discards its copy, unless the object was found whole before.
 func (w Watch) Progress() (bytes uint64, isWhole, ok bool) {
 	list := w.view.words.list[w.at : w.at+lineWords]
 	bytes = atomic.LoadUint64(&list[progressAt])
@@ -58,7 +57,7 @@ func (w Watch) Progress() (bytes uint64, isWhole, ok bool) {
 	return bytes, bytes == whole, true
 }
 
-// FindArriving is Find for what is whole or arrives.
+// FindArriving is Find for objects that are whole or arriving.
 func (g Glance) FindArriving(k transfer.Ref, size uint64, f *Found) (o Object, w Watch, ok bool) {
 	at, seq, o := g.view.find(k, size, f, true)
 	return o, Watch{view: g.view, at: at, seq: seq}, at > 0

@@ -42,7 +42,7 @@ func TestWhatArrivesIsFollowedUntilItIsWhole(t *testing.T) {
 	}
 	wantProgress(t, w, 0, false, true)
 	b.Arrived(ref(1), 700)
-	b.Arrived(ref(1), 300) // nothing is taken back
+	b.Arrived(ref(1), 300) // the progress never decreases
 	wantProgress(t, w, 700, false, true)
 	if !b.Whole(ref(1)) {
 		t.Error("it is not on the board")
@@ -56,8 +56,8 @@ func TestWhatArrivesIsFollowedUntilItIsWhole(t *testing.T) {
 	wantProgress(t, again, 0, true, true)
 }
 
-// A fetch that failed and began anew is another one to its followers, wherever it goes
-// and however far it has come.
+// A fetch that failed and began anew is a different object to its followers, no matter at which
+// place and with how much progress.
 func TestWhatIsHiddenIsNeverWholeForItsFollowers(t *testing.T) {
 	b := newBoard(t, 16, 0)
 	_, v := sit(t, b)

@@ -10,26 +10,25 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// ahead is how many keys are looked for before the first of their entries is read: what
-// the processor has to fetch for them it then fetches at the same time.
+// ahead is the number of keys whose entries are located before the first entry is read. The
+// processor fetches the cache lines of all of them in parallel.
 const ahead = 32
 
-// Sum is of what was found together: so many objects, of which so many have one frame, and their
+// Sum counts the objects that one call found, the number of them with exactly one frame, and their
 // bytes.
 type Sum struct {
 	Objects, Single int
 	Bytes           uint64
 }
 
-// FindAll is Find for many objects: heads has those that are found, each in the place of its
-// key, and a zero Ref for others. frames are theirs, one behind the other, and are good until
-// Found is used for others.
+// FindAll is Find for many objects. It sets heads[i] for keys[i], with a zero Ref if the object was
+// not found. frames are the frames of all found objects in order, valid until Found is used again.
 //
-// What was shown one after the other is often looked up so, and lies side by side. So where
-// the last keys were found in neighbouring entries, the next ones are looked for in those that
-// follow; otherwise the index is asked where they should be. Either is only a guess. That changes nothing
-// of what finding means: an entry says itself whose it is, before and after it was read, and
-// where it is not the key's the index is asked again.
+// Objects that were published one after the other have neighbouring entries and are often looked up
+// in the same order. So while the last keys were found in neighbouring entries, FindAll guesses
+// that the next keys are in the entries that follow. Otherwise it takes the guess from the hash
+// index. A wrong guess cannot cause a wrong result: the entry itself names its key, which is
+// checked before and after the read, and if the key differs the index is searched as in Find.
 func (g Glance) FindAll(keys []transfer.Ref, size uint64, f *Found, heads []transfer.Head) (frames []memory.Frame, sum Sum) {
 	heads = heads[:len(keys)]
 	f.frames = f.frames[:0]
@@ -54,12 +53,12 @@ func (g Glance) FindAll(keys []transfer.Ref, size uint64, f *Found, heads []tran
 	return f.frames, sum
 }
 
-// A line that was not guessed is one of nobody: there is none, or nobody knows. Neither is ever
-// written.
+// Sentinels for keys without a guessed entry: nowhere (not in the index) and anywhere (unknown:
+// search the index). They are never written.
 var nowhere, anywhere line
 
-// guess says in which entry each object should be. Nothing depends on the key before but for
-// what the processor predicts, so it has the lines of many of them under way.
+// guess determines in which entry each object should be. A key does not depend on the previous one
+// except through branch prediction, so the cache lines of many keys are fetched in parallel.
 func (v *View) guess(keys []transfer.Ref, at []*line, f *Found) {
 	list, lines, mask := v.words.list, v.lines, v.mask
 	entries := uint64(len(lines))
@@ -76,7 +75,7 @@ func (v *View) guess(keys []transfer.Ref, at []*line, f *Found) {
 					at[i], inRow = &nowhere, false
 					continue
 				}
-				// NB: it may be another word by now.
+				// NB: the word may have changed since it matched.
 				n, ok = entryOf(wordOf(match, a, b), tag, entries)
 			}
 			if !ok || atomic.LoadUint64(&lines[n][1]) != task {
@@ -90,7 +89,8 @@ func (v *View) guess(keys []transfer.Ref, at []*line, f *Found) {
 	f.last, f.inRow = last, inRow
 }
 
-// take reads the entries of keys that were guessed.
+// take reads the guessed entries. For each key that takeSome does not handle it uses the general
+// way: the guessed entry if there is one, then the index.
 func (v *View) take(keys []transfer.Ref, at []*line, size uint64, f *Found, heads []transfer.Head, sum *Sum) {
 	for {
 		n := v.takeSome(keys, at, size, f, heads, sum)
@@ -120,12 +120,12 @@ func (v *View) take(keys []transfer.Ref, at []*line, size uint64, f *Found, head
 	}
 }
 
-// number is the entry of a line.
+// number returns the entry number of a line.
 func (v *View) number(w *line) uint64 {
 	return uint64(uintptr(unsafe.Pointer(w))-uintptr(unsafe.Pointer(unsafe.SliceData(v.lines)))) / (lineWords * 8)
 }
 
-// takeSome is take as far as it is simple, and returns how far that was.
+// takeSome handles the leading keys that takeSingle can read, and returns their number.
 func (v *View) takeSome(keys []transfer.Ref, at []*line, size uint64, f *Found, heads []transfer.Head, sum *Sum) (n int) {
 	f.frames = slices.Grow(f.frames, len(keys))
 	n, bytes := v.takeSingle(keys, at, size, f, f.frames[len(f.frames):len(f.frames)+len(keys)], heads)
@@ -134,20 +134,21 @@ func (v *View) takeSome(keys []transfer.Ref, at []*line, size uint64, f *Found, 
 	return n
 }
 
-// likeness is what objects of one frame share that are alike: the size of the frame, and the header.
+// likeness holds the data that identical single-frame objects share: the frame size and the header.
 type likeness struct {
-	// words are the size and the header, at least as many as a line has room for.
+	// words are the size and the header, at least as many words as fit in a line.
 	words  *[inLine - 1]uint64
 	header uint64
 }
 
-// nothing is like no object: nothing that is shared has a size of 0. It is never written.
+// nothing is the initial likeness. It matches no object: objects of size 0 are not shared. It is
+// never written.
 var nothing [inLine - 1]uint64
 
-// takeSingle reads entries as far as each is its key's, and whole, and has one frame that is not
-// empty, as most have. It returns how many, and their bytes. Objects of a batch are often alike, and
-// share what is kept of them then: memory that was not used for long costs more than to compare,
-// and somebody has to collect it.
+// takeSingle reads leading entries as long as each one holds its key, is whole, and has exactly one
+// non-empty frame, as most have. It returns their number and bytes. The objects of a batch are
+// often alike; then they share one copy of size and header. Writing to new memory that is in no
+// cache, and collecting it later, costs more than the comparison.
 func (v *View) takeSingle(keys []transfer.Ref, at []*line, size uint64, f *Found, frames []memory.Frame, heads []transfer.Head) (n int, taken uint64) {
 	at, frames, heads = at[:len(keys)], frames[:len(keys)], heads[:len(keys)]
 	own, length := f.like.words, f.like.header
@@ -162,11 +163,13 @@ func (v *View) takeSingle(keys []transfer.Ref, at []*line, size uint64, f *Found
 		one, two := atomic.LoadUint64(&w[payloadAt+2]), atomic.LoadUint64(&w[payloadAt+3])
 		differs := header ^ length | own[0] ^ bytes | own[1] ^ one | own[2] ^ two
 		if header > lineHeader || differs != 0 {
-			// NB: a line of nobody is not one of the board.
+			// NB: this check comes first: a sentinel line is not part of the board, so it has no
+			// entry number for takeOwn.
 			if header > MaxPayload-16 || k.Task == 0 || atomic.LoadUint64(&w[1]) != uint64(k.Task) {
 				return i, taken
 			}
-			// NB: if the entry turns out to have changed meanwhile, that is what nobody is like.
+			// NB: the entry may change while it is copied. Then a mixture is cached, which does no
+			// harm: an object shares it only if it is equal to it.
 			own = v.takeOwn(w, header, own, differs, [...]uint64{bytes, one, two}, f)
 			length = header
 			f.like = likeness{own, length}
@@ -186,8 +189,8 @@ func (v *View) takeSingle(keys []transfer.Ref, at []*line, size uint64, f *Found
 	return len(keys), taken
 }
 
-// takeOwn is what an object is like of which a line has been read: what the one before was like, if
-// that differs neither in the line nor in the rest, or something new.
+// takeOwn returns the likeness of an object whose line has been read. It returns the previous
+// object's likeness if neither the line (differs) nor the rest is different, otherwise a new one.
 func (v *View) takeOwn(w *line, header uint64, before *[inLine - 1]uint64, differs uint64, first [inLine - 1]uint64, f *Found) *[inLine - 1]uint64 {
 	words := max(1+int(header+7)/8, len(first))
 	rest := v.words.list[restAt(v.mask+1, v.number(w))+inLine:][:words-len(first)]
@@ -208,9 +211,9 @@ func (v *View) takeOwn(w *line, header uint64, before *[inLine - 1]uint64, diffe
 	return (*[inLine - 1]uint64)(own)
 }
 
-// matches are the words of the index that may be a tag's, as bits, those of its first bucket
-// below those of the other one. There is no branch for each word: which of them it is cannot
-// be predicted.
+// matches returns a bit for each index word that may belong to the tag: the words of the first
+// bucket a in the lower 8 bits, those of the second bucket b above. It uses no branch per word,
+// because the matching position cannot be predicted.
 func (v *View) matches(tag uint64) (match uint64, a, b *[ways]uint64) {
 	one, two := buckets(tag, v.mask)
 	a, b = v.bucket(one), v.bucket(two)
@@ -220,7 +223,7 @@ func (v *View) matches(tag uint64) (match uint64, a, b *[ways]uint64) {
 		alike(&b[4], tag)<<12 | alike(&b[5], tag)<<13 | alike(&b[6], tag)<<14 | alike(&b[7], tag)<<15, a, b
 }
 
-// wordOf is the word of the lowest bit of a match.
+// wordOf returns the index word of the lowest bit of a match.
 func wordOf(match uint64, a, b *[ways]uint64) uint64 {
 	i := bits.TrailingZeros64(match)
 	if i >= ways {
@@ -234,7 +237,7 @@ func (v *View) bucket(n uint64) *[ways]uint64 {
 	return (*[ways]uint64)(v.words.list[at : at+ways])
 }
 
-// alike is 1 if a word of the index may be that of a tag, 0 otherwise.
+// alike returns 1 if an index word may belong to the tag, 0 otherwise.
 func alike(word *uint64, tag uint64) uint64 {
 	differ := (atomic.LoadUint64(word) ^ tag) >> numberBits
 	return (differ - 1) >> 63

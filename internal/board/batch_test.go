@@ -12,8 +12,8 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// In whatever order keys come, and whatever is between them, many are found as each alone
-// would be.
+// FindAll returns the same results as Find for each key alone, for any order of keys and with any
+// other keys among them.
 func TestManyAreFoundAsEachAloneIs(t *testing.T) {
 	b := newBoard(t, 1<<10, 0)
 	_, v := sit(t, b)
@@ -25,14 +25,14 @@ func TestManyAreFoundAsEachAloneIs(t *testing.T) {
 			frames[i] = frame(n + i)
 		}
 		if n%50 == 0 {
-			frames = []memory.Frame{{Offset: size, Bytes: 1}} // not believed
+			frames = []memory.Frame{{Offset: size, Bytes: 1}} // beyond the memory: must be refused
 		}
 		b.Show(ref(n), bytes.Repeat([]byte{byte(n)}, n%70), frames)
 	}
 	for n := 1; n <= count; n += 17 {
 		b.Hide(ref(n))
 	}
-	for n := count + 1; n < count+40; n++ { // in the places of those
+	for n := count + 1; n < count+40; n++ { // reuse the entries of the hidden objects
 		b.Show(ref(n), nil, []memory.Frame{frame(n)})
 	}
 	b.ShowArriving(ref(count+50), nil, []memory.Frame{frame(3)})
@@ -84,8 +84,8 @@ func TestManyAreFoundAsEachAloneIs(t *testing.T) {
 	}
 }
 
-// The lists that a lender shows are long, and those of one fetch are not: what a benchmark
-// asks for again and again is in the cache of its processor, what a worker asks for is not.
+// The index is large and a single fetch is small. So keys that a benchmark repeats are in the
+// processor's cache; the keys that a worker looks up are not. The benchmark measures both.
 func BenchmarkFindAll(b *testing.B) {
 	const shown, count = 30_000, 1000
 	on := newBoard(b, 0, 0)

@@ -1,56 +1,54 @@
 // Package board is an Adapter: read leases through shared memory, without messages.
 //
-// A lender shows on its board which objects lie where in the memory that others
-// have mapped. The board is a file in memory that only the lender can write. A
-// reader has a page of slots, which it alone writes and the lender watches. It takes
-// a slot, looks objects up, copies them, and gives the slot back: four operations on
-// memory, for one object or for ten thousand.
+// A board is a shared object index. A lender (a worker) publishes in it which objects lie at which
+// offsets of the memory that its readers have mapped. The index is a file in memory that only the
+// lender can write. Each reader has a page of reader slots, which the reader writes and the lender
+// observes. To read, a reader takes a slot, looks objects up, copies them and gives the slot back:
+// four operations on memory, for one object or for ten thousand.
 //
-// # Why bytes that are delivered are those of the object
+// # Why a delivered copy is never torn
 //
-// It is reclamation by epochs, as for data that is read without locks (McKenney's
-// RCU; Fraser, "Practical lock-freedom", 2004), with the slots as what tells who
-// reads. All words are used by sequentially consistent operations.
+// The protocol is epoch-based reclamation, as for lock-free reads (RCU: McKenney and Slingwine
+// 1998; Fraser, "Practical lock-freedom", 2004). The slots announce the active readers. All
+// accesses to shared words are sequentially consistent.
 //
-//   - A reader makes its slot active before it looks up the first object, and asks
-//     at the end whether the slot is still as it left it.
-//   - The lender hides an object first, and looks at all slots after that (Readers).
-//     It overwrites the bytes when none was active, or each that was has changed.
-//   - So of the two one sees the other. Either the reader's slot was active before
-//     the lender looked: then the bytes stay. Or it was not: then the lookup comes
-//     after the hiding, and does not find the object. A lookup in between is one of
-//     a sequence lock: an entry that changes meanwhile is not found.
-//   - A reader that is stopped would keep memory for ever. A slot that does not
-//     change for TTL, from the moment when the lender had to wait for it, is revoked
-//     by compare-and-swap. The reader finds that when it gives the slot back, also
-//     by compare-and-swap, and throws everything away that it read under it. One of
-//     the two succeeds, so bytes are overwritten or delivered, never both.
-//   - When a connection ends, the lender closes its slots, whatever is in them, and
-//     waits for them no longer: whoever was reading finds that, and no slot of that
-//     page is taken again. A lender that was killed does not close any, nor
-//     does it overwrite anything.
+//   - A reader makes its slot active before its first lookup. After the copy it checks that the
+//     slot is unchanged.
+//   - The lender hides an object first (Hide) and then looks at all slots (Readers). It overwrites
+//     the bytes only when no slot was active, or when each slot that was active has changed since.
+//   - So at least one of the two sees the other. If the slot was active before the lender looked,
+//     the bytes stay. If it was not, the lookup comes after the hiding and does not find the
+//     object. A lookup that runs concurrently is protected by a sequence lock: an entry that
+//     changes during the lookup counts as not found.
+//   - A stopped reader would keep memory for ever. So the lender revokes, by compare-and-swap, a
+//     slot that has not changed for TTL since the lender first had to wait for it. The reader
+//     detects this when it gives the slot back, also by compare-and-swap, and discards everything
+//     that it read under the slot. Only one of the two swaps succeeds, so the bytes are either
+//     overwritten or delivered, never both.
+//   - When a connection ends, the lender closes its slots in any state and waits for them no
+//     longer. A reader that is still active detects this, and no slot of that page can be taken
+//     again. A lender that was killed closes no slots, but it also overwrites nothing.
 //
-// # What arrives
+// # Arriving objects
 //
-// An object that the lender is still fetching can be shown as well (ShowArriving), for
-// readers that follow it: they copy what has arrived, and ask how far it has come.
-// Nothing says before its end that it will be valid. So a follower delivers nothing
-// before the entry says that the object is whole, which its lender writes when it has
-// found its own copy to be valid, and the entry must be the one that the follower
-// found: it has the same sequence. What was hidden meanwhile, because the fetch failed or
-// began anew, is another entry, or none. Find does not find what arrives, nor do those
-// who read what a dead lender has left.
+// The lender can also publish an object that it is still fetching (ShowArriving), for readers that
+// follow it: a follower copies the bytes that have arrived and asks for the progress. Only the end
+// of the fetch proves the bytes valid. So a follower delivers nothing before the entry says that
+// the object is whole; the lender writes this when it has validated its own copy. The entry must
+// also be the one that the follower found, with the same sequence number. If the fetch failed or
+// began anew, the entry was hidden, and a new entry has another sequence number. Find does not
+// return arriving objects, and the readers that rescue the objects of a dead lender do not see them
+// either.
 //
-// Generations are part of the key: what a lookup finds is what was asked for, or
-// nothing. What is not on the board may exist all the same: it has too many frames,
-// too long a header, does not lie in that memory just now, or there was no room.
+// The generation is part of the key: a lookup finds exactly the requested object, or nothing. An
+// object that is not in the index may exist all the same: it has too many frames or too long a
+// header, it is not in that memory at present, or the index had no room.
 //
 // # Trust
 //
-// Readers belong to the same user, and still cannot do harm by mistake: the file of
-// the board is sealed against being written by anybody else, files cannot change
-// their size, and whatever a reader writes into its slots delays nothing for longer
-// than TTL.
+// Readers belong to the same user, but their bugs must not harm the lender: the index file is
+// sealed against writing by others, no file can change its size, and nothing that a reader writes
+// into its slots delays the lender for longer than TTL.
 package board
 
 import (
@@ -67,17 +65,17 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// ErrNotABoard: what was passed is not what this build uses.
+// ErrNotABoard means that a passed file is not an index or slot page in the format of this build.
 var ErrNotABoard = errors.New("not a board")
 
 const (
-	// DefaultEntries take 8 MiB.
+	// DefaultEntries is the default capacity. Such an index takes 8 MiB.
 	DefaultEntries = 32 << 10
-	// DefaultTTL is as long as leases of package borrow.
+	// DefaultTTL equals the duration of leases in package borrow.
 	DefaultTTL = 10 * time.Second
 )
 
-// Board is the lender's. Its methods may be called from any goroutine.
+// Board is the lender's side of the shared object index. Its methods are safe for concurrent use.
 type Board struct {
 	ttl  time.Duration
 	file *os.File
@@ -85,17 +83,17 @@ type Board struct {
 	mask uint64
 
 	mu sync.Mutex
-	// All below is guarded by mu.
+	// All fields below are guarded by mu.
 	words words
-	// free are the entries without an object, that to be used next at the end.
+	// free lists the entries without an object. The next one to use is at the end.
 	free    []uint32
 	seats   []*Seat
-	gone    uint64 // bytes that seats which left have read
+	gone    uint64 // bytes read through seats that have left
 	revoked int
 }
 
-// New returns an empty board with room for at most so many objects, a power of two
-// of at least 16; 0: DefaultEntries. A ttl of 0 means DefaultTTL.
+// New returns an empty index with room for at most the given number of objects, a power of two of
+// at least 16. 0 means DefaultEntries. A ttl of 0 means DefaultTTL.
 func New(entries int, ttl time.Duration) (*Board, error) {
 	if entries == 0 {
 		entries = DefaultEntries
@@ -124,34 +122,34 @@ func New(entries int, ttl time.Duration) (*Board, error) {
 	if b.turn, err = newTurn(); err != nil {
 		return nil, errors.Join(err, b.words.unmap(), file.Close())
 	}
-	// From here on nobody can map it for writing, whoever has the descriptor.
+	// From here on no holder of the descriptor can map the file for writing.
 	if err := seal(file, unix.F_SEAL_FUTURE_WRITE|unix.F_SEAL_SEAL); err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
 	return b, nil
 }
 
-// Close ends the board. REQUIRES: all seats have left, nothing is shown any more.
+// Close unmaps and closes the index. REQUIRES: all seats have left, and no object is published.
 func (b *Board) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return errors.Join(b.words.unmap(), b.file.Close(), b.turn.Close())
 }
 
-// TurnFile is what OpenTurn maps. It stays the board's.
+// TurnFile returns the file for OpenTurn. The board keeps ownership.
 func (b *Board) TurnFile() *os.File { return b.turn }
 
-// File is what readers map. It stays the board's.
+// File returns the file that readers map. The board keeps ownership.
 func (b *Board) File() *os.File { return b.file }
 
-// Show lets readers find an object that is not shown, whose bytes stay what and
-// where they are until Hide, and from then on until Readers says so. It returns
-// false if the object does not fit.
+// Show publishes an object that is not yet in the index. The object's bytes must neither change nor
+// move until Hide, and after Hide until Readers reports that no reader is left. Show returns false
+// if the object does not fit.
 func (b *Board) Show(k transfer.Ref, header []byte, frames []memory.Frame) bool {
 	return b.enter(k, header, frames, whole)
 }
 
-// enter writes an entry.
+// enter writes an entry and links it in the index. See Show.
 func (b *Board) enter(k transfer.Ref, header []byte, frames []memory.Frame, progress uint64) bool {
 	if k.Task == 0 || k.Generation == 0 || len(frames) > maxFrames || len(frames)*16+len(header) > MaxPayload {
 		return false
@@ -187,7 +185,7 @@ func (b *Board) enter(k transfer.Ref, header []byte, frames []memory.Frame, prog
 		left = left[copy(v[:], left):]
 		w.store(payload(at, rest, i), binary.NativeEndian.Uint64(v[:]))
 	}
-	// What another object has left in the line would make those differ that are alike.
+	// Clear the rest of the line: readers compare whole lines to detect objects with equal headers.
 	for i := 2*len(frames) + (len(header)+7)/8; i < inLine; i++ {
 		w.store(payload(at, rest, i), 0)
 	}
@@ -196,9 +194,10 @@ func (b *Board) enter(k transfer.Ref, header []byte, frames []memory.Frame, prog
 	return true
 }
 
-// room returns a free place in the index for a tag: in the emptier of its buckets, or in the
-// first if that is half empty; there where it is looked for first, if that is free. There
-// are as many entries. REQUIRES: mu.
+// room returns a free index place for a tag. It prefers the first bucket while that is at least
+// half free, then the emptier one of the two. In the first bucket it prefers the place at which
+// readers look first (wayOf). There are as many entries as index places, so a free entry exists,
+// too. REQUIRES: mu.
 func (b *Board) room(tag uint64) (index int, ok bool) {
 	one, two := buckets(tag, b.mask)
 	free, first := b.vacant(one)
@@ -213,7 +212,7 @@ func (b *Board) room(tag uint64) (index int, ok bool) {
 	return first, free > 0
 }
 
-// vacant returns how many places of a bucket are free, and the first of them. REQUIRES: mu.
+// vacant returns the number of free places of a bucket and the first of them. REQUIRES: mu.
 func (b *Board) vacant(bucket uint64) (free, first int) {
 	for i := ways - 1; i >= 0; i-- {
 		if at := indexAt(bucket) + i; b.words.load(at) == 0 {
@@ -224,7 +223,7 @@ func (b *Board) vacant(bucket uint64) (free, first int) {
 	return free, first
 }
 
-// find returns where an object is shown. REQUIRES: mu.
+// find returns the index place and the entry of a published object. REQUIRES: mu.
 func (b *Board) find(k transfer.Ref, tag uint64) (index int, entry uint64, ok bool) {
 	one, two := buckets(tag, b.mask)
 	for _, bucket := range [2]uint64{one, two} {
@@ -242,7 +241,8 @@ func (b *Board) find(k transfer.Ref, tag uint64) (index int, entry uint64, ok bo
 	return 0, 0, false
 }
 
-// Hide ends that readers find an object. Those who have found it may be reading.
+// Hide removes an object from the index: later lookups do not find it. Readers that found it before
+// may still be reading. Hide returns false if the object was not published.
 func (b *Board) Hide(k transfer.Ref) bool {
 	tag := mix(uint64(k.Task), uint32(k.Generation))
 	b.mu.Lock()
@@ -266,13 +266,14 @@ func (b *Board) Hide(k transfer.Ref) bool {
 
 // Stats describes a board.
 type Stats struct {
-	// Shown are objects, Seats readers, Revoked slots of readers that did not go on.
+	// Shown counts the published objects, Seats the connected readers, Revoked the slots that were
+	// revoked from stopped readers.
 	Shown, Seats, Revoked int
-	// ReadBytes are what readers say that they have read, ever.
+	// ReadBytes is the total number of bytes that readers reported as read.
 	ReadBytes uint64
 }
 
-// Stats costs a look at all seats.
+// Stats returns the current counts. It scans the slots of all seats.
 func (b *Board) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -283,7 +284,7 @@ func (b *Board) Stats() Stats {
 	return s
 }
 
-// Revoked is how many slots were taken from readers that did not go on.
+// Revoked returns the number of slots that were revoked from stopped readers.
 func (b *Board) Revoked() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -24,7 +24,8 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// childEnv makes this program a reader of the board and the slots that it inherits.
+// childEnv makes this test binary run as a reader of the index and the slots whose descriptors it
+// inherits.
 const childEnv = "MILLRACE_TEST_READ_BOARD"
 
 func TestMain(m *testing.M) {
@@ -56,7 +57,7 @@ func newBoard(tb testing.TB, entries int, ttl time.Duration) *board.Board {
 	return b
 }
 
-// sit opens a view of a board.
+// sit connects a reader to a board.
 func sit(tb testing.TB, b *board.Board) (*board.Seat, *board.View) {
 	tb.Helper()
 	s, err := b.Seat()
@@ -176,7 +177,7 @@ func TestWhatDoesNotFitIsNotShown(t *testing.T) {
 	if full < 84 {
 		t.Errorf("%d objects of 100 had no room on a board for 16", full)
 	}
-	// A frame beyond the memory that was passed is not believed.
+	// A frame beyond the memory that was passed is refused.
 	b.Hide(ref(1))
 	if !b.Show(ref(1), nil, []memory.Frame{{Offset: size - 1, Bytes: 2}}) {
 		t.Fatal("no room for one that had it")
@@ -187,8 +188,8 @@ func TestWhatDoesNotFitIsNotShown(t *testing.T) {
 	}
 }
 
-// Each order of what one reader and the lender do, as the package comment has it: what
-// is delivered was not overwritten, and an idle slot delays nothing.
+// Runs each interleaving of the steps of one reader and the lender, as the package comment
+// describes them. Delivered bytes were never overwritten, and an idle slot delays nothing.
 func TestEachInterleavingOfOneReaderAndTheLender(t *testing.T) {
 	for n := range 4 {
 		late, together := n&1 != 0, n&2 != 0
@@ -266,8 +267,8 @@ func TestEachInterleavingOfOneReaderAndTheLender(t *testing.T) {
 	}
 }
 
-// Many readers, some of which dawdle, and a lender that reuses its places as fast as it
-// may: each word that is delivered bears the stamp of what was asked for.
+// Many readers, some of them slow, and a lender that reuses its memory as fast as it may. Each
+// delivered word must have the stamp of the requested object.
 func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 	const places, wordsEach, readers, most = 24, 32, 4, 40
 	ttl := 2 * time.Millisecond
@@ -276,7 +277,7 @@ func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 	where := func(place int) memory.Frame {
 		return memory.Frame{Offset: uint64(place * wordsEach * 8), Bytes: wordsEach * 8}
 	}
-	var newest [places]atomic.Uint64 // the task whose bytes are, or were, at a place
+	var newest [places]atomic.Uint64 // the latest task whose bytes are, or were, at a place
 	stop := make(chan struct{})
 	var delivered, discarded, missed atomic.Uint64
 	var group sync.WaitGroup
@@ -333,7 +334,7 @@ func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 					for w := range frames[j][0].Bytes / 8 {
 						one.words = append(one.words, memoryWords[frames[j][0].Offset/8+w].Load())
 						if r.IntN(5000) == 0 {
-							<-time.After(2 * ttl) // it was stopped
+							<-time.After(2 * ttl) // simulates a stopped reader
 						}
 					}
 					all = append(all, one)
@@ -404,7 +405,8 @@ func TestNoReaderValidatesBytesThatWereOverwritten(t *testing.T) {
 	t.Logf("%d delivered, %d discarded, %d missed, %d objects, %d revoked", delivered.Load(), discarded.Load(), missed.Load(), task, b.Revoked())
 }
 
-// readAsChild takes a slot, looks object 1 up, says so, and ends when it is told to.
+// readAsChild takes a slot, looks object 1 up, reports the result, and ends the guard when it reads
+// a line.
 func readAsChild(in io.Reader, out io.Writer) error {
 	v, err := board.Open(os.NewFile(3, "board"), os.NewFile(4, "slots"))
 	if err != nil {
@@ -448,8 +450,8 @@ func TestAReaderInAnotherProcess(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() {
-				_ = c.Process.Kill() // it may have ended
-				_ = c.Wait()         // by the signal
+				_ = c.Process.Kill() // it may have ended already
+				_ = c.Wait()         // reports the kill signal
 			})
 			out := bufio.NewReader(pipe)
 			hear := func(want string) {
@@ -511,7 +513,8 @@ func TestASeatThatWasLeftDelaysNothing(t *testing.T) {
 	}
 }
 
-// Whatever a reader writes into its slots is survived, and nothing else can be written.
+// No value that a reader writes into its slots harms the lender, and a reader can write nothing
+// else.
 func TestAReaderCanOnlyHarmItself(t *testing.T) {
 	const ttl = time.Millisecond
 	b := newBoard(t, 16, ttl)

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// seen is a board of so many entries with one reader, until the test ends.
+// seen returns a board of the given capacity with one reader. Both end with the test.
 func seen(t *testing.T, entries int) (*Board, *View) {
 	t.Helper()
 	b, err := New(entries, 0)
@@ -34,9 +34,8 @@ func seen(t *testing.T, entries int) (*Board, *View) {
 	return b, v
 }
 
-// Whatever the lender does between the guesses of a batch and the reading of its entries, an
-// object is found exactly where it is shown by then, and one that was shown all the time is
-// found.
+// The lender changes the index between the guesses of a batch and the reading of the entries. An
+// object must be found exactly if and as it is published when the entries are read.
 func TestWhatChangesBehindAGuess(t *testing.T) {
 	const size, count = 1 << 20, 24
 	key := func(n int) transfer.Ref { return transfer.Ref{Task: ids.TaskID(n), Generation: 1} }
@@ -95,7 +94,7 @@ func TestWhatChangesBehindAGuess(t *testing.T) {
 							keys = append(keys, key(i*7%count+1))
 						}
 					}
-					// One of those that are not found yet.
+					// One key that is not published yet.
 					keys = append(keys, key(at+100))
 					g, _ := v.Look()
 					var found, alone Found
@@ -111,7 +110,7 @@ func TestWhatChangesBehindAGuess(t *testing.T) {
 					for i, k := range keys {
 						o, ok := g.Find(k, size, &alone)
 						if k.Task > 100 && heads[i].Ref != k {
-							continue // it was not shown before
+							continue // it was published too late for the guess
 						}
 						if h := heads[i]; ok != (h.Ref == k) || ok && (string(h.Header) != string(o.Header) || len(h.FrameBytes) != len(o.Frames)) {
 							t.Fatalf("%s: %+v, alone %v, %+v", k, h, ok, o)
@@ -143,7 +142,7 @@ func TestWhatChangesBehindAGuess(t *testing.T) {
 	}
 }
 
-// An index of which three quarters are used has room for all but a few.
+// An index that is three quarters full refuses at most 1 % of new objects.
 func TestABoardThreeQuartersFullHasRoom(t *testing.T) {
 	const entries, shown = 1 << 12, 1 << 12 * 3 / 4
 	b, err := New(entries, 0)
@@ -156,7 +155,7 @@ func TestABoardThreeQuartersFullHasRoom(t *testing.T) {
 		}
 	}()
 	full := 0
-	// Those that go and those that come are not the same.
+	// The removed keys and the added keys differ.
 	for n := range 8 * entries {
 		if n >= shown {
 			b.Hide(transfer.Ref{Task: ids.TaskID(n - shown + 1), Generation: 1})
@@ -171,8 +170,8 @@ func TestABoardThreeQuartersFullHasRoom(t *testing.T) {
 	}
 }
 
-// An entry that is free has no task, and the generation of the object that it had: whether the
-// entry is guessed from those before or asked of the index.
+// A free entry has no task, but it still has the generation of its last object. A key with task 0
+// must not match it, neither through a neighbour guess nor through the index.
 func TestNobodyIsFoundInAFreeEntry(t *testing.T) {
 	for _, shown := range []int{ahead / 2, 3*ahead + 5} {
 		b, v := seen(t, 256)
@@ -194,8 +193,8 @@ func TestNobodyIsFoundInAFreeEntry(t *testing.T) {
 	}
 }
 
-// Objects that are alike share what is kept of them, and nobody gets what another one's is:
-// neither where only the rest of a long header differs, nor where a line was another object's before.
+// Identical objects share one copy of size and header; different objects never do. This includes
+// objects that differ only in the rest of a long header, and lines that were reused.
 func TestWhatIsAlikeIsSharedAndNothingElse(t *testing.T) {
 	b, v := seen(t, 256)
 	long := strings.Repeat("0123456789", 6)
@@ -203,7 +202,7 @@ func TestWhatIsAlikeIsSharedAndNothingElse(t *testing.T) {
 		"", "", "a", "a", "b", "12345678", "123456789", "123456789", "1234567890123456", "1234567890123456", "1234567890123457",
 		long, long, long[:59] + "x", long, long[:17], long[:17], long[:24], long[:25], "a", "a",
 	}
-	// What is left in the lines must not matter.
+	// Old contents of the lines must not matter.
 	for n := range headers {
 		b.Show(transfer.Ref{Task: ids.TaskID(n + 1), Generation: 7}, []byte(strings.Repeat(string(rune('A'+n)), 40)), []memory.Frame{{Bytes: 9}})
 		b.Hide(transfer.Ref{Task: ids.TaskID(n + 1), Generation: 7})

@@ -10,23 +10,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The file of a board is a page that describes it, the index and the entries. All
-// words are 64 bits in the order of the machine: it never leaves the host.
+// The index file has a page that describes it, the hash index and the entries. All words are 64
+// bits in native byte order: the file never leaves the host.
 //
-//	page   magic, buckets
-//	index  buckets of 8 words, each bucket a cache line; a word is 0, or the number of
-//	       an entry below some bits of what mix made of its key
-//	entry  a line of 8 words: sequence, task, shape, progress, and words of payload: offset
-//	       and size of each frame, then the header
-//	rest   for each entry the words of payload that do not go into its line
+//	page   magic, number of buckets
+//	index  buckets of 8 words, each bucket a cache line. A word is 0, or an entry number
+//	       in the lower bits and a part of the key's hash (mix) in the upper bits
+//	entry  a line of 8 words: sequence, task, shape, progress, and 4 words of payload.
+//	       The payload is offset and size of each frame, then the header
+//	rest   for each entry the words of payload that do not fit in its line
 //
-// What has one frame and a short header is in its line, and lines lie side by side: what is
-// looked up in the order in which it was shown the processor reads ahead, and a thousand
-// entries are 16 pages. progress is whole, or how many bytes of an object have arrived that the lender is still
-// fetching itself: it alone changes while the sequence stays. shape is the generation, and above it the number of frames and of bytes of the
-// header. What is shown one after the other lies side by side, for it is often looked
-// up so, and a page that is not known to the processor costs more than all else. The sequence is odd while an entry is being written; an entry without a
-// task is free.
+// The sequence is odd while an entry is being written. An entry without a task is free. shape holds
+// the generation, above it the number of frames and the number of bytes of the header. progress is
+// whole, or the number of bytes that have arrived of an object that the lender is still fetching.
+// Only progress may change while the sequence stays the same.
+//
+// An object with one frame and a short header fits in its line. Lines are contiguous, and objects
+// that are published one after the other get neighbouring lines, because they are often looked up
+// in that order. Then the processor prefetches the lines, and a thousand entries take only 16
+// pages: a page that is not in the TLB costs more than the rest of the lookup.
 const (
 	magic       = 0x3344524F424C4C4D // "MLLBORD3"
 	pageBytes   = 4096
@@ -37,18 +39,18 @@ const (
 	entryBytes  = (lineWords + restWords) * 8
 	progressAt  = 3
 	payloadAt   = 4
-	inLine      = lineWords - payloadAt // words of payload
-	lineHeader  = (inLine - 2) * 8      // bytes of the header of an object of one frame
-	// MaxPayload bounds 16 bytes for each frame together with the header.
+	inLine      = lineWords - payloadAt // words of payload in the line
+	lineHeader  = (inLine - 2) * 8      // maximum header bytes of an object with one frame whose payload fits in the line
+	// MaxPayload is the largest payload in bytes: 16 for each frame, and the header.
 	MaxPayload = (inLine + restWords) * 8
 	maxFrames  = 8
 	whole      = 1<<64 - 1
-	// firstBytes of the entries are used first.
+	// firstBytes is the size of the entry lines that are used first. See populate.
 	firstBytes = 64 << 10
 )
 
-// A page of slots has one word for each slot, on a cache line of its own: a count
-// above two bits of state.
+// A page of slots has one word for each slot, on a cache line of its own. The two lowest bits are
+// the state; the bits above count the uses.
 const (
 	slots     = 16
 	slotBytes = 64
@@ -58,11 +60,11 @@ const (
 	active  = 1
 	revoked = 2
 	closed  = 3
-	states  = 3 // the bits
+	states  = 3 // mask of the state bits
 )
 
-// words is a mapping. The other side sees, and may write, the same words, so each
-// is used by an atomic operation.
+// words is a mapping. Another process sees, and may write, the same words, so each access is an
+// atomic operation.
 type words struct {
 	data []byte
 	list []uint64
@@ -75,7 +77,7 @@ func (w *words) swap(i int, a, b uint64) bool {
 	return atomic.CompareAndSwapUint64(&w.list[i], a, b)
 }
 
-// sealed makes a file of n bytes in memory that cannot change its size.
+// sealed creates a file of n bytes in memory (a memfd) whose size cannot change.
 func sealed(name string, n int) (*os.File, error) {
 	fd, err := unix.MemfdCreate(name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -85,7 +87,7 @@ func sealed(name string, n int) (*os.File, error) {
 	if err := unix.Ftruncate(fd, int64(n)); err != nil {
 		return nil, errors.Join(fmt.Errorf("board: size to %d bytes: %w", n, err), file.Close())
 	}
-	// Whoever maps a file that shrinks dies by SIGBUS.
+	// A process that accesses a shrunken mapping dies by SIGBUS.
 	if err := seal(file, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW); err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
@@ -99,7 +101,8 @@ func seal(file *os.File, seals int) error {
 	return nil
 }
 
-// mapFile maps a file of which want seals and a size are asked.
+// mapFile maps a file of exactly the given size; 0 means any size. It refuses a file that is not
+// sealed against shrinking or that is larger than maxFileBytes.
 func mapFile(file *os.File, bytes int64, write bool) (words, error) {
 	fd := int(file.Fd())
 	var st unix.Stat_t
@@ -127,11 +130,12 @@ func mapFile(file *os.File, bytes int64, write bool) (words, error) {
 	return words{data: data, list: unsafe.Slice((*uint64)(unsafe.Pointer(unsafe.SliceData(data))), len(data)/8)}, nil
 }
 
-// populate has the pages of an index of so many buckets at hand, and those of the entries that are used first: to come to a page
-// for the first time takes longer than all else that is done there. Kernels before 5.14 do without.
+// populate faults in the pages of an index with the given number of buckets and the first lines of
+// the entries: the first access to a page takes longer than everything else in a lookup. Linux
+// before 5.14 lacks this advice, and the pages are then faulted in on demand.
 func (w *words) populate(buckets uint64, advice int) {
 	n := min(fileBytes(buckets), int64(pageBytes+buckets*bucketBytes+firstBytes))
-	_ = unix.Madvise(w.data[:n], advice) // nothing depends on it
+	_ = unix.Madvise(w.data[:n], advice) // best effort: correctness does not depend on it
 }
 
 func (w *words) unmap() error {
@@ -143,7 +147,7 @@ func (w *words) unmap() error {
 	return unix.Munmap(data)
 }
 
-// mix spreads a key over all bits, and is never 0.
+// mix hashes a key. The result is never 0.
 func mix(task uint64, generation uint32) uint64 {
 	x := task*0x9E3779B97F4A7C15 ^ uint64(generation)*0xC2B2AE3D27D4EB4F
 	x ^= x >> 32
@@ -152,15 +156,16 @@ func mix(task uint64, generation uint32) uint64 {
 	return x | 1
 }
 
-// buckets are the two in which a key may be.
+// buckets returns the two buckets in which a key may be.
 func buckets(tag, mask uint64) (a, b uint64) { return tag >> 1 & mask, tag >> 33 & mask }
 
-// wayOf is where in the first of its buckets a key is looked for first, and is unless another
-// one was there when it was shown: nobody can predict which of many words it is.
+// wayOf returns the preferred place of a key in its first bucket. A key is stored there if the
+// place was free when the key was published, and readers look there first. Otherwise the branch
+// predictor would have to guess which of 16 words matches.
 func wayOf(tag uint64) int { return int(tag >> 61) }
 
-// An index word has the number of an entry in its lower bits; shownBit makes it differ
-// from 0.
+// The lower numberBits of an index word are the entry number with shownBit set, so that a used word
+// is never 0.
 const (
 	numberBits = 24
 	shownBit   = 1 << 23
@@ -168,20 +173,21 @@ const (
 
 func indexWord(tag, entry uint64) uint64 { return tag>>numberBits<<numberBits | shownBit | entry }
 
-// entryOf is the entry of an index word, if that may be a tag's. There are fewer entries than
-// shownBit says, so what is not the tag's, or not shown, is none.
+// entryOf returns the entry number of an index word if the word may belong to the tag. entries is
+// the number of entries and less than shownBit. For a word that is empty or belongs to another tag,
+// the exclusive or yields a number that is not less than entries, so one comparison decides.
 func entryOf(word, tag, entries uint64) (entry uint64, ok bool) {
 	entry = word ^ indexWord(tag, 0)
 	return entry, entry < entries
 }
 
-// shapeOf is how many frames a shape has, and bytes of header.
+// shapeOf returns the number of frames and the number of header bytes.
 func shapeOf(shape uint64) (frames, header int) { return int(shape >> 32 & 0xFF), int(shape >> 40) }
 
 func indexAt(bucket uint64) int { return int(pageBytes/8 + bucket*ways) }
 
-// entryAt is where the line of an entry is, restAt where the rest of its payload would be if all
-// of it were there.
+// entryAt returns the word offset of an entry's line. restAt returns the word offset at which the
+// payload would begin if all of it were in the rest.
 func entryAt(buckets, entry uint64) int {
 	return int((pageBytes+buckets*bucketBytes)/8 + entry*lineWords)
 }
@@ -190,7 +196,7 @@ func restAt(buckets, entry uint64) int {
 	return int((pageBytes+buckets*bucketBytes)/8 + buckets*ways*lineWords + entry*restWords - inLine)
 }
 
-// payload is where a word of the payload of an entry is, by the places of its line and of its rest.
+// payload returns the offset of a payload word, given the offsets of the entry's line and rest.
 func payload(line, rest, word int) int {
 	if word < inLine {
 		return line + payloadAt + word
@@ -202,7 +208,7 @@ func fileBytes(buckets uint64) int64 {
 	return int64(pageBytes + buckets*(bucketBytes+ways*entryBytes))
 }
 
-// maxFileBytes bounds what a peer makes us map.
+// maxFileBytes bounds the size of a mapping that a peer can cause.
 const maxFileBytes = 1 << 30
 
 func slotAt(slot int) int { return slot * slotBytes / 8 }

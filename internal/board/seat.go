@@ -10,14 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Seat is the lender's side of a reader's slots.
+// Seat is one reader's page of slots, as the lender sees it. A reader takes one slot for each
+// concurrent read.
 type Seat struct {
 	board *Board
 	file  *os.File
-	words words // guarded by board.mu; empty once it has left
+	words words // guarded by board.mu; empty after Leave
 }
 
-// Seat makes a page of slots for one connection.
+// Seat creates the page of slots for one connection.
 func (b *Board) Seat() (*Seat, error) {
 	file, err := sealed("millrace-slots", seatBytes)
 	if err != nil {
@@ -36,11 +37,11 @@ func (b *Board) Seat() (*Seat, error) {
 	return s, nil
 }
 
-// File is what the reader maps. It stays the seat's.
+// File returns the file that the reader maps. The seat keeps ownership.
 func (s *Seat) File() *os.File { return s.file }
 
-// Leave takes the slots away, those in use as well: their readers find that at the
-// end, and none is taken any more.
+// Leave closes all slots, also those in use: their readers detect this when they finish, and no
+// slot can be taken any more.
 func (s *Seat) Leave() error {
 	b := s.board
 	b.mu.Lock()
@@ -57,7 +58,7 @@ func (s *Seat) Leave() error {
 	return errors.Join(s.words.unmap(), s.file.Close())
 }
 
-// read is what the reader noted beside its slots. REQUIRES: board.mu.
+// read returns the bytes that the reader counted next to its slots. REQUIRES: board.mu.
 func (s *Seat) read() (n uint64) {
 	for i := range slots {
 		n += s.words.load(slotAt(i) + 1)
@@ -65,23 +66,23 @@ func (s *Seat) read() (n uint64) {
 	return n
 }
 
-// readers are those who may be reading what was hidden before.
+// readers is the set of slots under which objects that are now hidden may still be read.
 type readers struct {
 	board *Board
 	slots []busy
 	limit time.Time
 }
 
-// busy is a slot that was active.
+// busy is a slot that was active, with the word that it had.
 type busy struct {
 	seat *Seat
 	slot int
 	word uint64
 }
 
-// Readers looks who may be reading what is hidden by now; nil: nobody is. Otherwise
-// over says whether none of them is reading any more. Who has not gone on when TTL is
-// over loses its slot.
+// Readers determines which readers may still be reading objects that are hidden by now. nil: none.
+// Otherwise over reports whether all of them have finished. over revokes the slots of readers that
+// have not finished when TTL has passed since now.
 func (b *Board) Readers(now time.Time) (over func(now time.Time) bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

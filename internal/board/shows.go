@@ -6,8 +6,8 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// Shows says whether an object was on the board a moment ago. It takes no slot, so nothing
-// is said of now.
+// Shows reports whether an object was in the index a moment ago. It takes no slot, so the object
+// may be gone when Shows returns.
 func (v *View) Shows(k transfer.Ref) bool {
 	w := &v.words
 	tag := mix(uint64(k.Task), uint32(k.Generation))

@@ -11,30 +11,31 @@ import (
 	"github.com/millrace/millrace/internal/monotonic"
 )
 
-// Turn is a word that all readers of a lender share: who of them reads large frames
-// from it now. Device copies run one after the other on the device that reads, and
-// several readers of one source each get a part of its link while the links of other
-// sources lie idle: on four H200s a third of the rate of an all-to-all is lost to
-// that, and given back by taking turns (docs/adr/0007).
+// Turn is an egress token: one word that all readers of a lender share. It names the reader that
+// now reads large frames from the lender. The copy engine of a reading device carries out its
+// copies one after the other. So without the token several readers of one source each get a part of
+// its link while the links of other sources are idle. On four H200s this loses a third of the rate
+// of an all-to-all, and the token restores it (docs/adr/0007).
 //
-// A turn is advice. A reader that has waited long enough reads without it, and a turn
-// ends by itself when its holder has not prolonged it. So a reader that dies, or writes
-// an invalid word, costs the others time and nothing else.
+// The token is advisory. A reader that has waited long enough reads without it, and the token
+// expires unless its holder extends it. So a reader that dies or writes an invalid word costs the
+// others only time.
 type Turn struct {
 	words words
 	owner uint64
-	// taken is the word that we wrote last.
+	// taken is the word that this reader wrote last.
 	taken uint64
 }
 
-// A turn is stored in one 64-bit word: the time at which it ends, in units of 16 µs of CLOCK_MONOTONIC, which all
-// processes of the host share, in the upper bits; a number for its holder in the lower 16 bits. 0: the turn is free.
+// The token is stored in one 64-bit word. The upper bits are the expiry time in units of 16 µs of
+// CLOCK_MONOTONIC, which all processes of the host share. The lower 16 bits are the number of the
+// holder. 0: the token is free.
 const (
 	ownerBits = 16
 	turnUnit  = 16 * time.Microsecond
 )
 
-// newTurn makes the file of a turn that is free.
+// newTurn creates the file of a free token.
 func newTurn() (*os.File, error) {
 	file, err := sealed("millrace-turn", pageBytes)
 	if err != nil {
@@ -46,8 +47,8 @@ func newTurn() (*os.File, error) {
 	return file, nil
 }
 
-// OpenTurn maps a lender's turn; owner tells us from its other readers. The
-// descriptor stays the caller's.
+// OpenTurn maps a lender's token. owner distinguishes this reader from the lender's other readers.
+// The caller keeps ownership of the descriptor.
 func OpenTurn(file *os.File, owner uint64) (*Turn, error) {
 	w, err := mapFile(file, pageBytes, true)
 	if err != nil {
@@ -60,8 +61,8 @@ func turnWord(until time.Time, owner uint64) uint64 {
 	return uint64(max(monotonic.Of(until), 0)/monotonic.Time(turnUnit))<<ownerBits | owner
 }
 
-// Take takes the turn until the given time, or prolongs it, and says whether it is
-// ours.
+// Take acquires the token until the given time, or extends it, and reports whether this reader
+// holds it. It succeeds if the token is free, expired, or already held by this reader.
 func (t *Turn) Take(now, until time.Time) bool {
 	w, next := t.words.load(0), turnWord(until, t.owner)
 	if w != 0 && w != t.taken && w>>ownerBits >= turnWord(now, 0)>>ownerBits {
@@ -74,7 +75,7 @@ func (t *Turn) Take(now, until time.Time) bool {
 	return true
 }
 
-// Give ends our turn, if it still is.
+// Give releases the token if this reader still holds it.
 func (t *Turn) Give() {
 	if t.taken != 0 {
 		t.words.swap(0, t.taken, 0)
@@ -82,7 +83,7 @@ func (t *Turn) Give() {
 	}
 }
 
-// Close ends the mapping.
+// Close releases the token and unmaps it.
 func (t *Turn) Close() error {
 	t.Give()
 	return t.words.unmap()

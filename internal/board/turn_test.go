@@ -53,21 +53,21 @@ func TestATurnIsOnesUntilItEnds(t *testing.T) {
 	if !b.Take(at(2), at(4)) {
 		t.Error("it was given, and was not to be had")
 	}
-	a.Give() // once more is nothing
+	a.Give() // the second call does nothing
 	if a.Take(at(3), at(5)) {
 		t.Error("who had given the turn back gave that of another")
 	}
 	if !a.Take(at(5), at(6)) {
 		t.Error("the turn of one who does not go on does not end")
 	}
-	b.Give() // late
+	b.Give() // after the token expired
 	if b.Take(at(5), at(6)) {
 		t.Error("a late end took the next one's turn away")
 	}
 }
 
-// TestATurnEndsByTheClockThatNobodySets: a turn must end by the monotonic clock. Its holder may be dead, and the wall
-// clock may be set back.
+// TestATurnEndsByTheClockThatNobodySets: a token must expire by the monotonic clock. Its holder may
+// be dead, and the wall clock may be set back.
 func TestATurnEndsByTheClockThatNobodySets(t *testing.T) {
 	now := time.Now()
 	ends := time.Duration(turnWord(now, 1)>>ownerBits) * turnUnit

@@ -14,21 +14,21 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// View is a reader's side: a board that it reads, and slots of its own. Its methods
-// may be called from any goroutine.
+// View is the reader's side: a mapped index of a lender, and this reader's own slots. Its methods
+// are safe for concurrent use.
 type View struct {
 	words words
 	slots words
 	mask  uint64
-	// lines are those of the entries, in words.
+	// lines are the entry lines within words.
 	lines []line
 	next  atomic.Uint32
 }
 
-// line is that of an entry.
+// line is the line of one entry. See the layout.
 type line [lineWords]uint64
 
-// Open maps what a lender passed. The descriptors stay the caller's.
+// Open maps the files that a lender passed. The caller keeps ownership of the descriptors.
 func Open(board, seat *os.File) (*View, error) {
 	v := &View{}
 	var err error
@@ -48,21 +48,22 @@ func Open(board, seat *os.File) (*View, error) {
 	return v, nil
 }
 
-// Close ends the mappings. REQUIRES: no glance is out.
+// Close unmaps both files. REQUIRES: no Glance is active.
 func (v *View) Close() error {
 	v.lines = nil
 	return errors.Join(v.words.unmap(), v.slots.unmap())
 }
 
-// Glance is a slot that was taken: what is found under it stays what it is until it
-// is given back, unless Held says otherwise. Its methods belong to one goroutine.
+// Glance is a read guard (an epoch guard): a slot that was taken. Objects that are found under it
+// stay in place until End, unless Held or End reports the opposite. A Glance belongs to one
+// goroutine.
 type Glance struct {
 	view *View
 	slot int
 	word uint64
 }
 
-// Look takes a slot; ok is false if all are taken.
+// Look takes a slot. ok is false if all slots are in use.
 func (v *View) Look() (g Glance, ok bool) {
 	first := int(v.next.Add(1))
 	for i := range slots {
@@ -78,51 +79,57 @@ func (v *View) Look() (g Glance, ok bool) {
 	return Glance{}, false
 }
 
-// Held says whether all that was found is what it was until now.
+// Held reports whether the guard has been valid until now, and so everything read under it.
 func (g Glance) Held() bool { return g.view.slots.load(slotAt(g.slot)) == g.word }
 
-// End gives the slot back, and says whether all that was found was what it was until
-// now; bytes are what was read.
+// End gives the slot back and reports whether the guard was valid until now. If it was not, the
+// caller must discard everything that it read under the guard. bytes is the number of bytes read,
+// for the lender's statistics.
 func (g Glance) End(bytes uint64) (held bool) {
 	s := &g.view.slots
 	atomic.AddUint64(s.at(slotAt(g.slot)+1), bytes)
 	held = s.swap(slotAt(g.slot), g.word, g.word&^states|idle)
 	if !held {
-		// If it was revoked, it can be taken again. If it was closed, it stays so.
+		// A revoked slot becomes free for the next use. A closed slot stays closed.
 		s.swap(slotAt(g.slot), g.word&^states|revoked, g.word&^states|idle)
 	}
 	return held
 }
 
-// Found are lists that hold what was looked up.
+// Found is reusable storage for the results of lookups.
 type Found struct {
-	// room is for the sizes of frames and the headers of more objects: whoever got what was before
-	// it keeps that. frames are the finder's, to be used again.
+	// room is preallocated memory for the sizes and headers of further objects. Parts that were
+	// handed out are never reused. frames is owned by Found and reused.
 	room   []uint64
 	frames []memory.Frame
-	// left is for how many objects more there should be room, chunk how much there was at last.
+	// left is the number of objects that are still expected. chunk is the size in words of the last
+	// allocation of room.
 	left, chunk int
-	// like is what the object of one frame before was like.
+	// like caches the size and header of the previous single-frame object. An identical next object
+	// shares them.
 	like likeness
-	// last is the entry that was guessed last, of FindAll; inRow: it was the next to the one before.
+	// last is the entry that FindAll guessed last. inRow: that entry directly follows the one
+	// guessed before it.
 	last  uint64
 	inRow bool
 }
 
-// Begin makes the lists empty, for about so many objects. REQUIRES: nobody uses the
-// frames of what was found before.
+// Begin clears the storage for about the given number of objects. REQUIRES: the frames of earlier
+// results are no longer in use.
 func (f *Found) Begin(objects int) {
 	*f = Found{frames: f.frames[:0], left: objects}
 }
 
-// There is little room at first, for objects are often alike, and then ever more, up to mostWords at a
-// time: what is larger is not had from the lists of sizes that each processor of the runtime has.
+// Limits in words for one allocation of room. The first one is small, because similar objects share
+// their headers; each next one doubles. Above mostWords an allocation would not come from the
+// per-processor size-class caches of the Go runtime.
 const (
 	leastWords = 64
 	mostWords  = 2048
 )
 
-// take is room for the words of an object; those that will follow are perhaps like it.
+// take returns memory for the words of one object. A new chunk is sized as if the remaining objects
+// needed as many words each.
 func (f *Found) take(words int) []uint64 {
 	if len(f.room) < words {
 		f.chunk = min(max(2*f.chunk, leastWords), mostWords)
@@ -133,26 +140,27 @@ func (f *Found) take(words int) []uint64 {
 	return own
 }
 
-// bytesOf are the first so many bytes of words.
+// bytesOf returns the first bytes of a list of words.
 func bytesOf(words []uint64, bytes int) []byte {
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), bytes)
 }
 
-// Object is one that was found. Header and Sizes may be kept, with those beside them;
-// Frames are good until Found is used for others.
+// Object is a found object. The caller may keep Header and Sizes. Frames is valid until Found is
+// used again.
 type Object struct {
 	Header []byte
 	Sizes  []uint64
 	Frames []memory.Frame
 }
 
-// Find looks an object up, whose frames must lie in a memory of size bytes.
+// Find looks an object up. All its frames must lie within a memory of the given size.
 func (g Glance) Find(k transfer.Ref, size uint64, f *Found) (o Object, ok bool) {
 	at, _, o := g.view.find(k, size, f, false)
 	return o, at > 0
 }
 
-// find returns where the entry of an object begins, and its sequence; 0 if there is none.
+// find returns the word offset of an object's entry and its sequence number; an offset of 0 means
+// not found.
 func (v *View) find(k transfer.Ref, size uint64, f *Found, arriving bool) (at int, seq uint64, o Object) {
 	w := &v.words
 	tag := mix(uint64(k.Task), uint32(k.Generation))
@@ -170,25 +178,26 @@ func (v *View) find(k transfer.Ref, size uint64, f *Found, arriving bool) (at in
 	return 0, 0, Object{}
 }
 
-// read takes an entry if it is the key's, and whole, or arriving is enough.
+// read reads an entry if it holds the key, and if the object is whole or arriving objects are
+// accepted.
 func (v *View) read(entry uint64, k transfer.Ref, size uint64, f *Found, arriving bool) (seq uint64, o Object, ok bool) {
 	at, rest := entryAt(v.mask+1, entry), restAt(v.mask+1, entry)
 	w := v.words.list[at : at+lineWords]
 	for range 100 {
 		seq := atomic.LoadUint64(&w[0])
 		if seq&1 != 0 {
-			// Its writer was interrupted, or is about to be through.
+			// The writer of the entry was interrupted, or is about to finish.
 			runtime.Gosched()
 			continue
 		}
 		if k.Task == 0 || atomic.LoadUint64(&w[1]) != uint64(k.Task) {
-			return 0, Object{}, false // a free entry is nobody's
+			return 0, Object{}, false // a free entry belongs to no key
 		}
 		shape := atomic.LoadUint64(&w[2])
 		frames, header := shapeOf(shape)
 		if uint32(shape) != uint32(k.Generation) || frames > maxFrames || frames*16+header > MaxPayload ||
 			!arriving && atomic.LoadUint64(&w[progressAt]) != whole {
-			return 0, Object{}, false // or it is being rewritten, for another one
+			return 0, Object{}, false // or another object is being written into the entry
 		}
 		own, places, inside := f.take(frames+(header+7)/8), len(f.frames), true
 		for i := range frames {
