@@ -9,24 +9,27 @@ import (
 )
 
 const (
-	// resumable is how many delivered changes are kept for streams that come back.
+	// resumable is the number of delivered changes that are kept, so that a stream that reconnects
+	// can resume.
 	resumable = 16384
-	// leastChanges is the length at which a log is first trimmed.
+	// leastChanges is the length at which a log is trimmed for the first time.
 	leastChanges = 4 * resumable
 )
 
-// changeLog is the order in which a client's tasks changed. What has not been delivered is bounded by the number of
-// tasks (only the last change of each is kept when the log is trimmed), what has been by resumable.
+// changeLog lists a client's task changes in order. Undelivered entries are bounded by the number
+// of tasks, because trim keeps only the last change of each task. Delivered entries are bounded by
+// resumable.
 type changeLog struct {
 	entries []change
-	// revision of the last change, and the oldest that can be resumed after: every later change is in entries.
+	// revision is that of the last change. floor is the oldest revision after which a stream can
+	// resume: every later change is in entries.
 	revision, floor uint64
 	limit           int
 }
 
 type change struct {
 	task ids.TaskID
-	// stamp is the revision, shifted by 8 bits, and the state.
+	// stamp is revision<<8 | state.
 	stamp uint64
 }
 
@@ -40,7 +43,7 @@ func (g *changeLog) add(task ids.TaskID, state sched.TaskState) {
 
 func (g *changeLog) full() bool { return len(g.entries) >= max(g.limit, leastChanges) }
 
-// canResume says that every change after a revision is known.
+// canResume reports whether every change after a revision is still in the log.
 func (g *changeLog) canResume(after uint64) bool { return after >= g.floor && after <= g.revision }
 
 // after returns the changes after a revision, oldest first.
@@ -49,7 +52,8 @@ func (g *changeLog) after(revision uint64) []change {
 	return g.entries[i:]
 }
 
-// trim drops old delivered changes, and all but the last change of each task among the others.
+// trim drops the oldest delivered changes. If more than resumable changes are undelivered, it keeps
+// only the last one of each task among them.
 func (g *changeLog) trim(delivered uint64) {
 	pending := g.after(delivered)
 	old := g.entries[:len(g.entries)-len(pending)]

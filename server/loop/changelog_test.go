@@ -50,7 +50,8 @@ func TestDeliveredChangesCanBeResumedForAWhile(t *testing.T) {
 	}
 }
 
-// A reader that reads some changes now and then ends with the last state of every task, whatever was trimmed meanwhile.
+// A reader that reads some changes from time to time ends with the last state of every task,
+// whatever was trimmed between its reads.
 func TestAReaderOfATrimmedLogMissesNoLastChange(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		var log changeLog

@@ -10,10 +10,10 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// defaultTTL of a client lease.
+// defaultTTL is the lifetime of a client lease that asks for none.
 const defaultTTL = 30 * time.Second
 
-// client is one lease.
+// client is one client lease.
 type client struct {
 	id       ids.ClientID
 	spec     front.ClientSpec
@@ -21,18 +21,20 @@ type client struct {
 	lastSeen time.Time
 	changes  changeLog
 	watches  []*watch
-	// kept: a timer renews the lease for the sake of the watches.
+	// kept says that a timer renews the lease because watches are open.
 	kept bool
-	// await is the waiter of a lease that Await opened for itself; such leases are in no list.
+	// await is not nil for a lease that Await opened for itself; it receives the task's final
+	// update. Such leases are not listed in the catalogue.
 	await chan sched.Update
-	// dirty: in clients.dirty. queued and stale say that the row waits for a commit; see dirty.
+	// dirty: the client is in clients.dirty. queued and stale: its row waits for a commit (see the
+	// type dirty).
 	dirty, queued, stale bool
 }
 
 type clients struct {
 	byID  map[ids.ClientID]*client
 	dirty []*client
-	// recent is the client looked up last: effects come in runs for one client.
+	// recent is a cache of the last lookup, because effects come in runs for one client.
 	recent *client
 }
 
@@ -82,7 +84,7 @@ func (l *Loop) openClient(spec front.ClientSpec) *client {
 	return c
 }
 
-// heardFrom renews the lease on whose behalf something is done, and returns it.
+// heardFrom renews the lease in whose name a call is made, and returns its client.
 func (l *Loop) heardFrom(id ids.ClientID) (*client, error) {
 	c := l.clients.get(id)
 	if c == nil {
@@ -94,7 +96,7 @@ func (l *Loop) heardFrom(id ids.ClientID) (*client, error) {
 	return c, nil
 }
 
-// RenewClient prolongs a lease.
+// RenewClient extends a lease by its lifetime.
 func (l *Loop) RenewClient(ctx context.Context, id ids.ClientID) error {
 	return l.do(ctx, func() error {
 		_, err := l.heardFrom(id)
@@ -102,7 +104,7 @@ func (l *Loop) RenewClient(ctx context.Context, id ids.ClientID) error {
 	})
 }
 
-// CloseClient ends a lease and what it held.
+// CloseClient ends a lease and releases its holds. An unknown lease is no error.
 func (l *Loop) CloseClient(ctx context.Context, id ids.ClientID) error {
 	return l.call(ctx, func() {
 		if l.clients.get(id) == nil {
@@ -113,7 +115,7 @@ func (l *Loop) CloseClient(ctx context.Context, id ids.ClientID) error {
 	})
 }
 
-// forgetClient ends a client's watches and drops what is known about it.
+// forgetClient ends a client's watches and deletes its state.
 func (l *Loop) forgetClient(id ids.ClientID, expired bool) {
 	c := l.clients.get(id)
 	if c == nil {
@@ -131,7 +133,7 @@ func (l *Loop) forgetClient(id ids.ClientID, expired bool) {
 	l.dirty.client(c, l.now)
 }
 
-// notify remembers that a task changed for those who watch the client.
+// notify records that a task changed, for the watches of the client.
 func (l *Loop) notify(effect *sched.Effect) {
 	c := l.clients.get(effect.Client)
 	if c == nil {
@@ -152,7 +154,7 @@ func (l *Loop) notify(effect *sched.Effect) {
 	l.dirty.clientCounters(c)
 }
 
-// delivered is the revision up to which every watch has got everything.
+// delivered is the revision up to which every watch has received all changes.
 func (c *client) delivered() uint64 {
 	least := c.changes.revision
 	for _, w := range c.watches {
@@ -161,7 +163,7 @@ func (c *client) delivered() uint64 {
 	return least
 }
 
-// flushClients hands changes to the watches that wait for some.
+// flushClients hands changes to the watches that wait for a batch.
 func (l *Loop) flushClients() {
 	for _, c := range l.clients.dirty {
 		c.dirty = false
@@ -172,7 +174,8 @@ func (l *Loop) flushClients() {
 	l.clients.dirty = l.clients.dirty[:0]
 }
 
-// Await holds a task until it has ended, and returns its update.
+// Await holds a task until it has ended, and returns its update. It opens a client lease of its own
+// and closes it at the end.
 func (l *Loop) Await(ctx context.Context, namespace, key string) (sched.Update, error) {
 	var c *client
 	err := l.do(ctx, func() error {
@@ -212,7 +215,7 @@ func (l *Loop) tellAwaiting(c *client, task ids.TaskID) {
 	}
 }
 
-// do is call for closures that may refuse.
+// do is call for closures that may fail.
 func (l *Loop) do(ctx context.Context, run func() error) error {
 	var refused error
 	if err := l.call(ctx, func() { refused = run() }); err != nil {

@@ -11,26 +11,28 @@ import (
 )
 
 const (
-	// commitGap is the least time between commits, commitDelay the longest that a change waits for one while the loop
-	// is busy, and countersGap the same for what changes all the time.
+	// commitGap is the shortest time between two commits. commitDelay is the longest time that a
+	// change waits for a commit while the loop is busy. countersGap is the shortest time between
+	// two commits of counters, which change all the time.
 	commitGap   = 5 * time.Millisecond
 	commitDelay = 50 * time.Millisecond
 	countersGap = 250 * time.Millisecond
 )
 
-// dirty is what the catalogue does not know yet.
+// dirty lists the rows that differ from the catalogue.
 type dirty struct {
 	graphs map[ids.GraphID]struct{}
-	// workers and clients: their fields queued and stale say what is in which list, once each. The first lists wait for
-	// the next commit, the second ones (only counters changed) may wait longer.
+	// workers and clients wait for the next commit. staleWorkers and staleClients have only changed
+	// counters and may wait longer. The row's fields queued and stale say which lists it is in, so
+	// that each list has it once.
 	workers, staleWorkers []*worker
 	clients, staleClients []*client
 	lost                  []*front.Worker
 	datasets, unpublished []*front.Dataset
 
-	// since is when the first change came that waits for the next commit; zero: none.
+	// since is the time of the oldest change that waits for the next commit; zero: none waits.
 	since time.Time
-	// committed and counted are when the last commit was, and the last one with counters.
+	// committed is the time of the last commit, counted of the last commit with counters.
 	committed, counted time.Time
 }
 
@@ -53,7 +55,7 @@ func (d *dirty) worker(w *worker, now time.Time) {
 	}
 }
 
-// counters marks a worker of which only figures changed.
+// counters marks a worker of which only counters changed.
 func (d *dirty) counters(w *worker) {
 	if !w.stale {
 		w.stale = true
@@ -78,7 +80,8 @@ func (d *dirty) clientCounters(c *client) {
 
 func (d *dirty) stale() bool { return len(d.staleWorkers)+len(d.staleClients) > 0 }
 
-// nextCommit is when commitDue becomes true if nothing else happens.
+// nextCommit is the time from which a commit is due if no message arrives; false if no change
+// waits.
 func (l *Loop) nextCommit() (time.Time, bool) {
 	d := &l.dirty
 	switch {
@@ -103,7 +106,7 @@ func (l *Loop) commitDue() bool {
 	return l.now.Sub(d.since) >= commitDelay || !busy && l.now.Sub(d.committed) >= commitGap
 }
 
-// Snapshot commits what waits and returns the catalogue.
+// Snapshot commits all waiting changes and returns the catalogue.
 func (l *Loop) Snapshot(ctx context.Context) (front.Snapshot, error) {
 	if err := l.call(ctx, func() {
 		l.dirty.counted = time.Time{}
@@ -117,7 +120,7 @@ func (l *Loop) Snapshot(ctx context.Context) (front.Snapshot, error) {
 // LastSnapshot returns the catalogue as of its last commit.
 func (l *Loop) LastSnapshot() front.Snapshot { return l.catalog.Snapshot() }
 
-// commit writes what is dirty, as one revision.
+// commit writes all dirty rows to the catalogue, as one revision.
 func (l *Loop) commit() {
 	d := &l.dirty
 	l.catalog.Update(func(b *catalog.Batch) {

@@ -7,15 +7,18 @@ import (
 	"github.com/millrace/millrace/server/front"
 )
 
-// A report of a few tasks that finds the loop asleep costs a hop between goroutines, which is a good part of what the
-// scheduler takes for it. So the stream's goroutine that brings it carries it through by itself, unless somebody is at it.
-// Time and the catalogue stay the loop's: it is woken when they are due earlier than it knows.
+// Flat combining. Each hop between goroutines costs a large part of the time that the scheduler
+// needs for a short report. So when the loop sleeps, the stream's goroutine that received the
+// report takes the lock (owning) and steps the machine itself. Timers and catalogue commits stay
+// with the loop: if one becomes due before the loop's alarm, the loop is woken.
 
-// maxDriven is how many reports a message has that its stream carries through itself. More of them are work, which the
-// loop does beside the streams.
+// maxDriven is the largest number of reports in a message that the stream's goroutine handles
+// itself. With more reports the loop's goroutine does the work, in parallel with the streams.
 const maxDriven = 4
 
-// drive is post by a session's stream, in order with what that stream has posted.
+// drive handles one message of a worker: at once if the loop is idle, else through the mailbox.
+// Messages of one stream keep their order: while one of them waits in the mailbox (posted > 0), the
+// next ones are posted, too.
 func (s *session) drive(ctx context.Context, said front.Inbound) error {
 	l := s.loop
 	if len(said.Reports) <= maxDriven && said.Stats == nil && len(l.mailbox) == 0 && s.posted.Load() == 0 && l.owning.TryLock() {
@@ -27,7 +30,7 @@ func (s *session) drive(ctx context.Context, said front.Inbound) error {
 		if l.nextAlarm().Before(l.armed) {
 			select {
 			case l.mailbox <- func() {}:
-			default: // it is awake
+			default: // the loop is awake
 			}
 		}
 		return nil

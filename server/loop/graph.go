@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// Submit adds a submission, all of it or nothing.
+// Submit adds a submission; on an error nothing is added.
 func (l *Loop) Submit(ctx context.Context, submission front.Submission) (front.Accepted, error) {
 	var accepted front.Accepted
 	err := l.do(ctx, func() (err error) {
@@ -51,7 +51,8 @@ func (l *Loop) submit(s *front.Submission) (front.Accepted, error) {
 	return accepted, nil
 }
 
-// takeFunctions keeps the functions that a submission needs and brings. If some are missing nothing is kept.
+// takeFunctions stores the functions that a submission needs and carries. If some are missing, it
+// stores none and returns the missing ones.
 func (l *Loop) takeFunctions(s *front.Submission) (added, missing []ids.FunctionHash) {
 	brought := map[ids.FunctionHash]front.Function{}
 	for _, f := range s.Functions {
@@ -101,7 +102,7 @@ func (l *Loop) hold(event sched.TasksHeld) ([]ids.TaskID, error) {
 	return tasks, nil
 }
 
-// Release gives up holds.
+// Release ends holds of a client.
 func (l *Loop) Release(ctx context.Context, event sched.TasksReleased) error {
 	return l.do(ctx, func() error {
 		if _, err := l.heardFrom(event.Client); err != nil {
@@ -112,7 +113,7 @@ func (l *Loop) Release(ctx context.Context, event sched.TasksReleased) error {
 	})
 }
 
-// Cancel stops tasks.
+// Cancel cancels tasks.
 func (l *Loop) Cancel(ctx context.Context, event sched.TasksCancelled, namespace string, keys []string) (done sched.Cancelled, err error) {
 	err = l.do(ctx, func() error {
 		tasks, err := l.named(event.Client, event.Tasks, namespace, keys)
@@ -151,7 +152,7 @@ func (l *Loop) Retry(ctx context.Context, id ids.ClientID, tasks []ids.TaskID, n
 	return retried, err
 }
 
-// named adds the tasks that are given by key to those given by number.
+// named appends the numbers of the tasks that are given by key to those given by number.
 func (l *Loop) named(id ids.ClientID, tasks []ids.TaskID, namespace string, keys []string) ([]ids.TaskID, error) {
 	if id != 0 {
 		c, err := l.heardFrom(id)
@@ -171,7 +172,7 @@ func (l *Loop) named(id ids.ClientID, tasks []ids.TaskID, namespace string, keys
 	return tasks, nil
 }
 
-// ReleaseGraph drops a graph.
+// ReleaseGraph releases all tasks of a graph.
 func (l *Loop) ReleaseGraph(ctx context.Context, event sched.GraphReleased) error {
 	return l.do(ctx, func() error {
 		effects, refused := l.machine.ReleaseGraph(l.now, event, l.effects[:0])
@@ -184,7 +185,7 @@ func (l *Loop) ReleaseGraph(ctx context.Context, event sched.GraphReleased) erro
 	})
 }
 
-// Publish names a set of results.
+// Publish gives a set of results a name. The dataset holds them until it is unpublished.
 func (l *Loop) Publish(ctx context.Context, spec front.DatasetSpec) (*front.Dataset, error) {
 	var row *front.Dataset
 	err := l.do(ctx, func() error {
@@ -221,7 +222,7 @@ func (l *Loop) Publish(ctx context.Context, spec front.DatasetSpec) (*front.Data
 	return row, err
 }
 
-// Unpublish forgets a dataset.
+// Unpublish removes a dataset and its hold on the results.
 func (l *Loop) Unpublish(ctx context.Context, namespace, name string) error {
 	return l.do(ctx, func() error {
 		row := l.catalog.Snapshot().Dataset(namespace, name)

@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// still is a loop that nobody runs: the test gives it its turns and its time.
+// still returns a loop without a running goroutine: the test itself advances its clock and runs its
+// passes.
 func still(t *testing.T) (l *Loop, connected, broken *worker, client ids.ClientID) {
 	t.Helper()
 	l = New(Config{})
@@ -27,7 +28,8 @@ func still(t *testing.T) (l *Loop, connected, broken *worker, client ids.ClientI
 	return l, connected, broken, client
 }
 
-// turn passes time, in which the loop has its turn as often as it asks for, or not once.
+// turn advances the time by d. The loop runs at each of its alarms, or, if stalled, only at the
+// end.
 func (l *Loop) turn(d time.Duration, stalled bool) {
 	end := l.now.Add(d)
 	for at := l.nextAlarm(); !stalled && at.Before(end); at = l.nextAlarm() {
@@ -70,8 +72,9 @@ func TestTheLoopsOwnStandstillEndsNoLease(t *testing.T) {
 	}
 }
 
-// TestLeasesAreMeasuredByTheMonotonicClock: a time without a reading of that clock is compared by the wall clock, which people and
-// programs set, and makes every comparison with it one by the wall clock.
+// TestLeasesAreMeasuredByTheMonotonicClock: a time without a reading of the monotonic clock is
+// compared by the wall clock, which people and programs set. One such operand makes the whole
+// comparison use the wall clock.
 func TestLeasesAreMeasuredByTheMonotonicClock(t *testing.T) {
 	l, connected, _, _ := still(t)
 	monotonic := func(what string, at time.Time) {
@@ -80,7 +83,7 @@ func TestLeasesAreMeasuredByTheMonotonicClock(t *testing.T) {
 		}
 	}
 	connected.session.saw(l.now.Add(2 * time.Second))
-	l.turn(6*time.Second, false) // The lease was looked at once, and has another end.
+	l.turn(6*time.Second, false) // The lease was checked once, and has a new end.
 	monotonic("the last message", connected.session.seen())
 	for _, timer := range l.timers.queue {
 		monotonic("a timer", timer.at)
@@ -91,7 +94,8 @@ func TestLeasesAreMeasuredByTheMonotonicClock(t *testing.T) {
 	}
 }
 
-// TestAWatchThatComesAndGoesLeavesOneTimer: each reconnection of a watch used to leave a timer that renewed the lease for ever.
+// TestAWatchThatComesAndGoesLeavesOneTimer: each reconnection of a watch used to leave a timer that
+// renewed the lease for ever.
 func TestAWatchThatComesAndGoesLeavesOneTimer(t *testing.T) {
 	l := New(Config{})
 	c := l.openClient(front.ClientSpec{})

@@ -10,16 +10,19 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// A life of the scheduler is the time from its start to its end. A restarted scheduler does not know the numbers of
-// tasks, workers and clients that the life before gave out, but workers and clients of that life still use them. Three
-// things prevent that a number of one life is mistaken for a number of another:
+// A life of the scheduler is the time from its start to its end. A restarted scheduler does not
+// know the numbers of tasks, workers and clients that the previous life gave out, but workers and
+// clients of that life still use them. Three things prevent that a number of one life is mistaken
+// for a number of another:
 //
-//   - Each life has a random number. Workers and clients send it with their state, and state of another life is ignored.
-//   - The number of a life's first task depends on the life, so that a late report or release that does not name its life
-//     is about an unknown task.
-//   - Clients get random numbers: nobody can use the lease of another client, by chance or by counting.
+//   - Each life has a random number. Workers and clients send it with their state, and the
+//     scheduler ignores state of another life.
+//   - The number of a life's first task depends on the life, so a late report or release that does
+//     not name its life refers to an unknown task.
+//   - Client numbers are random: no client can use the lease of another one, by chance or by
+//     counting.
 
-// random64 returns 64 random bits that nobody can guess.
+// random64 returns 64 random bits from crypto/rand, which cannot be guessed.
 func random64() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // It never fails: see its documentation.
@@ -27,17 +30,19 @@ func random64() uint64 {
 }
 
 const (
-	// taskRegion is how many tasks one life may have before it comes to the numbers of another.
+	// taskRegion is the number of tasks that one life may have before its numbers reach those of
+	// another life.
 	taskRegion = 1 << 32
-	// taskRegions bounds the numbers: JavaScript and others that keep integers as doubles get them whole, and a task's number has
-	// to stay below the machine's limit, 2^48.
+	// taskRegions bounds the task numbers. JavaScript and other languages keep integers as doubles,
+	// which are exact up to 2^53; and a task's number must stay below the machine's limit, 2^48.
 	taskRegions = 1 << 14
 )
 
-// firstTask is the number of the first task of a life.
+// firstTask returns the number of the first task of a life.
 func firstTask(life uint64) ids.TaskID { return ids.TaskID(life%taskRegions*taskRegion + 1) }
 
-// newClientID draws the number of a lease. It fits into a signed integer of 64 bits, which is all that some languages have.
+// newClientID draws the random number of a lease. It fits into a signed 64-bit integer, because
+// some languages have no unsigned one.
 func (l *Loop) newClientID() ids.ClientID {
 	for {
 		id := ids.ClientID(random64() >> 1)
@@ -47,8 +52,10 @@ func (l *Loop) newClientID() ids.ClientID {
 	}
 }
 
-// foreign says whether what a worker holds and runs is from another life of the scheduler: it says so; or it says nothing, as a
-// program from before there were lives does, and this scheduler has not met its incarnation.
+// foreign reports whether a worker's objects and running tasks are from another life of the
+// scheduler. That is so if the worker names another life. A worker program that does not know lives
+// names none; then it is so if it holds something and this scheduler has not seen its incarnation
+// (met is false).
 func (l *Loop) foreign(r *front.Registration, met bool) bool {
 	if r.Life != 0 {
 		return r.Life != l.config.Cluster.Life
@@ -56,8 +63,9 @@ func (l *Loop) foreign(r *front.Registration, met bool) bool {
 	return !met && len(r.Worker.Inventory)+len(r.Worker.Running) > 0
 }
 
-// disown removes the objects and attempts of another life from a registration, and returns the orders by which the
-// worker drops them. A worker that knows of lives has dropped them before it reads these orders.
+// disown removes the objects and attempts of another life from a registration. It returns them as
+// the orders by which the worker drops them. A worker that knows lives has dropped them before it
+// reads these orders.
 func disown(r *front.Registration) (releases []sched.Replica, cancellations []sched.TaskRef) {
 	releases, cancellations = slices.Clone(r.Worker.Inventory), slices.Clone(r.Worker.Running)
 	r.Worker.Inventory, r.Worker.Running = nil, nil

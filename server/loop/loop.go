@@ -1,7 +1,8 @@
-// Package loop is a Loop: it owns the scheduler machine, the clock and the catalogue's writes. Everything that happens
-// to the scheduler happens on its one goroutine, fed by a bounded mailbox, or on that of a stream that takes its part for
-// a moment: see drive.go. It drains what is there, steps the machine, and carries the effects out into outboxes that the
-// streams' own goroutines empty: it never waits for a network.
+// Package loop is a Loop: it owns the scheduler machine, the clock and the writes to the catalogue.
+// All events of the scheduler are handled by one goroutine, which a bounded mailbox feeds, or by a
+// stream's goroutine that takes the lock for a moment (see drive.go). The loop takes the waiting
+// messages, steps the machine, and carries out the effects by writing into outboxes. The streams'
+// own goroutines empty the outboxes, so the loop never waits for a network.
 package loop
 
 import (
@@ -18,22 +19,24 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// mailboxLength bounds what waits for the loop. Senders wait when it is full, and with them their streams.
+// mailboxLength bounds the closures that wait for the loop. When the mailbox is full, senders
+// block, and their streams with them.
 const mailboxLength = 1024
 
 // Config sets up a loop.
 type Config struct {
 	Machine sched.Config
-	// Cluster says who this scheduler is. WorkerLease is how long a silent worker is waited for; 0: 5 s. Life 0: drawn at random.
+	// Cluster describes this scheduler. WorkerLease is the longest silence of a worker before it is
+	// declared lost; 0: 5 s. Life 0: drawn at random.
 	Cluster front.Cluster
-	// ReconnectGrace is how long a worker whose connection broke may take to come back. 0: 2 s.
+	// ReconnectGrace is the time that a worker whose connection broke has to reconnect. 0: 2 s.
 	ReconnectGrace time.Duration
-	// NativeOps are known before any worker has registered.
+	// NativeOps are native ops that are accepted before any worker has registered.
 	NativeOps []string
 	Log       *slog.Logger
 }
 
-// Loop implements front.Scheduler. Fields are for who holds owning unless they say otherwise.
+// Loop implements front.Scheduler. The mutex owning guards the fields unless they say otherwise.
 type Loop struct {
 	config  Config
 	log     *slog.Logger
@@ -41,22 +44,26 @@ type Loop struct {
 	machine *sched.Machine
 
 	mailbox chan func()
-	// stopped is closed when no closure will run any more.
+	// stopped is closed when Run has returned: no closure runs after that.
 	stopped chan struct{}
 	// draining is closed when the scheduler begins to stop.
 	draining chan struct{}
-	// shutdown is closed when somebody asked the cluster to stop.
+	// shutdown is closed when a client has asked the cluster to stop.
 	shutdown chan struct{}
 
-	// owning is held by who does the loop's work, and for ever once it has ended.
+	// owning is held by the goroutine that does the loop's work: the one of Run, or a stream's
+	// goroutine (see drive). Run keeps it when it returns, so that no stream can take it
+	// afterwards.
 	owning sync.Mutex
-	// armed is when the loop wakes by itself.
+	// armed is the time at which the loop's alarm wakes it.
 	armed time.Time
-	// start never changes. All times that are compared have, as it has, a reading of the monotonic clock: that one does not jump.
+	// start never changes. All times that are compared must have a reading of the monotonic clock,
+	// as start has, because the wall clock can jump.
 	start time.Time
 	now   time.Time
-	// alive is when the loop last ran, beat the time at which it must wake again, and idle the time at which it wakes
-	// even if there is nothing to do. A longer gap means that the process stood still: see forgive.
+	// alive is the time of the loop's last pass. beat is the time at which it must wake again, even
+	// without work, so that a long gap between passes proves that the process stood still (see
+	// forgive). idle is the time of the next wake-up without workers and clients.
 	alive, beat, idle time.Time
 	effects           []sched.Effect
 	assignment        sched.Assignment
@@ -68,7 +75,7 @@ type Loop struct {
 	functions     map[ids.FunctionHash]*function
 	functionBytes uint64
 	datasets      uint64 // last number given out
-	// nativeOps is sorted; replaced whole, read by anyone.
+	// nativeOps is sorted. It is replaced as a whole, and any goroutine may read it.
 	nativeOps atomic.Pointer[[]string]
 
 	dirty dirty
@@ -76,7 +83,7 @@ type Loop struct {
 
 var _ front.Scheduler = (*Loop)(nil)
 
-// New returns a loop that does nothing until Run.
+// New returns a loop that does no work until Run is called.
 func New(config Config) *Loop {
 	if config.Cluster.WorkerLease == 0 {
 		config.Cluster.WorkerLease = 5 * time.Second
@@ -115,7 +122,7 @@ func New(config Config) *Loop {
 	return l
 }
 
-// Run owns the machine until ctx ends. It is called once.
+// Run owns the machine until ctx ends. Call it once.
 func (l *Loop) Run(ctx context.Context) {
 	defer close(l.stopped)
 	alarm := time.NewTimer(time.Hour)
@@ -143,7 +150,7 @@ func (l *Loop) Run(ctx context.Context) {
 		if run == nil {
 			l.armed = time.Time{}
 		} else {
-			// What has arrived meanwhile shares the flush; what arrives later does not delay it.
+			// Messages that have arrived by now share one flush; later ones wait for the next pass.
 			for more := len(l.mailbox); ; more-- {
 				l.now = time.Now()
 				run()
@@ -163,7 +170,7 @@ func (l *Loop) Run(ctx context.Context) {
 	}
 }
 
-// nextAlarm is when there is something to do even if nothing arrives.
+// nextAlarm returns the time at which the loop has work even if no message arrives.
 func (l *Loop) nextAlarm() time.Time {
 	if !l.idle.After(l.now.Add(time.Minute)) {
 		l.idle = l.now.Add(time.Hour)
@@ -187,10 +194,10 @@ func (l *Loop) nextAlarm() time.Time {
 	return next
 }
 
-// fire runs what is due: the loop's timers first, since they renew leases that the machine would find ended after a long
-// step.
+// fire runs the timers that are due. The loop's own timers come first: they renew leases, which the
+// machine would find expired after a long step.
 func (l *Loop) fire() {
-	// Twice the beat would be late by one beat; a client's lease is not shorter than a worker's by much.
+	// The beat is a quarter of the lease, so a gap above three quarters is no usual delay.
 	if gap := l.now.Sub(l.alive); gap > l.config.Cluster.WorkerLease*3/4 && len(l.workers.byName)+len(l.clients.byID) > 0 {
 		l.forgive(gap)
 	}
@@ -207,7 +214,7 @@ func (l *Loop) fire() {
 	}
 }
 
-// post hands a closure to the loop's goroutine without waiting for it to run.
+// post puts a closure into the mailbox without waiting for it to run.
 func (l *Loop) post(ctx context.Context, run func()) error {
 	select {
 	case l.mailbox <- run:
@@ -219,8 +226,9 @@ func (l *Loop) post(ctx context.Context, run func()) error {
 	}
 }
 
-// call runs a closure on the loop's goroutine. Once it is in the mailbox it is waited for even if ctx ends, so that
-// the caller may read what it wrote; that takes no longer than the loop's other work.
+// call runs a closure on the loop's goroutine and waits for it. Once the closure is in the mailbox,
+// call waits even if ctx ends, so that the caller can read the closure's results. The wait lasts no
+// longer than the loop's other work.
 func (l *Loop) call(ctx context.Context, run func()) error {
 	done := make(chan struct{})
 	if err := l.post(ctx, func() { run(); close(done) }); err != nil {
@@ -238,7 +246,8 @@ func errStopped() error {
 	return &front.Error{Kind: front.ErrDraining, Message: "the scheduler has stopped: connect to another one, or wait until it is back"}
 }
 
-// refuseIfDraining is the error of calls that would begin something new.
+// refuseIfDraining returns an error for calls that would begin new work while the scheduler is
+// stopping.
 func (l *Loop) refuseIfDraining() error {
 	select {
 	case <-l.draining:
@@ -248,13 +257,13 @@ func (l *Loop) refuseIfDraining() error {
 	}
 }
 
-// step tells the machine an event and carries out what it orders.
+// step gives the machine an event and carries out the effects.
 func (l *Loop) step(event sched.Event) {
 	l.effects = l.machine.Step(l.now, event, l.effects[:0])
 	l.carryOut()
 }
 
-// carryOut obeys the effects of one step, in order.
+// carryOut carries out the effects of one step, in order.
 func (l *Loop) carryOut() {
 	for i := range l.effects {
 		effect := &l.effects[i]
@@ -297,7 +306,7 @@ func (l *Loop) carryOut() {
 		case sched.EffectUnmap:
 			l.unmap(effect)
 		case sched.EffectTaskForgotten:
-			// Nothing here is kept by task.
+			// The loop keeps no state per task.
 		}
 	}
 	if cap(l.effects) > keptEffects {
@@ -305,13 +314,14 @@ func (l *Loop) carryOut() {
 	}
 }
 
-// keptEffects bounds the effects whose memory is used again: giving up a million tasks at once must not cost it for good.
+// keptEffects bounds the effect buffer that is kept for reuse, so that releasing a million tasks at
+// once does not keep its memory for ever.
 const keptEffects = 1 << 16
 
-// Cluster returns who this scheduler is.
+// Cluster returns the constant description of this scheduler.
 func (l *Loop) Cluster() front.Cluster { return l.config.Cluster }
 
-// NativeOps returns the sorted names of native ops that are known.
+// NativeOps returns the sorted names of the known native ops.
 func (l *Loop) NativeOps() []string { return *l.nativeOps.Load() }
 
 // Read runs read on the loop's goroutine.
@@ -322,10 +332,11 @@ func (l *Loop) Read(ctx context.Context, read func(front.Reader)) error {
 // Draining is closed when the scheduler begins to stop.
 func (l *Loop) Draining() <-chan struct{} { return l.draining }
 
-// ShutdownRequested is closed when Shutdown was called.
+// ShutdownRequested is closed after a call of Shutdown.
 func (l *Loop) ShutdownRequested() <-chan struct{} { return l.shutdown }
 
-// Shutdown tells the workers to stop, and asks whoever runs the loop to end it.
+// Shutdown orders the workers to stop, and closes ShutdownRequested so that the caller of Run ends
+// the loop.
 func (l *Loop) Shutdown(ctx context.Context, reason string) error {
 	return l.call(ctx, func() {
 		select {
@@ -342,7 +353,8 @@ func (l *Loop) Shutdown(ctx context.Context, reason string) error {
 	})
 }
 
-// Drain ends all sessions and refuses new work; workers keep what they have and come back to the next scheduler.
+// Drain ends all sessions and refuses new work. Workers keep their objects and connect to the next
+// scheduler.
 func (l *Loop) Drain(ctx context.Context) error { return l.call(ctx, l.beginDraining) }
 
 func (l *Loop) beginDraining() {

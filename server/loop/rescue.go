@@ -9,20 +9,23 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// graveTime is how long the memory of a dead worker is remembered at most: survivors unmap it by themselves before.
+// graveTime is the longest time that the scheduler remembers the memory of a dead worker. Survivors
+// unmap it by themselves before that.
 const graveTime = time.Minute
 
-// grave is a lost worker whose memory others may have mapped.
+// grave is the tombstone of a lost worker whose memory other workers may have mapped.
 type grave struct {
 	peer        front.Peer
 	incarnation string
 	since       time.Time
-	// mapped are the survivors that have not said that they have unmapped it.
+	// mapped lists the survivors that have not yet reported that they unmapped the memory.
 	mapped []ids.WorkerID
 }
 
-// bury lists the workers that may have the memory of a lost one mapped: those of its host that have fetched from it by a path that
-// maps it; if none has said so yet, those that were told where it is. Each makes sure by itself.
+// bury makes a tombstone for a lost worker and returns the survivors that may have its memory
+// mapped: workers of the same host that have fetched from it by a path that maps memory. If none
+// has reported such a path yet, it returns the workers of the host that know its address. Each
+// survivor checks for itself.
 func (l *Loop) bury(dead *worker) []ids.WorkerID {
 	var sure, possible []ids.WorkerID
 	for _, s := range l.workers.sessions() {
@@ -48,12 +51,12 @@ func (l *Loop) bury(dead *worker) []ids.WorkerID {
 	return survivors
 }
 
-// mapped says whether who takes a lane has the memory of the peer mapped.
+// mapped reports whether the worker that uses this path has the peer's memory mapped.
 func mapped(lane front.Lane) bool {
 	return lane.State == front.LaneOpen && (lane.Path == "borrow" || lane.Path == "ipc")
 }
 
-// rescue orders the copy of an object out of a dead worker's memory.
+// rescue orders a survivor to copy an object out of a dead worker's memory.
 func (l *Loop) rescue(effect *sched.Effect) {
 	s, g := l.sessionOf(effect.Worker), l.workers.graves[effect.Dead]
 	if s == nil || g == nil {
@@ -68,14 +71,16 @@ func (l *Loop) rescue(effect *sched.Effect) {
 	last.Objects = append(last.Objects, object)
 }
 
-// unmap tells a worker that nothing more is wanted from a dead one.
+// unmap tells a worker that no more objects of a dead worker are needed, so that it can unmap the
+// memory: the peer is sent without an address.
 func (l *Loop) unmap(effect *sched.Effect) {
 	if s, g := l.sessionOf(effect.Worker), l.workers.graves[effect.Dead]; s != nil && g != nil {
 		s.building.Peers = append(s.building.Peers, front.Peer{Worker: effect.Dead, Name: g.peer.Name})
 	}
 }
 
-// rescueReported takes in what a survivor says.
+// rescueReported handles a survivor's report: objects that it could not copy, or that it has
+// unmapped the memory.
 func (l *Loop) rescueReported(w *worker, report front.RescueReport) {
 	g := l.workers.graves[report.Dead]
 	if len(report.Failed) > 0 {

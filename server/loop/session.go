@@ -12,27 +12,28 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// session is one worker's link. The loop writes into building; once a pass what is there becomes ready, and the
-// stream's goroutine takes it, whatever has gathered by then.
+// session is one worker's connection. The loop writes messages into building. At the end of each
+// pass it moves them to ready, and the stream's goroutine takes all that has collected there.
 type session struct {
 	loop   *Loop
 	worker *worker
 	wake   chan struct{}
 	done   chan struct{}
-	// lastSeen is when the last message arrived, in nanoseconds since the loop's start: the clock on the wall may be set. Set by the
-	// stream's goroutine, so that a busy loop does not make workers look silent.
+	// lastSeen is the time of the last message, in nanoseconds since the loop's start by the
+	// monotonic clock, because the wall clock can be set. The stream's goroutine writes it, so that
+	// a busy loop does not make workers look silent.
 	lastSeen atomic.Int64
-	// posted counts the messages that wait for the loop.
+	// posted counts the messages of this stream that wait in the loop's mailbox.
 	posted atomic.Int32
 
 	mu    sync.Mutex // guards ready
 	ready front.Outbound
 
-	// The rest is the loop's.
+	// The loop owns the remaining fields.
 	building front.Outbound
 	dirty    bool
 	ended    bool
-	// What the worker was told in this session.
+	// ops, peers and functions record the definitions sent to the worker in this session.
 	ops       []sched.OpSpec // by number
 	peers     bitset
 	functions map[ids.FunctionHash]struct{}
@@ -50,11 +51,11 @@ func newSession(l *Loop, w *worker) *session {
 	return s
 }
 
-// saw notes that the worker lives; seen is when it was last known to.
+// saw records that the worker is alive; seen returns the last time that was recorded.
 func (s *session) saw(now time.Time) { s.lastSeen.Store(int64(now.Sub(s.loop.start))) }
 func (s *session) seen() time.Time   { return s.loop.start.Add(time.Duration(s.lastSeen.Load())) }
 
-// Worker returns the number of the incarnation, which never changes.
+// Worker returns the number of the worker's incarnation, which never changes.
 func (s *session) Worker() ids.WorkerID  { return s.worker.id }
 func (s *session) Wake() <-chan struct{} { return s.wake }
 func (s *session) Done() <-chan struct{} { return s.done }
@@ -76,7 +77,7 @@ func (s *session) Report(ctx context.Context, said front.Inbound) error {
 }
 
 func (s *session) Undeliverable(task ids.TaskID, attempt ids.Attempt, reason string) {
-	// The stream may have ended by it, and its context with it.
+	// The failure may have ended the stream, and its context with it.
 	_ = s.loop.post(context.Background(), func() {
 		l := s.loop
 		l.log.Warn("an attempt cannot be sent", "task", task, "attempt", attempt, "worker", s.worker.name, "reason", reason)
@@ -87,11 +88,11 @@ func (s *session) Undeliverable(task ids.TaskID, attempt ids.Attempt, reason str
 }
 
 func (s *session) Disconnect() {
-	// The stream is gone: its context would refuse to carry the news.
+	// The stream has ended: its context is cancelled.
 	_ = s.loop.post(context.Background(), func() { s.loop.disconnected(s) })
 }
 
-// flush hands what was built to the stream.
+// flush hands the messages in building to the stream.
 func (s *session) flush() {
 	s.mu.Lock()
 	if s.ready.Empty() {
@@ -106,7 +107,7 @@ func (s *session) flush() {
 	}
 }
 
-// end closes the session after what was built so far.
+// end flushes the session and closes it.
 func (s *session) end() {
 	if s.ended {
 		return
@@ -116,7 +117,7 @@ func (s *session) end() {
 	close(s.done)
 }
 
-// sessionOf returns a worker's open session, and remembers that it is to be flushed; nil if there is none.
+// sessionOf returns a worker's open session and marks it for the next flush; nil if there is none.
 func (l *Loop) sessionOf(id ids.WorkerID) *session {
 	w := l.workers.get(id)
 	if w == nil || w.session == nil {
@@ -143,14 +144,15 @@ func (l *Loop) flushSessions() {
 	l.workers.dirtySessions = l.workers.dirtySessions[:0]
 }
 
-// assign builds the message of one assignment, with whatever the worker must be told before.
+// assign builds the message of one assignment, and before it the op, function and peer definitions
+// that the worker does not have yet.
 func (l *Loop) assign(effect *sched.Effect) {
 	s := l.sessionOf(effect.Worker)
 	if s == nil || !l.machine.AssignmentOf(effect.Task, &l.assignment) {
 		return
 	}
 	a := &l.assignment
-	// A number may come to mean another op once no task refers to the first one any more.
+	// The machine reuses the number of an op that no task refers to any more.
 	if op := l.machine.Op(a.Op); int(a.Op) >= len(s.ops) || s.ops[a.Op] != op {
 		for int(a.Op) >= len(s.ops) {
 			s.ops = append(s.ops, sched.OpSpec{})
@@ -173,7 +175,7 @@ func (l *Loop) assign(effect *sched.Effect) {
 	l.dirty.counters(s.worker)
 }
 
-// introduce tells a worker once in a session how to reach another one.
+// introduce sends a worker the address of a peer, once per session.
 func (l *Loop) introduce(s *session, to ids.WorkerID) {
 	if s.peers.has(uint64(to)) {
 		return
@@ -184,7 +186,8 @@ func (l *Loop) introduce(s *session, to ids.WorkerID) {
 	}
 }
 
-// introduceNear tells a worker that has just registered, and those near it, of each other.
+// introduceNear sends a newly registered worker the addresses of the near workers, and its own
+// address to them.
 func (l *Loop) introduceNear(w *worker) {
 	for _, s := range l.workers.sessions() {
 		if s.worker.near(w) {
@@ -194,14 +197,14 @@ func (l *Loop) introduceNear(w *worker) {
 	}
 }
 
-// sendFunction sends a function once in a session; again only if the worker says that it lacks it.
+// sendFunction sends a function, once per session unless the worker reports that it lacks it.
 func (l *Loop) sendFunction(s *session, hash ids.FunctionHash, again bool) {
 	if _, sent := s.functions[hash]; sent && !again {
 		return
 	}
 	f, known := l.functions[hash]
 	if !known {
-		// An attempt that it was given has ended meanwhile, and was the last that referred to the function.
+		// The attempt that needed it has ended in the meantime, and its task was the last one.
 		l.log.Debug("a worker asks for a function that no task refers to", "function", hash, "worker", s.worker.name)
 		return
 	}
@@ -216,15 +219,16 @@ func (l *Loop) sendFunction(s *session, hash ids.FunctionHash, again bool) {
 // function is a pickled function that tasks refer to.
 type function struct {
 	front.Function
-	// at are the workers that it was sent to, lost ones included.
+	// at lists the workers that have received the function, also lost ones.
 	at []*worker
 }
 
-// dropsKept bounds the functions that a worker is told again to forget once its connection has broken.
+// dropsKept bounds the dropped functions per worker that are remembered, to be sent again after a
+// reconnection.
 const dropsKept = 4096
 
-// dropFunction forgets a function that no task refers to, and has the workers forget it that it was sent to. A message may be lost
-// with its connection, so a worker that comes back is told again.
+// dropFunction forgets a function that no task refers to, and orders the workers that have it to
+// forget it. A broken connection may lose the order, so it is sent again when a worker reconnects.
 func (l *Loop) dropFunction(hash ids.FunctionHash) {
 	f := l.functions[hash]
 	if f == nil {
@@ -257,7 +261,7 @@ func (l *Loop) forgetFunction(hash ids.FunctionHash) {
 	}
 }
 
-// dropAgain repeats what a worker that is back may not have heard.
+// dropAgain repeats the orders to drop functions, which a reconnected worker may not have received.
 func (l *Loop) dropAgain(s *session) {
 	for _, hash := range s.worker.dropped {
 		if l.functions[hash] == nil {
@@ -267,11 +271,11 @@ func (l *Loop) dropAgain(s *session) {
 	s.worker.dropped = nil
 }
 
-// heard carries a worker's message to the machine.
+// heard handles one message of a worker: it gives its contents to the machine.
 func (l *Loop) heard(s *session, said front.Inbound) {
 	w := s.worker
 	if s.ended || w.session != s {
-		return // A late message of a session that was given up: law 4.
+		return // A late message of an ended session: law 4.
 	}
 	if len(said.Reports) > 0 {
 		l.step(sched.TasksReported{Worker: w.id, Reports: said.Reports})
@@ -311,10 +315,12 @@ func (l *Loop) heard(s *session, said front.Inbound) {
 	}
 }
 
-// maxRate is the most that placement believes: objects that are borrowed come at no price.
+// maxRate is the highest rate that placement uses. A borrowed object is not copied, so its measured
+// rate has no bound.
 const maxRate = 100e9
 
-// measured tells the machine how fast a worker gets at the objects of others: by the best of the paths that it takes.
+// measured gives the machine the rates at which a worker fetches from each peer. For each peer it
+// takes the first open path in the report that has a rate.
 func (l *Loop) measured(w *worker) {
 	var last ids.WorkerID
 	var rates sched.RatesMeasured
@@ -330,7 +336,7 @@ func (l *Loop) measured(w *worker) {
 	}
 }
 
-// bitset is a set of small numbers.
+// bitset is a set of small integers.
 type bitset struct{ words []uint64 }
 
 func (b *bitset) has(n uint64) bool {

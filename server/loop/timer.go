@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// timers are closures with their time, soonest first. A timer is never cancelled: its closure looks whether it still
-// matters, and sets the next one.
+// timers is a queue of closures, earliest first. Timers are never cancelled: a closure checks
+// whether it is still needed, and sets its next timer itself.
 type timers struct{ queue timerQueue }
 
 type timer struct {

@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// An attempt that no message can carry fails its task, which would otherwise be assigned for ever.
+// An attempt that no message can carry fails its task. Otherwise the task would be assigned again
+// and again.
 func TestAnUndeliverableAttemptFailsItsTask(t *testing.T) {
 	l := loop.New(loop.Config{})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -12,29 +12,32 @@ import (
 )
 
 const (
-	// batchUpdates and batchBytes bound one batch.
+	// batchUpdates and batchBytes bound one batch. A batch may exceed batchBytes by its last inline
+	// result, and a snapshot may have any number of updates.
 	batchUpdates = 8192
 	batchBytes   = 4 << 20
 )
 
-// watch is one stream of a client's updates. One batch goes back and forth between the loop and the stream: the loop
-// fills it when it has it and there is something to tell. So a slow stream costs nothing but the log.
+// watch is one stream of a client's updates. A single batch goes back and forth between the loop
+// and the stream: the loop fills it when it has the batch and there are changes. So a slow stream
+// costs no memory but the log.
 type watch struct {
 	loop   *Loop
 	client *client
 	ready  chan *front.TaskBatch
-	last   *front.TaskBatch // the stream's: what Next returned
-	// The rest is the loop's.
+	last   *front.TaskBatch // owned by the stream: the batch that Next returned
+	// The loop owns the remaining fields.
 	cursor uint64
 	// batch is nil while the stream has it.
 	batch    *front.TaskBatch
-	snapshot bool // the next batch must be one
+	snapshot bool // the next batch must be a snapshot
 	ended    bool
 }
 
 var _ front.TaskWatch = (*watch)(nil)
 
-// WatchTasks streams what happens to a client's tasks. While the stream is open the lease does not end.
+// WatchTasks streams the changes of the tasks that a client holds. The lease does not end while the
+// stream is open.
 func (l *Loop) WatchTasks(ctx context.Context, id ids.ClientID, after uint64) (front.TaskWatch, error) {
 	var w *watch
 	err := l.do(ctx, func() error {
@@ -68,7 +71,7 @@ func (l *Loop) openWatch(c *client, after uint64) *watch {
 	return w
 }
 
-// keepAlive renews the lease of a client as long as one of its watches is open.
+// keepAlive renews a client's lease while at least one of its watches is open.
 func (l *Loop) keepAlive(c *client) {
 	l.timers.at(l.now.Add(c.spec.TTL/3), func(time.Time) {
 		if len(c.watches) == 0 || l.clients.get(c.id) != c {
@@ -120,7 +123,7 @@ func (w *watch) Close() {
 	})
 }
 
-// end tells the stream that nothing more will come.
+// end closes the stream's channel: no more batches will come.
 func (w *watch) end() {
 	if !w.ended {
 		w.ended = true
@@ -128,14 +131,14 @@ func (w *watch) end() {
 	}
 }
 
-// feed gives the stream a batch if it waits for one and there is something in it.
+// feed fills the batch and gives it to the stream, if the loop has the batch and there are changes.
 func (w *watch) feed() {
 	if w.batch == nil || w.ended {
 		return
 	}
 	batch := w.batch
 	if cap(batch.Updates) > 2*batchUpdates {
-		batch.Updates = nil // A snapshot's: it would stay for nothing.
+		batch.Updates = nil // It was a snapshot's: the memory would be kept for no use.
 	}
 	clear(batch.Updates)
 	batch.Updates, batch.Snapshot = batch.Updates[:0], w.snapshot
@@ -145,11 +148,11 @@ func (w *watch) feed() {
 		return
 	}
 	w.batch = nil
-	w.ready <- batch // Never waits: the only batch there is was ours.
+	w.ready <- batch // Never blocks: there is one batch, and the loop had it.
 }
 
-// fillChanges adds what changed since the last batch. A change to a state that the task has left again is skipped: a
-// later one follows.
+// fillChanges adds the changes since the last batch. It skips a change if the task's state has
+// changed again: a later entry reports that.
 func (w *watch) fillChanges(batch *front.TaskBatch) bool {
 	bytes := 0
 	for _, change := range w.client.changes.after(w.cursor) {
@@ -168,8 +171,9 @@ func (w *watch) fillChanges(batch *front.TaskBatch) bool {
 	return len(batch.Updates) > 0
 }
 
-// fillSnapshot adds everything that the client holds. Results that would make the message too large are noted as
-// changed once more, and follow.
+// fillSnapshot adds all tasks that the client holds. Inline results that would make the message too
+// large are logged as new changes, and the tasks are RUNNING in the snapshot; the results follow in
+// later batches.
 func (w *watch) fillSnapshot(batch *front.TaskBatch) {
 	w.snapshot = false
 	w.cursor = w.client.changes.revision

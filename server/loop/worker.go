@@ -14,16 +14,17 @@ import (
 )
 
 const (
-	// deathsKept bounds the deaths remembered of one name, and deadNames how many names have any.
+	// deathsKept bounds the deaths that are remembered per worker name, and deadNames the number of
+	// names with deaths.
 	deathsKept = 16
 	deadNames  = 4096
-	// lostKept bounds the rows of lost workers.
+	// lostKept bounds the catalogue rows of lost workers.
 	lostKept = 256
-	// runningKeysKept bounds the tasks named in a death.
+	// runningKeysKept bounds the task keys that a death lists.
 	runningKeysKept = 16
 )
 
-// worker is one incarnation, known until it is lost.
+// worker is one incarnation of a worker, kept until it is lost.
 type worker struct {
 	id           ids.WorkerID
 	name         string
@@ -32,12 +33,13 @@ type worker struct {
 	registeredAt time.Time
 	lastSeen     time.Time
 	stats        front.WorkerStats
-	// session is nil while the worker is disconnected; disconnectedAt is since when.
+	// session is nil while the worker is disconnected, since disconnectedAt.
 	session        *session
 	disconnectedAt time.Time
-	// dropped are functions that it is to forget, since it has registered; the oldest first.
+	// dropped lists functions that the worker was ordered to forget, oldest first. The orders are
+	// repeated when it reconnects.
 	dropped []ids.FunctionHash
-	// queued and stale say that the row waits for a commit; see dirty.
+	// queued and stale say that the row waits for a commit (see the type dirty).
 	queued, stale bool
 }
 
@@ -45,25 +47,27 @@ func (w *worker) peer() front.Peer {
 	return front.Peer{Worker: w.id, Address: w.registration.DataAddress, Name: w.name}
 }
 
-// peerOf is peer as another one is told of it.
+// peerOf is peer, with Near as seen from another worker.
 func (w *worker) peerOf(other *worker) front.Peer {
 	p := w.peer()
 	p.Near = w.near(other)
 	return p
 }
 
-// near says whether each of two workers has a GPU of the same host.
+// near reports whether two different workers, both with GPUs and data addresses, are on the same
+// host.
 func (w *worker) near(other *worker) bool {
 	a, b := &w.registration, &other.registration
 	return w != other && a.Worker.Relays && b.Worker.Relays && a.Worker.Host == b.Worker.Host && a.DataAddress != "" && b.DataAddress != ""
 }
 
-// workers are those that are not lost.
+// workers holds the workers that are not lost.
 type workers struct {
-	// byID is indexed by number; nil where the worker is lost.
+	// byID is indexed by the worker's number; nil for a lost worker.
 	byID   []*worker
 	byName map[string]*worker
-	// deaths of each name, newest first; dead are these names, in the order of their first deaths.
+	// deaths holds the deaths of each name, newest first. dead lists these names in the order of
+	// their first deaths.
 	deaths        map[string][]front.Death
 	dead          []string
 	lost          []ids.WorkerID
@@ -82,7 +86,7 @@ func (ws *workers) get(id ids.WorkerID) *worker {
 	return ws.byID[id]
 }
 
-// sessions are those that are open, in the order of their workers' numbers.
+// sessions returns the open sessions, in the order of their workers' numbers.
 func (ws *workers) sessions() []*session {
 	var open []*session
 	for _, w := range ws.byID {
@@ -93,7 +97,7 @@ func (ws *workers) sessions() []*session {
 	return open
 }
 
-// Register opens the session of a worker incarnation: a new one, or one that comes back.
+// Register opens the session of a worker incarnation, new or reconnected.
 func (l *Loop) Register(ctx context.Context, r front.Registration) (front.Session, error) {
 	var s *session
 	var refused error
@@ -150,7 +154,7 @@ func (l *Loop) register(r front.Registration) (*session, error) {
 	l.dropAgain(w.session)
 	event := r.Worker
 	event.Worker = w.id
-	r.Worker.Inventory, r.Worker.Running = nil, nil // The machine has them; they are long.
+	r.Worker.Inventory, r.Worker.Running = nil, nil // The machine has them now, and they are long.
 	w.registration = r
 	l.learnOps(r.NativeOps)
 	if moved {
@@ -163,8 +167,9 @@ func (l *Loop) register(r front.Registration) (*session, error) {
 	return w.session, nil
 }
 
-// nameTaken is the error of a registration under the name of a worker that lives, as far as one can tell: its session is
-// open, its lease has not ended. If it has died that is known soon: its stream breaks, its supervisor tells, or the lease ends.
+// nameTaken is the error of a registration under the name of a worker that seems alive: its session
+// is open and its lease has not ended. If that worker is dead, the scheduler learns it soon: its
+// stream breaks, its supervisor reports the death, or its lease ends.
 func nameTaken(holder *worker, r *front.Registration) error {
 	return &front.Error{Kind: front.ErrNameTaken, Object: holder.name, Message: fmt.Sprintf(
 		"worker %s: the name is taken by a worker that lives, on host %s with pid %d (incarnation %s): give this one, on host %s with pid %d, another name (--name), or stop that one first",
@@ -172,7 +177,7 @@ func nameTaken(holder *worker, r *front.Registration) error {
 		Metadata: map[string]string{"host": holder.registration.Worker.Host, "pid": fmt.Sprint(holder.registration.PID), "incarnation": holder.incarnation}}
 }
 
-// watchLease gives a session's worker up once it has been silent for the lease.
+// watchLease declares a session's worker lost once it has been silent for the lease time.
 func (l *Loop) watchLease(s *session, at time.Time) {
 	l.timers.at(at, func(time.Time) {
 		w := s.worker
@@ -188,7 +193,7 @@ func (l *Loop) watchLease(s *session, at time.Time) {
 	})
 }
 
-// disconnected keeps a worker whose link broke for the grace period.
+// disconnected keeps a worker whose connection broke for the grace period.
 func (l *Loop) disconnected(s *session) {
 	w := s.worker
 	if s.ended || w.session != s {
@@ -203,7 +208,7 @@ func (l *Loop) disconnected(s *session) {
 	l.awaitReturn(w)
 }
 
-// awaitReturn gives a disconnected worker up unless it is back within the grace.
+// awaitReturn declares a disconnected worker lost unless it reconnects within the grace period.
 func (l *Loop) awaitReturn(w *worker) {
 	since := w.disconnectedAt
 	l.timers.at(since.Add(l.config.ReconnectGrace), func(time.Time) {
@@ -213,8 +218,9 @@ func (l *Loop) awaitReturn(w *worker) {
 	})
 }
 
-// forgive renews all leases. The loop has stood still (its process or its machine was stopped, or it got no processor)
-// for so long that messages of workers and clients may still be unread: they were not silent, the loop did not read.
+// forgive renews all leases after a standstill: the loop did not run for so long (its process or
+// machine was stopped, or it got no processor) that messages of workers and clients may still be
+// unread. Their silence is no evidence of a failure.
 func (l *Loop) forgive(gap time.Duration) {
 	l.log.Warn("the scheduler has stood still: all leases begin anew", "for", gap)
 	for _, w := range l.workers.byID {
@@ -232,7 +238,7 @@ func (l *Loop) forgive(gap time.Duration) {
 	}
 }
 
-// ReportDeath records how an incarnation ended and gives its worker up at once.
+// ReportDeath records how an incarnation ended and declares its worker lost at once.
 func (l *Loop) ReportDeath(ctx context.Context, name string, death front.Death) error {
 	death.Reaped = true
 	death.Cause = cmp.Or(death.Cause, "its supervisor saw it end")
@@ -249,8 +255,9 @@ func (l *Loop) ReportDeath(ctx context.Context, name string, death front.Death) 
 	})
 }
 
-// loseWorker gives an incarnation up. A death is recorded if there is one; stop, if not empty, is what a live session
-// is told, otherwise that it should register anew. With neither the worker has left by itself, and its session just ends.
+// loseWorker declares an incarnation lost and records its death, if death is not nil. A session
+// that is still open is ended with an order: to stop, if stop is not empty, else to register anew.
+// If death is nil and stop is empty, the worker has left by itself, and its session just ends.
 func (l *Loop) loseWorker(w *worker, cause string, death *front.Death, stop string) {
 	left := death == nil && stop == ""
 	if left {
@@ -281,7 +288,9 @@ func (l *Loop) loseWorker(w *worker, cause string, death *front.Death, stop stri
 	}
 	var survivors []ids.WorkerID
 	fault := death != nil && death.DeviceFault
-	if !left && !fault { // One that left in an orderly way lives a little longer; one whose device failed must not be read.
+	// A worker that left in an orderly way lives a little longer. The memory of a failed device
+	// must not be read.
+	if !left && !fault {
 		survivors = l.bury(w)
 	}
 	l.step(sched.WorkerLost{Worker: w.id, Cause: cause, Outside: fromOutside(death),
@@ -294,13 +303,14 @@ func (l *Loop) loseWorker(w *worker, cause string, death *front.Death, stop stri
 	l.workers.lost = append(l.workers.lost, w.id)
 }
 
-// fromOutside says whether a worker's end was hardly its tasks' doing: an orderly one, a network that broke, or a kill for
-// which nobody was out of memory.
+// fromOutside reports whether a worker's end is probably not caused by its tasks: an orderly exit,
+// a broken connection, or SIGKILL without an out-of-memory kill.
 func fromOutside(d *front.Death) bool {
 	return d == nil || !d.OutOfMemory && (d.Signal == "SIGKILL" || d.Signal == "" && d.ExitCode <= 0)
 }
 
-// recordDeath keeps a death, in place of what was known about the same incarnation's.
+// recordDeath stores a death. It replaces an earlier record of the same incarnation and keeps
+// details that only that one has.
 func (l *Loop) recordDeath(name string, death front.Death) {
 	if death.Time.IsZero() {
 		death.Time = l.now
@@ -314,7 +324,7 @@ func (l *Loop) recordDeath(name string, death front.Death) {
 		death.MemoryUsedBytes = cmp.Or(death.MemoryUsedBytes, deaths[i].MemoryUsedBytes)
 		deaths = slices.Delete(slices.Clone(deaths), i, i+1)
 	}
-	// Rows of the catalogue share the slice: it is never changed in place.
+	// Catalogue rows share the slice, so it is never changed in place.
 	deaths = append([]front.Death{death}, deaths[:min(len(deaths), deathsKept-1)]...)
 	if _, known := l.workers.deaths[name]; !known {
 		if l.workers.dead = append(l.workers.dead, name); len(l.workers.dead) > deadNames {
@@ -328,7 +338,8 @@ func (l *Loop) recordDeath(name string, death front.Death) {
 	}
 }
 
-// tellPeers tells every session that knows a worker how to reach it now, but for those of some workers.
+// tellPeers sends a worker's current address to every session that knows the worker, except those
+// of the workers in except.
 func (l *Loop) tellPeers(peer front.Peer, except []ids.WorkerID) {
 	for _, s := range l.workers.sessions() {
 		if s.peers.has(uint64(peer.Worker)) && !slices.Contains(except, s.worker.id) {
@@ -338,7 +349,7 @@ func (l *Loop) tellPeers(peer front.Peer, except []ids.WorkerID) {
 	}
 }
 
-// learnOps adds names to the native ops that are known.
+// learnOps adds names to the known native ops.
 func (l *Loop) learnOps(names []string) {
 	known := map[string]struct{}{}
 	for _, name := range l.NativeOps() {
