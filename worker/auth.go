@@ -22,23 +22,23 @@ import (
 	"github.com/millrace/millrace/internal/edge"
 )
 
-// reconnect is how a lost scheduler is looked for.
+// reconnect sets the back-off between attempts to reconnect to the scheduler.
 var reconnect = backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second}
 
-// bearer is a token that goes with each call.
+// bearer is a token that is sent with each call.
 type bearer string
 
-// GetRequestMetadata is part of credentials.PerRPCCredentials.
+// GetRequestMetadata implements credentials.PerRPCCredentials.
 func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
 	return map[string]string{"authorization": "Bearer " + string(b)}, nil
 }
 
-// RequireTransportSecurity is part of credentials.PerRPCCredentials. The operator
-// decides about TLS.
+// RequireTransportSecurity implements credentials.PerRPCCredentials. It returns false,
+// since the operator decides whether TLS is used.
 func (bearer) RequireTransportSecurity() bool { return false }
 
-// accepts returns what says whether a token is one of the cluster's, nil if there
-// is none to ask for.
+// accepts returns a function that reports whether a token is one of those that the configuration
+// accepts. It returns nil if no token is required.
 func accepts(c Config) func(token string) bool {
 	accept := slices.Clone(c.AcceptSums)
 	for _, token := range c.AcceptTokens {
@@ -59,8 +59,8 @@ func accepts(c Config) func(token string) bool {
 	}
 }
 
-// workerTokens returns what says whether a token is one that workers show each other: the cluster's, and not that of tasks. Nil
-// if there are no tokens.
+// workerTokens returns a function that reports whether a token is the one that workers use among
+// themselves (the cluster's token, not that of tasks). It returns nil if there are no tokens.
 func workerTokens(c Config) func(token string) bool {
 	if c.Token == "" {
 		return nil
@@ -68,21 +68,21 @@ func workerTokens(c Config) func(token string) bool {
 	return func(shown string) bool { return subtle.ConstantTimeCompare([]byte(c.Token), []byte(shown)) == 1 }
 }
 
-// shownToken is what a call came with, empty if nothing.
+// shownToken returns the token that came with a call, empty if there was none.
 func shownToken(ctx context.Context) string {
-	shown, _ := auth.AuthFromMD(ctx, "bearer") // its error says no more than an empty token
+	shown, _ := auth.AuthFromMD(ctx, "bearer") // the error says no more than an empty token
 	return shown
 }
 
-// authentication is what the data service asks of calls before it reads their
-// requests; without a token to ask for all may be made.
+// authentication returns the check that the data service applies to a call before it reads the
+// request. If no token is configured, every call is allowed.
 func authentication(c Config) admission.Check {
 	accepted := accepts(c)
 	return func(ctx context.Context, _ string) (open bool, err error) {
 		if accepted == nil {
 			return false, nil
 		}
-		shown, _ := auth.AuthFromMD(ctx, "bearer") // its error says less than ours
+		shown, _ := auth.AuthFromMD(ctx, "bearer") // our own errors below say more
 		if shown == "" {
 			return false, status.Error(codes.Unauthenticated, `no token: send the cluster's as metadata "authorization: Bearer TOKEN"`)
 		}
@@ -93,8 +93,10 @@ func authentication(c Config) admission.Check {
 	}
 }
 
-// checking has the calls of the data service end in statuses that can be sent, refuses requests against the rules in the protos, and has
-// a panic fail its call with INTERNAL, and not end the worker, which has the results of others in its memory.
+// checking returns server options that do three things for the calls of the data service:
+// they turn errors into statuses that can be sent, they refuse requests that violate the validation
+// rules of the protos, and they turn a panic into INTERNAL for that one call.
+// A panic must not end the worker, because its memory holds the results of other tasks.
 func checking(log *slog.Logger) ([]grpc.ServerOption, error) {
 	validator, err := protovalidate.New()
 	if err != nil {

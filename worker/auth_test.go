@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/transfer/grpcpath"
 )
 
-// refused is what an error is about, and its reason.
+// refused returns the subject and the reason of an error.
 func refused(t *testing.T, err error) (object, reason string) {
 	t.Helper()
 	for _, detail := range status.Convert(err).Details() {
@@ -28,7 +28,8 @@ func refused(t *testing.T, err error) (object, reason string) {
 	return "", ""
 }
 
-// TestAPanicOfTheDataServiceFailsOneCall: the worker has the results of others in its memory.
+// TestAPanicOfTheDataServiceFailsOneCall: a panic in one call must not end the worker,
+// because its memory holds the results of other tasks.
 func TestAPanicOfTheDataServiceFailsOneCall(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -62,7 +63,7 @@ func TestAPanicOfTheDataServiceFailsOneCall(t *testing.T) {
 	if _, err := client.GetTaskLogs(t.Context(), &millracev1.GetTaskLogsRequest{TaskId: 13}); status.Code(err) != codes.Internal || !strings.Contains(err.Error(), "thirteen") {
 		t.Error(err)
 	}
-	// The rules in the protos hold here as well, and the field is named.
+	// The validation rules of the protos apply here as well, and the error names the field.
 	_, err = client.AcquireReadLeases(t.Context(), &millracev1.AcquireReadLeasesRequest{TtlMillis: 1 << 40})
 	if field, reason := refused(t, err); field != "ttl_millis" || reason != "INVALID_FIELD" {
 		t.Errorf("a lease of 35 years: %v", err)

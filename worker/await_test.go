@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// pair starts two workers that know each other, and look for what comes for so long.
+// pair starts two workers that know each other. looks is the spin limit (Config.LookFor).
 func pair(t *testing.T, looks time.Duration) (a, b *running) {
 	t.Helper()
 	s := workertest.NewScheduler(t)
@@ -37,7 +37,7 @@ func pair(t *testing.T, looks time.Duration) (a, b *running) {
 	return a, b
 }
 
-// pending is an input that a worker is to make.
+// pending returns an input that its maker, another worker, has not produced yet.
 func pending(task uint64, maker uint32) *millracev1.Input {
 	return &millracev1.Input{TaskId: task, Generation: 1, Pending: true, Holders: []uint32{maker}}
 }
@@ -46,7 +46,7 @@ func noop(task uint64, inputs ...*millracev1.Input) *millracev1.Assignment {
 	return &millracev1.Assignment{TaskId: task, Attempt: 1, OpId: 1, Rank: task, Arguments: workertest.Arguments(), Inputs: inputs}
 }
 
-// Two workers step a stencil without a word from the scheduler between the steps.
+// Two workers run a stencil without any message from the scheduler between the steps.
 func TestNeighboursTellEachOtherOfResults(t *testing.T) {
 	for _, looks := range []time.Duration{-1, time.Millisecond} {
 		t.Run(looks.String(), func(t *testing.T) { neighbours(t, looks) })
@@ -58,13 +58,13 @@ func neighbours(t *testing.T, looks time.Duration) {
 	a, b := pair(t, looks)
 	const steps = 200
 	of := func(step int, w uint64) uint64 { return uint64(step)*2 + w }
-	// All but the first step are there before anything is made.
+	// All steps but the first are assigned before any result exists.
 	for step := 1; step < steps; step++ {
 		before := func(self uint64, other uint32) []*millracev1.Input {
 			own, far := pending(of(step-1, self), 0), pending(of(step-1, 1-self), other)
 			own.Holders = nil
 			if step == 1 {
-				own.Pending = false // it comes first
+				own.Pending = false // the first step is assigned last
 				return []*millracev1.Input{far}
 			}
 			return []*millracev1.Input{own, far}
@@ -84,7 +84,7 @@ func neighbours(t *testing.T, looks time.Duration) {
 	}
 }
 
-// What is large is told of, and fetched.
+// For a large result, the completion notification does not carry the data; the reader fetches it.
 func TestLargeResultsAreFetchedWhenToldOf(t *testing.T) {
 	a, b := pair(t, time.Millisecond)
 	for task := uint64(12); task <= 13; task++ {
@@ -98,7 +98,8 @@ func TestLargeResultsAreFetchedWhenToldOf(t *testing.T) {
 			t.Errorf("sum = %v", got)
 		}
 	}
-	// It is there by now: so it is told at once, also to who has not asked before.
+	// The result exists by now, so the notification is immediate, also for a reader that has not
+	// subscribed before.
 	b.Assign(&millracev1.Assignment{
 		TaskId: 14, Attempt: 1, OpId: 3, Arguments: workertest.Arguments(workertest.Input(0), "sum"), Inputs: []*millracev1.Input{pending(11, a.ID)},
 	})
@@ -109,7 +110,8 @@ func TestLargeResultsAreFetchedWhenToldOf(t *testing.T) {
 	b.Report(16)
 }
 
-// Whoever cannot be asked, or knows of nothing, fails nobody: the attempt is given back as one whose input did not come.
+// A maker that cannot be reached, or that does not know the task, fails no task:
+// the attempt is returned to the scheduler with the outcome that its input is unreachable.
 func TestWhatNobodyTellsOfIsGivenBack(t *testing.T) {
 	a, b := pair(t, time.Millisecond)
 	check := func(r *millracev1.TaskReport, input uint64, at uint32) {
@@ -122,16 +124,17 @@ func TestWhatNobodyTellsOfIsGivenBack(t *testing.T) {
 	}
 	b.Assign(noop(1, pending(100, 77)))
 	check(b.Report(1), 100, 77)
-	b.Assign(noop(2, pending(100, 78))) // nobody said where that is
+	b.Assign(noop(2, pending(100, 78))) // no worker has this number
 	check(b.Report(2), 100, 78)
-	// An attempt that was never assigned is waited for, but not for ever; one that is at work is.
+	// A reader waits a limited time for an attempt that was never assigned to the maker,
+	// and without limit for one that is running.
 	a.Assign(&millracev1.Assignment{TaskId: 101, Attempt: 1, OpId: 4, Arguments: workertest.Arguments(100.0)})
 	a.Report(101, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
 	b.Assign(noop(3, pending(102, a.ID)), noop(4, pending(101, a.ID)), noop(5, pending(101, a.ID)))
 	check(b.Report(3), 102, a.ID)
 	b.Send(&millracev1.SessionResponse{Cancellations: []*millracev1.TaskRef{{TaskId: 4, Attempt: 1}}})
 	b.Report(4, millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED)
-	// The maker's end is noticed.
+	// The reader detects that the maker ended.
 	a.stop()
 	check(b.Report(5), 101, a.ID)
 }

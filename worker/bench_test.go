@@ -25,8 +25,8 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkNoop measures tiny tasks in batches, with the scheduler that sends
-// them and hears of them in the same process.
+// BenchmarkNoop measures tiny tasks in batches. The scheduler that sends the assignments and
+// receives the reports runs in the same process.
 func BenchmarkNoop(b *testing.B) {
 	for _, zero := range []bool{true, false} {
 		name := map[bool]string{true: "zero", false: "native"}[zero]
@@ -52,7 +52,7 @@ func BenchmarkNoop(b *testing.B) {
 					m.Assignments = append(m.Assignments, &millracev1.Assignment{TaskId: next, Attempt: 1, OpId: 1, Rank: next, Key: "bench-key"})
 				}
 				session.Send(m)
-				// At most two batches are under way at any time.
+				// At most two batches are in flight at any time.
 				session.Until("reports", func() bool {
 					reported += len(session.Tasks)
 					session.Tasks = session.Tasks[:0]
@@ -73,8 +73,8 @@ func BenchmarkNoop(b *testing.B) {
 	}
 }
 
-// BenchmarkObject writes an object of 256 MiB as a client does, and reads it
-// back, over loopback with everything in this process.
+// BenchmarkObject writes an object of 256 MiB as a client does and reads it back, over loopback,
+// with client and worker in this process.
 func BenchmarkObject(b *testing.B) {
 	const size = 256 << 20
 	s := workertest.NewScheduler(b)
@@ -144,7 +144,8 @@ func BenchmarkObject(b *testing.B) {
 	}
 	b.ReportMetric(float64(task)*size/writing.Seconds()/1e9, "write-GB/s")
 	b.ReportMetric(float64(task)*size/reading.Seconds()/1e9, "read-GB/s")
-	// Of both ends: on two cores, less than a second allows for 2 GB/s.
+	// The times include both ends: on two cores, less than one second of CPU time per GB allows 2
+	// GB/s.
 	b.ReportMetric(writingCPU.Seconds()/(float64(task)*size/1e9), "write-cpu-s/GB")
 	b.ReportMetric(readingCPU.Seconds()/(float64(task)*size/1e9), "read-cpu-s/GB")
 	if err := conn.Close(); err != nil {
@@ -199,7 +200,7 @@ func BenchmarkExecutor(b *testing.B) {
 	}
 }
 
-// BenchmarkLatency is one tiny native task at a time: assignment to report.
+// BenchmarkLatency measures the time from assignment to report of one tiny native task at a time.
 func BenchmarkLatency(b *testing.B) {
 	s := workertest.NewScheduler(b)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -25,7 +25,7 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// echoDir is where the echo executor is built; TestMain removes it.
+// echoDir is the directory in which the echo executor is built. TestMain removes it.
 var echoDir string
 
 var buildEcho = sync.OnceValues(func() (binary string, err error) {
@@ -40,8 +40,8 @@ var buildEcho = sync.OnceValues(func() (binary string, err error) {
 	return binary, nil
 })
 
-// echo starts a worker with the echo executor, whose ops are defined by name
-// from 1 on.
+// echo starts a worker with the echo executor. Its ops are defined by their names,
+// with numbers from 1 on.
 func echo(t *testing.T, change func(*worker.Config), ops ...string) *running {
 	t.Helper()
 	binary, err := buildEcho()
@@ -98,10 +98,10 @@ func TestExecutorRunsTasks(t *testing.T) {
 	if e := w.Report(4).GetError(); e.GetReason() != "FUNCTION_NOT_FOUND" {
 		t.Errorf("got %v", e)
 	}
-	// Many short ones, in order, by one process.
+	// Many short runs, in order, by one process.
 	n := uint64(2000)
 	if invariant.Enabled {
-		n = 300 // each step looks at all of them
+		n = 300 // with invariants enabled, each step checks all of them
 	}
 	var many []*millracev1.Assignment
 	for i := range n {
@@ -127,7 +127,7 @@ func TestExecutorResultsLieInTheSlab(t *testing.T) {
 	if _, b, _ := read(t, d, 1); string(b) != content {
 		t.Error("other bytes came back")
 	}
-	// A view of the input outlives it.
+	// A view of the input outlives the input.
 	w.Assign(&millracev1.Assignment{
 		TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(workertest.Input(0)),
 		Inputs: []*millracev1.Input{{TaskId: 1, Generation: 1, Bytes: r.GetOutputBytes()}},
@@ -156,7 +156,7 @@ func TestExecutorResultsLieInTheSlab(t *testing.T) {
 	if e := w.Report(7).GetError(); e.GetReason() != "OUT_OF_MEMORY" || !strings.Contains(e.GetMessage(), "64 MiB") {
 		t.Errorf("got %v", e)
 	}
-	// Nothing is left but what was kept: task 2 holds all of task 1's frame.
+	// Nothing is left but the retained memory: task 2 holds all of task 1's frame.
 	w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 2, Generation: 1}, {TaskId: 5, Generation: 1}}})
 	w.Until("an empty slab", func() bool { return w.Stats != nil && w.Stats.GetMemoryUsedBytes() < 4096 })
 }
@@ -204,7 +204,7 @@ func TestQueuedRunsOutliveTheirProcess(t *testing.T) {
 	for i := range uint64(200) {
 		w.text(t, 1000+i)
 	}
-	// Short runs are sent ahead behind one that dies.
+	// Short runs are sent ahead to the process, behind a run that dies.
 	w.Assign(append(warm[:0:0], &millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 2, Rank: 0})...)
 	for i := range uint64(50) {
 		w.Assign(&millracev1.Assignment{TaskId: 2000 + i, Attempt: 1, OpId: 1, Rank: i + 1, Arguments: workertest.Arguments(fmt.Sprint("q", i))})
@@ -264,7 +264,7 @@ func TestTimeoutInterruptsThenKills(t *testing.T) {
 
 func TestCancelStopsOrDropsRuns(t *testing.T) {
 	w := echo(t, nil, "upper", "sleep")
-	// A process that is still starting has nothing to interrupt.
+	// A process that is still starting has no run to interrupt.
 	w.call(9, 1, "up")
 	w.text(t, 9)
 	w.call(1, 2, "1h")
@@ -282,7 +282,7 @@ func TestCancelStopsOrDropsRuns(t *testing.T) {
 
 func TestRunsStuckBehindALongOneMoveToAnIdleLane(t *testing.T) {
 	w := echo(t, func(c *worker.Config) { c.Slots = 2 }, "sleep")
-	// The op looks short, so that runs are sent ahead.
+	// The op looks short, so runs are sent ahead.
 	for i := range uint64(64) {
 		w.call(100+i, 1, "0s")
 	}
@@ -351,7 +351,7 @@ func TestExecutorThatIsNotThereFailsItsTasks(t *testing.T) {
 	}
 }
 
-// unsent starts a worker that knows op 1, a function of which it has the hash and no bytes.
+// unsent starts a worker that knows op 1, a function of which it has the hash but not the code.
 func unsent(t *testing.T) (w *running, hash []byte) {
 	t.Helper()
 	binary, err := buildEcho()
@@ -382,7 +382,8 @@ func TestFunctionsAreSentOnceAndAskedForIfMissing(t *testing.T) {
 	}
 }
 
-// The request for a function, or the answer, may be lost with the session: the next session begins with the request.
+// The request for a function, or the answer, may be lost with the session.
+// Therefore each new session begins with the request.
 func TestAFunctionIsAskedForInEachSession(t *testing.T) {
 	w, hash := unsent(t)
 	w.call(1, 1, "abc")
@@ -429,8 +430,8 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	}
 }
 
-// A task may print any bytes, and the text may be cut at any byte. The reports on such tasks still arrive, in the same
-// session.
+// A task may print any bytes, and the text may be cut at any byte. The reports on such tasks still
+// arrive, in the same session.
 func TestNoTextEndsTheSession(t *testing.T) {
 	w := echo(t, func(c *worker.Config) { c.StopGrace = time.Second }, "noise", "upper")
 	task := uint64(0)
@@ -455,7 +456,7 @@ func TestNoTextEndsTheSession(t *testing.T) {
 	w.Until("a beat that tells of the last death", func() bool { return w.Stats.GetLastExecutorDeath() != "" })
 }
 
-// An error that quotes what a client sent is cut, and the session goes on.
+// An error that quotes text of a client is cut to a limit, and the session goes on.
 func TestLongErrorsAreCut(t *testing.T) {
 	w := echo(t, nil, "fail")
 	w.call(1, 1, strings.Repeat("x", 1<<19))
@@ -473,7 +474,7 @@ func TestLongErrorsAreCut(t *testing.T) {
 	}
 }
 
-// Arguments and headers of inputs are sent in messages, however large they are together.
+// Arguments and headers of inputs are split over several messages, however large they are together.
 func TestManySmallInputsAndLargeArguments(t *testing.T) {
 	w := echo(t, nil, "upper", "lengths", "pid")
 	w.call(1, 3)
@@ -494,7 +495,7 @@ func TestManySmallInputsAndLargeArguments(t *testing.T) {
 	if got, want := w.text(t, 2), fmt.Sprintf("%d inputs, %d bytes, ", inputs, inputs*(each+4)); !strings.HasPrefix(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	// Short runs are sent ahead, and add up.
+	// Short runs are sent ahead, so their sizes add up.
 	large := workertest.Arguments(strings.Repeat("b", 4<<20))
 	const queued = 40
 	for i := range uint64(queued) {
@@ -505,7 +506,7 @@ func TestManySmallInputsAndLargeArguments(t *testing.T) {
 			t.Errorf("got %q", got)
 		}
 	}
-	// A run that can never be sent fails with its size, and no executor dies of it.
+	// A run that is too large to be sent at all fails with its size, and no executor dies of it.
 	w.call(3, 2, strings.Repeat("c", 63<<20+1000))
 	if e := w.Report(3).GetError(); e.GetReason() != "MESSAGE_TOO_LARGE" || !strings.Contains(e.GetMessage(), "its arguments have 660") {
 		t.Errorf("got %v", e)
@@ -516,7 +517,7 @@ func TestManySmallInputsAndLargeArguments(t *testing.T) {
 	}
 }
 
-// An executor that does not understand runs in pieces is not sent any.
+// An executor that does not understand split runs gets none.
 func TestExecutorThatTakesNoPieces(t *testing.T) {
 	w := echo(t, func(c *worker.Config) { c.ExecutorEnv, c.MemoryLimitBytes = []string{"ECHO_PIECES=no"}, 256<<20 }, "upper", "lengths", "pid")
 	w.call(1, 3)
@@ -539,7 +540,7 @@ func TestExecutorThatTakesNoPieces(t *testing.T) {
 	}
 }
 
-// Results without frames count against the worker's memory, and every one that is accepted can be read.
+// Results without frames count against the worker's memory, and every accepted result can be read.
 func TestHeadersOfResultsAreBounded(t *testing.T) {
 	w := echo(t, func(c *worker.Config) { c.MemoryLimitBytes, c.SpillLimitBytes = 8<<20, worker.NoSpill }, "texts")
 	d := data(t, w.Registration.GetDataAddress())
@@ -567,7 +568,8 @@ func TestHeadersOfResultsAreBounded(t *testing.T) {
 	}
 }
 
-// A run that its process had not begun when it died is not to blame for that, unless it happens again and again.
+// A run that its process had not begun when the process died is not blamed for the death,
+// unless this happens again and again.
 func TestProcessThatDiesBeforeItHasBegun(t *testing.T) {
 	w := echo(t, nil, "early")
 	w.call(1, 1, filepath.Join(t.TempDir(), "there"))
@@ -580,7 +582,8 @@ func TestProcessThatDiesBeforeItHasBegun(t *testing.T) {
 	}
 }
 
-// The last words of a process are those of the task that it died in, not of the one before.
+// The log tail of a process death is the output of the task in which the process died,
+// not of the task before.
 func TestLastWordsAreTheTasksOwn(t *testing.T) {
 	w := echo(t, nil, "noise", "kill", "upper")
 	words := hex.EncodeToString([]byte("words of the first task"))
@@ -598,7 +601,7 @@ func TestLastWordsAreTheTasksOwn(t *testing.T) {
 	}
 }
 
-// People are told which process keeps memory of its own, by kind and number.
+// The memory report names each process that keeps memory of its own, by kind and process number.
 func TestMemoryOfExecutorsHasAName(t *testing.T) {
 	w := echo(t, nil, "hoard", "pid", "release")
 	d := data(t, w.Registration.GetDataAddress())

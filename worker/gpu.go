@@ -26,15 +26,16 @@ import (
 )
 
 const (
-	// probeEvery is how often a GPU is asked whether it lives.
+	// probeEvery is the interval between probes of the GPU.
 	probeEvery = time.Second
-	// probeFailures is how often in a row, whatever the error, it may fail to answer before the worker ends:
-	// one that fails every task at once attracts all of them.
+	// probeFailures is the number of consecutive failed probes, with any error, after which the
+	// worker ends. A GPU on which every task fails at once would otherwise attract all tasks.
 	probeFailures = 5
-	// checkWithin is how long the GPU may take for a small copy when there is reason to doubt it.
+	// checkWithin is the longest time that the GPU may take for a small test copy when there is
+	// reason to doubt it.
 	checkWithin = 30 * time.Second
-	// foreignBytes is how much memory of a GPU others may use before a worker says so:
-	// more than contexts and a desktop take.
+	// foreignBytes is the amount of GPU memory used by other processes above which the worker logs
+	// a warning. It is more than contexts and a desktop use.
 	foreignBytes = 2 << 30
 )
 
@@ -73,7 +74,7 @@ func (c Config) openGPU(ctx context.Context, identity memory.Identity, m *opened
 		Logf:   func(format string, args ...any) { c.Log.Info(fmt.Sprintf(format, args...)) },
 	})
 	if err != nil {
-		_ = slab.Close() // of two errors, the first one tells
+		_ = slab.Close() // the first of the two errors is the useful one
 		return fmt.Errorf("worker: %w", err)
 	}
 	m.device = d
@@ -109,7 +110,7 @@ func (c Config) openGPU(ctx context.Context, identity memory.Identity, m *opened
 	m.doubt = func() {
 		select {
 		case doubts <- struct{}{}:
-		default: // it will be checked
+		default: // a check is already pending
 		}
 	}
 	m.health, m.watch = gpu.Health, func(fail func(error)) func() { return watchGPU(gpu, check, doubts, c.stagingTold(slab), fail) }
@@ -117,11 +118,13 @@ func (c Config) openGPU(ctx context.Context, identity memory.Identity, m *opened
 	return c.openPinned(driver, gpu, identity, m)
 }
 
-// arenaShare of a slab is what the arenas of executors may have together: their memory is theirs alone, and what is
-// fetched, computed by native operations or brought back from below needs room as well.
+// arenaShare is the largest part of a slab that the arenas of all executors may have together.
+// Arena memory belongs to its executor alone; fetched objects, results of native operations and
+// objects restored from lower tiers need room as well.
 const arenaShare = 0.75
 
-// arenasFit refuses arenas that leave the rest of the slab too little. Each library has an arena of its own.
+// arenasFit refuses arenas that would leave too little of the slab for anything else.
+// Each library has an arena of its own.
 func (c Config) arenasFit(slabBytes uint64) error {
 	distinct := make(map[string]bool)
 	for _, name := range c.ExecutorArenaLibraries {
@@ -144,7 +147,7 @@ func (c Config) arenasFit(slabBytes uint64) error {
 		humanize.IBytes(sum), int(100*arenaShare), humanize.IBytes(slabBytes), roughly(uint64(arenaShare*float64(slabBytes))/uint64(c.Slots*libraries)), fewer)}
 }
 
-// roughly is an amount as a flag takes it, rounded down.
+// roughly formats an amount as flags accept it, rounded down.
 func roughly(bytes uint64) string {
 	if bytes >= 8<<30 {
 		return fmt.Sprintf("%dGiB", bytes>>30)
@@ -152,7 +155,7 @@ func roughly(bytes uint64) string {
 	return fmt.Sprintf("%dMiB", bytes>>20)
 }
 
-// chooseGPU finds the GPU by its number or UUID.
+// chooseGPU finds the GPU by its index or UUID.
 func (c Config) chooseGPU(driver *cuda.Driver) (cuda.Info, error) {
 	devices := driver.Devices()
 	n, err := strconv.Atoi(c.GPU)
@@ -172,8 +175,8 @@ func (c Config) chooseGPU(driver *cuda.Driver) (cuda.Info, error) {
 	return devices[n], nil
 }
 
-// openPinned opens the tier between a GPU and the disk. Whether it is large or small,
-// it is pinned in the background.
+// openPinned opens the tier of pinned host memory between the GPU and the disk.
+// The memory is pinned in the background, whatever its size.
 func (c Config) openPinned(driver *cuda.Driver, gpu *cuda.Device, identity memory.Identity, m *opened) error {
 	bytes, source := c.PinnedLimitBytes, "--pinned-limit"
 	switch bytes {
@@ -220,15 +223,15 @@ func (c Config) openPinned(driver *cuda.Driver, gpu *cuda.Device, identity memor
 
 const (
 	hugePage = 2 << 20
-	// mirrorBytes is how much of the pinned memory clients of this host see objects in,
-	// a quarter of it at most.
+	// mirrorBytes is the size of the area of pinned memory through which clients of this host read
+	// objects; at most a quarter of the tier.
 	mirrorBytes = 4 << 30
-	// pinAhead is how much pinned memory a worker has in hand beyond what it uses.
+	// pinAhead is the amount of pinned memory that is prepared beyond the amount in use.
 	pinAhead = 4 << 30
 )
 
-// stagingTold says in the log how many copies of streams had to do without pinned memory, whenever they have
-// become twice as many.
+// stagingTold returns a function that logs how many stream copies had to use pageable instead of
+// pinned memory. It logs again only when this number has doubled.
 func (c Config) stagingTold(slab *cuda.Slab) func() {
 	told := uint64(0)
 	return func() {
@@ -242,9 +245,9 @@ func (c Config) stagingTold(slab *cuda.Slab) func() {
 	}
 }
 
-// watchGPU tells fail, once, when the GPU is lost, does not answer or fails a check that doubts ask for. It asks
-// it now and then, since nobody else may.
-// look is called as often.
+// watchGPU calls fail once, when the GPU is lost, stops answering, or fails a check. It probes the
+// GPU regularly, since possibly nothing else uses the GPU and would notice, and runs a check for
+// each entry in doubts. It calls look before each probe. stop ends the watching and waits for it.
 func watchGPU(gpu *cuda.Device, check *cuda.Check, doubts <-chan struct{}, look func(), fail func(error)) (stop func()) {
 	done := make(chan struct{})
 	var watching sync.WaitGroup

@@ -19,10 +19,12 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// fakeGPU is one GPU with 256 MiB, without a GPU; a process can have one driver.
+// fakeGPU is the emulation of one GPU with 256 MiB; no hardware is needed. A process can load only
+// one driver.
 var fakeGPU = sync.OnceValues(func() (*cudatest.Fake, error) { return cudatest.Start(1, 256<<20) })
 
-// onGPU makes the slab 16 MiB of that GPU, with 8 MiB pinned below, and a disk.
+// onGPU returns a change of the configuration: a slab of 16 MiB on that GPU, 8 MiB of pinned memory
+// below it, and the disk.
 func onGPU(t *testing.T) (f *cudatest.Fake, change func(*worker.Config)) {
 	t.Helper()
 	f, err := fakeGPU()
@@ -77,7 +79,7 @@ func TestWorkerOnAGPUTakesAndGivesObjects(t *testing.T) {
 	w.end(t)
 }
 
-// Four times the slab goes through pinned memory to the disk, and comes back.
+// Data of four times the slab's size moves through pinned memory to the disk, and back.
 func TestWorkerOnAGPUSpillsThroughPinnedMemoryToDisk(t *testing.T) {
 	for name, pinned := range map[string]uint64{"pinned and disk": 10 << 20, "disk alone": worker.NoSpill} {
 		t.Run(name, func(t *testing.T) {
@@ -89,7 +91,7 @@ func TestWorkerOnAGPUSpillsThroughPinnedMemoryToDisk(t *testing.T) {
 				c.Log = slog.New(slog.NewTextHandler(&listener{to: testWriter{t}, text: "pinned memory is complete", heard: complete}, nil))
 			})
 			if pinned != worker.NoSpill {
-				// Until then results may go straight to disk.
+				// Before the memory is pinned, results may go to the disk directly.
 				select {
 				case <-complete:
 				case <-time.After(workertest.Patience):
@@ -125,7 +127,7 @@ func TestWorkerOnAGPUSpillsThroughPinnedMemoryToDisk(t *testing.T) {
 	}
 }
 
-// listener passes a log on, and closes heard at the first message with a text.
+// listener passes a log on, and closes heard at the first message that contains text.
 type listener struct {
 	to    io.Writer
 	text  string
@@ -149,7 +151,8 @@ func describe(t *testing.T, d millracev1.DataServiceClient) []*millracev1.Memory
 	return m.GetTiers()
 }
 
-// Where the driver shares no memory of a GPU the worker serves alone: native operations run, what cannot is told.
+// If the driver cannot share GPU memory between processes, the worker still runs native operations,
+// and reports which kinds of tasks cannot run.
 func TestWorkerWhoseGPUCannotBeSharedSaysSo(t *testing.T) {
 	f, change := onGPU(t)
 	f.NoSharing.Store(1)
@@ -170,7 +173,7 @@ func TestWorkerWhoseGPUCannotBeSharedSaysSo(t *testing.T) {
 	w.end(t)
 }
 
-// The UUID of a MIG instance behind GPU- names no device: every task of an executor would fail.
+// A MIG UUID with the prefix GPU- names no device; with it, every task of an executor would fail.
 func TestExecutorsSeeTheInstanceThatTheirWorkerHas(t *testing.T) {
 	const instance = "MIG-fafafafa-fafa-fafa-fafa-fafafafafa00"
 	for name, c := range map[string]struct {
@@ -182,7 +185,7 @@ func TestExecutorsSeeTheInstanceThatTheirWorkerHas(t *testing.T) {
 		"an instance of the host": {new(instance), instance},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Setenv("CUDA_VISIBLE_DEVICES", "") // so that it is put back
+			t.Setenv("CUDA_VISIBLE_DEVICES", "") // so that the test framework restores it
 			if c.given == nil {
 				if err := os.Unsetenv("CUDA_VISIBLE_DEVICES"); err != nil {
 					t.Fatal(err)

@@ -16,23 +16,23 @@ import (
 	"github.com/millrace/millrace/worker/topology"
 )
 
-// GPUMonitor tells of GPUs what CUDA does not: NVML. Its methods may be called from
-// any goroutine.
+// GPUMonitor reports facts about GPUs that CUDA does not provide; NVML implements it.
+// Its methods may be called from any goroutine.
 type GPUMonitor interface {
-	// Sample returns the state of a GPU by its UUID.
+	// Sample returns the state of the GPU with the given UUID.
 	Sample(uuid string) (topology.Sample, error)
-	// Watch reports what happens to any GPU, until the context ends.
+	// Watch reports the events of all GPUs, until the context ends.
 	Watch(ctx context.Context, report func(topology.Event)) error
 }
 
-// sampleEvery is how often the state of a GPU is asked for.
+// sampleEvery is the interval between samples of the GPU's state.
 const sampleEvery = 2 * time.Second
 
-// gpuHealth is what is known of a worker's GPU.
+// gpuHealth collects the known state of a worker's GPU.
 type gpuHealth struct {
 	config Config
 	uuid   string
-	// doubt has the GPU checked soon, leave lets the worker leave properly.
+	// doubt requests a check of the GPU soon; leave makes the worker leave in an orderly way.
 	doubt func()
 	leave func(error)
 
@@ -44,14 +44,15 @@ type gpuHealth struct {
 	nvlink    int                   // errors of NVLink; guarded by mu
 }
 
-// current may be called from any goroutine.
+// current returns the last sample, nil before the first one. It may be called from any goroutine.
 func (h *gpuHealth) current() *millracev1.GpuHealth {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.last
 }
 
-// watchHealth samples the GPU, and tells fail when it must not be used any more.
+// watch samples the GPU and receives its events. It calls fail when the GPU must not be used any
+// more. stop ends the watching and waits for it.
 func (h *gpuHealth) watch(fail func(error)) (stop func()) {
 	if h.config.GPUMonitor == nil || h.uuid == "" {
 		return func() {}
@@ -80,11 +81,13 @@ func (h *gpuHealth) watch(fail func(error)) (stop func()) {
 	}
 }
 
-// maxNVLinkErrors is how often an error of NVLink is one that passes.
+// maxNVLinkErrors is the number of NVLink errors at which the GPU is drained.
+// Fewer count as transient.
 const maxNVLinkErrors = 3
 
-// happened takes note of an event. One that names no GPU is counted by all workers, and ends none by itself:
-// each has its own GPU checked. The memory of others is left alone where it may be broken.
+// happened handles an event. An event that names no GPU is counted by all workers but ends none of
+// them; instead each worker has its own GPU checked. An event of another GPU only marks that GPU as
+// suspect, so that its possibly broken memory is not read.
 func (h *gpuHealth) happened(e topology.Event, fail func(error)) {
 	if e.UUID != "" && !e.Of(h.uuid) {
 		h.config.suspects.add(e, time.Now())
@@ -117,7 +120,7 @@ func (h *gpuHealth) happened(e topology.Event, fail func(error)) {
 	}
 }
 
-// sample asks once; false means that there is nothing to be had.
+// sample takes one sample. False means that samples are not available, and sampling ends.
 func (h *gpuHealth) sample() bool {
 	s, err := h.config.GPUMonitor.Sample(h.uuid)
 	if err != nil {
@@ -148,8 +151,8 @@ func (h *gpuHealth) sample() bool {
 	return true
 }
 
-// ours says whether a process belongs to this worker or to one beside it: each worker
-// leads a session, and has its supervisor for a parent.
+// ours reports whether a process belongs to this worker or to a worker of the same supervisor.
+// Each worker leads a session of its own, and its parent is the supervisor.
 func ours(pid int) bool {
 	leader, err := unix.Getsid(pid)
 	if err != nil {
@@ -162,18 +165,20 @@ func ours(pid int) bool {
 	if err != nil {
 		return false
 	}
-	// The name, in parentheses, may hold anything. Behind it: state, parent.
+	// The process name, in parentheses, may contain any character, so the fields are counted from
+	// the last closing parenthesis: state, parent.
 	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
 	return len(fields) > 1 && fields[1] == strconv.Itoa(os.Getppid())
 }
 
-// facts adds to what CUDA says of the GPU what its supervisor knows of the machine.
+// facts completes CUDA's description of the GPU with the facts that the supervisor knows about the
+// machine.
 func (c Config) facts(g *millracev1.Gpu) {
 	if g == nil || c.GPUFacts == nil {
 		return
 	}
 	if uuid := c.GPUFacts.GetUuid(); strings.HasPrefix(uuid, "MIG-") {
-		g.Uuid = uuid // an older driver's CUDA has the GPU's
+		g.Uuid = uuid // with an older driver, CUDA reports the UUID of the whole GPU
 	}
 	g.NumaNode, g.Placement, g.NetDevices, g.Links = c.GPUFacts.NumaNode, c.GPUFacts.GetPlacement(), c.GPUFacts.GetNetDevices(), c.GPUFacts.GetLinks()
 }

@@ -17,7 +17,7 @@ import (
 
 const fakeUUID = "GPU-fafafafa-fafa-fafa-fafa-fafafafafa00"
 
-// monitor tells what a test wants.
+// monitor is a GPUMonitor that reports the events that the test sends.
 type monitor struct{ events chan topology.Event }
 
 func (m *monitor) Sample(string) (topology.Sample, error) { return topology.Sample{UsedBytes: 1}, nil }
@@ -33,7 +33,7 @@ func (m *monitor) Watch(ctx context.Context, report func(topology.Event)) error 
 	}
 }
 
-// monitored starts a worker whose GPU is heard of by events.
+// monitored starts a worker whose GPUMonitor reports the test's events.
 func monitored(t *testing.T) (*cudatest.Fake, *running, *monitor) {
 	t.Helper()
 	f, change := onGPU(t)
@@ -45,15 +45,15 @@ func monitored(t *testing.T) (*cudatest.Fake, *running, *monitor) {
 	return f, w, m
 }
 
-// What a program's fault, or a contained error in somebody else's memory, does to the GPU is no reason to lose what
-// lies on it.
+// A program's fault, or a contained error in the memory of another process, does not damage the
+// objects on the GPU. It is no reason for the worker to leave and lose them.
 func TestEventsThatAWorkerSurvives(t *testing.T) {
 	_, w, m := monitored(t)
 	for _, xid := range []uint64{13, 31, 43, 63, 94, 119, 154, 74, 74, 99999} {
 		m.events <- topology.Event{UUID: fakeUUID, Kind: topology.Xid, Xid: xid}
 	}
 	m.events <- topology.Event{UUID: fakeUUID, Kind: topology.ECC}
-	m.events <- topology.Event{Kind: topology.Xid, Xid: 79} // of some GPU
+	m.events <- topology.Event{Kind: topology.Xid, Xid: 79} // of an unknown GPU
 	m.events <- topology.Event{UUID: "GPU-of-a-neighbour", Kind: topology.Xid, Xid: 79}
 	d := data(t, w.Registration.GetDataAddress())
 	if err := write(t, d, 100, bytesTensor(1<<20), random(1, 1<<20)); err != nil {
@@ -99,8 +99,8 @@ func TestEventsThatEndAWorker(t *testing.T) {
 	})
 }
 
-// Where each call fails and none says that the context is lost, a worker would fail every task, at once, and get
-// all of them.
+// If every call fails and no error says that the context is lost, a worker would fail each task
+// immediately and therefore attract all tasks. So it must end.
 func TestAGPUThatDoesNotAnswerEndsItsWorker(t *testing.T) {
 	f, w, _ := monitored(t)
 	f.Fail("cuMemGetInfo_v2", 304, 0, 1<<30)

@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/transfer/pinned"
 )
 
-// gpuRungs are the ways that only a slab on a GPU has: none for others.
+// gpuRungs returns the candidate paths that only a slab on a GPU has; none for other slabs.
 func (c Config) gpuRungs(space memory.Space, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool), computing func() bool) ([]ladder.Rung, error) {
 	slab, ok := space.(*cuda.Slab)
 	if !ok {

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// noteRate notes a figure of a real GPU.
+// noteRate records a measured rate. It does so only on a real GPU.
 func noteRate(t *testing.T, name string, bytes int, took time.Duration) {
 	t.Helper()
 	if os.Getenv("MILLRACE_CUDA_REAL") == "" {
@@ -32,7 +32,7 @@ func noteRate(t *testing.T, name string, bytes int, took time.Duration) {
 	t.Logf("%-40s %10.2f GB/s", name, rate)
 	file, err := os.OpenFile(os.Getenv("MILLRACE_RATES"), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
-		return // nobody asked
+		return // no file is configured
 	}
 	_, err = fmt.Fprintf(file, "%-40s %10.2f GB/s\n", name, rate)
 	if err = errors.Join(err, file.Close()); err != nil {
@@ -40,7 +40,7 @@ func noteRate(t *testing.T, name string, bytes int, took time.Duration) {
 	}
 }
 
-// heapSink takes one object into the heap.
+// heapSink receives one object in heap memory.
 type heapSink struct {
 	data []byte
 	err  error
@@ -62,7 +62,7 @@ func (s *heapSink) Place(_ context.Context, _ int, head transfer.Head) ([]transf
 
 func (s *heapSink) Done(_ int, err error) { s.err = err }
 
-// Objects go to a worker on a GPU and come back by each way that clients have.
+// Objects are written to a GPU worker and read back by each path that clients have.
 func TestGPUClientsScatterAndGather(t *testing.T) {
 	size, times := 9<<20, 1
 	change := func(c *worker.Config) {

@@ -19,20 +19,24 @@ import (
 )
 
 const (
-	// slabPatience is how long a worker that was started again waits for room for its
-	// slab: as long as peers may take to unmap that of its last life.
+	// slabPatience is how long a restarted worker waits for room for its slab:
+	// as long as its peers may take to unmap the slab of its previous run.
 	slabPatience = time.Minute
-	// firstPatience is how long another one waits: for a cluster that is about to end, say.
+	// firstPatience is how long a worker waits that was not restarted, for example for a cluster
+	// that is about to end.
 	firstPatience = 5 * time.Second
-	// leastShare of a GPU's memory must be free for a slab of what others leave.
+	// leastShare is the part of the GPU's memory that must be free to make a slab of the free
+	// memory.
 	leastShare = 0.05
-	// shrinkings is how often that is tried: others may be taking memory, too.
+	// shrinkings is the number of attempts to make such a smaller slab.
+	// One attempt may fail because other processes take memory at the same time.
 	shrinkings = 3
 )
 
-// gpuSlab makes the slab as soon as there is room. If there will be none, since others
-// have the memory, one whose size nobody has asked for is smaller. It fails with
-// cuda.ErrTaken if the worker need not be started again before something has changed.
+// gpuSlab makes the slab as soon as there is room for it. If the room does not become free in time
+// because other processes use the memory, and the operator did not set a size, it makes a smaller
+// slab. It fails with cuda.ErrTaken if a restart of the worker is useless until something has
+// changed on the machine.
 func (c Config) gpuSlab(ctx context.Context, gpu *cuda.Device, identity memory.Identity) (*cuda.Slab, error) {
 	patience := firstPatience
 	if c.Restarted {
@@ -61,7 +65,7 @@ func (c Config) gpuSlab(ctx context.Context, gpu *cuda.Device, identity memory.I
 	return nil, c.taken(gpu, err)
 }
 
-// smallerSlab takes of what is free the share that is otherwise taken of all.
+// smallerSlab makes a slab of cuda.DefaultFraction of the free memory, instead of the total memory.
 func (c Config) smallerSlab(gpu *cuda.Device, identity memory.Identity) (*cuda.Slab, error) {
 	free, total, err := gpu.Memory()
 	if err != nil {
@@ -78,7 +82,7 @@ func (c Config) smallerSlab(gpu *cuda.Device, identity memory.Identity) (*cuda.S
 	return slab, err
 }
 
-// taken says who has the memory and what to do.
+// taken returns an error that names the processes that use the memory, and the remedy.
 func (c Config) taken(gpu *cuda.Device, cause error) error {
 	free, total, err := gpu.Memory()
 	if err != nil {
@@ -94,7 +98,7 @@ func (c Config) taken(gpu *cuda.Device, cause error) error {
 	}
 	text := fmt.Sprintf("%s of the %s of %s are in use%s: %s", humanize.IBytes(total-free), humanize.IBytes(total), gpu, who, remedy)
 	if c.Restarted {
-		return fmt.Errorf("%s: %w", text, cause) // it is tried again
+		return fmt.Errorf("%s: %w", text, cause) // without ErrTaken, so the start is retried
 	}
 	var refused *cuda.Error
 	if errors.As(cause, &refused) {
@@ -103,8 +107,8 @@ func (c Config) taken(gpu *cuda.Device, cause error) error {
 	return fmt.Errorf("%w: %s: %w", cuda.ErrTaken, text, cause)
 }
 
-// others names the processes of others that use a GPU, largest first, as far as that is
-// known.
+// others lists the foreign processes that use a GPU, largest first. It returns an empty string if
+// they are not known.
 func (c Config) others(uuid string) string {
 	if c.GPUMonitor == nil {
 		return ""

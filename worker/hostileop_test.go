@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// everywhere is one element that is seen under any shape.
+// everywhere returns a tensor of one element with strides of zero, so that it can have any shape.
 func everywhere(shape ...int64) *millracev1.Value {
 	return &millracev1.Value{Kind: &millracev1.Value_TensorValue{TensorValue: &millracev1.Tensor{
 		Dtype: millracev1.DType_DTYPE_FLOAT64, Shape: shape, Strides: make([]int64, len(shape)),
@@ -36,7 +36,7 @@ func TestHostileNativeTasksFailAlone(t *testing.T) {
 		{"array.random", []any{[]any{0, 2, -1}, 1}, "INVALID_ARGUMENT"},
 		{"bench.stamp", []any{1, 32, []any{5}, []any{1}}, "OP_FAILED"},
 		{"array.matmul", []any{everywhere(1, 1<<50), everywhere(1<<50, 1)}, "OUT_OF_MEMORY"},
-		{"array.matmul", []any{everywhere(1, 1<<24), everywhere(1<<24, 1)}, "OUT_OF_MEMORY"}, // 128 MiB of working memory, 64 are there
+		{"array.matmul", []any{everywhere(1, 1<<24), everywhere(1<<24, 1)}, "OUT_OF_MEMORY"}, // needs 128 MiB of working memory, 64 are there
 		{"array.svd", []any{everywhere(1<<12, 1<<10)}, "OUT_OF_MEMORY"},
 		{"bench.fail", []any{strings.Repeat("x", 1<<20)}, "OP_FAILED"},
 		{"array.map", []any{strings.Repeat("\x01", 1<<20)}, "INVALID_ARGUMENT"},
@@ -49,7 +49,7 @@ func TestHostileNativeTasksFailAlone(t *testing.T) {
 			t.Errorf("%s: %s, a message of %d bytes: %.300s", c.op, e.GetReason(), len(e.GetMessage()), e.GetMessage())
 		}
 	}
-	// A list of a hundred lists of a hundred … has no more than the header of a result may hold.
+	// A list of a hundred lists of a hundred … must not exceed the largest header of a result.
 	w.Op(1, native, "core.list")
 	header, reason := workertest.ValueBytes(t, list), ""
 	for range 5 {
@@ -73,7 +73,7 @@ func TestHostileNativeTasksFailAlone(t *testing.T) {
 	if reason != "RESULT_TOO_LARGE" && reason != "INVALID_ARGUMENT" {
 		t.Errorf("lists of lists ended with %q", reason)
 	}
-	// Working memory is given back: a result may have nearly all of the memory.
+	// Working memory is released: a result may use nearly all of the memory.
 	w.Op(2, native, "array.svd")
 	w.Assign(&millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 2, Arguments: workertest.Arguments(everywhere(512, 256))})
 	if r := w.Report(2); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED {

@@ -14,7 +14,8 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// A worker that is asked to leave ends what runs, asks the scheduler, in each session anew, and goes when that agrees.
+// A worker that is asked to leave finishes its running tasks and asks the scheduler for permission,
+// again in each new session. It leaves when the scheduler agrees.
 func TestAskedToLeaveItWaitsForTheScheduler(t *testing.T) {
 	drain := make(chan struct{})
 	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Drain, c.DrainGrace = drain, workertest.Patience })
@@ -30,7 +31,7 @@ func TestAskedToLeaveItWaitsForTheScheduler(t *testing.T) {
 	again.Until("its asking once more", func() bool { return again.Draining > 0 })
 	again.Send(&millracev1.SessionResponse{Drained: true})
 	again.Send(&millracev1.SessionResponse{Cancellations: again.Registration.GetRunning()})
-	// With that, nothing runs.
+	// After these cancellations, nothing runs.
 	again.Until("the farewell", func() bool { return again.Leaving })
 	if len(again.Tasks) != 1 || again.Tasks[0].GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_CANCELLED {
 		t.Errorf("reported before the farewell: %v", again.Tasks)
@@ -40,7 +41,8 @@ func TestAskedToLeaveItWaitsForTheScheduler(t *testing.T) {
 	}
 }
 
-// Its grace ends all the same; a worker that has nothing needs none.
+// The grace period ends the worker in any case. A worker without objects and tasks does not wait
+// for it.
 func TestGraceToLeaveEnds(t *testing.T) {
 	for _, busy := range []bool{true, false} {
 		drain := make(chan struct{})
@@ -63,7 +65,9 @@ func TestGraceToLeaveEnds(t *testing.T) {
 	}
 }
 
-// What the scheduler does not take is not tried for ever, and says so; an incarnation that is over makes place for the next.
+// After a refusal by the scheduler, the worker does not retry for ever, but ends with the reason.
+// After FailedPrecondition (this incarnation is over), it ends as stopped, so that the next
+// incarnation can start.
 func TestRefusalsOfTheScheduler(t *testing.T) {
 	for code, wrong := range map[codes.Code]bool{codes.Unauthenticated: true, codes.PermissionDenied: true, codes.InvalidArgument: true, codes.FailedPrecondition: false} {
 		s := workertest.NewScheduler(t)
@@ -77,7 +81,7 @@ func TestRefusalsOfTheScheduler(t *testing.T) {
 	}
 }
 
-// A worker tells that it is alive, as long as it is.
+// A worker calls Alive as long as it works.
 func TestWorkerGivesSignsOfLife(t *testing.T) {
 	signs := make(chan struct{}, 1000)
 	start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Alive = func() { signs <- struct{}{} } })
@@ -90,7 +94,7 @@ func TestWorkerGivesSignsOfLife(t *testing.T) {
 	}
 }
 
-// A scheduler that is away is not waited for by a worker that has nothing to do, however long its grace is.
+// A worker that has nothing to do does not wait for an absent scheduler, however long its grace is.
 func TestAskedToLeaveWithoutAScheduler(t *testing.T) {
 	drain := make(chan struct{})
 	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { c.Drain, c.DrainGrace, c.SchedulerTimeout = drain, time.Hour, time.Hour })

@@ -20,7 +20,7 @@ const (
 	lifeTwo = 0x2222_0000_0000_0002
 )
 
-// startIn runs a worker with the echo executor in a life of the scheduler.
+// startIn runs a worker with the echo executor under a scheduler with the given life number.
 func startIn(t *testing.T, life uint64, slots int) *running {
 	t.Helper()
 	binary, err := buildEcho()
@@ -35,8 +35,8 @@ func startIn(t *testing.T, life uint64, slots int) *running {
 	})
 }
 
-// A scheduler that was restarted may use the same task numbers again: nothing that a worker has of the life before may
-// be taken for theirs.
+// A scheduler that was restarted may use the same task numbers again. The worker must not take any
+// object or run of the previous life for one of the new life.
 func TestAnotherLifeOfTheSchedulerStartsWithNothing(t *testing.T) {
 	w := startIn(t, lifeOne, 1)
 	if r := w.Registration; r.GetLife() != 0 {
@@ -50,18 +50,18 @@ func TestAnotherLifeOfTheSchedulerStartsWithNothing(t *testing.T) {
 	w.call(2, 2, strings.Repeat("o", 100_000))
 	w.Report(1)
 	w.Report(2)
-	// A reader that never ends keeps the bytes of an object, but not its number.
+	// A reader that never releases its lease keeps the bytes of an object, but not its number.
 	lease, err := d.AcquireReadLeases(t.Context(), &millracev1.AcquireReadLeasesRequest{Objects: []*millracev1.ObjectRef{{TaskId: 2, Generation: 1}}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = lease
-	w.call(5, 3, "10m") // runs
+	w.call(5, 3, "10m") // it keeps running
 	w.Report(5, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
 	w.call(6, 1, "queued behind it")
 	w.scheduler.Life.Store(lifeTwo)
 	w.Break(errors.New("killed"))
-	// It cannot know yet.
+	// The worker cannot know of the new life yet.
 	found := w.scheduler.Accept(t)
 	if r := found.Registration; r.GetLife() != lifeOne || len(r.GetInventory()) != 2 || len(r.GetRunning()) < 1 {
 		t.Errorf("registered as of life %x with %v and %v", r.GetLife(), r.GetInventory(), r.GetRunning())
@@ -98,7 +98,7 @@ func TestAnotherLifeOfTheSchedulerStartsWithNothing(t *testing.T) {
 	if len(next.Tasks) > 0 {
 		t.Errorf("it told of %v as well", next.Tasks)
 	}
-	// The same life again loses nothing.
+	// A new session in the same life loses nothing.
 	next.Break(errors.New("the link broke"))
 	again := w.scheduler.Accept(t)
 	if r := again.Registration; r.GetLife() != lifeTwo || len(r.GetInventory()) != 4 {
@@ -107,7 +107,7 @@ func TestAnotherLifeOfTheSchedulerStartsWithNothing(t *testing.T) {
 	w.Session = again
 }
 
-// Nobody can read an object of a client before the scheduler has accepted it.
+// Nobody can read an object that a client has written before the scheduler has accepted it.
 func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 	w := startIn(t, lifeOne, 1)
 	d := data(t, w.Registration.GetDataAddress())
@@ -147,7 +147,7 @@ func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 		if err := write(t, d, task, text); status.Code(err) != codes.AlreadyExists {
 			t.Errorf("written twice: %v", err)
 		}
-		// It is not in the inventory either, and said again.
+		// The object is not in the inventory either, and it is reported again.
 		w.Break(errors.New("the link broke"))
 		w.Session = w.scheduler.Accept(t)
 		for _, o := range w.Registration.GetInventory() {
@@ -164,7 +164,8 @@ func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 			t.Errorf("after it was accepted: %v", e)
 		}
 	}
-	// A task that waited for one is assigned in the message that accepts it.
+	// A task that waited for such an object is assigned in the same message that accepts the
+	// object.
 	w.Op(2, native, "core.identity")
 	done := writing(20, bytesTensor(100_000), random(2, 100_000))
 	reported(20)
@@ -180,7 +181,7 @@ func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
-	// The scheduler refuses one.
+	// The scheduler refuses an object.
 	done = writing(12, text)
 	reported(12)
 	w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 12, Generation: 1}}})
@@ -190,7 +191,7 @@ func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 	if _, _, e := read(t, d, 12); e.GetReason() != "OBJECT_NOT_HERE" {
 		t.Errorf("after it was refused: %v", e)
 	}
-	// The result of a task that runs here is for that task to make.
+	// A client cannot write the result of a task that runs here; only that task can.
 	w.Op(1, exec, "echo/sleep")
 	w.call(13, 1, "10m")
 	w.Report(13, millracev1.TaskOutcome_TASK_OUTCOME_STARTED)
@@ -199,7 +200,7 @@ func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 	}
 	w.Send(&millracev1.SessionResponse{Cancellations: []*millracev1.TaskRef{{TaskId: 13, Attempt: 1}}})
 	w.Report(13)
-	// Another life refuses what was begun before.
+	// After a restart of the scheduler, writes that were begun before it are refused.
 	done = writing(14, text)
 	reported(14)
 	w.scheduler.Life.Store(lifeTwo)
@@ -211,7 +212,7 @@ func TestWrittenObjectsCountOnceTheyAreAccepted(t *testing.T) {
 	w.Session = w.scheduler.Accept(t)
 }
 
-// reasonOf is the stable reason of an error; empty if it has none.
+// reasonOf returns the stable reason of an error; empty if it has none.
 func reasonOf(err error) string {
 	for _, detail := range status.Convert(err).Details() {
 		if info, ok := detail.(*errdetails.ErrorInfo); ok && info.GetDomain() == "millrace.dev" {

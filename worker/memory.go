@@ -18,33 +18,34 @@ import (
 	"github.com/millrace/millrace/worker/executor"
 )
 
-// opened is the memory of a worker, with the device that it belongs to.
+// opened is the memory of a worker, together with the device that it belongs to.
 type opened struct {
 	device device.Device
 	// local is the worker's own directory.
 	local *localdir.Dir
-	// below are the tiers under the slab.
+	// below are the tiers below the slab, fastest first.
 	below []memory.Tier
-	// executors and lent say how other processes map a slab on a GPU; nil: it is in
-	// host memory.
+	// executors and lent say how executors and peers map a slab on a GPU. Nil:
+	// the slab is in host memory.
 	executors *executor.Device
 	lent      *borrow.Device
-	// mirror shows what lies on a GPU to those who map host memory; nil: they have
-	// streams.
+	// mirror shows objects on the GPU to processes that can map only host memory. Nil:
+	// these processes read streams.
 	mirror *mirror.Mirror
-	// gpu is what the scheduler is told of a GPU, nil without one.
+	// gpu is the description of the GPU for the scheduler, nil without a GPU.
 	gpu *millracev1.Gpu
-	// health is why the device is lost, nil while it is not.
+	// health returns the reason why the device is lost, nil while it works.
 	health func() error
-	// watch tells fail when the device is lost, until stop.
+	// watch starts to monitor the device. It calls fail when the device is lost,
+	// until stop is called.
 	watch func(fail func(error)) (stop func())
-	// doubt has the device checked soon, by what watch has started.
+	// doubt requests a check of the device soon, by the goroutine that watch has started.
 	doubt func()
-	// undo is what close does, last first.
+	// undo are the functions that close calls, last first.
 	undo []func() error
 }
 
-// open opens the device and the tiers.
+// open opens the device and the memory tiers.
 func (c Config) open(ctx context.Context, identity memory.Identity) (m *opened, err error) {
 	m = &opened{doubt: func() {}, health: func() error { return nil }, watch: func(func(error)) func() { return func() {} }}
 	defer func() {
@@ -77,14 +78,14 @@ func (m *opened) close() error {
 	return errors.Join(errs...)
 }
 
-// describe tells the scheduler of the memory.
+// describe adds the memory to the registration with the scheduler.
 func (m *opened) describe(r *millracev1.Registration) {
 	r.Device = millracev1.DeviceKind(m.device.Kind())
 	r.MemoryLimitBytes = m.device.Space().Size()
 	r.Gpu = m.gpu
 }
 
-// openLocal makes the worker's directory, and removes those of dead ones.
+// openLocal makes the worker's directory, and removes the directories of dead workers.
 func (c Config) openLocal(m *opened) (err error) {
 	localdir.Clean(c.LocalDirectory)
 	if m.local, err = localdir.Make(c.LocalDirectory, c.Name); err != nil {
@@ -92,7 +93,7 @@ func (c Config) openLocal(m *opened) (err error) {
 	}
 	m.then(func() error {
 		if failed := m.local.Close(); failed != nil {
-			// A task may have made what its worker cannot remove.
+			// A task may have made files that its worker cannot remove.
 			c.Log.Warn("the worker's directory is left behind", "directory", m.local.Path(), "error", failed)
 		}
 		return nil
@@ -100,7 +101,8 @@ func (c Config) openLocal(m *opened) (err error) {
 	return nil
 }
 
-// shown is what is lent to those who cannot map the memory of a GPU.
+// shown returns the host memory through which objects on a GPU are lent to processes that cannot
+// map GPU memory. Nil without a mirror.
 func (m *opened) shown(s transfer.Source, r transfer.Receiver) *borrow.Host {
 	if m.mirror == nil {
 		return nil

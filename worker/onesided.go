@@ -22,34 +22,36 @@ import (
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
-// oneSided is the path of one-sided reads, opened at its first use: by a peer that
-// connects, or by a fetch that no better path could do. A cluster on one host, or
-// without the library, never pays for it.
+// oneSided is the transfer path of one-sided reads (RDMA, through UCX). It opens UCX at the first
+// use: when a peer connects, or when a fetch has no better path. A cluster on one host,
+// or without the UCX library, never pays for it.
 type oneSided struct {
 	config ucx.Config
 	path   ucx.PathConfig
-	// forced: lanes that are emulated are taken, too.
+	// forced: connections whose one-sided reads UCX emulates are used, too.
 	forced bool
-	// chosen: a person has said which transports there are.
+	// chosen: the operator has chosen the transports.
 	chosen bool
-	// workers says whether a token is one that workers show, not that of tasks. Nil: the cluster has no tokens.
+	// workers reports whether a token is the one that workers use, and not that of tasks. Nil:
+	// the cluster has no tokens.
 	workers func(token string) bool
 	log     *slog.Logger
 
 	mu sync.Mutex
-	// All below is guarded by mu. opened and err are fixed once tried.
+	// The fields below are guarded by mu. opened and err do not change once tried is set.
 	tried   bool
 	closed  bool
 	context *ucx.Context
 	opened  *ucx.Path
 	err     error
 
-	// live is what is opened, for those who must not wait: opening registers the slab, which RDMA devices take seconds for
-	// while mu is held.
+	// live is the opened path, for callers that must not block: opening holds mu while it registers
+	// the slab, which takes seconds with RDMA devices.
 	live atomic.Pointer[bothSides]
 }
 
-// bothSides are what peers read through, and what we read through.
+// bothSides are the UCX context from which peers read our memory, and the path with which we read
+// theirs.
 type bothSides struct {
 	context *ucx.Context
 	path    *ucx.Path
@@ -57,7 +59,7 @@ type bothSides struct {
 
 var _ transfer.Path = (*oneSided)(nil)
 
-// Name is part of transfer.Path.
+// Name implements transfer.Path.
 func (o *oneSided) Name() string { return ProtocolUCX }
 
 func (o *oneSided) open() (*ucx.Context, *ucx.Path, error) {
@@ -79,8 +81,8 @@ func (o *oneSided) open() (*ucx.Context, *ucx.Path, error) {
 	return o.context, o.opened, o.err
 }
 
-// accept is the serving side. It opens UCX only for a request that it accepts: an open UCX listens for peers, and asks
-// for no token.
+// accept handles the request of a peer to connect. It opens UCX only for a request that it accepts,
+// because an open UCX context listens for peers and asks for no token.
 func (o *oneSided) accept(ctx context.Context, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
 	if o.workers != nil && !o.workers(shownToken(ctx)) {
 		return nil, status.Error(codes.PermissionDenied, "only workers connect lanes, and this is not a worker's token: a lane reaches all of this worker's memory; read by ReadObjects")
@@ -104,7 +106,7 @@ func (o *oneSided) accept(ctx context.Context, request *millracev1.ConnectLaneRe
 	return c.Accept(ctx, request)
 }
 
-// suits says why a peer should not be read from this way, nil if it should.
+// suits returns the reason why a peer should not be read by this path, nil if it should.
 func (o *oneSided) suits(ctx context.Context, peer transfer.Peer) error {
 	if !o.forced && !o.chosen && !reach().laneTo(peer.Address) {
 		return fmt.Errorf("%w: another host, and no RDMA device here: ucx would send messages over TCP", transfer.ErrNoWay)
@@ -113,7 +115,7 @@ func (o *oneSided) suits(ctx context.Context, peer transfer.Peer) error {
 	if err != nil {
 		return err
 	}
-	// A connection that takes long is made in the background, while fetches go by other paths.
+	// A connection that takes long is completed in the background, while fetches use other paths.
 	patience := cmp.Or(o.path.StallTimeout, ucx.DefaultStallTimeout)
 	limited, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("%w: it is not connected after %v", transfer.ErrStalled, patience))
 	defer cancel()
@@ -127,19 +129,21 @@ func (o *oneSided) suits(ctx context.Context, peer transfer.Peer) error {
 	return nil
 }
 
-// lanesOf is what a host has that a lane might read by.
+// lanesOf describes the connections that this host can offer for one-sided reads.
 type lanesOf struct {
 	// rdma: there are RDMA devices. own are the host's addresses.
 	rdma bool
 	own  []net.Addr
 }
 
-// chosen says whether a person has chosen UCX's transports. If not, TCP, which listens on a port that asks nobody for a token,
-// is among them only with --protocol ucx: no lane by TCP is ever taken otherwise.
+// chosen reports whether the operator has chosen UCX's transports. If not, TCP is allowed only with
+// --protocol ucx: TCP listens on a port that asks for no token, and a TCP connection would never be
+// used for one-sided reads otherwise.
 func (c Config) chosen() bool { return c.UCXTLS != "" || os.Getenv("UCX_TLS") != "" }
 
-// netDevices returns which network devices UCX may use, empty for all. A worker that serves at one address listens there only:
-// UCX gets the interface that has the address, and the RDMA devices.
+// netDevices returns the network devices that UCX may use, empty for all. A worker that serves at
+// one address listens only there: UCX gets the interface that has the address,
+// and the RDMA devices.
 func (c Config) netDevices() string {
 	if c.UCXNetDevices != "" || os.Getenv("UCX_NET_DEVICES") != "" {
 		return c.UCXNetDevices
@@ -162,7 +166,7 @@ func (c Config) netDevices() string {
 	return strings.Join(append([]string{device}, activePorts("/sys/class/infiniband")...), ",")
 }
 
-// deviceOf returns the network interface that has an address, empty if none has.
+// deviceOf returns the network interface that has an address, empty if there is none.
 func deviceOf(ip net.IP) string {
 	interfaces, err := net.Interfaces()
 	if err != nil {
@@ -182,7 +186,7 @@ func deviceOf(ip net.IP) string {
 	return ""
 }
 
-// activePorts are the ports of RDMA devices that are up, as UCX names them.
+// activePorts returns the ports of RDMA devices that are up, in UCX's notation.
 func activePorts(rdma string) (out []string) {
 	states, err := filepath.Glob(filepath.Join(rdma, "*", "ports", "*", "state"))
 	if err != nil {
@@ -198,21 +202,22 @@ func activePorts(rdma string) (out []string) {
 	return out
 }
 
-// reach is asked for each fetch, and looks once.
+// reach returns the devices and addresses of this host. It is called for each fetch,
+// so the system is queried only once.
 var reach = sync.OnceValue(func() lanesOf { return look("/sys/class/infiniband") })
 
 func look(rdma string) (l lanesOf) {
 	devices, err := os.ReadDir(rdma)
 	l.rdma = err == nil && len(devices) > 0
 	if l.own, err = net.InterfaceAddrs(); err != nil {
-		l.own = nil // then nobody counts as being on this host, and streams are taken
+		l.own = nil // then no peer counts as being on this host, and gRPC streams are used
 	}
 	return l
 }
 
-// laneTo says whether a lane to an address might read by itself: it is on this host, or there are RDMA devices. Where it
-// cannot, there is nothing to win by a connection, and something to lose: UCX 1.19 has crashed its process when the peer died
-// in the middle of a TCP wire-up.
+// laneTo reports whether one-sided reads from an address can work without emulation: the address is
+// on this host, or there are RDMA devices. In all other cases a connection gains nothing and is a
+// risk: UCX 1.19 has crashed its process when the peer died in the middle of a TCP wire-up.
 func (l lanesOf) laneTo(address string) bool {
 	if l.rdma {
 		return true
@@ -228,7 +233,7 @@ func (l lanesOf) laneTo(address string) bool {
 	})
 }
 
-// Fetch is part of transfer.Path.
+// Fetch implements transfer.Path.
 func (o *oneSided) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	_, path, err := o.open()
 	if err != nil {
@@ -237,7 +242,8 @@ func (o *oneSided) Fetch(ctx context.Context, peer transfer.Peer, refs []transfe
 	return path.Fetch(ctx, peer, refs, sink)
 }
 
-// Transport says what carries the bytes from a peer, empty if it is not connected.
+// Transport returns the transport that carries the bytes from a peer, empty if the peer is not
+// connected.
 func (o *oneSided) Transport(address string) string {
 	if live := o.live.Load(); live != nil {
 		return live.path.Lanes()[address].Transport
@@ -255,7 +261,7 @@ func (o *oneSided) Forget(address string) {
 	}
 }
 
-// Close is part of transfer.Path.
+// Close implements transfer.Path.
 func (o *oneSided) Close() error {
 	o.mu.Lock()
 	c, path := o.context, o.opened
@@ -267,7 +273,7 @@ func (o *oneSided) Close() error {
 	return errors.Join(path.Close(), c.Close())
 }
 
-// served is what peers were given to read.
+// served returns the number of bytes that peers have read by this path.
 func (o *oneSided) served() uint64 {
 	if live := o.live.Load(); live != nil {
 		return live.context.Served()
@@ -275,7 +281,7 @@ func (o *oneSided) served() uint64 {
 	return 0
 }
 
-// leadsNowhere says whether an error means that this path is not the one.
+// leadsNowhere reports whether an error means that this path cannot reach the peer at all.
 func leadsNowhere(err error) bool {
 	return errors.Is(err, transfer.ErrNoWay) || errors.Is(err, ucx.ErrNoLane) || errors.Is(err, ucx.ErrUnavailable)
 }

@@ -37,8 +37,9 @@ func TestLanesAreTriedOnlyWhereTheyMayRead(t *testing.T) {
 	}
 }
 
-// TestRefusedLanesOpenNothing: where UCX is open it may listen on a port that asks for no token, and a lane reaches all of the
-// slab. So only workers connect lanes, and what makes no sense is refused before anything is opened.
+// TestRefusedLanesOpenNothing: an open UCX context may listen on a port that asks for no token,
+// and a connection reaches all of the slab. So only workers may connect, and malformed requests are
+// refused before anything is opened.
 func TestRefusedLanesOpenNothing(t *testing.T) {
 	c := Config{Token: "cluster", AcceptTokens: []string{"task"}}
 	o := &oneSided{config: ucx.Config{Library: filepath.Join(t.TempDir(), "libucp.so.0"), Source: struct{ transfer.Source }{}}, workers: workerTokens(c)}

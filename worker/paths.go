@@ -15,12 +15,13 @@ import (
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
-// linger is how long the memory of a dead peer stays mapped unless the scheduler says
-// that nothing is wanted from it: long enough for it to find that out by itself, if no
-// supervisor tells it (2 s).
+// linger is how long the memory of a dead peer stays mapped unless the scheduler says that it is
+// not needed any more. It is long enough for the scheduler to detect the death by itself (2 s) if
+// no supervisor reports it.
 const linger = 2500 * time.Millisecond
 
-// paths are the ways to the objects of other workers, best first. computing says whether tasks use the GPU now.
+// paths builds the route selector over all paths to the objects of other workers, best path first.
+// computing reports whether tasks use the GPU now.
 func (c Config) paths(space memory.Space, source transfer.Source, self func() ids.WorkerID, received func(int), unmapped func(transfer.Peer, bool), computing func() bool) (*ladder.Path, *oneSided, *grpcpath.Path, error) {
 	streams := grpcpath.New(grpcpath.Config{Worker: self, Token: c.Token, StallTimeout: c.StallTimeout, Received: received})
 	lanes := &oneSided{
@@ -44,11 +45,13 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 	}
 	first := len(all)
 	all = append(all, ladder.Rung{Path: mapped}, ladder.Rung{Path: lanes, Suits: lanes.suits, NoWay: leadsNowhere}, ladder.Rung{Path: streams})
-	// One-sided reads see the slab only: what was spilled comes in a stream, also if they are asked for.
+	// One-sided reads reach only the slab. Spilled objects come in a gRPC stream,
+	// even with --protocol ucx.
 	_, far := space.(memory.Staged)
 	taken := func(r ladder.Rung) bool {
 		if far {
-			// What peers on this host have is copied by the device, by UCX if that is asked for, or comes in a stream.
+			// The slab is on a GPU. The GPU copies the objects of peers on this host;
+			// UCX is used if the operator asks for it; all else comes in a gRPC stream.
 			direct := slices.ContainsFunc(all[:first], func(gpu ladder.Rung) bool { return gpu.Path == r.Path }) && (c.Protocol == ProtocolAuto || c.Protocol == ProtocolIPC)
 			return direct || lanes.forced && r.Path == transfer.Path(lanes) || r.Path == transfer.Path(streams)
 		}
@@ -59,14 +62,15 @@ func (c Config) paths(space memory.Space, source transfer.Source, self func() id
 		if taken(r) {
 			rungs = append(rungs, r)
 		} else {
-			// The others serve, or carry the wire-up of lanes: they are closed with the rest.
+			// The unused paths still serve peers or carry the wire-up of UCX connections.
+			// They are closed together with the others.
 			unused = append(unused, r)
 		}
 	}
 	return ladder.New(ladder.Config{Rungs: rungs, Unused: paths(unused), Log: c.Log}), lanes, streams, nil
 }
 
-// NoUCX is the error of who was told to use UCX, and cannot.
+// NoUCX wraps the error of a process that was configured to use UCX and cannot.
 func NoUCX(err error) error {
 	return fmt.Errorf("--protocol ucx: %w; `millrace doctor` tells what there is, and --protocol auto does without", err)
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// TestRescueIsAnswered: what is here counts as copied, and what nobody here has mapped as failed, with the reason.
+// TestRescueIsAnswered: an object that is here counts as copied; an object that nobody on this host
+// has mapped counts as failed, with the reason.
 func TestRescueIsAnswered(t *testing.T) {
 	w := start(t, workertest.NewScheduler(t), nil)
 	d := data(t, w.Registration.GetDataAddress())

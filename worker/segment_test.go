@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// Ops of the borrowing worker in these tests.
+// The ops of the borrowing worker in these tests.
 const (
 	opUpper uint32 = iota + 1
 	opSum
@@ -31,8 +31,8 @@ const (
 	opFull
 )
 
-// lenderAndBorrower starts a worker with memory to lend, and one with an executor,
-// which understands segments if that says so, and is ready. The lender's op 1 makes
+// lenderAndBorrower starts a worker with memory to lend (a), and a worker with an executor that is
+// ready (b). segments says whether that executor understands segments. Op 1 of the lender makes
 // arrays.
 func lenderAndBorrower(t *testing.T, lenderBytes uint64, segments string) (a, b *running) {
 	t.Helper()
@@ -60,7 +60,7 @@ func lenderAndBorrower(t *testing.T, lenderBytes uint64, segments string) (a, b 
 	return a, b
 }
 
-// tell writes to a pipe, once somebody reads it.
+// tell writes to a pipe as soon as a reader has opened it.
 func tell(t *testing.T, pipe, what string) {
 	t.Helper()
 	if err := os.WriteFile(pipe, []byte(what), 0); err != nil {
@@ -77,7 +77,7 @@ func pipe(t *testing.T) string {
 	return name
 }
 
-// full makes an array of so many float64s that are 2, and returns it as an input.
+// full makes an array of n float64s with the value 2, and returns it as an input.
 func (r *running) full(t *testing.T, task uint64, n int) *millracev1.Input {
 	t.Helper()
 	r.call(task, 1, []any{n}, 2.0)
@@ -88,7 +88,7 @@ func (r *running) full(t *testing.T, task uint64, n int) *millracev1.Input {
 	return &millracev1.Input{TaskId: task, Generation: 1, Bytes: report.GetOutputBytes(), Holders: []uint32{r.ID}}
 }
 
-// sumOfFull is what sum says of such an array.
+// sumOfFull returns the answer of the op sum for such an array.
 func sumOfFull(n int) string {
 	two := make([]byte, 8<<10)
 	for i := 0; i < len(two); i += 8 {
@@ -125,7 +125,7 @@ func (r *running) summed(t *testing.T, task uint64, want string) *millracev1.Tas
 }
 
 func TestExecutorUsesTheMemoryOfAPeerInPlace(t *testing.T) {
-	const n = 32 << 20 // 256 MiB, four times of what the borrower has
+	const n = 32 << 20 // 256 MiB, four times the borrower's memory
 	a, b := lenderAndBorrower(t, 320<<20, "yes")
 	in := a.full(t, 1, n)
 	want := sumOfFull(n)
@@ -136,13 +136,13 @@ func TestExecutorUsesTheMemoryOfAPeerInPlace(t *testing.T) {
 	if report.GetFetchedBytes() != 0 {
 		t.Errorf("%d bytes were fetched", report.GetFetchedBytes())
 	}
-	// What is lent cannot become a part of a result.
+	// Borrowed memory cannot become a part of a result.
 	b.on(3, opAlias, in)
 	if e := b.Report(3).GetError(); e.GetReason() != "EXECUTOR_ERROR" || !strings.Contains(e.GetMessage(), "only lent") {
 		t.Errorf("got %v", e)
 	}
 	b.Until("no copy", func() bool { return len(b.Objects) == 0 })
-	// It is given up when it has not been used for a while.
+	// A loan is returned after it has not been used for a while.
 	deadline := time.Now().Add(workertest.Patience)
 	for task := uint64(10); ; task++ {
 		b.call(task, opHolds)
@@ -166,8 +166,8 @@ func TestExecutorWithoutSegmentsGetsCopies(t *testing.T) {
 	b.Until("the copy", func() bool { return len(b.Objects) == 1 })
 }
 
-// TestLoanThatTheNextProcessCannotRead: the process dies while loans are taken for
-// it, and the next one understands less.
+// TestLoanThatTheNextProcessCannotRead: the process dies while loans are acquired for it,
+// and its successor does not understand segments.
 func TestLoanThatTheNextProcessCannotRead(t *testing.T) {
 	const n = 1 << 20
 	understands := pipe(t)
@@ -176,7 +176,7 @@ func TestLoanThatTheNextProcessCannotRead(t *testing.T) {
 	b.call(2, opExit)
 	b.Report(2)
 	b.on(3, opSum, in)
-	// An answer to what came later says that the loan of 3 has been asked for.
+	// The answer to a later message shows that the loan of task 3 has been requested.
 	b.Send(&millracev1.SessionResponse{Retractions: []*millracev1.TaskRef{{TaskId: 4, Attempt: 1}}})
 	b.Report(4, millracev1.TaskOutcome_TASK_OUTCOME_RETRACT_REFUSED)
 	tell(t, understands, "no")
@@ -200,7 +200,7 @@ func TestExecutorKilledWhileItBorrowsGivesTheLoanBack(t *testing.T) {
 	}
 	waits := pipe(t)
 	b.on(3, opWait, in, waits)
-	// The run is at work when it opens the pipe.
+	// The run has started when it opens the pipe.
 	end, err := os.OpenFile(waits, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -217,7 +217,7 @@ func TestExecutorKilledWhileItBorrowsGivesTheLoanBack(t *testing.T) {
 	if r := b.Report(3); r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_EXECUTOR_DIED {
 		t.Fatalf("got %v", r)
 	}
-	// Well before the lease would have run out by itself.
+	// This succeeds well before the lease would expire.
 	deadline := time.Now().Add(workertest.Patience)
 	for task := uint64(5); ; task++ {
 		a.call(task, 1, []any{n}, 2.0)
@@ -230,8 +230,8 @@ func TestExecutorKilledWhileItBorrowsGivesTheLoanBack(t *testing.T) {
 	}
 }
 
-// TestResultOfALoanThatDidNotHoldIsThrownAway: the lender leaves, which takes its
-// leases back, while the executor reads.
+// TestResultOfALoanThatDidNotHoldIsThrownAway: the lender leaves while the executor reads,
+// and thereby revokes its leases.
 func TestResultOfALoanThatDidNotHoldIsThrownAway(t *testing.T) {
 	a, b := lenderAndBorrower(t, 64<<20, "yes")
 	in := a.full(t, 1, 1<<20)
@@ -252,7 +252,7 @@ func TestResultOfALoanThatDidNotHoldIsThrownAway(t *testing.T) {
 	if r.GetOutcome() != millracev1.TaskOutcome_TASK_OUTCOME_INPUT_UNREACHABLE || len(r.GetUnreachable()) != 1 || r.GetUnreachable()[0].GetTaskId() != 1 {
 		t.Errorf("got %v", r)
 	}
-	// The process lives on.
+	// The process survives.
 	b.call(3, opUpper, "alive")
 	if got := b.text(t, 3); got != "ALIVE" {
 		t.Errorf("got %q", got)
@@ -263,7 +263,7 @@ func TestAThousandBorrowedRunsLeaveNoDescriptors(t *testing.T) {
 	const n = 16 << 10 // 128 KiB each
 	runs := 1000
 	if invariant.Enabled {
-		runs = 200 // the books of all objects are checked at each step
+		runs = 200 // with invariants enabled, each step checks all objects
 	}
 	a, b := lenderAndBorrower(t, 256<<20, "yes")
 	want := sumOfFull(n)
@@ -284,7 +284,7 @@ func TestAThousandBorrowedRunsLeaveNoDescriptors(t *testing.T) {
 			borrowed++
 		}
 	}
-	// One whose lender is slow to answer, as under the race detector, is copied.
+	// An input is copied instead if its lender answers slowly, as under the race detector.
 	if borrowed < runs/10 {
 		t.Errorf("%d of %d runs borrowed their input", borrowed, runs)
 	}

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// small makes the slab 16 MiB, with a disk below.
+// small makes the slab 16 MiB, with a disk tier below.
 func small(c *worker.Config) {
 	c.MemoryLimitBytes = 16 << 20
 	c.SpillLimitBytes = 1 << 30
@@ -25,8 +25,7 @@ func input(task uint64, bytes int) *millracev1.Input {
 	return &millracev1.Input{TaskId: task, Generation: 1, Bytes: uint64(bytes)}
 }
 
-// chunks makes n objects of so many bytes, tasks first, first+1, ..., and waits
-// for them.
+// chunks makes n objects of the given size, by the tasks first, first+1, ..., and waits for them.
 func (w *running) chunks(t *testing.T, first uint64, n, bytes int) {
 	t.Helper()
 	for i := range n {
@@ -45,7 +44,7 @@ func (w *running) release(first uint64, n int) {
 	}
 }
 
-// spillFiles returns the sizes, in blocks, of what lies below a directory.
+// spillFiles returns the names of the spill files below a directory.
 func spillFiles(t *testing.T, directory string) (names []string) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(directory, "*", "data"))
@@ -55,8 +54,8 @@ func spillFiles(t *testing.T, directory string) (names []string) {
 	return names
 }
 
-// A reduction over eight times the slab: each chunk is checked by the task that
-// reads it, those that combine two by two need both at once.
+// A reduction over data of eight times the slab's size. Each chunk is checked by the task that
+// reads it; a task that combines two results needs both in memory.
 func TestReductionOverEightTimesTheSlab(t *testing.T) {
 	w := start(t, workertest.NewScheduler(t), small)
 	w.Op(1, native, "array.full")
@@ -105,18 +104,18 @@ func TestReductionOverEightTimesTheSlab(t *testing.T) {
 	}
 }
 
-// Many tiny objects and one of nine tenths of the slab: the tiny ones leave, and
-// all can be read.
+// There are many tiny objects and one of nine tenths of the slab. The tiny ones are spilled,
+// and all objects can be read.
 func TestTinyObjectsMakeRoomForAHugeOne(t *testing.T) {
-	// Large blocks are aligned: of 64 MiB, 62 can be one.
+	// Large blocks are aligned: of 64 MiB, 62 MiB can be one block.
 	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { small(c); c.MemoryLimitBytes = 64 << 20 })
 	w.Op(1, native, "bench.bytes")
 	w.Op(2, native, "bench.checksum")
-	// What is no larger than 1 KiB lies in headers, outside of the slab.
+	// Objects of up to 1 KiB are stored in headers, outside of the slab.
 	const tiny, huge = 1<<10 + 1, (64 << 20) / 10 * 9
 	n := 10_000
 	if invariant.Enabled {
-		n = 300 // each step looks at all of them
+		n = 300 // with invariants enabled, each step checks all of them
 	}
 	w.chunks(t, 100, n, tiny)
 	w.chunks(t, 20_000, 1, huge)
@@ -131,7 +130,7 @@ func TestTinyObjectsMakeRoomForAHugeOne(t *testing.T) {
 			t.Fatalf("checksum of a tiny one: %v", r)
 		}
 	}
-	// Peers and clients get them from wherever they are.
+	// Peers and clients can read the objects from every tier.
 	d := data(t, w.Registration.GetDataAddress())
 	for _, task := range []uint64{100, 101, 20_000} {
 		if _, b, failed := read(t, d, task); failed != nil || len(b) < tiny {
@@ -147,7 +146,7 @@ func TestLargerThanTheSlabFailsAtOnce(t *testing.T) {
 	if e := w.Report(1).GetError(); e.GetReason() != "OUT_OF_MEMORY" || !strings.Contains(e.GetMessage(), "larger than the slab") {
 		t.Errorf("got %v", e)
 	}
-	// Two inputs that lie on disk and do not fit together.
+	// Two inputs are on disk and do not fit in memory together.
 	w.Op(2, native, "array.map")
 	w.chunks(t, 10, 4, 9<<20)
 	w.Assign(&millracev1.Assignment{
@@ -192,7 +191,7 @@ func TestSpilledObjectsAreReadByPeersAndClients(t *testing.T) {
 	}
 }
 
-// corrupt flips bytes all over the spill file.
+// corrupt flips bytes in all parts of the spill files.
 func corrupt(t *testing.T, directory string) {
 	t.Helper()
 	for _, name := range spillFiles(t, directory) {
@@ -215,9 +214,8 @@ func corrupt(t *testing.T, directory string) {
 	}
 }
 
-// What cannot be read back is never delivered as valid: the scheduler hears that
-// the object is not here, from the task and from the worker itself, and so does a
-// client.
+// An object that cannot be read back is never delivered as valid. The task and the worker both
+// report to the scheduler that the object is not here, and a client gets the same error.
 func TestCorruptedSpillFileLosesTheObjects(t *testing.T) {
 	directory := t.TempDir()
 	w := start(t, workertest.NewScheduler(t), func(c *worker.Config) { small(c); c.LocalDirectory = directory })
@@ -255,7 +253,7 @@ func TestCorruptedSpillFileLosesTheObjects(t *testing.T) {
 	}
 }
 
-// A peer that asks for objects of which some are corrupted gets the others.
+// A peer asks for several objects, some of them corrupted, and gets the intact ones.
 func TestCorruptedSpilledObjectsAreNotServed(t *testing.T) {
 	directory := t.TempDir()
 	s := workertest.NewScheduler(t)
@@ -302,7 +300,7 @@ func TestNothingIsLeftAfterTheEnd(t *testing.T) {
 	if len(spillFiles(t, directory)) != 1 {
 		t.Errorf("files %v", spillFiles(t, directory))
 	}
-	// All is given back as soon as nobody wants it.
+	// All memory is released as soon as the objects are not needed any more.
 	w.release(100, 32)
 	w.Until("an empty slab", func() bool { return w.Stats != nil && w.Stats.GetMemoryUsedBytes() == 0 })
 	w.stop()
@@ -325,8 +323,8 @@ func TestNothingIsLeftAfterTheEnd(t *testing.T) {
 	}
 }
 
-// descriptors counts the open files of this process that are files or memory;
-// sockets and what the runtime polls with come and go.
+// descriptors counts the open files of this process by name, for regular files and shared memory
+// only. Sockets and the runtime's own descriptors come and go.
 func descriptors(t *testing.T) map[string]int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")

@@ -16,12 +16,13 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// A file system of 8 MiB below a slab of 16: what has no room anywhere fails and says
-// why, the worker says so too, lives, and goes on when there is room again.
+// The disk tier is a file system of 8 MiB, the slab has 16 MiB. A task whose result has no room in
+// either fails with the reason; the worker reports the full disk, survives, and continues when
+// there is room again.
 func TestFullDiskFailsTheSpillNotTheWorker(t *testing.T) {
 	const child = "MILLRACE_TEST_FULL_DISK"
 	if os.Getenv(child) == "" {
-		// A mount that nobody else sees needs a namespace of its own.
+		// A mount that no other process sees needs a namespace of its own.
 		cmd := osexec.Command(os.Args[0], "-test.run=^TestFullDiskFailsTheSpillNotTheWorker$", "-test.v")
 		cmd.Env = append(os.Environ(), child+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{
@@ -56,7 +57,7 @@ func TestFullDiskFailsTheSpillNotTheWorker(t *testing.T) {
 	w.Op(2, native, "bench.noop")
 	const bytes = 2 << 20
 	fits, failed := []uint64{}, 0
-	// All that find no room wait for it at the same time.
+	// All tasks without room wait for it at the same time.
 	for task := uint64(100); task < 116; task++ {
 		w.Assign(&millracev1.Assignment{TaskId: task, Attempt: 1, OpId: 1, Rank: task, Arguments: workertest.Arguments(bytes, int(task))})
 	}

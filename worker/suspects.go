@@ -10,13 +10,13 @@ import (
 	"github.com/millrace/millrace/worker/topology"
 )
 
-// suspectFor is how long this worker does not read the memory of another GPU after an error there that the other worker
-// may have survived. After a fatal error it never reads it again.
+// suspectFor is how long this worker does not read the memory of another GPU after an error that
+// the worker of that GPU may have survived. After a fatal error it never reads that memory again.
 const suspectFor = 10 * time.Minute
 
-// suspects are the GPUs of this host whose memory must not be read from here, as NVML told: it may be wrong, and a
-// read of a broken line over NVLink costs the reader its own context, and with it all that it holds. Its methods
-// may be called from any goroutine.
+// suspects are the GPUs of this host whose memory this worker must not read, according to NVML.
+// Their data may be wrong, and a read over a broken NVLink destroys the reader's own CUDA context,
+// and with it all objects that the reader holds. The methods may be called from any goroutine.
 type suspects struct {
 	some atomic.Bool
 	mu   sync.Mutex
@@ -25,10 +25,10 @@ type suspects struct {
 
 type suspicion struct {
 	event topology.Event
-	until time.Time // zero: for good
+	until time.Time // zero: permanent
 }
 
-// add takes note of an event of another GPU.
+// add records an event of another GPU.
 func (s *suspects) add(e topology.Event, now time.Time) {
 	if e.UUID == "" || !e.Poisons() {
 		return
@@ -50,7 +50,7 @@ func (s *suspects) add(e topology.Event, now time.Time) {
 	s.some.Store(true)
 }
 
-// why says why the memory of a GPU must not be read, nil if it may be.
+// why returns the reason why the memory of a GPU must not be read, nil if it may be.
 func (s *suspects) why(gpu cuda.UUID, now time.Time) error {
 	if !s.some.Load() {
 		return nil

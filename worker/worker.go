@@ -1,6 +1,5 @@
-// Package worker is a Loop: it puts one worker process together, out of the
-// device, the store, the transfer path, the executors and the session with the
-// scheduler, and runs it to its end.
+// Package worker is a Loop: it builds one worker process from the device, the object store,
+// the transfer paths, the executors and the session with the scheduler, and runs it until it ends.
 package worker
 
 import (
@@ -47,141 +46,150 @@ import (
 	"github.com/millrace/millrace/worker/tasklog"
 )
 
-// WorkingDirectoryEnv tells executors where functions run; without it that is their scratch directory.
+// WorkingDirectoryEnv names the environment variable that tells executors in which directory
+// functions run. If it is not set, functions run in the scratch directory of their executor.
 const WorkingDirectoryEnv = "MILLRACE_WORKING_DIRECTORY"
 
-// Config is one worker. Zero values are the defaults that each field names.
+// Config describes one worker. A zero value means the default that the field's comment gives.
 type Config struct {
-	// Name is stable over restarts and unique in the cluster. Required.
+	// Name identifies the worker. It stays the same over restarts and is unique in the cluster.
+	// Required.
 	Name string
-	// Incarnation names this life of the worker. Default: a fresh UUIDv7.
+	// Incarnation identifies one run of the worker; a restart gets a new one. Default:
+	// a fresh UUIDv7.
 	Incarnation string
-	// Scheduler is its host:port. Required.
+	// Scheduler is the scheduler's host:port. Required.
 	Scheduler string
-	// Token is what the worker shows to the scheduler and to other workers.
-	// Empty: none.
+	// Token is the token that the worker sends to the scheduler and to other workers. Empty:
+	// it sends none.
 	Token string
-	// AcceptTokens are those that clients and other workers may show to this
-	// one, Token among them in any case; AcceptSums are further ones by their SHA-256, so that a worker need not
-	// know what it accepts. All empty: nobody is asked for one.
+	// AcceptTokens are the tokens that clients and other workers may send to this worker; Token is
+	// always accepted. AcceptSums are further accepted tokens, given as SHA-256 sums, so that the
+	// worker need not know the tokens themselves. If all of them are empty, no token is required.
 	AcceptTokens []string
 	AcceptSums   [][sha256.Size]byte
-	// Listen is where the DataService listens. Default "127.0.0.1:0".
+	// Listen is the address at which the DataService listens. Default "127.0.0.1:0".
 	Listen string
-	// Advertise is the host:port at which others reach it, if that is not where
-	// it listens; without a port, the one that it got.
+	// Advertise is the host:port at which others reach the DataService, if it differs from the
+	// address at which it listens. Without a port, the port of the listener is used.
 	Advertise string
-	// Slots is how many tasks run at once. Default 1.
+	// Slots is the number of tasks that run at the same time. Default 1.
 	Slots int
-	// Resources are declared amounts by name.
+	// Resources are the declared amounts of custom resources, by name.
 	Resources map[string]float64
 	// MemoryLimitBytes is the size of a slab in host memory. Default 1 GiB.
 	MemoryLimitBytes uint64
 	// Device is the kind of memory: DeviceHost or DeviceCUDA. Default DeviceHost.
 	Device string
-	// GPU is the UUID of the GPU, or its number among those that CUDA_VISIBLE_DEVICES
-	// leaves. Default 0.
+	// GPU is the UUID of the GPU, or its index among those that CUDA_VISIBLE_DEVICES leaves
+	// visible. Default 0.
 	GPU string
-	// DeviceMemoryLimit is how much of the GPU's memory the slab takes. Default 70 %, or
-	// as much of what others leave.
+	// DeviceMemoryLimit is the size of the slab in GPU memory. Default 70 % of the GPU's memory,
+	// or of its free memory if other processes leave too little.
 	DeviceMemoryLimit cuda.Size
-	// Restarted: the worker had a life before, whose slab its peers may still have mapped.
+	// Restarted says that this worker name ran before; its peers may still have the previous slab
+	// mapped.
 	Restarted bool
-	// PinnedLimitBytes is how much host memory keeps what the GPU has no room for,
-	// before the disk does. 0 means a share of what this process may use, NoSpill none.
+	// PinnedLimitBytes is the size of the tier of pinned host memory. Results that do not fit on
+	// the GPU are moved there first, and to the disk only when this tier is full.
+	// 0 means a share of the memory that this process may use, NoSpill means no such tier.
 	PinnedLimitBytes uint64
-	// GPUWorkers is how many workers on GPUs share the memory of this machine. Default:
+	// GPUWorkers is the number of GPU workers that share the host memory of this machine. Default:
 	// one for each GPU that this process sees.
 	GPUWorkers int
-	// CUDALibrary is the driver. Default: the system's libcuda.so.1.
+	// CUDALibrary is the path of the CUDA driver library. Default: the system's libcuda.so.1.
 	CUDALibrary string
-	// GPUMonitor tells of the GPU's health; nil: nobody does. GPUFacts says how the
-	// machine lies around it: of that, all that CUDA does not tell.
+	// GPUMonitor reports the GPU's health; nil: the health is not monitored. GPUFacts describes the
+	// GPU's place in the machine (NUMA node, network devices, links), which CUDA does not report.
 	GPUMonitor GPUMonitor
 	GPUFacts   *millracev1.Gpu
-	// ExecutorArenaBytes is how much of the slab on a GPU each executor process may
-	// keep for the allocators of its libraries. 0: those are left alone.
+	// ExecutorArenaBytes is the part of a GPU slab that the allocators of each library may keep in
+	// each executor process. 0: the libraries keep their own allocators.
 	ExecutorArenaBytes uint64
-	// ExecutorArenaLibraries are these libraries by name, of those that executors know.
+	// ExecutorArenaLibraries are the names of these libraries, out of those that executors support.
 	ExecutorArenaLibraries []string
-	// PythonCommand starts a Python executor. Default "python3 -m
-	// millrace.executor"; a single "" means that there is none.
+	// PythonCommand is the command line of a Python executor.
+	// Default "python3 -m millrace.executor"; a single "" means that there is no Python executor.
 	PythonCommand []string
-	// Exec are further executors: command lines by name.
+	// Exec maps the names of further kinds of executors to their command lines.
 	Exec map[string][]string
-	// Executors is how many Python processes are started at once, rather than at
-	// their first use. Default 0.
+	// Executors is the number of Python processes that the worker starts immediately,
+	// instead of at their first use. Default 0.
 	Executors int
-	// SpareExecutors is how many processes of each kind of executor wait for the death of another one. 0: none.
+	// SpareExecutors is the number of idle processes that are kept ready for each kind of executor,
+	// to replace a process that dies. 0: none.
 	SpareExecutors int
-	// Preload are modules that those import while they have nothing to do.
+	// Preload are the modules that executor processes import while they are idle.
 	Preload []string
 	// ExecutorEnv is added to the environment of executors: NAME=value.
 	ExecutorEnv []string
-	// LocalDirectory is where the worker makes a directory of its own, for executors
-	// to get theirs in and for results that the slab has no room for. What dead
-	// workers left there is removed. Default: that of the system for temporary files.
+	// LocalDirectory is the directory in which the worker makes a directory of its own,
+	// for its executors and for results that do not fit in memory. Directories that dead workers
+	// left there are removed. Default: the system's directory for temporary files.
 	LocalDirectory string
-	// SpillLimitBytes bounds those results. 0 means half of what is free there when
-	// the worker starts, NoSpill that they are not kept on disk.
+	// SpillLimitBytes limits the results on disk. 0 means half of the space that is free there when
+	// the worker starts; NoSpill means that no results are kept on disk.
 	SpillLimitBytes uint64
-	// SchedulerTimeout is how long the scheduler may be away before the worker
+	// SchedulerTimeout is the longest time without a connection to the scheduler before the worker
 	// ends. Default 60 s.
 	SchedulerTimeout time.Duration
-	// MemoryWait is how long a task waits for memory before it fails. Default
-	// 30 s.
+	// MemoryWait is the longest time that a task waits for memory before it fails. Default 30 s.
 	MemoryWait time.Duration
-	// StallTimeout is how long a fetch waits for the next byte. Default 5 s.
+	// StallTimeout is the longest time that a fetch waits for the next byte. Default 5 s.
 	StallTimeout time.Duration
-	// BorrowWait is how long a task waits for peers to lend what it could also fetch.
-	// Default 2 s.
+	// BorrowWait is the longest time that a task waits for peers to lend inputs that it could also
+	// fetch. Default 2 s.
 	BorrowWait time.Duration
-	// LookFor is for how long, at most, lanes and those who hear of results look for what
-	// comes next before they sleep. 0: a millisecond on machines with 8 processors or more,
-	// elsewhere not at all; negative: not at all.
+	// LookFor is the longest time that an execution slot or a notification reader busy-polls before
+	// it blocks. 0: one millisecond on machines with 8 processors or more, otherwise no polling.
+	// Negative: no polling.
 	LookFor time.Duration
-	// StopGrace is how long a run that is interrupted may take to end, before its
-	// process is killed. Default 1 s.
+	// StopGrace is the time that an interrupted run gets to end before its process is killed.
+	// Default 1 s.
 	StopGrace time.Duration
-	// Protocol forces how objects of other workers are fetched: ProtocolBorrow,
-	// ProtocolUCX or ProtocolGRPC. Default: ProtocolAuto, the best that each pair has.
+	// Protocol selects how objects of other workers are fetched: ProtocolBorrow, ProtocolUCX,
+	// ProtocolIPC or ProtocolGRPC. Default: ProtocolAuto, which takes the best path that each pair
+	// of workers has.
 	Protocol string
-	// UCXLibrary is libucp.so.0; UCXTLS and UCXNetDevices choose its transports and
-	// devices. Empty: what is found and what it chooses.
+	// UCXLibrary is the path of libucp.so.0; UCXTLS and UCXNetDevices select its transports and
+	// network devices. Empty: the library is searched for, and UCX chooses by itself.
 	UCXLibrary, UCXTLS, UCXNetDevices string
-	// Drain, if closed, has the worker leave as soon as what runs has ended and others have copied what only it has, or after
-	// DrainGrace. May be nil. Alive, if set, is called every second or so while the worker does not hang.
+	// Drain, when closed, makes the worker leave: as soon as the running tasks have ended and the
+	// objects that only this worker has were copied elsewhere, or after DrainGrace. Drain may be
+	// nil. Alive, if set, is called about every second as long as the worker does not hang.
 	Drain      <-chan struct{}
 	DrainGrace time.Duration
 	Alive      func()
-	// Zero makes a worker that answers each assignment at once and runs nothing:
-	// it measures the rest of the system.
+	// Zero makes a worker that answers each assignment immediately and runs nothing.
+	// It serves to measure the rest of the system.
 	Zero bool
-	// Version is that of the program.
+	// Version is the version of the program.
 	Version string
-	// Log takes messages. Default: slog.Default.
+	// Log receives log messages. Default: slog.Default.
 	Log *slog.Logger
-	// Ready, if set, is called once, when the worker is first registered.
+	// Ready, if set, is called once, after the first registration.
 	Ready func(id ids.WorkerID, dataAddress string)
 
-	// suspects are the GPUs of the host whose memory is not read; made when the configuration is checked.
+	// suspects are the GPUs of this host whose memory must not be read. Set when the configuration
+	// is validated.
 	suspects *suspects
 }
 
-// NoSpill is the SpillLimitBytes of a worker that uses no disk, and the
-// PinnedLimitBytes of one that keeps nothing in pinned memory.
+// NoSpill switches a tier off: as SpillLimitBytes the disk, as PinnedLimitBytes the pinned host
+// memory.
 const NoSpill = ^uint64(0)
 
-// lookFor is Config.LookFor on machines with processors enough: see internal/patience.
+// lookFor is the default of Config.LookFor on machines with enough processors;
+// see internal/patience.
 const lookFor = time.Millisecond
 
-// The values of Device.
+// The values of Config.Device.
 const (
 	DeviceHost = "host"
 	DeviceCUDA = "cuda"
 )
 
-// The values of Protocol.
+// The values of Config.Protocol.
 const (
 	ProtocolAuto   = "auto"
 	ProtocolBorrow = "borrow"
@@ -190,7 +198,7 @@ const (
 	ProtocolIPC    = "ipc"
 )
 
-// ConfigError says what is wrong with a Config.
+// ConfigError describes the errors of a Config.
 type ConfigError struct{ error }
 
 func (e *ConfigError) Unwrap() error { return e.error }
@@ -258,9 +266,9 @@ func (c Config) validated() (Config, error) {
 	return c, nil
 }
 
-// Run runs one worker until the context ends (it leaves properly, nil), the
-// scheduler stops it (*loop.StoppedError) or drains it (nil), or something is
-// wrong.
+// Run runs one worker. It returns nil when the context ends (after an orderly leave) or when the
+// scheduler drains the worker, *loop.StoppedError when the scheduler stops it, and another error
+// when something fails.
 func Run(ctx context.Context, config Config) (err error) {
 	c, err := config.validated()
 	if err != nil {
@@ -288,7 +296,7 @@ func Run(ctx context.Context, config Config) (err error) {
 		return fmt.Errorf("worker: %w", err)
 	}
 	if c.Zero {
-		// It has nothing that could be handed over.
+		// A zero worker has no objects to hand over, so it leaves immediately.
 		ctx, leave := context.WithCancel(ctx)
 		defer leave()
 		go func() {
@@ -325,7 +333,7 @@ func (c Config) ready(id ids.WorkerID, address string) {
 	}
 }
 
-// runOn runs a worker on its memory.
+// runOn runs a worker on the memory that was opened for it.
 func runOn(ctx context.Context, c Config, registration *millracev1.Registration, scheduler *grpc.ClientConn, m *opened) (err error) {
 	d := m.device
 	objects, err := store.New(d.Space(), c.Log, m.below...)
@@ -374,7 +382,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 			if conn, err := slabshare.DialWords(ctx, address, c.Token); err == nil {
 				return conn, nil
 			}
-			return streams.DialWords(ctx, address) // it is on another host, or cannot be reached at all
+			return streams.DialWords(ctx, address) // the peer is on another host, or cannot be reached at all
 		},
 		Spin:   looks,
 		Heard:  func(words []herald.Word) { w.Heard(words) },
@@ -434,8 +442,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 	tells.Close()
 	sampled()
 	watched()
-	// Peers that are reading get a moment; what they do not have then, they get
-	// elsewhere.
+	// Peers that are reading get a moment to finish; they fetch the rest from elsewhere.
 	stopped := make(chan struct{})
 	go func() {
 		defer close(stopped)
@@ -458,7 +465,7 @@ func runOn(ctx context.Context, c Config, registration *millracev1.Registration,
 
 func keepaliveServer() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		// A reader that is stopped or cut off holds leases: it is found out.
+		// A reader that is stopped or cut off from the network holds leases. Keepalive detects it.
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 10 * time.Second}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 2 * time.Second, PermitWithoutStream: true}),
 	}
@@ -482,7 +489,7 @@ func dial(c Config) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
-// advertised is the address that others are told.
+// advertised returns the address at which other processes reach the DataService.
 func advertised(wanted string, listening net.Addr) (string, error) {
 	host, port, err := net.SplitHostPort(listening.String())
 	if err != nil {
@@ -503,13 +510,13 @@ func advertised(wanted string, listening net.Addr) (string, error) {
 	return net.JoinHostPort(host, port), nil
 }
 
-// computes says whether kernels of a device run; one in host memory has none.
+// computes reports whether kernels are running on the device. A device in host memory has none.
 func computes(d device.Device) bool {
 	gpu, ok := d.(interface{ Computing() bool })
 	return ok && gpu.Computing()
 }
 
-// executors makes the pools of processes, which work below a directory.
+// executors makes the pools of executor processes, with scratch as their parent directory.
 func (c Config) executors(scratch string, objects *store.Store, logs *tasklog.Logs, on *executor.Device, done func([]executor.Result)) (*executor.Pools, error) {
 	commands := maps.Clone(c.Exec)
 	if commands == nil {

@@ -33,7 +33,7 @@ import (
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		if echoDir != "" {
-			_ = os.RemoveAll(echoDir) // it is in the way of nobody
+			_ = os.RemoveAll(echoDir) // a leftover directory does no harm
 		}
 		os.Exit(code)
 	}))
@@ -52,7 +52,7 @@ type running struct {
 	stop      context.CancelFunc
 }
 
-// shortWait is the MemoryWait of workers whose tasks are to fail for want of memory.
+// shortWait is the MemoryWait of workers whose tasks should fail for lack of memory.
 const shortWait = 300 * time.Millisecond
 
 // start runs a worker until the test ends or stop is called.
@@ -61,7 +61,7 @@ func start(t *testing.T, s *workertest.Scheduler, change func(*worker.Config)) *
 	c := worker.Config{
 		Name: "host-0", Scheduler: s.Address, Slots: 2, MemoryLimitBytes: 64 << 20, PythonCommand: []string{""},
 		Log: slog.New(slog.NewTextHandler(testWriter{t}, nil)), LocalDirectory: t.TempDir(),
-		// A loaded machine stands still for seconds under the race detector.
+		// Under the race detector, a loaded machine can stop for seconds.
 		MemoryWait: workertest.Patience, StallTimeout: workertest.Patience, BorrowWait: workertest.Patience, StopGrace: workertest.Patience,
 	}
 	if change != nil {
@@ -282,7 +282,7 @@ func TestFailuresNameTheirReason(t *testing.T) {
 	}
 }
 
-// A directory for local files that cannot be made ends a worker with the reason.
+// If the directory for local files cannot be made, the worker ends with the reason.
 func TestAWorkerWithoutADirectorySaysSo(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -315,7 +315,7 @@ func TestTaskThatWaitsForMemoryRunsWhenItIsFreed(t *testing.T) {
 	fill := workertest.Arguments([]any{6 << 20}, 0.5)
 	w.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: fill})
 	w.Report(1)
-	// It must not occupy the only slot while it waits.
+	// The task must not occupy the only slot while it waits.
 	w.Assign(&millracev1.Assignment{TaskId: 2, Attempt: 1, OpId: 1, Arguments: fill}, &millracev1.Assignment{TaskId: 3, Attempt: 1, OpId: 2})
 	w.Report(3)
 	w.Send(&millracev1.SessionResponse{Releases: []*millracev1.Replica{{TaskId: 1, Generation: 1}}})
@@ -362,7 +362,8 @@ func TestInputsComeFromPeersOrInline(t *testing.T) {
 	}
 	a.Assign(&millracev1.Assignment{TaskId: 1, Attempt: 1, OpId: 1, Arguments: workertest.Arguments([]any{1 << 20}, 2.0)})
 	r := a.Report(1)
-	// Two tasks on the other worker want it at once; a dead holder comes first.
+	// Two tasks on the other worker need the object at the same time. The first listed holder is
+	// dead.
 	in := &millracev1.Input{TaskId: 1, Generation: 1, Bytes: r.GetOutputBytes(), Holders: []uint32{77, a.ID}}
 	var both []*millracev1.Assignment
 	for task := uint64(2); task <= 3; task++ {
@@ -379,7 +380,7 @@ func TestInputsComeFromPeersOrInline(t *testing.T) {
 	if o := b.Objects[0]; o.GetReplica().GetTaskId() != 1 || o.GetReplica().GetBytes() != r.GetOutputBytes() || o.GetLost() {
 		t.Errorf("gained %v", o)
 	}
-	// Inline inputs and those of nobody.
+	// Inline inputs, and inputs without a holder.
 	inline, err := proto.Marshal(workertest.ValueOf("hello"))
 	if err != nil {
 		t.Fatal(err)
@@ -418,7 +419,7 @@ func TestScatteredObjectIsAcknowledgedAfterTheSchedulerKnows(t *testing.T) {
 	if _, b, _ := read(t, d, 5); !bytes.Equal(b, content) {
 		t.Error("other bytes came back")
 	}
-	// A small one is told with its bytes.
+	// The report on a small object contains its bytes.
 	if err := write(t, d, 6, bytesTensor(3), []byte("abc")); err != nil {
 		t.Fatal(err)
 	}
@@ -490,7 +491,7 @@ func TestEndOfContextLeavesProperly(t *testing.T) {
 	}
 }
 
-// warnings notes whether there was any.
+// warnings records whether there was any warning.
 type warnings struct {
 	slog.Handler
 	any *atomic.Bool
@@ -530,7 +531,7 @@ func TestDataServiceAsksForTheToken(t *testing.T) {
 			t.Errorf("token %q: %v", token, err)
 		}
 	}
-	// It does before it reads the request: none was sent here.
+	// The check precedes the reading of the request: none was sent here.
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	conn, err := grpc.NewClient("passthrough:///"+w.Registration.GetDataAddress(), grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -559,7 +560,8 @@ func TestZeroWorkerAnswersAtOnce(t *testing.T) {
 	}
 }
 
-// However it is told to end, a zero worker says that it leaves, and ends well.
+// A zero worker says that it leaves, and ends without an error, whether its context or the
+// scheduler ends it.
 func TestZeroWorkerLeavesProperly(t *testing.T) {
 	for name, tell := range map[string]func(*running){
 		"by its context":   func(w *running) { w.stop() },
