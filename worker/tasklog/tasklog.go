@@ -1,5 +1,6 @@
-// Package tasklog is an Interface: the last output of each task that ran here, of all its attempts, in
-// bounded memory. Executors write it, the loop reads it, neither knows the other.
+// Package tasklog is an Interface: the latest output of each task that ran on this worker,
+// over all its attempts, in bounded memory. Executors write it and the loop reads it;
+// neither depends on the other.
 package tasklog
 
 import (
@@ -12,9 +13,9 @@ import (
 )
 
 const (
-	// TaskBytes is how much of one task's output is kept.
+	// TaskBytes is the largest amount of one task's output that is kept.
 	TaskBytes = 64 << 10
-	// TailBytes is how much of it goes into reports.
+	// TailBytes is the part of it that reports contain.
 	TailBytes = 8 << 10
 
 	totalBytes = 32 << 20
@@ -23,24 +24,24 @@ const (
 // Logs is safe for concurrent use. The zero value is ready.
 type Logs struct {
 	mu sync.Mutex
-	// tasks and order are guarded by mu. order has the least recently written
-	// task in front.
+	// tasks and order are guarded by mu. The front of order is the least recently written task.
 	tasks map[ids.TaskID]*list.Element
 	order list.List
 	bytes int
 }
 
-// entry is the output of one task. text is what was written, UTF-8 or not: a character may come in two pieces.
+// entry is the output of one task. text is the output as written, possibly not valid UTF-8:
+// a character may arrive in two pieces.
 type entry struct {
 	task ids.TaskID
 	text []byte
-	// attempt is the latest one that wrote; its output begins at from.
+	// attempt is the latest attempt that wrote; its output begins at the offset from.
 	attempt   ids.Attempt
 	from      int
 	truncated bool
 }
 
-// Write appends the output of an attempt to its task's.
+// Write appends the output of an attempt to the output of its task.
 func (l *Logs) Write(task ids.TaskID, attempt ids.Attempt, output []byte) {
 	if len(output) == 0 {
 		return
@@ -65,7 +66,7 @@ func (l *Logs) Write(task ids.TaskID, attempt ids.Attempt, output []byte) {
 		e.text = append(e.text, output...)
 	case attempt == e.attempt:
 		e.text = append(e.text, output...)
-	default: // it is read late: the process had ended
+	default: // late output of an earlier attempt, whose process had ended
 		e.text = slices.Insert(e.text, e.from, output...)
 		e.from += len(output)
 	}
@@ -82,8 +83,7 @@ func (l *Logs) Write(task ids.TaskID, attempt ids.Attempt, output []byte) {
 	}
 }
 
-// Read returns what is kept of a task's output, as valid UTF-8, and whether something was cut
-// from its beginning.
+// Read returns the stored output of a task as valid UTF-8, and whether its beginning was cut off.
 func (l *Logs) Read(task ids.TaskID) (output string, truncated bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -95,7 +95,7 @@ func (l *Logs) Read(task ids.TaskID) (output string, truncated bool) {
 	return text.Tail(e.text, TaskBytes), e.truncated
 }
 
-// Tail returns the end of an attempt's output, as valid UTF-8; empty if a later attempt has written.
+// Tail returns the end of an attempt's output as valid UTF-8; empty if a later attempt has written.
 func (l *Logs) Tail(task ids.TaskID, attempt ids.Attempt) string {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -28,7 +28,7 @@ func TestEndOfEachTaskIsKept(t *testing.T) {
 	}
 }
 
-// The output of all attempts is kept, and the tail is the one attempt's.
+// The output of all attempts is kept; the tail contains only that of the requested attempt.
 func TestTailsAreOfOneAttempt(t *testing.T) {
 	var l Logs
 	l.Write(1, 1, []byte("first\n"))
@@ -68,7 +68,8 @@ func TestLeastRecentTasksGoFirst(t *testing.T) {
 	}
 }
 
-// Texts are cut at limits in bytes. The result must be valid UTF-8, otherwise its message cannot be sent.
+// Texts are cut at limits in bytes. The result must be valid UTF-8, otherwise its message cannot be
+// sent.
 func FuzzTextIsValidWhereverItIsCut(f *testing.F) {
 	f.Add([]byte(strings.Repeat("█", 30000)), uint(0))
 	f.Add([]byte(strings.Repeat("█", 30000)+"x"), uint(1))
@@ -82,7 +83,7 @@ func FuzzTextIsValidWhereverItIsCut(f *testing.F) {
 			cut = int(at % uint(len(text)))
 		}
 		l.Write(1, 1, text[:cut])
-		l.Write(1, 1, text[cut:]) // also in the middle of a character
+		l.Write(1, 1, text[cut:]) // possibly in the middle of a character
 		whole, _ := l.Read(1)
 		for name, got := range map[string]string{"text": whole, "tail": l.Tail(1, 1)} {
 			if !utf8.ValidString(got) {

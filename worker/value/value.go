@@ -1,6 +1,5 @@
-// Package value is an Interface: what a worker must understand of the headers of
-// results without running anything. Functions of bytes to bytes; the parts of the
-// worker share them.
+// Package value is an Interface: the operations on headers of results that a worker needs without
+// running any code. They are functions from bytes to bytes, shared by the parts of the worker.
 package value
 
 import (
@@ -9,16 +8,15 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// maxInlineTensor is the limit of Tensor.inline_data.
+// maxInlineTensor is the size limit of Tensor.inline_data.
 const maxInlineTensor = 64 << 10
 
-// Null is the serialised null value, spelt out: an empty result would look like
-// none.
+// Null returns the serialised null value, written out explicitly, because an empty result would
+// look like a missing one.
 func Null() []byte { return []byte{0x08, 0x00} }
 
-// Inline turns a header with frames into one that holds the frames' bytes
-// itself. ok is false when it cannot be done: a tensor is too large, or a payload
-// has parts that must stay apart.
+// Inline converts a header with frames into a header that contains the frames' bytes. ok is false
+// if that is impossible: a tensor is too large, or a payload has parts that must stay separate.
 func Inline(header []byte, frames [][]byte) (inline []byte, ok bool) {
 	if len(frames) == 0 {
 		return header, true

@@ -1,5 +1,5 @@
-// Package workertest is Test support: a scheduler that says what a test wants,
-// and hears what workers report.
+// Package workertest is Test support: a scheduler that sends the messages of a test,
+// and collects the reports of workers.
 package workertest
 
 import (
@@ -18,21 +18,23 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// Patience is how long a test waits for something that must happen.
+// Patience is how long a test waits for an event that must happen.
 const Patience = 2 * time.Minute
 
-// Scheduler is a WorkerService over loopback. Sessions come out of Accept.
+// Scheduler is a WorkerService over loopback. Accept returns its sessions.
 type Scheduler struct {
 	millracev1.UnimplementedWorkerServiceServer
 	Address string
-	// InlineResultBytes is what workers are told.
+	// InlineResultBytes is the limit for inline results that is sent to workers.
 	InlineResultBytes uint32
-	// Refuse, if set before there are workers, is what they get for a session.
+	// Refuse, if set before any worker starts, is the error that ends each attempt to open a
+	// session.
 	Refuse error
-	// Life is that of the scheduler: without it workers wait for nobody to accept what clients write. With it that is for the
-	// test to do. Set between sessions.
+	// Life is the number of the scheduler's life, sent in the welcome. 0: workers do not wait until
+	// the scheduler accepts the objects that clients write. Otherwise the test must accept them.
+	// Set it between sessions only.
 	Life atomic.Uint64
-	// Deaths are the reports of supervisors.
+	// Deaths receives the reports of supervisors.
 	Deaths chan *millracev1.ReportWorkerDeathRequest
 
 	sessions chan *Session
@@ -65,7 +67,7 @@ func NewScheduler(tb testing.TB) *Scheduler {
 	return s
 }
 
-// Stop ends the scheduler before the test does.
+// Stop ends the scheduler before the end of the test.
 func (s *Scheduler) Stop() { s.server.Stop() }
 
 // Session is one stream of one worker.
@@ -78,18 +80,19 @@ type Session struct {
 	in      chan *millracev1.SessionRequest
 	breakIt chan error
 	ended   chan struct{}
-	// Below belongs to the test's goroutine: what was heard and not asked for.
+	// The fields below belong to the test's goroutine. They hold received reports that no call of
+	// Report has consumed yet.
 	Tasks   []*millracev1.TaskReport
 	Objects []*millracev1.ObjectReport
 	Missing [][]byte
 	Rescues []*millracev1.RescueReport
 	Stats   *millracev1.WorkerStats
 	Leaving bool
-	// Draining counts how often it asked for leave.
+	// Draining counts the requests for permission to leave.
 	Draining int
 }
 
-// Session is part of WorkerServiceServer.
+// Session implements WorkerServiceServer.
 func (s *Scheduler) Session(stream grpc.BidiStreamingServer[millracev1.SessionRequest, millracev1.SessionResponse]) error {
 	first, err := stream.Recv()
 	if err != nil {
@@ -148,7 +151,7 @@ func (s *Scheduler) Session(stream grpc.BidiStreamingServer[millracev1.SessionRe
 	}
 }
 
-// ReportWorkerDeath is part of WorkerServiceServer.
+// ReportWorkerDeath implements WorkerServiceServer.
 func (s *Scheduler) ReportWorkerDeath(_ context.Context, r *millracev1.ReportWorkerDeathRequest) (*millracev1.ReportWorkerDeathResponse, error) {
 	s.Deaths <- r
 	return &millracev1.ReportWorkerDeathResponse{}, nil
@@ -167,7 +170,7 @@ func (s *Scheduler) Accept(tb testing.TB) *Session {
 	}
 }
 
-// Send says something to the worker.
+// Send sends a message to the worker.
 func (s *Session) Send(m *millracev1.SessionResponse) { s.out <- m }
 
 // Break ends the stream with an error.
@@ -190,7 +193,8 @@ func (s *Session) take(m *millracev1.SessionRequest) {
 	}
 }
 
-// Until hears the worker out until done says so.
+// Until receives messages of the worker until done returns true. It fails the test after Patience;
+// the argument names the awaited event in the error.
 func (s *Session) Until(what string, done func() bool) {
 	s.tb.Helper()
 	limit := time.NewTimer(Patience)
@@ -205,8 +209,8 @@ func (s *Session) Until(what string, done func() bool) {
 	}
 }
 
-// Report waits for the report on a task with one of the outcomes, by default any
-// but STARTED, and removes it.
+// Report waits for a report on a task with one of the outcomes (default:
+// any but STARTED) and removes it from Tasks.
 func (s *Session) Report(task uint64, outcomes ...millracev1.TaskOutcome) *millracev1.TaskReport {
 	s.tb.Helper()
 	var found *millracev1.TaskReport
@@ -253,10 +257,10 @@ func Arguments(values ...any) []byte {
 	return b
 }
 
-// Input refers to an input by index.
+// Input refers to an input by its index.
 type Input uint32
 
-// ValueOf makes a value of a Go value.
+// ValueOf converts a Go value.
 func ValueOf(v any) *millracev1.Value {
 	switch v := v.(type) {
 	case string:
@@ -279,7 +283,7 @@ func ValueOf(v any) *millracev1.Value {
 	panic(fmt.Sprintf("workertest: a value of type %T", v))
 }
 
-// Decode reads a serialised value.
+// Decode parses a serialised value.
 func Decode(tb testing.TB, b []byte) *millracev1.Value {
 	tb.Helper()
 	v := new(millracev1.Value)
