@@ -1,9 +1,10 @@
 package front
 
-// ErrorKind says what was wrong with a request, beyond what the machine itself refuses (sched.ErrorKind).
+// ErrorKind is the reason why the loop refused a request. The machine's own refusals have a
+// sched.ErrorKind.
 type ErrorKind uint8
 
-// Kinds of errors; the adapter gives each its code and reason.
+// Kinds of errors. The rpc adapter maps each kind to a gRPC code and an API reason.
 const (
 	ErrUnknownWorker ErrorKind = iota + 1
 	ErrUnknownOp
@@ -20,31 +21,32 @@ const (
 	ErrTaskFailed
 	ErrTaskCancelled
 	ErrDatasetExists
-	// ErrRevisionTooOld: a watch fell behind what is remembered; it starts anew with a snapshot.
+	// ErrRevisionTooOld: a watch fell behind the remembered changes; it starts anew with a
+	// snapshot.
 	ErrRevisionTooOld
-	// ErrDraining: the scheduler is stopping and takes nothing new.
+	// ErrDraining: the scheduler is stopping and accepts no new work.
 	ErrDraining
 	// ErrWatchEnded: the client's lease ended while it was watched.
 	ErrWatchEnded
 	// ErrDead: the incarnation was declared dead by its supervisor.
 	ErrDead
-	// ErrNameTaken: a worker that lives has the name.
+	// ErrNameTaken: a live worker has the name.
 	ErrNameTaken
-	// ErrSchedulerFull: there is no room for what was submitted, now.
+	// ErrSchedulerFull: at present there is no room for the submission.
 	ErrSchedulerFull
 
 	// ErrorKinds is one more than the last kind.
 	ErrorKinds
 )
 
-// Error is a request that was refused whole; nothing changed.
+// Error is a refused request. It was refused as a whole: nothing changed.
 type Error struct {
 	Kind ErrorKind
 	// Object is the worker, dataset or client that the error is about.
 	Object string
-	// Message says what, where, why, and what to do.
+	// Message says what failed, where and why, and how to fix it.
 	Message string
-	// Metadata are details by name, for machines; may be nil.
+	// Metadata are details by name, for programs; may be nil.
 	Metadata map[string]string
 }
 

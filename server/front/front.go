@@ -1,5 +1,5 @@
-// Package front is an Interface: what the adapters that face the network (rpc, web) ask of the scheduler, in the
-// scheduler's own words. The loop implements it; no type of a protocol occurs in it.
+// Package front is an Interface: the calls that the network adapters (rpc, web) make to the
+// scheduler, in the scheduler's own types. The loop implements it. No protocol type occurs in it.
 package front
 
 import (
@@ -10,50 +10,55 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// Scheduler is the whole of what can be asked. All methods may be called from any goroutine. Errors are *sched.Error,
-// *Error, or that of the context.
+// Scheduler lists all calls to the scheduler. Any goroutine may call the methods. Errors are
+// *sched.Error, *Error, or the error of the context.
 type Scheduler interface {
 	OpenClient(context.Context, ClientSpec) (*Client, error)
-	// RenewClient prolongs a lease; CloseClient ends it. Closing an unknown one is no error.
+	// RenewClient extends a lease. CloseClient ends it; closing an unknown lease is no error.
 	RenewClient(context.Context, ids.ClientID) error
 	CloseClient(context.Context, ids.ClientID) error
-	// WatchTasks streams what happens to the tasks that a client holds, resuming after a revision if that is possible.
+	// WatchTasks streams the changes of the tasks that a client holds. It resumes after a revision
+	// if possible, else it starts with a snapshot.
 	WatchTasks(ctx context.Context, client ids.ClientID, after uint64) (TaskWatch, error)
 
 	Submit(context.Context, Submission) (Accepted, error)
 	Hold(context.Context, sched.TasksHeld) ([]ids.TaskID, error)
 	Release(context.Context, sched.TasksReleased) error
-	// Cancel and Retry take tasks by number, and by key in a namespace (that of the client, if one is given).
+	// Cancel and Retry take tasks by number, and by key in a namespace. If a client is given, its
+	// namespace is used.
 	Cancel(ctx context.Context, what sched.TasksCancelled, namespace string, keys []string) (sched.Cancelled, error)
 	Retry(ctx context.Context, client ids.ClientID, tasks []ids.TaskID, namespace string, keys []string) (uint64, error)
 	ReleaseGraph(context.Context, sched.GraphReleased) error
 	Publish(context.Context, DatasetSpec) (*Dataset, error)
 	Unpublish(ctx context.Context, namespace, name string) error
 
-	// Snapshot returns the catalogue with everything in it that happened before the call.
+	// Snapshot returns the catalogue with all changes that happened before the call.
 	Snapshot(context.Context) (Snapshot, error)
-	// LastSnapshot returns the catalogue as of its last commit, at most some 50 ms old, without a wait.
+	// LastSnapshot returns the catalogue as of its last commit, without waiting. It is at most
+	// about 50 ms old; counters are at most about 250 ms old.
 	LastSnapshot() Snapshot
-	// Read runs read on the machine's own goroutine. It must be quick, and must not keep the reader.
+	// Read runs read on the machine's own goroutine. It must be quick, and must not keep the
+	// Reader.
 	Read(ctx context.Context, read func(Reader)) error
-	// Await returns the update of a task as soon as it has ended, holding it meanwhile.
+	// Await returns the update of a task as soon as the task has ended. It holds the task until
+	// then.
 	Await(ctx context.Context, namespace, key string) (sched.Update, error)
 
 	Register(context.Context, Registration) (Session, error)
-	// ReportDeath says how an incarnation died, whose worker is thereby lost.
+	// ReportDeath reports how an incarnation died. Its worker is lost from then on.
 	ReportDeath(ctx context.Context, name string, death Death) error
 
-	// Shutdown tells workers and clients that the cluster stops for good, and then stops the scheduler.
+	// Shutdown orders the workers to stop for good, and then stops the scheduler.
 	Shutdown(ctx context.Context, reason string) error
 	// Draining is closed when the scheduler begins to stop.
 	Draining() <-chan struct{}
-	// Cluster returns what never changes, and NativeOps the sorted names of native ops that some worker or the
-	// configuration knows; empty: nothing is known yet.
+	// Cluster returns the constant description of the scheduler. NativeOps returns the sorted names
+	// of the native ops that the configuration or some worker has named; empty: none is known yet.
 	Cluster() Cluster
 	NativeOps() []string
 }
 
-// Reader is the reading side of the scheduler machine, valid during one Read.
+// Reader is the read side of the scheduler machine. It is valid during one Read only.
 type Reader interface {
 	Lookup(namespace, key string) (ids.TaskID, bool)
 	Task(ids.TaskID) (sched.TaskInfo, bool)
@@ -71,7 +76,8 @@ type ClientSpec struct {
 	Name      string
 	Namespace string
 	Origin    string
-	// Worker is the name of the one in whose task the client was opened; empty: in none.
+	// Worker is the name of the worker in whose task the client was opened; empty: outside of
+	// tasks.
 	Worker string
 	TTL    time.Duration
 }
@@ -80,31 +86,32 @@ type ClientSpec struct {
 type Function struct {
 	Hash    ids.FunctionHash
 	Payload []byte
-	// Language that can run it, with its version; empty: not said.
+	// Language is the language and version that can run it; empty: unknown.
 	Language string
 }
 
-// Submission is a graph with the functions that came along.
+// Submission is a graph with the functions that the client sent along.
 type Submission struct {
 	Graph sched.GraphSubmitted
-	// Functions that the ops of its tasks refer to, as far as they came along.
+	// Functions are the needed functions that the client sent along.
 	Functions []Function
-	// Needed are the functions that the ops of its tasks refer to.
+	// Needed lists the functions that the ops of the tasks refer to.
 	Needed []ids.FunctionHash
 }
 
 // Accepted answers a submission.
 type Accepted struct {
 	sched.SubmitResult
-	// Revision of the client's tasks as of which all are visible; 0 if detached.
+	// Revision of the client's tasks from which on the new tasks are visible; 0 if detached.
 	Revision uint64
-	// MissingFunctions are neither known nor came along: nothing was accepted.
+	// MissingFunctions are neither known to the scheduler nor sent along. If there are any, nothing
+	// was accepted.
 	MissingFunctions []ids.FunctionHash
 }
 
 // DatasetSpec publishes a dataset.
 type DatasetSpec struct {
-	// Client in whose namespace; 0: Namespace.
+	// Client selects its own namespace; 0: Namespace is used.
 	Client    ids.ClientID
 	Namespace string
 	Name      string
@@ -113,10 +120,11 @@ type DatasetSpec struct {
 	Replace   bool
 }
 
-// Cluster is what never changes in a scheduler's life.
+// Cluster is the description of the scheduler that never changes during its life.
 type Cluster struct {
 	ID string
-	// Life is random and never 0. Numbers of tasks, workers and clients mean something in one life only.
+	// Life is random and never 0. Numbers of tasks, workers and clients are valid within one life
+	// only.
 	Life              uint64
 	StartedAt         time.Time
 	InlineResultBytes uint32
@@ -127,21 +135,23 @@ type Cluster struct {
 
 // TaskWatch is a stream of updates for one client. REQUIRES: one user at a time.
 type TaskWatch interface {
-	// Next returns the next batch. The batch before is invalid from then on: its memory is used again.
+	// Next returns the next batch. It invalidates the batch before: the memory is used again.
 	Next(context.Context) (*TaskBatch, error)
-	// Ready is a channel that yields the next batch, after the last one was given back by Done: Next in two steps, for
-	// those who wait for other things as well. It is closed when the client's lease has ended.
+	// Ready and Done are Next in two steps, for callers that wait for other events as well. Ready
+	// yields the next batch after Done has given the last one back. The channel is closed when the
+	// client's lease has ended.
 	Ready() <-chan *TaskBatch
 	Done(*TaskBatch)
 	Close()
 }
 
-// TaskBatch is what changed, each task at most once or twice, in its state at the time of the batch.
+// TaskBatch holds the changed tasks in their state at the time of the batch. A task occurs at most
+// twice.
 type TaskBatch struct {
 	// Revision to resume after.
 	Revision uint64
-	// Snapshot says that the client holds nothing but what is in the batch. Results that do not fit follow in further
-	// batches; in the snapshot their tasks are RUNNING.
+	// Snapshot says that the client holds only the tasks in the batch. Results that do not fit
+	// follow in later batches; until then their tasks are RUNNING.
 	Snapshot bool
 	Updates  []sched.Update
 }

@@ -1,18 +1,18 @@
 package front
 
-// GPU is what a worker's memory lies on; without a UUID if that is not a GPU.
+// GPU describes the GPU whose memory a worker manages. The UUID is empty if the worker has no GPU.
 type GPU struct {
 	UUID, Name, PCIBusID string
 	MemoryBytes          uint64
-	// Node is the memory node near it, -1 if there is none.
+	// Node is the NUMA node near the GPU, -1 if there is none.
 	Node int32
-	// Placement says which processors and memory its worker was given; NetDevices is
-	// the RDMA port.
+	// Placement describes the processors and memory that the worker was given. NetDevices is the
+	// RDMA port.
 	Placement, NetDevices string
 	Links                 []GPULink
 }
 
-// GPULink is how a GPU reaches another one of its host.
+// GPULink describes how a GPU reaches another GPU of its host.
 type GPULink struct {
 	UUID       string
 	NVLinks    uint32
@@ -20,7 +20,7 @@ type GPULink struct {
 	Why        string
 }
 
-// GPUHealth is the state of a GPU at one time; what the driver does not tell is 0.
+// GPUHealth is the state of a GPU at one time. Values that the driver does not report are 0.
 type GPUHealth struct {
 	UsedBytes                         uint64
 	UtilizationPercent, MemoryPercent uint32

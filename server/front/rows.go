@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// GraphState sums up the states of a graph's tasks.
+// GraphState summarizes the states of a graph's tasks.
 type GraphState uint8
 
 // States of graphs; the values equal those of the API.
@@ -18,7 +18,7 @@ const (
 	GraphCancelled GraphState = 4
 )
 
-// WorkerState is where a worker incarnation is in its life.
+// WorkerState is the state of a worker incarnation.
 type WorkerState uint8
 
 // States of workers; the values equal those of the API.
@@ -29,7 +29,7 @@ const (
 	WorkerLost         WorkerState = 4
 )
 
-// Prefix sums up the tasks of one graph that run the same op.
+// Prefix summarizes the tasks of one graph that run the same op.
 type Prefix struct {
 	Name        string
 	Counts      sched.Counts
@@ -54,22 +54,23 @@ type Graph struct {
 	Revision uint64
 }
 
-// Death says how one life of a worker ended.
+// Death describes how one incarnation of a worker ended.
 type Death struct {
 	Incarnation string
 	Cause       string
 	ExitCode    int32
 	Signal      string
 	OutOfMemory bool
-	// DeviceFault: the GPU itself failed, or a kernel wrote where it must not. Its memory is not to be read.
+	// DeviceFault: the GPU itself failed, or a kernel wrote to memory that it must not write. The
+	// GPU's memory must not be read any more.
 	DeviceFault     bool
 	LogTail         string
 	Time            time.Time
 	PID             int64
 	MemoryUsedBytes uint64
-	// Reaped says that its supervisor saw it end: it cannot come back.
+	// Reaped says that the worker's supervisor saw it end: it cannot come back.
 	Reaped bool
-	// RunningKeys are the keys of tasks that were on it; at most 16.
+	// RunningKeys are the keys of tasks that were assigned to it; at most 16.
 	RunningKeys []string
 }
 
@@ -84,7 +85,7 @@ type Worker struct {
 	DataAddress       string
 	Device            uint8 // value of the API's DeviceKind
 	GPU               GPU
-	GPUHealth         *GPUHealth // nil where it is not told
+	GPUHealth         *GPUHealth // nil if unknown
 	Slots             uint32
 	Resources         map[string]float64
 	MemoryLimitBytes  uint64
@@ -95,7 +96,7 @@ type Worker struct {
 	FinishedTasks     uint64
 	RegisteredAt      time.Time
 	LastSeenAt        time.Time
-	Deaths            []Death // newest first, of the whole name
+	Deaths            []Death // newest first, of all incarnations of the name
 	Version           string
 	Executors         []string
 	ExecutorDeaths    uint64
@@ -103,7 +104,8 @@ type Worker struct {
 	BytesIn           uint64
 	BytesOut          uint64
 	Lanes             []Lane
-	// Spilled are the bytes on disk, SpillFailure is why nothing is written there.
+	// The Spilled bytes are on disk now. SpillFailure is the reason why the worker cannot write
+	// there.
 	SpilledBytes, SpillWrittenBytes, SpillReadBytes uint64
 	SpillFailure                                    string
 	Revision                                        uint64
@@ -122,7 +124,7 @@ type Client struct {
 	Revision   uint64
 }
 
-// Dataset is the row of one published dataset. Number is the machine's name for the hold.
+// Dataset is the row of one published dataset. Number identifies its hold in the machine.
 type Dataset struct {
 	Number    uint64
 	Name      string

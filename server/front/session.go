@@ -11,9 +11,9 @@ import (
 
 // Registration introduces a worker incarnation.
 type Registration struct {
-	// Worker is what the machine needs to know; its number is chosen by the loop.
+	// Worker is the machine's part of the registration. The loop chooses its number.
 	Worker sched.WorkerRegistered
-	// Life of the scheduler that the inventory and the running attempts are from; 0: it does not say.
+	// Life of the scheduler that gave out the inventory and the running attempts; 0: unknown.
 	Life        uint64
 	PID         int64
 	DataAddress string
@@ -23,22 +23,22 @@ type Registration struct {
 	NativeOps   []string
 }
 
-// Session is one worker's link. Report may be called by one goroutine and Take by another.
+// Session is one worker's connection. One goroutine may call Report while another calls Take.
 type Session interface {
 	Worker() ids.WorkerID
-	// Report tells what the worker said. The slices in it belong to the scheduler from then on.
+	// Report passes on a message of the worker. The scheduler owns the slices in it from then on.
 	Report(context.Context, Inbound) error
-	// Wake yields whenever there may be something to Take.
+	// Wake yields whenever there may be messages to take.
 	Wake() <-chan struct{}
-	// Take exchanges what is to be sent for an empty outbound, in which the caller gives back what it took before. It
-	// returns false if there was nothing.
+	// Take swaps outbounds: the caller passes the one that it has sent, and gets the one to send
+	// next. It returns false if there is nothing to send.
 	Take(*Outbound) bool
-	// Done is closed when the scheduler has ended the session; what can still be taken should be sent before the link
-	// is closed.
+	// Done is closed when the scheduler has ended the session. Messages that Take still returns
+	// should be sent before the connection is closed.
 	Done() <-chan struct{}
-	// Undeliverable says that an attempt cannot be sent, and why: its task fails, TOO_LARGE.
+	// Undeliverable reports that an attempt cannot be sent, and why. Its task fails, TOO_LARGE.
 	Undeliverable(task ids.TaskID, attempt ids.Attempt, reason string)
-	// Disconnect says that the link broke.
+	// Disconnect reports that the connection broke.
 	Disconnect()
 }
 
@@ -55,7 +55,8 @@ type Inbound struct {
 	Rescues          []RescueReport
 }
 
-// RescueReport is what a worker could not copy out of the memory of a dead one, or that it does not have it mapped any more.
+// RescueReport lists objects that a worker could not copy out of a dead worker's memory, or reports
+// that it has unmapped that memory.
 type RescueReport struct {
 	Dead     ids.WorkerID
 	Failed   []sched.Replica
@@ -63,7 +64,7 @@ type RescueReport struct {
 	Unmapped bool
 }
 
-// WorkerStats is the state of a worker process, as it reports it.
+// WorkerStats is the state of a worker process, as the worker reports it.
 type WorkerStats struct {
 	MemoryUsedBytes   uint64
 	RSSBytes          uint64
@@ -71,14 +72,15 @@ type WorkerStats struct {
 	BytesOut          uint64
 	ExecutorDeaths    uint64
 	LastExecutorDeath string
-	// MemoryPressure asks for NextUses.
+	// MemoryPressure asks for Outbound.NextUses.
 	MemoryPressure bool
-	// Spilled are the bytes on disk, SpillFailure is why nothing is written there.
+	// The Spilled bytes are on disk now. SpillFailure is the reason why the worker cannot write
+	// there.
 	SpilledBytes, SpillWrittenBytes, SpillReadBytes uint64
 	SpillFailure                                    string
-	// Lanes is nil if nothing of them has changed.
+	// Lanes is nil if no path has changed since the last report.
 	Lanes []Lane
-	// GPU is nil where it is not told.
+	// GPU is nil if its state is unknown.
 	GPU *GPUHealth
 }
 
@@ -91,17 +93,17 @@ type Lane struct {
 	Why            string
 	BytesPerSecond float64
 	Latency        time.Duration
-	// Bytes that came, in Succeeded fetches besides Failed ones.
+	// Bytes that arrived, by Succeeded fetches; Failed counts the others.
 	Bytes, Succeeded, Failed uint64
-	// Transport is what carries the bytes, empty where the path has no choice.
+	// Transport carries the bytes; empty if the path has no choice of transports.
 	Transport string
 }
 
-// LaneOpen is the state of lanes that are taken.
+// LaneOpen is the state of paths that are in use.
 const LaneOpen = 2
 
-// Outbound is what a worker is to be told, in the order of the fields. The slices with lower-case names are the memory
-// that the others refer to.
+// Outbound holds the messages to one worker, which are sent in the order of the fields. The
+// unexported slices are the memory that the exported ones refer to.
 type Outbound struct {
 	Ops           []OpDefinition
 	Functions     []Function
@@ -112,13 +114,14 @@ type Outbound struct {
 	Releases      []sched.Replica
 	NextUses      []sched.NextUse
 	Rescues       []Rescue
-	// Accepted are objects that clients wrote to the worker and that count from now on.
+	// Accepted are objects that clients wrote to the worker and that are valid from now on.
 	Accepted []sched.Replica
-	// Dropped are functions that no task refers to any more. They are told before the functions of the same outbound: one that is
-	// dropped and needed again is in both.
+	// Dropped are functions that no task refers to any more. They are sent before Functions: a
+	// function that is dropped and needed again is in both.
 	Dropped []ids.FunctionHash
 	Drain   bool
-	// Drained answers Inbound.Draining: nothing that is wanted is there alone.
+	// Drained answers Inbound.Draining: the worker has no needed object of which it holds the only
+	// copy.
 	Drained    bool
 	StopReason string
 	Reregister bool
@@ -134,23 +137,23 @@ type OpDefinition struct {
 	Op sched.OpSpec
 }
 
-// Peer says how to reach a worker. An empty address: it is gone.
+// Peer is a worker's address. An empty address: the worker is gone.
 type Peer struct {
 	Worker  ids.WorkerID
 	Address string
 	Name    string
-	// Near: it has a GPU of the same host as the worker that is told, which has one, too.
+	// Near: the peer and the receiver of this message both have a GPU of the same host.
 	Near bool
 }
 
-// Rescue orders copies of objects out of the memory of a dead worker, whose Peer has the address that it had.
+// Rescue orders copies of objects out of the memory of a dead worker. Dead has its last address.
 type Rescue struct {
 	Dead        Peer
 	Incarnation string
 	Objects     []sched.Replica
 }
 
-// Assignment is one attempt to run. Its inputs and arguments lie in the outbound.
+// Assignment is one attempt to run. The outbound owns the memory of its inputs and arguments.
 type Assignment struct {
 	Task                ids.TaskID
 	Attempt             ids.Attempt
@@ -165,20 +168,21 @@ type Assignment struct {
 
 	firstInput, inputs           uint32
 	firstArgument, argumentBytes uint32
-	// large are the arguments if they are too long to be copied.
+	// large is used in place of a copy if the arguments are longer than copiedBytes.
 	large []byte
 }
 
-// copiedBytes is the longest argument that is copied: the machine keeps longer ones where no other task's will ever be.
+// copiedBytes is the length of the longest arguments that are copied. The machine keeps longer ones
+// in memory that it never uses for another task, so they can be referred to.
 const copiedBytes = 4096
 
-// Empty says that there is nothing to send.
+// Empty reports whether there is nothing to send.
 func (o *Outbound) Empty() bool {
 	return len(o.Ops)+len(o.Functions)+len(o.Peers)+len(o.Assignments)+len(o.Retractions)+len(o.Cancellations)+
 		len(o.Releases)+len(o.NextUses)+len(o.Rescues)+len(o.Accepted)+len(o.Dropped) == 0 && !o.Drain && !o.Drained && o.StopReason == "" && !o.Reregister
 }
 
-// Reset forgets everything but the memory.
+// Reset empties the outbound but keeps its memory for reuse.
 func (o *Outbound) Reset() {
 	clear(o.Functions)
 	clear(o.Assignments)
@@ -192,13 +196,15 @@ func (o *Outbound) Reset() {
 	}
 }
 
-// Drop says that no task refers to a function any more, also if it is in the outbound itself: what would need it has ended.
+// Drop adds the order to forget a function that no task refers to any more. If the function itself
+// is in the outbound, it is removed: the tasks that needed it have ended.
 func (o *Outbound) Drop(hash ids.FunctionHash) {
 	o.Functions = slices.DeleteFunc(o.Functions, func(f Function) bool { return f.Hash == hash })
 	o.Dropped = append(o.Dropped, hash)
 }
 
-// Assign copies an assignment, of which nothing is referred to afterwards but strings and inline results.
+// Assign copies an assignment. Afterwards the outbound refers to no memory of it but the strings,
+// inline results and long arguments.
 func (o *Outbound) Assign(a *sched.Assignment) {
 	o.Assignments = append(o.Assignments, Assignment{
 		Task: a.Task, Attempt: a.Attempt, Op: a.Op, Slots: a.Slots, Rank: a.Rank, Timeout: a.Timeout,
@@ -216,18 +222,19 @@ func (o *Outbound) Assign(a *sched.Assignment) {
 	for _, input := range a.Inputs {
 		first := len(o.holders)
 		o.holders = append(o.holders, input.Holders...)
-		// NB: appending may move the older holders; slices made before keep the memory that they were made of.
+		// NB: append may move the older holders. Slices of the old array stay valid, because they
+		// keep that array.
 		input.Holders = o.holders[first:len(o.holders):len(o.holders)]
 		o.inputs = append(o.inputs, input)
 	}
 }
 
-// Inputs are the inputs of an assignment of this outbound.
+// Inputs returns the inputs of an assignment of this outbound.
 func (o *Outbound) Inputs(a *Assignment) []sched.AssignedInput {
 	return o.inputs[a.firstInput : a.firstInput+a.inputs]
 }
 
-// Arguments are the arguments of an assignment of this outbound.
+// Arguments returns the arguments of an assignment of this outbound.
 func (o *Outbound) Arguments(a *Assignment) []byte {
 	if a.large != nil {
 		return a.large
@@ -235,7 +242,7 @@ func (o *Outbound) Arguments(a *Assignment) []byte {
 	return o.arguments[a.firstArgument : a.firstArgument+a.argumentBytes]
 }
 
-// Append moves what another outbound holds behind what this one holds.
+// Append moves the contents of another outbound to the end of this one.
 func (o *Outbound) Append(from *Outbound) {
 	inputs, arguments := uint32(len(o.inputs)), uint32(len(o.arguments))
 	o.NextUses = append(o.NextUses, from.NextUses...)

@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// Snapshot is a consistent, unchanging view of what is listed and watched. Rows in it must not be modified.
+// Snapshot is a consistent, immutable view of the catalogue. Its rows must not be modified.
 type Snapshot interface {
 	// Revision is that of the last change in the snapshot.
 	Revision() uint64
@@ -19,19 +19,20 @@ type Snapshot interface {
 	Client(ids.ClientID) *Client
 	Dataset(namespace, name string) *Dataset
 
-	// Graphs and the other lists return up to limit rows after the one given, and whether there are more.
+	// Graphs and the other lists return up to limit rows after the given one, and whether there are
+	// more.
 	Graphs(filter GraphFilter, after ids.GraphID, limit int) ([]*Graph, bool)
-	// Workers without states are all but the lost.
+	// Workers without states returns all workers but the lost ones.
 	Workers(states []WorkerState, after ids.WorkerID, limit int) ([]*Worker, bool)
 	Clients(after ids.ClientID, limit int) ([]*Client, bool)
 	// Datasets are ordered by namespace and name; an empty namespace means all.
 	Datasets(namespace, afterNamespace, afterName string, limit int) ([]*Dataset, bool)
 
-	// Changes returns what changed after a revision. A revision of 0, one of another life, or one from before the
-	// removals that are remembered, gives a snapshot.
+	// Changes returns the rows that changed after a revision. If the revision is 0, of another
+	// life, or older than the oldest removal that is remembered, it returns a snapshot of all rows.
 	Changes(selection Selection, after uint64) Changes
-	// Wait returns when a change after this snapshot touched a selected kind, or when ctx ends. A wake-up without a
-	// selected change is possible; a change without a wake-up is not.
+	// Wait returns when a change after this snapshot touched a selected kind, or when ctx ends. It
+	// may return without a selected change, but it never misses one.
 	Wait(ctx context.Context, selection Selection) error
 }
 
@@ -42,23 +43,23 @@ type GraphFilter struct {
 	Client    ids.ClientID
 }
 
-// Selection says which rows a watcher wants.
+// Selection lists the rows that a watcher wants.
 type Selection struct {
 	Graphs bool
-	// GraphIDs restricts Graphs, if there are any.
+	// GraphIDs restricts Graphs to these graphs; empty: all.
 	GraphIDs []ids.GraphID
 	Workers  bool
 	Datasets bool
 }
 
-// Empty says that nothing is selected.
+// Empty reports whether nothing is selected.
 func (s Selection) Empty() bool { return !s.Graphs && !s.Workers && !s.Datasets }
 
-// Changes are the selected rows that differ from those as of an earlier revision.
+// Changes holds the selected rows that changed after an earlier revision.
 type Changes struct {
 	// Revision to resume after.
 	Revision uint64
-	// Snapshot says that the rows are everything that exists, not only what changed.
+	// Snapshot says that the rows are all that exist, not only the changed ones.
 	Snapshot        bool
 	Graphs          []*Graph
 	Workers         []*Worker
@@ -68,7 +69,7 @@ type Changes struct {
 	RemovedDatasets []string
 }
 
-// Empty says that there is nothing to tell.
+// Empty reports whether there is no change to send.
 func (c *Changes) Empty() bool {
 	return !c.Snapshot && len(c.Graphs)+len(c.Workers)+len(c.Datasets)+
 		len(c.RemovedGraphs)+len(c.RemovedWorkers)+len(c.RemovedDatasets) == 0
