@@ -1,9 +1,10 @@
-// Package catalog is an Adapter over go-memdb, which only it imports: the typed tables of what is listed and watched
-// (graphs with their per-op summaries, workers, clients, datasets). Tasks are not in it: a row per task would cost more
-// than the task.
+// Package catalog is an Adapter over go-memdb, which no other package imports. It holds the typed
+// tables of the rows that clients list and watch: graphs with their summaries per op, workers,
+// clients and datasets. Tasks are not in it, because a row per task would cost more than the task.
 //
-// One goroutine writes, in batches; each commit is one revision. Everyone else reads snapshots, which are consistent,
-// lock-free and never change. Rows that were read or written must not be modified by anyone afterwards.
+// One goroutine writes, in batches; each commit is one revision. All other goroutines read
+// snapshots, which are consistent, lock-free and immutable. No goroutine may modify a row after it
+// was written or read.
 package catalog
 
 import (
@@ -29,13 +30,14 @@ const (
 	indexName     = "name"
 )
 
-// tombstonesKept bounds the memory of removals. A watcher that was away for more of them gets a snapshot.
+// tombstonesKept bounds the removals that are remembered. A watcher that missed more of them gets a
+// snapshot.
 const tombstonesKept = 4096
 
 // Catalog holds the tables.
 type Catalog struct{ db *memdb.MemDB }
 
-// New returns an empty catalogue at revision 1: 0 stays "from the beginning" for watchers.
+// New returns an empty catalogue at revision 1. Revision 0 means "from the beginning" to watchers.
 func New() *Catalog {
 	db, err := memdb.NewMemDB(schema())
 	if err != nil {
@@ -53,8 +55,8 @@ func (c *Catalog) Snapshot() front.Snapshot {
 	return Snapshot{txn: txn, head: readHead(txn)}
 }
 
-// Update runs change on a batch and commits it as one revision, which it returns. A batch that changed nothing leaves
-// the revision as it was. REQUIRES: one caller at a time.
+// Update runs change on a batch, commits the batch as one revision, and returns that revision. If
+// the batch changed nothing, the revision stays the same. REQUIRES: one caller at a time.
 func (c *Catalog) Update(change func(*Batch)) uint64 {
 	txn := c.db.Txn(true)
 	defer txn.Abort()
@@ -70,7 +72,7 @@ func (c *Catalog) Update(change func(*Batch)) uint64 {
 	return batch.revision
 }
 
-// Batch is one revision in the making.
+// Batch collects the changes of one revision.
 type Batch struct {
 	txn      *memdb.Txn
 	revision uint64
@@ -78,34 +80,34 @@ type Batch struct {
 	changed  bool
 }
 
-// PutGraph stores a graph, whose Revision it sets.
+// PutGraph stores a graph and sets its Revision.
 func (b *Batch) PutGraph(row *front.Graph) { row.Revision = b.revision; b.put(tableGraph, row) }
 
-// PutWorker stores a worker, whose Revision it sets.
+// PutWorker stores a worker and sets its Revision.
 func (b *Batch) PutWorker(row *front.Worker) { row.Revision = b.revision; b.put(tableWorker, row) }
 
-// PutClient stores a client, whose Revision it sets.
+// PutClient stores a client and sets its Revision.
 func (b *Batch) PutClient(row *front.Client) { row.Revision = b.revision; b.put(tableClient, row) }
 
-// PutDataset stores a dataset, whose Revision it sets.
+// PutDataset stores a dataset and sets its Revision.
 func (b *Batch) PutDataset(row *front.Dataset) { row.Revision = b.revision; b.put(tableDataset, row) }
 
-// RemoveGraph forgets a graph. Removing what is not there does nothing, as with the other kinds.
+// RemoveGraph removes a graph. Here and for the other kinds, removing an absent row does nothing.
 func (b *Batch) RemoveGraph(id ids.GraphID) {
 	b.remove(tableGraph, number(uint64(id)), tombstone{number: uint64(id)})
 }
 
-// RemoveWorker forgets a worker.
+// RemoveWorker removes a worker.
 func (b *Batch) RemoveWorker(id ids.WorkerID) {
 	b.remove(tableWorker, number(uint64(id)), tombstone{number: uint64(id)})
 }
 
-// RemoveClient forgets a client.
+// RemoveClient removes a client.
 func (b *Batch) RemoveClient(id ids.ClientID) {
 	b.remove(tableClient, number(uint64(id)), tombstone{number: uint64(id)})
 }
 
-// RemoveDataset forgets a dataset.
+// RemoveDataset removes a dataset.
 func (b *Batch) RemoveDataset(namespace, name string) {
 	b.remove(tableDataset, text(namespace, name), tombstone{name: name, namespace: namespace})
 }
@@ -128,8 +130,8 @@ func (b *Batch) remove(table string, key []byte, grave tombstone) {
 	must(b.txn.Insert(tableTombstone, &grave))
 }
 
-// trim drops the oldest tombstones beyond tombstonesKept and returns the new floor. Revisions are dropped whole, since
-// a watcher can only resume between revisions.
+// trim drops the oldest tombstones beyond tombstonesKept and returns the new floor. It drops all
+// tombstones of a revision or none, because a watcher can only resume between revisions.
 func (b *Batch) trim(floor uint64) uint64 {
 	if b.removed == 0 {
 		return floor
@@ -157,7 +159,7 @@ func readHead(txn *memdb.Txn) *head {
 	return row.(*head)
 }
 
-// must turns the errors of go-memdb, which only speak of a wrong schema or a wrong row type, into panics.
+// must turns errors of go-memdb into panics. They only report a wrong schema or a wrong row type.
 func must(err error) {
 	if err != nil {
 		panic("catalog: " + err.Error())
@@ -176,7 +178,7 @@ func schema() *memdb.DBSchema {
 	return s
 }
 
-// byID indexes rows by their own key; arguments are keys as bytes.
+// byID indexes rows by their own key. Its arguments are keys as bytes.
 type byID struct{}
 
 func (byID) FromObject(row any) (bool, []byte, error) {
@@ -194,7 +196,7 @@ func (byRevision) FromObject(row any) (bool, []byte, error) {
 }
 func (byRevision) FromArgs(args ...any) ([]byte, error) { return args[0].([]byte), nil }
 
-// byName indexes workers by name; go-memdb appends the id, so that the newest incarnation comes last.
+// byName indexes workers by name. go-memdb appends the id, so the newest incarnation comes last.
 type byName struct{}
 
 func (byName) FromObject(row any) (bool, []byte, error) {

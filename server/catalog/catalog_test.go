@@ -222,7 +222,8 @@ func TestWaitWakesOnSelectedTablesOnly(t *testing.T) {
 	})
 }
 
-// BenchmarkCommit is one commit as a busy scheduler makes them: a graph, four workers and a client.
+// BenchmarkCommit measures a typical commit of a busy scheduler: a graph, four workers and a
+// client.
 func BenchmarkCommit(b *testing.B) {
 	c := New()
 	b.ReportAllocs()

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/server/front"
 )
 
-// tombstone remembers that a row is gone, so that watchers can resume past its removal.
+// tombstone records the removal of a row, so that watchers can resume past it.
 type tombstone struct {
 	table     string
 	number    uint64
@@ -18,16 +18,18 @@ type tombstone struct {
 	order uint32
 }
 
-// head is the single row of its table: it makes the revision part of every snapshot.
+// head is the only row of its table. It makes the revision part of every snapshot.
 type head struct {
 	revision uint64
-	// floor is the oldest revision that a watcher can resume after: every removal since has its tombstone.
+	// floor is the oldest revision that a watcher can resume after: every later removal still has
+	// its tombstone.
 	floor uint64
 }
 
 func number(n uint64) []byte { return binary.BigEndian.AppendUint64(nil, n) }
 
-// text ends with a zero byte so that no key is the prefix of another.
+// text joins parts to a key. Each part ends with a zero byte, so that no key is a prefix of
+// another.
 func text(parts ...string) []byte {
 	var key []byte
 	for _, part := range parts {

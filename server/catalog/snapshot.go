@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/server/front"
 )
 
-// Snapshot is a consistent view of all tables as of one revision. It may be used by several goroutines.
+// Snapshot is a consistent view of all tables as of one revision. Several goroutines may use it.
 type Snapshot struct {
 	txn  *memdb.Txn
 	head *head
@@ -55,7 +55,8 @@ func (s Snapshot) Graphs(filter front.GraphFilter, after ids.GraphID, limit int)
 	})
 }
 
-// Workers returns up to limit workers with ids above after, and whether there are more. No states means all but lost.
+// Workers returns up to limit workers with ids above after, and whether there are more. Without
+// states it returns all workers but the lost ones.
 func (s Snapshot) Workers(states []front.WorkerState, after ids.WorkerID, limit int) ([]*front.Worker, bool) {
 	return page(s, tableWorker, number(uint64(after)+1), limit, func(w *front.Worker) bool {
 		if len(states) == 0 {
@@ -70,8 +71,8 @@ func (s Snapshot) Clients(after ids.ClientID, limit int) ([]*front.Client, bool)
 	return page(s, tableClient, number(uint64(after)+1), limit, func(*front.Client) bool { return true })
 }
 
-// Datasets returns up to limit datasets after the one named (empty: from the first), ordered by namespace and name,
-// and whether there are more. An empty namespace means all.
+// Datasets returns up to limit datasets after the named one (empty: from the first), ordered by
+// namespace and name, and whether there are more. An empty namespace means all.
 func (s Snapshot) Datasets(namespace, afterNamespace, afterName string, limit int) ([]*front.Dataset, bool) {
 	var from []byte
 	if afterName != "" {

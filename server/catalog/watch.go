@@ -10,8 +10,9 @@ import (
 	"github.com/millrace/millrace/server/front"
 )
 
-// Changes returns what changed after a revision. A revision of 0, one of another life, or one from before the removals
-// that are remembered, gives a snapshot.
+// Changes returns the selected rows that changed after a revision. If the revision is 0, of another
+// life of the scheduler, or older than the oldest removal that is remembered, it returns a snapshot
+// of all selected rows.
 func (s Snapshot) Changes(selection front.Selection, after uint64) front.Changes {
 	changes := front.Changes{Revision: s.head.revision, Snapshot: after < s.head.floor || after > s.head.revision}
 	if changes.Snapshot {
@@ -37,7 +38,7 @@ func (s Snapshot) Changes(selection front.Selection, after uint64) front.Changes
 	return changes
 }
 
-// removals adds what was removed after a revision and is not back.
+// removals adds the rows that were removed after a revision and do not exist again.
 func (s Snapshot) removals(selection front.Selection, after uint64, changes *front.Changes) {
 	for _, grave := range since[*tombstone](s, tableTombstone, after) {
 		switch grave.table {
@@ -59,8 +60,8 @@ func (s Snapshot) removals(selection front.Selection, after uint64, changes *fro
 	}
 }
 
-// Wait returns when a commit after this snapshot touched a selected table, or when ctx ends. A wake-up without a
-// selected change is possible; a change without a wake-up is not.
+// Wait returns when a commit after this snapshot touched a selected table, or when ctx ends. It may
+// return without a selected change, but it never misses one.
 func (s Snapshot) Wait(ctx context.Context, selection front.Selection) error {
 	changed := memdb.NewWatchSet()
 	for table, wanted := range map[string]bool{
@@ -76,7 +77,8 @@ func (s Snapshot) Wait(ctx context.Context, selection front.Selection) error {
 	return changed.WatchCtx(ctx)
 }
 
-// since returns the rows of a table that changed after a revision, in the order of their ids within each revision.
+// since returns the rows of a table that changed after a revision, by revision, and within a
+// revision by id.
 func since[R any](s Snapshot, table string, after uint64) []R {
 	rows, err := s.txn.LowerBound(table, indexRevision, number(after+1))
 	must(err)
