@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/server/front"
 )
 
-// gpuMetrics are those of one GPU each.
+// gpuMetrics are the metrics that each GPU has.
 type gpuMetrics []gpuMetric
 
 type gpuMetric struct {

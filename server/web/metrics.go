@@ -10,7 +10,8 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// collector reads the scheduler's figures when it is scraped: between scrapes they cost nothing.
+// collector reads the scheduler's figures when Prometheus scrapes them. Between scrapes it costs
+// nothing.
 type collector struct {
 	scheduler front.Scheduler
 	tasks     *prometheus.Desc
@@ -87,7 +88,8 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	workers, _ := c.scheduler.LastSnapshot().Workers(nil, 0, shownWorkers)
 	named := make(map[string]bool, len(workers))
 	for _, w := range slices.Backward(workers) {
-		// The same series twice would fail the scrape: of two lives the later one counts.
+		// The same series twice would fail the scrape: of two incarnations of a name, the later one
+		// counts.
 		if w.State == front.WorkerLost || named[w.Name] {
 			continue
 		}

@@ -16,20 +16,21 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// patience bounds what a request waits for the scheduler.
+// patience is the longest time that a request waits for the scheduler.
 const patience = 2 * time.Second
 
 // Config sets up a handler.
 type Config struct {
 	Scheduler front.Scheduler
 	Metrics   prometheus.Gatherer
-	// Allow says whether the bearer of a token may see the status. Health and metrics are open.
+	// Allow reports whether the bearer of a token may see the status. Health and metrics need no
+	// token.
 	Allow func(token string) bool
 	// Version of the program.
 	Version string
 }
 
-// index is for those who follow the link that clients show.
+// index is the start page, for people who follow the link that clients show.
 const index = `Millrace %s
 
 /metrics        for Prometheus
@@ -38,7 +39,7 @@ const index = `Millrace %s
 /readyz         it takes work
 `
 
-// Handler serves what index lists.
+// Handler serves the paths that index lists.
 func Handler(config Config) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
@@ -69,7 +70,7 @@ func Handler(config Config) http.Handler {
 			return
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(status) // The reader left: there is nobody to tell.
+		_ = json.NewEncoder(w).Encode(status) // An error means that the reader has left.
 	})
 	return mux
 }
@@ -92,7 +93,7 @@ type Status struct {
 	Workers   []WorkerStatus    `json:"workers"`
 }
 
-// WorkerStatus is one worker in a Status.
+// WorkerStatus is the summary of one worker in a Status.
 type WorkerStatus struct {
 	ID               uint32 `json:"id"`
 	Name             string `json:"name"`
@@ -140,7 +141,7 @@ func statusOf(ctx context.Context, config Config) (*Status, error) {
 	return status, nil
 }
 
-// taskStates and workerStates name the states, indexed by them.
+// taskStates and workerStates are the names of the states, indexed by state.
 var (
 	taskStates = [10]string{
 		sched.TaskWaiting: "waiting", sched.TaskReady: "ready", sched.TaskAssigned: "assigned", sched.TaskRunning: "running",
