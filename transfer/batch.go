@@ -6,25 +6,25 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// Batcher is a Sink that takes many objects at once, for paths that know of as many: what
-// is asked of it for a thousand objects costs little more than for one.
+// Batcher is a Sink that takes many objects in one call. It is for paths that find many objects at
+// once: a call for a thousand objects costs little more than a call for one.
 type Batcher interface {
 	Sink
-	// PlaceBatch is Place for the objects that heads describe, which lie side by side in the
-	// request, from index first on. It appends to into where their frames go, one behind the
-	// other, and says in which space. If those are fewer objects than it was asked for, the
-	// error is that of the next one; without an error the rest is to be asked for again, and
-	// it was at least one.
+	// PlaceBatch is Place for many objects. heads describes objects that are consecutive in the
+	// request; the first has index first. PlaceBatch appends the places of their frames to into,
+	// object after object, and returns in which space they lie. It may place only the first of the
+	// objects, but at least one if it returns no error; the caller asks again for the rest. An
+	// error is that of the first object without a place.
 	PlaceBatch(ctx context.Context, first int, heads []Head, into []memory.Frame) (Placed, error)
-	// DoneBatch is Done without an error, for count objects from index first on.
+	// DoneBatch is Done without an error, for the count objects that begin at index first.
 	DoneBatch(first, count int)
 }
 
-// Placed are places of objects.
+// Placed describes the places of several objects.
 type Placed struct {
-	// Objects is how many have places.
+	// Objects is the number of objects that have places.
 	Objects int
-	// Space is where Frames lie: of all objects, those of each side by side.
+	// Space contains Frames. Frames are those of all the objects, object after object.
 	Space  memory.Space
 	Frames []memory.Frame
 }

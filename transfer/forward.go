@@ -2,24 +2,26 @@ package transfer
 
 import "context"
 
-// Forwarder is a Sink whose objects others copy on while they arrive.
+// Forwarder is a Sink whose objects can be read by other workers while they still arrive (pipelined
+// reads in a broadcast chain).
 type Forwarder interface {
 	Sink
-	// Forward is asked once for an object that was placed, by paths that can tell how
-	// far it has come. If it is to be told, arrived is called with how many bytes are
-	// in place, over the frames in their order: from any goroutine, by one at a time,
-	// and not after Done or the end of the fetch. It waits for nothing. No more than
-	// step bytes should come between two calls, if that is not 0.
+	// Forward asks whether the sink wants reports about the progress of an object. A path that can
+	// report progress calls it once for each object, after Place. If arrived is not nil, the path
+	// calls it with the number of bytes that are in place, counted over the frames in their order.
+	// The calls may come from any goroutine, one at a time, and none comes after Done or after the
+	// end of the fetch. arrived does not block. At most step bytes should arrive between two calls;
+	// 0: no limit.
 	Forward(index int) (arrived func(bytes uint64), step uint64)
-	// Withdraw says that what was told of an object is void: its bytes are going to be
-	// written anew, or not to come.
+	// Withdraw takes back the progress that was reported for an object: its bytes will be written
+	// again, or will not come.
 	Withdraw(index int)
 }
 
-// Follower is a Path that can read what a peer is fetching itself.
+// Follower is a Path that can read objects from a peer that is still fetching them itself.
 type Follower interface {
-	// Follow is Fetch from a peer that has the objects or will begin to fetch them in
-	// a moment. What it has not, when it should have begun, or gives up again is
-	// ErrNotHere. An object is done when the peer has found its own copy to be valid.
+	// Follow is Fetch from a peer that has the objects or will soon begin to fetch them. An object
+	// fails with ErrNotHere if the peer does not begin to fetch it in time, or gives it up. An
+	// object is done only after the peer has found its own copy to be valid.
 	Follow(ctx context.Context, peer Peer, refs []Ref, sink Sink) error
 }

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Preparer is a Path that can do beforehand what the first fetch from a peer would have to
-// wait for.
+// Preparer is a Path that can do the set-up for a peer before the first fetch needs it.
 type Preparer interface {
-	// Prepare returns when a fetch has nothing more to wait for, and what the way there was
-	// measured to be. Its error says nothing that a fetch would not find out again.
+	// Prepare returns when a fetch from the peer would have no set-up left to wait for, and returns
+	// the measurements of the connection. A caller may ignore the error: a fetch would find the
+	// same error again.
 	Prepare(ctx context.Context, peer Peer) (Measured, error)
 }
 
-// Measured is what a path knows of the way to a peer; 0 where it does not.
+// Measured holds measurements of the connection to a peer. 0 means unknown.
 type Measured struct {
 	Latency        time.Duration
 	BytesPerSecond float64

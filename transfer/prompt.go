@@ -5,26 +5,29 @@ import (
 	"time"
 )
 
-// Prompt is a Path that can begin a fetch without waiting for anything.
+// Prompt is a Path that can begin a fetch without waiting.
 type Prompt interface {
-	// Prompt says whether a fetch from a peer would begin to copy at once: the way there is open, and
-	// what the peer has can be found without asking it. A fetch that has to wait all the same tells
-	// its sink before, if that is a Waiter; so does one that waits for its copies.
+	// Prompt reports whether a fetch from a peer would begin to copy at once: the connection is
+	// open, and the path finds the peer's objects without a request. If such a fetch has to wait
+	// all the same, also for its own copies, it first calls Waits of its sink, if the sink is a
+	// Waiter.
 	Prompt(peer Peer) bool
 }
 
-// Waiter is a Sink whose fetch is carried out by somebody who has other things to do as well.
+// Waiter is a Sink for fetches that run on a goroutine that also has other work. The sink can pass
+// that work on before the goroutine blocks.
 type Waiter interface {
 	Sink
-	// Waits is called by the goroutine of the fetch before it waits, with how long that should take. Paths
-	// that are Prompt do so, again if it takes longer than that. It waits for nothing.
+	// Waits is called by the goroutine of the fetch before it waits; left is the expected duration.
+	// A path that implements Prompt calls it, and calls it again if the wait takes longer than
+	// that. Waits does not block.
 	Waits(left time.Duration)
 }
 
-// Long is how long a fetch waits that does not know.
+// Long is the argument of Waits if the duration of the wait is unknown.
 const Long = time.Duration(math.MaxInt64)
 
-// Waits tells a sink that its fetch is going to wait, nobody knows for how long.
+// Waits announces to a sink that its fetch is going to wait for an unknown time.
 func Waits(s Sink) {
 	if w, ok := s.(Waiter); ok {
 		w.Waits(Long)

@@ -1,10 +1,10 @@
 // Package transfer is an Interface: how the bytes of objects get from one
 // process to another. It knows nothing of tasks.
 //
-// The receiver pulls, after it has reserved the memory: it asks a peer for
-// objects, hears how large they are, provides a place for each, and is told when
-// the bytes are there and valid. What carries them (gRPC, a mapped memfd, a
-// one-sided read) is a Path; which path to take is decided above.
+// The receiver pulls. It first reserves memory: it asks a peer for objects, learns their sizes,
+// provides a place for each object, and is notified when the bytes are in place and valid. A Path
+// carries the bytes (by gRPC, from a mapped memfd, by one-sided reads). Higher layers choose the
+// path.
 package transfer
 
 import (
@@ -19,26 +19,26 @@ import (
 
 // The kinds of errors.
 var (
-	// ErrNotHere: the peer does not hold the object (any more). Another holder
-	// may; asking this one again is no use.
+	// ErrNotHere: the peer does not hold the object, or no longer. Another holder may have it; it
+	// is useless to ask this peer again.
 	ErrNotHere = errors.New("object is not here")
-	// ErrPeerLost: the peer cannot be reached, or went away in the middle.
+	// ErrPeerLost: the peer cannot be reached, or its connection broke during the fetch.
 	ErrPeerLost = errors.New("peer cannot be reached")
-	// ErrStalled: the peer is there and no byte came for too long.
+	// ErrStalled: the peer is connected, but no byte arrived within the stall timeout.
 	ErrStalled = errors.New("no progress")
-	// ErrProtocol: the peer said something that makes no sense.
+	// ErrProtocol: the peer sent a message that is invalid.
 	ErrProtocol = errors.New("protocol violation")
 	// ErrDenied: the peer does not accept our credentials.
 	ErrDenied = errors.New("permission denied")
-	// ErrNoWay: this path does not lead to that peer, as both are now, or not to
-	// that object there; another one may.
+	// ErrNoWay: this path cannot reach that peer now, or cannot read that object there. Another
+	// path may be able to.
 	ErrNoWay = errors.New("no such way")
 )
 
 // Ref names one generation of an object.
 type Ref struct {
 	Task ids.TaskID
-	// Generation is the attempt that made it. 0 asks for whatever is there.
+	// Generation is the number of the attempt that made the object. 0 asks for any generation.
 	Generation ids.Attempt
 }
 
@@ -48,9 +48,9 @@ func (r Ref) String() string { return r.Task.String() + "/" + r.Generation.Strin
 // Head describes an object.
 type Head struct {
 	Ref Ref
-	// Header is opaque here: a serialised Value.
+	// Header is a serialised Value. This package does not interpret it.
 	Header []byte
-	// FrameBytes are the sizes of its frames.
+	// FrameBytes are the sizes of the frames.
 	FrameBytes []uint64
 }
 
@@ -62,14 +62,14 @@ func (h Head) Bytes() (n uint64) {
 	return n
 }
 
-// Region is a frame in a space: what a path reads from or writes to. A path that
-// needs registered memory finds the registration by the space.
+// Region is a frame in a space. Paths read from regions and write to them. A path that needs
+// registered memory finds the registration by the space.
 type Region struct {
 	Space memory.Space
 	Frame memory.Frame
 }
 
-// Bytes returns the region in place, nil if the processor cannot address it.
+// Bytes returns the memory of the region without a copy, or nil if the CPU cannot address it.
 func (r Region) Bytes() []byte {
 	if r.Frame.Bytes == 0 {
 		return nil
@@ -77,7 +77,7 @@ func (r Region) Bytes() []byte {
 	return r.Space.Bytes(r.Frame.Offset, r.Frame.Bytes)
 }
 
-// Peer says how to reach a worker.
+// Peer identifies a worker and its address.
 type Peer struct {
 	Worker ids.WorkerID
 	Name   string
@@ -85,137 +85,135 @@ type Peer struct {
 	Address string
 }
 
-// String names the peer for messages.
+// String describes the peer in messages.
 func (p Peer) String() string {
 	return fmt.Sprintf("%s (%s, %s)", p.Name, p.Worker, p.Address)
 }
 
-// Sink is where a fetch puts what it gets. Its methods are called from the
-// goroutine of the fetch, Place before Done, Done exactly once for each object
-// of the request unless Fetch fails as a whole.
+// Sink receives the objects of a fetch. The goroutine of the fetch calls its methods: Place before
+// Done, and Done exactly once for each object of the request, unless Fetch fails as a whole.
 type Sink interface {
-	// Place provides a region for each frame of the object at index in the
-	// request. It may wait for memory. Its error becomes that of the object, and
-	// the rest of the fetch goes on.
+	// Place provides a region for each frame of the object at index in the request. It may wait for
+	// memory. Its error becomes the error of the object; the rest of the fetch goes on.
 	Place(ctx context.Context, index int, head Head) ([]Region, error)
-	// Done says that the object is in place and valid, or, with an error, that
-	// it will not be: nothing writes to its regions any more.
+	// Done says that nothing writes to the regions of the object any more. Without an error, the
+	// object is in place and valid; with an error, it will not be.
 	Done(index int, err error)
 }
 
-// Path is one way to get at the objects of peers. Its methods may be called from
-// any goroutine.
+// Path is one way to read objects from peers. Its methods may be called from any goroutine.
 type Path interface {
-	// Name is what people call it: "grpc".
+	// Name is the name of the path in configurations and logs, such as "grpc".
 	Name() string
-	// Fetch pulls objects from one peer. It returns nil when Done was called for
-	// each of them, and otherwise the error that ended it: then those without a
-	// Done have failed with it. It fails with ErrStalled when nothing arrived for
-	// the stall timeout of the path while it was not waiting in Place. When Fetch
-	// has returned, nothing writes to any of the regions.
+	// Fetch pulls objects from one peer. It returns nil if Done was called for each of them.
+	// Otherwise it returns the error that ended it, and the objects without a Done have failed with
+	// that error. It fails with ErrStalled when no byte arrived for the stall timeout of the path;
+	// the time in Place does not count. When Fetch has returned, nothing writes to any of the
+	// regions.
 	Fetch(ctx context.Context, peer Peer, refs []Ref, sink Sink) error
 	// Close ends all connections. Fetches in progress fail.
 	Close() error
 }
 
-// Loan is an object of a peer that is used where it is.
+// Loan is an object that is used in the memory of a peer, without a copy.
 type Loan struct {
 	Head Head
-	// Regions are its frames, in the peer's memory as it is mapped here, for
-	// reading only. They stay mapped until End.
+	// Regions are its frames in the peer's memory, which is mapped here for reading only. They stay
+	// mapped until End.
 	Regions []Region
-	// Err is why there is no loan: it matches ErrNotHere if the peer does not hold
-	// the object, ErrNoWay if it cannot lend it. Everything else is unset then.
+	// Err says why there is no loan: it matches ErrNotHere if the peer does not hold the object,
+	// and ErrNoWay if it cannot lend the object. All other fields are unset then.
 	Err error
-	// End ends the loan, once, and says whether the bytes were this object's
-	// throughout; if not, what came of them is to be thrown away. It does not wait
-	// for the peer.
+	// End ends the loan. It must be called once. held says whether the bytes belonged to this
+	// object during the whole loan; if not, all results computed from them must be thrown away. End
+	// does not wait for the peer.
 	End func() (held bool)
 }
 
-// Borrower is a Path that can lend.
+// Borrower is a Path that can give loans.
 type Borrower interface {
-	// Lends says, without asking it, whether a peer is worth asking.
+	// Lends says whether it is worth asking a peer for loans. It does not ask the peer.
 	Lends(peer Peer) bool
-	// Borrow asks one peer for loans, one for each ref. Its error matches ErrNoWay
-	// if that peer lends nothing to us.
+	// Borrow asks one peer for loans, one for each ref. Its error matches ErrNoWay if that peer
+	// lends nothing to us.
 	Borrow(ctx context.Context, peer Peer, refs []Ref) ([]Loan, error)
 }
 
-// Lender is a Path that lends at once what it has mapped, or not at all. Its methods
-// wait for nobody.
+// Lender is a Path that gives a loan at once if the peer's memory is already mapped, and otherwise
+// none. Its methods do not block.
 type Lender interface {
-	// Shows says whether Lend would probably lend an object.
+	// Shows predicts whether Lend would give a loan of an object.
 	Shows(peer Peer, ref Ref) bool
-	// Lend makes into a loan of an object; false: it has none to give, and the object is
-	// to be fetched. As long as a loan lasts, its peer may have to wait for memory: who
-	// waits for anything itself must not hold one.
+	// Lend fills into with a loan of an object. It returns false if there is no loan; then the
+	// caller must fetch the object. While a loan lasts, the peer may have to wait for memory. So
+	// the holder of a loan must not wait for anything else.
 	Lend(peer Peer, ref Ref, into *Loan) bool
-	// Read says how many bytes of a peer's loans were read in place, for the books. It
-	// may be said when they have ended.
+	// Read adds to the statistics how many bytes of a peer's loans were read in place. It may be
+	// called after the loans have ended.
 	Read(peer Peer, bytes uint64)
 }
 
-// Rescuer is a Path that keeps the memory of a peer whose process has ended mapped for
-// a while, and can read it.
+// Rescuer is a Path that keeps the memory of a peer mapped for a while after the peer's process has
+// ended, and can read from it.
 type Rescuer interface {
-	// Rescue is Fetch from such a peer, in one life of it. Its error matches ErrNoWay if
-	// that memory is not mapped here, or the process may live: who lives goes on
-	// writing. What does not lie there, or was not finished, is ErrNotHere.
+	// Rescue is Fetch from such a peer; incarnation says which run of its process is meant. The
+	// error matches ErrNoWay if that memory is not mapped here, or if the process may still be
+	// alive, because a live process could still write to it. An object that is not in that memory,
+	// or was not complete, fails with ErrNotHere.
 	Rescue(ctx context.Context, peer Peer, incarnation [16]byte, refs []Ref, sink Sink) error
 }
 
-// Reader is who asks for objects.
+// Reader identifies the process that asks for objects.
 type Reader struct {
 	// Worker is 0 for a client.
 	Worker ids.WorkerID
 }
 
-// LeaseID names a read lease, 0 none.
+// LeaseID names a read lease; 0 means none.
 type LeaseID uint64
 
-// Leased is an object under a read lease.
+// Leased is the result of a lease request for one object.
 type Leased struct {
-	// Lease is 0 exactly if Err is set.
+	// Lease is 0 if and only if Err is set.
 	Lease   LeaseID
 	Head    Head
 	Regions []Region
-	// Err matches ErrNotHere if the object is not here.
+	// Err matches ErrNotHere if this process does not hold the object.
 	Err error
 }
 
-// Source is what the serving side of a path reads from. Its methods may be
-// called from any goroutine.
+// Source is the store that the serving side of a path reads from. Its methods may be called from
+// any goroutine.
 type Source interface {
-	// Lease protects objects for a reader for at most ttl and says where they
-	// are. The result has one element for each ref. A ttl of 0 means until
-	// Release: for readers in this process, which cannot vanish without it.
+	// Lease protects objects for a reader for at most ttl, and returns their locations. The result
+	// has one element for each ref. A ttl of 0 means until Release; it is for readers in this
+	// process, because they cannot disappear without it.
 	Lease(reader Reader, refs []Ref, ttl time.Duration) []Leased
-	// Release ends leases and says for each whether it held throughout; if not,
-	// what was read under it is to be thrown away.
+	// Release ends leases. It says for each whether the lease held during the whole time; if not,
+	// the data read under it must be thrown away.
 	Release(leases []LeaseID) []bool
 }
 
-// Renewer is a Source whose leases can be made longer.
+// Renewer is a Source that can renew leases.
 type Renewer interface {
-	// Renew makes leases last for ttl from now on, and says for each whether it
-	// held until now and does so.
+	// Renew makes leases end after ttl from now. It says for each whether the lease has held until
+	// now and was renewed.
 	Renew(leases []LeaseID, ttl time.Duration) []bool
 }
 
-// Receiver is what the serving side of a path writes to, when a client puts an
-// object here.
+// Receiver is the store that the serving side of a path writes to when a client puts an object
+// here.
 type Receiver interface {
-	// Create provides regions for a new object, waiting for memory if need be.
+	// Create provides regions for a new object. It waits for memory if necessary.
 	Create(ctx context.Context, head Head) (Incoming, error)
 }
 
-// Incoming is an object that is being written. Exactly one of Commit and Abort is
-// called, once nothing writes to the regions any more.
+// Incoming is an object that a client is writing. Exactly one of Commit and Abort is called, when
+// nothing writes to the regions any more.
 type Incoming interface {
 	Regions() []Region
-	// Commit makes the object visible, and returns when whoever must know of it
-	// has been told.
+	// Commit makes the object visible. It returns when the object has been reported to all parties
+	// that must know about it.
 	Commit(ctx context.Context) error
 	Abort()
 }

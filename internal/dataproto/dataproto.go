@@ -1,5 +1,5 @@
-// Package dataproto is an Adapter: the values of transfer as the messages that
-// DataService and the borrow protocol have in common.
+// Package dataproto is an Adapter: it converts the values of package transfer to and from the
+// messages that DataService and the borrow protocol share.
 package dataproto
 
 import (
@@ -18,8 +18,8 @@ const (
 	maxFrames = 1 << 20
 )
 
-// WrittenHead reads the head of an object that a client wants to write. It accepts only objects that every reader can
-// read.
+// WrittenHead reads and checks the head of an object that a client wants to write. It accepts only
+// objects that every reader can read.
 func WrittenHead(pb *millracev1.ObjectHead) (transfer.Head, error) {
 	head := HeadFrom(pb)
 	switch {
@@ -42,18 +42,18 @@ func WrittenHead(pb *millracev1.ObjectHead) (transfer.Head, error) {
 	return head, nil
 }
 
-// HeadTo makes the message of a head. They share the header and the sizes.
+// HeadTo converts a head into its message. Both share the header and the list of sizes.
 func HeadTo(h transfer.Head) *millracev1.ObjectHead {
 	return &millracev1.ObjectHead{Object: refTo(h.Ref), Header: h.Header, FrameBytes: h.FrameBytes}
 }
 
-// HeadFrom reads the message of a head, nothing of which is checked. They share
-// the header and the sizes.
+// HeadFrom converts the message of a head. It checks nothing. Both share the header and the list of
+// sizes.
 func HeadFrom(pb *millracev1.ObjectHead) transfer.Head {
 	return transfer.Head{Ref: refFrom(pb.GetObject()), Header: pb.GetHeader(), FrameBytes: pb.GetFrameBytes()}
 }
 
-// RefsTo makes the messages of refs.
+// RefsTo converts refs into their messages.
 func RefsTo(refs []transfer.Ref) []*millracev1.ObjectRef {
 	out := make([]*millracev1.ObjectRef, len(refs))
 	for i, r := range refs {
@@ -62,7 +62,7 @@ func RefsTo(refs []transfer.Ref) []*millracev1.ObjectRef {
 	return out
 }
 
-// RefsFrom reads the messages of refs.
+// RefsFrom converts the messages of refs.
 func RefsFrom(pbs []*millracev1.ObjectRef) []transfer.Ref {
 	out := make([]transfer.Ref, len(pbs))
 	for i, pb := range pbs {
@@ -71,7 +71,7 @@ func RefsFrom(pbs []*millracev1.ObjectRef) []transfer.Ref {
 	return out
 }
 
-// FramesTo says where regions are in the memory that they are in.
+// FramesTo converts regions into messages with their offsets and sizes; the space is not included.
 func FramesTo(regions []transfer.Region) []*millracev1.FrameLocation {
 	var out []*millracev1.FrameLocation
 	for _, r := range regions {
