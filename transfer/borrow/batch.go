@@ -14,20 +14,20 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// Refusals of a BorrowAcquiredMany.
+// Values of BorrowAcquiredMany.refusals.
 const (
 	lentNotRefused uint32 = iota
 	lentNotHere
 	lentElsewhere
 )
 
-// Batch is what one peer lent at once. It is a Borrow for thousands of objects: a
-// loan costs little, and many end at the price of one. Its methods belong to one
-// goroutine at a time.
+// Batch holds the loans that one peer gave for one request. It serves the same purpose as Borrow,
+// for thousands of objects: the work per loan is small, and one call ends many loans. Its methods
+// must be called by one goroutine at a time.
 type Batch struct {
-	// Memory is where the frames lie.
+	// Memory is the peer's memory; it contains the frames.
 	Memory Memory
-	// Objects has one for each ref.
+	// Objects has one element for each ref.
 	Objects []Lent
 
 	peer   *peer
@@ -36,16 +36,17 @@ type Batch struct {
 	open int
 }
 
-// Lent is an object of a batch.
+// Lent is one object of a batch.
 type Lent struct {
 	Head transfer.Head
-	// Frames are where Head.FrameBytes lie in the memory.
+	// Frames are the locations in the memory of the frames that Head.FrameBytes describes.
 	Frames []memory.Frame
 	// Err is why there is no loan, as in transfer.Loan.
 	Err error
 }
 
-// Batch asks one peer for loans, one for each ref. Who gets no error ends them all.
+// Batch asks one peer for loans, one for each ref. If Batch returns no error, the caller must end
+// all of the loans.
 func (p *Path) Batch(ctx context.Context, at transfer.Peer, refs []transfer.Ref) (*Batch, error) {
 	if len(refs) > maxRefs {
 		return nil, fmt.Errorf("borrow from %s: %d objects at once; at most %d", at, len(refs), maxRefs)
@@ -91,7 +92,7 @@ func (p *Path) Batch(ctx context.Context, at transfer.Peer, refs []transfer.Ref)
 	return b, nil
 }
 
-// read takes the answer apart.
+// read fills Objects from the answer of the peer, and checks the answer.
 func (b *Batch) read(at transfer.Peer, refs []transfer.Ref, pb *millracev1.BorrowAcquiredMany) error {
 	n := len(refs)
 	if len(pb.GetLeaseIds()) != n || len(pb.GetRefusals()) != n || len(pb.GetGenerations()) != n || len(pb.GetFrames()) != n ||
@@ -132,8 +133,8 @@ func (b *Batch) read(at transfer.Peer, refs []transfer.Ref, pb *millracev1.Borro
 	return nil
 }
 
-// End ends the loans at the indices, and says for each whether the bytes were the
-// object's throughout, as transfer.Loan.End does.
+// End ends the loans with the given indices. It says for each whether the bytes belonged to the
+// object during the whole loan, as transfer.Loan.End does.
 func (b *Batch) End(indices []int) []bool {
 	held := make([]bool, len(indices))
 	if len(indices) == 0 {
@@ -162,7 +163,7 @@ func (b *Batch) End(indices []int) []bool {
 	return held
 }
 
-// EndAll ends what has not ended.
+// EndAll ends the loans that have not ended yet.
 func (b *Batch) EndAll() {
 	var left []int
 	for i := range b.leases {

@@ -17,10 +17,10 @@ import (
 	"github.com/millrace/millrace/transfer/borrow"
 )
 
-// childEnv makes this program a peer that lends one object under the address that it names.
+// childEnv makes this test program a peer that lends one object; its value is the peer's address.
 const childEnv = "MILLRACE_TEST_LEND_AS"
 
-// lenderLife is the incarnation of such a peer.
+// lenderLife is the incarnation of that peer.
 var lenderLife = [16]byte{4, 2}
 
 // inSlab is a source of one object in a slab.
@@ -71,7 +71,7 @@ func lendUntilKilled(address string) {
 	select {}
 }
 
-// startLender starts such a peer.
+// startLender starts that peer.
 func startLender(t *testing.T) (*exec.Cmd, transfer.Peer) {
 	t.Helper()
 	peer := transfer.Peer{Worker: 1, Name: "child", Address: fmt.Sprintf("child-of-%d-%d", os.Getpid(), served.Add(1))}
@@ -96,11 +96,12 @@ func kill(t *testing.T, child *exec.Cmd) {
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = child.Wait() // it was killed
+	_ = child.Wait() // ends with an error, because it was killed
 }
 
-// TestLoansOutliveTheLender: what was borrowed stays what it was when the lender is killed, and is known to; of one that is
-// only stopped it holds until the lease runs out, and not longer.
+// TestLoansOutliveTheLender: when the lender is killed, the bytes of a loan stay unchanged, and the
+// loan says so. When the lender is only stopped, the loan holds until the lease expires, not
+// longer.
 func TestLoansOutliveTheLender(t *testing.T) {
 	take := func(t *testing.T, path *borrow.Path, peer transfer.Peer) transfer.Loan {
 		t.Helper()
@@ -135,7 +136,7 @@ func TestLoansOutliveTheLender(t *testing.T) {
 	t.Run("stopped", func(t *testing.T) {
 		child, peer := startLender(t)
 		worker := func() ids.WorkerID { return 2 }
-		// Its leases end while the test waits, but not those of the other path.
+		// The leases of this path expire while the test waits; those of the other path do not.
 		path := open(t, borrow.Config{Worker: worker, LeaseTTL: 300 * time.Millisecond, StallTimeout: 3 * time.Second})
 		early, late := take(t, open(t, borrow.Config{Worker: worker}), peer), take(t, path, peer)
 		g, _ := glance(t, path, peer)
@@ -145,7 +146,7 @@ func TestLoansOutliveTheLender(t *testing.T) {
 		if !early.End() {
 			t.Error("a lease does not hold though its time has not come")
 		}
-		<-time.After(600 * time.Millisecond) // no renewal succeeds meanwhile
+		<-time.After(600 * time.Millisecond) // no renewal succeeds in this time
 		if late.End() {
 			t.Error("a lease holds that nobody could renew")
 		}

@@ -13,16 +13,17 @@ import (
 )
 
 const (
-	// glanceBytes bounds what is found in one glance: so much is copied long before
-	// the peer may revoke it.
+	// glanceBytes bounds the bytes found under one epoch guard (Glance). The reader can copy that
+	// much long before the peer may revoke the guard.
 	glanceBytes = 4 << 30
-	// Fetch looks every so many objects, or bytes, whether what it copied is valid.
+	// Fetch checks after this many objects or bytes whether its copies are valid, and reports them.
 	tellObjects = 256
 	tellBytes   = 16 << 20
 )
 
-// see opens the board that came with a connection, if one did, and the turn. Without
-// it, objects are asked for.
+// see maps the shared object index (board), the reader slots and the egress token (turn) that came
+// with a connection. view and turn are nil if they did not come or cannot be mapped. Without a
+// view, the path asks the peer for each object.
 func see(conn *slabshare.Conn) (*board.View, *board.Turn) {
 	if conn.Board == nil {
 		return nil, nil
@@ -42,25 +43,26 @@ func see(conn *slabshare.Conn) (*board.View, *board.Turn) {
 	return view, turn
 }
 
-// Glance finds objects of one peer where they lie, and protects them all until it
-// ends. Its methods belong to one goroutine at a time.
+// Glance is an epoch guard on the shared object index of one peer: it finds objects in the peer's
+// memory, and protects all of them until End. Its methods must be called by one goroutine at a
+// time.
 type Glance struct {
-	// Memory is where the frames lie.
+	// Memory is the peer's memory; it contains the frames.
 	Memory Memory
 
 	peer  *peer
 	slot  board.Glance
 	found board.Found
 	bytes uint64
-	// limit bounds bytes.
+	// limit is the upper bound of bytes.
 	limit uint64
 }
 
-// glances are to be used again: their lists are as long as batches are.
+// glances is a pool: guards are used again because their lists grow to the length of a batch.
 var glances = sync.Pool{New: func() any { return new(Glance) }}
 
-// Glance begins to look at what a peer shows, for about so many objects. It returns
-// nil if the peer shows nothing to us, or too many look already.
+// Glance begins to read a peer's shared object index, for about the given number of objects. It
+// returns nil without an error if the peer gave us no index, or if all reader slots are in use.
 func (p *Path) Glance(ctx context.Context, at transfer.Peer, objects int) (*Glance, error) {
 	c, err := p.connected(ctx, at)
 	if err != nil {
@@ -82,7 +84,7 @@ func (p *Path) Glance(ctx context.Context, at transfer.Peer, objects int) (*Glan
 	return c.glance(slot, glanceBytes, objects), nil
 }
 
-// glance makes one of a slot that was taken.
+// glance builds a Glance from a reader slot that was taken.
 func (c *peer) glance(slot board.Glance, limit uint64, objects int) *Glance {
 	g := glances.Get().(*Glance)
 	g.Memory, g.peer, g.slot, g.bytes, g.limit = c.space, c, slot, 0, limit
@@ -90,8 +92,8 @@ func (c *peer) glance(slot board.Glance, limit uint64, objects int) *Glance {
 	return g
 }
 
-// Find looks an object up. If it returns false, the peer may have it all the same.
-// The frames are a list of the glance, which ends with it.
+// Find looks an object up. If it returns false, the peer may still have the object. The frames are
+// in a list of the Glance, and are valid until End.
 func (g *Glance) Find(ref transfer.Ref, into *Lent) bool {
 	if ref.Generation == 0 {
 		return false
@@ -100,16 +102,16 @@ func (g *Glance) Find(ref transfer.Ref, into *Lent) bool {
 	return ok && g.take(ref, o, into)
 }
 
-// FindAll is Find for many objects: heads has those that are found, each in the place of its
-// ref, and a zero Ref for the others. frames are theirs, one behind the other; the list is good
-// until the next call.
+// FindAll is Find for many objects. It sets heads[i] for each ref i that it finds, and a zero Ref
+// in heads[i] for the others. frames are the frames of the objects found, object after object; they
+// are valid until the next call.
 func (g *Glance) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []memory.Frame, sum board.Sum) {
 	frames, sum = g.slot.FindAll(refs, g.Memory.Size(), &g.found, heads)
 	if sum.Bytes <= g.limit-g.bytes {
 		g.bytes += sum.Bytes
 		return frames, sum
 	}
-	// Some are too many for one glance.
+	// They are more than one guard allows: keep the objects that fit, and drop the others.
 	all := frames
 	frames, sum = frames[:0], board.Sum{}
 	for i := range refs {
@@ -126,7 +128,7 @@ func (g *Glance) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []m
 			if len(own) == 1 {
 				sum.Single++
 			}
-			frames = append(frames, own...) // never beyond where it was read
+			frames = append(frames, own...) // written never ahead of the position that is read
 		} else {
 			h.Ref = transfer.Ref{}
 		}
@@ -134,8 +136,8 @@ func (g *Glance) FindAll(refs []transfer.Ref, heads []transfer.Head) (frames []m
 	return frames, sum
 }
 
-// FindArriving is Find for what the peer has or is fetching; the watch says how far that
-// has come, and is good until the glance ends.
+// FindArriving is Find for objects that the peer has or is fetching. watch reports how far the
+// object has arrived; it is valid until End.
 func (g *Glance) FindArriving(ref transfer.Ref, into *Lent) (watch board.Watch, ok bool) {
 	if ref.Generation == 0 {
 		return watch, false
@@ -159,14 +161,14 @@ func (g *Glance) take(ref transfer.Ref, o board.Object, into *Lent) bool {
 	return true
 }
 
-// Held says whether the bytes of all objects that were found were theirs until now.
+// Held says whether the bytes of all objects found have belonged to these objects until now.
 func (g *Glance) Held() bool { return g.slot.Held() }
 
-// Left says whether the connection has ended: whoever is not dead has taken the slots
-// away, and nothing is shown any more that was not.
+// Left says whether the connection has ended. A peer that is alive has then closed our reader
+// slots, and its index no longer gains entries that we could use.
 func (g *Glance) Left() bool { return g.peer.conn.Err() != nil }
 
-// End ends the glance, once, and says what Held would.
+// End ends the guard, and returns the result of Held. It must be called once.
 func (g *Glance) End() bool {
 	c := g.peer
 	held := g.slot.End(g.bytes)
@@ -179,7 +181,7 @@ func (g *Glance) End() bool {
 	return held
 }
 
-// fetchShown fetches what the peer shows, and returns the indices of the rest.
+// fetchShown fetches the objects in the peer's index, and returns the indices of the others.
 func (p *Path) fetchShown(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) (missed []int, err error) {
 	if len(refs) == 0 {
 		return nil, nil
@@ -196,7 +198,7 @@ func (p *Path) fetchShown(ctx context.Context, at transfer.Peer, refs []transfer
 		return missed, nil
 	}
 	defer g.End()
-	// ready are copied, and may be told when the glance is found to hold.
+	// ready are the objects that are copied. They are reported as done after a check of Held.
 	var ready []int
 	bytes := uint64(0)
 	tell := func() error {

@@ -18,10 +18,10 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// readEnv makes this program a reader of object one at the address that it names.
+// readEnv makes this test program a reader of object one; its value is the address of the lender.
 const readEnv = "MILLRACE_TEST_READ_AT"
 
-// readUntilKilled glances at the object, says so, and never ends.
+// readUntilKilled takes an epoch guard, finds the object under it, reports that, and never ends.
 func readUntilKilled(address string) {
 	path := borrow.New(borrow.Config{Worker: func() ids.WorkerID { return 2 }, StallTimeout: transfertest.Patience})
 	g, err := path.Glance(context.Background(), transfer.Peer{Worker: 1, Name: "parent", Address: address}, 1)
@@ -73,7 +73,7 @@ func TestWhatIsShownIsFoundWithoutALease(t *testing.T) {
 	if !g.Held() || !g.End() {
 		t.Error("it did not hold")
 	}
-	// Of a peer that is alive and has hung up, nothing is believed any more.
+	// If a live peer closes the connection, nothing that was read under the guard counts as valid.
 	g, _ = glance(t, path, peer)
 	end()
 	if g.Held() || g.End() {
@@ -104,7 +104,7 @@ func TestWithoutABoardLeasesAreAskedFor(t *testing.T) {
 	transfertest.NoLeases(t, objects)
 }
 
-// What was read by one that did not go on is not delivered.
+// A fetch whose epoch guard was revoked fails, and delivers no object.
 func TestARevokedFetchFails(t *testing.T) {
 	objects, peer, _ := serveShown(t)
 	path := open(t, borrow.Config{})
@@ -124,7 +124,7 @@ func TestARevokedFetchFails(t *testing.T) {
 	if _, _, done, _ := sink.Result(0); done {
 		t.Error("it was delivered")
 	}
-	// The next one is asked for, and has a slot again.
+	// The next fetch falls back to a lease, and gets a reader slot again.
 	sink = transfertest.NewSink()
 	if err := path.Fetch(t.Context(), peer, []transfer.Ref{one}, sink); err != nil {
 		t.Error(err)
@@ -155,12 +155,12 @@ func TestAKilledReaderDelaysNothing(t *testing.T) {
 	if err := child.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = child.Wait() // it was killed
+	_ = child.Wait() // ends with an error, because it was killed
 	for limit := now.Add(transfertest.Patience); over != nil && !over(now); {
 		if time.Now().After(limit) {
 			t.Fatal("it is waited for")
 		}
-		<-time.After(time.Millisecond) // its connection ends in its own time
+		<-time.After(time.Millisecond) // the server notices the end of the connection later
 	}
 	if s := objects.Board().Stats(); s.Revoked != 0 {
 		t.Errorf("%+v", s)

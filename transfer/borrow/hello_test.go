@@ -26,7 +26,8 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// strangerEnv holds the address at which a process of another user looks what it is told.
+// strangerEnv holds the address of a worker. It makes this test program a process of another user
+// that prints the answer of the worker.
 const strangerEnv = "MILLRACE_TEST_STRANGER"
 
 func lookAsStranger(address string) {
@@ -38,7 +39,7 @@ func lookAsStranger(address string) {
 	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
 		panic(err)
 	}
-	_, _ = os.Stdout.Write(b) // its parent reads it
+	_, _ = os.Stdout.Write(b) // the parent reads it
 	os.Exit(0)
 }
 
@@ -52,7 +53,7 @@ func call(t *testing.T, peer transfer.Peer) *net.UnixConn {
 	return conn
 }
 
-// ended waits until the other side has closed a connection.
+// ended waits until the other side has closed the connection.
 func ended(t *testing.T, conn net.Conn) {
 	t.Helper()
 	if _, err := io.Copy(io.Discard, conn); err != nil && !errors.Is(err, syscall.ECONNRESET) {
@@ -60,8 +61,8 @@ func ended(t *testing.T, conn net.Conn) {
 	}
 }
 
-// TestNobodyOfAnotherUserIsReadFrom: the server knows the peer's user before it reads anything, and refuses the peer
-// without a hello.
+// TestNobodyOfAnotherUserIsReadFrom: the server knows the peer's user before it reads anything, and
+// refuses the peer without a hello.
 func TestNobodyOfAnotherUserIsReadFrom(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can be another user")
@@ -77,7 +78,8 @@ func TestNobodyOfAnotherUserIsReadFrom(t *testing.T) {
 	}
 }
 
-// TestAHelloThatIsOnlyAnnouncedTakesNoMemory: at 256 MiB each, eight connections took 1.6 GiB, without a token.
+// TestAHelloThatIsOnlyAnnouncedTakesNoMemory: the server allocates nothing for a length that was
+// only announced. At 256 MiB each, eight connections took 1.6 GiB, without a token.
 func TestAHelloThatIsOnlyAnnouncedTakesNoMemory(t *testing.T) {
 	peer, _ := serve(t, transfertest.NewObjects(), borrow.ServerConfig{})
 	var before, after runtime.MemStats
@@ -95,7 +97,8 @@ func TestAHelloThatIsOnlyAnnouncedTakesNoMemory(t *testing.T) {
 	}
 }
 
-// TestSilentConnectionsAreFew: the oldest of them makes room for one that has something to say.
+// TestSilentConnectionsAreFew: the oldest silent connection is closed to make room for one that
+// sends a hello.
 func TestSilentConnectionsAreFew(t *testing.T) {
 	peer, _ := serve(t, transfertest.NewObjects(), borrow.ServerConfig{})
 	const many, stay = 200, 64
@@ -115,7 +118,8 @@ func TestSilentConnectionsAreFew(t *testing.T) {
 	}
 }
 
-// TestAPanicEndsOneConnection: the worker has the results of others in its memory.
+// TestAPanicEndsOneConnection: a panic must not end the worker, because its memory holds the
+// results of others.
 func TestAPanicEndsOneConnection(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "h", make([]byte, 1000))
@@ -129,7 +133,7 @@ func TestAPanicEndsOneConnection(t *testing.T) {
 	}
 }
 
-// upload is a receiver with one place, of which is told what became of it.
+// upload is a receiver for one object. The channel ended gets the outcome of the write.
 type upload struct {
 	space   memory.Space
 	ended   chan string
@@ -171,7 +175,7 @@ func asks(t *testing.T, conn *net.UnixConn, request *millracev1.BorrowRequest) *
 	return &response
 }
 
-// writing begins an object of 1000 bytes.
+// writing begins to write an object of 1000 bytes.
 func writing(t *testing.T, u *upload, patience time.Duration) (conn *net.UnixConn, placeID uint64) {
 	t.Helper()
 	objects := newSlabbed(t, transfertest.NewObjects())
@@ -191,17 +195,19 @@ func writing(t *testing.T, u *upload, patience time.Duration) (conn *net.UnixCon
 	return conn, created.GetCreated().GetPlaceId()
 }
 
-// TestAWriterThatIsNotDoneInTimeLosesItsPlace: it is told by the end of its connection, and cut off if it does not end that.
+// TestAWriterThatIsNotDoneInTimeLosesItsPlace: first the server closes its side of the connection;
+// if the writer does not close its own side, the server closes the connection.
 func TestAWriterThatIsNotDoneInTimeLosesItsPlace(t *testing.T) {
 	u := new(upload)
 	conn, _ := writing(t, u, 50*time.Millisecond)
-	ended(t, conn) // and it keeps its own end open
+	ended(t, conn) // and the writer keeps its own side open
 	if got := <-u.ended; got != "aborted" {
 		t.Error(got)
 	}
 }
 
-// TestARefusedWriteSaysWhy: a client writes what is its to write, which the scheduler decides.
+// TestARefusedWriteSaysWhy: a client may write only the objects that the scheduler allows, and gets
+// the reason of a refusal.
 func TestARefusedWriteSaysWhy(t *testing.T) {
 	refusal, err := status.New(codes.PermissionDenied, "it is the result of a task").WithDetails(&errdetails.ErrorInfo{Reason: "NOT_A_DATA_TASK", Domain: "millrace"})
 	if err != nil {
@@ -220,7 +226,7 @@ func TestARefusedWriteSaysWhy(t *testing.T) {
 	}
 }
 
-// TestAHugeObjectIsNoPlace: sizes that overflow, and heads that nobody could read.
+// TestAHugeObjectIsNoPlace: sizes whose sum overflows, and heads that are too large for readers.
 func TestAHugeObjectIsNoPlace(t *testing.T) {
 	conn, _ := writing(t, new(upload), 0)
 	for name, head := range map[string]*millracev1.ObjectHead{
@@ -236,7 +242,8 @@ func TestAHugeObjectIsNoPlace(t *testing.T) {
 	}
 }
 
-// TestAnswersToReadersAreBounded: objects that do not fit into an answer must be read by another path.
+// TestAnswersToReadersAreBounded: objects that do not fit into an answer must be read by another
+// path.
 func TestAnswersToReadersAreBounded(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, strings.Repeat("h", 1<<20), make([]byte, 10))

@@ -9,37 +9,37 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// What a peer shows can be lent at once as well, for readers that do not copy it but are
-// soon done with it: kernels that read it in place. Such a loan has no lease, but a part of
-// a glance. A connection has few slots, and whoever has one delays the lender's frees; so
-// loans that begin close together share a glance, and some slots are left to fetches.
+// An object in the shared object index can also be lent at once, to readers that do not copy it but
+// finish soon: kernels that read it in place. Such a loan has no lease; it shares an epoch guard
+// (Glance). A connection has few reader slots, and a slot in use delays the lender's frees. So
+// loans that begin close together share one guard, and some slots remain for fetches.
 
 const (
-	// sharedFor is how long others may join a glance after its first loan. Loans that follow
-	// each other without a gap would keep it for ever otherwise.
+	// sharedFor is how long after its first loan a guard accepts more loans. Without this limit, a
+	// sequence of overlapping loans would keep one guard for ever.
 	sharedFor = time.Millisecond
-	// lendingSlots are how many slots of a connection loans may have.
+	// lendingSlots is the number of reader slots of a connection that loans may use.
 	lendingSlots = 8
 )
 
-// lending are the loans of one connection that have not ended.
+// lending holds the loans of one connection that have not ended.
 type lending struct {
 	mu sync.Mutex
-	// All below is guarded by mu, which is locked before peer.mu. open are the glances
-	// that have loans, the youngest at the end.
+	// All below is guarded by mu, which is locked before peer.mu. open are the guards that have
+	// loans, the newest at the end.
 	open []*shared
-	// read are bytes that the lender was not told of.
+	// read is the number of bytes read in place that were not yet reported to the lender.
 	read uint64
 }
 
-// shared is a glance of several loans.
+// shared is an epoch guard that several loans share.
 type shared struct {
 	glance *Glance
 	began  time.Time
 	loans  int
 }
 
-// at returns the connection to a peer, nil if there is none, or none that shows anything.
+// at returns the connection to a peer, or nil if there is none or it came without an index.
 func (p *Path) at(peer transfer.Peer) *peer {
 	p.mu.Lock()
 	c := p.peers[peer.Address]
@@ -58,7 +58,7 @@ func (p *Path) at(peer transfer.Peer) *peer {
 	return c
 }
 
-// Prompt is part of transfer.Prompt: the peer is connected, and shows what it has.
+// Prompt is part of transfer.Prompt: it needs a connection to the peer, and the peer's index.
 func (p *Path) Prompt(at transfer.Peer) bool { return p.at(at) != nil }
 
 // Shows is part of transfer.Lender.
@@ -72,8 +72,8 @@ func (p *Path) Shows(at transfer.Peer, ref transfer.Ref) bool {
 	return !c.unmapped && c.view.Shows(ref)
 }
 
-// Lend is part of transfer.Lender. The bytes are protected for as long as the lender's board
-// has patience with its readers: End tells whether that was long enough.
+// Lend is part of transfer.Lender. The bytes are protected until the TTL of the lender's index
+// revokes the guard; End says whether that happened.
 func (p *Path) Lend(at transfer.Peer, ref transfer.Ref, into *transfer.Loan) bool {
 	c := p.at(at)
 	if c == nil || !c.lends {
@@ -113,7 +113,7 @@ func (p *Path) Read(at transfer.Peer, bytes uint64) {
 	}
 }
 
-// join returns the glance for one more loan, nil if there is none. REQUIRES: mu.
+// join returns the guard for one more loan, or nil if there is none. REQUIRES: mu.
 func (l *lending) join(c *peer, now time.Time) *shared {
 	if n := len(l.open); n > 0 && now.Sub(l.open[n-1].began) < sharedFor && l.open[n-1].glance.Held() {
 		return l.open[n-1]
@@ -149,8 +149,8 @@ func (l *lending) leave(c *peer, s *shared) (held bool) {
 	if !gone {
 		return l.end(s)
 	}
-	// Memory of the dead is unmapped with the last of its readers. That may take long, and
-	// who ends a loan shall not wait for it.
+	// The memory of a dead peer is unmapped with its last reader. That can take long, so a
+	// goroutine does it, and the end of a loan does not wait for it.
 	held = s.glance.Held()
 	p := c.path
 	p.mu.Lock()
@@ -170,7 +170,7 @@ func (l *lending) leave(c *peer, s *shared) (held bool) {
 	return held
 }
 
-// end gives a slot back. REQUIRES: mu.
+// end ends the guard and gives its reader slot back. REQUIRES: mu.
 func (l *lending) end(s *shared) (held bool) {
 	l.open = slices.DeleteFunc(l.open, func(x *shared) bool { return x == s })
 	s.glance.bytes, l.read = l.read, 0

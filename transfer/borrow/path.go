@@ -1,31 +1,33 @@
-// Package borrow is an Adapter: the path between processes of one host. A worker
-// listens on a unix socket, passes the descriptor of its memory once to each
-// connection, and gives read leases in batches; the reader maps that memory once,
-// for reading only, and uses objects where they are. There is no copy, and the
-// pages outlive the peer: its death does not matter to whoever has a loan.
+// Package borrow is an Adapter: the path between processes of one host. A worker listens on a unix
+// socket, passes the descriptor of its memory once to each connection, and gives read leases in
+// batches. The reader maps that memory once, for reading only, and uses objects in place. There is
+// no copy. The pages outlive the peer, so the holder of a loan is not affected by the peer's death.
 //
-// Path.Borrow hands out such loans. Path.Fetch copies out of the mapping, for
-// objects that shall be here to stay: still one copy less than any socket needs.
+// Path.Borrow gives such loans. Path.Fetch copies objects out of the mapping, for callers that need
+// a copy of their own; this is still one copy less than with any socket.
 //
 // # When a loan holds
 //
-// A loan's lease ends at a time that both sides know, and is renewed long before;
-// clocks are the same on one host. So the reader can tell by itself whether the
-// bytes were protected until now: the time has not come, and the connection is
-// open (the peer closes it before it takes leases back) or broke because the peer
-// died, after which nobody writes there any more. A reader that was stopped for
-// so long that its leases ran out finds that out when it goes on.
+// The lease of a loan ends at a time that both sides know, and is renewed long before. All
+// processes of a host share the clock. So the reader can decide alone whether the bytes were
+// protected until now. Two conditions must hold: the lease has not expired, and the connection is
+// open, or it broke because the peer died. (The peer closes the connection before it takes leases
+// back; after its death nobody writes to its memory.) A reader that was stopped until its leases
+// expired finds this out when it continues.
 //
-// # The board
+// # The shared object index
 //
-// To ask for leases is a message there and one back, and books for each object: more
-// than what is small takes to copy. So a peer also shows on a board (package
-// internal/board, which says why that is safe) what lies in the memory that it
-// passed, and Glance finds objects there without any message. Fetch looks at the
-// board first, and asks for leases on what is not on it, or was named without a
-// generation. Loans that last always have leases: a glance is for copies, and for kernels that
-// read in place (Lend), which end soon, and delays whoever wants the memory. Whether a glance holds is told by its
-// slot alone, which the peer closes when the connection ends, if it lives.
+// A request for leases takes a message in each direction and bookkeeping for each object. For small
+// objects that takes longer than the copy. So a peer also publishes the objects in the shared
+// memory in an index, which the code calls board (package internal/board explains why reading it is
+// safe). A Glance is an epoch guard of one reader: it finds objects in the index without any
+// message. Fetch looks into the index first. It asks for leases on objects that are not in it, or
+// that were named without a generation.
+//
+// Loans for a longer time always have leases. A guard is for copies and for kernels that read in
+// place (Lend): both end soon, and until then they delay the peer if it needs the memory. The state
+// of its reader slot alone says whether a guard holds; when the connection ends, a peer that is
+// alive closes the slot.
 package borrow
 
 import (
@@ -45,44 +47,42 @@ import (
 
 // Config is fixed for the life of a path.
 type Config struct {
-	// Worker is who reads. Nil: a client.
+	// Worker returns the worker that reads. Nil: the reader is a client.
 	Worker func() ids.WorkerID
 	// Token authenticates us to peers.
 	Token string
 	// StallTimeout is how long a peer may take to answer. Default 5 s.
 	StallTimeout time.Duration
-	// LeaseTTL is how long a lease lasts without being renewed. Default 10 s: well
-	// below what tasks of the peer wait for memory, or a reader that is stopped would
-	// make them fail.
+	// LeaseTTL is how long a lease lasts without renewal. Default 10 s. That is well below the time
+	// for which tasks of the peer wait for memory; otherwise a stopped reader would make them fail.
 	LeaseTTL time.Duration
-	// Received, if set, is told of the bytes that Fetch copies.
+	// Received, if set, is called with the number of bytes that Fetch has copied or Read reported.
 	Received func(bytes int)
-	// Pinned: what is wanted is the host memory of peers whose slab lies on a GPU.
+	// Pinned asks for the host memory of peers whose slab lies on a GPU.
 	Pinned bool
-	// NoBoard: leases are always asked for.
+	// NoBoard disables the shared object index: the path asks for a lease on each object.
 	NoBoard bool
-	// Linger is how long the memory of a peer that died stays mapped for Rescue, unless
-	// Forget ends that before. Default 0: not at all.
+	// Linger is how long the memory of a dead peer stays mapped for Rescue; Forget ends it earlier.
+	// Default 0: it is unmapped at once.
 	Linger time.Duration
-	// Unmapped, if set, is told when a peer's memory is mapped by its connection no
-	// more; dead says that its process had ended. It must not call the path.
+	// Unmapped, if set, is called when the memory of a peer is no longer mapped by its connection;
+	// dead says that the peer's process had ended. The function must not call the path.
 	Unmapped func(at transfer.Peer, dead bool)
-	// Spin is how long an answer is looked for before its reader sleeps. Default 0.
+	// Spin is how long a call polls for its answer before it blocks. Default 0: it blocks at once.
 	Spin time.Duration
-	// Open, if set, makes peers' memory usable here, in place of a mapping for the
-	// processor; it also gets that which lies on a GPU, with a nil file. The file is
-	// its to close if there is no error, and so is the turn, which is nil if the peer
-	// has none.
+	// Open, if set, makes a peer's memory usable here; the default is to map it for the CPU. Open
+	// also gets memory that lies on a GPU; file is nil then. turn is nil if the peer has no egress
+	// token. If Open returns no error, it owns file and turn and must close them.
 	Open func(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *board.Turn) (Memory, error)
-	// Lends, if set, says of what was opened whether it is for Lend. It is asked once.
+	// Lends, if set, says whether memory that Open returned may be used by Lend. It is called once.
 	Lends func(Memory) bool
 }
 
-// Memory is a peer's memory in this process.
+// Memory is a peer's memory as it is mapped in this process.
 type Memory interface {
 	memory.Space
-	// Close ends the mapping; dead says that the peer's process is known to be. It
-	// is called once, after the last loan has ended.
+	// Close ends the mapping; dead says that the peer's process is known to have ended. It is
+	// called once, after the last loan has ended.
 	Close(dead bool)
 }
 
@@ -91,10 +91,10 @@ type Path struct {
 	config Config
 
 	mu sync.Mutex
-	// peers by address, connected or being connected; guarded by mu, as is closed.
+	// peers has the connections by address, open or being opened. mu guards peers and closed.
 	peers  map[string]*peer
 	closed bool
-	// remains are the peers that died and are still mapped for Rescue, each with what
+	// remains has the dead peers that are still mapped for Rescue, each with a channel whose close
 	// ends that; guarded by mu.
 	remains map[*peer]chan struct{}
 	wait    sync.WaitGroup
@@ -119,8 +119,8 @@ func New(c Config) *Path {
 // Name is part of transfer.Path.
 func (p *Path) Name() string { return "borrow" }
 
-// Close ends all connections. The memory of peers stays mapped until the last
-// loan on it has ended.
+// Close ends all connections. The memory of a peer stays mapped until the last loan of its objects
+// has ended.
 func (p *Path) Close() error {
 	p.mu.Lock()
 	peers := p.peers
@@ -137,7 +137,7 @@ func (p *Path) Close() error {
 	return nil
 }
 
-// Forget ends the connection to a peer that is gone.
+// Forget ends the connection to a peer that has left, and no longer keeps its memory for Rescue.
 func (p *Path) Forget(address string) {
 	p.mu.Lock()
 	known := p.peers[address]
@@ -156,12 +156,13 @@ func (p *Path) Forget(address string) {
 	}
 }
 
+// loan is one object under a lease of its own.
 type loan struct {
 	lease
 	peer *peer
 }
 
-// connected returns the connection to a peer, making it if need be.
+// connected returns the connection to a peer. It opens one if necessary, and waits for it.
 func (p *Path) connected(ctx context.Context, at transfer.Peer) (*peer, error) {
 	p.mu.Lock()
 	if p.closed {
@@ -189,19 +190,19 @@ func (p *Path) connected(ctx context.Context, at transfer.Peer) (*peer, error) {
 	}
 	p.mu.Lock()
 	if p.peers[at.Address] == c {
-		delete(p.peers, at.Address) // The next one tries anew.
+		delete(p.peers, at.Address) // the next call tries again
 	}
 	p.mu.Unlock()
 	return nil, fmt.Errorf("borrow from %s: %w", at, c.err)
 }
 
-// Connect makes the connection to a peer, if there is none.
+// Connect opens the connection to a peer if there is none.
 func (p *Path) Connect(ctx context.Context, at transfer.Peer) error {
 	_, err := p.connected(ctx, at)
 	return err
 }
 
-// Lends is part of transfer.Borrower. What is not known is worth asking.
+// Lends is part of transfer.Borrower. It is always true: without a request the path cannot know.
 func (p *Path) Lends(transfer.Peer) bool { return true }
 
 // Borrow is part of transfer.Borrower.
@@ -267,8 +268,8 @@ func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref,
 	return err
 }
 
-// fetchOne copies one object. Its error ends the fetch; one of the object alone
-// goes to the sink.
+// fetchOne copies one object. Its error ends the fetch; an error of this object alone goes to the
+// sink.
 func (p *Path) fetchOne(ctx context.Context, at transfer.Peer, index int, l *transfer.Loan, sink transfer.Sink) error {
 	into, err := sink.Place(ctx, index, l.Head)
 	if err == nil {

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(transfertest.Goroutines{M: m})
 }
 
-// slabbed moves the objects of a source into a slab as they are leased.
+// slabbed moves the objects of a source into a slab when they are leased.
 type slabbed struct {
 	transfer.Source
 	slab *host.Slab
@@ -83,7 +83,7 @@ func (s *slabbed) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Du
 
 var served atomic.Uint32
 
-// serve lends from a source and returns how to reach it and its end.
+// serve lends from a source. It returns the peer and a function that closes the server.
 func serve(tb testing.TB, source transfer.Source, c borrow.ServerConfig) (transfer.Peer, func()) {
 	tb.Helper()
 	s := newSlabbed(tb, source)
@@ -107,8 +107,8 @@ func listen(tb testing.TB, c borrow.ServerConfig) (transfer.Peer, func()) {
 	return peer, end
 }
 
-// open makes a path that waits, and whose leases last, as long as a busy machine may
-// take, unless the test is about that.
+// open makes a path whose timeouts and leases are long enough for a busy machine, unless the test
+// sets them.
 func open(tb testing.TB, c borrow.Config) *borrow.Path {
 	tb.Helper()
 	c.StallTimeout, c.LeaseTTL = cmp.Or(c.StallTimeout, transfertest.Patience), cmp.Or(c.LeaseTTL, transfertest.Patience)
@@ -134,7 +134,7 @@ func TestConformance(t *testing.T) {
 	}.Run(t)
 }
 
-// The same, of objects that are found on the board.
+// The same suite, for objects that are found in the shared object index.
 func TestConformanceWithABoard(t *testing.T) {
 	transfertest.Harness{
 		Serve: func(t *testing.T, source transfer.Source) (transfer.Peer, func()) {
@@ -150,7 +150,7 @@ func TestConformanceWithABoard(t *testing.T) {
 	}.Run(t)
 }
 
-// shownIn makes an empty source in a slab, whose objects are on a board.
+// shownIn makes an empty source in a slab; its objects are published in a shared object index.
 func shownIn(t *testing.T) *transfertest.Objects {
 	t.Helper()
 	slab, err := host.NewSlab(512<<20, memory.Identity{WorkerUUID: [16]byte{1}, Incarnation: [16]byte{2}, Nonce: 3})
@@ -200,8 +200,8 @@ func TestLoanIsUsedInPlace(t *testing.T) {
 	}
 	transfertest.NoLeases(t, objects)
 
-	// Of a peer that is alive and has hung up, nothing is believed any more; but
-	// what is mapped stays mapped until the loan ends.
+	// If a live peer closes the connection, a loan no longer counts as valid. But its memory stays
+	// mapped until the loan ends.
 	if loans, err = path.Borrow(t.Context(), peer, []transfer.Ref{one}); err != nil {
 		t.Fatal(err)
 	}
@@ -217,13 +217,13 @@ func TestLoanIsUsedInPlace(t *testing.T) {
 func TestLeaseThatWasNotRenewedDoesNotHold(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "", []byte("x"))
-	peer, _ := serve(t, objects, borrow.ServerConfig{}) // this source renews nothing
+	peer, _ := serve(t, objects, borrow.ServerConfig{}) // this source cannot renew leases
 	path := open(t, borrow.Config{LeaseTTL: 20 * time.Millisecond})
 	loans, err := path.Borrow(t.Context(), peer, []transfer.Ref{one})
 	if err != nil {
 		t.Fatal(err)
 	}
-	<-time.After(30 * time.Millisecond) // it is about time that passes
+	<-time.After(30 * time.Millisecond) // the test needs the time to pass
 	if loans[0].End() {
 		t.Error("a lease of 20 ms held for 30")
 	}
@@ -248,7 +248,8 @@ func TestStrangersGetNothing(t *testing.T) {
 func TestClientsDoNotTakeAllTheRoom(t *testing.T) {
 	objects := transfertest.NewObjects()
 	var refs []transfer.Ref
-	for i := range 5 { // 5 times 64 MiB of 512 MiB: four fit into its half
+	// 5 times 64 MiB of 512 MiB: four of them fit into the half that clients may use.
+	for i := range 5 {
 		ref := transfer.Ref{Task: ids.TaskID(i + 1), Generation: 1}
 		objects.Put(ref, "", make([]byte, 64<<20))
 		refs = append(refs, ref)

@@ -18,54 +18,52 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// peer is a connection that is made or being made. conn, space, view, lends and err are
-// fixed once ready is closed.
+// peer is a connection to a peer, open or being opened. conn, space, view, lends and err do not
+// change once ready is closed.
 type peer struct {
 	path  *Path
 	at    transfer.Peer // fixed
 	ready chan struct{}
 	conn  *slabshare.Conn
 	space Memory
-	// view is on the peer's board, nil if it has none.
+	// view reads the peer's shared object index; nil if the peer gave us none.
 	view *board.View
-	// lends: see lend.go.
+	// lends says whether Lend may use this connection; see lend.go.
 	lends bool
 	err   error
-	// wake tells run of loans that ended. It has room for one.
+	// wake notifies run that loans have ended. Its buffer has room for one element.
 	wake chan struct{}
-	// buried: nothing is wanted from it once it is dead; guarded by path.mu.
+	// buried says that the memory is not needed after the peer's death; guarded by path.mu.
 	buried bool
-	// lending are loans without leases; see lend.go.
+	// lending holds the loans without leases; see lend.go.
 	lending lending
 
 	mu sync.Mutex
-	// All below is guarded by mu. ended are leases to give back.
+	// All below is guarded by mu. ended are the leases to give back.
 	loans map[*loan]struct{}
 	ended []uint64
-	// batches are those with leases that have not ended.
+	// batches are the batches with leases that have not ended.
 	batches map[*Batch]struct{}
-	// glances counts those that have not ended.
+	// glances is the number of epoch guards that have not ended.
 	glances int
-	// gone: the connection has ended, and who ends the last loan unmaps. dead: the
-	// peer's process is known to have ended as well.
+	// gone says that the connection has ended; the end of the last loan then unmaps the memory.
+	// dead says that the peer's process is known to have ended as well.
 	gone, dead bool
 	unmapped   bool
 }
 
-// lease is one on an object.
+// lease is a lease on one object.
 type lease struct {
-	// id is fixed; 0 none.
+	// id does not change; 0 means no lease.
 	id uint64
-	// limit is when the lease ends by itself, a monotonic.Time: it moves on as the lease
-	// is renewed. 0: it did not hold.
+	// limit is when the lease expires (a monotonic.Time). Each renewal moves it. 0: the lease did
+	// not hold.
 	limit atomic.Int64
-	// open: of a batch, and not ended; guarded by peer.mu.
+	// open says that the lease belongs to a batch and has not ended; guarded by peer.mu.
 	open bool
 }
 
-// loan is one object.
-
-// over says whether a connection that was made has ended.
+// over says whether the connection was opened and has ended, or could not be opened.
 func (c *peer) over() bool {
 	select {
 	case <-c.ready:
@@ -88,7 +86,7 @@ func (c *peer) connect(at transfer.Peer) error {
 			return fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
 		}
 		if errors.Is(err, slabshare.ErrNotHere) {
-			// Another host, or dead: from here these look the same.
+			// The peer is on another host, or dead: both look the same from here.
 			return fmt.Errorf("%w: %w: %w", transfer.ErrNoWay, transfer.ErrPeerLost, err)
 		}
 		return fmt.Errorf("%w: %w", transfer.ErrPeerLost, err)
@@ -106,10 +104,10 @@ func (c *peer) connect(at transfer.Peer) error {
 		_ = conn.Close()
 		conn.Free()
 		if view != nil {
-			_ = view.Close() // nothing could be done about it
+			_ = view.Close() // no recovery is possible
 		}
 		if turn != nil {
-			_ = turn.Close() // nor about this
+			_ = turn.Close() // as above
 		}
 		return fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
 	}
@@ -121,7 +119,7 @@ func (c *peer) connect(at transfer.Peer) error {
 	return nil
 }
 
-// giveBackEvery is how long a lease that ended may wait for others that do.
+// giveBackEvery is how long the return of an ended lease may be delayed, to send more with it.
 const giveBackEvery = time.Millisecond
 
 // run connects, gives leases back and renews them, until the connection ends.
@@ -141,7 +139,7 @@ func (c *peer) run(at transfer.Peer) {
 		select {
 		case <-c.wake:
 			c.giveBack()
-			// Who fetches one object after the other must not wake us for each.
+			// A reader that fetches objects one by one must not wake this goroutine for each.
 			pause.Reset(giveBackEvery)
 			select {
 			case <-pause.C:
@@ -151,8 +149,8 @@ func (c *peer) run(at transfer.Peer) {
 			c.renew()
 			timer.Reset(every)
 		case <-c.conn.Done():
-			// NB: a process that has much memory on a GPU is there for a while after its
-			// sockets have gone.
+			// NB: a process with much memory on a GPU may still exist for a while after its sockets
+			// are closed. So ask only now whether it has exited.
 			c.linger()
 			dead := c.conn.Exited()
 			c.mu.Lock()
@@ -172,7 +170,7 @@ func (c *peer) giveBack() {
 	if len(ended) == 0 {
 		return
 	}
-	// A connection that breaks gives everything back.
+	// If the connection breaks, the peer takes all leases back.
 	_ = c.conn.Send(&millracev1.BorrowRequest{Order: &millracev1.BorrowRequest_Release{
 		Release: &millracev1.ReleaseReadLeasesRequest{LeaseIds: ended},
 	}})
@@ -204,7 +202,7 @@ func (c *peer) renew() {
 			Renew: &millracev1.BorrowRenew{LeaseIds: numbers, TtlMillis: uint64(c.path.config.LeaseTTL / time.Millisecond)},
 		}}, nil)
 		if err != nil {
-			return // They run out, or the next time is in time.
+			return // the leases expire, or the next renewal comes in time
 		}
 		held := response.GetRenewed().GetHeld()
 		for i, l := range part {
@@ -217,12 +215,12 @@ func (c *peer) renew() {
 	}
 }
 
-// unmapIfUnused ends the mapping after the last loan. REQUIRES: mu.
+// unmapIfUnused unmaps the memory after the last loan has ended. REQUIRES: mu.
 func (c *peer) unmapIfUnused() {
 	if c.gone && len(c.loans) == 0 && len(c.batches) == 0 && c.glances == 0 && !c.unmapped {
 		c.unmapped = true
 		if c.view != nil {
-			_ = c.view.Close() // nothing could be done about it
+			_ = c.view.Close() // no recovery is possible
 		}
 		c.space.Close(c.dead)
 		c.conn.Free()
@@ -246,7 +244,7 @@ func (l *loan) end() bool {
 	return held
 }
 
-// wakeUp has run look for ended leases.
+// wakeUp makes run look for ended leases.
 func (c *peer) wakeUp() {
 	select {
 	case c.wake <- struct{}{}:
@@ -263,7 +261,7 @@ func (c *peer) acquire(ctx context.Context, at transfer.Peer, request *millracev
 		return response, nil
 	}
 	if ctx.Err() == nil && errors.Is(err, transfer.ErrStalled) {
-		// What it grants after all is given back with the connection.
+		// Leases that the peer still grants are given back when the connection ends.
 		_ = c.conn.Close()
 	}
 	if ctx.Err() != nil || errors.Is(err, transfer.ErrStalled) {
@@ -272,7 +270,7 @@ func (c *peer) acquire(ctx context.Context, at transfer.Peer, request *millracev
 	return nil, fmt.Errorf("borrow from %s: %w: %w", at, transfer.ErrPeerLost, err)
 }
 
-// decline gives back what was granted when nobody waited for it any more.
+// decline gives back leases that were granted after the caller had stopped waiting.
 func (c *peer) decline(r *millracev1.BorrowResponse) {
 	c.mu.Lock()
 	for _, l := range r.GetAcquired().GetLeases() {
@@ -292,7 +290,7 @@ func (c *peer) decline(r *millracev1.BorrowResponse) {
 	}
 }
 
-// lent makes a loan of what the peer said.
+// lent turns one lease of the peer's answer into a loan.
 func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *millracev1.ReadLease, limit time.Time) transfer.Loan {
 	if pb.GetLeaseId() == 0 {
 		err := transfer.ErrNotHere
@@ -330,5 +328,5 @@ func (c *peer) lent(at transfer.Peer, ref transfer.Ref, pb *millracev1.ReadLease
 	return out
 }
 
-// copyBytes is how much Fetch copies between two looks at the context.
+// copyBytes is how much is copied between two checks of the context.
 const copyBytes = 4 << 20

@@ -10,15 +10,15 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// What a process that was killed has shown on its board stays there, and so do the
-// bytes, as long as they are mapped here: what is shown was sealed, and is hidden
-// before its place is given to others. So a dead peer's objects can be found and
-// copied like those of a live one; only nobody can be asked for what is not shown.
+// The index entries of a killed process stay in the shared object index, and its bytes stay in
+// memory, as long as both are mapped here. An entry was made after its object was sealed, and was
+// removed before the memory was used again. So the objects of a dead peer can be found and copied
+// like those of a live one; but nobody can be asked for objects that are not in the index.
 
 var _ transfer.Rescuer = (*Path)(nil)
 
-// linger keeps the memory of a peer whose connection ended mapped, until it is
-// forgotten or the time is over: it is dead, or about to be. It is called by run.
+// linger keeps the memory of a peer mapped after the connection has ended (the peer is dead or
+// about to die), until Forget or Close is called or the time Config.Linger is over. run calls it.
 func (c *peer) linger() {
 	p := c.path
 	if c.view == nil || p.config.Linger <= 0 {
@@ -43,7 +43,7 @@ func (c *peer) linger() {
 	p.mu.Unlock()
 }
 
-// buryAll ends the lingering of some. REQUIRES: mu.
+// buryAll ends the wait of linger for the peers that which selects. REQUIRES: mu.
 func (p *Path) buryAll(which func(*peer) bool) {
 	for c, over := range p.remains {
 		if which(c) {
@@ -53,7 +53,8 @@ func (p *Path) buryAll(which func(*peer) bool) {
 	}
 }
 
-// grave finds the connection to a life of a peer: it has ended, or is about to.
+// grave finds the connection to one incarnation of a peer. The connection has ended or will end
+// soon; nil if there is none. (The memory that it keeps is the tombstone of the peer.)
 func (p *Path) grave(at transfer.Peer, incarnation [16]byte) *peer {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -77,11 +78,11 @@ func (p *Path) grave(at transfer.Peer, incarnation [16]byte) *peer {
 	return c
 }
 
-// slotWait is how long the readers that were busy when the peer died are waited for.
+// slotWait is the longest wait for a free reader slot: readers were busy when the peer died.
 const slotWait = 100 * time.Millisecond
 
-// Remains is Glance for a peer that has died, in one life of it, for about so many
-// objects. Its error matches transfer.ErrNoWay if there is nothing to look at.
+// Remains is Glance for one incarnation of a peer that has died, for about the given number of
+// objects. Its error matches transfer.ErrNoWay if there is nothing to read.
 func (p *Path) Remains(ctx context.Context, at transfer.Peer, incarnation [16]byte, objects int) (*Glance, error) {
 	no := func(why string) error { return fmt.Errorf("rescue from %s: %w: %s", at, transfer.ErrNoWay, why) }
 	c := p.grave(at, incarnation)
@@ -153,7 +154,7 @@ func (p *Path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byt
 	return nil
 }
 
-// proof says whether what was copied is of the life that was meant.
+// proof checks that the copied bytes came from the incarnation that was asked for.
 func (g *Glance) proof() error {
 	head, err := memory.ParseHeader(g.Memory.Bytes(0, memory.HeaderBytes))
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// TestRescueFromADeadLender: what a killed peer showed is found and copied until it is forgotten, and from one that lives
-// nothing is taken.
+// TestRescueFromADeadLender: the objects in a killed peer's index can be found and copied until
+// Forget. From a live peer, Rescue takes nothing.
 func TestRescueFromADeadLender(t *testing.T) {
 	child, peer := startLender(t)
 	unmapped := make(chan bool, 1)
@@ -58,7 +58,7 @@ func TestRescueFromADeadLender(t *testing.T) {
 	}
 }
 
-// TestDeadLenderIsUnmappedInTime: nobody says that it may go.
+// TestDeadLenderIsUnmappedInTime: without Forget, the memory is unmapped after Config.Linger.
 func TestDeadLenderIsUnmappedInTime(t *testing.T) {
 	child, peer := startLender(t)
 	unmapped := make(chan bool, 1)

@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// Reasons of refusals.
+// Reasons of refusals, in BorrowResponse.error and ReadLease.refusal.
 const (
 	reasonDenied    = "UNAUTHENTICATED"
 	reasonProtocol  = "PROTOCOL_VIOLATION"
@@ -33,58 +33,63 @@ const (
 	maxRefs    = 10000
 	maxTTL     = 10 * time.Minute
 	defaultTTL = 30 * time.Second
-	// spinFor is how long the server of a GPU's memory looks for the next request of
-	// a reader that is busy.
+	// spinFor is how long the server of a GPU's memory polls for the next request of a reader that
+	// has just sent one.
 	spinFor = 100 * time.Microsecond
-	// helloTimeout is how long a new connection may be silent, and maxGreeting how many may be new at a time: one more ends the
-	// oldest of them, so that silent ones do not use up descriptors.
+	// helloTimeout is how long a new connection may send nothing. maxGreeting is how many
+	// connections may be without an accepted hello; one more ends the oldest of them, so that
+	// silent connections do not use up descriptors.
 	helloTimeout = 5 * time.Second
-	// maxLeases is how many leases one connection may hold, and answerBytes bounds the heads in one answer.
+	// maxLeases is how many leases one connection may hold. answerBytes bounds the heads in one
+	// answer.
 	maxLeases   = 1 << 18
 	answerBytes = 64 << 20
-	// writerPatience is the default of WriterPatience, slowestWriter how many bytes a second a writer has to write besides.
+	// writerPatience is the default of WriterPatience. slowestWriter is the lowest rate of a writer
+	// in bytes per second: each 32 MiB of an object add a second to WriterPatience.
 	writerPatience = 30 * time.Second
 	slowestWriter  = 32 << 20
 	maxGreeting    = 64
 )
 
-// ServerConfig is fixed for the life of a server.
+// ServerConfig does not change during the life of a server.
 type ServerConfig struct {
-	// Space is what is lent: one that another process can map by its descriptor, or
-	// by what Device says.
+	// Space is the memory that is lent. Another process must be able to map it, by its descriptor
+	// or by the handle in Device.
 	Space memory.Space
-	// Device, if set, is how a Space on a GPU is mapped. Host, if set, is then lent to
-	// those who cannot.
+	// Device, if set, says how to map a Space that lies on a GPU. Host, if set, is then lent to the
+	// processes that cannot map the GPU's memory.
 	Device *Device
 	Host   *Host
-	// Source is what is read from, Receiver what is written to; without one,
-	// nobody can write.
+	// Source is the store that readers read from, Receiver the store that clients write to.
+	// Receiver may be nil: then nobody can write.
 	Source   transfer.Source
 	Receiver transfer.Receiver
-	// Board, if set, is where readers that map Space find what Source has. It is closed
-	// after the server.
+	// Board, if set, is the shared object index in which readers that map Space find the objects of
+	// Source. Close it after the server.
 	Board *board.Board
-	// Words, if set, serves connections that are not for loans until they end; see slabshare.DialWords.
+	// Words, if set, serves a connection for completion notifications until it ends; see
+	// slabshare.DialWords.
 	Words func(net.Conn)
-	// WriterPatience is how long a client may take to write an object, and a second more for each 32 MiB. Default 30 s.
+	// WriterPatience is how long a client may take to write an object; each 32 MiB add a second.
+	// Default 30 s.
 	WriterPatience time.Duration
-	// Incarnation is told with leases.
+	// Incarnation is sent with leases.
 	Incarnation string
-	// Accept says whether a token is one of the cluster. Nil: nobody is asked.
+	// Accept says whether a token is one of the cluster. Nil: every token is accepted.
 	Accept func(token string) bool
 	Log    *slog.Logger
 }
 
-// Device tells another process of the same host how to map memory on a GPU.
+// Device says how another process of the same host maps memory of a GPU.
 type Device struct {
-	// Handle is a CUipcMemHandle, UUID that of the GPU.
+	// Handle is a CUipcMemHandle, UUID the UUID of the GPU.
 	Handle [64]byte
 	UUID   [16]byte
 }
 
-// Host is host memory in which others see, and write, what lies on a GPU.
+// Host is host memory in which other processes read and write the objects that lie on a GPU.
 type Host struct {
-	// Space has a descriptor, and the identity of the GPU's.
+	// Space has a descriptor, and the same identity as the space on the GPU.
 	Space    memory.Space
 	Source   transfer.Source
 	Receiver transfer.Receiver
@@ -94,23 +99,23 @@ type Host struct {
 type Server struct {
 	config   ServerConfig
 	listener *net.UnixListener
-	// readOnly is the descriptor that readers get: it cannot be mapped for
-	// writing. writable is that of writers. Both are nil if the memory lies on a GPU.
+	// readOnly is the descriptor that readers get; it cannot be mapped for writing. writable is the
+	// descriptor for writers. Both are nil if only the memory of a GPU is lent.
 	readOnly, writable *os.File
 	wait               sync.WaitGroup
 	in, out            atomic.Uint64
 
 	mu sync.Mutex
-	// All below is guarded by mu. kept are the bytes under leases of clients.
+	// All below is guarded by mu. kept is the number of bytes under leases of clients.
 	conns  map[*serving]struct{}
 	closed bool
 	kept   uint64
-	// greeting are the connections without a good hello, the oldest first.
+	// greeting are the connections without an accepted hello, the oldest first.
 	greeting []*serving
 }
 
-// Listen begins to lend under the name that belongs to the address of the
-// worker's DataService.
+// Listen begins to lend. The name of its socket is derived from the address of the worker's
+// DataService.
 func Listen(dataAddress string, c ServerConfig) (*Server, error) {
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
@@ -131,7 +136,7 @@ func Listen(dataAddress string, c ServerConfig) (*Server, error) {
 	return s, nil
 }
 
-// open makes the descriptors that are passed on.
+// open makes the descriptors that are passed to other processes.
 func (s *Server) open() (err error) {
 	fd := s.config.Space.FD()
 	switch {
@@ -143,7 +148,7 @@ func (s *Server) open() (err error) {
 	if fd < 0 {
 		return fmt.Errorf("borrow: %w: this kind of memory cannot be mapped by others", transfer.ErrNoWay)
 	}
-	// What was opened for reading cannot be mapped for writing, whoever has it.
+	// A descriptor that was opened for reading cannot be mapped for writing by any process.
 	path := fmt.Sprintf("/proc/self/fd/%d", fd)
 	if s.readOnly, err = os.OpenFile(path, os.O_RDONLY|unix.O_CLOEXEC, 0); err != nil {
 		return fmt.Errorf("borrow: the memory for readers: %w; is /proc mounted?", err)
@@ -163,8 +168,8 @@ func (s *Server) closeFiles() (err error) {
 	return err
 }
 
-// Traffic returns the bytes that clients wrote and that were lent so far, or that
-// readers say they found on the board.
+// Traffic returns the bytes that clients wrote so far, and the bytes that were lent or that readers
+// reported to have read by the shared object index.
 func (s *Server) Traffic() (in, out uint64) {
 	if out = s.out.Load(); s.config.Board != nil {
 		out += s.config.Board.Stats().ReadBytes
@@ -172,7 +177,7 @@ func (s *Server) Traffic() (in, out uint64) {
 	return s.in.Load(), out
 }
 
-// Close ends all connections; their leases are taken back.
+// Close ends all connections and takes their leases back.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -187,19 +192,19 @@ func (s *Server) Close() error {
 
 func (s *Server) accept() {
 	defer s.wait.Done()
-	refusing := false // Whether that was said.
+	refusing := false // true once a warning was logged
 	for {
 		conn, err := s.listener.AcceptUnix()
 		if err != nil {
 			if errors.Is(err, net.ErrClosed) {
 				return
 			}
-			// Out of descriptors, most likely: those who wait too long take other paths.
+			// Probably no descriptors are left. Readers that wait too long use other paths.
 			if !refusing {
 				s.config.Log.Warn("same-host readers are not let in", "error", err)
 			}
 			refusing = true
-			<-time.After(10 * time.Millisecond) // else this would spin
+			<-time.After(10 * time.Millisecond) // do not spin
 			continue
 		}
 		refusing = false
@@ -224,22 +229,22 @@ func (s *Server) accept() {
 	}
 }
 
-// sameUser says whether the peer of a connection runs as the same user as this process. It reads nothing from the
-// connection, and closes it if not.
+// sameUser says whether the other end of a connection runs as the same user as this process. It
+// reads nothing from the connection; it closes the connection if the user is another one.
 func (s *Server) sameUser(conn *net.UnixConn) bool {
 	peer, err := slabshare.Peer(conn)
 	if err == nil && int(peer.Uid) == os.Geteuid() {
 		return true
 	}
 	if err == nil {
-		// It fits into the socket, whatever the other side does.
+		// The message fits into the socket's buffer, so the write does not block.
 		_ = slabshare.Write(conn, refusal(1, reasonDenied, fmt.Sprintf("this worker lends to processes of user %d, not %d", os.Geteuid(), peer.Uid)))
 	}
-	_ = conn.Close() // nothing was taken from it
+	_ = conn.Close() // nothing was read from it
 	return false
 }
 
-// greeted takes a connection off the list of new ones: its hello was accepted, or it has ended.
+// greeted removes a connection from the list of new ones: its hello was accepted, or it has ended.
 func (s *Server) greeted(c *serving) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

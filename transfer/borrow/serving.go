@@ -25,14 +25,15 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// serving is one connection.
+// serving is one connection of a reader or writer.
 type serving struct {
 	server *Server
 	unix   *net.UnixConn
 	reader transfer.Reader
 	write  bool
-	// lent is what the other side maps, and seat its place before the board, nil if it
-	// has none; both are set by the welcome.
+	// lent is the memory that the other side maps, with its source and receiver. seat is the set of
+	// reader slots of this connection in the shared object index, nil if it has none. welcome sets
+	// both.
 	lent Host
 	seat *board.Seat
 
@@ -41,17 +42,17 @@ type serving struct {
 	creating sync.WaitGroup
 
 	mu sync.Mutex
-	// All below is guarded by mu. leases have the bytes that count as kept.
+	// All below is guarded by mu. leases has for each lease the bytes that count in Server.kept.
 	leases    map[transfer.LeaseID]uint64
 	places    map[uint64]*place
 	lastPlace uint64
 	ended     bool
-	// cut are the timers of writers that were told to give up.
+	// cut are the timers that end the connections of writers that are to give up; see hangUp.
 	cut []*time.Timer
 }
 
-// place is an object that a client is writing. late ends the connection of a writer that is not done in time; guarded by
-// serving.mu.
+// place is the memory of an object that a client is writing. late ends the connection if the writer
+// does not finish in time; guarded by serving.mu.
 type place struct {
 	incoming transfer.Incoming
 	bytes    uint64
@@ -63,8 +64,8 @@ func (c *serving) run() {
 	defer s.wait.Done()
 	ctx, cancel := context.WithCancel(context.Background())
 	err := c.guarded(ctx)
-	// NB: first the socket, then the leases: a reader that finds its end open knows
-	// that its leases hold.
+	// NB: first close the socket, then take the leases back. A reader that finds the socket open
+	// then knows that its leases hold.
 	_ = c.unix.Close()
 	if c.seat != nil {
 		err = errors.Join(err, c.seat.Leave())
@@ -102,13 +103,13 @@ func (c *serving) run() {
 	}
 }
 
-// guarded is serve; a panic ends the connection.
+// guarded is serve, but a panic ends only this connection.
 func (c *serving) guarded(ctx context.Context) (err error) {
 	defer mishap.Caught(c.server.config.Log, "a same-host connection", func(e error) { err = e })
 	return c.serve(ctx)
 }
 
-// serve answers until the connection ends.
+// serve answers requests until the connection ends.
 func (c *serving) serve(ctx context.Context) error {
 	defer c.server.greeted(c)
 	if err := c.unix.SetReadDeadline(time.Now().Add(helloTimeout)); err != nil {
@@ -152,8 +153,8 @@ func (c *serving) serve(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// Peers of a GPU often ask several times in a row, and to be woken takes longer
-		// than what they ask for.
+		// Readers of a GPU's memory often send several requests in a row, and waking up this
+		// goroutine takes longer than handling a request.
 		if spin = 0; c.server.config.Device != nil && slabshare.Spins() && time.Since(asked) < spinFor {
 			spin = spinFor
 		}
@@ -192,7 +193,8 @@ func (c *serving) welcome(request *millracev1.BorrowRequest) error {
 		c.lent = *config.Host
 	}
 	if hello.GetPinned() {
-		// As it is: the bytes are not brought there for this reader.
+		// Without Host.Source, which would first copy objects to host memory: only objects that are
+		// already there can be read.
 		c.lent = Host{Space: config.Host.Space, Source: config.Source}
 	}
 	c.reader, c.write = transfer.Reader{Worker: ids.WorkerID(hello.GetReaderWorkerId())}, hello.GetWrite()
@@ -283,7 +285,7 @@ func lifetime(millis uint64, otherwise time.Duration) time.Duration {
 	return time.Duration(min(millis, uint64(maxTTL/time.Millisecond))) * time.Millisecond
 }
 
-// release gives back those leases that are this connection's.
+// release ends those of the leases that belong to this connection.
 func (c *serving) release(leases []transfer.LeaseID) []bool {
 	mine := make([]transfer.LeaseID, 0, len(leases))
 	var kept uint64
@@ -354,7 +356,7 @@ func (c *serving) acquire(response *millracev1.BorrowResponse, order *millracev1
 	return c.send(response)
 }
 
-// answering is what an answer to a request for leases has room for.
+// answering counts the room that is left in an answer to a request for leases.
 type answering struct{ leases, bytes int }
 
 func (c *serving) answering() answering {
@@ -363,8 +365,8 @@ func (c *serving) answering() answering {
 	return answering{leases: maxLeases - len(c.leases), bytes: answerBytes}
 }
 
-// has says whether the answer has room for a lease on an object, and takes the room. Readers get other objects by
-// DataService.
+// has says whether the answer has room for a lease on an object, and if so takes that room. Readers
+// get the other objects by DataService.
 func (a *answering) has(h transfer.Head) bool {
 	n := 64 + len(h.Header) + 32*len(h.FrameBytes)
 	if a.leases == 0 || n > a.bytes {
@@ -374,9 +376,9 @@ func (a *answering) has(h transfer.Head) bool {
 	return true
 }
 
-// keep counts bytes that a client wants to use where they are: half of the memory
-// at most, for clients keep results for as long as they like, and nobody may take
-// the room of tasks. They are copied out beyond that.
+// keep counts bytes that a client wants to use in place: at most half of the memory. Clients may
+// keep results for as long as they like, and must not take the memory of tasks. Beyond the limit,
+// clients copy objects out.
 func (c *serving) keep(bytes uint64) bool {
 	if c.reader.Worker != 0 {
 		return true
@@ -391,7 +393,7 @@ func (c *serving) keep(bytes uint64) bool {
 	return true
 }
 
-// lends says whether all of an object lies in what was passed on.
+// lends says whether all frames of an object lie in the memory that was passed to the reader.
 func (c *serving) lends(regions []transfer.Region) bool {
 	for _, r := range regions {
 		if r.Frame.Bytes > 0 && r.Space != c.lent.Space {
@@ -401,8 +403,7 @@ func (c *serving) lends(regions []transfer.Region) bool {
 	return true
 }
 
-// create finds a place for an object, in a goroutine of its own: it may wait for
-// memory.
+// create makes room for an object, in a goroutine of its own, because it may wait for memory.
 func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.ObjectHead) error {
 	if !c.write {
 		return c.send(refusal(call, reasonProtocol, "only who said so in its hello writes"))
@@ -419,7 +420,7 @@ func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.Object
 		})
 		incoming, err := c.lent.Receiver.Create(ctx, head)
 		if err != nil {
-			_ = c.send(refusal(call, failure(err), err.Error())) // if it is gone, so is whoever asked
+			_ = c.send(refusal(call, failure(err), err.Error())) // if the send fails, the client is gone
 			return
 		}
 		created := &millracev1.BorrowCreated{Frames: dataproto.FramesTo(incoming.Regions())}
@@ -439,10 +440,11 @@ func (c *serving) create(ctx context.Context, call uint64, pb *millracev1.Object
 	return nil
 }
 
-// hangUp ends the connection of a writer that has not finished an object in time, because others wait for its memory.
-// First it closes its own side, so that the writer stops writing and closes the connection. If the writer has not done
-// so after WriterPatience, hangUp closes the connection. It waits longer while the writer's process is stopped: the
-// process still has the memory mapped, and would write into another object when it continues.
+// hangUp ends the connection of a writer that has not finished an object in time, because others
+// wait for its memory. First it closes its own side, so that the writer stops writing and closes
+// the connection. If the writer has not done so after WriterPatience, hangUp closes the connection.
+// It waits longer while the writer's process is stopped: the process still has the memory mapped,
+// and would write into another object when it continues.
 func (c *serving) hangUp(ref transfer.Ref, patience time.Duration) {
 	c.server.config.Log.Warn("a client has not finished writing an object in time, and is to give up its memory", "object", ref.String(), "after", patience)
 	_ = c.unix.CloseWrite() // it fails if the connection has ended, which is all that is wanted
@@ -470,13 +472,13 @@ func (c *serving) stopped() bool {
 	}
 	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", peer.Pid))
 	if err != nil {
-		return false // it has ended
+		return false // the process has ended
 	}
 	_, state, _ := strings.Cut(string(stat[bytes.LastIndexByte(stat, ')')+1:]), " ")
 	return strings.HasPrefix(state, "T") || strings.HasPrefix(state, "t")
 }
 
-// failure is the stable reason of an error of the receiver.
+// failure returns the stable reason of an error of the receiver.
 func failure(err error) string {
 	if s, ok := status.FromError(err); ok {
 		for _, detail := range s.Details() {
@@ -510,7 +512,7 @@ func (c *serving) finish(ctx context.Context, response *millracev1.BorrowRespons
 	go func() {
 		defer c.creating.Done()
 		defer mishap.Caught(c.server.config.Log, "the end of a write", func(err error) {
-			_ = c.send(refusal(response.GetCall(), codes.Internal.String(), err.Error())) // if it is gone, so is whoever asked
+			_ = c.send(refusal(response.GetCall(), codes.Internal.String(), err.Error())) // if the send fails, the client is gone
 		})
 		if err := p.incoming.Commit(ctx); err != nil {
 			_ = c.send(refusal(response.GetCall(), failure(err), err.Error()))

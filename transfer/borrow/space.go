@@ -11,17 +11,17 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// space is a peer's memory in this process.
+// space is a peer's memory, mapped into this process.
 type space struct {
 	data     []byte
 	identity memory.Identity
-	// file is what data maps, opened for reading only.
+	// file is the descriptor of the memory that data maps, open for reading only.
 	file *os.File
 }
 
 var _ Memory = (*space)(nil)
 
-// mapped is Config.Open for what the processor addresses.
+// mapped is the default of Config.Open: it maps memory that the CPU can address.
 func mapped(_ transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, turn *board.Turn) (Memory, error) {
 	if file == nil {
 		return nil, errors.New("its memory lies on a GPU")
@@ -31,12 +31,12 @@ func mapped(_ transfer.Peer, welcome *millracev1.BorrowWelcome, file *os.File, t
 		return nil, err
 	}
 	if turn != nil {
-		_ = turn.Close() // processors need not take turns
+		_ = turn.Close() // reads by the CPU need no egress token
 	}
 	return &space{data: data, file: file, identity: Identity(welcome)}, nil
 }
 
-// Identity is what a welcome says.
+// Identity returns the identity of the memory that a welcome describes.
 func Identity(welcome *millracev1.BorrowWelcome) memory.Identity {
 	id := memory.Identity{Nonce: welcome.GetNonce()}
 	copy(id.WorkerUUID[:], welcome.GetWorkerUuid())
@@ -44,9 +44,9 @@ func Identity(welcome *millracev1.BorrowWelcome) memory.Identity {
 	return id
 }
 
-// Close is part of Memory. The pages of the dead are as good as others.
+// Close is part of Memory. Whether the peer is dead makes no difference here.
 func (s *space) Close(bool) {
-	_ = slabshare.Unmap(s.data) // nothing could be done about it
+	_ = slabshare.Unmap(s.data) // no recovery is possible
 	_ = s.file.Close()          // nothing was written
 }
 
@@ -56,9 +56,9 @@ func (s *space) Size() uint64 { return uint64(len(s.data)) }
 // Identity is part of memory.Space.
 func (s *space) Identity() memory.Identity { return s.identity }
 
-// Bytes is part of memory.Space, but for reading only.
+// Bytes is part of memory.Space. The bytes may only be read.
 func (s *space) Bytes(off, n uint64) []byte { return s.data[off : off+n : off+n] }
 
-// FD is part of memory.Space. It cannot be mapped for writing, and stays open as
-// long as a loan lasts.
+// FD is part of memory.Space. The descriptor cannot be mapped for writing. It stays open as long as
+// a loan lasts.
 func (s *space) FD() int { return int(s.file.Fd()) }

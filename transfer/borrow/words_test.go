@@ -14,7 +14,8 @@ import (
 	"github.com/millrace/millrace/transfer/borrow"
 )
 
-// A connection for words is whoever's serves them, for those of the cluster; it ends with the server, and when its serving does.
+// A connection for completion notifications is passed to ServerConfig.Words, if its token is valid.
+// It ends with the server, and when Words returns.
 func TestConnectionsForWords(t *testing.T) {
 	slab, err := host.NewSlab(1<<20, memory.Identity{})
 	if err != nil {
