@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/server"
 )
 
-// BenchmarkIndependent sends b.N no-op tasks through Submit, assignment to 4 zero-cost workers, reports and a watch, over
-// TCP, everything in this process.
+// BenchmarkIndependent sends b.N no-op tasks through Submit, assignment to 4 zero-cost workers,
+// reports and a watch, over TCP, with all parts in this process.
 func BenchmarkIndependent(b *testing.B) {
 	c := start(b, server.Config{})
 	ctx := timeout(b)
@@ -63,7 +63,7 @@ func BenchmarkIndependent(b *testing.B) {
 	b.ReportMetric(float64((cpu()-before).Nanoseconds())/float64(b.N), "cpu-ns/task")
 }
 
-// BenchmarkLatency is the time from SubmitBatch of one task to its result in the watch.
+// BenchmarkLatency measures the time from SubmitBatch of one task to its result in the watch.
 func BenchmarkLatency(b *testing.B) {
 	c := start(b, server.Config{})
 	ctx := timeout(b)
@@ -91,7 +91,7 @@ func BenchmarkLatency(b *testing.B) {
 	b.ReportMetric(float64(taken[len(taken)*99/100].Microseconds()), "p99-us")
 }
 
-// cpu is the time that this process has used, system included.
+// cpu returns the CPU time that this process has used, including system time.
 func cpu() time.Duration {
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

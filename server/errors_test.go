@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/server"
 )
 
-// However long the names in a request are, the error reaches the client, with its reason.
+// An error reaches the client with its reason, however long the names in the request are.
 func TestLongErrorsReachTheClient(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
@@ -75,7 +75,8 @@ func TestLongErrorsReachTheClient(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			wantReason(t, test.err, test.reason, test.word)
-			// Some clients take 8 KiB of trailers: the message, with % for what is not ASCII, and the whole status in base64.
+			// Some clients accept 8 KiB of trailers: the message, with % escapes for non-ASCII
+			// bytes, and the whole status in base64.
 			whole := status.Convert(test.err).Proto()
 			n := proto.Size(whole) * 4 / 3
 			for _, b := range []byte(whole.GetMessage()) {

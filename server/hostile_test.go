@@ -20,7 +20,8 @@ import (
 	"github.com/millrace/millrace/server"
 )
 
-// hostile fills messages with what no honest client sends, and some with what it does.
+// hostile fills messages with values that no honest client sends, and some with values that one
+// does.
 type hostile struct{ *rand.Rand }
 
 func pick[T any](h hostile, from ...T) T { return from[h.IntN(len(from))] }
@@ -92,7 +93,8 @@ func (h hostile) scalar(field protoreflect.FieldDescriptor) protoreflect.Value {
 	}
 }
 
-// No request of a client does harm: it is refused by name or obeyed, and what others want runs.
+// No request of a client does harm: it is refused with a reason or carried out, and the tasks of
+// other clients run.
 func TestHostileRequestsAreRefusedAndDoNoHarm(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
@@ -120,7 +122,7 @@ func TestHostileRequestsAreRefusedAndDoNoHarm(t *testing.T) {
 			for range 60 {
 				request := input.New()
 				h.fill(request, 0)
-				// A watch, or a result that is waited for, may take as long as it wants.
+				// A watch, or a call that waits for a result, may take as long as it wants.
 				limited, cancel := context.WithTimeout(ctx, 20*time.Second)
 				if method.IsStreamingServer() || method.Name() == "GetResult" {
 					cancel()

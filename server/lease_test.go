@@ -157,7 +157,7 @@ func TestAReportedDeathIsBelievedAtOnce(t *testing.T) {
 	})
 }
 
-// register tries to open a session, and returns what the scheduler says.
+// register tries to open a session, and returns the scheduler's first message.
 func (c *cluster) register(r *pb.Registration) (*pb.SessionResponse, error) {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(timeout(c.t))
@@ -187,7 +187,7 @@ func TestAWorkerThatLivesKeepsItsName(t *testing.T) {
 		if status.Code(err) != codes.AlreadyExists || c.worker("w").GetWorkerId() != old.id {
 			t.Errorf("%v; the name belongs to %v", err, c.worker("w"))
 		}
-		// It is killed, and started again at once: the broken stream is enough.
+		// It is killed and restarted at once: the broken stream is enough for its name to be free.
 		old.leave()
 		synctest.Wait()
 		if young := c.join(c.conn, newcomer, never); young.id == 0 || c.worker("w").GetWorkerId() != young.id {
@@ -199,7 +199,7 @@ func TestAWorkerThatLivesKeepsItsName(t *testing.T) {
 func TestTheNameOfADeadWorkerIsFree(t *testing.T) {
 	virtual(t, func(c *cluster) {
 		t := c.t
-		// Its supervisor has reaped it, and the stream is open still.
+		// Its supervisor has reaped it, but the stream is still open.
 		first := registration("w")
 		c.join(c.conn, first, never)
 		if _, err := c.workers.ReportWorkerDeath(timeout(t), &pb.ReportWorkerDeathRequest{Name: "w", Death: &pb.WorkerDeath{Incarnation: first.GetIncarnation()}}); err != nil {
@@ -209,7 +209,7 @@ func TestTheNameOfADeadWorkerIsFree(t *testing.T) {
 		if second.id == 0 {
 			t.Fatalf("after a reported death: %v", second.last)
 		}
-		// Its host is gone without a word: the lease ends.
+		// Its host is gone without a message: the lease ends.
 		time.Sleep(6 * time.Second) // virtual
 		if third := c.join(c.conn, registration("w"), never); third.id == 0 {
 			t.Errorf("after the lease: %v", third.last)

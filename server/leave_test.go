@@ -8,7 +8,8 @@ import (
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// TestAWorkerLeavesOnceOthersHaveWhatOnlyItHad: the bytes that a client scattered outlive the worker's orderly end.
+// TestAWorkerLeavesOnceOthersHaveWhatOnlyItHad: bytes that a client scattered to a worker survive
+// the worker's orderly end, because other workers get a copy before it leaves.
 func TestAWorkerLeavesOnceOthersHaveWhatOnlyItHad(t *testing.T) {
 	virtual(t, func(c *cluster) {
 		t := c.t

@@ -8,8 +8,9 @@ import (
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// TestWhatIsOfAnotherLifeIsNotBelieved: a worker that comes back to a scheduler that was started anew holds objects by numbers that
-// mean something else by now. They become nobody's result, and the worker is told to let go of them.
+// TestWhatIsOfAnotherLifeIsNotBelieved: a worker that reconnects to a restarted scheduler holds
+// objects under numbers that now mean other tasks. They become the result of no task, and the
+// worker is ordered to release them.
 func TestWhatIsOfAnotherLifeIsNotBelieved(t *testing.T) {
 	virtual(t, func(c *cluster) {
 		t := c.t
@@ -62,7 +63,8 @@ func TestWhatIsOfAnotherLifeIsNotBelieved(t *testing.T) {
 			}
 			w.leave()
 		}
-		// One that this scheduler has met in this life is believed, whether it says the life or not.
+		// A worker that this scheduler has met in this life is believed, whether it names the life
+		// or not.
 		for _, said := range []uint64{life, 0} {
 			r := registration(fmt.Sprintf("met with life %x", said))
 			c.join(c.conn, r, never).leave()
@@ -80,7 +82,8 @@ func TestWhatIsOfAnotherLifeIsNotBelieved(t *testing.T) {
 	})
 }
 
-// TestClientsOfAnotherLifeAreUnknown: numbers of leases cannot be guessed, and a watch that is resumed at another scheduler says so.
+// TestClientsOfAnotherLifeAreUnknown: lease numbers cannot be guessed, and a watch that is resumed
+// at another scheduler is refused with that reason.
 func TestClientsOfAnotherLifeAreUnknown(t *testing.T) {
 	virtual(t, func(c *cluster) {
 		t := c.t

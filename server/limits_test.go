@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/server"
 )
 
-// A task whose small inputs are together beyond the size of a message runs: inputs that are not sent with the task are
-// fetched.
+// A task whose small inputs together exceed the size of a message runs: inputs that are not sent
+// with the task are fetched.
 func TestInputsBeyondAMessageAreFetchedInPlaceOfSentAlong(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
@@ -98,8 +98,8 @@ func TestArgumentsBeyondAMessageAreRefused(t *testing.T) {
 	}
 }
 
-// Without a token nothing of a request is read: the answer comes while it is still to be sent, and the 40 times 60 MiB that
-// come nevertheless are not kept.
+// Without a token the server reads nothing of a request: the answer comes while the client is still
+// sending. The 40 times 60 MiB that arrive nevertheless are not kept in memory.
 func TestWithoutATokenARequestIsNotRead(t *testing.T) {
 	c := start(t, server.Config{Tokens: map[string]server.Role{"secret": server.RoleOperator}})
 	ctx := timeout(t)
@@ -121,7 +121,7 @@ func TestWithoutATokenARequestIsNotRead(t *testing.T) {
 	}
 }
 
-// A submission that never ends is refused before it has filled the memory.
+// An endless submission is refused before it fills the memory.
 func TestASubmissionHasALimit(t *testing.T) {
 	c := start(t, server.Config{SubmissionBytes: 64 << 20})
 	ctx := timeout(t)
@@ -129,7 +129,7 @@ func TestASubmissionHasALimit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The stream repeats one part of a megabyte: it counts each time.
+	// The stream repeats one chunk of a megabyte, which counts each time.
 	chunk := &pb.SubmitRequest{Options: []*pb.TaskOptions{{}}}
 	for range 8 {
 		chunk.Functions = append(chunk.Functions, &pb.Function{Hash: payloadHash(), Payload: payload})

@@ -8,19 +8,20 @@ import (
 )
 
 const (
-	// scavengeEvery is how often unused memory is looked at, and scavengeQuiet how little may have been allocated since
-	// the last look for the scheduler to count as idle.
+	// scavengeEvery is the interval between checks for unused memory. The scheduler counts as idle
+	// if it allocated less than scavengeQuiet bytes since the last check.
 	scavengeEvery = time.Second
 	scavengeQuiet = 4 << 20
-	// scavengeWork is how much must have been allocated since the last collection here for another one to be worth it;
-	// below scavengeResident none ever is.
+	// A collection is worth it only if more than scavengeWork bytes were allocated since the last
+	// one here, and more than scavengeResident bytes are resident.
 	scavengeWork     = 8 << 20
 	scavengeResident = 64 << 20
 )
 
-// scavenge gives memory back to the system once work has been followed by quiet. The collector runs by itself
-// only when the heap has grown by its live size again, which an idle scheduler may never do: after a million tasks came
-// and went it would keep 600 MB for good.
+// scavenge returns memory to the operating system when a period of work has been followed by an
+// idle one. The garbage collector runs by itself only when the heap has grown by its live size
+// again, and in an idle scheduler that may never happen: after a million tasks it would keep 600 MB
+// for good.
 func scavenge(ctx context.Context) {
 	samples := []metrics.Sample{
 		{Name: "/gc/heap/allocs:bytes"},

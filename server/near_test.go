@@ -7,8 +7,8 @@ import (
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// Workers with GPUs of one host are told of each other when the second one registers, and
-// nobody else is.
+// Workers with GPUs of one host learn of each other when the second one registers. Workers that are
+// not near do not.
 func TestWorkersNearEachOtherAreIntroduced(t *testing.T) {
 	virtual(t, func(c *cluster) {
 		t := c.t

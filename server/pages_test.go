@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/server"
 )
 
-// largestAnswer is what no answer of these tests may reach.
+// largestAnswer is a size that no answer in these tests may exceed.
 const largestAnswer = 6 << 20
 
 func small(t *testing.T, answer proto.Message) {
@@ -139,7 +139,7 @@ func TestDatasetsWithMuchMetadataAreListedAndWatched(t *testing.T) {
 	}
 }
 
-// Rows that are shortened are many, too: a page ends at its size, however many rows were asked for.
+// There may be many shortened rows, too: a page ends at its size, however many rows were asked for.
 func TestListedPagesEndAtTheirSize(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
@@ -190,7 +190,8 @@ func TestListedPagesEndAtTheirSize(t *testing.T) {
 	}
 }
 
-// A snapshot that is too long for one message comes in several; each says whether more follows.
+// A snapshot that is too long for one message comes in several messages; each says whether more
+// follow.
 func TestASnapshotOfManyFailedTasksComesInParts(t *testing.T) {
 	c := start(t, server.Config{})
 	ctx := timeout(t)
@@ -200,7 +201,7 @@ func TestASnapshotOfManyFailedTasksComesInParts(t *testing.T) {
 			Error: &pb.TaskError{Reason: "PYTHON_EXCEPTION", Message: strings.Repeat("m", 1<<20), Traceback: traceback,
 				Metadata: map[string]string{strings.Repeat("n", 10_000): strings.Repeat("v", 10_000)}}}
 	})
-	// Its lease outlives the time in which nothing is heard of the client, on a machine however busy.
+	// The lease outlives the time in which the client sends nothing, also on a very busy machine.
 	opened, err := c.client.OpenClient(ctx, &pb.OpenClientRequest{Name: "test", LeaseTtl: durationpb.New(patience)})
 	if err != nil {
 		t.Fatal(err)

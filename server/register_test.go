@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/server"
 )
 
-// A registration may come in several messages: its inventory is that of all of them.
+// A registration may come in several messages; its inventory is the union of theirs.
 func TestRegistrationInPieces(t *testing.T) {
 	c := start(t, server.Config{})
 	stream, err := pb.NewWorkerServiceClient(c.conn).Session(t.Context())
@@ -34,7 +34,7 @@ func TestRegistrationInPieces(t *testing.T) {
 			released[o.GetTaskId()-unknown] = true
 		}
 	}
-	// Further messages must be of the same worker.
+	// Further messages must be from the same worker.
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	if stream, err = pb.NewWorkerServiceClient(c.conn).Session(ctx); err != nil {
@@ -52,7 +52,8 @@ func TestRegistrationInPieces(t *testing.T) {
 	}
 }
 
-// Names are shown to people, on terminals as well: a registration with control characters in one is refused, and the field is named.
+// Names are shown to people, also on terminals: a registration with control characters in a name is
+// refused, and the error names the field.
 func TestRegistrationWithControlCharacters(t *testing.T) {
 	c := start(t, server.Config{})
 	for field, change := range map[string]func(*pb.Registration){

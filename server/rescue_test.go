@@ -7,8 +7,9 @@ import (
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// TestSurvivorsAreToldWhatToRescue: who has said that it has the memory of a dead worker mapped is told what to copy out of
-// it, of which life, and when nothing more is wanted; what it cannot copy is made again.
+// TestSurvivorsAreToldWhatToRescue: a worker that has reported that it has a dead worker's memory
+// mapped is ordered to copy objects out of that memory. The order names the incarnation. Later it
+// is ordered to unmap. Objects that it cannot copy are computed again.
 func TestSurvivorsAreToldWhatToRescue(t *testing.T) {
 	virtual(t, func(c *cluster) {
 		t := c.t

@@ -1,5 +1,5 @@
-// Package server is a Loop: it wires the parts of a scheduler together (machine, loop, gRPC, HTTP), runs them, and stops
-// them in order.
+// Package server is a Loop: it connects the parts of a scheduler (machine, loop, gRPC, HTTP), runs
+// them, and stops them in order.
 package server
 
 import (
@@ -25,10 +25,10 @@ import (
 	"github.com/millrace/millrace/server/web"
 )
 
-// Role is what the bearer of a token may do.
+// Role is the set of rights that a token gives.
 type Role = rpc.Role
 
-// Roles; see rpc.
+// Roles; see package rpc.
 const (
 	RoleClient   = rpc.RoleClient
 	RoleWorker   = rpc.RoleWorker
@@ -47,30 +47,33 @@ type Config struct {
 	Address string
 	// Listener to use instead of Address; Run closes it.
 	Listener net.Listener
-	// HTTPAddress of the HTTP port, host:port; empty: none.
+	// HTTPAddress is host:port of the HTTP port; empty: none.
 	HTTPAddress string
-	// Tokens gives each token its role. Empty is allowed on loopback addresses only: everybody may do everything.
+	// Tokens gives each token its role. Empty: everybody may do everything; this is allowed on
+	// loopback addresses only.
 	Tokens map[string]Role
-	// Credentials are those of the transport; nil: no encryption.
+	// Credentials are the transport's; nil: no encryption.
 	Credentials credentials.TransportCredentials
-	// WorkerLease is how long a silent worker is waited for (5 s), and ReconnectGrace how long one whose connection broke
-	// (2 s).
+	// WorkerLease is the longest silence of a worker before it is declared lost (0: 5 s).
+	// ReconnectGrace is the time that a worker whose connection broke has to reconnect (0: 2 s).
 	WorkerLease    time.Duration
 	ReconnectGrace time.Duration
-	// StopGrace is how long calls under way may take once Run's context has ended. 5 s.
+	// StopGrace is the time that running calls have to finish after Run's context has ended. 0: 5
+	// s.
 	StopGrace time.Duration
-	// InlineResultBytes is the largest result that the scheduler itself holds. 64 KiB.
+	// InlineResultBytes is the size of the largest result that the scheduler itself holds. 0: 64
+	// KiB.
 	InlineResultBytes uint32
-	// SubmissionBytes bounds one submission. 1 GiB.
+	// SubmissionBytes bounds one submission. 0: 1 GiB.
 	SubmissionBytes int64
-	// NativeOps are known before any worker has registered.
+	// NativeOps are native ops that are accepted before any worker has registered.
 	NativeOps []string
 	// Machine are the limits of the scheduler machine.
 	Machine sched.Config
 	Log     *slog.Logger
 }
 
-// Server is one scheduler.
+// Server is one scheduler process.
 type Server struct {
 	config   Config
 	listener net.Listener
@@ -80,7 +83,7 @@ type Server struct {
 	http     *http.Server
 }
 
-// New listens on the addresses. The scheduler answers once Run is called; what connects before waits.
+// New listens on the addresses. Connections that arrive before Run is called wait until it is.
 func New(config Config) (*Server, error) {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
@@ -144,7 +147,7 @@ func (s *Server) listen() (err error) {
 	return nil
 }
 
-// loopback says that an address cannot be reached from elsewhere.
+// loopback reports whether an address cannot be reached from other hosts.
 func loopback(address net.Addr) bool {
 	tcp, ok := address.(*net.TCPAddr)
 	return !ok || tcp.IP.IsLoopback()
@@ -169,16 +172,17 @@ func (s *Server) HTTPAddress() string {
 	return s.web.Addr().String()
 }
 
-// ID returns the random id of this scheduler's life.
+// ID returns the random id of this life of the scheduler.
 func (s *Server) ID() string { return s.loop.Cluster().ID }
 
-// Run serves until ctx ends or a client shuts the cluster down, then stops: health says so first, sessions and watches
-// are ended, calls under way may finish for the stop grace. It is called once. An error says that it could not serve.
+// Run serves until ctx ends or a client shuts the cluster down. Then it stops: health reports it
+// first, sessions and watches are ended, and running calls may finish within the stop grace. Call
+// it once. It returns an error if it could not serve.
 func (s *Server) Run(ctx context.Context) error {
 	serving, stopServing := context.WithCancel(ctx)
 	defer stopServing()
 	group, serving := errgroup.WithContext(serving)
-	// The loop must outlive the streams that end by its word.
+	// The loop must outlive the streams, because it is the loop that ends them.
 	loopContext, stopLoop := context.WithCancel(context.WithoutCancel(ctx))
 	looped := make(chan struct{})
 	go func() {
@@ -211,10 +215,10 @@ func (s *Server) Run(ctx context.Context) error {
 	s.config.Log.Info("the scheduler stops")
 	grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.config.StopGrace)
 	defer cancel()
-	_ = s.loop.Drain(grace) // It fails only if the loop has stopped, which it has not.
+	_ = s.loop.Drain(grace) // It fails only if the loop has stopped, and the loop runs.
 	s.rpc.Stop(grace)
 	if err := s.http.Shutdown(grace); err != nil {
-		_ = s.http.Close() // The grace is over: what still waits is cut off.
+		_ = s.http.Close() // The grace is over: waiting requests are cut off.
 	}
 	stopServing()
 	err := group.Wait()

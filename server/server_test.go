@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// reason is the stable reason of an error, with its code.
+// reason returns the stable reason of an error, and its code.
 func reason(tb testing.TB, err error) (string, codes.Code) {
 	tb.Helper()
 	s := status.Convert(err)
@@ -202,7 +202,7 @@ func TestHalfASubmissionLeavesNothingAndARepeatedOneIsAppliedOnce(t *testing.T) 
 		t.Fatal(err)
 	}
 	cancel()
-	// NB: CloseAndRecv might still say that the submission is complete.
+	// NB: CloseAndRecv might still complete the submission.
 	if err := stream.RecvMsg(new(pb.SubmitResponse)); status.Code(err) != codes.Canceled {
 		t.Fatalf("broken stream: %v", err)
 	}
@@ -289,7 +289,8 @@ func TestFunctionsTravelOnce(t *testing.T) {
 			break
 		}
 	}
-	// Once no task refers to it the worker is told to forget it, and the scheduler has forgotten it as well.
+	// When no task refers to the function any more, the worker is ordered to forget it, and the
+	// scheduler has forgotten it as well.
 	release := func(tasks []uint64) {
 		if _, err := c.client.ReleaseTasks(ctx, &pb.ReleaseTasksRequest{ClientId: id, TaskIds: tasks}); err != nil {
 			t.Fatal(err)
@@ -317,7 +318,7 @@ func TestFunctionsTravelOnce(t *testing.T) {
 			break
 		}
 	}
-	// A worker whose connection is broken when the last task goes hears of it when it is back.
+	// A worker that is disconnected when the last task is released gets the order when it is back.
 	c.final(watch, last.GetTaskIds())
 	w.leave()
 	release(last.GetTaskIds())
@@ -420,7 +421,7 @@ func TestASlowReaderMissesNoLastState(t *testing.T) {
 			t.Fatalf("task %d: %v", id, update)
 		}
 	}
-	// A stream that starts now gets a snapshot of them all.
+	// A stream that starts now gets a snapshot of all of them.
 	snapshot, err := c.watch(ctx, &pb.WatchRequest{ClientId: id, Workers: true}).Recv()
 	if err != nil || !snapshot.GetSnapshot() || len(snapshot.GetTasks()) != tasks || len(snapshot.GetWorkers()) != 2 {
 		t.Errorf("snapshot of %d tasks and %d workers, %v", len(snapshot.GetTasks()), len(snapshot.GetWorkers()), err)
@@ -455,7 +456,7 @@ func TestAGraphIsWatchedUntilItEnds(t *testing.T) {
 	if last.GetState() != pb.GraphState_GRAPH_STATE_SUCCEEDED || last.GetCounts().GetSucceeded() != 100 || workers == 0 {
 		t.Errorf("when the stream ended: %v, workers changed %d times", last, workers)
 	}
-	// One that has ended already ends the stream at once.
+	// A watch of an ended graph ends at once.
 	again := c.watch(ctx, &pb.WatchRequest{GraphIds: []uint64{submitted.GetGraphId()}, UntilEnded: true, AfterRevision: first.GetRevision()})
 	for err = nil; err == nil; _, err = again.Recv() {
 	}
@@ -721,7 +722,7 @@ func TestReflectionListsTheServices(t *testing.T) {
 	if err != nil || !strings.Contains(response.String(), "millrace.v1.SchedulerService") {
 		t.Errorf("v1: %v, %v", response, err)
 	}
-	// The messages of the older service are the same on the wire.
+	// The older service has the same messages on the wire.
 	old, err := c.conn.NewStream(ctx, &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo")
 	if err != nil {
 		t.Fatal(err)

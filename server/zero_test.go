@@ -16,7 +16,7 @@ import (
 	"github.com/millrace/millrace/server"
 )
 
-// cluster is a scheduler on loopback with connections to it.
+// cluster is a scheduler on loopback, with connections to it.
 type cluster struct {
 	t       testing.TB
 	server  *server.Server
@@ -35,7 +35,8 @@ func start(tb testing.TB, config server.Config, options ...grpc.DialOption) *clu
 			tb.Fatal(err)
 		}
 		config.Listener = listener
-		// In real time a process that stands still for a moment must not lose its workers, which never say anything unasked.
+		// In real time, a process that stands still for a moment must not lose its workers, which
+		// send nothing unasked.
 		config.WorkerLease, config.ReconnectGrace = patience, patience
 	}
 	s, err := server.New(config)
@@ -71,7 +72,8 @@ func dial(tb testing.TB, address string, options ...grpc.DialOption) *grpc.Clien
 	return conn
 }
 
-// zero is a worker that costs nothing: it acknowledges every assignment at once, as answer tells it to.
+// zero is a worker without costs: it answers every assignment at once with the report that answer
+// makes.
 type zero struct {
 	t           testing.TB
 	stream      grpc.BidiStreamingClient[pb.SessionRequest, pb.SessionResponse]
@@ -80,21 +82,21 @@ type zero struct {
 	incarnation string
 	mine        *pb.Registration
 	cancel      context.CancelFunc
-	// done is closed when the session has ended; last is the last message then.
+	// done is closed when the session has ended; last is its last message then.
 	done chan struct{}
 	last *pb.SessionResponse
-	// answer makes the report of an assignment; nil: none.
+	// answer makes the report of an assignment; nil: no report.
 	answer func(*pb.Assignment) *pb.TaskReport
-	// seen gets every message, if it is set.
+	// seen gets every message, unless it is nil.
 	seen chan *pb.SessionResponse
 }
 
-// succeed is the answer of a worker that has done it.
+// succeed returns the report of a task that succeeded.
 func succeed(a *pb.Assignment) *pb.TaskReport {
 	return &pb.TaskReport{TaskId: a.TaskId, Attempt: a.Attempt, Outcome: pb.TaskOutcome_TASK_OUTCOME_SUCCEEDED, RunNanos: 1000, InlineResult: noResult}
 }
 
-// noResult is a serialised null.
+// noResult is a serialized null value.
 var noResult, _ = proto.Marshal(&pb.Value{Kind: &pb.Value_NullValue{}})
 
 func never(*pb.Assignment) *pb.TaskReport { return nil }
@@ -112,7 +114,7 @@ func (c *cluster) join(conn grpc.ClientConnInterface, r *pb.Registration, answer
 	return c.joinSeen(conn, r, answer, nil)
 }
 
-// joinSeen is join of a worker whose messages are also sent to seen, if that is not nil.
+// joinSeen is join for a worker whose messages are also sent to seen, unless that is nil.
 func (c *cluster) joinSeen(conn grpc.ClientConnInterface, r *pb.Registration, answer func(*pb.Assignment) *pb.TaskReport, seen chan *pb.SessionResponse) *zero {
 	c.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -175,7 +177,7 @@ func (w *zero) run() {
 	}
 }
 
-// patience is how long a test in real time waits for what must happen.
+// patience is the longest time that a test in real time waits for an event.
 const patience = 5 * time.Minute
 
 func timeout(tb testing.TB) context.Context {
@@ -185,7 +187,7 @@ func timeout(tb testing.TB) context.Context {
 	return ctx
 }
 
-// noops are tasks named prefix-0 and so on, which are held.
+// noops returns n held tasks named prefix-0 and so on.
 func noops(prefix string, n int) []*pb.TaskSpec {
 	tasks := make([]*pb.TaskSpec, n)
 	for i := range tasks {
