@@ -2,21 +2,21 @@ package ledger
 
 import "github.com/millrace/millrace/memory"
 
-// Board is where readers find objects without asking for leases. Its methods are
-// called in the middle of a step, and must not call the ledger.
+// Board is the shared object index, in which readers find objects without asking for leases. The
+// ledger calls its methods in the middle of a step. They must not call the ledger.
 type Board interface {
-	// Hide ends that readers find an object.
+	// Hide removes an object from the index: no reader finds it from now on.
 	Hide(ObjectID)
-	// Vacate is asked when a range of the slab is given up in which objects lay that
-	// were shown, all of which are hidden by now: whether nobody can be reading it.
-	// If somebody can, it is withheld until Recalled.
+	// Vacate is called when the ledger gives up a range of the slab with objects that were shown.
+	// All of them are hidden by now. Vacate returns true if no reader can be reading the range. If
+	// it returns false, the range is withheld until Recalled with this ticket.
 	Vacate(Ticket, memory.Frame) (unread bool)
 }
 
-// Shown says that readers find a sealed object on the board, and where it is in the
-// slab, or one that is being built and that they follow. It is hidden when it is
-// dropped, lost or not built after all, or leaves the slab; if that is so already, at
-// once.
+// Shown reports that the caller put an object on the board, with its place in the slab: a sealed
+// object, or one that is being built and that readers follow. The ledger hides the object when it
+// is dropped or lost, when it is not built after all, or when it leaves the slab. If that has
+// already happened, Shown hides it at once.
 func (l *Ledger) Shown(id ObjectID) {
 	o := l.objects[id]
 	switch {
@@ -40,7 +40,8 @@ func (l *Ledger) IsShown(id ObjectID) bool {
 	return o != nil && o.shown
 }
 
-// Conceal hides an object that is being built: it may not become what was shown.
+// Conceal hides an object that is being built, because its result may differ from the entry that
+// was shown.
 func (l *Ledger) Conceal(id ObjectID) {
 	if o := l.objects[id]; o != nil && o.state == Building && o.shown {
 		l.hide(o)
@@ -49,8 +50,8 @@ func (l *Ledger) Conceal(id ObjectID) {
 	l.verify()
 }
 
-// hide ends that readers find an object. Its extents stay marked: who found it
-// before may be reading.
+// hide removes an object from the board. Its extents stay marked as shown, because readers that
+// found the object earlier may still read it.
 func (l *Ledger) hide(o *object) {
 	if o.shown {
 		o.shown = false
@@ -58,8 +59,8 @@ func (l *Ledger) hide(o *object) {
 	}
 }
 
-// recall gives up the block of an extent that was shown. It returns false if nobody
-// can be reading it.
+// recall gives up the block of an extent that was shown. It returns false if the caller can use the
+// block again at once. It returns true if readers may still use it; then Recalled frees it.
 func (l *Ledger) recall(e *extent, block memory.Frame) bool {
 	if !e.shown {
 		return false
@@ -77,7 +78,7 @@ func (l *Ledger) recall(e *extent, block memory.Frame) bool {
 	return true
 }
 
-// Recalled says that nobody reads any more what was vacated.
+// Recalled reports that no reader uses the given-up ranges any more.
 func (l *Ledger) Recalled(tickets ...Ticket) []Effect {
 	for _, ticket := range tickets {
 		if block, ok := l.recalls[ticket]; ok {

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// reading is somebody who found objects on the board, and what was there.
+// reading is a reader that found objects on the board, with the expected bytes of their frames.
 type reading struct {
 	frames []memory.Frame
 	want   [][]uint64
@@ -18,7 +18,7 @@ type reading struct {
 // Hide is part of Board.
 func (x *tester) Hide(id ObjectID) { delete(x.shown, id) }
 
-// Vacate is part of Board: it waits for all who read, whatever that is.
+// Vacate is part of Board: it waits for all present readers, whichever ranges they read.
 func (x *tester) Vacate(ticket Ticket, block memory.Frame) bool {
 	for id := range x.shown {
 		o := x.l.objects[id]
@@ -35,7 +35,7 @@ func (x *tester) Vacate(ticket Ticket, block memory.Frame) bool {
 	return false
 }
 
-// show puts an object on the board, whatever it is.
+// show puts an object on the board, in whichever state it is.
 func (x *tester) show(id ObjectID) {
 	x.shown[id] = true
 	x.l.Shown(id)
@@ -44,7 +44,7 @@ func (x *tester) show(id ObjectID) {
 	}
 }
 
-// look begins to read all that is shown.
+// look begins to read everything that is shown.
 func (x *tester) look() {
 	r := &reading{}
 	for id := range x.shown {
@@ -59,7 +59,7 @@ func (x *tester) look() {
 	x.looks = append(x.looks, r)
 }
 
-// checkLooks sees that nothing was overwritten that is being read.
+// checkLooks checks that no range was overwritten while it was read.
 func (x *tester) checkLooks() {
 	for _, r := range x.looks {
 		for i, f := range r.frames {
@@ -78,7 +78,7 @@ func (x *tester) checkLooks() {
 	}
 }
 
-// endLook ends what one reads, and with it what was withheld for that alone.
+// endLook ends one reader, and reports the ranges that were withheld only for that reader.
 func (x *tester) endLook(i int) {
 	r := x.looks[i]
 	x.looks = slices.Delete(x.looks, i, i+1)
@@ -116,7 +116,7 @@ func TestWhatIsReadIsWithheldAndNothingElse(t *testing.T) {
 	if s := x.l.Stats(); s.FreeBytes != free+mib || s.HeldBytes != mib || s.Objects != 0 {
 		t.Errorf("while it is read: %+v", s)
 	}
-	// Who does not wait is refused; who waits is served when the reader has ended.
+	// A caller that does not wait is refused. A waiting caller is served when the reader has ended.
 	if _, ok := x.reserve(task(1), 0, 2*mib, mib/2); ok {
 		t.Error("what is read was reserved")
 	}
@@ -124,13 +124,13 @@ func TestWhatIsReadIsWithheldAndNothingElse(t *testing.T) {
 	if ok {
 		t.Error("what is read was reserved")
 	}
-	// Nor is it refused while the reader is only slow.
+	// A waiting reservation is not refused at its deadline while the reader is only slow.
 	x.now = x.now.Add(2 * time.Second)
 	x.effects(x.l.Expire(x.now))
 	if len(x.queue) != 1 {
 		t.Fatal("it was refused, though what it waits for ends by itself")
 	}
-	// A reader that comes later is not waited for.
+	// The reservation does not wait for a reader that comes later.
 	x.look()
 	x.endLook(0)
 	if len(x.queue) != 0 || !slices.Contains(x.granted, id) {
@@ -166,7 +166,7 @@ func TestEvictionWaitsForReadersAndTakesNoMoreForThat(t *testing.T) {
 	}
 }
 
-// What was built in place of an alias is not written while the alias is read.
+// A new frame is not written into the memory of an alias while the alias is read.
 func TestMemoryThatWasSharedWithWhatIsReadIsNotBuiltInAnew(t *testing.T) {
 	x := newTester(t, 4*mib)
 	frames := x.make(1, mib)
@@ -194,8 +194,8 @@ func TestMemoryThatWasSharedWithWhatIsReadIsNotBuiltInAnew(t *testing.T) {
 	x.release(r)
 }
 
-// What is followed while it is being built is built anew in the same memory, unless
-// somebody reads there: then in other memory.
+// An object that is followed while it is built is rebuilt in the same memory, unless a reader uses
+// that memory: then it is rebuilt in other memory.
 func TestWhatIsFollowedIsBuiltAnewElsewhereWhileItIsRead(t *testing.T) {
 	x := newTester(t, 4*mib)
 	id, ok := x.reserve(task(1), 0, mib)

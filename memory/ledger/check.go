@@ -7,23 +7,26 @@ import (
 	"github.com/millrace/millrace/memory/alloc"
 )
 
-// Check returns an error that names the first broken invariant, nil if all
-// hold. It walks everything.
+// Check returns an error that names the first broken invariant, nil if all hold. It walks the whole
+// ledger. The invariants are:
 //
-// The invariants: in each tier, each block in use of the allocator is the header,
-// a place of an extent, a rest of a granted reservation, or a range being punched
-// or discarded, and they do not overlap; an extent has as many references as there
-// are frames in it, at least one unless a transfer keeps it, and is in use by as
-// many as belong to held objects; it has a place in the slab if it is in use by
-// anything but leases; places that are coming, and those alone, are targets of
-// transfers; exactly the extents that may leave are among the victims, with the
-// use that their objects have; exactly the Building objects have a builder, which
-// lists them; Dropped objects are pinned or held; an object is held by its builder,
-// its pins in place, its leases and the reservations that list it; the deadline
-// heap agrees with the leases; exactly the reservations that are not granted wait,
-// urgent ones first, and hold nothing; a reservation loads as often as it is among
-// the waiters of a transfer; every chunk of an extent is marked as touched; the
-// sums are right.
+//   - In each tier, each block in use of the allocator is one of these: the header, a place of an
+//     extent, a rest of a granted reservation, or a range being punched, discarded or recalled.
+//     Blocks do not overlap.
+//   - An extent has as many references as it has frames: at least one, unless a transfer keeps it.
+//     Its busy count is the number of its frames in held objects.
+//   - An extent has a place in the slab if a hold other than a lease keeps it.
+//   - The places that are coming are exactly the targets of transfers.
+//   - The victim heaps have exactly the extents that may leave, with the use of their objects.
+//   - Exactly the Building objects have a builder, which lists them.
+//   - Dropped objects are pinned or held.
+//   - An object is held by its builder, its pins in place, its leases and the reservations that
+//     list it.
+//   - The deadline heap agrees with the leases.
+//   - Exactly the reservations that are not granted wait, urgent ones first, and hold nothing.
+//   - A reservation's loading count is at least the number of transfers that it waits for.
+//   - Every chunk of an extent is marked as dirty.
+//   - The sums are right.
 func (l *Ledger) Check() error {
 	if err := l.space.Check(); err != nil {
 		return fmt.Errorf("ledger: %w", err)
@@ -87,7 +90,7 @@ func (l *Ledger) Check() error {
 			}
 		}
 	}
-	// order-free: any one broken extent is as good as another.
+	// order-free: the error may name any broken extent.
 	for e, n := range leased {
 		if e.leases != n {
 			return fmt.Errorf("ledger: extent %v counts %d leases and has %d", e.places, e.leases, n)
@@ -118,7 +121,7 @@ func (l *Ledger) Check() error {
 				loading++
 			}
 		}
-		// One that waited for a lost input loads for ever, until it is released.
+		// A reservation with a lost input keeps its loading count above 0 until it is released.
 		if r.loading < loading {
 			return fmt.Errorf("ledger: reservation %d waits for %d transfers and counts %d", id, loading, r.loading)
 		}
@@ -174,7 +177,7 @@ func (l *Ledger) Check() error {
 	return nil
 }
 
-// places counts the places of a tier, given all extents.
+// places counts the extents that have a place in tier i.
 func (l *Ledger) places(i int, refs map[*extent]int) (n int) {
 	count := func(e *extent) {
 		if e.places[i].presence != Absent {
@@ -188,8 +191,8 @@ func (l *Ledger) places(i int, refs map[*extent]int) (n int) {
 	return n
 }
 
-// checkTiers checks extents, given how many frames lie in each and how many of
-// those are held, and the sums of the tiers.
+// checkTiers checks the extents and the sums of the tiers. refs is the number of frames in each
+// extent, busy the number of those that are held.
 func (l *Ledger) checkTiers(refs, busy map[*extent]int) error {
 	for _, id := range sortedKeys(l.transfers) {
 		x := l.transfers[id]
@@ -204,7 +207,7 @@ func (l *Ledger) checkTiers(refs, busy map[*extent]int) error {
 	type sums struct{ held, clean, leaving uint64 }
 	var is [MaxTiers]sums
 	count := 0
-	// order-free: sums, and any one broken extent is as good as another.
+	// order-free: sums, and the error may name any broken extent.
 	for e, n := range refs {
 		if e.refs != n || e.busy != busy[e] {
 			return fmt.Errorf("ledger: extent %v counts %d references, %d of them held, and has %d and %d", e.places, e.refs, e.busy, n, busy[e])

@@ -7,8 +7,9 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// TestDroppedObjectDoesNotWaitForItsReservation: what was fetched for a task that was given up meanwhile is dropped as it
-// arrives, while more is on its way into the same reservation; another attempt of the task may fetch it again at once.
+// TestDroppedObjectDoesNotWaitForItsReservation: the input of a cancelled task is dropped when it
+// arrives, while more inputs are on their way into the same reservation. Another attempt of the
+// task may fetch the input again at once.
 func TestDroppedObjectDoesNotWaitForItsReservation(t *testing.T) {
 	l, err := New(Config{SizeBytes: mib, HeaderBytes: memory.HeaderBytes})
 	if err != nil {
@@ -39,7 +40,7 @@ func TestDroppedObjectDoesNotWaitForItsReservation(t *testing.T) {
 	}
 	reserve(2)
 	fetch(2)
-	// A pin outlives the drop; the reservation does not keep it beyond that.
+	// A pin outlives the drop. The reservation does not keep the object longer than the pin.
 	pin := Pin{Reason: PinInput, Holder: task(9), Attempt: 1}
 	if err := l.Pin(obj(1), pin); err != nil {
 		t.Fatal(err)

@@ -11,13 +11,13 @@ import (
 	"github.com/millrace/millrace/memory/alloc"
 )
 
-// Presence says whether an extent is in a tier.
+// Presence is the state of an extent in one tier.
 type Presence uint8
 
 // The presences.
 const (
 	Absent Presence = iota
-	// Coming: its place is set aside and being filled.
+	// Coming: its place is allocated and is being filled.
 	Coming
 	// Resident: its bytes are there.
 	Resident
@@ -36,61 +36,61 @@ func (p Presence) String() string {
 	return "unknown"
 }
 
-// place is where an extent lies in one tier; offset means nothing while Absent.
+// place is the place of an extent in one tier. offset has no meaning while Absent.
 type place struct {
 	presence Presence
 	offset   uint64
 }
 
-// extent is the memory behind frames: in each tier where it has a place, one
-// block of the tier's allocator.
+// extent is the memory behind frames. In each tier where it is present, it has one block of the
+// tier's allocator.
 type extent struct {
-	bytes  uint64 // as asked for, before rounding
+	bytes  uint64 // as requested, before rounding
 	places [MaxTiers]place
-	// sum is the checksum of its bytes, known once it was written out.
+	// sum is the checksum of its bytes. It is known after the extent was written out once.
 	sum uint32
-	// refs is the number of frames, of all objects, that lie in it; owners are
-	// those objects. refs is 0 only while a transfer keeps it.
+	// refs is the number of frames, of all objects, that lie in it. owners are those objects. refs
+	// is 0 only while a transfer still uses the extent.
 	refs   int
 	owners []*object
-	// one has owners, mostly.
+	// one is the backing array of owners, which usually has one element.
 	one [1]*object
-	// busy is how many of its frames belong to objects that are held: while it is
-	// not 0, it does not leave the slab, nor the only place that it has.
+	// busy is the number of its frames that belong to held objects. While it is not 0, the extent
+	// leaves neither the slab nor its only place below the slab.
 	busy int
-	// leases is how many of its frames belong to objects under lease, each as often
-	// as it has leases: while it is not 0, no copy in any tier is given up.
+	// leases is the number of leases on its frames: each frame counts as often as its object has
+	// leases. While it is not 0, no copy in any tier is given up.
 	leases int
-	// shown: objects in it are, or were, on the board while it lay where it lies in
-	// the slab.
+	// shown: objects in it are, or were, on the board since the extent got its present place in the
+	// slab. Readers may still read it.
 	shown bool
-	// transfer is on its way, nil if none is.
+	// transfer is the transfer in progress, nil if there is none.
 	transfer *transfer
-	// use is the lowest rank at which one of its objects is needed; touched says
-	// when it was used last, in ledger time.
+	// use is the lowest rank at which one of its objects is needed. touched is the ledger's clock
+	// at the last use.
 	use, touched uint64
-	// effort is the highest of its objects'; see object.effort.
+	// effort is the highest effort of its objects; see object.effort.
 	effort int
-	// kept is the number of the last search for victims that was to leave it.
+	// kept is the number of the last search for victims that must not take this extent.
 	kept uint64
-	// seen is the ledger time at which loads listed it last.
+	// seen is the ledger's clock when loads listed it last.
 	seen uint64
-	// victims[i] is the heap that it is in as a victim of tier i, at slot[i].
+	// victims[i] is the heap that contains it as a victim of tier i, at index slot[i].
 	victims [MaxTiers]*victims
 	slot    [MaxTiers]int
 }
 
-// frame returns where it lies in a tier.
+// frame returns its range in a tier.
 func (e *extent) frame(tier int) memory.Frame {
 	return memory.Frame{Offset: e.places[tier].offset, Bytes: e.bytes}
 }
 
-// best returns the fastest tier in which its bytes are, -1 if they are lost.
+// best returns the fastest tier that has its bytes, or -1 if they are lost.
 func (e *extent) best() int {
 	return slices.IndexFunc(e.places[:], func(p place) bool { return p.presence == Resident })
 }
 
-// clean says that a tier below i has a copy.
+// clean says whether a tier below i has a copy.
 func (e *extent) clean(i int) bool {
 	for _, p := range e.places[i+1:] {
 		if p.presence == Resident {
@@ -100,8 +100,8 @@ func (e *extent) clean(i int) bool {
 	return false
 }
 
-// spare says that all its objects are copies of peers' that nobody waits for
-// here.
+// spare says whether all its objects are unpinned copies of peers' objects, so that they can be
+// dropped.
 func (e *extent) spare() bool {
 	for _, o := range e.owners {
 		if !o.copied || o.state != Sealed || len(o.pins) > 0 {
@@ -111,7 +111,7 @@ func (e *extent) spare() bool {
 	return len(e.owners) > 0
 }
 
-// Ticket names an order of the ledger to move or discard bytes.
+// Ticket identifies an order of the ledger to move, discard or recall bytes.
 type Ticket uint64
 
 // Region is a range of a tier; tier 0 is the slab.
@@ -125,12 +125,12 @@ type transfer struct {
 	ticket   Ticket
 	extent   *extent
 	from, to int
-	// waiters are the reservations that want it in the slab. Each is once in the
-	// list for each transfer that it waits for.
+	// waiters are the reservations that need the extent in the slab. Each is in the list once for
+	// each transfer that it waits for.
 	waiters []*reservation
 }
 
-// The limits of how long a tier stays closed after a failure.
+// The limits of the time for which a tier stays closed after a failed write.
 const (
 	firstBackoff   = time.Second
 	longestBackoff = time.Minute
@@ -140,36 +140,38 @@ const (
 type tier struct {
 	Tier
 	space *alloc.Allocator
-	// heldBytes are the blocks of all places; of these, cleanBytes have a
-	// copy in a tier below, leavingBytes are being written there.
+	// heldBytes are the blocks of all places. cleanBytes of them have a copy in a tier below;
+	// leavingBytes of them are being written to a tier below.
 	heldBytes, cleanBytes, leavingBytes uint64
-	// discardBytes are withheld until Discarded, in the slab until Recalled. Below littered, the system may keep
-	// room for copies that were too small for that.
+	// discardBytes are withheld until Discarded, or in the slab until Recalled. Copies smaller than
+	// DiscardBytes are freed without a Discard, so the system may still keep room for them in the
+	// range [0, littered). sweep discards this range when the tier is empty.
 	discardBytes, littered uint64
-	// strewn: some of that was really written, so that there is room when it is gone.
+	// strewn: some bytes in [0, littered) were really written, so discarding the range gives room
+	// back.
 	strewn bool
-	// cheap are the victims that leave for nothing, costly those that must be
+	// cheap are the victims that leave without a write. costly are the victims that must be
 	// written.
 	cheap, costly victims
-	// inBytes and outBytes were read from here and written here, ever.
+	// inBytes and outBytes are the totals of bytes read from this tier and written to it.
 	inBytes, outBytes uint64
-	// failed is why nothing is written here, nil if it works; from retry on one
-	// write at a time is tried.
+	// failed is the last write error, nil if the tier works. While it is set, nothing is written
+	// here until retry. From then on, one write at a time is tried.
 	failed  error
 	retry   time.Time
 	backoff time.Duration
 	trying  bool
-	writes  int // on their way here
+	writes  int // writes in progress to this tier
 }
 
-// open says whether something may be written here now.
+// open says whether an extent may be written to this tier now.
 func (t *tier) open() bool { return t.failed == nil || t.trying && t.writes == 0 }
 
-// tryAgain lets a closed tier be tried before its time: something was freed there,
-// and it may have been full.
+// tryAgain allows a try to write to a closed tier before its retry time, because room was freed
+// there and the tier may have failed because it was full.
 func (t *tier) tryAgain() { t.trying = t.failed != nil }
 
-// block returns what n bytes occupy.
+// block returns the size of the block for n bytes.
 func (t *tier) block(n uint64) uint64 {
 	if unit := t.UnitBytes; unit > alloc.Granule {
 		n = (n + unit - 1) / unit * unit
@@ -192,9 +194,8 @@ func (l *Ledger) initTiers() error {
 	return nil
 }
 
-// settlePlaces keeps the sum of clean bytes and the victims right after an
-// extent's places, transfer, users or uses have changed. before is what
-// cleanTiers returned before the change.
+// settlePlaces updates the sum of clean bytes and the victim heaps after a change of an extent's
+// places, transfer, users or uses. before is the result of cleanTiers before the change.
 func (l *Ledger) settlePlaces(e *extent, before [MaxTiers]bool) {
 	after := l.cleanTiers(e)
 	for i, t := range l.tiers {
@@ -214,7 +215,7 @@ func (l *Ledger) cleanTiers(e *extent) (clean [MaxTiers]bool) {
 	return clean
 }
 
-// occupy notes a block taken in a tier.
+// occupy records that an extent now has a block in a tier.
 func (l *Ledger) occupy(e *extent, i int, offset uint64, p Presence) {
 	before := l.cleanTiers(e)
 	l.tiers[i].heldBytes += l.tiers[i].block(e.bytes)
@@ -225,7 +226,7 @@ func (l *Ledger) occupy(e *extent, i int, offset uint64, p Presence) {
 	l.settlePlaces(e, before)
 }
 
-// clear forgets a place whose block was given back.
+// clear removes a place whose block was given back, or will be by the caller.
 func (l *Ledger) clear(e *extent, i int) {
 	before := l.cleanTiers(e)
 	l.tiers[i].heldBytes -= l.tiers[i].block(e.bytes)
@@ -236,15 +237,15 @@ func (l *Ledger) clear(e *extent, i int) {
 	l.settlePlaces(e, before)
 }
 
-// discard is a range that is being given back.
+// discard is a range that is being given back to its tier.
 type discard struct {
 	Region
-	// unwritten: what was written there last could not be, so that there is no more
-	// room now than before that.
+	// unwritten: the last write to the range did not happen, so that discarding it creates no room
+	// for other writes.
 	unwritten bool
 }
 
-// vacate gives a place up.
+// vacate gives up a place of an extent.
 func (l *Ledger) vacate(e *extent, i int, out []Effect) []Effect {
 	t := l.tiers[i]
 	n := t.block(e.bytes)
@@ -270,7 +271,7 @@ func (l *Ledger) vacate(e *extent, i int, out []Effect) []Effect {
 	return append(out, Discard{Ticket: l.tickets, Region: region})
 }
 
-// sweep discards what small copies have left in a tier, once there is nothing else.
+// sweep discards the range of small copies in a tier (see littered) when the tier is empty.
 func (l *Ledger) sweep(i int, out []Effect) []Effect {
 	t := l.tiers[i]
 	if t.heldBytes > 0 || t.discardBytes > 0 || t.littered == 0 || !t.space.Claim(0, t.littered) {
@@ -283,15 +284,15 @@ func (l *Ledger) sweep(i int, out []Effect) []Effect {
 	return append(out, Discard{Ticket: l.tickets, Region: region})
 }
 
-// moved makes the frames of an extent's objects be found anew.
+// moved marks the frames of an extent's objects as stale.
 func (l *Ledger) moved(e *extent) {
 	for _, o := range e.owners {
 		o.stale = true
 	}
 }
 
-// Discarded says that a Discard was carried out, or could not be, which makes no
-// difference to the books.
+// Discarded reports the end of a Discard. It makes no difference to the ledger if the discard
+// failed.
 func (l *Ledger) Discarded(ticket Ticket) []Effect {
 	r, ok := l.discards[ticket]
 	if !ok {
@@ -308,7 +309,7 @@ func (l *Ledger) Discarded(ticket Ticket) []Effect {
 	return out
 }
 
-// begin notes a transfer and returns it. Its place in the target is set aside.
+// begin records a new transfer and returns it. The caller has allocated its place in the target.
 func (l *Ledger) begin(e *extent, from, to int, offset uint64) *transfer {
 	l.tickets++
 	x := &transfer{ticket: l.tickets, extent: e, from: from, to: to}
@@ -322,14 +323,14 @@ func (l *Ledger) begin(e *extent, from, to int, offset uint64) *transfer {
 	return x
 }
 
-// writeOut starts to write an extent to a tier below, where its place is.
+// writeOut starts to write an extent to a tier below. offset is its allocated place there.
 func (l *Ledger) writeOut(e *extent, from, to int, offset uint64, why string, out []Effect) []Effect {
 	x := l.begin(e, from, to, offset)
 	l.tell(e, "leaving "+l.tiers[from].Name+" for "+l.tiers[to].Name+": "+why)
 	return append(out, WriteOut{Ticket: x.ticket, From: Region{from, e.frame(from)}, To: Region{to, e.frame(to)}})
 }
 
-// readIn starts to read an extent into the slab, where its place is.
+// readIn starts to read an extent into the slab. offset is its allocated place there.
 func (l *Ledger) readIn(e *extent, offset uint64, out []Effect) []Effect {
 	from := e.best()
 	x := l.begin(e, from, 0, offset)
@@ -337,16 +338,15 @@ func (l *Ledger) readIn(e *extent, offset uint64, out []Effect) []Effect {
 	return append(out, ReadIn{Ticket: x.ticket, From: Region{from, e.frame(from)}, To: Region{0, e.frame(0)}, Sum: e.sum})
 }
 
-// tell writes a line into the story of each object of an extent.
+// tell adds a line to the history of each object of an extent.
 func (l *Ledger) tell(e *extent, verb string) {
 	for _, o := range e.owners {
 		l.log.add(verb, o.id, 0, e.bytes)
 	}
 }
 
-// WriteEnded says that a WriteOut is done, with the checksum of the bytes, or has
-// failed: then the bytes stay where they are, and nothing more is written to that
-// tier for a while.
+// WriteEnded reports the end of a WriteOut, with the checksum of the bytes. If err is not nil, the
+// bytes stay where they are, and nothing more is written to that tier for a while.
 func (l *Ledger) WriteEnded(now time.Time, ticket Ticket, sum uint32, err error) []Effect {
 	x := l.transfers[ticket]
 	if x == nil || x.to < x.from {
@@ -361,7 +361,7 @@ func (l *Ledger) WriteEnded(now time.Time, ticket Ticket, sum uint32, err error)
 	if err != nil {
 		out = l.vacate(e, x.to, out)
 		l.tell(e, "stays: could not be written to "+t.Name)
-		// Those that were on their way with the first one tell nothing new.
+		// Other writes that were in progress when the first one failed do not extend the backoff.
 		if t.failed == nil || t.trying {
 			t.backoff = min(max(2*t.backoff, firstBackoff), longestBackoff)
 			t.failed, t.retry, t.trying = err, now.Add(t.backoff), false
@@ -384,8 +384,8 @@ func (l *Ledger) WriteEnded(now time.Time, ticket Ticket, sum uint32, err error)
 	return out
 }
 
-// ReadEnded says that a ReadIn is done, or has failed for good: that copy of the
-// bytes is lost, and if it was the only one, so are the objects.
+// ReadEnded reports the end of a ReadIn. If err is not nil, the read failed for good: that copy of
+// the bytes is lost, and if it was the only copy, so are the objects.
 func (l *Ledger) ReadEnded(ticket Ticket, err error) []Effect {
 	x := l.transfers[ticket]
 	if x == nil || x.to > x.from {
@@ -405,7 +405,7 @@ func (l *Ledger) ReadEnded(ticket Ticket, err error) []Effect {
 		l.tell(e, "could not be read from "+l.tiers[x.from].Name)
 		out = l.vacate(e, x.from, out)
 		if e.refs > 0 && e.best() > 0 {
-			// Another tier has it too. The place in the slab goes over.
+			// Another tier has a copy, too. Use the same place in the slab for the second read.
 			offset := e.places[0].offset
 			l.tiers[0].heldBytes -= l.tiers[0].block(e.bytes)
 			e.places[0] = place{}
@@ -424,8 +424,8 @@ func (l *Ledger) ReadEnded(ticket Ticket, err error) []Effect {
 	return out
 }
 
-// arrive ends a transfer: whoever waited for it goes on, and what nobody needs
-// any more is freed.
+// arrive ends a transfer: it notifies the waiting reservations, and frees the extent if no object
+// needs it any more.
 func (l *Ledger) arrive(x *transfer, out []Effect) []Effect {
 	for _, r := range x.waiters {
 		if r.loading--; r.loading == 0 {
@@ -439,7 +439,7 @@ func (l *Ledger) arrive(x *transfer, out []Effect) []Effect {
 	return out
 }
 
-// Lose says that an object's bytes were found to be broken by a reader.
+// Lose reports that a reader found an object's bytes to be broken.
 func (l *Ledger) Lose(id ObjectID, err error) []Effect {
 	o := l.objects[id]
 	if o == nil || o.state != Sealed {
@@ -454,7 +454,7 @@ func (l *Ledger) Lose(id ObjectID, err error) []Effect {
 	return out
 }
 
-// lose takes objects out whose bytes are gone.
+// lose marks the objects of an extent as lost, because its bytes are gone.
 func (l *Ledger) lose(e *extent, x *transfer, err error, out []Effect) []Effect {
 	for _, o := range slices.Clone(e.owners) {
 		if o.state == Sealed {
@@ -473,8 +473,8 @@ func (l *Ledger) lose(e *extent, x *transfer, err error, out []Effect) []Effect 
 	return out
 }
 
-// freeExtent gives all places of an extent up, or leaves that to the end of its
-// transfer.
+// freeExtent gives up all places of an extent. If a transfer is in progress, arrive does that when
+// the transfer ends.
 func (l *Ledger) freeExtent(e *extent, out []Effect) []Effect {
 	if e.transfer != nil {
 		l.index(e)
@@ -489,16 +489,16 @@ func (l *Ledger) freeExtent(e *extent, out []Effect) []Effect {
 	return out
 }
 
-// The uses that are not ranks.
+// The values of use that are not ranks.
 const (
-	// NeverUsed: no task will need it.
+	// NeverUsed: no task will need the object.
 	NeverUsed = math.MaxUint64
-	// UnknownUse: nobody said.
+	// UnknownUse: it is not known whether a task will need the object.
 	UnknownUse = NeverUsed - 1
 )
 
-// Expect says when an object will be needed: the lowest rank of the tasks that
-// will, NeverUsed or UnknownUse. Pins of tasks that wait here count anyway.
+// Expect sets the use of an object: the lowest rank of the tasks that will need it, NeverUsed or
+// UnknownUse. Pins of waiting tasks (PinQueued) count in addition.
 func (l *Ledger) Expect(id ObjectID, rank uint64) {
 	if o := l.objects[id]; o != nil && o.next != rank {
 		o.next = rank
@@ -506,9 +506,9 @@ func (l *Ledger) Expect(id ObjectID, rank uint64) {
 	}
 }
 
-// Cost says how long it took to make an object: among victims that are needed at
-// the same time, or never, what is quickly made again leaves first. An object of
-// which nobody said so counts as one that cannot be made again.
+// Cost sets the time that it took to compute an object. Among victims that are needed at the same
+// time, or never, the object that is quickest to compute again leaves first. An object without a
+// Cost counts as one that cannot be computed again.
 func (l *Ledger) Cost(id ObjectID, took time.Duration) {
 	if o := l.objects[id]; o != nil && (!o.known || o.took != took) {
 		o.took, o.known = max(took, 0), true
@@ -517,12 +517,12 @@ func (l *Ledger) Cost(id ObjectID, took time.Duration) {
 	}
 }
 
-// dearest is the effort of what cannot be made again.
+// dearest is the effort of an object that cannot be computed again.
 const dearest = 64
 
-// effort says how long the object takes to make for each MiB that this frees, in
-// steps of four times, so that chance in a run's time does not put what was used
-// longest ago in disorder.
+// effort returns a measure of the time to compute the object again for each MiB that this frees.
+// One step is a factor of four, so that random differences of run time do not override the order by
+// last use.
 func (o *object) effort() int {
 	if !o.known || o.state == Building {
 		return dearest
@@ -534,8 +534,8 @@ func (o *object) effort() int {
 	return bits.Len64(uint64(o.took)/max(bytes>>10, 1)<<10) / 2
 }
 
-// Copied says that an object is a copy of one that its worker keeps: it may be
-// dropped, rather than written, to make room.
+// Copied says that an object is a copy of an object that a peer keeps. To make room, it may be
+// dropped rather than written out.
 func (l *Ledger) Copied(id ObjectID) {
 	if o := l.objects[id]; o != nil && !o.copied {
 		o.copied = true

@@ -6,14 +6,13 @@ import (
 	"time"
 )
 
-// LeaseID names a read lease; the ledger counts them up from 1 and never reuses
-// one.
+// LeaseID identifies a read lease. The ledger counts them up from 1 and never uses one again.
 type LeaseID uint64
 
-// ReadLease protects an object's bytes for a reader outside of the worker: a
-// peer or a client. The bytes stay what and where they are from the moment it
-// is given until it is ended, or until Deadline on the ledger's clock, in
-// whichever tier they are. The reader may use what it read only if ending the lease says that it held.
+// ReadLease protects an object's bytes for a reader outside of the worker: a peer or a client. From
+// the start of the lease until it ends, or until Deadline on the ledger's clock, the bytes do not
+// change and do not move, in any tier. The reader may use its copy only if EndLease says that the
+// lease held.
 type ReadLease struct {
 	ID       LeaseID
 	Object   ObjectID
@@ -26,8 +25,7 @@ type lease struct {
 	index int // in Ledger.deadlines
 }
 
-// Lease gives a read lease on a sealed object until the deadline, which must
-// lie ahead.
+// Lease gives a read lease on a sealed object until the deadline, which must be after now.
 func (l *Ledger) Lease(now time.Time, id ObjectID, h Holder, deadline time.Time) (LeaseID, error) {
 	o, err := l.sealed(id)
 	if err != nil {
@@ -48,9 +46,8 @@ func (l *Ledger) Lease(now time.Time, id ObjectID, h Holder, deadline time.Time)
 	return e.ID, nil
 }
 
-// Renew moves the deadline of a lease that still holds, never to an earlier
-// time. It returns false for one that does not hold any more: the reader must
-// take its bytes as lost.
+// Renew moves the deadline of a valid lease, never to an earlier time. It returns false if the
+// lease is no longer valid: then the reader must treat its bytes as lost.
 func (l *Ledger) Renew(now time.Time, id LeaseID, deadline time.Time) bool {
 	e := l.leases[id]
 	if e == nil || !now.Before(e.Deadline) {
@@ -64,10 +61,9 @@ func (l *Ledger) Renew(now time.Time, id LeaseID, deadline time.Time) bool {
 	return true
 }
 
-// EndLease ends a lease. held says whether it protected the bytes from its
-// first moment until now; if not, the reader must discard what it read. An
-// unknown lease did not hold, and a lease past its deadline did not either,
-// though Expire may not have seen it yet.
+// EndLease ends a lease. held says whether the lease protected the bytes from its start until now;
+// if not, the reader must discard its copy. held is false for an unknown lease, and for a lease
+// past its deadline, even if Expire has not ended it yet.
 func (l *Ledger) EndLease(now time.Time, id LeaseID) (held bool, effects []Effect) {
 	e := l.leases[id]
 	if e == nil {
@@ -90,7 +86,7 @@ func (l *Ledger) endLease(e *lease, verb string, out []Effect) []Effect {
 	return l.settle(o, out)
 }
 
-// countLease counts a lease on each extent of an object.
+// countLease adds n to the lease count of each extent of an object, once per frame.
 func (l *Ledger) countLease(o *object, n int) {
 	for _, e := range o.extents {
 		if e != nil {
@@ -101,8 +97,8 @@ func (l *Ledger) countLease(o *object, n int) {
 	}
 }
 
-// leaseHeap has the lease that expires first at 0, the older of two equal ones
-// before the younger.
+// leaseHeap is a heap with the lease that expires first at index 0. Of two leases with the same
+// deadline, the older one comes first.
 type leaseHeap []*lease
 
 // Len is part of heap.Interface.

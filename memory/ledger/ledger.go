@@ -1,80 +1,76 @@
-// Package ledger is a Machine: it knows what is in one slab and in the tiers
-// below it, and who needs it, and it decides who gets room and what has to leave
-// for that. It owns the sub-allocators; it never touches a byte of the memory.
+// Package ledger is a Machine: it knows which bytes lie in one slab and in the tiers below it, and
+// which parties need them. It decides which request gets room and which bytes must leave to make
+// that room. It owns the sub-allocators. It never touches a byte of the memory.
 //
 // # Objects
 //
-// An object is the result of one attempt of a task: an opaque header and
-// frames. It is Building while its frames are written, Sealed when they can be
-// read, and Dropped when nobody asks for it any more but pins or read leases
-// still hold its bytes. The bytes of a frame are an extent, counted by the
-// frames that lie in it, so that an object whose frames are parts of another
-// object's (a slice, a view, the very input) costs nothing and outlives it.
+// An object is the result of one attempt of a task: an opaque header and frames. It is Building
+// while its frames are written. It is Sealed when its frames can be read. It is Dropped when it is
+// no longer wanted but pins or read leases still hold its bytes. An extent is the memory behind
+// frames. It counts the frames that lie in it, so an object whose frames are parts of another
+// object (a slice, a view, the very input) costs no extra memory and may outlive that object.
 //
 // # Tiers
 //
-// Tier 0 is the slab, where bytes can be used; those below it, in order, are
-// larger and slower (pinned memory, disk). Each has a capacity and a
-// sub-allocator. An extent lies in one or several of them: sealed bytes never
-// change, so a copy below stays good when the bytes are read back, and the next
-// time they leave the slab for nothing. In each tier an extent is absent, coming
-// (the place is set aside and being filled) or resident; a resident one may be
-// leaving (being written to the next tier, and usable all the while). At most one
-// transfer of an extent is on its way.
+// Tier 0 is the slab, where bytes can be used. The tiers below it, in order, are larger and slower
+// (pinned memory, disk). Each tier has a capacity and a sub-allocator. An extent lies in one or
+// several tiers: sealed bytes never change, so a copy below stays valid when the bytes are read
+// back, and the next time they leave the slab without another write. In each tier an extent is
+// absent, coming (its place is allocated and is being filled) or resident. A resident extent may be
+// leaving: it is being written to the next tier and stays usable meanwhile. Each extent has at most
+// one transfer in progress.
 //
-// Bytes leave a tier when somebody needs its room, or are written ahead when
-// those that have no copy below are above the tier's high watermark, until they
-// are below the low one: the room itself is taken only when it is needed. The
-// victim is what is needed last, as the ranks of the graph tell: first what
-// nobody will need, then what nobody said anything about, then by rank, the
-// highest first; among equals first what costs nothing to leave (a copy of a
-// peer's object is dropped, one with a copy below is forgotten here), then what
-// was quick to make, for its size, should it be lost (see Cost), then what was used
-// longest ago. Bytes that are pinned, leased, held by a granted
+// Bytes leave a tier when a request needs the room. Bytes are also written ahead: when the bytes
+// without a copy below exceed the tier's high watermark, they are written to the tier below until
+// they are under the low watermark. That does not free the room; the room is taken only when it is
+// needed. The victim is the extent that is needed last, by the ranks of the task graph: first the
+// bytes that no task will need, then the bytes with unknown use, then by rank, the highest rank
+// first. Among equals, the first victims are the bytes that leave at no cost (a copy of a peer's
+// object is dropped; an extent with a copy below only gives up its place in this tier). Then come
+// the bytes that are quick to compute again for their size, should they be lost (see Cost), then
+// the bytes that were used longest ago. Bytes that are pinned, leased, held by a granted
 // reservation or being built never leave.
 //
-// A write that fails leaves the bytes where they are and the tier below closed
-// for a while; a read that fails loses the objects, which is reported.
+// If a write fails, the bytes stay where they are, and nothing is written to the tier below for a
+// while. If a read fails, the objects are lost, which is reported.
 //
 // # Reservations, and why they cannot deadlock
 //
-// Memory is asked for before anything is fetched, read back or run, all of it at
-// once, together with the objects that are to be in the slab meanwhile:
-//   - A waiting reservation holds nothing: it gets all its blocks, room for the
-//     inputs that lie below, and a hold on those that are in the slab in one step
-//     or none. The pins of those who wait (PinQueued) keep bytes from being
-//     forgotten, not from leaving the slab.
-//   - A granted reservation never waits for the ledger. Its inputs arrive by IO,
-//     which ends, well or not. Allocate takes from its blocks, which are really
-//     set aside, not merely counted; a request that outgrows them succeeds or
-//     fails at once.
+// A caller asks for memory before it fetches, reads back or runs anything. It asks for all of it at
+// once, together with the objects that must be in the slab meanwhile:
+//   - A waiting reservation holds nothing. In one step it gets all its blocks, room for the inputs
+//     that lie below, and a hold on the inputs that are in the slab; or it gets nothing. The pins
+//     of waiting tasks (PinQueued) keep bytes from being freed, but not from leaving the slab.
+//   - A granted reservation never waits for the ledger. Its inputs arrive by IO, which always ends,
+//     with or without an error. Allocate takes from its blocks, which are really allocated, not
+//     merely counted. A request that needs more than these blocks succeeds or fails at once.
 //
-// So nobody holds memory while waiting for memory, and no circle of waiters can
-// form. Writing out needs no room in the tier it makes room in, and tiers wait
-// only for those below them. Waiting reservations are served strictly first come,
-// first served, also when a later one would fit: the head cannot starve, and what
-// it waits for are only transfers, and holders that go on without it. A
-// reservation that would not fit an empty slab (tried, not estimated) is refused
-// at once; when everything else has left and only the places of its own inputs
-// are in its way, these leave too.
+// So no party holds memory while it waits for memory, and no cycle of waiters can form. Writing out
+// of a tier needs no room in that tier, and a tier waits only for the tiers below it. Waiting
+// reservations are served strictly in order of arrival, even if a later one would fit. So the
+// reservation at the head of the queue cannot starve: it waits only for transfers and for holders
+// that do not depend on it. A reservation that would not fit into an empty slab (this is tried, not
+// estimated) is refused at once. If everything else has left and only the places of its own inputs
+// are in the way, these leave too.
 //
-// Bytes that readers find without asking (see Board) are given up like others, and
-// their range is withheld until nobody reads it any more. That is one more transfer
-// to wait for: it ends by itself, for whoever keeps the board revokes readers that do
-// not go on.
+// Some bytes can be found by readers that do not ask the ledger (see Board). Such bytes are given
+// up like others, and their range is withheld until no reader uses it. The wait for that is like
+// the wait for a transfer: it always ends, because the owner of the Board revokes readers that do
+// not make progress.
 //
-// Two exceptions end by deadlines, as each wait does. A task that runs may find
-// that it needs more (Urgent): it goes before all that hold nothing, whose memory
-// it may be waiting for, but two such may wait for each other. And objects may be
-// wanted for longer than anybody waits, with no tier below that has room.
+// There are two exceptions, which end by deadlines, as each wait does. First, a running task may
+// find that it needs more memory (Urgent). Its request goes before the requests of all parties that
+// hold nothing, because they may be the ones that wait for its memory; but two urgent requests may
+// wait for each other. Second, objects may stay wanted for longer than any deadline while no tier
+// below has room.
 //
 // # Use
 //
-// All methods belong to one owner goroutine. Time comes in as values, measured
-// on one clock. Methods that can make room or end a wait return effects, which
-// the caller carries out in order. Errors are about the request: nothing has
-// changed when one is returned, and each matches one of the sentinels with
-// errors.Is.
+// All methods belong to one owner goroutine. Times are passed in as values, measured on one clock.
+// Methods that can make room or end a wait return effects, which the caller carries out in order.
+// Errors are about the request. When a method returns an error, nothing has changed, with one
+// exception: Reserve may already have made other bytes leave the slab, and then returns effects
+// beside the error. Each error matches one of the sentinels with errors.Is.
 package ledger
 
 import (
@@ -88,31 +84,31 @@ import (
 	"github.com/millrace/millrace/memory/alloc"
 )
 
-// The kinds of errors.
+// The kinds of errors. Use errors.Is.
 var (
-	// ErrTooLarge: more than an empty slab could hold.
+	// ErrTooLarge: the request is larger than an empty slab.
 	ErrTooLarge = errors.New("larger than the slab can hold")
-	// ErrNoRoom: no room now, and waiting was not allowed or took too long.
+	// ErrNoRoom: there is no room now, and waiting was not allowed or took too long.
 	ErrNoRoom = errors.New("no room in the slab")
 	// ErrOutgrown: an allocation beyond its reservation found no free memory.
 	ErrOutgrown = errors.New("outgrew its reservation")
-	// ErrUnknown: no such object, lease or reservation, or no longer.
+	// ErrUnknown: the object, lease or reservation does not exist, or no longer exists.
 	ErrUnknown = errors.New("not held here")
 	// ErrState: the object or reservation is in a state that forbids the request.
 	ErrState = errors.New("wrong state")
 	// ErrDuplicate: the id is in use.
 	ErrDuplicate = errors.New("already there")
-	// ErrAway: the object's bytes are not in the slab; reserve with it as input.
+	// ErrAway: the object's bytes are not in the slab. Make a reservation with it as an input.
 	ErrAway = errors.New("not in the slab")
-	// ErrRange: a range that does not lie in a frame of the object.
+	// ErrRange: the range does not lie in a frame of the object.
 	ErrRange = errors.New("range outside of the object's frames")
 )
 
 // ObjectID names the result of one attempt of a task.
 type ObjectID struct {
 	Task ids.TaskID
-	// Generation is the attempt that produced the bytes: those of another
-	// attempt are another object, though they should be equal.
+	// Generation is the attempt that produced the bytes. The result of another attempt is a
+	// different object, even if its bytes should be equal.
 	Generation ids.Attempt
 }
 
@@ -135,7 +131,7 @@ func (id ObjectID) compare(b ObjectID) int {
 	return 0
 }
 
-// HolderKind says what kind of party keeps memory.
+// HolderKind is the kind of a party that keeps memory.
 type HolderKind uint8
 
 // The kinds of holders.
@@ -146,9 +142,8 @@ const (
 	HolderExecutor
 )
 
-// Holder is a party that keeps memory: a task by its ids.TaskID, a peer by its
-// ids.WorkerID, a client by its ids.ClientID, an executor by the number that
-// the worker gave it.
+// Holder is a party that keeps memory: a task with its ids.TaskID, a peer with its ids.WorkerID, a
+// client with its ids.ClientID, or an executor with the number that the worker assigned to it.
 type Holder struct {
 	Kind HolderKind
 	ID   uint64
@@ -164,22 +159,21 @@ func (h Holder) String() string {
 	return fmt.Sprintf("%c%d", letters[kind], h.ID)
 }
 
-// MaxTiers is how many tiers a ledger can have, the slab among them.
+// MaxTiers is the largest number of tiers of a ledger, including the slab.
 const MaxTiers = 3
 
 // Tier describes a tier below the slab.
 type Tier struct {
-	// Name is for people: "disk".
+	// Name is for log and error messages: "disk".
 	Name string
-	// SizeBytes is its capacity, a multiple of UnitBytes and at most
-	// alloc.MaxBytes.
+	// SizeBytes is its capacity, a multiple of UnitBytes and at most alloc.MaxBytes.
 	SizeBytes uint64
-	// UnitBytes is what sizes are rounded to there, a power of two of at least
-	// alloc.Granule; 0 means that.
+	// UnitBytes is the unit to which sizes are rounded in this tier: a power of two of at least
+	// alloc.Granule. 0 means alloc.Granule.
 	UnitBytes uint64
-	// DiscardBytes: copies of so many bytes or more are given back to the tier
-	// when they are not needed (Discard), smaller ones when nothing is left in it.
-	// 0 means none.
+	// DiscardBytes is the size from which an unneeded copy is given back to the tier at once
+	// (Discard). Smaller copies are given back together when the tier is empty. 0 means that no
+	// copy is ever discarded.
 	DiscardBytes uint64
 }
 
@@ -187,18 +181,19 @@ type Tier struct {
 type Config struct {
 	// SizeBytes is the size of the slab, a multiple of alloc.Granule.
 	SizeBytes uint64
-	// HeaderBytes at offset 0 are never handed out; a host slab has
+	// HeaderBytes is the size of the header at offset 0, which is never allocated. A host slab has
 	// memory.HeaderBytes there.
 	HeaderBytes uint64
-	// HighBytes and LowBytes are the watermarks of the tiers that have another
-	// one below: when more than HighBytes have no copy below, they are written
-	// until it is LowBytes. 0 means seven eighths and three quarters of the slab.
+	// HighBytes and LowBytes are the slab's watermarks for writing ahead: when more than HighBytes
+	// have no copy below, bytes are written until only LowBytes have none. 0 means seven eighths
+	// and three quarters of the slab. The other tiers with a tier below always use these fractions
+	// of their own size.
 	HighBytes, LowBytes uint64
 	// Below are the tiers under the slab, fastest first; none by default.
 	Below []Tier
-	// Observe, if set, is told of what is taken of the slab and given back.
+	// Observe, if set, is called for each block that is taken from the slab or given back.
 	Observe func(alloc.Step)
-	// Board is needed by those who call Shown, and not otherwise.
+	// Board is required if Shown is called, and not used otherwise.
 	Board Board
 }
 
@@ -210,24 +205,24 @@ type Ledger struct {
 	objects map[ObjectID]*object
 
 	reservations map[ReservationID]*reservation
-	// waiting are exactly those reservations that are not granted: urgent ones
-	// first, and in order of arrival.
+	// waiting has exactly the reservations that are not granted: urgent ones first, each group in
+	// order of arrival.
 	waiting []*reservation
-	// reservedBytes is what granted reservations have not allocated yet.
+	// reservedBytes is the memory that granted reservations have not allocated yet.
 	reservedBytes uint64
 
 	leases    map[LeaseID]*lease
 	deadlines leaseHeap
 	lastLease LeaseID
 
-	// transfers are on their way, discards being carried out.
+	// transfers are the transfers in progress. discards are the Discard effects in progress.
 	transfers map[Ticket]*transfer
 	discards  map[Ticket]discard
-	// recalls are ranges of the slab that were given up and may still be read;
+	// recalls are ranges of the slab that were given up and may still be read.
 	// tiers[0].discardBytes is their sum.
 	recalls map[Ticket]memory.Frame
 	tickets Ticket
-	// clock counts uses, to tell what was used longest ago.
+	// clock counts uses. It orders extents by their last use.
 	clock uint64
 
 	trim trimmer
@@ -276,70 +271,69 @@ func emptySpace(c Config) (*alloc.Allocator, error) {
 	return space, nil
 }
 
-// Effect is an order to whoever runs the ledger.
+// Effect is an order to the caller that runs the ledger.
 type Effect interface{ effect() }
 
 type (
-	// Granted: the reservation's memory is set aside. With Loading, some of its
-	// inputs are still being read back, and Loaded or LoadFailed follows.
+	// Granted: the reservation's memory is allocated. If Loading is true, some of its inputs are
+	// still being read back, and Loaded or LoadFailed follows.
 	Granted struct {
 		Reservation ReservationID
 		Loading     bool
 	}
-	// Loaded: all inputs of a reservation are in the slab, and stay there until it
-	// is released.
+	// Loaded: all inputs of a reservation are in the slab. They stay there until it is released.
 	Loaded struct{ Reservation ReservationID }
-	// LoadFailed: an input is lost. The reservation is granted all the same, and
-	// it is the caller's to release.
+	// LoadFailed: an input is lost. The reservation is still granted, and the caller must release
+	// it.
 	LoadFailed struct {
 		Reservation ReservationID
 		Object      ObjectID
 		Err         error
 	}
-	// Refused: the reservation waited until its deadline and is gone. Err
-	// matches ErrNoRoom and names the largest holders.
+	// Refused: the reservation waited until its deadline and was removed. Err matches ErrNoRoom and
+	// names the largest holders.
 	Refused struct {
 		Reservation ReservationID
 		Err         error
 	}
-	// LeaseExpired: the reader did not release in time. Its bytes are no longer
-	// protected, and ending the lease later says so.
+	// LeaseExpired: the reader did not end the lease in time. The bytes are no longer protected,
+	// and a later EndLease returns held = false.
 	LeaseExpired struct{ Lease ReadLease }
-	// Freed: the object is gone, its bytes belong to nobody.
+	// Freed: the object is gone and its memory is given up.
 	Freed struct{ Object ObjectID }
-	// PunchHoles: give the pages of these ranges back to the system, then report
-	// with Punched. The ranges are withheld until then.
+	// PunchHoles: give the pages of these ranges back to the system, then call Punched. The ranges
+	// are withheld until then.
 	PunchHoles struct{ Ranges []memory.Frame }
-	// WriteOut: copy bytes to a tier below, then report with WriteEnded. Both
-	// places are withheld until then.
+	// WriteOut: copy bytes to a tier below, then call WriteEnded. Both places are withheld until
+	// then.
 	WriteOut struct {
 		Ticket   Ticket
 		From, To Region
 	}
-	// ReadIn: copy bytes into the slab and compare them with the sum that their
-	// WriteEnded said, then report with ReadEnded.
+	// ReadIn: copy bytes into the slab, compare them with the checksum that WriteEnded reported,
+	// then call ReadEnded.
 	ReadIn struct {
 		Ticket   Ticket
 		From, To Region
 		Sum      uint32
 	}
-	// Discard: a tier's range is not needed; give it back, then report with
-	// Discarded. It is withheld until then.
+	// Discard: a range of a tier is not needed. Give it back, then call Discarded. The range is
+	// withheld until then.
 	Discard struct {
 		Ticket Ticket
 		Region Region
 	}
-	// Evicted: a copy of a peer's object was dropped to make room. Freed was said
-	// as well.
+	// Evicted: a copy of a peer's object was dropped to make room. A Freed effect is emitted as
+	// well.
 	Evicted struct{ Object ObjectID }
-	// Lost: an object could not be read back and cannot be used any more. Freed
-	// follows when its last pin is gone.
+	// Lost: an object could not be read back and cannot be used any more. Freed follows when its
+	// last pin is gone.
 	Lost struct {
 		Object ObjectID
 		Err    error
 	}
-	// TierFailed: a tier is closed until the time at which Expire tries again,
-	// because of Err; with a nil Err it works again.
+	// TierFailed: writes to a tier failed with Err. Nothing is written to it until Retry, when
+	// Expire allows another try. A nil Err means that the tier works again.
 	TierFailed struct {
 		Tier  int
 		Retry time.Time
@@ -361,27 +355,27 @@ func (Evicted) effect()      {}
 func (Lost) effect()         {}
 func (TierFailed) effect()   {}
 
-// Stats describes the books at one moment. All sizes are in bytes of blocks,
-// rounding included, so that HeldBytes + ReservedBytes + TrimmingBytes +
-// FreeBytes is the slab without its header.
+// Stats describes the memory of the slab at one moment. All sizes are in bytes of blocks, after
+// rounding, so that HeldBytes + ReservedBytes + TrimmingBytes + FreeBytes is the size of the slab
+// without its header.
 type Stats struct {
 	SizeBytes uint64
-	// HeldBytes are behind objects of any state, shared ones counted once, and what
-	// was behind some and may still be read.
+	// HeldBytes are the blocks of objects in any state, shared blocks counted once, plus the blocks
+	// that were given up and may still be read (see Board).
 	HeldBytes uint64
-	// ReservedBytes are set aside and not yet allocated.
+	// ReservedBytes are granted and not yet allocated to objects.
 	ReservedBytes uint64
 	// TrimmingBytes are withheld while their pages go back to the system.
 	TrimmingBytes    uint64
 	FreeBytes        uint64
 	LargestFreeBytes uint64
-	// WaitingBytes is what the waiting reservations ask for.
+	// WaitingBytes is the sum of the requests of the waiting reservations.
 	WaitingBytes uint64
 
 	Objects, Leases, Waiting int
 }
 
-// Stats costs a look at the largest free blocks and the queue.
+// Stats describes the slab. Its cost grows with the number of waiting reservations.
 func (l *Ledger) Stats() Stats {
 	a := l.space.Stats()
 	s := Stats{
@@ -401,11 +395,11 @@ func (l *Ledger) Stats() Stats {
 	return s
 }
 
-// Waits says whether a reservation waits for room.
+// Waits says whether any reservation waits for room.
 func (l *Ledger) Waits() bool { return len(l.waiting) > 0 }
 
-// NextDeadline returns when Expire has something to do at the earliest; ok is
-// false when nothing has a deadline.
+// NextDeadline returns the earliest time at which Expire has something to do. ok is false when
+// there is no deadline.
 func (l *Ledger) NextDeadline() (at time.Time, ok bool) {
 	if len(l.deadlines) > 0 {
 		at, ok = l.deadlines[0].Deadline, true
@@ -423,12 +417,12 @@ func (l *Ledger) NextDeadline() (at time.Time, ok bool) {
 	return at, ok
 }
 
-// recheck is how long a reservation whose deadline has passed waits on while others
-// are at work with what they were granted.
+// recheck is the extra time that a reservation waits after its deadline while transfers, recalls or
+// other granted reservations are still in progress.
 const recheck = time.Second
 
-// Expire ends the leases and the waits whose deadline is not after now, and lets
-// a tier that failed be tried again.
+// Expire ends the leases and the waits whose deadline is not after now, and allows another try to
+// write to a tier that failed.
 func (l *Ledger) Expire(now time.Time) []Effect {
 	var out []Effect
 	for len(l.deadlines) > 0 && !now.Before(l.deadlines[0].Deadline) {
@@ -441,14 +435,14 @@ func (l *Ledger) Expire(now time.Time) []Effect {
 			t.trying = true
 		}
 	}
-	// Whoever can be served now is served, though its time be over as well.
+	// A reservation that can be granted now is granted, even if its deadline has passed.
 	out = l.serve(out)
 	var late []*reservation
 	for _, r := range l.waiting {
 		switch {
 		case now.Before(r.deadline):
 		case !r.urgent && (len(l.transfers)+len(l.recalls) > 0 || l.othersGranted(r)):
-			// It waits for those who go on, and will be through in their own time.
+			// It waits for parties that make progress and will give up their memory in time.
 			r.deadline = now.Add(recheck)
 		default:
 			late = append(late, r)
@@ -469,9 +463,9 @@ func (l *Ledger) Expire(now time.Time) []Effect {
 	return out
 }
 
-// HolderGone ends everything that a party kept: its pins, its read leases and
-// its reservations with what was being built in them. It is called when an
-// executor died, a peer was declared lost or a client left.
+// HolderGone ends everything that a party kept: its pins, its read leases and its reservations,
+// with the objects being built in them. It is called when an executor died, a peer was declared
+// lost or a client left.
 // REQUIRES: the party can no longer write to the slab.
 func (l *Ledger) HolderGone(h Holder) []Effect {
 	var out []Effect
@@ -499,7 +493,7 @@ func (l *Ledger) HolderGone(h Holder) []Effect {
 	return out
 }
 
-// verify panics when a step broke an invariant, in builds that check.
+// verify panics when a step broke an invariant. It does nothing unless invariant.Enabled.
 func (l *Ledger) verify() {
 	if !invariant.Enabled {
 		return

@@ -39,7 +39,7 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 			}
 		}
 		soft := func(err error) {
-			// Refusals are right answers here; Check tells whether they left a trace.
+			// A refusal is a correct result here. Check finds out whether it changed anything.
 			for _, kind := range []error{nil, ErrOutgrown, ErrUnknown, ErrState, ErrDuplicate, ErrRange, ErrAway} {
 				if errors.Is(err, kind) {
 					return
@@ -220,8 +220,8 @@ func TestBooksHoldUnderRandomSteps(t *testing.T) {
 	})
 }
 
-// Tasks with several inputs and an output run concurrently in random order on
-// a slab that holds about two of them; each asks once, with no deadline near.
+// Tasks with several inputs and an output run concurrently in random order, on a slab that has room
+// for about two of them. Each asks once, and no deadline is near.
 func TestRunningTasksNeverDeadlock(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		x := newTester(t, 16*mib)
@@ -248,7 +248,7 @@ func TestRunningTasksNeverDeadlock(t *testing.T) {
 				}
 			}
 			x.release(id)
-			// The graph consumes results before it needs the room for others.
+			// The graph uses results before it needs room for others.
 			if len(x.granted) == 0 {
 				for _, o := range x.l.Objects() {
 					out, _ := x.l.Drop(o.ID)
@@ -394,8 +394,8 @@ func TestDroppedObjectLivesAsLongAsPinsAndLeases(t *testing.T) {
 	}
 }
 
-// A cancelled run reads its inputs until it has really stopped, and the next run
-// of the same task may have begun here by then.
+// A cancelled run reads its inputs until it has really stopped. The next run of the same task may
+// have begun here by then.
 func TestRunsOfOneTaskPinApart(t *testing.T) {
 	x := newTester(t, mib)
 	x.make(1, 1000)
@@ -479,7 +479,7 @@ func TestRebuiltObjectTakesItsMemoryAgain(t *testing.T) {
 	if o, _ := x.l.Lookup(obj(1)); len(o.Frames) != 2 {
 		t.Errorf("frames %v", o.Frames)
 	}
-	x.l.Rebuild(id, obj(1)) // no more
+	x.l.Rebuild(id, obj(1)) // does nothing to a sealed object
 	x.release(id)
 }
 
@@ -538,8 +538,8 @@ func TestEmptyFramesAndEmptyObjectsTakeNoMemory(t *testing.T) {
 	}
 }
 
-// BenchmarkTaskCycle is what one small task costs: reserve, allocate, seal,
-// release, pin, lease, end, unpin, drop, among 1,000 other objects.
+// BenchmarkTaskCycle measures the cost of one small task: reserve, allocate, seal, release, pin,
+// lease, end, unpin, drop, among 1,000 other objects.
 func BenchmarkTaskCycle(b *testing.B) {
 	x := newTester(b, 1<<30)
 	for n := range 1000 {

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// State is the life-cycle of an object.
+// State is the stage of an object's life.
 type State uint8
 
 // The states, in order.
@@ -20,8 +20,8 @@ const (
 	Building State = iota + 1
 	// Sealed: it can be read, pinned and leased.
 	Sealed
-	// Dropped: not wanted any more, or lost; exactly those dropped objects are
-	// still there that something pins or holds.
+	// Dropped: it is no longer wanted, or lost. A dropped object stays in the ledger only while a
+	// pin or a hold keeps it.
 	Dropped
 )
 
@@ -38,19 +38,19 @@ func (s State) String() string {
 	return "unknown"
 }
 
-// Reason says why a pin keeps an object.
+// Reason is the reason why a pin keeps an object.
 type Reason uint8
 
-// The reasons. Readers outside of the worker do not pin, they lease.
+// The reasons. Readers outside of the worker do not pin objects. They take read leases.
 const (
 	// PinInput: a task assigned here will read it.
 	PinInput Reason = iota + 1
-	// PinPublish: it is on its way out, or a client asked to keep it here.
+	// PinPublish: it is being sent to others, or a client asked to keep it here.
 	PinPublish
 	// PinExecutor: an executor process has it open.
 	PinExecutor
-	// PinQueued: a task assigned here waits to read it. Unlike the other reasons,
-	// this one does not keep the bytes in the slab: see Request.Inputs.
+	// PinQueued: a task assigned here waits to read it. Unlike the other reasons, this one does not
+	// keep the bytes in the slab: see Request.Inputs.
 	PinQueued
 )
 
@@ -69,16 +69,16 @@ func (r Reason) String() string {
 	return "unknown"
 }
 
-// Pin keeps an object's bytes until it is taken off. One party has at most one
-// pin per reason and attempt on an object.
+// Pin keeps an object's bytes until it is removed. One party has at most one pin per reason and
+// attempt on an object.
 type Pin struct {
 	Reason Reason
 	Holder Holder
-	// Attempt tells the runs of one task apart: one that was cancelled may still
-	// read its inputs when the next one has begun. 0 for other parties.
+	// Attempt distinguishes the runs of one task: a cancelled run may still read its inputs when
+	// the next run has begun. 0 for parties that are not tasks.
 	Attempt ids.Attempt
-	// Rank says, for PinQueued, when the task's turn comes. It does not tell pins
-	// apart.
+	// Rank is, for PinQueued, the rank at which the task will run. It is not part of the pin's
+	// identity.
 	Rank uint64
 }
 
@@ -100,31 +100,32 @@ type object struct {
 	id     ObjectID
 	state  State
 	header []byte
-	// frames are where the bytes are in the slab; those of an extent that is not
-	// there begin at Away. They are made anew when stale.
+	// frames are the ranges of the bytes in the slab. The frames of an extent that is not in the
+	// slab begin at Away. If stale is true, view computes them again.
 	frames []memory.Frame
 	stale  bool
-	// extents[i] is the memory of frames[i], nil exactly for empty frames, and
-	// frames[i] begins spans[i] bytes into it.
+	// extents[i] is the memory of frames[i], nil exactly for empty frames. frames[i] begins
+	// spans[i] bytes after the start of extents[i].
 	extents []*extent
 	spans   []uint64
 	pins    []Pin
 	leases  int
-	// held counts what keeps its bytes where they are: being built, pins in place,
-	// leases, and granted reservations.
+	// held counts the reasons to keep its bytes in their place: being built, pins in place, leases
+	// and granted reservations.
 	held int
-	// shown: readers find it on the board, or follow it there. Only objects in the slab
-	// are that are sealed or being built.
+	// shown: readers find it on the board (the shared object index), or follow it there while it is
+	// built. Only sealed or building objects in the slab are shown.
 	shown bool
-	// next is what Expect said, copied what Copied did.
+	// next is the rank from Expect. copied is true after Copied.
 	next   uint64
 	copied bool
-	// took is what Cost said, known whether it did.
+	// took is the duration from Cost. known is true after Cost.
 	took  time.Duration
 	known bool
-	// builder is the reservation, exactly while Building.
+	// builder is the reservation in which it is built. It is nil unless the state is Building.
 	builder *reservation
-	// one has the lists of an object with one frame and one pin.
+	// one has the backing arrays of the lists for an object with one frame and one pin, which saves
+	// allocations.
 	one struct {
 		frame  [1]memory.Frame
 		extent [1]*extent
@@ -133,10 +134,10 @@ type object struct {
 	}
 }
 
-// Away is the offset of frames that are not in the slab: no space reaches so far.
+// Away is the offset of frames that are not in the slab. It is beyond the end of any space.
 const Away = 1 << 63
 
-// use is the lowest rank of those who will need the object.
+// use returns the lowest rank of the tasks that will need the object.
 func (o *object) use() uint64 {
 	use := o.next
 	for _, p := range o.pins {
@@ -147,7 +148,7 @@ func (o *object) use() uint64 {
 	return use
 }
 
-// inSlab says whether all bytes are in the slab.
+// inSlab says whether all its bytes are in the slab.
 func (o *object) inSlab() bool {
 	for _, e := range o.extents {
 		if e != nil && e.places[0].presence != Resident {
@@ -157,7 +158,7 @@ func (o *object) inSlab() bool {
 	return true
 }
 
-// hold keeps the object's bytes where they are, unhold ends that.
+// hold keeps the object's bytes in their place. unhold ends one hold.
 func (l *Ledger) hold(o *object) {
 	if o.held++; o.held > 1 {
 		return
@@ -185,7 +186,8 @@ func (l *Ledger) unhold(o *object) {
 	}
 }
 
-// append adds a frame to a building object, which is then not what was shown of it.
+// append adds a frame to a Building object. It hides the object, because the entry on the board no
+// longer describes it.
 func (l *Ledger) append(o *object, f memory.Frame, e *extent) {
 	l.hide(o)
 	if e == nil {
@@ -206,8 +208,8 @@ func (l *Ledger) append(o *object, f memory.Frame, e *extent) {
 	o.spans = append(o.spans, span)
 }
 
-// Object is what the ledger knows of one object. Its slices belong to the
-// ledger: read them, do not keep them across a step that may free the object.
+// Object describes one object. Its slices belong to the ledger: read them, but do not keep them
+// across a step that may free the object.
 type Object struct {
 	ID     ObjectID
 	State  State
@@ -215,8 +217,8 @@ type Object struct {
 	Frames []memory.Frame
 	Pins   []Pin
 	Leases int
-	// InSlab: all its bytes are in the slab. They stay there only while it is
-	// pinned (but for PinQueued), leased or held by a reservation.
+	// InSlab: all its bytes are in the slab. They stay there only while it is pinned (with a reason
+	// other than PinQueued), leased or held by a reservation.
 	InSlab bool
 }
 
@@ -231,7 +233,7 @@ func (o Object) Bytes() (n uint64) {
 func (o *object) view() Object {
 	if o.stale {
 		o.stale = false
-		// A new list: the old one may be in somebody's hands.
+		// Make a new list: a caller may still use the old one.
 		frames := make([]memory.Frame, len(o.frames))
 		for i, e := range o.extents {
 			if e == nil {
@@ -256,9 +258,9 @@ func (l *Ledger) Lookup(id ObjectID) (Object, bool) {
 	return o.view(), true
 }
 
-// Copies returns, for each frame of an object, the fastest tier that has its bytes
-// and where: what a reader under a lease reads. Empty frames have an empty range
-// of the slab. ok is false if the object is not there, or its bytes are lost.
+// Copies returns, for each frame of an object, the fastest tier that has its bytes, and the range
+// there. A reader under a lease reads these ranges. Empty frames have an empty range of the slab.
+// ok is false if the object does not exist, or its bytes are lost.
 func (l *Ledger) Copies(id ObjectID) (copies []Copy, ok bool) {
 	o := l.objects[id]
 	if o == nil {
@@ -282,16 +284,16 @@ func (l *Ledger) Copies(id ObjectID) (copies []Copy, ok bool) {
 	return copies, true
 }
 
-// Copy is where the bytes of a frame are. Below the slab, Sum is the checksum of
-// Whole, which contains them.
+// Copy is the place of the bytes of one frame. Whole is the place of the extent that contains them.
+// Sum is the checksum of Whole if the tier is below the slab.
 type Copy struct {
 	Region
 	Whole memory.Frame
 	Sum   uint32
 }
 
-// Objects returns all objects by task and generation; the sealed ones among
-// them are the inventory that a worker reports when it reconnects.
+// Objects returns all objects, ordered by task and generation. The sealed objects among them are
+// the inventory that a worker reports when it reconnects.
 func (l *Ledger) Objects() []Object {
 	sorted := l.sorted()
 	views := make([]Object, len(sorted))
@@ -305,7 +307,7 @@ func (l *Ledger) sorted() []*object {
 	return slices.SortedFunc(maps.Values(l.objects), func(a, b *object) int { return a.id.compare(b.id) })
 }
 
-// sortedKeys makes the order of a map that reaches effects a fixed one.
+// sortedKeys returns the keys in a fixed order, for loops over maps that produce effects.
 func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
 
 // build creates an object. REQUIRES: the id is free.
@@ -318,11 +320,11 @@ func (l *Ledger) build(r *reservation, id ObjectID) *object {
 	return o
 }
 
-// Alias makes frames of a Building object (created if it is not there) out of
-// ranges of another one's: each range must lie in one frame of the source,
-// which is sealed, or dropped and still held, and in the slab. The memory is shared: it is
-// counted once and freed with the last object that has a frame in it. The
-// reservation gives nothing; it is who builds the object.
+// Alias makes frames of a Building object out of ranges of another object, the source. It creates
+// the object if necessary. Each range must lie in one frame of the source. The source must be
+// sealed, or dropped and still held, and in the slab. The memory is shared: it is counted once and
+// freed with the last object that has a frame in it. The reservation gives no memory; it is only
+// the builder of the object.
 func (l *Ledger) Alias(id ReservationID, oid, source ObjectID, ranges ...memory.Frame) error {
 	r, o, err := l.buildable(id, oid)
 	if err != nil {
@@ -335,7 +337,7 @@ func (l *Ledger) Alias(id ReservationID, oid, source ObjectID, ranges ...memory.
 	case src.state == Building:
 		return fmt.Errorf("ledger: object %s as a part of %s: the latter is %s: %w; seal it first", oid, source, src.state, ErrState)
 	}
-	src.view() // frames as they are now
+	src.view() // computes the frames if stale
 	extents := make([]*extent, len(ranges))
 	for i, f := range ranges {
 		if f.Bytes == 0 {
@@ -360,8 +362,8 @@ func (l *Ledger) Alias(id ReservationID, oid, source ObjectID, ranges ...memory.
 	return nil
 }
 
-// Seal makes a Building object readable. The header is opaque to the ledger,
-// which keeps it and does not change it.
+// Seal makes a Building object readable. The ledger keeps the header, but does not read or change
+// it.
 func (l *Ledger) Seal(id ObjectID, header []byte) error {
 	o := l.objects[id]
 	if o == nil {
@@ -372,7 +374,7 @@ func (l *Ledger) Seal(id ObjectID, header []byte) error {
 	}
 	b := o.builder.building
 	o.builder.building = slices.Delete(b, slices.Index(b, o), slices.Index(b, o)+1)
-	// Whoever built it keeps it in place until the reservation ends.
+	// The builder keeps the object in its place until the reservation ends.
 	o.builder.holds = append(o.builder.holds, o)
 	o.builder = nil
 	o.state = Sealed
@@ -385,8 +387,8 @@ func (l *Ledger) Seal(id ObjectID, header []byte) error {
 	return nil
 }
 
-// Drop says that an object is not wanted any more. Its bytes are free once no
-// pin and no lease holds them; Freed tells.
+// Drop says that an object is no longer wanted. Its bytes are freed when no pin and no lease holds
+// them; the effect Freed reports that.
 func (l *Ledger) Drop(id ObjectID) ([]Effect, error) {
 	o, err := l.sealed(id)
 	if err != nil {
@@ -400,8 +402,9 @@ func (l *Ledger) Drop(id ObjectID) ([]Effect, error) {
 	return out, nil
 }
 
-// Rename gives each object that was dropped, and that something still holds, the id that name returns: its old one is
-// free then for another object. REQUIRES: name returns ids that are free, each once, or the same id to leave it as it is.
+// Rename gives new ids to dropped objects that are still held: each gets the id that name returns,
+// and its old id is free for another object.
+// REQUIRES: name returns ids that are free, each once, or the same id to leave an object as it is.
 func (l *Ledger) Rename(name func(ObjectID) ObjectID) {
 	renamed := make(map[ObjectID]ObjectID)
 	for _, o := range l.sorted() {
@@ -418,7 +421,7 @@ func (l *Ledger) Rename(name func(ObjectID) ObjectID) {
 		o.id = to
 		l.objects[to] = o
 	}
-	// order-free: each is changed for itself.
+	// order-free: each lease is changed independently.
 	for _, e := range l.leases {
 		if to, ok := renamed[e.Object]; ok {
 			e.Object = to
@@ -427,8 +430,7 @@ func (l *Ledger) Rename(name func(ObjectID) ObjectID) {
 	l.verify()
 }
 
-// Pin keeps a sealed object's bytes for a party. Doing it twice is doing it
-// once.
+// Pin keeps a sealed object's bytes for a party. To pin twice has the same effect as to pin once.
 func (l *Ledger) Pin(id ObjectID, p Pin) error {
 	o, err := l.sealed(id)
 	if err != nil {
@@ -450,14 +452,14 @@ func (l *Ledger) Pin(id ObjectID, p Pin) error {
 	return nil
 }
 
-// Pinned says whether a party keeps an object's bytes.
+// Pinned says whether a party has this pin on an object.
 func (l *Ledger) Pinned(id ObjectID, p Pin) bool {
 	o := l.objects[id]
 	return o != nil && slices.ContainsFunc(o.pins, p.same)
 }
 
-// Unpin takes a pin off. ErrUnknown means that it was not there (any more),
-// which a late message may cause.
+// Unpin removes a pin. ErrUnknown means that the pin did not exist, or no longer existed; a late
+// message may cause that.
 func (l *Ledger) Unpin(id ObjectID, p Pin) ([]Effect, error) {
 	o := l.objects[id]
 	i := -1
@@ -492,7 +494,7 @@ func (l *Ledger) dropPins(o *object, h Holder) {
 	}
 }
 
-// sealed finds an object that must be Sealed for what is to be done.
+// sealed returns an object, or an error if it is not Sealed.
 func (l *Ledger) sealed(id ObjectID) (*object, error) {
 	o := l.objects[id]
 	if o == nil {
@@ -504,7 +506,7 @@ func (l *Ledger) sealed(id ObjectID) (*object, error) {
 	return o, nil
 }
 
-// settle frees a dropped object that nothing holds any more.
+// settle frees a dropped object when no pin, lease or other hold is left.
 func (l *Ledger) settle(o *object, out []Effect) []Effect {
 	if o.state != Dropped || len(o.pins) > 0 || o.leases > 0 {
 		return out
@@ -518,10 +520,11 @@ func (l *Ledger) settle(o *object, out []Effect) []Effect {
 	return l.free(o, out)
 }
 
-// letGo ends what granted reservations keep of a dropped object: they outlive what they were made for while anything is on
-// its way into them, and the object may be wanted, and fetched, anew before that.
+// letGo removes a dropped object from the holds of granted reservations. Such a reservation lives
+// on after its task while a transfer into it is in progress, and before it ends the object may be
+// wanted and fetched again.
 func (l *Ledger) letGo(o *object) {
-	// order-free: each of them loses the same object.
+	// order-free: each reservation loses the same object.
 	for _, r := range l.reservations {
 		if i := slices.Index(r.holds, o); i >= 0 {
 			r.holds = slices.Delete(r.holds, i, i+1)
@@ -530,7 +533,7 @@ func (l *Ledger) letGo(o *object) {
 	}
 }
 
-// free forgets an object and gives back the extents that were its alone.
+// free removes an object from the ledger and frees the extents that no other object uses.
 func (l *Ledger) free(o *object, out []Effect) []Effect {
 	delete(l.objects, o.id)
 	l.hide(o)

@@ -10,26 +10,25 @@ import (
 	"github.com/millrace/millrace/memory/alloc"
 )
 
-// ReservationID names a reservation. The caller chooses it, never again for the
-// life of the ledger.
+// ReservationID identifies a reservation. The caller chooses it and never uses it again in the life
+// of the ledger.
 type ReservationID uint64
 
-// Request asks for memory, all or nothing.
+// Request asks for memory: all of it or nothing.
 type Request struct {
 	ID ReservationID
-	// Holder is who will use it, for error messages and HolderGone.
+	// Holder is the party that will use it, for error messages and HolderGone.
 	Holder Holder
-	// Bytes are the sizes of the blocks: one per frame that is expected.
+	// Bytes are the sizes of the blocks, one for each expected frame.
 	Bytes []uint64
-	// Inputs are objects that are to be in the slab from the moment that the
-	// reservation is loaded until it is released. Those that are not sealed here
-	// when it is granted are left out: see Hold.
+	// Inputs are objects that must be in the slab from the time when the reservation is loaded
+	// until it is released. Inputs that are not sealed here when it is granted are left out: see
+	// Hold.
 	Inputs []ObjectID
-	// Urgent: whoever asks holds memory already and cannot go on without more. It
-	// goes before those who hold nothing.
+	// Urgent: the requesting task already holds memory and cannot continue without more. The
+	// request is queued before all requests that are not urgent.
 	Urgent bool
-	// Deadline is until when to wait in the queue. The zero time means not to
-	// wait.
+	// Deadline is the end of the wait in the queue. The zero time means not to wait.
 	Deadline time.Time
 }
 
@@ -43,17 +42,17 @@ type reservation struct {
 	urgent   bool
 	since    time.Time
 	granted  bool
-	// loading is how many extents of its inputs are still coming.
+	// loading is the number of its inputs' extents that are still coming.
 	loading int
-	// holds are the objects that it keeps in place: its inputs, and what was
+	// holds are the objects that it keeps in their place: its inputs, and the objects that were
 	// built in it and sealed.
 	holds []*object
-	// blocks are what is left of the memory set aside, each a block in use of
-	// the allocator.
+	// blocks are the rest of the memory set aside. Each is a block in use of the allocator.
 	blocks []memory.Frame
-	// building are exactly those Building objects allocated here.
+	// building are exactly the Building objects that were created in this reservation.
 	building []*object
-	// one has the lists of a reservation for one object with one frame.
+	// one has the backing arrays of the lists for a reservation for one object with one frame,
+	// which saves allocations.
 	one struct {
 		size     [1]uint64
 		block    [1]memory.Frame
@@ -61,12 +60,12 @@ type reservation struct {
 	}
 }
 
-// Standing is how far a reservation has come.
+// Standing is the progress of a reservation.
 type Standing uint8
 
 // The standings.
 const (
-	// Waiting: it stands in the queue and holds nothing.
+	// Waiting: it is in the queue and holds nothing.
 	Waiting Standing = iota
 	// Loading: it is granted, and inputs are being read back.
 	Loading
@@ -74,9 +73,9 @@ const (
 	Ready
 )
 
-// Reserve sets memory aside. While it is Waiting, Granted or Refused will follow;
-// while it is Loading, Loaded or LoadFailed. A request for no bytes, of inputs
-// that are in the slab, is granted at once.
+// Reserve sets memory aside. If the result is Waiting, Granted or Refused will follow; if it is
+// Loading, Loaded or LoadFailed will follow. A request without bytes and inputs is granted at once.
+// The effects must be carried out even if there is an error: other bytes may have left the slab.
 func (l *Ledger) Reserve(now time.Time, q Request) (s Standing, out []Effect, err error) {
 	if _, taken := l.reservations[q.ID]; taken {
 		return Waiting, nil, fmt.Errorf("ledger: reservation %d for %s: %w; ids must not be reused", q.ID, q.Holder, ErrDuplicate)
@@ -117,7 +116,7 @@ func (l *Ledger) Reserve(now time.Time, q Request) (s Standing, out []Effect, er
 			s = Loading
 		}
 	case q.Deadline.IsZero():
-		// Whoever will not wait asks again, in a queue; to name the holders each time
+		// A caller that does not wait asks again, in a loop. To list the largest holders each time
 		// would cost more than the memory is worth.
 		l.verify()
 		return Waiting, out, fmt.Errorf("ledger: reservation %d of %s for %s: %w now", q.ID, size(r.bytes), q.Holder, ErrNoRoom)
@@ -154,9 +153,9 @@ func (l *Ledger) tooLarge(q Request) error {
 		size(sum), q.Holder, size(most), ErrTooLarge, size(l.config.SizeBytes), size(alloc.BigBytes), size(alloc.HugeBytes))
 }
 
-// fitsEmpty says whether an empty slab could grant the reservation, by trying:
-// grants use the same order of sizes, and an allocator with everything freed is
-// in the same state as a new one, so the answer is exact.
+// fitsEmpty says whether an empty slab could grant the reservation, by trying it. Grants allocate
+// the sizes in the same order, and an allocator with everything freed is in the same state as a new
+// one, so the answer is exact.
 func (l *Ledger) fitsEmpty(r *reservation) bool {
 	bytes, sizes := r.bytes, r.sizes
 	if len(r.inputs) > 0 {
@@ -167,8 +166,8 @@ func (l *Ledger) fitsEmpty(r *reservation) bool {
 		}
 		slices.SortFunc(sizes, func(a, b uint64) int { return cmp.Compare(b, a) })
 	}
-	// Alignment at most doubles a block, and the header costs one alignment, so
-	// an eighth always fits.
+	// Alignment at most doubles a block, and the header costs one alignment, so an eighth of the
+	// slab always fits.
 	if bytes <= l.config.SizeBytes/8 && l.config.HeaderBytes <= l.config.SizeBytes/8 {
 		return true
 	}
@@ -187,8 +186,8 @@ func (l *Ledger) fitsEmpty(r *reservation) bool {
 	return true
 }
 
-// loads returns the extents of a reservation's inputs that need a place in the
-// slab, or, with all, each of them; none twice.
+// loads returns the extents of a reservation's inputs, each once. Without all, it returns only
+// those that have no place in the slab.
 func (l *Ledger) loads(r *reservation, all bool) (list []*extent) {
 	l.clock++
 	for _, id := range r.inputs {
@@ -207,8 +206,8 @@ func (l *Ledger) loads(r *reservation, all bool) (list []*extent) {
 	return list
 }
 
-// tryGrant grants a reservation, making room for it if need be; wait says whether
-// it may be for transfers that it begins for that.
+// tryGrant grants a reservation and makes room for it if necessary. wait says whether the
+// reservation may wait for transfers, so that tryGrant may begin them.
 func (l *Ledger) tryGrant(r *reservation, wait bool, out []Effect) (bool, []Effect) {
 	for l.mayGrant(r) {
 		var ok bool
@@ -222,11 +221,11 @@ func (l *Ledger) tryGrant(r *reservation, wait bool, out []Effect) (bool, []Effe
 	return false, out
 }
 
-// mayGrant says whether only room can be missing.
+// mayGrant says whether nothing but missing room can prevent a grant.
 func (l *Ledger) mayGrant(r *reservation) bool {
 	for _, id := range r.inputs {
-		// What is on its way from one tier below to another is not read before it
-		// has arrived.
+		// An extent that is being written from one tier below to another is not read before that
+		// write has ended.
 		if o := l.objects[id]; o != nil && o.state != Building && slices.ContainsFunc(o.extents, func(e *extent) bool {
 			return e != nil && e.transfer != nil && e.places[0].presence == Absent
 		}) {
@@ -236,8 +235,8 @@ func (l *Ledger) mayGrant(r *reservation) bool {
 	return l.leavesHeadroom(r)
 }
 
-// grant takes all that a reservation asked for, or nothing: its blocks, places
-// for the inputs that are not in the slab, and a hold on all inputs.
+// grant takes everything that a reservation asked for, or nothing: its blocks, places for the
+// inputs that are not in the slab, and a hold on all inputs.
 func (l *Ledger) grant(r *reservation, out []Effect) (bool, []Effect) {
 	var loads []*extent
 	if len(r.inputs) > 0 {
@@ -273,9 +272,9 @@ func (l *Ledger) grant(r *reservation, out []Effect) (bool, []Effect) {
 	return true, out
 }
 
-// leavesHeadroom says whether a reservation may be granted although some who hold
-// memory may ask for more: as long as there are such, a quarter of the slab is kept
-// for them, in which nothing stands that cannot leave.
+// leavesHeadroom says whether a reservation may be granted without taking the room that other
+// holders of memory may still ask for. While there are such holders, a quarter of the slab is kept
+// free of bytes that cannot leave.
 func (l *Ledger) leavesHeadroom(r *reservation) bool {
 	if len(l.tiers) == 1 || r.urgent {
 		return true
@@ -290,7 +289,7 @@ func (l *Ledger) leavesHeadroom(r *reservation) bool {
 	return stuck <= l.config.SizeBytes/4*3 || !l.othersGranted(r)
 }
 
-// othersGranted says whether anybody but r has been granted memory.
+// othersGranted says whether any reservation other than r has been granted memory.
 func (l *Ledger) othersGranted(r *reservation) bool {
 	// order-free: a disjunction.
 	for _, g := range l.reservations {
@@ -301,7 +300,8 @@ func (l *Ledger) othersGranted(r *reservation) bool {
 	return false
 }
 
-// setAsideWith is setAside with places for extents, in one order of sizes.
+// setAsideWith is like setAside, but also allocates places for extents. It allocates blocks and
+// places in one order, the largest size first.
 func (l *Ledger) setAsideWith(r *reservation, loads []*extent) (offsets []uint64, ok bool) {
 	slices.SortStableFunc(loads, func(a, b *extent) int { return cmp.Compare(b.bytes, a.bytes) })
 	offsets = make([]uint64, 0, len(loads))
@@ -361,10 +361,10 @@ func (l *Ledger) setAside(r *reservation) bool {
 	return true
 }
 
-// makeRoom gets room for a reservation that does not fit: what it lacks is made
-// to leave, beyond what is leaving already. more says that something is free now
-// that was not, so that it is worth trying again; otherwise it may be after a
-// transfer, if wait allows one to begin.
+// makeRoom makes room for a reservation that does not fit: it makes extents leave until the missing
+// bytes are free or leaving. more says that some bytes are free now that were not, so that the
+// caller should try again. Otherwise there may be room after a transfer; makeRoom begins one only
+// if wait is true.
 func (l *Ledger) makeRoom(r *reservation, wait bool, out []Effect) (more bool, effects []Effect) {
 	t := l.tiers[0]
 	if len(t.cheap.list) == 0 && (!wait || len(t.costly.list) == 0) {
@@ -386,20 +386,21 @@ func (l *Ledger) makeRoom(r *reservation, wait bool, out []Effect) (more bool, e
 	case leaving > 0:
 		return false, out
 	default:
-		// The free bytes lie apart: one victim at a time, until they do not.
+		// Enough bytes are free, but in separate blocks: remove one victim at a time until a block
+		// is large enough.
 		need = 1
 	}
 	why := fmt.Sprintf("room for reservation %d of %s", r.id, r.holder)
 	freed, begun, out := l.shed(0, need, keep, wait, why, out)
 	if freed+begun == 0 && leaving == 0 {
-		// Only its own inputs are in the way: they come back elsewhere.
+		// Only its own inputs are in the way. They are read back later, to other places.
 		freed, _, out = l.shed(0, need, 0, wait, why, out)
 	}
 	return freed > 0, out
 }
 
-// serve grants waiting reservations from the head on until one does not fit, for
-// which it makes room. It runs after each step that made room or changed the head.
+// serve grants waiting reservations from the head of the queue until one does not fit, and makes
+// room for that one. It runs after each step that made room or changed the head of the queue.
 func (l *Ledger) serve(out []Effect) []Effect {
 	for len(l.waiting) > 0 {
 		r := l.waiting[0]
@@ -415,8 +416,8 @@ func (l *Ledger) serve(out []Effect) []Effect {
 	return l.writeAhead(out)
 }
 
-// Merge moves what is left of a granted reservation into another one, for what has
-// outgrown that, and ends it.
+// Merge moves the rest of a granted reservation into another one, whose task needs more than it
+// reserved. It ends the first reservation.
 func (l *Ledger) Merge(from, into ReservationID) error {
 	a, b := l.reservations[from], l.reservations[into]
 	switch {
@@ -435,8 +436,8 @@ func (l *Ledger) Merge(from, into ReservationID) error {
 	return nil
 }
 
-// Hold keeps an object in the slab as if it were an input of a granted
-// reservation. ErrAway means that it is not there.
+// Hold keeps an object in the slab as if it were an input of a granted reservation. ErrAway means
+// that the object is not in the slab.
 func (l *Ledger) Hold(id ReservationID, oid ObjectID) error {
 	r, o := l.reservations[id], l.objects[oid]
 	switch {
@@ -454,19 +455,18 @@ func (l *Ledger) Hold(id ReservationID, oid ObjectID) error {
 	return nil
 }
 
-// Allocate makes frames of a Building object out of a granted reservation, one
-// per size, and creates the object if it is not there; without sizes it only
-// does that. A frame comes from the smallest block of the reservation that
-// holds it. When none does, free memory beyond the reservation is tried, past
-// the queue: whoever runs already frees its memory sooner than anyone waiting.
-// If there is none, ErrOutgrown names the largest holders. All frames are made
-// or none.
+// Allocate makes frames of a Building object out of a granted reservation, one per size. It creates
+// the object if necessary; without sizes it does only that. A frame comes from the smallest block
+// of the reservation that is large enough. If there is none, free memory beyond the reservation is
+// used, ahead of the queue, because a running task frees its memory sooner than a waiting one. If
+// there is no such memory, ErrOutgrown names the largest holders. Either all frames are made or
+// none.
 func (l *Ledger) Allocate(id ReservationID, oid ObjectID, sizes ...uint64) ([]memory.Frame, error) {
 	r, o, err := l.buildable(id, oid)
 	if err != nil {
 		return nil, err
 	}
-	// Plan on a copy, so that failing half-way leaves no trace.
+	// Plan on a copy, so that a failure half-way changes nothing.
 	left := slices.Clone(r.blocks)
 	frames := make([]memory.Frame, len(sizes))
 	var grown []int
@@ -499,8 +499,8 @@ func (l *Ledger) Allocate(id ReservationID, oid ObjectID, sizes ...uint64) ([]me
 		frames[i] = memory.Frame{Offset: off, Bytes: n}
 		grown = append(grown, i)
 	}
-	// Carry the plan out: each frame is cut from the front of the block in use
-	// at its offset, in the order of the plan.
+	// Carry out the plan: each frame is cut from the front of the block in use at its offset, in
+	// the order of the plan.
 	for i, f := range frames {
 		if f.Bytes == 0 {
 			continue
@@ -532,8 +532,9 @@ func (l *Ledger) Allocate(id ReservationID, oid ObjectID, sizes ...uint64) ([]me
 	return frames, nil
 }
 
-// Adopt gives a Building object a name, and its reservation a holder: memory for what was not known yet, set aside when there
-// was time for it. Nobody may know the object by its old name.
+// Adopt gives a Building object a new id and its reservation a new holder. It is used for memory
+// that was reserved ahead of time, before the task was known.
+// REQUIRES: no other party knows the object by its old id.
 func (l *Ledger) Adopt(id ReservationID, oid, name ObjectID, h Holder) error {
 	r, o, err := l.buildable(id, oid)
 	switch {
@@ -553,9 +554,9 @@ func (l *Ledger) Adopt(id ReservationID, oid, name ObjectID, h Holder) error {
 	return nil
 }
 
-// Rebuild forgets a Building object, so that it can be made anew: its memory goes
-// back to its reservation. It does nothing if there is no such object.
-// REQUIRES: nobody writes to it any more.
+// Rebuild removes a Building object, so that it can be built again: its memory goes back to its
+// reservation. It does nothing if there is no such object.
+// REQUIRES: no party writes to it any more.
 func (l *Ledger) Rebuild(id ReservationID, oid ObjectID) {
 	r, o := l.reservations[id], l.objects[oid]
 	if r == nil || o == nil || o.builder != r {
@@ -567,7 +568,8 @@ func (l *Ledger) Rebuild(id ReservationID, oid ObjectID) {
 		if e != nil && e.refs == 1 {
 			block := memory.Frame{Offset: e.places[0].offset, Bytes: alloc.Rounded(e.bytes)}
 			l.clear(e, 0)
-			// NB: what was shown may still be read, though what it was shown for is gone.
+			// NB: a block that was shown may still be read, even if its object no longer exists.
+			// Then it does not go back to the reservation.
 			if !l.recall(e, block) {
 				r.blocks = append(r.blocks, block)
 				l.reservedBytes += block.Bytes
@@ -589,8 +591,8 @@ func (l *Ledger) outgrown(r *reservation, oid ObjectID, n uint64, left []memory.
 		oid, size(n), ErrOutgrown, r.id, size(r.bytes), size(rest), size(free.Free), size(free.LargestFree), l.describeTiers(), l.describeLargest())
 }
 
-// buildable finds the reservation and the object of an Allocate or Alias; the
-// object is nil when it is still to be made.
+// buildable returns the reservation and the object for Allocate or Alias. The object is nil if it
+// does not exist yet.
 func (l *Ledger) buildable(id ReservationID, oid ObjectID) (*reservation, *object, error) {
 	r := l.reservations[id]
 	switch {
@@ -606,10 +608,10 @@ func (l *Ledger) buildable(id ReservationID, oid ObjectID) (*reservation, *objec
 	return r, o, nil
 }
 
-// Release ends a reservation, granted or waiting: what is left of its memory is
-// free again, and objects that were allocated in it and not sealed are gone. It
-// is how a task's run ends, well or not.
-// REQUIRES: nobody writes to those objects any more.
+// Release ends a reservation, granted or waiting: the rest of its memory is freed, and objects that
+// were built in it and not sealed are removed. Each run of a task ends with Release, after success
+// or failure.
+// REQUIRES: no party writes to those objects any more.
 func (l *Ledger) Release(id ReservationID) ([]Effect, error) {
 	r := l.reservations[id]
 	if r == nil {
@@ -637,7 +639,7 @@ func (l *Ledger) release(r *reservation, out []Effect) []Effect {
 	}
 	r.holds = nil
 	if r.loading > 0 {
-		// order-free: it is taken out of each.
+		// order-free: it is removed from each list.
 		for _, x := range l.transfers {
 			x.waiters = slices.DeleteFunc(x.waiters, func(w *reservation) bool { return w == r })
 		}

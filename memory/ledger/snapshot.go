@@ -9,16 +9,18 @@ import (
 type TierState struct {
 	Name      string
 	SizeBytes uint64
-	// UsedBytes are taken, by whatever; HeldBytes of them by objects, of which
-	// CleanBytes have a copy in a tier below, LeavingBytes are being written there,
-	// and ComingBytes are being filled.
+	// UsedBytes are the bytes in use for any purpose. HeldBytes of them belong to objects; of
+	// these, CleanBytes have a copy in a tier below, and LeavingBytes are being written there.
+	// ComingBytes are being filled.
 	UsedBytes, HeldBytes, CleanBytes, LeavingBytes, ComingBytes uint64
-	// EvictableBytes could leave at once if there is somewhere to go; without
+	// EvictableBytes could leave at once if a tier below has room. They are counted before
 	// rounding.
 	EvictableBytes uint64
-	// InBytes were read from here into the slab, OutBytes written here, ever.
+	// InBytes is the total read from this tier into the slab, OutBytes the total written to this
+	// tier.
 	InBytes, OutBytes uint64
-	// Failed is why nothing is written here until Retry, nil if it works.
+	// Failed is the last write error, nil if the tier works. While it is set, nothing is written to
+	// the tier until Retry.
 	Failed error
 	Retry  time.Time
 }
@@ -27,21 +29,21 @@ type TierState struct {
 type ReservationState struct {
 	ID     ReservationID
 	Holder Holder
-	// Bytes are what it asks for, LoadBytes what of its inputs is not in the slab
-	// yet.
+	// Bytes are the blocks that it asks for. LoadBytes are the bytes of its inputs that are not in
+	// the slab yet.
 	Bytes, LoadBytes uint64
 	Granted, Urgent  bool
 	Since, Deadline  time.Time
 }
 
-// Snapshot is what the ledger tells people.
+// Snapshot describes the state of the ledger for people.
 type Snapshot struct {
 	Tiers   []TierState
 	Largest []Holding
 	// Pinned are the largest objects that cannot leave the slab.
 	Pinned []Holding
-	// Reservations are those that wait, in the order in which they are served, and
-	// then those that are granted, by id.
+	// Reservations are first the waiting ones, in the order in which they are served, then the
+	// granted ones, by id.
 	Reservations []ReservationState
 }
 
@@ -63,13 +65,14 @@ func (l *Ledger) Tiers() []TierState {
 	return states
 }
 
-// Available is how much of the slab is free, or could leave it at once if there is somewhere to go.
+// Available returns the bytes of the slab that are free, or could leave at once if a tier below has
+// room.
 func (l *Ledger) Available() uint64 {
 	t := l.tiers[0]
 	return l.space.Size() - l.space.Used() + t.cheap.bytes + t.costly.bytes
 }
 
-// Snapshot describes everything, with the n largest of each kind.
+// Snapshot describes the whole ledger, with the n largest of each kind.
 func (l *Ledger) Snapshot(n int) Snapshot {
 	all := l.Largest(-1)
 	s := Snapshot{Tiers: l.Tiers(), Largest: all[:min(n, len(all))]}

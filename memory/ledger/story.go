@@ -10,10 +10,10 @@ import (
 	"github.com/millrace/millrace/memory/alloc"
 )
 
-// storyLen is how many transitions are remembered, over all objects.
+// storyLen is the number of transitions in the history, over all objects.
 const storyLen = 1024
 
-// story is a ring of the last transitions.
+// story is the history: a ring buffer of the last transitions.
 type story struct {
 	ring []transition
 	next uint64
@@ -24,23 +24,23 @@ type transition struct {
 	verb        string
 	object      ObjectID
 	reservation ReservationID
-	// n is the number that belongs to the verb: bytes, or the id of a lease or
-	// a holder.
+	// n is the number that belongs to the verb: bytes, or the id of a lease or a holder.
 	n uint64
-	// took is how long the object took to make, in that transition.
+	// took is the time that it took to compute the object, for the verb "took".
 	took time.Duration
-	// by says what of pin belongs to the verb: its text is made for who asks only.
+	// by selects the part of pin to print after the verb. The text is made only when Story is
+	// called.
 	by  party
 	pin Pin
 }
 
-// party is who did it.
+// party selects the part of a transition's pin that Story prints.
 type party uint8
 
 const (
 	nobody party = iota
-	pinner       // pin
-	leaser       // the holder of pin
+	pinner       // the pin
+	leaser       // the pin's holder
 )
 
 func (s *story) pin(verb string, p Pin, o ObjectID) {
@@ -65,8 +65,8 @@ func (s *story) put(t transition) {
 	s.next++
 }
 
-// Story returns the remembered transitions of one object, oldest first, each
-// with its place in the order of all.
+// Story returns the history of one object, oldest transition first. Each line begins with the
+// number of the transition in the order of all transitions.
 func (l *Ledger) Story(id ObjectID) []string {
 	var lines []string
 	for i := range l.log.ring {
@@ -96,23 +96,23 @@ func (l *Ledger) Story(id ObjectID) []string {
 	return lines
 }
 
-// Holding is one entry in the list of who holds the slab: an object, or the
-// rest of a granted reservation.
+// Holding is one entry in the list of the holders of the slab: an object, or the unused rest of a
+// granted reservation.
 type Holding struct {
-	// Object is zero for a reservation, Reservation for an object.
+	// Object is zero for a reservation. Reservation is zero for an object.
 	Object      ObjectID
 	Reservation ReservationID
-	// Holder is set for reservations.
+	// Holder is set only for reservations.
 	Holder Holder
 	State  State
-	// Bytes are the blocks it keeps in the slab; SharedBytes of them are kept by
-	// other objects too and would not be freed with it.
+	// Bytes are its blocks in the slab. SharedBytes of them also belong to other objects and would
+	// not be freed with it.
 	Bytes, SharedBytes uint64
-	// TierBytes are the blocks in each tier, the slab among them; BelowBytes of the
-	// object are not in the slab.
+	// TierBytes are its blocks in each tier, the slab included. BelowBytes are the blocks that the
+	// object would need in the slab for its bytes that are not there.
 	TierBytes  [MaxTiers]uint64
 	BelowBytes uint64
-	// NextUse is the rank at which it is needed first, or NeverUsed or UnknownUse.
+	// NextUse is the lowest rank at which it is needed, or NeverUsed or UnknownUse.
 	NextUse uint64
 	// Copied: it is a copy of a peer's object.
 	Copied bool
@@ -120,7 +120,7 @@ type Holding struct {
 	Leases int
 }
 
-// String describes the holding in a few words for an error message.
+// String describes the holding briefly, for an error message.
 func (h Holding) String() string {
 	if h.Object == (ObjectID{}) {
 		return fmt.Sprintf("reservation %d of %s %s", h.Reservation, h.Holder, size(h.Bytes))
@@ -142,8 +142,8 @@ func (h Holding) String() string {
 	return fmt.Sprintf("%s %s (%s)", h.Object, size(h.Bytes), strings.Join(notes, ", "))
 }
 
-// Largest returns the n largest holders of the slab, the largest first, and among
-// equals those with the most below; all when n < 0.
+// Largest returns the n largest holders of the slab, the largest first; among equals, the holder
+// with the most bytes below the slab first. With n < 0 it returns all.
 func (l *Ledger) Largest(n int) []Holding {
 	var all []Holding
 	for _, o := range l.sorted() {
@@ -206,7 +206,7 @@ func (l *Ledger) describeLargest() string {
 	return strings.Join(parts, "; ")
 }
 
-// describeTiers says what the tiers below could take, in parentheses of an error.
+// describeTiers describes how full the tiers below are, for the parentheses of an error message.
 func (l *Ledger) describeTiers() string {
 	var b strings.Builder
 	for _, t := range l.tiers[1:] {
@@ -218,7 +218,7 @@ func (l *Ledger) describeTiers() string {
 	return b.String()
 }
 
-// size writes bytes with a binary unit.
+// size formats bytes with a binary unit.
 func size(n uint64) string {
 	const units = "KMGTPE"
 	if n < 1024 {

@@ -21,30 +21,30 @@ func obj(n int) ObjectID { return ObjectID{Task: ids.TaskID(n), Generation: 1} }
 
 func task(n int) Holder { return Holder{Kind: HolderTask, ID: uint64(n)} }
 
-// tester drives a ledger and fails the test when an effect or the bytes of
-// objects contradict what has been asked for.
+// tester drives a ledger. It fails the test if an effect or the bytes of objects contradict the
+// requests.
 type tester struct {
 	l   *Ledger
 	t   rapid.TB
 	now time.Time
-	// queue are the reservations that should wait, in order; granted those that
-	// should be granted.
+	// queue are the reservations that should wait, in order. granted are those that should be
+	// granted.
 	queue, granted []ReservationID
 	leases         []LeaseID
 	next           int
 	trims          int
-	// loading are granted reservations whose inputs are not there yet.
+	// loading are the granted reservations whose inputs are still being read.
 	loading map[ReservationID]bool
-	// io are the orders to move bytes that are not carried out.
+	// io are the orders to move bytes that are still to be carried out.
 	io []Effect
-	// bytes are the contents of the tiers, a number for each granule.
+	// bytes are the contents of the tiers: one number for each granule.
 	bytes [MaxTiers][]uint64
-	// want are the numbers that the frames of objects begin with.
+	// want are the expected first numbers of the frames of each object.
 	want   map[ObjectID][]uint64
 	stamps uint64
 	lost   map[ObjectID]bool
-	// shown are the objects on the board, looks those who read what was there, and
-	// recalls what is withheld for them.
+	// shown are the objects on the board. looks are the readers of shown objects. recalls are the
+	// readers for which each range is withheld.
 	shown   map[ObjectID]bool
 	looks   []*reading
 	recalls map[Ticket][]*reading
@@ -67,7 +67,7 @@ func newTester(t rapid.TB, sizeBytes uint64, below ...Tier) *tester {
 	return x
 }
 
-// granules returns the contents of a range that begins anywhere.
+// granules returns the contents of a range, which may begin inside of a granule.
 func (x *tester) granules(tier int, f memory.Frame) []uint64 {
 	return x.bytes[tier][f.Offset/alloc.Granule : (f.End()+alloc.Granule-1)/alloc.Granule]
 }
@@ -85,8 +85,7 @@ func (x *tester) allocate(id ReservationID, o ObjectID, sizes ...uint64) ([]memo
 	return frames, err
 }
 
-// contents checks that the bytes of an object are what was written, wherever
-// they are.
+// contents checks that an object has the bytes that were written, in whichever tier they are.
 func (x *tester) contents(o Object) {
 	copies, ok := x.l.Copies(o.ID)
 	if !ok {
@@ -114,7 +113,7 @@ func (x *tester) contents(o Object) {
 	}
 }
 
-// carryOut ends an order to move bytes.
+// carryOut carries out an order to move bytes.
 func (x *tester) carryOut(i int, err error) {
 	order := x.io[i]
 	x.io = slices.Delete(x.io, i, i+1)
@@ -140,7 +139,7 @@ func (x *tester) carryOut(i int, err error) {
 	}
 }
 
-// settle carries out all orders.
+// settle carries out all orders to move bytes.
 func (x *tester) settle() {
 	for n := 0; len(x.io)+len(x.looks) > 0; n++ {
 		for len(x.looks) > 0 {
@@ -215,12 +214,12 @@ func (x *tester) check() {
 	if err := x.l.Check(); err != nil {
 		x.t.Fatal(err)
 	}
-	// A waiter that fits would have missed its grant.
+	// If the first waiting reservation fits, it has missed its grant.
 	if len(x.l.waiting) > 0 && len(x.l.waiting[0].inputs) == 0 && x.l.mayGrant(x.l.waiting[0]) && x.l.setAside(x.l.waiting[0]) {
 		x.t.Fatalf("reservation %d waits although it fits", x.l.waiting[0].id)
 	}
 	x.checkLooks()
-	// No byte belongs to two extents, whatever the state of their objects.
+	// No byte belongs to two extents, in whichever state their objects are.
 	var all []memory.Frame
 	seen := map[*extent]bool{}
 	for _, o := range x.l.sorted() {
@@ -310,8 +309,8 @@ func (x *tester) make(n int, sizes ...uint64) []memory.Frame {
 	return frames
 }
 
-// drain lets every holder finish, without any deadline passing, and wants
-// everyone who waited to be served and the slab to be empty at the end.
+// drain lets every holder finish, and no deadline passes. At the end, every waiting reservation
+// must have been served and the slab must be empty.
 func (x *tester) drain() {
 	x.effects(x.l.Punched(true))
 	x.settle()
@@ -337,7 +336,7 @@ func (x *tester) drain() {
 			_, out := x.l.EndLease(x.now, id)
 			x.effects(out)
 		}
-		// HolderGone may have taken reservations of either kind along.
+		// HolderGone may also have removed reservations in the queue or granted ones.
 		gone := func(id ReservationID) bool { return x.l.reservations[id] == nil }
 		x.queue = slices.DeleteFunc(x.queue, gone)
 		x.granted = slices.DeleteFunc(x.granted, gone)

@@ -14,7 +14,7 @@ import (
 
 func disk(sizeBytes uint64) Tier { return Tier{Name: "disk", SizeBytes: sizeBytes, UnitBytes: 4096} }
 
-// where returns where the frames of an object are: slab, disk, both, or coming.
+// where returns the place of object n: slab, disk, both, or coming.
 func (x *tester) where(n int) string {
 	o := x.l.objects[obj(n)]
 	if o == nil {
@@ -54,7 +54,7 @@ func TestVictimIsWhatIsNeededLast(t *testing.T) {
 	x.l.Expect(obj(2), 90)
 	x.l.Expect(obj(3), 50)
 	x.l.Expect(obj(5), NeverUsed)
-	// 4, 6 and 7: nobody said. 7 is needed by a task that waits here.
+	// The use of 4, 6 and 7 is unknown, but a task that waits here needs 7.
 	if err := x.l.Pin(obj(7), Pin{Reason: PinQueued, Holder: task(70), Rank: 20}); err != nil {
 		t.Fatal(err)
 	}
@@ -81,19 +81,19 @@ func TestVictimIsWhatIsNeededLast(t *testing.T) {
 		if !slices.Contains(x.granted, id) {
 			t.Fatal("room was made and not given")
 		}
-		// It keeps what it got.
+		// It keeps the memory that it got.
 		if _, err := x.allocate(id, obj(1000+int(id)), 2*mib); err != nil {
 			t.Fatal(err)
 		}
 	}
-	// What is held stays, however urgent it is.
+	// Held objects stay, even if they are needed last.
 	if _, granted := x.reserve(task(101), 0, 8*mib); granted {
 		t.Error("memory was given twice")
 	}
 }
 
-// Among what is needed at the same time, what took less time for its size leaves
-// first, whenever it was used; what cannot be made again leaves last.
+// Among objects that are needed at the same time, the one with the smallest cost for its size
+// leaves first, whenever it was used. Objects that cannot be computed again leave last.
 func TestVictimAmongEqualsIsWhatIsQuicklyMadeAgain(t *testing.T) {
 	for name, use := range map[string]uint64{"never": NeverUsed, "unknown": UnknownUse, "same rank": 7} {
 		t.Run(name, func(t *testing.T) {
@@ -105,7 +105,7 @@ func TestVictimAmongEqualsIsWhatIsQuicklyMadeAgain(t *testing.T) {
 					x.l.Cost(obj(n+1), took)
 				}
 			}
-			// Half as long, for a quarter of the bytes.
+			// It took half as long as object 4, for a quarter of the bytes.
 			x.make(6, mib/2)
 			x.l.Expect(obj(6), use)
 			x.l.Cost(obj(6), 500*time.Millisecond)
@@ -150,7 +150,7 @@ func TestHeldBytesNeverLeave(t *testing.T) {
 	holder, _ := x.ask(Request{Holder: task(8), Inputs: []ObjectID{obj(3)}}, 0)
 	x.reserve(task(7), time.Hour, 14*mib)
 	x.settle()
-	// As long as that is granted, another one does not get so much.
+	// While the holder is granted, the other reservation does not get 14 MiB.
 	x.whereAll("slab slab slab slab")
 	x.release(holder)
 	x.settle()
@@ -178,21 +178,21 @@ func TestInputsComeBackWithTheirReservation(t *testing.T) {
 	if x.loading[id] {
 		t.Error("nobody said that the inputs have come")
 	}
-	// Both have a copy below: they leave again for nothing.
+	// Both have a copy below, so they leave again without a write.
 	x.release(id)
 	x.reserve(task(52), 0, 14*mib)
 	if len(x.io) > 0 {
 		t.Errorf("clean bytes were written: %v", x.io)
 	}
 	x.whereAll("disk disk disk disk")
-	// More than the slab holds, with inputs that lie on disk.
+	// The request with its inputs on disk is larger than the slab.
 	_, _, err := x.l.Reserve(x.now, Request{ID: 999, Holder: task(53), Bytes: []uint64{12 * mib}, Inputs: []ObjectID{obj(1), obj(2)}, Deadline: x.now.Add(time.Hour)})
 	if !errors.Is(err, ErrTooLarge) || !strings.Contains(err.Error(), "16 MiB") {
 		t.Errorf("got %v", err)
 	}
 }
 
-// The places of its own inputs may be all that is in a reservation's way.
+// If only the places of its own inputs are in the way of a reservation, these inputs move.
 func TestOwnInputsMoveOutOfTheWay(t *testing.T) {
 	x := newTester(t, 16*mib, disk(64*mib))
 	for n := range 7 {
@@ -245,7 +245,7 @@ func TestWriteAheadKeepsRoomReady(t *testing.T) {
 		t.Fatalf("%d extents are written above the watermark of 28 MiB, want those down to 24", len(x.io))
 	}
 	x.settle()
-	// They stay until somebody needs the room.
+	// They stay in the slab until the room is needed.
 	x.whereAll("both both both slab slab")
 	if _, granted := x.reserve(task(50), 0, 6*mib); !granted {
 		t.Error("room that was made ready was not there")
@@ -263,7 +263,7 @@ func TestFailedWriteLeavesBytesAndClosesTheTier(t *testing.T) {
 	if len(x.io) == 0 {
 		t.Fatal("nothing is written")
 	}
-	// What was on its way together fails together, and counts once.
+	// Writes that were in progress together fail together, and count as one failure.
 	for len(x.io) > 0 {
 		x.carryOut(0, broken)
 	}
@@ -279,7 +279,7 @@ func TestFailedWriteLeavesBytesAndClosesTheTier(t *testing.T) {
 	if !ok || !at.Equal(x.now.Add(firstBackoff)) {
 		t.Fatalf("next deadline %v, %v", at, ok)
 	}
-	// One write is tried when its time has come, and longer each time.
+	// At the retry time, one write is tried. The backoff grows with each failure.
 	x.now = at
 	x.effects(x.l.Expire(x.now))
 	if len(x.io) != 1 {
@@ -381,7 +381,8 @@ func TestLeaseOnDiskKeepsTheCopy(t *testing.T) {
 	}
 }
 
-// Small copies are not worth a system call each, but the last one leaves nothing.
+// Small copies are not discarded one by one, because each would cost a system call. When the last
+// one leaves, the whole range is discarded.
 func TestEmptyTierIsSwept(t *testing.T) {
 	x := newTester(t, 64<<10, Tier{Name: "disk", SizeBytes: 1 << 20, UnitBytes: 4096, DiscardBytes: 16 << 10})
 	for n := range 10 {
@@ -409,8 +410,8 @@ func TestEmptyTierIsSwept(t *testing.T) {
 	}
 }
 
-// A tier that fails is not tried again for the room that its own failures left, and
-// were they too small to be given back one by one.
+// A failed tier is not tried again because of room that its own failed writes left, not even if the
+// writes were too small to be discarded one by one.
 func TestFailedWritesAreNotRepeatedForTheirOwnRoom(t *testing.T) {
 	x := newTester(t, 64<<10, Tier{Name: "disk", SizeBytes: 1 << 20, UnitBytes: 4096, DiscardBytes: 16 << 10})
 	for n := range 10 {
@@ -432,7 +433,7 @@ func TestFailedWritesAreNotRepeatedForTheirOwnRoom(t *testing.T) {
 	}
 }
 
-// Whoever runs and needs more goes before those who hold nothing.
+// A running task that needs more goes before those that hold nothing.
 func TestUrgentGoesFirst(t *testing.T) {
 	x := newTester(t, 16*mib, disk(64*mib))
 	running, _ := x.reserve(task(1), 0, 10*mib)
@@ -451,9 +452,9 @@ func TestUrgentGoesFirst(t *testing.T) {
 	x.check()
 }
 
-// Tasks of a random graph run on a slab that holds a part of their data, with a
-// disk that holds all: whatever the order of IO, everyone is served, without a
-// deadline passing and without anything being dropped for it.
+// Tasks of a random graph run on a slab that holds a part of their data, above a disk that holds
+// all of it. In any order of IO, every reservation is served, no deadline passes, and nothing is
+// dropped.
 func TestEveryoneIsServedWithADiskBelow(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		// Blocks of 2 MiB and more are aligned, which is slow to check.
@@ -498,7 +499,7 @@ func TestEveryoneIsServedWithADiskBelow(t *testing.T) {
 	})
 }
 
-// finishOne lets a task that has its inputs make an object of what it reserved.
+// finishOne lets a task that has its inputs build an object in its reservation.
 func (x *tester) finishOne(t *rapid.T, objects *int) {
 	for _, id := range x.granted {
 		if x.loading[id] {

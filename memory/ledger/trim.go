@@ -8,23 +8,22 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// trimChunk is the unit in which pages go back to the system. Smaller ranges
-// would cost a system call each for little memory.
+// trimChunk is the unit in which pages go back to the system. Smaller ranges would cost a system
+// call each for little memory.
 const trimChunk = 1 << 20
 
-// trimmer knows which parts of the slab may have pages behind them. Free memory
-// keeps its pages at first, because new pages cost more than the copy into them
-// (a fault and a cleared page each 4 KiB) and a worker's next result has often
-// the size of the one just freed; they go back in batches once there are more
-// than the caller wants to keep, and than there were in use of late.
+// trimmer tracks which parts of the slab may have physical pages. Free memory keeps its pages at
+// first, for two reasons: new pages cost more than the copy into them (a fault and a cleared page
+// for each 4 KiB), and a worker's next result often has the size of the one just freed. The pages
+// go back in batches when there are more than the caller wants to keep, and more than were recently
+// in use.
 type trimmer struct {
-	// dirty has a bit for each whole or begun chunk: exactly those are set that
-	// were part of a frame since they were last punched.
+	// dirty has one bit for each whole or partial chunk. A bit is set exactly if the chunk was part
+	// of a frame since it was last punched.
 	dirty []uint64
-	// peak is the most that was in use at one moment since the last Trim.
+	// peak is the largest number of bytes in use at one moment since the last Trim.
 	peak uint64
-	// punching are the ranges withheld until Punched, blocks in use of the
-	// allocator.
+	// punching are the ranges withheld until Punched. They are blocks in use of the allocator.
 	punching []memory.Frame
 }
 
@@ -33,7 +32,7 @@ func (t *trimmer) init(size uint64) {
 	t.dirty = make([]uint64, (chunks+63)/64)
 }
 
-// touch notes that a range is in use, one of all that are.
+// touch records that a range is now in use. used is the total in use, the withheld ranges included.
 func (t *trimmer) touch(off, n, used uint64) {
 	t.peak = max(t.peak, used-t.withheld())
 	for c := off / trimChunk; c <= (off+n-1)/trimChunk; c++ {
@@ -50,12 +49,13 @@ func (t *trimmer) withheld() (n uint64) {
 
 func (t *trimmer) isDirty(chunk uint64) bool { return t.dirty[chunk/64]&(1<<(chunk%64)) != 0 }
 
-// Trim orders the pages of free memory to be given back when more than keep
-// bytes of it have pages: down to half of keep, so that the next frees do not
-// order it again. What was in use at one moment since the last Trim is kept
-// beyond that: it is likely to be needed again. So Trim is called at intervals that
-// are long for tasks; Trim(0) gives back all that was not in use since the last one.
-// It does nothing while a PunchHoles is out or a reservation waits for the memory.
+// Trim orders the pages of free memory to be given back if more than keep bytes of free memory have
+// pages. It leaves half of keep, so that the next frees do not order it again. In addition it keeps
+// as much as was in use at one moment since the last Trim, because that much is likely to be needed
+// again. So call Trim at intervals that are long compared with tasks. Trim(0) gives back all memory
+// that was not in use since the last Trim.
+//
+// Trim does nothing while a PunchHoles is in progress or a reservation waits for the memory.
 func (l *Ledger) Trim(keep uint64) []Effect {
 	t := &l.trim
 	if len(t.punching) > 0 || len(l.waiting) > 0 {
@@ -89,7 +89,7 @@ func (l *Ledger) Trim(keep uint64) []Effect {
 	if total <= max(keep, recent) {
 		return nil
 	}
-	// From the far end: the allocator refills from the front.
+	// Begin at the far end, because the allocator takes from the front.
 	slices.SortFunc(runs, func(a, b memory.Frame) int { return cmp.Compare(b.Offset, a.Offset) })
 	want := (total - max(keep/2, recent) + trimChunk - 1) / trimChunk * trimChunk
 	for _, f := range runs {
@@ -110,8 +110,8 @@ func (l *Ledger) Trim(keep uint64) []Effect {
 	return []Effect{PunchHoles{Ranges: slices.Clone(t.punching)}}
 }
 
-// Punched says that a PunchHoles has been carried out, or, with ok false, that
-// it could not be: then the pages are still there, and so is the memory.
+// Punched reports the end of a PunchHoles. With ok false it failed: the pages are still there, and
+// the memory can still be used.
 func (l *Ledger) Punched(ok bool) []Effect {
 	t := &l.trim
 	for _, f := range t.punching {

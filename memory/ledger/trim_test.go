@@ -25,7 +25,7 @@ func TestTrimPunchesFreeTouchedChunksInOneBatch(t *testing.T) {
 	if len(out) != 1 || x.l.Stats().TrimmingBytes != 5*mib {
 		t.Fatalf("got %v, %d withheld, want down to half of what is kept", out, x.l.Stats().TrimmingBytes)
 	}
-	// The withheld range is given to nobody, and whoever needs it waits for it.
+	// The withheld range is not allocated. A request that needs it waits for it.
 	id, granted := x.reserve(task(3), time.Minute, 54*mib)
 	if granted {
 		t.Fatal("memory was given out while its pages are being punched")

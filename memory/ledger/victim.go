@@ -7,15 +7,15 @@ import (
 	"time"
 )
 
-// victims is a heap of extents that may leave a tier, the best victim at 0.
+// victims is a heap of extents that may leave a tier. The best victim is at index 0.
 type victims struct {
 	tier  int
 	list  []*extent
-	bytes uint64 // of its extents, before rounding
+	bytes uint64 // sum over its extents, before rounding
 }
 
-// compareVictims has the better victim first; the order is total, because each
-// use counts the clock up.
+// compareVictims orders the better victim first. The order is total, because each use advances the
+// clock.
 func compareVictims(a, b *extent) int {
 	return cmp.Or(cmp.Compare(b.use, a.use), cmp.Compare(a.effort, b.effort), cmp.Compare(a.touched, b.touched))
 }
@@ -51,15 +51,16 @@ func (v *victims) Pop() any {
 	return e
 }
 
-// role returns the heap that an extent belongs to as a victim of a tier, nil if
-// it cannot leave.
+// role returns the heap that should contain an extent as a victim of a tier, nil if the extent
+// cannot leave.
 func (l *Ledger) role(e *extent, i int) *victims {
 	t := l.tiers[i]
 	switch {
 	case e.transfer != nil || e.refs == 0 || e.places[i].presence != Resident:
 		return nil
 	case e.best() < i && e.leases == 0:
-		// Whoever holds it, but for readers outside, holds it in the slab.
+		// Only readers under a lease use a copy below the slab. All other holders use the bytes in
+		// the slab.
 		return &t.cheap
 	case e.busy > 0:
 		return nil
@@ -71,8 +72,7 @@ func (l *Ledger) role(e *extent, i int) *victims {
 	return nil
 }
 
-// wanted says when an extent is needed first, and what it would take to make it
-// again.
+// wanted returns the lowest rank at which an extent is needed, and the effort to compute it again.
 func (e *extent) wanted() (use uint64, effort int) {
 	use = NeverUsed
 	for _, o := range e.owners {
@@ -81,7 +81,7 @@ func (e *extent) wanted() (use uint64, effort int) {
 	return use, effort
 }
 
-// index puts an extent where it belongs among the victims.
+// index puts an extent into the right victim heaps, at the right index.
 func (l *Ledger) index(e *extent) {
 	use, effort := e.wanted()
 	changed := use != e.use || effort != e.effort
@@ -112,7 +112,7 @@ func (l *Ledger) reindex(o *object) {
 	}
 }
 
-// touch says that an extent was used just now.
+// touch records a use of an extent now.
 func (l *Ledger) touch(e *extent) {
 	l.clock++
 	e.touched = l.clock
@@ -123,18 +123,18 @@ func (l *Ledger) touch(e *extent) {
 	}
 }
 
-// fullTries bounds how many victims are looked at that a tier below has no room
-// for, before the rest is taken to be no smaller.
+// fullTries is the largest number of victims, in one search, for which no tier below had room.
+// After that, the search assumes that the remaining victims do not fit either.
 const fullTries = 16
 
-// shed makes room in a tier: victims that need no writing leave at once, others
-// are being written when it returns, if write allows it. Those marked as kept stay. It returns how
-// many bytes of blocks are free at once, and how many are leaving.
+// shed makes room in a tier. Victims that need no write leave at once. If write is true, writes of
+// other victims are begun as well. Extents with kept equal to keep stay, if keep is not 0. It
+// returns the bytes of blocks that are free now, and of blocks that are leaving.
 func (l *Ledger) shed(i int, need, keep uint64, write bool, why string, out []Effect) (freed, leaving uint64, effects []Effect) {
 	t := l.tiers[i]
 	var passed []*extent
 	pass := func(v *victims) { passed = append(passed, heap.Pop(v).(*extent)) }
-	// What is withheld leaves as what is being written does.
+	// A range that is withheld counts as leaving, like a range that is being written.
 	gone := func(withheld uint64, e *extent) {
 		if i > 0 || t.discardBytes == withheld {
 			freed += t.block(e.bytes)
@@ -178,7 +178,7 @@ func (l *Ledger) shed(i int, need, keep uint64, write bool, why string, out []Ef
 	return freed, leaving, out
 }
 
-// victim returns the heap whose first is to leave next, nil if nothing may.
+// victim returns the heap whose first extent must leave next, nil if none may.
 func (l *Ledger) victim(t *tier, write bool) *victims {
 	cheap, costly := len(t.cheap.list) > 0, write && len(t.costly.list) > 0
 	switch {
@@ -190,9 +190,10 @@ func (l *Ledger) victim(t *tier, write bool) *victims {
 	return nil
 }
 
-// below finds a place for an extent in the fastest tier below i that has one. What
-// lies there and further below too makes room for it, and, if drop allows it, so
-// does what lies in the slab as well: that has to be written again to leave it.
+// below finds a place for an extent in the fastest open tier below i that has room. To make room
+// there, extents with another copy further below may lose their place. If drop is true, extents
+// with a copy only in a faster tier may lose it as well; these must be written again before they
+// leave that tier.
 func (l *Ledger) below(i int, e *extent, drop bool) (to int, offset uint64, ok bool) {
 	for to = i + 1; to < len(l.tiers); to++ {
 		if t := l.tiers[to]; t.open() {
@@ -207,8 +208,8 @@ func (l *Ledger) below(i int, e *extent, drop bool) (to int, offset uint64, ok b
 	return 0, 0, false
 }
 
-// displace takes n bytes of a tier in place of cheap victims there, none of which
-// leaves unless that is enough.
+// displace frees cheap victims of a tier until it can allocate n bytes there. If that fails, all of
+// them stay.
 func (l *Ledger) displace(i int, n uint64, drop bool) (offset uint64, ok bool) {
 	t := l.tiers[i]
 	if t.space.Size()-t.space.Used()+t.cheap.bytes+uint64(len(t.cheap.list))*t.block(1) < n {
@@ -240,7 +241,7 @@ func (l *Ledger) displace(i int, n uint64, drop bool) (offset uint64, ok bool) {
 	return offset, ok
 }
 
-// evict drops the objects of an extent, which are copies that nobody needs here.
+// evict drops the objects of an extent, which are copies of peers' objects that no task here needs.
 func (l *Ledger) evict(e *extent, why string, out []Effect) []Effect {
 	for len(e.owners) > 0 {
 		o := e.owners[0]
@@ -262,7 +263,7 @@ func (l *Ledger) reason(e *extent, why string) string {
 	return fmt.Sprintf("%s, and it is needed last, at rank %d", why, e.use)
 }
 
-// making says how long an extent's objects took to make, if that is known.
+// making describes how long the extent's objects took to compute, if that is known.
 func (e *extent) making() string {
 	var took time.Duration
 	for _, o := range e.owners {
@@ -274,8 +275,8 @@ func (e *extent) making() string {
 	return fmt.Sprintf("; it took %v to make", took)
 }
 
-// demand is what the waiting reservations ask for, up to a quarter of the slab: so
-// much is made ready to leave before it is the turn of those behind the head.
+// demand returns the bytes that the waiting reservations ask for, at most a quarter of the slab. So
+// much is prepared for leaving before the reservations behind the head of the queue are served.
 func (l *Ledger) demand() (n uint64) {
 	for _, r := range l.waiting {
 		if n += r.bytes; n >= l.config.SizeBytes/4 {
@@ -285,8 +286,8 @@ func (l *Ledger) demand() (n uint64) {
 	return n
 }
 
-// writeAhead writes what has no copy below when there is much of that, from the
-// high to the low watermark.
+// writeAhead writes extents that have no copy below, if there are more of them than the high
+// watermark allows, until the low watermark is reached.
 func (l *Ledger) writeAhead(out []Effect) []Effect {
 	for i := 0; i+1 < len(l.tiers); i++ {
 		t := l.tiers[i]
