@@ -44,7 +44,7 @@ type Error struct {
 	Kind ErrorKind
 	// Object is the worker, dataset or client that the error is about.
 	Object string
-	// Message says what failed, where and why, and how to fix it.
+	// Message names the failure, its place, its cause and the remedy.
 	Message string
 	// Metadata are details by name, for programs; may be nil.
 	Metadata map[string]string

@@ -243,7 +243,8 @@ func (l *Loop) dropFunction(hash ids.FunctionHash) {
 			delete(s.functions, hash)
 			for i := range s.ops {
 				if s.ops[i].Function == hash {
-					s.ops[i] = sched.OpSpec{} // The function travels with the next definition of its op.
+					// The function is sent again with the next definition of its op.
+					s.ops[i] = sched.OpSpec{}
 				}
 			}
 			l.touchSession(s).building.Drop(hash)

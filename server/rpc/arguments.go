@@ -2,7 +2,8 @@ package rpc
 
 import pb "github.com/millrace/millrace/gen/go/millrace/v1"
 
-// badInput returns a reference in typed arguments to an input that the task does not have.
+// badInput returns the number of an input that typed arguments refer to but the task does not have;
+// false if there is none.
 func badInput(arguments *pb.Arguments, inputs uint32) (uint32, bool) {
 	for _, v := range arguments.GetPositional() {
 		if input, bad := badReference(v, inputs); bad {

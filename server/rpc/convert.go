@@ -52,7 +52,7 @@ func convertAll[From, To any](list []From, convert func(From) To) []To {
 	return converted
 }
 
-// number converts between identifiers and their numbers on the wire.
+// number converts between identifiers and their integers on the wire.
 func number[To, From ~uint32 | ~uint64](id From) To { return To(id) }
 
 func optionsFrom(o *pb.TaskOptions) sched.Options {
@@ -64,7 +64,7 @@ func optionsFrom(o *pb.TaskOptions) sched.Options {
 	}
 }
 
-// optionsTo returns nil for defaults.
+// optionsTo returns nil for default options.
 func optionsTo(o *sched.Options) *pb.TaskOptions {
 	options := &pb.TaskOptions{
 		Priority: o.Priority, MaxRetries: o.MaxRetries,
@@ -88,17 +88,20 @@ func opTo(op sched.OpSpec) *pb.Op {
 }
 
 const (
-	// The most that is kept of what a task failed with: for people, so that many failures cost little.
+	// Limits for the details of a failed task. People read them; the limits keep many failures
+	// cheap.
 	keptMessage   = 8 << 10
 	keptTraceback = 64 << 10
 	keptLog       = 8 << 10
 	keptName      = 1 << 10
 	keptMetadata  = 32
-	// keptException is what a pickled exception may have. Half of one would be none.
+	// keptException bounds a pickled exception. A longer one is dropped, because half of a pickle
+	// is useless.
 	keptException = 1 << 20
 )
 
-// taskErrorFrom keeps the message as it came for those parts that only clients read, but shortens what is long in it.
+// taskErrorFrom keeps the message itself as Detail, for the parts that only clients read, but
+// shortens its long texts.
 func taskErrorFrom(e *pb.TaskError) *sched.TaskError {
 	if e == nil {
 		return nil
@@ -122,7 +125,7 @@ func taskErrorFrom(e *pb.TaskError) *sched.TaskError {
 	}
 }
 
-// errorDetail is what taskErrorFrom kept.
+// errorDetail returns the message that taskErrorFrom kept.
 func errorDetail(e *sched.TaskError) (*pb.TaskError, bool) {
 	if e == nil {
 		return nil, false
@@ -231,7 +234,7 @@ func datasetTo(d *front.Dataset) *pb.Dataset {
 	}
 }
 
-// taskTo converts a task; names gives workers their names.
+// taskTo converts a task; names maps workers to their names.
 func taskTo(t *sched.TaskInfo, names func(ids.WorkerID) string) *pb.Task {
 	return &pb.Task{
 		TaskId: uint64(t.Task), Key: t.Key, Namespace: t.Namespace, GraphId: uint64(t.Graph), Op: opTo(t.Op),
@@ -283,8 +286,9 @@ func objectOf(o *pb.ObjectReport) objectKey {
 	return objectKey{o.GetReplica().GetTaskId(), o.GetReplica().GetGeneration()}
 }
 
-// lastWords returns the index of the last report of each object, if a message has both gains and losses: an object that
-// was lost and then gained exists. nil: the reports are all gains or all losses, so their order does not matter.
+// lastWords returns the index of the last report of each object, if a message has both gains and
+// losses: an object that was lost and then gained exists. nil: the reports are all gains or all
+// losses, so their order does not matter.
 func lastWords(objects []*pb.ObjectReport) map[objectKey]int {
 	gained, lost := false, false
 	for _, o := range objects {
@@ -312,7 +316,7 @@ func inboundFrom(said *pb.SessionRequest) front.Inbound {
 	for i, object := range said.GetObjects() {
 		replica := replicaFrom(object.GetReplica())
 		if last != nil && last[objectOf(object)] != i {
-			continue // A later word about the same object follows.
+			continue // A later report about the same object follows.
 		}
 		if object.GetLost() {
 			inbound.Lost = append(inbound.Lost, replica)

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// complete says which fields of a message are not set.
+// unset returns the fields of a message that are not set, except the named ones.
 func unset(message proto.Message, except ...string) []string {
 	var missing []string
 	fields := message.ProtoReflect().Descriptor().Fields()
@@ -103,7 +103,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 		{optionsTo(&someOptions), ""},
 		{taskErrorTo(someError), ""},
 		{update, ""},
-		{session, "registered"}, // sent by itself
+		{session, "registered"}, // sent in a message of its own
 		{session.GetAssignments()[0], ""},
 		{session.GetAssignments()[0].GetInputs()[0], ""},
 		{session.GetOps()[0], ""}, {session.GetFunctions()[0], ""}, {session.GetPeers()[0], ""},
@@ -121,7 +121,7 @@ func TestConversionsSetEveryField(t *testing.T) {
 	}
 }
 
-// fill sets every field of a message to something.
+// fill sets every field of a message to some value.
 func fill(message protoreflect.Message) {
 	fields := message.Descriptor().Fields()
 	for i := range fields.Len() {
@@ -165,7 +165,7 @@ func fill(message protoreflect.Message) {
 	}
 }
 
-// someHealth is what fill makes.
+// someHealth is the value that fill sets.
 func someHealth() *front.GPUHealth {
 	return &front.GPUHealth{
 		UsedBytes: 7, UtilizationPercent: 7, MemoryPercent: 7, ClockMHz: 7, Celsius: 7, Throttled: []string{"s"}, Watts: 7,
@@ -370,7 +370,7 @@ func TestValuesBecomeReadableJSON(t *testing.T) {
 	}
 }
 
-// Whatever bytes a worker sends as a result, showing it ends, without a panic.
+// Showing a result ends without a panic, whatever bytes a worker sends.
 func FuzzValueJSON(f *testing.F) {
 	seed, err := proto.Marshal(&pb.Value{Kind: &pb.Value_TensorValue{TensorValue: &pb.Tensor{
 		Dtype: pb.DType_DTYPE_INT32, Shape: []int64{2, 2}, Strides: []int64{4, -4}, OffsetBytes: 4, Location: &pb.Tensor_InlineData{InlineData: make([]byte, 16)},

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// errorClass is what a kind of error becomes on the wire. Reasons are stable: clients match on them.
+// errorClass is the wire form of an error kind. Reasons are stable: clients match on them.
 type errorClass struct {
 	code   codes.Code
 	reason string
@@ -100,7 +100,8 @@ func frontError(kind front.ErrorKind) errorClass {
 	return errorClass{codes.Internal, "INTERNAL"}
 }
 
-// statusOf is the only place where errors become gRPC statuses. They fit into trailers: see edge.Fit.
+// statusOf converts an error to a gRPC status; no other function does. The statuses fit into
+// trailers: see edge.Fit.
 func statusOf(err error) error {
 	if err == nil {
 		return nil
@@ -132,7 +133,8 @@ func unbounded(err error) error {
 	return status.Error(codes.Internal, err.Error())
 }
 
-// fullDelay is after what time one that was refused for lack of room may try again.
+// fullDelay is the delay after which a client may repeat a request that was refused for lack of
+// room.
 const fullDelay = time.Second
 
 func withInfo(class errorClass, message, object string, metadata map[string]string) error {

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// info takes a status apart.
+// info returns the code and the ErrorInfo of an error.
 func info(t *testing.T, err error) (codes.Code, *errdetails.ErrorInfo) {
 	t.Helper()
 	s := status.Convert(err)

@@ -24,11 +24,11 @@ import (
 	"github.com/millrace/millrace/server/front"
 )
 
-// Role is what the bearer of a token may do.
+// Role is the set of rights that a token gives.
 type Role string
 
-// Roles. An operator may do everything; a client everything but stop the cluster; a reader only look; a worker only
-// what workers and their supervisors do.
+// Roles. An operator may do everything; a client everything but stop the cluster; a reader may only
+// read; a worker may only make the calls of workers and their supervisors.
 const (
 	RoleClient   Role = "client"
 	RoleWorker   Role = "worker"
@@ -36,13 +36,14 @@ const (
 	RoleReader   Role = "read-only"
 )
 
-// interceptors are, from the outside in: metrics, log, statuses, validation, recovery. Tokens are looked at before, while
-// nothing of the request was read: see gate.admit.
+// interceptors are, from the outside in: metrics, log, statuses, validation, recovery. Tokens are
+// checked earlier, before any of the request is read: see gate.admit.
 func interceptors(config Config, validator protovalidate.Validator, metrics *grpcprom.ServerMetrics) (unary, stream grpc.ServerOption) {
 	log := logging.LoggerFunc(func(ctx context.Context, level logging.Level, message string, fields ...any) {
 		config.Log.Log(ctx, slog.Level(level), message, fields...)
 	})
-	// Calls are logged when they end: a message a task would cost more than the task.
+	// Calls are logged when they end: a log entry per message would cost more than the task that it
+	// carries.
 	logged := []logging.Option{
 		logging.WithLogOnEvents(logging.FinishCall),
 		logging.WithLevels(callLevel),
@@ -82,7 +83,9 @@ func streamStatus(service any, stream grpc.ServerStream, _ *grpc.StreamServerInf
 // gate checks tokens.
 type gate map[string]Role
 
-// admit lets a call pass if its token's role allows the method. Health is open: load balancers have no tokens.
+// admit accepts a call if its token's role allows the method. Health is open, because load
+// balancers have no tokens: open reports such a call. Without any configured tokens every call is
+// accepted, and its connection counts as one with a token.
 func (g gate) admit(ctx context.Context, method string) (open bool, err error) {
 	if len(g) == 0 {
 		return false, nil
@@ -112,13 +115,13 @@ func (g gate) check(ctx context.Context, method string) error {
 	return nil
 }
 
-// Knows says whether a token is one of those given. Without any, everything is.
+// Knows reports whether a token is one of the given ones. Without any, every token is accepted.
 func Knows(tokens map[string]Role, token string) bool {
 	_, known := gate(tokens).role(token)
 	return known || len(tokens) == 0
 }
 
-// role finds a token in the same time whichever it is.
+// role finds a token. It takes the same time whichever token matches.
 func (g gate) role(token string) (Role, bool) {
 	var found Role
 	given, known := sha256.Sum256([]byte(token)), false
@@ -182,8 +185,8 @@ func (v validation) check(message any) error {
 	return invalid(edge.Violation(err))
 }
 
-// badDuration names a duration in a request that means nothing. The rules in the protos compare durations, and take
-// {seconds: 1, nanos: -5} for one.
+// badDuration returns the name of an invalid duration in a request; empty: none. The rules in the
+// protos only compare durations, and accept {seconds: 1, nanos: -5}.
 func badDuration(message any) string {
 	bad := func(d *durationpb.Duration) bool { return d != nil && d.CheckValid() != nil }
 	var options []*pb.TaskOptions
@@ -216,8 +219,8 @@ func badDuration(message any) string {
 	return ""
 }
 
-// validatedStream checks every message but those of workers, of which only the registration has rules: their reports
-// are the hot path.
+// validatedStream checks every message except those of workers, of which only the registration has
+// rules: their reports are the hot path.
 type validatedStream struct {
 	grpc.ServerStream
 	validation validation

@@ -13,22 +13,23 @@ import (
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// maxExactInt is the largest integer whose neighbours are all distinct as JSON numbers; larger ones become strings.
+// maxExactInt is the largest integer up to which every integer is exact as a JSON number (a
+// double). Larger ones become strings.
 const maxExactInt = 1 << 53
 
 const (
-	// maxJSONElements bounds what is shown of one tensor.
+	// maxJSONElements bounds the elements of one tensor that are shown.
 	maxJSONElements = 1 << 20
-	// maxJSONLevels bounds the lists and maps inside of each other. A map is three messages inside of each other, and protobuf's readers in
-	// Python and C++ refuse more than 100.
+	// maxJSONLevels bounds the nesting of lists and maps. Each map is three nested messages, and
+	// protobuf's readers in Python and C++ refuse more than 100 nested messages.
 	maxJSONLevels = 30
 )
 
-// errNotShown: the value is in order, and too large or too deep for JSON.
+// errNotShown: the value is valid, but too large or too deep for JSON.
 var errNotShown = errors.New("it is too large or too deep to be shown as JSON")
 
-// valueJSON makes a value readable: tensors as nested lists, complex numbers as [re, im], what JSON has no number for
-// (NaN, infinities, large integers) as strings.
+// valueJSON makes a value readable. Tensors become nested lists, complex numbers become [re, im],
+// and numbers that JSON lacks (NaN, infinities, large integers) become strings.
 func valueJSON(v *pb.Value) (*structpb.Value, error) { return valueJSONAt(v, 0) }
 
 func valueJSONAt(v *pb.Value, level int) (*structpb.Value, error) {
@@ -146,7 +147,8 @@ func elementJSON(dtype pb.DType, b []byte) *structpb.Value {
 	return structpb.NewNullValue()
 }
 
-// tensorJSON reads a tensor's elements. Whoever sent it may be wrong: every element must lie within the data.
+// tensorJSON reads a tensor's elements. The sender may be faulty or hostile, so it checks that
+// every element lies within the data.
 func tensorJSON(t *pb.Tensor, level int) (*structpb.Value, error) {
 	size := elementBytes(t.GetDtype())
 	if size == 0 {
@@ -164,7 +166,7 @@ func tensorJSON(t *pb.Tensor, level int) (*structpb.Value, error) {
 	if len(strides) != len(t.GetShape()) {
 		return nil, fmt.Errorf("a tensor has %d axes and %d strides", len(t.GetShape()), len(strides))
 	}
-	// Broadcast axes (stride 0) could make a short message endless.
+	// Broadcast axes (stride 0) could make a short message expand without limit.
 	elements := int64(1)
 	for _, length := range t.GetShape() {
 		if length < 0 {

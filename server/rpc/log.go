@@ -5,8 +5,9 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// callLevel is the level at which the end of a call is logged: what users did wrong is theirs, what we did wrong is
-// ours.
+// callLevel is the level at which the end of a call is logged: faults of the scheduler are errors,
+// missing rights and exhausted resources are warnings, and other faults of clients are debug
+// messages.
 func callLevel(code codes.Code) logging.Level {
 	switch code {
 	case codes.Internal, codes.Unknown, codes.DataLoss, codes.Unimplemented:

@@ -9,10 +9,11 @@ import (
 	"github.com/millrace/millrace/server/front"
 )
 
-// nearNames bounds the names that an error offers.
+// nearNames bounds the names that an error suggests.
 const nearNames = 3
 
-// checkNative refuses names that no worker knows, once any is known at all.
+// checkNative refuses native ops that no worker has named. While no op is known at all it accepts
+// every name.
 func (s *submission) checkNative(name string) error {
 	if name == "" {
 		return invalid("name", "a native op needs a name, like \"array.sum\"")
@@ -33,7 +34,7 @@ func (s *submission) checkNative(name string) error {
 		Metadata: map[string]string{"near": strings.Join(near, ",")}}
 }
 
-// nearest returns up to nearNames names that might have been meant, best first.
+// nearest returns up to nearNames names that the caller may have meant, best first.
 func nearest(name string, known []string) []string {
 	type candidate struct {
 		name     string

@@ -9,16 +9,16 @@ import (
 )
 
 const (
-	// pageBytes is about the most that a page of a list has: it ends earlier, and the next one goes on.
+	// pageBytes is the approximate size at which a page of a list ends; the next page continues.
 	pageBytes = 4 << 20
 	// locateBytes bounds an answer that has no pages.
 	locateBytes = 32 << 20
 
-	// listedBytes bounds one long field of a row in a list, listedText one text of it.
+	// listedBytes bounds one long field of a row in a list, listedText one of its texts.
 	listedBytes = 16 << 10
 	listedText  = 2 << 10
-	// shownKeys, listedPrefixes and shownPrefixes are the most that are shown of a dataset's keys in a list, and of a graph's
-	// ops in lists and alone.
+	// shownKeys bounds the keys of a dataset that a list shows. listedPrefixes bounds the ops of a
+	// graph in a list, shownPrefixes those of a graph that is shown alone.
 	shownKeys      = 1000
 	listedPrefixes = 1000
 	shownPrefixes  = 10_000
@@ -37,7 +37,8 @@ func page[R any, P proto.Message](rows []R, convert func(R) P) []P {
 	return converted
 }
 
-// few returns the beginning of a list of texts, until it has limit bytes or most elements.
+// few returns the beginning of a list of texts: at most most elements, and about limit bytes, but
+// at least one element.
 func few(texts []string, most, limit int) []string {
 	bytes := 0
 	for i, s := range texts {
@@ -48,7 +49,7 @@ func few(texts []string, most, limit int) []string {
 	return texts
 }
 
-// listedTask shortens what may be long in a task that is one of many.
+// listedTask shortens the long fields of a task for a list.
 func listedTask(t *pb.Task) *pb.Task {
 	t.Inputs = few(t.GetInputs(), len(t.GetInputs()), listedBytes)
 	if e := t.GetError(); e != nil {
@@ -61,7 +62,8 @@ func listedTask(t *pb.Task) *pb.Task {
 	return t
 }
 
-// listedDataset shortens what may be long in a dataset that is one of many. Half of its metadata would mean nothing.
+// listedDataset shortens the long fields of a dataset for a list. Metadata that are too long are
+// left out, because half of them would be useless.
 func listedDataset(d *front.Dataset) *pb.Dataset {
 	short := *d
 	short.Keys = few(d.Keys, shownKeys, listedBytes)
@@ -73,14 +75,14 @@ func listedDataset(d *front.Dataset) *pb.Dataset {
 	return listed
 }
 
-// listedGraph shortens what may be long in a graph that is one of many.
+// listedGraph shortens the long fields of a graph for a list.
 func listedGraph(g *front.Graph) *pb.Graph {
 	short := *g
 	short.Prefixes = g.Prefixes[:min(len(g.Prefixes), listedPrefixes)]
 	return graphTo(&short)
 }
 
-// reachedWorker is what one has to know of a worker to fetch from it.
+// reachedWorker keeps only the fields of a worker that a client needs to fetch from it.
 func reachedWorker(w *front.Worker) *pb.Worker {
 	short := *w
 	short.Deaths, short.Lanes, short.LastExecutorDeath, short.SpillFailure, short.Executors, short.Resources = nil, nil, "", "", nil, nil

@@ -13,7 +13,8 @@ import (
 	pb "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// plain knows all fields of TaskSpec that have rules: whoever adds one finds out here.
+// plain must check all fields of TaskSpec that have rules: this test fails if another field gets
+// one.
 func TestPlainKnowsAllRulesOfTasks(t *testing.T) {
 	var ruled, nested []string
 	fields := (&pb.TaskSpec{}).ProtoReflect().Descriptor().Fields()
@@ -34,7 +35,8 @@ func TestPlainKnowsAllRulesOfTasks(t *testing.T) {
 	}
 }
 
-// What plain lets through, the validator would; and what is wrong is said as if there were no plain.
+// The validator accepts every task that plain accepts, and reports faults as if plain did not
+// exist.
 func TestPlainAgreesWithTheRules(t *testing.T) {
 	validator, err := protovalidate.New()
 	if err != nil {
@@ -64,7 +66,7 @@ func TestPlainAgreesWithTheRules(t *testing.T) {
 			}
 		}
 	}
-	// Longer than the limit in bytes, but not in characters.
+	// It exceeds the limit in bytes, but not in characters.
 	if err := v.check(&pb.SubmitBatchRequest{Tasks: []*pb.TaskSpec{{Key: strings.Repeat("ü", 1000)}}}); err != nil {
 		t.Error(err)
 	}

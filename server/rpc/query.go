@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// defaultPage is the size of a page if the request leaves it open.
+// defaultPage is the page size of requests that give none.
 const defaultPage = 100
 
 func pageSize(asked int32) int {
@@ -28,7 +28,8 @@ func pageSize(asked int32) int {
 	return int(asked)
 }
 
-// Page tokens name the last row of the page before: they stay valid whatever happens to the rows.
+// Page tokens name the last row of the page before, so they stay valid when rows are added or
+// removed.
 func pageToken(last string) string { return base64.RawURLEncoding.EncodeToString([]byte(last)) }
 
 func pageAfter(token string) (string, error) {
@@ -54,7 +55,7 @@ func pageAfterNumber(token string) (uint64, error) {
 	return after, nil
 }
 
-// nextPage is the token for the page after rows, if there are more.
+// nextPage returns the token for the page after rows, or an empty string if there is none.
 func nextPage[R any](rows []R, more bool, number func(R) uint64) string {
 	if !more || len(rows) == 0 {
 		return ""
@@ -185,7 +186,7 @@ func (s *schedulerService) ListDatasets(ctx context.Context, r *pb.ListDatasetsR
 	return response, nil
 }
 
-// find looks a task up by number or by key.
+// find looks up a task by number or by key.
 func find(reader front.Reader, id uint64, key, namespace string) (sched.TaskInfo, error) {
 	task, object := ids.TaskID(id), ids.TaskID(id).String()
 	if id == 0 {
@@ -207,7 +208,8 @@ func find(reader front.Reader, id uint64, key, namespace string) (sched.TaskInfo
 	return info, nil
 }
 
-// workerNames gives workers their names as of a snapshot; lost ones keep theirs for a while, then their number.
+// workerNames returns a function from workers to their names as of a snapshot. Lost workers keep
+// their name for a while; later their number is shown.
 func workerNames(snapshot front.Snapshot) func(ids.WorkerID) string {
 	return func(id ids.WorkerID) string {
 		if id == 0 {
@@ -238,7 +240,7 @@ func (s *schedulerService) GetTask(ctx context.Context, r *pb.GetTaskRequest) (*
 	return &pb.GetTaskResponse{Task: task}, nil
 }
 
-// read is Scheduler.Read for functions that may refuse.
+// read is Scheduler.Read for functions that may fail.
 func (s *Server) read(ctx context.Context, read func(front.Reader) error) error {
 	var refused error
 	if err := s.scheduler.Read(ctx, func(reader front.Reader) { refused = read(reader) }); err != nil {
@@ -247,7 +249,7 @@ func (s *Server) read(ctx context.Context, read func(front.Reader) error) error 
 	return refused
 }
 
-// scanned bounds the tasks that one turn of the machine's goroutine looks at for a list.
+// scanned bounds the tasks that one Read on the machine's goroutine examines for a list.
 const scanned = 1000
 
 func (s *schedulerService) ListTasks(ctx context.Context, r *pb.ListTasksRequest) (*pb.ListTasksResponse, error) {
@@ -279,10 +281,11 @@ func (s *schedulerService) ListTasks(ctx context.Context, r *pb.ListTasksRequest
 	limit := pageSize(r.GetPageSize())
 	names := workerNames(snapshot)
 	response, bytes := &pb.ListTasksResponse{}, 0
-	// One more than a page tells whether there is a next one.
+	// One row more than a page shows whether there is a next page.
 	for next, more := ids.TaskID(after), true; more; more = next != 0 {
 		var some []sched.TaskInfo
-		// Each turn is short, however few tasks are selected: others have theirs in between.
+		// Each Read is short, however few tasks are selected, so that other work can run in
+		// between.
 		err := s.scheduler.Read(ctx, func(reader front.Reader) { some, next = reader.Tasks(filter, next, min(scanned, limit+1)) })
 		if err != nil {
 			return nil, err
@@ -328,7 +331,8 @@ func (s *schedulerService) ExplainTask(ctx context.Context, r *pb.ExplainTaskReq
 	}, nil
 }
 
-// fetchBy says where a worker would get from what it lacks, and how, as far as it has told.
+// fetchBy describes from which workers a worker would fetch its missing inputs, and by which path
+// if it has reported one.
 func fetchBy(snapshot front.Snapshot, v *sched.Verdict) string {
 	var parts []string
 	reader := snapshot.Worker(v.Worker)
@@ -355,7 +359,7 @@ func fetchBy(snapshot front.Snapshot, v *sched.Verdict) string {
 	return strings.Join(parts, "; ")
 }
 
-// locatedAtOnce bounds the objects that one turn of the machine's goroutine looks up.
+// locatedAtOnce bounds the objects that one Read on the machine's goroutine looks up.
 const locatedAtOnce = 4096
 
 func (s *schedulerService) LocateObjects(ctx context.Context, r *pb.LocateObjectsRequest) (*pb.LocateObjectsResponse, error) {

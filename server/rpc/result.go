@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// GetResult is for people and small programs: the one call that looks into a payload.
+// GetResult is for people and small programs: it is the only call that decodes a payload.
 func (s *schedulerService) GetResult(ctx context.Context, r *pb.GetResultRequest) (*pb.GetResultResponse, error) {
 	var info sched.TaskInfo
 	var update sched.Update

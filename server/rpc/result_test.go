@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// TestReadersOfOtherLanguagesCanReadResults: protobuf refuses more than 100 messages inside of each other in Python and C++.
+// TestReadersOfOtherLanguagesCanReadResults: protobuf refuses more than 100 nested messages in
+// Python and C++.
 func TestReadersOfOtherLanguagesCanReadResults(t *testing.T) {
 	nested := func(levels int, in func(*pb.Value) *pb.Value) *pb.Value {
 		v := &pb.Value{}

@@ -45,7 +45,8 @@ func (s *schedulerService) OpenClient(ctx context.Context, r *pb.OpenClientReque
 	return &pb.OpenClientResponse{Client: clientTo(client), Cluster: cluster}, nil
 }
 
-// checkVersion refuses clients that may use what is not there yet.
+// checkVersion refuses clients that are built for a newer API, because they may use features that
+// do not exist yet.
 func checkVersion(version string) error {
 	if version == "" {
 		return nil
@@ -85,7 +86,7 @@ func (s *schedulerService) Submit(stream grpc.ClientStreamingServer[pb.SubmitReq
 			break
 		}
 		if err != nil {
-			return err // Half a submission: nothing of it is kept.
+			return err // The submission is incomplete: none of it is kept.
 		}
 		if first {
 			whole.begin(part.GetHeader())
@@ -102,7 +103,7 @@ func (s *schedulerService) Submit(stream grpc.ClientStreamingServer[pb.SubmitReq
 		}
 	}
 	if whole.result.Graph.Namespace == "" {
-		whole.begin(nil) // Not even one chunk came.
+		whole.begin(nil) // Not even one chunk arrived.
 	}
 	submission, err := whole.end()
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package rpc is an Adapter: it speaks gRPC for the scheduler. Messages become the scheduler's own types in convert.go,
-// errors become statuses in errors.go, and nowhere else.
+// Package rpc is an Adapter: it serves the scheduler's API over gRPC. Only convert.go converts
+// messages to the scheduler's own types, and only errors.go converts errors to statuses.
 package rpc
 
 import (
@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	// MaxMessageBytes is the largest message that is accepted.
+	// MaxMessageBytes is the size of the largest message that is accepted.
 	MaxMessageBytes = 64 << 20
 	// window is the initial flow-control window of streams and connections.
 	window = 4 << 20
@@ -40,10 +40,10 @@ const (
 type Config struct {
 	// Tokens gives each token its role. Empty: everybody may do everything.
 	Tokens map[string]Role
-	// Credentials are those of the transport; nil: none.
+	// Credentials are the transport's; nil: no encryption.
 	Credentials credentials.TransportCredentials
 	Log         *slog.Logger
-	// Metrics is where the server's metrics go; nil: nowhere.
+	// Metrics registers the server's metrics; nil: they are not registered.
 	Metrics prometheus.Registerer
 	// Version of the program, for ClusterInfo.
 	Version string
@@ -59,11 +59,11 @@ type Server struct {
 	health    *health.Server
 	// streams counts the goroutines of open sessions and watches.
 	streams sync.WaitGroup
-	// submitting are the bytes of submissions whose chunks are coming.
+	// submitting is the number of bytes in submissions whose chunks are still arriving.
 	submitting atomic.Int64
 }
 
-// New returns a server that answers once Serve is called.
+// New returns a server that answers calls once Serve is called.
 func New(config Config, scheduler front.Scheduler) (*Server, error) {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
@@ -119,14 +119,14 @@ func (s *Server) setHealth(state healthpb.HealthCheckResponse_ServingStatus) {
 	}
 }
 
-// Serve answers on a listener until Stop, and closes it.
+// Serve answers calls on a listener until Stop is called, and closes the listener.
 func (s *Server) Serve(listener net.Listener) error {
 	s.setHealth(healthpb.HealthCheckResponse_SERVING)
 	return s.grpc.Serve(admission.Listen(listener, admission.Limits{}))
 }
 
-// Stop ends the service: new calls are refused, those under way may finish until ctx ends. REQUIRES: the scheduler
-// drains, so that sessions and watches end.
+// Stop ends the service: new calls are refused, and running calls may finish until ctx ends.
+// REQUIRES: the scheduler is draining, so that sessions and watches end.
 func (s *Server) Stop(ctx context.Context) {
 	s.health.Shutdown()
 	stopped := make(chan struct{})

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// sessionMessage builds messages to one worker in memory that is used again: Send has serialised a message when it
-// returns.
+// sessionMessage builds the messages to one worker and reuses their memory. That is safe because
+// Send has serialized a message when it returns.
 type sessionMessage struct {
 	message     pb.SessionResponse
 	assignments slab[pb.Assignment]
@@ -29,7 +29,7 @@ type sessionMessage struct {
 	holders     []uint32
 }
 
-// slab hands out elements that stay where they are until reset.
+// slab hands out elements that do not move until reset.
 type slab[T any] struct {
 	blocks [][]T
 	used   int
@@ -58,15 +58,15 @@ func (s *slab[T]) next() *T {
 	return &s.blocks[block][i]
 }
 
-// messageBytes is about how large a message gets before the rest goes into a further one.
+// messageBytes is the approximate size at which a message ends and the rest goes into another one.
 const messageBytes = 16 << 20
 
-// unsendable is called for an assignment that no message can carry, with the reason.
+// unsendable is called with the reason for each assignment that no message can carry.
 type unsendable func(task ids.TaskID, attempt ids.Attempt, reason string)
 
-// send sends an outbound in its order, in as many messages as its size asks for; nearly always that is one. An assignment
-// that is beyond the size of a message, or that cannot be serialised, is given to refuse in place of being sent: sent once
-// more it would break the session once more.
+// send sends an outbound in the order of its fields, nearly always as one message, and as several
+// if it is large. An assignment that is larger than a message, or that cannot be serialized, is
+// given to refuse instead: sending it would break the session, and so would every repetition.
 func (m *sessionMessage) send(o *front.Outbound, send func(*pb.SessionResponse) error, refuse unsendable) error {
 	s := splitter{message: m, send: send, refuse: refuse, part: *o}
 	s.empty()
@@ -85,22 +85,23 @@ func (m *sessionMessage) send(o *front.Outbound, send func(*pb.SessionResponse) 
 	})
 	s.part.Drained = o.Drained
 	s.part.Drain, s.part.StopReason, s.part.Reregister = o.Drain, text.Valid(o.StopReason), o.Reregister
-	if !s.part.Empty() { // It is if all was refused.
+	if !s.part.Empty() { // It is empty if all assignments were refused.
 		s.flush()
 	}
 	return s.err
 }
 
 const (
-	// itemBytes is more than any item of a message takes, beside its texts and lists.
+	// itemBytes is an upper bound for the size of any item of a message without its texts and
+	// lists.
 	itemBytes = 64
-	// holderBytes is the most that the number of a worker takes.
+	// holderBytes is the largest size of a worker's number.
 	holderBytes = 5
 )
 
 func fixedBytes[T any](*T) int { return itemBytes }
 
-// assignmentBytes is at least what an assignment takes in a message.
+// assignmentBytes is an upper bound for the size of an assignment in a message.
 func assignmentBytes(o *front.Outbound, a *front.Assignment) int {
 	bytes := 2*itemBytes + len(o.Arguments(a)) + len(a.Key) + len(a.Namespace)
 	for name := range a.Resources {
@@ -113,7 +114,8 @@ func assignmentBytes(o *front.Outbound, a *front.Assignment) int {
 	return bytes
 }
 
-// rescuedAtOnce bounds the objects of one Rescue: more of one dead worker are told in several.
+// rescuedAtOnce bounds the objects in one Rescue. More objects of one dead worker are sent in
+// several.
 const rescuedAtOnce = messageBytes / itemBytes / 2
 
 func shortRescues(rescues []front.Rescue) []front.Rescue {
@@ -130,17 +132,17 @@ func shortRescues(rescues []front.Rescue) []front.Rescue {
 	return short
 }
 
-// splitter sends an outbound by parts, which refer to what lies in the whole.
+// splitter sends an outbound in parts. The parts share the memory of the whole.
 type splitter struct {
 	message *sessionMessage
 	part    front.Outbound
-	bytes   int // about, of the part
+	bytes   int // approximate size of the part
 	send    func(*pb.SessionResponse) error
 	refuse  unsendable
-	err     error // the first of send
+	err     error // the first error of send
 }
 
-// empty forgets what the part lists.
+// empty removes all items from the part.
 func (s *splitter) empty() {
 	p := &s.part
 	p.Ops, p.Functions, p.Peers, p.Assignments, p.Retractions = nil, nil, nil, nil, nil
@@ -156,7 +158,8 @@ func (s *splitter) flush() {
 		message := s.message.build(&s.part)
 		s.err = s.send(message)
 		if code := status.Code(s.err); code == codes.Internal || code == codes.ResourceExhausted {
-			// The failed send has ended the stream. The same message must not be sent again on the next stream.
+			// The failed send has ended the stream. The same message must not be sent again on the
+			// next one.
 			for i, a := range message.GetAssignments() {
 				if why := unsendableReason(a); why != "" {
 					s.refuse(s.part.Assignments[i].Task, s.part.Assignments[i].Attempt, why)
@@ -167,7 +170,7 @@ func (s *splitter) flush() {
 	s.empty()
 }
 
-// split adds a list to the part, and sends the part whenever it is full.
+// split adds a list to the part, and sends the part each time it is full.
 func split[T any](s *splitter, list []T, into *[]T, size func(*T) int) {
 	first := 0
 	for i := range list {
@@ -182,7 +185,7 @@ func split[T any](s *splitter, list []T, into *[]T, size func(*T) int) {
 	*into = list[first:]
 }
 
-// assignments is split of those, without what no message can carry.
+// assignments is split for assignments. It refuses those that no message can carry.
 func (s *splitter) assignments(o *front.Outbound) {
 	all, first := o.Assignments, 0
 	flush := func(until int) {
@@ -200,7 +203,7 @@ func (s *splitter) assignments(o *front.Outbound) {
 		if s.bytes += bytes; bytes < MaxMessageBytes {
 			continue
 		}
-		// By the rough count it may be too large: it goes by itself, if it can go at all.
+		// By the rough count it may be too large: it is sent alone, if it can be sent at all.
 		s.part.Assignments = all[i : i+1]
 		if why := unsendableReason(s.message.build(&s.part).GetAssignments()[0]); why != "" {
 			s.refuse(all[i].Task, all[i].Attempt, why)
@@ -211,7 +214,7 @@ func (s *splitter) assignments(o *front.Outbound) {
 	s.part.Assignments = all[first:]
 }
 
-// unsendableReason says why an assignment cannot be sent; empty if it can.
+// unsendableReason returns the reason why an assignment cannot be sent; empty if it can.
 func unsendableReason(a *pb.Assignment) string {
 	if bytes := proto.Size(a); bytes > MaxMessageBytes-itemBytes {
 		return fmt.Sprintf("its assignment has %s (%d inputs, %s of arguments), a message at most %s: pass large arguments as data of their own, and sum up many inputs in steps",
@@ -282,7 +285,8 @@ func (m *sessionMessage) assignment(o *front.Outbound, a *front.Assignment) *pb.
 	into.OpId = uint32(a.Op)
 	into.Arguments = o.Arguments(a)
 	into.Rank = a.Rank
-	into.TimeoutMillis = uint64((a.Timeout + time.Millisecond - 1) / time.Millisecond) // 0 is none at all.
+	// 0 means no timeout
+	into.TimeoutMillis = uint64((a.Timeout + time.Millisecond - 1) / time.Millisecond)
 	into.Key = a.Key
 	into.Slots = a.Slots
 	into.ExpectedOutputBytes = a.ExpectedOutputBytes

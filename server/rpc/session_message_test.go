@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// carrier is a stream that takes what a real one takes.
+// carrier is a stream that accepts the messages that a real one accepts.
 type carrier struct {
 	t       *testing.T
 	whole   pb.SessionResponse

@@ -14,18 +14,19 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// submission puts the chunks of one submission together.
+// submission assembles the chunks of one submission.
 type submission struct {
 	native []string // known native ops
 	result front.Submission
-	// opOf maps the submission's op table to the machine's; named are ops that tasks gave by name.
+	// opOf maps the submission's op table to the machine's. named holds the ops that tasks gave by
+	// name.
 	opOf  []uint32
 	named map[string]uint32
-	// used says of each of the machine's ops whether a task refers to it.
+	// used reports for each of the machine's ops whether a task refers to it.
 	used []bool
 }
 
-// chunk is what SubmitRequest and SubmitBatchRequest have in common.
+// chunk is the common interface of SubmitRequest and SubmitBatchRequest.
 type chunk interface {
 	GetHeader() *pb.SubmitHeader
 	GetOps() []*pb.Op
@@ -52,15 +53,16 @@ func (s *submission) begin(header *pb.SubmitHeader) {
 }
 
 const (
-	// defaultSubmission bounds one submission, and submissionsUnderWay times that all of those whose chunks are still coming:
-	// nothing of them has been looked at by the scheduler, which has a budget of its own for what it has accepted.
+	// defaultSubmission bounds one submission. All submissions whose chunks are still arriving are
+	// bounded by submissionsUnderWay times that. This memory is outside of the scheduler's own
+	// budget, which counts accepted submissions only.
 	defaultSubmission   = 1 << 30
 	submissionsUnderWay = 4
-	// taskBytes is about what a task takes beside its texts and arguments.
+	// taskBytes is the approximate size of a task without its texts and arguments.
 	taskBytes = 128
 )
 
-// chunkBytes is about what a chunk takes until the submission is accepted.
+// chunkBytes is the approximate memory of a chunk until the submission is accepted.
 func chunkBytes(part chunk) int64 {
 	bytes := 0
 	for _, op := range part.GetOps() {
@@ -84,7 +86,8 @@ func chunkBytes(part chunk) int64 {
 	return int64(bytes)
 }
 
-// room makes sure that a submission of so many bytes may go on by more. The caller gives them all back.
+// room reserves memory for a submission that has bytes so far and grows by more. The caller must
+// release all of it at the end.
 func (s *Server) room(bytes, more int64) error {
 	most := s.config.SubmissionBytes
 	if bytes+more > most {
@@ -133,8 +136,9 @@ func (s *submission) add(part chunk) error {
 	return nil
 }
 
-// end returns the whole, with the functions that its tasks need. Nothing at all is no submission: detached, it would be a
-// graph that stays for an hour.
+// end returns the whole submission, with the list of functions that its tasks need. An empty
+// submission without a client or graph is refused: it would create a detached graph that stays for
+// an hour.
 func (s *submission) end() (front.Submission, error) {
 	if g := &s.result.Graph; len(g.Tasks) == 0 && g.Client == 0 && g.Graph == 0 {
 		return s.result, invalid("tasks", "there are none: submit one at least")
@@ -150,8 +154,8 @@ func (s *submission) end() (front.Submission, error) {
 }
 
 const (
-	// mostAssigned is the most that one task may take of the message that assigns it, which has MaxMessageBytes, and
-	// inputBytes about what each of its inputs does.
+	// mostAssigned is the largest part of an assignment message (MaxMessageBytes) that one task may
+	// use. inputBytes is the approximate part of each of its inputs.
 	mostAssigned = 60 << 20
 	inputBytes   = 40
 )
@@ -210,7 +214,8 @@ func (s *submission) task(task *pb.TaskSpec) (sched.TaskSpec, error) {
 	return spec, nil
 }
 
-// opByName is for people who type JSON: a colon makes it a Python import path.
+// opByName returns the index of an op that a task gives by name, for people who type JSON. A colon
+// in the name makes it a Python import path.
 func (s *submission) opByName(name string) (uint32, error) {
 	if index, known := s.named[name]; known {
 		return index, nil

@@ -21,12 +21,13 @@ type watcher struct {
 	*Server
 	stream    watchStream
 	selection front.Selection
-	// untilEnded: the stream ends when no graph of the selection runs any more.
+	// untilEnded: the stream ends when no graph of the selection is running any more.
 	untilEnded bool
-	// revisions of the last batches.
+	// revision and catalogRevision are those of the last batches that were sent. mixed: the stream
+	// has tasks and catalogue rows.
 	revision, catalogRevision uint64
 	mixed                     bool
-	// greeted: the first message was sent, which carries the scheduler's life.
+	// greeted: the first message, which carries the scheduler's life, was sent.
 	greeted bool
 	updates updateMessage
 }
@@ -78,7 +79,7 @@ func (s *schedulerService) Watch(r *pb.WatchRequest, stream watchStream) error {
 	return w.run(ctx, tasks, ready, changes)
 }
 
-// start returns a snapshot in which everything that was acknowledged so far is visible.
+// start returns a snapshot that contains everything that was acknowledged so far.
 func (w *watcher) start(ctx context.Context) (front.Snapshot, error) {
 	snapshot, err := w.scheduler.Snapshot(ctx)
 	if err != nil {
@@ -92,9 +93,11 @@ func (w *watcher) start(ctx context.Context) (front.Snapshot, error) {
 	return snapshot, nil
 }
 
-// follow sends changes of the catalogue until ctx ends. While the receiver is slow changes gather.
+// follow sends changes of the catalogue until ctx ends. While the receiver is slow, changes
+// accumulate and are then sent together.
 func follow(ctx context.Context, scheduler front.Scheduler, selection front.Selection, snapshot front.Snapshot, after uint64, to chan<- front.Changes) {
-	// The first message comes even if nothing changed: it tells that the stream is complete up to its revision.
+	// The first message is sent even if nothing changed: it says that the stream is complete up to
+	// its revision.
 	for first := true; ; first = false {
 		changes := snapshot.Changes(selection, after)
 		after = changes.Revision
@@ -148,7 +151,7 @@ func (w *watcher) run(ctx context.Context, tasks front.TaskWatch, ready <-chan *
 	}
 }
 
-// send sends a message, the first one with the scheduler's life.
+// send sends a message, and adds the scheduler's life to the first one.
 func (w *watcher) send(message *pb.WatchResponse) error {
 	message.Life = 0
 	if !w.greeted {
@@ -157,8 +160,9 @@ func (w *watcher) send(message *pb.WatchResponse) error {
 	return w.stream.Send(message)
 }
 
-// both begins a stream of tasks and of catalogue resources. The catalogue comes whole; the tasks do too unless they are
-// resumed, and then their changes follow.
+// both begins a stream of tasks and catalogue rows. The catalogue is sent as a whole. If the client
+// resumes its tasks and no batch is ready, the catalogue goes alone and the changes of the tasks
+// follow; else the first batch of tasks goes with it.
 func (w *watcher) both(ctx context.Context, tasks front.TaskWatch, ready <-chan *front.TaskBatch, changes <-chan front.Changes) error {
 	var catalog front.Changes
 	select {
@@ -166,7 +170,7 @@ func (w *watcher) both(ctx context.Context, tasks front.TaskWatch, ready <-chan 
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	catalog.Snapshot = false // That of the tasks counts.
+	catalog.Snapshot = false // The tasks decide whether it is a snapshot.
 	select {
 	case batch, open := <-ready:
 		if !open {
@@ -186,7 +190,7 @@ func (w *watcher) both(ctx context.Context, tasks front.TaskWatch, ready <-chan 
 	}
 }
 
-// watchBytes is about the most that one message of a stream has.
+// watchBytes is the approximate largest size of one message of a stream.
 const watchBytes = 8 << 20
 
 // sendCatalog sends changes, in several messages if they are long.
@@ -199,9 +203,9 @@ func (w *watcher) sendCatalog(changes *front.Changes) error {
 	return w.send(last)
 }
 
-// catalogMessage sends all messages of the changes except the last one, which it returns without revisions. The
-// messages that it sends carry the old revisions, or none if they are parts of a snapshot: if the stream breaks between
-// them, the client resumes from the old revisions.
+// catalogMessage sends all messages of the changes except the last one, which it returns without
+// revisions. The messages that it sends carry the old revisions, or none if they are parts of a
+// snapshot: if the stream breaks between them, the client resumes from the old revisions.
 func (w *watcher) catalogMessage(changes *front.Changes) (*pb.WatchResponse, error) {
 	message, bytes := &pb.WatchResponse{}, 0
 	var err error
@@ -256,7 +260,8 @@ func (w *watcher) catalogMessage(changes *front.Changes) (*pb.WatchResponse, err
 	return message, err
 }
 
-// ended says that no watched graph runs any more, as of what was sent.
+// ended reports whether no watched graph is running any more, as of the revision that was sent
+// last.
 func (w *watcher) ended() bool {
 	snapshot := w.scheduler.LastSnapshot()
 	if snapshot.Revision() < w.catalogRevision {
@@ -274,21 +279,21 @@ func unknownGraph(id ids.GraphID) error {
 		Message: fmt.Sprintf("there is no graph %d: it was released, or is of another scheduler's life; see ListGraphs", uint64(id))}
 }
 
-// updateMessage builds batches of updates in memory that is used again.
+// updateMessage builds batches of updates and reuses their memory.
 type updateMessage struct {
 	message pb.WatchResponse
 	updates slab[pb.TaskUpdate]
-	// beside are changes of the catalogue that go along with the next message.
+	// beside holds changes of the catalogue that are sent with the next message.
 	beside *pb.WatchResponse
 }
 
-// send sends a batch, in several messages if it is large. Those before the last carry the revisions before, or none if they
-// are parts of a snapshot.
+// send sends a batch, in several messages if it is large. All but the last message carry the
+// revision before, or none if they are parts of a snapshot.
 func (m *updateMessage) send(batch *front.TaskBatch, before, catalogRevision uint64, send func(*pb.WatchResponse) error) error {
 	first, bytes := 0, proto.Size(m.beside)
 	for i := range batch.Updates {
 		if !batch.Snapshot && batch.Updates[i].Err == nil {
-			continue // The results of a batch are bounded by the loop that made it.
+			continue // The loop bounds the results of a batch.
 		}
 		size := updateBytes(&batch.Updates[i])
 		if bytes > 0 && bytes+size > watchBytes {
@@ -307,7 +312,7 @@ func (m *updateMessage) send(batch *front.TaskBatch, before, catalogRevision uin
 	return send(m.build(batch, first, len(batch.Updates), catalogRevision))
 }
 
-// updateBytes is at least what an update takes in a message.
+// updateBytes is an upper bound for the size of an update in a message.
 func updateBytes(u *sched.Update) int {
 	bytes := itemBytes + len(u.Inline)
 	if e := u.Err; e != nil {

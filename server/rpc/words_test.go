@@ -12,7 +12,8 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// A text that breaks a pattern is told what it has that it must not have, and not a regular expression.
+// The error about a text that breaks a pattern names the forbidden part of the text, and does not
+// show a regular expression.
 func TestPatternsAreSaidInWords(t *testing.T) {
 	validator, err := protovalidate.New()
 	if err != nil {
@@ -32,7 +33,7 @@ func TestPatternsAreSaidInWords(t *testing.T) {
 				found++
 				m := dynamicpb.NewMessage(messages.Get(i))
 				for k := range fields.Len() {
-					switch other := fields.Get(k); { // It may have to be there.
+					switch other := fields.Get(k); { // Another field may be required.
 					case other.IsList() || other.IsMap():
 					case other.Kind() == protoreflect.StringKind:
 						m.Set(other, protoreflect.ValueOfString("x"))

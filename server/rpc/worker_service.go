@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/server/front"
 )
 
-// lastWord is how long a session that the scheduler ended may take to send what is left.
+// lastWord is the time that a session which the scheduler ended has to send its remaining messages.
 const lastWord = 2 * time.Second
 
 type workerService struct {
@@ -33,8 +33,8 @@ func (s *workerService) ReportWorkerDeath(ctx context.Context, r *pb.ReportWorke
 	return &pb.ReportWorkerDeathResponse{}, nil
 }
 
-// Session serves one worker. One goroutine reads and one writes; the handler itself only waits, since returning from
-// it is what unblocks the two.
+// Session serves one worker. One goroutine reads and one writes. The handler only waits: when it
+// returns, both are unblocked.
 func (s *workerService) Session(stream sessionStream) error {
 	first, err := stream.Recv()
 	if err != nil {
@@ -83,10 +83,12 @@ func (s *workerService) Session(stream sessionStream) error {
 	return err
 }
 
-// mostRegistered is how many objects or attempts a worker can register with: more than fit in its memory.
+// mostRegistered bounds the objects, and the attempts, in a registration: more than fit into a
+// worker's memory.
 const mostRegistered = 1 << 28
 
-// wholeRegistration returns a registration with what further messages say of its inventory.
+// wholeRegistration returns a registration together with the inventory of the messages that
+// continue it.
 func wholeRegistration(whole *pb.Registration, recv func() (*pb.SessionRequest, error)) (*pb.Registration, error) {
 	for more := whole.GetMore(); more; {
 		next, err := recv()
@@ -107,12 +109,12 @@ func wholeRegistration(whole *pb.Registration, recv func() (*pb.SessionRequest, 
 	return whole, nil
 }
 
-// readSession returns when the worker ends the stream or the link breaks.
+// readSession returns when the worker ends the stream or the connection breaks.
 func readSession(stream sessionStream, session front.Session) error {
 	for {
 		said, err := stream.Recv()
 		if err != nil {
-			return nil // However it ended, the worker may come back.
+			return nil // However it ended, the worker may reconnect.
 		}
 		if err := session.Report(stream.Context(), inboundFrom(said)); err != nil {
 			return err
@@ -120,7 +122,8 @@ func readSession(stream sessionStream, session front.Session) error {
 	}
 }
 
-// writeSession sends what has gathered since the last message, until the scheduler ends the session.
+// writeSession sends the collected messages each time the session wakes it, until the scheduler
+// ends the session.
 func writeSession(stream sessionStream, session front.Session) error {
 	var outbound front.Outbound
 	var message sessionMessage

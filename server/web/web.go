@@ -81,7 +81,7 @@ func plain(w http.ResponseWriter, code int, text string) {
 	_, _ = w.Write([]byte(text + "\n")) // As above.
 }
 
-// Status is what /api/v1/status returns.
+// Status is the JSON body of /api/v1/status.
 type Status struct {
 	ClusterID string            `json:"cluster_id"`
 	Version   string            `json:"version"`
