@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// Of cuBLAS's interface.
+// Constants of the cuBLAS interface.
 const (
 	blasR32F, blasR64F, blasC32F, blasC64F = 0, 1, 4, 5
 	blasCompute32F, blasCompute64F         = 68, 70
@@ -23,14 +23,14 @@ const (
 
 const blasNotSupported = 15
 
-// errUnsupported: cuBLAS has no kernel for this.
+// errUnsupported says that cuBLAS has no kernel for this product.
 var errUnsupported = errors.New("CUBLAS_STATUS_NOT_SUPPORTED")
 
-// blasWorkspace is what cuBLAS gets to work in; it asks for 32 MiB on Hopper.
+// blasWorkspace is the size of the workspace for cuBLAS. cuBLAS asks for 32 MiB on Hopper.
 const blasWorkspace = 64 << 20
 
-// blas is cuBLAS on the compute stream. Its calls are submissions: the lock of
-// these is held.
+// blas is cuBLAS on the compute stream. A call that puts work on the stream is a submission: the
+// caller holds Device.submitting.
 type blas struct {
 	device    *Device
 	lib       *library
@@ -38,7 +38,7 @@ type blas struct {
 	workspace *gpu.Scratch
 }
 
-// enter runs calls of a library with the device's context current.
+// enter runs f, which calls a library, with the device's context current on the thread.
 func (d *Device) enter(f func() error) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -67,7 +67,7 @@ func (d *Device) openBLAS() (*blas, error) {
 		if err := b.call("cublasSetStream_v2", b.handle, d.stream.Handle()); err != nil {
 			return err
 		}
-		// 256 bytes are the alignment that cuBLAS asks for.
+		// cuBLAS asks for an alignment of 256 bytes.
 		return b.call("cublasSetWorkspace_v2", b.handle, b.workspace.Pointer(0, blasWorkspace), blasWorkspace)
 	})
 	if err != nil {
@@ -98,13 +98,13 @@ func (b *blas) close() error {
 	return errors.Join(err, b.workspace.Close())
 }
 
-// matrix is one by rows: as it lies, or transposed, distance elements between its
-// rows or columns.
+// matrix is a row-major matrix or, if transposed, the transpose of one. distance is the number of
+// elements between the starts of two stored rows.
 type matrix struct {
 	at         uint64
 	transposed bool
 	distance   int64
-	next       int64 // elements to that of the next product of a batch
+	next       int64 // elements between two matrices of a batch
 }
 
 func (m matrix) op() uint64 {
@@ -114,8 +114,8 @@ func (m matrix) op() uint64 {
 	return blasPlain
 }
 
-// product is c = factor*a*b + add*c of matrices by rows, a batch of them; c has no
-// gaps between rows but distance.
+// product describes c = factor*a*b + add*c for row-major matrices, for a batch of them. The
+// elements of a row of c are contiguous; c.distance lies between its rows.
 type product struct {
 	dtype       ops.DType
 	tf32        bool
@@ -125,12 +125,13 @@ type product struct {
 	factor, add float64
 }
 
-// multiply submits a product. REQUIRES: within enter, and nothing else is submitted
-// meanwhile.
+// multiply submits a product. REQUIRES: called within enter, with no other submission at the same
+// time.
 func (b *blas) multiply(p product) error {
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
-	// One layout does for all types: a complex number's imaginary part is zero.
+	// One layout serves all types: two numbers for each factor. For a complex type they are the
+	// real and the imaginary part, and the imaginary part is zero.
 	var alpha, beta uint64
 	f32 := [2][2]float32{{float32(p.factor)}, {float32(p.add)}}
 	f64 := [2][2]float64{{p.factor}, {p.add}}
@@ -151,8 +152,8 @@ func (b *blas) multiply(p product) error {
 		alpha, beta = addressOf(&pinner, &f64[0]), addressOf(&pinner, &f64[1])
 	}
 	u := func(n int64) uint64 { return uint64(n) }
-	// cuBLAS sees matrices by columns: the product of the transposed factors, in the
-	// other order, is the transposed product.
+	// cuBLAS expects column-major matrices and sees the transpose of each of ours. The product of
+	// the transposed factors, in reverse order, is the transposed product.
 	if p.batch <= 1 {
 		return b.call("cublasGemmEx_64", b.handle, p.b.op(), p.a.op(), u(p.n), u(p.m), u(p.k), alpha,
 			p.b.at, kind, u(p.b.distance), p.a.at, kind, u(p.a.distance), beta, p.c.at, kind, u(p.c.distance), compute, blasDefaultAlgorithm)
@@ -163,7 +164,8 @@ func (b *blas) multiply(p product) error {
 	if !errors.Is(err, errUnsupported) {
 		return err
 	}
-	// Not every stride has a kernel: zero between complex matrices has none.
+	// cuBLAS does not support every stride, for example not a stride of zero between complex
+	// matrices: submit the products of the batch one by one.
 	size := p.dtype.Size()
 	for range p.batch {
 		one := p
@@ -176,7 +178,8 @@ func (b *blas) multiply(p product) error {
 	return nil
 }
 
-// calls makes calls of libraries in their place among the launches.
+// calls runs f, which calls libraries, in order with the launches: it first submits the launches
+// that were collected before.
 func (s *submission) calls(f func() error) {
 	s.flush()
 	if s.err == nil {
@@ -247,7 +250,7 @@ const (
 	maxGridEdge = 65535
 )
 
-// integerProduct launches a kernel of builtin.cu, in pieces that fit into grids.
+// integerProduct launches a kernel of builtin.cu, in pieces that fit into a grid.
 func (s *submission) integerProduct(f *gpu.Function, p product) error {
 	strides := func(m matrix) (row, column int64) {
 		if m.transposed {
@@ -272,7 +275,7 @@ func (s *submission) integerProduct(f *gpu.Function, p product) error {
 	return nil
 }
 
-// scratchMemory is an ops.Memory whose place is known when it is submitted.
+// scratchMemory is an ops.Memory whose address is set when the work is submitted.
 type scratchMemory struct{ at uint64 }
 
 // Address is part of ops.Memory.
@@ -294,7 +297,8 @@ func slicesProduct(list []int64) int64 {
 	return n
 }
 
-// blasForm is how cuBLAS sees the matrices of the last two axes.
+// blasForm describes the matrices of the last two axes in the form that cuBLAS takes. It returns
+// false if cuBLAS cannot take them.
 func blasForm(t *ops.Tensor, size int64) (matrix, bool) {
 	n := len(t.Shape)
 	transposed, distance, ok := ops.Leading(t.Shape[n-2], t.Shape[n-1], t.Strides[n-2], t.Strides[n-1], size)
@@ -304,7 +308,8 @@ func blasForm(t *ops.Tensor, size int64) (matrix, bool) {
 	return matrix{transposed: transposed, distance: int64(distance)}, ok
 }
 
-// eachProduct calls for batches of products that one stride walks.
+// eachProduct divides the product into batches whose matrices are a constant stride apart, and
+// calls visit for each batch.
 func eachProduct(w *ops.Multiplying, operands [2]*ops.Tensor, at [2]uint64, out *ops.Tensor, batch int64, visit func(product) error) error {
 	size := out.DType.Size()
 	p := product{dtype: out.DType, tf32: w.TF32, m: w.Rows, n: w.Columns, k: w.Inner, batch: 1, factor: 1}

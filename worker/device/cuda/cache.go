@@ -13,12 +13,13 @@ import (
 	"sync/atomic"
 )
 
-// diskCache keeps CUBINs in files that name what they were made of. It is shared
-// by all processes of a user; a file that is broken is made again.
+// diskCache keeps compiled kernels (CUBINs) in files that are named by a hash of all inputs of the
+// compilation. All processes of a user share it. A damaged file counts as missing: its kernel is
+// compiled again.
 type diskCache struct {
 	dir string // "" keeps nothing
-	// maxBytes is when the files that were used longest ago are removed, down to
-	// half of it.
+	// maxBytes is the total size above which sweep removes the files that were written longest ago,
+	// down to half of it.
 	maxBytes int64
 	writes   atomic.Int64
 }
@@ -26,7 +27,7 @@ type diskCache struct {
 const (
 	defaultCacheBytes = 256 << 20
 	cubinSuffix       = ".cubin"
-	// sweepEvery is how many files are written between two looks at their sizes.
+	// sweepEvery is the number of writes between two checks of the total size.
 	sweepEvery = 64
 )
 
@@ -38,8 +39,8 @@ func cacheKey(parts ...string) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// get is nil for what is not there or not whole. A file is the hash of the CUBIN
-// and the CUBIN.
+// get returns the CUBIN for the key, or nil if its file is missing or damaged. A file holds the
+// SHA-256 of the CUBIN, then the CUBIN.
 func (c *diskCache) get(key string) []byte {
 	if c.dir == "" {
 		return nil
@@ -55,7 +56,7 @@ func (c *diskCache) get(key string) []byte {
 	return b[sha256.Size:]
 }
 
-// put keeps a CUBIN. That it could not is of no consequence but time.
+// put keeps a CUBIN. A failure costs only time: the kernel will be compiled again.
 func (c *diskCache) put(key string, cubin []byte) error {
 	if c.dir == "" {
 		return nil
@@ -83,7 +84,7 @@ func (c *diskCache) put(key string, cubin []byte) error {
 
 func (c *diskCache) path(key string) string { return filepath.Join(c.dir, key+cubinSuffix) }
 
-// sweep removes the oldest files if there are too many bytes.
+// sweep removes the oldest files if the total size exceeds maxBytes.
 func (c *diskCache) sweep() error {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {

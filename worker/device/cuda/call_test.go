@@ -15,7 +15,8 @@ import (
 	"github.com/millrace/millrace/worker/device"
 )
 
-// pointCall is a point of Task Bench that takes the results of so many others, 16 bytes each that came with words.
+// pointCall returns a call of bench.point (Task Bench) with the given number of inputs. Each has 16
+// bytes, which are stored in its header.
 func pointCall(tb testing.TB, inputs int) device.Call {
 	tb.Helper()
 	integer := func(n int64) *millracev1.Value {
@@ -62,7 +63,8 @@ func BenchmarkPrepare(b *testing.B) {
 	}
 }
 
-// smallCalls are what short tasks call, with inputs that came with the call or lie in the slab.
+// smallCalls returns typical calls of short tasks. Their inputs came with the call or lie in the
+// slab.
 func (b *bench) smallCalls(tb testing.TB) map[string]device.Call {
 	tb.Helper()
 	words := func(op string, options map[string]*millracev1.Value, positional ...*millracev1.Value) device.Call {
@@ -116,7 +118,8 @@ func (b *bench) smallCalls(tb testing.TB) map[string]device.Call {
 	return calls
 }
 
-// BenchmarkCall tells apart what the parts of a call cost; the end waits for the device.
+// BenchmarkCall measures the parts of a call separately. The last part includes the wait for the
+// device.
 func BenchmarkCall(b *testing.B) {
 	o := Options{}
 	if fake != nil {

@@ -13,10 +13,10 @@ import (
 )
 
 const (
-	// threads is the size of a block of all kernels here.
+	// threads is the block size of all kernels of this package.
 	threads   = 256
 	maxBlocks = 1<<31 - 1
-	// maxAxes is what a built-in copy can have once axes that one stride walks are
+	// maxAxes is the largest number of axes of a built-in copy, counted after axes have been
 	// joined.
 	maxAxes = 8
 )
@@ -25,8 +25,8 @@ var le = binary.LittleEndian
 
 func blocksOf(n, each int64) uint64 { return uint64((n + each - 1) / each) }
 
-// carryOut computes the outputs. errHost: nothing was submitted, and the processor
-// must do it.
+// carryOut computes the outputs with kernels. errHost means that nothing was submitted and that the
+// CPU must compute them.
 func (r *run) carryOut(ctx context.Context, w ops.Work, outs []*ops.Tensor) error {
 	switch w := w.(type) {
 	case *ops.Copying:
@@ -59,8 +59,8 @@ func (r *run) carryOut(ctx context.Context, w ops.Work, outs []*ops.Tensor) erro
 	return errHost
 }
 
-// joinAxes drops axes of length one and joins those that one stride walks in all
-// the lists of strides. The result has at least one axis.
+// joinAxes drops axes of length one. It also joins neighbouring axes that can be walked with one
+// stride in each of the lists of strides. The result has at least one axis.
 func joinAxes(shape []int64, strides ...[]int64) ([]int64, [][]int64) {
 	out := make([][]int64, len(strides))
 	var lengths []int64
@@ -94,23 +94,25 @@ func joinAxes(shape []int64, strides ...[]int64) ([]int64, [][]int64) {
 	return lengths, out
 }
 
-// move is a copy between strided ranges of elements of one size.
+// move is a copy of elements of one size between strided memory ranges.
 type move struct {
 	shape    []int64
-	from, to []int64 // strides
+	from, to []int64 // strides in bytes
 	size     int64
-	tile     int // the axis that is contiguous in from while the last is in to; -1: none
-	kernel   *gpu.Function
+	// tile is the axis that is contiguous in from, if the last axis is contiguous in to and the
+	// copy goes by square tiles; otherwise -1.
+	tile   int
+	kernel *gpu.Function
 }
 
-// planMove finds how to copy a shape from strides to strides.
+// planMove decides how to copy a tensor of that shape between the two lists of strides.
 func (d *Device) planMove(shape, from, to []int64, size int64, fromAt, toAt uint64) (*move, error) {
 	var room keyRoom
 	key := moveKey(room[:0], shape, from, to, size, fromAt, toAt)
 	return d.moves.get(key, func() (*move, error) { return d.decideMove(shape, from, to, size, fromAt, toAt) })
 }
 
-// moveKey tells apart what decideMove decides differently on.
+// moveKey appends all that the decision of decideMove depends on.
 func moveKey(key []byte, shape, from, to []int64, size int64, fromAt, toAt uint64) []byte {
 	key = append(key, byte(size), byte(fromAt%16), byte(toAt%16))
 	return appendList(appendList(appendList(key, shape), from), to)
@@ -148,13 +150,13 @@ func (d *Device) decideMove(shape, from, to []int64, size int64, fromAt, toAt ui
 	return m, err
 }
 
-// The kernels by the size of what they move.
+// The copy kernels, by element size.
 var (
 	copies = map[int64]string{1: "copy_1", 4: "copy_4", 8: "copy_8", 16: "copy_16"}
 	turns  = map[int64]string{1: "turn_1", 4: "turn_4", 8: "turn_8", 16: "turn_16"}
 )
 
-// widen makes units of up to 16 bytes of elements that lie together on both sides.
+// widen combines elements that are contiguous on both sides into units of up to 16 bytes.
 func (m *move) widen(fromAt, toAt uint64) {
 	last := len(m.shape) - 1
 	for _, wide := range []int64{16, 8, 4} {
@@ -201,10 +203,12 @@ func (s *submission) move(m *move, from, to uint64) {
 	s.launchGrid(m.kernel, gpu.Dim{uint32((columns + 31) / 32), uint32((rows + 31) / 32), uint32(n / rows / columns)}, threads, p)
 }
 
-// moveOf plans to copy a tensor's elements in C order to contiguous memory.
+// moveOf plans a copy of a tensor's elements in C order to contiguous memory.
 func (d *Device) moveOf(t *ops.Tensor, toAt uint64) (*move, error) {
 	size := t.DType.Size()
-	fromAt := uint64(t.Offset) // uploads keep the alignment of offsets, frames begin at 16
+	// For a tensor in host memory, 8 is a safe assumption: its upload aligns element zero to 16
+	// bytes.
+	fromAt := uint64(t.Offset)
 	if t.Far != nil {
 		fromAt += t.Far.Address()
 	} else {
@@ -240,7 +244,7 @@ func (r *run) copyViews(ctx context.Context, views, outs []*ops.Tensor) error {
 
 func (r *run) join(ctx context.Context, w *ops.Joining, out *ops.Tensor) error {
 	type piece struct {
-		part   *ops.Tensor // of the output
+		part   *ops.Tensor // the part of the output
 		mapper *mapping
 	}
 	pieces, moves := make([]piece, len(w.Xs)), make([]*move, len(w.Xs))
@@ -370,11 +374,11 @@ func (r *run) scatter(ctx context.Context, w *ops.Scattering, out *ops.Tensor) e
 	})
 }
 
-// maxPointInputs are those of a point that fit its parameters.
+// maxPointInputs is the largest number of inputs of a point that its kernel's parameters can hold.
 const maxPointInputs = 64
 
-// point carries out a task of Task Bench: one block for each multiprocessor, so that a number of iterations is the same work
-// whatever the size of the output.
+// point executes a task of Task Bench. It launches one block for each multiprocessor, so that an
+// iteration is the same amount of work for every output size.
 func (r *run) point(ctx context.Context, w *ops.Pointing, out *ops.Tensor) error {
 	if len(w.Inputs) > maxPointInputs {
 		return errHost
@@ -390,13 +394,13 @@ func (r *run) point(ctx context.Context, w *ops.Pointing, out *ops.Tensor) error
 		for i, x := range w.Inputs {
 			p.u64(s.near(x), uint64(x.Bytes())/16).i64(w.From[i])
 		}
-		p.fill(headBytes + maxPointInputs*inputBytes) // of further inputs there are none
+		p.fill(headBytes + maxPointInputs*inputBytes) // the entries of further inputs are empty
 		s.launch(f, blocks, p)
 	})
 }
 
-// firstAndStep are the first element and the difference of the first two, in the
-// elements' type; of complex numbers the real parts.
+// firstAndStep returns the first element and the difference of the first two elements, in the type
+// of the elements. For complex numbers these are the real parts.
 func firstAndStep(head *ops.Tensor) (first, step []byte, err error) {
 	part := head.DType.Size()
 	if head.DType == ops.Complex64 || head.DType == ops.Complex128 {

@@ -15,20 +15,20 @@ import (
 	gpu "github.com/millrace/millrace/memory/cuda"
 )
 
-// kernels/*.cubin are made of builtin.cu by tools/cubins, and manifest.json says
-// of which source.
+// The files kernels/*.cubin and the PTX are compiled from builtin.cu by tools/cubins. manifest.json
+// records the source that they were compiled from.
 //
 //go:embed kernels
 var kernelFiles embed.FS
 
-// BuiltinArchs are those that built-in kernels are compiled for beforehand.
+// builtinArchs are the architectures that the built-in kernels are compiled for in advance.
 var builtinArchs = []string{"sm_80", "sm_90", "sm_100"}
 
-// builtinPTX is what devices get that none of those runs on: the driver translates it.
+// builtinPTX names the PTX for devices that can run none of those CUBINs. The driver compiles it.
 const builtinPTX = "compute_80"
 
-// builtinFile is the code for an architecture: a CUBIN of the same major version and the highest minor version that is
-// not above it, else PTX.
+// builtinFile returns the file with the code for a device: a CUBIN of the same major version and
+// the highest minor version that is not above the device's, otherwise the PTX.
 func builtinFile(major, minor int) string {
 	for m := minor; m >= 0; m-- {
 		if arch := fmt.Sprintf("sm_%d%d", major, m); slices.Contains(builtinArchs, arch) {
@@ -46,19 +46,19 @@ func kernelText(name string) string {
 	return string(b)
 }
 
-// builtinSource is builtin.cu with what it includes.
+// builtinSource returns builtin.cu with its include expanded.
 func builtinSource() string {
 	return strings.Replace(kernelText("builtin.cu"), "#include \"prelude.cuh\"\n", kernelText("prelude.cuh"), 1)
 }
 
-// manifest says what the CUBINs beside it are made of.
+// manifest records how the CUBINs beside it were compiled.
 type manifest struct {
-	// SourceSHA256 is that of builtin.cu with what it includes, Flags what it was
-	// compiled with, by that version of NVRTC.
+	// SourceSHA256 is the hash of builtinSource. Flags are the flags of the compilation, NVRTC is
+	// the compiler's version.
 	SourceSHA256 string
 	Flags        []string
 	NVRTC        string
-	// CUBINs are the files' hashes by architecture.
+	// CUBINs are the hashes of the files, by architecture.
 	CUBINs map[string]string
 }
 
@@ -73,7 +73,7 @@ func sha256Hex(b []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// entry is a module that was asked for, perhaps being made.
+// entry is a module that was requested. Its loading may be in progress.
 type entry struct {
 	once      sync.Once
 	module    *gpu.Module
@@ -82,37 +82,40 @@ type entry struct {
 	functions map[string]*gpu.Function
 }
 
-// code keeps what was loaded onto the device. Generated kernels are kept by source, without end, since a
-// program uses few of them; a flood of different ones empties it.
+// code keeps the modules that were loaded onto the device. Generated kernels are kept by source,
+// without an eviction of single ones, since a program uses few of them. When there are maxModules
+// of them, the table is emptied; their modules stay loaded until close.
 type code struct {
 	device    *Device
 	compiler  once[*compiler]
 	disk      diskCache
-	mu        sync.Mutex // guards what follows
+	mu        sync.Mutex // guards the fields below
 	functions map[string]*entry
 	retired   []*entry
-	// builtins are those of the built-in kernels that were asked for.
+	// builtins are the built-in kernels that were requested so far.
 	builtins map[string]*gpu.Function
-	// users are the modules of users' sources, and recent the same ones, the last used first; at most maxUsers and
-	// those in use.
+	// users are the modules of users' sources. recent lists the same modules, the most recently
+	// used first. There are at most maxUsers, or more if those are all in use.
 	users    map[string]*userModule
 	recent   list.List
 	maxUsers int
 }
 
-// userModule is made of a source that a user has sent. Programs that generate sources can make any number of them,
-// and each takes GPU memory outside of the slab: the least recently used modules are unloaded.
+// userModule is compiled from a source that a user has sent. A program can generate any number of
+// sources, and each module takes GPU memory outside of the slab: therefore the least recently used
+// modules are unloaded.
 type userModule struct {
 	entry
 	key  string
-	uses int // by calls that are under way; guarded by code.mu
+	uses int // calls in progress that use it; guarded by code.mu
 	at   *list.Element
 }
 
-// maxUserModules is how many users' modules stay loaded: of some 100 KiB each.
+// maxUserModules is how many users' modules stay loaded. Each takes some 100 KiB.
 const maxUserModules = 256
 
-// user finds a kernel in a user's source. Its module stays until release, which the call owes when the kernel is over.
+// user finds a kernel in a user's source. The module stays loaded until the caller calls release,
+// which it must do when the kernel has ended.
 func (c *code) user(source, name string) (f *gpu.Function, release func(), err error) {
 	c.mu.Lock()
 	u := c.users[source]
@@ -150,7 +153,7 @@ func (c *code) user(source, name string) (f *gpu.Function, release func(), err e
 		release()
 		var bad *compileError
 		if u.err != nil && !errors.As(u.err, &bad) {
-			// It may go well the next time.
+			// The error may be temporary: let the next call try again.
 			c.mu.Lock()
 			if c.users[source] == u {
 				c.drop(u)
@@ -162,13 +165,13 @@ func (c *code) user(source, name string) (f *gpu.Function, release func(), err e
 	return f, release, nil
 }
 
-// drop forgets a user's module. REQUIRES: mu is held.
+// drop removes a user's module from the tables. It does not unload it. REQUIRES: mu is held.
 func (c *code) drop(u *userModule) {
 	delete(c.users, u.key)
 	c.recent.Remove(u.at)
 }
 
-// maxModules is how many modules are loaded before all are given up.
+// maxModules is the number of modules at which the table of functions is emptied.
 const maxModules = 4096
 
 func (c *code) getCompiler() (*compiler, error) {
@@ -183,8 +186,8 @@ func (c *code) getCompiler() (*compiler, error) {
 	})
 }
 
-// kernel finds a kernel of generated source, which is compiled if no cache has it.
-// signature tells one source from another, and is shorter.
+// kernel finds a kernel in a generated source. The source is compiled if no cache has it. The
+// signature identifies the source among those of the same file, and is shorter than the source.
 func (c *code) kernel(file, signature, name string, source func() string) (*gpu.Function, error) {
 	return c.compiled(file, signature, name, compileFlags, source)
 }
@@ -193,7 +196,7 @@ func (c *code) compiled(file, signature, name string, flags []string, generate f
 	return c.function(file+"\x00"+signature, name, c.image(file, flags, generate))
 }
 
-// image compiles a source, unless it is on the disk.
+// image returns a function that compiles a source, or reads the result from the disk cache.
 func (c *code) image(file string, flags []string, generate func() string) func() ([]byte, error) {
 	return func() ([]byte, error) {
 		k, err := c.getCompiler()
@@ -237,14 +240,14 @@ func (c *code) builtin(name string) (*gpu.Function, error) {
 func (c *code) findBuiltin(name string) (*gpu.Function, error) {
 	a := c.device.gpu.Info().Attributes
 	if a.ComputeMajor < 8 {
-		// Older than what the PTX is for.
+		// The device is older than the architecture of the PTX.
 		return c.kernel("builtin.cu", "", name, builtinSource)
 	}
-	// Each reading is a copy of some hundred KiB: only to load it.
+	// Every read copies some hundred KiB, so read the file only to load it.
 	file := builtinFile(a.ComputeMajor, a.ComputeMinor)
 	f, err := c.function("builtin", name, func() ([]byte, error) { return kernelFiles.ReadFile("kernels/" + file) })
 	if err != nil && strings.HasSuffix(file, ".ptx") && c.device.gpu.Health() == nil {
-		// A driver that is older than our NVRTC does not know its PTX.
+		// A driver that is older than our NVRTC does not accept its PTX.
 		if compiled, failed := c.kernel("builtin.cu", "", name, builtinSource); failed == nil {
 			return compiled, nil
 		}
@@ -273,7 +276,7 @@ func (c *code) function(key, name string, cubin func() ([]byte, error)) (*gpu.Fu
 	return f, err
 }
 
-// find loads a module unless it is, and finds one of its kernels.
+// find loads the module if it is not loaded yet, and finds one of its kernels.
 func (c *code) find(e *entry, name string, cubin func() ([]byte, error)) (*gpu.Function, error) {
 	e.once.Do(func() {
 		var image []byte
@@ -297,7 +300,8 @@ func (c *code) find(e *entry, name string, cubin func() ([]byte, error)) (*gpu.F
 	return f, nil
 }
 
-// forget lets what failed be tried again, unless trying cannot help.
+// forget removes a failed entry, so that the next call tries again. It keeps the entry if the
+// source does not compile: then another attempt cannot help.
 func (c *code) forget(key string, e *entry) {
 	var bad *compileError
 	if errors.As(e.err, &bad) {
@@ -310,7 +314,7 @@ func (c *code) forget(key string, e *entry) {
 	}
 }
 
-// close unloads everything. REQUIRES: no kernel runs.
+// close unloads all modules. REQUIRES: no kernel runs.
 func (c *code) close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -336,7 +340,7 @@ func (c *code) close() error {
 	return errors.Join(errs...)
 }
 
-// cType is what prelude.cuh calls a type.
+// cType returns the name of a type in prelude.cuh.
 func cType(name string) string {
 	t, ok := map[string]string{
 		"bool": "u8", "uint8": "u8", "int32": "i32", "int64": "i64", "float32": "f32", "float64": "f64", "complex64": "c64", "complex128": "c128",

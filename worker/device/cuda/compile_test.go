@@ -19,7 +19,7 @@ import (
 
 var writeCUBINs = flag.Bool("cubins", false, "write the built-in kernels' CUBINs and their manifest")
 
-// nvrtcFolder is what tools/fetch-nvrtc fills.
+// nvrtcFolder is the folder that tools/fetch-nvrtc fills, unless MILLRACE_NVRTC names another.
 func nvrtcFolder() string {
 	if folder := os.Getenv("MILLRACE_NVRTC"); folder != "" {
 		return folder
@@ -92,7 +92,9 @@ func codeFile(arch string) string {
 	return "builtin." + arch + ".cubin"
 }
 
-// An A10 or L4 runs the machine code for an A100. For GPUs newer than all known ones the driver compiles the PTX code.
+// TestEachDeviceHasBuiltinKernelsWithoutACompiler checks the choice of the built-in code. An A10 or
+// L4 runs the machine code for an A100. For GPUs newer than all known ones the driver compiles the
+// PTX code.
 func TestEachDeviceHasBuiltinKernelsWithoutACompiler(t *testing.T) {
 	for capability, want := range map[[2]int]string{
 		{8, 0}: "builtin.sm_80.cubin", {8, 6}: "builtin.sm_80.cubin", {8, 9}: "builtin.sm_80.cubin", {9, 0}: "builtin.sm_90.cubin",
@@ -121,7 +123,8 @@ func TestEachDeviceHasBuiltinKernelsWithoutACompiler(t *testing.T) {
 	}
 }
 
-// The driver translates the PTX for what it has, and finds all kernels of the CUBINs in it.
+// TestGPUTakesThePTXOfDevicesToCome checks that the driver compiles the PTX for the present device
+// and finds the kernels of the CUBINs in it.
 func TestGPUTakesThePTXOfDevicesToCome(t *testing.T) {
 	b := open(t, 16<<20, Options{})
 	m, err := b.gpu.Load([]byte(kernelText("builtin." + builtinPTX + ".ptx")))

@@ -1,20 +1,19 @@
-// Package cuda is an Adapter: a GPU as a worker's device, that is a slab of its
-// memory together with the operations of worker/ops, by kernels and by NVIDIA's
-// libraries. Names, arguments, headers and results are those of the host.
+// Package cuda is an Adapter: a GPU as a worker's device, that is a slab of its memory together
+// with the operations of worker/ops, which run as kernels and in NVIDIA's libraries. Names,
+// arguments, headers and results are the same as on the host.
 //
-// What is moved, integers, comparisons, the four arithmetics and uniform random
-// numbers agree with the host to the bit. Functions of floats agree within a few
-// units in the last place, sums of floats within the rounding of a sum in float64.
+// Copies, integers, comparisons, the four basic arithmetic operations and uniform random numbers
+// agree with the host to the bit. Functions of floats agree within a few units in the last place,
+// sums of floats within the rounding of a sum in float64.
 //
-// All work is submitted to the device's one Compute stream, each call as a whole
-// under a lock, so that what one call left in the scratch memory may be overwritten
-// by the next. What no kernel does (bench.checksum, bench.stamp, reductions of
-// nothing, tensors of more than eight axes that do not join) is computed by the
-// processor on a copy of its inputs.
+// All work is submitted to the device's one Compute stream. Each call is submitted as a whole under
+// a lock, so that the next call may overwrite the scratch memory of the one before. The CPU
+// computes the operations that have no kernel (bench.checksum, bench.stamp, reductions of empty
+// tensors, tensors of more than eight axes that cannot be joined), on a copy of their inputs.
 //
-// NVRTC, cuBLAS and cuSOLVER are loaded when an operation first needs them. What
-// needs none of them (copies, fills, numbers) runs from code that is compiled
-// beforehand: see kernels.
+// NVRTC, cuBLAS and cuSOLVER are loaded when an operation first needs them. Operations that need
+// none of them (copies, fills, number sequences) run from code that is compiled in advance: see the
+// folder kernels.
 package cuda
 
 import (
@@ -32,23 +31,21 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// Options say where a device finds what it needs beside the driver. The zero
-// Options look in the usual places.
+// Options say where a device finds the libraries and files that it needs besides the driver. The
+// zero Options use the usual places.
 type Options struct {
-	// Libraries are folders or files to look at first for NVRTC, cuBLAS and
-	// cuSOLVER.
+	// Libraries are folders or files to search first for NVRTC, cuBLAS and cuSOLVER.
 	Libraries []string
-	// Python is the interpreter whose packages may bring the libraries; "" means
-	// the one that runs tasks, by its usual names.
+	// Python is the interpreter whose packages may contain the libraries; "" means the interpreter
+	// that runs tasks, by its usual names.
 	Python string
-	// CacheDir keeps compiled kernels; "" is millrace/kernels in the user's cache
-	// folder, "-" keeps none.
+	// CacheDir keeps compiled kernels; "" means millrace/kernels in the user's cache folder, "-"
+	// keeps none.
 	CacheDir string
-	// ScratchBytes is the device memory beside the slab that operations share for
-	// what they need between kernels; 0 is 128 MiB. It grows when a call needs more.
+	// ScratchBytes is the size of the scratch memory: device memory outside of the slab that all
+	// operations share for intermediate data; 0 means 128 MiB. It grows when a call needs more.
 	ScratchBytes uint64
-	// Logf is told of each library, where it was found or why it was not. May be
-	// nil.
+	// Logf receives a message for each library: where it was found, or why it was not. May be nil.
 	Logf func(format string, args ...any)
 }
 
@@ -65,26 +62,27 @@ type Device struct {
 	code   code
 	slots  *slots
 	stream *gpu.Stream
-	// spins: there are processors enough to look for the end of a kernel without
-	// leaving room for others.
+	// spins says that there are enough CPUs to spin for the end of a kernel without a loss for
+	// other goroutines.
 	spins bool
 
 	blas   once[*blas]
 	solver once[*solver]
 
-	// What was decided for calls of the usual kinds.
+	// Decisions for calls that came before, to be used again for calls of the same types and
+	// shapes.
 	mappers  remembered[*mapper]
 	reducers remembered[*reducer]
 	moves    remembered[*move]
 
-	// write copies to the slab.
+	// write copies bytes to the slab.
 	write func(f memory.Frame, b []byte) error
 
-	// submitting makes what a call submits one piece, and guards what follows: batch is
-	// what is gathered of it, parameters those of the next launch.
+	// submitting serialises the submissions of calls and guards the fields below. batch collects
+	// launches and copies that are to be submitted; parameters are those of the next launch.
 	submitting sync.Mutex
-	// scratch is nil when there was room neither for what a call needed nor for what was there
-	// before: the next call that needs some asks again.
+	// scratch is nil if there was not enough memory, neither for the size that a call needed nor
+	// for the old size again: the next call that needs scratch memory tries again.
 	scratch    *gpu.Scratch
 	batch      gpu.Batch
 	parameters parameters
@@ -92,7 +90,7 @@ type Device struct {
 
 var _ device.Device = (*Device)(nil)
 
-// once makes something when it is first asked for, and keeps an error too.
+// once creates a value at its first use. It keeps an error, too.
 type once[T any] struct {
 	once  sync.Once
 	value T
@@ -104,8 +102,8 @@ func (o *once[T]) get(makeIt func() (T, error)) (T, error) {
 	return o.value, o.err
 }
 
-// New makes a device of the slab, which it closes at its own end; the driver's
-// device stays the caller's.
+// New creates a device on the slab. Close closes the slab; the driver's device dev still belongs to
+// the caller.
 func New(dev *gpu.Device, slab *gpu.Slab, o Options) (*Device, error) {
 	if slab.Device() != dev {
 		return nil, fmt.Errorf("cuda: the slab lies on %v, not on %v", slab.Device(), dev)
@@ -157,7 +155,7 @@ func (d *Device) Space() memory.Space { return d.slab }
 // Ops is part of device.Device.
 func (d *Device) Ops() []string { return d.ops.Names() }
 
-// Close is part of device.Device. It waits for what was submitted.
+// Close is part of device.Device. It waits for the work that was submitted.
 func (d *Device) Close() error {
 	d.submitting.Lock()
 	defer d.submitting.Unlock()

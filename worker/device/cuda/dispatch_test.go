@@ -26,7 +26,8 @@ import (
 
 var rewrite = flag.Bool("rewrite", false, "accept the sources that are generated now")
 
-// onFake opens a device of the driver that computes nothing.
+// onFake opens a device on the fake driver, which computes nothing. With a real driver it skips the
+// test.
 func onFake(t *testing.T) *bench {
 	t.Helper()
 	if fake == nil {
@@ -49,7 +50,7 @@ func tensor(t *testing.T, dtype string, shape ...int64) *ops.Tensor {
 	return x
 }
 
-// launchesOf are those of one call.
+// launchesOf runs one call and returns its launches and its result.
 func (b *bench) launchesOf(t *testing.T, name string, options named, positional ...any) ([]*cudatest.Launch, any) {
 	t.Helper()
 	before := fake.Launches.Load()
@@ -191,7 +192,8 @@ func TestTheProcessorComputesWhatKernelsDoNot(t *testing.T) {
 	}
 }
 
-// What looks at no element must not have its inputs copied to the processor's memory first.
+// TestBlindOperationsReadNothing checks that the inputs of an operation that reads no elements are
+// not copied to the CPU's memory.
 func TestBlindOperationsReadNothing(t *testing.T) {
 	b := onFake(t)
 	x := b.onDevice(t, tensor(t, "uint8", 3000))
@@ -252,7 +254,7 @@ func TestWithoutRoomTheErrorSaysSo(t *testing.T) {
 	if !errors.Is(err, device.ErrNoRoom) {
 		t.Errorf("got %v", err)
 	}
-	// Scratch memory beside the slab.
+	// The scratch memory lies outside of the slab.
 	if err := b.growScratch(1 << 40); !errors.Is(err, device.ErrNoRoom) || b.scratch == nil {
 		t.Errorf("got %v", err)
 	}
@@ -261,7 +263,8 @@ func TestWithoutRoomTheErrorSaysSo(t *testing.T) {
 	}
 }
 
-// Scratch memory that suffices stays: to allocate it anew for each call took longer than small factorisations.
+// TestScratchMemoryGrowsOnce checks that scratch memory of sufficient size is kept: a new
+// allocation for each call took longer than small factorisations.
 func TestScratchMemoryGrowsOnce(t *testing.T) {
 	b := onFake(t)
 	for _, need := range []uint64{20<<20 + 12345, 20<<20 + 12345, 20 << 20, 40 << 20, 40 << 20} {
@@ -275,7 +278,8 @@ func TestScratchMemoryGrowsOnce(t *testing.T) {
 	}
 }
 
-// Others take the room while scratch memory grows: the calls after it must not use what was given back.
+// TestScratchMemoryThatCouldNotGrowIsNotUsed simulates another user of the GPU that takes the
+// memory while the scratch memory grows. Later calls must not use the freed scratch memory.
 func TestScratchMemoryThatCouldNotGrowIsNotUsed(t *testing.T) {
 	b := onFake(t)
 	// Inputs that must be copied to the device first go through scratch memory.
@@ -298,7 +302,9 @@ func TestScratchMemoryThatCouldNotGrowIsNotUsed(t *testing.T) {
 	}
 }
 
-// A device that reads pageable memory itself may do so when the call that gave it has returned.
+// TestInputsOfTheProcessorAreReadBeforeTheyAreGivenBack uses a device that reads pageable memory
+// itself, perhaps after the copy call has returned. The call must wait for that copy before it
+// returns.
 func TestInputsOfTheProcessorAreReadBeforeTheyAreGivenBack(t *testing.T) {
 	if fake == nil {
 		t.Skip("needs a device that reads pageable memory")
@@ -387,7 +393,8 @@ func TestUserKernelsGetTheirParameters(t *testing.T) {
 	}
 }
 
-// A program that generates sources must not fill the GPU with code that nobody runs any more.
+// TestModulesOfUsersAreUnloaded checks that a program that generates sources does not fill the GPU
+// with code that is not used any more.
 func TestModulesOfUsersAreUnloaded(t *testing.T) {
 	b := onFake(t)
 	b.code.maxUsers = 4
@@ -402,7 +409,7 @@ func TestModulesOfUsersAreUnloaded(t *testing.T) {
 	before := fake.Modules.Load()
 	for i := range 12 {
 		run(i)
-		run(0) // is in use all the time
+		run(0) // stays in use
 	}
 	if n := fake.Modules.Load() - before; n != 4 {
 		t.Errorf("%d modules are loaded, 4 are kept", n)
@@ -568,7 +575,7 @@ func TestCompiledKernelsAreFoundOnDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Another value of the constant is the same kernel, and so is another shape.
+	// Another value of the constant uses the same kernel, and so does another shape.
 	b.launchesOf(t, "array.map", nil, "x0+0.75", b.onDevice(t, tensor(t, "float32", 10, 30)))
 	if err := b.code.close(); err != nil {
 		t.Fatal(err)
@@ -597,7 +604,7 @@ func TestASmallCallIsCheap(t *testing.T) {
 		point()
 	}
 	runtime.ReadMemStats(&after)
-	// The kernels' code alone is ten times as much.
+	// A read of the kernels' code alone would allocate ten times as much.
 	if each := (after.TotalAlloc - before.TotalAlloc) / times; each > 20<<10 {
 		t.Errorf("a call allocates %d bytes", each)
 	}

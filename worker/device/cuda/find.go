@@ -1,16 +1,16 @@
 package cuda
 
-// Found is a library of NVIDIA's that workers use where they find it.
+// Found is the result of the search for one of NVIDIA's libraries.
 type Found struct {
-	// Name is as in libNAME.so; For says what needs it.
+	// Name is as in libNAME.so; For names the operations that need it.
 	Name, For string
-	// File is what was loaded; Err why nothing was.
+	// File is the file that was loaded; Err says why none was.
 	File string
 	Err  error
 }
 
-// FindLibraries looks for them as a worker does: where given says, in the packages of
-// a Python, in the toolkit's folder, where the dynamic linker looks. It needs no GPU.
+// FindLibraries searches for the libraries as a worker does: in the given places, in the packages
+// of a Python, in the toolkit's folder, and with the dynamic linker. It needs no GPU.
 func FindLibraries(python string, given ...string) []Found {
 	f := &finder{given: given, python: python}
 	list := []Found{

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// Every function on every type, and every reduction, spread over the architectures:
-// what does not compile is found without a GPU.
+// TestEveryFunctionCompiles compiles every function and conversion for every type, spread over the
+// architectures. It finds code that does not compile without a GPU.
 func TestEveryFunctionCompiles(t *testing.T) {
 	b := onFake(t)
 	sources := make([]strings.Builder, len(builtinArchs))
@@ -65,7 +65,7 @@ func TestEveryFunctionCompiles(t *testing.T) {
 			add(d.String()+" to "+to.String(), m.source())
 		}
 	}
-	// Bools and complex numbers lack some functions; most pairs are there.
+	// Bools and complex numbers lack some functions; most pairs are defined.
 	if total := len(expressions) * len(dtypes); undefined > total/5 {
 		t.Errorf("%d of %d are not defined", undefined, total)
 	}

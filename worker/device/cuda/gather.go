@@ -6,33 +6,36 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// Many copies of bytes go by one kernel that reads a table: the copy engine takes some
-// microseconds for each (3.2 on H200 for 64 KiB of a peer), however small. What is large goes
-// by the copy engine all the same, which leaves the multiprocessors to others.
+// Many small copies are done by one kernel that reads a table: the copy engine needs some
+// microseconds for each copy, however small (3.2 on an H200 for 64 KiB of a peer). Large copies
+// still use the copy engine, which leaves the multiprocessors to other kernels.
 const (
-	// gatherLeast is from how many copies on, and gatherLargest up to which mean size.
+	// gatherLeast is the smallest number of copies for the kernel, gatherLargest the largest mean
+	// size of a copy in bytes.
 	gatherLeast   = 4
 	gatherLargest = 4 << 20
-	// A row is what a block copies in one go: few bytes are to keep many blocks busy.
+	// A row is the range that a block copies in one step. Small totals get short rows, so that many
+	// blocks have work.
 	minGatherRow = 16 << 10
 	maxGatherRow = 64 << 10
-	// gatherRows bounds the table.
+	// gatherRows is the largest number of rows of the table.
 	gatherRows     = 4096
 	gatherRowBytes = 24
 	gatherThreads  = 512
-	// gatherBlocks fit on a multiprocessor.
+	// gatherBlocks is the number of blocks for each multiprocessor.
 	gatherBlocks = 4
 )
 
-// gathering are the plain copies of a submission. The zero gathering copies one by one.
+// gathering collects the plain copies of a submission. The zero gathering collects none: each copy
+// is submitted by itself.
 type gathering struct {
-	// cut is how long rows are, 0: there are none.
+	// cut is the length of a row in bytes; 0 means that the copies are not collected.
 	cut   uint64
 	table []byte
 }
 
-// gatherer decides whether the plain copies among moves, some of which may be nil, go by the
-// kernel, and finds it.
+// gatherer decides whether the kernel does the plain copies among moves, and finds the kernel.
+// Entries of moves may be nil.
 func (d *Device) gatherer(moves []*move) (g gathering, kernel *gpu.Function, err error) {
 	var count, total uint64
 	for _, m := range moves {
@@ -55,7 +58,7 @@ func (d *Device) gatherer(moves []*move) (g gathering, kernel *gpu.Function, err
 	return g, kernel, err
 }
 
-// scratchBytes is what gather takes.
+// scratchBytes is the scratch memory that gather takes.
 func (g *gathering) scratchBytes() uint64 {
 	if g.cut == 0 {
 		return 0
@@ -63,7 +66,7 @@ func (g *gathering) scratchBytes() uint64 {
 	return aligned(uint64(cap(g.table)) + 16)
 }
 
-// moveOrGather is move, or adds to what gather copies.
+// moveOrGather either submits the copy, as move does, or adds it to the table.
 func (s *submission) moveOrGather(g *gathering, m *move, from, to uint64) {
 	if m.kernel != nil || g.cut == 0 {
 		s.move(m, from, to)
@@ -78,7 +81,7 @@ func (s *submission) moveOrGather(g *gathering, m *move, from, to uint64) {
 	}
 }
 
-// gather submits the copies. REQUIRES: f is the kernel, if there are any.
+// gather submits the copies of the table, if there are any. REQUIRES: then f is the kernel.
 func (s *submission) gather(g *gathering, f *gpu.Function) {
 	rows := len(g.table) / gatherRowBytes
 	if rows == 0 {

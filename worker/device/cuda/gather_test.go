@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// Many pieces are joined by one kernel, whatever their sizes and wherever they lie: here, at
-// a peer, or in the processor's memory.
+// TestGPUJoinsManyPieces checks that one kernel joins many pieces of any size that lie on the
+// device, at a peer or in the CPU's memory.
 func TestGPUJoinsManyPieces(t *testing.T) {
 	b := open(t, 64<<20, Options{})
 	far := b.elsewhere(t, 32<<20)
@@ -30,7 +30,7 @@ func TestGPUJoinsManyPieces(t *testing.T) {
 		case 2, 3:
 			xs = append(xs, far.put(t, x))
 		default:
-			if len(x.Data) > 1000 { // as those that come in headers are
+			if len(x.Data) > 1000 { // inputs in headers are small, too
 				x = b.onDevice(t, x)
 			}
 			xs = append(xs, x)

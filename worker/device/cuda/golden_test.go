@@ -39,7 +39,7 @@ type goldenCase struct {
 	Op    string
 	Args  []json.RawMessage
 	Named map[string]json.RawMessage
-	Want  *int // the number of a tensor; nil: NumPy raised an error
+	Want  *int // index of the expected tensor; nil: NumPy raised an error
 	Exact bool
 }
 
@@ -48,7 +48,8 @@ type goldenFile struct {
 	Cases   []goldenCase
 }
 
-// golden is the file of worker/ops; on a GPU machine it lies beside the tests.
+// golden reads the golden file of worker/ops. On a GPU machine the file is elsewhere:
+// MILLRACE_GOLDEN names it.
 func golden(tb testing.TB) goldenFile {
 	tb.Helper()
 	name := os.Getenv("MILLRACE_GOLDEN")
@@ -103,9 +104,9 @@ func (g *goldenFile) args(tb testing.TB, c *goldenCase) ops.Args {
 	return args
 }
 
-// goldenTolerance is what the results of functions may differ by, relative to
-// 1+|x|: that of the host in float64 for complex numbers and sums, a few units in
-// the last place of float32.
+// goldenTolerance is the largest allowed difference of results, relative to 1+|x|. For complex
+// numbers and sums in float64 it is the host's tolerance, for float32 a few units in the last
+// place.
 func goldenTolerance(c *goldenCase, d ops.DType) float64 {
 	switch {
 	case c.Exact:
@@ -143,7 +144,7 @@ func (b *bench) checkGolden(tb testing.TB, g *goldenFile, i int) string {
 	tb.Helper()
 	c := &g.Cases[i]
 	args := g.args(tb, c)
-	if i%3 != 0 { // else they travel with the call
+	if i%3 != 0 { // the other tensors are sent with the call
 		for k, v := range args.Positional {
 			if t, ok := v.(*ops.Tensor); ok {
 				args.Positional[k] = b.onDevice(tb, t)
@@ -167,7 +168,8 @@ func (b *bench) checkGolden(tb testing.TB, g *goldenFile, i int) string {
 	return sameTensor(out, want, goldenTolerance(c, want.DType))
 }
 
-// Every fiftieth case: what cannot be compiled or dispatched shows without a GPU.
+// TestGoldenCasesAreDispatched runs every fiftieth case. It finds, without a GPU, calls that cannot
+// be compiled or dispatched.
 func TestGoldenCasesAreDispatched(t *testing.T) {
 	if fake == nil {
 		t.Skip("results are looked at by TestGPUResultsAreNumPys")

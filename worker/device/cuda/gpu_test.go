@@ -28,7 +28,7 @@ func ints(values ...int64) []any {
 	return out
 }
 
-// hostOp runs an operation on the processor.
+// hostOp runs an operation on the CPU.
 func hostOp(ctx context.Context, name string, args ops.Args) (any, error) {
 	op, err := ops.NewRegistry().Lookup(name)
 	if err != nil {
@@ -72,7 +72,7 @@ func genStrided(rt *rapid.T, label string, d ops.DType, shape []int64) *ops.Tens
 	return view
 }
 
-// agree runs a call on both and compares.
+// agree runs a call on the host and on the device and compares the results.
 func (b *bench) agree(t *testing.T, rt *rapid.T, tolerance float64, name string, options named, positional ...any) {
 	t.Helper()
 	far := slices.Clone(positional)
@@ -186,7 +186,7 @@ func TestGPUAgreesWithTheHost(t *testing.T) {
 	})
 }
 
-// timed is the median time of a call, by the processor's clock.
+// timed returns the median time of a call, by the CPU's clock.
 func (b *bench) timed(t *testing.T, times int, name string, args ops.Args) time.Duration {
 	t.Helper()
 	var all []time.Duration
@@ -200,7 +200,7 @@ func (b *bench) timed(t *testing.T, times int, name string, args ops.Args) time.
 		all = append(all, time.Since(begin))
 	}
 	b.next = mark
-	all = all[1:] // the first one compiles
+	all = all[1:] // the first call compiles
 	slices.Sort(all)
 	return all[len(all)/2]
 }
@@ -224,7 +224,7 @@ func TestGPURatesOfMapAndReduce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A copy of the device's, beside which the others are.
+	// The rate of the device's own copy, as a reference for the other rates.
 	event, err := b.gpu.NewEvent()
 	if err != nil {
 		t.Fatal(err)
@@ -300,7 +300,7 @@ func TestGPUMatmulIsAsFastAsRawCUBLAS(t *testing.T) {
 			return time.Since(begin)
 		}
 		raw()
-		// In turns, since clocks change as the device warms up.
+		// The two alternate, because clock rates change as the device warms up.
 		var times, own []time.Duration
 		for range 9 {
 			times = append(times, raw())
@@ -318,7 +318,7 @@ func TestGPUMatmulIsAsFastAsRawCUBLAS(t *testing.T) {
 	}
 }
 
-// worst is the largest element of |expr|, computed on the device.
+// worst returns the largest element of |expr|, computed on the device.
 func (b *bench) worst(t *testing.T, expr string, inputs ...any) float64 {
 	t.Helper()
 	d, err := b.call(t.Context(), "array.map", ops.Args{Positional: append([]any{"abs(" + expr + ")"}, inputs...)})
@@ -401,8 +401,8 @@ func TestGPUFactorisations(t *testing.T) {
 	}
 }
 
-// stepsOfSVD tells what the parts of the factorisation take by themselves, and what
-// the other routine of cuSOLVER would.
+// stepsOfSVD reports the times of the single steps of the factorisation, and the time of cuSOLVER's
+// other routine.
 func (b *bench) stepsOfSVD(t *testing.T, x *ops.Tensor) {
 	t.Helper()
 	r, err := b.begin(t.Context(), "steps")

@@ -7,9 +7,9 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// Kernels read inputs in the slabs of peers as they read those in ours: what differs is the
-// address, and how fast it is. Nothing of that is kept in our caches, so what would be read
-// again and again is copied first, to the memory between kernels.
+// Kernels read inputs in the slabs of peers in the same way as inputs in our own slab: only the
+// address and the speed differ. Our caches keep nothing of a peer's memory, so an input that a
+// kernel reads many times is first copied to the scratch memory.
 
 var _ device.InPlace = (*Device)(nil)
 
@@ -18,7 +18,7 @@ func (d *Device) Reads(name string) device.Reading {
 	op, err := d.ops.Lookup(name)
 	switch {
 	case err != nil:
-		return device.ReadsAgain // Prepare says so
+		return device.ReadsAgain // Prepare returns the error
 	case op.Moves:
 		return device.Moves
 	case op.Once:
@@ -27,13 +27,13 @@ func (d *Device) Reads(name string) device.Reading {
 	return device.ReadsAgain
 }
 
-// remote says whether a tensor lies in the memory of a peer.
+// remote reports whether a tensor lies in the memory of a peer.
 func (d *Device) remote(t *ops.Tensor) bool {
 	f, ok := t.Far.(*far)
 	return ok && f.space != d.slab && t.Len() > 0
 }
 
-// againBytes is the scratch memory that again needs for a tensor.
+// againBytes is the scratch memory that the method again needs for a tensor.
 func (d *Device) againBytes(t *ops.Tensor) uint64 {
 	if !d.remote(t) {
 		return 0
@@ -42,11 +42,11 @@ func (d *Device) againBytes(t *ops.Tensor) uint64 {
 	return aligned(uint64(high-low) + scratchAlign)
 }
 
-// scratchAlign is to what addresses in the scratch memory are aligned.
+// scratchAlign is the alignment of addresses in the scratch memory.
 const scratchAlign = 256
 
-// again is at for kernels that read elements many times: what lies at a peer is copied. The
-// address keeps what it is aligned to.
+// again is the method at for kernels that read elements many times: a tensor in the memory of a
+// peer is copied first. The copy's address has the same alignment as the original.
 func (s *submission) again(t *ops.Tensor) uint64 {
 	if !s.device.remote(t) {
 		return s.at(t)

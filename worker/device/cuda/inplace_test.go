@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// elsewhere is memory of the device that is not its slab, as a peer's that is mapped.
+// elsewhere is memory of the device outside of its slab, like the mapped memory of a peer.
 type elsewhere struct {
 	*gpu.Slab
 	next uint64
@@ -32,7 +32,8 @@ func (b *bench) elsewhere(tb testing.TB, bytes uint64) *elsewhere {
 	return &elsewhere{slab, memory.HeaderBytes}
 }
 
-// put copies a tensor there, and looks at it as an operation would that reads it in place.
+// put copies a tensor there. The result is a view of it, as an operation that reads in place sees
+// it.
 func (e *elsewhere) put(tb testing.TB, t *ops.Tensor) *ops.Tensor {
 	tb.Helper()
 	f := memory.Frame{Offset: e.next, Bytes: uint64(len(t.Data))}
@@ -58,8 +59,8 @@ func counting(tb testing.TB, dtype ops.DType, shape ...int64) *ops.Tensor {
 	return t
 }
 
-// Operations that read in place compute the same from memory that is not the slab, also what
-// the processor does for them.
+// TestGPUReadsInPlace checks that operations that read in place compute the same from memory
+// outside of the slab. This includes operations that the CPU computes.
 func TestGPUReadsInPlace(t *testing.T) {
 	b := open(t, 64<<20, Options{})
 	far := b.elsewhere(t, 16<<20)
@@ -73,7 +74,7 @@ func TestGPUReadsInPlace(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		named   named
-		kernels bool // which the driver that computes nothing does not run
+		kernels bool // the driver that computes nothing does not run these
 		args    func(put func(*ops.Tensor) *ops.Tensor) []any
 	}{
 		{"array.slice", named{"start": int64(100)}, false, func(put func(*ops.Tensor) *ops.Tensor) []any { return []any{put(x)} }},
@@ -124,7 +125,8 @@ func TestGPUReadsInPlace(t *testing.T) {
 	}
 }
 
-// What a kernel reads again and again is copied first, and what it reads once is not.
+// TestBroadcastInputsOfPeersAreCopied checks that an input that a kernel reads many times is copied
+// first, and that an input that it reads once is not.
 func TestBroadcastInputsOfPeersAreCopied(t *testing.T) {
 	b := onFake(t)
 	far := b.elsewhere(t, 16<<20)
@@ -133,7 +135,7 @@ func TestBroadcastInputsOfPeersAreCopied(t *testing.T) {
 	if len(launches) != 1 {
 		t.Fatalf("%d launches", len(launches))
 	}
-	// n, the flag, the output, x, the row.
+	// The parameters: n, the flag, the output, x, the row.
 	parameters := launches[0].Parameters[:]
 	if at := le.Uint64(parameters[24:]); !within(far.Pointer(0, 0), far.Size(), at) {
 		t.Errorf("x is read at %#x, which is not where it is", at)

@@ -16,11 +16,11 @@ import (
 
 const maxArguments = 32
 
-// errNoLibrary: a library of NVIDIA's was not found.
+// errNoLibrary says that one of NVIDIA's libraries was not found.
 var errNoLibrary = errors.New("not found")
 
-// library is one that was loaded at run time. It is never closed: these libraries
-// keep threads and state of their own.
+// library is a library that was loaded at run time. It is never closed: these libraries keep
+// threads and state of their own.
 type library struct {
 	name    string // as in libNAME.so
 	file    string
@@ -29,9 +29,9 @@ type library struct {
 	symbols map[string]uint64
 }
 
-// call calls a function whose arguments are integers, or addresses of memory that
-// is pinned or not Go's. What it returns is the library's own status; the error is
-// for a function that is not there.
+// call calls a function whose arguments are integers or addresses; memory at an address is pinned
+// or not Go's. It returns the library's own status. The error means that the library has no such
+// function.
 func (l *library) call(function string, arguments ...uint64) (int32, error) {
 	l.mu.Lock()
 	address, known := l.symbols[function]
@@ -48,29 +48,29 @@ func (l *library) call(function string, arguments ...uint64) (int32, error) {
 	return callFunction(address, &all), nil
 }
 
-// addressOf is that of a value which pinner keeps in its place.
+// addressOf returns the address of a value, which pinner keeps in place.
 func addressOf[T any](pinner *runtime.Pinner, p *T) uint64 {
 	pinner.Pin(p)
 	return uint64(uintptr(unsafe.Pointer(p)))
 }
 
-// cString is a text with the zero that ends it.
+// cString returns the address of a copy of the text that ends with a zero byte.
 func cString(pinner *runtime.Pinner, s string) uint64 {
 	b := append([]byte(s), 0)
 	return addressOf(pinner, &b[0])
 }
 
-// finder looks for NVIDIA's libraries: where the options say, in the packages of a
-// Python, in the toolkit's usual folder, and where the dynamic linker looks.
+// finder searches for NVIDIA's libraries: in the places that the options name, in the packages of a
+// Python, in the toolkit's usual folders, and with the dynamic linker.
 type finder struct {
 	given  []string
 	python string
 	once   sync.Once
-	sites  []string // folders of packages, of the Python first that runs tasks
+	sites  []string // package folders, first those of the Python that runs tasks
 }
 
-// open loads the first library of the name that can be loaded, of the versions in
-// order of preference. symbol is one that it must have.
+// open loads the first library of that name that can be loaded and that has the symbol. The
+// versions are in order of preference.
 func (f *finder) open(name, symbol string, versions ...string) (*library, error) {
 	var refused []string
 	for _, path := range f.candidates(name, versions) {
@@ -118,8 +118,8 @@ func (f *finder) candidates(name string, versions []string) []string {
 	return slices.Compact(out)
 }
 
-// askPython finds where packages lie: those of the Python that runs tasks, then those
-// of the system's, since a virtual environment need not have NVIDIA's.
+// askPython finds the package folders: first those of the Python that runs tasks, then those of the
+// system's Python, since a virtual environment may lack NVIDIA's packages.
 func (f *finder) askPython() {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -127,7 +127,8 @@ func (f *finder) askPython() {
 		if python == "" {
 			continue
 		}
-		// Without -S the paths of virtual environments and of the user are there too.
+		// Without the option -S, the list includes the paths of virtual environments and of the
+		// user.
 		out, err := exec.CommandContext(ctx, python, "-c", "import sys; print('\\n'.join(p for p in sys.path if p))").Output()
 		if err != nil {
 			continue

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// pythonOf is an interpreter that knows one folder of packages, with a library of
-// that name in it.
+// pythonOf creates an interpreter with one package folder, and a library of that name in the
+// folder.
 func pythonOf(t *testing.T, name, library string) (python, file string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -27,7 +27,8 @@ func pythonOf(t *testing.T, name, library string) (python, file string) {
 	return python, file
 }
 
-// What the Python of tasks lacks, the system's may have.
+// TestLibrariesAreTakenFromThePythonOfTasksFirst checks that a library of the Python that runs
+// tasks comes before that of the system's Python, which is searched, too.
 func TestLibrariesAreTakenFromThePythonOfTasksFirst(t *testing.T) {
 	own, first := pythonOf(t, "python", "libcublas.so.13")
 	system, second := pythonOf(t, "python3", "libcublas.so.13")

@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// realEnv: use the machine's driver. Only the tests named TestGPU can.
+	// realEnv makes the tests use the machine's driver. Only the tests named TestGPU can do so.
 	realEnv = "MILLRACE_CUDA_REAL"
-	// ratesEnv is a file that measured rates are appended to.
+	// ratesEnv names a file to which measured rates are appended.
 	ratesEnv = "MILLRACE_RATES"
 )
 
@@ -70,7 +70,7 @@ func start() (err error) {
 	return err
 }
 
-// bench is a device with a slab whose memory is handed out from the front.
+// bench is a device whose slab memory is allocated from the front.
 type bench struct {
 	*Device
 	mu   sync.Mutex // guards next
@@ -122,7 +122,7 @@ func (b *bench) alloc(n uint64) (memory.Frame, error) {
 
 func (b *bench) reset() { b.mu.Lock(); b.next = memory.HeaderBytes; b.mu.Unlock() }
 
-// onDevice copies a tensor with all the memory behind it to the slab.
+// onDevice copies a tensor to the slab, with all of its memory.
 func (b *bench) onDevice(tb testing.TB, t *ops.Tensor) *ops.Tensor {
 	tb.Helper()
 	if t.Far != nil || t.Len() == 0 {
@@ -141,8 +141,8 @@ func (b *bench) onDevice(tb testing.TB, t *ops.Tensor) *ops.Tensor {
 	return &out
 }
 
-// call runs an operation on the device and returns its result with tensors where
-// they lie.
+// call runs an operation on the device and returns its result. Tensors in frames stay on the
+// device.
 func (b *bench) call(ctx context.Context, name string, args ops.Args) (any, error) {
 	op, err := b.ops.Lookup(name)
 	if err != nil {
@@ -171,7 +171,7 @@ func (b *bench) call(ctx context.Context, name string, args ops.Args) (any, erro
 	return back.Positional[0], nil
 }
 
-// onHost reads a result back.
+// resultOnHost copies a result to the CPU's memory.
 func resultOnHost(tb testing.TB, v any) any {
 	tb.Helper()
 	args, err := argsOnHost(ops.Args{Positional: []any{v}})
@@ -181,13 +181,13 @@ func resultOnHost(tb testing.TB, v any) any {
 	return args.Positional[0]
 }
 
-// tell notes a figure of a real GPU.
+// tell records a rate that was measured on a real GPU.
 func tell(tb testing.TB, name string, value float64, unit string) {
 	tb.Helper()
 	tb.Logf("%-48s %10.2f %s", name, value, unit)
 	file, err := os.OpenFile(os.Getenv(ratesEnv), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
-		return // nobody asked
+		return // no file was requested
 	}
 	defer file.Close()
 	if _, err := fmt.Fprintf(file, "%-48s %10.2f %s\n", name, value, unit); err != nil {
@@ -202,8 +202,8 @@ func onGPU(tb testing.TB) {
 	}
 }
 
-// sameTensor says how got differs from want: not at all where exact, else by more
-// than a tolerance relative to 1+|want|.
+// sameTensor describes how got differs from want by more than the tolerance, which is relative to
+// 1+|want|; with tolerance 0 they must be equal. "" means that they agree.
 func sameTensor(got, want *ops.Tensor, tolerance float64) string {
 	if got.DType != want.DType || !slices.Equal(got.Shape, want.Shape) {
 		return fmt.Sprintf("%v%v, want %v%v", got.DType, got.Shape, want.DType, want.Shape)

@@ -13,22 +13,22 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// layout is how a generated kernel walks one of its tensors.
+// layout says how a generated kernel accesses one of its tensors.
 type layout uint8
 
 const (
 	// together: contiguous in C order, and aligned for loads of several elements.
 	together layout = iota
-	// single: one element for all.
+	// single: one element that is used for all outputs.
 	single
-	// strided: by strides, one for each joined axis.
+	// strided: accessed by strides, one for each joined axis.
 	strided
 )
 
-// maxParameters is what the parameters of a kernel can take.
+// maxParameters is the largest total size of a kernel's parameters in bytes.
 const maxParameters = 4096
 
-// mapper is a fused kernel and how it is launched. Operand 0 is the output.
+// mapper is a fused kernel together with the way to launch it. Operand 0 is the output.
 type mapper struct {
 	program *ops.Program
 	// has says which operands are tensors.
@@ -38,36 +38,37 @@ type mapper struct {
 	layouts  []layout
 	perPack  int64 // elements that a thread loads at once
 	constant [][]byte
-	// head is the first of the parameters, what depends on the call follows, then tail.
+	// The parameters of a launch are head, then the values that depend on the call (addresses),
+	// then tail.
 	head   uint64
 	tail   []byte
 	kernel *gpu.Function
 	n      int64
 }
 
-// mapping is a mapper with what to run it on.
+// mapping is a mapper with the operands of one call.
 type mapping struct {
 	*mapper
 	operands []*ops.Tensor
 	negative func() error
-	few      [5]*ops.Tensor // has operands, if there are not more
+	few      [5]*ops.Tensor // backs operands if there are at most 5
 }
 
-// mapFunctions are the functions of expressions whose names in prelude.cuh are not
-// f_ and their own.
+// mapFunctions maps the operators of expressions to function names of prelude.cuh, without the
+// prefix f_. The other functions have the same name there.
 var mapFunctions = map[string]string{
 	"+": "add", "-": "sub", "*": "mul", "/": "div", "//": "floordiv", "%": "mod", "**": "pow",
 	"==": "eq", "!=": "ne", "<": "lt", "<=": "le", ">": "gt", ">=": "ge", "&": "and", "|": "or", "^": "xor", "~": "not",
 }
 
-// boolFunctions are those that differ for truth values.
+// boolFunctions has the functions that differ if the operands are bool.
 var boolFunctions = map[string]string{"+": "or", "maximum": "or", "*": "and", "minimum": "and", "~": "lnot"}
 
 func isInteger(d ops.DType) bool {
 	return d == ops.Bool || d == ops.Uint8 || d == ops.Int32 || d == ops.Int64
 }
 
-// statement is an instruction in C++.
+// statement returns the C++ statement for an instruction.
 func statement(p *ops.Program, in ops.Instruction) string {
 	operands := make([]string, len(in.Operands))
 	for i, r := range in.Operands {
@@ -93,7 +94,7 @@ func statement(p *ops.Program, in ops.Instruction) string {
 	return fmt.Sprintf("r%d = f_%s(%s);", in.To, name, list)
 }
 
-// planMap finds the kernel that fills out, which may have any strides.
+// planMap finds the kernel that computes out. out may have any strides.
 func (d *Device) planMap(w *ops.Mapping, out *ops.Tensor) (*mapping, error) {
 	m := &mapping{negative: w.Negative}
 	m.operands = append(append(m.few[:0], out), w.Inputs...)
@@ -111,8 +112,9 @@ func (d *Device) planMap(w *ops.Mapping, out *ops.Tensor) (*mapping, error) {
 	return m, err
 }
 
-// mapKey tells apart what mapperOf decides differently on. NB: the program is not another
-// one's as long as the mapper that was made for the key is kept.
+// mapKey appends all that the decision of mapperOf depends on. The address stands for the program.
+// NB: no other program can get this address while the mapper is kept, because the mapper refers to
+// its program.
 func mapKey(key []byte, p *ops.Program, operands []*ops.Tensor) []byte {
 	key = le.AppendUint64(key, uint64(uintptr(unsafe.Pointer(p))))
 	for _, t := range operands {
@@ -121,7 +123,7 @@ func mapKey(key []byte, p *ops.Program, operands []*ops.Tensor) []byte {
 	return key
 }
 
-// mapperOf decides on the layout of a kernel.
+// mapperOf decides on the layouts of a kernel.
 func mapperOf(p *ops.Program, operands []*ops.Tensor) (*mapper, error) {
 	out := operands[0]
 	m := &mapper{program: p, has: make([]bool, len(operands)), n: out.Len()}
@@ -161,7 +163,7 @@ func mapperOf(p *ops.Program, operands []*ops.Tensor) (*mapper, error) {
 			continue
 		}
 		m.perPack = min(m.perPack, 16/size)
-		at := uint64(0) // what is copied first begins where all loads are aligned
+		at := uint64(0) // an upload aligns its element zero for all loads
 		if t.Far != nil {
 			at = t.Far.Address() + uint64(t.Offset)
 		}
@@ -188,8 +190,8 @@ func mapperOf(p *ops.Program, operands []*ops.Tensor) (*mapper, error) {
 	return m, m.layParameters()
 }
 
-// packsOfRows is how many elements along the last axis a thread can compute at once:
-// all operands lie together there, or do not move.
+// packsOfRows returns the number of elements along the last axis that a thread can compute at once.
+// On that axis each operand must be contiguous or have the stride 0.
 func (m *mapper) packsOfRows(operands []*ops.Tensor) int64 {
 	last := len(m.shape) - 1
 	n := int64(16)
@@ -227,7 +229,8 @@ func (m *mapper) packsOfRows(operands []*ops.Tensor) int64 {
 	return 1
 }
 
-// signature tells apart what has another source.
+// signature returns a text that differs between kernels of different source. It is shorter than the
+// source.
 func (m *mapper) signature() string {
 	b := []byte("map")
 	number := func(n int64) { b = append(strconv.AppendInt(b, n, 36), ' ') }
@@ -266,16 +269,16 @@ func (m *mapper) signature() string {
 	return string(b)
 }
 
-// uses says whether an instruction reads a register.
+// uses reports whether an instruction reads the register.
 func (m *mapper) uses(r int) bool {
 	return slices.ContainsFunc(m.program.Code, func(in ops.Instruction) bool { return slices.Contains(in.Operands, r) })
 }
 
-// wideIndex: 32 bits do not count the elements.
+// wideIndex reports whether 32 bits are too few to count the elements.
 func (m *mapper) wideIndex() bool { return m.n >= 1<<31 }
 
-// source is the kernel's, behind prelude.cuh. It depends on the program, on types
-// and layouts, on the number of axes, and on no value.
+// source returns the kernel's source, which follows prelude.cuh. It depends on the program, the
+// types, the layouts and the number of axes, but on no value.
 func (m *mapper) source() string {
 	var b strings.Builder
 	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
@@ -302,7 +305,7 @@ func (m *mapper) source() string {
 	}
 	line("};")
 	out := typeOf(p.Out)
-	// The inputs' registers come first.
+	// The registers of the inputs come first.
 	var list, loads []string
 	for i := range p.Inputs {
 		if m.has[i+1] {
@@ -420,12 +423,13 @@ func (m *mapper) source() string {
 	return b.String()
 }
 
-// layParameters sets head and tail. errHost: they are more than a kernel can have.
+// layParameters sets head and tail. errHost means that the parameters are larger than a kernel can
+// have.
 func (m *mapper) layParameters() error {
 	general := slices.Contains(m.layouts, strided)
 	n := m.n
 	if general {
-		n /= m.perPack // each thread does a pack, and no rest is left
+		n /= m.perPack // each thread computes one pack, and no elements are left over
 	}
 	m.head = uint64(n)
 	p := new(parameters)
@@ -450,7 +454,8 @@ func (m *mapper) layParameters() error {
 	return nil
 }
 
-// parameters are those of a launch, with what address says of each operand.
+// parameters appends the parameters of a launch. The function address returns the address of an
+// operand.
 func (m *mapper) parameters(p *parameters, address func(operand int) uint64, negative uint64) *parameters {
 	p.u64(m.head, negative)
 	for i, has := range m.has {
@@ -462,14 +467,15 @@ func (m *mapper) parameters(p *parameters, address func(operand int) uint64, neg
 	return p
 }
 
-// nearElements is up to how many elements of the output kernels of expressions read small inputs in the processor's memory,
-// which they may do more than once.
+// nearElements is the largest number of output elements for which kernels of expressions read small
+// inputs in the CPU's memory, possibly more than once.
 const nearElements = 1024
 
-// readsAgain: an operand has less elements than the output, and is read for each.
+// readsAgain reports whether the kernel reads the elements of operand i more than once, because it
+// has fewer elements than the output.
 func (m *mapping) readsAgain(i int) bool { return i > 0 && m.operands[i].Len() < m.n }
 
-// scratchBytes is what evaluate takes.
+// scratchBytes is the scratch memory that evaluate takes.
 func (m *mapping) scratchBytes(d *Device) uint64 {
 	n := uploadBytes(m.operands[1:]...)
 	for i, t := range m.operands {
@@ -480,7 +486,8 @@ func (m *mapping) scratchBytes(d *Device) uint64 {
 	return n
 }
 
-// evaluate launches the kernel; negative is the flag for negative powers.
+// evaluate launches the kernel. negative is the address of the flag that the kernel sets for a
+// negative power.
 func (s *submission) evaluate(m *mapping, negative uint64) {
 	at := s.at
 	if m.n <= nearElements {

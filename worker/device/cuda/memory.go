@@ -13,12 +13,12 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// pointed is a space on a device: a slab, or a peer's that is mapped.
+// pointed is a memory space that the device can address: a slab, or the mapped slab of a peer.
 type pointed interface {
 	Pointer(off, n uint64) uint64
 }
 
-// far is a frame on the device.
+// far is a frame in memory that the device can address.
 type far struct {
 	space memory.Space
 	frame memory.Frame
@@ -49,7 +49,7 @@ func view(space memory.Space, f memory.Frame, t *ops.Tensor) {
 	t.Data = space.Bytes(f.Offset, f.Bytes)
 }
 
-// extent is the range of bytes that a tensor's elements lie in, relative to its
+// extent returns the range of bytes that a tensor's elements occupy, relative to the tensor's
 // memory. REQUIRES: the tensor has elements.
 func extent(t *ops.Tensor) (low, high int64) {
 	low, high = t.Offset, t.Offset
@@ -60,7 +60,7 @@ func extent(t *ops.Tensor) (low, high int64) {
 	return low, high + t.DType.Size()
 }
 
-// onHost is the tensor in the processor's memory.
+// onHost returns the tensor in the CPU's memory; it copies the elements if necessary.
 func onHost(t *ops.Tensor) (*ops.Tensor, error) {
 	if t.Far == nil {
 		return t, nil
@@ -73,7 +73,7 @@ func onHost(t *ops.Tensor) (*ops.Tensor, error) {
 		return &near, nil
 	}
 	low, high := extent(t)
-	// Begin where all types are aligned, as NewTensor does.
+	// Begin at an address that is aligned for all types, as NewTensor does.
 	low -= low % 16
 	room, err := ops.NewTensor(ops.Uint8, []int64{high - low})
 	if err != nil {
@@ -86,7 +86,7 @@ func onHost(t *ops.Tensor) (*ops.Tensor, error) {
 	return &near, nil
 }
 
-// argsOnHost copies the tensors among arguments to the processor's memory.
+// argsOnHost copies the tensors among the arguments to the CPU's memory.
 func argsOnHost(args ops.Args) (ops.Args, error) {
 	var copied func(v any) (any, error)
 	copied = func(v any) (any, error) {
@@ -128,22 +128,23 @@ func argsOnHost(args ops.Args) (ops.Args, error) {
 	return out, nil
 }
 
-// slots are pieces of pinned memory, one for each call that is under way, with as
-// much device memory beside each: small inputs that came with the call go through
-// them, small results are written there by the kernels themselves.
+// slots are pieces of pinned memory, one for each call in progress, each with a piece of device
+// memory of the same size. Small inputs that came with the call are copied to the device through a
+// slot. Kernels write small results directly to the pinned memory.
 type slots struct {
 	host   pages
 	pinned *gpu.Pinned
 	device *gpu.Scratch
-	free   chan int // has room for all; never closed
+	free   chan int // has room for all slots; never closed
 	runs   [slotCount]run
 }
 
 const (
 	slotCount = 32
-	// slotBytes hold inputs from the front, results and flags at the end.
+	// slotBytes is the size of a slot. Inputs are placed from the front, results and flags at the
+	// end.
 	slotBytes = 64 << 10
-	// resultBytes is what is kept for results, slotFlag the last word of it.
+	// resultBytes is the part at the end of a slot that is reserved for results and flags.
 	resultBytes = 4 << 10
 )
 
@@ -169,7 +170,7 @@ func (s *slots) close() error {
 	return errors.Join(s.device.Close(), s.pinned.Close(), unix.Munmap(s.host))
 }
 
-// pages is a memory.Space of plain pages.
+// pages is a memory.Space of ordinary memory pages.
 type pages []byte
 
 // Size is part of memory.Space.
@@ -184,5 +185,5 @@ func (p pages) Bytes(off, n uint64) []byte { return p[off : off+n : off+n] }
 // FD is part of memory.Space.
 func (pages) FD() int { return -1 }
 
-// addressOfBytes is where a slice of the processor's memory begins.
+// addressOfBytes returns the address of the first byte of a slice in the CPU's memory.
 func addressOfBytes(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(b)))) }

@@ -16,7 +16,7 @@ func near(a, b any, tolerance float64) bool {
 		odd := func(z complex128) bool { return cmplx.IsInf(z) || real(z) != real(z) || imag(z) != imag(z) }
 		return nearFloats(real(x), real(y), tolerance) && nearFloats(imag(x), imag(y), tolerance) ||
 			cmplx.Abs(x-y) <= tolerance*(1+cmplx.Abs(y)) ||
-			// Which parts of an infinite or undefined number are NaN is nobody's promise.
+			// It is not defined which parts of an infinite or undefined complex number are NaN.
 			odd(x) && odd(y)
 	}
 	return a == b

@@ -8,14 +8,14 @@ import (
 	"unsafe"
 )
 
-// compiler is NVRTC: CUDA C++ to a CUBIN for one architecture.
+// compiler is NVRTC: it compiles CUDA C++ to a CUBIN for one architecture.
 type compiler struct {
 	lib     *library
 	version string
 }
 
-// compileError is source that does not compile. Its text is the compiler's, with
-// line numbers of the source.
+// compileError says that a source does not compile. Its text is the compiler's output, with line
+// numbers of the source.
 type compileError struct{ log string }
 
 func (e *compileError) Error() string { return e.log }
@@ -25,7 +25,8 @@ func openCompiler(f *finder) (*compiler, error) {
 	if err != nil {
 		return nil, err
 	}
-	// NVRTC asks the dynamic linker for this one by its name alone, when it compiles.
+	// At a compilation, NVRTC asks the dynamic linker for this library by its name alone, so load
+	// it now by its path.
 	beside, err := filepath.Glob(filepath.Join(filepath.Dir(lib.file), "libnvrtc-builtins.so.*"))
 	if err != nil {
 		return nil, err
@@ -44,11 +45,12 @@ func openCompiler(f *finder) (*compiler, error) {
 	return &compiler{lib: lib, version: fmt.Sprintf("%d.%d", major, minor)}, nil
 }
 
-// compileFlags are what all kernels are compiled with. Products and sums are not
-// contracted, so that both round as they do on the host.
+// compileFlags are the flags for all our kernels. Products and sums are not contracted (fused), so
+// that both round as on the host.
 var compileFlags = []string{"--std=c++17", "--fmad=false", "--device-as-default-execution-space", "-DNDEBUG"}
 
-// compile returns a CUBIN for sm_ architectures, PTX for compute_ ones. name stands for the file in messages.
+// compile returns a CUBIN for an sm_ architecture, PTX for a compute_ architecture. name stands for
+// the source file in messages.
 func (c *compiler) compile(name, source, arch string, flags []string) ([]byte, error) {
 	var pinner runtime.Pinner
 	defer pinner.Unpin()
@@ -81,8 +83,8 @@ func (c *compiler) compile(name, source, arch string, flags []string) ([]byte, e
 	return c.take(&pinner, program, "nvrtcGetCUBIN")
 }
 
-// take copies what a pair of functions of NVRTC gives: the one with Size behind its
-// name says how much it is.
+// take copies the output of a pair of NVRTC's functions: the function whose name ends in Size
+// returns the size.
 func (c *compiler) take(pinner *runtime.Pinner, program uint64, function string) ([]byte, error) {
 	var size uint64
 	if r, err := c.lib.call(function+"Size", program, addressOf(pinner, &size)); err != nil || r != 0 {

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// parameters are those of a kernel, laid out as in a C structure.
+// parameters are the parameters of a kernel, laid out as in a C structure.
 type parameters struct{ bytes []byte }
 
 func (p *parameters) align(n int) {
@@ -53,7 +53,7 @@ func (p *parameters) fill(n int) {
 	}
 }
 
-// raw appends bytes at an alignment.
+// raw appends bytes at the given alignment.
 func (p *parameters) raw(align int, b []byte) *parameters {
 	p.align(align)
 	p.bytes = append(p.bytes, b...)

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// errHost: the processor has to compute this.
+// errHost says that the CPU has to compute this call.
 var errHost = errors.New("cuda: not for kernels")
 
 // Prepare is part of device.Device.
@@ -36,7 +36,7 @@ type prepared struct {
 	wrong   error
 }
 
-// plan checks the arguments, once.
+// plan checks the arguments. It does so once and keeps the outcome.
 func (p *prepared) plan() (*ops.Planned, error) {
 	if p.planned == nil && p.wrong == nil {
 		p.planned, p.wrong = p.op.Plan(p.args)
@@ -57,8 +57,8 @@ func (p *prepared) OutputBytes() []uint64 {
 	return []uint64{uint64(total)}
 }
 
-// Run is part of device.Prepared. Kernels cannot be interrupted: once they were
-// submitted, it waits for them and then says that the context ended.
+// Run is part of device.Prepared. Kernels cannot be interrupted: after their submission Run waits
+// for them, and only then returns the context's error.
 func (p *prepared) Run(ctx context.Context, alloc device.Allocator) (device.Result, error) {
 	planned, err := p.plan()
 	if err != nil {
@@ -92,9 +92,9 @@ func (p *prepared) Start(ctx context.Context, alloc device.Allocator) (device.St
 	}
 	switch planned.Work.(type) {
 	case nil, *ops.FactoringQR, *ops.FactoringSVD:
-		return nil, nil // the processor looks at what comes out in between
+		return nil, nil // the CPU checks intermediate results
 	}
-	// Whoever starts may be who has to finish before there is a slot again.
+	// Do not wait for a slot: perhaps all slots belong to calls that this caller has yet to finish.
 	r, err := p.device.tryBegin(p.op.Name)
 	if r == nil || err != nil {
 		return nil, err
@@ -106,7 +106,7 @@ func (p *prepared) Start(ctx context.Context, alloc device.Allocator) (device.St
 	return r, nil
 }
 
-// unplanned runs what is not for kernels.
+// unplanned runs an operation that has no kernels.
 func (p *prepared) unplanned(ctx context.Context, alloc device.Allocator) (device.Result, error) {
 	result, err := p.byProcessor(ctx, p.planned)
 	if err != nil {
@@ -116,7 +116,7 @@ func (p *prepared) unplanned(ctx context.Context, alloc device.Allocator) (devic
 	return out.Result(result)
 }
 
-// carry submits the work of a call, and ends its run if that fails.
+// carry submits the work of a call. If that fails, it ends the run.
 func (p *prepared) carry(ctx context.Context, r *run, alloc device.Allocator) error {
 	err := p.carryIn(ctx, r, alloc)
 	if err != nil {
@@ -151,7 +151,7 @@ func (r *run) Done() bool {
 	if !r.over {
 		done, err := r.event.Query()
 		r.over = done && err == nil
-		return done || err != nil // Finish says why
+		return done || err != nil // Finish returns the error
 	}
 	return true
 }
@@ -159,12 +159,12 @@ func (r *run) Done() bool {
 // Header is part of device.Started.
 func (r *run) Header() []byte {
 	if !r.open || len(r.out.Frames()) != len(r.outs) {
-		return nil // or some come back inside the header
+		return nil // some tensors are stored in the header, which is not known yet
 	}
 	if r.made.Header == nil {
 		made, err := r.out.Result(r.planned.Result(r.outs))
 		if err != nil {
-			return nil // Finish says so
+			return nil // Finish returns the error
 		}
 		r.made = made
 	}
@@ -197,7 +197,7 @@ func (r *run) Finish() (device.Result, error) {
 	return result, nil
 }
 
-// byProcessor is the result of an operation without kernels.
+// byProcessor computes the result of an operation without kernels on the CPU.
 func (p *prepared) byProcessor(ctx context.Context, planned *ops.Planned) (any, error) {
 	ctx = ops.WithEnv(ctx, ops.Env{Attempt: p.attempt})
 	if p.op.Blind {
@@ -210,7 +210,7 @@ func (p *prepared) byProcessor(ctx context.Context, planned *ops.Planned) (any, 
 	return p.op.Run(ctx, args, ops.NewTensor)
 }
 
-// onHost computes the outputs on the processor and copies them to the device.
+// onHost computes the outputs on the CPU and copies them to the device.
 func (p *prepared) onHost(ctx context.Context, planned *ops.Planned, outs []*ops.Tensor) error {
 	args, err := argsOnHost(p.args)
 	if err != nil {

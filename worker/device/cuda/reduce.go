@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// reducer is how a reduction runs: outs outputs of rows elements each, each output
-// cut into splits.
+// reducer describes how a reduction runs. It has outs outputs, and each folds count elements. The
+// elements of an output are divided into splits of per elements each.
 type reducer struct {
 	function              string
 	from, work, to        ops.DType
@@ -29,8 +29,9 @@ type reducer struct {
 	foldBlocks, joinBlock uint64
 }
 
-// accumulatorOf: sums and products of float32 are made in float64, which costs
-// nothing where memory is what takes the time.
+// accumulatorOf returns the type of the accumulator. Sums and products of float32 are accumulated
+// in float64 (of complex64 in complex128). This costs no time where the memory bandwidth is the
+// limit.
 func accumulatorOf(function string, work ops.DType) ops.DType {
 	if function == "sum" || function == "prod" || function == "mean" {
 		if wide, ok := map[ops.DType]ops.DType{ops.Float32: ops.Float64, ops.Complex64: ops.Complex128}[work]; ok {
@@ -45,7 +46,7 @@ func (d *Device) planReduce(w *ops.Reducing, out *ops.Tensor) (*reducer, error) 
 	return d.reducers.get(reduceKey(room[:0], w, out), func() (*reducer, error) { return d.decideReduce(w, out) })
 }
 
-// reduceKey tells apart what decideReduce decides differently on.
+// reduceKey appends all that the decision of decideReduce depends on.
 func reduceKey(key []byte, w *ops.Reducing, out *ops.Tensor) []byte {
 	key = append(append(key, w.Function...), byte(w.Accumulator), byte(out.DType))
 	key = appendList(key, out.Shape)
@@ -77,7 +78,7 @@ func (d *Device) decideReduce(w *ops.Reducing, out *ops.Tensor) (*reducer, error
 	return r, err
 }
 
-// reducerOf decides how a reduction is cut into blocks.
+// reducerOf decides how a reduction is divided into blocks.
 func (d *Device) reducerOf(w *ops.Reducing, out *ops.Tensor) (*reducer, error) {
 	r := &reducer{function: w.Function, from: w.X.DType, work: w.Accumulator, to: out.DType, outs: out.Len(), count: w.Rows, group: 1, perPack: 1}
 	x := w.X
@@ -102,10 +103,10 @@ func (d *Device) reducerOf(w *ops.Reducing, out *ops.Tensor) (*reducer, error) {
 	if len(r.kept) > maxAxes || len(r.rows) > maxAxes {
 		return nil, errHost
 	}
-	// Blocks enough for every multiprocessor to have eight of them.
+	// Use enough blocks to give each multiprocessor eight of them.
 	wanted := int64(8 * max(d.gpu.Info().Attributes.Multiprocessors, 1))
 	var blocks int64
-	var least int64 // rows that are worth a split
+	var least int64 // smallest number of elements for a split
 	r.foldName = "runs"
 	if fastFolded {
 		for r.group < threads && r.group < r.count/4 {
@@ -122,7 +123,7 @@ func (d *Device) reducerOf(w *ops.Reducing, out *ops.Tensor) (*reducer, error) {
 	}
 	r.splits = max(1, min(wanted/max(blocks, 1), r.count/least, 65535))
 	r.per = (r.count + r.splits - 1) / r.splits
-	if r.together { // so that each split begins where loads are aligned
+	if r.together { // each split begins at an aligned address
 		r.per = (r.per + 15) / 16 * 16
 	}
 	r.splits = max(1, (r.count+r.per-1)/r.per)
@@ -132,7 +133,7 @@ func (d *Device) reducerOf(w *ops.Reducing, out *ops.Tensor) (*reducer, error) {
 	return r, nil
 }
 
-// aligned is how many elements can be loaded at once at the beginning of every run.
+// aligned returns how many elements can be loaded at once at the beginning of every contiguous run.
 func (r *reducer) aligned(x *ops.Tensor, size int64) int64 {
 	n := 16 / size
 	at := x.Offset
@@ -154,7 +155,7 @@ func (r *reducer) aligned(x *ops.Tensor, size int64) int64 {
 	return max(n, 1)
 }
 
-// source defines what reduce.cuh is about.
+// source returns the definitions that reduce.cuh needs.
 func (r *reducer) source() string {
 	var b strings.Builder
 	in, acc, out := cType(r.from.String()), r.accumulator, cType(r.to.String())
@@ -167,7 +168,7 @@ func (r *reducer) source() string {
 	}
 	fmt.Fprintf(&b, "#define RUN %d\n", run)
 	join, identity := "f_add(a, b)", "acc_t{}"
-	switch acc { // negative zeros add up to one
+	switch acc { // the sum of negative zeros is a negative zero
 	case "f32", "f64":
 		identity = "-0.0"
 	case "c64", "c128":
@@ -178,8 +179,8 @@ func (r *reducer) source() string {
 		join, identity = "f_mul(a, b)", "cast<acc_t>((f64)1)"
 	case "min", "max":
 		join = "f_" + r.function + "imum(a, b)"
-		// Elements enter by themselves: there is no identity that suits NaN and infinity
-		// alike but one that is told apart.
+		// The accumulator begins with the extreme value of the type: no element is beyond it, and
+		// NaN replaces it.
 		identity = extreme(r.work, r.function == "min")
 		if r.work == ops.Bool {
 			join = map[string]string{"min": "a & b", "max": "a | b"}[r.function]
@@ -209,7 +210,7 @@ func (r *reducer) source() string {
 	return b.String()
 }
 
-// extreme is what a minimum or a maximum begins with: nothing is beyond it.
+// extreme returns the initial value of a minimum or maximum: no value is beyond it.
 func extreme(d ops.DType, isMin bool) string {
 	sign := "-"
 	if isMin {

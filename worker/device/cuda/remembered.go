@@ -7,10 +7,9 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// remembered keeps what was decided for calls, to be found again by all that the
-// decision depends on: calls of loops and templates come again with other data of the
-// same types and shapes. Errors are not kept; a flood of different calls only empties
-// it.
+// remembered keeps the decisions made for calls. The key of a decision contains all that it depends
+// on: in loops and templates, calls are repeated with other data of the same types and shapes.
+// Errors are not kept. When it is full, all decisions are dropped.
 type remembered[T any] struct {
 	mu    sync.Mutex // guards plans
 	plans map[string]T
@@ -18,11 +17,11 @@ type remembered[T any] struct {
 
 const (
 	maxRemembered = 1024
-	// maxKey is up to which size of their keys decisions are kept.
+	// maxKey is the largest size of a key in bytes. Decisions with longer keys are not kept.
 	maxKey = 1 << 10
 )
 
-// get finds what decide returned for the key, or calls it.
+// get returns the decision for the key. If there is none, it calls decide.
 func (r *remembered[T]) get(key []byte, decide func() (T, error)) (T, error) {
 	r.mu.Lock()
 	known, ok := r.plans[string(key)]
@@ -43,10 +42,10 @@ func (r *remembered[T]) get(key []byte, decide func() (T, error)) (T, error) {
 	return made, nil
 }
 
-// keyRoom is what keys are made in; larger ones take memory.
+// keyRoom is a buffer for keys; longer keys are allocated on the heap.
 type keyRoom [256]byte
 
-// appendList adds a list of numbers with its length.
+// appendList appends a list of numbers with its length.
 func appendList(key []byte, list []int64) []byte {
 	key = append(key, byte(len(list)), byte(len(list)>>8))
 	for _, n := range list {
@@ -55,8 +54,9 @@ func appendList(key []byte, list []int64) []byte {
 	return key
 }
 
-// appendTensor adds what decisions know of a tensor: not where it lies, but how what
-// is loaded of it is aligned, at most to 16 bytes, and whether it is copied first.
+// appendTensor appends the properties of a tensor that decisions depend on. The address is not
+// among them, only its alignment (up to 16 bytes) and whether the tensor has to be copied to the
+// device first.
 func appendTensor(key []byte, t *ops.Tensor) []byte {
 	if t == nil {
 		return append(key, 'n')

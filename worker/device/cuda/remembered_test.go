@@ -26,7 +26,7 @@ func (somewhere) Size() int64 { return 1 << 40 }
 // Read is part of ops.Memory.
 func (somewhere) Read(int64, []byte) error { return errors.New("there is nothing") }
 
-// laid draws a tensor: its dimensions and strides come from few, so that others are mostly alike.
+// laid draws a tensor. Its properties come from few values, so that many tensors are alike.
 func laid(rt *rapid.T, dtype ops.DType, shape []int64) *ops.Tensor {
 	t := &ops.Tensor{DType: dtype, Shape: shape, Offset: 8 * rapid.Int64Range(0, 2).Draw(rt, "offset")}
 	if rapid.IntRange(0, 3).Draw(rt, "near") == 0 {
@@ -49,7 +49,8 @@ func shapes(rt *rapid.T) []int64 {
 
 var fewTypes = []ops.DType{ops.Uint8, ops.Float32, ops.Complex128}
 
-// Decisions are kept by keys: what has the same key is decided alike.
+// TestWhatIsRememberedIsWhatWouldBeDecided checks that calls with the same key get the same
+// decision.
 func TestWhatIsRememberedIsWhatWouldBeDecided(t *testing.T) {
 	b := onFake(t)
 	mapOp, err := b.ops.Lookup("array.map")
@@ -64,7 +65,7 @@ func TestWhatIsRememberedIsWhatWouldBeDecided(t *testing.T) {
 	same := 0
 	look := func(rt *rapid.T, key []byte, decided any, err error) {
 		if err != nil {
-			decided = err.Error() // never kept
+			decided = err.Error() // errors are never kept
 		}
 		before, ok := known[string(key)]
 		if known[string(key)] = decided; !ok {
@@ -85,7 +86,7 @@ func TestWhatIsRememberedIsWhatWouldBeDecided(t *testing.T) {
 			expr := rapid.SampledFrom([]string{"x0+x1*x2", "x0", "where(x1 == x0, x2, 3)"}).Draw(rt, "expr")
 			p, err := mapOp.Plan(ops.Args{Positional: []any{expr, planned(x), planned(y), scalar}})
 			if err != nil {
-				return // not defined for such
+				return // not defined for these types
 			}
 			w := p.Work.(*ops.Mapping)
 			operands := []*ops.Tensor{laid(rt, p.Outputs[0].DType, p.Outputs[0].Shape), x, y, nil}
@@ -124,7 +125,7 @@ func TestWhatIsRememberedIsWhatWouldBeDecided(t *testing.T) {
 	}
 }
 
-// planned is a tensor of the same type and shape that operations find whole.
+// planned returns a tensor of the same type and shape that passes the checks of operations.
 func planned(x *ops.Tensor) *ops.Tensor {
 	return &ops.Tensor{DType: x.DType, Shape: x.Shape, Strides: ops.ContiguousStrides(x.DType, x.Shape), Far: somewhere(1 << 20)}
 }
@@ -157,10 +158,11 @@ func TestOnlyDecisionsAreRemembered(t *testing.T) {
 	}
 }
 
-// Calls that come again are launched as they were at first: by the same kernels, on the same grids, with the same parameters.
+// TestACallThatComesAgainIsLaunchedAlike checks that repeated calls are launched in the same way as
+// the first: with the same kernels, grids and parameters.
 func TestACallThatComesAgainIsLaunchedAlike(t *testing.T) {
 	b := onFake(t)
-	for range slotCount - 1 { // so that small results lie where they lay
+	for range slotCount - 1 { // small results get the same addresses each time
 		slot := <-b.slots.free
 		defer func() { b.slots.free <- slot }()
 	}
@@ -169,7 +171,7 @@ func TestACallThatComesAgainIsLaunchedAlike(t *testing.T) {
 	for i := 0; i < len(g.Cases); i += 151 {
 		c := &g.Cases[i]
 		if c.Op == "array.matmul" || c.Op == "array.qr" || c.Op == "array.svd" {
-			continue // they want libraries
+			continue // they need libraries
 		}
 		var first []string
 		var firstErr error

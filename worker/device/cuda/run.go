@@ -10,36 +10,37 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// run is one call under way. There is one for each slot, which the next call in the slot
-// uses again.
+// run is the state of one call in progress. There is one run for each slot; the next call in the
+// slot uses it again.
 type run struct {
 	device *Device
 	op     string
 	slot   int
-	used   uint64 // bytes of the slot taken by inputs
-	// sent is how many of them were submitted: small inputs go together, in front of
-	// the first kernel that may read them.
+	used   uint64 // bytes of the slot that inputs take
+	// sent is how many of these bytes were submitted. The small inputs of a call are copied
+	// together, before the first kernel that may read them.
 	sent  uint64
-	kept  uint64 // bytes at its end taken by results
+	kept  uint64 // bytes at the end of the slot that results take
 	event *gpu.Event
-	// ahead: what is submitted is not waited for. open: so it was. Then flag is what is to
-	// be looked at afterwards, unless it is nil: negative is the error if a kernel has set
-	// it. about is what errors are said to be of.
+	// If ahead is set, submit does not wait for the end of the submission. It sets open instead,
+	// and Finish waits. Then Finish checks flag, unless it is nil: if a kernel has set it, the
+	// error is that of negative. about is the prefix of errors of the call; "" adds none.
 	ahead, open bool
-	over        bool // somebody has seen that it is
+	over        bool // a poll has found that the call has ended
 	flag        []byte
 	negative    func() error
 	about       string
 	submission  submission
-	// release, if set, is called when the call is over: then its kernel's code may be unloaded.
+	// release, if set, is called when the call has ended: after it the code of the call's kernel
+	// may be unloaded.
 	release func()
 
 	planned *ops.Planned
 	outs    []*ops.Tensor
-	// made is the result, once its header was asked for.
+	// made is the result, if Header has computed it.
 	made device.Result
 	out  wire.Encoder
-	// first has the first of outs, most calls having one.
+	// first has room for the first of outs, since most calls have only one.
 	first struct {
 		list    [1]*ops.Tensor
 		tensor  ops.Tensor
@@ -49,7 +50,8 @@ type run struct {
 	}
 }
 
-// flagged looks at a flag of the kernels when the submission is over.
+// flagged checks a flag of the kernels when the submission is over. If the submission is still
+// open, it leaves the check to Finish.
 func (r *run) flagged(flag []byte, negative func() error) error {
 	if r.open {
 		r.flag, r.negative = flag, negative
@@ -72,7 +74,7 @@ func (r *run) explain(err error) error {
 	return fmt.Errorf("%s: %w", r.about, err)
 }
 
-// small is a result in a slot.
+// small is a small result, in the pinned memory of a slot.
 type small struct {
 	at    uint64
 	bytes []byte
@@ -96,7 +98,7 @@ func (d *Device) begin(ctx context.Context, op string) (*run, error) {
 	}
 }
 
-// tryBegin is begin that returns nil if it would wait.
+// tryBegin is begin, but returns nil if it would have to wait.
 func (d *Device) tryBegin(op string) (*run, error) {
 	select {
 	case slot := <-d.slots.free:
@@ -119,10 +121,10 @@ func (d *Device) beginIn(slot int, op string) (*run, error) {
 	return r, nil
 }
 
-// Computing says whether kernels of an operation run, or are about to.
+// Computing reports whether a call is in progress: kernels of it run or will be submitted.
 func (d *Device) Computing() bool { return len(d.slots.free) < cap(d.slots.free) }
 
-// end gives the slot to others, and the run with it, which keeps nothing of the call.
+// end releases the slot together with the run, which keeps nothing of the call.
 func (r *run) end() {
 	free, slot := r.device.slots.free, r.slot
 	if r.release != nil {
@@ -142,7 +144,8 @@ func (r *run) pinned(n uint64) (address uint64, bytes []byte) {
 	return r.device.slots.pinned.Address(at, n), r.device.slots.host.Bytes(at, n)
 }
 
-// output takes memory for a result: what is small comes back inside the header.
+// output allocates the memory for a result. A small result lies in the slot and is returned in the
+// header.
 func (r *run) output(i int, want *ops.Output) (*ops.Tensor, error) {
 	n := want.Bytes()
 	o := &r.first
@@ -168,7 +171,7 @@ func (r *run) output(i int, want *ops.Output) (*ops.Tensor, error) {
 	return &o.tensor, nil
 }
 
-// takeSmall makes the small results tensors of the processor's memory, until the run
+// takeSmall changes the small results to tensors in the CPU's memory. They are valid until the run
 // ends.
 func (r *run) takeSmall(outs []*ops.Tensor) {
 	for _, t := range outs {

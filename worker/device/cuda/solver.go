@@ -15,25 +15,25 @@ import (
 
 // Factorisations are computed in float64, as on the host.
 //
-// A tall matrix (tallness times as many rows as columns, and more) is factored by
-// Cholesky, twice: the Gram matrix g = x'x = r'r gives q = x/r, whose columns are
-// orthonormal but for rounding that grows with the square of x's condition; doing
-// the same to q and multiplying the two triangles leaves columns as orthonormal as
-// Householder's (Yamamoto and others, 2015), provided that q's Gram matrix was
-// near the identity, which is looked at: if it was not, or a Gram matrix was not
-// positive definite, Householder's reflections (geqrf, orgqr) do it all again.
-// Products of matrices are what a GPU does best: at 100,000 x 1,000 this takes a
-// fraction of geqrf's time. The diagonal of r is positive then.
+// A tall matrix (with at least tallness times as many rows as columns) is factored by Cholesky,
+// twice. The Gram matrix g = x'x = r'r gives q = x/r. The columns of q are orthonormal except for
+// rounding errors, which grow with the square of x's condition number. A second pass on q, and the
+// product of the two triangles, gives columns that are as orthonormal as those of Householder's
+// method (Yamamoto and others, 2015), provided that q's Gram matrix was near the identity. This is
+// checked: if it was not, or if a Gram matrix was not positive definite, the matrix is factored
+// again with Householder's reflections (geqrf, orgqr). A GPU is fastest at products of matrices: at
+// 100,000 x 1,000 this method takes a fraction of geqrf's time. With it, the diagonal of r is
+// positive.
 //
 // The singular values of a tall matrix are those of r.
 const (
 	tallness = 4
-	// nearIdentity is how far q'q may be from the identity for the second pass to end
-	// with full accuracy.
+	// nearIdentity is the largest distance of q'q from the identity at which the second pass gives
+	// full accuracy.
 	nearIdentity = 0.1
 )
 
-// Of cuSOLVER's interface.
+// Constants of the cuSOLVER interface.
 const (
 	solverUpper   = 1
 	solverVector  = 1
@@ -49,7 +49,7 @@ type solver struct {
 }
 
 func (d *Device) openSolver() (*solver, error) {
-	// cuSOLVER needs cuBLAS and finds the same one.
+	// cuSOLVER needs cuBLAS and finds the library that is already loaded.
 	if _, err := d.getBLAS(); err != nil {
 		return nil, err
 	}
@@ -104,8 +104,8 @@ func (v *solver) close() error {
 	return err
 }
 
-// workSize asks how many elements a routine works in; the answer comes by the last
-// argument.
+// workSize returns the size of a routine's workspace in elements. The routine stores it at its last
+// argument, which workSize adds.
 func (v *solver) workSize(function string, arguments ...uint64) (uint64, error) {
 	var n int32
 	err := v.device.enter(func() error {
@@ -119,7 +119,7 @@ func (v *solver) workSize(function string, arguments ...uint64) (uint64, error) 
 	return uint64(max(n, 0)), err
 }
 
-// narrow refuses a matrix whose elements the 32-bit routines of cuSOLVER cannot count.
+// narrow refuses a matrix that has too many elements for the 32-bit counts of cuSOLVER's routines.
 func narrow(op string, rows, columns int64) error {
 	if rows > 0 && columns > math.MaxInt32/rows {
 		return ops.Failure(op, "%d x %d are 2^31 elements or more, which cuSOLVER cannot count; use chunks with fewer rows", rows, columns)
@@ -127,7 +127,7 @@ func narrow(op string, rows, columns int64) error {
 	return nil
 }
 
-// solverError is what a routine says by its info.
+// solverError converts the info value of a routine to an error.
 func solverError(op, routine string, info uint32) error {
 	if int32(info) < 0 {
 		return fmt.Errorf("%s: %s refuses its argument %d", op, routine, -int32(info))
@@ -154,22 +154,22 @@ func (r *run) qr(ctx context.Context, x, q, upper *ops.Tensor) error {
 	return f.householder(ctx, q, upper)
 }
 
-// factoring is a matrix being factored.
+// factoring is the state of the factorisation of one matrix.
 type factoring struct {
 	*run
 	x      *ops.Tensor
 	m, n   int64
 	blas   *blas
 	solver *solver
-	// toWork copies x by rows to where work is.
+	// toWork copies x, row-major, to the memory at work.
 	toWork *mapping
 	work   *scratchMemory
 	upper  *gpu.Function
-	// refusal is why the last way that was tried is not the one.
+	// refusal says why the method that was tried last is not suitable.
 	refusal string
 }
 
-// refused tells of a way that was tried in vain: it costs time, and users ask where that went.
+// refused logs that a method failed. It has cost time, and users ask where the time went.
 func (f *factoring) refused(way, next string) {
 	f.device.logf("cuda: %s of %d x %d: not by %s, since %s; by %s now", f.op, f.m, f.n, way, f.refusal, next)
 }
@@ -187,29 +187,30 @@ func (r *run) newFactoring(x *ops.Tensor) (*factoring, error) {
 	return f, err
 }
 
-// copier plans to convert a tensor to float64, in the layout of strides, at memory
-// that is chosen later.
+// copier plans a conversion of a tensor to float64, with the given strides, to memory whose address
+// is set later.
 func (f *factoring) copier(x *ops.Tensor, strides []int64, to *scratchMemory) (*mapping, error) {
 	return f.device.planMap(ops.Convert(ops.Float64, x), &ops.Tensor{DType: ops.Float64, Shape: x.Shape, Strides: strides, Far: to})
 }
 
-// storer plans to round float64 results to the type of out; strides are those of
-// where they lie.
+// storer plans the rounding of float64 results to the type of out. The results lie at from with the
+// given strides.
 func (f *factoring) storer(out *ops.Tensor, strides []int64, from *scratchMemory) (*mapping, error) {
 	return f.device.planMap(ops.Convert(out.DType, &ops.Tensor{DType: ops.Float64, Shape: out.Shape, Strides: strides, Far: from}), out)
 }
 
 func byRows(shape []int64) []int64 { return ops.ContiguousStrides(ops.Float64, shape) }
 
-// byColumns are the strides of a matrix with so many elements between columns.
+// byColumns returns the strides of a column-major matrix with that many elements between columns.
 func byColumns(distance int64) []int64 { return []int64{8, 8 * distance} }
 
-// afterwards goes on with a submission once q and r are there: q by rows with m by
-// n, r upper by rows with n by n, both in float64.
+// afterwards continues a submission when q and r have been computed: q is m by n, r is upper
+// triangular and n by n. Both are row-major float64.
 type afterwards func(s *submission, q, r uint64)
 
-// cholesky factors a tall matrix. done is false if it is too near to singular; then
-// nothing is lost. With after, q and r may be nil: it takes the factors.
+// cholesky factors a tall matrix. done is false if the matrix is too close to singular; then x is
+// unchanged, refusal says why, and another method can be tried. If after is given, q and r may be
+// nil: after takes the factors. more are the sizes of the scratch memory that after takes.
 func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterwards, more ...uint64) (done bool, err error) {
 	m, n := f.m, f.n
 	bytes := uint64(8 * n * n)
@@ -244,8 +245,8 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 			return false, err
 		}
 	}
-	// Two infos of potrf, and the distance from the identity: on the device, since
-	// kernels that read and write them again and again would wait for the host's memory.
+	// Two info values of potrf, and the distance from the identity. They lie on the device, since
+	// kernels that access them many times would wait for the CPU's memory.
 	answersAt, answers := f.pinned(24)
 	err = f.submit(ctx, need, func(s *submission) {
 		if inPlace {
@@ -261,7 +262,7 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 		work, flags := s.take(8*lwork), s.take(24)
 		s.memset(flags, 0, 24)
 		s.evaluate(f.toWork, 0)
-		// By columns x is n by m, and all that follows is of its transpose.
+		// Read as column-major, x is n by m: all the following calls work on its transpose.
 		one := [1]float64{1}
 		for i := range grams {
 			s.calls(func() error {
@@ -315,12 +316,12 @@ func (f *factoring) cholesky(ctx context.Context, q, r *ops.Tensor, after afterw
 	return false, nil
 }
 
-// trsmColumns is up to how many columns cuBLAS's own solver is used: beyond, most of
-// the work is made products, which run several times faster.
+// trsmColumns is the largest number of columns for which cuBLAS's own triangular solver is used.
+// For more columns, most of the work is turned into products, which run several times faster.
 const trsmColumns = 256
 
-// divideBy replaces columns from up to to of x, which lies by rows, by those of x/r;
-// those before are done. r is upper by columns.
+// divideBy replaces the columns in [from, to) of x, which is row-major, by those of x/r. The
+// columns before from are done already. r is upper triangular and column-major.
 func (f *factoring) divideBy(r, x uint64, from, to int64, one uint64) error {
 	n := f.n
 	if to-from <= trsmColumns {
@@ -349,7 +350,7 @@ func (f *factoring) householder(ctx context.Context, q, r *ops.Tensor) error {
 		return err
 	}
 	place, triangle := &scratchMemory{}, &scratchMemory{}
-	// By columns, as LAPACK has them.
+	// Column-major, as LAPACK needs them.
 	toWork, err := f.copier(f.x, byColumns(m), place)
 	if err != nil {
 		return err

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// spilling moves what lies at the end of a slab to pinned memory and back, both at once,
-// as fast as the link does.
+// spilling moves data at the end of a slab to pinned memory and back, in both directions at once,
+// as fast as the link allows.
 type spilling struct {
 	moved   atomic.Uint64
 	stopped chan struct{}
@@ -28,7 +28,7 @@ type spilling struct {
 const (
 	spilledPart  = 64 << 20
 	spilledParts = 16
-	// movers of each direction.
+	// movers is the number of goroutines for each direction.
 	movers = 4
 )
 
@@ -63,8 +63,8 @@ func (s *spilling) stop() {
 	s.movers.Wait()
 }
 
-// What is computed takes little longer while results leave for pinned memory and come
-// back.
+// TestGPUComputesWhileItSpills checks that computations take only little longer while results are
+// moved to pinned memory and back.
 func TestGPUComputesWhileItSpills(t *testing.T) {
 	onGPU(t)
 	b := open(t, 12<<30, Options{})
@@ -105,7 +105,7 @@ func TestGPUComputesWhileItSpills(t *testing.T) {
 		var alone, beside []time.Duration
 		var moved uint64
 		var spent time.Duration
-		// In turns, since clocks change as the device warms up.
+		// The two alternate, because clock rates change as the device warms up.
 		for range 3 {
 			alone = append(alone, b.timed(t, c.times, c.op, c.args))
 			s := b.spill(t, tier)

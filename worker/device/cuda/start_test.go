@@ -25,8 +25,9 @@ func (b *bench) start(t *testing.T, call device.Call) device.Started {
 	return s
 }
 
-// Calls that are started together use memory of their own, end in their order, and have the results that Run returns. When
-// there is room for no more, nothing waits.
+// TestGPUCallsAreStartedBehindEachOther checks that calls that are started together use separate
+// memory, end in their order and have the results that Run returns. When all slots are taken, Start
+// does not wait.
 func TestGPUCallsAreStartedBehindEachOther(t *testing.T) {
 	b := open(t, 64<<20, Options{})
 	call := pointCall(t, 3)
@@ -71,5 +72,5 @@ func TestGPUCallsAreStartedBehindEachOther(t *testing.T) {
 	}
 }
 
-// firstInput are arguments that are the first input.
+// firstInput is a serialised Arguments message whose only argument is the first input.
 var firstInput = []byte{0x0a, 0x02, 0x50, 0x00}

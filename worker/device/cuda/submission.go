@@ -14,17 +14,17 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// submission is what a call submits, in order and with nobody else in between. Its
-// methods keep the first error.
+// submission is the work that one call submits, in order and without work of other calls in
+// between. Its methods keep the first error.
 type submission struct {
 	*run
 	err     error
 	scratch uint64 // bytes taken
 }
 
-// submit runs build under the lock, submits what it left, and waits for all of it, unless
-// that is for Finish to do.
-// need is the scratch memory that build will take.
+// submit runs build under the lock, submits the work that build collected, and waits for the end of
+// all of it. If the run is ahead, Finish waits instead. need is the amount of scratch memory that
+// build will take.
 func (r *run) submit(ctx context.Context, need uint64, build func(s *submission)) error {
 	d := r.device
 	d.submitting.Lock()
@@ -47,7 +47,8 @@ func (r *run) submit(ctx context.Context, need uint64, build func(s *submission)
 		r.open = true
 		return nil
 	}
-	// Also after an error: what was submitted must be over before memory is used again.
+	// This also holds after an error: the submitted work must have ended before memory is used
+	// again.
 	if waitErr := r.wait(); waitErr != nil {
 		return errors.Join(err, waitErr)
 	}
@@ -58,21 +59,22 @@ func (r *run) submit(ctx context.Context, need uint64, build func(s *submission)
 }
 
 const (
-	// spinFor is how long a kernel may run that is not napped for: even the shortest nap
-	// takes 11 us on an H200's host.
+	// spinFor is how long wait polls without sleeping. Even the shortest sleep takes 11 us on an
+	// H200's host.
 	spinFor  = 100 * time.Microsecond
 	napFirst = 5 * time.Microsecond
 	napLast  = 100 * time.Microsecond
-	// slack is how late the kernel may end a nap: 50 us if it is not told.
+	// slack is the timer slack: how late the kernel may end a sleep. The kernel's default is 50 us.
 	slack = 1000 // ns
 )
 
-// wait polls: an event that is waited for by the driver costs its thread, and is
-// noticed later.
+// wait polls for the end of the call: it first spins, then sleeps between the polls. A wait in the
+// driver would block a thread and notice the end later.
 func (r *run) wait() error {
 	begin, nap := time.Now(), napFirst
 	if r.device.spins {
-		// In one call: to yield between two looks wakes other threads, which take what comes after to their processors.
+		// Spin in one call: a yield between two polls would wake other threads, and the work that
+		// follows would move to their CPUs.
 		if waited, err := r.event.Await(0, spinFor); waited.Done || err != nil {
 			return err
 		}
@@ -86,7 +88,8 @@ func (r *run) wait() error {
 			runtime.Gosched()
 			continue
 		}
-		// Timers of Go wait for a millisecond where nothing else runs.
+		// Go's timers can be a millisecond late on an otherwise idle process, so sleep by a system
+		// call.
 		if err := unix.Prctl(unix.PR_SET_TIMERSLACK, slack, 0, 0, 0); err != nil {
 			return err
 		}
@@ -98,13 +101,13 @@ func (r *run) wait() error {
 	}
 }
 
-// scratchGranule is what the scratch memory is a multiple of.
+// scratchGranule is the unit of the size of the scratch memory.
 const scratchGranule = 2 << 20
 
-// growScratch makes the scratch memory large enough. It keeps what there is until the larger one is
-// there; where both do not fit together, it gives the old one back first. If that does not help and
-// others have taken the room meanwhile, there is none: the next call asks again.
-// REQUIRES: submitting is held.
+// growScratch makes the scratch memory at least need bytes large. It keeps the old memory until the
+// new one is allocated. If both do not fit together, it frees the old one first. If that does not
+// help, and the memory of the old size is taken meanwhile, there is no scratch memory: the next
+// call tries again. REQUIRES: submitting is held.
 func (d *Device) growScratch(need uint64) error {
 	need = (need + scratchGranule - 1) / scratchGranule * scratchGranule
 	old := d.scratch.Size()
@@ -144,7 +147,7 @@ func (d *Device) growScratch(need uint64) error {
 	return err
 }
 
-// take is scratch memory for the rest of the submission.
+// take takes scratch memory for the rest of the submission and returns its address.
 func (s *submission) take(n uint64) uint64 {
 	at := s.scratch
 	s.scratch += aligned(n)
@@ -155,7 +158,7 @@ func (s *submission) take(n uint64) uint64 {
 	return s.device.scratch.Pointer(at, n)
 }
 
-// aligned rounds up to what take gives.
+// aligned rounds up to the granularity of take.
 func aligned(n uint64) uint64 { return (n + 255) &^ 255 }
 
 func (s *submission) fail(err error) {
@@ -166,7 +169,8 @@ func (s *submission) fail(err error) {
 
 func (s *submission) flush() { s.flushThen(nil) }
 
-// flushThen submits what was gathered in one call, and an event behind it if there is one.
+// flushThen submits the collected work in one call, and records the event after behind it unless
+// after is nil.
 func (s *submission) flushThen(after *gpu.Event) {
 	b := &s.device.batch
 	if s.err == nil && s.used > s.sent {
@@ -182,8 +186,8 @@ func (s *submission) flushThen(after *gpu.Event) {
 	b.Reset()
 }
 
-// finish submits the rest and the event that the call waits for. After an error the
-// event was not recorded.
+// finish submits the remaining work and the event that the call waits for. After an error the event
+// was not recorded.
 func (s *submission) finish() error {
 	s.flushThen(s.event)
 	return s.err
@@ -200,7 +204,7 @@ func (s *submission) launchGrid(f *gpu.Function, grid gpu.Dim, block uint32, p *
 	s.device.batch.Launch(gpu.Launch{Function: f, Grid: grid, Block: gpu.Dim{block}, Parameters: p.bytes})
 }
 
-// parameters are those of the next launch.
+// parameters returns the parameters of the next launch, empty.
 func (s *submission) parameters() *parameters {
 	p := &s.device.parameters
 	p.bytes = p.bytes[:0]
@@ -221,7 +225,7 @@ func (s *submission) memset(at uint64, value byte, n uint64) {
 	}
 }
 
-// uploadBytes is the scratch memory that tensors in the processor's memory need.
+// uploadBytes is the scratch memory that the tensors in the CPU's memory need.
 func uploadBytes(tensors ...*ops.Tensor) uint64 {
 	var n uint64
 	for _, t := range tensors {
@@ -233,12 +237,12 @@ func uploadBytes(tensors ...*ops.Tensor) uint64 {
 	return n
 }
 
-// nearBytes is up to which size near leaves a tensor where it is: a kernel reads it
-// there before a copy of it would have been submitted.
+// nearBytes is the largest size of a tensor that near leaves in the CPU's memory: a kernel reads it
+// there sooner than a copy of it could be submitted.
 const nearBytes = 256
 
-// near is at for kernels that read each element once: what is small is read in the
-// processor's memory.
+// near is the method at for kernels that read each element once: small tensors are read directly in
+// the CPU's memory.
 func (s *submission) near(t *ops.Tensor) uint64 {
 	if t.Len() == 0 || t.Far != nil {
 		return s.at(t)
@@ -247,7 +251,8 @@ func (s *submission) near(t *ops.Tensor) uint64 {
 	n := uint64(high - low)
 	shift := uint64(16-(t.Offset-low)%16) % 16
 	if from := s.used + shift; n <= nearBytes && s.sent == s.used && from+n <= slotBytes-resultBytes {
-		// NB: what is not sent lies behind what is.
+		// NB: bytes that are not submitted yet lie behind those that are. This case requires that
+		// there are none, since it counts its own bytes as submitted.
 		s.used = (from + n + 15) &^ 15
 		s.sent = s.used
 		at := uint64(s.slot)*slotBytes + from
@@ -257,8 +262,8 @@ func (s *submission) near(t *ops.Tensor) uint64 {
 	return s.at(t)
 }
 
-// at is the device's address of a tensor's element with index zero. What lies in
-// the processor's memory is copied first.
+// at returns the device address of the tensor's element with index zero. A tensor in the CPU's
+// memory is copied to the device first.
 func (s *submission) at(t *ops.Tensor) uint64 {
 	if t.Len() == 0 {
 		return 0
@@ -268,7 +273,7 @@ func (s *submission) at(t *ops.Tensor) uint64 {
 	}
 	low, high := extent(t)
 	n := uint64(high - low)
-	// Element zero comes to lie where all types are aligned.
+	// Element zero gets an address that is aligned for all types.
 	shift := uint64(16-(t.Offset-low)%16) % 16
 	if from := s.used + shift; from+n <= slotBytes-resultBytes {
 		s.used = (from + n + 15) &^ 15
@@ -279,8 +284,8 @@ func (s *submission) at(t *ops.Tensor) uint64 {
 	to := s.take(n+16) + shift
 	s.flush()
 	if s.err == nil {
-		// From memory that is not pinned the driver has copied the bytes when it returns, unless the device reads such
-		// memory itself: then they may be read when the copy's turn comes.
+		// If the memory is not pinned, the driver has usually copied the bytes when it returns. But
+		// a device that reads pageable memory itself may read them only when the copy runs.
 		s.err = s.device.stream.Copy([]gpu.Copy{gpu.ToDevice(to, addressOfBytes(t.Data[low:high]), n)}, nil)
 		if s.err == nil && s.device.gpu.Info().Attributes.Pageable {
 			s.err = s.device.stream.Sync()

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// tallRows is how many rows of u are made at a time from those of q.
+// tallRows is how many rows of u are computed at a time from the rows of q.
 const tallRows = 8192
 
 func (r *run) svd(ctx context.Context, x, u, sigma, vt *ops.Tensor) error {
@@ -38,17 +38,16 @@ func (r *run) svd(ctx context.Context, x, u, sigma, vt *ops.Tensor) error {
 	return err
 }
 
-// routine is one of cuSOLVER's ways to the singular values of a matrix by columns
-// that has at least as many rows as columns: by QR iterations (gesvd), or by its
-// polar decomposition (gesvdp), which is several times faster and perturbs what is
-// nearly singular; it says by how much. The matrix is destroyed; left gets as many
-// columns as it has; right gets the right factor, columns by columns: by columns
-// gesvdp's, by rows gesvd's.
+// routine is one of cuSOLVER's routines for the singular values of a column-major matrix that has
+// at least as many rows as columns. gesvd uses QR iterations. gesvdp uses the polar decomposition:
+// it is several times faster, but perturbs a nearly singular matrix, and reports by how much. Both
+// destroy the matrix. left receives as many columns as the matrix has. right receives the right
+// factor, a columns by columns matrix: column-major from gesvdp, row-major from gesvd.
 type routine struct {
 	f             *factoring
 	polar         bool
 	rows, columns int64
-	workBytes     uint64 // on the device, the last infoBytes for info
+	workBytes     uint64 // on the device; the last infoBytes are for info
 	hostWork      []byte
 	infoAt        uint64
 	info          []byte
@@ -88,13 +87,13 @@ func (v *routine) polarArguments(a, values, left, right uint64) []uint64 {
 	}
 }
 
-// infoBytes are set aside in a routine's work.
+// infoBytes is the size of the part of a routine's work memory that is reserved for info.
 const infoBytes = 256
 
-// infoIn is where the routine leaves its info.
+// infoIn returns the address of the routine's info in its work memory.
 func (v *routine) infoIn(work uint64) uint64 { return work + v.workBytes - infoBytes }
 
-// call submits it. REQUIRES: within enter; work has workBytes.
+// call submits the routine. REQUIRES: called within enter; work has workBytes.
 func (v *routine) call(a, values, left, right, work uint64) error {
 	room, info := v.workBytes-infoBytes, v.infoIn(work)
 	if v.polar {
@@ -106,7 +105,7 @@ func (v *routine) call(a, values, left, right, work uint64) error {
 		work, room/8, 0, info)
 }
 
-// outcome is false if another routine has to be tried.
+// outcome returns false if another routine has to be tried.
 func (v *routine) outcome() (bool, error) {
 	info := le.Uint32(v.info)
 	if v.polar {
@@ -120,7 +119,7 @@ func (v *routine) outcome() (bool, error) {
 	return true, nil
 }
 
-// tallSVD factors x = q*r and r = w*diag(s)*vt, and then u = q*w.
+// tallSVD factors x = q*r and r = w*diag(s)*vt, and then computes u = q*w.
 func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool, error) {
 	m, n := f.m, f.n
 	var pinner runtime.Pinner
@@ -152,8 +151,8 @@ func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool
 	done, err := f.cholesky(ctx, q, nil, func(s *submission, q, r uint64) {
 		w, right, values := s.take(square), s.take(square), s.take(uint64(8*n))
 		work, part := s.take(v.workBytes), s.take(block)
-		// By columns r is its transpose, whose left factors are r's right ones: by rows
-		// they lie as they should.
+		// Read as column-major, r is its transpose. The left factors of the transpose are the right
+		// factors of r. Read as row-major, they have the layout of vt.
 		s.calls(func() error { return v.call(r, values, right, w, work) })
 		s.copy(gpu.ToHost(v.infoAt, v.infoIn(work), 8))
 		for row := int64(0); row < m; row += rows {
@@ -180,7 +179,7 @@ func (f *factoring) tallSVD(ctx context.Context, u, sigma, vt *ops.Tensor) (bool
 	return v.outcome()
 }
 
-// anySVD factors any matrix at once: by columns, the one of x and its transpose that
+// anySVD factors any matrix in one step. It factors x or its transpose, column-major: the one that
 // has no more columns than rows.
 func (f *factoring) anySVD(ctx context.Context, polar bool, u, sigma, vt *ops.Tensor) (bool, error) {
 	m, n := f.m, f.n
@@ -203,7 +202,7 @@ func (f *factoring) anySVD(ctx context.Context, polar bool, u, sigma, vt *ops.Te
 	}
 	var storeU, storeVT *mapping
 	rightAs := byRows([]int64{k, k})
-	if polar == wide { // u is the right factor of the transpose, vt is x's transposed
+	if polar == wide { // u is the right factor of the transpose; vt is the transpose of x's
 		rightAs = byColumns(k)
 	}
 	if wide {

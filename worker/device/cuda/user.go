@@ -10,10 +10,11 @@ import (
 	"github.com/millrace/millrace/worker/ops"
 )
 
-// userFlags are what users' sources are compiled with: those of nvcc.
+// userFlags are the flags for users' sources: the defaults of nvcc.
 var userFlags = []string{"--std=c++17", "--device-as-default-execution-space"}
 
-// freeShared is the dynamic shared memory that every kernel may have.
+// freeShared is the size of dynamic shared memory that every kernel may use without a request to
+// the driver.
 const freeShared = 48 << 10
 
 // userKernel runs a kernel of cuda.kernel.
@@ -56,7 +57,7 @@ func (r *run) userKernel(ctx context.Context, w *ops.Launching, outs []*ops.Tens
 		}
 	}
 	err = r.submit(ctx, need, func(s *submission) {
-		p := new(parameters) // others are launched in between
+		p := new(parameters) // not s.parameters(), which the copies in between use
 		for i, a := range w.Arguments {
 			switch {
 			case a.Tensor == nil:
