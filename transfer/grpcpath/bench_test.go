@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// fixed is a sink that reuses one region.
+// fixed is a sink that uses the same region again for each object.
 type fixed struct{ region transfer.Region }
 
 func (f fixed) Place(context.Context, int, transfer.Head) ([]transfer.Region, error) {

@@ -8,7 +8,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// FuzzBareStream: how a bare stream begins, and what is asked on it, in any form.
+// FuzzBareStream reads arbitrary bytes as the hello and the requests of a bare stream.
 func FuzzBareStream(f *testing.F) {
 	f.Add(appendHello(nil, "", "token"))
 	if b, err := appendAsk(nil, &millracev1.ReadObjectsRequest{Objects: []*millracev1.ObjectRef{{TaskId: 1}}}); err == nil {

@@ -18,18 +18,20 @@ import (
 const (
 	// maxLeases is how many read leases one connection may hold.
 	maxLeases = 100000
-	// sweepEvery is how often leases that ran out are forgotten, at most.
+	// sweepEvery is the shortest time between two removals of expired leases, unless room is
+	// needed.
 	sweepEvery = 10 * time.Second
-	// answerBytes bounds the heads in one answer; objects beyond it must be read by ReadObjects.
+	// answerBytes bounds the heads in one answer. Objects beyond it must be read by ReadObjects.
 	answerBytes = 8 << 20
 )
 
-// leaseTable knows the leases that callers of AcquireReadLeases hold, by numbers that nobody can guess: those of the source are
-// counted up from 1. A lease can be given back only with the token that took it.
+// leaseTable holds the leases that callers of AcquireReadLeases have. It names them by random
+// numbers that nobody can guess, because the source counts its own numbers up from 1. A lease can
+// be released only with the token that acquired it.
 type leaseTable struct {
 	mu   sync.Mutex
 	held map[uint64]heldLease // guarded by mu
-	// by counts them by connection; guarded by mu, as is swept.
+	// by counts the leases of each connection; guarded by mu, as is swept.
 	by    map[string]int
 	swept time.Time
 }
@@ -40,7 +42,7 @@ type heldLease struct {
 	ends        time.Time
 }
 
-// caller returns the token that a call shows, and the connection that it came by.
+// caller returns the token of a call and the remote address of its connection.
 func caller(ctx context.Context) (token, from string) {
 	if values := metadata.ValueFromIncomingContext(ctx, "authorization"); len(values) > 0 {
 		token = values[0]
@@ -51,7 +53,7 @@ func caller(ctx context.Context) (token, from string) {
 	return token, from
 }
 
-// room says whether a connection may hold so many more.
+// room returns an error if a connection may not hold more further leases.
 func (t *leaseTable) room(from string, more int, now time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -64,7 +66,7 @@ func (t *leaseTable) room(from string, more int, now time.Time) error {
 	return nil
 }
 
-// sweep forgets what ran out. REQUIRES: mu is held.
+// sweep removes the leases that have expired. REQUIRES: mu is held.
 func (t *leaseTable) sweep(now time.Time) {
 	t.swept = now
 	for id, l := range t.held {
@@ -81,7 +83,7 @@ func (t *leaseTable) forget(id uint64, l heldLease) {
 	}
 }
 
-// add returns the number of a lease for its caller.
+// add stores a lease and returns its number for the caller.
 func (t *leaseTable) add(l heldLease) uint64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -90,7 +92,7 @@ func (t *leaseTable) add(l heldLease) uint64 {
 	}
 	for {
 		var b [8]byte
-		_, _ = rand.Read(b[:]) // it never fails
+		_, _ = rand.Read(b[:]) // crypto/rand.Read never fails
 		id := binary.LittleEndian.Uint64(b[:])
 		if _, taken := t.held[id]; id == 0 || taken {
 			continue
@@ -101,7 +103,8 @@ func (t *leaseTable) add(l heldLease) uint64 {
 	}
 }
 
-// take returns the source's leases for those numbers that a caller holds, 0 for others, and forgets them.
+// take removes the leases that a caller holds, and returns the source's number of each; 0 for the
+// numbers that the caller does not hold.
 func (t *leaseTable) take(ids []uint64, token string) []transfer.LeaseID {
 	t.mu.Lock()
 	defer t.mu.Unlock()

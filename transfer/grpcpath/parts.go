@@ -11,15 +11,16 @@ import (
 
 const (
 	maxParts = 16
-	// partBytes is what the share of a part is a multiple of: objects of less travel
-	// in one stream.
+	// partBytes is the unit of shares: a share is a multiple of it. So an object whose frames are
+	// not larger than this travels in one stream.
 	partBytes = 8 << 20
 )
 
-// part is a share of every frame of an object: of 0 and 1 mean all of it.
+// part is a share of every frame of an object. of is the number of parts; 0 and 1 mean the whole
+// object.
 type part struct{ index, of uint32 }
 
-// bounds returns the part of a frame of n bytes.
+// bounds returns the range of a frame of n bytes that belongs to the part.
 func (p part) bounds(n uint64) (begin, end uint64) {
 	if p.of < 2 {
 		return 0, n
@@ -30,9 +31,9 @@ func (p part) bounds(n uint64) (begin, end uint64) {
 	return begin, min(begin+share, n)
 }
 
-// fetchParts fetches one object over several connections, if it turns out to be
-// large: the first stream, of part 0, brings the head. A single stream is bound by
-// the one goroutine that writes and the one that reads it.
+// fetchParts fetches one object over several connections if the object is large. The first stream
+// fetches part 0 and brings the head; it starts the other streams. A single stream is limited by
+// the one goroutine that writes and the one that reads.
 func (p *Path) fetchParts(ctx context.Context, peer transfer.Peer, ref transfer.Ref, sink transfer.Sink) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -60,8 +61,8 @@ func (p *Path) fetchParts(ctx context.Context, peer transfer.Peer, ref transfer.
 	}
 	if o := first.others; o != nil {
 		o.wait.Wait()
-		// What another part met is the cause; what this one says then is that it was
-		// stopped.
+		// The error of another part is the cause. The error of part 0 is then only that it was
+		// canceled.
 		if err := first.others.cause(); err != nil && (!errors.Is(err, context.Canceled) || failed == nil) {
 			return err
 		}
@@ -73,7 +74,8 @@ func (p *Path) fetchParts(ctx context.Context, peer transfer.Peer, ref transfer.
 	return nil
 }
 
-// cause returns why a part did not come, best of all one that was not stopped for another's sake; nil: all have.
+// cause returns why a part failed. It prefers an error that is not the cancellation of that part on
+// behalf of another one. It returns nil if all parts have come.
 func (o *others) cause() (cause error) {
 	for _, err := range o.errs {
 		if err != nil && (cause == nil || errors.Is(cause, context.Canceled)) {
@@ -83,7 +85,7 @@ func (o *others) cause() (cause error) {
 	return cause
 }
 
-// needed says whether a part has anything of an object.
+// needed says whether a part contains any byte of an object.
 func (p part) needed(head transfer.Head) bool {
 	for _, n := range head.FrameBytes {
 		if begin, end := p.bounds(n); begin < end {
@@ -93,13 +95,13 @@ func (p part) needed(head transfer.Head) bool {
 	return false
 }
 
-// others are the streams besides the first. Each writes its own element of errs.
+// others are the streams besides the first one. Each writes its own element of errs.
 type others struct {
 	wait sync.WaitGroup
 	errs []error
 }
 
-// firstPart is the sink of part 0: it lets the others begin once there is a place.
+// firstPart is the sink of part 0. It starts the other streams when the object has a place.
 type firstPart struct {
 	sink   transfer.Sink
 	begin  func(transfer.Head, []transfer.Region) *others
@@ -119,7 +121,7 @@ func (f *firstPart) Place(ctx context.Context, index int, head transfer.Head) ([
 // Done is part of transfer.Sink.
 func (f *firstPart) Done(_ int, err error) { f.err = err }
 
-// otherPart is the sink of another part.
+// otherPart is the sink of any other part.
 type otherPart struct {
 	head    transfer.Head
 	regions []transfer.Region

@@ -10,8 +10,8 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// TestPartsMakeTheWhole: a large object that travels over several connections is the same object, whatever its size is to
-// that of a part.
+// TestPartsMakeTheWhole: a large object that travels over several connections arrives complete,
+// with any ratio between its size and that of a part.
 func TestPartsMakeTheWhole(t *testing.T) {
 	for _, streams := range []int{1, 2, 3, 16} {
 		for _, sizes := range [][]int{{0}, {1}, {8 << 20}, {8<<20 + 1}, {16 << 20, 5, 0, 17<<20 + 3}, {40<<20 + 7}} {

@@ -1,11 +1,10 @@
-// Package grpcpath is an Adapter: the transfer path that needs nothing but gRPC,
-// between workers and from clients. Bulk bytes go as raw frames
-// (internal/rawframe): copied once out of the sender's slab into the socket's
-// buffer, and once out of the receiver's buffers into its slab.
+// Package grpcpath is an Adapter: the transfer path that needs nothing but gRPC, between workers
+// and from clients. Bulk bytes travel as raw frames (internal/rawframe): they are copied once from
+// the sender's slab to the socket's buffer, and once from the receiver's buffers to its slab.
 //
-// Where both sides are of this package, and the server has its Credentials, bulk bytes
-// leave HTTP/2 alone and go as a bare stream over the same port, from slab to socket
-// to slab. Everything else, and what cannot have a bare stream, goes by gRPC.
+// If both sides use this package, and the server uses its Credentials, bulk bytes do not use
+// HTTP/2. They travel as a bare stream over the same port, from slab to socket to slab. Everything
+// else, and fetches that get no bare stream, use gRPC.
 package grpcpath
 
 import (
@@ -31,34 +30,34 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// Config is fixed for the life of a path.
+// Config does not change during the life of a path.
 type Config struct {
-	// Worker is the number that we read as; a function because a worker gets a
-	// new one when it registers anew. Nil: a client.
+	// Worker returns the worker ID to read as. It is a function because a worker gets a new ID when
+	// it registers again. Nil: the reader is a client.
 	Worker func() ids.WorkerID
-	// Token authenticates us to peers; empty: none is sent.
+	// Token authenticates us to peers. Empty: none is sent.
 	Token string
 	// StallTimeout is how long a fetch waits for the next byte. Default 5 s.
 	StallTimeout time.Duration
-	// Received, if set, is told of each chunk's size as it arrives.
+	// Received, if set, is called with the size of each chunk that arrives.
 	Received func(bytes int)
-	// Streams is how many connections carry one large object at once. Default: half
-	// as many as there are cores, 1 to 4: a stream keeps two cores busy, and on a
-	// machine of two, more of them were slower (1.2, 1.2, 0.6 GB/s with 1, 2, 4).
+	// Streams is the number of connections that carry one large object. Default: half the number of
+	// cores, 1 to 4. A stream keeps two cores busy, and on a machine with two cores more streams
+	// were slower (1.2, 1.2, 0.6 GB/s with 1, 2, 4 streams).
 	Streams int
-	// DialOptions are added to those of this package: tests dial in memory. With any,
-	// everything goes by gRPC.
+	// DialOptions are added to the options of this package; tests use them to dial in memory. If
+	// there are any, all fetches use gRPC.
 	DialOptions []grpc.DialOption
 }
 
-// Path is the client side.
+// Path is the client side of the path.
 type Path struct {
 	config Config
 	mu     sync.Mutex
-	// conns are the connections by address and part, guarded by mu. A connection is made
-	// at first use, and closed when its peer is forgotten or with the path.
+	// conns are the gRPC connections by address and part, guarded by mu. A connection is opened at
+	// its first use. Forget and Close close it.
 	conns map[connKey]*grpc.ClientConn
-	// raws are the bare streams by address, guarded by mu; their ends are those of conns.
+	// raws are the bare streams by address, guarded by mu. Forget and Close close them as well.
 	raws   map[string]*rawPeer
 	closed bool
 }
@@ -96,7 +95,7 @@ func (p *Path) Close() error {
 	return errors.Join(errs...)
 }
 
-// Forget closes the connections to a peer that is gone.
+// Forget closes the connections to a peer that has left.
 func (p *Path) Forget(address string) {
 	p.mu.Lock()
 	if peer := p.raws[address]; peer != nil {
@@ -113,12 +112,11 @@ func (p *Path) Forget(address string) {
 	}
 	p.mu.Unlock()
 	for _, c := range gone {
-		_ = c.Close() // it only says that it was closed before
+		_ = c.Close() // the only error is that it was closed before
 	}
 }
 
-// connKey names a connection: parts of one object travel over connections of their
-// own.
+// connKey names a connection. Each part of an object travels over a connection of its own.
 type connKey struct {
 	address string
 	part    uint32
@@ -136,8 +134,8 @@ func (p *Path) conn(address string, part uint32) (*grpc.ClientConn, error) {
 	}
 	options := append(rawframe.DialOptions(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// A peer that restarts is back in a moment; one that is gone fails at
-		// once either way.
+		// The back-off is short, because a restarted peer is back soon. Calls to a peer that has
+		// gone fail at once, whatever the back-off is.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 2, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: p.config.StallTimeout,
@@ -155,8 +153,8 @@ func (p *Path) conn(address string, part uint32) (*grpc.ClientConn, error) {
 	return c, nil
 }
 
-// bearer is a token that goes with each call, over unencrypted links too: the
-// operator decides about TLS.
+// bearer is a token that is sent with each call, also without encryption: the operator decides
+// about TLS.
 type bearer string
 
 // GetRequestMetadata is part of credentials.PerRPCCredentials.
@@ -167,8 +165,8 @@ func (b bearer) GetRequestMetadata(context.Context, ...string) (map[string]strin
 // RequireTransportSecurity is part of credentials.PerRPCCredentials.
 func (bearer) RequireTransportSecurity() bool { return false }
 
-// ConnectLane carries the wire-up of the path of one-sided reads over the
-// connection to that peer. Its error is a gRPC status.
+// ConnectLane exchanges the addresses for one-sided reads (package ucx), over the gRPC connection
+// to that peer. Its error is a gRPC status.
 func (p *Path) ConnectLane(ctx context.Context, peer transfer.Peer, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
 	conn, err := p.conn(peer.Address, 0)
 	if err != nil {
@@ -188,7 +186,7 @@ func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 	return p.fetch(ctx, peer, refs, sink, part{})
 }
 
-// fetch is one stream.
+// fetch fetches one part of the objects by one stream.
 func (p *Path) fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink, part part) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -234,7 +232,7 @@ func (f *fetch) overGRPC(ctx context.Context, request *millracev1.ReadObjectsReq
 	return f.receive(ctx, stream)
 }
 
-// lost says what the end of a bare stream means.
+// lost returns the error that the end of a bare stream stands for.
 func lost(err error) error {
 	if err == nil {
 		return nil
@@ -242,7 +240,8 @@ func lost(err error) error {
 	return fmt.Errorf("%w: %w", transfer.ErrPeerLost, err)
 }
 
-// failure says which kind of error a status is. It is a cancellation only if we have cancelled: a peer may say so as well.
+// failure converts a gRPC status into an error of package transfer. It is a cancellation only if
+// our own context has ended: a peer may send that status, too.
 func failure(ctx context.Context, err error) error {
 	s, ok := status.FromError(err)
 	if !ok {
@@ -259,7 +258,7 @@ func failure(ctx context.Context, err error) error {
 	return fmt.Errorf("%w: %s: %s", transfer.ErrPeerLost, s.Code(), s.Message())
 }
 
-// fetch is one stream.
+// fetch is the state of one stream.
 type fetch struct {
 	path    *Path
 	peer    transfer.Peer
@@ -273,15 +272,15 @@ type fetch struct {
 // incoming is one object of a fetch.
 type incoming struct {
 	regions []transfer.Region
-	// frame and offset are what must come next: objects arrive in order, so that
-	// nothing can be missing at the end.
-	// offset counts from where the part begins.
+	// frame and offset are the position of the next byte: the data of an object must arrive in
+	// order, so nothing can be missing when the end is reached. offset counts from the begin of the
+	// part.
 	part   part
 	frame  int
 	offset uint64
 	begun  bool
 	done   bool
-	// flow takes what belongs into a space that the processor cannot address.
+	// flow stages the data for a space that the CPU cannot address.
 	flow      *memory.Inflow
 	flowSpace memory.Space
 }
@@ -355,8 +354,7 @@ func (f *fetch) handle(ctx context.Context, m *rawframe.Message) error {
 	return nil
 }
 
-// unplaced ends an object for which there is room that cannot be written; the rest of
-// it is drained.
+// unplaced fails an object whose memory could not be written. Its other data is dropped.
 func (f *fetch) unplaced(index uint32, err error) {
 	o := &f.objects[index]
 	o.done = true
@@ -364,7 +362,7 @@ func (f *fetch) unplaced(index uint32, err error) {
 	f.sink.Done(int(index), fmt.Errorf("%s from %s: %w", f.refs[index], f.peer, err))
 }
 
-// settle tells the sink if an object is there.
+// settle calls Done if the object is complete.
 func (f *fetch) settle(index uint32) {
 	if o := &f.objects[index]; !o.done && o.complete() {
 		o.done = true
@@ -372,8 +370,8 @@ func (f *fetch) settle(index uint32) {
 	}
 }
 
-// place asks the sink for room. The stall timer rests meanwhile: the wait is
-// ours. An object without a place is drained.
+// place asks the sink for memory. The stall timer does not run during that wait, because the peer
+// is not the cause. The data of an object without a place is dropped.
 func (f *fetch) place(ctx context.Context, index int, pb *millracev1.ObjectHead) error {
 	o := &f.objects[index]
 	head := dataproto.HeadFrom(pb)
@@ -407,7 +405,7 @@ func fits(regions []transfer.Region, head transfer.Head) error {
 	return nil
 }
 
-// complete says whether all frames are full, and moves past empty ones.
+// complete says whether all frames are full. It moves on past empty frames.
 func (o *incoming) complete() bool {
 	for o.frame < len(o.regions) {
 		if begin, end := o.part.bounds(o.regions[o.frame].Frame.Bytes); o.offset < end-begin {
@@ -418,8 +416,8 @@ func (o *incoming) complete() bool {
 	return true
 }
 
-// next returns the region of data that must be what comes next, and counts it as
-// there.
+// next returns the region for data that must continue at the current position, and advances the
+// position.
 func (o *incoming) next(frame uint32, offset, n uint64) (transfer.Region, error) {
 	if o.complete() {
 		return transfer.Region{}, errors.New("more data than its frames hold")
@@ -435,8 +433,8 @@ func (o *incoming) next(frame uint32, offset, n uint64) (transfer.Region, error)
 	return region, nil
 }
 
-// room returns where the first bytes of a region go, all of them if they can be
-// addressed. REQUIRES: what it returned before has been filled.
+// room returns the memory for the first bytes of a region; for all of them if the CPU can address
+// the space. REQUIRES: the memory that it returned before has been filled.
 func (o *incoming) room(region transfer.Region) ([]byte, error) {
 	staged, ok := region.Space.(memory.Staged)
 	if !ok {
@@ -451,7 +449,7 @@ func (o *incoming) room(region transfer.Region) ([]byte, error) {
 	return o.flow.Room(region.Frame.Offset, region.Frame.Bytes)
 }
 
-// flush returns when all that came is where it belongs.
+// flush waits until all data that arrived is in its regions.
 func (o *incoming) flush() error {
 	if o.flow == nil {
 		return nil
@@ -463,14 +461,14 @@ func (o *incoming) flush() error {
 	return err
 }
 
-// close gives up what was not flushed; nothing writes to the regions any more.
+// close drops data that was not flushed. After it, nothing writes to the regions.
 func (o *incoming) close() {
 	if o.flow != nil {
 		o.flow.Close()
 	}
 }
 
-// write takes the data of a message. misplaced is an error of the sender.
+// write stores the data of a message. misplaced is an error of the sender, err one of our memory.
 func (o *incoming) write(m *rawframe.Message) (misplaced, err error) {
 	region, err := o.next(m.Frame, m.Offset, uint64(m.Data.Len()))
 	if err != nil {
@@ -488,7 +486,8 @@ func (o *incoming) write(m *rawframe.Message) (misplaced, err error) {
 	return nil, nil
 }
 
-// complete ends a stream that ended well: whatever is not done is missing.
+// complete is called when the stream has ended without an error. Each object that is not done by
+// then fails.
 func (f *fetch) complete() error {
 	for i := range f.objects {
 		if o := &f.objects[i]; !o.done {

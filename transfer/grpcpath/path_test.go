@@ -26,7 +26,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(transfertest.Goroutines{M: m}) }
 
-// serve makes a DataService over loopback that ends with the test or by stop.
+// serve makes a DataService over loopback. It ends with the test or by stop.
 func serve(tb testing.TB, objects transfer.Source, receiver transfer.Receiver) (peer transfer.Peer, stop func()) {
 	tb.Helper()
 	data := &grpcpath.Server{Source: objects, Receiver: receiver, Incarnation: "test"}
@@ -85,7 +85,7 @@ func TestConformance(t *testing.T) {
 	}.Run(t)
 }
 
-// A server that does not know bare streams gets gRPC.
+// The server does not support bare streams, so all fetches use gRPC.
 func TestConformanceByGRPCAlone(t *testing.T) {
 	transfertest.Harness{
 		Serve: func(t *testing.T, source transfer.Source) (transfer.Peer, func()) {
@@ -100,7 +100,7 @@ func TestConformanceByGRPCAlone(t *testing.T) {
 	}.Run(t)
 }
 
-// far makes a harness read from and place in spaces that the processor cannot address.
+// far makes a harness that reads from and writes to spaces that the CPU cannot address.
 func far(t *testing.T, h transfertest.Harness) transfertest.Harness {
 	t.Helper()
 	space := func(t *testing.T) *transfertest.Far {
@@ -190,7 +190,7 @@ func TestADeviceThatIsLostFailsTheObjectOnly(t *testing.T) {
 	}
 }
 
-// client is a DataService client as any language would generate it.
+// client is a DataService client as any language would generate it: without raw frames.
 func client(t *testing.T, peer transfer.Peer) millracev1.DataServiceClient {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+peer.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))

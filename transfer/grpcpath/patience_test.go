@@ -24,7 +24,7 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// taken is a receiver whose places are told when they are given back.
+// taken is a receiver that reports when its memory is given back.
 type taken struct {
 	space transfertest.Heap
 	ended chan string
@@ -57,7 +57,8 @@ func callers(t *testing.T, peer transfer.Peer, options ...grpc.DialOption) millr
 	return millracev1.NewDataServiceClient(conn)
 }
 
-// TestAWriterThatFallsSilentLosesItsPlace: two of them kept a slab for as long as they liked.
+// TestAWriterThatFallsSilentLosesItsPlace: without the limit, two such writers could keep a whole
+// slab.
 func TestAWriterThatFallsSilentLosesItsPlace(t *testing.T) {
 	receiver := taken{make(transfertest.Heap, 1<<20), make(chan string, 2)}
 	peer, _ := serveWith(t, &grpcpath.Server{Source: transfertest.NewObjects(), Receiver: receiver, WriterPatience: 50 * time.Millisecond})
@@ -77,7 +78,8 @@ func TestAWriterThatFallsSilentLosesItsPlace(t *testing.T) {
 	}
 }
 
-// TestAReaderThatTakesNothingLosesItsLeases: and its connection before, as gRPC would still send what it was given.
+// TestAReaderThatTakesNothingLosesItsLeases: and its connection before that, because gRPC would
+// still send the bytes that it was given.
 func TestAReaderThatTakesNothingLosesItsLeases(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "h", make([]byte, 64<<20))
@@ -101,7 +103,8 @@ func TestAReaderThatTakesNothingLosesItsLeases(t *testing.T) {
 	}
 }
 
-// TestAPanicFailsOneCall: the worker has the results of others in its memory.
+// TestAPanicFailsOneCall: a panic must not end the worker, because its memory holds the results of
+// others.
 func TestAPanicFailsOneCall(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "h", make([]byte, 1000))
@@ -124,8 +127,8 @@ func TestAPanicFailsOneCall(t *testing.T) {
 	}
 }
 
-// TestLeasesBelongToWhoTookThem: their numbers cannot be guessed, another token does not give them back, and one connection cannot
-// hold any number of them.
+// TestLeasesBelongToWhoTookThem: the numbers of leases cannot be guessed, another token cannot
+// release them, and the number of leases per connection is limited.
 func TestLeasesBelongToWhoTookThem(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "h", make([]byte, 1000))
@@ -168,7 +171,8 @@ func TestLeasesBelongToWhoTookThem(t *testing.T) {
 	}
 }
 
-// TestHeadsThatTogetherAreTooLargeAreReadInstead: one answer has room for so many.
+// TestHeadsThatTogetherAreTooLargeAreReadInstead: the heads in one answer are limited; the other
+// objects must be read by ReadObjects.
 func TestHeadsThatTogetherAreTooLargeAreReadInstead(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, strings.Repeat("h", 1<<20), []byte("x"))
@@ -194,7 +198,8 @@ func TestHeadsThatTogetherAreTooLargeAreReadInstead(t *testing.T) {
 	}
 }
 
-// TestAHeadThatCannotBeSentFailsItsObjectAlone: and what can be written can be read.
+// TestAHeadThatCannotBeSentFailsItsObjectAlone: the other objects arrive, and every object that can
+// be written can be read.
 func TestAHeadThatCannotBeSentFailsItsObjectAlone(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, strings.Repeat("h", rawframe.MaxHeadBytes), []byte("x"))
@@ -219,7 +224,8 @@ func TestAHeadThatCannotBeSentFailsItsObjectAlone(t *testing.T) {
 	}
 }
 
-// TestAPartThatIsMissingIsAnError: a peer that ends the stream of one part as if we had, when another part has come.
+// TestAPartThatIsMissingIsAnError: a peer ends the stream of one part as if we had canceled it,
+// after another part has come.
 func TestAPartThatIsMissingIsAnError(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "h", make([]byte, 16<<20))
@@ -246,7 +252,7 @@ func TestAPartThatIsMissingIsAnError(t *testing.T) {
 	}
 }
 
-// A reader that gives up when one part has come, and another has not, has no object.
+// If a reader gives up after one part has come and another has not, it has no object.
 func TestAReaderThatGivesUpBetweenPartsHasNoObject(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "h", make([]byte, 16<<20))
@@ -271,7 +277,7 @@ func TestAReaderThatGivesUpBetweenPartsHasNoObject(t *testing.T) {
 	}
 }
 
-// lacking ends the stream of part 1 when another one has come.
+// lacking ends the stream of part 1 after another part has come.
 type lacking struct {
 	grpc.ServerStream
 	code codes.Code
@@ -287,7 +293,7 @@ func (l *lacking) RecvMsg(m any) error {
 	return err
 }
 
-// ending tells of a stream that has ended well.
+// ending reports that a client stream has ended without an error.
 type ending struct {
 	grpc.ClientStream
 	told func()

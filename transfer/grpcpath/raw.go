@@ -16,48 +16,50 @@ import (
 	"github.com/millrace/millrace/internal/rawframe"
 )
 
-// Objects travel between our own programs as a bare byte stream beside HTTP/2, on the
-// same port: grpc-go cuts what it sends into frames of 16 KiB and copies each byte in
-// user space once where it is sent and up to twice where it is received, which was a
-// third of a fetch's processor time. A bare stream is written from the slab and read into the slab.
+// Between our own programs, objects travel as a bare byte stream on the same port as gRPC, but
+// without HTTP/2. grpc-go cuts its data into frames of 16 KiB, and copies each byte in user space
+// once at the sender and up to twice at the receiver; that was a third of the CPU time of a fetch.
+// A bare stream is written from the slab and read into the slab.
 //
-// A connection begins with rawMagic, and the length (2 bytes) and bytes of the token;
-// the server answers with rawMagic if it takes it, and closes it otherwise. From then on
-// the client sends rawAsk with the length (4 bytes) and bytes of a ReadObjectsRequest,
-// one after the other, and rawPing now and then until it has the answer. The server
-// answers with records: the length of a message and that of the data behind it (4 bytes
-// each), a ReadObjectsResponse without data, and the data. A record of nothing ends the
-// answer. Numbers are little-endian.
+// A connection begins with rawMagic, and the length (2 bytes) and bytes of the token. The server
+// answers with rawMagic if it accepts the token, and otherwise closes the connection. Then the
+// client sends requests: rawAsk, and the length (4 bytes) and bytes of a ReadObjectsRequest. While
+// it waits for an answer it also sends rawPing from time to time. The server answers with records:
+// the length of a message and the length of the data that follows it (4 bytes each), a
+// ReadObjectsResponse without data, and the data. A record with two zero lengths ends the answer.
+// Numbers are little-endian.
 const (
-	// rawMagic is nothing that HTTP/2 or TLS begins with.
+	// rawMagic differs from any first bytes of HTTP/2 or TLS.
 	rawMagic = "MILLRAW1"
-	// wordMagic begins in its place, as long, the connections of Server.Words, which end there.
+	// wordMagic replaces rawMagic on connections for Server.Words (completion notifications), and
+	// has the same length. After the answer to it, the protocol is that of Server.Words.
 	wordMagic = "MILLWRD1"
 
-	// maxTokenBytes bounds the token, of which is not known yet who shows it.
+	// maxTokenBytes bounds the token, because its sender is not authenticated yet.
 	maxTokenBytes = 4 << 10
 
 	rawPing byte = 0
 	rawAsk  byte = 1
 
 	recordBytes = 8
-	// rawChunkBytes is the most that a record carries. 32 MiB cost as much processor
-	// time as this, less costs more.
+	// rawChunkBytes is the most data that a record carries. 32 MiB take as much CPU time as this;
+	// smaller records take more.
 	rawChunkBytes = 4 << 20
-	// Less data than this is copied behind its header, to be sent with its neighbours.
+	// rawCopyBytes: less data than this is copied behind its header and sent together with other
+	// records.
 	rawCopyBytes = 16 << 10
-	// rawFlushBytes is when what was copied together is sent.
+	// rawFlushBytes is the amount of copied data at which it is sent.
 	rawFlushBytes = 64 << 10
 )
 
-// appendHello encodes how a connection begins.
+// appendHello encodes the begin of a connection.
 func appendHello(b []byte, magic, token string) []byte {
 	b = append(b, magic...)
 	b = binary.LittleEndian.AppendUint16(b, uint16(len(token)))
 	return append(b, token...)
 }
 
-// readToken reads what follows rawMagic.
+// readToken reads the token, which follows rawMagic.
 func readToken(r io.Reader) (string, error) {
 	var n [2]byte
 	if _, err := io.ReadFull(r, n[:]); err != nil {
@@ -78,7 +80,7 @@ func appendAsk(b []byte, request *millracev1.ReadObjectsRequest) ([]byte, error)
 	return proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(b, request)
 }
 
-// readAsk reads what follows rawAsk.
+// readAsk reads a request, which follows rawAsk.
 func readAsk(r io.Reader) (*millracev1.ReadObjectsRequest, error) {
 	var head [4]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -88,7 +90,7 @@ func readAsk(r io.Reader) (*millracev1.ReadObjectsRequest, error) {
 	if n > rawframe.MaxMessageBytes {
 		return nil, fmt.Errorf("a request of %d bytes; at most %d are allowed", n, rawframe.MaxMessageBytes)
 	}
-	// Room grows with what comes, not with what was announced.
+	// The buffer grows with the data that arrives, not with the announced length.
 	var b bytes.Buffer
 	if _, err := io.CopyN(&b, r, int64(n)); err != nil {
 		return nil, err
@@ -97,12 +99,13 @@ func readAsk(r io.Reader) (*millracev1.ReadObjectsRequest, error) {
 	return request, proto.Unmarshal(b.Bytes(), request)
 }
 
-// rawWriter writes records. Data is not kept beyond write, unless it was copied.
+// rawWriter writes records. When write returns, it no longer refers to data: the data was written
+// or copied.
 type rawWriter struct {
 	conn    net.Conn
 	codec   *rawframe.Codec
 	pending []byte
-	// reader bounds each wait for the socket.
+	// reader limits how long each write may wait for the reader.
 	reader *silence
 }
 
@@ -127,7 +130,7 @@ func (w *rawWriter) write(m rawframe.Message, data []byte, _ bool) error {
 	return w.flush(data)
 }
 
-// end ends an answer.
+// end writes the record that ends an answer.
 func (w *rawWriter) end() error {
 	w.pending = append(w.pending, make([]byte, recordBytes)...)
 	return w.flush(nil)
@@ -154,13 +157,13 @@ type rawReader struct {
 
 var errRecord = errors.New("a record is longer than allowed")
 
-// next reads a record up to its data, of which n bytes follow. It reports io.EOF at the
-// end of the answer.
+// next reads a record except for its data; n is the length of the data, which follows. It returns
+// io.EOF at the end of the answer.
 func (r *rawReader) next(m *rawframe.ReadResponse) (n int, err error) {
 	var lengths [recordBytes]byte
 	if _, err := io.ReadFull(r.in, lengths[:]); err != nil {
 		if errors.Is(err, io.EOF) {
-			err = io.ErrUnexpectedEOF // only the record of nothing is a good end
+			err = io.ErrUnexpectedEOF // only an empty record is a regular end
 		}
 		return 0, err
 	}

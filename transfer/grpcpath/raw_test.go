@@ -23,7 +23,7 @@ import (
 
 var one = transfer.Ref{Task: 1, Generation: 1}
 
-// refuseGRPC makes a server of which only bare streams can get anything.
+// refuseGRPC makes a server that refuses gRPC streams, so that only bare streams can read.
 func refuseGRPC() grpc.ServerOption {
 	return grpc.StreamInterceptor(func(any, grpc.ServerStream, *grpc.StreamServerInfo, grpc.StreamHandler) error {
 		return status.Error(codes.Unauthenticated, "not the token")
@@ -77,13 +77,13 @@ func TestForgottenAndRestartedPeer(t *testing.T) {
 	fetch()
 	path.Forget(peer.Address)
 	fetch()
-	// From here on the bare streams are gone, those that the path kept too.
+	// From here on all bare streams are closed, also the idle ones that the path has kept.
 	data.Close()
 	fetch()
 	fetch()
 }
 
-// bare speaks the protocol by hand.
+// bare opens a connection and sends bytes of the protocol that the test chose.
 func bare(t *testing.T, peer transfer.Peer, say []byte) net.Conn {
 	t.Helper()
 	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", peer.Address)
@@ -125,14 +125,15 @@ func TestNonsenseEndsABareStream(t *testing.T) {
 		"part beyond":    ask(t, &millracev1.ReadObjectsRequest{Objects: make([]*millracev1.ObjectRef, 1), Parts: 2, Part: 2}),
 		"too many parts": ask(t, &millracev1.ReadObjectsRequest{Objects: make([]*millracev1.ObjectRef, 1), Parts: 17}),
 	} {
-		if b, _ := io.ReadAll(bare(t, peer, say)); len(b) != 0 { // a reset is an end as well
+		// A reset is an end as well.
+		if b, _ := io.ReadAll(bare(t, peer, say)); len(b) != 0 {
 			t.Errorf("%s: answered with %d bytes", name, len(b))
 		}
 	}
 }
 
-// A reader that is stopped must not keep its leases, even if gRPC clears the connection's
-// deadlines when the answer is under way: it does that once the handshake is over.
+// A stopped reader must not keep its leases, even if gRPC clears the connection's deadlines during
+// the answer: gRPC does that once the handshake is over.
 func TestReaderThatFallsSilent(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "h", make([]byte, 64<<20))
@@ -147,7 +148,7 @@ func TestReaderThatFallsSilent(t *testing.T) {
 	}
 }
 
-// TestASlowSourceIsNoSilentReader: only a wait for the reader counts.
+// TestASlowSourceIsNoSilentReader: only the time that the server waits for the reader counts.
 func TestASlowSourceIsNoSilentReader(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "h", make([]byte, 1<<10))
@@ -160,7 +161,7 @@ func TestASlowSourceIsNoSilentReader(t *testing.T) {
 	}
 }
 
-// slow takes its time to find objects.
+// slow is a source that takes long to find objects.
 type slow struct {
 	transfer.Source
 	takes time.Duration
@@ -171,7 +172,7 @@ func (s slow) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Durati
 	return s.Source.Lease(reader, refs, ttl)
 }
 
-// clearing hands over connections whose deadlines have no effect.
+// clearing returns connections whose deadlines have no effect.
 type clearing struct {
 	credentials.TransportCredentials
 }
@@ -185,7 +186,7 @@ type noDeadlines struct{ net.Conn }
 func (noDeadlines) SetDeadline(time.Time) error      { return nil }
 func (noDeadlines) SetWriteDeadline(time.Time) error { return nil }
 
-// notifying tells of the first release.
+// notifying reports the first release.
 type notifying struct {
 	transfer.Source
 	released chan struct{}
@@ -196,7 +197,7 @@ func (n notifying) Release(leases []transfer.LeaseID) []bool {
 	return n.Source.Release(leases)
 }
 
-// A server that closes lets a fetch have what it asked for if it drains.
+// Drain lets a fetch in progress receive the rest of its answer.
 func TestDrainEndsWithTheAnswer(t *testing.T) {
 	objects := transfertest.NewObjects()
 	objects.Put(one, "h", make([]byte, 40<<20))

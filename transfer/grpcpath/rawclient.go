@@ -16,11 +16,10 @@ import (
 )
 
 const (
-	// maxRawConns is how many bare streams a peer has from us; what is more goes by
-	// gRPC.
+	// maxRawConns is how many bare streams we open to one peer. Further fetches use gRPC.
 	maxRawConns = 8
-	// rawPingEvery is how often a server hears from us during a fetch, which may wait for
-	// memory for long; see Server.ReaderPatience.
+	// rawPingEvery is how often we send rawPing during a fetch. A fetch may wait for memory for a
+	// long time without reading; see Server.ReaderPatience.
 	rawPingEvery = 2 * time.Second
 )
 
@@ -30,9 +29,9 @@ type rawConn struct {
 	rawReader
 }
 
-// rawPeer are the bare streams to one address; guarded by Path.mu.
+// rawPeer holds the bare streams to one address; guarded by Path.mu.
 type rawPeer struct {
-	// refused: it speaks gRPC only.
+	// refused says that the peer speaks only gRPC.
 	refused bool
 	dialing int
 	open    map[*rawConn]struct{}
@@ -41,12 +40,12 @@ type rawPeer struct {
 
 func (r *rawPeer) close() {
 	for c := range r.open {
-		_ = c.Close() // who uses it notices
+		_ = c.Close() // the fetch that uses it gets an error
 	}
 }
 
-// rawTake returns a bare stream for one fetch, nil if there is none to be had: then gRPC
-// says what is wrong, if anything is.
+// rawTake returns a bare stream for one fetch, or nil if it gets none. Then the fetch uses gRPC,
+// and if there is a problem the error comes from there.
 func (p *Path) rawTake(ctx context.Context, address string) *rawConn {
 	if len(p.config.DialOptions) > 0 || len(p.config.Token) > math.MaxUint16 {
 		return nil
@@ -87,22 +86,23 @@ func (p *Path) rawTake(ctx context.Context, address string) *rawConn {
 	case c == nil:
 		return nil
 	case p.closed || p.raws[address] != peer:
-		_ = c.Close() // the peer was forgotten meanwhile
+		_ = c.Close() // the peer was forgotten, or the path closed, while we dialed
 		return nil
 	}
 	peer.open[c] = struct{}{}
 	return c
 }
 
-// errBeside: the other side is certain not to know such connections.
+// errBeside: the other side certainly does not support connections beside gRPC.
 var errBeside = errors.New("it does not know what is beside gRPC")
 
-// DialWords opens a connection to a peer's Server.Words.
+// DialWords opens a connection to a peer's Server.Words, for completion notifications.
 func (p *Path) DialWords(ctx context.Context, address string) (net.Conn, error) {
 	if len(p.config.Token) > math.MaxUint16 {
 		return nil, errBeside
 	}
-	// Whoever waits for words sends nothing: that the peer cannot be reached any more is for keep-alives to find out.
+	// The reader of notifications sends nothing, so only keep-alives find out that the peer cannot
+	// be reached any more.
 	alive := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 2 * time.Second, Interval: time.Second, Count: 3}}
 	return dialBeside(ctx, &alive, wordMagic, address, p.config.Token)
 }
@@ -125,13 +125,14 @@ func dialBeside(ctx context.Context, dialer *net.Dialer, magic, address, token s
 		err = cmp.Or(err, ctx.Err())
 	}
 	if err != nil {
-		_ = conn.Close() // it is of no use
+		_ = conn.Close() // it is useless
 		return nil, err
 	}
 	return conn, nil
 }
 
-// rawPut gives a bare stream back: for the next fetch, or if it is broken to be closed.
+// rawPut takes a bare stream back. It keeps the stream for the next fetch, or closes it if it is
+// broken.
 func (p *Path) rawPut(address string, c *rawConn, broken bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,11 +144,11 @@ func (p *Path) rawPut(address string, c *rawConn, broken bool) {
 		}
 		delete(peer.open, c)
 	}
-	_ = c.Close() // nothing is left to be lost
+	_ = c.Close() // nothing can be lost any more
 }
 
-// overRaw fetches by a bare stream. It says no if nothing has happened yet and the fetch is
-// to go by gRPC.
+// overRaw fetches by a bare stream. It returns false if nothing has happened yet and the fetch must
+// use gRPC.
 func (f *fetch) overRaw(ctx context.Context, request *millracev1.ReadObjectsRequest) (ok bool, err error) {
 	if len(f.refs) > maxObjects {
 		return false, nil
@@ -156,7 +157,7 @@ func (f *fetch) overRaw(ctx context.Context, request *millracev1.ReadObjectsRequ
 	if c == nil {
 		return false, nil
 	}
-	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) }) // it fails if it is closed
+	stop := context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) }) // it fails if the connection is closed
 	quiet := c.ping()
 	records, err := f.receiveRaw(ctx, c, request)
 	quiet()
@@ -166,7 +167,8 @@ func (f *fetch) overRaw(ctx context.Context, request *millracev1.ReadObjectsRequ
 	case err == nil:
 		return true, nil
 	case records == 0 && ctx.Err() == nil:
-		// The peer was restarted since this stream was used, or stops: gRPC tells.
+		// The peer was restarted after this stream was last used, or is about to stop: gRPC returns
+		// the precise error.
 		return false, nil
 	case ctx.Err() != nil:
 		return true, ctx.Err()
@@ -174,7 +176,7 @@ func (f *fetch) overRaw(ctx context.Context, request *millracev1.ReadObjectsRequ
 	return true, err
 }
 
-// ping tells the server now and then that we are alive, until stop.
+// ping sends rawPing from time to time, until stop is called, to show the server that we are alive.
 func (c *rawConn) ping() (stop func()) {
 	done := make(chan struct{})
 	ended := make(chan struct{})
@@ -199,7 +201,7 @@ func (c *rawConn) ping() (stop func()) {
 	}
 }
 
-// receiveRaw returns how many records came.
+// receiveRaw sends the request and handles the records of the answer. It returns how many came.
 func (f *fetch) receiveRaw(ctx context.Context, c *rawConn, request *millracev1.ReadObjectsRequest) (records int, err error) {
 	ask, err := appendAsk(nil, request)
 	if err != nil {
@@ -217,7 +219,7 @@ func (f *fetch) receiveRaw(ctx context.Context, c *rawConn, request *millracev1.
 			return records, lost(err)
 		}
 		f.stall.Reset(f.path.config.StallTimeout)
-		m.Data.Free() // ours come behind
+		m.Data.Free() // the data of a bare stream follows the message
 		if err := f.handle(ctx, &m.Message); err != nil {
 			return records + 1, err
 		}
@@ -227,7 +229,7 @@ func (f *fetch) receiveRaw(ctx context.Context, c *rawConn, request *millracev1.
 	}
 }
 
-// fill reads the data of a record to where it belongs.
+// fill reads the data of a record into its regions.
 func (f *fetch) fill(c *rawConn, m *rawframe.Message, n int) error {
 	if n == 0 {
 		return nil
@@ -266,7 +268,7 @@ func (f *fetch) fill(c *rawConn, m *rawframe.Message, n int) error {
 	return nil
 }
 
-// drain drops data that has no place.
+// drain reads and drops data that has no place.
 func (f *fetch) drain(c *rawConn, n int) error {
 	for n > 0 {
 		dropped, err := c.in.Discard(min(n, c.in.Size()))

@@ -19,14 +19,14 @@ import (
 
 const defaultReaderPatience = 20 * time.Second
 
-// Credentials are given to the gRPC server with grpc.Creds: they take the connections
-// that begin as a bare stream out of gRPC's hands, if the token is accepted; nil
-// accepts all. Close the server then, too.
+// Credentials returns credentials for the gRPC server (grpc.Creds). They take over connections that
+// begin as a bare stream if accepts returns true for the token; a nil accepts accepts every token.
+// A server with them must also be closed by Server.Close.
 func (s *Server) Credentials(accepts func(token string) bool) credentials.TransportCredentials {
 	return &sniffer{TransportCredentials: insecure.NewCredentials(), server: s, accepts: accepts}
 }
 
-// sniffer tells connections apart by how they begin.
+// sniffer distinguishes bare streams from gRPC by the first bytes of a connection.
 type sniffer struct {
 	credentials.TransportCredentials
 	server  *Server
@@ -38,13 +38,13 @@ func (s *sniffer) Clone() credentials.TransportCredentials {
 	return &sniffer{TransportCredentials: s.TransportCredentials.Clone(), server: s.server, accepts: s.accepts}
 }
 
-// ServerHandshake is part of credentials.TransportCredentials. gRPC set a deadline before,
-// and calls it in a goroutine for each connection.
+// ServerHandshake is part of credentials.TransportCredentials. gRPC has set a deadline before the
+// call, and calls it in a goroutine for each connection.
 func (s *sniffer) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	// In HTTP/2, too, the client speaks first, and says more than this.
+	// In HTTP/2 as well the client sends first, and more bytes than this.
 	begin := make([]byte, len(rawMagic))
 	if _, err := io.ReadFull(conn, begin); err != nil {
-		return nil, nil, io.EOF // a prober
+		return nil, nil, io.EOF // a health probe of the port
 	}
 	serve := func() { s.server.serveRaw(conn) }
 	switch {
@@ -57,7 +57,7 @@ func (s *sniffer) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo
 	}
 	token, err := readToken(conn)
 	if err != nil || s.accepts != nil && !s.accepts(token) {
-		return nil, nil, io.EOF // the client asks by gRPC and hears why
+		return nil, nil, io.EOF // the client tries again by gRPC and gets the reason there
 	}
 	if err := conn.SetDeadline(time.Time{}); err != nil {
 		return nil, nil, err
@@ -71,7 +71,7 @@ func (s *sniffer) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo
 	return nil, nil, credentials.ErrConnDispatched
 }
 
-// replayed is a connection of which the first bytes were read already.
+// replayed is a connection whose first bytes were already read; Read returns them again.
 type replayed struct {
 	net.Conn
 	begin []byte
@@ -87,10 +87,10 @@ func (r *replayed) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// rawConns are the connections that are bare streams.
+// rawConns holds the connections that gRPC does not serve.
 type rawConns struct {
 	mu sync.Mutex
-	// conns are the open ones: true while one is being answered.
+	// conns are the open connections. The value is true while a request is being answered.
 	conns  map[net.Conn]bool
 	closed bool
 	wait   sync.WaitGroup
@@ -108,7 +108,7 @@ func (r *rawConns) begin(conn net.Conn, serve func()) bool {
 	r.conns[conn] = false
 	r.wait.Go(func() {
 		serve()
-		_ = conn.Close() // nothing depends on it: the answer was flushed, or is lost
+		_ = conn.Close() // the answer was flushed, or is lost anyway
 		r.mu.Lock()
 		delete(r.conns, conn)
 		r.mu.Unlock()
@@ -116,7 +116,7 @@ func (r *rawConns) begin(conn net.Conn, serve func()) bool {
 	return true
 }
 
-// busy says that an answer begins or has ended, and whether the connection goes on.
+// busy records that an answer begins or has ended. It returns false if the connection must end.
 func (r *rawConns) busy(conn net.Conn, busy bool) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,10 +124,11 @@ func (r *rawConns) busy(conn net.Conn, busy bool) bool {
 	return !r.closed
 }
 
-// Drain lets readers on bare streams have what they asked for, and nothing more.
+// Drain closes the idle bare streams, and the others after the answer in progress. It returns when
+// all have ended.
 func (s *Server) Drain() { s.raw.stop(false) }
 
-// Close closes the bare streams. Those of gRPC end with its server.
+// Close closes all bare streams. gRPC streams end with the gRPC server.
 func (s *Server) Close() { s.raw.stop(true) }
 
 func (r *rawConns) stop(all bool) {
@@ -135,14 +136,14 @@ func (r *rawConns) stop(all bool) {
 	r.closed = true
 	for conn, busy := range r.conns {
 		if all || !busy {
-			_ = conn.Close() // who serves it notices
+			_ = conn.Close() // its goroutine notices
 		}
 	}
 	r.mu.Unlock()
 	r.wait.Wait()
 }
 
-// serveRaw answers until the connection ends, by either side.
+// serveRaw answers requests until either side closes the connection.
 func (s *Server) serveRaw(conn net.Conn) {
 	ctx, cancel := context.WithCancel(context.Background())
 	reader := newSilence(s.ReaderPatience, defaultReaderPatience, func() { _ = conn.Close() })
@@ -150,7 +151,7 @@ func (s *Server) serveRaw(conn net.Conn) {
 	var listening sync.WaitGroup
 	listening.Go(func() {
 		defer close(asked)
-		// A reader that is gone ends the answer to it at once.
+		// If the reader disconnects, the answer in progress ends at once.
 		defer func() { _ = conn.Close() }()
 		defer mishap.Caught(s.Log, "what the reader of a bare stream asks", nil)
 		in := bufio.NewReader(conn)
@@ -189,11 +190,11 @@ func (s *Server) serveRaw(conn net.Conn) {
 		}
 	}
 	cancel()
-	_ = conn.Close() // so that the listening ends
+	_ = conn.Close() // ends the goroutine above
 	listening.Wait()
 }
 
-// answer sends what was asked for. The bytes have left the slab when it returns.
+// answer sends the objects of one request. When it returns, the bytes have left the slab.
 func (s *Server) answer(w *rawWriter, request *millracev1.ReadObjectsRequest) error {
 	leased, part, release, err := s.lease(request)
 	if err != nil {

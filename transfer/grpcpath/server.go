@@ -26,11 +26,11 @@ import (
 )
 
 const (
-	// ReasonNotHere is the TaskError.reason of an object that is not here.
+	// ReasonNotHere is the TaskError.reason for an object that this process does not hold.
 	ReasonNotHere = "OBJECT_NOT_HERE"
-	// ReasonUnreadable is that of an object that is here and cannot be read.
+	// ReasonUnreadable is the TaskError.reason for an object that is here but cannot be read.
 	ReasonUnreadable = "OBJECT_UNREADABLE"
-	// reasonElsewhere is the refusal of a lease on what ReadObjects can read.
+	// reasonElsewhere is the ReadLease.refusal for an object that must be read by ReadObjects.
 	reasonElsewhere = "OBJECT_ELSEWHERE"
 
 	maxObjects = 10000
@@ -38,30 +38,31 @@ const (
 	maxTTL     = 10 * time.Minute
 )
 
-// Server is the serving side: DataService over a Source and a Receiver.
+// Server is the serving side: DataService on top of a Source and a Receiver.
 type Server struct {
 	millracev1.UnimplementedDataServiceServer
-	// Source is what is read from, Receiver what is written to.
+	// Source is the store that readers read from, Receiver the store that clients write to.
 	Source   transfer.Source
 	Receiver transfer.Receiver
-	// Incarnation is told with leases.
+	// Incarnation is sent with leases.
 	Incarnation string
-	// ReaderPatience is how long the reader of a bare stream may neither take bytes nor
-	// say that it is alive. Default 20 s.
+	// ReaderPatience is how long a write to the reader of a bare stream may block without a rawPing
+	// from that reader. Default 20 s.
 	ReaderPatience time.Duration
-	// StreamPatience is how long the reader of a gRPC stream may take no bytes. Default 60 s. WriterPatience is how long a
-	// writer may send none. Default 30 s.
+	// StreamPatience is how long the reader of a gRPC stream may take no bytes. Default 60 s.
+	// WriterPatience is how long a writer may send no bytes. Default 30 s.
 	StreamPatience, WriterPatience time.Duration
-	// Log is told of panics. Nil: the default one.
+	// Log receives panics. Nil: the default logger.
 	Log *slog.Logger
-	// Words, if set, serves the connections of DialWords until they end; Drain and Close close them.
+	// Words, if set, serves a connection of DialWords until it ends (completion notifications).
+	// Drain and Close close these connections.
 	Words func(net.Conn)
-	// Lane, if set, is the serving side of the path of one-sided reads.
+	// Lane, if set, is the serving side of the set-up of one-sided reads (package ucx).
 	Lane func(context.Context, *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error)
-	// Logs returns what a task wrote, and whether the beginning is missing.
+	// Logs returns the output of a task, and whether its beginning is missing.
 	Logs func(ids.TaskID) (text string, truncated bool)
-	// Memory describes the memory, with so many of the largest holders, and the story
-	// of a task's result if one is named.
+	// Memory describes the memory, with at most limit of the largest holders, and the history of a
+	// task's result if task is not 0.
 	Memory func(limit int, task ids.TaskID) *millracev1.DescribeMemoryResponse
 
 	in, out atomic.Uint64
@@ -97,7 +98,7 @@ func (s *Server) readObjects(request *millracev1.ReadObjectsRequest, stream watc
 	}
 	defer release()
 	outgoing := rawframe.Outgoing{Sent: stream.peer.alive}
-	// Data in place stays what it is until the leases end, that of a buffer does not.
+	// Bytes in place do not change until the leases end. A buffer is used again, so it is cloned.
 	send := func(m rawframe.Message, data []byte, buffered bool) error {
 		if buffered {
 			data = bytes.Clone(data)
@@ -110,7 +111,7 @@ func (s *Server) readObjects(request *millracev1.ReadObjectsRequest, stream watc
 			return err
 		}
 	}
-	// The leases hold until the last byte has left the slab.
+	// The leases must hold until the last byte has left the slab.
 	stream.peer.begin()
 	defer stream.peer.end()
 	select {
@@ -121,8 +122,8 @@ func (s *Server) readObjects(request *millracev1.ReadObjectsRequest, stream watc
 	}
 }
 
-// lease checks a request and leases what it names. Release ends the leases. Its error is
-// a gRPC status.
+// lease checks a request and leases its objects. release ends the leases. The error is a gRPC
+// status.
 func (s *Server) lease(request *millracev1.ReadObjectsRequest) (leased []transfer.Leased, _ part, release func(), err error) {
 	refs, err := refsFromProto(request.GetObjects())
 	if err != nil {
@@ -134,9 +135,9 @@ func (s *Server) lease(request *millracev1.ReadObjectsRequest) (leased []transfe
 	if parts := request.GetParts(); parts > maxParts || request.GetPart() >= max(parts, 1) {
 		return nil, part{}, nil, status.Errorf(codes.InvalidArgument, "part %d of %d: at most %d, counted from 0", request.GetPart(), parts, maxParts)
 	}
-	// No time limit: the lease ends with the stream, and a stream whose reader is
-	// dead or takes nothing is ended. A lease that ran out
-	// in its middle would let another object's bytes pass as this one's.
+	// The leases have no time limit: they end with the stream, and a stream whose reader is dead or
+	// takes no bytes is ended. If a lease expired in the middle of a stream, another object's bytes
+	// could be sent as those of this object.
 	leased = s.Source.Lease(transfer.Reader{Worker: ids.WorkerID(request.GetReaderWorkerId())}, refs, 0)
 	var leases []transfer.LeaseID
 	for _, l := range leased {
@@ -147,11 +148,10 @@ func (s *Server) lease(request *millracev1.ReadObjectsRequest) (leased []transfe
 	return leased, part{request.GetPart(), request.GetParts()}, func() { s.Source.Release(leases) }, nil
 }
 
-// sender sends a message with data, which may be used up to its return if it is
-// buffered.
+// sender sends a message with data. If buffered, the data is valid only until sender returns.
 type sender func(m rawframe.Message, data []byte, buffered bool) error
 
-// send sends one object in chunks of at most so many bytes.
+// send sends one object in chunks of at most chunkBytes.
 func (s *Server) send(index uint32, l *transfer.Leased, part part, chunkBytes uint64, send sender) error {
 	if l.Err != nil {
 		reason := ReasonUnreadable
@@ -175,7 +175,7 @@ func (s *Server) send(index uint32, l *transfer.Leased, part part, chunkBytes ui
 		n, err := sendRegions(l.Regions[first:], first, part, chunkBytes, chunk)
 		var unreadable *unreadableError
 		if errors.As(err, &unreadable) {
-			// What the reader has of it is useless.
+			// The bytes that the reader already has are useless.
 			return send(rawframe.Message{Index: index, Error: &millracev1.TaskError{Reason: ReasonNotHere, Message: err.Error()}}, nil, false)
 		}
 		if err != nil {
@@ -189,14 +189,14 @@ func (s *Server) send(index uint32, l *transfer.Leased, part part, chunkBytes ui
 	return send(rawframe.Message{Index: index, Head: head}, nil, false)
 }
 
-// unreadableError: bytes that are leased cannot be read.
+// unreadableError: leased bytes could not be read.
 type unreadableError struct{ error }
 
-// Unwrap is for errors.Is.
+// Unwrap makes errors.Is find the cause.
 func (e *unreadableError) Unwrap() error { return e.error }
 
-// sendRegions sends the first region, and those behind it that are to be had by the
-// same way. It returns how many.
+// sendRegions sends the first region, and those that follow it in the same staged space. It returns
+// how many it has sent.
 func sendRegions(regions []transfer.Region, first int, part part, chunkBytes uint64, chunk func(frame int, offset uint64, data []byte, buffered bool) error) (n int, err error) {
 	switch from := regions[0].Space.(type) {
 	case memory.Staged:
@@ -239,7 +239,7 @@ func sendRegions(regions []transfer.Region, first int, part part, chunkBytes uin
 	}
 }
 
-// eachChunk cuts a part of a region into chunks.
+// eachChunk calls do for each chunk of the given part of a region.
 func eachChunk(r transfer.Region, part part, chunkBytes uint64, do func(offset, n uint64) error) error {
 	begin, end := part.bounds(r.Frame.Bytes)
 	for offset := begin; offset < end; offset += chunkBytes {
@@ -285,8 +285,7 @@ func (s *Server) writeObject(stream watchedStream) error {
 	return stream.SendMsg(&millracev1.WriteObjectResponse{Bytes: head.Bytes()})
 }
 
-// fill copies the stream's chunks into the regions. The first message has been
-// received.
+// fill copies the chunks of the stream into the regions. m is the first message, already received.
 func (s *Server) fill(stream grpc.ServerStream, m *rawframe.WriteRequest, head transfer.Head, regions []transfer.Region) error {
 	o := incoming{regions: regions}
 	defer o.close()

@@ -17,18 +17,21 @@ import (
 )
 
 const (
-	// defaultWriterPatience is for how long a writer may send nothing: its object's memory is reserved meanwhile.
+	// defaultWriterPatience is how long a writer may send nothing. The memory for its object is
+	// reserved in that time.
 	defaultWriterPatience = 30 * time.Second
-	// defaultStreamPatience is for how long the reader of a gRPC stream may take nothing; its objects stay leased
-	// meanwhile. It is more than ReaderPatience, because such a reader cannot say that it is alive.
+	// defaultStreamPatience is how long the reader of a gRPC stream may take nothing. Its objects
+	// stay leased in that time. It is longer than ReaderPatience, because such a reader cannot send
+	// rawPing.
 	defaultStreamPatience = 60 * time.Second
-	// forEver is the patience with readers whose connection cannot be closed: servers without Credentials.
+	// forEver is the limit if the connection of a reader cannot be closed: at servers without
+	// Credentials.
 	forEver = 1000 * time.Hour
 )
 
-// silence is a timer that runs while we wait for a peer, and expires when the peer has done nothing for longer than its
-// patience. A write deadline on the connection would not work: gRPC clears the deadlines of a connection some time
-// after it has handed it over.
+// silence is a timer that runs while we wait for a peer. It expires when the peer has done nothing
+// for longer than patience. A write deadline on the connection would not work: gRPC clears the
+// deadlines of a connection some time after it has handed the connection over.
 type silence struct {
 	patience time.Duration
 	timer    *time.Timer
@@ -37,7 +40,7 @@ type silence struct {
 	waiting bool // guarded by mu
 }
 
-// newSilence calls expire when it runs out, which may be more than once.
+// newSilence returns a stopped timer. It calls expire each time it runs out.
 func newSilence(patience, otherwise time.Duration, expire func()) *silence {
 	if patience <= 0 {
 		patience = otherwise
@@ -62,7 +65,7 @@ func (s *silence) end() {
 	s.timer.Stop()
 }
 
-// alive: the peer did something.
+// alive restarts the timer: the peer has done something.
 func (s *silence) alive() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -71,14 +74,14 @@ func (s *silence) alive() {
 	}
 }
 
-// watched runs body, the handler of a stream, on a goroutine of its own. If the peer is silent for too long, watched
-// calls end, unless it is nil, and returns: then gRPC ends the stream, and with it body's wait. A panic fails the call
-// with INTERNAL.
+// watched runs body, the handler of a stream, on its own goroutine. If the peer is silent for too
+// long, watched calls end (unless it is nil) and returns. Then gRPC ends the stream, and with it
+// body's wait. A panic of body fails the call with INTERNAL.
 func (s *Server) watched(patience, otherwise time.Duration, what string, end func(), body func(other *silence) error) error {
 	expired := make(chan struct{})
 	other := newSilence(patience, otherwise, sync.OnceFunc(func() { close(expired) }))
 	done := make(chan error, 1)
-	// It ends soon after the call has, if not before.
+	// The goroutine ends before the call, or soon after it.
 	go func() {
 		err := status.Errorf(codes.Internal, "%s ended without a reason", what)
 		defer func() { done <- err }()
@@ -96,17 +99,18 @@ func (s *Server) watched(patience, otherwise time.Duration, what string, end fun
 	}
 }
 
-// connInfo is the AuthInfo of connections that are served by gRPC. A handler finds its connection in it.
+// connInfo is the AuthInfo of connections that gRPC serves. A handler finds its connection in it.
 type connInfo struct {
 	credentials.AuthInfo
 	conn net.Conn
 }
 
-// hangUp returns a function that closes the connection of a call, nil if the connection is not known.
+// hangUp returns a function that closes the connection of a call, or nil if the connection is not
+// known.
 //
-// gRPC cannot take back data that it was given to send on a stream: it keeps referring to the bytes in place until the
-// peer makes room for them, even after the handler has returned. So the connection must be closed before the leases on
-// these bytes end.
+// gRPC cannot take back data that it was given to send on a stream. It keeps referring to the bytes
+// in place until the peer makes room for them, even after the handler has returned. So the
+// connection must be closed before the leases on these bytes end.
 func hangUp(ctx context.Context) func() {
 	if p, ok := peer.FromContext(ctx); ok {
 		if info, ok := p.AuthInfo.(connInfo); ok {
@@ -116,7 +120,7 @@ func hangUp(ctx context.Context) func() {
 	return nil
 }
 
-// watchedStream waits for a peer with its silence.
+// watchedStream is a stream whose waits for the peer are limited by a silence.
 type watchedStream struct {
 	grpc.ServerStream
 	peer *silence
@@ -136,7 +140,7 @@ func (w watchedStream) RecvMsg(m any) error {
 	return w.ServerStream.RecvMsg(m)
 }
 
-// guarded does what concerns one bare connection; a panic ends that.
+// guarded runs do for one bare connection. A panic of do is logged, and ends only do.
 func (s *Server) guarded(what string, do func()) {
 	defer mishap.Caught(s.Log, what, nil)
 	do()
