@@ -20,14 +20,14 @@ import (
 
 const nativeRunner = "native"
 
-// op is an op of this session, and what is known of its run times.
+// op is an operation that the scheduler defined in this session, with statistics of its run times.
 type op struct {
 	pb     *millracev1.Op
 	runner string
-	// wrong is why it cannot run here, nil if it can.
+	// wrong is the reason why it cannot run on this worker, nil if it can.
 	wrong *millracev1.TaskError
-	// runs, mean and deviation are of the run time in nanoseconds, exponentially
-	// smoothed.
+	// runs counts the measured runs. mean and deviation are of their run times in nanoseconds,
+	// exponentially smoothed.
 	runs            int
 	mean, deviation float64
 }
@@ -53,8 +53,9 @@ func (w *Worker) newOp(pb *millracev1.Op) *op {
 	return o
 }
 
-// estimate is how long the next run will take, 0 unless that is known to be
-// short: only then does it matter.
+// estimate predicts the duration of the next run. It returns 0 if there are fewer than 4
+// measurements or if the prediction is not below 500 µs: callers only need predictions of short
+// runs.
 func (o *op) estimate() time.Duration {
 	const short = 500 * time.Microsecond
 	if o.runs < 4 {
@@ -78,35 +79,41 @@ func (o *op) observe(d time.Duration) {
 	o.deviation += gain * (max(diff, -diff) - o.deviation)
 }
 
-// attempt is what the owner keeps of an attempt while the machine has it.
+// attempt is the owner's record of one attempt of a task, from its assignment until its final
+// report.
 type attempt struct {
 	ref    lifecycle.Ref
 	pb     *millracev1.Assignment
 	op     *op
 	inputs []device.Input
-	// placed: all of them are here, pinned where they are.
+	// placed: all inputs are here and pinned in place, so their addresses stay valid.
 	placed bool
-	// fetched is how many bytes came from peers for it.
+	// fetched is the number of bytes that were fetched from peers for it.
 	fetched uint64
 	lane    int
-	// noRoom: its reservation has the memory that its native operation asked for.
+	// noRoom: its reservation has the size that its native operation asked for (see
+	// nativeRun.noRoom).
 	noRoom bool
-	// native or the executor run is set while it runs.
+	// native is its run in a native lane, nil while there is none.
 	native *nativeRun
-	// known is when its inputs were made, as far as this worker knows.
+	// known is the time of the last lookup of its inputs: all of them were made by then.
 	known time.Time
-	// report is what its run said.
+	// report is the report that its run produced.
 	report *millracev1.TaskReport
-	// loans are its borrowed inputs, by input; those that are none have no End.
+	// loans are the leases of its borrowed inputs, by input index. An entry without End is no
+	// lease.
 	loans []transfer.Loan
-	// admitted: the machine knew it when it began to wait for loans.
+	// admitted: the machine knew it already when it began to wait for leases.
 	admitted bool
-	// readAt are the peers at which inputs are read in place, by input; those that are not
-	// have no address. reading is how. copies: not again, some were not lent.
+	// readAt are the peers at which inputs are read in place, by input index; an entry without an
+	// address means that the input is not. reading is the access pattern of the operation. copies:
+	// it must fetch copies and not try to read in place again (a lease was refused, or the inputs
+	// are too large; see lendInputs).
 	readAt  []transfer.Peer
 	reading device.Reading
 	copies  bool
-	// parked is since when its function has been awaited in this session; zero while there is none.
+	// parked is the time since when it has waited in this session for its function to arrive; zero
+	// if it does not wait, or while there is no session.
 	parked time.Time
 }
 
@@ -131,7 +138,8 @@ func (w *Worker) assign(pb *millracev1.Assignment) {
 	w.admit(a)
 }
 
-// park asks for the function of an attempt that waits for it, unless that was asked for in this session.
+// park starts the wait for the function of an attempt. It requests the function from the scheduler
+// unless another waiting attempt has requested the same one in this session.
 func (w *Worker) park(a *attempt) {
 	hash := a.op.pb.GetFunction()
 	if !slices.ContainsFunc(w.parked, func(p *attempt) bool { return !p.parked.IsZero() && bytes.Equal(p.op.pb.GetFunction(), hash) }) {
@@ -140,7 +148,9 @@ func (w *Worker) park(a *attempt) {
 	a.parked = time.Now()
 }
 
-// admit hands an attempt to the machine.
+// admit hands an attempt to the machine. An attempt whose inputs are still to be made is handed
+// over as AssignedAhead (pre-assignment). One that can borrow inputs waits for the leases first;
+// see lent.
 func (w *Worker) admit(a *attempt) {
 	w.attempts[a.ref] = a
 	if makers, awaited := w.early(a.pb); len(makers)+len(awaited) > 0 {
@@ -157,7 +167,8 @@ func (w *Worker) admit(a *attempt) {
 	w.step(w.assigned(a))
 }
 
-// assigned looks up what an attempt needs, and pins what is here.
+// assigned builds the machine's event for an attempt: it lists the inputs that are here, which it
+// pins, and those that are missing. Inline, borrowed and read-in-place inputs are not listed.
 func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 	pb := a.pb
 	a.known, a.placed = time.Now(), false
@@ -166,8 +177,8 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 		Runner: a.op.runner, Estimate: a.op.estimate(),
 	}
 	if a.op.pb.GetKind() != millracev1.OpKind_OP_KIND_NATIVE {
-		// A native op knows the size of its result from its arguments, exactly, and asks for that: an average of other
-		// calls would only be outgrown.
+		// A native operation computes the exact size of its result from its arguments and reserves
+		// that (see calling.prepare). An average over other calls would often be too small.
 		e.OutputBytes = pb.GetExpectedOutputBytes()
 	}
 	clear(a.inputs)
@@ -218,7 +229,7 @@ func (w *Worker) assigned(a *attempt) *lifecycle.Assigned {
 	return e
 }
 
-// call is that of a native operation. REQUIRES: its inputs are known.
+// call returns the device call of a native operation. REQUIRES: its inputs are known.
 func (a *attempt) call() device.Call {
 	return device.Call{Op: a.op.pb.GetName(), Arguments: a.pb.GetArguments(), Inputs: a.inputs, Attempt: int(a.ref.Attempt)}
 }
@@ -227,7 +238,7 @@ func inputID(in *millracev1.Input) ledger.ObjectID {
 	return ledger.ObjectID{Task: ids.TaskID(in.GetTaskId()), Generation: ids.Attempt(in.GetGeneration())}
 }
 
-// fail reports an attempt that the machine never had.
+// fail reports the failure of an attempt that the machine never received.
 func (w *Worker) fail(a *attempt, reason, message string) {
 	w.outbox.task(&millracev1.TaskReport{
 		TaskId: a.pb.GetTaskId(), Attempt: a.pb.GetAttempt(), Outcome: millracev1.TaskOutcome_TASK_OUTCOME_FAILED,
@@ -235,7 +246,7 @@ func (w *Worker) fail(a *attempt, reason, message string) {
 	})
 }
 
-// complete adds what every error says.
+// complete fills in the fields that every error has, unless they are set.
 func (w *Worker) complete(e *millracev1.TaskError, a *attempt) *millracev1.TaskError {
 	if e.Worker == "" {
 		e.Worker = w.config.Registration.GetName()
@@ -269,7 +280,7 @@ func (w *Worker) takeParked(ref lifecycle.Ref) *attempt {
 			return a
 		}
 	}
-	// One that waits for loans is not the machine's yet, either.
+	// An attempt that waits for leases is not known to the machine either, unless it was admitted.
 	if a := w.borrowing[ref]; a != nil && !a.admitted {
 		delete(w.borrowing, ref)
 		delete(w.attempts, ref)
@@ -286,10 +297,10 @@ func (w *Worker) expireParked() {
 	}
 }
 
-// step steps the machine and carries its effects out.
+// step steps the machine and carries out the effects.
 func (w *Worker) step(e lifecycle.Event) {
-	// Effects may step again, after all of them: what follows from an order is
-	// never seen before the orders behind it are carried out.
+	// Effects may cause further events. These are stepped only after all effects of this step: the
+	// machine must not see the answer to one effect before the effects behind it are carried out.
 	var then []lifecycle.Event
 	for _, effect := range w.machine.Step(time.Now(), e) {
 		if next := w.carryOut(effect); next != nil {
@@ -421,8 +432,8 @@ func (w *Worker) report(e lifecycle.Report) {
 	w.outbox.task(r)
 }
 
-// pinInput keeps an object that has arrived. Should it be gone or moved by now, the
-// attempt finds out when it is to begin.
+// pinInput pins a fetched object for an attempt. If the object was dropped or moved in the
+// meantime, startRun notices.
 func (w *Worker) pinInput(e lifecycle.PinInput) {
 	a := w.attempts[e.Ref]
 	id := ledger.ObjectID(e.Object)
@@ -441,8 +452,8 @@ func (w *Worker) pinInput(e lifecycle.PinInput) {
 	}
 }
 
-// reserve asks the store for memory, and for inputs to be brought into the slab.
-// If that is decided at once, the answer is returned.
+// reserve asks the store for memory and for inputs to be brought into the slab. It returns the
+// answer if the store decides at once, and otherwise nil: then reservationTold handles the answer.
 func (w *Worker) reserve(e lifecycle.Reserve) lifecycle.Event {
 	q := store.Request{Holder: holder(e.Ref.Task), Bytes: e.Bytes, Deadline: time.Now().Add(w.config.MemoryWait)}
 	for _, o := range e.Inputs {
@@ -459,7 +470,7 @@ func (w *Worker) reserve(e lifecycle.Reserve) lifecycle.Event {
 	return lifecycle.Reserved{Reservation: e.Reservation, Loading: standing == ledger.Loading}
 }
 
-// reservationTold passes on what became of a reservation.
+// reservationTold passes the store's decision about a reservation to the machine.
 func (w *Worker) reservationTold(x told) {
 	switch {
 	case x.Granted && x.Err != nil:
@@ -467,7 +478,7 @@ func (w *Worker) reservationTold(x told) {
 	case x.Err != nil:
 		w.step(lifecycle.ReserveFailed{Reservation: x.reservation, Message: x.Err.Error()})
 	case x.Ready:
-		// It was granted before, or is now.
+		// Reserved is ignored if the reservation was granted before.
 		w.step(lifecycle.Reserved{Reservation: x.reservation})
 		w.step(lifecycle.Loaded{Reservation: x.reservation})
 	default:
@@ -475,17 +486,20 @@ func (w *Worker) reservationTold(x told) {
 	}
 }
 
-// brief is how long words of peers may lie: about as long as it takes to wake somebody for them.
+// brief is the longest time that notifications from peers may wait unhandled: about as long as it
+// takes to wake a thread for them.
 const brief = 50 * time.Microsecond
 
-// startRun hands an attempt to a lane, or says why it cannot begin.
+// startRun hands an attempt to its lane. If it cannot begin, startRun returns the event that says
+// why.
 func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	a := w.attempts[e.Ref]
 	for i, in := range a.pb.GetInputs() {
 		if has := &a.inputs[i]; a.isLent(i) || a.readsAt(i) || len(has.Frames) == 0 && has.Header != nil || a.placed && len(has.Frames) > 0 {
-			continue // its header is all that there is, or it is where it was when it was pinned
+			// An inline value has no frames. A placed input has not moved since it was pinned.
+			continue
 		}
-		// It need not be where it was when it was pinned.
+		// The input may have been moved or dropped since it was pinned.
 		o, ok := w.config.Store.Held(inputID(in))
 		switch {
 		case !ok:
@@ -533,7 +547,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 			if r.Spaces == nil && in.Space != nil {
 				r.Spaces = make([]memory.Space, len(a.inputs))
 			}
-			if in.Space != nil { // else its header is all that there is
+			if in.Space != nil { // an object without a Space has a header only
 				r.Spaces[i] = in.Space
 			}
 			continue
@@ -545,7 +559,7 @@ func (w *Worker) startRun(e lifecycle.StartRun) lifecycle.Event {
 	return nil
 }
 
-// nativeEnded takes a run that a lane is done with.
+// nativeEnded handles a run that its native lane has finished or returned.
 func (w *Worker) nativeEnded(r *nativeRun) {
 	a := w.attempts[r.ref]
 	if a == nil || a.native != r {
@@ -588,7 +602,7 @@ func (w *Worker) nativeEnded(r *nativeRun) {
 	w.mu.Unlock()
 }
 
-// executorEnded takes a result of an executor.
+// executorEnded handles a result of an executor.
 func (w *Worker) executorEnded(r *executor.Result) {
 	a := w.attempts[r.Ref]
 	if a == nil || a.native != nil {

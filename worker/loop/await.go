@@ -12,24 +12,28 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
-// knownAfter is how long a reader waits for an attempt that is not known here: its assignment may be on the way.
+// knownAfter is how long the request of a reader is kept while its attempt is unknown here: the
+// assignment may still be on its way. After that the reader is told that the object will not be
+// made here.
 const knownAfter = 2 * time.Second
 
-// awaits is what the owner knows of results that workers tell each other of.
+// awaits is the owner's record of completion notifications between workers: subscriptions of this
+// worker at peers, and of peers here.
 type awaits struct {
-	// waiting are the attempts that wait for each object of a peer; some may be gone.
+	// waiting are the attempts that wait for each object of a peer. Some of the attempts may have
+	// ended.
 	waiting map[ledger.ObjectID][]*attempt
-	// readers are the peers that wait for each object of ours.
+	// readers are the peers that subscribed to each object that is made here.
 	readers map[ledger.ObjectID][]reader
 }
 
-// reader waits for an object since a time.
+// reader is one subscription of a peer. since is the time when it arrived.
 type reader struct {
 	*herald.Reader
 	since time.Time
 }
 
-// What is posted.
+// These types are posted to the inbox.
 type (
 	heard []herald.Word
 	asked struct {
@@ -39,24 +43,26 @@ type (
 	left struct{ reader *herald.Reader }
 )
 
-// Heard takes what peers say of results; see herald.Config.
+// Heard queues completion notifications from peers; see herald.Config. Handle processes them.
 func (w *Worker) Heard(words []herald.Word) { w.put(heard(words)) }
 
-// Asked takes what a peer wants to hear of.
+// Asked queues the subscriptions of a peer. Handle processes them.
 func (w *Worker) Asked(r *herald.Reader, asks []herald.Ask) { w.put(asked{r, asks}) }
 
-// Handle does what is to be done of what was Heard and Asked.
+// Handle processes the notifications and subscriptions that Heard and Asked have queued, unless
+// another goroutine is the owner: then that one does.
 func (w *Worker) Handle() {
 	if w.ownForAMoment() {
 		w.signal()
 	}
 }
 
-// Left says that a peer hears no more.
+// Left says that a peer's connection has ended: its subscriptions are dropped.
 func (w *Worker) Left(r *herald.Reader) { w.post(left{r}) }
 
-// early lists what an assignment is ahead of: the attempts that still have to make inputs of it here, and the objects that
-// peers are to make.
+// early lists the inputs of an assignment that are not made yet: makers are the attempts on this
+// worker that will make inputs, awaited are the objects that peers will make. Both are empty if the
+// assignment can be admitted at once.
 func (w *Worker) early(pb *millracev1.Assignment) (makers []lifecycle.Ref, awaited []lifecycle.Awaited) {
 	for _, in := range pb.GetInputs() {
 		if !in.GetPending() {
@@ -68,7 +74,8 @@ func (w *Worker) early(pb *millracev1.Assignment) (makers []lifecycle.Ref, await
 		switch {
 		case here && w.attempts[ref] == nil:
 		case len(in.GetHolders()) == 0 || in.GetHolders()[0] == w.self.Load():
-			// A result may be here before its attempt has ended.
+			// The result may be stored here before its attempt has ended; the attempt is waited
+			// for.
 			makers = append(makers, ref)
 		default:
 			awaited = append(awaited, lifecycle.Awaited{Object: lifecycle.Object(id), Peer: ids.WorkerID(in.GetHolders()[0])})
@@ -77,7 +84,7 @@ func (w *Worker) early(pb *millracev1.Assignment) (makers []lifecycle.Ref, await
 	return makers, awaited
 }
 
-// await asks a peer for word of an object.
+// await subscribes to the completion of an object at the peer that makes it.
 func (w *Worker) await(x lifecycle.Awaited) lifecycle.Event {
 	peer, known := w.peers[x.Peer]
 	if !known || w.config.Herald == nil {
@@ -94,7 +101,8 @@ func (w *Worker) unawait(x lifecycle.Awaited) {
 	}
 }
 
-// hear enters what was said into the assignments that wait for it.
+// hear handles a completion notification: it enters size and inline value into the waiting
+// assignments and steps the machine.
 func (w *Worker) hear(word *herald.Word) {
 	id := ledger.ObjectID{Task: word.Ref.Task, Generation: word.Ref.Generation}
 	waiting := w.awaits.waiting[id]
@@ -113,7 +121,8 @@ func (w *Worker) hear(word *herald.Word) {
 	w.step(lifecycle.Made{Object: lifecycle.Object(id)})
 }
 
-// ask notes what a reader wants, or answers at once.
+// ask handles a subscription of a peer (or its end). If the object is here, the notification is
+// sent at once.
 func (w *Worker) ask(r *herald.Reader, x herald.Ask) {
 	id := ledger.ObjectID{Task: x.Ref.Task, Generation: x.Ref.Generation}
 	if x.End {
@@ -131,7 +140,7 @@ func (w *Worker) ask(r *herald.Reader, x herald.Ask) {
 	w.awaits.readers[id] = append(w.awaits.readers[id], reader{r, time.Now()})
 }
 
-// tell answers the readers of a result that was just made.
+// tell notifies the subscribed readers of a result that was just made.
 func (w *Worker) tell(r *millracev1.TaskReport) {
 	id := ledger.ObjectID{Task: ids.TaskID(r.GetTaskId()), Generation: ids.Attempt(r.GetAttempt())}
 	readers := w.awaits.readers[id]
@@ -145,9 +154,10 @@ func (w *Worker) tell(r *millracev1.TaskReport) {
 	}
 }
 
-// expireReaders answers those that wait for what nobody here knows of.
+// expireReaders answers "never" to readers whose attempt has been unknown here for longer than
+// knownAfter.
 func (w *Worker) expireReaders(now time.Time) {
-	// order-free: each is answered for itself.
+	// order-free: each reader is answered independently.
 	for id, readers := range w.awaits.readers {
 		if w.attempts[lifecycle.Ref{Task: id.Task, Attempt: id.Generation}] != nil {
 			continue
@@ -161,7 +171,7 @@ func (w *Worker) expireReaders(now time.Time) {
 	}
 }
 
-// drop forgets that a reader waits for an object.
+// drop removes the subscription of one reader to one object.
 func (a *awaits) drop(id ledger.ObjectID, r *herald.Reader) {
 	rest := slices.DeleteFunc(slices.Clone(a.readers[id]), func(x reader) bool { return x.Reader == r })
 	if len(rest) == 0 {
@@ -171,9 +181,9 @@ func (a *awaits) drop(id ledger.ObjectID, r *herald.Reader) {
 	}
 }
 
-// dropAll forgets a reader.
+// dropAll removes all subscriptions of a reader.
 func (a *awaits) dropAll(r *herald.Reader) {
-	// order-free: each is looked at for itself.
+	// order-free: the objects are independent of each other.
 	for id := range a.readers {
 		a.drop(id, r)
 	}

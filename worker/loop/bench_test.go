@@ -29,7 +29,8 @@ import (
 	"github.com/millrace/millrace/worker/tasklog"
 )
 
-// atOnce is the way to what lies in host memory of peers as package ipc is to what lies on their GPUs.
+// atOnce is a path to objects in host memory of peers; it stands for package ipc, which is the path
+// to GPU memory.
 type atOnce struct{ lenders *borrow.Path }
 
 func (p *atOnce) Name() string { return "at once" }
@@ -50,8 +51,8 @@ func (p *atOnce) Lend(at transfer.Peer, ref transfer.Ref, into *transfer.Loan) b
 
 func (p *atOnce) Read(at transfer.Peer, bytes uint64) { p.lenders.Read(at, bytes) }
 
-// instant is a device whose calls read each of their inputs once, make one frame, and take no time: they are found to be under
-// way once.
+// instant is a device whose calls read each input once, make one frame, and take no time: Done
+// returns false once and then true.
 type instant struct {
 	device.Device
 	bytes  uint64
@@ -89,20 +90,23 @@ func (d *instant) Finish() (device.Result, error) {
 	return device.Result{Header: d.header, Frames: d.frames[:]}, nil
 }
 
-// neighbour is a peer in this process that shows what it makes, tells of it and asks for ours.
+// neighbour is a peer in this process that publishes its results, sends notifications of them and
+// subscribes to the worker's results.
 type neighbour struct {
 	peer  transfer.Peer
 	board *board.Board
 	*herald.Herald
 	reader atomic.Pointer[herald.Reader]
-	// asked and heard count what we said.
+	// asked and heard count the subscriptions and notifications that the worker has sent.
 	asked, heard atomic.Int64
 }
 
-// BenchmarkStep is what a worker does for one task of a stencil of short calls: an input is its own, the others are read in place at
-// peers, who wait for its result. Medians are told of what a lane's thread does: from the look that finds the last word to where it is known
-// (heard), handed over (admitted) and submitted; from the end of the call until the lane would look again (told); all of
-// these; and what it does while the device works (meanwhile).
+// BenchmarkStep measures the work of a worker for one task of a stencil of short calls: one input
+// is the worker's own, the others are read in place at peers, which wait for the task's result. It
+// reports medians of the times of the lane's thread: from the poll that finds the last notification
+// until the inputs are known (heard), the task is handed to the lane (admitted) and submitted; from
+// the end of the call until the lane would poll again (told); the sum of these (all); and the time
+// of the work that is done while the device computes (meanwhile).
 func BenchmarkStep(b *testing.B) {
 	for _, peers := range []int{1, 2} {
 		b.Run(fmt.Sprint(peers), func(b *testing.B) { benchmarkStep(b, peers) })
@@ -149,7 +153,7 @@ func benchmarkStep(b *testing.B, peers int) {
 	}
 	log := slog.New(slog.DiscardHandler)
 	header := []byte("a header of as many bytes")
-	// The worker, whose lane is this goroutine.
+	// This goroutine is the lane of the worker.
 	d := &instant{bytes: bytes, header: header}
 	objects, err := store.New(slabOf(256<<20), log)
 	check(err)
@@ -222,11 +226,12 @@ func benchmarkStep(b *testing.B, peers int) {
 	refOf := func(step, at int) transfer.Ref {
 		return transfer.Ref{Task: ids.TaskID(taskOf(step, at)), Generation: 1}
 	}
-	var spent [6][]time.Duration // of which the median tells least of other processes
+	var spent [6][]time.Duration // medians, since other processes disturb them least
 	step := 0
 	once := func() {
 		step++
-		w.ops[1].runs, w.ops[1].mean, w.ops[1].deviation = 100, 5000, 0 // it is short, however often this thread loses its processor
+		// It counts as short, even if this thread loses its processor.
+		w.ops[1].runs, w.ops[1].mean, w.ops[1].deviation = 100, 5000, 0
 		a := &millracev1.Assignment{TaskId: taskOf(step, 0), Attempt: 1, OpId: 1, Rank: uint64(step), Key: "point"}
 		if step > 1 {
 			for at := range peers + 1 {
@@ -240,14 +245,14 @@ func benchmarkStep(b *testing.B, peers int) {
 			n.Flush()
 			if step > 1 {
 				for n.Look(); n.asked.Load() < int64(step-1); n.Look() {
-					runtime.Gosched() // the first takes a connection
+					runtime.Gosched() // the first subscription needs a connection
 				}
 				n.board.Show(refOf(step-1, at+1), header, []memory.Frame{{Offset: 1 << 20, Bytes: bytes}})
 			}
 		}
 		for readers := 0; readers < peers; {
 			if !l.look() {
-				runtime.Gosched() // the same
+				runtime.Gosched() // for the same reason
 			}
 			own(func() { readers = len(w.awaits.readers[ledger.ObjectID(refOf(step, 0))]) })
 		}
@@ -288,7 +293,7 @@ func benchmarkStep(b *testing.B, peers int) {
 		}
 		for _, n := range all {
 			for n.Look(); n.heard.Load() < int64(step); n.Look() {
-				runtime.Gosched() // the same
+				runtime.Gosched() // for the same reason
 			}
 		}
 		if step > 3 {

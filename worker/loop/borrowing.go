@@ -13,28 +13,29 @@ import (
 )
 
 const (
-	// borrowBytes is the size from which on an input is borrowed rather than
-	// copied: a copy of less costs no more than the asking, and is a replica.
+	// borrowBytes is the smallest input that is borrowed rather than copied: to copy a smaller one
+	// costs no more than the request for a lease, and yields a replica.
 	borrowBytes = 64 << 10
-	// borrowTimes is how often one object is borrowed: what is used more often
-	// becomes a replica, which the scheduler can count on.
+	// borrowTimes is how often one object is borrowed. An object that is used more often becomes a
+	// replica, which the scheduler can take into account.
 	borrowTimes = 4
-	// borrowKnown bounds the memory for counting.
+	// borrowKnown is the number of objects that are counted. All counts are dropped when it is
+	// reached.
 	borrowKnown = 10_000
-	// replicateOp is there to make copies of its inputs.
+	// replicateOp is the operation that only makes copies of its inputs, so it never borrows.
 	replicateOp = "core.replicate"
 )
 
-// borrowed is posted when peers have answered: loans are in the order of the
-// attempt's inputs, those that are none have no End.
+// borrowed is posted when all peers have answered. loans are the leases by input index; an entry
+// without End is no lease.
 type borrowed struct {
 	attempt *attempt
 	loans   []transfer.Loan
 }
 
-// borrow asks peers on this host for inputs that are not here. It returns false if
-// there is nothing to ask for; otherwise the attempt goes on when lent is called.
-// Executors that know no memory but our slab get copies.
+// borrow requests leases from peers on this host for inputs that are not here. It returns false if
+// there is nothing to request; otherwise lent continues with the attempt later. Executors that can
+// map no memory but our slab get copies instead. admitted says that the machine knows the attempt.
 func (w *Worker) borrow(a *attempt, admitted bool) bool {
 	lender, ok := w.config.Path.(transfer.Borrower)
 	if !ok {
@@ -97,7 +98,7 @@ func (w *Worker) borrow(a *attempt, admitted bool) bool {
 		for _, o := range orders {
 			loans, err := lender.Borrow(limited, o.peer, o.refs)
 			if err != nil {
-				continue // The path keeps the reason; the object is fetched.
+				continue // The path has recorded the reason; the object is fetched instead.
 			}
 			for n, i := range o.inputs {
 				switch {
@@ -114,7 +115,7 @@ func (w *Worker) borrow(a *attempt, admitted bool) bool {
 	return true
 }
 
-// passable says whether another process can map what was lent.
+// passable says whether another process can map the leased memory.
 func passable(l *transfer.Loan) bool {
 	for _, r := range l.Regions {
 		if r.Space.FD() < 0 {
@@ -124,7 +125,7 @@ func passable(l *transfer.Loan) bool {
 	return true
 }
 
-// lent goes on with an attempt that waited for loans.
+// lent continues with an attempt that waited for leases.
 func (w *Worker) lent(x borrowed) {
 	a := x.attempt
 	a.loans = x.loans
@@ -134,7 +135,7 @@ func (w *Worker) lent(x borrowed) {
 		delete(w.borrowing, a.ref)
 	}
 	if !waited || w.attempts[a.ref] != a {
-		a.endLoans() // It was taken back meanwhile.
+		a.endLoans() // It was retracted or cancelled in the meantime.
 		return
 	}
 	for i := range a.loans {
@@ -153,10 +154,10 @@ func (w *Worker) lent(x borrowed) {
 	w.step(e)
 }
 
-// isLent says whether the attempt has a loan of an input.
+// isLent says whether the attempt has a lease of an input.
 func (a *attempt) isLent(i int) bool { return i < len(a.loans) && a.loans[i].End != nil }
 
-// lentInput is an input that the attempt has a loan of.
+// lentInput returns an input that the attempt has a lease of; ok is false if it has none.
 func (a *attempt) lentInput(i int) (in device.Input, ok bool) {
 	if !a.isLent(i) {
 		return device.Input{}, false
@@ -173,8 +174,8 @@ func (a *attempt) lentInput(i int) (in device.Input, ok bool) {
 	return in, true
 }
 
-// endLoans ends what an attempt borrowed, and returns those of its inputs whose
-// bytes were not protected all the time.
+// endLoans ends all leases of an attempt. It returns the inputs whose bytes were not protected
+// during the whole lease: results computed from these must be discarded.
 func (a *attempt) endLoans() (broken []int) {
 	for i := range a.loans {
 		if end := a.loans[i].End; end != nil && !end() {
@@ -185,7 +186,7 @@ func (a *attempt) endLoans() (broken []int) {
 	return broken
 }
 
-// lentInputs are the inputs that an attempt has loans of.
+// lentInputs returns the inputs that the attempt has leases of.
 func (a *attempt) lentInputs() (inputs []int) {
 	for i := range a.loans {
 		if a.isLent(i) {
@@ -195,15 +196,17 @@ func (a *attempt) lentInputs() (inputs []int) {
 	return inputs
 }
 
-// discardBorrowed throws away what a run made of bytes that were not protected: it
-// is to be done again, and not the task's fault.
+// discardBorrowed discards the result of a run whose inputs were not protected during the whole
+// lease. The attempt is reported as INPUT_UNREACHABLE, so the scheduler runs the task again, and
+// the failure does not count against the task.
 func (w *Worker) discardBorrowed(a *attempt, broken []int) {
 	w.log.Warn("a result was thrown away: a borrowed input was not protected all the time", "task", a.ref.String(), "key", a.pb.GetKey())
 	w.unreachable(a, broken)
 }
 
-// refuseLent is for a run whose process cannot read what was lent to it: it is to be
-// done again, on copies, since that is known by now.
+// refuseLent handles a run whose executor process cannot map the leased memory. The attempt is
+// reported as INPUT_UNREACHABLE and the task runs again on copies: Executors.Segments is false by
+// now.
 func (w *Worker) refuseLent(a *attempt) {
 	w.log.Warn("the executor reads nothing but the worker's memory, unlike the one before; inputs are copied from now on", "task", a.ref.String(), "kind", a.op.runner)
 	lent := a.lentInputs()
@@ -211,7 +214,8 @@ func (w *Worker) refuseLent(a *attempt) {
 	w.unreachable(a, lent)
 }
 
-// unreachable ends an attempt for the sake of some of its inputs.
+// unreachable drops the result of an attempt and reports the attempt as INPUT_UNREACHABLE because
+// of the given inputs.
 func (w *Worker) unreachable(a *attempt, broken []int) {
 	w.config.Store.Drop(ledger.ObjectID{Task: a.ref.Task, Generation: a.ref.Attempt})
 	a.report = &millracev1.TaskReport{

@@ -21,11 +21,10 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// lender is a path that lends when it is told to.
+// lender is a path that grants leases when the test says so.
 type lender struct {
 	transfer.Path
-	// asked is closed by the first Borrow, lend by the test, ended by the end of the
-	// loan.
+	// asked is closed by the first Borrow, lend by the test, and ended by the end of the lease.
 	asked, lend, ended chan struct{}
 }
 
@@ -37,8 +36,8 @@ func (l *lender) Borrow(_ context.Context, _ transfer.Peer, refs []transfer.Ref)
 	return []transfer.Loan{{Head: transfer.Head{Ref: refs[0]}, End: func() bool { close(l.ended); return true }}}, nil
 }
 
-// An attempt that the machine knows, since it waited for its makers, is taken back
-// while it waits for a loan: the loan is ended, and the worker can still be drained.
+// An attempt that the machine knows, since it waited for its makers, is retracted while it waits
+// for a lease: the lease is ended, and the worker can still be drained.
 func TestRetractedWhileItWaitsForALoan(t *testing.T) {
 	scheduler := workertest.NewScheduler(t)
 	conn, err := grpc.NewClient("passthrough:///"+scheduler.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))

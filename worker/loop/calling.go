@@ -16,25 +16,30 @@ import (
 	"github.com/millrace/millrace/worker/value"
 )
 
-// calling is a call of the device for a run.
+// calling is one call of the device for a run.
 type calling struct {
 	n   *native
 	run *nativeRun
 	ctx context.Context //nolint:containedctx // its lane's, or one that ends with its timeout
-	// begin is when it began, or when the one before it ended if it was started earlier.
+	// begin is the time when the call began. For a call that was started while another was open, it
+	// is the time when that one ended.
 	begin time.Time
-	// reservation has its memory, 0: none yet. own: it is not the loop's to give back.
+	// reservation is the memory of the call, 0 if it has none yet. own: the call made the
+	// reservation and must release it; otherwise the loop does.
 	reservation ledger.ReservationID
 	own         bool
-	// needs is the size of its result, 0 if that is small or not known. foreseen: see nativeLane.meanwhile.
+	// needs is the size of the result in bytes, 0 if there is not exactly one frame or the size is
+	// unknown. foreseen: nativeLane.meanwhile was done for this call.
 	needs    uint64
 	foreseen bool
-	// frame is the result's, if it was had beforehand and has not been asked for yet.
+	// frame is the frame of the spare that the call took over for its result, until alloc returns
+	// it; zero if there is none.
 	frame   memory.Frame
 	started device.Started
-	// took is how long its result took to make, 0 of what is small, or failed.
+	// took is the time that it took to make the result, for results with frames; 0 otherwise and on
+	// failure.
 	took time.Duration
-	// scratch are reservations for working memory, given back with release.
+	// scratch are the reservations of working memory; release releases them.
 	scratch []ledger.ReservationID
 }
 
@@ -42,8 +47,8 @@ func (c *calling) object() ledger.ObjectID {
 	return ledger.ObjectID{Task: c.run.ref.Task, Generation: c.run.ref.Attempt}
 }
 
-// prepare understands the call and has memory for what it is known to return, or sets
-// noRoom. A spare is taken if it is what the result needs.
+// prepare parses the call and reserves memory for its result if the size is known. If there is no
+// room it sets noRoom. It takes the spare if that has the right size, and releases it otherwise.
 func (c *calling) prepare(spare *store.Spare) (device.Prepared, error) {
 	n, r := c.n, c.run
 	r.call.Scratch = c
@@ -67,7 +72,7 @@ func (c *calling) prepare(spare *store.Spare) (device.Prepared, error) {
 		n.store.Release(s.Reservation)
 	}
 	if len(sizes) > 0 && c.reservation == 0 {
-		// No waiting here: whoever waits for memory must not occupy a lane.
+		// It does not wait for memory: a run that waits for memory must not occupy a lane.
 		reservation, granted, err := n.store.Reserve(holder(r.ref.Task), sizes, time.Time{}, nil)
 		if err != nil {
 			if errors.Is(err, ledger.ErrNoRoom) {
@@ -84,10 +89,11 @@ func (c *calling) prepare(spare *store.Spare) (device.Prepared, error) {
 	return p, nil
 }
 
-// errLater: memory is not there at once, and who starts calls does not wait for it.
+// errLater says that memory is not available at once: asynchronous starts do not wait for memory.
 var errLater = fmt.Errorf("%w at once", device.ErrNoRoom)
 
-// allocNow is alloc that does not wait: of what is open, results may have the memory.
+// allocNow is alloc without waiting. The memory may be held by results of open calls, which would
+// end only after the wait.
 func (c *calling) allocNow(bytes uint64) (memory.Frame, error) {
 	if c.reservation == 0 {
 		return memory.Frame{}, errLater
@@ -95,7 +101,7 @@ func (c *calling) allocNow(bytes uint64) (memory.Frame, error) {
 	return c.alloc(bytes)
 }
 
-// alloc is a device.Allocator.
+// alloc is a device.Allocator. It may wait for memory.
 func (c *calling) alloc(bytes uint64) (memory.Frame, error) {
 	n, task := c.n, holder(c.run.ref.Task)
 	if c.reservation == 0 {
@@ -109,7 +115,8 @@ func (c *calling) alloc(bytes uint64) (memory.Frame, error) {
 		if c.frame = (memory.Frame{}); f.Bytes == bytes {
 			return f, nil
 		}
-		n.store.Rebuild(c.reservation, c.object()) // it has several
+		// The spare does not match: the result has several frames.
+		n.store.Rebuild(c.reservation, c.object())
 	}
 	frames, err := n.store.Allocate(c.reservation, c.object(), bytes)
 	if errors.Is(err, ledger.ErrOutgrown) {
@@ -138,8 +145,9 @@ func (c *calling) Scratch(bytes uint64) (memory.Frame, error) {
 	return frames[0], nil
 }
 
-// guarded turns a panic in a device's code into the failure of one task: input of a client must not end a worker. A
-// panic of the ledger (a broken invariant of the worker's own records) still ends the worker.
+// guarded turns a panic in a device's code into the failure of one task: a client's input must not
+// end the worker. A panic of the ledger (a broken invariant of the worker's own records) still ends
+// the worker.
 func guarded[T any](do func() (T, error)) (result T, err error) {
 	defer func() {
 		if cause := recover(); cause != nil {
@@ -152,7 +160,7 @@ func guarded[T any](do func() (T, error)) (result T, err error) {
 	return do()
 }
 
-// call runs it.
+// call executes the call and waits for its end.
 func (c *calling) call(p device.Prepared) error {
 	result, err := guarded(func() (device.Result, error) { return p.Run(c.ctx, c.alloc) })
 	c.run.times.submitted = time.Now()
@@ -163,15 +171,16 @@ func (c *calling) call(p device.Prepared) error {
 	return c.keep(result)
 }
 
-// announce puts a result that is being made on the board, where it has memory of its own: readers do not find it before it is
-// sealed, which is then less to do.
+// announce publishes the result in the shared object index while the device still computes it, if
+// its header is known already. Readers cannot find the entry before the object is sealed; sealing
+// then takes less time.
 func (c *calling) announce() {
 	if header := c.started.Header(); header != nil {
 		c.n.store.ShowArriving(c.object(), header)
 	}
 }
 
-// finish ends a call that was started. Its memory is for the lane to release.
+// finish waits for the end of a call that was started. The lane releases its memory later.
 func (c *calling) finish() error {
 	result, err := guarded(c.started.Finish)
 	c.run.times.worked = time.Now()
@@ -181,7 +190,7 @@ func (c *calling) finish() error {
 	return c.keep(result)
 }
 
-// release gives back what is left of its memory, and says what the result cost.
+// release releases the remaining memory of the call, and records the cost of its result.
 func (c *calling) release() {
 	for _, reservation := range c.scratch {
 		c.n.store.Release(reservation)
@@ -195,7 +204,7 @@ func (c *calling) release() {
 	}
 }
 
-// keep stores a result.
+// keep stores a result, and its inline value if it is small.
 func (c *calling) keep(result device.Result) error {
 	n, r, id := c.n, c.run, c.object()
 	r.bytes = uint64(len(result.Header))

@@ -1,34 +1,39 @@
 package loop
 
-// A message that finds the owner asleep costs two hops between goroutines, one to wake it and one to what it orders; on a
-// machine with many processors that is more than a small task takes. So whoever brings what may be urgent, and has
-// nothing else to do, is the owner for the moment: a lane that has run out of work, and the session's receiver. Only one
-// can be at a time, and what comes meanwhile waits in the inbox, in order: who was the owner looks there
-// afterwards and goes on with it, but not for ever: then it wakes the one whose business it is.
+// Steps by flat combining. A message that finds the owner goroutine asleep costs two switches
+// between goroutines: one to wake the owner and one to the goroutine that carries out the order. On
+// a machine with many processors that takes longer than a small task. So a goroutine that brings an
+// urgent event, and has nothing else to do, tries to take the lock owning and steps the machine
+// itself: a lane that has run out of work, or the receiver of the session. Only one goroutine holds
+// the lock at a time. Events that arrive meanwhile wait in the inbox, in order; the holder checks
+// the inbox after it has released the lock and continues if there is more, but at most maxTurns
+// times: then it wakes the owner goroutine.
 
-// maxDriven is how many assignments a message has that its receiver carries out itself: more of them are work, and the
-// owner does that beside the receiver.
+// maxDriven is the largest number of assignments in a message that the receiver handles itself. A
+// larger message is real work: the owner goroutine handles it in parallel to the receiver.
 const maxDriven = 4
 
-// maxTurns bounds for how long one is the owner while others go on bringing something.
+// maxTurns limits how often a goroutine in ownAndTake continues because new events have arrived.
 const maxTurns = 4
 
-// post hands something to the owner. It may be called with locks held.
+// post appends an event to the inbox and wakes the owner goroutine. It may be called with locks
+// held.
 func (w *Worker) post(x any) {
 	w.put(x)
 	w.wakeOwner()
 }
 
-// drive is post by one who takes the owner's part, if nobody has it and nothing else waits. REQUIRES: the caller holds no
-// locks and is not waited for by what the owner does.
+// drive posts an event. If the inbox was empty and nobody owns the machine, the caller steps the
+// machine itself. REQUIRES: the caller holds no locks, and the owner's work never waits for the
+// caller.
 func (w *Worker) drive(x any) {
 	if w.driveQuietly(x) {
 		w.signal()
 	}
 }
 
-// driveQuietly is drive but for the scheduler's word, which is for the caller to send off, by signal, as soon as
-// nothing else is urgent. It says whether it was the owner.
+// driveQuietly is drive without the final signal: the caller must call signal to send the reports
+// to the scheduler as soon as nothing else is urgent. It says whether the caller was the owner.
 func (w *Worker) driveQuietly(x any) bool {
 	if waiting := w.put(x); waiting > 1 {
 		w.wakeOwner()
@@ -37,8 +42,9 @@ func (w *Worker) driveQuietly(x any) bool {
 	return w.ownForAMoment()
 }
 
-// driveAndTake is drive by one who can carry out a fetch: the first that is ordered is its own, and begins before
-// anything else that there is to do; what else there is it does in catchUp, which is the caller's to call.
+// driveAndTake is drive for a caller that can carry out a fetch itself. The first suitable fetch
+// that results is returned, so that the caller can start it before all other work. The caller must
+// then call catchUp for the work that was left undone.
 func (w *Worker) driveAndTake(x any) (taken *fetching) {
 	if waiting := w.put(x); waiting > 1 {
 		w.wakeOwner()
@@ -51,7 +57,8 @@ func (w *Worker) driveAndTake(x any) (taken *fetching) {
 	return taken
 }
 
-// catchUp does what who took a fetch has left undone.
+// catchUp does the work that driveAndTake left undone: it wakes the owner if there is work for it,
+// and sends the reports to the scheduler.
 func (f *fetching) catchUp() {
 	if f.wake || f.worker.waiting() {
 		f.worker.wakeOwner()
@@ -59,7 +66,8 @@ func (f *fetching) catchUp() {
 	f.worker.signal()
 }
 
-// ownForAMoment handles what is in the inbox, unless somebody else is the owner and will. It says whether it was the owner.
+// ownForAMoment handles the events in the inbox, unless another goroutine is the owner and will do
+// so. It says whether the caller was the owner.
 func (w *Worker) ownForAMoment() (was bool) {
 	was, _ = w.ownAndTake(false)
 	return was
@@ -68,13 +76,13 @@ func (w *Worker) ownForAMoment() (was bool) {
 func (w *Worker) ownAndTake(take bool) (was bool, taken *fetching) {
 	for range maxTurns {
 		if !w.owning.TryLock() {
-			return was, nil // whoever holds it looks into the inbox afterwards
+			return was, nil // the holder of the lock checks the inbox after it has released it
 		}
 		was, w.takes = true, take
 		w.drainInbox()
 		w.settleQuietly()
 		taken, w.taken, w.takes = w.taken, nil, false
-		// Ticks and the end are the owner's alone.
+		// Only the owner goroutine handles ticks and the end of the worker.
 		wake := w.stopped != nil || w.machine.Len() > 0 && !w.ticking
 		w.owning.Unlock()
 		if taken != nil {
@@ -99,8 +107,9 @@ func (w *Worker) put(x any) (waiting int) {
 	return len(w.inbox)
 }
 
-// urgent handles what ran and what peers have told, out of its turn: a message of the scheduler may bring a thousand
-// assignments, and a peer may wait for the result of the first. Neither depends on what was posted before it.
+// urgent handles ended runs and notifications from peers before their turn in the inbox: one
+// message of the scheduler may carry a thousand assignments, and a peer may wait for the result of
+// the first. These events do not depend on the events that were posted before them.
 func (w *Worker) urgent() {
 	if !w.waiting() {
 		return
@@ -140,13 +149,14 @@ func (w *Worker) wakeOwner() {
 	}
 }
 
-// settle is done after each piece of the owner's work.
+// settle is called after each batch of the owner's work.
 func (w *Worker) settle() {
 	w.settleQuietly()
 	w.signal()
 }
 
-// signal does what was left to do of runs that have ended, for which no peer waits, and sends off what the scheduler is to hear.
+// signal completes the deferred work of runs that have ended (settleEnded) and lets the session
+// send the queued reports to the scheduler.
 func (w *Worker) signal() {
 	w.settleEnded()
 	w.outbox.signal()

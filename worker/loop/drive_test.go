@@ -13,8 +13,8 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
-// Whoever takes the owner's part, nothing is lost, each one's messages stay in their order, and nothing is handled once
-// the worker has stopped.
+// Whichever goroutine is the owner, no event is lost, the events of each goroutine stay in order,
+// and nothing is handled after the worker has stopped.
 func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
 	w := New(Config{Registration: &millracev1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -58,14 +58,15 @@ func TestDriversAndTheOwnerTakeTurns(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Fatal(err)
 	}
-	w.outbox.take() // the farewell
+	w.outbox.take() // the last message
 	w.drive(gained{report: &millracev1.ObjectReport{Replica: &millracev1.Replica{}}})
 	if m := w.outbox.take(); m != nil {
 		t.Errorf("a worker that has stopped said %v", m)
 	}
 }
 
-// Ended runs and words of peers are handled between the parts of a long message, everything else in its turn.
+// Ended runs and notifications from peers are handled between the parts of a long message,
+// everything else in its turn.
 func TestWhatIsUrgentDoesNotWaitForALongMessage(t *testing.T) {
 	w := &Worker{awaits: awaits{waiting: map[ledger.ObjectID][]*attempt{}, readers: map[ledger.ObjectID][]reader{}}}
 	word := ledger.ObjectID{Task: 3, Generation: 1}
@@ -88,8 +89,8 @@ func TestWhatIsUrgentDoesNotWaitForALongMessage(t *testing.T) {
 	}
 }
 
-// The scheduler hears of a run that has ended when all the rest is done. It is not forgotten meanwhile: neither by who registers anew,
-// nor by who leaves.
+// The scheduler gets the report of an ended run only after all other work. The report is not lost
+// if the worker registers again or leaves before that.
 func TestAnEndThatWasNotReportedYetIsNotForgotten(t *testing.T) {
 	for name, c := range map[string]struct {
 		next func(*Worker)

@@ -13,14 +13,14 @@ import (
 	"github.com/millrace/millrace/worker/store"
 )
 
-// errHeld: an object of a fetch is here already.
+// errHeld says that an object of a fetch is here already.
 var errHeld = errors.New("object is here already")
 
-// errNoRoom: the place that was set aside does not suffice, and nothing is free.
+// errNoRoom says that the reservation is too small for the object and no other memory is free.
 var errNoRoom = errors.New("no room for the object")
 
-// fetching is one stream from a peer: the sink of its path. It is used by one
-// goroutine.
+// fetching is one stream of objects from a peer, and the sink of its path. One goroutine uses it at
+// a time.
 type fetching struct {
 	worker       *Worker
 	ctx          context.Context //nolint:containedctx // the owner's when it was ordered
@@ -28,21 +28,23 @@ type fetching struct {
 	objects      []lifecycle.FetchObject
 	reservations []ledger.ReservationID
 	heads        []transfer.Head
-	// forwarded are those that other workers can read while they arrive.
+	// forwarded are the objects that other workers can read while they arrive.
 	forwarded []ledger.ObjectID
-	// open are the objects without a word yet.
+	// open is the number of objects whose outcome has not been posted.
 	open int
-	// peer and refs are what is asked of whom; follow: it fetches the same itself.
+	// peer and refs are the source and the objects. follow: the peer fetches these objects itself,
+	// and this fetch reads them there while they arrive (broadcast chain).
 	peer   transfer.Peer
 	refs   []transfer.Ref
 	follow bool
-	// leave, if not nil, has another goroutine do what its own one does besides; wake says that the owner
-	// has to be woken then. See receiving.
+	// leave, if not nil, hands the other duties of this goroutine to another goroutine; it is
+	// called before a long wait. wake says that the owner goroutine must be woken then. See
+	// receiving.
 	leave func()
 	wake  bool
-	// shown: see show.
+	// shown: the arriving objects were published; see show.
 	shown bool
-	// times are what is told of it afterwards. The owner has them once no object is open.
+	// times are the statistics of the fetch. The owner has them once no object is open.
 	times fetchTimes
 }
 
@@ -52,11 +54,12 @@ var (
 	_ transfer.Waiter    = (*fetching)(nil)
 )
 
-// relayStep is how often those who read an object while it arrives here are told how far
-// it has come: the last of a chain of n is later by so many bytes for each.
+// relayStep is the number of bytes after which the progress of an arriving object is published to
+// its readers in a broadcast chain. Each link of the chain adds a delay of this many bytes.
 const relayStep = 16 << 20
 
-// takenObjects is how many objects a fetch has at most whose beginning keeps a goroutine from other things.
+// takenObjects is the largest number of objects in a fetch that the receiver of the session carries
+// out itself: to begin a larger one would keep it from receiving for too long.
 const takenObjects = 64
 
 func (w *Worker) startFetch(e lifecycle.StartFetch) {
@@ -81,13 +84,15 @@ func (w *Worker) startFetch(e lifecycle.StartFetch) {
 	go f.carryOut()
 }
 
-// prompt says whether to carry it out means, at first, to do little and to wait for nothing.
+// prompt says whether the fetch begins with little work and without waiting, so that the receiver
+// of the session may begin it.
 func (f *fetching) prompt() bool {
 	path, able := f.worker.config.Path.(transfer.Prompt)
 	return able && !f.follow && len(f.objects) <= takenObjects && path.Prompt(f.peer)
 }
 
-// briefWait is no longer than it takes until another goroutine does what this one is kept from.
+// briefWait is the longest wait during which a goroutine keeps its other duties: another goroutine
+// would take as long to take them over.
 const briefWait = 50 * time.Microsecond
 
 // Waits is part of transfer.Waiter.
@@ -99,11 +104,13 @@ func (f *fetching) Waits(left time.Duration) {
 	f.show()
 }
 
-// shownEarly is how many objects a fetch has at most that are shown while they arrive though nobody is known to follow them: there
-// is time for it then, and less to do once they are here.
+// shownEarly is the largest number of objects in a fetch that are published while they arrive
+// although no reader is known: there is time for that while the data is copied, and less to do once
+// they are here.
 const shownEarly = 8
 
-// show lets others follow what arrives, once. The copies did not wait for that.
+// show publishes the arriving objects for other readers, once per fetch. It is called after the
+// copies were started, so that they do not wait for it.
 func (f *fetching) show() {
 	if f.shown || len(f.objects) > shownEarly {
 		return
@@ -116,7 +123,7 @@ func (f *fetching) show() {
 	}
 }
 
-// showArriving says whether others can follow an object from now on.
+// showArriving publishes an arriving object. It says whether other workers can read it from now on.
 func (f *fetching) showArriving(index int) bool {
 	id := f.object(index)
 	if !f.worker.config.Store.ShowArriving(id, f.heads[index].Header) {
@@ -126,7 +133,7 @@ func (f *fetching) showArriving(index int) bool {
 	return true
 }
 
-// carryOut does all of it.
+// carryOut runs the fetch to its end and posts FetchEnded.
 func (f *fetching) carryOut() {
 	w := f.worker
 	defer w.fetching.Done()
@@ -138,7 +145,7 @@ func (f *fetching) carryOut() {
 		ended.Message = err.Error()
 		switch {
 		case ctx.Err() != nil:
-		case f.follow: // a holder is asked now
+		case f.follow: // a holder is tried next
 			w.log.Info("objects do not come by way of a worker that should get them as well", "peer", f.peer.String(), "objects", len(f.refs), "error", err)
 		default:
 			w.log.Warn("fetch failed", "peer", f.peer.String(), "objects", len(f.refs), "error", err)
@@ -147,8 +154,8 @@ func (f *fetching) carryOut() {
 	w.drive(ended)
 }
 
-// run fetches from a peer, or follows one, and returns when nobody is told of what did
-// not come.
+// run fetches from the peer, or reads behind it in a broadcast chain. When it returns, objects that
+// did not arrive are no longer published.
 func (f *fetching) run(ctx context.Context) (err error) {
 	path := f.worker.config.Path
 	if behind, able := path.(transfer.Follower); !f.follow {
@@ -177,16 +184,16 @@ func (f *fetching) Forward(index int) (arrived func(bytes uint64), step uint64) 
 			return nil, 0
 		}
 	}
-	// NB: the others are shown when the fetch waits; what is told of one before then is lost, and told anew with
-	// what comes next.
+	// NB: the other objects are published when the fetch waits. Progress that is reported before
+	// that is lost; the next report includes it.
 	return func(bytes uint64) { s.Arrived(id, bytes) }, step
 }
 
 // Withdraw is part of transfer.Forwarder.
 func (f *fetching) Withdraw(index int) { f.worker.config.Store.Conceal(f.object(index)) }
 
-// Place is part of transfer.Sink. It does not wait, as the memory was set aside,
-// unless the object is larger than was said.
+// Place is part of transfer.Sink. It does not wait, since the memory was reserved, unless the
+// object is larger than announced.
 func (f *fetching) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
 	f.heads[index] = head
 	if f.times.placed == 0 {
@@ -196,7 +203,7 @@ func (f *fetching) Place(ctx context.Context, index int, head transfer.Head) ([]
 		return nil, nil
 	}
 	s := f.worker.config.Store
-	// Another peer may have gone away in its middle.
+	// An earlier fetch from another peer may have failed after it had allocated frames.
 	s.Rebuild(f.reservations[index], f.object(index))
 	frames, err := s.Allocate(f.reservations[index], f.object(index), head.FrameBytes...)
 	if errors.Is(err, ledger.ErrOutgrown) {
@@ -215,8 +222,8 @@ func (f *fetching) Place(ctx context.Context, index int, head transfer.Head) ([]
 	}
 }
 
-// PlaceBatch is part of transfer.Batcher: Place for objects whose memory was set aside, in one
-// step. The first that is not so simple goes by Place.
+// PlaceBatch is part of transfer.Batcher: it is Place for several objects with reserved memory, in
+// one step. It stops at the first object that needs more than that; Place handles this object.
 func (f *fetching) PlaceBatch(ctx context.Context, first int, heads []transfer.Head, into []memory.Frame) (transfer.Placed, error) {
 	s := f.worker.config.Store
 	copy(f.heads[first:], heads)
@@ -256,7 +263,7 @@ func (f *fetching) DoneBatch(first, count int) {
 	}
 }
 
-// sealed says that objects side by side, which have frames, are here.
+// sealed seals consecutive objects that have frames, and posts the outcomes.
 func (f *fetching) sealed(first, count int) {
 	type outcome struct {
 		bytes uint64
@@ -303,14 +310,14 @@ func (f *fetching) Done(index int, err error) {
 	f.failed(index, err)
 }
 
-// fetched says that an object is here.
+// fetched posts that an object is here.
 func (f *fetching) fetched(index int, bytes uint64) {
 	f.times.objects++
 	f.times.bytes += bytes
 	f.tell(lifecycle.InputFetched{Fetch: f.id, Object: f.objects[index].Object, Bytes: bytes})
 }
 
-// failed says that an object is not here.
+// failed posts that an object did not arrive.
 func (f *fetching) failed(index int, err error) {
 	id := f.object(index)
 	f.worker.config.Store.Conceal(id)
@@ -320,8 +327,9 @@ func (f *fetching) failed(index int, err error) {
 	})
 }
 
-// tell hands the owner word of an object. After the last one there is nothing to do here but to be the owner: what waits
-// for it begins without another goroutine being woken first.
+// tell posts the outcome of an object. After the last outcome this goroutine has no other work, so
+// it tries to step the machine itself: then the attempts that waited begin without another
+// goroutine being woken first.
 func (f *fetching) tell(e lifecycle.Event) {
 	if f.open--; f.open > 0 {
 		f.worker.post(e)

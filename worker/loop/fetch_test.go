@@ -16,9 +16,9 @@ import (
 	"github.com/millrace/millrace/worker/store"
 )
 
-// Objects of all kinds end alike, whether a path knows of them one by one or all at once:
-// with one frame, with two, without any, one that outgrew what was set aside, one that is
-// here already, one for which there is no room at all.
+// The outcomes of fetched objects are the same whether a path handles the objects one by one or in
+// a batch: objects with one frame, with two, without any, one that is larger than its reservation,
+// one that is here already, and one for which there is no room at all.
 func TestObjectsThatArriveTogetherEndAsEachAloneDoes(t *testing.T) {
 	const held, outgrown, tooLarge, count = 3, 5, 7, 9
 	sizes := func(i int) []uint64 {
@@ -42,7 +42,7 @@ func TestObjectsThatArriveTogetherEndAsEachAloneDoes(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		end = func() { s.Close(); _ = slab.Close() } // nothing is mapped elsewhere
+		end = func() { s.Close(); _ = slab.Close() } // no other process maps it
 		w := New(Config{Registration: &millracev1.Registration{Slots: 1}, Store: s, Log: slog.New(slog.DiscardHandler)})
 		f := &fetching{worker: w, heads: make([]transfer.Head, count), open: count + 1}
 		reserve := func(holder uint64, n uint64) ledger.ReservationID {

@@ -11,31 +11,32 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
-// bookedFetches is how many fetches are remembered.
+// bookedFetches is the number of fetches that are remembered.
 const bookedFetches = 256
 
-// fetchTimes is what is told of a fetch. Durations count from wanted.
+// fetchTimes are the statistics of one fetch. The durations count from wanted.
 type fetchTimes struct {
 	first   lifecycle.Object
 	peer    ids.WorkerID
 	objects int
 	bytes   uint64
-	// readBy is the task that read it at the peer, 0: it was fetched.
+	// readBy is the task that read the object in place at the peer; 0: the object was fetched.
 	readBy                         ids.TaskID
 	wanted                         time.Time
 	begun, placed, arrived, usable time.Duration
 }
 
-// lastFetched is posted with the word of the last object of a fetch.
+// lastFetched is posted with the outcome of the last object of a fetch.
 type lastFetched struct {
 	event lifecycle.Event
 	times *fetchTimes
 }
 
-// fetchBook has the last fetches.
+// fetchBook remembers the last fetches.
 type fetchBook struct {
 	mu sync.Mutex
-	// ring and written are guarded by mu: of what was ever written, the last bookedFetches are there.
+	// ring and written are guarded by mu. written counts all fetches ever recorded; ring has the
+	// last bookedFetches.
 	ring    [bookedFetches]fetchTimes
 	written int
 }
@@ -47,7 +48,7 @@ func (b *fetchBook) write(t *fetchTimes) {
 	b.mu.Unlock()
 }
 
-// last returns up to so many, oldest first.
+// last returns at most limit fetches, oldest first.
 func (b *fetchBook) last(limit int) (out []*millracev1.MemoryFetch) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

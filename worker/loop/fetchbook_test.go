@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
-// The book has the last fetches, oldest first, and tells no more of them than was asked for.
+// The book has the last fetches, oldest first, and returns no more of them than the limit.
 func TestFetchBookHasTheLastOnes(t *testing.T) {
 	b := new(fetchBook)
 	if got := b.last(10); len(got) > 0 {

@@ -11,27 +11,28 @@ import (
 	"github.com/millrace/millrace/worker/tasklog"
 )
 
-// Limits in bytes for texts in a report that tasks, libraries or clients wrote. A message that cannot be sent ends the
-// session, and its reports would be sent again in the next one: so each report is made to fit before it enters the
-// outbox.
+// Limits in bytes for texts in a report that were written by tasks, libraries or clients. A message
+// that cannot be sent ends the session, and its reports would be sent again in the next session. So
+// each report is cut to these limits before it enters the outbox.
 const (
 	messageBytes   = 4 << 10
 	tracebackBytes = 64 << 10
-	// detailBytes are for each short text: a reason, a name, a detail.
+	// detailBytes limits each short text: a reason, a name, a detail.
 	detailBytes = 1 << 10
-	// keyBytes are for the key of a task.
+	// keyBytes limits the key of a task.
 	keyBytes = 8 << 10
-	// exceptionBytes are for the pickled exception; a larger one is left out.
+	// exceptionBytes limits the pickled exception; a larger one is left out.
 	exceptionBytes = 2 << 20
 	maxDetails     = 32
-	// maxUnreachable inputs are named by a report, each with maxTried workers: the others are found when the task runs again.
+	// maxUnreachable limits the inputs that a report names, and maxTried the workers per input. The
+	// other inputs are found when the task runs again.
 	maxUnreachable = 1 << 17
 	maxTried       = 64
-	// textBytes are for every other text of a message.
+	// textBytes limits every other text of a message.
 	textBytes = 8 << 10
 )
 
-// fitReport makes a report fit to be sent.
+// fitReport cuts a report to the limits.
 func fitReport(r *millracev1.TaskReport) {
 	if r.LogTail != "" {
 		r.LogTail = text.Tail(r.LogTail, tasklog.TailBytes)
@@ -58,7 +59,7 @@ func fitError(e *millracev1.TaskError) {
 	if x := e.Exception; x != nil {
 		fitTexts(x.ProtoReflect())
 		if proto.Size(x) > exceptionBytes {
-			e.Exception = nil // the message and the traceback say what it was
+			e.Exception = nil // the message and the traceback describe it
 		}
 	}
 	if len(e.Metadata) > 0 {
@@ -72,7 +73,7 @@ func fitError(e *millracev1.TaskError) {
 	}
 }
 
-// fitTexts makes all texts of a message, and of those inside of it, valid and short.
+// fitTexts makes all texts of a message, including nested messages, valid UTF-8 and short.
 func fitTexts(m protoreflect.Message) {
 	m.Range(func(f protoreflect.FieldDescriptor, v protoreflect.Value) bool {
 		switch {
@@ -113,7 +114,7 @@ func fitValue(f protoreflect.FieldDescriptor, v protoreflect.Value) protoreflect
 	return v
 }
 
-// unsendable says why a message cannot be sent by itself, nil if it can.
+// unsendable returns the reason why a message cannot be sent by itself, nil if it can.
 func unsendable(m *millracev1.SessionRequest) error {
 	b, err := proto.Marshal(m)
 	if err == nil && len(b) > MaxMessageBytes {
@@ -122,8 +123,10 @@ func unsendable(m *millracev1.SessionRequest) error {
 	return err
 }
 
-// sendable takes what cannot be sent out of a message that the stream has refused, and returns what was wrong: an attempt is
-// told with a reason in the place of its report, everything else is left out. Nothing that was refused is sent again.
+// sendable removes the unsendable parts from a message that the stream has refused, and returns
+// their errors. The report of an attempt is replaced by a minimal report, which states the reason
+// if the attempt has failed. Other parts are reduced to their identifiers or left out. So nothing
+// that was refused is sent again.
 func sendable(m *millracev1.SessionRequest) (wrong []string) {
 	for i, r := range m.GetTasks() {
 		err := unsendable(&millracev1.SessionRequest{Tasks: []*millracev1.TaskReport{r}})

@@ -18,7 +18,8 @@ import (
 	"github.com/millrace/millrace/worker/tasklog"
 )
 
-// bits are what texts of programs are made of: characters of every length, bytes that are none, halves of characters.
+// bits are the pieces of the test's texts: characters of every length, invalid bytes, and parts of
+// characters.
 var bits = []string{"a", "\n", "é", "█", "😀", "\xff", "\xe9", "\xe2\x96", "\x96\x88", "\xf0\x9f", "\xed\xa0\x80", "\x00", "\x1b[31m"}
 
 func noise(r *rand.Rand) string {
@@ -29,7 +30,8 @@ func noise(r *rand.Rand) string {
 	return b.String()
 }
 
-// For any text of a program, cut at any byte, in any field of a report: the message can be sent, and is small.
+// A message with any text of a program, cut at any byte, in any field of a report, can be sent and
+// is small.
 func TestEveryTextCanBeSent(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -68,7 +70,7 @@ func TestEveryTextCanBeSent(t *testing.T) {
 	}
 }
 
-// However much is to be said, no message is too large, and all of it is said in its order.
+// However much is queued, no message is too large, and everything is sent in order.
 func TestMessagesOfManyKindsAreBounded(t *testing.T) {
 	o := newOutbox()
 	const objects, functions, failed = 300_000, 100_000, 500_000
@@ -102,7 +104,7 @@ func TestMessagesOfManyKindsAreBounded(t *testing.T) {
 	}
 }
 
-// refusing hears a session out until the client ends it.
+// refusing receives the messages of a session until the client ends it.
 type refusing struct {
 	millracev1.UnimplementedWorkerServiceServer
 	heard chan *millracev1.SessionRequest
@@ -118,7 +120,8 @@ func (r refusing) Session(stream grpc.BidiStreamingServer[millracev1.SessionRequ
 	}
 }
 
-// A report that the stream refuses is not sent again: it is removed, and its attempt is reported with a reason.
+// A report that the stream refuses is not sent again: it is removed, and its attempt is reported
+// with a reason.
 func TestWhatCannotBeSentIsTakenOut(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -132,7 +135,7 @@ func TestWhatCannotBeSentIsTakenOut(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = conn.Close() }) // nothing is under way
+	t.Cleanup(func() { _ = conn.Close() }) // no call is active
 	for name, bad := range map[string]func(*outbox){
 		"invalid text": func(o *outbox) {
 			o.tasks = append(o.tasks, &millracev1.TaskReport{
@@ -193,7 +196,7 @@ func TestWhatCannotBeSentIsTakenOut(t *testing.T) {
 	}
 }
 
-// A worker that holds millions of objects says so in several messages, each within the limit.
+// A worker that holds millions of objects registers with several messages, each within the limit.
 func TestRegistrationsOfManyObjectsGoInPieces(t *testing.T) {
 	const objects = 2*maxRegistered + 5
 	whole := &millracev1.Registration{Name: "host-0", Incarnation: "1", Slots: 3, Life: 7}

@@ -8,7 +8,7 @@ import (
 	"github.com/millrace/millrace/worker/device"
 )
 
-// A panic in what a client asked for fails its task with where it was.
+// A panic caused by a client's request fails its task; the error names the place of the panic.
 func TestPanicsOfADeviceFailOneTask(t *testing.T) {
 	_, err := guarded(func() (device.Result, error) {
 		var sizes []int
@@ -26,5 +26,6 @@ func TestPanicsOfADeviceFailOneTask(t *testing.T) {
 			t.Error("the worker goes on with broken books")
 		}
 	}()
-	_, _ = guarded(func() (int, error) { panic(errors.New("ledger: object t1/a1 counts 2 leases and has 1")) }) // it does not return
+	// The call does not return.
+	_, _ = guarded(func() (int, error) { panic(errors.New("ledger: object t1/a1 counts 2 leases and has 1")) })
 }

@@ -10,55 +10,60 @@ import (
 	"github.com/millrace/millrace/worker/device"
 )
 
-// A kernel can read an input where it is, in the mapped memory of a peer's GPU. To fetch what
-// is small costs ten times what it takes to read it: memory is set aside, copied to, entered
-// into books, and goroutines hand it to each other. This file decides when that is done.
+// A kernel can read an input where it is, in the mapped memory of a peer's GPU. Fetching a small
+// input costs ten times as much as reading it: memory is reserved, copied to and recorded in the
+// ledger, and goroutines hand the work to each other. This file decides when an input is read in
+// place.
 //
-// An input that is not here is read in place if all of this is so:
+// An input that is not here is read in place if all of the following holds:
 //
-//   - The operation is built in, and says that it reads each byte about once (device.ReadsOnce),
-//     and the input has at most inPlaceBytes; or that it only moves bytes (device.Moves): then
-//     its size does not matter, for it reads what it makes and no more. But if both are
-//     larger than inPlaceMoved it is fetched: nothing is gained then, and the copy engine
-//     leaves the multiprocessors to others, where a kernel would have them all and wait
-//     for the link.
-//   - The first holder that can be asked shows it, in memory that is mapped here.
-//   - It is not to be read behind another reader, nor by another one behind this worker: see
-//     the scheduler's relays.
-//   - The attempt has at most inPlaceInputs: each is asked for by itself, where fetches go
-//     in batches.
-//   - What was read of it in place so far, by this worker, is less than inPlaceTimes its
-//     size. What is used more often becomes a replica, which the scheduler can count on.
+//   - The operation is native and declares that it reads each byte about once
+//     (device.ReadsOnce), and the input has at most inPlaceBytes. Or the operation only moves
+//     bytes (device.Moves): then the size of the input does not matter, since the operation
+//     reads no more than it writes. But if both the inputs and the result are larger than
+//     inPlaceMoved, the inputs are fetched: reading in place gains nothing then, and the copy
+//     engine leaves the multiprocessors to other work, while a kernel would occupy all of
+//     them and wait for the link.
+//   - A holder publishes it in its shared object index, in memory that is mapped here. The
+//     first such holder is read.
+//   - It is not part of a broadcast chain: neither does this worker have an upstream
+//     for it, nor will another worker read it here.
+//   - The attempt has at most inPlaceInputs inputs: each input is leased separately, while
+//     fetches are batched.
+//   - This worker has read less than inPlaceTimes its size of it in place so far. An object
+//     that is used more often becomes a replica, which the scheduler can take into account.
 //
-// Nothing is held before the attempt is handed to a lane: a loan delays its lender's frees,
-// and the attempt may have to wait for memory itself until then. If the object is not lent at
-// that moment, as it was moved to another tier or too many read there, the attempt begins
-// anew and fetches. The loan ends when the run has, after the kernel; if it did not hold, the
-// result is thrown away (discardBorrowed).
+// Nothing is leased before the attempt is handed to a lane: a lease delays the frees of its lender,
+// and the attempt may have to wait for memory itself until then. If the object cannot be leased at
+// that moment (it was moved to another tier, or too many readers are active there), the attempt is
+// admitted anew and fetches the object. The lease ends with the run, after the kernel. If the
+// memory was reused during the lease, the result is discarded (discardBorrowed).
 const (
-	inPlaceBytes  = 4<<20 + 4<<10 // 4 MiB, and whatever the header has
+	inPlaceBytes  = 4<<20 + 4<<10 // 4 MiB, and room for the header
 	inPlaceMoved  = 64 << 20
 	inPlaceTimes  = 4
 	inPlaceInputs = 1000
 )
 
-// nearby is what the owner knows of inputs that are read in place.
+// nearby is the owner's record of inputs that are read in place.
 type nearby struct {
-	// lender and device are nil if either cannot.
+	// lender and device are nil if the path or the device does not support reading in place.
 	lender transfer.Lender
 	device device.InPlace
-	// read has the bytes that were read of objects, or will be: see reads.
+	// read counts the bytes of objects that were read in place or will be, in a table of readsKnown
+	// entries; see reads.
 	read []reads
 }
 
-// reads is how much of an object is read in place. Each has its place in a list, and what was noted of another one that
-// has the same is forgotten: tasks that follow each other have places of their own.
+// reads counts the bytes of one object that are read in place. The entry is chosen by task number
+// modulo readsKnown, and a new object overwrites the old one: tasks with consecutive numbers have
+// different entries.
 type reads struct {
 	object ledger.ObjectID
 	bytes  uint64
 }
 
-// readsKnown bounds the memory for that, to 96 KiB.
+// readsKnown bounds the size of the table to 96 KiB.
 const readsKnown = 4096
 
 func newNearby(c *Config) (n nearby) {
@@ -68,7 +73,8 @@ func newNearby(c *Config) (n nearby) {
 	return n
 }
 
-// chooseInPlace decides which inputs of an attempt are read in place, and notes at whom.
+// chooseInPlace decides which inputs of an attempt are read in place, and records the peers in
+// readAt.
 func (w *Worker) chooseInPlace(a *attempt) {
 	a.readAt = nil
 	n := &w.nearby
@@ -90,7 +96,7 @@ func (w *Worker) chooseInPlace(a *attempt) {
 	}
 }
 
-// inPlace says at whom an input is read, if it is.
+// inPlace returns the peer at which an input is to be read in place, if there is one.
 func (w *Worker) inPlace(a *attempt, in *millracev1.Input) (transfer.Peer, bool) {
 	bytes := in.GetBytes()
 	if bytes == 0 || len(in.GetInlineResult()) > 0 || in.GetRelayWorkerId() != 0 || in.GetRelayed() {
@@ -113,14 +119,17 @@ func (w *Worker) inPlace(a *attempt, in *millracev1.Input) (transfer.Peer, bool)
 			break
 		}
 		if a.reading == device.ReadsOnce {
-			*read += bytes // many may be admitted before the first has read
+			// The bytes are counted now, since many attempts may be admitted before the first one
+			// reads.
+			*read += bytes
 		}
 		return peer, true
 	}
 	return transfer.Peer{}, false
 }
 
-// readOf is where it is noted how much of an object is read in place, until it is asked for another one.
+// readOf returns the byte counter of an object. The pointer is valid until readOf is called for an
+// object with the same table entry.
 func (n *nearby) readOf(id ledger.ObjectID) *uint64 {
 	r := &n.read[id.Task%readsKnown]
 	if r.object != id {
@@ -132,8 +141,9 @@ func (n *nearby) readOf(id ledger.ObjectID) *uint64 {
 // readsAt says whether an input is to be read in place.
 func (a *attempt) readsAt(i int) bool { return i < len(a.readAt) && a.readAt[i].Address != "" }
 
-// lendInputs gets loans of the inputs that an attempt reads in place, which is about to be
-// handed to a lane. If it does not get all of them it has none, and is to begin anew.
+// lendInputs leases the inputs that an attempt reads in place; the attempt is about to be handed to
+// a lane. It gets all leases or none. If it returns false, the attempt must be admitted anew, and
+// then fetches copies.
 func (w *Worker) lendInputs(a *attempt) bool {
 	if a.readAt == nil {
 		return true
@@ -159,8 +169,8 @@ func (w *Worker) lendInputs(a *attempt) bool {
 	return true
 }
 
-// movesMuch says whether an attempt would bring more from its peers than is read in place.
-// That is known now, when the shapes of its inputs are.
+// movesMuch says whether both the leased inputs and the result of an attempt are larger than
+// inPlaceMoved. This is only known now, when the shapes of the inputs are.
 func (w *Worker) movesMuch(a *attempt) bool {
 	lent, result := uint64(0), uint64(0)
 	for i, in := range a.pb.GetInputs() {
@@ -173,7 +183,7 @@ func (w *Worker) movesMuch(a *attempt) bool {
 	}
 	p, err := w.config.Device.Prepare(a.call())
 	if err != nil {
-		return false // its lane finds that as well, and says so
+		return false // the lane gets the same error and reports it
 	}
 	for _, n := range p.OutputBytes() {
 		result += n
@@ -181,15 +191,17 @@ func (w *Worker) movesMuch(a *attempt) bool {
 	return result > inPlaceMoved
 }
 
-// notBegun ends the loans of an attempt that its lane has given back: it waits, and gets
-// others when it is handed to a lane again. What was borrowed before it was admitted stays.
+// notBegun ends the leases of in-place inputs when the lane returns an attempt that it has not
+// begun: the attempt waits again, and gets new leases when it is handed to a lane again. Leases
+// that were borrowed before admission stay.
 func (a *attempt) notBegun() {
 	if a.readAt != nil {
 		a.endLoans()
 	}
 }
 
-// readInPlace says of each input that a run has read in place at whom that was, and how much of it.
+// readInPlace calls of for each input that a run has read in place, with the peer and the number of
+// bytes.
 func (r *nativeRun) readInPlace(of func(id ledger.ObjectID, at transfer.Peer, bytes uint64)) {
 	a := r.attempt
 	for i := range a.readAt {

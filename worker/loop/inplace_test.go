@@ -26,17 +26,18 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// shelf is a path to objects of 4 KiB, one for each task number, all alike, that lie in
-// memory which can be read in place. What happens is in its diary.
+// shelf is a path to equal objects of 4 KiB, one for each task number, in memory that can be read
+// in place. It records its calls in diary.
 type shelf struct {
 	transfer.Path
 	slab *hostmemory.Slab
 
 	mu    sync.Mutex
 	diary []string
-	// refuses: nothing is lent, though it is shown. breaks: loans do not hold.
+	// refuses: no lease is granted, though the object is published. breaks: leases are reported as
+	// broken when they end.
 	refuses, breaks bool
-	// makes is what calls that read here say that they return, in bytes; 0: the truth.
+	// makes is the result size that calls with in-place inputs declare, in bytes; 0: the true size.
 	makes uint64
 	read  uint64
 }
@@ -49,7 +50,7 @@ func (s *shelf) note(format string, args ...any) {
 	s.diary = append(s.diary, fmt.Sprintf(format, args...))
 }
 
-// happened is whether a line is in the diary, and where.
+// happened returns the index of a line in the diary, -1 if it is not there.
 func (s *shelf) happened(format string, args ...any) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -116,8 +117,8 @@ func (s *shelf) Fetch(ctx context.Context, _ transfer.Peer, refs []transfer.Ref,
 	return nil
 }
 
-// reader is a device in host memory that reads in place. Its calls can be started: they
-// are over when they are finished.
+// reader is a device in host memory that reads inputs in place. Its calls can be started
+// asynchronously, and they are over when they are finished.
 type reader struct {
 	device.Device
 	shelf *shelf
@@ -190,7 +191,7 @@ func (r *readingAhead) Finish() (device.Result, error) {
 
 const shelfPeer = 77
 
-// readingWorker is a worker with such a device and such a path.
+// readingWorker returns the shelf and the first session of a worker with such a device and path.
 func readingWorker(t *testing.T) (*shelf, *workertest.Session) {
 	t.Helper()
 	path, s, _ := describedWorker(t)
@@ -204,7 +205,7 @@ func describedWorker(t *testing.T) (*shelf, *workertest.Session, *loop.Worker) {
 	return path, acceptWorker(t, scheduler), w
 }
 
-// acceptWorker is the next session of a worker, which knows ops and a peer.
+// acceptWorker accepts the next session of a worker, and defines the ops and a peer for it.
 func acceptWorker(t *testing.T, scheduler *workertest.Scheduler) *workertest.Session {
 	t.Helper()
 	s := scheduler.Accept(t)
@@ -215,7 +216,8 @@ func acceptWorker(t *testing.T, scheduler *workertest.Scheduler) *workertest.Ses
 	return s
 }
 
-// workerOf is a worker of a scheduler, whose path is made of a shelf, and whose objects are shown on a board, if it is not nil.
+// workerOf starts a worker of a scheduler. way makes its path from a shelf. Its objects are
+// published on shown, if that is not nil.
 func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) transfer.Path, shown store.Board) (*shelf, *loop.Worker) {
 	t.Helper()
 	conn, err := grpc.NewClient("passthrough:///"+scheduler.Address, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -224,7 +226,8 @@ func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) tr
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	newSlab := func() *hostmemory.Slab {
-		slab, err := hostmemory.NewSlab(128<<20, memory.Identity{}) // of which little is touched
+		// Only a small part of it is touched.
+		slab, err := hostmemory.NewSlab(128<<20, memory.Identity{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -265,7 +268,7 @@ func workerOf(t *testing.T, scheduler *workertest.Scheduler, way func(*shelf) tr
 	return path, w
 }
 
-// checksumOf is an assignment that reads an object of the shelf.
+// checksumOf returns an assignment that reads an object of the shelf.
 func checksumOf(task, object uint64) *millracev1.Assignment {
 	return &millracev1.Assignment{
 		TaskId: task, Attempt: 1, OpId: 1, Arguments: workertest.Arguments(workertest.Input(0)),
@@ -281,15 +284,15 @@ func value(t *testing.T, r *millracev1.TaskReport) int64 {
 	return workertest.Decode(t, r.GetInlineResult()).GetIntValue()
 }
 
-// Inputs are read in place when the device can, and each loan lasts until its call is over:
-// also if calls are started behind each other.
+// Inputs are read in place when the device can do so, and each lease lasts until its call is over,
+// even if calls are started behind each other.
 func TestInputsAreReadInPlace(t *testing.T) {
 	path, s, w := describedWorker(t)
 	var want int64
 	for task := uint64(1); task <= 60; task++ {
 		s.Assign(checksumOf(1000+task, task))
 		if task < 20 {
-			// Known to be short, the next ones are handed to the lane in advance.
+			// From here on tasks are known to be short and are handed to the lane in advance.
 			r := s.Report(1000 + task)
 			if want = value(t, r); r.GetFetchedBytes() != 0 {
 				t.Errorf("task %d fetched %d bytes", task, r.GetFetchedBytes())
@@ -318,8 +321,7 @@ func TestInputsAreReadInPlace(t *testing.T) {
 	}
 }
 
-// What is not lent at the moment when it is to be read is fetched, and whatever ended the
-// attempt's first try is forgotten.
+// An object for which no lease is granted is fetched, and the failed first try leaves no trace.
 func TestWhatIsNotLentIsFetched(t *testing.T) {
 	path, s := readingWorker(t)
 	s.Assign(checksumOf(1001, 1))
@@ -335,7 +337,7 @@ func TestWhatIsNotLentIsFetched(t *testing.T) {
 	}
 }
 
-// A result that was made of bytes that were not protected is not told of.
+// A result that was computed from bytes that were not protected is not reported.
 func TestResultOfABrokenLoanIsThrownAway(t *testing.T) {
 	path, s := readingWorker(t)
 	path.set(false, true)
@@ -346,21 +348,21 @@ func TestResultOfABrokenLoanIsThrownAway(t *testing.T) {
 	}
 }
 
-// Not in place: what the operation reads more than once, what others read behind this
-// worker, what was read in place too often, and what is large.
+// Not read in place: inputs that the operation reads more than once, members of a broadcast chain,
+// objects that were read in place too often, and large inputs.
 func TestInputsThatAreFetched(t *testing.T) {
 	path, s := readingWorker(t)
 	relayed, behind, large := checksumOf(1001, 1), checksumOf(1002, 2), checksumOf(1003, 3)
 	relayed.Inputs[0].Relayed = true
 	behind.Inputs[0].RelayWorkerId = shelfPeer
-	large.Inputs[0].Bytes = 5 << 20 // it says
+	large.Inputs[0].Bytes = 5 << 20 // the declared size
 	s.Assign(relayed, behind, large)
 	for task := uint64(1001); task <= 1003; task++ {
 		if r := s.Report(task); r.GetFetchedBytes() < shelfBytes {
 			t.Errorf("task %d: %v", task, r)
 		}
 	}
-	// It is no stamp, which the operation finds when it has it.
+	// The operation finds that it is no stamp, which needs the object itself.
 	stamp := checksumOf(1004, 4)
 	stamp.OpId, stamp.Arguments = 2, workertest.Arguments(1, 64, []any{1}, workertest.Input(0))
 	s.Assign(stamp)
@@ -376,13 +378,13 @@ func TestInputsThatAreFetched(t *testing.T) {
 	}
 }
 
-// Operations that only move bytes read inputs of any size in place, but not if they take
-// much of them: that is fetched, once it is known.
+// Operations that only move bytes read inputs of any size in place. But if the result is large as
+// well, the input is fetched, once that is known.
 func TestMuchOfALargeInputIsFetched(t *testing.T) {
 	path, s := readingWorker(t)
 	slice := func(task, object uint64) *millracev1.TaskReport {
 		a := checksumOf(task, object)
-		a.OpId, a.Inputs[0].Bytes = 3, 65<<20 // it says
+		a.OpId, a.Inputs[0].Bytes = 3, 65<<20 // the declared size
 		a.Arguments = workertest.Arguments(workertest.Input(0), []any{0}, []any{16})
 		s.Assign(a)
 		r := s.Report(task)

@@ -10,13 +10,13 @@ import (
 	"github.com/millrace/millrace/transfer/flow"
 )
 
-// laned is a path that knows how it reaches peers, which it names by address.
+// laned is a path that reports its routes to peers. A peer is identified by its address.
 type laned interface {
 	Lanes() []flow.Lane
 	Forget(address string)
 }
 
-// lanes returns how peers are reached if that has changed since the last time, nil
+// lanes returns the routes to all peers if they have changed since the last call, and nil
 // otherwise.
 func (w *Worker) lanes() []*millracev1.Lane {
 	path, ok := w.config.Path.(laned)
@@ -48,7 +48,7 @@ func (w *Worker) lanes() []*millracev1.Lane {
 	return out
 }
 
-// setPeer takes in where a worker is, or that it is gone.
+// setPeer records the address of a worker, or that the worker is gone (an empty address).
 func (w *Worker) setPeer(pb *millracev1.Peer) {
 	id := ids.WorkerID(pb.GetWorkerId())
 	old := w.peers[id]
@@ -66,8 +66,8 @@ func (w *Worker) setPeer(pb *millracev1.Peer) {
 	}
 }
 
-// prepare does beforehand, and beside everything else, what the first fetch from a peer would
-// wait for.
+// prepare sets up the connection to a peer in the background, so that the first fetch from it need
+// not wait for that.
 func (w *Worker) prepare(peer transfer.Peer) {
 	path, able := w.config.Path.(transfer.Preparer)
 	if !able {

@@ -11,43 +11,45 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
-// A restarted scheduler (another life of it) may give the same numbers to other tasks: an object, an attempt or a
-// report of the life before could be mistaken for one of a new task. So a worker that meets another life than in its
-// last session ends that session without sending anything, drops everything, and registers anew with nothing. It is
-// "renewing" until all that ran has ended; until then it gets no assignments, so that state of two lives never meets.
+// A restarted scheduler (another "life" of it) may give the same numbers to other tasks: an object,
+// an attempt or a report of the earlier life could be mistaken for one of a new task. So if a
+// worker finds a life that differs from its last session, it ends the session without sending
+// anything, drops everything, and registers again with nothing. It is "renewing" until all its runs
+// have ended. Until then it gets no assignments, so that the state of two lives never mixes.
 
-// renewLimit is how long running attempts may take to end. After it the worker ends itself; its next incarnation begins
-// with nothing.
+// renewLimit is how long running attempts may take to end. After that time the worker ends itself,
+// and its next incarnation begins with nothing.
 const renewLimit = 30 * time.Second
 
-// renewal is posted by the session that has found another life. done is closed when nothing of the earlier life is left.
+// renewal is posted by the session that has found another life. done is closed when nothing of the
+// earlier life is left.
 type renewal struct {
 	life uint64
 	done chan struct{}
-	// since is when it began.
+	// since is the time when the renewal began.
 	since time.Time
 }
 
-// renew gives up everything that belongs to the earlier life.
+// renew starts a renewal: it drops or cancels everything that belongs to the earlier life.
 func (w *Worker) renew(r *renewal) {
 	r.since = time.Now()
 	if w.renewing != nil {
-		r.since = w.renewing.since // the session in which that began has ended
+		r.since = w.renewing.since // that session has ended, but the renewal that it began goes on
 	}
 	w.log.Warn("the scheduler was started anew: this worker gives up the objects and tasks of the earlier one", "objects", len(w.config.Store.Inventory()),
 		"attempts", w.machine.Len())
 	w.renewing = r
 	w.outbox.forget(true)
 	w.parked = nil
-	// Attempts that wait for loans are unknown to the machine; their loans end when they arrive. order-free: each is dropped
-	// for itself.
+	// Attempts that wait for leases are unknown to the machine, unless they were admitted; their
+	// leases are ended when they arrive. order-free: each is dropped independently.
 	for ref, a := range w.borrowing {
 		delete(w.borrowing, ref)
 		if !a.admitted {
 			delete(w.attempts, ref)
 		}
 	}
-	// order-free: each is answered for itself.
+	// order-free: each is answered independently.
 	for id := range w.writes {
 		w.refuse(id, otherLife, otherLifeWords)
 	}
@@ -57,7 +59,8 @@ func (w *Worker) renew(r *renewal) {
 	}
 }
 
-// renewed ends a renewal when nothing is under way any more.
+// renewed ends the renewal when no run, fetch, rescue or lease request of the earlier life is
+// active any more.
 func (w *Worker) renewed() {
 	r := w.renewing
 	if w.machine.Busy() || len(w.rescuing) > 0 || w.lending > 0 {
@@ -69,19 +72,19 @@ func (w *Worker) renewed() {
 	w.settleEnded()
 	w.config.Store.Forget()
 	var hashes [][]byte
-	// order-free: each is forgotten for itself.
+	// order-free: each is forgotten independently.
 	for hash := range w.functions {
 		hashes = append(hashes, hash[:])
 	}
 	w.dropFunctions(hashes)
 	clear(w.borrowedTimes)
 	w.nearby = newNearby(&w.config)
-	// order-free: each is forgotten for itself.
+	// order-free: each is forgotten independently.
 	for id := range w.peers {
 		w.setPeer(&millracev1.Peer{WorkerId: uint32(id)})
 	}
 	clear(w.awaits.waiting)
-	// order-free: each is answered for itself.
+	// order-free: each is answered independently.
 	for id, readers := range w.awaits.readers {
 		for _, x := range readers {
 			w.config.Herald.Tell(x.Reader, herald.Word{Ref: transfer.Ref{Task: id.Task, Generation: id.Generation}, Never: true})
@@ -96,5 +99,6 @@ func (w *Worker) renewed() {
 	close(r.done)
 }
 
-// beginFetches and cancelFetches bound what fetches, loans and rescues of one life may take.
+// beginFetches makes a new context for fetches, lease requests and rescues of one life of the
+// scheduler. cancelFetches ends it.
 func (w *Worker) beginFetches() { w.fetchCtx, w.cancelFetches = context.WithCancel(w.running) }

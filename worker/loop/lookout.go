@@ -1,19 +1,20 @@
 package loop
 
-// lookout is how a lane that waits looks for what peers of this host say meanwhile. What they say is handled in the lane's
-// own thread, and what follows from it is often its own next run: so nothing is woken between the end of a task at a peer
-// and the start of what waits for it here.
+// lookout polls for notifications from peers on this host while a lane waits. The lane's own thread
+// handles them, and its next run often follows from them: so no thread has to be woken between the
+// end of a task at a peer and the start of the task that waits for its result here.
 type lookout struct {
-	// looking says that the lane looks soon and again, or does not any more.
+	// looking declares that the lane polls often from now on, or no longer does.
 	looking func(yes bool)
-	// look handles what has come, and says whether there was anything. What the scheduler is to hear of it is for the
-	// caller to send off.
+	// look handles the notifications that have arrived and says whether there were any. The caller
+	// must send the resulting reports to the scheduler (see Worker.signal).
 	look func() bool
-	// going says whether the owner has set other goroutines going since it was asked last, which whoever waits gives way to.
+	// going says whether the owner has started other goroutines since the last call; a waiting lane
+	// yields its thread to them.
 	going func() bool
 }
 
-// lookout is that of a worker, which looks for nothing if it hears of nothing.
+// lookout returns the poller of a worker. Without notifications (no Herald) it finds nothing.
 func (w *Worker) lookout() lookout {
 	h := w.config.Herald
 	if h == nil {

@@ -1,12 +1,10 @@
-// Package loop is a Loop: it owns a worker's lifecycle machine and the clock,
-// speaks with the scheduler, and introduces store, device, paths and executors
-// to each other.
+// Package loop is a Loop: it owns a worker's lifecycle machine and the clock, communicates with the
+// scheduler, and connects store, device, paths and executors with each other.
 //
-// One goroutine at a time, the owner, steps the machine. Whatever happens elsewhere
-// (a message, an ended run, a fetched object) is posted to its inbox; what it wants
-// to tell the scheduler goes to the outbox, which the session sends as fast as
-// the stream takes it. Both are batches of what has accumulated: nobody waits to
-// fill one.
+// One goroutine at a time, the owner, steps the machine. Events from elsewhere (a message, an ended
+// run, a fetched object) are posted to its inbox. Messages for the scheduler go to the outbox,
+// which the session sends as fast as the stream takes them. Both are batches of what has
+// accumulated: nothing waits until a batch is full.
 package loop
 
 import (
@@ -34,26 +32,25 @@ import (
 	"github.com/millrace/millrace/worker/tasklog"
 )
 
-// Executors runs attempts in processes. Its methods are called by the owner and
-// do not wait.
+// Executors runs attempts in processes. The owner calls its methods; they do not wait.
 type Executors interface {
-	// Kinds are the runners it has: "python", names of registered programs.
+	// Kinds are the kinds of runners that it has: "python", and the names of registered programs.
 	Kinds() []string
 	// Segments says whether processes of a kind can read memory besides the slab.
 	Segments(kind string) bool
-	// KindOf returns which kind of executor a process is, "" if it is none that runs tasks now.
+	// KindOf returns the kind of executor that a process is, "" if it is none that runs tasks now.
 	KindOf(pid int) string
 	// Start hands a run to a lane.
 	Start(kind string, lane int, r *executor.Run)
 	// Stop ends a run, begun or not; its result follows.
 	Stop(kind string, lane int, ref lifecycle.Ref)
-	// TakeBack has a run returned if it has not begun.
+	// TakeBack returns a run as a result if it has not begun.
 	TakeBack(kind string, lane int, ref lifecycle.Ref)
-	// Registered tells the worker's number and the limit of inline results.
+	// Registered passes on the worker's number and the size limit of inline results.
 	Registered(worker ids.WorkerID, inlineBytes uint64)
-	// DropFunctions has processes forget functions, by their hashes.
+	// DropFunctions makes the processes forget functions, identified by their hashes.
 	DropFunctions(hashes [][]byte)
-	// Deaths is how many processes died, and why the last one did.
+	// Deaths returns how many processes died, and the reason of the last death.
 	Deaths() (n uint64, last string)
 	// Close ends all processes and waits for them.
 	Close()
@@ -61,54 +58,56 @@ type Executors interface {
 
 // Config is fixed for the life of a worker.
 type Config struct {
-	// Registration is what the worker says of itself; inventory and running are
-	// filled in here.
+	// Registration describes the worker to the scheduler. The loop fills in inventory and running.
 	Registration *millracev1.Registration
-	// Scheduler is the connection to it. The caller closes it.
+	// Scheduler is the connection to the scheduler. The caller closes it.
 	Scheduler *grpc.ClientConn
 	Device    device.Device
-	// Health is why the device is lost for good, nil while it is not: then the worker
-	// ends with it, as soon as it is asked. May be nil.
+	// Health returns the reason why the device is lost for good, nil while it works. It is called
+	// after a native operation has failed; if it returns an error, the worker ends with that error.
+	// May be nil.
 	Health func() error
-	// GPUHealth is the state of its GPU, nil where that is not known. May be nil.
+	// GPUHealth returns the state of the worker's GPU, nil if that is unknown. May be nil.
 	GPUHealth func() *millracev1.GpuHealth
 	Store     *store.Store
-	// Path is how objects of peers are fetched.
+	// Path fetches objects from peers.
 	Path transfer.Path
-	// Herald is how results are told to peers, and heard of from them; it calls Heard,
-	// Asked, Handle and Left. Nil: this worker does not tell, and its registration says so.
+	// Herald sends completion notifications to peers and receives theirs. It must call the worker's
+	// Heard, Asked, Handle and Left. Nil: this worker sends none, and its registration must say so.
 	Herald *herald.Herald
-	// Executors may be nil: then there are native operations only. Posting its
-	// results is the caller's business: see Worker.PostResults.
+	// Executors may be nil: then the worker has native operations only. The caller must pass the
+	// results to Worker.PostResults.
 	Executors Executors
 	Logs      *tasklog.Logs
 	// Traffic returns the bytes received and sent since the start.
 	Traffic func() (in, out uint64)
-	// SchedulerTimeout is how long the scheduler may be away. Default 60 s.
+	// SchedulerTimeout is how long the scheduler may be unreachable. Default 60 s.
 	SchedulerTimeout time.Duration
 	// MemoryWait is how long an attempt waits for memory. Default 30 s.
 	MemoryWait time.Duration
-	// BorrowWait bounds the asking for loans; then the object is fetched. Default 2 s.
+	// BorrowWait limits the time of a request for leases; after that the object is fetched. Default
+	// 2 s.
 	BorrowWait time.Duration
-	// Linger is for how long, at most, a lane of native operations that has run out of work
-	// looks for more before it sleeps, while the worker has attempts: see internal/patience.
-	// Default: none.
+	// Linger is the spin limit of native lanes: the longest time that a lane without work polls for
+	// more before it blocks, while the worker has attempts. See internal/patience. Default 0: it
+	// blocks at once.
 	Linger time.Duration
 	Log    *slog.Logger
-	// Ready, if set, is called by the owner when it is first registered.
+	// Ready, if set, is called by the owner at the first registration.
 	Ready func(ids.WorkerID)
-	// Alive, if set, is called by the owner every second or so: as long as it is, the worker does not hang.
+	// Alive, if set, is called by the owner about every second. If the calls stop, the worker
+	// hangs.
 	Alive func()
-	// Drain, if closed, has the worker take nothing new, end what it has, and leave when the scheduler says that nothing is lost
-	// with it; DrainGrace later it leaves in any case. May be nil.
+	// Drain, when it is closed, makes the worker take no new work, finish its attempts, and leave
+	// as soon as the scheduler confirms that nothing is lost with it. After DrainGrace it leaves in
+	// any case. May be nil.
 	Drain      <-chan struct{}
 	DrainGrace time.Duration
-	// Lifecycle are the machine's limits; slots and resources come from the
-	// registration.
+	// Lifecycle are the machine's limits. Slots and resources are taken from the registration.
 	Lifecycle lifecycle.Config
 }
 
-// ErrSchedulerLost: the scheduler was away for longer than SchedulerTimeout.
+// ErrSchedulerLost says that the scheduler was unreachable for longer than SchedulerTimeout.
 var ErrSchedulerLost = errors.New("the scheduler is away")
 
 // StoppedError is returned when the scheduler told the worker to stop.
@@ -117,7 +116,7 @@ type StoppedError struct{ Reason string }
 // Error is part of error.
 func (e *StoppedError) Error() string { return "stopped by the scheduler: " + e.Reason }
 
-// RefusedError says that the scheduler does not take this worker, and will not.
+// RefusedError says that the scheduler rejects this worker, and always will.
 type RefusedError struct{ Err error }
 
 // Error is part of error.
@@ -125,90 +124,95 @@ func (e *RefusedError) Error() string { return "the scheduler refuses this worke
 
 func (e *RefusedError) Unwrap() error { return e.Err }
 
-// Worker is one incarnation at work.
+// Worker is one incarnation of a worker.
 type Worker struct {
 	config  Config
 	log     *slog.Logger
 	machine *lifecycle.Machine
 	native  *native
 	outbox  *outbox
-	// fetching counts the goroutines of fetches; Run waits for them.
+	// fetching counts the goroutines of fetches, lease requests and rescues; Run waits for them.
 	fetching sync.WaitGroup
-	// inlineBytes is the largest result to send inline.
+	// inlineBytes is the size of the largest result that is sent inline.
 	inlineBytes atomic.Uint32
-	// fetches are the last ones, for DescribeMemory.
+	// fetches records the last fetches for DescribeMemory.
 	fetches fetchBook
-	// borrowedBytes were used in place at peers.
+	// borrowedBytes counts the bytes that were used in place at peers.
 	borrowedBytes atomic.Uint64
-	// self is the worker's number, 0 before it is registered; life is that of the scheduler which gave it, 0 if that has none.
+	// self is the worker's number, 0 before it is registered. life identifies the run of the
+	// scheduler that assigned the number, 0 if that scheduler has no such number.
 	self atomic.Uint32
 	life atomic.Uint64
-	// busy: the machine has attempts. going: a run, a fetch or a loan was begun, see lookout.
+	// busy: the machine has attempts. going: the owner has started a run, a fetch or a lease
+	// request; see lookout.
 	busy  atomic.Bool
 	going atomic.Bool
 	times timeBook
 
 	mu sync.Mutex
-	// inbox is guarded by mu, as is ended: the runs of which something is left to do, see settleEnded.
-	// wake has room for one.
+	// inbox is guarded by mu, as is ended: the runs whose deferred work is not done yet, see
+	// settleEnded. wake wakes the owner goroutine and has room for one signal.
 	inbox []any
 	ended []*nativeRun
 	wake  chan struct{}
 
-	// settling is held by who does that.
+	// settling is held during settleEnded.
 	settling sync.Mutex
 
-	// owning is held by who is the owner, and for ever when the worker has stopped.
+	// owning is held by the owner. It stays locked when the worker has stopped.
 	owning sync.Mutex
 
-	// Below belongs to the owner. ticking: it ticks.
+	// The fields below belong to the owner. ticking: the ticker of the owner goroutine runs.
 	ticking  bool
 	attempts map[lifecycle.Ref]*attempt
-	// session counts registrations: messages of older ones are dropped.
+	// session counts the registrations. Messages of earlier sessions are dropped.
 	session   uint64
 	ops       map[uint32]*op
 	functions map[ids.FunctionHash]*millracev1.Function
 	parked    []*attempt
-	// emptied is an inbox to be used again.
+	// emptied is an empty inbox slice for reuse.
 	emptied []any
-	// ending is the run whose end is being told of, nil if there is none.
+	// ending is the native run whose end the machine is handling, nil if there is none.
 	ending *nativeRun
 	peers  map[ids.WorkerID]transfer.Peer
-	// told is what the scheduler knows of the paths to them.
+	// told are the routes as they were last reported to the scheduler.
 	told         []flow.Lane
 	reservations map[lifecycle.ReservationID]ledger.ReservationID
-	// borrowing are the attempts that wait for loans; borrowedTimes counts the loans
-	// of each object.
+	// borrowing are the attempts that wait for leases. borrowedTimes counts the leases of each
+	// object.
 	borrowing     map[lifecycle.Ref]*attempt
 	borrowedTimes map[ledger.ObjectID]int
 	nearby        nearby
 	// rescuing are the objects that are being copied out of the memory of dead peers.
 	rescuing map[ledger.ObjectID]bool
 	awaits   awaits
-	// draining: nothing new comes. asked: since it was asked to leave, and drained says that the scheduler agrees.
+	// draining: no new work is accepted. asked: the worker was told to leave through Config.Drain.
+	// drained: the scheduler has agreed to that.
 	draining, asked, drained bool
-	// takes: whoever is the owner carries out a fetch itself, which is taken then.
+	// takes: the goroutine that is the owner now can carry out a fetch itself; that fetch is stored
+	// in taken.
 	takes bool
 	taken *fetching
-	// stopped ends the owner; nil while it goes on.
+	// stopped is the reason why the worker stops, nil while it runs.
 	stopped error
 	leaving bool
-	// staying ends, by quit, when the worker leaves.
+	// staying ends, through quit, when the worker leaves.
 	staying context.Context //nolint:containedctx // a state that the session's goroutine waits for
 	quit    context.CancelFunc
-	// fetchCtx bounds what belongs to one life of the scheduler, and is made of running, which is Run's.
+	// fetchCtx is the context of everything that belongs to one life of the scheduler. Its parent
+	// is running, the context of Run.
 	fetchCtx, running context.Context //nolint:containedctx // for the goroutines that Run waits for
 	cancelFetches     context.CancelFunc
-	// renewing is nil but for a worker that gives up what is of another life of the scheduler. lending counts the goroutines
-	// that ask for loans.
+	// renewing is set while the worker drops everything of an earlier life of the scheduler, and
+	// nil otherwise. lending counts the goroutines that request leases.
 	renewing *renewal
 	lending  int
-	// writes are the objects of clients that the scheduler has not accepted.
+	// writes are the objects that clients wrote and that the scheduler has not accepted yet.
 	writes    map[ledger.ObjectID]*writing
 	executors map[string]bool
 }
 
-// New returns a worker that has not begun.
+// New returns a worker that is not running yet.
 func New(c Config) *Worker {
 	if c.SchedulerTimeout <= 0 {
 		c.SchedulerTimeout = time.Minute
@@ -246,58 +250,59 @@ func New(c Config) *Worker {
 	return w
 }
 
-// Self returns the worker's number, 0 while it has none.
+// Self returns the worker's number, 0 before it is registered.
 func (w *Worker) Self() ids.WorkerID { return ids.WorkerID(w.self.Load()) }
 
-// PostResults takes the results of executors.
+// PostResults passes results of executors to the worker.
 func (w *Worker) PostResults(results []executor.Result) { w.post(results) }
 
-// What is posted, besides []*nativeRun, []executor.Result and lifecycle events.
+// Types that are posted to the inbox, besides []*nativeRun, []executor.Result and lifecycle events.
 type (
-	// message is what the scheduler said in a session.
+	// message is a message of the scheduler in a session.
 	message struct {
 		session  uint64
 		response *millracev1.SessionResponse
 	}
-	// opening asks for a registration.
+	// opening requests a registration for a new session.
 	opening struct{ reply chan<- *opened }
 	opened  struct {
 		session      uint64
 		registration *millracev1.Registration
-		// life is what the last session was in, 0 if there was none.
+		// life is the life of the scheduler in the last session, 0 if there was none.
 		life uint64
 	}
-	// sessionFailed: the session loop gave up.
+	// sessionFailed says that the session loop has given up.
 	sessionFailed struct{ err error }
-	// alone: for how long there has been no session.
+	// alone says for how long there has been no session.
 	alone struct{ since time.Duration }
-	// gained: an object is here that nobody was told of.
+	// gained says that an object is here that the scheduler was not told of.
 	gained struct{ report *millracev1.ObjectReport }
-	// told is what became of a reservation that was not ready at once.
+	// told is the outcome of a reservation that was not ready at once.
 	told struct {
 		ref         lifecycle.Ref
 		reservation lifecycle.ReservationID
 		store.Told
 	}
-	// gone: the store gave an object up.
+	// gone says that the store has given up an object.
 	gone struct{ object ledger.ObjectID }
 )
 
 const (
 	beat = time.Second
 	tick = 5 * time.Millisecond
-	// aloneGrace is how long a worker that was asked to leave, and runs nothing, waits for a scheduler that is away.
+	// aloneGrace is how long a worker that was asked to leave, and runs nothing, waits for an
+	// unreachable scheduler.
 	aloneGrace = 5 * time.Second
-	// farewell is how long a worker that leaves tries to say so.
+	// farewell is how long a leaving worker tries to deliver its last message.
 	farewell = 2 * time.Second
-	// keepBytes of free memory keep their pages.
+	// keepBytes is the amount of free memory whose pages are kept.
 	keepBytes = 256 << 20
 	// parkTime is how long an attempt waits for its function.
 	parkTime = 30 * time.Second
 )
 
-// Run works until the context ends, the scheduler stops or drains the worker, or
-// it is away for too long. It returns nil after leaving properly.
+// Run runs the worker until the context ends, the scheduler stops or drains the worker, or the
+// scheduler is unreachable for too long. It returns nil if the worker has left properly.
 func (w *Worker) Run(ctx context.Context) error {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	w.running = work
@@ -314,8 +319,8 @@ func (w *Worker) Run(ctx context.Context) error {
 	}()
 	err := w.own(ctx)
 	if w.leaving {
-		// The scheduler ends the session when it has heard the farewell; one that is cancelled
-		// takes back what it has not put on the wire.
+		// The scheduler ends the session when it has received the last message. Cancelling the
+		// session earlier would discard data that is not on the wire yet.
 		select {
 		case <-sessionDone:
 		case <-time.After(farewell):
@@ -328,12 +333,12 @@ func (w *Worker) Run(ctx context.Context) error {
 	w.fetching.Wait()
 	w.settleEnded()
 	for _, a := range w.attempts {
-		a.endLoans() // what ran is over, and who lent may have been told nothing
+		a.endLoans() // its runs are over, and its lenders may still expect the end of the leases
 	}
 	return err
 }
 
-// deviceLost says whether the device is lost; then the worker ends.
+// deviceLost says whether the device is lost. If it is, the worker ends.
 func (w *Worker) deviceLost() bool {
 	if w.config.Health == nil {
 		return false
@@ -348,11 +353,11 @@ func (w *Worker) deviceLost() bool {
 // Fail ends the worker at once: Run returns the error.
 func (w *Worker) Fail(err error) { w.post(sessionFailed{err: err}) }
 
-// own is the owner but while somebody drives; see drive.go.
+// own is the owner goroutine. While it sleeps, other goroutines may be the owner; see drive.go.
 func (w *Worker) own(ctx context.Context) error {
 	beats := time.NewTicker(beat)
 	defer beats.Stop()
-	// ticks run only while something else does: an idle worker costs nothing.
+	// The ticker runs only while the machine has attempts: an idle worker costs nothing.
 	ticks := time.NewTicker(tick)
 	defer ticks.Stop()
 	done, drain := ctx.Done(), w.config.Drain
@@ -367,7 +372,7 @@ func (w *Worker) own(ctx context.Context) error {
 		}
 		w.owning.Unlock()
 		if w.waiting() {
-			w.wakeOwner() // what came while we were the owner was left to us
+			w.wakeOwner() // events that arrived while this goroutine held the lock were left to it
 		}
 		var ticked, beaten, ended, asked, late bool
 		select {
@@ -393,7 +398,7 @@ func (w *Worker) own(ctx context.Context) error {
 		case ticked:
 			w.step(lifecycle.Ticked{})
 			w.config.Store.Tick(time.Now())
-			look() // in case that the lanes which said that they would are held up
+			look() // in case the lanes that have declared to poll are delayed
 			if w.machine.Len() == 0 {
 				w.ticking = false
 				ticks.Stop()
@@ -424,7 +429,8 @@ func (w *Worker) own(ctx context.Context) error {
 
 var errLeft = errors.New("left")
 
-// askToLeave asks the scheduler for leave: it places nothing new here, and has others copy what only this worker has.
+// askToLeave asks the scheduler for permission to leave. The scheduler then places nothing new
+// here, and has other workers copy the objects that only this worker holds.
 func (w *Worker) askToLeave() {
 	w.log.Info("asked to leave: ending what runs, and handing over what no other worker has",
 		"running", w.machine.Len(), "objects", len(w.config.Store.Inventory()), "grace", w.config.DrainGrace)
@@ -432,8 +438,8 @@ func (w *Worker) askToLeave() {
 	w.outbox.drain()
 }
 
-// mayLeave says whether nothing is lost if a worker leaves that has nothing to do: the scheduler has told it to go or agrees,
-// or it has nothing.
+// mayLeave says whether an idle worker can leave without loss: the scheduler ordered it to leave or
+// has agreed, or the worker holds no objects.
 func (w *Worker) mayLeave() bool {
 	return !w.asked || w.drained || len(w.config.Store.Inventory()) == 0
 }
@@ -442,7 +448,7 @@ func (w *Worker) leave(why string) {
 	if running, objects := w.machine.Len(), len(w.config.Store.Inventory()); !w.asked || w.drained || running+objects == 0 {
 		w.log.Info("leaving", "reason", why)
 	} else {
-		// The scheduler makes that again of which it knows how.
+		// The scheduler recomputes the lost objects that it can.
 		w.log.Warn("leaving before all was handed over", "reason", why, "running", running, "objects", objects)
 	}
 	w.quit()
@@ -478,7 +484,8 @@ func (w *Worker) handle(x any) {
 		}
 	case alone:
 		for _, a := range w.parked {
-			a.parked = time.Time{} // The request is lost with the session; the next one begins with it.
+			// The request was lost with the session; the next session sends it again.
+			a.parked = time.Time{}
 		}
 		if w.asked && x.since >= aloneGrace && w.machine.Len() == 0 && w.stopped == nil {
 			w.leave("the scheduler is away, and nothing runs")
@@ -530,20 +537,20 @@ func (w *Worker) handle(x any) {
 	}
 }
 
-// open begins a session: everything that is known goes into the registration.
+// open begins a session: its registration contains everything that the worker has.
 func (w *Worker) open() *opened {
 	w.session++
-	w.settleEnded() // what has ended is in the outbox, then
+	w.settleEnded() // then the reports of all ended runs are in the outbox
 	clear(w.ops)
 	w.told = nil
 	r := proto.Clone(w.config.Registration).(*millracev1.Registration)
 	for _, o := range w.config.Store.Inventory() {
 		r.Inventory = append(r.Inventory, &millracev1.Replica{TaskId: uint64(o.ID.Task), Generation: uint32(o.ID.Generation), Bytes: o.Bytes()})
 	}
-	// What is reported and not sent counts as running, or it would be placed
-	// again.
+	// Attempts whose reports are not sent yet count as running; otherwise the scheduler would place
+	// them again.
 	written := make([]*millracev1.ObjectReport, 0, len(w.writes))
-	// order-free: they know nothing of each other.
+	// order-free: they are independent of each other.
 	for _, x := range w.writes {
 		written = append(written, x.report)
 	}
@@ -573,7 +580,7 @@ func refOf(r *millracev1.TaskRef) lifecycle.Ref {
 	return lifecycle.Ref{Task: ids.TaskID(r.GetTaskId()), Attempt: ids.Attempt(r.GetAttempt())}
 }
 
-// scheduler handles what the scheduler said.
+// scheduler handles a message of the scheduler.
 func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 	if x := r.GetRegistered(); x != nil {
 		first := w.self.Load() == 0
@@ -589,7 +596,7 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 		}
 		w.log.Info("registered", "id", ids.WorkerID(x.GetWorkerId()), "cluster", x.GetClusterId())
 		if w.drained = false; w.asked {
-			w.outbox.drain() // another session does not know
+			w.outbox.drain() // the scheduler does not know it in a new session
 		}
 		for _, a := range w.parked {
 			w.park(a)
@@ -654,8 +661,8 @@ func (w *Worker) scheduler(r *millracev1.SessionResponse) {
 	}
 }
 
-// dropFunctions forgets functions that no task refers to. Those of one message that are sent in it as well are needed again: they
-// are taken in afterwards.
+// dropFunctions forgets functions that no task refers to. If a message drops a function and also
+// contains it, it is needed again: the caller stores the functions of the message afterwards.
 func (w *Worker) dropFunctions(hashes [][]byte) {
 	for _, hash := range hashes {
 		delete(w.functions, hash32(hash))

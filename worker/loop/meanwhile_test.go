@@ -23,10 +23,10 @@ import (
 
 const madeBytes = 64 << 10
 
-// maker is a device whose calls make frames: "two" makes two of half the size, "fails" fails in the end, all others make one. A call is
-// over when the gate says so.
+// maker is a device whose calls make frames: "two" makes two of half the size, "fails" fails at its
+// end, and all others make one. A call is over when there is a value in gate.
 type maker struct {
-	device.Device // the rest of one: none
+	device.Device // nil: no other method is called
 	gate          chan struct{}
 
 	mu sync.Mutex
@@ -85,7 +85,7 @@ func (c *making) Finish() (device.Result, error) {
 	return device.Result{Header: c.Header(), Frames: c.frames}, nil
 }
 
-// made is a lane of such a device, whose results are shown.
+// made is a lane with such a device. Its results are published in a shared object index.
 type made struct {
 	*maker
 	t       *testing.T
@@ -93,7 +93,7 @@ type made struct {
 	objects *store.Store
 	view    *board.View
 	ended   chan *nativeRun
-	// looks has one for each time that the lane has looked for words: it does after what it does meanwhile.
+	// looks gets a value each time the lane polls for notifications, which it does after meanwhile.
 	looks chan struct{}
 	tasks int
 }
@@ -150,7 +150,7 @@ func newMade(t *testing.T) *made {
 	return x
 }
 
-// close ends the lane. What it had for further calls is free then.
+// close ends the lane and checks that it has released the memory for further calls.
 func (x *made) close() {
 	x.n.close()
 	x.n.lanes = nil
@@ -169,7 +169,7 @@ func (x *made) close() {
 	}
 }
 
-// begin starts a call and waits until the lane has done what it does meanwhile.
+// begin starts a call and waits until the lane has done its work in meanwhile.
 func (x *made) begin(name string) transfer.Ref {
 	x.t.Helper()
 	x.tasks++
@@ -181,12 +181,12 @@ func (x *made) begin(name string) transfer.Ref {
 		_, began = x.frames[name]
 		x.mu.Unlock()
 	}
-	<-x.looks // the first one may have been before
+	<-x.looks // the first poll may have been before meanwhile
 	<-x.looks
 	return transfer.Ref{Task: ids.TaskID(x.tasks), Generation: 1}
 }
 
-// end ends it.
+// end lets the open call finish.
 func (x *made) end(fails bool) {
 	x.t.Helper()
 	x.gate <- struct{}{}
@@ -200,7 +200,7 @@ func (x *made) held() uint64 {
 	return books.HeldBytes
 }
 
-// frame is where an object is found on the board, if it is.
+// frame returns the frame of an object in the shared object index; ok is false if it is not found.
 func (x *made) frame(ref transfer.Ref) (f memory.Frame, ok bool) {
 	x.t.Helper()
 	g, ok := x.view.Look()
@@ -217,7 +217,8 @@ func (x *made) frame(ref transfer.Ref) (f memory.Frame, ok bool) {
 	return o.Frames[0], true
 }
 
-// While the device is at a call, its lane has memory for the next one, which uses it if it needs as much.
+// While the device executes a call, its lane allocates memory for the next one, which uses it if it
+// needs as much.
 func TestMemoryForTheNextCallIsHadMeanwhile(t *testing.T) {
 	x := newMade(t)
 	x.begin("a")
@@ -233,13 +234,13 @@ func TestMemoryForTheNextCallIsHadMeanwhile(t *testing.T) {
 	if held := x.held(); held != 3*madeBytes {
 		t.Errorf("%d bytes are held after the second call", held)
 	}
-	// It is of another size.
+	// The next call needs another size.
 	x.begin("small")
 	x.end(false)
 	if held := x.held(); held != 2*madeBytes+2*madeBytes/2 {
 		t.Errorf("%d bytes are held after a call of half the size", held)
 	}
-	// As much, but not in one piece.
+	// The next call needs as much, but not in one frame.
 	x.begin("c")
 	x.end(false)
 	x.begin("two")
@@ -255,7 +256,7 @@ func TestMemoryForTheNextCallIsHadMeanwhile(t *testing.T) {
 	}
 }
 
-// What is put on the board beforehand is not found before it is sealed, and not at all if that never happens.
+// A result that is published in advance cannot be found before it is sealed, and never if it fails.
 func TestAResultThatIsBeingMadeIsNotFoundOnTheBoard(t *testing.T) {
 	x := newMade(t)
 	ref := x.begin("a")
@@ -271,7 +272,7 @@ func TestAResultThatIsBeingMadeIsNotFoundOnTheBoard(t *testing.T) {
 	if f, ok := x.frame(ref); ok {
 		t.Errorf("what was never made is found at %+v", f)
 	}
-	// Its memory is free for others, once the lane is through with it.
+	// Its memory is free for others once the lane has released it.
 	x.begin("b")
 	x.end(false)
 	id := ledger.ObjectID{Task: ref.Task, Generation: ref.Generation}

@@ -18,38 +18,40 @@ import (
 	"github.com/millrace/millrace/worker/store"
 )
 
-// nativeRun is one attempt for a native lane. Its lane owns it from Start to the
-// moment that it posts it back.
+// nativeRun is one attempt for a native lane. The lane owns it from start until the lane posts it
+// back.
 type nativeRun struct {
 	ref     lifecycle.Ref
 	call    device.Call
 	timeout time.Duration
-	// short: nothing waits while it runs. brief: so short that words of peers can wait for its end.
+	// short: the run is expected to be short, so the lane may start it asynchronously and stay in
+	// its polling mode. brief: so short that notifications from peers can wait for its end.
 	short, brief bool
-	// reservation is memory set aside by the loop, which gives it back; 0: none.
-	// roomy: the result fits in it; otherwise it is for the inputs alone.
+	// reservation is memory reserved by the loop, which also releases it; 0: none. roomy: the
+	// result fits in it; otherwise it is for the inputs only.
 	reservation ledger.ReservationID
 	roomy       bool
 
-	// state is where the run is, see the constants: it settles who was first,
-	// the lane that begins it or the loop that takes it back.
+	// state is one of the constants below. A compare-and-swap decides a race between the lane that
+	// begins the run and the loop that takes it back.
 	state atomic.Uint32
 
-	// The outcome, set by the lane.
+	// The lane sets the outcome.
 	returned bool
 	noRoom   []uint64
 	failure  *millracev1.TaskError
 	inline   []byte
 	bytes    uint64
-	framed   uint64 // bytes without the header, 0 if that has all
+	framed   uint64 // bytes of the frames, without the header; 0 if there are none
 	runTime  time.Duration
 	times    runTimes
-	// orphaned: the device was lost. Whoever repeats the attempt elsewhere is told by
-	// the worker's end, and nobody that the attempt has failed.
+	// orphaned: the run failed because the device was lost. It is not reported as failed: the
+	// worker ends, and its end makes the scheduler run the attempt elsewhere.
 	orphaned bool
 
-	// What is left to do when peers have their word, set by the owner; see Worker.settleEnded. The report is
-	// nil if there was none. pinned are the inputs that were pinned for the attempt.
+	// The owner sets the fields below, for the work that is deferred until the peers are notified;
+	// see Worker.settleEnded. report is nil if there is nothing to report. pinned are the inputs
+	// that were pinned for the attempt.
 	attempt *attempt
 	loans   []transfer.Loan
 	pinned  []ledger.ObjectID
@@ -68,36 +70,36 @@ var (
 	errCancelled = errors.New("cancelled")
 )
 
-// native is the lanes that run built-in operations, a goroutine each.
+// native is the set of lanes for native operations, with one goroutine each.
 type native struct {
 	nativeConfig
 	lanes []*nativeLane
 	wait  sync.WaitGroup
 }
 
-// nativeConfig is what the lanes have of their worker.
+// nativeConfig is the part of the worker that the lanes use.
 type nativeConfig struct {
 	device device.Device
 	store  *store.Store
-	// memoryWait is how long a run waits for more memory.
+	// memoryWait is the longest time that a run waits for more memory.
 	memoryWait time.Duration
-	// inlineBytes is the largest result to send inline.
+	// inlineBytes is the size of the largest result that is sent inline.
 	inlineBytes *atomic.Uint32
-	// lost says that the device is lost, and tells the owner; see Config.Health.
+	// lost says whether the device is lost; if it is, the worker ends. See Config.Health.
 	lost func() bool
-	// post takes runs that ended or are returned. hand is for a lane that has nothing
-	// to do until they are taken. Whoever is told of what follows from that is told when
-	// the lane calls idle: before it waits.
+	// post takes runs that have ended or are returned. hand does the same for a lane that has
+	// nothing else to do: the lane may step the machine itself. The reports that result are sent to
+	// the scheduler only when the lane calls idle, at the latest before it blocks.
 	post, hand func([]*nativeRun)
 	idle       func()
-	// linger is for how long a lane without work looks for more at most before it sleeps,
-	// while busy says that the worker has attempts: see Config.Linger.
+	// linger is the spin limit of a lane without work. The lane only spins while busy says that the
+	// worker has attempts. See Config.Linger.
 	linger  time.Duration
 	busy    *atomic.Bool
 	lookout lookout
 }
 
-// newNative starts a lane for each slot.
+// newNative starts one lane for each slot.
 func newNative(c nativeConfig, slots int) *native {
 	n := &native{nativeConfig: c}
 	for range slots {
@@ -109,7 +111,7 @@ func newNative(c nativeConfig, slots int) *native {
 	return n
 }
 
-// close stops what runs and waits for it. Its results are not posted.
+// close cancels the runs, waits for the lanes to end and discards the results.
 func (n *native) close() {
 	for _, l := range n.lanes {
 		l.mu.Lock()
@@ -134,10 +136,10 @@ func (n *native) start(lane int, r *nativeRun) {
 	}
 }
 
-// stop ends a run that is at work, or keeps it from beginning.
+// stop cancels a running run, or prevents a queued one from beginning.
 func (n *native) stop(lane int, r *nativeRun) {
 	if r.state.CompareAndSwap(runQueued, runTaken) {
-		return // the lane finds out when it gets there
+		return // the lane notices when it takes the run from its queue
 	}
 	l := n.lanes[lane]
 	l.mu.Lock()
@@ -147,8 +149,8 @@ func (n *native) stop(lane int, r *nativeRun) {
 	l.mu.Unlock()
 }
 
-// takeBack makes the lane return a run that it has not begun. The lane is at work
-// on something else, so the run is returned here.
+// takeBack returns a run that its lane has not begun. The lane is busy with another run, so this
+// goroutine removes the run from the queue and posts it as returned.
 func (n *native) takeBack(lane int, r *nativeRun) {
 	if !r.state.CompareAndSwap(runQueued, runTaken) {
 		return
@@ -168,14 +170,14 @@ func (n *native) takeBack(lane int, r *nativeRun) {
 		r.returned = true
 		n.post([]*nativeRun{r})
 	}
-	// Otherwise the lane holds it already, and returns it when it gets there.
+	// Otherwise the lane has dequeued the run already and returns it itself.
 }
 
 func holder(task ids.TaskID) ledger.Holder {
 	return ledger.Holder{Kind: ledger.HolderTask, ID: uint64(task)}
 }
 
-// taskError puts a failure into the terms of the API.
+// taskError converts a failure into the error of the API.
 func taskError(ctx context.Context, r *nativeRun, err error) *millracev1.TaskError {
 	var failed *device.Error
 	switch {

@@ -20,14 +20,14 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// stream is a device on which calls can be started. What happens is in its diary.
+// stream is a device on which calls can be started. It records the calls in diary.
 type stream struct {
 	device.Device
 	mu    sync.Mutex
 	diary []string
-	// noted is told of each line of the diary, and has room for all that a test writes.
+	// noted gets a value for each line of the diary, and has room for all lines of a test.
 	noted chan struct{}
-	// gate is taken from by each call that is finished.
+	// gate: each call takes one value when it finishes.
 	gate chan struct{}
 }
 
@@ -42,7 +42,7 @@ func newStream() *stream {
 	return &stream{noted: make(chan struct{}, 1000), gate: make(chan struct{}, 100)}
 }
 
-// until waits for so many further lines of the diary.
+// until waits for the given number of further lines of the diary.
 func (s *stream) until(t *testing.T, lines int) {
 	t.Helper()
 	late := time.After(workertest.Patience)
@@ -105,13 +105,13 @@ func (c *onStream) Finish() (device.Result, error) {
 	return device.Result{Header: []byte(c.name)}, nil
 }
 
-// laneOf is one lane of a device, and what it hands out.
+// laneOf starts one lane of a device and returns the channel of its ended runs.
 func laneOf(t *testing.T, s *stream, linger time.Duration) (n *native, ended chan *nativeRun) {
 	t.Helper()
 	return laneWith(t, s, linger, (&Worker{}).lookout())
 }
 
-// laneWith is a lane that looks for what peers say.
+// laneWith is laneOf with a poller.
 func laneWith(t *testing.T, s *stream, linger time.Duration, out lookout) (n *native, ended chan *nativeRun) {
 	t.Helper()
 	objects := storeOf(t, 1<<20)
@@ -132,7 +132,7 @@ func laneWith(t *testing.T, s *stream, linger time.Duration, out lookout) (n *na
 	return n, ended
 }
 
-// storeOf has a slab of so many bytes in host memory.
+// storeOf returns a store with a slab of the given size in host memory.
 func storeOf(t *testing.T, bytes uint64) *store.Store {
 	t.Helper()
 	slab, err := hostmemory.NewSlab(bytes, memory.Identity{})
@@ -179,7 +179,7 @@ func TestShortCallsAreStartedWithoutWaiting(t *testing.T) {
 				t.Fatalf("%d: %s ended with %v", i, r.call.Op, r.failure)
 			}
 		}
-		// Those that were queued together were started together, however soon they ended.
+		// Runs that were queued together were started together, however soon they ended.
 		for i := range maxOpen {
 			if got := s.happened()[i]; got != "start "+names[i] {
 				t.Errorf("%d: %s", i, got)
@@ -248,8 +248,9 @@ func TestOpenCallsEndBeforeTheLaneDoes(t *testing.T) {
 	n.lanes = nil // closed
 }
 
-// A lane that waits, for work or for the device, looks for what peers say, and starts what follows. Before what may take long, and in
-// the end, it has them call.
+// A lane that waits, for work or for the device, polls for notifications from peers, and starts the
+// runs that follow. Before a long wait or call, and at its end, it makes peers wake the worker
+// again.
 func TestALaneThatWaitsLooksForWhatPeersSay(t *testing.T) {
 	s := newStream()
 	var n *native
@@ -276,7 +277,7 @@ func TestALaneThatWaitsLooksForWhatPeersSay(t *testing.T) {
 		look: func() bool {
 			select {
 			case name := <-said:
-				// Whatever was said, a run of that name follows from it.
+				// A notification leads to a run of that name.
 				n.start(0, &nativeRun{ref: lifecycle.Ref{Task: 1, Attempt: 1}, call: device.Call{Op: name}, short: name != "long"})
 				return true
 			default:
@@ -287,7 +288,7 @@ func TestALaneThatWaitsLooksForWhatPeersSay(t *testing.T) {
 	made := make(chan struct{})
 	gated := out
 	gated.look = func() bool {
-		<-made // n is not there before
+		<-made // n is set after laneWith returns
 		return out.look()
 	}
 	n, ended := laneWith(t, s, time.Hour, gated)

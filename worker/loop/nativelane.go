@@ -12,35 +12,39 @@ import (
 	"github.com/millrace/millrace/worker/store"
 )
 
-// nativeLane runs what is handed to it, one after the other.
+// nativeLane executes native runs one after the other, in a goroutine of its own. A lane is one
+// execution slot of the worker: the machine hands runs to it, some of them in advance.
 type nativeLane struct {
 	n *native
-	// wake has room for one; Start sends without waiting. Closed by close.
+	// wake signals a change of queue. It has room for one signal, so that start can send without
+	// waiting. close closes it.
 	wake chan struct{}
 
 	mu sync.Mutex
-	// queue, current, cancel and closed are guarded by mu. cancel ends current.
+	// queue, current, cancel and closed are guarded by mu. cancel ends the context of current.
 	queue   []*nativeRun
 	current *nativeRun
 	cancel  context.CancelCauseFunc
 	closed  bool
 
-	// Below belongs to the lane's goroutine.
+	// The fields below belong to the lane's goroutine.
 	ctx     context.Context //nolint:containedctx // a new one per run would cost as much as a tiny op
 	done    []*nativeRun
 	flushed time.Time
-	// open are the calls that were started and not finished, in order; spent have ended, and their memory is to be
-	// released: when what they made was told.
+	// open are the calls that were started on the device and not finished, in order. spent are
+	// finished calls whose remaining memory is released later, after their results were published.
 	open, spent []*calling
-	// spare is memory for the result of the next call, while the lane is at short ones or looks for some.
+	// spare is memory for the result of the next call. The lane keeps it only while it executes
+	// short calls or polls for some.
 	spare    store.Spare
 	patience patience.Patience
-	// watching: peers need not call, the lane will look. It does while it waits for something, and when it has run something
-	// brief or submitted something short.
+	// watching: the lane polls for notifications, so peers need not wake this worker through the
+	// socket. This is so while the lane waits, and after it has executed a brief run or submitted a
+	// short one.
 	watching bool
 }
 
-// maxOpen bounds them: enough for the device never to wait for the next of many small
+// maxOpen limits the open calls: enough that the device never waits for the next of many small
 // calls.
 const maxOpen = 8
 
@@ -61,20 +65,22 @@ func (l *nativeLane) run() {
 			r.returned = true
 			l.done = append(l.done, r)
 		default:
-			// What is done must not wait for what is long.
+			// Finished runs must not wait for a long run.
 			if !r.short || time.Since(l.flushed) > 200*time.Microsecond {
 				l.flush(l.n.post)
 			}
-			l.n.lookout.going() // this run, and whatever else is for other threads to fetch
+			// Reset the flag: this run set it, and other goroutines that were started run on other
+			// threads.
+			l.n.lookout.going()
 			l.execute(r)
 		}
 	}
 }
 
-// finishOne waits for the first of the open calls, or until there is another one to
-// start behind them.
+// finishOne waits until the first of the open calls is finished, or returns early when there is
+// another run to start behind it.
 func (l *nativeLane) finishOne() {
-	l.flush(l.n.hand) // nothing else is to be done now
+	l.flush(l.n.hand) // the lane has nothing else to do now
 	l.idle()
 	c := l.open[0]
 	done := c.started.Done()
@@ -95,13 +101,13 @@ func (l *nativeLane) finishOne() {
 		}
 	}
 	if !done {
-		l.rest() // nobody knows for how long
+		l.rest() // the remaining time is unknown
 	}
 	l.finish(c)
 	l.open = append(l.open[:0], l.open[1:]...)
 }
 
-// finishAll waits for all of them.
+// finishAll waits for all open calls.
 func (l *nativeLane) finishAll() {
 	for _, c := range l.open {
 		l.finish(c)
@@ -115,21 +121,22 @@ func (l *nativeLane) finish(c *calling) {
 	l.spent = append(l.spent, c)
 }
 
-// ended notes what became of a call.
+// ended records the outcome of a call.
 func (l *nativeLane) ended(c *calling, err error) {
 	r := c.run
 	now := time.Now()
 	r.runTime = now.Sub(c.begin)
 	r.times.stored = now
 	if len(l.open) > 1 && l.open[0] == c {
-		// The next one runs since now.
+		// The next call occupies the device from now on.
 		l.open[1].begin = now
 		l.open[1].run.times.submitted = now
 	}
 	if err != nil {
 		ctx := c.ctx
 		if c.started != nil {
-			ctx = context.Background() // that another one was cancelled is not its business
+			// The lane's context may be cancelled because of another call.
+			ctx = context.Background()
 		}
 		r.failure = taskError(ctx, r, err)
 		if r.orphaned = l.n.lost(); r.orphaned {
@@ -139,16 +146,18 @@ func (l *nativeLane) ended(c *calling, err error) {
 	l.done = append(l.done, r)
 }
 
-// sleep waits for work, at first by looking for it; false when the lane is closed.
+// sleep waits for work: it polls for a limited time and then blocks. It returns false if the lane
+// is closed.
 func (l *nativeLane) sleep() (open bool) {
 	select {
 	case _, open = <-l.wake:
-		return open // what it has just handed over has set more going here
+		return open // the handover just before has produced new work for this lane
 	default:
 	}
 	begin := time.Now()
 	defer func() { l.patience.Waited(time.Since(begin)) }()
-	// Without yielding between two looks, which would wake others to look for work.
+	// It does not yield between two polls: that would make the Go runtime wake other threads to
+	// look for work.
 	for told := false; l.n.busy.Load() && time.Since(begin) < l.patience.Now(); {
 		looked := l.look()
 		select {
@@ -170,12 +179,12 @@ func (l *nativeLane) sleep() (open bool) {
 	return open
 }
 
-// grace is how long the scheduler's report waits for what the lane is to do next: to send it wakes a thread, and
-// behind a call on the device that costs nothing.
+// grace is how long the reports to the scheduler wait for the lane's next run. Sending them wakes a
+// thread; once a call is on the device, that costs nothing.
 const grace = 50 * time.Microsecond
 
-// giveWay lets what the lane has set going go on in this thread, so that it need not be fetched by another one, which may be
-// asleep; and the scheduler hear.
+// giveWay yields the thread to goroutines that the lane has made ready, so that no other thread,
+// which may be asleep, has to take them over. It also sends the reports to the scheduler.
 func (l *nativeLane) giveWay() {
 	if l.n.linger > 0 {
 		runtime.Gosched()
@@ -183,7 +192,8 @@ func (l *nativeLane) giveWay() {
 	l.idle()
 }
 
-// idle does what nobody waits for: the scheduler hears, and memory of calls that have ended is released.
+// idle does the deferred work that nothing waits for: it sends the reports to the scheduler and
+// releases the memory of finished calls.
 func (l *nativeLane) idle() {
 	l.n.idle()
 	l.releaseSpent()
@@ -197,7 +207,8 @@ func (l *nativeLane) releaseSpent() {
 	l.spent = l.spent[:0]
 }
 
-// look handles what peers say, and says whether they said anything. They need not call from now on, until rest.
+// look handles notifications from peers and says whether there were any. From now until rest, peers
+// need not wake this worker.
 func (l *nativeLane) look() bool {
 	if !l.watching {
 		l.watching = true
@@ -209,8 +220,9 @@ func (l *nativeLane) look() bool {
 // spareBytes is the largest spare.
 const spareBytes = 4 << 20
 
-// meanwhile does what follows from a call while the device is at it, once: it puts the result on the board, and has memory for the
-// next call, which is often like this one.
+// meanwhile does work ahead while the device executes a call, once per call: it publishes the
+// arriving result in the shared object index, and allocates memory for the next call, which often
+// has a result of the same size.
 func (l *nativeLane) meanwhile(c *calling) {
 	if c.foreseen {
 		return
@@ -227,7 +239,9 @@ func (l *nativeLane) dropSpare() {
 	l.spare = store.Spare{}
 }
 
-// rest makes peers call, and is for what may take long: nothing is kept for calls that may follow. What peers said before is handled.
+// rest prepares the lane for a wait or a call that may be long: it drops the spare, releases the
+// memory of finished calls, makes peers wake this worker again, and handles the notifications that
+// arrived before.
 func (l *nativeLane) rest() {
 	l.dropSpare()
 	l.releaseSpent()
@@ -253,7 +267,7 @@ func (l *nativeLane) next() *nativeRun {
 	if l.queue = l.queue[1:]; len(l.queue) == 0 {
 		l.queue = nil
 	}
-	// One context serves all runs until one is cancelled.
+	// One context serves all runs until a run is cancelled.
 	if l.ctx == nil || l.ctx.Err() != nil {
 		l.ctx, l.cancel = context.WithCancelCause(context.Background())
 	}
@@ -269,7 +283,8 @@ func (l *nativeLane) flush(to func([]*nativeRun)) {
 	l.flushed = time.Now()
 }
 
-// execute runs what was begun, or starts it behind the calls that are open.
+// execute executes a run that has begun. A short run that the device can start asynchronously is
+// only started, behind the open calls.
 func (l *nativeLane) execute(r *nativeRun) {
 	if !r.short {
 		l.rest()
@@ -282,11 +297,12 @@ func (l *nativeLane) execute(r *nativeRun) {
 	}
 	r.times.begun = c.begin
 	if l.spare.Reservation == 0 {
-		l.releaseSpent() // there may be no more than that
+		l.releaseSpent() // there may be no memory beside theirs
 	}
 	p, err := c.prepare(&l.spare)
 	if err == nil && r.noRoom == nil {
-		// Nobody waits for calls that are long, or that may be interrupted.
+		// Long calls and calls with a timeout are not started asynchronously: they must be waited
+		// for in a way that can be interrupted.
 		if s, able := p.(device.Starter); able && r.short && r.timeout == 0 && len(l.open) < maxOpen {
 			if c.started, err = guarded(func() (device.Started, error) { return s.Start(c.ctx, c.allocNow) }); c.started != nil {
 				l.open = append(l.open, c)

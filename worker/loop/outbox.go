@@ -12,27 +12,27 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
-// These bound one message; the rest follows in the next. A message has one report at least, and each was made to fit by the time it
-// was queued, so that no message comes near to MaxMessageBytes.
+// Limits of one message; the rest follows in the next message. A message has at least one report,
+// and each report was cut to its limits when it was queued, so no message comes near
+// MaxMessageBytes.
 const (
 	maxReports     = 4096
 	maxReportBytes = 8 << 20
 	maxObjects     = 1 << 16
 	maxFunctions   = 1 << 16
-	// maxFailed objects are named by one report on a rescue.
+	// maxFailed is the largest number of objects that one report on a rescue names.
 	maxFailed = 1 << 17
 )
 
-// outbox queues the messages for the scheduler. The owner fills it, the session
-// empties it.
+// outbox queues the messages for the scheduler. The owner fills it, and the session empties it.
 type outbox struct {
-	// ready has room for one: something is to be sent.
+	// ready signals that there is something to send. It has room for one signal.
 	ready chan struct{}
 	// closed is closed by close.
 	closed chan struct{}
 
 	mu sync.Mutex
-	// All below is guarded by mu.
+	// The fields below are guarded by mu.
 	tasks     []*millracev1.TaskReport
 	objects   []*millracev1.ObjectReport
 	functions [][]byte
@@ -41,9 +41,9 @@ type outbox struct {
 	leaving   bool
 	draining  bool
 	pending   bool
-	// mute: all entries are of an earlier life of the scheduler, and are dropped.
+	// mute: new entries belong to an earlier life of the scheduler and are dropped.
 	mute bool
-	// inFlight are in the message that is being sent.
+	// inFlight are the task reports in the message that is being sent.
 	inFlight []*millracev1.TaskReport
 }
 
@@ -105,13 +105,13 @@ func (o *outbox) stats(s *millracev1.WorkerStats) {
 		return
 	}
 	if o.beat != nil && len(s.GetLanes()) == 0 {
-		s.Lanes = o.beat.GetLanes() // they are told once
+		s.Lanes = o.beat.GetLanes() // routes are reported once per change
 	}
 	o.beat = s
 	o.pending = true
 }
 
-// drain asks for leave. The caller signals.
+// drain asks the scheduler for permission to leave. The caller must call signal.
 func (o *outbox) drain() {
 	o.mu.Lock()
 	o.draining = true
@@ -129,7 +129,8 @@ func (o *outbox) leave() {
 
 func (o *outbox) close() { close(o.closed) }
 
-// forget drops everything that is queued, and while mute everything that would be.
+// forget drops all queued entries. With mute set, further entries are dropped too, until the next
+// forget.
 func (o *outbox) forget(mute bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -137,7 +138,8 @@ func (o *outbox) forget(mute bool) {
 	o.mute, o.pending = mute, o.leaving || o.draining
 }
 
-// signal wakes the session. The owner calls it once per batch of its own.
+// signal wakes the session if there is something to send. The owner calls it once per batch of its
+// work.
 func (o *outbox) signal() {
 	o.mu.Lock()
 	pending := o.pending
@@ -151,10 +153,11 @@ func (o *outbox) signal() {
 	}
 }
 
-// reopen prepares for a new session: it queues again the message that was being sent when the last one broke. It returns the
-// attempts whose final reports are queued. Queued reports on objects are in the inventory, too: objects are reported
-// twice, which does no harm. Those that clients wrote, and that are not accepted, are in no inventory; all of them are
-// said again, and only once: written lists them.
+// reopen prepares for a new session: it queues the message again that was being sent when the last
+// session ended. It returns the attempts whose final reports are queued. Queued reports on objects
+// also appear in the inventory of the registration; the double report does no harm. Objects that
+// clients wrote and that are not accepted yet appear in no inventory: written lists all of them,
+// and they replace the queued reports on such objects, so each is sent once.
 func (o *outbox) reopen(written []*millracev1.ObjectReport) []lifecycle.Ref {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -172,7 +175,7 @@ func (o *outbox) reopen(written []*millracev1.ObjectReport) []lifecycle.Ref {
 	return refs
 }
 
-// take returns the next message, nil if there is nothing.
+// take returns the next message, nil if there is nothing to send.
 func (o *outbox) take() *millracev1.SessionRequest {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -187,7 +190,7 @@ func (o *outbox) take() *millracev1.SessionRequest {
 	}
 	m.Objects, o.objects = split(o.objects, n)
 	m.MissingFunctions, o.functions = split(o.functions, maxFunctions)
-	// A rescue that failed altogether is as large as many reports.
+	// A report on a rescue that failed completely is as large as many task reports.
 	n = 0
 	for failed := 0; n < len(o.rescues) && failed < maxFailed; n++ {
 		failed += 1 + len(o.rescues[n].GetFailed())
@@ -209,7 +212,7 @@ func (o *outbox) take() *millracev1.SessionRequest {
 	return m
 }
 
-// split returns the first n, and the others.
+// split returns the first n elements and the rest.
 func split[T any](list []T, n int) (first, rest []T) {
 	if n >= len(list) {
 		return list, nil
@@ -217,15 +220,15 @@ func split[T any](list []T, n int) (first, rest []T) {
 	return list[:n:n], list[n:]
 }
 
-// sent says that the message from take was handed to the stream.
+// sent records that the message from take was passed to the stream.
 func (o *outbox) sent() {
 	o.mu.Lock()
 	o.inFlight = nil
 	o.mu.Unlock()
 }
 
-// unsent puts back what could not be sent, except for the task reports: reopen
-// does that.
+// unsent puts back the objects and rescues of a message that could not be sent. reopen does so for
+// the task reports.
 func (o *outbox) unsent(m *millracev1.SessionRequest) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -237,7 +240,7 @@ func (o *outbox) unsent(m *millracev1.SessionRequest) {
 	o.pending = true
 }
 
-// wait waits for something to send; false when there will be nothing any more.
+// wait waits for something to send. It returns false if the context ended or the outbox was closed.
 func (o *outbox) wait(ctx context.Context) bool {
 	select {
 	case <-o.ready:

@@ -50,7 +50,7 @@ func TestWhatWasNotSentIsSaidAgain(t *testing.T) {
 	m := o.take()
 	o.unsent(m)
 	o.task(report(2, 0, millracev1.TaskOutcome_TASK_OUTCOME_FAILED))
-	// A new session counts them as running, so that they are not placed again.
+	// A new session counts them as running, so that the scheduler does not place them again.
 	if refs := o.reopen(nil); len(refs) != 2 || refs[0].Task != 1 || refs[1].Task != 2 {
 		t.Errorf("final reports of %v", refs)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/worker/value"
 )
 
-// Receiver returns the worker as what clients write to.
+// Receiver returns the interface through which clients write objects to this worker.
 func (w *Worker) Receiver() transfer.Receiver { return receiver{w} }
 
 type receiver struct{ worker *Worker }
@@ -54,7 +54,7 @@ func (r receiver) Create(ctx context.Context, head transfer.Head) (transfer.Inco
 // written is an object that a client is writing.
 type written struct {
 	worker *Worker
-	// life of the scheduler when it was begun, 0 before the first session.
+	// life is the life of the scheduler when the write was begun, 0 before the first session.
 	life        uint64
 	head        transfer.Head
 	id          ledger.ObjectID
@@ -68,7 +68,8 @@ func (in *written) Regions() []transfer.Region { return in.regions }
 // Abort is part of transfer.Incoming.
 func (in *written) Abort() { in.worker.config.Store.Release(in.reservation) }
 
-// Commit is part of transfer.Incoming: it returns when the scheduler has accepted the object, or refused it: until then nobody finds it.
+// Commit is part of transfer.Incoming. It returns when the scheduler has accepted or refused the
+// object; until it is accepted, readers cannot find the object.
 func (in *written) Commit(ctx context.Context) error {
 	w := in.worker
 	bytes := in.head.Bytes() + uint64(len(in.head.Header))
@@ -76,7 +77,8 @@ func (in *written) Commit(ctx context.Context) error {
 		TaskId: uint64(in.id.Task), Generation: uint32(in.id.Generation), Bytes: bytes,
 	}, Written: true}}
 	if bytes <= uint64(w.inlineBytes.Load()) {
-		// Before it is sealed: then it may leave for another tier.
+		// The inline value is made before the object is sealed: a sealed object may be moved to
+		// another tier.
 		x.report.InlineResult = in.inline()
 	}
 	if in.reservation == 0 {
@@ -101,16 +103,17 @@ func (in *written) Commit(ctx context.Context) error {
 	}
 }
 
-// writing is an object that a client wrote, and that the scheduler has not accepted.
+// writing is an object that a client wrote and that the scheduler has not accepted yet.
 type writing struct {
 	id     ledger.ObjectID
 	life   uint64
 	report *millracev1.ObjectReport
-	// answer has room for one: nil when it was accepted, else why not.
+	// answer has room for one value: nil if the object was accepted, otherwise the refusal.
 	answer chan error
 }
 
-// written tells the scheduler of an object that a client wrote, unless it is plain that it can be nobody's result.
+// written reports an object that a client wrote to the scheduler. It refuses the object at once if
+// it belongs to an earlier life of the scheduler or to a task that runs here.
 func (w *Worker) written(x *writing) {
 	var refusal error
 	switch {
@@ -125,7 +128,7 @@ func (w *Worker) written(x *writing) {
 		return
 	}
 	w.outbox.object(x.report)
-	if w.life.Load() == 0 { // a scheduler that does not accept, but takes everything
+	if w.life.Load() == 0 { // this scheduler sends no acceptances: every object is accepted
 		w.config.Store.Accept(x.id)
 		x.answer <- nil
 		return
@@ -133,9 +136,9 @@ func (w *Worker) written(x *writing) {
 	w.writes[x.id] = x
 }
 
-// runs says whether the worker was assigned a task.
+// runs says whether an attempt of a task was assigned to this worker.
 func (w *Worker) runs(task ids.TaskID) bool {
-	// order-free: any will do.
+	// order-free: it only matters whether there is one.
 	for ref := range w.attempts {
 		if ref.Task == task {
 			return true
@@ -144,7 +147,7 @@ func (w *Worker) runs(task ids.TaskID) bool {
 	return slices.ContainsFunc(w.parked, func(a *attempt) bool { return a.ref.Task == task })
 }
 
-// accept has objects be found that clients wrote.
+// accept makes objects that clients wrote visible to readers.
 func (w *Worker) accept(accepted []*millracev1.Replica) {
 	for _, pb := range accepted {
 		id := ledger.ObjectID{Task: ids.TaskID(pb.GetTaskId()), Generation: ids.Attempt(pb.GetGeneration())}
@@ -156,7 +159,8 @@ func (w *Worker) accept(accepted []*millracev1.Replica) {
 	}
 }
 
-// refuse answers a client whose object the scheduler has released before it accepted it. The object is for the caller to drop.
+// refuse answers the client of an object that the scheduler has released instead of accepting it.
+// The caller drops the object.
 func (w *Worker) refuse(id ledger.ObjectID, reason, why string) {
 	if x := w.writes[id]; x != nil {
 		delete(w.writes, id)
@@ -164,7 +168,7 @@ func (w *Worker) refuse(id ledger.ObjectID, reason, why string) {
 	}
 }
 
-// Reasons of refusals.
+// Reasons of refusals, in the API.
 const (
 	noDataTask     = "NOT_A_DATA_TASK"
 	otherLife      = "SCHEDULER_RESTARTED"
@@ -175,8 +179,8 @@ func refusalOf(id ledger.ObjectID, reason, why string) error {
 	return edge.Refusal(codes.FailedPrecondition, reason, fmt.Sprintf("object %s was refused: %s", id, why), map[string]string{"object": id.String()})
 }
 
-// inline returns the object as one value, nil if it cannot be: then it is fetched
-// when it is wanted.
+// inline returns the object as one inline value. It returns nil if that is not possible; then
+// readers fetch the object.
 func (in *written) inline() []byte {
 	frames := make([]memory.Frame, len(in.regions))
 	for i, r := range in.regions {

@@ -4,19 +4,20 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// receiving hears what the scheduler says in a session. One goroutine at a time does. It also carries out the first fetch
-// that follows from a short message: until another goroutine has been woken for that, this one has found the object and
-// begun to copy it, most of all on processors that had nothing to do for a while. Before such a fetch waits for long,
-// another goroutine goes on receiving, and this one ends with the fetch.
+// receiving receives the messages of the scheduler in a session. One goroutine at a time does this.
+// It also carries out the first fetch that results from a short message: it has found the object
+// and begun to copy it before another goroutine could have been woken, especially if the processors
+// were idle. Before such a fetch waits for long, another goroutine continues to receive, and this
+// one ends with the fetch.
 type receiving struct {
 	worker  *Worker
 	stream  millracev1.WorkerService_SessionClient
 	session uint64
-	// ended has room for one: why nobody receives any more.
+	// ended has room for one value: the reason why receiving has ended.
 	ended chan error
 }
 
-// run receives until the stream ends, or another goroutine does so.
+// run receives until the stream ends or another goroutine has taken over.
 func (r *receiving) run() {
 	w := r.worker
 	for {

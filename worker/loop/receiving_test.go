@@ -15,11 +15,13 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// promptShelf begins to fetch at once, and then waits: as long as it says for it.
+// promptShelf is a path that begins to fetch at once and then waits. It declares a long wait if
+// long is set.
 type promptShelf struct {
 	shelf *shelf
 	long  bool
-	// waits hears of each fetch that waits until its outcome is sent on what it gets.
+	// waits gets one channel for each waiting fetch; the fetch ends with the error that the test
+	// sends on it.
 	waits chan chan error
 }
 
@@ -55,7 +57,7 @@ func (p *promptShelf) Fetch(ctx context.Context, _ transfer.Peer, refs []transfe
 	return nil
 }
 
-// shownBoard notes what is shown on it.
+// shownBoard records its calls in diary.
 type shownBoard struct {
 	mu    sync.Mutex
 	diary []string
@@ -86,8 +88,8 @@ func (b *shownBoard) has(lines ...string) bool {
 	return slices.Equal(b.diary, lines)
 }
 
-// Whoever receives what the scheduler says fetches, too. That keeps nobody waiting: neither other orders of the
-// session, nor another session.
+// The goroutine that receives the messages of the scheduler also fetches. This delays neither other
+// messages of the session nor another session.
 func TestAFetchThatWaitsDoesNotKeepTheScheduler(t *testing.T) {
 	scheduler := workertest.NewScheduler(t)
 	path := &promptShelf{long: true, waits: make(chan chan error)}
@@ -110,8 +112,8 @@ func TestAFetchThatWaitsDoesNotKeepTheScheduler(t *testing.T) {
 	value(t, again.Report(103, millracev1.TaskOutcome_TASK_OUTCOME_SUCCEEDED))
 }
 
-// A fetch that is over soon is carried out before anything else is received. What arrives is shown while there is
-// nothing else to do, and not if it does not arrive.
+// A short fetch is carried out before anything else is received. Arriving objects are published
+// while the fetch waits, and removed if they do not arrive.
 func TestWhatArrivesIsShownWhileItDoes(t *testing.T) {
 	scheduler := workertest.NewScheduler(t)
 	path, shown := &promptShelf{waits: make(chan chan error)}, new(shownBoard)

@@ -16,36 +16,35 @@ import (
 )
 
 const (
-	// rescueWait is for how long a rescue waits for memory in vain, for all of its objects together: the scheduler
-	// waits not much longer.
+	// rescueWait is the longest time that a rescue waits for memory in vain, for all its objects
+	// together: the scheduler does not wait much longer.
 	rescueWait = time.Second
-	// rescueLimit ends a rescue that does not end: long after the scheduler has given it
-	// up.
+	// rescueLimit ends a rescue that hangs, long after the scheduler has given it up.
 	rescueLimit = 30 * time.Second
 )
 
-// rescued is posted when a rescue has ended.
+// rescued is posted when a rescue has ended, and for failures before its end.
 type rescued struct {
 	peer    ids.WorkerID
 	objects []ledger.ObjectID
-	// failed are those of them that are not here, for a reason.
+	// failed are the objects of these that are not here, because of reason.
 	failed []ledger.ObjectID
 	reason string
 }
 
-// unmapped is posted when the memory of a dead peer is not mapped here any more.
+// unmapped is posted when the memory of a dead peer is no longer mapped here.
 type unmapped struct{ peer ids.WorkerID }
 
-// Unmapped says that a peer's memory is mapped here no more. Of those that live, the
-// scheduler need not know.
+// Unmapped records that a peer's memory is no longer mapped here. The scheduler is told only if the
+// peer is dead.
 func (w *Worker) Unmapped(at transfer.Peer, dead bool) {
 	if dead {
 		w.post(unmapped{at.Worker})
 	}
 }
 
-// rescue copies what only a dead peer had out of its memory. What is asked for again
-// while it is being copied is answered once.
+// rescue copies objects out of the memory of a dead peer that was their only holder. Objects that
+// are being copied already are skipped: the earlier rescue reports them.
 func (w *Worker) rescue(order *millracev1.Rescue) {
 	peer := transfer.Peer{Worker: ids.WorkerID(order.GetWorkerId()), Name: order.GetName(), Address: order.GetDataAddress()}
 	r := &rescuing{worker: w, peer: peer.Worker}
@@ -87,7 +86,7 @@ func (w *Worker) rescue(order *millracev1.Rescue) {
 	})
 }
 
-// rescueEnded tells the scheduler what could not be copied.
+// rescueEnded reports the objects that could not be copied to the scheduler.
 func (w *Worker) rescueEnded(x rescued) {
 	for _, id := range x.objects {
 		delete(w.rescuing, id)
@@ -106,7 +105,7 @@ func objectHere(id ledger.ObjectID, bytes uint64) *millracev1.ObjectReport {
 	return &millracev1.ObjectReport{Replica: &millracev1.Replica{TaskId: uint64(id.Task), Generation: uint32(id.Generation), Bytes: bytes}}
 }
 
-// rescuing is the sink of a rescue. It is used by one goroutine.
+// rescuing is the sink of a rescue. One goroutine uses it.
 type rescuing struct {
 	worker       *Worker
 	ids          []ledger.ObjectID
@@ -115,28 +114,28 @@ type rescuing struct {
 	here         []bool
 	copied       int
 	bytes        uint64
-	// reason is why the first that failed did.
+	// reason is the error of the first object that failed.
 	reason string
-	// peer is who died. failed are objects that could not be copied, and of which the scheduler was not told; told are those
-	// of which it was.
+	// peer is the dead worker. failed are objects that could not be copied and were not reported to
+	// the scheduler yet. told marks objects that were added to failed at any time, by index.
 	peer   ids.WorkerID
 	failed []ledger.ObjectID
 	told   []bool
-	// waited is how long memory was waited for in vain.
+	// waited is the total time that was spent waiting for memory in vain.
 	waited time.Duration
 }
 
 var _ transfer.Sink = (*rescuing)(nil)
 
-// prepare makes the lists of a rescue of ids.
+// prepare allocates the lists for the objects in ids.
 func (r *rescuing) prepare() {
 	n := len(r.ids)
 	r.reservations, r.heads, r.here, r.told = make([]ledger.ReservationID, n), make([]transfer.Head, n), make([]bool, n), make([]bool, n)
 }
 
-// Place is part of transfer.Sink. Each object has a reservation of its own, so that
-// those for which there is no room cost the others nothing but a wait, and not much of that: memory for
-// which others wait, or that they are at work in, may not be there for long.
+// Place is part of transfer.Sink. Each object has its own reservation, so that objects without room
+// cost the others only a wait, and a short one: memory that others wait for, or that runs use, may
+// not become free for long.
 func (r *rescuing) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
 	id, s := r.ids[index], r.worker.config.Store
 	r.heads[index] = head
@@ -173,7 +172,7 @@ func (r *rescuing) Done(index int, err error) {
 	s.Release(r.reservations[index])
 	r.reservations[index] = 0
 	o, here := s.Lookup(id)
-	if !here { // A fetch that was under way when the peer died may have brought it.
+	if !here { // A fetch that was active when the peer died may have brought it.
 		r.fail(fmt.Errorf("object %s: %w", id, err))
 		r.failed, r.told[index] = append(r.failed, id), true
 		return
@@ -190,8 +189,8 @@ func (r *rescuing) fail(err error) {
 	}
 }
 
-// report tells the scheduler what could not be copied so far, so that others are asked for it, or it is computed,
-// while the rest is being copied.
+// report tells the scheduler which objects could not be copied so far, so that it can ask other
+// workers or recompute them while the rest is copied.
 func (r *rescuing) report() {
 	if len(r.failed) > 0 {
 		r.worker.post(rescued{peer: r.peer, objects: r.failed, failed: r.failed, reason: r.reason})
@@ -199,7 +198,7 @@ func (r *rescuing) report() {
 	}
 }
 
-// end sums up a rescue. The error is that of all that was not done.
+// end sums up a rescue. err, if not nil, is the error of all objects that were not handled.
 func (r *rescuing) end(err error) rescued {
 	if err != nil {
 		r.fail(err)

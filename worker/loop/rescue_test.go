@@ -14,14 +14,14 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// Objects of a dead worker that are not there, or for which there is no room, cost the others neither their rescue nor
-// much time, and are told at once.
+// Objects of a dead worker that are missing, or for which there is no room, do not prevent or delay
+// the rescue of the others, and are reported at once.
 func TestObjectsThatCannotBeRescuedDoNotHoldUpOthers(t *testing.T) {
 	const objects, last = 100, 99
 	w := New(Config{Registration: &millracev1.Registration{Slots: 1}, Store: storeOf(t, 1<<20), Log: slog.New(slog.DiscardHandler)})
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
 	defer cancel()
-	// Somebody is at work in all of the memory.
+	// A task uses almost all of the memory.
 	full, granted, err := w.config.Store.Reserve(ledger.Holder{Kind: ledger.HolderTask, ID: 1000}, []uint64{1<<20 - 8<<10}, time.Time{}, nil)
 	if !granted || err != nil {
 		t.Fatal(err)
@@ -57,7 +57,7 @@ func TestObjectsThatCannotBeRescuedDoNotHoldUpOthers(t *testing.T) {
 	if ctx.Err() != nil {
 		t.Fatal("each object was waited for")
 	}
-	// All but those since the last wait are told already.
+	// All failures but those since the last wait are reported already.
 	told := 0
 	for _, x := range w.inbox {
 		told += len(x.(rescued).failed)

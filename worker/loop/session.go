@@ -19,16 +19,16 @@ const (
 	registerTimeout = 10 * time.Second
 	firstBackoff    = 50 * time.Millisecond
 	longestBackoff  = time.Second
-	// takenPatience is for how long a worker comes back while another has its name.
+	// takenPatience is how long a worker retries while another worker is registered with its name.
 	takenPatience = 20 * time.Second
-	// MaxMessageBytes is how large a message of the scheduler may be: functions
-	// of 32 MiB come in them.
+	// MaxMessageBytes limits the size of messages in both directions. Messages of the scheduler
+	// contain functions of up to 32 MiB.
 	MaxMessageBytes = 64 << 20
 )
 
-// sessions keeps a session with the scheduler until the context ends, or until the
-// worker leaves: then the last one ends with the farewell. When the scheduler has been
-// away for too long, or refuses us for good, it posts that.
+// sessions keeps a session with the scheduler until the context ends or the worker leaves (then the
+// current session ends with the last message). If the scheduler is unreachable for too long, or
+// rejects this worker for good, sessions posts that.
 func (w *Worker) sessions(ctx context.Context) {
 	backoff := firstBackoff
 	lost, taken := time.Now(), 0
@@ -49,7 +49,8 @@ func (w *Worker) sessions(ctx context.Context) {
 			w.post(sessionFailed{&RefusedError{err}})
 			return
 		case codes.AlreadyExists:
-			// Another worker has the name. If that one has died, and nobody could tell the scheduler, its lease ends soon.
+			// Another worker has the name. If that worker has died without a sign to the scheduler,
+			// its lease ends soon.
 			if taken++; time.Since(lost) >= takenPatience && taken > 1 {
 				w.post(sessionFailed{&RefusedError{err}})
 				return
@@ -85,7 +86,7 @@ var errReregister = errors.New("the scheduler asked to register anew")
 
 var errOtherLife = errors.New("the scheduler was started anew; registering with nothing")
 
-// renewFor returns when nothing of another life of the scheduler is left.
+// renewFor starts a renewal and waits until nothing of the earlier life of the scheduler is left.
 func (w *Worker) renewFor(ctx context.Context, life uint64) error {
 	r := &renewal{life: life, done: make(chan struct{})}
 	w.post(r)
@@ -103,11 +104,12 @@ func (w *Worker) renewFor(ctx context.Context, life uint64) error {
 func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	// Until we are registered, everything together has a deadline.
+	// One deadline covers everything until the worker is registered.
 	limit := min(registerTimeout, w.config.SchedulerTimeout)
 	deadline := time.AfterFunc(limit, func() { cancel(fmt.Errorf("not registered within %v", limit)) })
 	defer deadline.Stop()
-	// Who leaves does not register: the owner, which would say as what, has gone.
+	// A worker that is leaving does not register: its owner, which builds the registration, has
+	// ended.
 	undo := context.AfterFunc(w.staying, func() { cancel(errLeft) })
 	defer undo()
 	stream, err := millracev1.NewWorkerServiceClient(w.config.Scheduler).Session(ctx,
@@ -126,7 +128,7 @@ func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 	undo()
 	for _, piece := range pieces(session.registration) {
 		if err := stream.Send(&millracev1.SessionRequest{Register: piece}); errors.Is(err, io.EOF) {
-			break // Recv says why
+			break // Recv returns the reason
 		} else if err != nil {
 			return false, causeOf(ctx, err)
 		}
@@ -151,17 +153,19 @@ func (w *Worker) sessionOnce(ctx context.Context) (registered bool, err error) {
 		}
 	}()
 	r := &receiving{worker: w, stream: stream, session: session.session, ended: make(chan error, 1)}
-	go r.run() // until it has told why it does not any more
+	go r.run() // until the stream ends
 	err = causeOf(ctx, <-r.ended)
 	cancel(nil)
 	<-sending
 	return true, err
 }
 
-// maxRegistered is how many objects and attempts one message of a registration names, about 20 MiB of them.
+// maxRegistered is the largest number of objects, and of attempts, in one message of a
+// registration: about 20 MiB of objects.
 const maxRegistered = 1 << 20
 
-// pieces divides a registration into messages, each with a part of what the worker holds and does.
+// pieces divides a registration into messages, each with a part of the inventory and of the running
+// attempts.
 func pieces(whole *millracev1.Registration) (out []*millracev1.Registration) {
 	inventory, running := whole.GetInventory(), whole.GetRunning()
 	whole.Inventory, whole.Running = nil, nil
@@ -186,13 +190,13 @@ func (w *Worker) send(ctx context.Context, stream millracev1.WorkerService_Sessi
 			continue
 		}
 		if err := stream.Send(m); err != nil {
-			// A message that our side refuses to send would be refused in the next session, too: the link is not the
-			// cause.
+			// A message that our side cannot send would also fail in the next session: the
+			// connection is not the cause.
 			if code := status.Code(err); code == codes.Internal || code == codes.ResourceExhausted {
 				w.log.Error("a message to the scheduler cannot be sent; the parts that cannot be sent are left out", "error", err, "what", sendable(m))
 			}
 			w.outbox.unsent(m)
-			// The stream's real error comes from Recv.
+			// Recv returns the actual error of the stream.
 			return nil
 		}
 		w.outbox.sent()
@@ -202,8 +206,8 @@ func (w *Worker) send(ctx context.Context, stream millracev1.WorkerService_Sessi
 	}
 }
 
-// causeOf prefers the reason that a context was ended for to the bare "context
-// canceled" that gRPC makes of it.
+// causeOf returns the cause of a cancelled context, if it has one, rather than the bare "context
+// canceled" that gRPC returns.
 func causeOf(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause

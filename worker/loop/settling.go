@@ -6,13 +6,15 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
-// When a run has ended its peers wait for their word, and its lane for whatever is next. All else that follows from the end of a
-// run of the lanes here is left until then, in Worker.ended: its inputs stay pinned a little longer, what it read in place is entered later, and
-// at last the scheduler hears of it. A lane does that when the next call is on its device, or nothing is to be done; see
-// nativeLane.idle. Whoever else signals the scheduler does it, too.
+// When a native run has ended, its peers wait for the completion notification and its lane for the
+// next run. All other work that follows from the end of the run is deferred, in Worker.ended: the
+// inputs stay pinned a little longer, in-place reads are recorded later, and the scheduler gets the
+// report last. A lane does this work when the next call is on its device or it has nothing else to
+// do; see nativeLane.idle. Every other goroutine that signals the scheduler does it, too.
 
-// settleEnded does what was left to do of runs that have ended. When it returns, nothing is left of those that had ended
-// before, whoever did it. It needs no owner: their attempts are nobody's any more.
+// settleEnded does the deferred work of runs that have ended. When it returns, nothing is left of
+// the runs that had ended before the call, even if another goroutine did the work. It does not need
+// the owner: the attempts of these runs have left the machine.
 func (w *Worker) settleEnded() {
 	w.settling.Lock()
 	defer w.settling.Unlock()

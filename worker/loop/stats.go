@@ -39,9 +39,9 @@ func (w *Worker) stats() *millracev1.WorkerStats {
 	return s
 }
 
-// DescribeMemory tells what is in the worker's memory, with so many of the largest
-// holders and pins and of the last fetches, and the story of a task's result. It may be called from any
-// goroutine.
+// DescribeMemory describes the contents of the worker's memory: at most limit of the largest
+// holders, of the pins and of the last fetches, and the history of a task's result if task is not
+// 0. It may be called from any goroutine.
 func (w *Worker) DescribeMemory(limit int, task ids.TaskID) *millracev1.DescribeMemoryResponse {
 	snapshot := w.config.Store.Snapshot(limit)
 	_, objects, small := w.config.Store.Stats()
@@ -91,7 +91,7 @@ func (w *Worker) holdings(list []ledger.Holding, tiers int) (out []*millracev1.M
 	return out
 }
 
-// pinName says who keeps an object, as in "input t42/a1" or "executor python, pid 4711".
+// pinName describes the holder of a pin, as in "input t42/a1" or "executor python, pid 4711".
 func (w *Worker) pinName(p ledger.Pin) string {
 	if p.Reason != ledger.PinExecutor || w.config.Executors == nil {
 		return p.String()
@@ -103,8 +103,8 @@ func (w *Worker) pinName(p ledger.Pin) string {
 	return fmt.Sprintf("executor %s, pid %d", kind, p.Holder.ID)
 }
 
-// rss is the resident set size without shared memory, which is the slab; 0 if the
-// system does not tell.
+// rss is the resident set size in bytes without shared memory (the slab is shared memory); 0 if the
+// system does not report it.
 func rss() (n uint64) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {

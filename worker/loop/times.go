@@ -7,15 +7,16 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// runTimes are when an attempt of a native operation was where, zero where it was not.
+// runTimes are the times at which an attempt of a native operation reached each stage; zero if it
+// did not.
 type runTimes struct {
-	// known: its inputs are made. handed: it is a lane's.
+	// known: all inputs are made. handed: the attempt was handed to a lane.
 	known, handed time.Time
-	// begun, submitted, worked and stored are the lane's.
+	// begun, submitted, worked and stored are set by the lane.
 	begun, submitted, worked, stored time.Time
 }
 
-// timeBook sums up where the time of native operations goes.
+// timeBook sums up the durations of the stages of native operations.
 type timeBook struct {
 	mu sync.Mutex
 	// attempts and sums are guarded by mu.
@@ -23,7 +24,8 @@ type timeBook struct {
 	sums     [6]time.Duration
 }
 
-// write enters an attempt that was told of now.
+// write adds an attempt whose result was published at told. A stage that began before the previous
+// one ended counts only from then.
 func (b *timeBook) write(t *runTimes, told time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

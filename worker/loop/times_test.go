@@ -9,13 +9,13 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// Each moment of a task counts once, also that of calls that overlap.
+// Each period of a task counts once, even if calls overlap.
 func TestTimesOfATaskAddUp(t *testing.T) {
 	zero := time.Unix(1000, 0)
 	at := func(n time.Duration) time.Time { return zero.Add(n) }
 	var b timeBook
 	b.write(&runTimes{known: at(0), handed: at(1), begun: at(3), submitted: at(6), worked: at(10), stored: at(15)}, at(21))
-	// It was submitted before the one before it had ended, at 30, when it was over as well.
+	// It was submitted at 30, when the call before it and also its own work had ended.
 	b.write(&runTimes{known: at(0), handed: at(1), begun: at(3), submitted: at(30), worked: at(29), stored: at(35)}, at(41))
 	want := &millracev1.NativeTimes{
 		Attempts: 2, AdmittedNanos: 1 + 1, QueuedNanos: 2 + 2, SubmittedNanos: 3 + 27, WorkedNanos: 4 + 0, StoredNanos: 5 + 5, ToldNanos: 6 + 6,

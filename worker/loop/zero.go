@@ -15,19 +15,20 @@ import (
 	"github.com/millrace/millrace/worker/value"
 )
 
-// ZeroConfig is a worker that runs nothing.
+// ZeroConfig configures a worker that executes nothing; it measures the overhead of everything
+// else.
 type ZeroConfig struct {
 	Registration     *millracev1.Registration
 	Scheduler        *grpc.ClientConn
 	SchedulerTimeout time.Duration
 	Log              *slog.Logger
-	// Ready, if set, is called when it is first registered.
+	// Ready, if set, is called at the first registration.
 	Ready func(ids.WorkerID)
 }
 
-// RunZero answers each assignment at once as succeeded, with a null result, and
-// forgets it: what then takes time is everything else. It ends when its stream
-// does: with nil if the context ended, which it tells the scheduler, or the scheduler
+// RunZero answers each assignment at once as succeeded, with a null result, and forgets it: the
+// time that is left is the cost of everything but the execution. It ends when its stream ends. It
+// returns nil if the context ended (it then tells the scheduler that it leaves) or if the scheduler
 // stopped it.
 func RunZero(ctx context.Context, c ZeroConfig) error {
 	streaming, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -58,8 +59,9 @@ func RunZero(ctx context.Context, c ZeroConfig) error {
 	return err
 }
 
-// zeroSend sends replies, and beats while there are none. When the context ends it says
-// that the worker leaves. Who leaves ends the stream if the scheduler then does not.
+// zeroSend sends replies, and a heartbeat every second. When the context ends it sends that the
+// worker leaves. If the scheduler then does not end the stream within the farewell time, zeroSend
+// does, by calling end.
 func zeroSend(ctx context.Context, stream millracev1.WorkerService_SessionClient, replies <-chan *millracev1.SessionRequest, end func()) {
 	told := ctx.Done()
 	beats := time.NewTicker(beat)
@@ -80,7 +82,8 @@ func zeroSend(ctx context.Context, stream millracev1.WorkerService_SessionClient
 			told = nil
 			m = &millracev1.SessionRequest{Leaving: true}
 		}
-		// A broken stream is Recv's to tell, as one that was left; replies are taken until it has.
+		// Recv reports a broken stream. Replies are still taken until then, so that zeroReceive
+		// does not block.
 		broken = broken || stream.Send(m) != nil
 		if m.GetLeaving() && !broken {
 			_ = stream.CloseSend() // it never fails
@@ -95,7 +98,7 @@ func zeroReceive(c ZeroConfig, stream millracev1.WorkerService_SessionClient, re
 	leaving := false
 	m := new(millracev1.SessionResponse)
 	for {
-		// A message of one's own, used again, saves what Recv would allocate.
+		// The message is reused, which saves the allocation that Recv would make.
 		if err := stream.RecvMsg(m); err != nil {
 			if leaving || errors.Is(err, io.EOF) {
 				return io.EOF
