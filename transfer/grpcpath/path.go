@@ -249,8 +249,8 @@ func failure(ctx context.Context, err error) error {
 	}
 	switch s.Code() {
 	case codes.Canceled, codes.DeadlineExceeded:
-		if ctx.Err() != nil {
-			return fmt.Errorf("%w: %s", ctx.Err(), s.Message())
+		if ended := transfer.ContextErr(ctx); ended != nil {
+			return fmt.Errorf("%w: %s", ended, s.Message())
 		}
 	case codes.Unauthenticated, codes.PermissionDenied:
 		return fmt.Errorf("%w: %s", transfer.ErrDenied, s.Message())

@@ -293,7 +293,7 @@ func dialError(ctx context.Context, err error) error {
 	case codes.Unauthenticated, codes.PermissionDenied:
 		return fmt.Errorf("%w: %s", transfer.ErrDenied, s.Message())
 	case codes.Canceled, codes.DeadlineExceeded:
-		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		if errors.Is(transfer.ContextErr(ctx), context.DeadlineExceeded) {
 			return fmt.Errorf("%w: no answer to the wire-up", transfer.ErrStalled)
 		}
 	}
