@@ -6,26 +6,35 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// In a stencil, or wherever neighbours exchange what they made, a task's inputs are made at several workers. Were it assigned
-// when the last of them is known here, each step would cost a message here and one back. So a short task goes to its worker
-// ahead of inputs that are made elsewhere, too: there it waits for the word of their makers, which goes from worker to worker
-// and carries what is small (Law 5: the consumer has asked for it). This machine hears of the results like of any other.
+// Cross-worker pre-assignment: a task is sent to a worker before its inputs, which other workers
+// make, exist.
 //
-// What the makers tell each other is success. Whatever else becomes of an attempt, it is known here first: then those that
-// were sent elsewhere ahead of it are recalled.
+// In a stencil, or in any exchange between neighbours, the inputs of a task are made at several
+// workers. If the scheduler assigned the task only after it knew all inputs, each step would cost
+// one message to the scheduler and one back. So a short task is assigned early. At its worker it
+// waits for completion notifications, which go directly from worker to worker and carry small
+// results (Law 5: the consumer has asked for them). The scheduler learns about the results through
+// the usual reports.
+//
+// Workers notify each other of success only. Any other end of an attempt reaches the scheduler
+// first. The scheduler then recalls the attempts that wait for it at other workers (see strand and
+// recall).
 
 const (
-	// maxAcross bounds the inputs that are still to be made.
+	// maxAcross is the largest number of missing inputs of a task that may be pre-assigned.
 	maxAcross = 8
-	// maxBehind bounds the attempts that are looked at for a task's inputs.
+	// maxBehind bounds the queue entries that behind reads while it looks for a task's inputs.
 	maxBehind = 16
-	// acrossMicros is how long a task may take for the way of a message to count.
+	// acrossMicros is the longest estimated run time of a task that is pre-assigned. For a longer
+	// task the time of a message does not matter.
 	acrossMicros = 2000
-	// wordMicros is the way of a word from worker to worker of one host, and farMicros that to another host, in round figures:
-	// 15 and 50 were measured (ADRs 11, 14). No object comes sooner.
+	// wordMicros is the assumed latency of a completion notification between two workers of one
+	// host, farMicros between two hosts. Both are round figures: 15 and 50 µs were measured (ADRs
+	// 11, 14). No object arrives sooner.
 	wordMicros, farMicros = 20, 50
-	// tellMicros is from where on latencies count. Smaller ones differ more by how a few small fetches went than by the way, and
-	// would put neighbours together at whoever seems to be 10 µs nearer.
+	// tellMicros is the smallest measured latency that placement considers. Below it, measurement
+	// noise dominates: it would place neighbouring points on the one worker that looks 10 µs
+	// closer.
 	tellMicros = 100
 )
 
@@ -38,8 +47,10 @@ func (m *Machine) countAwaiting() {
 	}
 }
 
-// spread looks for tasks that may follow what was just assigned, lowest rank first: a choice among neighbours is the right one
-// only if those before it are made. While tasks are ready and wait for workers, nobody waits for messages.
+// spread pre-assigns dependents of the attempts in m.across, lowest rank first. The order matters:
+// a choice among neighbours is right only if the tasks before it have been placed. While ready
+// tasks wait for room at a worker, spread does nothing, because then no worker is idle for the time
+// of a message.
 func (m *Machine) spread() {
 	makers, next := m.scratch.makers[:0], m.scratch.followers[:0]
 	for !m.crowded() {
@@ -62,8 +73,10 @@ func (m *Machine) spread() {
 	}
 }
 
-// crowded says whether tasks are ready and wait for room at a worker. Those that no worker may run, or whose memory fits none, do not
-// count: one of them would otherwise have all others wait for messages for as long as it is there.
+// crowded reports whether ready tasks wait for room at a worker. Tasks that no worker may run, or
+// whose memory fits no worker, do not count. Otherwise one such task would stop all pre-assignment
+// for as long as it exists. After maxClasses classes in a list, crowded stops looking and returns
+// true.
 func (m *Machine) crowded() bool {
 	if m.ready == 0 {
 		return false
@@ -78,33 +91,38 @@ func (m *Machine) crowded() bool {
 	return false
 }
 
-// maker is an attempt whose dependents are looked at. noted: one of them has found no room.
+// maker is an attempt whose dependents are considered for pre-assignment. noted means that the
+// attempt is already in the full list of a worker, because one of its dependents found no room.
 type maker struct {
 	TaskRef
 	noted bool
 }
 
-// followersOf adds a task's dependents that may go out ahead of it.
+// followersOf adds the dependents of a task that may be pre-assigned to the heap to.
 func (m *Machine) followersOf(t *task, maker int, to *heap[follower]) {
 	n := 0
 	for e := t.dependents; e != 0 && n < maxSkipped; n++ {
 		id, b, ct, link := m.consumerOf(e)
 		e = link.next
 		if ct.state != TaskWaiting || ct.missing > maxAcross || !m.maySpread(b, ct) {
-			continue // should another input be what it lacks, it is found again with that
+			// If another input is missing too, this task is found again when that input is
+			// assigned.
+			continue
 		}
 		if t.unfinished == 1 && m.mayFollow(b, ct, m.workers[t.worker-1]) {
-			continue // it does so by itself, or waits in tails
+			// follow assigns it to the same worker, or has noted it in tails.
+			continue
 		}
 		to.push(follower{ct.rank, id, maker})
 	}
 }
 
-// spreadTo sends a task that waits to a worker, or notes where there was no room.
+// spreadTo assigns a waiting task to the best worker. If that worker has no room, it notes the
+// maker in the worker's full list, and spreadAgain tries again later.
 func (m *Machine) spreadTo(id ids.TaskID, from *maker) {
 	b, t := m.at(id)
 	if t.state != TaskWaiting {
-		return // it was there twice
+		return // The task was in the heap twice.
 	}
 	w := m.chooseAcross(b, t)
 	switch {
@@ -112,15 +130,17 @@ func (m *Machine) spreadTo(id ids.TaskID, from *maker) {
 	case m.roomAhead(w):
 		m.send(id, b, t, w)
 	case !from.noted:
-		// Once is enough: it is looked at with all its dependents. So an attempt is in one list at most.
+		// One note is enough: spreadAgain considers all dependents of the maker. So an attempt is
+		// in the list of at most one worker.
 		w.full = append(w.full, from.TaskRef)
 		from.noted = true
 	}
 }
 
-// spreadAgain goes on where spread found no room, once there is a good deal of it: neither workers nor their peers should hear of
-// one task at a time. Whoever has some room goes on as well: where neighbours are placed one after the other, each takes
-// what is the next one's.
+// spreadAgain retries the pre-assignments for which spread found no room, once the worker has a
+// good amount of room: it would be wasteful to send workers and their peers one task at a time.
+// Every other worker that has any room retries as well, because neighbours are placed one after the
+// other, and each placement decides where the next one goes.
 func (m *Machine) spreadAgain(w *worker) {
 	slots := uint64(w.slots)
 	if len(w.full) == 0 || uint64(w.ahead) >= slots+minAhead && (w.queuedMicros >= aheadMicros*slots/2 || w.ahead >= maxAhead/2) {
@@ -134,7 +154,8 @@ func (m *Machine) spreadAgain(w *worker) {
 	}
 }
 
-// follower is a task that may follow a maker, which is named by its index.
+// follower is a task that may be pre-assigned because of a maker. maker is an index in spread's
+// list of makers.
 type follower struct {
 	rank  uint64
 	task  ids.TaskID
@@ -145,8 +166,8 @@ func (f follower) Before(g follower) bool {
 	return f.rank < g.rank || f.rank == g.rank && f.task < g.task
 }
 
-// maySpread says whether a waiting task may be assigned ahead of inputs that are made at other workers: it is short, and all
-// of them are there or are being made by workers that tell.
+// maySpread reports whether a waiting task may be pre-assigned across workers. The task must be
+// short, and each input must exist or be under way at a worker that sends completion notifications.
 func (m *Machine) maySpread(b *block, t *task) bool {
 	o := &m.ops[t.op]
 	if t.flags&flagTrouble != 0 || o.spec.Kind == OpData || o.samples == 0 || o.estimate() > acrossMicros {
@@ -171,15 +192,18 @@ func (m *Machine) maySpread(b *block, t *task) bool {
 	return true
 }
 
-// chooseAcross picks the worker that could have the task done first, among those that make its inputs or hold them, and the least
-// loaded. Among equals it is the maker or holder for whose object the fewest others wait: those can still go elsewhere. A worker
-// that has enough to run gets nothing: its tasks cover the way of a message.
+// chooseAcross picks the worker at which the task would probably end first. The candidates are the
+// workers that make an input, one holder of each existing input, and the least loaded worker. Among
+// equals it picks the maker or holder of the object for which the fewest unassigned tasks wait, so
+// that those can still go elsewhere. A worker with enough runnable tasks is not a candidate: its
+// queue hides the time of a message. Returns nil if there is no candidate.
 func (m *Machine) chooseAcross(b *block, t *task) *worker {
 	c := m.classes[t.class]
 	from := m.feasible(c)
 	edges := b.edgesOf(t)
 	var best *worker
-	var input *task // what best has of the task
+	// input is the input that best makes or holds; nil if best is the least loaded worker.
+	var input *task
 	var soonest float64
 	m.stamp++
 	look := func(w *worker, p *task, wait float64) {
@@ -191,7 +215,8 @@ func (m *Machine) chooseAcross(b *block, t *task) *worker {
 			best, input, soonest = w, p, f
 		}
 	}
-	var made float64 // until the last input is, by the queues
+	// made is the estimated time until the last input exists, from the queues of its makers.
+	var made float64
 	for i := range edges {
 		_, p := m.at(edges[i].input)
 		if p.worker == 0 {
@@ -220,7 +245,8 @@ func (m *Machine) chooseAcross(b *block, t *task) *worker {
 	return best
 }
 
-// waiters counts the dependents of a task that are at no worker yet; nil has more than any.
+// waiters counts the dependents of a task that no worker has yet. For nil it returns a number above
+// any count.
 func (m *Machine) waiters(t *task) (waiting int) {
 	if t == nil {
 		return maxSkipped + 1
@@ -236,10 +262,12 @@ func (m *Machine) waiters(t *task) (waiting int) {
 	return waiting
 }
 
-// behind is how long a task would wait at a worker when all its inputs are made, in microseconds: for what the worker was given
-// behind the last of those that it makes itself. What lies before that is no reason to prefer another worker, since the task
-// waits for it wherever it is; and how much of it there is says who has reported last, not who is ahead. Where it
-// has been given much since, it is the whole queue. REQUIRES: it makes one of them.
+// behind estimates, in microseconds, how long a task would wait at a worker after its inputs exist:
+// the run times of the attempts that the worker got after the last input that it makes itself.
+// Attempts before that input do not count. The task waits for that input at any worker, and the
+// length of that part of the queue depends mainly on which worker reported last. If the input is
+// not among the last maxBehind entries, the result is the load of the whole queue. REQUIRES: the
+// worker makes one of the inputs.
 func (m *Machine) behind(w *worker, edges []edge) float64 {
 	var micros uint64
 	for i := range min(len(w.queue), maxBehind) {
@@ -258,7 +286,8 @@ func (m *Machine) behind(w *worker, edges []edge) float64 {
 	return w.load()
 }
 
-// expectMicros is fetchMicros with inputs that are still to be made, which are as large as their op's were.
+// expectMicros is fetchMicros plus an estimate for the inputs that do not exist yet. The size of
+// such an input is the average result size of its op.
 func (m *Machine) expectMicros(w *worker, edges []edge) float64 {
 	_, micros := m.fetchMicros(w, edges)
 	var latency float64
@@ -273,7 +302,7 @@ func (m *Machine) expectMicros(w *worker, edges []edge) float64 {
 		}
 		latency = max(latency, word)
 		if m.ops[p.op].outputBytes <= float64(m.config.InlineResultBytes) {
-			continue // it comes with the word
+			continue // A small result comes with the notification.
 		}
 		r := m.rate(maker.id, w.id)
 		if r.latencyMicros >= tellMicros {
@@ -284,8 +313,9 @@ func (m *Machine) expectMicros(w *worker, edges []edge) float64 {
 	return micros + latency
 }
 
-// strand notes the attempts that wait elsewhere for an attempt that has ended without an object; they are recalled. Those at
-// the same worker are dropped by that.
+// strand notes the attempts at other workers that wait for an attempt that has ended without an
+// object. propagate recalls them. Attempts at the same worker need no recall: that worker drops
+// them itself.
 func (m *Machine) strand(t *task, at uint32) {
 	if m.awaiting == 0 {
 		return
@@ -299,7 +329,8 @@ func (m *Machine) strand(t *task, at uint32) {
 	}
 }
 
-// recall takes an attempt back that waits in vain.
+// recall takes an attempt back that waits for an input that will not come, and queues its task
+// again.
 func (m *Machine) recall(r TaskRef) {
 	b, t := m.lookup(r.Task)
 	if t == nil || !t.state.assigned() || t.attempt != uint32(r.Attempt) || t.missing == 0 {

@@ -6,21 +6,26 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// A task that is needed by one other task only, as in a chain or in a reduction of neighbours, mostly has that one run
-// where its own result is. So the worker gets it at once, behind the tasks that make its inputs, and no message lies
-// between the end of one and the start of the next. Such an attempt is ahead of its inputs: the worker begins it when they
-// are made there, and drops it (OutcomeCancelled) as soon as one of them ends otherwise, whatever the reason; then it waits
-// for its inputs like any other task. In its record missing counts the inputs that are still to be made.
+// Pre-assignment: a task is sent to a worker before its inputs, which the same worker makes, exist.
+//
+// A task with only one active dependent is common, as in a chain or in a reduction of neighbours,
+// and the dependent mostly runs where its input was made. So the worker gets the dependent at once,
+// behind the tasks that make its inputs, and no message is needed between the end of one task and
+// the start of the next. Such an attempt is "ahead" of its inputs. The worker starts it when its
+// inputs exist there. It drops the attempt (OutcomeCancelled) as soon as an input ends in any other
+// way; then the task waits for its inputs like any other task. task.missing counts the inputs that
+// do not exist yet.
 
 const (
-	// maxAwaited bounds the inputs that an attempt may be ahead of, and maxSkipped the dependents looked at for the one
-	// that is active.
+	// maxAwaited is the largest number of missing inputs of a pre-assigned attempt. maxSkipped
+	// bounds the dependents that are read to find the active one.
 	maxAwaited = 4
 	maxSkipped = 8
 )
 
-// follow assigns a task's only dependent to the worker that has the task, then that one's, and so on. Where the worker has
-// enough, it notes the end, to go on from there as the first ones are done.
+// follow assigns the only active dependent of a task to the worker that has the task, then the only
+// dependent of that one, and so on. When the worker has enough attempts, follow notes the end of
+// the chain in w.tails, and extend continues later.
 func (m *Machine) follow(id ids.TaskID, t *task, w *worker) {
 	if m.config.Followers < 0 {
 		return
@@ -39,7 +44,8 @@ func (m *Machine) follow(id ids.TaskID, t *task, w *worker) {
 	}
 }
 
-// followOlder lets a task that was just submitted follow an older one that a worker has. REQUIRES: it has inputs.
+// followOlder pre-assigns a task that was just submitted, if its last input is an older task that a
+// worker has. REQUIRES: the task has inputs.
 func (m *Machine) followOlder(b *block, t *task, first ids.TaskID) {
 	in := b.edges[t.edge+t.inputs-1].input
 	if in >= first {
@@ -50,7 +56,8 @@ func (m *Machine) followOlder(b *block, t *task, first ids.TaskID) {
 	}
 }
 
-// onlyDependent finds the active one of a task's dependents. REQUIRES: there is exactly one.
+// onlyDependent finds the one active dependent of a task. It gives up after maxSkipped dependents
+// and then returns nil. REQUIRES: there is exactly one.
 func (m *Machine) onlyDependent(t *task) (ids.TaskID, *block, *task) {
 	n := 0
 	for r := t.dependents; r != 0 && n < maxSkipped; n++ {
@@ -63,8 +70,9 @@ func (m *Machine) onlyDependent(t *task) (ids.TaskID, *block, *task) {
 	return 0, nil, nil
 }
 
-// mayFollow says whether a waiting task may be assigned to a worker ahead of its inputs: all of them are there, or are being
-// made there, and nothing else speaks against it.
+// mayFollow reports whether a waiting task may be assigned to a worker before its inputs exist.
+// Each input must be under way at that worker, or exist at that worker or inline at the scheduler,
+// and the task must fit the worker.
 func (m *Machine) mayFollow(b *block, t *task, w *worker) bool {
 	if t.state != TaskWaiting || t.missing > maxAwaited || t.flags&flagTrouble != 0 || w.state != WorkerStateActive {
 		return false
@@ -87,7 +95,7 @@ func (m *Machine) mayFollow(b *block, t *task, w *worker) bool {
 	return slices.Contains(m.feasible(c), w) && m.memoryFits(w, b, t)
 }
 
-// roomAhead says whether the worker should get another task ahead of its inputs.
+// roomAhead reports whether the worker should get another pre-assigned attempt.
 func (m *Machine) roomAhead(w *worker) bool {
 	slots := uint64(w.slots)
 	if n := m.config.Followers; n > 0 {
@@ -96,7 +104,7 @@ func (m *Machine) roomAhead(w *worker) bool {
 	return uint64(w.ahead) < slots+minAhead || w.queuedMicros < aheadMicros*slots && w.ahead < maxAhead
 }
 
-// extend goes on where follow found no room.
+// extend continues the chains for which follow found no room.
 func (m *Machine) extend(w *worker) {
 	for len(w.tails) > 0 && m.roomAhead(w) {
 		r := w.tails[0]
@@ -110,7 +118,8 @@ func (m *Machine) extend(w *worker) {
 	}
 }
 
-// caughtUp notes that an input of an attempt that is ahead was made.
+// caughtUp notes that one input of a pre-assigned attempt now exists. After the last one the
+// attempt can run and takes its slots.
 func (m *Machine) caughtUp(t *task) {
 	if t.missing--; t.missing == 0 {
 		w := m.workers[t.worker-1]

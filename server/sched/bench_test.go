@@ -10,14 +10,14 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// cluster is a machine with workers that finish whatever they are sent, at no cost.
+// cluster is a machine with simulated workers that finish every task at no cost.
 type cluster struct {
 	m       *sched.Machine
 	now     time.Time
 	effects []sched.Effect
-	pending [][]sched.Report // by worker - 1
+	pending [][]sched.Report // indexed by worker id - 1
 	a       sched.Assignment
-	// assignments also builds each assignment, as the loop does.
+	// assignments makes the cluster build each assignment too, as the loop does.
 	assignments bool
 	ended       int
 }
@@ -137,8 +137,8 @@ func shape(name string, n int) []sched.TaskSpec {
 	return specs
 }
 
-// BenchmarkLife is the whole life of tasks: submitted, assigned, reported, told, released. It reports the time and the
-// allocations of the machine's steps, and of the assignments that are built from it.
+// BenchmarkLife measures the whole life of tasks: submit, assign, report, notify, release. It
+// reports time and allocations of the machine's steps, and of the assignments built from them.
 func BenchmarkLife(b *testing.B) {
 	for _, name := range []string{"independent", "merge", "tree", "stencil", "chain", "random"} {
 		b.Run(name, func(b *testing.B) {
@@ -172,7 +172,8 @@ func BenchmarkLife(b *testing.B) {
 	}
 }
 
-// BenchmarkHeld measures what a million finished and held tasks take, and what is left when they are released.
+// BenchmarkHeld measures the memory of a million finished and held tasks, and the memory that is
+// left after their release.
 func BenchmarkHeld(b *testing.B) {
 	const n = 1_000_000
 	heap := func() float64 {

@@ -7,30 +7,34 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// The scheduler's memory is bounded: if it ended for lack of memory, all state would be lost. Details for people
-// (tracebacks, exceptions, last output) have bounds of their own, beyond which the oldest are dropped. The data that
-// tasks need is counted, and submissions beyond Config.MemoryBytes are refused: clients try again later.
+// The scheduler's memory is bounded, because a scheduler that dies for lack of memory loses all
+// state. Details for people (tracebacks, exceptions, last output) have their own bounds; beyond
+// them the oldest details are dropped. The data that tasks need is counted. A submission that would
+// exceed Config.MemoryBytes is refused, and the client tries again later.
 //
-// Lineage is not cut: a record stays as long as a known task needs its result, since the result could have to be computed again. A chain of
-// which only the head is held keeps some 300 bytes and its arguments for each step, which count; a program that goes on for ever has
-// to take its state out (scatter it, or publish it) now and then.
+// Lineage is not cut: a record stays as long as a known task needs its result, because the result
+// may have to be computed again. If a client holds only the last task of a chain, each earlier step
+// still keeps about 300 bytes and its arguments, and these count. A program that runs for ever must
+// therefore take its state out (scatter or publish it) from time to time.
 
 const (
-	// taskBytes is about what a task takes beside its key, arguments and inputs; inputBytes the same for each input.
+	// taskBytes is the approximate size of a task without its key, arguments and inputs. inputBytes
+	// is the approximate size of one input.
 	taskBytes, inputBytes = 260, 48
 )
 
-// heldBytes is about what a task takes.
+// heldBytes is the approximate memory of one task's record.
 func (t *task) heldBytes() uint64 {
 	return taskBytes + uint64(t.keyLen) + uint64(t.argLen) + inputBytes*uint64(t.inputs)
 }
 
-// held is about what the machine holds.
+// held is the approximate memory of everything that the machine holds.
 func (m *Machine) held() uint64 {
 	return m.totals.HeldBytes + m.totals.InlineBytes + m.totals.DetailBytes + m.totals.TailBytes
 }
 
-// recordRoom is how much the records of all tasks may take, those of a submission included.
+// recordRoom is the number of bytes that the records of all tasks may use together, including those
+// of the current submission. beside is memory that the caller uses for the submission.
 func (m *Machine) recordRoom(beside uint64) uint64 {
 	limit := m.config.MemoryBytes
 	if limit == 0 {
@@ -42,7 +46,8 @@ func (m *Machine) recordRoom(beside uint64) uint64 {
 	return 0
 }
 
-// noMemory is the error of a submission whose records do not fit. held is what was held before it.
+// noMemory makes the error for a submission whose records do not fit. held is the memory in use
+// before it.
 func (m *Machine) noMemory(ev *GraphSubmitted, held uint64) *Error {
 	limit := m.config.MemoryBytes
 	var needs uint64
@@ -59,7 +64,7 @@ func (m *Machine) noMemory(ev *GraphSubmitted, held uint64) *Error {
 		held+ev.Beside, limit, m.totals.Tasks, needs)}
 }
 
-// keepTail keeps what a task wrote last.
+// keepTail stores the end of a task's output, and drops the oldest ones beyond Config.TailBytes.
 func (m *Machine) keepTail(id ids.TaskID, tail string) {
 	m.dropTail(id)
 	m.tails[id] = tail
@@ -84,7 +89,7 @@ func (m *Machine) dropTail(id ids.TaskID) {
 	}
 }
 
-// keepError keeps why a task ended.
+// keepError stores the error of a task that ended without an object.
 func (m *Machine) keepError(id ids.TaskID, err *TaskError) {
 	m.errors[id] = err
 	if err == nil || err.DetailBytes == 0 {
@@ -110,8 +115,9 @@ func (m *Machine) dropError(id ids.TaskID) {
 	delete(m.errors, id)
 }
 
-// dropDetails takes the oldest details away, until half of the bound is left, from the errors of the tasks that failed and of those that
-// need them. Errors are replaced, not changed: others read them.
+// dropDetails removes the oldest error details until half of the bound is left. It removes them
+// from the tasks that failed and from their dependents, which share the same detail. Errors are
+// replaced, never changed in place: other goroutines may still read them.
 func (m *Machine) dropDetails() {
 	gone := make(map[any]bool)
 	for len(m.detailed) > 1 && m.totals.DetailBytes > m.config.DetailBytes/2 {
@@ -124,7 +130,7 @@ func (m *Machine) dropDetails() {
 		}
 		m.detailed = m.detailed[1:]
 	}
-	// order-free: each is replaced by itself.
+	// order-free: each error is replaced on its own.
 	for id, err := range m.errors {
 		if err != nil && err.Detail != nil && gone[err.Detail] {
 			bare := *err
@@ -134,7 +140,7 @@ func (m *Machine) dropDetails() {
 	}
 }
 
-// still is those of the tasks that pass, once each, in their order.
+// still returns the tasks that pass the test, each once, in their order.
 func still(tasks []ids.TaskID, pass func(ids.TaskID) bool) []ids.TaskID {
 	seen := make(map[ids.TaskID]bool)
 	var kept []ids.TaskID

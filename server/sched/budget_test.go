@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// budgeted is a machine with bounds, a client and a worker.
+// budgeted makes a machine with the given bounds, one client and one worker.
 func budgeted(c Config) (m *Machine, submit func(key string, argument int) (ids.TaskID, *Error)) {
 	m = New(c)
 	now := time.Unix(1, 0)

@@ -13,9 +13,10 @@ func cancelError(reason string) *TaskError {
 	return &TaskError{Reason: "CANCELLED", Message: reason}
 }
 
-// tasksCancelled stops tasks and everything that needs them. On a client's behalf and without force, a task that others
-// want as well goes on for them, and only the client's hold ends. Unknown tasks are told beside known ones, which are
-// stopped: they may just have been released. A task that the client does not hold and others want is unknown to it.
+// tasksCancelled stops tasks and all tasks that need them. With a client and without force, a task
+// that other holders also want goes on for them, and only this client's hold ends. Unknown tasks
+// are returned, and the known ones are stopped all the same: an unknown task may just have been
+// released. A task that the client does not hold and others want counts as unknown.
 func (m *Machine) tasksCancelled(ev TasksCancelled) (unknown []ids.TaskID, err *Error) {
 	var c *client
 	if ev.Client != 0 {
@@ -70,13 +71,15 @@ func unknownTask(id ids.TaskID) *Error {
 		Message: fmt.Sprintf("task %s is not known: everybody released it, or it was never submitted to this scheduler", id)}
 }
 
-// foreign finds those of the tasks that somebody but the holder wants, directly or through tasks that need them: others hold them, or
-// have them run for their own sake. The holder is that of a client, or of a detached graph, whose client is 0.
+// foreign finds the tasks that a holder other than the given one wants, directly or through their
+// dependents: the other holds the task, or its graph runs the task for its own sake (flagRunHold).
+// The given holder belongs to a client, or to a detached graph, whose client is 0. A nil result
+// means none.
 func (m *Machine) foreign(tasks []ids.TaskID, holder uint32, client ids.ClientID) map[ids.TaskID]bool {
 	if len(m.clients)+len(m.datasets) <= 1 && len(m.holders)-len(m.freeHolders) == 2 {
 		return nil
 	}
-	// seen has the tasks that were walked to, with whether somebody else wants them.
+	// seen has the tasks visited so far; the value says whether another holder wants the task.
 	seen := make(map[ids.TaskID]bool, len(tasks))
 	type frame struct {
 		id   ids.TaskID
@@ -124,7 +127,8 @@ func (m *Machine) foreign(tasks []ids.TaskID, holder uint32, client ids.ClientID
 	return seen
 }
 
-// tasksRetried runs failed and cancelled tasks again, with the inputs that they lack.
+// tasksRetried runs failed and cancelled tasks again, together with their failed and cancelled
+// inputs.
 func (m *Machine) tasksRetried(ev TasksRetried) (uint64, *Error) {
 	for _, id := range ev.Tasks {
 		if _, t := m.lookup(id); t == nil {

@@ -7,7 +7,8 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// checker counts everything anew.
+// checker counts the machine's state again from the task records, to compare with the counters that
+// the machine keeps.
 type checker struct {
 	m        *Machine
 	problems []error
@@ -23,7 +24,7 @@ type checker struct {
 	ready    []int
 	held     []int // by holder slot
 	keys     map[*namespace]int
-	workers  []worker // by slot: the sums
+	workers  []worker // by slot; only the sums are used
 	queued   map[ids.TaskID]bool
 	sent     map[TaskRef]bool
 	retries  map[ids.TaskID]bool
@@ -40,7 +41,8 @@ func (k *checker) fail(format string, args ...any) {
 	}
 }
 
-// Check tests all invariants between steps. It takes time in proportion to everything that the machine knows.
+// Check tests all invariants between steps. Its time is proportional to everything that the machine
+// knows.
 func (m *Machine) Check() error {
 	k := &checker{
 		m: m, live: make([]uint64, len(m.graphs)), active: make([]uint64, len(m.graphs)), counts: make([]Counts, len(m.graphs)),
@@ -64,7 +66,8 @@ func (m *Machine) Check() error {
 	return errors.Join(k.problems...)
 }
 
-// index collects the queues, so that each task can be looked up in them.
+// index collects the entries of all queues and the retry timers, so that task checks can look them
+// up.
 func (k *checker) index() {
 	m := k.m
 	for _, c := range m.classes {
@@ -182,7 +185,7 @@ func (k *checker) task(id ids.TaskID, b *block, t *task) {
 	}
 }
 
-// edges checks what a task knows about its inputs and dependents.
+// edges checks a task's links to its inputs and dependents.
 func (k *checker) edges(id ids.TaskID, b *block, t *task) {
 	m := k.m
 	missing := uint32(0)
@@ -231,7 +234,7 @@ func (k *checker) edges(id ids.TaskID, b *block, t *task) {
 	}
 }
 
-// place checks where a task and its object are.
+// place checks the places of a task and of its object: queue, worker, replicas.
 func (k *checker) place(id ids.TaskID, b *block, t *task) {
 	m := k.m
 	inline := b.inlineOf(uint64(id & blockMask))
@@ -291,7 +294,7 @@ func (k *checker) place(id ids.TaskID, b *block, t *task) {
 	}
 }
 
-// compare holds the sums against what the machine keeps.
+// compare compares the recounted sums with those that the machine keeps.
 func (k *checker) compare() {
 	m := k.m
 	if k.totals.Counts != m.totals.Counts || k.totals.Tasks != m.totals.Tasks || k.inline != m.totals.InlineBytes {
@@ -410,7 +413,7 @@ func (k *checker) graph(slot int, g *graph) {
 	}
 }
 
-// line checks the order of classes, and what is known of tasks with many inputs.
+// line checks the order of classes and the kept input sizes of tasks with many inputs.
 func (k *checker) line() {
 	m := k.m
 	// order-free: all are checked.

@@ -8,31 +8,36 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// class is a set of tasks that the same workers may run: same executor, same resources, same wishes. Each has a queue of
-// its own, so that tasks that must wait for one worker never hold up others.
+// class is a set of tasks that the same workers may run: same executor, same resources, same
+// preferred workers. Each class has its own queue, so that tasks that wait for one worker never
+// block others.
 type class struct {
 	slot    uint32
 	key     classKey
-	options Options // only what restricts placement counts
+	options Options // only the fields that restrict placement matter
 	tasks   uint64
 	queue   readyQueue
-	// ready counts valid entries in queue and parked.
+	// ready counts the valid entries in queue and parked.
 	ready int
-	// list is where it waits, and at its place there; see line.
+	// list is the list of the line that the class is in, and at its index there; see line.
 	list list
 	at   int
-	// lowest is at most the rank of its first task, order the place of classes whose ranks are equal.
+	// lowest is a lower bound of the first task's rank. order decides between classes with equal
+	// lowest: the one that was added first comes first.
 	lowest, order uint64
-	// full is the first task of which a worker version said that no worker has room for it, after all its inputs were looked at.
+	// full is the first task, if choose found that no worker has room for it. It is valid while the
+	// workers have version fullVersion. It avoids reading all inputs of that task again in each
+	// step.
 	full        ids.TaskID
 	fullVersion uint64
-	// parked are ready tasks whose memory fits no registered worker; they are queued again when the workers change.
+	// parked are ready tasks whose memory fits no registered worker. They are queued again when the
+	// workers change.
 	parked []readyTask
-	// blocked is the stamp of the dispatch in which no worker could take more.
+	// blocked is the stamp of the last dispatch that found no room for this class.
 	blocked uint64
 
-	// workers may run it, by the worker version at which that was found out; others could as well, but the class prefers
-	// these.
+	// workers are the active workers that may run the class, as of the worker version in version.
+	// others may run it too, but the class prefers workers. Both are valid only if known is set.
 	workers []*worker
 	others  []*worker
 	version uint64
@@ -61,7 +66,7 @@ func (m *Machine) internClass(opSlot, optionSlot uint32) uint32 {
 
 func (m *Machine) freeUnusedClass(i uint32) {
 	c := m.classes[i]
-	// The class of plain tasks of an executor is used again soon.
+	// Plain tasks without placement options need their class again soon, so it stays.
 	if c.tasks > 0 || c.key.place == m.options[0].place {
 		return
 	}
@@ -71,7 +76,7 @@ func (m *Machine) freeUnusedClass(i uint32) {
 	m.freeClasses = append(m.freeClasses, i)
 }
 
-// fits says whether a worker could ever run tasks of the class, and if not, why.
+// fits reports whether a worker could ever run tasks of the class; if not, the text says why.
 func (c *class) fits(w *worker) (bool, string) {
 	if c.key.needs != "" && !slices.Contains(w.executors, c.key.needs) {
 		return false, fmt.Sprintf("executor %s: not offered, has %v", c.key.needs, w.executors)
@@ -89,13 +94,14 @@ func (c *class) fits(w *worker) (bool, string) {
 
 func number(f float64) string { return strconv.FormatFloat(f, 'g', -1, 64) }
 
-// named says whether the class's wish for workers names this one.
+// named reports whether the class names this worker as a preferred one: by name, host or id.
 func (c *class) named(w *worker) bool {
 	return slices.Contains(c.options.Workers, w.name) || slices.Contains(c.options.Workers, w.host) ||
 		slices.Contains(c.options.Workers, w.id.String())
 }
 
-// feasible lists the active workers that may run the class now, by id.
+// feasible lists the active workers that may run the class now, by id. The result is cached until
+// the workers change; then parked tasks are queued again.
 func (m *Machine) feasible(c *class) []*worker {
 	if c.known && c.version == m.workerVersion {
 		return c.workers
@@ -133,7 +139,7 @@ func (m *Machine) feasible(c *class) []*worker {
 	return c.workers
 }
 
-// failUnfit fails every ready task of a class whose tasks do not want to wait for a worker that fits.
+// failUnfit fails every ready task of a class that has NoWait set, because no worker fits.
 func (m *Machine) failUnfit(c *class) {
 	for {
 		r, b, t := m.head(c)

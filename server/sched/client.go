@@ -7,17 +7,19 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// client is an open lease. It keeps what it holds, and tasks run for its graphs' sake, alive.
+// client is an open lease. It keeps alive the tasks that it holds and the tasks that run for its
+// graphs' sake.
 type client struct {
 	id     ids.ClientID
 	ns     *namespace
 	holder uint32
-	// worker is the name of the one in whose task the client was opened; empty: in none.
+	// worker is the name of the worker whose task opened this client; empty if no task did.
 	worker string
 	ttl    time.Duration
-	// expires is when the lease ends unless renewed. A timer at or before it exists.
+	// expires is the end of the lease if it is not renewed. A timer at or before that time exists.
 	expires time.Time
-	// graphs are its own; removed ones are dropped when there are prune of them.
+	// graphs are the client's own graphs. Removed graphs are dropped from the list when its length
+	// exceeds prune.
 	graphs []ids.GraphID
 	prune  int
 }
@@ -57,7 +59,7 @@ func (m *Machine) leaseDue(id ids.ClientID) {
 	m.clientClosed(id)
 }
 
-// clientClosed gives up everything that the client wanted.
+// clientClosed drops all graphs and holds of the client.
 func (m *Machine) clientClosed(id ids.ClientID) {
 	c := m.clients[id]
 	if c == nil {
@@ -111,15 +113,16 @@ func (m *Machine) holdAll(holder uint32, tasks []ids.TaskID) {
 			if isNew {
 				m.reviving = append(m.reviving, revival{task: id})
 			}
-			// NB: a client that holds the task already is told again: it may have lost the answer to its first call, and
-			// with it what it was told then.
+			// NB: notify again a client that already holds the task. It may have lost the answer to
+			// its first call, and with it the earlier notification.
 		} else if h := &m.holders[holder]; h.kind == holderClient && ended(t.state) {
 			m.notifyOne(id, t, h.client)
 		}
 	}
 }
 
-// datasetPublished holds tasks for a dataset; a dataset that is already known holds the new ones instead.
+// datasetPublished holds tasks for a dataset. If the dataset is already known, the new tasks
+// replace the old ones.
 func (m *Machine) datasetPublished(ev DatasetPublished) ([]ids.TaskID, *Error) {
 	ns := m.namespaces[ev.Namespace]
 	if ns == nil {

@@ -6,52 +6,59 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// EffectKind says what the loop must do.
+// EffectKind is the action that the loop must take.
 type EffectKind uint8
 
-// Kinds of effects. Effects for one worker (or one client) must be carried out in order.
+// Kinds of effects. The loop must carry out the effects for one worker (or one client) in order.
 const (
-	// EffectAssign sends attempt Attempt of Task to Worker. The loop builds the message from Machine.AssignmentOf while
-	// it handles the effects of this step (the task may be gone later).
+	// EffectAssign sends attempt Attempt of Task to Worker. The loop builds the message with
+	// Machine.AssignmentOf while it handles the effects of this step, because the task may be gone
+	// later.
 	EffectAssign EffectKind = iota + 1
 	// EffectRetract asks Worker to give back the attempt if it has not started.
 	EffectRetract
 	// EffectCancel asks Worker to stop or drop the attempt.
 	EffectCancel
-	// EffectRelease tells Worker that nobody needs the object (Task, generation Attempt): free it.
+	// EffectRelease tells Worker to free the object (Task, generation Attempt), which is not needed
+	// any more.
 	EffectRelease
-	// EffectNotify tells Client that Task, which it holds, is now in State. Machine.UpdateOf gives the rest.
+	// EffectNotify tells Client, which holds Task, that Task is now in State. Machine.UpdateOf
+	// returns the rest.
 	EffectNotify
-	// EffectClientExpired says that a lease ended by time; the loop closes the client's streams.
+	// EffectClientExpired means that a client lease expired. The loop closes the client's streams.
 	EffectClientExpired
-	// EffectGraphChanged says that the summary of Graph changed (at most once a step for each graph).
+	// EffectGraphChanged means that the summary of Graph changed. At most one per graph and step.
 	EffectGraphChanged
-	// EffectGraphRemoved says that Graph is forgotten.
+	// EffectGraphRemoved means that Graph is forgotten.
 	EffectGraphRemoved
-	// EffectFunctionUnused says that no task refers to the function any more: its pickle may be dropped.
+	// EffectFunctionUnused means that no task refers to Function any more. The loop may drop its
+	// pickle.
 	EffectFunctionUnused
-	// EffectRescue asks Worker to copy the object (Task, generation Attempt) out of the memory of Dead, which died and which
-	// it has mapped. It answers with ObjectsReported or RescueFailed.
+	// EffectRescue asks Worker to copy the object (Task, generation Attempt) out of the memory of
+	// Dead. Dead is a dead worker whose memory Worker has mapped. Worker answers with
+	// ObjectsReported or RescueFailed.
 	EffectRescue
-	// EffectUnmap tells Worker that nothing more is wanted from the memory of Dead. Each of WorkerLost.Survivors that can
-	// hear is told so once.
+	// EffectUnmap tells Worker that nothing more is needed from the memory of Dead. Each connected
+	// survivor gets it once.
 	EffectUnmap
-	// EffectAccept tells Worker that the object (Task, generation Attempt), which a client wrote to it, is the result of Task.
+	// EffectAccept tells Worker that the object (Task, generation Attempt), which a client wrote to
+	// it, is accepted as the result of Task.
 	EffectAccept
-	// EffectDrained tells Worker, which is draining, that it may leave: nothing runs there, and all wanted objects have
-	// copies elsewhere, or no other worker can take them.
+	// EffectDrained tells Worker, which is draining, that it may leave: nothing runs there, and
+	// each wanted object has a copy elsewhere or cannot be taken by another worker.
 	EffectDrained
-	// EffectTaskForgotten says that Task is gone altogether; late messages about it are dropped from now on.
+	// EffectTaskForgotten means that the record of Task is gone. Later messages about it are
+	// dropped.
 	EffectTaskForgotten
 )
 
-// Effect is one order to the loop, as a value.
+// Effect is one order to the loop, as a plain value.
 type Effect struct {
 	Kind    EffectKind
 	State   TaskState
 	Worker  ids.WorkerID
 	Attempt ids.Attempt
-	// Dead is the lost worker of EffectRescue and EffectUnmap.
+	// Dead is the lost worker; set for EffectRescue and EffectUnmap only.
 	Dead     ids.WorkerID
 	Task     ids.TaskID
 	Client   ids.ClientID
@@ -59,7 +66,7 @@ type Effect struct {
 	Function ids.FunctionHash
 }
 
-// TaskState is where a task is in its life.
+// TaskState is the state of a task. The package comment shows the transitions.
 type TaskState uint8
 
 // States; the values equal those of the API.
@@ -72,14 +79,15 @@ const (
 	TaskFailed    TaskState = 6
 	TaskCancelled TaskState = 7
 	TaskReleased  TaskState = 8
-	// TaskRescuing: the worker that held the object has died, and others copy it out of its memory.
+	// TaskRescuing means that the worker that held the object died, and other workers are copying
+	// the object out of its memory.
 	TaskRescuing TaskState = 9
 )
 
 // Counts counts tasks by state; index 0 is unused.
 type Counts [TaskRescuing + 1]uint64
 
-// Assignment is everything that a worker must be told about one attempt.
+// Assignment is everything that a worker needs to know about one attempt.
 type Assignment struct {
 	Task      ids.TaskID
 	Attempt   ids.Attempt
@@ -99,20 +107,23 @@ type Assignment struct {
 // AssignedInput is one input of an assignment.
 type AssignedInput struct {
 	Replica
-	// Holders are workers that hold it, best first; empty if the target holds it itself or Inline is set.
+	// Holders are the workers that hold the input, best first. Empty if the target holds it itself.
+	// For a pending input of another worker: the worker that makes it.
 	Holders []ids.WorkerID
-	// Inline is the object itself if the scheduler has it and the target does not hold it.
+	// Inline is the object itself if the scheduler has it, it fits the assignment, and the target
+	// does not hold it.
 	Inline []byte
-	// Pending: it does not exist yet; the attempt of its generation makes it. That was assigned to the target before, or is
-	// at the one holder named.
+	// Pending means that the input does not exist yet; the attempt of its generation makes it. That
+	// attempt was assigned to the target before, or runs at the one worker in Holders.
 	Pending bool
-	// Relay is a worker that was told before to fetch it, where the target should read it while it arrives; 0: none. Relayed:
-	// another worker was told that of the target. See relay.go.
+	// Relay is a worker that was told earlier to fetch the same object; the target should read the
+	// object there while it arrives. 0: none. Relayed means that another worker was told to read
+	// the object at the target in the same way. See relay.go.
 	Relay   ids.WorkerID
 	Relayed bool
 }
 
-// Update is what a client is told about a task that it holds.
+// Update is the information that a client gets about a task that it holds.
 type Update struct {
 	Task        ids.TaskID
 	State       TaskState
@@ -130,10 +141,10 @@ type SubmitResult struct {
 	Joined uint64
 }
 
-// ErrorKind says what was wrong with a request.
+// ErrorKind classifies a refused request.
 type ErrorKind uint8
 
-// Kinds of request errors; the adapter gives each its code and reason.
+// Kinds of request errors. The adapter maps each to a status code and a reason.
 const (
 	ErrGraphHasCycle ErrorKind = iota + 1
 	ErrUnknownInput
@@ -146,20 +157,21 @@ const (
 	ErrNoWorkerFits
 	ErrInvalidField
 	ErrUnknownDataset
-	// ErrRequestConflict: a request id comes again with other tasks.
+	// ErrRequestConflict means that a request id was used again with other tasks.
 	ErrRequestConflict
-	// ErrFull: the scheduler holds as many bytes as it may. The same request may be accepted later.
+	// ErrFull means that the scheduler holds as many bytes as it may. The same request may be
+	// accepted later.
 	ErrFull
 )
 
-// Error is a request that was refused whole; nothing changed.
+// Error refuses a whole request; nothing changed.
 type Error struct {
 	Kind ErrorKind
 	// Object is the key, graph, client or field that the error is about.
 	Object string
-	// Message says what, where, why, and what to do.
+	// Message says what failed, where, why, and how to correct it.
 	Message string
-	// Keys are the tasks on a cycle, in order; nil otherwise.
+	// Keys are the tasks of a cycle, in order; nil for other errors.
 	Keys []string
 }
 

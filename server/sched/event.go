@@ -6,63 +6,67 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// Event is a fact that the machine is told, in the past tense. Events are plain values; slices in them belong to the
-// machine once stepped.
+// Event is a fact that the machine is informed of, named in the past tense. Events are plain
+// values. Slices in an event belong to the machine after Step.
 type Event interface{ event() }
 
 // ClientOpened starts a client lease. The loop chooses the id (never reused).
 type ClientOpened struct {
 	Client    ids.ClientID
 	Namespace string
-	// Worker is the name of the one in whose task the client was opened; empty: in none.
+	// Worker is the name of the worker whose task opened the client; empty if no task did.
 	Worker string
-	// TTL is how long the lease outlives the last ClientRenewed.
+	// TTL is how long the lease lives after the last ClientRenewed.
 	TTL time.Duration
 }
 
-// ClientRenewed proves that a client lives. Unknown clients are ignored.
+// ClientRenewed shows that a client is alive. Unknown clients are ignored.
 type ClientRenewed struct{ Client ids.ClientID }
 
 // ClientClosed ends a lease at once.
 type ClientClosed struct{ Client ids.ClientID }
 
-// GraphSubmitted adds tasks, all or none. The answer is the SubmitResult that Submit returns.
+// GraphSubmitted adds tasks, all or none. Machine.Submit returns the answer as a SubmitResult.
 type GraphSubmitted struct {
 	// Client is 0 for a detached submission.
 	Client ids.ClientID
-	// Graph to append to; 0 makes a new one.
+	// Graph is the graph to append to; 0 makes a new one.
 	Graph ids.GraphID
 	Name  string
-	// Namespace counts for detached submissions only; clients submit in their own.
+	// Namespace is used for detached submissions only; a client submits in its own namespace.
 	Namespace string
-	// RequestID makes the submission idempotent; empty: not.
+	// RequestID makes the submission idempotent; empty: it is not idempotent.
 	RequestID string
-	// Retention is how long a detached graph's results outlive its end.
+	// Retention is how long the results of a detached graph are kept after its end.
 	Retention time.Duration
 	// Ops is the submission's op table. TaskSpec.Op indexes it.
 	Ops []OpSpec
-	// Options is the submission's options table. TaskSpec.Options indexes it, counted from 1; 0 means defaults.
+	// Options is the submission's options table. TaskSpec.Options indexes it, counted from 1; 0
+	// means defaults.
 	Options []Options
 	Tasks   []TaskSpec
-	// Beside is what the caller holds beside the machine, in bytes: it counts against Config.MemoryBytes.
+	// Beside is the memory, in bytes, that the caller itself holds for the submission. It counts
+	// against Config.MemoryBytes.
 	Beside uint64
 }
 
-// TasksHeld makes a client hold tasks by key. All or none; answered by HoldResult.
+// TasksHeld makes a client hold tasks by key, all or none. Machine.Hold returns the task of each
+// key.
 type TasksHeld struct {
 	Client ids.ClientID
 	Keys   []string
 }
 
-// TasksReleased gives up holds. Unknown tasks are ignored.
+// TasksReleased ends holds of a client. Unknown tasks are ignored.
 type TasksReleased struct {
 	Client ids.ClientID
 	Tasks  []ids.TaskID
 }
 
-// TasksCancelled stops tasks and everything that needs them.
+// TasksCancelled stops tasks and all tasks that need them.
 type TasksCancelled struct {
-	// Client on whose behalf; 0 for operators. Without Force only this client's hold ends where others hold the task.
+	// Client is the client that asks; 0: an operator. Without Force, if other holders want a task
+	// too, only this client's hold on it ends.
 	Client ids.ClientID
 	Tasks  []ids.TaskID
 	Graphs []ids.GraphID
@@ -73,14 +77,15 @@ type TasksCancelled struct {
 // TasksRetried runs failed or cancelled tasks again, with their failed or cancelled inputs.
 type TasksRetried struct{ Tasks []ids.TaskID }
 
-// GraphReleased drops a graph and the holds of a detached submission.
+// GraphReleased drops a graph and, if it is detached, its holds. With Cancel, its active tasks are
+// cancelled; without, a graph with active tasks is refused.
 type GraphReleased struct {
 	Graph  ids.GraphID
 	Cancel bool
 }
 
-// DatasetPublished holds tasks under a name; DatasetUnpublished gives that up. The catalogue owns the names; the
-// machine only counts the holds, by an opaque number.
+// DatasetPublished holds tasks for a dataset; DatasetUnpublished ends that. The catalogue owns the
+// names of datasets. The machine knows each dataset only by an opaque number.
 type DatasetPublished struct {
 	Dataset   uint64
 	Namespace string
@@ -92,7 +97,8 @@ type DatasetUnpublished struct{ Dataset uint64 }
 
 // WorkerRegistered adds a worker incarnation, or brings a disconnected one back.
 type WorkerRegistered struct {
-	// Worker is chosen by the loop: a new number, or the old one if the incarnation is known and not lost.
+	// Worker is chosen by the loop: a new number, or the old one if the incarnation is known and
+	// not lost.
 	Worker      ids.WorkerID
 	Name        string
 	Incarnation string
@@ -100,86 +106,95 @@ type WorkerRegistered struct {
 	Slots       uint32
 	Resources   map[string]float64
 	MemoryBytes uint64
-	// Executors are the op kinds it runs: "native", "python", names of registered executors.
+	// Executors are the executors that the worker offers: "native", "python", names of registered
+	// executors.
 	Executors []string
-	// Relays: it can read what is arriving at others of its host, and lets them read what is arriving here.
+	// Relays means that the worker takes part in broadcast chains: it can read an object that is
+	// still arriving at another worker of its host, and lets others read its own arriving objects.
 	Relays bool
-	// Inventory is everything that it holds.
+	// Inventory lists all objects that the worker holds.
 	Inventory []Replica
-	// Running are the attempts that it still works on.
+	// Running lists the attempts that the worker still has.
 	Running []TaskRef
-	// Awaits: it can be told of results by the workers that make them, and tells others of its own; see across.go.
+	// Awaits means that the worker sends completion notifications to other workers and can wait for
+	// theirs; see across.go.
 	Awaits bool
 }
 
-// WorkerDisconnected says that a session broke. The worker keeps its tasks and data until WorkerLost.
+// WorkerDisconnected means that a worker's session broke. The worker keeps its tasks and data until
+// WorkerLost.
 type WorkerDisconnected struct{ Worker ids.WorkerID }
 
-// WorkerLost says that an incarnation is gone: its process died, or its lease ended.
+// WorkerLost means that a worker incarnation is gone: its process died, or its lease ended.
 type WorkerLost struct {
 	Worker ids.WorkerID
-	// Cause is for errors: "killed by SIGKILL".
+	// Cause is text for error messages, such as "killed by SIGKILL".
 	Cause string
-	// Outside: what ended it came from outside, as far as is known (a kill that was not for lack of memory, a network that
-	// broke, an orderly end): what ran there is hardly to blame.
+	// Outside means that the worker ended for an outside reason, as far as is known: a kill that
+	// was not for lack of memory, a broken network, an orderly end. Its tasks are then hardly to
+	// blame.
 	Outside bool
-	// Killed: it ended by SIGKILL. A person, the system or a task may have sent the signal.
+	// Killed means that SIGKILL ended it. A person, the system or a task may have sent the signal.
 	Killed bool
-	// Gone: its process has ended, and will not come back with what it had.
+	// Gone means that its process has ended and cannot come back with its data.
 	Gone bool
-	// DeviceFault: its memory is not to be trusted, and reading it may cost its reader: nothing is rescued.
+	// DeviceFault means that its memory cannot be trusted, and that reading it may break the
+	// reader. Nothing is rescued.
 	DeviceFault bool
-	// Survivors are workers that may have the memory of its process mapped, and read it after its end. Each makes sure by
-	// itself that the process has ended.
+	// Survivors are workers that may have the memory of its process mapped and can read it after
+	// its end. Each survivor checks by itself that the process has ended.
 	Survivors []ids.WorkerID
 }
 
-// WorkerEnded says that the process of a worker that was lost before has ended.
+// WorkerEnded means that the process of a worker that was lost earlier has now ended.
 type WorkerEnded struct {
 	Incarnation, Cause string
-	// Killed: by SIGKILL, as a supervisor ends a worker that hangs.
+	// Killed means that SIGKILL ended it, as when a supervisor kills a worker that hangs.
 	Killed bool
 }
 
-// RescueFailed says that a worker could not copy objects out of the memory of a dead one.
+// RescueFailed means that Worker could not copy Objects out of the memory of Dead.
 type RescueFailed struct {
 	Worker, Dead ids.WorkerID
 	Objects      []Replica
 }
 
-// WorkerDraining says that a worker is to leave: it gets nothing new, and what is only there is copied by others. See leave.go.
+// WorkerDraining means that a worker is to leave. It gets no new tasks, and other workers copy the
+// objects that only it has. See leave.go.
 type WorkerDraining struct{ Worker ids.WorkerID }
 
-// WorkerMeasured updates what placement knows about a worker.
+// WorkerMeasured updates the memory use of a worker, which placement considers.
 type WorkerMeasured struct {
 	Worker          ids.WorkerID
 	MemoryUsedBytes uint64
 }
 
-// RatesMeasured is what one worker has found out about several directions.
+// RatesMeasured is a batch of transfer rates that one worker measured.
 type RatesMeasured []RateMeasured
 
-// RateMeasured updates the transfer rate between two workers; To or From 0 means any.
+// RateMeasured sets the transfer rate from From to To. From or To 0 means any worker.
 type RateMeasured struct {
 	From, To       ids.WorkerID
 	BytesPerSecond float64
 	Latency        time.Duration
 }
 
-// TasksReported is a batch of outcomes from one worker, in the order they happened.
+// TasksReported is a batch of reports from one worker, in the order in which they happened.
 type TasksReported struct {
 	Worker  ids.WorkerID
 	Reports []Report
 }
 
-// ObjectsReported is a batch of objects gained or lost on one worker other than by tasks.
+// ObjectsReported is a batch of objects that one worker gained or lost in another way than by
+// running tasks.
 type ObjectsReported struct {
 	Worker ids.WorkerID
 	Gained []Stored
 	Lost   []Replica
 }
 
-// TimePassed lets due timers run: retry back-off, lease ends, retention. The loop sends it at Machine.NextDeadline.
+// TimePassed runs the timers that are due: retry back-off, lease ends, retention and others. The
+// loop sends it at Machine.NextDeadline.
 type TimePassed struct{}
 
 func (ClientOpened) event()       {}
@@ -205,16 +220,17 @@ func (TasksReported) event()      {}
 func (ObjectsReported) event()    {}
 func (TimePassed) event()         {}
 
-// OpSpec is an op as the machine sees it: enough to count by name, and to know who can run it.
+// OpSpec is the machine's view of an op: its name, for counting, and the kind of executor that it
+// needs.
 type OpSpec struct {
 	Kind OpKind
-	// Name counts tasks by prefix and, with Kind and Function, identifies the op.
+	// Name groups tasks in the counts by prefix. With Kind and Function it identifies the op.
 	Name string
 	// Function is the hash of a pickled function; zero otherwise.
 	Function ids.FunctionHash
 }
 
-// OpKind is who runs an op.
+// OpKind is the kind of executor that runs an op.
 type OpKind uint8
 
 // Kinds of ops; the values equal those of the API.
@@ -226,14 +242,14 @@ const (
 	OpData         OpKind = 5
 )
 
-// Options are the rules a task runs under; the zero value is the default.
+// Options are the rules for a task; the zero value is the default.
 type Options struct {
 	Priority     int32
 	MaxRetries   uint32
 	RetryBackoff time.Duration // 0: 100 ms
 	Timeout      time.Duration // 0: none
 	Resources    map[string]float64
-	// Workers are names, ids ("w3") or hosts.
+	// Workers are preferred workers: names, ids ("w3") or hosts.
 	Workers             []string
 	AllowOtherWorkers   bool
 	ExpectedOutputBytes uint64
@@ -246,28 +262,29 @@ type TaskSpec struct {
 	Key string
 	// Op indexes GraphSubmitted.Ops.
 	Op uint32
-	// Options indexes GraphSubmitted.Options from 1; 0: defaults.
+	// Options is an index in GraphSubmitted.Options plus 1; 0: defaults.
 	Options uint32
-	// Inputs are keys: of the same submission, or known in the namespace.
+	// Inputs are keys of tasks in the same submission or in the namespace.
 	Inputs []string
-	// Arguments are opaque: passed to the worker as they came.
+	// Arguments are opaque bytes that go to the worker unchanged.
 	Arguments []byte
 	Hold      bool
 }
 
-// Replica is one generation of one object, of a size.
+// Replica is one generation of one object, with its size.
 type Replica struct {
 	Task       ids.TaskID
 	Generation ids.Attempt
 	Bytes      uint64
 }
 
-// Stored is an object that arrived on a worker by scatter or copy.
+// Stored is an object that a worker got by scatter or by copy.
 type Stored struct {
 	Replica
-	// Inline is the object itself if it is small, else nil.
+	// Inline is the object itself if it is small; nil otherwise.
 	Inline []byte
-	// Written: a client wrote it, and the worker waits for EffectAccept before anybody may read it.
+	// Written means that a client wrote the object to the worker. The worker hides it from readers
+	// until EffectAccept.
 	Written bool
 }
 
@@ -277,7 +294,7 @@ type TaskRef struct {
 	Attempt ids.Attempt
 }
 
-// Outcome is what became of an attempt.
+// Outcome is the way in which an attempt went on or ended.
 type Outcome uint8
 
 // Outcomes; the values equal those of the API.
@@ -292,32 +309,33 @@ const (
 	OutcomeExecutorDied     Outcome = 8
 )
 
-// Report is what became of one attempt.
+// Report is a worker's message about one attempt.
 type Report struct {
 	Task        ids.TaskID
 	Attempt     ids.Attempt
 	Outcome     Outcome
 	OutputBytes uint64
-	// Inline is the result itself if it is small, else nil.
+	// Inline is the result itself if it is small; nil otherwise.
 	Inline  []byte
 	RunTime time.Duration
 	Err     *TaskError
-	// Unreachable names inputs that could not be fetched, if the outcome is InputUnreachable.
+	// Unreachable lists the inputs that could not be fetched, for OutcomeInputUnreachable.
 	Unreachable []Unreachable
-	// LogTail is what the task wrote last; may be empty.
+	// LogTail is the end of the task's output; may be empty.
 	LogTail string
 }
 
-// Unreachable is an input that workers did not deliver.
+// Unreachable is an input that could not be fetched.
 type Unreachable struct {
 	Task       ids.TaskID
 	Generation ids.Attempt
 	FailedAt   []ids.WorkerID
-	// MissingAt said that they do not hold it: those replicas are gone.
+	// MissingAt are workers that answered that they do not hold it: those replicas are gone.
 	MissingAt []ids.WorkerID
 }
 
-// TaskError is why a task failed. Detail is opaque to the machine (the API's TaskError, kept by the adapter).
+// TaskError is the reason why a task failed. Detail is opaque to the machine: the adapter keeps the
+// API's TaskError there.
 type TaskError struct {
 	Reason  string
 	Message string
@@ -325,12 +343,14 @@ type TaskError struct {
 	OriginKey string
 	Worker    string
 	Attempt   ids.Attempt
-	// Attempts counts the attempts that failed or ended with a death, this one included; 0: the error is of no attempt.
+	// Attempts counts the attempts that failed or ended with a death, including this one. 0: the
+	// error does not belong to an attempt.
 	Attempts uint32
-	// LogTail is what the task wrote last, where Detail does not say it; may be empty.
+	// LogTail is the end of the task's output if Detail does not contain it; may be empty.
 	LogTail string
-	// Detail carries what only clients read: traceback, exception, log tail, metadata. Never looked at.
+	// Detail carries information for clients only: traceback, exception, log tail, metadata. The
+	// machine never reads it.
 	Detail any
-	// DetailBytes is the size of Detail; 0 where it is another error's.
+	// DetailBytes is the size of Detail; 0 if Detail belongs to another task's error.
 	DetailBytes uint64
 }

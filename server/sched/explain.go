@@ -15,7 +15,7 @@ const (
 	explainedSources = 8
 )
 
-// Explain says why a task is not running, or what it did.
+// Explain says why a task is not running, or how it ended.
 func (m *Machine) Explain(now time.Time, id ids.TaskID) (Explanation, bool) {
 	b, t := m.lookup(id)
 	if t == nil {
@@ -111,14 +111,15 @@ func (m *Machine) explainReady(e *Explanation, c *class, t *task, now time.Time)
 	}
 }
 
-// explainedHeld bounds the tasks that are looked at for what a task may wait for.
+// explainedHeld bounds the held tasks per client that explainNested reads.
 const explainedHeld = 10_000
 
 const nestedRemedy = "a task keeps its slot while it waits for another one inside: if none of the slots comes free, give the workers more (--slots), " +
 	"add workers, or return futures in place of waiting for them"
 
-// explainNested names the tasks that a running one may be waiting for: those that clients hold which tasks of its worker opened,
-// and that have not begun. Empty: there are none.
+// explainNested describes the tasks that a running task may be waiting for: those that have not
+// begun and that are held by clients which tasks of the same worker opened. Empty if there are
+// none.
 func (m *Machine) explainNested(w *worker) string {
 	held, first := 0, ""
 	for _, id := range sortedKeys(m.clients) {
@@ -143,7 +144,8 @@ func (m *Machine) explainNested(w *worker) string {
 	return fmt.Sprintf("; tasks of this worker have submitted %d tasks that have not begun (%s): this one may be waiting for them; %s", held, first, nestedRemedy)
 }
 
-// explainNesting says that a task which runs may be waiting for this one, which does not.
+// explainNesting says that a running task may be waiting for this one, which has not begun. Empty
+// if no such task is known.
 func (m *Machine) explainNesting(b *block, t *task) string {
 	for i := t.holders; i != 0; i = b.links[i].next {
 		h := &m.holders[b.links[i].value]
@@ -155,7 +157,7 @@ func (m *Machine) explainNesting(b *block, t *task) string {
 	return ""
 }
 
-// whyUnfit says in words why no worker may run the class.
+// whyUnfit is a text that says why no worker may run the class.
 func (m *Machine) whyUnfit(c *class) string {
 	if len(m.order) == 0 {
 		return "no worker is registered; start one"
@@ -174,7 +176,7 @@ func (m *Machine) whyUnfit(c *class) string {
 	return text + "; relax the task's constraints, or start a worker that meets them"
 }
 
-// unfit says why a worker may not run the class now; empty if it may.
+// unfit is a text that says why a worker may not run the class now; empty if it may.
 func (m *Machine) unfit(c *class, w *worker) string {
 	switch w.state {
 	case WorkerStateDisconnected:
@@ -224,7 +226,8 @@ func (m *Machine) verdicts(e *Explanation, c *class, b *block, t *task) {
 	}
 }
 
-// fetchSources are the holders that fetchMicros reckons with: of each input that the worker lacks the fastest one.
+// fetchSources lists the holders that fetchMicros assumes: the fastest one for each input that the
+// worker lacks.
 func (m *Machine) fetchSources(w *worker, edges []edge) (out []Source) {
 	for i := range edges {
 		id := edges[i].input

@@ -8,7 +8,8 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// The loop keeps the functions of every submission that it hands over, and drops them when it is told to.
+// The loop keeps the functions of every submission, and drops a function when it gets
+// EffectFunctionUnused.
 func TestFunctionsBroughtInVainAreToldUnused(t *testing.T) {
 	m := sched.New(sched.Config{})
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

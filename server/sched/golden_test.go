@@ -11,8 +11,9 @@ import (
 	"github.com/millrace/millrace/server/schedtest"
 )
 
-// TestScripts runs testdata/scripts/*: the verbs are listed at schedtest.Script. Only scripts named ahead* have attempts that
-// are ahead of their inputs. Run with -rewrite to accept new output.
+// TestScripts runs testdata/scripts/*. schedtest.Script lists the verbs. Pre-assignment to the
+// worker that makes the inputs (Config.Followers) is on only in scripts named ahead*. Run with
+// -rewrite to accept new output.
 func TestScripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
 		t.Helper()

@@ -6,39 +6,43 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// graph is a set of tasks that were submitted together or appended.
+// graph is a set of tasks that were submitted together or appended later.
 type graph struct {
 	id     ids.GraphID
 	slot   uint32
 	name   string
 	ns     *namespace
 	client ids.ClientID // 0: detached
-	// holder holds the sinks of a detached graph until retention after its end; 0: none.
+	// holder is the holder slot of a detached graph; 0: none. It holds the tasks without dependents
+	// until the retention time after the graph's end is over.
 	holder    uint32
 	retention time.Duration
-	// ranges cover the ids of its tasks, in order; ids in them that are forgotten or of other graphs do not count.
+	// ranges cover the ids of its tasks, in order. They may also contain ids of forgotten tasks or
+	// of other graphs' tasks.
 	ranges []idRange
-	// prune is the number of ranges at which those without tasks are dropped.
+	// prune is the number of ranges at which ranges without tasks are dropped.
 	prune int
-	// live counts tasks that are not forgotten, active those that have not ended, or whose object is being rescued.
+	// live counts tasks that are not forgotten. active counts tasks that have not ended or whose
+	// object is being rescued.
 	live, active uint64
 	counts       Counts
 	prefixes     []PrefixInfo
-	prefixIndex  map[string]uint32 // made when there are many
+	prefixIndex  map[string]uint32 // made when there are more than 16 prefixes
 	createdAt    time.Time
 	endedAt      time.Time
 	expiresAt    time.Time
 	firstError   *TaskError
 	dirty        bool
-	// dropped: it is removed with its last task.
+	// dropped means that the graph is removed together with its last task.
 	dropped bool
 	emptied bool // in Machine.emptied
 }
 
-// idRange is the ids from first up to, not including, end.
+// idRange is the half-open range of ids [first, end).
 type idRange struct{ first, end ids.TaskID }
 
-// keptEmptyGraphs bounds the client graphs without tasks that are kept because their client may append to them.
+// keptEmptyGraphs bounds the client graphs without tasks. They are kept because their client may
+// append to them.
 const keptEmptyGraphs = 10_000
 
 func (m *Machine) graphOf(id ids.GraphID) *graph {
@@ -105,7 +109,7 @@ func (g *graph) prefix(name string) uint32 {
 	return i
 }
 
-// addRange says that the graph got the tasks from first up to end.
+// addRange records that the graph got the tasks from first to end - 1.
 func (m *Machine) addRange(g *graph, first, end ids.TaskID) {
 	if n := len(g.ranges); n > 0 && g.ranges[n-1].end == first {
 		g.ranges[n-1].end = end
@@ -151,7 +155,7 @@ func (m *Machine) eachTask(g *graph, visit func(ids.TaskID, *block, *task) bool)
 	m.eachTaskAfter(g, 0, visit)
 }
 
-// eachTaskAfter visits those after a given one.
+// eachTaskAfter visits the tasks of a graph with ids above after, in order.
 func (m *Machine) eachTaskAfter(g *graph, after ids.TaskID, visit func(ids.TaskID, *block, *task) bool) {
 	stop := false
 	for _, r := range g.ranges {
@@ -168,7 +172,8 @@ func (m *Machine) eachTaskAfter(g *graph, after ids.TaskID, visit func(ids.TaskI
 	}
 }
 
-// touch makes the graph's change known once at the end of the step.
+// touch marks a graph as changed. flushGraphs reports each marked graph once at the end of the
+// step.
 func (m *Machine) touch(slot uint32, g *graph) {
 	if !g.dirty {
 		g.dirty = true
@@ -176,7 +181,7 @@ func (m *Machine) touch(slot uint32, g *graph) {
 	}
 }
 
-// flushGraphs tells what became of the graphs that changed.
+// flushGraphs reports the graphs that changed in this step, and removes those that are done.
 func (m *Machine) flushGraphs() {
 	for _, slot := range m.dirty {
 		g := m.graphs[slot]
@@ -230,8 +235,8 @@ func (m *Machine) removeGraph(g *graph) {
 	m.emit(Effect{Kind: EffectGraphRemoved, Graph: g.id})
 }
 
-// dropGraph gives up what the graph itself wants: the holds of a detached one, and tasks run for their own sake. It is
-// removed when its last task is.
+// dropGraph ends the graph's own interest in its tasks: the holds of a detached graph, and the
+// tasks that run for their own sake. The graph is removed with its last task.
 func (m *Machine) dropGraph(g *graph) {
 	g.dropped = true
 	m.touch(g.slot, g)

@@ -1,7 +1,8 @@
 package sched
 
-// heap gives out the first of what is in it. It is a binary one; container/heap would allocate for each value that goes in, and for
-// each that comes out. Ready tasks have a queue of their own, as they mostly come in order.
+// heap is a binary heap; pop returns the least element. container/heap would allocate for each
+// value that goes in and for each that comes out. Ready tasks have their own queue type, because
+// they mostly arrive in order.
 type heap[T interface{ Before(other T) bool }] []T
 
 func (q *heap[T]) push(x T) {
@@ -15,7 +16,8 @@ func (q *heap[T]) push(x T) {
 	*q = h
 }
 
-// pop takes the first one out. An empty heap keeps no room beyond keptWork. REQUIRES: there is one.
+// pop removes and returns the least element. An empty heap keeps no capacity beyond keptWork.
+// REQUIRES: the heap is not empty.
 func (q *heap[T]) pop() T {
 	h := *q
 	first, last := h[0], h[len(h)-1]

@@ -10,16 +10,19 @@ import (
 )
 
 const (
-	// assignedInlineBytes bounds the results that go along with one assignment: its other inputs are fetched from those that
-	// hold them. It keeps the assignment far below the size of a message, here and from the worker to its executor.
+	// assignedInlineBytes bounds the inline results in one assignment. Further inputs are fetched
+	// from their holders. This keeps the assignment far below the largest message size, both here
+	// and between the worker and its executor.
 	assignedInlineBytes = 4 << 20
-	// manyInputs have only the best fewHolders of each told, for the same reason.
+	// manyInputs is the number of inputs above which an assignment names only the best fewHolders
+	// holders of each input, for the same reason.
 	manyInputs = 10_000
 	fewHolders = 4
 )
 
-// AssignmentOf fills in what the worker must be told about the current attempt of a task; false if there is none. Slices of
-// into are reused, and what they hold is valid until the next step.
+// AssignmentOf fills into with everything that the worker needs to know about the current attempt
+// of a task. It returns false if the task has no current attempt. It reuses the slices of into;
+// they are valid until the next step.
 func (m *Machine) AssignmentOf(id ids.TaskID, into *Assignment) bool {
 	b, t := m.lookup(id)
 	if t == nil || t.worker == 0 {
@@ -65,7 +68,7 @@ func (m *Machine) AssignmentOf(id ids.TaskID, into *Assignment) bool {
 		if len(edges) > manyInputs {
 			a.Holders = a.Holders[:min(len(a.Holders), fewHolders)]
 		}
-		// Without a holder there is nowhere else to have it from.
+		// An object without a holder exists inline only, so it is always sent.
 		if known := pb.inlineOf(uint64(in & blockMask)); inline+len(known) <= assignedInlineBytes || p.replicas == 0 {
 			a.Inline = known
 			inline += len(known)
@@ -78,7 +81,9 @@ func (m *Machine) AssignmentOf(id ids.TaskID, into *Assignment) bool {
 	return true
 }
 
-// sources lists the workers to fetch an object from, best first: reachable ones, those that did not fail, the fastest.
+// sources lists the workers from which target may fetch an object, best first: reachable workers
+// first, then those without failed fetches, then the fastest. A holder on the same host counts as
+// twice as fast.
 func (m *Machine) sources(id ids.TaskID, b *block, t *task, target *worker, out []ids.WorkerID) []ids.WorkerID {
 	n := 0
 	for l := t.replicas; l != 0; l = b.links[l].next {
@@ -120,13 +125,14 @@ func (m *Machine) sources(id ids.TaskID, b *block, t *task, target *worker, out 
 	return out
 }
 
-// spread orders equals differently for each reader, so that many readers of one object do not all ask the same holder: of a
-// broadcast, each fresh replica serves the next ones.
+// spread is a tie-breaker that orders equal sources differently for each reader. So many readers of
+// one object do not all ask the same holder, and in a broadcast each new replica serves further
+// readers.
 func spread(source, reader ids.WorkerID) uint64 {
 	return (uint64(source) | uint64(reader)<<32) * 0x9e3779b97f4a7c15 >> 32
 }
 
-// UpdateOf is what clients are told about a task.
+// UpdateOf returns the information that clients get about a task.
 func (m *Machine) UpdateOf(id ids.TaskID) (Update, bool) {
 	b, t := m.lookup(id)
 	if t == nil {
@@ -152,7 +158,7 @@ func (m *Machine) UpdateOf(id ids.TaskID) (Update, bool) {
 	return u, true
 }
 
-// Op tells an interned op.
+// Op returns an interned op.
 func (m *Machine) Op(id ids.OpID) OpSpec {
 	if int(id) >= len(m.ops) {
 		return OpSpec{}
@@ -170,7 +176,7 @@ func (m *Machine) Lookup(namespace, key string) (ids.TaskID, bool) {
 	return id, id != 0
 }
 
-// Task is a snapshot of one task.
+// Task returns a snapshot of one task.
 func (m *Machine) Task(id ids.TaskID) (TaskInfo, bool) {
 	b, t := m.lookup(id)
 	if t == nil {
@@ -225,16 +231,18 @@ func (m *Machine) Task(id ids.TaskID) (TaskInfo, bool) {
 }
 
 const (
-	// shownInputs bounds the inputs that a TaskInfo lists, and listedKeys the bytes of their keys in one list of tasks.
+	// shownInputs bounds the inputs that a TaskInfo lists. listedKeys bounds the bytes of the
+	// inputs' keys in one result of Tasks.
 	shownInputs = 1000
 	listedKeys  = 4 << 20
 )
 
-// visitedTasks bounds the tasks that one call of Tasks looks at.
+// visitedTasks bounds the tasks that one call of Tasks reads.
 const visitedTasks = 50_000
 
-// Tasks lists tasks by id from the one after the given id on. Unless next is 0 there may be more, and it is the id after which to go on:
-// limit has cut the list, it is long, or very many tasks were looked at; then it may even be empty.
+// Tasks lists the tasks with ids above after, in order of ids. If next is not 0, there may be more
+// tasks, and the caller continues with after = next. The list may be cut because of limit, because
+// of its size, or because very many tasks were read; in the last case it may be empty.
 func (m *Machine) Tasks(f TaskFilter, after ids.TaskID, limit int) (tasks []TaskInfo, next ids.TaskID) {
 	bytes, visited := 0, 0
 	last := after
@@ -273,7 +281,7 @@ func (m *Machine) Tasks(f TaskFilter, after ids.TaskID, limit int) (tasks []Task
 	return tasks, next
 }
 
-// eachLive visits all tasks from the block with the given number on, in order of ids.
+// eachLive visits all tasks in order of ids, beginning with the block of the given number.
 func (m *Machine) eachLive(from uint64, visit func(ids.TaskID, *block, *task) bool) {
 	m.tasks.each(from, func(b *block) bool {
 		for i := range b.tasks {
@@ -301,7 +309,7 @@ func (m *Machine) selects(f *TaskFilter, id ids.TaskID, b *block, t *task) bool 
 	return true
 }
 
-// Graph is a snapshot of one graph.
+// Graph returns a snapshot of one graph.
 func (m *Machine) Graph(id ids.GraphID) (GraphInfo, bool) {
 	g := m.graphOf(id)
 	if g == nil {
@@ -313,7 +321,7 @@ func (m *Machine) Graph(id ids.GraphID) (GraphInfo, bool) {
 	}, true
 }
 
-// Worker is a snapshot of one worker.
+// Worker returns a snapshot of one worker.
 func (m *Machine) Worker(id ids.WorkerID) (WorkerInfo, bool) {
 	w := m.workerOf(id)
 	if w == nil {
@@ -326,7 +334,8 @@ func (m *Machine) Worker(id ids.WorkerID) (WorkerInfo, bool) {
 	}, true
 }
 
-// KeysAt lists the keys of up to limit tasks that a worker has, in the order in which it got them.
+// KeysAt lists the keys of up to limit tasks that a worker has, in the order in which they were
+// sent.
 func (m *Machine) KeysAt(id ids.WorkerID, limit int) (keys []string) {
 	w := m.workerOf(id)
 	if w == nil {
@@ -362,7 +371,7 @@ func (m *Machine) HeldBy(id ids.ClientID, visit func(ids.TaskID)) {
 	}
 }
 
-// HeldCount is how many tasks a client holds.
+// HeldCount returns the number of tasks that a client holds.
 func (m *Machine) HeldCount(id ids.ClientID) uint64 {
 	if c := m.clients[id]; c != nil {
 		return uint64(m.holders[c.holder].held.count)
@@ -370,7 +379,8 @@ func (m *Machine) HeldCount(id ids.ClientID) uint64 {
 	return 0
 }
 
-// ReplicasOf tells where an object is, cheaper than Task: its state, generation, size, and the workers appended to out.
+// ReplicasOf returns the place of an object, at lower cost than Task: its generation and size, the
+// state of its task, and the workers that hold it, appended to out.
 func (m *Machine) ReplicasOf(id ids.TaskID, out []ids.WorkerID) (Replica, TaskState, []ids.WorkerID) {
 	b, t := m.lookup(id)
 	if t == nil {
@@ -386,7 +396,7 @@ func (m *Machine) ReplicasOf(id ids.TaskID, out []ids.WorkerID) (Replica, TaskSt
 	return r, t.state, out
 }
 
-// Totals sums up everything.
+// Totals returns the sums over the whole machine.
 func (m *Machine) Totals() Totals {
 	t := m.totals
 	t.Graphs, t.Clients, t.Workers = uint64(len(m.graphIndex)), uint64(len(m.clients)), uint64(len(m.order))

@@ -6,9 +6,9 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// keyIndex finds the task of a key within one namespace. It stores 8 bytes a slot: 48 bits of id and 16 of the hash; the
-// key itself is compared in the task's block. The table is cut into segments by the top bits of the hash, so that growing
-// one never rehashes more than a small part at a time.
+// keyIndex finds the task of a key within one namespace. A slot has 8 bytes: 48 bits of task id and
+// 16 bits of the hash (the tag). The key itself is compared in the task's block. The top bits of
+// the hash select a segment, so that growing one segment rehashes only a small part of the table.
 type keyIndex struct {
 	segments [keySegments]keySegment
 	count    int
@@ -21,11 +21,12 @@ const (
 	tombstone   = maxTaskID // an id that is never handed out
 )
 
-// fewSlots is the size up to which a segment places keys by what its slots have of their hashes, so that changing its size does not
-// read the tasks; five bits are left then to tell keys apart. Larger ones place them by other bits.
+// fewSlots is the largest number of slots for which a segment places keys by the hash bits in the
+// slots. Such a segment can be resized without reading the tasks, and five bits of the tag are left
+// to tell keys apart. Larger segments place keys by other bits of the hash.
 const fewSlots = 1 << 11
 
-// placeOf is where the search for a key begins in a segment of so many slots.
+// placeOf is the index at which the search for a key begins in a segment with so many slots.
 func placeOf(hash uint64, slots int) uint64 {
 	if slots > fewSlots {
 		hash >>= 16
@@ -36,7 +37,7 @@ func placeOf(hash uint64, slots int) uint64 {
 // keySegment is an open-addressed table with linear probing; 0 is an empty slot.
 type keySegment struct {
 	slots []uint64
-	// used counts live slots and tombstones, live only the former.
+	// used counts live slots and tombstones; live counts live slots only.
 	used, live int
 }
 
@@ -67,7 +68,7 @@ func (x *keyIndex) find(m *Machine, key string, hash uint64) ids.TaskID {
 	}
 }
 
-// insert adds a key that is not there.
+// insert adds a key. REQUIRES: the key is not in the index.
 func (x *keyIndex) insert(m *Machine, hash uint64, id ids.TaskID) {
 	s := &x.segments[hash>>keySegShift]
 	if (s.used+1)*4 > len(s.slots)*3 {
@@ -84,7 +85,8 @@ func (x *keyIndex) insert(m *Machine, hash uint64, id ids.TaskID) {
 	x.count++
 }
 
-// remove takes out the key of the task. REQUIRES: it is there, and the task's record still has its key.
+// remove removes the key of the task. REQUIRES: the key is in the index, and the task's record
+// still has it.
 func (x *keyIndex) remove(m *Machine, hash uint64, id ids.TaskID) {
 	s := &x.segments[hash>>keySegShift]
 	mask := uint64(len(s.slots) - 1)
@@ -94,7 +96,8 @@ func (x *keyIndex) remove(m *Machine, hash uint64, id ids.TaskID) {
 		i = (i + 1) & mask
 	}
 	if s.slots[(i+1)&mask] == 0 {
-		// Nothing probes past this slot, nor past tombstones right before it.
+		// The next slot is empty, so no search continues past this slot. Clear it, and the
+		// tombstones right before it.
 		for s.slots[i] == want || s.slots[i]&maxTaskID == tombstone {
 			s.slots[i] = 0
 			s.used--
@@ -114,7 +117,7 @@ func (x *keyIndex) remove(m *Machine, hash uint64, id ids.TaskID) {
 	}
 }
 
-// resize makes room for one more key, and drops tombstones and excess room.
+// resize makes room for one more key, and drops tombstones and unused capacity.
 func (s *keySegment) resize(m *Machine) {
 	size := 8
 	for size*3 < (s.live+1)*5 {

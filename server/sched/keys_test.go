@@ -8,7 +8,8 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// Keys of one segment, so many that it places them in both ways while it grows and while it shrinks.
+// All keys are in one segment. There are enough of them that it uses both ways to place keys, while
+// it grows and while it shrinks.
 func TestKeysAreFoundInSegmentsOfAllSizes(t *testing.T) {
 	m := New(Config{})
 	now := time.Unix(1, 0)

@@ -9,46 +9,50 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// A worker that is to leave gets nothing new, gives back what it has not begun, and finishes what it runs. Meanwhile
-// other workers copy the wanted objects that only it has: each copy is a task of its own that takes the object as its
-// input and is sent to one worker, which fetches it as it fetches all inputs, once it has room (law 5). So copies are
-// retried, cancelled and explained like other tasks. When it has no such object any more, or no worker can take the
-// rest, the worker is told that it may leave.
+// A worker that is to leave gets no new tasks, gives back the tasks that it has not begun, and
+// finishes those that run. Meanwhile other workers copy the wanted objects that only it has. Each
+// copy is a task of its own, with the object as its input. The task is sent to one worker, which
+// fetches the object as it fetches all inputs, once it has room (Law 5). So copies are retried,
+// cancelled and explained like other tasks. The worker is told that it may leave when no such
+// object is left, or when no worker can take the rest.
 
 const (
-	// leaveEvery is how often it is looked whether a worker may leave, at most; each of its objects adds a microsecond.
+	// leaveEvery is the shortest time between two checks whether a worker may leave. Each of its
+	// objects adds a microsecond, because a check visits all of them.
 	leaveEvery = 10 * time.Millisecond
-	// maxCopies bounds the copies on their way to one worker, and maxCopyTries how often one object is tried.
+	// maxCopies bounds the copies under way to one worker. maxCopyTries bounds the tries for one
+	// object.
 	maxCopies    = 64
 	maxCopyTries = 3
 )
 
-// leaving is what is known of the departure of a worker.
+// leaving is the state of a worker's departure.
 type leaving struct {
-	// copies are the objects that are, or were, to be copied.
+	// copies are the objects that are being copied or still have to be copied.
 	copies map[ids.TaskID]*copying
-	// told: it knows that it may leave.
+	// told means that EffectDrained was sent.
 	told bool
 }
 
-// copying is one object that only the worker has.
+// copying is the copy of one object that only the leaving worker has.
 type copying struct {
-	task  ids.TaskID   // that copies it last; 0: none yet
-	to    ids.WorkerID // where that task is sent
+	task  ids.TaskID   // the last task that copies it; 0: none yet
+	to    ids.WorkerID // the worker of that task
 	tries int
 }
 
-// copyOp is the op that does nothing: where it runs its inputs are.
+// copyOp is an op that does nothing. After it has run, its inputs are at its worker.
 const copyOp = "core.replicate"
 
 // target is a worker that may take copies.
 type target struct {
 	*worker
-	free   float64 // bytes, as far as is known
-	copies int     // on their way
+	free   float64 // free bytes, as far as is known
+	copies int     // copies under way
 }
 
-// leaveDue orders the copies that are missing, and lets the worker go if nothing holds it.
+// leaveDue orders the copies that are missing, and tells the worker that it may leave if nothing is
+// left to wait for. Otherwise it sets a timer for the next check.
 func (m *Machine) leaveDue(id ids.WorkerID) {
 	w := m.workerOf(id)
 	if w == nil || w.state != WorkerStateDraining || w.leaving == nil || w.leaving.told {
@@ -94,8 +98,8 @@ func (m *Machine) leaveDue(id ids.WorkerID) {
 	m.arm(timer{at: m.now.Add(leaveEvery + time.Duration(w.objects.count)*time.Microsecond), kind: timerLeave, id: uint64(w.id)})
 }
 
-// isolated says whether an object is wanted and only workers that leave have it. An object whose bytes the scheduler
-// holds is not isolated.
+// isolated reports whether an object is wanted and has no replica on an active worker. An object
+// that the scheduler holds inline is not isolated.
 func (m *Machine) isolated(id ids.TaskID, b *block, t *task) bool {
 	if t.state != TaskSucceeded || !t.wanted() || b.inlineOf(uint64(id&blockMask)) != nil {
 		return false
@@ -108,7 +112,7 @@ func (m *Machine) isolated(id ids.TaskID, b *block, t *task) bool {
 	return true
 }
 
-// underCopy is the task that copies an object now, or nil.
+// underCopy returns the task that is copying an object now; nil if there is none.
 func (m *Machine) underCopy(c *copying) *task {
 	if _, t := m.lookup(c.task); t != nil && t.state.active() {
 		return t
@@ -122,8 +126,9 @@ func (m *Machine) stopCopy(c *copying) {
 	}
 }
 
-// abandonCopy gives up a copy whose worker has gone, or is to leave itself: its task may run nowhere else, and would wait for ever. That
-// says nothing of the object, so it does not count as a try.
+// abandonCopy gives up a copy whose worker is lost or is not active any more. Its task may run at
+// no other worker and would wait for ever. This says nothing about the object, so it does not count
+// as a try.
 func (m *Machine) abandonCopy(c *copying) {
 	to := m.workerOf(c.to)
 	if m.underCopy(c) == nil || to != nil && to.state == WorkerStateActive {
@@ -134,7 +139,8 @@ func (m *Machine) abandonCopy(c *copying) {
 	c.tries--
 }
 
-// copyTargets lists the workers that may take copies.
+// copyTargets lists the workers that may take copies, with their free memory and the copies under
+// way to them.
 func (m *Machine) copyTargets(l *leaving) []target {
 	var targets []target
 	for _, w := range m.order {
@@ -146,7 +152,7 @@ func (m *Machine) copyTargets(l *leaving) []target {
 			targets = append(targets, target{worker: w, free: free})
 		}
 	}
-	// order-free: they are counted.
+	// order-free: the copies are only counted.
 	for _, c := range l.copies {
 		t := m.underCopy(c)
 		for i := range targets {
@@ -158,8 +164,9 @@ func (m *Machine) copyTargets(l *leaving) []target {
 	return targets
 }
 
-// takeRoom picks the worker with the most free memory for an object; one without enough makes room, by spilling. possible says whether
-// some worker could have it, now or later.
+// takeRoom picks the worker with the most free memory for an object. A worker without enough free
+// memory is allowed: it makes room by spilling. possible reports whether some worker could take the
+// object now or later.
 func takeRoom(targets []target, bytes uint64) (to *worker, possible bool) {
 	best := -1
 	for i := range targets {
@@ -180,8 +187,8 @@ func takeRoom(targets []target, bytes uint64) (to *worker, possible bool) {
 	return targets[best].worker, true
 }
 
-// copyTo has a worker fetch an object. The task goes there at once, whatever else is there: it is the fetch that counts, and inputs
-// are fetched while other tasks run.
+// copyTo makes a worker fetch an object by a new task. The task is assigned at once even if the
+// worker is busy: only the fetch matters, and inputs are fetched while other tasks run.
 func (m *Machine) copyTo(to, from *worker, c *copying, id ids.TaskID, b *block, t *task) {
 	m.copied++
 	result, err := m.submit(GraphSubmitted{

@@ -1,14 +1,15 @@
 package sched
 
-// line is where classes with ready tasks wait for workers. Those in waiting have not been looked at in this round; those in passed have, and
-// no worker had room. A round ends when all have been looked at; or once it has taken far longer than that should take, as others
-// keep coming.
+// line holds the classes with ready tasks, in rounds. In a round, waiting has the classes that have
+// not been considered yet, and passed those that were considered and found no room. A round ends
+// when all classes have been considered, or when it has considered far more classes than there were
+// at its start, because new ones keep coming.
 type line struct {
 	waiting []*class // a binary heap, see class.before
 	passed  []*class
-	// round is how many more classes this round may look at; 0: it has ended.
+	// round is the number of classes that this round may still consider. 0 or less: it has ended.
 	round int
-	// version is that of the workers when the last round began.
+	// version is the worker version at the start of the last round.
 	version uint64
 	added   uint64
 }
@@ -21,19 +22,21 @@ const (
 	listPassed
 )
 
-// before orders classes: by the ranks of their first tasks, and those with equal ones as they came.
+// before orders classes by the ranks of their first tasks. Among equals, the class that was added
+// first comes first.
 func (c *class) before(d *class) bool {
 	return c.lowest < d.lowest || c.lowest == d.lowest && c.order < d.order
 }
 
-// add lists a class that is not listed.
+// add puts a class that is in no list into the heap.
 func (l *line) add(c *class, lowest uint64) {
 	l.added++
 	c.lowest, c.order = lowest, l.added
 	l.push(c)
 }
 
-// lower takes note of a task that came into the queue of a class, listed or not.
+// lower notes that a task with the given rank came into the queue of a class, which may be in any
+// list or in none.
 func (l *line) lower(c *class, rank uint64) {
 	if rank >= c.lowest {
 		return
@@ -43,14 +46,15 @@ func (l *line) lower(c *class, rank uint64) {
 	}
 }
 
-// push puts a class into the heap, wherever it was.
+// push puts a class into the heap. The class may still be marked as passed.
 func (l *line) push(c *class) {
 	c.list, c.at = listWaiting, len(l.waiting)
 	l.waiting = append(l.waiting, c)
 	l.up(c.at)
 }
 
-// pass puts a class aside until the next round. REQUIRES: it is in the heap, or nowhere any more.
+// pass moves a class from the heap to the passed list, until the next round. A class that is not in
+// the heap stays as it is.
 func (l *line) pass(c *class) {
 	if c.list != listWaiting {
 		return
@@ -60,7 +64,7 @@ func (l *line) pass(c *class) {
 	l.passed = append(l.passed, c)
 }
 
-// remove takes a class out of its list, if it is in one.
+// remove removes a class from its list, if it is in one.
 func (l *line) remove(c *class) {
 	switch c.list {
 	case listWaiting:

@@ -11,17 +11,17 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// crowd is a machine whose workers run what they are told to.
+// crowd is a machine with simulated workers; the test ends their tasks one by one.
 type crowd struct {
 	t    *testing.T
 	m    *Machine
 	now  time.Time
-	runs map[ids.TaskID]ids.WorkerID // assigned
+	runs map[ids.TaskID]ids.WorkerID // attempts under way, with their workers
 	sent []ids.TaskID
-	// retracted counts tasks that were asked back.
+	// retracted counts the retract requests.
 	retracted int
 	most      struct{ classes, inputs uint64 }
-	// steps is how many there were since most was set to zero.
+	// steps counts the steps.
 	steps int
 }
 
@@ -77,7 +77,7 @@ func (c *crowd) succeedAfter(id ids.TaskID, bytes uint64, run time.Duration) {
 	c.step(TasksReported{Worker: w, Reports: []Report{{Task: id, Attempt: 1, Outcome: OutcomeSucceeded, OutputBytes: bytes, RunTime: run}}})
 }
 
-// next is the running task with the lowest id.
+// next returns the task under way with the lowest id; 0 if there is none.
 func (c *crowd) next() ids.TaskID {
 	least := ids.TaskID(0)
 	for id := range c.runs {
@@ -88,7 +88,8 @@ func (c *crowd) next() ids.TaskID {
 	return least
 }
 
-// wake lets time pass to the machine's next deadline.
+// wake advances the time to the machine's next deadline. It returns false if there is none within a
+// minute.
 func (c *crowd) wake() bool {
 	at, ok := c.m.NextDeadline()
 	if !ok || at.Sub(c.now) > time.Minute {
@@ -138,7 +139,7 @@ func TestTasksOfDistinctAmountsAreLookedAtInTurns(t *testing.T) {
 	}
 }
 
-// A task that fits is found, however many tasks before it do not fit.
+// A task that fits is found behind any number of tasks that do not fit.
 func TestATaskThatFitsIsFoundBehindManyThatDoNot(t *testing.T) {
 	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 8, Resources: map[string]float64{"mem": 10000}})
 	hold := c.submit(GraphSubmitted{Options: []Options{{Resources: map[string]float64{"mem": 9999}}}, Tasks: []TaskSpec{{Key: "hold", Options: 1, Hold: true}}})
@@ -162,7 +163,7 @@ func TestClassesGoInTheOrderOfTheirFirstTasks(t *testing.T) {
 	type tid = ids.TaskID
 	var ids []tid
 	for i := range maxClasses / 2 {
-		// Each class has two tasks, and later classes come first.
+		// Each class has two tasks, and later classes have higher priority.
 		ids = append(ids, c.submit(GraphSubmitted{Options: []Options{{Priority: int32(i), Resources: map[string]float64{fmt.Sprint("r", i): 0}}},
 			Tasks: []TaskSpec{{Key: fmt.Sprint(i, "a"), Options: 1, Hold: true}, {Key: fmt.Sprint(i, "b"), Options: 1, Hold: true}}})...)
 	}
@@ -193,7 +194,8 @@ func TestInputsOfAWaitingTaskAreNotReadInEachStep(t *testing.T) {
 	for range made {
 		c.succeed(c.next(), 1<<20)
 	}
-	// Both workers are full of urgent tasks when the wide one is ready, and stay so.
+	// When the task with many inputs becomes ready, both workers are full of urgent tasks, and stay
+	// full.
 	var urgent GraphSubmitted
 	urgent.Options = []Options{{Priority: 100}}
 	for i := range 1000 {
@@ -208,7 +210,7 @@ func TestInputsOfAWaitingTaskAreNotReadInEachStep(t *testing.T) {
 			t.Fatalf("a step read %d inputs", c.most.inputs)
 		}
 	}
-	// Then only it is left, and it runs.
+	// After the urgent tasks only this task is left, and it runs.
 	before := c.m.looked.inputs
 	var wide ids.TaskID
 	for wide == 0 {
@@ -226,7 +228,7 @@ func TestInputsOfAWaitingTaskAreNotReadInEachStep(t *testing.T) {
 	}
 }
 
-// A worker without work does not have the inputs of all the tasks of another one read in each step.
+// An idle worker does not cause the inputs of all tasks of another worker to be read in each step.
 func TestIdleWorkersDoNotHaveTheInputsOfWideTasksReadInEachStep(t *testing.T) {
 	const inputs = 4_000
 	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1})
@@ -237,7 +239,8 @@ func TestIdleWorkersDoNotHaveTheInputsOfWideTasksReadInEachStep(t *testing.T) {
 		names = append(names, fmt.Sprint(i))
 	}
 	for range c.submit(graph) {
-		c.succeedAfter(c.next(), 8, time.Microsecond) // The operation is known to be short: its tasks are not worth moving.
+		// The op is known to be short, so its tasks are not worth moving.
+		c.succeedAfter(c.next(), 8, time.Microsecond)
 	}
 	c.submit(GraphSubmitted{Tasks: []TaskSpec{
 		{Key: "a", Inputs: names, Hold: true}, {Key: "b", Inputs: names, Hold: true}, {Key: "c", Inputs: names, Hold: true},
@@ -254,7 +257,7 @@ func TestIdleWorkersDoNotHaveTheInputsOfWideTasksReadInEachStep(t *testing.T) {
 	if read := c.m.looked.inputs - before; read > 4*inputs {
 		t.Errorf("%d inputs were read in 200 steps in 2 ms", read)
 	}
-	// The worker falls silent: then they are moved, although they are looked at seldom.
+	// The worker falls silent. Then its tasks are moved, although they are considered rarely.
 	for c.retracted == 0 && c.wake() {
 	}
 	if c.retracted == 0 {
@@ -262,7 +265,8 @@ func TestIdleWorkersDoNotHaveTheInputsOfWideTasksReadInEachStep(t *testing.T) {
 	}
 }
 
-// While all workers are full there is nothing to look for, however many classes wait: a report of one of them is what goes on.
+// While all workers are full, nothing is searched, however many classes wait. The next report of a
+// worker starts the search again.
 func TestNobodyLooksForRoomWhileAllWorkersAreFull(t *testing.T) {
 	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1, Resources: map[string]float64{"mem": 10000}})
 	fill := GraphSubmitted{Options: []Options{{Priority: 1}}}
@@ -279,7 +283,7 @@ func TestNobodyLooksForRoomWhileAllWorkersAreFull(t *testing.T) {
 	}
 }
 
-// A look that goes on later has one timer, however many steps end before it.
+// A search that continues later has one timer, however many steps end before it.
 func TestALookThatGoesOnHasOneTimer(t *testing.T) {
 	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 8, Resources: map[string]float64{"mem": 10000}})
 	c.submit(GraphSubmitted{Options: []Options{{Resources: map[string]float64{"mem": 10000}}}, Tasks: []TaskSpec{{Key: "hold", Options: 1, Hold: true}}})
@@ -298,7 +302,7 @@ func TestALookThatGoesOnHasOneTimer(t *testing.T) {
 	}
 }
 
-// Tasks whose memory fits no worker are put aside, and there may be very many classes of them, too.
+// Tasks whose memory fits no worker are put aside. There may be very many classes of such tasks.
 func TestTasksThatFitNoMemoryAreLookedAtInTurns(t *testing.T) {
 	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 8, MemoryBytes: 1 << 20, Resources: map[string]float64{"mem": 10000}})
 	graph := distinct(4*maxClasses, 1)
@@ -318,7 +322,8 @@ func TestTasksThatFitNoMemoryAreLookedAtInTurns(t *testing.T) {
 	}
 }
 
-// A class that was passed because there was no room comes again, though in each step more others come than one step looks at.
+// A class that was passed for lack of room is considered again, even if each step adds more classes
+// than one step considers.
 func TestAClassThatWasPassedComesAgain(t *testing.T) {
 	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 8, Resources: map[string]float64{"mem": 10000}})
 	hold := c.submit(GraphSubmitted{
@@ -332,7 +337,7 @@ func TestAClassThatWasPassedComesAgain(t *testing.T) {
 	more := func() {
 		graph := distinct(maxClasses+50, 1)
 		for i := range graph.Tasks {
-			// They do not fit beside the task that stays.
+			// These do not fit beside the task that stays.
 			graph.Tasks[i].Key = fmt.Sprint("other", others)
 			graph.Options[i].Resources = map[string]float64{"mem": 9950 + float64(others)/1e6}
 			others++
@@ -352,7 +357,8 @@ func TestAClassThatWasPassedComesAgain(t *testing.T) {
 	t.Errorf("the first task was not looked at again in 50 steps, while %d others came", others)
 }
 
-// A new worker begins a round, so that the first task is not behind those that are still to be looked at for the others.
+// A new worker starts a new round. So the first task does not wait until the current round has
+// considered all other classes.
 func TestANewWorkerBeginsWithTheFirstTask(t *testing.T) {
 	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 8, Resources: map[string]float64{"mem": 10}})
 	first := c.submit(GraphSubmitted{
@@ -365,7 +371,8 @@ func TestANewWorkerBeginsWithTheFirstTask(t *testing.T) {
 	}
 }
 
-// Tasks go in the order of their ranks, whichever classes they are in and however those lie in the heap.
+// Tasks are sent in the order of their ranks, whatever their classes and the places of these in the
+// heap.
 func TestTasksOfManyClassesGoInTheOrderOfTheirRanks(t *testing.T) {
 	const classes, tasks = 31, 1200
 	for seed := range uint64(20) {
@@ -381,7 +388,7 @@ func TestTasksOfManyClassesGoInTheOrderOfTheirRanks(t *testing.T) {
 		all := c.submit(graph)
 		gone := map[ids.TaskID]bool{}
 		for len(c.runs) > 0 {
-			// Tasks that are taken out leave their classes with later ones, wherever those are.
+			// Cancelled tasks leave their classes with higher first ranks, anywhere in the heap.
 			cancel := TasksCancelled{Force: true}
 			for range 20 {
 				if id := all[random.IntN(tasks)]; !slices.Contains(c.sent, id) && !gone[id] {
@@ -404,7 +411,8 @@ func TestTasksOfManyClassesGoInTheOrderOfTheirRanks(t *testing.T) {
 	}
 }
 
-// While no worker has room the inputs of the first task of a class are read once, and not in each step.
+// While no worker has room, the inputs of the first task of a class are read once, not in each
+// step.
 func TestInputsOfTheFirstTasksAreReadOnceWhileThereIsNoRoom(t *testing.T) {
 	const classes = 100
 	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1})
@@ -437,8 +445,8 @@ func TestInputsOfTheFirstTasksAreReadOnceWhileThereIsNoRoom(t *testing.T) {
 	}
 }
 
-// Tasks that wait for room are seen whether they were looked at in this round or not; those that nobody may run do not count, unless
-// there are too many to look at.
+// crowded counts tasks that wait for room, whether or not this round has considered them. Tasks
+// that no worker may run do not count, unless there are too many classes to check.
 func TestOnlyTasksThatWaitForRoomAreACrowd(t *testing.T) {
 	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1, Resources: map[string]float64{"mem": 10}})
 	c.submit(distinct(1, 20))
@@ -469,10 +477,11 @@ func TestOnlyTasksThatWaitForRoomAreACrowd(t *testing.T) {
 	}
 }
 
-// A worker that is silent has its tasks taken once that has lasted for as long as it takes to fetch what they need.
+// Tasks of a silent worker are moved once the silence has lasted as long as the fetch of their
+// inputs would take.
 func TestTasksAreMovedFromASilentWorkerOnceThatIsWorthTheFetch(t *testing.T) {
 	c := newCrowd(t, WorkerRegistered{Host: "near", Slots: 1})
-	// The operation is known to take no time, so that only silence speaks for a move.
+	// The op is known to take almost no time, so only the silence is a reason to move its tasks.
 	input := c.submit(GraphSubmitted{Tasks: []TaskSpec{{Key: "input", Hold: true}}})
 	c.step(TasksReported{Worker: 1, Reports: []Report{{Task: input[0], Attempt: 1, Outcome: OutcomeSucceeded, OutputBytes: 10 << 30, RunTime: time.Microsecond}}})
 	clear(c.runs)
@@ -490,7 +499,7 @@ func TestTasksAreMovedFromASilentWorkerOnceThatIsWorthTheFetch(t *testing.T) {
 	}
 }
 
-// The heap is one whatever is taken out of it, and wherever.
+// The heap order holds after removals at any place.
 func TestTheLineIsAHeap(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var l line
@@ -525,7 +534,8 @@ func TestTheLineIsAHeap(t *testing.T) {
 	}
 }
 
-// A task that was put aside comes back with its rank when the workers change, before those of its class that have a higher one.
+// When the workers change, a task that was put aside comes back with its rank, before the tasks of
+// its class that have a higher rank.
 func TestATaskThatWasPutAsideComesBackWithItsRank(t *testing.T) {
 	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 1, MemoryBytes: 1 << 20, Resources: map[string]float64{"mem": 10}})
 	urgent := GraphSubmitted{Options: []Options{{Priority: 9}}}
@@ -541,14 +551,15 @@ func TestATaskThatWasPutAsideComesBackWithItsRank(t *testing.T) {
 	for range 3 {
 		c.step(TasksReported{Worker: 1})
 	}
-	// The large one fits here, but the worker is full of urgent ones at once.
+	// The large task fits this worker, but urgent tasks fill the worker at once.
 	c.step(WorkerRegistered{Worker: 2, Name: "large", Host: "h", Executors: []string{"native"}, Slots: 1, MemoryBytes: 1 << 40, Resources: map[string]float64{"mem": 10}})
 	if err := c.m.Check(); err != nil {
 		t.Error(err)
 	}
 }
 
-// distinct is a submission of tasks that are a class each, as their amounts differ.
+// distinct makes a submission in which each task has its own class, because the amounts of its
+// resource differ.
 func distinct(tasks int, from float64) (graph GraphSubmitted) {
 	for i := range tasks {
 		graph.Options = append(graph.Options, Options{Resources: map[string]float64{"mem": from + float64(i)/float64(tasks)}})
@@ -557,7 +568,8 @@ func distinct(tasks int, from float64) (graph GraphSubmitted) {
 	return graph
 }
 
-// A large amount swallows a small one that is added to it. The small one counts again when the large one has gone, in any order.
+// A floating-point sum of a large and a small amount loses the small one. After the large amount is
+// given back, in any order, the small one must count again.
 func TestUsedResourcesDoNotDrift(t *testing.T) {
 	const has = 1e17
 	c := newCrowd(t, WorkerRegistered{Host: "h", Slots: 8, Resources: map[string]float64{"r": has}})

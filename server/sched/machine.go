@@ -1,17 +1,23 @@
-// Package sched is a Machine: it decides which task runs where and when, and which results are still wanted. Events go in
-// as values with the time at which they happened; effects come out as values. It has no clock, goroutine, lock or IO, and
-// one owner.
+// Package sched is a Machine: it decides which task runs where and when, and which results are
+// still wanted. Events go in as values, with the time at which they happened. Effects come out as
+// values. It has no clock, goroutine, lock or IO, and one owner.
 //
-// A task is wanted while a client, a dataset or a detached graph holds it, or while a task that has not ended needs its
-// object. What is not wanted is dropped or released in the same step; what is wanted and lost is computed again from its
-// inputs, as far back as needed. A task's record is forgotten when nothing holds it and no known task depends on it.
+// A task makes one object, its result. An attempt is one assignment of a task to a worker; attempts
+// of a task are numbered from 1, and the number of the attempt that made an object is the object's
+// generation. A replica is a copy of an object on a worker.
+//
+// A task is wanted while a client, a dataset or a detached graph holds it, or while a task that has
+// not ended needs its object. A task or object that is not wanted is dropped or released in the
+// same step. A wanted object that is lost is computed again from its inputs, as far back as needed.
+// A task's record is forgotten when nothing holds it and no known task depends on it.
 //
 //	WAITING ⇄ READY → ASSIGNED → RUNNING → SUCCEEDED → RELEASED
 //	   any of the first four → FAILED | CANCELLED | RELEASED (dropped)
 //	   ASSIGNED, RUNNING → READY or WAITING: retracted, retried, or its worker is gone
 //	   SUCCEEDED → WAITING: its object is lost and wanted; RELEASED → WAITING: wanted again
 //	   FAILED, CANCELLED → WAITING: retried
-//	   SUCCEEDED → RESCUING → SUCCEEDED: see rescue.go; RESCUING → RELEASED: lost after all, or not wanted any more
+//	   SUCCEEDED → RESCUING → SUCCEEDED: see rescue.go
+//	   RESCUING → RELEASED: lost after all, or not wanted any more
 package sched
 
 import (
@@ -21,7 +27,7 @@ import (
 	"github.com/millrace/millrace/internal/invariant"
 )
 
-// Machine is the scheduler's state. Not safe for concurrent use.
+// Machine is the scheduler's state. It is not safe for concurrent use.
 type Machine struct {
 	config Config
 	now    time.Time
@@ -30,16 +36,18 @@ type Machine struct {
 
 	tasks  dir
 	nextID ids.TaskID
-	// nextRank is the position part of the next task's rank.
+	// nextRank is the position part of the next task's rank; the top 16 bits come from the
+	// priority.
 	nextRank uint64
-	current  *block // that nextID falls into, or nil
+	current  *block // the block of nextID, or nil
 
 	namespaces map[string]*namespace
 	graphs     []*graph // by slot; nil: free
 	freeGraphs []uint32
 	graphIndex map[ids.GraphID]uint32
 	nextGraph  ids.GraphID
-	// emptied are client graphs whose last task was forgotten, oldest first; some may have tasks again.
+	// emptied are client graphs whose last task was forgotten, oldest first. Some may have tasks
+	// again.
 	emptied []ids.GraphID
 	dirty   []uint32
 
@@ -60,49 +68,52 @@ type Machine struct {
 	classes     []*class // by slot; nil: free
 	freeClasses []uint32
 	classIndex  map[classKey]uint32
-	// line has exactly the classes with tasks in their queues, and some that just lost their last.
+	// line has all classes with tasks in their queues, and some that have just lost their last
+	// task.
 	line  line
 	ready int
 	stamp uint64
-	// wide has the sums of the inputs of ready tasks with more than maxCounted of them, as far as they were needed.
+	// wide caches the total input size of ready tasks with more than maxCounted inputs.
 	wide map[ids.TaskID]uint64
-	// looked counts classes and inputs that were looked at to place tasks.
+	// looked counts the classes and inputs that placement has read; tests compare it with bounds.
 	looked struct{ classes, inputs uint64 }
 
 	workers     []*worker // by slot; nil: free
 	freeWorkers []uint32
 	workerIndex map[ids.WorkerID]uint32
-	// order is the workers by id.
+	// order has the workers by id.
 	order []*worker
-	// workerVersion changes whenever what a worker may run changes.
+	// workerVersion changes whenever the set of tasks that a worker may run can change.
 	workerVersion uint64
 	rotate        int
 	rates         map[ratePair]rate
 
-	// rescues are by the dead worker, and saving has exactly the tasks in RESCUING.
+	// rescues has the rescues by dead worker. saving has exactly the tasks in RESCUING.
 	rescues map[ids.WorkerID]*rescue
 	saving  map[ids.TaskID]saving
-	// copied counts the copies that were ordered for workers that leave.
+	// copied counts the copies ordered for leaving workers; it makes their keys unique.
 	copied uint64
-	// strays are scattered objects of lost workers.
+	// strays are the scattered objects of lost workers; see stray.go.
 	strays map[ids.TaskID]stray
-	// relays are the chains by object: see relay.
+	// relays are the broadcast chains by object; see relay.go.
 	relays map[ids.TaskID][]relay
 
-	// kills counts the workers that were killed while they ran something.
+	// kills counts the workers that were killed while they ran tasks.
 	kills   uint64
 	silent  silent
 	trouble map[ids.TaskID]*trouble
 	errors  map[ids.TaskID]*TaskError
-	// detailed are tasks whose errors have details, in the order in which they failed; some may have none by now.
+	// detailed are tasks whose errors have details, in the order of their failures. Some may have
+	// lost the details since.
 	detailed []ids.TaskID
-	// tails is what tasks wrote last; tailed has them in the order in which that came, some of them more than once or in vain.
+	// tails is the last output of tasks. tailed lists the tasks in the order in which their output
+	// came; some appear more than once or have no output any more.
 	tails  map[ids.TaskID]string
 	tailed []ids.TaskID
 
 	timers                    heap[timer]
 	rebalanceArmed, lookArmed bool
-	// wideAt is from when on tasks with very many inputs may be looked at again for idle workers.
+	// wideAt is the earliest time at which rebalance considers a task with very many inputs again.
 	wideAt time.Time
 
 	// Work lists within a step; empty between steps.
@@ -111,7 +122,7 @@ type Machine struct {
 	settling []ids.TaskID
 	stranded []TaskRef
 	across   []TaskRef
-	// awaiting counts the workers that await.
+	// awaiting counts the workers with awaits set.
 	awaiting int
 
 	requests requestLog
@@ -161,8 +172,9 @@ func (m *Machine) init() *Machine {
 	return m
 }
 
-// Step is the way in for events that need no answer; those that do may come here too, and their answer or error is lost.
-// Effects are appended to out and returned; the caller reuses the slice.
+// Step handles an event that needs no answer. Events with an answer are allowed too; their answer
+// or error is lost. The effects are appended to out and returned, so that the caller can reuse the
+// slice.
 func (m *Machine) Step(now time.Time, ev Event, out []Effect) []Effect {
 	m.begin(now, ev, out)
 	switch ev := ev.(type) {
@@ -221,22 +233,23 @@ func (m *Machine) Step(now time.Time, ev Event, out []Effect) []Effect {
 	return m.finish()
 }
 
-// Submit is Step for GraphSubmitted, with its answer. On an error nothing changed and there are no effects.
+// Submit is Step for GraphSubmitted, with its answer. On an error nothing has changed and there are
+// no effects.
 func (m *Machine) Submit(now time.Time, ev GraphSubmitted, out []Effect) (SubmitResult, []Effect, *Error) {
 	m.begin(now, ev, out)
 	result, err := m.submit(ev)
 	return result, m.finishUnless(err), err
 }
 
-// Hold is Step for TasksHeld; the answer has the task of each key.
+// Hold is Step for TasksHeld. It returns the task of each key.
 func (m *Machine) Hold(now time.Time, ev TasksHeld, out []Effect) ([]ids.TaskID, []Effect, *Error) {
 	m.begin(now, ev, out)
 	tasks, err := m.tasksHeld(ev)
 	return tasks, m.finishUnless(err), err
 }
 
-// Cancelled tells how many tasks became CANCELLED, and which of those that were named are unknown: there is no such task, or
-// others alone hold it.
+// Cancelled is the answer to TasksCancelled: the number of tasks that became CANCELLED, and the
+// named tasks that are unknown, because they do not exist or only others hold them.
 type Cancelled struct {
 	Tasks   uint64
 	Unknown []ids.TaskID
@@ -252,7 +265,7 @@ func (m *Machine) Cancel(now time.Time, ev TasksCancelled, out []Effect) (done C
 	return done, effects, err
 }
 
-// Retry is Step for TasksRetried; the answer is how many tasks run again, inputs included.
+// Retry is Step for TasksRetried. It returns the number of tasks that run again, inputs included.
 func (m *Machine) Retry(now time.Time, ev TasksRetried, out []Effect) (retried uint64, effects []Effect, err *Error) {
 	m.begin(now, ev, out)
 	retried, err = m.tasksRetried(ev)
@@ -266,14 +279,14 @@ func (m *Machine) ReleaseGraph(now time.Time, ev GraphReleased, out []Effect) ([
 	return m.finishUnless(err), err
 }
 
-// Publish is Step for DatasetPublished; the answer has the task of each key.
+// Publish is Step for DatasetPublished. It returns the task of each key.
 func (m *Machine) Publish(now time.Time, ev DatasetPublished, out []Effect) ([]ids.TaskID, []Effect, *Error) {
 	m.begin(now, ev, out)
 	tasks, err := m.datasetPublished(ev)
 	return tasks, m.finishUnless(err), err
 }
 
-// NextDeadline is when TimePassed is due next.
+// NextDeadline is the time at which TimePassed is due next; false: no timer is set.
 func (m *Machine) NextDeadline() (time.Time, bool) {
 	if len(m.timers) == 0 {
 		return time.Time{}, false
@@ -281,14 +294,15 @@ func (m *Machine) NextDeadline() (time.Time, bool) {
 	return m.timers[0].at, true
 }
 
-// keptWork bounds the room that a work list keeps between steps.
+// keptWork bounds the capacity that a work list keeps between steps.
 const keptWork = 1 << 14
 
 func (m *Machine) begin(now time.Time, ev Event, out []Effect) {
 	m.now, m.out, m.cause = now, out, causeOf(ev)
 }
 
-// finish follows up what the event changed until nothing is left to do, and returns the effects.
+// finish carries out all consequences of the event, until the work lists are empty, and returns the
+// effects.
 func (m *Machine) finish() []Effect {
 	for {
 		m.propagate()
@@ -298,7 +312,7 @@ func (m *Machine) finish() []Effect {
 			break
 		}
 	}
-	// A step that touched very many tasks must not keep its lists for ever.
+	// After a step that touched very many tasks, do not keep the large lists for ever.
 	if cap(m.settling) > keptWork {
 		m.settling = nil
 	}
@@ -323,7 +337,8 @@ func (m *Machine) finish() []Effect {
 	return out
 }
 
-// finishUnless is finish, but a refused event has no effects at all, not even those that were due anyway.
+// finishUnless is finish if err is nil. A refused event has no effects at all, not even those that
+// were due anyway.
 func (m *Machine) finishUnless(err *Error) []Effect {
 	if err == nil {
 		return m.finish()
@@ -338,8 +353,9 @@ func (m *Machine) finishUnless(err *Error) []Effect {
 	return out
 }
 
-// propagate empties the work lists: failures reach dependents, wanted tasks without an object are started again, and what
-// is no longer wanted is let go.
+// propagate empties the work lists: failures reach dependents, wanted tasks without an object start
+// again, attempts that wait in vain are recalled, and tasks that are not wanted any more are
+// dropped or released.
 func (m *Machine) propagate() {
 	for {
 		switch {
@@ -367,7 +383,7 @@ func (m *Machine) propagate() {
 
 func (m *Machine) emit(e Effect) { m.out = append(m.out, e) }
 
-// notify tells the clients that hold the task.
+// notify sends the task's state to the clients that hold the task.
 func (m *Machine) notify(id ids.TaskID, b *block, t *task) {
 	for i := t.holders; i != 0; i = b.links[i].next {
 		if h := &m.holders[b.links[i].value]; h.kind == holderClient {
@@ -376,7 +392,7 @@ func (m *Machine) notify(id ids.TaskID, b *block, t *task) {
 	}
 }
 
-// setState moves a task to another state and keeps all counts by state.
+// setState moves a task to another state and updates all counts by state.
 func (m *Machine) setState(id ids.TaskID, t *task, to TaskState) {
 	g := m.graphs[t.graph]
 	p := &g.prefixes[t.prefix]
@@ -399,7 +415,7 @@ func (m *Machine) setState(id ids.TaskID, t *task, to TaskState) {
 	m.story.add(m, id, from, to, t.attempt, t.worker)
 }
 
-// activate makes the task need its inputs; deactivate ends that.
+// activate counts the task as a user of its inputs; deactivate takes that back.
 func (m *Machine) activate(b *block, t *task) {
 	for i := range b.edgesOf(t) {
 		_, p := m.at(b.edges[t.edge+uint32(i)].input)
@@ -422,7 +438,7 @@ func (t *task) wanted() bool {
 	return t.holders != 0 || t.unfinished > 0 || t.flags&flagRunHold != 0
 }
 
-// reconsider queues a task that may not be wanted any more.
+// reconsider queues a task that is perhaps not wanted any more.
 func (m *Machine) reconsider(id ids.TaskID, t *task) {
 	if t.flags&flagSettling == 0 && !t.wanted() {
 		t.flags |= flagSettling

@@ -6,28 +6,30 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// NextUse says when an object will be needed.
+// NextUse tells a worker how soon an object will be needed.
 type NextUse struct {
 	Task       ids.TaskID
 	Generation ids.Attempt
-	// Rank is the lowest of the tasks that will read it, as in Assignment; NeverUsed if none is known.
+	// Rank is the lowest rank of the tasks that will read it, as in Assignment; NeverUsed if none
+	// is known.
 	Rank uint64
 }
 
 const (
 	// NeverUsed is the rank of an object that no task needs.
 	NeverUsed = math.MaxUint64
-	// maxLooked bounds the objects that NextUses looks at, maxNextUses those that it returns, maxReaders the readers of each:
-	// it is asked for once a second for each worker in need, by the goroutine that schedules.
+	// maxLooked bounds the objects that NextUses reads, maxNextUses those that it returns,
+	// maxReaders the readers of each object. The scheduling goroutine calls it about once a second
+	// for each worker whose memory is nearly full, so it must be quick.
 	maxLooked   = 100_000
 	maxNextUses = 10_000
 	maxReaders  = 1_000
-	// nextUseBytes is from where on it matters to a worker's memory when an object is needed.
+	// nextUseBytes is the size below which an object's next use does not matter for memory.
 	nextUseBytes = 4 << 10
 )
 
-// NextUses returns when the objects on a worker will be needed, appended to out. It is asked for while the worker's memory
-// is nearly full, and costs nothing else: nobody keeps it up to date.
+// NextUses returns how soon the objects on a worker will be needed, appended to out. It is computed
+// only on request, while the worker's memory is nearly full; nothing is kept up to date for it.
 func (m *Machine) NextUses(worker ids.WorkerID, out []NextUse) []NextUse {
 	w := m.workerOf(worker)
 	if w == nil {

@@ -31,7 +31,7 @@ func TestNextUsesAreTheLowestRanksOfReaders(t *testing.T) {
 	if got := c.m.NextUses(1, nil); !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	// The one that was first has read it; its own result is too small to matter.
+	// The first reader has read the object. The reader's own result is too small to be listed.
 	first := tasks[1+slices.Index(ranks, slices.Min(ranks))]
 	end(100, first)
 	want[0].Rank = slices.Max(ranks)

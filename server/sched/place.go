@@ -9,13 +9,14 @@ import (
 )
 
 const (
-	// aheadMicros of learned work are kept at a worker for each slot, to cover the round trip.
+	// aheadMicros is the work, by learned run times, that a worker gets in advance for each slot,
+	// to cover the round trip to the scheduler.
 	aheadMicros = 5000
-	// minAhead and maxAhead bound the tasks that this makes.
+	// minAhead and maxAhead bound the number of tasks in advance.
 	minAhead, maxAhead = 2, 1024
 )
 
-// room says whether the worker should get another task of the class now.
+// room reports whether the worker should get another task of the class now.
 func (m *Machine) room(w *worker, c *class) bool {
 	return m.roomBeside(w) && (len(c.options.Resources) == 0 || w.hasFree(c))
 }
@@ -33,7 +34,7 @@ func (m *Machine) anyRoom(c *class, among []*worker) bool {
 	return slices.ContainsFunc(among, func(w *worker) bool { return m.room(w, c) })
 }
 
-// stretch is room for tasks whose inputs are here: the queue may be somewhat longer.
+// stretch is room for a worker that holds inputs of the task: its queue may be somewhat longer.
 func (m *Machine) stretch(w *worker, c *class) bool {
 	slots := uint64(w.slots)
 	if w.usedSlots >= 2*slots+8 && (w.queuedMicros >= 4*aheadMicros*slots || w.usedSlots >= slots+2*maxAhead) {
@@ -42,7 +43,8 @@ func (m *Machine) stretch(w *worker, c *class) bool {
 	return len(c.options.Resources) == 0 || w.hasFree(c)
 }
 
-// hasFree says whether the class's resources are free. Tasks with resources are not assigned ahead.
+// hasFree reports whether the class's resources are free now. Tasks with resources are not assigned
+// in advance.
 func (w *worker) hasFree(c *class) bool {
 	// order-free: all must hold.
 	for name, need := range c.options.Resources {
@@ -56,7 +58,8 @@ func (w *worker) hasFree(c *class) bool {
 // load is the estimated time until the worker's queue is done, in microseconds.
 func (w *worker) load() float64 { return float64(w.queuedMicros) / float64(w.slots) }
 
-// leastLoaded picks among the workers with room; equal ones take turns.
+// leastLoaded picks the worker with the shortest queue among those with room; equal ones take
+// turns. avoid is picked only if no other worker has room. open counts the workers with room.
 func (m *Machine) leastLoaded(from []*worker, c *class, avoid ids.WorkerID, fits func(*worker) bool) (best *worker, open int) {
 	n := len(from)
 	m.rotate++
@@ -85,15 +88,18 @@ func (m *Machine) leastLoaded(from []*worker, c *class, avoid ids.WorkerID, fits
 	return best, open
 }
 
-// maxClasses bounds the classes that one dispatch finds no room for. With as many classes or fewer, tasks go in the order of their
-// ranks. Beyond that the dispatches take turns with all of them: each class has the amounts of its tasks, so there may be one
-// for each task.
+// maxClasses bounds the classes that one dispatch considers without finding room. With at most that
+// many classes, tasks are sent in the order of their ranks. With more, successive dispatches cover
+// all classes in rounds. There may be one class per task, because each different amount of a
+// resource makes a class.
 const maxClasses = 256
 
-// lookAgain is when a look at very many classes goes on while nothing happens.
+// lookAgain is the delay after which a search through very many classes continues if no event comes
+// before.
 const lookAgain = time.Millisecond
 
-// dispatch sends ready tasks to workers, lowest rank first, until all workers are full or no task is left.
+// dispatch sends ready tasks to workers, lowest rank first, until all workers are full or no ready
+// task is left.
 func (m *Machine) dispatch() {
 	if m.ready == 0 {
 		return
@@ -133,7 +139,7 @@ func (m *Machine) dispatch() {
 	l.round = 0
 }
 
-// newRound has all classes looked at again.
+// newRound starts a new round: all classes will be considered again.
 func (m *Machine) newRound() {
 	l := &m.line
 	if l.version != m.workerVersion {
@@ -153,7 +159,8 @@ func (m *Machine) newRound() {
 	l.round = 2*len(l.waiting) + maxClasses
 }
 
-// lookLater goes on with the look at the classes by itself, unless all workers are full: then one of them reports.
+// lookLater sets a timer to continue the search through the classes. It sets none if all workers
+// are full, because then the next report of a worker continues it.
 func (m *Machine) lookLater() {
 	open := func(w *worker) bool { return w.state == WorkerStateActive && m.roomBeside(w) }
 	if !m.lookArmed && slices.ContainsFunc(m.order, open) {
@@ -162,7 +169,7 @@ func (m *Machine) lookLater() {
 	}
 }
 
-// second is the lowest rank of the classes after the first.
+// second returns the lowest rank among the first tasks of all classes but the first.
 func (m *Machine) second() uint64 {
 	l := &m.line
 	lowest := uint64(math.MaxUint64)
@@ -189,7 +196,8 @@ func (m *Machine) second() uint64 {
 	return lowest
 }
 
-// fill assigns tasks of a class, as long as their rank is below limit. It blocks the class if no worker has room.
+// fill assigns tasks of a class while their rank is at most limit. It marks the class as blocked if
+// no worker has room.
 func (m *Machine) fill(c *class, limit, stamp uint64) {
 	from := m.feasible(c)
 	if len(from) == 0 {
@@ -261,11 +269,12 @@ func (m *Machine) fill(c *class, limit, stamp uint64) {
 	}
 }
 
-// maxAside bounds how many tasks whose memory does not fit the workers with room are passed over in one dispatch.
+// maxAside bounds the tasks that one call of fill passes over because their memory does not fit the
+// workers with room.
 const maxAside = 16
 
-// batch gives one worker up to n consecutive ready tasks without inputs: tasks that are neighbours in rank, whose results
-// are likely to be needed together.
+// batch gives one worker up to n consecutive ready tasks without inputs. Tasks with neighbouring
+// ranks are likely to be needed together.
 func (m *Machine) batch(c *class, w *worker, limit uint64, n int) {
 	for ; n > 0 && m.room(w, c); n-- {
 		r, b, t := m.head(c)
@@ -277,7 +286,8 @@ func (m *Machine) batch(c *class, w *worker, limit uint64, n int) {
 	}
 }
 
-// outputBytes is the expected size of the object; 0 if too little is known to care.
+// outputBytes is the expected size of the object: declared, or learned if above 64 KiB; otherwise
+// 0.
 func (m *Machine) outputBytes(t *task) uint64 {
 	if e := m.options[t.options].ExpectedOutputBytes; e > 0 {
 		return e
@@ -295,24 +305,24 @@ const (
 	placeHere placement = iota + 1
 	// placeFull: no worker of the class has room.
 	placeFull
-	// placeLater: workers have room, but the task's memory fits none of those.
+	// placeLater: workers have room, but the task's memory fits none of them.
 	placeLater
 	// placeNowhere: the task's memory fits no worker of the class.
 	placeNowhere
-	// placeInVain: its inputs could not be fetched by any worker of the class.
+	// placeInVain: no worker of the class could fetch the inputs.
 	placeInVain
 )
 
 const (
-	// maxCandidates bounds the holders of inputs that are looked at for one task.
+	// maxCandidates bounds the holders of inputs that are compared for one task.
 	maxCandidates = 8
-	// maxCounted bounds the inputs whose replicas are looked at.
+	// maxCounted bounds the inputs whose replicas are read.
 	maxCounted = 64
 )
 
-// choose picks the worker with the least estimated finish among the holders of the task's inputs and the least loaded.
-// Inputs and the declared size of the result must fit into its memory; the learned size is only a mean, and counts in the
-// estimate.
+// choose picks the worker with the earliest estimated finish among the holders of the task's inputs
+// and the least loaded worker. The inputs and the declared size of the result must fit into its
+// memory. The learned size of the result is only a mean, so it affects the estimate only.
 func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *task) (*worker, placement) {
 	m.stamp++
 	stamp := m.stamp
@@ -407,7 +417,8 @@ func (m *Machine) choose(c *class, from []*worker, id ids.TaskID, b *block, t *t
 	return best, placeHere
 }
 
-// inputBytes is the sum of the inputs of a ready task; that of many is kept while the task is ready.
+// inputBytes is the total size of a ready task's inputs. For a task with many inputs the sum is
+// cached while the task is ready.
 func (m *Machine) inputBytes(id ids.TaskID, edges []edge) (total uint64) {
 	if len(edges) > maxCounted {
 		if known, ok := m.wide[id]; ok {
@@ -425,9 +436,9 @@ func (m *Machine) inputBytes(id ids.TaskID, edges []edge) (total uint64) {
 	return total
 }
 
-// finishMicros estimates when a task could have run on the worker, its own run time aside: the end of the queue, the time
-// to fetch the inputs that are neither there nor coming, and the time to make room for what does not fit beside what the
-// worker holds now.
+// finishMicros estimates when the worker could finish a task, without the task's own run time: the
+// end of the queue, the time to fetch the inputs that are neither there nor on their way, and the
+// time to spill if the task does not fit into the free memory.
 func (m *Machine) finishMicros(w *worker, edges []edge, need uint64) float64 {
 	_, fetch := m.fetchMicros(w, edges)
 	queue := w.load()
@@ -439,8 +450,9 @@ func (m *Machine) finishMicros(w *worker, edges []edge, need uint64) float64 {
 	return f
 }
 
-// fetchMicros estimates what the worker lacks of the inputs, and the time to get it behind what is on its way there already.
-// What else the senders do is in the rates: they are those of fetches as they were.
+// fetchMicros estimates the input bytes that the worker lacks, and the time to fetch them after the
+// fetches already under way. The load of the senders needs no extra term: the rates were measured
+// on real fetches and include it.
 func (m *Machine) fetchMicros(w *worker, edges []edge) (missing uint64, micros float64) {
 	var latency, fastest float64
 	for i := range edges {
@@ -462,12 +474,13 @@ func (m *Machine) fetchMicros(w *worker, edges []edge) (missing uint64, micros f
 	return missing, micros + latency
 }
 
-// lacks says whether a worker would have to fetch an input that is there.
+// lacks reports whether a worker would have to fetch an input that exists.
 func (m *Machine) lacks(w *worker, id ids.TaskID, pb *block, p *task) bool {
 	return !w.objects.has(id) && p.state == TaskSucceeded && !w.coming.has(id) && pb.inlineOf(uint64(id&blockMask)) == nil
 }
 
-// cheapest is the holder of an object that a worker would have it from soonest, and the rate between them; 0 if nobody holds it.
+// cheapest returns the holder from which a worker would get an object fastest, and the rate between
+// them; 0 if the object has no holder.
 func (m *Machine) cheapest(w *worker, pb *block, p *task) (from ids.WorkerID, best rate) {
 	for l := p.replicas; l != 0; l = pb.links[l].next {
 		holder := m.workers[pb.links[l].value].id
@@ -475,20 +488,21 @@ func (m *Machine) cheapest(w *worker, pb *block, p *task) (from ids.WorkerID, be
 			from, best = holder, r
 		}
 		if len(m.rates) == 0 {
-			break // they are all the same
+			break // without measurements all rates are equal
 		}
 	}
 	return from, best
 }
 
-// assign sends a ready task to a worker as a new attempt, and what may follow it there.
+// assign sends a ready task to a worker as a new attempt, and pre-assigns its dependents where
+// possible.
 func (m *Machine) assign(id ids.TaskID, b *block, t *task, w *worker) {
 	m.dequeue(id, t)
 	m.send(id, b, t, w)
 	m.follow(id, t, w)
 }
 
-// send makes a new attempt at a worker.
+// send creates a new attempt at a worker.
 func (m *Machine) send(id ids.TaskID, b *block, t *task, w *worker) {
 	o := &m.options[t.options]
 	t.attempt++

@@ -6,13 +6,13 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// readyQueue orders ready tasks by rank. Tasks mostly become ready in rank order, so those go to the end of a run, where
-// taking the first costs nothing; the rest goes to a heap. Entries may be stale: an entry counts only if its task has
-// flagQueued.
+// readyQueue orders ready tasks by rank. Tasks mostly become ready in rank order; those go to the
+// end of a sorted run, from which the first is taken at no cost. The others go to a heap. An entry
+// counts only if its task still has flagQueued; otherwise it is stale.
 type readyQueue struct {
 	run  []readyTask
 	head int
-	heap []readyTask // 4-ary
+	heap []readyTask // a 4-ary heap
 }
 
 type readyTask struct {
@@ -43,7 +43,7 @@ func (q *readyQueue) push(r readyTask) {
 	q.heap = h
 }
 
-// first is the entry with the lowest rank.
+// first returns the entry with the lowest rank.
 func (q *readyQueue) first() (readyTask, bool) {
 	inRun, inHeap := q.head < len(q.run), len(q.heap) > 0
 	switch {
@@ -55,7 +55,7 @@ func (q *readyQueue) first() (readyTask, bool) {
 	return readyTask{}, false
 }
 
-// pop removes what first returned.
+// pop removes the entry that first returned.
 func (q *readyQueue) pop() {
 	if q.head < len(q.run) && (len(q.heap) == 0 || q.run[q.head].rank <= q.heap[0].rank) {
 		if q.head++; q.head == len(q.run) {
@@ -108,7 +108,8 @@ func (q *readyQueue) reset() {
 	}
 }
 
-// enqueue makes a task wait for a worker. REQUIRES: its state is READY, and it is not queued.
+// enqueue puts a task into the queue of its class. REQUIRES: its state is READY, and it is not
+// queued.
 func (m *Machine) enqueue(id ids.TaskID, t *task) {
 	c := m.classes[t.class]
 	t.flags |= flagQueued
@@ -121,7 +122,7 @@ func (m *Machine) enqueue(id ids.TaskID, t *task) {
 	m.ready++
 }
 
-// dequeue takes a task out of its queue; the entry stays and is stale.
+// dequeue removes a task from its queue. Its entry stays there and is stale.
 func (m *Machine) dequeue(id ids.TaskID, t *task) {
 	if t.flags&flagQueued == 0 {
 		return
@@ -138,7 +139,8 @@ func (m *Machine) dequeue(id ids.TaskID, t *task) {
 	}
 }
 
-// head is the ready task of the class with the lowest rank; stale entries before it go.
+// head returns the ready task of the class with the lowest rank, and drops the stale entries before
+// it.
 func (m *Machine) head(c *class) (readyTask, *block, *task) {
 	for {
 		r, ok := c.queue.first()
@@ -160,7 +162,7 @@ func (m *Machine) makeReady(id ids.TaskID, t *task) {
 	m.enqueue(id, t)
 }
 
-// timer kinds.
+// timerKind selects the action of a timer.
 type timerKind uint8
 
 const (
@@ -174,13 +176,14 @@ const (
 	timerLook
 )
 
-// timer is a deadline. Timers are never taken out early: what they refer to is looked at again when they are due.
+// timer is a deadline. Timers are never removed early. Instead, the action checks its object again
+// when the timer is due.
 type timer struct {
 	at      time.Time
 	kind    timerKind
 	id      uint64
 	attempt uint32
-	// seq keeps the order of timers that are due at the same time.
+	// seq keeps timers that are due at the same time in the order in which they were set.
 	seq uint64
 }
 
@@ -212,7 +215,7 @@ func (m *Machine) timePassed() {
 			m.rebalanceArmed = false
 			m.rebalanceDue()
 		case timerLook:
-			m.lookArmed = false // Each step ends with a look.
+			m.lookArmed = false // each step ends with a dispatch
 		case timerRescue:
 			m.rescueDue(ids.WorkerID(t.id))
 		case timerStray:

@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// rankScratch is reused between submissions; its slices are indexed by position in the submission unless said otherwise.
+// rankScratch is reused between submissions. Its slices are indexed by the position in the
+// submission unless stated otherwise.
 type rankScratch struct {
 	// position is indexed by id minus the submission's first id.
 	position []uint32
@@ -24,16 +25,17 @@ const (
 	white = iota
 	grey
 	black
-	// consumed marks tasks that another task of the submission needs.
+	// consumed is a bit of a colour. It marks tasks that another task of the submission needs.
 	consumed = 1 << 7
-	// post marks a stack entry whose inputs are done.
+	// post is a bit of a stack entry: the inputs of this task have been visited.
 	post = 1 << 31
 )
 
-// rank orders the new tasks. A task's depth is the longest path to it, in expected run time. The order is depth-first from
-// the sinks, deepest sink first, and from each task into its deepest input first: the critical path gets the lowest ranks,
-// one task's inputs are made right before it and can be released right after, and siblings are neighbours. Also finds
-// cycles.
+// rank sets the ranks of the new tasks, and finds cycles. The depth of a task is the longest path
+// to it, in expected run time. Ranks follow a depth-first walk from the sinks, deepest sink first,
+// and from each task into its deepest input first. So the critical path gets the lowest ranks, the
+// inputs of a task are made right before it and can be released right after it, and siblings have
+// neighbouring ranks.
 func (s *submission) rank() *Error {
 	m := s.m
 	sc := &m.scratch.submit
@@ -101,7 +103,8 @@ func compareDepth(x, y float32) int {
 	return 0
 }
 
-// measure sets the depth of a task whose inputs have theirs, and marks those as consumed.
+// measure sets the depth of a task, and marks its inputs as consumed. REQUIRES: the depths of its
+// inputs are set.
 func (s *submission) measure(i uint32) {
 	m := s.m
 	o := &m.scratch.submit.order
@@ -123,7 +126,7 @@ func (s *submission) measure(i uint32) {
 	o.depth[i] = depth + float32(m.ops[t.op].estimate())
 }
 
-// visit appends a task to the topology, its inputs first.
+// visit appends a task to the topological order, after its inputs.
 func (s *submission) visit(root uint32) *Error {
 	m := s.m
 	sc := &m.scratch.submit
@@ -167,7 +170,7 @@ func (s *submission) visit(root uint32) *Error {
 	return nil
 }
 
-// cycle names the tasks from a grey one down the stack back to it.
+// cycle makes the error for a cycle: the tasks on the stack from a grey task back to itself.
 func (s *submission) cycle(from uint32) *Error {
 	m := s.m
 	var keys []string
@@ -191,7 +194,7 @@ func (s *submission) cycle(from uint32) *Error {
 		Message: fmt.Sprintf("%d tasks need each other in a circle: %s needs %s again; break the circle", len(keys), strings.Join(shown, " needs "), keys[0])}
 }
 
-// descend appends a sink's tasks to the ranking.
+// descend appends a sink and the tasks that it needs to the ranking.
 func (s *submission) descend(root uint32) {
 	m := s.m
 	sc := &m.scratch.submit

@@ -7,32 +7,34 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// What cannot be fetched is mended from both ends. An object that was not to be had from a worker several times is given up
-// there, to be made again at another one; and a task does not go again where its inputs did not come, if it may go elsewhere.
-// When neither end may move, as with two tasks that must run on two workers that do not reach each other, the one that reads
-// fails.
+// When a fetch fails, the fault may be at the source or at the reader, so the scheduler changes
+// both. An object whose fetch from one worker failed several times is given up there, and made
+// again at another worker. And a task is not sent again to a worker where its inputs could not be
+// fetched, if another worker is possible. If neither can move (two tasks that must run on two
+// workers that cannot reach each other), the reading task fails.
 
 const (
-	// maxUnread is after how many failed fetches an object is no longer expected from a worker.
+	// maxUnread is the number of failed fetches after which an object is given up at a worker.
 	maxUnread = 3
-	// maxBlind is after how many failed attempts a task gives up to read an input at a worker where it has to be.
+	// maxBlind is the number of failed attempts after which a task gives up an input that it can
+	// only read at one worker.
 	maxBlind = 24
 )
 
-// unread counts how often an object could not be fetched from a worker.
+// unread counts the failed fetches of an object from one worker.
 type unread struct {
 	worker ids.WorkerID
 	times  int
 }
 
-// blind counts how often a task could not fetch an input from one worker at another one.
+// blind counts a task's failed fetches of one input from the worker source at the worker reader.
 type blind struct {
 	source, reader ids.WorkerID
 	input          ids.TaskID
 	times          int
 }
 
-// unreadAt is how often the task's object could not be fetched from a worker.
+// unreadAt returns the number of failed fetches of the task's object from a worker.
 func (tr *trouble) unreadAt(at ids.WorkerID) int {
 	for _, u := range tr.unread {
 		if u.worker == at {
@@ -42,7 +44,7 @@ func (tr *trouble) unreadAt(at ids.WorkerID) int {
 	return 0
 }
 
-// blindAt is how often the task could not fetch an input from one worker at another one.
+// blindAt returns the number of the task's failed fetches of an input from source at reader.
 func (tr *trouble) blindAt(source, reader ids.WorkerID, input ids.TaskID) int {
 	for _, p := range tr.blind {
 		if p.source == source && p.reader == reader && p.input == input {
@@ -52,7 +54,8 @@ func (tr *trouble) blindAt(source, reader ids.WorkerID, input ids.TaskID) int {
 	return 0
 }
 
-// countUnread counts a failed fetch of the task's object from a worker.
+// countUnread counts a failed fetch of the task's object from a worker, and returns the new count.
+// A worker that is gone counts as 0.
 func (m *Machine) countUnread(id ids.TaskID, t *task, at ids.WorkerID) int {
 	if m.workerOf(at) == nil {
 		return 0
@@ -68,7 +71,7 @@ func (m *Machine) countUnread(id ids.TaskID, t *task, at ids.WorkerID) int {
 	return 1
 }
 
-// countBlind counts what an attempt could not fetch at a reader.
+// countBlind counts the failed fetches of one attempt at a reader.
 func (m *Machine) countBlind(unreachable []Unreachable, id ids.TaskID, t *task, reader ids.WorkerID) {
 	tr := m.troubleOf(id, t)
 	for _, u := range unreachable {
@@ -86,8 +89,8 @@ func (m *Machine) countBlind(unreachable []Unreachable, id ids.TaskID, t *task, 
 	}
 }
 
-// inVain says whether a task need not be tried at a worker: one of its inputs is nowhere but where it could not be fetched
-// from so many times.
+// inVain reports whether an attempt at a worker would fail for certain: one of its inputs exists
+// only at holders from which this worker has failed to fetch it at least the given number of times.
 func (m *Machine) inVain(tr *trouble, b *block, t *task, at *worker, times int) bool {
 	if !slices.ContainsFunc(tr.blind, func(p blind) bool { return p.reader == at.id && p.times >= times }) {
 		return false
@@ -110,9 +113,11 @@ func (m *Machine) inVain(tr *trouble, b *block, t *task, at *worker, times int) 
 	return false
 }
 
-// usable leaves those workers out at which a task would be in vain: its object could not be fetched from there before, and made
-// there again it would be no easier to reach; or its inputs could not be fetched there. A wish for certain workers ends
-// where only others are left. Where none is, the task may go to any at which it has not failed for good; there may be none.
+// usable returns the workers of from at which an attempt makes sense. It leaves out a worker if the
+// task's object could not be fetched from there before (made there again, it would be no easier to
+// reach), or if the task's inputs could not be fetched there. If no preferred worker is left, it
+// returns the others of the class. If those are also useless, it returns the workers at which the
+// task has not failed maxBlind times; there may be none.
 func (m *Machine) usable(c *class, from []*worker, id ids.TaskID, b *block, t *task, fits func(*worker) bool) []*worker {
 	tr := m.troubleIf(id, t)
 	if tr == nil || len(tr.unread) == 0 && len(tr.blind) == 0 {
@@ -129,7 +134,7 @@ func (m *Machine) usable(c *class, from []*worker, id ids.TaskID, b *block, t *t
 	return slices.DeleteFunc(slices.Clone(from), func(w *worker) bool { return m.inVain(tr, b, t, w, maxBlind) })
 }
 
-// elsewhere says whether an object that cannot be fetched could be made again at another worker.
+// elsewhere reports whether an object that cannot be fetched could be made again at another worker.
 func (m *Machine) elsewhere(id ids.TaskID, b *block, t *task) bool {
 	if m.ops[t.op].spec.Kind == OpData {
 		return false
@@ -140,7 +145,7 @@ func (m *Machine) elsewhere(id ids.TaskID, b *block, t *task) bool {
 	return slices.ContainsFunc(m.feasible(c), other) || slices.ContainsFunc(c.others, other)
 }
 
-// unreachableError is why a task fails for which no worker is usable.
+// unreachableError is the error of a task that has no usable worker.
 func (m *Machine) unreachableError(id ids.TaskID, b *block, t *task) *TaskError {
 	key := string(b.keyOf(t))
 	e := &TaskError{Reason: "INPUT_UNREACHABLE", OriginKey: key, Attempt: ids.Attempt(t.attempt)}

@@ -8,20 +8,24 @@ import (
 )
 
 const (
-	// worthMoving is the queue below which a busy worker is left alone: its tasks are done before they could be moved.
+	// worthMoving is the queue length below which a busy worker keeps its tasks: they would be done
+	// before they could be moved.
 	worthMoving = 4000 // microseconds
-	// stuckAfter is how long a worker that has tasks waiting may say nothing before they are offered to an idle one, whatever
-	// their estimates: once it is silent for as long as it would take the idle one to fetch their inputs.
+	// stuckAfter is the silence after which the waiting tasks of a busy worker may move to an idle
+	// one in spite of short estimates. The silence must also be at least as long as the idle worker
+	// would need to fetch their inputs.
 	stuckAfter = 10 * time.Millisecond
-	// maxVain bounds the idle workers for which nothing is found in one step.
+	// maxVain bounds the idle workers for which one step searches without success.
 	maxVain = 4
-	// maxScan bounds the tasks looked at from the end of one queue. Those with more than maxCounted inputs are looked at now and then only,
-	// the seldomer the more inputs they have.
+	// maxScan bounds the tasks that are read from the end of one queue. Tasks with more than
+	// maxCounted inputs are considered only from time to time, the less often the more inputs they
+	// have (see Machine.wideAt).
 	maxScan = 64
 )
 
-// rebalance asks busy workers to give back tasks that they have not started, for idle workers. A worker may refuse. While
-// it is too early to tell whether a queue moves, a timer asks again: there is none while nobody is idle.
+// rebalance asks busy workers to give back tasks that they have not started, for idle workers. A
+// worker may refuse. If it is too early to tell whether a queue makes progress, a timer repeats the
+// check. Without an idle worker there is no timer.
 func (m *Machine) rebalance() {
 	pending := 0
 	idle, busy := false, false
@@ -34,7 +38,7 @@ func (m *Machine) rebalance() {
 		return
 	}
 	again := false
-	// Idle workers mostly differ in nothing: if several get nothing, the others would not either.
+	// Idle workers are mostly alike: if several get nothing, the others would get nothing either.
 	vain := 0
 	for _, w := range m.order {
 		if vain >= maxVain {
@@ -45,7 +49,7 @@ func (m *Machine) rebalance() {
 		}
 		free := int(uint64(w.slots) - w.usedSlots)
 		if taken := min(free, pending); taken > 0 {
-			// Retracts under way will fill these.
+			// Tasks that are being retracted will fill these slots.
 			pending -= taken
 			free -= taken
 		}
@@ -65,8 +69,8 @@ func (m *Machine) rebalance() {
 	}
 }
 
-// steal retracts up to n tasks for an idle worker from the worker with the longest queue. early says that there are tasks
-// that may be worth moving later.
+// steal retracts up to n tasks for an idle worker from the worker with the longest queue. early
+// means that some tasks may be worth moving later.
 func (m *Machine) steal(to *worker, n int) (moved int, early bool) {
 	var victim *worker
 	surplus := 0
@@ -135,7 +139,7 @@ func (m *Machine) memoryFits(w *worker, b *block, t *task) bool {
 	return need <= w.memory
 }
 
-// rebalanceDue has nothing to do by itself: each step ends with rebalance.
+// rebalanceDue has nothing to do: each step ends with rebalance.
 func (m *Machine) rebalanceDue() {}
 
 func (m *Machine) retract(w *worker, id ids.TaskID, t *task) {

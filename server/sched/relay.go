@@ -6,22 +6,26 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// Several workers of one host that are to fetch the same large object at nearly the same time do so in a chain: the second is
-// told to read it at the first one, while it arrives there, the third at the second one. Each link then carries it once, and
-// the last has it little later than the first; from one holder they would share that one's link. It is a hint: who does not
-// get it so asks the holders, which it is told as well. Only workers chain that can read what is arriving at others: those with
-// a GPU.
+// Broadcast chains: when several workers of one host are to fetch the same large object at nearly
+// the same time, each reads it from the one before while it is still arriving there. The first
+// reads from a holder, the second from the first, the third from the second. So each link carries
+// the object once, and the last worker has it little later than the first; if all read from one
+// holder, they would share that holder's link. A place in the chain is only a hint: the assignment
+// also names the holders, and a worker that cannot read in the chain asks them. Only workers with
+// Relays set can read an object that is still arriving at another worker: those with a GPU.
 
-// relay is a worker that was told to fetch a generation of an object. Those of one object are in the order in which they were
-// told.
+// relay is a worker in the broadcast chain of an object: it was told to fetch one generation. The
+// relays of an object are in the order in which they were told.
 type relay struct {
 	worker     ids.WorkerID
 	generation uint32
-	// behind is where it reads it; 0: at a holder. Nobody else reads it there.
+	// behind is the upstream: the worker from which it reads; 0: a holder. Each worker has at most
+	// one reader in the chain.
 	behind ids.WorkerID
 }
 
-// chain puts a worker that is going to fetch an object behind another one that does, if there is one on its host.
+// chain appends a worker to the broadcast chain of an object that it is going to fetch. Its
+// upstream is the last worker of the chain on its host that has no reader yet.
 func (m *Machine) chain(id ids.TaskID, t *task, w *worker) {
 	if !w.relays || t.output < m.config.RelayBytes {
 		return
@@ -39,8 +43,9 @@ func (m *Machine) chain(id ids.TaskID, t *task, w *worker) {
 	m.relays[id] = append(list, link)
 }
 
-// unchain notes that a worker has an object, or will not fetch it. Who was told to read it there does so if it is there, and is
-// as good as one that reads at a holder: the worker may come again, behind that one.
+// unchain removes a worker that has the object, or will not fetch it, from the chain. Its reader
+// still reads at this worker if the object is there, but now counts as a reader of a holder. So the
+// worker may join the chain again later, after that reader.
 func (m *Machine) unchain(id ids.TaskID, w *worker) {
 	list, ok := m.relays[id]
 	if !ok {
@@ -62,8 +67,8 @@ func (m *Machine) unchain(id ids.TaskID, w *worker) {
 	}
 }
 
-// relayOf says where a worker should read an object that it is going to fetch, 0 for at a holder, and whether another worker
-// should read it there.
+// relayOf returns the upstream from which a worker should read an object that it is going to fetch
+// (0: a holder), and whether another worker should read it at this worker.
 func (m *Machine) relayOf(id ids.TaskID, t *task, w *worker) (behind ids.WorkerID, relayed bool) {
 	for _, r := range m.relays[id] {
 		switch {
@@ -77,7 +82,7 @@ func (m *Machine) relayOf(id ids.TaskID, t *task, w *worker) (behind ids.WorkerI
 	return behind, relayed
 }
 
-// relays checks the chains.
+// relays checks the broadcast chains.
 func (k *checker) relays() {
 	m := k.m
 	for _, id := range sortedKeys(m.relays) {

@@ -7,23 +7,25 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// doom is an outcome that a task inherits or is ordered to have.
+// doom is an end that a task will get: inherited from an input, or ordered.
 type doom struct {
 	task  ids.TaskID
 	state TaskState // FAILED or CANCELLED
 	err   *TaskError
-	// from is the input whose outcome it is; 0: ordered.
+	// from is the input with that end; 0: ordered.
 	from ids.TaskID
 }
 
-// revival is a task to be run again.
+// revival is a task that will run again.
 type revival struct {
 	task ids.TaskID
-	// retry also runs failed and cancelled tasks again, and their failed and cancelled inputs.
+	// retry means that failed and cancelled tasks run again too, with their failed and cancelled
+	// inputs.
 	retry bool
 }
 
-// carryOut ends a doomed task unless that is overtaken.
+// carryOut ends a doomed task, unless something has changed since: the task is not active any more,
+// or the input does not have that state any more.
 func (m *Machine) carryOut(d doom) {
 	b, t := m.lookup(d.task)
 	if t == nil || !t.state.active() {
@@ -35,7 +37,8 @@ func (m *Machine) carryOut(d doom) {
 		}
 	}
 	if d.state == TaskFailed && t.state.assigned() {
-		// It may have fetched the input before that was lost; if not, it comes back with INPUT_UNREACHABLE.
+		// It may have fetched the input before the input was lost. If not, it reports
+		// INPUT_UNREACHABLE.
 		return
 	}
 	if t.state.assigned() {
@@ -47,7 +50,7 @@ func (m *Machine) carryOut(d doom) {
 	m.end(d.task, b, t, d.state, d.err)
 }
 
-// inherit dooms a task that needs one that failed or was cancelled.
+// inherit dooms a task that needs a failed or cancelled one.
 func (m *Machine) inherit(id, from ids.TaskID, p *task) {
 	e := m.errors[from]
 	if p.state == TaskFailed {
@@ -56,7 +59,8 @@ func (m *Machine) inherit(id, from ids.TaskID, p *task) {
 	m.doomed = append(m.doomed, doom{task: id, state: p.state, err: e, from: from})
 }
 
-// inputFailed is the error of the tasks that need a failed one: all share it, and the first failure stays its origin.
+// inputFailed makes the error for the dependents of a failed task. All dependents share it, and it
+// keeps the first failure as its origin.
 func (m *Machine) inputFailed(from ids.TaskID, e *TaskError) *TaskError {
 	if e != nil && e.Reason == "INPUT_FAILED" {
 		return e
@@ -77,7 +81,8 @@ func (m *Machine) inputFailed(from ids.TaskID, e *TaskError) *TaskError {
 	}
 }
 
-// end gives a task an outcome without an object. REQUIRES: no worker has it.
+// end ends a task without an object: FAILED or CANCELLED. Its dependents are doomed. REQUIRES: no
+// worker has it.
 func (m *Machine) end(id ids.TaskID, b *block, t *task, state TaskState, err *TaskError) {
 	m.dequeue(id, t)
 	m.found(id)
@@ -113,7 +118,7 @@ func (m *Machine) end(id ids.TaskID, b *block, t *task, state TaskState, err *Ta
 	m.reconsider(id, t)
 }
 
-// absolve forgets what went wrong with a task.
+// absolve removes the error, the last output and the trouble record of a task.
 func (m *Machine) absolve(id ids.TaskID, t *task) {
 	m.dropError(id)
 	m.dropTail(id)
@@ -123,7 +128,7 @@ func (m *Machine) absolve(id ids.TaskID, t *task) {
 	}
 }
 
-// revive starts a task without an object again, if it is wanted.
+// revive starts a wanted task without an object again.
 func (m *Machine) revive(r revival) {
 	b, t := m.lookup(r.task)
 	if t == nil || !t.wanted() {
@@ -157,7 +162,7 @@ func (m *Machine) revive(r revival) {
 	m.start(r.task, b, t, r.retry, 0)
 }
 
-// objectLost is the error of scattered data whose bytes are gone: nothing can compute it again.
+// objectLost is the error of scattered data whose bytes are gone: no task can compute them again.
 func (m *Machine) objectLost(id ids.TaskID, b *block, t *task) *TaskError {
 	key := string(b.keyOf(t))
 	return &TaskError{Reason: "OBJECT_LOST", OriginKey: key, Attempt: ids.Attempt(t.attempt),
@@ -165,8 +170,8 @@ func (m *Machine) objectLost(id ids.TaskID, b *block, t *task) *TaskError {
 			key, m.whereLost(id))}
 }
 
-// start counts the missing inputs of an active task without a worker, has them made, and readies it after a delay if
-// there are none.
+// start counts the missing inputs of an active task that no worker has, and has released inputs
+// made again. If no input is missing, the task becomes ready, after the given delay.
 func (m *Machine) start(id ids.TaskID, b *block, t *task, retry bool, delay time.Duration) {
 	t.missing = 0
 	edges := b.edgesOf(t)
@@ -201,7 +206,8 @@ func (m *Machine) start(id ids.TaskID, b *block, t *task, retry bool, delay time
 	}
 }
 
-// requeue puts a task back whose attempt ended without an outcome. REQUIRES: leave was called.
+// requeue makes a task wait again after its attempt ended without an outcome. REQUIRES: leave was
+// called.
 func (m *Machine) requeue(id ids.TaskID, b *block, t *task) {
 	if !t.wanted() {
 		m.reconsider(id, t)
@@ -209,8 +215,9 @@ func (m *Machine) requeue(id ids.TaskID, b *block, t *task) {
 	m.start(id, b, t, false, 0)
 }
 
-// settle lets go of a task that is not wanted: drops it if it has not ended, releases its object if it has, and forgets it
-// if no known task could ever need it again.
+// settle drops an unwanted task: one that has not ended becomes RELEASED, the object of one that
+// has succeeded is freed, and the record is forgotten if no known task depends on it. A wanted task
+// whose scattered bytes cannot come any more is doomed.
 func (m *Machine) settle(id ids.TaskID) {
 	b, t := m.lookup(id)
 	if t == nil {
@@ -266,7 +273,7 @@ func (m *Machine) dropInline(b *block, index uint64) {
 	}
 }
 
-// forget frees the record of a task that nobody holds and no known task depends on.
+// forget frees the record of a task that nothing holds and no known task depends on.
 func (m *Machine) forget(id ids.TaskID, b *block, t *task) {
 	edges := b.edgesOf(t)
 	for i := range edges {
@@ -314,7 +321,7 @@ func (m *Machine) forget(id ids.TaskID, b *block, t *task) {
 	b.inline, b.blobs = nil, nil
 }
 
-// tasksReleased gives up a client's holds.
+// tasksReleased ends a client's holds.
 func (m *Machine) tasksReleased(ev TasksReleased) {
 	c := m.clients[ev.Client]
 	if c == nil {

@@ -11,14 +11,15 @@ import (
 const (
 	defaultBackoff = 100 * time.Millisecond
 	longestBackoff = 30 * time.Second
-	// unreachableBackoff is the wait after the second attempt in a row that could not fetch its inputs; it doubles.
+	// unreachableBackoff is the delay after the second attempt in a row that could not fetch its
+	// inputs. It doubles with each further one, up to longestUnreachable.
 	unreachableBackoff  = 10 * time.Millisecond
 	longestUnreachable  = time.Second
 	invalidRetryShiftAt = 20
 )
 
-// tasksReported takes a worker's outcomes. What is not about the current attempt is dropped; an object that such an attempt
-// made is given up.
+// tasksReported handles a worker's reports. A report about an attempt that is not the current one
+// is dropped. If such an attempt made an object, the worker is told to release it.
 func (m *Machine) tasksReported(ev TasksReported) {
 	w := m.workerOf(ev.Worker)
 	if w == nil {
@@ -60,7 +61,7 @@ func (m *Machine) tasksReported(ev TasksReported) {
 			m.troubleOf(r.Task, t).avoid = w.id
 			m.requeue(r.Task, b, t)
 		case OutcomeCancelled:
-			// The worker dropped it by itself, as one does that shuts down.
+			// The worker dropped it by itself, for example because it shuts down.
 			m.leave(b, t)
 			m.requeue(r.Task, b, t)
 		case OutcomeRetractRefused:
@@ -84,12 +85,12 @@ func (m *Machine) tasksReported(ev TasksReported) {
 	m.spreadAgain(w)
 }
 
-// holds says whether the worker's replica of the task is known and of that generation.
+// holds reports whether the machine knows the worker's replica of the task, in that generation.
 func (m *Machine) holds(w *worker, b *block, t *task, generation ids.Attempt) bool {
 	return t != nil && t.state == TaskSucceeded && t.attempt == uint32(generation) && b.has(t.replicas, w.slot)
 }
 
-// complete gives a task its object. REQUIRES: no worker has the task; its state is active.
+// complete ends a task with an object. REQUIRES: no worker has the task; its state is active.
 func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes uint64, inline []byte, run time.Duration) {
 	m.dequeue(id, t)
 	t.flags &^= flagBackoff | flagRunHold
@@ -119,7 +120,7 @@ func (m *Machine) complete(id ids.TaskID, b *block, t *task, w *worker, bytes ui
 	m.reconsider(id, t)
 }
 
-// arrived tells the tasks that need an object that it is there.
+// arrived updates the tasks that need an object: the object now exists.
 func (m *Machine) arrived(t *task) {
 	for r := t.dependents; r != 0; {
 		cid, _, ct, e := m.consumerOf(r)
@@ -135,7 +136,7 @@ func (m *Machine) arrived(t *task) {
 	}
 }
 
-// keepInline stores a small result if the budget allows.
+// keepInline stores a small result if the budget allows it.
 func (m *Machine) keepInline(id ids.TaskID, b *block, inline []byte) {
 	n := uint64(len(inline))
 	if inline == nil || n > m.config.InlineResultBytes || m.totals.InlineBytes+n > m.config.InlineBudgetBytes {
@@ -149,7 +150,7 @@ func (m *Machine) keepInline(id ids.TaskID, b *block, inline []byte) {
 	m.totals.InlineBytes += n
 }
 
-// attemptFailed tries again, or gives up.
+// attemptFailed starts the task again after a back-off, or fails it if no retries are left.
 func (m *Machine) attemptFailed(r *Report, b *block, t *task, w *worker) {
 	o := &m.options[t.options]
 	if o.MaxRetries > 0 {
@@ -192,14 +193,16 @@ func (m *Machine) attemptFailed(r *Report, b *block, t *task, w *worker) {
 	m.end(r.Task, b, t, TaskFailed, &err)
 }
 
-// inputUnreachable notes which replicas are gone or do not answer, and makes the attempt again.
+// inputUnreachable counts the failed fetches, removes replicas that are gone or fail too often, and
+// starts the task again.
 func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker) {
 	unreachable := m.doubted(r.Unreachable)
 	m.countBlind(unreachable, r.Task, t, reader.id)
 	var lost []ids.TaskID
 	c := m.classes[t.class]
 	fits := func(w *worker) bool { return m.memoryFits(w, b, t) }
-	// here: it has to be at this worker.
+	// here means that the reader is still a usable worker for the task. stays means that an input
+	// cannot be made anywhere else.
 	here, stays := slices.Contains(m.usable(c, m.feasible(c), r.Task, b, t, fits), reader), false
 	for _, u := range unreachable {
 		pb, p := m.lookup(u.Task)
@@ -229,8 +232,9 @@ func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker)
 			if times < maxUnread || p.replicas == 0 {
 				continue
 			}
-			// Where nothing can be elsewhere it is made again where it was: not the network, but the object may be to blame, as one
-			// on the disk of a source that is read in place only.
+			// If the task has to be here, the object may be made again even at the same worker. The
+			// fault may lie in the object, not in the network: for example a file of a source that
+			// is only read in place.
 			anew := here && m.ops[p.op].spec.Kind != OpData
 			if pb.links[p.replicas].next == 0 && !anew && !m.elsewhere(u.Task, pb, p) {
 				stays = true
@@ -246,15 +250,16 @@ func (m *Machine) inputUnreachable(r *Report, b *block, t *task, reader *worker)
 		delay = min(unreachableBackoff<<min(tr.unreachable-2, 10), longestUnreachable)
 	}
 	if stays && here {
-		// It has to be here and the input there: only the network can change.
+		// The task has to be here and the input there. Only the network can change.
 		delay = longestUnreachable
 	}
 	m.start(r.Task, b, t, false, delay)
 	m.recover(lost)
 }
 
-// doubted has what others miss at a worker count as not read, if it cannot be computed again. A worker shows an object that a
-// client wrote when it hears that it is accepted, and a reader may come before; whether it has the bytes, it alone says.
+// doubted moves MissingAt to FailedAt for scattered data, which cannot be computed again. A worker
+// shows an object that a client wrote only after EffectAccept, and a reader may come earlier. Only
+// the holder itself can say that it has lost the bytes.
 func (m *Machine) doubted(unreachable []Unreachable) []Unreachable {
 	out := slices.Clone(unreachable)
 	for i := range out {
@@ -276,7 +281,8 @@ func (m *Machine) retryDue(id ids.TaskID, attempt uint32) {
 	m.makeReady(id, t)
 }
 
-// objectsReported takes objects that came or went other than by tasks.
+// objectsReported handles objects that a worker gained or lost in another way than by running
+// tasks.
 func (m *Machine) objectsReported(ev ObjectsReported) {
 	w := m.workerOf(ev.Worker)
 	if w == nil {
@@ -295,7 +301,8 @@ func (m *Machine) objectsReported(ev ObjectsReported) {
 	m.recover(lost)
 }
 
-// adopt enters an object that a worker holds, or has it released if it is of no use.
+// adopt records an object that a worker holds, or tells the worker to release it if it is of no
+// use.
 func (m *Machine) adopt(w *worker, s Stored) {
 	b, t := m.lookup(s.Task)
 	generation := uint32(s.Generation)
@@ -316,7 +323,7 @@ func (m *Machine) adopt(w *worker, s Stored) {
 		return
 	case m.ops[t.op].spec.Kind == OpData:
 		if t.state == TaskFailed && t.attempt == generation && !s.Written && t.wanted() && m.errors[s.Task].Reason == "OBJECT_LOST" {
-			// It was given up, and the worker is back after all.
+			// The object was given up as lost, and the worker is back after all.
 			m.absolve(s.Task, t)
 			m.setState(s.Task, t, TaskWaiting)
 		}
@@ -331,21 +338,23 @@ func (m *Machine) adopt(w *worker, s Stored) {
 		m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
 		return
 	case (t.state == TaskWaiting || t.state == TaskReady) && t.attempt == generation && generation > 0:
-		// The attempt was written off, but it did finish.
+		// The attempt was given up, but it did finish.
 		m.complete(s.Task, b, t, w, s.Bytes, s.Inline, 0)
 		return
 	}
 	m.tell(EffectRelease, w, s.Task, generation)
 	if t != nil && t.state == TaskSucceeded && t.attempt == generation && w.objects.has(s.Task) {
-		// A client wrote where the worker has the object itself: nobody knows which of the two is there.
+		// A client wrote over the object that the worker already held. It is not known which of the
+		// two is there now.
 		if m.removeReplica(s.Task, w) {
 			m.recover([]ids.TaskID{s.Task})
 		}
 	}
 }
 
-// mayWrite says whether a client may have written a task's object to a worker. Clients write the bytes of DATA tasks, each once:
-// nobody may replace a computed result, or bytes that are there already. A worker whose connection broke reports the same again.
+// mayWrite reports whether a client may have written a task's object to a worker. Clients write the
+// bytes of DATA tasks, each once; they cannot replace a computed result or bytes that are already
+// there. A worker whose connection broke reports the same object again, and that is allowed.
 func (m *Machine) mayWrite(w *worker, id ids.TaskID, t *task, generation uint32) bool {
 	if m.ops[t.op].spec.Kind != OpData {
 		return false
@@ -353,7 +362,8 @@ func (m *Machine) mayWrite(w *worker, id ids.TaskID, t *task, generation uint32)
 	return t.state == TaskWaiting || t.state == TaskSucceeded && t.attempt == generation && w.objects.has(id)
 }
 
-// removeReplica says whether the object is lost with it: then the task is RELEASED, and recover must be called.
+// removeReplica removes a worker's replica. It returns true if the object is lost with it: then the
+// task is RELEASED, and the caller must call recover.
 func (m *Machine) removeReplica(id ids.TaskID, w *worker) bool {
 	b, t := m.at(id)
 	w.objects.remove(id)
@@ -365,7 +375,8 @@ func (m *Machine) removeReplica(id ids.TaskID, w *worker) bool {
 	return true
 }
 
-// withdraw takes an object's last replica from the tasks that need it. to is RELEASED or RESCUING.
+// withdraw makes the dependents of an object wait again after its last replica was removed. to is
+// RELEASED or RESCUING.
 func (m *Machine) withdraw(id ids.TaskID, t *task, to TaskState) {
 	m.setState(id, t, to)
 	for r := t.dependents; r != 0; {
@@ -380,7 +391,7 @@ func (m *Machine) withdraw(id ids.TaskID, t *task, to TaskState) {
 			m.setState(cid, ct, TaskWaiting)
 		case TaskAssigned, TaskRunning:
 			if ct.missing > 0 {
-				ct.missing++ // It is ahead of this one as well, until arrived.
+				ct.missing++ // a pre-assigned attempt waits for this input as well
 			}
 		case TaskSucceeded, TaskFailed, TaskCancelled, TaskReleased, TaskRescuing:
 		}
@@ -388,7 +399,7 @@ func (m *Machine) withdraw(id ids.TaskID, t *task, to TaskState) {
 	}
 }
 
-// recover has lost objects computed again that are wanted.
+// recover computes wanted lost objects again.
 func (m *Machine) recover(lost []ids.TaskID) {
 	for _, id := range lost {
 		_, t := m.lookup(id)

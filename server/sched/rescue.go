@@ -8,51 +8,55 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// The memory of a process that was killed stays what it was as long as other processes have it mapped. So wanted objects
-// that only a dead worker had are RESCUING at first: each is ordered from one of the survivors that may have the memory
-// mapped, which copies it and reports it as gained, in the same generation. Who cannot says so, and the next one is asked.
-// What nobody has copied in time is lost, and computed again.
+// The memory of a killed process keeps its content as long as other processes have it mapped. So a
+// wanted object that only a dead worker had is first RESCUING. The scheduler asks one of the
+// survivors, which may have the memory mapped, to copy the object and to report it as gained, in
+// the same generation. If that survivor cannot do it, it says so, and the next one is asked. An
+// object that has not been copied in time is lost, and computed again.
 //
-// A survivor finds out by itself that the process has ended. One that lives and is only cut off goes on writing to its
-// memory: of that one nothing is taken.
+// Each survivor checks by itself that the process has ended. A worker that is alive and only cut
+// off goes on writing to its memory, so nothing is copied from it.
 
 const (
-	// maxSurvivors bounds those that are asked for the objects of one worker.
+	// maxSurvivors bounds the survivors that are asked for the objects of one worker.
 	maxSurvivors = 64
-	// rescueOverhead stands for what an order costs beside its bytes.
+	// rescueOverhead is the cost of one order, in bytes, beside the bytes of the object.
 	rescueOverhead = 4 << 10
-	// rescueFactor bounds the time for a rescue, as a multiple of RescueTimeout, however much there is to be copied.
+	// rescueFactor bounds the time of a rescue, as a multiple of RescueTimeout, for any number of
+	// bytes.
 	rescueFactor = 5
 )
 
-// rescue is under way while objects of one dead worker are being copied by others.
+// rescue is the state while survivors copy the objects of one dead worker.
 type rescue struct {
 	dead ids.WorkerID
 	name string
-	// until is when what was not copied is given up.
+	// until is the deadline. Objects that have not been copied by then are lost.
 	until     time.Time
 	survivors []survivor
-	// left counts the tasks in Machine.saving that are ordered from the survivors.
+	// left counts the tasks in Machine.saving that belong to this rescue.
 	left int
 }
 
-// survivor is a worker that may have the memory mapped.
+// survivor is a worker that may have the dead worker's memory mapped.
 type survivor struct {
 	worker        ids.WorkerID
 	bytesPerMicro float64
-	// bytes are those ordered and not answered, with the overhead.
+	// bytes are ordered and not yet answered, overhead included.
 	bytes uint64
 }
 
 // saving is one object in RESCUING.
 type saving struct {
 	dead ids.WorkerID
-	// by and tried index rescue.survivors: who is to copy it, and as bits all who were asked.
+	// by is the index in rescue.survivors of the worker that is to copy the object. tried has a bit
+	// for each survivor that was asked.
 	by    int
 	tried uint64
 }
 
-// newRescue prepares for the loss of a worker. It is nil if nobody survives who could help.
+// newRescue prepares the rescue of a lost worker's objects. It returns nil if no registered worker
+// survives.
 func (m *Machine) newRescue(dead *worker, survivors []ids.WorkerID) *rescue {
 	r := &rescue{dead: dead.id, name: dead.name}
 	for _, id := range survivors {
@@ -66,7 +70,8 @@ func (m *Machine) newRescue(dead *worker, survivors []ids.WorkerID) *rescue {
 	return r
 }
 
-// save has an object of the dead copied, if it is wanted and nobody else has it, and says whether somebody may do so.
+// save starts the rescue of an object of the dead worker, if the object is wanted and has no other
+// replica or inline copy. It returns false if no survivor may copy it.
 func (m *Machine) save(id ids.TaskID, dead *worker, r *rescue) bool {
 	b, t := m.at(id)
 	if m.config.RescueTimeout < 0 || !t.wanted() || b.length(t.replicas) > 1 || b.inlineOf(uint64(id&blockMask)) != nil {
@@ -85,8 +90,9 @@ func (m *Machine) save(id ids.TaskID, dead *worker, r *rescue) bool {
 	return true
 }
 
-// ask orders the object from the survivor that will have copied it first, of those that were not asked yet: the
-// fastest, the least busy with the rescue, the one with free memory.
+// ask orders the object from the survivor that would finish the copy first, among those that were
+// not asked yet: by rate, by the rescue work already ordered, and by free memory. It returns false
+// if there is none.
 func (m *Machine) ask(id ids.TaskID, t *task, r *rescue, s *saving) bool {
 	best, soonest := -1, math.Inf(1)
 	for i := range r.survivors {
@@ -116,7 +122,7 @@ func (m *Machine) tellRescue(id ids.TaskID, t *task, r *rescue, by int) {
 	m.emit(Effect{Kind: EffectRescue, Worker: r.survivors[by].worker, Dead: r.dead, Task: id, Attempt: ids.Attempt(t.attempt)})
 }
 
-// startRescue sets the time for what was ordered.
+// startRescue sets the deadline for the ordered objects.
 func (m *Machine) startRescue(r *rescue) {
 	if r.left == 0 {
 		m.endRescue(r)
@@ -133,7 +139,7 @@ func (m *Machine) startRescue(r *rescue) {
 	m.arm(timer{at: r.until, kind: timerRescue, id: uint64(r.dead)})
 }
 
-// endRescue lets the survivors unmap the memory. REQUIRES: nothing is left.
+// endRescue lets the survivors unmap the memory. REQUIRES: no object is left to copy.
 func (m *Machine) endRescue(r *rescue) {
 	delete(m.rescues, r.dead)
 	for _, s := range r.survivors {
@@ -143,7 +149,7 @@ func (m *Machine) endRescue(r *rescue) {
 	}
 }
 
-// saved takes a task out of the books of rescues.
+// saved removes a task from the rescue. The rescue ends with its last task.
 func (m *Machine) saved(id ids.TaskID) {
 	s := m.saving[id]
 	delete(m.saving, id)
@@ -160,7 +166,7 @@ func (m *Machine) answered(id ids.TaskID, r *rescue, s *saving) {
 	r.survivors[s.by].bytes -= t.output + rescueOverhead
 }
 
-// rescued enters the copy of an object, whoever made it.
+// rescued records the copy of an object, by any worker that made one.
 func (m *Machine) rescued(id ids.TaskID, b *block, t *task, w *worker) {
 	m.saved(id)
 	m.found(id)
@@ -172,8 +178,8 @@ func (m *Machine) rescued(id ids.TaskID, b *block, t *task, w *worker) {
 	m.arrived(t)
 }
 
-// passOn asks the next survivor for an object, and says whether there is one. If not, the task is RELEASED, and recover must
-// be called.
+// passOn asks the next survivor for an object. If there is none, it returns false: the task is then
+// RELEASED, and the caller must call recover.
 func (m *Machine) passOn(id ids.TaskID) bool {
 	_, t := m.at(id)
 	s := m.saving[id]
@@ -189,7 +195,8 @@ func (m *Machine) passOn(id ids.TaskID) bool {
 	return false
 }
 
-// rescueFailed takes in what a survivor could not copy. What it was not asked for, or not last, is late.
+// rescueFailed handles a survivor's report that it could not copy objects. A report from a worker
+// that is not the one asked last is late and dropped.
 func (m *Machine) rescueFailed(ev RescueFailed) {
 	var lost []ids.TaskID
 	for _, o := range ev.Objects {
@@ -206,7 +213,8 @@ func (m *Machine) rescueFailed(ev RescueFailed) {
 	m.recover(lost)
 }
 
-// deserted passes on what a worker that is lost was to copy.
+// deserted passes on the orders of a survivor that is itself lost. It returns the objects that are
+// lost with it.
 func (m *Machine) deserted(w *worker) (lost []ids.TaskID) {
 	for _, id := range m.orderedFrom(w) {
 		if !m.passOn(id) {
@@ -216,7 +224,8 @@ func (m *Machine) deserted(w *worker) (lost []ids.TaskID) {
 	return lost
 }
 
-// remind repeats what a worker was asked for, that may not have heard it: its stream broke and it is back.
+// remind repeats the orders to a worker that is back after its connection broke, because it may
+// have missed them.
 func (m *Machine) remind(w *worker) {
 	for _, id := range m.orderedFrom(w) {
 		_, t := m.at(id)
@@ -225,7 +234,7 @@ func (m *Machine) remind(w *worker) {
 	}
 }
 
-// orderedFrom lists what a worker is to copy.
+// orderedFrom lists the objects that a worker is asked to copy.
 func (m *Machine) orderedFrom(w *worker) (tasks []ids.TaskID) {
 	for _, id := range sortedKeys(m.saving) {
 		if s := m.saving[id]; m.rescues[s.dead].survivors[s.by].worker == w.id {
@@ -235,7 +244,7 @@ func (m *Machine) orderedFrom(w *worker) (tasks []ids.TaskID) {
 	return tasks
 }
 
-// rescueDue gives up what was not copied in time.
+// rescueDue gives up the objects that were not copied before the deadline.
 func (m *Machine) rescueDue(dead ids.WorkerID) {
 	r := m.rescues[dead]
 	if r == nil || r.until.After(m.now) {
@@ -266,7 +275,7 @@ func (m *Machine) explainRescue(id ids.TaskID, now time.Time) string {
 		r.name, r.dead, name, by, max(r.until.Sub(now), 0).Round(time.Millisecond))
 }
 
-// rescues checks the books of rescues.
+// rescues checks the state of rescues. found is the number of tasks in RESCUING.
 func (k *checker) rescues(found int) {
 	m := k.m
 	left := make(map[ids.WorkerID]int)

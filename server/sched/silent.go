@@ -6,26 +6,28 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// A function that stops its worker (SIGSTOP, a C library that never returns while it has the runtime) makes it silent. When
-// a worker is lost by its silence nobody knows whether it hangs or only its network is broken. Its supervisor knows: it kills
-// a worker that hangs, some seconds later. Until then this machine remembers what the worker was running. If the worker was
-// killed, this counts like any other kill, see suspect; if it comes back, the network was to blame.
+// A function can stop its whole worker (SIGSTOP, a C library that never returns while it holds the
+// runtime); then the worker falls silent. When the scheduler loses a worker because of silence, it
+// does not know whether the worker hangs or only its network is broken. The worker's supervisor
+// knows, and kills a worker that hangs some seconds later. Until then the machine remembers the
+// tasks that the worker was running. If the worker was killed, that counts like any other kill (see
+// suspect). If it comes back, the network was the cause.
 
-// maxSilent bounds the lost workers that are remembered.
+// maxSilent bounds the lost workers that the machine remembers.
 const maxSilent = 1024
 
 // suspects are the tasks that a worker was running, as far as is known, when it fell silent.
 type suspects struct {
 	worker string
 	tasks  []ids.TaskID
-	// alone: there was one task, and no other that it could have been.
+	// alone means that only one task can have been running.
 	alone bool
-	// counted: the tasks were blamed when the worker was lost.
+	// counted means that the tasks were already blamed when the worker was lost.
 	counted bool
 }
 
-// silent has the suspects of workers that were lost and may be alive, by incarnation. order has the same incarnations, the
-// oldest first.
+// silent has the suspects of lost workers that may still be alive, by incarnation. order lists the
+// same incarnations, oldest first.
 type silent struct {
 	by    map[string]suspects
 	order []string
@@ -54,7 +56,7 @@ func (s *silent) drop(incarnation string) (x suspects, known bool) {
 	return x, known
 }
 
-// silentEnded counts the end of a lost worker against what it was running.
+// silentEnded blames the tasks of a lost worker if its process has now been killed.
 func (m *Machine) silentEnded(ev WorkerEnded) {
 	x, known := m.silent.drop(ev.Incarnation)
 	if !known || !ev.Killed {

@@ -12,24 +12,25 @@ import (
 	"github.com/millrace/millrace/server/sched"
 )
 
-// stencilWorld runs stencils of short tasks on workers that tell each other, in a time of its own: one task at a time runs at a
-// worker, words and reports take as long as they were measured to take on machines with GPUs. It is for asking where the machine puts
-// the points, and what a step takes.
+// stencilWorld simulates stencils of short tasks on workers that notify each other, in its own
+// time. Each worker runs one task at a time. Notifications and reports take as long as measured on
+// machines with GPUs. It shows at which workers the machine places the points, and how long a step
+// takes.
 type stencilWorld struct {
 	m       *sched.Machine
 	random  *rand.Rand
 	now     float64 // µs
 	events  happenings
-	n       int // of events so far
+	n       int // number of events so far
 	workers []*stencilWorker
 	effects []sched.Effect
 	run     float64 // µs
 	ran     map[string]ids.WorkerID
 }
 
-// µs, the least and how much more it may be.
+// All times are in µs: the shortest, and the largest random addition (More).
 const (
-	stencilTask         = 25 // beside its kernel
+	stencilTask         = 25 // overhead beside the kernel
 	stencilTaskMore     = 10
 	stencilWord         = 12
 	stencilWordMore     = 10
@@ -49,7 +50,7 @@ type stencilWorker struct {
 	sending bool
 }
 
-// happening is what is done at a time. Those of the same time keep their order.
+// happening is an event in simulated time. Events of the same time keep their order.
 type happening struct {
 	at float64
 	n  int
@@ -70,7 +71,8 @@ func (h *happenings) Pop() any {
 	return last
 }
 
-// newStencilWorld has so many workers. The latencies between them, as the machine knows them, differ by up to spread µs.
+// newStencilWorld makes the given number of workers. The latencies between them, as the machine
+// knows them, differ by up to spread µs.
 func newStencilWorld(workers int, slots uint32, run, spread float64) *stencilWorld {
 	s := &stencilWorld{m: sched.New(sched.Config{}), random: rand.New(rand.NewPCG(1, 2)), run: run, ran: make(map[string]ids.WorkerID)}
 	var rates sched.RatesMeasured
@@ -117,7 +119,7 @@ func (s *stencilWorld) carryOut(effects []sched.Effect) {
 	}
 }
 
-// begin starts the first task of a worker whose inputs are made.
+// begin starts the task of lowest rank among a worker's tasks whose inputs exist.
 func (s *stencilWorld) begin(w *stencilWorker) {
 	first := -1
 	for i, a := range w.todo {
@@ -159,8 +161,8 @@ func (s *stencilWorld) begin(w *stencilWorker) {
 	})
 }
 
-// stencil runs one of so many steps, with a point for each worker. It returns what a step took, in µs, and in how many of them two
-// points were at one worker.
+// stencil runs a stencil of the given number of steps, with one point per worker. It returns the
+// mean time of a step in µs, and the number of steps in which two points were at one worker.
 func (s *stencilWorld) stencil(t *testing.T, name string, steps int) (took float64, together int) {
 	t.Helper()
 	width := len(s.workers)
@@ -201,8 +203,8 @@ func (s *stencilWorld) stencil(t *testing.T, name string, steps int) (took float
 	return (s.now - began) / float64(steps), together
 }
 
-// A stencil with a point for each worker has one at each of them, however long its tasks are, whoever reports first, and
-// whatever small differences there are between the ways from worker to worker.
+// A stencil with one point per worker puts one point on each worker, for any task length, any order
+// of reports, and any small differences between the latencies.
 func TestPointsOfAStencilPartEvenly(t *testing.T) {
 	const steps, rounds, spread = 60, 2, 20
 	all, allTogether := 0, 0
@@ -213,9 +215,9 @@ func TestPointsOfAStencilPartEvenly(t *testing.T) {
 				for round := range rounds {
 					took, together := s.stencil(t, fmt.Sprint(round), steps)
 					if round == 0 {
-						continue // nobody knew yet how long they take
+						continue // in the first round the run time is not known yet
 					}
-					// The slowest of so many, and a word.
+					// The slowest task of a step, and one notification.
 					ideal := run + stencilTask + stencilTaskMore + stencilWord + stencilWordMore
 					t.Logf("%d workers of %d slots, %4.0f µs: %6.1f µs a step, %.2f of ideal, %d of %d together", workers, slots, run, took, took/ideal, together, steps)
 					all, allTogether = all+steps, allTogether+together

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// cause is the kind of the event that made a transition.
+// cause is the kind of event that caused a transition.
 type cause uint8
 
 const (
@@ -77,10 +77,10 @@ func causeOf(ev Event) cause {
 	return causeUnknown
 }
 
-// storyLength bounds the transitions remembered, over all tasks.
+// storyLength bounds the transitions that are kept, over all tasks.
 const storyLength = 1 << 13
 
-// story is a ring of the last transitions.
+// story is the history: a ring buffer of the latest transitions of all tasks.
 type story struct {
 	ring []transition
 	next int
@@ -90,7 +90,7 @@ type transition struct {
 	at       time.Time
 	task     ids.TaskID
 	worker   ids.WorkerID
-	name     string // of the worker, which may be gone when the story is told
+	name     string // of the worker, which may be gone when the history is read
 	attempt  uint32
 	from, to TaskState
 	cause    cause
@@ -111,7 +111,8 @@ func (s *story) add(m *Machine, id ids.TaskID, from, to TaskState, attempt, slot
 	}
 }
 
-// since is when an attempt of a task came into a state; zero if that is forgotten.
+// since returns the time at which an attempt of a task entered a state; zero if that is not in the
+// history any more.
 func (s *story) since(id ids.TaskID, attempt uint32, state TaskState) (at time.Time) {
 	for i := range s.ring {
 		if tr := &s.ring[i]; tr.task == id && tr.attempt == attempt && tr.to == state {
@@ -121,8 +122,8 @@ func (s *story) since(id ids.TaskID, attempt uint32, state TaskState) (at time.T
 	return at
 }
 
-// Story tells the last transitions of a task, oldest first, with the event that caused each. Older ones are forgotten as
-// other tasks change.
+// Story returns the latest transitions of a task, oldest first, with the event that caused each.
+// Old entries are overwritten by transitions of other tasks.
 func (m *Machine) Story(id ids.TaskID) []string {
 	var lines []string
 	s := &m.story

@@ -7,19 +7,22 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// Scattered data cannot be computed again. A lost worker is not always dead: its connection may have broken, or its
-// machine may have stood still. So the scheduler waits for bytes that only that worker had: the task is WAITING again,
-// in the same generation, and so are the tasks that need it, until the worker is back with the bytes or
-// Config.DataGrace is over. If the worker's process is known to have ended, the scheduler does not wait.
+// Scattered data cannot be computed again. A lost worker is not always dead: its connection may
+// have broken, or its machine may have stood still. So the scheduler waits for bytes that only that
+// worker had: the task is WAITING again, in the same generation, and so are the tasks that need it,
+// until the worker is back with the bytes or Config.DataGrace is over. If the worker's process is
+// known to have ended, the scheduler does not wait.
 
-// stray is scattered data on a worker that is lost.
+// stray is scattered data that was on a lost worker.
 type stray struct {
 	name, incarnation, cause string
-	// until is when the bytes are given up; in the past if the worker is dead.
+	// until is the time at which the bytes are given up. It is not in the future if the worker is
+	// known to be dead.
 	until time.Time
 }
 
-// noteStrays remembers where scattered data was. REQUIRES: the worker's replicas are still entered.
+// noteStrays records the scattered data of a worker that is being lost. REQUIRES: the worker's
+// replicas are still recorded.
 func (m *Machine) noteStrays(w *worker, cause string, gone bool) {
 	s := stray{name: w.name, incarnation: w.incarnation, cause: cause, until: m.now}
 	if !gone && m.config.DataGrace > 0 {
@@ -37,12 +40,12 @@ func (m *Machine) noteStrays(w *worker, cause string, gone bool) {
 	}
 }
 
-// awaited says whether the bytes of a task are waited for.
+// awaited reports whether the machine still waits for the bytes of a task.
 func (m *Machine) awaited(id ids.TaskID) bool {
 	return len(m.strays) > 0 && m.strays[id].until.After(m.now)
 }
 
-// found forgets that a task's bytes were lost, since they are there or are not waited for any more.
+// found removes a task's stray: the bytes are there, or are not awaited any more.
 func (m *Machine) found(id ids.TaskID) {
 	if len(m.strays) > 0 {
 		delete(m.strays, id)
@@ -76,12 +79,12 @@ func (m *Machine) strayDue(id ids.TaskID, s *stray) {
 	case t != nil && t.state == TaskWaiting && t.attempt > 0:
 		m.end(id, b, t, TaskFailed, m.objectLost(id, b, t))
 	case t != nil && t.state == TaskRescuing:
-		return // It needs the cause if that fails.
+		return // still needed as the cause in case the rescue fails
 	}
 	delete(m.strays, id)
 }
 
-// whereLost says in words where the bytes of a task were lost; empty if that is not known.
+// whereLost is a text that says where the bytes of a task were lost; empty if that is not known.
 func (m *Machine) whereLost(id ids.TaskID) string {
 	s, ok := m.strays[id]
 	if !ok {

@@ -113,7 +113,7 @@ func TestKeysComeAndGo(t *testing.T) {
 	live := make(map[string]ids.TaskID)
 	n := 30_000
 	if invariant.Enabled {
-		n = 2000 // each step takes time in proportion to all tasks
+		n = 2000 // small, because each step checks all tasks
 	}
 	for i := range n {
 		key := fmt.Sprint("key", i)
@@ -179,7 +179,7 @@ func TestOldTasksDoNotKeepTheDirectory(t *testing.T) {
 	one(t, m, TaskSpec{Key: "old", Hold: true}, op)
 	blocks := 2200
 	if invariant.Enabled {
-		blocks = 20 // too few to need more than one leaf, but each step checks all tasks
+		blocks = 20 // they fit in one leaf of the directory; few, because each step checks all tasks
 	}
 	for range blocks {
 		specs := make([]TaskSpec, blockTasks)

@@ -18,12 +18,12 @@ type submitScratch struct {
 	order rankScratch
 }
 
-// maxKeyBytes bounds a key.
+// maxKeyBytes is the length of the longest key.
 const maxKeyBytes = math.MaxUint16
 
-// submit adds tasks, all or none. It first makes the records and enters the keys, so that one pass over the hash table
-// finds duplicates, joins and inputs; nothing refers to the new records until everything is known to be right, and until
-// then rollback takes them out again.
+// submit adds tasks, all or none. It first makes the records and enters the keys, so that one pass
+// over the hash table finds duplicates, joins and inputs. Nothing refers to the new records until
+// all checks have passed; until then rollback can remove them again.
 func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 	request := requestKey{ev.Client, "", ev.RequestID}
 	if ev.RequestID != "" {
@@ -83,8 +83,9 @@ func (m *Machine) submit(ev GraphSubmitted) (SubmitResult, *Error) {
 	return result, nil
 }
 
-// tellUnused says which functions of an accepted submission no task refers to: the loop has kept them for it, in vain if
-// it was answered before, or if no task of it has that op.
+// tellUnused reports the functions of an accepted submission to which no task refers. The loop has
+// stored them for this submission, without need if the submission was a repeated one or if none of
+// its tasks has that op.
 func (m *Machine) tellUnused(ops []OpSpec) {
 	for i := range ops {
 		if f := ops[i].Function; f != (ids.FunctionHash{}) && m.functions[f] == 0 {
@@ -107,22 +108,24 @@ type submission struct {
 	m  *Machine
 	ev *GraphSubmitted
 	ns *namespace
-	// first and before are the next id at the start; new tasks have the ids from first up to m.nextID.
+	// first and before are the next task id at the start. New tasks have the ids from first to
+	// m.nextID - 1.
 	first, before ids.TaskID
 	joined        int
-	// entered counts tasks whose key was looked at.
+	// entered counts the tasks that enter has accepted.
 	entered int
-	// sorted: every input within the submission comes before the task that uses it.
+	// sorted means that every input within the submission comes before the task that uses it.
 	sorted bool
-	// deep: some input is within the submission.
+	// deep means that some input is within the submission.
 	deep bool
-	// body hashes what the tasks say, while they are looked at.
+	// body hashes the tasks while they are read.
 	body bodyHash
-	// held is what the machine held before, and most what the records of all tasks may take.
+	// held is the memory that the machine held before. most is the limit for the records of all
+	// tasks.
 	held, most uint64
 }
 
-// prepare checks everything and makes the records.
+// prepare checks the whole submission and makes the records.
 func (s *submission) prepare() *Error {
 	m, ev := s.m, s.ev
 	s.held, s.most = m.held(), m.recordRoom(ev.Beside)
@@ -162,7 +165,7 @@ func (s *submission) prepare() *Error {
 	return s.checkFit()
 }
 
-// enter makes the record of a task, or joins it with the one that has its key.
+// enter makes the record of a task, or joins the task with the known one that has the same key.
 func (s *submission) enter(spec *TaskSpec) *Error {
 	m := s.m
 	sc := &m.scratch.submit
@@ -196,7 +199,7 @@ func (s *submission) enter(spec *TaskSpec) *Error {
 		m.retireCurrent()
 		b = nil
 		if uint64(id)&blockMask != 0 {
-			// The block's edges are full: its other ids are skipped.
+			// The block has no room for the edges, so its other ids are skipped.
 			if m.tasks.block(uint64(id)>>blockBits) != nil {
 				id = (id | blockMask) + 1
 			}
@@ -242,7 +245,7 @@ func (s *submission) enter(spec *TaskSpec) *Error {
 	return nil
 }
 
-// joinedTwice refuses a submission that names a known task twice.
+// joinedTwice refuses a submission in which two tasks join the same known task.
 func (s *submission) joinedTwice() *Error {
 	if s.joined < 2 {
 		return nil
@@ -268,7 +271,8 @@ func duplicateKey(key string) *Error {
 		Message: fmt.Sprintf("key %s is used by two tasks of the submission; give each task a key of its own", key)}
 }
 
-// retireCurrent lets go of the block that ids came from, and frees it if nothing in it lives.
+// retireCurrent ends the use of the current block for new ids, and frees the block if it has no
+// live task.
 func (m *Machine) retireCurrent() {
 	b := m.current
 	m.current = nil
@@ -277,7 +281,8 @@ func (m *Machine) retireCurrent() {
 	}
 }
 
-// resolve finds the inputs of task i. A joined task must have the same body.
+// resolve finds the inputs of task i. A joined task must have the same op, options, arguments and
+// inputs as the known one.
 func (s *submission) resolve(i int) *Error {
 	m := s.m
 	spec := &s.ev.Tasks[i]
@@ -316,14 +321,14 @@ func (s *submission) resolve(i int) *Error {
 	return nil
 }
 
-// sameBody compares all but the inputs' names.
+// sameBody compares op, options, arguments and the number of inputs.
 func (s *submission) sameBody(b *block, t *task, id ids.TaskID, spec *TaskSpec) bool {
 	sc := &s.m.scratch.submit
 	return t.op == sc.ops[spec.Op] && t.options == sc.opts[spec.Options] && int(t.inputs) == len(spec.Inputs) &&
 		string(b.argsOf(t, uint64(id&blockMask))) == string(spec.Arguments)
 }
 
-// checkFit refuses tasks that do not want to wait for a worker and that none of the registered ones fits.
+// checkFit refuses tasks with NoWait that no registered worker can run.
 func (s *submission) checkFit() *Error {
 	m := s.m
 	sc := &m.scratch.submit
@@ -350,7 +355,7 @@ func (s *submission) checkFit() *Error {
 	return nil
 }
 
-// rollback takes out what prepare put in.
+// rollback removes all records that prepare made.
 func (s *submission) rollback() {
 	m := s.m
 	for id := m.nextID - 1; id >= s.first; id-- {
@@ -370,7 +375,8 @@ func (s *submission) rollback() {
 			m.tasks.remove(b)
 		}
 	}
-	// The ids were never seen outside, but a block that was left for good stays left.
+	// These ids were never visible outside, so they can be used again. But a block that was full
+	// stays retired.
 	if m.current != nil && uint64(s.first)>>blockBits == m.current.number {
 		m.nextID = s.first
 	}
@@ -384,7 +390,7 @@ func (s *submission) rollback() {
 	}
 }
 
-// apply links the new tasks, starts what can start and holds what is to be held. Nothing can fail any more.
+// apply links the new tasks, starts those that can start, and adds the holds. It cannot fail.
 func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 	m, ev := s.m, s.ev
 	sc := &m.scratch.submit
@@ -452,7 +458,7 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 		}
 	}
 	m.nextRank += uint64(len(ev.Tasks))
-	// In order of rank, so that the queue's run takes them all.
+	// In order of rank, so that all entries go to the sorted run of the queue.
 	for i := range ev.Tasks {
 		if s.deep {
 			i = int(sc.order.ranked[i])
@@ -476,8 +482,8 @@ func (s *submission) apply(g *graph, clientHolder uint32) SubmitResult {
 	return result
 }
 
-// renew makes joined tasks whose outcome a new submission does not accept run again: cancelled ones, and scattered data
-// that is gone, whose bytes come again.
+// renew makes joined tasks run again if the new submission does not accept their end: cancelled
+// tasks, and lost scattered data, whose bytes the client sends again.
 func (s *submission) renew() {
 	m := s.m
 	if s.joined == 0 {
@@ -504,19 +510,21 @@ func (s *submission) renew() {
 	}
 }
 
-// want holds a submitted task for whoever wants it, and sees to it that it runs if it is to run.
+// want adds the hold on a submitted task, if any, and starts the task again if it is wanted and has
+// no object.
 func (s *submission) want(g *graph, clientHolder uint32, id ids.TaskID, t *task, hold bool) {
 	m := s.m
 	switch {
 	case clientHolder != 0 && hold:
 		m.hold(clientHolder, id)
-		if ended(t.state) { // Told again, even if it held the task before: it may have forgotten it in between.
+		// Notify even if the client already held the task: it may have forgotten the outcome.
+		if ended(t.state) {
 			m.notifyOne(id, t, m.holders[clientHolder].client)
 		}
 	case g.holder != 0 && (hold || t.dependents == 0):
 		m.hold(g.holder, id)
 	case t.dependents == 0 && (t.state.active() || t.state == TaskReleased):
-		// The graph of a joined task may have nobody left who could end this.
+		// The graph of a joined task may have no owner left that could end this.
 		if own := m.graphs[t.graph]; own.client != 0 && !own.dropped {
 			t.flags |= flagRunHold
 		}
@@ -526,35 +534,37 @@ func (s *submission) want(g *graph, clientHolder uint32, id ids.TaskID, t *task,
 	}
 }
 
-// ended says that the task has an outcome to tell.
+// ended reports whether the task has an outcome to notify clients of.
 func ended(s TaskState) bool { return s == TaskSucceeded || s == TaskFailed || s == TaskCancelled }
 
 func (m *Machine) notifyOne(id ids.TaskID, t *task, c ids.ClientID) {
 	m.emit(Effect{Kind: EffectNotify, Task: id, Client: c, State: t.state, Attempt: ids.Attempt(t.attempt)})
 }
 
-// requestLog remembers the answers to recent submissions, so that one that is sent again is applied once.
+// requestLog remembers the answers to recent submissions, so that a repeated submission is applied
+// once.
 type requestLog struct {
 	index map[requestKey]answered
 	order []requestKey
 	tasks int
 }
 
-// requestKey is what a request id belongs to: a client, or a namespace where there is none.
+// requestKey identifies a request: its id, together with the client or, for a detached submission,
+// the namespace.
 type requestKey struct {
 	client    ids.ClientID
 	namespace string
 	request   string
 }
 
-// answered is an accepted submission, with the hash of what it said.
+// answered is the answer to an accepted submission, with the hash of its content.
 type answered struct {
 	SubmitResult
 	body uint64
 }
 
-// bodyHash hashes what a submission says of its tasks, to tell one that is sent again from another one. The hashes of keys are those
-// that the index of keys needs anyway.
+// bodyHash hashes the tasks of a submission, to tell a repeated submission from a different one.
+// The key index needs the hashes of the keys anyway, so they are used here too.
 type bodyHash struct{ tasks, inputs uint64 }
 
 func mix(h *uint64, x uint64) { *h = bits.RotateLeft64(*h^x, 29) * 0x9e3779b97f4a7c15 }
@@ -570,7 +580,8 @@ func (h *bodyHash) task(t *TaskSpec, key uint64) {
 
 func (h *bodyHash) input(key uint64) { mix(&h.inputs, key) }
 
-// end is the hash of it all. REQUIRES: all tasks were added, and all inputs, in their order.
+// end returns the hash of the whole submission. REQUIRES: all tasks and all inputs were added, in
+// their order.
 func (h *bodyHash) end(ev *GraphSubmitted) uint64 {
 	body := h.tasks
 	mix(&body, h.inputs)
@@ -588,7 +599,7 @@ func (h *bodyHash) end(ev *GraphSubmitted) uint64 {
 	return body
 }
 
-// bodyOf hashes a submission whose tasks are not looked at otherwise.
+// bodyOf hashes a submission whose tasks are not read in another way.
 func bodyOf(ev *GraphSubmitted) uint64 {
 	var h bodyHash
 	for i := range ev.Tasks {
@@ -603,7 +614,7 @@ func bodyOf(ev *GraphSubmitted) uint64 {
 
 const (
 	keptRequests = 10_000
-	// keptRequestTasks bounds the ids in remembered answers; the latest answer stays whatever its size.
+	// keptRequestTasks bounds the task ids in remembered answers. The latest answer is always kept.
 	keptRequestTasks = 2 << 20
 )
 

@@ -24,17 +24,18 @@ func sortedKeys[K cmp.Ordered, V any](from map[K]V) []K {
 	return keys
 }
 
-// op is an interned op. Slots of ops without tasks are kept for a while for what was learned about them.
+// op is an interned op. The slot of an op without tasks is kept for a while, to keep the learned
+// averages.
 type op struct {
 	spec  OpSpec
 	tasks uint64
 	// needs is the executor that a worker must offer; empty for DATA.
 	needs string
-	// runMicros and outputBytes are moving averages; samples says how many stand behind them.
+	// runMicros and outputBytes are moving averages over samples finished attempts.
 	runMicros   float64
 	outputBytes float64
 	samples     uint32
-	// retired: in Machine.unused.
+	// retired means that the op is in Machine.unused.
 	retired bool
 }
 
@@ -95,7 +96,8 @@ func (m *Machine) unuseOp(i uint32) {
 	m.retireOp(i)
 }
 
-// retireOp remembers that an op has no tasks, and frees the slot of one that lost its last task long ago.
+// retireOp notes that an op has no tasks. It frees the slots of the ops that have been without
+// tasks for the longest time.
 func (m *Machine) retireOp(i uint32) {
 	if m.ops[i].retired {
 		return
@@ -115,7 +117,7 @@ func (m *Machine) retireOp(i uint32) {
 	}
 }
 
-// learn folds a finished attempt into the averages.
+// learn adds a finished attempt to the averages.
 func (o *op) learn(run time.Duration, bytes uint64) {
 	micros := float64(run) / float64(time.Microsecond)
 	if o.samples == 0 {
@@ -130,28 +132,29 @@ func (o *op) learn(run time.Duration, bytes uint64) {
 	}
 }
 
-// unknownRunMicros stands for the run time of an op that never finished.
+// unknownRunMicros is the assumed run time of an op that has never finished.
 const unknownRunMicros = 2000
 
 func (o *op) estimate() float64 {
 	if o.samples == 0 {
 		return unknownRunMicros
 	}
-	// A worker needs about a microsecond for each task even if the op does nothing.
+	// Even if the op does nothing, a worker needs about a microsecond per task.
 	return max(o.runMicros, 1)
 }
 
-// options are interned rules. Slot 0 is the default and always there.
+// options are interned options of tasks. Slot 0 has the defaults and is never freed.
 type options struct {
 	Options
 	tasks uint64
 	text  string // canonical form, key of optionIndex
-	// place is the canonical form of what restricts placement.
+	// place is the canonical form of the options that restrict placement.
 	place string
 	rank  uint64 // top bits of the rank
 }
 
-// canonical writes the options so that equal ones give equal texts. place is the part that restricts placement.
+// canonical encodes the options so that equal options give equal texts. place is the part that
+// restricts placement.
 func canonical(o *Options) (text, place string) {
 	var p []byte
 	for _, name := range sortedKeys(o.Resources) {
@@ -185,7 +188,8 @@ func canonical(o *Options) (text, place string) {
 	return string(t), string(p)
 }
 
-// rankOf is where a priority puts a task: the top 16 bits of its rank. Priorities beyond ±32767 are cut.
+// rankOf returns the top 16 bits of a task's rank, from its priority. Priorities beyond ±32767 are
+// clamped.
 func rankOf(priority int32) uint64 {
 	p := min(max(int64(priority), -32767), 32767)
 	return uint64(32767-p) << 48
@@ -246,7 +250,7 @@ func (m *Machine) unrefNamespace(n *namespace) {
 	}
 }
 
-// holderKind says what a holder is.
+// holderKind is the kind of a holder.
 type holderKind uint8
 
 const (
@@ -255,7 +259,7 @@ const (
 	holderGraph
 )
 
-// holder wants the objects of a set of tasks.
+// holder keeps the objects of a set of tasks wanted.
 type holder struct {
 	kind   holderKind
 	client ids.ClientID
@@ -273,7 +277,7 @@ func (m *Machine) addHolder(h holder) uint32 {
 	return uint32(len(m.holders) - 1)
 }
 
-// removeHolder gives up everything that the holder holds, in order of ids, and frees its slot.
+// removeHolder ends all holds of a holder, in order of task ids, and frees its slot.
 func (m *Machine) removeHolder(i uint32) {
 	for _, id := range m.holders[i].held.members(nil) {
 		m.unhold(i, id)
@@ -282,7 +286,7 @@ func (m *Machine) removeHolder(i uint32) {
 	m.freeHolders = append(m.freeHolders, i)
 }
 
-// hold says whether the hold is new.
+// hold adds a hold and reports whether it is new.
 func (m *Machine) hold(i uint32, id ids.TaskID) bool {
 	if !m.holders[i].held.add(id) {
 		return false
@@ -306,8 +310,10 @@ func (m *Machine) unhold(i uint32, id ids.TaskID) bool {
 	return true
 }
 
-// orphaned says that a DATA task waits for bytes and nobody is left who would send them: whoever scatters holds the task.
-// Those of detached graphs are never held: they are not looked at, since they never lose a hold.
+// orphaned reports that a DATA task waits for bytes that no client will send: the client that
+// scatters holds the task, so without a holder there is no such client. A DATA task of a detached
+// graph may never have had a hold; it is not affected, because the check follows the loss of a
+// hold.
 func (m *Machine) orphaned(t *task) bool {
 	return t.holders == 0 && t.state == TaskWaiting && m.ops[t.op].spec.Kind == OpData
 }

@@ -6,37 +6,41 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// Tasks live in blocks of blockTasks consecutive ids. Ids are handed out densely and never reused, so id>>blockBits is the
-// block and the low bits the index. A block owns everything of its tasks (keys, arguments, edges, links), so that it
-// returns all memory at once when its last task is forgotten. Nothing in a record is a pointer: the collector never looks
-// inside, whatever the number of tasks.
+// Tasks are stored in blocks of blockTasks consecutive ids. Ids are given out densely and never
+// reused: id>>blockBits is the block, and the low bits are the index in it. A block owns everything
+// of its tasks (keys, arguments, edges, links), so all of this memory is freed at once when the
+// last task of the block is forgotten. A record contains no pointers, so the garbage collector
+// never scans it, however many tasks there are.
 const (
 	blockBits  = 10
 	blockTasks = 1 << blockBits
 	blockMask  = blockTasks - 1
-	// maxTaskID leaves 16 bits of a key slot for its tag.
+	// maxTaskID leaves 16 bits of a key index slot for the tag.
 	maxTaskID = 1<<48 - 1
-	// smallBytes is the longest argument that is copied into its block; longer ones stay where the event put them.
+	// smallBytes is the longest argument that is copied into the block. A longer one stays in the
+	// event's slice.
 	smallBytes = 4096
 	// maxBlockEdges keeps an edge's index within the low bits of an edgeRef.
 	maxBlockEdges = 1 << edgeBits
 	edgeBits      = 24
-	// pooledBlocks bounds the emptied blocks kept for reuse.
+	// pooledBlocks bounds the empty blocks that are kept for reuse.
 	pooledBlocks = 16
 )
 
 // task is the record of one task.
 type task struct {
-	// rank orders ready tasks: lower first. Unique.
+	// rank orders ready tasks, lowest first. It is unique.
 	rank uint64
 	// output is the object's size; valid in SUCCEEDED and RESCUING.
 	output uint64
-	// dependents heads the list of edges of tasks that need this one: exactly those not forgotten.
+	// dependents is the head of the list of edges of the tasks that need this one and are not
+	// forgotten.
 	dependents edgeRef
-	// edge is the first of the inputs consecutive edges in the block.
+	// edge is the index in the block of the first edge; the others, one per input, follow it.
 	edge   uint32
 	inputs uint32
-	// key is the offset of the key's bytes in the block; the arguments follow it unless flagBlob is set.
+	// key is the offset of the key's bytes in the block; the arguments follow it unless flagBlob is
+	// set.
 	key     uint32
 	argLen  uint32
 	graph   uint32 // slot
@@ -45,20 +49,24 @@ type task struct {
 	options uint32 // slot
 	class   uint32 // slot
 	attempt uint32
-	// worker is the slot+1 of the worker that has the current attempt; 0 in all states but ASSIGNED and RUNNING.
+	// worker is the slot + 1 of the worker that has the current attempt. It is 0 in all states but
+	// ASSIGNED and RUNNING.
 	worker uint32
-	// missing counts the input edges whose task has no object; kept in WAITING, 0 in READY. While ASSIGNED or RUNNING it
-	// counts the inputs that the attempt is ahead of and that were not made yet; without meaning elsewhere.
+	// missing counts the input edges whose task has no object; valid in WAITING, and 0 in READY. In
+	// ASSIGNED and RUNNING it counts the inputs that a pre-assigned attempt still waits for. It has
+	// no meaning in other states.
 	missing uint32
-	// unfinished counts the dependents' edges whose task is active: they need the object.
+	// unfinished counts the edges of active dependents, which need the object.
 	unfinished uint32
-	// replicas heads the list of links to workers that hold the object: empty but in SUCCEEDED.
+	// replicas is the head of the list of links to the workers that hold the object. It is empty in
+	// all states but SUCCEEDED.
 	replicas uint32
-	// holders heads the list of links to holder slots.
+	// holders is the head of the list of links to holder slots.
 	holders uint32
-	// runMicros is the estimate while ASSIGNED or RUNNING, else the last measured run time.
+	// runMicros is the estimated run time in ASSIGNED and RUNNING, and otherwise the last measured
+	// one.
 	runMicros uint32
-	// submitted is in milliseconds since the block's base.
+	// submitted is the time of submission, in milliseconds since the block's base.
 	submitted uint32
 	keyLen    uint16
 	state     TaskState
@@ -67,46 +75,52 @@ type task struct {
 
 // Flags of a task.
 const (
-	// flagQueued: in its class's ready queue (state READY).
+	// flagQueued: the task is in its class's ready queue (state READY).
 	flagQueued = 1 << iota
-	// flagBackoff: READY, but waits for its timer.
+	// flagBackoff: the task is READY but waits for its retry timer.
 	flagBackoff
-	// flagRunHold: nobody holds it and nothing needed it when it was submitted: it is run once for its own sake.
+	// flagRunHold: when it was submitted, the task had no holder and no dependent. It runs once for
+	// its own sake.
 	flagRunHold
-	// flagSettling: in the list of tasks to look at for release.
+	// flagSettling: the task is in Machine.settling.
 	flagSettling
-	// flagRetracting: a retract is under way for the current attempt.
+	// flagRetracting: the worker was asked to give the current attempt back, and has not answered
+	// yet.
 	flagRetracting
-	// flagPinned: the worker refused to give the current attempt back.
+	// flagPinned: the worker has refused to give the current attempt back.
 	flagPinned
-	// flagBlob: the arguments are in the block's blobs.
+	// flagBlob: the arguments are in the block's blobs, because they are long.
 	flagBlob
-	// flagTrouble: the machine has a trouble record for it.
+	// flagTrouble: Machine.trouble has a record for the task.
 	flagTrouble
 )
 
-// active says that the task is on its way to a result.
+// active reports whether the task is on its way to a result.
 func (s TaskState) active() bool { return s >= TaskWaiting && s <= TaskRunning }
 
-// unended says that a graph with such a task goes on: its result is not there, or may have to be made again.
+// unended reports whether a graph with such a task has not ended: the task's result does not exist
+// yet, or may have to be made again.
 func (s TaskState) unended() bool { return s.active() || s == TaskRescuing }
 
-// assigned says that a worker has the task.
+// assigned reports whether a worker has the task.
 func (s TaskState) assigned() bool { return s == TaskAssigned || s == TaskRunning }
 
-// edgeRef names an edge: block number << edgeBits | index+... 0 is none (index 0 of a block is never used).
+// edgeRef names an edge: block number << edgeBits | index in the block's edges. 0 means none; index
+// 0 of a block is never used.
 type edgeRef uint64
 
-// edge is one use of a task's object by another task: the producer's doubly linked list of dependents runs through it.
+// edge is one use of a task's object by another task. It is a node in the producer's doubly linked
+// list of dependents.
 type edge struct {
 	input      ids.TaskID
 	next, prev edgeRef
-	// consumer is the index of the using task within the edge's block.
+	// consumer is the index of the using task in the block of the edge.
 	consumer uint32
 	linked   bool
 }
 
-// link is a cell of a singly linked list in a block: of replicas (worker slots) or holders (holder slots).
+// link is a cell of a singly linked list in a block. The list contains replicas (worker slots) or
+// holders (holder slots).
 type link struct{ value, next uint32 }
 
 type block struct {
@@ -118,17 +132,19 @@ type block struct {
 	links  []link // [0] unused
 	free   uint32 // head of free links
 	base   time.Time
-	// inline and blobs are made when first needed, blockTasks long.
+	// inline and blobs are allocated when first needed, with blockTasks elements.
 	inline [][]byte
 	blobs  [][]byte
 }
 
 const dirBits = 10
 
-// dir is the directory of blocks: two levels, so that an old task does not keep more than one leaf alive.
+// dir is the directory of blocks. It has two levels, so that one old task keeps only one leaf
+// alive.
 type dir struct {
 	leaves []*dirLeaf
-	// trimmed counts leaves dropped from the front, or never made: those before the first task's.
+	// trimmed counts the leaves before leaves[0]: dropped ones, and those of ids below the first
+	// task's that never existed.
 	trimmed uint64
 	pool    []*block
 }
@@ -184,7 +200,7 @@ func (d *dir) remove(b *block) {
 	if leaf.used--; leaf.used == 0 {
 		d.leaves[i] = nil
 	}
-	// The last leaf stays: the next block may belong to it.
+	// Keep the last leaf: the next block may belong to it.
 	k := 0
 	for k < len(d.leaves)-1 && d.leaves[k] == nil {
 		k++
@@ -202,7 +218,7 @@ func (d *dir) remove(b *block) {
 	}
 }
 
-// each visits the blocks in order of their tasks' ids, from block number from on, until visit returns false.
+// each visits the blocks with numbers from from on, in order, until visit returns false.
 func (d *dir) each(from uint64, visit func(*block) bool) {
 	first := uint64(0)
 	if l := from >> dirBits; l > d.trimmed {
@@ -233,7 +249,7 @@ func (b *block) push(head *uint32, value uint32) {
 	*head = i
 }
 
-// drop removes a value from the list at head and says whether it was there.
+// drop removes a value from the list at head and reports whether it was there.
 func (b *block) drop(head *uint32, value uint32) bool {
 	for at := head; *at != 0; at = &b.links[*at].next {
 		i := *at
@@ -283,7 +299,7 @@ func (b *block) inlineOf(index uint64) []byte {
 	return b.inline[index]
 }
 
-// lookup finds a task that is not forgotten; nil otherwise.
+// lookup finds the record of a task; nil if the task is forgotten or never existed.
 func (m *Machine) lookup(id ids.TaskID) (*block, *task) {
 	b := m.tasks.block(uint64(id) >> blockBits)
 	if b == nil {
@@ -296,7 +312,7 @@ func (m *Machine) lookup(id ids.TaskID) (*block, *task) {
 	return b, t
 }
 
-// at is lookup for ids that the machine itself refers to. REQUIRES: the task is not forgotten.
+// at is lookup for ids that the machine itself keeps. REQUIRES: the task is not forgotten.
 func (m *Machine) at(id ids.TaskID) (*block, *task) {
 	b := m.tasks.block(uint64(id) >> blockBits)
 	return b, &b.tasks[id&blockMask]
@@ -306,15 +322,15 @@ func (m *Machine) edge(r edgeRef) *edge {
 	return &m.tasks.block(uint64(r) >> edgeBits).edges[r&(maxBlockEdges-1)]
 }
 
-// consumerOf is the task that an edge belongs to.
+// consumerOf returns the task that an edge belongs to: the one that uses the object.
 func (m *Machine) consumerOf(r edgeRef) (ids.TaskID, *block, *task, *edge) {
 	b := m.tasks.block(uint64(r) >> edgeBits)
 	e := &b.edges[r&(maxBlockEdges-1)]
 	return ids.TaskID(b.number<<blockBits | uint64(e.consumer)), b, &b.tasks[e.consumer], e
 }
 
-// linkEdge appends edge i of block b to its producer's list of dependents. New dependents go to the head: lists are walked
-// from the newest to the oldest, and order only matters through rank.
+// linkEdge prepends edge i of block b to its producer's list of dependents. So lists run from the
+// newest dependent to the oldest; only ranks decide the order of tasks.
 func (m *Machine) linkEdge(b *block, i uint32, producer *task) {
 	r := edgeRef(b.number<<edgeBits | uint64(i))
 	e := &b.edges[i]
@@ -340,11 +356,12 @@ func (m *Machine) unlinkEdge(e *edge, producer *task) {
 	e.linked, e.next, e.prev = false, 0, 0
 }
 
-// taskSet is a set of task ids: a bit each, in chunks of a block. It is walked in order of ids.
+// taskSet is a set of task ids: one bit per id, in chunks of one block each. members returns the
+// ids in order.
 type taskSet struct {
 	chunks map[uint64]*taskChunk
 	count  int
-	// recent is the chunk used last.
+	// recent is the chunk that was used last.
 	recent       *taskChunk
 	recentNumber uint64
 }
@@ -370,7 +387,7 @@ func (s *taskSet) has(id ids.TaskID) bool {
 	return c != nil && c.bits[id&blockMask>>6]&(1<<(id&63)) != 0
 }
 
-// add says whether the task was not there.
+// add adds a task and reports whether it was new.
 func (s *taskSet) add(id ids.TaskID) bool {
 	n := uint64(id) >> blockBits
 	c := s.chunk(n)
@@ -392,7 +409,7 @@ func (s *taskSet) add(id ids.TaskID) bool {
 	return true
 }
 
-// remove says whether the task was there.
+// remove removes a task and reports whether it was there.
 func (s *taskSet) remove(id ids.TaskID) bool {
 	n := uint64(id) >> blockBits
 	c := s.chunk(n)
@@ -409,14 +426,14 @@ func (s *taskSet) remove(id ids.TaskID) bool {
 		s.recent = nil
 		delete(s.chunks, n)
 		if len(s.chunks) == 0 {
-			// Maps never shrink by themselves.
+			// A Go map never shrinks, so drop it.
 			s.chunks = nil
 		}
 	}
 	return true
 }
 
-// members appends the ids in order.
+// members appends the ids to out, in order.
 func (s *taskSet) members(out []ids.TaskID) []ids.TaskID {
 	for _, n := range sortedKeys(s.chunks) {
 		c := s.chunks[n]

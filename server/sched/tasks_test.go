@@ -8,7 +8,8 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// A filter that selects few of very many tasks has one call look at a bounded number of them, and the calls together at all.
+// If a filter selects few of very many tasks, one call reads a bounded number of tasks, and all
+// calls together find all matches.
 func TestListsOfFewAmongManyTasksTakeTurns(t *testing.T) {
 	m := New(Config{})
 	now := time.Unix(1, 0)

@@ -6,43 +6,53 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// Config sets the machine's limits. The zero value of every field means its default.
+// Config has the machine's limits. The zero value of a field means its default.
 type Config struct {
-	// FirstTask is the number of the first task. 0: 1. Two lives of a scheduler that begin at numbers far apart never call two
-	// tasks by one number.
+	// FirstTask is the id of the first task. 0: 1. If two runs of a scheduler start at ids far
+	// apart, they never give the same id to two tasks.
 	FirstTask ids.TaskID
-	// AssignAhead is how many tasks a worker gets beyond its slots. 0: adaptive, at least 2, and as many as cover 5 ms of
-	// the learned run time, at most 1024.
+	// AssignAhead is the number of tasks that a worker gets beyond its slots. 0: adaptive, as many
+	// as cover 5 ms of the learned run time for each slot, at least 2 and at most 1024.
 	AssignAhead int
-	// Followers is how many attempts a worker gets ahead of inputs that it has yet to make, beyond its slots. 0: adaptive,
-	// as AssignAhead. Negative: none.
+	// Followers is the number of attempts that a worker gets before their inputs exist, beyond its
+	// slots. 0: adaptive, like AssignAhead. Negative: no attempt is pre-assigned to the worker that
+	// makes its inputs.
 	Followers int
-	// InlineResultBytes is the largest inline result that is kept. Default 64 KiB.
+	// InlineResultBytes is the size of the largest result that is kept inline. Default 64 KiB.
 	InlineResultBytes uint64
-	// InlineBudgetBytes bounds all inline results together; beyond it clients fetch from workers. Default 256 MiB.
+	// InlineBudgetBytes bounds all inline results together. Beyond it clients fetch results from
+	// workers. Default 256 MiB.
 	InlineBudgetBytes uint64
-	// ReconnectGrace is how long the loop waits before it declares a disconnected worker lost. The machine only keeps it.
+	// ReconnectGrace is how long the loop waits before it declares a disconnected worker lost.
+	// Default 30 s. The machine does not use it.
 	ReconnectGrace time.Duration
-	// DefaultBytesPerSecond and DefaultLatency stand for pairs of workers without a measurement. Default 1 GB/s, 200 µs.
+	// DefaultBytesPerSecond and DefaultLatency are assumed between workers without a measurement.
+	// Default 1 GB/s, 200 µs.
 	DefaultBytesPerSecond float64
 	DefaultLatency        time.Duration
-	// MaxWorkerDeaths is how many deaths of a worker or executor a task may be running on before it is stopped; workers that
-	// were ended from outside count a quarter, unless the task was alone on each of them; see Machine.suspect. Default 3.
+	// MaxWorkerDeaths is the number of deaths of a worker or executor, while it ran a task, at
+	// which the task is failed. A worker that ended for an outside reason counts a quarter, unless
+	// the task was alone on each of them; see Machine.suspect. Default 3.
 	MaxWorkerDeaths uint32
-	// RescueTimeout is how long objects of a dead worker may take to be copied by those that have its memory mapped, beside
-	// the time that their bytes need. Default 2 s. Negative: they are computed again at once.
+	// RescueTimeout is how long the copy of a dead worker's objects may take, beside the time that
+	// their bytes need. Default 2 s. Negative: the objects are computed again at once.
 	RescueTimeout time.Duration
-	// DataGrace is how long scattered data that only a lost worker had is waited for, if that worker's process is not known to have
-	// ended. Default 60 s. Negative: it is lost at once.
+	// DataGrace is how long the machine waits for scattered data that only a lost worker had, if
+	// that worker's process is not known to have ended. Default 60 s. Negative: the data is lost at
+	// once.
 	DataGrace time.Duration
-	// MemoryBytes bounds what the machine holds for tasks: their records, keys, arguments, inline results, errors and log tails, and
-	// what the caller holds beside it (GraphSubmitted.Beside). Submissions beyond it are refused until tasks are forgotten. 0: no bound.
+	// MemoryBytes bounds the memory that the machine holds for tasks: records, keys, arguments,
+	// inline results, errors and log tails, and the memory that the caller holds for a submission
+	// (GraphSubmitted.Beside). Beyond it submissions are refused until tasks are forgotten. 0: no
+	// bound.
 	MemoryBytes uint64
-	// DetailBytes bounds tracebacks and exceptions of failed tasks, TailBytes what tasks wrote last. The oldest go first. Default 256 and 64 MiB.
+	// DetailBytes bounds the tracebacks and exceptions of failed tasks, TailBytes the last output
+	// of tasks. The oldest are dropped first. Default 256 MiB and 64 MiB.
 	DetailBytes, TailBytes uint64
-	// NoCopies: objects that only a leaving worker has are not copied to others.
+	// NoCopies turns off the copying of objects that only a leaving worker has.
 	NoCopies bool
-	// RelayBytes is from which size on workers read an object at each other while it arrives. Default 64 MiB.
+	// RelayBytes is the size from which an object is sent along a broadcast chain; see relay.go.
+	// Default 64 MiB.
 	RelayBytes uint64
 }
 
@@ -84,7 +94,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// WorkerState is where a worker incarnation is in its life.
+// WorkerState is the state of a worker incarnation.
 type WorkerState uint8
 
 // Worker states; the values equal those of the API.
@@ -92,7 +102,8 @@ const (
 	WorkerStateActive       WorkerState = 1
 	WorkerStateDisconnected WorkerState = 2
 	WorkerStateDraining     WorkerState = 3
-	// WorkerStateLost never comes from the machine, which forgets lost workers; rows of them are the catalogue's.
+	// WorkerStateLost is never returned by the machine, which forgets lost workers. The catalogue
+	// keeps rows of them.
 	WorkerStateLost WorkerState = 4
 )
 
@@ -106,7 +117,7 @@ type TaskInfo struct {
 	State     TaskState
 	// Attempt is the current or last attempt; 0 if there was none.
 	Attempt ids.Attempt
-	// Worker has the current attempt; 0 if none is under way.
+	// Worker is the worker that has the current attempt; 0 if no worker has one.
 	Worker ids.WorkerID
 	// Replicas are the workers that hold the object, in the order they got it.
 	Replicas    []ids.WorkerID
@@ -120,7 +131,7 @@ type TaskInfo struct {
 	InputTasks []ids.TaskID
 	// MissingInputs counts inputs that have no object now; a duplicate input counts twice.
 	MissingInputs uint32
-	// WaitingDependents counts the uses by tasks that have not ended.
+	// WaitingDependents counts the uses of the object by active tasks.
 	WaitingDependents uint32
 	// Holders counts clients, datasets and detached graphs that hold it.
 	Holders uint32
@@ -140,9 +151,9 @@ type TaskFilter struct {
 	Graph     ids.GraphID
 	Namespace string
 	State     TaskState
-	// Worker selects tasks under way on it.
+	// Worker selects the tasks that are assigned to it or run on it.
 	Worker ids.WorkerID
-	// Client selects tasks that it holds.
+	// Client selects the tasks that it holds.
 	Client ids.ClientID
 	// Prefix selects by op name, exactly.
 	Prefix string
@@ -155,18 +166,20 @@ type GraphInfo struct {
 	Graph     ids.GraphID
 	Name      string
 	Namespace string
-	// Client that submitted it; 0: detached.
+	// Client is the client that submitted it; 0: detached.
 	Client ids.ClientID
-	// Counts of tasks by state, indexed by TaskState. Forgotten tasks count as RELEASED.
+	// Counts has the number of tasks by state, indexed by TaskState. Forgotten tasks count as
+	// RELEASED.
 	Counts Counts
-	// Prefixes are the ops in it, in order of first appearance, merged by name.
+	// Prefixes are the ops in the graph, merged by name, in order of first appearance.
 	Prefixes  []PrefixInfo
 	CreatedAt time.Time
-	// EndedAt is when the last task ended; zero while some have not.
+	// EndedAt is the time at which the last task ended; zero while some task has not ended.
 	EndedAt time.Time
 	// FirstError is the error of the first task that failed; nil if none did.
 	FirstError *TaskError
-	// ExpiresAt is when the results of a detached graph are dropped; zero: not yet known, or not detached.
+	// ExpiresAt is the time at which the results of a detached graph are dropped; zero: not yet
+	// known, or not detached.
 	ExpiresAt time.Time
 }
 
@@ -188,7 +201,7 @@ type WorkerInfo struct {
 	Host        string
 	State       WorkerState
 	Slots       uint32
-	// Assigned counts attempts under way, Running those of them that were reported started.
+	// Assigned counts attempts under way; Running counts those of them that have started.
 	Assigned uint32
 	Running  uint32
 	// Objects counts replicas.
@@ -199,44 +212,45 @@ type WorkerInfo struct {
 	MemoryUsedBytes uint64
 }
 
-// Explanation says why a task is not running, or what it did.
+// Explanation says why a task is not running, or how it ended.
 type Explanation struct {
 	Task TaskInfo
-	// Reason is stable: INPUTS_MISSING, NO_WORKERS, NO_WORKER_FITS, ALL_WORKERS_BUSY, RETRY_BACKOFF, WAITING_FOR_DATA,
-	// ASSIGNED, ASSIGNED_AHEAD, RUNNING, RESCUING, ENDED.
+	// Reason is stable: INPUTS_MISSING, NO_WORKERS, NO_WORKER_FITS, ALL_WORKERS_BUSY,
+	// RETRY_BACKOFF, WAITING_FOR_DATA, ASSIGNED, ASSIGNED_AHEAD, RUNNING, RESCUING, ENDED.
 	Reason string
-	// Text says the same in words, with what would help.
+	// Text is a sentence with the same reason and a remedy.
 	Text string
 	// Missing are inputs without an object, at most 20.
 	Missing []TaskInfo
-	// Workers are what each worker means for the task, at most 100.
+	// Workers are the verdicts of at most 100 workers.
 	Workers []Verdict
 }
 
-// Verdict is what one worker means for one task.
+// Verdict describes one worker as a place for one task.
 type Verdict struct {
 	Worker   ids.WorkerID
 	Name     string
 	Feasible bool
-	// Reason says why it is not feasible; empty if it is.
+	// Reason says why the worker is not feasible; empty if it is.
 	Reason       string
 	QueueSeconds float64
 	MissingBytes uint64
 	// TransferSeconds is the estimated time to fetch the missing bytes.
 	TransferSeconds float64
-	// FinishSeconds is the estimated finish from now.
+	// FinishSeconds is the estimated time from now until the task would end there.
 	FinishSeconds float64
-	// Sources are the workers that the missing bytes would come from, in the order of the inputs; at most 8.
+	// Sources are the workers from which the missing bytes would come, in the order of the inputs;
+	// at most 8.
 	Sources []Source
 }
 
-// Source is a worker that inputs would be fetched from.
+// Source is a worker from which inputs would be fetched.
 type Source struct {
 	Worker ids.WorkerID
 	Bytes  uint64
 }
 
-// Totals sums up the machine.
+// Totals has sums over the whole machine.
 type Totals struct {
 	// Counts of live tasks by state, indexed by TaskState.
 	Counts                   Counts
@@ -245,9 +259,10 @@ type Totals struct {
 	// ReadyQueued counts ready tasks that wait for a worker.
 	ReadyQueued uint64
 	InlineBytes uint64
-	// HeldBytes are those of records, keys and arguments, about; DetailBytes and TailBytes see Config.
+	// HeldBytes is the approximate size of records, keys and arguments. For DetailBytes and
+	// TailBytes see Config.
 	HeldBytes, DetailBytes, TailBytes uint64
-	// Submitted and the following only grow.
+	// The fields from Submitted on only grow.
 	Submitted, Forgotten, Assigned, Succeeded, Failed, Cancelled, Retracted, Recomputed uint64
 	// Rescued counts objects that were copied out of the memory of dead workers.
 	Rescued uint64

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace/millrace/internal/ids"
 )
 
-// worker is an incarnation that is registered and not lost.
+// worker is a worker incarnation that is registered and not lost.
 type worker struct {
 	id          ids.WorkerID
 	slot        uint32
@@ -25,38 +25,44 @@ type worker struct {
 	executors   []string
 	relays      bool
 
-	// queue has the attempts in the order they were sent. Entries are stale unless the task still has that attempt here.
+	// queue has the attempts in the order in which they were sent. An entry is stale if its attempt
+	// is not under way here any more.
 	queue []TaskRef
-	// assigned counts attempts under way here, running those of them in RUNNING.
+	// assigned counts the attempts under way here; running counts those of them in RUNNING.
 	assigned, running int
-	// usedSlots, usedResources and queuedMicros sum over them; the last by the estimates at assignment.
-	// Attempts that are ahead of their inputs count in ahead, not in usedSlots: they cannot run beside those.
+	// usedSlots, usedResources and queuedMicros are sums over the attempts under way; queuedMicros
+	// uses the run times estimated at assignment. Attempts that wait for pre-assigned inputs count
+	// in ahead instead of usedSlots, because they cannot run yet.
 	usedSlots     uint64
 	ahead         int
 	usedResources map[string]float64
 	queuedMicros  uint64
-	// tails are attempts whose dependent could follow them here once there is room.
+	// tails are attempts here whose only dependent can be pre-assigned here once there is room.
 	tails []TaskRef
-	// awaits: see WorkerRegistered. full are attempts anywhere of which a dependent could follow here once there is room; each is in
-	// the list of one worker at most.
+	// awaits: see WorkerRegistered.Awaits. full are attempts at any worker with a dependent that
+	// can be pre-assigned here once there is room. Each attempt is in the list of one worker at
+	// most.
 	awaits bool
 	full   []TaskRef
 	// leaving is set while the worker is draining.
 	leaving *leaving
-	// retracting counts retracts under way.
+	// retracting counts the attempts that the worker was asked to give back and has not answered
+	// for.
 	retracting int
-	// reportedAt is when the last report came.
+	// reportedAt is the time of the last report or registration.
 	reportedAt time.Time
 
 	// objects are exactly the tasks whose replicas have a link to this worker.
 	objects taskSet
-	// coming are inputs that attempts here will fetch. Only an estimate, but a subset of the inputs of those attempts.
+	// coming are inputs that attempts here will fetch. It is only an estimate, but always a subset
+	// of the inputs of those attempts.
 	coming taskSet
-	// comingBytes is their size: what a further fetch to here shares the way with. Exactly 0 when nothing is coming.
+	// comingBytes is the total size of coming, which a further fetch to this worker has to share
+	// the link with. Exactly 0 when coming is empty.
 	comingBytes uint64
 	finished    uint64
 
-	// mark and present are scratch of one placement.
+	// mark and present are scratch values of one placement.
 	mark    uint64
 	present uint64
 }
@@ -71,7 +77,8 @@ func (m *Machine) workerOf(id ids.WorkerID) *worker {
 	return m.workers[slot]
 }
 
-// tell emits an order to a worker, unless it cannot hear: what it then holds or runs in vain is found when it reconnects.
+// tell emits an order to a worker, unless the worker is disconnected. Reconciliation on reconnect
+// finds the objects and attempts that the worker then has without need.
 func (m *Machine) tell(kind EffectKind, w *worker, id ids.TaskID, attempt uint32) {
 	if w.reachable() {
 		m.emit(Effect{Kind: kind, Worker: w.id, Task: id, Attempt: ids.Attempt(attempt)})
@@ -111,14 +118,15 @@ func (m *Machine) workerRegistered(ev WorkerRegistered) {
 	m.reconcile(w, ev.Inventory, ev.Running)
 }
 
-// reconcile compares what a worker says that it holds and runs with what the machine believes. The worker is right about
-// what is there, the machine about what is wanted.
+// reconcile compares the inventory and attempts that a worker reports with the machine's records.
+// The worker is right about its objects and attempts; the machine is right about which of them are
+// wanted.
 func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
 	held := make(map[ids.TaskID]bool, len(inventory))
 	for _, r := range inventory {
 		m.adopt(w, Stored{Replica: r})
 		if _, t := m.lookup(r.Task); t != nil && t.attempt == uint32(r.Generation) {
-			held[r.Task] = true // Another generation than the replica's is none of it.
+			held[r.Task] = true // a replica of another generation does not count
 		}
 	}
 	var lost []ids.TaskID
@@ -140,7 +148,7 @@ func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
 			m.leave(b, t)
 			m.requeue(r.Task, b, t)
 		} else if t.flags&flagRetracting != 0 {
-			// The answer may have been lost with the session.
+			// The answer to the retract request may have been lost with the session.
 			t.flags &^= flagRetracting
 			w.retracting--
 		}
@@ -149,12 +157,12 @@ func (m *Machine) reconcile(w *worker, inventory []Replica, running []TaskRef) {
 	m.recover(lost)
 }
 
-// current says that the attempt is under way on the worker.
+// current reports whether this attempt of the task is under way on the worker.
 func (t *task) current(w *worker, a ids.Attempt) bool {
 	return t.state.assigned() && t.worker == w.slot+1 && t.attempt == uint32(a)
 }
 
-// underWay lists the attempts on a worker, in the order they were sent.
+// underWay lists the attempts under way on a worker, in the order in which they were sent.
 func (m *Machine) underWay(w *worker) []TaskRef {
 	var refs []TaskRef
 	for _, r := range w.queue {
@@ -196,8 +204,8 @@ func (m *Machine) workerMeasured(ev WorkerMeasured) {
 	}
 }
 
-// workerLost takes a worker out. Its attempts are made again, those that were running once too often fail; its objects are
-// rescued or computed again if they are wanted and nobody else has them.
+// workerLost removes a worker. Its attempts are queued again; a task that was running at too many
+// deaths fails. Its objects, if wanted and without another replica, are rescued or computed again.
 func (m *Machine) workerLost(ev WorkerLost) {
 	w := m.workerOf(ev.Worker)
 	if w == nil {
@@ -208,7 +216,7 @@ func (m *Machine) workerLost(ev WorkerLost) {
 		cause = "lost"
 	}
 	refs := m.underWay(w)
-	// Replicas go first, so that an attempt that needs one is not sent out again without it.
+	// Remove the replicas first, so that no attempt is sent again with an input that is gone.
 	var lost []ids.TaskID
 	if ev.DeviceFault {
 		ev.Survivors = nil
@@ -231,7 +239,8 @@ func (m *Machine) workerLost(ev WorkerLost) {
 		any = any || blame[i]
 	}
 	mayHang := ev.Outside && !ev.Killed && !ev.Gone
-	// A task may end its worker before anybody hears that it has begun: the first of the queue are what ran, as far as is known.
+	// A task may kill its worker before the report of its start arrives. If no task is known to
+	// run, assume that the first ones of the queue ran.
 	for i := 0; !any && (!ev.Outside || ev.Killed || mayHang) && i < len(refs) && i < int(w.slots); i++ {
 		_, t := m.at(refs[i].Task)
 		blame[i] = t.missing == 0
@@ -276,23 +285,25 @@ func (m *Machine) workerLost(ev WorkerLost) {
 	m.recover(lost)
 }
 
-// trouble is what went wrong with a task; most tasks have none.
+// trouble records the problems of a task; most tasks have none.
 type trouble struct {
 	retries, deaths uint32
-	// kills are deaths that came from outside.
+	// kills are deaths for an outside reason.
 	kills uint32
-	// streak counts the kills in a row, of any workers, at which this task alone was running; lastKill numbers the last of them.
+	// streak counts the consecutive kills, of any workers, at which only this task was running.
+	// lastKill is the number of the last one.
 	streak   uint32
 	lastKill uint64
-	// unreachable counts attempts in a row that could not fetch their inputs.
+	// unreachable counts consecutive attempts that could not fetch their inputs.
 	unreachable uint32
-	// causes of the deaths, oldest first.
+	// causes has the causes of the deaths, oldest first.
 	causes []string
-	// avoid is the worker that the next attempt should not go to; 0: none.
+	// avoid is a worker that the next attempt should not use; 0: none.
 	avoid ids.WorkerID
-	// unread counts by worker how often this task's object could not be fetched there; ordered by worker.
+	// unread counts the failed fetches of this task's object, by worker, in the order of the first
+	// failures.
 	unread []unread
-	// blind counts by source and reader how often this task's inputs could not be fetched.
+	// blind counts the failed fetches of this task's inputs, by source, reader and input.
 	blind []blind
 }
 
@@ -304,7 +315,7 @@ func (m *Machine) troubleOf(id ids.TaskID, t *task) *trouble {
 	return m.trouble[id]
 }
 
-// troubleIf is the task's trouble or nil.
+// troubleIf returns the task's trouble record, or nil.
 func (m *Machine) troubleIf(id ids.TaskID, t *task) *trouble {
 	if t.flags&flagTrouble == 0 {
 		return nil
@@ -312,14 +323,15 @@ func (m *Machine) troubleIf(id ids.TaskID, t *task) *trouble {
 	return m.trouble[id]
 }
 
-// outsideFactor is how many times more deaths from outside than others a task may be running at: a function may kill its
-// worker by a signal, too.
+// outsideFactor is the number of outside deaths that count as much as one other death. They count
+// at all because a function may also kill its worker by a signal.
 const outsideFactor = 4
 
-// suspect records the kill of a worker at which the task was running. The sender of a kill is not known, and it is
-// seldom a task: so blame counts a kill as a quarter of a death. But if each of the last killed workers was running
-// only this task, the task is the likely cause: streak counts these kills. Kills by people and by the system also hit
-// workers with other tasks, and these begin the count anew. An orderly end does not count.
+// suspect records the kill of a worker that was running the task. The sender of a kill is not
+// known, and it is seldom a task; so blame counts a kill as a quarter of a death. But if each of
+// the last killed workers was running only this task, the task is the likely cause; streak counts
+// these kills. Kills by people and by the system also hit workers with other tasks, and such a kill
+// starts the count again. An orderly end does not count.
 func (m *Machine) suspect(id ids.TaskID, t *task, alone bool) {
 	tr := m.troubleOf(id, t)
 	switch {
@@ -333,7 +345,8 @@ func (m *Machine) suspect(id ids.TaskID, t *task, alone bool) {
 	tr.lastKill = m.kills
 }
 
-// blame counts a death that the task was running at, and fails the task if that was one too many.
+// blame counts a death at which the task was running. If that was one too many, it fails the task
+// and returns true.
 func (m *Machine) blame(id ids.TaskID, b *block, t *task, cause string, w *worker, reason string, outside bool) bool {
 	tr := m.troubleOf(id, t)
 	if outside {
@@ -350,13 +363,13 @@ func (m *Machine) blame(id ids.TaskID, b *block, t *task, cause string, w *worke
 	return true
 }
 
-// poisonous says whether a task was running at one death too many.
+// poisonous reports whether a task was running at too many deaths.
 func (m *Machine) poisonous(tr *trouble) bool {
 	most := m.config.MaxWorkerDeaths
 	return tr.deaths >= most || tr.kills >= outsideFactor*most || tr.streak >= most
 }
 
-// poison fails a task for the deaths that it was running at. REQUIRES: no worker has it.
+// poison fails a task because of the deaths at which it was running. REQUIRES: no worker has it.
 func (m *Machine) poison(id ids.TaskID, b *block, t *task, worker, reason string) {
 	key, tr := string(b.keyOf(t)), m.trouble[id]
 	m.end(id, b, t, TaskFailed, &TaskError{
@@ -371,8 +384,9 @@ func (m *Machine) poison(id ids.TaskID, b *block, t *task, worker, reason string
 	})
 }
 
-// joinCauses lists causes by number. Only the last one of several lines has more than its first line, such as the stack of a
-// crash: the same function mostly dies in the same place.
+// joinCauses lists causes by number. Only the last cause that has several lines (such as the stack
+// of a crash) is shown in full; of each other one only the first line. The same function mostly
+// crashes in the same place.
 func joinCauses(causes []string) string {
 	full := len(causes) - 1
 	for full > 0 && !strings.Contains(causes[full], "\n") {
@@ -391,15 +405,17 @@ func joinCauses(causes []string) string {
 	return b.String()
 }
 
-// leave ends the current attempt, which made no object, in the worker's books. The task's state is the caller's business.
+// leave ends the current attempt, which made no object, in the worker's counts. The caller sets the
+// task's new state.
 func (m *Machine) leave(b *block, t *task) {
 	at := t.worker
 	m.depart(b, t)
 	m.strand(t, at)
 }
 
-// giveBack takes what a task used from what its worker uses. Sums of whole numbers are exact; others are summed up anew, since what
-// was lost when a small amount was added to a large one does not come back by subtraction.
+// giveBack subtracts a task's resources from those that its worker uses. Sums of whole numbers are
+// exact. Other sums are computed again from the attempts under way, because floating-point
+// subtraction does not restore a small amount that was added to a large one.
 func (m *Machine) giveBack(w *worker, amounts map[string]float64) {
 	exact := true
 	// order-free: each name has its own sum.
@@ -428,7 +444,7 @@ func (m *Machine) giveBack(w *worker, amounts map[string]float64) {
 	}
 }
 
-// depart ends the current attempt, which may have made its object, in the worker's books.
+// depart ends the current attempt, which may have made its object, in the worker's counts.
 func (m *Machine) depart(b *block, t *task) {
 	w := m.workers[t.worker-1]
 	o := &m.options[t.options]
@@ -472,7 +488,8 @@ func (m *Machine) depart(b *block, t *task) {
 	}
 }
 
-// expects notes that the worker will fetch an object, at once or when the attempt is not ahead of its inputs any more.
+// expects notes that the worker will fetch an object: now, or (atOnce false) after a pre-assigned
+// attempt's inputs exist.
 func (m *Machine) expects(id ids.TaskID, t *task, w *worker, atOnce bool) {
 	if !w.coming.add(id) {
 		return
@@ -483,7 +500,8 @@ func (m *Machine) expects(id ids.TaskID, t *task, w *worker, atOnce bool) {
 	}
 }
 
-// came notes that it has it, or will not fetch it. An object that was made again meanwhile may have another size by now.
+// came notes that the worker has the object or will not fetch it. The object may have another size
+// than at expects, if it was made again meanwhile.
 func (m *Machine) came(id ids.TaskID, t *task, w *worker) {
 	if w.coming.remove(id) {
 		w.comingBytes -= min(t.output, w.comingBytes)
@@ -494,7 +512,7 @@ func (m *Machine) came(id ids.TaskID, t *task, w *worker) {
 	}
 }
 
-// ratePair is a direction between two workers.
+// ratePair is the direction of a transfer between two workers.
 type ratePair struct{ from, to ids.WorkerID }
 
 type rate struct {
@@ -514,7 +532,8 @@ func (m *Machine) rateMeasured(ev RateMeasured) {
 	m.rates[ratePair{ev.From, ev.To}] = rate{ev.BytesPerSecond / 1e6, float64(ev.Latency) / float64(time.Microsecond)}
 }
 
-// rate is the best that is known about a direction: the pair, else its sender, else its receiver, else the default.
+// rate returns the best known rate of a direction: of the pair, else of the sender, else of the
+// receiver, else the default.
 func (m *Machine) rate(from, to ids.WorkerID) rate {
 	if len(m.rates) > 0 {
 		for _, p := range [...]ratePair{{from, to}, {from, 0}, {0, to}, {0, 0}} {
@@ -528,7 +547,7 @@ func (m *Machine) rate(from, to ids.WorkerID) rate {
 
 func (m *Machine) forgetRates(id ids.WorkerID) {
 	var gone []ratePair
-	// order-free: all of them are deleted.
+	// order-free: all of these are deleted.
 	for p := range m.rates {
 		if p.from == id || p.to == id {
 			gone = append(gone, p)

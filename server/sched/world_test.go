@@ -18,7 +18,7 @@ func (s rapidSource) Intn(n int) int {
 	return rapid.IntRange(0, n-1).Draw(s.t, "")
 }
 
-// prng is a source for many seeds in little time (xorshift64*).
+// prng is a fast random source for many seeds (xorshift64*).
 type prng uint64
 
 func (p *prng) Intn(n int) int {
@@ -33,7 +33,8 @@ func (p *prng) Intn(n int) int {
 	return int(x * 0x2545f4914f6cdd1d >> 33 % uint64(n))
 }
 
-// bytesSource makes choices from a fuzzer's input; when that is used up it always chooses 0.
+// bytesSource takes its choices from a fuzzer's input. After the end of the input it always chooses
+// 0.
 type bytesSource struct{ data []byte }
 
 func (s *bytesSource) Intn(n int) int {
@@ -99,7 +100,7 @@ func TestSameChoicesSameEffects(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, line := range w.Trace {
-				// Events print with addresses in them.
+				// Only lines of effects: events print with addresses in them.
 				if strings.HasPrefix(line, "  ") {
 					traces[i] += line + "\n"
 				}
