@@ -10,34 +10,35 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// frameAlignment is what the offsets of frames are multiples of.
+// frameAlignment is the alignment of frame offsets in the slab, in bytes.
 const frameAlignment = 256
 
-// Device is the GPU on which the slab lies, and how processes open it there.
+// Device describes the GPU on which the slab is, and how processes open the slab there.
 type Device struct {
 	UUID [16]byte
-	// Visible is the CUDA_VISIBLE_DEVICES that leaves processes this GPU alone, so
-	// that it is number 0 for them.
+	// Visible is the value of CUDA_VISIBLE_DEVICES that shows a process only this GPU, as number 0.
 	Visible string
-	// Refused is why processes cannot open the slab; nil: they can. Then their runs fail with it.
+	// Refused is the reason why processes cannot open the slab; then each of their runs fails with
+	// this reason. Nil: they can open it.
 	Refused error
 	// Handle is the slab's CUipcMemHandle.
 	Handle []byte
-	// Driver is the library that was loaded.
+	// Driver is the path of the loaded CUDA driver library.
 	Driver string
-	// ArenaBytes is how much of the slab each process may keep for the allocator of each
-	// library (--executor-arena); 0: those are left alone.
+	// ArenaBytes is the part of the slab that each process may keep for the allocator of each
+	// library (--executor-arena); 0: the libraries keep their own allocators.
 	ArenaBytes uint64
-	// ArenaLibraries are the libraries that it is for (--executor-arena-for), by name.
+	// ArenaLibraries are the names of these libraries (--executor-arena-for).
 	ArenaLibraries []string
 }
 
-// writer is a Space whose bytes the processor cannot address.
+// writer is a Space whose memory the CPU cannot address directly.
 type writer interface {
 	WriteFrom(off uint64, p []byte) error
 }
 
-// describe tells a process how to open the slab.
+// describe returns the description with which a process opens the slab. neighbours is the number of
+// executor processes that may use the GPU at the same time, this one included.
 func (d *Device) describe(space memory.Space, neighbours int) *millracev1.ExecutorDevice {
 	page := make([]byte, memory.HeaderBytes)
 	memory.Header{Identity: space.Identity(), SizeBytes: space.Size()}.Write(page)
@@ -47,8 +48,8 @@ func (d *Device) describe(space memory.Space, neighbours int) *millracev1.Execut
 	}
 }
 
-// newGate makes the file that all processes of a worker have as descriptor 4 when
-// the slab lies on a GPU. They take turns by locking it.
+// newGate makes the file that all processes of a worker get as descriptor 4 when the slab is on a
+// GPU. The processes take turns on the GPU by locking this file.
 func newGate() (*os.File, error) {
 	fd, err := unix.MemfdCreate("millrace-gate", unix.MFD_CLOEXEC)
 	if err != nil {
@@ -57,7 +58,8 @@ func newGate() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "millrace-gate"), nil
 }
 
-// fourth is what a process gets as descriptor 4; the caller closes it.
+// fourth returns the file that a process gets as descriptor 4: the gate, or a descriptor of the
+// slab in host memory. The caller closes it.
 func (p *Pools) fourth() (*os.File, error) {
 	shared := p.config.Store.Space().FD()
 	if p.gate != nil {
@@ -70,7 +72,7 @@ func (p *Pools) fourth() (*os.File, error) {
 	return os.NewFile(uintptr(fd), "slab"), nil
 }
 
-// put writes bytes into a frame of the slab, wherever that lies.
+// put writes bytes into a frame of the slab, in host memory or on the GPU.
 func (p *Pools) put(f memory.Frame, b []byte) error {
 	objects := p.config.Store
 	if p.config.Device == nil {

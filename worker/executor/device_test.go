@@ -25,7 +25,7 @@ import (
 	"github.com/millrace/millrace/worker/tasklog"
 )
 
-// distant is a space that the processor cannot address.
+// distant is a space that the CPU cannot address directly.
 type distant struct {
 	mu   sync.Mutex
 	data []byte
@@ -50,7 +50,7 @@ func (d *distant) WriteFrom(off uint64, p []byte) error {
 	return nil
 }
 
-// rig are pools over memory on a device, with one process that is the echo executor.
+// rig is a set of pools over memory on a device, with one process of the echo executor.
 type rig struct {
 	*executor.Pools
 	space   *distant
@@ -71,13 +71,13 @@ var buildEcho = sync.OnceValues(func() (binary string, err error) {
 	return binary, nil
 })
 
-// echoDir is where the echo executor is built; TestMain removes it.
+// echoDir is the directory in which the echo executor is built. TestMain removes it.
 var echoDir string
 
 func TestMain(m *testing.M) {
 	code := m.Run()
 	if echoDir != "" {
-		_ = os.RemoveAll(echoDir) // ours
+		_ = os.RemoveAll(echoDir) // it is ours
 	}
 	os.Exit(code)
 }
@@ -123,7 +123,7 @@ func (r *rig) call(t *testing.T, task int, op string, arguments ...string) execu
 	return r.callOn(t, task, op, 0, arguments...)
 }
 
-// callOn is call with the object of another task as the only input; 0: none.
+// callOn is call with the object of another task as the only input; 0: no input.
 func (r *rig) callOn(t *testing.T, task int, op string, input int, arguments ...string) executor.Result {
 	t.Helper()
 	var a millracev1.Arguments
@@ -157,7 +157,7 @@ func (r *rig) callOn(t *testing.T, task int, op string, input int, arguments ...
 		select {
 		case out := <-r.results:
 			return out
-		case now := <-ticks.C: // what waits for memory in vain is told so
+		case now := <-ticks.C: // ends waits for memory that exceed their deadline
 			r.objects.Tick(now)
 		}
 	}
@@ -192,7 +192,7 @@ func TestResultsOnAGPUAreNotLookedAt(t *testing.T) {
 	if err := r.space.ReadInto(o.Frames[0].Offset, got); err != nil || string(got) != content {
 		t.Error("what came over the link is not in the slab")
 	}
-	// What lies there is not sent along, however small it is.
+	// An object on a device is not sent inline, however small it is.
 	if out = r.call(t, 2, "lease"); out.Error != nil || out.Inline != nil || out.Bytes < 4096 {
 		t.Errorf("got %+v", out)
 	}
@@ -206,7 +206,7 @@ func TestLeasesEndWhenReleasedOrWithTheProcess(t *testing.T) {
 	if held := r.held(); held != 1<<16 {
 		t.Fatalf("%d bytes are held by a lease of 64 KiB", held)
 	}
-	// The run that releases is handled after the message that says so.
+	// The process handles the release before this run, so its effect is visible after the run.
 	if out := r.call(t, 2, "release"); out.Error != nil {
 		t.Fatal(out.Error)
 	}
@@ -269,7 +269,7 @@ func TestInputThatOutlivesItsRunStays(t *testing.T) {
 	if held := r.held(); held != 0 {
 		t.Fatalf("%d bytes are held after all was given back", held)
 	}
-	// The death of the process ends it as well.
+	// The death of the process ends the lease as well.
 	if out := r.call(t, 6, "inline", strings.Repeat("y", size)); out.Error != nil {
 		t.Fatal(out.Error)
 	}
@@ -311,12 +311,13 @@ func TestLeaseThatFindsNoRoomIsRefused(t *testing.T) {
 
 func TestProcessesAreAskedForWhatTheyDoNotUse(t *testing.T) {
 	r := newRig(t, "ECHO_DEVICE=yes")
-	r.GiveBack() // nobody has anything
+	r.GiveBack() // no process holds memory yet
 	if out := r.call(t, 1, "hoard"); out.Error != nil {
 		t.Fatal(out.Error)
 	}
 	r.GiveBack()
-	// The order travels before this run, and the answer before its result.
+	// The request reaches the process before this run, and its answer comes before the run's
+	// result.
 	if out := r.call(t, 2, "env", "HOME"); out.Error != nil {
 		t.Fatal(out.Error)
 	}
@@ -325,10 +326,11 @@ func TestProcessesAreAskedForWhatTheyDoNotUse(t *testing.T) {
 	}
 }
 
-// rest is all of the rig's slab but for its header, if nothing else is there.
+// rest is the whole slab of the rig except its header, provided that nothing else is in the slab.
 var rest = []uint64{2 << 20, 2<<20 - 8<<10}
 
-// wait asks for memory as neither a task nor an executor does, and returns where the answer comes. The request waits when it returns.
+// wait requests memory for a holder that is neither a task nor an executor, and returns the channel
+// for the answer. The request is waiting when the function returns.
 func (r *rig) wait(t *testing.T, sizes ...uint64) <-chan store.Told {
 	t.Helper()
 	told := make(chan store.Told, 2)
@@ -341,7 +343,8 @@ func (r *rig) wait(t *testing.T, sizes ...uint64) <-chan store.Told {
 	return told
 }
 
-// granted waits until a request for memory was granted, while time passes for the store.
+// granted waits until a request for memory was granted, and advances the time of the store
+// meanwhile.
 func (r *rig) granted(t *testing.T, told <-chan store.Told) {
 	t.Helper()
 	ticks := time.NewTicker(5 * time.Millisecond)
@@ -375,7 +378,7 @@ func TestExecutorsAreAskedAgainWhileSomebodyWaits(t *testing.T) {
 	if !granted || err != nil {
 		t.Fatal(err)
 	}
-	told := r.wait(t, rest...) // no executor has anything yet
+	told := r.wait(t, rest...) // no executor holds memory yet
 	if out := r.call(t, 1, "hoard"); out.Error != nil {
 		t.Fatal(out.Error)
 	}
@@ -414,13 +417,14 @@ func TestLeaseThatDoesNotWait(t *testing.T) {
 
 func TestLastWordsAreThoseOfTheRunThatDied(t *testing.T) {
 	r := newRig(t, "ECHO_DEVICE=yes")
-	// Output of the first one may be read between its end and its result, when no task has ended yet.
+	// Output of the first task may be read between the task's end and its result, before any task
+	// counts as ended. So two tasks write.
 	for task := 1; task <= 2; task++ {
 		if out := r.call(t, task, "log", "by another task"); out.Error != nil {
 			t.Fatal(out.Error)
 		}
 	}
-	for !strings.Contains(r.logs.Tail(1, 1)+r.logs.Tail(2, 1), "printed by another task") { // it comes by a pipe
+	for !strings.Contains(r.logs.Tail(1, 1)+r.logs.Tail(2, 1), "printed by another task") { // the output comes through a pipe
 		runtime.Gosched()
 	}
 	out := r.call(t, 3, "kill")
@@ -437,7 +441,8 @@ func TestExecutorThatDidNotOpenTheSlabIsRefused(t *testing.T) {
 	}
 }
 
-// Processes forget functions that no task refers to any more, and get those again that are needed again.
+// Processes forget functions that no task refers to any more, and receive them again when they are
+// needed again.
 func TestFunctionsAreForgotten(t *testing.T) {
 	r := newRig(t, "ECHO_DEVICE=yes")
 	task := 0
@@ -470,7 +475,7 @@ func TestFunctionsAreForgotten(t *testing.T) {
 	if got := functions(&millracev1.Function{Hash: hashes[3], Payload: []byte("x")}); got != "2" {
 		t.Errorf("it has %s functions", got)
 	}
-	// Dropped, and needed again before it was told.
+	// Functions that were dropped and are needed again before the process was told.
 	r.DropFunctions(hashes)
 	if got := functions(&millracev1.Function{Hash: hashes[3], Payload: []byte("x")}); got != "1" {
 		t.Errorf("it has %s functions", got)

@@ -13,31 +13,32 @@ import (
 const (
 	firstBackoff   = 100 * time.Millisecond
 	longestBackoff = 10 * time.Second
-	// maxFailedStarts in a row fail what waits for the process.
+	// maxFailedStarts is the number of consecutive failed starts after which all runs that wait for
+	// the process fail.
 	maxFailedStarts = 3
-	// maxDeaths of processes that a run was queued in, and not blamed for, before
-	// it is blamed all the same: something in it may kill from another thread.
+	// maxDeaths is the number of process deaths that a run survives without being blamed.
+	// After that many deaths it is blamed, since the run may kill its process from another thread.
 	maxDeaths = 3
 )
 
-// queued is a run that a lane has.
+// queued is a run in the queue of a lane.
 type queued struct {
 	run *Run
-	// ordinal is its number in the current process, 0 if it was not sent there.
+	// ordinal is the run's number in the current process, 0 if it was not sent to that process.
 	ordinal uint64
-	// begun is when it was first seen at work, zero before.
+	// begun is the time at which the run was first seen running, zero before.
 	begun time.Time
-	// stopping says why it is to be stopped; stopAt is when the process was
-	// interrupted for it, zero before.
+	// stopping is the reason why the run must stop. stopAt is the time at which the process was
+	// interrupted for that, zero before.
 	stopping stopReason
 	stopAt   time.Time
-	// killed: the process was killed to stop it.
+	// killed: the process was killed to stop the run.
 	killed bool
 	deaths int
-	// temporary are the objects that hold what it allocated; they are dropped when
-	// it has ended and nobody writes to them.
+	// temporary are the objects that hold the memory that the run allocated.
+	// They are dropped after the run has ended, when the process does not write to them any more.
 	temporary []ledger.ObjectID
-	// segments are what it reads besides the slab, in the current process.
+	// segments are the memory outside of the slab that the run reads in the current process.
 	segments []*segment
 }
 
@@ -49,24 +50,26 @@ const (
 	stopTimeout
 )
 
-// lane keeps at most one process alive, and the runs for it.
+// lane is one worker slot of an executor kind. It keeps at most one process alive, and holds the
+// queue of runs for this process.
 type lane struct {
 	pools   *Pools
 	kind    string
 	command []string
 	index   int
-	// need has room for one: there may be work for the lane's goroutine.
+	// need has capacity 1. An entry means that there may be work for the lane's goroutine.
 	need chan struct{}
 
 	mu sync.Mutex
-	// All below is guarded by mu.
+	// The fields below are guarded by mu.
+	//
 	// queue are the runs that have no result yet, in order.
 	queue []*queued
-	// process is the one that is ready, nil if there is none.
+	// process is the process that is ready, nil if there is none.
 	process *process
 	eager   bool
-	// started: a process got ready, and segments says whether the last one that did
-	// knows memory besides the slab.
+	// started says that some process of this lane became ready; segments, whether the last such
+	// process understands memory outside of the slab.
 	started, segments bool
 }
 
@@ -98,7 +101,7 @@ func (l *lane) start(r *Run) {
 	}
 }
 
-// ready hands what is queued to a process that got ready.
+// ready sends the queued runs to a process that has just become ready.
 func (l *lane) ready(p *process) {
 	var refused []Result
 	l.mu.Lock()
@@ -119,7 +122,7 @@ func (l *lane) ready(p *process) {
 	}
 }
 
-// find returns a run. REQUIRES: mu is held.
+// find returns a queued run, nil if there is none. REQUIRES: mu is held.
 func (l *lane) find(ref lifecycle.Ref) *queued {
 	for _, q := range l.queue {
 		if q.run.Ref == ref {
@@ -157,7 +160,7 @@ func (l *lane) stop(ref lifecycle.Ref) {
 	if q.stopping == notStopped {
 		q.stopping = stopCancelled
 	}
-	// If it has begun, the watcher sees it at work and stops it.
+	// If the run has begun, the watcher sees it running and interrupts it.
 	l.drop(q)
 }
 
@@ -171,9 +174,9 @@ func (l *lane) takeBack(ref lifecycle.Ref) {
 	l.drop(q)
 }
 
-// drop returns a run that was not sent, and has the process drop it otherwise, if
-// it has not begun; without a process it is being buried, which settles it.
-// REQUIRES: mu is held; it is released.
+// drop returns a run that was not sent to a process. If it was sent, drop asks the process to drop
+// it, unless it has begun. If it was sent and the process is gone, bury is about to settle the run.
+// REQUIRES: mu is held; drop releases it.
 func (l *lane) drop(q *queued) {
 	unsent := q.ordinal == 0
 	switch {
@@ -188,8 +191,8 @@ func (l *lane) drop(q *queued) {
 	}
 }
 
-// keep is the lane's goroutine: it starts a process when one is needed, and the
-// next one when that has died.
+// keep is the lane's goroutine. It starts a process when one is needed, and a new one when that
+// process has died.
 func (l *lane) keep() {
 	failures := 0
 	for {
@@ -254,8 +257,8 @@ func (l *lane) fail(message string) {
 	}
 }
 
-// once runs one process from its start to its end. ready says whether it ever
-// got ready; if not, cause says why.
+// once runs one process from its start to its end. ready reports whether the process became ready;
+// if not, cause is the reason.
 func (l *lane) once() (ready bool, cause string) {
 	p := l.pools.takeSpare(l.kind)
 	spare := p != nil
@@ -279,7 +282,7 @@ func (l *lane) once() (ready bool, cause string) {
 	l.ready(p)
 	l.pools.config.Log.Info("executor ready", "kind", l.kind, "lane", l.index, "pid", p.pid(), "language", p.language, "spare", spare)
 	p.serve()
-	// The process is gone and nobody writes to the slab any more.
+	// The process has ended, so nothing writes to the slab any more.
 	l.mu.Lock()
 	l.process = nil
 	l.mu.Unlock()
@@ -289,8 +292,8 @@ func (l *lane) once() (ready bool, cause string) {
 	return true, ""
 }
 
-// bury settles what a dead process leaves: who is to blame, and what is to be
-// done again.
+// bury settles the runs of a dead process: it decides which run is blamed for the death, and which
+// runs are repeated in the next process.
 func (l *lane) bury(p *process) {
 	closing := false
 	select {
@@ -340,15 +343,16 @@ func (l *lane) bury(p *process) {
 	}
 }
 
-// atWork returns the run that a process is working on, or died in, nil if none.
-// REQUIRES: mu is held.
+// atWork returns the run that a process is working on, or that it was working on when it died;
+// nil if there is none. REQUIRES: mu is held.
 func (l *lane) atWork(p *process) *queued {
 	begun, ended := p.page.begun(), p.page.ended()
 	for _, q := range l.queue {
 		if q.ordinal == 0 {
 			continue
 		}
-		// A process without the control page is judged by the order of its link.
+		// A process that does not use the control page handles its runs in the order in which they
+		// were sent.
 		if begun == 0 && ended == 0 || q.ordinal == begun && ended < begun {
 			return q
 		}
@@ -356,10 +360,11 @@ func (l *lane) atWork(p *process) *queued {
 	return nil
 }
 
-// guilty returns the run that a dead process had begun and not ended, nil if there is none. If the control page names
-// no begun run, first is the first run that was sent: the process does not write the page and may have died of that
-// run, or it died before it began one. So that run is tried again, and blamed when maxDeaths processes have died like
-// that. REQUIRES: mu is held.
+// guilty returns the run that a dead process had begun and not ended, nil if there is none.
+// If the control page names no begun run, first is the first run that was sent.
+// In that case there are two explanations: the process does not write the page and may have died of
+// that run, or it died before it began any. So that run is repeated, and blamed only when maxDeaths
+// processes have died like this. REQUIRES: mu is held.
 func (l *lane) guilty(p *process) (blamed, first *queued) {
 	q := l.atWork(p)
 	if q != nil && p.page.begun() == 0 && q.stopAt.IsZero() {
@@ -368,7 +373,7 @@ func (l *lane) guilty(p *process) (blamed, first *queued) {
 	return q, nil
 }
 
-// stopError says why and how a run was stopped.
+// stopError returns the error that says why and how a run was stopped.
 func stopError(q *queued, how string, grace time.Duration) *millracev1.TaskError {
 	e := &millracev1.TaskError{Reason: "CANCELLED", Message: "the running task was cancelled, and stopped by " + how}
 	if q.stopping == stopTimeout {

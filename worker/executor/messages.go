@@ -18,7 +18,8 @@ import (
 	"github.com/millrace/millrace/internal/text"
 )
 
-// queue returns the message being filled. REQUIRES: lane.mu is held.
+// queue returns the message that collects what is sent next, and wakes the writer.
+// REQUIRES: lane.mu is held.
 func (p *process) queue() *millracev1.ToExecutor {
 	if p.pending == nil {
 		p.pending = new(millracev1.ToExecutor)
@@ -30,7 +31,7 @@ func (p *process) queue() *millracev1.ToExecutor {
 	return p.pending
 }
 
-// send queues a run. REQUIRES: lane.mu is held, and refuses has said nothing.
+// send queues a run. REQUIRES: lane.mu is held, and refuses has returned nil.
 func (p *process) send(q *queued) {
 	m := p.queue()
 	p.ordinal++
@@ -41,7 +42,7 @@ func (p *process) send(q *queued) {
 			p.sentFunc[hash] = true
 			was := len(m.DroppedFunctions)
 			m.DroppedFunctions = slices.DeleteFunc(m.DroppedFunctions, func(dropped []byte) bool { return bytes.Equal(dropped, f.GetHash()) })
-			if len(m.DroppedFunctions) == was { // else it was not told to forget it yet
+			if len(m.DroppedFunctions) == was { // otherwise the process has not been told yet to forget it
 				m.Functions = append(m.Functions, f)
 			}
 		}
@@ -61,8 +62,8 @@ func (p *process) send(q *queued) {
 	}
 }
 
-// opNumber defines an op at its first use. Sessions define ops anew, so that the
-// same one may come as several messages.
+// opNumber returns the process's number of an op, and defines the op at its first use.
+// Each session defines the ops again, so the same op may come as several messages.
 func (p *process) opNumber(m *millracev1.ToExecutor, op *millracev1.Op) uint32 {
 	if n, ok := p.ops[op]; ok {
 		return n
@@ -79,20 +80,22 @@ func (p *process) opNumber(m *millracev1.ToExecutor, op *millracev1.Op) uint32 {
 	return n
 }
 
-// opName tells ops apart; function is the hash of what is pickled.
+// opName identifies an op; function is the hash of a pickled function.
 type opName struct {
 	kind           millracev1.OpKind
 	name, function string
 }
 
-// dropFunctions has the process forget functions that nobody refers to. REQUIRES: lane.mu is held.
+// dropFunctions makes the process forget functions that no task refers to any more.
+// REQUIRES: lane.mu is held.
 func (p *process) dropFunctions(hashes [][]byte) {
 	for _, hash := range hashes {
 		if len(hash) != len(ids.FunctionHash{}) || !p.sentFunc[ids.FunctionHash(hash)] {
 			continue
 		}
 		delete(p.sentFunc, ids.FunctionHash(hash))
-		// The process forgets the ops that run it as well: they get other numbers if they come again.
+		// The process also forgets the ops that run the function. If such an op is needed again,
+		// it gets another number.
 		maps.DeleteFunc(p.opNames, func(name opName, _ uint32) bool { return name.function == string(hash) })
 		maps.DeleteFunc(p.ops, func(op *millracev1.Op, _ uint32) bool { return bytes.Equal(op.GetFunction(), hash) })
 		m := p.queue()
@@ -100,18 +103,17 @@ func (p *process) dropFunctions(hashes [][]byte) {
 	}
 }
 
-// cancel asks for a run to be dropped if it has not begun. REQUIRES: lane.mu is
-// held.
+// cancel asks the process to drop a run that has not begun. REQUIRES: lane.mu is held.
 func (p *process) cancel(q *queued) {
 	m := p.queue()
 	m.Cancellations = append(m.Cancellations, &millracev1.TaskRef{TaskId: uint64(q.run.Ref.Task), Attempt: uint32(q.run.Ref.Attempt)})
 }
 
-// write is the goroutine that sends hello, and then what has accumulated.
+// write is the goroutine that sends hello, and then the messages that have accumulated.
 func (p *process) write(hello *millracev1.ExecutorHello) {
 	defer p.reading.Done()
 	first := &millracev1.ToExecutor{Hello: hello}
-	_ = proto.Size(first) // counts what is in it
+	_ = proto.Size(first) // caches the sizes of the parts
 	buffer := p.writePart(first, nil, nil)
 	if buffer == nil {
 		return
@@ -133,7 +135,7 @@ func (p *process) write(hello *millracev1.ExecutorHello) {
 			if buffer = p.writePart(part, rights, buffer); buffer == nil {
 				return
 			}
-			rights = nil // they went with the first
+			rights = nil // they were sent with the first part
 		}
 		if cap(buffer) > 4<<20 {
 			buffer = nil
@@ -141,8 +143,8 @@ func (p *process) write(hello *millracev1.ExecutorHello) {
 	}
 }
 
-// writePart sends one message, and returns the buffer to be used again, nil if the link is broken. REQUIRES: the sizes of the message
-// were counted.
+// writePart sends one message. It returns the buffer for reuse, nil if the link is broken.
+// REQUIRES: the message sizes were computed (proto.Size), because they are taken from the cache.
 func (p *process) writePart(m *millracev1.ToExecutor, rights []int, buffer []byte) []byte {
 	buffer = append(buffer[:0], 0, 0, 0, 0)
 	buffer, err := proto.MarshalOptions{UseCachedSize: true}.MarshalAppend(buffer, m)
@@ -152,16 +154,17 @@ func (p *process) writePart(m *millracev1.ToExecutor, rights []int, buffer []byt
 	}
 	binary.LittleEndian.PutUint32(buffer, uint32(len(buffer)-4))
 	if err := writeMessage(p.conn, buffer, rights); err != nil {
-		p.breakOff(nil) // it is gone, and its exit says why
+		p.breakOff(nil) // the process is gone; its exit status is the reason
 		return nil
 	}
 	return buffer
 }
 
-// restLimit is how long the rest of a message may take whose beginning has come. A task can write to the link.
+// restLimit is how long the rest of a message may take after its first bytes.
+// Without it, a task that writes to the link itself could block the reader.
 const restLimit = 30 * time.Second
 
-// read is the goroutine that handles what the process says.
+// read is the goroutine that handles the messages of the process.
 func (p *process) read() {
 	defer p.reading.Done()
 	var head [4]byte
@@ -213,7 +216,7 @@ func (p *process) read() {
 			select {
 			case <-p.joined:
 			case <-p.broken:
-				return // it was a spare process to its end
+				return // it ended while it was still a spare process
 			}
 		}
 		if err := p.handle(&m); err != nil {

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// leaves has functions of tasks that leave processes behind. Each returns the number of one that is no child of its executor
-// and in another session.
+// leaves is a module with functions for tasks that leave processes behind. Each function returns
+// the pid of a process that is in another session and not a child of its executor.
 const leaves = `
 import os, signal
 
@@ -72,14 +72,14 @@ func TestNothingOutlivesAnExecutor(t *testing.T) {
 		t.Fatal("the program does not outlive its task: this tests nothing")
 	}
 	p.end(t, first)
-	// The next one begins when nothing of the one before is left.
+	// The next process begins when all processes that the previous one left behind have ended.
 	if now := p.pid(t); now == first {
 		t.Fatal("the dead process works")
 	} else if all := p.processes(); !slices.Equal(all, []int{now}) {
 		t.Errorf("processes %v, and only %d should live", all, now)
 	}
 	isGone(t, left)
-	// The end of the pools leaves nothing either: see newPools.
+	// Closing the pools leaves no process either; newPools checks that.
 	p.call(t, "python", "leaves:stays")
 	p.call(t, "python", "leaves:children")
 }

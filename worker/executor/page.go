@@ -12,7 +12,7 @@ import (
 // pageBytes is the size of the control page.
 const pageBytes = 4096
 
-// page is the control page: words in memory shared with one process.
+// page is the control page: a few 64-bit words in memory that is shared with one process.
 type page struct {
 	file *os.File
 	data []byte
@@ -25,7 +25,7 @@ func newPage() (*page, error) {
 	}
 	file := os.NewFile(uintptr(fd), "millrace-control")
 	if err := unix.Ftruncate(fd, pageBytes); err == nil {
-		// A process that shrank it would kill the worker by SIGBUS.
+		// The size is sealed: a process that shrank the file would kill the worker by SIGBUS.
 		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
 		if err != nil {
 			_ = file.Close() // the first error counts
@@ -45,10 +45,10 @@ func (p *page) word(offset int) *uint64 { return (*uint64)(unsafe.Pointer(&p.dat
 // begun is the ordinal of the last run that the process began.
 func (p *page) begun() uint64 { return atomic.LoadUint64(p.word(0)) }
 
-// ended is the ordinal of the last run that it ended.
+// ended is the ordinal of the last run that the process ended.
 func (p *page) ended() uint64 { return atomic.LoadUint64(p.word(8)) }
 
-// setStop names the run that is to be stopped.
+// setStop tells the process which run must stop.
 func (p *page) setStop(ordinal uint64) { atomic.StoreUint64(p.word(16), ordinal) }
 
 func (p *page) close() {

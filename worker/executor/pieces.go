@@ -10,17 +10,20 @@ import (
 )
 
 const (
-	// partBytes is about how large a message to a process gets before the rest goes into a further one.
+	// partBytes is the approximate size at which a message to a process is split.
 	partBytes = 8 << 20
-	// oneBytes bounds one item that cannot be divided: arguments, a header, a function.
+	// oneBytes is the size limit of one item that cannot be divided: arguments, a header,
+	// a function.
 	oneBytes = maxMessageBytes - 1<<20
-	// frameBytes and runBytes are about what a place of a frame and the rest of a run take.
+	// frameBytes and runBytes estimate the encoded sizes of a frame's location and of a run without
+	// its arguments and inputs.
 	frameBytes = 24
 	runBytes   = 64
 )
 
-// tooLarge returns the error of a run that can never be sent to the process, nil if it can: arguments and headers of
-// inputs are sent in messages, whose size is limited. pieces: the process accepts a run in several messages.
+// tooLarge returns the error of a run that is too large to be sent to the process at all, nil if it
+// can be sent. The limit exists because arguments and headers of inputs are sent in messages,
+// whose size is limited. pieces: the process accepts a run that is split over several messages.
 func tooLarge(r *Run, pieces bool) *millracev1.TaskError {
 	if n := len(r.Arguments); n > oneBytes {
 		return excess("its arguments have %d bytes, and %d can be sent to an executor: pass what is large as the result of a task, or scatter it", n, oneBytes)
@@ -44,7 +47,7 @@ func excess(format string, values ...any) *millracev1.TaskError {
 	return &millracev1.TaskError{Reason: "MESSAGE_TOO_LARGE", Message: "the task cannot be sent to its executor: " + fmt.Sprintf(format, values...)}
 }
 
-// messageSize is about how many bytes a run takes in messages.
+// messageSize estimates how many bytes a run takes in messages.
 func messageSize(r *Run) int {
 	n := runBytes + len(r.Arguments) + len(r.Key) + len(r.Namespace)
 	for _, in := range r.Inputs {
@@ -57,7 +60,8 @@ func inputSize(in *millracev1.ExecutorInput) int {
 	return 8 + len(in.GetHeader()) + frameBytes*len(in.GetFrames())
 }
 
-// inPieces divides a run by its inputs, so that no piece with several of them has much more than partBytes.
+// inPieces splits a run by its inputs, so that a piece with several inputs is not much larger than
+// partBytes.
 func inPieces(whole *millracev1.ExecutorRun) []*millracev1.ExecutorRun {
 	inputs := whole.GetInputs()
 	pieces := []*millracev1.ExecutorRun{whole}
@@ -76,9 +80,9 @@ func inPieces(whole *millracev1.ExecutorRun) []*millracev1.ExecutorRun {
 	return pieces
 }
 
-// parts divides a message into several that are not much larger than partBytes, unless a single item is larger. The
-// fields that the executor handles first are in the first one. It computes the sizes of the messages, so that they need
-// not be computed again.
+// parts splits a message into several that are not much larger than partBytes, unless a single item
+// is larger. The fields that the executor handles first are in the first one.
+// parts also computes and caches the sizes of the messages, for writePart.
 func parts(m *millracev1.ToExecutor) []*millracev1.ToExecutor {
 	if proto.Size(m) <= 2*partBytes {
 		return []*millracev1.ToExecutor{m}
@@ -117,7 +121,7 @@ func parts(m *millracev1.ToExecutor) []*millracev1.ToExecutor {
 	return out
 }
 
-// refuses says why the process cannot be given a run, nil if it can.
+// refuses returns the result of a run that the process cannot accept, nil if it can.
 func (p *process) refuses(r *Run) *Result {
 	if !p.understands && len(r.Spaces) > 0 {
 		return &Result{Ref: r.Ref, NoSegments: true}

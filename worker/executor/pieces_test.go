@@ -12,7 +12,8 @@ import (
 	"github.com/millrace/millrace/worker/lifecycle"
 )
 
-// However much is queued, each message is within the limit, and what arrives is what was queued, in its order.
+// However much is queued, each message is within the limit. The messages contain the queued items
+// in their order.
 func TestMessagesToAnExecutorAreWithinTheLimit(t *testing.T) {
 	sizes := []int{0, 1, 100, 60_000, 64 << 10, 1 << 20, partBytes - 1, partBytes, partBytes + 1, 20 << 20, 40 << 20}
 	for seed := range uint64(12) {

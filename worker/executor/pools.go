@@ -1,9 +1,9 @@
-// Package executor is an Adapter: it starts processes that run code of users, and
-// speaks the executor protocol (docs/executor-protocol.md) with them.
+// Package executor is an Adapter: it starts processes that run users' code, and speaks the executor
+// protocol (docs/executor-protocol.md) with them.
 //
-// A process crashes alone: the slab, the worker and other processes go on. The
-// run that was at work is reported with the cause; those behind it go to the
-// next process, which is started at once.
+// A crash affects one process only: the slab, the worker and other processes continue.
+// The run that was in progress is reported with the cause of the crash; the runs queued behind it
+// go to the next process, which is started immediately.
 package executor
 
 import (
@@ -27,61 +27,62 @@ import (
 
 // Config is fixed for the life of the pools.
 type Config struct {
-	// Worker is the worker's name, Scheduler its scheduler's address: for those
-	// who run in the processes.
+	// Worker is the worker's name, Scheduler the address of its scheduler.
+	// Code in the processes can use both.
 	Worker, Scheduler string
-	// Commands are the command lines by kind.
+	// Commands are the command lines, by kind.
 	Commands map[string][]string
-	// Processes is how many of each kind there are at most: one per lane.
+	// Processes is the maximum number of processes of each kind: one per lane.
 	Processes int
-	// StartAtOnce is how many of a kind Begin starts; the others start when they
-	// are first needed.
+	// StartAtOnce is the number of processes, by kind, that Begin starts.
+	// The others start when they are first needed.
 	StartAtOnce map[string]int
 	// Env is added to the processes' environment.
 	Env []string
-	// Scratch is where their directories are made: the worker's own, absolute.
-	// Required.
+	// Scratch is the absolute path of the worker's own directory, in which the scratch directories
+	// of the processes are made. Required.
 	Scratch string
 	Store   *store.Store
 	Logs    *tasklog.Logs
-	// Done takes results, in batches, from any goroutine, and does not wait.
+	// Done receives results, in batches, from any goroutine. It must not block.
 	Done func([]Result)
 	Log  *slog.Logger
 	// MemoryWait is how long an allocation waits for memory. Default 30 s.
 	MemoryWait time.Duration
-	// ReadyTimeout is how long a process may take to get ready. Default 60 s.
+	// ReadyTimeout is how long a process may take to become ready. Default 60 s.
 	ReadyTimeout time.Duration
 	// StopGrace is how long an interrupted run may take to end. Default 1 s.
 	StopGrace time.Duration
-	// Device is where the Store's space lies; nil: in host memory, with a descriptor.
+	// Device is the GPU on which the Store's space is. Nil: it is host memory, with a file
+	// descriptor.
 	Device *Device
-	// Preload are what processes load while they have nothing else to do; with a device
-	// cupy comes first.
+	// Preload are the modules that processes load while they are idle.
+	// With a device, cupy is loaded first.
 	Preload []string
-	// Spares is how many processes of each kind wait, with everything loaded, for the death of another one; 0: none. They are
-	// started when the first process of their kind has got ready.
+	// Spares is the number of spare processes of each kind: they have everything loaded,
+	// and replace a process that dies. 0: none. They are started when the first process of their
+	// kind has become ready.
 	Spares int
 }
 
-// Pools are the processes of all kinds. Its methods may be called from any
-// goroutine.
+// Pools are the processes of all kinds. Its methods may be called from any goroutine.
 type Pools struct {
 	config Config
 	lanes  map[string][]*lane
 	spares map[string][]*spare
 	wait   sync.WaitGroup
-	// release ends orphans.Keep.
+	// release undoes orphans.Keep.
 	release func()
-	// gate is shared by all processes when the slab lies on a GPU, else nil.
+	// gate is shared by all processes when the slab is on a GPU, else nil.
 	gate *os.File
 	// closing is closed by Close.
 	closing chan struct{}
 
 	mu sync.Mutex
-	// All below is guarded by mu.
+	// The fields below are guarded by mu.
 	workerID    ids.WorkerID
 	inlineBytes uint64
-	// load are names, by kind, of what tasks made processes load.
+	// load are the names of the modules that tasks made processes load, by kind.
 	load      map[string]map[string]struct{}
 	deaths    uint64
 	lastDeath string
@@ -123,7 +124,7 @@ func New(c Config) (*Pools, error) {
 		}
 	}
 	c.Store.OnShort(p.GiveBack)
-	// The maps are complete before anything reads them.
+	// The maps are complete before any goroutine reads them.
 	for kind, command := range commands {
 		for range c.Spares {
 			p.spares[kind] = append(p.spares[kind], &spare{pools: p, kind: kind, command: command, need: make(chan struct{}, 1)})
@@ -133,7 +134,8 @@ func New(c Config) (*Pools, error) {
 			p.lanes[kind] = append(p.lanes[kind], l)
 		}
 	}
-	// What tasks start outlives no process, wherever it moved itself.
+	// Processes that tasks start must not outlive their executor, even if they moved themselves to
+	// another session.
 	var err error
 	if p.release, err = orphans.Keep(); err != nil {
 		p.release = func() {}
@@ -151,7 +153,7 @@ func New(c Config) (*Pools, error) {
 	return p, nil
 }
 
-// fromHere makes a command line independent of the directory: processes start in
+// fromHere makes a command line independent of the current directory, since processes start in
 // directories of their own.
 func fromHere(command []string) ([]string, error) {
 	if filepath.IsAbs(command[0]) || !strings.ContainsRune(command[0], filepath.Separator) {
@@ -167,7 +169,7 @@ func fromHere(command []string) ([]string, error) {
 // Kinds returns the names of the kinds, sorted.
 func (p *Pools) Kinds() []string { return slices.Sorted(maps.Keys(p.lanes)) }
 
-// KindOf returns which kind of executor a process is, "" if it is none that runs tasks now.
+// KindOf returns the executor kind of a process, "" if it is not an executor that runs tasks now.
 func (p *Pools) KindOf(pid int) string {
 	for kind, lanes := range p.lanes { // order-free: a process is in one lane
 		for _, l := range lanes {
@@ -182,8 +184,8 @@ func (p *Pools) KindOf(pid int) string {
 	return ""
 }
 
-// Segments says whether processes of a kind can read memory besides the slab, as
-// far as is known: each lane's last process said so.
+// Segments reports whether processes of a kind can read memory outside of the slab, as far as is
+// known: the last process of each lane that ever started one said so.
 func (p *Pools) Segments(kind string) bool {
 	known := false
 	for _, l := range p.lanes[kind] {
@@ -198,7 +200,7 @@ func (p *Pools) Segments(kind string) bool {
 	return known
 }
 
-// Working says whether a process has something to run.
+// Working reports whether any process has a run.
 func (p *Pools) Working() bool {
 	for _, lanes := range p.lanes {
 		for _, l := range lanes {
@@ -213,7 +215,7 @@ func (p *Pools) Working() bool {
 	return false
 }
 
-// Begin starts the processes that are to be started at once.
+// Begin starts the processes of Config.StartAtOnce.
 func (p *Pools) Begin() {
 	for kind, n := range p.config.StartAtOnce {
 		for i, l := range p.lanes[kind] {
@@ -227,7 +229,7 @@ func (p *Pools) Begin() {
 	}
 }
 
-// Registered tells the worker's number and the limit of inline results.
+// Registered sets the worker's number and the limit of inline results.
 func (p *Pools) Registered(worker ids.WorkerID, inlineBytes uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -240,8 +242,8 @@ func (p *Pools) inlineLimit() uint64 {
 	return p.inlineBytes
 }
 
-// Deaths is how many processes died other than by our will, and why the last one
-// did.
+// Deaths returns the number of processes that died although they were not stopped by us,
+// and the cause of the last death.
 func (p *Pools) Deaths() (n uint64, last string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -255,8 +257,8 @@ func (p *Pools) died(cause string) {
 	p.lastDeath = cause
 }
 
-// Close ends all processes, and returns when they are gone. Runs that have not
-// ended are not reported.
+// Close ends all processes, and returns when they are gone. Runs that have not ended are not
+// reported.
 func (p *Pools) Close() {
 	close(p.closing)
 	p.wait.Wait()
@@ -268,8 +270,8 @@ func (p *Pools) Close() {
 
 func (p *Pools) lane(kind string, index int) *lane { return p.lanes[kind][index] }
 
-// GiveBack asks processes that have memory of their own in the slab to release what
-// nothing in them uses: somebody waits for room. It does not wait for them.
+// GiveBack asks processes that hold memory of their own in the slab to release the unused part,
+// because a request waits for room. It does not wait for them.
 func (p *Pools) GiveBack() {
 	for _, lanes := range p.lanes {
 		for _, l := range lanes {
@@ -288,14 +290,15 @@ func (p *Pools) Start(kind string, index int, r *Run) { p.lane(kind, index).star
 // Stop ends a run, whether it has begun or not; its result follows.
 func (p *Pools) Stop(kind string, index int, ref lifecycle.Ref) { p.lane(kind, index).stop(ref) }
 
-// TakeBack has a run returned if it has not begun.
+// TakeBack returns a run that has not begun. A run that has begun continues.
 func (p *Pools) TakeBack(kind string, index int, ref lifecycle.Ref) {
 	p.lane(kind, index).takeBack(ref)
 }
 
-// DropFunctions has all processes forget functions, by their hashes, that no task refers to.
+// DropFunctions makes all processes forget functions, given by their hashes, that no task refers
+// to.
 func (p *Pools) DropFunctions(hashes [][]byte) {
-	// order-free: each lane for itself.
+	// order-free: the lanes are independent.
 	for _, lanes := range p.lanes {
 		for _, l := range lanes {
 			l.mu.Lock()
@@ -307,7 +310,7 @@ func (p *Pools) DropFunctions(hashes [][]byte) {
 	}
 }
 
-// failed makes the result of a run that ended without one of its own.
+// failed makes the result of a run that ended without a result of its own.
 func failed(r *Run, outcome lifecycle.Outcome, e *millracev1.TaskError) Result {
 	return Result{Ref: r.Ref, Outcome: outcome, Error: e}
 }

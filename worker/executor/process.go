@@ -31,56 +31,60 @@ import (
 const (
 	protocol        = 1
 	maxMessageBytes = 64 << 20
-	// watchEvery is how often a process at work is looked at: the precision of
+	// watchEvery is the interval at which a working process is checked. It is also the precision of
 	// timeouts.
 	watchEvery = 5 * time.Millisecond
 	// farewell is how long a process may take to shut down.
 	farewell = 2 * time.Second
-	// orphanPatience is how long what a process left behind may take to end when it is killed.
+	// orphanPatience is how long processes that an executor left behind may take to end after they
+	// are killed.
 	orphanPatience = 500 * time.Millisecond
-	// tailBytes of its output are kept, and quotedBytes of them quoted when a
-	// process dies: room for the stack of a fault handler.
+	// tailBytes of a process's output are kept, and quotedBytes of them are quoted when the process
+	// dies: enough for the stack trace of a fault handler.
 	tailBytes   = 8 << 10
 	quotedBytes = 4 << 10
 )
 
-// process is one life of an executor process.
+// process is one executor process, from its start to its end.
 type process struct {
 	pools *Pools
 	kind  string
-	// lane is set when joined is closed: until then it is a spare process, which nobody sends anything but hello.
+	// lane is set before joined is closed. Until then the process is a spare process, which has
+	// been sent nothing but hello.
 	lane   *lane
 	joined chan struct{}
-	// taken is closed when a lane has taken it, a spare process, and is about to adopt it.
+	// taken is closed when a lane has taken the process while it was a spare one; join follows.
 	taken chan struct{}
-	// exited is closed when it was reaped, with what it left in its group.
+	// exited is closed when the process has been reaped, together with the processes of its group.
 	exited  chan struct{}
 	cmd     *exec.Cmd
 	conn    *net.UnixConn
 	page    *page
 	scratch string
-	// oom is what exitcause.OOMKills said when it began to run tasks.
+	// oom is the value of exitcause.OOMKills when the process began to run tasks.
 	oom atomic.Uint64
-	// outputs are the reading ends of its stdout and stderr.
+	// outputs are the read ends of its stdout and stderr.
 	outputs []*os.File
 	reading sync.WaitGroup
-	// hello was answered; closed by the reader.
+	// ready is closed by the reader when the process has answered hello.
 	ready chan struct{}
-	// broken is closed by the first of reader and writer that finds the link
-	// useless; fault, set before, says why if that was the process's doing.
+	// broken is closed by the first of reader and writer that finds the link unusable.
+	// fault is set before that; it is the reason if the process is at fault, else nil.
 	broken chan struct{}
 	once   sync.Once
 	fault  error
-	// outgoing has room for one: pending is not empty.
+	// outgoing has capacity 1. An entry means that pending is not empty.
 	outgoing chan struct{}
 
-	// understands says whether it said that it knows segments, pieces whether it takes runs in pieces, knowsSpares whether others of
-	// its kind can be spare ones; language is what it is written in. Fixed once ready.
+	// The following fields are the process's own statements, fixed once ready is closed:
+	// understands says whether it supports segments, pieces whether it accepts runs split over
+	// several messages, and knowsSpares whether processes of its kind can be spare ones.
+	// language is its programming language.
 	understands, pieces, knowsSpares bool
 	language                         string
 
-	// pending is what to send next, rights the descriptors that go with it, one for
-	// each of its attach. Guarded by lane.mu, as is what follows.
+	// pending is the next message to send. rights are the descriptors that go with it, one for each
+	// of its attach entries. pending and all fields below up to working are guarded by lane.mu.
 	pending  *millracev1.ToExecutor
 	rights   []int
 	ordinal  uint64
@@ -88,27 +92,30 @@ type process struct {
 	opNames  map[opName]uint32
 	lastOp   uint32
 	sentFunc map[ids.FunctionHash]bool
-	// segments are attached, or are about to be; lastSegment is the number given last.
+	// segments are the segments that are attached or about to be; lastSegment is the last number
+	// that was assigned.
 	segments    map[memory.Space]*segment
 	lastSegment uint32
-	// leases are what is allocated for the process itself, by request.
+	// leases are the memory that is allocated for the process itself, by request number.
 	leases map[uint64]ledger.ObjectID
-	// last is the run that ended last, zero before the first end. Its children may write output between two runs.
+	// last is the run that ended last, zero before the first end. Output between two runs,
+	// for example of its children, is attributed to it.
 	last lifecycle.Ref
-	// working has room for one: the watcher has something to watch.
+	// working has capacity 1. An entry means that the watcher has something to watch.
 	working chan struct{}
 
 	tailMu sync.Mutex
-	// tail is the end of what it wrote while tailOf, a run, was at work or had ended last, zero before
-	// the first. Guarded by tailMu.
+	// tail is the end of the output that the process wrote during the run tailOf, or after this run
+	// and before the next one. tailOf is zero before the first run. Guarded by tailMu.
 	tail   []byte
 	tailOf lifecycle.Ref
-	// closing: the reader has got its last deadline. Guarded by tailMu.
+	// closing: the reader's final deadline is set. Guarded by tailMu.
 	closing bool
 	cause   exitcause.Cause
 }
 
-// startProcess starts a process that nobody has joined. A spare one is told that it is, and what to load beside what all do.
+// startProcess starts a process that belongs to no lane yet. A spare process is told that it is
+// one, and which modules to load in addition to Config.Preload.
 func (p *Pools) startProcess(kind string, command []string, spare bool, load []string) (*process, error) {
 	return startProcess(p, kind, command, &millracev1.ExecutorHello{Preload: slices.Concat(p.config.Preload, load), Spare: spare})
 }
@@ -130,7 +137,7 @@ func startProcess(pools *Pools, kind string, command []string, hello *millracev1
 			}
 		}
 	}()
-	// NB: the result is nil in cleanup, so that it works on variables of its own.
+	// NB: the results are nil when cleanup runs, so the cleanup functions use their own variables.
 	scratch, err := os.MkdirTemp(c.Scratch, "executor-")
 	if err != nil {
 		return nil, fmt.Errorf("executor: scratch directory: %w; look at --local-directory", err)
@@ -198,14 +205,14 @@ func startProcess(pools *Pools, kind string, command []string, hello *millracev1
 	return p, nil
 }
 
-// join gives the process to a lane, which can have it handed runs from then on.
+// join assigns the process to a lane. From then on, the lane can send it runs.
 func (p *process) join(l *lane) {
 	p.oom.Store(exitcause.OOMKills())
 	p.lane = l
 	close(p.joined)
 }
 
-// own says whether a lane has it.
+// own reports whether the process belongs to a lane.
 func (p *process) own() bool {
 	select {
 	case <-p.joined:
@@ -215,12 +222,13 @@ func (p *process) own() bool {
 	}
 }
 
-// environment is the worker's without what is the worker's alone. Processes
-// share the cores: unless told otherwise, libraries in them use one thread each.
+// environment returns the worker's environment without the variables that are meant for the worker
+// alone. Since the processes share the cores, libraries use one thread each unless the operator's
+// environment says otherwise.
 func environment(from, add []string) []string {
 	defaults := map[string]string{
 		"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
-		// Give memory back to the system: processes live long.
+		// Return memory to the system, because processes live long.
 		"MALLOC_TRIM_THRESHOLD_": "65536",
 		"PYTHONUNBUFFERED":       "1",
 	}
@@ -241,17 +249,18 @@ func environment(from, add []string) []string {
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
-// mark is a variable in the environment of this process and of all that it starts, and of nothing else.
+// mark returns an environment variable that only this process and its descendants have.
 func (p *process) mark() string { return "MILLRACE_EXECUTOR_DIRECTORY=" + p.scratch }
 
-// wait reaps the process, with whatever it left: its group, and what has left that.
+// wait reaps the process and ends all that it left behind: its process group, and descendants that
+// have left the group.
 func (p *process) wait() {
-	// While it is not reaped its number is nobody else's, so that the group is still its own.
+	// As long as the process is not reaped, its pid is not reused, so the group is still its own.
 	for unix.Waitid(unix.P_PID, p.pid(), nil, unix.WEXITED|unix.WNOWAIT, nil) == unix.EINTR {
 		continue
 	}
 	_ = unix.Kill(-p.pid(), unix.SIGKILL)
-	_ = p.cmd.Wait() // the state says it
+	_ = p.cmd.Wait() // the process state holds the result
 	p.cause = exitcause.Of(p.cmd.ProcessState, p.oom.Load())
 	orphans.Waited(p.cmd)
 	if left := orphans.End(func(pid int) bool { return orphans.Marked(pid, p.mark()+"\x00") }, orphanPatience); len(left) > 0 {
@@ -263,7 +272,7 @@ func (p *process) wait() {
 // kill ends the process and its group.
 func (p *process) kill() { _ = unix.Kill(-p.pid(), unix.SIGKILL) }
 
-// getReady waits for the process to say that it is ready.
+// getReady waits until the process is ready. It returns false if that does not happen.
 func (p *process) getReady() bool {
 	limit := time.NewTimer(p.pools.config.ReadyTimeout)
 	defer limit.Stop()
@@ -273,7 +282,8 @@ func (p *process) getReady() bool {
 	case <-limit.C:
 		p.breakOff(fmt.Errorf("it said nothing for %v", p.pools.config.ReadyTimeout))
 	case <-p.broken:
-		// It is about to exit, or speaks nonsense; give it a moment to say why.
+		// The process is about to exit, or violates the protocol. Its output may give the reason,
+		// so wait a moment for it.
 		select {
 		case <-p.exited:
 		case <-time.After(farewell):
@@ -284,7 +294,7 @@ func (p *process) getReady() bool {
 	return false
 }
 
-// serve lets a ready process work until it has ended.
+// serve watches a ready process until it has ended.
 func (p *process) serve() {
 	watched := make(chan struct{})
 	go p.watch(watched)
@@ -303,7 +313,7 @@ func (p *process) serve() {
 		p.lane.mu.Lock()
 		p.queue().Shutdown = true
 		p.lane.mu.Unlock()
-		// What runs is not waited for: nobody would read its result.
+		// Shutdown does not wait for a running task: its result would not be used.
 		if !p.idle() {
 			p.kill()
 		}
@@ -323,14 +333,14 @@ func (p *process) idle() bool {
 	return len(p.lane.queue) == 0
 }
 
-// close releases what belongs to a process that has exited, but for the control
-// page, which says who is to blame. Its last words are read first, but for those
-// of children that outlived it.
+// close releases the resources of a process that has exited, except for the control page,
+// which tells later which run is to blame. It first reads the remaining output, except for output
+// of children that outlive the process.
 func (p *process) close() {
 	for _, r := range p.outputs {
-		_ = r.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // pipes can
+		_ = r.SetReadDeadline(time.Now().Add(100 * time.Millisecond)) // pipes support deadlines
 	}
-	// What it sent before it died is in the socket, and is read to the end.
+	// The messages that it sent before it died are in the socket. They are read to the end.
 	p.tailMu.Lock()
 	p.closing = true
 	_ = p.conn.SetReadDeadline(time.Now().Add(time.Second))
@@ -340,13 +350,14 @@ func (p *process) close() {
 	for _, r := range p.outputs {
 		_ = r.Close() // only read from
 	}
-	// Whatever the process had submitted to a GPU ended before its exit was seen.
+	// The GPU work that the process had submitted ended before its exit became visible,
+	// so its memory can be reused.
 	for _, id := range p.leases {
 		p.pools.config.Store.Drop(id)
 	}
 	clear(p.leases)
 	_ = p.conn.Close()          // the other end is gone
-	_ = os.RemoveAll(p.scratch) // whatever cannot be removed was made so by a task
+	_ = os.RemoveAll(p.scratch) // a file that cannot be removed was made so by a task
 }
 
 // breakOff ends the link. The first reason counts.
@@ -357,17 +368,18 @@ func (p *process) breakOff(fault error) {
 	})
 }
 
-// readWithin bounds the reading of the rest of a message; the zero time ends that.
+// readWithin sets the deadline for reading the rest of a message; the zero time removes it.
 func (p *process) readWithin(limit time.Time) {
 	p.tailMu.Lock()
 	defer p.tailMu.Unlock()
 	if !p.closing {
-		_ = p.conn.SetReadDeadline(limit) // sockets can
+		_ = p.conn.SetReadDeadline(limit) // sockets support deadlines
 	}
 }
 
-// describe says in words how it ended; blamed is the run that it died in, nil if none. It quotes
-// only output of that run, not of earlier ones. REQUIRES: close has returned.
+// describe returns a sentence on how the process ended. blamed is the run in which it died,
+// nil if none. Only output of that run is quoted, not output of earlier ones.
+// REQUIRES: close has returned.
 func (p *process) describe(blamed *queued) string {
 	text := p.cause.String()
 	if p.fault != nil {
@@ -392,7 +404,7 @@ func (p *process) lastWords(blamed *queued) string {
 	return text.Valid(string(tail))
 }
 
-// deathError blames a run for the process's death.
+// deathError returns the error that blames a run for the death of the process.
 func (p *process) deathError(cause string) *millracev1.TaskError {
 	e := &millracev1.TaskError{
 		Reason:   "EXECUTOR_DIED",
@@ -410,8 +422,8 @@ func (p *process) deathError(cause string) *millracev1.TaskError {
 	return e
 }
 
-// readOutput puts what the process writes down to the run at work, or to the one
-// before.
+// readOutput reads one output of the process, and attributes it to the running task, or to the last
+// one between two runs.
 func (p *process) readOutput(r *os.File) {
 	defer p.reading.Done()
 	output := exitcause.Output{File: r}
@@ -447,8 +459,8 @@ func (p *process) readOutput(r *os.File) {
 	}
 }
 
-// watch looks at the process while it has runs: it keeps the time, and stops
-// what is to be stopped.
+// watch checks the process periodically while it has runs. It enforces timeouts and stops runs that
+// must stop.
 func (p *process) watch(watched chan<- struct{}) {
 	defer close(watched)
 	ticks := time.NewTicker(watchEvery)
@@ -462,7 +474,7 @@ func (p *process) watch(watched chan<- struct{}) {
 		if p.look(time.Now()) {
 			continue
 		}
-		// Nothing to watch: sleep until there is.
+		// There is nothing to watch: block until there is.
 		ticks.Stop()
 		select {
 		case <-p.exited:
@@ -473,7 +485,7 @@ func (p *process) watch(watched chan<- struct{}) {
 	}
 }
 
-// look returns whether there is anything to watch.
+// look checks the process once, and returns whether there is anything left to watch.
 func (p *process) look(now time.Time) bool {
 	p.lane.mu.Lock()
 	defer p.lane.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace/millrace/worker/value"
 )
 
-// handle takes a message. Its error ends the process.
+// handle handles a message of the process. An error ends the process.
 func (p *process) handle(m *millracev1.FromExecutor) error {
 	logs := p.pools.config.Logs
 	for _, l := range m.GetLogs() {
@@ -51,13 +51,13 @@ func (p *process) handle(m *millracev1.FromExecutor) error {
 			results = append(results, p.finish(q, f, m.GetRelease()))
 		}
 	}
-	// Results may lie in memory that is released: they have it by now.
+	// Releases come last: results may be in memory that is released. By now they have adopted it.
 	p.release(m.GetRelease())
 	p.pools.config.Done(results)
 	return nil
 }
 
-// attemptOf returns the attempt of a task that the process has, or had last; 0 if it has none.
+// attemptOf returns the attempt of a task that the process runs or ran last; 0 if there is none.
 func (p *process) attemptOf(task ids.TaskID) ids.Attempt {
 	p.lane.mu.Lock()
 	defer p.lane.mu.Unlock()
@@ -72,7 +72,8 @@ func (p *process) attemptOf(task ids.TaskID) ids.Attempt {
 	return 0
 }
 
-// finish makes the result of a run that is out of the queue, with the releases of the same message.
+// finish makes the result of a run that was removed from the queue. released are the releases of
+// the same message.
 func (p *process) finish(q *queued, f *millracev1.ExecutorFinished, released []*millracev1.ExecutorRelease) Result {
 	r := q.run
 	defer p.dropTemporary(q)
@@ -98,8 +99,9 @@ func (p *process) finish(q *queued, f *millracev1.ExecutorFinished, released []*
 	return out
 }
 
-// keepInputs holds inputs that the process still looks at, under a lease of the process for each. REQUIRES: the
-// run's own hold on its inputs has not ended: Done was not called.
+// keepInputs keeps inputs that the process still reads after the run, under one lease of the
+// process for each. REQUIRES: the run's own hold on its inputs has not ended, i.e.
+// Done was not called.
 func (p *process) keepInputs(r *Run, kept []*millracev1.ExecutorKept) {
 	for _, k := range kept {
 		if err := p.keepInput(r, k); err != nil {
@@ -220,7 +222,7 @@ func (p *process) keep(r *Run, q *queued, f *millracev1.ExecutorFinished, releas
 	return nil
 }
 
-// tooLong refuses a result whose header no reader could be sent.
+// tooLong refuses a result whose header is too large to be sent to any reader.
 func tooLong(header int) *millracev1.TaskError {
 	if header <= store.MaxHeader {
 		return nil
@@ -265,8 +267,9 @@ func (p *process) holder() ledger.Holder {
 	return ledger.Holder{Kind: ledger.HolderExecutor, ID: uint64(p.lane.index)}
 }
 
-// adopt makes an object out of ranges of what the run allocated, of its inputs, and of memory of the process that is
-// released with it. What the process keeps does not leave the slab, and may be written to: no result lies there.
+// adopt makes an object from ranges of memory that the run allocated, of its inputs, and of memory
+// of the process that is released in the same message. A result must not be in memory that the
+// process keeps: such memory is never spilled, and the process may write to it.
 func (p *process) adopt(id ledger.ObjectID, header []byte, frames []memory.Frame, q *queued, r *Run, released []*millracev1.ExecutorRelease) error {
 	objects := p.pools.config.Store
 	reservation, _, err := objects.Reserve(p.holder(), nil, time.Time{}, nil)
@@ -309,7 +312,8 @@ func (p *process) adoptFrame(reservation ledger.ReservationID, id ledger.ObjectI
 		"memory of the process that it releases in the same message; copy it into memory for the run", f.Offset, f.Bytes)
 }
 
-// allocate gives a run room, or the process, now or as soon as there is some.
+// allocate allocates memory for a run or for the process itself, immediately or as soon as there is
+// room.
 func (p *process) allocate(a *millracev1.ExecutorAllocate) {
 	q, refused := p.applicant(a)
 	if refused != "" {
@@ -336,7 +340,8 @@ func (p *process) allocate(a *millracev1.ExecutorAllocate) {
 		}
 	}
 	if q == nil && a.GetNoWait() {
-		// It takes nothing that tasks wait for, nor the room that those who hold memory may need.
+		// The request must not take memory that tasks wait for, or the reserve for tasks that
+		// already hold memory.
 		var err error
 		if reservation, err = objects.ReserveIdle(p.holder(), a.GetFrameBytes()); err != nil {
 			err = fmt.Errorf("executor: %d bytes of the slab are not free at once: %w", sum(a.GetFrameBytes()), err)
@@ -374,8 +379,8 @@ func sum(sizes []uint64) (n uint64) {
 	return n
 }
 
-// applicant is the run that asks for room, nil if the process does; or refused
-// says why neither can.
+// applicant returns the run that requests memory, nil if the process requests it for itself.
+// If the request is invalid, refused is the reason.
 func (p *process) applicant(a *millracev1.ExecutorAllocate) (q *queued, refused string) {
 	p.lane.mu.Lock()
 	defer p.lane.mu.Unlock()
@@ -392,7 +397,7 @@ func (p *process) applicant(a *millracev1.ExecutorAllocate) (q *queued, refused 
 	return q, ""
 }
 
-// take makes the frames of a granted allocation.
+// take allocates the frames of a granted reservation.
 func (p *process) take(a *millracev1.ExecutorAllocate, q *queued, reservation ledger.ReservationID, id ledger.ObjectID) error {
 	objects := p.pools.config.Store
 	frames, err := objects.Allocate(reservation, id, a.GetFrameBytes()...)
@@ -403,8 +408,8 @@ func (p *process) take(a *millracev1.ExecutorAllocate, q *queued, reservation le
 	return err
 }
 
-// allocated hands frames to the executor. From here on they are an object of
-// their own, which ends with the run or with the process.
+// allocated sends frames to the executor. From here on they are an object of their own, which ends
+// with the run or with the process.
 func (p *process) allocated(a *millracev1.ExecutorAllocate, q *queued, id ledger.ObjectID, frames []memory.Frame) error {
 	objects := p.pools.config.Store
 	if err := objects.SealTemporary(id, ledger.Holder{Kind: ledger.HolderExecutor, ID: uint64(p.pid())}); err != nil {
@@ -430,7 +435,7 @@ func (p *process) allocated(a *millracev1.ExecutorAllocate, q *queued, id ledger
 	return nil
 }
 
-// release takes back what was allocated for the process.
+// release frees memory that was allocated for the process.
 func (p *process) release(released []*millracev1.ExecutorRelease) {
 	for _, r := range released {
 		p.lane.mu.Lock()

@@ -11,26 +11,26 @@ import (
 )
 
 const (
-	// segmentIdle is how long a segment stays attached without a run: mapping it
-	// anew, and touching its pages for the first time, costs more than keeping it.
-	// The memory of a lender that died lives as long.
+	// segmentIdle is how long a segment stays attached without a run.
+	// Mapping it again, and touching its pages for the first time, costs more than keeping it.
+	// The memory of a lender that died is freed only after this time.
 	segmentIdle = time.Second
-	// maxRights is how many descriptors go with one write; the kernel takes 253.
+	// maxRights is the number of descriptors sent with one write; the kernel accepts at most 253.
 	maxRights = 200
 )
 
-// segment is memory of another worker that a process has mapped, or is about to.
+// segment is memory of another worker that a process has mapped, or is about to map.
 // Guarded by lane.mu.
 type segment struct {
 	number uint32
-	// users are the runs that were sent and have no result.
+	// users is the number of runs that were sent and have no result yet.
 	users int
-	// idle is when the last of them ended.
+	// idle is the time at which the last of them ended.
 	idle time.Time
 }
 
-// locate returns a run's inputs as a process is told of them, and counts the run
-// as a user of the segments among them. REQUIRES: lane.mu is held.
+// locate returns a run's inputs as they are sent to the process, and counts the run as a user of
+// the segments among them. REQUIRES: lane.mu is held.
 func (p *process) locate(m *millracev1.ToExecutor, q *queued) []*millracev1.ExecutorInput {
 	r := q.run
 	if len(r.Spaces) == 0 {
@@ -44,7 +44,7 @@ func (p *process) locate(m *millracev1.ToExecutor, q *queued) []*millracev1.Exec
 		s := p.attach(m, r.Spaces[i])
 		s.users++
 		q.segments = append(q.segments, s)
-		// The run may be sent to another process, where the numbers are others.
+		// This is a copy, since the run may be sent to another process later, with other numbers.
 		inputs[i] = &millracev1.ExecutorInput{Header: in.GetHeader()}
 		for _, f := range in.GetFrames() {
 			inputs[i].Frames = append(inputs[i].Frames, &millracev1.FrameLocation{Offset: f.GetOffset(), Bytes: f.GetBytes(), Segment: s.number})
@@ -53,7 +53,8 @@ func (p *process) locate(m *millracev1.ToExecutor, q *queued) []*millracev1.Exec
 	return inputs
 }
 
-// attach announces a space at its first use. REQUIRES: lane.mu is held.
+// attach returns the segment of a space, and announces it to the process at its first use.
+// REQUIRES: lane.mu is held.
 func (p *process) attach(m *millracev1.ToExecutor, space memory.Space) *segment {
 	s := p.segments[space]
 	if s == nil {
@@ -66,7 +67,7 @@ func (p *process) attach(m *millracev1.ToExecutor, space memory.Space) *segment 
 	return s
 }
 
-// unuse says that a run has a result. REQUIRES: lane.mu is held.
+// unuse ends a run's use of its segments, since the run has a result. REQUIRES: lane.mu is held.
 func (p *process) unuse(q *queued) {
 	for _, s := range q.segments {
 		if s.users--; s.users == 0 {
@@ -76,8 +77,8 @@ func (p *process) unuse(q *queued) {
 	q.segments = nil
 }
 
-// detachIdle takes segments back that have been idle for long. It returns whether
-// there are others that are idle. REQUIRES: lane.mu is held.
+// detachIdle detaches segments that have been idle for segmentIdle. It returns whether other
+// segments are idle. REQUIRES: lane.mu is held.
 func (p *process) detachIdle(now time.Time) (more bool) {
 	for space, s := range p.segments { // the order does not matter
 		switch {
@@ -93,8 +94,8 @@ func (p *process) detachIdle(now time.Time) (more bool) {
 	return more
 }
 
-// writeMessage sends bytes, with descriptors from the first of them on. There are
-// more bytes than descriptors.
+// writeMessage sends bytes, with the descriptors attached from the first byte on. REQUIRES: there
+// are more bytes than descriptors.
 func writeMessage(c *net.UnixConn, b []byte, rights []int) error {
 	for len(rights) > 0 {
 		n := min(len(rights), maxRights)

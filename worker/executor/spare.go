@@ -9,30 +9,35 @@ import (
 )
 
 const (
-	// spareDelay is how long a spare process is put off: those that have work are started before it.
+	// spareDelay delays the start of a spare process, so that processes with work start first.
 	spareDelay = 250 * time.Millisecond
-	// longestSpareBackoff bounds the pause after spare processes that died: nothing waits for the next one.
+	// longestSpareBackoff limits the pause after spare processes that died. It can be long,
+	// because nothing waits for the next one.
 	longestSpareBackoff = time.Minute
-	// maxLoaded of a kind are remembered, each of maxLoadedName bytes at most. A task can write to the link.
+	// maxLoaded is the number of names per kind that are remembered, each of at most maxLoadedName
+	// bytes. The limits are needed because a task can write to the link.
 	maxLoaded     = 1000
 	maxLoadedName = 200
 )
 
-// spare keeps at most one process of a kind that no lane has. It has loaded what tasks need, and takes the place of one that
-// died. There is none before the first process of the kind has got ready, and has said that its program knows spare ones.
+// spare keeps at most one spare process of a kind, that is, a process without a lane. It has loaded
+// the modules that tasks need, and replaces a process that died. It is started only after the first
+// process of the kind has become ready and has said that its program supports spare processes.
 type spare struct {
 	pools   *Pools
 	kind    string
 	command []string
-	// need has room for one: a process of the kind got ready, so that there should be a spare one.
+	// need has capacity 1. An entry means that a process of the kind became ready, so a spare one
+	// should be started.
 	need chan struct{}
 
 	mu sync.Mutex
-	// process is the one that can be taken, nil if there is none; it may not be ready. Guarded by mu.
+	// process is the process that can be taken, nil if there is none. It may not be ready yet.
+	// Guarded by mu.
 	process *process
 }
 
-// takeSpare returns a spare process, nil if there is none. It may not be ready yet.
+// takeSpare returns a spare process, nil if there is none. The process may not be ready yet.
 func (p *Pools) takeSpare(kind string) *process {
 	for _, s := range p.spares[kind] {
 		if taken := s.take(); taken != nil {
@@ -42,7 +47,7 @@ func (p *Pools) takeSpare(kind string) *process {
 	return nil
 }
 
-// wantSpare says that a process of a kind got ready.
+// wantSpare requests the spare processes of a kind, because a process of this kind became ready.
 func (p *Pools) wantSpare(kind string) {
 	for _, s := range p.spares[kind] {
 		select {
@@ -52,7 +57,7 @@ func (p *Pools) wantSpare(kind string) {
 	}
 }
 
-// loaded notes what tasks made a process load.
+// loaded records the modules that tasks made a process load.
 func (p *Pools) loaded(kind string, names []string) {
 	if len(names) == 0 || len(p.spares[kind]) == 0 {
 		return
@@ -71,21 +76,22 @@ func (p *Pools) loaded(kind string, names []string) {
 	}
 }
 
-// toLoad is what tasks made processes of a kind load, sorted.
+// toLoad returns the modules that tasks made processes of a kind load, sorted.
 func (p *Pools) toLoad(kind string) []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Sorted(maps.Keys(p.load[kind]))
 }
 
-// forgetLoaded forgets that: a spare process may have died of it.
+// forgetLoaded clears the recorded modules of a kind, since one of them may have killed a spare
+// process.
 func (p *Pools) forgetLoaded(kind string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	delete(p.load, kind)
 }
 
-// take returns the process for a lane, nil if there is none that lives.
+// take returns the process for a lane, nil if there is none alive.
 func (s *spare) take() *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,7 +109,7 @@ func (s *spare) take() *process {
 	return p
 }
 
-// keep starts a process whenever one is wanted and there is none.
+// keep starts a spare process whenever one is requested and there is none.
 func (s *spare) keep() {
 	failures := 0
 	for {
@@ -121,7 +127,7 @@ func (s *spare) keep() {
 		}
 		taken, cause := s.once(s.pools.toLoad(s.kind))
 		if taken {
-			// The next one is wanted when this one has got ready.
+			// The next one is requested when this one has become ready in its lane.
 			failures = 0
 			continue
 		}
@@ -137,7 +143,8 @@ func (s *spare) keep() {
 	}
 }
 
-// once keeps one process until a lane takes it, or it has ended; then cause says why.
+// once keeps one process until a lane takes it or it has ended. If it has ended, cause is the
+// reason.
 func (s *spare) once(load []string) (taken bool, cause string) {
 	p, err := s.pools.startProcess(s.kind, s.command, true, load)
 	if err != nil {
@@ -160,7 +167,8 @@ func (s *spare) once(load []string) (taken bool, cause string) {
 			continue
 		case <-broken:
 			broken = nil
-			// It is about to exit, or speaks nonsense; it has a moment to say why.
+			// The process is about to exit, or violates the protocol. Its output may give the
+			// reason, so it gets a moment.
 			limit.Reset(farewell)
 			continue
 		case <-limit.C:
@@ -177,7 +185,7 @@ func (s *spare) once(load []string) (taken bool, cause string) {
 	s.process = nil
 	s.mu.Unlock()
 	if !mine {
-		return true, "" // just now
+		return true, "" // a lane took it just now
 	}
 	p.kill()
 	<-p.exited
@@ -186,7 +194,7 @@ func (s *spare) once(load []string) (taken bool, cause string) {
 	return false, p.describe(nil)
 }
 
-// pause waits. It returns false if the pools are closed meanwhile.
+// pause waits for d. It returns false if the pools are closed before that.
 func (p *Pools) pause(d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

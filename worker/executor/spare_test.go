@@ -26,12 +26,13 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// pools are executors of Python, and of echo, over a slab in host memory: one process of each kind, and spare ones.
+// pools are Python and echo executors over a slab in host memory: one process of each kind,
+// and spare processes.
 type pools struct {
 	*executor.Pools
 	results chan executor.Result
 	tasks   int
-	// modules is a directory that Python finds modules in.
+	// modules is a directory in Python's module search path.
 	modules string
 }
 
@@ -73,14 +74,14 @@ func newPools(t *testing.T, spares int) *pools {
 		p.Close()
 		objects.Close()
 		if left := p.processes(); len(left) > 0 {
-			t.Errorf("%v outlive their pools", left) // with all that they started
+			t.Errorf("%v outlive their pools", left) // with all processes that they started
 		}
 		_ = slab.Close() // nothing was kept
 	})
 	return p
 }
 
-// call runs a function of Python, by its import path, or an operation of echo.
+// call runs a Python function, given by its import path, or an operation of echo.
 func (p *pools) call(t *testing.T, kind, name string, arguments ...any) *millracev1.Value {
 	t.Helper()
 	var a millracev1.Arguments
@@ -109,13 +110,14 @@ func (p *pools) call(t *testing.T, kind, name string, arguments ...any) *millrac
 	}
 }
 
-// pid is the number of the process that has the lane.
+// pid returns the pid of the lane's Python process.
 func (p *pools) pid(t *testing.T) int {
 	t.Helper()
 	return int(p.call(t, "python", "os:getpid").GetIntValue())
 }
 
-// processes are the executors of these pools that live, by the directory that Python finds modules in.
+// processes returns the pids of all living processes of these pools. It recognises them by the
+// PYTHONPATH in their environment.
 func (p *pools) processes() (found []int) {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -126,7 +128,7 @@ func (p *pools) processes() (found []int) {
 		if err != nil {
 			continue
 		}
-		environment, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ")) // none: it has ended, or is another's
+		environment, _ := os.ReadFile(filepath.Join("/proc", e.Name(), "environ")) // on an error it has ended, or belongs to another user
 		if slices.Contains(strings.Split(string(environment), "\x00"), "PYTHONPATH="+p.modules) {
 			found = append(found, pid)
 		}
@@ -134,12 +136,12 @@ func (p *pools) processes() (found []int) {
 	return found
 }
 
-// other waits until there is a process of Python besides some, and returns it.
+// other waits for a Python process other than the given ones, and returns its pid.
 func (p *pools) other(t *testing.T, but ...int) int {
 	t.Helper()
 	for limit := time.Now().Add(workertest.Patience); time.Now().Before(limit); time.Sleep(time.Millisecond) {
 		for _, pid := range p.processes() {
-			command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // none: it has ended
+			command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // on an error it has ended
 			if strings.Contains(string(command), "millrace.executor") && !slices.Contains(but, pid) {
 				return pid
 			}
@@ -209,18 +211,21 @@ func TestNoSparesIfThereAreToBeNone(t *testing.T) {
 	}
 }
 
-// TestProgramsThatDoNotKnowSparesHaveNone: a process of such a program would do all that costs memory at its start.
+// TestProgramsThatDoNotKnowSparesHaveNone: a program that does not support spare processes gets
+// none, since its process would do all the expensive work at its start.
 func TestProgramsThatDoNotKnowSparesHaveNone(t *testing.T) {
 	p := newPools(t, 1)
 	p.call(t, "echo", "upper", "x")
-	// One of echo would have been wanted before that of Python, and be there by now.
+	// A spare process of echo would have been requested before that of Python, and exist by now.
 	p.other(t, p.pid(t))
 	if left := p.processes(); len(left) != 3 {
 		t.Errorf("processes %v, not one of echo and two of Python", left)
 	}
 }
 
-// TestSpareLoadsWhatTasksMadeOthersLoad, and what ends a process that loads it ends one spare process, not each.
+// TestSpareLoadsWhatTasksMadeOthersLoad: a spare process loads the modules that tasks made other
+// processes load. If loading a module kills the process, this costs one spare process,
+// not each further one.
 func TestSpareLoadsWhatTasksMadeOthersLoad(t *testing.T) {
 	p := newPools(t, 1)
 	write := func(name, text string) (file string) {
@@ -232,11 +237,11 @@ func TestSpareLoadsWhatTasksMadeOthersLoad(t *testing.T) {
 		}
 		return file
 	}
-	// until waits until so many processes have loaded a module, and returns which did.
+	// until waits until n processes have loaded a module, and returns their pids.
 	until := func(file string, n int) (pids []int) {
 		t.Helper()
 		for limit := time.Now().Add(workertest.Patience); time.Now().Before(limit); time.Sleep(time.Millisecond) {
-			text, _ := os.ReadFile(file) // none: not yet
+			text, _ := os.ReadFile(file) // on an error there is none yet
 			words := strings.Fields(string(text))
 			if len(words) < n || !strings.HasSuffix(string(text), " ") {
 				continue
@@ -270,7 +275,7 @@ func TestSpareLoadsWhatTasksMadeOthersLoad(t *testing.T) {
 	if now := p.pid(t); now != third {
 		t.Fatalf("process %d went on, not %d", now, third)
 	}
-	// The one after that dies of it, and the next one loads nothing of that any more.
+	// The next spare process dies of loading the module, and the one after that does not load it.
 	gone := append(until(fatal, 2), first, second, third)
 	last := p.other(t, gone...)
 	p.end(t, third)

@@ -24,17 +24,18 @@ import (
 	"github.com/millrace/millrace/worker/tasklog"
 )
 
-// spilling is a process that has memory of its own in a slab of 4 MiB above a disk, and what its results should be.
+// spilling is a process with leases of its own in a slab of 4 MiB above a disk tier,
+// and the expected contents of its results.
 type spilling struct {
 	t *testing.T
 	*executor.Pools
 	objects *store.Store
 	results chan executor.Result
 	tasks   int
-	// ordinal counts the runs of the process that lives.
+	// ordinal counts the runs of the current process.
 	ordinal int
-	// content is that of results, by task. hoards and looks are the runs of the process in which it took memory of its own, and
-	// kept an input.
+	// content is the expected content of results, by task. hoards and looks are the ordinals of the
+	// runs in which the process allocated memory of its own, or kept an input.
 	content       map[int][]byte
 	hoards, looks []int
 }
@@ -88,7 +89,7 @@ func newSpilling(t *testing.T) *spilling {
 	return l
 }
 
-// await waits for something while time passes for the store.
+// await waits for a value, and advances the time of the store meanwhile.
 func await[T any](l *spilling, from <-chan T) T {
 	l.t.Helper()
 	ticks := time.NewTicker(5 * time.Millisecond)
@@ -105,7 +106,7 @@ func await[T any](l *spilling, from <-chan T) T {
 	}
 }
 
-// room sets memory aside, with inputs in the slab, and returns what gives it back.
+// room reserves memory, with the inputs in the slab, and returns the function that releases it.
 func (l *spilling) room(inputs []ledger.ObjectID, sizes ...uint64) func() {
 	l.t.Helper()
 	told := make(chan store.Told, 4)
@@ -127,7 +128,7 @@ func (l *spilling) room(inputs []ledger.ObjectID, sizes ...uint64) func() {
 	return func() { l.objects.Release(id) }
 }
 
-// run calls an operation with a text, or with the result of a task as the input; 0: none.
+// run calls an operation with a text, or with the result of a task as the input; 0: no input.
 func (l *spilling) run(op, text string, input int) executor.Result {
 	l.t.Helper()
 	l.tasks++
@@ -168,7 +169,7 @@ func (l *spilling) must(op, text string, input int) {
 	}
 }
 
-// read compares a result with what it should be.
+// read compares a result with its expected content.
 func (l *spilling) read(task int) {
 	l.t.Helper()
 	defer l.room([]ledger.ObjectID{object(task)})()
@@ -181,8 +182,8 @@ func (l *spilling) read(task int) {
 	}
 }
 
-// Results in memory that an executor had leased leave the slab as others do and come back as they were, whatever the
-// executor has leased and keeps besides, and whenever it dies.
+// Results in memory that an executor had leased are spilled and restored like all others, without a
+// change, independent of other leases of the executor and of the time of its death.
 func TestResultsInLeasesLeaveTheSlab(t *testing.T) {
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { leaveAndComeBack(t, seed) })
@@ -246,7 +247,7 @@ func leaveAndComeBack(t *testing.T, seed uint64) {
 	for _, n := range l.hoards {
 		l.must("release", fmt.Sprint(n), 0)
 	}
-	// Nothing of the results has to stay.
+	// All results can leave the slab.
 	l.room(nil, rest...)()
 	for task := range l.content {
 		l.read(task)

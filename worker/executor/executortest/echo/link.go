@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// link is the socket. One goroutine reads.
+// link is the socket. Only one goroutine reads it.
 type link struct {
 	*os.File
-	// descriptors came with what was read, in order.
+	// descriptors are the file descriptors that were received and not used yet, in order.
 	descriptors []int
 }
 
-// Read keeps the descriptors that come along.
+// Read keeps the file descriptors that come with the bytes.
 func (l *link) Read(p []byte) (int, error) {
 	control := make([]byte, unix.CmsgSpace(253*4))
 	for {
@@ -45,7 +45,7 @@ func (l *link) Read(p []byte) (int, error) {
 	}
 }
 
-// segment maps the next descriptor. The process ends if it could write there.
+// segment maps the next descriptor. It ends the process if the segment can be mapped for writing.
 func (l *link) segment(size int) []byte {
 	fd := l.descriptors[0]
 	l.descriptors = l.descriptors[1:]

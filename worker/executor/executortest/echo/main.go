@@ -1,11 +1,12 @@
-// Package main is Test support: a small executor in Go, which shows that the
-// executor protocol does not need Python, and tests the worker's side of it with
-// ways to misbehave that no sane executor has.
+// Package main is Test support: a small executor in Go. It shows that the executor protocol does
+// not need Python, and it tests the worker's side of the protocol by misbehaving in many ways.
 //
-// Operations: upper, slab, alias, sum and the like return something; the rest fail,
-// wait, write logs or die. It understands segments if ECHO_SEGMENTS says so: "yes",
-// or the name of a pipe in which that is written when it starts. Told of a slab on a
-// GPU it says that it opened it if ECHO_DEVICE is "yes", and never touches it. It does not understand runs in pieces if ECHO_PIECES is "no".
+// Some operations (upper, slab, alias, sum and similar ones) return something;
+// the others fail, wait, write logs or die. Environment variables set its capabilities.
+// ECHO_SEGMENTS: it understands segments if the value is "yes", or if the value is the name of a
+// pipe from which it reads "yes" at its start. ECHO_DEVICE: if it is "yes", the process answers
+// that it opened a slab on a GPU, but it never touches the slab. ECHO_PIECES: if it is "no",
+// the process does not understand runs that are split over several messages.
 package main
 
 import (
@@ -68,11 +69,12 @@ type executor struct {
 	wake       chan struct{}
 
 	sending sync.Mutex
-	// piece is the beginning of a run whose inputs go on, nil if there is none. Of the reading goroutine.
+	// piece is a run whose remaining inputs follow in further messages, nil if there is none.
+	// It belongs to the reading goroutine.
 	piece *millracev1.ExecutorRun
-	// dying: the process ends after the answer that it sends next. Of the main goroutine.
+	// dying: the process ends after its next answer. It belongs to the main goroutine.
 	dying bool
-	// releasing are numbers that are released with the answer. Of the main goroutine.
+	// releasing are the leases to release with the next answer. It belongs to the main goroutine.
 	releasing []*millracev1.ExecutorRelease
 
 	mu       sync.Mutex
@@ -83,7 +85,7 @@ type executor struct {
 	ordinal  uint64
 	dropped  map[ref]bool
 	allocs   []*millracev1.ExecutorAllocated
-	// functions are the hashes of those that it was sent.
+	// functions are the hashes of the functions that the process was sent and not told to forget.
 	functions map[string]bool
 	shutdown  bool
 	closed    error
@@ -140,7 +142,7 @@ func (e *executor) run() error {
 		if gone {
 			continue
 		}
-		if _, name, _ := strings.Cut(op, "/"); name == "early" { // it dies before it has begun, unless a directory is there by now
+		if _, name, _ := strings.Cut(op, "/"); name == "early" { // die before the run begins, unless an earlier process did (it made the directory)
 			if in, err := e.inputs(r); err != nil || os.Mkdir(string(in[0]), 0o700) == nil || string(in[0]) == "" {
 				os.Exit(6)
 			}
@@ -179,14 +181,14 @@ func (e *executor) read() {
 		if err != nil {
 			e.closed = err
 			e.mu.Unlock()
-			// The worker is gone, whatever runs here.
+			// The worker is gone, so a running task does not matter.
 			os.Exit(0)
 		}
 		for _, a := range m.GetAttach() {
 			e.segments[a.GetSegment()] = e.link.segment(int(a.GetBytes()))
 		}
 		for _, d := range m.GetDetach() {
-			_ = unix.Munmap(e.segments[d.GetSegment()]) // no run looks at it
+			_ = unix.Munmap(e.segments[d.GetSegment()]) // no run reads it
 			delete(e.segments, d.GetSegment())
 		}
 		for _, d := range m.GetOps() {
@@ -195,7 +197,7 @@ func (e *executor) read() {
 		for _, f := range m.GetFunctions() {
 			e.functions[string(f.GetHash())] = true
 		}
-		for _, hash := range m.GetDroppedFunctions() { // runs of this message came after it was needed
+		for _, hash := range m.GetDroppedFunctions() { // no run of this message needs them any more
 			delete(e.functions, string(hash))
 		}
 		for _, r := range m.GetRuns() {
@@ -222,7 +224,7 @@ func (e *executor) read() {
 		e.allocs = append(e.allocs, m.GetAllocated()...)
 		e.shutdown = e.shutdown || m.GetShutdown()
 		e.answered.Broadcast()
-		if m.GetGiveBack() { // before anything else is answered
+		if m.GetGiveBack() { // the answer comes before any other
 			_ = e.send(&millracev1.FromExecutor{Release: []*millracev1.ExecutorRelease{{Request: 1001}}})
 		}
 		e.mu.Unlock()
@@ -254,8 +256,8 @@ func (e *executor) ask(a *millracev1.ExecutorAllocate) ([]*millracev1.FrameLocat
 	return answer.GetFrames(), answer.GetError()
 }
 
-// inputs decodes the arguments: text and small numbers as they are, inputs as
-// the bytes of their first frame or their bytes value.
+// inputs decodes the arguments: text and small numbers as they are; inputs as the bytes of their
+// first frame, or as their bytes value.
 func (e *executor) inputs(r pending) (out [][]byte, err error) {
 	var a millracev1.Arguments
 	if err := proto.Unmarshal(r.GetArguments(), &a); err != nil {
@@ -306,7 +308,7 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 	switch name {
 	case "upper":
 		return text(strings.ToUpper(arg))
-	case "texts": // so many of 30 KB
+	case "texts": // that many texts of 30 KB each
 		n, err := strconv.Atoi(arg)
 		if err != nil {
 			return failure("INVALID_ARGUMENT", "%v", err)
@@ -320,7 +322,7 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 			return failure("EXECUTOR_ERROR", "%v", err)
 		}
 		return &millracev1.ExecutorFinished{Header: header}
-	case "lengths": // how many inputs there are, and how long their headers are together
+	case "lengths": // the number of inputs, and the total length of their headers
 		n := 0
 		for _, i := range r.GetInputs() {
 			n += len(i.GetHeader())
@@ -328,12 +330,12 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 		return text(fmt.Sprintf("%d inputs, %d bytes, %d of arguments", len(r.GetInputs()), n, len(r.GetArguments())))
 	case "sum": // the checksum of an input
 		return text(fmt.Sprint(crc32.ChecksumIEEE(in[0])))
-	case "wait": // the same, once somebody has written to a pipe
+	case "wait": // the same, after the test has written to a pipe
 		if _, err := os.ReadFile(string(in[1])); err != nil {
 			return failure("EXECUTOR_ERROR", "%v", err)
 		}
 		return text(fmt.Sprint(crc32.ChecksumIEEE(in[0])))
-	case "holds": // open descriptors and attached segments
+	case "holds": // the numbers of open descriptors and attached segments
 		entries, err := os.ReadDir("/proc/self/fd")
 		if err != nil {
 			return failure("EXECUTOR_ERROR", "%v", err)
@@ -343,7 +345,7 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 		return text(fmt.Sprintf("%d descriptors, %d segments", len(entries), len(e.segments)))
 	case "early":
 		return text("it has begun")
-	case "functions": // how many it has
+	case "functions": // the number of known functions
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		return text(fmt.Sprint(len(e.functions)))
@@ -351,14 +353,14 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 		return text(fmt.Sprint(os.Getpid()))
 	case "env":
 		return text(os.Getenv(arg))
-	case "slab": // the argument in the slab, as bytes
+	case "slab": // the argument as bytes in the slab
 		frames, failed := e.allocate(r, 1<<16, uint64(len(arg)))
 		if failed != nil {
 			return &millracev1.ExecutorFinished{Error: failed}
 		}
 		copy(e.bytes(frames[1]), arg)
 		return tensors(frames[1:])
-	case "alias": // the second half of the input, where it is
+	case "alias": // the second half of the input, in place
 		f := r.GetInputs()[0].GetFrames()[0]
 		half := f.GetBytes() / 2
 		return tensors([]*millracev1.FrameLocation{{Offset: f.GetOffset() + half, Bytes: f.GetBytes() - half, Segment: f.GetSegment()}})
@@ -366,14 +368,14 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 		f := tensors([]*millracev1.FrameLocation{{Bytes: uint64(len(arg))}})
 		f.Frames, f.InlineFrames = nil, [][]byte{[]byte(arg)}
 		return f
-	case "steal": // a result that it does not own
+	case "steal": // a result in memory that the run does not own
 		return tensors([]*millracev1.FrameLocation{{Offset: 0, Bytes: 4096}})
 	case "huge":
 		_, failed := e.allocate(r, 1<<40)
 		return &millracev1.ExecutorFinished{Error: failed}
-	case "device": // what it was told of the slab on a GPU
+	case "device": // the description of the slab on a GPU
 		return text(fmt.Sprintf("%x %s %d %v %d %s", e.device.GetMemoryHandle(), e.device.GetHeader()[:8], e.device.GetArenaBytes(), e.device.GetArenaLibraries(), e.device.GetNeighbours(), os.Getenv("CUDA_VISIBLE_DEVICES")))
-	case "lease", "retain": // a result in the middle of memory of the process's own, which is released with it, or kept; of the argument's letters
+	case "lease", "retain": // a result inside of a lease, which is released with the result or kept; filled with the argument's text
 		n := uint64(4096 + max(4096, len(arg)))
 		frames, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{max(n, 1<<16)}})
 		if failed != nil {
@@ -388,7 +390,7 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 			e.releasing = append(e.releasing, &millracev1.ExecutorRelease{Request: 1000 + r.ordinal})
 		}
 		return tensors([]*millracev1.FrameLocation{at})
-	case "hoard": // memory of the process's own, which is kept; it is written to
+	case "hoard": // takes a lease, writes to it and keeps it
 		frames, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
 		if failed != nil {
 			return &millracev1.ExecutorFinished{Error: failed}
@@ -397,22 +399,22 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 			copy(e.bytes(frames[0]), bytes.Repeat([]byte{'h'}, 1<<16))
 		}
 		return text("")
-	case "greedy": // more than there is, now
+	case "greedy": // requests more memory than is free, without waiting
 		_, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{2 << 20}, NoWait: true})
 		return &millracev1.ExecutorFinished{Error: failed}
-	case "spare": // memory of the process's own, if there is some that nobody waits for
+	case "spare": // takes a lease without waiting, if no other request waits for the memory
 		_, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}, NoWait: true})
 		if failed != nil {
 			return &millracev1.ExecutorFinished{Error: failed}
 		}
 		return text("")
-	case "twice": // memory by a number that is in use
+	case "twice": // requests memory with a request number that is in use
 		_, failed := e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
 		if failed == nil {
 			_, failed = e.ask(&millracev1.ExecutorAllocate{Request: 1000 + r.ordinal, FrameBytes: []uint64{1 << 16}})
 		}
 		return &millracev1.ExecutorFinished{Error: failed}
-	case "release": // what the first run leased, or that of the argument
+	case "release": // releases the lease of the first run, or of the run in the argument
 		n := uint64(1)
 		if arg != "" {
 			if _, err := fmt.Sscan(arg, &n); err != nil {
@@ -423,11 +425,11 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 			return failure("EXECUTOR_ERROR", "%v", err)
 		}
 		return text("")
-	case "keep": // the input is looked at for longer than the run
+	case "keep": // keeps the input after the end of the run
 		f := text("")
 		f.Kept = []*millracev1.ExecutorKept{{Request: 2000 + r.ordinal}, {Request: 3000, Input: 7}}
 		return f
-	case "unkeep": // not any more; the argument is the ordinal of the run that kept it
+	case "unkeep": // releases a kept input; the argument is the ordinal of the run that kept it
 		var n uint64
 		if _, err := fmt.Sscan(arg, &n); err != nil {
 			return failure("EXECUTOR_ERROR", "%v", err)
@@ -442,7 +444,7 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 		fmt.Println("printed", arg)
 		_ = e.send(&millracev1.FromExecutor{Logs: []*millracev1.ExecutorLog{{TaskId: r.GetTaskId(), Text: "logged " + arg + "\n"}}})
 		return text("")
-	case "noise": // the first argument, in hexadecimal digits, so many times on stdout; then it fails
+	case "noise": // writes the first argument (hexadecimal) n times to stdout, then fails
 		b, err := hex.DecodeString(arg)
 		if err != nil {
 			return failure("INVALID_ARGUMENT", "%v", err)
@@ -451,8 +453,8 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 		if err != nil {
 			return failure("INVALID_ARGUMENT", "%v", err)
 		}
-		_, _ = os.Stdout.Write(bytes.Repeat(b, n)) // the worker is gone otherwise
-		for {                                      // the worker reads it before the end of the run
+		_, _ = os.Stdout.Write(bytes.Repeat(b, n)) // an error means that the worker is gone
+		for {                                      // wait until the worker has read it, before the run ends
 			if unread, err := unix.IoctlGetInt(1, unix.TIOCINQ); err != nil || unread == 0 {
 				break
 			}
@@ -476,7 +478,7 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 		fmt.Fprintln(os.Stderr, "about to exit")
 		os.Exit(7)
 	case "segv":
-		// Go would make a panic of it; another program in this process does not.
+		// Go would turn the signal into a panic, so another program in this process raises it.
 		_ = unix.Exec("/bin/sh", []string{"sh", "-c", "kill -SEGV $$"}, nil)
 	case "kill":
 		_ = unix.Kill(os.Getpid(), unix.SIGKILL)
@@ -487,7 +489,7 @@ func (e *executor) execute(op string, r pending) *millracev1.ExecutorFinished {
 	case "oversized":
 		_, _ = e.link.Write([]byte{0xff, 0xff, 0xff, 0xff})
 		select {}
-	case "idledeath": // ends well, then the process dies
+	case "idledeath": // the run succeeds, then the process dies
 		e.dying = true
 		return text("")
 	}
@@ -517,7 +519,7 @@ func text(s string) *millracev1.ExecutorFinished {
 	return &millracev1.ExecutorFinished{Header: header}
 }
 
-// tensors describes frames as byte tensors, one by itself, several as a list.
+// tensors describes frames as byte tensors: one frame by itself, several as a list.
 func tensors(frames []*millracev1.FrameLocation) *millracev1.ExecutorFinished {
 	f := &millracev1.ExecutorFinished{Frames: frames}
 	list := &millracev1.ListValue{}
