@@ -1,10 +1,10 @@
-// Package admission is an Adapter: it bounds the memory, time and number of connections that have not shown a token
-// yet. gRPC reads a whole request before any interceptor runs, and waits two minutes for a silent client. So this
-// package checks the token when the headers of a call have arrived (gRPC's InTapHandle), and limits connections without
-// a token.
+// Package admission is an Adapter: it bounds the memory, time and number of connections that have
+// not shown a token yet. gRPC reads a whole request before any interceptor runs, and waits two
+// minutes for a silent client. So this package checks the token when the headers of a call have
+// arrived (gRPC's InTapHandle), and limits connections without a token.
 //
-// A new connection is a "stranger" until a call with a token is accepted on it. A stranger whose calls need no token
-// (health checks) is a "guest": it may read only a bounded number of bytes.
+// A new connection is a "stranger" until a call with a token is accepted on it. A stranger whose
+// calls need no token (health checks) is a "guest": it may send only a bounded number of bytes.
 package admission
 
 import (
@@ -23,39 +23,40 @@ import (
 )
 
 const (
-	// handshakeTime is how long a client may take until the connection is one of HTTP/2.
+	// handshakeTime is the time that a client has for the HTTP/2 handshake.
 	handshakeTime = 5 * time.Second
 	// headerBytes bounds the headers of one call.
 	headerBytes = 64 << 10
-	// maxStreams bounds the calls of one connection at a time; further ones wait at the client.
+	// maxStreams bounds the concurrent calls of one connection; further calls wait at the client.
 	maxStreams = 2000
 
-	// userTimeout is how long sent bytes may stay without an acknowledgement (TCP_USER_TIMEOUT); gRPC's keepalive has
-	// the same.
+	// userTimeout is the longest time that sent bytes may stay unacknowledged (TCP_USER_TIMEOUT).
+	// gRPC's keepalive uses the same value.
 	userTimeout = 10 * time.Second
 
-	// defaultStrangers and defaultPatience are those of Limits.
+	// defaultStrangers and defaultPatience are the defaults of Limits.
 	defaultStrangers = 128
 	defaultPatience  = 10 * time.Second
-	// guestBytes is how much a guest may send at first: a connection whose calls need no token. guestRate is how much
-	// more it may send in each second.
+	// guestBytes is the number of bytes that a guest may send at first. guestRate is the number of
+	// further bytes that it may send per second.
 	guestBytes = 64 << 10
 	guestRate  = 1 << 10
 )
 
-// Limits are those of connections that have not shown a token. Zero fields mean the defaults named here.
+// Limits apply to connections that have not shown a token. Zero fields mean the defaults named
+// here.
 type Limits struct {
-	// Strangers bounds their number: one more ends the oldest. 128.
+	// Strangers bounds their number; one more closes the oldest. 0: 128.
 	Strangers int
-	// Patience is how long one may take until its first call. 10 s.
+	// Patience is the time that a connection has until its first call. 0: 10 s.
 	Patience time.Duration
 }
 
-// Check decides whether a call may be made, by its method and the metadata in its context. open: the method needs no
-// token. The error is a gRPC status.
+// Check decides whether a call is allowed, by its method and the metadata in its context. open: the
+// method needs no token. The error is a gRPC status.
 type Check func(ctx context.Context, method string) (open bool, err error)
 
-// ServerOptions make a server ask check before it reads the request of a call.
+// ServerOptions makes a server call check before it reads the request of a call.
 func ServerOptions(check Check) []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ConnectionTimeout(handshakeTime),
@@ -76,7 +77,7 @@ func ServerOptions(check Check) []grpc.ServerOption {
 	}
 }
 
-// Listener counts the connections that it has accepted until they show a token.
+// Listener counts its accepted connections until they show a token, and limits them.
 type Listener struct {
 	net.Listener
 	limits Limits
@@ -85,7 +86,7 @@ type Listener struct {
 	strangers list.List // of *stranger, the oldest first; guarded by mu
 }
 
-// Listen wraps a listener of a server with ServerOptions.
+// Listen wraps the listener of a server that has ServerOptions.
 func Listen(l net.Listener, limits Limits) *Listener {
 	if limits.Strangers == 0 {
 		limits.Strangers = defaultStrangers
@@ -123,9 +124,9 @@ func (l *Listener) Accept() (net.Conn, error) {
 type stranger struct {
 	listener *Listener
 	conn     net.Conn
-	// state says how much may be read; see its values.
+	// state is silent, guest or admitted; it decides how much may be read.
 	state atomic.Int32
-	// read is the number of bytes that were read since it became a guest.
+	// read is the number of bytes that were read since the connection became a guest.
 	read  atomic.Int64
 	since time.Time // set before state becomes guest
 
@@ -158,7 +159,7 @@ func (s *stranger) known(token bool) {
 	}
 }
 
-// forget takes it off the list. REQUIRES: listener.mu is held.
+// forget removes the connection from the list. REQUIRES: listener.mu is held.
 func (s *stranger) forget() {
 	if s.place != nil {
 		s.listener.strangers.Remove(s.place)
@@ -181,7 +182,7 @@ func (s *stranger) closed() {
 
 var errTooMuch = errors.New("a connection without a token sent more than calls without one need")
 
-// conn is what gRPC reads from.
+// conn is the connection that gRPC reads from.
 type conn struct {
 	net.Conn
 	stranger *stranger
@@ -215,9 +216,9 @@ type address struct {
 	stranger *stranger
 }
 
-// Credentials wraps transport credentials so that their handshake sees the accepted connection itself, not our wrapper:
-// bulk transfers need the socket. A connection that the handshake takes over from gRPC (ErrConnDispatched) has shown a
-// token there, and counts as known.
+// Credentials wraps transport credentials so that their handshake sees the accepted connection
+// itself, not our wrapper: bulk transfers need the socket. A connection that the handshake takes
+// over from gRPC (ErrConnDispatched) has shown a token there, and counts as admitted.
 func Credentials(next credentials.TransportCredentials) credentials.TransportCredentials {
 	return &unwrapping{next}
 }

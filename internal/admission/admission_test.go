@@ -23,7 +23,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// serve starts a server whose health needs no token, but one of "right" is believed.
+// serve starts a server whose calls need no token. It accepts a token "right" and refuses "wrong".
 func serve(t *testing.T, limits admission.Limits, options ...grpc.ServerOption) string {
 	t.Helper()
 	check := func(ctx context.Context, method string) (bool, error) {
@@ -50,7 +50,7 @@ func serve(t *testing.T, limits admission.Limits, options ...grpc.ServerOption) 
 	return listener.Addr().String()
 }
 
-// client dials, and counts how often it did.
+// client dials, and counts its dials.
 func client(t *testing.T, address string) (healthpb.HealthClient, *atomic.Int32) {
 	t.Helper()
 	dials := new(atomic.Int32)
@@ -76,7 +76,7 @@ func with(t *testing.T, token string) context.Context {
 	return metadata.AppendToOutgoingContext(ctx, "authorization", token)
 }
 
-// silence opens a connection that says nothing.
+// silence opens a connection that sends nothing.
 func silence(t *testing.T, address string) net.Conn {
 	t.Helper()
 	conn, err := net.Dial("tcp", address)
@@ -87,7 +87,7 @@ func silence(t *testing.T, address string) net.Conn {
 	return conn
 }
 
-// preface begins a connection of HTTP/2.
+// preface begins an HTTP/2 connection.
 const preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"
 
 // drained waits until the server has closed a connection.
@@ -109,7 +109,8 @@ func TestStrangersAreFewAndTheOldestGoes(t *testing.T) {
 	}
 	var silent []net.Conn
 	for range 100 {
-		// They have shaken hands, so that only their number ends them. The server may have closed one before it can.
+		// They have sent the HTTP/2 preface, so only the limit on their number closes them. The
+		// server may close one before it can send it.
 		silent = append(silent, silence(t, address))
 		_, _ = io.WriteString(silent[len(silent)-1], preface)
 	}
@@ -156,7 +157,7 @@ func TestAGuestMaySayLittle(t *testing.T) {
 	}
 }
 
-// The answer comes before the request does: nothing of it is read.
+// The answer comes before the request is sent: the server reads none of it.
 func TestATokenIsLookedAtBeforeTheRequest(t *testing.T) {
 	address := serve(t, admission.Limits{})
 	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()))

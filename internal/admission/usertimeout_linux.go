@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// boundUnacknowledged sets a limit after which a connection ends whose client acknowledges no data. gRPC sets it itself
-// for TCP connections, but not for ours, which are wrapped.
+// boundUnacknowledged sets the time after which a connection ends if its client acknowledges no
+// data. gRPC sets it itself for TCP connections, but it does not recognize our wrapped ones.
 func boundUnacknowledged(c net.Conn) {
 	tcp, ok := c.(*net.TCPConn)
 	if !ok {
