@@ -1,5 +1,5 @@
-// Package edge is an Adapter: what every gRPC server of ours does where calls come in and answers go out. Requests are checked
-// by the rules in the protos, and statuses have a reason and fit into the trailers of a call.
+// Package edge is an Adapter: the common interceptors of all our gRPC servers. Requests are checked
+// against the rules in the protos. Statuses get a reason and fit into the trailers of a call.
 package edge
 
 import (
@@ -22,7 +22,7 @@ import (
 // Domain is the domain of every ErrorInfo.
 const Domain = "millrace.dev"
 
-// Refusal is an error with a reason, which clients match on, and a message for people.
+// Refusal returns a gRPC error with a reason, which clients match on, and a message for people.
 func Refusal(code codes.Code, reason, message string, metadata map[string]string) error {
 	plain := status.New(code, message)
 	detailed, err := plain.WithDetails(&errdetails.ErrorInfo{Reason: reason, Domain: Domain, Metadata: metadata})
@@ -33,17 +33,20 @@ func Refusal(code codes.Code, reason, message string, metadata map[string]string
 }
 
 const (
-	// trailerBytes bounds what a status takes in the trailers of a call. Clients refuse longer ones, and then nobody hears why.
+	// trailerBytes bounds the size of a status in the trailers of a call. Clients refuse longer
+	// trailers, and then the error is lost.
 	trailerBytes = 8 << 10
-	// messageBytes and metadataSum bound the message of a status, and the values of its ErrorInfo together.
+	// messageBytes bounds the message of a status, and metadataSum all metadata of its ErrorInfo
+	// together.
 	messageBytes = 4 << 10
 	metadataSum  = 2 << 10
 )
 
-// MetadataBytes bounds a value in the metadata of an ErrorInfo.
+// MetadataBytes bounds one metadata value of an ErrorInfo.
 const MetadataBytes = 1 << 10
 
-// Fit returns the status of an error, with texts cut so that its trailers can be sent; nil stays nil.
+// Fit returns the status of an error, with its texts cut so that its trailers can be sent; nil
+// stays nil.
 func Fit(err error) error {
 	if err == nil {
 		return nil
@@ -67,14 +70,16 @@ func Fit(err error) error {
 	whole := p.GetMessage()
 	for limit := messageBytes; ; limit -= limit / 8 {
 		p.Message = text.Middle(whole, limit)
-		// The message goes twice: with % for what is not ASCII, and in base64 with the details.
+		// The message is sent twice: with % escapes for non-ASCII bytes, and in base64 with the
+		// details.
 		if percentLength(p.GetMessage())+proto.Size(p)*4/3 < trailerBytes || limit < MetadataBytes/4 {
 			return status.FromProto(p).Err()
 		}
 	}
 }
 
-// shortInfo cuts what is long in the metadata, the later names first.
+// shortInfo cuts long metadata values, and drops names from the end of their sorted order if they
+// are too many.
 func shortInfo(info *errdetails.ErrorInfo) *errdetails.ErrorInfo {
 	short := &errdetails.ErrorInfo{Reason: text.Cut(info.GetReason(), MetadataBytes/8), Domain: info.GetDomain(), Metadata: map[string]string{}}
 	room := metadataSum
@@ -88,7 +93,7 @@ func shortInfo(info *errdetails.ErrorInfo) *errdetails.ErrorInfo {
 	return short
 }
 
-// percentLength is how long a text is as a header.
+// percentLength returns the length of a text as a header.
 func percentLength(s string) int {
 	n := 0
 	for i := range len(s) {
@@ -100,7 +105,7 @@ func percentLength(s string) int {
 	return n
 }
 
-// UnaryStatus and StreamStatus are interceptors that have calls end in statuses that fit.
+// UnaryStatus and StreamStatus are interceptors that make the statuses of calls fit.
 func UnaryStatus(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
 	response, err := handler(ctx, request)
 	return response, Fit(err)
@@ -111,8 +116,8 @@ func StreamStatus(service any, stream grpc.ServerStream, _ *grpc.StreamServerInf
 	return Fit(handler(service, stream))
 }
 
-// Check refuses requests that break the rules in the protos, with INVALID_FIELD. Messages that are no protobuf, as those of raw
-// frames, are for their handlers to check.
+// Check refuses requests that break the rules in the protos, with INVALID_FIELD. Messages that are
+// no protobuf, such as raw frames, are checked by their handlers.
 type Check struct{ Validator protovalidate.Validator }
 
 // Unary is an interceptor.
@@ -153,8 +158,8 @@ func (s checkedStream) RecvMsg(m any) error {
 	return s.check.message(m)
 }
 
-// Violation says which field of a request breaks a rule of the protos first, and what is wrong with it, given the error of
-// the validator.
+// Violation returns the first field of a request that breaks a rule of the protos, and a
+// description of the fault, from an error of the validator.
 func Violation(err error) (field, words string) {
 	violations := (*protovalidate.ValidationError)(nil)
 	if !errors.As(err, &violations) || len(violations.Violations) == 0 {
@@ -164,13 +169,14 @@ func Violation(err error) (field, words string) {
 	return protovalidate.FieldPathString(first.Proto.GetField()), inWords(first)
 }
 
-// patterns says in words what breaks each pattern of a text in the protos, and the remedy.
+// patterns maps each pattern of a text in the protos to a description of its violation, with the
+// remedy.
 var patterns = map[string]string{
 	"^[a-zA-Z0-9._-]*$":      "it has characters other than letters, digits, '.', '_' and '-': leave those out",
 	"^[^\\x00-\\x1f\\x7f]*$": "it has control characters: leave those out",
 }
 
-// inWords says what is wrong with a field.
+// inWords describes the fault of a field.
 func inWords(v *protovalidate.Violation) string {
 	if v.Proto.GetRuleId() == "string.pattern" && v.RuleValue.IsValid() {
 		if words, ok := patterns[v.RuleValue.String()]; ok {
