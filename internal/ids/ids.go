@@ -1,7 +1,7 @@
-// Package ids is an Interface: the identifiers that scheduler, worker and
-// clients exchange, each a type of its own so that the compiler refuses a task
-// where a worker is meant. It holds no logic beyond printing; whoever hands an
-// id out (named at each type) also keeps its promise about reuse.
+// Package ids is an Interface: the identifiers that scheduler, worker and clients exchange. Each is
+// a type of its own, so that the compiler rejects a task where a worker is expected. The package
+// holds no logic beyond printing. The component that gives out an id (named at each type) also
+// ensures the promised rules about reuse.
 package ids
 
 import (
@@ -9,38 +9,35 @@ import (
 	"strconv"
 )
 
-// TaskID names one task. The scheduler hands it out and never reuses it during
-// its life, so a late message about a released task can be told from one about
-// its successor. 0 is no task.
+// TaskID names one task. The scheduler gives it out and never reuses it during its life, so a late
+// message about a released task cannot be mistaken for one about another task. 0 is no task.
 type TaskID uint64
 
-// GraphID names one graph, under the same promise as TaskID. 0 is no graph.
+// GraphID names one graph, with the same rules as TaskID. 0 is no graph.
 type GraphID uint64
 
-// WorkerID is the number that the scheduler gives to one worker incarnation:
-// the same process gets a new one after it was declared lost and came back.
-// Never reused during the scheduler's life. 0 is no worker.
+// WorkerID is the number that the scheduler gives to one worker incarnation: the same process gets
+// a new number if it was declared lost and registers again. Numbers are never reused during the
+// scheduler's life. 0 is no worker.
 type WorkerID uint32
 
-// ClientID names one client session, under the same promise as TaskID.
-// 0 is no client.
+// ClientID names one client session, with the same rules as TaskID. 0 is no client.
 type ClientID uint64
 
-// OpID is an operation's index in the scheduler's table of interned operation
-// names; it means nothing outside of the process that interned it.
+// OpID is an operation's index in the scheduler's table of interned operations. Other processes
+// know it only by the definition that the scheduler sends them.
 type OpID uint32
 
-// Attempt counts the assignments of one task: 1 for the first, growing with
-// every further one, whichever worker it goes to. Results and messages carry it
-// as the generation of what they speak about. 0 is never assigned.
+// Attempt counts the assignments of one task: 1 for the first, and more for each further one, on
+// any worker. Results and messages carry it as their generation. 0 is never assigned.
 type Attempt uint32
 
-// Incarnation is the random name (UUIDv7 text) of one life of a worker process,
-// chosen by the worker at its start. Empty means unknown.
+// Incarnation is the random name (UUIDv7 text) of one life of a worker process. The worker chooses
+// it at its start. Empty means unknown.
 type Incarnation string
 
-// FunctionHash is the SHA-256 of a serialised function, the key under which it
-// is sent once per worker. The zero value means no function.
+// FunctionHash is the SHA-256 of a serialized function. It is the key under which the function is
+// sent, once per worker. The zero value means no function.
 type FunctionHash [32]byte
 
 // String returns t and the number, as in t42.
