@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// madeOf are adapters that consist of another one, with the reason.
+// madeOf lists adapters that are built on another adapter, with the reason.
 var madeOf = []struct{ adapter, of, why string }{
 	{"worker/device/host", "worker/ops", "a device is memory and the operations on it"},
 	{"worker/device/host", "worker/device/wire", "calls and results have the same form on every device"},
@@ -23,7 +23,7 @@ var madeOf = []struct{ adapter, of, why string }{
 	{"worker/device/cuda", "memory/cuda", "kernels run by the driver that allocated their memory"},
 }
 
-// mainParts are the directories that wire everything together.
+// mainParts are the directories that connect all packages.
 var mainParts = []string{"cmd", "test", "bench", "internal/cli"}
 
 func TestImportsFollowTheLayout(t *testing.T) {
@@ -69,7 +69,7 @@ func broken(dir, path string, kind map[string]string) (why []string) {
 	from, target := kind[dir], kind[to]
 	rule(from == "Machine" && (target == "Adapter" || target == "Loop"), "a machine imports the %s %s: hand it values instead", strings.ToLower(target), to)
 	rule(from == "Interface" && (target == "Adapter" || target == "Loop"), "an interface imports the %s %s", strings.ToLower(target), to)
-	// What adapters have in common lies below internal.
+	// Code that adapters share lies below internal.
 	rule(from == "Adapter" && target == "Adapter" && !under(to, dir, "internal") && !under(dir, to) && !isMadeOf(dir, to), "adapter %s imports adapter %s: main introduces them", dir, to)
 	rule(from == "Adapter" && target == "Loop", "adapter %s imports loop %s: main introduces them", dir, to)
 	return why
@@ -126,7 +126,7 @@ func TestEveryPackageSaysItsKind(t *testing.T) {
 	}
 }
 
-// buildIgnored says whether a directory has nothing but scripts for go run.
+// buildIgnored reports whether a directory contains only scripts for go run.
 func buildIgnored(p *goPackage) bool {
 	return !slices.ContainsFunc(p.files, func(f *ast.File) bool {
 		return !slices.ContainsFunc(f.Comments, func(g *ast.CommentGroup) bool {

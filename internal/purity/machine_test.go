@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// bannedInMachines are import paths, each with all that lies below it, and why.
+// bannedInMachines are import paths, including all paths below them, with the reason.
 var bannedInMachines = []struct{ path, why string }{
 	{"net", "machines do no IO"},
 	{"os", "machines do no IO"},
@@ -30,7 +30,7 @@ var bannedInMachines = []struct{ path, why string }{
 	{modulePath + "/gen", "protos and gRPC end at the adapters"},
 }
 
-// clocks are the functions of package time that look at the clock or wait.
+// clocks are the functions of package time that read the clock or wait.
 var clocks = []string{"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker"}
 
 func TestMachinesArePure(t *testing.T) {
@@ -47,7 +47,7 @@ func TestMachinesArePure(t *testing.T) {
 	}
 }
 
-// impurities lists what a machine must not have, by file and line.
+// impurities lists the constructs in a package that machines must not have, by file and line.
 func impurities(p *goPackage) []string {
 	var found []string
 	report := func(pos token.Pos, format string, args ...any) {
@@ -100,7 +100,7 @@ func impurities(p *goPackage) []string {
 	return found
 }
 
-// importName returns the name by which a file knows a package, "" if not at all.
+// importName returns the name by which a file refers to a package, "" if it does not import it.
 func importName(f *ast.File, path string) string {
 	for _, s := range f.Imports {
 		if s.Path.Value == `"`+path+`"` {
@@ -113,8 +113,8 @@ func importName(f *ast.File, path string) string {
 	return ""
 }
 
-// isSentinel says whether a package variable is an error by errors.New, or an
-// assertion that a type implements an interface.
+// isSentinel reports whether a package variable is an error made by errors.New, or an assertion
+// that a type implements an interface.
 func isSentinel(s *ast.ValueSpec) bool {
 	for _, n := range s.Names {
 		if n.Name == "_" {
@@ -138,8 +138,8 @@ func isSentinel(s *ast.ValueSpec) bool {
 	return len(s.Values) > 0
 }
 
-// excuses returns the lines that follow a comment which says why a map's order
-// does no harm.
+// excuses returns the lines that follow a comment with a reason why the order of a map does no
+// harm.
 func excuses(fset *token.FileSet, f *ast.File) map[int]bool {
 	lines := map[int]bool{}
 	for _, g := range f.Comments {
@@ -154,10 +154,9 @@ func excuses(fset *token.FileSet, f *ast.File) map[int]bool {
 	return lines
 }
 
-// mapRanges returns the places of loops over maps, and over the iterators that
-// package maps makes of them. Types come from checking the package without its
-// imports: what is declared in another package counts as no map, but machines
-// keep their own state.
+// mapRanges returns the positions of loops over maps, and over iterators that package maps makes
+// from maps. It checks the package's types without its imports: a map type that another package
+// declares is not found, but machines keep their own state.
 func mapRanges(p *goPackage) map[token.Pos]bool {
 	info := &types.Info{Types: map[ast.Expr]types.TypeAndValue{}}
 	config := types.Config{
@@ -214,8 +213,8 @@ func isMap(t types.Type) bool {
 	return false
 }
 
-// emptyImporter gives each import path an empty package, so that the check
-// needs neither compiled packages nor their sources.
+// emptyImporter returns an empty package for each import path, so that the type check needs neither
+// compiled packages nor their sources.
 type emptyImporter struct{}
 
 // Import is part of types.Importer.
@@ -228,7 +227,7 @@ func (emptyImporter) Import(path string) (*types.Package, error) {
 	return p, nil
 }
 
-// The rules themselves are tested on code that breaks each of them.
+// The rules themselves are tested with code that breaks each of them.
 func TestImpuritiesAreFound(t *testing.T) {
 	const head = "// Package x is a Machine: a test.\npackage x\n"
 	for name, c := range map[string]struct{ code, want string }{

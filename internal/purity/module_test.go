@@ -15,13 +15,13 @@ import (
 
 const modulePath = "github.com/millrace/millrace"
 
-// machines are the pure packages, by directory, with all that lies below them.
+// machines are the directories of the pure packages; the packages below them count as well.
 var machines = []string{"server/sched", "worker/lifecycle", "transfer/flow", "memory/alloc", "memory/ledger"}
 
-// cgoAllowed may import "C".
+// cgoAllowed are the only packages that may import "C".
 var cgoAllowed = []string{"transfer/ucx", "transfer/gather", "memory/cuda", "worker/device/cuda", "worker/ops/cuda"}
 
-// goPackage is one directory of Go files, as far as the rules look at it.
+// goPackage is one directory of Go files, with the parts that the rules examine.
 type goPackage struct {
 	dir   string // slash-separated, from the module's root
 	fset  *token.FileSet
@@ -29,7 +29,7 @@ type goPackage struct {
 	tests []*ast.File
 }
 
-// kind is what the doc comment begins with, after "Package x is a", or "".
+// kind returns the kind of package that the doc comment names after "Package x is a", or "".
 func (p *goPackage) kind() string {
 	for _, f := range p.files {
 		if k := kindOf(f.Doc.Text()); k != "" {
@@ -59,7 +59,7 @@ func kindOf(doc string) string {
 	return ""
 }
 
-// imports returns the import paths of files with the place of each.
+// imports returns the import paths of files, with the position of each.
 func imports(files []*ast.File) map[string]token.Pos {
 	paths := map[string]token.Pos{}
 	for _, f := range files {
@@ -81,8 +81,8 @@ func isTestPackage(dir string) bool {
 	return strings.HasSuffix(base, "test") && base != "test" || under(dir, "test")
 }
 
-// loadModule parses every Go file of the module, generated code by its package
-// clause and imports only.
+// loadModule parses every Go file of the module. Of generated code it parses only the package
+// clause and the imports.
 func loadModule(t *testing.T) []*goPackage {
 	t.Helper()
 	root := moduleRoot(t)
@@ -91,7 +91,7 @@ func loadModule(t *testing.T) []*goPackage {
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
 			if os.IsNotExist(err) {
-				return nil // removed while we walked
+				return nil // removed while WalkDir ran
 			}
 			return err
 		}

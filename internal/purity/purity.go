@@ -1,5 +1,4 @@
-// Package purity is Test support: it asserts, over the syntax of the whole
-// module, what linters cannot see: that machines are pure, that packages import
-// only what their kind may, and that each says its kind. It has no code outside
-// of its tests.
+// Package purity is Test support: it asserts rules that linters cannot check, over the syntax of
+// the whole module: machines are pure, packages import only what their kind allows, and each
+// package names its kind. Its code is in its tests only.
 package purity
