@@ -1,5 +1,5 @@
-// Package doctor is an Adapter: it looks at the machine as a worker would, and says what is missing, what that costs, and
-// how to get it.
+// Package doctor is an Adapter: it examines the machine from a worker's point of view. It reports
+// each deficiency with its cost and its remedy.
 package doctor
 
 import (
@@ -23,10 +23,10 @@ import (
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
-// State is a finding's weight.
+// State is the severity of a finding.
 type State string
 
-// The states. Warn: works, but slower or less than it could; Fail: does not work.
+// The states. Warn: it works, but slower or with less than is possible. Fail: it does not work.
 const (
 	OK   State = "ok"
 	Warn State = "warn"
@@ -35,22 +35,23 @@ const (
 
 // Finding is the outcome of one check.
 type Finding struct {
-	// Check is its name, stable: "memory", "open-files", "ucx", ...
+	// Check is the stable name of the check: "memory", "open-files", "ucx", ...
 	Check string `json:"check"`
 	State State  `json:"state"`
-	// Found is what there is, Remedy what to do about it; empty if nothing need be done.
+	// Found describes the result. Remedy is the action to take; empty if none is needed.
 	Found  string `json:"found"`
 	Remedy string `json:"remedy,omitempty"`
 }
 
-// Config says what to look for.
+// Config selects the programs and devices to check.
 type Config struct {
-	// Python is the command of executors; Library, TLS and NetDevices are those of transfer/ucx.
+	// Python is the command of executors. Library, TLS and NetDevices are the settings of
+	// transfer/ucx.
 	Python                   []string
 	Library, TLS, NetDevices string
-	// LocalDirectory is where workers spill to. Empty: the system's.
+	// LocalDirectory is the directory that workers spill to. Empty: the system's default.
 	LocalDirectory string
-	// GPUs is looked at if it has a topology.
+	// GPUs is checked if it has a topology.
 	GPUs GPUs
 }
 
@@ -62,7 +63,7 @@ func Run(ctx context.Context, c Config) []Finding {
 	return append(findings, c.gpus()...)
 }
 
-// Failed says whether any finding is a failure.
+// Failed reports whether any finding is a failure.
 func Failed(findings []Finding) bool {
 	return slices.ContainsFunc(findings, func(f Finding) bool { return f.State == Fail })
 }
@@ -82,7 +83,7 @@ func processors() Finding {
 	return Finding{Check: "processors", State: OK, Found: fmt.Sprintf("%d granted to this process", runtime.NumCPU())}
 }
 
-// littleMemory is less than two workers and their executors can do anything with.
+// littleMemory is too little for two workers and their executors.
 const littleMemory = 2 << 30
 
 func memoryLimit() Finding {
@@ -100,7 +101,7 @@ func memoryLimit() Finding {
 	return f
 }
 
-// slab makes what each worker begins with.
+// slab checks that the memory of a worker can be created.
 func slab() Finding {
 	f := Finding{Check: "shared-memory", State: OK, Found: "a memfd can be made, mapped and sealed"}
 	s, err := host.NewSlab(1<<20, memory.Identity{Nonce: 1})
@@ -215,7 +216,7 @@ func (c Config) ucx() Finding {
 	return f
 }
 
-// rdma looks whether UCX can use the RDMA devices.
+// rdma checks whether UCX can use the RDMA devices.
 func (c Config) rdma(f Finding, devices int, s memory.Space) Finding {
 	f.Found += fmt.Sprintf(", RDMA devices: %d", devices)
 	if c.TLS == "" {
@@ -261,7 +262,7 @@ func (c Config) python(ctx context.Context) Finding {
 	return f
 }
 
-// lastLine is what a failed command said last.
+// lastLine returns the last line that a failed command wrote to its standard error.
 func lastLine(err error) string {
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {

@@ -16,17 +16,17 @@ import (
 	"github.com/millrace/millrace/worker/topology/nvml"
 )
 
-// GPUs says what to look at for workers on GPUs.
+// GPUs describes the GPUs that workers would use.
 type GPUs struct {
-	// CUDALibrary is the driver, NVMLLibrary NVML ("none": not used); empty: the system's.
+	// CUDALibrary is the driver, NVMLLibrary is NVML ("none": not used). Empty: the system's.
 	CUDALibrary, NVMLLibrary string
-	// Topology is what workers would be started on.
+	// Topology lists the devices on which workers would be started.
 	Topology *topology.Topology
-	// Retired are the causes of devices that the cluster has given up, by worker.
+	// Retired maps workers to the cause for which the cluster retired their devices.
 	Retired map[string]string
 }
 
-// gpus makes the checks of GPUs; on a machine without any it is one line.
+// gpus makes the checks of GPUs. On a machine without GPUs the result is one finding.
 func (c Config) gpus() []Finding {
 	t := c.GPUs.Topology
 	if t == nil {
@@ -123,7 +123,7 @@ func (c Config) nvml() Finding {
 	return f
 }
 
-// device looks at one GPU: what lies near it, who uses it, and how it is.
+// device checks one GPU: its placement, the processes that use it, and its health.
 func (c Config) device(d topology.Device) Finding {
 	f := Finding{Check: "gpu " + d.UUID, State: OK}
 	f.Found = fmt.Sprintf("%s, %s; %s", d.Name, humanize.IBytes(d.TotalBytes), d.Placement.Why)
@@ -143,7 +143,7 @@ func (c Config) device(d topology.Device) Finding {
 	if err != nil {
 		return f
 	}
-	defer func() { _ = library.Close() }() // nothing of it is needed any more
+	defer func() { _ = library.Close() }() // it is not needed any more
 	s, err := library.Sample(d.UUID)
 	if err != nil {
 		warn(err.Error(), "look at nvidia-smi")
@@ -162,7 +162,7 @@ func (c Config) device(d topology.Device) Finding {
 	return f
 }
 
-// peers looks whether all GPUs reach each other.
+// peers checks whether all GPUs can reach each other.
 func (c Config) peers() Finding {
 	f := Finding{Check: "gpu-peers", State: OK}
 	t := c.GPUs.Topology
@@ -195,10 +195,10 @@ func (c Config) peers() Finding {
 	return f
 }
 
-// littlePinned is less than a tier below a GPU is good for.
+// littlePinned is too little pinned memory to be useful as a tier below a GPU.
 const littlePinned = 8 << 30
 
-// pinned looks at the memory that GPUs spill to first.
+// pinned checks the memory that GPUs spill to first.
 func pinned() Finding {
 	f := Finding{Check: "pinned-memory", State: OK}
 	limit, err := host.UsableMemory()
@@ -213,7 +213,7 @@ func pinned() Finding {
 	return f
 }
 
-// devShm looks at what libraries of users share memory by; Millrace itself does not.
+// devShm checks /dev/shm. Millrace does not use it, but libraries of users share memory there.
 func devShm() Finding {
 	f := Finding{Check: "dev-shm", State: OK}
 	var s unix.Statfs_t
