@@ -1,4 +1,5 @@
-// Command millrace is the one binary: scheduler, worker, and the tools that operate them.
+// Command millrace is the only binary of Millrace: scheduler, worker, and the tools that operate
+// them.
 package main
 
 import (

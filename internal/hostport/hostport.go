@@ -1,5 +1,6 @@
-// Package hostport is an Adapter: it reads the addresses that people write, "host:port", and says what is wrong with one.
-// Errors do not name the flag or file that the address is from: callers do.
+// Package hostport is an Adapter: it parses the "host:port" addresses that people write, and
+// explains their faults. Its errors do not name the flag or file of the address; the callers add
+// that.
 package hostport
 
 import (
@@ -11,10 +12,10 @@ import (
 	"unicode"
 )
 
-// maxHost is how long names of hosts may be in the DNS, in bytes.
+// maxHost is the largest length of a host name in the DNS, in bytes.
 const maxHost = 253
 
-// Listen checks an address to listen at: an empty host is all addresses, and port 0 a free one.
+// Listen checks an address to listen at. An empty host means all addresses, and port 0 a free port.
 func Listen(text string) error {
 	const want = "give host:port, such as 127.0.0.1:7786, with port 0 for a free one"
 	host, port, err := net.SplitHostPort(text)
@@ -30,8 +31,8 @@ func Listen(text string) error {
 	return nil
 }
 
-// Dial checks the address of a scheduler, and returns it without "tcp://" and the like. Addresses with the scheme of another
-// resolver of gRPC, such as unix:, are returned as they are.
+// Dial checks the address of a scheduler, and returns it without "tcp://" and similar schemes. An
+// address with the scheme of another gRPC resolver, such as unix:, is returned unchanged.
 func Dial(text string) (string, error) {
 	const want = "give host:port, as `millrace up` prints it"
 	rest := strings.TrimSpace(text)
@@ -60,8 +61,8 @@ func Dial(text string) (string, error) {
 	return rest, nil
 }
 
-// Advertise checks an address that others are told, with or without a port. It returns host and port; the port is empty if
-// there is none.
+// Advertise checks an address that is advertised to other machines, with or without a port. It
+// returns host and port; the port is empty if the address has none.
 func Advertise(text string) (host, port string, err error) {
 	const want = "give the host, or host:port, at which other machines reach this one"
 	host, port = strings.TrimSuffix(strings.TrimPrefix(text, "["), "]"), ""
@@ -93,8 +94,8 @@ func reachable(host, port string) error {
 	return nil
 }
 
-// validHost says whether a name could be that of a host. Underscores and letters beyond ASCII are not in the DNS, but in
-// /etc/hosts and in the names of containers.
+// validHost reports whether a text may be the name of a host. Underscores and letters beyond ASCII
+// do not occur in the DNS, but they do in /etc/hosts and in names of containers.
 func validHost(host string) bool {
 	if _, err := netip.ParseAddr(host); err == nil {
 		return true

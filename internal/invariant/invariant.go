@@ -1,5 +1,4 @@
-// Package invariant is an Interface: it tells at compile time whether machines
-// check their invariants after each step. The checks cost as much as the whole
-// state is large, so that only test builds (go test -tags invariants) pay them;
-// in all others the compiler removes the guarded code.
+// Package invariant is an Interface: a compile-time constant says whether machines check their
+// invariants after each step. A check examines the whole state, so only test builds (go test -tags
+// invariants) make it. In all other builds the compiler removes the guarded code.
 package invariant

@@ -1,5 +1,6 @@
-// Package mishap is an Adapter: a panic in a goroutine that serves one connection or one request ends that, and not the
-// process, which has the results of others in its memory.
+// Package mishap is an Adapter: it recovers a panic in a goroutine that serves one connection or
+// one request. The panic ends that connection or request, but not the process, which holds results
+// of other tasks in its memory.
 package mishap
 
 import (
@@ -8,8 +9,9 @@ import (
 	"runtime/debug"
 )
 
-// Caught is deferred by the goroutine that may panic. A panic is logged with its stack, as one of what is named, and end is
-// called with an error that says so; end may be nil. Without a panic nothing happens.
+// Caught must be deferred by the goroutine that may panic. It recovers a panic, logs it with its
+// stack and the name given as what, and calls end with an error; end may be nil. Without a panic it
+// does nothing.
 func Caught(log *slog.Logger, what string, end func(error)) {
 	r := recover()
 	if r == nil {

@@ -1,5 +1,6 @@
-// Package monotonic is an Adapter: the clock that all processes of a host share and that nobody sets. Limits that one process
-// keeps as a number, or tells another one, are of it: the wall clock may be set back, and would make them longer.
+// Package monotonic is an Adapter: a clock that all processes of a host share and that cannot be
+// set. Time limits that a process stores as a number, or sends to another process, use it: the wall
+// clock may be set back, which would make the limits longer.
 package monotonic
 
 import (
@@ -10,10 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Time is in nanoseconds of CLOCK_MONOTONIC. It is never 0 on a host that runs.
+// Time is in nanoseconds of CLOCK_MONOTONIC. It is never 0 on a running host.
 type Time int64
 
-// begin is one moment by both clocks. Go's own monotonic time is of the same clock, and only its difference can be had.
+// begin is the same moment by both clocks. Go's own monotonic time uses the same clock, but Go only
+// gives access to differences of it.
 var begin = sync.OnceValue(func() (b struct {
 	at   time.Time
 	mono Time
@@ -26,11 +28,11 @@ var begin = sync.OnceValue(func() (b struct {
 	return b
 })
 
-// Of returns a time that time.Now has returned, or that was made of it by Add.
+// Of converts a time that time.Now returned, or that was made from such a time by Add.
 func Of(t time.Time) Time {
 	b := begin()
 	return b.mono + Time(t.Sub(b.at))
 }
 
-// Now returns the time.
+// Now returns the current time.
 func Now() Time { return Of(time.Now()) }

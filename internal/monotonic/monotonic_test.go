@@ -16,12 +16,13 @@ func clock(t *testing.T) Time {
 	return Time(ts.Nano())
 }
 
-// TestItIsTheClockOfAllProcesses: not only of this one.
+// TestItIsTheClockOfAllProcesses: the values agree with CLOCK_MONOTONIC itself, which all processes
+// share.
 func TestItIsTheClockOfAllProcesses(t *testing.T) {
 	first := clock(t)
 	now := time.Now()
 	last := clock(t)
-	// begin reads two clocks one after the other: the later one counts for the earlier.
+	// begin reads the two clocks one after the other, so Of is early by the time between the reads.
 	if got := Of(now); got > last || got < first-Time(time.Minute) {
 		t.Errorf("%d is not between %d and %d", got, first, last)
 	}

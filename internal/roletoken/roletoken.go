@@ -1,9 +1,10 @@
-// Package roletoken is an Interface: the tokens of roles, derived from a cluster's token.
+// Package roletoken is an Interface: it derives the tokens of roles from a cluster's token.
 //
-// A cluster has one token, the operator's, which allows everything. Two other tokens are derived from it by HMAC, so
-// that the scheduler, the supervisors of workers and tools of the operator can compute them, and nobody can compute the
-// operator's token from them. A task runs as the same user as its worker and can read the worker's memory. So a worker
-// has only its derived token, which does not allow it to stop the cluster.
+// A cluster has one token, the operator's, which allows everything. Two other tokens are derived
+// from it by HMAC. So the scheduler, the supervisors of workers and the operator's tools can
+// compute the derived tokens, but the operator's token cannot be computed from them. A task runs as
+// the same user as its worker and can read the worker's memory. So a worker has only its derived
+// token, which does not allow it to stop the cluster.
 package roletoken
 
 import (
@@ -12,10 +13,10 @@ import (
 	"encoding/hex"
 )
 
-// Worker returns the token of workers, "" if the cluster has none.
+// Worker returns the token of workers; "" if the cluster has none.
 func Worker(token string) string { return derived(token, "millrace: workers") }
 
-// Task returns the token of clients that tasks open, "" if the cluster has none.
+// Task returns the token of clients that tasks open; "" if the cluster has none.
 func Task(token string) string { return derived(token, "millrace: clients inside of tasks") }
 
 func derived(token, role string) string {

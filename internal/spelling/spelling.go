@@ -1,5 +1,5 @@
-// Package spelling is an Adapter: how far what somebody wrote is from what could
-// be meant.
+// Package spelling is an Adapter: it computes the edit distance between a misspelled name and a
+// known one.
 package spelling
 
 // Distance counts the insertions, deletions and replacements of bytes that turn a

@@ -1,6 +1,6 @@
-// Package text is an Interface: texts that come from elsewhere (output of tasks, messages of libraries, errors that
-// quote what a client sent), made fit for messages. A protobuf string must be valid UTF-8, or the message that carries
-// it cannot be sent; and texts from elsewhere may have any length.
+// Package text is an Interface: it makes foreign texts (output of tasks, messages of libraries,
+// errors that quote a client) fit into messages. A protobuf string must be valid UTF-8, or the
+// message that carries it cannot be sent; and foreign texts may have any length.
 package text
 
 import (
@@ -9,11 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// Valid returns s with U+FFFD in place of bytes that are no UTF-8; s itself if there are none.
+// Valid returns s with U+FFFD in place of bytes that are not UTF-8; s itself if there are none.
 func Valid(s string) string { return strings.ToValidUTF8(s, "\uFFFD") }
 
-// Cut returns at most limit bytes of s, as valid UTF-8: its beginning, and a note with the length of all of s. A limit
-// that has no room for the note leaves it out.
+// Cut returns at most limit bytes of s, as valid UTF-8: its beginning, and a note with the length
+// of all of s. If limit has no room for the note, it is left out.
 func Cut(s string, limit int) string {
 	if len(s) <= limit {
 		if s = Valid(s); len(s) <= limit {
@@ -27,7 +27,8 @@ func Cut(s string, limit int) string {
 	return begin(s, limit-len(note)) + note
 }
 
-// Middle is Cut for texts whose end is as important as their beginning: it leaves out a piece in the middle.
+// Middle is Cut for texts whose end is as important as their beginning: it leaves out a piece in
+// the middle.
 func Middle(s string, limit int) string {
 	if len(s) <= limit {
 		if s = Valid(s); len(s) <= limit {
@@ -48,14 +49,16 @@ func Tail[T string | []byte](s T, limit int) string {
 	if len(end) < len(s) {
 		end = end[restAt(end):]
 	}
-	for end = Valid(end); len(end) > limit && end != ""; { // A replacement is longer than what it replaces.
+	// U+FFFD is longer than the byte that it replaces.
+	for end = Valid(end); len(end) > limit && end != ""; {
 		_, n := utf8.DecodeRuneInString(end)
 		end = end[n:]
 	}
 	return end
 }
 
-// CutFront removes at least so many bytes from the front of s, and the rest of the character that is cut by it.
+// CutFront removes at least the given number of bytes from the front of s, and the rest of a
+// character that the cut would split.
 func CutFront(s []byte, bytes int) []byte {
 	if bytes <= 0 {
 		return s
@@ -64,7 +67,8 @@ func CutFront(s []byte, bytes int) []byte {
 	return s[restAt(s):]
 }
 
-// restAt is where the first character begins of a text that may begin within one.
+// restAt returns the index of the first whole character in a text that may begin inside of a
+// character.
 func restAt[T string | []byte](s T) (i int) {
 	for i < min(len(s), utf8.UTFMax-1) && !utf8.RuneStart(s[i]) {
 		i++
@@ -78,7 +82,7 @@ func begin(s string, limit int) string {
 	return s[:cutAt(s, limit)]
 }
 
-// cutAt is where at most limit bytes end without a character cut in two.
+// cutAt returns the largest index up to limit that does not split a character.
 func cutAt(s string, limit int) int {
 	if limit >= len(s) {
 		return len(s)
@@ -88,7 +92,7 @@ func cutAt(s string, limit int) int {
 		end--
 	}
 	if !utf8.RuneStart(s[end]) {
-		return limit // No UTF-8 at all.
+		return limit // not UTF-8 at all
 	}
 	return end
 }

@@ -1,12 +1,14 @@
-// Package version is an Adapter to the build: it knows which version of Millrace this binary is.
+// Package version is an Adapter to the build: it returns the version of Millrace of this binary.
 package version
 
 import "runtime/debug"
 
-// version is set by the linker (see the Makefile); empty in binaries built by go install or go test.
+// version is set by the linker (see the Makefile). It is empty in binaries that go install or go
+// test built.
 var version string
 
-// String returns the version: what the linker was told, else the module version of go install, else "devel".
+// String returns the version that the linker set, else the module version of go install, else
+// "devel".
 func String() string {
 	if version != "" {
 		return version
