@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// jsonRecord is how the records of slog's JSON log begin.
+// jsonRecord is the beginning of a record in slog's JSON log.
 var jsonRecord = []byte(`{"time":"`)
 
-// lines writes whole lines of several children.
+// lines writes the output of several children in whole lines.
 type lines struct {
 	mu sync.Mutex
 	to io.Writer // guarded by mu
@@ -18,7 +18,7 @@ type lines struct {
 func (o *lines) write(name string, text []byte) {
 	var b bytes.Buffer
 	for line := range bytes.Lines(text) {
-		// Records of a log in JSON stay what they are: they say whose they are.
+		// Records of a JSON log stay unchanged, since they contain the worker's name.
 		if !bytes.HasPrefix(line, jsonRecord) {
 			b.WriteString("[" + name + "] ")
 		}
@@ -27,5 +27,5 @@ func (o *lines) write(name string, text []byte) {
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	_, _ = o.to.Write(b.Bytes()) // nobody is left to tell
+	_, _ = o.to.Write(b.Bytes()) // an error cannot be reported anywhere else
 }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The files that a child inherits beside the standard ones: the reading end of a pipe with its secret, and the writing
-// end of one for its signs of life.
+// The files that a child inherits besides the standard ones: the read end of a pipe with its
+// secret, and the write end of the pipe for its signs of life.
 const (
 	secretFile = 3 + iota
 	signsFile
@@ -24,14 +24,14 @@ const (
 	signRegistered = 'r'
 )
 
-// Link is a child's side of the two pipes between it and its supervisor.
+// Link is a child's side of the two pipes between the child and its supervisor.
 type Link struct {
 	secret []byte
 	signs  int
 }
 
-// Inherited takes over what the supervisor of this process has handed to it. It is called once, by a child, before it
-// opens a file or starts a program.
+// Inherited takes over the files that the supervisor has passed to this process.
+// A child calls it once, before it opens any file or starts any program.
 func Inherited() (*Link, error) {
 	unix.CloseOnExec(secretFile)
 	unix.CloseOnExec(signsFile)
@@ -43,36 +43,38 @@ func Inherited() (*Link, error) {
 	if err = errors.Join(err, file.Close()); err != nil {
 		return nil, fmt.Errorf("supervisor: read what it handed over: %w", err)
 	}
-	// A supervisor that is stopped reads nothing: the child must not wait for it.
+	// A stopped supervisor does not read the pipe, and the child must not block on it.
 	if err := unix.SetNonblock(signsFile, true); err != nil {
 		return nil, fmt.Errorf("supervisor: signs of life: %w", err)
 	}
 	return &Link{secret: secret, signs: signsFile}, nil
 }
 
-// Secret is Config.Secret of the supervisor.
+// Secret returns Config.Secret of the supervisor.
 func (l *Link) Secret() []byte { return l.secret }
 
-// Alive tells the supervisor that the worker does not hang. After the first call it must be called every few seconds:
-// see Config.Silence.
+// Alive tells the supervisor that the worker does not hang. After the first call it must be called
+// every few seconds: see Config.Silence.
 func (l *Link) Alive() { l.sign(signAlive) }
 
 // Registered tells the supervisor that the scheduler has registered the worker.
 func (l *Link) Registered() { l.sign(signRegistered) }
 
 func (l *Link) sign(s byte) {
-	// An error is harmless: a full pipe has enough signs, and a closed one means that the supervisor has ended.
+	// An error is harmless: a full pipe has enough signs, and a closed one means that the
+	// supervisor has ended.
 	_, _ = unix.Write(l.signs, []byte{s})
 }
 
-// signs are what a supervisor has heard of one life of a child.
+// signs are the signs of life that a supervisor has received from one process of a child.
+// heard counts them.
 type signs struct {
 	file       *os.File
 	heard      atomic.Uint64
 	registered atomic.Bool
 }
 
-// read notes signs until their pipe ends.
+// read counts signs until their pipe ends.
 func (s *signs) read() {
 	buffer := make([]byte, 64)
 	for {
@@ -90,20 +92,23 @@ func (s *signs) read() {
 }
 
 const (
-	// silenceTicks is in how many parts the longest silence is counted.
+	// silenceTicks is the number of ticks into which Config.Silence is divided.
 	silenceTicks = 20
-	// startTicks is how many of those parts a child may take to its first sign: it may register a terabyte with a driver.
+	// startTicks is the number of ticks that a child may take to its first sign.
+	// It is long, since the child may register a terabyte of memory with a driver.
 	startTicks = 30 * silenceTicks
 )
 
-// silence counts for how long a child has given no sign of life. It counts ticks that the supervisor has seen, and no time:
-// a machine, or a supervisor, that stood still for an hour has seen one, and holds that against nobody.
+// silence measures for how long a child has given no sign of life. It counts ticks that the
+// supervisor has seen, not time. If the machine or the supervisor stood still for an hour,
+// that is one tick, so no child is killed for it.
 type silence struct {
 	heard uint64
 	ticks int
 }
 
-// tick notes that one more has passed, and says whether the child has been silent for too long.
+// tick counts one more tick, and reports whether the child has been silent for too long.
+// heard is the current number of signs.
 func (s *silence) tick(heard uint64) (tooLong bool) {
 	if heard != s.heard {
 		s.heard, s.ticks = heard, 0
@@ -113,5 +118,5 @@ func (s *silence) tick(heard uint64) (tooLong bool) {
 	return s.ticks > silenceTicks && heard > 0 || s.ticks > startTicks
 }
 
-// length is how long that is.
+// length converts the silence to a duration.
 func (s *silence) length(tick time.Duration) time.Duration { return time.Duration(s.ticks) * tick }

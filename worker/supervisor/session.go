@@ -9,19 +9,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sessionPatience bounds the wait for what was killed: a process that is in the middle of
-// giving memory of a device back takes a while.
+// sessionPatience limits the wait for killed processes. A process that is releasing memory of a
+// device takes some time to end.
 const sessionPatience = 2 * time.Second
 
-// endSession kills what is left of the session of a worker that has died, and returns
-// when nothing of it lives: the kernel ends its executors with it, and the programs that
-// tasks started outlive both. An executor has the memory of its worker mapped, so that
-// this is not free, and the next worker could not have it, before it has ended. It
-// returns what has not, after some patience.
+// endSession kills all processes that are left in the session of a worker that has died,
+// and returns when none of them lives. The kernel kills the executors together with the worker,
+// but programs that tasks started may outlive both. An executor has the worker's memory mapped,
+// so this memory is free for the next worker only after the executor has ended.
+// endSession returns the processes that have not ended within sessionPatience.
 func endSession(leader int) (left []int) {
 	pause := 100 * time.Microsecond
 	for began := time.Now(); ; pause = min(2*pause, 10*time.Millisecond) {
-		// They may be starting others meanwhile.
+		// The processes may start others in the meantime, so the list is read again.
 		if left = members(leader); len(left) == 0 || time.Since(began) > sessionPatience {
 			return left
 		}
@@ -32,7 +32,7 @@ func endSession(leader int) (left []int) {
 	}
 }
 
-// members are the live processes of a session.
+// members returns the live processes of a session.
 func members(leader int) []int {
 	entries, err := os.ReadDir("/proc")
 	if err != nil {
@@ -44,7 +44,7 @@ func members(leader int) []int {
 		if err != nil {
 			continue
 		}
-		// State, parent, group, session.
+		// The fields are state, parent, group, session.
 		fields := statOf(pid)
 		if len(fields) > 3 && fields[3] == strconv.Itoa(leader) && fields[0] != "Z" && fields[0] != "X" {
 			found = append(found, pid)
@@ -53,13 +53,14 @@ func members(leader int) []int {
 	return found
 }
 
-// statOf is what the kernel says of a process behind its name, beginning with its state; nil if it is gone.
+// statOf returns the fields of /proc/PID/stat after the process name, beginning with the state;
+// nil if the process is gone.
 func statOf(pid int) []string {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return nil
 	}
-	// The name, in parentheses, may hold anything.
+	// The process name, in parentheses, may contain any character.
 	line := string(stat)
 	return strings.Fields(line[strings.LastIndexByte(line, ')')+1:])
 }
@@ -67,7 +68,7 @@ func statOf(pid int) []string {
 // tracing is the state of a process that a debugger has stopped.
 const tracing = "t, stopped by a debugger"
 
-// stateOf is the state of a process, for people.
+// stateOf describes the state of a process for people.
 func stateOf(pid int) string {
 	fields := statOf(pid)
 	if len(fields) == 0 {

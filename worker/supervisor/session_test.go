@@ -9,7 +9,8 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// TestNothingOfASessionLivesWhenItWasEnded: its memory is free for the next worker.
+// TestNothingOfASessionLivesWhenItWasEnded: when no process of the session lives, the memory of the
+// worker is free for the next one.
 func TestNothingOfASessionLivesWhenItWasEnded(t *testing.T) {
 	worker := exec.Command("sh", "-c", "trap '' TERM; sleep 1000 & sleep 1000 & echo started; wait")
 	worker.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

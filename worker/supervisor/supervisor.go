@@ -1,10 +1,10 @@
-// Package supervisor is a Loop: it keeps the worker processes of one host alive,
-// and tells the scheduler at once how one of them died.
+// Package supervisor is a Loop: it keeps the worker processes of one host alive, and reports the
+// death of a worker and its cause to the scheduler immediately.
 //
-// Workers are children that run the same program again. They die with the
-// supervisor, and are in sessions of their own, so that a Ctrl-C in a terminal
-// reaches only the supervisor, which has them leave properly, and so that nothing
-// of what their tasks started outlives them.
+// Workers are child processes that run the same program again. They die with the supervisor.
+// Each is in a session of its own, for two reasons: a Ctrl-C in a terminal reaches only the
+// supervisor, which lets the workers leave in an orderly way; and when a worker ends, all programs
+// that its tasks started can be found and ended.
 package supervisor
 
 import (
@@ -37,54 +37,55 @@ import (
 )
 
 const (
-	// ChildEnv is the variable that holds the name of the worker that a child is
-	// to be. A program that finds it set runs a worker; one that does not, a
-	// supervisor.
+	// ChildEnv is the variable that holds the name of the worker that a child runs.
+	// A program runs a worker if the variable is set, and a supervisor if it is not.
 	ChildEnv = "MILLRACE_WORKER_CHILD"
-	// IncarnationEnv is the variable that holds the incarnation that it is to be,
-	// so that the supervisor knows whose death it reports.
+	// IncarnationEnv is the variable that holds the incarnation of the child's worker, so that the
+	// supervisor can report which incarnation died.
 	IncarnationEnv = "MILLRACE_WORKER_INCARNATION"
-	// RestartedEnv is set for a child that had a life before.
+	// RestartedEnv is set for a child whose worker had an earlier process.
 	RestartedEnv = "MILLRACE_WORKER_RESTARTED"
-	// ExitStopped is how a child exits that the scheduler told to stop: this incarnation of the worker is over.
+	// ExitStopped is the exit code of a child that the scheduler told to stop, since this
+	// incarnation of the worker is over.
 	ExitStopped = 10
-	// ExitDevice is how a child exits whose device is lost or cannot be used.
+	// ExitDevice is the exit code of a child whose device is lost or cannot be used.
 	ExitDevice = 11
-	// ExitUnusable is how a child exits that was told to use what this machine
-	// lacks: it is not started again, since it would end in the same way.
+	// ExitUnusable is the exit code of a child that was configured to use something that this
+	// machine lacks. It is not started again, since it would end in the same way.
 	ExitUnusable = 12
-	// ExitRefused is the exit code of a child that the scheduler refuses. Such a child is not started again; the same
-	// holds for ExitSchedulerLost and ExitUsage.
+	// ExitRefused is the exit code of a child that the scheduler refuses.
+	// Such a child is not started again; the same holds for ExitSchedulerLost and ExitUsage.
 	ExitRefused = 13
-	// ExitSchedulerLost is how a child exits whose scheduler was away for too long.
+	// ExitSchedulerLost is the exit code of a child whose scheduler was away for too long.
 	ExitSchedulerLost = 14
-	// ExitUsage is how a child exits whose settings are wrong.
+	// ExitUsage is the exit code of a child with wrong settings.
 	ExitUsage = 15
-	// ExitFault is how a child exits whose device a kernel has faulted: the device is well, what lies in its
-	// memory may have been overwritten.
+	// ExitFault is the exit code of a child whose GPU context was destroyed by a faulty kernel.
+	// The device works, but the contents of its memory may have been overwritten.
 	ExitFault = 16
 
 	firstBackoff   = 100 * time.Millisecond
 	longestBackoff = 10 * time.Second
-	// steady is how long a worker must live for its earlier deaths to be forgotten.
+	// steady is how long a worker must live until its earlier deaths no longer delay a restart.
 	steady    = 10 * time.Second
 	tailBytes = 8 << 10
-	// headBytes of what follows the first line of a crash are kept as well: the list of its goroutines is long.
+	// headBytes is the amount of output that is kept from the first line of a crash on.
+	// It is kept in addition to the tail, because the list of goroutines that follows is long.
 	headBytes = 4 << 10
-	// neverBegun is how many processes of a child may end in a row without having registered; then the child is given
-	// up.
+	// neverBegun is the number of processes of a child that may end in a row without having
+	// registered. Then the child is given up.
 	neverBegun = 5
-	// leavePatience is how long a child may take to leave at once.
+	// leavePatience is how long a child may take to leave immediately, without draining.
 	leavePatience = 5 * time.Second
-	// silent is the default of Config.Silence. It is longer than the usual lease, after which the scheduler has given
-	// the worker up.
+	// silent is the default of Config.Silence. It is longer than the usual lease, after which the
+	// scheduler has given the worker up.
 	silent = 20 * time.Second
 	// reportPatience is how long a restart waits for the report of the death.
 	reportPatience = 200 * time.Millisecond
 	reportTimeout  = 5 * time.Second
 )
 
-// ExitCode is what a child exits with after its worker returned err.
+// ExitCode returns the exit code of a child whose worker returned err.
 func ExitCode(err error) int {
 	var stopped *loop.StoppedError
 	var refused *loop.RefusedError
@@ -107,53 +108,53 @@ func ExitCode(err error) int {
 	return 1
 }
 
-// faultOfProgram says whether a kernel is to blame for a lost context, rather than
-// the device. The codes are CUDA's, from an illegal address to a failed launch.
+// faultOfProgram reports whether a kernel, and not the device, caused the loss of a context.
+// The codes are CUDA's, from an illegal address to a failed launch.
 func faultOfProgram(err error) bool {
 	var failed *cuda.Error
 	return errors.As(err, &failed) && (failed.Code == 700 || failed.Code == 702 || failed.Code >= 710 && failed.Code <= 720)
 }
 
-// Config is what a supervisor supervises.
+// Config is the configuration of a supervisor.
 type Config struct {
 	// Children are the workers, one process each.
 	Children []Child
-	// Executable and Args start a child. Default: this program with the same
-	// arguments.
+	// Executable and Args start a child. Default: this program with the same arguments.
 	Executable string
 	Args       []string
 	// Env is added to the environment of this process.
 	Env []string
-	// Scheduler is where deaths are reported; nil: nowhere. The caller closes it.
+	// Scheduler is the connection for reports of deaths; nil: deaths are not reported.
+	// The caller closes it.
 	Scheduler *grpc.ClientConn
-	// Output takes what the children write, line by line, with their names.
-	// Default: stderr.
+	// Output receives the output of the children, line by line, with their names. Default: stderr.
 	Output io.Writer
-	// Secret is handed to each child through a pipe: see Link.
+	// Secret is passed to each child through a pipe: see Link.
 	Secret []byte
-	// Without are variables of this process that children do not get.
+	// Without are the environment variables of this process that children do not get.
 	Without []string
-	// DrainGrace is how long children may take to finish their running tasks and to hand over the objects that only
-	// they have. After it, or when Hurry is closed, they are told to leave at once. 0: they are told to leave at once
-	// immediately.
+	// DrainGrace is how long children may take to finish their running tasks and to hand over the
+	// objects that only they have. After this time, or when Hurry is closed, they are told to leave
+	// without draining. 0: they are told so at once.
 	DrainGrace time.Duration
 	// Hurry, if closed, ends that grace. May be nil.
 	Hurry <-chan struct{}
 	// StopGrace is how long children may then take to leave. Default 5 s.
 	StopGrace time.Duration
-	// Silence is for how long a child may give no sign of life before it is killed, and another started. Default 20 s.
+	// Silence is how long a child may give no sign of life before it is killed and replaced.
+	// Default 20 s.
 	Silence time.Duration
 	Log     *slog.Logger
-	// GivenUp, if set, is called when a worker will not be started again for a reason that
-	// Run will return, which it does only when all have ended.
+	// GivenUp, if set, is called when a worker will not be started again, with the reason.
+	// Run returns the same reason, but only when all workers have ended.
 	GivenUp func(error)
 	// Started, if set, is called whenever a child was started.
 	Started func(name string, pid int)
 }
 
-// Run keeps the children alive until the context ends; then they leave, or are
-// killed after the graces. It returns before that when all of them have left by
-// themselves, or were given up; the error says why.
+// Run keeps the children alive until the context ends; then they leave, or are killed after the
+// graces. It returns earlier when all of them have left by themselves or were given up;
+// the error is the reason.
 func Run(ctx context.Context, c Config) error {
 	if c.Executable == "" {
 		self, err := os.Executable()
@@ -197,16 +198,16 @@ func Run(ctx context.Context, c Config) error {
 	return group.Wait()
 }
 
-// child is one worker, over all its lives.
+// child is one worker, over all its processes.
 type child struct {
 	Child
 	config *Config
 	output *lines
-	// reports counts the reports on their way.
+	// reports counts the reports that are being sent.
 	reports sync.WaitGroup
 }
 
-// keep starts the worker again and again.
+// keep starts the worker's process, and starts it again after each death.
 func (w *child) keep(ctx context.Context) error {
 	defer w.reports.Wait()
 	log := w.config.Log.With("worker", w.Name)
@@ -230,7 +231,7 @@ func (w *child) keep(ctx context.Context) error {
 		if time.Since(begin) >= steady {
 			deaths = 0
 		}
-		// The first restart is at once: most deaths are no habit.
+		// The first restart is immediate: most deaths do not repeat.
 		var pause time.Duration
 		if deaths > 0 {
 			pause = min(firstBackoff<<min(deaths-1, 20), longestBackoff)
@@ -277,10 +278,12 @@ func (w *child) keep(ctx context.Context) error {
 	}
 }
 
-// neverAgain says whether a child with this exit code would end in the same way if it were started again.
+// neverAgain reports whether a child with this exit code would end in the same way if it were
+// started again.
 func neverAgain(code int) bool { return code >= ExitUnusable && code <= ExitUsage }
 
-// life is one process of a child; when the process ends, the child may be started again, which begins another life.
+// life is one process of a child. When the process ends, the child may be started again,
+// which begins another life.
 type life struct {
 	child       *child
 	cmd         *exec.Cmd
@@ -289,12 +292,13 @@ type life struct {
 	outputs     []*os.File
 	signs       signs
 	reading     sync.WaitGroup
-	// silence is why it was killed: it gave no sign of life. Empty: it was not.
+	// silence is set if the process was killed because it gave no sign of life.
+	// It describes the silence.
 	silence string
 
 	mu   sync.Mutex
 	tail []byte // guarded by mu
-	// head begins with the first line of a crash; guarded by mu.
+	// head is the beginning of a crash message, from its first line on; guarded by mu.
 	head []byte
 }
 
@@ -350,8 +354,10 @@ func (w *child) start(again bool) (*life, error) {
 	return l, nil
 }
 
-// pipes makes those between the supervisor and a child, and returns the child's ends, also where there is an error. They
-// are of our own: children of the worker that outlive it and keep them open must not keep us from seeing its end.
+// pipes makes the pipes between the supervisor and a child, and returns the child's ends,
+// also together with an error. The supervisor makes them itself, instead of os/exec: then
+// descendants of the worker that outlive it and keep the pipes open cannot delay the detection of
+// its end.
 func (l *life) pipes() (theirs []*os.File, err error) {
 	for _, to := range []*io.Writer{&l.cmd.Stdout, &l.cmd.Stderr} {
 		r, writer, err := os.Pipe()
@@ -365,7 +371,7 @@ func (l *life) pipes() (theirs []*os.File, err error) {
 		return theirs, err
 	}
 	theirs = append(theirs, secret)
-	// It fits into the pipe.
+	// The secret fits into the pipe, so the write does not block.
 	_, err = writer.Write(l.child.config.Secret)
 	if err = errors.Join(err, writer.Close()); err != nil {
 		return theirs, err
@@ -380,24 +386,24 @@ func (l *life) pipes() (theirs []*os.File, err error) {
 	return theirs, nil
 }
 
-// live returns when the process has ended. If the context ends first, the worker
-// is asked to leave, and killed if it takes too long; as it is if it is silent for too long.
+// live returns when the process has ended. If the context ends first, the worker is asked to leave,
+// and killed if it takes too long. The worker is also killed if it is silent for too long.
 func (l *life) live(ctx context.Context) exitcause.Cause {
 	exited := make(chan struct{})
 	go func() {
 		defer close(exited)
-		_ = l.cmd.Wait() // the state says it
+		_ = l.cmd.Wait() // the process state holds the result
 		orphans.Waited(l.cmd)
 	}()
 	l.attend(ctx, exited)
 	left := endSession(l.cmd.Process.Pid)
-	// What left the session is ours since the worker, and the executors with it, ended.
+	// Processes that left the session became our children when the worker and its executors ended.
 	if left = append(left, orphans.End(orphans.Any, sessionPatience)...); len(left) > 0 {
 		l.child.config.Log.Warn("processes of a dead worker do not end, and keep its memory", "worker", l.child.Name, "pids", left)
 	}
 	cause := exitcause.Of(l.cmd.ProcessState, l.oom)
 	for _, r := range append(l.outputs, l.signs.file) {
-		_ = r.SetReadDeadline(time.Now().Add(50 * time.Millisecond)) // pipes can
+		_ = r.SetReadDeadline(time.Now().Add(50 * time.Millisecond)) // pipes support deadlines
 	}
 	l.reading.Wait()
 	cause.OutOfMemory = cause.OutOfMemory || cause.Signal == "" && l.outOfMemory()
@@ -407,8 +413,8 @@ func (l *life) live(ctx context.Context) exitcause.Cause {
 	return cause
 }
 
-// attend waits until the process has ended. When the context ends it asks the process to leave, and kills it if it does
-// not leave in time. It also kills a process that gives no sign of life.
+// attend waits until the process has ended. When the context ends it asks the process to leave,
+// and kills it if it does not leave in time. It also kills a process that gives no sign of life.
 func (l *life) attend(ctx context.Context, exited <-chan struct{}) {
 	c := l.child.config
 	tell := func(s os.Signal) { _ = l.cmd.Process.Signal(s) } // it may have ended just now
@@ -456,7 +462,7 @@ func (l *life) attend(ctx context.Context, exited <-chan struct{}) {
 			}
 			state := stateOf(l.cmd.Process.Pid)
 			if state == tracing {
-				quiet = silence{heard: quiet.heard} // a debugger has it
+				quiet = silence{heard: quiet.heard} // a debugger has stopped it
 				continue
 			}
 			l.silence = fmt.Sprintf("it gave no sign of life for %v (state %s)", quiet.length(tick).Round(time.Millisecond), state)
@@ -468,7 +474,7 @@ func (l *life) attend(ctx context.Context, exited <-chan struct{}) {
 	}
 }
 
-// read passes a stream on, line by line, and keeps its end.
+// read forwards an output stream line by line, and keeps its end.
 func (l *life) read(r *os.File) {
 	defer l.reading.Done()
 	output := exitcause.Output{File: r}
@@ -497,13 +503,14 @@ func (l *life) read(r *os.File) {
 	}
 }
 
-// keepCrash keeps the beginning of what Go says when a program crashes. The lists of goroutines behind it push it out of the
-// tail. REQUIRES: mu is held.
+// keepCrash keeps the beginning of the message that Go prints when a program crashes.
+// The lists of goroutines that follow would push it out of the tail. REQUIRES: mu is held.
 func (l *life) keepCrash(text []byte) {
 	if len(l.head) == 0 {
 		at := -1
 		for _, first := range crashes {
-			// One that two reads tear apart is still in the tail of most.
+			// A line that is split between two reads is not found. In most cases it is still in the
+			// tail.
 			if i := bytes.Index(text, []byte(first)); i >= 0 && (at < 0 || i < at) && (i == 0 || text[i-1] == '\n') {
 				at = i
 			}
@@ -516,10 +523,11 @@ func (l *life) keepCrash(text []byte) {
 	l.head = append(l.head, text[:min(len(text), headBytes-len(l.head))]...)
 }
 
-// crashes begin the first line of what Go says when a program crashes.
+// crashes are the beginnings of the first line that Go prints when a program crashes.
 var crashes = []string{"panic: ", "fatal error: ", "runtime: out of memory", "runtime: cannot allocate memory"}
 
-// words are its last ones, for reports: those of a crash from their beginning.
+// words returns the last output for reports. If the process crashed, it includes the beginning of
+// the crash message.
 func (l *life) words() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -533,7 +541,8 @@ func (l *life) words() string {
 	return string(l.head) + "\n[...]\n" + tail
 }
 
-// outOfMemory says whether Go got no more memory. REQUIRES: all that it said has been read.
+// outOfMemory reports whether the Go runtime failed to get memory. REQUIRES: all output has been
+// read.
 func (l *life) outOfMemory() bool {
 	for _, words := range []string{"runtime: out of memory", "cannot allocate memory"} {
 		if first, _, _ := bytes.Cut(l.head, []byte("\n\n")); bytes.Contains(first, []byte(words)) {
@@ -543,8 +552,8 @@ func (l *life) outOfMemory() bool {
 	return false
 }
 
-// report tells the scheduler of a death. The returned channel is closed when it
-// knows, or cannot be told.
+// report sends a report of a death to the scheduler. The returned channel is closed when the
+// scheduler has received the report, or cannot be reached.
 func (w *child) report(ctx context.Context, l *life, cause exitcause.Cause, text string, restarting bool) <-chan struct{} {
 	told := make(chan struct{})
 	if w.config.Scheduler == nil {
@@ -573,7 +582,7 @@ func (w *child) report(ctx context.Context, l *life, cause exitcause.Cause, text
 	return told
 }
 
-// farewell is what it said itself of why it ends; empty if it said nothing.
+// farewell returns the reason that the process itself gave for its end; empty if it gave none.
 func (l *life) farewell() string {
 	tail := l.words()
 	at := strings.LastIndex(tail, lastWords)
@@ -584,7 +593,7 @@ func (l *life) farewell() string {
 	return strings.TrimSpace(words)
 }
 
-// describe says how it died, with what it said itself of that.
+// describe returns a sentence on how the process died, with its own message about that.
 func (l *life) describe(cause exitcause.Cause) string {
 	if l.silence != "" {
 		return "killed by its supervisor: " + l.silence

@@ -30,10 +30,10 @@ import (
 	"github.com/millrace/millrace/worker/workertest"
 )
 
-// modeEnv says how a child of the test behaves.
+// modeEnv is the variable that selects the behaviour of a child of the test.
 const modeEnv = "SUPERVISOR_TEST_MODE"
 
-// TestMain is also the children's main.
+// TestMain is also the main function of the children.
 func TestMain(m *testing.M) {
 	if name := os.Getenv(supervisor.ChildEnv); name != "" {
 		os.Exit(childMain(name))
@@ -57,7 +57,7 @@ func childMain(name string) int {
 		<-terminated
 		return 0
 	case "patient":
-		// It leaves in its own time, unless it is told to hurry.
+		// It ignores the first request to leave (SIGTERM), and leaves on SIGINT.
 		for s := range terminated {
 			fmt.Println("told", s)
 			if s == syscall.SIGINT {
@@ -99,7 +99,7 @@ func childMain(name string) int {
 		program := exec.Command("/bin/sleep", "1000")
 		program.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		if mode != "parent" {
-			// Nothing tells any more where it came from.
+			// Neither the session nor the environment shows where the program came from.
 			program.SysProcAttr, program.Env = &syscall.SysProcAttr{Setsid: true}, []string{"A=b"}
 		}
 		if err := program.Start(); err != nil {
@@ -261,7 +261,7 @@ func TestProgramsOfAWorkerDieWithIt(t *testing.T) {
 	for _, mode := range []string{"parent", "parent of a session"} {
 		s := start(t, mode, "host-0")
 		wait(t, s.started, "the start")
-		// The next one is started when the first one's programs have been killed.
+		// The next worker is started after the programs of the first one have been killed.
 		wait(t, s.started, "the restart")
 		found := regexp.MustCompile(`program (\d+)`).FindStringSubmatch(s.output.String())
 		if found == nil {
@@ -276,7 +276,7 @@ func TestProgramsOfAWorkerDieWithIt(t *testing.T) {
 func TestExitCodeAndLastLinesAreReported(t *testing.T) {
 	for mode, want := range map[string]string{"exit": "exited with code 3", "panic": "exited with code 2: panic: out of ideas"} {
 		s := start(t, mode, "host-0")
-		// It is started again, and again.
+		// It is started again and again.
 		for range 3 {
 			d := wait(t, s.scheduler.Deaths, "the report").GetDeath()
 			if d.GetCause() != want || !strings.Contains(d.GetLogTail(), "child host-0 is up") {
@@ -299,7 +299,7 @@ func TestChildrenThatLeaveAreNotStartedAgain(t *testing.T) {
 	}
 }
 
-// An incarnation that the scheduler has given up is over, the worker is not.
+// After the scheduler has given up an incarnation, a new incarnation of the worker is started.
 func TestStoppedByTheSchedulerIsStartedAgain(t *testing.T) {
 	s := start(t, "stopped", "host-0")
 	for range 3 {
@@ -307,7 +307,7 @@ func TestStoppedByTheSchedulerIsStartedAgain(t *testing.T) {
 	}
 }
 
-// A child that would end in the same way again and again is given up, and the reason is told.
+// A child that would end in the same way again and again is given up, and the reason is reported.
 func TestChildThatNeverBeginsIsGivenUp(t *testing.T) {
 	for mode, want := range map[string]string{
 		"exit":    "host-0 is not started again: it ended 5 times before it had registered, at last: exited with code 3",
@@ -344,19 +344,20 @@ func TestChildThatHangsIsKilledAndReplaced(t *testing.T) {
 	}
 }
 
-// A child that is being debugged, or that stood still together with its supervisor, is not killed: see
-// TestSilenceIsCountedInTicks.
+// A child that is being debugged, or that stood still together with its supervisor, is not killed:
+// see TestSilenceIsCountedInTicks.
 func TestSteadyChildLives(t *testing.T) {
 	s := startWith(t, "steady", func(c *supervisor.Config) { c.Silence = 2 * time.Second }, "host-0")
 	wait(t, s.started, "the start")
 	select {
 	case d := <-s.scheduler.Deaths:
 		t.Errorf("reported %v", d)
-	case <-time.After(5 * time.Second): // longer than a silence may be
+	case <-time.After(5 * time.Second): // longer than the allowed silence
 	}
 }
 
-// A supervisor that drains asks first, and tells them to leave when it is to hurry, or when the grace is over.
+// A supervisor that drains asks its children first. It tells them to leave at once when Hurry is
+// closed or the grace is over.
 func TestGraceOfDrainingEnds(t *testing.T) {
 	hurry := make(chan struct{})
 	s := startWith(t, "patient", func(c *supervisor.Config) { c.DrainGrace, c.Hurry = time.Hour, hurry }, "host-0")
@@ -382,7 +383,7 @@ func TestGraceOfDrainingEnds(t *testing.T) {
 	said("told interrupt")
 }
 
-// The beginning of a crash is what says why; the list of goroutines behind it is long.
+// The beginning of a crash message contains the reason; the list of goroutines behind it is long.
 func TestCrashIsToldFromItsBeginning(t *testing.T) {
 	s := start(t, "crash", "host-0")
 	d := wait(t, s.scheduler.Deaths, "the report").GetDeath()
@@ -397,7 +398,7 @@ func TestChildrenLeaveOrAreKilled(t *testing.T) {
 		s := start(t, mode, "host-0", "host-1")
 		pids := []int{wait(t, s.started, "a start"), wait(t, s.started, "a start")}
 		for ; !strings.Contains(s.output.String(), "host-0 is up") || !strings.Contains(s.output.String(), "host-1 is up"); time.Sleep(time.Millisecond) {
-			// The output is what tells that a child listens to signals.
+			// The output shows that a child handles signals by now.
 			if gone(pids[0]) || gone(pids[1]) {
 				t.Fatal("a child is gone")
 			}
@@ -478,7 +479,7 @@ func TestWhatTheMachineLacksIsNotTriedAgain(t *testing.T) {
 	}
 }
 
-// Who is given up is told at once, while the others go on.
+// GivenUp is called immediately, while the other workers continue.
 func TestGivingUpIsToldWhileOthersLive(t *testing.T) {
 	t.Setenv(modeEnv, "one unusable")
 	ctx, stop := context.WithCancel(t.Context())
@@ -503,7 +504,8 @@ func TestGivingUpIsToldWhileOthersLive(t *testing.T) {
 	}
 }
 
-// A worker knows whether it had a life before: then peers may have its memory mapped.
+// A worker knows whether it was restarted; in that case, peers may have the memory of its
+// predecessor mapped.
 func TestLaterLivesKnowThatTheyAre(t *testing.T) {
 	s := start(t, "lives", "host-0")
 	for range 3 {
@@ -515,7 +517,8 @@ func TestLaterLivesKnowThatTheyAre(t *testing.T) {
 	}
 }
 
-// Nothing must be rescued from memory that may be broken, or that a kernel gone wild may have written to.
+// After a device fault, the report says so: no object may be rescued from memory that may be
+// broken, or that a faulty kernel may have overwritten.
 func TestDeathsByTheDevicesOwnFaultAreToldAsSuch(t *testing.T) {
 	for mode, want := range map[string]bool{"exit": false, "panic": false, "broken": true, "faulted": true} {
 		t.Run(mode, func(t *testing.T) {
