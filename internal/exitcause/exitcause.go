@@ -1,5 +1,6 @@
-// Package exitcause is an Adapter to the kernel: why a process ended, as far as
-// the system tells, in numbers and in words. Whoever starts processes asks it.
+// Package exitcause is an Adapter to the kernel: it finds out why a process ended, as far as the
+// system reveals it, and describes it as numbers and as text. It is used by the packages that start
+// processes.
 package exitcause
 
 import (
@@ -14,23 +15,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Cause is how a process ended.
+// Cause describes how a process ended.
 type Cause struct {
-	// ExitCode is -1 if a signal ended it.
+	// ExitCode is -1 if a signal ended the process.
 	ExitCode int
-	// Signal is its name, empty if it exited.
+	// Signal is the name of the signal, empty if the process exited.
 	Signal string
-	// OutOfMemory: the kernel's OOM killer did it, or it said itself that it got no more memory.
+	// OutOfMemory: the kernel's OOM killer killed the process, or the process reported itself that
+	// it could not get memory (its supervisor then sets the field).
 	OutOfMemory bool
-	// unsure: no counter of the OOM killer could be read. shared: the one that was read counts the whole machine.
+	// unsure: no counter of the OOM killer could be read. shared: the counter that was read counts
+	// the whole machine.
 	unsure, shared bool
 }
 
-// Unknown is what OOMKills returns where the system does not tell.
+// Unknown is the result of OOMKills if no counter can be read.
 const Unknown = ^uint64(0)
 
-// OOMKills counts what the OOM killer has killed in the cgroup of this process, and with version 2 in those below it; where
-// neither version tells, on the machine.
+// OOMKills returns the number of processes that the OOM killer has killed in the cgroup of this
+// process (with cgroup version 2, including the cgroups below it). If neither cgroup version
+// provides a counter, it returns the number for the whole machine.
 func OOMKills() uint64 {
 	n, _ := oomKills("/sys/fs/cgroup", "/proc")
 	return n
@@ -52,7 +56,8 @@ func oomKills(cgroups, proc string) (n uint64, shared bool) {
 		} else if parts[1] != "" {
 			continue
 		}
-		// In a container the path may be that of the host: then the root of the mount is ours.
+		// In a container the path may be that of the host. In that case, the root of the mount is
+		// our cgroup.
 		for _, dir := range []string{parts[2], ""} {
 			if n, ok := counter(filepath.Join(base, dir, name)); ok {
 				return n, false
@@ -80,8 +85,8 @@ func counter(file string) (n uint64, ok bool) {
 	return 0, false
 }
 
-// Of describes a process that was waited for. oomBefore is what OOMKills said
-// when it was started.
+// Of describes a process that was waited for. oomBefore is the value of OOMKills when the process
+// was started.
 func Of(state *os.ProcessState, oomBefore uint64) Cause {
 	c := Cause{ExitCode: state.ExitCode()}
 	if status, ok := state.Sys().(syscall.WaitStatus); ok && status.Signaled() {
@@ -97,14 +102,14 @@ func Of(state *os.ProcessState, oomBefore uint64) Cause {
 	return c
 }
 
-// count concludes from what the counter of the OOM killer said before and after.
+// count decides from the counter of the OOM killer before and after.
 func (c *Cause) count(before, after uint64, shared bool) {
 	c.unsure = before == Unknown || after == Unknown
 	c.OutOfMemory = !c.unsure && after > before
 	c.shared = shared
 }
 
-// String says it in words.
+// String describes the cause in words.
 func (c Cause) String() string {
 	switch {
 	case c.OutOfMemory && c.Signal != "" && c.shared:

@@ -16,7 +16,7 @@ func TestCauseOfDeath(t *testing.T) {
 	} {
 		oom := exitcause.OOMKills()
 		cmd := exec.Command("/bin/sh", "-c", script)
-		_ = cmd.Run() // the state says it
+		_ = cmd.Run() // the process state holds the result
 		if got := exitcause.Of(cmd.ProcessState, oom).String(); got != want {
 			t.Errorf("%s: %s", script, got)
 		}

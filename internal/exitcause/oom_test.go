@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// The counters of all that there is: cgroups of both versions, in a container or not, and none.
+// The counters in all environments: cgroups of both versions, in a container or not,
+// and no cgroups.
 func TestCountersOfTheOOMKiller(t *testing.T) {
 	for name, c := range map[string]struct {
 		self   string
@@ -47,7 +48,7 @@ func write(t *testing.T, name, text string) {
 	}
 }
 
-// Without a counter nothing is denied.
+// Without a counter, the description does not deny an OOM kill.
 func TestWhatTheCountersTell(t *testing.T) {
 	for _, c := range []struct {
 		before, after uint64

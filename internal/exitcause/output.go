@@ -7,17 +7,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lateBytes bounds what is read after the deadline: no pipe holds more, but somebody who inherited it may go on writing.
+// lateBytes limits the amount that is read after the deadline. A pipe holds less, but a process
+// that inherited it may continue to write.
 const lateBytes = 1 << 20
 
-// Output is the reading end of a pipe that a process writes to. Past its read deadline, which whoever saw the process end
-// sets, it gives what the pipe holds but waits no more: last words count, however late their reader is.
+// Output is the read end of a pipe to which a process writes. Its read deadline is set when the
+// process is seen to end. After the deadline, Read still returns the data in the pipe, but does not
+// wait for more. So the last output is not lost, even if it is read late.
 type Output struct {
 	*os.File
 	late int
 }
 
-// Read is part of io.Reader.
+// Read implements io.Reader.
 func (o *Output) Read(p []byte) (n int, err error) {
 	if n, err = o.File.Read(p); !errors.Is(err, os.ErrDeadlineExceeded) || o.late >= lateBytes {
 		return n, err

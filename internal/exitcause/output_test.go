@@ -15,7 +15,7 @@ func TestLastWordsAreReadAfterTheDeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	defer w.Close() // somebody inherited it
+	defer w.Close() // stands for a process that inherited the write end
 	words := strings.Repeat("last words ", 1000)
 	if _, err := w.WriteString(words); err != nil {
 		t.Fatal(err)

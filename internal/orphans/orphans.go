@@ -1,9 +1,10 @@
-// Package orphans is an Adapter to the kernel: what descendants of this process leave behind when they end, wherever
-// they moved themselves (fork, setsid, exec), becomes a child of this process instead of the system's first one,
-// so that it can be ended and reaped.
+// Package orphans is an Adapter to the kernel: it makes this process the subreaper of its
+// descendants. When a descendant ends, the processes that it leaves behind become children of this
+// process instead of the system's first process, wherever they moved themselves (fork, setsid,
+// exec). So this process can end and reap them.
 //
-// A process of ours is told from an orphan by Start, or by its process group: processes that are started
-// by other means must be in the group of this process.
+// A child of our own is distinguished from an orphan by Start, or by its process group: processes
+// that are started by other means must be in the group of this process.
 package orphans
 
 import (
@@ -21,34 +22,40 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ours names variables of the environment that only processes of this program and their descendants have. The first process
-// of a container gets orphans of others as well, and leaves those alone.
+// ours is the prefix of environment variables that only processes of this program and their
+// descendants have. The first process of a container also gets orphans of other programs.
+// It recognises them by this prefix, and leaves them alone.
 const ours = "MILLRACE_"
 
 const (
-	// emptyTries, with emptyPause between them, are how often a process without an environment is looked at.
+	// emptyTries is the number of attempts to read the environment of a process that seems to have
+	// none, with emptyPause between them.
 	emptyTries = 20
 	emptyPause = 500 * time.Microsecond
 )
 
 var (
-	// keeping guards holders, which counts Keep without its release, and end, which the last of them calls.
+	// keeping guards holders and end. holders is the number of calls of Keep that were not
+	// released; the last release calls end.
 	keeping sync.Mutex
 	holders int
 	end     func()
 
-	// starting is held for writing while children are looked at: none is between its start and its entry in started.
+	// starting is held for writing while children are examined. So no child is between its start
+	// and its entry in started at that time.
 	starting sync.RWMutex
 	mu       sync.Mutex
-	// started are the children that others wait for, by Start. Guarded by mu.
+	// started are the children that were started with Start, and that other goroutines wait for.
+	// Guarded by mu.
 	started = make(map[int]bool)
-	// before are the children that were there when the first holder came, with when they began: a program that
-	// becomes another one keeps them. Guarded by mu.
+	// before are the children that existed at the first Keep, with their start times: a program
+	// that replaced itself by exec keeps its children. Guarded by mu.
 	before map[int]string
 )
 
-// Keep makes this process the parent of what its descendants leave behind, and reaps what of that has ended, until release is
-// called, by the last one if there are several.
+// Keep makes this process the parent of the processes that its descendants leave behind, and reaps
+// those that have ended. It does so until release is called; with several calls of Keep, until the
+// last release.
 func Keep() (release func(), err error) {
 	keeping.Lock()
 	defer keeping.Unlock()
@@ -101,7 +108,8 @@ func begin() (end func(), err error) {
 	}, nil
 }
 
-// Start calls start, which starts a command. Nobody but its caller waits for that until Waited is called.
+// Start calls start, which starts the command c. Only the caller of Start waits for this process,
+// until it calls Waited; this package does not reap it.
 func Start(c *exec.Cmd, start func() error) error {
 	starting.RLock()
 	defer starting.RUnlock()
@@ -121,14 +129,15 @@ func Waited(c *exec.Cmd) {
 	delete(started, c.Process.Pid)
 }
 
-// Marked says whether a process was started, at whatever distance, with a variable in its environment that begins so ("NAME=" and
-// what follows; a zero byte ends it), unless one in between has changed that.
+// Marked reports whether the environment with which a process was started contains a variable that
+// begins with the given text ("NAME=" and the beginning of the value; a zero byte marks the end of
+// the value). Descendants inherit such a variable, unless a process in between has changed it.
 func Marked(pid int, variable string) bool {
-	// In the middle of an exec a process seems to have no environment.
+	// In the middle of an exec, a process seems to have no environment.
 	for range emptyTries {
 		environment, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "environ"))
 		if err != nil {
-			return false // it has ended, or is not ours to look at
+			return false // it has ended, or we may not read it
 		}
 		if len(environment) > 0 {
 			return bytes.Contains(append([]byte{0}, environment...), append([]byte{0}, variable...))
@@ -138,13 +147,15 @@ func Marked(pid int, variable string) bool {
 	return false
 }
 
-// Any is for End: all orphans, but for those that the first process of a container gets from others.
+// Any is an argument for End: it selects all orphans, except for those that the first process of a
+// container gets from other programs.
 func Any(pid int) bool { return os.Getpid() != 1 || Marked(pid, ours) }
 
-// End kills orphans that are meant, with what becomes an orphan by that, and returns when they are gone. It returns those
-// that are not after some patience: the kernel may have work with them. REQUIRES: Keep.
+// End kills the orphans that meant selects, and the processes that become orphans by that,
+// and returns when they are gone. It returns those that are not gone after patience, for example
+// because the kernel is still working for them. REQUIRES: Keep was called.
 func End(meant func(pid int) bool, patience time.Duration) (left []int) {
-	// One that is ending has no environment any more.
+	// A process that is ending has no environment any more, so it is remembered by its pid.
 	killed := make(map[int]bool)
 	again := func(pid int) bool { return killed[pid] || meant(pid) }
 	pause := 50 * time.Microsecond
@@ -155,13 +166,13 @@ func End(meant func(pid int) bool, patience time.Duration) (left []int) {
 		}
 		for _, pid := range alive {
 			killed[pid] = true
-			_ = unix.Kill(pid, unix.SIGKILL) // it cannot be reaped by another: its number is its own
+			_ = unix.Kill(pid, unix.SIGKILL) // only we can reap it, so its pid cannot have been reused
 		}
 		<-time.After(pause)
 	}
 }
 
-// look reaps the orphans that have ended, and returns those of the others that are meant.
+// look reaps the orphans that have ended, and returns those of the others that meant selects.
 func look(meant func(pid int) bool) (alive []int, reaped bool) {
 	starting.Lock()
 	defer starting.Unlock()
@@ -188,25 +199,25 @@ func look(meant func(pid int) bool) (alive []int, reaped bool) {
 	return alive, reaped
 }
 
-// child is one of this process's.
+// child is a child process of this process. began is its start time.
 type child struct {
 	pid                 int
 	state, group, began string
 }
 
-// children are those of this process, of all its threads.
+// children returns the child processes of all threads of this process.
 func children() (found []child) {
-	pids, _ := filepath.Glob("/proc/self/task/*/children") // the pattern is good
+	pids, _ := filepath.Glob("/proc/self/task/*/children") // the pattern is valid
 	var numbers []string
 	for _, file := range pids {
 		text, err := os.ReadFile(file)
 		if err != nil {
-			continue // the thread has ended, and its children are another one's
+			continue // the thread has ended, and its children belong to another one
 		}
 		numbers = append(numbers, strings.Fields(string(text))...)
 	}
 	if len(pids) == 0 { // a kernel without CONFIG_PROC_CHILDREN
-		numbers, _ = filepath.Glob("/proc/[0-9]*") // the pattern is good
+		numbers, _ = filepath.Glob("/proc/[0-9]*") // the pattern is valid
 	}
 	self := strconv.Itoa(os.Getpid())
 	for _, number := range numbers {
@@ -218,7 +229,8 @@ func children() (found []child) {
 		if err != nil {
 			continue
 		}
-		// The name, in parentheses, may hold anything. Behind it: state, parent, group, ..., and when it began as the 20th.
+		// The process name, in parentheses, may contain any character. The fields after it are
+		// state, parent, group, ..., and the start time as the 20th.
 		fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 		if len(fields) > 19 && fields[1] == self {
 			found = append(found, child{pid, fields[0], fields[2], fields[19]})

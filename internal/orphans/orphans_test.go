@@ -14,7 +14,7 @@ import (
 	"github.com/millrace/millrace/internal/orphans"
 )
 
-// patience bounds what a loaded machine may take.
+// patience is the longest time that a loaded machine may take.
 const patience = time.Minute
 
 func keep(t *testing.T) {
@@ -26,7 +26,7 @@ func keep(t *testing.T) {
 	t.Cleanup(release)
 }
 
-// there says whether a process exists, be it dead.
+// there reports whether a process exists, even if it has ended and was not reaped.
 func there(pid int) bool {
 	_, err := os.Stat(fmt.Sprint("/proc/", pid))
 	return err == nil
@@ -47,7 +47,7 @@ func sleeper(t *testing.T, start func(*exec.Cmd) error) *exec.Cmd {
 	return cmd
 }
 
-// orphan returns the number of a program whose parent has ended, with a variable in its environment.
+// orphan returns the pid of a program whose parent has ended, with a variable in its environment.
 func orphan(t *testing.T, variable, command string) int {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", "setsid sh -c 'echo $$ >&3; exec "+command+" 3>&-' & exit")
@@ -103,7 +103,7 @@ func TestOrphansThatAreMeantEnd(t *testing.T) {
 
 func TestOrphansThatHaveEndedAreReaped(t *testing.T) {
 	keep(t)
-	keep(t) // of two, both count
+	keep(t) // two holders at the same time
 	pid := orphan(t, "A=b", "true")
 	for limit := time.Now().Add(patience); there(pid); time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
