@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Pair is a connection: our end of it, and that of a process which is to be started with theirs as one of its files.
-// Both are the caller's to close.
+// Pair returns a connection: our end of it, and the end for a process that will be started with
+// theirs as one of its files. The caller closes both.
 func Pair() (ours *net.UnixConn, theirs *os.File, err error) {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

@@ -7,12 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Receive reads from a socket once, and takes the descriptors that came with the first of the bytes, as files of a name;
-// programs that are started do not inherit them. They are the caller's to close, also where there is an error. Of more
-// than most, which the caller can tell by their number, the kernel closes some.
+// Receive reads from a socket once. It returns the descriptors that came with the first byte,
+// as files with the given name; programs that are started do not inherit them.
+// The caller closes them, also after an error. If more than most descriptors were sent, Receive
+// returns most+1 of them, so that the caller can detect it, and the kernel closes the others.
 func Receive(c *net.UnixConn, into []byte, most int, name string) (n int, files []*os.File, err error) {
 	const eachBytes = 4
-	// One more has room, so that too many are seen.
+	// There is room for one more than allowed, so that an excess is visible.
 	control := make([]byte, unix.CmsgSpace((most+1)*eachBytes))
 	n, controlBytes, _, _, err := c.ReadMsgUnix(into, control)
 	if err != nil {
@@ -25,7 +26,7 @@ func Receive(c *net.UnixConn, into []byte, most int, name string) (n int, files 
 	for i := range messages {
 		fds, err := unix.ParseUnixRights(&messages[i])
 		if err != nil {
-			continue // it carries something else
+			continue // it contains something else
 		}
 		for _, fd := range fds {
 			unix.CloseOnExec(fd)

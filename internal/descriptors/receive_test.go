@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/internal/descriptors"
 )
 
-// pair is a connection of two sockets.
+// pair returns two connected sockets.
 func pair(t *testing.T) (*net.UnixConn, *net.UnixConn) {
 	t.Helper()
 	ours, file, err := descriptors.Pair()
@@ -31,7 +31,7 @@ func pair(t *testing.T) (*net.UnixConn, *net.UnixConn) {
 }
 
 func TestDescriptorsComeWithTheFirstByte(t *testing.T) {
-	for sent, want := range map[int]int{0: 0, 1: 1, 3: 3, 7: 4} { // of too many there is one too many
+	for sent, want := range map[int]int{0: 0, 1: 1, 3: 3, 7: 4} { // of too many, one more than allowed arrives
 		to, from := pair(t)
 		file, err := os.Open("/dev/null")
 		if err != nil {

@@ -1,8 +1,8 @@
-// Package localdir is an Adapter: directories that go when their process does.
+// Package localdir is an Adapter: it makes directories that are removed when their process is gone.
 //
-// Each life of a worker has one below the local directory, with a lock that lives
-// as long as the process: whoever comes next removes the directories whose lock is
-// free. A process that is killed removes nothing itself.
+// Each process of a worker has one below the local directory. The directory contains a lock that is
+// held as long as the process lives. A killed process cannot remove its directory, so the next
+// worker on the host removes all directories whose lock is free.
 package localdir
 
 import (
@@ -19,9 +19,9 @@ import (
 
 const (
 	prefix = "millrace-worker-"
-	// unborn is in front of the name of a directory until it is locked.
+	// unborn is the prefix of a directory's name until the directory is locked.
 	unborn = ".new-"
-	// stillborn is how old a directory without a lock must be to be removed.
+	// stillborn is the age at which a directory without a lock is removed.
 	stillborn = time.Minute
 )
 
@@ -33,8 +33,7 @@ type Dir struct {
 	closed error
 }
 
-// Or returns the local directory that is meant: the system's for temporary files
-// if none is named.
+// Or returns parent, or the system's directory for temporary files if parent is empty.
 func Or(parent string) string {
 	if parent == "" {
 		return os.TempDir()
@@ -42,11 +41,11 @@ func Or(parent string) string {
 	return parent
 }
 
-// Make makes a directory below parent, which is made if need be; an empty one is
-// the system's for temporary files. The owner's name becomes part of its name. It
-// is locked from the moment that others can see it.
+// Make makes a directory below parent, and parent itself if necessary; an empty parent means the
+// system's directory for temporary files. The owner's name becomes part of the directory's name.
+// The directory gets its final name after it was locked, so other processes never see it unlocked.
 func Make(parent, owner string) (*Dir, error) {
-	// Absolute, for it is told to processes that work elsewhere.
+	// The path is absolute, since it is passed to processes with other working directories.
 	parent, err := filepath.Abs(Or(parent))
 	if err == nil {
 		err = os.MkdirAll(parent, 0o700)
@@ -80,18 +79,17 @@ func Make(parent, owner string) (*Dir, error) {
 	return d, nil
 }
 
-// Path is where it is: absolute.
+// Path returns the absolute path of the directory.
 func (d *Dir) Path() string { return d.path }
 
-// Close removes the directory and all that is in it.
+// Close removes the directory and all its contents.
 func (d *Dir) Close() error {
 	d.close.Do(func() { d.closed = errors.Join(os.RemoveAll(d.path), d.lock.Close()) })
 	return d.closed
 }
 
-// Clean removes the directories that dead processes left below parent, which
-// means the same as for Make, and returns how many there were. Those that it may
-// not remove stay.
+// Clean removes the directories that dead processes left below parent, and returns their number.
+// An empty parent means the same as for Make. Directories that this user may not remove stay.
 func Clean(parent string) (removed int) {
 	parent = Or(parent)
 	entries, err := os.ReadDir(parent)
@@ -108,20 +106,20 @@ func Clean(parent string) (removed int) {
 
 // remove removes a directory if its process is dead.
 func remove(path string, e os.DirEntry) bool {
-	// Its maker has to get the lock: one that is about to be locked is let alone.
+	// The maker of a new directory needs some time to lock it, so a recent one stays.
 	if strings.HasPrefix(e.Name(), unborn) && !old(e) {
 		return false
 	}
 	lock, err := os.OpenFile(filepath.Join(path, "lock"), os.O_RDWR, 0)
 	if err != nil {
-		// Somebody else is about to remove it, or did not get to the end.
+		// Another process is removing this directory, or its maker ended before the lock existed.
 		return errors.Is(err, os.ErrNotExist) && old(e) && os.RemoveAll(path) == nil
 	}
 	defer func() { _ = lock.Close() }() // nothing was written
 	return unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil && os.RemoveAll(path) == nil
 }
 
-// old says whether nobody has made or removed anything in a directory for long.
+// old reports whether no entry of the directory has been made or removed for a long time.
 func old(e os.DirEntry) bool {
 	info, err := e.Info()
 	return err == nil && time.Since(info.ModTime()) >= stillborn

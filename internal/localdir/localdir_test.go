@@ -74,13 +74,13 @@ func TestMakeSaysWhatToChange(t *testing.T) {
 	}
 }
 
-// A directory of another process stays, that of a dead one is removed, and so is
-// one that was not finished, once it is old.
+// The directory of a living process stays. That of a dead process is removed, and so is one that
+// was not completed, when it is old enough.
 func TestCleanRemovesWhatTheDeadLeft(t *testing.T) {
 	parent := t.TempDir()
 	alive := make1(t, parent, "alive/../x")
 	dead := make1(t, parent, "dead")
-	// Its process is gone when nobody has the lock.
+	// The process counts as dead when nobody holds the lock.
 	if err := dead.lock.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func TestCleanRemovesWhatTheDeadLeft(t *testing.T) {
 	}
 }
 
-// What a process starts does not keep its directory alive.
+// A child process does not inherit the lock, so it does not keep the directory alive.
 func TestChildrenDoNotInheritTheLock(t *testing.T) {
 	parent := t.TempDir()
 	d := make1(t, parent, "parent")
