@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// careless is a sink that gives some objects places that do not fit them.
+// careless is a sink that gives some objects unsuitable places.
 type careless struct {
 	transfertest.Batching
 	wrong map[int]func([]memory.Frame) []memory.Frame
@@ -34,9 +34,9 @@ func (c careless) PlaceBatch(ctx context.Context, first int, heads []transfer.He
 	return placed, err
 }
 
-// Objects of a large batch, most of them alike: what has a place that does not fit fails
-// alone, what is not there is told, and all others come, whatever part of the batch they
-// are copied with.
+// A large batch of mostly similar objects. An object with an unsuitable place fails alone, a
+// missing object is reported, and all others arrive, in whichever part of the batch they are
+// copied.
 func TestGPULargeBatch(t *testing.T) {
 	const count, small = 1000, 4 << 10
 	h, _ := newHeld(t, 64<<20)
@@ -58,7 +58,7 @@ func TestGPULargeBatch(t *testing.T) {
 		case i%83 == 11:
 			frames[i] = [][]byte{{}}
 		case i == 300:
-			continue // nobody has it
+			continue // no worker has it
 		}
 		objects.Put(ref(i), "x", frames[i]...)
 	}

@@ -13,8 +13,8 @@ import (
 
 const benchCount = 1000
 
-// benchBatch is a thousand objects that another process shows, and places for them. mixed:
-// neither what is asked for nor where it goes is in the order in which it lies.
+// benchBatch returns a thousand objects on another process's board, and places for them. mixed:
+// both the requested order and the order of the places are random.
 func benchBatch(b *testing.B, bytes uint64, mixed bool) (r *reader, c *child, peer transfer.Peer, refs []transfer.Ref, sink *places) {
 	b.Helper()
 	address := freeAddress()
@@ -39,8 +39,8 @@ func benchBatch(b *testing.B, bytes uint64, mixed bool) (r *reader, c *child, pe
 	return r, c, peer, refs, sink
 }
 
-// What a batch of a thousand objects takes that a peer shows: the smaller ones are so
-// small that copying them counts for nothing.
+// Measures a batch of a thousand objects on a peer's board, so small that the copy itself takes
+// hardly any time.
 func BenchmarkFetchOfAThousand(b *testing.B) {
 	for _, bytes := range []uint64{256, 4 << 10} {
 		b.Run(fmt.Sprint(bytes), func(b *testing.B) {
@@ -56,8 +56,8 @@ func BenchmarkFetchOfAThousand(b *testing.B) {
 	}
 }
 
-// What of that is looking and placing. written: each time the lender has just written the
-// lines of its board anew, and its processor has them.
+// Measures only the lookups and the placing. written: before each round the lender rewrites the
+// lines of its board, so that they are in the lender's processor cache.
 func BenchmarkLookAtAThousand(b *testing.B) {
 	for _, mixed := range []bool{false, true} {
 		for _, written := range []bool{false, true} {

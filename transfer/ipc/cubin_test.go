@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Without the gather kernel kernels cannot read a peer's memory in place: each device that has NVLink has one.
+// Kernels can read a peer's memory in place only where the gather kernel exists: each device with
+// NVLink has one.
 func TestEachDeviceHasAGatherKernel(t *testing.T) {
 	for capability, elf := range map[[2]int]bool{
 		{8, 0}: true, {8, 6}: true, {8, 9}: true, {9, 0}: true, {10, 0}: true, {10, 3}: true, {12, 0}: false, {13, 0}: false,

@@ -6,7 +6,8 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// deliver tells of objects whose bytes are here. Its error ends the fetch.
+// deliver reports objects whose copies are over to the sink. If it returns an error, the fetch
+// ends.
 func (f *fetch) deliver(ended []span) error {
 	if len(ended) == 0 {
 		return nil
@@ -40,7 +41,7 @@ func (f *fetch) deliver(ended []span) error {
 	return lost
 }
 
-// done says that objects are here.
+// done reports objects as received.
 func (f *fetch) done(first, count int) {
 	if count > 1 && f.together(first, count) || count == 1 && f.batcher != nil {
 		f.batcher.DoneBatch(f.index(first), count)
@@ -51,13 +52,14 @@ func (f *fetch) done(first, count int) {
 	}
 }
 
-// holding says of objects that ended whether their leases held: of all of a glance the same.
+// holding says for ended objects whether their leases were valid to the end. The objects of one
+// glance share one answer.
 type holding struct {
 	glance bool
 	each   []bool
 }
 
-// held ends the leases of a batch, and asks whether a glance held.
+// held ends the leases of a batch, or checks the read guard of a glance.
 func (f *fetch) held(ended []span) holding {
 	if f.batch == nil {
 		return holding{glance: f.glance.Held()}
@@ -69,7 +71,7 @@ func (f *fetch) held(ended []span) holding {
 	return holding{each: f.batch.End(list)}
 }
 
-// one says of the nth object from here on.
+// one returns the answer for the nth remaining object.
 func (h holding) one(n int) bool {
 	if n < len(h.each) {
 		return h.each[n]
@@ -89,7 +91,7 @@ func (h holding) all(s span) bool {
 	return true
 }
 
-// after is what is left behind a span.
+// after returns the answers for the objects behind a span.
 func (h holding) after(s span) holding {
 	h.each = h.each[min(s.count, len(h.each)):]
 	return h

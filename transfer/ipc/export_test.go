@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// Look does what Fetch does before anything is submitted, for what a peer shows.
+// Look performs the lookups and the placing of Fetch for objects on a peer's board, without copies.
 func (p *Path) Look(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	g, err := p.lenders.Glance(ctx, at, len(refs))
 	if err != nil {

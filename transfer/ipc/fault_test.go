@@ -25,7 +25,7 @@ func sized(onFake, onGPU uint64) uint64 {
 	return onGPU
 }
 
-// lender is a child that lends objects of its own.
+// lender starts a child that lends objects of its own.
 func lender(t *testing.T, slab uint64, sets ...set) (*child, transfer.Peer) {
 	t.Helper()
 	address := freeAddress()
@@ -33,8 +33,8 @@ func lender(t *testing.T, slab uint64, sets ...set) (*child, transfer.Peer) {
 	return c, transfer.Peer{Worker: 7, Name: "source", Address: address}
 }
 
-// A source that is killed after it lent: its memory stays what it was, and so the
-// objects are good. Afterwards it is unmapped, and its device has room again.
+// A source is killed after it lent objects. Its memory keeps its contents, so the objects are
+// valid. Afterwards it is unmapped, and its device has room again.
 func TestGPUSourceKilledAfterLending(t *testing.T) {
 	slab, large := sized(64<<20, 4<<30), sized(8<<20, 512<<20)
 	c, peer := lender(t, slab, set{Count: 4, Bytes: large})
@@ -72,9 +72,9 @@ func TestGPUSourceKilledAfterLending(t *testing.T) {
 	}
 }
 
-// The next incarnation of a killed worker gets a slab of most of the device, though
-// its peer lives on, and is read from, under the same address and with the same pid:
-// what comes is its own, never what the dead one had there.
+// The next incarnation of a killed worker gets a slab of most of the device, although its peer
+// lives on. The peer reads from it under the same address and with the same pid, and must get the
+// new incarnation's bytes, never those of the dead one.
 func TestGPURestartedSourceGetsItsSlab(t *testing.T) {
 	size := cuda.Size{Fraction: 0.7}
 	address, sets := freeAddress(), []set{{Count: 1, Bytes: 4 << 20}}
@@ -105,8 +105,8 @@ func TestGPURestartedSourceGetsItsSlab(t *testing.T) {
 	}
 }
 
-// A stopped source: what it lent before can be read, and what it shows; beyond that
-// it lends nothing.
+// A stopped source: objects that it lent before, or published on its board, can be read. It grants
+// no other leases.
 func TestGPUSourceStopped(t *testing.T) {
 	large := sized(8<<20, 256<<20)
 	c, peer := lender(t, sized(64<<20, 1<<30), set{Count: 2, Bytes: large})

@@ -12,10 +12,10 @@ import (
 	"github.com/millrace/millrace/transfer/borrow"
 )
 
-// What was placed is submitted when it has this many bytes: the first is little, so
-// that the link gets work while the rest is looked up. Of a batch that has no more than
-// that, the first three quarters go ahead if they have earlyBytes: to copy those takes
-// longer than the launch which that costs.
+// Placed objects are submitted when they have enough bytes: first firstBytes, which is little, so
+// that the link gets work while the rest is looked up, and in the end laterBytes. If a batch has no
+// more than firstBytes, its first three quarters are submitted early if they have at least
+// earlyBytes: copying those takes longer than the additional launch.
 const (
 	firstBytes = 4 << 20
 	laterBytes = 16 << 20
@@ -23,50 +23,51 @@ const (
 )
 
 const (
-	// stretch is how many objects are looked up and placed at a time: their lists stay in
-	// the processor's first cache.
+	// stretch is the number of objects that are looked up and placed at a time: their lists fit in
+	// the first-level cache.
 	stretch = 128
 	// pieceRows bounds the rows of a piece of small objects.
 	pieceRows = 512
 )
 
-// fetch are objects of one peer: a batch of loans, or what is found in one glance.
+// fetch reads objects of one peer: a batch of leased objects, or the objects that are found under
+// one read guard (glance).
 type fetch struct {
 	path *Path
 	sink transfer.Sink
-	// batcher is the sink, nil if it takes objects one by one.
+	// batcher is the sink, or nil if it takes objects only one by one.
 	batcher transfer.Batcher
 	memory  borrow.Memory
-	// Of batch and glance one is set; glance finds refs.
+	// Exactly one of batch and glance is set. refs are the objects to find under glance.
 	batch  *borrow.Batch
 	glance *borrow.Glance
 	refs   []transfer.Ref
-	// missed are those that are not found.
+	// missed are the indices of objects that were not found.
 	missed []int
-	// indices are those of the objects in the request; nil: the same.
+	// indices maps an object to its index in the request. nil: they are equal.
 	indices []int
-	// lane is that of the copies, nil before the first, and group theirs.
+	// lane is the copy queue, nil before the first copy. group is the state of this fetch on it.
 	lane  *lane
 	group *group
-	// What is cut the lane has not got yet from submitted on; that has so many bytes, and is
-	// submitted from enough on.
+	// The lane has the pieces before submitted. The pieces that are not submitted have the given
+	// bytes; they are submitted once bytes reaches enough.
 	cutting       cutting
 	submitted     int
 	bytes, enough uint64
-	// whole are objects that needed no copy.
+	// whole are objects without bytes, which need no copy.
 	whole []span
 
-	// Lists that are used again and again.
+	// The lists below are reused.
 	heads  [stretch]transfer.Head
 	frames []memory.Frame
 	places []memory.Frame
 	list   []int
 }
 
-// fetches are to be used again: their lists are as long as batches are.
+// fetches are kept for reuse, because their lists are as long as batches are.
 var fetches = sync.Pool{New: func() any { return &fetch{group: newGroup()} }}
 
-// newFetch returns one with empty lists.
+// newFetch returns a fetch with empty lists.
 func (p *Path) newFetch(sink transfer.Sink, m borrow.Memory) *fetch {
 	f := fetches.Get().(*fetch)
 	f.path, f.sink, f.memory, f.enough = p, sink, m, firstBytes
@@ -74,7 +75,7 @@ func (p *Path) newFetch(sink transfer.Sink, m borrow.Memory) *fetch {
 	return f
 }
 
-// close keeps the lists. REQUIRES: it has run.
+// close returns the fetch to the pool. REQUIRES: run has returned.
 func (f *fetch) close() {
 	clear(f.heads[:min(f.objects(), stretch)])
 	f.cutting.reset()
@@ -105,20 +106,20 @@ func (f *fetch) index(object int) int {
 	return f.indices[object]
 }
 
-// together says whether objects are side by side in the request, too, and the sink takes
-// many of them.
+// together reports whether objects are contiguous in the request, too, and the sink takes several
+// at once.
 func (f *fetch) together(first, count int) bool {
 	return f.batcher != nil && (f.indices == nil || f.indices[first+count-1]-f.indices[first] == count-1)
 }
 
-// end ends the loans of objects that nobody wants any more.
+// end releases the leases of objects that are no longer needed.
 func (f *fetch) end(objects ...int) {
 	if f.batch != nil {
 		f.batch.End(objects)
 	}
 }
 
-// endSpan is end for objects side by side, those that were not lent as well.
+// endSpan is end for contiguous objects. Those without a lease are ignored.
 func (f *fetch) endSpan(first, count int) {
 	if f.batch != nil {
 		f.batch.End(f.span(f.list[:0], first, count))
@@ -133,8 +134,7 @@ func (f *fetch) span(list []int, first, count int) []int {
 	return list
 }
 
-// run places all objects, while the copies of those before are under way, and sees
-// them end.
+// run places all objects, while the copies of earlier ones are under way, and waits for all copies.
 func (f *fetch) run(ctx context.Context) error {
 	done := ctx.Done()
 	var failed error
@@ -169,8 +169,9 @@ func (f *fetch) run(ctx context.Context) error {
 	return f.await(ctx, failed)
 }
 
-// find fills in the heads of objects, with a zero Ref of those that need no place: they were
-// not found, or why is told. frames are those of the others, and sum says how many they are.
+// find fills in the heads of objects. The Ref is zero for an object that needs no place: it was not
+// found, or its error was reported to the sink. frames are the frames of the other objects, which
+// sum counts.
 func (f *fetch) find(first, count int) (frames []memory.Frame, sum board.Sum) {
 	if f.glance != nil {
 		frames, sum = f.glance.FindAll(f.refs[first:first+count], f.heads[:count])
@@ -199,8 +200,8 @@ func (f *fetch) find(first, count int) (frames []memory.Frame, sum board.Sum) {
 	return f.frames, sum
 }
 
-// place gets regions for the objects that have a head, of which sum tells, and cuts their
-// copies. Its error ends the fetch, at an object that got none.
+// place gets regions for the objects that have a head (counted by sum) and cuts their copies. If it
+// returns an error, the fetch ends, and the objects from at on have no copies.
 func (f *fetch) place(ctx context.Context, first int, heads []transfer.Head, frames []memory.Frame, sum board.Sum) (at int, err error) {
 	simple := sum.Single == sum.Objects
 	for i := 0; i < len(heads); {
@@ -227,8 +228,8 @@ func (f *fetch) place(ctx context.Context, first int, heads []transfer.Head, fra
 					continue
 				}
 			}
-			// NB: what it has no good places for is told below, and those behind it are asked for
-			// again.
+			// NB: an object with unsuitable places fails below, and places for the objects after it
+			// are requested again.
 			sizes := heads[i].FrameBytes
 			if err = f.path.fitFirst(placed, places, sizes); err != nil {
 				break
@@ -248,8 +249,8 @@ func (f *fetch) place(ctx context.Context, first int, heads []transfer.Head, fra
 	return 0, nil
 }
 
-// regions asks the sink for places of objects side by side, and returns those of so many, as
-// the sink has them. An error is that of the next one.
+// regions asks the sink for places for contiguous objects. placed may cover fewer of them than
+// asked for. An error concerns the first object without a place.
 func (f *fetch) regions(ctx context.Context, first int, heads []transfer.Head) (placed transfer.Placed, err error) {
 	f.places = f.places[:0]
 	if f.together(first, len(heads)) {
@@ -275,7 +276,8 @@ func (f *fetch) regions(ctx context.Context, first int, heads []transfer.Head) (
 
 var errElsewhere = errors.New("does not lie in the slab of this worker")
 
-// fitAll says what is wrong with regions for frames of such sizes.
+// fitAll returns an error if the regions do not fit frames of the given sizes in this worker's
+// slab.
 func (p *Path) fitAll(into []transfer.Region, frameBytes []uint64) error {
 	if len(into) != len(frameBytes) {
 		return fmt.Errorf("%d regions for %d frames", len(into), len(frameBytes))
@@ -288,7 +290,7 @@ func (p *Path) fitAll(into []transfer.Region, frameBytes []uint64) error {
 	return nil
 }
 
-// fitFirst is fitAll for the first of places.
+// fitFirst is fitAll for the object whose frames have the first of the places.
 func (p *Path) fitFirst(placed transfer.Placed, places []memory.Frame, frameBytes []uint64) error {
 	for i, bytes := range frameBytes {
 		if i == len(places) {
@@ -301,7 +303,7 @@ func (p *Path) fitFirst(placed transfer.Placed, places []memory.Frame, frameByte
 	return nil
 }
 
-// fits says what is wrong with a region for a frame.
+// fits returns an error if a region does not fit a frame.
 func (p *Path) fits(space memory.Space, frame memory.Frame, bytes uint64) error {
 	switch {
 	case frame.Bytes != bytes:
@@ -314,15 +316,16 @@ func (p *Path) fits(space memory.Space, frame memory.Frame, bytes uint64) error 
 	return nil
 }
 
-// cutSimple is cut for as many objects as have one frame each, which is small, and a place in our
-// slab that fits it: most have, where there are many. simple: all have one frame. It returns how many.
+// cutSimple cuts copies for leading objects with exactly one small frame and a fitting place in our
+// slab: in large batches most objects are such. simple: all heads have one frame. It returns the
+// number of objects that it handled.
 func (f *fetch) cutSimple(first int, heads []transfer.Head, from, to []memory.Frame, simple bool) (count int) {
 	m, c := f.memory.(*mapping), &f.cutting
 	most, size := min(m.chunk, smallBytes-1), f.path.config.Slab.Size()
 	rows, began, sum := c.rows, c.began, uint64(0)
 	room := m.lane.pieceRows() - (len(rows) - began)
 	if c.open.count > 0 && c.open.object+c.open.count != first {
-		return 0 // the first of them closes what is open
+		return 0 // cut of the first object closes the open piece
 	}
 	heads = heads[:min(len(heads), len(from), len(to))]
 	from, to = from[:len(heads)], to[:len(heads)]
@@ -372,7 +375,7 @@ func (f *fetch) cutSimple(first int, heads []transfer.Head, from, to []memory.Fr
 	return count
 }
 
-// cut makes an object's copies, and submits them with others when they are enough.
+// cut makes the copies of one object and submits all unsubmitted pieces if they are enough.
 func (f *fetch) cut(object int, from, to []memory.Frame) {
 	c, bytes := &f.cutting, uint64(0)
 	for i := range from {
@@ -414,7 +417,7 @@ func (f *fetch) cut(object int, from, to []memory.Frame) {
 	}
 }
 
-// large cuts the copies of an object that has pieces of its own.
+// large cuts an object into pieces of its own.
 func (f *fetch) large(object int, bytes uint64, m *mapping, from, to []memory.Frame) {
 	c := &f.cutting
 	on := forward(f.sink, f.index(object), bytes)
@@ -435,7 +438,7 @@ func (f *fetch) large(object int, bytes uint64, m *mapping, from, to []memory.Fr
 	m.lane.forward(f.group, object, on, pieces)
 }
 
-// submit gives the lane what is cut.
+// submit gives the cut pieces to the lane and raises the threshold for the next time.
 func (f *fetch) submit() {
 	if f.lane == nil {
 		return
@@ -446,7 +449,7 @@ func (f *fetch) submit() {
 	f.enough = min(2*f.enough, laterBytes)
 }
 
-// abandon ends the loans of objects that were placed and not submitted.
+// abandon releases the leases of objects that were placed but not submitted.
 func (f *fetch) abandon() {
 	if f.batch == nil {
 		return
@@ -464,7 +467,8 @@ func (f *fetch) abandon() {
 	}
 }
 
-// await sees what is under way end.
+// await waits until all submitted copies are over and delivers their objects. failed is an error
+// that happened before; then nothing is delivered.
 func (f *fetch) await(ctx context.Context, failed error) error {
 	if f.lane == nil {
 		return failed

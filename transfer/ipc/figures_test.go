@@ -15,16 +15,16 @@ import (
 	"github.com/millrace/millrace/transfer/ipc"
 )
 
-// ratesEnv is a file that measured rates are appended to.
+// ratesEnv names a file to which measured rates are appended.
 const ratesEnv = "MILLRACE_RATES"
 
-// tell notes a figure of a real GPU.
+// tell records a measurement on a real GPU.
 func tell(t *testing.T, name string, value float64, unit string) {
 	t.Helper()
 	t.Logf("%-48s %10.2f %s", name, value, unit)
 	file, err := os.OpenFile(os.Getenv(ratesEnv), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil || fake != nil {
-		return // nobody asked
+		return // recording was not requested
 	}
 	defer closing(t, file)
 	if _, err := fmt.Fprintf(file, "%-48s %10.2f %s\n", name, value, unit); err != nil {
@@ -37,8 +37,8 @@ func percentile(times []time.Duration, p float64) time.Duration {
 	return times[int(p*float64(len(times)-1))]
 }
 
-// What a fetch costs through the whole path, beside the bare copy over the same
-// mapping in the same run.
+// Measures fetches through the whole path, next to the bare copy over the same mapping in the same
+// run.
 func TestGPUFetchFigures(t *testing.T) {
 	sets := []set{
 		{First: 0, Count: 1000, Bytes: 4 << 10}, {First: 1000, Count: 1000, Bytes: 64 << 10}, {First: 2000, Count: 1, Bytes: 1 << 20},
@@ -82,7 +82,7 @@ func TestGPUFetchFigures(t *testing.T) {
 			mix.Shuffle(len(sink.regions), func(i, j int) { sink.regions[i], sink.regions[j] = sink.regions[j], sink.regions[i] })
 		}
 		for range 5 {
-			_ = r.path.Fetch(t.Context(), peer, refs, together{sink}) // its error would come again
+			_ = r.path.Fetch(t.Context(), peer, refs, together{sink}) // a persistent error would come again below
 		}
 		cpu = processorTime()
 		for range n {
@@ -94,7 +94,7 @@ func TestGPUFetchFigures(t *testing.T) {
 		}
 		return times, processorTime() - cpu, sink
 	}
-	// mixed: neither what is asked for nor where it goes is in the order in which it lies.
+	// mixed: both the requested order and the order of the places are random.
 	fetch := func(first, count int, bytes uint64, mixed bool) {
 		t.Helper()
 		name := fmt.Sprintf("fetch %d x %d KiB", count, bytes>>10)
@@ -161,7 +161,7 @@ func TestGPUFetchFigures(t *testing.T) {
 	tell(t, "an idle path: processor", 100*(processorTime()-cpu).Seconds()/time.Since(began).Seconds(), "%")
 }
 
-// All fetch from all at once.
+// All children fetch from all others at once.
 func TestGPUAllToAllFigures(t *testing.T) {
 	n, bytes, slabBytes, rounds := len(driver.Devices()), uint64(256<<20), uint64(4<<30), 60
 	if fake != nil {
@@ -200,7 +200,7 @@ func TestGPUAllToAllFigures(t *testing.T) {
 		}
 	}
 	others := func(i int) []string { return slices.Delete(slices.Clone(addresses), i, i+1) }
-	run("all-to-all", 3, others) // maps
+	run("all-to-all", 3, others) // maps the memory
 	run("all-to-all", rounds, others)
 	run("ring", rounds, func(i int) []string { return addresses[(i+1)%n : (i+1)%n+1] })
 	run("fan-out", rounds, func(i int) []string {
@@ -211,9 +211,10 @@ func TestGPUAllToAllFigures(t *testing.T) {
 	})
 }
 
-// One object to all devices, and to three readers at least: each reads at the one before it what
-// is arriving there. Where there are two devices, the first and the last of three ways are by
-// NVLink, each in a direction of its own, and the one between is on one device.
+// Copies one object to all devices, and to three readers at least, in a broadcast chain: each
+// reader copies from the one before it while the object arrives there. With two devices, the first
+// and the last of three hops go over NVLink in opposite directions, and the one between stays on
+// one device.
 func TestGPUChainFigures(t *testing.T) {
 	devices, bytes, slabBytes, rounds := len(driver.Devices()), uint64(256<<20), uint64(2<<30), 60
 	if fake != nil {
@@ -261,7 +262,7 @@ func TestGPUChainFigures(t *testing.T) {
 				last[i+1] = append(last[i+1], d)
 				latest = max(latest, d)
 			}
-			if round >= 3 { // the first ones map, and learn rates
+			if round >= 3 { // the first rounds map the memory and learn the rates
 				took = append(took, latest)
 			}
 		}

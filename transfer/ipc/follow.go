@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	// forwardBytes is from which size on others can follow an object: what is smaller is
-	// there before they have begun.
+	// forwardBytes is the minimum size of an object that others can follow. Smaller ones arrive
+	// before a follower could begin.
 	forwardBytes = 32 << 20
-	// followBytes is how much should have arrived there before it is copied on.
+	// followBytes is how much should have arrived at the peer before the next part is copied.
 	followBytes = smallBytes
-	// appearWithin is how long a peer may take to begin: it was told before us.
+	// appearWithin is how long a peer may take to begin: it was notified before this worker.
 	appearWithin = 5 * time.Millisecond
-	// followPoll is how often the peer's progress is looked at, followIdle when it has
-	// stood still for a while.
+	// followPoll is the interval at which the peer's progress is polled, followIdle the interval
+	// when there has been no progress for a while.
 	followPoll = turnPoll
 	followIdle = 500 * time.Microsecond
 )
 
 var _ transfer.Follower = (*Path)(nil)
 
-// Follow is part of transfer.Follower: what has arrived in the peer's slab is copied on
-// while the rest is on its way there. Nobody asks the peer, whose board says how far it
-// has come.
+// Follow is part of transfer.Follower: it copies the bytes that have arrived in the peer's slab
+// while the rest is still on its way there. It sends no messages to the peer; the peer's board has
+// the progress.
 func (p *Path) Follow(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -48,8 +48,8 @@ func (p *Path) Follow(ctx context.Context, at transfer.Peer, refs []transfer.Ref
 	return nil
 }
 
-// follow copies one object. Its error ends the fetch; one of the object alone goes to
-// the sink.
+// follow copies one object. It returns an error that ends the whole fetch. An error of this object
+// alone goes to the sink.
 func (p *Path) follow(ctx context.Context, at transfer.Peer, index int, r transfer.Ref, sink transfer.Sink) error {
 	var lent borrow.Lent
 	glance, watch, err := p.appear(ctx, at, r, &lent)
@@ -86,8 +86,8 @@ func (p *Path) follow(ctx context.Context, at transfer.Peer, index int, r transf
 	return nil
 }
 
-// appear waits for an object to be on the peer's board, and returns nil if it does not
-// come there. Nothing of the peer's is held up meanwhile.
+// appear waits until an object is on the peer's board. It returns nil if the object does not appear
+// in time. It holds no slot of the board while it sleeps, so it delays nothing at the peer.
 func (p *Path) appear(ctx context.Context, at transfer.Peer, r transfer.Ref, into *borrow.Lent) (*borrow.Glance, board.Watch, error) {
 	began := time.Now()
 	for {
@@ -110,13 +110,13 @@ func (p *Path) appear(ctx context.Context, at transfer.Peer, r transfer.Ref, int
 	}
 }
 
-// forwarding is whom to tell how far an object has come, and how often.
+// forwarding is the callback for an object's progress, and the step in bytes for its calls.
 type forwarding struct {
 	arrived func(bytes uint64)
 	step    uint64
 }
 
-// forward asks a sink for that.
+// forward asks a sink for the forwarding of an object. The result is empty if there is none.
 func forward(sink transfer.Sink, index int, bytes uint64) (f forwarding) {
 	if s, ok := sink.(transfer.Forwarder); ok && bytes >= forwardBytes {
 		f.arrived, f.step = s.Forward(index)
@@ -124,13 +124,13 @@ func forward(sink transfer.Sink, index int, bytes uint64) (f forwarding) {
 	return f
 }
 
-// following is one object that is copied while it arrives at the peer.
+// following is the copying of one object while it arrives at the peer.
 type following struct {
 	lane   *lane
 	group  *group
 	glance *borrow.Glance
 	watch  board.Watch
-	// pieces are those not submitted, in the order of the object.
+	// pieces are the pieces that are not submitted, in the order of the object.
 	cutting          cutting
 	pieces           []piece
 	submitted, total uint64
@@ -155,7 +155,7 @@ func (f *following) cut(p *Path, m *mapping, into []transfer.Region, frames []me
 	f.lane.forward(f.group, 0, on, f.pieces)
 }
 
-// run copies as the peer's progress goes on. When it returns, no copy is under way.
+// run copies in step with the peer's progress. When it returns, no copy is under way.
 func (f *following) run(ctx context.Context) error {
 	whole := false
 	var failed error
@@ -164,7 +164,8 @@ func (f *following) run(ctx context.Context) error {
 		if failed == nil && !whole {
 			left := f.glance.Left()
 			n, isWhole, ok := f.watch.Progress()
-			// NB: once it was whole it may leave the peer's slab: what we read is kept for us.
+			// NB: once the object is whole it may leave the peer's slab: our read guard keeps the
+			// bytes.
 			if whole = ok && isWhole; whole {
 				n = f.total
 			}
@@ -205,8 +206,8 @@ func (f *following) run(ctx context.Context) error {
 	}
 }
 
-// submit has copied what has arrived, and says whether that was more than before. Little
-// waits for more, unless there is none.
+// submit submits the pieces that have arrived at the peer, and reports whether there were any. It
+// waits for followBytes to collect, except at the end of the object.
 func (f *following) submit(arrived uint64) bool {
 	if arrived-min(f.submitted, arrived) < followBytes && arrived < f.total {
 		return false

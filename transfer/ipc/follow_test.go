@@ -19,7 +19,7 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// middle is a peer in whose slab an object arrives as the test says.
+// middle is a peer in whose slab an object arrives under the control of the test.
 type middle struct {
 	*child
 	memory *held
@@ -60,7 +60,7 @@ func newMiddle(t *testing.T, ttl time.Duration) *middle {
 
 func (m *middle) hangUp() { _ = m.server.Close() }
 
-// begin shows the object, of which nothing is there.
+// begin publishes the object with no bytes arrived.
 func (m *middle) begin(t *testing.T) {
 	t.Helper()
 	if !m.board.ShowArriving(ref(1), []byte("head"), m.frames) {
@@ -68,7 +68,7 @@ func (m *middle) begin(t *testing.T) {
 	}
 }
 
-// bring writes what lies between two places of the object, and says so.
+// bring writes a range of the object and reports the progress.
 func (m *middle) bring(t *testing.T, from, to uint64) {
 	t.Helper()
 	at := uint64(0)
@@ -84,7 +84,7 @@ func (m *middle) bring(t *testing.T, from, to uint64) {
 	m.board.Arrived(ref(1), to)
 }
 
-// onward is a sink that is told how far its object has come.
+// onward is a sink that records the reported progress of its object.
 type onward struct {
 	*transfertest.Sink
 	mu   sync.Mutex
@@ -112,7 +112,7 @@ func (o *onward) come() uint64 {
 
 func newOnward(r *reader) *onward { return &onward{Sink: transfertest.NewSinkIn(r.room)} }
 
-// check sees that the object has come, and how it was told of.
+// check verifies the object's bytes and the reported progress.
 func (o *onward) check(t *testing.T, want []byte) {
 	t.Helper()
 	head, frames, done, err := o.Result(0)
@@ -124,7 +124,7 @@ func (o *onward) check(t *testing.T, want []byte) {
 	}
 }
 
-// following starts to follow the middle's object; the channel has the error in the end.
+// following starts to follow the middle's object. The channel gets the final error.
 func following(ctx context.Context, r *reader, at transfer.Peer, sink transfer.Sink) <-chan error {
 	over := make(chan error, 1)
 	go func() { over <- r.path.Follow(ctx, at, []transfer.Ref{ref(1)}, sink) }()
@@ -152,7 +152,7 @@ func hear(t *testing.T, over <-chan error) error {
 	}
 }
 
-// Two readers of one object that arrives, each as far as it has come, and no further.
+// Two readers follow one arriving object. Each copies what has arrived, and no more.
 func TestGPUFollowersCopyWhatHasArrived(t *testing.T) {
 	m := newMiddle(t, 0)
 	m.begin(t)
@@ -186,7 +186,7 @@ func TestGPUFollowersCopyWhatHasArrived(t *testing.T) {
 		}
 		s.check(t, m.want)
 	}
-	// What is there already is followed as well.
+	// An object that is already complete can be followed as well.
 	r.room.Reset()
 	late := newOnward(r)
 	if err := r.path.Follow(t.Context(), m.peer, []transfer.Ref{ref(1)}, late); err != nil {
@@ -195,7 +195,7 @@ func TestGPUFollowersCopyWhatHasArrived(t *testing.T) {
 	late.check(t, m.want)
 }
 
-// Whoever fetches from a peer tells those behind it, in order.
+// A fetching worker reports the progress of its fetch to its followers, in order.
 func TestGPUFetchTellsHowFarItHasCome(t *testing.T) {
 	m := newMiddle(t, 0)
 	m.begin(t)
@@ -209,13 +209,13 @@ func TestGPUFetchTellsHowFarItHasCome(t *testing.T) {
 	sink.check(t, m.want)
 }
 
-// What a follower is told when the object does not come, and who ends it: nothing is
-// delivered, and another holder may be asked.
+// Results of a follower whose object does not come, for each cause: nothing is delivered, and
+// another holder may be asked.
 func TestGPUFollowersOfWhatDoesNotCome(t *testing.T) {
 	for name, test := range map[string]struct {
 		do   func(t *testing.T, m *middle, cancel func())
 		want error
-		// stall, if not 0: it is not waited for so long.
+		// stall is the stall timeout; 0 means 300 ms.
 		stall time.Duration
 	}{
 		"its fetch fails":   {func(_ *testing.T, m *middle, _ func()) { m.board.Hide(ref(1)) }, transfer.ErrNotHere, time.Hour},
@@ -234,7 +234,7 @@ func TestGPUFollowersOfWhatDoesNotCome(t *testing.T) {
 			m.board.Whole(ref(1))
 			m.hangUp()
 		}, transfer.ErrPeerLost, time.Hour},
-		// NB: its memory can be read; but nobody will say that the rest has come.
+		// NB: its memory can be read, but no one will report that the rest has arrived.
 		"it is killed": {func(_ *testing.T, m *middle, _ func()) { m.kill() }, transfer.ErrNotHere, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -257,11 +257,11 @@ func TestGPUFollowersOfWhatDoesNotCome(t *testing.T) {
 	}
 }
 
-// Who comes before the peer has begun waits a moment, and not for ever.
+// A follower that comes before the peer has begun waits for a short time only.
 func TestGPUFollowerComesFirst(t *testing.T) {
 	m := newMiddle(t, 0)
 	r := newReader(t, 256<<20, nil)
-	// Its memory is mapped before.
+	// The peer's memory is mapped before.
 	if _, err := r.path.Connect(t.Context(), m.peer); err != nil {
 		t.Fatal(err)
 	}
@@ -273,7 +273,7 @@ func TestGPUFollowerComesFirst(t *testing.T) {
 		t.Errorf("what does not come there: done %v, %v", done, err)
 	}
 	m.bring(t, 0, arrivingBytes)
-	for range 100 { // it may have waited its time before we came to show it
+	for range 100 { // the follower may have given up before the object was published
 		sink = newOnward(r)
 		over := following(t.Context(), r, m.peer, sink)
 		m.begin(t)
@@ -290,8 +290,8 @@ func TestGPUFollowerComesFirst(t *testing.T) {
 	t.Error("it never waited")
 }
 
-// The memory of what was given up is kept from others until its followers have gone on,
-// and a follower that does not go on loses what it read.
+// The memory of an abandoned object is withheld until its followers have finished, and a follower
+// that does not finish loses what it read.
 func TestGPUFollowerThatIsSlowLosesItsSlot(t *testing.T) {
 	m := newMiddle(t, time.Millisecond)
 	m.begin(t)

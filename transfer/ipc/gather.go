@@ -12,54 +12,54 @@ import (
 	"github.com/millrace/millrace/memory/cuda"
 )
 
-// The kernels, as kernel/build.py makes them of kernel/gather.cu.
+// The kernels, as kernel/build.py makes them from kernel/gather.cu.
 //
 //go:embed kernel/gather.sm_*.cubin kernel/gather.compute_80.ptx
 var cubins embed.FS
 
 const (
-	// threads a block has: four loads of 16 bytes each under way in each of them fill
-	// the link.
+	// threads is the size of a block. With four loads of 16 bytes in flight in each thread they
+	// saturate the link.
 	threads = 512
-	// A row is what a block copies in one go: at least minRow, so that few bytes keep
-	// many blocks busy, at most maxRow, so that tables stay short.
+	// A block copies one row at a time. A row has at least minRow bytes, so that few bytes still
+	// occupy many blocks, and at most maxRow, so that tables stay short.
 	minRow = 16 << 10
 	maxRow = 64 << 10
-	// rowBytes is the size of a row, here as in the kernel.
+	// rowBytes is the size of a row, the same as in the kernel.
 	rowBytes = uint64(unsafe.Sizeof(row{}))
-	// tableRows bounds the frames and pieces of one post, tableRoom is what a table
-	// has room for: cut finer than maxRow it has minRows more.
+	// tableRows bounds the rows of one post, counted at maxRow bytes each. tableRoom is the
+	// capacity of a table: rows shorter than maxRow make more of them.
 	tableRows = 4096
 	tableRoom = tableRows + 1024
-	// blocksPerProcessor is what fits at once.
+	// blocksPerProcessor is the number of blocks that a multiprocessor runs at once.
 	blocksPerProcessor = 4
-	// markedBytes is up to which size a gather writes a word when it is through: nobody sleeps
-	// before what is over so soon.
+	// markedBytes is the largest gather that signals its end by writing a word. Waiters spin for so
+	// short a gather and do not sleep.
 	markedBytes = firstBytes
-	// markBytes keeps those words, and what blocks count, on lines of their own.
+	// markBytes separates those words, and the block counters, by a cache line each.
 	markBytes = 64
 )
 
-// gather copies many frames by one kernel.
+// gather copies many frames by one kernel launch.
 type gather struct {
 	device   *cuda.Device
 	module   *cuda.Module
 	function *cuda.Function
-	// tables are in its host part, one for each slot, and behind them the words that kernels
-	// write; what their blocks count is in its device part.
+	// The host part of tables has a table for each slot, and behind them the words that the kernels
+	// write. The device part has the block counters.
 	tables *cuda.Scratch
-	// numbers are what was written last, by slot; each is that of whoever has the slot.
+	// numbers are the numbers last written, by slot. The holder of a slot owns its number.
 	numbers    []uint64
 	blocks     uint32
 	computeCap uint32
 	computing  func() bool
 	mu         sync.Mutex // guards free
 	free       []int
-	// launches are counted for tests and figures.
+	// launches is a counter for tests and measurements.
 	launches atomic.Uint64
 }
 
-// newGather loads the kernel. One table is for each post that can be under way.
+// newGather loads the kernel. Each concurrent post needs a slot with a table.
 func newGather(d *cuda.Device, slots int, computeBlocks uint32, computing func() bool) (*gather, error) {
 	a := d.Info().Attributes
 	code, err := cubinFor(a.ComputeMajor, a.ComputeMinor)
@@ -73,8 +73,8 @@ func newGather(d *cuda.Device, slots int, computeBlocks uint32, computing func()
 	return g, nil
 }
 
-// cubinFor returns the code for an architecture: that of the same major version and
-// the highest minor version that is not above it, else PTX, which the driver translates.
+// cubinFor returns the code for an architecture: the cubin with the same major version and the
+// highest minor version that is not above minor, otherwise PTX, which the driver compiles.
 func cubinFor(major, minor int) ([]byte, error) {
 	for m := minor; m >= 0; m-- {
 		if code, err := cubins.ReadFile(fmt.Sprintf("kernel/gather.sm_%d%d.cubin", major, m)); err == nil {
@@ -109,7 +109,7 @@ func (g *gather) load(code []byte, slots int) (err error) {
 	return nil
 }
 
-// take returns a slot, -1 if there is none.
+// take returns a free slot, or -1.
 func (g *gather) take() int {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -134,13 +134,13 @@ func (g *gather) give(slot int) {
 	g.free = append(g.free, slot)
 }
 
-// table is one as the kernel reads it, in memory of the host.
+// table returns the table of a slot, in host memory that the kernel reads, and its offset.
 func (g *gather) table(slot int) (rows []row, at uint64) {
 	at = uint64(slot) * tableRoom * rowBytes
 	return unsafe.Slice((*row)(unsafe.Pointer(&g.tables.Host()[at])), tableRoom), at
 }
 
-// launch submits a post, whose slot is its own.
+// launch submits a post, which owns its slot.
 func (g *gather) launch(s *cuda.Stream, p *post) error {
 	blocks := g.blocks
 	if g.computeCap > 0 && g.computing != nil && g.computing() {
@@ -184,17 +184,17 @@ func (g *gather) launch(s *cuda.Stream, p *post) error {
 	return err
 }
 
-// parameterBytes is the size of the kernel's parameters: the table and how many rows it has, and,
-// all 0 if nothing is to be written, what blocks count, the word and its number.
+// parameterBytes is the size of the kernel's parameters: the table, the number of rows, and, all 0
+// if no word is to be written, the block counter, the address of the word and its number.
 const parameterBytes = 40
 
-// word is what the kernel of a slot writes, here and for the kernel.
+// word returns the word that the kernel of a slot writes: for this process, and its device address.
 func (g *gather) word(slot int) (word *uint64, mapped uint64) {
 	at := uint64(len(g.numbers))*tableRoom*rowBytes + uint64(slot)*markBytes
 	return (*uint64)(unsafe.Pointer(&g.tables.Host()[at])), g.tables.Mapped(at)
 }
 
-// close frees what the kernel needs. REQUIRES: it does not run.
+// close frees the kernel's resources. REQUIRES: no gather runs.
 func (g *gather) close() error {
 	var errs []error
 	if g.tables != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// lend serves objects of a child's slab, and returns where.
+// lend serves objects of a child's slab and returns the peer.
 func lend(t *testing.T, objects *transfertest.Objects) transfer.Peer {
 	t.Helper()
 	space := objects.Room().Space().(*held)
@@ -26,8 +26,8 @@ func lend(t *testing.T, objects *transfertest.Objects) transfer.Peer {
 	return transfer.Peer{Worker: 7, Name: "source", Address: address}
 }
 
-// Frames of all alignments, against each other and against words, in tables that
-// fit into parameters and in such that do not.
+// Frames of all alignments, relative to each other and to words, in numbers that make small and
+// large tables.
 func TestGPUGatherCopiesWhateverLiesWherever(t *testing.T) {
 	for _, count := range []int{3, 40, 700} {
 		h, _ := newHeld(t, 256<<20)
@@ -37,13 +37,13 @@ func TestGPUGatherCopiesWhateverLiesWherever(t *testing.T) {
 		var refs []transfer.Ref
 		var want [][]byte
 		for i := range count {
-			// Rooms place frames one behind the other, so sizes make all alignments.
+			// Rooms place frames contiguously, so the sizes produce all alignments.
 			frame := pattern(uint64(1 + i*i*7%200001))
 			frame[0] = byte(i)
 			objects.Put(ref(i), "x", frame)
 			refs, want = append(refs, ref(i)), append(want, frame)
 		}
-		if _, err := r.room.Take(5); err != nil { // so that both sides differ
+		if _, err := r.room.Take(5); err != nil { // so that the alignments of the two sides differ
 			t.Fatal(err)
 		}
 		before := uint64(0)
@@ -73,7 +73,7 @@ func TestGPUGatherCopiesWhateverLiesWherever(t *testing.T) {
 // While tasks compute, a gather leaves them most of the device.
 func TestGPUGatherUsesFewBlocksBesideTasks(t *testing.T) {
 	if fake == nil {
-		return // a driver does not tell what grid it was given
+		return // a real driver does not reveal the grid of a launch
 	}
 	h, _ := newHeld(t, 64<<20)
 	objects := transfertest.NewObjectsIn(transfertest.NewRoom(h))

@@ -2,41 +2,41 @@ package ipc
 
 import "time"
 
-// span are objects of a fetch, side by side, that ended together.
+// span is a range of contiguous objects of a fetch that ended together.
 type span struct {
 	first, count int
 	bytes        uint64
 	err          error
 }
 
-// group are the objects of a fetch that are on their way on one lane. All but waits, told and wake
-// is guarded by lane.mu.
+// group is the set of a fetch's objects that are being copied on one lane. All fields but waits,
+// told and wake are guarded by lane.mu.
 type group struct {
 	// open counts the pieces that are not over.
 	open int
-	// parts are the objects that have several, in the order in which they came.
+	// parts are the objects with several pieces, in the order of their first pieces.
 	parts []part
-	// ended are the objects without pieces left that the fetch has not seen yet, seen
-	// those that it saw last.
+	// ended are the finished objects that the fetch has not received yet. seen is the list that it
+	// received last, kept for reuse.
 	ended, seen []span
-	// forwarded are the objects of which somebody is told how far they have come.
+	// forwarded has the objects whose progress is reported to followers.
 	forwarded map[int]*progress
-	// moved is when a piece last ended, or the first began to wait.
+	// moved is when a piece last ended, or when pieces were last added.
 	moved time.Time
-	// waits, if not nil, is called by who waits: before that with how long it should take, which is told then, and
-	// once more if it takes longer.
+	// waits, if not nil, is called by the waiting goroutine with the expected duration of the wait:
+	// before the wait, and again if it takes longer. told is the longest duration reported so far.
 	waits func(left time.Duration)
 	told  time.Duration
-	// wake is told when something ended, or when the group should drive. It has room
-	// for one.
+	// wake, with a capacity of 1, is signalled when something ended, or when a waiter of this group
+	// should drive the lane.
 	wake chan struct{}
 }
 
-// part is an object of which each piece ends by itself.
+// part is an object with several pieces that end separately.
 type part struct {
 	object int
-	// left are its pieces that are not over, bytes those that have come, and err what went
-	// wrong first.
+	// left is the number of pieces that are not over, bytes the size of the pieces that are over,
+	// err the first error.
 	left  int
 	bytes uint64
 	err   error
@@ -44,7 +44,7 @@ type part struct {
 
 func newGroup() *group { return &group{wake: make(chan struct{}, 1)} }
 
-// reset makes it as good as new. REQUIRES: nothing of it is under way, and nobody waits.
+// reset prepares the group for reuse. REQUIRES: it has no open pieces and no waiters.
 func (g *group) reset() {
 	clear(g.parts)
 	clear(g.ended)
@@ -63,7 +63,7 @@ func (g *group) notify() {
 	}
 }
 
-// part returns the books of an object. Those that came last are asked for most.
+// part returns the state of an object. The latest object is requested most often.
 func (g *group) part(object int) *part {
 	for i := len(g.parts) - 1; i >= 0; i-- {
 		if g.parts[i].object == object {
@@ -74,7 +74,7 @@ func (g *group) part(object int) *part {
 	return &g.parts[len(g.parts)-1]
 }
 
-// add takes note of a piece that is to come. REQUIRES: lane.mu.
+// add registers a piece that is being queued. REQUIRES: lane.mu.
 func (g *group) add(p *piece) {
 	g.open++
 	if p.part {
@@ -82,7 +82,7 @@ func (g *group) add(p *piece) {
 	}
 }
 
-// end takes note that a piece is over. REQUIRES: lane.mu.
+// end registers that a piece is over. REQUIRES: lane.mu.
 func (g *group) end(p *piece, err error, now time.Time) {
 	g.moved = now
 	g.open--
@@ -110,7 +110,7 @@ func (g *group) over(s span) {
 	}
 }
 
-// forward has somebody told of how far an object has come, whose pieces are given.
+// forward arranges that the progress of an object with the given pieces is reported.
 func (l *lane) forward(g *group, object int, on forwarding, pieces []piece) {
 	if on.arrived == nil {
 		return
@@ -129,17 +129,18 @@ func (l *lane) forward(g *group, object int, on forwarding, pieces []piece) {
 	g.forwarded[object] = f
 }
 
-// progress is how far an object has come.
+// progress tracks how many leading bytes of an object have arrived.
 type progress struct {
 	arrived func(bytes uint64)
-	// ends are where in the object its pieces end, over those that have come; the first
-	// next of them all have.
+	// ends[i] is the end of piece i within the object, over[i] says whether it has arrived. The
+	// first next pieces have all arrived.
 	ends []uint64
 	over []bool
 	next int
 }
 
-// end takes note that a piece has come, and tells if what has come without a gap is more.
+// end registers an arrived piece, and reports the bytes that have arrived without a gap if they
+// grew.
 func (p *progress) end(order int) {
 	p.over[order] = true
 	if order != p.next {

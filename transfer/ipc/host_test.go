@@ -13,7 +13,7 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// What lies in the host memory of a worker without a GPU is copied by the device.
+// The device can copy from the host memory of a worker without a GPU.
 func TestGPUCopiesFromHostMemoryOfAPeer(t *testing.T) {
 	slab, err := host.NewSlab(256<<20, newIdentity())
 	if err != nil {

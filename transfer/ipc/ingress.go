@@ -7,43 +7,44 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// turn is whose turn it is to read large frames from a source: board.Turn.
+// turn is the egress token of a source for large frames: board.Turn.
 type turn interface {
 	Take(now, until time.Time) bool
 	Give()
 }
 
 const (
-	// turnPoll is how often a lane looks whether it is its turn, turnLong when it goes
-	// on without.
+	// turnPoll is the interval at which a lane polls for the token. After turnLong it proceeds
+	// without.
 	turnPoll = 15 * time.Microsecond
 	turnLong = 10 * time.Millisecond
-	// turnBytes is after how much a lane lets others have their turn.
+	// turnBytes is the number of bytes after which a lane passes the token on.
 	turnBytes = 1 << 30
-	// turnSpare is by how much a turn outlasts what was posted under it.
+	// turnSpare is added to the predicted time of the posts to get the expiry time of the token.
 	turnSpare = 2 * time.Millisecond
 )
 
-// entrance is what the lanes of a device share. Its copy engine does one large copy
-// after the other, whatever their streams; so one lane has chunks queued at a time,
-// and the next posts its first when that one's last is under way.
+// entrance is shared by the lanes of one device. The copy engine of a device carries out one large
+// copy after the other, whatever streams they are on. So only one lane at a time has chunks queued;
+// the next lane posts its first chunk while the last chunk of that lane is under way.
 type entrance struct {
 	mu     sync.Mutex
 	inside *ingress
 }
 
-// ingress is a lane's part of it. All but entrance is guarded by lane.mu.
+// ingress is the state of one lane with regard to the entrance and the egress token. All fields but
+// entrance are guarded by lane.mu.
 type ingress struct {
-	entrance *entrance // nil: copies need not ask
-	turn     turn      // nil: the source has none
-	// has: it is our turn at the source, for so many bytes by now.
+	entrance *entrance // nil: copies need no permission
+	turn     turn      // nil: the source has no token
+	// has: this lane holds the token of the source, and under it has posted this many bytes so far.
 	has   bool
 	under uint64
-	// since is when the lane began to wait for its turn.
+	// since is when the lane began to wait for the token.
 	since time.Time
 }
 
-// enter says whether the next large piece may be posted. REQUIRES: lane.mu.
+// enter reports whether the next large piece may be posted. REQUIRES: lane.mu.
 func (l *lane) enter(now time.Time, q *queue) bool {
 	in, next := &l.ingress, q.first().bytes
 	if in.entrance == nil {
@@ -72,7 +73,7 @@ func (l *lane) enter(now time.Time, q *queue) bool {
 	return true
 }
 
-// leave lets others in when little is left, and gives the turn back when nothing
+// leave lets the next lane enter when at most one post is left, and releases the token when none
 // is. REQUIRES: lane.mu.
 func (l *lane) leave(q *queue) {
 	in := &l.ingress
@@ -110,10 +111,10 @@ func (e *entrance) out(in *ingress) {
 	}
 }
 
-// nap sleeps for that long, not for a scheduler's idea of it.
+// nap sleeps for the given time by a system call: the timers of the Go runtime are too coarse.
 func nap(d time.Duration) {
 	const slack = 1000 // ns
 	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, slack, 0, 0, 0)
 	t := unix.NsecToTimespec(int64(d))
-	_ = unix.Nanosleep(&t, nil) // an early return is as good
+	_ = unix.Nanosleep(&t, nil) // returning early does no harm
 }

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// fakeTurn is a source's turn, which others may have.
+// fakeTurn is the egress token of a source; others: other readers hold it.
 type fakeTurn struct{ others, ours bool }
 
 func (f *fakeTurn) Take(_, _ time.Time) bool {
@@ -15,7 +15,7 @@ func (f *fakeTurn) Take(_, _ time.Time) bool {
 
 func (f *fakeTurn) Give() { f.ours = false }
 
-// lanesOf returns lanes of one device, each with so many large pieces queued.
+// lanesOf returns lanes of one device, each with the given number of large pieces queued.
 func lanesOf(pieces ...int) ([]*lane, []*fakeTurn) {
 	e := new(entrance)
 	lanes, turns := make([]*lane, len(pieces)), make([]*fakeTurn, len(pieces))

@@ -9,36 +9,38 @@ import (
 )
 
 const (
-	// chunkBytes is how much is posted at a time: a fetch that is given up waits for
-	// what is posted, and each chunk costs 8 µs.
+	// chunkBytes is the size of a post of a large frame. A fetch that is given up waits for its
+	// posted chunks; each chunk costs 8 µs.
 	chunkBytes = 128 << 20
-	// window is how many of each kind are posted: one leaves the link idle between two.
+	// window is the number of concurrent posts of each kind. With one the link would idle between
+	// posts.
 	window = 2
-	// smallBytes is up to which size a frame goes before larger ones, and may be
+	// Frames of less than smallBytes are small: they are posted before larger ones and may be
 	// gathered.
 	smallBytes = 16 << 20
-	// batchBytes is how much is copied by one launch, or one row of copies.
+	// batchBytes bounds the bytes of one post of small frames.
 	batchBytes = 64 << 20
-	// maxCopies bounds the copies of a post by the copy engine: each costs the
-	// driver 3 µs, in which nothing else can be posted.
+	// maxCopies bounds the copies of one post by the copy engine: each takes the driver 3 µs,
+	// during which nothing else can be posted.
 	maxCopies = 64
-	// looseAfter is how well known the time should be when a post was over.
+	// looseAfter is the largest uncertainty of a post's end at which its time still counts as
+	// measured.
 	looseAfter = 10 * time.Microsecond
 )
 
-// A queue is that of the frames that are small or of the pieces of larger ones.
+// The two kinds of queues: small frames, and chunks of large frames.
 const (
 	small = iota
 	large
 )
 
-// queue are pieces of one kind. Its posts end in their order.
+// queue holds the pieces of one kind. Its posts end in order.
 type queue struct {
-	// pieces are queued from next on.
+	// pieces[next:] are not posted yet.
 	pieces []piece
 	next   int
 	posted []*post
-	// free are the places of the window that are not in use.
+	// free are the unused places of the window.
 	free []place
 }
 
@@ -60,60 +62,62 @@ func (q *queue) take(p *post, n int) {
 	}
 }
 
-// post is what was submitted together, behind one event.
+// post is a set of pieces that was submitted together, with one event behind it.
 type post struct {
 	pieces []piece
 	bytes  uint64
-	// copies counts the rows.
+	// copies is the number of rows.
 	copies int
 	place
-	// slot is that of the gather's tables, -1 for the copy engine.
+	// slot is the table slot of a gather; -1 means the copy engine.
 	slot int
 	err  error
-	// began is when it had the link for itself, or a post before it of which nobody saw when it
-	// was over; carried are the bytes of such. ends is when it should be over.
+	// began is when the post got the link for itself. If the end of earlier posts was not observed,
+	// it is the beginning of the first of these, and carried is their bytes. ends is the predicted
+	// end.
 	began, ends time.Time
 	carried     uint64
-	// base is what its time has that is not its bytes', and that of what is carried; queued:
-	// it was submitted while another one was under way.
+	// base is the part of the time that does not depend on the bytes, including the base of the
+	// carried posts. queued: another post was under way when this one was submitted.
 	base   time.Duration
 	queued bool
-	// asked is when it was last known not to be over. done: it is known to be. loose: that may
-	// have been for some time. unsure: its event may be that of the post before, so it tells nothing.
+	// asked is when the post was last known to be running. done: it is known to be over. loose: it
+	// may have ended some time before that was noticed. unsure: its event may still be that of an
+	// earlier post, so the event must not be queried.
 	asked       time.Time
 	done, loose bool
 	unsure      bool
 }
 
-// lane copies from one peer's memory. It has no goroutine: of those who wait for
-// copies one drives, for all of them.
+// lane is the copy queue for one peer's memory. It has no goroutine: of the goroutines that wait
+// for copies one drives the lane for all of them.
 type lane struct {
 	gather *gather // nil: the copy engine only
-	// copy is one by the copy engine.
+	// copy makes one row a copy by the copy engine.
 	copy func(to, from, bytes uint64) cuda.Copy
-	// submit is toDevice, and now is time.Now; tests replace them. quiet waits until no copy that was posted runs any
-	// more. It returns an error if it could not find that out; lost says that the device is lost, so that nothing runs
-	// on it.
+	// submit is toDevice and now is time.Now, except in tests. quiet waits until none of the posted
+	// copies runs any more. It returns an error if it could not find that out. lost means that the
+	// device is lost, so that nothing runs on it.
 	submit func(p *post) error
 	now    func() time.Time
 	quiet  func() (lost bool, err error)
 	ingress
 
 	mu sync.Mutex
-	// All below is guarded by mu.
+	// All fields below are guarded by mu.
 	queues  [2]queue
 	rates   rates
 	alarm   alarm
 	driving bool
 	waiting []*group
-	// moved is when a post was last over.
+	// moved is when a post last ended.
 	moved time.Time
-	// lost, if set, is the error after which nothing is posted: the driver could not tell when a post is over. still:
-	// no copy that was posted runs any more. gone: the device is lost, so the lane never works again. Otherwise it
-	// continues when all posted copies have ended.
+	// lost, if set, is the error after which nothing is posted: the driver could not tell when a
+	// post is over. still: none of the posted copies runs any more. gone: the device is lost, so
+	// the lane never works again. Otherwise the lane continues when all posted copies have ended.
 	lost        error
 	still, gone bool
-	// spare are posts, and copies the list of one, to be used again.
+	// spare are posts for reuse. copies is the reused list of one post's copies.
 	spare  []*post
 	copies []cuda.Copy
 }
@@ -127,22 +131,22 @@ func newLane(places [2][]place) *lane {
 	return l
 }
 
-// place is one of a window: an event, and a stream, which those of large pieces
-// share. With streams of their own, of the copies of several lanes it is often two
-// of the same source that run, and other sources are idle.
+// place is one position in a window: an event and a stream. All places for large pieces share one
+// stream. With separate streams, two of the copies that run at a time would often read from the
+// same source while other sources are idle.
 type place struct {
 	stream *cuda.Stream
 	event  event
 }
 
-// event is a *marker, but in tests.
+// event is a *marker, except in tests.
 type event interface {
 	Query() (bool, error)
 	Await(nap, spin time.Duration) (cuda.Waited, error)
 }
 
-// add queues pieces of one group, and posts what may be posted. The pieces are the caller's
-// again, what they are made of is the lane's.
+// add queues pieces of one group and posts as many as possible. Afterwards the list belongs to the
+// caller again, but the rows of the pieces belong to the lane.
 func (l *lane) add(pieces []piece) {
 	if len(pieces) == 0 {
 		return
@@ -159,13 +163,13 @@ func (l *lane) add(pieces []piece) {
 		q.pieces = append(q.pieces, *p)
 	}
 	if len(l.queues[small].posted) == window && !l.driving {
-		l.poll(now) // whoever adds may not wait for a while yet
+		l.poll(now) // the caller may not wait yet, so perhaps no other goroutine polls
 		return
 	}
 	l.fill(now)
 }
 
-// fill posts as much as the windows allow. REQUIRES: mu.
+// fill posts as many pieces as the windows allow. REQUIRES: mu.
 func (l *lane) fill(now time.Time) {
 	if l.lost != nil {
 		l.flush()
@@ -186,7 +190,7 @@ func (l *lane) fill(now time.Time) {
 	l.leave(q)
 }
 
-// pieceRows is how many rows a piece of small objects should have at most.
+// pieceRows returns the maximum number of rows of a piece of small objects.
 func (l *lane) pieceRows() int {
 	if l.gather == nil {
 		return maxCopies
@@ -203,14 +207,15 @@ func (l *lane) newPost() *post {
 	return &post{slot: -1}
 }
 
-// forget keeps a post that is over, to be used again.
+// forget keeps an ended post for reuse.
 func (l *lane) forget(p *post) {
 	clear(p.pieces)
 	*p = post{slot: -1, pieces: p.pieces[:0]}
 	l.spare = append(l.spare, p)
 }
 
-// nextSmall takes what is to be posted next. REQUIRES: mu, and that there is something.
+// nextSmall takes the small pieces of the next post and selects the gather kernel or the copy
+// engine. REQUIRES: mu, and a queued piece.
 func (l *lane) nextSmall() *post {
 	p, q := l.newPost(), &l.queues[small]
 	n, rows, copies, bytes := 0, 0, 0, uint64(0)
@@ -223,7 +228,8 @@ func (l *lane) nextSmall() *post {
 		copies += len(s.rows)
 		n++
 	}
-	// The copy engine does one copy after the other: behind a large one it is late.
+	// The copy engine carries out one copy after the other, so behind a large copy it would be
+	// late.
 	if l.gather != nil && rows <= tableRows && (len(l.queues[large].posted) > 0 || l.rates.gathers(copies, bytes)) {
 		p.slot = l.gather.take()
 	}
@@ -240,7 +246,7 @@ func (l *lane) nextSmall() *post {
 	return p
 }
 
-// post submits. REQUIRES: mu.
+// post submits a post and predicts its end. REQUIRES: mu.
 func (l *lane) post(now time.Time, q *queue, p *post) {
 	last := len(q.free) - 1
 	p.place, q.free = q.free[last], q.free[:last]
@@ -256,7 +262,8 @@ func (l *lane) post(now time.Time, q *queue, p *post) {
 	q.posted = append(q.posted, p)
 }
 
-// toDevice submits a post. Its error is that nobody will find out when it is over. REQUIRES: mu.
+// toDevice submits a post. It returns an error only if the end of the post cannot be detected; an
+// error of the copies themselves goes to p.err. REQUIRES: mu.
 func (l *lane) toDevice(p *post) error {
 	m := p.event.(*marker)
 	if p.slot >= 0 {
@@ -269,14 +276,14 @@ func (l *lane) toDevice(p *post) error {
 	if p.err == nil {
 		return nil
 	}
-	// Some of it may run: it is over when the stream has got here.
+	// Some of the copies may run. They are over when the stream reaches this record.
 	if err := m.event.Record(p.stream); err != nil {
 		return errors.Join(p.err, err)
 	}
 	return nil
 }
 
-// poll looks which posts are over, and posts more. REQUIRES: mu.
+// poll handles the posts that are over and then posts more. REQUIRES: mu.
 func (l *lane) poll(now time.Time) {
 	alone := len(l.queues[small].posted) == 0 || len(l.queues[large].posted) == 0
 	for kind := range l.queues {
@@ -295,7 +302,8 @@ func (l *lane) poll(now time.Time) {
 	l.fill(now)
 }
 
-// follow takes note that a post has the link for itself since the one before it is over.
+// follow updates a post after the post before it ended: from now on it has the link for itself. If
+// the end of that one was not observed, the two are measured together.
 func (p *post) follow(before *post, now time.Time, r *rates) {
 	if before.loose {
 		p.began, p.carried, p.base = before.began, before.carried+before.bytes, before.base+p.base
@@ -304,8 +312,8 @@ func (p *post) follow(before *post, now time.Time, r *rates) {
 	p.began, p.ends = now, now.Add(r.predict(p))
 }
 
-// over says whether a post is, and ends its pieces then. If it was alone, its time
-// tells a rate. REQUIRES: mu.
+// over reports whether a post has ended, and then ends its pieces. If alone, its time updates the
+// model of the link. REQUIRES: mu.
 func (l *lane) over(p *post, now time.Time, alone bool) bool {
 	if !p.done {
 		done, err := false, error(nil)
@@ -338,9 +346,10 @@ func (l *lane) over(p *post, now time.Time, alone bool) bool {
 	return true
 }
 
-// stopped waits until no posted copy runs any more, and says whether that is known. A driver call that failed does not
-// stop the copies: they still write, and their memory must not be given to another object before they end. On a lost
-// device nothing runs. REQUIRES: mu is held, and lost is set.
+// stopped waits until none of the posted copies runs any more, and reports whether that is certain.
+// A failed driver call does not stop the copies: they still write, and their memory must not be
+// given to another object before they end. On a lost device nothing runs. REQUIRES: mu is held, and
+// lost is set.
 func (l *lane) stopped() bool {
 	if !l.still {
 		lost, err := l.quiet()
@@ -353,15 +362,15 @@ func (l *lane) stopped() bool {
 // flush fails all pieces that are not posted yet. REQUIRES: mu is held.
 func (l *lane) flush() { l.drop(func(*piece) bool { return true }, l.lost) }
 
-// cancel drops what a group has not posted. What is posted is over when its event
-// has been reached, and not before.
+// cancel drops the pieces of a group that are not posted. Posted pieces end only when their event
+// has been reached.
 func (l *lane) cancel(g *group, why error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.drop(func(p *piece) bool { return p.group == g }, why)
 }
 
-// drop ends pieces that are not posted. REQUIRES: mu.
+// drop ends the selected pieces that are not posted. REQUIRES: mu.
 func (l *lane) drop(which func(*piece) bool, why error) {
 	for kind := range l.queues {
 		q := &l.queues[kind]

@@ -11,19 +11,19 @@ var (
 	_ memory.Reader   = (*mapping)(nil)
 )
 
-// lends says whether kernels of ours can read a peer's memory, as one did when the way
-// there was proved.
+// lends reports whether our kernels can read a peer's memory: the gather kernel did so when the
+// lane was proved.
 func lends(space borrow.Memory) bool {
 	m := space.(*mapping)
 	return m.peer != nil && m.lane.gather != nil
 }
 
-// Shows is part of transfer.Lender: a peer is mapped, and shows the object.
+// Shows is part of transfer.Lender: the peer's memory is mapped and the object is on its board.
 func (p *Path) Shows(at transfer.Peer, ref transfer.Ref) bool { return p.lenders.Shows(at, ref) }
 
-// Lend is part of transfer.Lender. The regions lie in a space that has the device's address
-// of each: Pointer. It stays mapped until the loan ends, also if the peer dies; kernels may
-// read what was its memory then, and what they made of it is good if the loan held.
+// Lend is part of transfer.Lender. The regions lie in a space that knows their device addresses
+// (Pointer). It stays mapped until the loan ends, even if the peer dies. Kernels may then still
+// read the memory; their result is valid if the loan held.
 func (p *Path) Lend(at transfer.Peer, ref transfer.Ref, into *transfer.Loan) bool {
 	if !p.lenders.Lend(at, ref, into) {
 		return false
@@ -39,9 +39,9 @@ func (p *Path) Lend(at transfer.Peer, ref transfer.Ref, into *transfer.Loan) boo
 // Read is part of transfer.Lender.
 func (p *Path) Read(at transfer.Peer, bytes uint64) { p.lenders.Read(at, bytes) }
 
-// Pointer is the device's address of [off, off+n). REQUIRES: the range lies within it, it is
-// on a GPU, and a loan or a glance keeps it.
+// Pointer returns the device address of [off, off+n). REQUIRES: the range lies within the memory,
+// the memory is on a GPU, and a loan or a read guard keeps it.
 func (m *mapping) Pointer(off, n uint64) uint64 { return m.peer.Pointer(off, n) }
 
-// ReadInto is part of memory.Reader, of what is on a GPU.
+// ReadInto is part of memory.Reader, for memory on a GPU.
 func (m *mapping) ReadInto(off uint64, p []byte) error { return m.peer.ReadInto(off, p) }

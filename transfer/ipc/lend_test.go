@@ -15,8 +15,8 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// lent is a peer whose slab is another process's, and its objects this one's: what it shows
-// is here to be seen and changed.
+// lent is a peer whose slab is in another process and whose objects and board are in this one, so
+// that the test can inspect and change them.
 type lent struct {
 	*child
 	objects *transfertest.Objects
@@ -39,7 +39,7 @@ func newLent(t *testing.T) *lent {
 	return l
 }
 
-// content is what a loan's regions have, as the device reads them.
+// content returns the bytes of a loan's regions, read through the device.
 func content(t *testing.T, l *transfer.Loan) (out []byte) {
 	t.Helper()
 	for _, r := range l.Regions {
@@ -59,8 +59,8 @@ func content(t *testing.T, l *transfer.Loan) (out []byte) {
 	return out
 }
 
-// What a peer shows is lent at once when its memory is mapped, and not before; what it does
-// not show is not lent.
+// Objects on a peer's board are lent at once if the peer's memory is mapped, and not before.
+// Objects that are not on the board are not lent.
 func TestGPULoans(t *testing.T) {
 	l := newLent(t)
 	const count = 300
@@ -100,7 +100,7 @@ func TestGPULoans(t *testing.T) {
 	if l.board.Readers(time.Now()) == nil {
 		t.Error("nobody is said to read")
 	}
-	// What is hidden stays what it is as long as somebody reads.
+	// A hidden object keeps its bytes as long as it is being read.
 	l.board.Hide(ref(5))
 	if r.path.Shows(l.peer, ref(5)) {
 		t.Error("it shows what is hidden")
@@ -122,8 +122,7 @@ func TestGPULoans(t *testing.T) {
 	}
 }
 
-// A lender waits for its readers for so long, and no longer: then what they have read is
-// worth nothing.
+// A lender waits for its readers until the TTL is over. Then the data that they read is invalid.
 func TestGPULoanIsRevoked(t *testing.T) {
 	l := newLent(t)
 	l.objects.Put(ref(1), "x", pattern(5000))
@@ -157,7 +156,7 @@ func TestGPULoanIsRevoked(t *testing.T) {
 	}
 }
 
-// Loans have some of a connection's slots, and leave others to fetches.
+// Loans use some of a connection's slots and leave the others to fetches.
 func TestGPULoansLeaveSlotsToFetches(t *testing.T) {
 	l := newLent(t)
 	l.objects.Put(ref(1), "x", pattern(5000))
@@ -191,8 +190,8 @@ func TestGPULoansLeaveSlotsToFetches(t *testing.T) {
 	}
 }
 
-// The memory of a peer that was killed stays what it was until the last loan has ended, and
-// is unmapped then.
+// The memory of a killed peer keeps its contents until the last loan has ended; then it is
+// unmapped.
 func TestGPULenderKilled(t *testing.T) {
 	c, peer := lender(t, 64<<20, set{Count: 2, Bytes: 1 << 20})
 	unmapped := make(chan bool, 1)
@@ -232,7 +231,7 @@ func TestGPULenderKilled(t *testing.T) {
 	}
 }
 
-// A path that is closed lends no more; what it has lent can be read until that ends.
+// A closed path grants no more loans. Existing loans can be read until they end.
 func TestGPUPathClosedWithLoans(t *testing.T) {
 	c, peer := lender(t, 64<<20, set{Count: 1, Bytes: 1 << 20})
 	unmapped := make(chan bool, 1)
@@ -256,7 +255,7 @@ func TestGPUPathClosedWithLoans(t *testing.T) {
 		t.Fatal("it was unmapped while something of it was lent")
 	default:
 	}
-	loan.End() // whether it held depends on whether the lender has noticed
+	loan.End() // it held or not, depending on whether the lender has noticed
 	<-unmapped
 	c.kill()
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace/millrace/memory"
 )
 
-// unasked is the event of a copy about which the driver tells nothing.
+// unasked is the event of a copy whose state the driver does not report.
 type unasked struct {
 	*done
 	err *error
@@ -49,8 +49,9 @@ func newLink() *link {
 	return &link{now: time.Unix(1, 0), rate: 100e9, sways: []float64{0}, late: []time.Duration{0}}
 }
 
-// TestACopyThatNobodyCanAskAboutIsOverWhenItsStreamIs: the memory it writes to is given to other objects as soon as it counts as over.
-// The lane goes on afterwards, unless the device is lost.
+// TestACopyThatNobodyCanAskAboutIsOverWhenItsStreamIs: the memory that the copy writes to is given
+// to other objects as soon as the copy counts as over. So it must not count as over before its
+// stream has finished. The lane continues afterwards, unless the device is lost.
 func TestACopyThatNobodyCanAskAboutIsOverWhenItsStreamIs(t *testing.T) {
 	for name, lost := range map[string]bool{"healthy": false, "lost": true} {
 		t.Run(name, func(t *testing.T) {
@@ -93,7 +94,8 @@ func TestACopyThatNobodyCanAskAboutIsOverWhenItsStreamIs(t *testing.T) {
 	}
 }
 
-// TestAPostThatWasNotRecordedIsNotAskedAbout: its event may still be that of the post before, which is over.
+// TestAPostThatWasNotRecordedIsNotAskedAbout: the event may still be that of the post before, which
+// is over.
 func TestAPostThatWasNotRecordedIsNotAskedAbout(t *testing.T) {
 	k, fails, quiet := newLink(), error(nil), false
 	l := unasked{&done{link: k}, nil}.lane(&fails)
@@ -106,11 +108,11 @@ func TestAPostThatWasNotRecordedIsNotAskedAbout(t *testing.T) {
 	}
 }
 
-// TestWhoWaitsBehindOthersIsNotStalled: all fetches from one peer share a lane, and what is before on it may take longer than any of
-// its copies.
+// TestWhoWaitsBehindOthersIsNotStalled: all fetches from one peer share a lane, and earlier posts
+// on it may take longer than the stall timeout, as long as copies end.
 func TestWhoWaitsBehindOthersIsNotStalled(t *testing.T) {
 	k := newLink()
-	k.rate = 64 << 20 // a second for each
+	k.rate = 64 << 20 // bytes per second
 	l := k.lane()
 	before, pieces := k.pieces(10)
 	l.add(pieces)
@@ -122,7 +124,8 @@ func TestWhoWaitsBehindOthersIsNotStalled(t *testing.T) {
 	}
 }
 
-// TestOneObjectOfManyFramesIsPostedInParts: a post keeps others from posting, and each copy costs the driver 3 µs.
+// TestOneObjectOfManyFramesIsPostedInParts: a post keeps others from posting, and each copy takes
+// the driver 3 µs.
 func TestOneObjectOfManyFramesIsPostedInParts(t *testing.T) {
 	k := newLink()
 	l := k.lane()

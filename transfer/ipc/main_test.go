@@ -32,9 +32,9 @@ import (
 )
 
 const (
-	// realEnv: use the machine's driver.
+	// realEnv selects the machine's driver instead of the fake one.
 	realEnv = "MILLRACE_CUDA_REAL"
-	// childEnv: hold a slab instead of testing.
+	// childEnv makes the test binary serve as a child that holds a slab.
 	childEnv = "MILLRACE_TEST_CHILD"
 )
 
@@ -90,49 +90,49 @@ func start() (err error) {
 	return err
 }
 
-// order is what a child process is told: first to make a slab and, with an address,
-// to lend objects out of it; then to fetch from others.
+// order is a command to a child process. The first one makes a slab and, with an address, lends
+// objects from it. Later ones fetch from others.
 type order struct {
 	Device   int
 	Size     cuda.Size
 	Identity memory.Identity
-	// Await: as soon as there is room.
+	// Await: retry until the device has room.
 	Await   bool
 	Address string
 	Sets    []set
 
-	// Fetch are the addresses of those from which object Ref, of Bytes, is fetched,
-	// from all at once and Rounds times from each.
+	// Fetch are the addresses from which object Ref, of Bytes bytes, is fetched: from all of them
+	// at once, and Rounds times from each.
 	Fetch  []string
 	Ref    int
 	Rounds int
 	Bytes  uint64
 
-	// Hide object Ref, which was fetched before. Relay it: others may read it while it
-	// arrives, which is what Behind says of the one that Fetch names. It begins at a time
-	// of the wall clock, in nanoseconds.
+	// Hide removes object Ref, which was fetched before, from the board. Relay publishes it while
+	// it arrives. Behind means that the source in Fetch does so, and this child follows it. The
+	// fetch begins at At, a wall clock time in nanoseconds.
 	Hide, Relay, Behind bool
 	At                  int64
 
-	// Rewrite so many objects, of Bytes, on the board: its lines are the lender's again.
+	// Rewrite is the number of objects, of Bytes bytes, whose board entries are written again.
 	Rewrite int
 }
 
-// set are objects, numbered from First on, of so many bytes each. Those of 16 MiB
-// and more share their bytes.
+// set is a number of objects, numbered from First on, of Bytes bytes each. Objects of 16 MiB and
+// more share their bytes.
 type set struct {
 	First, Count int
 	Bytes        uint64
-	// Life is what their bytes tell beside where they lie.
+	// Life is mixed into their bytes, in addition to their position.
 	Life byte
 }
 
 type answer struct {
 	Error  string
 	Export cuda.Export
-	// Seconds and processor time of a fetch.
+	// Seconds and CPUSeconds are elapsed time and processor time of a fetch.
 	Seconds, CPUSeconds float64
-	// Ended is when, on the wall clock in nanoseconds.
+	// Ended is the wall clock time of the end, in nanoseconds.
 	Ended int64
 }
 
@@ -187,7 +187,7 @@ func serve(in io.Reader, out io.Writer) error {
 	for {
 		var o order
 		if err := orders.Decode(&o); err != nil {
-			return nil // the parent is gone, or done
+			return nil // the parent is gone or done
 		}
 		a, err := fetchAsChild(device, slab, room, o)
 		if err != nil {
@@ -199,11 +199,11 @@ func serve(in io.Reader, out io.Writer) error {
 	}
 }
 
-// paths of a child, kept between its orders.
+// The paths of a child are kept between its orders.
 var (
 	childPath  *ipc.Path
 	childBoard *board.Board
-	// childPlaces are for objects that are fetched again and again.
+	// childPlaces are reused for objects that are fetched repeatedly.
 	childPlaces *places
 )
 
@@ -232,7 +232,7 @@ func fetchAsChild(d *cuda.Device, slab *cuda.Slab, room *transfertest.Room, o or
 		}
 		childPlaces = sinks[i]
 	}
-	for time.Now().UnixNano() < o.At { // no sleep ends at a time that is known so well
+	for time.Now().UnixNano() < o.At { // spin: a sleep would not end accurately enough
 	}
 	began, cpu := time.Now(), processorTime()
 	var group sync.WaitGroup
@@ -251,7 +251,7 @@ func fetchAsChild(d *cuda.Device, slab *cuda.Slab, room *transfertest.Room, o or
 	return a, errors.Join(errs...)
 }
 
-// rewrite hides objects, and shows them again in the same entries.
+// rewrite hides objects and publishes them again in the same entries.
 func rewrite(o order) error {
 	for i := range o.Rewrite {
 		if !childBoard.Hide(ref(i)) {
@@ -279,11 +279,11 @@ func fetchOnce(o order, from transfer.Peer, sink *places) error {
 		if !o.Behind || !errors.Is(sink.err, transfer.ErrNotHere) {
 			return errors.Join(err, sink.err)
 		}
-		// The one before has not begun yet, as when it maps memory or there is load.
+		// The source has not begun yet, because it maps memory or the machine is loaded.
 	}
 }
 
-// relayed is a sink that shows on the child's board what arrives.
+// relayed is a sink that publishes arriving objects on the child's board.
 type relayed struct {
 	*places
 	ref  transfer.Ref
@@ -313,7 +313,7 @@ func (r *relayed) Done(index int, err error) {
 	r.places.Done(index, err)
 }
 
-// places is a cheap sink: the same places each time.
+// places is a cheap sink: it returns the same places each time.
 type places struct {
 	regions []transfer.Region
 	done    int
@@ -323,7 +323,7 @@ type places struct {
 func newPlaces(room *transfertest.Room, count int, bytes uint64) (*places, error) {
 	p := &places{}
 	for range count {
-		r, err := room.Take((bytes + 255) / 256 * 256) // as the ledger aligns them
+		r, err := room.Take((bytes + 255) / 256 * 256) // aligned like the ledger's
 		if err != nil {
 			return nil, err
 		}
@@ -344,7 +344,7 @@ func (p *places) Done(_ int, err error) {
 	}
 }
 
-// together are places that take many objects at once, as the worker's sink does.
+// together is a places sink that takes many objects at once, like the worker's sink.
 type together struct{ *places }
 
 func (p together) PlaceBatch(_ context.Context, first int, heads []transfer.Head, into []memory.Frame) (transfer.Placed, error) {
@@ -356,7 +356,7 @@ func (p together) PlaceBatch(_ context.Context, first int, heads []transfer.Head
 
 func (p together) DoneBatch(_, count int) { p.done += count }
 
-// processorTime is what this process has used.
+// processorTime returns the processor time used by this process.
 func processorTime() time.Duration {
 	var u unix.Rusage
 	if err := unix.Getrusage(unix.RUSAGE_SELF, &u); err != nil {
@@ -403,8 +403,8 @@ func startChild(tb testing.TB, o order) *child {
 	return c.begin(tb, o)
 }
 
-// startChildAgain starts one like another that has ended, if not nil: with its pid, if
-// the system lets us choose, and the same addresses.
+// startChildAgain starts a successor of an ended child, if that is not nil: with the same addresses
+// and, if the system allows it, the same pid.
 func startChildAgain(tb testing.TB, ended *child, o order) *child {
 	tb.Helper()
 	var c *child
@@ -473,11 +473,10 @@ func (c *child) hear(tb testing.TB) (a answer) {
 	return a
 }
 
-// kill ends the process at once, and returns when the system has taken back what it
-// held.
+// kill kills the process and returns when the system has reclaimed its resources.
 func (c *child) kill() {
 	_ = c.cmd.Process.Kill() // it may have ended
-	_ = c.cmd.Wait()         // by the signal
+	_ = c.cmd.Wait()         // reports the kill signal
 	_ = c.in.Close()
 }
 
@@ -489,8 +488,7 @@ func newIdentity() memory.Identity {
 
 var lastAddress atomic.Uint64
 
-// freeAddress is one that nobody listens at. Sources lend under its name: no port is
-// needed.
+// freeAddress returns an unused address. Sources lend under its name only, so it needs no port.
 func freeAddress() string { return fmt.Sprintf("ipc-test-%d-%d", os.Getpid(), lastAddress.Add(1)) }
 
 func closing(tb testing.TB, c io.Closer) {
@@ -500,7 +498,7 @@ func closing(tb testing.TB, c io.Closer) {
 	}
 }
 
-// otherDevice is the one that a peer should use: another one if there is one.
+// otherDevice returns the device for a peer: another one than ours if there is one.
 func otherDevice() int { return len(driver.Devices()) - 1 }
 
 func openDevice(tb testing.TB, ordinal int) *cuda.Device {
@@ -516,8 +514,8 @@ func openDevice(tb testing.TB, ordinal int) *cuda.Device {
 	return d
 }
 
-// held is the slab of a child, which the test fills, and lends itself: objects and
-// leases are the test's, the memory is another process's.
+// held is the slab of a child process, filled and lent by the test: the memory is in another
+// process, but objects and leases are in this one.
 type held struct {
 	peer   *cuda.Peer
 	export cuda.Export

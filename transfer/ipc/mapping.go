@@ -16,29 +16,29 @@ import (
 	"github.com/millrace/millrace/transfer/borrow"
 )
 
-// mapping is one incarnation of a peer's memory in this process. Two connections to
+// mapping is the memory of one incarnation of a peer, mapped in this process. Two connections to
 // the same peer, one of which is ending, share it.
 type mapping struct {
 	path     *Path
 	export   cuda.Export
 	identity memory.Identity
 	lane     *lane
-	// turn is nil if the source has none.
+	// turn is the egress token of the source; nil if the source has none.
 	turn *board.Turn
-	// places are those of the lane's windows, streams and events what they use.
+	// places are the windows of the lane. streams and events are the resources that the places use.
 	places  [2][]place
 	streams []*cuda.Stream
 	events  []*cuda.Event
-	// peer is a slab on a GPU; nil: data is mapped host memory, behind file.
+	// peer is a slab on a GPU. nil: data is mapped host memory, and file is its file.
 	peer *cuda.Peer
 	data []byte
 	file *os.File
-	// chunk bounds a copy. base is the address of the memory's byte 0.
+	// chunk bounds the bytes of one copy. base is the address of the memory's byte 0.
 	chunk uint64
 	base  uint64
 	proof Lane
 
-	// uses are the connections; guarded by path.mu. dead: one of them said so.
+	// uses counts the connections; guarded by path.mu. dead: a connection reported the peer dead.
 	uses int
 	dead bool
 }
@@ -51,7 +51,7 @@ func (m *mapping) Size() uint64 { return m.export.SizeBytes }
 // Identity is part of memory.Space.
 func (m *mapping) Identity() memory.Identity { return m.identity }
 
-// Bytes is part of memory.Space: what is here is here for the device only.
+// Bytes is part of memory.Space. It returns nil: only the device can access this memory.
 func (m *mapping) Bytes(uint64, uint64) []byte { return nil }
 
 // FD is part of memory.Space.
@@ -62,7 +62,7 @@ func (p *Path) open(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *o
 	export := cuda.Export{SizeBytes: welcome.GetMemoryBytes(), Identity: borrow.Identity(welcome)}
 	copy(export.Handle[:], welcome.GetDevice().GetIpcHandle())
 	copy(export.Device[:], welcome.GetDevice().GetDeviceUuid())
-	// One at a time: a mapping that is being made is waited for by who wants the same.
+	// One at a time: a second caller for the same memory waits for the first one's mapping.
 	p.opening.Lock()
 	defer p.opening.Unlock()
 	if file == nil {
@@ -72,7 +72,7 @@ func (p *Path) open(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *o
 			known.uses++
 			p.mu.Unlock()
 			if turn != nil {
-				_ = turn.Close() // it is the same one
+				_ = turn.Close() // it maps the same token
 			}
 			return known, nil
 		}
@@ -110,7 +110,8 @@ func (p *Path) open(at transfer.Peer, welcome *millracev1.BorrowWelcome, file *o
 	return m, nil
 }
 
-// trusted says why the memory of a peer must not be read, nil if it may be, or is not mapped yet.
+// trusted returns an error if the memory of a peer must not be read, and nil if it may be, or is
+// not mapped yet.
 func (p *Path) trusted(at transfer.Peer) error {
 	p.mu.Lock()
 	m := p.lanes[at.Address]
@@ -121,7 +122,7 @@ func (p *Path) trusted(at transfer.Peer) error {
 	return nil
 }
 
-// suspect says why the memory must not be read, nil if it may be.
+// suspect returns the reason why the memory must not be read, or nil.
 func (m *mapping) suspect() error {
 	if m == nil || m.peer == nil || m.path.config.Suspect == nil {
 		return nil
@@ -129,12 +130,12 @@ func (m *mapping) suspect() error {
 	return m.path.config.Suspect(m.export.Device)
 }
 
-// take makes the turn the lane's. REQUIRES: nobody uses the lane yet.
+// take gives the egress token to the lane. REQUIRES: the lane is not used yet.
 func (m *mapping) take(turn *board.Turn) {
 	switch {
 	case turn == nil:
 	case m.peer == nil:
-		_ = turn.Close() // what comes from a host's memory is slower than its link
+		_ = turn.Close() // a read from host memory is slower than the link, so it needs no token
 	default:
 		m.turn, m.lane.turn = turn, turn
 	}
@@ -148,9 +149,8 @@ func (m *mapping) mapDevice() (err error) {
 	return nil
 }
 
-// mapHost maps the memory of a worker without a GPU. It is not registered: pages
-// that its owner gives back to the system would stay with the device, which would
-// read what was there before.
+// mapHost maps the memory of a worker without a GPU. It is not registered with the driver: the
+// device would keep pages that their owner returned to the system, and would read old contents.
 func (m *mapping) mapHost(file *os.File, welcome *millracev1.BorrowWelcome) (err error) {
 	if m.data, err = slabshare.Map(file, welcome, false); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (m *mapping) mapHost(file *os.File, welcome *millracev1.BorrowWelcome) (err
 	return nil
 }
 
-// prepare makes the lane and proves it by timed reads.
+// prepare creates the lane and proves it by timed reads.
 func (m *mapping) prepare() (err error) {
 	if err := m.makePlaces(); err != nil {
 		return err
@@ -187,8 +187,8 @@ func (m *mapping) quiet() (lost bool, err error) {
 	return m.path.config.Device.Health() != nil, err
 }
 
-// makePlaces gives each place of small frames a stream of its own, and those of
-// large ones the same.
+// makePlaces gives each place for small frames its own stream, and all places for large ones the
+// same.
 func (m *mapping) makePlaces() error {
 	d := m.path.config.Device
 	for kind := range m.places {
@@ -212,8 +212,8 @@ func (m *mapping) makePlaces() error {
 	return nil
 }
 
-// prove reads from the beginning of the peer's memory, which also brings the
-// mapping into being, and takes the times.
+// prove measures timed reads from the beginning of the peer's memory. The first read also
+// establishes the mapping on the device.
 func (m *mapping) prove() error {
 	scratch, err := m.path.scratchMemory()
 	if err != nil {
@@ -316,11 +316,11 @@ func (m *mapping) unmap() error {
 		errs = append(errs, m.turn.Close())
 	}
 	for _, s := range m.streams {
-		_ = s.Sync() // a gather that said it is through has not ended yet; on a lost device nothing runs
+		_ = s.Sync() // a gather writes its word shortly before it ends; on a lost device nothing runs
 		errs = append(errs, s.Close())
 	}
 	if m.peer != nil && m.dead {
-		// Somebody waits for its memory: UCX's opening is to end, too.
+		// Another process waits for this memory, so UCX's own mapping of it must be closed, too.
 		done := make(chan error, 1)
 		m.peer.Retire(func(err error) { done <- err })
 		errs = append(errs, <-done)
@@ -336,7 +336,7 @@ func (m *mapping) unmap() error {
 	return errors.Join(errs...)
 }
 
-// scratchMemory is where proofs go. REQUIRES: opening.
+// scratchMemory returns the destination of timed reads. REQUIRES: opening.
 func (p *Path) scratchMemory() (*cuda.Scratch, error) {
 	if p.scratch == nil {
 		s, err := p.config.Device.NewScratch(proofBytes, 0)

@@ -7,29 +7,29 @@ import (
 	"github.com/millrace/millrace/memory/cuda"
 )
 
-// marker is the event behind a post. For each look at an event the driver takes 1.5 µs, and
-// nearly as much to record it. So a short gather writes a word when it is through, and nobody
-// asks the driver; but who has waited for longer than that should take records the event after
-// all: it also tells of a device that is lost. A marker is used by one goroutine at a time.
+// marker is the event behind a post. Each query of an event takes the driver 1.5 µs, and recording
+// it nearly as much. So a short gather writes a word when it is done, and the driver is not
+// queried. A waiter that has waited longer than expected records the event after all, because the
+// event also reports a lost device. Only one goroutine at a time may use a marker.
 type marker struct {
 	event  *cuda.Event
 	stream *cuda.Stream
-	// batch is what is submitted, to be used again.
+	// batch is the reused memory for a submission.
 	batch cuda.Batch
-	// word is number when the post is over; nil: the event is recorded.
+	// word equals number when the post is over. word is nil if the event is recorded instead.
 	word   *uint64
 	number uint64
-	// err is why the event could not be recorded.
+	// err is the reason why the event could not be recorded.
 	err error
 }
 
-// expect has the marker look at a word instead of its event, which is not recorded.
+// expect makes the marker check a word instead of its event, which is not recorded.
 func (m *marker) expect(word *uint64, number uint64) { m.word, m.number, m.err = word, number, nil }
 
-// recorded has it look at its event.
+// recorded makes the marker check its event.
 func (m *marker) recorded() { m.expect(nil, 0) }
 
-// written says whether the word is what it will be.
+// written reports whether the kernel has written the word.
 func (m *marker) written() bool { return atomic.LoadUint64(m.word) == m.number }
 
 // Query is part of event.
@@ -45,7 +45,7 @@ func (m *marker) Query() (bool, error) {
 
 // Await is part of event.
 func (m *marker) Await(nap, spin time.Duration) (w cuda.Waited, err error) {
-	// looks are those between two at the clock.
+	// looks is the number of checks between two reads of the clock.
 	const looks = 32
 	if m.word == nil {
 		return m.event.Await(nap, spin)
@@ -63,7 +63,7 @@ func (m *marker) Await(nap, spin time.Duration) (w cuda.Waited, err error) {
 		}
 		spin = 0
 	}
-	// NB: before it is recorded an event tells of the post before.
+	// NB: an event that is not recorded yet still belongs to the post before.
 	if m.err = m.event.Record(m.stream); m.err != nil {
 		return w, m.err
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// A gather is over when the word says so that it writes, or, where that takes long, its event.
+// The end of a gather is detected by its word or, if it takes long, by its event.
 func TestAGatherIsWaitedForHoweverLongItTakes(t *testing.T) {
 	if fake == nil {
-		return // a driver cannot be slowed down
+		return // a real driver cannot be slowed down
 	}
 	for _, each := range []time.Duration{0, 5 * time.Millisecond} {
 		r, peer, refs, want := smallOnes(t)
@@ -39,11 +39,11 @@ func TestAGatherIsWaitedForHoweverLongItTakes(t *testing.T) {
 	}
 }
 
-// A gather whose end cannot be queried fails its reader with the cause, but not before the device has finished: until then the
-// gather writes.
+// If the end of a gather cannot be queried, its reader fails with the cause, but not before the
+// device has finished: until then the gather writes.
 func TestAGatherThatCannotBeAskedAboutEndsWithItsStream(t *testing.T) {
 	if fake == nil {
-		return // a driver cannot be made to fail
+		return // a real driver cannot be made to fail
 	}
 	r, peer, refs, _ := smallOnes(t)
 	before := fake.Launches.Load()
@@ -84,7 +84,7 @@ func TestAGatherThatCannotBeAskedAboutEndsWithItsStream(t *testing.T) {
 	}
 }
 
-// smallOnes are 64 objects of another process, and a reader.
+// smallOnes returns 64 objects of another process, and a reader.
 func smallOnes(t *testing.T) (r *reader, peer transfer.Peer, refs []transfer.Ref, want [][]byte) {
 	t.Helper()
 	h, _ := newHeld(t, 64<<20)

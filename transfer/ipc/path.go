@@ -1,36 +1,34 @@
-// Package ipc is an Adapter: the path from the memory of another process of this
-// host to the slab of our GPU. The reader maps the peer's slab (CUDA IPC), takes
-// read leases over the peer's unix socket, and copies by itself: nobody at the
-// source does anything.
+// Package ipc is an Adapter: the path from the memory of another process of this host to the slab
+// of our GPU. The reader maps the peer's slab (CUDA IPC), gets read leases from the peer's board or
+// over its unix socket, and copies by itself. The source does no work for the copy.
 //
-// Leases, and how their holding is told, are those of package borrow, of which this
-// is another use: there the processor reads the peer's memory in place, here the
-// device copies from it. Memory of workers without a GPU is reached as well.
+// Leases and their validity checks are those of package borrow. There the processor reads the
+// peer's memory in place; here the device copies from it. The host memory of workers without a GPU
+// is reached in the same way.
 //
 // # Lanes
 //
-// Copies from one peer are a lane, on which two chunks of at most 64 MiB are under
-// way at a time, so that what is small and comes later waits for no
-// more than those. Frames below 16 MiB go first, many of them together by one launch
-// of a kernel that reads a table (gather.cu), where that is faster by the rates that
-// were measured. A lane is proved when the peer's memory is mapped: the header page
-// must be that of the incarnation that was announced, and timed reads give the
-// first rates.
+// A lane is the copy queue for one peer. At most two chunks of 128 MiB are under way on it at a
+// time, so that a small frame that comes later waits only for those. Frames of less than 16 MiB go
+// first. Many of them are copied together by one launch of a kernel that reads a table (gather.cu),
+// if that is faster according to the measured rates. A lane is proved when the peer's memory is
+// mapped: the header page must be that of the announced incarnation, and timed reads measure
+// latency and bandwidth.
 //
-// # What holds
+// # Guarantees
 //
-// A region belongs to the fetch until the event behind its copies was reached: a
-// fetch that is given up drops what is not posted, and returns when the rest is
-// over, for a copy on a device cannot be called back. An object is valid if its
-// lease held after the last of its copies; copies from a process that was killed or
-// stopped succeed like any other. The mapping of a peer whose connection ended is
-// given up after the last copy, so that the device gets the memory of the dead back.
+// A region belongs to the fetch until the event behind its copies was reached. A copy on a device
+// cannot be cancelled, so a fetch that is given up drops the pieces that are not posted and returns
+// when the posted ones are over. An object is valid if its lease was valid after the last of its
+// copies: copies from a killed or stopped process succeed like any other. When the connection to a
+// peer has ended, its memory is unmapped after the last copy, so that the device gets the memory of
+// a dead process back.
 //
-// # In place
+// # Reading in place
 //
-// What a kernel is to read once need not be copied: Lend gives the device's address of what a
-// peer shows, at once. A loan keeps the mapping as a copy does, and says at its end whether
-// what was read is worth anything.
+// Data that a kernel reads only once need not be copied: Lend returns at once the device address of
+// an object on the peer's board. A loan keeps the mapping as a copy does. At its end it reports
+// whether the data that was read is valid.
 package ipc
 
 import (
@@ -52,72 +50,72 @@ import (
 )
 
 const (
-	// proofBytes is the size of the timed read, proofs how often it is done.
+	// proofBytes is the size of the timed read, proofs the number of repetitions.
 	proofBytes = 4 << 20
 	proofs     = 3
-	// pageableBytes is the chunk of copies from host memory that is not registered:
-	// the driver copies that by way of its own buffers, and returns when it has.
+	// pageableBytes is the chunk size of copies from host memory that is not registered. The driver
+	// copies such memory through its own buffers and returns only afterwards.
 	pageableBytes = 4 << 20
-	// tables is how many gathers can be under way, over all lanes; beyond that, frames
-	// are copied one by one.
+	// tables is the number of concurrent gathers over all lanes. Beyond that, frames are copied one
+	// by one.
 	tables = 16
 )
 
 // Config is fixed for the life of a path.
 type Config struct {
-	// Device is ours, Slab its memory, where fetches place.
+	// Device is the GPU of this process. Slab is its memory, in which fetches place objects.
 	Device *cuda.Device
 	Slab   *cuda.Slab
-	// Worker is who reads. Nil: a client.
+	// Worker returns the id of the reading worker. nil: the reader is a client.
 	Worker func() ids.WorkerID
-	// Token authenticates us to peers.
+	// Token authenticates this process to peers.
 	Token string
-	// StallTimeout is how long a peer may take to answer, and how long no copy may
-	// end. Default 5 s.
+	// StallTimeout is the longest time that a peer may take to answer, and the longest time without
+	// any ended copy. Default 5 s.
 	StallTimeout time.Duration
-	// LeaseTTL is how long a lease lasts without being renewed. Default 30 s.
+	// LeaseTTL is the duration of a lease that is not renewed. Default 30 s.
 	LeaseTTL time.Duration
-	// NoBoard: leases are always asked for.
+	// NoBoard disables lookups in boards: leases are always requested by message.
 	NoBoard bool
-	// NoGather: every frame is copied by the copy engine.
+	// NoGather disables the gather kernel: the copy engine copies every frame.
 	NoGather bool
-	// Computing, if set, says whether kernels of tasks run: then the gather kernel
-	// uses ComputeBlocks blocks, 48 if that is 0, and leaves the rest to them.
+	// Computing, if set, reports whether kernels of tasks run. Then the gather kernel uses only
+	// ComputeBlocks blocks (0 means 48) and leaves the rest of the device to them.
 	Computing     func() bool
 	ComputeBlocks uint32
-	// Received, if set, is told of the bytes that arrived.
+	// Received, if set, is called with the number of bytes that arrived.
 	Received func(bytes int)
-	// Linger is how long the memory of a peer that died stays mapped for Rescue, unless
-	// Forget ends that before. Default 0: not at all. PeerUnmapped, if set, is told when
-	// it is not mapped any more, of live peers as well.
+	// Linger is how long the memory of a dead peer stays mapped for Rescue, unless Forget ends that
+	// before. Default 0: not at all. PeerUnmapped, if set, is called when the memory of a peer,
+	// dead or alive, is no longer mapped.
 	Linger       time.Duration
 	PeerUnmapped func(at transfer.Peer, dead bool)
-	// Suspect, if set, says why the memory of a GPU must not be read, nil if it may be. It is asked before each
-	// fetch, rescue and loan, and must be quick.
+	// Suspect, if set, returns the reason why the memory of a GPU must not be read, or nil. It is
+	// called before each fetch, rescue and loan, and must be quick.
 	Suspect func(gpu cuda.UUID) error
-	// Unmapped, if set, is told when a peer's memory is mapped here no more; dead
-	// says that its process had ended.
+	// Unmapped, if set, is called when a peer's memory is no longer mapped here. dead means that
+	// the peer's process had ended.
 	Unmapped func(identity memory.Identity, dead bool)
 	Log      *slog.Logger
 }
 
-// Lane is how a peer's memory is read.
+// Lane describes how a peer's memory is read.
 type Lane struct {
-	// Device is the GPU that it lies on; Host: on none.
+	// Device is the GPU of the memory. Host: it is host memory instead.
 	Device cuda.UUID
 	Host   bool
-	// Latency of a read of 4 KiB and BytesPerSecond of one of 4 MiB by the copy
-	// engine, when the lane was proved. GatherBytesPerSecond is that of 4 MiB in
-	// 64 frames by the gather kernel, 0 if it is not used: Why says why not.
+	// Latency is the time of a read of 4 KiB, and BytesPerSecond the rate of a read of 4 MiB, by
+	// the copy engine when the lane was proved. GatherBytesPerSecond is the rate of 4 MiB in 64
+	// frames by the gather kernel; 0 if the kernel is not used, for the reason in Why.
 	Latency              time.Duration
 	BytesPerSecond       float64
 	GatherBytesPerSecond float64
 	Why                  string
-	// Now are the rates as they were learnt since: of large copies, and of gathers.
+	// Now and GatherNow are the current rates of the model: of large copies and of gathers.
 	Now, GatherNow float64
 }
 
-// String is one line for people.
+// String describes the lane in one line.
 func (l Lane) String() string {
 	from := "GPU " + l.Device.String()
 	if l.Host {
@@ -132,14 +130,14 @@ func (l Lane) String() string {
 	return s
 }
 
-// gigabytes has two digits of a rate: what is only noise is not to be told again.
+// gigabytes formats a rate with two digits, so that noise does not look like a change.
 func gigabytes(rate float64) string {
 	rate = max(rate/1e9, 0.01)
 	digit := math.Pow(10, math.Floor(math.Log10(rate))-1)
 	return strconv.FormatFloat(math.Round(rate/digit)*digit, 'f', max(0, -int(math.Floor(math.Log10(digit)))), 64)
 }
 
-// carried is String's short form, with the rates of today.
+// carried is a short form of String, with the current rates.
 func (l Lane) carried() string {
 	s := "copies"
 	if l.Host {
@@ -159,13 +157,12 @@ func (l Lane) carried() string {
 type Path struct {
 	config   Config
 	lenders  *borrow.Path
-	gather   *gather // nil: none, and noGather says why
+	gather   *gather // the caller may not wait yet, so perhaps no other goroutine polls
 	entrance entrance
-	// noGather is fixed.
+	// noGather never changes after New.
 	noGather string
 
-	// opening makes mapping, proving and unmapping one step each. It is locked before
-	// mu, and guards scratch.
+	// opening serialises mapping, proving and unmapping. It is locked before mu and guards scratch.
 	opening sync.Mutex
 	scratch *cuda.Scratch
 
@@ -173,11 +170,11 @@ type Path struct {
 	slab uint64
 
 	mu sync.Mutex
-	// mappings by handle, and lanes by the address of the peer; guarded by mu, as is
-	// running.
+	// mappings is keyed by handle, lanes by the peer's address. Both, and running, are guarded by
+	// mu.
 	mappings map[cuda.Handle]*mapping
 	lanes    map[string]*mapping
-	// running are the fetches, with what ends them; nil once closed.
+	// running has the cancel function of each running fetch. nil: the path is closed.
 	running map[*context.CancelCauseFunc]struct{}
 	fetches sync.WaitGroup
 }
@@ -190,8 +187,8 @@ var (
 
 var errClosed = fmt.Errorf("ipc: %w: closed", transfer.ErrPeerLost)
 
-// New returns a path without connections. It fails if the device does; where the
-// gather kernel cannot be had, it does without.
+// New returns a path without connections. It fails if the device fails. If only the gather kernel
+// is not available, the path works without it.
 func New(c Config) (*Path, error) {
 	if c.StallTimeout <= 0 {
 		c.StallTimeout = 5 * time.Second
@@ -234,11 +231,11 @@ func New(c Config) (*Path, error) {
 // Name is part of transfer.Path.
 func (p *Path) Name() string { return "ipc" }
 
-// Forget ends the connection to a peer that is gone; its memory is unmapped after
-// the last copy.
+// Forget ends the connection to a peer that is gone. The peer's memory is unmapped after the last
+// copy.
 func (p *Path) Forget(address string) { p.lenders.Forget(address) }
 
-// Lanes are those of the peers that are mapped, by address.
+// Lanes describes the mapped peers, by address.
 func (p *Path) Lanes() map[string]Lane {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -253,8 +250,9 @@ func (p *Path) Lanes() map[string]Lane {
 	return lanes
 }
 
-// Transport says what carries the bytes of a peer's objects, and how fast each of it does as it was learnt; empty if its
-// memory is not mapped. Which of them a batch takes is decided by these rates (rates.go).
+// Transport describes the mechanisms that carry the bytes of a peer's objects, with their current
+// rates. It is empty if the peer's memory is not mapped. These rates decide which mechanism a batch
+// takes (rates.go).
 func (p *Path) Transport(at string) string {
 	lane, ok := p.Lanes()[at]
 	if !ok {
@@ -263,7 +261,7 @@ func (p *Path) Transport(at string) string {
 	return lane.carried()
 }
 
-// Connect maps a peer's memory, if it is not, and says how it is read.
+// Connect maps a peer's memory, unless it is mapped already, and describes how it is read.
 func (p *Path) Connect(ctx context.Context, at transfer.Peer) (Lane, error) {
 	if err := p.lenders.Connect(ctx, at); err != nil {
 		return Lane{}, err
@@ -271,7 +269,7 @@ func (p *Path) Connect(ctx context.Context, at transfer.Peer) (Lane, error) {
 	return p.Lanes()[at.Address], nil
 }
 
-// Prepare is part of transfer.Preparer: the peer's memory is mapped, and the way there proved.
+// Prepare is part of transfer.Preparer: it maps the peer's memory and proves the lane.
 func (p *Path) Prepare(ctx context.Context, at transfer.Peer) (transfer.Measured, error) {
 	lane, err := p.Connect(ctx, at)
 	if err != nil {
@@ -303,7 +301,7 @@ func (p *Path) Close() error {
 	return errors.Join(errs...)
 }
 
-// begin counts a fetch, whose context cancel ends; false: the path is closed.
+// begin registers a fetch whose context cancel ends. It returns false if the path is closed.
 func (p *Path) begin(cancel *context.CancelCauseFunc) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -322,7 +320,8 @@ func (p *Path) end(cancel *context.CancelCauseFunc) {
 	p.fetches.Done()
 }
 
-// Prompt is part of transfer.Prompt: the peer's memory is mapped, and it shows what lies there.
+// Prompt is part of transfer.Prompt: it reports whether the peer's memory is mapped and the peer
+// has a board.
 func (p *Path) Prompt(at transfer.Peer) bool { return p.lenders.Prompt(at) }
 
 // Fetch is part of transfer.Path.
@@ -357,8 +356,8 @@ func (p *Path) Fetch(ctx context.Context, at transfer.Peer, refs []transfer.Ref,
 	return p.fetchLent(ctx, cancel, at, rest, missed, sink)
 }
 
-// fetchShown fetches what the peer shows on its board, and returns the indices of
-// the rest.
+// fetchShown fetches the objects that are on the peer's board and returns the indices of the
+// others.
 func (p *Path) fetchShown(ctx context.Context, at transfer.Peer, refs []transfer.Ref, sink transfer.Sink) (missed []int, err error) {
 	g, err := p.lenders.Glance(ctx, at, len(refs))
 	if err != nil {
@@ -380,13 +379,13 @@ func (p *Path) fetchShown(ctx context.Context, at transfer.Peer, refs []transfer
 	return f.missed, nil
 }
 
-// fetchLent fetches the objects at the indices under leases.
+// fetchLent fetches the objects at the given indices under leases that the peer grants by message.
 func (p *Path) fetchLent(ctx context.Context, cancel context.CancelCauseFunc, at transfer.Peer, refs []transfer.Ref, indices []int, sink transfer.Sink) error {
 	size := partRefs
 	if len(refs) <= 2*partRefs {
 		size = len(refs)
 	}
-	// The peer answers for the next part while this one is copied.
+	// The peer handles the request for the next part while this part is copied.
 	next := p.ask(ctx, at, refs[:size])
 	for first := 0; first < len(refs); first += size {
 		got := <-next
@@ -413,11 +412,10 @@ func (p *Path) fetchLent(ctx context.Context, cancel context.CancelCauseFunc, at
 	return nil
 }
 
-// partRefs is how many objects are asked for at once, when there are more than
-// twice as many.
+// partRefs is the number of objects in one lease request, if there are more than twice as many.
 const partRefs = 250
 
-// asked is what a peer answered.
+// asked is the answer to a lease request.
 type asked struct {
 	batch *borrow.Batch
 	err   error

@@ -2,19 +2,19 @@ package ipc
 
 import "github.com/millrace/millrace/memory/cuda"
 
-// row is a range to copy, laid out as the gather kernel has it: three words.
+// row is a range to copy, with the layout of the gather kernel: three words.
 type row struct{ to, from, bytes uint64 }
 
-// piece is what is posted whole: all bytes of some small objects that are side by side in
-// their fetch, or a part of a larger object.
+// piece is the unit of posting: all bytes of some small objects that are contiguous in their fetch,
+// or a part of one object.
 type piece struct {
 	rows  []row
 	bytes uint64
 	group *group
-	// It is of count objects, from object on.
+	// The piece covers count objects from object on.
 	object, count int
-	// part: the object has other pieces, too. Then order counts them, if it is forwarded, and
-	// step: it is smaller than it need be, so that somebody who waits for it gets it soon.
+	// part: the object has several pieces. Then order is the number of the piece if the object is
+	// forwarded. step: the piece is smaller than necessary, because a follower waits for its bytes.
 	part  bool
 	order int
 	step  bool
@@ -27,20 +27,20 @@ func (p *piece) kind() int {
 	return small
 }
 
-// tableRows is at most how many rows of maxRow it has.
+// tableRows returns an upper bound of its table rows when they are cut to maxRow.
 func (p *piece) tableRows() int { return len(p.rows) + int(p.bytes/maxRow) }
 
-// cutting makes rows and pieces for the objects of a fetch. Lists are used again, so what
-// it made is good until Reset.
+// cutting makes rows and pieces for the objects of a fetch. Its lists are reused, so its results
+// are valid until reset.
 type cutting struct {
 	rows   []row
 	pieces []piece
-	// began is the first row of the small objects that are not a piece yet.
+	// began is the first row of the small objects that are not in a piece yet.
 	began int
 	open  piece
 }
 
-// reset forgets everything, and keeps the memory if it is not that of an odd giant.
+// reset clears the lists. It keeps their memory unless that is unusually large.
 func (c *cutting) reset() {
 	const keep = 1 << 16
 	clear(c.pieces)
@@ -53,9 +53,8 @@ func (c *cutting) reset() {
 	c.rows, c.pieces, c.began, c.open = c.rows[:0], c.pieces[:0], 0, piece{}
 }
 
-// small adds a frame of a small object. Objects come one after the other; what is not side
-// by side with those before begins another piece. Ranges that are neighbours on both sides
-// are one.
+// small adds a frame of a small object. Objects must come in order; an object that does not follow
+// the previous one begins another piece. Ranges that are adjacent on both sides become one row.
 func (c *cutting) small(to, from, bytes, chunk uint64) {
 	if last := len(c.rows) - 1; last >= c.began {
 		if l := &c.rows[last]; l.to+l.bytes == to && l.from+l.bytes == from && l.bytes+bytes <= maxRow {
@@ -79,8 +78,8 @@ func (c *cutting) close() {
 	c.began, c.open = len(c.rows), piece{}
 }
 
-// parts divides the small object that was added since the last piece into pieces of at most `most` rows: while one
-// piece is posted, other fetches cannot post.
+// parts divides the small object that was added since the last piece into pieces of at most `most`
+// rows: while one piece is posted, other fetches cannot post.
 func (c *cutting) parts(g *group, object, most int) {
 	for c.began < len(c.rows) {
 		end := min(c.began+most, len(c.rows))
@@ -94,7 +93,7 @@ func (c *cutting) parts(g *group, object, most int) {
 	c.open = piece{}
 }
 
-// large adds a frame of an object that has pieces of its own. REQUIRES: closed.
+// large adds a frame of an object that has pieces of its own. REQUIRES: close was called.
 func (c *cutting) large(to, from, bytes, chunk uint64, g *group, object int) {
 	for at := uint64(0); at < bytes; at += chunk {
 		c.rows = append(c.rows, row{to + at, from + at, min(chunk, bytes-at)})
@@ -104,7 +103,7 @@ func (c *cutting) large(to, from, bytes, chunk uint64, g *group, object int) {
 	c.began = len(c.rows)
 }
 
-// copies are those of pieces by the copy engine, appended to a list.
+// copies appends the copies of pieces by the copy engine to a list.
 func copies(list []cuda.Copy, pieces []piece, one func(to, from, bytes uint64) cuda.Copy) []cuda.Copy {
 	for _, p := range pieces {
 		for _, r := range p.rows {

@@ -2,27 +2,25 @@ package ipc
 
 import "time"
 
-// rates are what a lane knows of its link. A post by the copy engine takes
-// engineBase, and then engineCopy for each copy or its bytes over engineRate,
-// whatever is longer; one by the gather kernel gatherBase and its bytes over
-// gatherRate.
+// rates is a lane's model of its link. A post by the copy engine takes engineBase plus the larger
+// of engineCopy for each further copy and its bytes divided by engineRate. A post by the gather
+// kernel takes gatherBase plus its bytes divided by gatherRate.
 type rates struct {
 	engineBase, engineCopy, gatherBase time.Duration
-	// In bytes a second.
+	// In bytes per second.
 	engineRate, gatherRate float64
-	// early is by how much a rate was last taken to be higher than it seemed, or a time to be
-	// shorter, 0 if it was measured since.
+	// early is the relative correction that hurry made last. 0 if an exact measurement came since.
 	early float64
 }
 
-// assumed is measured on H200s over NVLink; each figure is replaced by what is
-// seen.
+// assumed holds the initial figures, measured on H200s over NVLink. Measurements replace each of
+// them.
 var assumed = rates{
 	engineBase: 8 * time.Microsecond, engineCopy: 3300 * time.Nanosecond, gatherBase: 14 * time.Microsecond,
 	engineRate: 350e9, gatherRate: 300e9,
 }
 
-// assumedOfHost is of memory that is not registered.
+// assumedOfHost holds the initial figures for host memory that is not registered with the driver.
 var assumedOfHost = rates{engineBase: 20 * time.Microsecond, engineCopy: 10 * time.Microsecond, engineRate: 8e9, gatherRate: 1}
 
 func over(bytes uint64, rate float64) time.Duration {
@@ -35,12 +33,12 @@ func (r *rates) engine(copies int, bytes uint64) time.Duration {
 
 func (r *rates) gathered(bytes uint64) time.Duration { return r.gatherBase + over(bytes, r.gatherRate) }
 
-// gathers says whether the gather kernel is the faster way.
+// gathers reports whether the gather kernel is faster than the copy engine.
 func (r *rates) gathers(copies int, bytes uint64) bool {
 	return copies > 1 && r.gathered(bytes) < r.engine(copies, bytes)
 }
 
-// predict says how long a post should take that has the link for itself.
+// predict returns how long a post should take once it has the link for itself.
 func (r *rates) predict(p *post) time.Duration {
 	if p.slot >= 0 {
 		return p.base + over(p.bytes, r.gatherRate)
@@ -48,10 +46,10 @@ func (r *rates) predict(p *post) time.Duration {
 	return p.base + max(time.Duration(p.copies-1)*r.engineCopy, over(p.bytes, r.engineRate))
 }
 
-// sooner is by how much a post may be over before it is predicted to be. Of gathers one rate
-// is not known well: it differs with their rows, and two that are under way share the
-// link. Who slept until a slow one should be over would be told that it was, whatever it was. None
-// is faster than the copy engine, though.
+// sooner returns by how much a post may end before its predicted end. The gather rate is uncertain:
+// it depends on the rows, and two concurrent gathers share the link. If we slept for the predicted
+// time we would always find the copy done and could never learn that it was faster. So wake early,
+// using the copy-engine rate as an upper bound: no gather is faster than the copy engine.
 func (r *rates) sooner(p *post) time.Duration {
 	if p.slot < 0 || r.engineRate <= r.gatherRate {
 		return 0
@@ -59,7 +57,8 @@ func (r *rates) sooner(p *post) time.Duration {
 	return over(p.bytes, r.gatherRate) - over(p.bytes, r.engineRate)
 }
 
-// base is what a post takes beside its bytes: little if it is queued behind another.
+// base returns the part of a post's time that does not depend on its bytes. It is an eighth if the
+// post is queued behind another one.
 func (r *rates) base(p *post, queued bool) time.Duration {
 	base := r.engineBase
 	if p.slot >= 0 {
@@ -71,8 +70,8 @@ func (r *rates) base(p *post, queued bool) time.Duration {
 	return base
 }
 
-// learn takes a post in that ended now, or some time ago. Only such figures are learnt as
-// dominate its time.
+// learn updates the model with a post that ended now, or that was found to have ended some time ago
+// (loose). It updates only the figure that dominates the post's time.
 func (r *rates) learn(p *post, now time.Time) {
 	took, predicted, bytes := now.Sub(p.began), r.predict(p), p.bytes
 	if p.carried > 0 {
@@ -90,7 +89,7 @@ func (r *rates) learn(p *post, now time.Time) {
 		return
 	}
 	r.early = 0
-	// What took long was perhaps looked at late.
+	// A long time may only mean that the end was noticed late.
 	weight := gain
 	if took > 2*predicted {
 		weight = doubt
@@ -99,15 +98,16 @@ func (r *rates) learn(p *post, now time.Time) {
 		if took <= p.base {
 			return
 		}
-		// Who expects too much asks too early, which costs less than to sleep too long.
+		// Overestimating a rate makes us poll too early, which costs less than oversleeping. So
+		// faster measurements get twice the weight.
 		seen, weight := float64(bytes)/(took-p.base).Seconds(), weight
 		if seen > *known {
 			weight *= 2
 		}
 		*known += weight * (seen - *known)
 	}
-	// A stall of some milliseconds tells nothing of the next post, and who believed it would sleep
-	// through that one.
+	// A stall of some milliseconds says nothing about the next post. If the model believed it, the
+	// waiter would sleep through the next post. So the growth is limited.
 	span := func(known *time.Duration, seen time.Duration) {
 		*known += time.Duration(weight * float64(min(max(seen, leastSpan), mostOff**known)-*known))
 	}
@@ -126,10 +126,10 @@ func (r *rates) learn(p *post, now time.Time) {
 	}
 }
 
-// hurry takes in that a post was over when somebody woke who had slept until shortly before
-// it should be. How early it was nobody knows, and nobody finds out who goes on sleeping as
-// long: so what much of its time was thought to come from is taken to be less, by more each time
-// that it happens again.
+// hurry corrects the model after an oversleep: the copy had finished before our timed sleep ended,
+// so its true duration is unknown but shorter than predicted. With the same prediction the next
+// sleep would hide the truth again. hurry therefore shrinks the dominant term (base, per-copy time
+// or the time for the bytes) by 2 %, doubling up to 32 % on consecutive oversleeps.
 func (r *rates) hurry(p *post, early bool) {
 	if !early {
 		return
@@ -153,21 +153,21 @@ func (r *rates) hurry(p *post, early bool) {
 }
 
 const (
-	// leastSpan bounds what is learnt of times, and mostOff by how much one is believed to be longer
-	// than was known.
+	// leastSpan is the lower bound of learned times. mostOff is the largest factor by which one
+	// measurement may exceed the known time; more is cut off.
 	leastSpan = 500 * time.Nanosecond
 	mostOff   = 4
-	// baseShare is which part of the rest a base has that is thought to be what is wrong: a sound one is
-	// a tenth of what is long enough to sleep for.
+	// hurry blames the base if baseShare times the base is at least the rest of the time. A correct
+	// base is a tenth of any post that is long enough to sleep for.
 	baseShare = 4
-	// leastHurry and mostHurry bound by how much a rate is taken to be higher, or a time shorter.
+	// leastHurry and mostHurry bound the relative correction of hurry.
 	leastHurry = 0.02
 	mostHurry  = 0.32
-	// rateBytes is from which size on a post tells a rate, latencyBytes up to which
-	// it tells the base.
+	// A post of at least rateBytes measures a rate. A post of at most latencyBytes measures the
+	// base.
 	rateBytes    = 4 << 20
 	latencyBytes = 256 << 10
-	// gain of one measurement, and of one that may say nothing.
+	// gain is the weight of one measurement, doubt the weight of one that may be too long.
 	gain  = 0.25
 	doubt = 0.05
 )

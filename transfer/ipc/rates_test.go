@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Who sleeps until shortly before the time that a rate predicts finds out that the link is
-// faster than that, though it was never awake when a copy was over.
+// A waiter that always sleeps until shortly before the predicted end still learns that the link is
+// faster than its rate, although it was never awake at the end of a copy.
 func TestARateThatIsTooLowIsFoundOutAsleep(t *testing.T) {
 	const truth, lead = 390e9, 15 * time.Microsecond
 	for _, known := range []float64{truth / 3, truth * .9, truth * 1.5} {
@@ -28,8 +28,8 @@ func TestARateThatIsTooLowIsFoundOutAsleep(t *testing.T) {
 	}
 }
 
-// So it does of times that do not depend on the bytes, whichever it is that is too long; and
-// no rate grows instead.
+// The same holds for a time that does not depend on the bytes: the wrong figure shrinks, whichever
+// it is, and no rate grows instead.
 func TestATimeThatIsTooLongIsFoundOutAsleep(t *testing.T) {
 	const lead, wrong = 48 * time.Microsecond, 3 * time.Millisecond
 	for name, test := range map[string]struct {
@@ -60,7 +60,7 @@ func TestATimeThatIsTooLongIsFoundOutAsleep(t *testing.T) {
 				}
 				r.learn(p, ends)
 				if !p.loose {
-					break // it was awake when the copy was over, so that all is learnt as ever
+					break // it was awake at the end of the copy, so the normal model update follows
 				}
 			}
 			if rounds == 60 {
@@ -73,7 +73,8 @@ func TestATimeThatIsTooLongIsFoundOutAsleep(t *testing.T) {
 	}
 }
 
-// A post that was held up for some milliseconds, by another program or by the device, does not make those after it wait.
+// A post that was delayed for some milliseconds, by another program or by the device, does not make
+// later posts wait.
 func TestAStallIsNotTakenForTheRule(t *testing.T) {
 	r, now := assumed, time.Unix(1, 0)
 	stalled := &post{slot: 0, copies: 100, bytes: 100 * 4096, began: now, base: r.gatherBase}
@@ -86,7 +87,7 @@ func TestAStallIsNotTakenForTheRule(t *testing.T) {
 	}
 }
 
-// Copies that nobody saw end are measured with the next one that somebody did.
+// A copy whose end was not observed is measured together with the next copy whose end was.
 func TestCopiesThatNobodySawEndAreMeasuredTogether(t *testing.T) {
 	const truth = 300e9
 	r, now := assumed, time.Unix(1, 0)

@@ -11,11 +11,11 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// Raw copies remote, a range of the memory of a peer with a GPU, whatever lies there,
-// into a region of our slab, times times one after the other, and returns how long
-// each took: what the mapping gives without leases and objects, to compare fetches
-// with. Before each it rests: what follows something else at once is faster than what begins on a processor and a device
-// that had nothing to do. The region's bytes are of no use.
+// Raw copies a range of the memory of a peer with a GPU, with any contents, into a region of our
+// slab. It repeats the copy and returns the time of each. This is the speed of the mapping without
+// leases and objects, to compare fetches with. Before each copy it rests: a copy directly after
+// other work is faster than one that begins on an idle processor and device. The region's bytes are
+// meaningless afterwards.
 func (p *Path) Raw(ctx context.Context, at transfer.Peer, remote memory.Frame, into transfer.Region, times int, rest time.Duration) (took []time.Duration, err error) {
 	if _, err := p.Connect(ctx, at); err != nil {
 		return nil, err

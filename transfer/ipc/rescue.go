@@ -11,8 +11,8 @@ import (
 
 var _ transfer.Rescuer = (*Path)(nil)
 
-// Rescue is part of transfer.Rescuer: the mapping of a dead peer's slab keeps it
-// allocated, and its board says where in it the objects are.
+// Rescue is part of transfer.Rescuer. The mapping of a dead peer's slab keeps it allocated, and the
+// peer's board says where in it the objects are.
 func (p *Path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byte, refs []transfer.Ref, sink transfer.Sink) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -54,7 +54,7 @@ func (p *Path) Rescue(ctx context.Context, at transfer.Peer, incarnation [16]byt
 	return nil
 }
 
-// copied keeps what arrived to itself until it is proved.
+// copied holds arrived objects back until the memory is proved a second time.
 type copied struct {
 	transfer.Sink
 	whole []int
@@ -69,8 +69,8 @@ func (c *copied) Done(index int, err error) {
 	c.whole = append(c.whole, index)
 }
 
-// verify says whether the memory is still that which was mapped. REQUIRES: a glance
-// keeps it.
+// verify returns an error if the memory is no longer the mapped incarnation. REQUIRES: a read guard
+// keeps the mapping.
 func (m *mapping) verify() error {
 	if m.peer != nil {
 		return m.peer.Prove()

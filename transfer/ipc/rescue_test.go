@@ -16,7 +16,8 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// Memory of a GPU with a reported error is not read, neither while its worker lives nor afterwards.
+// The memory of a GPU with a reported error is not read, neither while its worker lives nor
+// afterwards.
 func TestGPUMemoryThatIsSuspectIsLeftAlone(t *testing.T) {
 	slab := sized(64<<20, 64<<20)
 	c, peer := lender(t, slab, set{Count: 2, Bytes: 1 << 20})
@@ -68,8 +69,8 @@ func TestGPUMemoryThatIsSuspectIsLeftAlone(t *testing.T) {
 	}
 }
 
-// What a killed source showed is copied out of its slab, which stays allocated until it is forgotten; then the next one has
-// room on its device.
+// Objects on the board of a killed source are copied out of its slab, which stays allocated until
+// the source is forgotten. Then the next worker has room on the device.
 func TestGPURescueFromAKilledSource(t *testing.T) {
 	const small = 300
 	slab, large := sized(256<<20, 4<<30), sized(8<<20, 512<<20)
@@ -98,7 +99,7 @@ func TestGPURescueFromAKilledSource(t *testing.T) {
 		t.Errorf("from another life: %v", err)
 	}
 	var refs []transfer.Ref
-	for i := range 4 + small + 1 { // the last one was never there
+	for i := range 4 + small + 1 { // the last one never existed
 		refs = append(refs, ref(i))
 	}
 	began := time.Now()

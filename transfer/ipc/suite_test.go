@@ -27,14 +27,15 @@ func newBoard(tb testing.TB) *board.Board {
 	return b
 }
 
-// suiteBytes is more than any test of the suite touches.
+// suiteBytes is more than any test of the suite uses.
 const suiteBytes = 1 << 30
 
 func TestGPUConformance(t *testing.T) {
 	for name, change := range map[string]func(*ipc.Config){
 		"gather": nil, "copy engine": func(c *ipc.Config) { c.NoGather = true },
 	} {
-		// Each way to find objects with each kind of sink, by one of the ways to copy.
+		// Combines each way to find objects with each kind of sink and with one of the ways to
+		// copy.
 		t.Run(name, func(t *testing.T) {
 			h := harness(false, change)
 			h.Batches = change != nil
@@ -42,7 +43,7 @@ func TestGPUConformance(t *testing.T) {
 		})
 		t.Run(name+" with a board", func(t *testing.T) {
 			h := harness(true, change)
-			h.CanStall = false // nobody is asked
+			h.CanStall = false // no message to the peer could stall
 			h.Batches = change == nil
 			h.Run(t)
 		})

@@ -9,27 +9,27 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// The waiter: what is over within spinFor is waited for by asking. For all else it sleeps
-// once, until as long before the time that the rates predict as its sleeps are late, and
-// spinAhead. Where another post keeps the link busy, slack behind it is soon enough. A wait
-// is no longer than longest.
+// The waiter sleeps once, then spins for up to spinFor. The sleep ends before the predicted end of
+// the post: by the typical lateness of sleeps (alarm) plus spinAhead. If less than shortest would
+// be slept, it spins only. If another large post keeps the link busy, noticing the end up to slack
+// late is soon enough. One wait takes no longer than longest.
 const (
 	spinFor   = 200 * time.Microsecond
 	spinAhead = 8 * time.Microsecond
 	slack     = 60 * time.Microsecond
 	longest   = 500 * time.Microsecond
-	// shortest is for what to sleep at all.
+	// shortest is the minimum sleep; below it the waiter spins only.
 	shortest = 20 * time.Microsecond
 )
 
-// alarm is what a lane knows of its sleeps: how late they end, and how much that varies.
+// alarm is a lane's model of its sleeps: the mean of how late they end, and the mean deviation.
 type alarm struct{ late, spread time.Duration }
 
-// assumedAlarm is for a virtual machine that has to be woken itself.
+// assumedAlarm fits a virtual machine whose processor has to be woken by the host.
 var assumedAlarm = alarm{late: 30 * time.Microsecond, spread: 5 * time.Microsecond}
 
-// learn takes in how late a sleep ended. One that ended far too late says something of
-// another program, not of the next sleep.
+// learn updates the model with the lateness of one sleep. A very late end was caused by another
+// program and says nothing about the next sleep, so the lateness is cut off at 100 µs.
 func (a *alarm) learn(late time.Duration) {
 	const most = 100 * time.Microsecond
 	off := min(late, most) - a.late
@@ -37,12 +37,14 @@ func (a *alarm) learn(late time.Duration) {
 	a.spread += (max(off, -off) - a.spread) / 8
 }
 
-// lead is how long before something a sleep should end.
+// lead returns how long before an expected end a sleep should finish.
 func (a *alarm) lead() time.Duration { return a.late + 2*a.spread + spinAhead }
 
-// wait returns the objects of a group that have ended, at least one, or none if
-// the group has none left; the list is good until the next call. After an error of the context, or stall without any
-// progress, it drops what is not posted, waits for the rest and returns that error.
+// wait returns the objects of a group that have ended: at least one, or none if the group has no
+// open pieces. The list is valid until the next call. After an error of the context, or after a
+// time of stall without any progress, wait drops the pieces that are not posted, waits for the
+// posted ones and returns that error. At any time one of the waiting goroutines drives the lane for
+// all of them.
 func (l *lane) wait(ctx context.Context, g *group, stall time.Duration) (ended []span, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,7 +71,7 @@ func (l *lane) wait(ctx context.Context, g *group, stall time.Duration) (ended [
 			continue
 		}
 		l.driving = true
-		// To ask costs a microsecond: not for what was posted just now.
+		// A query takes a microsecond: skip it for posts that were submitted just now.
 		if now := l.now(); !fresh || l.due(now) {
 			l.poll(now)
 		}
@@ -85,14 +87,14 @@ func (l *lane) wait(ctx context.Context, g *group, stall time.Duration) (ended [
 	default:
 	}
 	if !l.driving && l.busy() && len(l.waiting) > 0 {
-		l.waiting[0].notify() // it drives from now on
+		l.waiting[0].notify() // it drives the lane from now on
 	}
 	return ended, err
 }
 
-// look is wait without waiting, for a group with one object that gets more and more
-// pieces: it says whether some of them are not over, when the last was, and what went
-// wrong. Who looks sees to it that the lane goes on.
+// look is wait without blocking, for a group with a single object to which pieces are added over
+// time. It reports whether pieces are open, when the last progress was, and the object's first
+// error. The caller must call look again and again, since that drives the lane.
 func (l *lane) look(g *group) (open bool, moved time.Time, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -103,8 +105,8 @@ func (l *lane) look(g *group) (open bool, moved time.Time, err error) {
 	return g.open > 0, l.progress(g), g.part(0).err
 }
 
-// progress is when something last ended that a group waits for: of its own, or of what is before it on the lane, which all
-// fetches from one peer share. REQUIRES: mu.
+// progress returns the time at which a piece of a group last ended, or any post before it on the
+// lane: all fetches from one peer share the lane. REQUIRES: mu.
 func (l *lane) progress(g *group) time.Time {
 	if l.moved.After(g.moved) {
 		return l.moved
@@ -112,7 +114,7 @@ func (l *lane) progress(g *group) time.Time {
 	return g.moved
 }
 
-// givenUp says why a group should not wait any longer. REQUIRES: mu.
+// givenUp returns the error because of which a group should stop waiting, or nil. REQUIRES: mu.
 func (l *lane) givenUp(ctx context.Context, g *group, stall time.Duration) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -123,7 +125,8 @@ func (l *lane) givenUp(ctx context.Context, g *group, stall time.Duration) error
 	return nil
 }
 
-// await waits until somebody has news for the group.
+// await blocks until the group is notified. If impatient, it also returns when the context is done
+// or stall has passed.
 func await(ctx context.Context, g *group, impatient bool, stall time.Duration) {
 	if !impatient {
 		<-g.wake
@@ -138,13 +141,15 @@ func await(ctx context.Context, g *group, impatient bool, stall time.Duration) {
 	}
 }
 
-// busy says whether something is under way, or waits for its turn. REQUIRES: mu.
+// busy reports whether posts are under way or large pieces wait to be posted. REQUIRES: mu.
 func (l *lane) busy() bool {
 	return len(l.queues[small].posted) > 0 || len(l.queues[large].posted) > 0 || l.queues[large].len() > 0
 }
 
-// tell tells for how long a group waits, if it is to be told and does not know: as long as the rates say, if it was posted
-// just now, else nobody knows. It says whether mu was given up for that. REQUIRES: mu.
+// tell calls the group's waits function with the expected duration of the wait, unless it already
+// reported one at least as long. The duration is known only if all pieces were posted just now
+// (fresh), otherwise it is transfer.Long. tell reports whether it released mu for the call.
+// REQUIRES: mu.
 func (l *lane) tell(g *group, fresh bool) bool {
 	if g.waits == nil {
 		return false
@@ -163,8 +168,8 @@ func (l *lane) tell(g *group, fresh bool) bool {
 	return true
 }
 
-// left is how long it takes until all that is posted should be over, more than nothing; what is not posted takes as
-// long as can be. REQUIRES: mu.
+// left returns the time, more than 0, until all posts should be over; transfer.Long if some pieces
+// are not posted. REQUIRES: mu.
 func (l *lane) left() time.Duration {
 	left, now := time.Nanosecond, l.now()
 	for kind := range l.queues {
@@ -179,7 +184,7 @@ func (l *lane) left() time.Duration {
 	return left
 }
 
-// due says whether something should be over by now, or could be posted. REQUIRES: mu.
+// due reports whether a post should be over by now or a piece could be posted. REQUIRES: mu.
 func (l *lane) due(now time.Time) bool {
 	for kind := range l.queues {
 		q := &l.queues[kind]
@@ -190,8 +195,8 @@ func (l *lane) due(now time.Time) bool {
 	return false
 }
 
-// pause passes the time until it is worth asking again. REQUIRES: mu, which it gives
-// up meanwhile.
+// pause waits until the next query is worthwhile: until the earliest post is expected to end.
+// REQUIRES: mu, which it releases while it waits.
 func (l *lane) pause() {
 	var next *queue
 	for kind := range l.queues {
@@ -200,7 +205,8 @@ func (l *lane) pause() {
 			next = q
 		}
 	}
-	// Who has no more than one chunk under way looks for a turn.
+	// A lane with unposted large pieces and room in the window waits for its egress token, and
+	// polls for it every turnPoll.
 	waits := l.queues[large].len() > 0 && len(l.queues[large].posted) < window
 	if next == nil || next.posted[0].unsure {
 		if waits || next != nil {
@@ -210,7 +216,9 @@ func (l *lane) pause() {
 		}
 		return
 	}
-	// What is behind it keeps the link busy, and the next lane may enter when it is over.
+	// behind: a second large post keeps the link busy after this one, and the next lane of the
+	// device may enter only after this one has ended. So noticing the end a little late costs
+	// nothing.
 	post, behind := next.posted[0], next == &l.queues[large] && len(next.posted) == window && !l.queuesSmall()
 	behind = behind && !post.pieces[0].step
 	left := post.ends.Sub(l.now())
@@ -219,10 +227,10 @@ func (l *lane) pause() {
 	case behind:
 		sleep, spin = max(left, 0)+slack, 0
 	case left < -spinFor:
-		sleep, spin = longest, 0 // late for a reason that the rates do not know
+		sleep, spin = longest, 0 // late for a reason that is not in the model
 	}
 	if sleep > longest {
-		sleep, spin = longest, 0 // others may have small frames to post before long
+		sleep, spin = longest, 0 // small frames that others post meanwhile must not wait longer
 	}
 	if spin > 0 && (sleep < shortest || post.pieces[0].step) {
 		sleep = 0
@@ -236,8 +244,8 @@ func (l *lane) pause() {
 	if sleep > 0 {
 		l.alarm.learn(w.Late)
 	}
-	// NB: nobody polls who does not drive, so it is there still. What went wrong the next poll
-	// hears, too.
+	// NB: only the driving goroutine polls, so the post still exists. The next poll sees an error
+	// of Await, too.
 	switch {
 	case err != nil:
 	case w.Done:

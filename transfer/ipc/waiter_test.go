@@ -8,26 +8,27 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// link is a device that copies one post after the other, in time of its own.
+// link simulates a device that copies one post after the other, with a simulated clock.
 type link struct {
 	now time.Time
-	// rate is in bytes a second, sways by how much of it more each post has, in turn; base is what the first of a row takes more, and turn what each does.
+	// rate is in bytes per second; sways are relative deviations of it for successive posts. base
+	// is the extra time of a post on an idle link, turn the extra time of each post.
 	rate       float64
 	sways      []float64
 	posts      int
 	base, turn time.Duration
-	// late is by how much sleeps end late, each in its turn.
+	// late has the lateness of successive sleeps.
 	late []time.Duration
 	naps int
-	// shared: what is under way is copied all at once, and ends with what came last.
+	// shared: all posts under way are copied concurrently and end together with the last one.
 	shared bool
 	last   *done
-	// free is when what was submitted is over; slept is how long somebody slept.
+	// free is when all submitted posts are over. slept is the total time slept.
 	free  time.Time
 	slept time.Duration
 }
 
-// done is when a post is over: the event behind it.
+// done is the event behind a post: the time of its end.
 type done struct {
 	*link
 	at time.Time
@@ -73,7 +74,7 @@ func (d *done) submit(p *post) {
 	d.last = d
 }
 
-// lane is one over the link.
+// lane returns a lane over the link.
 func (k *link) lane() *lane {
 	var places [2][]place
 	for kind := range places {
@@ -90,8 +91,8 @@ func (k *link) lane() *lane {
 	return l
 }
 
-// fetch copies an object as a fetch does, and returns how long that took and how much of it
-// nobody slept.
+// fetch copies an object as a fetch does. It returns the time that this took, and the part of it
+// spent awake.
 func (k *link) fetch(t *testing.T, l *lane, bytes uint64) (took, awake time.Duration) {
 	t.Helper()
 	k.now = k.now.Add(20 * time.Microsecond)
@@ -112,8 +113,8 @@ func (k *link) fetch(t *testing.T, l *lane, bytes uint64) (took, awake time.Dura
 	}
 }
 
-// However wrong the rate is that a lane begins with, and whatever it fetched before, it comes to
-// end its fetches when the copies do, and sleeps meanwhile.
+// For any initial error of the rate, and after any earlier fetches, a lane learns to end its
+// fetches when the copies end, and sleeps in between.
 func TestFetchesEndWhenTheirCopiesDo(t *testing.T) {
 	us := func(list ...int) (out []time.Duration) {
 		for _, n := range list {
@@ -149,7 +150,7 @@ func TestFetchesEndWhenTheirCopiesDo(t *testing.T) {
 	}
 }
 
-// gathered is fetch for so many small objects, submitted as they are cut.
+// gathered is fetch for the given number of small objects, submitted as they are cut.
 func (k *link) gathered(t *testing.T, l *lane, count int, bytes uint64) (took time.Duration) {
 	t.Helper()
 	k.now = k.now.Add(20 * time.Microsecond)
@@ -178,8 +179,8 @@ func (k *link) gathered(t *testing.T, l *lane, count int, bytes uint64) (took ti
 	}
 }
 
-// However slow gathers were thought to be, nobody sleeps until they should be over then, and
-// finds them to be as slow.
+// With any initial gather rate, a waiter must not sleep until the predicted end, as it would then
+// find the wrong rate confirmed.
 func TestGathersEndWhenTheyAreOver(t *testing.T) {
 	const truth, objects, bytes = 340e9, 1000, 64 << 10
 	for _, known := range []float64{100e9, 150e9, 190e9, 300e9, 600e9} {
@@ -196,8 +197,8 @@ func TestGathersEndWhenTheyAreOver(t *testing.T) {
 	}
 }
 
-// Who carries a fetch out hears before it waits how long that should take, and again if it takes longer; nothing if
-// there is nothing to wait for.
+// The goroutine that carries out a fetch is notified, before it waits, of the expected duration,
+// and again if it takes longer. It is not notified if there is nothing to wait for.
 func TestWaitsAreToldBeforehand(t *testing.T) {
 	k := &link{now: time.Unix(1, 0), rate: 390e9, base: 8 * time.Microsecond, turn: 2 * time.Microsecond, late: []time.Duration{5 * time.Microsecond}, sways: []float64{0}}
 	l := k.lane()
