@@ -18,7 +18,7 @@ import (
 var figures = flag.Bool("figures", false, "print latencies and rates beside raw reads")
 var inline = flag.Int("inline", 0, "Config.InlineBytes of the source")
 
-// into is a sink that reuses one region.
+// into is a sink that uses the same region again for each object.
 type into struct{ region transfer.Region }
 
 func (f into) Place(_ context.Context, _ int, head transfer.Head) ([]transfer.Region, error) {
@@ -38,8 +38,8 @@ func median(d []time.Duration) time.Duration {
 	return d[len(d)/2]
 }
 
-// TestFiguresBesideRaw compares a fetch with a raw read of the same lane, in one
-// run. Nothing is asserted of the times: the machines of tests are busy.
+// TestFiguresBesideRaw compares a fetch with a raw read of the same lane, in one run. It asserts no
+// times, because the machines of tests are busy.
 func TestFiguresBesideRaw(t *testing.T) {
 	for name, tls := range transports {
 		t.Run(name, func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestFiguresBesideRaw(t *testing.T) {
 					}
 					return d
 				}
-				raw() // pages are touched for the first time
+				raw() // touches the pages for the first time
 				before := raw()
 				var whole []time.Duration
 				for range reps {

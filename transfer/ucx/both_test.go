@@ -25,13 +25,13 @@ import (
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
-// worker is both sides in one context, as in a worker.
+// worker is both sides in one context, like a real worker.
 type worker struct {
 	context *ucx.Context
 	path    *ucx.Path
 	peer    transfer.Peer
 	objects *transfertest.Objects
-	room    *transfertest.Room // for what it fetches
+	room    *transfertest.Room // for the objects that it fetches
 }
 
 func newWorker(tb testing.TB, tls string) *worker {
@@ -39,13 +39,14 @@ func newWorker(tb testing.TB, tls string) *worker {
 	return newWorkerThatWaits(tb, tls, transfertest.Patience)
 }
 
-// newWorkerThatWaits waits so long for a sign of life.
+// newWorkerThatWaits makes a worker with the given StallTimeout.
 func newWorkerThatWaits(tb testing.TB, tls string, stall time.Duration) *worker {
 	tb.Helper()
 	return newWorkerThatServes(tb, tls, stall, nil)
 }
 
-// newWorkerThatServes has its objects served through what between makes of them, nil: directly.
+// newWorkerThatServes makes a worker that serves from between(objects), or directly from objects if
+// between is nil.
 func newWorkerThatServes(tb testing.TB, tls string, stall time.Duration, between func(transfer.Source) transfer.Source) *worker {
 	tb.Helper()
 	space := newSlab(tb, slabBytes)
@@ -83,12 +84,12 @@ func newWorkerThatServes(tb testing.TB, tls string, stall time.Duration, between
 	return &worker{c, path, transfer.Peer{Worker: 1, Name: "worker", Address: listener.Addr().String()}, objects, room}
 }
 
-// TestManyReadersBothWaysSomeGivingUp has three workers read from one another at
-// once, while some fetches are cancelled at random moments: what is delivered is
-// right, and nothing is left behind. A fetch may lose its peer, but none stalls: one that
-// is cancelled may close a connection, and UCX, which pairs the endpoints of two workers
-// in an order of its own, may then fail a source's endpoint to a reader whose own is
-// well. That reader asks when nothing comes.
+// TestManyReadersBothWaysSomeGivingUp lets three workers read from each other at the same time, and
+// cancels some fetches at random moments. All bytes delivered must be right, and no lease may
+// remain. A fetch may fail with ErrPeerLost, but none may stall. The reason for such a failure: a
+// cancelled fetch may close a connection. UCX pairs the endpoints of two workers in an order of its
+// own, so it may then fail a source's endpoint to a reader, and not the endpoint of that reader.
+// The reader asks the source when no answer comes.
 func TestManyReadersBothWaysSomeGivingUp(t *testing.T) {
 	for name, tls := range transports {
 		t.Run(name, func(t *testing.T) {
@@ -124,7 +125,8 @@ func TestManyReadersBothWaysSomeGivingUp(t *testing.T) {
 	}
 }
 
-// A peer that first has to open its library answers later than a fetch would wait for a byte, and is connected all the same.
+// TestPeerThatAnswersTheWireUpLate: a peer that first has to open its library answers later than
+// StallTimeout, and the connection succeeds all the same.
 func TestPeerThatAnswersTheWireUpLate(t *testing.T) {
 	source := newWorker(t, transports["tcp"])
 	reader := newWorker(t, transports["tcp"])
@@ -148,7 +150,7 @@ func TestPeerThatAnswersTheWireUpLate(t *testing.T) {
 	}
 }
 
-// read fetches a few of a worker's objects, and gives up every third time.
+// read fetches some of a worker's objects, and gives up every third time.
 func (w *worker) read(t *testing.T, source *worker, s int, sizes []int, random *rand.Rand) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -183,8 +185,8 @@ func (w *worker) read(t *testing.T, source *worker, s int, sizes []int, random *
 	}
 }
 
-// TestIdleConnectionsCostLittle tells contexts that sleep from those that poll, also
-// on a busy machine; the exact figure is for `millrace bench idle` to tell.
+// TestIdleConnectionsCostLittle distinguishes contexts that block from contexts that poll, also on
+// a busy machine. `millrace bench idle` measures the exact figure.
 func TestIdleConnectionsCostLittle(t *testing.T) {
 	a, b := newWorker(t, transports["cma"]), newWorker(t, transports["cma"])
 	if _, err := a.path.Connect(t.Context(), b.peer); err != nil {
@@ -197,7 +199,7 @@ func TestIdleConnectionsCostLittle(t *testing.T) {
 		}
 		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 	}
-	runtime.GC() // of what tests before left
+	runtime.GC() // frees the memory of earlier tests
 	const rest = 2 * time.Second
 	before := used()
 	<-time.After(rest)

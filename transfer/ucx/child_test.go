@@ -32,32 +32,32 @@ import (
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
-// childEnv holds the order of a second process: this binary, started again.
+// childEnv holds the order for a second process: this binary, started again.
 const childEnv = "MILLRACE_TEST_CHILD"
 
-// childOrder is what a serving process is told.
+// childOrder describes the work of a second process.
 type childOrder struct {
 	TLS       string
 	SlabBytes uint64
-	// Lie names what the process tells wrongly about itself.
+	// Lie names the field about which the process lies to readers.
 	Lie string
-	// Read: it does not serve, but reads object 1 from this address until killed.
+	// Read: the process does not serve, but reads object 1 from this address until it is killed.
 	Read string
-	// Open: it does not serve, but opens a context with this library and these
-	// limits, and ends.
+	// Open: the process does not serve, but opens a context with this library and these limits, and
+	// ends.
 	Open           bool
 	Library        string
 	Files          uint64
 	NoLockedMemory bool
-	// Listen is the address to serve at; empty: any.
+	// Listen is the address to serve at; empty: any address.
 	Listen string
-	// Sizes, if set, are those of objects 1, 2, ... that the child has of its own,
-	// and may be asked for on the thread; else it asks the test.
+	// Sizes, if set, are the sizes of objects 1, 2, ... that the child itself has. Its source is
+	// quick then. If not set, the child asks the test for objects.
 	Sizes []int
 	// Inline is Config.InlineBytes.
 	Inline int
-	// Test is where a child on another host finds the test, and has copies of the
-	// test's objects in a slab of its own; empty: it is on this host.
+	// Test is the address of the test for a child on another host; such a child has copies of the
+	// test's objects in its own slab. Empty: the child is on this host.
 	Test string
 }
 
@@ -75,7 +75,7 @@ func TestMain(m *testing.M) {
 	}
 	code := m.Run()
 	if elsewhere != nil {
-		_ = elsewhere.Close() // what it started has ended
+		_ = elsewhere.Close() // the processes that it started have ended
 	}
 	if code == 0 {
 		if err := transfertest.NoGoroutines(); err != nil {
@@ -90,7 +90,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// library is the wheel's: the Makefile names it, and puts it there.
+// library returns the library of the wheel; the Makefile installs it and sets its path.
 func library(tb testing.TB) string {
 	tb.Helper()
 	path, err := filepath.Abs(libraryPath())
@@ -153,7 +153,7 @@ func (s *slab) Identity() memory.Identity  { return s.identity }
 func (s *slab) Bytes(off, n uint64) []byte { return s.data[off : off+n : off+n] }
 func (s *slab) FD() int                    { return int(s.file.Fd()) }
 
-// RemoteLeased is transfer.Leased without what lives in one process only.
+// RemoteLeased is transfer.Leased without the fields that are valid in one process only.
 type RemoteLeased struct {
 	Lease   transfer.LeaseID
 	Head    transfer.Head
@@ -161,7 +161,7 @@ type RemoteLeased struct {
 	Missing bool
 }
 
-// Source is what a child asks the test for: the objects are the test's.
+// Source is the RPC service by which a child reads the objects of the test.
 type Source struct{ objects *transfertest.Objects }
 
 type LeaseQuestion struct {
@@ -188,8 +188,7 @@ func (s *Source) Release(leases []transfer.LeaseID, out *[]bool) error {
 	return nil
 }
 
-// Read is called by a child on another host: for the bytes of frames of the
-// test's slab.
+// Read is called by a child on another host, to get the bytes of frames of the test's slab.
 func (s *Source) Read(frames []memory.Frame, out *[][]byte) error {
 	for _, f := range frames {
 		*out = append(*out, s.objects.Room().Space().Bytes(f.Offset, f.Bytes))
@@ -197,20 +196,20 @@ func (s *Source) Read(frames []memory.Frame, out *[][]byte) error {
 	return nil
 }
 
-// childSource is the child's end of it.
+// childSource is the child's side of Source.
 type childSource struct {
 	test *rpc.Client
 	slab *slab
-	// copies: the slab is not the test's.
+	// copies says that the child has a slab of its own, not the test's.
 	copies bool
 
 	mu sync.Mutex
-	// copied are the frames that were, by offset and size. Guarded by mu.
+	// copied are the frames that were copied, by offset and size. Guarded by mu.
 	copied map[memory.Frame]bool
 }
 
-// childSlab returns the slab of a child, and the way to the test. A slab on
-// another host begins with the test's header, and has nothing else yet.
+// childSlab returns the slab of a child and the connection to the test. A slab on another host
+// contains only the test's header page at first.
 func childSlab(order childOrder) (*slab, *rpc.Client, error) {
 	if order.Test == "" {
 		space, err := openSlab(os.NewFile(3, "slab"), order.SlabBytes)
@@ -241,7 +240,7 @@ func childSlab(order childOrder) (*slab, *rpc.Client, error) {
 	return space, test, source.copy([]memory.Frame{{Bytes: memory.HeaderBytes}})
 }
 
-// copy gets the bytes of frames that are not there yet.
+// copy gets the bytes of frames that are not in the child's slab yet.
 func (c *childSource) copy(frames []memory.Frame) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -310,8 +309,8 @@ func (c *childSource) Release(leases []transfer.LeaseID) []bool {
 	return held
 }
 
-// serveAsChild is the whole life of a serving process: it ends when the test
-// closes its end of the socket.
+// serveAsChild is the main function of a serving process. It returns when the test closes its end
+// of the socket.
 func serveAsChild(text string) error {
 	var order childOrder
 	if err := json.Unmarshal([]byte(text), &order); err != nil {
@@ -365,7 +364,7 @@ func serveAsChild(text string) error {
 	}
 	fmt.Println(listener.Addr())
 	go func() {
-		// Standard input ends when the test is done with us, or dead.
+		// Standard input ends when the test has finished or died.
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		server.Stop()
 	}()
@@ -377,7 +376,7 @@ func serveAsChild(text string) error {
 	return err
 }
 
-// endpoint is what a side tells of itself.
+// endpoint is the description that a side sends of itself.
 type endpoint = millracev1.LaneEndpoint
 
 func lie(e *endpoint, about string) {
@@ -400,11 +399,11 @@ func lie(e *endpoint, about string) {
 type child struct {
 	peer    transfer.Peer
 	process *os.Process
-	// kill ends it the hard way and waits for it.
+	// kill ends the process by SIGKILL and waits for it.
 	kill func()
 }
 
-// startChild makes a process that serves objects, which lie in a slab.
+// startChild starts a process that serves objects; the objects lie in a slab.
 func startChild(tb testing.TB, order childOrder, objects *transfertest.Objects) *child {
 	tb.Helper()
 	library(tb)

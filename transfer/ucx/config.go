@@ -15,49 +15,50 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// The kinds of errors, besides those of transfer.
+// The kinds of errors of this package, in addition to those of package transfer.
 var (
-	// ErrUnavailable: this process has no UCX.
+	// ErrUnavailable: UCX cannot be used in this process.
 	ErrUnavailable = errors.New("ucx is not available")
-	// ErrNoLane: this path does not lead to that peer, as both are now; others may.
-	// It is a transfer.ErrNoWay.
+	// ErrNoLane: this path cannot reach that peer as both are now; other paths may. It is a
+	// transfer.ErrNoWay.
 	ErrNoLane = fmt.Errorf("%w: no ucx lane", transfer.ErrNoWay)
-	// ErrVersion: the peer has another version of UCX. It is an ErrNoLane.
+	// ErrVersion: the peer has an incompatible version of UCX. It is an ErrNoLane.
 	ErrVersion = fmt.Errorf("%w: versions differ", ErrNoLane)
-	// ErrProof: what was read through the lane is not the peer's memory. It is an
-	// ErrNoLane.
+	// ErrProof: the bytes read through the lane are not from the memory that the peer described. It
+	// is an ErrNoLane.
 	ErrProof = fmt.Errorf("%w: not the memory that the peer described", ErrNoLane)
 )
 
-// Config is fixed for the life of a Context.
+// Config does not change during the life of a Context.
 type Config struct {
-	// Library is the path of libucp.so.0. Empty: Find is asked.
+	// Library is the path of libucp.so.0. Empty: Find searches for it.
 	Library string
-	// TLS and NetDevices choose transports and network devices, as UCX_TLS and
-	// UCX_NET_DEVICES do; empty leaves it to those.
+	// TLS and NetDevices choose the transports and network devices, as UCX_TLS and UCX_NET_DEVICES
+	// do. Empty: these variables apply.
 	TLS        string
 	NetDevices string
-	// NoTCP takes TCP out of the transports that UCX chooses from if neither TLS nor UCX_TLS is set: then it listens on no port.
+	// NoTCP removes TCP from the transports that UCX may choose, if neither TLS nor UCX_TLS is set.
+	// UCX then listens on no port.
 	NoTCP bool
-	// LogFile is where UCX writes warnings; empty: stderr.
+	// LogFile is the file for UCX's warnings; empty: stderr.
 	LogFile string
-	// Keepalive is how often UCX looks whether idle peers live. 0: 1 s.
+	// Keepalive is the interval at which UCX checks that idle peers are alive. 0: 1 s; 100 ms with
+	// a slab on a GPU.
 	Keepalive time.Duration
-	// Spin is how long the thread looks for more before it sleeps. 0: 50 µs.
+	// Spin is how long the progress thread polls for events before it blocks. 0: 50 µs.
 	Spin time.Duration
-	// Space is the slab: what peers read, and where fetches must place. It must
-	// stay mapped until Close has returned.
+	// Space is the slab that peers read from and that fetches must place objects in. It must stay
+	// mapped until Close has returned.
 	Space memory.Space
-	// Source is what peers read from; nil: Accept refuses.
+	// Source is the store that peers read from; nil: Accept refuses all lanes.
 	Source transfer.Source
-	// SourceIsQuick: Lease and Release of the source wait for nothing but short
-	// locks, so they may be called on the thread that moves bytes. That saves two
-	// switches of threads per object.
+	// SourceIsQuick says that Lease and Release of the source wait for nothing but short locks, so
+	// they may be called on the progress thread. That saves two thread switches per object.
 	SourceIsQuick bool
-	// InlineBytes is the size up to which an object travels inside the answer to
-	// the lease request. 0: 64 KiB; negative: none does.
+	// InlineBytes is the size up to which an object travels inside the answer to the lease request.
+	// 0: 64 KiB; negative: no object does. It is always negative for a slab on a GPU.
 	InlineBytes int
-	// Log, if set, is told of lanes that open, fail and close.
+	// Log, if set, receives records about lanes that open, fail and close.
 	Log *slog.Logger
 }
 
@@ -80,24 +81,23 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// environment is UCX's, for those variables that it reads as it is loaded or
-// that belong to single transports. What the user has set wins.
+// environment returns UCX's environment variables that it reads while it is loaded, or that belong
+// to single transports. A variable that the user has set is not changed.
 func (c Config) environment() [][2]string {
 	log := c.LogFile
 	if log == "" {
 		log = "stderr"
 	}
 	return [][2]string{
-		// Signals stay with Go: a nil dereference must remain a panic, and SIGHUP
-		// must arrive.
+		// Signals must stay with Go: a nil dereference must remain a panic, and SIGHUP must arrive.
 		{"UCX_HANDLE_ERRORS", "none"},
 		{"UCX_ERROR_SIGNALS", ""},
 		{"UCX_DEBUG_SIGNO", "0"},
-		// One slab, registered once: nothing has to watch allocations.
+		// There is one slab, registered once, so UCX need not watch allocations.
 		{"UCX_MEM_EVENTS", "n"},
 		{"UCX_MEMTYPE_CACHE", "n"},
 		{"UCX_VFS_ENABLE", "n"},
-		// Without these, endpoints that notice a dead peer get no shared memory.
+		// Without these two variables, endpoints that detect dead peers cannot use shared memory.
 		{"UCX_MM_ERROR_HANDLING", "y"},
 		{"UCX_CMA_MEMORY_INVALIDATE", "y"},
 		{"UCX_KEEPALIVE_INTERVAL", "1s"},
@@ -108,7 +108,7 @@ func (c Config) environment() [][2]string {
 	}
 }
 
-// settings are those of one context.
+// settings returns the settings of one context.
 func (c Config) settings() (s [][2]string) {
 	if c.TLS != "" {
 		s = append(s, [2]string{"TLS", c.TLS})
@@ -122,25 +122,25 @@ func (c Config) settings() (s [][2]string) {
 	return s
 }
 
-// DefaultStallTimeout is how long a fetch waits for the next sign of life if nothing else is said.
+// DefaultStallTimeout is the default of PathConfig.StallTimeout.
 const DefaultStallTimeout = 5 * time.Second
 
-// PathConfig is fixed for the life of a Path.
+// PathConfig does not change during the life of a Path.
 type PathConfig struct {
-	// Connect carries the wire-up to a peer: DataService.ConnectLane, with errors
-	// that are gRPC statuses.
+	// Connect sends a request of the control connection to a peer: DataService.ConnectLane. Its
+	// errors are gRPC statuses.
 	Connect func(context.Context, transfer.Peer, *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error)
-	// Worker is the number that we read as; a function because a worker gets a new
-	// one when it registers anew. Nil: 0.
+	// Worker returns the worker ID to read as. It is a function because a worker gets a new ID when
+	// it registers again. Nil: 0.
 	Worker func() ids.WorkerID
-	// StallTimeout is how long a fetch waits for the next sign of life, and how
-	// long each step of making a connection may take, but for the first, the peer's
-	// answer, which may take four times as long. 0: DefaultStallTimeout.
+	// StallTimeout is how long a fetch waits without any progress. It also limits each step of
+	// opening a connection, except for the first: the peer's answer may take four times as long. 0:
+	// DefaultStallTimeout.
 	StallTimeout time.Duration
-	// LeaseTTL is how long the source holds an object for a reader that went away
-	// without a trace. 0: 30 s.
+	// LeaseTTL is how long the source keeps an object for a reader that has disappeared without
+	// notice. 0: 30 s.
 	LeaseTTL time.Duration
-	// Received, if set, is told of the bytes that arrived.
+	// Received, if set, is called with the number of bytes that arrived.
 	Received func(bytes int)
 }
 
@@ -160,25 +160,24 @@ func (c PathConfig) withDefaults() PathConfig {
 	return c
 }
 
-// Lane is a connection to a peer, as proved.
+// Lane describes a connection to a peer that was proved.
 type Lane struct {
-	// Transport is what carries the reads: "cma", "tcp".
+	// Transport is the transport that reads, such as "cma" or "tcp".
 	Transport string
-	// Transports are all that the connection uses, with their devices.
+	// Transports are all transports that the connection uses, with their devices.
 	Transports []string
-	// BytesPerSecond is the rate of a read of 4 MiB.
+	// BytesPerSecond is the rate of a read of 4 MiB, as measured at connect.
 	BytesPerSecond float64
-	// Latency is that of a read of a few bytes.
+	// Latency is the shortest time of a read of a few bytes.
 	Latency time.Duration
-	// Emulated: no transport of the pair reads remote memory by itself, so the peer
-	// is asked to send the bytes in messages.
+	// Emulated says that no transport of the pair can read remote memory by itself, so the peer is
+	// asked to send the bytes in messages.
 	Emulated bool
-	// Why says why the lane is not a better one; empty if it is the best for
-	// host memory.
+	// Why is the reason why the lane is not a better one; empty if it is the best for host memory.
 	Why string
 }
 
-// String is one line for people.
+// String describes the lane in one line.
 func (l Lane) String() string {
 	s := fmt.Sprintf("%s, %.2f GB/s, %v", l.Transport, l.BytesPerSecond/1e9, l.Latency)
 	if l.Emulated {

@@ -9,66 +9,68 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// conn is a connection. All but the fixed part belongs to the thread.
+// conn is a connection. The progress thread owns all of it except the fields that do not change.
 type conn struct {
-	// token is ours: what messages to us begin with, and the tag of the endpoint.
-	// theirs is what messages to the peer begin with. Fixed, as is all up to lane.
+	// token is ours: messages to us begin with it, and it is the tag of the endpoint. Messages to
+	// the peer begin with theirs. The fields from here to lane do not change.
 	token, theirs uint64
 	peer          string
-	// reader is who reads from us through it.
+	// reader is the peer that reads from us through this connection.
 	reader transfer.Reader
-	// base and bytes are where the peer's slab lies; 0 on the serving side.
+	// base and bytes are the address and size of the peer's slab; 0 on the serving side.
 	base, bytes uint64
-	// chunk bounds one read, in bytes, and byMessage: the peer is asked to send
-	// what is read. Set when it is known which transports there are.
+	// chunk bounds one read, in bytes. byMessage says that the peer is asked to send the bytes.
+	// Both are set when the transports are known.
 	chunk     uint64
 	byMessage bool
-	// onFailure, if set, is called by the thread, and must not wait. So is onSilence, when the peer has owed an answer for askAfter:
-	// it clears asking when it has one.
+	// onFailure, if set, is called by the progress thread when the connection fails. onSilence, if
+	// set, is called when the peer has owed an answer for askAfter; it clears asking when it has a
+	// reply. Both must not block.
 	onFailure func()
 	onSilence func()
-	// lane is set by the goroutine that connects, before others see the conn.
+	// lane is set by the goroutine that connects, before others get the conn.
 	lane Lane
-	// gone is closed when nothing of it is left in UCX.
+	// gone is closed when UCX holds nothing of the connection any more.
 	gone chan struct{}
 
-	// pace predicts when reads from a GPU are over.
+	// pace predicts when reads from a GPU end.
 	pace pace
-	// unmap, if set, gives up our own mapping of a peer's GPU memory; dead says that the peer's process has ended (see
-	// watch). The progress thread calls it when neither we nor UCX read that memory any more.
+	// unmap, if set, closes our own mapping of a peer's GPU memory; dead says that the peer's
+	// process has ended (see watch). The progress thread calls it when neither we nor UCX read that
+	// memory any more.
 	unmap func(dead bool)
 	watch *watched
-	// lost: the endpoint failed, or the peer is said to be gone. That is no proof that its process has ended: UCX gives up
-	// peers on a host that is overloaded, too.
+	// lost says that the endpoint failed, or the peer was reported as gone. That does not prove
+	// that its process has ended: on an overloaded host, UCX gives up live peers, too.
 	lost bool
 
 	endpoint int32
-	// failure is set once; from then on nothing is posted.
+	// failure is set once. From then on nothing is posted.
 	failure error
-	// closed: UCX has said that the endpoint is closed.
+	// closed says that UCX has closed the endpoint.
 	closed       bool
 	small, large []*read
 	smallPosted  int
 	largePosted  int
-	// asked are the reads that the peer was asked to answer by a message, by
-	// request: those of a lane that does not read by itself.
+	// asked are the reads that the peer was asked to answer by a message, by request number; see
+	// byMessage.
 	asked map[uint64]flight
-	// calls are the requests without an answer, nil when the connection failed.
+	// calls are the requests without an answer; nil after the connection has failed.
 	calls    map[uint64]*call
 	lastCall uint64
-	// quiet is since when the peer has owed an answer and has said nothing; zero: it
-	// has just spoken, or owes none. asking: onSilence was called and has no answer yet.
+	// quiet is the time since which the peer has owed an answer without sending anything. Zero: it
+	// has just sent something, or owes no answer. asking says that onSilence was called and has no
+	// reply yet.
 	quiet  time.Time
 	asking bool
 	// leases are those that the peer holds here.
 	leases map[transfer.LeaseID]bool
-	// read are the objects that were read in this turn and whose leases are to be
-	// given back together.
+	// read are the objects that were read in this turn. Their leases are given back together.
 	read []confirmation
 }
 
-// confirmation is a lease that is given back after a read. The thread calls held
-// once, with what the source said; it must not wait.
+// confirmation is a lease that is given back after a read. The progress thread calls held once,
+// with the answer of the source; held must not block.
 type confirmation struct {
 	lease transfer.LeaseID
 	held  func(bool, error)
@@ -84,20 +86,20 @@ func (n *conn) landed(small bool) {
 
 // call is a request that waits for its answer.
 type call struct {
-	// answer is called once, by the thread, and must not wait. Nil: nobody waits
-	// any more, and leases that come are given back.
+	// answer is called once, by the progress thread, and must not block. Nil: the caller has
+	// stopped waiting, and granted leases are given back.
 	answer func(answer, error)
 }
 
-// answer is a message without its preamble. It lies in C memory until the call
-// returns, or if that sets keep, until the thread is told to free the handle.
+// answer is a message without its preamble. It lies in C memory until the callback returns. If the
+// callback sets keep, the message stays until the progress thread is asked to free the handle.
 type answer struct {
 	payload []byte
 	handle  uint64
 	keep    *bool
 }
 
-// request sends a message and waits for the answer in the background.
+// request sends a message and returns at once. answered gets the answer.
 func (l *loop) request(n *conn, kind messageKind, count int, payload []byte, answered func(answer, error)) *call {
 	c := &call{answered}
 	if n.failure != nil {
@@ -111,27 +113,27 @@ func (l *loop) request(n *conn, kind messageKind, count int, payload []byte, ans
 	return c
 }
 
-// read is one GET of at most a chunk.
+// read is one GET of at most one chunk.
 type read struct {
 	batch         *batch
 	local, remote uint64
 	length        uint64
 	memory        int32
-	// began is when it should have had the link for itself; of pace.
+	// began is the predicted time at which the link became free for this read; used by pace.
 	began time.Time
 }
 
-// batch is a number of reads that matter together.
+// batch is a group of reads with one result, such as those of an object.
 type batch struct {
-	// left are those that have not landed, and err what went wrong first; of the
-	// thread.
+	// left is the number of reads that have not ended, and err the first error; owned by the
+	// progress thread.
 	left int
 	err  error
-	// done is called by the thread when the last has landed, and must not wait.
+	// done is called by the progress thread after the last read has ended, and must not block.
 	done func(*loop, error)
-	// cancelled: what is not posted need not be.
+	// cancelled says that reads that are not posted yet need not be.
 	cancelled *atomic.Bool
-	// moved counts signs of life.
+	// moved is increased by every progress.
 	moved *atomic.Uint64
 }
 
@@ -148,7 +150,7 @@ func (b *batch) landed(l *loop, err error) {
 	}
 }
 
-// dropped says whether a read need not be posted, and counts it if so.
+// dropped says whether a read need not be posted any more. If so, it counts the read as ended.
 func (b *batch) dropped(l *loop) bool {
 	if !b.cancelled.Load() && b.err == nil {
 		return false
@@ -157,8 +159,7 @@ func (b *batch) dropped(l *loop) bool {
 	return true
 }
 
-// queue takes the reads of a batch. Those of a connection that has failed land
-// at once.
+// queue takes the reads of a batch. If the connection has failed, they end at once.
 func (l *loop) queue(n *conn, b *batch, reads []*read) {
 	b.left = len(reads)
 	if len(reads) == 0 {
@@ -190,8 +191,8 @@ func appendReads(reads []*read, b *batch, local, remote, length, chunk uint64, m
 	return reads
 }
 
-// confirm gives the leases of all that was read in this turn back, in as few
-// messages as can be.
+// confirm gives back the leases of all objects that were read in this turn, in as few messages as
+// possible.
 func (l *loop) confirm(n *conn) {
 	for len(n.read) > 0 {
 		k := min(len(n.read), maxRefs)

@@ -16,53 +16,53 @@ import (
 )
 
 const (
-	// proofBytes is the size of the timed read at connect.
+	// proofBytes is the size of the timed reads at connect.
 	proofBytes = 4 << 20
-	// proofs is how many connections can be proved at once: one peer that is
-	// silent must not keep others waiting.
+	// proofs is how many connections can be proved at the same time: a silent peer must not delay
+	// others.
 	proofs = 8
 )
 
-// Context is this process's UCX: a worker with the slab registered. Its methods
-// may be called from any goroutine.
+// Context is this process's UCX worker, with the slab registered. Its methods may be called from
+// any goroutine.
 type Context struct {
 	config  Config
 	version version
 	engine  engine
-	// slab is the memory if it lies on a GPU, else nil.
+	// slab is Config.Space if it lies on a GPU, else nil.
 	slab *cuda.Slab
 	kind memoryKind
-	// address, key and base are what peers are told of us; fixed.
+	// address, key and base are sent to peers; they do not change.
 	address, key []byte
 	base         uint64
-	// scratch is registered memory for proofs, in slots of proofBytes. Who took the
-	// number of a slot out of slots owns it until it is put back.
+	// scratch is registered memory for proofs, in slots of proofBytes. slots has the numbers of the
+	// free slots: a goroutine that receives a number owns that slot until it sends the number back.
 	scratch scratch
 	slots   chan int
-	// slabMemory and scratchMemory are the registrations.
+	// slabMemory and scratchMemory are the indices of the registrations.
 	slabMemory, scratchMemory int32
 
 	mu sync.Mutex
-	// orders wait for the thread, which was woken for them if woken; closed: no
-	// more are taken. Guarded by mu.
+	// orders wait for the progress thread. woken says that the thread was woken for them. closed
+	// says that no more orders are accepted. Guarded by mu.
 	orders []func(*loop)
 	woken  bool
 	closed bool
-	// active are the fetches that will give more orders soon, so that it is worth
-	// looking for them for a moment.
+	// active is the number of fetches that will soon give more orders. While there are any, polling
+	// for orders is worthwhile.
 	active atomic.Int32
 	served atomic.Uint64
 	unmap  sync.Once
-	// unmapped is what became of scratch; set by unmap.
+	// unmapped is the result of closing scratch; set under unmap.
 	unmapped error
-	// serving are the goroutines that ask a source which is not quick.
+	// serving has the goroutines that call a source which is not quick, and those of giveUp.
 	serving sync.WaitGroup
-	// ended is closed by the thread as its last act.
+	// ended is closed by the progress thread as its last action.
 	ended chan struct{}
 }
 
-// Open loads the library if this process has not yet, makes a UCX worker and
-// registers the slab. Without a usable library it fails with ErrUnavailable.
+// Open loads the library if this process has not loaded it yet, makes a UCX worker and registers
+// the slab. Without a usable library it fails with ErrUnavailable.
 func Open(config Config) (*Context, error) {
 	config = config.withDefaults()
 	if config.Space == nil || config.Space.Size() <= memory.HeaderBytes {
@@ -106,7 +106,8 @@ func Open(config Config) (*Context, error) {
 	return c, nil
 }
 
-// load loads the library if this process has not yet. With it nothing is open.
+// load loads the library if this process has not loaded it yet. It opens no device, socket or
+// thread.
 func (c Config) load() (version, error) {
 	library := c.library()
 	err := errors.Join(checkFiles(library), checkDescriptors())
@@ -120,14 +121,14 @@ func (c Config) load() (version, error) {
 	return v, nil
 }
 
-// Version is that of the library, as in "1.19.0".
+// Version returns the version of the library, such as "1.19.0".
 func (c *Context) Version() string { return c.version.String() }
 
-// String returns it as in 1.19.0.
+// String returns the version as in 1.19.0.
 func (v version) String() string { return fmt.Sprintf("%d.%d.%d", v.major, v.minor, v.release) }
 
-// Close ends all connections, tells the peers, and gives everything back. The
-// slab may be unmapped then.
+// Close ends all connections, notifies the peers, and frees everything. After it the slab may be
+// unmapped.
 func (c *Context) Close() error {
 	c.do(func(l *loop) { l.stop() })
 	c.mu.Lock()
@@ -137,22 +138,21 @@ func (c *Context) Close() error {
 	c.serving.Wait()
 	c.unmap.Do(func() {
 		for range proofs {
-			<-c.slots // proofs end, since all connections have
+			<-c.slots // proofs end because all connections have ended
 		}
 		c.unmapped = c.scratch.close()
 	})
 	return c.unmapped
 }
 
-// Served is the number of bytes that peers were given leases to read, or were
-// sent.
+// Served returns the number of bytes that peers got leases for or were sent.
 func (c *Context) Served() uint64 { return c.served.Load() }
 
-// do has the thread call f, in order. It returns false if the thread is ending
-// and f will not be called.
+// do makes the progress thread call f; the calls come in order. It returns false if the thread is
+// ending and will not call f.
 func (c *Context) do(f func(*loop)) bool { return c.order(f, true) }
 
-// later is do for what need not be done soon: the thread is not woken for it.
+// later is do for calls that are not urgent: the thread is not woken for them.
 func (c *Context) later(f func(*loop)) { c.order(f, false) }
 
 func (c *Context) order(f func(*loop), wake bool) bool {
@@ -163,14 +163,14 @@ func (c *Context) order(f func(*loop), wake bool) bool {
 	}
 	c.orders = append(c.orders, f)
 	if wake && !c.woken {
-		// Under the lock: the engine lives as long as closed is not set.
+		// The lock is held, so the engine exists: it lives until closed is set.
 		c.engine.signal()
 		c.woken = true
 	}
 	return true
 }
 
-// ask is do, and waits for the answer.
+// ask makes the progress thread call f, and waits for its result.
 func ask[T any](c *Context, f func(*loop) T) (T, error) {
 	answer := make(chan T, 1)
 	if !c.do(func(l *loop) { answer <- f(l) }) {
@@ -180,7 +180,7 @@ func ask[T any](c *Context, f func(*loop) T) (T, error) {
 	return <-answer, nil
 }
 
-// local is our side of a new connection.
+// local returns our side of a new connection, for the peer.
 func (c *Context) local(token uint64) *millracev1.LaneEndpoint {
 	id := c.config.Space.Identity()
 	return &millracev1.LaneEndpoint{
@@ -197,13 +197,13 @@ func newToken() uint64 {
 	}
 }
 
-// Accept is the serving side of the control connection: DataService.ConnectLane. It
-// makes the endpoint through which answers go back, ends it, or says whether it is
-// well. Its error is a gRPC status.
+// Accept is the serving side of the control connection: DataService.ConnectLane. Depending on the
+// request, it opens the endpoint for the answers to a reader, ends it, or reports whether it is
+// still served. Its error is a gRPC status.
 func (c *Context) Accept(_ context.Context, request *millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error) {
 	if token := request.GetGiveUpToken(); token != 0 {
 		c.do(func(l *loop) {
-			// Only a lane on which we serve: others end on their own side.
+			// Only a lane on which we serve. The other side ends its own lanes itself.
 			if n := l.conns[token]; n != nil && n.bytes == 0 {
 				l.fail(n, fmt.Errorf("%w: the reader gave the lane up", transfer.ErrPeerLost))
 			}

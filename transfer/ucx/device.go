@@ -14,18 +14,18 @@ import (
 	"github.com/millrace/millrace/memory/cuda"
 )
 
-// deviceTLS are the transports of a slab on a GPU: the last reads, the others carry
+// deviceTLS are the transports for a slab on a GPU. cuda_ipc reads the bytes; the others carry
 // messages.
 const (
 	deviceTLS    = "self,posix,sysv,cma,cuda_copy,cuda_ipc"
 	deviceTLSTCP = deviceTLS + ",tcp"
 )
 
-// deviceKeepalive is how often UCX looks whether peers on this host live: a look at
-// /proc.
+// deviceKeepalive is the interval at which UCX checks that peers on this host are alive; each check
+// reads /proc.
 const deviceKeepalive = 100 * time.Millisecond
 
-// onDevice are the defaults of a slab on a GPU.
+// onDevice sets the defaults for a slab on a GPU.
 func (c Config) onDevice() Config {
 	if c.TLS == "" && os.Getenv("UCX_TLS") == "" {
 		if c.TLS = deviceTLSTCP; c.NoTCP {
@@ -39,7 +39,7 @@ func (c Config) onDevice() Config {
 	return c
 }
 
-// scratch is memory of the slab's kind, beside it.
+// scratch is memory of the same kind as the slab, outside of it.
 type scratch struct {
 	host   []byte
 	device *cuda.Scratch
@@ -61,7 +61,7 @@ func (s scratch) base() uint64 {
 	return uint64(uintptr(unsafe.Pointer(unsafe.SliceData(s.host))))
 }
 
-// read returns bytes from at on.
+// read returns the n bytes from offset at.
 func (s scratch) read(at, n uint64) ([]byte, error) {
 	if s.device == nil {
 		return s.host[at : at+n], nil
@@ -70,10 +70,10 @@ func (s scratch) read(at, n uint64) ([]byte, error) {
 	return p, s.device.ReadInto(at, p)
 }
 
-// tidy gives the pages of a slot back.
+// tidy gives the pages of a slot back to the system.
 func (s scratch) tidy(at uint64) {
 	if s.host != nil {
-		_ = unix.Madvise(s.host[at:at+proofBytes], unix.MADV_DONTNEED) // it only gives memory back
+		_ = unix.Madvise(s.host[at:at+proofBytes], unix.MADV_DONTNEED) // it only frees memory
 	}
 }
 
@@ -84,9 +84,9 @@ func (s scratch) close() error {
 	return unix.Munmap(s.host)
 }
 
-// mapOurselves opens a peer's slab beside UCX, which never closes its own opening:
-// only so can both be closed when the peer is dead, and its GPU gets the memory
-// back.
+// mapOurselves maps a peer's slab in addition to UCX's own mapping, which UCX never closes. With
+// our mapping, both can be closed when the peer is dead (see cuda.Peer.Retire). Only then does the
+// peer's GPU get its memory back.
 func (c *Context) mapOurselves(n *conn, source *millracev1.LaneEndpoint) error {
 	if c.slab == nil {
 		return nil
@@ -115,7 +115,7 @@ func (c *Context) mapOurselves(n *conn, source *millracev1.LaneEndpoint) error {
 	}
 	set, closed := ask(c, func(l *loop) bool {
 		if l.conns[n.token] != n {
-			return false // it failed meanwhile
+			return false // it has failed in the meantime
 		}
 		n.unmap, n.watch = unmap, sender(source.GetAddress()).watch()
 		return true
@@ -127,27 +127,27 @@ func (c *Context) mapOurselves(n *conn, source *millracev1.LaneEndpoint) error {
 	return nil
 }
 
-// spinAhead is how long before the predicted end of a read the thread begins to
-// ask.
+// spinAhead is how long before the predicted end of a read the progress thread begins to poll.
 const spinAhead = 60 * time.Microsecond
 
-// pace predicts when a peer's reads are over; it belongs to the thread.
+// pace predicts when reads from a peer end; owned by the progress thread.
 type pace struct {
-	// rate in bytes a second, and base, what a read takes besides.
+	// rate is in bytes per second.
 	rate float64
-	// free is when the link should be free.
+	// free is the predicted time at which the link becomes free.
 	free time.Time
-	// last is when a read landed.
+	// last is when the last read ended.
 	last time.Time
 }
 
 const (
-	// assumedRate is that of NVLink on an H200, readBase what a small read takes.
+	// assumedRate is the initial rate, that of NVLink on an H200. readBase is the fixed time of a
+	// read.
 	assumedRate = 380e9
 	readBase    = 9 * time.Microsecond
 )
 
-// posted returns when a read should be over.
+// posted returns the predicted end of a read that is posted now.
 func (p *pace) posted(r *read, now time.Time) time.Time {
 	if p.rate == 0 {
 		p.rate = assumedRate
@@ -160,7 +160,7 @@ func (p *pace) posted(r *read, now time.Time) time.Time {
 	return p.free
 }
 
-// landed learns from large reads.
+// landed corrects the rate after large reads.
 func (p *pace) landed(r *read, now time.Time) {
 	if began := r.began; r.length >= chunkBytes/4 && !began.IsZero() {
 		if began.Before(p.last) {

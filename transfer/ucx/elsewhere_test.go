@@ -19,19 +19,17 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// The environment of tests between two hosts with RDMA devices: `make rdma`
-// sets it.
+// The environment of tests between two hosts with RDMA devices; `make rdma` sets it.
 const (
-	// agentEnv is the address of an agent on another host, which serves; this one
-	// reads.
+	// agentEnv is the address of an agent on another host. That host serves, and this one reads.
 	agentEnv = "MILLRACE_TEST_AGENT"
-	// hereEnv is the address of this host, as that one sees it.
+	// hereEnv is the address of this host, as the other host sees it.
 	hereEnv = "MILLRACE_TEST_HERE"
-	// devicesEnv are the network devices; none: the loopback device.
+	// devicesEnv are the network devices; empty: the loopback device.
 	devicesEnv = "MILLRACE_TEST_DEVICES"
 )
 
-// elsewhere starts children on another host; nil: they are on this one.
+// elsewhere starts children on another host; nil: children run on this host.
 var elsewhere *remote.Host
 
 func netDevices() string { return cmp.Or(os.Getenv(devicesEnv), "lo") }
@@ -44,7 +42,7 @@ func joinAgent() error {
 	}
 	var err error
 	elsewhere, err = remote.Dial(address, time.Minute)
-	// Two readers and two sources at once, in hosts with 2 GiB each.
+	// Two readers and two sources exist at the same time, on hosts with 2 GiB each.
 	slabBytes = 320 << 20
 	transports = map[string]string{"rc_verbs": "rc,self"}
 	return err
@@ -92,7 +90,7 @@ func startElsewhere(tb testing.TB, order childOrder, objects *transfertest.Objec
 			} else {
 				err = p.Stop()
 			}
-			_ = listener.Close() // if it never called, nobody waits any more
+			_ = listener.Close() // if the child never connected, the wait ends now
 			<-served
 			if err != nil {
 				tb.Errorf("child: %v", err)

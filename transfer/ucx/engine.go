@@ -2,13 +2,13 @@ package ucx
 
 import "time"
 
-// opKind and eventKind are those of shim.h.
+// opKind and eventKind have the values of shim.h.
 type (
 	opKind    int32
 	eventKind int32
 )
 
-// memoryKind is UCX's.
+// memoryKind has the values of this package for UCX's kinds of memory.
 type memoryKind int32
 
 const (
@@ -16,7 +16,7 @@ const (
 	cudaMemory
 )
 
-// noNap: no copies of a device are outstanding.
+// noNap says that no copies of a GPU are outstanding.
 const noNap time.Duration = -1
 
 const (
@@ -35,74 +35,72 @@ const (
 
 // op is an order to the engine. Its layout is that of mr_op.
 type op struct {
-	// tag comes back with the event.
+	// tag is returned with the event.
 	tag uint64
-	// local is where a GET writes; the payload of a send; the handle to be freed.
+	// local is the destination of a GET, the payload of a send, or the handle to be freed.
 	local  uint64
 	length uint64
-	// remote is where a GET reads, in the peer's address space; for a send the
-	// buffer that the engine frees when it is gone, 0: none.
+	// remote is the source address of a GET in the peer's address space. For a send it is the
+	// buffer that the engine frees after sending; 0: none.
 	remote   uint64
 	kind     opKind
 	endpoint int32
 	memory   int32
-	// rendezvous: a send that announces its bytes and has the receiver fetch them. 0, eager, for all of ours: receivers refuse others.
+	// rendezvous sends only an announcement, and the receiver fetches the bytes. It is 0 (eager)
+	// for all our sends: receivers refuse rendezvous.
 	rendezvous int32
 	header     header
 }
 
-// header is what every message begins with.
+// header is the begin of every message.
 type header [24]byte
 
-// event is what became of an order, or what came from a peer. Its layout is that
-// of mr_event.
+// event is the result of an order, or a message or an error from a peer. Its layout is that of
+// mr_event.
 type event struct {
-	// tag is that of the order or of the endpoint; for a message the handle that
-	// opFree takes.
+	// tag is the tag of the order or of the endpoint. For a message it is the handle for opFree.
 	tag    uint64
 	data   uint64
 	length uint64
 	kind   eventKind
 	status int32
-	// header is that of a message.
+	// header is set for messages only.
 	header header
 }
 
-// engine is one UCX worker. All methods but signal and buffer belong to the one
+// engine is one UCX worker. All methods except signal, buffer and discard must be called on the
 // thread that made it.
 type engine interface {
-	// memoryTypes is UCX's mask of the kinds of memory that it can read.
+	// memoryTypes returns UCX's mask of the kinds of memory that it can read.
 	memoryTypes() uint64
 	address() []byte
-	// mapMemory registers memory and returns its index for GETs and the key for
-	// peers.
+	// mapMemory registers memory. It returns the index for GETs and the key for peers.
 	mapMemory(base, length uint64, kind memoryKind) (index int32, key []byte, err error)
-	// connect makes an endpoint in peer-error mode. With an error and an index
-	// >= 0 there is an endpoint that must be closed.
+	// connect makes an endpoint with error handling for peers. If it returns an error and an
+	// endpoint >= 0, there is an endpoint that must be closed.
 	connect(address, key []byte, tag uint64) (endpoint int32, err error)
-	// release frees what belongs to an endpoint that was closed and has nothing
-	// outstanding.
+	// release frees an endpoint that was closed and has no outstanding operations.
 	release(endpoint int32)
-	// transports lists what the endpoint uses, as in "posix/memory".
+	// transports lists the transports of the endpoint, as in "posix/memory".
 	transports(endpoint int32) []string
-	// wait posts orders, then waits for events, a signal or the end of timeout.
-	// Events, and the bytes of messages until they are freed, lie in C memory;
-	// the slice is good until the next call. With nap >= 0 copies of a device are
-	// outstanding, which should be over then.
+	// wait posts orders, then waits for events, a signal or the end of timeout. It polls for spin
+	// before it blocks. Events, and the bytes of messages until they are freed, lie in C memory;
+	// the slice is valid until the next call. nap >= 0 says that copies of a GPU are outstanding,
+	// and when they should end: then wait sleeps until that time and polls, without UCX's wake-up.
 	wait(orders []op, spin, timeout, nap time.Duration) []event
 	// message returns the bytes of a message.
 	message(e *event) []byte
-	// signal ends wait. From any thread, while the engine lives.
+	// signal ends wait. It may be called on any thread while the engine exists.
 	signal()
-	// buffer makes one for a send; from any thread. It is freed by posting it, or
-	// by discard.
+	// buffer makes a buffer for a send; on any thread. The buffer is freed when it was posted and
+	// sent, or by discard.
 	buffer(length int) (b []byte, handle uint64)
 	discard(handle uint64)
-	// fill copies to an address in memory that is not Go's.
+	// fill copies b to an address in C memory or in the slab.
 	fill(to uint64, b []byte)
 	statusText(status int32) string
 	destroy()
 }
 
-// version is that of the library: what must be equal among peers.
+// version is the version of the library. The major and minor version of peers must be equal.
 type version struct{ major, minor, release uint }

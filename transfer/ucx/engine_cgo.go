@@ -29,9 +29,9 @@ import (
 
 var loading sync.Mutex // guards mr_load and the process's environment in C
 
-// loadLibrary calls dlopen, once per process, on a locked thread. The defaults
-// are put into C's environment only, so that children do not inherit them, and
-// only where the user set nothing.
+// loadLibrary calls dlopen, once per process, on a locked thread. It sets the defaults in C's
+// environment only, so that children do not inherit them, and only the variables that the user has
+// not set.
 func loadLibrary(path string, defaults [][2]string) (version, error) {
 	loading.Lock()
 	defer loading.Unlock()
@@ -54,21 +54,21 @@ func loadLibrary(path string, defaults [][2]string) (version, error) {
 	return version{uint(major), uint(minor), uint(release)}, nil
 }
 
-// allocations is the number of the shim's allocations that were not freed.
+// allocations returns the number of the shim's allocations that were not freed.
 func allocations() int64 { return int64(C.mr_allocations()) }
 
 func statusError(status C.int, step string) error {
 	return fmt.Errorf("%s: %s (%d)", step, C.GoString(C.mr_status_text(status)), int(status))
 }
 
-// cEngine is an engine of the shim.
+// cEngine is the engine of the shim.
 type cEngine struct {
 	e     *C.mr_engine
 	types uint64
 }
 
-// newEngine calls ucp_init and ucp_worker_create. REQUIRES: loadLibrary
-// succeeded; the calling goroutine is locked to its thread for good.
+// newEngine calls ucp_init and ucp_worker_create. REQUIRES: loadLibrary succeeded; the calling
+// goroutine stays locked to its thread as long as it uses the engine.
 func newEngine(settings [][2]string) (engine, error) {
 	list := (*[32]*C.char)(C.calloc(32, C.size_t(unsafe.Sizeof(uintptr(0)))))
 	n := 0
@@ -143,7 +143,7 @@ func (c *cEngine) transports(endpoint int32) []string {
 	return strings.Fields(C.GoString(&text[0]))
 }
 
-// wait calls ucp_get_nbx, ucp_am_send_nbx, ucp_ep_close_nbx, ucp_worker_progress,
+// wait calls ucp_get_nbx, ucp_am_send_nbx, ucp_ep_close_nbx, ucp_worker_progress and
 // ucp_worker_arm.
 func (c *cEngine) wait(orders []op, spin, timeout, nap time.Duration) []event {
 	if len(orders) > 0 {
@@ -157,8 +157,8 @@ func (c *cEngine) wait(orders []op, spin, timeout, nap time.Duration) []event {
 	return unsafe.Slice((*event)(unsafe.Pointer(events)), int(n))
 }
 
-// pointer makes one of an address in C memory. (A conversion would do, but looks
-// like one of a Go pointer that had been hidden from the collector.)
+// pointer converts an address in C memory into a pointer. A plain conversion would work, but looks
+// like a Go pointer that was hidden from the garbage collector.
 func pointer(address uint64) unsafe.Pointer { return *(*unsafe.Pointer)(unsafe.Pointer(&address)) }
 
 func (c *cEngine) message(e *event) []byte {
@@ -168,7 +168,7 @@ func (c *cEngine) message(e *event) []byte {
 	return unsafe.Slice((*byte)(pointer(e.data)), int(e.length))
 }
 
-// signal calls ucp_worker_signal if the thread sleeps.
+// signal calls ucp_worker_signal if the thread is blocked.
 func (c *cEngine) signal() { C.mr_signal(c.e) }
 
 func (c *cEngine) buffer(length int) ([]byte, uint64) {
@@ -197,5 +197,5 @@ var (
 	_ [unsafe.Sizeof(C.mr_event{})]byte = [unsafe.Sizeof(event{})]byte{}
 )
 
-// built says whether this program can load libraries at all.
+// built says whether this program can load libraries.
 const built = true

@@ -8,11 +8,11 @@ func loadLibrary(string, [][2]string) (version, error) {
 	return version{}, fmt.Errorf("%w: this program was built without cgo, or not for Linux; build with CGO_ENABLED=1", ErrUnavailable)
 }
 
-// newEngine is never reached: loadLibrary comes first.
+// newEngine always fails, as loadLibrary does.
 func newEngine([][2]string) (engine, error) {
 	_, err := loadLibrary("", nil)
 	return nil, err
 }
 
-// built says whether this program can load libraries at all.
+// built says whether this program can load libraries.
 const built = false

@@ -11,18 +11,19 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// UCX takes the addresses and keys of peers apart without checks: it aborts its process on an address of another version, and
-// reads beyond the end of one that was cut. So they travel in an envelope of ours, which says what is in it, which UCX made it
-// and how long it is, with a checksum over all of that. Only the content of a good envelope reaches UCX. An envelope is no
-// signature: DataService.ConnectLane asks for the token of a worker first.
+// UCX parses the addresses and keys of peers without checks. It aborts its process on an address of
+// another version, and reads beyond the end of a truncated one. So they travel in an envelope of
+// ours: it says what kind of content it has, which version of UCX made it and how long it is, and
+// has a checksum over everything. Only the content of a valid envelope is passed to UCX. An
+// envelope is not a signature: DataService.ConnectLane requires the token of a worker first.
 //
-// Its layout, little-endian: envelopeMagic, kind (1 byte), major, minor and release of UCX (2 bytes each), number of the process
-// (4 bytes) and of its pid namespace (8 bytes), length of the content (4 bytes), CRC-32C of all that comes before it and of the
-// content (4 bytes), content.
+// Its layout, little-endian: envelopeMagic, kind (1 byte), major, minor and release of UCX (2 bytes
+// each), PID of the process (4 bytes) and the number of its PID namespace (8 bytes), length of the
+// content (4 bytes), CRC-32C of everything before it and of the content (4 bytes), content.
 const (
 	envelopeMagic = "MILLLANE"
 	envelopeBytes = len(envelopeMagic) + 1 + 3*2 + 4 + 8 + 4 + 4
-	// maxContentBytes is more than an address has with hundreds of devices.
+	// maxContentBytes is larger than an address with hundreds of devices.
 	maxContentBytes = 1 << 20
 )
 
@@ -33,7 +34,7 @@ const (
 	contentKey
 )
 
-// String names it in errors.
+// String describes the kind in errors.
 func (k contentKind) String() string {
 	switch k {
 	case contentAddress:
@@ -46,7 +47,7 @@ func (k contentKind) String() string {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// seal puts what UCX made into an envelope.
+// seal puts an address or key of UCX into an envelope.
 func seal(kind contentKind, v version, content []byte) []byte {
 	b := append(make([]byte, 0, envelopeBytes+len(content)), envelopeMagic...)
 	b = append(b, byte(kind))
@@ -61,7 +62,7 @@ func seal(kind contentKind, v version, content []byte) []byte {
 	return append(b, content...)
 }
 
-// unseal returns the content of a good envelope, and which UCX made it.
+// unseal returns the content of a valid envelope, and the version of UCX that made it.
 func unseal(kind contentKind, envelope []byte) (content []byte, v version, err error) {
 	if len(envelope) < envelopeBytes || string(envelope[:len(envelopeMagic)]) != envelopeMagic {
 		return nil, v, fmt.Errorf("%w: %d bytes that are not %s as a worker of this version sends it", ErrNoLane, len(envelope), kind)
@@ -82,13 +83,13 @@ func unseal(kind contentKind, envelope []byte) (content []byte, v version, err e
 	return content, v, nil
 }
 
-// sender returns which process made a good envelope.
+// sender returns the process that made an envelope. REQUIRES: the envelope is valid.
 func sender(envelope []byte) process {
 	fields := envelope[len(envelopeMagic):]
 	return process{pid: binary.LittleEndian.Uint32(fields[7:]), namespace: binary.LittleEndian.Uint64(fields[11:])}
 }
 
-// unsealed is unseal for a peer that must have a version which works together with ours.
+// unsealed is unseal, and also checks that the version works together with ours.
 func (v version) unsealed(kind contentKind, envelope []byte) ([]byte, error) {
 	content, theirs, err := unseal(kind, envelope)
 	if err != nil {
@@ -97,7 +98,7 @@ func (v version) unsealed(kind contentKind, envelope []byte) ([]byte, error) {
 	return content, v.suits(theirs)
 }
 
-// suits compares major and minor: releases of one minor version work together.
+// suits compares major and minor: all releases of one minor version work together.
 func (v version) suits(theirs version) error {
 	if theirs.major != v.major || theirs.minor != v.minor {
 		return fmt.Errorf("%w: %s here, %s there; give both the same libucp.so.0", ErrVersion, v, theirs)
@@ -105,8 +106,9 @@ func (v version) suits(theirs version) error {
 	return nil
 }
 
-// Acceptable makes all checks of a request for a new lane that need no open context. So malformed requests and peers
-// with another version are refused before UCX listens. The error is a gRPC status.
+// Acceptable makes all checks of a request for a new lane that need no open context. So malformed
+// requests and peers with another version are refused before UCX listens. The error is a gRPC
+// status.
 func (c Config) Acceptable(reader *millracev1.LaneEndpoint) error {
 	if err := c.wellFormed(reader); err != nil {
 		return err
@@ -120,13 +122,13 @@ func (c Config) Acceptable(reader *millracev1.LaneEndpoint) error {
 	return err
 }
 
-// wellFormed is what can be told without the library. Its error is a gRPC status.
+// wellFormed makes the checks that need no library. Its error is a gRPC status.
 func (c Config) wellFormed(reader *millracev1.LaneEndpoint) error {
 	if c.Source == nil {
 		return status.Error(codes.Unimplemented, "ucx: nothing is served here")
 	}
 	if reader == nil {
-		// By this readers tell a source that does not know a question of theirs.
+		// Readers recognize by this code that a source does not know their request.
 		return status.Error(codes.FailedPrecondition, "ucx: a request without an endpoint, and nothing else that is known here")
 	}
 	if len(reader.GetAddress()) == 0 || reader.GetToken() == 0 {
@@ -138,7 +140,7 @@ func (c Config) wellFormed(reader *millracev1.LaneEndpoint) error {
 	return nil
 }
 
-// acceptable returns the address in a reader's endpoint. Its error is a gRPC status.
+// acceptable returns the address of a reader's endpoint. Its error is a gRPC status.
 func (v version) acceptable(reader *millracev1.LaneEndpoint) ([]byte, error) {
 	if err := v.check(reader.GetVersion()); err != nil {
 		return nil, refusal(err)
@@ -150,7 +152,7 @@ func (v version) acceptable(reader *millracev1.LaneEndpoint) ([]byte, error) {
 	return address, nil
 }
 
-// check compares a version as peers tell it.
+// check compares a version in the text form that peers send.
 func (v version) check(theirs string) error {
 	var other version
 	if _, err := fmt.Sscanf(theirs, "%d.%d.%d", &other.major, &other.minor, &other.release); err != nil {

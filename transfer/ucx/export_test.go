@@ -11,14 +11,15 @@ import (
 // Allocations is the number of the shim's allocations that were not freed.
 func Allocations() int64 { return allocations() }
 
-// Connections is how many there are, of both directions.
+// Connections returns the number of connections, of both directions.
 func (c *Context) Connections() int {
 	n, _ := ask(c, func(l *loop) int { return len(l.conns) })
 	return n
 }
 
-// LoseReaders has our endpoints to readers fail as UCX fails some when a connection in the other direction is closed: theirs are well. What
-// it returns closes ours, which is to be done before the context is closed.
+// LoseReaders makes our endpoints to readers fail without a failure of the readers' endpoints. UCX
+// does the same sometimes, when a connection in the other direction is closed. end closes our
+// endpoints; call it before the context is closed.
 func (c *Context) LoseReaders() (end func()) {
 	lost, _ := ask(c, func(l *loop) (lost []*conn) {
 		for _, n := range l.conns {
@@ -40,7 +41,8 @@ func (c *Context) LoseReaders() (end func()) {
 	}
 }
 
-// SendByRendezvous sends each peer that we read from a message by rendezvous, as only others do, and returns to how many.
+// SendByRendezvous sends a message by rendezvous to each peer that we read from; our own code never
+// does so. It returns the number of these peers.
 func (c *Context) SendByRendezvous(bytes int) int {
 	n, _ := ask(c, func(l *loop) (sent int) {
 		for _, n := range l.conns {

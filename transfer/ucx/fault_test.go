@@ -31,7 +31,7 @@ import (
 
 func refOf(task int) transfer.Ref { return transfer.Ref{Task: idOf(task), Generation: 1} }
 
-// stamped is content that names its object.
+// stamped returns content that names its object.
 func stamped(task, n int) []byte {
 	return bytes.Repeat([]byte{byte(task), 0xa5, byte(task >> 8)}, n/3+1)[:n]
 }
@@ -44,7 +44,7 @@ func eachLane(t *testing.T, f func(t *testing.T, tls string)) {
 	}
 }
 
-// within fails the test if f takes longer.
+// within fails the test if f takes longer than limit.
 func within(t *testing.T, limit time.Duration, what string, f func()) {
 	t.Helper()
 	begun := time.Now()
@@ -61,7 +61,7 @@ func within(t *testing.T, limit time.Duration, what string, f func()) {
 	}
 }
 
-// looped fetches the same object again and again until that fails.
+// looped fetches the same object again and again until a fetch fails.
 func looped(t *testing.T, r *reader, peer transfer.Peer, ref transfer.Ref, want []byte, first func()) error {
 	t.Helper()
 	for n := 0; ; n++ {
@@ -102,8 +102,9 @@ func TestSourceIsKilledInTheMiddle(t *testing.T) {
 	})
 }
 
-// Over what workers connect by if nobody tells them otherwise: UCX crashes its process, now and then, when the other one dies
-// in the middle of a wire-up over TCP (ADR 12), so they make none of that kind where nothing is to be won by it.
+// TestSourceIsKilledAtConnect uses the transports that workers use by default, but not TCP. UCX
+// sometimes crashes its process if the other process dies during a wire-up over TCP (ADR 12), so
+// workers do not connect over TCP if that has no advantage.
 func TestSourceIsKilledAtConnect(t *testing.T) {
 	lanes := maps.Clone(transports)
 	delete(lanes, "tcp")
@@ -177,7 +178,7 @@ func TestStoppedSourceEndsByStallAndByDeadline(t *testing.T) {
 			}
 			return errors.Join(err, objectErr)
 		}
-		// comes fetches until it is there: that takes too long now and then.
+		// comes fetches until the object has arrived; some attempts take too long.
 		comes := func(r *reader) {
 			for {
 				err := fetch(t.Context(), r)
@@ -214,8 +215,8 @@ func TestStoppedSourceEndsByStallAndByDeadline(t *testing.T) {
 	})
 }
 
-// reserved is an address that a child may listen at: nobody else is given its port
-// meanwhile.
+// reserved returns an address at which a child may listen; no other process is given its port in
+// the meantime.
 func reserved(t *testing.T) string {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -227,7 +228,7 @@ func reserved(t *testing.T) string {
 			t.Error(err)
 		}
 	})
-	// Two that are bound may share a port if they say so and one does not listen.
+	// Two bound sockets may share a port if both set SO_REUSEADDR and one does not listen.
 	if err := errors.Join(unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.Bind(fd, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}})); err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +242,7 @@ func reserved(t *testing.T) string {
 func TestRestartOnTheSameAddressIsReadAfresh(t *testing.T) {
 	eachLane(t, func(t *testing.T, tls string) {
 		t.Helper()
-		r := newReader(t, tls, 10*time.Second) // what stalls is tried again
+		r := newReader(t, tls, 10*time.Second) // a fetch that stalls is tried again
 		address := ""
 		if elsewhere == nil {
 			address = reserved(t)
@@ -391,7 +392,7 @@ func TestLeasesOfAKilledReaderComeBack(t *testing.T) {
 			t.Error(err)
 		}
 		_, _ = io.Copy(io.Discard, out)
-		_ = cmd.Wait() // it was killed
+		_ = cmd.Wait() // ends with an error, because it was killed
 		within(t, transfertest.Patience, "the return of the leases", func() {
 			for objects.Leases() > 0 || c.Connections() > 0 {
 				<-time.After(time.Millisecond)

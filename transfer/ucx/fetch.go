@@ -12,11 +12,11 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// grace is how long a fetch that was cancelled lets its posted reads end by
-// themselves, before it closes the connection that others use too.
+// grace is how long a cancelled fetch waits for its posted reads to end by themselves. After that
+// it closes the connection, which other fetches use too.
 const grace = 50 * time.Millisecond
 
-// mailbox is how the thread tells a fetch.
+// mailbox carries calls from the progress thread to the goroutine of a fetch.
 type mailbox struct {
 	mu    sync.Mutex
 	items []func() // guarded by mu
@@ -33,7 +33,7 @@ func (m *mailbox) post(f func()) {
 	}
 }
 
-// drain runs what was posted.
+// drain runs the calls that were posted.
 func (m *mailbox) drain() {
 	m.mu.Lock()
 	items := m.items
@@ -44,15 +44,15 @@ func (m *mailbox) drain() {
 	}
 }
 
-// object is one of a fetch.
+// object is one object of a fetch.
 type object struct {
 	grant grant
-	// done: its Done was called.
+	// done says that Sink.Done was called for it.
 	done bool
 }
 
-// fetch is a Fetch in progress. All of it belongs to the goroutine that called,
-// but for what is named below.
+// fetch is a Fetch in progress. The goroutine that called Fetch owns all fields except those named
+// below.
 type fetch struct {
 	path    *Path
 	conn    *conn
@@ -60,22 +60,22 @@ type fetch struct {
 	refs    []transfer.Ref
 	sink    transfer.Sink
 	objects []object
-	// ask are the objects for which no lease was asked yet, placing those that
-	// were granted and have no place yet.
+	// ask are the objects for which no lease was requested yet. placing are the objects that were
+	// granted and have no place yet.
 	ask, placing []int
-	// message holds the bytes of what is being placed, 0: none. There is one at
-	// most: nothing is asked for while something waits for its place.
+	// message is the handle of the message with the bytes of the objects in placing; 0: none. There
+	// is at most one, because no leases are requested while objects wait for their places.
 	message uint64
-	// left are the objects without Done.
+	// left is the number of objects without Done.
 	left int
-	// asked: a lease request has no answer yet.
+	// asked says that a lease request has no answer yet.
 	asked bool
 	err   error
 	box   mailbox
-	// waiting is the lease request; of the thread.
+	// waiting is the lease request; owned by the progress thread.
 	waiting *call
-	// reading are the objects that something may still write to; like cancelled
-	// and moved it is read and written by the thread too.
+	// reading is the number of objects that something may still write to. The progress thread reads
+	// and writes reading, cancelled and moved, too.
 	reading   atomic.Int32
 	cancelled atomic.Bool
 	moved     atomic.Uint64
@@ -132,7 +132,7 @@ func (f *fetch) run(ctx context.Context) error {
 			i := f.placing[0]
 			f.placing = f.placing[1:]
 			f.place(ctx, i)
-			stall.Reset(f.path.config.StallTimeout) // the wait was ours
+			stall.Reset(f.path.config.StallTimeout) // that wait was not the peer's
 			continue
 		}
 		f.freeMessage()
@@ -185,7 +185,7 @@ func (f *fetch) request() {
 	}
 }
 
-// granted takes the answer to a lease request apart.
+// granted handles the answer to a lease request.
 func (f *fetch) granted(asked []int, a answer, err error) {
 	f.asked = false
 	if err != nil {
@@ -214,7 +214,7 @@ func (f *fetch) granted(asked []int, a answer, err error) {
 	f.ask = append(later, f.ask...)
 }
 
-// freeMessage gives back the memory of what has been placed.
+// freeMessage frees the message whose objects have been placed.
 func (f *fetch) freeMessage() {
 	if handle := f.message; handle != 0 {
 		f.message = 0
@@ -229,7 +229,7 @@ func (f *fetch) done(i int, err error) {
 	f.sink.Done(i, err)
 }
 
-// place finds room for a granted object and begins to read it.
+// place provides memory for a granted object and begins to read it.
 func (f *fetch) place(ctx context.Context, i int) {
 	g := &f.objects[i].grant
 	want := f.refs[i]
@@ -271,8 +271,8 @@ func (f *fetch) place(ctx context.Context, i int) {
 	f.get(i, regions)
 }
 
-// check sees to it that the regions fit and, if they are to be read into, that
-// they lie where UCX may write.
+// check verifies that the regions match the frames. If the object is to be read by UCX, they must
+// lie in our registered slab.
 func (f *fetch) check(regions []transfer.Region, g *grant) error {
 	if len(regions) != len(g.head.FrameBytes) {
 		return fmt.Errorf("%w: %d regions for %d frames", transfer.ErrProtocol, len(regions), len(g.head.FrameBytes))
@@ -293,11 +293,11 @@ func (f *fetch) get(i int, regions []transfer.Region) {
 	g := &f.objects[i].grant
 	b := &batch{cancelled: &f.cancelled, moved: &f.moved}
 	f.reading.Add(1)
-	// The lease is given back by the thread, without a detour through here.
+	// The progress thread gives the lease back itself, without a switch to this goroutine.
 	lease := g.lease
 	g.lease = 0
 	b.done = func(l *loop, err error) {
-		// In this order: abort sets cancelled, then looks at reading.
+		// The order matters: abort sets cancelled before it checks reading.
 		f.reading.Add(-1)
 		if f.cancelled.Load() {
 			f.box.post(func() {})
@@ -320,14 +320,13 @@ func (f *fetch) get(i int, regions []transfer.Region) {
 	}
 }
 
-// read takes note that nothing reads an object any more, and whether its lease
-// held until then.
+// read handles the end of the reads of an object; held says whether its lease held during them.
 func (f *fetch) read(i int, held bool, err error) {
 	switch {
 	case err != nil:
 		f.fail(err)
 	case !held:
-		// Freed there, or we were slow: whoever asks again hears which.
+		// The object was freed at the peer, or we were too slow. A new request finds out which.
 		f.done(i, fmt.Errorf("%s on %s: %w: its lease ended while it was read", f.refs[i], f.peer, transfer.ErrPeerLost))
 	default:
 		f.path.config.Received(int(f.objects[i].grant.head.Bytes()))
@@ -335,20 +334,21 @@ func (f *fetch) read(i int, held bool, err error) {
 	}
 }
 
-// forget gives a lease back of which nothing is read.
+// forget gives back a lease under which nothing is read.
 func (f *fetch) forget(i int) {
 	if id := f.objects[i].grant.lease; id != 0 {
 		f.objects[i].grant.lease = 0
-		f.path.c.do(func(l *loop) { l.giveBack(f.conn, []transfer.LeaseID{id}) }) // else the lane and its leases are gone
+		// If the thread has ended, the lane and its leases have ended as well.
+		f.path.c.do(func(l *loop) { l.giveBack(f.conn, []transfer.LeaseID{id}) })
 	}
 }
 
-// abort ends what is under way, and returns when nothing writes to any region.
+// abort ends the work in progress. It returns when nothing writes to any region.
 func (f *fetch) abort(why error) {
 	n := f.conn
 	f.cancelled.Store(true)
-	// Once the thread has done this, no more answers come. If there is no thread
-	// any more, all has landed already.
+	// After the progress thread has done this, no more answers come. If the thread has ended, all
+	// reads have ended already.
 	_, _ = ask(f.path.c, func(l *loop) struct{} {
 		if f.waiting != nil {
 			f.waiting.answer = nil
@@ -383,7 +383,7 @@ func (f *fetch) abort(why error) {
 	})
 }
 
-// drop lets the queued reads of a fetch land.
+// drop ends the reads of a fetch that are queued and not posted.
 func (l *loop) drop(n *conn, cancelled *atomic.Bool) {
 	keep := func(q []*read) []*read {
 		return slices.DeleteFunc(q, func(r *read) bool {

@@ -32,8 +32,8 @@ import (
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
-// The tests here need GPUs: UCX brings its own way to the driver, which no fake one
-// satisfies. Elsewhere they say so and do nothing.
+// These tests need GPUs, because UCX accesses the driver itself and the fake driver cannot serve
+// it. Without GPUs they are skipped.
 const (
 	realEnv  = "MILLRACE_CUDA_REAL"
 	ratesEnv = "MILLRACE_RATES"
@@ -54,20 +54,20 @@ func gpus(t *testing.T) *cuda.Driver {
 
 var driver = sync.OnceValues(func() (*cuda.Driver, error) { return cuda.Load(cuda.Config{}) })
 
-// gpuChildEnv holds the order of a process with a slab on a GPU.
+// gpuChildEnv holds the order for a process with a slab on a GPU.
 const gpuChildEnv = "MILLRACE_TEST_GPU_CHILD"
 
 type gpuOrder struct {
 	Ordinal   int
 	SlabBytes uint64
 	Identity  memory.Identity
-	// Sizes are those of objects that the child has of its own; else it asks the test.
+	// Sizes are the sizes of objects that the child itself has. If not set, it asks the test.
 	Sizes []int
-	// TLS are its transports; empty: the usual ones.
+	// TLS are the transports of the child; empty: the default.
 	TLS string
 }
 
-// gpuTold is what a child tells of itself.
+// gpuTold is the description that a child sends of itself.
 type gpuTold struct {
 	Address string
 	Export  cuda.Export
@@ -86,7 +86,7 @@ func init() {
 	os.Exit(0)
 }
 
-// farSource is childSource on a GPU.
+// farSource is childSource with a slab on a GPU.
 type farSource struct {
 	test  *rpc.Client
 	space memory.Space
@@ -122,7 +122,7 @@ func (s farSource) Release(leases []transfer.LeaseID) []bool {
 	return held
 }
 
-// serveOnGPU is the whole life of a serving process with a slab on a GPU.
+// serveOnGPU is the main function of a serving process with a slab on a GPU.
 func serveOnGPU(text string) error {
 	var o gpuOrder
 	if err := json.Unmarshal([]byte(text), &o); err != nil {
@@ -172,7 +172,7 @@ func serveOnGPU(text string) error {
 		return err
 	}
 	go func() {
-		// Standard input ends when the test is done with us, or dead.
+		// Standard input ends when the test has finished or died.
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		server.Stop()
 	}()
@@ -223,7 +223,7 @@ func startOnGPU(t *testing.T, o gpuOrder, source *Source) *gpuChild {
 	c := &gpuChild{kill: sync.OnceFunc(func() {
 		_ = cmd.Process.Kill() // it may have ended
 		_ = in.Close()
-		_ = cmd.Wait() // by the signal
+		_ = cmd.Wait() // ends with an error, because it was killed
 		_ = conn.Close()
 		<-served
 	})}
@@ -235,7 +235,7 @@ func startOnGPU(t *testing.T, o gpuOrder, source *Source) *gpuChild {
 	return c
 }
 
-// far is the slab of a child, which the test fills through a mapping of its own.
+// far is the slab of a child; the test fills it through a mapping of its own.
 type far struct {
 	device *cuda.Device
 	peer   *cuda.Peer
@@ -297,7 +297,7 @@ func openGPU(t *testing.T, driver *cuda.Driver, ordinal int) *cuda.Device {
 	return d
 }
 
-// gpuObjects starts a child with a slab on the last GPU, and returns objects in it.
+// gpuObjects starts a child with a slab on the last GPU, and returns objects in that slab.
 func gpuObjects(t *testing.T, driver *cuda.Driver, bytes uint64) (*transfertest.Objects, *gpuChild) {
 	t.Helper()
 	source := new(Source)
@@ -322,13 +322,13 @@ func gpuObjects(t *testing.T, driver *cuda.Driver, bytes uint64) (*transfertest.
 	return source.objects, c
 }
 
-// gpuReader is a path into a slab on the first GPU.
+// gpuReader returns a path that fetches into a slab on the first GPU.
 func gpuReader(t *testing.T, driver *cuda.Driver, bytes uint64, stall time.Duration) (*ucx.Path, *transfertest.Room) {
 	t.Helper()
 	return gpuReaderOver(t, driver, bytes, stall, "")
 }
 
-// gpuReaderOver chooses the transports.
+// gpuReaderOver is gpuReader with the given transports.
 func gpuReaderOver(t *testing.T, driver *cuda.Driver, bytes uint64, stall time.Duration, tls string) (*ucx.Path, *transfertest.Room) {
 	t.Helper()
 	d := openGPU(t, driver, 0)
@@ -383,9 +383,9 @@ func TestGPUConformance(t *testing.T) {
 	}.Run(t)
 }
 
-// Without cuda_ipc UCX would read from the other GPU by messages, or by copies through
-// the host, at a thousandth of the rate: such a lane is not made, and the error says
-// what to look at.
+// Without cuda_ipc, UCX would read from the other GPU by messages, or by copies through host
+// memory, at a thousandth of the rate. Such a lane is refused, and the error names the settings to
+// check.
 func TestGPUWithoutCUDAIPCThereIsNoLane(t *testing.T) {
 	driver := gpus(t)
 	if driver == nil {
@@ -404,7 +404,7 @@ func TestGPUWithoutCUDAIPCThereIsNoLane(t *testing.T) {
 	}
 }
 
-// bare takes every object into the same place.
+// bare places every object into the same region.
 type bare struct{ region transfer.Region }
 
 func (b bare) Place(context.Context, int, transfer.Head) ([]transfer.Region, error) {

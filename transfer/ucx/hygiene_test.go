@@ -23,8 +23,8 @@ import (
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
-// openAsChild opens a context in a process of its own, whose library and limits
-// are as ordered, and says what came of it.
+// openAsChild opens a context in a process of its own, with the library and the limits of the
+// order, and prints the result.
 func openAsChild(order childOrder) error {
 	if order.Files > 0 {
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: order.Files, Max: order.Files}); err != nil {
@@ -185,7 +185,7 @@ func TestStructuresAgreeWithTheHeaders(t *testing.T) {
 	}
 }
 
-// abiChecks is C that compiles exactly if abi.h says what upstream's headers say.
+// abiChecks returns C code that compiles if and only if abi.h agrees with the headers of UCX.
 func abiChecks() string {
 	var b strings.Builder
 	b.WriteString("#include <ucp/api/ucp.h>\n#include \"abi.h\"\n")

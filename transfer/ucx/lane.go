@@ -8,15 +8,16 @@ import (
 // transportCUDA reads from one GPU to another.
 const transportCUDA = "cuda_ipc"
 
-// reading are the transports that read remote memory by themselves, best first,
-// by the beginning of their names. Others only carry messages.
+// reading are the transports that can read remote memory by themselves, the best first. A transport
+// matches if its name is equal or begins with one of these and "_". Other transports only carry
+// messages.
 var reading = []string{transportCUDA, "xpmem", "knem", "cma", "rc", "dc", "self"}
 
-// copying are those whose reads are copies by our own thread, so that all else
+// copying are the transports whose reads are copies by our own thread, so that everything else
 // waits for them.
 var copying = []string{"xpmem", "knem", "cma", "self"}
 
-// describe fills in which transport reads.
+// describe fills in the transport that reads, or says that reads are emulated.
 func (l *Lane) describe(v version, transports []string) {
 	l.Transports = transports
 	defer func() {

@@ -11,24 +11,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// libraryName is the system's: the dynamic linker searches for it.
+// libraryName is the name that the dynamic linker searches for in the system.
 const libraryName = "libucp.so.0"
 
-// Find looks for libucp.so.0 in what may lie beside a program: a ucx folder, the
-// wheels libucx-cu12 and libucx-cu13 in the Python environment that the program
-// is part of, and the tools of a checkout. Without any it returns the system's
-// name for it.
+// Find searches for libucp.so.0 near a program: in a ucx folder, in the wheels libucx-cu12 and
+// libucx-cu13 of the Python environment that the program is part of, and in the tools of a
+// checkout. If there is none, it returns libraryName.
 func Find(program string) string {
 	dir := filepath.Dir(program)
 	for _, pattern := range []string{
 		filepath.Join(dir, "ucx", "lib", libraryName),
 		filepath.Join(dir, "libucx", "lib", libraryName),
 		filepath.Join(dir, "..", "lib", "python3*", "site-packages", "libucx", "lib", libraryName),
-		// A wheel's own bin folder: site-packages/millrace/bin.
+		// From the bin folder of a wheel: site-packages/millrace/bin.
 		filepath.Join(dir, "..", "..", "libucx", "lib", libraryName),
 		filepath.Join(dir, "..", ".tools", "ucx", "lib", libraryName),
 	} {
-		// The pattern is well-formed unless dir has brackets; then nothing is found.
+		// Glob fails only if dir contains brackets; then nothing is found.
 		found, _ := filepath.Glob(pattern)
 		slices.Sort(found)
 		if len(found) > 0 {
@@ -38,8 +37,8 @@ func Find(program string) string {
 	return libraryName
 }
 
-// Locate says which libucp.so.0 would be loaded, without loading it: the one that
-// is named, else the one that Find returns. Its errors match ErrUnavailable.
+// Locate returns the libucp.so.0 that would be loaded, without loading it: the given one, else the
+// one that Find returns. Its errors match ErrUnavailable.
 func Locate(library string) (string, error) {
 	if !built {
 		return "", fmt.Errorf("%w: this program was built without cgo", ErrUnavailable)
@@ -48,7 +47,7 @@ func Locate(library string) (string, error) {
 	if strings.ContainsRune(library, filepath.Separator) {
 		return library, checkFiles(library)
 	}
-	// Where the dynamic linker looks; its cache has no format to rely on.
+	// These are the folders of the dynamic linker; the format of its cache is not stable.
 	folders := append(filepath.SplitList(os.Getenv("LD_LIBRARY_PATH")), "/usr/local/lib", "/usr/lib64", "/lib64", "/usr/lib", "/lib", "/opt/ucx/lib")
 	multiarch, _ := filepath.Glob("/usr/lib/*-linux-gnu") // as in Find
 	for _, folder := range append(folders, multiarch...) {
@@ -75,9 +74,9 @@ func (c Config) library() string {
 	return Find(program)
 }
 
-// checkFiles looks whether the libraries that will be mapped are whole: the
-// dynamic linker dies by SIGBUS on one that was cut short. A name without a
-// folder is the system's, whose files are in order.
+// checkFiles checks that the libraries to be mapped are complete: the dynamic linker dies by SIGBUS
+// on a truncated file. A name without a folder means the system's library; its files are not
+// checked.
 func checkFiles(library string) error {
 	if !strings.ContainsRune(library, filepath.Separator) {
 		return nil
@@ -113,12 +112,12 @@ func checkFile(path string) error {
 	return nil
 }
 
-// spareDescriptors is how many open files UCX takes at start, with room for the
-// connections that follow.
+// spareDescriptors is how many descriptors UCX opens at start, with some more for the connections
+// that follow.
 const spareDescriptors = 64
 
-// checkDescriptors sees to it that UCX will not run out of descriptors while it
-// starts: it would abort the process.
+// checkDescriptors checks that UCX will not run out of descriptors while it starts: UCX would abort
+// the process.
 func checkDescriptors() error {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
-// listening returns the sockets of this process that take TCP connections.
+// listening returns the sockets of this process that accept TCP connections.
 func listening(t *testing.T) map[string]bool {
 	t.Helper()
 	ours := map[string]bool{}
@@ -41,7 +41,8 @@ func listening(t *testing.T) map[string]bool {
 	return out
 }
 
-// TestWithoutTCPNothingListens: UCX's port asks for no token, and its callers can write anywhere in this process's memory.
+// TestWithoutTCPNothingListens: UCX's port requires no token, and a client of that port can write
+// anywhere in this process's memory.
 func TestWithoutTCPNothingListens(t *testing.T) {
 	if os.Getenv("UCX_TLS") != "" || elsewhere != nil {
 		t.Skip("the transports are chosen from outside")

@@ -9,12 +9,13 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// quiet is an engine without the UCX library, to test how the progress thread handles messages. The test looks at the
-// calls that the thread makes; each write into memory must have the length that was asked for.
+// quiet is an engine without the UCX library, to test how the progress thread handles messages. The
+// test checks the calls that the thread makes; each write into memory must have the length that was
+// asked for.
 type quiet struct {
 	engine
 	t *testing.T
-	// message is what came last, asked how long the bytes are that fill may write.
+	// came is the last message. asked is the number of bytes that fill may write.
 	came  []byte
 	asked int
 }
@@ -33,7 +34,7 @@ func (q *quiet) fill(_ uint64, b []byte) {
 	}
 }
 
-// laneOf returns a thread with two connections: token 1 is that of a reader, 2 that to a source.
+// laneOf returns a loop with two connections: token 1 belongs to a reader, token 2 to a source.
 func laneOf(t *testing.T, c *Context) (*loop, *quiet) {
 	t.Helper()
 	q := &quiet{t: t, asked: 10}
@@ -56,7 +57,8 @@ func (l *loop) came(q *quiet, p preamble, payload []byte) {
 	l.message(&event{kind: eventMessage, tag: 99, length: uint64(len(payload)), header: p.header()})
 }
 
-// TestMemoryOfAGPUIsNotSentInMessages: UCX copies short messages with the processor, which faults on a GPU's addresses.
+// TestMemoryOfAGPUIsNotSentInMessages: UCX copies short messages with the CPU, which faults on a
+// GPU's addresses.
 func TestMemoryOfAGPUIsNotSentInMessages(t *testing.T) {
 	data := flat(make([]byte, 1000))
 	for _, slab := range []*cuda.Slab{nil, new(cuda.Slab)} {
@@ -74,7 +76,7 @@ func TestMemoryOfAGPUIsNotSentInMessages(t *testing.T) {
 	}
 }
 
-// lender grants nothing.
+// lender is a source that grants nothing.
 type lender struct{}
 
 func (lender) Lease(_ transfer.Reader, refs []transfer.Ref, _ time.Duration) []transfer.Leased {
@@ -86,8 +88,8 @@ func (lender) Lease(_ transfer.Reader, refs []transfer.Ref, _ time.Duration) []t
 }
 func (lender) Release(leases []transfer.LeaseID) []bool { return make([]bool, len(leases)) }
 
-// FuzzLaneMessages: for any message on a lane, the thread answers or ends the connection; it reads nothing outside of
-// the slab and writes nothing but what was asked for.
+// FuzzLaneMessages: for any message on a lane, the progress thread answers or ends the connection.
+// It reads nothing outside of the slab, and writes only the bytes that were asked for.
 func FuzzLaneMessages(f *testing.F) {
 	data := flat(make([]byte, 1000))
 	f.Add(uint64(1), uint64(9), byte(messageLease), uint32(1), append([]byte{100, 0, 0, 0}, make([]byte, 12)...))

@@ -6,12 +6,13 @@ import (
 	"time"
 )
 
-// released is an engine that gives endpoints back.
+// released is an engine that accepts the release of endpoints.
 type released struct{ quiet }
 
 func (*released) release(int32) {}
 
-// TestALostPeerIsDeadWhenItsProcessHasEnded: the memory of a live one must not be closed under UCX, which goes on reading it.
+// TestALostPeerIsDeadWhenItsProcessHasEnded: the mapping of a live process's memory must not be
+// closed, because UCX still reads through it.
 func TestALostPeerIsDeadWhenItsProcessHasEnded(t *testing.T) {
 	for name, c := range map[string]struct{ lost, killed, foreign, want bool }{
 		"closed":                     {},

@@ -9,8 +9,9 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// TestAMessageWhoseBytesAreToBeFetchedEndsItsLane: with rendezvous the library hands over a descriptor in place of the bytes. A
-// peer that sends so, as one with other settings in its environment might, loses its lane; nothing reads beyond the descriptor.
+// TestAMessageWhoseBytesAreToBeFetchedEndsItsLane: with rendezvous, the library passes a descriptor
+// instead of the bytes. A peer may send so if it has other settings in its environment. It loses
+// its lane, and nothing reads beyond the descriptor.
 func TestAMessageWhoseBytesAreToBeFetchedEndsItsLane(t *testing.T) {
 	objects := newObjects(t)
 	objects.Put(transfer.Ref{Task: 1, Generation: 1}, "h", make([]byte, 1000))

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
-// fetchOne fetches object 1, and calls placed when it is about to be read.
+// fetchOne fetches object 1, and calls placed just before the object is read.
 func (w *worker) fetchOne(t *testing.T, source *worker, want []byte, placed func()) error {
 	t.Helper()
 	sink := transfertest.NewSinkIn(w.room)
@@ -73,7 +73,8 @@ func TestReaderOfALaneThatIsNotServedGoesOnAtOnce(t *testing.T) {
 	})
 }
 
-// through gives the worker a path whose control connection is carried by f, which is given what would carry it.
+// through gives the worker a path whose requests on the control connection go through f; f gets the
+// function that really sends them.
 func (w *worker) through(t *testing.T, stall time.Duration, f func(*millracev1.ConnectLaneRequest, carry) (*millracev1.ConnectLaneResponse, error)) {
 	t.Helper()
 	wire := grpcpath.New(grpcpath.Config{StallTimeout: transfertest.Patience})
@@ -95,10 +96,10 @@ func (w *worker) through(t *testing.T, stall time.Duration, f func(*millracev1.C
 
 type carry func(*millracev1.ConnectLaneRequest) (*millracev1.ConnectLaneResponse, error)
 
-// slow is a source that answers only when told to.
+// slow is a source that answers only after the test allows it.
 type slow struct {
 	transfer.Source
-	until chan struct{} // closed by the test: then it answers
+	until chan struct{} // closed by the test; then the source answers
 }
 
 func (s slow) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Duration) []transfer.Leased {
@@ -112,7 +113,7 @@ func TestASourceThatIsSlowKeepsItsLane(t *testing.T) {
 	answer := sync.OnceFunc(func() { close(until) })
 	t.Cleanup(answer)
 	reader := newWorker(t, transports["tcp"])
-	asked := 0 // one at a time
+	asked := 0 // only one request at a time
 	reader.through(t, transfertest.Patience, func(r *millracev1.ConnectLaneRequest, on carry) (*millracev1.ConnectLaneResponse, error) {
 		response, err := on(r)
 		if r.GetServedToken() != 0 {
@@ -137,7 +138,7 @@ func TestASourceThatDoesNotKnowTheQuestionIsAskedOnce(t *testing.T) {
 	reader.through(t, 2*time.Second, func(r *millracev1.ConnectLaneRequest, on carry) (*millracev1.ConnectLaneResponse, error) {
 		if r.GetServedToken() != 0 {
 			asked.Add(1)
-			r = new(millracev1.ConnectLaneRequest) // what an older worker makes of it
+			r = new(millracev1.ConnectLaneRequest) // an older worker reads the request like this
 		}
 		return on(r)
 	})

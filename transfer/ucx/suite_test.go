@@ -15,16 +15,15 @@ import (
 	"github.com/millrace/millrace/transfer/ucx"
 )
 
-// slabBytes is more than any test touches; hosts with RDMA devices lock it in
-// memory.
+// slabBytes is larger than the memory that any test uses. Hosts with RDMA devices lock all of it.
 var slabBytes uint64 = 3 << 30
 
-// reader is the reading side in the test's process.
+// reader is the reading side, in the test's process.
 type reader struct {
 	context *ucx.Context
 	path    *ucx.Path
 	room    *transfertest.Room
-	// lie, if set, changes what is told to peers.
+	// lie, if set, changes the description that is sent to peers.
 	lie func(*endpoint)
 }
 
@@ -61,8 +60,8 @@ func newObjects(tb testing.TB) *transfertest.Objects {
 	return transfertest.NewObjectsIn(transfertest.NewRoom(newSlab(tb, slabBytes)))
 }
 
-// transports are the lanes of host memory: what a pair on one host uses, and what
-// is left between hosts without RDMA.
+// transports are the lanes of host memory: the one of a pair on one host, and the one between hosts
+// without RDMA.
 var transports = map[string]string{"cma": "posix,cma,self", "tcp": "tcp,self"}
 
 func TestConformance(t *testing.T) {

@@ -18,7 +18,7 @@ func (f *flat) Identity() memory.Identity  { return memory.Identity{} }
 func (f *flat) Bytes(off, n uint64) []byte { return (*f)[off : off+n : off+n] }
 func (f *flat) FD() int                    { return -1 }
 
-// distant is a space that the processor cannot address.
+// distant is a space that the CPU cannot address.
 type distant struct{ flat }
 
 func (*distant) Bytes(uint64, uint64) []byte { return nil }
