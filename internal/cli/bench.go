@@ -45,7 +45,7 @@ func (a *app) bench() *cobra.Command {
 	return cmd
 }
 
-// benchmark adds what all benchmarks share; run returns a struct whose JSON is the result.
+// benchmark makes the command of a benchmark. run returns a struct whose JSON is the result.
 func (a *app) benchmark(name, short string, run func(ctx context.Context, progress func(done, of int)) (any, error)) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: name, Short: short, Args: noArgs,
@@ -278,7 +278,7 @@ func memoryFlag(cmd *cobra.Command) {
 	cmd.Flags().String("memory", "host", "whose memory objects lie in: host, or cuda, on GPUs")
 }
 
-// onGPUs reads --memory.
+// onGPUs reads --memory and reports whether it is "cuda".
 func (a *app) onGPUs() (bool, error) {
 	switch memory := a.settings.String("memory"); memory {
 	case "host":
@@ -390,10 +390,11 @@ func (a *app) benchIdle() *cobra.Command {
 	return cmd
 }
 
-// progressEvery is how often a benchmark says how far it has come where nobody watches.
+// progressEvery is the time between progress lines when the output is not a terminal.
 const progressEvery = 5 * time.Second
 
-// progress returns a bar on a terminal, and lines now and then elsewhere.
+// progress returns functions for a progress bar on a terminal, and for a line from time to time
+// elsewhere.
 func (a *app) progress(name string) (tell func(done, of int), stop func()) {
 	if !term.IsTerminal(int(os.Stderr.Fd())) {
 		began, told := time.Now(), time.Now()
@@ -415,7 +416,8 @@ func (a *app) progress(name string) (tell func(done, of int), stop func()) {
 		}
 }
 
-// benchTable prints the fields of a result for people, by their JSON names, and then its rows.
+// benchTable prints the fields of a result as a table with their JSON names, and then the result's
+// rows.
 func (a *app) benchTable(result any) error {
 	w := tabwriter.NewWriter(a.out, 0, 8, 2, ' ', 0)
 	v := reflect.ValueOf(result)
@@ -434,7 +436,7 @@ func (a *app) benchTable(result any) error {
 	return w.Flush()
 }
 
-// benchRows prints rows of one kind, with their JSON names on top.
+// benchRows prints rows of one type under their JSON names.
 func benchRows(w *tabwriter.Writer, rows reflect.Value) {
 	of := rows.Type().Elem()
 	names := make([]string, of.NumField())

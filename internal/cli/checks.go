@@ -18,8 +18,9 @@ import (
 	"github.com/millrace/millrace/worker"
 )
 
-// checks validate the text of a setting beyond its type, by the name of the setting. They apply to flags, environment
-// and files alike; the error names the place of the value. A name means the same setting in all commands.
+// checks validate the text of a setting beyond its type, by the name of the setting. They apply to
+// flags, environment and files alike, and the error names the source of the value. A name means the
+// same setting in all commands.
 var checks = map[string]func(text string) error{
 	"device":     oneOf("auto", worker.DeviceHost, worker.DeviceCUDA),
 	"protocol":   oneOf(worker.ProtocolAuto, worker.ProtocolIPC, worker.ProtocolBorrow, worker.ProtocolUCX, worker.ProtocolGRPC),
@@ -82,7 +83,7 @@ func oneOf(values ...string) func(string) error {
 	}
 }
 
-// isBytes is for amounts of memory, and words instead of one.
+// isBytes returns a check for an amount of memory, or one of some words instead.
 func isBytes(least, most uint64, words ...string) func(string) error {
 	return func(text string) error {
 		if slices.Contains(words, text) {
@@ -140,10 +141,11 @@ func amounts(texts map[string]string) (map[string]float64, error) {
 	return out, nil
 }
 
-// maxNamePrefix leaves room for the number behind it: the names of workers have 128 characters at most.
+// maxNamePrefix leaves room for the number that follows it: a worker's name has at most 128
+// characters.
 const maxNamePrefix = 120
 
-// isName checks the prefix of workers' names, which stands in messages, tables and logs.
+// isName checks the prefix of workers' names, which appears in messages, tables and logs.
 func isName(text string) error {
 	if !utf8.ValidString(text) || len(text) > maxNamePrefix || strings.ContainsFunc(text, unicode.IsControl) {
 		return fmt.Errorf("%q: up to %d bytes of UTF-8, without control characters", text[:min(len(text), maxNamePrefix)], maxNamePrefix)
@@ -151,7 +153,7 @@ func isName(text string) error {
 	return nil
 }
 
-// areAmounts checks resources as pflag writes them: [name=amount,...].
+// areAmounts checks resources in pflag's notation: [name=amount,...].
 func areAmounts(text string) error {
 	texts := map[string]string{}
 	for _, pair := range strings.Split(strings.Trim(text, "[]"), ",") {
@@ -163,8 +165,8 @@ func areAmounts(text string) error {
 	return err
 }
 
-// areCommands checks executors as pflag writes them: [name=command,...]. Commands may hold commas, so that only the first is
-// looked at; the worker looks at all.
+// areCommands checks executors in pflag's notation: [name=command,...]. A command may contain
+// commas, so only the first entry can be checked here; the worker checks all.
 func areCommands(text string) error {
 	text = strings.Trim(text, "[]")
 	if name, command, ok := strings.Cut(text, "="); text != "" && (!ok || name == "" || command == "") {

@@ -7,7 +7,7 @@ import (
 	"github.com/millrace/millrace/worker/topology"
 )
 
-// workerCount is how many workers to run, and with how many slots each.
+// workerCount returns the number of workers to run, and the slots of each.
 func (a *app) workerCount(f *fleet) (workers, slots int, err error) {
 	workers, slots = a.settings.Int("workers"), a.settings.Int("slots")
 	if workers < 0 || workers > 4096 {
@@ -33,14 +33,17 @@ func (a *app) workerCount(f *fleet) (workers, slots int, err error) {
 	return workers, slots, nil
 }
 
-// gpuSlots is how many tasks a GPU's worker runs at once, the same for all of them. Several keep the GPU at work while one
-// waits for its inputs or is told of: on an H200 graphs of operations of 0.1 ms take up to a third less time with four than
-// with one, and those of long ones the same. Each can be a Python process with a context of half a gigabyte, though.
+// gpuSlots is the number of tasks that a GPU's worker runs at once, the same for all GPUs. Several
+// tasks keep the GPU busy while one waits for its inputs or its result is reported. On an H200,
+// graphs of operations of 0.1 ms take up to a third less time with four slots than with one; graphs
+// of long operations take the same time. But each slot can be a Python process with a CUDA context
+// of half a gigabyte.
 func gpuSlots(gpus []topology.Device) int {
 	const most, bytesOfEach = 4, 16 << 30
 	slots := most
 	for _, d := range gpus {
-		slots = min(slots, max(1, int((d.TotalBytes+bytesOfEach/8)/bytesOfEach))) // what is called 16 GB has a little less
+		// A GPU sold as 16 GB has a little less.
+		slots = min(slots, max(1, int((d.TotalBytes+bytesOfEach/8)/bytesOfEach)))
 	}
 	return slots
 }

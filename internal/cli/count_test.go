@@ -6,7 +6,8 @@ import (
 	"github.com/millrace/millrace/worker/topology"
 )
 
-// A worker of a GPU runs several tasks at once where there is memory for their processes, as many on each.
+// A GPU's worker runs several tasks at once if there is memory for their processes. All GPUs get
+// the same number.
 func TestGPUSlots(t *testing.T) {
 	const gib = 1 << 30
 	for _, c := range []struct {

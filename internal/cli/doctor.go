@@ -51,7 +51,8 @@ what to do if that is too little. The exit code is 1 if workers could not run he
 	return cmd
 }
 
-// retired asks the cluster, if one is named and there, which devices it has given up; by worker.
+// retired asks the cluster, if one is named and reachable, which devices it has retired. The result
+// maps workers to causes.
 func (a *app) retired(ctx context.Context) map[string]string {
 	if a.settings.String("address") == "" && a.settings.String("scheduler-file") == "" {
 		return nil

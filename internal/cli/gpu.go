@@ -47,7 +47,7 @@ func (a *app) onDevice(c *worker.Config, p *placed) error {
 	return a.gpuSizes(c)
 }
 
-// gpuSizes reads what of the configuration are amounts of memory.
+// gpuSizes reads the settings that are amounts of memory for workers on GPUs.
 func (a *app) gpuSizes(c *worker.Config) (err error) {
 	s := a.settings
 	name, text := a.slabSize()
@@ -78,7 +78,7 @@ func (a *app) gpuSizes(c *worker.Config) (err error) {
 	return nil
 }
 
-// slabSize is the limit of the slab on a GPU, and by which flag it was given.
+// slabSize returns the limit of the slab on a GPU, and the name of the flag that gave it.
 func (a *app) slabSize() (name, text string) {
 	if text = a.settings.String("rmm-pool-size"); text != "" {
 		return "rmm-pool-size", text
@@ -86,7 +86,7 @@ func (a *app) slabSize() (name, text string) {
 	return "device-memory-limit", a.settings.String("device-memory-limit")
 }
 
-// memoryOf says what memory each worker has.
+// memoryOf describes the memory that each worker has.
 func (a *app) memoryOf(f *fleet, hostBytes uint64) string {
 	if len(f.gpus) == 0 {
 		return size(hostBytes) + " of host memory"

@@ -10,10 +10,10 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// gpuColumns are those of a worker's GPU in wide lists.
+// gpuColumns are the columns of a worker's GPU in wide lists.
 var gpuColumns = []string{"GPU", "MODEL", "GPU MEMORY", "BUSY", "GPU HEALTH"}
 
-// gpuCells are those of one worker; the health of one without a GPU is not asked for.
+// gpuCells returns the cells of one worker's GPU; dashes for a worker without a GPU.
 func gpuCells(w *millracev1.Worker) []any {
 	g, h := w.GetGpu(), w.GetGpuHealth()
 	if g == nil {
@@ -27,7 +27,7 @@ func gpuCells(w *millracev1.Worker) []any {
 	return []any{g.GetUuid(), g.GetName(), memory, busy, gpuHealth(h)}
 }
 
-// gpuHealth is a line on what is not as it should be.
+// gpuHealth describes the problems of a GPU in one line.
 func gpuHealth(h *millracev1.GpuHealth) string {
 	if h == nil {
 		return "not known"
@@ -51,7 +51,7 @@ func gpuHealth(h *millracev1.GpuHealth) string {
 	return strings.Join(wrong, "; ")
 }
 
-// gpusOf are the active workers on GPUs, by host and name.
+// gpusOf returns the active workers with GPUs, by host and name.
 func gpusOf(workers []*millracev1.Worker) []*millracev1.Worker {
 	on := slices.DeleteFunc(slices.Clone(workers), func(w *millracev1.Worker) bool {
 		return w.GetGpu() == nil || w.GetState() != millracev1.WorkerState_WORKER_STATE_ACTIVE
@@ -62,8 +62,9 @@ func gpusOf(workers []*millracev1.Worker) []*millracev1.Worker {
 	return on
 }
 
-// gpuTable shows the GPUs of workers, and for each host how they reach each other: "NV18" is by so many NVLinks, "P2P"
-// without, "no" through the host only, and why.
+// gpuTable shows the GPUs of workers, and for each host how its GPUs reach each other: "NV18" means
+// by 18 NVLinks, "P2P" by peer access without NVLinks, and "no" only through the host, with the
+// reason.
 func gpuTable(w io.Writer, workers []*millracev1.Worker) {
 	on := gpusOf(workers)
 	if len(on) == 0 {

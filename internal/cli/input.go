@@ -13,14 +13,14 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// The most that a file of each kind may have. A name may be that of a device, which never ends.
+// Limits for the sizes of files. A name may be that of a device, which can be read without end.
 const (
 	mostConfiguration = 1 << 20
 	mostToken         = 64 << 10
 	mostGraph         = 256 << 20
 )
 
-// readFile reads a file of at most so many bytes; "-" is standard input where that is allowed.
+// readFile reads a file of at most the given size. "-" is standard input where that is allowed.
 func readFile(name string, most int64, standardInput bool) ([]byte, error) {
 	file := os.Stdin
 	if name != "-" || !standardInput {
@@ -65,7 +65,7 @@ func usage(err error) error {
 	return nil
 }
 
-// undecoded says in words what is wrong with the text of a graph, without names of this program's types.
+// undecoded describes a fault in the text of a graph, without names of this program's types.
 func undecoded(err error) error {
 	const remedy = "see `millrace submit --help` for how a graph is written"
 	var wrong *json.UnmarshalTypeError

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// run runs a command line, and returns the text of its error.
+// runLine runs a command line, and returns the text of its error.
 func runLine(t *testing.T, args ...string) string {
 	t.Helper()
 	a := &app{out: new(bytes.Buffer), err: new(bytes.Buffer), args: args}
@@ -41,7 +41,7 @@ func TestArgumentsThatAreTooManyOrTooFewAreSaidPlainly(t *testing.T) {
 	}
 }
 
-// A file that never ends is one that somebody named by mistake.
+// A file without an end was named by mistake.
 func TestFilesThatNeverEndAreNotRead(t *testing.T) {
 	for _, args := range [][]string{
 		{"--config", "/dev/zero", "config", "show"}, {"--token-file", "/dev/zero", "--address", "127.0.0.1:1", "status"},

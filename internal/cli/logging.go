@@ -16,7 +16,7 @@ const (
 	logJSON = "json"
 )
 
-// logFormat is what --log-format comes to.
+// logFormat returns the log format that --log-format selects.
 func (a *app) logFormat() (string, error) {
 	switch format := a.settings.String("log-format"); format {
 	case logText, logJSON:
@@ -53,7 +53,7 @@ func logHandler(to io.Writer, format string, level slog.Level, colours bool) slo
 	}
 	return slog.NewJSONHandler(to, &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, a slog.Attr) slog.Attr {
 		if a.Value.Kind() == slog.KindDuration {
-			a.Value = slog.StringValue(a.Value.Duration().String()) // 50ms rather than 50000000
+			a.Value = slog.StringValue(a.Value.Duration().String()) // 50ms instead of 50000000
 		}
 		return a
 	}})

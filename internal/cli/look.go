@@ -17,7 +17,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// call runs f with a connection that holds nothing.
+// call runs f with a connection that has no client lease.
 func (a *app) call(cmd *cobra.Command, f func(context.Context, *millrace.Client, millracev1.SchedulerServiceClient) error) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), a.settings.Duration("timeout"))
 	defer cancel()
@@ -34,7 +34,7 @@ func addCall(cmd *cobra.Command) {
 	cmd.Flags().String("namespace", "", "namespace of keys; empty: default")
 }
 
-// number reads an id with its letter: t12, g3, w7, or the number alone.
+// number parses an id with its letter: t12, g3, w7, or the number alone.
 func number(text string, letter byte) (uint64, bool) {
 	n, err := strconv.ParseUint(strings.TrimPrefix(text, string(letter)), 10, 64)
 	return n, err == nil && n > 0
@@ -63,7 +63,7 @@ func (a *app) get() *cobra.Command {
 	return cmd
 }
 
-// states reads --state for an enum.
+// states parses --state for an enum.
 func states[E ~int32](a *app, prefix string, values map[string]int32) ([]E, error) {
 	var out []E
 	for _, name := range a.settings.Strings("state") {
@@ -76,7 +76,7 @@ func states[E ~int32](a *app, prefix string, values map[string]int32) ([]E, erro
 	return out, nil
 }
 
-// pages collects pages until the end, or takes one if a page size is given.
+// pages fetches all pages, or one page if a page size is given.
 func pages(a *app, fetch func(size int32, token string) (next string, err error)) error {
 	n, token := int32(a.settings.Int("page-size")), a.settings.String("page-token")
 	for {
@@ -381,7 +381,7 @@ func (a *app) cancel() *cobra.Command {
 	return cmd
 }
 
-// known says whether a task has a key.
+// known reports whether a task has the key.
 func known(ctx context.Context, s millracev1.SchedulerServiceClient, namespace, key string) bool {
 	_, err := s.GetTask(ctx, &millracev1.GetTaskRequest{Key: key, Namespace: namespace})
 	return status.Code(err) != codes.NotFound
@@ -406,7 +406,7 @@ func (a *app) wait() *cobra.Command {
 	return cmd
 }
 
-// waitGraph waits for a graph and prints it; an error if a task failed.
+// waitGraph waits for a graph and prints it. It returns an error if a task failed.
 func (a *app) waitGraph(ctx context.Context, c *millrace.Client, id uint64) error {
 	g, err := c.WaitGraph(ctx, id)
 	if err != nil {
@@ -421,7 +421,7 @@ func (a *app) waitGraph(ctx context.Context, c *millrace.Client, id uint64) erro
 	return nil
 }
 
-// graphError is the end of a graph that did not succeed.
+// graphError is the error for a graph that ended without success.
 type graphError struct{ *millracev1.Graph }
 
 // Error names the graph and its first failure.
@@ -437,8 +437,8 @@ func (e graphError) Error() string {
 	return text
 }
 
-// reachedAs is the address at which a process can be reached: one that listens on all addresses is reached at the host
-// of the other.
+// reachedAs returns the address at which a process can be reached: a process that listens on all
+// addresses is reached at the host of the other address.
 func reachedAs(address, other string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || !unspecified(host) {

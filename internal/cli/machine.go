@@ -19,7 +19,8 @@ import (
 	"github.com/millrace/millrace/worker/topology/nvml"
 )
 
-// look finds out what GPUs this machine has, by NVML, else by the CUDA driver. It makes no context.
+// look discovers the GPUs of this machine, by NVML, else by the CUDA driver. It creates no CUDA
+// context.
 func (a *app) look() *topology.Topology {
 	s := a.settings
 	c := topology.Config{
@@ -38,7 +39,7 @@ func (a *app) look() *topology.Topology {
 		a.askDriver(&c)
 	} else {
 		c.Library = library
-		defer func() { _ = library.Close() }() // nothing of it is needed any more
+		defer func() { _ = library.Close() }() // it is not needed any more
 	}
 	t := topology.Discover(c)
 	if named := strings.Count(visible, ",") + 1; set && c.Visible == nil && t.Wrong == nil && named > len(c.Known) {
@@ -55,7 +56,7 @@ func (a *app) look() *topology.Topology {
 	return t
 }
 
-// errNoNVML: the user does not want it.
+// errNoNVML says that the user has disabled NVML.
 var errNoNVML = errors.New("nvml: switched off by --nvml-library none")
 
 func openNVML(library string) (*nvml.NVML, error) {
@@ -65,7 +66,8 @@ func openNVML(library string) (*nvml.NVML, error) {
 	return nvml.Open(library)
 }
 
-// askDriver takes what the CUDA driver sees for all there is: it has applied CUDA_VISIBLE_DEVICES itself, silently.
+// askDriver takes the GPUs that the CUDA driver sees as all GPUs of the machine. The driver itself
+// has already applied CUDA_VISIBLE_DEVICES, without a message.
 func (a *app) askDriver(c *topology.Config) {
 	driver, err := cuda.Load(cuda.Config{Library: a.settings.String("cuda-library")})
 	if err != nil {
@@ -98,23 +100,26 @@ func (a *app) askDriver(c *topology.Config) {
 	}
 }
 
-// placed is what a supervisor tells a child of its GPU.
+// placed is the data about its GPU that a supervisor gives to a child.
 type placed struct {
-	// UUID is what the child opens; Instance says that it is a part of a card, of which a process sees one only.
+	// UUID names the device that the child opens. Instance says that it is a MIG instance, a part
+	// of a card; a process sees only one instance.
 	UUID     string `json:"uuid"`
 	Instance bool   `json:"instance"`
-	// Workers and Slots are those that the supervisor has decided on: a child with few processors would count others.
+	// Workers and Slots are the supervisor's decisions. A child that is bound to few processors
+	// would compute other numbers.
 	Workers int    `json:"workers"`
 	Slots   int    `json:"slots"`
 	Net     string `json:"net"`
-	// Facts are for the scheduler.
+	// Facts are sent to the scheduler.
 	Facts *millracev1.Gpu `json:"facts"`
 }
 
-// placedEnv holds a placed as JSON.
+// placedEnv is the environment variable that holds a placed as JSON.
 const placedEnv = "MILLRACE_WORKER_PLACED"
 
-// ofSupervisor is what this child was told; nil if it is none, or none on a GPU.
+// ofSupervisor returns the data that the supervisor gave to this child; nil if this process is no
+// child, or has no GPU.
 func ofSupervisor() (*placed, error) {
 	text := os.Getenv(placedEnv)
 	if text == "" {
@@ -127,16 +132,16 @@ func ofSupervisor() (*placed, error) {
 	return p, nil
 }
 
-// fleet is what this machine runs workers on.
+// fleet is the set of devices that this machine runs workers on.
 type fleet struct {
 	gpus []topology.Device // sorted by UUID; empty: host memory
-	// top has all that was found, nil if nobody looked.
+	// top is the whole result of the discovery, nil if there was none.
 	top *topology.Topology
-	// line says what was chosen, for people.
+	// line describes the choice, for people.
 	line string
 }
 
-// fleet decides on the kind of device.
+// fleet chooses the kind of device.
 func (a *app) fleet() (*fleet, error) {
 	kind := a.settings.String("device")
 	if kind == worker.DeviceHost || a.settings.Bool("zero") {
@@ -160,7 +165,8 @@ func (a *app) fleet() (*fleet, error) {
 		}
 		return &fleet{top: t, line: "host memory: " + t.Notes[len(t.Notes)-1]}, nil
 	}
-	// Names must mean the same GPUs after a restart, and whatever order CUDA_VISIBLE_DEVICES has.
+	// Names must mean the same GPUs after a restart, in whatever order CUDA_VISIBLE_DEVICES lists
+	// them.
 	f := &fleet{gpus: slices.Clone(devices), top: t}
 	slices.SortFunc(f.gpus, func(a, b topology.Device) int { return cmp.Compare(a.UUID, b.UUID) })
 	var models []string
@@ -192,8 +198,9 @@ func (a *app) chosen(t *topology.Topology) ([]topology.Device, error) {
 	return nil, usageError{fmt.Errorf("--gpu %s: there are %s", want, cmp.Or(strings.Join(there, ", "), "none"))}
 }
 
-// prefix begins the names of workers. Those of "up" are alone in their cluster, and those of "worker" carry the name of
-// their machine, so that the same command works on each.
+// prefix is the beginning of the workers' names. The workers of "up" are alone in their cluster.
+// The names of "worker" contain the name of the machine, so that the same command works on each
+// machine.
 func (a *app) prefix(f *fleet) (string, error) {
 	if name := a.settings.String("name"); name != "" {
 		return name, nil
@@ -212,7 +219,7 @@ func (a *app) prefix(f *fleet) (string, error) {
 	return machine + "-" + kind, nil
 }
 
-// children are the processes to keep: one for each GPU, or so many on the host.
+// children are the processes to supervise: one for each GPU, or the given number on the host.
 func (a *app) children(f *fleet, workers, slots int) ([]supervisor.Child, error) {
 	prefix, err := a.prefix(f)
 	if err != nil {
@@ -249,7 +256,7 @@ func (a *app) children(f *fleet, workers, slots int) ([]supervisor.Child, error)
 	return children, nil
 }
 
-// facts are what the scheduler is told of a GPU beyond what CUDA says.
+// facts are the properties of a GPU that the scheduler gets and CUDA does not provide.
 func (f *fleet) facts(i int) *millracev1.Gpu {
 	d := f.gpus[i]
 	g := &millracev1.Gpu{Uuid: d.UUID, Placement: d.Placement.Why}
@@ -273,8 +280,8 @@ func (f *fleet) facts(i int) *millracev1.Gpu {
 	return g
 }
 
-// rdma says whether the UCX that workers load has RDMA: to one that has not, the name of an RDMA port leaves no network
-// at all.
+// rdma reports whether the UCX library that workers load has RDMA. Without RDMA, the name of an
+// RDMA port would leave UCX without any network.
 func (a *app) rdma() bool {
 	path, err := ucx.Locate(a.settings.String("ucx-library"))
 	if err != nil {

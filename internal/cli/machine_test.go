@@ -21,7 +21,7 @@ import (
 	"github.com/millrace/millrace/worker/supervisor"
 )
 
-// asProgram makes the test's program this one.
+// asProgram is the environment variable that makes the test binary run as the millrace program.
 const asProgram = "MILLRACE_CLI_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -40,14 +40,15 @@ func TestMain(m *testing.M) {
 
 var (
 	gpus *cudatest.Fake // nil until twoGPUs was called
-	// twoGPUs are 256 MiB each, without a GPU; a process can have one driver.
+	// twoGPUs starts two fake GPUs of 256 MiB each, without real GPUs. A process can have one
+	// driver.
 	twoGPUs = sync.OnceValues(func() (_ *cudatest.Fake, err error) {
 		gpus, err = cudatest.Start(2, 256<<20)
 		return gpus, err
 	})
 )
 
-// patience is how long a test waits for what must happen.
+// patience is the longest time that a test waits for an event.
 const patience = 5 * time.Minute
 
 func program(t *testing.T, args ...string) *exec.Cmd {
@@ -67,7 +68,7 @@ func program(t *testing.T, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// says runs the program and returns what it prints.
+// says runs the program and returns its output.
 func says(t *testing.T, env []string, args ...string) (string, error) {
 	t.Helper()
 	cmd := program(t, args...)
@@ -89,7 +90,7 @@ func up(t *testing.T, args ...string) *cluster {
 	return upOf(t, program(t, append([]string{"up"}, args...)...), nil)
 }
 
-// upOf is up with more in its environment.
+// upOf is up with further environment variables.
 func upOf(t *testing.T, cmd *exec.Cmd, env []string) *cluster {
 	t.Helper()
 	cmd.Env = append(cmd.Env, env...)
@@ -186,7 +187,7 @@ func (l listed) pid(t *testing.T) (pid int) {
 	return pid
 }
 
-// another waits for another process of the only worker.
+// another waits until the only worker has another process id.
 func (c *cluster) another(t *testing.T, than int) listed {
 	t.Helper()
 	for deadline := time.Now().Add(patience / 2); ; {
@@ -225,7 +226,7 @@ func TestADeviceThatDiesIsReplacedThenRetired(t *testing.T) {
 		f.StickyPID.Store(uint64(pid))
 		f.StickyCode.Store(cudatest.ECCUncorrectable)
 		worker = c.another(t, pid)
-		// The report of a death may come behind the next process.
+		// The report of the death may arrive after the next process has started.
 		for deadline := time.Now().Add(patience / 2); ; {
 			text, err := says(t, c.env, "get", "workers", "-o", "wide")
 			if err == nil && strings.Contains(text, "CUDA_ERROR_ECC_UNCORRECTABLE") {
@@ -237,7 +238,7 @@ func TestADeviceThatDiesIsReplacedThenRetired(t *testing.T) {
 		}
 	}
 	f.StickyPID.Store(uint64(worker.pid(t)))
-	// The only worker is given up; the cluster goes on, and tells why.
+	// The only worker is retired; the cluster goes on, and shows the reason.
 	retired := "gpu-0 is retired: " + worker.Workers[0].Gpu.UUID
 	for deadline := time.Now().Add(patience / 2); ; {
 		text, err := says(t, c.env, "get", "workers", "--state", "LOST", "-o", "wide")
@@ -257,7 +258,8 @@ func TestADeviceThatDiesIsReplacedThenRetired(t *testing.T) {
 }
 
 func TestWhatIsWrongWithTheGPUsIsSaid(t *testing.T) {
-	// It is below a directory of this test: a fixed name, such as /nonexistent, may exist on a machine.
+	// It is below a directory of this test: a fixed name, such as /nonexistent, may exist on a
+	// machine.
 	missing := filepath.Join(t.TempDir(), "missing")
 	for name, c := range map[string]struct {
 		env  []string
@@ -283,7 +285,7 @@ func TestWhatIsWrongWithTheGPUsIsSaid(t *testing.T) {
 }
 
 func TestDoctorLooksAtGPUs(t *testing.T) {
-	text, _ := says(t, nil, "doctor") // whether all is well is not what this is about
+	text, _ := says(t, nil, "doctor") // this test does not depend on the machine's health
 	for _, want := range []string{"gpu-driver", "2 GPUs", "workers would be started on 2", "gpu GPU-", "gpu-peers", "nvrtc", "cublas", "cusolver", "pinned-memory", "dev-shm"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is missing in\n%s", want, text)

@@ -131,8 +131,9 @@ func (a *app) printMemory(all []workerMemory) error {
 	return err
 }
 
-// explainMemory asks the worker that has a task whether that waits for memory there, and returns what is to be added to the
-// scheduler's explanation: nothing if it does not, or if the worker does not answer.
+// explainMemory asks the worker of a task whether the task waits for memory there. It returns a
+// text to add to the scheduler's explanation; empty if the task does not wait, or if the worker
+// does not answer.
 func explainMemory(ctx context.Context, c *millrace.Client, task *millracev1.Task) string {
 	if s := task.GetState(); s != millracev1.TaskState_TASK_STATE_ASSIGNED && s != millracev1.TaskState_TASK_STATE_RUNNING {
 		return ""
@@ -152,7 +153,7 @@ func explainMemory(ctx context.Context, c *millrace.Client, task *millracev1.Tas
 	return ""
 }
 
-// memoryWait says for what memory a task waits.
+// memoryWait describes the memory that a task waits for.
 func memoryWait(task uint64, m *millracev1.DescribeMemoryResponse) string {
 	holder := fmt.Sprintf("t%d", task)
 	for before, r := range m.GetReservations() {
@@ -251,7 +252,8 @@ func memoryTable(w io.Writer, x workerMemory) {
 	}
 }
 
-// memoryFetches prints how the last objects came from other workers, in the order in which they did.
+// memoryFetches prints how the last objects arrived from other workers, in the order of their
+// arrival.
 func memoryFetches(w io.Writer, x workerMemory) {
 	if len(x.memory.GetFetches()) > 0 {
 		row(w, "")
@@ -276,7 +278,8 @@ func memoryStory(w io.Writer, x workerMemory) {
 	}
 }
 
-// usesInOrder returns the sorted ranks of the next use of all listed objects. Only the order of ranks has a meaning.
+// usesInOrder returns the sorted ranks of the next use of all listed objects. Only the order of
+// ranks has a meaning.
 func usesInOrder(m *millracev1.DescribeMemoryResponse) []uint64 {
 	var ranks []uint64
 	for _, h := range slices.Concat(m.GetLargest(), m.GetPinned()) {

@@ -8,7 +8,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// People see where the time between the want of an object and its use went.
+// The command shows where the time between the request for an object and its use went.
 func TestFetchesAreShown(t *testing.T) {
 	var out strings.Builder
 	w := tabwriter.NewWriter(&out, 0, 8, 2, ' ', 0)

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// sysfs is a machine whose two GPUs lie below a switch each, with a network card beside
-// the one of GPU 1 only; the buses are those of the fake driver.
+// sysfs describes a machine with two GPUs, each below a switch of its own. Only GPU 1 has a network
+// card next to it. The buses are those of the fake driver.
 func sysfs(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
@@ -52,15 +52,16 @@ func sysfs(t *testing.T) string {
 	return root
 }
 
-// The network card near its GPU is what a worker is told to use, if its UCX has RDMA at
-// all; what the user says comes first.
+// A worker gets the network card near its GPU, if its UCX has RDMA. A setting of the user has
+// priority.
 func TestWorkersAreToldTheCardNearTheirGPU(t *testing.T) {
 	withRDMA := filepath.Join(t.TempDir(), "libucp.so.0")
 	for _, name := range []string{withRDMA, filepath.Join(filepath.Dir(withRDMA), "ucx", "libuct_ib.so.0")} {
 		if err := os.MkdirAll(filepath.Dir(name), 0o700); err != nil {
 			t.Fatal(err)
 		}
-		elf, err := os.ReadFile("/proc/self/exe") // the files are looked at: some program will do
+		// The files are inspected: any program will do.
+		elf, err := os.ReadFile("/proc/self/exe")
 		if err != nil {
 			t.Fatal(err)
 		}

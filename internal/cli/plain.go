@@ -9,8 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// plain makes a text fit for a terminal. Keys, names and errors come from other people: characters that move the cursor,
-// change the clipboard or turn the direction of writing are shown as escapes.
+// plain makes a text safe for a terminal. Keys, names and errors come from other people. Characters
+// that move the cursor, change the clipboard or turn the direction of writing are shown as escapes.
 func plain(text string) string { return escaped(text, "") }
 
 // plainLines is plain for texts of several lines.
@@ -30,7 +30,7 @@ func escaped(text, except string) string {
 			if r > 0xffff {
 				fmt.Fprintf(&b, `\U%08x`, r)
 			} else {
-				fmt.Fprintf(&b, `\u%04x`, r) // as JSON has it
+				fmt.Fprintf(&b, `\u%04x`, r) // as in JSON
 			}
 		default:
 			b.WriteString(text[:n])
@@ -40,14 +40,15 @@ func escaped(text, except string) string {
 	return b.String()
 }
 
-// hidden says whether a character is a command to the terminal instead of a visible character. The joiners of emoji and of
-// some scripts are no commands.
+// hidden reports whether a character is a command to the terminal instead of a visible character.
+// The joiners of emoji and of some scripts are no commands.
 func hidden(r rune) bool {
 	const nonJoiner, joiner = '\u200c', '\u200d'
 	return unicode.IsControl(r) || unicode.In(r, unicode.Cf, unicode.Zl, unicode.Zp) && r != nonJoiner && r != joiner
 }
 
-// inCommands replaces the names of API methods in the scheduler's errors by commands of this program.
+// inCommands replaces the names of API methods in the scheduler's errors by commands of this
+// program.
 var inCommands = strings.NewReplacer(
 	"see ListWorkers, with states for those that are lost", "see `millrace get workers`, with --state LOST for those that are lost",
 	"set wait, or see ExplainTask for why it is not done", "give --wait, or see `millrace explain` for why it is not done",
@@ -59,12 +60,13 @@ var inCommands = strings.NewReplacer(
 	"see ExplainTask", "see `millrace explain`",
 )
 
-// errorText is an error for the terminal.
+// errorText formats an error for the terminal.
 func errorText(err error) string {
 	return plainLines(inCommands.Replace(rpcPrefix.ReplaceAllString(err.Error(), "")))
 }
 
-// pastable is an address that others can use: one that listens everywhere is reached by the name of this machine.
+// pastable returns an address that other machines can use: for a process that listens on all
+// addresses, that is the name of this machine.
 func pastable(address string) string {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil || !unspecified(host) {

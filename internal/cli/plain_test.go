@@ -34,7 +34,7 @@ func TestNothingOrdersTheTerminal(t *testing.T) {
 	}
 }
 
-// An error speaks of commands, whatever the scheduler's API calls them.
+// An error message names commands, even if the scheduler's message names API methods.
 func TestErrorsSpeakOfCommands(t *testing.T) {
 	got := errorText(errors.New("rpc error: code = NotFound desc = there is no task \"x\x1b\": check it; see ListTasks"))
 	if want := "there is no task \"x\\u001b\": check it; see `millrace get tasks`"; got != want {
@@ -42,7 +42,7 @@ func TestErrorsSpeakOfCommands(t *testing.T) {
 	}
 }
 
-// NextUse is a rank, of which only the order counts. The command shows the place in that order.
+// NextUse is a rank of which only the order matters. The command shows the position in that order.
 func TestNextUseIsAPlaceInTheOrder(t *testing.T) {
 	m := &millracev1.DescribeMemoryResponse{
 		Largest: []*millracev1.MemoryHolding{{NextUse: 9223090561878065172}, {NextUse: 7}, {NextUse: unknownUse}, {NextUse: neverUsed}, {NextUse: 7}, {NextUse: 3, ReservationId: 1}},

@@ -21,7 +21,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// addOutput gives a command -o.
+// addOutput adds the flag -o to a command.
 func addOutput(cmd *cobra.Command) {
 	cmd.Flags().StringP("output", "o", "table", "table, wide, json or yaml")
 	cmd.Flags().Bool("json", false, "the same as -o json")
@@ -61,7 +61,7 @@ func (a *app) print(m proto.Message, table func(w io.Writer, wide bool)) error {
 	return err
 }
 
-// rpcExitCode gives errors of calls their exit code.
+// rpcExitCode returns the exit code for the error of a call.
 func rpcExitCode(err error) int {
 	code := codes.Unknown
 	var refused *millrace.Error
@@ -86,7 +86,8 @@ func rpcExitCode(err error) int {
 	}
 }
 
-// row writes a line of a table. Any user may have chosen the text of a cell, so it is escaped: see plain.
+// row writes a line of a table. Any user may have chosen the text of a cell, so it is escaped: see
+// plain.
 func row(w io.Writer, cells ...any) {
 	text := make([]string, len(cells))
 	for i, c := range cells {
@@ -103,7 +104,7 @@ func anys(texts []string) []any {
 	return cells
 }
 
-// short cuts the prefix off an enum's name: TASK_STATE_WAITING becomes WAITING.
+// short removes the prefix of an enum's name: TASK_STATE_WAITING becomes WAITING.
 func short(e fmt.Stringer, prefix string) string { return strings.TrimPrefix(e.String(), prefix) }
 
 func size(n uint64) string { return humanize.IBytes(n) }
@@ -128,7 +129,7 @@ func death(w *millracev1.Worker) string {
 	return fmt.Sprintf("%s, %s ago", text, age(d.GetTime()))
 }
 
-// spilled is what lies on disk, and the reason if nothing more is written there.
+// spilled describes the bytes on disk, and the reason if the worker cannot write there.
 func spilled(w *millracev1.Worker) string {
 	text := size(w.GetSpilledBytes())
 	if why := w.GetSpillFailure(); why != "" {
@@ -137,7 +138,7 @@ func spilled(w *millracev1.Worker) string {
 	return text
 }
 
-// workerColumns are those of wide lists.
+// workerColumns are the columns of wide lists.
 var workerColumns = append([]string{
 	"ID", "NAME", "STATE", "HOST", "PID", "DEVICE", "SLOTS", "ASSIGNED", "FINISHED", "OBJECTS", "MEMORY", "LIMIT", "RSS", "SPILLED", "IN", "OUT", "AGE",
 	"DEATHS", "LAST DEATH", "EXECUTOR DEATHS", "LAST EXECUTOR DEATH", "ADDRESS", "VERSION",

@@ -15,11 +15,12 @@ import (
 	millrace "github.com/millrace/millrace/clients/go"
 )
 
-// pythonPatience bounds the start of an interpreter, which takes 20 ms, and longer from a slow disk.
+// pythonPatience bounds the start of an interpreter, which takes 20 ms, or longer from a slow disk.
 const pythonPatience = time.Minute
 
-// pythonProbe is what tryPython runs. It looks for what executors import, and imports none of it: that would take longer
-// than the start of a cluster. The mark tells a Python from other programs that end with success.
+// pythonProbe is the program that tryPython runs. It looks for the modules that executors import,
+// but imports none of them: that would take longer than the start of a cluster. The mark
+// distinguishes Python from other programs that end with success.
 const (
 	pythonMark  = "millrace executor of Python"
 	pythonProbe = `import sys
@@ -30,7 +31,7 @@ for name in "millrace.executor", "google.protobuf", "numpy":
 print("` + pythonMark + `")`
 )
 
-// python is the command of Python executors.
+// python returns the command of Python executors.
 func (a *app) python() []string {
 	name := a.settings.String("python")
 	switch {
@@ -43,7 +44,7 @@ func (a *app) python() []string {
 			}
 		}
 	case strings.ContainsRune(name, filepath.Separator):
-		// Executors start in directories of their own.
+		// Executors start in directories of their own, so the path must be absolute.
 		if path, err := filepath.Abs(name); err == nil {
 			name = path
 		}
@@ -51,8 +52,9 @@ func (a *app) python() []string {
 	return []string{name, "-m", "millrace.executor"}
 }
 
-// demandPython fails if the interpreter that --python names cannot run Python tasks. If there is no --python, the warning
-// says why they will fail, and is empty if they will not: a cluster may do without them.
+// demandPython fails if the interpreter that --python names cannot run Python tasks. Without
+// --python it returns a warning with the reason instead, because a cluster may need no Python; the
+// warning is empty if Python works.
 func (a *app) demandPython(ctx context.Context) (warning string, err error) {
 	if a.settings.Bool("zero") {
 		return "", nil
@@ -68,7 +70,8 @@ func (a *app) demandPython(ctx context.Context) (warning string, err error) {
 	return "", unusableError{fmt.Errorf("--python %s: %w; name a Python that has the package millrace, or install the package there", name, err)}
 }
 
-// tryPython starts an interpreter, looks for what executors import, and returns what is wrong.
+// tryPython starts an interpreter that looks for the modules that executors import. It returns the
+// reason if that fails.
 func tryPython(ctx context.Context, name string) error {
 	ctx, end := context.WithCancelCause(ctx)
 	defer end(nil)
@@ -104,7 +107,8 @@ func tryPython(ctx context.Context, name string) error {
 	return err
 }
 
-// limited keeps what a program writes, and ends a program that writes more than a Python would here.
+// limited keeps the output of a program, and ends a program that writes more than Python would
+// here.
 type limited struct {
 	text []byte
 	end  context.CancelCauseFunc

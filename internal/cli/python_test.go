@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The reason why an interpreter cannot run tasks is said before a worker starts.
+// The reason why an interpreter cannot run tasks is reported before a worker starts.
 func TestWhatIsNoPython(t *testing.T) {
 	dir := t.TempDir()
 	script := func(name, text string, mode os.FileMode) string {

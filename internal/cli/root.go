@@ -1,5 +1,5 @@
-// Package cli is an Adapter to the terminal: the commands of the millrace binary. It reads flags, environment and files,
-// and hands plain configurations to server, worker and clients/go.
+// Package cli is an Adapter to the terminal: the commands of the millrace binary. It reads flags,
+// environment and files, and passes plain configurations to server, worker and clients/go.
 package cli
 
 import (
@@ -46,7 +46,8 @@ Exit codes: 0 done; 1 failed; 2 wrong usage; 3 not found; 4 cluster unreachable;
 failed or was cancelled; 8 this machine lacks what was asked for (--protocol ucx, --memory-limit, --python), or a worker ends again and
 again before it has begun.`
 
-// rpcPrefix is what gRPC puts before the words of the scheduler; the exit code says the same.
+// rpcPrefix matches the text that gRPC puts before the scheduler's message. The exit code has the
+// same meaning.
 var rpcPrefix = regexp.MustCompile(`rpc error: code = \w+ desc = `)
 
 // usageError is a mistake in the command line.
@@ -54,21 +55,21 @@ type usageError struct{ error }
 
 func (e usageError) Unwrap() error { return e.error }
 
-// app is what commands share.
+// app is the state that all commands share.
 type app struct {
 	settings *settings
 	out, err io.Writer
-	// args are those of the command line.
+	// args are the arguments of the command line.
 	args []string
-	// hurry is closed when a second signal says to end now.
+	// hurry is closed by a second signal: end at once.
 	hurry <-chan struct{}
-	// alone: its workers are the first of their cluster. child: this is the process of one worker.
+	// alone: its workers are the first ones of their cluster. child: this process is one worker.
 	alone, child bool
 }
 
 // Main runs the command line and returns the exit code.
 func Main(args []string) int {
-	// SIGHUP: the terminal is gone, and nobody is left to use what we run.
+	// SIGHUP: the terminal is gone, so nobody can use the cluster that this command runs.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer signal.Stop(signals)
@@ -117,7 +118,8 @@ func exitCode(err error) int {
 			return exitUsage
 		}
 		return exitUnusable
-	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command "): // cobra's own, which has no type
+	// The errors for unknown commands are cobra's own and have no type.
+	case errors.As(err, &usage), strings.HasPrefix(err.Error(), "unknown command "):
 		return exitUsage
 	case errors.As(err, &task), errors.As(err, &graph):
 		return exitTaskFailed
@@ -178,7 +180,7 @@ func (a *app) version() *cobra.Command {
 	}
 }
 
-// errNoCluster is for commands that are told no cluster.
+// errNoCluster is the error of commands that need a cluster when none is named.
 var errNoCluster = usageError{errors.New("no cluster named: give --address and --token, or --scheduler-file, or set MILLRACE_ADDRESS and " +
 	"MILLRACE_TOKEN, as \"millrace up\" prints them")}
 
@@ -186,7 +188,8 @@ var errNoCluster = usageError{errors.New("no cluster named: give --address and -
 func (a *app) dial(ctx context.Context, options ...millrace.Option) (*millrace.Client, error) {
 	s := a.settings
 	options = append(options, millrace.WithName("millrace command"))
-	// What a flag, the environment or a file of settings says is in the settings; the client's own search adds nothing.
+	// The settings hold the values of flags, environment and configuration files. The client's own
+	// search adds nothing.
 	if v := s.String("address"); v != "" {
 		token, err := a.token()
 		if err != nil {

@@ -40,7 +40,7 @@ import (
 	"github.com/millrace/millrace/worker/supervisor"
 )
 
-// workerFlags are those that `worker` and `up` share.
+// workerFlags adds the flags that `worker` and `up` share.
 func workerFlags(f *pflag.FlagSet) {
 	f.Int("workers", 0, "worker processes; 0: one for each GPU, or without GPUs for each core, 8 at most")
 	f.String("device", "auto", "memory that workers own: host, cuda (one worker for each GPU), or auto: cuda where there is a GPU, else host")
@@ -64,7 +64,7 @@ func workerFlags(f *pflag.FlagSet) {
 	f.Bool("zero", false, "workers that run nothing and answer at once, for measurements")
 }
 
-// memoryLimit reads --memory-limit, for each of n workers.
+// memoryLimit returns the value of --memory-limit for each of n workers.
 func (a *app) memoryLimit(n int) (uint64, error) {
 	text := a.settings.String("memory-limit")
 	limit, err := host.MemoryLimit()
@@ -88,7 +88,7 @@ func (a *app) memoryLimit(n int) (uint64, error) {
 	return bytes, nil
 }
 
-// schedulerMemory reads --scheduler-memory.
+// schedulerMemory returns the value of --scheduler-memory.
 func (a *app) schedulerMemory() (uint64, error) {
 	text := a.settings.String("scheduler-memory")
 	if bytes, err := humanize.ParseBytes(text); err == nil && bytes >= 1<<20 {
@@ -108,7 +108,7 @@ func (a *app) schedulerMemory() (uint64, error) {
 	return uint64(share * float64(limit.Bytes)), nil
 }
 
-// spillLimit reads --spill-limit, for each of n workers.
+// spillLimit returns the value of --spill-limit for each of n workers.
 func (a *app) spillLimit(n int) (uint64, error) {
 	switch text := a.settings.String("spill-limit"); text {
 	case "none":
@@ -183,7 +183,7 @@ them, and two commands on one machine need different ones.`,
 			if err != nil {
 				return err
 			}
-			// A child leaves when its grace is over, which takes a moment.
+			// A child ends when its grace is over, and that takes a moment more.
 			grace := a.settings.Duration("stop-grace")
 			return a.supervise(cmd.Context(), address, token, children, supervisor.Config{Args: withoutToken(a.args), DrainGrace: grace + grace/10, Hurry: a.hurry})
 		},
@@ -215,19 +215,20 @@ func (a *app) schedulerAddress() (address, token string, err error) {
 	return file.Address, file.Token, nil
 }
 
-// ballastBytes counts for the collector and lies in no memory, as nobody writes to it. A worker's own heap is a few MiB, so
-// that the collector would run for every few hundred small tasks, on as many processors as it finds idle. With it, as much
-// again may be waste before it runs.
+// ballastBytes is the size of an allocation that only affects the garbage collector. It uses no
+// memory, because nothing writes to it. A worker's own heap is a few MiB, so without the ballast
+// the collector would run after every few hundred small tasks, on as many processors as are idle.
+// With it, the heap may grow by the same amount more before the collector runs.
 const ballastBytes = 32 << 20
 
-// runChild is one worker process.
+// runChild runs one worker in this process.
 func (a *app) runChild(ctx context.Context, name string) error {
 	link, secret, err := inherited()
 	if err != nil {
 		return err
 	}
-	// A supervisor that is asked to stop says when: SIGTERM is to leave when nothing is lost, a second one and any other
-	// signal to leave at once.
+	// A supervisor that stops uses two signals. SIGTERM means: leave when no object would be lost.
+	// A second signal, or any other one, means: leave at once.
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	told := make(chan os.Signal, 4)
@@ -272,7 +273,8 @@ func (a *app) runChild(ctx context.Context, name string) error {
 		PythonCommand: a.python(), Preload: s.Strings("preload"), Executors: s.Int("executors"), SpareExecutors: s.Int("spare-executors"), LocalDirectory: s.String("local-directory"),
 		SchedulerTimeout: s.Duration("death-timeout"), Zero: s.Bool("zero"), Version: version.String(), Log: slog.Default(),
 		Exec: map[string][]string{},
-		// Functions that open a client find their own cluster, and may not stop it.
+		// Functions that open a client find their own cluster, but their token does not allow them
+		// to stop it.
 		ExecutorEnv: []string{millrace.EnvAddress + "=" + address},
 		Ready:       func(ids.WorkerID, string) { link.Registered() },
 	}
@@ -302,7 +304,7 @@ func (a *app) runChild(ctx context.Context, name string) error {
 	return worker.Run(ctx, c)
 }
 
-// childExit says why a worker's process ends, and returns its exit code.
+// childExit reports to the supervisor why a worker's process ends, and returns its exit code.
 func (a *app) childExit(err error) int {
 	supervisor.Tell(a.err, err)
 	var usage usageError
@@ -313,7 +315,7 @@ func (a *app) childExit(err error) int {
 	return supervisor.ExitCode(err)
 }
 
-// withoutToken are arguments without the token, for processes that get it otherwise.
+// withoutToken returns arguments without the token, for processes that get it in another way.
 func withoutToken(args []string) []string {
 	var rest []string
 	for i := 0; i < len(args); i++ {
@@ -328,7 +330,7 @@ func withoutToken(args []string) []string {
 	return rest
 }
 
-// supervise runs workers until the context ends; c says what is special about them.
+// supervise runs workers until the context ends. c holds the settings that differ between callers.
 func (a *app) supervise(ctx context.Context, address, token string, children []supervisor.Child, c supervisor.Config) error {
 	scheduler, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithPerRPCCredentials(bearer(roletoken.Worker(token))))
 	if err != nil {
@@ -340,7 +342,7 @@ func (a *app) supervise(ctx context.Context, address, token string, children []s
 		return err
 	}
 	c.Children, c.Scheduler, c.Output, c.Log = children, scheduler, a.err, slog.Default()
-	// Children write their log through this process, so it has the format of this one's.
+	// Children write their log through this process, so they use its format.
 	c.Env = []string{millrace.EnvAddress + "=" + address, envPrefix + "LOG_FORMAT=" + format}
 	c.Without = []string{millrace.EnvToken, millrace.EnvSchedulerFile, envPrefix + "TOKEN_FILE"}
 	if c.Secret, err = hand(token); err != nil {
@@ -349,7 +351,7 @@ func (a *app) supervise(ctx context.Context, address, token string, children []s
 	if c.Executable, err = os.Executable(); err != nil {
 		return err
 	}
-	// Workers that were killed leave their directories.
+	// Killed workers leave their directories behind.
 	defer localdir.Clean(a.settings.String("local-directory"))
 	return supervisor.Run(ctx, c)
 }
@@ -437,7 +439,8 @@ worker --address ADDRESS" and the token in MILLRACE_TOKEN.`,
 	return cmd
 }
 
-// workingDirectory reads --working-directory, which must exist; it is empty, or absolute.
+// workingDirectory returns the value of --working-directory: empty, or the absolute path of an
+// existing directory.
 func (a *app) workingDirectory() (string, error) {
 	name := a.settings.String("working-directory")
 	if name == "" {

@@ -16,9 +16,9 @@ import (
 	"github.com/millrace/millrace/server"
 )
 
-// A scheduler holds a lock (flock) on its file for as long as it lives. The kernel drops the lock when the process ends,
-// however it ends, so that a file without a lock is stale. A process number would not tell: another process may have it by
-// now, or it may be of another machine.
+// A scheduler holds a lock (flock) on its file as long as it runs. The kernel releases the lock
+// when the process ends, however it ends, so a file without a lock is stale. A process number would
+// not show that: another process may have it by now, or it may be a number of another machine.
 
 // heldFile is the scheduler file of this process.
 type heldFile struct {
@@ -26,8 +26,8 @@ type heldFile struct {
 	file *os.File
 }
 
-// schedulerFile returns the name of --scheduler-file, empty if there is none. It fails if the file belongs to a scheduler
-// that lives, or is no scheduler file.
+// schedulerFile returns the name of --scheduler-file, empty if there is none. It fails if the file
+// belongs to a running scheduler, or is no scheduler file.
 func (a *app) schedulerFile() (string, error) {
 	name := a.settings.String("scheduler-file")
 	if name == "" {
@@ -45,7 +45,8 @@ func (a *app) schedulerFile() (string, error) {
 	return name, err
 }
 
-// staleFile locks the file that a dead scheduler has left; nil if there is no file. It fails if the file is anything else.
+// staleFile opens and locks a file that a dead scheduler left; nil if there is no file. It fails if
+// the file is anything else.
 func staleFile(name string) (*os.File, error) {
 	wrong := func(text string) error {
 		return usageError{fmt.Errorf("--scheduler-file %s: %s; name another file, or remove this one", name, text)}
@@ -84,8 +85,8 @@ func staleFile(name string) (*os.File, error) {
 	return file, nil
 }
 
-// writeSchedulerFile writes the file that clients read, atomically and for this user only. The name is one that
-// schedulerFile has returned.
+// writeSchedulerFile writes the file that clients read, atomically and readable by this user only.
+// The name must come from schedulerFile.
 func writeSchedulerFile(name string, srv *server.Server, token string) (*heldFile, error) {
 	if name == "" {
 		return nil, nil
@@ -107,7 +108,7 @@ func holdFile(name string, content millrace.SchedulerFile) (*heldFile, error) {
 	}
 	_, err = temporary.Write(append(text, '\n'))
 	if err == nil {
-		// A file system without locks has none to ask for either.
+		// A file system without locks also has none to test, so an error does no harm.
 		_ = unix.Flock(int(temporary.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		err = place(temporary.Name(), name)
 	}
@@ -122,7 +123,7 @@ func holdFile(name string, content millrace.SchedulerFile) (*heldFile, error) {
 	return &heldFile{name, temporary}, nil
 }
 
-// place gives a file its name, if no scheduler that lives has a file of that name.
+// place gives a file its name, unless a running scheduler has a file of that name.
 func place(temporary, name string) error {
 	const tries = 100
 	for range tries {
@@ -131,7 +132,7 @@ func place(temporary, name string) error {
 			return err
 		}
 		if stale == nil {
-			// A rename would replace what another scheduler has written since.
+			// A rename would replace a file that another scheduler has written since.
 			switch err = os.Link(temporary, name); {
 			case err == nil:
 				_ = os.Remove(temporary) // the file has its name
@@ -141,7 +142,8 @@ func place(temporary, name string) error {
 			}
 			return os.Rename(temporary, name) // the file system has no links
 		}
-		// We hold the lock of what was there. If it is there still, no other process may replace it.
+		// We hold the lock of the old file. If it still has the name, no other process may replace
+		// it.
 		if same(stale, name) {
 			err = os.Rename(temporary, name)
 			return errors.Join(err, stale.Close())
@@ -151,7 +153,7 @@ func place(temporary, name string) error {
 	return fmt.Errorf("%s: other processes replace it all the time", name)
 }
 
-// same says whether an open file is the one that has the name.
+// same reports whether an open file is the one that has the name.
 func same(file *os.File, name string) bool {
 	own, err := file.Stat()
 	if err != nil {
@@ -161,13 +163,14 @@ func same(file *os.File, name string) bool {
 	return err == nil && os.SameFile(own, there)
 }
 
-// remove removes the file, unless somebody else has put another one in its place. Nil is no file.
+// remove removes the file, unless another process has put another file in its place. A nil heldFile
+// has no file.
 func (h *heldFile) remove() {
 	if h == nil {
 		return
 	}
 	if same(h.file, h.name) {
-		_ = os.Remove(h.name) // a file that stays is without a lock
+		_ = os.Remove(h.name) // if this fails, the file stays without a lock
 	}
 	_ = h.file.Close()
 }

@@ -14,7 +14,7 @@ func someFile(n int) millrace.SchedulerFile {
 	return millrace.SchedulerFile{ID: "life", Address: "127.0.0.1:7786", Token: "t", PID: n}
 }
 
-// A scheduler that lives keeps its file, one that is dead loses it, and each removes its own file only.
+// A running scheduler keeps its file, a dead one loses it, and each removes only its own file.
 func TestSchedulerFilesHaveOneOwner(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "s.json")
 	first, err := holdFile(name, someFile(1))
@@ -30,7 +30,7 @@ func TestSchedulerFilesHaveOneOwner(t *testing.T) {
 			t.Errorf("%q is not in %v", want, err)
 		}
 	}
-	_ = first.file.Close() // the process dies
+	_ = first.file.Close() // the lock is released, as when the process dies
 	second, err := holdFile(name, someFile(3))
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func TestSchedulerFilesHaveOneOwner(t *testing.T) {
 	if content, err := millrace.ReadSchedulerFile(name); err != nil || content.PID != 3 {
 		t.Errorf("got %+v, %v", content, err)
 	}
-	// Somebody puts another file in its place.
+	// Another process puts another file in its place.
 	if err := os.WriteFile(name+".new", []byte(`{"address":"elsewhere:1"}`), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,8 @@ func TestSchedulerFilesHaveOneOwner(t *testing.T) {
 	}
 }
 
-// Of schedulers that start at the same time one gets the file, and the others are refused.
+// If several schedulers start at the same time, one of them gets the file, and the others are
+// refused.
 func TestOneOfManyGetsTheSchedulerFile(t *testing.T) {
 	for _, stale := range []string{"", `{"address":"a:1","pid":1}`} {
 		name := filepath.Join(t.TempDir(), "s.json")
@@ -91,7 +92,7 @@ func TestOneOfManyGetsTheSchedulerFile(t *testing.T) {
 	}
 }
 
-// Nothing but a scheduler file is replaced.
+// Only a scheduler file is ever replaced.
 func TestOtherFilesAreNotReplaced(t *testing.T) {
 	dir := t.TempDir()
 	other := filepath.Join(dir, "notes.txt")

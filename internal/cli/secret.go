@@ -18,13 +18,13 @@ import (
 	"github.com/millrace/millrace/worker/supervisor"
 )
 
-// handed is the secret that a supervisor gives to a child through a pipe. It is not passed in arguments, which every
-// user can list, nor in the environment, which tasks can read.
+// handed is the secret that a supervisor gives to a child through a pipe. It is not passed in
+// arguments, which every user can list, nor in the environment, which tasks can read.
 type handed struct {
-	// Token is the child's own, Task that of its tasks.
+	// Token is the child's own token, Task is the token of its tasks.
 	Token string `json:"token"`
 	Task  string `json:"task"`
-	// Accept are the SHA-256 sums of the tokens, besides its own, that the child accepts from others.
+	// Accept holds the SHA-256 sums of further tokens that the child accepts from callers.
 	Accept [][sha256.Size]byte `json:"accept"`
 }
 
@@ -50,7 +50,7 @@ func inherited() (*supervisor.Link, *handed, error) {
 	return link, h, nil
 }
 
-// token is the token that the settings name; empty if they name none.
+// token returns the token that the settings name; empty if they name none.
 func (a *app) token() (string, error) {
 	name := a.settings.String("token-file")
 	if token := a.settings.String("token"); token != "" || name == "" {
@@ -67,12 +67,13 @@ func (a *app) token() (string, error) {
 	return token, nil
 }
 
-// Guard returns the arguments of this program, and hides the cluster's token, if it is among them or in the environment, from
-// those who list arguments and environments of processes. It is called before anything else.
+// Guard returns the arguments of this program. If the cluster's token is among them or in the
+// environment, Guard hides it from users that list the arguments and environments of processes.
+// Call it before anything else.
 func Guard(args []string) []string {
 	own := make([]string, len(args))
 	for i, arg := range args {
-		own[i] = strings.Clone(arg) // the memory of the original is about to be written to
+		own[i] = strings.Clone(arg) // hide overwrites the original memory
 	}
 	var secrets []string
 	for i, arg := range own {
@@ -86,19 +87,21 @@ func Guard(args []string) []string {
 		secrets = append(secrets, millrace.EnvToken+"="+token)
 	}
 	if len(secrets) > 0 {
-		// It is a precaution: where a sandbox forbids it, the program works all the same.
+		// It is a precaution: if a sandbox forbids it, the program works nevertheless.
 		_ = hide(secrets)
 	}
 	return own
 }
 
-// hide overwrites the values of the secrets in the arguments and the environment that the kernel shows of this process.
+// hide overwrites the values of the secrets in the memory from which the kernel shows this
+// process's arguments and environment.
 func hide(secrets []string) error {
 	stat, err := os.ReadFile("/proc/self/stat")
 	if err != nil {
 		return err
 	}
-	// Fields 48 to 51 are where arguments and environment begin and end; the name in parentheses is field 2.
+	// Fields 48 to 51 are the addresses at which the arguments and the environment begin and end.
+	// The name in parentheses is field 2.
 	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
 	const first = 48 - 3
 	if len(fields) < first+4 {
@@ -146,8 +149,9 @@ func hide(secrets []string) error {
 	return nil
 }
 
-// withdraw keeps other processes of the same user from reading this one's memory, environment and open files, where they
-// are not root. Those that hold the operator's token do it; workers do not: UCX reads their memory in the same way.
+// withdraw prevents other processes of the same user, except root, from reading this process's
+// memory, environment and open files. Processes with the operator's token call it. Workers do not,
+// because UCX reads their memory in the same way.
 func withdraw() {
 	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
 		slog.Warn("other processes of this user can read the token in this one's memory", "error", err)

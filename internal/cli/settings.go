@@ -21,17 +21,17 @@ import (
 
 const envPrefix = "MILLRACE_"
 
-// secret names settings whose value is never shown.
+// secret lists settings whose value is never shown.
 var secret = map[string]bool{"token": true}
 
-// settings are the values of a command's flags: flag > environment > file > default.
+// settings are the values of a command's flags, by priority: flag > environment > file > default.
 type settings struct {
 	*koanf.Koanf
-	// origin says where each value came from.
+	// origin maps each setting to the source of its value.
 	origin map[string]string
 }
 
-// configFiles are looked for in this order; the first one counts.
+// configFiles lists the configuration files by priority; only the first existing one is read.
 func configFiles() []string {
 	files := []string{"millrace.yaml"}
 	if dir, err := os.UserConfigDir(); err == nil {
@@ -40,13 +40,14 @@ func configFiles() []string {
 	return append(files, "/etc/millrace/millrace.yaml")
 }
 
-// otherVariables begin with the prefix and are no settings: they are for clients, for tasks and for tests of the program. A
-// task finds MILLRACE_WORKER set, which is not the --worker that it wants to list.
+// otherVariables begin with the prefix but are no settings: they are for clients, for tasks and for
+// tests of the program. A task finds MILLRACE_WORKER in its environment, which is not the --worker
+// of the command line.
 var otherVariables = []string{
 	"binary", "bin", "worker", "executor", "sysfs", "nvrtc", "config", "worker-child", "worker-incarnation", "worker-restarted", "worker-placed",
 }
 
-// otherPrefixes begin further ones.
+// otherPrefixes begin further variables that are no settings.
 var otherPrefixes = []string{"test-", "fake-", "cli-test-", "gpu-tests", "cuda-real", "rates", "golden", "examples", "alloc-trace", "netlab-"}
 
 func loadSettings(cmd *cobra.Command) (*settings, error) {
@@ -70,7 +71,8 @@ func loadSettings(cmd *cobra.Command) (*settings, error) {
 		switch {
 		case f.Changed:
 			s.origin[f.Name] = "flag"
-		// An empty variable counts as not set, unless the empty text is a value of the setting.
+		// An empty variable counts as not set, unless the empty text is a valid value of the
+		// setting.
 		case inEnvironment && (text != "" || f.Value.Type() == "string" && checks[f.Name] == nil):
 			s.origin[f.Name], place = "environment", variable(f.Name)+": "
 			err = set(f, text)
@@ -99,7 +101,7 @@ func variable(name string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
-// flagNames are the flags of all commands: files and environments are shared by them.
+// flagNames returns the flags of all commands, because all commands share files and environment.
 func flagNames(root *cobra.Command) map[string]bool {
 	names := map[string]bool{}
 	var walk func(*cobra.Command)
@@ -118,7 +120,7 @@ func flagNames(root *cobra.Command) map[string]bool {
 	return names
 }
 
-// fromEnvironment are the values of variables, by the flag that each is for.
+// fromEnvironment returns the values of environment variables, by the name of their flag.
 func fromEnvironment(known map[string]bool) (map[string]string, error) {
 	values := map[string]string{}
 	var errs []error
@@ -134,8 +136,8 @@ func fromEnvironment(known map[string]bool) (map[string]string, error) {
 		case known[name]:
 			values[name] = value
 		default:
-			// Others may have variables of their own that begin so; Kubernetes makes some for each service. A misspelled
-			// setting is close to the name of one of ours.
+			// Other programs may have variables with our prefix; Kubernetes makes some for each
+			// service. A misspelled setting is close to the name of one of ours.
 			if meant := nearest(name, known); meant != "" {
 				errs = append(errs, fmt.Errorf("%s: there is no such setting; did you mean %s?", key, variable(meant)))
 			}
@@ -144,7 +146,7 @@ func fromEnvironment(known map[string]bool) (map[string]string, error) {
 	return values, errors.Join(errs...)
 }
 
-// readConfig reads the configuration file that counts, if there is one.
+// readConfig reads the configuration file with the highest priority, if there is one.
 func readConfig(flags *pflag.FlagSet, known map[string]bool) (name string, values map[string]any, err error) {
 	if f := flags.Lookup("config"); f != nil && f.Value.String() != "" {
 		name = f.Value.String()
@@ -176,7 +178,7 @@ func readConfig(flags *pflag.FlagSet, known map[string]bool) (name string, value
 	return name, values, errors.Join(errs...)
 }
 
-// nearest returns the known name that is most like this one; empty if none is.
+// nearest returns the known name that is most similar to the given one; empty if none is similar.
 func nearest(name string, known map[string]bool) string {
 	best, least := "", min(2, len(name)/3)+1
 	for _, candidate := range slices.Sorted(maps.Keys(known)) {
@@ -187,7 +189,7 @@ func nearest(name string, known map[string]bool) string {
 	return best
 }
 
-// set gives a flag a value from elsewhere.
+// set sets a flag to a value from the environment or a file.
 func set(f *pflag.Flag, value any) error {
 	switch v := value.(type) {
 	case nil:
@@ -230,7 +232,7 @@ func (a *app) config() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			// Flags of this command that the other one has as well count for it.
+			// InheritedFlags adds the flags that this command shares with the other one.
 			target.InheritedFlags()
 			s, err := loadSettings(target)
 			if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// commands are all that there are, each made anew.
+// commands visits all commands; again makes a new copy of each.
 func commands(t *testing.T, visit func(name string, again func() *cobra.Command)) {
 	t.Helper()
 	fresh := func() *cobra.Command { return (&app{out: io.Discard, err: io.Discard}).root() }
@@ -34,7 +34,7 @@ func commands(t *testing.T, visit func(name string, again func() *cobra.Command)
 	walk(fresh(), nil)
 }
 
-// wrong is a value that a flag cannot have; empty where it takes any text.
+// wrong returns a value that is invalid for a flag; empty if the flag accepts any text.
 func wrong(f *pflag.Flag) string {
 	switch f.Value.Type() {
 	case "string", "stringSlice", "stringArray":
@@ -51,7 +51,7 @@ func wrong(f *pflag.Flag) string {
 	return "nonsense!"
 }
 
-// A value that a setting cannot have is an error wherever it is from, and the error says where.
+// An invalid value of a setting is an error, from whatever source, and the error names the source.
 func TestWrongValuesAreRefusedWhereverTheyAreFrom(t *testing.T) {
 	t.Chdir(t.TempDir())
 	tried := 0
@@ -76,7 +76,7 @@ func TestWrongValuesAreRefusedWhereverTheyAreFrom(t *testing.T) {
 			t.Run("environment", func(t *testing.T) {
 				t.Setenv(variable(f.Name), bad)
 				_, err := loadSettings(again())
-				// A name of the environment can be for a task, not for us: MILLRACE_WORKER.
+				// The variable can be meant for a task and not for a command: MILLRACE_WORKER.
 				if f.Name != "worker" && (err == nil || !strings.Contains(err.Error(), variable(f.Name))) {
 					t.Errorf("%s: %s: %v", name, variable(f.Name), err)
 				}
@@ -96,7 +96,7 @@ func TestWrongValuesAreRefusedWhereverTheyAreFrom(t *testing.T) {
 	}
 }
 
-// Addresses are checked where they are given: flags, environment and files.
+// Addresses are checked at their source: flags, environment and files.
 func TestAddressesAreChecked(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for name, values := range map[string][]string{

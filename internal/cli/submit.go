@@ -33,7 +33,7 @@ const submitHelp = `Submits a graph from a file, as JSON or YAML. It is the requ
 
 Nothing of it runs unless all of it is right. The results of tasks that nothing in the file uses are kept for an hour.`
 
-// graphFile is what `submit` reads.
+// graphFile is the content of a file for `submit`.
 type graphFile struct {
 	Name      string     `json:"name"`
 	Namespace string     `json:"namespace"`
@@ -131,7 +131,7 @@ func readGraph(name string) (*millracev1.SubmitBatchRequest, error) {
 	return out, nil
 }
 
-// value turns plain JSON into a Value; {"input": "key"} becomes an input of the task.
+// value converts plain JSON into a Value; {"input": "key"} becomes an input of the task.
 func value(v any, spec *millracev1.TaskSpec) (*millracev1.Value, error) {
 	switch v := v.(type) {
 	case nil:

@@ -47,15 +47,18 @@ fetched nothing yet are probed: each worker fetches an object of 4 MiB and a sma
 
 const (
 	probeElements = 4 << 20 / 8
-	// smallElements are more than travels inline, and little enough to measure latency by.
+	// smallElements make an object that is just too large to travel inline, and small enough to
+	// measure latency.
 	smallElements = 96 << 10 / 8
-	// maxProbes bounds the pairs that are probed at once: a large cluster shows its pairs as they come to fetch.
+	// maxProbes bounds the pairs that are probed at once. A large cluster shows its pairs as they
+	// begin to fetch.
 	maxProbes = 1024
-	// toldWithin is how long workers may take to tell what they measured.
+	// toldWithin is the time that workers have to report their measurements.
 	toldWithin = 5 * time.Second
 )
 
-// pairs lists how workers fetch from each other, and has those do it that have not, if that is wanted.
+// pairs lists how workers fetch from each other. If it is asked to probe, it makes pairs fetch that
+// have not done so.
 func (a *app) pairs(ctx context.Context, c *millrace.Client) ([]pair, []*millracev1.Worker, error) {
 	workers, err := c.Workers(ctx, millracev1.WorkerState_WORKER_STATE_ACTIVE)
 	if err != nil {
@@ -91,7 +94,7 @@ func (a *app) pairs(ctx context.Context, c *millrace.Client) ([]pair, []*millrac
 		known = pairsOf(workers)
 		select {
 		case <-ctx.Done():
-		case <-time.After(50 * time.Millisecond): // workers tell once a second
+		case <-time.After(50 * time.Millisecond): // workers report once a second
 		}
 	}
 	return known, workers, nil
@@ -107,11 +110,12 @@ func open(pairs []pair) (n int) {
 	return n
 }
 
-// probe is a pair that should fetch something.
+// probe is a pair of workers that is to fetch an object.
 type probe struct{ reader, source string }
 
-// probeAll has each reader use objects of its source, one pair after the other so that they do not share the wire: the
-// first one makes the connection, the small one tells the latency, the last the rate.
+// probeAll makes each reader use objects of its source, one pair after the other so that they do
+// not share the link. The first object makes the connection, the small one measures the latency,
+// and the last one the rate.
 func probeAll(ctx context.Context, c *millrace.Client, probes []probe) error {
 	use := func(p probe, elements int) error {
 		of, err := c.Submit(ctx, millrace.Native("array.full"), millrace.Args([]any{elements}, 1.0), millrace.WithWorkers(p.source))
@@ -136,16 +140,16 @@ func probeAll(ctx context.Context, c *millrace.Client, probes []probe) error {
 	return nil
 }
 
-// pair is how one worker fetches from another one.
+// pair describes how one worker fetches from another one.
 type pair struct {
 	Reader    string  `json:"reader"`
 	Source    string  `json:"source"`
-	Path      string  `json:"path"` // Empty: none is taken.
+	Path      string  `json:"path"` // empty: no path works
 	Transport string  `json:"transport,omitempty"`
 	GBPerS    float64 `json:"gb_per_s"`
 	LatencyUS float64 `json:"latency_us"`
 	Bytes     uint64  `json:"bytes"`
-	// Better are the paths above it, with why they are not taken.
+	// Better are the paths with a higher priority, with the reasons why they are not used.
 	Better []refused `json:"better"`
 }
 
@@ -180,7 +184,7 @@ func pairsOf(workers []*millracev1.Worker) []pair {
 	return pairs
 }
 
-// pairOf looks for the best lane that works.
+// pairOf finds the first open path in the list; the worker lists the best paths first.
 func pairOf(reader string, lanes []*millracev1.Lane) pair {
 	out := pair{Reader: reader, Source: lanes[0].GetPeer(), Better: []refused{}}
 	for _, l := range lanes {

@@ -18,19 +18,22 @@ import (
 	"github.com/millrace/millrace/worker"
 )
 
-// unusableError: this machine lacks what was asked for, and will the next time.
+// unusableError says that this machine lacks something that the settings ask for, so that a
+// repetition fails, too.
 type unusableError struct{ error }
 
 func (e unusableError) Unwrap() error { return e.error }
 
 const (
 	probeName = "ucx-probe"
-	// probePatience bounds the probe: UCX opens in a second, or hangs on what it found.
+	// probePatience bounds the probe: UCX opens within a second, or hangs on a device that it
+	// found.
 	probePatience = time.Minute
 )
 
-// demandUCX fails if UCX is asked for and cannot be used here, before anything is started. It looks in a process of its own:
-// UCX changes the one that loads it, and a broken one may end it.
+// demandUCX fails before anything is started if the settings ask for UCX and it cannot be used
+// here. It tests UCX in a process of its own, because UCX changes the process that loads it, and a
+// broken UCX may end it.
 func (a *app) demandUCX(ctx context.Context) error {
 	s := a.settings
 	if s.String("protocol") != worker.ProtocolUCX {
@@ -64,7 +67,7 @@ func (a *app) demandUCX(ctx context.Context) error {
 	return unusableError{errors.New(text)}
 }
 
-// probe is what demandUCX runs.
+// probe is the hidden command that demandUCX runs.
 func (a *app) probe() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: probeName, Short: "Open UCX once, as --protocol ucx does", Args: noArgs, Hidden: true,

@@ -61,7 +61,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	if err != nil {
 		return err
 	}
-	// The scheduler outlives the workers, so that they can leave properly.
+	// The scheduler outlives the workers, so that they can leave in an orderly way.
 	serving, stopServing := context.WithCancel(context.WithoutCancel(cmd.Context()))
 	defer stopServing()
 	served := make(chan error, 1)
@@ -69,7 +69,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	working, stopWorking := context.WithCancel(cmd.Context())
 	defer stopWorking()
 	args := []string{"worker", "--workers", strconv.Itoa(workers), "--slots", strconv.Itoa(slots), "--memory-limit", strconv.FormatUint(limit, 10), "--log-level", a.settings.String("log-level"),
-		// Values of these in files and the environment are meant for the scheduler.
+		// Values of these flags in files and in the environment are for the scheduler.
 		"--listen", "127.0.0.1:0", "--advertise", ""}
 	for _, name := range append(gpuFlagNames, "device", "python", "preload", "executors", "spare-executors", "zero", "resources", "exec", "spill-limit", "local-directory", "working-directory", "protocol", "ucx-library", "ucx-tls", "ucx-net-devices") {
 		if f := cmd.Flags().Lookup(name); a.settings.origin[name] != "default" {
@@ -88,7 +88,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 			args = append(args, "--"+name+"="+fmt.Sprint(a.settings.Get(name)))
 		}
 	}
-	// The workers start meanwhile.
+	// The workers start at the same time.
 	var warning string
 	var failed error
 	tried := make(chan error, 1)
@@ -129,16 +129,17 @@ func (a *app) runUp(cmd *cobra.Command) error {
 			a.greet(srv, token, workers, slots, a.memoryOf(f, limit), f.line, warning)
 		case err := <-missing:
 			if ready == nil {
-				continue // the others go on
+				continue // the other workers go on
 			}
-			// It would never be ready: all end, and the supervisor says why.
+			// The cluster would never become ready: all processes end, and the supervisor reports
+			// the reason.
 			slog.Error("a worker cannot be started, so nothing is", "error", err)
 			ready = nil
 			stopWorking()
 		case err := <-supervised:
 			supervised = nil
 			if ready == nil && working.Err() == nil {
-				// Workers may join from elsewhere, and clients look at what there is.
+				// Workers may join from other machines, and clients can read the state.
 				slog.Warn("no worker is left here; the scheduler goes on, until Ctrl-C or SIGTERM", "error", err)
 				continue
 			}
@@ -159,7 +160,7 @@ func (a *app) runUp(cmd *cobra.Command) error {
 	}
 }
 
-// several is a number of things.
+// several formats a number of things.
 func several(n int, thing string) string {
 	if n == 1 {
 		return "1 " + thing
@@ -185,7 +186,7 @@ func waitForWorkers(ctx context.Context, address, token string, n int) error {
 	return c.WaitForWorkers(ctx, n)
 }
 
-// carriers says in a line how objects will go between workers.
+// carriers describes in one line how objects will travel between workers.
 func (a *app) carriers() string {
 	path, err := ucx.Locate(a.settings.String("ucx-library"))
 	if err != nil {
