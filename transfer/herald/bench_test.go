@@ -19,8 +19,8 @@ import (
 	"github.com/millrace/millrace/transfer/herald"
 )
 
-// makerVariable makes this program the other side of BenchmarkRoundTrip: how it is reached, whether it looks, for how long
-// connections do, and where it says its address.
+// makerVariable makes this test binary the other side of BenchmarkRoundTrip. Its value says the
+// network, whether the process polls the ring, for how long connections poll, and the address.
 const makerVariable = "HERALD_TEST_MAKER"
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// answer is a maker that has made whatever it is asked for. It ends with its parent.
+// answer runs a maker that reports every requested object as made. It ends with its parent.
 func answer(how string) {
 	network, rest, _ := strings.Cut(how, " ")
 	var looks bool
@@ -49,7 +49,7 @@ func answer(how string) {
 	}
 	fmt.Println(listener.Addr())
 	var h *herald.Herald
-	var mu sync.Mutex // Guards what was asked, and is held by who answers.
+	var mu sync.Mutex // guards asked, and is held while answering
 	var asked []ask
 	handle := func() {
 		mu.Lock()
@@ -88,8 +88,8 @@ func answer(how string) {
 	h.Serve(conn)
 }
 
-// BenchmarkRoundTrip asks another process and hears its word: on both sides a goroutine is woken for what comes, or looks for what comes
-// by the socket, or somebody looks into the ring.
+// BenchmarkRoundTrip subscribes at another process and waits for its notification. The cases: on
+// both sides a goroutine is woken, or polls the socket, or polls the ring.
 func BenchmarkRoundTrip(b *testing.B) {
 	for _, c := range []struct {
 		name, network string

@@ -1,21 +1,21 @@
-// Package herald is an Adapter: word from worker to worker that a result was made.
-// Who is to run a task ahead of inputs that another worker makes asks that worker
-// for each of them, once; the answer comes when it is there, and carries it if it
-// is small. So no message of the scheduler lies between the end of one task and
+// Package herald is an Adapter: completion notifications from worker to worker. A worker that got a
+// task ahead of inputs that another worker makes (a cross-worker pre-assignment) subscribes at that
+// worker to each of these inputs, once. The maker notifies it when the result exists, and sends the
+// result along if it is small. So no message of the scheduler lies between the end of one task and
 // the start of the next.
 //
-// A connection serves one direction: its reader, who dialled it, asks, and hears. What is
-// said is written where it is said, without a goroutine between, as long as the socket
-// takes it; whatever it does not take follows. Nothing waits for a peer.
+// A connection serves one direction: the reader dials it, subscribes, and receives notifications. A
+// message is written by the goroutine that produces it, as long as the socket accepts it; a
+// separate goroutine writes the rest. No caller waits for a peer.
 //
-// Within a host the connection is a unix socket (package slabshare), and what is said goes
-// through memory that both sides share (package ring): then nobody needs to be woken to
-// hear it. Who has nothing else to do looks for it, and handles it in its own thread
-// (Look); for others, the socket calls the connection's goroutine. From host to host it
-// begins like a bare stream of package grpcpath, on the same port.
+// Within a host the connection is a unix socket (package slabshare), and messages go through memory
+// that both sides share (package ring): then no thread has to be woken to receive one. A goroutine
+// that has nothing else to do polls for messages and handles them in its own thread (Look). If no
+// goroutine polls, the socket wakes the connection's goroutine. Between hosts the connection begins
+// like a bare stream of package grpcpath, on the same port.
 //
-// Word is about success. What else may become of an attempt is for the scheduler to
-// tell; only a connection that ends fails what was asked on it.
+// Notifications report success only. The scheduler reports every other end of an attempt; only the
+// end of the connection fails the subscriptions that are open on it.
 package herald
 
 import (
@@ -36,10 +36,9 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// A reader sends records of askBytes: what it wants, a task (8 bytes) and a generation (4).
-// The maker answers with records of wordBytes: the kind of word, task and generation, the
-// object's size (8) and the length of what is inline (4), which follows. Numbers are
-// little-endian.
+// Format of the messages. A reader sends records of askBytes: the kind (1 byte), a task (8) and a
+// generation (4). The maker answers with records of wordBytes: the kind, task and generation, the
+// object's size (8) and the length of the inline data (4), which follow. Numbers are little-endian.
 const (
 	askBytes  = 13
 	wordBytes = 25
@@ -50,61 +49,62 @@ const (
 	wordMade  byte = 1
 	wordNever byte = 2
 
-	// askCall and wordCall say nothing but that something is in the ring.
+	// askCall and wordCall carry no data: they wake the peer, because its ring has records.
 	askCall  byte = 3
 	wordCall byte = 3
 
-	// maxInline is the largest result that is sent along; the worker's limit may be lower.
+	// maxInline is the largest result that is sent along. The worker's limit may be lower.
 	maxInline = 64 << 10
-	// maxBacklog is how much a reader may leave lying before it gets nothing inline.
+	// A reader with more than maxBacklog unsent bytes gets no inline results.
 	maxBacklog = 1 << 20
-	// maxUnread bounds it altogether: a reader that leaves more is cut off.
+	// A reader with more than maxUnread unsent bytes is disconnected.
 	maxUnread = 16 << 20
 
 	dialTimeout  = 2 * time.Second
 	writeTimeout = 10 * time.Second
 )
 
-// Word is what a maker says of one object.
+// Word is a completion notification for one object.
 type Word struct {
 	Ref transfer.Ref
-	// Never: it cannot tell; the rest is unset then.
+	// Never: the maker cannot report this object. Then the other fields are unset.
 	Never bool
 	Bytes uint64
-	// Inline is the object as a serialised Value, nil if it is to be fetched.
+	// Inline is the object as a serialised Value. nil: it must be fetched.
 	Inline []byte
 }
 
-// Ask is what a reader wants.
+// Ask is a reader's request to subscribe to an object.
 type Ask struct {
 	Ref transfer.Ref
-	// End: it does not want it any more.
+	// End: the reader ends the subscription.
 	End bool
 }
 
-// Config is fixed for the life of a herald. The functions are called from the
-// connections' goroutines, Heard and Asked also by who looks: those must not wait, nor call
-// the herald.
+// Config is fixed for the life of a herald. The connections' goroutines call the functions. Callers
+// of Look also call Heard and Asked, so these two must neither wait nor call the herald.
 type Config struct {
 	// Dial opens a connection to a peer's serving side.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
-	// Heard takes what peers say of awaited objects, in batches: each that was awaited once,
-	// unless it was unawaited before.
+	// Heard receives notifications in batches. Each subscribed object comes once, unless the
+	// subscription was cancelled before.
 	Heard func([]Word)
-	// Spin is for how long, at most, a peer's next word is looked for before the goroutine
-	// sleeps, while any is awaited. 0: it sleeps at once.
+	// Spin is the longest time for which a connection's goroutine polls for the next notification
+	// before it blocks, while any is expected. 0: it blocks at once.
 	Spin time.Duration
-	// Asked takes what a reader asks for, in order.
+	// Asked receives the requests of a reader, in order.
 	Asked func(*Reader, []Ask)
-	// Handle is called when Heard or Asked have been, but by Look, to do what is to be done.
+	// Handle is called after Heard or Asked to process their input. Look does not call it; its
+	// caller does that.
 	Handle func()
-	// Left says that a reader is gone.
+	// Left is called when a reader is gone.
 	Left func(*Reader)
-	// Log is told of panics, which end their connection. Nil: the default one.
+	// Log receives panics, which end their connection. nil means the default logger.
 	Log *slog.Logger
 }
 
-// Herald is both sides. Await, Unawait, Tell and Flush belong to one goroutine at a time.
+// Herald is both the reading and the serving side. Only one goroutine at a time may call Await,
+// Unawait, Tell and Flush.
 type Herald struct {
 	config Config
 	ctx    context.Context //nolint:containedctx // it ends with Close, for the goroutines that Close waits for
@@ -113,12 +113,12 @@ type Herald struct {
 
 	mu    sync.Mutex
 	peers map[string]*maker // by address; guarded by mu
-	// readers are those served; guarded by mu.
+	// readers are the connected readers; guarded by mu.
 	readers map[*Reader]struct{}
 
 	nearby nearby
 
-	// dirty have something to be flushed.
+	// dirty are the writers with unflushed messages.
 	dirty []*writer
 }
 
@@ -129,8 +129,8 @@ func New(c Config) *Herald {
 	return h
 }
 
-// Close ends all connections, and waits for the goroutines of those that were dialled here. Nothing
-// is said of what was awaited on them.
+// Close ends all connections and waits for the goroutines of those that were dialled here. Open
+// subscriptions on them get no notification.
 func (h *Herald) Close() {
 	h.cancel()
 	h.mu.Lock()
@@ -144,21 +144,22 @@ func (h *Herald) Close() {
 	h.wait.Wait()
 }
 
-// maker is a peer that was asked.
+// maker is a peer at which this worker subscribed.
 type maker struct {
 	writer writer
 	mu     sync.Mutex
-	// awaited is guarded by mu. ended: nothing is awaited here any more.
+	// awaited has the open subscriptions; guarded by mu. ended: the connection is over and takes no
+	// more subscriptions.
 	awaited map[transfer.Ref]struct{}
 	ended   bool
-	// count is the length of awaited.
+	// count is the length of awaited, for the polling goroutine.
 	count atomic.Int64
 }
 
-// note enters what changed of awaited. REQUIRES: mu is held.
+// note updates count. REQUIRES: mu is held.
 func (m *maker) note() { m.count.Store(int64(len(m.awaited))) }
 
-// Await asks a peer to tell of an object.
+// Await subscribes to an object at a peer.
 func (h *Herald) Await(peer transfer.Peer, ref transfer.Ref) {
 	for {
 		m := h.maker(peer.Address)
@@ -170,11 +171,11 @@ func (h *Herald) Await(peer transfer.Peer, ref transfer.Ref) {
 			h.append(&m.writer, appendAsk(nil, askAwait, ref))
 			return
 		}
-		m.mu.Unlock() // it is being replaced
+		m.mu.Unlock() // the connection ended and is being replaced: try again
 	}
 }
 
-// Unawait takes that back.
+// Unawait ends a subscription.
 func (h *Herald) Unawait(peer transfer.Peer, ref transfer.Ref) {
 	h.mu.Lock()
 	m := h.peers[peer.Address]
@@ -201,7 +202,7 @@ func (h *Herald) maker(address string) *maker {
 	return m
 }
 
-// listen is the life of a connection that was dialled here.
+// listen dials a peer and serves the connection until it ends.
 func (h *Herald) listen(address string, m *maker) {
 	dialling, cancel := context.WithTimeout(h.ctx, dialTimeout)
 	conn, err := h.config.Dial(dialling, address)
@@ -211,7 +212,7 @@ func (h *Herald) listen(address string, m *maker) {
 		if n, err = h.join(m, conn); err == nil {
 			h.guarded("words from "+address, func() { h.hear(m, conn, n) })
 		}
-		_ = conn.Close() // what was to come of it has come
+		_ = conn.Close() // everything that arrived has been read
 	}
 	h.mu.Lock()
 	delete(h.peers, address)
@@ -234,13 +235,13 @@ func (h *Herald) listen(address string, m *maker) {
 	}
 }
 
-// guarded does what a connection's goroutine does; a panic ends it.
+// guarded runs a connection's work. A panic ends only the connection.
 func (h *Herald) guarded(what string, do func()) {
 	defer mishap.Caught(h.config.Log, what, nil)
 	do()
 }
 
-// join begins a connection, and returns what is shared with its other side, nil if nothing is.
+// join begins a dialled connection. It returns the shared rings, or nil if there are none.
 func (h *Herald) join(m *maker, conn net.Conn) (n *near, err error) {
 	var end *ring.End
 	if c, within := conn.(*net.UnixConn); within {
@@ -259,7 +260,7 @@ func (h *Herald) join(m *maker, conn net.Conn) (n *near, err error) {
 	return n, err
 }
 
-// takeWord is near.take.
+// takeWord is near.take for notifications.
 func (h *Herald) takeWord(m *maker, record []byte) error {
 	if len(record) < wordBytes {
 		return errWord
@@ -277,7 +278,7 @@ func (h *Herald) takeWord(m *maker, record []byte) error {
 	return nil
 }
 
-// wants says whether a word was awaited, which it is not any more then.
+// wants reports whether an object was subscribed, and ends its subscription.
 func (m *maker) wants(ref transfer.Ref) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -287,7 +288,8 @@ func (m *maker) wants(ref transfer.Ref) bool {
 	return awaited
 }
 
-// hear reads words until the connection ends or makes no sense. n is nil if it is used alone.
+// hear reads notifications until the connection ends or is malformed. n is nil if there are no
+// rings.
 func (h *Herald) hear(m *maker, conn net.Conn, n *near) {
 	var from io.Reader = conn
 	if n == nil {
@@ -319,7 +321,7 @@ func (h *Herald) hear(m *maker, conn net.Conn, n *near) {
 
 var errWord = errors.New("herald: a word that makes no sense")
 
-// readWord reads one; call: it says nothing but that something is in the ring.
+// readWord reads one notification. call: it carries no data, but the ring has records.
 func readWord(in *bufio.Reader) (word Word, call bool, err error) {
 	var b [wordBytes]byte
 	if _, err := io.ReadFull(in, b[:]); err != nil {
@@ -336,7 +338,7 @@ func readWord(in *bufio.Reader) (word Word, call bool, err error) {
 	return word, false, err
 }
 
-// wordOf is a word but for what is inline: n bytes.
+// wordOf decodes a notification except for its n bytes of inline data.
 func wordOf(b []byte) (word Word, n int, err error) {
 	word = Word{Ref: refOf(b[1:]), Never: b[0] == wordNever, Bytes: binary.LittleEndian.Uint64(b[13:])}
 	inline := binary.LittleEndian.Uint32(b[21:])
@@ -346,12 +348,12 @@ func wordOf(b []byte) (word Word, n int, err error) {
 	return word, int(inline), nil
 }
 
-// Reader is a peer that asks.
+// Reader is a peer that subscribes.
 type Reader struct {
 	writer writer
 }
 
-// Serve serves one reader, until it goes or the connection is closed.
+// Serve serves one reader until it leaves or the connection is closed.
 func (h *Herald) Serve(conn net.Conn) {
 	r := new(Reader)
 	h.mu.Lock()
@@ -371,7 +373,8 @@ func (h *Herald) Serve(conn net.Conn) {
 	h.config.Left(r)
 }
 
-// answer takes what a reader asks until the connection ends or makes no sense. n is nil if it is used alone.
+// answer reads a reader's requests until the connection ends or is malformed. n is nil if there are
+// no rings.
 func (h *Herald) answer(r *Reader, conn net.Conn, n *near) {
 	var err error
 	for in := bufio.NewReader(conn); err == nil; {
@@ -389,7 +392,7 @@ func (h *Herald) answer(r *Reader, conn net.Conn, n *near) {
 	}
 }
 
-// receive begins a connection that was accepted, and returns what is shared with its other side, nil if nothing is.
+// receive begins an accepted connection. It returns the shared rings, or nil if there are none.
 func (h *Herald) receive(r *Reader, conn net.Conn) (n *near, err error) {
 	var out *ring.Writer
 	if c, within := conn.(*net.UnixConn); within {
@@ -410,7 +413,7 @@ func (h *Herald) receive(r *Reader, conn net.Conn) (n *near, err error) {
 	return n, err
 }
 
-// takeAsks is near.take.
+// takeAsks is near.take for requests.
 func (h *Herald) takeAsks(r *Reader, record []byte) error {
 	var asks []Ask
 	for ; len(record) >= askBytes; record = record[askBytes:] {
@@ -427,7 +430,7 @@ func (h *Herald) takeAsks(r *Reader, record []byte) error {
 	return nil
 }
 
-// readAsks reads what there is; called: something is in the ring as well.
+// readAsks reads all available requests. called: the ring has records as well.
 func readAsks(in *bufio.Reader) (asks []Ask, called bool, err error) {
 	for first := true; first || in.Buffered() >= askBytes; first = false {
 		var b [askBytes]byte
@@ -454,7 +457,8 @@ func askOf(b []byte) (Ask, error) {
 	return Ask{Ref: refOf(b[1:]), End: b[0] == askUnawait}, nil
 }
 
-// Tell answers a reader. Within a host it hears of it at once, unless it has to be called: see Flush.
+// Tell notifies a reader. Within a host a polling reader receives the notification at once;
+// otherwise Flush sends it or wakes the reader.
 func (h *Herald) Tell(r *Reader, word Word) {
 	if len(word.Inline) > maxInline || r.writer.backlog() > maxBacklog {
 		word.Inline = nil
@@ -466,7 +470,7 @@ func (h *Herald) Tell(r *Reader, word Word) {
 	h.append(&r.writer, word.record(kind))
 }
 
-// record is how a word is sent.
+// record encodes a notification.
 func (w *Word) record(kind byte) []byte {
 	b := appendAsk(make([]byte, 0, wordBytes+len(w.Inline)), kind, w.Ref)
 	b = binary.LittleEndian.AppendUint64(b, w.Bytes)
@@ -474,7 +478,7 @@ func (w *Word) record(kind byte) []byte {
 	return append(b, w.Inline...)
 }
 
-// Flush sends what was said since the last time.
+// Flush sends everything since the last Flush that is to go by sockets.
 func (h *Herald) Flush() {
 	for _, w := range h.dirty {
 		w.flush()

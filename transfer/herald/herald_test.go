@@ -19,7 +19,7 @@ import (
 
 const patience = 30 * time.Second
 
-// side is a herald and what it was told.
+// side is a herald with the calls that it made.
 type side struct {
 	*herald.Herald
 	heard chan herald.Word
@@ -54,7 +54,7 @@ func newSide(t *testing.T, dial func(ctx context.Context, address string) (net.C
 	return s
 }
 
-// networks are how peers are reached: on other hosts, and on ours.
+// networks are the two kinds of connections: between hosts, and within a host.
 var networks = []string{"tcp", "unix"}
 
 // eachNetwork runs a test on each of them.
@@ -65,7 +65,8 @@ func eachNetwork(t *testing.T, test func(t *testing.T, network string)) {
 	}
 }
 
-// pair is a reader and the maker that it reaches over a network; conns are the maker's ends.
+// pair returns a reader and a maker that are connected over a network. conns receives the maker's
+// ends.
 func pair(t *testing.T, network string) (reader, maker *side, peer transfer.Peer, conns chan net.Conn) {
 	t.Helper()
 	at := "127.0.0.1:0"
@@ -100,7 +101,7 @@ func pair(t *testing.T, network string) (reader, maker *side, peer transfer.Peer
 	return reader, maker, transfer.Peer{Worker: 2, Name: "b", Address: listener.Addr().String()}, conns
 }
 
-// pairs counts them, for their names.
+// pairs makes the addresses of pairs unique.
 var pairs atomic.Int64
 
 func ref(task int) transfer.Ref { return transfer.Ref{Task: ids.TaskID(task), Generation: 3} }
@@ -133,7 +134,7 @@ func wordsComeToWhoAsked(t *testing.T, network string) {
 		t.Fatalf("asked %v", asks)
 	}
 	r := asks[0].reader
-	maker.Tell(r, herald.Word{Ref: ref(3), Bytes: 1}) // it was said before that was not wanted any more
+	maker.Tell(r, herald.Word{Ref: ref(3), Bytes: 1}) // this subscription was cancelled before
 	maker.Tell(r, herald.Word{Ref: ref(9), Bytes: 1}) // nobody asked
 	maker.Tell(r, herald.Word{Ref: ref(1), Bytes: 5, Inline: []byte("hello")})
 	maker.Tell(r, herald.Word{Ref: ref(1), Bytes: 5, Inline: []byte("again")})
@@ -155,7 +156,8 @@ func wordsComeToWhoAsked(t *testing.T, network string) {
 	}
 }
 
-// Whatever was awaited on a connection that ends is never told of; the next question opens another one.
+// A connection that ends fails the open subscriptions on it. The next subscription opens another
+// connection.
 func TestBrokenConnectionsFailWhatWasAwaited(t *testing.T) {
 	eachNetwork(t, brokenConnectionsFailWhatWasAwaited)
 }
@@ -179,7 +181,7 @@ func brokenConnectionsFailWhatWasAwaited(t *testing.T, network string) {
 			t.Fatalf("heard %v", word)
 		}
 		next(t, maker.left)
-		maker.Tell(a.reader, herald.Word{Ref: ref(100 + round)}) // into the void
+		maker.Tell(a.reader, herald.Word{Ref: ref(100 + round)}) // the connection is gone: no effect
 		maker.Flush()
 	}
 }
@@ -197,7 +199,7 @@ func TestWhoCannotBeReachedNeverTells(t *testing.T) {
 	}
 }
 
-// A reader that does not read holds nobody up, and hears all that fits afterwards, in order.
+// A reader that does not read delays no other goroutine. Later it receives all that fits, in order.
 func TestSlowReadersHoldNobodyUp(t *testing.T) {
 	maker := newSide(t, nil)
 	here, there := net.Pipe()
@@ -235,7 +237,7 @@ func TestSlowReadersHoldNobodyUp(t *testing.T) {
 	slow.Close()
 }
 
-// A peer that talks nonsense is cut off.
+// A peer that sends malformed data is disconnected.
 func TestNonsenseEndsAConnection(t *testing.T) {
 	here, there := net.Pipe()
 	reader := newSide(t, func(context.Context, string) (net.Conn, error) { return here, nil })

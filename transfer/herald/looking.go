@@ -14,13 +14,14 @@ import (
 	"github.com/millrace/millrace/internal/patience"
 )
 
-// looking is a connection whose reader looks for words for a while before it sleeps:
-// to be woken takes as long as a small task on machines with many processors.
+// looking is a connection whose reading goroutine polls for some time before it blocks: on machines
+// with many processors, waking a thread takes as long as a small task.
 type looking struct {
 	net.Conn
-	// raw is nil if the connection has none; then its reader sleeps at once.
+	// raw is nil if the connection has none. Then the reader blocks at once.
 	raw syscall.RawConn
-	// patience is for how long the next word is looked for, as long as any is awaited.
+	// patience is the adaptive spin limit. Polling happens only while notifications are expected
+	// (awaited).
 	patience patience.Patience
 	awaited  *atomic.Int64
 }
@@ -28,7 +29,7 @@ type looking struct {
 func newLooking(conn net.Conn, spin time.Duration, awaited *atomic.Int64) *looking {
 	l := &looking{Conn: conn, patience: patience.New(spin), awaited: awaited}
 	if c, ok := conn.(syscall.Conn); ok && spin > 0 {
-		l.raw, _ = c.SyscallConn() // without one it sleeps
+		l.raw, _ = c.SyscallConn() // without raw access it blocks at once
 	}
 	return l
 }
@@ -37,8 +38,8 @@ func newLooking(conn net.Conn, spin time.Duration, awaited *atomic.Int64) *looki
 func (l *looking) Read(p []byte) (n int, err error) {
 	begin := time.Now()
 	if l.raw != nil && len(p) > 0 {
-		// What the last words have set going may wait for this thread, and would have to be
-		// fetched by another one, which may be asleep.
+		// Goroutines that became runnable through the last messages may wait for this thread.
+		// Without the yield another thread, which may have to be woken, would have to steal them.
 		runtime.Gosched()
 		for l.awaited.Load() > 0 && time.Since(begin) < l.patience.Now() {
 			if n, err = l.look(p); n > 0 || err != nil {
@@ -52,7 +53,7 @@ func (l *looking) Read(p []byte) (n int, err error) {
 	return n, err
 }
 
-// look reads what is there; nothing is neither an error nor the end.
+// look reads without blocking. 0 bytes without an error means that nothing is available.
 func (l *looking) look(p []byte) (n int, err error) {
 	controlled := l.raw.Control(func(fd uintptr) {
 		n, _, err = unix.Recvfrom(int(fd), p, unix.MSG_DONTWAIT)

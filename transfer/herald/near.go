@@ -14,34 +14,38 @@ import (
 	"github.com/millrace/millrace/internal/ring"
 )
 
-// A maker that is reached by a unix socket begins with a byte: shared, and the descriptor of two rings comes with it, or
-// alone. What is asked and told goes into the rings then, as long as it fits; the socket carries what does not, and calls for whoever
-// sleeps. Words may overtake each other on these two ways: each is about one object, and true for ever or an end of waiting. Asks do
-// not: once one went by the socket all others do, and before those that came by the socket the ring is emptied.
+// A maker that is reached by a unix socket first sends one byte: shared, together with the
+// descriptor of two rings, or alone. With rings, messages go into the rings as long as they fit.
+// The socket carries the rest, and wakes a peer that does not poll. Notifications may overtake each
+// other on these two routes: each is about one object, and either true for ever or the end of the
+// subscription. Requests must not: once one went by the socket all later ones do, and the ring is
+// emptied before requests from the socket are handled.
 const (
 	shared byte = 'R'
 	alone  byte = 'N'
 )
 
-// near is what both sides of a connection share.
+// near is a connection within the host, with its rings.
 type near struct {
 	// In is guarded by nearby.mu, Out by the connection's writer.
 	*ring.End
 	conn net.Conn
-	// take hands a record to the functions of Config, and says whether it made sense.
+	// take passes a record to the functions of Config. It returns an error for a malformed record.
 	take func(record []byte) error
 }
 
-// nearby are all connections with rings, and who looks into them.
+// nearby has all connections with rings, and the number of polling goroutines.
 type nearby struct {
 	mu sync.Mutex
-	// Below is guarded by mu. lookers is how many look without being called.
+	// All fields below are guarded by mu. lookers counts the goroutines that poll without being
+	// woken.
 	all     []*near
 	lookers int
 }
 
-// Looking says that the caller will look soon and again, so that nobody needs to be called; or that it will not any
-// more. Then it has to look once more.
+// Looking announces that the caller polls (calls Look) soon and repeatedly, so that peers need not
+// wake this process; or that it stops polling. After announcing the stop, the caller must call Look
+// once more: a message may have come just before.
 func (h *Herald) Looking(yes bool) {
 	h.nearby.mu.Lock()
 	defer h.nearby.mu.Unlock()
@@ -58,7 +62,7 @@ func (h *Herald) Looking(yes bool) {
 	}
 }
 
-// tell says in a ring what this side does. REQUIRES: mu is held.
+// tell publishes in a ring whether this side polls. REQUIRES: mu is held.
 func (y *nearby) tell(n *near) {
 	if y.lookers > 0 {
 		n.In.Awake()
@@ -67,8 +71,9 @@ func (y *nearby) tell(n *near) {
 	}
 }
 
-// Look hands what peers of this host have said meanwhile to Heard and Asked, and says whether there was anything, which
-// then is for the caller to handle. It does not wait: whoever looks at the same moment finds it.
+// Look passes messages from peers of this host to Heard and Asked, and reports whether there were
+// any. The caller must then process them. Look does not wait: if another goroutine is in Look or
+// Looking, it returns false, and that goroutine finds the messages.
 func (h *Herald) Look() (found bool) {
 	if !h.nearby.mu.TryLock() {
 		return false
@@ -82,8 +87,8 @@ func (h *Herald) Look() (found bool) {
 	return found
 }
 
-// called is what a connection's goroutine does when its peer has found nobody looking, when it has just begun, and before
-// it hands out what came by the socket.
+// called empties a ring and announces anew whether this side polls. A connection's goroutine calls
+// it when the peer woke it, at the beginning, and before it handles messages from the socket.
 func (h *Herald) called(n *near) (found bool) {
 	h.nearby.mu.Lock()
 	defer h.nearby.mu.Unlock()
@@ -91,7 +96,8 @@ func (h *Herald) called(n *near) (found bool) {
 	return n.drain()
 }
 
-// drain hands out what is in a ring, and says whether there was anything. REQUIRES: nearby.mu is held.
+// drain handles the records of a ring and reports whether there were any. REQUIRES: nearby.mu is
+// held.
 func (n *near) drain() (found bool) {
 	for {
 		record, err := n.In.Take()
@@ -99,7 +105,7 @@ func (n *near) drain() (found bool) {
 			found, err = true, n.take(record)
 		}
 		if err != nil {
-			_ = n.conn.Close() // its goroutine ends it
+			_ = n.conn.Close() // the connection's goroutine notices and ends it
 			return found
 		}
 		if record == nil {
@@ -108,7 +114,7 @@ func (n *near) drain() (found bool) {
 	}
 }
 
-// enter adds a connection to those that are looked at.
+// enter adds a connection to those that are polled.
 func (h *Herald) enter(n *near) {
 	h.nearby.mu.Lock()
 	h.nearby.all = append(h.nearby.all, n)
@@ -118,7 +124,8 @@ func (h *Herald) enter(n *near) {
 	}
 }
 
-// leave ends that; whatever its ring still had is handed out first. REQUIRES: its writer is closed.
+// leave removes a connection, after handling the remaining records of its ring. REQUIRES: its
+// writer is closed.
 func (h *Herald) leave(n *near) {
 	h.nearby.mu.Lock()
 	found := n.drain()
@@ -126,14 +133,15 @@ func (h *Herald) leave(n *near) {
 	err := n.Close()
 	h.nearby.mu.Unlock()
 	if err != nil {
-		panic(fmt.Sprintf("herald: unmap a ring: %v", err)) // it was not mapped
+		panic(fmt.Sprintf("herald: unmap a ring: %v", err)) // impossible: it is mapped
 	}
 	if found {
 		h.config.Handle()
 	}
 }
 
-// offer makes rings for a connection that was accepted, and passes them on. Without them it is used alone.
+// offer creates rings for an accepted connection and passes them to the peer. If they cannot be
+// created, the socket is used alone.
 func offer(conn *net.UnixConn) (*ring.End, error) {
 	if err := conn.SetWriteDeadline(time.Now().Add(dialTimeout)); err != nil {
 		return nil, err
@@ -158,7 +166,7 @@ func offer(conn *net.UnixConn) (*ring.End, error) {
 	return end, nil
 }
 
-// accept takes what was offered.
+// accept receives the peer's offer. It returns nil if the socket is used alone.
 func accept(conn *net.UnixConn) (*ring.End, error) {
 	if err := conn.SetReadDeadline(time.Now().Add(dialTimeout)); err != nil {
 		return nil, err
@@ -170,7 +178,7 @@ func accept(conn *net.UnixConn) (*ring.End, error) {
 	}
 	defer func() {
 		for _, f := range files {
-			_ = f.Close() // the mapping does without
+			_ = f.Close() // the mapping does not need the descriptor
 		}
 	}()
 	switch {

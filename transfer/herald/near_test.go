@@ -20,8 +20,8 @@ import (
 	"github.com/millrace/millrace/transfer/herald"
 )
 
-// Whether somebody looks, nobody does, or that changes all the time: what is said comes, though nothing follows it that would bring it
-// along.
+// Every message arrives, whether a goroutine polls, none does, or that changes all the time, and
+// although no later message would push it along.
 func TestNothingIsLostWhoeverLooks(t *testing.T) {
 	for name, c := range map[string]struct {
 		lookers, glances, rounds int
@@ -42,7 +42,7 @@ func TestNothingIsLostWhoeverLooks(t *testing.T) {
 								if s.Look(); done.Load() {
 									break
 								}
-								runtime.Gosched() // there may be more of them than processors
+								runtime.Gosched() // there may be more goroutines than processors
 							}
 							s.Looking(false)
 							s.Look()
@@ -69,10 +69,10 @@ func TestNothingIsLostWhoeverLooks(t *testing.T) {
 	}
 }
 
-// What the ring has no room for goes by the socket; asks keep their order all the same.
+// Messages that do not fit in the ring go by the socket. Requests keep their order all the same.
 func TestMoreThanARingHolds(t *testing.T) {
 	reader, maker, peer, _ := pair(t, "unix")
-	const tasks = 40_000 // asks of them take more than a ring
+	const tasks = 40_000 // requests for them need more room than a ring has
 	for i := range tasks {
 		reader.Await(peer, ref(i))
 	}
@@ -100,10 +100,10 @@ func TestMoreThanARingHolds(t *testing.T) {
 	}
 }
 
-// Words that a maker has written before its end are heard.
+// Notifications that a maker has written before its end are received.
 func TestWhatADeadMakerHasSaidIsHeard(t *testing.T) {
 	reader, maker, peer, conns := pair(t, "unix")
-	reader.Looking(true) // and does not: nobody calls
+	reader.Looking(true) // and does not poll, so that no peer wakes it
 	for i := range 10 {
 		reader.Await(peer, ref(i))
 	}
@@ -132,7 +132,8 @@ func TestWhatADeadMakerHasSaidIsHeard(t *testing.T) {
 	next(t, maker.left)
 }
 
-// A peer that writes nonsense into the ring, passes another file or none, or says something else is cut off, or told alone.
+// A peer that writes malformed data into the ring, passes a wrong file or none, or sends a wrong
+// first byte is disconnected or used without rings.
 func TestStrangersHarmNobody(t *testing.T) {
 	await := func(t *testing.T, stranger func(t *testing.T, conn *net.UnixConn)) *side {
 		t.Helper()

@@ -12,25 +12,27 @@ import (
 	"github.com/millrace/millrace/internal/ring"
 )
 
-// writer sends without waiting: what the socket does not take at once, a goroutine
-// writes. It may be filled before it has a connection.
+// writer sends without blocking its caller: a goroutine writes the bytes that the socket does not
+// accept at once. It accepts messages before it has a connection.
 type writer struct {
 	mu   sync.Mutex
 	conn net.Conn
 	raw  syscall.RawConn
-	// ring, if there is one, takes what fits before the socket does, and call is what wakes its reader. ordered: once
-	// something went by the socket all that follows does.
+	// ring, if not nil, takes the messages that fit, before the socket does. call is the message
+	// that wakes the ring's reader. ordered: once a message went by the socket, all later ones do,
+	// too.
 	ring    *ring.Writer
 	call    []byte
 	ordered bool
-	// pending is what was not written. unread counts it, and what the goroutine is writing.
+	// pending has the bytes that are not yet being written. unread counts these and those that the
+	// goroutine is writing.
 	pending []byte
 	unread  int
-	// marked: it is in the herald's list. busy: a goroutine writes.
+	// marked: the writer is in the herald's dirty list. busy: the goroutine is running.
 	marked, busy, closed bool
 }
 
-// open gives it its connection, and the ring beside it or nil, and says whether it was not closed before.
+// open sets the connection and its ring, or nil. It returns false if the writer was closed before.
 func (w *writer) open(conn net.Conn, out *ring.Writer, call []byte, ordered bool) bool {
 	w.mu.Lock()
 	if w.closed {
@@ -43,7 +45,7 @@ func (w *writer) open(conn net.Conn, out *ring.Writer, call []byte, ordered bool
 		w.put(before)
 	}
 	if c, ok := conn.(syscall.Conn); ok {
-		w.raw, _ = c.SyscallConn() // without one, the goroutine writes everything
+		w.raw, _ = c.SyscallConn() // without raw access, the goroutine writes everything
 	}
 	w.mu.Unlock()
 	w.flush()
@@ -55,11 +57,11 @@ func (w *writer) close() {
 	defer w.mu.Unlock()
 	w.closed, w.pending, w.unread, w.ring = true, nil, 0, nil
 	if w.conn != nil {
-		_ = w.conn.Close() // whoever reads or writes notices
+		_ = w.conn.Close() // wakes blocked readers and writers of the connection
 	}
 }
 
-// append says whether it is to be marked for flushing.
+// append adds a message and reports whether the writer must be added to the dirty list.
 func (w *writer) append(b []byte) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -71,7 +73,8 @@ func (w *writer) append(b []byte) bool {
 	return first
 }
 
-// put says whether something is pending for the socket. REQUIRES: mu is held.
+// put adds a message to the ring or to pending, and reports whether the socket has something to
+// send. REQUIRES: mu is held.
 func (w *writer) put(b []byte) bool {
 	if w.ring != nil {
 		ok, wake := w.ring.Put(b)
@@ -86,7 +89,7 @@ func (w *writer) put(b []byte) bool {
 	}
 	w.pending = append(w.pending, b...)
 	if w.unread += len(b); w.unread > maxUnread && w.conn != nil {
-		_ = w.conn.Close() // its reader goroutine ends it
+		_ = w.conn.Close() // the connection's reading goroutine ends it
 	}
 	return true
 }
@@ -113,7 +116,7 @@ func (w *writer) flush() {
 	}
 }
 
-// try writes what the socket takes. REQUIRES: mu is held.
+// try writes as much as the socket accepts. REQUIRES: mu is held.
 func (w *writer) try() {
 	written := 0
 	err := w.raw.Write(func(fd uintptr) bool {
@@ -127,29 +130,29 @@ func (w *writer) try() {
 		}
 	})
 	if err != nil {
-		return // it is closed
+		return // the connection is closed
 	}
 	w.unread -= written
 	w.pending = w.pending[:copy(w.pending, w.pending[written:])]
 }
 
-// drain writes what is left. It ends with the connection, at the latest.
+// drain writes the pending bytes. It returns when there are none, or when the connection ends.
 func (w *writer) drain() {
 	var b []byte
 	for {
 		w.mu.Lock()
 		w.unread = max(w.unread-len(b), 0)
 		if b, w.pending = w.pending, nil; len(b) == 0 || w.closed {
-			_ = w.conn.SetWriteDeadline(time.Time{}) // it fails if it is closed
+			_ = w.conn.SetWriteDeadline(time.Time{}) // fails if the connection is closed
 			w.busy = false
 			w.mu.Unlock()
 			return
 		}
 		conn := w.conn
 		w.mu.Unlock()
-		_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // it fails if it is closed
+		_ = conn.SetWriteDeadline(time.Now().Add(writeTimeout)) // fails if the connection is closed
 		if _, err := conn.Write(b); err != nil {
-			_ = conn.Close() // its reader goroutine ends it
+			_ = conn.Close() // the connection's reading goroutine ends it
 			w.mu.Lock()
 			w.busy = false
 			w.mu.Unlock()
