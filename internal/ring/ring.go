@@ -1,21 +1,25 @@
-// Package ring is an Adapter: records from one process of a host to another through memory that both have mapped, a ring for
-// each direction. Who writes a record and who reads it make no system call, as long as the reader looks.
+// Package ring is an Adapter: it passes records from one process of a host to another through
+// memory that both have mapped, with a ring for each direction. Neither the writer nor the reader
+// of a record makes a system call as long as the reader polls.
 //
 // # Waking
 //
-// A reader that looks by itself says so in the ring (Awake), and so does one that sleeps (Asleep). A writer publishes its
-// record first and reads that word after it; a reader that goes to sleep writes the word first and looks for records after it
-// (Waiting). All of it is by sequentially consistent operations, so of the two one sees the other: the writer finds the reader
-// asleep and is told to wake it, or the reader finds the record. The writer that is told has marked the reader as called, by
-// compare-and-swap: until the reader says anew what it does, nobody wakes it twice. How it is woken is the caller's business.
+// A reader announces in the ring whether it polls (Awake) or sleeps (Asleep). A writer publishes
+// its record first and reads that state afterwards. A reader that goes to sleep writes the state
+// first and checks for records afterwards (Waiting). All these operations are sequentially
+// consistent, so at least one side sees the other: the writer finds the reader asleep and Put asks
+// its caller to wake it, or the reader finds the record. The writer that finds the reader asleep
+// marks it as called by compare-and-swap. So the reader is woken only once until it announces its
+// state anew. How it is woken is the caller's business.
 //
 // # Trust
 //
-// Both sides belong to the same user, and still neither can do the other harm by mistake. The file cannot change its size.
-// Each side keeps its own position in its own memory, and believes the other's only if it makes sense. A record's length is read
-// once, and checked before anything is copied; what is copied is the reader's alone and does not change any more. A reader that writes
-// nonsense gets no further records, or wrong ones; a writer that does is told from an honest one (ErrNonsense), or is not, and then
-// its records are for their reader to check.
+// Both sides belong to the same user, but a bug of one must not harm the other. The file cannot
+// change its size. Each side keeps its own position in its own memory and uses the other side's
+// position only if it is plausible. A record's length is read once and checked before anything is
+// copied; the copy belongs to the reader alone and no longer changes. A reader that writes invalid
+// positions gets no more records, or wrong ones. Invalid data of a writer is either detected
+// (ErrNonsense) or looks like a record; so the reader must check the contents of records.
 package ring
 
 import (
@@ -29,16 +33,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrNonsense: the other side is not what this build uses, or writes where it must not.
+// ErrNonsense means that the other side has another format, or writes where it must not.
 var ErrNonsense = errors.New("ring: what the other side wrote makes no sense")
 
-// A file has two rings, each a page that describes it and the room for its records. Positions count bytes since the
-// beginning. Each word that one side writes and the other reads lies far from all others. A record is its length in a word, and its
-// bytes up to the next word. Numbers are in the order of the machine: none leaves the host.
+// A file has two rings. Each is a page that describes it, and the room for its records. Positions
+// count all bytes since the beginning. Each word that one side writes and the other reads has cache
+// lines of its own. A record is a word with its length, and its bytes, padded to a whole word.
+// Numbers are in native byte order: they never leave the host.
 const (
 	magic     = 0x31474E52524C4C4D // "MLLRRNG1"
 	pageBytes = 4096
-	// Room is what fits into a ring, in bytes.
+	// Room is the capacity of a ring in bytes.
 	Room      = 256 << 10
 	ringBytes = pageBytes + Room
 	fileBytes = 2 * ringBytes
@@ -50,14 +55,15 @@ const (
 	lengthBytes = 8
 )
 
-// What a reader does. Whatever else is there means awake: it hurts its writer, who is the reader.
+// Reader states. Unknown values are treated as awake: a reader that corrupts its own state only
+// misses wake-ups.
 const (
 	asleep uint64 = iota
 	awake
 	called
 )
 
-// Make makes the memory of two rings. The descriptor is the caller's.
+// Make creates the memory of two rings. The caller owns the file.
 func Make() (*os.File, error) {
 	fd, err := unix.MemfdCreate("millrace-ring", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -72,21 +78,22 @@ func Make() (*os.File, error) {
 	if _, err := file.WriteAt(word[:], 0); err != nil {
 		return nil, errors.Join(fmt.Errorf("ring: %w", err), file.Close())
 	}
-	// Whoever maps a file that shrinks dies by SIGBUS.
+	// A process that accesses a shrunken mapping dies by SIGBUS.
 	if _, err := unix.FcntlInt(file.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL); err != nil {
 		return nil, errors.Join(fmt.Errorf("ring: seals: %w; the kernel is too old for it", err), file.Close())
 	}
 	return file, nil
 }
 
-// End is one side's: what it writes and what it reads.
+// End is one side of the two rings: the ring that it writes and the ring that it reads.
 type End struct {
 	data []byte
 	Out  Writer
 	In   Reader
 }
 
-// Open maps the rings of a file, which stays the caller's. One side is the first, the other is not.
+// Open maps the rings of a file. The caller keeps the file. first must be true on exactly one of
+// the two sides.
 func Open(file *os.File, first bool) (*End, error) {
 	fd := int(file.Fd())
 	var st unix.Stat_t
@@ -114,12 +121,12 @@ func Open(file *os.File, first bool) (*End, error) {
 	return &End{data: data, Out: Writer{shared: one}, In: Reader{shared: two}}, nil
 }
 
-// Close ends the mapping. REQUIRES: nobody uses In or Out, now or later.
+// Close unmaps the rings. REQUIRES: In and Out are never used again.
 func (e *End) Close() error { return unix.Munmap(e.data) }
 
-// shared is a ring as both sides see it. The other one may write all of it at any moment.
+// shared is a ring as both sides see it. The other side may write any part of it at any time.
 type shared struct {
-	// head is where the writer is, tail where the reader is; state is what the reader does.
+	// head is the writer's position, tail the reader's. state is the state of the reader.
 	head, tail, state *uint64
 	room              []byte
 }
@@ -129,15 +136,15 @@ func layOut(b []byte) shared {
 	return shared{head: word(headAt), tail: word(tailAt), state: word(stateAt), room: b[pageBytes:]}
 }
 
-// Writer belongs to one goroutine at a time.
+// Writer may be used by one goroutine at a time.
 type Writer struct {
 	shared
-	// at is where the next record begins, and read how far the reader was when we asked last.
+	// at is the position of the next record. read is the reader's position when it was last loaded.
 	at, read uint64
 }
 
-// Put appends a record. It does not if there is no room; wake: the reader sleeps and was not called yet, which is the
-// caller's to do.
+// Put appends a record. ok is false if there is no room. If wake is true, the reader sleeps and the
+// caller must wake it; Put has marked it as called.
 func (w *Writer) Put(record []byte) (ok, wake bool) {
 	if !w.publish(record) {
 		return false, false
@@ -145,18 +152,19 @@ func (w *Writer) Put(record []byte) (ok, wake bool) {
 	return true, w.call()
 }
 
-// call says whether the reader is to be woken, and notes that it was. What it is woken for was published before.
+// call reports whether the reader must be woken, and marks it as called. The record was published
+// before.
 func (w *Writer) call() bool {
 	return atomic.LoadUint64(w.state) == asleep && atomic.CompareAndSwapUint64(w.state, asleep, called)
 }
 
-// publish shows a record to the reader.
+// publish makes a record visible to the reader. It returns false if there is no room.
 func (w *Writer) publish(record []byte) bool {
 	need := spaceOf(uint64(len(record)))
 	if w.at+need-w.read > Room {
 		read := atomic.LoadUint64(w.tail)
 		if w.at-read > Room || w.at+need-read > Room {
-			return false // it is full, or the reader claims to have read what was not written
+			return false // it is full, or the reader's position is ahead of the writer's
 		}
 		w.read = read
 	}
@@ -171,27 +179,28 @@ func (w *Writer) publish(record []byte) bool {
 	return true
 }
 
-// spaceOf is what a record of n bytes takes.
+// spaceOf returns the room that a record of n bytes takes.
 func spaceOf(n uint64) uint64 { return (lengthBytes + n + 7) &^ 7 }
 
-// Reader belongs to one goroutine at a time.
+// Reader may be used by one goroutine at a time.
 type Reader struct {
 	shared
-	// at is where the next record begins.
+	// at is the position of the next record.
 	at uint64
 }
 
-// Awake says that this side looks by itself until it says that it does not.
+// Awake announces that this side polls until it announces the opposite.
 func (r *Reader) Awake() { atomic.StoreUint64(r.state, awake) }
 
-// Asleep says that this side wants to be woken. Whoever says so looks once more afterwards.
+// Asleep announces that this side must be woken. The caller must check for records once more
+// afterwards.
 func (r *Reader) Asleep() { atomic.StoreUint64(r.state, asleep) }
 
-// Waiting says whether there is something to take.
+// Waiting reports whether there is a record to take.
 func (r *Reader) Waiting() bool { return atomic.LoadUint64(r.head) != r.at }
 
-// Take returns the next record, which is the caller's, nil if there is none. After an error there is nothing more to be
-// expected.
+// Take returns the next record, or nil if there is none. The record belongs to the caller. After an
+// error the ring is unusable.
 func (r *Reader) Take() ([]byte, error) {
 	have := atomic.LoadUint64(r.head) - r.at
 	if have == 0 {

@@ -37,7 +37,7 @@ func ends(t *testing.T) (a, b *End) {
 	return open(true), open(false)
 }
 
-// pattern is a record that can be told from all others of a test.
+// pattern returns a record that differs from all others of a test.
 func pattern(i uint64, n int) []byte {
 	b := make([]byte, max(n, 8))
 	for at := range b {
@@ -113,8 +113,9 @@ func TestWhatDoesNotFitIsNotWritten(t *testing.T) {
 	}
 }
 
-// All orders in which the steps of a writer and of a reader can follow each other: nobody sleeps over a record. A reader that looks before
-// it says that it sleeps, and not afterwards, would.
+// Runs all interleavings of the steps of a writer and a reader. No reader may sleep while a record
+// waits. A reader that checked for records before it announced its sleep, and not afterwards, would
+// do that.
 func TestNobodySleepsOverARecord(t *testing.T) {
 	a, b := ends(t)
 	written, read, woken := 0, 0, false
@@ -146,12 +147,12 @@ func TestNobodySleepsOverARecord(t *testing.T) {
 		lost := 0
 		const steps = 12
 		for schedule := range 1 << steps {
-			a.In.Asleep() // nothing is left of the schedule before but how far both are
+			a.In.Asleep() // only the positions remain from the schedule before
 			b.In.Asleep()
 			take()
 			written, read, woken = 0, 0, false
 			wrote, did := 0, 0
-			// goOn does the reader's next step. At the end of them it sleeps until it is called.
+			// goOn does the reader's next step. After the last one it sleeps until it is called.
 			goOn := func() bool {
 				if did == len(c.reader) {
 					if !woken {
@@ -186,7 +187,8 @@ func TestNobodySleepsOverARecord(t *testing.T) {
 	}
 }
 
-// A reader that sleeps whenever there is nothing, and is woken only when the writer was told to, gets everything.
+// A reader that sleeps whenever there is nothing, and is woken only when Put asked for it, gets
+// every record.
 func TestNoWakeUpIsLost(t *testing.T) {
 	a, b := ends(t)
 	const records = 30_000
@@ -199,7 +201,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 			b.In.Asleep()
 			for !b.In.Waiting() {
 				<-wake
-				b.In.Asleep() // from here on it is to be called again
+				b.In.Asleep() // from here on it must be called again
 			}
 			if turn%2 == 0 {
 				b.In.Awake()
@@ -224,7 +226,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 			ok, call := a.Out.Put(pattern(i, 8))
 			if call {
 				calls++
-				wake <- struct{}{} // who was called is not called again before it has gone on
+				wake <- struct{}{} // a called reader is not called again before it has continued
 			}
 			if ok {
 				break
@@ -236,7 +238,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 				runtime.Gosched() // the reader may need this processor
 			}
 		}
-		if i%3 == 0 { // one at a time: each is the last one that wakes
+		if i%3 == 0 { // one at a time: each record is the last one that can wake the reader
 			for read.Load() <= i {
 				select {
 				case <-deadline:
