@@ -1,28 +1,29 @@
-// Package patience is a Machine: for how long to look for what is likely to come soon,
-// before sleeping until one is woken. To be woken takes tens of microseconds on a machine
-// with many processors, and hundreds on a virtual one whose processors have gone idle;
-// to look takes a processor.
+// Package patience is a Machine: an adaptive spin limit, the time for which a goroutine polls for
+// an event before it blocks. Waking a blocked thread takes tens of microseconds on a machine with
+// many processors, and hundreds on a virtual one whose processors have gone idle. Polling occupies
+// a processor.
 package patience
 
 import "time"
 
-// Patience grows to its most where waits are short, and shrinks where they are not: a loop
-// whose waits are long loses next to nothing to it. The zero value has none.
+// Patience is the spin limit of one loop: the maximum after a short wait, a quarter of the last
+// value (but at least a sixteenth of the maximum) after a long one. So a loop with long waits
+// spends next to nothing on polling. The zero value is a limit of 0.
 type Patience struct {
 	most, now time.Duration
 }
 
-// least is the part of the most that is always left, or it could not be found out that
-// waits have become short.
+// most/least is the lower bound of the limit. Without it a loop could never find out that its waits
+// have become short.
 const least = 16
 
-// New returns one of so much at most.
+// New returns a limit with the given maximum, which is also its first value.
 func New(most time.Duration) Patience { return Patience{most: most, now: most} }
 
-// Now is for how long to look.
+// Now returns the current limit.
 func (p *Patience) Now() time.Duration { return p.now }
 
-// Waited says how long a wait was, looking and sleeping.
+// Waited updates the limit with the duration of a wait, polling and blocking together.
 func (p *Patience) Waited(d time.Duration) {
 	if d <= p.most {
 		p.now = p.most
