@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// fetch is a fetch over all its tries. It is used by one goroutine at a time.
+// fetch is the state of a fetch over all its attempts. One goroutine at a time uses it.
 type fetch struct {
 	sink   transfer.Sink
 	done   []bool
@@ -19,7 +19,7 @@ type fetch struct {
 	left   int
 }
 
-// place is where an object goes, whatever path brings it.
+// place is the memory for an object, the same for all paths.
 type place struct {
 	head    transfer.Head
 	regions []transfer.Region
@@ -31,25 +31,27 @@ var (
 	_ transfer.Forwarder = (*attempt)(nil)
 )
 
-// attempt is a fetch on one path: the sink of that path.
+// attempt is a fetch on one path. It is the sink of that path.
 type attempt struct {
 	*fetch
-	// index is where in the fetch each object of the attempt is.
+	// index maps an object of the attempt to its index in the fetch.
 	index  []int
 	began  time.Time
 	allow  func(bytes uint64) (time.Duration, bool)
 	cancel context.CancelCauseFunc
-	// placed are the bytes of the objects that have a place, bytes those that came.
+	// placed is the size of the objects that have a place, bytes the size of those that have
+	// arrived.
 	placed, bytes uint64
-	// later is why objects are left for the next path, came counts those that are here.
+	// later is the error because of which objects are left for the next path. came counts the
+	// arrived objects.
 	later error
 	came  int
-	// forwarded are those of which others are told how far they have come.
+	// forwarded are the objects whose progress is reported to followers.
 	forwarded []int
 
 	mu sync.Mutex
-	// timer ends the attempt; nil until the first place. Guarded by mu, for it may
-	// fire at any time.
+	// timer cancels the attempt when it has taken too long. It is nil until the first place;
+	// guarded by mu.
 	timer *time.Timer
 }
 
@@ -61,7 +63,8 @@ func (a *attempt) stop() {
 	}
 }
 
-// Place is part of transfer.Sink. The wait for memory is ours, not the path's.
+// Place is part of transfer.Sink. The time spent waiting for memory does not count against the
+// path.
 func (a *attempt) Place(ctx context.Context, index int, head transfer.Head) ([]transfer.Region, error) {
 	a.stop()
 	p := &a.places[a.index[index]]
@@ -80,7 +83,7 @@ func (a *attempt) Place(ctx context.Context, index int, head transfer.Head) ([]t
 	return p.regions, nil
 }
 
-// limit ends the attempt when it takes too long for what is placed, which is more now.
+// limit adds to the placed bytes and sets the timer to the time that the machine allows for them.
 func (a *attempt) limit(more uint64) {
 	a.placed += more
 	allowed, bounded := a.allow(a.placed)
@@ -97,15 +100,16 @@ func (a *attempt) limit(more uint64) {
 	}
 }
 
-// batcher is the sink if it takes many objects at once and those are side by side there, too.
+// batcher returns the sink and the first index there, if the sink takes many objects at once and
+// the given objects are contiguous there, too.
 func (a *attempt) batcher(first, count int) (sink transfer.Batcher, at int, ok bool) {
 	sink, ok = a.sink.(transfer.Batcher)
 	at = a.index[first]
 	return sink, at, ok && a.index[first+count-1]-at == count-1
 }
 
-// PlaceBatch is part of transfer.Batcher. Objects that have places, and all of a sink that
-// knows no batches, go by Place.
+// PlaceBatch is part of transfer.Batcher. It uses Place for objects that already have places, and
+// for a sink without batches.
 func (a *attempt) PlaceBatch(ctx context.Context, first int, heads []transfer.Head, into []memory.Frame) (transfer.Placed, error) {
 	sink, at, ok := a.batcher(first, len(heads))
 	fresh := 0
@@ -134,7 +138,7 @@ func (a *attempt) PlaceBatch(ctx context.Context, first int, heads []transfer.He
 	return placed, err
 }
 
-// placeEach is PlaceBatch by Place, as far as all are in one space.
+// placeEach implements PlaceBatch by Place. It stops before an object in another space.
 func (a *attempt) placeEach(ctx context.Context, first int, heads []transfer.Head, into []memory.Frame) (transfer.Placed, error) {
 	placed := transfer.Placed{Frames: into}
 	for i, head := range heads {
@@ -144,7 +148,7 @@ func (a *attempt) placeEach(ctx context.Context, first int, heads []transfer.Hea
 		}
 		for _, r := range regions {
 			if placed.Space != nil && r.Space != placed.Space {
-				return placed, nil // it has a place when it is asked for again
+				return placed, nil // its place is returned when it is requested again
 			}
 			placed.Space = r.Space
 		}
@@ -206,8 +210,8 @@ func (a *attempt) Withdraw(index int) {
 	}
 }
 
-// withdraw takes back what was told of objects that did not come: the next path writes
-// to the same memory.
+// withdraw cancels the progress reports of objects that did not arrive: the next path writes to the
+// same memory from the beginning.
 func (a *attempt) withdraw() {
 	for _, i := range a.forwarded {
 		if !a.done[i] {
@@ -216,7 +220,8 @@ func (a *attempt) withdraw() {
 	}
 }
 
-// Done is part of transfer.Sink.
+// Done is part of transfer.Sink. Objects that this path could not deliver are left for the next
+// path.
 func (a *attempt) Done(index int, err error) {
 	i := a.index[index]
 	if err != nil && (errors.Is(err, transfer.ErrNoWay) || errors.Is(err, transfer.ErrPeerLost) || errors.Is(err, transfer.ErrStalled)) {

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace/millrace/transfer/transfertest"
 )
 
-// batched fetches as a path does that knows of all objects at once.
+// batched fetches like a path that handles all objects at once.
 func (f *fixture) batched(ctx context.Context, t *testing.T, refs []transfer.Ref, sink transfer.Sink, whole bool) {
 	t.Helper()
 	b, ok := sink.(transfer.Batcher)
@@ -39,7 +39,7 @@ func (f *fixture) batched(ctx context.Context, t *testing.T, refs []transfer.Ref
 	}
 }
 
-// one is a space that can be told from others.
+// one is a space that differs from others by identity.
 type one struct{ transfertest.Heap }
 
 func TestBatchesThroughTheLadder(t *testing.T) {

@@ -1,6 +1,6 @@
-// Package ladder is a Loop: several paths as one. It owns the flow machine, which
-// says on which path to try a peer, and the clock; a fetch that a path could not
-// do, or not in time, goes on with the next one, into the same memory.
+// Package ladder is a Loop: a route selector that makes several paths look like one. It owns the
+// clock and the flow machine, which chooses the path for a peer. If a path fails at a fetch or
+// takes too long, the fetch continues on the next path, into the same memory.
 package ladder
 
 import (
@@ -15,37 +15,37 @@ import (
 	"github.com/millrace/millrace/transfer/flow"
 )
 
-// Rung is one path.
+// Rung is one candidate path.
 type Rung struct {
 	Path transfer.Path
-	// Suits, if set, says why a peer should be reached by other paths though this
-	// one leads there; nil: it may be taken.
+	// Suits, if set, returns the reason why another path should be used for a peer although this
+	// one could reach it; nil if there is none. It may block.
 	Suits func(ctx context.Context, peer transfer.Peer) error
-	// NoWay says whether an error means that this path does not lead to the peer.
-	// Nil: those that match transfer.ErrNoWay.
+	// NoWay reports whether an error means that this path cannot reach the peer. nil: errors that
+	// match transfer.ErrNoWay do.
 	NoWay func(error) bool
 }
 
 // Config is fixed for the life of a ladder.
 type Config struct {
-	// Rungs, best first.
+	// Rungs are the candidates, best first.
 	Rungs []Rung
-	// Unused are paths to close with the rest.
+	// Unused are paths that are only closed together with the others.
 	Unused []transfer.Path
-	// Flow are the limits of the machine; its paths are filled in here.
+	// Flow has the limits of the flow machine. New fills in its paths.
 	Flow flow.Config
 	Log  *slog.Logger
 }
 
-// Path is all of them.
+// Path is the route selector.
 type Path struct {
 	config Config
-	// lender is the rung that can lend, and atOnce that which does at once; -1 if there
-	// is none.
+	// lender is the candidate that can lend on request, atOnce the one that lends at once; -1 if
+	// there is none.
 	lender, atOnce int
 
 	mu      sync.Mutex
-	machine *flow.Machine // Guarded by mu.
+	machine *flow.Machine // guarded by mu
 }
 
 var (
@@ -57,7 +57,7 @@ var (
 	_ transfer.Preparer = (*Path)(nil)
 )
 
-// New returns a ladder, which closes its rungs.
+// New returns a route selector, which closes its paths in the end.
 func New(c Config) *Path {
 	p := &Path{config: c, lender: -1, atOnce: -1}
 	for i, r := range c.Rungs {
@@ -91,7 +91,7 @@ func (p *Path) Close() error {
 	return errors.Join(errs...)
 }
 
-// Forget drops the connections to a peer that is gone, and what is known of it.
+// Forget drops the connections to a peer that is gone, and what was learned about it.
 func (p *Path) Forget(address string) {
 	p.mu.Lock()
 	p.machine.Forget(address)
@@ -103,8 +103,7 @@ func (p *Path) Forget(address string) {
 	}
 }
 
-// Lanes returns what is known of each path to each peer; peers are named by their
-// address.
+// Lanes returns the state of each path to each peer. Peers are identified by their address.
 func (p *Path) Lanes() []flow.Lane {
 	p.mu.Lock()
 	lanes := p.machine.Lanes()
@@ -119,9 +118,9 @@ func (p *Path) Lanes() []flow.Lane {
 	return lanes
 }
 
-// carried is a path with a choice of what carries its bytes.
+// carried is a path with several transports.
 type carried interface {
-	// Transport is what it is to a peer's address; empty: not connected.
+	// Transport names the transport to a peer's address. Empty: not connected.
 	Transport(address string) string
 }
 
@@ -201,7 +200,7 @@ func (p *Path) judge(ctx context.Context, rung *Rung, end *flow.End, err error) 
 	end.Message = err.Error()
 }
 
-// Rescue is part of transfer.Rescuer: by the first path that has the memory mapped.
+// Rescue is part of transfer.Rescuer. It uses the first path that has the memory mapped.
 func (p *Path) Rescue(ctx context.Context, peer transfer.Peer, incarnation [16]byte, refs []transfer.Ref, sink transfer.Sink) error {
 	err := fmt.Errorf("rescue from %s: %w: no path maps memory", peer, transfer.ErrNoWay)
 	for _, r := range p.config.Rungs {
@@ -214,8 +213,8 @@ func (p *Path) Rescue(ctx context.Context, peer transfer.Peer, incarnation [16]b
 	return err
 }
 
-// Follow is part of transfer.Follower, by the first path that can. Its error matches
-// ErrNoWay if none does. How long it takes says nothing of the path.
+// Follow is part of transfer.Follower. It uses the first suitable path; its error matches ErrNoWay
+// if there is none. The duration is not used as a measurement: it depends on the upstream worker.
 func (p *Path) Follow(ctx context.Context, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
 	tried := make([]bool, len(p.config.Rungs))
 	for i, r := range p.config.Rungs {
@@ -242,8 +241,8 @@ func (p *Path) Follow(ctx context.Context, peer transfer.Peer, refs []transfer.R
 	return err
 }
 
-// Prepare is part of transfer.Preparer, by the first path that can. Its error matches ErrNoWay
-// if none does.
+// Prepare is part of transfer.Preparer. It uses the first suitable path; its error matches ErrNoWay
+// if there is none.
 func (p *Path) Prepare(ctx context.Context, peer transfer.Peer) (transfer.Measured, error) {
 	for i := range p.config.Rungs {
 		rung := &p.config.Rungs[i]
@@ -301,7 +300,7 @@ func (p *Path) Fetch(ctx context.Context, peer transfer.Peer, refs []transfer.Re
 	return nil
 }
 
-// try fetches on one path what is not there yet.
+// try fetches the missing objects on one path.
 func (p *Path) try(ctx context.Context, at int, peer transfer.Peer, refs []transfer.Ref, f *fetch) error {
 	rung := &p.config.Rungs[at]
 	var end flow.End
@@ -312,7 +311,8 @@ func (p *Path) try(ctx context.Context, at int, peer transfer.Peer, refs []trans
 	}()
 	if rung.Suits != nil {
 		if err := rung.Suits(ctx, peer); err != nil {
-			// A peer that does not answer, or is gone, may be back soon; what does not suit, does not for long.
+			// A peer that does not answer or is gone may be back soon. Any other reason lasts
+			// longer, like a missing route.
 			if verdict = err; !errors.Is(err, transfer.ErrStalled) && !errors.Is(err, transfer.ErrPeerLost) {
 				verdict = fmt.Errorf("%w: %w", transfer.ErrNoWay, err)
 			}
@@ -343,13 +343,13 @@ func (p *Path) try(ctx context.Context, at int, peer transfer.Peer, refs []trans
 	if verdict = err; err != nil {
 		return err
 	}
-	// An object that this path cannot bring says nothing of the others.
+	// An object that this path cannot deliver is not evidence against the path for other objects.
 	switch {
 	case a.later == nil:
 	case !rung.noWay(a.later):
 		verdict = a.later
 	case a.came == 0:
-		end.Kind = flow.GivenUp // how long it takes to be refused says nothing of the path, either
+		end.Kind = flow.GivenUp // the time of a refusal is not a measurement of the path, either
 	}
 	return a.later
 }

@@ -19,8 +19,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(transfertest.Goroutines{M: m}) }
 
-// odd is a path that does to a fetch what it is told to, and leaves the rest to
-// the one below.
+// odd is a path with a fetch function of the test, which may pass calls on to the path below.
 type odd struct {
 	transfer.Path
 	name  string
@@ -67,7 +66,7 @@ func (f *fixture) ladder(tb testing.TB, c flow.Config, first func(ctx context.Co
 
 var refs = []transfer.Ref{{Task: 1, Generation: 1}, {Task: 2, Generation: 1}}
 
-// fetched fetches both objects and compares them; places counts Place.
+// fetched fetches both objects and compares them. It returns the number of Place calls.
 func (f *fixture) fetched(t *testing.T, p *ladder.Path) (places int) {
 	t.Helper()
 	sink := transfertest.NewSink()
@@ -113,7 +112,7 @@ func TestConformance(t *testing.T) {
 func TestWhatOnePathBeganTheNextOneEndsInTheSamePlace(t *testing.T) {
 	f := newFixture()
 	p, o := f.ladder(t, flow.Config{}, func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
-		// The second object comes, the first one breaks off in its middle.
+		// The second object arrives; the first one breaks off halfway.
 		if err := below.Fetch(ctx, peer, refs[1:], shifted{sink}); err != nil {
 			return err
 		}
@@ -174,8 +173,8 @@ func TestRefusedRungIsSkippedAndSaysWhy(t *testing.T) {
 	}
 }
 
-// That a path refuses every object of a fetch says nothing of it: it does not count as
-// taken, nor as quick.
+// If a path refuses every object of a fetch, that counts neither as a success nor as a measurement
+// of its latency.
 func TestAPathThatRefusesEveryObjectIsNotJudged(t *testing.T) {
 	f := newFixture()
 	o := &odd{Path: f.network.Path(2), name: "odd", fetch: func(_ context.Context, _ transfer.Path, _ transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
@@ -194,7 +193,7 @@ func TestAPathThatRefusesEveryObjectIsNotJudged(t *testing.T) {
 	}
 }
 
-// A peer that was slow to answer once is asked at the next fetch, not after a minute.
+// A peer whose check was slow once is checked again at the next fetch, not only after a minute.
 func TestRungThatIsSlowToSuitIsTriedAgain(t *testing.T) {
 	f := newFixture()
 	suits := fmt.Errorf("%w: it is not connected", transfer.ErrStalled)
@@ -248,7 +247,7 @@ func TestOnlyPathsThatCanFollowDo(t *testing.T) {
 	if _, _, done, err := sink.Result(0); !done || !errors.Is(err, transfer.ErrNotHere) {
 		t.Errorf("done %v, %v", done, err)
 	}
-	// It is not asked by another path: a holder is asked then.
+	// No other path is tried: the caller then asks a holder.
 	broken := errors.New("broken")
 	c.follow = func(transfer.Sink) error { return broken }
 	if err := p.Follow(t.Context(), f.peer, refs, transfertest.NewSink()); !errors.Is(err, broken) {
@@ -264,7 +263,7 @@ func TestOnlyPathsThatCanFollowDo(t *testing.T) {
 	}
 }
 
-// told is a sink that is told how far its objects have come.
+// told is a sink that records the reported progress of its objects.
 type told struct {
 	*transfertest.Sink
 	come      uint64
@@ -277,7 +276,7 @@ func (s *told) Forward(index int) (func(uint64), uint64) {
 
 func (s *told) Withdraw(index int) { s.withdrawn = append(s.withdrawn, index) }
 
-// What one path has told is void before the next one writes to the same place.
+// The progress that one path reported is withdrawn before the next path writes to the same place.
 func TestWhatWasToldOfAFailedFetchIsWithdrawn(t *testing.T) {
 	f := newFixture()
 	p, _ := f.ladder(t, flow.Config{}, func(ctx context.Context, below transfer.Path, peer transfer.Peer, refs []transfer.Ref, sink transfer.Sink) error {
@@ -309,7 +308,7 @@ func TestWhatWasToldOfAFailedFetchIsWithdrawn(t *testing.T) {
 	}
 }
 
-// quick is a path that begins at once, as long as it says so.
+// quick is a path that begins at once while prompt is true.
 type quick struct {
 	*odd
 	prompt bool
@@ -317,7 +316,7 @@ type quick struct {
 
 func (q *quick) Prompt(transfer.Peer) bool { return q.prompt }
 
-// waiter is a sink that counts how often it hears that its fetch waits.
+// waiter is a sink that records the notifications that its fetch waits.
 type waiter struct {
 	*transfertest.Sink
 	waits []time.Duration
@@ -325,8 +324,8 @@ type waiter struct {
 
 func (w *waiter) Waits(left time.Duration) { w.waits = append(w.waits, left) }
 
-// Only the best path can begin at once, and only once it is known to work. What is tried after it may
-// wait, and the sink hears of that before.
+// Only the best path can begin at once, and only once it is known to work. Later paths may wait,
+// and the sink is notified before.
 func TestASinkHearsBeforePathsThatMayWait(t *testing.T) {
 	f := newFixture()
 	first := &quick{odd: &odd{Path: f.network.Path(2), name: "quick"}, prompt: true}

@@ -6,7 +6,7 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// atOnceLender is the rung that lends at once, nil if there is none.
+// atOnceLender returns the path that lends at once, or nil if there is none.
 func (p *Path) atOnceLender() transfer.Lender {
 	if p.atOnce < 0 {
 		return nil
@@ -14,7 +14,7 @@ func (p *Path) atOnceLender() transfer.Lender {
 	return p.config.Rungs[p.atOnce].Path.(transfer.Lender)
 }
 
-// Shows is part of transfer.Lender. A path that has just failed is left alone.
+// Shows is part of transfer.Lender. It does not use a path that has just failed.
 func (p *Path) Shows(peer transfer.Peer, ref transfer.Ref) bool {
 	lender := p.atOnceLender()
 	if lender == nil {
@@ -32,7 +32,8 @@ func (p *Path) Lend(peer transfer.Peer, ref transfer.Ref, into *transfer.Loan) b
 	return lender != nil && lender.Lend(peer, ref, into)
 }
 
-// Read is part of transfer.Lender: what was read in place came by that path, too.
+// Read is part of transfer.Lender. It counts bytes that were read in place among the bytes of that
+// path.
 func (p *Path) Read(peer transfer.Peer, bytes uint64) {
 	lender := p.atOnceLender()
 	if lender == nil {

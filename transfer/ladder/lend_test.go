@@ -20,8 +20,8 @@ func (g *generous) Shows(transfer.Peer, transfer.Ref) bool                { retu
 func (g *generous) Lend(transfer.Peer, transfer.Ref, *transfer.Loan) bool { return true }
 func (g *generous) Read(_ transfer.Peer, bytes uint64)                    { g.read += bytes }
 
-// What is lent is lent by the path that can, unless that has failed of late, and counts
-// among the bytes that came by it.
+// An object is lent by the path that can lend, unless that has failed recently. Its bytes count
+// among the bytes of that path.
 func TestLendsByThePathThatCan(t *testing.T) {
 	f := newFixture()
 	lender := &generous{odd: &odd{Path: f.network.Path(2), name: "odd"}}

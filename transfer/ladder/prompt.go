@@ -12,17 +12,17 @@ var (
 	_ transfer.Waiter = (*attempt)(nil)
 )
 
-// prompt is the best rung if it begins at once, nil if it does not.
+// prompt returns the path of the best candidate if that can begin at once, nil otherwise.
 func (p *Path) prompt() transfer.Prompt {
 	if p.config.Rungs[0].Suits != nil {
-		return nil // to ask may mean to wait
+		return nil // the check may block
 	}
 	path, _ := p.config.Rungs[0].Path.(transfer.Prompt)
 	return path
 }
 
-// Prompt is part of transfer.Prompt: the best path does, and is in use. Whichever is tried after it
-// may wait, so the sink hears of that.
+// Prompt is part of transfer.Prompt: the best path can begin at once and works. If Fetch falls back
+// to another path, which may wait, it notifies the sink before.
 func (p *Path) Prompt(peer transfer.Peer) bool {
 	path := p.prompt()
 	if path == nil {
