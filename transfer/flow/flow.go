@@ -1,9 +1,8 @@
-// Package flow is a Machine: it chooses the path on which objects of a peer are
-// fetched, and learns from how that went. Paths are given best first. For each
-// peer and path it keeps a circuit breaker (two failures shut it, one probe at a
-// time opens it again), the measured rate and latency, and, in words, why a path
-// is not taken. The last path is never shut: somebody must be tried, and it
-// bounds its own waiting.
+// Package flow is a Machine: for each peer it chooses the path on which objects are fetched, and
+// learns from the results. Paths are given best first. For each peer and path it keeps a circuit
+// breaker (two failures shut it, one probe at a time opens it again), the measured rate and
+// latency, and a readable reason why a path is not used. The last path is never shut: some path
+// must be tried, and the last one bounds its own waiting.
 package flow
 
 import (
@@ -13,40 +12,39 @@ import (
 	"time"
 )
 
-// Config is fixed for the life of a machine. Zero values are the defaults that
-// each field names.
+// Config is fixed for the life of a machine. A zero value means the default that each field names.
 type Config struct {
-	// Paths by name, best first. At least one.
+	// Paths are the names, best first. At least one.
 	Paths []string
-	// Failures in a row that shut a path: 2.
+	// Failures is the number of consecutive failures that shut a path: 2.
 	Failures int
-	// ShutFor is how long it stays shut before a probe: 30 s. A path that leads
-	// nowhere (another host, no library) is asked again after AskAgain: 60 s.
+	// ShutFor is how long a path stays shut before a probe: 30 s. A path that cannot reach the peer
+	// (another host, no library) is probed again after AskAgain: 60 s.
 	ShutFor, AskAgain time.Duration
-	// Grace is the time that any fetch may take, whatever its size: 5 s. It may
-	// take twenty times as long as its bytes would at the measured rate on top, or at
-	// SlowestRate while none is known: 5 MB/s. That is for paths that crawl: those
-	// that stand still find out by themselves.
+	// Grace is the time that any fetch may take, whatever its size: 5 s. Added to it is the time
+	// for its bytes at a twentieth of the measured rate, or at SlowestRate, 5 MB/s, if that is
+	// faster or no rate is known. This limit catches slow paths; a path detects by itself that it
+	// has stalled.
 	Grace       time.Duration
 	SlowestRate float64
 }
 
-// State is whether a path is taken.
+// State says whether a path is used.
 type State uint8
 
 // The states of a path to a peer.
 const (
-	// Untried: nothing is known of it.
+	// Untried: nothing is known about it.
 	Untried State = iota
 	// Open: it works.
 	Open
-	// Shut: it failed too often lately.
+	// Shut: it failed too often recently.
 	Shut
-	// NoWay: it does not lead there.
+	// NoWay: it cannot reach the peer.
 	NoWay
 )
 
-// String names the state for people.
+// String returns the readable name of the state.
 func (s State) String() string {
 	switch s {
 	case Untried:
@@ -61,66 +59,67 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", uint8(s))
 }
 
-// Lane is one path to one peer, as is known now.
+// Lane is the current knowledge about the path to a peer.
 type Lane struct {
 	Peer, Path string
 	State      State
-	// Why the path is shut or no way, or failed last; empty if it never did.
+	// Why is the reason why the path is Shut or NoWay, or the error of the last failure. Empty
+	// after a success.
 	Why string
-	// Rate in bytes a second and Latency of small objects, smoothed so that a fetch that was
-	// held up says little; 0: not measured.
+	// Rate in bytes per second, and Latency of small objects. Both are smoothed so that a single
+	// delayed fetch has little weight. 0: not measured.
 	Rate    float64
 	Latency time.Duration
-	// Fetches that succeeded and failed, and the bytes that came.
+	// The numbers of successful and failed fetches, and the bytes that arrived.
 	Succeeded, Failed, Bytes uint64
-	// Transport is what carries the bytes where the path has a choice. The machine
-	// knows nothing of it: who owns the paths fills it in.
+	// Transport names the mechanism that carries the bytes, if the path has several. The machine
+	// does not know it; the owner of the paths sets it.
 	Transport string
 }
 
-// Kind is how a fetch on a path ended.
+// Kind is the way in which a fetch on a path ended.
 type Kind uint8
 
 // The kinds of ends.
 const (
-	// OK: it brought what it could; objects that are not there are no fault of it.
+	// OK: it delivered all objects that exist. A missing object is no failure of the path.
 	OK Kind = iota
-	// Failed: the peer was lost, silent, or talked nonsense.
+	// Failed: the peer was lost, did not answer, or violated the protocol.
 	Failed
-	// LeadsNowhere: this path does not lead to that peer.
+	// LeadsNowhere: this path cannot reach the peer.
 	LeadsNowhere
-	// GivenUp: whoever asked does not want it any more; it says nothing of the path.
+	// GivenUp: the caller cancelled the fetch, which says nothing about the path.
 	GivenUp
 )
 
-// End is the fact that a fetch has ended.
+// End is the result of a fetch.
 type End struct {
 	Kind Kind
-	// Message is why, unless OK.
+	// Message is the reason, unless Kind is OK.
 	Message string
-	// Bytes that came and the time that it took.
+	// Bytes is the number of bytes that arrived, Took the duration of the fetch.
 	Bytes uint64
 	Took  time.Duration
 }
 
 type lane struct {
 	Lane
-	// inARow are failures since the last success.
+	// inARow counts the failures since the last success.
 	inARow int
-	// until is when a path that is shut or no way may be probed.
+	// until is when a path that is Shut or NoWay may be probed.
 	until time.Time
-	// probing: one fetch is out to see whether it works again.
+	// probing: one fetch is testing whether the path works again.
 	probing bool
-	// opened is when it was last found to work.
+	// opened is when the path was last found to work.
 	opened time.Time
-	// small is what a small object takes, large what a byte of a large one does.
+	// small is the time of a small fetch. large is the time per byte of a large one.
 	small, large figure
 }
 
-// figure is a time in nanoseconds as fetches tell it.
+// figure is a measured time in nanoseconds.
 type figure struct {
 	known float64 // 0: not measured
-	// seen are the fetches that told it and waited for no connection, up to firsts.
+	// seen counts the measuring fetches that did not wait for a connection, up to firsts.
 	seen int
 }
 
@@ -132,7 +131,7 @@ type peer struct {
 // Machine is not safe for concurrent use.
 type Machine struct {
 	config Config
-	peers  []*peer // by name
+	peers  []*peer // sorted by name
 }
 
 // New returns a machine that knows no peer.
@@ -174,8 +173,8 @@ func (m *Machine) peer(name string) *peer {
 	return m.peers[i]
 }
 
-// Choose returns the best path to a peer that is not among those tried already in
-// this fetch; false if there is none left. Every choice is followed by one Ended.
+// Choose returns the best path to a peer among those not yet tried in this fetch; false if there is
+// none left. The caller must call Ended once for each choice.
 func (m *Machine) Choose(now time.Time, name string, tried []bool) (path int, ok bool) {
 	p := m.peer(name)
 	for i := range p.lanes {
@@ -199,17 +198,17 @@ func (m *Machine) Choose(now time.Time, name string, tried []bool) (path int, ok
 	return 0, false
 }
 
-// State is that of a path to a peer.
+// State returns the state of a path to a peer.
 func (m *Machine) State(name string, path int) State { return m.peer(name).lanes[path].State }
 
-// Promising says whether a path to a peer works, or should be tried.
+// Promising reports whether a path to a peer works, or should be tried.
 func (m *Machine) Promising(now time.Time, name string, path int) bool {
 	l := &m.peer(name).lanes[path]
 	return l.State == Untried || l.State == Open || !l.probing && !now.Before(l.until)
 }
 
-// Allowed is how long a fetch of so many bytes may take on a path, false for as
-// long as it likes: there is nothing better to do than to wait for the last one.
+// Allowed returns how long a fetch of the given size may take on a path. false means without limit,
+// on the last path: no alternative is left.
 func (m *Machine) Allowed(name string, path int, bytes uint64) (time.Duration, bool) {
 	if path == len(m.config.Paths)-1 {
 		return 0, false
@@ -222,24 +221,24 @@ func (m *Machine) Allowed(name string, path int, bytes uint64) (time.Duration, b
 }
 
 const (
-	// smallBytes is up to which size a fetch measures latency, largeBytes from
-	// which size on it measures the rate.
+	// Fetches of up to smallBytes measure the latency, fetches of at least largeBytes measure the
+	// rate.
 	smallBytes = 128 << 10
 	largeBytes = 1 << 20
-	// gain of one measurement, and mostOff by how much one is believed to be longer than was known: one
-	// that was held up makes it half as long again at most, and a handful tell what has changed for
-	// good.
+	// gain is the weight of one measurement. mostOff is the largest factor by which one may exceed
+	// the known time; more is cut off. So one delayed fetch raises the time by at most half, and a
+	// few fetches suffice to follow a lasting change.
 	gain    = 0.5
 	mostOff = 2
-	// firsts are the fetches of which the best counts.
+	// Of the first `firsts` fetches the best one counts.
 	firsts = 3
 )
 
-// Ended is the fact that a fetch on a path has ended.
+// Ended processes the end of a fetch on a path.
 func (m *Machine) Ended(now time.Time, name string, path int, e End) {
 	i, ok := m.find(name)
 	if !ok {
-		return // forgotten meanwhile
+		return // the peer was forgotten in the meantime
 	}
 	l := &m.peers[i].lanes[path]
 	l.probing = false
@@ -266,21 +265,22 @@ func (m *Machine) Ended(now time.Time, name string, path int, e End) {
 }
 
 func (l *lane) measure(now time.Time, e End) {
-	// Who began before the path was open has waited until it was.
+	// A fetch that began before the path was open includes the time for connecting.
 	waited := now.Add(-e.Took).Before(l.opened)
 	switch {
 	case e.Took <= 0:
 	case e.Bytes <= smallBytes:
 		l.small.learn(float64(e.Took), waited)
 	case e.Bytes >= largeBytes:
-		// Times and not rates are smoothed: they are what placement adds up.
+		// Smooth times, not rates: placement adds up times.
 		l.large.learn(float64(e.Took)/float64(e.Bytes), waited)
 	}
 	l.tell()
 }
 
-// learn takes a fetch in. A stall of some milliseconds tells nothing of the next fetch, and who believed it
-// would send what is short elsewhere, so that no fetch would show that it is over.
+// learn updates the figure with a fetch. A stall of some milliseconds says nothing about the next
+// fetch. If it were believed, short fetches would go elsewhere, and none would show that the stall
+// is over.
 func (f *figure) learn(took float64, waited bool) {
 	switch {
 	case f.known == 0:
@@ -295,7 +295,8 @@ func (f *figure) learn(took float64, waited bool) {
 	}
 }
 
-// prove takes in what a proof measured, which is the best of several; fetches know better.
+// prove updates the figure with the measurement of a proof, the best of several. Once enough
+// fetches were measured, a proof is ignored.
 func (f *figure) prove(took float64) {
 	if took <= 0 || f.seen == firsts {
 		return
@@ -306,7 +307,7 @@ func (f *figure) prove(took float64) {
 	f.seen = firsts
 }
 
-// tell shows what is known.
+// tell publishes the figures in Lane.
 func (l *lane) tell() {
 	l.Latency = time.Duration(l.small.known)
 	if l.large.known > 0 {
@@ -314,9 +315,9 @@ func (l *lane) tell() {
 	}
 }
 
-// Proved is the fact that a path was found to lead to a peer without a fetch, with what was
-// measured then: 0 where it was not. It is no reason to take a path that failed. One that fetches have
-// opened meanwhile was measured by such as waited for the same connection.
+// Proved processes that a path was found to reach a peer without a fetch, with the measurements of
+// that proof; 0 means not measured. It does not reopen a path that failed. If fetches opened the
+// path before, they may have waited for the same connection, so the proof's figures still count.
 func (m *Machine) Proved(now time.Time, name string, path int, latency time.Duration, rate float64) {
 	l := &m.peer(name).lanes[path]
 	if l.State == Shut || l.State == NoWay {
@@ -332,21 +333,21 @@ func (m *Machine) Proved(now time.Time, name string, path int, latency time.Dura
 	l.tell()
 }
 
-// Read is the fact that bytes were read in place by way of a path: there was no fetch.
+// Read counts bytes that were read in place over a path, without a fetch.
 func (m *Machine) Read(name string, path int, bytes uint64) {
 	if i, ok := m.find(name); ok {
 		m.peers[i].lanes[path].Bytes += bytes
 	}
 }
 
-// Forget drops what is known of a peer that is gone.
+// Forget drops everything about a peer that is gone.
 func (m *Machine) Forget(name string) {
 	if i, ok := m.find(name); ok {
 		m.peers = slices.Delete(m.peers, i, i+1)
 	}
 }
 
-// Lanes returns all peers' paths, by peer, best path first.
+// Lanes returns the paths of all peers, sorted by peer, best path first.
 func (m *Machine) Lanes() []Lane {
 	var out []Lane
 	for _, p := range m.peers {
@@ -357,7 +358,7 @@ func (m *Machine) Lanes() []Lane {
 	return out
 }
 
-// Story says in words how a peer is reached and why not better.
+// Story describes in one line how a peer is reached, and why not by a better path.
 func (m *Machine) Story(name string) string {
 	i, ok := m.find(name)
 	if !ok {

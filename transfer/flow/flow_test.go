@@ -32,7 +32,7 @@ func TestBestPathFirstAndTheNextWhenItLeadsNowhere(t *testing.T) {
 	if p := choose(t, m, start); p != 1 {
 		t.Errorf("path %d", p)
 	}
-	// It is asked again after a while, by one fetch at a time.
+	// It is probed again after a while, by one fetch at a time.
 	later := start.Add(61 * time.Second)
 	if p := choose(t, m, later); p != 0 {
 		t.Errorf("path %d", p)
@@ -108,7 +108,7 @@ func TestMeasures(t *testing.T) {
 	}
 }
 
-// pair is a machine with fetches from one peer on the best path, one after the other.
+// pair is a machine with successive fetches from one peer on the best path.
 type pair struct {
 	*flow.Machine
 	now time.Time
@@ -116,7 +116,7 @@ type pair struct {
 
 func newPair() *pair { return &pair{machine(), start} }
 
-// fetch is one that took so long.
+// fetch performs a fetch of the given duration.
 func (p *pair) fetch(bytes uint64, took time.Duration) {
 	p.Choose(p.now, "a", nil)
 	p.now = p.now.Add(took)
@@ -124,7 +124,7 @@ func (p *pair) fetch(bytes uint64, took time.Duration) {
 	p.now = p.now.Add(time.Microsecond)
 }
 
-// takes is what the machine thinks that a fetch takes, as latency and rate tell it.
+// takes returns the duration that the machine expects of a fetch.
 func (p *pair) takes(bytes uint64) time.Duration {
 	l := p.Lanes()[0]
 	if bytes <= 128<<10 {
@@ -133,11 +133,12 @@ func (p *pair) takes(bytes uint64) time.Duration {
 	return time.Duration(float64(bytes) / l.Rate * float64(time.Second))
 }
 
-// measuring are sizes of what tells the latency and the rate.
+// measuring has sizes that measure the latency, and sizes that measure the rate.
 var measuring = []uint64{0, 4096, 1 << 20, 64 << 20}
 
-// A fetch that was held up, by a page fault, another process or the device, says nothing of the next ones,
-// wherever it comes in a row, and several that were held up together do not say much more.
+// A fetch that was delayed by a page fault, another process or the device says nothing about the
+// next ones, wherever it comes in a sequence. Several fetches that were delayed together do not say
+// much more.
 func TestAStallIsNotTakenForTheRule(t *testing.T) {
 	const usual = 40 * time.Microsecond
 	for seed := range uint64(50) {
@@ -171,7 +172,7 @@ func TestAStallIsNotTakenForTheRule(t *testing.T) {
 	}
 }
 
-// What has changed for good is known after a handful of fetches, for better and for worse.
+// A lasting change, for better or worse, is known after a few fetches.
 func TestALastingChangeIsFollowed(t *testing.T) {
 	const usual = 400 * time.Microsecond
 	for _, bytes := range measuring {
@@ -190,8 +191,8 @@ func TestALastingChangeIsFollowed(t *testing.T) {
 	}
 }
 
-// The first fetches wait until there is a connection, all of them for the same. The next one
-// tells how long it takes, or who proved the path meanwhile.
+// The first fetches all wait for the same connection. Only the next one measures the latency, or a
+// proof that came in between.
 func TestToConnectIsNotTakenForTheLatency(t *testing.T) {
 	const connecting, usual = 20 * time.Millisecond, 40 * time.Microsecond
 	for _, bytes := range measuring {
@@ -219,7 +220,7 @@ func TestToConnectIsNotTakenForTheLatency(t *testing.T) {
 	}
 }
 
-// So does the fetch that tries a path again that failed.
+// The same holds for the fetch that probes a failed path.
 func TestAProbeIsNotTakenForTheLatency(t *testing.T) {
 	const usual = 40 * time.Microsecond
 	p := newPair()
@@ -236,7 +237,8 @@ func TestAProbeIsNotTakenForTheLatency(t *testing.T) {
 	}
 }
 
-// Of the first ones the best counts: of a peer that is new, pages are to be faulted in and kernels to be loaded.
+// Of the first fetches the best one counts: with a new peer, pages must be faulted in and kernels
+// loaded.
 func TestTheBestOfTheFirstFetchesCounts(t *testing.T) {
 	const usual = 40 * time.Microsecond
 	for _, bytes := range measuring {
@@ -256,7 +258,7 @@ func TestTheBestOfTheFirstFetchesCounts(t *testing.T) {
 	}
 }
 
-// A proof that comes late does not take the place of what many fetches told, nor opens a path that failed.
+// A late proof neither replaces the measurements of many fetches nor opens a path that failed.
 func TestAProofSaysNothingOfAPathThatIsKnown(t *testing.T) {
 	p := newPair()
 	for range 10 {
