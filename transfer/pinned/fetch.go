@@ -11,23 +11,23 @@ import (
 )
 
 const (
-	// partRefs is how many objects are asked for at once.
+	// partRefs is the number of objects in one lease request.
 	partRefs = 1000
-	// postBytes and postCopies bound what is submitted together; window is how many of
-	// those are under way: one leaves the link idle between two.
+	// postBytes and postCopies bound one submission. window is the number of concurrent
+	// submissions: with one the link would idle between two.
 	postBytes  = 64 << 20
 	postCopies = 256
 	window     = 2
 )
 
-// post is what was submitted together, behind one event.
+// post is a set of copies that was submitted together, with one event behind it.
 type post struct {
 	event *cuda.Event
-	// objects are those whose last bytes are in it.
+	// objects are the objects whose last bytes are in this post.
 	objects []int
 }
 
-// fetch are the objects of one batch of loans. It is used by one goroutine.
+// fetch reads the objects of one batch of leases. One goroutine uses it.
 type fetch struct {
 	path   *Path
 	sink   transfer.Sink
@@ -35,20 +35,20 @@ type fetch struct {
 	memory *mapping
 	// first is the index in the request of the batch's first object.
 	first int
-	// copies, of so many bytes, are not submitted yet; objects end with them.
+	// copies, with the given bytes, are not submitted yet. objects are the objects whose last bytes
+	// are among them.
 	copies  []cuda.Copy
 	bytes   uint64
 	objects []int
-	// posted are under way, in their order.
+	// posted are the submissions under way, in order.
 	posted []post
 }
 
-// run copies all objects. Its error ends the fetch; when it returns nothing writes to any
-// region.
+// run copies all objects. An error ends the fetch. When run returns, no copy writes to any region.
 func (f *fetch) run(ctx context.Context) error {
 	err := f.copyAll(ctx)
 	for len(f.posted) > 0 {
-		// After an error the bytes must be left alone as well.
+		// Also after an error the posted copies must end before their memory can be released.
 		if failed := f.landed(err == nil); err == nil {
 			err = failed
 		}
@@ -84,7 +84,7 @@ func (f *fetch) copyAll(ctx context.Context) error {
 			}
 		}
 		f.objects = append(f.objects, i)
-		if len(f.copies) == 0 { // it has no bytes, or the last of them are under way
+		if len(f.copies) == 0 { // it has no bytes, or its last bytes are submitted
 			if err := f.submit(); err != nil {
 				return err
 			}
@@ -93,7 +93,7 @@ func (f *fetch) copyAll(ctx context.Context) error {
 	return f.submit()
 }
 
-// fits says what is wrong with regions for frames.
+// fits returns an error if the regions do not fit the frames.
 func (f *fetch) fits(into []transfer.Region, frames []memory.Frame) error {
 	if len(into) != len(frames) {
 		return fmt.Errorf("%d regions for %d frames", len(into), len(frames))
@@ -109,7 +109,7 @@ func (f *fetch) fits(into []transfer.Region, frames []memory.Frame) error {
 	return nil
 }
 
-// add submits a frame in parts.
+// add adds the copies of one frame and submits whenever a limit is reached.
 func (f *fetch) add(ctx context.Context, into, from memory.Frame) error {
 	for done := uint64(0); done < from.Bytes; {
 		if ctx.Err() != nil {
@@ -131,7 +131,7 @@ func (f *fetch) add(ctx context.Context, into, from memory.Frame) error {
 	return nil
 }
 
-// submit has the device copy what was added, when there is room in the window.
+// submit submits the added copies as soon as the window has room.
 func (f *fetch) submit() error {
 	if why := f.memory.lent.Pageable(); why != nil {
 		f.memory.told.Do(func() {
@@ -150,7 +150,7 @@ func (f *fetch) submit() error {
 	if err != nil {
 		return err
 	}
-	// Without copies it comes behind those before.
+	// A post without copies is over when the earlier ones are.
 	f.posted = append(f.posted, post{event: event, objects: f.objects})
 	f.objects = nil
 	if len(f.copies) == 0 {
@@ -159,12 +159,12 @@ func (f *fetch) submit() error {
 	err = f.path.stream.Copy(f.copies, event)
 	f.copies, f.bytes = f.copies[:0], 0
 	if err != nil {
-		_ = f.path.stream.Sync() // some may be on their way; the first error tells
+		_ = f.path.stream.Sync() // some copies may be under way; the first error is returned
 	}
 	return err
 }
 
-// landed waits for the first post, and tells of its objects if that is wanted.
+// landed waits for the first post. If tell is true it reports the post's objects to the sink.
 func (f *fetch) landed(tell bool) error {
 	p := f.posted[0]
 	f.posted = f.posted[1:]

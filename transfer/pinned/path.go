@@ -1,12 +1,12 @@
-// Package pinned is an Adapter: the path out of the pinned memory of another GPU's
-// worker on this host, where results lie that their GPU has no room for, straight
-// into the slab of ours. The reader maps that memory, pins what it reads of it for
-// its own device, and has that copy: nobody at the source does anything, and no byte
-// passes a processor or the other GPU.
+// Package pinned is an Adapter: the path from the pinned host memory of another GPU's worker on
+// this host directly into the slab of our GPU. Such memory holds results for which the other GPU
+// has no room. The reader maps that memory, pins the parts that it reads for its own device, and
+// lets the device copy them: the source does no work, and no byte passes a processor or the other
+// GPU.
 //
-// Leases, and how their holding is told, are those of package borrow, over a
-// connection of their own: the one of package ipc lends the slab. What does not lie in
-// pinned memory is refused object by object, and comes by another path.
+// Leases and their validity checks are those of package borrow, over a separate connection: the
+// connection of package ipc lends the slab. Objects that are not in pinned memory are refused one
+// by one and come by another path.
 package pinned
 
 import (
@@ -30,18 +30,18 @@ import (
 
 // Config is fixed for the life of a path.
 type Config struct {
-	// Device is ours, Slab its memory, where fetches place.
+	// Device is the GPU of this process. Slab is its memory, in which fetches place objects.
 	Device *cuda.Device
 	Slab   *cuda.Slab
-	// Worker is who reads. Nil: a client.
+	// Worker returns the id of the reading worker. nil: the reader is a client.
 	Worker func() ids.WorkerID
-	// Token authenticates us to peers.
+	// Token authenticates this process to peers.
 	Token string
-	// StallTimeout is how long a peer may take to answer. Default 5 s.
+	// StallTimeout is the longest time that a peer may take to answer. Default 5 s.
 	StallTimeout time.Duration
-	// LeaseTTL is how long a lease lasts without being renewed. Default 30 s.
+	// LeaseTTL is the duration of a lease that is not renewed. Default 30 s.
 	LeaseTTL time.Duration
-	// Received, if set, is told of the bytes that arrived.
+	// Received, if set, is called with the number of bytes that arrived.
 	Received func(bytes int)
 	Log      *slog.Logger
 }
@@ -50,12 +50,12 @@ type Config struct {
 type Path struct {
 	config  Config
 	lenders *borrow.Path
-	// stream carries the copies of all fetches: they share one link.
+	// stream carries the copies of all fetches, since they share one link.
 	stream *cuda.Stream
 
 	mu sync.Mutex
-	// running are what ends the fetches; nil once closed. spares are events that no
-	// fetch uses. Both are guarded by mu.
+	// running has the cancel function of each running fetch; nil: the path is closed. spares are
+	// unused events. mu guards both.
 	running map[*fetch]context.CancelCauseFunc
 	spares  []*cuda.Event
 	fetches sync.WaitGroup
@@ -65,7 +65,7 @@ var _ transfer.Path = (*Path)(nil)
 
 var errClosed = fmt.Errorf("pinned: %w: closed", transfer.ErrPeerLost)
 
-// New returns a path without connections. It fails if the device does.
+// New returns a path without connections. It fails if the device fails.
 func New(c Config) (*Path, error) {
 	if c.StallTimeout <= 0 {
 		c.StallTimeout = 5 * time.Second
@@ -123,7 +123,7 @@ type mapping struct {
 	data     []byte
 	file     *os.File
 	lent     *cuda.Lent
-	// told: that it is not pinned was said.
+	// told makes sure that the warning about unpinned memory is logged once.
 	told sync.Once
 }
 
@@ -135,13 +135,13 @@ func (m *mapping) Size() uint64 { return uint64(len(m.data)) }
 // Identity is part of memory.Space.
 func (m *mapping) Identity() memory.Identity { return m.identity }
 
-// Bytes is part of memory.Space: what is here is here for the device only.
+// Bytes is part of memory.Space. It returns nil: only the device accesses this memory.
 func (m *mapping) Bytes(uint64, uint64) []byte { return nil }
 
 // FD is part of memory.Space.
 func (m *mapping) FD() int { return -1 }
 
-// Close is part of borrow.Memory. The pages of the dead are as good as others.
+// Close is part of borrow.Memory. Whether the peer is dead makes no difference to its pages.
 func (m *mapping) Close(bool) {
 	if err := errors.Join(m.lent.Close(), slabshare.Unmap(m.data), m.file.Close()); err != nil {
 		m.path.config.Log.Error("a peer's pinned memory could not be unmapped", "error", err)
@@ -160,7 +160,7 @@ func (p *Path) open(_ transfer.Peer, welcome *millracev1.BorrowWelcome, file *os
 	return &mapping{path: p, identity: borrow.Identity(welcome), data: data, file: file, lent: p.config.Device.NewLent(data)}, nil
 }
 
-// event takes a spare one, or makes one.
+// event returns an unused event or creates one.
 func (p *Path) event() (*cuda.Event, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

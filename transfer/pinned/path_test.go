@@ -85,13 +85,13 @@ func hostSlab(tb testing.TB, size uint64) *host.Slab {
 	return s
 }
 
-// below are objects in pinned memory below a GPU.
+// below returns objects in pinned memory.
 func below(tb testing.TB, size uint64) *transfertest.Objects {
 	tb.Helper()
 	return transfertest.NewObjectsIn(transfertest.NewRoom(hostSlab(tb, size)))
 }
 
-// lend serves objects as the worker of a GPU does whose slab lies elsewhere.
+// lend serves objects like the worker of a GPU, with the slab in other memory.
 func lend(tb testing.TB, source transfer.Source, space memory.Space) (transfer.Peer, func()) {
 	tb.Helper()
 	peer := transfer.Peer{Worker: 7, Name: "source", Address: fmt.Sprintf("pinned-test-%d-%d", os.Getpid(), last.Add(1))}
@@ -106,7 +106,7 @@ func lend(tb testing.TB, source transfer.Source, space memory.Space) (transfer.P
 	return peer, end
 }
 
-// nobody is a source that must not be asked: what it lends would be copied first.
+// nobody is a source that must not be called: it would copy the objects before it lends them.
 type nobody struct{}
 
 func (nobody) Lease(transfer.Reader, []transfer.Ref, time.Duration) []transfer.Leased {
@@ -173,7 +173,7 @@ func pattern(n int) []byte {
 	return p
 }
 
-// fetch gets objects of these sizes, and compares them.
+// fetch fetches objects of the given sizes and compares them.
 func fetch(t *testing.T, r reader, objects *transfertest.Objects, sizes ...int) {
 	t.Helper()
 	peer, _ := lend(t, objects, objects.Room().Space())
@@ -194,19 +194,19 @@ func fetch(t *testing.T, r reader, objects *transfertest.Objects, sizes ...int) 
 	transfertest.NoLeases(t, objects)
 }
 
-// Parts are pinned when they are read, and no copy reaches over the border of one: at
-// 2 MiB, and at each 256 MiB from there on.
+// Parts are pinned when they are first read. No copy may cross the border between two parts: at 2
+// MiB, and at each further 256 MiB.
 func TestGPUBytesAreReadAcrossTheBordersOfWhatIsPinned(t *testing.T) {
 	sizes := []int{4097, 3 << 20, 1 << 20, 150 << 20, 120 << 20, 0, 1}
 	fetch(t, newReader(t, 600<<20, transfertest.Patience), below(t, 600<<20), sizes...)
-	many := slices.Repeat([]int{5000}, 1500) // more than one post, and more than one batch
+	many := slices.Repeat([]int{5000}, 1500) // more than one post and more than one batch
 	fetch(t, newReader(t, 64<<20, transfertest.Patience), below(t, 64<<20), many...)
 }
 
-// Where it cannot be pinned it is read all the same.
+// Memory that cannot be pinned is read all the same.
 func TestMemoryThatCannotBePinnedIsReadAllTheSame(t *testing.T) {
 	if fake == nil {
-		return // a GPU refuses nothing on demand
+		return // a real GPU does not fail on demand
 	}
 	r := newReader(t, 64<<20, transfertest.Patience)
 	fake.Fail("cuMemHostRegister", cudatest.OutOfMemory, 0, 1)
@@ -214,7 +214,7 @@ func TestMemoryThatCannotBePinnedIsReadAllTheSame(t *testing.T) {
 	fetch(t, r, below(t, 64<<20), 1<<20, 20<<20)
 }
 
-// A worker without pinned memory says so, as does one without a GPU.
+// A worker without pinned memory, or without a GPU, says so.
 func TestOthersHaveNoPinnedMemory(t *testing.T) {
 	objects := below(t, 16<<20)
 	peer := transfer.Peer{Worker: 7, Name: "source", Address: fmt.Sprintf("pinned-test-%d-%d", os.Getpid(), last.Add(1))}
@@ -230,7 +230,7 @@ func TestOthersHaveNoPinnedMemory(t *testing.T) {
 	}
 }
 
-// What lies on the GPU itself is refused object by object.
+// An object on the GPU itself is refused on its own.
 func TestWhatLiesElsewhereIsLeftToOthers(t *testing.T) {
 	objects := below(t, 16<<20)
 	objects.Put(ref(0), "x", pattern(100))
@@ -248,10 +248,10 @@ func TestWhatLiesElsewhereIsLeftToOthers(t *testing.T) {
 	}
 }
 
-// The rate beside that of a bare copy out of memory that this process has pinned.
+// Compares the rate with that of a bare copy from memory that this process has pinned.
 func TestGPUFigures(t *testing.T) {
 	if fake != nil {
-		return // its copies are the processor's
+		return // its copies are made by the processor
 	}
 	const n = 1 << 30
 	objects := below(t, 2<<30)
@@ -270,7 +270,7 @@ func TestGPUFigures(t *testing.T) {
 	}
 }
 
-// tell notes a figure where the script that collects them looks.
+// tell records a measurement in the file that the measuring script reads.
 func tell(t *testing.T, what string, took time.Duration) {
 	t.Helper()
 	line := fmt.Sprintf("%-52s %10.2f us\n", what, float64(took)/1e3)
