@@ -11,7 +11,7 @@ import (
 
 func idOf(task int) ids.TaskID { return ids.TaskID(task) }
 
-// farReceiver makes objects in a far space.
+// farReceiver creates objects in a far space.
 type farReceiver struct {
 	far     *transfertest.Far
 	objects *transfertest.Objects

@@ -1,8 +1,7 @@
-// Package mirror is an Adapter: it shows objects that lie on a device, or on disk,
-// as host memory that other processes map, for those who can map nothing else: the
-// clients and host-memory workers of the same host. What is read is copied to a part
-// of a pinned tier, by the device, when it is leased; what is written there is copied
-// to where it belongs when it is committed.
+// Package mirror is an Adapter: it presents objects that are on a device or on disk as host memory
+// that other processes can map. It serves the clients and host-memory workers of the same host,
+// which cannot map anything else. When an object is leased, the device copies it to a part of a
+// pinned tier. When a written object is committed, it is copied from there to its destination.
 package mirror
 
 import (
@@ -17,30 +16,28 @@ import (
 	"github.com/millrace/millrace/transfer"
 )
 
-// Mirror hands out a part of a tier that is nobody else's. It is safe for concurrent
-// use.
+// Mirror allocates from a part of a tier that it alone uses. It is safe for concurrent use.
 type Mirror struct {
 	tier memory.DirectTier
 	host memory.Space
-	// first is where the part begins in the tier, base where the tier does in host.
+	// first is the offset of the part in the tier, base the offset of the tier in host.
 	first, base uint64
 
 	mu sync.Mutex
-	// All below is guarded by mu. copies are the frames of each lease of the mirror's
-	// own, as the allocator has them.
+	// All fields below are guarded by mu. copies has the allocated offsets of each of the mirror's
+	// own leases.
 	space  *alloc.Allocator
 	copies map[transfer.LeaseID][]uint64
 	last   transfer.LeaseID
 }
 
-// ownLeases is where the mirror's own leases begin, far beyond those of sources. The
-// copies under them are what they are for as long as they last, whatever becomes of
-// the object meanwhile.
+// ownLeases is the first number of the mirror's own leases, far above the numbers of sources. A
+// copy under such a lease stays valid while the lease lasts, whatever happens to the object.
 const ownLeases transfer.LeaseID = 1 << 62
 
 func own(id transfer.LeaseID) bool { return id >= ownLeases && id < 2*ownLeases }
 
-// New returns a mirror of so many bytes of a tier, from an offset on.
+// New returns a mirror that uses the given range of a tier.
 func New(tier memory.DirectTier, offset, bytes uint64) (*Mirror, error) {
 	space, err := alloc.New(bytes / alloc.Granule * alloc.Granule)
 	if err != nil {
@@ -51,17 +48,17 @@ func New(tier memory.DirectTier, offset, bytes uint64) (*Mirror, error) {
 	return m, nil
 }
 
-// Space is what other processes map.
+// Space returns the memory that other processes map.
 func (m *Mirror) Space() memory.Space { return m.host }
 
-// UsedBytes is how much is taken.
+// UsedBytes returns the number of allocated bytes.
 func (m *Mirror) UsedBytes() uint64 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.space.Used()
 }
 
-// take makes a frame for each size: its regions, and what to give back.
+// take allocates a frame of each size. It returns their regions, and the offsets for give.
 func (m *Mirror) take(sizes []uint64) (regions []transfer.Region, taken []uint64, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -92,10 +89,10 @@ func (m *Mirror) give(taken []uint64) {
 	}
 }
 
-// inTier is the offset in the tier of a region of host memory.
+// inTier returns the offset in the tier of a region of host memory.
 func (m *Mirror) inTier(r transfer.Region) uint64 { return r.Frame.Offset - m.base }
 
-// Source returns a source as it is seen in the mirror.
+// Source returns a source whose leased objects are readable in the mirror.
 func (m *Mirror) Source(s transfer.Source) transfer.Source { return &source{m, s} }
 
 type source struct {
@@ -115,9 +112,9 @@ func (s *source) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dur
 		}
 		lease, err := s.mirror.copy(l)
 		if lease == 0 && err == nil {
-			continue // it lies in shared memory, where its own lease keeps it
+			continue // it is in shared memory, where its own lease protects it
 		}
-		// The object is free to move, or to end, once it is copied.
+		// Once the object is copied, it may move or end.
 		if held := s.of.Release([]transfer.LeaseID{l.Lease}); err == nil && !held[0] {
 			s.Release([]transfer.LeaseID{lease})
 			err = fmt.Errorf("mirror: %s: %w: its lease ran out while it was copied", l.Head.Ref, transfer.ErrNotHere)
@@ -129,8 +126,8 @@ func (s *source) Lease(reader transfer.Reader, refs []transfer.Ref, ttl time.Dur
 	return leased
 }
 
-// copy replaces the regions of what was leased by copies, under a lease of the
-// mirror's; that is 0 if all of them lie in host memory that is shared.
+// copy replaces the regions of a leased object by copies under one of the mirror's own leases. It
+// returns lease 0 if all regions are in shared host memory already.
 func (m *Mirror) copy(l *transfer.Leased) (transfer.LeaseID, error) {
 	away := false
 	sizes := make([]uint64, len(l.Regions))
@@ -193,7 +190,8 @@ func (s *source) Renew(leases []transfer.LeaseID, ttl time.Duration) []bool {
 	}, func(transfer.LeaseID) {})
 }
 
-// each asks the source about its leases, and says of the mirror's own that they held.
+// each passes the leases of the source to ask, and answers for the mirror's own leases, calling
+// mine for each that exists.
 func (s *source) each(leases []transfer.LeaseID, ask func([]transfer.LeaseID) []bool, mine func(transfer.LeaseID)) []bool {
 	held := make([]bool, len(leases))
 	var others []transfer.LeaseID
@@ -217,7 +215,7 @@ func (s *source) each(leases []transfer.LeaseID, ask func([]transfer.LeaseID) []
 	return held
 }
 
-// Receiver returns a receiver as it is seen in the mirror.
+// Receiver returns a receiver whose objects are written in the mirror.
 func (m *Mirror) Receiver(r transfer.Receiver) transfer.Receiver { return &receiver{m, r} }
 
 type receiver struct {

@@ -18,7 +18,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(transfertest.Goroutines{M: m
 
 const base = 8192
 
-// tier is a memory.DirectTier in the heap, of one far space.
+// tier is a memory.DirectTier in the heap that reaches one far space.
 type tier struct {
 	memory.Tier // unused
 	host        transfertest.Heap
@@ -29,7 +29,7 @@ type tier struct {
 func (t *tier) Reaches(s memory.Space) bool  { return s == memory.Space(t.far) }
 func (t *tier) Host() (memory.Space, uint64) { return hostOf{t}, base }
 
-// hostOf makes the heap comparable.
+// hostOf makes the heap space comparable.
 type hostOf struct{ tier *tier }
 
 func (h hostOf) Size() uint64               { return h.tier.host.Size() }
