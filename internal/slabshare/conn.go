@@ -1,13 +1,11 @@
-// Package slabshare is an Adapter: a worker's memory in other processes of its
-// host. It connects to a worker's unix socket, proves that both sides belong to
-// the same user, gets the descriptor of the memory, maps it, and carries calls
-// (borrow.proto) there and back.
+// Package slabshare is an Adapter: it maps a worker's memory into other processes of its host. It
+// connects to a worker's unix socket, proves that both sides belong to the same user, receives the
+// descriptor of the memory, maps it, and carries calls (borrow.proto) and their answers.
 //
-// The socket is abstract: it lies in no file system, ends with its process, and
-// is seen in one network namespace only, which is what makes two processes able
-// to reach each other at that name and nobody else. Its name is made of the
-// address of the worker's DataService, so whoever can read from a worker also
-// knows where to ask whether it is on the same host.
+// The socket is abstract: it is in no file system, ends with its process, and is visible in one
+// network namespace only. So exactly the processes of that namespace can reach each other by that
+// name. The name contains the address of the worker's DataService, so each process that can read
+// from a worker can also find out whether the worker is on the same host.
 package slabshare
 
 import (
@@ -31,54 +29,53 @@ import (
 )
 
 const (
-	// MaxMessageBytes bounds a message: heads of objects may have 16 MiB each.
+	// MaxMessageBytes bounds a message. The head of one object may have 16 MiB.
 	MaxMessageBytes = 256 << 20
-	// MaxHelloBytes bounds the first one, of which is not known yet who sends it: a token and some numbers.
+	// MaxHelloBytes bounds the first message, a token and some numbers: its sender is not
+	// authenticated yet.
 	MaxHelloBytes = 8 << 10
 )
 
 var (
-	// ErrNotHere: no such worker on this host, or none that shares its memory.
+	// ErrNotHere means that there is no such worker on this host, or that it does not share its
+	// memory.
 	ErrNotHere = errors.New("not on this host")
-	// ErrRefused: there is one, and it does not want us, or we not it.
+	// ErrRefused means that the worker refuses this process, or this process refuses the worker.
 	ErrRefused = errors.New("refused")
-	// ErrClosed: the connection has ended.
+	// ErrClosed means that the connection has ended.
 	ErrClosed = errors.New("connection closed")
 )
 
-// Name is the socket of the worker whose DataService others are told to reach
-// at the address.
+// Name returns the socket name of the worker whose DataService is advertised at the given address.
 func Name(dataAddress string) string { return "@millrace/" + dataAddress }
 
-// Conn is a connection to a worker. Its methods may be called from any goroutine.
+// Conn is a connection to a worker. Its methods are safe for concurrent use.
 type Conn struct {
-	// Spin is how long Call looks for its answer before it sleeps. Set before the
-	// first Call.
+	// Spin is how long Call polls for its answer before it blocks. Set it before the first Call.
 	Spin time.Duration
-	// Board, Slots and Turn are descriptors that came with the welcome, if they were asked
-	// for, else nil. They are the caller's of Dial to close.
+	// Board, Slots and Turn are descriptors that came with the welcome, if they were requested,
+	// else nil. The caller of Dial must close them.
 	Board, Slots, Turn *os.File
 
 	unix *net.UnixConn
-	// pidfd is the worker's process, -1 if the system does not tell.
+	// pidfd refers to the worker's process; -1 if the system does not provide it.
 	pidfd int
 	done  chan struct{}
-	// inbox has what comes; set once the worker has welcomed us.
+	// inbox receives messages. It is set after the worker's welcome.
 	inbox *Inbox
 
-	writing sync.Mutex // Held while a message is written.
+	writing sync.Mutex // held while a message is written
 
 	mu sync.Mutex
-	// All below is guarded by mu.
+	// All fields below are guarded by mu.
 	calls    uint64
 	pending  map[uint64]func(*millracev1.BorrowResponse)
 	closedAt monotonic.Time
 	why      error
 }
 
-// Dial connects to the worker at the data address, and says hello. The
-// descriptor of its memory is the caller's to close; there is none of memory on a
-// GPU.
+// Dial connects to the worker at the data address and says hello. The caller must close the
+// descriptor of the worker's memory; it is nil for memory on a GPU.
 func Dial(ctx context.Context, dataAddress string, hello *millracev1.BorrowHello) (*Conn, *millracev1.BorrowWelcome, *os.File, error) {
 	var d net.Dialer
 	raw, err := d.DialContext(ctx, "unix", Name(dataAddress))
@@ -104,8 +101,9 @@ func Dial(ctx context.Context, dataAddress string, hello *millracev1.BorrowHello
 	return c, welcome, file, nil
 }
 
-// DialWords connects to the worker at the data address for what workers tell each other of results. It is not on this
-// host (ErrNotHere), or is of a version that tells by other ways (ErrRefused), or the connection is its caller's.
+// DialWords connects to the worker at the data address for completion notifications between
+// workers. It fails with ErrNotHere if the worker is not on this host, and with ErrRefused if its
+// version does not support such connections. The connection belongs to the caller.
 func DialWords(ctx context.Context, dataAddress, token string) (*net.UnixConn, error) {
 	var d net.Dialer
 	raw, err := d.DialContext(ctx, "unix", Name(dataAddress))
@@ -120,14 +118,14 @@ func DialWords(ctx context.Context, dataAddress, token string) (*net.UnixConn, e
 		err = fmt.Errorf("%w: it does not tell there", ErrRefused)
 	}
 	if err != nil {
-		_ = c.unix.Close() // it is of no use
+		_ = c.unix.Close() // the connection is useless
 		return nil, fmt.Errorf("worker at %s: %w", dataAddress, err)
 	}
 	return c.unix, nil
 }
 
 func (c *Conn) greet(ctx context.Context, hello *millracev1.BorrowHello) (*millracev1.BorrowWelcome, *os.File, error) {
-	// NB: before the token leaves this process.
+	// NB: check before the token leaves this process.
 	peer, err := Peer(c.unix)
 	if err != nil {
 		return nil, nil, err
@@ -179,12 +177,12 @@ func (c *Conn) greet(ctx context.Context, hello *millracev1.BorrowHello) (*millr
 func closeAll(files ...*os.File) {
 	for _, f := range files {
 		if f != nil {
-			_ = f.Close() // nothing was written
+			_ = f.Close() // no data can be lost: they were not written
 		}
 	}
 }
 
-// Peer returns who is at the other end.
+// Peer returns the credentials of the process at the other end.
 func Peer(c *net.UnixConn) (*unix.Ucred, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -201,8 +199,8 @@ func Peer(c *net.UnixConn) (*unix.Ucred, error) {
 	return cred, nil
 }
 
-// Call sends a request and returns its answer. A refusal is an error. If the
-// context ends first, late (unless nil) gets an answer that comes after all.
+// Call sends a request and returns its answer. A refusal is an error. If the context ends first, a
+// later answer is passed to late, unless that is nil.
 func (c *Conn) Call(ctx context.Context, request *millracev1.BorrowRequest, late func(*millracev1.BorrowResponse)) (*millracev1.BorrowResponse, error) {
 	answer := make(chan *millracev1.BorrowResponse, 1)
 	if err := c.send(request, func(r *millracev1.BorrowResponse) { answer <- r }); err != nil {
@@ -210,7 +208,7 @@ func (c *Conn) Call(ctx context.Context, request *millracev1.BorrowRequest, late
 	}
 	for began := time.Now(); c.Spin > 0 && len(answer) == 0 && time.Since(began) < c.Spin; {
 		if err := c.inbox.Poll(c.take); err != nil {
-			break // the goroutine that receives sees it too
+			break // the receiving goroutine sees the error, too
 		}
 	}
 	select {
@@ -241,7 +239,7 @@ func (c *Conn) Call(ctx context.Context, request *millracev1.BorrowRequest, late
 	return nil, context.Cause(ctx)
 }
 
-// Send sends a request whose answer nobody waits for.
+// Send sends a request without waiting for its answer.
 func (c *Conn) Send(request *millracev1.BorrowRequest) error { return c.send(request, nil) }
 
 func (c *Conn) send(request *millracev1.BorrowRequest, answer func(*millracev1.BorrowResponse)) error {
@@ -274,7 +272,7 @@ func (c *Conn) receive() {
 	}
 }
 
-// take gives an answer to who waits for it.
+// take passes an answer to its waiting caller.
 func (c *Conn) take(message []byte) error {
 	response := new(millracev1.BorrowResponse)
 	if err := Into(message, response); err != nil {
@@ -304,40 +302,40 @@ func (c *Conn) end(err error) {
 	}
 }
 
-// Done is closed when the connection has ended, Err says why.
+// Done is closed when the connection has ended. Err returns the reason.
 func (c *Conn) Done() <-chan struct{} { return c.done }
 
-// Err is nil while the connection is there.
+// Err returns nil while the connection is open.
 func (c *Conn) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.why
 }
 
-// Close ends the connection: the worker takes all leases back. Held can still be
-// asked, until Free.
+// Close ends the connection; the worker then takes back all leases. Held may still be called until
+// Free.
 func (c *Conn) Close() error {
 	c.end(errors.New("by us"))
 	return nil
 }
 
-// Free closes what Close left. REQUIRES: Held is not asked any more.
+// Free releases the remaining resources after Close. REQUIRES: Held is no longer called.
 func (c *Conn) Free() {
 	if c.pidfd >= 0 {
 		_ = unix.Close(c.pidfd)
 	}
 }
 
-// Held says whether leases that end at the limit (0: with the connection)
-// protect their bytes until now. The worker closes its end before it takes leases
-// back, so an end that is open proves that it has not. After its death they hold
-// for ever: nobody writes to a dead worker's memory.
+// Held reports whether leases that end at the limit (0: with the connection) have protected their
+// bytes until now. The worker closes its end before it takes leases back, so an open end proves
+// that they are still valid. After the worker's death they are valid for ever: no process writes to
+// a dead worker's memory.
 func (c *Conn) Held(limit monotonic.Time) bool {
 	end, open := c.open()
 	return (limit == 0 || end < limit) && (open || c.Exited())
 }
 
-// open says whether the other end is, and until when that is known.
+// open reports whether the other end is open, and the time for which this is known.
 func (c *Conn) open() (end monotonic.Time, open bool) {
 	c.mu.Lock()
 	end = c.closedAt
@@ -349,8 +347,8 @@ func (c *Conn) open() (end monotonic.Time, open bool) {
 	return end, !c.hungUp()
 }
 
-// Look is Held for many leases: the system is asked once, now, and what is
-// returned answers for each limit.
+// Look is Held for many leases: it queries the system once, now. The returned function answers for
+// each limit.
 func (c *Conn) Look() func(limit monotonic.Time) bool {
 	end, open := c.open()
 	dead := sync.OnceValue(c.Exited)
@@ -359,11 +357,12 @@ func (c *Conn) Look() func(limit monotonic.Time) bool {
 	}
 }
 
-// Exited says whether the worker's process has ended. It waits a moment for one
-// that is ending.
+// Exited reports whether the worker's process has ended. It waits a moment for a process that is
+// ending.
 func (c *Conn) Exited() bool { return c.pidfd >= 0 && exited(c.pidfd) }
 
-// hungUp asks the kernel: the goroutine that receives may not have got there yet.
+// hungUp queries the kernel for the end of the connection: the receiving goroutine may not have
+// noticed it yet.
 func (c *Conn) hungUp() bool {
 	raw, err := c.unix.SyscallConn()
 	if err != nil {
@@ -378,8 +377,8 @@ func (c *Conn) hungUp() bool {
 	return gone || err != nil
 }
 
-// exited waits a moment for a process whose socket is closed: the descriptors of
-// a dying process are closed a little before it counts as dead.
+// exited waits a moment for a process whose socket is closed: the descriptors of a dying process
+// are closed shortly before it counts as dead.
 func exited(pidfd int) bool {
 	const moment = 200 // ms
 	fds := []unix.PollFd{{Fd: int32(pidfd), Events: unix.POLLIN}}
@@ -391,9 +390,9 @@ func exited(pidfd int) bool {
 	}
 }
 
-// RefusedError is a request that the worker did not carry out.
+// RefusedError is the error of a request that the worker refused.
 type RefusedError struct {
-	// Reason is stable, Message for people.
+	// Reason is a stable identifier, Message is readable text.
 	Reason, Message string
 }
 
@@ -403,7 +402,7 @@ func (e *RefusedError) Error() string { return fmt.Sprintf("%s: %s", e.Reason, e
 // Is matches ErrRefused.
 func (e *RefusedError) Is(target error) bool { return target == ErrRefused }
 
-// Write sends one message, with the descriptors of those files that are not nil.
+// Write sends one message, with the descriptors of the files that are not nil.
 func Write(c *net.UnixConn, m proto.Message, files ...*os.File) error {
 	b, err := proto.MarshalOptions{}.MarshalAppend(make([]byte, 4, 256), m)
 	if err != nil {
@@ -444,7 +443,7 @@ func readBody(r io.Reader, prefix [4]byte, most uint32, m proto.Message) error {
 	if n > most {
 		return fmt.Errorf("a message of %d bytes; at most %d are allowed", n, most)
 	}
-	// Room grows with what comes, not with what was announced.
+	// The buffer grows with the received bytes, not with the announced length.
 	var b bytes.Buffer
 	if _, err := io.CopyN(&b, r, int64(n)); err != nil {
 		return err
@@ -452,11 +451,10 @@ func readBody(r io.Reader, prefix [4]byte, most uint32, m proto.Message) error {
 	return proto.Unmarshal(b.Bytes(), m)
 }
 
-// readWithFiles receives the message that descriptors come with. They travel with
-// the first byte.
+// readWithFiles receives a message with descriptors, which arrive with the first byte.
 func readWithFiles(c *net.UnixConn, m proto.Message) ([]*os.File, error) {
 	var prefix [4]byte
-	n, files, err := descriptors.Receive(c, prefix[:], 4, "millrace-slab") // it and three of the board
+	n, files, err := descriptors.Receive(c, prefix[:], 4, "millrace-slab") // the memory and three of the board
 	if err != nil {
 		return nil, err
 	}

@@ -16,23 +16,24 @@ import (
 )
 
 const (
-	// inboxBytes is the room that an inbox begins with, keptBytes what it may keep after a large message.
+	// inboxBytes is the initial size of an inbox's buffer. keptBytes is the largest buffer that it
+	// keeps after a large message.
 	inboxBytes = 64 << 10
 	keptBytes  = 1 << 20
 )
 
-// Inbox takes messages out of a socket. One goroutine waits for them in Next; others
-// may look for them meanwhile, with Poll, without the detour of being woken.
+// Inbox receives messages from a socket. One goroutine blocks in Next. Meanwhile other goroutines
+// may call Poll, which saves waking that goroutine.
 type Inbox struct {
 	raw syscall.RawConn
 
 	mu sync.Mutex
-	// buffer[:have] was received and is no whole message; guarded by mu.
+	// buffer[:have] is received data that is not a whole message yet; guarded by mu.
 	buffer []byte
 	have   int
 }
 
-// NewInbox reads from a connection, from which nobody else does.
+// NewInbox returns an inbox for a connection. Nothing else may read from the connection.
 func NewInbox(c *net.UnixConn) (*Inbox, error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -41,11 +42,10 @@ func NewInbox(c *net.UnixConn) (*Inbox, error) {
 	return &Inbox{raw: raw, buffer: make([]byte, inboxBytes)}, nil
 }
 
-// Spins says whether there are processors enough to look for answers, in place of
-// being woken for them.
+// Spins reports whether the process has enough processors to poll for answers instead of blocking.
 func Spins() bool { return min(runtime.GOMAXPROCS(0), runtime.NumCPU()) >= 8 }
 
-// Poll hands out the messages that are there, without waiting.
+// Poll passes the available messages to take, without waiting.
 func (i *Inbox) Poll(take func(message []byte) error) error {
 	var failed error
 	err := i.raw.Control(func(fd uintptr) { failed = i.drain(int(fd), take) })
@@ -58,7 +58,7 @@ func (i *Inbox) Poll(take func(message []byte) error) error {
 	return failed
 }
 
-// Next waits for messages, at first by looking for so long, and hands them out.
+// Next waits for messages, polling for the time of spin before it blocks, and passes them to take.
 func (i *Inbox) Next(spin time.Duration, take func(message []byte) error) error {
 	got := false
 	taken := func(message []byte) error {
@@ -86,7 +86,7 @@ func (i *Inbox) Next(spin time.Duration, take func(message []byte) error) error 
 	return errors.Join(failed, err)
 }
 
-// drain receives until there is nothing more: then it returns EAGAIN.
+// drain receives until no more data is available; then it returns EAGAIN.
 func (i *Inbox) drain(fd int, take func(message []byte) error) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -107,7 +107,7 @@ func (i *Inbox) drain(fd int, take func(message []byte) error) error {
 	}
 }
 
-// messages hands out what is whole. REQUIRES: mu.
+// messages passes the whole messages to take. REQUIRES: mu.
 func (i *Inbox) messages(take func(message []byte) error) error {
 	at := 0
 	for i.have-at >= 4 {
@@ -117,7 +117,8 @@ func (i *Inbox) messages(take func(message []byte) error) error {
 		}
 		if i.have-at < 4+n {
 			if 4+n > len(i.buffer) && i.have-at > len(i.buffer)/2 {
-				// Twice what has come, at most: a message that was only announced takes no memory.
+				// Grow to twice the received size at most: an announced length alone costs no
+				// memory.
 				grown := make([]byte, min(4+n+4096, 2*len(i.buffer)))
 				copy(grown, i.buffer[at:i.have])
 				i.buffer, i.have, at = grown, i.have-at, 0
@@ -137,5 +138,5 @@ func (i *Inbox) messages(take func(message []byte) error) error {
 	return nil
 }
 
-// Into makes a message of what an inbox hands out.
+// Into decodes a message from an inbox.
 func Into(message []byte, m proto.Message) error { return proto.Unmarshal(message, m) }

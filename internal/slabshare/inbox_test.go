@@ -14,7 +14,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// pair are two connected unix sockets.
+// pair returns two connected unix sockets.
 func pair(tb testing.TB) (ours, theirs *net.UnixConn) {
 	tb.Helper()
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -44,7 +44,8 @@ func framed(messages ...[]byte) (out []byte) {
 	return out
 }
 
-// TestInboxGrowsWithWhatComes: messages of all sizes come whole, and room is made for bytes, not for announcements.
+// TestInboxGrowsWithWhatComes: messages of all sizes arrive whole, and memory is allocated for
+// received bytes, not for announced lengths.
 func TestInboxGrowsWithWhatComes(t *testing.T) {
 	ours, theirs := pair(t)
 	inbox, err := NewInbox(ours)

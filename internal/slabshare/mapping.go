@@ -12,7 +12,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// The header page of a slab, as package memory/host writes it.
+// The layout of a slab's header page, as package memory/host writes it.
 const (
 	magic         = "MILLRACE"
 	uuidAt        = 16
@@ -22,11 +22,11 @@ const (
 	headerBytes   = 4096
 )
 
-// ErrOtherMemory: what was passed is not the memory that was described.
+// ErrOtherMemory means that the passed file is not the memory that the worker described.
 var ErrOtherMemory = errors.New("not the memory that was described")
 
-// Map maps the memory behind a descriptor, and compares its header page with
-// what the worker said. The mapping does not need the descriptor any more.
+// Map maps the memory behind a descriptor and compares its header page with the worker's
+// description. The mapping does not need the descriptor afterwards.
 func Map(file *os.File, welcome *millracev1.BorrowWelcome, write bool) ([]byte, error) {
 	fd := int(file.Fd())
 	var st unix.Stat_t
@@ -36,7 +36,7 @@ func Map(file *os.File, welcome *millracev1.BorrowWelcome, write bool) ([]byte, 
 	if st.Size < 2*headerBytes || uint64(st.Size) != welcome.GetMemoryBytes() {
 		return nil, fmt.Errorf("%w: %d bytes instead of %d", ErrOtherMemory, st.Size, welcome.GetMemoryBytes())
 	}
-	// Without the seal its owner could cut it short and kill us by SIGBUS.
+	// Without the seal its owner could shrink the file, which would kill this process by SIGBUS.
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
 		return nil, fmt.Errorf("%w: it is not sealed against shrinking (seals %#x, %w)", ErrOtherMemory, seals, err)
@@ -67,5 +67,5 @@ func check(data []byte, welcome *millracev1.BorrowWelcome) error {
 	return nil
 }
 
-// Unmap ends a mapping. REQUIRES: nobody uses its bytes any more.
+// Unmap ends a mapping. REQUIRES: its bytes are no longer used.
 func Unmap(data []byte) error { return unix.Munmap(data) }
