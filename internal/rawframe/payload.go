@@ -10,22 +10,21 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Payload are the bytes of one chunk: borrowed from the sender's memory, or in
-// the transport's buffers, which Free gives back.
+// Payload has the bytes of one chunk. They are either borrowed from the sender's memory, or in the
+// transport's buffers, which Free releases.
 type Payload struct {
 	buffers mem.BufferSlice
-	// skip bytes at the start of buffers come before the payload.
+	// The first skip bytes of buffers do not belong to the payload.
 	skip, n int
 }
 
-// Len is the number of bytes.
+// Len returns the number of bytes.
 func (p *Payload) Len() int { return p.n }
 
-// CopyTo copies the bytes to dst, which must have room, and returns how many.
+// CopyTo copies the bytes to dst, which must have room, and returns their number.
 func (p *Payload) CopyTo(dst []byte) int { return p.CopyFrom(0, dst) }
 
-// CopyFrom copies the bytes from an offset on to dst, as many as have room there,
-// and returns how many.
+// CopyFrom copies the bytes after an offset to dst, as many as fit, and returns their number.
 func (p *Payload) CopyFrom(from int, dst []byte) int {
 	skip, left, done := p.skip+from, min(p.n-from, len(dst)), 0
 	for _, b := range p.buffers {
@@ -47,31 +46,32 @@ func (p *Payload) CopyFrom(from int, dst []byte) int {
 	return done
 }
 
-// Free gives the buffers back. The payload is empty afterwards.
+// Free releases the buffers. The payload is empty afterwards.
 func (p *Payload) Free() {
 	p.buffers.Free()
 	*p = Payload{}
 }
 
-// Outgoing counts the chunks that were handed to gRPC and not yet sent, for
-// their bytes must stay what they are until then.
+// Outgoing counts the chunks that were passed to gRPC and not sent yet. Their bytes must not change
+// until then.
 type Outgoing struct {
-	// Sent, if set, is called for each chunk that was sent. It must not wait.
+	// Sent, if set, is called for each chunk that was sent. It must not block.
 	Sent func()
 
 	mu      sync.Mutex
 	pending int
-	// idle is closed when pending falls to 0; nil while nobody waits. Drained
-	// makes it, release closes it.
+	// idle is closed when pending falls to 0. It is nil if no goroutine waits. Drained creates it,
+	// release closes it.
 	idle chan struct{}
 }
 
-// Payload lends data to gRPC: it may not change before Drained.
+// Payload lends data to gRPC. The data must not change before Drained.
 func (o *Outgoing) Payload(data []byte) Payload {
 	if len(data) == 0 {
 		return Payload{}
 	}
-	// NB: mem.NewBuffer judges by capacity, and keeps no count of small buffers.
+	// NB: mem.NewBuffer decides by the capacity, and does not count references to small buffers. So
+	// the capacity is limited, and small data is copied.
 	data = data[:len(data):len(data)]
 	if mem.IsBelowBufferPoolingThreshold(len(data)) {
 		own := append([]byte(nil), data...)
@@ -83,8 +83,8 @@ func (o *Outgoing) Payload(data []byte) Payload {
 	return Payload{buffers: mem.BufferSlice{mem.NewBuffer(&data, lender{o})}, n: len(data)}
 }
 
-// Drained returns a channel that is closed once nothing is pending. A stream
-// that breaks may never free its chunks: wait for its context as well.
+// Drained returns a channel that is closed when no chunks are pending. If the stream breaks, its
+// chunks may never be freed, so the caller must also wait for the stream's context.
 func (o *Outgoing) Drained() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -112,8 +112,8 @@ func (o *Outgoing) release() {
 	}
 }
 
-// lender is a buffer pool that only takes back: gRPC returns a buffer to its
-// pool when the last byte of it is sent.
+// lender is a buffer pool that only takes buffers back: gRPC returns a buffer to its pool when the
+// last of its bytes is sent.
 type lender struct{ out *Outgoing }
 
 // Get is part of mem.BufferPool.
@@ -127,14 +127,14 @@ var (
 	errField     = errors.New("malformed field")
 )
 
-// reader walks a message that lies in several buffers.
+// reader decodes a message that is spread over several buffers.
 type reader struct {
 	buffers mem.BufferSlice
 	at, off int // the next byte is buffers[at][off]
-	done    int // bytes before it
+	done    int // number of bytes before it
 }
 
-// atEnd moves on to the next buffer with bytes in it.
+// atEnd moves to the next buffer that has bytes, and reports whether there is none.
 func (r *reader) atEnd() bool {
 	for r.at < len(r.buffers) && r.off == r.buffers[r.at].Len() {
 		r.at, r.off = r.at+1, 0
@@ -202,7 +202,7 @@ func (r *reader) message(m proto.Message) error {
 	return proto.Unmarshal(b, m)
 }
 
-// payload keeps the buffers that the bytes lie in.
+// payload returns bytes without copying them: it keeps their buffers.
 func (r *reader) payload() (Payload, error) {
 	n, err := r.length()
 	if err != nil || n == 0 {

@@ -1,15 +1,13 @@
-// Package rawframe is an Adapter: the two streaming messages of DataService that
-// carry bulk bytes, encoded and decoded by hand over gRPC's pooled buffers.
+// Package rawframe is an Adapter: it encodes and decodes by hand, over gRPC's pooled buffers, the
+// two streaming messages of DataService that carry bulk bytes.
 //
-// On the wire they are the ordinary protobuf messages ReadObjectsResponse and
-// WriteObjectRequest, so that any gRPC client can take part. In memory the bytes
-// of a sent chunk are those of the sender's slab, and the bytes of a received
-// one stay in the transport's pooled buffers until they are copied, once, to
-// where they belong: neither side ever holds an object twice.
+// On the wire they are the ordinary protobuf messages ReadObjectsResponse and WriteObjectRequest,
+// so that any gRPC client can take part. In memory the bytes of a sent chunk are those of the
+// sender's slab. The bytes of a received chunk stay in the transport's pooled buffers until they
+// are copied, once, to their destination. So neither side ever holds an object twice.
 //
-// A server is made with ServerOptions and sends ReadResponse with
-// stream.SendMsg; a client dials with DialOptions. All other messages pass
-// through to the protobuf codec.
+// A server is created with ServerOptions and sends ReadResponse with stream.SendMsg. A client dials
+// with DialOptions. All other messages are passed to the protobuf codec.
 package rawframe
 
 import (
@@ -26,33 +24,33 @@ import (
 )
 
 const (
-	// ChunkBytes is how much of a frame one message carries. Measured here over
-	// 64 KiB to 4 MiB: smaller ones pay for messages, larger ones for caches.
+	// ChunkBytes is the number of frame bytes in one message. Measured here for 64 KiB to 4 MiB:
+	// smaller chunks cost more messages, larger ones cause cache misses.
 	ChunkBytes = 1 << 20
 	// MaxMessageBytes bounds a message: a head of 16 MiB, or a chunk of 4 MiB.
 	MaxMessageBytes = 20 << 20
-	// MaxHeadBytes bounds an ObjectHead: a message has room for it and for a chunk.
+	// MaxHeadBytes bounds an ObjectHead. A message has room for a head and a chunk.
 	MaxHeadBytes = MaxMessageBytes - 2<<20
 
 	windowBytes = 16 << 20
-	// Reads beyond the buffer go straight into the pooled buffers of the frames, so
-	// that a large one only adds a copy.
+	// Reads beyond the buffer go directly into the pooled buffers of the frames, so a larger read
+	// buffer would only add a copy.
 	readBufferBytes  = 32 << 10
 	writeBufferBytes = 256 << 10
 )
 
-// Message is the part that both messages have in common.
+// Message is the common part of both messages.
 type Message struct {
-	// Index of the object in the request; reads only.
+	// Index is the number of the object in the request; only in reads.
 	Index uint32
 	// Head is set in the first message of an object.
 	Head *millracev1.ObjectHead
-	// Error ends an object; reads only.
+	// Error ends an object; only in reads.
 	Error *millracev1.TaskError
-	// Frame and Offset say where the bytes go.
+	// Frame and Offset are the destination of the bytes.
 	Frame  uint32
 	Offset uint64
-	// Data are the bytes. Who receives a message frees it.
+	// Data has the bytes. The receiver of a message must free it.
 	Data Payload
 }
 
@@ -62,7 +60,7 @@ type ReadResponse struct{ Message }
 // WriteRequest is a WriteObjectRequest.
 type WriteRequest struct{ Message }
 
-// Field numbers of the two messages. Number 0 is one that the message lacks.
+// numbers has the field numbers of a message. 0 means that the message lacks the field.
 type numbers struct{ index, head, failure protowire.Number }
 
 var (
@@ -76,17 +74,17 @@ const (
 	dataNumber   protowire.Number = 15
 )
 
-// Codec is a gRPC codec that knows ReadResponse and WriteRequest, and leaves
-// everything else to the codec for protobuf.
+// Codec is a gRPC codec that handles ReadResponse and WriteRequest and passes all other messages to
+// the protobuf codec.
 type Codec struct{ next encoding.CodecV2 }
 
 // NewCodec returns the codec.
 func NewCodec() *Codec { return &Codec{next: encoding.GetCodecV2("proto")} }
 
-// Name is part of encoding.CodecV2: on the wire this is protobuf.
+// Name is part of encoding.CodecV2. The format on the wire is protobuf.
 func (c *Codec) Name() string { return "proto" }
 
-// Marshal is part of encoding.CodecV2. It takes over the message's payload.
+// Marshal is part of encoding.CodecV2. It takes ownership of the message's payload.
 func (c *Codec) Marshal(v any) (mem.BufferSlice, error) {
 	switch v := v.(type) {
 	case *ReadResponse:
@@ -140,7 +138,7 @@ func (m *Message) marshal(n numbers) (mem.BufferSlice, error) {
 	b = protowire.AppendTag(b, dataNumber, protowire.BytesType)
 	b = protowire.AppendVarint(b, uint64(m.Data.n))
 	if m.Data.skip != 0 || m.Data.buffers.Len() != m.Data.n {
-		// It was received, and its buffers hold more than it.
+		// The payload was received, and its buffers contain other bytes, too.
 		own := make([]byte, m.Data.n)
 		m.Data.CopyTo(own)
 		m.Data.Free()
@@ -202,8 +200,8 @@ func (m *Message) unmarshal(data mem.BufferSlice, n numbers) error {
 	return nil
 }
 
-// ServerOptions make a gRPC server fit for bulk: this codec, and windows and
-// buffers that do not stop a stream on a fast link.
+// ServerOptions configures a gRPC server for bulk data: this codec, and windows and buffers that
+// are large enough not to stop a stream on a fast link.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ForceServerCodecV2(NewCodec()),
@@ -216,7 +214,7 @@ func ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// DialOptions are the client's side of ServerOptions.
+// DialOptions is the client's counterpart of ServerOptions.
 func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithDefaultCallOptions(

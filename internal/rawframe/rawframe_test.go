@@ -11,7 +11,7 @@ import (
 	millracev1 "github.com/millrace/millrace/gen/go/millrace/v1"
 )
 
-// split cuts bytes into buffers at random places, empty ones included.
+// split cuts bytes into buffers at random places, including empty ones.
 func split(t *rapid.T, b []byte) (out mem.BufferSlice) {
 	for len(b) > 0 {
 		n := rapid.IntRange(0, len(b)).Draw(t, "cut")
@@ -62,7 +62,7 @@ func TestReadResponseIsProtobufOnTheWire(t *testing.T) {
 		default:
 			t.Fatal("a sent payload is still pending")
 		}
-		// And back, from however protobuf encodes it, in however many buffers.
+		// The reverse: any encoding that protobuf produces, in any number of buffers.
 		wire, err := proto.Marshal(want)
 		if err != nil {
 			t.Fatal(err)
@@ -116,9 +116,10 @@ func TestGarbageIsAnError(t *testing.T) {
 		var m ReadResponse
 		ours := NewCodec().Unmarshal(split(t, garbage), &m)
 		m.Data.Free()
-		// Whatever we take, protobuf takes; it refuses more (text that is no UTF-8).
+		// This codec must accept each input that protobuf accepts, except groups. Protobuf refuses
+		// more, such as text that is not UTF-8.
 		if err := proto.Unmarshal(garbage, &millracev1.ReadObjectsResponse{}); err == nil && ours != nil {
-			// Groups are the only valid wire type that is not skipped.
+			// Groups are the only valid wire type that this codec does not skip.
 			for _, b := range garbage {
 				if b&7 == 3 {
 					return
