@@ -9,19 +9,19 @@ import (
 	"github.com/millrace/millrace/internal/spelling"
 )
 
-// Args are the arguments of one call. Their leaves, and those of results, are nil,
-// bool, int64, float64, complex128, string, []byte and *Tensor; []any and
-// map[string]any hold more of them.
+// Args are the arguments of one call. The leaves of arguments and of results are nil, bool, int64,
+// float64, complex128, string, []byte and *Tensor; they lie in []any and map[string]any, at any
+// depth.
 type Args struct {
 	Positional []any
 	Named      map[string]any
 }
 
-// Type is what a parameter accepts.
+// Type is the type of value that a parameter accepts.
 type Type string
 
-// The parameter types. An integral float64 passes for an int, because JSON knows
-// no other numbers, and a tensor with one element passes for a number.
+// The parameter types. An integral float64 is accepted as an int, because JSON has only one type of
+// number. A tensor with one element is accepted as a number.
 const (
 	AnyType    Type = "any"
 	TensorType Type = "tensor" // or a number, or nested lists of numbers
@@ -39,8 +39,8 @@ const (
 type Param struct {
 	Name     string
 	Type     Type
-	Required bool // otherwise Default is used, also when the argument is null
-	Default  any  // in the form a caller would give it; nil is "not given"
+	Required bool // otherwise Default is used, also if the argument is null
+	Default  any  // in the form in which a caller gives it; nil means "not given"
 	Doc      string
 }
 
@@ -48,14 +48,14 @@ type Param struct {
 type call struct {
 	op     *Op
 	data   bool           // tensors have their bytes, not only their type and shape
-	values []any          // by the place of the parameter; absent when nil
+	values []any          // in the order of Params; nil means absent
 	rest   []any          // further positional arguments of a variadic operation
-	extra  map[string]any // named arguments that no parameter has, where allowed
-	few    [8]any         // has values, but for operations with more parameters
+	extra  map[string]any // named arguments without a parameter, if the operation is Open
+	few    [8]any         // backs values, unless there are more parameters
 }
 
-// bind matches arguments to parameters. Without data, tensors are only looked at
-// for their type and shape.
+// bind matches arguments to parameters. If data is false, only the type and the shape of tensors
+// are checked.
 func (o *Op) bind(args Args, data bool) (*call, error) {
 	c := &call{op: o, data: data}
 	if c.values = c.few[:]; len(o.Params) > len(c.few) {
@@ -107,7 +107,7 @@ func (o *Op) bind(args Args, data bool) (*call, error) {
 	return c, nil
 }
 
-// others are the named arguments that no parameter has, sorted.
+// others returns the named arguments that have no parameter, sorted.
 func (o *Op) others(named map[string]any) (names []string) {
 	for name := range named {
 		if !slices.ContainsFunc(o.Params, func(p Param) bool { return p.Name == name }) {
@@ -118,8 +118,8 @@ func (o *Op) others(named map[string]any) (names []string) {
 	return names
 }
 
-// positional is the number of parameters that can be given by position: in a
-// variadic operation, the required ones.
+// positional returns the number of parameters that can be given by position: in a variadic
+// operation, only the leading required ones.
 func (o *Op) positional() int {
 	if o.Variadic == "" {
 		return len(o.Params)
@@ -162,7 +162,8 @@ func (c *call) convert(p *Param, value any) (any, error) {
 		if err != nil {
 			return nil, err
 		}
-		// NB: what is returned is in its box already.
+		// NB: most cases return scalar itself: it is an interface value already, so nothing is
+		// allocated.
 		switch v := scalar.(type) {
 		case bool:
 			if p.Type == BoolType || p.Type == NumberType {
@@ -236,7 +237,7 @@ func (c *call) unexpected(p *Param, value any) error {
 	return c.bad(p.Name, "expected %s, got %s", p.expected(), describe(value))
 }
 
-// scalarOf reads the value of a tensor with one element; other values are as they are.
+// scalarOf returns the value of a tensor with one element; it returns other values unchanged.
 func (c *call) scalarOf(name string, value any) (any, error) {
 	t, ok := value.(*Tensor)
 	if !ok || t == nil {
@@ -246,7 +247,7 @@ func (c *call) scalarOf(name string, value any) (any, error) {
 		return nil, c.bad(name, "%v", err)
 	}
 	if t.Len() != 1 {
-		return value, nil // for the message that says what was expected
+		return value, nil // the caller reports the wrong type
 	}
 	item, err := t.Item()
 	if err != nil {
@@ -272,7 +273,8 @@ func (c *call) tensorOf(name string, value any) (*Tensor, error) {
 	return t, nil
 }
 
-// tensorAt is tensorOf of one of several arguments.
+// tensorAt is tensorOf for one of several arguments. It builds the argument's name only for an
+// error.
 func (c *call) tensorAt(name string, i int, value any) (*Tensor, error) {
 	if t, ok := value.(*Tensor); ok && t != nil && c.sound(t) == nil {
 		return t, nil
@@ -280,7 +282,7 @@ func (c *call) tensorAt(name string, i int, value any) (*Tensor, error) {
 	return c.tensorOf(ordinal(name, i), value)
 }
 
-// sound says what is wrong with a tensor.
+// sound returns an error if the tensor is not valid.
 func (c *call) sound(t *Tensor) error {
 	if c.data {
 		return t.Check()
@@ -288,7 +290,7 @@ func (c *call) sound(t *Tensor) error {
 	return t.checkShape()
 }
 
-// fromList builds a tensor of a number or of nested lists of equal length.
+// fromList builds a tensor from a number or from nested lists of equal length.
 func fromList(value any) (*Tensor, error) {
 	var shape []int64
 	for v := value; ; {
@@ -347,7 +349,7 @@ func fromList(value any) (*Tensor, error) {
 	return t, nil
 }
 
-// leafDType is the type that a scalar leaf has as a tensor.
+// leafDType returns the type that a scalar leaf has as a tensor.
 func leafDType(v any) (DType, bool) {
 	switch v.(type) {
 	case bool:
@@ -363,14 +365,14 @@ func leafDType(v any) (DType, bool) {
 }
 
 func integral(v float64) (int64, bool) {
-	// 2^53: beyond it a float64 no longer says which integer was meant.
+	// Above 2^53 a float64 does not identify a single integer.
 	if v != math.Trunc(v) || math.Abs(v) > 1<<53 {
 		return 0, false
 	}
 	return int64(v), true
 }
 
-// describe names a value in an error.
+// describe returns a description of a value for an error message.
 func describe(v any) string {
 	switch v := v.(type) {
 	case nil:
@@ -397,8 +399,8 @@ func describe(v any) string {
 	return fmt.Sprintf("an unknown leaf of Go type %T", v)
 }
 
-// The accessors below return a parameter's value, or the zero value where the
-// argument is absent and has no default.
+// The following accessors return a parameter's value, or the zero value if the argument is absent
+// and has no default.
 
 func (c *call) tensor(name string) *Tensor { return value[*Tensor](c, name) }
 func (c *call) int(name string) int64      { return value[int64](c, name) }
@@ -409,7 +411,7 @@ func (c *call) ints(name string) []int64   { return value[[]int64](c, name) }
 func (c *call) list(name string) []any     { return value[[]any](c, name) }
 func (c *call) has(name string) bool       { return c.value(name) != nil }
 
-// value is nil where the argument is absent.
+// value returns nil if the argument is absent.
 func (c *call) value(name string) any {
 	for i := range c.op.Params {
 		if c.op.Params[i].Name == name {
@@ -419,7 +421,7 @@ func (c *call) value(name string) any {
 	return nil
 }
 
-// real is the value of a RealType parameter.
+// real returns the value of a RealType parameter.
 func (c *call) real(name string) float64 {
 	if n, ok := c.value(name).(int64); ok {
 		return float64(n)
@@ -432,7 +434,7 @@ func value[T any](c *call, name string) T {
 	return v
 }
 
-// axis resolves an axis that may be counted from the end.
+// axis returns the index of an axis; a negative axis is counted from the end.
 func (c *call) axis(name string, axis int64, ndim int) (int, error) {
 	n := int64(ndim)
 	if axis < -n || axis >= n {
@@ -444,13 +446,15 @@ func (c *call) axis(name string, axis int64, ndim int) (int, error) {
 	return int(axis), nil
 }
 
-// The time of a comparison is proportional to the product of both lengths: long names and long lists get no suggestion.
+// The time of a comparison is proportional to the product of both lengths: there are no suggestions
+// for long names and long lists.
 const (
 	maxSuggested  = 64
 	maxCandidates = 4096
 )
 
-// suggest names up to three of the candidates that resemble a misspelt name.
+// suggest returns a hint with up to three candidates that resemble a misspelt name; "" if none
+// does.
 func suggest(name string, candidates []string) string {
 	if len(name) > maxSuggested || len(candidates) > maxCandidates {
 		return ""
@@ -465,7 +469,7 @@ func suggest(name string, candidates []string) string {
 			continue
 		}
 		d := spelling.Distance(strings.ToLower(name), strings.ToLower(c))
-		// A namespace left out or taken for another is the commonest slip.
+		// A missing or wrong namespace is the most common mistake.
 		if _, tail, ok := strings.Cut(c, "."); ok {
 			mine := name[strings.LastIndex(name, ".")+1:]
 			d = min(d, 1+spelling.Distance(strings.ToLower(mine), tail))
@@ -487,5 +491,5 @@ func suggest(name string, candidates []string) string {
 	return ": did you mean " + strings.Join(names, ", ") + "?"
 }
 
-// ordinal names one of several arguments.
+// ordinal returns the name of one of several arguments.
 func ordinal(name string, i int) string { return fmt.Sprintf("%s[%d]", name, i) }

@@ -8,8 +8,8 @@ import (
 
 var errNegativePower = errors.New("integers to negative integer powers are not allowed: make one of them a float")
 
-// kernelFor is the kernel of a named function on operands of one type, or nil if
-// the function is not defined there.
+// kernelFor returns the kernel of a function for operands of one type, or nil if the function is
+// not defined for that type.
 func kernelFor(name string, work DType) kernel {
 	if name == "where" {
 		return chooseKernel(work)
@@ -34,7 +34,7 @@ func kernelFor(name string, work DType) kernel {
 	}
 }
 
-// truthKernel handles truth values, which are bytes of 0 and 1.
+// truthKernel returns the kernels for bools, which are bytes of 0 and 1.
 func truthKernel(name string) kernel {
 	switch name {
 	case "+", "maximum":
@@ -49,7 +49,7 @@ func truthKernel(name string) kernel {
 	return integerKernel[uint8](name)
 }
 
-// numberKernel has what is the same for all numbers.
+// numberKernel returns the kernels that are the same for all number types.
 func numberKernel[T number](name string) kernel {
 	switch name {
 	case "+":
@@ -140,7 +140,7 @@ func integerKernel[T integer](name string) kernel {
 	return realKernel[T](name)
 }
 
-// floorDivide rounds towards minus infinity; a zero divisor gives zero.
+// floorDivide rounds towards minus infinity. Division by zero gives zero.
 func floorDivide[T integer](a, b T) T {
 	if b == 0 {
 		return 0
@@ -152,7 +152,7 @@ func floorDivide[T integer](a, b T) T {
 	return q
 }
 
-// modulo has the sign of the divisor; a zero divisor gives zero.
+// modulo returns a remainder with the sign of the divisor. A zero divisor gives zero.
 func modulo[T integer](a, b T) T {
 	if b == 0 {
 		return 0
@@ -186,7 +186,7 @@ func sign[T realNum](x T) T {
 	return x // zero with its sign, or NaN
 }
 
-// floatFunctions work on Float64, and by it on Float32.
+// floatFunctions compute in float64; float32 values are converted.
 var floatFunctions = map[string]func(float64) float64{
 	"exp": math.Exp, "exp2": math.Exp2, "expm1": math.Expm1,
 	"log": math.Log, "log2": log2, "log10": math.Log10, "log1p": math.Log1p,
@@ -198,7 +198,7 @@ var floatFunctions = map[string]func(float64) float64{
 	"floor": math.Floor, "ceil": math.Ceil,
 }
 
-// log2 is exact at powers of two, for subnormal numbers as well.
+// log2 is exact at powers of two, also for subnormal numbers.
 func log2(x float64) float64 {
 	frac, exp := math.Frexp(x)
 	if frac == 0.5 {
@@ -254,7 +254,7 @@ func floatKernel[T floating](name string) kernel {
 	return realKernel[T](name)
 }
 
-// divmod is Python's: the quotient is floored and the rest has the divisor's sign.
+// divmod follows Python: the quotient is rounded down, and the remainder has the divisor's sign.
 func divmod[T floating](a, b T) (quotient, rest T) {
 	rest = T(math.Mod(float64(a), float64(b)))
 	if b == 0 {
@@ -278,7 +278,7 @@ func divmod[T floating](a, b T) (quotient, rest T) {
 	return floor, rest
 }
 
-// complexFunctions work on Complex128, and by it on Complex64.
+// complexFunctions compute in complex128; complex64 values are converted.
 var complexFunctions = map[string]func(complex128) complex128{
 	"sqrt": cmplx.Sqrt, "exp": cmplx.Exp, "log": cmplx.Log, "log10": cmplx.Log10,
 	"log2": func(z complex128) complex128 { return cmplx.Log(z) * (1 / math.Ln2) },
@@ -291,7 +291,7 @@ var complexFunctions = map[string]func(complex128) complex128{
 		if z == 0 {
 			return 0
 		}
-		if math.IsInf(imag(z), 0) != math.IsInf(real(z), 0) { // along one axis
+		if math.IsInf(imag(z), 0) != math.IsInf(real(z), 0) { // infinite along one axis only
 			if math.IsInf(real(z), 0) {
 				return complex(math.Copysign(1, real(z)), 0)
 			}
@@ -352,7 +352,7 @@ func complexKernel[T complex_, R floating](name string) kernel {
 
 func complexNaN(z complex128) bool { return real(z) != real(z) || imag(z) != imag(z) }
 
-// Complex numbers are ordered by their real part, then by the imaginary one.
+// Complex numbers are ordered by their real part, then by their imaginary part.
 
 func complexLess(a, b complex128) bool {
 	return real(a) < real(b) || real(a) == real(b) && imag(a) < imag(b)
@@ -376,7 +376,7 @@ func complexMaximum[T complex_](a, b T) T {
 	return b
 }
 
-// complexDivide is Smith's method, which NumPy uses: it does not overflow midway.
+// complexDivide uses Smith's method, as NumPy does: its intermediate results do not overflow.
 func complexDivide(a, b complex128) complex128 {
 	re, im := real(b), imag(b)
 	switch {
@@ -393,7 +393,7 @@ func complexDivide(a, b complex128) complex128 {
 	}
 }
 
-// complexPower multiplies for small integer exponents, as NumPy does.
+// complexPower uses multiplication for small integer exponents, as NumPy does.
 func complexPower(a, b complex128) complex128 {
 	n := int(real(b))
 	if imag(b) != 0 || real(b) != float64(n) || n <= -100 || n >= 100 {

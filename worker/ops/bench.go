@@ -123,7 +123,7 @@ func planSpin(c *call) (*Planned, error) {
 				state ^= state << 17
 			}
 			done += n
-			// The state is never zero; asking keeps the loop from being left out.
+			// The state is never zero. The test of it keeps the compiler from removing the loop.
 			if done == steps || state == 0 || c.has("seconds") && time.Since(start) >= d {
 				return done, nil
 			}

@@ -4,7 +4,7 @@ import (
 	"testing"
 )
 
-// benchmark runs an operation into the same memory again and again.
+// benchmark runs an operation repeatedly; its outputs use the same memory each time.
 func benchmark(b *testing.B, elements int64, name string, named map[string]any, positional ...any) {
 	b.Helper()
 	op, err := NewRegistry().Lookup(name)

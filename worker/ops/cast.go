@@ -7,10 +7,10 @@ import (
 	"unsafe"
 )
 
-// castKernel converts a block as NumPy's astype does: floats are truncated, complex
-// numbers lose their imaginary part, integers wrap around. Where C leaves a
-// conversion undefined (a float beyond the integer's range, NaN), the smallest
-// integer is the result, on every machine.
+// castKernel returns the kernel that converts a block as NumPy's astype does: floats are truncated,
+// complex numbers lose their imaginary part, integers wrap around. If C leaves a conversion
+// undefined (a float beyond the integer's range, NaN), the result is the smallest integer, on every
+// machine.
 func castKernel(to, from DType) kernel {
 	if to == from {
 		return kernelFor("copy", to)
@@ -127,8 +127,8 @@ func nonzero[S number](d []uint8, a []S) {
 	}
 }
 
-// castInto writes the elements of src in C order into dst, which is contiguous, in
-// dst's type.
+// castInto writes the elements of src in C order into dst and converts them to dst's type. dst is
+// contiguous.
 func castInto(ctx context.Context, dst, src *Tensor) error {
 	if dst.DType == src.DType {
 		return copyInto(ctx, dst, src)
@@ -136,7 +136,8 @@ func castInto(ctx context.Context, dst, src *Tensor) error {
 	return mapProgram(identityProgram(dst.DType, src.DType), ctx, dst, []*Tensor{src})
 }
 
-// inType is t if it is contiguous and of the type, else a copy in working memory.
+// inType returns t if it is contiguous and of that type, otherwise a converted copy in working
+// memory.
 func inType(ctx context.Context, t *Tensor, dtype DType) (*Tensor, error) {
 	if t.DType == dtype && t.Contiguous() {
 		return t, nil
@@ -148,8 +149,8 @@ func inType(ctx context.Context, t *Tensor, dtype DType) (*Tensor, error) {
 	return scratch, castInto(ctx, scratch, t)
 }
 
-// putScalar writes a leaf into the one element of t. An int that t's type cannot
-// hold is an error.
+// putScalar writes a leaf into the single element of t. It fails if the leaf is an int that t's
+// type cannot hold.
 func putScalar(t *Tensor, v any) error {
 	p := t.base()
 	switch v := v.(type) {

@@ -83,15 +83,16 @@ func planItem(c *call) (*Planned, error) {
 	return nil, c.bad("x", "expected a list, a map or a tensor, got %s", describe(c.value("x")))
 }
 
-// maxLeaves bounds the values of one result. Arguments may refer to one input many times, so what is small as a message can
-// be huge when it is written out.
+// maxLeaves limits the number of values in one result. Arguments may refer to one input many times,
+// so a small message can become a huge result when it is expanded.
 const maxLeaves = 8 << 20
 
-// maxLevels bounds the lists and maps inside of each other in one result. A map is three messages inside of each other, and protobuf's
-// readers in Python and C++ refuse more than 100: nobody there could read the result.
+// maxLevels limits the nesting depth of lists and maps in one result. A map takes three nested
+// messages, and the protobuf decoders of Python and C++ refuse more than 100 levels: a client could
+// not read a deeper result.
 const maxLevels = 30
 
-// copyTree plans a result like v, whose tensors are copied.
+// copyTree plans a result that is a copy of v, including its tensors.
 func copyTree(c *call, v any) (*Planned, error) {
 	var outputs []Output
 	var tensors []*Tensor
@@ -131,7 +132,7 @@ func copyTree(c *call, v any) (*Planned, error) {
 	}
 	rebuilt := func(outs []*Tensor) any {
 		next := 0
-		var rebuild func(v any) any // in the order of visit
+		var rebuild func(v any) any // visits the tensors in the same order as visit
 		rebuild = func(v any) any {
 			switch v := v.(type) {
 			case *Tensor:

@@ -8,12 +8,12 @@ import (
 // DType is the type of a tensor's elements. Elements are little endian.
 type DType uint8
 
-// The element types. Their order is that of promotion inside a kind.
+// The element types. Within a kind they are in the order of promotion.
 const (
 	Invalid    DType = iota
 	Bool             // one byte, zero is false
 	Uint8            // raw bytes and small counts
-	Int32            // wraps around on overflow, as all integers here do
+	Int32            // wraps around on overflow, like all integers here
 	Int64            //
 	Float32          // IEEE 754 binary32
 	Float64          // IEEE 754 binary64
@@ -37,7 +37,8 @@ var dtypes = [...]struct {
 	Complex128: {"complex128", 16, complexKind},
 }
 
-// kind orders the families of types: a later one can hold an earlier one.
+// kind is a family of types. The kinds are ordered: a later kind can hold the values of an earlier
+// one.
 type kind uint8
 
 const (
@@ -47,10 +48,10 @@ const (
 	complexKind
 )
 
-// Size is the number of bytes of one element.
+// Size returns the number of bytes of one element.
 func (d DType) Size() int64 { return dtypes[d].size }
 
-// Alignment is the number of bytes that an element's address must be a multiple of.
+// Alignment returns the number of bytes that an element's address must be a multiple of.
 func (d DType) Alignment() int64 {
 	if d.kind() == complexKind {
 		return d.Size() / 2
@@ -58,7 +59,7 @@ func (d DType) Alignment() int64 {
 	return d.Size()
 }
 
-// String is NumPy's name of the type.
+// String returns NumPy's name of the type.
 func (d DType) String() string {
 	if int(d) >= len(dtypes) {
 		return fmt.Sprintf("dtype(%d)", uint8(d))
@@ -82,7 +83,7 @@ func ParseDType(name string) (DType, error) {
 	return Invalid, fmt.Errorf("unknown dtype %q: use one of %s", name, strings.Join(names, ", "))
 }
 
-// Promote is the smallest type that holds the values of both, by NumPy's rules.
+// Promote returns the smallest type that holds the values of both, by NumPy's rules.
 func Promote(a, b DType) DType {
 	if a > b {
 		a, b = b, a
@@ -97,7 +98,8 @@ func Promote(a, b DType) DType {
 	return b
 }
 
-// realPart is the type of a complex type's components; other types are their own.
+// realPart returns the type of a complex type's components; for other types it returns the type
+// itself.
 func (d DType) realPart() DType {
 	switch d {
 	case Complex64:
@@ -108,8 +110,8 @@ func (d DType) realPart() DType {
 	return d
 }
 
-// inexact is the type in which functions such as sqrt work on values of d. Where
-// NumPy would answer in float16, which we do not have, it is Float32.
+// inexact returns the type in which functions such as sqrt compute for values of type d. It is
+// Float32 where NumPy would use float16, which is not supported here.
 func (d DType) inexact() DType {
 	switch d {
 	case Bool, Uint8:
@@ -120,9 +122,8 @@ func (d DType) inexact() DType {
 	return d
 }
 
-// operand is the type of a value in an expression. Weak are Python-like scalars
-// (held as Int64, Float64 or Complex128): they bring their kind into a promotion,
-// not their width.
+// operand is the type of a value in an expression. A weak operand is a scalar like those of Python
+// (held as Int64, Float64 or Complex128): in a promotion its kind counts, but not its width.
 type operand struct {
 	dtype DType
 	weak  bool

@@ -8,22 +8,22 @@ import (
 	"github.com/millrace/millrace/internal/text"
 )
 
-// ErrorKind says whose fault an Error is.
+// ErrorKind is the cause of an Error.
 type ErrorKind uint8
 
-// The kinds of error. Cancellation is not among them: it is the context's error,
-// wrapped with the name of the operation.
+// The kinds of errors. Cancellation is not among them: its error is that of the context, wrapped
+// with the name of the operation.
 const (
 	UnknownOp   ErrorKind = iota + 1 // no operation of that name
 	BadArgument                      // the call can never succeed as it is
 	Failed                           // the operation ran and could not finish
 )
 
-// Error is what an operation answers instead of a result.
+// Error is the error of an operation.
 type Error struct {
 	Kind     ErrorKind
 	Op       string
-	Argument string // empty when no single argument is to blame
+	Argument string // empty if no single argument is the cause
 	Reason   string
 	Cause    error // may be nil
 }
@@ -44,14 +44,15 @@ func (e *Error) Error() string {
 }
 
 const (
-	// maxErrorBytes bounds the text of an error, which may quote arguments of any size.
+	// maxErrorBytes limits the text of an error, which may quote arguments of any size.
 	maxErrorBytes = 2 << 10
-	// maxQuotedBytes bounds what it quotes of one, so that the rest of the text is not cut off.
+	// maxQuotedBytes limits each quoted argument, so that the rest of the text is not cut off.
 	maxQuotedBytes = 256
 )
 
-// recovered turns a panic while an operation is planned or run into its error, so that a fault of one operation fails one
-// task. REQUIRES: deferred itself.
+// recovered turns a panic during the planning or the run of an operation into an error of the
+// operation, so that a fault of one operation fails only one task. REQUIRES: it is the deferred
+// function itself, since recover works only there.
 func recovered(op string, err *error) {
 	if cause := recover(); cause != nil {
 		*err = &Error{Kind: Failed, Op: op, Reason: fmt.Sprintf("internal error, please report it with the arguments: %v\n%s", cause, debug.Stack())}
@@ -60,7 +61,7 @@ func recovered(op string, err *error) {
 
 func (e *Error) Unwrap() error { return e.Cause }
 
-// bad reports an argument of this call.
+// bad returns the error for a wrong argument of this call.
 func (c *call) bad(argument, format string, values ...any) error {
 	for i, v := range values {
 		if s, ok := v.(string); ok {

@@ -16,16 +16,16 @@ type node struct {
 	name  string  // of an input
 	value any     // of a constant: bool, int64, float64 or complex128
 	args  []*node // operands
-	at    int     // where it stands in the source, for errors
+	at    int     // position in the source, for errors
 }
 
-// Expressions come from anyone, so their size is bounded.
+// Expressions come from untrusted clients, so their size is limited.
 const (
 	maxExprBytes = 64 << 10
 	maxExprDepth = 200
 )
 
-// arity of the functions that an expression can call.
+// arity is the number of arguments of each function that an expression can call.
 var arity = map[string]int{
 	"where": 3, "clip": 3,
 	"minimum": 2, "maximum": 2, "arctan2": 2, "hypot": 2, "power": 2,
@@ -41,7 +41,8 @@ var constants = map[string]any{
 	"pi": math.Pi, "e": math.E, "nan": math.NaN(), "inf": math.Inf(1), "True": true, "False": false, "true": true, "false": false,
 }
 
-// binding powers of binary operators, as in Python; a comparison cannot be chained.
+// precedence has the binding powers of the binary operators, as in Python. Comparisons cannot be
+// chained.
 var precedence = map[string]int{
 	"==": 1, "!=": 1, "<": 1, "<=": 1, ">": 1, ">=": 1,
 	"|": 2, "^": 3, "&": 4,
@@ -50,7 +51,7 @@ var precedence = map[string]int{
 	"**": 8,
 }
 
-// unaryPower lies between that of multiplication and of "**": -x**2 is -(x**2).
+// unaryPower lies between the binding power of multiplication and that of "**": -x**2 is -(x**2).
 const unaryPower = 7
 
 type syntaxError struct {
@@ -68,8 +69,8 @@ type parser struct {
 	depth  int
 }
 
-// parseExpr reads an element-wise expression: Python's operators on inputs,
-// numbers and the functions of arity.
+// parseExpr parses an element-wise expression: Python's operators on inputs, numbers and the
+// functions of arity.
 func parseExpr(source string) (root *node, err error) {
 	if len(source) > maxExprBytes {
 		return nil, &syntaxError{0, fmt.Sprintf("%d bytes are more than the limit of %d", len(source), maxExprBytes)}
@@ -152,7 +153,7 @@ func (p *parser) nest() {
 	}
 }
 
-// binary reads operators that bind at least as strongly as power.
+// binary parses operators that bind at least as strongly as power.
 func (p *parser) binary(power int) *node {
 	p.nest()
 	defer func() { p.depth-- }()
@@ -169,14 +170,14 @@ func (p *parser) binary(power int) *node {
 		case strength == 1 && left.op != "" && precedence[left.op] == 1 && p.source[left.at] != '(':
 			p.fail("comparisons cannot be chained: join them with &, each in parentheses")
 		}
-		// A long chain is a deep tree: what walks it recurses as far.
+		// A long chain of operators is a deep tree, and the functions that walk it recurse as deep.
 		if height++; p.depth+height > maxExprDepth {
 			p.fail("nested deeper than %d levels", maxExprDepth)
 		}
 		p.advance()
 		tighter := strength + 1
 		if op == "**" {
-			tighter = unaryPower // right associative, and 2**-x is fine
+			tighter = unaryPower // right associative; allows 2**-x
 		}
 		left = &node{op: op, args: []*node{left, p.binary(tighter)}, at: at}
 	}
@@ -266,7 +267,7 @@ func (p *parser) function(name string, at int) *node {
 	return &node{op: name, args: args, at: at}
 }
 
-// parseNumber reads an int, a float or, with a j behind it, an imaginary number.
+// parseNumber parses an int, a float or, if it ends in j, an imaginary number.
 func parseNumber(token string) (any, bool) {
 	if strings.Contains(token, "_") {
 		return nil, false
@@ -283,22 +284,24 @@ func parseNumber(token string) (any, bool) {
 	return f, err == nil
 }
 
-// exprCache keeps parsed expressions, which are never changed. One graph uses the
-// same few over and over; a flood of different ones only empties it.
+// exprCache keeps parsed expressions, which are never changed. A graph uses the same few
+// expressions many times. When the cache is full, it is emptied.
 type exprCache struct {
-	mu sync.Mutex // guards what follows
-	// parsed are by source, programs by all that they depend on: see programKey.
+	mu sync.Mutex // guards the fields below
+	// parsed has the source as key; programs has a key of all that a program depends on: see
+	// programKey.
 	parsed   map[string]*node
 	programs map[string]*program
 }
 
 const (
 	maxCachedExprs = 1024
-	// maxProgramKey is up to which size of their keys programs are kept.
+	// maxProgramKey is the largest size of a key in bytes. Programs with longer keys are not kept.
 	maxProgramKey = 4 << 10
 )
 
-// compile compiles an expression for inputs, unless that was done before. Errors are not kept.
+// compile returns the program of an expression for the inputs; it compiles the program if it is not
+// cached. Errors are not kept.
 func (c *exprCache) compile(source string, root *node, names []string, inputs []compiled, want DType) (*program, error) {
 	var room [256]byte
 	key := programKey(room[:0], source, names, inputs, want)
@@ -321,8 +324,8 @@ func (c *exprCache) compile(source string, root *node, names []string, inputs []
 	return p, nil
 }
 
-// programKey tells apart what compile makes another program of: source, the type that is wanted, names, and of each input
-// the type, or the value to the bit.
+// programKey appends all that the result of compile depends on: the source, the wanted type, the
+// names, and for each input its type or the bits of its value.
 func programKey(key []byte, source string, names []string, inputs []compiled, want DType) []byte {
 	key = append(key, byte(want), byte(len(names)))
 	key = binary.AppendUvarint(key, uint64(len(source)))

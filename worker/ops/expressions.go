@@ -79,7 +79,7 @@ func planMap(c *call, cache *exprCache) (*Planned, error) {
 	}), nil
 }
 
-// fewNames are the names of inputs that are given none.
+// fewNames are the default names of the first inputs.
 var fewNames = []string{"x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"}
 
 func numbered(n int) []string {
@@ -93,10 +93,11 @@ func numbered(n int) []string {
 	return names
 }
 
-// maxMapInputs bounds the inputs of one expression, whose names are compared with each other.
+// maxMapInputs limits the inputs of one expression, since each name is compared with all others.
 const maxMapInputs = 1024
 
-// mapInputs names the inputs: positional ones first, then those given by name.
+// mapInputs returns the names and values of the inputs: positional inputs first, then those given
+// by name.
 func mapInputs(c *call) ([]string, []any, error) {
 	var names []string
 	if n := len(c.rest) + len(c.extra); n > maxMapInputs {

@@ -10,29 +10,32 @@ import (
 	lapackgonum "gonum.org/v1/gonum/lapack/gonum"
 )
 
-// factor has LAPACK's building blocks. The drivers in this file call them in pieces of at most about a second and look at the
-// context in between, so that a cancelled or timed-out task ends soon: Dgeqrf, Dorgqr and Dgesvd themselves cannot be
-// interrupted. The algorithms are LAPACK's dgeqrf, dorgqr, dgebrd and dbdsqr. Matrices are row-major.
+// factor has the building blocks of LAPACK. The drivers in this file call them in pieces of at most
+// about a second and check the context in between, so that a cancelled or timed-out task ends soon:
+// Dgeqrf, Dorgqr and Dgesvd themselves cannot be interrupted. The algorithms are those of LAPACK's
+// dgeqrf, dorgqr, dgebrd and dbdsqr. Matrices are row-major.
 var factor lapackgonum.Implementation
 
 const (
-	// panelColumns is how many reflectors are applied together.
+	// panelColumns is the number of reflectors that are applied together.
 	panelColumns = 32
-	// pieceFlops bounds the work between two looks at the context: a second or less.
+	// pieceFlops limits the work between two checks of the context: it takes a second or less.
 	pieceFlops = 1e9
-	// tallRatio is from how many rows for each column on a QR factorisation first makes an SVD cheaper; LAPACK's is 1.6, too.
+	// tallRatio is the number of rows per column from which on a QR factorisation before the SVD
+	// saves time. LAPACK also uses 1.6.
 	tallRatio = 1.6
 )
 
 var errNoConvergence = errors.New("the singular values did not converge")
 
-// pieceOf is how many rows or columns fit a piece, if one of them costs that many operations: at least least.
+// pieceOf returns how many rows or columns fit a piece, but not less than least. flopsEach is the
+// number of operations for one of them.
 func pieceOf(flopsEach float64, least int) int {
 	return max(least, int(min(pieceFlops/max(flopsEach, 1), math.MaxInt32)))
 }
 
-// reflectors overwrites the m by n matrix a with R and, below its diagonal, the reflectors of a QR factorisation, whose factors
-// go to tau.
+// reflectors overwrites the m by n matrix a with R and, below its diagonal, with the reflectors of
+// a QR factorisation. Their scalar factors are stored in tau.
 func reflectors(ctx context.Context, m, n int, a, tau []float64) error {
 	k := min(m, n)
 	var triangle [panelColumns * panelColumns]float64
@@ -61,7 +64,8 @@ func reflectors(ctx context.Context, m, n int, a, tau []float64) error {
 	return nil
 }
 
-// applyBlock multiplies the m by n matrix c from the left by a block of reflectors, some columns at a time.
+// applyBlock multiplies the m by n matrix c from the left by a block of reflectors, some columns at
+// a time.
 func applyBlock(ctx context.Context, transpose blas.Transpose, m, n, width int, v []float64, ldv int, triangle, c []float64, ldc int, work []float64) error {
 	piece := min(pieceOf(4*float64(m)*float64(width), 8), len(work)/panelColumns)
 	for from := 0; from < n; from += piece {
@@ -74,7 +78,8 @@ func applyBlock(ctx context.Context, transpose blas.Transpose, m, n, width int, 
 	return nil
 }
 
-// orthogonal overwrites k reflectors below the diagonal of the m by k matrix q with the columns that they stand for.
+// orthogonal overwrites the m by k matrix q, which holds k reflectors below its diagonal, with the
+// orthonormal columns that the reflectors define.
 func orthogonal(ctx context.Context, m, k int, q []float64, ldq int, tau []float64) error {
 	if k == 0 {
 		return ctx.Err()
@@ -109,7 +114,7 @@ func orthogonal(ctx context.Context, m, k int, q []float64, ldq int, tau []float
 	return nil
 }
 
-// svd factors the m by n matrix a, which it destroys, into u, m by n, s and vt, n by n.
+// svd factors the m by n matrix a into u (m by n), s and vt (n by n). It destroys a.
 // REQUIRES: m >= n >= 1, and all elements are finite.
 func svd(ctx context.Context, a []float64, m, n int) (u, s, vt []float64, err error) {
 	scale := rescale(a)
@@ -142,7 +147,8 @@ func svd(ctx context.Context, a []float64, m, n int) (u, s, vt []float64, err er
 	return u, s, vt, nil
 }
 
-// rescale multiplies by a power of two, which it returns, where squares of the elements would overflow or vanish.
+// rescale multiplies the elements by a power of two if their squares would overflow or underflow.
+// It returns the factor.
 func rescale(a []float64) float64 {
 	const large, small = 0x1p400, 0x1p-400
 	most := 0.0
@@ -174,7 +180,8 @@ func bidiagonalSVD(ctx context.Context, a []float64, m, n int) (u, s, vt []float
 	if err := orthogonal(ctx, m, n, u, n, tauQ); err != nil {
 		return nil, nil, nil, err
 	}
-	// The reflectors from the right lie in rows, one column off the diagonal: transposed they are those of an n-1 by n-1 matrix.
+	// The reflectors from the right lie in rows, one column to the right of the diagonal.
+	// Transposed they are the reflectors of an n-1 by n-1 matrix.
 	p, err := scratchFloats(ctx, (n-1)*(n-1))
 	if err != nil {
 		return nil, nil, nil, err
@@ -200,8 +207,8 @@ func bidiagonalSVD(ctx context.Context, a []float64, m, n int) (u, s, vt []float
 	return u, s, vt, diagonalise(ctx, m, n, s, e, u, vt)
 }
 
-// bidiagonal overwrites the m by n matrix a, m >= n, with reflectors from both sides; d and e become the diagonal and the one
-// above it.
+// bidiagonal overwrites the m by n matrix a, m >= n, with reflectors from both sides. d and e
+// receive the diagonal and the diagonal above it.
 func bidiagonal(ctx context.Context, m, n int, a, d, e, tauQ, tauP []float64) error {
 	x, err := scratchFloats(ctx, m*panelColumns)
 	if err != nil {
@@ -232,11 +239,11 @@ func bidiagonal(ctx context.Context, m, n int, a, d, e, tauQ, tauP []float64) er
 	return ctx.Err()
 }
 
-// diagonalise rotates the bidiagonal matrix of d and e to its singular values, in d, and applies the rotations to u, m by n,
-// and vt, n by n. The rotations depend on d and e alone, so a part of the rows of u, or of the columns of vt, gets the same
-// ones in a call of its own.
+// diagonalise rotates the bidiagonal matrix of d and e to its singular values, which it stores in
+// d. It applies the rotations to u (m by n) and vt (n by n). The rotations depend only on d and e.
+// So a separate call for some rows of u, or some columns of vt, computes the same rotations.
 func diagonalise(ctx context.Context, m, n int, d, e, u, vt []float64) error {
-	// About 2n² rotations, each 20 ns to find and 3 ns for an element of each row.
+	// There are about 2n² rotations. Each takes 20 ns to find and 3 ns for an element of each row.
 	piece := max(16, int(5e8/(2*float64(n)*float64(n)*3)))
 	work := make([]float64, 4*n)
 	ds, es := make([]float64, n), make([]float64, n)

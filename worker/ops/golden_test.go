@@ -22,7 +22,7 @@ func (g *goldenTensor) tensor(t *testing.T) *Tensor {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// NewTensor aligns; the JSON decoder does not.
+	// NewTensor aligns the data; the JSON decoder does not.
 	room, err := NewTensor(Uint8, []int64{int64(len(g.Data))})
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +35,7 @@ type goldenCase struct {
 	Op    string
 	Args  []json.RawMessage
 	Named map[string]json.RawMessage
-	Want  *int // the number of a tensor; nil: NumPy raised an error
+	Want  *int // index of the expected tensor; nil: NumPy raised an error
 	Exact bool
 }
 
@@ -108,7 +108,8 @@ func TestResultsAreNumPys(t *testing.T) {
 	}
 }
 
-// differs says how got is not want, up to rounding unless exact.
+// differs describes how got differs from want: at all if exact, otherwise by more than rounding.
+// The text is empty if they agree.
 func differs(t *testing.T, got, want *Tensor, exact bool) string {
 	t.Helper()
 	if got.DType != want.DType || fmt.Sprint(got.Shape) != fmt.Sprint(want.Shape) {
@@ -138,7 +139,7 @@ func differs(t *testing.T, got, want *Tensor, exact bool) string {
 			y := b.(complex128)
 			near = nearFloats(real(x), real(y), tolerance) && nearFloats(imag(x), imag(y), tolerance) ||
 				cmplx.Abs(x-y) <= tolerance*(1+cmplx.Abs(y)) ||
-				// Which parts of an infinite or undefined number are NaN is nobody's promise.
+				// It is not defined which parts of an infinite or undefined complex number are NaN.
 				(cmplx.IsNaN(x) || cmplx.IsInf(x)) && (cmplx.IsNaN(y) || cmplx.IsInf(y)) ||
 				complexNaN(x) && complexNaN(y)
 		default:

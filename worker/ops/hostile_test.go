@@ -14,7 +14,7 @@ import (
 
 var errTestRoom = errors.New("no room in this test")
 
-// limited gives out working memory up to a limit, as a worker does.
+// limited provides working memory up to a limit, as a worker does.
 type limited struct{ left int64 }
 
 func (l *limited) Scratch(bytes int64) ([]byte, error) {
@@ -29,7 +29,8 @@ func (l *limited) Scratch(bytes int64) ([]byte, error) {
 	return data, nil
 }
 
-// runLimited runs an operation in a worker of 16 MiB that has 50 ms for it.
+// runLimited runs an operation with 16 MiB of working memory, 16 MiB for the outputs and a deadline
+// of 50 ms.
 func runLimited(ctx context.Context, op *Op, args Args) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 	defer cancel()
@@ -49,7 +50,8 @@ func runLimited(ctx context.Context, op *Op, args Args) (any, error) {
 	})
 }
 
-// refused fails the test unless the error is a proper one: no recovered panic, and short.
+// refused checks an error, if there is one: it must be short and must not come from a recovered
+// panic.
 func refused(tb testing.TB, what string, err error) {
 	tb.Helper()
 	if err == nil {
@@ -63,12 +65,12 @@ func refused(tb testing.TB, what string, err error) {
 	}
 }
 
-// everywhere is a tensor of one element, seen under any shape.
+// everywhere returns a tensor of any shape whose elements are all the same element in memory.
 func everywhere(d DType, shape ...int64) *Tensor {
 	return &Tensor{DType: d, Shape: shape, Strides: make([]int64, len(shape)), Data: heapBytes(16)}
 }
 
-// nowhere is a tensor of any shape without bytes.
+// nowhere returns a tensor of any shape without bytes.
 func nowhere(d DType, shape ...int64) *Tensor {
 	return &Tensor{DType: d, Shape: shape, Strides: ContiguousStrides(d, shape)}
 }
@@ -96,7 +98,7 @@ func TestHostileArgumentsAreRefused(t *testing.T) {
 		op     string
 		args   []any
 		named  named
-		reason string // what the error says
+		reason string // a part of the error's text
 	}{
 		{"array.full", []any{list(0, 2, -1), int64(0)}, nil, "negative"},
 		{"array.random", []any{list(0, 2, -1), int64(1)}, nil, "negative"},
@@ -150,7 +152,7 @@ func TestHostileArgumentsAreRefused(t *testing.T) {
 	}
 }
 
-// genHostile draws a value that somebody may give for any parameter.
+// genHostile draws a value that a client may pass for any parameter.
 func genHostile(rt *rapid.T, label string) any {
 	number := rapid.SampledFrom([]int64{0, 1, 2, 3, -1, -2, 5, 64, 1 << 20, 1 << 31, 1 << 40, 1 << 61, 1 << 62, math.MaxInt64, math.MinInt64})
 	switch rapid.IntRange(0, 9).Draw(rt, label) {
@@ -188,7 +190,7 @@ func genHostile(rt *rapid.T, label string) any {
 	return x
 }
 
-// anyArguments runs some operation with some arguments.
+// anyArguments runs a random operation with random arguments.
 func anyArguments(rt *rapid.T) {
 	registry := NewRegistry()
 	op, err := registry.Lookup(rapid.SampledFrom(registry.Names()).Draw(rt, "op"))
@@ -210,12 +212,15 @@ func anyArguments(rt *rapid.T) {
 	}
 }
 
-// Any arguments give a result or an error: no panic, no memory beyond what was given, no work that the context does not end.
+// TestAnyArgumentsGiveAResultOrAnError checks that an operation with any arguments gives a result
+// or an error: it does not panic, uses no more memory than it was given, and ends when the context
+// ends.
 func TestAnyArgumentsGiveAResultOrAnError(t *testing.T) { rapid.Check(t, anyArguments) }
 
 func FuzzAnyArguments(f *testing.F) { f.Fuzz(rapid.MakeFuzz(anyArguments)) }
 
-// asked counts how often an operation looks whether it was cancelled, and cancels it after some of these.
+// asked is a context that counts how often an operation checks it, and that is cancelled after some
+// of these checks.
 type asked struct {
 	context.Context //nolint:containedctx // it is one itself
 	times           atomic.Int64
@@ -287,7 +292,7 @@ func TestFactorsOfExtremeMatricesMultiplyToThem(t *testing.T) {
 	}
 }
 
-// deep is a number inside of so many lists.
+// deep returns a number that is nested in that many lists.
 func deep(levels int) any {
 	var v any = int64(1)
 	for range levels {

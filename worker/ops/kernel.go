@@ -4,15 +4,15 @@ import (
 	"unsafe"
 )
 
-// blockLen is the number of elements that a kernel handles at once: the blocks of
-// a few registers stay in the first-level cache.
+// blockLen is the number of elements that a kernel computes at once. The blocks of a few registers
+// fit into the first-level cache.
 const blockLen = 1024
 
-// regs point at a destination and up to three operands, each a contiguous block of
-// n elements. The destination may be an operand of the same type.
+// regs points to a destination and up to three operands, each a contiguous block of n elements. The
+// destination may be the same block as an operand of the same type.
 type regs [4]unsafe.Pointer
 
-// kernel computes one block. Only integer powers have an error.
+// kernel computes one block. Only powers of integers return an error.
 type kernel func(n int, r regs) error
 
 type (
@@ -39,7 +39,7 @@ func binaryKernel[D, A any](loop func(d []D, a, b []A)) kernel {
 	}
 }
 
-// each1 and each2 make a kernel of a function of one element, for functions that
+// each1 and each2 make a kernel from a function of single elements. They are for functions that
 // cost more than the indirect call.
 func each1[D, A any](f func(A) D) kernel {
 	return unaryKernel(func(d []D, a []A) {
@@ -149,7 +149,7 @@ func swapped[D, A any](loop func(d []D, a, b []A)) func(d []D, a, b []A) {
 	return func(d []D, a, b []A) { loop(d, b, a) }
 }
 
-// minimum and maximum answer NaN if either operand is one, the first one's.
+// minimum and maximum return NaN if either operand is NaN, and the first operand's NaN if both are.
 func minimum[T realNum](d, a, b []T) {
 	a, b = a[:len(d)], b[:len(d)]
 	for i, x := range a {
@@ -217,7 +217,8 @@ func choose[T any](n int, r regs) error {
 	return nil
 }
 
-// chooseKernel picks by a bool between values of a size.
+// chooseKernel returns the kernel that selects between two values by a bool. It depends only on the
+// size of the values.
 func chooseKernel(d DType) kernel {
 	switch d.Size() {
 	case 1:
@@ -230,5 +231,5 @@ func chooseKernel(d DType) kernel {
 	return choose[complex128]
 }
 
-// slicePointer is the address of a slice's first element.
+// slicePointer returns the address of a slice's first element.
 func slicePointer[T any](s []T) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(s)) }

@@ -5,29 +5,28 @@ import (
 	"math"
 )
 
-// Launching runs a kernel that the caller wrote.
+// Launching runs a kernel that the client wrote.
 type Launching struct {
 	Source, Entry string
 	Grid, Block   [3]uint32
 	SharedBytes   uint32
 	// Arguments are the kernel's parameters; the outputs' addresses follow them.
 	Arguments []KernelArgument
-	// Zero says that outputs are to be filled with zeros first.
+	// Zero says that the outputs are filled with zeros first.
 	Zero bool
 }
 
 // KernelArgument is one parameter of a kernel.
 type KernelArgument struct {
-	// Tensor is given by the address of its elements in C order; nil is for a
-	// scalar.
+	// Tensor is passed as the address of its elements in C order. It is nil for a scalar.
 	Tensor *Tensor
-	// Scalar has no axes and lies on the host.
+	// Scalar has no axes and lies in host memory. It is nil for a tensor.
 	Scalar *Tensor
 }
 
 func (*Launching) isWork() {}
 
-// Limits of CUDA.
+// CUDA's limits.
 const (
 	maxBlockThreads = 1024
 	maxBlockDepth   = 64
@@ -35,8 +34,7 @@ const (
 	maxGridHeight   = 65535
 )
 
-// CUDAKernel is the operation cuda.kernel, which CUDA devices have beside the
-// others.
+// CUDAKernel returns the operation cuda.kernel, which CUDA devices have in addition to the others.
 func CUDAKernel() *Op {
 	return &Op{
 		Name: "cuda.kernel",
@@ -104,7 +102,7 @@ func planKernel(c *call) (*Planned, error) {
 	return p, nil
 }
 
-// dimensions reads one to three numbers; what is left out is one.
+// dimensions reads one to three numbers; missing ones are one.
 func (c *call) dimensions(name string, limits [3]int64) ([3]uint32, error) {
 	given := c.ints(name)
 	out := [3]uint32{1, 1, 1}

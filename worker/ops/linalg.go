@@ -58,7 +58,7 @@ func realMatrix(c *call) (*Tensor, DType, error) {
 	return x, x.DType, nil
 }
 
-// float64Copy is the matrix in working memory, to be factored in place.
+// float64Copy copies the matrix to working memory, as float64, to be factored in place.
 func float64Copy(ctx context.Context, x *Tensor) ([]float64, error) {
 	t, err := contiguousIn(ctx, x, Float64)
 	if err != nil {
@@ -67,7 +67,7 @@ func float64Copy(ctx context.Context, x *Tensor) ([]float64, error) {
 	return elements[float64](t), ctx.Err()
 }
 
-// store rounds values to the type of out.
+// store writes values to out, rounded to its type.
 func store(ctx context.Context, out *Tensor, values []float64) error {
 	if len(values) == 0 {
 		return nil
@@ -92,7 +92,8 @@ func qrInto(ctx context.Context, q, r, x *Tensor) error {
 	return store(ctx, r, right)
 }
 
-// qr factors the m by n matrix a, which it destroys, into m by k and k by n.
+// qr factors the m by n matrix a into an m by k and a k by n matrix, with k = min(m, n). It
+// destroys a.
 func qr(ctx context.Context, a []float64, m, n int) (q, r []float64, err error) {
 	k := min(m, n)
 	tau, err := scratchFloats(ctx, k)
@@ -132,7 +133,7 @@ func svdInto(ctx context.Context, c *call, outs []*Tensor, x *Tensor) error {
 		return &Error{Kind: Failed, Op: c.op.Name, Argument: "x", Reason: "the singular values would not converge: there is NaN or infinity in x"}
 	}
 	flat := m < n
-	if flat { // the factors of the transposed matrix are these, transposed
+	if flat { // factor the transpose: its factors are the transposed factors of x
 		x = &Tensor{DType: x.DType, Shape: []int64{x.Shape[1], x.Shape[0]}, Strides: []int64{x.Strides[1], x.Strides[0]}, Offset: x.Offset, Data: x.Data}
 		m, n = n, m
 	}
@@ -164,7 +165,7 @@ func svdInto(ctx context.Context, c *call, outs []*Tensor, x *Tensor) error {
 	return nil
 }
 
-// transposed views the m by n matrix as n by m.
+// transposed returns a view of the m by n matrix as its n by m transpose.
 func transposed(a []float64, m, n int) *Tensor {
 	return &Tensor{DType: Float64, Shape: []int64{int64(n), int64(m)}, Strides: []int64{8, 8 * int64(n)}, Data: block[byte](slicePointer(a), 8*len(a))}
 }

@@ -13,32 +13,32 @@ import (
 	"unsafe"
 )
 
-// program is an expression compiled for inputs of known types. Its registers hold
-// one block each: first the inputs, then constants and temporaries.
+// program is an expression that is compiled for inputs of known types. Each register holds one
+// block. The first registers are the inputs; constants and temporaries follow.
 type program struct {
 	code      []instruction
 	inputs    int
 	registers []register
-	out       int // the register that is the result; always the last instruction's
-	// told is it as devices are told.
+	out       int // the register of the result; always written by the last instruction
+	// told is the same program in the exported form, for devices.
 	told Program
 }
 
 type register struct {
 	dtype DType
-	value any // of a constant; nil otherwise
+	value any // of a constant; otherwise nil
 }
 
 type instruction struct {
 	run       kernel
 	function  string // what run computes, as kernelFor and castKernel name it
-	work      DType  // the type of the operands, of a choice that of the last two
-	registers [4]int // destination, operands
-	operands  int    // how many there are
+	work      DType  // the type of the operands; for where, the type of the last two
+	registers [4]int // destination, then operands
+	operands  int    // number of operands
 }
 
-// rule gives the type that a function works in for operands of one type, and the
-// type of its result.
+// rule returns, for operands of type d, the type that a function computes in and the type of its
+// result.
 type rule func(d DType) (work, out DType)
 
 func ruleOf(op string) rule {
@@ -46,7 +46,7 @@ func ruleOf(op string) rule {
 	case "==", "!=", "<", "<=", ">", ">=", "isnan", "isinf", "isfinite":
 		return func(d DType) (DType, DType) { return d, Bool }
 	case "//", "%", "**", "square":
-		return func(d DType) (DType, DType) { // NumPy says int8
+		return func(d DType) (DType, DType) { // NumPy uses int8
 			if d == Bool {
 				d = Uint8
 			}
@@ -70,10 +70,10 @@ func ruleOf(op string) rule {
 	return func(d DType) (DType, DType) { return d.inexact(), d.inexact() }
 }
 
-// compiled is a value while compiling.
+// compiled is a value during compilation.
 type compiled struct {
 	operand
-	register int // -1 for a constant that no instruction needed yet
+	register int // -1 for a constant that no instruction has needed yet
 	value    any // of a constant
 }
 
@@ -81,13 +81,14 @@ type compiler struct {
 	program
 	names  []string
 	inputs []compiled
-	free   []int // temporaries that hold no value any more
+	free   []int // temporaries whose value is not needed any more
 }
 
 func isScalar(c compiled) bool { return c.register < 0 }
 
-// compile checks an expression against the inputs and plans its registers. Inputs
-// with a value are scalars and become constants.
+// compile checks an expression against the inputs and allocates its registers. An input with a
+// value is a scalar and becomes a constant. want is the type of the result; Invalid means the type
+// that the expression has.
 func compile(root *node, names []string, inputs []compiled, want DType) (*program, error) {
 	c := &compiler{names: names, inputs: inputs}
 	c.program.inputs = len(inputs)
@@ -115,7 +116,7 @@ func compile(root *node, names []string, inputs []compiled, want DType) (*progra
 	return c.tell(), nil
 }
 
-// tell sets what devices are told, when the rest is complete.
+// tell sets told. It is called when the program is complete otherwise.
 func (p *program) tell() *program {
 	p.told = Program{Inputs: p.inputs, Out: p.out}
 	for _, r := range p.registers {
@@ -127,10 +128,10 @@ func (p *program) tell() *program {
 	return p
 }
 
-// identities are the programs of identityProgram.
+// identities caches the programs of identityProgram.
 var identities [Complex128 + 1][Complex128 + 1]atomic.Pointer[program]
 
-// identityProgram only converts its one input.
+// identityProgram returns the program that only converts its single input.
 func identityProgram(to, from DType) *program {
 	at := &identities[to][from]
 	if p := at.Load(); p != nil {
@@ -146,8 +147,8 @@ func identityProgram(to, from DType) *program {
 	return at.Load()
 }
 
-// emit appends an instruction. Its destination is never one of its operands, as
-// these are released only afterwards.
+// emit appends an instruction and returns its destination, which is never one of its operands:
+// their registers are freed only afterwards.
 func (c *compiler) emit(function string, work, dtype DType, operands ...int) int {
 	to := len(c.registers)
 	if i := slices.IndexFunc(c.free, func(r int) bool { return c.registers[r].dtype == dtype }); i >= 0 {
@@ -173,7 +174,7 @@ func (c *compiler) emit(function string, work, dtype DType, operands ...int) int
 	return to
 }
 
-// coerce finds the register that holds v as a dtype.
+// coerce returns a register that holds v as a value of type dtype.
 func (c *compiler) coerce(v compiled, dtype DType) (int, error) {
 	if isScalar(v) {
 		if n, ok := v.value.(int64); ok && !fits(n, dtype) {
@@ -203,7 +204,7 @@ func fits(n int64, d DType) bool {
 	return true
 }
 
-// sameBits tells constants apart that compare equal, as 0.0 and -0.0.
+// sameBits distinguishes constants that compare equal, such as 0.0 and -0.0.
 func sameBits(a, b any) bool { return fmt.Sprintf("%T %v", a, a) == fmt.Sprintf("%T %v", b, b) }
 
 func (c *compiler) value(n *node) (compiled, error) {
@@ -267,7 +268,7 @@ func (c *compiler) apply(op string, args []compiled) (compiled, error) {
 		n, ok := a.value.(int64)
 		return ok && !fits(n, work)
 	}) {
-		work = Int64 // a comparison with what no element can be has an answer all the same
+		work = Int64 // a comparison with a number outside of the type's range has a result, too
 	}
 	function := special(op, work, joined)
 	if function != "" {
@@ -295,8 +296,8 @@ func display(op string) string {
 	return op
 }
 
-// special is what to compute for a power with a constant exponent that has a
-// cheaper, more exact form, else "". NumPy takes the same short cuts.
+// special returns the function for a power whose constant exponent allows a cheaper and more exact
+// computation, otherwise "". NumPy uses the same special cases.
 func special(op string, work DType, args []compiled) string {
 	if op != "**" || !isScalar(args[1]) {
 		return ""
@@ -315,8 +316,8 @@ func special(op string, work DType, args []compiled) string {
 	return ""
 }
 
-// fold computes arithmetic between constants as Python does, so that they stay
-// weak: (1/2)*x keeps the type of x.
+// fold computes arithmetic between constants as Python does. The result is weak, so that (1/2)*x
+// has the type of x.
 func fold(op string, args []compiled) (compiled, bool, error) {
 	arithmetic := slices.Contains([]string{"+", "-", "*", "/", "//", "%", "**", "neg"}, op)
 	if !arithmetic || slices.ContainsFunc(args, func(a compiled) bool { return !isScalar(a) || a.dtype == Bool }) {
@@ -386,7 +387,7 @@ func fold(op string, args []compiled) (compiled, bool, error) {
 	}[op]), true, nil
 }
 
-// foldInts is false where the result is no int64.
+// foldInts returns false if the result is not an int64.
 func foldInts(op string, x, y int64) (int64, bool) {
 	switch op {
 	case "+":
@@ -410,15 +411,15 @@ func foldInts(op string, x, y int64) (int64, bool) {
 	return 0, false
 }
 
-// mapProgram runs a program over whole tensors: inputs broadcast to the shape of
-// out, which is contiguous and of the program's result type.
+// mapProgram runs a program over whole tensors. Inputs broadcast to the shape of out, which is
+// contiguous and has the type of the program's result.
 func mapProgram(p *program, ctx context.Context, out *Tensor, inputs []*Tensor) error {
 	n := out.Len()
 	if n == 0 {
 		return nil
 	}
 	size := int(min(n, blockLen))
-	// Words of 16 bytes, which suit every type.
+	// Units of 16 bytes are aligned for every type.
 	scratch := make([]complex128, len(p.registers)*size)
 	ptrs := make([]unsafe.Pointer, len(p.registers))
 	readers := make([]*reader, len(inputs))
@@ -460,8 +461,8 @@ func mapProgram(p *program, ctx context.Context, out *Tensor, inputs []*Tensor) 
 				r.read(ptrs[i], m)
 			}
 		}
-		// The result's register may be a temporary before the last instruction: any
-		// register of its type can be the output itself.
+		// Before the last instruction, the result's register may hold temporary values. These can
+		// be stored in the output itself, since they have its type.
 		ptrs[p.out] = unsafe.Add(out.base(), done*out.DType.Size())
 		for i := range p.code {
 			in := &p.code[i]

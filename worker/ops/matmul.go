@@ -8,8 +8,8 @@ import (
 	"gonum.org/v1/gonum/blas/gonum"
 )
 
-// gemmTile bounds one call into BLAS: 2*256^3 operations are a few milliseconds,
-// after which the context is looked at.
+// gemmTile limits the work of one call of BLAS: 2*256^3 operations take a few milliseconds. The
+// context is checked between the calls.
 const gemmTile = 256
 
 var kernels gonum.Implementation
@@ -90,7 +90,8 @@ func planMatmul(c *call) (*Planned, error) {
 	}), nil
 }
 
-// contiguousIn copies t; the copy is contiguous even if t is one matrix broadcast.
+// contiguousIn copies t to working memory as type dtype. The copy is contiguous even if t is one
+// matrix broadcast.
 func contiguousIn(ctx context.Context, t *Tensor, dtype DType) (*Tensor, error) {
 	out, err := scratchTensor(ctx, dtype, t.Shape)
 	if err != nil {
@@ -99,7 +100,7 @@ func contiguousIn(ctx context.Context, t *Tensor, dtype DType) (*Tensor, error) 
 	return out, castInto(ctx, out, t)
 }
 
-// matrixAt is the matrix of the last two axes at an index of those before.
+// matrixAt returns the matrix of the last axes at an index of the axes before them.
 func matrixAt(t *Tensor, index []int64) *Tensor {
 	n := len(index)
 	view := &Tensor{DType: t.DType, Shape: t.Shape[n:], Strides: t.Strides[n:], Offset: t.Offset, Data: t.Data, Far: t.Far}
@@ -109,8 +110,8 @@ func matrixAt(t *Tensor, index []int64) *Tensor {
 	return view
 }
 
-// blasReady says whether the last two axes are a matrix as BLAS takes it: one of
-// them without gaps, the other further apart than that one is long.
+// blasReady reports whether BLAS can take the matrix of the last two axes: along one axis the
+// elements are contiguous, and along the other the distance is at least the length of the first.
 func blasReady(t *Tensor) bool {
 	n := t.NDim()
 	rows, columns, by, across := t.Shape[n-2], t.Shape[n-1], t.Strides[n-2], t.Strides[n-1]
@@ -118,8 +119,8 @@ func blasReady(t *Tensor) bool {
 	return ok
 }
 
-// Leading finds how BLAS sees a matrix: as it is or transposed, and the distance of
-// its rows in elements; not every matrix can be given to it.
+// Leading describes a matrix as BLAS takes it: as it is or transposed, and the distance of its rows
+// in elements. ok is false if BLAS cannot take the matrix.
 func Leading(rows, columns, by, across, size int64) (transposed bool, distance int, ok bool) {
 	if by%size != 0 || across%size != 0 {
 		return false, 0, false
@@ -134,7 +135,7 @@ func Leading(rows, columns, by, across, size int64) (transposed bool, distance i
 	return false, 0, false
 }
 
-// multiplyMatrices writes a*b, all three of one type.
+// multiplyMatrices writes a*b to out; all three have the same type.
 func multiplyMatrices(ctx context.Context, out, a, b *Tensor) error {
 	switch out.DType {
 	case Bool, Uint8:
@@ -144,7 +145,7 @@ func multiplyMatrices(ctx context.Context, out, a, b *Tensor) error {
 	case Int64:
 		return multiplyLoops(ctx, out, a, b, false, multiplyRow[int64])
 	}
-	// BLAS skips zeros of a, which loses 0*inf and 0*NaN.
+	// BLAS skips zeros of a, which gives wrong results for 0*inf and 0*NaN.
 	finite, err := allFinite(ctx, b)
 	if err != nil {
 		return err
@@ -203,8 +204,8 @@ func gemm[T number](ctx context.Context, out, a, b *Tensor,
 	m, n, k := out.Shape[0], out.Shape[1], a.Shape[1]
 	ta, lda, _ := Leading(m, k, a.Strides[0], a.Strides[1], size)
 	tb, ldb, _ := Leading(k, n, b.Strides[0], b.Strides[1], size)
-	// An operand of one row or column has any distance: rows of a tile are as far
-	// apart as those of the whole.
+	// The rows of a tile are as far apart as those of the whole operand. If the operand has a
+	// single row or column, that distance is arbitrary.
 	tile := func(t *Tensor, row, column, rows, columns int64, transposed bool, distance int) []T {
 		if transposed {
 			row, column, rows, columns = column, row, columns, rows
@@ -239,8 +240,8 @@ func transpose(yes bool) blas.Transpose {
 	return blas.NoTrans
 }
 
-// multiplyLoops multiplies without BLAS: row adds x times a row of b to a row of
-// the output.
+// multiplyLoops multiplies without BLAS. The function row adds x times a row of b to a row of the
+// output.
 func multiplyLoops[T number](ctx context.Context, out, a, b *Tensor, boolean bool, row func(d []T, x T, b []T)) error {
 	a, err := inType(ctx, a, out.DType)
 	if err != nil {

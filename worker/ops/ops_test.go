@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// run calls an operation with positional arguments and Go-heap memory.
+// run calls an operation with positional and named arguments; its memory comes from the Go heap.
 func run(tb testing.TB, name string, named map[string]any, positional ...any) (any, error) {
 	tb.Helper()
 	op, err := NewRegistry().Lookup(name)
@@ -48,7 +48,7 @@ func mustRun(tb testing.TB, name string, named map[string]any, positional ...any
 
 type named = map[string]any
 
-// list writes a Go value as leaves.
+// list converts Go values to a list of leaves.
 func list[T any](values ...T) []any {
 	out := make([]any, len(values))
 	for i, v := range values {
@@ -61,7 +61,7 @@ func list[T any](values ...T) []any {
 	return out
 }
 
-// tensorOf builds a contiguous tensor of some leaves.
+// tensorOf builds a contiguous tensor from leaves.
 func tensorOf(tb testing.TB, d DType, shape []int64, values ...any) *Tensor {
 	tb.Helper()
 	out, err := NewTensor(d, shape)
@@ -79,7 +79,7 @@ func tensorOf(tb testing.TB, d DType, shape []int64, values ...any) *Tensor {
 	return out
 }
 
-// show is a tensor's type, shape and elements in C order.
+// show returns a tensor's type, shape and elements in C order as text.
 func show(tb testing.TB, v any) string {
 	tb.Helper()
 	x, ok := v.(*Tensor)
@@ -226,7 +226,7 @@ func TestRunningOperationsStopWhenCancelled(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.HasPrefix(err.Error(), name+": ") {
 			t.Errorf("%s: %v", name, err)
 		}
-		// All of them would take far longer.
+		// Without the deadline each of these calls would take far longer.
 		if spent := time.Since(start); spent > 20*time.Second {
 			t.Errorf("%s stopped %v after it was told to", name, spent)
 		}

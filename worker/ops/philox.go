@@ -2,8 +2,8 @@ package ops
 
 import "math/bits"
 
-// Philox4x32-10 (Salmon, Moraes, Dror and Shaw, 2011): a keyed bijection of
-// 128-bit counters. Any block of the stream is found without those before it.
+// Philox4x32-10 (Salmon, Moraes, Dror and Shaw, 2011) is a keyed bijection of 128-bit counters. Any
+// block of the stream can be computed without the blocks before it.
 const (
 	philoxM0     = 0xD2511F53
 	philoxM1     = 0xCD9E8D57
@@ -25,9 +25,9 @@ func philox(counter [4]uint32, key [2]uint32) [4]uint32 {
 	return [4]uint32{c0, c1, c2, c3}
 }
 
-// philoxStream is the sequence of 64-bit words that a seed names. Word i is half
-// i%2 of block i/2, whose counter is {low, high half of i/2, 0, 0} and whose key is
-// {low, high half of the seed}; half h holds output 2h below output 2h+1.
+// philoxStream is the sequence of 64-bit words that belongs to a seed. Word i is half i%2 of block
+// i/2, whose counter is {low, high half of i/2, 0, 0} and whose key is {low, high half of the
+// seed}. Half h has output 2h in its lower and output 2h+1 in its upper 32 bits.
 type philoxStream struct {
 	key [2]uint32
 }
@@ -36,7 +36,7 @@ func newPhiloxStream(seed int64) philoxStream {
 	return philoxStream{[2]uint32{uint32(seed), uint32(uint64(seed) >> 32)}}
 }
 
-// block is the pair of words 2i and 2i+1.
+// block returns the pair of words 2i and 2i+1.
 func (s philoxStream) block(i uint64) (even, odd uint64) {
 	out := philox([4]uint32{uint32(i), uint32(i >> 32)}, s.key)
 	return uint64(out[0]) | uint64(out[1])<<32, uint64(out[2]) | uint64(out[3])<<32

@@ -6,13 +6,16 @@ import (
 	"fmt"
 )
 
-// A point of a Task Bench graph: the task at (step, point), which checks that each input is the output of the point that it
-// should be, computes for a while and fills its own output with its own place. After Slaughter et al., "Task Bench: a
-// parameterized benchmark for evaluating parallel runtime performance", SC20; its kernel compute_bound.
+// A point of a Task Bench graph is the task at (step, point). It checks that each input is the
+// output of the expected point, computes for a while and fills its own output with its step and
+// point. See Slaughter et al., "Task Bench: a parameterized benchmark for evaluating parallel
+// runtime performance", SC20; this is its kernel compute_bound.
 const (
-	// pairBytes are the step and the point, as int64, little endian; an output repeats them.
+	// pairBytes is the size of a pair of step and point, each an int64, little endian. An output
+	// repeats the pair.
 	pairBytes = 16
-	// PointLanes are the numbers that one iteration multiplies and adds to, on the host; PointFlops its operations.
+	// PointLanes is how many numbers one iteration multiplies and adds to, on the host; PointFlops
+	// is the number of operations of an iteration.
 	PointLanes = 64
 	PointFlops = 2 * PointLanes
 )
@@ -85,7 +88,7 @@ func checkPairs(data []byte, step, point int64) error {
 	return nil
 }
 
-// compute multiplies and adds: what is measured is how long it takes, so the compiler must not see through it.
+// compute multiplies and adds. Its duration is measured, so the compiler must not optimise it away.
 func compute(ctx context.Context, iterations int64) error {
 	var lanes [PointLanes]float64
 	for i := range lanes {

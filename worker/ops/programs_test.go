@@ -9,7 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// Programs are kept by keys: what has the same key is compiled to the same.
+// TestWhatIsCompiledOnceIsWhatWouldBeCompiled checks that expressions with the same cache key
+// compile to the same program.
 func TestWhatIsCompiledOnceIsWhatWouldBeCompiled(t *testing.T) {
 	cache := &exprCache{}
 	sources := []string{"x0+x1", "x0*2", "x1**2-x0", "where(x0 > x1, x0, 1.5)", "a + b", "-x0 * x1 + x0*x1"}
@@ -50,7 +51,7 @@ func TestWhatIsCompiledOnceIsWhatWouldBeCompiled(t *testing.T) {
 	}
 }
 
-// bitsOf is a program whose values can be compared.
+// bitsOf returns the program in a form that can be compared to the bit.
 func bitsOf(p Program) any {
 	var values []string
 	for _, r := range p.Registers {

@@ -9,8 +9,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// genStrided draws a tensor of small integers with any strides that stay inside
-// its memory: gaps, reversed and broadcast axes.
+// genStrided draws a tensor of small integers with any strides that stay inside its memory: gaps,
+// reversed axes and broadcast axes.
 func genStrided(rt *rapid.T, label string, d DType, shape []int64) *Tensor {
 	view := &Tensor{DType: d, Shape: shape, Strides: make([]int64, len(shape))}
 	order := rapid.Permutation(axesOf(len(shape))).Draw(rt, label+" order")
@@ -63,7 +63,7 @@ func genShape(rt *rapid.T, maxDims int) []int64 {
 	return rapid.SliceOfN(rapid.Int64Range(0, 5), 0, maxDims).Draw(rt, "shape")
 }
 
-// complexAt is an element, whatever its type.
+// complexAt returns one element as a complex number, for any type.
 func complexAt(rt *rapid.T, x *Tensor, index []int64) complex128 {
 	v, err := x.At(index...)
 	if err != nil {
@@ -80,7 +80,7 @@ func complexAt(rt *rapid.T, x *Tensor, index []int64) complex128 {
 	return v.(complex128)
 }
 
-// expectAt compares each element of a result with what want says.
+// expectAt compares each element of a result with the value that want returns for it.
 func expectAt(rt *rapid.T, got any, shape []int64, want func(index []int64) complex128) {
 	x := got.(*Tensor)
 	if !slices.Equal(x.Shape, shape) {

@@ -34,7 +34,7 @@ func randomOps() []*Op {
 	}}
 }
 
-// randomLen is the number of elements between two looks at the context.
+// randomLen is the number of elements between two checks of the context.
 const randomLen = 1 << 14
 
 func planRandom(c *call) (*Planned, error) {
@@ -92,14 +92,14 @@ func planRandom(c *call) (*Planned, error) {
 	}), nil
 }
 
-// wordSource is a stretch of a stream.
+// wordSource is a range of the words of a stream.
 type wordSource struct {
 	stream philoxStream
 	words  []uint64
 	skip   int // 1 if the first element is the odd word of its block, else 0
 }
 
-// load makes n words from the first one on available, with their whole blocks.
+// load computes the n words from first on, in whole blocks.
 func (s *wordSource) load(first uint64, n int) {
 	s.skip = int(first % 2)
 	for i := 0; i < s.skip+n; i += 2 {
@@ -107,10 +107,10 @@ func (s *wordSource) load(first uint64, n int) {
 	}
 }
 
-// at is the word of the i-th element loaded.
+// at returns the word of the i-th loaded element.
 func (s wordSource) at(i int) uint64 { return s.words[s.skip+i] }
 
-// components views a tensor as its real numbers: two for each complex element.
+// components returns a view of a tensor as real numbers: two for each complex element.
 func components[T floating](t *Tensor) []T {
 	if t.DType.kind() != complexKind {
 		return elements[T](t)
@@ -150,14 +150,15 @@ func planUniform(c *call, dtype DType, w *Drawing) (func(*Tensor, wordSource, in
 	return func(out *Tensor, words wordSource, from, to int64) {
 		span := float64(high - low)
 		for i, d := 0, components[float64](out)[from:to]; i < len(d); i++ {
-			// The conversion keeps the compiler from fusing the steps into one rounding.
+			// The conversion keeps the compiler from fusing both steps, which would round only
+			// once.
 			scaled := float64(span * unitInterval(words.at(i)))
 			d[i] = low + scaled
 		}
 	}, nil
 }
 
-// unitInterval is a float64 in [0, 1) of a word's upper 53 bits.
+// unitInterval returns a float64 in [0, 1) made from a word's upper 53 bits.
 func unitInterval(word uint64) float64 { return float64(word>>11) * 0x1p-53 }
 
 func planNormal(c *call, dtype DType, w *Drawing) (func(*Tensor, wordSource, int64, int64), error) {
@@ -182,8 +183,8 @@ func planNormal(c *call, dtype DType, w *Drawing) (func(*Tensor, wordSource, int
 	}, nil
 }
 
-// drawNormals makes two numbers of each block, of which the first and the last one
-// may lie outside of d.
+// drawNormals computes two numbers from each block. The first number of the first block and the
+// last number of the last block may lie outside of d.
 func drawNormals[T floating](d []T, words wordSource, loc, scale float64) {
 	for at := -words.skip; at < len(d); at += 2 {
 		a, b := words.at(at), words.at(at+1)
@@ -377,7 +378,7 @@ func planArange(c *call) (*Planned, error) {
 	}), nil
 }
 
-// countSteps is the number of steps from start that stay before stop.
+// countSteps returns the number of steps from start that stay before stop.
 func countSteps(start, stop, step int64) int64 {
 	if step > 0 && start < stop {
 		return int64((uint64(stop)-uint64(start)-1)/uint64(step)) + 1

@@ -7,26 +7,26 @@ import (
 	"unsafe"
 )
 
-// reducer folds values of one type. Its state is a value of that type.
+// reducer folds values of one type. The accumulator has the same type.
 type reducer struct {
 	dtype DType
-	// run folds a contiguous run into one value, n >= 1.
+	// run folds a contiguous run of n elements into one value; n >= 1.
 	run func(out, in unsafe.Pointer, n int)
-	// join folds a block of values into another, element by element.
+	// join folds a block of values into another block, element by element.
 	join kernel
 }
 
-// leafLen is the length of the runs that a pairwise sum adds up one after another.
+// leafLen is the longest run that a pairwise sum adds without splitting it.
 const leafLen = 128
 
-// pairwise adds in a balanced tree, in the order NumPy uses: the error grows with
-// the logarithm of the length.
+// pairwise adds in a balanced tree, in the order that NumPy uses: the error grows with the
+// logarithm of the length.
 func pairwise[T number](a []T) T {
 	if len(a) < 8 {
 		var sum T
 		for i, x := range a {
 			if i == 0 {
-				sum = x // so that the sum of negative zeros stays one
+				sum = x // the sum of negative zeros is a negative zero
 			} else {
 				sum += x
 			}
@@ -142,7 +142,7 @@ func complexRun[T complex_](name string) func(out, in unsafe.Pointer, n int) {
 	}
 }
 
-// reduceTypes are the type that op accumulates in and that of its result.
+// reduceTypes returns the type that op accumulates in and the type of its result.
 func reduceTypes(c *call, op string, x, want DType) (work, out DType, err error) {
 	if want != Invalid && op != "sum" && op != "prod" && op != "mean" {
 		return 0, 0, c.bad("dtype", "%s has a type of its own: only sum, prod and mean take dtype", op)
@@ -155,7 +155,7 @@ func reduceTypes(c *call, op string, x, want DType) (work, out DType, err error)
 		case want != Invalid:
 			return want, want, nil
 		case x.kind() <= intKind:
-			return Int64, Int64, nil // NumPy says uint64 for uint8
+			return Int64, Int64, nil // NumPy uses uint64 for uint8
 		}
 		return x, x, nil
 	case "mean":
@@ -247,7 +247,7 @@ func planReduce(c *call) (*Planned, error) {
 	}), nil
 }
 
-// reduceInto folds x along the axes marked; out has the remaining ones in order.
+// reduceInto folds x along the marked axes. out has the remaining axes in order.
 func reduceInto(ctx context.Context, out, x *Tensor, folded []bool, op string, work DType) error {
 	if out.Len() == 0 {
 		return nil
@@ -277,7 +277,7 @@ func reduceInto(ctx context.Context, out, x *Tensor, folded []bool, op string, w
 		}
 		part.Shape, part.Strides = append(part.Shape, d), append(part.Strides, x.Strides[i])
 	}
-	// Casting to Int64 would count other than ones, so count goes by way of Bool.
+	// count adds ones, so it converts to Bool first: a conversion to Int64 would keep other values.
 	if op == "count" {
 		r.cast = castKernel(Bool, x.DType)
 		r.widen = castKernel(Int64, Bool)
@@ -290,16 +290,16 @@ func reduceInto(ctx context.Context, out, x *Tensor, folded []bool, op string, w
 	return r.byLanes()
 }
 
-// reduction is one run of reduceInto.
+// reduction is the state of one call of reduceInto.
 type reduction struct {
 	reducer
-	ended func() error // says why to stop, nil to go on
+	ended func() error // returns an error if the reduction is to stop, otherwise nil
 	out   *Tensor
-	kept  *Tensor // the axes that stay, at the place of x
+	kept  *Tensor // x with only the axes that are not folded
 	rows  *Tensor // the axes that are folded; only type, shape and strides
 	cast  kernel  // nil if the elements are already of the work type
-	widen kernel  // nil, or what comes after cast
-	spent int64   // elements since ended was last asked
+	widen kernel  // the conversion after cast; nil if there is none
+	spent int64   // elements since the last call of ended
 }
 
 func (r *reduction) check(n int64) error {
@@ -310,11 +310,11 @@ func (r *reduction) check(n int64) error {
 	return r.ended()
 }
 
-// runLen bounds the memory of a gathered run; NumPy buffers as many elements.
+// runLen limits the memory of a gathered run. NumPy's buffer has the same length.
 const runLen = 8192
 
-// byRuns folds each output's elements on their own: right where the elements that
-// lie together are folded.
+// byRuns folds the elements of each output separately. It suits reductions along the axis whose
+// elements are closest in memory.
 func (r *reduction) byRuns() error {
 	scratch := newScratch(runLen)
 	size := r.dtype.Size()
@@ -352,8 +352,8 @@ func (r *reduction) byRuns() error {
 	})
 }
 
-// direct folds a run where it lies. A long one is cut like pairwise cuts, so that
-// looking at the context does not change the sum.
+// direct folds a run in place. It splits a long run as pairwise does, so that the checks of the
+// context do not change the sum.
 func (r *reduction) direct(to, in unsafe.Pointer, n int64) error {
 	if n <= checkEvery {
 		r.run(to, in, int(n))
@@ -371,21 +371,21 @@ func (r *reduction) direct(to, in unsafe.Pointer, n int64) error {
 	return r.join(1, regs{to, to, unsafe.Pointer(&rest)})
 }
 
-// scratch holds a block as read, as cast and as widened.
+// scratch has room for a block as read, as converted by cast and as converted by widen.
 type scratch [3]unsafe.Pointer
 
 func newScratch(n int) scratch {
-	words := make([]complex128, 3*n) // 16 bytes suit every type
+	words := make([]complex128, 3*n) // 16 bytes are aligned for every type
 	return scratch{unsafe.Pointer(&words[0]), unsafe.Pointer(&words[n]), unsafe.Pointer(&words[2*n])}
 }
 
-// load gathers the next n elements in the work type.
+// load gathers the next n elements in the type of the accumulator.
 func (r *reduction) load(source *reader, s scratch, n int) unsafe.Pointer {
 	source.read(s[0], int64(n))
 	if r.cast == nil {
 		return s[0]
 	}
-	// Casts have no errors.
+	// Conversions return no errors.
 	_ = r.cast(n, regs{s[1], s[0]})
 	if r.widen == nil {
 		return s[1]
@@ -394,9 +394,9 @@ func (r *reduction) load(source *reader, s scratch, n int) unsafe.Pointer {
 	return s[2]
 }
 
-// byLanes folds whole rows of outputs into each other: right where neighbours in
-// memory belong to different outputs. Rows are joined in groups of leafLen, and the
-// groups in a balanced tree, which keeps sums as exact as pairwise ones.
+// byLanes folds whole rows of outputs into each other. It suits reductions in which neighbours in
+// memory belong to different outputs. Rows are joined in groups of leafLen, and the groups in a
+// balanced tree, so that sums are as exact as pairwise sums.
 func (r *reduction) byLanes() error {
 	shape, strides := r.kept.Shape, r.kept.Strides
 	last := len(shape) - 1
@@ -443,8 +443,8 @@ func (r *reduction) byLanes() error {
 	})
 }
 
-// laneTree holds partial results of whole groups, of which at most one has each
-// power of two as its number of groups: like the digits of a binary counter.
+// laneTree holds partial results, each of a number of groups that is a power of two. They are
+// joined when two have the same number of groups, like the digits of a binary counter.
 type laneTree struct {
 	levels []unsafe.Pointer
 	ranks  []int
@@ -454,7 +454,7 @@ type laneTree struct {
 
 func (t *laneTree) reset(width int64) { t.used, t.width = 0, width }
 
-// add folds one row into the group at the top, or begins a group with it.
+// add folds one row into the group at the top, or begins a new group with it.
 func (t *laneTree) add(r *reduction, in unsafe.Pointer, n int, begin bool) error {
 	if !begin {
 		top := t.levels[t.used-1]
@@ -476,7 +476,7 @@ func (t *laneTree) add(r *reduction, in unsafe.Pointer, n int, begin bool) error
 	return nil
 }
 
-// merge joins the two groups at the top.
+// merge joins the two partial results at the top.
 func (t *laneTree) merge(r *reduction, n int) error {
 	under, top := t.levels[t.used-2], t.levels[t.used-1]
 	t.used--
@@ -493,7 +493,7 @@ func (t *laneTree) finish(r *reduction, out unsafe.Pointer, n int) error {
 	return nil
 }
 
-// divideBy makes means of sums.
+// divideBy turns sums into means.
 func divideBy(ctx context.Context, t *Tensor, n int64) error {
 	root := &node{op: "/", args: []*node{{op: "name", name: "x"}, {value: float64(n)}}}
 	p, err := compile(root, []string{"x"}, []compiled{{operand: operand{dtype: t.DType}}}, t.DType)
@@ -503,5 +503,5 @@ func divideBy(ctx context.Context, t *Tensor, n int64) error {
 	return mapProgram(p, ctx, t, []*Tensor{t})
 }
 
-// without drops one entry.
+// without returns the list without entry i.
 func without(list []int64, i int) []int64 { return slices.Delete(slices.Clone(list), i, i+1) }

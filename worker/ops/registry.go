@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Allocator provides the memory of one output: a C-contiguous tensor of that type
-// and shape. Its bytes need not be zero.
+// Allocator allocates the memory of one output: a C-contiguous tensor of that type and shape. Its
+// bytes need not be zero.
 type Allocator func(dtype DType, shape []int64) (*Tensor, error)
 
 // Op is one operation that the worker can run.
@@ -17,24 +17,25 @@ type Op struct {
 	Name     string
 	Doc      string
 	Params   []Param
-	Variadic string // what further positional arguments are; empty: there are none
-	Open     bool   // named arguments beside Params are allowed
-	// Blind: it looks at no element of the tensors among its arguments, which may lie in Far memory then.
+	Variadic string // name of the further positional arguments; empty: there are none
+	Open     bool   // named arguments besides Params are allowed
+	// Blind operations read no element of the tensors among their arguments, so these may lie in
+	// Far memory.
 	Blind bool
-	// Once: it reads each byte of its tensors about once. Moves: and its result is made of
-	// the bytes that it reads.
+	// Once: the operation reads each byte of its tensors about once. Moves: in addition, it reads
+	// only bytes that become part of its result.
 	Once, Moves bool
 	plan        func(c *call) (*Planned, error)
 }
 
-// single plans an operation with one tensor as its result.
+// single plans an operation whose result is one tensor.
 func single(dtype DType, shape []int64, w Work, run func(ctx context.Context, out *Tensor) error) *Planned {
 	p := &Planned{Work: w, Result: func(outs []*Tensor) any { return outs[0] }, runSingle: run, one: [1]Output{{dtype, shape}}}
 	p.Outputs = p.one[:]
 	return p
 }
 
-// several plans an operation with a list of tensors as its result.
+// several plans an operation whose result is a list of tensors.
 func several(outputs []Output, w Work, run func(ctx context.Context, outs []*Tensor) error) *Planned {
 	result := func(outs []*Tensor) any {
 		list := make([]any, len(outs))
@@ -48,13 +49,13 @@ func several(outputs []Output, w Work, run func(ctx context.Context, outs []*Ten
 	}}
 }
 
-// scalar plans an operation whose result takes no tensor memory.
+// scalar plans an operation whose result needs no tensor memory.
 func scalar(run func(ctx context.Context) (any, error)) *Planned {
 	return &Planned{run: func(ctx context.Context, _ []*Tensor) (any, error) { return run(ctx) }}
 }
 
-// Run checks the arguments, takes memory for the results and fills it. Memory that
-// alloc gave stays the caller's to free, also when Run fails.
+// Run checks the arguments, allocates memory for the results and computes them. The caller must
+// free the memory that alloc returned, also if Run fails.
 func (o *Op) Run(ctx context.Context, args Args, alloc Allocator) (any, error) {
 	p, err := o.Plan(args)
 	if err != nil {
@@ -63,9 +64,9 @@ func (o *Op) Run(ctx context.Context, args Args, alloc Allocator) (any, error) {
 	return p.Run(ctx, alloc)
 }
 
-// OutputBytes is what Run will ask of its allocator, from the arguments' types and
-// shapes: their Data may be nil. It is false where that does not suffice, or where
-// the arguments are wrong: Run tells why.
+// OutputBytes returns how many bytes Run will request from its allocator. It uses only the types
+// and shapes of the arguments: their Data may be nil. known is false if the number cannot be
+// determined or the arguments are wrong; then Run returns the error.
 func (o *Op) OutputBytes(args Args) (bytes int64, known bool) {
 	var failure error
 	defer recovered(o.Name, &failure)
@@ -80,7 +81,7 @@ func (o *Op) OutputBytes(args Args) (bytes int64, known bool) {
 	return p.OutputBytes()
 }
 
-// Signature is the call as one would write it, with defaults.
+// Signature returns the call in written form, with defaults.
 func (o *Op) Signature() string {
 	var parts []string
 	variadic := o.Variadic
@@ -106,13 +107,13 @@ func (o *Op) Signature() string {
 	return o.Name + "(" + strings.Join(parts, ", ") + ")"
 }
 
-// Registry finds operations by name. It never changes once made.
+// Registry finds operations by name. It does not change after its creation.
 type Registry struct {
 	ops map[string]*Op
 }
 
-// NewRegistry holds every operation that any device has, and those that only this
-// one has.
+// NewRegistry returns a registry with the operations that all devices have, and with own, those of
+// this device only.
 func NewRegistry(own ...*Op) *Registry {
 	r := &Registry{ops: map[string]*Op{}}
 	for _, group := range [][]*Op{
@@ -128,8 +129,7 @@ func NewRegistry(own ...*Op) *Registry {
 	return r
 }
 
-// Lookup finds an operation. The error for an unknown one names those that
-// resemble it.
+// Lookup finds an operation. The error for an unknown name lists similar names.
 func (r *Registry) Lookup(name string) (*Op, error) {
 	if op, ok := r.ops[name]; ok {
 		return op, nil
@@ -137,5 +137,5 @@ func (r *Registry) Lookup(name string) (*Op, error) {
 	return nil, &Error{Kind: UnknownOp, Op: name, Reason: "no such operation" + suggest(name, r.Names())}
 }
 
-// Names are those of all operations, sorted.
+// Names returns the names of all operations, sorted.
 func (r *Registry) Names() []string { return slices.Sorted(maps.Keys(r.ops)) }

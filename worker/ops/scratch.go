@@ -8,28 +8,31 @@ import (
 	"unsafe"
 )
 
-// ErrNoScratch is matched by the error of an operation that needs more working memory than it may have.
+// ErrNoScratch is matched by the error of an operation that needs more working memory than it can
+// get.
 var ErrNoScratch = errors.New("no room for working memory")
 
-// Scratch provides working memory: bytes beside the outputs that an operation needs while it runs.
+// Scratch provides working memory: bytes that an operation needs in addition to its outputs while
+// it runs.
 type Scratch interface {
-	// Scratch returns that many bytes, aligned to 16, with any content. They belong to the call until Planned.Run has
-	// returned; the provider takes them back then.
+	// Scratch returns that many bytes, aligned to 16, with arbitrary content. They belong to the
+	// call until Planned.Run has returned; then the provider takes them back.
 	Scratch(bytes int64) ([]byte, error)
 }
 
-// Env is what an operation knows of the attempt that runs it. The zero Env is a first attempt with working memory from the
-// Go heap.
+// Env is the information that an operation has about the attempt that runs it. The zero Env is a
+// first attempt with working memory from the Go heap.
 type Env struct {
-	// Attempt counts from one; 0 means one. Only bench.fail and bench.stamp look at it.
+	// Attempt counts from one; 0 means one. Only bench.fail and bench.stamp use it.
 	Attempt int
-	// Scratch provides working memory of more than a few KiB. Nil: the Go heap, up to heapScratchBytes a piece.
+	// Scratch provides working memory of more than smallScratchBytes. If it is nil, the memory
+	// comes from the Go heap, up to heapScratchBytes per request.
 	Scratch Scratch
 }
 
 type envKey struct{}
 
-// WithEnv gives operations that run under the context their Env.
+// WithEnv returns a context that carries the Env for operations that run with it.
 func WithEnv(ctx context.Context, env Env) context.Context {
 	return context.WithValue(ctx, envKey{}, env)
 }
@@ -43,8 +46,8 @@ func envOf(ctx context.Context) Env {
 const (
 	// smallScratchBytes is the size up to which working memory always comes from the Go heap.
 	smallScratchBytes = 64 << 10
-	// heapScratchBytes bounds a piece of working memory from the Go heap where no Scratch is given. A broadcast input of a few
-	// bytes may ask for any size.
+	// heapScratchBytes limits one piece of working memory from the Go heap, if there is no Scratch.
+	// A broadcast input of a few bytes may request any size.
 	heapScratchBytes = 4 << 30
 )
 
@@ -66,13 +69,14 @@ func scratchBytes(ctx context.Context, bytes int64) ([]byte, error) {
 	return heapBytes(bytes), nil
 }
 
-// heapBytes are zeros in the Go heap. Words rather than bytes make the heap align them for every type.
+// heapBytes returns zeroed memory from the Go heap. It allocates 16-byte elements instead of bytes,
+// so that the memory is aligned for every type.
 func heapBytes(bytes int64) []byte {
 	words := make([]complex128, (bytes+15)/16)
 	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), bytes)
 }
 
-// scratchTensor is a C-contiguous tensor in working memory, with any content.
+// scratchTensor returns a C-contiguous tensor in working memory, with arbitrary content.
 func scratchTensor(ctx context.Context, dtype DType, shape []int64) (*Tensor, error) {
 	n, err := countElements(shape)
 	if err != nil {
@@ -88,7 +92,7 @@ func scratchTensor(ctx context.Context, dtype DType, shape []int64) (*Tensor, er
 	return contiguous(dtype, shape, data), nil
 }
 
-// scratchFloats are n numbers in working memory, with any content.
+// scratchFloats returns n numbers in working memory, with arbitrary content.
 func scratchFloats(ctx context.Context, n int) ([]float64, error) {
 	t, err := scratchTensor(ctx, Float64, []int64{int64(n)})
 	if err != nil {

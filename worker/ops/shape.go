@@ -55,7 +55,7 @@ func shapeOps() []*Op {
 	}
 }
 
-// copyOf plans a result that is a view, materialised.
+// copyOf plans a result that is a copy of a view.
 func copyOf(view *Tensor) *Planned {
 	return single(view.DType, view.Shape, &Copying{[]*Tensor{view}}, func(ctx context.Context, out *Tensor) error {
 		return copyInto(ctx, out, view)
@@ -88,7 +88,7 @@ func planTranspose(c *call) (*Planned, error) {
 	return copyOf(view), nil
 }
 
-// entries reads a list of ints and nulls, one for each axis at most.
+// entries reads a list of ints and nulls, at most one for each axis.
 func (c *call) entries(name string, ndim int) ([]*int64, error) {
 	out := make([]*int64, ndim)
 	value := c.value(name)
@@ -166,7 +166,7 @@ func wrapIndex(c *call, index, length int64, axis int) (int64, error) {
 	return index, nil
 }
 
-// sliceIndices is Python's slice.indices with the number of elements.
+// sliceIndices is Python's slice.indices, and also returns the number of elements.
 func sliceIndices(start, stop, step *int64, length int64) (first, by, count int64) {
 	by = 1
 	if step != nil {
@@ -268,8 +268,8 @@ func planConcat(c *call) (*Planned, error) {
 	}), nil
 }
 
-// concatInto copies one row of each tensor after the other: what lies behind axis
-// is contiguous in the output.
+// concatInto copies one row of each tensor after the other. A row is the elements of axis and the
+// axes after it, which are contiguous in the output.
 func concatInto(ctx context.Context, out *Tensor, xs []*Tensor, axis int) error {
 	if out.Len() == 0 {
 		return nil

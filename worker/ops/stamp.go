@@ -6,10 +6,11 @@ import (
 	"fmt"
 )
 
-// A stamped tensor says in every word whose bytes they are: a reader that is given another object's bytes, those of another
-// generation, or a mixture, sees it. Words are 64 bits, little endian; the first three are the key, the generation (the
-// attempt that made it) and the number of bytes, the others a hash of the key, the generation and their own index. What
-// does not fill a word at the end is zero.
+// A stamped tensor identifies its bytes in every word: a reader that receives the bytes of another
+// object, of another generation, or a mixture, detects this. Words have 64 bits, little endian. The
+// first three are the key, the generation (the number of the attempt that made it) and the number
+// of bytes. The others are a hash of the key, the generation and their own index. Bytes at the end
+// that do not fill a word are zero.
 const (
 	stampHead  = 3
 	stampBytes = 8 * (stampHead + 1)
@@ -68,7 +69,7 @@ func stampWord(key, generation, index uint64) uint64 {
 	return x ^ x>>32
 }
 
-// stamp fills data, which has at least stampBytes.
+// stamp fills data, which has at least stampBytes bytes.
 func stamp(data []byte, key, generation uint64) {
 	for i, word := range []uint64{key, generation, uint64(len(data))} {
 		binary.LittleEndian.PutUint64(data[8*i:], word)

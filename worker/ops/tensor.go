@@ -8,30 +8,30 @@ import (
 	"unsafe"
 )
 
-// Tensor is a strided view of typed memory. It does not own Data: whoever made it
-// keeps the bytes alive and unchanged for as long as an operation reads them.
+// Tensor is a strided view of typed memory. It does not own Data: the creator of the tensor keeps
+// the bytes alive and unchanged while an operation reads them.
 type Tensor struct {
 	DType   DType
 	Shape   []int64
-	Strides []int64 // bytes between neighbours on each axis; zero and negative are fine
+	Strides []int64 // bytes between neighbours on each axis; may be zero or negative
 	Offset  int64   // bytes from the start of Data to the element at index zero
 	Data    []byte
-	// Far is where the bytes are instead of in Data, if the processor cannot
-	// address them. Such tensors can be planned with, and carried out by devices.
+	// Far is the memory that holds the bytes instead of Data, if the CPU cannot address them. Such
+	// tensors can be used in planning, and devices can execute the plan.
 	Far Memory
 }
 
-// Memory is bytes that the processor cannot address.
+// Memory is memory that the CPU cannot address.
 type Memory interface {
-	// Address is the device's, of the first of Size bytes.
+	// Address is the device address of the first of Size bytes.
 	Address() uint64
 	Size() int64
-	// Read copies some of them to p.
+	// Read copies len(p) bytes, from the offset on, to p.
 	Read(offset int64, p []byte) error
 }
 
-// NewTensor makes a C-contiguous tensor of zeros in the Go heap. It is the
-// Allocator of tests and tools.
+// NewTensor returns a C-contiguous tensor of zeros on the Go heap. It is the Allocator of tests and
+// tools.
 func NewTensor(dtype DType, shape []int64) (*Tensor, error) {
 	n, err := countElements(shape)
 	if err != nil {
@@ -43,17 +43,17 @@ func NewTensor(dtype DType, shape []int64) (*Tensor, error) {
 	return contiguous(dtype, shape, heapBytes(n*dtype.Size())), nil
 }
 
-// contiguous lays a C-ordered tensor over data.
+// contiguous returns a C-ordered tensor over data.
 func contiguous(dtype DType, shape []int64, data []byte) *Tensor {
 	return &Tensor{DType: dtype, Shape: slices.Clone(shape), Strides: ContiguousStrides(dtype, shape), Data: data}
 }
 
-// ContiguousStrides are the byte strides of a C-ordered array.
+// ContiguousStrides returns the byte strides of a C-ordered array.
 func ContiguousStrides(dtype DType, shape []int64) []int64 {
 	return AppendStrides(make([]int64, 0, len(shape)), dtype, shape)
 }
 
-// AppendStrides appends ContiguousStrides.
+// AppendStrides appends the result of ContiguousStrides to strides.
 func AppendStrides(strides []int64, dtype DType, shape []int64) []int64 {
 	begin := len(strides)
 	strides = append(strides, shape...)
@@ -65,10 +65,12 @@ func AppendStrides(strides []int64, dtype DType, shape []int64) []int64 {
 	return strides
 }
 
-// maxAxes is NumPy's limit as well. Work on shapes is proportional to their length, and some of it to its square.
+// maxAxes is NumPy's limit, too. The work on shapes is proportional to their length, and some of it
+// to its square.
 const maxAxes = 64
 
-// countElements multiplies a shape out. All axes are checked, also behind one of length 0.
+// countElements returns the product of a shape. It checks all axes, also those after an axis of
+// length 0.
 func countElements(shape []int64) (int64, error) {
 	if len(shape) > maxAxes {
 		return 0, fmt.Errorf("a shape of %d axes: at most %d are supported", len(shape), maxAxes)
@@ -92,7 +94,7 @@ func countElements(shape []int64) (int64, error) {
 	return n, nil
 }
 
-// Len is the number of elements.
+// Len returns the number of elements.
 func (t *Tensor) Len() int64 {
 	n := int64(1)
 	for _, d := range t.Shape {
@@ -101,13 +103,13 @@ func (t *Tensor) Len() int64 {
 	return n
 }
 
-// NDim is the number of axes.
+// NDim returns the number of axes.
 func (t *Tensor) NDim() int { return len(t.Shape) }
 
-// Bytes is the size of the elements without the gaps that strides may leave.
+// Bytes returns the size of the elements, without the gaps that strides may leave.
 func (t *Tensor) Bytes() int64 { return t.Len() * t.DType.Size() }
 
-// Contiguous says whether the elements lie in C order without gaps.
+// Contiguous reports whether the elements lie in C order without gaps.
 func (t *Tensor) Contiguous() bool {
 	step := t.DType.Size()
 	for i := len(t.Shape) - 1; i >= 0; i-- {
@@ -122,7 +124,7 @@ func (t *Tensor) Contiguous() bool {
 	return true
 }
 
-// checkShape verifies what is known before the data arrives.
+// checkShape checks the properties that are known before the data arrives.
 func (t *Tensor) checkShape() error {
 	if t.DType == Invalid || int(t.DType) >= len(dtypes) {
 		return fmt.Errorf("tensor has no valid dtype: %v", t.DType)
@@ -138,8 +140,8 @@ func (t *Tensor) checkShape() error {
 	return nil
 }
 
-// Check verifies that every element lies inside Data and is aligned: all that the
-// unchecked loops of this package rely on.
+// Check verifies that every element lies inside of the memory and is aligned. The loops of this
+// package rely on this and check nothing else.
 func (t *Tensor) Check() error {
 	if err := t.checkShape(); err != nil {
 		return err
@@ -179,13 +181,14 @@ func (t *Tensor) Check() error {
 	return nil
 }
 
-// base points at the element with index zero.
+// base returns the address of the element with index zero.
 // REQUIRES: Check passed and there is at least one element.
 func (t *Tensor) base() unsafe.Pointer {
 	return unsafe.Add(unsafe.Pointer(unsafe.SliceData(t.Data)), t.Offset)
 }
 
-// raw views a contiguous tensor as bytes. One without elements has none, wherever its offset points.
+// raw returns the bytes of a contiguous tensor. For a tensor without elements it returns nil, for
+// any offset.
 func (t *Tensor) raw() []byte {
 	n := t.Bytes()
 	if n == 0 {
@@ -194,7 +197,7 @@ func (t *Tensor) raw() []byte {
 	return unsafe.Slice((*byte)(t.base()), n)
 }
 
-// elements views a contiguous tensor as a slice.
+// elements returns the elements of a contiguous tensor as a slice.
 func elements[T any](t *Tensor) []T {
 	n := t.Len()
 	if n == 0 {
@@ -203,7 +206,7 @@ func elements[T any](t *Tensor) []T {
 	return unsafe.Slice((*T)(t.base()), n)
 }
 
-// Item is the single element of a tensor as a leaf: bool, int64, float64 or complex128.
+// Item returns the single element of a tensor as a leaf: bool, int64, float64 or complex128.
 func (t *Tensor) Item() (any, error) {
 	if t.Len() != 1 {
 		return nil, fmt.Errorf("tensor of shape %v is not a single value", t.Shape)
@@ -239,7 +242,7 @@ func (t *Tensor) Item() (any, error) {
 	}
 }
 
-// At is one element as a leaf; negative indexes are not counted from the end.
+// At returns one element as a leaf. Indexes must not be negative.
 func (t *Tensor) At(index ...int64) (any, error) {
 	if len(index) != len(t.Shape) {
 		return nil, fmt.Errorf("%d indexes for a tensor of shape %v", len(index), t.Shape)
@@ -254,7 +257,7 @@ func (t *Tensor) At(index ...int64) (any, error) {
 	return one.Item()
 }
 
-// broadcastTo views t with the shape that Broadcast found for it.
+// broadcastTo returns a view of t with the shape that broadcast found for it.
 func (t *Tensor) broadcastTo(shape []int64) *Tensor {
 	view := *t
 	view.Shape = shape
@@ -268,7 +271,7 @@ func (t *Tensor) broadcastTo(shape []int64) *Tensor {
 	return &view
 }
 
-// broadcast is the common shape of several, by NumPy's rule.
+// broadcast returns the common shape of several shapes, by NumPy's rule.
 func broadcast(shapes ...[]int64) ([]int64, bool) {
 	var out []int64
 	for _, s := range shapes {
@@ -288,7 +291,7 @@ func broadcast(shapes ...[]int64) ([]int64, bool) {
 	return out, true
 }
 
-// coalesce drops axes of length one and joins neighbours that one stride walks.
+// coalesce drops axes of length one and joins neighbouring axes that can be walked with one stride.
 // The result has at least one axis.
 func coalesce(shape, strides []int64, size int64) (outShape, outStrides []int64) {
 	for i, d := range shape {
@@ -308,7 +311,7 @@ func coalesce(shape, strides []int64, size int64) (outShape, outStrides []int64)
 	return outShape, outStrides
 }
 
-// reader copies the elements of a strided tensor in C order, a block at a time.
+// reader copies the elements of a strided tensor in C order, one block at a time.
 type reader struct {
 	shape, strides []int64
 	index          []int64
@@ -316,20 +319,20 @@ type reader struct {
 	size           int64
 }
 
-// REQUIRES: t has elements and passed Check.
+// newReader returns a reader at the first element. REQUIRES: t has elements and passed Check.
 func newReader(t *Tensor) *reader {
 	shape, strides := coalesce(t.Shape, t.Strides, t.DType.Size())
 	return &reader{shape: shape, strides: strides, index: make([]int64, len(shape)), at: t.base(), size: t.DType.Size()}
 }
 
-// direct says that a block of the tensor can be used where it lies.
+// direct reports whether the elements are contiguous, so that they can be used in place.
 func (r *reader) direct() bool { return len(r.shape) == 1 && r.strides[0] == r.size }
 
-// constant says that all elements are one and the same.
+// constant reports whether all elements are the same element in memory.
 func (r *reader) constant() bool { return len(r.shape) == 1 && (r.strides[0] == 0 || r.shape[0] == 1) }
 
 // read copies the next n elements to dst.
-// REQUIRES: that many remain.
+// REQUIRES: at least n elements remain.
 func (r *reader) read(dst unsafe.Pointer, n int64) {
 	last := len(r.shape) - 1
 	stride := r.strides[last]
@@ -343,7 +346,7 @@ func (r *reader) read(dst unsafe.Pointer, n int64) {
 	}
 }
 
-// skip moves on by run elements, at most to the end of the last axis.
+// skip advances by run elements, at most to the end of the last axis.
 func (r *reader) skip(run int64) {
 	last := len(r.shape) - 1
 	r.index[last] += run
@@ -354,12 +357,12 @@ func (r *reader) skip(run int64) {
 		move += r.strides[axis-1]
 		r.index[axis-1]++
 	}
-	if r.index[0] < r.shape[0] { // past the end there is no address to hold
+	if r.index[0] < r.shape[0] { // after the last element no address is valid
 		r.at = unsafe.Add(r.at, move)
 	}
 }
 
-// copyRun gathers n elements of size bytes that lie stride bytes apart.
+// copyRun gathers n elements of size bytes each that lie stride bytes apart.
 func copyRun(dst, src unsafe.Pointer, n, stride, size int64) {
 	switch {
 	case stride == size:
@@ -382,12 +385,12 @@ func gather[T any](dst, src unsafe.Pointer, n, stride int64) {
 	}
 }
 
-// checkEvery is the number of elements between two looks at the context: under a
-// millisecond of copying or arithmetic.
+// checkEvery is the number of elements between two checks of the context. Copying or arithmetic on
+// them takes less than a millisecond.
 const checkEvery = 1 << 16
 
-// copyInto writes the elements of src in C order into dst, which is contiguous and
-// of the same type.
+// copyInto writes the elements of src in C order into dst, which is contiguous and has the same
+// type.
 func copyInto(ctx context.Context, dst, src *Tensor) error {
 	n := src.Len()
 	if n == 0 {
@@ -409,7 +412,7 @@ func copyInto(ctx context.Context, dst, src *Tensor) error {
 	return nil
 }
 
-// copyTiled copies what is contiguous along axis instead of along the last one, in
+// copyTiled copies a tensor that is contiguous along axis instead of along the last axis. It copies
 // square tiles, so that each cache line is read once.
 func copyTiled(ctx context.Context, out unsafe.Pointer, src *Tensor, shape, strides []int64, axis int) error {
 	last, size := len(shape)-1, src.DType.Size()
@@ -444,7 +447,7 @@ func copyTiled(ctx context.Context, out unsafe.Pointer, src *Tensor, shape, stri
 	})
 }
 
-// eachIndex calls visit for every index of shape in C order.
+// eachIndex calls visit for every index of shape, in C order.
 func eachIndex(shape []int64, visit func(index []int64) error) error {
 	if slices.Contains(shape, 0) {
 		return nil

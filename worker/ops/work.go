@@ -7,25 +7,24 @@ import (
 	"slices"
 )
 
-// Work says what a planned call computes, for a device that carries it out with
-// kernels of its own. Its tensors may lie in Far memory, and outputs are
-// C-contiguous. Each kind computes to the bit, or within the tolerance of its
-// operation, what Op.Run does on the host.
+// Work describes the computation of a planned call, for a device that executes it with kernels of
+// its own. Its tensors may lie in Far memory, and outputs are C-contiguous. The results equal those
+// of Op.Run on the host, to the bit or within the tolerance of the operation.
 type Work interface{ isWork() }
 
 // The kinds of work.
 type (
-	// Copying makes output i of the elements of Views[i] in C order. Shapes may
-	// differ, the numbers of elements do not.
+	// Copying copies the elements of Views[i] in C order to output i. The shapes may differ, the
+	// numbers of elements do not.
 	Copying struct{ Views []*Tensor }
-	// Filling makes all elements the same value.
+	// Filling sets all elements to the same value.
 	Filling struct{ Value any }
-	// Counting makes element i of first + T(i)*step, where Head gives the first two
-	// elements and all is in the type of the elements, each step rounded; complex
-	// ones count along the real axis.
+	// Counting sets element i to first + T(i)*step. Head returns the first two elements. The
+	// computation is in the type of the elements, and each step is rounded. Complex numbers count
+	// along the real axis.
 	Counting struct{ Head func() (*Tensor, error) }
-	// Drawing makes random numbers, as array.random describes them, of Words words
-	// from FirstWord on: one for each real component of the output.
+	// Drawing fills the output with random numbers, as array.random describes them. It uses Words
+	// words of the stream, from FirstWord on: one for each real component of the output.
 	Drawing struct {
 		Distribution string
 		Seed         int64
@@ -36,7 +35,7 @@ type (
 		First        int64   // of integers: First + floor(word*Span/2^64)
 		Span         uint64
 	}
-	// Scattering fills with the bytes of the words of the stream.
+	// Scattering fills the output with the bytes of the words of the stream.
 	Scattering struct{ Seed int64 }
 	// Pointing is a task of Task Bench; see bench.point.
 	Pointing struct {
@@ -44,39 +43,38 @@ type (
 		From                    []int64
 		Inputs                  []*Tensor
 	}
-	// Mapping evaluates an expression over inputs, which broadcast to the output; an
-	// input that is nil was a scalar and is a constant of the program.
+	// Mapping evaluates an expression over inputs, which broadcast to the output. A nil input
+	// stands for a scalar, which is a constant of the program.
 	Mapping struct {
 		Inputs []*Tensor
-		// Negative is the error for a negative power of integers.
+		// Negative returns the error for a negative power of integers.
 		Negative func() error
 		program  *program
 	}
-	// Reducing folds X along the axes marked. The accumulator is the type that the
-	// elements are converted to first, by way of Bool if they are counted.
+	// Reducing folds X along the marked axes. Accumulator is the type that the elements are
+	// converted to first; for count they are converted to Bool before that.
 	Reducing struct {
 		X           *Tensor
 		Folded      []bool
 		Function    string // sum, prod, min, max, mean, any, all or count
 		Accumulator DType
-		Rows        int64 // how many elements each output folds
+		Rows        int64 // number of elements that each output folds
 	}
-	// Joining concatenates along an axis and converts to the type of the output.
+	// Joining concatenates tensors along an axis and converts them to the type of the output.
 	Joining struct {
 		Xs   []*Tensor
 		Axis int
 	}
-	// Multiplying is a product of matrices: the last two axes of A and B, which are
-	// Rows by Inner and Inner by Columns, at each index of Batch, to which the axes
-	// before the last two broadcast. Operands are to be converted to the type of the
-	// output.
+	// Multiplying is a product of matrices: the last two axes of A and B, which are Rows by Inner
+	// and Inner by Columns, at each index of Batch. The axes before the last two broadcast to
+	// Batch. Operands are converted to the type of the output.
 	Multiplying struct {
 		A, B                 *Tensor
 		Batch                []int64
 		Rows, Inner, Columns int64
 		TF32                 bool
 	}
-	// FactoringQR and FactoringSVD factor a matrix in the type of the outputs.
+	// FactoringQR and FactoringSVD factor a matrix, in the type of the outputs.
 	FactoringQR  struct{ X *Tensor }
 	FactoringSVD struct{ X *Tensor }
 )
@@ -94,11 +92,11 @@ func (*Multiplying) isWork()  {}
 func (*FactoringQR) isWork()  {}
 func (*FactoringSVD) isWork() {}
 
-// castFunction is what programs call a conversion.
+// castFunction is the name of a conversion in programs.
 const castFunction = "cast"
 
-// Program is an expression as instructions over typed registers. The first
-// Inputs registers are the inputs; one with a Value is a constant.
+// Program is an expression in the form of instructions over typed registers. The first Inputs
+// registers are the inputs; a register with a Value is a constant.
 type Program struct {
 	Inputs    int
 	Registers []Register
@@ -109,32 +107,32 @@ type Program struct {
 // Register is a value of a program.
 type Register struct {
 	DType DType
-	Value any // of a constant: bool, int64, float64 or complex128; else nil
+	Value any // of a constant: bool, int64, float64 or complex128; otherwise nil
 }
 
 // Instruction computes one register from others.
 type Instruction struct {
-	// Function is an operator or a function of expressions, or "copy", "cast",
-	// "neg" or "where".
+	// Function is an operator or a function of expressions, or "copy", "cast", "neg" or "where".
 	Function string
-	// Operand is the type that the operands have, of a choice the last two.
+	// Operand is the type of the operands; for where, that of the last two.
 	Operand  DType
 	To       int
 	Operands []int
 }
 
-// Program is what to evaluate. It is never changed, and mostly the same for calls whose expressions, types and scalars are.
+// Program returns the program to evaluate. It is never changed. Calls with the same expression,
+// types and scalars mostly have the same program.
 func (m *Mapping) Program() *Program { return &m.program.told }
 
-// Convert is the work of copying x in another type.
+// Convert returns the work of copying x to another type.
 func Convert(to DType, x *Tensor) *Mapping { return castWork(to, x) }
 
 func castWork(to DType, x *Tensor) *Mapping {
 	return &Mapping{Inputs: []*Tensor{x}, program: identityProgram(to, x.DType)}
 }
 
-// Scalar is a tensor without axes that holds a value: a bool, int64, float64 or
-// complex128 that the type can hold.
+// Scalar returns a tensor without axes that holds a value: a bool, int64, float64 or complex128
+// that the type can hold.
 func Scalar(dtype DType, value any) (*Tensor, error) {
 	t, err := NewTensor(dtype, nil)
 	if err != nil {
@@ -143,13 +141,13 @@ func Scalar(dtype DType, value any) (*Tensor, error) {
 	return t, putScalar(t, value)
 }
 
-// Output is memory that a call needs for its result.
+// Output is the type and shape of an output of a call.
 type Output struct {
 	DType DType
 	Shape []int64
 }
 
-// Bytes is its size.
+// Bytes returns the size of the output.
 func (o Output) Bytes() int64 {
 	t := Tensor{DType: o.DType, Shape: o.Shape}
 	return t.Bytes()
@@ -158,21 +156,22 @@ func (o Output) Bytes() int64 {
 // Planned is a call whose arguments were checked.
 type Planned struct {
 	Outputs []Output
-	// Work is nil for what only the host can do, or any machine: then Op.Run must.
+	// Work is nil for calls without kernels: calls that only the host can execute, or that need no
+	// device at all. Such a call is executed by Run, or by Op.Run.
 	Work Work
-	// Result builds the result around outputs. It is nil where Work is.
+	// Result builds the result around the outputs. It is nil for calls whose result needs no tensor
+	// memory.
 	Result func(outs []*Tensor) any
 
 	op *Op
-	// run fills the outputs and builds the result; outs are in the order of Outputs,
-	// C-contiguous and not zeroed. runSingle is for one output, which is the result.
+	// run fills the outputs and builds the result. outs are in the order of Outputs, C-contiguous
+	// and not zeroed. runSingle is used instead if there is one output that is the result.
 	run       func(ctx context.Context, outs []*Tensor) (any, error)
 	runSingle func(ctx context.Context, out *Tensor) error
-	one       [1]Output // has Outputs where there is one
+	one       [1]Output // backs Outputs if there is only one
 }
 
-// Plan checks the arguments of a call without running it. Their tensors may lie
-// in Far memory.
+// Plan checks the arguments of a call without running it. Their tensors may lie in Far memory.
 func (o *Op) Plan(args Args) (p *Planned, err error) {
 	defer recovered(o.Name, &err)
 	c, err := o.bind(args, true)
@@ -192,8 +191,8 @@ func (o *Op) Plan(args Args) (p *Planned, err error) {
 	return p, nil
 }
 
-// OutputBytes is what Run will ask of its allocator; false where that is more than
-// any memory.
+// OutputBytes returns how many bytes Run will request from its allocator; false if that is more
+// than any memory.
 func (p *Planned) OutputBytes() (total int64, ok bool) {
 	for _, out := range p.Outputs {
 		n, err := countElements(out.Shape)
@@ -205,8 +204,8 @@ func (p *Planned) OutputBytes() (total int64, ok bool) {
 	return total, true
 }
 
-// Run carries the call out on the processor: it takes memory for the results and
-// fills it. Memory that alloc gave stays the caller's to free, also when Run fails.
+// Run executes the call on the CPU: it allocates memory for the results and computes them. The
+// caller must free the memory that alloc returned, also if Run fails.
 // REQUIRES: no tensor among the arguments is Far, or the operation is Blind.
 func (p *Planned) Run(ctx context.Context, alloc Allocator) (result any, err error) {
 	defer recovered(p.op.Name, &err)
@@ -241,7 +240,7 @@ func (p *Planned) fill(ctx context.Context, outs []*Tensor) (any, error) {
 	return p.run(ctx, outs)
 }
 
-// Failure is an error of an operation that ran and could not finish.
+// Failure returns the error of an operation that ran and could not finish.
 func Failure(op, format string, values ...any) error {
 	return &Error{Kind: Failed, Op: op, Reason: fmt.Sprintf(format, values...)}
 }

@@ -107,7 +107,8 @@ const scratchGranule = 2 << 20
 // growScratch makes the scratch memory at least need bytes large. It keeps the old memory until the
 // new one is allocated. If both do not fit together, it frees the old one first. If that does not
 // help, and the memory of the old size is taken meanwhile, there is no scratch memory: the next
-// call tries again. REQUIRES: submitting is held.
+// call tries again.
+// REQUIRES: submitting is held.
 func (d *Device) growScratch(need uint64) error {
 	need = (need + scratchGranule - 1) / scratchGranule * scratchGranule
 	old := d.scratch.Size()
